@@ -1,7 +1,7 @@
 """Teaches a small ResNet to read handwritten digits; started by deploy/digits. Standard library only.
 
-The images are scikit-learn's digits: 8 x 8 pixels of 17 greys, below runs/packages. One in five of each digit, drawn by
-lot, is kept for the validation. The files have the records of CIFAR-10's binary version: the label, then 32 x 32 bytes
+The images are scikit-learn's digits: 8 x 8 pixels of 17 greys, below runs/packages. One in five of each digit, drawn at
+random, is kept for the validation. The files have the records of CIFAR-10's binary version: the label, then 32 x 32 bytes
 of red, of green and of blue. Each pixel becomes 4 x 4 pixels of its grey. Then dpt-worker trains configs/digits.yaml;
 the accuracy of its last evaluation is the verdict.
 """
@@ -53,6 +53,11 @@ def write_records(path, records):
     print(f"digits: {path.relative_to(ROOT)}: {len(records)} images", flush=True)
 
 
+def write_names():
+    """The file that CIFAR-10 has beside its batches: what each label is called."""
+    (TABLES / "batches.meta.txt").write_text("".join(f"{digit}\n" for digit in range(CLASSES)), encoding="ascii")
+
+
 def make_tables():
     of_label = [[] for _ in range(CLASSES)]
     for label, image in read_digits():
@@ -65,6 +70,7 @@ def make_tables():
         train += images[kept:]
     write_records(TABLES / "train.bin", train)
     write_records(TABLES / "val.bin", val)
+    write_names()
 
 
 def main():

@@ -77,6 +77,7 @@ def test_files(digits):
     assert Counter(record[0] for record in val) == dict.fromkeys(range(10), 4)
     assert len(set(train) | set(val)) == 200
     assert [record[0] for record in train] != sorted(record[0] for record in train)
+    assert (digits.TABLES / "batches.meta.txt").read_text().split() == list("0123456789")
     before = [path.read_bytes() for path in paths]
     digits.make_tables()
     assert before == [path.read_bytes() for path in paths]

@@ -267,17 +267,17 @@ def reviews(tmp_path):
 
 @pytest.fixture
 def cifar10(tmp_path):
-    names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin", "batches.meta.txt"]
     return Archive(tmp_path, "cifar10", "cifar-10-binary.tar.gz", "cifar-10-batches-bin",
                    {name: bytes([i]) * 3073 for i, name in enumerate(names)})
 
 
 def test_cifar10(cifar10):
     said = cifar10.run()
-    assert said.count("fetching") == 1 and said.count("unpacking") == 6
+    assert said.count("fetching") == 1 and said.count("unpacking") == 7
     assert f'kind: cifar10, train: "{cifar10.dir}/data_batch_*.bin", val: {cifar10.dir}/test_batch.bin' in said
     cifar10.check()
-    assert cifar10.run("--check").count("checksum right") == 7
+    assert cifar10.run("--check").count("checksum right") == 8
     (cifar10.dir / "data_batch_3.bin").write_bytes(b"damaged")
     assert "data_batch_3.bin: is here and damaged; unpacking it again" in cifar10.run("--check")
     cifar10.check()

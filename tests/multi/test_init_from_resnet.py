@@ -1,12 +1,14 @@
 """model.init_from: a run begins from a folder with torchvision's state dict of a ResNet."""
 
 import array
+import json
 import random
 
 import pytest
 
 import hf_folder
 from test_init_from import refused
+from test_transfer import done
 
 LABELS = 3
 NUMBERS = {f"{norm}.num_batches_tracked": ("I64", [], bytes(8)) for norm in ("bn1", "layer1.0.bn1")}
@@ -58,6 +60,21 @@ def test_begins_from_these_weights(start, slow, tmp_path):
     assert worker.wait(60 * slow) == 0, worker.log_tail()
     assert "has tensors" not in worker.log() and "random weights" not in worker.log()
     assert saved_by(worker) == tensors
+
+
+def test_names_of_the_classes(start, config, slow, tmp_path):
+    """Those of the data are in config.json, of a checkpoint and of its export; without any, LABEL_0 and so on."""
+    folder = hf_folder.write(tmp_path / "hf", hf_folder.RESNET, drawn())
+    for run, names in enumerate((["LABEL_0", "LABEL_1", "LABEL_2"], ["cat", "großer Hund", "frog"]), 1):
+        if run == 2:
+            (config.parent / "batches.meta.txt").write_text("\n".join(names) + "\n\n", encoding="utf-8")
+        worker = start(folder, **{"train.steps": run})
+        assert worker.wait(60 * slow) == 0, worker.log_tail()
+        done("export", worker.checkpoint_dir, tmp_path / f"exported-{run}")
+        for path in worker.checkpoint_dir / f"step-{run:08}", tmp_path / f"exported-{run}":
+            said = json.loads((path / "config.json").read_text())
+            assert said["id2label"] == {str(i): name for i, name in enumerate(names)}
+            assert said["label2id"] == {name: i for i, name in enumerate(names)}
 
 
 @pytest.mark.parametrize("labels, left_out", [(10, "fc.bias [10], fc.weight [10, 16]"), (None, None)])

@@ -3,7 +3,8 @@
 
 #include "base/fs.h"
 #include "base/parse.h"
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/names.h"
+#include "checkpoint/reader.h"
 #include "worker/ckpt/open.h"
 #include "worker/ckpt/option.h"
 #include "worker/data/tokenizer.h"
@@ -25,6 +26,8 @@ struct transfer {
     bool merge;       /* adapters into the base, which is in */
     const char *base; /* NULL: model.init_from of the run */
     struct dpt_folder_spec spec;
+    struct dpt_hf_tokens tokens;
+    char **label_names; /* [model.labels]; NULL: none */
     struct dpt_config config;
     struct dpt_model *model;
     struct dpt_checkpoint *checkpoint; /* one of these three */
@@ -215,7 +218,7 @@ static enum dpt_status take_text_of_folder(struct transfer *t, const char *folde
             add_copy(t, path, names[i], names[i]);
     }
     DPT_TRY(dpt_fs_join(folder, "config.json", path, sizeof path, err));
-    return dpt_fs_exists(path) ? dpt_hf_config_tokens(path, &t->spec.tokens, err) : DPT_OK;
+    return dpt_fs_exists(path) ? dpt_hf_config_tokens(path, &t->tokens, err) : DPT_OK;
 }
 
 static enum dpt_status same_file(const char *a, const char *b, bool *ret, struct dpt_err *err)
@@ -279,6 +282,8 @@ static enum dpt_status write_folder(struct transfer *t, struct dpt_weights_sourc
 {
     source.ctx = t;
     t->spec.config = &t->config;
+    t->spec.beside = (struct dpt_hf_beside){.tokens = &t->tokens,
+                                            .label_names = (const char *const *)t->label_names};
     DPT_TRY(dpt_folder_write(t->dir, &t->spec, &source, err));
     (void)printf("%s  %s, %d tensors, %lld parameters\n", t->dir, t->config.model.name,
                  dpt_model_n_params(source.model), (long long)dpt_model_param_count(source.model));
@@ -287,12 +292,26 @@ static enum dpt_status write_folder(struct transfer *t, struct dpt_weights_sourc
 
 static void close_transfer(struct transfer *t)
 {
+    if (t->label_names)
+        dpt_fs_list_free(&t->label_names, (size_t)t->config.model.labels);
     dpt_merged_close(&t->merged);
     dpt_checkpoint_close(&t->checkpoint);
     dpt_published_close(&t->published);
     dpt_llmc_close(&t->llmc);
     dpt_model_destroy(&t->model);
     free(t);
+}
+
+/* The names that the run had of its data. A checkpoint of adapters has no config.json. */
+static enum dpt_status take_label_names(struct transfer *t, struct dpt_err *err)
+{
+    char path[DPT_CONFIG_PATH_BYTES];
+    if (t->config.model.labels == 0)
+        return DPT_OK;
+    DPT_TRY(dpt_fs_join(t->checkpoint->folder.path, DPT_NAME_CONFIG, path, sizeof path, err));
+    return dpt_fs_exists(path)
+               ? dpt_hf_config_label_names(path, t->config.model.labels, &t->label_names, err)
+               : DPT_OK;
 }
 
 static enum dpt_status export_checkpoint(struct transfer *t, struct dpt_err *err)
@@ -325,6 +344,7 @@ static enum dpt_status export_checkpoint(struct transfer *t, struct dpt_err *err
                                                         .read = read_merged,
                                                         .check = check_merged},
                             err);
+    DPT_TRY(take_label_names(t, err));
     DPT_TRY(dpt_model_create(&t->config, &t->model, err));
     return write_folder(t, (struct dpt_weights_source){.model = t->model, .read = read_checkpoint},
                         err);

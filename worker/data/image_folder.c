@@ -26,6 +26,7 @@ void dpt_image_folder_close(struct dpt_image_folder **folder)
     for (int64_t i = 0; i < (*folder)->n; i++)
         free((*folder)->images[i].file.path);
     free((*folder)->images);
+    dpt_fs_list_free(&(*folder)->class_names, (*folder)->n_classes);
     free((*folder)->path);
     free(*folder);
     *folder = NULL;
@@ -407,9 +408,16 @@ static enum dpt_status look_at_classes(struct looking *l, const char *path, char
 {
     DPT_TRY(keep_folders(path, names, &n, err));
     DPT_TRY(check_classes(l, path, n, err));
+    l->folder->class_names = calloc(n, sizeof *l->folder->class_names);
+    if (!l->folder->class_names)
+        return dpt_fail(err, DPT_ENOMEM, "look at '%s': out of memory", path);
     for (size_t i = 0; i < n; i++) {
         char whole[PATH_BYTES];
         const struct dpt_hash128 name = dpt_hash128(names[i], strlen(names[i]));
+        l->folder->class_names[i] = strdup(names[i]);
+        if (!l->folder->class_names[i])
+            return dpt_fail(err, DPT_ENOMEM, "look at '%s': out of memory", path);
+        l->folder->n_classes++;
         DPT_TRY(dpt_fs_join(path, names[i], whole, sizeof whole, err));
         DPT_TRY(look_at_class(l, whole, (int32_t)i, err));
         l->folder->classes = dpt_data_hash_join(l->folder->classes, name.hi, name.lo);

@@ -23,7 +23,9 @@ struct dpt_image_folder {
     char *path;
     struct dpt_image *images; /* (n) by class, path of the folder and name, bytewise */
     int64_t n, room;
-    int64_t left_out;           /* damaged images */
+    int64_t left_out;   /* damaged images */
+    char **class_names; /* (n_classes) of the sub-folders, in the order of labels */
+    size_t n_classes;
     struct dpt_hash128 classes; /* of the sub-folders' names */
     bool decoded;               /* each file was decoded once when the folder was opened */
 };

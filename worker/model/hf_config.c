@@ -462,31 +462,15 @@ static int pad_token(const struct dpt_config *config)
     return vocab - 1;
 }
 
-/* The number of labels is that of their names. */
-static bool write_labels(json_t *root, const struct dpt_config *config)
-{
-    json_t *names = json_object(), *numbers = json_object();
-    bool ok = true;
-    for (int i = 0; i < config->model.labels && ok; i++) {
-        char number[16], name[32];
-        (void)snprintf(number, sizeof number, "%d", i);
-        (void)snprintf(name, sizeof name, "LABEL_%d", i);
-        ok = json_object_set_new(names, number, json_string(name)) == 0 &&
-             json_object_set_new(numbers, name, json_integer(i)) == 0;
-    }
-    const bool named = json_object_set_new(root, "id2label", names) == 0;
-    return json_object_set_new(root, "label2id", numbers) == 0 && named && ok;
-}
-
 static bool write_root(json_t *root, const struct family *family, const struct dpt_config *config,
-                       const char *dtype)
+                       const struct dpt_hf_beside *beside, const char *dtype)
 {
     const bool labels = config->model.labels > 0, tokens = has_tokens(family);
     const char *architecture = labels ? family->classifier : family->next_token;
     if (json_object_set_new(root, "model_type", json_string(family->type)) != 0 ||
         json_object_set_new(root, "architectures", json_pack("[s]", architecture)) != 0 ||
         json_object_set_new(root, "torch_dtype", json_string(dtype)) != 0 ||
-        (labels && !write_labels(root, config)) ||
+        (labels && !dpt_hf_labels_write(beside->label_names, config->model.labels, root)) ||
         (labels && tokens &&
          json_object_set_new(root, "pad_token_id", json_integer(pad_token(config))) != 0))
         return false;
@@ -502,7 +486,7 @@ static bool write_root(json_t *root, const struct family *family, const struct d
 }
 
 enum dpt_status dpt_hf_config_print(const struct dpt_config *config,
-                                    const struct dpt_hf_tokens *tokens, const char *dtype,
+                                    const struct dpt_hf_beside *beside, const char *dtype,
                                     char **ret_json, struct dpt_err *err)
 {
     const struct family *family = family_of(config->model.name);
@@ -510,9 +494,9 @@ enum dpt_status dpt_hf_config_print(const struct dpt_config *config,
         return dpt_fail(err, DPT_ECONFIG, "model.name: '%s' has no config.json",
                         config->model.name);
     json_t *root = json_object();
-    const bool written = root && write_root(root, family, config, dtype) &&
-                         (!tokens || !has_tokens(family) ||
-                          dpt_hf_tokens_write(tokens, config->model.labels == 0, root));
+    const bool written = root && write_root(root, family, config, beside, dtype) &&
+                         (!beside->tokens || !has_tokens(family) ||
+                          dpt_hf_tokens_write(beside->tokens, config->model.labels == 0, root));
     char *text = written
                      ? json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(12))
                      : NULL;

@@ -32,12 +32,25 @@ struct dpt_hf_tokens {
 DPT_MUST_USE enum dpt_status dpt_hf_config_tokens(const char *path, struct dpt_hf_tokens *ret,
                                                   struct dpt_err *err);
 
+/* Names of the labels that `path`, a config.json, has in id2label, `labels` of them; *ret NULL: it
+ * has none. Owned by the caller: dpt_fs_list_free. DPT_ECONFIG: id2label has no name of one of the
+ * labels; the line names the file and the label. */
+DPT_MUST_USE enum dpt_status dpt_hf_config_label_names(const char *path, int labels, char ***ret,
+                                                       struct dpt_err *err);
+
+/* What a config.json has beside the config's keys. */
+struct dpt_hf_beside {
+    /* Of the folder that the weights came from, NULL: of none. They take the place of what the
+       vocabulary's size says; with labels all but the padding token do, which must be one that no
+       text ends with. */
+    const struct dpt_hf_tokens *tokens;
+    const char *const *label_names; /* [model.labels] UTF-8; NULL: "LABEL_0", … */
+};
+
 /* The text of the config.json of a model of this config, whose files are in `dtype` ("float32").
- * `tokens`, of the folder that the weights came from (NULL: of none), take the place of what the
- * vocabulary's size says; with labels all but the padding token do, which must be one that no text
- * ends with. Owned. */
+ * Owned. */
 DPT_MUST_USE enum dpt_status dpt_hf_config_print(const struct dpt_config *config,
-                                                 const struct dpt_hf_tokens *tokens,
+                                                 const struct dpt_hf_beside *beside,
                                                  const char *dtype, char **ret_json,
                                                  struct dpt_err *err);
 

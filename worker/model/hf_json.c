@@ -1,4 +1,4 @@
-/* A config.json as JSON, and its special tokens (hf_json.h). */
+/* A config.json as JSON, its special tokens and names of labels (hf_json.h). */
 #include "worker/model/hf_json.h"
 
 #include "base/fs.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILE_BYTES_MAX = 1 << 20 };
+enum { FILE_BYTES_MAX = 1 << 24 }; /* with names of 65,536 labels */
 
 enum dpt_status dpt_hf_json_load(const char *path, json_t **ret, struct dpt_err *err)
 {
@@ -97,4 +97,63 @@ bool dpt_hf_tokens_write(const struct dpt_hf_tokens *tokens, bool pad, json_t *r
             return false;
     }
     return true;
+}
+
+/* ---- names of labels ---- */
+
+enum { NUMBER_BYTES = 16 };
+
+static enum dpt_status copy_names(const char *path, const json_t *names, int labels, char **ret,
+                                  size_t *n, struct dpt_err *err)
+{
+    for (int i = 0; i < labels; i++) {
+        char number[NUMBER_BYTES];
+        (void)snprintf(number, sizeof number, "%d", i);
+        const char *name = json_string_value(json_object_get(names, number));
+        if (!name)
+            return dpt_fail(err, DPT_ECONFIG,
+                            "'%s': id2label has no name of label %d, and the model has %d labels",
+                            path, i, labels);
+        ret[*n] = strdup(name);
+        if (!ret[*n])
+            return dpt_fail(err, DPT_ENOMEM, "names of labels: out of memory");
+        (*n)++;
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_hf_config_label_names(const char *path, int labels, char ***ret,
+                                          struct dpt_err *err)
+{
+    json_t *root;
+    size_t n = 0;
+    DPT_TRY(dpt_hf_json_load(path, &root, err));
+    const json_t *names = json_object_get(root, "id2label");
+    char **copies = calloc((size_t)labels, sizeof *copies);
+    enum dpt_status status =
+        copies ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "names of labels: out of memory");
+    if (status == DPT_OK && names)
+        status = copy_names(path, names, labels, copies, &n, err);
+    json_decref(root);
+    if (status != DPT_OK || !names)
+        dpt_fs_list_free(&copies, n);
+    if (status == DPT_OK)
+        *ret = copies;
+    return status;
+}
+
+bool dpt_hf_labels_write(const char *const *names, int labels, json_t *root)
+{
+    json_t *of_number = json_object(), *of_name = json_object();
+    bool ok = true;
+    for (int i = 0; i < labels && ok; i++) {
+        char number[NUMBER_BYTES], usual[sizeof "LABEL_" + NUMBER_BYTES];
+        (void)snprintf(number, sizeof number, "%d", i);
+        (void)snprintf(usual, sizeof usual, "LABEL_%d", i);
+        const char *name = names ? names[i] : usual;
+        ok = json_object_set_new(of_number, number, json_string(name)) == 0 &&
+             json_object_set_new(of_name, name, json_integer(i)) == 0;
+    }
+    const bool set = json_object_set_new(root, "id2label", of_number) == 0;
+    return json_object_set_new(root, "label2id", of_name) == 0 && set && ok;
 }

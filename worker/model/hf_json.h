@@ -1,5 +1,5 @@
-/* What hf_config.c reads and writes of config.json apart from sizes: the file itself, and special
- * tokens. */
+/* What hf_config.c reads and writes of config.json apart from sizes: the file itself, special
+ * tokens and names of labels. */
 #ifndef DPT_WORKER_MODEL_HF_JSON_H
 #define DPT_WORKER_MODEL_HF_JSON_H
 
@@ -7,13 +7,17 @@
 
 #include <jansson.h>
 
-/* Of a file of at most 1 MiB. *ret is owned by the caller. DPT_ECONFIG: no JSON; the line names the
- * place. */
+/* Of a file of at most 16 MiB. *ret is owned by the caller. DPT_ECONFIG: no JSON; the line names
+ * the place. */
 DPT_MUST_USE enum dpt_status dpt_hf_json_load(const char *path, json_t **ret, struct dpt_err *err);
 
 /* A value as an error shows it, cut off where it is long. Returns `ret`. */
 enum { DPT_HF_SHOWN_BYTES = 60 };
 const char *dpt_hf_json_shown(const json_t *value, char ret[DPT_HF_SHOWN_BYTES]);
+
+/* Sets id2label and label2id, whose size is the number of labels to transformers; `names` as in
+ * dpt_hf_beside. False: no memory. */
+bool dpt_hf_labels_write(const char *const *names, int labels, json_t *root);
 
 /* Sets the members that `tokens` has, `pad_token_id` only with `pad`. False: no memory. */
 bool dpt_hf_tokens_write(const struct dpt_hf_tokens *tokens, bool pad, json_t *root);

@@ -2,6 +2,7 @@
 #include "worker/train/rank.h"
 
 #include "base/clock.h"
+#include "base/fs.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/numa.h"
@@ -187,6 +188,22 @@ static enum dpt_status make_base(struct dpt_rank *r, struct dpt_err *err)
     return dpt_model_base(r->model) ? dpt_base_create(&options, &r->base, err) : DPT_OK;
 }
 
+/* The json file that a checkpoint has for transformers or PEFT. */
+static enum dpt_status print_hf_config(struct dpt_rank *r, struct dpt_err *err)
+{
+    char **names = NULL;
+    if (dpt_model_base(r->model))
+        return dpt_peft_config_print(r->config, r->model, &r->hf_config, err);
+    if (r->data)
+        DPT_TRY(dpt_data_class_names(r->data, &names, err));
+    const struct dpt_hf_beside beside = {.label_names = (const char *const *)names};
+    const enum dpt_status status =
+        dpt_hf_config_print(r->config, &beside, "float32", &r->hf_config, err);
+    if (names)
+        dpt_fs_list_free(&names, (size_t)r->config->model.labels);
+    return status;
+}
+
 static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
 {
     DPT_TRY(dpt_device_cpu_create(&r->device, err));
@@ -233,10 +250,7 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
                         r->config->strategy.name);
     DPT_TRY(strategy->create(&env, &r->strategy, err));
     DPT_TRY(dpt_tensors_init(r->model, &r->grid, &r->tensors, err));
-    if (dpt_model_base(r->model))
-        DPT_TRY(dpt_peft_config_print(r->config, r->model, &r->hf_config, err));
-    else
-        DPT_TRY(dpt_hf_config_print(r->config, NULL, "float32", &r->hf_config, err));
+    DPT_TRY(print_hf_config(r, err));
     DPT_TRY(make_buffers(r, err));
     if (!r->accelerator)
         DPT_TRY(rank_prepare_ops(r, err));

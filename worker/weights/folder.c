@@ -196,7 +196,7 @@ static enum dpt_status write_config(struct writing *w, struct dpt_err *err)
     if (adapters)
         DPT_TRY(dpt_peft_config_print(w->spec->config, w->source->model, &text, err));
     else
-        DPT_TRY(dpt_hf_config_print(w->spec->config, &w->spec->tokens, torch_name(w->spec->dtype),
+        DPT_TRY(dpt_hf_config_print(w->spec->config, &w->spec->beside, torch_name(w->spec->dtype),
                                     &text, err));
     enum dpt_status status = dpt_io_write_small(
         &w->folder, adapters ? DPT_NAME_ADAPTER_CONFIG : DPT_NAME_CONFIG, text, strlen(text), err);

@@ -29,7 +29,7 @@ enum { DPT_FOLDER_COPIES_MAX = 12 };
 
 struct dpt_folder_spec {
     const struct dpt_config *config;
-    struct dpt_hf_tokens tokens;      /* for config.json (dpt_hf_config_print) */
+    struct dpt_hf_beside beside;      /* of config.json; borrowed */
     enum dpt_safetensors_dtype dtype; /* values are rounded to it, ties to even */
     int64_t shard_bytes;              /* most of a file's tensors; 0: one file, as of adapters */
     struct dpt_folder_copy copy[DPT_FOLDER_COPIES_MAX];

@@ -54,6 +54,23 @@ static void folders(void **state)
     dpt_data_close(&data);
 }
 
+static void names_of_classes(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"B", "a", "\xc3\xa4"};
+    char from[DPT_CONFIG_PATH_BYTES], to[DPT_CONFIG_PATH_BYTES];
+    use_folder("t", "train");
+    expect_names(names, 3);
+    name(from, "t/\xc3\xa4");
+    name(to, "t/\xe4");
+    assert_int_equal(rename(from, to), 0);
+    test_log_begin();
+    expect_names(NULL, 0);
+    test_log_end();
+    assert_int_equal(
+        test_log_count("data.train: the name of the sub-folder of class 2 is not UTF-8: "), 1);
+}
+
 static void make_link(const char *target, const char *path)
 {
     char whole[DPT_CONFIG_PATH_BYTES];
@@ -285,6 +302,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(folders, setup, teardown),
+        cmocka_unit_test_setup_teardown(names_of_classes, setup, teardown),
         cmocka_unit_test_setup_teardown(folders_below_a_class, setup, teardown),
         cmocka_unit_test_setup_teardown(folders_in_a_loop, setup, teardown),
         cmocka_unit_test_setup_teardown(folders_that_cannot_be, setup, teardown),

@@ -63,6 +63,20 @@ struct dpt_data *open_data(void)
     return data;
 }
 
+void expect_names(const char *const *names, int n)
+{
+    char **found = NULL;
+    struct dpt_data *data = open_data();
+    if (dpt_data_class_names(data, &found, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    dpt_data_close(&data);
+    assert_int_equal(names != NULL, found != NULL);
+    for (int i = 0; found && i < n; i++)
+        assert_string_equal(found[i], names[i]);
+    if (found)
+        dpt_fs_list_free(&found, (size_t)n);
+}
+
 /* What begins with the root begins with "ROOT" in `why`. */
 void expect_text(const char *why)
 {

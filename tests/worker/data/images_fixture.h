@@ -28,6 +28,9 @@ void cut_image(const char *recorded, const char *path);
 void use_folder(const char *path, const char *key);
 
 struct dpt_data *open_data(void);
+
+/* The data's names of classes are these, `n` of them; NULL: it has none. */
+void expect_names(const char *const *names, int n);
 struct dpt_data_digest digest_of(void);
 
 struct sample {

@@ -1,5 +1,6 @@
 /* CIFAR-10's binary version as data: order, labels and digest of its records, what training draws
  * through the loader, and what is refused and where. */
+#include "tests/logged.h"
 #include "tests/worker/data/images_fixture.h"
 #include "worker/plan/sampler.h"
 
@@ -74,6 +75,45 @@ static void records(void **state)
     assert_int_equal(dpt_data_read(data, 7, 0, &one, 0, &err), DPT_EINVAL);
     dpt_data_close(&data);
     dpt_data_close(&val);
+}
+
+/* batches.meta.txt as CIFAR-10 has it, with an empty line at its end; and files that are of no use.
+ */
+static void names_of_classes(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"air plane", "\xc3\xa4", "cat"};
+    static const struct {
+        const char *text, *warning;
+    } odd[] = {{"a\nb\n", "/batches.meta.txt' has 2 names and model.labels is 3: "},
+               {"a\nb\nc\nd", "/batches.meta.txt' has 4 names and model.labels is 3: "},
+               {"", "/batches.meta.txt' has 0 names and model.labels is 3: "},
+               {"a\nb\n\xff\n", "/batches.meta.txt' is not UTF-8: "}};
+    write_records("c.bin", 0, 3);
+    name(config.data.train, "c.bin");
+    config.model.labels = 3;
+    expect_names(NULL, 0);
+    write_file("batches.meta.txt", "air plane\r\n\xc3\xa4 \ncat\n\n", 20);
+    expect_names(names, 3);
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        write_file("batches.meta.txt", odd[i].text, strlen(odd[i].text));
+        test_log_begin();
+        expect_names(NULL, 0);
+        test_log_end();
+        if (test_log_count(odd[i].warning) != 1)
+            fail_msg("'%s' is not in: %s", odd[i].warning, test_logged);
+    }
+    write_file("batches.meta.txt", "a\nb\0\nc\n", 8);
+    expect_names(NULL, 0);
+    struct dpt_data *data = open_data();
+    char **found = NULL;
+    char path[DPT_CONFIG_PATH_BYTES];
+    name(path, "batches.meta.txt");
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(dpt_data_class_names(data, &found, &err), DPT_EIO);
+    assert_non_null(strstr(err.text, "/batches.meta.txt'"));
+    dpt_data_close(&data);
 }
 
 static void records_that_cannot_be(void **state)
@@ -226,6 +266,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(records, setup, teardown),
+        cmocka_unit_test_setup_teardown(names_of_classes, setup, teardown),
         cmocka_unit_test_setup_teardown(records_that_cannot_be, setup, teardown),
         cmocka_unit_test_setup_teardown(records_that_change, setup, teardown),
         cmocka_unit_test_setup_teardown(digest_of_records, setup, teardown),

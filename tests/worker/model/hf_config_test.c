@@ -55,14 +55,19 @@ static const char *value_of(const struct dpt_config_said *said, const char *key)
     return NULL;
 }
 
-static json_t *print_with(const struct dpt_config *config, const struct dpt_hf_tokens *tokens)
+static json_t *print_beside(const struct dpt_config *config, const struct dpt_hf_beside *beside)
 {
     char *text = NULL;
-    assert_int_equal(dpt_hf_config_print(config, tokens, "float32", &text, &err), DPT_OK);
+    assert_int_equal(dpt_hf_config_print(config, beside, "float32", &text, &err), DPT_OK);
     json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(json);
     free(text);
     return json;
+}
+
+static json_t *print_with(const struct dpt_config *config, const struct dpt_hf_tokens *tokens)
+{
+    return print_beside(config, &(struct dpt_hf_beside){.tokens = tokens});
 }
 
 static json_t *print(const struct dpt_config *config)
@@ -222,11 +227,12 @@ static void what_is_written_is_read(void **state)
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         char *text = NULL, keys[512];
         struct dpt_config_said said;
+        const struct dpt_hf_beside beside = {.tokens = NULL};
         struct dpt_config was = config_of(models[i], NULL);
         const char *rest = was.model.labels > 0 ? "model: {labels: 7}\ndata: {kind: cifar10}"
                                                 : "train: {seq_len: 64}";
         was.train.seq_len = was.model.labels > 0 ? 1 : 64;
-        assert_int_equal(dpt_hf_config_print(&was, NULL, "float32", &text, &err), DPT_OK);
+        assert_int_equal(dpt_hf_config_print(&was, &beside, "float32", &text, &err), DPT_OK);
         if (read_text(text, &said) != DPT_OK)
             fail_msg("%s", err.text);
         const struct dpt_config is = config_of(rest, &said);
@@ -413,6 +419,40 @@ static void special_tokens(void **state)
     json_decref(json);
 }
 
+/* Names of labels are written and read back; without names there are LABEL_0, … */
+static void label_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"cat", "\xc3\xa4 \"dog\"", "2"};
+    const struct dpt_config config =
+        config_of("model: {name: resnet, labels: 3}\ndata: {kind: cifar10}", NULL);
+    char *text = NULL, **found = NULL;
+    json_t *json = print_beside(&config, &(struct dpt_hf_beside){.label_names = names});
+    const json_t *numbers = json_object_get(json, "label2id");
+    assert_int_equal(json_object_size(numbers), 3);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(json_integer_value(json_object_get(numbers, names[i])), i);
+    text = json_dumps(json, 0);
+    assert_int_equal(dpt_fs_write_file_atomic(path, text, strlen(text), &err), DPT_OK);
+    assert_int_equal(dpt_hf_config_label_names(path, 3, &found, &err), DPT_OK);
+    for (int i = 0; i < 3; i++)
+        assert_string_equal(found[i], names[i]);
+    dpt_fs_list_free(&found, 3);
+    assert_int_equal(dpt_hf_config_label_names(path, 4, &found, &err), DPT_ECONFIG);
+    assert_non_null(strstr(
+        err.text, "/config.json': id2label has no name of label 3, and the model has 4 labels"));
+    free(text);
+    json_decref(json);
+    assert_int_equal(dpt_fs_write_file_atomic(path, "{}", 2, &err), DPT_OK);
+    assert_int_equal(dpt_hf_config_label_names(path, 3, &found, &err), DPT_OK);
+    assert_null(found);
+    assert_int_equal(dpt_fs_write_file_atomic(path, "{\"id2label\": {\"0\": 1}}", 22, &err),
+                     DPT_OK);
+    assert_int_equal(dpt_hf_config_label_names(path, 1, &found, &err), DPT_ECONFIG);
+    assert_int_equal(dpt_fs_write_file_atomic(path, "{", 1, &err), DPT_OK);
+    assert_int_equal(dpt_hf_config_label_names(path, 1, &found, &err), DPT_ECONFIG);
+}
+
 static void special_tokens_refused(void **state)
 {
     (void)state;
@@ -447,6 +487,7 @@ int main(void)
         cmocka_unit_test(rope_parameters),
         cmocka_unit_test(refused),
         cmocka_unit_test(contradictions),
+        cmocka_unit_test(label_names),
         cmocka_unit_test(special_tokens),
         cmocka_unit_test(special_tokens_refused),
     };

@@ -1,0 +1,123 @@
+/* What classes of images are called, for config.json (data.h). */
+#include "worker/data/source.h"
+
+#include "base/fs.h"
+#include "base/log.h"
+#include "worker/data/utf8.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { META_BYTES_MAX = 1 << 20 };
+
+#define META_NAME "batches.meta.txt"
+
+/* Adds a copy of the name; there is room. */
+static enum dpt_status add_name(char **names, size_t *n, const char *name, size_t bytes,
+                                struct dpt_err *err)
+{
+    names[*n] = strndup(name, bytes);
+    if (!names[*n])
+        return dpt_fail(err, DPT_ENOMEM, "names of classes: out of memory");
+    (*n)++;
+    return DPT_OK;
+}
+
+static bool is_text(const char *name, size_t bytes)
+{
+    return strlen(name) == bytes && dpt_utf8_valid((const uint8_t *)name, bytes) == bytes;
+}
+
+/* A name a line, of which the file of CIFAR-10 has empty ones at its end. Counts all and adds those
+ * for which there is room, `labels` of them. */
+static enum dpt_status split_lines(const char *text, size_t bytes, int labels, char **names,
+                                   size_t *n, int64_t *ret_lines, struct dpt_err *err)
+{
+    *ret_lines = 0;
+    for (const char *at = text, *end = text + bytes; at < end;) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        const char *next = stop ? stop + 1 : end;
+        stop = stop ? stop : end;
+        while (stop > at && (stop[-1] == '\r' || stop[-1] == ' '))
+            stop--;
+        if (stop > at && (*ret_lines)++ < labels)
+            DPT_TRY(add_name(names, n, at, (size_t)(stop - at), err));
+        at = next;
+    }
+    return DPT_OK;
+}
+
+/* The file that CIFAR-10's binary version has beside its batches. */
+static enum dpt_status read_meta(const struct dpt_data *data, char **names, size_t *n,
+                                 struct dpt_err *err)
+{
+    const char *first = data->shards[0].file.path, *slash = strrchr(first, '/');
+    char path[PATH_MAX], *text;
+    size_t bytes;
+    int64_t lines = 0;
+    const int written =
+        snprintf(path, sizeof path, "%.*s" META_NAME, slash ? (int)(slash + 1 - first) : 0, first);
+    if (written >= (int)sizeof path || !dpt_fs_exists(path))
+        return DPT_OK;
+    DPT_TRY(dpt_fs_read_file(path, META_BYTES_MAX, &text, &bytes, err));
+    const bool valid = is_text(text, bytes);
+    enum dpt_status status =
+        valid ? split_lines(text, bytes, data->labels, names, n, &lines, err) : DPT_OK;
+    free(text);
+    if (status != DPT_OK || (valid && lines == data->labels))
+        return status;
+    if (valid)
+        dpt_log(DPT_LOG_WARN,
+                "'%s' has %lld names and model.labels is %d: the classes in config.json are "
+                "LABEL_0, …; correct the file, or remove it",
+                path, (long long)lines, data->labels);
+    else
+        dpt_log(DPT_LOG_WARN,
+                "'%s' is not UTF-8: the classes in config.json are LABEL_0, …; correct the file, "
+                "or remove it",
+                path);
+    while (*n > 0)
+        free(names[--*n]);
+    return DPT_OK;
+}
+
+static enum dpt_status copy_folders(const struct dpt_data *data, char **names, size_t *n,
+                                    struct dpt_err *err)
+{
+    for (int i = 0; i < data->labels; i++) {
+        const char *name = data->folder->class_names[i];
+        if (is_text(name, strlen(name))) {
+            DPT_TRY(add_name(names, n, name, strlen(name), err));
+            continue;
+        }
+        dpt_log(DPT_LOG_WARN,
+                "%s: the name of the sub-folder of class %d is not UTF-8: the classes in "
+                "config.json are LABEL_0, …; rename the folder",
+                data->key, i);
+        while (*n > 0)
+            free(names[--*n]);
+        return DPT_OK;
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_data_class_names(const struct dpt_data *data, char ***ret, struct dpt_err *err)
+{
+    size_t n = 0;
+    *ret = NULL;
+    if (data->kind != DPT_DATA_IMAGES && data->kind != DPT_DATA_CIFAR10)
+        return DPT_OK;
+    char **names = calloc((size_t)data->labels, sizeof *names);
+    if (!names)
+        return dpt_fail(err, DPT_ENOMEM, "names of classes: out of memory");
+    const enum dpt_status status = data->kind == DPT_DATA_IMAGES
+                                       ? copy_folders(data, names, &n, err)
+                                       : read_meta(data, names, &n, err);
+    if (status == DPT_OK && n > 0)
+        *ret = names;
+    else
+        dpt_fs_list_free(&names, n);
+    return status;
+}
