@@ -78,7 +78,7 @@ def test_one_accuracy_in_every_world(make_cluster, sets, slow):
     assert accuracies(worker.log()) == [f"{100 * seen[0][6][1]:.2f}"]
     # There is no text in it.
     run = subprocess.run([program("dpt-ckpt"), "generate", folder, "--prompt", "good"], capture_output=True, text=True)
-    assert run.returncode == 2 and "predicts labels (model.labels: 3), not tokens" in run.stderr, run
+    assert run.returncode == 2 and "predicts labels, not tokens: there is no text" in run.stderr, run
 
 
 def test_labels_on_published_weights(make_cluster, sets, slow, tmp_path):

@@ -271,8 +271,8 @@ def test_export_refused(tmp_path, trained, make_cluster, slow, config):  # noqa:
     whole = start(make_cluster("whole", sets=STANDING_STILL), config, folder)
     assert whole.wait(60 * slow) == 0, whole.log_tail()
     ckpt_refused(2, "--merge: the checkpoint has all weights", "export", whole.checkpoint_dir, out, "--merge")
-    ckpt_refused(2, "--base: the checkpoint has all weights", "generate", whole.checkpoint_dir, "--prompt", "x",
-                 "--base", folder)
+    ckpt_refused(2, f"--base: '{whole.checkpoint_dir}' has all weights of its model and no adapters", "generate",
+                 whole.checkpoint_dir, "--prompt", "x", "--base", folder)
     folder.rename(tmp_path / "gone")
     ckpt_refused(2, "--base FOLDER names another place): there is no folder '", "export", worker.checkpoint_dir, out,
                  "--merge")

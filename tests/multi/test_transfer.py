@@ -2,15 +2,18 @@
 
 import array
 import json
+import re
+import shutil
 import struct
 import subprocess
 
 import pytest
 
 import hf_folder
-from cluster import program
+from cluster import ROOT, program
 from test_init_from import FAMILIES, STANDING_STILL, base_names, config, start  # noqa: F401 (a fixture)
 
+RECORDED = ROOT / "tests" / "worker" / "data" / "recorded"
 TORCH = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
 
 
@@ -139,6 +142,72 @@ def test_bytes_are_no_tokens_of_the_folder(tmp_path, trained):
         (source / name).unlink()
     done("export", checkpoints, tmp_path / "none")
     assert hf_folder.for_text(tmp_path / "none") == (hf_folder.SPECIAL, {})
+
+
+# ---- text of a folder ----
+
+PROMPT = ["--prompt", "Hello, world", "--max-tokens", "24", "--temperature", "0"]
+
+
+def of_tokens(path, family, tokens, dtype="F32", shards=1):
+    settings, shapes = FAMILIES[family]
+    shapes = {name: [tokens, *shape[1:]] if name.endswith(("embed_tokens.weight", "wte.weight")) else shape
+              for name, shape in shapes.items()}
+    return hf_folder.write(path, {**settings, "vocab_size": tokens}, hf_folder.draw(shapes, dtype), shards=shards)
+
+
+@pytest.mark.parametrize("family, dtype, shards", [("gpt2", "F16", 2), ("llama", "BF16", 3)])
+def test_text_of_a_folder(tmp_path, trained, family, dtype, shards):
+    """As of the same weights imported, and in a checkpoint: by the folder's tokenizer.json, and by bytes without."""
+    hf = {"data.tokenizer": "hf", "data.tokenizer_json": RECORDED / "hf_llama3.json"}
+    sources = {name: of_tokens(tmp_path / name, family, tokens, dtype, shards)
+               for name, tokens in (("hf", 512), ("bytes", 256))}
+    shutil.copy(RECORDED / "hf_llama3.json", sources["hf"] / "tokenizer.json")
+    for name, source in sources.items():
+        run = done("generate", source, *PROMPT)
+        assert run.stdout.startswith("Hello, world") and len(run.stdout) > len("Hello, world\n")
+        assert re.fullmatch(r"dpt-ckpt: [0-9]+ tokens in [0-9.]+ s \([0-9.]+ a second\)\n", run.stderr), run.stderr
+        done("import", source, tmp_path / f"{name}-imported")
+        checkpoints = trained(tmp_path / f"{name}-imported", **(hf if name == "hf" else {}))
+        for other in tmp_path / f"{name}-imported", checkpoints:
+            assert done("generate", other, *PROMPT).stdout == run.stdout
+
+
+def test_text_by_merges_and_vocab(tmp_path):
+    """Two files of OpenAI's form are a folder's tokenizer where it has no tokenizer.json."""
+    folder = of_tokens(tmp_path / "hf", "llama", 700)
+    refused(2, f"'{folder}' has no tokenizer.json, nor merges.txt and vocab.json: give --tokenizer-json FILE",
+            "generate", folder, *PROMPT)
+    text = done("generate", folder, *PROMPT, "--any-vocab", "--vocab-bpe", RECORDED / "tiny.bpe", "--encoder-json",
+                RECORDED / "tiny.json").stdout
+    by_json = done("generate", folder, *PROMPT, "--tokenizer-json", RECORDED / "hf_llama3.json").stdout
+    shutil.copy(RECORDED / "tiny.bpe", folder / "merges.txt")
+    shutil.copy(RECORDED / "tiny.json", folder / "vocab.json")
+    assert done("generate", folder, *PROMPT).stdout == text != by_json
+    shutil.copy(RECORDED / "hf_llama3.json", folder / "tokenizer.json")
+    assert done("generate", folder, *PROMPT).stdout == by_json
+    refused(2, "tokens, the model 256: it was trained with another one (--tokenizer)", "generate",
+            of_tokens(tmp_path / "bytes", "llama", 256), *PROMPT, "--tokenizer-json", RECORDED / "hf_llama3.json")
+
+
+def test_text_refused(tmp_path):
+    settings, shapes = FAMILIES["llama"]
+    tensors = hf_folder.draw(shapes, "F32")
+
+    def folder(name, change=None, **more):
+        return hf_folder.write(tmp_path / name, {**settings, **more}, {**tensors, **(change or {})})
+
+    refused(2, "by the model's sizes it is [128, 64]", "generate", folder("shape", intermediate_size=128), *PROMPT)
+    refused(2, "there is no tensor 'model.layers.1.", "generate", folder("layers", num_hidden_layers=1), *PROMPT)
+    refused(2, "labels/' predicts labels, not tokens: there is no text to generate", "generate",
+            f"{folder('labels', {'score.weight': ('F32', [3, 64], bytes(768))})}/", *PROMPT)
+    refused(2, "predicts labels, not tokens", "generate",
+            hf_folder.write(tmp_path / "images", hf_folder.RESNET, hf_folder.draw(hf_folder.resnet_shapes(3), "F32")),
+            *PROMPT)
+    refused(2, f"--base: '{folder('whole')}' has all weights", "generate", tmp_path / "whole", *PROMPT, "--base",
+            tmp_path / "whole")
+    (tmp_path / "whole" / "config.json").unlink()
+    refused(2, "config.json': No such file", "generate", tmp_path / "whole", *PROMPT)
 
 
 def test_export_refused(tmp_path, trained):

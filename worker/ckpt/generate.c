@@ -6,13 +6,12 @@
 #include "base/cores.h"
 #include "base/parse.h"
 #include "kernels/device.h"
-#include "worker/ckpt/open.h"
 #include "worker/ckpt/option.h"
+#include "worker/ckpt/weights.h"
 #include "worker/data/prepare/record.h"
 #include "worker/data/tokenizer.h"
 #include "worker/generate/generator.h"
 #include "worker/generate/utf8_stream.h"
-#include "worker/weights/merged.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -82,6 +81,7 @@ void dpt_ckpt_generate_help(FILE *out)
                 "\n"
                 "Continues a text with the model of a checkpoint (default: the newest whole one in "
                 "DIR), in fp32.\n"
+                "DIR may be a Hugging Face folder, with its tokenizer.json.\n"
                 "\n",
                 out);
     for (int i = 0; i < TABLE_COUNT; i++) {
@@ -200,10 +200,9 @@ static enum dpt_status parse(int argc, char *const *argv, struct options *o, str
 
 struct parts {
     struct options options;
-    struct dpt_checkpoint *checkpoint;
-    struct dpt_config config;
+    struct dpt_ckpt_weights *weights;
+    struct dpt_config config; /* of the model that they are of, and of its tokens */
     struct dpt_vocab *vocab;
-    struct dpt_merged *merged; /* of a run with adapters; else NULL */
     struct dpt_model *model;
     struct dpt_device *device;
     struct dpt_stream *stream;
@@ -227,18 +226,8 @@ static void close_parts(struct parts *p)
     dpt_device_destroy(&p->device);
     dpt_model_destroy(&p->model);
     dpt_vocab_close(&p->vocab);
-    dpt_merged_close(&p->merged);
-    dpt_checkpoint_close(&p->checkpoint);
+    dpt_ckpt_weights_close(&p->weights);
     dpt_tokens_fini(&p->prompt);
-}
-
-static enum dpt_status load_config(struct parts *p, struct dpt_err *err)
-{
-    const char *yaml = dpt_checkpoint_get_state(p->checkpoint)->config_yaml;
-    DPT_TRY(
-        dpt_config_load(yaml, strlen(yaml), "the checkpoint's config", NULL, 0, &p->config, err));
-    p->config.train.precision = DPT_PRECISION_FP32; /* the masters */
-    return DPT_OK;
 }
 
 /* The tokenizer of token shards, where the config names none: that of the record beside them, else
@@ -249,6 +238,12 @@ static enum dpt_status tokenizer_of_shards(const struct parts *p, enum dpt_token
     enum { BYTES_TOKENS = 256, GPT2_TOKENS = 50257 };
     const struct dpt_config *c = &p->config;
     struct dpt_record record;
+    if (dpt_ckpt_weights_step(p->weights) < 0)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "'%s' has no tokenizer.json, nor merges.txt and vocab.json: give "
+                        "--tokenizer-json FILE, --vocab-bpe FILE and --encoder-json FILE, or "
+                        "--tokenizer bytes",
+                        p->options.path);
     dpt_record_look(c->data.train, &record);
     if (dpt_tokenizer_named(record.tokenizer, ret))
         return DPT_OK;
@@ -313,7 +308,7 @@ static enum dpt_status open_vocab(struct parts *p, struct dpt_err *err)
     DPT_TRY(dpt_vocab_open(&options, &p->vocab, err));
     if (dpt_vocab_size(p->vocab) > p->config.model.vocab)
         return dpt_fail(err, DPT_ECONFIG,
-                        "the tokenizer has %d tokens, the model of this checkpoint %d: it was "
+                        "the tokenizer has %d tokens, the model %d: it was "
                         "trained with another one (--tokenizer)",
                         dpt_vocab_size(p->vocab), p->config.model.vocab);
     return DPT_OK;
@@ -338,50 +333,11 @@ static void shorten_context(struct parts *p)
         p->config.model.context = (int)text;
 }
 
-/* Adapters are merged into their base; from here on the model is whole. */
-static enum dpt_status open_merged(struct parts *p, struct dpt_err *err)
-{
-    const char *base = p->options.base;
-    if (p->config.train.lora.rank == 0)
-        return !base ? DPT_OK
-                     : dpt_fail(err, DPT_EINVAL,
-                                "--base: the checkpoint has all weights of its model and no "
-                                "adapters (train.lora); leave the option out");
-    DPT_TRY(dpt_merged_open(&p->config, base ? base : p->config.model.init_from, p->checkpoint,
-                            &p->merged, err));
-    p->config.train.lora.rank = 0;
-    return DPT_OK;
-}
-
-static enum dpt_status read_merged(struct parts *p, struct dpt_err *err)
-{
-    for (int i = 0; i < dpt_model_n_params(p->model); i++) {
-        const struct dpt_param *param = dpt_model_param(p->model, i);
-        DPT_TRY(
-            dpt_merged_read(p->merged, i, 0, param->numel, (float *)p->flat + param->offset, err));
-    }
-    return dpt_merged_check(p->merged, err);
-}
-
 static enum dpt_status read_weights(struct parts *p, struct dpt_err *err)
 {
-    const int n = dpt_model_n_params(p->model);
     p->flat_bytes = (size_t)dpt_model_flat_numel(p->model) * sizeof(float);
     DPT_TRY(dpt_device_alloc(p->device, p->flat_bytes, &p->flat, err));
-    if (p->merged)
-        return read_merged(p, err);
-    struct dpt_checkpoint_tensor *tensors = calloc((size_t)n, sizeof *tensors);
-    if (!tensors)
-        return dpt_fail(err, DPT_ENOMEM, "table of tensors: out of memory");
-    for (int i = 0; i < n; i++) {
-        const struct dpt_param *param = dpt_model_param(p->model, i);
-        tensors[i] = (struct dpt_checkpoint_tensor){
-            .name = param->name, .ndim = param->ndim, .param = (float *)p->flat + param->offset};
-        memcpy(tensors[i].dim, param->dim, sizeof param->dim);
-    }
-    enum dpt_status status = dpt_checkpoint_read(p->checkpoint, tensors, n, err);
-    free(tensors);
-    return status;
+    return dpt_ckpt_weights_read(p->weights, p->model, p->flat, err);
 }
 
 static enum dpt_status open_logprobs(struct parts *p, struct dpt_err *err)
@@ -405,16 +361,9 @@ static int processors(void)
 static enum dpt_status open_parts(struct parts *p, struct dpt_err *err)
 {
     const struct options *o = &p->options;
-    DPT_TRY(dpt_ckpt_open(o->path, &p->checkpoint, err));
-    DPT_TRY(load_config(p, err));
-    if (p->config.model.labels > 0)
-        return dpt_fail(err, DPT_ECONFIG,
-                        "the model of this checkpoint predicts labels (model.labels: %d), not "
-                        "tokens: there is no text to generate; dpt-worker --eval evaluates it",
-                        p->config.model.labels);
+    DPT_TRY(dpt_ckpt_weights_open(o->path, o->base, &p->config, &p->weights, err));
     DPT_TRY(open_vocab(p, err));
     DPT_TRY(encode_prompt(p, err));
-    DPT_TRY(open_merged(p, err));
     shorten_context(p);
     DPT_TRY(dpt_model_create(&p->config, &p->model, err));
     DPT_TRY(dpt_device_cpu_create(&p->device, err));
@@ -498,8 +447,11 @@ static enum dpt_status say_tokens(struct parts *p, int64_t *ret_drawn, struct dp
 
 static enum dpt_status generate(struct parts *p, struct dpt_err *err)
 {
-    const int64_t step = dpt_checkpoint_get_state(p->checkpoint)->step;
+    const int64_t step = dpt_ckpt_weights_step(p->weights);
+    char from[32] = "";
     int64_t drawn = 0;
+    if (step >= 0)
+        (void)snprintf(from, sizeof from, "step %lld, ", (long long)step);
     for (size_t i = 0; i < p->prompt.n; i++)
         dpt_generator_feed(p->generator, (int32_t)p->prompt.ids[i]);
     const int64_t seen = dpt_generator_seen(p->generator);
@@ -512,9 +464,8 @@ static enum dpt_status generate(struct parts *p, struct dpt_err *err)
     const int64_t begin = dpt_now_ns();
     DPT_TRY(say_tokens(p, &drawn, err));
     const double seconds = (double)(dpt_now_ns() - begin) * 1e-9;
-    (void)fprintf(stderr, "dpt-ckpt: step %lld, %lld tokens in %.1f s (%.1f a second)\n",
-                  (long long)step, (long long)drawn, seconds,
-                  seconds > 0 ? (double)drawn / seconds : 0.0);
+    (void)fprintf(stderr, "dpt-ckpt: %s%lld tokens in %.1f s (%.1f a second)\n", from,
+                  (long long)drawn, seconds, seconds > 0 ? (double)drawn / seconds : 0.0);
     return DPT_OK;
 }
 

@@ -1,4 +1,4 @@
-/* `dpt-ckpt generate`: text from a checkpoint. */
+/* `dpt-ckpt generate`: text from a checkpoint or a Hugging Face folder. */
 #ifndef DPT_WORKER_CKPT_GENERATE_H
 #define DPT_WORKER_CKPT_GENERATE_H
 

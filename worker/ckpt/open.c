@@ -1,10 +1,11 @@
-/* The checkpoint that a path on the command line means. */
+/* What a path on the command line means (open.h). */
 #include "worker/ckpt/open.h"
 
 #include "checkpoint/names.h"
 #include "checkpoint/reader.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The path without slashes at its end; `ret_name` is the last part of it. */
@@ -51,4 +52,27 @@ enum dpt_status dpt_ckpt_open(const char *path, struct dpt_checkpoint **ret, str
     if (step < 0)
         return dpt_fail(err, DPT_ENOENT, "no whole checkpoint in '%s'", dir);
     return dpt_checkpoint_open(dir, step, ret, err);
+}
+
+enum dpt_status dpt_ckpt_config_of_sizes(const char *from, const struct dpt_config_said *sizes,
+                                         struct dpt_config *ret, struct dpt_err *err)
+{
+    static const char *const shortest[] = {"train.seq_len=1"}; /* the default may be too long */
+    return dpt_config_load_said("", 0, from, shortest, 1, sizes, ret, err);
+}
+
+void dpt_ckpt_tell_left_out(const char *folder, const struct dpt_published *published)
+{
+    char names[DPT_PUBLISHED_LEFT_OUT_BYTES];
+    if (dpt_published_left_out(published, names) > 0)
+        (void)fprintf(stderr,
+                      "dpt-ckpt: '%s' has tensors that the model has not: %s; they are left out\n",
+                      folder, names);
+}
+
+enum dpt_status dpt_ckpt_of_folder(enum dpt_status status)
+{
+    return status == DPT_ENOENT || status == DPT_ECORRUPT || status == DPT_EUNSUPPORTED
+               ? DPT_ECONFIG
+               : status;
 }

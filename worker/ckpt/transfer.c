@@ -354,8 +354,7 @@ static enum dpt_status export_checkpoint(struct transfer *t, struct dpt_err *err
 static enum dpt_status make_model(struct transfer *t, const struct dpt_config_said *sizes,
                                   struct dpt_err *err)
 {
-    static const char *const shortest[] = {"train.seq_len=1"}; /* the default may be too long */
-    DPT_TRY(dpt_config_load_said("", 0, t->from, shortest, 1, sizes, &t->config, err));
+    DPT_TRY(dpt_ckpt_config_of_sizes(t->from, sizes, &t->config, err));
     return dpt_model_create(&t->config, &t->model, err);
 }
 
@@ -396,16 +395,12 @@ static enum dpt_status refuse_images(const struct transfer *t, const struct dpt_
 static enum dpt_status import_folder(struct transfer *t, struct dpt_err *err)
 {
     struct dpt_config_said sizes;
-    char names[DPT_PUBLISHED_LEFT_OUT_BYTES];
     DPT_TRY(dpt_published_sizes(t->from, &sizes, err));
     DPT_TRY(refuse_images(t, &sizes, err));
     DPT_TRY(refuse_labels(t, err));
     DPT_TRY(make_model(t, &sizes, err));
     DPT_TRY(dpt_published_open(t->from, t->model, &t->published, err));
-    if (dpt_published_left_out(t->published, names) > 0)
-        (void)fprintf(stderr,
-                      "dpt-ckpt: '%s' has tensors that the model has not: %s; they are left out\n",
-                      t->from, names);
+    dpt_ckpt_tell_left_out(t->from, t->published);
     DPT_TRY(take_text_of_folder(t, t->from, err));
     return write_folder(t, (struct dpt_weights_source){.model = t->model, .read = read_published},
                         err);
@@ -417,11 +412,7 @@ static enum dpt_status import_weights(struct transfer *t, struct dpt_err *err)
     const bool is_file = stat(t->from, &st) == 0 && !S_ISDIR(st.st_mode);
     if (t->merge || t->base)
         return dpt_fail(err, DPT_EINVAL, "--merge and --base are for export, of adapters");
-    const enum dpt_status status = is_file ? import_llmc(t, err) : import_folder(t, err);
-    /* What others wrote and cannot be taken was a wrong argument. */
-    return status == DPT_ENOENT || status == DPT_ECORRUPT || status == DPT_EUNSUPPORTED
-               ? DPT_ECONFIG
-               : status;
+    return dpt_ckpt_of_folder(is_file ? import_llmc(t, err) : import_folder(t, err));
 }
 
 static enum dpt_status run(int argc, char *const *argv,

@@ -1,0 +1,199 @@
+/* Weights to compute with (weights.h). */
+#include "worker/ckpt/weights.h"
+
+#include "base/fs.h"
+#include "checkpoint/checkpoint.h"
+#include "worker/ckpt/open.h"
+#include "worker/data/tokenizer.h"
+#include "worker/model/hf_config.h"
+#include "worker/weights/merged.h"
+#include "worker/weights/published.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct dpt_ckpt_weights {
+    char folder[PATH_MAX];    /* Hugging Face's; "": none */
+    struct dpt_config config; /* of the whole model; */
+    struct dpt_config saved;  /* of the checkpoint */
+    struct dpt_checkpoint *checkpoint;
+    struct dpt_merged *merged; /* of a run with adapters; else NULL */
+};
+
+static enum dpt_status refuse_labels(const char *path, struct dpt_err *err)
+{
+    return dpt_fail(err, DPT_ECONFIG,
+                    "the model in '%s' predicts labels, not tokens: there is no text to generate; "
+                    "dpt-worker --eval evaluates it",
+                    path);
+}
+
+/* ---- of a checkpoint ---- */
+
+/* Adapters are merged into their base; the config is then that of the whole model. */
+static enum dpt_status open_merged(struct dpt_ckpt_weights *w, const char *base,
+                                   struct dpt_err *err)
+{
+    if (w->saved.train.lora.rank == 0)
+        return DPT_OK;
+    DPT_TRY(dpt_merged_open(&w->saved, base ? base : w->saved.model.init_from, w->checkpoint,
+                            &w->merged, err));
+    w->config.train.lora.rank = 0;
+    return DPT_OK;
+}
+
+static enum dpt_status open_checkpoint(struct dpt_ckpt_weights *w, const char *path,
+                                       const char *base, struct dpt_err *err)
+{
+    DPT_TRY(dpt_ckpt_open(path, &w->checkpoint, err));
+    const char *yaml = dpt_checkpoint_get_state(w->checkpoint)->config_yaml;
+    DPT_TRY(
+        dpt_config_load(yaml, strlen(yaml), "the checkpoint's config", NULL, 0, &w->saved, err));
+    w->saved.train.precision = DPT_PRECISION_FP32; /* the masters */
+    if (w->saved.model.labels > 0)
+        return refuse_labels(path, err);
+    w->config = w->saved;
+    return open_merged(w, base, err);
+}
+
+static enum dpt_status read_merged(struct dpt_ckpt_weights *w, const struct dpt_model *model,
+                                   float *flat, struct dpt_err *err)
+{
+    for (int i = 0; i < dpt_model_n_params(model); i++) {
+        const struct dpt_param *param = dpt_model_param(model, i);
+        DPT_TRY(dpt_merged_read(w->merged, i, 0, param->numel, flat + param->offset, err));
+    }
+    return dpt_merged_check(w->merged, err);
+}
+
+static enum dpt_status read_checkpoint(struct dpt_ckpt_weights *w, const struct dpt_model *model,
+                                       float *flat, struct dpt_err *err)
+{
+    const int n = dpt_model_n_params(model);
+    struct dpt_checkpoint_tensor *tensors = calloc((size_t)n, sizeof *tensors);
+    if (!tensors)
+        return dpt_fail(err, DPT_ENOMEM, "table of tensors: out of memory");
+    for (int i = 0; i < n; i++) {
+        const struct dpt_param *param = dpt_model_param(model, i);
+        tensors[i] = (struct dpt_checkpoint_tensor){
+            .name = param->name, .ndim = param->ndim, .param = flat + param->offset};
+        memcpy(tensors[i].dim, param->dim, sizeof param->dim);
+    }
+    enum dpt_status status = dpt_checkpoint_read(w->checkpoint, tensors, n, err);
+    free(tensors);
+    return status;
+}
+
+/* ---- of a folder ---- */
+
+/* Sets *ret to the folder's file, or to "" if there is none. */
+static enum dpt_status find_file(const char *folder, const char *name,
+                                 char ret[DPT_CONFIG_PATH_BYTES], struct dpt_err *err)
+{
+    DPT_TRY(dpt_fs_join(folder, name, ret, DPT_CONFIG_PATH_BYTES, err));
+    if (!dpt_fs_exists(ret))
+        ret[0] = '\0';
+    return DPT_OK;
+}
+
+static enum dpt_status find_tokenizer(const char *folder, struct dpt_config *config,
+                                      struct dpt_err *err)
+{
+    enum { BYTES_TOKENS = 256 };
+    DPT_TRY(find_file(folder, "tokenizer.json", config->data.tokenizer_json, err));
+    DPT_TRY(find_file(folder, "merges.txt", config->data.vocab_bpe, err));
+    DPT_TRY(find_file(folder, "vocab.json", config->data.encoder_json, err));
+    config->data.any_vocab = true; /* the files are those of these weights */
+    if (config->data.tokenizer_json[0])
+        config->data.tokenizer = DPT_TOKENIZER_HF;
+    else if (config->data.vocab_bpe[0] && config->data.encoder_json[0])
+        config->data.tokenizer = DPT_TOKENIZER_GPT2;
+    else if (config->model.vocab != BYTES_TOKENS)
+        config->data.kind = DPT_DATA_TOKENS;
+    return DPT_OK;
+}
+
+static enum dpt_status open_folder(struct dpt_ckpt_weights *w, const char *path,
+                                   struct dpt_err *err)
+{
+    struct dpt_config_said sizes;
+    int64_t labels;
+    if (snprintf(w->folder, sizeof w->folder, "%s", path) >= (int)sizeof w->folder)
+        return dpt_fail(err, DPT_EINVAL, "the path is too long");
+    DPT_TRY(dpt_published_sizes(path, &sizes, err));
+    DPT_TRY(dpt_published_labels(path, &labels, err));
+    if (labels > 0 || !dpt_hf_config_has_tokens(&sizes))
+        return refuse_labels(path, err);
+    DPT_TRY(dpt_ckpt_config_of_sizes(path, &sizes, &w->config, err));
+    w->config.train.precision = DPT_PRECISION_FP32;
+    return find_tokenizer(path, &w->config, err);
+}
+
+static enum dpt_status read_folder(struct dpt_ckpt_weights *w, const struct dpt_model *model,
+                                   float *flat, struct dpt_err *err)
+{
+    struct dpt_published *published = NULL;
+    DPT_TRY(dpt_published_open(w->folder, model, &published, err));
+    dpt_ckpt_tell_left_out(w->folder, published);
+    enum dpt_status status = DPT_OK;
+    for (int i = 0; i < dpt_model_n_params(model) && status == DPT_OK; i++) {
+        const struct dpt_param *param = dpt_model_param(model, i);
+        status = dpt_published_read(published, i, 0, param->numel, flat + param->offset, err);
+    }
+    dpt_published_close(&published);
+    return status;
+}
+
+/* ---- either ---- */
+
+enum dpt_status dpt_ckpt_weights_open(const char *path, const char *base,
+                                      struct dpt_config *ret_config, struct dpt_ckpt_weights **ret,
+                                      struct dpt_err *err)
+{
+    const bool is_folder = !dpt_ckpt_names_one(path) && dpt_published_is_there(path);
+    struct dpt_ckpt_weights *w = calloc(1, sizeof *w);
+    if (!w)
+        return dpt_fail(err, DPT_ENOMEM, "weights: out of memory");
+    enum dpt_status status = is_folder ? dpt_ckpt_of_folder(open_folder(w, path, err))
+                                       : open_checkpoint(w, path, base, err);
+    if (status == DPT_OK && base && !w->merged)
+        status = dpt_fail(err, DPT_EINVAL,
+                          "--base: '%s' has all weights of its model and no adapters "
+                          "(train.lora); leave the option out",
+                          path);
+    if (status != DPT_OK) {
+        dpt_ckpt_weights_close(&w);
+        return status;
+    }
+    *ret_config = w->config;
+    *ret = w;
+    return DPT_OK;
+}
+
+void dpt_ckpt_weights_close(struct dpt_ckpt_weights **weights)
+{
+    struct dpt_ckpt_weights *w = *weights;
+    *weights = NULL;
+    if (!w)
+        return;
+    dpt_merged_close(&w->merged);
+    dpt_checkpoint_close(&w->checkpoint);
+    free(w);
+}
+
+int64_t dpt_ckpt_weights_step(const struct dpt_ckpt_weights *weights)
+{
+    return weights->checkpoint ? dpt_checkpoint_get_state(weights->checkpoint)->step : -1;
+}
+
+enum dpt_status dpt_ckpt_weights_read(struct dpt_ckpt_weights *weights,
+                                      const struct dpt_model *model, float *flat,
+                                      struct dpt_err *err)
+{
+    if (!weights->checkpoint)
+        return dpt_ckpt_of_folder(read_folder(weights, model, flat, err));
+    return weights->merged ? read_merged(weights, model, flat, err)
+                           : read_checkpoint(weights, model, flat, err);
+}
