@@ -1,6 +1,6 @@
-/* The steps of the weights hash, for those who have no tensor whole in memory: the hash of a block
- * depends on nothing else, so that any owner of a whole block can make it; joining them goes in
- * order and needs the hashes alone. */
+/* The steps of the weights hash, for callers that have no tensor whole in memory: the hash of a
+ * block depends on nothing else, so that any owner of a whole block can make it; joining them goes
+ * in order and needs the hashes alone. */
 #ifndef DPT_CHECKPOINT_WEIGHTS_HASH_H
 #define DPT_CHECKPOINT_WEIGHTS_HASH_H
 

@@ -1,9 +1,9 @@
 """Teaches a small ResNet to read handwritten digits; started by deploy/digits. Standard library only.
 
-The images are scikit-learn's digits: 8 x 8 pixels of 17 greys, below runs/packages. One in five of each digit, drawn at
-random, is kept for the validation. The files have the records of CIFAR-10's binary version: the label, then 32 x 32 bytes
-of red, of green and of blue. Each pixel becomes 4 x 4 pixels of its grey. Then dpt-worker trains configs/digits.yaml;
-the accuracy of its last evaluation is the verdict.
+The images are scikit-learn's digits: 8 x 8 pixels of 17 greys, below runs/packages. One in five of each digit, drawn
+at random, is kept for the validation. The files have the records of CIFAR-10's binary version: the label, then 32 x 32
+bytes of red, of green and of blue. Each pixel becomes 4 x 4 pixels of its grey. Then dpt-worker trains
+configs/digits.yaml; the accuracy of its last evaluation is the verdict.
 """
 
 import gzip
@@ -54,7 +54,7 @@ def write_records(path, records):
 
 
 def write_names():
-    """The file that CIFAR-10 has beside its batches: what each label is called."""
+    """The file of the names of the labels, as CIFAR-10 has it beside its batches."""
     (TABLES / "batches.meta.txt").write_text("".join(f"{digit}\n" for digit in range(CLASSES)), encoding="ascii")
 
 

@@ -1,4 +1,4 @@
-"""What deploy/languages.py and deploy/digits.py share: dpt-worker trains a config of a model that tells classes apart,
+"""Shared by deploy/languages.py and deploy/digits.py: dpt-worker trains a config of a model that tells classes apart,
 and the accuracy of its last evaluation is the verdict. Standard library only."""
 
 import argparse
@@ -9,16 +9,16 @@ import subprocess
 import sys
 
 
-# A line after each evaluation; and, with --quiet alone, the line of the closing summary.
+# dpt-worker prints the first form after each evaluation, the second in its closing summary, with --quiet too.
 ACCURACY = re.compile(r"(?:[Ee]valuation accuracy:|^ +accuracy) +([0-9.]+)\s*%")
 
 
 class Failed(Exception):
-    """What went wrong, and what to do."""
+    """A failure; its text says what the user can do."""
 
 
 class Stop:
-    """Handler of SIGTERM and SIGINT. Before the run a signal ends what is done. In the run each goes to dpt-worker as
+    """Handler of SIGTERM and SIGINT. Before the run a signal ends the program. In the run each goes to dpt-worker as
     SIGTERM (the first: at the end of its step, the second: now), and we end after it."""
 
     def __init__(self):
@@ -43,7 +43,7 @@ def model_of(root, config):
 
 
 def train(root, config, arguments):
-    """Runs dpt-worker of the tree `root` from the first step on, shows what it says, returns the accuracy of the last
+    """Runs dpt-worker of the tree `root` from the first step on, shows its output, returns the accuracy of the last
     evaluation, in percent. The model of a former run is removed."""
     if model_of(root, config).exists():
         shutil.rmtree(model_of(root, config))

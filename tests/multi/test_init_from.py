@@ -66,7 +66,7 @@ def test_what_the_model_has_not_is_told_once(make_cluster, slow, tmp_path, confi
     folder = hf_folder.write(tmp_path / "hf", settings, tensors)
     worker = start(make_cluster(sets=STANDING_STILL), config, folder)
     assert worker.wait(60 * slow) == 0, worker.log_tail()
-    said = [line for line in worker.log().splitlines() if "has tensors that the model has not" in line]
+    said = [line for line in worker.log().splitlines() if "has tensors that are not in the model" in line]
     assert len(said) == 1 and ": lm_head.weight, position_ids, score.weight; they are left out" in said[0], said
 
 

@@ -86,7 +86,7 @@ def test_a_fresh_head(start, slow, tmp_path, labels, left_out):
     worker = start(hf_folder.write(tmp_path / "hf", hf_folder.RESNET, tensors if labels else body))
     assert worker.wait(60 * slow) == 0, worker.log_tail()
     if labels:
-        assert worker.log().count(f"has tensors that the model has not: {left_out}; they are left out") == 1
+        assert worker.log().count(f"has tensors that are not in the model: {left_out}; they are left out") == 1
     else:
         assert "has tensors" not in worker.log()
     for name in head:

@@ -97,7 +97,7 @@ def test_labels_on_published_weights(make_cluster, sets, slow, tmp_path):
     cluster = make_cluster(sets=still)
     worker = cluster.start_worker("a", config=config, nnodes=1, endpoint=False, sets={"model.init_from": folder})
     assert worker.wait(60 * slow) == 0, worker.log_tail()
-    assert worker.log().count("tensors that the model has not: lm_head.weight; they are left out") == 1
+    assert worker.log().count("tensors that are not in the model: lm_head.weight; they are left out") == 1
     assert worker.log().count("has no score.weight of 3 labels: the head begins with random weights") == 1
     saved = hf_folder.read(next(worker.checkpoint_dir.glob("step-*")))
     score = saved.pop("score.weight")
@@ -118,5 +118,5 @@ def test_labels_on_published_weights(make_cluster, sets, slow, tmp_path):
         cluster = make_cluster(name, sets={**still, **more})
         worker = cluster.start_worker("a", config=config, nnodes=1, endpoint=False, sets={"model.init_from": folder})
         assert worker.wait(60 * slow) == 0, worker.log_tail()
-        assert worker.log().count("tensors that the model has not: score.weight [4, 64]; they are left out") == 1
+        assert worker.log().count("tensors that are not in the model: score.weight [4, 64]; they are left out") == 1
         assert worker.log().count("has no score.weight of 3 labels: the head begins with random weights") == 1

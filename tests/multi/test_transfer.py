@@ -282,6 +282,14 @@ def test_import_of_a_classifier_is_refused(tmp_path, family, tied, shards):
     assert not (tmp_path / "out").exists()
 
 
+def test_import_of_images_is_refused(tmp_path):
+    folder = hf_folder.write(tmp_path / "source", hf_folder.RESNET,
+                             hf_folder.draw(hf_folder.resnet_shapes(3), "F32"))
+    refused(2, f"'{folder}' has the weights of a model of images, whose head over labels would be lost: train with "
+            f"model.init_from: {folder}", "import", folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 # ---- llm.c ----
 
 GPT2_ORDER = ["ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight",

@@ -1,4 +1,4 @@
-/* What the weights that a run begins from say (origin.h). */
+/* Sizes, tensors and hash of the weights that a run begins from (origin.h). */
 #include "worker/agent/origin.h"
 
 #include "base/log.h"
@@ -43,7 +43,7 @@ static enum dpt_status sizes_of_checkpoint(const char *dir, int64_t step,
     return status;
 }
 
-/* Of the folder, whatever is wrong with it, the key is. */
+/* Every fault of the folder is a fault of the key, which names it. */
 static enum dpt_status refuse(enum dpt_status status, struct dpt_err *err)
 {
     return status == DPT_OK || status == DPT_ENOMEM ? status
@@ -58,7 +58,7 @@ enum dpt_status dpt_origin_sizes(const struct dpt_config *written, struct dpt_co
     if (written->model.init_from[0] == '\0')
         return DPT_OK;
     DPT_TRY(newest_step(written, &step, err));
-    while (step >= 0) { /* of those that can be read: ranks pass over the others, and say so */
+    while (step >= 0) { /* ranks pass over unreadable checkpoints, and log it */
         struct dpt_err damage;
         if (sizes_of_checkpoint(written->checkpoint.dir, step, ret, &damage) == DPT_OK)
             return DPT_OK;
@@ -69,7 +69,7 @@ enum dpt_status dpt_origin_sizes(const struct dpt_config *written, struct dpt_co
     return refuse(dpt_published_sizes(written->model.init_from, ret, err), err);
 }
 
-/* With all of its weights: of adapters, what they go with. */
+/* The model with all weights: of adapters their base. */
 static const struct dpt_model *whole(const struct dpt_model *model)
 {
     const struct dpt_model *base = dpt_model_base(model);
@@ -81,7 +81,7 @@ static void say_left_out(const struct dpt_config *config, const struct dpt_publi
     char names[DPT_PUBLISHED_LEFT_OUT_BYTES];
     if (dpt_published_left_out(weights, names) > 0)
         dpt_log(DPT_LOG_WARN,
-                "model.init_from: '%s' has tensors that the model has not: %s; they "
+                "model.init_from: '%s' has tensors that are not in the model: %s; they "
                 "are left out",
                 config->model.init_from, names);
 }

@@ -1,6 +1,6 @@
-/* The weights that a run begins from, as the agent sees them (model.init_from): what they say of
- * the model's sizes, and whether they are all there. Nobody looks at the folder once there is a
- * checkpoint to go on from. */
+/* The weights that a run begins from (model.init_from), as the agent reads them: the model's sizes,
+ * whether every tensor is there, and their hash. The folder is not read once a checkpoint exists
+ * that the run goes on from, except for the base of adapters. */
 #ifndef DPT_WORKER_AGENT_ORIGIN_H
 #define DPT_WORKER_AGENT_ORIGIN_H
 
@@ -13,12 +13,14 @@ DPT_MUST_USE enum dpt_status dpt_origin_sizes(const struct dpt_config *written,
                                               struct dpt_config_said *ret, struct dpt_err *err);
 
 /* Whether the folder holds every tensor of the model of a loaded config: headers alone are read.
- * One line of the log names tensors that the model has not. Does nothing without model.init_from,
- * and when checkpoint.dir holds a whole checkpoint. DPT_ECONFIG: one line with file and tensor. */
+ * One line of the log names tensors that are not in the model. Does nothing without
+ * model.init_from, and when checkpoint.dir holds a whole checkpoint. DPT_ECONFIG: one line with
+ * file and tensor. */
 DPT_MUST_USE enum dpt_status dpt_origin_check(const struct dpt_config *config, struct dpt_err *err);
 
-/* With train.lora: hashes the weights that the folder has, all of them, and notes the hash in the
- * config (dpt_config_note_base). Does nothing without. DPT_ECONFIG: the folder, or another hash. */
+/* With train.lora: hashes all weights in the folder and notes the hash in the config
+ * (dpt_config_note_base). Without train.lora it does nothing. DPT_ECONFIG: the folder cannot be
+ * read, or the config has another hash. */
 DPT_MUST_USE enum dpt_status dpt_origin_note_base(struct dpt_config *config, struct dpt_err *err);
 
 #endif

@@ -304,7 +304,7 @@ int main(int argc, char **argv)
 {
     dpt_log_set_who("dpt-ckpt", "");
     int code = run(argc, argv);
-    /* What could not be written to a full disk or a closed pipe was not shown. */
+    /* A full disk or a closed pipe has lost a part of the output. */
     if (fflush(stdout) != 0) {
         (void)fprintf(stderr, "dpt-ckpt: write to the standard output failed\n");
         return EXIT_DAMAGED;

@@ -1,4 +1,4 @@
-/* What a path on the command line means (open.h). */
+/* Checkpoints and folders named on the command line (open.h). */
 #include "worker/ckpt/open.h"
 
 #include "checkpoint/names.h"
@@ -65,9 +65,9 @@ void dpt_ckpt_tell_left_out(const char *folder, const struct dpt_published *publ
 {
     char names[DPT_PUBLISHED_LEFT_OUT_BYTES];
     if (dpt_published_left_out(published, names) > 0)
-        (void)fprintf(stderr,
-                      "dpt-ckpt: '%s' has tensors that the model has not: %s; they are left out\n",
-                      folder, names);
+        (void)fprintf(
+            stderr, "dpt-ckpt: '%s' has tensors that are not in the model: %s; they are left out\n",
+            folder, names);
 }
 
 enum dpt_status dpt_ckpt_of_folder(enum dpt_status status)

@@ -1,5 +1,5 @@
-/* The checkpoint that a path on the command line means, and what commands share that read a Hugging
- * Face folder. */
+/* The checkpoint that a path on the command line names, and the parts that the commands share which
+ * read a Hugging Face folder. */
 #ifndef DPT_WORKER_CKPT_OPEN_H
 #define DPT_WORKER_CKPT_OPEN_H
 
@@ -20,11 +20,12 @@ DPT_MUST_USE enum dpt_status dpt_ckpt_config_of_sizes(const char *from,
                                                       const struct dpt_config_said *sizes,
                                                       struct dpt_config *ret, struct dpt_err *err);
 
-/* A line to stderr about the folder's tensors that the model has not, if there are any. */
+/* Prints a line to stderr that names the folder's tensors that are not in the model, if there are
+ * any. */
 void dpt_ckpt_tell_left_out(const char *folder, const struct dpt_published *published);
 
-/* The status of reading a folder or a file of others' weights: what is wrong with these was a wrong
- * argument, DPT_ECONFIG. */
+/* The status of a command that read published weights. A fault of the weights is a fault of the
+ * argument that names them: DPT_ENOENT, DPT_ECORRUPT and DPT_EUNSUPPORTED become DPT_ECONFIG. */
 enum dpt_status dpt_ckpt_of_folder(enum dpt_status status);
 
 #endif

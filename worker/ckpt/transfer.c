@@ -175,7 +175,7 @@ static bool has_copy(const struct transfer *t, const char *name)
     return false;
 }
 
-/* One that cannot be read stays behind, with a line: the weights are what was asked for. */
+/* A file that is not there is told in a line and not copied: the user asked for the weights. */
 static void add_copy(struct transfer *t, const char *path, const char *name, const char *key)
 {
     if (path[0] == '\0' || has_copy(t, name))
@@ -190,7 +190,7 @@ static void add_copy(struct transfer *t, const char *path, const char *name, con
     copy->name = name;
 }
 
-/* OpenAI's two files are what transformers calls merges.txt and vocab.json. */
+/* transformers calls OpenAI's two files merges.txt and vocab.json. */
 static void copy_tokenizer_of_run(struct transfer *t)
 {
     const struct dpt_config *c = &t->config;
@@ -202,8 +202,8 @@ static void copy_tokenizer_of_run(struct transfer *t)
     add_copy(t, c->data.encoder_json, "vocab.json", "data.encoder_json");
 }
 
-/* What text needs of the folder that the weights come from: its tokenizer's files, but for those
- * that are copied already, and the special tokens of its config.json. */
+/* Takes the files for text over from the folder of the weights: the tokenizer's files that are not
+ * copied already, and the special tokens of config.json. */
 static enum dpt_status take_text_of_folder(struct transfer *t, const char *folder,
                                            struct dpt_err *err)
 {
@@ -237,7 +237,8 @@ static enum dpt_status same_file(const char *a, const char *b, bool *ret, struct
 }
 
 /* Whether the run's tokens are those of the folder's tokenizer, as far as the run's config tells.
- * Of shards it need not name the tokenizer: then they are, for the weights know no others. */
+ * The config of a run on shards need not name the tokenizer: then the tokens are the folder's,
+ * since its weights fit no others. */
 static enum dpt_status has_tokens_of_folder(const struct transfer *t, const char *folder, bool *ret,
                                             struct dpt_err *err)
 {
@@ -256,7 +257,9 @@ static enum dpt_status has_tokens_of_folder(const struct transfer *t, const char
     return DPT_OK;
 }
 
-/* Of the folder that a run began from. It may be gone: the weights are what was asked for. */
+/* The same from the folder that a run began from, which may be gone: the user asked for the
+ * weights.
+ */
 static enum dpt_status take_text_of_origin(struct transfer *t, const char *folder,
                                            struct dpt_err *err)
 {
@@ -366,7 +369,7 @@ static enum dpt_status import_llmc(struct transfer *t, struct dpt_err *err)
     return write_folder(t, (struct dpt_weights_source){.model = t->model, .read = read_llmc}, err);
 }
 
-/* What is written has no head over labels: that of a trained classifier would be lost. */
+/* import writes no head over labels: that of a trained classifier would be lost. */
 static enum dpt_status refuse_labels(const struct transfer *t, struct dpt_err *err)
 {
     int64_t labels;

@@ -1,5 +1,5 @@
-/* All weights of the model that a path on the command line means: those of a checkpoint, those that
- * a checkpoint's adapters and their base come to, or those of a Hugging Face folder. */
+/* All weights of the model that a path on the command line names: the weights of a checkpoint, of a
+ * checkpoint's adapters merged into their base, or of a Hugging Face folder. */
 #ifndef DPT_WORKER_CKPT_WEIGHTS_H
 #define DPT_WORKER_CKPT_WEIGHTS_H
 
@@ -25,8 +25,9 @@ void dpt_ckpt_weights_close(struct dpt_ckpt_weights **weights);
 /* The step of the checkpoint; -1: the weights are a folder's. */
 int64_t dpt_ckpt_weights_step(const struct dpt_ckpt_weights *weights);
 
-/* Reads all weights, once, to `flat`, dpt_model_flat_numel of the model: one of *ret_config, which
- * may have another context where dpt_model_takes_any_context. Errors name the file and the tensor.
+/* Reads all weights, once, to `flat`, of dpt_model_flat_numel elements. The model is that of
+ * *ret_config; its context may differ if dpt_model_takes_any_context. Errors name the file and the
+ * tensor.
  */
 DPT_MUST_USE enum dpt_status dpt_ckpt_weights_read(struct dpt_ckpt_weights *weights,
                                                    const struct dpt_model *model, float *flat,

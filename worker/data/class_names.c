@@ -1,4 +1,4 @@
-/* What classes of images are called, for config.json (data.h). */
+/* Names of the classes of images, for config.json (data.h). */
 #include "worker/data/source.h"
 
 #include "base/fs.h"
@@ -30,8 +30,8 @@ static bool is_text(const char *name, size_t bytes)
     return strlen(name) == bytes && dpt_utf8_valid((const uint8_t *)name, bytes) == bytes;
 }
 
-/* A name a line, of which the file of CIFAR-10 has empty ones at its end. Counts all and adds those
- * for which there is room, `labels` of them. */
+/* Each line is a name; empty lines, which the file of CIFAR-10 has at its end, are passed over.
+ * Counts all names and adds the first `labels` of them. */
 static enum dpt_status split_lines(const char *text, size_t bytes, int labels, char **names,
                                    size_t *n, int64_t *ret_lines, struct dpt_err *err)
 {

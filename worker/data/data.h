@@ -39,10 +39,10 @@ int64_t dpt_data_tokens(const struct dpt_data *data);
 /* The form of its samples: dpt_sample_form of the config. */
 const struct dpt_sample_form *dpt_data_form(const struct dpt_data *data);
 
-/* What the classes 0 … model.labels - 1 of images are called: the names of the sub-folders, or the
- * lines of the file batches.meta.txt that CIFAR-10's binary version has beside its batches. *ret
- * NULL: they have no names, or unusable ones, which a warning tells. Else owned by the caller, who
- * frees it with dpt_fs_list_free. */
+/* Names of the classes 0 … model.labels - 1 of images: the names of the sub-folders, or the lines
+ * of the file batches.meta.txt that CIFAR-10's binary version has beside its batches. *ret NULL:
+ * the classes have no names, or unusable names, which a warning tells; else it is owned by the
+ * caller: dpt_fs_list_free. */
 DPT_MUST_USE enum dpt_status dpt_data_class_names(const struct dpt_data *data, char ***ret,
                                                   struct dpt_err *err);
 

@@ -159,7 +159,7 @@ static bool is_image(const char *name)
     return ends_with_one_of(name, read);
 }
 
-/* What users would miss if it were passed over. */
+/* A user would miss such an image if it were passed over. */
 static bool is_other_image(const char *name)
 {
     static const char *const others[] = {".bmp", ".gif",  ".heic", ".pgm",  ".ppm",

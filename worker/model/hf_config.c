@@ -206,7 +206,7 @@ static bool value_text(enum dpt_key_type type, const json_t *value, char ret[DPT
     return true;
 }
 
-/* What a key's value is called. */
+/* How an error calls a value that is not of the key's type. */
 static const char *kind_text(enum dpt_key_type type)
 {
     if (type == DPT_KEY_STEPS)

@@ -7,8 +7,8 @@
 
 #include "base/config.h"
 
-/* What `path`, a config.json, says of the model: model.name and the sizes; nothing of dropout,
- * which is training's, and nothing of labels: which head there is, the run decides. DPT_ECONFIG: no
+/* model.name and the sizes of the model in `path`, a config.json. Dropout belongs to training, and
+ * the run decides which head there is: neither dropout nor labels are read. DPT_ECONFIG: no
  * config.json of a model that this version has; the line names the file and the member. */
 DPT_MUST_USE enum dpt_status dpt_hf_config_read(const char *path, struct dpt_config_said *ret,
                                                 struct dpt_err *err);
@@ -38,11 +38,11 @@ DPT_MUST_USE enum dpt_status dpt_hf_config_tokens(const char *path, struct dpt_h
 DPT_MUST_USE enum dpt_status dpt_hf_config_label_names(const char *path, int labels, char ***ret,
                                                        struct dpt_err *err);
 
-/* What a config.json has beside the config's keys. */
+/* Members of a config.json that are no keys of the config. */
 struct dpt_hf_beside {
-    /* Of the folder that the weights came from, NULL: of none. They take the place of what the
-       vocabulary's size says; with labels all but the padding token do, which must be one that no
-       text ends with. */
+    /* Special tokens of the folder of the weights; NULL: there is no folder. They take the place of
+       the tokens that follow from the vocabulary's size. With labels the padding token does not: no
+       text may end with it. */
     const struct dpt_hf_tokens *tokens;
     const char *const *label_names; /* [model.labels] UTF-8; NULL: "LABEL_0", … */
 };

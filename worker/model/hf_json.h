@@ -1,5 +1,5 @@
-/* What hf_config.c reads and writes of config.json apart from sizes: the file itself, special
- * tokens and names of labels. */
+/* Parts of config.json apart from the sizes, for hf_config.c: the file itself, special tokens and
+ * names of labels. */
 #ifndef DPT_WORKER_MODEL_HF_JSON_H
 #define DPT_WORKER_MODEL_HF_JSON_H
 
@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-/* Of a file of at most 16 MiB. *ret is owned by the caller. DPT_ECONFIG: no JSON; the line names
+/* Reads a file of at most 16 MiB. *ret is owned by the caller. DPT_ECONFIG: no JSON; the line names
  * the place. */
 DPT_MUST_USE enum dpt_status dpt_hf_json_load(const char *path, json_t **ret, struct dpt_err *err);
 

@@ -69,8 +69,8 @@ static int64_t out_of(const struct dpt_model *base, int param)
     return base->params[param].dim[base->kind->out_in ? 0 : 1];
 }
 
-/* A as torch.nn.Linear begins (Kaiming's uniform with a = sqrt 5, which comes to 1 / sqrt(in)), B
- * zero: PEFT's init_lora_weights. */
+/* A begins as torch.nn.Linear does (Kaiming's uniform with a = sqrt 5, a bound of 1 / sqrt(in)), B
+ * with zero: PEFT's init_lora_weights. */
 static void add_adapter(struct dpt_lora *m, int param)
 {
     const int64_t in = in_of(m->base, param), out = out_of(m->base, param);
@@ -329,7 +329,8 @@ static struct dpt_slot base_slot(const struct dpt_lora *m, const struct dpt_slot
     return base;
 }
 
-/* The base's units that one of ours runs: its block, and, at the ends, what has no adapters. */
+/* The base's units that a unit of this kind runs: its block, and, at the ends, units without
+ * adapters. */
 static void base_units(const struct dpt_lora *m, int unit, int *ret_first, int *ret_last)
 {
     *ret_first = unit == 0 ? 0 : unit + 1;

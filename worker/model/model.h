@@ -11,10 +11,10 @@
  * for the token that follows; or, with model.labels, of each sample, over the labels: of a text's
  * last token alone (Hugging Face's ForSequenceClassification), or of an image.
  *
- * With train.lora (docs/lora.md) the table has adapters, and the labels' head. The weights that
- * they go with are of another model, the base: dpt_model_base. Each slot is given them beside its
- * own weights, and no gradient of them is made. A unit is then a block of the base; the first runs
- * the base's embedding, too, and the last one its head.
+ * With train.lora (docs/lora.md) the table has adapters, and the labels' head. The frozen weights
+ * belong to another model, the base: dpt_model_base. Each slot is given them beside its own
+ * weights, and no gradient of them is made. A unit is then a block of the base; the first runs the
+ * base's embedding, too, and the last one its head.
  *
  * Forward and backward read the weights, and keep their activations, in the model's compute dtype
  * (train.precision): with one of 16 bits the caller makes the weights of a slot by rounding the f32
@@ -135,9 +135,9 @@ bool dpt_model_takes_any_context(const struct dpt_config *config);
  * them; borrowed. NULL: `model` trains all of its weights. */
 const struct dpt_model *dpt_model_base(const struct dpt_model *model);
 
-/* Adapters of parameter `param` of the base: the index of A (rank, in) in the table, which B (out,
- * rank) follows; -1: it has none. Aborts (DPT_ASSERT) where `model` has no base, as of
- * dpt_model_base, or the base no such parameter. */
+/* The index in the table of A (rank, in) of the adapters of the base's parameter `param`; B (out,
+ * rank) follows A; -1: the parameter has no adapters. Aborts (DPT_ASSERT) if dpt_model_base is NULL
+ * or the base has no such parameter. */
 int dpt_model_adapter(const struct dpt_model *model, int param);
 /* w += (alpha / rank) B A, rounded once from a sum in double, for elements [first, end) of that
  * parameter, which w begins at: the weight that the adapters come to. `a` and `b` are whole. Aborts

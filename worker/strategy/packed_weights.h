@@ -16,17 +16,17 @@ struct dpt_packed_weights;
  * forms of all ranks of its host take `bytes` and the host has `available`. */
 bool dpt_packing_pays(enum dpt_pack_weights mode, int slots, int64_t bytes, int64_t available);
 
-/* All borrowed, for the life of the packed weights, but for the options themselves and config. */
+/* model, device and stream are borrowed for the life of the packed weights; the config and the
+ * options themselves are only read. */
 struct dpt_packed_weights_options {
     const struct dpt_config *config;
     const struct dpt_model *model;
     struct dpt_device *device;
     struct dpt_stream *stream; /* of the device */
-    int without;               /* parameter that has no form; -1: each has one that may */
+    int without;               /* parameter to leave unpacked; -1: none */
 };
 
-/* Prepares packing on the stream; holds no forms yet. Errors are those of the stream and
- * DPT_ENOMEM.
+/* Prepares packing on the stream; holds no forms yet. Errors: DPT_ENOMEM and those of the stream.
  */
 DPT_MUST_USE enum dpt_status
 dpt_packed_weights_create(const struct dpt_packed_weights_options *options,
@@ -34,20 +34,20 @@ dpt_packed_weights_create(const struct dpt_packed_weights_options *options,
 void dpt_packed_weights_destroy(struct dpt_packed_weights **packed);
 
 /* Decides for a generation in which this rank computes `slots` slots of a step beside others on its
- * host, `ranks_of_host` in all. Memory is made when it is wanted and given back when it is not, so
- * that a rank holds forms in those generations alone that use them. DPT_ENOMEM names the key; with
- * `auto` the weights are not packed then, which is logged. */
+ * host, `ranks_of_host` in all. Memory is allocated when forms are used and freed when they are
+ * not: a rank holds forms only in generations that use them. DPT_ENOMEM names the key; with `auto`
+ * the weights are not packed then, and the log says so. */
 DPT_MUST_USE enum dpt_status dpt_packed_weights_decide(struct dpt_packed_weights *packed, int slots,
                                                        int ranks_of_host, struct dpt_err *err);
 
 /* Bytes of the forms that this generation uses; 0: none. */
 int64_t dpt_packed_weights_bytes(const struct dpt_packed_weights *packed);
 
-/* Gives the slot the forms of the parameters of `unit`, made of slot->weights[unit] where they are
- * not true. Errors stick to the stream. */
+/* Gives the slot the forms of the parameters of `unit`. Forms that are not true are made of
+ * slot->weights[unit]. Errors stick to the stream. */
 void dpt_packed_weights_use(struct dpt_packed_weights *packed, int unit, struct dpt_slot *slot);
 
-/* The weights of `unit` are not what they were: their forms are of no use any more. */
+/* The weights of `unit` changed: their forms are no longer true. */
 void dpt_packed_weights_forget(struct dpt_packed_weights *packed, int unit);
 
 #endif

@@ -1,5 +1,6 @@
-/* The weights that adapters go with (train.lora): read from model.init_from once, whole, rounded to
- * the compute dtype, in the memory of the device that computes. Nobody changes them. */
+/* The frozen weights under the adapters of train.lora. They are read from model.init_from once,
+ * whole, rounded to the compute dtype, and held in the memory of the device that computes. They
+ * never change. */
 #ifndef DPT_WORKER_TRAIN_BASE_H
 #define DPT_WORKER_TRAIN_BASE_H
 
@@ -7,25 +8,27 @@
 
 struct dpt_base;
 
-/* All borrowed, for the life of the base but for config and the host's. */
+/* All are borrowed: model, device and stream for the life of the base, the others for its creation.
+ */
 struct dpt_base_options {
     const struct dpt_config *config;
     const struct dpt_model *model;  /* of adapters */
-    const struct dpt_ops *host_ops; /* round the weights, on */
+    const struct dpt_ops *host_ops; /* round the weights on host_stream */
     struct dpt_stream *host_stream;
-    struct dpt_device *device; /* that computes the model, on `stream`; the host's own or another */
+    struct dpt_device *device; /* computes the model on `stream`; the host's own or another */
     struct dpt_stream *stream;
-    int ranks; /* of this machine, that each hold a base */
+    int ranks; /* ranks of this machine; each holds a base */
 };
 
-/* Reads the weights. On a host they are packed, too, by cluster.pack_weights and the memory there
- * is. DPT_ECORRUPT: they are not those of train.lora.base_hash, where that is known; others as
- * dpt_published_open, about model.init_from. Reads the folder once. */
+/* Reads the folder once. On a host the weights are packed, too, if cluster.pack_weights and the
+ * available memory allow it. DPT_ECORRUPT: the hash of the weights is not train.lora.base_hash, if
+ * the config has one. Other errors are those of dpt_published_open, about model.init_from. */
 DPT_MUST_USE enum dpt_status dpt_base_create(const struct dpt_base_options *options,
                                              struct dpt_base **ret, struct dpt_err *err);
 void dpt_base_destroy(struct dpt_base **base);
 
-/* Of dpt_slot: base and base_packed. NULL of a base of NULL, and of one that is not packed. */
+/* Members base and base_packed of dpt_slot. NULL if `base` is NULL; packed also if the weights are
+ * not packed. */
 const void *const *dpt_base_weights(const struct dpt_base *base);
 const void *const *dpt_base_packed(const struct dpt_base *base);
 

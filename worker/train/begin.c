@@ -1,6 +1,6 @@
-/* The state that a run begins with: weights drawn from the seed, or those of model.init_from (and
- * the labels' that it has not drawn), and moments of zero. Each rank makes, or reads, its own part
- * and its shadow's. */
+/* The state that a run begins with: weights drawn from the seed, or those of model.init_from (with
+ * weights drawn for tensors that are not in it), and moments of zero. Each rank makes, or reads,
+ * its own part and its shadow's. */
 #include "worker/train/rank_internal.h"
 #include "worker/weights/published.h"
 
@@ -32,7 +32,7 @@ static void draw_part(struct dpt_rank *r, const struct dpt_state_part *part)
     clear_part(r, part, DPT_VECTOR_M);
 }
 
-/* Of a tensor that the folder has not. */
+/* Draws a piece of a tensor that is not in the folder. */
 static void draw_piece(struct dpt_rank *r, const struct dpt_checkpoint_piece *piece)
 {
     const int64_t offset = dpt_model_param(r->model, piece->tensor)->offset;
@@ -61,8 +61,8 @@ static enum dpt_status read_part(struct dpt_rank *r, struct dpt_published *weigh
     return status;
 }
 
-/* Where several nodes begin together, one rank of each reads all of its folder for the hash: what
- * another node has there cannot be told from a part. */
+/* Where several nodes begin together, one rank of each node reads its whole folder for the hash: a
+ * part of the folder does not show a difference between nodes. */
 static bool says_origin(const struct dpt_rank *r)
 {
     return r->config->cluster.nnodes_max > 1 && r->options->start->local_rank == 0;

@@ -15,7 +15,7 @@ struct dpt_weights_source {
        all tensors in order, each once. */
     enum dpt_status (*read)(void *ctx, int param, int64_t first, int64_t end, float *ret,
                             struct dpt_err *err);
-    /* After the last of them: whether they may be kept. NULL: they may. */
+    /* Called after the last element; an error discards the folder. NULL: no check. */
     enum dpt_status (*check)(void *ctx, struct dpt_err *err);
     void *ctx;
 };
@@ -36,7 +36,7 @@ struct dpt_folder_spec {
     int n_copies;
 };
 
-/* Writes `dir`, which may not be there yet: whole or absent, durable. Values pass through a few
+/* Writes `dir`, which must not exist: whole or absent, durable. Values pass through a few
  * MiB. DPT_EEXIST: it is there; DPT_EINVAL: fp16 cannot hold a value. */
 DPT_MUST_USE enum dpt_status dpt_folder_write(const char *dir, const struct dpt_folder_spec *spec,
                                               const struct dpt_weights_source *source,

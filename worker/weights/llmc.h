@@ -9,8 +9,8 @@
 
 struct dpt_llmc;
 
-/* Opens the file and checks its length; `ret_config` gets the model's sizes. DPT_ECONFIG: it is no
- * such file, or one of another version, or cut off. Owned by the caller. */
+/* Opens the file and checks its length; `ret_config` gets the model's sizes. DPT_ECONFIG: the file
+ * is not llm.c's, has another version, or is cut off. Owned by the caller. */
 DPT_MUST_USE enum dpt_status dpt_llmc_open(const char *path, struct dpt_llmc **ret,
                                            struct dpt_config_said *ret_sizes, struct dpt_err *err);
 void dpt_llmc_close(struct dpt_llmc **llmc);

@@ -1,4 +1,4 @@
-/* The weights that a base and its adapters come to (merged.h). */
+/* Weights of a checkpoint, and of a base with its adapters merged (merged.h). */
 #include "worker/weights/merged.h"
 
 #include "checkpoint/weights_hash.h"
@@ -13,8 +13,8 @@ struct dpt_merged {
     struct dpt_checkpoint *checkpoint;
     struct dpt_model *model; /* of adapters */
     struct dpt_published *base;
-    struct dpt_hash128 hash; /* of the base's elements before the next, */
-    int next_param;          /* which is element next_first of its tensor next_param */
+    struct dpt_hash128 hash; /* of the base's elements that were read */
+    int next_param;          /* the next element to read is next_first of tensor next_param */
     int64_t next_first;
     int held;     /* tensor of the base whose adapters are in a and b; -1: none */
     float *a, *b; /* of the largest adapter */

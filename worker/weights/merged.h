@@ -1,5 +1,5 @@
-/* Weights out of a checkpoint: its tensors, and, of a run with train.lora, those of the whole model
- * that its adapters come to: W + (alpha / rank) B A (docs/lora.md). */
+/* Weights out of a checkpoint: its tensors, and, of a run with train.lora, the weights of the whole
+ * model, W + (alpha / rank) B A (docs/lora.md). */
 #ifndef DPT_WORKER_WEIGHTS_MERGED_H
 #define DPT_WORKER_WEIGHTS_MERGED_H
 
@@ -24,14 +24,14 @@ void dpt_merged_close(struct dpt_merged **merged);
 /* The model with all weights. */
 const struct dpt_model *dpt_merged_model(const struct dpt_merged *merged);
 
-/* Elements [first, end) of its tensor `param`. The base is read once, and hashed as it is read: all
- * elements of all tensors are asked for in order, each once, up to a tensor's end or a multiple of
- * DPT_WEIGHTS_HASH_BLOCK. Keeps the adapters of the tensor read last. */
+/* Elements [first, end) of its tensor `param`. The base is read once, and hashed as it is read: the
+ * caller reads all elements of all tensors in order, each once; `end` is a tensor's end or a
+ * multiple of DPT_WEIGHTS_HASH_BLOCK. Keeps the adapters of the tensor read last. */
 DPT_MUST_USE enum dpt_status dpt_merged_read(struct dpt_merged *merged, int param, int64_t first,
                                              int64_t end, float *ret, struct dpt_err *err);
 
-/* After all elements were read, and before they are of use to others: whether the base is the
- * run's. DPT_ECONFIG: it has another hash than train.lora.base_hash. */
+/* Compares the hash of the base with train.lora.base_hash, after all elements were read and before
+ * they are used. DPT_ECONFIG: the hashes differ. */
 DPT_MUST_USE enum dpt_status dpt_merged_check(const struct dpt_merged *merged, struct dpt_err *err);
 
 #endif

@@ -48,7 +48,7 @@ struct dpt_published {
 
 /* ---- files ---- */
 
-/* What a clone without git-lfs has in place of a large file
+/* A clone without git-lfs has a pointer in place of a large file
  * (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md, "The Pointer"). */
 static enum dpt_status refuse_pointer(const struct file *file, int64_t bytes, struct dpt_err *err)
 {
@@ -110,8 +110,8 @@ static enum dpt_status refuse_adapters(const char *dir, struct dpt_err *err)
                     dir);
 }
 
-/* The name of a model in the hub is a path of nothing. What is wrong with a folder that is there,
- * opening its files says. */
+/* Refuses a path that is no folder, as the name of a model in the hub is, and a folder of adapters.
+ * Opening the files finds other faults. */
 static enum dpt_status check_folder(const char *dir, struct dpt_err *err)
 {
     struct stat st;
@@ -337,7 +337,7 @@ static enum dpt_status match(struct dpt_published *p, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* ---- what the model has not ---- */
+/* ---- tensors that are not in the model ---- */
 
 /* Whether a tensor lies beneath the heads, where the model's tensors are: below the base model's
  * front, or beside tensors of the model. */

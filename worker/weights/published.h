@@ -1,10 +1,10 @@
-/* Weights that others published: a Hugging Face folder of GPT-2 or Llama, or one with torchvision's
+/* Published weights: a Hugging Face folder of GPT-2 or Llama, or one with torchvision's
  * state dict of a ResNet,
  *   model.safetensors                                      all tensors, or
  *   model.safetensors.index.json, model-0000i-of-0000n…    shards, named by the index,
- * in F32, BF16 or F16. A name may lack what stands in front of the base model's tensors
- * ("transformer.", "model."), as where the base model alone was saved. Matrices lie as in our own
- * checkpoints, which Hugging Face opens. */
+ * in F32, BF16 or F16. A name may lack the prefix of the base model's tensors
+ * ("transformer.", "model."), as in a folder where the base model alone was saved. Matrices lie as
+ * in our own checkpoints, which Hugging Face opens. */
 #ifndef DPT_WORKER_WEIGHTS_PUBLISHED_H
 #define DPT_WORKER_WEIGHTS_PUBLISHED_H
 
@@ -14,18 +14,18 @@
 
 struct dpt_published;
 
-/* What config.json of folder `dir` says of the model's sizes (dpt_hf_config_read). DPT_ECONFIG:
- * there is no such folder, it has adapters and no model, or it has no config.json of a model that
+/* The model's sizes in config.json of folder `dir` (dpt_hf_config_read). DPT_ECONFIG: there is no
+ * such folder, it has adapters and no model, or it has no config.json of a model that
  * this version has. */
 DPT_MUST_USE enum dpt_status dpt_published_sizes(const char *dir, struct dpt_config_said *ret,
                                                  struct dpt_err *err);
 
-/* Opens the folder and finds every tensor of the model in it, but that those of the labels (from
- * dpt_model_score on) may be missing or of another shape: headers are read, no values. Of tensors
- * that the model has not, those in the model's body (its layers, embeddings and norms) are refused:
- * config.json contradicts them. Borrows the model; NULL: tensors are of any model, and none is
- * looked for. DPT_ECONFIG, DPT_ECORRUPT, DPT_ENOENT, DPT_EUNSUPPORTED: one line with the file and
- * the tensor. Owned by the caller, one thread at a time. */
+/* Opens the folder and finds every tensor of the model in it: headers are read, no values. Tensors
+ * of the labels (from dpt_model_score on) may be missing or have another shape. A tensor that is
+ * not in the model is refused if it belongs to the model's body (layers, embeddings and norms):
+ * config.json contradicts it. Borrows the model; NULL: the folder may be of any model, and no
+ * tensor is looked for. DPT_ECONFIG, DPT_ECORRUPT, DPT_ENOENT, DPT_EUNSUPPORTED: one line with the
+ * file and the tensor. Owned by the caller, one thread at a time. */
 DPT_MUST_USE enum dpt_status dpt_published_open(const char *dir, const struct dpt_model *model,
                                                 struct dpt_published **ret, struct dpt_err *err);
 void dpt_published_close(struct dpt_published **published);
@@ -35,15 +35,15 @@ void dpt_published_close(struct dpt_published **published);
 DPT_MUST_USE enum dpt_status dpt_published_labels(const char *dir, int64_t *ret,
                                                   struct dpt_err *err);
 
-/* The folder's tensors that the model has not, most of them heads, without buffers that hold no
+/* The folder's tensors that are not in the model, most of them heads, without buffers that hold no
  * weights: how many, and the first of them as text ("lm_head.weight, score.weight [4, 64] and 3
  * more"; a shape stands behind tensors of the labels' head that do not fit by it). */
 enum { DPT_PUBLISHED_LEFT_OUT_BYTES = 512 };
 int dpt_published_left_out(const struct dpt_published *published,
                            char ret_names[DPT_PUBLISHED_LEFT_OUT_BYTES]);
 
-/* Whether the folder has the model's tensor `param`, in its shape; the labels' begins fresh if it
- * has not. */
+/* Whether the folder has the model's tensor `param`, in its shape. A tensor of the labels that
+ * is not there begins fresh. */
 bool dpt_published_has(const struct dpt_published *published, int param);
 
 /* Elements [first, end) of the model's tensor `param`, which the folder has, widened exactly. Reads
@@ -60,8 +60,8 @@ struct dpt_published_sink {
 };
 
 /* Gives the sink every tensor that the folder has, in the model's order and in parts of at most
- * DPT_PUBLISHED_PART elements, and returns dpt_published_hash of what it gave: reads everything,
- * once. `ret` is untouched on failure, when parts may have been given. */
+ * DPT_PUBLISHED_PART elements, and returns dpt_published_hash of these parts: reads everything,
+ * once. On failure `ret` is untouched, and the sink may have been given parts. */
 enum { DPT_PUBLISHED_PART = 65536 };
 DPT_MUST_USE enum dpt_status dpt_published_read_all(struct dpt_published *published,
                                                     const struct dpt_published_sink *sink,
@@ -70,9 +70,9 @@ DPT_MUST_USE enum dpt_status dpt_published_read_all(struct dpt_published *publis
 /* Whether `dir` has the files of weights, or an index that names them. */
 bool dpt_published_is_there(const char *dir);
 
-/* All tensors of the folder, by name, whatever the model: how many, tensor `i`, which lives as long
- * as `published`, and its elements [first, end), widened exactly. DPT_EUNSUPPORTED: a dtype that is
- * not read. */
+/* All tensors of the folder, sorted by name, of any model: how many, tensor `i`, which lives as
+ * long as `published`, and its elements [first, end), widened exactly. DPT_EUNSUPPORTED: a dtype
+ * that is not read. */
 int dpt_published_n_tensors(const struct dpt_published *published);
 const struct dpt_safetensors_entry *dpt_published_tensor(const struct dpt_published *published,
                                                          int i);
@@ -80,8 +80,8 @@ DPT_MUST_USE enum dpt_status dpt_published_read_tensor(struct dpt_published *pub
                                                        int64_t first, int64_t end, float *ret,
                                                        struct dpt_err *err);
 
-/* The weights hash (checkpoint/checkpoint.h) of a run's weights before its first step, of those
- * that the folder has. Reads everything. */
+/* The weights hash (checkpoint/checkpoint.h) of the model's tensors that are in the folder. Reads
+ * everything. */
 DPT_MUST_USE enum dpt_status dpt_published_hash(struct dpt_published *published,
                                                 struct dpt_hash128 *ret, struct dpt_err *err);
 

@@ -1,4 +1,4 @@
-/* What names of published tensors say (tensor_name.h). */
+/* Kinds of published tensors (tensor_name.h). */
 #include "worker/weights/tensor_name.h"
 
 #include <string.h>
