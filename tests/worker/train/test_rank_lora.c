@@ -8,6 +8,7 @@
 #include "base/fs.h"
 #include "checkpoint/checkpoint.h"
 #include "worker/model/model.h"
+#include "worker/weights/merged.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -293,27 +294,78 @@ static void an_older_checkpoint_is_gone_on_from(void **state)
     json_decref(summary);
 }
 
-/* The weights and their hash come of one reading, by each rank. */
-static void a_rank_reads_its_base_once(void **state)
+/* A config over a base, whose hash it has and whose file is watched. Returns the file's bytes. */
+static int64_t watch_base(const char *base, struct dpt_config *ret_config)
 {
-    (void)state;
-    enum { RANKS = 2 };
     struct dpt_config config = make_config(false, 3);
-    char hash[64];
     struct stat file;
-    rig_choose_lora(&config, "once-base");
-    json_t *summary = rig_summary_of(rig_dir("once-base"));
+    rig_choose_lora(&config, base);
+    json_t *summary = rig_summary_of(rig_dir(base));
     (void)snprintf(config.train.lora.base_hash, sizeof config.train.lora.base_hash, "%s",
                    json_string_value(json_object_get(summary, "weights_hash")));
     json_decref(summary);
     (void)snprintf(watched.path, sizeof watched.path, "%s/model-00001-of-00001.safetensors",
                    config.model.init_from);
     assert_int_equal(stat(watched.path, &file), 0);
-    rig_undisturbed(&config, "once", RANKS, false, hash);
-    assert_int_equal(watched.bytes, RANKS * file.st_size);
+    watched.bytes = 0;
+    *ret_config = config;
+    return file.st_size;
 }
 
-/* What the ranks of a run agree on is not what this folder has. */
+/* Each rank reads the file once for the weights and their hash. */
+static void a_rank_reads_its_base_once(void **state)
+{
+    (void)state;
+    enum { RANKS = 2 };
+    struct dpt_config config;
+    char hash[64];
+    const int64_t bytes = watch_base("once-base", &config);
+    rig_undisturbed(&config, "once", RANKS, false, hash);
+    assert_int_equal(watched.bytes, RANKS * bytes);
+}
+
+static void read_merged(struct dpt_merged *merged)
+{
+    struct dpt_err err;
+    const struct dpt_model *model = dpt_merged_model(merged);
+    for (int i = 0; i < dpt_model_n_params(model); i++) {
+        const int64_t numel = dpt_model_param(model, i)->numel;
+        float *values = malloc((size_t)numel * sizeof *values);
+        assert_non_null(values);
+        if (dpt_merged_read(merged, i, 0, numel, values, &err) != DPT_OK)
+            fail_msg("%s", err.text);
+        free(values);
+    }
+}
+
+/* Merging reads the file once, too, and knows at the end whether the base was the run's. */
+static void merging_reads_the_base_once(void **state)
+{
+    (void)state;
+    struct dpt_config config;
+    struct dpt_checkpoint *checkpoint = NULL;
+    struct dpt_merged *merged = NULL;
+    struct dpt_err err;
+    char hash[64], path[192];
+    const int64_t bytes = watch_base("merged-base", &config);
+    rig_undisturbed(&config, "merged", 1, false, hash);
+    (void)snprintf(path, sizeof path, "%s/checkpoints", rig_dir("merged"));
+    assert_int_equal(dpt_checkpoint_open(path, config.train.steps, &checkpoint, &err), DPT_OK);
+    for (int other = 0; other < 2; other++) {
+        config.train.lora.base_hash[0] ^= (char)other;
+        watched.bytes = 0;
+        if (dpt_merged_open(&config, config.model.init_from, checkpoint, &merged, &err) != DPT_OK)
+            fail_msg("%s", err.text);
+        read_merged(merged);
+        assert_int_equal(dpt_merged_check(merged, &err), other ? DPT_ECONFIG : DPT_OK);
+        assert_int_equal(watched.bytes, bytes);
+        dpt_merged_close(&merged);
+    }
+    assert_non_null(strstr(err.text, "' has weights of the hash "));
+    dpt_checkpoint_close(&checkpoint);
+}
+
+/* The folder has other weights than the hash that the ranks of the run agree on. */
 static void another_base_is_refused(void **state)
 {
     (void)state;
@@ -347,6 +399,7 @@ int main(void)
         cmocka_unit_test(checkpoints_hold_adapters_alone),
         cmocka_unit_test(an_older_checkpoint_is_gone_on_from),
         cmocka_unit_test(a_rank_reads_its_base_once),
+        cmocka_unit_test(merging_reads_the_base_once),
         cmocka_unit_test(another_base_is_refused),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
