@@ -49,7 +49,7 @@ enum dpt_status dpt_signals_end_at_once(const char *line, int exit_code, struct 
     return DPT_OK;
 }
 
-/* Of dpt_signals_block_ends: the thread that reads the signals, and how they were handled before. */
+/* Of dpt_signals_block_ends: the thread that reads the signals; how they were handled before. */
 static pthread_t reader;
 static struct sigaction before[ENDS];
 

@@ -4,9 +4,9 @@
  * to the old value has the bits it would have been stored with.
  *
  * Products see a vocabulary of whole LOGITS_UNITs: with an odd number of rows of the weights, such
- * as GPT-2's 50,257, cuBLASLt takes kernels that read one element at a time, and on an H200 the head
- * took 59 % of a step. The weights are copied to a workspace with rows of zeros behind them, the
- * padding of dlogits is zero, and the gradient of the padded weights gathers apart.
+ * as GPT-2's 50,257, cuBLASLt takes kernels that read one element at a time, and on an H200 the
+ * head took 59 % of a step. The weights are copied to a workspace with rows of zeros behind them,
+ * the padding of dlogits is zero, and the gradient of the padded weights gathers apart.
  *
  * A bias is what the rows of logits are before the product is added to them. */
 #include "kernels/cuda/gemm.h"
@@ -36,7 +36,7 @@ struct job {
     struct dpt_cuda_stream *s;
     const struct dpt_head_loss *a;
     const void *w;
-    int64_t row, rows; /* the chunk */
+    int64_t row, rows;      /* the chunk */
     int64_t ld, dlogits_ld; /* ld: also the products' vocabulary */
     float *logits; /* and, row by row in their place, of the operands' dtype, their gradients */
     float *dw;     /* (ld, C), or the op's own (V, C): where the chunks' contributions gather */
@@ -170,7 +170,8 @@ static void pad_weights(struct job *j, struct dpt_stream *stream, char *to)
     if (!goes_on(j))
         return;
     (void)dpt_cuda_posted(
-        j->s, dpt_launch_fill(j->s->queue, floats, 0.0f, (float *)(void *)(to + clear_from)), "head");
+        j->s, dpt_launch_fill(j->s->queue, floats, 0.0f, (float *)(void *)(to + clear_from)),
+        "head");
     dpt_cuda_copy(stream, bytes, a->w, to);
     j->w = to;
 }
