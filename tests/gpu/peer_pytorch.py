@@ -132,6 +132,7 @@ def main():
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument("--warmup", type=int, default=0, help="steps over which the rate rises to --lr")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--compile", choices=("on", "off"), default="on")
@@ -156,7 +157,9 @@ def main():
     batches = [(part[:, :-1].contiguous(), part[:, 1:].contiguous()) for part in sequences.split(a.batch)]
 
     losses, seconds = [], []
-    for _ in range(a.steps):
+    for number in range(1, a.steps + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = a.lr * min(1, number / max(1, a.warmup))
         wait()
         began = time.monotonic()
         losses.append(step(model, run, optimizer, batches, autocast))
