@@ -2,12 +2,20 @@
  * threads, files or global state; time and randomness come in, messages and records come out, so
  * that the simulator (tests/sim) drives the very code that serves (as raft_step of cowsql/raft).
  *
- *  WAITING ──min nodes──► SETTLING ──max nodes or last call──► FORMING(g) ──all READY──► RUNNING(g)
- * ──► DRAINING ──► DONE ▲                                                          │  ▲ │ FAILED
- *     └───────────── below min nodes ◄──── a member lost ────────┘  └── lost/joined/leaving ┘
+ *   from       on                                                  to
+ *   WAITING    min_nodes are here, nothing was trained yet         SETTLING
+ *   WAITING    min_nodes are here again                            PREPARING(g+1)
+ *   SETTLING   max_nodes are here, or the last call is over        PREPARING(g+1)
+ *   PREPARING  every rank has reported                             PLANNED(g)
+ *   PREPARING  fewer than min_nodes are left                       WAITING
+ *   PLANNED    every rank of the plan is READY                     RUNNING(g)
+ *   PLANNED    a member is lost or fails                           PREPARING(g+1)
+ *   RUNNING    a member is lost, fails, leaves, or a node joins    PREPARING(g+1)
+ *   RUNNING    a rank has finished                                 DRAINING
+ *   DRAINING   all ranks have finished                             DONE
+ *   any        the run cannot go on                                FAILED
  *
- * FORMING(g) is PREPARE(g) until every rank has reported, then PLAN(g). docs/membership.md has the
- * rules; the code follows them in its order. One thread at a time. */
+ * docs/membership.md has the rules; the code follows them in its order. One thread at a time. */
 #ifndef DPT_RENDEZVOUS_CORE_CORE_H
 #define DPT_RENDEZVOUS_CORE_CORE_H
 

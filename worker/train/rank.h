@@ -1,10 +1,16 @@
 /* A rank: the process (or, in tests, the thread) that trains. It follows its agent's commands
  * (dpt.proto: AgentToRank):
  *
- *   STARTING ─► STANDBY ─PREPARE(g)► QUIESCED(g) ─PLAN(g)► READY(g) ─GO(g)► RUNNING(g) ─► FINISHED
- * ─EXIT► end ▲  ▲                                │              │ │  └── communicator failed
- * ─────────┘              │ └── PREPARE(g+1): at once, or at the step where all have agreed on it
- * (soft)
+ *   from          on                                              to
+ *   STARTING      model, data and device are open                 STANDBY
+ *   STANDBY       PREPARE(g)                                      QUIESCED(g)
+ *   QUIESCED(g)   PLAN(g)                                         READY(g)
+ *   READY(g)      GO(g)                                           RUNNING(g)
+ *   RUNNING(g)    the last step is done                           FINISHED
+ *   RUNNING(g)    PREPARE(g+1), at once, or (soft) at the step    QUIESCED(g+1)
+ *                 where all ranks have agreed on it
+ *   READY, RUNNING  the communicator failed: wait for PREPARE     QUIESCED(g+1)
+ *   any           EXIT                                            the process ends
  *
  * Its state (weights, moments, step) lives as long as the process, through all generations. */
 #ifndef DPT_WORKER_TRAIN_RANK_H
