@@ -290,6 +290,31 @@ def test_import_of_images_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_diff_of_the_base_model(tmp_path, family):
+    """The names of a folder where the base model alone was saved lack a front; they are of the same tensors."""
+    settings, shapes = FAMILIES[family]
+    tensors = hf_folder.draw(shapes, "F32")
+    changed = dict(tensors)
+    name = next(name for name in tensors if name.endswith(".weight"))
+    kind, shape, data = tensors[name]
+    changed[name] = kind, shape, bytes(4) + data[4:]
+    whole = hf_folder.write(tmp_path / "whole", settings, tensors)
+    for base in base_names(tensors), base_names(changed):
+        folder = hf_folder.write(tmp_path / "base", settings, base, shards=2)
+        for pair in (whole, folder), (folder, whole):
+            differs = base != base_names(tensors)
+            run = ckpt("diff", *pair)
+            *lines, total = run.stdout.splitlines()
+            assert run.returncode == differs and len(lines) == differs, run.stdout
+            assert total == (f"{len(tensors) - differs} tensors are equal, {int(differs)} differ{'s' * differs}, "
+                             "0 in one alone or of another shape")
+    both = hf_folder.write(tmp_path / "both", settings, {**tensors, name.split(".", 1)[1]: tensors[name]})
+    for pair, which in ((whole, both), "second"), ((both, whole), "first"):
+        run = ckpt("diff", *pair)
+        assert run.returncode == 1 and f"is only in the {which}\n{len(tensors)} tensors are equal, 0 d" in run.stdout
+
+
 # ---- llm.c ----
 
 GPT2_ORDER = ["ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight",

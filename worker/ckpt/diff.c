@@ -4,6 +4,7 @@
 #include "checkpoint/reader.h"
 #include "worker/ckpt/open.h"
 #include "worker/weights/published.h"
+#include "worker/weights/tensor_name.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -69,15 +70,35 @@ static const struct dpt_safetensors_entry *tensor_at(const struct side *side, in
     return at->kind == DPT_KIND_PARAM ? at->entry : NULL;
 }
 
-/* The index of a master; -1: there is none of this name. */
+/* The name in the base model, of adapters as of weights: a folder of the base model alone, or
+ * PEFT's files of it, lack the front "transformer." or "model.". */
+static const char *base_name(const char *name)
+{
+    static const char peft[] = "base_model.model.";
+    const size_t n = sizeof peft - 1;
+    return dpt_tensor_base_name(strncmp(name, peft, n) == 0 ? name + n : name);
+}
+
+/* The index of the master of this name, else of one of the same base name; -1: there is none. */
 static int find(const struct side *side, const char *name)
 {
+    int found = -1;
     for (int i = 0; i < n_tensors(side); i++) {
         const struct dpt_safetensors_entry *entry = tensor_at(side, i);
         if (entry && strcmp(entry->name, name) == 0)
             return i;
+        if (entry && found < 0 && strcmp(base_name(entry->name), base_name(name)) == 0)
+            found = i;
     }
-    return -1;
+    return found;
+}
+
+/* The index in `to` of the tensor that is `i` in `from`; -1: it is in `from` alone. No tensor is
+ * that of two, where a side has both names. */
+static int other_of(const struct side *from, int i, const struct side *to)
+{
+    const int other = find(to, tensor_at(from, i)->name);
+    return other >= 0 && find(from, tensor_at(to, other)->name) == i ? other : -1;
 }
 
 /* Elements [first, end) of tensor `i` to side->values. */
@@ -154,7 +175,7 @@ static enum dpt_status compare(struct sides *s, struct dpt_err *err)
 {
     for (int i = 0; i < n_tensors(&s->a); i++) {
         const struct dpt_safetensors_entry *entry = tensor_at(&s->a, i);
-        const int b = entry ? find(&s->b, entry->name) : -1;
+        const int b = entry ? other_of(&s->a, i, &s->b) : -1;
         if (!entry)
             continue;
         if (b >= 0 && same_shape(entry, tensor_at(&s->b, b))) {
@@ -167,7 +188,7 @@ static enum dpt_status compare(struct sides *s, struct dpt_err *err)
     }
     for (int i = 0; i < n_tensors(&s->b); i++) {
         const struct dpt_safetensors_entry *entry = tensor_at(&s->b, i);
-        if (!entry || find(&s->a, entry->name) >= 0)
+        if (!entry || other_of(&s->b, i, &s->a) >= 0)
             continue;
         s->found.apart++;
         (void)printf("%-48s  is only in the second\n", entry->name);
