@@ -71,6 +71,11 @@ def test_adapters_in_files(tmp_path, trained, family):
     adapters, settings = opened(checkpoint)
     done("export", worker.checkpoint_dir, tmp_path / "adapters")
     assert opened(tmp_path / "adapters") == (adapters, settings)
+    for pair in (worker.checkpoint_dir, tmp_path / "adapters"), (tmp_path / "adapters", checkpoint):
+        assert done("diff", *pair).stdout == (
+            f"{len(adapters)} tensors are equal, 0 differ, 0 in one alone or of another shape\n")
+    ckpt_refused(2, f"'{tmp_path}/adapters' has LoRA adapters (adapter_config.json) and no model: name the folder of",
+                 "generate", tmp_path / "adapters", "--prompt", "the ")
     assert all(".lora_" in name for name in adapters)
     assert all(any(floats(tensor)) for tensor in adapters.values())  # B, too, is not zero any more
     assert settings["base_model_name_or_path"] == str(folder)

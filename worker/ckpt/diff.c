@@ -38,15 +38,17 @@ static enum dpt_status open_side(const char *path, struct side *side, struct dpt
     side->values = malloc(CHUNK * sizeof *side->values);
     if (!side->values)
         return dpt_fail(err, DPT_ENOMEM, "room for a part of a tensor: out of memory");
-    if (!dpt_ckpt_names_one(path) && dpt_published_is_there(path))
+    if (dpt_ckpt_is_folder(path))
         return dpt_published_open(path, NULL, &side->folder, err);
     const enum dpt_status status = dpt_ckpt_open(path, &side->checkpoint, err);
     if (status != DPT_ENOENT || dpt_ckpt_names_one(path))
         return status;
-    return dpt_fail(err, DPT_ENOENT,
-                    "'%s' has neither a whole checkpoint nor the weights of a Hugging Face folder "
-                    "(model.safetensors, or its index and shards)",
-                    path);
+    return dpt_fail(
+        err, DPT_ENOENT,
+        "'%s' has neither a whole checkpoint nor the weights of a Hugging Face folder "
+        "(model.safetensors, or its index and shards) nor adapters (" DPT_NAME_ADAPTER_CONFIG
+        ", " DPT_NAME_ADAPTERS ")",
+        path);
 }
 
 static void close_side(struct side *side)

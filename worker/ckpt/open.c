@@ -3,6 +3,7 @@
 
 #include "checkpoint/names.h"
 #include "checkpoint/reader.h"
+#include "worker/weights/folder_kind.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -30,6 +31,12 @@ bool dpt_ckpt_names_one(const char *path)
     int64_t step;
     return take_path(path, dir, &slash, &name, NULL) == DPT_OK &&
            (dpt_name_parse_rescue(name, &step) || dpt_name_parse_step(name, &step));
+}
+
+bool dpt_ckpt_is_folder(const char *path)
+{
+    return !dpt_ckpt_names_one(path) &&
+           (dpt_folder_has_model(path) || dpt_folder_has_adapters(path));
 }
 
 enum dpt_status dpt_ckpt_open(const char *path, struct dpt_checkpoint **ret, struct dpt_err *err)

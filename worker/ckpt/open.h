@@ -15,6 +15,10 @@ DPT_MUST_USE enum dpt_status dpt_ckpt_open(const char *path, struct dpt_checkpoi
 /* Whether the path names one checkpoint or rescue, by its last part. */
 bool dpt_ckpt_names_one(const char *path);
 
+/* Whether the path is a Hugging Face folder, of a model or of adapters, and not the name of one
+ * checkpoint, which may have the same files. */
+bool dpt_ckpt_is_folder(const char *path);
+
 /* A config whose model has these sizes, which were found in `from`; all else is the default. */
 DPT_MUST_USE enum dpt_status dpt_ckpt_config_of_sizes(const char *from,
                                                       const struct dpt_config_said *sizes,

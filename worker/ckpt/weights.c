@@ -152,12 +152,12 @@ enum dpt_status dpt_ckpt_weights_open(const char *path, const char *base,
                                       struct dpt_config *ret_config, struct dpt_ckpt_weights **ret,
                                       struct dpt_err *err)
 {
-    const bool is_folder = !dpt_ckpt_names_one(path) && dpt_published_is_there(path);
     struct dpt_ckpt_weights *w = calloc(1, sizeof *w);
     if (!w)
         return dpt_fail(err, DPT_ENOMEM, "weights: out of memory");
-    enum dpt_status status = is_folder ? dpt_ckpt_of_folder(open_folder(w, path, err))
-                                       : open_checkpoint(w, path, base, err);
+    enum dpt_status status = dpt_ckpt_is_folder(path)
+                                 ? dpt_ckpt_of_folder(open_folder(w, path, err))
+                                 : open_checkpoint(w, path, base, err);
     if (status == DPT_OK && base && !w->merged)
         status = dpt_fail(err, DPT_EINVAL,
                           "--base: '%s' has all weights of its model and no adapters "

@@ -14,8 +14,9 @@ struct dpt_ckpt_weights;
  *
  * *ret_config is that of the model with all of its weights, in fp32, and its tokenizer's: of a
  * folder tokenizer.json, or merges.txt and vocab.json, or bytes for 256 tokens; where the tokenizer
- * of a folder is not known, data.kind is tokens. DPT_ECONFIG: a model that makes no text, or what
- * is wrong with a folder; DPT_EINVAL: a base without adapters. Owned by the caller, one thread. */
+ * of a folder is not known, data.kind is tokens. DPT_ECONFIG: a model that makes no text, a folder
+ * of adapters without a model, or what is wrong with a folder; DPT_EINVAL: a base without adapters.
+ * Owned by the caller, one thread. */
 DPT_MUST_USE enum dpt_status dpt_ckpt_weights_open(const char *path, const char *base,
                                                    struct dpt_config *ret_config,
                                                    struct dpt_ckpt_weights **ret,

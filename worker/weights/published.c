@@ -7,6 +7,7 @@
 #include "checkpoint/weights_hash.h"
 #include "kernels/half.h"
 #include "worker/model/hf_config.h"
+#include "worker/weights/folder_kind.h"
 #include "worker/weights/tensor_name.h"
 
 #include <errno.h>
@@ -20,8 +21,6 @@
 #include <unistd.h>
 
 enum { FILES_MAX = 1024, INDEX_BYTES_MAX = 1 << 26, CHUNK = 1 << 15, SHAPE_BYTES = 96 };
-
-#define SINGLE_NAME "model.safetensors"
 
 struct file {
     char path[PATH_MAX];
@@ -86,45 +85,6 @@ static enum dpt_status read_header(struct file *file, int64_t bytes, struct dpt_
     return status;
 }
 
-static bool has_file(const char *dir, const char *name)
-{
-    char path[PATH_MAX];
-    return dpt_fs_join(dir, name, path, sizeof path, NULL) == DPT_OK && dpt_fs_exists(path);
-}
-
-bool dpt_published_is_there(const char *dir)
-{
-    return has_file(dir, SINGLE_NAME) || has_file(dir, DPT_NAME_INDEX);
-}
-
-/* The folder of a checkpoint or of an export with train.lora, or one of PEFT's. */
-static enum dpt_status refuse_adapters(const char *dir, struct dpt_err *err)
-{
-    if (!has_file(dir, DPT_NAME_ADAPTER_CONFIG) || dpt_published_is_there(dir))
-        return DPT_OK;
-    return dpt_fail(err, DPT_ECONFIG,
-                    "'%s' has LoRA adapters (" DPT_NAME_ADAPTER_CONFIG ") and no model: name the "
-                    "folder of their base to train new adapters; to begin from these, merge them "
-                    "into the base (`dpt-ckpt export CHECKPOINTS FOLDER --merge`, or PEFT's "
-                    "merge_and_unload and save_pretrained) and name the merged folder",
-                    dir);
-}
-
-/* Refuses a path that is no folder, as the name of a model in the hub is, and a folder of adapters.
- * Opening the files finds other faults. */
-static enum dpt_status check_folder(const char *dir, struct dpt_err *err)
-{
-    struct stat st;
-    const bool known = stat(dir, &st) == 0;
-    if (known ? S_ISDIR(st.st_mode) : errno != ENOENT && errno != ENOTDIR)
-        return refuse_adapters(dir, err);
-    return dpt_fail(
-        err, DPT_ECONFIG,
-        "there is no folder '%s'; give the path of one: a model of the Hugging Face hub "
-        "is to be downloaded first (hf download MODEL --local-dir FOLDER)",
-        dir);
-}
-
 /* Links are followed: Hugging Face's cache is made of them. */
 static enum dpt_status add_file(struct dpt_published *p, const char *name, struct dpt_err *err)
 {
@@ -146,6 +106,12 @@ static enum dpt_status alloc_files(struct dpt_published *p, size_t n, struct dpt
 {
     p->files = calloc(n ? n : 1, sizeof *p->files);
     return p->files ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "open weights: out of memory");
+}
+
+static enum dpt_status add_single(struct dpt_published *p, const char *name, struct dpt_err *err)
+{
+    DPT_TRY(alloc_files(p, 1, err));
+    return add_file(p, name, err);
 }
 
 /* The files that an index names, each once: its values as the keys of an object. */
@@ -202,15 +168,15 @@ static enum dpt_status open_shards(struct dpt_published *p, struct dpt_err *err)
 
 static enum dpt_status open_files(struct dpt_published *p, struct dpt_err *err)
 {
-    DPT_TRY(check_folder(p->dir, err));
-    if (has_file(p->dir, SINGLE_NAME)) {
-        DPT_TRY(alloc_files(p, 1, err));
-        return add_file(p, SINGLE_NAME, err);
-    }
-    if (has_file(p->dir, DPT_NAME_INDEX))
+    if (!p->model && dpt_folder_has_adapters(p->dir))
+        return add_single(p, DPT_NAME_ADAPTERS, err);
+    DPT_TRY(dpt_folder_check_model(p->dir, err));
+    if (dpt_folder_has(p->dir, DPT_NAME_SINGLE))
+        return add_single(p, DPT_NAME_SINGLE, err);
+    if (dpt_folder_has(p->dir, DPT_NAME_INDEX))
         return open_shards(p, err);
     return dpt_fail(err, DPT_ENOENT,
-                    "'%s' has neither " SINGLE_NAME " nor " DPT_NAME_INDEX
+                    "'%s' has neither " DPT_NAME_SINGLE " nor " DPT_NAME_INDEX
                     "; save the model with transformers' save_pretrained there",
                     p->dir);
 }
@@ -219,7 +185,7 @@ enum dpt_status dpt_published_sizes(const char *dir, struct dpt_config_said *ret
                                     struct dpt_err *err)
 {
     char path[PATH_MAX];
-    DPT_TRY(check_folder(dir, err));
+    DPT_TRY(dpt_folder_check_model(dir, err));
     DPT_TRY(dpt_fs_join(dir, DPT_NAME_CONFIG, path, sizeof path, err));
     return dpt_hf_config_read(path, ret, err);
 }

@@ -23,9 +23,10 @@ DPT_MUST_USE enum dpt_status dpt_published_sizes(const char *dir, struct dpt_con
 /* Opens the folder and finds every tensor of the model in it: headers are read, no values. Tensors
  * of the labels (from dpt_model_score on) may be missing or have another shape. A tensor that is
  * not in the model is refused if it belongs to the model's body (layers, embeddings and norms):
- * config.json contradicts it. Borrows the model; NULL: the folder may be of any model, and no
- * tensor is looked for. DPT_ECONFIG, DPT_ECORRUPT, DPT_ENOENT, DPT_EUNSUPPORTED: one line with the
- * file and the tensor. Owned by the caller, one thread at a time. */
+ * config.json contradicts it. Borrows the model; NULL: the folder may be of any model, or have
+ * PEFT's adapters (adapter_model.safetensors), and no tensor is looked for. DPT_ECONFIG,
+ * DPT_ECORRUPT, DPT_ENOENT, DPT_EUNSUPPORTED: one line with the file and the tensor. Owned by the
+ * caller, one thread at a time. */
 DPT_MUST_USE enum dpt_status dpt_published_open(const char *dir, const struct dpt_model *model,
                                                 struct dpt_published **ret, struct dpt_err *err);
 void dpt_published_close(struct dpt_published **published);
@@ -66,9 +67,6 @@ enum { DPT_PUBLISHED_PART = 65536 };
 DPT_MUST_USE enum dpt_status dpt_published_read_all(struct dpt_published *published,
                                                     const struct dpt_published_sink *sink,
                                                     struct dpt_hash128 *ret, struct dpt_err *err);
-
-/* Whether `dir` has the files of weights, or an index that names them. */
-bool dpt_published_is_there(const char *dir);
 
 /* All tensors of the folder, sorted by name, of any model: how many, tensor `i`, which lives as
  * long as `published`, and its elements [first, end), widened exactly. DPT_EUNSUPPORTED: a dtype
