@@ -199,15 +199,20 @@ def test_diff_of_a_nan(tmp_path):
 def test_diff_of_what_cannot_be_read(tmp_path):
     one, other = make(tmp_path / "1", 1), make(tmp_path / "2", 1)
     absent = ckpt("diff", one, tmp_path / "absent")
-    assert absent.returncode == 1 and absent.stdout == "" and absent.stderr.count("\n") == 1
+    assert absent.returncode == 2 and absent.stdout == "" and absent.stderr.count("\n") == 1
     assert "absent" in absent.stderr
     file = next((other / f"step-{STEP:08d}").glob("model-*.safetensors"))
     raw = bytearray(file.read_bytes())
     raw[-3] ^= 1
     file.write_bytes(raw)
     damaged = ckpt("diff", one, other)
-    assert damaged.returncode == 1 and file.name in damaged.stderr and damaged.stderr.count("\n") == 1
+    assert damaged.returncode == 2 and file.name in damaged.stderr and damaged.stderr.count("\n") == 1
     assert ckpt("diff", one).returncode == 2
+    adapters = tmp_path / "adapters"
+    adapters.mkdir()
+    (adapters / "adapter_config.json").write_text("{}")
+    gone = ckpt("diff", one, adapters)
+    assert gone.returncode == 2 and "adapter_model.safetensors': No such file" in gone.stderr
 
 
 def test_diff_of_a_folder(tmp_path):
@@ -226,9 +231,9 @@ def test_diff_of_a_folder(tmp_path):
     assert line.split() == "transformer.h.0.ln_1.weight differs by 0.5 at most, 0.051 of its norm".split()
     (one / step / "state.json").unlink()
     damaged = ckpt("diff", one / step, shards)
-    assert damaged.returncode == 1 and damaged.stdout == "" and "state.json" in damaged.stderr
+    assert damaged.returncode == 2 and damaged.stdout == "" and "state.json" in damaged.stderr
     neither = ckpt("diff", shards, three)
-    assert neither.returncode == 1 and neither.stdout == "" and neither.stderr.count("\n") == 1
+    assert neither.returncode == 2 and neither.stdout == "" and neither.stderr.count("\n") == 1
     assert f"'{three}' has neither a whole checkpoint nor the weights of a Hugging Face folder" in neither.stderr
 
 

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EXIT_DAMAGED = 1, EXIT_USAGE = 2 };
+enum { EXIT_DAMAGED = 1, EXIT_DIFFERENT = 1, EXIT_USAGE = 2 };
 
 static const char usage[] =
     "usage: dpt-ckpt list [--verify] DIR  every checkpoint in DIR, and whether its files are all "
@@ -27,7 +27,8 @@ static const char usage[] =
     "       dpt-ckpt hash DIR[/step-N]    the weights hash, as in the run's summary\n"
     "       dpt-ckpt diff DIR[/step-N] DIR[/step-N]\n"
     "                                     which tensors differ, and by how much; each may be a "
-    "Hugging Face folder\n"
+    "Hugging Face folder,\n"
+    "                                     of a model or of adapters\n"
     "       dpt-ckpt export DIR[/step-N] FOLDER [--dtype fp32|bf16|fp16] [--shard-size SIZE]\n"
     "                                     writes a Hugging Face folder: one file of weights, or "
     "shards of\n"
@@ -45,9 +46,10 @@ static const char usage[] =
     "a\n"
     "                                     Hugging Face folder\n"
     "       dpt-ckpt --help | --version\n"
-    "DIR is checkpoint.dir of a run's config. Exit codes: 0 nothing damaged was found, 1 damaged, "
-    "absent or, of diff,\n"
-    "different, 2 usage, a FOLDER that is there or, of import, weights that cannot be taken.\n";
+    "DIR is checkpoint.dir of a run's config.\n"
+    "Exit codes: 0 nothing damaged was found, 1 damaged or absent, 2 usage, a FOLDER that is\n"
+    "there or, of import, weights that cannot be taken. Of diff: 0 equal, 1 different, 2 one of\n"
+    "the two is absent or cannot be read.\n";
 
 /* One line to stderr. */
 static int complain(const struct dpt_err *err)
@@ -227,12 +229,14 @@ static int diff(const char *a, const char *b)
 {
     struct dpt_err err;
     struct dpt_ckpt_difference found;
-    if (dpt_ckpt_diff(a, b, &found, &err) != DPT_OK)
-        return complain(&err);
+    if (dpt_ckpt_diff(a, b, &found, &err) != DPT_OK) {
+        (void)complain(&err);
+        return EXIT_USAGE; /* 1 says that they differ */
+    }
     (void)printf("%lld tensor%s equal, %lld differ%s, %lld in one alone or of another shape\n",
                  (long long)found.equal, found.equal == 1 ? " is" : "s are", (long long)found.other,
                  found.other == 1 ? "s" : "", (long long)found.apart);
-    return found.other + found.apart == 0 ? EXIT_SUCCESS : EXIT_DAMAGED;
+    return found.other + found.apart == 0 ? EXIT_SUCCESS : EXIT_DIFFERENT;
 }
 
 static int generate(int argc, char **argv)
