@@ -237,6 +237,20 @@ def test_diff_of_a_folder(tmp_path):
     assert f"'{three}' has neither a whole checkpoint nor the weights of a Hugging Face folder" in neither.stderr
 
 
+@pytest.mark.parametrize("command", ["show", "verify", "hash", "export"])
+def test_a_folder_is_no_checkpoint(tmp_path, command):
+    """The message says what is there, and which commands take it."""
+    more = [tmp_path / "out"] if command == "export" else []
+    for name, said in (("model.safetensors", "is a Hugging Face folder and no checkpoint: `dpt-ckpt diff`, `generate`"),
+                       ("adapter_config.json", "is a folder of LoRA adapters (adapter_config.json) and no checkpoint")):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).write_text("{}")
+        refused = ckpt(command, folder, *more)
+        assert refused.returncode == 1 and refused.stdout == "" and refused.stderr.count("\n") == 1
+        assert f"'{folder}' {said}" in refused.stderr
+
+
 def test_diff_of_other_models(tmp_path):
     """A tensor that only one has, and one that has another shape there."""
     one, other = make(tmp_path / "1", 1), make(tmp_path / "2", 1, "flat")

@@ -39,6 +39,23 @@ bool dpt_ckpt_is_folder(const char *path)
            (dpt_folder_has_model(path) || dpt_folder_has_adapters(path));
 }
 
+static enum dpt_status refuse_no_checkpoint(const char *dir, struct dpt_err *err)
+{
+    if (dpt_folder_has_model(dir))
+        return dpt_fail(err, DPT_ENOENT,
+                        "'%s' is a Hugging Face folder and no checkpoint: `dpt-ckpt diff`, "
+                        "`generate` and `import` take it, and so does model.init_from; name "
+                        "checkpoint.dir of a run",
+                        dir);
+    if (dpt_folder_has_adapters(dir))
+        return dpt_fail(err, DPT_ENOENT,
+                        "'%s' is a folder of LoRA adapters (" DPT_NAME_ADAPTER_CONFIG
+                        ") and no checkpoint: `dpt-ckpt diff` takes it; name checkpoint.dir of a "
+                        "run",
+                        dir);
+    return dpt_fail(err, DPT_ENOENT, "no whole checkpoint in '%s'", dir);
+}
+
 enum dpt_status dpt_ckpt_open(const char *path, struct dpt_checkpoint **ret, struct dpt_err *err)
 {
     char dir[PATH_MAX], *slash;
@@ -57,7 +74,7 @@ enum dpt_status dpt_ckpt_open(const char *path, struct dpt_checkpoint **ret, str
     }
     DPT_TRY(dpt_checkpoint_newest(dir, &step, err));
     if (step < 0)
-        return dpt_fail(err, DPT_ENOENT, "no whole checkpoint in '%s'", dir);
+        return refuse_no_checkpoint(dir, err);
     return dpt_checkpoint_open(dir, step, ret, err);
 }
 
