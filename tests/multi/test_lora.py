@@ -76,6 +76,7 @@ def test_adapters_in_files(tmp_path, trained, family):
             f"{len(adapters)} tensors are equal, 0 differ, 0 in one alone or of another shape\n")
     ckpt_refused(2, f"'{tmp_path}/adapters' has LoRA adapters (adapter_config.json) and no model: name the folder of",
                  "generate", tmp_path / "adapters", "--prompt", "the ")
+    ckpt_refused(2, f"'{checkpoint}' has LoRA adapters", "import", worker.checkpoint_dir, tmp_path / "out")
     assert all(".lora_" in name for name in adapters)
     assert all(any(floats(tensor)) for tensor in adapters.values())  # B, too, is not zero any more
     assert settings["base_model_name_or_path"] == str(folder)

@@ -282,6 +282,18 @@ def test_import_of_a_classifier_is_refused(tmp_path, family, tied, shards):
     assert not (tmp_path / "out").exists()
 
 
+def test_checkpoint_dir_is_no_folder_of_weights(tmp_path, trained, make_cluster, slow, config):  # noqa: F811
+    """import and model.init_from name the newest step in it, which they take."""
+    settings, shapes = FAMILIES["llama"]
+    checkpoints = trained(hf_folder.write(tmp_path / "source", settings, hf_folder.draw(shapes, "F32")))
+    (newest,) = checkpoints.glob("step-*")
+    said = f"'{checkpoints}' has the checkpoints of a run; name one of them, of which the newest is '{newest}'"
+    refused(2, said, "import", checkpoints, tmp_path / "out")
+    worker = start(make_cluster("again"), config, checkpoints)
+    assert worker.wait(60 * slow) == 2 and f"model.init_from: {said}" in worker.log(), worker.log_tail()
+    done("import", newest, tmp_path / "out")
+
+
 def test_import_of_images_is_refused(tmp_path):
     folder = hf_folder.write(tmp_path / "source", hf_folder.RESNET,
                              hf_folder.draw(hf_folder.resnet_shapes(3), "F32"))

@@ -2,7 +2,7 @@
 #include "worker/weights/folder_kind.h"
 
 #include "base/fs.h"
-#include "checkpoint/names.h"
+#include "checkpoint/reader.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -34,12 +34,36 @@ static enum dpt_status refuse_adapters(const char *dir, struct dpt_err *err)
                     dir);
 }
 
+/* checkpoint.dir of a run is no folder of weights: those of its steps are. */
+static enum dpt_status refuse_checkpoints(const char *dir, struct dpt_err *err)
+{
+    struct dpt_checkpoint *newest = NULL;
+    int64_t step;
+    if (dpt_folder_has_model(dir) || dpt_folder_has(dir, DPT_NAME_CONFIG))
+        return DPT_OK;
+    DPT_TRY(dpt_checkpoint_newest(dir, &step, err));
+    if (step < 0)
+        return DPT_OK;
+    DPT_TRY(dpt_checkpoint_open(dir, step, &newest, err));
+    const char *path = newest->folder.path;
+    const enum dpt_status status =
+        dpt_folder_has_adapters(path)
+            ? refuse_adapters(path, err)
+            : dpt_fail(err, DPT_ECONFIG,
+                       "'%s' has the checkpoints of a run; name one of them, of which the newest "
+                       "is '%s'",
+                       dir, path);
+    dpt_checkpoint_close(&newest);
+    return status;
+}
+
 enum dpt_status dpt_folder_check_model(const char *dir, struct dpt_err *err)
 {
     struct stat st;
     const bool known = stat(dir, &st) == 0;
     if (known ? S_ISDIR(st.st_mode) : errno != ENOENT && errno != ENOTDIR)
-        return dpt_folder_has_adapters(dir) ? refuse_adapters(dir, err) : DPT_OK;
+        return dpt_folder_has_adapters(dir) ? refuse_adapters(dir, err)
+                                            : refuse_checkpoints(dir, err);
     return dpt_fail(
         err, DPT_ECONFIG,
         "there is no folder '%s'; give the path of one: a model of the Hugging Face hub "

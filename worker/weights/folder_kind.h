@@ -19,7 +19,8 @@ bool dpt_folder_has_model(const char *dir);
 bool dpt_folder_has_adapters(const char *dir);
 
 /* Refuses, with DPT_ECONFIG and what to name in place of it, a path that is no folder, as the name
- * of a model in the hub is, and a folder of adapters. Opening the files finds other faults. */
+ * of a model in the hub is, a folder of adapters, and checkpoint.dir of a run. Else errors of
+ * looking for its checkpoints. Opening the files finds other faults. */
 DPT_MUST_USE enum dpt_status dpt_folder_check_model(const char *dir, struct dpt_err *err);
 
 #endif
