@@ -10,7 +10,7 @@ import time
 import pytest
 
 from calm import calm_hash
-from cluster import TINY, make_text, program
+from cluster import ROOT, TINY, make_text, program
 
 
 def run_program(name, *args, timeout=60, env=None, cwd=None):
@@ -55,6 +55,25 @@ def test_port_in_use():
         code, _, err = run_program("dpt-rdzv", "--port", port)
     assert code == 2
     assert f"127.0.0.1:{port} is in use" in one_line(err)
+
+
+@pytest.mark.parametrize("config, path, command", [
+    ("digits", "runs/digits/train.bin", "deploy/digits --tables"),
+    ("languages", "runs/languages/train.csv", "deploy/languages --tables"),
+    ("quickstart", "runs/quickstart/text.txt", "deploy/quickstart"),
+    ("cifar10", "data/cifar10/data_batch_*.bin", "deploy/fetch cifar10"),
+    ("gpt2-124m", "data/fineweb-10b/fineweb_train_*.bin", "deploy/fetch fineweb-10b"),
+    ("yelp", "data/yelp/train.csv", "deploy/fetch yelp"),
+])
+def test_data_of_our_configs(tmp_path, config, path, command):
+    """In a fresh checkout the message names the program that makes the file."""
+    file = ROOT / "configs" / f"{config}.yaml"
+    assert path in file.read_text() and command.split()[0] in {
+        str(entry.relative_to(ROOT)) for entry in (ROOT / "deploy").iterdir()}
+    code, _, err = run_program("dpt-worker", "--nnodes", "1", "--config", file, "--set", "cluster.device=cpu", "--set",
+                               "data.tokenizer=bytes", cwd=tmp_path)
+    said = one_line(err)
+    assert code == 2 and f"'{path}'" in said and f"run `{command}`, which makes " in said, err
 
 
 def worker(tmp_path, *args, sets=None, config=TINY, timeout=60):

@@ -40,11 +40,29 @@ static enum dpt_status list_paths(const char *const *paths, size_t n, struct dpt
     return DPT_OK;
 }
 
-/* What is to be done about files that are not there. */
-static const char *where_from(enum dpt_data_kind kind)
+/* What is to be done about files at `path` that are not there. Those of configs/ are made by a
+ * program of ours. */
+static const char *where_from(enum dpt_data_kind kind, const char *path)
 {
-    return kind == DPT_DATA_CIFAR10 ? "run `deploy/fetch cifar10`, which makes data/cifar10"
-                                    : "make token shards of a text with `dpt-data encode`";
+    static const struct {
+        const char *front, *what;
+    } made[] = {{"data/cifar10/", "run `deploy/fetch cifar10`, which makes data/cifar10"},
+                {"data/fineweb-10b/", "run `deploy/fetch fineweb-10b`, which makes it"},
+                {"data/yelp/", "run `deploy/fetch yelp`, which makes it"},
+                {"runs/digits/", "run `deploy/digits --tables`, which makes it"},
+                {"runs/languages/", "run `deploy/languages --tables`, which makes it"},
+                {"runs/quickstart/", "run `deploy/quickstart`, which makes it"}};
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        if (strncmp(path, made[i].front, strlen(made[i].front)) == 0)
+            return made[i].what;
+    switch (kind) {
+    case DPT_DATA_CIFAR10:
+        return "correct the path, or run `deploy/fetch cifar10`, which makes data/cifar10";
+    case DPT_DATA_TOKENS:
+        return "correct the path, or make token shards of a text with `dpt-data encode`";
+    default:
+        return "correct the path";
+    }
 }
 
 static enum dpt_status list_shards(const char *pattern, struct dpt_data *data, struct dpt_err *err)
@@ -57,17 +75,15 @@ static enum dpt_status list_shards(const char *pattern, struct dpt_data *data, s
         status = list_paths((const char *const *)found.gl_pathv, found.gl_pathc, data, err);
         break;
     case GLOB_NOMATCH:
-        status = dpt_fail(err, DPT_ENOENT, "%s: no file matches '%s'; correct the path, or %s",
-                          data->key, pattern, where_from(data->kind));
+        status = dpt_fail(err, DPT_ENOENT, "%s: no file matches '%s'; %s", data->key, pattern,
+                          where_from(data->kind, pattern));
         break;
     case GLOB_NOSPACE:
         status = no_memory(err);
         break;
     default:
-        status =
-            dpt_fail(err, DPT_EIO,
-                     "%s: a folder of '%s' is not there or cannot be read; correct the path, or %s",
-                     data->key, pattern, where_from(data->kind));
+        status = dpt_fail(err, DPT_EIO, "%s: a folder of '%s' is not there or cannot be read; %s",
+                          data->key, pattern, where_from(data->kind, pattern));
     }
     globfree(&found);
     return status;
@@ -84,6 +100,16 @@ static enum dpt_status open_shard(enum dpt_data_kind kind, const struct dpt_voca
     return status;
 }
 
+/* What opening a file of the key found. */
+static enum dpt_status refuse_file(const struct dpt_data *data, const char *path,
+                                   enum dpt_status status, struct dpt_err *err)
+{
+    if (status != DPT_ENOENT || !err)
+        return dpt_wrap(err, status, "%s", data->key);
+    const struct dpt_err found = *err;
+    return dpt_fail(err, status, "%s: %s; %s", data->key, found.text, where_from(data->kind, path));
+}
+
 /* Opens each shard and counts its samples. */
 static enum dpt_status open_shards(enum dpt_data_kind kind, const struct dpt_vocab *vocab,
                                    struct dpt_data *data, struct dpt_err *err)
@@ -92,7 +118,7 @@ static enum dpt_status open_shards(enum dpt_data_kind kind, const struct dpt_voc
         struct dpt_token_shard *shard = &data->shards[i];
         enum dpt_status status = open_shard(kind, vocab, shard, err);
         if (status != DPT_OK)
-            return dpt_wrap(err, status, "%s", data->key);
+            return refuse_file(data, shard->file.path, status, err);
         if (shard->width != data->shards[0].width)
             return dpt_fail(err, DPT_ECONFIG,
                             "%s: '%s' and '%s' are token shards of different kinds; name one kind",
@@ -123,7 +149,7 @@ static enum dpt_status open_table(const struct dpt_config *config, bool val,
     if (status == DPT_OK)
         status = dpt_shard_open(shard, &source.fd, err);
     if (status != DPT_OK)
-        return dpt_wrap(err, status, "%s", data->key);
+        return refuse_file(data, shard->file.path, status, err);
     if (shard->file.bytes >= LONG_TABLE_BYTES && source.samples == 0)
         dpt_log(DPT_LOG_INFO, "%s: making tokens of the texts of '%s', %.1f GB", data->key,
                 shard->file.path, (double)shard->file.bytes / 1e9);
