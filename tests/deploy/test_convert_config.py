@@ -199,6 +199,19 @@ def test_warmup_ratio(tmp_path):
                    "optimizer.warmup_steps\n")
 
 
+def test_warmup_in_steps_and_as_a_ratio(tmp_path):
+    """The steps are taken, with a line unless both say the same."""
+    text = "max_steps: 50\nscheduler: {type: linear, warmup_ratio: 0.1, warmup_steps: 3}\n"
+    out, err = convert(tmp_path, text, code=1)
+    assert "warmup_steps: 3" in lines_of(out)
+    assert err == "lab.yaml: warmup_ratio is 0.1, 5 of the steps, and another key says 3; the 3 steps are taken\n"
+    out, err = convert(tmp_path, "num_epochs: 2\nwarmup_steps: 3\nwarmup_ratio: 0.1\n", code=1)
+    assert "warmup_steps: 3" in lines_of(out)
+    assert err == "lab.yaml: warmup_ratio is 0.1, and another key says 3; the 3 steps are taken\n"
+    out, err = convert(tmp_path, "max_steps: 50\nwarmup_ratio: 0.1\nwarmup_steps: 5\n")
+    assert err == "" and "warmup_steps: 5" in lines_of(out)
+
+
 @pytest.mark.parametrize("text, said", [
     ("model:\n  type: resnet101\n", "lab.yaml:2: model.type: there is no 'resnet101' here; known: gpt2"),
     ("model: {type: gpt2, name: org/weights}\n", "lab.yaml:1: model.name: 'org/weights' names published weights"),
