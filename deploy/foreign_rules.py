@@ -138,6 +138,14 @@ def fact(name, translate=some):
     return lambda config, value: config.note_fact(name, translate(value))
 
 
+def interval(path, name):
+    """Of steps or of epochs, which the name does not say."""
+    def set_interval(config, value):
+        config.set(path, count(value))
+        config.facts.setdefault(f"name of {path}", name)
+    return set_interval
+
+
 def set_gpus_per_node(config, value):
     config.set("cluster.gpus_per_node", some(value))
 
@@ -358,9 +366,10 @@ rules(TRAIN + LOG, log_interval=to("train.log_every", some), logging_steps=to("t
       log_every=to("train.log_every", some), log_dir=to("log.dir", text), run_name=set_run, experiment_name=set_run,
       wandb=TRACKER, use_wandb=TRACKER, tensorboard=TRACKER, project=TRACKER, project_name=TRACKER)
 rules(("wandb",), project=TRACKER, entity=TRACKER, name=TRACKER, mode=TRACKER, enabled=TRACKER)
-rules(TRAIN + LOG + EVALUATION, eval_interval=to("train.eval_every", count), eval_steps=to("train.eval_every", count))
-rules(TRAIN + LOG + CHECKPOINT, save_interval=to("checkpoint.every_steps", count),
-      save_every=to("checkpoint.every_steps", count), save_steps=to("checkpoint.every_steps", count),
+rules(TRAIN + LOG + EVALUATION, eval_interval=interval("train.eval_every", "eval_interval"),
+      eval_steps=to("train.eval_every", count))
+rules(TRAIN + LOG + CHECKPOINT, save_interval=interval("checkpoint.every_steps", "save_interval"),
+      save_every=interval("checkpoint.every_steps", "save_every"), save_steps=to("checkpoint.every_steps", count),
       save_dir=to("checkpoint.dir", text), output_dir=to("checkpoint.dir", text),
       checkpoint_dir=to("checkpoint.dir", text))
 rules(TRAIN + CLUSTER, num_gpus=set_gpus_per_node, nproc_per_node=set_gpus_per_node, num_nodes=set_nodes,

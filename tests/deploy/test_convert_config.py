@@ -212,6 +212,25 @@ def test_warmup_in_steps_and_as_a_ratio(tmp_path):
     assert err == "" and "warmup_steps: 5" in lines_of(out)
 
 
+def test_intervals(tmp_path):
+    """In a file that counts epochs they may be epochs, unless the name says steps."""
+    steps = "the steps of an epoch (data.train's samples / train.global_batch)"
+    for key, path in (("save_every", "checkpoint.every_steps"), ("save_interval", "checkpoint.every_steps"),
+                      ("eval_interval", "train.eval_every")):
+        epochs = "data: {train: a.txt, val: b.txt}\ntraining: {num_epochs: 10, save_dir: ck, "
+        out, err = convert(tmp_path, f"{epochs}{key}: 2}}\n", code=1)
+        assert err == (f"lab.yaml: {key} (2) counts epochs, and how many steps one has is not known; give {path}: 2 x "
+                       f"{steps}\n")
+        assert not any(line.startswith(path.split(".")[1]) for line in lines_of(out))
+        out, err = convert(tmp_path, f"{epochs}{key}: 20}}\n")
+        assert err == "" and f"  {path.split('.')[1]}: 20  # {key} in steps: it is more than the 10 epochs" in out
+        for text in f"{epochs}{key}: 0}}\n", epochs.replace("num_epochs", "max_steps") + f"{key}: 2}}\n":
+            out, err = convert(tmp_path, text)
+            assert err == "" and f"{path.split('.')[1]}: {0 if ': 0}' in text else 2}" in lines_of(out)
+    out, err = convert(tmp_path, epochs + "save_steps: 2, eval_steps: 3}\n")
+    assert err == "" and {"every_steps: 2", "eval_every: 3"} <= lines_of(out)
+
+
 @pytest.mark.parametrize("text, said", [
     ("model:\n  type: resnet101\n", "lab.yaml:2: model.type: there is no 'resnet101' here; known: gpt2"),
     ("model: {type: gpt2, name: org/weights}\n", "lab.yaml:1: model.name: 'org/weights' names published weights"),
