@@ -119,6 +119,7 @@ TINY = "model: {type: gpt2, hidden_size: 32, num_layers: 1, num_heads: 2, seq_le
     (TINY + "optimizer: {type: AdamW, betas: [0.8, 0.99]}\n", {"lr: 0.001", "betas: [0.8, 0.99]"}),
     (TINY + "training: {optimizer: {lr: 0.5}}\n", {"lr: 0.5"}),
     (TINY + "num_epochs: 3\nscheduler: {type: cosine, T_max: 3, interval: step}\n", {"schedule_steps: 3"}),
+    (TINY + "max_steps: 2\nsave_every: 1\n", {"every_steps: 1", "dir: checkpoints"}),
     (TINY + "log_dir: \"it's: 7\"\noutput_dir: \"7\"\n", {"dir: 'it''s: 7'", "dir: '7'"}),
 ])
 def test_the_program_takes_it(tmp_path, text, lines):
