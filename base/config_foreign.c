@@ -20,6 +20,8 @@ static const struct foreign {
      "follows from the batches: global_batch / (micro_batch x GPUs)"},
     {"grad_accum_steps", "train.global_batch",
      "follows from the batches: global_batch / (micro_batch x GPUs)"},
+    {"accumulate_grad_batches", "train.global_batch",
+     "follows from the batches: global_batch / (micro_batch x GPUs)"},
     {"num_epochs", "train.epochs", NULL},
     {"num_train_epochs", "train.epochs", NULL},
     {"max_epochs", "train.epochs", NULL},

@@ -3,7 +3,7 @@
 import math
 import re
 
-from foreign_yaml import as_yaml
+from foreign_yaml import as_number, as_yaml
 
 RUN_BYTES = 63  # of a run's name
 
@@ -13,6 +13,8 @@ class Untranslatable(Exception):
 
 
 def number(value):
+    """Programs put a number in quotes and read it by float()."""
+    value = as_number(value) if isinstance(value, str) and as_number(value) is not None else value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Untranslatable(f"'{value}' is no number")
     return value
@@ -21,14 +23,16 @@ def number(value):
 def real(most, below=False, above=False):
     """A translation of numbers from 0 to `most`; below: not `most` itself; above: not 0."""
     def translate(value):
-        if not 0 <= number(value) <= most or (below and value == most) or (above and value == 0):
+        value = number(value)
+        if not 0 <= value <= most or (below and value == most) or (above and value == 0):
             raise Untranslatable(f"'{value}' is not from {'above ' * above}0 to {'below ' * below}{most}")
         return value
     return translate
 
 
 def count(value):
-    if not math.isfinite(number(value)) or value != int(value) or value < 0:
+    value = number(value)
+    if not math.isfinite(value) or value != int(value) or value < 0:
         raise Untranslatable(f"'{value}' is no whole number")
     return int(value)
 
@@ -36,7 +40,7 @@ def count(value):
 def some(value):
     if count(value) < 1:
         raise Untranslatable(f"'{value}' is less than 1")
-    return int(value)
+    return count(value)
 
 
 def truth(value):
@@ -264,6 +268,13 @@ def flag(precision):
     return set_flag
 
 
+def set_amsgrad(config, value):
+    why = "adamw and adam are without it here"
+    if truth(value):
+        raise Untranslatable(why)
+    return why
+
+
 def set_lora_targets(config, value):
     names = value if isinstance(value, list) else [value]
     if names in (["all-linear"], ["all"]):
@@ -292,6 +303,7 @@ LOADER = without("the loader reads ahead by itself")
 FSDP_DETAIL = without("a block is a unit, and how FSDP goes about it needs no key")
 RENDEZVOUS = without("workers meet at dpt-rdzv: --rdzv-endpoint HOST:PORT")
 TRACKER = without("log.dir has metrics.jsonl, events.jsonl and summary.json")
+FUSED = without("the optimizer's kernels are chosen by the device")
 TAKEN_ON = without("the section's other keys are taken")
 LORA_TARGETS = {"gpt2": ["c_attn", "c_proj", "c_fc"],
                 "llama": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]}
@@ -318,6 +330,7 @@ rules(TRAIN + DATA, batch_size=fact("batch"), per_device_train_batch_size=fact("
       drop_last=without("an epoch always has whole batches"), shuffle=set_shuffle,
       train_path=data_file("data.train"), data_path=data_file("data.train"), val_path=data_file("data.val"))
 rules(TRAIN, gradient_accumulation_steps=fact("accumulation"), grad_accum_steps=fact("accumulation"),
+      accumulate_grad_batches=fact("accumulation"),
       num_epochs=to("train.epochs", some), num_train_epochs=to("train.epochs", some),
       max_epochs=to("train.epochs", some), epochs=to("train.epochs", some), max_steps=to("train.steps", some),
       num_steps=to("train.steps", some), max_iters=to("train.steps", some), steps=to("train.steps", some),
@@ -332,7 +345,8 @@ rules(TRAIN + OPTIMIZER, learning_rate=to("optimizer.lr", real(1000)), lr=to("op
       clip_grad_norm=to("train.grad_clip", real(1e30)), grad_clip=to("train.grad_clip", real(1e30)),
       scheduler=to("optimizer.schedule", SCHEDULE_NAME), lr_scheduler=to("optimizer.schedule", SCHEDULE_NAME),
       lr_scheduler_type=to("optimizer.schedule", SCHEDULE_NAME))
-rules(OPTIMIZER, type=to("optimizer.name", OPTIMIZER_NAME), name=to("optimizer.name", OPTIMIZER_NAME))
+rules(OPTIMIZER, type=to("optimizer.name", OPTIMIZER_NAME), name=to("optimizer.name", OPTIMIZER_NAME),
+      amsgrad=set_amsgrad, fused=FUSED)
 rules(SCHEDULE, type=to("optimizer.schedule", SCHEDULE_NAME), name=to("optimizer.schedule", SCHEDULE_NAME),
       interval=fact("interval", choose({"step": "step", "epoch": "epoch"})), enabled=TAKEN_ON)
 rules(TRAIN + OPTIMIZER + SCHEDULE, T_max=to("optimizer.schedule_steps", some),

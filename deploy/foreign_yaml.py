@@ -23,6 +23,15 @@ def cut_comment(text):
     return text
 
 
+def as_number(text):
+    """The number that a text without quotes is, or None."""
+    if re.fullmatch(r"[-+]?\d[\d_]*", text):
+        return int(text.replace("_", ""))
+    if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text):
+        return float(text)
+    return None
+
+
 def scalar(text, line):
     """None, a bool, a number or a string."""
     if text[:1] in ("'", '"'):
@@ -35,11 +44,8 @@ def scalar(text, line):
              "off": False}
     if text.lower() in words:
         return words[text.lower()]
-    if re.fullmatch(r"[-+]?\d[\d_]*", text):
-        return int(text.replace("_", ""))
-    if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text):
-        return float(text)
-    return text
+    found = as_number(text)
+    return text if found is None else found
 
 
 def split_flow(text, line):

@@ -22,6 +22,9 @@ static void our_spelling(void **state)
          "and train.global_batch (the samples of all GPUs together)" TRANSLATES},
         {"num_epochs: 10\n",
          "my.yaml:1:1: num_epochs is another program's word; here: train.epochs" TRANSLATES},
+        {"trainer: {accumulate_grad_batches: 2}\n",
+         "my.yaml:1:11: trainer.accumulate_grad_batches follows from the batches: global_batch / "
+         "(micro_batch x GPUs); here: train.global_batch" TRANSLATES},
         {"train: {num_epochs: 10}\n", "my.yaml:1:9: train.num_epochs is another program's word; "
                                       "here: train.epochs" TRANSLATES},
         {"fsdp:\n  sharding_strategy: FULL_SHARD\n",

@@ -232,6 +232,25 @@ def test_intervals(tmp_path):
     assert err == "" and {"every_steps: 2", "eval_every: 3"} <= lines_of(out)
 
 
+def test_numbers_in_quotes(tmp_path):
+    out, err = convert(tmp_path, "lr: \"3e-4\"\nbatch_size: '8'\nwarmup_steps: '10'\nbetas: ['0.8', \"0.99\"]\n")
+    assert err == ""
+    assert {"lr: 0.0003", "micro_batch: 8", "warmup_steps: 10", "betas: [0.8, 0.99]"} <= lines_of(out)
+
+
+def test_the_optimizers_other_keys(tmp_path):
+    out, err = convert(tmp_path, "optimizer: {name: AdamW, fused: true, amsgrad: false}\n")
+    assert err == ""
+    assert {"# optimizer.fused is left out: the optimizer's kernels are chosen by the device",
+            "# optimizer.amsgrad is left out: adamw and adam are without it here"} <= lines_of(out)
+
+
+@pytest.mark.parametrize("key", ["gradient_accumulation_steps", "grad_accum_steps", "accumulate_grad_batches"])
+def test_accumulation(tmp_path, key):
+    out, err = convert(tmp_path, f"batch_size: 4\n{key}: 2\n", "--gpus", "2")
+    assert err == "" and "  global_batch: 16  # 4 per GPU x 2 GPUs x 2 of accumulation" in out.splitlines()
+
+
 @pytest.mark.parametrize("text, said", [
     ("model:\n  type: resnet101\n", "lab.yaml:2: model.type: there is no 'resnet101' here; known: gpt2"),
     ("model: {type: gpt2, name: org/weights}\n", "lab.yaml:1: model.name: 'org/weights' names published weights"),
@@ -243,6 +262,8 @@ def test_intervals(tmp_path):
     ("model: {optimizer: {lr: 1e-6}}\n", "lab.yaml:1: model.optimizer.lr is not known"),
     ("optimizer:\n  betas: (0.9, 0.999)\n",
      "lab.yaml:2: optimizer.betas: '(0.9, 0.999)' is no list of two numbers; write them as [0.9, 0.999]"),
+    ("optimizer: {amsgrad: true}\n", "lab.yaml:1: optimizer.amsgrad: adamw and adam are without it here"),
+    ("lr: '3e-4x'\n", "lab.yaml:1: lr: '3e-4x' is no number"),
     ("betas: [0.9, 1]\n", "lab.yaml:1: betas: '1' is not from 0 to below 1"),
     ("data: {val_path: [a.txt, b.txt]}\n", "lab.yaml:1: data.val_path: '[a.txt, b.txt]' is a list; name one file"),
     ("data: {val_path: x.parquet}\n", "lab.yaml:1: data.val_path: 'x.parquet' is no .txt file and no .bin shards"),
