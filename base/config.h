@@ -262,7 +262,8 @@ struct dpt_config_said_key {
 };
 struct dpt_config_said {
     char source[DPT_CONFIG_PATH_BYTES + 64]; /* for errors: "'DIR/config.json'" */
-    bool binding; /* the config may not say otherwise; else only what it leaves open is taken */
+    bool binding;   /* the config may not say otherwise; else only what it leaves open is taken */
+    bool over_text; /* the model of the config's text gives way to this one: --set alone counts */
     int n;
     struct dpt_config_said_key key[DPT_CONFIG_SAID_MAX];
 };

@@ -33,9 +33,33 @@ static enum dpt_status compare(const struct dpt_config_load *load,
                              mine, said->source, of->name, other);
 }
 
+/* Every key of the model that the text has, back to its default: no size of the text may stay
+ * beside those of another model. */
+static enum dpt_status forget_model(struct dpt_config_load *load, struct dpt_err *err)
+{
+    static const char section[] = "model.";
+    for (size_t i = 0; i < dpt_config_n_keys; i++) {
+        const struct dpt_key *key = &dpt_config_keys[i];
+        struct dpt_config_origin *origin = &load->origin[i];
+        struct dpt_yaml *yaml = NULL;
+        if (strncmp(key->path, section, sizeof section - 1) != 0 || origin->override >= 0 ||
+            origin->line == 0)
+            continue;
+        DPT_TRY(dpt_yaml_parse(key->def, strlen(key->def), "default", key->path, &yaml, err));
+        const enum dpt_status status =
+            dpt_config_key_parse(key, &yaml->pair[0], &load->config, err);
+        dpt_yaml_destroy(&yaml);
+        DPT_TRY(status);
+        *origin = (struct dpt_config_origin){.override = -1};
+    }
+    return DPT_OK;
+}
+
 enum dpt_status dpt_config_take_said(struct dpt_config_load *load,
                                      const struct dpt_config_said *said, struct dpt_err *err)
 {
+    if (said->over_text && said->n > 0)
+        DPT_TRY(forget_model(load, err));
     if (said->binding && load->config.model.preset[0] != '\0')
         return dpt_config_refuse(load, "model.preset", err,
                                  "%s: the sizes are those of %s; leave the preset out, or "

@@ -244,3 +244,44 @@ def test_nodes_with_other_weights(make_cluster, slow, tmp_path, config, strategy
     for worker in workers:
         assert "model.init_from: rank 1 begins from other weights than rank 0; give all nodes a folder" in worker.log()
         assert "step 1/" not in worker.log()
+
+
+# The demo has samples of 64 tokens, these models a context of 32.
+DEMO = {**STANDING_STILL, "train.seq_len": 32, "optimizer.schedule": "constant"}
+
+
+def test_without_a_config_file(make_cluster, slow, tmp_path):
+    """The folder's model takes the place of the demo's, in a run and in one that goes on from its checkpoint."""
+    folder = folder_of(tmp_path / "hf", "llama")
+    cluster = make_cluster()
+    worker = start(cluster, False, folder, sets=DEMO)
+    assert worker.wait(60 * slow) == 0, worker.log_tail()
+    (checkpoint,) = worker.checkpoint_dir.glob("step-*")
+    assert hf_folder.read(checkpoint) == hf_folder.read(folder)
+    settings = json.loads((checkpoint / "config.json").read_text())
+    assert (settings["model_type"], settings["rope_theta"]) == ("llama", 50000)
+    again = start(cluster, False, folder, sets={**DEMO, "train.steps": 2})
+    assert again.wait(60 * slow) == 0, again.log_tail()
+    assert again.outputs.summary()["start_step"] == 1
+
+
+def test_without_a_config_file_refused(make_cluster, slow, tmp_path):
+    """A folder that is not there, a --set that contradicts it, and a tokenizer that no key names."""
+    folder = folder_of(tmp_path / "hf", "llama")
+    refused(start(make_cluster("absent"), False, tmp_path / "nowhere", sets=DEMO), slow,
+            f"there is no folder '{tmp_path}/nowhere'; give the path of one")
+    refused(start(make_cluster("other"), False, folder, sets={**DEMO, "model.n_layer": 3}), slow,
+            f"--set model.n_layer=3: model.n_layer: 3 contradicts '{folder}/config.json', whose num_hidden_layers is 2")
+    settings, shapes = FAMILIES["llama"]
+    shapes = {**shapes, "model.embed_tokens.weight": [400, 64]}
+    large = hf_folder.write(tmp_path / "large", {**settings, "vocab_size": 400}, hf_folder.draw(shapes, "F32"))
+    refused(start(make_cluster("tokens"), False, large, sets=DEMO), slow,
+            "data.tokenizer: the weights of model.init_from")
+
+
+def test_without_a_config_file_at_a_server(make_cluster, slow, tmp_path):
+    """The demo is taken once the server has no run: the folder is looked at then."""
+    cluster = make_cluster()
+    cluster.start_server()
+    refused(start(cluster, False, tmp_path / "absent", nnodes=2, sets=DEMO), slow,
+            f"there is no folder '{tmp_path}/absent'")

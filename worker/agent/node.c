@@ -60,10 +60,11 @@ static enum dpt_status load_config(const struct dpt_worker_options *options,
     dpt_worker_options_overrides(options, overrides + n);
     n += options->n_overrides;
     struct dpt_config_said sizes = {.n = 0};
-    if (source == DPT_NODE_FROM_FILE) { /* the server's config has all sizes */
+    if (source != DPT_NODE_FROM_SERVER) { /* whose config has all sizes */
         DPT_TRY(dpt_config_parse(text, bytes, name, overrides, n, ret, err));
         DPT_TRY(dpt_origin_sizes(ret, &sizes, err));
     }
+    sizes.over_text = source == DPT_NODE_FROM_DEMO;
     return dpt_config_load_said(text, bytes, name, overrides, n, &sizes, ret, err);
 }
 
@@ -219,7 +220,7 @@ static enum dpt_status fill_node(struct dpt_node *node, enum dpt_node_source sou
         dpt_log(DPT_LOG_WARN,
                 "cluster.gpus_per_node is %d and there %s %d: ranks share them, in turn",
                 node->n_ranks, gpus == 1 ? "is" : "are", gpus);
-    if (source == DPT_NODE_FROM_FILE)
+    if (source != DPT_NODE_FROM_SERVER)
         DPT_TRY(dpt_origin_check(config, err));
     DPT_TRY(dpt_origin_note_base(config, err));
     DPT_TRY(dpt_data_digest(config, &node->data, err));

@@ -74,6 +74,11 @@ static enum dpt_status find_config(struct worker *worker, struct dpt_err *err)
         return read_config(worker, err);
     const char *overrides[DPT_CONFIG_OVERRIDES_MAX];
     dpt_worker_options_overrides(&worker->options, overrides);
+    DPT_TRY(dpt_config_parse((const char *)dpt_demo_config, dpt_demo_config_bytes, "demo",
+                             overrides, worker->options.n_overrides, &worker->config, err));
+    if (worker->config.model.init_from[0] != '\0')
+        return DPT_OK; /* the sizes are another model's: make_demo_node checks them, if the server
+                          has no run */
     return dpt_config_load((const char *)dpt_demo_config, dpt_demo_config_bytes, "demo", overrides,
                            worker->options.n_overrides, &worker->config, err);
 }
