@@ -70,6 +70,17 @@ def draw(shapes, dtype, seed=1):
     return tensors
 
 
+ODD = {"F32": {"NaN": "0000c07f", "infinity": "000080ff"}, "BF16": {"NaN": "c07f", "infinity": "80ff"},
+       "F16": {"NaN": "007e", "infinity": "00fc"}}
+
+
+def spoiled(tensors, name, element, value):
+    """The tensors, of which one has NaN or an infinity as this element."""
+    dtype, shape, data = tensors[name]
+    at = element * WIDTH[dtype]
+    return {**tensors, name: (dtype, shape, data[:at] + bytes.fromhex(ODD[dtype][value]) + data[at + WIDTH[dtype]:])}
+
+
 def widened(dtype, data):
     """The bytes of the same values as F32."""
     if dtype == "F32":

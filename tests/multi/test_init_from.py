@@ -188,6 +188,19 @@ def test_refused_files(make_cluster, slow, tmp_path, config, case):
     refused(start(make_cluster(), config, folder), slow, said)
 
 
+@pytest.mark.parametrize("family, dtype, value, strategy", [
+    ("llama", "F32", "NaN", "ddp"), ("llama", "BF16", "infinity", "zero3"), ("gpt2", "F16", "NaN", "ddp")])
+def test_values_that_are_no_numbers(make_cluster, slow, tmp_path, config, family, dtype, value, strategy):
+    """They are named before anything is trained, by the rank whose part they are in."""
+    settings, shapes = FAMILIES[family]
+    name = "model.norm.weight" if family == "llama" else "transformer.ln_f.bias"
+    tensors = hf_folder.spoiled(hf_folder.draw(shapes, dtype), name, 63, value)
+    worker = start(make_cluster(), config, hf_folder.write(tmp_path / "hf", settings, tensors), ranks=2,
+                   sets={"strategy.name": strategy, "train.accumulate": "auto"})
+    refused(worker, slow, f"model.safetensors': tensor '{name}' has the value {value} at element 63: no model computes")
+    assert "step 1/" not in worker.log()
+
+
 def test_text_without_a_tokenizer(make_cluster, slow, tmp_path, config):
     """A vocabulary that is not that of bytes needs the key, and bytes may be meant."""
     config.write_text("".join(line for line in config.read_text().splitlines(True) if "tokenizer:" not in line))

@@ -240,6 +240,15 @@ def test_a_base_that_is_not_there(make_cluster, slow, tmp_path, config):  # noqa
     refused(start(make_cluster(), config, folder, sets=lora()), slow, "has neither model.safetensors nor")
 
 
+def test_a_base_of_no_numbers(make_cluster, slow, tmp_path, config):  # noqa: F811
+    """The worker finds it as it hashes the base: no rank starts."""
+    settings, shapes = FAMILIES["llama"]
+    tensors = hf_folder.spoiled(hf_folder.draw(shapes, "BF16"), "model.layers.1.mlp.up_proj.weight", 0, "NaN")
+    worker = start(make_cluster(), config, hf_folder.write(tmp_path / "base", settings, tensors), sets=lora())
+    refused(worker, slow, "tensor 'model.layers.1.mlp.up_proj.weight' has the value NaN at element 0: no model")
+    assert "rank" not in worker.log()
+
+
 def test_adapters_are_no_base(tmp_path, trained, make_cluster, slow, config):  # noqa: F811
     """Of a checkpoint or an export: a line says what the folder is, whatever is asked of it. Merged they are one."""
     folder = folder_of(tmp_path / "base", "llama")

@@ -258,6 +258,23 @@ def test_import_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("dtype, value", [("F32", "NaN"), ("BF16", "infinity"), ("F16", "NaN")])
+def test_values_that_are_no_numbers(tmp_path, dtype, value):
+    """import and generate name them; diff shows such weights, too."""
+    settings, shapes = FAMILIES["gpt2"]
+    name = "transformer.h.1.mlp.c_fc.weight"
+    tensors = hf_folder.draw(shapes, dtype)
+    whole = hf_folder.write(tmp_path / "whole", settings, tensors)
+    folder = hf_folder.write(tmp_path / "odd", settings, hf_folder.spoiled(tensors, name, 5000, value), shards=2)
+    file = next(path for path in folder.glob("model-*") if name.encode() in path.read_bytes())
+    said = f"'{file}': tensor '{name}' has the value {value} at element 5000: no model computes with it"
+    refused(2, said, "import", folder, tmp_path / "out")
+    refused(2, said, "generate", folder, *PROMPT)
+    assert not (tmp_path / "out").exists()
+    run = ckpt("diff", whole, folder)
+    assert run.returncode == 1 and name in run.stdout and run.stderr == "", (run.stdout, run.stderr)
+
+
 @pytest.mark.parametrize("family, member", [("gpt2", "n_layer"), ("llama", "num_hidden_layers")])
 def test_import_of_fewer_layers_is_refused(tmp_path, family, member):
     """config.json says one, the tensors are of two; buffers that older releases wrote are no tensors of a layer."""
@@ -386,6 +403,8 @@ def test_model_file_refused(tmp_path):
                             (24, 128, "by the sizes in its header it has")):
         file.write_bytes(whole[:at] + struct.pack("<i", value) + whole[at + 4:])
         refused(2, said, "import", file, out)
+    file.write_bytes(whole[:1024] + bytes.fromhex(hf_folder.ODD["F32"]["NaN"]) + whole[1028:])
+    refused(2, "gpt2.bin': tensor 'transformer.wte.weight' has the value NaN at element 0", "import", file, out)
     for size, said in ((1000, "is no model file"), (len(whole) - 4, "it is cut off, or another file")):
         file.write_bytes(whole[:size])
         refused(2, said, "import", file, out)

@@ -9,6 +9,7 @@
 #include "worker/ckpt/option.h"
 #include "worker/data/tokenizer.h"
 #include "worker/model/hf_config.h"
+#include "worker/weights/finite.h"
 #include "worker/weights/folder.h"
 #include "worker/weights/llmc.h"
 #include "worker/weights/merged.h"
@@ -160,9 +161,9 @@ static enum dpt_status read_llmc(void *ctx, int param, int64_t first, int64_t en
                                  struct dpt_err *err)
 {
     struct transfer *t = ctx;
-    (void)err; /* the file is mapped */
     dpt_llmc_read(t->llmc, t->model, param, first, end, ret);
-    return DPT_OK;
+    return dpt_weights_check_finite(t->from, dpt_model_param(t->model, param)->name, first, end,
+                                    ret, err);
 }
 
 /* ---- files beside the weights ---- */

@@ -7,6 +7,7 @@
 #include "checkpoint/weights_hash.h"
 #include "kernels/half.h"
 #include "worker/model/hf_config.h"
+#include "worker/weights/finite.h"
 #include "worker/weights/folder_kind.h"
 #include "worker/weights/tensor_name.h"
 
@@ -483,7 +484,9 @@ static enum dpt_status read_place(const struct place *place, int64_t first, int6
 enum dpt_status dpt_published_read(struct dpt_published *published, int param, int64_t first,
                                    int64_t end, float *ret, struct dpt_err *err)
 {
-    return read_place(&published->of_param[param], first, end, ret, err);
+    const struct place *place = &published->of_param[param];
+    DPT_TRY(read_place(place, first, end, ret, err));
+    return dpt_weights_check_finite(place->file->path, place->entry->name, first, end, ret, err);
 }
 
 /* ---- tensors of any model ---- */

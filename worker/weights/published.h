@@ -48,7 +48,8 @@ int dpt_published_left_out(const struct dpt_published *published,
 bool dpt_published_has(const struct dpt_published *published, int param);
 
 /* Elements [first, end) of the model's tensor `param`, which the folder has, widened exactly. Reads
- * their bytes alone. */
+ * their bytes alone. DPT_ECORRUPT: one is NaN or infinite; the line names the file and the tensor.
+ */
 DPT_MUST_USE enum dpt_status dpt_published_read(struct dpt_published *published, int param,
                                                 int64_t first, int64_t end, float *ret,
                                                 struct dpt_err *err);
@@ -69,8 +70,8 @@ DPT_MUST_USE enum dpt_status dpt_published_read_all(struct dpt_published *publis
                                                     struct dpt_hash128 *ret, struct dpt_err *err);
 
 /* All tensors of the folder, sorted by name, of any model: how many, tensor `i`, which lives as
- * long as `published`, and its elements [first, end), widened exactly. DPT_EUNSUPPORTED: a dtype
- * that is not read. */
+ * long as `published`, and its elements [first, end), widened exactly, finite or not.
+ * DPT_EUNSUPPORTED: a dtype that is not read. */
 int dpt_published_n_tensors(const struct dpt_published *published);
 const struct dpt_safetensors_entry *dpt_published_tensor(const struct dpt_published *published,
                                                          int i);
