@@ -125,7 +125,7 @@ def greedy(folder, spec):
     model = load(folder, spec).eval()
     tokens = torch.tensor([list(spec["prompt"].encode())])
     made = model.generate(tokens, attention_mask=torch.ones_like(tokens), do_sample=False,
-                          max_new_tokens=spec["tokens"], pad_token_id=0, eos_token_id=None)
+                          max_new_tokens=spec["tokens"], pad_token_id=0)
     return bytes(made[0].tolist()).decode("utf-8", "replace")
 
 

@@ -190,6 +190,73 @@ def test_text_by_merges_and_vocab(tmp_path):
             of_tokens(tmp_path / "bytes", "llama", 256), *PROMPT, "--tokenizer-json", RECORDED / "hf_llama3.json")
 
 
+def drawn(tmp_path, *args):
+    """The tokens that generate draws, greedily."""
+    done("generate", *args, *PROMPT, "--logprobs", tmp_path / "lines")
+    return [json.loads(line)["token"] for line in (tmp_path / "lines").read_text().splitlines()]
+
+
+def say_end(folder, name, **tokens):
+    path = folder / name
+    path.write_text(json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **tokens}))
+
+
+def test_text_ends_where_the_folder_says(tmp_path):
+    """By config.json, and by generation_config.json instead of it, where there is one; an id, or any of a list."""
+    folder = of_tokens(tmp_path / "hf", "llama", 256)
+    tokens = drawn(tmp_path, folder)
+    late = next(token for token in reversed(tokens) if tokens.index(token) > 2)
+    early = tokens[1]
+    up_to = {token: tokens[:tokens.index(token) + 1] for token in (late, early)}
+    assert len(tokens) == 24 and len(up_to[early]) < len(up_to[late])
+    say_end(folder, "config.json", eos_token_id=late)
+    assert drawn(tmp_path, folder) == up_to[late]
+    say_end(folder, "config.json", eos_token_id=[999, early, late])
+    assert drawn(tmp_path, folder) == up_to[early]
+    say_end(folder, "generation_config.json", eos_token_id=[late])
+    assert drawn(tmp_path, folder) == up_to[late]
+    say_end(folder, "generation_config.json", eos_token_id=None)
+    assert drawn(tmp_path, folder) == tokens
+    say_end(folder, "generation_config.json", eos_token_id="</s>")
+    refused(2, 'generation_config.json\': eos_token_id is "</s>", which is neither an id nor', "generate", folder,
+            *PROMPT)
+
+
+def test_the_vocabulary_ends_a_text(tmp_path):
+    """Where the folder names no token: its ids take the place of the vocabulary's end."""
+    folder = of_tokens(tmp_path / "hf", "llama", 512)
+    shutil.copy(RECORDED / "hf_llama3.json", folder / "tokenizer.json")
+    tokens = drawn(tmp_path, folder)
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())
+    (end,) = (token for token in vocabulary["added_tokens"] if token["content"] == "<|end_of_text|>")
+    assert end["id"] not in tokens
+    # The token of the end of text and one that is drawn change places.
+    names = {id: name for name, id in vocabulary["model"]["vocab"].items()}
+    second = next(token for token in tokens[1:] if token != tokens[0])
+    del vocabulary["model"]["vocab"][names[second]]
+    vocabulary["model"]["vocab"][names[second]], end["id"] = end["id"], second
+    (folder / "tokenizer.json").write_text(json.dumps(vocabulary))
+    assert drawn(tmp_path, folder)[-1] == second
+    say_end(folder, "config.json", eos_token_id=999)
+    assert len(drawn(tmp_path, folder)) == 24
+
+
+def test_text_of_a_checkpoint_ends_as_its_origin_says(tmp_path, trained):
+    """As that of the folder that export makes of it; a folder that is gone says nothing."""
+    folder = of_tokens(tmp_path / "hf", "llama", 256)
+    checkpoints = trained(folder)
+    tokens = drawn(tmp_path, checkpoints)
+    say_end(folder, "generation_config.json", eos_token_id=tokens[3])
+    short = tokens[:tokens.index(tokens[3]) + 1]
+    done("export", checkpoints, tmp_path / "exported")
+    assert drawn(tmp_path, checkpoints) == drawn(tmp_path, tmp_path / "exported") == short
+    (folder / "tokenizer.json").write_text("{}")  # the run's tokens are bytes
+    assert drawn(tmp_path, checkpoints) == tokens
+    (folder / "tokenizer.json").unlink()
+    folder.rename(tmp_path / "gone")
+    assert drawn(tmp_path, checkpoints) == tokens
+
+
 def test_text_refused(tmp_path):
     settings, shapes = FAMILIES["llama"]
     tensors = hf_folder.draw(shapes, "F32")

@@ -55,7 +55,7 @@ enum option {
 static const struct dpt_ckpt_option table[] = {
     {"--prompt", "TEXT", OPTION_PROMPT, "what the text begins with"},
     {"--max-tokens", "N", OPTION_MAX_TOKENS,
-     "ends after so many tokens (200), or at the end of text"},
+     "ends after so many tokens (200), or at the end of text (eos_token_id)"},
     {"--temperature", "T", OPTION_TEMPERATURE,
      "below 1 the likely becomes likelier (0.8); 0: the likeliest token each time"},
     {"--top-k", "K", OPTION_TOP_K, "draws from the K likeliest tokens (40); 0: from all"},
@@ -203,6 +203,7 @@ struct parts {
     struct dpt_ckpt_weights *weights;
     struct dpt_config config; /* of the model that they are of, and of its tokens */
     struct dpt_vocab *vocab;
+    struct dpt_hf_ends ends; /* n 0: the vocabulary's end of text ends it */
     struct dpt_model *model;
     struct dpt_device *device;
     struct dpt_stream *stream;
@@ -363,6 +364,7 @@ static enum dpt_status open_parts(struct parts *p, struct dpt_err *err)
     const struct options *o = &p->options;
     DPT_TRY(dpt_ckpt_weights_open(o->path, o->base, &p->config, &p->weights, err));
     DPT_TRY(open_vocab(p, err));
+    DPT_TRY(dpt_ckpt_weights_ends(p->weights, &p->ends, err));
     DPT_TRY(encode_prompt(p, err));
     shorten_context(p);
     DPT_TRY(dpt_model_create(&p->config, &p->model, err));
@@ -423,6 +425,14 @@ static enum dpt_status write_logprobs(struct parts *p, int32_t token, struct dpt
     return DPT_OK;
 }
 
+static bool ends_text(const struct parts *p, int32_t token)
+{
+    for (int i = 0; i < p->ends.n; i++)
+        if (p->ends.id[i] == token)
+            return true;
+    return p->ends.n == 0 && token == dpt_vocab_end_of_text(p->vocab);
+}
+
 static enum dpt_status say_tokens(struct parts *p, int64_t *ret_drawn, struct dpt_err *err)
 {
     struct dpt_utf8_stream stream = {0};
@@ -435,7 +445,7 @@ static enum dpt_status say_tokens(struct parts *p, int64_t *ret_drawn, struct dp
         DPT_TRY(dpt_generator_next(p->generator, &token, err));
         *ret_drawn = i + 1;
         DPT_TRY(write_logprobs(p, token, err));
-        if (token == dpt_vocab_end_of_text(p->vocab))
+        if (ends_text(p, token))
             break;
         const uint8_t *text = dpt_vocab_token(p->vocab, token, &bytes);
         if (text)

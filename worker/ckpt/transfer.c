@@ -20,8 +20,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define TOKENIZER_JSON "tokenizer.json"
-
 struct transfer {
     const char *from, *dir;
     bool merge;       /* adapters into the base, which is in */
@@ -196,7 +194,7 @@ static void copy_tokenizer_of_run(struct transfer *t)
 {
     const struct dpt_config *c = &t->config;
     if (c->data.tokenizer == DPT_TOKENIZER_HF)
-        add_copy(t, c->data.tokenizer_json, TOKENIZER_JSON, "data.tokenizer_json");
+        add_copy(t, c->data.tokenizer_json, DPT_TOKENIZER_JSON, "data.tokenizer_json");
     if (c->data.tokenizer != DPT_TOKENIZER_GPT2)
         return;
     add_copy(t, c->data.vocab_bpe, "merges.txt", "data.vocab_bpe");
@@ -209,7 +207,7 @@ static enum dpt_status take_text_of_folder(struct transfer *t, const char *folde
                                            struct dpt_err *err)
 {
     static const char *const names[] = {
-        TOKENIZER_JSON,      "tokenizer_config.json", "special_tokens_map.json",
+        DPT_TOKENIZER_JSON,  "tokenizer_config.json", "special_tokens_map.json",
         "added_tokens.json", "chat_template.jinja",   "vocab.json",
         "merges.txt",        "tokenizer.model",       "generation_config.json"};
     char path[DPT_CONFIG_PATH_BYTES];
@@ -222,45 +220,8 @@ static enum dpt_status take_text_of_folder(struct transfer *t, const char *folde
     return dpt_fs_exists(path) ? dpt_hf_config_tokens(path, &t->tokens, err) : DPT_OK;
 }
 
-static enum dpt_status same_file(const char *a, const char *b, bool *ret, struct dpt_err *err)
-{
-    char *text[2];
-    size_t bytes[2];
-    DPT_TRY(dpt_fs_read_file(a, DPT_TOKENIZER_JSON_BYTES_MAX, &text[0], &bytes[0], err));
-    enum dpt_status status =
-        dpt_fs_read_file(b, DPT_TOKENIZER_JSON_BYTES_MAX, &text[1], &bytes[1], err);
-    if (status == DPT_OK) {
-        *ret = bytes[0] == bytes[1] && memcmp(text[0], text[1], bytes[0]) == 0;
-        free(text[1]);
-    }
-    free(text[0]);
-    return status;
-}
-
-/* Whether the run's tokens are those of the folder's tokenizer, as far as the run's config tells.
- * The config of a run on shards need not name the tokenizer: then the tokens are the folder's,
- * since its weights fit no others. */
-static enum dpt_status has_tokens_of_folder(const struct transfer *t, const char *folder, bool *ret,
-                                            struct dpt_err *err)
-{
-    const struct dpt_config *c = &t->config;
-    char path[DPT_CONFIG_PATH_BYTES];
-    DPT_TRY(dpt_fs_join(folder, TOKENIZER_JSON, path, sizeof path, err));
-    *ret = true;
-    if (!dpt_fs_exists(path))
-        return DPT_OK;
-    if (c->data.tokenizer == DPT_TOKENIZER_BYTES)
-        *ret = c->data.kind == DPT_DATA_TOKENS;
-    else if (c->data.tokenizer == DPT_TOKENIZER_GPT2)
-        *ret = !c->data.any_vocab;
-    else if (dpt_fs_exists(c->data.tokenizer_json))
-        return same_file(c->data.tokenizer_json, path, ret, err);
-    return DPT_OK;
-}
-
-/* The same from the folder that a run began from, which may be gone: the user asked for the
- * weights.
- */
+/* The same from the folder that a run began from, unless the run's tokens are others. It may be
+ * gone: the user asked for the weights. */
 static enum dpt_status take_text_of_origin(struct transfer *t, const char *folder,
                                            struct dpt_err *err)
 {
@@ -275,7 +236,7 @@ static enum dpt_status take_text_of_origin(struct transfer *t, const char *folde
                       folder);
         return DPT_OK;
     }
-    DPT_TRY(has_tokens_of_folder(t, folder, &same, err));
+    DPT_TRY(dpt_tokenizer_is_of_folder(&t->config, folder, &same, err));
     return same ? take_text_of_folder(t, folder, err) : DPT_OK;
 }
 

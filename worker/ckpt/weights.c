@@ -5,7 +5,6 @@
 #include "checkpoint/checkpoint.h"
 #include "worker/ckpt/open.h"
 #include "worker/data/tokenizer.h"
-#include "worker/model/hf_config.h"
 #include "worker/weights/merged.h"
 #include "worker/weights/published.h"
 
@@ -16,6 +15,7 @@
 
 struct dpt_ckpt_weights {
     char folder[PATH_MAX];    /* Hugging Face's; "": none */
+    char origin[PATH_MAX];    /* of a checkpoint's run: where its weights came from; "": drawn */
     struct dpt_config config; /* of the whole model; */
     struct dpt_config saved;  /* of the checkpoint */
     struct dpt_checkpoint *checkpoint;
@@ -33,13 +33,11 @@ static enum dpt_status refuse_labels(const char *path, struct dpt_err *err)
 /* ---- of a checkpoint ---- */
 
 /* Adapters are merged into their base; the config is then that of the whole model. */
-static enum dpt_status open_merged(struct dpt_ckpt_weights *w, const char *base,
-                                   struct dpt_err *err)
+static enum dpt_status open_merged(struct dpt_ckpt_weights *w, struct dpt_err *err)
 {
     if (w->saved.train.lora.rank == 0)
         return DPT_OK;
-    DPT_TRY(dpt_merged_open(&w->saved, base ? base : w->saved.model.init_from, w->checkpoint,
-                            &w->merged, err));
+    DPT_TRY(dpt_merged_open(&w->saved, w->origin, w->checkpoint, &w->merged, err));
     w->config.train.lora.rank = 0;
     return DPT_OK;
 }
@@ -55,7 +53,10 @@ static enum dpt_status open_checkpoint(struct dpt_ckpt_weights *w, const char *p
     if (w->saved.model.labels > 0)
         return refuse_labels(path, err);
     w->config = w->saved;
-    return open_merged(w, base, err);
+    const char *origin = base ? base : w->saved.model.init_from;
+    if (snprintf(w->origin, sizeof w->origin, "%s", origin) >= (int)sizeof w->origin)
+        return dpt_fail(err, DPT_EINVAL, "the path of the base is too long");
+    return open_merged(w, err);
 }
 
 static enum dpt_status read_merged(struct dpt_ckpt_weights *w, const struct dpt_model *model,
@@ -186,6 +187,19 @@ void dpt_ckpt_weights_close(struct dpt_ckpt_weights **weights)
 int64_t dpt_ckpt_weights_step(const struct dpt_ckpt_weights *weights)
 {
     return weights->checkpoint ? dpt_checkpoint_get_state(weights->checkpoint)->step : -1;
+}
+
+enum dpt_status dpt_ckpt_weights_ends(const struct dpt_ckpt_weights *weights,
+                                      struct dpt_hf_ends *ret, struct dpt_err *err)
+{
+    bool same;
+    ret->n = 0;
+    if (!weights->checkpoint)
+        return dpt_ckpt_of_folder(dpt_hf_config_ends(weights->folder, ret, err));
+    if (weights->origin[0] == '\0' || !dpt_fs_exists(weights->origin))
+        return DPT_OK;
+    DPT_TRY(dpt_tokenizer_is_of_folder(&weights->saved, weights->origin, &same, err));
+    return same ? dpt_hf_config_ends(weights->origin, ret, err) : DPT_OK;
 }
 
 enum dpt_status dpt_ckpt_weights_read(struct dpt_ckpt_weights *weights,

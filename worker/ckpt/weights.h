@@ -4,6 +4,7 @@
 #define DPT_WORKER_CKPT_WEIGHTS_H
 
 #include "base/config.h"
+#include "worker/model/hf_config.h"
 #include "worker/model/model.h"
 
 struct dpt_ckpt_weights;
@@ -25,6 +26,12 @@ void dpt_ckpt_weights_close(struct dpt_ckpt_weights **weights);
 
 /* The step of the checkpoint; -1: the weights are a folder's. */
 int64_t dpt_ckpt_weights_step(const struct dpt_ckpt_weights *weights);
+
+/* The tokens that end a text: those of the folder (dpt_hf_config_ends); of a checkpoint those of
+ * the folder that its run began from, if that is there and the run's tokens are the folder's. n 0:
+ * none is named. Errors as of dpt_hf_config_ends. */
+DPT_MUST_USE enum dpt_status dpt_ckpt_weights_ends(const struct dpt_ckpt_weights *weights,
+                                                   struct dpt_hf_ends *ret, struct dpt_err *err);
 
 /* Reads all weights, once, to `flat`, of dpt_model_flat_numel elements. The model is that of
  * *ret_config; its context may differ if dpt_model_takes_any_context. Errors name the file and the

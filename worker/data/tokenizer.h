@@ -49,6 +49,16 @@ DPT_MUST_USE enum dpt_status dpt_vocab_open(const struct dpt_vocab_options *opti
                                             struct dpt_vocab **ret, struct dpt_err *err);
 void dpt_vocab_close(struct dpt_vocab **vocab);
 
+#define DPT_TOKENIZER_JSON "tokenizer.json" /* in a Hugging Face folder */
+
+/* Whether the config's tokens are those of `folder`'s tokenizer.json, as far as the config tells:
+ * true where the folder has no such file. The config of a run on shards need not name the
+ * tokenizer: then the tokens are the folder's, since its weights fit no others. Of a config's
+ * tokenizer.json the bytes are compared, if it is there. */
+DPT_MUST_USE enum dpt_status dpt_tokenizer_is_of_folder(const struct dpt_config *config,
+                                                        const char *folder, bool *ret,
+                                                        struct dpt_err *err);
+
 /* Tokens are 0 … size - 1: 256 of bytes, 50,257 of GPT-2, with the added ones of a
  * tokenizer.json. */
 int dpt_vocab_size(const struct dpt_vocab *vocab);

@@ -32,6 +32,17 @@ struct dpt_hf_tokens {
 DPT_MUST_USE enum dpt_status dpt_hf_config_tokens(const char *path, struct dpt_hf_tokens *ret,
                                                   struct dpt_err *err);
 
+/* The tokens that end a text of transformers' generate(): eos_token_id of `folder`'s
+ * generation_config.json, or, where there is no such file, of its config.json. n 0: none is named,
+ * or neither file is there. Errors as of dpt_hf_config_tokens. */
+enum { DPT_HF_ENDS_MAX = DPT_HF_TOKEN_BYTES / 2 };
+struct dpt_hf_ends {
+    int n;
+    int64_t id[DPT_HF_ENDS_MAX];
+};
+DPT_MUST_USE enum dpt_status dpt_hf_config_ends(const char *folder, struct dpt_hf_ends *ret,
+                                                struct dpt_err *err);
+
 /* Names of the labels that `path`, a config.json, has in id2label, `labels` of them; *ret NULL: it
  * has none. Owned by the caller: dpt_fs_list_free. DPT_ECONFIG: id2label has no name of one of the
  * labels; the line names the file and the label. */

@@ -86,6 +86,41 @@ enum dpt_status dpt_hf_config_tokens(const char *path, struct dpt_hf_tokens *ret
     return status;
 }
 
+/* Of "[2,7]" or "2". */
+static enum dpt_status parse_ends(const char *text, struct dpt_hf_ends *ret, struct dpt_err *err)
+{
+    json_t *ids = json_loads(text, JSON_DECODE_ANY, NULL);
+    if (!ids)
+        return dpt_fail(err, DPT_ENOMEM, "tokens that end a text: out of memory");
+    if (json_is_integer(ids))
+        ret->id[ret->n++] = json_integer_value(ids);
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        DPT_ASSERT(ret->n < DPT_HF_ENDS_MAX); /* the text is too short for more */
+        ret->id[ret->n++] = json_integer_value(json_array_get(ids, i));
+    }
+    json_decref(ids);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_hf_config_ends(const char *folder, struct dpt_hf_ends *ret, struct dpt_err *err)
+{
+    static const char *const names[] = {"generation_config.json", "config.json"};
+    struct dpt_hf_ends ends = {.n = 0};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[DPT_CONFIG_PATH_BYTES];
+        struct dpt_hf_tokens tokens;
+        DPT_TRY(dpt_fs_join(folder, names[i], path, sizeof path, err));
+        if (!dpt_fs_exists(path))
+            continue;
+        DPT_TRY(dpt_hf_config_tokens(path, &tokens, err));
+        if (tokens.eos[0] != '\0')
+            DPT_TRY(parse_ends(tokens.eos, &ends, err));
+        break;
+    }
+    *ret = ends;
+    return DPT_OK;
+}
+
 bool dpt_hf_tokens_write(const struct dpt_hf_tokens *tokens, bool pad, json_t *root)
 {
     for (int i = 0; i < N_SPECIALS; i++) {
