@@ -1,12 +1,14 @@
 """model.init_from: a run begins from the weights of a Hugging Face folder."""
 
 import json
+import shutil
 
 import pytest
 
 import hf_folder
 from cluster import ROOT
 
+RECORDED = ROOT / "tests" / "worker" / "data" / "recorded"
 FAMILIES = {"gpt2": (hf_folder.GPT2, hf_folder.gpt2_shapes()), "llama": (hf_folder.LLAMA, hf_folder.llama_shapes())}
 STANDING_STILL = {"train.steps": 1, "optimizer.lr": 0, "optimizer.min_lr": 0, "optimizer.warmup_steps": 0}
 
@@ -212,6 +214,42 @@ def test_text_without_a_tokenizer(make_cluster, slow, tmp_path, config):
             "names their tokenizer; set data.tokenizer: hf and data.tokenizer_json: ")
     worker = start(make_cluster("bytes", sets=STANDING_STILL), config, folder, sets={"data.tokenizer": "bytes"})
     assert worker.wait(60 * slow) == 0, worker.log_tail()
+
+
+def test_another_tokenizer(make_cluster, slow, tmp_path, config):
+    """One that the weights do not know is told, and one that does not fit them is refused: both are named."""
+    settings, shapes = FAMILIES["llama"]
+
+    def folder(name, tokens):
+        more = {**shapes, "model.embed_tokens.weight": [tokens, 64]}
+        made = hf_folder.write(tmp_path / name, {**settings, "vocab_size": tokens}, hf_folder.draw(more, "F32"))
+        shutil.copy(RECORDED / "hf_llama3.json", made / "tokenizer.json")
+        return made
+
+    def run(name, folder, **sets):
+        return start(make_cluster(name, sets=STANDING_STILL), config, folder,
+                     sets={f"data.{key}": value for key, value in sets.items()})
+
+    def told(worker):
+        assert worker.wait(60 * slow) == 0, worker.log_tail()
+        return [line for line in worker.log().splitlines() if "is another tokenizer than" in line]
+
+    known, mine = folder("known", 700), tmp_path / "mine.json"
+    own = f"'{known}/tokenizer.json' of model.init_from"
+    of_gpt2 = {"tokenizer": "gpt2", "any_vocab": "true", "vocab_bpe": RECORDED / "tiny.bpe",
+               "encoder_json": RECORDED / "tiny.json"}
+    shutil.copy(RECORDED / "hf_llama3.json", mine)
+    assert told(run("same", known, tokenizer="hf", tokenizer_json=mine)) == []
+    mine.write_text(mine.read_text() + "\n")
+    for name, sets, said in (("file", {"tokenizer": "hf", "tokenizer_json": mine}, f"data.tokenizer_json ('{mine}')"),
+                             ("bytes", {"tokenizer": "bytes"}, "data.tokenizer: bytes"),
+                             ("gpt2", of_gpt2, f"data.encoder_json ('{RECORDED}/tiny.json')")):
+        (line,) = told(run(name, known, **sets))
+        assert f"{said} is another tokenizer than {own}, whose tokens the weights know: unless that is meant" in line
+    small = folder("small", 300)
+    refused(run("large", small, tokenizer="hf", tokenizer_json=mine), slow,
+            f"and the weights of model.init_from ('{small}') a vocabulary of 300: it is not their tokenizer; set "
+            f"data.tokenizer: hf and data.tokenizer_json: {small}/tokenizer.json")
 
 
 def test_a_name_of_the_hub(make_cluster, slow, config):

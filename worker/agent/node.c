@@ -224,6 +224,8 @@ static enum dpt_status fill_node(struct dpt_node *node, enum dpt_node_source sou
         DPT_TRY(dpt_origin_check(config, err));
     DPT_TRY(dpt_origin_note_base(config, err));
     DPT_TRY(dpt_data_digest(config, &node->data, err));
+    if (source != DPT_NODE_FROM_SERVER) /* after the data, whose vocabulary must fit the model */
+        DPT_TRY(dpt_origin_compare_tokenizer(config, err));
     if (!config->train.eval_only)
         DPT_TRY(dpt_config_count_epochs(config, node->data.train_samples, err));
     DPT_TRY(write_config(node, err));

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
+#include "worker/data/tokenizer.h"
 #include "worker/model/hf_config.h"
 #include "worker/weights/published.h"
 
@@ -99,15 +100,23 @@ static void say_fresh(const struct dpt_config *config, const struct dpt_model *m
                     dpt_model_labels(model));
 }
 
+/* Whether the run begins from the folder: it has no checkpoint to go on from. */
+static enum dpt_status begins_there(const struct dpt_config *config, bool *ret, struct dpt_err *err)
+{
+    int64_t step = -1;
+    if (config->model.init_from[0] != '\0')
+        DPT_TRY(newest_step(config, &step, err));
+    *ret = config->model.init_from[0] != '\0' && step < 0;
+    return DPT_OK;
+}
+
 enum dpt_status dpt_origin_check(const struct dpt_config *config, struct dpt_err *err)
 {
     struct dpt_model *model = NULL;
     struct dpt_published *weights = NULL;
-    int64_t step;
-    if (config->model.init_from[0] == '\0')
-        return DPT_OK;
-    DPT_TRY(newest_step(config, &step, err));
-    if (step >= 0)
+    bool begins;
+    DPT_TRY(begins_there(config, &begins, err));
+    if (!begins)
         return DPT_OK;
     DPT_TRY(dpt_model_create(config, &model, err));
     const enum dpt_status status =
@@ -119,6 +128,35 @@ enum dpt_status dpt_origin_check(const struct dpt_config *config, struct dpt_err
     dpt_published_close(&weights);
     dpt_model_destroy(&model);
     return status;
+}
+
+/* "data.tokenizer_json ('FILE')". */
+static void name_tokenizer(const struct dpt_config *config, char *ret, size_t bytes)
+{
+    if (config->data.tokenizer == DPT_TOKENIZER_BYTES)
+        (void)snprintf(ret, bytes, "data.tokenizer: bytes");
+    else if (config->data.tokenizer == DPT_TOKENIZER_GPT2)
+        (void)snprintf(ret, bytes, "data.encoder_json ('%s')", config->data.encoder_json);
+    else
+        (void)snprintf(ret, bytes, "data.tokenizer_json ('%s')", config->data.tokenizer_json);
+}
+
+enum dpt_status dpt_origin_compare_tokenizer(const struct dpt_config *config, struct dpt_err *err)
+{
+    char mine[DPT_CONFIG_PATH_BYTES + 32];
+    bool begins, same;
+    DPT_TRY(begins_there(config, &begins, err));
+    if (!begins || dpt_config_reads_images(config))
+        return DPT_OK;
+    DPT_TRY(refuse(dpt_tokenizer_is_of_folder(config, config->model.init_from, &same, err), err));
+    name_tokenizer(config, mine, sizeof mine);
+    if (!same)
+        dpt_log(DPT_LOG_WARN,
+                "%s is another tokenizer than '%s/" DPT_TOKENIZER_JSON
+                "' of model.init_from, whose tokens the weights know: unless that is meant, set "
+                "data.tokenizer: hf and data.tokenizer_json: %s/" DPT_TOKENIZER_JSON,
+                mine, config->model.init_from, config->model.init_from);
+    return DPT_OK;
 }
 
 enum dpt_status dpt_origin_note_base(struct dpt_config *config, struct dpt_err *err)

@@ -18,6 +18,12 @@ DPT_MUST_USE enum dpt_status dpt_origin_sizes(const struct dpt_config *written,
  * file and tensor. */
 DPT_MUST_USE enum dpt_status dpt_origin_check(const struct dpt_config *config, struct dpt_err *err);
 
+/* One warning in the log if the run's tokens are not those of the folder's tokenizer
+ * (dpt_tokenizer_is_of_folder), which may be meant. Does nothing where dpt_origin_check does
+ * nothing, and for images. DPT_ECONFIG: a tokenizer's file cannot be read. */
+DPT_MUST_USE enum dpt_status dpt_origin_compare_tokenizer(const struct dpt_config *config,
+                                                          struct dpt_err *err);
+
 /* With train.lora: hashes all weights in the folder and notes the hash in the config
  * (dpt_config_note_base). Without train.lora it does nothing. DPT_ECONFIG: the folder cannot be
  * read, or the config has another hash. */

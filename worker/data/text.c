@@ -32,6 +32,22 @@ static enum dpt_status encode(const struct dpt_vocab *vocab, const char *path, c
     return status;
 }
 
+/* The size of published weights cannot be set: the tokenizer is the wrong one. */
+static enum dpt_status refuse_size(const struct dpt_config *config, const char *file, int size,
+                                   struct dpt_err *err)
+{
+    const char *folder = config->model.init_from;
+    if (folder[0] != '\0')
+        return dpt_fail(err, DPT_ECONFIG,
+                        "'%s' has %d tokens, and the weights of model.init_from ('%s') a "
+                        "vocabulary of %d: it is not their tokenizer; set data.tokenizer: hf and "
+                        "data.tokenizer_json: %s/" DPT_TOKENIZER_JSON,
+                        file, size, folder, config->model.vocab, folder);
+    return dpt_fail(err, DPT_ECONFIG,
+                    "model.vocab is %d, the tokens of '%s' need %d at least; set model.vocab: %d",
+                    config->model.vocab, file, size, size);
+}
+
 enum dpt_status dpt_text_open_vocab(const struct dpt_config *config, struct dpt_vocab **ret,
                                     struct dpt_err *err)
 {
@@ -47,10 +63,7 @@ enum dpt_status dpt_text_open_vocab(const struct dpt_config *config, struct dpt_
     const int size = dpt_vocab_size(vocab);
     if (config->model.vocab < size) {
         dpt_vocab_close(&vocab);
-        return dpt_fail(err, DPT_ECONFIG,
-                        "model.vocab is %d, the tokens of '%s' need %d at least; set model.vocab: "
-                        "%d",
-                        config->model.vocab, file, size, size);
+        return refuse_size(config, file, size, err);
     }
     *ret = vocab;
     return DPT_OK;
