@@ -377,6 +377,35 @@ static void contradictions(void **state)
                                      "basic, bottleneck"));
 }
 
+/* The model of a text that gives way leaves nothing behind; --set still may not contradict. */
+static void over_the_text(void **state)
+{
+    (void)state;
+    static const char yaml[] = "model: {name: gpt2, n_layer: 9, n_embd: 92, dropout: 0.3}\n"
+                               "train: {seq_len: 32, steps: 7}";
+    const char *context = "model.context=200", *layers = "model.n_layer=3";
+    struct dpt_config_said said;
+    struct dpt_config config;
+    assert_int_equal(read_text("{" LLAMA "}", &said), DPT_OK);
+    said.over_text = true;
+    config = config_of(yaml, &said);
+    assert_string_equal(config.model.name, "llama");
+    assert_int_equal(config.model.n_layer, 2);
+    assert_int_equal(config.train.steps, 7);
+    assert_true(config.model.dropout == config_of("model: {name: llama}", NULL).model.dropout);
+    assert_int_equal(
+        dpt_config_load_said(yaml, strlen(yaml), "test", &layers, 1, &said, &config, &err),
+        DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "--set model.n_layer=3: model.n_layer: 3 contradicts '"));
+    said.binding = false; /* of a checkpoint: --set is taken */
+    assert_int_equal(
+        dpt_config_load_said(yaml, strlen(yaml), "test", &context, 1, &said, &config, &err),
+        DPT_OK);
+    assert_int_equal(config.model.context, 200);
+    said.n = 0; /* no weights: the text's own */
+    assert_int_equal(config_of(yaml, &said).model.n_layer, 9);
+}
+
 static enum dpt_status read_tokens(const char *text, struct dpt_hf_tokens *ret)
 {
     assert_int_equal(dpt_fs_write_file_atomic(path, text, strlen(text), &err), DPT_OK);
@@ -475,6 +504,58 @@ static void special_tokens_refused(void **state)
     assert_non_null(strstr(err.text, "no JSON"));
 }
 
+static void write_beside(const char *name, const char *text)
+{
+    char file[192];
+    (void)snprintf(file, sizeof file, "%s/%s", dir, name);
+    if (dpt_fs_write_file_atomic(file, text, strlen(text), &err) != DPT_OK)
+        fail_msg("%s", err.text);
+}
+
+static void check_ends(const char *want)
+{
+    struct dpt_hf_ends ends;
+    char found[128] = "";
+    size_t used = 0;
+    if (dpt_hf_config_ends(dir, &ends, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    for (int i = 0; i < ends.n; i++)
+        used += (size_t)snprintf(found + used, sizeof found - used, "%lld ", (long long)ends.id[i]);
+    assert_string_equal(found, want);
+}
+
+/* generation_config.json takes the place of config.json, whatever it names; as many ids as are
+ * read. */
+static void ends_of_a_text(void **state)
+{
+    (void)state;
+    static const char name[] = "generation_config.json";
+    struct dpt_hf_ends ends;
+    char list[DPT_HF_TOKEN_BYTES] = "[1", text[DPT_HF_TOKEN_BYTES + 32], file[192];
+    write_beside("config.json", "{\"eos_token_id\": 7}");
+    check_ends("7 ");
+    write_beside("config.json", "{\"eos_token_id\": [3, 200000]}");
+    check_ends("3 200000 ");
+    write_beside(name, "{\"eos_token_id\": 9}");
+    check_ends("9 ");
+    write_beside(name, "{\"eos_token_id\": null}");
+    check_ends("");
+    while (strlen(list) + 2 < DPT_HF_TOKEN_BYTES - 1)
+        (void)snprintf(list + strlen(list), sizeof list - strlen(list), ",1");
+    (void)snprintf(text, sizeof text, "{\"eos_token_id\": %s]}", list);
+    write_beside(name, text);
+    assert_int_equal(dpt_hf_config_ends(dir, &ends, &err), DPT_OK);
+    assert_int_equal(ends.n, DPT_HF_ENDS_MAX - 1);
+    write_beside(name, "{\"eos_token_id\": \"</s>\"}");
+    assert_int_equal(dpt_hf_config_ends(dir, &ends, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "generation_config.json': eos_token_id is "));
+    (void)snprintf(file, sizeof file, "%s/%s", dir, name);
+    assert_int_equal(remove(file), 0);
+    check_ends("3 200000 ");
+    assert_int_equal(remove(path), 0);
+    check_ends("");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -487,9 +568,11 @@ int main(void)
         cmocka_unit_test(rope_parameters),
         cmocka_unit_test(refused),
         cmocka_unit_test(contradictions),
+        cmocka_unit_test(over_the_text),
         cmocka_unit_test(label_names),
         cmocka_unit_test(special_tokens),
         cmocka_unit_test(special_tokens_refused),
+        cmocka_unit_test(ends_of_a_text),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
