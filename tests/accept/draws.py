@@ -193,8 +193,9 @@ class Drawer:
     def misspelt_key(self):
         section, dot, leaf = self.rng.choice(self.programs.keys).path.rpartition(".")
         known = {name for k in self.programs.keys for name in (k.path, k.path.partition(".")[0])}
+        dots = max(1, (section + dot).count("."))
         path = section + dot + misspell(self.rng, leaf)
-        while path in known or path.count(".") > 1 or not path.rpartition(".")[2]:
+        while path in known or path.count(".") > dots or not path.rpartition(".")[2]:
             path = section + dot + misspell(self.rng, leaf)
         how = self.rng.randrange(3)
         if how == 0:
