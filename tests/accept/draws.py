@@ -199,7 +199,7 @@ class Drawer:
             path = section + dot + misspell(self.rng, leaf)
         how = self.rng.randrange(3)
         if how == 0:
-            return self.worker(["--set", f"{path}=1"], {2}, ["unknown key|section|expected"])
+            return self.worker(["--set", f"{path}=1"], {2}, ["unknown key|section|expected|another program.s word"])
         if how == 1:
             return self.worker(["--allow-change", path], {2}, ["--allow-change: unknown key"])
         return self.worker([], {2}, [r"c\.yaml:\d+:\d+"], self.good_yaml() + f"\n{path}: 1\n".encode()
