@@ -2,6 +2,7 @@
  * durable, then reported with the checksums of what it wrote. Bytes go through one buffer, whose
  * start lies on the grid that direct writes need: what fills whole pages is written directly, the
  * ends of a run, whose pages others may share, through the page cache. */
+#include "base/finite.h"
 #include "base/fs.h"
 #include "checkpoint/attempt.h"
 #include "checkpoint/weights_hash.h"
@@ -100,26 +101,13 @@ static enum dpt_status put(struct sink *sink, const void *data, size_t bytes, st
     return DPT_OK;
 }
 
-/* An exponent of all ones: infinities and NaN. */
-static bool all_finite(const float *values, size_t n)
-{
-    const uint32_t exponent = 0x7f800000;
-    uint32_t found = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &values[i], sizeof bits);
-        found |= (bits & exponent) == exponent;
-    }
-    return found == 0;
-}
-
 /* Notes the first tensor in which a value is not finite; what is written then is never committed.
  */
 static void look_for_damage(struct sink *sink, enum dpt_kind kind,
                             const struct dpt_checkpoint_piece *piece, const float *values, size_t n)
 {
     static const char *const what[DPT_KIND_COUNT] = {"", "first moment of ", "second moment of "};
-    if (!sink->part->not_finite[0] && !all_finite(values, n))
+    if (!sink->part->not_finite[0] && !dpt_all_finite(values, n))
         (void)snprintf(sink->part->not_finite, sizeof sink->part->not_finite, "%stensor '%.80s'",
                        what[kind], sink->spec->tensors[piece->tensor].name);
 }
