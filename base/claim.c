@@ -229,7 +229,7 @@ enum dpt_status dpt_claim_look(const char *dir, struct dpt_claim_seen *ret, stru
         if (status == DPT_ENOENT) /* taken over in between */
             continue;
         if (status != DPT_OK)
-            return dpt_fail(err, status, "%s", why.text);
+            return dpt_pass(err, &why);
         seen.readable = bytes == DPT_CLAIM_RECORD_BYTES && parse_record(text, &seen.record);
         seen.digest = dpt_hash128(text, bytes).lo;
         DPT_TRY(path_of(dir, seen.number, ".shared", path, err));
@@ -387,7 +387,7 @@ static enum dpt_status take_again(const char *dir, int64_t number,
     struct dpt_err why;
     const enum dpt_status status = dpt_claim_take(dir, number, record, &why);
     if (status != DPT_OK && status != DPT_EEXIST)
-        return dpt_fail(err, status, "%s", why.text);
+        return dpt_pass(err, &why);
     if (status == DPT_OK)
         return DPT_OK;
     DPT_TRY(dpt_claim_look(dir, &seen, err));
@@ -462,7 +462,7 @@ enum dpt_status dpt_claim_check(const char *dir, int64_t number, const char *tok
     if (status == DPT_ENOENT)
         return explain_absence(dir, &empty, err);
     if (status != DPT_OK)
-        return dpt_fail(err, status, "%s", why.text);
+        return dpt_pass(err, &why);
     seen.readable = bytes == DPT_CLAIM_RECORD_BYTES && parse_record(text, &seen.record);
     if (is_anothers(&seen, token))
         return fail_superseded(dir, &seen, err);

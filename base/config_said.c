@@ -12,7 +12,7 @@ static enum dpt_status parse_value(const struct dpt_config_said *said,
     DPT_TRY(dpt_yaml_parse(of->value, strlen(of->value), said->source, key->path, &yaml, err));
     enum dpt_status status = dpt_config_key_parse(key, &yaml->pair[0], config, err);
     dpt_yaml_destroy(&yaml);
-    return status == DPT_OK ? DPT_OK : dpt_wrap(err, DPT_ECONFIG, "%s: %s", said->source, of->name);
+    return dpt_wrap(err, status == DPT_OK ? DPT_OK : DPT_ECONFIG, "%s: %s", said->source, of->name);
 }
 
 static enum dpt_status compare(const struct dpt_config_load *load,

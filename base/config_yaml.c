@@ -70,7 +70,7 @@ static enum dpt_status parser_error(const struct walk *walk)
     const char *problem = parser->problem ? parser->problem : "not YAML";
     char octets[96];
     if (parser->error == YAML_MEMORY_ERROR)
-        return dpt_fail(walk->err, DPT_ENOMEM, "parse '%s': out of memory", walk->source);
+        return dpt_fail_nomem(walk->err, "parse '%s'", walk->source);
     if (parser->error == YAML_READER_ERROR) {
         (void)snprintf(octets, sizeof octets, "%s; a config is UTF-8", problem);
         return refuse_at_byte(walk, parser->problem_offset, octets);
@@ -153,7 +153,7 @@ static enum dpt_status add_value(struct walk *walk, struct dpt_yaml_pair *pair,
                       "more than %d values", DPT_YAML_VALUES_MAX);
     char *copy = strdup(text);
     if (!copy)
-        return dpt_fail(walk->err, DPT_ENOMEM, "parse '%s': out of memory", walk->source);
+        return dpt_fail_nomem(walk->err, "parse '%s'", walk->source);
     yaml->value[yaml->n_values++] = (struct dpt_yaml_value){
         .text = copy,
         .plain = event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE,
@@ -308,7 +308,7 @@ enum dpt_status dpt_yaml_parse(const char *text, size_t bytes, const char *sourc
     walk.yaml = calloc(1, sizeof *walk.yaml);
     if (!walk.yaml || !yaml_parser_initialize(&walk.parser)) {
         free(walk.yaml);
-        return dpt_fail(err, DPT_ENOMEM, "parse '%s': out of memory", source);
+        return dpt_fail_nomem(err, "parse '%s'", source);
     }
     yaml_parser_set_encoding(&walk.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&walk.parser, (const unsigned char *)(bytes > 0 ? text : ""),

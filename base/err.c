@@ -81,9 +81,23 @@ enum dpt_status dpt_fail_errno(struct dpt_err *err, int saved_errno, const char 
     return status;
 }
 
+enum dpt_status dpt_fail_nomem(struct dpt_err *err, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    (void)dpt_vfail(err, DPT_ENOMEM, fmt, ap);
+    va_end(ap);
+    if (err) {
+        const size_t used = strlen(err->text);
+        (void)snprintf(err->text + used, sizeof err->text - used, ": %s",
+                       dpt_status_text(DPT_ENOMEM));
+    }
+    return DPT_ENOMEM;
+}
+
 enum dpt_status dpt_wrap(struct dpt_err *err, enum dpt_status status, const char *fmt, ...)
 {
-    if (!err)
+    if (!err || status == DPT_OK)
         return status;
     char inner[DPT_ERR_TEXT_BYTES];
     const int saved_errno = err->saved_errno;

@@ -1,10 +1,18 @@
 /* Status codes and errors with context.
  *
- * Every fallible function returns an `enum dpt_status`, which may not be ignored, and takes a
- * `struct dpt_err *err` last. On failure it fills `err` (when not NULL) through dpt_fail and leaves
- * its `ret_` outputs untouched. Context is added once, at the boundary where it is known: what was
- * attempted, where, why, and what the reader can do. Foreign errors (errno, ZeroMQ, oneDNN) are
- * translated in the function that called the foreign library. */
+ * Every function that can fail returns an `enum dpt_status`, which may not be ignored, and takes a
+ * `struct dpt_err *err` last. On failure it fills *err (if err is not NULL) and leaves its `ret_`
+ * outputs untouched. An error has one of four sources, and each has one function:
+ *
+ *     return dpt_fail(err, DPT_ECORRUPT, "'%s' has no header", path);     a rule of ours
+ *     return dpt_fail_errno(err, errno, "open '%s'", path);               the system
+ *     return dpt_fail_nomem(err, "index of '%s'", path);                  an allocation
+ *     return dpt_wrap(err, read_header(path, err), "data.train");         a function called here
+ *
+ * dpt_wrap adds context at a boundary, once: the caller knows what was attempted where the callee
+ * knew the detail only. It leaves success alone. A caller that may recover from a failure gives the
+ * callee a `struct dpt_err why` and passes it on with dpt_pass if it does not recover. Errors of
+ * foreign libraries (ZeroMQ, oneDNN) are translated in the function that called the library. */
 #ifndef DPT_BASE_ERR_H
 #define DPT_BASE_ERR_H
 
@@ -82,8 +90,12 @@ bool dpt_err_is_like(const struct dpt_err *a, const struct dpt_err *b);
 enum dpt_status dpt_fail_errno(struct dpt_err *err, int saved_errno, const char *fmt, ...)
     DPT_PRINTF(3, 4);
 
-/* Puts "context: " before the text already in *err (may be NULL) and returns err->status (or
- * `status`). For a boundary that knows what was attempted when the callee knew only the detail. */
+/* Fails with DPT_ENOMEM and the formatted text, which says what the memory was for, followed by
+ * ": out of memory". */
+enum dpt_status dpt_fail_nomem(struct dpt_err *err, const char *fmt, ...) DPT_PRINTF(2, 3);
+
+/* Puts the formatted text and ": " before the text in *err (may be NULL), which `status` gave, and
+ * returns `status`. With DPT_OK it does nothing else. */
 enum dpt_status dpt_wrap(struct dpt_err *err, enum dpt_status status, const char *fmt, ...)
     DPT_PRINTF(3, 4);
 

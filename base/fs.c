@@ -74,12 +74,12 @@ static enum dpt_status read_to_end(int fd, const char *path, size_t bytes_max, c
     size_t room = 4096, used = 0;
     char *text = malloc(room);
     if (!text)
-        return dpt_fail(err, DPT_ENOMEM, "read '%s': out of memory", path);
+        return dpt_fail_nomem(err, "read '%s'", path);
     for (;;) {
         if (used + 1 >= room) {
             char *more = realloc(text, room * 2);
             if (!more) {
-                status = dpt_fail(err, DPT_ENOMEM, "read '%s': out of memory", path);
+                status = dpt_fail_nomem(err, "read '%s'", path);
                 goto out;
             }
             text = more;
@@ -363,13 +363,13 @@ static enum dpt_status add_name(char ***names, size_t *n, size_t *room, const ch
         size_t more_room = *room ? *room * 2 : 16;
         char **more = realloc(*names, more_room * sizeof *more);
         if (!more)
-            return dpt_fail(err, DPT_ENOMEM, "list folder '%s': out of memory", path);
+            return dpt_fail_nomem(err, "list folder '%s'", path);
         *names = more;
         *room = more_room;
     }
     char *copy = strdup(name);
     if (!copy)
-        return dpt_fail(err, DPT_ENOMEM, "list folder '%s': out of memory", path);
+        return dpt_fail_nomem(err, "list folder '%s'", path);
     (*names)[(*n)++] = copy;
     return DPT_OK;
 }

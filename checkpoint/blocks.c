@@ -25,7 +25,7 @@ enum dpt_status dpt_blocks_open(const struct dpt_folder *folder,
     ret->block = malloc(DPT_CHECKPOINT_BLOCK_BYTES);
     if (!ret->block) {
         (void)close(fd);
-        return dpt_fail(err, DPT_ENOMEM, "read '%s': out of memory", ret->path);
+        return dpt_fail_nomem(err, "read '%s'", ret->path);
     }
     /* What was written past the page cache is read from the disk: a hint to read further ahead. */
     (void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
@@ -111,7 +111,7 @@ enum dpt_status dpt_blocks_read_file(const struct dpt_folder *folder,
     }
     text = malloc((size_t)file->bytes + 1);
     if (!text) {
-        status = dpt_fail(err, DPT_ENOMEM, "read '%s': out of memory", blocks.path);
+        status = dpt_fail_nomem(err, "read '%s'", blocks.path);
         goto out;
     }
     status = dpt_blocks_read(&blocks, 0, file->bytes, text, err);

@@ -56,7 +56,7 @@ static enum dpt_status lay_out(const struct dpt_checkpoint_tensor *tensors, int 
     files->file = calloc((size_t)n, sizeof *files->file);
     if (!first || !files->file) {
         free(first);
-        return dpt_fail(err, DPT_ENOMEM, "layout of tensor files: out of memory");
+        return dpt_fail_nomem(err, "layout of tensor files");
     }
     files->n = dpt_layout_deal(bytes, n_tensors, n, first);
     for (int i = 0; i < files->n; i++) {
@@ -82,8 +82,7 @@ enum dpt_status dpt_files_init(const struct dpt_checkpoint_tensor *tensors, int 
     int64_t *bytes = malloc((size_t)n_tensors * sizeof *bytes);
     ret->tensor = calloc((size_t)n_tensors, sizeof *ret->tensor);
     enum dpt_status status =
-        bytes && ret->tensor ? DPT_OK
-                             : dpt_fail(err, DPT_ENOMEM, "layout of tensor files: out of memory");
+        bytes && ret->tensor ? DPT_OK : dpt_fail_nomem(err, "layout of tensor files");
     if (status == DPT_OK)
         status = measure(tensors, n_tensors, ret, bytes, &total, err);
     if (status == DPT_OK)

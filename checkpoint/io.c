@@ -279,7 +279,7 @@ enum dpt_status dpt_io_read_small(const struct dpt_folder *folder, const char *n
     }
     text = malloc((size_t)bytes + 1);
     if (!text) {
-        status = dpt_fail(err, DPT_ENOMEM, "read '%s': out of memory", path);
+        status = dpt_fail_nomem(err, "read '%s'", path);
         goto out;
     }
     status = dpt_fs_pread_all(fd, text, (size_t)bytes, 0, path, err);

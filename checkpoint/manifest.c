@@ -32,7 +32,7 @@ static enum dpt_status grow(void **list, int64_t n, int64_t *room, size_t bytes,
     const int64_t more_room = *room > 0 ? *room * 2 : 16;
     void *more = realloc(*list, (size_t)more_room * bytes);
     if (!more)
-        return dpt_fail(err, DPT_ENOMEM, "list of checkpoint files: out of memory");
+        return dpt_fail_nomem(err, "list of checkpoint files");
     *list = more;
     *room = more_room;
     return DPT_OK;
@@ -62,7 +62,7 @@ enum dpt_status dpt_manifest_add(struct dpt_manifest *manifest, const char *name
     DPT_ASSERT(file);
     file->name = strdup(name);
     if (!file->name)
-        return dpt_fail(err, DPT_ENOMEM, "list of checkpoint files: out of memory");
+        return dpt_fail_nomem(err, "list of checkpoint files");
     file->first = first;
     manifest->n_files++;
     *ret = file;

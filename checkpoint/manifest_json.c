@@ -127,7 +127,7 @@ enum dpt_status dpt_manifest_print(const struct dpt_manifest *manifest, char **r
     char *line = text ? realloc(text, bytes + 2) : NULL;
     if (!line) {
         free(text);
-        return dpt_fail(err, DPT_ENOMEM, "list of checkpoint files: out of memory");
+        return dpt_fail_nomem(err, "list of checkpoint files");
     }
     line[bytes++] = '\n';
     line[bytes] = '\0';
@@ -170,7 +170,7 @@ static enum dpt_status parse_crcs(const char *hex, const char *what, struct dpt_
 {
     file->crc = malloc((size_t)(file->n_crc ? file->n_crc : 1) * sizeof *file->crc);
     if (!file->crc)
-        return dpt_fail(err, DPT_ENOMEM, "'%s': out of memory", what);
+        return dpt_fail_nomem(err, "'%s'", what);
     file->crc_room = file->n_crc;
     for (int64_t i = 0; i < file->n_crc; i++)
         if (!parse_crc(hex + i * 8, &file->crc[i]))

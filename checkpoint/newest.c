@@ -121,7 +121,7 @@ enum dpt_status dpt_whole_steps(const struct dpt_folder *dir, int64_t **ret_step
     int64_t *steps = malloc((n_names ? n_names : 1) * sizeof *steps);
     if (!steps) {
         dpt_fs_list_free(&names, n_names);
-        return dpt_fail(err, DPT_ENOMEM, "list of checkpoints: out of memory");
+        return dpt_fail_nomem(err, "list of checkpoints");
     }
     for (size_t i = 0; status == DPT_OK && i < n_names; i++) {
         if (!dpt_name_parse_step(names[i], &steps[n]) &&

@@ -227,8 +227,7 @@ enum dpt_status dpt_parts_weights_hash(const struct dpt_checkpoint_spec *spec,
     struct read_back r = {.spec = spec, .attempt = attempt, .joined = joined, .file = -1};
     struct block_hash *blocks = calloc((size_t)n + 1, sizeof *blocks);
     r.values = malloc(DPT_WEIGHTS_HASH_BLOCK * sizeof *r.values);
-    enum dpt_status status =
-        blocks && r.values ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "weights hash: out of memory");
+    enum dpt_status status = blocks && r.values ? DPT_OK : dpt_fail_nomem(err, "weights hash");
     if (status == DPT_OK)
         status = gather_hashes(joined, blocks, n, err);
     if (status == DPT_OK)

@@ -186,7 +186,7 @@ enum dpt_status dpt_whole_prune(const struct dpt_folder *dir, int64_t newest,
     struct candidate *candidates = calloc(n + 1, sizeof *candidates);
     bool *taken = calloc(n + 1, sizeof *taken);
     if (!candidates || !taken)
-        status = dpt_fail(err, DPT_ENOMEM, "list of checkpoints: out of memory");
+        status = dpt_fail_nomem(err, "list of checkpoints");
     for (size_t i = 0; status == DPT_OK && i < n; i++)
         candidates[i].step = steps[i];
     if (status == DPT_OK)

@@ -55,7 +55,7 @@ static enum dpt_status read_header(const struct dpt_folder *folder,
     if (status == DPT_OK) {
         json = malloc(n);
         status = json ? dpt_blocks_read(&blocks, sizeof length, (int64_t)n, json, err)
-                      : dpt_fail(err, DPT_ENOMEM, "read '%s': out of memory", blocks.path);
+                      : dpt_fail_nomem(err, "read '%s'", blocks.path);
     }
     if (status == DPT_OK)
         status = dpt_safetensors_parse(json, n, file->file->bytes, blocks.path, &file->header, err);
@@ -70,7 +70,7 @@ static enum dpt_status read_headers(struct dpt_checkpoint *checkpoint, struct dp
     int n_of;
     checkpoint->files = calloc((size_t)manifest->n_files + 1, sizeof *checkpoint->files);
     if (!checkpoint->files)
-        return dpt_fail(err, DPT_ENOMEM, "open checkpoint: out of memory");
+        return dpt_fail_nomem(err, "open checkpoint");
     for (int i = 0; i < manifest->n_files; i++) {
         struct dpt_checkpoint_file *file = &checkpoint->files[checkpoint->n_files];
         if (!dpt_name_parse_tensors(manifest->files[i].name, &file->kind, &file->number, &n_of))
@@ -89,7 +89,7 @@ static enum dpt_status index_tensors(struct dpt_checkpoint *checkpoint, struct d
 {
     checkpoint->tensors = calloc((size_t)checkpoint->n_tensors + 1, sizeof *checkpoint->tensors);
     if (!checkpoint->tensors)
-        return dpt_fail(err, DPT_ENOMEM, "open checkpoint: out of memory");
+        return dpt_fail_nomem(err, "open checkpoint");
     int n = 0;
     for (int f = 0; f < checkpoint->n_files; f++) {
         const struct dpt_checkpoint_file *file = &checkpoint->files[f];
@@ -118,7 +118,7 @@ enum dpt_status dpt_checkpoint_open_named(const char *dir, int64_t step, enum dp
     struct dpt_folder parent = DPT_FOLDER_CLOSED;
     struct dpt_checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
     if (!checkpoint)
-        return dpt_fail(err, DPT_ENOMEM, "open checkpoint: out of memory");
+        return dpt_fail_nomem(err, "open checkpoint");
     checkpoint->folder.fd = -1;
     enum dpt_status status = dpt_folder_open(dir, &parent, err);
     if (status == DPT_OK)
@@ -268,8 +268,7 @@ enum dpt_status dpt_checkpoint_read(struct dpt_checkpoint *checkpoint,
                                     struct dpt_err *err)
 {
     struct dpt_checkpoint_piece *pieces = calloc((size_t)n_tensors + 1, sizeof *pieces);
-    enum dpt_status status =
-        pieces ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "read checkpoint: out of memory");
+    enum dpt_status status = pieces ? DPT_OK : dpt_fail_nomem(err, "read checkpoint");
     for (int i = 0; status == DPT_OK && i < n_tensors; i++) {
         int64_t bytes = 0;
         status = dpt_tensor_bytes(&tensors[i], &bytes, err);

@@ -90,7 +90,7 @@ static enum dpt_status print_entry(json_t *root, const struct dpt_checkpoint_ten
     return DPT_OK;
 no_memory:
     json_decref(shape);
-    return dpt_fail(err, DPT_ENOMEM, "header of tensor files: out of memory");
+    return dpt_fail_nomem(err, "header of tensor files");
 }
 
 /* Length, JSON, blanks up to the alignment. */
@@ -104,7 +104,7 @@ static enum dpt_status frame(const char *json, char **ret_head, size_t *ret_byte
         return dpt_fail(err, DPT_EOVERFLOW, "header of tensor files: %zu bytes are too many", n);
     char *head = malloc(total);
     if (!head)
-        return dpt_fail(err, DPT_ENOMEM, "header of tensor files: out of memory");
+        return dpt_fail_nomem(err, "header of tensor files");
     struct dpt_writer writer;
     dpt_writer_init(&writer, head, total);
     dpt_writer_u64(&writer, total - DPT_SAFETENSORS_LENGTH_BYTES);
@@ -128,7 +128,7 @@ enum dpt_status dpt_safetensors_print(const struct dpt_checkpoint_tensor *tensor
     if (status == DPT_OK) {
         json = root ? json_dumps(root, JSON_COMPACT) : NULL;
         status = json ? frame(json, ret_head, ret_bytes, err)
-                      : dpt_fail(err, DPT_ENOMEM, "header of tensor files: out of memory");
+                      : dpt_fail_nomem(err, "header of tensor files");
     }
     free(json);
     json_decref(root);
@@ -200,7 +200,7 @@ static enum dpt_status parse_entry(const char *name, json_t *value, int64_t data
     entry->end = data + end;
     entry->name = strdup(name);
     if (!entry->name)
-        return dpt_fail(err, DPT_ENOMEM, "'%s': out of memory", what);
+        return dpt_fail_nomem(err, "'%s'", what);
     return parse_shape(shape, entry, what, err);
 }
 
@@ -240,7 +240,7 @@ static enum dpt_status parse_root(json_t *root, int64_t data, int64_t file_bytes
                         DPT_CHECKPOINT_TENSORS_MAX);
     header->entries = calloc(n ? n : 1, sizeof *header->entries);
     if (!header->entries)
-        return dpt_fail(err, DPT_ENOMEM, "'%s': out of memory", what);
+        return dpt_fail_nomem(err, "'%s'", what);
     for (void *it = json_object_iter(root); it; it = json_object_iter_next(root, it)) {
         const char *name = json_object_iter_key(it);
         json_t *value = json_object_iter_value(it);

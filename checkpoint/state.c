@@ -80,14 +80,14 @@ enum dpt_status dpt_state_print(const struct dpt_checkpoint_state *state, char *
     if (root && !(add_scaler(root, state) && add_epoch(root, state) && add_val_loss(root, state) &&
                   add_rescue(root, state))) {
         json_decref(root);
-        return dpt_fail(err, DPT_ENOMEM, "the run's state: out of memory");
+        return dpt_fail_nomem(err, "the run's state");
     }
     if (!root)
         return dpt_fail(err, DPT_EINVAL, "the run's state does not fit JSON: %s", why.text);
     char *text = json_dumps(root, JSON_INDENT(1));
     json_decref(root);
     if (!text)
-        return dpt_fail(err, DPT_ENOMEM, "the run's state: out of memory");
+        return dpt_fail_nomem(err, "the run's state");
     *ret_text = text;
     return DPT_OK;
 }
@@ -161,7 +161,7 @@ static enum dpt_status parse_rescue(json_t *root, const char *what, struct dpt_s
     copy->rescue_run = strdup(run);
     copy->rescue_node = strdup(node);
     if (!copy->rescue_run || !copy->rescue_node)
-        return dpt_fail(err, DPT_ENOMEM, "'%s': out of memory", what);
+        return dpt_fail_nomem(err, "'%s'", what);
     copy->state.rescue.run = copy->rescue_run;
     copy->state.rescue.node = copy->rescue_node;
     copy->state.rescue.generation = (uint64_t)generation;
@@ -204,7 +204,7 @@ static enum dpt_status parse_state(json_t *root, const char *what, struct dpt_st
     copy->history_json = json_dumps(history, JSON_COMPACT);
     if (!copy->config_yaml || !copy->weights_hash || (data && !copy->data_digest) ||
         (fingerprint && !copy->fingerprint) || !copy->history_json)
-        return dpt_fail(err, DPT_ENOMEM, "'%s': out of memory", what);
+        return dpt_fail_nomem(err, "'%s'", what);
     copy->state.config_yaml = copy->config_yaml;
     copy->state.weights_hash = copy->weights_hash;
     copy->state.data_digest = copy->data_digest;
@@ -253,7 +253,7 @@ enum dpt_status dpt_index_print(const struct dpt_checkpoint_tensor *tensors,
         json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
     text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     if (!text)
-        status = dpt_fail(err, DPT_ENOMEM, "index of tensors: out of memory");
+        status = dpt_fail_nomem(err, "index of tensors");
     else
         *ret_text = text;
 out:
@@ -288,7 +288,7 @@ enum dpt_status dpt_index_parse(const char *text, size_t bytes, const char *what
         free(index);
         free(copy);
         json_decref(root);
-        return dpt_fail(err, DPT_ENOMEM, "'%s': out of memory", what);
+        return dpt_fail_nomem(err, "'%s'", what);
     }
     *index = (struct dpt_index){.root = root, .map = map, .total = total, .what = copy};
     *ret = index;

@@ -27,7 +27,7 @@ enum dpt_status dpt_checkpoint_hash(const struct dpt_checkpoint *checkpoint,
     struct dpt_hash128 h = {0, 0};
     float *buffer = malloc(DPT_WEIGHTS_HASH_BLOCK * sizeof *buffer);
     if (!buffer)
-        return dpt_fail(err, DPT_ENOMEM, "hash of '%s': out of memory", checkpoint->folder.path);
+        return dpt_fail_nomem(err, "hash of '%s'", checkpoint->folder.path);
     for (int f = 0; status == DPT_OK && f < checkpoint->n_files; f++) {
         const struct dpt_checkpoint_file *file = &checkpoint->files[f];
         struct dpt_blocks blocks = {0};
@@ -121,7 +121,7 @@ enum dpt_status dpt_checkpoint_verify(const struct dpt_checkpoint *checkpoint, s
 {
     uint8_t *buffer = malloc(DPT_CHECKPOINT_BLOCK_BYTES);
     if (!buffer)
-        return dpt_fail(err, DPT_ENOMEM, "verify '%s': out of memory", checkpoint->folder.path);
+        return dpt_fail_nomem(err, "verify '%s'", checkpoint->folder.path);
     enum dpt_status status = DPT_OK;
     for (int i = 0; status == DPT_OK && i < checkpoint->manifest.n_files; i++)
         status = verify_blocks(&checkpoint->folder, &checkpoint->manifest.files[i], buffer, err);

@@ -253,7 +253,7 @@ static enum dpt_status write_pieces(const struct dpt_checkpoint_spec *spec,
     struct sink sink = {.spec = spec, .part = part, .fd = -1};
     sink.buffer = aligned_alloc(DPT_IO_DIRECT_ALIGN, BUFFER_BYTES);
     if (!sink.buffer)
-        return dpt_fail(err, DPT_ENOMEM, "write buffer: out of memory");
+        return dpt_fail_nomem(err, "write buffer");
     dpt_account_add(spec->account, DPT_MEMORY_CHECKPOINT, BUFFER_BYTES, BUFFER_BYTES);
     enum dpt_status status = DPT_OK;
     if (spec->moments)
@@ -280,7 +280,7 @@ static enum dpt_status write_share(const struct dpt_checkpoint_spec *spec,
     int n = 0;
     struct dpt_checkpoint_piece *pieces = calloc((size_t)spec->n_tensors, 2 * sizeof *pieces);
     if (!pieces)
-        return dpt_fail(err, DPT_ENOMEM, "ranges to write: out of memory");
+        return dpt_fail_nomem(err, "ranges to write");
     struct dpt_checkpoint_piece *share = pieces + spec->n_tensors;
     for (int i = 0; i < spec->n_tensors; i++)
         if (attempt->files.tensor[i].numel > 0)

@@ -103,7 +103,7 @@ enum dpt_status dpt_reshard_each(const struct dpt_reshard_plan *plan, dpt_move_f
         DPT_ASSERT(plan->have[i - 1].rank <= plan->have[i].rank);
     search.pieces = calloc(2 * (size_t)plan->n_have + 1, sizeof *search.pieces);
     if (!search.pieces)
-        return dpt_fail(err, DPT_ENOMEM, "plan of resharding: out of memory");
+        return dpt_fail_nomem(err, "plan of resharding");
     enum dpt_status status = DPT_OK;
     for (int u = 0; status == DPT_OK && u < plan->grid->n_units; u++)
         for (int i = 0; status == DPT_OK && i < plan->n_need; i++)

@@ -78,6 +78,20 @@ static void one_message_is_one_line(void **state)
     assert_ptr_equal(strstr(err.text, "open 'a b': "), err.text);
 }
 
+static void context(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    assert_int_equal(dpt_fail_nomem(&err, "index of '%s'", "a"), DPT_ENOMEM);
+    assert_string_equal(err.text, "index of 'a': out of memory");
+    assert_int_equal(dpt_wrap(&err, DPT_ENOMEM, "data.%s", "val"), DPT_ENOMEM);
+    assert_string_equal(err.text, "data.val: index of 'a': out of memory");
+    assert_int_equal(dpt_wrap(&err, DPT_OK, "data.val"), DPT_OK);
+    assert_string_equal(err.text, "data.val: index of 'a': out of memory");
+    assert_int_equal(dpt_fail_nomem(NULL, "index"), DPT_ENOMEM);
+    assert_int_equal(dpt_wrap(NULL, DPT_EIO, "index"), DPT_EIO);
+}
+
 static void causes(void **state)
 {
     (void)state;
@@ -106,6 +120,7 @@ int main(void)
                                        cmocka_unit_test(errno_mapping),
                                        cmocka_unit_test(long_texts_are_cut),
                                        cmocka_unit_test(one_message_is_one_line),
+                                       cmocka_unit_test(context),
                                        cmocka_unit_test(causes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

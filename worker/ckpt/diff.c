@@ -37,7 +37,7 @@ static enum dpt_status open_side(const char *path, struct side *side, struct dpt
 {
     side->values = malloc(CHUNK * sizeof *side->values);
     if (!side->values)
-        return dpt_fail(err, DPT_ENOMEM, "room for a part of a tensor: out of memory");
+        return dpt_fail_nomem(err, "room for a part of a tensor");
     if (dpt_ckpt_is_folder(path))
         return dpt_published_open(path, NULL, &side->folder, err);
     const enum dpt_status status = dpt_ckpt_open(path, &side->checkpoint, err);

@@ -97,8 +97,7 @@ void dpt_ckpt_generate_help(FILE *out)
 static enum dpt_status number(const char *name, const char *text, int64_t min, int64_t max,
                               int64_t *ret, struct dpt_err *err)
 {
-    enum dpt_status status = dpt_parse_i64(text, min, max, ret, err);
-    return status == DPT_OK ? DPT_OK : dpt_wrap(err, DPT_EINVAL, "%s", name);
+    return dpt_wrap(err, dpt_parse_i64(text, min, max, ret, err), "%s", name);
 }
 
 static enum dpt_status take_temperature(const char *text, struct options *o, struct dpt_err *err)
@@ -106,7 +105,7 @@ static enum dpt_status take_temperature(const char *text, struct options *o, str
     enum dpt_status status = dpt_parse_double(text, &o->sampling.temperature, err);
     if (status == DPT_OK && !(o->sampling.temperature >= 0 && o->sampling.temperature <= 100))
         status = dpt_fail(err, DPT_EINVAL, "expected a number from 0 to 100, got '%.40s'", text);
-    return status == DPT_OK ? DPT_OK : dpt_wrap(err, DPT_EINVAL, "--temperature");
+    return dpt_wrap(err, status, "--temperature");
 }
 
 static enum dpt_status take(enum option option, const char *value, struct options *o,
@@ -126,9 +125,7 @@ static enum dpt_status take(enum option option, const char *value, struct option
         o->sampling.top_k = (int)top_k;
         return DPT_OK;
     case OPTION_SEED:
-        return dpt_parse_u64(value, UINT64_MAX, &o->sampling.seed, err) == DPT_OK
-                   ? DPT_OK
-                   : dpt_wrap(err, DPT_EINVAL, "--seed");
+        return dpt_wrap(err, dpt_parse_u64(value, UINT64_MAX, &o->sampling.seed, err), "--seed");
     case OPTION_THREADS:
         return number("--threads", value, 1, THREADS_MAX, &o->threads, err);
     case OPTION_TOKENIZER:
@@ -348,7 +345,7 @@ static enum dpt_status open_logprobs(struct parts *p, struct dpt_err *err)
         return DPT_OK;
     p->candidates = calloc((size_t)dpt_vocab_size(p->vocab), sizeof *p->candidates);
     if (!p->candidates)
-        return dpt_fail(err, DPT_ENOMEM, "--logprobs: out of memory");
+        return dpt_fail_nomem(err, "--logprobs");
     p->logprobs = fopen(path, "we");
     return p->logprobs ? DPT_OK : dpt_fail_errno(err, errno, "--logprobs: create '%s'", path);
 }
@@ -483,7 +480,7 @@ enum dpt_status dpt_ckpt_generate(int argc, char *const *argv, bool *ret_help, s
 {
     struct parts *p = calloc(1, sizeof *p);
     if (!p)
-        return dpt_fail(err, DPT_ENOMEM, "generate: out of memory");
+        return dpt_fail_nomem(err, "generate");
     p->options = (struct options){
         .max_tokens = MAX_TOKENS_DEFAULT,
         .sampling = {.temperature = 0.8, .top_k = TOP_K_DEFAULT, .seed = SEED_DEFAULT}};

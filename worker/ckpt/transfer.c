@@ -386,7 +386,7 @@ static enum dpt_status run(int argc, char *const *argv,
 {
     struct transfer *t = calloc(1, sizeof *t);
     if (!t)
-        return dpt_fail(err, DPT_ENOMEM, "weights: out of memory");
+        return dpt_fail_nomem(err, "weights");
     enum dpt_status status = parse(argc, argv, t, err);
     if (status == DPT_OK)
         status = command(t, err);

@@ -75,7 +75,7 @@ static enum dpt_status read_checkpoint(struct dpt_ckpt_weights *w, const struct 
     const int n = dpt_model_n_params(model);
     struct dpt_checkpoint_tensor *tensors = calloc((size_t)n, sizeof *tensors);
     if (!tensors)
-        return dpt_fail(err, DPT_ENOMEM, "table of tensors: out of memory");
+        return dpt_fail_nomem(err, "table of tensors");
     for (int i = 0; i < n; i++) {
         const struct dpt_param *param = dpt_model_param(model, i);
         tensors[i] = (struct dpt_checkpoint_tensor){
@@ -155,7 +155,7 @@ enum dpt_status dpt_ckpt_weights_open(const char *path, const char *base,
 {
     struct dpt_ckpt_weights *w = calloc(1, sizeof *w);
     if (!w)
-        return dpt_fail(err, DPT_ENOMEM, "weights: out of memory");
+        return dpt_fail_nomem(err, "weights");
     enum dpt_status status = dpt_ckpt_is_folder(path)
                                  ? dpt_ckpt_of_folder(open_folder(w, path, err))
                                  : open_checkpoint(w, path, base, err);

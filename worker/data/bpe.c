@@ -19,7 +19,7 @@ static enum dpt_status grow(struct dpt_tokens *tokens, size_t more, struct dpt_e
     const size_t room = 2 * tokens->room + more + 64;
     uint32_t *ids = realloc(tokens->ids, room * sizeof *ids);
     if (!ids)
-        return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for %zu tokens", room);
+        return dpt_fail_nomem(err, "tokenizer: %zu tokens", room);
     tokens->ids = ids;
     tokens->room = room;
     return DPT_OK;
@@ -154,8 +154,7 @@ static enum dpt_status reserve(struct dpt_bpe_space *space, size_t bytes, struct
         return DPT_OK;
     void *memory = realloc(space->memory, bytes);
     if (!memory)
-        return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for a piece that takes %zu bytes",
-                        bytes);
+        return dpt_fail_nomem(err, "tokenizer: piece that takes %zu bytes", bytes);
     space->memory = memory;
     space->bytes = bytes;
     return DPT_OK;

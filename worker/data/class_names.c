@@ -20,7 +20,7 @@ static enum dpt_status add_name(char **names, size_t *n, const char *name, size_
 {
     names[*n] = strndup(name, bytes);
     if (!names[*n])
-        return dpt_fail(err, DPT_ENOMEM, "names of classes: out of memory");
+        return dpt_fail_nomem(err, "names of classes");
     (*n)++;
     return DPT_OK;
 }
@@ -111,7 +111,7 @@ enum dpt_status dpt_data_class_names(const struct dpt_data *data, char ***ret, s
         return DPT_OK;
     char **names = calloc((size_t)data->labels, sizeof *names);
     if (!names)
-        return dpt_fail(err, DPT_ENOMEM, "names of classes: out of memory");
+        return dpt_fail_nomem(err, "names of classes");
     const enum dpt_status status = data->kind == DPT_DATA_IMAGES
                                        ? copy_folders(data, names, &n, err)
                                        : read_meta(data, names, &n, err);

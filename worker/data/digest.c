@@ -109,7 +109,7 @@ static enum dpt_status hash_folder(const struct dpt_data *data, struct dpt_hash1
         dpt_log(DPT_LOG_INFO, "%s: reading %lld images once, for the hash of their content",
                 data->key, (long long)data->samples);
     const enum dpt_status status = dpt_image_folder_hash(data->folder, ret, err);
-    return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "%s", data->key);
+    return dpt_wrap(err, status, "%s", data->key);
 }
 
 static enum dpt_status read_content(const struct dpt_data *data, struct content *ret,
@@ -125,14 +125,14 @@ static enum dpt_status read_content(const struct dpt_data *data, struct content 
     }
     uint8_t *block = malloc(BLOCK_BYTES);
     if (!block)
-        return dpt_fail(err, DPT_ENOMEM, "hash the data: out of memory");
+        return dpt_fail_nomem(err, "hash the data");
     say_long(data);
     enum dpt_status status = DPT_OK;
     for (int i = 0; status == DPT_OK && i < data->n_shards; i++)
         status = add_shard(&data->shards[i], block, &content, err);
     free(block);
     *ret = content;
-    return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "%s", data->key);
+    return dpt_wrap(err, status, "%s", data->key);
 }
 
 static void make_stamp(const struct dpt_data *data, char ret[DPT_HASH_HEX_BYTES])

@@ -41,7 +41,7 @@ enum dpt_status dpt_encoder_create(const struct dpt_vocab *vocab, struct dpt_enc
     if (!encoder || !entries) {
         free(encoder);
         free(entries);
-        return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for an encoder");
+        return dpt_fail_nomem(err, "tokenizer: encoder");
     }
     memset(entries, 0, ENTRIES * sizeof *entries);
     encoder->vocab = vocab;
@@ -205,7 +205,7 @@ static enum dpt_status repair(struct dpt_encoder *encoder, const uint8_t *text, 
     if (encoder->repaired_bytes < 3 * bytes) {
         uint8_t *more = realloc(encoder->repaired, 3 * bytes);
         if (!more)
-            return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for %zu bytes of text", bytes);
+            return dpt_fail_nomem(err, "tokenizer: %zu bytes of text", bytes);
         encoder->repaired = more;
         encoder->repaired_bytes = 3 * bytes;
     }

@@ -117,7 +117,7 @@ static enum dpt_status load(struct dpt_vocab *vocab, const char *path, struct dp
     json_decref(root);
     if (status == DPT_OK && !vocab->ignore_merges)
         dpt_vocab_drop_names(vocab);
-    return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "'%s'", path);
+    return dpt_wrap(err, status, "'%s'", path);
 }
 
 enum dpt_status dpt_hf_load(struct dpt_vocab *vocab, const struct dpt_vocab_options *options,

@@ -147,7 +147,7 @@ static enum dpt_status take_all_added(struct tokens *tokens, const json_t *array
                         DPT_ADDED_MAX);
     vocab->added = calloc(n + 1, sizeof *vocab->added); /* NULL is for want of memory alone */
     if (!vocab->added)
-        return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for %zu added tokens", n);
+        return dpt_fail_nomem(err, "tokenizer: %zu added tokens", n);
     for (size_t i = 0; i < n; i++)
         DPT_TRY(take_added(tokens, json_array_get(array, i), (int)i, err));
     vocab->n_added = (int)n;

@@ -44,7 +44,7 @@ static enum dpt_status read_bytes(const struct dpt_data_file *file, uint8_t **re
                         file->path, (long long)file->bytes, DPT_PICTURE_FILE_BYTES_MAX);
     uint8_t *bytes = malloc(file->bytes > 0 ? (size_t)file->bytes : 1);
     if (!bytes)
-        return dpt_fail(err, DPT_ENOMEM, "read '%s': out of memory", file->path);
+        return dpt_fail_nomem(err, "read '%s'", file->path);
     enum dpt_status status = dpt_data_file_open(file, &fd, err);
     if (status == DPT_OK)
         status = dpt_fs_pread_all(fd, bytes, (size_t)file->bytes, 0, file->path, err);
@@ -176,7 +176,7 @@ static enum dpt_status make_room(struct dpt_image_folder *folder, struct dpt_err
     const int64_t room = 2 * folder->room + 1024;
     void *more = realloc(folder->images, (size_t)room * sizeof *folder->images);
     if (!more)
-        return dpt_fail(err, DPT_ENOMEM, "list %lld images: out of memory", (long long)folder->n);
+        return dpt_fail_nomem(err, "list %lld images", (long long)folder->n);
     folder->images = more;
     folder->room = room;
     return DPT_OK;
@@ -236,7 +236,7 @@ static enum dpt_status add_image(struct looking *l, const char *path, int32_t la
     struct dpt_image *image = &l->folder->images[l->folder->n];
     *image = (struct dpt_image){.label = label, .file.path = strdup(path)};
     if (!image->file.path)
-        return dpt_fail(err, DPT_ENOMEM, "list '%s': out of memory", path);
+        return dpt_fail_nomem(err, "list '%s'", path);
     l->folder->n++;
     DPT_TRY(dpt_data_file_open_first(&image->file, &fd, err));
     (void)close(fd); /* opened for reading */
@@ -283,13 +283,13 @@ static enum dpt_status add_folder(struct tree *tree, const char *path, struct dp
         const size_t room = 2 * tree->room + 16;
         char **more = realloc(tree->paths, room * sizeof *more);
         if (!more)
-            return dpt_fail(err, DPT_ENOMEM, "list the folder '%s': out of memory", path);
+            return dpt_fail_nomem(err, "list the folder '%s'", path);
         tree->paths = more;
         tree->room = room;
     }
     tree->paths[tree->n] = strdup(path);
     if (!tree->paths[tree->n])
-        return dpt_fail(err, DPT_ENOMEM, "list the folder '%s': out of memory", path);
+        return dpt_fail_nomem(err, "list the folder '%s'", path);
     tree->n++;
     return DPT_OK;
 }
@@ -410,13 +410,13 @@ static enum dpt_status look_at_classes(struct looking *l, const char *path, char
     DPT_TRY(check_classes(l, path, n, err));
     l->folder->class_names = calloc(n, sizeof *l->folder->class_names);
     if (!l->folder->class_names)
-        return dpt_fail(err, DPT_ENOMEM, "look at '%s': out of memory", path);
+        return dpt_fail_nomem(err, "look at '%s'", path);
     for (size_t i = 0; i < n; i++) {
         char whole[PATH_BYTES];
         const struct dpt_hash128 name = dpt_hash128(names[i], strlen(names[i]));
         l->folder->class_names[i] = strdup(names[i]);
         if (!l->folder->class_names[i])
-            return dpt_fail(err, DPT_ENOMEM, "look at '%s': out of memory", path);
+            return dpt_fail_nomem(err, "look at '%s'", path);
         l->folder->n_classes++;
         DPT_TRY(dpt_fs_join(path, names[i], whole, sizeof whole, err));
         DPT_TRY(look_at_class(l, whole, (int32_t)i, err));
@@ -436,9 +436,8 @@ enum dpt_status dpt_image_folder_open(const struct dpt_config *config, const cha
     l.folder = calloc(1, sizeof *l.folder);
     if (l.folder)
         l.folder->path = strdup(path);
-    enum dpt_status status = l.folder && l.folder->path
-                                 ? DPT_OK
-                                 : dpt_fail(err, DPT_ENOMEM, "look at '%s': out of memory", path);
+    enum dpt_status status =
+        l.folder && l.folder->path ? DPT_OK : dpt_fail_nomem(err, "look at '%s'", path);
     if (status == DPT_OK) {
         l.folder->decoded = config->data.damaged_images == DPT_DAMAGED_IMAGES_SKIP;
         status = look_at_classes(&l, path, names, n, err);

@@ -171,7 +171,7 @@ enum dpt_status dpt_labelled_create(const struct dpt_config *config,
         l->width = dpt_vocab_token_bytes(vocab);
         status = read_table(reading, &options, source, vocab, l, err);
     } else {
-        status = dpt_fail(err, DPT_ENOMEM, "read '%s': out of memory", source->path);
+        status = dpt_fail_nomem(err, "read '%s'", source->path);
     }
     free(reading);
     if (status != DPT_OK)
@@ -204,7 +204,7 @@ enum dpt_status dpt_labelled_hash(const struct dpt_labelled *l, struct dpt_hash1
     struct dpt_hash128 h = {0, 0};
     uint8_t *text = malloc(room);
     if (!text)
-        return dpt_fail(err, DPT_ENOMEM, "hash the data: out of memory");
+        return dpt_fail_nomem(err, "hash the data");
     for (int64_t i = 0; i < l->n; i++) {
         struct dpt_writer writer;
         dpt_writer_init(&writer, text, room);

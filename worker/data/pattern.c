@@ -176,7 +176,7 @@ static enum dpt_status compile(const char *translated, pcre2_code **ret, struct 
     PCRE2_UCHAR why[128] = {0};
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     if (!context)
-        return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for a pattern");
+        return dpt_fail_nomem(err, "tokenizer: pattern");
     (void)pcre2_set_newline(context, PCRE2_NEWLINE_LF); /* for '.' */
     *ret = pcre2_compile((PCRE2_SPTR)translated, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP,
                          &number, &place, context);
@@ -198,7 +198,7 @@ enum dpt_status dpt_pattern_compile(const char *text, struct dpt_pattern **ret, 
     if (!pattern || !translated) {
         free(pattern);
         free(translated);
-        return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for a pattern");
+        return dpt_fail_nomem(err, "tokenizer: pattern");
     }
     enum dpt_status status = translate(text, translated, err);
     if (status == DPT_OK)
@@ -263,7 +263,7 @@ enum dpt_status dpt_matcher_create(struct dpt_matcher **ret, struct dpt_err *err
     }
     if (!matcher || !matcher->data || !matcher->context) {
         dpt_matcher_destroy(&matcher);
-        return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for matching a pattern");
+        return dpt_fail_nomem(err, "tokenizer: matching a pattern");
     }
     pcre2_jit_stack_assign(matcher->context, NULL, matcher->stack);
     *ret = matcher;

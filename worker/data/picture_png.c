@@ -95,7 +95,7 @@ static bool guarded(struct decoding *d)
     if (d->info)
         decode(d);
     else
-        d->status = dpt_fail(d->err, DPT_ENOMEM, "PNG: out of memory");
+        d->status = dpt_fail_nomem(d->err, "PNG");
     return true;
 }
 

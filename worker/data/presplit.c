@@ -60,7 +60,7 @@ static enum dpt_status put_prefix(const struct cut *cut, int i, const uint8_t *t
     if (split->prefixed_bytes < bytes + 1) {
         uint8_t *more = realloc(split->prefixed, 2 * bytes + 1);
         if (!more)
-            return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for %zu bytes of text", bytes);
+            return dpt_fail_nomem(err, "tokenizer: %zu bytes of text", bytes);
         split->prefixed = more;
         split->prefixed_bytes = 2 * bytes + 1;
     }

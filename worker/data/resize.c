@@ -113,7 +113,7 @@ enum dpt_status dpt_picture_scale(const struct dpt_picture *source, struct dpt_a
     enum dpt_status status = DPT_OK;
     if (!weights_init(&across, from.width, width, cut.x, cut.width) ||
         !weights_init(&down, from.height, height, cut.y, cut.height))
-        status = dpt_fail(err, DPT_ENOMEM, "resize an image: out of memory");
+        status = dpt_fail_nomem(err, "resize an image");
     if (status == DPT_OK) {
         const int top = down.begin[0], end = down.begin[down.n - 1] + down.count[down.n - 1];
         status = dpt_picture_resize(&middle, cut.width, end - top, err);

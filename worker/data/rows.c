@@ -39,7 +39,7 @@ static enum dpt_status add(struct dpt_rows *rows, const void *data, size_t bytes
         const size_t room = 2 * (rows->bytes + bytes) + 256;
         char *text = realloc(rows->text, room);
         if (!text)
-            return dpt_fail(err, DPT_ENOMEM, "a row of the table: out of memory");
+            return dpt_fail_nomem(err, "a row of the table");
         rows->text = text;
         rows->room = room;
     }

@@ -18,7 +18,7 @@ static int by_name(const void *a, const void *b)
 
 static enum dpt_status no_memory(struct dpt_err *err)
 {
-    return dpt_fail(err, DPT_ENOMEM, "open the data: out of memory");
+    return dpt_fail_nomem(err, "open the data");
 }
 
 static enum dpt_status list_paths(const char *const *paths, size_t n, struct dpt_data *data,
@@ -166,7 +166,7 @@ static enum dpt_status open_images(const struct dpt_config *config, const char *
                                    struct dpt_data *data, struct dpt_err *err)
 {
     const enum dpt_status status = dpt_images_open(config, path, data, err);
-    return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "%s", data->key);
+    return dpt_wrap(err, status, "%s", data->key);
 }
 
 static const char *what_to_name(enum dpt_data_kind kind)
@@ -316,7 +316,7 @@ static enum dpt_status read_image(const struct dpt_data *data, int64_t index, in
     const enum dpt_status status = dpt_images_read(
         data, shard, index, number, dpt_batch_part(&data->form, batch, DPT_SAMPLE_INPUT, i),
         dpt_batch_part(&data->form, batch, DPT_SAMPLE_TARGET, i), err);
-    return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "%s", data->key);
+    return dpt_wrap(err, status, "%s", data->key);
 }
 
 enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index, int64_t number,

@@ -29,7 +29,7 @@ bool dpt_tokenizer_named(const char *name, enum dpt_tokenizer *ret)
 
 static enum dpt_status no_memory(struct dpt_err *err)
 {
-    return dpt_fail(err, DPT_ENOMEM, "tokenizer: out of memory");
+    return dpt_fail_nomem(err, "tokenizer");
 }
 
 static enum dpt_status make_bytes(struct dpt_vocab *vocab, struct dpt_err *err)

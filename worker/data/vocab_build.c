@@ -57,7 +57,7 @@ enum dpt_status dpt_vocab_reserve(struct dpt_vocab *vocab, size_t n, size_t byte
     vocab->names_mask = slots - 1;
     vocab->n_tokens = (int)n;
     if (!vocab->texts || !vocab->bytes || !vocab->names)
-        return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for %zu tokens", n);
+        return dpt_fail_nomem(err, "tokenizer: %zu tokens", n);
     return DPT_OK;
 }
 
@@ -95,7 +95,7 @@ enum dpt_status dpt_vocab_reserve_merges(struct dpt_vocab *vocab, size_t n, stru
     const uint32_t slots = power_of_two_above(SLOTS_PER_MERGE * n);
     vocab->merges = malloc(slots * sizeof *vocab->merges);
     if (!vocab->merges)
-        return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for %u merges", slots);
+        return dpt_fail_nomem(err, "tokenizer: %u merges", slots);
     vocab->merges_mask = slots - 1;
     for (uint32_t i = 0; i < slots; i++)
         vocab->merges[i] = (struct dpt_merge){.rank = DPT_RANK_NONE}; /* no padding: hashed */

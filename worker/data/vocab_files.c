@@ -35,8 +35,7 @@ static enum dpt_status reserve_tokens(struct names *names, size_t n, size_t byte
 {
     DPT_TRY(dpt_vocab_reserve(names->vocab, n, bytes, err));
     names->made = calloc(n, sizeof *names->made);
-    return names->made ? DPT_OK
-                       : dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for %zu tokens", n);
+    return names->made ? DPT_OK : dpt_fail_nomem(err, "tokenizer: %zu tokens", n);
 }
 
 static enum dpt_status add_token(struct names *names, const char *path, const char *key,
@@ -238,5 +237,5 @@ enum dpt_status dpt_vocab_load(struct dpt_vocab *vocab, const struct dpt_vocab_o
     free(names.made);
     free(merges.text);
     free(tokens.text);
-    return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "%s", at->key);
+    return dpt_wrap(err, status, "%s", at->key);
 }

@@ -40,7 +40,7 @@ static enum dpt_status make_memory(struct dpt_generator *g, struct dpt_err *err)
     g->logits = calloc((size_t)dpt_model_vocab(model), sizeof *g->logits);
     g->candidates = calloc((size_t)g->options.tokens, sizeof *g->candidates);
     if (!g->weights || !g->window || !g->logits || !g->candidates)
-        return dpt_fail(err, DPT_ENOMEM, "generate: out of memory");
+        return dpt_fail_nomem(err, "generate");
     for (int u = 0; u < dpt_model_n_units(model); u++)
         g->weights[u] = g->options.flat + dpt_model_unit(model, u)->offset;
     g->cache_bytes = dpt_model_cache_bytes(model);
@@ -55,7 +55,7 @@ enum dpt_status dpt_generator_create(const struct dpt_generator_options *options
     DPT_ASSERT(options->tokens > 0 && options->tokens <= dpt_model_vocab(options->model));
     struct dpt_generator *g = calloc(1, sizeof *g);
     if (!g)
-        return dpt_fail(err, DPT_ENOMEM, "generate: out of memory");
+        return dpt_fail_nomem(err, "generate");
     g->options = *options;
     g->context = dpt_model_context(options->model);
     enum dpt_status status = make_memory(g, err);

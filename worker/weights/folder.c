@@ -51,7 +51,7 @@ static enum dpt_status deal(struct writing *w, struct dpt_err *err)
     int64_t in_file = 0;
     w->first = calloc((size_t)n + 1, sizeof *w->first);
     if (!w->first)
-        return dpt_fail(err, DPT_ENOMEM, "files of the weights: out of memory");
+        return dpt_fail_nomem(err, "files of the weights");
     w->n_files = 1;
     DPT_ASSERT(!has_adapters(w) || w->spec->shard_bytes == 0);
     for (int i = 0; i < n; i++) {
@@ -87,7 +87,7 @@ static enum dpt_status print_header(const struct writing *w, int file, char **re
     const int first = w->first[file], n = w->first[file + 1] - first;
     struct dpt_checkpoint_tensor *tensors = calloc((size_t)n + 1, sizeof *tensors);
     if (!tensors)
-        return dpt_fail(err, DPT_ENOMEM, "header of tensor files: out of memory");
+        return dpt_fail_nomem(err, "header of tensor files");
     for (int i = 0; i < n; i++) {
         const struct dpt_param *param = dpt_model_param(w->source->model, first + i);
         tensors[i] = (struct dpt_checkpoint_tensor){.name = param->name, .ndim = param->ndim};
@@ -176,7 +176,7 @@ static enum dpt_status write_index(struct writing *w, struct dpt_err *err)
     char *text = good ? json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
     enum dpt_status status =
         text ? dpt_io_write_small(&w->folder, DPT_NAME_INDEX, text, strlen(text), err)
-             : dpt_fail(err, DPT_ENOMEM, "index of tensor files: out of memory");
+             : dpt_fail_nomem(err, "index of tensor files");
     free(text);
     json_decref(root);
     return status;
@@ -221,7 +221,7 @@ static enum dpt_status write_all(struct writing *w, struct dpt_err *err)
     w->values = malloc(DPT_WEIGHTS_CHUNK * sizeof *w->values);
     w->halves = malloc(DPT_WEIGHTS_CHUNK * sizeof *w->halves);
     if (!w->values || !w->halves)
-        return dpt_fail(err, DPT_ENOMEM, "room for a part of a tensor: out of memory");
+        return dpt_fail_nomem(err, "room for a part of a tensor");
     for (int file = 0; file < w->n_files; file++)
         DPT_TRY(write_file(w, file, err));
     if (w->source->check)

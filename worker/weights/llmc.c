@@ -170,7 +170,7 @@ enum dpt_status dpt_llmc_open(const char *path, struct dpt_llmc **ret,
     struct dpt_config_said said = {.n = 0};
     struct dpt_llmc *f = calloc(1, sizeof *f);
     if (!f)
-        return dpt_fail(err, DPT_ENOMEM, "open '%s': out of memory", path);
+        return dpt_fail_nomem(err, "open '%s'", path);
     enum dpt_status status = map_file(f, path, err);
     if (status == DPT_OK)
         status = check(f, path, &said, err);

@@ -48,7 +48,7 @@ static enum dpt_status make_room(struct dpt_merged *m, struct dpt_err *err)
             most = dpt_model_param(m->model, i)->numel;
     m->a = malloc((size_t)most * sizeof *m->a);
     m->b = malloc((size_t)most * sizeof *m->b);
-    return m->a && m->b ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "an adapter: out of memory");
+    return m->a && m->b ? DPT_OK : dpt_fail_nomem(err, "an adapter");
 }
 
 enum dpt_status dpt_merged_open(const struct dpt_config *config, const char *folder,
@@ -57,7 +57,7 @@ enum dpt_status dpt_merged_open(const struct dpt_config *config, const char *fol
 {
     struct dpt_merged *m = calloc(1, sizeof *m);
     if (!m)
-        return dpt_fail(err, DPT_ENOMEM, "merge adapters: out of memory");
+        return dpt_fail_nomem(err, "merge adapters");
     m->config = config;
     m->folder = folder;
     m->checkpoint = checkpoint;

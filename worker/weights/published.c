@@ -78,7 +78,7 @@ static enum dpt_status read_header(struct file *file, int64_t bytes, struct dpt_
     DPT_TRY(dpt_safetensors_parse_length(length, bytes, file->path, &n, err));
     char *json = malloc(n);
     if (!json)
-        return dpt_fail(err, DPT_ENOMEM, "read '%s': out of memory", file->path);
+        return dpt_fail_nomem(err, "read '%s'", file->path);
     enum dpt_status status = dpt_fs_pread_all(file->fd, json, n, sizeof length, file->path, err);
     if (status == DPT_OK)
         status = dpt_safetensors_parse_any(json, n, bytes, file->path, &file->header, err);
@@ -106,7 +106,7 @@ static enum dpt_status add_file(struct dpt_published *p, const char *name, struc
 static enum dpt_status alloc_files(struct dpt_published *p, size_t n, struct dpt_err *err)
 {
     p->files = calloc(n ? n : 1, sizeof *p->files);
-    return p->files ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "open weights: out of memory");
+    return p->files ? DPT_OK : dpt_fail_nomem(err, "open weights");
 }
 
 static enum dpt_status add_single(struct dpt_published *p, const char *name, struct dpt_err *err)
@@ -129,7 +129,7 @@ static enum dpt_status add_indexed(struct dpt_published *p, const json_t *map, j
                             "'%s/" DPT_NAME_INDEX "': tensor '%.100s' is in no file of this folder",
                             p->dir, tensor);
         if (json_object_set_new(names, name, json_null()) != 0)
-            return dpt_fail(err, DPT_ENOMEM, "open weights: out of memory");
+            return dpt_fail_nomem(err, "open weights");
     }
     if (json_object_size(names) > FILES_MAX)
         return dpt_fail(err, DPT_ECONFIG, "'%s/" DPT_NAME_INDEX "': more than %d files", p->dir,
@@ -205,7 +205,7 @@ static enum dpt_status index_tensors(struct dpt_published *p, struct dpt_err *er
     p->used = calloc((size_t)p->n_tensors + 1, sizeof *p->used);
     p->of_param = calloc(p->model ? (size_t)dpt_model_n_params(p->model) : 1, sizeof *p->of_param);
     if (!p->places || !p->used || !p->of_param)
-        return dpt_fail(err, DPT_ENOMEM, "open weights: out of memory");
+        return dpt_fail_nomem(err, "open weights");
     int n = 0;
     for (int f = 0; f < p->n_files; f++)
         for (int i = 0; i < p->files[f].header.n; i++)
@@ -355,7 +355,7 @@ enum dpt_status dpt_published_open(const char *dir, const struct dpt_model *mode
 {
     struct dpt_published *p = calloc(1, sizeof *p);
     if (!p)
-        return dpt_fail(err, DPT_ENOMEM, "open weights: out of memory");
+        return dpt_fail_nomem(err, "open weights");
     p->model = model;
     p->dir = dir;
     enum dpt_status status = open_files(p, err);
@@ -393,7 +393,7 @@ enum dpt_status dpt_published_labels(const char *dir, int64_t *ret, struct dpt_e
 {
     struct dpt_published *p = calloc(1, sizeof *p);
     if (!p)
-        return dpt_fail(err, DPT_ENOMEM, "open weights: out of memory");
+        return dpt_fail_nomem(err, "open weights");
     p->dir = dir;
     *ret = 0;
     const enum dpt_status status = open_files(p, err);
@@ -534,7 +534,7 @@ enum dpt_status dpt_published_read_all(struct dpt_published *published,
     enum dpt_status status = DPT_OK;
     float *block = malloc(DPT_PUBLISHED_PART * sizeof *block);
     if (!block)
-        return dpt_fail(err, DPT_ENOMEM, "read weights: out of memory");
+        return dpt_fail_nomem(err, "read weights");
     for (int i = 0; i < dpt_model_n_params(published->model) && status == DPT_OK; i++)
         if (dpt_published_has(published, i))
             status = read_tensor(published, i, sink, block, &h, err);

@@ -170,7 +170,7 @@ static enum dpt_status parse_option(struct command *command, struct dpt_args *ar
             continue;
         DPT_TRY(dpt_args_value(args, &value, err));
         const enum dpt_status status = options[i].set(command, value, err);
-        return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "%s", name);
+        return dpt_wrap(err, status, "%s", name);
     }
     return dpt_fail(err, DPT_EINVAL, "%s: there is no such option", name);
 }

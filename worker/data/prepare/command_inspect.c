@@ -87,7 +87,7 @@ static enum dpt_status print_text(const struct inspect *inspect, const int32_t *
             room += bytes;
     uint8_t *text = malloc(room + 1);
     if (!text)
-        return dpt_fail(err, DPT_ENOMEM, "inspect: out of memory");
+        return dpt_fail_nomem(err, "inspect");
     for (int64_t i = 0; i < n; i++) {
         const uint8_t *token = dpt_vocab_token(inspect->vocab, tokens[i], &bytes);
         if (token) {
@@ -141,7 +141,7 @@ static enum dpt_status print_first(const struct inspect *inspect, const struct d
         return DPT_OK;
     int32_t *tokens = calloc((size_t)n, sizeof *tokens);
     if (!tokens)
-        return dpt_fail(err, DPT_ENOMEM, "inspect: out of memory");
+        return dpt_fail_nomem(err, "inspect");
     enum dpt_status status = dpt_shard_read(&scan->shard, 0, n, INT32_MAX, tokens, err);
     if (status == DPT_OK) {
         (void)printf("  first %-8lld", (long long)n);
@@ -213,7 +213,7 @@ static enum dpt_status parse_option(struct inspect *inspect, struct dpt_args *ar
         return dpt_fail(err, DPT_EINVAL, "%s: there is no such option", name);
     DPT_TRY(dpt_args_value(args, &value, err));
     const enum dpt_status status = dpt_parse_i64(value, 0, FIRST_MAX, &inspect->first, err);
-    return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "%s", name);
+    return dpt_wrap(err, status, "%s", name);
 }
 
 int dpt_data_command_inspect(int argc, char **argv)

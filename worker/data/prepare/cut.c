@@ -12,7 +12,7 @@
 
 static enum dpt_status no_memory(struct dpt_err *err)
 {
-    return dpt_fail(err, DPT_ENOMEM, "encode: out of memory");
+    return dpt_fail_nomem(err, "encode");
 }
 
 bool dpt_line_is_blank(const uint8_t *line, size_t bytes)

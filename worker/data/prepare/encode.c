@@ -150,7 +150,7 @@ static enum dpt_status start(struct encode *e, bool *ret_done, int64_t *ret_resu
     cut.cuts = dpt_vocab_cuts(e->vocab);
     e->settings = make_settings(o, e->vocab, e->inputs);
     if (!e->settings)
-        return dpt_fail(err, DPT_ENOMEM, "encode: out of memory");
+        return dpt_fail_nomem(err, "encode");
     DPT_TRY(
         dpt_shards_open(&e->shards, o->out, o->shard_tokens, dpt_vocab_token_bytes(e->vocab), err));
     dpt_inputs_hash(e->inputs, true, e->progress.inputs);

@@ -84,13 +84,13 @@ static enum dpt_status add_file(struct dpt_inputs *inputs, const char *path, con
         const int room = inputs->room * 2 + 16;
         struct dpt_input *files = realloc(inputs->files, (size_t)room * sizeof *files);
         if (!files)
-            return dpt_fail(err, DPT_ENOMEM, "list of inputs: out of memory");
+            return dpt_fail_nomem(err, "list of inputs");
         inputs->files = files;
         inputs->room = room;
     }
     char *copy = strdup(path);
     if (!copy)
-        return dpt_fail(err, DPT_ENOMEM, "list of inputs: out of memory");
+        return dpt_fail_nomem(err, "list of inputs");
     inputs->files[inputs->n++] =
         (struct dpt_input){.path = copy,
                            .jsonl = is_one_of(ending_of(path), "jsonl,ndjson"),

@@ -87,7 +87,7 @@ enum dpt_status dpt_pool_create(const struct dpt_pool_options *options, struct d
     if (!pool || !slots) {
         free(pool);
         free(slots);
-        return dpt_fail(err, DPT_ENOMEM, "encode: out of memory");
+        return dpt_fail_nomem(err, "encode");
     }
     pool->options = *options;
     pool->slots = slots;

@@ -57,9 +57,8 @@ enum dpt_status dpt_scan_shard(char *path, struct dpt_scan *ret, struct dpt_err 
     DPT_TRY(dpt_shard_open(&scan.shard, &fd, err));
     uint8_t *block = malloc(BLOCK_BYTES);
     scan.counts = calloc(DPT_SCAN_TOKENS, sizeof *scan.counts);
-    enum dpt_status status = block && scan.counts
-                                 ? read_all(&scan, fd, block, err)
-                                 : dpt_fail(err, DPT_ENOMEM, "read '%s': out of memory", path);
+    enum dpt_status status = block && scan.counts ? read_all(&scan, fd, block, err)
+                                                  : dpt_fail_nomem(err, "read '%s'", path);
     free(block);
     (void)close(fd); /* opened for reading */
     if (status != DPT_OK)

@@ -94,7 +94,7 @@ enum dpt_status dpt_shards_reserve(struct dpt_shard_list *list, int n, struct dp
     if (tokens)
         list->shard_tokens = tokens;
     if (!sums || !tokens)
-        return dpt_fail(err, DPT_ENOMEM, "list of shards: out of memory");
+        return dpt_fail_nomem(err, "list of shards");
     list->room = room;
     return DPT_OK;
 }
@@ -132,7 +132,7 @@ static enum dpt_status sum_of(int fd, const char *path, int64_t bytes,
 {
     struct dpt_sha256 sha;
     uint8_t *block = malloc(READ_BYTES);
-    enum dpt_status status = block ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "checksum: out of memory");
+    enum dpt_status status = block ? DPT_OK : dpt_fail_nomem(err, "checksum");
     dpt_sha256_init(&sha);
     for (int64_t at = 0; status == DPT_OK && at < bytes; at += READ_BYTES) {
         const size_t n = bytes - at < READ_BYTES ? (size_t)(bytes - at) : READ_BYTES;

@@ -14,7 +14,7 @@ static const char *const names[DPT_SPLIT_COUNT] = {"train", "val"};
 
 static enum dpt_status no_memory(struct dpt_err *err)
 {
-    return dpt_fail(err, DPT_ENOMEM, "state: out of memory");
+    return dpt_fail_nomem(err, "state");
 }
 
 /* ---------------------------------------------------------------- writing */
