@@ -2,8 +2,8 @@
  * contributions of all ranks to a commit, and the run's history. By the first byte. What is taken
  * packs and unpacks again to the same. */
 #include "tests/fuzz/fuzz.h"
-#include "worker/train/history.h"
-#include "worker/train/outcome.h"
+#include "worker/train/state/generation_history.h"
+#include "worker/train/state/outcome.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "worker/bench/bench_recover_trial.h"
-#include "worker/train/outcome.h"
+#include "worker/train/state/outcome.h"
 
 #include <stdio.h>
 #include <stdlib.h>

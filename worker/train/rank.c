@@ -9,9 +9,9 @@
 #include "rendezvous/core/timing.h"
 #include "worker/model/hf_config.h"
 #include "worker/model/peft_config.h"
-#include "worker/train/bind.h"
+#include "worker/train/device/numa_bind.h"
 #include "worker/train/rank_internal.h"
-#include "worker/train/unit_graphs.h"
+#include "worker/train/device/unit_graphs.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -11,7 +11,7 @@
 #include "worker/model/model.h"
 #include "worker/optim/optim.h"
 #include "worker/plan/lanes.h"
-#include "worker/train/base.h"
+#include "worker/train/device/frozen_base.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

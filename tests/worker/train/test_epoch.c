@@ -1,5 +1,5 @@
 /* The account of an epoch: sums in order, anew with each epoch, and honest after a gap. */
-#include "worker/train/epoch.h"
+#include "worker/train/state/epoch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

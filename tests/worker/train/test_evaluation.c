@@ -1,6 +1,6 @@
 /* The fold of an evaluation's rounds: one sum in every world, bit for bit; ranks that have gone
  * apart are refused; re-formation stops it. */
-#include "worker/train/evaluation.h"
+#include "worker/train/state/eval_shares.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

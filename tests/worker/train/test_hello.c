@@ -1,5 +1,5 @@
 /* Hellos as bytes: every field arrives as it was sent, and has a place of its own. */
-#include "worker/train/hello.h"
+#include "worker/train/formation/hello.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* The run's history: what comes in comes out, bounded, and nonsense is refused. */
-#include "worker/train/history.h"
+#include "worker/train/state/generation_history.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* The rank's link to its agent: what is said, what is heard, the fence and the grants. */
 #include "tests/worker/train/agent_end.h"
-#include "worker/train/link.h"
+#include "worker/train/link/link.h"
 
 #include "base/clock.h"
 #include "base/log.h"

@@ -1,6 +1,6 @@
 /* Lines of the run's log: written when they may be, in order, once; completed by the next writer;
  * never lost without a word. */
-#include "worker/train/logbook.h"
+#include "worker/train/log/pending_lines.h"
 
 #include "base/fs.h"
 #include "base/log.h"

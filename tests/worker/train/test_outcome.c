@@ -1,5 +1,5 @@
 /* The step's small all-reduce as bytes: what is folded, and every contribution that is refused. */
-#include "worker/train/outcome.h"
+#include "worker/train/state/outcome.h"
 
 #include "base/rng.h"
 

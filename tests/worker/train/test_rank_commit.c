@@ -3,7 +3,7 @@
  * the undisturbed run. */
 #include "tests/worker/train/rig.h"
 #include "worker/comm/comm.h"
-#include "worker/train/outcome.h"
+#include "worker/train/state/outcome.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
-/* Units as graphs (worker/train/unit_graphs.h), on a device that notes ops and gives them again
- * with the arguments of the first time: the hash and losses of the host's run. What a graph forgets
- * to depend on would show in them. */
+/* Units as graphs (unit_graphs.h), on a device that notes ops and gives them again with the
+ * arguments of the first time: the hash and losses of the host's run. What a graph forgets to
+ * depend on would show in them. */
 #include "kernels/ops.h"
 #include "tests/worker/train/accelerator_rig.h"
 #include "tests/worker/train/plain.h"

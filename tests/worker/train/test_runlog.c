@@ -1,5 +1,5 @@
 /* What a run leaves behind: whole lines, and the last step whatever state the file is in. */
-#include "worker/train/runlog.h"
+#include "worker/train/log/run_files.h"
 
 #include "base/fs.h"
 #include "tests/tmp.h"

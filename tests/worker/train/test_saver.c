@@ -2,7 +2,7 @@
  * disks that fail. */
 #include "tests/checkpoint/fixture.h"
 #include "tests/worker/train/agent_end.h"
-#include "worker/train/saver.h"
+#include "worker/train/save/saver_thread.h"
 
 #include "base/claim.h"
 #include "base/clock.h"

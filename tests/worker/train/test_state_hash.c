@@ -1,5 +1,5 @@
 /* The weights hash of a state held in shards is that of the whole one, for every way to hold it. */
-#include "worker/train/state_hash.h"
+#include "worker/train/save/state_hash.h"
 
 #include "tests/worker/comm/comm_world.h"
 

@@ -1,5 +1,5 @@
 /* Ranks' hashes side by side: equal ones, who is blamed for a different one, what is refused. */
-#include "worker/train/verification.h"
+#include "worker/train/step/replica_hashes.h"
 
 #include "base/rng.h"
 

@@ -1,0 +1,368 @@
+/* The model on a device with memory of its own (accelerator.h). */
+#include "worker/train/device/accelerator.h"
+
+#include "worker/train/device/unit_graphs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What backward of a unit has announced, to be said again when it is on the host. */
+struct announced {
+    int first, last; /* the table's indices; first > last: nothing */
+};
+
+struct buffer {
+    void *at;
+    size_t bytes;
+    enum dpt_memory_tag tag;
+};
+
+enum { WEIGHTS, GRADS, SAVED, SCRATCH, BATCH, LOSSES, RIGHT, N_BUFFERS };
+
+struct dpt_accelerator {
+    struct dpt_account memory, *host;
+    struct dpt_device *device;
+    struct dpt_stream *stream;
+    const struct dpt_ops *ops;
+    const struct dpt_model *model;
+    struct dpt_sample_form form;
+    int64_t b; /* samples of a micro-batch */
+    int n_units;
+    bool resident;
+    struct dpt_unit_graphs *graphs;  /* NULL: units op by op */
+    struct buffer buffer[N_BUFFERS]; /* of the device */
+    struct dpt_stager *stager;
+    size_t stager_bytes;
+    /* Of the host, page-locked: gradients, and the slot's micro-batch. */
+    float *staging;
+    size_t staging_bytes;
+    void *batch;
+    const void *weights[DPT_UNITS_MAX]; /* of the device */
+    float *grads[DPT_UNITS_MAX];
+    bool fresh[DPT_UNITS_MAX]; /* weights[u] are the host's */
+    struct announced announced;
+};
+
+static void note_announcement(void *ctx, int param)
+{
+    struct announced *announced = ctx;
+    if (announced->first > announced->last)
+        announced->last = param;
+    announced->first = param;
+}
+
+/* The same slot with all that it points to on the device. Unless they are there already, gradients
+ * are those of the slot alone: what they are added to is on the host. */
+static struct dpt_slot on_device(struct dpt_accelerator *a, const struct dpt_slot *slot)
+{
+    struct dpt_slot mine = *slot;
+    mine.batch = dpt_batch_at(&a->form, a->b, a->buffer[BATCH].at);
+    mine.t = a->form.positions;
+    mine.packed = NULL;
+    mine.saved = a->buffer[SAVED].at;
+    mine.scratch = a->buffer[SCRATCH].at;
+    mine.losses = a->buffer[LOSSES].at;
+    mine.right = slot->right ? a->buffer[RIGHT].at : NULL;
+    if (a->resident)
+        return mine;
+    mine.weights = a->weights;
+    mine.grads = a->grads;
+    mine.accumulate = mine.parts_apart = false;
+    mine.announce = note_announcement;
+    mine.announce_ctx = &a->announced;
+    return mine;
+}
+
+/* ---- making and unmaking ---- */
+
+static size_t losses_bytes(const struct dpt_accelerator *a)
+{
+    return (size_t)(a->b * a->form.losses) * sizeof(float);
+}
+
+static size_t right_bytes(const struct dpt_accelerator *a)
+{
+    return dpt_model_labels(a->model) > 0 ? (size_t)a->b * sizeof(float) : 0;
+}
+
+/* What goes between host and device, beside what the strategy moves with the stager. */
+static enum dpt_status make_host_memory(struct dpt_accelerator *a,
+                                        const struct dpt_accelerator_options *o,
+                                        struct dpt_err *err)
+{
+    const size_t bytes = (size_t)dpt_model_flat_numel(o->model) * sizeof(float);
+    const struct dpt_stager_options stager = {.device = a->device,
+                                              .stream = a->stream,
+                                              .host_stream = o->host_stream,
+                                              .bytes_max = bytes};
+    DPT_TRY(dpt_device_alloc_host(a->device, a->buffer[BATCH].bytes, &a->batch, err));
+    dpt_account_add(a->host, DPT_MEMORY_DATA, a->buffer[BATCH].bytes, a->buffer[BATCH].bytes);
+    DPT_TRY(dpt_stager_create(&stager, &a->stager, err));
+    a->stager_bytes = dpt_stager_bytes(bytes);
+    dpt_account_add(a->host, DPT_MEMORY_DATA, a->stager_bytes, a->stager_bytes);
+    return DPT_OK;
+}
+
+static enum dpt_status make_buffers(struct dpt_accelerator *a,
+                                    const struct dpt_accelerator_options *o, struct dpt_err *err)
+{
+    const size_t numel = (size_t)dpt_model_flat_numel(o->model);
+    const size_t weight_bytes = dpt_dtype_bytes(dpt_model_dtype(o->model));
+    const size_t copied = o->resident ? 0 : numel;
+    const struct buffer wanted[N_BUFFERS] = {
+        [WEIGHTS] = {NULL, copied * weight_bytes, DPT_MEMORY_WEIGHTS},
+        [GRADS] = {NULL, copied * sizeof(float), DPT_MEMORY_SLOT_GRADIENTS},
+        [SAVED] = {NULL, dpt_model_saved_bytes(o->model, o->b, o->form->positions),
+                   DPT_MEMORY_ACTIVATIONS},
+        [SCRATCH] = {NULL, dpt_model_scratch_bytes(o->model, o->b, o->form->positions),
+                     DPT_MEMORY_SCRATCH},
+        [BATCH] = {NULL, dpt_batch_bytes(o->form, o->b), DPT_MEMORY_DATA},
+        [LOSSES] = {NULL, losses_bytes(a), DPT_MEMORY_DATA},
+        [RIGHT] = {NULL, right_bytes(a), DPT_MEMORY_DATA},
+    };
+    memcpy(a->buffer, wanted, sizeof wanted);
+    for (int i = 0; i < N_BUFFERS; i++)
+        if (wanted[i].bytes > 0)
+            DPT_TRY(dpt_device_alloc_for(a->device, wanted[i].tag, wanted[i].bytes,
+                                         &a->buffer[i].at, err));
+    DPT_TRY(make_host_memory(a, o, err));
+    if (o->resident)
+        return DPT_OK;
+    int64_t largest = 0;
+    for (int u = 0; u < a->n_units; u++) {
+        const struct dpt_unit *unit = dpt_model_unit(o->model, u);
+        a->weights[u] = (const char *)a->buffer[WEIGHTS].at + (size_t)unit->offset * weight_bytes;
+        a->grads[u] = (float *)a->buffer[GRADS].at + unit->offset;
+        largest = unit->numel > largest ? unit->numel : largest;
+    }
+    a->staging_bytes = (size_t)largest * sizeof *a->staging;
+    void *staging;
+    DPT_TRY(dpt_device_alloc_host(a->device, a->staging_bytes, &staging, err));
+    a->staging = staging;
+    dpt_account_add(a->host, DPT_MEMORY_SLOT_GRADIENTS, a->staging_bytes, a->staging_bytes);
+    return DPT_OK;
+}
+
+static enum dpt_status prepare(struct dpt_accelerator *a, const struct dpt_accelerator_options *o,
+                               struct dpt_err *err)
+{
+    const struct dpt_slot any = {.mode = DPT_MODE_TRAIN, .b = o->b, .t = o->form->positions};
+    struct dpt_slot slot = on_device(a, &any);
+    slot.weights = a->weights;
+    slot.grads = a->grads;
+    slot.announce = note_announcement;
+    slot.announce_ctx = &a->announced;
+    dpt_stream_prepare_begin(a->stream);
+    for (int u = 0; u < a->n_units; u++)
+        dpt_model_forward(a->model, a->ops, a->stream, u, &slot);
+    for (int added = 0; added <= (o->resident ? 1 : 0); added++) {
+        slot.accumulate = slot.parts_apart = added != 0;
+        for (int u = a->n_units - 1; u >= 0; u--)
+            dpt_model_backward(a->model, a->ops, a->stream, u, &slot);
+    }
+    slot.mode = DPT_MODE_EVAL; /* where nothing is dropped, and the head computes losses */
+    for (int u = 0; u < a->n_units && o->evaluates; u++)
+        dpt_model_forward(a->model, a->ops, a->stream, u, &slot);
+    return dpt_stream_prepare_end(a->stream, err);
+}
+
+enum dpt_status dpt_accelerator_create(const struct dpt_accelerator_options *options,
+                                       struct dpt_accelerator **ret, struct dpt_err *err)
+{
+    struct dpt_accelerator *a = calloc(1, sizeof *a);
+    if (!a) {
+        struct dpt_device *device = options->device;
+        dpt_device_destroy(&device);
+        return dpt_fail(err, DPT_ENOMEM, "accelerator");
+    }
+    a->device = options->device;
+    a->ops = dpt_device_ops(a->device);
+    a->model = options->model;
+    a->host = options->host;
+    a->resident = options->resident;
+    a->form = *options->form;
+    a->b = options->b;
+    a->n_units = dpt_model_n_units(options->model);
+    dpt_device_set_account(a->device, &a->memory);
+    enum dpt_status status = dpt_stream_create(a->device, 1, &a->stream, err);
+    if (status == DPT_OK)
+        status = make_buffers(a, options, err);
+    if (status == DPT_OK)
+        status = prepare(a, options, err);
+    if (status == DPT_OK && options->graphs)
+        status = dpt_unit_graphs_create(a->model, a->device, a->stream, &a->graphs, err);
+    if (status != DPT_OK) {
+        dpt_accelerator_destroy(&a);
+        return status;
+    }
+    *ret = a;
+    return DPT_OK;
+}
+
+void dpt_accelerator_destroy(struct dpt_accelerator **a)
+{
+    struct dpt_accelerator *it = *a;
+    if (!it)
+        return;
+    dpt_unit_graphs_destroy(&it->graphs);
+    dpt_stager_destroy(&it->stager);
+    dpt_account_sub(it->host, DPT_MEMORY_DATA, it->stager_bytes, it->stager_bytes);
+    dpt_stream_destroy(&it->stream);
+    for (int i = 0; i < N_BUFFERS; i++)
+        dpt_device_free_for(it->device, it->buffer[i].tag, it->buffer[i].at, it->buffer[i].bytes);
+    if (it->staging) {
+        dpt_device_free_host(it->device, it->staging, it->staging_bytes);
+        dpt_account_sub(it->host, DPT_MEMORY_SLOT_GRADIENTS, it->staging_bytes, it->staging_bytes);
+    }
+    if (it->batch) {
+        dpt_device_free_host(it->device, it->batch, it->buffer[BATCH].bytes);
+        dpt_account_sub(it->host, DPT_MEMORY_DATA, it->buffer[BATCH].bytes,
+                        it->buffer[BATCH].bytes);
+    }
+    dpt_device_destroy(&it->device);
+    free(it);
+    *a = NULL;
+}
+
+struct dpt_device *dpt_accelerator_device(const struct dpt_accelerator *a)
+{
+    return a->device;
+}
+
+struct dpt_stream *dpt_accelerator_stream(const struct dpt_accelerator *a)
+{
+    return a->stream;
+}
+
+struct dpt_stager *dpt_accelerator_stager(const struct dpt_accelerator *a)
+{
+    return a->stager;
+}
+
+const char *dpt_accelerator_fingerprint(const struct dpt_accelerator *a)
+{
+    return dpt_device_fingerprint(a->device);
+}
+
+void dpt_accelerator_memory(const struct dpt_accelerator *a, struct dpt_memory_use *ret)
+{
+    dpt_account_read(&a->memory, ret);
+}
+
+/* ---- a micro-batch ---- */
+
+enum dpt_status dpt_accelerator_begin_generation(struct dpt_accelerator *a, struct dpt_err *err)
+{
+    DPT_TRY(dpt_stream_sync(a->stream, err)); /* a step may have been left */
+    if (a->graphs)
+        dpt_unit_graphs_forget(a->graphs);
+    return DPT_OK;
+}
+
+void dpt_accelerator_forget_weights(struct dpt_accelerator *a)
+{
+    memset(a->fresh, 0, sizeof a->fresh);
+}
+
+/* What a unit borrows is of an earlier one, which was brought before. */
+static void bring_weights(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot)
+{
+    if (a->resident || a->fresh[unit])
+        return;
+    const size_t bytes =
+        (size_t)dpt_model_unit(a->model, unit)->numel * dpt_dtype_bytes(dpt_model_dtype(a->model));
+    dpt_stager_to_device(a->stager, bytes, slot->weights[unit], (void *)a->weights[unit]);
+    a->fresh[unit] = true;
+}
+
+/* Ragged samples in rows of form.positions, as if one had that length: the shape that is prepared.
+ */
+static void pad(struct dpt_accelerator *a, const struct dpt_batch *batch)
+{
+    const struct dpt_batch padded = dpt_batch_at(&a->form, a->b, a->batch);
+    const size_t n = (size_t)a->b, row = (size_t)batch->positions * sizeof(int32_t),
+                 whole = a->form.part_bytes[DPT_SAMPLE_INPUT];
+    for (size_t i = 0; i < n; i++) {
+        char *to = (char *)padded.part[DPT_SAMPLE_INPUT] + i * whole;
+        memcpy(to, (const char *)batch->part[DPT_SAMPLE_INPUT] + i * row, row);
+        memset(to + row, 0, whole - row);
+    }
+    for (int part = DPT_SAMPLE_INPUT + 1; part < DPT_SAMPLE_PARTS; part++)
+        memcpy(padded.part[part], batch->part[part], n * a->form.part_bytes[part]);
+}
+
+/* The last slot's micro-batch is on the device: end_slot has synced, or begin_generation. */
+void dpt_accelerator_begin_slot(struct dpt_accelerator *a, const struct dpt_slot *slot)
+{
+    DPT_ASSERT(slot->b == a->b && slot->t == slot->batch.positions);
+    if (a->form.ragged)
+        pad(a, &slot->batch);
+    else
+        memcpy(a->batch, slot->batch.part[0], a->buffer[BATCH].bytes);
+    a->ops->copy(a->stream, a->buffer[BATCH].bytes, a->batch, a->buffer[BATCH].at);
+}
+
+void dpt_accelerator_forward(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot)
+{
+    const struct dpt_slot mine = on_device(a, slot);
+    bring_weights(a, unit, slot);
+    if (a->graphs)
+        dpt_unit_graphs_forward(a->graphs, unit, &mine);
+    else
+        dpt_model_forward(a->model, a->ops, a->stream, unit, &mine);
+}
+
+/* Elements [first, first + n) of the unit's gradients, which are in the staging buffer. */
+static void deliver(const struct dpt_accelerator *a, const struct dpt_ops *ops,
+                    struct dpt_stream *stream, int unit, int64_t first, int64_t n,
+                    const struct dpt_slot *slot)
+{
+    float *to = slot->grads[unit] + first;
+    if (slot->accumulate && !(slot->parts_apart && dpt_model_unit(a->model, unit)->in_parts))
+        ops->add(stream, n, to, a->staging, to);
+    else
+        ops->copy(stream, (size_t)n * sizeof *to, a->staging, to);
+}
+
+static void announce(const struct dpt_accelerator *a, const struct dpt_slot *slot)
+{
+    for (int i = a->announced.last; i >= a->announced.first; i--)
+        slot->announce(slot->announce_ctx, i);
+}
+
+enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a, const struct dpt_ops *ops,
+                                         struct dpt_stream *stream, int unit,
+                                         const struct dpt_slot *slot, struct dpt_err *err)
+{
+    const struct dpt_slot mine = on_device(a, slot);
+    a->announced = (struct announced){.first = 1, .last = 0};
+    if (a->graphs)
+        dpt_unit_graphs_backward(a->graphs, unit, &mine, &a->announced.first, &a->announced.last);
+    else
+        dpt_model_backward(a->model, a->ops, a->stream, unit, &mine);
+    if (a->resident) {
+        if (a->graphs)
+            announce(a, slot);
+        return DPT_OK;
+    }
+    DPT_ASSERT(a->announced.first <= a->announced.last); /* every unit has parameters */
+    const struct dpt_param *low = dpt_model_param(a->model, a->announced.first);
+    const struct dpt_param *high = dpt_model_param(a->model, a->announced.last);
+    DPT_ASSERT(low->unit == unit && high->unit == unit); /* its own, and none left out */
+    const int64_t first = low->offset - dpt_model_unit(a->model, unit)->offset;
+    const int64_t n = high->offset + high->numel - low->offset;
+    a->ops->copy(a->stream, (size_t)n * sizeof *a->staging, a->grads[unit] + first, a->staging);
+    DPT_TRY(dpt_stream_sync(a->stream, err));
+    deliver(a, ops, stream, unit, first, n, slot);
+    announce(a, slot);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_accelerator_end_slot(struct dpt_accelerator *a, const struct dpt_slot *slot,
+                                         struct dpt_err *err)
+{
+    a->ops->copy(a->stream, losses_bytes(a), a->buffer[LOSSES].at, slot->losses);
+    if (slot->right)
+        a->ops->copy(a->stream, right_bytes(a), a->buffer[RIGHT].at, slot->right);
+    return dpt_stream_sync(a->stream, err);
+}

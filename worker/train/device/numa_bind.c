@@ -1,0 +1,60 @@
+/* See numa_bind.h. */
+#include "worker/train/device/numa_bind.h"
+
+#include "base/cores.h"
+#include "base/log.h"
+#include "base/numa.h"
+#include "kernels/device.h"
+#include "rendezvous/proto/message.h"
+
+/* The index of the node beside the GPU of that rank; -1: nobody knows. */
+static int beside_gpu(const struct dpt_numa *numa, int local_rank, int gpus, const char *sys)
+{
+    char bus[DPT_DEVICE_BUS_BYTES];
+    struct dpt_err err; /* what is wrong with the device is said by who opens it */
+    if (dpt_device_cuda_bus(local_rank % gpus, bus, &err) != DPT_OK)
+        return -1;
+    const int node = dpt_numa_of_pci(sys, bus);
+    for (int i = 0; i < numa->n; i++)
+        if (numa->node[i] == node)
+            return i;
+    return -1;
+}
+
+/* Likewise of all of this node's ranks. */
+static void find_gpus(const struct dpt_numa *numa, int ranks, const char *sys, int *ret)
+{
+    int gpus = 0;
+    char fingerprint[DPT_FINGERPRINT_BYTES];
+    struct dpt_err err;
+    const bool there = dpt_device_cuda_look(&gpus, fingerprint, &err) == DPT_OK;
+    for (int r = 0; r < ranks; r++)
+        ret[r] = there ? beside_gpu(numa, r, gpus, sys) : -1;
+}
+
+void dpt_rank_bind(const struct dpt_rank_start *start, const struct dpt_config *config,
+                   const char *sys)
+{
+    struct dpt_numa numa;
+    struct dpt_err err;
+    int beside[DPT_PROTO_RANKS_MAX];
+    if (config->cluster.numa == DPT_NUMA_OFF)
+        return;
+    dpt_numa_read(sys, &numa);
+    if (numa.n < 2)
+        return;
+    const bool gpu = config->cluster.device == DPT_DEVICE_CUDA;
+    if (gpu)
+        find_gpus(&numa, start->ranks, sys, beside);
+    for (int r = 0; !gpu && r < start->ranks; r++)
+        beside[r] = dpt_numa_deal(&numa, r, start->ranks);
+    const int i = beside[start->local_rank];
+    if (i < 0 || !dpt_numa_is_even(&numa, beside, start->ranks, start->threads, dpt_cores()))
+        return;
+    const int cores = CPU_COUNT(&numa.cores[i]);
+    if (dpt_numa_stay(&numa, i, &err) == DPT_OK)
+        dpt_log(DPT_LOG_INFO, "stays on NUMA node %d%s, with %d core%s", numa.node[i],
+                gpu ? ", where its GPU is" : "", cores, cores == 1 ? "" : "s");
+    else
+        dpt_log(DPT_LOG_WARN, "%s; it runs wherever the system puts it", err.text);
+}

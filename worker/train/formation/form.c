@@ -1,0 +1,249 @@
+/* Formation, the rank's part: from a plan to a communicator. fill_state.c puts the state in
+ * place. */
+#include "base/clock.h"
+#include "base/cores.h"
+#include "base/log.h"
+#include "worker/train/rank_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void free_generation(struct generation *g)
+{
+    free(g->rank_of_position);
+    free(g->host_of_position);
+    free(g->node_of_position);
+    free(g->peers);
+    free(g->takes_state);
+    free(g->host_of_rank);
+    free(g->node_of_rank);
+    free(g->shards);
+    free(g->writer_shards);
+    free(g->contributions);
+    free(g->eval_shares);
+    free(g->verify_shares);
+    *g = (struct generation){.number = 0};
+}
+
+void rank_leave_generation(struct dpt_rank *r)
+{
+    dpt_saver_cancel(r->saver);
+    rank_settle_saver(r);
+    dpt_comm_thread_close(r->comm_thread);
+    rank_end_log(r);
+    if (r->gen.begun)
+        r->strategy->ops->end_generation(r->strategy);
+    if (r->loader)
+        dpt_loader_start(r->loader, 0, 0, 0, 1);
+    free_generation(&r->gen);
+}
+
+static const Dpt__PlanRank *own_entry(const struct dpt_rank *r, const Dpt__Plan *plan)
+{
+    for (size_t i = 0; i < plan->n_ranks; i++)
+        if (plan->ranks[i]->local_rank == r->options->start->local_rank)
+            return plan->ranks[i];
+    return NULL;
+}
+
+static void copy_addr(char ret[DPT_COMM_ADDR_BYTES], const char *addr)
+{
+    size_t bytes = strlen(addr);
+    DPT_ASSERT(bytes < DPT_COMM_ADDR_BYTES); /* message validation bounds it */
+    memcpy(ret, addr, bytes + 1);
+}
+
+static void fill_members(struct generation *g, const Dpt__Plan *plan)
+{
+    int n_peers = 0;
+    for (size_t i = 0; i < plan->n_ranks; i++) {
+        const Dpt__PlanRank *p = plan->ranks[i];
+        g->rank_of_position[p->position] = (int)p->rank;
+        g->host_of_position[p->position] = (int)p->host;
+        g->node_of_position[p->position] = (int)p->node;
+        g->host_of_rank[p->rank] = (int)p->host;
+        g->node_of_rank[p->rank] = (int)p->node;
+        g->takes_state[p->rank] = p->takes_state;
+        if ((int)p->rank == g->rank)
+            continue;
+        struct dpt_comm_peer *peer = &g->peers[n_peers++];
+        peer->rank = (int)p->rank;
+        peer->host = (int)p->host;
+        copy_addr(peer->shm_addr, p->shm_addr);
+        copy_addr(peer->tcp_addr, p->tcp_addr);
+    }
+}
+
+static void hex_of(const ProtobufCBinaryData *bytes, char *ret, size_t ret_bytes)
+{
+    static const char digits[] = "0123456789abcdef";
+    size_t n = 0;
+    for (size_t i = 0; i < bytes->len && n + 2 < ret_bytes; i++) {
+        ret[n++] = digits[bytes->data[i] >> 4];
+        ret[n++] = digits[bytes->data[i] & 15];
+    }
+    ret[n] = '\0';
+}
+
+static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)
+{
+    struct generation *g = &r->gen;
+    const Dpt__PlanRank *own = own_entry(r, plan);
+    if (!own || plan->n_ranks != plan->world_size || plan->guests >= plan->world_size ||
+        (int)(plan->world_size - plan->guests) > dpt_config_world_max(r->config))
+        return dpt_fail(err, DPT_EPROTO,
+                        "the plan of generation %llu does not fit this rank (%zu of %u ranks)",
+                        (unsigned long long)plan->generation, plan->n_ranks, plan->world_size);
+    const size_t n = plan->world_size;
+    const int trainers = (int)(plan->world_size - plan->guests);
+    *g = (struct generation){.number = plan->generation,
+                             .rank = (int)own->rank,
+                             .world_size = (int)n,
+                             .n_trainers = trainers,
+                             .position = (int)own->position,
+                             .host = (int)own->host,
+                             .writes_log = own->writes_log,
+                             .farewell = plan->farewell,
+                             .checkpoint_slot = own->checkpoint_slot,
+                             .checkpoint_writers = (int)plan->checkpoint_writers,
+                             .plan_hash = dpt_hash128(plan->digest, strlen(plan->digest)).lo};
+    if (!r->config->checkpoint.dir[0] || r->config->train.eval_only)
+        g->checkpoint_slot = -1;
+    (void)snprintf(g->cause, sizeof g->cause, "%s", plan->cause);
+    (void)snprintf(g->cause_kind, sizeof g->cause_kind, "%s", plan->cause_kind);
+    g->detect_ms = plan->detect_ms;
+    if (plan->steps_done_before > plan->resume_step)
+        g->steps_lost = plan->steps_done_before - plan->resume_step;
+    g->rank_of_position = calloc(n, sizeof *g->rank_of_position);
+    g->host_of_position = calloc(n, sizeof *g->host_of_position);
+    g->node_of_position = calloc(n, sizeof *g->node_of_position);
+    g->peers = calloc(n, sizeof *g->peers);
+    g->takes_state = calloc(n, sizeof *g->takes_state);
+    g->host_of_rank = calloc(n, sizeof *g->host_of_rank);
+    g->node_of_rank = calloc(n, sizeof *g->node_of_rank);
+    g->shards = calloc(n, sizeof *g->shards);
+    g->writer_shards = calloc(plan->checkpoint_writers + 1, sizeof *g->writer_shards);
+    if (!g->rank_of_position || !g->host_of_position || !g->node_of_position || !g->peers ||
+        !g->takes_state || !g->host_of_rank || !g->node_of_rank || !g->shards || !g->writer_shards)
+        return dpt_fail(err, DPT_ENOMEM, "plan of generation %llu: out of memory",
+                        (unsigned long long)g->number);
+    fill_members(g, plan);
+    hex_of(&plan->nonce, g->attempt, sizeof g->attempt);
+    g->world = (struct dpt_world){.lanes = dpt_config_lanes_of(r->config, trainers),
+                                  .size = trainers,
+                                  .rank_of_position = g->rank_of_position,
+                                  .host_of_position = g->host_of_position,
+                                  .node_of_position = g->node_of_position};
+    for (int p = 0; p < trainers; p++) {
+        const struct dpt_deal deal = r->strategy->ops->deal(r->strategy, &g->world, p);
+        if (p == g->position)
+            g->slots = deal;
+        if (deal.n > g->slots_max)
+            g->slots_max = deal.n;
+    }
+    g->contributions = malloc(n * dpt_contribution_bytes(g->slots_max));
+    g->eval_shares = malloc(n * DPT_EVAL_SHARE_BYTES);
+    g->verify_shares = malloc(n * DPT_VERIFY_SHARE_BYTES);
+    if (!g->contributions || !g->eval_shares || !g->verify_shares)
+        return dpt_fail(err, DPT_ENOMEM, "plan of generation %llu: out of memory",
+                        (unsigned long long)g->number);
+    return DPT_OK;
+}
+
+static enum dpt_status build(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)
+{
+    r->gen.begun = r->gen.rank < r->gen.n_trainers; /* a guest only gives */
+    if (r->accelerator)
+        DPT_TRY(dpt_accelerator_begin_generation(r->accelerator, err));
+    if (r->gen.begun)
+        DPT_TRY(r->strategy->ops->begin_generation(r->strategy, &r->gen.world, r->gen.rank,
+                                                   r->gen.host, err));
+    struct dpt_comm_spec spec = {.generation = r->gen.number,
+                                 .rank = r->gen.rank,
+                                 .world_size = r->gen.world_size,
+                                 .host = r->gen.host,
+                                 .peers = r->gen.peers,
+                                 .n_peers = r->gen.world_size - 1,
+                                 .timeout_ms = (int)(r->config->cluster.timeout_s * 1000)};
+    (void)snprintf(spec.run, sizeof spec.run, "%s", r->config->run);
+    dpt_cores_set_demand(0); /* unknown until the others have said what they compute with */
+    if (plan->nonce.len != DPT_COMM_NONCE_BYTES)
+        return dpt_fail(err, DPT_EPROTO, "the plan's nonce has %zu bytes", plan->nonce.len);
+    memcpy(spec.nonce, plan->nonce.data, DPT_COMM_NONCE_BYTES);
+    dpt_comm_thread_arm(r->comm_thread);
+    if (dpt_link_interrupted(r->link, r->gen.number))
+        return dpt_fail(err, DPT_EABORTED, "generation %llu was given up",
+                        (unsigned long long)r->gen.number);
+    return dpt_comm_thread_open(r->comm_thread, &spec, err);
+}
+
+static double mib_of(const struct dpt_rank *r, const struct dpt_state_part *part)
+{
+    int vectors = 0;
+    for (int v = 0; v < DPT_VECTOR_COUNT; v++)
+        vectors += part->vector[v].mem != NULL;
+    return (double)dpt_shard_numel(&r->grid, part->shard) * vectors * sizeof(float) / 1048576.0;
+}
+
+/* What this generation asks of the rank, in bytes. */
+static void tell_plan(const struct dpt_rank *r)
+{
+    const struct dpt_strategy_state *state = r->strategy->ops->wanted(r->strategy);
+    struct dpt_strategy_cost cost;
+    r->strategy->ops->cost(r->strategy, &cost);
+    const double mib = 1024.0 * 1024.0;
+    dpt_log(
+        DPT_LOG_INFO,
+        "rank %d of %d goes on from step %lld: %d of %d slots, from slot %d on by %d; holds %.1f "
+        "MiB of weights and moments, %.1f MiB of packed weights and %.1f MiB of gradients in %d "
+        "buffers, sends %.1f MiB a step",
+        r->gen.rank, r->gen.world_size, (long long)r->step, r->gen.slots.n, r->slots,
+        r->gen.slots.first, r->gen.slots.stride, mib_of(r, &state->own) + mib_of(r, &state->shadow),
+        (double)cost.packed_bytes / mib, (double)cost.gradient_bytes / mib, cost.gradient_buffers,
+        (double)cost.sent_bytes / mib);
+    if (r->config->strategy.compression == DPT_COMPRESSION_POWERSGD && r->gen.rank == 0)
+        dpt_log(DPT_LOG_WARN,
+                "strategy.compression is powersgd: gradients are approximated by matrices of rank "
+                "%d from step %lld on, outside the one trajectory; weights_hash is this cluster's, "
+                "not the config's",
+                r->config->strategy.powersgd_rank,
+                (long long)r->config->strategy.powersgd_start_step);
+    if (r->config->train.reduction == DPT_REDUCTION_FAST && r->gen.rank == 0)
+        dpt_log(DPT_LOG_WARN,
+                "train.reduction is fast: gradients are added in the order that is quickest among "
+                "%d ranks; weights_hash is this cluster's, not the config's",
+                r->gen.world_size);
+    rank_warn_of_unverified(r);
+}
+
+enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)
+{
+    DPT_ASSERT(r->gen.number == 0);
+    const Dpt__PlanRank *own = own_entry(r, plan);
+    rank_settle_pending(r, plan);
+    DPT_TRY(rank_take_outcome(r, plan, own && own->takes_state, err));
+    enum dpt_status status = read_plan(r, plan, err);
+    if (status != DPT_OK) {
+        free_generation(&r->gen);
+        return status;
+    }
+    dpt_log_set_where(r->gen.rank, r->gen.number, r->step);
+    DPT_TRY(build(r, plan, err));
+    r->rebuilt_ms = dpt_now_ms();
+    DPT_TRY(rank_deal_cores(r, err));
+    DPT_TRY(rank_restore(r, plan, err));
+    r->restored_ms = dpt_now_ms();
+    rank_clear_leftovers(r);
+    r->gen.ready = true;
+    if (!r->gen.begun) {
+        dpt_log(DPT_LOG_INFO, "handed over the state of step %lld; leaving", (long long)r->step);
+        return DPT_OK;
+    }
+    if (r->loader)
+        dpt_loader_start(r->loader, r->step, r->gen.slots.first, dpt_deal_end(&r->gen.slots),
+                         r->gen.slots.stride);
+    tell_plan(r);
+    rank_warn_of_kept(r);
+    return DPT_OK;
+}

@@ -1,0 +1,157 @@
+/* How much of the state is on two nodes, and shadows that are made anew while training goes on: the
+ * strategy copies them (strategy.h, rebuild), here is what ranks agree on and tell of it. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "worker/train/formation/hello.h"
+#include "worker/train/rank_internal.h"
+#include "worker/train/log/run_files.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct dpt_hello hello_at(const uint8_t *hellos, int rank)
+{
+    return dpt_hello_unpack(hellos + (size_t)rank * DPT_HELLO_BYTES);
+}
+
+const char *rank_redundancy(const struct dpt_rank *r)
+{
+    return r->gen.rebuilding ? "rebuilding" : r->gen.redundant ? "whole" : "none";
+}
+
+/* Who joins or leaves in agreement has time: until all have theirs, the old ones keep what they
+ * had. After a loss there is nothing to keep, and all wait. */
+static bool follows_loss(const Dpt__Plan *plan)
+{
+    static const char *const kinds[] = {"rank_lost", "node_lost", "comm_error", "stalled"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(plan->cause_kind, kinds[i]) == 0)
+            return true;
+    return false;
+}
+
+struct dpt_shard rank_defer_shadow(struct dpt_rank *r, const Dpt__Plan *plan)
+{
+    const struct dpt_strategy_ops *ops = r->strategy->ops;
+    if (!r->gen.begun || !ops->defer_shadow || !follows_loss(plan))
+        return (struct dpt_shard){0, 0};
+    return ops->defer_shadow(r->strategy);
+}
+
+enum dpt_status rank_begin_rebuild(struct dpt_rank *r, const uint8_t *hellos, struct dpt_err *err)
+{
+    struct generation *g = &r->gen;
+    bool *late = calloc((size_t)g->world_size, sizeof *late);
+    if (!late)
+        return dpt_fail(err, DPT_ENOMEM, "formation: out of memory");
+    for (int i = 0; i < g->world_size; i++) {
+        late[i] = !dpt_shard_is_none(hello_at(hellos, i).late);
+        g->rebuilding = g->rebuilding || late[i];
+    }
+    if (g->rebuilding && g->begun)
+        r->strategy->ops->rebuild(r->strategy, late);
+    free(late);
+    return DPT_OK;
+}
+
+/* Whether the other nodes than rank `i`'s hold a whole state, or (late) will. Replicas of nodes of
+ * different sizes are cut differently, so it is not enough to look for the rank's own shard.
+ * `shards` has room for all that `n_trainers` ranks hold. */
+static bool is_covered(const struct generation *g, const uint8_t *hellos, int i, bool late,
+                       struct dpt_shard *shards)
+{
+    int n = 0;
+    for (int k = 0; k < g->n_trainers; k++) {
+        const struct dpt_hello h = hello_at(hellos, k);
+        if (g->node_of_rank[k] == g->node_of_rank[i])
+            continue;
+        for (int part = 0; part < DPT_RESHARD_PARTS; part++)
+            shards[n++] = h.held[part];
+        if (late)
+            shards[n++] = h.late;
+    }
+    return dpt_shards_cover(shards, n);
+}
+
+/* `alone`: a rank whose node has what no other has. */
+static void warn_of_single_copies(const struct dpt_rank *r, int alone)
+{
+    const struct dpt_config *c = r->config;
+    const bool replicas = c->strategy.sharding == DPT_SHARDING_HYBRID_SHARD;
+    if (replicas && c->cluster.nnodes_max > 1)
+        dpt_log(DPT_LOG_WARN,
+                "strategy.sharding: hybrid_shard, but there is one node, and so one replica: a "
+                "rank that is lost costs back to the newest checkpoint; add a node");
+    if (c->strategy.redundancy != DPT_REDUNDANCY_SHADOW)
+        return;
+    if (r->gen.rebuilding)
+        dpt_log(
+            DPT_LOG_WARN,
+            "redundancy rebuilding: shadows are copied while training goes on from step %lld; a "
+            "node that is lost before they are whole costs back to the newest checkpoint",
+            (long long)r->step);
+    else
+        dpt_log(
+            DPT_LOG_WARN,
+            "strategy.redundancy: shadow, but the other nodes lack something that rank %d's node "
+            "has: with it the run goes back to its newest checkpoint; add a node",
+            alone);
+}
+
+enum dpt_status rank_judge_redundancy(struct dpt_rank *r, const uint8_t *hellos,
+                                      struct dpt_err *err)
+{
+    struct generation *g = &r->gen;
+    int alone = 0, bare = 0;
+    struct dpt_shard *shards =
+        calloc((size_t)g->world_size * (DPT_RESHARD_PARTS + 1), sizeof *shards);
+    if (!shards)
+        return dpt_fail(err, DPT_ENOMEM, "formation: out of memory");
+    while (alone < g->n_trainers && is_covered(g, hellos, alone, false, shards))
+        alone++;
+    while (bare < g->n_trainers && is_covered(g, hellos, bare, true, shards))
+        bare++;
+    free(shards);
+    g->redundant = alone == g->n_trainers;
+    g->will_be_redundant = bare == g->n_trainers;
+    r->rebuild_step = r->step;
+    if (g->rank == 0 && !g->redundant)
+        warn_of_single_copies(r, alone);
+    return DPT_OK;
+}
+
+static void log_whole(struct dpt_rank *r, double ms)
+{
+    char cause[DPT_PROTO_TEXT_BYTES];
+    struct dpt_strategy_cost cost;
+    struct dpt_err err;
+    r->strategy->ops->cost(r->strategy, &cost);
+    (void)snprintf(cause, sizeof cause, "shadows were rebuilt in %lld steps",
+                   (long long)(r->step - r->rebuild_step));
+    if (r->gen.rank == 0)
+        dpt_log(DPT_LOG_INFO, "redundancy %s: %s, %.0f ms", rank_redundancy(r), cause, ms);
+    if (!rank_keeps_log(r))
+        return;
+    const struct dpt_event_record e = {.kind = "redundancy",
+                                       .cause = cause,
+                                       .generation = r->gen.number,
+                                       .rebuild_ms = ms,
+                                       .total_ms = ms,
+                                       .resume_step = r->step,
+                                       .world_size = r->gen.world_size,
+                                       .sends_bytes = cost.sent_bytes,
+                                       .redundancy = rank_redundancy(r)};
+    rank_add_line(r, dpt_runlog_event(&r->log, &e, &err), &err);
+}
+
+enum dpt_status rank_look_after_rebuild(struct dpt_rank *r, struct dpt_err *err)
+{
+    if (!r->gen.rebuilding || r->strategy->ops->rebuilding(r->strategy))
+        return DPT_OK;
+    DPT_TRY(rank_verify(r, err));
+    r->gen.rebuilding = false;
+    r->gen.redundant = r->gen.will_be_redundant;
+    log_whole(r, (double)(dpt_now_ms() - r->restored_ms));
+    rank_publish(r, DPT__RANK_PHASE__RANK_RUNNING, r->gen.number);
+    return DPT_OK;
+}

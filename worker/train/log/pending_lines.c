@@ -1,0 +1,289 @@
+/* Lines that wait for the server's word (pending_lines.h). */
+#include "worker/train/log/pending_lines.h"
+
+#include "base/config.h"
+#include "base/fs.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { KIND_STEP, KIND_EPOCH, KIND_EVALUATION, KIND_EVENT };
+
+struct line {
+    enum kind kind;
+    bool waits;   /* this rank is to append it */
+    bool settled; /* this rank has appended or spilled it, or found it in the file */
+    struct dpt_runlog_place place;
+    int64_t made_ms;
+    size_t at, bytes; /* in text */
+};
+
+struct dpt_logbook {
+    struct dpt_logbook_options options;
+    char dir[DPT_CONFIG_PATH_BYTES], spill_dir[2 * DPT_CONFIG_PATH_BYTES];
+    char spill[3 * DPT_CONFIG_PATH_BYTES];
+    bool writes, begun;
+    int64_t bytes_before;        /* of the file, when the first generation here began */
+    struct dpt_runlog_place end; /* what the file ends with, as far as is known here */
+    bool stalled;                /* lines had to wait since one was appended */
+    int64_t spilled;             /* lines */
+    int waiting;                 /* lines */
+    struct line lines[DPT_LOGBOOK_LINES_MAX];
+    int n;
+    char text[DPT_LOGBOOK_BYTES];
+    size_t bytes;
+};
+
+enum dpt_status dpt_logbook_create(const struct dpt_logbook_options *options,
+                                   struct dpt_logbook **ret, struct dpt_err *err)
+{
+    struct dpt_logbook *book = calloc(1, sizeof *book);
+    if (!book)
+        return dpt_fail(err, DPT_ENOMEM, "lines of the run's log: out of memory");
+    book->options = *options;
+    (void)snprintf(book->dir, sizeof book->dir, "%s", options->dir);
+    (void)snprintf(book->spill_dir, sizeof book->spill_dir, "%s", options->spill_dir);
+    (void)snprintf(book->spill, sizeof book->spill, "%s/%s", options->spill_dir,
+                   options->spill_name);
+    *ret = book;
+    return DPT_OK;
+}
+
+static struct dpt_runlog_line line_of(const struct dpt_logbook *book, const struct line *line)
+{
+    return (struct dpt_runlog_line){.file =
+                                        line->kind == KIND_EVENT ? "events.jsonl" : "metrics.jsonl",
+                                    .place = line->place,
+                                    .text = book->text + line->at,
+                                    .bytes = line->bytes};
+}
+
+static void settle(struct dpt_logbook *book, struct line *line)
+{
+    line->waits = false;
+    line->settled = true;
+    book->waiting--;
+}
+
+static void spill(struct dpt_logbook *book, struct line *line)
+{
+    struct dpt_err err;
+    const struct dpt_runlog_line whole = line_of(book, line);
+    settle(book, line);
+    enum dpt_status status = dpt_fs_mkdirs(book->spill_dir, &err);
+    if (status == DPT_OK)
+        status = dpt_runlog_append_to(book->spill, &whole, &err);
+    book->spilled += status == DPT_OK;
+    book->options.appended(book->options.ctx, status, &err);
+}
+
+static void say_spilled(struct dpt_logbook *book)
+{
+    if (book->spilled > 0)
+        dpt_log(DPT_LOG_WARN,
+                "%lld lines for '%s' are in '%s': no server has said that this node still counted "
+                "when it made them",
+                (long long)book->spilled, book->dir, book->spill);
+    book->spilled = 0;
+}
+
+static void spill_all(struct dpt_logbook *book)
+{
+    for (int i = 0; i < book->n; i++)
+        if (book->lines[i].waits)
+            spill(book, &book->lines[i]);
+    say_spilled(book);
+}
+
+/* A file that ends with `last` has the line of `place`: not if a newer world went back and made the
+ * step again, nor if an older one, whose state counts now, got further. A file that has not grown
+ * since the first generation of this process has none of its lines: what it ends with is of an
+ * earlier start of the run, whose generations may have had higher numbers. */
+static bool is_there(const struct dpt_logbook *book, const struct dpt_runlog_place *place,
+                     const struct dpt_runlog_place *last)
+{
+    if (last->file_bytes == book->bytes_before)
+        return false;
+    if (place->generation > last->generation)
+        return false;
+    return !dpt_runlog_is_after(place, last);
+}
+
+/* What the writers of later generations have appended waits no more. */
+static void drop_what_is_there(struct dpt_logbook *book)
+{
+    struct dpt_err err;
+    struct dpt_runlog_place last;
+    if (dpt_runlog_last(book->dir, &last, &err) != DPT_OK)
+        return; /* all that waits is kept elsewhere */
+    for (int i = 0; i < book->n; i++) {
+        struct line *line = &book->lines[i];
+        if (line->kind != KIND_EVENT && line->waits && is_there(book, &line->place, &last))
+            settle(book, line);
+    }
+}
+
+void dpt_logbook_destroy(struct dpt_logbook **book_p)
+{
+    struct dpt_logbook *book = *book_p;
+    if (!book)
+        return;
+    if (!dpt_logbook_flush(book) && !book->writes)
+        drop_what_is_there(book);
+    spill_all(book);
+    free(book);
+    *book_p = NULL;
+}
+
+/* Drops the lines before `first`, and those of later steps. */
+static void keep(struct dpt_logbook *book, int first, int64_t step_max)
+{
+    int n = 0;
+    size_t bytes = 0;
+    for (int i = first; i < book->n; i++) {
+        struct line line = book->lines[i];
+        if (line.kind != KIND_EVENT && line.place.step > step_max)
+            continue;
+        memmove(book->text + bytes, book->text + line.at, line.bytes);
+        line.at = bytes;
+        bytes += line.bytes;
+        book->lines[n++] = line;
+    }
+    book->n = n;
+    book->bytes = bytes;
+}
+
+/* The oldest quarter of the lines goes, so that it need not be done for every one; more where that
+ * is little text. */
+static void make_room(struct dpt_logbook *book, size_t bytes)
+{
+    while (book->n == DPT_LOGBOOK_LINES_MAX || book->bytes + bytes > DPT_LOGBOOK_BYTES) {
+        const int first = book->n / 4 + 1;
+        for (int i = 0; i < first; i++)
+            if (book->lines[i].waits)
+                spill(book, &book->lines[i]);
+        keep(book, first, INT64_MAX);
+    }
+    say_spilled(book);
+}
+
+void dpt_logbook_add(struct dpt_logbook *book, const struct dpt_runlog_line *line, int64_t made_ms)
+{
+    DPT_ASSERT(line->bytes <= DPT_LOGBOOK_BYTES / 4);
+    const enum kind kind = line->place.step < 0        ? KIND_EVENT
+                           : line->place.is_evaluation ? KIND_EVALUATION
+                           : line->place.is_epoch      ? KIND_EPOCH
+                                                       : KIND_STEP;
+    if (kind == KIND_EVENT && !book->writes)
+        return;
+    make_room(book, line->bytes);
+    memcpy(book->text + book->bytes, line->text, line->bytes);
+    book->lines[book->n++] = (struct line){.kind = kind,
+                                           .waits = book->writes,
+                                           .place = line->place,
+                                           .made_ms = made_ms,
+                                           .at = book->bytes,
+                                           .bytes = line->bytes};
+    book->bytes += line->bytes;
+    book->waiting += book->writes;
+}
+
+void dpt_logbook_begin(struct dpt_logbook *book, bool writes, int64_t step,
+                       const struct dpt_runlog_place *last)
+{
+    if (!book->begun)
+        book->bytes_before = last->file_bytes;
+    book->begun = true;
+    book->writes = writes;
+    book->end = *last;
+    book->stalled = false;
+    keep(book, 0, step);
+    book->waiting = 0;
+    for (int i = 0; i < book->n; i++) {
+        struct line *line = &book->lines[i];
+        if (line->kind != KIND_EVENT) /* which nobody else has */
+            line->waits = writes && !is_there(book, &line->place, last);
+        book->waiting += line->waits;
+    }
+}
+
+void dpt_logbook_end(struct dpt_logbook *book)
+{
+    (void)dpt_logbook_flush(book);
+    book->writes = false;
+}
+
+void dpt_logbook_keep_unwritten(struct dpt_logbook *book)
+{
+    DPT_ASSERT(!book->writes);
+    for (int i = 0; i < book->n; i++) {
+        struct line *line = &book->lines[i];
+        if (line->kind == KIND_EVENT || line->waits || line->settled)
+            continue;
+        line->waits = true;
+        book->waiting++;
+    }
+}
+
+static bool has(const struct dpt_logbook *book, enum kind kind, int64_t step)
+{
+    for (int i = book->n - 1; i >= 0; i--)
+        if (book->lines[i].kind == kind && book->lines[i].place.step == step)
+            return true;
+    return false;
+}
+
+bool dpt_logbook_has_step(const struct dpt_logbook *book, int64_t step)
+{
+    return has(book, KIND_STEP, step);
+}
+
+bool dpt_logbook_has_epoch(const struct dpt_logbook *book, int64_t step)
+{
+    return has(book, KIND_EPOCH, step);
+}
+
+bool dpt_logbook_has_evaluation(const struct dpt_logbook *book, int64_t step)
+{
+    return has(book, KIND_EVALUATION, step);
+}
+
+/* Lines that waited may be of a world that a server which is gone had given up: then another has
+ * written since. */
+static bool has_foreign_end(struct dpt_logbook *book)
+{
+    struct dpt_err err;
+    struct dpt_runlog_place last;
+    if (!book->stalled || dpt_runlog_last(book->dir, &last, &err) != DPT_OK)
+        return false; /* a file that cannot be read: the attempt to append says so */
+    book->stalled = false;
+    return dpt_runlog_is_after(&last, &book->end) || dpt_runlog_is_after(&book->end, &last) ||
+           last.generation != book->end.generation;
+}
+
+bool dpt_logbook_flush(struct dpt_logbook *book)
+{
+    for (int i = 0; i < book->n && book->waiting > 0; i++) {
+        struct line *line = &book->lines[i];
+        if (!line->waits || (!book->writes && line->kind != KIND_EVENT))
+            continue;
+        if (!book->options.may_append(book->options.ctx, line->made_ms)) {
+            book->stalled = true;
+            return false;
+        }
+        if (book->writes && has_foreign_end(book)) {
+            spill_all(book);
+            break;
+        }
+        struct dpt_err err;
+        const struct dpt_runlog_line whole = line_of(book, line);
+        settle(book, line);
+        const enum dpt_status status = dpt_runlog_append(book->dir, &whole, &err);
+        if (status == DPT_OK && line->kind != KIND_EVENT)
+            book->end = line->place;
+        book->options.appended(book->options.ctx, status, &err);
+    }
+    return book->waiting == 0;
+}

@@ -1,0 +1,468 @@
+/* metrics.jsonl, events.jsonl, summary.json, evaluation.json, accounts of memory. */
+#include "worker/train/log/run_files.h"
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/fs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define EVENTS "events.jsonl"
+
+enum { TEXT_BYTES = 1024 };
+
+/* A double as JSON: 17 digits give back the same bits; JSON has no NaN and no infinity. */
+static const char *number(double value, char buf[32])
+{
+    if (isfinite(value))
+        (void)snprintf(buf, 32, "%.17g", value);
+    else
+        (void)snprintf(buf, 32, "%s",
+                       isnan(value) ? "\"nan\""
+                       : value > 0  ? "\"inf\""
+                                    : "\"-inf\"");
+    return buf;
+}
+
+/* True when the file ends within a line: a full disk or a power failure cut the last record. */
+static bool ends_within_line(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false; /* absent; if it is something worse, appending says so */
+    struct stat st;
+    char last = '\n';
+    bool within = fstat(fd, &st) == 0 && st.st_size > 0 &&
+                  pread(fd, &last, 1, st.st_size - 1) == 1 && last != '\n';
+    (void)close(fd);
+    return within;
+}
+
+/* In one write. */
+enum dpt_status dpt_runlog_append_to(const char *path, const struct dpt_runlog_line *line,
+                                     struct dpt_err *err)
+{
+    size_t skip = ends_within_line(path) ? 0 : 1;
+    return dpt_fs_append(path, line->text + skip, line->bytes - skip, err);
+}
+
+enum dpt_status dpt_runlog_append(const char *dir, const struct dpt_runlog_line *line,
+                                  struct dpt_err *err)
+{
+    char path[DPT_CONFIG_PATH_BYTES + 32];
+    DPT_TRY(dpt_fs_join(dir, line->file, path, sizeof path, err));
+    return dpt_runlog_append_to(path, line, err);
+}
+
+static enum dpt_status put_line(const struct dpt_runlog *log, const struct dpt_runlog_line *line,
+                                struct dpt_err *err)
+{
+    if (!log->hold)
+        return dpt_runlog_append(log->dir, line, err);
+    log->hold(log->ctx, line);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_runlog_metrics(const struct dpt_runlog *log, const struct dpt_metrics *m,
+                                   struct dpt_err *err)
+{
+    char line[1024], loss[32], lr[32], norm[32], scale[32];
+    char scaler[96] = "", skipped[48] = "";
+    if (m->is_scaled)
+        (void)snprintf(scaler, sizeof scaler, "\"scale\": %s, ", number(m->scale, scale));
+    if (m->is_scaled || m->may_skip)
+        (void)snprintf(skipped, sizeof skipped, "\"skipped_steps\": %lld, ",
+                       (long long)m->skipped_steps);
+    int n = snprintf(
+        line, sizeof line,
+        "\n{\"step\": %lld, \"loss\": %s, \"lr\": %s, \"grad_norm\": %s, \"tokens\": %lld, "
+        "\"tokens_per_s\": %.1f, \"step_ms\": %.3f, \"wait_ms\": %.3f, \"sent_bytes\": %lld, "
+        "%s%s\"generation\": %llu, \"world_size\": %d, \"run\": \"%s\", \"time\": %.3f}\n",
+        (long long)m->step, number(m->loss, loss), number(m->lr, lr), number(m->grad_norm, norm),
+        (long long)m->tokens, m->tokens_per_s, m->step_ms, m->wait_ms, (long long)m->sent_bytes,
+        scaler, skipped, (unsigned long long)m->generation, m->world_size, m->run,
+        dpt_wall_seconds());
+    DPT_ASSERT(n > 0 && n < (int)sizeof line);
+    const struct dpt_runlog_line whole = {
+        DPT_RUNLOG_METRICS, {.step = m->step, .generation = m->generation}, line, (size_t)n};
+    return put_line(log, &whole, err);
+}
+
+static double accuracy(int64_t right, int64_t samples)
+{
+    return (double)right / (double)samples;
+}
+
+enum dpt_status dpt_runlog_eval(const struct dpt_runlog *log, const struct dpt_eval_record *e,
+                                struct dpt_err *err)
+{
+    char line[1024], loss[32], ms[32], share[32], of[128];
+    (void)snprintf(ms, sizeof ms, "%.3f", e->ms);
+    if (e->samples > 0)
+        (void)snprintf(of, sizeof of, "\"val_accuracy\": %s, \"val_samples\": %lld",
+                       number(accuracy(e->right, e->samples), share), (long long)e->samples);
+    else
+        (void)snprintf(of, sizeof of, "\"val_tokens\": %lld", (long long)e->tokens);
+    int n =
+        snprintf(line, sizeof line,
+                 "\n{\"step\": %lld, \"val_loss\": %s, %s, \"val_ms\": %s, "
+                 "\"generation\": %llu, \"world_size\": %d, \"run\": \"%s\", \"time\": %.3f}\n",
+                 (long long)e->step, number(e->val_loss, loss), of, isfinite(e->ms) ? ms : "null",
+                 (unsigned long long)e->generation, e->world_size, e->run, dpt_wall_seconds());
+    DPT_ASSERT(n > 0 && n < (int)sizeof line);
+    const struct dpt_runlog_line whole = {
+        DPT_RUNLOG_METRICS,
+        {.step = e->step, .is_evaluation = true, .generation = e->generation},
+        line,
+        (size_t)n};
+    return put_line(log, &whole, err);
+}
+
+enum dpt_status dpt_runlog_epoch(const struct dpt_runlog *log, const struct dpt_epoch_record *e,
+                                 struct dpt_err *err)
+{
+    char line[1024], loss[32];
+    int n =
+        snprintf(line, sizeof line,
+                 "\n{\"step\": %lld, \"epoch\": %lld, \"epochs\": %lld, \"avg_loss\": %s, "
+                 "\"first_step\": %lld, \"seconds\": %.3f, \"samples_per_s\": %.1f, "
+                 "\"generation\": %llu, \"world_size\": %d, \"run\": \"%s\", \"time\": %.3f}\n",
+                 (long long)e->step, (long long)e->epoch, (long long)e->epochs,
+                 number(e->avg_loss, loss), (long long)e->first_step, e->seconds, e->samples_per_s,
+                 (unsigned long long)e->generation, e->world_size, e->run, dpt_wall_seconds());
+    DPT_ASSERT(n > 0 && n < (int)sizeof line);
+    const struct dpt_runlog_line whole = {
+        DPT_RUNLOG_METRICS,
+        {.step = e->step, .is_epoch = true, .generation = e->generation},
+        line,
+        (size_t)n};
+    return put_line(log, &whole, err);
+}
+
+/* Takes the object; its text between newlines, owned. */
+static enum dpt_status print_json(json_t *object, size_t flags, const char *dir, const char *name,
+                                  char **ret_text, struct dpt_err *err)
+{
+    char *json = object ? json_dumps(object, flags) : NULL;
+    json_decref(object);
+    int bytes = json ? asprintf(ret_text, "\n%s\n", json) : -1;
+    free(json);
+    return bytes < 0 ? dpt_fail(err, DPT_ENOMEM, "write '%s/%s': out of memory", dir, name)
+                     : DPT_OK;
+}
+
+/* Takes the object; makes it the whole file. */
+static enum dpt_status write_json(json_t *object, const char *dir, const char *name,
+                                  struct dpt_err *err)
+{
+    char path[DPT_CONFIG_PATH_BYTES + 32], *text = NULL;
+    DPT_TRY(print_json(object, JSON_INDENT(2), dir, name, &text, err));
+    enum dpt_status status = dpt_fs_join(dir, name, path, sizeof path, err);
+    if (status == DPT_OK)
+        status = dpt_fs_write_file_atomic(path, text + 1, strlen(text + 1), err);
+    free(text);
+    return status;
+}
+
+/* Takes the object; makes it a line of the events. */
+static enum dpt_status put_event(json_t *object, const struct dpt_runlog *log, struct dpt_err *err)
+{
+    char *text = NULL;
+    DPT_TRY(print_json(object, JSON_COMPACT, log->dir, EVENTS, &text, err));
+    const struct dpt_runlog_line line = {EVENTS, {.step = -1}, text, strlen(text)};
+    enum dpt_status status = put_line(log, &line, err);
+    free(text);
+    return status;
+}
+
+/* A text of others as JSON, which is UTF-8 only: a path or a message need not be. */
+static json_t *text_json(const char *text)
+{
+    json_t *string = json_string(text);
+    if (string)
+        return string;
+    char plain[TEXT_BYTES];
+    size_t n = 0;
+    for (; text[n] && n + 1 < sizeof plain; n++)
+        plain[n] = (char)((unsigned char)text[n] < 0x80 ? text[n] : '?');
+    plain[n] = '\0';
+    return json_string(plain);
+}
+
+enum dpt_status dpt_runlog_event(const struct dpt_runlog *log, const struct dpt_event_record *e,
+                                 struct dpt_err *err)
+{
+    json_t *object = json_pack(
+        "{s:s, s:I, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:i, s:I, s:s, s:f}", "kind",
+        e->kind, "generation", (json_int_t)e->generation, "cause", text_json(e->cause), "detect_ms",
+        e->detect_ms, "abort_ms", e->abort_ms, "rendezvous_ms", e->rendezvous_ms, "rebuild_ms",
+        e->rebuild_ms, "restore_ms", e->restore_ms, "total_ms", e->total_ms, "steps_lost",
+        (json_int_t)e->steps_lost, "resume_step", (json_int_t)e->resume_step, "world_size",
+        e->world_size, "sends_bytes", (json_int_t)e->sends_bytes, "redundancy", e->redundancy,
+        "time", dpt_wall_seconds());
+    return put_event(object, log, err);
+}
+
+/* A number that may be neither finite nor JSON. */
+static json_t *number_json(double value)
+{
+    char text[32];
+    if (isfinite(value))
+        return json_real(value);
+    (void)snprintf(text, sizeof text, "%f", value);
+    return json_string(text);
+}
+
+enum dpt_status dpt_runlog_divergence(const struct dpt_runlog *log,
+                                      const struct dpt_divergence_record *d, struct dpt_err *err)
+{
+    json_t *object = json_pack("{s:s, s:I, s:I, s:o, s:o, s:s, s:I, s:i, s:f}", "kind", "diverged",
+                               "generation", (json_int_t)d->generation, "step", (json_int_t)d->step,
+                               "loss", number_json(d->loss), "grad_norm", number_json(d->grad_norm),
+                               "action", d->action, "in_row", (json_int_t)d->in_row, "world_size",
+                               d->world_size, "time", dpt_wall_seconds());
+    return put_event(object, log, err);
+}
+
+/* Takes the value; without memory the object becomes NULL. */
+static void add(json_t **object, const char *name, json_t *value)
+{
+    if (!*object)
+        json_decref(value);
+    else if (json_object_set_new(*object, name, value) != 0) {
+        json_decref(*object);
+        *object = NULL;
+    }
+}
+
+static void add_accuracy(json_t **object, int64_t right, int64_t samples)
+{
+    add(object, "val_accuracy", json_real(accuracy(right, samples)));
+    add(object, "val_samples", json_integer((json_int_t)samples));
+}
+
+enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *s,
+                                   struct dpt_err *err)
+{
+    json_t *loss = isfinite(s->loss) ? json_real(s->loss) : json_null();
+    json_t *val_loss = isfinite(s->val_loss) ? json_real(s->val_loss) : json_null();
+    json_t *object = json_pack(
+        "{s:s, s:I, s:I, s:o, s:o, s:I, s:f, s:f, s:f, s:f, s:i, s:I, s:i, s:s, s:I, s:I, s:I, "
+        "s:i, s:I, s:f}",
+        "run", s->run, "start_step", (json_int_t)s->start_step, "steps", (json_int_t)s->steps,
+        "loss", loss, "val_loss", val_loss, "tokens", (json_int_t)s->tokens, "total_s", s->total_s,
+        "step_ms", s->step_ms, "samples_per_s", s->samples_per_s, "tokens_per_s", s->tokens_per_s,
+        "checkpoints_saved", s->checkpoints_saved, "saved_step", (json_int_t)s->saved_step,
+        "recoveries", s->recoveries, "weights_hash", s->weights_hash, "generations",
+        (json_int_t)s->generations, "steps_lost", (json_int_t)s->steps_lost, "skipped_steps",
+        (json_int_t)s->skipped_steps, "world_size", s->world_size, "peak_bytes_per_rank",
+        (json_int_t)s->peak_bytes_per_rank, "time", dpt_wall_seconds());
+    if (s->val_samples > 0)
+        add_accuracy(&object, s->val_right, s->val_samples);
+    return write_json(object, dir, "summary.json", err);
+}
+
+static json_t *use_json(int64_t bytes, int64_t peak)
+{
+    return json_pack("{s:I, s:I}", "bytes", (json_int_t)bytes, "peak", (json_int_t)peak);
+}
+
+static json_t *tags_json(const struct dpt_memory_record *m)
+{
+    json_t *tags = json_object();
+    for (int i = 0; tags && i < DPT_MEMORY_COUNT; i++) {
+        json_t *tag =
+            json_pack("{s:I, s:I, s:I}", "bytes", (json_int_t)m->use.tag[i], "peak",
+                      (json_int_t)m->use.tag_peak[i], "formula", (json_int_t)m->formula[i]);
+        if (json_object_set_new(tags, dpt_memory_tag_name((enum dpt_memory_tag)i), tag) != 0) {
+            json_decref(tags);
+            return NULL;
+        }
+    }
+    return tags;
+}
+
+/* Of the accelerator, tag by tag. */
+static json_t *device_json(const struct dpt_memory_record *m)
+{
+    json_t *device = use_json(m->device.all, m->device.all_peak), *tags = json_object();
+    for (int i = 0; tags && i < DPT_MEMORY_COUNT; i++)
+        if (json_object_set_new(tags, dpt_memory_tag_name((enum dpt_memory_tag)i),
+                                use_json(m->device.tag[i], m->device.tag_peak[i])) != 0) {
+            json_decref(tags);
+            tags = NULL;
+        }
+    if (json_object_set_new(device, "tags", tags) == 0)
+        return device;
+    json_decref(device);
+    return NULL;
+}
+
+/* node-NODE below the run's folder, made if need be. */
+static enum dpt_status node_folder(const char *dir, const char *node, char *ret, size_t ret_bytes,
+                                   struct dpt_err *err)
+{
+    char name[DPT_CONFIG_NAME_BYTES + 16];
+    (void)snprintf(name, sizeof name, "node-%s", node);
+    DPT_TRY(dpt_fs_join(dir, name, ret, ret_bytes, err));
+    return dpt_fs_mkdirs(ret, err);
+}
+
+enum dpt_status dpt_runlog_memory(const char *dir, const struct dpt_memory_record *m,
+                                  struct dpt_err *err)
+{
+    char folder[DPT_CONFIG_PATH_BYTES + 32], name[DPT_CONFIG_NAME_BYTES + 64];
+    int64_t formula = 0;
+    for (int i = 0; i < DPT_MEMORY_COUNT; i++)
+        formula += m->formula[i];
+    DPT_TRY(node_folder(dir, m->node, folder, sizeof folder, err));
+    (void)snprintf(name, sizeof name, "rank-%d.memory.json", m->local_rank);
+    json_t *object = json_pack(
+        "{s:s, s:i, s:i, s:i, s:s, s:I, s:I, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "s:I, s:I, s:I, s:o}",
+        "node", m->node, "local_rank", m->local_rank, "rank", m->rank, "world_size", m->world_size,
+        "strategy", m->strategy, "parameters", (json_int_t)m->parameters, "elements",
+        (json_int_t)m->elements, "tags", tags_json(m), "counted",
+        use_json(m->use.all, m->use.all_peak), "reserved",
+        use_json(m->use.reserved, m->use.reserved_peak), "after_first_step",
+        (json_int_t)m->after_first_step, "formula", (json_int_t)formula, "bound",
+        (json_int_t)m->bound, "process_peak", (json_int_t)m->process.peak, "process_resident",
+        (json_int_t)m->process.resident, "process_at_start", (json_int_t)m->process_at_start,
+        "anon", (json_int_t)m->process.anon, "file", (json_int_t)m->process.file, "shared",
+        (json_int_t)m->process.shared, "shared_own", (json_int_t)m->shared_own, "device",
+        device_json(m));
+    return write_json(object, folder, name, err);
+}
+
+static json_t *ms_json(double ms)
+{
+    return isfinite(ms) ? json_real(ms) : json_null();
+}
+
+static json_t *op_times_json(const struct dpt_op_times *t)
+{
+    json_t *classes = json_object();
+    double busy_ms = 0;
+    for (int i = 0; i < DPT_OP_CLASSES; i++) {
+        busy_ms += t->ms[i];
+        if (t->calls[i] > 0)
+            json_object_set_new(
+                classes, dpt_op_class_name((enum dpt_op_class)i),
+                json_pack("{s:o, s:I}", "ms", ms_json(t->ms[i]), "calls", (json_int_t)t->calls[i]));
+    }
+    return json_pack("{s:o, s:o, s:o}", "busy_ms", ms_json(busy_ms), "idle_ms", ms_json(t->idle_ms),
+                     "classes", classes);
+}
+
+enum dpt_status dpt_runlog_op_times(const char *dir, const struct dpt_op_times_record *record,
+                                    struct dpt_err *err)
+{
+    char folder[DPT_CONFIG_PATH_BYTES + 32], name[64];
+    DPT_TRY(node_folder(dir, record->node, folder, sizeof folder, err));
+    (void)snprintf(name, sizeof name, "rank-%d.op_times.json", record->local_rank);
+    json_t *object =
+        json_pack("{s:s, s:i, s:i, s:i, s:I, s:o, s:o}", "node", record->node, "local_rank",
+                  record->local_rank, "rank", record->rank, "world_size", record->world_size,
+                  "steps", (json_int_t)record->steps, "host", op_times_json(&record->host),
+                  "device", record->has_device ? op_times_json(&record->device) : json_null());
+    return write_json(object, folder, name, err);
+}
+
+enum dpt_status dpt_runlog_evaluation(const char *dir, const char *run,
+                                      const struct dpt_eval_record *e, const char *weights_hash,
+                                      struct dpt_err *err)
+{
+    json_t *loss = isfinite(e->val_loss) ? json_real(e->val_loss) : json_null();
+    const double perplexity = exp(e->val_loss);
+    json_t *object = json_pack("{s:s, s:I, s:o, s:o, s:s, s:I, s:i, s:f}", "run", run, "step",
+                               (json_int_t)e->step, "val_loss", loss, "val_ms",
+                               isfinite(e->ms) ? json_real(e->ms) : json_null(), "weights_hash",
+                               weights_hash, "generation", (json_int_t)e->generation, "world_size",
+                               e->world_size, "time", dpt_wall_seconds());
+    if (e->samples > 0) {
+        add_accuracy(&object, e->right, e->samples);
+    } else {
+        add(&object, "perplexity", isfinite(perplexity) ? json_real(perplexity) : json_null());
+        add(&object, "val_tokens", json_integer((json_int_t)e->tokens));
+    }
+    return write_json(object, dir, "evaluation.json", err);
+}
+
+struct dpt_runlog_place dpt_runlog_place_of(const char *line, size_t bytes)
+{
+    struct dpt_runlog_place place = {.step = -1};
+    json_t *object = json_loadb(line, bytes, 0, NULL);
+    json_t *step = object ? json_object_get(object, "step") : NULL;
+    if (json_is_integer(step) && json_integer_value(step) >= 0 && !json_object_get(object, "kind"))
+        place = (struct dpt_runlog_place){
+            .step = (int64_t)json_integer_value(step),
+            .is_epoch = json_object_get(object, "epoch") != NULL,
+            .is_evaluation = json_object_get(object, "val_loss") != NULL,
+            .generation = (uint64_t)json_integer_value(json_object_get(object, "generation")),
+            .made_s = json_number_value(json_object_get(object, "time"))};
+    json_decref(object);
+    return place;
+}
+
+/* Of the lines of one step. */
+static int order_of(const struct dpt_runlog_place *place)
+{
+    return place->is_evaluation ? 2 : place->is_epoch;
+}
+
+bool dpt_runlog_is_after(const struct dpt_runlog_place *a, const struct dpt_runlog_place *b)
+{
+    return a->step != b->step ? a->step > b->step : order_of(a) > order_of(b);
+}
+
+/* The last whole record in the text, which may hold any bytes: a machine that lost power leaves
+ * zeros. */
+static struct dpt_runlog_place last_in(const char *text, size_t bytes)
+{
+    struct dpt_runlog_place last = {.step = -1};
+    const char *end = memrchr(text, '\n', bytes);
+    while (end && last.step < 0) {
+        const char *before = memrchr(text, '\n', (size_t)(end - text));
+        const char *line = before ? before + 1 : text;
+        last = dpt_runlog_place_of(line, (size_t)(end - line));
+        end = before;
+    }
+    return last;
+}
+
+enum dpt_status dpt_runlog_last(const char *dir, struct dpt_runlog_place *ret, struct dpt_err *err)
+{
+    char path[DPT_CONFIG_PATH_BYTES + 32], tail[DPT_RUNLOG_LINE_BYTES_MAX];
+    DPT_TRY(dpt_fs_join(dir, DPT_RUNLOG_METRICS, path, sizeof path, err));
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) {
+        *ret = (struct dpt_runlog_place){.step = -1};
+        return DPT_OK;
+    }
+    if (fd < 0)
+        return dpt_fail_errno(err, errno, "open '%s'", path);
+    struct stat st;
+    enum dpt_status status = DPT_OK;
+    if (fstat(fd, &st) != 0)
+        status = dpt_fail_errno(err, errno, "stat '%s'", path);
+    size_t bytes = 0;
+    if (status == DPT_OK) {
+        bytes = st.st_size < DPT_RUNLOG_LINE_BYTES_MAX ? (size_t)st.st_size
+                                                       : (size_t)DPT_RUNLOG_LINE_BYTES_MAX;
+        status = dpt_fs_pread_all(fd, tail, bytes, st.st_size - (int64_t)bytes, path, err);
+    }
+    (void)close(fd);
+    DPT_TRY(status);
+    *ret = last_in(tail, bytes);
+    ret->file_bytes = (int64_t)st.st_size;
+    return DPT_OK;
+}

@@ -1,0 +1,240 @@
+/* The checkpoint writer's thread. */
+#include "worker/train/save/saver_thread.h"
+
+#include "base/claim.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+struct dpt_saver {
+    struct dpt_saver_options options;
+    pthread_t thread;
+    atomic_bool cancel;
+    struct dpt_err lost; /* the thread's, of one attempt: DPT_EREFUSED, the folder is another's */
+
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+    /* Under the mutex. */
+    struct dpt_checkpoint_spec spec;
+    bool begun, busy, written, stop;
+    enum dpt_status status;
+    struct dpt_err err;
+    uint64_t saved_generation; /* of the last attempt that ended well */
+    int64_t saved_step, n_saved;
+};
+
+static bool cancelled(void *ctx)
+{
+    struct dpt_saver *s = ctx;
+    return atomic_load(&s->cancel) || dpt_link_interrupted(s->options.link, s->spec.generation);
+}
+
+static void set_written(void *ctx)
+{
+    struct dpt_saver *s = ctx;
+    (void)pthread_mutex_lock(&s->mutex);
+    s->written = true;
+    (void)pthread_cond_broadcast(&s->cond);
+    (void)pthread_mutex_unlock(&s->mutex);
+}
+
+/* The fence is asked before the first and before the last write: what was stopped in between has
+ * lost its generation's grant. */
+static enum dpt_status fence(struct dpt_saver *s, struct dpt_err *err)
+{
+    if (dpt_link_await_write(s->options.link, cancelled, s))
+        return DPT_OK;
+    return dpt_fail(err, DPT_EABORTED, "this rank may have been replaced and writes no checkpoint");
+}
+
+/* A disk that does not say whose the folder is takes no rename either. */
+bool dpt_saver_owns_folder(const struct dpt_saver *s, const char *dir, struct dpt_err *err)
+{
+    return s->options.claim_number == 0 ||
+           dpt_claim_check(dir, s->options.claim_number, s->options.claim_token, err) !=
+               DPT_EREFUSED;
+}
+
+/* At the rename itself: joining the parts and syncing the manifest may have outlasted the lease, a
+ * hard PREPARE withdraws the grant, and a process that stood still for longer than the claim's
+ * lease may have lost the folder to a new start of the run. */
+static bool may_rename(void *ctx)
+{
+    struct dpt_saver *s = ctx;
+    return dpt_link_await_write(s->options.link, cancelled, s) &&
+           dpt_link_granted(s->options.link, s->spec.generation, s->spec.state.step) &&
+           dpt_saver_owns_folder(s, s->spec.dir, &s->lost);
+}
+
+static enum dpt_status commit(struct dpt_saver *s, struct dpt_err *err)
+{
+    const struct dpt_checkpoint_spec *spec = &s->spec;
+    DPT_TRY(dpt_checkpoint_collect(spec, s->options.collect_timeout_ms, err));
+    s->options.want_grant(s->options.ctx, spec->state.step);
+    enum dpt_status status = dpt_link_await_grant(s->options.link, spec->generation,
+                                                  spec->state.step, cancelled, s, err);
+    if (status == DPT_OK)
+        status = fence(s, err);
+    if (status == DPT_OK)
+        status = dpt_checkpoint_commit(spec, err);
+    if (status == DPT_OK && s->options.committed)
+        s->options.committed(s->options.ctx, spec->state.step);
+    s->options.want_grant(s->options.ctx, -1);
+    return status;
+}
+
+static enum dpt_status attempt(struct dpt_saver *s, struct dpt_err *err)
+{
+    const struct dpt_checkpoint_spec *spec = &s->spec;
+    int64_t start = dpt_now_ms();
+    enum dpt_status status = fence(s, err);
+    if (status == DPT_OK)
+        status = dpt_checkpoint_write_part(spec, err);
+    set_written(s); /* also when it has failed */
+    if (status == DPT_OK && spec->writer == 0)
+        status = commit(s, err);
+    if (status == DPT_OK && spec->writer == 0)
+        dpt_log(DPT_LOG_INFO, "checkpoint of step %lld is whole after %lld ms in '%s'",
+                (long long)spec->state.step, (long long)(dpt_now_ms() - start), spec->dir);
+    if (status != DPT_OK && spec->writer == 0)
+        dpt_checkpoint_abandon(spec);
+    if (status != DPT_OK && s->lost.status == DPT_EREFUSED)
+        return dpt_fail(err, DPT_EREFUSED, "checkpoint of step %lld is given up: %s",
+                        (long long)spec->state.step, s->lost.text);
+    return status;
+}
+
+static void *run(void *arg)
+{
+    struct dpt_saver *s = arg;
+    (void)pthread_mutex_lock(&s->mutex);
+    for (;;) {
+        while (!s->begun && !s->stop)
+            (void)pthread_cond_wait(&s->cond, &s->mutex);
+        if (!s->begun)
+            break;
+        s->begun = false;
+        (void)pthread_mutex_unlock(&s->mutex);
+        struct dpt_err err = {.status = DPT_OK};
+        enum dpt_status status = attempt(s, &err);
+        (void)pthread_mutex_lock(&s->mutex);
+        s->status = status;
+        s->err = err;
+        s->busy = false;
+        if (status == DPT_OK) {
+            s->saved_generation = s->spec.generation;
+            s->saved_step = s->spec.state.step;
+            s->n_saved++;
+        }
+        (void)pthread_cond_broadcast(&s->cond);
+    }
+    (void)pthread_mutex_unlock(&s->mutex);
+    return NULL;
+}
+
+enum dpt_status dpt_saver_create(const struct dpt_saver_options *options, struct dpt_saver **ret,
+                                 struct dpt_err *err)
+{
+    struct dpt_saver *s = calloc(1, sizeof *s);
+    if (!s)
+        return dpt_fail(err, DPT_ENOMEM, "checkpoint writer: out of memory");
+    s->options = *options;
+    s->saved_step = -1;
+    (void)pthread_mutex_init(&s->mutex, NULL);
+    (void)pthread_cond_init(&s->cond, NULL);
+    int rc = pthread_create(&s->thread, NULL, run, s);
+    if (rc != 0) {
+        free(s);
+        return dpt_fail_errno(err, rc, "start the checkpoint writer");
+    }
+    *ret = s;
+    return DPT_OK;
+}
+
+void dpt_saver_destroy(struct dpt_saver **saver)
+{
+    struct dpt_saver *s = *saver;
+    if (!s)
+        return;
+    dpt_saver_cancel(s);
+    (void)pthread_mutex_lock(&s->mutex);
+    s->stop = true;
+    (void)pthread_cond_broadcast(&s->cond);
+    (void)pthread_mutex_unlock(&s->mutex);
+    (void)pthread_join(s->thread, NULL);
+    (void)pthread_mutex_destroy(&s->mutex);
+    (void)pthread_cond_destroy(&s->cond);
+    free(s);
+    *saver = NULL;
+}
+
+void dpt_saver_begin(struct dpt_saver *s, const struct dpt_checkpoint_spec *spec)
+{
+    (void)pthread_mutex_lock(&s->mutex);
+    DPT_ASSERT(!s->busy);
+    atomic_store(&s->cancel, false);
+    s->spec = *spec;
+    s->spec.cancelled = cancelled;
+    s->spec.taken = set_written;
+    s->spec.may_rename = may_rename;
+    s->spec.ctx = s;
+    s->status = s->lost.status = DPT_OK;
+    s->begun = s->busy = true;
+    s->written = false;
+    (void)pthread_cond_broadcast(&s->cond);
+    (void)pthread_mutex_unlock(&s->mutex);
+}
+
+bool dpt_saver_busy(struct dpt_saver *s)
+{
+    (void)pthread_mutex_lock(&s->mutex);
+    bool busy = s->busy;
+    (void)pthread_mutex_unlock(&s->mutex);
+    return busy;
+}
+
+void dpt_saver_wait_written(struct dpt_saver *s)
+{
+    (void)pthread_mutex_lock(&s->mutex);
+    while (s->busy && !s->written)
+        (void)pthread_cond_wait(&s->cond, &s->mutex);
+    (void)pthread_mutex_unlock(&s->mutex);
+}
+
+enum dpt_status dpt_saver_wait(struct dpt_saver *s, struct dpt_err *err)
+{
+    (void)pthread_mutex_lock(&s->mutex);
+    while (s->busy)
+        (void)pthread_cond_wait(&s->cond, &s->mutex);
+    enum dpt_status status = s->status;
+    if (status != DPT_OK && err)
+        *err = s->err;
+    s->status = DPT_OK; /* told once */
+    (void)pthread_mutex_unlock(&s->mutex);
+    return status;
+}
+
+void dpt_saver_cancel(struct dpt_saver *s)
+{
+    atomic_store(&s->cancel, true);
+}
+
+int64_t dpt_saver_saved(struct dpt_saver *s, int64_t *ret_step)
+{
+    (void)pthread_mutex_lock(&s->mutex);
+    int64_t n = s->n_saved;
+    *ret_step = n > 0 ? s->saved_step : 0;
+    (void)pthread_mutex_unlock(&s->mutex);
+    return n;
+}
+
+bool dpt_saver_has_saved(struct dpt_saver *s, uint64_t generation, int64_t step)
+{
+    (void)pthread_mutex_lock(&s->mutex);
+    bool saved = s->saved_generation == generation && s->saved_step == step;
+    (void)pthread_mutex_unlock(&s->mutex);
+    return saved;
+}

@@ -1,0 +1,61 @@
+/* The checkpoint writer: a thread that writes this rank's part and, on the rank with slot 0, brings
+ * the checkpoint to its commit.
+ *
+ * The main thread waits only while the weights are being read (dpt_saver_wait_written); what
+ * follows (parts of others, the server's grant, manifest, rename) goes on beside the training.
+ * Without a server the grant, and so the checkpoint, waits. */
+#ifndef DPT_WORKER_TRAIN_SAVE_SAVER_THREAD_H
+#define DPT_WORKER_TRAIN_SAVE_SAVER_THREAD_H
+
+#include "checkpoint/checkpoint.h"
+#include "worker/train/link/link.h"
+
+struct dpt_saver;
+
+struct dpt_saver_options {
+    struct dpt_link *link;  /* grants, fence and interruption; borrowed */
+    int collect_timeout_ms; /* how long slot 0 waits for the others' parts */
+    /* Wanted and withdrawn grants are published by the owner of the report: called on the saver's
+     * thread with the step, or -1. */
+    void (*want_grant)(void *ctx, int64_t step);
+    void (*committed)(void *ctx,
+                      int64_t step); /* likewise, when a checkpoint is whole; NULL: not */
+    void *ctx;
+    /* The claim of checkpoint.dir, looked at again at the rename itself; number 0: none. */
+    int64_t claim_number;
+    const char *claim_token;
+};
+
+DPT_MUST_USE enum dpt_status dpt_saver_create(const struct dpt_saver_options *options,
+                                              struct dpt_saver **ret, struct dpt_err *err);
+void dpt_saver_destroy(struct dpt_saver **saver); /* cancels */
+
+/* Begins an attempt; the saver must be idle. The spec's tensors, texts and config are borrowed
+ * until the attempt is over; its callbacks are replaced by the saver's own. */
+void dpt_saver_begin(struct dpt_saver *saver, const struct dpt_checkpoint_spec *spec);
+
+/* True while an attempt is under way. */
+bool dpt_saver_busy(struct dpt_saver *saver);
+
+/* Waits until the tensors are no longer read. */
+void dpt_saver_wait_written(struct dpt_saver *saver);
+
+/* Waits until the attempt is over and returns how the last one ended (DPT_OK when there was none).
+ * DPT_EREFUSED: the folder's claim is another's, and nothing may be written there any more. */
+DPT_MUST_USE enum dpt_status dpt_saver_wait(struct dpt_saver *saver, struct dpt_err *err);
+
+/* Makes an attempt end soon with DPT_EABORTED, if it is not committed first; then dpt_saver_wait.
+ */
+void dpt_saver_cancel(struct dpt_saver *saver);
+
+/* True when this rank's attempt at `step` in `generation` has ended well: its part is written, and
+ * on slot 0 the checkpoint is committed. */
+bool dpt_saver_has_saved(struct dpt_saver *saver, uint64_t generation, int64_t step);
+
+/* Whether the claim of `dir` counts; if not, `err` says whose it is. Any thread. */
+bool dpt_saver_owns_folder(const struct dpt_saver *saver, const char *dir, struct dpt_err *err);
+
+/* Attempts that ended well so far, and the step of the newest; *ret_step is 0 when none did. */
+int64_t dpt_saver_saved(struct dpt_saver *saver, int64_t *ret_step);
+
+#endif

@@ -1,0 +1,296 @@
+/* The weights hash over shards (state_hash.h). */
+#include "worker/train/save/state_hash.h"
+
+#include "checkpoint/weights_hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { HASH_BYTES = sizeof(struct dpt_hash128), ROUND_BYTES = 16 << 10 };
+
+struct work {
+    const struct dpt_state_hash *spec;
+    struct dpt_comm *comm;
+    int of;      /* of the cover that is hashed */
+    int *holder; /* [of] rank of each of its shards: the lowest */
+    int me;      /* which of them this rank holds; -1: none */
+    int *owner;  /* [n_blocks] shard of each block's first element */
+    int64_t n_blocks;
+    int64_t *count; /* [of] blocks of each shard */
+    int64_t count_max;
+    struct dpt_hash128 *mine; /* [count_max] */
+    int64_t n_mine;
+    float *values; /* of a block that is put together */
+    struct dpt_comm_xfer *xfers;
+};
+
+/* The first `of` in the order of ranks whose shards are all there, and who holds them. */
+static enum dpt_status choose_cover(struct work *w, struct dpt_err *err)
+{
+    const struct dpt_shard *shards = w->spec->shards;
+    const int world = w->spec->world;
+    for (int i = 0; i < world; i++) {
+        int n = 0;
+        w->of = shards[i].of <= world ? shards[i].of : 0;
+        for (int index = 0; index < w->of; index++)
+            w->holder[index] = -1;
+        for (int k = world - 1; k >= 0; k--)
+            if (shards[k].of == w->of && w->of > 0) {
+                n += w->holder[shards[k].index] < 0;
+                w->holder[shards[k].index] = k;
+            }
+        if (w->of == 0 || n < w->of)
+            continue;
+        w->me = -1;
+        for (int index = 0; index < w->of; index++)
+            w->me = w->holder[index] == w->spec->rank ? index : w->me;
+        return DPT_OK;
+    }
+    return dpt_fail(err, DPT_ECORRUPT, "the ranks' shards are not the whole state");
+}
+
+/* A block of the hash, as elements of the flat vector, in one unit. */
+struct block {
+    int64_t number;
+    int unit;
+    struct dpt_interval range;
+    int first, last; /* shards of its first and last element */
+};
+
+static int owner_of(const struct work *w, int unit, int64_t x)
+{
+    const struct dpt_grid *grid = w->spec->tensors->grid;
+    const int64_t first = grid->offset[unit];
+    return dpt_layout_owner(grid->offset[unit + 1] - first, grid->block, w->of, x - first);
+}
+
+/* Goes through all blocks in order; what `visit` does not like ends it. */
+static enum dpt_status
+each_block(struct work *w,
+           enum dpt_status (*visit)(struct work *w, const struct block *block, struct dpt_err *err),
+           struct dpt_err *err)
+{
+    const struct dpt_tensors *tensors = w->spec->tensors;
+    struct block block = {.number = 0};
+    for (int i = 0; i < tensors->n; i++) {
+        const struct dpt_checkpoint_tensor *t = &tensors->tensor[i];
+        int64_t end = 1;
+        for (int d = 0; d < t->ndim; d++)
+            end *= t->dim[d];
+        end += tensors->offset[i];
+        for (int64_t x = tensors->offset[i]; x < end; x = block.range.end, block.number++) {
+            while (x >= tensors->grid->offset[block.unit + 1])
+                block.unit++;
+            const int64_t stop = x + DPT_WEIGHTS_HASH_BLOCK;
+            block.range = (struct dpt_interval){x, stop < end ? stop : end};
+            block.first = owner_of(w, block.unit, x);
+            block.last = owner_of(w, block.unit, block.range.end - 1);
+            DPT_TRY(visit(w, &block, err));
+        }
+    }
+    w->n_blocks = block.number;
+    return DPT_OK;
+}
+
+static enum dpt_status visit_count(struct work *w, const struct block *block, struct dpt_err *err)
+{
+    (void)err;
+    w->count[block->first]++;
+    return DPT_OK;
+}
+
+static enum dpt_status visit_owner(struct work *w, const struct block *block, struct dpt_err *err)
+{
+    (void)err;
+    w->owner[block->number] = block->first;
+    return DPT_OK;
+}
+
+/* What shard `index` has of the block. */
+static struct dpt_interval part_of(const struct work *w, const struct block *block, int index)
+{
+    return dpt_interval_intersect(
+        dpt_shard_piece(w->spec->tensors->grid, (struct dpt_shard){index, w->of}, block->unit),
+        block->range);
+}
+
+/* Where this rank has element `x`: element of its memory. */
+static int64_t place_of(const struct work *w, const struct block *block, int64_t x)
+{
+    const struct dpt_grid *grid = w->spec->tensors->grid;
+    const struct dpt_state_part *own = w->spec->own;
+    return dpt_state_offset(own, grid, DPT_VECTOR_PARAM, block->unit) +
+           (x - dpt_shard_piece(grid, own->shard, block->unit).first);
+}
+
+static enum dpt_status exchange(struct work *w, int n, struct dpt_err *err)
+{
+    struct dpt_comm_op *op = NULL;
+    DPT_TRY(dpt_comm_exchange(w->comm, w->xfers, n, &op, err));
+    enum dpt_status status;
+    do
+        status = dpt_comm_poll(w->comm, op, -1, err);
+    while (status == DPT_INPROGRESS);
+    dpt_comm_op_free(w->comm, &op);
+    return status;
+}
+
+/* Parts of a block that several shards have go to the first of them. */
+static enum dpt_status put_together(struct work *w, const struct block *block, struct dpt_err *err)
+{
+    struct dpt_comm_mem *mem = w->spec->own->vector[DPT_VECTOR_PARAM].mem;
+    if (w->me > block->first) {
+        const struct dpt_interval part = part_of(w, block, w->me);
+        w->xfers[0] =
+            (struct dpt_comm_xfer){.dir = DPT_COMM_SEND,
+                                   .peer = w->holder[block->first],
+                                   .mem = mem,
+                                   .offset = (size_t)place_of(w, block, part.first) * sizeof(float),
+                                   .bytes = (size_t)(part.end - part.first) * sizeof(float)};
+        return exchange(w, 1, err);
+    }
+    const struct dpt_interval own = part_of(w, block, w->me);
+    const float *values = dpt_comm_mem_data(mem);
+    int n = 0;
+    memcpy(w->values, values + place_of(w, block, own.first),
+           (size_t)(own.end - own.first) * sizeof(float));
+    for (int index = block->first + 1; index <= block->last; index++) {
+        const struct dpt_interval part = part_of(w, block, index);
+        if (part.first < part.end)
+            w->xfers[n++] =
+                (struct dpt_comm_xfer){.dir = DPT_COMM_RECV,
+                                       .peer = w->holder[index],
+                                       .buf = w->values + (part.first - block->range.first),
+                                       .bytes = (size_t)(part.end - part.first) * sizeof(float)};
+    }
+    return exchange(w, n, err);
+}
+
+static enum dpt_status visit_hash(struct work *w, const struct block *block, struct dpt_err *err)
+{
+    if (w->me < block->first || w->me > block->last)
+        return DPT_OK;
+    const size_t bytes = (size_t)(block->range.end - block->range.first) * sizeof(float);
+    const float *values = w->values;
+    if (block->first < block->last)
+        DPT_TRY(put_together(w, block, err));
+    else
+        values = (const float *)dpt_comm_mem_data(w->spec->own->vector[DPT_VECTOR_PARAM].mem) +
+                 place_of(w, block, block->range.first);
+    if (w->me == block->first)
+        w->mine[w->n_mine++] = dpt_hash128(values, bytes);
+    return DPT_OK;
+}
+
+/* The hashes of all ranks round by round, then joined in the order of the blocks. */
+static enum dpt_status join(struct work *w, struct dpt_hash128 *ret, struct dpt_err *err)
+{
+    const int64_t round = ROUND_BYTES / HASH_BYTES, world = w->spec->world;
+    const int64_t n = w->count_max < round ? w->count_max : round;
+    enum dpt_status status = DPT_OK;
+    struct dpt_hash128 *got = calloc((size_t)(world * n) + 1, HASH_BYTES);
+    struct dpt_hash128 *all = calloc((size_t)(w->of * w->count_max) + 1, HASH_BYTES);
+    int64_t *next = calloc((size_t)w->of, sizeof *next);
+    struct dpt_hash128 h = {0, 0};
+    if (!got || !all || !next)
+        status = dpt_fail(err, DPT_ENOMEM, "weights hash: out of memory");
+    for (int64_t at = 0; status == DPT_OK && at < w->count_max; at += n) {
+        const int64_t now = w->count_max - at < n ? w->count_max - at : n;
+        status =
+            dpt_comm_small_all_gather(w->comm, w->mine + at, (size_t)now * HASH_BYTES, got, err);
+        for (int index = 0; status == DPT_OK && index < w->of; index++)
+            memcpy(all + index * w->count_max + at, got + w->holder[index] * now,
+                   (size_t)now * HASH_BYTES);
+    }
+    for (int64_t i = 0; status == DPT_OK && i < w->n_blocks; i++) {
+        const int owner = w->owner[i];
+        h = dpt_weights_hash_join(h, all[owner * w->count_max + next[owner]++]);
+    }
+    free(got);
+    free(all);
+    free(next);
+    if (status == DPT_OK)
+        *ret = h;
+    return status;
+}
+
+static enum dpt_status run(struct work *w, struct dpt_hash128 *ret, struct dpt_err *err)
+{
+    DPT_TRY(choose_cover(w, err));
+    DPT_TRY(each_block(w, visit_count, err));
+    for (int index = 0; index < w->of; index++)
+        w->count_max = w->count[index] > w->count_max ? w->count[index] : w->count_max;
+    w->owner = calloc((size_t)w->n_blocks + 1, sizeof *w->owner);
+    w->mine = calloc((size_t)w->count_max + 1, sizeof *w->mine);
+    if (!w->owner || !w->mine)
+        return dpt_fail(err, DPT_ENOMEM, "weights hash: out of memory");
+    DPT_TRY(each_block(w, visit_owner, err));
+    DPT_TRY(each_block(w, visit_hash, err));
+    return join(w, ret, err);
+}
+
+/* Where every rank holds everything: no communicator is needed. */
+static enum dpt_status hash_whole(const struct dpt_state_hash *spec, struct dpt_hash128 *ret,
+                                  struct dpt_err *err)
+{
+    const struct dpt_tensors *tensors = spec->tensors;
+    const struct dpt_grid *grid = tensors->grid;
+    struct dpt_checkpoint_tensor *whole = calloc((size_t)tensors->n, sizeof *whole);
+    if (!whole)
+        return dpt_fail(err, DPT_ENOMEM, "weights hash: out of memory");
+    for (int i = 0; i < tensors->n; i++) {
+        whole[i] = tensors->tensor[i]; /* a whole shard lies at its place, compact or flat */
+        whole[i].param = dpt_state_at(spec->own, grid, DPT_VECTOR_PARAM, 0) + tensors->offset[i];
+    }
+    *ret = dpt_weights_hash(whole, tensors->n);
+    free(whole);
+    return DPT_OK;
+}
+
+bool dpt_state_hash_is_local(const struct dpt_state_hash *spec)
+{
+    for (int i = 0; i < spec->world; i++)
+        if (spec->shards[i].of != 1)
+            return false;
+    return true;
+}
+
+enum dpt_status dpt_state_hash(struct dpt_comm *comm, const struct dpt_state_hash *spec,
+                               struct dpt_hash128 *ret, struct dpt_err *err)
+{
+    if (dpt_state_hash_is_local(spec))
+        return hash_whole(spec, ret, err);
+    struct work w = {.spec = spec, .comm = comm};
+    const size_t world = (size_t)spec->world;
+    w.holder = calloc(world, sizeof *w.holder);
+    w.count = calloc(world, sizeof *w.count);
+    w.xfers = calloc(world, sizeof *w.xfers);
+    w.values = malloc(DPT_WEIGHTS_HASH_BLOCK * sizeof *w.values);
+    enum dpt_status status = w.holder && w.count && w.xfers && w.values
+                                 ? run(&w, ret, err)
+                                 : dpt_fail(err, DPT_ENOMEM, "weights hash: out of memory");
+    free(w.holder);
+    free(w.count);
+    free(w.xfers);
+    free(w.values);
+    free(w.owner);
+    free(w.mine);
+    return status;
+}
+
+struct dpt_hash128 dpt_state_part_hash(const struct dpt_state_part *part,
+                                       const struct dpt_grid *grid, int vectors)
+{
+    struct dpt_hash128 chain[2] = {{0, 0}, {0, 0}};
+    for (int u = 0; u < grid->n_units && !dpt_shard_is_none(part->shard); u++) {
+        const struct dpt_interval piece = dpt_shard_piece(grid, part->shard, u);
+        if (piece.end <= piece.first)
+            continue;
+        for (int v = 0; v < vectors; v++) {
+            chain[1] = dpt_hash128(dpt_state_at(part, grid, (enum dpt_vector)v, u),
+                                   (size_t)(piece.end - piece.first) * sizeof(float));
+            chain[0] = dpt_hash128(chain, sizeof chain);
+        }
+    }
+    return chain[0];
+}

@@ -1,0 +1,31 @@
+/* The weights hash of a state that ranks hold in shards (checkpoint.h: dpt_weights_hash), without
+ * gathering it: each block of the hash is hashed by the holder of its first element, to whom the
+ * holders of the rest send it (a block a cut, at most); then the hashes of all blocks go round and
+ * everyone joins them. */
+#ifndef DPT_WORKER_TRAIN_SAVE_STATE_HASH_H
+#define DPT_WORKER_TRAIN_SAVE_STATE_HASH_H
+
+#include "worker/train/save/state_pieces.h"
+
+struct dpt_state_hash {
+    const struct dpt_tensors *tensors;
+    const struct dpt_state_part *own; /* of this rank */
+    const struct dpt_shard *shards;   /* [world] own shards of all ranks */
+    int world, rank;
+};
+
+/* Every rank holds everything: then the hash is no collective, and needs no communicator. */
+bool dpt_state_hash_is_local(const struct dpt_state_hash *spec);
+
+/* Otherwise a collective of the communicator's owner: all ranks of its world call it and get the
+ * same hash. DPT_ECORRUPT when the shards are not everything; else errors of the communicator. */
+DPT_MUST_USE enum dpt_status dpt_state_hash(struct dpt_comm *comm,
+                                            const struct dpt_state_hash *spec,
+                                            struct dpt_hash128 *ret, struct dpt_err *err);
+
+/* Hash of a part as one rank holds it, of its first `vectors` vectors, to compare with that of who
+ * holds the same shard; 0: it has none. */
+struct dpt_hash128 dpt_state_part_hash(const struct dpt_state_part *part,
+                                       const struct dpt_grid *grid, int vectors);
+
+#endif

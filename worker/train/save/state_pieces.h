@@ -1,0 +1,47 @@
+/* What a rank holds of the state, in the terms of checkpoints: pieces of tensors. */
+#ifndef DPT_WORKER_TRAIN_SAVE_STATE_PIECES_H
+#define DPT_WORKER_TRAIN_SAVE_STATE_PIECES_H
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/layout/share.h"
+#include "worker/model/model.h"
+#include "worker/strategy/strategy.h"
+
+/* The model's parameters as checkpoints and the weights hash know them: names and shapes, no
+ * values. */
+struct dpt_tensors {
+    struct dpt_checkpoint_tensor *tensor;
+    int64_t *offset; /* of each in the flat vector */
+    int n;
+    const struct dpt_grid *grid; /* of the flat vector */
+};
+
+/* Borrows `grid` and the model, whose names it uses. `ret` is ready for fini whatever the result.
+ */
+DPT_MUST_USE enum dpt_status dpt_tensors_init(const struct dpt_model *model,
+                                              const struct dpt_grid *grid, struct dpt_tensors *ret,
+                                              struct dpt_err *err);
+void dpt_tensors_fini(struct dpt_tensors *tensors);
+
+/* Zero-initialise; owns the list, not the values. */
+struct dpt_pieces {
+    struct dpt_checkpoint_piece *piece;
+    int n;
+};
+
+void dpt_pieces_fini(struct dpt_pieces *pieces);
+
+/* Everything of the part, in its memory; vectors it does not hold are NULL. Takes the place of what
+ * `ret` held. */
+DPT_MUST_USE enum dpt_status dpt_pieces_of_part(const struct dpt_tensors *tensors,
+                                                const struct dpt_state_part *part,
+                                                struct dpt_pieces *ret, struct dpt_err *err);
+
+/* Of the part what writer `writer` of `n` writes of it, where writer i holds shard shards[i]
+ * (dpt_writer_share, dpt_checkpoint_deal). */
+DPT_MUST_USE enum dpt_status dpt_pieces_to_write(const struct dpt_tensors *tensors,
+                                                 const struct dpt_state_part *part,
+                                                 const struct dpt_shard *shards, int n, int writer,
+                                                 struct dpt_pieces *ret, struct dpt_err *err);
+
+#endif

@@ -1,0 +1,185 @@
+/* A bounded JSON array of generations. */
+#include "worker/train/state/generation_history.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+void dpt_history_init(struct dpt_history *history)
+{
+    memcpy(history->json, "[]", sizeof "[]");
+}
+
+static enum dpt_status parse(const char *json, json_t **ret, struct dpt_err *err)
+{
+    json_error_t error;
+    json_t *array = json_loads(json, JSON_REJECT_DUPLICATES, &error);
+    if (!json_is_array(array)) {
+        json_decref(array);
+        return dpt_fail(err, DPT_ECORRUPT, "the run's history is no JSON array: %s",
+                        array ? "another type" : error.text);
+    }
+    *ret = array;
+    return DPT_OK;
+}
+
+/* Prints what fits, without the oldest entries if need be. */
+static enum dpt_status print(struct dpt_history *history, json_t *array, struct dpt_err *err)
+{
+    for (;;) {
+        char *text = json_dumps(array, JSON_COMPACT);
+        if (!text)
+            return dpt_fail(err, DPT_ENOMEM, "the run's history: out of memory");
+        size_t bytes = strlen(text) + 1;
+        if (bytes <= sizeof history->json)
+            memcpy(history->json, text, bytes);
+        free(text);
+        if (bytes <= sizeof history->json)
+            return DPT_OK;
+        /* An eighth at a time: a history at its limit must not be printed once for every entry that
+         * goes. */
+        for (size_t n = json_array_size(array) / 8 + 1; n > 0; n--)
+            if (json_array_remove(array, 0) != 0)
+                return dpt_fail(err, DPT_ECORRUPT,
+                                "the run's history holds something longer than %d bytes",
+                                DPT_HISTORY_BYTES);
+    }
+}
+
+enum dpt_status dpt_history_load(struct dpt_history *history, const char *json, struct dpt_err *err)
+{
+    json_t *array = NULL;
+    DPT_TRY(parse(json, &array, err));
+    enum dpt_status status = print(history, array, err);
+    json_decref(array);
+    return status;
+}
+
+int dpt_history_recoveries(const struct dpt_history *history)
+{
+    static const char *const kinds[] = {"rank_lost", "node_lost", "comm_error", "stalled",
+                                        "server_restart"};
+    json_t *array = json_loads(history->json, 0, NULL);
+    int n = 0;
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const char *kind = json_string_value(json_object_get(json_array_get(array, i), "kind"));
+        for (size_t k = 0; kind && k < sizeof kinds / sizeof kinds[0]; k++)
+            n += strcmp(kind, kinds[k]) == 0;
+    }
+    json_decref(array);
+    return n;
+}
+
+/* ---- what the log has and a checkpoint has not ---- */
+
+static json_int_t integer(const json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key));
+}
+
+static bool is_kind(const json_t *object, const char *kind)
+{
+    const char *is = json_string_value(json_object_get(object, "kind"));
+    return is && strcmp(is, kind) == 0;
+}
+
+/* The event of a generation, as an entry; NULL: of another kind, torn, or there is no memory. */
+static json_t *entry_of(const char *line, size_t bytes)
+{
+    json_t *event = json_loadb(line, bytes, 0, NULL), *entry = NULL;
+    const char *kind = json_string_value(json_object_get(event, "kind"));
+    const char *cause = json_string_value(json_object_get(event, "cause"));
+    if (kind && cause && !is_kind(event, "redundancy") &&
+        json_is_integer(json_object_get(event, "resume_step")))
+        entry = json_pack("{s:I, s:I, s:I, s:s, s:s, s:I}", "generation",
+                          integer(event, "generation"), "step", integer(event, "resume_step"),
+                          "world_size", integer(event, "world_size"), "kind", kind, "cause", cause,
+                          "steps_lost", integer(event, "steps_lost"));
+    json_decref(event);
+    return entry;
+}
+
+/* Whether the history is told as far as this entry, and no further. */
+static bool ends_with(const json_t *array, const json_t *entry)
+{
+    const size_t n = json_array_size(array);
+    const json_t *last = json_array_get(array, n > 0 ? n - 1 : 0);
+    const char *kind = json_string_value(json_object_get(last, "kind"));
+    return kind && is_kind(entry, kind) &&
+           integer(last, "generation") == integer(entry, "generation") &&
+           integer(last, "step") == integer(entry, "step");
+}
+
+/* The entries that are missing in the array; NULL: no memory. */
+static json_t *find_missing(const json_t *array, const char *events, size_t bytes)
+{
+    const bool empty = json_array_size(array) == 0;
+    json_t *missing = json_array();
+    bool found = false, good = missing != NULL;
+    for (const char *end; good && (end = memchr(events, '\n', bytes)) != NULL;) {
+        json_t *entry = entry_of(events, (size_t)(end - events));
+        bytes -= (size_t)(end + 1 - events);
+        events = end + 1;
+        const bool begins = empty && is_kind(entry, "start") && integer(entry, "step") == 0;
+        const bool meets = !empty && ends_with(array, entry);
+        if (begins || meets)
+            good = json_array_clear(missing) == 0;
+        found = found || begins || meets;
+        if (entry && found && !meets)
+            good = good && json_array_append(missing, entry) == 0;
+        json_decref(entry);
+    }
+    if (good)
+        return missing;
+    json_decref(missing);
+    return NULL;
+}
+
+enum dpt_status dpt_history_add_events(struct dpt_history *history, const char *events,
+                                       size_t bytes, struct dpt_err *err)
+{
+    json_t *array = NULL;
+    DPT_TRY(parse(history->json, &array, err));
+    json_t *missing = find_missing(array, events, bytes);
+    enum dpt_status status = DPT_OK;
+    if (!missing || json_array_extend(array, missing) != 0)
+        status = dpt_fail(err, DPT_ENOMEM, "the run's history: out of memory");
+    if (status == DPT_OK)
+        status = print(history, array, err);
+    json_decref(missing);
+    json_decref(array);
+    return status;
+}
+
+int64_t dpt_history_steps_lost(const struct dpt_history *history)
+{
+    json_t *array = json_loads(history->json, 0, NULL);
+    int64_t n = 0;
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const int64_t lost =
+            json_integer_value(json_object_get(json_array_get(array, i), "steps_lost"));
+        if (lost > 0 && lost <= INT64_MAX - n)
+            n += lost;
+    }
+    json_decref(array);
+    return n;
+}
+
+enum dpt_status dpt_history_append(struct dpt_history *history, const struct dpt_history_entry *e,
+                                   struct dpt_err *err)
+{
+    json_t *array = NULL;
+    DPT_TRY(parse(history->json, &array, err));
+    json_t *object =
+        json_pack("{s:I, s:I, s:i, s:s, s:s, s:I}", "generation", (json_int_t)e->generation, "step",
+                  (json_int_t)e->step, "world_size", e->world_size, "kind", e->kind, "cause",
+                  e->cause, "steps_lost", (json_int_t)e->steps_lost);
+    enum dpt_status status = DPT_OK;
+    if (!object || json_array_append_new(array, object) != 0)
+        status = dpt_fail(err, DPT_ENOMEM, "the run's history: out of memory");
+    if (status == DPT_OK)
+        status = print(history, array, err);
+    json_decref(array);
+    return status;
+}

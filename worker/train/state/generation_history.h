@@ -1,0 +1,51 @@
+/* The run's history, as state.json keeps it: a JSON array with one object a generation, oldest
+ * first, carried from rank to rank and from checkpoint to checkpoint. Bounded: the oldest entries
+ * go when it grows too long. */
+#ifndef DPT_WORKER_TRAIN_STATE_GENERATION_HISTORY_H
+#define DPT_WORKER_TRAIN_STATE_GENERATION_HISTORY_H
+
+#include "base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { DPT_HISTORY_BYTES = 16 * 1024 }; /* of the text, NUL included */
+
+/* Text of the array; "[]" is the empty one. */
+struct dpt_history {
+    char json[DPT_HISTORY_BYTES];
+};
+
+struct dpt_history_entry {
+    uint64_t generation;
+    int64_t step; /* completed steps it went on from */
+    int world_size;
+    const char *kind, *cause; /* why it was formed */
+    int64_t steps_lost;
+};
+
+void dpt_history_init(struct dpt_history *history);
+
+/* Takes the text of another rank or of a checkpoint; DPT_ECORRUPT when it is no JSON array. Entries
+ * that do not fit are dropped, oldest first. */
+DPT_MUST_USE enum dpt_status dpt_history_load(struct dpt_history *history, const char *json,
+                                              struct dpt_err *err);
+
+/* How many of its generations were formed because something was lost; 0 when it is not readable. */
+int dpt_history_recoveries(const struct dpt_history *history);
+
+/* Steps lost at the forming of all its generations; 0 when it is not readable. */
+int64_t dpt_history_steps_lost(const struct dpt_history *history);
+
+/* Adds the generations that `events`, the lines of events.jsonl, have after the newest of the
+ * history; to an empty history those from the last start at step 0 on. Nothing is added where the
+ * events lack that generation, or that start. Lines of other kinds, and torn ones, are passed over.
+ */
+DPT_MUST_USE enum dpt_status dpt_history_add_events(struct dpt_history *history, const char *events,
+                                                    size_t bytes, struct dpt_err *err);
+
+DPT_MUST_USE enum dpt_status dpt_history_append(struct dpt_history *history,
+                                                const struct dpt_history_entry *entry,
+                                                struct dpt_err *err);
+
+#endif

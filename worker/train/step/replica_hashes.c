@@ -1,0 +1,139 @@
+/* Packing and judging of ranks' hashes (replica_hashes.h). */
+#include "worker/train/step/replica_hashes.h"
+
+#include "base/cursor.h"
+
+#include <stdbool.h>
+
+void dpt_verify_share_pack(const struct dpt_verify_share *share,
+                           uint8_t buf[DPT_VERIFY_SHARE_BYTES])
+{
+    struct dpt_writer w;
+    dpt_writer_init(&w, buf, DPT_VERIFY_SHARE_BYTES);
+    dpt_writer_u64(&w, (uint64_t)share->step);
+    for (int i = 0; i < DPT_VERIFY_PARTS; i++) {
+        dpt_writer_u32(&w, (uint32_t)share->part[i].shard.index);
+        dpt_writer_u32(&w, (uint32_t)share->part[i].shard.of);
+        dpt_writer_u64(&w, share->part[i].hash.hi);
+        dpt_writer_u64(&w, share->part[i].hash.lo);
+    }
+    DPT_ASSERT(!w.failed && w.at == w.bytes);
+}
+
+static struct dpt_verify_share share_of(const uint8_t *all, int rank)
+{
+    struct dpt_verify_share share = {0};
+    struct dpt_reader r;
+    dpt_reader_init(&r, all + (size_t)rank * DPT_VERIFY_SHARE_BYTES, DPT_VERIFY_SHARE_BYTES);
+    share.step = (int64_t)dpt_reader_u64(&r);
+    for (int i = 0; i < DPT_VERIFY_PARTS; i++) {
+        share.part[i].shard.index = (int)dpt_reader_u32(&r);
+        share.part[i].shard.of = (int)dpt_reader_u32(&r);
+        share.part[i].hash.hi = dpt_reader_u64(&r);
+        share.part[i].hash.lo = dpt_reader_u64(&r);
+    }
+    return share;
+}
+
+static enum dpt_status check(const uint8_t *all, int world, int64_t step, struct dpt_err *err)
+{
+    for (int rank = 0; rank < world; rank++) {
+        const struct dpt_verify_share s = share_of(all, rank);
+        if (s.step != step)
+            return dpt_fail(err, DPT_EPROTO,
+                            "rank %d compares its weights after step %lld, this rank after step "
+                            "%lld",
+                            rank, (long long)s.step, (long long)step);
+        for (int i = 0; i < DPT_VERIFY_PARTS; i++) {
+            const struct dpt_shard shard = s.part[i].shard;
+            if (shard.of < 0 || shard.of > world ||
+                (shard.of > 0 && (shard.index < 0 || shard.index >= shard.of)))
+                return dpt_fail(err, DPT_EPROTO, "rank %d holds shard %d of %d in a world of %d",
+                                rank, shard.index, shard.of, world);
+        }
+    }
+    return DPT_OK;
+}
+
+/* Part `i` of all, counted through the ranks. */
+static struct dpt_verify_part part_of(const uint8_t *all, int i)
+{
+    return share_of(all, i / DPT_VERIFY_PARTS).part[i % DPT_VERIFY_PARTS];
+}
+
+static bool same_hash(struct dpt_hash128 a, struct dpt_hash128 b)
+{
+    return a.hi == b.hi && a.lo == b.lo;
+}
+
+/* Of the n parts those that are this shard, and of them those that have this hash. */
+struct count {
+    int holders, agree;
+};
+
+static struct count count(const uint8_t *all, int n, const struct dpt_verify_part *with)
+{
+    struct count c = {0, 0};
+    for (int i = 0; i < n; i++) {
+        const struct dpt_verify_part part = part_of(all, i);
+        if (!dpt_shard_equal(part.shard, with->shard))
+            continue;
+        c.holders++;
+        c.agree += same_hash(part.hash, with->hash);
+    }
+    return c;
+}
+
+/* The holders of the shard do not agree: who is to blame? */
+static enum dpt_status blame(const uint8_t *all, int n, struct dpt_shard shard, int64_t step,
+                             struct dpt_err *err)
+{
+    int best = -1, odd = -1; /* the lowest of the most, and the lowest that is not of them */
+    struct count most = {0, 0};
+    for (int i = 0; i < n; i++) {
+        const struct dpt_verify_part part = part_of(all, i);
+        const struct count c = count(all, n, &part);
+        if (dpt_shard_equal(part.shard, shard) && c.agree > most.agree) {
+            best = i;
+            most = c;
+        }
+    }
+    const struct dpt_hash128 right = part_of(all, best).hash;
+    for (int i = n - 1; i >= 0; i--) {
+        const struct dpt_verify_part part = part_of(all, i);
+        if (dpt_shard_equal(part.shard, shard) && !same_hash(part.hash, right))
+            odd = i;
+    }
+    odd /= DPT_VERIFY_PARTS;
+    best /= DPT_VERIFY_PARTS;
+    if (2 * most.agree > most.holders)
+        return dpt_fail(
+            err, DPT_ECORRUPT,
+            "rank %d holds other weights or moments after step %lld than rank %d and %d of the %d "
+            "that hold them: its memory or its arithmetic is at fault; take its "
+            "machine out of the run and go on from the last checkpoint",
+            odd, (long long)step, best, most.agree, most.holders);
+    return dpt_fail(
+        err, DPT_ECORRUPT,
+        "rank %d holds other weights or moments after step %lld than rank %d, and too few hold "
+        "them to tell which of the two is at fault; go on from the last checkpoint, on "
+        "other machines or on more of them",
+        odd, (long long)step, best);
+}
+
+enum dpt_status dpt_verify_fold(const uint8_t *all, int world, int64_t step, struct dpt_err *err)
+{
+    const int n = world * DPT_VERIFY_PARTS;
+    DPT_TRY(check(all, world, step, err));
+    for (int i = 0; i < n; i++) {
+        const struct dpt_verify_part part = part_of(all, i);
+        if (dpt_shard_is_none(part.shard))
+            continue;
+        int first = 0; /* who holds the same: all agree when each agrees with the first */
+        while (!dpt_shard_equal(part_of(all, first).shard, part.shard))
+            first++;
+        if (!same_hash(part_of(all, first).hash, part.hash))
+            return blame(all, n, part.shard, step, err);
+    }
+    return DPT_OK;
+}
