@@ -23,7 +23,7 @@ static void deal(const struct sim *sim, struct group *group, const Dpt__Plan *pl
     const int shift = sim->profile.sharding == SHARDING_SHADOW ? dpt_shadow_shift(&world) : 0;
     for (int at = 0; at < size; at++) {
         const struct dpt_range node = dpt_world_node(&world, at);
-        const int ward = dpt_shadow_ward(&world, shift, at);
+        const int ward = dpt_shadow_source(&world, shift, at);
         struct parts *wants = &group->wants[rank_at[at]];
         *wants = (struct parts){.own = {0, 1}};
         if (sim->profile.sharding == SHARDING_HYBRID)

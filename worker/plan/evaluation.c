@@ -1,4 +1,4 @@
-/* The deal of an evaluation's samples. */
+/* The assignment of an evaluation's samples. */
 #include "worker/plan/evaluation.h"
 
 static int64_t least(int64_t a, int64_t b)

@@ -1,8 +1,8 @@
 /* Slots, lanes and the fixed tree in which a step's gradient is summed under `accumulate: local`.
  *
- * A step has G slots, dealt evenly and in order to L lanes. A lane's slots are added one after
+ * A step has G slots, shared evenly and in order to L lanes. A lane's slots are added one after
  * another; lanes are added in one binary tree that depends on L alone: the node over lanes [a, b)
- * splits at a + (the largest power of two below b - a). Plan positions own runs of lanes, dealt
+ * splits at a + (the largest power of two below b - a). Plan positions own runs of lanes, assigned
  * evenly and in order; each adds the maximal whole subtrees it owns. Everything here is pure index
  * math. */
 #ifndef DPT_WORKER_PLAN_LANES_H

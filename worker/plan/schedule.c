@@ -70,12 +70,12 @@ int dpt_step_gradient_buffers(const struct dpt_step_spec *spec, int *ret_own)
 static struct dpt_action *add_action(struct maker *m, enum dpt_action_kind kind, int unit)
 {
     struct dpt_action *a = &m->actions[m->n_actions++];
-    const struct dpt_deal *deal = &m->spec->deal;
-    *a = (struct dpt_action){.kind = kind,
-                             .unit = unit,
-                             .slot =
-                                 m->spec->forward_only ? -1 : deal->first + m->wave * deal->stride,
-                             .buffer = -1};
+    const struct dpt_assignment *assignment = &m->spec->assignment;
+    *a = (struct dpt_action){
+        .kind = kind,
+        .unit = unit,
+        .slot = m->spec->forward_only ? -1 : assignment->first + m->wave * assignment->stride,
+        .buffer = -1};
     return a;
 }
 
@@ -285,7 +285,7 @@ static void order_tasks(struct maker *m, struct dpt_task *sorted, int *now_at)
 }
 
 /* Behind the scatter of a unit of the last wave come, of units before it: the CROSS of the last
- * one, which has been folded by then, and the SHARE of one SHARE_LAG before that, so that nobody
+ * one, which has been summed by then, and the SHARE of one SHARE_LAG before that, so that nobody
  * waits for another node's sums with the next scatter unposted. */
 struct tail {
     int unit, scatters, crosses;
@@ -351,16 +351,16 @@ static void insert_tails(struct maker *m, const struct dpt_task *sorted, int *no
 static void leave_out(struct maker *m)
 {
     const struct dpt_step_spec *spec = m->spec;
-    if (!spec->waves || spec->deal.n == m->n_waves)
+    if (!spec->waves || spec->assignment.n == m->n_waves)
         return;
     const int per_slot = m->n_actions; /* at most */
     int n = 0;
     for (int i = 0; i < per_slot; i++)
-        if (m->actions[i].slot < dpt_deal_end(&spec->deal))
+        if (m->actions[i].slot < dpt_assignment_end(&spec->assignment))
             m->actions[n++] = m->actions[i];
     m->n_actions = n;
     for (int i = 0; i < m->n_tasks; i++)
-        if (m->tasks[i].wave >= spec->deal.n &&
+        if (m->tasks[i].wave >= spec->assignment.n &&
             (m->tasks[i].kind == DPT_TASK_GATHER || m->tasks[i].kind == DPT_TASK_SCATTER)) {
             m->tasks[i].idle = true;
             m->tasks[i].actions = 0;
@@ -433,7 +433,7 @@ enum dpt_status dpt_step_list_init(struct dpt_step_list *list, const struct dpt_
     struct maker m = {.spec = spec,
                       .n_waves = spec->forward_only ? 1
                                  : spec->waves      ? dpt_waves_count(spec->waves)
-                                                    : spec->deal.n};
+                                                    : spec->assignment.n};
     if (make_room(&m, &room)) {
         for (m.wave = 0; m.wave < m.n_waves; m.wave++)
             make_slot(&m);

@@ -3,7 +3,7 @@
  * differ in their lists, not in the loops. Pure but for the memory of the lists.
  *
  * All ranks that share the work make the same list of tasks, in the same order, and post them in
- * that order: so matching never depends on who is faster. (Where nodes fold by themselves, each has
+ * that order: so matching never depends on who is faster. (Where nodes sum by themselves, each has
  * waves of its own; what goes between them, CROSS and SHARE, is in one order on all.) A task is
  * posted when as many of the rank's own actions are done as it says, the last of which is a FREE or
  * a REDUCE, and an action waits for the tasks that it names. Tasks are ordered by what they wait
@@ -37,10 +37,10 @@ struct dpt_action {
 
 enum dpt_task_kind {
     DPT_TASK_GATHER,  /* owners' pieces of a unit's weights to who needs them */
-    DPT_TASK_SCATTER, /* pieces of a slot's gradient of a unit to their owners, who fold them */
-    DPT_TASK_CROSS,   /* the folded sums of a unit, of nodes that fold by themselves, to the owners
+    DPT_TASK_SCATTER, /* pieces of a slot's gradient of a unit to their owners, who sum them */
+    DPT_TASK_CROSS,   /* the summed sums of a unit, of nodes that sum by themselves, to the owners
                          of the whole sum's pieces, who add them */
-    DPT_TASK_SHARE,   /* the folded pieces of a unit to who applies them beside the owner */
+    DPT_TASK_SHARE,   /* the summed pieces of a unit to who applies them beside the owner */
     DPT_TASK_COPY,    /* vector `part` of an owner's state of a unit to who shall keep it too */
     DPT_TASK_COUNT
 };
@@ -51,7 +51,7 @@ struct dpt_task {
     int buffer;        /* of weights, of gradients; -1: none */
     int part, n_parts; /* SCATTER, CROSS: which part of every piece; COPY: which vector */
     int actions;       /* own actions that must be done before */
-    int scatters;      /* tasks of kind SCATTER that must have been folded before */
+    int scatters;      /* tasks of kind SCATTER that must have been summed before */
     int crosses;       /* tasks of kind CROSS */
     bool idle; /* this rank has no slot in the wave: it gives weights, takes gradients only */
 };
@@ -72,7 +72,7 @@ enum dpt_weights_plan {
 struct dpt_step_spec {
     int n_units;
     const int *borrows; /* [n_units] unit that it borrows a tensor from; -1: none */
-    struct dpt_deal deal;
+    struct dpt_assignment assignment;
     bool forward_only; /* an evaluation's batch instead of a step */
 
     enum dpt_weights_plan weights;
@@ -81,11 +81,12 @@ struct dpt_step_spec {
     bool prefetch;    /* a unit is gathered while others are computed; else when it is needed */
     bool overlap;     /* gradients travel during backward; else each unit's is waited for */
 
-    /* Gradients are scattered in waves; NULL: not. deal is then waves' own for `member`. */
+    /* Gradients are scattered in waves; NULL: not. the assignment is then the waves' own for
+     * `member`. */
     const struct dpt_waves *waves;
     int member;
     const int *parts;       /* [n_units] into how many parts a scatter is cut; >= 1 */
-    const int *cross_parts; /* [n_units] the same of a CROSS; NULL: the waves' folds are whole */
+    const int *cross_parts; /* [n_units] the same of a CROSS; NULL: the waves' sums are whole */
     bool share;
     int copies; /* vectors of the state that may have to be copied beside the first slot; 0: none */
 };

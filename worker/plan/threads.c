@@ -1,4 +1,4 @@
-/* Cores dealt to ranks: see threads.h. */
+/* Cores assigned to ranks: see threads.h. */
 #include "worker/plan/threads.h"
 
 #include "base/err.h"

@@ -1,5 +1,5 @@
-/* How many threads each rank computes with: the cores of a host, dealt to the ranks of a generation
- * that are on it. Pure. */
+/* How many threads each rank computes with: the cores of a host, assigned to the ranks of a
+ * generation that are on it. Pure. */
 #ifndef DPT_WORKER_PLAN_THREADS_H
 #define DPT_WORKER_PLAN_THREADS_H
 
@@ -18,7 +18,7 @@ struct dpt_rank_cores {
  * of its host that have the same ones, asked or not. From 1 to `most`. */
 int dpt_rank_threads(const struct dpt_rank_cores *ranks, int n, int rank, int most);
 
-/* Ranks that the cores of rank `rank` are dealt to, itself counted. */
+/* Ranks that the cores of rank `rank` are assigned to, itself counted. */
 int dpt_rank_sharers(const struct dpt_rank_cores *ranks, int n, int rank);
 
 /* Threads of all ranks that have the cores of `own`, which need not be one of them. */

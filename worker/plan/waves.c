@@ -3,17 +3,18 @@
 
 #include "base/err.h"
 
-struct dpt_deal dpt_deal_lanes(int slots, int lanes, int world, int position)
+struct dpt_assignment dpt_assign_lanes(int slots, int lanes, int world, int position)
 {
     const struct dpt_range run = dpt_position_lanes(lanes, world, position);
     const int first = dpt_lane_slots(slots, lanes, run.first).first;
     const int end = dpt_lane_slots(slots, lanes, run.end - 1).end;
-    return (struct dpt_deal){.first = first, .stride = 1, .n = end - first};
+    return (struct dpt_assignment){.first = first, .stride = 1, .n = end - first};
 }
 
-int dpt_deal_end(const struct dpt_deal *deal)
+int dpt_assignment_end(const struct dpt_assignment *assignment)
 {
-    return deal->n > 0 ? deal->first + (deal->n - 1) * deal->stride + 1 : deal->first;
+    return assignment->n > 0 ? assignment->first + (assignment->n - 1) * assignment->stride + 1
+                             : assignment->first;
 }
 
 /* The slots of the run. */
@@ -39,15 +40,15 @@ int dpt_waves_active(const struct dpt_waves *w, int wave)
     return left < w->members ? left : w->members;
 }
 
-struct dpt_deal dpt_waves_deal(const struct dpt_waves *w, int member)
+struct dpt_assignment dpt_waves_assign(const struct dpt_waves *w, int member)
 {
     const struct dpt_range slots = slots_of(w);
     DPT_ASSERT(member >= 0 && member < w->members);
     const int n = (slots.end - slots.first - member + w->members - 1) / w->members;
-    return (struct dpt_deal){.first = slots.first + member, .stride = w->members, .n = n};
+    return (struct dpt_assignment){.first = slots.first + member, .stride = w->members, .n = n};
 }
 
-int dpt_waves_folds(const struct dpt_waves *w, struct dpt_fold *ret, int *ret_first)
+int dpt_waves_sum_steps(const struct dpt_waves *w, struct dpt_sum_step *ret, int *ret_first)
 {
     const struct dpt_range slots = slots_of(w);
     int n = 0, sum = 0;
@@ -58,11 +59,11 @@ int dpt_waves_folds(const struct dpt_waves *w, struct dpt_fold *ret, int *ret_fi
         if (member == 0)
             ret_first[at / w->members] = n;
         ret[n++] =
-            (struct dpt_fold){slot == of_lane.first ? DPT_FOLD_SET : DPT_FOLD_ADD, sum, member};
+            (struct dpt_sum_step){slot == of_lane.first ? DPT_SUM_SET : DPT_SUM_ADD, sum, member};
         if (slot + 1 < of_lane.end)
             continue;
         for (int joins = dpt_tree_joins_after(w->lanes, w->run, lane); joins > 0; joins--)
-            ret[n++] = (struct dpt_fold){DPT_FOLD_JOIN, --sum, -1};
+            ret[n++] = (struct dpt_sum_step){DPT_SUM_JOIN, --sum, -1};
         sum++; /* where the next lane goes */
     }
     ret_first[dpt_waves_count(w)] = n;

@@ -1,10 +1,10 @@
-/* Waves: how a step's slots are dealt and summed where every slot's gradient is scattered as soon
- * as it is there (sharded gradients, and `accumulate: reduce` everywhere).
+/* Waves: how a step's slots are assigned and summed where every slot's gradient is scattered as
+ * soon as it is there (sharded gradients, and `accumulate: reduce` everywhere).
  *
- * The slots of a run of lanes are dealt round-robin: in wave w member p of n computes slot w n + p
- * of the run; in the last wave members may be without one. The owner of a piece takes the
+ * The slots of a run of lanes are assigned round-robin: in wave w member p of n computes slot w n +
+ * p of the run; in the last wave members may be without one. The owner of a piece takes the
  * contributions of a wave in slot order: a lane's slots are added one after another, whole lanes go
- * up the tree of lanes.h. `accumulate: reduce`, a left fold over all slots, is the case of one
+ * up the tree of lanes.h. `accumulate: reduce`, a running sum over all slots, is the case of one
  * lane. Pure. */
 #ifndef DPT_WORKER_PLAN_WAVES_H
 #define DPT_WORKER_PLAN_WAVES_H
@@ -12,19 +12,19 @@
 #include "worker/plan/lanes.h"
 
 /* Slots first, first + stride, …: n of them. */
-struct dpt_deal {
+struct dpt_assignment {
     int first, stride, n;
 };
 
 /* One past the last of them; first when there is none. */
-int dpt_deal_end(const struct dpt_deal *deal);
+int dpt_assignment_end(const struct dpt_assignment *assignment);
 
 /* What plan position `position` of `world` computes when runs of lanes are owned (lanes.h): slots
  * in a row. */
-struct dpt_deal dpt_deal_lanes(int slots, int lanes, int world, int position);
+struct dpt_assignment dpt_assign_lanes(int slots, int lanes, int world, int position);
 
 struct dpt_waves {
-    int slots, lanes;     /* of the step; lanes 1: a left fold over all slots */
+    int slots, lanes;     /* of the step; lanes 1: a running sum over all slots */
     struct dpt_range run; /* the lanes that these members compute and sum */
     int members;          /* >= 1 */
 };
@@ -32,26 +32,27 @@ struct dpt_waves {
 int dpt_waves_count(const struct dpt_waves *waves);
 /* Members with a slot in a wave: 0 … n-1 of them. */
 int dpt_waves_active(const struct dpt_waves *waves, int wave);
-struct dpt_deal dpt_waves_deal(const struct dpt_waves *waves, int member);
+struct dpt_assignment dpt_waves_assign(const struct dpt_waves *waves, int member);
 
 /* What the owner of a piece does with a wave's contributions, in order. Sums are a stack; when the
- * last wave is folded sum i is that of the i-th node of dpt_tree_cover(lanes, run): one, sum 0,
+ * last wave is summed sum i is that of the i-th node of dpt_tree_cover(lanes, run): one, sum 0,
  * when the run is everything. */
-enum dpt_fold_kind {
-    DPT_FOLD_SET, /* sum[sum] = contribution of `member` */
-    DPT_FOLD_ADD, /* sum[sum] += contribution of `member` */
-    DPT_FOLD_JOIN /* sum[sum] += sum[sum + 1] */
+enum dpt_sum_kind {
+    DPT_SUM_SET, /* sum[sum] = contribution of `member` */
+    DPT_SUM_ADD, /* sum[sum] += contribution of `member` */
+    DPT_SUM_JOIN /* sum[sum] += sum[sum + 1] */
 };
-struct dpt_fold {
-    enum dpt_fold_kind kind;
+struct dpt_sum_step {
+    enum dpt_sum_kind kind;
     int sum;
     int member; /* JOIN: -1 */
 };
 
-/* Writes the folds of all waves, one after another: at most (slots + lanes) of them; wave w's are
- * [ret_first[w], ret_first[w + 1]), so `ret_first` holds waves + 1 numbers. Returns their number.
+/* Writes the sum steps of all waves, one after another: at most (slots + lanes) of them; wave w's
+ * are [ret_first[w], ret_first[w + 1]), so `ret_first` holds waves + 1 numbers. Returns their
+ * number.
  */
-int dpt_waves_folds(const struct dpt_waves *waves, struct dpt_fold *ret, int *ret_first);
+int dpt_waves_sum_steps(const struct dpt_waves *waves, struct dpt_sum_step *ret, int *ret_first);
 
 /* Sums alive at once. */
 int dpt_waves_sums(const struct dpt_waves *waves);

@@ -64,12 +64,12 @@ static int across(const struct dpt_world *world, int position, int by)
     return nodes_of(world)[other] != nodes_of(world)[position] ? other : -1;
 }
 
-int dpt_shadow_buddy(const struct dpt_world *world, int shift, int position)
+int dpt_shadow_holder(const struct dpt_world *world, int shift, int position)
 {
     return across(world, position, shift);
 }
 
-int dpt_shadow_ward(const struct dpt_world *world, int shift, int position)
+int dpt_shadow_source(const struct dpt_world *world, int shift, int position)
 {
     return across(world, position, world->size - shift);
 }

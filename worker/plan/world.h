@@ -28,7 +28,7 @@ int dpt_shadow_shift(const struct dpt_world *world);
 
 /* The position that keeps the shadow of position `position`'s shard, and the one whose shadow it
  * keeps itself; -1: none. `shift` is the world's. */
-int dpt_shadow_buddy(const struct dpt_world *world, int shift, int position);
-int dpt_shadow_ward(const struct dpt_world *world, int shift, int position);
+int dpt_shadow_holder(const struct dpt_world *world, int shift, int position);
+int dpt_shadow_source(const struct dpt_world *world, int shift, int position);
 
 #endif

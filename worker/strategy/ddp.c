@@ -217,20 +217,21 @@ static int ranks_of_host(const struct dpt_world *world, int position)
     return n;
 }
 
-static struct dpt_deal ddp_deal(const struct dpt_strategy *s, const struct dpt_world *world,
-                                int position)
+static struct dpt_assignment ddp_assign(const struct dpt_strategy *s, const struct dpt_world *world,
+                                        int position)
 {
     const struct ddp *d = (const struct ddp *)s;
-    return d->slots ? dpt_slot_sums_deal(d->slots, world, position)
-                    : dpt_lane_sums_deal(d->lanes, world, position);
+    return d->slots ? dpt_slot_sums_assign(d->slots, world, position)
+                    : dpt_lane_sums_assign(d->lanes, world, position);
 }
 
-static enum dpt_status make_lists(struct ddp *d, struct dpt_deal deal, struct dpt_err *err)
+static enum dpt_status make_lists(struct ddp *d, struct dpt_assignment assignment,
+                                  struct dpt_err *err)
 {
     int borrows[DPT_UNITS_MAX];
     struct dpt_step_spec spec = {.n_units = dpt_model_n_units(d->env.model),
                                  .borrows = borrows,
-                                 .deal = deal,
+                                 .assignment = assignment,
                                  .weights = DPT_WEIGHTS_HELD};
     for (int u = 0; u < spec.n_units; u++)
         borrows[u] = dpt_model_unit(d->env.model, u)->borrows;
@@ -246,13 +247,14 @@ static enum dpt_status ddp_begin_generation(struct dpt_strategy *s, const struct
     int position = 0;
     while (world->rank_of_position[position] != rank)
         position++;
-    const struct dpt_deal deal = ddp_deal(s, world, position);
-    DPT_TRY(dpt_packed_weights_decide(d->packed, deal.n, ranks_of_host(world, position), err));
+    const struct dpt_assignment assignment = ddp_assign(s, world, position);
+    DPT_TRY(
+        dpt_packed_weights_decide(d->packed, assignment.n, ranks_of_host(world, position), err));
     DPT_TRY(d->slots ? dpt_slot_sums_begin_generation(d->slots, world, rank, host, err)
                      : dpt_lane_sums_begin_generation(d->lanes, world, rank, host, err));
     if (d->powersgd)
         DPT_TRY(dpt_powersgd_begin_generation(d->powersgd, world, rank, host, err));
-    DPT_TRY(make_lists(d, deal, err));
+    DPT_TRY(make_lists(d, assignment, err));
     d->world = world;
     d->rank = rank;
     return DPT_OK;
@@ -393,7 +395,7 @@ static enum dpt_status ddp_end_eval(struct dpt_strategy *s, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* Blocks are dealt evenly over the ranks; the grid restarts at each unit because units are padded
+/* Blocks are shared evenly over the ranks; the grid restarts at each unit because units are padded
  * to whole blocks. */
 static enum dpt_status ddp_norm_share(struct dpt_strategy *s, struct dpt_accum *ret,
                                       struct dpt_err *err)
@@ -469,7 +471,7 @@ const struct dpt_strategy_ops dpt_strategy_ddp = {
     .name = "ddp",
     .create = ddp_create,
     .destroy = ddp_destroy,
-    .deal = ddp_deal,
+    .assign = ddp_assign,
     .begin_generation = ddp_begin_generation,
     .end_generation = ddp_end_generation,
     .step_list = ddp_step_list,

@@ -176,10 +176,10 @@ enum dpt_status dpt_lane_sums_create(const struct dpt_strategy_env *env, bool sh
     return status;
 }
 
-struct dpt_deal dpt_lane_sums_deal(const struct dpt_lane_sums *d, const struct dpt_world *world,
-                                   int position)
+struct dpt_assignment dpt_lane_sums_assign(const struct dpt_lane_sums *d,
+                                           const struct dpt_world *world, int position)
 {
-    return dpt_deal_lanes(dpt_config_slots(d->env.config), world->lanes, world->size, position);
+    return dpt_assign_lanes(dpt_config_slots(d->env.config), world->lanes, world->size, position);
 }
 
 /* Buffers are kept when a larger world needs fewer: a failure, which makes worlds smaller, should

@@ -27,8 +27,8 @@ DPT_MUST_USE enum dpt_status dpt_lane_sums_create(const struct dpt_strategy_env 
 void dpt_lane_sums_destroy(struct dpt_lane_sums **sums);
 
 /* As the strategy's functions of these names. */
-struct dpt_deal dpt_lane_sums_deal(const struct dpt_lane_sums *sums, const struct dpt_world *world,
-                                   int position);
+struct dpt_assignment dpt_lane_sums_assign(const struct dpt_lane_sums *sums,
+                                           const struct dpt_world *world, int position);
 DPT_MUST_USE enum dpt_status dpt_lane_sums_begin_generation(struct dpt_lane_sums *sums,
                                                             const struct dpt_world *world, int rank,
                                                             int host, struct dpt_err *err);

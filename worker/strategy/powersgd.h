@@ -14,8 +14,8 @@
  *   E_i' = D_i - P Q_i^T                               Q = sum_i Q_i        all-reduced
  *   G = P Q^T, the same bits on every rank
  *
- * The result depends on how slots are dealt to ranks: a run is reproducible in a fixed world, and
- * outside the trajectory's contract. A step that is computed but not applied leaves errors and
+ * The result depends on how slots are assigned to ranks: a run is reproducible in a fixed world,
+ * and outside the trajectory's contract. A step that is computed but not applied leaves errors and
  * factors as they were. A generation begins with factors drawn anew, the same on all ranks; errors
  * stay with the ranks that live on at the step they belong to, and are zero on those that were
  * healed, joined or went back. By the main thread; blocking. */

@@ -1,4 +1,4 @@
-/* The pipeline of chunks through the three stages of the canonical all-reduce (legs.h).
+/* The pipeline of chunks through the three stages of the canonical all-reduce (rank_transfers.h).
  *
  * Inside one host a bucket goes round in chunks, so that a peer that gives up never waits long for
  * what is written into its memory to end; between hosts in one, since each message has its price.
@@ -6,7 +6,7 @@
 #include "worker/strategy/reducer.h"
 
 #include "checkpoint/layout/layout.h"
-#include "worker/strategy/legs.h"
+#include "worker/strategy/rank_transfers.h"
 #include "worker/strategy/tree_sum.h"
 #include "worker/strategy/wire.h"
 
@@ -37,19 +37,19 @@ struct chunk {
 /* A chunk under way. */
 struct chunk_run {
     struct dpt_comm_op *op[DPT_STAGE_COUNT];
-    struct dpt_comm_xfer *xfers[DPT_STAGE_COUNT]; /* [n_legs], those with no bytes left out */
-    int *xfer_of_leg[DPT_STAGE_COUNT];            /* -1: no bytes */
+    struct dpt_comm_xfer *xfers[DPT_STAGE_COUNT]; /* [n_transfers], those with no bytes left out */
+    int *xfer_of[DPT_STAGE_COUNT];                /* -1: no bytes */
 };
 
 struct dpt_reducer {
     struct dpt_reducer_spec spec;
-    struct dpt_legs legs;
+    struct dpt_rank_transfers transfers;
     int n_chunks;
     struct chunk *chunks;       /* bucket by bucket */
     int *first_chunk;           /* [n_buckets + 1] */
     struct chunk_run run[RUNS]; /* of chunk i: i mod RUNS */
     struct dpt_partial *partials;
-    float **copies; /* [n_legs]: where others want a sum */
+    float **copies; /* [n_transfers]: where others want a sum */
     float *scratch;
     struct dpt_comm_mem *staging[STAGING_COUNT];
     struct dpt_comm_mem *narrow; /* the sums of the own pieces as other hosts get them */
@@ -59,7 +59,7 @@ struct dpt_reducer {
 
 int dpt_reducer_buffers(const struct dpt_world *world, int position)
 {
-    return dpt_legs_buffers(world, position);
+    return dpt_rank_transfers_buffers(world, position);
 }
 
 enum dpt_status dpt_reducer_buffer_create(struct dpt_comm_listener *listener, int index,
@@ -74,7 +74,7 @@ enum dpt_status dpt_reducer_buffer_create(struct dpt_comm_listener *listener, in
 /* Elements of a chunk. */
 static int64_t chunk_numel(const struct dpt_reducer *r)
 {
-    if (r->legs.cross && !r->spec.shards)
+    if (r->transfers.cross && !r->spec.shards)
         return INT64_MAX;
     const int64_t block = r->spec.block;
     const size_t bytes = r->spec.piece_bytes > 0 ? r->spec.piece_bytes : CHUNK_PIECE_BYTES;
@@ -142,10 +142,10 @@ static struct chunk_run *run_of(struct dpt_reducer *r, int c)
 static enum dpt_status make_run(struct dpt_reducer *r, struct chunk_run *run, struct dpt_err *err)
 {
     for (int s = 0; s < DPT_STAGE_COUNT; s++) {
-        const size_t n = (size_t)r->legs.stage[s].n_legs + 1;
+        const size_t n = (size_t)r->transfers.stage[s].n_transfers + 1;
         run->xfers[s] = calloc(n, sizeof *run->xfers[s]);
-        run->xfer_of_leg[s] = calloc(n, sizeof *run->xfer_of_leg[s]);
-        if (!run->xfers[s] || !run->xfer_of_leg[s])
+        run->xfer_of[s] = calloc(n, sizeof *run->xfer_of[s]);
+        if (!run->xfers[s] || !run->xfer_of[s])
             return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
     }
     return DPT_OK;
@@ -157,15 +157,15 @@ static size_t far_bytes(const struct dpt_reducer *r)
     return dpt_dtype_bytes(r->spec.wire);
 }
 
-static bool is_narrow(const struct dpt_reducer *r, const struct dpt_leg *leg)
+static bool is_narrow(const struct dpt_reducer *r, const struct dpt_rank_transfer *transfer)
 {
-    return leg->far && r->spec.wire != DPT_F32;
+    return transfer->far && r->spec.wire != DPT_F32;
 }
 
 static enum dpt_status make_narrow(struct dpt_reducer *r, struct dpt_err *err)
 {
     int64_t numel, at = 0;
-    if (!r->legs.cross || r->spec.shards || r->spec.wire == DPT_F32)
+    if (!r->transfers.cross || r->spec.shards || r->spec.wire == DPT_F32)
         return DPT_OK;
     for (int c = 0; c < r->n_chunks; c++) {
         r->chunks[c].narrow_at = at;
@@ -179,14 +179,14 @@ static enum dpt_status make_narrow(struct dpt_reducer *r, struct dpt_err *err)
 
 static enum dpt_status make_staging(struct dpt_reducer *r, struct dpt_err *err)
 {
-    const struct dpt_stage_legs *cross = &r->legs.stage[DPT_STAGE_CROSS];
+    const struct dpt_stage_transfers *cross = &r->transfers.stage[DPT_STAGE_CROSS];
     size_t bytes_max = 0;
     for (int c = 0; c < r->n_chunks; c++) {
         size_t bytes = 0;
-        for (int i = 0; i < cross->n_legs; i++) {
+        for (int i = 0; i < cross->n_transfers; i++) {
             int64_t numel;
-            (void)piece_at(r, c, cross->legs[i].piece, &numel);
-            if (cross->legs[i].dir == DPT_COMM_LEND)
+            (void)piece_at(r, c, cross->transfers[i].piece, &numel);
+            if (cross->transfers[i].dir == DPT_COMM_LEND)
                 bytes += (size_t)numel * far_bytes(r);
         }
         bytes_max = bytes > bytes_max ? bytes : bytes_max;
@@ -204,8 +204,8 @@ static enum dpt_status make(struct dpt_reducer *r, struct dpt_err *err)
     r->copies = calloc((size_t)r->spec.world->size, sizeof *r->copies);
     if (!r->ready || !r->partials || !r->copies || !r->scratch)
         return dpt_fail(err, DPT_ENOMEM, "all-reduce: out of memory");
-    DPT_TRY(
-        dpt_legs_init(&r->legs, r->spec.world, r->spec.rank, r->spec.host, !r->spec.shards, err));
+    DPT_TRY(dpt_rank_transfers_init(&r->transfers, r->spec.world, r->spec.rank, r->spec.host,
+                                    !r->spec.shards, err));
     DPT_TRY(cut_chunks(r, err));
     for (int i = 0; i < RUNS; i++)
         DPT_TRY(make_run(r, &r->run[i], err));
@@ -236,12 +236,12 @@ void dpt_reducer_destroy(struct dpt_reducer **reducer)
     for (int i = 0; i < RUNS; i++)
         for (int s = 0; s < DPT_STAGE_COUNT; s++) {
             free(r->run[i].xfers[s]);
-            free(r->run[i].xfer_of_leg[s]);
+            free(r->run[i].xfer_of[s]);
         }
     for (int i = 0; i < STAGING_COUNT; i++)
         dpt_comm_mem_destroy(&r->staging[i]);
     dpt_comm_mem_destroy(&r->narrow);
-    dpt_legs_fini(&r->legs);
+    dpt_rank_transfers_fini(&r->transfers);
     free(r->chunks);
     free(r->first_chunk);
     free(r->ready);
@@ -264,20 +264,22 @@ int64_t dpt_reducer_bytes_sent(const struct dpt_reducer *r)
     return bytes;
 }
 
-/* Makes the transfer of a leg narrow that goes to, or comes from, another host. What is sent to
- * who sums it is packed where it lies: this rank needs it no more. */
-static void narrow_xfer(struct dpt_reducer *r, int c, enum dpt_stage s, const struct dpt_leg *leg,
-                        int64_t at, int64_t numel, struct dpt_comm_xfer *x)
+/* Makes the transfer of an all-reduce narrow that goes to, or comes from, another host. What is
+ * sent to who sums it is packed where it lies: this rank needs it no more. */
+static void narrow_xfer(struct dpt_reducer *r, int c, enum dpt_stage s,
+                        const struct dpt_rank_transfer *transfer, int64_t at, int64_t numel,
+                        struct dpt_comm_xfer *x)
 {
-    float *values =
-        leg->buffer < 0 ? NULL : (float *)dpt_comm_mem_data(r->spec.buffers[leg->buffer]) + at;
+    float *values = transfer->buffer < 0
+                        ? NULL
+                        : (float *)dpt_comm_mem_data(r->spec.buffers[transfer->buffer]) + at;
     x->bytes = (size_t)numel * far_bytes(r);
-    if (leg->dir == DPT_COMM_RECV) {
+    if (transfer->dir == DPT_COMM_RECV) {
         x->offset =
             (size_t)((char *)dpt_wire_inbox(numel, values) - (char *)dpt_comm_mem_data(x->mem));
-    } else if (leg->dir == DPT_COMM_SEND && s == DPT_STAGE_CROSS) {
+    } else if (transfer->dir == DPT_COMM_SEND && s == DPT_STAGE_CROSS) {
         dpt_wire_pack(r->spec.ops, r->spec.stream, r->spec.wire, numel, values);
-    } else if (leg->dir == DPT_COMM_SEND) {
+    } else if (transfer->dir == DPT_COMM_SEND) {
         x->mem = r->narrow;
         x->offset = (size_t)r->chunks[c].narrow_at * far_bytes(r);
     }
@@ -295,31 +297,31 @@ static void narrow_own(struct dpt_reducer *r, int c)
                               (size_t)r->chunks[c].narrow_at * far_bytes(r));
 }
 
-/* Posts the transfers of one stage of a chunk; a stage without legs has no op. */
+/* Posts the transfers of one stage of a chunk; a stage without transfers has no op. */
 static enum dpt_status post_stage(struct dpt_reducer *r, struct dpt_comm *comm, int c,
                                   enum dpt_stage s, struct dpt_err *err)
 {
     struct chunk_run *run = run_of(r, c);
-    const struct dpt_stage_legs *plan = &r->legs.stage[s];
+    const struct dpt_stage_transfers *plan = &r->transfers.stage[s];
     int n = 0;
     size_t staged = 0;
-    for (int i = 0; i < plan->n_legs; i++) {
-        const struct dpt_leg *leg = &plan->legs[i];
-        int64_t numel, at = piece_at(r, c, leg->piece, &numel);
-        run->xfer_of_leg[s][i] = -1;
+    for (int i = 0; i < plan->n_transfers; i++) {
+        const struct dpt_rank_transfer *transfer = &plan->transfers[i];
+        int64_t numel, at = piece_at(r, c, transfer->piece, &numel);
+        run->xfer_of[s][i] = -1;
         if (numel == 0)
             continue;
-        run->xfer_of_leg[s][i] = n;
-        run->xfers[s][n++] =
-            (struct dpt_comm_xfer){.dir = leg->dir,
-                                   .peer = leg->peer,
-                                   .mem = leg->buffer >= 0 ? r->spec.buffers[leg->buffer] : NULL,
-                                   .offset = leg->buffer >= 0 ? (size_t)at * sizeof(float) : 0,
-                                   .bytes = (size_t)numel * sizeof(float),
-                                   .write = leg->write};
-        if (is_narrow(r, leg))
-            narrow_xfer(r, c, s, leg, at, numel, &run->xfers[s][n - 1]);
-        if (s == DPT_STAGE_CROSS && leg->dir == DPT_COMM_LEND) {
+        run->xfer_of[s][i] = n;
+        run->xfers[s][n++] = (struct dpt_comm_xfer){
+            .dir = transfer->dir,
+            .peer = transfer->peer,
+            .mem = transfer->buffer >= 0 ? r->spec.buffers[transfer->buffer] : NULL,
+            .offset = transfer->buffer >= 0 ? (size_t)at * sizeof(float) : 0,
+            .bytes = (size_t)numel * sizeof(float),
+            .write = transfer->write};
+        if (is_narrow(r, transfer))
+            narrow_xfer(r, c, s, transfer, at, numel, &run->xfers[s][n - 1]);
+        if (s == DPT_STAGE_CROSS && transfer->dir == DPT_COMM_LEND) {
             run->xfers[s][n - 1].mem = r->staging[c % STAGING_COUNT];
             run->xfers[s][n - 1].offset = staged;
             staged += run->xfers[s][n - 1].bytes;
@@ -345,7 +347,7 @@ static enum dpt_status await_stage(struct dpt_reducer *r, struct dpt_comm *comm,
     return status;
 }
 
-static void sum_piece(struct dpt_reducer *r, int c, enum dpt_stage s, const struct dpt_gathering *g)
+static void sum_piece(struct dpt_reducer *r, int c, enum dpt_stage s, const struct dpt_piece_sum *g)
 {
     const struct chunk_run *run = run_of(r, c);
     int n_copies = 0;
@@ -355,9 +357,10 @@ static void sum_piece(struct dpt_reducer *r, int c, enum dpt_stage s, const stru
     for (int p = 0; p < g->n_parts; p++) {
         const struct dpt_part_source *source = &g->parts[p];
         const struct dpt_comm_xfer *lent =
-            source->buffer >= 0 ? NULL : &run->xfers[s][run->xfer_of_leg[s][source->leg]];
+            source->buffer >= 0 ? NULL : &run->xfers[s][run->xfer_of[s][source->transfer]];
         const float *own = lent ? NULL : dpt_comm_mem_data(r->spec.buffers[source->buffer]);
-        const bool narrow = lent && is_narrow(r, &r->legs.stage[s].legs[source->leg]);
+        const bool narrow =
+            lent && is_narrow(r, &r->transfers.stage[s].transfers[source->transfer]);
         r->partials[p] = (struct dpt_partial){.node = source->node,
                                               .data = !lent    ? own + at
                                                       : narrow ? NULL
@@ -381,8 +384,8 @@ static enum dpt_status finish_stage(struct dpt_reducer *r, struct dpt_comm *comm
     DPT_TRY(await_stage(r, comm, c, s, err));
     if (*op)
         DPT_TRY(dpt_comm_write_begin(comm, *op, err));
-    for (int i = 0; i < r->legs.stage[s].n_gatherings; i++)
-        sum_piece(r, c, s, &r->legs.stage[s].gatherings[i]);
+    for (int i = 0; i < r->transfers.stage[s].n_sums; i++)
+        sum_piece(r, c, s, &r->transfers.stage[s].sums[i]);
     const enum dpt_status status = dpt_stream_sync(r->spec.stream, err);
     dpt_comm_write_end(comm);
     if (status == DPT_OK && *op)
@@ -405,13 +408,13 @@ static enum dpt_status await_ready(struct dpt_reducer *r, struct dpt_comm *comm,
 /* What other hosts have sent of a chunk's sums lies narrow in its place. */
 static enum dpt_status widen_arrived(struct dpt_reducer *r, int c, struct dpt_err *err)
 {
-    const struct dpt_stage_legs *plan = &r->legs.stage[DPT_STAGE_GATHER];
-    for (int i = 0; i < plan->n_legs; i++) {
-        const struct dpt_leg *leg = &plan->legs[i];
-        int64_t numel, at = piece_at(r, c, leg->piece, &numel);
-        if (leg->dir == DPT_COMM_RECV && numel > 0 && is_narrow(r, leg))
+    const struct dpt_stage_transfers *plan = &r->transfers.stage[DPT_STAGE_GATHER];
+    for (int i = 0; i < plan->n_transfers; i++) {
+        const struct dpt_rank_transfer *transfer = &plan->transfers[i];
+        int64_t numel, at = piece_at(r, c, transfer->piece, &numel);
+        if (transfer->dir == DPT_COMM_RECV && numel > 0 && is_narrow(r, transfer))
             dpt_wire_unpack(r->spec.ops, r->spec.stream, r->spec.wire, numel,
-                            (float *)dpt_comm_mem_data(r->spec.buffers[leg->buffer]) + at);
+                            (float *)dpt_comm_mem_data(r->spec.buffers[transfer->buffer]) + at);
     }
     return dpt_stream_sync(r->spec.stream, err);
 }
@@ -448,7 +451,7 @@ static enum dpt_status post_gather(struct dpt_reducer *r, struct dpt_comm *comm,
 static enum dpt_status run_chunks(struct dpt_reducer *r, struct dpt_comm *comm, int first, int end,
                                   struct dpt_err *err)
 {
-    const bool cross = r->legs.cross;
+    const bool cross = r->transfers.cross;
     const int gather_lag = cross ? LAG_MAX : 0;
     for (int turn = first; turn < end + LAG_MAX; turn++) {
         const int gather = turn - gather_lag;

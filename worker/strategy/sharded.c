@@ -1,4 +1,4 @@
-/* Sharded strategies and folds in slot order (sharded.h): zero1, zero2, zero3, fsdp, and ddp under
+/* Sharded strategies and sums in slot order (sharded.h): zero1, zero2, zero3, fsdp, and ddp under
  * `accumulate: reduce`.
  *
  *                    state        weights
@@ -92,7 +92,7 @@ static enum dpt_status sharded_create(const struct dpt_strategy_env *env, struct
     return status;
 }
 
-/* The waves of those who fold together with the rank at a position. */
+/* The waves of those who sum together with the rank at a position. */
 static struct dpt_waves waves_of(const struct sharded *s, const struct dpt_world *world,
                                  int position, int *ret_member)
 {
@@ -108,22 +108,22 @@ static struct dpt_waves waves_of(const struct sharded *s, const struct dpt_world
                               .members = members.end - members.first};
 }
 
-static struct dpt_deal sharded_deal(const struct dpt_strategy *strategy,
-                                    const struct dpt_world *world, int position)
+static struct dpt_assignment sharded_assign(const struct dpt_strategy *strategy,
+                                            const struct dpt_world *world, int position)
 {
     const struct sharded *s = (const struct sharded *)strategy;
     int member;
     const struct dpt_waves waves = waves_of(s, world, position, &member);
     if (s->lanes)
-        return dpt_lane_sums_deal(s->lanes, world, position);
-    return dpt_waves_deal(&waves, member);
+        return dpt_lane_sums_assign(s->lanes, world, position);
+    return dpt_waves_assign(&waves, member);
 }
 
 static void warn_of_bare_shards(const struct sharded *s)
 {
     int bare = 0;
     for (int p = 0; p < s->world->size; p++)
-        bare += dpt_shadow_buddy(s->world, s->shadow_shift, p) < 0;
+        bare += dpt_shadow_holder(s->world, s->shadow_shift, p) < 0;
     if (bare > 0)
         dpt_log(DPT_LOG_WARN,
                 "%d of %d shards have no shadow: one node has more than half of the ranks; its "
@@ -131,7 +131,7 @@ static void warn_of_bare_shards(const struct sharded *s)
                 bare, s->world->size);
 }
 
-/* A buddy needs the sums as they are folded: where zero1 would send its sums of lanes once a step,
+/* A holder needs the sums as they are summed: where zero1 would send its sums of lanes once a step,
  * with shadows it sends what zero2 does. */
 static void warn_of_slots_sent(struct sharded *s)
 {
@@ -212,7 +212,7 @@ static void sharded_begin_step(struct dpt_strategy *strategy, int64_t step)
     sharded_rebuild_step(s);
     if (s->lanes)
         dpt_lane_sums_begin_step(s->lanes, false);
-    dpt_walk_begin(s->walk, &s->list, gathered_already(s), s->lanes != NULL);
+    dpt_task_runner_begin(s->runner, &s->list, gathered_already(s), s->lanes != NULL);
 }
 
 static void ignore_announcement(void *ctx, int param)
@@ -249,12 +249,12 @@ static enum dpt_status sharded_act(struct dpt_strategy *strategy, int action, st
     (void)slot; /* it points to the tables that are filled in here */
     switch (a->kind) {
     case DPT_ACTION_GATHER:
-        DPT_TRY(dpt_walk_await(s->walk, a->first_task, a->n_tasks, false, err));
+        DPT_TRY(dpt_task_runner_await(s->runner, a->first_task, a->n_tasks, false, err));
         if (a->buffer >= 0)
             s->weights[a->unit] = s->gathered[a->buffer];
         return DPT_OK;
     case DPT_ACTION_RESERVE:
-        DPT_TRY(dpt_walk_await(s->walk, a->first_task, a->n_tasks, true, err));
+        DPT_TRY(dpt_task_runner_await(s->runner, a->first_task, a->n_tasks, true, err));
         s->grads[a->unit] = s->gradient[a->buffer].data;
         dpt_model_clear_gaps(s->env.model, s->ops, s->stream, a->unit, s->grads[a->unit]);
         return DPT_OK;
@@ -264,8 +264,8 @@ static enum dpt_status sharded_act(struct dpt_strategy *strategy, int action, st
             sharded_round_gradient(s, a->unit);
         if (!s->env.resident) /* others read, or overwrite, from here on; a device's wait for it */
             DPT_TRY(dpt_stream_sync(s->stream, err));
-        DPT_TRY(dpt_walk_advance(s->walk, action + 1, err));
-        return dpt_walk_await(s->walk, a->first_task, a->n_tasks, true, err);
+        DPT_TRY(dpt_task_runner_advance(s->runner, action + 1, err));
+        return dpt_task_runner_await(s->runner, a->first_task, a->n_tasks, true, err);
     default:
         break;
     }
@@ -278,13 +278,13 @@ static void sharded_begin_eval(struct dpt_strategy *strategy, struct dpt_slot *s
     s->present = &s->eval_list;
     sharded_state_refresh(s);
     slot->weights = s->weights;
-    dpt_walk_begin(s->walk, &s->eval_list, gathered_already(s), false);
+    dpt_task_runner_begin(s->runner, &s->eval_list, gathered_already(s), false);
 }
 
 static enum dpt_status sharded_end_eval(struct dpt_strategy *strategy, struct dpt_err *err)
 {
     struct sharded *s = sharded_of(strategy);
-    DPT_TRY(dpt_walk_end(s->walk, err));
+    DPT_TRY(dpt_task_runner_end(s->runner, err));
     s->stale = s->policy.weights == DPT_WEIGHTS_UNITS;
     return DPT_OK;
 }
@@ -292,7 +292,7 @@ static enum dpt_status sharded_end_eval(struct dpt_strategy *strategy, struct dp
 static enum dpt_status sharded_await_gradient(struct dpt_strategy *strategy, struct dpt_err *err)
 {
     struct sharded *s = sharded_of(strategy);
-    DPT_TRY(dpt_walk_end(s->walk, err));
+    DPT_TRY(dpt_task_runner_end(s->runner, err));
     s->reduced_step = s->step;
     return DPT_OK;
 }
@@ -374,7 +374,7 @@ const struct dpt_strategy_ops dpt_strategy_sharded = {
     .name = "sharded",
     .create = sharded_create,
     .destroy = sharded_destroy,
-    .deal = sharded_deal,
+    .assign = sharded_assign,
     .begin_generation = sharded_begin_generation,
     .end_generation = sharded_end_generation,
     .step_list = sharded_step_list,

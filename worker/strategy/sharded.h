@@ -1,10 +1,10 @@
 /* What the files of the sharded strategies share (sharded.c: the vtable; sharded_state.c: masters,
- * moments and weights; sharded_memory.c: what a generation needs beside them; sharded_tasks.c: what
- * goes between ranks; sharded_share.c: what follows the folds).
+ * moments and weights; wave_buffers.c: what a generation needs beside them; sharded_tasks.c: what
+ * goes between ranks; sharded_share.c: what follows the steps).
  *
  * One strategy with three questions, which a policy answers: what state a rank holds, when it has
  * which weights, and how gradients are summed. Gradients are scattered in waves
- * (worker/plan/waves.h): the owner of a piece folds what the ranks send it, slot after slot. Or,
+ * (worker/plan/waves.h): the owner of a piece sums what the ranks send it, slot after slot. Or,
  * with lanes, a rank adds its own slots and only sums of lanes go to the owners, once a step
  * (lane_sums.h).
  *
@@ -19,14 +19,14 @@
 #include "worker/strategy/buffer.h"
 #include "worker/strategy/lane_sums.h"
 #include "worker/strategy/strategy.h"
-#include "worker/strategy/walk.h"
+#include "worker/strategy/task_runner.h"
 
 enum {
     SHARDED_SUMS_MAX = DPT_TREE_DEPTH_MAX + 2,
     SHARDED_WEIGHTS_MAX = DPT_UNITS_MAX + 1,
     SHARDED_GRADIENTS_MAX = 4,
     SHARDED_TURNS = 2,     /* scatters under way that need staging */
-    SHARDED_NODE_GROUP = 1 /* of NCCL's, where nodes fold by themselves */
+    SHARDED_NODE_GROUP = 1 /* of NCCL's, where nodes sum by themselves */
 };
 
 struct sharded_policy {
@@ -35,7 +35,7 @@ struct sharded_policy {
     bool shadow;      /* a rank of another node keeps each shard too, and applies the same step */
     enum dpt_weights_plan weights;
     bool lanes;   /* gradients by lanes instead of waves */
-    bool by_node; /* each node folds its own lanes, and sums go between nodes once a step */
+    bool by_node; /* each node sums its own lanes, and sums go between nodes once a step */
 };
 
 struct sharded_cross; /* sharded_share.c */
@@ -64,7 +64,7 @@ struct sharded {
     /* A shadow that is being copied (sharded_rebuild.c). */
     struct dpt_state_part late; /* units below late_units are as their owner's; 0 of 0: none */
     int late_units, late_end;   /* what this step has copied ends before late_end */
-    bool rebuilds, buddy_late;
+    bool rebuilds, holder_late;
     struct dpt_buffer whole, copy;
     bool stale; /* other ranks' pieces of `whole` */
     const void *weights[DPT_UNITS_MAX];
@@ -85,7 +85,7 @@ struct sharded {
     struct dpt_buffer added;     /* by_node: of the nodes' sums, compact by sharded_added */
     struct dpt_buffer applied;   /* the reduced gradient of a replica's shard; none: sum 0 */
     struct dpt_buffer shadowed;  /* that of the shadow */
-    struct dpt_shard piece;      /* that this rank folds */
+    struct dpt_shard piece;      /* that this rank sums */
     struct dpt_lane_sums *lanes; /* instead of all these; NULL: waves */
     double *block_sums;          /* [dpt_optim_squares_max] of the host, */
     double *resident_sums;       /* and of the resident device */
@@ -93,20 +93,20 @@ struct sharded {
     /* The generation. */
     const struct dpt_world *world;
     int rank, host, position;
-    int group_first, group_size; /* positions whose shards are a whole state */
-    int shadow_shift;            /* worker/plan/world.h; 0: no shard has a shadow */
-    bool told_of_slots;          /* … that zero1 sends for shadows; once is enough */
-    int buddy, ward; /* positions: that keeps a shadow of this rank's shard; whose this one keeps;
-                        -1 */
-    struct dpt_range members; /* positions that fold together: all, or by_node the node's */
-    int largest;              /* of them: that with the largest pieces */
+    int group_first, group_size;      /* positions whose shards are a whole state */
+    int shadow_shift;                 /* worker/plan/world.h; 0: no shard has a shadow */
+    bool told_of_slots;               /* … that zero1 sends for shadows; once is enough */
+    int shadow_holder, shadow_source; /* positions: that keeps a shadow of this rank's shard; whose
+                        this one keeps; -1 */
+    struct dpt_range members;         /* positions that sum together: all, or by_node the node's */
+    int largest;                      /* of them: that with the largest pieces */
     struct dpt_waves waves;
     struct sharded_cross *cross; /* by_node in a world of several; else NULL */
-    struct dpt_fold *folds;
-    int *first_fold; /* [waves + 1] */
+    struct dpt_sum_step *steps;
+    int *first_step; /* [waves + 1] */
     int parts[DPT_UNITS_MAX];
     struct dpt_step_list list, eval_list;
-    struct dpt_walk *walk;
+    struct dpt_task_runner *runner;
     const void **contributions; /* [members] */
     bool *narrow_from;          /* [members], which of them come as `wire` */
     void *staging;
@@ -143,8 +143,8 @@ int64_t sharded_vector_offset(const struct sharded *s, const struct dpt_state_pa
                               enum dpt_vector vector, int unit);
 float *sharded_vector_at(const struct sharded *s, const struct dpt_state_part *part,
                          enum dpt_vector vector, int unit);
-/* What the rank at a position folds. */
-struct dpt_shard sharded_folded(const struct sharded *s, int position);
+/* What the rank at a position sums. */
+struct dpt_shard sharded_summed(const struct sharded *s, int position);
 /* What the rank at a position holds of the state. */
 struct dpt_shard sharded_shard(const struct sharded *s, int position);
 /* Who shares with whom, and who covers for whom, in this world. */
@@ -170,9 +170,11 @@ void sharded_rebuild_applied(struct sharded *s);
 void sharded_rebuild_drop(struct sharded *s);
 /* The shadow, or as much of one as this step has; 0 of 0: none. */
 const struct dpt_state_part *sharded_shadow(const struct sharded *s);
-void sharded_post_copy(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x);
+void sharded_post_copy(void *ctx, const struct dpt_task *task, int turn,
+                       struct dpt_task_transfers *x);
 
-/* sharded_memory.c: slots' gradients, sums, folds and staging, into how many parts pieces are cut.
+/* wave_buffers.c: slots' gradients, sums, sum steps and staging, into how many parts pieces are
+ * cut.
  */
 DPT_MUST_USE enum dpt_status
 sharded_memory_begin(struct sharded *s, const struct dpt_step_spec *spec, struct dpt_err *err);
@@ -181,7 +183,7 @@ void sharded_memory_destroy(struct sharded *s);
 /* Room for the norm's, made once. */
 DPT_MUST_USE enum dpt_status sharded_block_sums(struct sharded *s, struct dpt_err *err);
 
-/* sharded_tasks.c: lists and the walk over them. */
+/* sharded_tasks.c: lists and the task runner over them. */
 DPT_MUST_USE enum dpt_status sharded_tasks_begin(struct sharded *s, struct dpt_err *err);
 void sharded_tasks_end(struct sharded *s);
 void sharded_tasks_destroy(struct sharded *s);
@@ -201,7 +203,7 @@ int64_t sharded_part_bytes(const struct sharded *s, int ranks);
 size_t sharded_narrow_offset(const struct sharded *s, int unit, int64_t at);
 /* Bytes that this rank sends in a step. */
 int64_t sharded_bytes_sent(const struct sharded *s);
-/* Part `part` of `n` of what the rank at a position folds of a unit. */
+/* Part `part` of `n` of what the rank at a position sum steps of a unit. */
 struct dpt_interval sharded_part(const struct sharded *s, int position, int unit, int part, int n);
 /* What the rank at a position holds of a unit; what it has of the whole sum before it is shared. */
 struct dpt_interval sharded_held_piece(const struct sharded *s, int position, int unit);
@@ -213,14 +215,18 @@ void sharded_cross_end(struct sharded *s);
 /* What the rank at a position adds of the nodes' sums; this rank's sum of unit `unit`. */
 struct dpt_shard sharded_added(const struct sharded *s, int position);
 float *sharded_added_sum(const struct sharded *s, int unit);
-void sharded_post_cross(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x);
+void sharded_post_cross(void *ctx, const struct dpt_task *task, int turn,
+                        struct dpt_task_transfers *x);
 DPT_MUST_USE enum dpt_status sharded_crossed(void *ctx, const struct dpt_task *task, int turn,
-                                             const struct dpt_walk_xfers *x, struct dpt_err *err);
+                                             const struct dpt_task_transfers *x,
+                                             struct dpt_err *err);
 const int *sharded_cross_parts(const struct sharded *s); /* [n_units]; NULL: none */
 int sharded_xfers_max(const struct sharded *s);          /* of a task, in one direction */
-void sharded_post_share(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x);
+void sharded_post_share(void *ctx, const struct dpt_task *task, int turn,
+                        struct dpt_task_transfers *x);
 DPT_MUST_USE enum dpt_status sharded_shared(void *ctx, const struct dpt_task *task, int turn,
-                                            const struct dpt_walk_xfers *x, struct dpt_err *err);
+                                            const struct dpt_task_transfers *x,
+                                            struct dpt_err *err);
 /* Bytes that a task of kind CROSS or SHARE makes this rank send. */
 int64_t sharded_share_bytes(const struct sharded *s, const struct dpt_task *task);
 

@@ -1,11 +1,11 @@
 /* A shadow that is made anew while training goes on (sharded.h).
  *
  * After a loss every rank has its own shard when training goes on; what it shall keep for another,
- * its ward, comes in the steps that follow: of some units a step, the ward's masters and moments as
- * the step finds them, beside the step's other transfers. The step's gradient of every unit comes
- * as ever. When the step is committed all of its copies are there, so it is applied to them too: a
- * unit that has been copied once stays as its owner's. Ranks copy the same units in the same steps,
- * and so all of them hold their shadows after the same one. */
+ * its source, comes in the steps that follow: of some units a step, the source's masters and
+ * moments as the step finds them, beside the step's other transfers. The step's gradient of every
+ * unit comes as ever. When the step is committed all of its copies are there, so it is applied to
+ * them too: a unit that has been copied once stays as its owner's. Ranks copy the same units in the
+ * same steps, and so all of them hold their shadows after the same one. */
 #include "worker/strategy/sharded.h"
 
 static const struct dpt_shard no_shard = {0, 0};
@@ -45,7 +45,7 @@ struct dpt_shard sharded_defer_shadow(struct sharded *s)
 void sharded_rebuild_begin(struct sharded *s, const bool *late)
 {
     s->rebuilds = true;
-    s->buddy_late = s->buddy >= 0 && late[s->world->rank_of_position[s->buddy]];
+    s->holder_late = s->shadow_holder >= 0 && late[s->world->rank_of_position[s->shadow_holder]];
     s->late_units = s->late_end = 0;
 }
 
@@ -58,7 +58,7 @@ void sharded_rebuild_step(struct sharded *s)
                                             bytes + unit_bytes(s, s->late_end) <= portion_bytes(s)))
             bytes += unit_bytes(s, s->late_end++);
     }
-    dpt_walk_copy(s->walk, s->late_units, s->rebuilds ? s->late_end : s->late_units);
+    dpt_task_runner_copy(s->runner, s->late_units, s->rebuilds ? s->late_end : s->late_units);
 }
 
 void sharded_rebuild_applied(struct sharded *s)
@@ -81,7 +81,8 @@ void sharded_rebuild_drop(struct sharded *s)
     sharded_part_free(s, false, &s->late);
 }
 
-void sharded_post_copy(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x)
+void sharded_post_copy(void *ctx, const struct dpt_task *task, int turn,
+                       struct dpt_task_transfers *x)
 {
     const struct sharded *s = ctx;
     const struct dpt_grid *grid = s->env.grid;
@@ -93,17 +94,17 @@ void sharded_post_copy(void *ctx, const struct dpt_task *task, int turn, struct 
     (void)turn;
     if (!dpt_shard_is_none(s->late.shard))
         take = dpt_shard_piece(grid, s->late.shard, task->unit);
-    if (s->buddy_late && give.end > give.first) {
+    if (s->holder_late && give.end > give.first) {
         const struct dpt_buffer from = sharded_vector(s, own, vector);
         x->out[x->n_out++] =
-            dpt_buffer_send(&from, s->world->rank_of_position[s->buddy],
+            dpt_buffer_send(&from, s->world->rank_of_position[s->shadow_holder],
                             (size_t)sharded_vector_offset(s, own, vector, task->unit) * width,
                             (size_t)(give.end - give.first) * width);
     }
     if (take.end > take.first)
         x->in[x->n_in++] =
             (struct dpt_comm_xfer){.dir = DPT_COMM_RECV,
-                                   .peer = s->world->rank_of_position[s->ward],
+                                   .peer = s->world->rank_of_position[s->shadow_source],
                                    .buf = sharded_vector_at(s, &s->late, vector, task->unit),
                                    .bytes = (size_t)(take.end - take.first) * width};
 }

@@ -1,9 +1,9 @@
-/* What follows a unit's folds (sharded.h): where nodes fold their own lanes, their sums go to the
- * owners of pieces of the whole, who add them in the lanes' tree (CROSS); and what is folded goes
+/* What follows a unit's sums (sharded.h): where nodes sum their own lanes, their sums go to the
+ * owners of pieces of the whole, who add them in the lanes' tree (CROSS); and what is summed goes
  * to who applies it: to all, to the replicas, to the shadow (SHARE).
  *
  *   node 0, ranks a b, lanes 0 … 3       node 1, ranks c d, lanes 4 … 7
- *   a: half 0, b: half 1                 c: half 0, d: half 1       folded, slot after slot
+ *   a: half 0, b: half 1                 c: half 0, d: half 1       summed, slot after slot
  *   CROSS  quarters 0, 1, 2, 3 of the sums to a, c, b, d
  *   SHARE  the same quarters of the whole sum back
  *
@@ -74,13 +74,14 @@ static struct dpt_interval cross_part(const struct sharded *s, int position, int
     return (struct dpt_interval){piece.first + range.first, piece.first + range.end};
 }
 
-/* What the rank at `from` has folded of what the one at `to` adds. */
+/* What the rank at `from` has summed of what the one at `to` adds. */
 static struct dpt_interval crossing(const struct sharded *s, int from, int to, int unit, int part)
 {
     return dpt_interval_intersect(sharded_held_piece(s, from, unit), cross_part(s, to, unit, part));
 }
 
-void sharded_post_cross(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x)
+void sharded_post_cross(void *ctx, const struct dpt_task *task, int turn,
+                        struct dpt_task_transfers *x)
 {
     const struct sharded *s = ctx;
     const struct sharded_cross *cross = s->cross;
@@ -162,7 +163,7 @@ static int64_t add_run(const struct sharded *s, const struct dpt_task *task,
 }
 
 enum dpt_status sharded_crossed(void *ctx, const struct dpt_task *task, int turn,
-                                const struct dpt_walk_xfers *x, struct dpt_err *err)
+                                const struct dpt_task_transfers *x, struct dpt_err *err)
 {
     const struct sharded *s = ctx;
     const struct dpt_interval own = cross_part(s, s->position, task->unit, task->part);
@@ -185,26 +186,26 @@ enum dpt_status sharded_crossed(void *ctx, const struct dpt_task *task, int turn
 /* What the rank at position `from` has whole of a unit and the one at `to` applies beside it. */
 static struct dpt_interval shared(const struct sharded *s, int from, int to, int unit)
 {
-    const struct dpt_interval folded = sharded_whole_piece(s, from, unit);
+    const struct dpt_interval summed = sharded_whole_piece(s, from, unit);
     if (s->policy.shadow) {
-        const bool covers =
-            (from == s->position && to == s->buddy) || (to == s->position && from == s->ward);
-        return covers ? folded : (struct dpt_interval){0, 0};
+        const bool covers = (from == s->position && to == s->shadow_holder) ||
+                            (to == s->position && from == s->shadow_source);
+        return covers ? summed : (struct dpt_interval){0, 0};
     }
-    return dpt_interval_intersect(folded, sharded_held_piece(s, to, unit));
+    return dpt_interval_intersect(summed, sharded_held_piece(s, to, unit));
 }
 
-/* Where this rank keeps element `element` of what it applies of a unit that others have folded. */
+/* Where this rank keeps element `element` of what it applies of a unit that others have summed. */
 static float *share_place(const struct sharded *s, int unit, int64_t element)
 {
     if (s->policy.shadow)
         return sharded_shadow_gradient(s, unit) +
-               (element - sharded_held_piece(s, s->ward, unit).first);
+               (element - sharded_held_piece(s, s->shadow_source, unit).first);
     return sharded_own_gradient(s, unit) +
            (element - sharded_held_piece(s, s->position, unit).first);
 }
 
-/* The own part, where it is applied elsewhere than it was folded. */
+/* The own part, where it is applied elsewhere than it was summed. */
 static void share_own(const struct sharded *s, int unit)
 {
     const struct dpt_interval take = shared(s, s->position, s->position, unit);
@@ -215,7 +216,8 @@ static void share_own(const struct sharded *s, int unit)
                      share_place(s, unit, take.first));
 }
 
-void sharded_post_share(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x)
+void sharded_post_share(void *ctx, const struct dpt_task *task, int turn,
+                        struct dpt_task_transfers *x)
 {
     const struct sharded *s = ctx;
     const int unit = task->unit;
@@ -248,7 +250,7 @@ void sharded_post_share(void *ctx, const struct dpt_task *task, int turn, struct
     }
 }
 
-/* What other hosts have folded lies narrow in its place. */
+/* What other hosts have summed lies narrow in its place. */
 static void widen_shared(const struct sharded *s, int64_t n, float *values)
 {
     if (!s->env.resident) {
@@ -261,7 +263,7 @@ static void widen_shared(const struct sharded *s, int64_t n, float *values)
 }
 
 enum dpt_status sharded_shared(void *ctx, const struct dpt_task *task, int turn,
-                               const struct dpt_walk_xfers *x, struct dpt_err *err)
+                               const struct dpt_task_transfers *x, struct dpt_err *err)
 {
     const struct sharded *s = ctx;
     (void)turn;
@@ -295,7 +297,7 @@ int64_t sharded_share_bytes(const struct sharded *s, const struct dpt_task *t)
 
 /* Pieces of the whole go to the ranks by where their own pieces of a replica lie, so that they meet
  * as far as they can. */
-static void deal_pieces(const struct sharded *s, struct sharded_cross *cross)
+static void assign_pieces(const struct sharded *s, struct sharded_cross *cross)
 {
     for (int p = 0; p < s->world->size; p++) {
         const struct dpt_shard own = sharded_shard(s, p);
@@ -384,7 +386,7 @@ enum dpt_status sharded_cross_begin(struct sharded *s, struct dpt_err *err)
     if (!cross || !cross->covers || !cross->piece || !cross->sources || !cross->partials ||
         !cross->scratch)
         return no_memory(err);
-    deal_pieces(s, cross);
+    assign_pieces(s, cross);
     cut_parts(s, cross);
     const int64_t numel = dpt_shard_numel(s->env.grid, sharded_added(s, s->position));
     DPT_TRY(dpt_buffer_make(&s->env, DPT_MEMORY_GRADIENT,

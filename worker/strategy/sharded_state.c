@@ -35,14 +35,14 @@ void sharded_find_group(struct sharded *s)
     s->group_size = group.end - group.first;
     s->members = s->policy.by_node ? group : (struct dpt_range){0, s->world->size};
     s->largest = s->members.first;
-    while (sharded_folded(s, s->largest).index > 0)
+    while (sharded_summed(s, s->largest).index > 0)
         s->largest++;
     s->shadow_shift = s->policy.shadow ? dpt_shadow_shift(s->world) : 0;
-    s->buddy = dpt_shadow_buddy(s->world, s->shadow_shift, s->position);
-    s->ward = dpt_shadow_ward(s->world, s->shadow_shift, s->position);
+    s->shadow_holder = dpt_shadow_holder(s->world, s->shadow_shift, s->position);
+    s->shadow_source = dpt_shadow_source(s->world, s->shadow_shift, s->position);
 }
 
-struct dpt_shard sharded_folded(const struct sharded *s, int position)
+struct dpt_shard sharded_summed(const struct sharded *s, int position)
 {
     return s->policy.by_node
                ? sharded_shard(s, position)
@@ -282,7 +282,7 @@ enum dpt_status sharded_state_begin(struct sharded *s, struct dpt_err *err)
 {
     const struct dpt_shard own = sharded_shard(s, s->position);
     const struct dpt_shard shadow =
-        s->ward < 0 ? (struct dpt_shard){0, 0} : sharded_shard(s, s->ward);
+        s->shadow_source < 0 ? (struct dpt_shard){0, 0} : sharded_shard(s, s->shadow_source);
     drop_wanted(s);
     sharded_rebuild_drop(s);
     s->wanted = s->held;

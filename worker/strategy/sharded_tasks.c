@@ -1,8 +1,8 @@
 /* What goes between the ranks of a sharded strategy in a step (sharded.h): weights from their
- * owners to who computes with them, gradients to the owners of their pieces, who fold them; what
+ * owners to who computes with them, gradients to the owners of their pieces, who sum them; what
  * follows is in sharded_share.c. */
-#include "worker/strategy/fold.h"
 #include "worker/strategy/sharded.h"
+#include "worker/strategy/wave_sum.h"
 #include "worker/strategy/wire.h"
 
 #include <stdlib.h>
@@ -50,15 +50,15 @@ static int64_t unit_offset(const struct sharded *s, int unit)
     return s->env.grid->offset[unit];
 }
 
-/* What the rank at a position folds of a unit; part `part` of `n` of it. */
-static struct dpt_interval folded_piece(const struct sharded *s, int position, int unit)
+/* What the rank at a position sum steps of a unit; part `part` of `n` of it. */
+static struct dpt_interval summed_piece(const struct sharded *s, int position, int unit)
 {
-    return dpt_shard_piece(s->env.grid, sharded_folded(s, position), unit);
+    return dpt_shard_piece(s->env.grid, sharded_summed(s, position), unit);
 }
 
 struct dpt_interval sharded_part(const struct sharded *s, int position, int unit, int part, int n)
 {
-    const struct dpt_interval piece = folded_piece(s, position, unit);
+    const struct dpt_interval piece = summed_piece(s, position, unit);
     struct dpt_interval range = {0, 0};
     if (is_empty(piece))
         return range;
@@ -74,7 +74,7 @@ static int active(const struct sharded *s, const struct dpt_task *task)
                : s->members.first + dpt_waves_active(&s->waves, task->wave);
 }
 
-/* Who folds together; position i places after the own one: so that not all begin with the same
+/* Who sums together; position i places after the own one: so that not all begin with the same
  * rank. */
 static int n_members(const struct sharded *s)
 {
@@ -94,7 +94,7 @@ struct dpt_interval sharded_held_piece(const struct sharded *s, int position, in
 struct dpt_interval sharded_whole_piece(const struct sharded *s, int position, int unit)
 {
     return s->cross ? dpt_shard_piece(s->env.grid, sharded_added(s, position), unit)
-                    : folded_piece(s, position, unit);
+                    : summed_piece(s, position, unit);
 }
 
 /* Position i places after the own one among those who share a state. */
@@ -115,9 +115,10 @@ static char *gather_place(const struct sharded *s, const struct dpt_task *task, 
  * of the shadow's masters, and nobody sends them to it. One that is still being copied is none. */
 static bool has_shadow_of(const struct sharded *s, int holder, int position)
 {
-    const bool buddy_has = !(s->rebuilds && s->buddy_late);
-    return (position == s->position && holder == s->buddy && buddy_has) ||
-           (holder == s->position && position == s->ward && dpt_shard_is_none(s->late.shard));
+    const bool holder_has = !(s->rebuilds && s->holder_late);
+    return (position == s->position && holder == s->shadow_holder && holder_has) ||
+           (holder == s->position && position == s->shadow_source &&
+            dpt_shard_is_none(s->late.shard));
 }
 
 /* Puts the own piece where the unit is gathered. */
@@ -131,7 +132,8 @@ static void place_own(const struct sharded *s, const struct dpt_task *task)
                      gather_place(s, task, own.first));
 }
 
-static void post_gather(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x)
+static void post_gather(void *ctx, const struct dpt_task *task, int turn,
+                        struct dpt_task_transfers *x)
 {
     const struct sharded *s = ctx;
     const struct dpt_interval own = sharded_held_piece(s, s->position, task->unit);
@@ -159,9 +161,9 @@ static void post_gather(void *ctx, const struct dpt_task *task, int turn, struct
 /* Puts what comes from the shadow beside what others have sent. */
 static void place_shadow(const struct sharded *s, const struct dpt_task *task)
 {
-    if (task->idle || s->ward < 0 || !has_shadow_of(s, s->position, s->ward))
+    if (task->idle || s->shadow_source < 0 || !has_shadow_of(s, s->position, s->shadow_source))
         return;
-    const struct dpt_interval piece = sharded_held_piece(s, s->ward, task->unit);
+    const struct dpt_interval piece = sharded_held_piece(s, s->shadow_source, task->unit);
     if (is_empty(piece))
         return;
     const float *masters = sharded_vector_at(s, &s->held.shadow, DPT_VECTOR_PARAM, task->unit);
@@ -174,7 +176,7 @@ static void place_shadow(const struct sharded *s, const struct dpt_task *task)
 }
 
 static enum dpt_status gathered(void *ctx, const struct dpt_task *task, int turn,
-                                const struct dpt_walk_xfers *x, struct dpt_err *err)
+                                const struct dpt_task_transfers *x, struct dpt_err *err)
 {
     const struct sharded *s = ctx;
     (void)turn;
@@ -194,7 +196,8 @@ void sharded_round_gradient(struct sharded *s, int unit)
             s->ops->cast(s->stream, numel, s->grads[unit], s->wire, s->narrow_gradient[i].data);
 }
 
-static void post_scatter(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x)
+static void post_scatter(void *ctx, const struct dpt_task *task, int turn,
+                         struct dpt_task_transfers *x)
 {
     const struct sharded *s = ctx;
     const struct dpt_interval own =
@@ -226,26 +229,26 @@ static void post_scatter(void *ctx, const struct dpt_task *task, int turn, struc
 }
 
 /* Folds a wave's contributions to elements [first, first + numel) of the own piece of a unit. */
-static void fold(const struct sharded *s, const struct dpt_task *task, int64_t first, int64_t numel,
-                 struct dpt_stream *stream)
+static void add_wave(const struct sharded *s, const struct dpt_task *task, int64_t first,
+                     int64_t numel, struct dpt_stream *stream)
 {
-    const int at = s->first_fold[task->wave];
-    float *sums[SHARDED_SUMS_MAX], wide[DPT_FOLD_NARROW_CHUNK];
+    const int at = s->first_step[task->wave];
+    float *sums[SHARDED_SUMS_MAX], wide[DPT_WAVE_SUM_CHUNK];
     for (int i = 0; i < s->n_sums; i++)
         sums[i] = sharded_sum(s, i, task->unit) + first;
-    const struct dpt_wave_folds wave = {.folds = s->folds + at,
-                                        .n = s->first_fold[task->wave + 1] - at,
-                                        .sums = sums,
-                                        .contributions = s->contributions,
-                                        .narrow = s->narrow_from,
-                                        .wire = s->wire,
-                                        .last = task->wave == dpt_waves_count(&s->waves) - 1,
-                                        .numel = numel,
-                                        .wide = s->env.resident ? s->scratch : wide,
-                                        .chunk = s->env.resident       ? numel
-                                                 : s->world->size == 1 ? ALONE_CHUNK_NUMEL
-                                                                       : DPT_FOLD_NARROW_CHUNK};
-    dpt_fold_wave(s->ops, stream, &wave);
+    const struct dpt_wave_sum wave = {.steps = s->steps + at,
+                                      .n = s->first_step[task->wave + 1] - at,
+                                      .sums = sums,
+                                      .contributions = s->contributions,
+                                      .narrow = s->narrow_from,
+                                      .wire = s->wire,
+                                      .last = task->wave == dpt_waves_count(&s->waves) - 1,
+                                      .numel = numel,
+                                      .wide = s->env.resident ? s->scratch : wide,
+                                      .chunk = s->env.resident       ? numel
+                                               : s->world->size == 1 ? ALONE_CHUNK_NUMEL
+                                                                     : DPT_WAVE_SUM_CHUNK};
+    dpt_wave_sum_add(s->ops, stream, &wave);
 }
 
 size_t sharded_narrow_offset(const struct sharded *s, int unit, int64_t at)
@@ -254,7 +257,7 @@ size_t sharded_narrow_offset(const struct sharded *s, int unit, int64_t at)
 }
 
 static enum dpt_status scattered(void *ctx, const struct dpt_task *task, int turn,
-                                 const struct dpt_walk_xfers *x, struct dpt_err *err)
+                                 const struct dpt_task_transfers *x, struct dpt_err *err)
 {
     const struct sharded *s = ctx;
     const struct dpt_interval own =
@@ -275,8 +278,8 @@ static enum dpt_status scattered(void *ctx, const struct dpt_task *task, int tur
     DPT_ASSERT(n == x->n_in);
     const bool alone = s->world->size == 1;
     struct dpt_stream *stream = alone ? s->stream : s->comm_stream;
-    const int64_t first = own.first - folded_piece(s, s->position, task->unit).first;
-    fold(s, task, first, own.end - own.first, stream);
+    const int64_t first = own.first - summed_piece(s, s->position, task->unit).first;
+    add_wave(s, task, first, own.end - own.first, stream);
     if (s->narrow_sum.data)
         s->ops->cast(stream, own.end - own.first, sharded_sum(s, 0, task->unit) + first, s->wire,
                      (char *)s->narrow_sum.data + sharded_narrow_offset(s, task->unit, first));
@@ -315,11 +318,11 @@ int64_t sharded_bytes_sent(const struct sharded *s)
     return bytes;
 }
 
-static enum dpt_status make_walk(struct sharded *s, struct dpt_err *err)
+static enum dpt_status make_runner(struct sharded *s, struct dpt_err *err)
 {
-    /* Nodes that fold by themselves have tasks of their own, and a group for them. */
+    /* Nodes that sum by themselves have tasks of their own, and a group for them. */
     const int group = s->policy.by_node && s->world->size > 1 ? SHARDED_NODE_GROUP : 0;
-    const struct dpt_walk_spec spec = {
+    const struct dpt_task_runner_spec spec = {
         .thread = s->env.comm_thread,
         .world_size = s->world->size,
         .xfers_max = sharded_xfers_max(s),
@@ -340,7 +343,7 @@ static enum dpt_status make_walk(struct sharded *s, struct dpt_err *err)
         .then = s->lanes ? dpt_lane_sums_job : NULL,
         .then_ctx = s->lanes};
     const int a = s->list.n_tasks, b = s->eval_list.n_tasks;
-    return dpt_walk_create(&spec, a > b ? a : b, &s->walk, err);
+    return dpt_task_runner_create(&spec, a > b ? a : b, &s->runner, err);
 }
 
 /* Memory and plan of the waves. */
@@ -352,7 +355,7 @@ static enum dpt_status begin_waves(struct sharded *s, struct dpt_step_spec *spec
         DPT_TRY(sharded_cross_begin(s, err));
     else
         dpt_buffer_free(&s->env, &s->added);
-    spec->deal = dpt_waves_deal(&s->waves, s->position - s->members.first);
+    spec->assignment = dpt_waves_assign(&s->waves, s->position - s->members.first);
     spec->waves = &s->waves;
     spec->member = s->position - s->members.first;
     spec->parts = s->parts; /* filled in below */
@@ -380,11 +383,11 @@ enum dpt_status sharded_tasks_begin(struct sharded *s, struct dpt_err *err)
                                  .gathered_max = dpt_gathered_places(config, s->env.model),
                                  .prefetch = config->strategy.prefetch,
                                  .overlap = config->strategy.overlap};
-    s->piece = sharded_folded(s, s->position);
+    s->piece = sharded_summed(s, s->position);
     choose_groups(s);
     DPT_TRY(sharded_block_sums(s, err));
     if (s->lanes) {
-        spec.deal = dpt_lane_sums_deal(s->lanes, s->world, s->position);
+        spec.assignment = dpt_lane_sums_assign(s->lanes, s->world, s->position);
         DPT_TRY(dpt_lane_sums_begin_generation(s->lanes, s->world, s->rank, s->host, err));
     } else {
         DPT_TRY(begin_waves(s, &spec, err));
@@ -396,14 +399,14 @@ enum dpt_status sharded_tasks_begin(struct sharded *s, struct dpt_err *err)
     spec.share = false;
     spec.copies = 0;
     DPT_TRY(dpt_step_list_init(&s->eval_list, &spec, err));
-    return make_walk(s, err);
+    return make_runner(s, err);
 }
 
 void sharded_tasks_end(struct sharded *s)
 {
     if (s->lanes)
         dpt_lane_sums_end_generation(s->lanes);
-    dpt_walk_destroy(&s->walk);
+    dpt_task_runner_destroy(&s->runner);
     sharded_cross_end(s);
     dpt_step_list_fini(&s->list);
     dpt_step_list_fini(&s->eval_list);

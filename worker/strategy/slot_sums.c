@@ -1,11 +1,11 @@
 /* Slots on their way to the owners of their pieces, and the sums on their way back (slot_sums.h).
  *
  * A step's tasks, the same on all ranks: of each wave, of each bucket, scatters of its parts, and
- * where the sum comes back a share. A rank without a slot in the last wave folds and takes. */
+ * where the sum comes back a share. A rank without a slot in the last wave sums and takes. */
 #include "worker/strategy/slot_sums.h"
 
-#include "worker/strategy/fold.h"
-#include "worker/strategy/walk.h"
+#include "worker/strategy/task_runner.h"
+#include "worker/strategy/wave_sum.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 enum {
     SUMS_MAX = DPT_TREE_DEPTH_MAX + 2,
     PART_BYTES = 2 << 20,        /* of a piece that goes round at once */
-    CHUNK_NUMEL = 4096,          /* folded at once */
+    CHUNK_NUMEL = 4096,          /* summed at once */
     ALONE_CHUNK_NUMEL = 1 << 18, /* by all the threads of a rank that is alone */
     TURNS = 2                    /* scatters under way that need staging */
 };
@@ -35,13 +35,13 @@ struct dpt_slot_sums {
     const struct dpt_world *world;
     int rank, host, position;
     struct dpt_waves waves;
-    struct dpt_fold *folds;
-    int *first_fold; /* [waves + 1] */
+    struct dpt_sum_step *steps;
+    int *first_step; /* [waves + 1] */
     int *parts;      /* [n_buckets] */
     int64_t *own_at; /* [n_buckets] where a bucket's own piece lies in a sum */
     struct dpt_step_list list;
     int *first_task; /* [waves x n_buckets + 1] scatters of a wave's bucket */
-    struct dpt_walk *walk;
+    struct dpt_task_runner *runner;
     const void **contributions; /* [world size], by position */
     void *sums[SUMS_MAX];       /* of the own pieces, compact */
     size_t sum_bytes;
@@ -105,7 +105,8 @@ static int other_position(const struct dpt_slot_sums *s, int i)
     return (s->position + i) % s->world->size;
 }
 
-static void post_scatter(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x)
+static void post_scatter(void *ctx, const struct dpt_task *task, int turn,
+                         struct dpt_task_transfers *x)
 {
     const struct dpt_slot_sums *s = ctx;
     const struct dpt_interval own = part_of(s, s->rank, task->unit, task->part, task->n_parts);
@@ -132,7 +133,7 @@ static void post_scatter(void *ctx, const struct dpt_task *task, int turn, struc
 
 /* Folds what has come of the own piece. */
 static enum dpt_status scattered(void *ctx, const struct dpt_task *task, int turn,
-                                 const struct dpt_walk_xfers *x, struct dpt_err *err)
+                                 const struct dpt_task_transfers *x, struct dpt_err *err)
 {
     const struct dpt_slot_sums *s = ctx;
     const struct dpt_interval own = part_of(s, s->rank, task->unit, task->part, task->n_parts);
@@ -153,20 +154,21 @@ static enum dpt_status scattered(void *ctx, const struct dpt_task *task, int tur
     const int64_t at = s->own_at[task->unit] + (own.first - piece_of(s, s->rank, task->unit).first);
     for (int i = 0; i < s->n_sums; i++)
         sums[i] = (float *)s->sums[i] + at;
-    const int first = s->first_fold[task->wave];
-    const struct dpt_wave_folds wave = {.folds = s->folds + first,
-                                        .n = s->first_fold[task->wave + 1] - first,
-                                        .sums = sums,
-                                        .contributions = s->contributions,
-                                        .numel = own.end - own.first,
-                                        .chunk = alone ? ALONE_CHUNK_NUMEL : CHUNK_NUMEL};
-    dpt_fold_wave(s->ops, stream, &wave);
+    const int first = s->first_step[task->wave];
+    const struct dpt_wave_sum wave = {.steps = s->steps + first,
+                                      .n = s->first_step[task->wave + 1] - first,
+                                      .sums = sums,
+                                      .contributions = s->contributions,
+                                      .numel = own.end - own.first,
+                                      .chunk = alone ? ALONE_CHUNK_NUMEL : CHUNK_NUMEL};
+    dpt_wave_sum_add(s->ops, stream, &wave);
     return dpt_stream_sync(stream, err);
 }
 
 /* The own piece's sum takes its place among the others, which come from their owners: all that
  * others read of this rank's gradient there they have read, since they had to for their sums. */
-static void post_share(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x)
+static void post_share(void *ctx, const struct dpt_task *task, int turn,
+                       struct dpt_task_transfers *x)
 {
     const struct dpt_slot_sums *s = ctx;
     const struct dpt_interval own = piece_of(s, s->rank, task->unit);
@@ -251,11 +253,11 @@ static struct dpt_waves waves_of(const struct dpt_slot_sums *s, const struct dpt
                               .members = world->size};
 }
 
-struct dpt_deal dpt_slot_sums_deal(const struct dpt_slot_sums *s, const struct dpt_world *world,
-                                   int position)
+struct dpt_assignment dpt_slot_sums_assign(const struct dpt_slot_sums *s,
+                                           const struct dpt_world *world, int position)
 {
     const struct dpt_waves waves = waves_of(s, world);
-    return dpt_waves_deal(&waves, position);
+    return dpt_waves_assign(&waves, position);
 }
 
 /* Cuts pieces into parts, the same on all ranks; room for sums and for what other hosts send. */
@@ -298,10 +300,10 @@ static void add_share(struct dpt_slot_sums *s, int wave, int bucket, int scatter
 }
 
 /* A bucket's share follows its scatters where it is waited for; else those of the next bucket, so
- * that its own have been folded by then and nothing waits behind it. */
+ * that its own have been summed by then and nothing waits behind it. */
 static void list_tasks(struct dpt_slot_sums *s, int waves)
 {
-    const int mine = dpt_waves_deal(&s->waves, s->position).n;
+    const int mine = dpt_waves_assign(&s->waves, s->position).n;
     int scatters = 0;
     for (int wave = 0; wave < waves; wave++) {
         for (int b = 0; b < s->n_buckets; b++) {
@@ -338,13 +340,13 @@ static enum dpt_status make_list(struct dpt_slot_sums *s, struct dpt_err *err)
         per_wave += (size_t)s->parts[b];
     s->list.tasks = calloc((size_t)waves * per_wave, sizeof *s->list.tasks);
     s->first_task = calloc((size_t)waves * (size_t)s->n_buckets + 1, sizeof *s->first_task);
-    s->folds = calloc((size_t)(s->waves.slots + s->waves.lanes), sizeof *s->folds);
-    s->first_fold = calloc((size_t)waves + 1, sizeof *s->first_fold);
+    s->steps = calloc((size_t)(s->waves.slots + s->waves.lanes), sizeof *s->steps);
+    s->first_step = calloc((size_t)waves + 1, sizeof *s->first_step);
     s->contributions = calloc((size_t)s->world->size, sizeof *s->contributions);
-    if (!s->list.tasks || !s->first_task || !s->folds || !s->first_fold || !s->contributions)
+    if (!s->list.tasks || !s->first_task || !s->steps || !s->first_step || !s->contributions)
         return no_memory(err);
     list_tasks(s, waves);
-    (void)dpt_waves_folds(&s->waves, s->folds, s->first_fold);
+    (void)dpt_waves_sum_steps(&s->waves, s->steps, s->first_step);
     return DPT_OK;
 }
 
@@ -365,7 +367,7 @@ enum dpt_status dpt_slot_sums_begin_generation(struct dpt_slot_sums *s,
         return no_memory(err);
     DPT_TRY(make_room(s, err));
     DPT_TRY(make_list(s, err));
-    const struct dpt_walk_spec spec = {
+    const struct dpt_task_runner_spec spec = {
         .thread = s->env.comm_thread,
         .world_size = world->size,
         .xfers_max = world->size - 1,
@@ -374,12 +376,12 @@ enum dpt_status dpt_slot_sums_begin_generation(struct dpt_slot_sums *s,
                                         .arrived = scattered},
                   [DPT_TASK_SHARE] = {.post = post_share}},
         .ctx = s};
-    return dpt_walk_create(&spec, s->list.n_tasks, &s->walk, err);
+    return dpt_task_runner_create(&spec, s->list.n_tasks, &s->runner, err);
 }
 
 void dpt_slot_sums_end_generation(struct dpt_slot_sums *s)
 {
-    dpt_walk_destroy(&s->walk);
+    dpt_task_runner_destroy(&s->runner);
     dpt_step_list_fini(&s->list);
     for (int i = 0; i < s->n_sums; i++) {
         dpt_device_free_for(s->env.device, DPT_MEMORY_SUMS, s->sums[i], s->sum_bytes);
@@ -387,15 +389,15 @@ void dpt_slot_sums_end_generation(struct dpt_slot_sums *s)
     }
     dpt_device_free_for(s->env.device, DPT_MEMORY_COMM, s->staging,
                         TURNS * (size_t)s->n_staged * s->staging_bytes);
-    free(s->folds);
-    free(s->first_fold);
+    free(s->steps);
+    free(s->first_step);
     free(s->first_task);
     free(s->parts);
     free(s->own_at);
     free(s->contributions);
     s->staging = NULL;
-    s->folds = NULL;
-    s->first_fold = s->first_task = s->parts = NULL;
+    s->steps = NULL;
+    s->first_step = s->first_task = s->parts = NULL;
     s->own_at = NULL;
     s->contributions = NULL;
     s->n_sums = s->n_staged = 0;
@@ -406,7 +408,7 @@ void dpt_slot_sums_begin_step(struct dpt_slot_sums *s)
 {
     s->wave = 0;
     s->status = DPT_OK;
-    dpt_walk_begin(s->walk, &s->list, false, false);
+    dpt_task_runner_begin(s->runner, &s->list, false, false);
 }
 
 /* The tasks of buckets [first, end), counted over all waves, are over. */
@@ -414,7 +416,8 @@ static void await_buckets(struct dpt_slot_sums *s, int first, int end)
 {
     const int task = s->first_task[first];
     if (s->status == DPT_OK)
-        s->status = dpt_walk_await(s->walk, task, s->first_task[end] - task, true, &s->err);
+        s->status =
+            dpt_task_runner_await(s->runner, task, s->first_task[end] - task, true, &s->err);
 }
 
 /* The present slot's gradient of a bucket is whole. */
@@ -422,7 +425,7 @@ static void let_go(struct dpt_slot_sums *s, int bucket)
 {
     const int at = s->wave * s->n_buckets + bucket;
     if (s->status == DPT_OK)
-        s->status = dpt_walk_advance(s->walk, at + 1, &s->err);
+        s->status = dpt_task_runner_advance(s->runner, at + 1, &s->err);
     if (s->policy.waits)
         await_buckets(s, at, at + 1);
 }
@@ -456,9 +459,9 @@ void dpt_slot_sums_end_slot(struct dpt_slot_sums *s)
 
 enum dpt_status dpt_slot_sums_wait(struct dpt_slot_sums *s, struct dpt_err *err)
 {
-    DPT_ASSERT(s->wave == dpt_waves_deal(&s->waves, s->position).n);
+    DPT_ASSERT(s->wave == dpt_waves_assign(&s->waves, s->position).n);
     if (s->status == DPT_OK)
-        return dpt_walk_end(s->walk, err);
+        return dpt_task_runner_end(s->runner, err);
     *err = s->err;
     return s->status;
 }
@@ -471,7 +474,7 @@ float *dpt_slot_sums_gradient(const struct dpt_slot_sums *s)
 /* Elements that this rank sends in a step. */
 static int64_t sent_numel(const struct dpt_slot_sums *s)
 {
-    const int waves = dpt_waves_count(&s->waves), mine = dpt_waves_deal(&s->waves, s->position).n;
+    const int waves = dpt_waves_count(&s->waves), mine = dpt_waves_assign(&s->waves, s->position).n;
     const int back = s->policy.each_slot ? waves : 1;
     int64_t numel = 0;
     for (int b = 0; b < s->n_buckets; b++) {

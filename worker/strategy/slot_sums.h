@@ -1,5 +1,5 @@
 /* Gradients that are reduced slot by slot: every slot's goes, bucket by bucket, to the owners of
- * its pieces, who fold it into the step's sum in slot order (worker/plan/waves.h), and the sum
+ * its pieces, who sum it into the step's sum in slot order (worker/plan/waves.h), and the sum
  * comes back to all. What lane_sums.h is to sums of lanes; for the policies of ddp (ddp_policy.h)
  * under `accumulate: reduce`, and under either order for one that reduces after every micro-batch:
  * there the sum so far comes back each time, else only that of the whole step does.
@@ -20,8 +20,8 @@ DPT_MUST_USE enum dpt_status dpt_slot_sums_create(const struct dpt_strategy_env 
 void dpt_slot_sums_destroy(struct dpt_slot_sums **sums);
 
 /* As the strategy's functions of these names. */
-struct dpt_deal dpt_slot_sums_deal(const struct dpt_slot_sums *sums, const struct dpt_world *world,
-                                   int position);
+struct dpt_assignment dpt_slot_sums_assign(const struct dpt_slot_sums *sums,
+                                           const struct dpt_world *world, int position);
 DPT_MUST_USE enum dpt_status dpt_slot_sums_begin_generation(struct dpt_slot_sums *sums,
                                                             const struct dpt_world *world, int rank,
                                                             int host, struct dpt_err *err);

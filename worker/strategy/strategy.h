@@ -106,8 +106,8 @@ struct dpt_strategy_ops {
 
     /* The slots that plan position `position` of a world computes: by config and world alone, at
      * any time. */
-    struct dpt_deal (*deal)(const struct dpt_strategy *s, const struct dpt_world *world,
-                            int position);
+    struct dpt_assignment (*assign)(const struct dpt_strategy *s, const struct dpt_world *world,
+                                    int position);
     /* Allocates and plans for a world, before its communicator is opened. `world` is borrowed until
      * end_generation. */
     DPT_MUST_USE enum dpt_status (*begin_generation)(struct dpt_strategy *s,

@@ -46,12 +46,12 @@ struct generation {
     struct dpt_shard *shards;        /* [world_size] own shards of all ranks, by rank */
     struct dpt_shard *writer_shards; /* [checkpoint_writers] by slot */
     char attempt[2 * DPT_COMM_NONCE_BYTES + 1];
-    uint64_t plan_hash;     /* of the plan's digest: compared in the first exchange */
-    struct dpt_deal slots;  /* of this rank */
-    int slots_max;          /* the most that any rank has */
-    void *contributions;    /* [world_size x dpt_contribution_bytes(slots_max)] */
-    uint8_t *eval_shares;   /* [world_size x DPT_EVAL_SHARE_BYTES] */
-    uint8_t *verify_shares; /* [world_size x DPT_VERIFY_SHARE_BYTES] */
+    uint64_t plan_hash;          /* of the plan's digest: compared in the first exchange */
+    struct dpt_assignment slots; /* of this rank */
+    int slots_max;               /* the most that any rank has */
+    void *contributions;         /* [world_size x dpt_contribution_bytes(slots_max)] */
+    uint8_t *eval_shares;        /* [world_size x DPT_EVAL_SHARE_BYTES] */
+    uint8_t *verify_shares;      /* [world_size x DPT_VERIFY_SHARE_BYTES] */
     bool ready;
     /* Why there is this generation, for events.jsonl. */
     char cause[DPT_PROTO_TEXT_BYTES], cause_kind[DPT_PROTO_NAME_BYTES];

@@ -1,4 +1,5 @@
-/* The deal of an evaluation: every sequence once, in order, in batches that no world changes. */
+/* The assignment of an evaluation: every sequence once, in order, in batches that no world changes.
+ */
 #include "worker/plan/evaluation.h"
 
 #include <setjmp.h>
@@ -19,7 +20,7 @@ static void as_many_as_fit(void **state)
                      INT64_C(1000000000000));
 }
 
-/* Batches of one world in the order in which they are folded: round by round, rank by rank. */
+/* Batches of one world in the order in which they are summed: round by round, rank by rank. */
 static void check_world(int64_t samples, int micro_batch, int64_t done, int world)
 {
     int64_t next = done * micro_batch, rounds = dpt_eval_rounds(samples, micro_batch, done, world);

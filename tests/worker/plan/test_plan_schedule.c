@@ -51,7 +51,7 @@ static void make_world(struct world *w, int ranks, int slots, int lanes, int n_u
         struct dpt_err err;
         w->spec[r] = (struct dpt_step_spec){.n_units = n_units,
                                             .borrows = w->borrows,
-                                            .deal = dpt_waves_deal(&w->waves, r),
+                                            .assignment = dpt_waves_assign(&w->waves, r),
                                             .weights = weights,
                                             .gathered_max = gathered_max,
                                             .prefetch = prefetch,
@@ -108,8 +108,9 @@ static bool post(const struct world *w, struct rank *ranks, int r)
     }
     if (t->kind == DPT_TASK_SCATTER && !t->idle) {
         assert_int_equal(rank->gradients[t->buffer], t->unit);
-        const struct dpt_deal *deal = &w->spec[r].deal;
-        assert_int_equal(rank->slot_of[t->buffer], deal->first + t->wave * deal->stride);
+        const struct dpt_assignment *assignment = &w->spec[r].assignment;
+        assert_int_equal(rank->slot_of[t->buffer],
+                         assignment->first + t->wave * assignment->stride);
     }
     rank->posted++;
     return true;

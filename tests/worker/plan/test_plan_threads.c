@@ -1,4 +1,4 @@
-/* Cores dealt to ranks: nearly equal, none left over, none given twice. */
+/* Cores assigned to ranks: nearly equal, none left over, none given twice. */
 #include "worker/plan/threads.h"
 
 #include <setjmp.h>

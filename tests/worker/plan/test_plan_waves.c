@@ -1,5 +1,5 @@
-/* Slots in waves and their folds, against sums written down as text: which contributions are added
- * to which, in which order, is the same for every number of members. */
+/* Slots in waves and their sum steps, against sums written down as text: which contributions are
+ * added to which, in which order, is the same for every number of members. */
 #include "worker/plan/waves.h"
 
 #include <setjmp.h>
@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SLOTS_MAX = 20, SUMS_MAX = DPT_COVER_MAX, TEXT_BYTES = 512, FOLDS_MAX = 2 * SLOTS_MAX };
+enum { SLOTS_MAX = 20, SUMS_MAX = DPT_COVER_MAX, TEXT_BYTES = 512, STEPS_MAX = 2 * SLOTS_MAX };
 
 static void each_slot_has_one_member(void **state)
 {
@@ -24,41 +24,43 @@ static void each_slot_has_one_member(void **state)
                 int owner[SLOTS_MAX], n = 0;
                 memset(owner, -1, sizeof owner);
                 for (int m = 0; m < members; m++) {
-                    const struct dpt_deal deal = dpt_waves_deal(&w, m);
-                    for (int i = 0; i < deal.n; i++, n++) {
-                        const int slot = deal.first + i * deal.stride;
+                    const struct dpt_assignment assignment = dpt_waves_assign(&w, m);
+                    for (int i = 0; i < assignment.n; i++, n++) {
+                        const int slot = assignment.first + i * assignment.stride;
                         assert_true(slot < slots && owner[slot] < 0);
                         owner[slot] = m;
                         assert_int_equal(slot / members, i); /* of wave i */
                         assert_true(m < dpt_waves_active(&w, i));
                     }
-                    assert_int_equal(dpt_deal_end(&deal), slots - (slots - 1 - m) % members);
+                    assert_int_equal(dpt_assignment_end(&assignment),
+                                     slots - (slots - 1 - m) % members);
                 }
                 assert_int_equal(n, slots);
                 assert_int_equal(dpt_waves_count(&w), (slots + members - 1) / members);
             }
 }
 
-/* Carries out the folds with text for numbers. */
-static void fold_text(const struct dpt_waves *w, char ret[SUMS_MAX][TEXT_BYTES])
+/* Carries out the sum steps with text for numbers. */
+static void sum_as_text(const struct dpt_waves *w, char ret[SUMS_MAX][TEXT_BYTES])
 {
-    struct dpt_fold folds[FOLDS_MAX];
+    struct dpt_sum_step steps[STEPS_MAX];
     int first[SLOTS_MAX + 1];
-    const int n = dpt_waves_folds(w, folds, first), sums = dpt_waves_sums(w);
-    assert_true(n <= FOLDS_MAX && sums <= SUMS_MAX);
+    const int n = dpt_waves_sum_steps(w, steps, first), sums = dpt_waves_sums(w);
+    assert_true(n <= STEPS_MAX && sums <= SUMS_MAX);
     for (int wave = 0; wave < dpt_waves_count(w); wave++)
         for (int i = first[wave]; i < first[wave + 1]; i++) {
-            char term[TEXT_BYTES], *sum = ret[folds[i].sum];
-            assert_true(folds[i].sum < sums);
-            if (folds[i].kind == DPT_FOLD_JOIN) {
-                assert_true(folds[i].sum + 1 < sums);
-                memcpy(term, ret[folds[i].sum + 1], TEXT_BYTES);
+            char term[TEXT_BYTES], *sum = ret[steps[i].sum];
+            assert_true(steps[i].sum < sums);
+            if (steps[i].kind == DPT_SUM_JOIN) {
+                assert_true(steps[i].sum + 1 < sums);
+                memcpy(term, ret[steps[i].sum + 1], TEXT_BYTES);
             } else {
-                const struct dpt_deal deal = dpt_waves_deal(w, folds[i].member);
-                (void)snprintf(term, sizeof term, "%d", deal.first + wave * deal.stride);
+                const struct dpt_assignment assignment = dpt_waves_assign(w, steps[i].member);
+                (void)snprintf(term, sizeof term, "%d",
+                               assignment.first + wave * assignment.stride);
             }
             char both[2 * TEXT_BYTES + 8];
-            if (folds[i].kind == DPT_FOLD_SET)
+            if (steps[i].kind == DPT_SUM_SET)
                 (void)snprintf(both, sizeof both, "%s", term);
             else
                 (void)snprintf(both, sizeof both, "(%s+%s)", sum, term);
@@ -89,7 +91,7 @@ static void node_text(const struct dpt_waves *w, struct dpt_range node, char ret
     memcpy(ret, both, strlen(both) + 1);
 }
 
-static void folds_are_the_definition(void **state)
+static void sums_are_the_definition(void **state)
 {
     (void)state;
     for (int slots = 1; slots <= SLOTS_MAX; slots++)
@@ -97,7 +99,7 @@ static void folds_are_the_definition(void **state)
             for (int members = 1; members <= 8; members++) {
                 const struct dpt_waves w = {slots, lanes, {0, lanes}, members};
                 char sums[SUMS_MAX][TEXT_BYTES] = {{0}}, expected[TEXT_BYTES];
-                fold_text(&w, sums);
+                sum_as_text(&w, sums);
                 node_text(&w, (struct dpt_range){0, lanes}, expected);
                 assert_string_equal(sums[0], expected);
             }
@@ -113,7 +115,7 @@ static void runs_leave_their_cover(void **state)
                 const struct dpt_waves w = {SLOTS_MAX, lanes, {first, end}, 3};
                 char sums[SUMS_MAX][TEXT_BYTES] = {{0}}, expected[TEXT_BYTES];
                 struct dpt_range cover[DPT_COVER_MAX];
-                fold_text(&w, sums);
+                sum_as_text(&w, sums);
                 const int n = dpt_tree_cover(lanes, w.run, cover);
                 for (int i = 0; i < n; i++) {
                     node_text(&w, cover[i], expected);
@@ -127,7 +129,7 @@ static void reduce_is_one_lane(void **state)
     (void)state;
     const struct dpt_waves w = {5, 1, {0, 1}, 2};
     char sums[SUMS_MAX][TEXT_BYTES] = {{0}};
-    fold_text(&w, sums);
+    sum_as_text(&w, sums);
     assert_string_equal(sums[0], "((((0+1)+2)+3)+4)");
     assert_int_equal(dpt_waves_sums(&w), 1);
 }
@@ -136,7 +138,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_slot_has_one_member),
-        cmocka_unit_test(folds_are_the_definition),
+        cmocka_unit_test(sums_are_the_definition),
         cmocka_unit_test(runs_leave_their_cover),
         cmocka_unit_test(reduce_is_one_lane),
     };

@@ -49,18 +49,18 @@ static void check_shadows(const struct layout *l)
     int covered = 0, elsewhere = 0;
     bool covers[RANKS_MAX] = {false};
     for (int p = 0; p < w->size; p++) {
-        const int buddy = dpt_shadow_buddy(w, shift, p);
-        if (buddy < 0)
+        const int holder = dpt_shadow_holder(w, shift, p);
+        if (holder < 0)
             continue;
-        assert_int_not_equal(l->node[buddy], l->node[p]);
-        assert_int_equal(dpt_shadow_ward(w, shift, buddy), p);
-        assert_false(covers[buddy]);
-        covers[buddy] = true;
+        assert_int_not_equal(l->node[holder], l->node[p]);
+        assert_int_equal(dpt_shadow_source(w, shift, holder), p);
+        assert_false(covers[holder]);
+        covers[holder] = true;
         covered++;
-        elsewhere += l->host[buddy] != l->host[p];
+        elsewhere += l->host[holder] != l->host[p];
     }
     for (int p = 0; p < w->size; p++)
-        assert_int_equal(dpt_shadow_ward(w, shift, p) >= 0, covers[p]);
+        assert_int_equal(dpt_shadow_source(w, shift, p) >= 0, covers[p]);
     assert_int_equal(covered, 2 * half < w->size ? 2 * half : w->size);
     if (2 * largest(l, l->host) <= w->size)
         assert_int_equal(elsewhere, w->size);
@@ -101,8 +101,8 @@ static void one_node_has_no_shadows(void **state)
     const int shift = dpt_shadow_shift(&l.world);
     assert_int_equal(shift, 0);
     for (int p = 0; p < 3; p++) {
-        assert_int_equal(dpt_shadow_buddy(&l.world, shift, p), -1);
-        assert_int_equal(dpt_shadow_ward(&l.world, shift, p), -1);
+        assert_int_equal(dpt_shadow_holder(&l.world, shift, p), -1);
+        assert_int_equal(dpt_shadow_source(&l.world, shift, p), -1);
     }
 }
 
@@ -115,9 +115,9 @@ static void nodes_come_before_hosts(void **state)
     const int shift = dpt_shadow_shift(&l.world);
     int elsewhere = 0;
     for (int p = 0; p < 4; p++) {
-        const int buddy = dpt_shadow_buddy(&l.world, shift, p);
-        assert_true(buddy >= 0);
-        elsewhere += l.host[buddy] != l.host[p];
+        const int holder = dpt_shadow_holder(&l.world, shift, p);
+        assert_true(holder >= 0);
+        elsewhere += l.host[holder] != l.host[p];
     }
     assert_int_equal(elsewhere, 2);
 }

@@ -347,13 +347,13 @@ static void check_shadow(const struct part *p, int rank)
         }
     const bool wanted = p->scene->config.strategy.redundancy == DPT_REDUNDANCY_SHADOW;
     const int shift = dpt_shadow_shift(&p->world);
-    int ward = -1;
+    int source = -1;
     for (int at = 0; wanted && at < p->world.size; at++)
         if (p->rank_of_position[at] == rank)
-            ward = dpt_shadow_ward(&p->world, shift, at);
-    CHECK(dpt_shard_is_none(part->shard) == (ward < 0));
-    if (ward >= 0)
-        CHECK(part->shard.index == p->rank_of_position[ward]);
+            source = dpt_shadow_source(&p->world, shift, at);
+    CHECK(dpt_shard_is_none(part->shard) == (source < 0));
+    if (source >= 0)
+        CHECK(part->shard.index == p->rank_of_position[source]);
 }
 
 static void run_stages(struct rank *self)

@@ -186,11 +186,11 @@ static void run_step(struct rank *self)
     make_part(self, &p);
     open_world(&p);
     const struct dpt_strategy_ops *ops = p.strategy->ops;
-    const struct dpt_deal deal = ops->deal(p.strategy, &p.world, self->rank);
+    const struct dpt_assignment assignment = ops->assign(p.strategy, &p.world, self->rank);
     ops->begin_step(p.strategy, 0);
-    for (int i = 0; i < deal.n; i++) {
-        p.last = i == deal.n - 1;
-        run_slot(&p, deal.first + i * deal.stride);
+    for (int i = 0; i < assignment.n; i++) {
+        p.last = i == assignment.n - 1;
+        run_slot(&p, assignment.first + i * assignment.stride);
     }
     CHECK_OK(ops->await_gradient(p.strategy, &self->err), &self->err);
     for (int param = 0; param < p.n_params; param++)
@@ -270,7 +270,7 @@ static void simple_ga_reduces_after_the_last_backward(void **state)
     in_all_ways(&s);
 }
 
-/* Two ranks deal slots in turn: after the wave of slots 2 w and 2 w + 1 all have the sum of the
+/* Two ranks take slots in turn: after the wave of slots 2 w and 2 w + 1 all have the sum of the
  * first 2 (w + 1). */
 static void sum_so_far(struct part *p, int slot)
 {

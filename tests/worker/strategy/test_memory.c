@@ -2,7 +2,7 @@
  * orders, both kinds of precision, worlds and hosts of several sizes, every rank. And the formulas
  * stay within those that docs/strategies.md promises. Nothing is trained here: memory is made at a
  * generation's beginning. */
-#include "worker/strategy/memory.h"
+#include "worker/strategy/memory_formula.h"
 
 #include "base/log.h"
 #include "kernels/device.h"

@@ -35,7 +35,7 @@ static float value(int vector, int64_t x)
     return (float)(1 + x + 1000 * vector);
 }
 
-static void deal(const struct world *world, struct setting *s)
+static void assign_shards(const struct world *world, struct setting *s)
 {
     memset(s->ranks, 0, sizeof s->ranks);
     for (int r = 0; r < world->size; r++) {
@@ -179,7 +179,7 @@ static void run(struct setting *s, int n_hosts, struct dpt_sim_net *net)
         .size = s->from > s->to ? s->from : s->to, .address = "127.0.0.1", .sim = net, .arg = s};
     for (int r = 0; r < world.size; r++)
         world.hosts[r] = r * n_hosts / world.size;
-    deal(&world, s);
+    assign_shards(&world, s);
     world_run_threads(&world, move);
 }
 
@@ -298,7 +298,7 @@ static void cut_short(void **state)
                                 .fault = fault == 0 ? DPT_SIM_FAULT_ABORT : DPT_SIM_FAULT_KILL};
             struct world world = {.size = 4, .arg = &s};
             assert_int_equal(dpt_sim_net_create(&world.sim, &err), DPT_OK);
-            deal(&world, &s);
+            assign_shards(&world, &s);
             world_run_threads(&world, struck);
             struck_n += world.marks[0];
             dpt_sim_net_destroy(&world.sim);
@@ -325,7 +325,7 @@ static void what_nobody_holds(void **state)
     (void)state;
     struct setting s = {.from = 3, .to = 2, .lost = 1};
     struct world world = {.size = 3, .arg = &s};
-    deal(&world, &s);
+    assign_shards(&world, &s);
     world_run_threads(&world, missing);
 }
 

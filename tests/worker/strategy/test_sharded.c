@@ -151,7 +151,7 @@ static void nodes_and_hosts(void **state)
     on_nodes_and_hosts(DPT_ACCUMULATE_REDUCE, true);
 }
 
-/* Lanes of one slot, which lane sums add as they come, and waves fold when they are whole. */
+/* Lanes of one slot, which lane sums add as they come, and waves sum when they are whole. */
 static void lanes_of_one_slot(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /* What a rank says of its memory at the run's end. */
-#include "worker/strategy/memory.h"
 #include "base/log.h"
+#include "worker/strategy/memory_formula.h"
 #include "worker/train/rank_internal.h"
 #include "worker/train/log/run_files.h"
 

@@ -136,11 +136,11 @@ static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, stru
                                   .host_of_position = g->host_of_position,
                                   .node_of_position = g->node_of_position};
     for (int p = 0; p < trainers; p++) {
-        const struct dpt_deal deal = r->strategy->ops->deal(r->strategy, &g->world, p);
+        const struct dpt_assignment slots = r->strategy->ops->assign(r->strategy, &g->world, p);
         if (p == g->position)
-            g->slots = deal;
-        if (deal.n > g->slots_max)
-            g->slots_max = deal.n;
+            g->slots = slots;
+        if (slots.n > g->slots_max)
+            g->slots_max = slots.n;
     }
     g->contributions = malloc(n * dpt_contribution_bytes(g->slots_max));
     g->eval_shares = malloc(n * DPT_EVAL_SHARE_BYTES);
@@ -241,7 +241,7 @@ enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_
         return DPT_OK;
     }
     if (r->loader)
-        dpt_loader_start(r->loader, r->step, r->gen.slots.first, dpt_deal_end(&r->gen.slots),
+        dpt_loader_start(r->loader, r->step, r->gen.slots.first, dpt_assignment_end(&r->gen.slots),
                          r->gen.slots.stride);
     tell_plan(r);
     rank_warn_of_kept(r);

@@ -51,7 +51,7 @@ static enum dpt_status make_gradients(struct sharded *s, const struct dpt_step_s
     return DPT_OK;
 }
 
-/* Room for what others have folded and this rank applies. */
+/* Room for what others have summed and this rank applies. */
 static enum dpt_status make_applied(struct sharded *s, struct dpt_err *err)
 {
     if (s->policy.group && !s->policy.by_node && s->world->size > 1) {
@@ -62,8 +62,8 @@ static enum dpt_status make_applied(struct sharded *s, struct dpt_err *err)
     } else {
         dpt_buffer_free(&s->env, &s->applied);
     }
-    if (s->ward >= 0) {
-        const int64_t numel = dpt_shard_numel(s->env.grid, sharded_shard(s, s->ward));
+    if (s->shadow_source >= 0) {
+        const int64_t numel = dpt_shard_numel(s->env.grid, sharded_shard(s, s->shadow_source));
         return dpt_buffer_make(&s->env, DPT_MEMORY_SHADOW,
                                (size_t)(numel > 0 ? numel : DPT_BLOCK) * sizeof(float),
                                &s->shadowed, err);
@@ -89,18 +89,18 @@ static enum dpt_status make_sums(struct sharded *s, struct dpt_err *err)
     return make_applied(s, err);
 }
 
-static enum dpt_status make_folds(struct sharded *s, struct dpt_err *err)
+static enum dpt_status make_sum_steps(struct sharded *s, struct dpt_err *err)
 {
     const size_t waves = (size_t)dpt_waves_count(&s->waves);
-    s->folds = calloc((size_t)(s->waves.slots + s->waves.lanes), sizeof *s->folds);
-    s->first_fold = calloc(waves + 1, sizeof *s->first_fold);
+    s->steps = calloc((size_t)(s->waves.slots + s->waves.lanes), sizeof *s->steps);
+    s->first_step = calloc(waves + 1, sizeof *s->first_step);
     s->contributions = calloc((size_t)s->world->size, sizeof *s->contributions);
     s->narrow_from = calloc((size_t)s->world->size, sizeof *s->narrow_from);
-    if (!s->folds || !s->first_fold || !s->contributions || !s->narrow_from)
+    if (!s->steps || !s->first_step || !s->contributions || !s->narrow_from)
         return no_memory(err);
     for (int p = s->members.first; p < s->members.end; p++)
         s->narrow_from[p - s->members.first] = sharded_is_narrow(s, p);
-    (void)dpt_waves_folds(&s->waves, s->folds, s->first_fold);
+    (void)dpt_waves_sum_steps(&s->waves, s->steps, s->first_step);
     return DPT_OK;
 }
 
@@ -118,7 +118,7 @@ static int64_t cut_parts(struct sharded *s)
     int64_t largest = 0;
     for (int u = 0; u < s->n_units; u++) {
         const struct dpt_interval first =
-            dpt_shard_piece(s->env.grid, sharded_folded(s, s->largest), u);
+            dpt_shard_piece(s->env.grid, sharded_summed(s, s->largest), u);
         const int64_t numel = first.end - first.first;
         s->parts[u] = (int)((numel + most - 1) / most);
         if (s->parts[u] < 1 || members == 1)
@@ -161,20 +161,20 @@ enum dpt_status sharded_memory_begin(struct sharded *s, const struct dpt_step_sp
     DPT_TRY(make_parts(s, err));
     DPT_TRY(make_gradients(s, spec, err));
     DPT_TRY(make_sums(s, err));
-    return make_folds(s, err);
+    return make_sum_steps(s, err);
 }
 
 void sharded_memory_end(struct sharded *s)
 {
-    free(s->folds);
-    free(s->first_fold);
+    free(s->steps);
+    free(s->first_step);
     free(s->contributions);
     free(s->narrow_from);
     dpt_device_free_for(s->device, DPT_MEMORY_COMM, s->staging,
                         SHARDED_TURNS * (size_t)s->n_staged * s->staging_bytes);
     dpt_device_free_for(s->device, DPT_MEMORY_COMM, s->scratch, s->scratch_bytes);
-    s->folds = NULL;
-    s->first_fold = NULL;
+    s->steps = NULL;
+    s->first_step = NULL;
     s->contributions = NULL;
     s->narrow_from = NULL;
     s->staging = s->scratch = NULL;

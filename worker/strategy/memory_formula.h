@@ -2,8 +2,8 @@
  * order of addition, precision and world, in whole blocks of 1024. They know the config and the
  * world and look at nothing that was allocated; tests and dpt-bench hold them against the account
  * (base/account.h). Pure. */
-#ifndef DPT_WORKER_STRATEGY_MEMORY_H
-#define DPT_WORKER_STRATEGY_MEMORY_H
+#ifndef DPT_WORKER_STRATEGY_MEMORY_FORMULA_H
+#define DPT_WORKER_STRATEGY_MEMORY_FORMULA_H
 
 #include "base/account.h"
 #include "checkpoint/layout/shard.h"

@@ -1,5 +1,5 @@
-/* Folds of a wave, chunk by chunk (fold.h). */
-#include "worker/strategy/fold.h"
+/* The sum steps of a wave, chunk by chunk (sum.h). */
+#include "worker/strategy/wave_sum.h"
 
 #include "base/err.h"
 
@@ -10,8 +10,8 @@ struct chunk {
 };
 
 /* sum (+)= the contribution of a member. */
-static void fold_contribution(const struct chunk *c, const struct dpt_wave_folds *w,
-                              const struct dpt_fold *f, float *sum)
+static void add_contribution(const struct chunk *c, const struct dpt_wave_sum *w,
+                             const struct dpt_sum_step *f, float *sum)
 {
     const float *term = w->contributions[f->member];
     if (w->narrow && w->narrow[f->member]) {
@@ -21,23 +21,23 @@ static void fold_contribution(const struct chunk *c, const struct dpt_wave_folds
     } else {
         term += c->at;
     }
-    if (f->kind == DPT_FOLD_SET)
+    if (f->kind == DPT_SUM_SET)
         c->ops->copy(c->stream, (size_t)c->n * sizeof *sum, term, sum);
     else
         c->ops->add(c->stream, c->n, sum, term, sum);
 }
 
-void dpt_fold_wave(const struct dpt_ops *ops, struct dpt_stream *stream,
-                   const struct dpt_wave_folds *w)
+void dpt_wave_sum_add(const struct dpt_ops *ops, struct dpt_stream *stream,
+                      const struct dpt_wave_sum *w)
 {
     for (int64_t at = 0; at < w->numel; at += w->chunk) {
         const struct chunk c = {ops, stream, at,
                                 w->numel - at < w->chunk ? w->numel - at : w->chunk};
         for (int i = 0; i < w->n; i++) {
-            const struct dpt_fold *f = &w->folds[i];
+            const struct dpt_sum_step *f = &w->steps[i];
             float *sum = w->sums[f->sum] + at;
-            if (f->kind != DPT_FOLD_JOIN) {
-                fold_contribution(&c, w, f, sum);
+            if (f->kind != DPT_SUM_JOIN) {
+                add_contribution(&c, w, f, sum);
                 continue;
             }
             ops->add(stream, c.n, sum, w->sums[f->sum + 1] + at, sum);

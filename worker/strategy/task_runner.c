@@ -1,5 +1,5 @@
-/* The walk over a step's tasks (walk.h). */
-#include "worker/strategy/walk.h"
+/* The task runner over a step's tasks (task runner.h). */
+#include "worker/strategy/task_runner.h"
 
 #include "base/clock.h"
 #include "worker/comm/nccl_comm.h"
@@ -21,7 +21,7 @@ enum state { WAITING, ARRIVED, DONE };
 
 /* A task under way. */
 struct running {
-    struct dpt_walk_xfers xfers;
+    struct dpt_task_transfers xfers;
     struct dpt_comm_op *in, *out; /* NULL: there is none, or it is over */
     struct dpt_nccl_piece *pieces;
     uint64_t ticket; /* of NCCL's operation; 0: there is none */
@@ -29,8 +29,8 @@ struct running {
     bool arrived;
 };
 
-struct dpt_walk {
-    struct dpt_walk_spec spec;
+struct dpt_task_runner {
+    struct dpt_task_runner_spec spec;
     int window, n_tasks_max;
     struct running running[WINDOW_MAX]; /* of task i: i mod window */
     struct dpt_comm_xfer *xfers;        /* all of theirs */
@@ -43,12 +43,12 @@ struct dpt_walk {
     struct dpt_comm *comm;      /* NULL: world size 1, or */
     struct dpt_nccl_comm *nccl; /* this one has the transfers */
     bool skip_gathers, then;
-    int copy_first, copy_end;   /* units */
-    bool posted;                /* the job */
-    int next;                   /* task to post */
-    int oldest;                 /* all before are over */
-    int turn[DPT_TASK_COUNT];   /* tasks posted */
-    int folded[DPT_TASK_COUNT]; /* and arrived */
+    int copy_first, copy_end;      /* units */
+    bool posted;                   /* the job */
+    int next;                      /* task to post */
+    int oldest;                    /* all before are over */
+    int turn[DPT_TASK_COUNT];      /* tasks posted */
+    int n_arrived[DPT_TASK_COUNT]; /* and arrived */
     atomic_int actions;
 
     pthread_mutex_t mutex;
@@ -59,14 +59,14 @@ struct dpt_walk {
     bool ended;     /* the job has: no state changes any more */
 };
 
-static bool by_nccl(const struct dpt_walk_spec *spec)
+static bool by_nccl(const struct dpt_task_runner_spec *spec)
 {
     return spec->device && spec->world_size > 1;
 }
 
-static enum dpt_status make_room(struct dpt_walk *w, struct dpt_err *err)
+static enum dpt_status make_room(struct dpt_task_runner *w, struct dpt_err *err)
 {
-    const struct dpt_walk_spec *spec = &w->spec;
+    const struct dpt_task_runner_spec *spec = &w->spec;
     const size_t peers = (size_t)spec->xfers_max + 1; /* one more than there are */
     const size_t transfers = (size_t)w->window * 2 * peers;
     w->xfers = calloc(transfers, sizeof *w->xfers);
@@ -84,15 +84,15 @@ static enum dpt_status make_room(struct dpt_walk *w, struct dpt_err *err)
     return DPT_OK;
 }
 
-enum dpt_status dpt_walk_create(const struct dpt_walk_spec *spec, int n_tasks_max,
-                                struct dpt_walk **ret, struct dpt_err *err)
+enum dpt_status dpt_task_runner_create(const struct dpt_task_runner_spec *spec, int n_tasks_max,
+                                       struct dpt_task_runner **ret, struct dpt_err *err)
 {
     if (by_nccl(spec) && 2 * spec->xfers_max > DPT_NCCL_PIECES_MAX)
         return dpt_fail(err, DPT_EOVERFLOW,
                         "%d transfers of a rank at once between %d GPUs, and NCCL is given %d at "
                         "most: choose train.lanes so that nodes divide it, or fewer ranks",
                         2 * spec->xfers_max, spec->world_size, DPT_NCCL_PIECES_MAX);
-    struct dpt_walk *w = calloc(1, sizeof *w);
+    struct dpt_task_runner *w = calloc(1, sizeof *w);
     if (!w)
         return dpt_fail(err, DPT_ENOMEM, "tasks of a step: out of memory");
     w->spec = *spec;
@@ -106,15 +106,15 @@ enum dpt_status dpt_walk_create(const struct dpt_walk_spec *spec, int n_tasks_ma
     (void)pthread_cond_init(&w->cond, NULL);
     const enum dpt_status status = make_room(w, err);
     if (status != DPT_OK)
-        dpt_walk_destroy(&w);
+        dpt_task_runner_destroy(&w);
     else
         *ret = w;
     return status;
 }
 
-void dpt_walk_destroy(struct dpt_walk **walk)
+void dpt_task_runner_destroy(struct dpt_task_runner **runner)
 {
-    struct dpt_walk *w = *walk;
+    struct dpt_task_runner *w = *runner;
     if (!w)
         return;
     (void)pthread_mutex_destroy(&w->mutex);
@@ -125,10 +125,10 @@ void dpt_walk_destroy(struct dpt_walk **walk)
     free(w->pieces);
     free(w->state);
     free(w);
-    *walk = NULL;
+    *runner = NULL;
 }
 
-static void set_state(struct dpt_walk *w, int task, enum state state)
+static void set_state(struct dpt_task_runner *w, int task, enum state state)
 {
     (void)pthread_mutex_lock(&w->mutex);
     w->state[task] = (uint8_t)state;
@@ -137,20 +137,21 @@ static void set_state(struct dpt_walk *w, int task, enum state state)
     (void)pthread_mutex_unlock(&w->mutex);
 }
 
-static bool left_out(const struct dpt_walk *w, const struct dpt_task *task)
+static bool left_out(const struct dpt_task_runner *w, const struct dpt_task *task)
 {
     if (task->kind == DPT_TASK_COPY)
         return task->unit < w->copy_first || task->unit >= w->copy_end;
     return w->skip_gathers && task->kind == DPT_TASK_GATHER;
 }
 
-static bool is_ready(const struct dpt_walk *w, const struct dpt_task *task)
+static bool is_ready(const struct dpt_task_runner *w, const struct dpt_task *task)
 {
     if (atomic_load_explicit(&w->actions, memory_order_acquire) < task->actions ||
-        w->folded[DPT_TASK_SCATTER] < task->scatters || w->folded[DPT_TASK_CROSS] < task->crosses)
+        w->n_arrived[DPT_TASK_SCATTER] < task->scatters ||
+        w->n_arrived[DPT_TASK_CROSS] < task->crosses)
         return false;
     const int turns = w->spec.kinds[task->kind].turns;
-    return turns == 0 || w->turn[task->kind] - w->folded[task->kind] < turns;
+    return turns == 0 || w->turn[task->kind] - w->n_arrived[task->kind] < turns;
 }
 
 static int add_pieces(struct dpt_nccl_piece *pieces, struct dpt_comm_xfer *xfers, int n_xfers)
@@ -172,7 +173,7 @@ static int add_pieces(struct dpt_nccl_piece *pieces, struct dpt_comm_xfer *xfers
 
 /* What is set when as many actions are done as the task says, or, where none is, the newest: it
  * waits for more. */
-static struct dpt_event *event_of(struct dpt_walk *w, const struct dpt_task *task)
+static struct dpt_event *event_of(struct dpt_task_runner *w, const struct dpt_task *task)
 {
     const int exact = task->actions % EVENTS;
     if (atomic_load_explicit(&w->set_at[exact], memory_order_relaxed) == task->actions)
@@ -181,7 +182,7 @@ static struct dpt_event *event_of(struct dpt_walk *w, const struct dpt_task *tas
 }
 
 /* A task without transfers here is what the device has before it, and needs no operation. */
-static enum dpt_status start_by_nccl(struct dpt_walk *w, const struct dpt_task *task,
+static enum dpt_status start_by_nccl(struct dpt_task_runner *w, const struct dpt_task *task,
                                      struct running *run, struct dpt_err *err)
 {
     struct dpt_event *event = event_of(w, task);
@@ -194,7 +195,7 @@ static enum dpt_status start_by_nccl(struct dpt_walk *w, const struct dpt_task *
     return DPT_OK;
 }
 
-static enum dpt_status start(struct dpt_walk *w, struct dpt_err *err)
+static enum dpt_status start(struct dpt_task_runner *w, struct dpt_err *err)
 {
     const struct dpt_task *task = &w->list->tasks[w->next];
     struct running *run = &w->running[w->next % w->window];
@@ -216,7 +217,7 @@ static enum dpt_status start(struct dpt_walk *w, struct dpt_err *err)
     return DPT_OK;
 }
 
-static bool has_received(const struct dpt_walk *w, int index)
+static bool has_received(const struct dpt_task_runner *w, int index)
 {
     const struct running *run = &w->running[index % w->window];
     if (run->ticket > 0)
@@ -226,23 +227,23 @@ static bool has_received(const struct dpt_walk *w, int index)
 }
 
 /* What a task was to receive is there. */
-static enum dpt_status take(struct dpt_walk *w, int index, struct dpt_err *err)
+static enum dpt_status take(struct dpt_task_runner *w, int index, struct dpt_err *err)
 {
     const struct dpt_task *task = &w->list->tasks[index];
     struct running *run = &w->running[index % w->window];
-    const struct dpt_walk_kind *kind = &w->spec.kinds[task->kind];
+    const struct dpt_task_handler *kind = &w->spec.kinds[task->kind];
     if (kind->arrived && !left_out(w, task))
         DPT_TRY(kind->arrived(w->spec.ctx, task, run->turn, &run->xfers, err));
     if (run->in)
         dpt_comm_op_free(w->comm, &run->in);
     run->arrived = true;
-    w->folded[task->kind]++;
+    w->n_arrived[task->kind]++;
     set_state(w, index, ARRIVED);
     return DPT_OK;
 }
 
 /* Goes on with what can. *ret_moved: something could. */
-static enum dpt_status move(struct dpt_walk *w, bool *ret_moved, struct dpt_err *err)
+static enum dpt_status move(struct dpt_task_runner *w, bool *ret_moved, struct dpt_err *err)
 {
     *ret_moved = false;
     while (w->next < w->list->n_tasks && w->next - w->oldest < w->window &&
@@ -273,7 +274,7 @@ static enum dpt_status move(struct dpt_walk *w, bool *ret_moved, struct dpt_err 
     return DPT_OK;
 }
 
-static enum dpt_status go_through(struct dpt_walk *w, struct dpt_err *err)
+static enum dpt_status go_through(struct dpt_task_runner *w, struct dpt_err *err)
 {
     while (w->oldest < w->list->n_tasks) {
         bool moved;
@@ -290,7 +291,7 @@ static enum dpt_status go_through(struct dpt_walk *w, struct dpt_err *err)
 
 static enum dpt_status job(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
-    struct dpt_walk *w = ctx;
+    struct dpt_task_runner *w = ctx;
     w->comm = dpt_comm_thread_comm(thread);
     w->nccl = w->spec.device ? dpt_comm_thread_nccl(thread) : NULL;
     enum dpt_status status = go_through(w, err);
@@ -301,14 +302,14 @@ static enum dpt_status job(struct dpt_comm_thread *thread, void *ctx, struct dpt
     return status == DPT_OK && w->then ? w->spec.then(thread, w->spec.then_ctx, err) : status;
 }
 
-void dpt_walk_copy(struct dpt_walk *w, int first, int end)
+void dpt_task_runner_copy(struct dpt_task_runner *w, int first, int end)
 {
     w->copy_first = first;
     w->copy_end = end;
 }
 
 /* So many are done, or, on a device, posted. */
-static void set_actions(struct dpt_walk *w, int actions)
+static void set_actions(struct dpt_task_runner *w, int actions)
 {
     if (by_nccl(&w->spec)) {
         dpt_event_record(w->events[actions % EVENTS], w->spec.stream);
@@ -317,8 +318,8 @@ static void set_actions(struct dpt_walk *w, int actions)
     atomic_store_explicit(&w->actions, actions, memory_order_release);
 }
 
-void dpt_walk_begin(struct dpt_walk *w, const struct dpt_step_list *list, bool skip_gathers,
-                    bool then)
+void dpt_task_runner_begin(struct dpt_task_runner *w, const struct dpt_step_list *list,
+                           bool skip_gathers, bool then)
 {
     DPT_ASSERT(list->n_tasks <= w->n_tasks_max && (!then || w->spec.then));
     w->list = list;
@@ -326,7 +327,7 @@ void dpt_walk_begin(struct dpt_walk *w, const struct dpt_step_list *list, bool s
     w->then = then;
     w->next = w->oldest = 0;
     memset(w->turn, 0, sizeof w->turn);
-    memset(w->folded, 0, sizeof w->folded);
+    memset(w->n_arrived, 0, sizeof w->n_arrived);
     w->ended = false;
     memset(w->state, WAITING, (size_t)list->n_tasks);
     for (int i = 0; i < w->window; i++)
@@ -339,7 +340,7 @@ void dpt_walk_begin(struct dpt_walk *w, const struct dpt_step_list *list, bool s
         dpt_comm_thread_post(w->spec.thread, job, w);
 }
 
-enum dpt_status dpt_walk_advance(struct dpt_walk *w, int actions, struct dpt_err *err)
+enum dpt_status dpt_task_runner_advance(struct dpt_task_runner *w, int actions, struct dpt_err *err)
 {
     set_actions(w, actions);
     if (w->spec.world_size > 1) {
@@ -353,7 +354,7 @@ enum dpt_status dpt_walk_advance(struct dpt_walk *w, int actions, struct dpt_err
 }
 
 /* The job ended before what is waited for: says why. */
-static enum dpt_status why(struct dpt_walk *w, struct dpt_err *err)
+static enum dpt_status why(struct dpt_task_runner *w, struct dpt_err *err)
 {
     if (!w->posted)
         return dpt_fail(err, DPT_EINVAL, "a task of the step that nobody carries out");
@@ -363,13 +364,14 @@ static enum dpt_status why(struct dpt_walk *w, struct dpt_err *err)
     return status;
 }
 
-enum dpt_status dpt_walk_await(struct dpt_walk *w, int first, int n, bool done, struct dpt_err *err)
+enum dpt_status dpt_task_runner_await(struct dpt_task_runner *w, int first, int n, bool done,
+                                      struct dpt_err *err)
 {
     const uint8_t enough = done ? DONE : ARRIVED;
     const int64_t from = dpt_now_ns();
     bool there = true;
     if (w->spec.world_size == 1)
-        DPT_TRY(dpt_walk_advance(w, atomic_load(&w->actions), err));
+        DPT_TRY(dpt_task_runner_advance(w, atomic_load(&w->actions), err));
     (void)pthread_mutex_lock(&w->mutex);
     w->awaited = true;
     for (int i = first; there && i < first + n; i++) {
@@ -384,10 +386,10 @@ enum dpt_status dpt_walk_await(struct dpt_walk *w, int first, int n, bool done, 
     return there ? DPT_OK : why(w, err);
 }
 
-enum dpt_status dpt_walk_end(struct dpt_walk *w, struct dpt_err *err)
+enum dpt_status dpt_task_runner_end(struct dpt_task_runner *w, struct dpt_err *err)
 {
     if (!w->posted)
-        return dpt_walk_await(w, 0, w->list->n_tasks, true, err);
+        return dpt_task_runner_await(w, 0, w->list->n_tasks, true, err);
     w->posted = false;
     return dpt_comm_thread_wait(w->spec.thread, err);
 }

@@ -1,12 +1,12 @@
-/* A rank's legs (legs.h). */
-#include "worker/strategy/legs.h"
+/* A rank's transfers (rank_transfers.h). */
+#include "worker/strategy/rank_transfers.h"
 
 #include "worker/strategy/tree_sum.h"
 
 #include <stdlib.h>
 
 struct planner {
-    struct dpt_legs *legs;
+    struct dpt_rank_transfers *transfers;
     const struct dpt_world *world;
     int rank, host;
     bool gather;
@@ -50,7 +50,7 @@ static int n_hosts(const struct dpt_world *world)
     return n;
 }
 
-int dpt_legs_buffers(const struct dpt_world *world, int position)
+int dpt_rank_transfers_buffers(const struct dpt_world *world, int position)
 {
     int own =
         dpt_tree_buffers(world->lanes, dpt_position_lanes(world->lanes, world->size, position));
@@ -70,39 +70,38 @@ static int node_index(const struct dpt_range *nodes, int n, struct dpt_range nod
     return -1;
 }
 
-/* Turns a stage's transfers into this rank's legs and gatherings. `own` are the nodes this rank
+/* Turns a stage's transfers into this rank's transfers and sums. `own` are the nodes this rank
  * holds before the stage, in its buffers in order; `over` the lanes that the stage's gatherers sum
  * up. */
-static enum dpt_status plan_stage(struct planner *r, struct dpt_stage_legs *plan,
-                                  struct dpt_stage_legs *sends,
+static enum dpt_status plan_stage(struct planner *r, struct dpt_stage_transfers *plan,
+                                  struct dpt_stage_transfers *sends,
                                   const struct dpt_transfer *transfers, int n,
                                   const struct dpt_range *own, int n_own, struct dpt_range over,
                                   struct dpt_err *err)
 {
     int rank = r->rank;
     /* No transfer of a single host goes any further. */
-    const bool write = r->gather && !r->legs->cross;
-    const bool far = plan == &r->legs->stage[DPT_STAGE_CROSS];
-    plan->legs = calloc((size_t)n + 1, sizeof *plan->legs);
+    const bool write = r->gather && !r->transfers->cross;
+    const bool far = plan == &r->transfers->stage[DPT_STAGE_CROSS];
+    plan->transfers = calloc((size_t)n + 1, sizeof *plan->transfers);
     if (sends != plan)
-        sends->legs = calloc((size_t)n + 1, sizeof *sends->legs);
-    plan->gatherings = calloc((size_t)r->world->size, sizeof *plan->gatherings);
-    if (!plan->legs || !sends->legs || !plan->gatherings)
+        sends->transfers = calloc((size_t)n + 1, sizeof *sends->transfers);
+    plan->sums = calloc((size_t)r->world->size, sizeof *plan->sums);
+    if (!plan->transfers || !sends->transfers || !plan->sums)
         return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
     for (int i = 0; i < n; i++) {
         const struct dpt_transfer *t = &transfers[i];
         if (t->from == rank && t->to != rank) {
             int buffer = node_index(own, n_own, t->node);
             DPT_ASSERT(buffer >= 0);
-            sends->legs[sends->n_legs++] = (struct dpt_leg){
+            sends->transfers[sends->n_transfers++] = (struct dpt_rank_transfer){
                 DPT_COMM_SEND, t->to, t->piece, buffer, write && buffer == 0, far, t->node};
         }
         if (t->to != rank)
             continue;
-        struct dpt_gathering *g =
-            plan->n_gatherings > 0 ? &plan->gatherings[plan->n_gatherings - 1] : NULL;
+        struct dpt_piece_sum *g = plan->n_sums > 0 ? &plan->sums[plan->n_sums - 1] : NULL;
         if (!g || g->piece != t->piece) {
-            g = &plan->gatherings[plan->n_gatherings++];
+            g = &plan->sums[plan->n_sums++];
             g->piece = t->piece;
             g->n_out = dpt_tree_cover(r->world->lanes, over, g->out);
             g->parts = calloc(DPT_TREE_SUM_PARTS_MAX, sizeof *g->parts);
@@ -119,9 +118,9 @@ static enum dpt_status plan_stage(struct planner *r, struct dpt_stage_legs *plan
             /* A rank's first part of a piece lies in its buffer 0. */
             const bool first =
                 i == 0 || transfers[i - 1].from != t->from || transfers[i - 1].piece != t->piece;
-            part->leg = plan->n_legs;
-            plan->legs[plan->n_legs++] = (struct dpt_leg){DPT_COMM_LEND,  t->from, t->piece, -1,
-                                                          write && first, far,     t->node};
+            part->transfer = plan->n_transfers;
+            plan->transfers[plan->n_transfers++] = (struct dpt_rank_transfer){
+                DPT_COMM_LEND, t->from, t->piece, -1, write && first, far, t->node};
         }
     }
     return DPT_OK;
@@ -129,20 +128,20 @@ static enum dpt_status plan_stage(struct planner *r, struct dpt_stage_legs *plan
 
 static enum dpt_status plan_gather(struct planner *r, struct dpt_err *err)
 {
-    struct dpt_stage_legs *plan = &r->legs->stage[DPT_STAGE_GATHER];
+    struct dpt_stage_transfers *plan = &r->transfers->stage[DPT_STAGE_GATHER];
     int size = r->world->size, rank = r->rank;
-    plan->legs = calloc((size_t)(2 * size), sizeof *plan->legs);
-    if (!plan->legs)
+    plan->transfers = calloc((size_t)(2 * size), sizeof *plan->transfers);
+    if (!plan->transfers)
         return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
     const struct dpt_range none = {0, 0};
     for (int peer = 0; peer < size; peer++) {
         if (peer == rank)
             continue;
         const bool far = host_of(r->world, peer) != r->host;
-        plan->legs[plan->n_legs++] =
-            (struct dpt_leg){DPT_COMM_SEND, peer, rank, 0, false, far, none};
-        plan->legs[plan->n_legs++] =
-            (struct dpt_leg){DPT_COMM_RECV, peer, peer, 0, false, far, none};
+        plan->transfers[plan->n_transfers++] =
+            (struct dpt_rank_transfer){DPT_COMM_SEND, peer, rank, 0, false, far, none};
+        plan->transfers[plan->n_transfers++] =
+            (struct dpt_rank_transfer){DPT_COMM_RECV, peer, peer, 0, false, far, none};
     }
     return DPT_OK;
 }
@@ -167,34 +166,37 @@ static enum dpt_status plan_reduction(struct planner *r, struct dpt_err *err)
         return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
     n1 = dpt_reduce_stage1(world, transfers, max);
     enum dpt_status status = plan_stage(
-        r, &r->legs->stage[DPT_STAGE_LOCAL],
-        &r->legs->stage[r->gather && !r->legs->cross ? DPT_STAGE_GATHER : DPT_STAGE_LOCAL],
+        r, &r->transfers->stage[DPT_STAGE_LOCAL],
+        &r->transfers
+             ->stage[r->gather && !r->transfers->cross ? DPT_STAGE_GATHER : DPT_STAGE_LOCAL],
         transfers, n1, own, n_own, host_lanes, err);
-    if (status == DPT_OK && r->legs->cross) {
+    if (status == DPT_OK && r->transfers->cross) {
         n2 = dpt_reduce_stage2(world, transfers, max);
-        status = plan_stage(r, &r->legs->stage[DPT_STAGE_CROSS], &r->legs->stage[DPT_STAGE_CROSS],
-                            transfers, n2, host, n_host, (struct dpt_range){0, world->lanes}, err);
+        status = plan_stage(r, &r->transfers->stage[DPT_STAGE_CROSS],
+                            &r->transfers->stage[DPT_STAGE_CROSS], transfers, n2, host, n_host,
+                            (struct dpt_range){0, world->lanes}, err);
     }
     free(transfers);
-    return status == DPT_OK && r->legs->cross && r->gather ? plan_gather(r, err) : status;
+    return status == DPT_OK && r->transfers->cross && r->gather ? plan_gather(r, err) : status;
 }
 
-enum dpt_status dpt_legs_init(struct dpt_legs *legs, const struct dpt_world *world, int rank,
-                              int host, bool gather, struct dpt_err *err)
+enum dpt_status dpt_rank_transfers_init(struct dpt_rank_transfers *transfers,
+                                        const struct dpt_world *world, int rank, int host,
+                                        bool gather, struct dpt_err *err)
 {
-    *legs = (struct dpt_legs){.cross = n_hosts(world) > 1};
+    *transfers = (struct dpt_rank_transfers){.cross = n_hosts(world) > 1};
     struct planner planner = {
-        .legs = legs, .world = world, .rank = rank, .host = host, .gather = gather};
+        .transfers = transfers, .world = world, .rank = rank, .host = host, .gather = gather};
     return world->size > 1 ? plan_reduction(&planner, err) : DPT_OK;
 }
 
-void dpt_legs_fini(struct dpt_legs *legs)
+void dpt_rank_transfers_fini(struct dpt_rank_transfers *transfers)
 {
     for (int s = 0; s < DPT_STAGE_COUNT; s++) {
-        for (int g = 0; g < legs->stage[s].n_gatherings; g++)
-            free(legs->stage[s].gatherings[g].parts);
-        free(legs->stage[s].gatherings);
-        free(legs->stage[s].legs);
+        for (int g = 0; g < transfers->stage[s].n_sums; g++)
+            free(transfers->stage[s].sums[g].parts);
+        free(transfers->stage[s].sums);
+        free(transfers->stage[s].transfers);
     }
-    *legs = (struct dpt_legs){.cross = false};
+    *transfers = (struct dpt_rank_transfers){.cross = false};
 }

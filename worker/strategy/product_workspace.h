@@ -1,8 +1,8 @@
 /* Part of memory.c: what a rank's ops need to multiply. Inside this folder only. */
-#ifndef DPT_WORKER_STRATEGY_PRODUCT_MEMORY_H
-#define DPT_WORKER_STRATEGY_PRODUCT_MEMORY_H
+#ifndef DPT_WORKER_STRATEGY_PRODUCT_WORKSPACE_H
+#define DPT_WORKER_STRATEGY_PRODUCT_WORKSPACE_H
 
-#include "worker/strategy/memory.h"
+#include "worker/strategy/memory_formula.h"
 
 /* The workspace of the stream that a slot is computed on: at most so many bytes, but for some
  * hundred KiB. `head_meets`: the head's gradient is added to what is there already. */

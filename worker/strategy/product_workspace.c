@@ -1,7 +1,7 @@
-/* The memory of products (product_memory.h): packed forms, and the workspace of ops, which is as
+/* The memory of products (product_workspace.h): packed forms, and the workspace of ops, which is as
  * large as the largest needs. It follows kernels/cpu/gemm.c, head.c, conv.c, conv_weights.c and
  * batchnorm.c. */
-#include "worker/strategy/product_memory.h"
+#include "worker/strategy/product_workspace.h"
 
 #include "base/sample.h"
 

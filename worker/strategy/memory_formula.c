@@ -1,5 +1,5 @@
 /* The formulas: see memory.h. */
-#include "worker/strategy/memory.h"
+#include "worker/strategy/memory_formula.h"
 
 #include "base/sample.h"
 #include "worker/comm/comm.h"
@@ -7,7 +7,7 @@
 #include "worker/plan/waves.h"
 #include "worker/strategy/ddp_policy.h"
 #include "worker/strategy/packed_weights.h"
-#include "worker/strategy/product_memory.h"
+#include "worker/strategy/product_workspace.h"
 #include "worker/strategy/strategy.h"
 #include "worker/strategy/wire.h"
 
@@ -32,7 +32,7 @@ struct memory {
     bool by_node;  /* in waves inside each node, whose sums meet once a step */
     bool resident; /* on a GPU */
     bool by_host;  /* sums of lanes are in the host's memory, or come there to be reduced */
-    bool slots;    /* a whole slot's gradient, folded bucket by bucket; neither: unit by unit */
+    bool slots;    /* a whole slot's gradient, summed bucket by bucket; neither: unit by unit */
     int64_t p, w, k, wire, tied, parted, largest_other, largest;
     int n, position;
     struct dpt_range host, node; /* positions */
@@ -133,13 +133,13 @@ static int64_t own_numel(const struct memory *m)
 }
 
 /* Rank whose shard this one keeps; -1: none. */
-static int ward_of(const struct memory *m)
+static int shadow_source_of(const struct memory *m)
 {
     const struct dpt_world *world = m->spec->world;
     if (m->spec->config->strategy.redundancy != DPT_REDUNDANCY_SHADOW)
         return -1;
-    const int ward = dpt_shadow_ward(world, dpt_shadow_shift(world), m->position);
-    return ward < 0 ? -1 : world->rank_of_position[ward];
+    const int source = dpt_shadow_source(world, dpt_shadow_shift(world), m->position);
+    return source < 0 ? -1 : world->rank_of_position[source];
 }
 
 static struct dpt_waves waves_of(const struct memory *m)
@@ -195,10 +195,10 @@ static void state(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
         ret[DPT_MEMORY_GATHERED] =
             (m->tied + dpt_gathered_places(m->spec->config, m->spec->model) * m->largest_other) *
             m->w;
-    const int ward = ward_of(m);
-    if (ward >= 0)
+    const int source = shadow_source_of(m);
+    if (source >= 0)
         ret[DPT_MEMORY_SHADOW] =
-            shard_numel(m, ward, m->n) * ((m->resident ? 1 : 2) + moments) * F32;
+            shard_numel(m, source, m->n) * ((m->resident ? 1 : 2) + moments) * F32;
 }
 
 /* Of the weights that adapters go with, which each rank has whole; a GPU has them itself. */
@@ -285,7 +285,7 @@ static void gradients(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
     ret[DPT_MEMORY_GRADIENT] = (m->kind == WHOLE ? m->p : piece) * F32;
     if (m->by_node && count(m->node) < m->n) /* a piece of the sum of all nodes */
         ret[DPT_MEMORY_GRADIENT] += shard_numel(m, crossing_index(m), m->n) * F32;
-    if (m->kind == HYBRID && !m->by_node && m->n > 1) /* what is applied of what all fold */
+    if (m->kind == HYBRID && !m->by_node && m->n > 1) /* what is applied of what all sum */
         ret[DPT_MEMORY_GRADIENT] += own_numel(m) * F32;
     ret[DPT_MEMORY_SUMS] = (sums_of(m) - 1) * piece * F32;
     ret[DPT_MEMORY_SLOT_GRADIENTS] = (m->tied + SLOT_UNITS * m->largest_other) * F32;
@@ -405,10 +405,10 @@ bool dpt_memory_may_pack(const struct dpt_memory_spec *spec)
     if (m.kind != WHOLE || !(m.lanes || m.slots) || config->cluster.device == DPT_DEVICE_CUDA)
         return false;
     const struct dpt_waves waves = waves_of(&m);
-    const struct dpt_deal deal = m.slots
-                                     ? dpt_waves_deal(&waves, m.position)
-                                     : dpt_deal_lanes(waves.slots, waves.lanes, m.n, m.position);
-    return dpt_packing_pays(config->cluster.pack_weights, deal.n, 0, 0);
+    const struct dpt_assignment assignment =
+        m.slots ? dpt_waves_assign(&waves, m.position)
+                : dpt_assign_lanes(waves.slots, waves.lanes, m.n, m.position);
+    return dpt_packing_pays(config->cluster.pack_weights, assignment.n, 0, 0);
 }
 
 void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMORY_COUNT])
@@ -459,7 +459,7 @@ static int64_t bound_beside_device(const struct memory *m, const int64_t formula
         own = m->p;
     if (m->kind == HYBRID)
         own = shard_numel(m, 0, count(m->node));
-    return own * 12 + (m->by_host ? m->p * F32 : 0) + (ward_of(m) >= 0 ? 12 * shard : 0) +
+    return own * 12 + (m->by_host ? m->p * F32 : 0) + (shadow_source_of(m) >= 0 ? 12 * shard : 0) +
            other_bytes(formula);
 }
 
@@ -491,7 +491,7 @@ int64_t dpt_memory_bound(const struct dpt_memory_spec *spec)
         bytes += of_node * (m.w + m.k + 12) + shard * F32 + units;
         break;
     }
-    if (ward_of(&m) >= 0)
+    if (shadow_source_of(&m) >= 0)
         bytes += 16 * shard;
     bytes += other_bytes(formula);
     if (spec->config->cluster.device == DPT_DEVICE_CUDA)

@@ -1,16 +1,16 @@
-/* Carries out the folds of a wave (worker/plan/waves.h) on elements of a piece. */
-#ifndef DPT_WORKER_STRATEGY_FOLD_H
-#define DPT_WORKER_STRATEGY_FOLD_H
+/* Carries out the sum steps of a wave (worker/plan/waves.h) on elements of a piece. */
+#ifndef DPT_WORKER_STRATEGY_WAVE_SUM_H
+#define DPT_WORKER_STRATEGY_WAVE_SUM_H
 
 #include "kernels/ops.h"
 #include "worker/plan/waves.h"
 
 #include <stdbool.h>
 
-enum { DPT_FOLD_NARROW_CHUNK = 4096 };
+enum { DPT_WAVE_SUM_CHUNK = 4096 };
 
-struct dpt_wave_folds {
-    const struct dpt_fold *folds;
+struct dpt_wave_sum {
+    const struct dpt_sum_step *steps;
     int n;
     float *const *sums;               /* of `numel` elements each */
     const void *const *contributions; /* by member, likewise: f32, */
@@ -24,7 +24,7 @@ struct dpt_wave_folds {
     float *wide; /* with `narrow`: memory of the stream's device for a chunk */
 };
 
-void dpt_fold_wave(const struct dpt_ops *ops, struct dpt_stream *stream,
-                   const struct dpt_wave_folds *wave);
+void dpt_wave_sum_add(const struct dpt_ops *ops, struct dpt_stream *stream,
+                      const struct dpt_wave_sum *wave);
 
 #endif
