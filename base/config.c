@@ -2,6 +2,7 @@
 #include "base/config.h"
 
 #include "base/config_table.h"
+#include "base/strategy_traits.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -451,45 +452,10 @@ bool dpt_config_evaluates(const struct dpt_config *config)
            (config->train.epochs > 0 && config->data.val[0]);
 }
 
-bool dpt_config_shards_state(const struct dpt_config *config)
-{
-    static const char *const sharding[] = {"zero1", "zero2", "zero3", "fsdp"};
-    for (size_t i = 0; i < sizeof sharding / sizeof *sharding; i++)
-        if (strcmp(config->strategy.name, sharding[i]) == 0)
-            return config->strategy.sharding != DPT_SHARDING_NO_SHARD;
-    return false;
-}
-
 bool dpt_config_scales_loss(const struct dpt_config *config)
 {
     return config->train.precision == DPT_PRECISION_FP16 ||
            config->strategy.compression == DPT_COMPRESSION_FP16;
-}
-
-bool dpt_config_state_on_device(const struct dpt_config *config)
-{
-    return config->cluster.device == DPT_DEVICE_CUDA &&
-           config->strategy.offload == DPT_OFFLOAD_NONE;
-}
-
-bool dpt_config_reduces_on_host(const struct dpt_config *config)
-{
-    return dpt_config_sends_lanes(config) && !dpt_config_shards_state(config) &&
-           strcmp(config->strategy.name, "simple") != 0 &&
-           config->strategy.compression != DPT_COMPRESSION_POWERSGD;
-}
-
-bool dpt_config_may_stay_on_device(const struct dpt_config *config)
-{
-    const char *name = config->strategy.name;
-    const bool by_slots =
-        !dpt_config_sends_lanes(config) && (strcmp(name, "ddp") == 0 || strcmp(name, "fsdp") == 0);
-    return dpt_config_reduces_on_host(config) || dpt_config_shards_state(config) || by_slots;
-}
-
-bool dpt_config_uses_nccl(const struct dpt_config *config)
-{
-    return dpt_config_state_on_device(config) && config->cluster.backend == DPT_BACKEND_NCCL;
 }
 
 enum dpt_status dpt_config_check_gpus(const struct dpt_config *config, int ranks, int gpus,
@@ -501,33 +467,9 @@ enum dpt_status dpt_config_check_gpus(const struct dpt_config *config, int ranks
                     "cluster.gpus_per_node is %d and there %s %d, and NCCL takes one rank a GPU: "
                     "set cluster.gpus_per_node to %d, or %s on all nodes",
                     ranks, gpus == 1 ? "is" : "are", gpus, gpus,
-                    dpt_config_reduces_on_host(config) ? "cluster.backend to host"
-                                                       : "strategy.offload to optimizer");
-}
-
-bool dpt_config_sends_lanes(const struct dpt_config *config)
-{
-    if (dpt_config_accumulate(config) != DPT_ACCUMULATE_LOCAL)
-        return false;
-    if (!dpt_config_shards_state(config))
-        return true;
-    /* A shadow is given its owner's sums as they are folded. */
-    return strcmp(config->strategy.name, "zero1") == 0 &&
-           config->strategy.redundancy != DPT_REDUNDANCY_SHADOW;
-}
-
-enum dpt_accumulate dpt_config_accumulate(const struct dpt_config *config)
-{
-    static const char *const reducing[] = {"zero2", "zero3", "fsdp", "simple"};
-    if (config->train.accumulate != DPT_ACCUMULATE_AUTO)
-        return config->train.accumulate;
-    if (config->strategy.sharding == DPT_SHARDING_HYBRID_SHARD ||
-        config->train.reduction == DPT_REDUCTION_FAST)
-        return DPT_ACCUMULATE_LOCAL;
-    for (size_t i = 0; i < sizeof reducing / sizeof *reducing; i++)
-        if (strcmp(config->strategy.name, reducing[i]) == 0)
-            return DPT_ACCUMULATE_REDUCE;
-    return DPT_ACCUMULATE_LOCAL;
+                    dpt_strategy_traits(config).takes_host_backend
+                        ? "cluster.backend to host"
+                        : "strategy.offload to optimizer");
 }
 
 static bool rate_depends_on_steps(const struct dpt_config *config)

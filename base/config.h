@@ -360,21 +360,14 @@ bool dpt_config_reads_labels(const struct dpt_config *config);
 /* Whether the run reads data.val. */
 bool dpt_config_evaluates(const struct dpt_config *config);
 
-/* Whether the ranks hold parts of the training state: zero1 to 3, and fsdp but for no_shard. */
-bool dpt_config_shards_state(const struct dpt_config *config);
-
 /* Whether the loss is multiplied by a dynamic scale: fp16 computes or carries gradients. */
 bool dpt_config_scales_loss(const struct dpt_config *config);
 
-/* Whether a GPU keeps the training state and applies the steps: cluster.device cuda without
+/* The next three are of base/strategy_traits.h, which has all else that follows for a strategy.
+ *
+ * Whether a GPU keeps the training state and applies the steps: cluster.device cuda without
  * strategy.offload. */
 bool dpt_config_state_on_device(const struct dpt_config *config);
-
-/* Whether the strategy can keep its state on a GPU; and whether a rank that does may have its
- * gradients reduced in the host's memory (cluster.backend host): ddp and its like, whose ranks send
- * sums of lanes once a step. */
-bool dpt_config_may_stay_on_device(const struct dpt_config *config);
-bool dpt_config_reduces_on_host(const struct dpt_config *config);
 
 /* Whether GPUs send their gradients to each other themselves: they keep the state, and
  * cluster.backend is not host. */
@@ -384,10 +377,6 @@ bool dpt_config_uses_nccl(const struct dpt_config *config);
  * and they would share one. */
 DPT_MUST_USE enum dpt_status dpt_config_check_gpus(const struct dpt_config *config, int ranks,
                                                    int gpus, struct dpt_err *err);
-
-/* Whether each rank adds up its own run of lanes and sends only sums of lanes (`accumulate: local`
- * of ddp, no_shard, and zero1 without a shadow); else slots are scattered one by one. */
-bool dpt_config_sends_lanes(const struct dpt_config *config);
 
 /* `accumulate` resolved from auto: reduce for zero2, zero3 and fsdp, local for all else and
  * hybrid_shard. */

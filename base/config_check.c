@@ -3,6 +3,7 @@
 #include "base/config_table.h"
 
 #include "base/parse.h"
+#include "base/strategy_traits.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,18 +11,11 @@
 
 enum { MICRO_BATCH_MAX = 65536 }; /* of the table */
 
-/* Whose weights come unit by unit for each use, and go again. */
-static bool gathers_units(const struct dpt_config *c)
-{
-    return strcmp(c->strategy.name, "zero3") == 0 ||
-           c->strategy.sharding == DPT_SHARDING_FULL_SHARD ||
-           c->strategy.sharding == DPT_SHARDING_HYBRID_SHARD;
-}
-
 /* A unit's only place is taken while the one before it is computed. */
 static bool has_one_place(const struct dpt_config *c)
 {
-    return gathers_units(c) && c->strategy.gathered_units_max == 1;
+    return dpt_strategy_traits(c).weights == DPT_WEIGHTS_UNITS &&
+           c->strategy.gathered_units_max == 1;
 }
 
 static bool is_hf_text(const struct dpt_config *c)
@@ -255,9 +249,9 @@ static enum dpt_status check_evaluation(const struct dpt_config_load *load, stru
 static enum dpt_status check_redundancy(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
-    const bool hybrid = c->strategy.sharding == DPT_SHARDING_HYBRID_SHARD;
-    const bool shadow = c->strategy.redundancy == DPT_REDUNDANCY_SHADOW;
-    if (shadow && (hybrid || !dpt_config_shards_state(c)))
+    const struct dpt_strategy_traits traits = dpt_strategy_traits(c);
+    const bool hybrid = traits.state == DPT_STATE_PER_NODE, shadow = traits.shadow;
+    if (shadow && traits.state != DPT_STATE_SHARDED)
         return dpt_config_refuse_both(load, "strategy.redundancy", "strategy.name", err,
                                       "strategy.redundancy shadow keeps a second copy of shards, "
                                       "but with %s every %s holds the whole state already; write "
@@ -301,7 +295,8 @@ static enum dpt_status check_prefetch(const struct dpt_config_load *load, struct
                                       "strategy.prefetch gathers a unit while the one before it is "
                                       "computed, but strategy.gathered_units_max is 1, a place for "
                                       "that one only; set it to 2, or prefetch to false");
-    if (c->strategy.prefetch && !c->strategy.overlap && dpt_config_shards_state(c))
+    if (c->strategy.prefetch && !c->strategy.overlap &&
+        dpt_strategy_traits(c).state != DPT_STATE_REPLICATED)
         return dpt_config_refuse_both(load, "strategy.prefetch", "strategy.overlap", err,
                                       "strategy.prefetch gathers weights while others are "
                                       "computed, but strategy.overlap false waits for all that is "
@@ -312,20 +307,16 @@ static enum dpt_status check_prefetch(const struct dpt_config_load *load, struct
 /* Only where a rank adds up its slots by itself is there an order to leave open. */
 static enum dpt_status check_reduction(const struct dpt_config_load *load, struct dpt_err *err)
 {
-    static const char *const by_lanes[] = {"ddp",   "simple_ga",    "hook",
-                                           "async", "bucket_async", "zero1"};
     const struct dpt_config *c = &load->config;
-    bool leaves_open = c->strategy.sharding == DPT_SHARDING_NO_SHARD;
-    if (c->train.reduction != DPT_REDUCTION_FAST)
+    const struct dpt_strategy_traits traits = dpt_strategy_traits(c);
+    if (!traits.order_open)
         return DPT_OK;
-    for (size_t i = 0; i < sizeof by_lanes / sizeof *by_lanes; i++)
-        leaves_open = leaves_open || strcmp(c->strategy.name, by_lanes[i]) == 0;
-    if (!leaves_open || c->strategy.redundancy == DPT_REDUNDANCY_SHADOW)
+    if (!traits.takes_open_order || traits.shadow)
         return dpt_config_refuse_both(
             load, "train.reduction", "strategy.name", err,
             "train.reduction fast has nothing to gain with strategy.name %s%s, where every slot's "
             "gradient goes to its owners and is added as it comes; write canonical",
-            c->strategy.name, leaves_open ? " and shadows" : "");
+            c->strategy.name, traits.takes_open_order ? " and shadows" : "");
     if (c->train.accumulate == DPT_ACCUMULATE_REDUCE)
         return dpt_config_refuse_both(load, "train.accumulate", "train.reduction", err,
                                       "train.accumulate reduce is an order of addition, and "
@@ -346,14 +337,15 @@ static enum dpt_status check_compression(const struct dpt_config_load *load, str
     const struct dpt_config *c = &load->config;
     if (c->strategy.compression == DPT_COMPRESSION_NONE)
         return DPT_OK;
-    const bool powersgd = c->strategy.compression == DPT_COMPRESSION_POWERSGD;
-    if (powersgd && strcmp(c->strategy.name, "ddp") != 0)
+    const struct dpt_strategy_traits traits = dpt_strategy_traits(c);
+    const bool powersgd = traits.powersgd, local = traits.order == DPT_ACCUMULATE_LOCAL;
+    if (powersgd && !traits.takes_powersgd)
         return dpt_config_refuse_both(load, "strategy.compression", "strategy.name", err,
                                       "strategy.compression powersgd needs the whole gradient on "
                                       "every rank, which %s does not give; write strategy.name "
                                       "ddp, or compression none, bf16 or fp16",
                                       c->strategy.name);
-    if (powersgd && dpt_config_accumulate(c) != DPT_ACCUMULATE_LOCAL)
+    if (powersgd && !local)
         return dpt_config_refuse_both(load, "strategy.compression", "train.accumulate", err,
                                       "strategy.compression powersgd compresses the sum of a "
                                       "rank's slots once a step, and train.accumulate reduce sends "
@@ -363,8 +355,7 @@ static enum dpt_status check_compression(const struct dpt_config_load *load, str
                                       "strategy.compression powersgd keeps what it has not sent "
                                       "for the next step, whose loss train.precision fp16 may "
                                       "scale otherwise; write bf16 or fp32 there");
-    if (strcmp(c->strategy.name, "ddp") != 0 && strcmp(c->strategy.name, "fsdp") != 0 &&
-        !dpt_config_shards_state(c))
+    if (!traits.takes_16_bits)
         return dpt_config_refuse_both(load, "strategy.compression", "strategy.name", err,
                                       "strategy.compression is of ddp, zero1 to zero3 and fsdp, "
                                       "not of %s; write ddp there, or none here",
@@ -375,14 +366,12 @@ static enum dpt_status check_compression(const struct dpt_config_load *load, str
                                       "train.reduction fast gives up; write canonical there, or "
                                       "none here");
     const int slots = dpt_config_slots(c), lanes = dpt_config_lanes(c);
-    if (dpt_config_accumulate(c) == DPT_ACCUMULATE_LOCAL &&
-        c->strategy.sharding == DPT_SHARDING_HYBRID_SHARD)
+    if (traits.by_node)
         return dpt_config_refuse_both(load, "strategy.compression", "train.accumulate", err,
                                       "strategy.compression is not of hybrid_shard under "
                                       "train.accumulate local, whose nodes send fp32 sums once a "
                                       "step; write accumulate: reduce, or compression: none");
-    if (dpt_config_accumulate(c) == DPT_ACCUMULATE_LOCAL && !dpt_config_sends_lanes(c) &&
-        lanes != slots)
+    if (local && traits.route != DPT_GRADIENT_LANES && lanes != slots)
         return dpt_config_refuse_both(
             load, "strategy.compression", "train.accumulate", err,
             "strategy.compression rounds whole lanes under train.accumulate local, but this "
@@ -400,15 +389,16 @@ static enum dpt_status check_offload(const struct dpt_config_load *load, struct 
                                       "strategy.offload optimizer keeps on the host what a GPU "
                                       "need not hold, and without cluster.device cuda all is on "
                                       "the host; write none");
-    if (!dpt_config_state_on_device(c))
+    const struct dpt_strategy_traits traits = dpt_strategy_traits(c);
+    if (!traits.on_device)
         return DPT_OK;
-    if (!dpt_config_may_stay_on_device(c))
+    if (!traits.takes_device)
         return dpt_config_refuse_both(load, "strategy.offload", "strategy.name", err,
                                       "strategy.offload none keeps the training state on the GPU, "
                                       "which simple, ddp's other teaching variants under "
                                       "train.accumulate reduce, and powersgd do not do yet; write "
                                       "optimizer there, or cluster.device cpu");
-    if (!dpt_config_uses_nccl(c) && !dpt_config_reduces_on_host(c))
+    if (!traits.by_nccl && !traits.takes_host_backend)
         return dpt_config_refuse_both(load, "cluster.backend", "strategy.name", err,
                                       "cluster.backend host brings the gradients of ddp and its "
                                       "like under train.accumulate local to the host, and no "

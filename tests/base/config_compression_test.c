@@ -1,5 +1,6 @@
 /* strategy.compression: which strategies and orders it goes with, and the nearest that can be. */
 #include "base/config.h"
+#include "base/strategy_traits.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -71,7 +72,7 @@ static void lanes_are_sent_whole(void **state)
         const enum dpt_status status =
             dpt_config_load(text, sizeof text - 1, "c.yaml", sets, 2, &c, &err);
         assert_int_equal(status, cases[i].can ? DPT_OK : DPT_ECONFIG);
-        assert_true(!cases[i].can || dpt_config_sends_lanes(&c));
+        assert_true(!cases[i].can || dpt_strategy_traits(&c).route == DPT_GRADIENT_LANES);
     }
 }
 

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/strategy_traits.h"
 #include "kernels/device.h"
 #include "worker/agent/claims.h"
 #include "worker/agent/origin.h"
@@ -151,7 +152,7 @@ static void fill_spec(struct dpt_node *node)
     const char *way =
         dpt_config_uses_nccl(config) ? "gradients go by NCCL" : "gradients go by hosts";
     const bool fast = config->train.reduction == DPT_REDUCTION_FAST;
-    node->spec.sharded = dpt_config_shards_state(config);
+    node->spec.sharded = dpt_strategy_traits(config).state != DPT_STATE_REPLICATED;
     node->spec.one_checkpoint_dir = node->spec.sharded && !config->train.eval_only;
     node->spec.config_digest = node->digest;
     node->spec.config_yaml = node->config_text;

@@ -13,6 +13,7 @@
 #define DPT_WORKER_PLAN_SCHEDULE_H
 
 #include "base/err.h"
+#include "base/strategy_traits.h"
 #include "worker/plan/waves.h"
 
 enum dpt_action_kind {
@@ -61,12 +62,6 @@ struct dpt_step_list {
     int n_actions;
     struct dpt_task *tasks;
     int n_tasks;
-};
-
-enum dpt_weights_plan {
-    DPT_WEIGHTS_HELD, /* every rank has all of them */
-    DPT_WEIGHTS_ONCE, /* gathered before their first use in a step, kept to its end */
-    DPT_WEIGHTS_UNITS /* gathered for each use, freed after it */
 };
 
 struct dpt_step_spec {

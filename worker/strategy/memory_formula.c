@@ -2,6 +2,7 @@
 #include "worker/strategy/memory_formula.h"
 
 #include "base/sample.h"
+#include "base/strategy_traits.h"
 #include "worker/comm/comm.h"
 #include "worker/optim/optim.h"
 #include "worker/plan/waves.h"
@@ -40,16 +41,14 @@ struct memory {
 
 static enum kind kind_of(const struct dpt_config *config)
 {
-    const enum dpt_sharding sharding = config->strategy.sharding;
-    if (!dpt_config_shards_state(config))
+    const struct dpt_strategy_traits traits = dpt_strategy_traits(config);
+    if (traits.state == DPT_STATE_REPLICATED)
         return WHOLE;
     if (strcmp(config->strategy.name, "zero1") == 0)
         return ZERO1;
-    if (sharding == DPT_SHARDING_HYBRID_SHARD)
+    if (traits.state == DPT_STATE_PER_NODE)
         return HYBRID;
-    if (strcmp(config->strategy.name, "zero3") == 0 || sharding == DPT_SHARDING_FULL_SHARD)
-        return UNITS;
-    return ONCE;
+    return traits.weights == DPT_WEIGHTS_UNITS ? UNITS : ONCE;
 }
 
 static void find_units(struct memory *m)
@@ -85,11 +84,9 @@ static struct memory memory_of(const struct dpt_memory_spec *spec)
     m.by_host = !m.resident || (m.n > 1 && !dpt_config_uses_nccl(config));
     m.wire = (int64_t)dpt_dtype_bytes(dpt_wire_dtype(config));
     const bool local = dpt_config_accumulate(config) == DPT_ACCUMULATE_LOCAL;
-    const struct dpt_ddp_policy *policy = dpt_ddp_policy_find(config->strategy.name);
-    m.slots = policy && (policy->each_slot || (!local && strcmp(policy->name, "ddp") != 0));
-    m.lanes = local && !m.slots &&
-              (m.kind == WHOLE ||
-               (m.kind == ZERO1 && config->strategy.redundancy != DPT_REDUNDANCY_SHADOW));
+    const enum dpt_gradient_route route = dpt_strategy_traits(config).route;
+    m.slots = route == DPT_GRADIENT_BUCKETS;
+    m.lanes = route == DPT_GRADIENT_LANES;
     m.by_node = m.kind == HYBRID && local;
     find_units(&m);
     while (spec->world->rank_of_position[m.position] != spec->rank)

@@ -15,10 +15,10 @@
 #include "worker/strategy/sharded.h"
 
 #include "base/log.h"
+#include "base/strategy_traits.h"
 #include "worker/strategy/wire.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static struct sharded *sharded_of(struct dpt_strategy *s)
 {
@@ -27,19 +27,13 @@ static struct sharded *sharded_of(struct dpt_strategy *s)
 
 static struct sharded_policy policy_of(const struct dpt_config *config)
 {
-    const char *name = config->strategy.name;
-    const enum dpt_sharding sharding = config->strategy.sharding;
-    struct sharded_policy p = {.shadow = config->strategy.redundancy == DPT_REDUNDANCY_SHADOW};
-    p.group = sharding == DPT_SHARDING_HYBRID_SHARD;
-    p.whole_state = !dpt_config_shards_state(config);
-    p.lanes = !p.whole_state && dpt_config_sends_lanes(config);
-    p.by_node = p.group && dpt_config_accumulate(config) == DPT_ACCUMULATE_LOCAL;
-    if (p.whole_state)
-        p.weights = DPT_WEIGHTS_HELD;
-    else if (strcmp(name, "zero3") == 0 || p.group || sharding == DPT_SHARDING_FULL_SHARD)
-        p.weights = DPT_WEIGHTS_UNITS;
-    else
-        p.weights = DPT_WEIGHTS_ONCE;
+    const struct dpt_strategy_traits traits = dpt_strategy_traits(config);
+    const struct sharded_policy p = {.whole_state = traits.state == DPT_STATE_REPLICATED,
+                                     .group = traits.state == DPT_STATE_PER_NODE,
+                                     .shadow = traits.shadow,
+                                     .weights = traits.weights,
+                                     .lanes = traits.route == DPT_GRADIENT_LANES,
+                                     .by_node = traits.by_node};
     return p;
 }
 
@@ -135,10 +129,8 @@ static void warn_of_bare_shards(const struct sharded *s)
  * with shadows it sends what zero2 does. */
 static void warn_of_slots_sent(struct sharded *s)
 {
-    struct dpt_config bare = *s->env.config;
-    bare.strategy.redundancy = DPT_REDUNDANCY_NONE;
     if (s->told_of_slots || s->shadow_shift == 0 || s->position != 0 ||
-        strcmp(bare.strategy.name, "zero1") != 0 || !dpt_config_sends_lanes(&bare))
+        !dpt_strategy_traits(s->env.config).warns_slots)
         return;
     const struct dpt_world *world = s->world;
     struct dpt_range sums[DPT_COVER_MAX];
