@@ -24,7 +24,7 @@ static void take_live(void *ctx, const struct dpt_live_facts *facts)
 
 void show_live(struct scene *s)
 {
-    s->progress.show = take_live;
+    s->progress.options.show = take_live;
 }
 
 void update_more(struct scene *s)
@@ -41,17 +41,17 @@ void update(struct scene *s)
 
 void open_scene(struct scene *s, bool is_first)
 {
-    *s = (struct scene){.progress = {.print = take_line,
-                                     .endpoint = "head:1",
-                                     .source = "the test",
-                                     .run = "r",
-                                     .step_said = -1},
+    *s = (struct scene){.progress = {.options = {.print = take_line,
+                                                 .endpoint = "head:1",
+                                                 .source = "the test",
+                                                 .run = "r"},
+                                     .step_printed = -1},
                         .view = {.server_up = true,
                                  .phase = DPT__SERVER_PHASE__SERVER_RUNNING,
                                  .generation = 1,
                                  .world_size = 2,
                                  .trains = true,
-                                 .is_first = is_first,
+                                 .first = is_first ? &s->first : NULL,
                                  .cause = "start",
                                  .cause_kind = "start"},
                         .run = {.min_nodes = 1,
@@ -60,16 +60,18 @@ void open_scene(struct scene *s, bool is_first)
                                 .log_every = 1,
                                 .checkpoint_dir = "ck"},
                         .now_ms = 1000};
-    s->view.steps = s->steps;
+    s->first.steps = s->step_list;
+    for (int i = 0; i < STEPS_MAX; i++)
+        s->step_list[i] = &s->steps[i];
     shows = 0;
 }
 
 void tell(struct scene *s, int64_t first, int64_t last)
 {
-    s->view.n_steps = 0;
+    s->first.n_steps = 0;
     for (int64_t step = first; step <= last; step++)
-        s->steps[s->view.n_steps++] =
-            (struct dpt_agent_step){.step = step, .tokens_per_s = 1000, .world_size = 2};
+        s->steps[s->first.n_steps++] =
+            (Dpt__StepRecord){.step = step, .tokens_per_s = 1000, .world_size = 2};
 }
 
 void next_generation(struct scene *s, const char *kind, const char *cause, uint32_t world)
@@ -78,7 +80,7 @@ void next_generation(struct scene *s, const char *kind, const char *cause, uint3
     s->view.cause_kind = kind;
     s->view.cause = cause;
     s->view.world_size = world;
-    s->view.n_steps = 0;
+    s->first.n_steps = 0;
     s->view.trains = true;
     s->view.phase = DPT__SERVER_PHASE__SERVER_RUNNING;
 }
@@ -88,7 +90,7 @@ void stand_still(struct scene *s, Dpt__ServerPhase phase, uint32_t nodes)
     s->view.phase = phase;
     s->view.trains = s->view.computing = false;
     s->view.n_nodes = nodes;
-    s->view.n_steps = 0;
+    s->first.n_steps = 0;
 }
 
 int count_of(const char *what)

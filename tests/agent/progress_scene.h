@@ -17,7 +17,8 @@ extern struct dpt_live_facts shown; /* ... and what it showed last */
 struct scene {
     struct dpt_progress progress;
     struct dpt_agent_view view;
-    struct dpt_agent_step steps[STEPS_MAX];
+    Dpt__RankToAgent first; /* the report of rank 0 */
+    Dpt__StepRecord steps[STEPS_MAX], *step_list[STEPS_MAX];
     struct dpt_progress_run run;
     int64_t now_ms;
 };

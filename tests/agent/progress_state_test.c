@@ -126,11 +126,11 @@ static void node_left_out_says_so_when_it_lasts(void **state)
     assert_string_equal(said, "");
     s.now_ms += DPT_PROGRESS_FORMING_MS;
     update(&s);
-    assert_string_equal(said, "generation 2 trains without this node, which stands by\n");
+    assert_string_equal(said, "generation 2: this node is a spare\n");
     open_scene(&s, false);
     stand_still(&s, DPT__SERVER_PHASE__SERVER_SPARE, 2);
     update(&s);
-    assert_int_equal(count_of("which stands by"), 1);
+    assert_int_equal(count_of("this node is a spare"), 1);
 }
 
 static void lack_of_a_server_is_said_with_its_reason(void **state)
@@ -159,7 +159,7 @@ static void reason_is_said_though_it_should_be_quiet(void **state)
     (void)state;
     struct scene s;
     open_scene(&s, true);
-    s.progress.quiet = true;
+    s.progress.options.quiet = true;
     s.view = (struct dpt_agent_view){.cause = "", .cause_kind = "", .timing = {.join_ms = 60000}};
     update(&s);
     s.now_ms += DPT_PROGRESS_LOOKING_MS;
@@ -179,7 +179,7 @@ static void server_that_comes_back_is_said(void **state)
     update(&s);
     s.view.server_up = false;
     update(&s);
-    assert_string_equal(said, "the server at head:1 is gone; training goes on, looking for it\n");
+    assert_string_equal(said, "the server at head:1 is gone; training goes on, reconnecting\n");
     s.view.server_up = true;
     update(&s);
     assert_string_equal(said, "the server at head:1 is back\n");
@@ -195,7 +195,7 @@ static void steps_that_wait_for_a_server_are_said(void **state)
     for (int quiet = 0; quiet < 2; quiet++) {
         struct scene s;
         open_scene(&s, true);
-        s.progress.quiet = quiet;
+        s.progress.options.quiet = quiet;
         update(&s);
         s.view.server_up = false;
         s.view.computing = true;

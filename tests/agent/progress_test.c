@@ -58,7 +58,7 @@ static void others_say_that_they_do_not_say_steps(void **state)
     assert_string_equal(said,
                         "generation 1: training on 2 ranks; steps are shown where rank 0 is\n");
     tell(&s, 1, 3);
-    s.view.val_step = 2;
+    s.view.val.step = 2;
     update(&s);
     assert_string_equal(said, "");
 }
@@ -181,7 +181,7 @@ static void epochs_have_lines(void **state)
         s.steps[0].step = 8;
         s.steps[0].epoch = 2;
         s.steps[0].epoch_first_step = 7;
-        s.view.n_steps = 1;
+        s.first.n_steps = 1;
         update(&s);
         assert_string_equal(
             said, "Epoch 2/25 | Avg loss 2.5000 (of steps 7-8) | 12.3 s | 512 samples/s\n");
@@ -196,7 +196,7 @@ static void last_node_says_what_is_saved(void **state)
         struct scene s;
         open_scene(&s, true);
         s.view.n_nodes = 1 + (uint32_t)others;
-        s.progress.quiet = true;
+        s.progress.options.quiet = true;
         update(&s);
         next_generation(&s, "rank_lost", "rank 1 (node b) died: signal 9", 1);
         s.view.steps_lost = 2;
@@ -258,7 +258,7 @@ static void new_first_node_takes_over(void **state)
     update(&s);
     tell(&s, 3, 5);
     next_generation(&s, "node_lost", "node a lost: connection broken", 1);
-    s.view.is_first = true;
+    s.view.first = &s.first;
     s.view.resume_step = 5;
     tell(&s, 3, 5);
     update(&s);
@@ -294,15 +294,15 @@ static void live_line_takes_the_place_of_step_lines(void **state)
     show_live(&s);
     update(&s);
     tell(&s, 1, 3);
-    s.view.saved_step = 2;
+    s.first.saved_step = 2;
     update(&s);
     assert_string_equal(said, "");
     assert_int_equal(shows, 1);
     assert_int_equal(shown.step.step, 3);
     assert_int_equal(shown.checkpoint, 2);
     assert_int_equal(shown.step.eta_ms, 97000);
-    s.view.val_step = 3;
-    s.view.val_loss = 1.5;
+    s.view.val.step = 3;
+    s.view.val.loss = 1.5;
     update(&s); /* an evaluation has a line that stays */
     assert_string_equal(said, "step 3  val_loss 1.500000  perplexity 4.482\n");
     tell(&s, 4, 4);
@@ -320,10 +320,10 @@ static void labels_have_an_accuracy(void **state)
     update(&s);
     tell(&s, 1, 3);
     update(&s);
-    s.view.val_step = 3;
-    s.view.val_loss = 1.5;
-    s.view.val_right = 5;
-    s.view.val_samples = 16;
+    s.view.val.step = 3;
+    s.view.val.loss = 1.5;
+    s.view.val.right = 5;
+    s.view.val.samples = 16;
     update(&s);
     assert_string_equal(said, "step 3  val_loss 1.500000\nEvaluation accuracy: 31.25%\n");
     tell(&s, 4, 4);
@@ -336,15 +336,15 @@ static void quiet_says_nothing_but_what_was_asked_for(void **state)
     (void)state;
     struct scene s;
     open_scene(&s, true);
-    s.progress.quiet = true;
+    s.progress.options.quiet = true;
     update(&s);
     tell(&s, 1, 3);
-    s.view.val_step = 3;
+    s.view.val.step = 3;
     update(&s);
     assert_string_equal(said, "");
     s.run.evaluates = true;
-    s.view.val_step = 4;
-    s.view.val_samples = 1;
+    s.view.val.step = 4;
+    s.view.val.samples = 1;
     update(&s);
     assert_int_equal(count_of("step 4  val_loss"), 1);
     assert_int_equal(count_of("Evaluation accuracy: 0.00%"), 1);

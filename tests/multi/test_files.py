@@ -188,7 +188,7 @@ def test_same_command_twice_at_one_server(make_cluster, slow, nnodes):
     first = cluster.start_worker("a", nnodes=nnodes, node_id=False)
     cluster.wait_step(3, 60 * slow)
     second = cluster.start_worker("a", nnodes=nnodes, node_id=False)
-    second.wait_log("trains without this node, which stands by" if nnodes == 1 else "world 2", 30 * slow)
+    second.wait_log("this node is a spare" if nnodes == 1 else "world 2", 30 * slow)
     cluster.wait_step(cluster.step() + 30, 60 * slow)
     first.term()
     assert first.wait(30 * slow) == 0, first.log_tail()

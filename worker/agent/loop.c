@@ -1,13 +1,13 @@
-/* The loop: take what happened, tell the machine, do what it says, wait. */
+/* The loop: take events, step the core, carry out its outputs, wait. */
 #include "worker/agent/loop.h"
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/sample.h"
 #include "base/signals.h"
-#include "worker/agent/claims.h"
 #include "worker/agent/progress.h"
 #include "worker/agent/ranks.h"
+#include "worker/agent/starts.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -21,9 +21,10 @@ struct loop {
     const struct dpt_loop_options *options;
     struct dpt_agent *agent;
     struct dpt_transport transport;
-    const struct dpt_node *node; /* NULL until the config is known */
-    bool configured_pending;     /* the node is there, the machine has not been told */
+    const struct dpt_node *node; /* NULL until there is a config */
+    bool configured_pending;     /* the node is there, and the core has no event of it */
     struct dpt_ranks ranks;
+    struct dpt_starts starts;
     int signal_fd;
     sigset_t signals;
     int64_t deadline_ms, signalled_ms;
@@ -33,14 +34,11 @@ struct loop {
     bool unsent; /* it was dropped */
     bool up;
     struct dpt_progress progress;
-    struct dpt_claims *claims; /* NULL: before the first spawn, and of a run that only evaluates */
-    struct dpt_agent_action
-        waiting[DPT_PROTO_RANKS_MAX]; /* spawns, for the claims; spawn 0: none */
     bool ended;
     struct dpt_loop_end end;
 };
 
-/* ---- what the machine says ---- */
+/* ---- outputs of the core ---- */
 
 static void end_with(struct loop *loop, int exit_code, const char *text)
 {
@@ -49,9 +47,10 @@ static void end_with(struct loop *loop, int exit_code, const char *text)
     (void)snprintf(loop->end.text, sizeof loop->end.text, "%.*s", DPT_PROTO_TEXT_BYTES - 1, text);
 }
 
-/* Reading all the data for its digest may take long, and nothing runs yet: signals end the program
- * at once meanwhile (worker.c). */
-static enum dpt_status configure(struct loop *loop, const Dpt__RunSpec *spec, struct dpt_err *err)
+/* Signals end the program at once meanwhile (worker.c): reading the data for its digest may take
+ * long, and nothing runs yet. */
+static enum dpt_status configure_node(struct loop *loop, const Dpt__RunSpec *spec,
+                                      struct dpt_err *err)
 {
     const struct dpt_loop_hooks *hooks = &loop->options->hooks;
     (void)pthread_sigmask(SIG_UNBLOCK, &loop->signals, NULL);
@@ -66,8 +65,6 @@ static enum dpt_status open_ranks(struct loop *loop, struct dpt_err *err)
                           loop->options->agent.node, err);
 }
 
-/* ---- the folders that are claimed before anything is written there ---- */
-
 static uint64_t server_epoch(const struct loop *loop)
 {
     struct dpt_agent_view view;
@@ -75,94 +72,14 @@ static uint64_t server_epoch(const struct loop *loop)
     return view.epoch;
 }
 
-static bool needs_claims(const struct loop *loop)
-{
-    return !loop->node->config.train.eval_only; /* which may look on while others train */
-}
-
-static enum dpt_status begin_claims(struct loop *loop, struct dpt_err *err)
-{
-    const struct dpt_config *config = &loop->node->config;
-    if (loop->claims != NULL || !needs_claims(loop))
-        return DPT_OK;
-    const struct dpt_claims_options options = {.dir = {config->log.dir, config->checkpoint.dir},
-                                               .run = config->run,
-                                               .server = server_epoch(loop),
-                                               .embedded = loop->options->embedded,
-                                               .timeout_ms = loop->node->spec.timeout_ms};
-    return dpt_claims_create(&options, &loop->claims, err);
-}
-
-/* Until when this node may write into its folders, by its lease and its claims. */
+/* Time until which this node may write into its folders, by its lease and its claims. */
 static int64_t write_until_ms(const struct loop *loop)
 {
     struct dpt_agent_view view;
     dpt_agent_view(loop->agent, &view);
-    const int64_t claimed_ms = loop->claims != NULL ? dpt_claims_until_ms(loop->claims) : INT64_MAX;
+    struct dpt_claims *claims = loop->starts.claims;
+    const int64_t claimed_ms = claims != NULL ? dpt_claims_until_ms(claims) : INT64_MAX;
     return view.write_until_ms < claimed_ms ? view.write_until_ms : claimed_ms;
-}
-
-static bool claims_are_held(const struct loop *loop)
-{
-    char text[DPT_ERR_TEXT_BYTES];
-    return loop->claims == NULL || dpt_claims_state(loop->claims, text) == DPT_CLAIMS_HELD;
-}
-
-static void spawn_claimed(struct loop *loop, const struct dpt_agent_action *action)
-{
-    DPT_ASSERT(loop->node != NULL);
-    const struct dpt_loop_options *options = loop->options;
-    struct dpt_rank_start start = {.incarnation = action->incarnation,
-                                   .local_rank = (int)action->local_rank,
-                                   .ranks = loop->node->n_ranks,
-                                   .spawn = (int)action->spawn,
-                                   .threads = loop->node->threads,
-                                   .agent = getpid(),
-                                   .log_level = (int)options->log_level,
-                                   .n_allow = options->n_allow,
-                                   .allow_fresh = options->allow_fresh};
-    (void)snprintf(start.node, sizeof start.node, "%s", options->agent.node);
-    const struct dpt_data_digest *data = &loop->node->data;
-    memcpy(start.data, data->train.hash, sizeof start.data);
-    memcpy(start.data_stamp, data->train.stamp, sizeof start.data_stamp);
-    memcpy(start.val, data->val.hash, sizeof start.val);
-    memcpy(start.val_stamp, data->val.stamp, sizeof start.val_stamp);
-    for (int i = 0; i < options->n_allow; i++)
-        (void)snprintf(start.allow[i], sizeof start.allow[i], "%s", options->allow[i]);
-    if (loop->claims != NULL &&
-        !dpt_claims_get(loop->claims, 1, &start.claim_number, start.claim_token))
-        start.claim_number = 0;
-    struct dpt_err err;
-    if (options->hooks.address(options->hooks.ctx, loop->node, start.address, &err) != DPT_OK) {
-        dpt_ranks_spawn_failed(&loop->ranks, action->local_rank, action->spawn, err.text);
-        return;
-    }
-    const struct dpt_spawn_options how = {options->program, &start, loop->node->config_text,
-                                          loop->node->config_bytes};
-    dpt_ranks_spawn(&loop->ranks, &how);
-}
-
-static void spawn(struct loop *loop, const struct dpt_agent_action *action)
-{
-    struct dpt_err err;
-    if (begin_claims(loop, &err) != DPT_OK)
-        end_with(loop, DPT_EXIT_CONFIG, err.text);
-    else if (claims_are_held(loop))
-        spawn_claimed(loop, action);
-    else
-        loop->waiting[action->local_rank] = *action;
-}
-
-static void kill_rank(struct loop *loop, const struct dpt_agent_action *action)
-{
-    struct dpt_agent_action *waiting = &loop->waiting[action->local_rank];
-    if (waiting->spawn != 0 && waiting->spawn == action->spawn) {
-        waiting->spawn = 0;
-        dpt_ranks_spawn_failed(&loop->ranks, action->local_rank, action->spawn,
-                               "was given up while log.dir or checkpoint.dir was being claimed");
-        return;
-    }
-    dpt_ranks_kill(&loop->ranks, action->local_rank, action->spawn);
 }
 
 static void take_exit(struct loop *loop, const struct dpt_agent_action *action)
@@ -174,20 +91,22 @@ static void take_exit(struct loop *loop, const struct dpt_agent_action *action)
         loop->end.run_config = strdup(action->spec->config_yaml); /* NULL: said without the keys */
 }
 
-static void act(struct loop *loop, const struct dpt_agent_action *action)
+static void carry_out_action(struct loop *loop, const struct dpt_agent_action *action)
 {
     struct dpt_err err;
     switch (action->kind) {
     case DPT_AGENT_ACTION_CONFIGURE:
         loop->configured_pending = true;
-        if (configure(loop, action->spec, &err) != DPT_OK || open_ranks(loop, &err) != DPT_OK)
+        if (configure_node(loop, action->spec, &err) != DPT_OK || open_ranks(loop, &err) != DPT_OK)
             end_with(loop, DPT_EXIT_CONFIG, err.text);
         break;
     case DPT_AGENT_ACTION_SPAWN:
-        spawn(loop, action);
+        DPT_ASSERT(loop->node != NULL);
+        if (dpt_starts_add(&loop->starts, loop->node, action, server_epoch(loop), &err) != DPT_OK)
+            end_with(loop, DPT_EXIT_CONFIG, err.text);
         break;
     case DPT_AGENT_ACTION_KILL:
-        kill_rank(loop, action);
+        dpt_starts_kill(&loop->starts, action);
         break;
     case DPT_AGENT_ACTION_EXIT:
         take_exit(loop, action);
@@ -197,9 +116,8 @@ static void act(struct loop *loop, const struct dpt_agent_action *action)
     }
 }
 
-/* Sends the newest state, or keeps it to be tried again shortly: a connection that has just been
- * made takes nothing for a moment. Without a connection it is dropped; the machine says it anew
- * when there is one. */
+/* Sends the newest state. A connection that has just been made takes nothing for a moment: then it
+ * is sent again soon. Without a connection it is dropped; the core makes a new one later. */
 static enum dpt_status send_state(struct loop *loop, struct dpt_err *err)
 {
     const struct dpt_transport *transport = &loop->transport;
@@ -233,9 +151,9 @@ static enum dpt_status carry_out(struct loop *loop, const struct dpt_agent_outpu
         dpt_log(out->logs[i].level, "%s", out->logs[i].text);
     }
     for (size_t i = 0; i < out->n_actions; i++)
-        act(loop, &out->actions[i]);
+        carry_out_action(loop, &out->actions[i]);
     for (size_t i = 0; i < out->n_to_ranks; i++) {
-        Dpt__AgentToRank message = *out->to_ranks[i].message; /* what it points to stays */
+        Dpt__AgentToRank message = *out->to_ranks[i].message;
         const int64_t until_ms = write_until_ms(loop);
         if (message.lease_until_ms > until_ms)
             message.lease_until_ms = until_ms;
@@ -247,7 +165,7 @@ static enum dpt_status carry_out(struct loop *loop, const struct dpt_agent_outpu
     return send_state(loop, err);
 }
 
-static enum dpt_status step_once(struct loop *loop, struct dpt_agent_event event,
+static enum dpt_status step_core(struct loop *loop, struct dpt_agent_event event,
                                  struct dpt_err *err)
 {
     struct dpt_agent_output out;
@@ -260,75 +178,61 @@ static enum dpt_status step_once(struct loop *loop, struct dpt_agent_event event
     return carry_out(loop, &out, err);
 }
 
-static enum dpt_status step(struct loop *loop, struct dpt_agent_event event, struct dpt_err *err)
+static enum dpt_status take_event(struct loop *loop, struct dpt_agent_event event,
+                                  struct dpt_err *err)
 {
-    DPT_TRY(step_once(loop, event, err));
+    DPT_TRY(step_core(loop, event, err));
     if (!loop->configured_pending || loop->ended)
         return DPT_OK;
     loop->configured_pending = false;
-    return step_once(
+    return step_core(
         loop,
         (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_CONFIGURED, .facts = &loop->node->facts},
         err);
 }
 
-static enum dpt_status say_waiting(struct loop *loop, struct dpt_err *err)
+/* A start that waits is no silent process. */
+static enum dpt_status note_waiting_starts(struct loop *loop, struct dpt_err *err)
 {
     for (uint32_t i = 0; i < DPT_PROTO_RANKS_MAX && !loop->ended; i++)
-        if (loop->waiting[i].spawn != 0)
-            DPT_TRY(step(loop,
-                         (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_WAITS,
-                                                  .local_rank = i,
-                                                  .spawn = loop->waiting[i].spawn},
-                         err));
+        if (loop->starts.waiting[i].spawn != 0)
+            DPT_TRY(take_event(loop,
+                               (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_WAITS,
+                                                        .local_rank = i,
+                                                        .spawn = loop->starts.waiting[i].spawn},
+                               err));
     return DPT_OK;
 }
 
-/* Starts what waited for the folders; ends when they are another's. */
 static enum dpt_status take_claims(struct loop *loop, struct dpt_err *err)
 {
     char text[DPT_ERR_TEXT_BYTES];
-    if (loop->claims == NULL)
+    if (loop->starts.claims == NULL)
         return DPT_OK;
-    dpt_claims_set_server(loop->claims, server_epoch(loop));
-    switch (dpt_claims_state(loop->claims, text)) {
+    dpt_claims_set_server(loop->starts.claims, server_epoch(loop));
+    switch (dpt_claims_state(loop->starts.claims, text)) {
     case DPT_CLAIMS_PENDING:
-        return say_waiting(loop, err);
+        return note_waiting_starts(loop, err);
     case DPT_CLAIMS_HELD:
-        for (int i = 0; i < DPT_PROTO_RANKS_MAX; i++) {
-            const struct dpt_agent_action action = loop->waiting[i];
-            loop->waiting[i].spawn = 0;
-            if (action.spawn != 0)
-                spawn_claimed(loop, &action);
-        }
+        dpt_starts_release(&loop->starts, loop->node);
         break;
     case DPT_CLAIMS_REFUSED:
         end_with(loop, DPT_EXIT_CONFIG, text);
         break;
     case DPT_CLAIMS_LOST:
-        return step(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_DISOWNED, .text = text},
-                    err);
+        return take_event(
+            loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_DISOWNED, .text = text}, err);
     }
     return DPT_OK;
 }
 
-/* ---- what happened ---- */
+/* ---- events ---- */
 
-/* Without a config or a run's name: the one run at the server is meant. */
-static bool names_other_run(const struct loop *loop, const Dpt__ServerState *message)
+/* An answer without a config for an agent that has none. */
+static bool brings_no_config(const struct loop *loop, const Dpt__ServerState *message)
 {
-    return !loop->options->needs_run && loop->node == NULL && message->spec == NULL &&
-           message->version == DPT_PROTO_VERSION && message->counter_seen == 0 &&
-           message->only_run[0] != '\0';
-}
-
-/* An answer that has no config for an agent that must have the run's. The machine is not told of
- * it: it goes on asking, until its join deadline. */
-static bool lacks_run(const struct loop *loop, const Dpt__ServerState *message)
-{
-    return loop->options->needs_run && loop->node == NULL && message->spec == NULL &&
-           message->version == DPT_PROTO_VERSION && message->counter_seen == 0 &&
-           message->phase == DPT__SERVER_PHASE__SERVER_WAITING;
+    return loop->node == NULL && message->spec == NULL && message->version == DPT_PROTO_VERSION &&
+           message->counter_seen == 0;
 }
 
 static enum dpt_status take_server_message(struct loop *loop, const void *bytes, size_t n,
@@ -343,15 +247,20 @@ static enum dpt_status take_server_message(struct loop *loop, const void *bytes,
         dpt_log(DPT_LOG_WARN, "message from the server dropped: %s", why.text);
         return DPT_OK;
     }
-    loop->progress.no_run = lacks_run(loop, message);
-    if (names_other_run(loop, message)) {
+    const bool no_config = brings_no_config(loop, message);
+    const bool needs_run = loop->options->needs_run;
+    /* Not handed to the core, which then asks until its join deadline. */
+    loop->progress.no_run =
+        no_config && needs_run && message->phase == DPT__SERVER_PHASE__SERVER_WAITING;
+    if (no_config && !needs_run && message->only_run[0] != '\0') {
         end_with(loop, DPT_EXIT_DONE, "");
         (void)snprintf(loop->end.other_run, sizeof loop->end.other_run, "%s", message->only_run);
-    } else if (!loop->progress.no_run)
-        status = step(loop,
-                      (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE,
-                                               .server_message = message},
-                      err);
+    } else if (!loop->progress.no_run) {
+        status = take_event(loop,
+                            (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE,
+                                                     .server_message = message},
+                            err);
+    }
     dpt_message_free_server_state(&message);
     return status;
 }
@@ -373,10 +282,10 @@ static enum dpt_status take_transport(struct loop *loop, struct dpt_err *err)
         }
         loop->up = event.kind == DPT_TRANSPORT_UP;
         loop->progress.no_run = loop->progress.no_run && loop->up;
-        DPT_TRY(step(loop,
-                     (struct dpt_agent_event){.kind = loop->up ? DPT_AGENT_EVENT_SERVER_UP
-                                                               : DPT_AGENT_EVENT_SERVER_DOWN},
-                     err));
+        DPT_TRY(take_event(loop,
+                           (struct dpt_agent_event){.kind = loop->up ? DPT_AGENT_EVENT_SERVER_UP
+                                                                     : DPT_AGENT_EVENT_SERVER_DOWN},
+                           err));
     }
     return DPT_OK;
 }
@@ -391,12 +300,12 @@ static enum dpt_status take_signals(struct loop *loop, struct dpt_err *err)
         if (now_ms - loop->signalled_ms < DPT_LOOP_ECHO_MS)
             continue;
         loop->signalled_ms = now_ms;
-        DPT_TRY(step(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SIGNAL}, err));
+        DPT_TRY(take_event(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SIGNAL}, err));
     }
     return DPT_OK;
 }
 
-/* May this node write into log.dir now? Not when its lease has run out: it may be expelled. */
+/* A node whose lease has run out may have been expelled. */
 static bool may_write(const struct loop *loop)
 {
     return dpt_now_ms() < write_until_ms(loop);
@@ -420,70 +329,58 @@ static void keep_summary(struct dpt_loop_end *end, const Dpt__RunSummary *summar
     end->summary.weights_hash = end->weights_hash;
 }
 
-/* Held-back log lines are written once the node may, and forgotten when it turns out to have been
- * expelled. */
-static void show(struct loop *loop)
+static struct dpt_progress_run run_of(const struct dpt_node *node)
+{
+    const struct dpt_config *config = &node->config;
+    return (struct dpt_progress_run){.min_nodes = node->spec.min_nodes,
+                                     .steps = config->train.steps,
+                                     .tokens_per_step = config->train.global_batch *
+                                                        dpt_sample_form(config).positions,
+                                     .samples_per_step = config->train.global_batch,
+                                     .of_images = dpt_config_reads_images(config),
+                                     .epochs = config->train.epochs,
+                                     .epoch_steps = config->train.epoch_steps,
+                                     .log_every = config->train.log_every,
+                                     .evaluates = config->train.eval_only,
+                                     .checkpoint_dir = config->checkpoint.dir};
+}
+
+/* Prints what has changed. Log lines that were held back are written once this node may write, and
+ * dropped when it was expelled. */
+static void show_progress(struct loop *loop)
 {
     struct dpt_agent_view view;
     dpt_agent_view(loop->agent, &view);
-    int64_t now_ms = dpt_now_ms();
+    const int64_t now_ms = dpt_now_ms();
     if (view.incarnation != loop->incarnation)
         dpt_ranks_discard_logs(&loop->ranks);
     else if (now_ms < write_until_ms(loop))
         dpt_ranks_release_logs(&loop->ranks);
     loop->incarnation = view.incarnation;
-    if (view.step >= 0)
-        loop->end.step = view.step; /* the last there was, when its ranks are gone */
+    if (view.step >= 0) /* the ranks may end before the loop */
+        loop->end.step = view.step;
     loop->end.generation = view.generation;
     loop->end.released = view.phase == DPT__SERVER_PHASE__SERVER_RELEASED ||
                          (view.leaving && view.phase != DPT__SERVER_PHASE__SERVER_DONE);
-    const struct dpt_node *node = loop->node;
+    if (view.first != NULL && view.first->summary != NULL)
+        keep_summary(&loop->end, view.first->summary);
     const struct dpt_transport *transport = &loop->transport;
     if (transport->ops->why != NULL)
         transport->ops->why(transport->self, loop->progress.why);
-    if (view.summary != NULL)
-        keep_summary(&loop->end, view.summary);
-    struct dpt_progress_run run = {.min_nodes = 0};
-    if (node != NULL)
-        run = (struct dpt_progress_run){.min_nodes = node->spec.min_nodes,
-                                        .steps = node->config.train.steps,
-                                        .tokens_per_step = node->config.train.global_batch *
-                                                           dpt_sample_form(&node->config).positions,
-                                        .samples_per_step = node->config.train.global_batch,
-                                        .of_images = dpt_config_reads_images(&node->config),
-                                        .epochs = node->config.train.epochs,
-                                        .epoch_steps = node->config.train.epoch_steps,
-                                        .log_every = node->config.train.log_every,
-                                        .evaluates = node->config.train.eval_only,
-                                        .checkpoint_dir = node->config.checkpoint.dir};
+    const struct dpt_progress_run run =
+        loop->node != NULL ? run_of(loop->node) : (struct dpt_progress_run){.min_nodes = 0};
     dpt_progress_update(&loop->progress, &view, &run, now_ms);
 }
 
 static enum dpt_status take_rank(struct loop *loop, int i, struct dpt_err *err)
 {
-    static const enum dpt_agent_event_kind kinds[] = {
-        [DPT_RANK_EVENT_MESSAGE] = DPT_AGENT_EVENT_RANK_MESSAGE,
-        [DPT_RANK_EVENT_EOF] = DPT_AGENT_EVENT_RANK_EOF,
-        [DPT_RANK_EVENT_EXITED] = DPT_AGENT_EVENT_RANK_EXITED,
-    };
-    struct dpt_rank_event event;
+    struct dpt_agent_event event;
     for (int n = 0; n < DPT_LOOP_EVENTS_MAX && !loop->ended; n++) {
         if (!dpt_ranks_next(&loop->ranks, i, may_write(loop), &event))
             break;
-        const struct dpt_agent_event told = {.kind = kinds[event.kind],
-                                             .local_rank = event.local_rank,
-                                             .spawn = event.spawn,
-                                             .rank_message = event.message,
-                                             .exit_code = event.exit_code,
-                                             .is_final = event.is_final,
-                                             .step = event.step,
-                                             .text = event.text};
-        enum dpt_status status = step(loop, told, err);
-        if (event.message != NULL && event.message->n_steps > 0)
-            show(loop); /* the next message replaces them */
-        dpt_message_free_rank_to_agent(&event.message);
-        if (status != DPT_OK)
-            return status;
+        DPT_TRY(take_event(loop, event, err));
+        if (event.rank_message != NULL && event.rank_message->n_steps > 0)
+            show_progress(loop); /* the next report replaces the steps */
     }
     return DPT_OK;
 }
@@ -498,7 +395,8 @@ static enum dpt_status wait_for_events(struct loop *loop, struct dpt_err *err)
     items[n++] = (struct pollfd){.fd = loop->signal_fd, .events = POLLIN};
     n += dpt_ranks_poll(&loop->ranks, items + n);
     int64_t wait_ms = loop->deadline_ms - dpt_now_ms();
-    int64_t most_ms = loop->unsent || !claims_are_held(loop) ? DPT_LOOP_RETRY_MS : DPT_LOOP_WAIT_MS;
+    int64_t most_ms = loop->unsent || !dpt_starts_is_claimed(&loop->starts) ? DPT_LOOP_RETRY_MS
+                                                                            : DPT_LOOP_WAIT_MS;
     if (wait_ms > most_ms)
         wait_ms = most_ms;
     wait_ms = dpt_ranks_wait_ms(&loop->ranks, wait_ms < 0 ? 0 : wait_ms);
@@ -516,14 +414,14 @@ static enum dpt_status take_turn(struct loop *loop, struct dpt_err *err)
     if (!loop->ended)
         DPT_TRY(take_claims(loop, err));
     if (!loop->ended)
-        DPT_TRY(step(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK}, err));
+        DPT_TRY(take_event(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK}, err));
     if (!loop->ended && loop->unsent)
         DPT_TRY(send_state(loop, err));
-    show(loop);
+    show_progress(loop);
     return DPT_OK;
 }
 
-/* ---- beginning and end ---- */
+/* ---- begin and end ---- */
 
 static enum dpt_status open_signals(struct loop *loop, struct dpt_err *err)
 {
@@ -532,7 +430,7 @@ static enum dpt_status open_signals(struct loop *loop, struct dpt_err *err)
     return loop->signal_fd >= 0 ? DPT_OK : dpt_fail_errno(err, errno, "signal descriptor");
 }
 
-static enum dpt_status start(struct loop *loop, struct dpt_err *err)
+static enum dpt_status start_core(struct loop *loop, struct dpt_err *err)
 {
     DPT_TRY(dpt_orphans_adopt(err));
     DPT_TRY(open_signals(loop, err));
@@ -543,9 +441,9 @@ static enum dpt_status start(struct loop *loop, struct dpt_err *err)
     loop->incarnation = agent.incarnation;
     DPT_TRY(dpt_agent_create(&agent, &loop->agent, err));
     if (loop->node == NULL)
-        return step(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK}, err);
+        return take_event(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK}, err);
     DPT_TRY(open_ranks(loop, err));
-    return step(
+    return take_event(
         loop,
         (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_CONFIGURED, .facts = &loop->node->facts},
         err);
@@ -562,16 +460,16 @@ enum dpt_status dpt_loop_run(const struct dpt_loop_options *options, struct dpt_
     loop->node = options->node;
     loop->signal_fd = -1;
     loop->end.step = -1;
-    loop->progress = (struct dpt_progress){.ctx = options->terminal,
-                                           .print = print_line,
-                                           .quiet = options->quiet,
-                                           .endpoint = options->endpoint,
-                                           .source = options->source,
-                                           .run = options->agent.run,
-                                           .step_said = -1};
-    if (options->live)
-        loop->progress.show = show_live;
-    enum dpt_status status = start(loop, err);
+    loop->starts = (struct dpt_starts){.options = options, .ranks = &loop->ranks};
+    loop->progress = (struct dpt_progress){.options = {.ctx = options->terminal,
+                                                       .print = print_line,
+                                                       .show = options->live ? show_live : NULL,
+                                                       .quiet = options->quiet,
+                                                       .endpoint = options->endpoint,
+                                                       .source = options->source,
+                                                       .run = options->agent.run},
+                                           .step_printed = -1};
+    enum dpt_status status = start_core(loop, err);
     while (status == DPT_OK && !loop->ended) {
         status = take_turn(loop, err);
         if (status == DPT_OK && !loop->ended)
@@ -579,7 +477,7 @@ enum dpt_status dpt_loop_run(const struct dpt_loop_options *options, struct dpt_
     }
     bool writes = loop->agent != NULL && (may_write(loop) || loop->end.exit_code == DPT_EXIT_DONE);
     dpt_ranks_fini(&loop->ranks, writes, DPT_LOOP_KILL_WAIT_MS);
-    dpt_claims_destroy(&loop->claims, DPT_LOOP_KILL_WAIT_MS);
+    dpt_claims_destroy(&loop->starts.claims, DPT_LOOP_KILL_WAIT_MS);
     dpt_agent_destroy(&loop->agent);
     if (loop->signal_fd >= 0)
         close(loop->signal_fd);

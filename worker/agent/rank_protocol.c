@@ -1,7 +1,8 @@
-/* Command line, descriptors and frames between agent and rank. */
+/* The command line of a rank, frames between agent and rank, the rank's report. */
 #include "worker/agent/rank_protocol.h"
 
 #include "base/log.h"
+#include "base/parse.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,6 +10,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,136 +19,129 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void add_arg(struct dpt_rank_args *args, int *n, const char *key, const char *value)
+/* ---- the command line ---- */
+
+enum arg_kind { ARG_TEXT, ARG_INT, ARG_U64, ARG_NUMBER, ARG_FLAG, ARG_ALLOW };
+
+/* The arguments in the order of the command line. Left out: an empty TEXT, a NUMBER of 0, a FLAG
+ * that is false. */
+static const struct arg {
+    const char *key;
+    enum arg_kind kind;
+    size_t offset, bytes;
+    int min; /* of INT */
+} table[] = {
+#define ARG(name, kind, min)                                                                       \
+    {                                                                                              \
+#name, kind, offsetof(struct dpt_rank_start, name),                                        \
+            sizeof((struct dpt_rank_start *)NULL)->name, min                                       \
+    }
+    ARG(node, ARG_TEXT, 0),           ARG(incarnation, ARG_U64, 0),  ARG(local_rank, ARG_INT, 0),
+    ARG(ranks, ARG_INT, 1),           ARG(spawn, ARG_INT, 1),        ARG(threads, ARG_INT, 0),
+    ARG(agent, ARG_INT, 1),           ARG(address, ARG_TEXT, 0),     ARG(log_level, ARG_INT, 0),
+    ARG(data, ARG_TEXT, 0),           ARG(data_stamp, ARG_TEXT, 0),  ARG(val, ARG_TEXT, 0),
+    ARG(val_stamp, ARG_TEXT, 0),      ARG(allow, ARG_ALLOW, 0),      ARG(allow_fresh, ARG_FLAG, 0),
+    ARG(claim_number, ARG_NUMBER, 0), ARG(claim_token, ARG_TEXT, 0),
+#undef ARG
+};
+enum { TABLE_COUNT = sizeof table / sizeof table[0] };
+_Static_assert(sizeof(pid_t) == sizeof(int), "agent is an ARG_INT");
+
+static void add_arg(struct dpt_rank_args *args, int *n, const char *fmt, ...) DPT_PRINTF(3, 4);
+static void add_arg(struct dpt_rank_args *args, int *n, const char *fmt, ...)
 {
     DPT_ASSERT(*n < DPT_RANK_ARGS_MAX);
-    int length = snprintf(args->text[*n], sizeof args->text[*n], "%s%s", key, value);
+    va_list ap;
+    va_start(ap, fmt);
+    const int length = vsnprintf(args->text[*n], sizeof args->text[*n], fmt, ap);
+    va_end(ap);
     DPT_ASSERT(length >= 0 && (size_t)length < sizeof args->text[*n]);
     args->argv[*n] = args->text[*n];
     args->argv[++*n] = NULL;
 }
 
-static void add_number(struct dpt_rank_args *args, int *n, const char *key, uint64_t value)
+static void encode_arg(const struct arg *arg, const struct dpt_rank_start *start,
+                       struct dpt_rank_args *ret, int *n)
 {
-    char text[24];
-    (void)snprintf(text, sizeof text, "%" PRIu64, value);
-    add_arg(args, n, key, text);
+    const void *field = (const char *)start + arg->offset;
+    switch (arg->kind) {
+    case ARG_TEXT:
+        if (*(const char *)field != '\0')
+            add_arg(ret, n, "%s=%s", arg->key, (const char *)field);
+        break;
+    case ARG_INT:
+        add_arg(ret, n, "%s=%d", arg->key, *(const int *)field);
+        break;
+    case ARG_U64:
+        add_arg(ret, n, "%s=%" PRIu64, arg->key, *(const uint64_t *)field);
+        break;
+    case ARG_NUMBER:
+        if (*(const int64_t *)field > 0)
+            add_arg(ret, n, "%s=%" PRId64, arg->key, *(const int64_t *)field);
+        break;
+    case ARG_FLAG:
+        if (*(const bool *)field)
+            add_arg(ret, n, "%s=1", arg->key);
+        break;
+    case ARG_ALLOW:
+        for (int i = 0; i < start->n_allow; i++)
+            add_arg(ret, n, "%s=%s", arg->key, start->allow[i]);
+        break;
+    }
 }
 
 void dpt_rank_start_encode(const struct dpt_rank_start *start, const char *program,
                            struct dpt_rank_args *ret)
 {
     int n = 0;
-    add_arg(ret, &n, "", program);
-    add_arg(ret, &n, "", "--rank");
-    add_arg(ret, &n, "node=", start->node);
-    add_number(ret, &n, "incarnation=", start->incarnation);
-    add_number(ret, &n, "local_rank=", (uint64_t)start->local_rank);
-    add_number(ret, &n, "ranks=", (uint64_t)start->ranks);
-    add_number(ret, &n, "spawn=", (uint64_t)start->spawn);
-    add_number(ret, &n, "threads=", (uint64_t)start->threads);
-    add_number(ret, &n, "agent=", (uint64_t)start->agent);
-    add_arg(ret, &n, "address=", start->address);
-    add_number(ret, &n, "log_level=", (uint64_t)start->log_level);
-    if (start->data[0] != '\0') {
-        add_arg(ret, &n, "data=", start->data);
-        add_arg(ret, &n, "data_stamp=", start->data_stamp);
-    }
-    if (start->val[0] != '\0') {
-        add_arg(ret, &n, "val=", start->val);
-        add_arg(ret, &n, "val_stamp=", start->val_stamp);
-    }
-    for (int i = 0; i < start->n_allow; i++)
-        add_arg(ret, &n, "allow=", start->allow[i]);
-    if (start->allow_fresh)
-        add_arg(ret, &n, "allow_fresh=", "1");
-    if (start->claim_number > 0) {
-        add_number(ret, &n, "claim_number=", (uint64_t)start->claim_number);
-        add_arg(ret, &n, "claim_token=", start->claim_token);
-    }
+    add_arg(ret, &n, "%s", program);
+    add_arg(ret, &n, "--rank");
+    for (int i = 0; i < TABLE_COUNT; i++)
+        encode_arg(&table[i], start, ret, &n);
 }
 
-static bool parse_text(const char *value, char *ret, size_t bytes)
+static bool decode_text(const char *value, char *ret, size_t bytes)
 {
-    size_t length = strlen(value);
+    const size_t length = strlen(value);
     if (length == 0 || length >= bytes)
         return false;
     memcpy(ret, value, length + 1);
     return true;
 }
 
-static bool parse_int(const char *value, long least, long most, int *ret)
+/* False: the value is out of range. */
+static bool decode_arg(const struct arg *arg, const char *value, struct dpt_rank_start *start)
 {
-    char *end;
-    errno = 0;
-    long number = strtol(value, &end, 10);
-    if (errno != 0 || end == value || *end != '\0' || number < least || number > most)
-        return false;
-    *ret = (int)number;
-    return true;
-}
-
-static bool parse_u64(const char *value, uint64_t *ret)
-{
-    char *end;
-    errno = 0;
-    unsigned long long number = strtoull(value, &end, 10);
-    if (errno != 0 || end == value || *end != '\0' || *value == '-')
-        return false;
-    *ret = number;
-    return true;
-}
-
-static bool parse_number(const char *value, int64_t *ret)
-{
-    uint64_t number;
-    if (!parse_u64(value, &number) || number == 0 || number > INT64_MAX)
-        return false;
-    *ret = (int64_t)number;
-    return true;
-}
-
-/* Takes one key=value; false when the key is unknown or the value out of range. */
-static bool decode_arg(const char *key, size_t key_bytes, const char *value,
-                       struct dpt_rank_start *start)
-{
-#define IS(name) (key_bytes == sizeof(name) - 1 && memcmp(key, (name), key_bytes) == 0)
-    if (IS("node"))
-        return parse_text(value, start->node, sizeof start->node);
-    if (IS("incarnation"))
-        return parse_u64(value, &start->incarnation);
-    if (IS("local_rank"))
-        return parse_int(value, 0, INT_MAX, &start->local_rank);
-    if (IS("ranks"))
-        return parse_int(value, 1, INT_MAX, &start->ranks);
-    if (IS("spawn"))
-        return parse_int(value, 1, INT_MAX, &start->spawn);
-    if (IS("threads"))
-        return parse_int(value, 0, INT_MAX, &start->threads);
-    if (IS("agent"))
-        return parse_int(value, 1, INT_MAX, &start->agent);
-    if (IS("address"))
-        return parse_text(value, start->address, sizeof start->address);
-    if (IS("log_level"))
-        return parse_int(value, 0, DPT_LOG_LEVEL_COUNT - 1, &start->log_level);
-    if (IS("data"))
-        return parse_text(value, start->data, sizeof start->data);
-    if (IS("data_stamp"))
-        return parse_text(value, start->data_stamp, sizeof start->data_stamp);
-    if (IS("val"))
-        return parse_text(value, start->val, sizeof start->val);
-    if (IS("val_stamp"))
-        return parse_text(value, start->val_stamp, sizeof start->val_stamp);
-    if (IS("allow") && start->n_allow < DPT_RANK_ALLOW_MAX)
-        return parse_text(value, start->allow[start->n_allow++], sizeof start->allow[0]);
-    if (IS("claim_number"))
-        return parse_number(value, &start->claim_number);
-    if (IS("claim_token"))
-        return parse_text(value, start->claim_token, sizeof start->claim_token);
-    if (IS("allow_fresh"))
-        return start->allow_fresh = strcmp(value, "1") == 0;
+    void *field = (char *)start + arg->offset;
+    int64_t number;
+    switch (arg->kind) {
+    case ARG_TEXT:
+        return decode_text(value, field, arg->bytes);
+    case ARG_INT:
+        if (dpt_parse_i64(value, arg->min, INT_MAX, &number, NULL) != DPT_OK)
+            return false;
+        *(int *)field = (int)number;
+        return true;
+    case ARG_U64:
+        return dpt_parse_u64(value, UINT64_MAX, field, NULL) == DPT_OK;
+    case ARG_NUMBER:
+        return dpt_parse_i64(value, 1, INT64_MAX, field, NULL) == DPT_OK;
+    case ARG_FLAG:
+        return *(bool *)field = strcmp(value, "1") == 0;
+    case ARG_ALLOW:
+        return start->n_allow < DPT_RANK_ALLOW_MAX &&
+               decode_text(value, start->allow[start->n_allow++], sizeof start->allow[0]);
+    }
     return false;
-#undef IS
+}
+
+static bool decode_key_value(const char *text, struct dpt_rank_start *start)
+{
+    const size_t key_bytes = strcspn(text, "=");
+    for (int i = 0; i < TABLE_COUNT && text[key_bytes] != '\0'; i++)
+        if (strlen(table[i].key) == key_bytes && memcmp(table[i].key, text, key_bytes) == 0)
+            return decode_arg(&table[i], text + key_bytes + 1, start);
+    return false;
 }
 
 enum dpt_status dpt_rank_start_decode(int argc, char *const *argv, struct dpt_rank_start *ret,
@@ -155,14 +150,12 @@ enum dpt_status dpt_rank_start_decode(int argc, char *const *argv, struct dpt_ra
     struct dpt_rank_start start = {.local_rank = -1, .threads = -1};
     if (argc < 2 || strcmp(argv[1], "--rank") != 0)
         return dpt_fail(err, DPT_EINVAL, "rank process without --rank");
-    for (int i = 2; i < argc; i++) {
-        const char *equals = strchr(argv[i], '=');
-        if (equals == NULL || !decode_arg(argv[i], (size_t)(equals - argv[i]), equals + 1, &start))
+    for (int i = 2; i < argc; i++)
+        if (!decode_key_value(argv[i], &start))
             return dpt_fail(err, DPT_EINVAL, "rank process: bad argument '%s'", argv[i]);
-    }
     if (start.node[0] == '\0' || start.address[0] == '\0' || start.spawn == 0 ||
         start.threads < 0 || start.agent == 0 || start.local_rank < 0 ||
-        start.local_rank >= start.ranks ||
+        start.local_rank >= start.ranks || start.log_level >= DPT_LOG_LEVEL_COUNT ||
         (start.data[0] == '\0') != (start.data_stamp[0] == '\0') ||
         (start.val[0] == '\0') != (start.val_stamp[0] == '\0') ||
         (start.claim_number == 0) != (start.claim_token[0] == '\0'))
@@ -174,7 +167,7 @@ enum dpt_status dpt_rank_start_decode(int argc, char *const *argv, struct dpt_ra
 
 enum dpt_status dpt_rank_start_enter(const struct dpt_rank_start *start, struct dpt_err *err)
 {
-    /* The order matters: a death between the two is seen by the check. */
+    /* In this order: the check notices an agent that dies between the two calls. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
         return dpt_fail_errno(err, errno, "rank process: PR_SET_PDEATHSIG");
     if (getppid() != start->agent)
@@ -218,6 +211,8 @@ enum dpt_status dpt_rank_start_config(int config_fd, struct dpt_config *ret, str
     return status;
 }
 
+/* ---- frames ---- */
+
 enum dpt_status dpt_rank_link_pair(int ret_fds[2], struct dpt_err *err)
 {
     int fds[2];
@@ -251,7 +246,8 @@ enum dpt_status dpt_rank_link_send(int fd, const void *frame, size_t bytes, stru
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)
         return DPT_INPROGRESS;
     if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN)
-        return dpt_fail(err, DPT_EPEER, "the other end between agent and rank is gone");
+        return dpt_fail(err, DPT_EPEER,
+                        "the other end of the link between agent and rank has ended");
     return dpt_fail_errno(err, errno, "send between agent and rank");
 }
 
@@ -266,25 +262,102 @@ enum dpt_status dpt_rank_link_recv(int fd, int timeout_ms, void *buf, size_t *re
         if (n <= 0)
             return DPT_INPROGRESS;
     }
-    /* An end of file and an empty frame both read as 0 bytes; nobody sends empty frames, so 0 is
-       the end. MSG_TRUNC makes the return value the frame's true length. */
+    /* 0 bytes are the end of file, since no side sends an empty frame. With MSG_TRUNC the return
+       value is the frame's true length. */
     ssize_t got = recv(fd, buf, DPT_RANK_FRAME_BYTES_MAX, MSG_DONTWAIT | MSG_TRUNC);
-    /* An end that closes with frames unread resets the other. The kernel reports that once, ahead
-     * of the frames that the closed end had sent, which are still there: its last words. */
+    /* An end that closes with unread frames resets the connection. The kernel reports the reset
+     * once, before the frames that the closed end had sent. These still arrive. */
     if (got < 0 && errno == ECONNRESET)
         got = recv(fd, buf, DPT_RANK_FRAME_BYTES_MAX, MSG_DONTWAIT | MSG_TRUNC);
     if (got < 0) {
         if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
             return DPT_INPROGRESS;
         if (errno == ECONNRESET)
-            return dpt_fail(err, DPT_EPEER, "the other end between agent and rank is gone");
+            return dpt_fail(err, DPT_EPEER,
+                            "the other end of the link between agent and rank has ended");
         return dpt_fail_errno(err, errno, "receive between agent and rank");
     }
     if (got == 0)
-        return dpt_fail(err, DPT_EPEER, "the other end between agent and rank is gone");
+        return dpt_fail(err, DPT_EPEER,
+                        "the other end of the link between agent and rank has ended");
     if (got > DPT_RANK_FRAME_BYTES_MAX)
         return dpt_fail(err, DPT_EPROTO, "frame of %zd bytes between agent and rank (at most %d)",
                         got, DPT_RANK_FRAME_BYTES_MAX);
     *ret_bytes = (size_t)got;
     return DPT_OK;
+}
+
+/* ---- the rank's report ---- */
+
+/* Strings, lists and bytes of `report` are its own arrays. */
+static void point_into_itself(struct dpt_report *report, size_t outcome_bytes)
+{
+    Dpt__RankState *state = &report->state;
+    report->message.state = state;
+    report->message.steps = report->step_list;
+    state->shm_addr = report->shm_addr;
+    state->tcp_addr = report->tcp_addr;
+    state->text = report->text;
+    state->weights_hash = report->weights_hash;
+    state->shards = report->shard_list;
+    state->outcome = (ProtobufCBinaryData){outcome_bytes, report->outcome};
+}
+
+void dpt_report_init(struct dpt_report *report)
+{
+    dpt__rank_to_agent__init(&report->message);
+    dpt__rank_state__init(&report->state);
+    dpt__run_summary__init(&report->summary);
+    for (int i = 0; i < DPT_PROTO_SHARDS_MAX; i++)
+        report->shard_list[i] = &report->shards[i];
+    for (int i = 0; i < DPT_PROTO_STEPS_MAX; i++)
+        report->step_list[i] = &report->steps[i];
+    Dpt__RankState *state = &report->state;
+    state->step_applied = state->outcome_step = state->checkpoint_step = state->grant_step = -1;
+    state->suspect = state->plan_rank = -1;
+    report->shm_addr[0] = report->tcp_addr[0] = report->text[0] = report->weights_hash[0] = '\0';
+    point_into_itself(report, 0);
+}
+
+/* The fields of an unknown, newer version are the sender's memory. */
+static void drop_unknown_fields(ProtobufCMessage *message)
+{
+    message->n_unknown_fields = 0;
+    message->unknown_fields = NULL;
+}
+
+void dpt_report_copy(struct dpt_report *report, const Dpt__RankToAgent *from)
+{
+    const Dpt__RankState *state = from->state;
+    const size_t n_steps = from->n_steps > 0 ? from->n_steps : report->message.n_steps;
+    const size_t outcome_bytes =
+        state->phase == DPT__RANK_PHASE__RANK_QUIESCED ? state->outcome.len : 0;
+    DPT_ASSERT(n_steps <= DPT_PROTO_STEPS_MAX && state->n_shards <= DPT_PROTO_SHARDS_MAX &&
+               outcome_bytes <= sizeof report->outcome);
+    for (size_t i = 0; i < from->n_steps; i++) {
+        report->steps[i] = *from->steps[i];
+        drop_unknown_fields(&report->steps[i].base);
+    }
+    for (size_t i = 0; i < state->n_shards; i++) {
+        report->shards[i] = *state->shards[i];
+        drop_unknown_fields(&report->shards[i].base);
+    }
+    if (outcome_bytes > 0)
+        memcpy(report->outcome, state->outcome.data, outcome_bytes);
+    (void)snprintf(report->shm_addr, sizeof report->shm_addr, "%s", state->shm_addr);
+    (void)snprintf(report->tcp_addr, sizeof report->tcp_addr, "%s", state->tcp_addr);
+    (void)snprintf(report->text, sizeof report->text, "%s", state->text);
+    (void)snprintf(report->weights_hash, sizeof report->weights_hash, "%s", state->weights_hash);
+    report->state = *state;
+    drop_unknown_fields(&report->state.base);
+    report->message = *from;
+    drop_unknown_fields(&report->message.base);
+    report->message.n_steps = n_steps;
+    if (from->summary != NULL) {
+        report->summary = *from->summary;
+        drop_unknown_fields(&report->summary.base);
+        report->summary.weights_hash = report->weights_hash;
+        report->message.summary = &report->summary;
+    }
+    point_into_itself(report, outcome_bytes);
 }

@@ -1,4 +1,4 @@
-/* The places of a node's rank processes. */
+/* The slots of a node's rank processes. */
 #include "worker/agent/ranks.h"
 
 #include "base/clock.h"
@@ -54,9 +54,8 @@ void dpt_ranks_spawn(struct dpt_ranks *ranks, const struct dpt_spawn_options *op
     DPT_ASSERT(slot->process.pid == 0 && !slot->exit_pending);
     uint32_t spawn = (uint32_t)options->start->spawn;
     struct dpt_err err;
-    if (slot->process.output_fd >= 0)
-        close(
-            slot->process.output_fd); /* of the one before, if something still held its other end */
+    if (slot->process.output_fd >= 0) /* of the process before, if another one still has its end */
+        close(slot->process.output_fd);
     slot->process.output_fd = -1;
     slot->log.last_error[0] = '\0';
     slot->eof_ms = 0;
@@ -87,8 +86,8 @@ void dpt_ranks_send(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn
         dpt_message_encode(&message->base, ranks->frame, DPT_RANK_FRAME_BYTES_MAX, &bytes, &err);
     if (status == DPT_OK)
         status = dpt_rank_link_send(slot->process.link_fd, ranks->frame, bytes, &err);
-    /* A full queue (INPROGRESS): the next heartbeat says it again. Its death is noticed where
-     * frames are received. */
+    /* A full queue (INPROGRESS): the next heartbeat repeats it. take_frame notices an ended peer.
+     */
     if (status != DPT_OK && status != DPT_INPROGRESS && status != DPT_EPEER)
         dpt_log(DPT_LOG_ERROR, "message to local rank %u dropped: %s", (unsigned)local_rank,
                 err.text);
@@ -100,10 +99,10 @@ static void close_link(struct dpt_rank_slot *slot)
     slot->process.link_fd = -1;
 }
 
-/* A frame of the rank as an event. A malformed one is a broken rank: its link is closed, which ends
- * it. The end of the link is only noted. */
+/* The next frame of a rank as an event. After a malformed frame the link is closed, which ends the
+ * rank. The end of the link is noted here and becomes an event by take_eof. */
 static bool take_frame(struct dpt_ranks *ranks, struct dpt_rank_slot *slot,
-                       struct dpt_rank_event *ret)
+                       struct dpt_agent_event *ret)
 {
     if (slot->process.link_fd < 0)
         return false;
@@ -114,9 +113,10 @@ static bool take_frame(struct dpt_ranks *ranks, struct dpt_rank_slot *slot,
     if (status == DPT_INPROGRESS)
         return false;
     if (status == DPT_OK)
-        status = dpt_message_decode_rank_to_agent(ranks->frame, bytes, &ret->message, &err);
+        status = dpt_message_decode_rank_to_agent(ranks->frame, bytes, &ranks->message, &err);
     if (status == DPT_OK) {
-        ret->kind = DPT_RANK_EVENT_MESSAGE;
+        ret->kind = DPT_AGENT_EVENT_RANK_MESSAGE;
+        ret->rank_message = ranks->message;
         return true;
     }
     if (status != DPT_EPEER)
@@ -127,13 +127,13 @@ static bool take_frame(struct dpt_ranks *ranks, struct dpt_rank_slot *slot,
     return false;
 }
 
-/* The link's end, when the process has not followed it soon. */
-static bool take_eof(struct dpt_rank_slot *slot, struct dpt_rank_event *ret)
+/* The end of the link, if the process has not ended soon after it. */
+static bool take_eof(struct dpt_rank_slot *slot, struct dpt_agent_event *ret)
 {
     if (slot->eof_ms == 0 || dpt_now_ms() - slot->eof_ms < DPT_RANK_EOF_MS)
         return false;
     slot->eof_ms = 0;
-    ret->kind = DPT_RANK_EVENT_EOF;
+    ret->kind = DPT_AGENT_EVENT_RANK_EOF;
     ret->step = dpt_rank_step(&slot->process);
     return true;
 }
@@ -147,8 +147,8 @@ static void take_output(struct dpt_rank_slot *slot, bool may_write)
     }
 }
 
-/* What it said of its end: its last error. A message takes no control characters. */
-static void say_end(struct dpt_rank_slot *slot)
+/* The last error of the process tells its end. A message has no control characters. */
+static void keep_last_error(struct dpt_rank_slot *slot)
 {
     memcpy(slot->text, slot->log.last_error, sizeof slot->log.last_error);
     for (char *at = slot->text; *at != '\0'; at++)
@@ -156,8 +156,8 @@ static void say_end(struct dpt_rank_slot *slot)
             *at = ' ';
 }
 
-/* Reaps an ended process with all it left behind. */
-static void take_end(struct dpt_ranks *ranks, struct dpt_rank_slot *slot, bool may_write)
+/* Reaps an ended process and kills the processes that it left behind. */
+static void reap_process(struct dpt_ranks *ranks, struct dpt_rank_slot *slot, bool may_write)
 {
     if (!dpt_rank_reap(&slot->process, &slot->exit_code))
         return;
@@ -170,25 +170,27 @@ static void take_end(struct dpt_ranks *ranks, struct dpt_rank_slot *slot, bool m
     if (orphans > 0)
         dpt_log(DPT_LOG_WARN, "killed %d process(es) that a rank had left behind", orphans);
     take_output(slot, may_write);
-    say_end(slot);
+    keep_last_error(slot);
     slot->exit_pending = true;
 }
 
-bool dpt_ranks_next(struct dpt_ranks *ranks, int i, bool may_write, struct dpt_rank_event *ret)
+bool dpt_ranks_next(struct dpt_ranks *ranks, int i, bool may_write, struct dpt_agent_event *ret)
 {
     struct dpt_rank_slot *slot = &ranks->slots[i];
-    *ret = (struct dpt_rank_event){.local_rank = (uint32_t)i, .spawn = slot->spawn};
-    bool ended = dpt_rank_ended(&slot->process); /* before its frames: then these are its last */
+    dpt_message_free_rank_to_agent(&ranks->message);
+    *ret = (struct dpt_agent_event){.local_rank = (uint32_t)i, .spawn = slot->spawn};
+    /* Asked before its frames are read: of a process that has ended these are all. */
+    const bool ended = dpt_rank_ended(&slot->process);
     take_output(slot, may_write);
     if (take_frame(ranks, slot, ret))
         return true;
     if (ended)
-        take_end(ranks, slot, may_write);
+        reap_process(ranks, slot, may_write);
     if (!slot->exit_pending)
         return take_eof(slot, ret);
     slot->exit_pending = false;
     slot->eof_ms = 0;
-    ret->kind = DPT_RANK_EVENT_EXITED;
+    ret->kind = DPT_AGENT_EVENT_RANK_EXITED;
     ret->exit_code = slot->exit_code;
     ret->is_final = slot->exit_final;
     ret->step = dpt_rank_step(&slot->process);
@@ -250,7 +252,8 @@ void dpt_ranks_fini(struct dpt_ranks *ranks, bool may_write, int wait_ms)
         if (slot->process.pid > 0)
             (void)poll(&item, 1, left_ms > 0 ? (int)left_ms : 0);
         if (slot->process.pid > 0 && !dpt_rank_reap(&slot->process, &slot->exit_code))
-            dpt_log(DPT_LOG_ERROR, "local rank %d (pid %d) does not die; the kernel holds it", i,
+            dpt_log(DPT_LOG_ERROR,
+                    "local rank %d (pid %d) is killed and has not ended: it hangs in the kernel", i,
                     (int)slot->process.pid);
         take_output(slot, may_write);
         dpt_rank_log_fini(&slot->log, may_write);
@@ -258,6 +261,7 @@ void dpt_ranks_fini(struct dpt_ranks *ranks, bool may_write, int wait_ms)
     }
     if (ranks->n > 0)
         (void)dpt_orphans_kill(NULL, 0);
+    dpt_message_free_rank_to_agent(&ranks->message);
     free(ranks->frame);
     *ranks = (struct dpt_ranks){0};
 }

@@ -1,6 +1,4 @@
-/* The rank processes of a node, one place for each local rank: processes, their logs, frames from
- * and to them. Between the loop (loop.c), which asks what happened, and spawn.h, which knows
- * processes. */
+/* The rank processes of a node, one slot for each local rank: their processes, logs and frames. */
 #ifndef DPT_WORKER_AGENT_RANKS_H
 #define DPT_WORKER_AGENT_RANKS_H
 
@@ -18,45 +16,30 @@
 enum {
     DPT_RANK_TEXT_BYTES = DPT_RANK_LOG_ERROR_BYTES + 64,
     DPT_RANK_FDS_MAX = 3,
-    DPT_RANK_EOF_MS = 50 /* a process that ends closes its socket a little before it can be reaped,
-                            and how it ended says more than that it closed a socket */
+    DPT_RANK_EOF_MS = 50 /* from the end of the link to its event: a process that ends closes the
+                            link before it can be reaped, and its exit status tells more */
 };
 
 /* One local rank. */
 struct dpt_rank_slot {
     struct dpt_rank_process process;
     struct dpt_rank_log log;
-    uint32_t spawn;    /* of the process there is, or was last; 0: none yet */
-    int64_t eof_ms;    /* when its link was seen to end; 0: it has not, or that is told */
-    bool exit_pending; /* it ended (or could not be started) and nobody has been told */
-    bool exit_final;   /* and no other can be started: the agent itself lacks what it takes */
+    uint32_t spawn;    /* of the newest process; 0: none yet */
+    int64_t eof_ms;    /* time of the link's end; 0: no end, or its event was returned */
+    bool exit_pending; /* the process ended or was not started, and no event has told it */
+    bool exit_final;   /* and no other can be started: the agent has no descriptor left */
     int exit_code;
-    char text[DPT_RANK_TEXT_BYTES]; /* its last error, or why it could not be started */
+    char text[DPT_RANK_TEXT_BYTES]; /* its last error, or why it was not started */
 };
 
 struct dpt_ranks {
     struct dpt_rank_slot slots[DPT_PROTO_RANKS_MAX];
     int n;
-    uint8_t *frame; /* DPT_RANK_FRAME_BYTES_MAX */
+    uint8_t *frame;            /* DPT_RANK_FRAME_BYTES_MAX */
+    Dpt__RankToAgent *message; /* of the newest event; NULL: none */
 };
 
-enum dpt_rank_event_kind {
-    DPT_RANK_EVENT_MESSAGE, /* message: owned by the receiver */
-    DPT_RANK_EVENT_EOF,     /* its socket closed */
-    DPT_RANK_EVENT_EXITED   /* exit_code, is_final, text (NULL: none; valid until the next call) */
-};
-
-struct dpt_rank_event {
-    enum dpt_rank_event_kind kind;
-    uint32_t local_rank, spawn;
-    Dpt__RankToAgent *message;
-    int exit_code;
-    bool is_final;
-    int64_t step; /* EOF, EXITED: the newest that the process has kept; 0: none */
-    const char *text;
-};
-
-/* Places for n ranks that log into log_dir/node-ID. */
+/* Slots for n ranks that log into log_dir/node-ID. */
 DPT_MUST_USE enum dpt_status dpt_ranks_init(struct dpt_ranks *ranks, int n, const char *log_dir,
                                             const char *node, struct dpt_err *err);
 
@@ -78,10 +61,11 @@ void dpt_ranks_kill(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn
 void dpt_ranks_send(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn,
                     const Dpt__AgentToRank *message);
 
-/* The next thing that happened to local rank i: false when nothing has. Never blocks. Files its
- * output on the way. */
+/* The next RANK_MESSAGE, RANK_EOF or RANK_EXITED event of local rank i; false: none. Never blocks.
+ * `message` and `text` of the event are valid until the next call. Reads the output of the process
+ * into its log, which is written if may_write. */
 DPT_MUST_USE bool dpt_ranks_next(struct dpt_ranks *ranks, int i, bool may_write,
-                                 struct dpt_rank_event *ret);
+                                 struct dpt_agent_event *ret);
 
 /* The newest step that the process of local rank i has kept; 0: none, or there is no process. */
 int64_t dpt_ranks_step(const struct dpt_ranks *ranks, int i);

@@ -1,0 +1,244 @@
+/* The end of this node. Before it the ranks save what no other node saves: a rescue, which needs no
+ * grant (docs/checkpoints.md). */
+#include "worker/agent/core_end.h"
+
+#include "worker/agent/core_rank.h"
+#include "worker/agent/core_steps.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Bytes by which an error is recognised: the server shortens a long text. */
+enum { ERROR_KNOWN_BYTES = 256 };
+
+/* ---- steps that are lost with this node ---- */
+
+/* No other node saves or takes over the state here, as far as this node knows: no generation runs,
+ * the server is silent or has not answered since this process was suspended, the drain is over or
+ * cut short (`at_once`), or the run has failed. */
+static bool is_left_alone(const struct dpt_agent *agent, bool failed, bool at_once)
+{
+    if (agent->server.phase == DPT__SERVER_PHASE__SERVER_RELEASED)
+        return agent->end.last_holder || agent->lease.fenced;
+    return dpt_agent_is_waiting(agent) || dpt_agent_lacks_server(agent) || agent->lease.fenced ||
+           failed || at_once;
+}
+
+/* Nodes that leave together, or at the end of a failed run, each save what they hold. */
+static bool others_may_have(const struct dpt_agent *agent)
+{
+    return agent->server.n_nodes > 1 && (!agent->end.last_holder || agent->end.rescuing);
+}
+
+/* The closing line of this node contains its first error. */
+static bool ends_by_first_error(const struct dpt_agent *agent)
+{
+    char known[ERROR_KNOWN_BYTES];
+    dpt_agent_copy_text(known, sizeof known, agent->errors.first);
+    return strstr(agent->end.text, known) != NULL;
+}
+
+/* Returns how many steps are lost that a checkpoint should have. */
+static int64_t log_unsaved(struct dpt_agent *agent, bool failed, bool at_once)
+{
+    const struct agent_end *end = &agent->end;
+    const int64_t saved = dpt_agent_saved_step(agent), gone = dpt_agent_gone_step(agent);
+    const int64_t held = end->rescuing ? end->rescue_step : dpt_agent_step_of(agent);
+    const bool died = !end->rescuing && gone > held;
+    const int64_t step = died ? gone : held;
+    const bool has_folder = agent->node.checkpoint_dir_id[0] != '\0';
+    if (step <= saved || end->done || end->unsaved_told || !is_left_alone(agent, failed, at_once))
+        return 0;
+    if (died && !end->last_holder &&
+        (agent->server.phase == DPT__SERVER_PHASE__SERVER_EXPELLED ||
+         agent->server.phase == DPT__SERVER_PHASE__SERVER_RELEASED))
+        return 0; /* other nodes have the steps, or log their loss */
+    if (died && !agent->gone.is_logged && agent->errors.first[0] != '\0' &&
+        !ends_by_first_error(agent))
+        dpt_agent_log(agent, DPT_LOG_WARN, "%s", agent->errors.first);
+    if (died && dpt_agent_gone_is_elsewhere(agent)) {
+        dpt_agent_log(agent, DPT_LOG_WARN,
+                      "the last %lld steps (after step %lld, up to %lld) died with rank processes "
+                      "here; no checkpoint has them, but other nodes had the same",
+                      (long long)(step - saved), (long long)saved, (long long)step);
+        return 0;
+    }
+    dpt_agent_log(
+        agent, DPT_LOG_WARN, "NOT SAVED: the last %lld steps (after step %lld, up to %lld) %s%s%s",
+        (long long)(step - saved), (long long)saved, (long long)step,
+        died ? "died with rank processes here" : "are in memory only and go with this node",
+        others_may_have(agent) ? " unless another node has them" : "",
+        failed || !has_folder ? "" : "; the run will compute them again");
+    return has_folder ? step - saved : 0;
+}
+
+/* ---- the end ---- */
+
+static void begin_end(struct dpt_agent *agent, int code, bool at_once, const char *fmt, va_list ap)
+{
+    struct agent_end *end = &agent->end;
+    if (agent->stage >= STAGE_ENDING)
+        return;
+    (void)vsnprintf(end->text, sizeof end->text, fmt, ap);
+    end->code = code;
+    const int64_t lost = log_unsaved(agent, agent->errors.fatal || code == DPT_EXIT_FAILED,
+                                     at_once && (end->leaving || code == DPT_EXIT_EXPELLED));
+    if (lost > 0 && code == DPT_EXIT_DONE) {
+        end->code = DPT_EXIT_EXPELLED;
+        (void)snprintf(end->text, sizeof end->text,
+                       "left the run, but its last %lld steps are not saved", (long long)lost);
+    }
+    end->goodbye = end->leaving && agent->stage == STAGE_JOINED;
+    agent->out.server_due = agent->out.server_due || end->goodbye;
+    agent->stage = STAGE_ENDING;
+    end->kill_sent = false;
+    end->drain_by_ms = INT64_MAX;
+    end->kill_at_ms = at_once ? agent->now_ms : agent->now_ms + agent->timing.exit_ms;
+    if (at_once)
+        dpt_agent_kill_ranks(agent);
+    /* A process that hangs in the kernel does not keep the agent. */
+    end->give_up_ms = end->kill_at_ms + agent->timing.exit_ms;
+    dpt_agent_tell_ranks(agent);
+}
+
+void dpt_agent_end(struct dpt_agent *agent, int code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    begin_end(agent, code, false, fmt, ap);
+    va_end(ap);
+}
+
+void dpt_agent_end_at_once(struct dpt_agent *agent, int code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    begin_end(agent, code, true, fmt, ap);
+    va_end(ap);
+}
+
+void dpt_agent_end_done(struct dpt_agent *agent)
+{
+    dpt_agent_end(agent, DPT_EXIT_DONE, "%s", "");
+}
+
+void dpt_agent_finish(struct dpt_agent *agent)
+{
+    struct agent_end *end = &agent->end;
+    agent->stage = STAGE_ENDED;
+    dpt_agent_act(agent, &(struct dpt_agent_action){.kind = DPT_AGENT_ACTION_EXIT,
+                                                    .exit_code = end->code,
+                                                    .text = end->text,
+                                                    .spec = end->has_spec ? &end->spec : NULL});
+}
+
+/* ---- a rescue before it ---- */
+
+static bool can_rescue(const struct dpt_agent *agent)
+{
+    return dpt_agent_holds_unsaved(agent) && agent->node.checkpoint_dir_id[0] != '\0';
+}
+
+/* Also a second time, when a rank has completed the step that it was in. */
+static void begin_rescue(struct dpt_agent *agent)
+{
+    struct agent_end *end = &agent->end;
+    const bool again = end->rescuing;
+    const char *why = "no server answers";
+    if (end->last_holder)
+        why = "the nodes that leave have not saved";
+    else if (end->rescue_code != 0 && !dpt_agent_lacks_server(agent))
+        why = "the run ends without a checkpoint";
+    end->rescuing = true;
+    end->rescue_step = dpt_agent_step_of(agent);
+    dpt_agent_tell_ranks(agent);
+    if (!again)
+        dpt_agent_log(agent, DPT_LOG_WARN, "%s: the ranks write step %lld as a rescue, within %g s",
+                      why, (long long)end->rescue_step,
+                      (double)(end->drain_by_ms - agent->now_ms) / 1000);
+}
+
+void dpt_agent_end_saved(struct dpt_agent *agent, int code, const char *text)
+{
+    struct agent_end *end = &agent->end;
+    const int64_t step = dpt_agent_step_of(agent);
+    bool holds = false;
+    for (uint32_t i = 0; i < agent->n_ranks; i++)
+        holds = holds || dpt_agent_holds_step(&agent->ranks[i], step);
+    if (agent->stage != STAGE_JOINED || end->rescuing || !holds || !can_rescue(agent)) {
+        dpt_agent_end(agent, code, "%s", text);
+        return;
+    }
+    end->rescue_code = code;
+    dpt_agent_copy_text(end->rescue_text, sizeof end->rescue_text, text);
+    if (!end->leaving) /* else its time runs already */
+        end->drain_by_ms = agent->now_ms + agent->timing.drain_ms;
+    end->leaving = true;
+    begin_rescue(agent);
+}
+
+/* Ranks here make steps: nodes that are told to leave at about the same time so stop at one step. A
+ * rank that saves is busy. */
+static bool steps_go_on(const struct dpt_agent *agent)
+{
+    for (uint32_t i = 0; i < agent->n_ranks; i++)
+        if (dpt_agent_makes_steps(&agent->ranks[i]) && !agent->ranks[i].report.state.busy)
+            return true;
+    return false;
+}
+
+static void begin_rescue_if_due(struct dpt_agent *agent)
+{
+    const int64_t drain_ms = agent->timing.drain_ms;
+    const int64_t stop_by_ms = agent->end.drain_by_ms - drain_ms + drain_ms / 4;
+    if (!dpt_agent_lacks_server(agent) || (steps_go_on(agent) && agent->now_ms < stop_by_ms))
+        return;
+    if (can_rescue(agent))
+        begin_rescue(agent);
+    else
+        dpt_agent_end_done(agent);
+}
+
+/* A rank here still writes, or waits for the parts of other nodes. */
+static bool rescue_goes_on(const struct dpt_agent *agent, const char **ret_why)
+{
+    *ret_why = "the rank processes that held them have died";
+    for (uint32_t i = 0; i < agent->n_ranks; i++) {
+        if (!dpt_agent_is_rescuer(agent, i))
+            continue;
+        if (!agent->ranks[i].report.state.rescue_failed)
+            return true;
+        *ret_why = agent->ranks[i].report.text;
+    }
+    return false;
+}
+
+void dpt_agent_check_rescue(struct dpt_agent *agent)
+{
+    const struct agent_end *end = &agent->end;
+    const char *why = "";
+    if (agent->stage != STAGE_JOINED || !end->leaving)
+        return;
+    if (!end->rescuing) {
+        begin_rescue_if_due(agent);
+        return;
+    }
+    if (dpt_agent_step_of(agent) > end->rescue_step)
+        begin_rescue(agent);
+    const bool saved = dpt_agent_saved_step(agent) >= end->rescue_step;
+    if (!saved && rescue_goes_on(agent, &why))
+        return;
+    if (saved)
+        dpt_agent_log(agent, DPT_LOG_WARN,
+                      "step %lld is saved: the run goes on from there when it is started again",
+                      (long long)end->rescue_step);
+    if (end->rescue_code != 0)
+        dpt_agent_end(agent, end->rescue_code, "%s", end->rescue_text);
+    else if (agent->errors.fatal)
+        dpt_agent_end(agent, agent->errors.fatal_code, "%s", agent->errors.first);
+    else if (saved || end->last_holder) /* log_unsaved makes another code of it if need be */
+        dpt_agent_end_done(agent);
+    else
+        dpt_agent_end(agent, DPT_EXIT_EXPELLED, "left without a server: %.400s", why);
+}

@@ -1,0 +1,128 @@
+/* The messages of this node to its ranks and to the server. */
+#include "worker/agent/core_message.h"
+
+#include "worker/agent/core_steps.h"
+
+/* ---- to a rank ---- */
+
+static Dpt__RankCommand command_for(const struct dpt_agent *agent, uint32_t local_rank)
+{
+    const struct agent_rank *rank = &agent->ranks[local_rank];
+    if (agent->stage == STAGE_ENDING)
+        return DPT__RANK_COMMAND__COMMAND_EXIT;
+    if (agent->end.rescuing)
+        return dpt_agent_is_rescuer(agent, local_rank) ? DPT__RANK_COMMAND__COMMAND_RESCUE
+                                                       : DPT__RANK_COMMAND__COMMAND_STANDBY;
+    if (rank->report.state.phase == DPT__RANK_PHASE__RANK_STARTING)
+        return DPT__RANK_COMMAND__COMMAND_STANDBY;
+    if (agent->gen.order == ORDER_PREPARE_SOFT)
+        return DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT;
+    if (agent->gen.order == ORDER_PREPARE)
+        return DPT__RANK_COMMAND__COMMAND_PREPARE;
+    if (agent->gen.order == ORDER_NONE || rank->plan_rank < 0)
+        return DPT__RANK_COMMAND__COMMAND_STANDBY;
+    return agent->gen.order == ORDER_PLAN ? DPT__RANK_COMMAND__COMMAND_PLAN
+                                          : DPT__RANK_COMMAND__COMMAND_GO;
+}
+
+void dpt_agent_send_to_rank(struct dpt_agent *agent, uint32_t local_rank)
+{
+    struct agent_rank *rank = &agent->ranks[local_rank];
+    const struct agent_generation *gen = &agent->gen;
+    struct agent_outputs *out = &agent->out;
+    Dpt__AgentToRank *message = &out->to_rank[local_rank];
+    dpt__agent_to_rank__init(message);
+    message->command = command_for(agent, local_rank);
+    message->generation = gen->number;
+    /* A rank that has carried the plan out needs it no more. */
+    if (message->command == DPT__RANK_COMMAND__COMMAND_PLAN ||
+        (message->command == DPT__RANK_COMMAND__COMMAND_GO &&
+         rank->report.state.generation != gen->number))
+        message->plan = gen->plan;
+    message->lease_until_ms = agent->lease.write_until_ms;
+    message->confirmed_ms = agent->lease.confirmed_ms;
+    message->grant_step = gen->grant_step;
+    message->leaving = agent->end.leaving;
+    message->prepare_ms = gen->prepare_ms;
+    message->plan_ms = gen->plan_ms;
+    if (message->command == DPT__RANK_COMMAND__COMMAND_RESCUE) /* time is left to report it */
+        message->rescue_by_ms = agent->end.drain_by_ms - agent->timing.exit_ms;
+    if (message->command == DPT__RANK_COMMAND__COMMAND_PREPARE &&
+        rank->asked_generation != gen->number) {
+        rank->asked_generation = gen->number;
+        rank->asked_ms = agent->now_ms;
+    }
+    rank->has_news = false;
+    out->sends[out->n_sends++] =
+        (struct dpt_agent_send){.local_rank = local_rank, .spawn = rank->spawn, .message = message};
+}
+
+/* ---- to the server ---- */
+
+static Dpt__RankState *rank_state_for_server(struct dpt_agent *agent, uint32_t local_rank)
+{
+    struct agent_rank *rank = &agent->ranks[local_rank];
+    Dpt__RankState *state = &rank->report.state;
+    state->local_rank = local_rank;
+    state->spawn = rank->spawn;
+    state->plan_rank = rank->plan_rank;
+    state->step_ms_median = rank->report.message.step_ms_median;
+    state->silent_ms = agent->now_ms - rank->report_ms;
+    if (rank->life != LIFE_UP)
+        state->phase = DPT__RANK_PHASE__RANK_DEAD;
+    return state;
+}
+
+/* What is known once there is a config. */
+static void add_configured_state(struct dpt_agent *agent, Dpt__AgentState *state)
+{
+    struct agent_node *node = &agent->node;
+    if (!agent->server.spec_known) {
+        state->spec = &node->spec;
+        if (agent->server.spec_counter == 0)
+            agent->server.spec_counter = state->counter;
+    }
+    state->fingerprint = node->fingerprint;
+    state->host = node->host;
+    state->host_name = node->host_name;
+    state->log_dir_id = node->log_dir_id;
+    state->checkpoint_dir_id = node->checkpoint_dir_id;
+    state->data_digest = node->data_digest;
+    state->secret = (ProtobufCBinaryData){sizeof node->secret, node->secret};
+    state->leaving = agent->end.leaving;
+    state->crashes = agent->errors.crashes;
+    state->fatal = agent->errors.fatal;
+    state->step_high = agent->step_high;
+    if (agent->errors.first[0] != '\0') {
+        state->first_error = agent->errors.first;
+        state->first_error_ms_ago = agent->now_ms - agent->errors.first_ms;
+    }
+    if (agent->gen.plan != NULL) {
+        state->plan_digest = agent->gen.plan->digest;
+        state->plan_world = agent->gen.plan->world_size;
+    }
+    state->ranks = agent->out.to_server_ranks;
+    for (uint32_t i = 0; i < agent->n_ranks && agent->ranks[i].spawn > 0; i++)
+        agent->out.to_server_ranks[state->n_ranks++] = rank_state_for_server(agent, i);
+}
+
+const Dpt__AgentState *dpt_agent_make_state(struct dpt_agent *agent)
+{
+    Dpt__AgentState *state = &agent->out.to_server;
+    Dpt__Stamp *stamp = &agent->out.stamp;
+    dpt__agent_state__init(state);
+    dpt__stamp__init(stamp);
+    stamp->epoch = agent->server.epoch;
+    stamp->run = agent->node.run;
+    stamp->generation = agent->gen.number;
+    stamp->node = agent->node.id;
+    stamp->incarnation = agent->node.incarnation;
+    state->version = DPT_PROTO_VERSION;
+    state->software = agent->node.software;
+    state->stamp = stamp;
+    state->counter = ++agent->server.counter;
+    agent->lease.sent_ms[state->counter % SENT_MAX] = agent->now_ms;
+    if (agent->node.configured)
+        add_configured_state(agent, state);
+    return state;
+}
