@@ -81,10 +81,16 @@ static void note(struct world *world, const Dpt__AgentState *said)
     world->spawn = rank->spawn;
 }
 
-static enum dpt_status world_send(void *self, const void *message, size_t bytes,
-                                  struct dpt_err *err)
+/* The client of this test, in the place of rendezvous/client: its struct is a world. */
+static struct world *world_of(const struct dpt_client *client)
 {
-    struct world *world = self;
+    return (struct world *)(uintptr_t)client;
+}
+
+enum dpt_status dpt_client_send(struct dpt_client *client, const void *message, size_t bytes,
+                                struct dpt_err *err)
+{
+    struct world *world = world_of(client);
     Dpt__AgentState *said = NULL;
     if (world->refuse_first) {
         world->refuse_first = false;
@@ -118,13 +124,14 @@ static void answer(struct world *world, const Dpt__ServerState *reply)
     push(world, buf, bytes);
 }
 
-static enum dpt_status world_next(void *self, struct dpt_transport_event *ret, struct dpt_err *err)
+enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_event *ret,
+                                struct dpt_err *err)
 {
-    struct world *world = self;
+    struct world *world = world_of(client);
     (void)err;
     if (!world->up_told) {
         world->up_told = true;
-        *ret = (struct dpt_transport_event){.kind = DPT_TRANSPORT_UP};
+        *ret = (struct dpt_client_event){.kind = DPT_CLIENT_UP};
         return DPT_OK;
     }
     eventfd_t ignored;
@@ -134,19 +141,19 @@ static enum dpt_status world_next(void *self, struct dpt_transport_event *ret, s
     size_t n = world->queue[0].n;
     memcpy(world->current, world->queue[0].bytes, n);
     memmove(&world->queue[0], &world->queue[1], --world->queued * sizeof world->queue[0]);
-    *ret = (struct dpt_transport_event){DPT_TRANSPORT_MESSAGE, world->current, n};
+    *ret = (struct dpt_client_event){DPT_CLIENT_MESSAGE, world->current, n};
     return DPT_OK;
 }
 
-static int world_fds(void *self, int ret_fds[DPT_TRANSPORT_FDS_MAX])
+void dpt_client_fds(const struct dpt_client *client, int ret_fds[DPT_CLIENT_FDS])
 {
-    ret_fds[0] = ((struct world *)self)->event_fd;
-    return 1;
+    ret_fds[0] = world_of(client)->event_fd;
+    ret_fds[1] = -1; /* poll passes over it */
 }
 
-static void world_tick(void *self, int64_t now_ms)
+void dpt_client_tick(struct dpt_client *client, int64_t now_ms)
 {
-    (void)self, (void)now_ms;
+    (void)client, (void)now_ms;
 }
 
 /* ---- scripts ---- */
@@ -320,18 +327,10 @@ static enum dpt_status world_configure(void *ctx, const Dpt__RunSpec *spec,
     return DPT_OK;
 }
 
-static void world_why(void *self, char ret[DPT_TRANSPORT_WHY_BYTES])
+void dpt_client_why(const struct dpt_client *client, char ret[DPT_CLIENT_WHY_BYTES])
 {
-    (void)self;
-    (void)snprintf(ret, DPT_TRANSPORT_WHY_BYTES, "nothing listens");
-}
-
-static enum dpt_status world_address(void *ctx, const struct dpt_node *node,
-                                     char ret[DPT_ADDRESS_BYTES], struct dpt_err *err)
-{
-    (void)ctx, (void)node, (void)err;
-    (void)snprintf(ret, DPT_ADDRESS_BYTES, "127.0.0.1");
-    return DPT_OK;
+    (void)client;
+    (void)snprintf(ret, DPT_CLIENT_WHY_BYTES, "nothing listens");
 }
 
 static void make_node(struct world *world)
@@ -370,25 +369,25 @@ static void set_up(struct world *world, script_fn script, const char *play)
 
 static struct dpt_loop_end run(struct world *world, bool with_node, const char *program)
 {
-    static const struct dpt_transport_ops ops = {world_send, world_next, world_fds, world_tick,
-                                                 world_why};
+    static struct dpt_worker_options worker;
+    worker = (struct dpt_worker_options){.names_run = world->needs_run, .log_level = DPT_LOG_INFO};
     struct dpt_err err;
     struct dpt_terminal *terminal;
     const struct dpt_terminal_options nowhere = {.out_fd = -1, .err_fd = -1};
     assert_int_equal(dpt_terminal_create(&nowhere, &terminal, &err), DPT_OK);
-    const struct dpt_loop_options options = {.agent = {.run = "test",
+    const struct dpt_loop_options options = {.worker = &worker,
+                                             .agent = {.run = "test",
                                                        .node = "a",
                                                        .software = "dpt test",
                                                        .incarnation = 5,
                                                        .timeout_ms = world->timeout_ms},
                                              .node = with_node ? &world->node : NULL,
-                                             .needs_run = world->needs_run,
-                                             .transport = {&ops, world},
-                                             .hooks = {world, world_configure, world_address},
+                                             .client = (struct dpt_client *)world,
+                                             .configure = world_configure,
+                                             .ctx = world,
                                              .program = program,
-                                             .log_level = DPT_LOG_INFO,
                                              .terminal = terminal,
-                                             .endpoint = "script:1",
+                                             .endpoint = "127.0.0.1:1",
                                              .source = "the test"};
     struct dpt_loop_end end;
     if (dpt_loop_run(&options, &end, &err) != DPT_OK)

@@ -50,7 +50,8 @@ static void set(const char *override)
 static struct dpt_node *make(enum dpt_node_source source, const char *yaml)
 {
     struct dpt_node *node;
-    if (dpt_node_create(&options, source, yaml, strlen(yaml), "test", &node, &err) != DPT_OK)
+    if (dpt_node_create(&options, &(struct dpt_node_text){source, yaml, strlen(yaml), "test"},
+                        &node, &err) != DPT_OK)
         fail_msg("%s", err.text);
     return node;
 }
@@ -92,7 +93,9 @@ static void test_cuda_is_refused(void **state)
     struct dpt_node *node = NULL;
     set("cluster.device=cuda");
     assert_int_not_equal(
-        dpt_node_create(&options, DPT_NODE_FROM_FILE, text, strlen(text), "test", &node, &err),
+        dpt_node_create(&options,
+                        &(struct dpt_node_text){DPT_NODE_FROM_FILE, text, strlen(text), "test"},
+                        &node, &err),
         DPT_OK);
     assert_null(node);
     assert_non_null(strstr(err.text, "CUDA"));
@@ -200,7 +203,9 @@ static void expect_error(const char *yaml, const char *said)
 {
     struct dpt_node *node = NULL;
     assert_int_not_equal(
-        dpt_node_create(&options, DPT_NODE_FROM_FILE, yaml, strlen(yaml), "test", &node, &err),
+        dpt_node_create(&options,
+                        &(struct dpt_node_text){DPT_NODE_FROM_FILE, yaml, strlen(yaml), "test"},
+                        &node, &err),
         DPT_OK);
     assert_null(node);
     if (strstr(err.text, said) == NULL)

@@ -151,13 +151,11 @@ static void test_too_many(void **state)
 static void expect_endpoint(const char *environment, const struct dpt_config *config,
                             const char *endpoint, const char *source, bool embed)
 {
-    const char *found, *from;
-    bool embedded;
-    assert_int_equal(
-        dpt_worker_endpoint(&options, environment, config, &found, &from, &embedded, &err), DPT_OK);
-    assert_string_equal(found, endpoint);
-    assert_string_equal(from, source);
-    assert_int_equal(embedded, embed);
+    struct dpt_worker_endpoint found;
+    assert_int_equal(dpt_worker_endpoint(&options, environment, config, &found, &err), DPT_OK);
+    assert_string_equal(found.endpoint, endpoint);
+    assert_string_equal(found.source, source);
+    assert_int_equal(found.embed, embed);
 }
 
 static void test_search_for_the_server(void **state)
@@ -175,11 +173,9 @@ static void test_search_for_the_server(void **state)
     config.cluster.nnodes_min = config.cluster.nnodes_max = 1;
     expect_endpoint(NULL, &config, "127.0.0.1:29500", "the default", true);
     expect_endpoint("env:2", &config, "env:2", "DPT_RDZV_ENDPOINT", false);
-    const char *found, *from;
-    bool embedded;
-    assert_int_equal(
-        dpt_worker_endpoint(&options, "host-without-port", &config, &found, &from, &embedded, &err),
-        DPT_ECONFIG);
+    struct dpt_worker_endpoint found;
+    assert_int_equal(dpt_worker_endpoint(&options, "host-without-port", &config, &found, &err),
+                     DPT_ECONFIG);
     assert_non_null(strstr(err.text, "DPT_RDZV_ENDPOINT 'host-without-port'"));
 }
 

@@ -217,7 +217,7 @@ static void summary_is_an_aligned_block(void **state)
                               "  peak memory      812 MiB a rank\n"
                               "  checkpoints      10 saved, the last of step 1000\n"
                               "  recoveries       2, 1 step lost\n"
-                              "  weights hash     0f3a\n");
+                              "  weights hash     0f3a");
     s.val_right = 5;
     s.val_samples = 16;
     dpt_text_summary(&s, text);
@@ -250,7 +250,7 @@ static void closing_line(void **state)
         {{"r", 60, 2, true, false}, "left the run as asked: run r, step 60, generation 2"},
         {{"r", 0, 1, true, false}, "left the run as asked: run r, step 0, generation 1"},
         {{"r", -1, 3, false, false},
-         "done: run r, generation 3: this node stood by as a spare and made no step"},
+         "done: run r, generation 3: this node was a spare and made no step"},
         {{"r", -1, 0, false, false}, "done: run r: it had ended before this node took part"},
         {{"r", -1, 3, true, false},
          "left the run as asked: run r, generation 3: this node made no step"},

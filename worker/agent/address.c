@@ -1,5 +1,4 @@
-/* Which of the host's addresses peers should dial. No packet is sent to find out: connecting a UDP
- * socket only asks for the route. */
+/* Chooses the host's address for peers. A connected UDP socket tells the route without a packet. */
 #include "worker/agent/address.h"
 
 #include <arpa/inet.h>
@@ -17,9 +16,6 @@
 #include <unistd.h>
 
 enum { PROBE_MS = 200, HOST_BYTES = 256 };
-
-/* Anywhere beyond this host: TEST-NET-3 (RFC 5737) and the documentation prefix (RFC 3849). */
-static const char outside_v4[] = "203.0.113.1", outside_v6[] = "2001:db8::1";
 
 static bool is_loopback(const struct sockaddr_storage *address)
 {
@@ -44,8 +40,8 @@ static void print_address(const struct sockaddr *address, char ret[DPT_ADDRESS_B
     DPT_ASSERT(text != NULL);
 }
 
-/* Smaller is better; -1: not an address to publish. */
-static int grade(const struct sockaddr *address)
+/* Smaller is better; -1: peers cannot use it. */
+static int grade_address(const struct sockaddr *address)
 {
     if (address == NULL)
         return -1;
@@ -57,8 +53,8 @@ static int grade(const struct sockaddr *address)
     return 1;
 }
 
-static enum dpt_status of_interface(const char *interface, char ret[DPT_ADDRESS_BYTES],
-                                    struct dpt_err *err)
+static enum dpt_status find_address_of_interface(const char *interface, char ret[DPT_ADDRESS_BYTES],
+                                                 struct dpt_err *err)
 {
     struct ifaddrs *list;
     if (getifaddrs(&list) != 0)
@@ -66,13 +62,13 @@ static enum dpt_status of_interface(const char *interface, char ret[DPT_ADDRESS_
     char names[256] = "";
     const struct sockaddr *best = NULL;
     for (const struct ifaddrs *entry = list; entry != NULL; entry = entry->ifa_next) {
-        int here = grade(entry->ifa_addr);
+        int here = grade_address(entry->ifa_addr);
         if (here < 0)
             continue;
         size_t used = strlen(names);
         (void)snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? ", " : "",
                        entry->ifa_name);
-        if (strcmp(entry->ifa_name, interface) == 0 && (best == NULL || here < grade(best)))
+        if (strcmp(entry->ifa_name, interface) == 0 && (best == NULL || here < grade_address(best)))
             best = entry->ifa_addr;
     }
     if (best != NULL)
@@ -116,9 +112,8 @@ static enum dpt_status split_endpoint(const char *endpoint, char host[HOST_BYTES
     return DPT_OK;
 }
 
-/* Whether something accepts TCP connections at this host's own `address`. Asked over the host
- * itself, so at once. */
-static bool answers(const struct sockaddr_storage *address, const char *port)
+/* A server accepts TCP connections at this host's `address`; the host itself answers at once. */
+static bool accepts_at(const struct sockaddr_storage *address, const char *port)
 {
     struct sockaddr_storage target = *address;
     in_port_t number = htons((uint16_t)strtol(port, NULL, 10)); /* getaddrinfo took it */
@@ -144,35 +139,33 @@ static bool answers(const struct sockaddr_storage *address, const char *port)
     return connected;
 }
 
-/* This host's address towards the outside at which the server answers too. */
+/* This host's address towards other hosts, if the server answers there too. */
 static bool own_address(const char *port, struct sockaddr_storage *ret)
 {
-    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(9)};
-    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(9)};
-    int parsed = inet_pton(AF_INET, outside_v4, &v4.sin_addr) +
-                 inet_pton(AF_INET6, outside_v6, &v6.sin6_addr);
-    DPT_ASSERT(parsed == 2);
-    const struct {
-        const struct sockaddr *address;
-        socklen_t bytes;
-    } outside[] = {{(const struct sockaddr *)&v4, sizeof v4},
-                   {(const struct sockaddr *)&v6, sizeof v6}};
-    for (int i = 0; i < 2; i++) {
+    /* Of other networks: TEST-NET-3 (RFC 5737) and the documentation prefix (RFC 3849). */
+    static const char *const outside[] = {"203.0.113.1", "2001:db8::1"};
+    const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM,
+                                   .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+    bool found = false;
+    for (int i = 0; i < 2 && !found; i++) {
         struct sockaddr_storage from = {0};
-        if (route_from(outside[i].address, outside[i].bytes, &from) && !is_loopback(&from) &&
-            answers(&from, port)) {
+        struct addrinfo *list;
+        if (getaddrinfo(outside[i], "9", &hints, &list) != 0)
+            continue;
+        found = route_from(list->ai_addr, list->ai_addrlen, &from) && !is_loopback(&from) &&
+                accepts_at(&from, port);
+        freeaddrinfo(list);
+        if (found)
             *ret = from;
-            return true;
-        }
     }
-    return false;
+    return found;
 }
 
 enum dpt_status dpt_address_find(const char *interface, const char *endpoint,
                                  char ret[DPT_ADDRESS_BYTES], struct dpt_err *err)
 {
     if (interface[0] != '\0')
-        return of_interface(interface, ret, err);
+        return find_address_of_interface(interface, ret, err);
     char host[HOST_BYTES], port[8];
     DPT_TRY(split_endpoint(endpoint, host, port, err));
     const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM, .ai_flags = AI_NUMERICSERV};

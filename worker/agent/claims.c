@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/log.h"
+#include "worker/agent/identity.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,18 +12,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 
-enum { LEASE_MS_MIN = 1000, BEATS_A_LEASE = 10 };
+enum { LEASE_MS_MIN = 1000, BEATS_A_LEASE = 10, OWNER_BYTES = 384 };
 
 /* One folder. */
 struct claim {
     char dir[PATH_MAX];
-    bool wanted, held, told_waiting;
+    bool wanted, held, wait_logged;
     int64_t number;
-    int64_t renewed_ms; /* when its newest rewriting was begun that succeeded */
+    int64_t renewed_ms; /* begin of the newest rewriting that succeeded */
     struct dpt_claim_watch watch;
     struct dpt_claim_record record;
 };
@@ -31,7 +31,7 @@ struct dpt_claims {
     pthread_t thread;
     int64_t lease_ms, beat_ms, margin_ms;
     bool waits;
-    struct claim claim[DPT_CLAIMS_MAX]; /* written before HELD by the thread, which then reads it */
+    struct claim claim[DPT_CLAIMS_MAX]; /* the thread's until HELD; then only read */
 
     pthread_mutex_t mutex;
     pthread_cond_t cond;
@@ -43,7 +43,7 @@ struct dpt_claims {
     char text[DPT_ERR_TEXT_BYTES];
 };
 
-/* ---- what the thread and the others tell each other ---- */
+/* ---- between the thread and its callers ---- */
 
 static uint64_t server_of(struct dpt_claims *c)
 {
@@ -53,42 +53,49 @@ static uint64_t server_of(struct dpt_claims *c)
     return server;
 }
 
-static void set_state(struct dpt_claims *c, enum dpt_claims_state state, const char *text)
+static void publish_state(struct dpt_claims *c, enum dpt_claims_state state, int64_t until_ms,
+                          const char *text)
 {
     (void)pthread_mutex_lock(&c->mutex);
     c->state = state;
+    c->until_ms = until_ms;
     (void)snprintf(c->text, sizeof c->text, "%s", text);
     (void)pthread_mutex_unlock(&c->mutex);
 }
 
-static void set_until(struct dpt_claims *c, int64_t until_ms)
+/* Waits until *flag (of the struct) is set, for ms at most; returns it. */
+static bool wait_for_flag(struct dpt_claims *c, const bool *flag, int64_t ms)
+{
+    const int64_t until_ms = dpt_now_ms() + ms;
+    const struct timespec end = {.tv_sec = until_ms / 1000, .tv_nsec = until_ms % 1000 * 1000000};
+    int rc = 0;
+    (void)pthread_mutex_lock(&c->mutex);
+    while (!*flag && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&c->cond, &c->mutex, &end);
+    const bool is_set = *flag;
+    (void)pthread_mutex_unlock(&c->mutex);
+    return is_set;
+}
+
+static void raise_flag(struct dpt_claims *c, bool *flag)
 {
     (void)pthread_mutex_lock(&c->mutex);
-    c->until_ms = until_ms;
+    *flag = true;
+    (void)pthread_cond_broadcast(&c->cond);
     (void)pthread_mutex_unlock(&c->mutex);
 }
 
-/* Waits for so long; false: the thread shall end. */
+/* False: the thread must end. */
 static bool pause_for(struct dpt_claims *c, int64_t ms)
 {
-    struct timespec end;
-    const int64_t until_ms = dpt_now_ms() + ms;
-    end.tv_sec = until_ms / 1000;
-    end.tv_nsec = until_ms % 1000 * 1000000;
-    (void)pthread_mutex_lock(&c->mutex);
-    int rc = 0;
-    while (!c->stop && rc != ETIMEDOUT)
-        rc = pthread_cond_timedwait(&c->cond, &c->mutex, &end);
-    const bool go_on = !c->stop;
-    (void)pthread_mutex_unlock(&c->mutex);
-    return go_on;
+    return !wait_for_flag(c, &c->stop, ms);
 }
 
 /* ---- taking a folder ---- */
 
-static const char *say_owner(const struct dpt_claim_record *r, char ret[384])
+static const char *format_owner(const struct dpt_claim_record *r, char ret[OWNER_BYTES])
 {
-    (void)snprintf(ret, 384, "run %s (host %s, user %s, pid %d, since %s)", r->run, r->host,
+    (void)snprintf(ret, OWNER_BYTES, "run %s (host %s, user %s, pid %d, since %s)", r->run, r->host,
                    r->user, r->pid, r->since);
     return ret;
 }
@@ -98,68 +105,43 @@ static bool is_another_runs(const struct dpt_claim_seen *seen, const char *run)
     return !seen->readable || strcmp(seen->record.run, run) != 0;
 }
 
-/* One line: whose it is, and what to do. */
-static enum dpt_status refuse_another_runs(const char *dir, const char *run,
-                                           const struct dpt_claim_seen *seen, struct dpt_err *err)
+static enum dpt_status refuse_folder(const char *dir, const char *run,
+                                     const struct dpt_claim_seen *seen, struct dpt_err *err)
 {
-    char owner[384];
+    char owner[OWNER_BYTES];
     if (!seen->readable)
         return dpt_fail(
             err, DPT_EREFUSED,
             "'%s' has an owner that cannot be read (OWNER.%08lld); name another folder, "
             "or remove that file if no run uses the folder",
             dir, (long long)seen->number);
-    return dpt_fail(err, DPT_EREFUSED,
-                    "'%s' belongs to %s, and this is run %s; name another folder, or, if that run "
-                    "has ended, remove OWNER.%08lld there to give it to this run",
-                    dir, say_owner(&seen->record, owner), run, (long long)seen->number);
-}
-
-static enum dpt_status refuse(const struct claim *claim, const struct dpt_claim_seen *seen,
-                              struct dpt_err *err)
-{
-    char owner[384];
-    if (is_another_runs(seen, claim->record.run))
-        return refuse_another_runs(claim->dir, claim->record.run, seen, err);
+    (void)format_owner(&seen->record, owner);
+    if (is_another_runs(seen, run))
+        return dpt_fail(
+            err, DPT_EREFUSED,
+            "'%s' belongs to %s, and this is run %s; name another folder, or, if that run "
+            "has ended, remove OWNER.%08lld there to give it to this run",
+            dir, owner, run, (long long)seen->number);
     return dpt_fail(err, DPT_EREFUSED,
                     "'%s' is in use by %s, which lives and meets at another server; wait for its "
                     "end or stop it, or name another folder",
-                    claim->dir, say_owner(&seen->record, owner));
+                    dir, owner);
 }
 
 enum dpt_status dpt_claims_check_guest(const char *dir, const char *run, struct dpt_err *err)
 {
     struct dpt_claim_seen seen;
-    struct dpt_err why;
-    const enum dpt_status status = dpt_claim_look(dir, &seen, &why);
-    if (status == DPT_ENOENT)
-        return DPT_OK;
+    const enum dpt_status status = dpt_claim_look(dir, &seen, err);
     if (status != DPT_OK)
-        return dpt_fail(err, status, "%s", why.text);
-    return seen.number > 0 && is_another_runs(&seen, run)
-               ? refuse_another_runs(dir, run, &seen, err)
-               : DPT_OK;
+        return status == DPT_ENOENT ? DPT_OK : status;
+    return seen.number > 0 && is_another_runs(&seen, run) ? refuse_folder(dir, run, &seen, err)
+                                                          : DPT_OK;
 }
 
-static enum dpt_status take(struct dpt_claims *c, struct claim *claim,
-                            const struct dpt_claim_seen *seen, struct dpt_err *err)
+static void log_takeover(const struct claim *claim, const struct dpt_claim_seen *seen)
 {
-    char owner[384];
-    struct dpt_err why;
-    const int64_t began_ms = dpt_now_ms();
-    claim->record.server = server_of(c);
-    const enum dpt_status status =
-        dpt_claim_take(claim->dir, seen->number + 1, &claim->record, &why);
-    if (status == DPT_EEXIST || status == DPT_ENOENT) /* another was quicker: look again */
-        return DPT_OK;
-    if (status != DPT_OK)
-        return dpt_fail(err, status, "%s", why.text);
-    claim->number = seen->number + 1;
-    claim->renewed_ms = began_ms;
-    claim->held = true;
-    if (seen->number == 0 || seen->record.released)
-        return DPT_OK;
-    (void)say_owner(&seen->record, owner);
+    char owner[OWNER_BYTES];
+    (void)format_owner(&seen->record, owner);
     if (!seen->shared && !dpt_claim_may_live(&seen->record))
         dpt_log(DPT_LOG_INFO, "'%s' is taken over from %s, whose process has ended", claim->dir,
                 owner);
@@ -168,26 +150,41 @@ static enum dpt_status take(struct dpt_claims *c, struct claim *claim,
                 "'%s' is taken over from %s, which has not renewed its claim for %" PRId64
                 " ms: it has ended, stands still or cannot write there",
                 claim->dir, owner, seen->record.lease_ms);
+}
+
+static enum dpt_status take_folder(struct dpt_claims *c, struct claim *claim,
+                                   const struct dpt_claim_seen *seen, struct dpt_err *err)
+{
+    const int64_t began_ms = dpt_now_ms();
+    claim->record.server = server_of(c);
+    const enum dpt_status status =
+        dpt_claim_take(claim->dir, seen->number + 1, &claim->record, err);
+    if (status != DPT_OK) /* EEXIST, ENOENT: another process took it first; look again */
+        return status == DPT_EEXIST || status == DPT_ENOENT ? DPT_OK : status;
+    claim->number = seen->number + 1;
+    claim->renewed_ms = began_ms;
+    claim->held = true;
+    if (seen->number > 0 && !seen->record.released)
+        log_takeover(claim, seen);
     return DPT_OK;
 }
 
-/* The claim is held once it still counts a beat after it was joined: who thought it dead has taken
- * it over by then. */
-static enum dpt_status join(struct dpt_claims *c, struct claim *claim,
-                            const struct dpt_claim_seen *seen, struct dpt_err *err)
+/* The claim is held if it still counts a beat after this process joined it: a process that took its
+ * holders for dead has taken it over by then. */
+static enum dpt_status join_folder(struct dpt_claims *c, struct claim *claim,
+                                   const struct dpt_claim_seen *seen, struct dpt_err *err)
 {
     struct dpt_claim_record record = claim->record;
-    struct dpt_err why;
     (void)snprintf(record.token, sizeof record.token, "%s", seen->record.token);
     record.server = server_of(c);
     DPT_TRY(dpt_claim_share(claim->dir, seen->number, err));
     for (int i = 0; i < 2; i++) {
         claim->renewed_ms = dpt_now_ms();
-        const enum dpt_status status = dpt_claim_renew(claim->dir, seen->number, &record, &why);
+        const enum dpt_status status = dpt_claim_renew(claim->dir, seen->number, &record, err);
         if (status == DPT_EREFUSED || !pause_for(c, i == 0 ? c->beat_ms : 0))
             return DPT_OK;
         if (status != DPT_OK)
-            return dpt_fail(err, status, "%s", why.text);
+            return status;
     }
     claim->record = record;
     claim->number = seen->number;
@@ -195,36 +192,34 @@ static enum dpt_status join(struct dpt_claims *c, struct claim *claim,
     return DPT_OK;
 }
 
-/* Looks once at the folder; nothing is taken. DPT_EREFUSED: it is another's. */
-static enum dpt_status look_at(struct dpt_claims *c, struct claim *claim,
-                               struct dpt_claim_seen *ret_seen, enum dpt_claim_verdict *ret_verdict,
-                               struct dpt_err *err)
+/* Reads the claim once; takes nothing. DPT_EREFUSED: another run's. */
+static enum dpt_status look_at_folder(struct dpt_claims *c, struct claim *claim,
+                                      struct dpt_claim_seen *seen,
+                                      enum dpt_claim_verdict *ret_verdict, struct dpt_err *err)
 {
-    char owner[384];
-    struct dpt_claim_seen seen;
+    char owner[OWNER_BYTES];
     struct dpt_claim_record me = claim->record;
     me.server = server_of(c);
-    DPT_TRY(dpt_claim_look(claim->dir, &seen, err));
-    const bool may_live = seen.readable && dpt_claim_may_live(&seen.record);
+    DPT_TRY(dpt_claim_look(claim->dir, seen, err));
+    const bool may_live = seen->readable && dpt_claim_may_live(&seen->record);
     const enum dpt_claim_verdict verdict =
-        dpt_claim_judge(&claim->watch, &me, c->waits, &seen, may_live, dpt_now_ms());
+        dpt_claim_judge(&claim->watch, &me, c->waits, seen, may_live, dpt_now_ms());
     if (verdict == DPT_CLAIM_REFUSED)
-        return refuse(claim, &seen, err);
-    if (verdict == DPT_CLAIM_WAIT && !claim->told_waiting) {
+        return refuse_folder(claim->dir, claim->record.run, seen, err);
+    if (verdict == DPT_CLAIM_WAIT && !claim->wait_logged) {
         dpt_log(DPT_LOG_INFO, "'%s' was claimed by %s; waiting for %" PRId64 " ms whether it lives",
-                claim->dir, say_owner(&seen.record, owner), seen.record.lease_ms);
-        claim->told_waiting = true;
+                claim->dir, format_owner(&seen->record, owner), seen->record.lease_ms);
+        claim->wait_logged = true;
     }
-    *ret_seen = seen;
     *ret_verdict = verdict;
     return DPT_OK;
 }
 
-/* ---- holding them ---- */
+/* ---- holding the folders ---- */
 
-/* What the disk refuses ends nobody, but until it succeeds again the record stands still. In a
- * folder that was removed there is none that could. DPT_EREFUSED: lost. */
-static enum dpt_status renew_all(struct dpt_claims *c, bool *told, struct dpt_err *err)
+/* A disk error ends nothing, but the record stands still until a rewriting succeeds. In a folder
+ * that was removed there is no record to rewrite. DPT_EREFUSED: lost. */
+static enum dpt_status renew_all(struct dpt_claims *c, bool *logged, struct dpt_err *err)
 {
     for (int i = 0; i < DPT_CLAIMS_MAX; i++) {
         struct claim *claim = &c->claim[i];
@@ -236,21 +231,21 @@ static enum dpt_status renew_all(struct dpt_claims *c, bool *told, struct dpt_er
         const enum dpt_status status =
             dpt_claim_renew(claim->dir, claim->number, &claim->record, &why);
         if (status == DPT_EREFUSED)
-            return dpt_fail(err, status, "%s", why.text);
+            return dpt_pass(err, &why);
         if (status == DPT_OK || status == DPT_ENOENT)
             claim->renewed_ms = began_ms;
-        if (status != DPT_OK && !*told)
+        if (status != DPT_OK && !*logged)
             dpt_log(DPT_LOG_WARN,
                     "the claim of '%s' could not be renewed: %s; while no claim can be, this node "
                     "writes nothing and waits at the next checkpoint",
                     claim->dir, why.text);
-        *told = *told || status != DPT_OK;
+        *logged = *logged || status != DPT_OK;
     }
     return DPT_OK;
 }
 
-/* Whoever takes the run over watches all of its folders for a lease and takes none while the record
- * of one moves: the newest renewal counts. */
+/* The newest renewal counts: a process that wants to take the run over watches all of its folders
+ * for a lease and takes none while the record of one moves. */
 static int64_t newest_renewal_ms(const struct dpt_claims *c)
 {
     int64_t newest_ms = 0;
@@ -260,66 +255,64 @@ static int64_t newest_renewal_ms(const struct dpt_claims *c)
     return newest_ms;
 }
 
-static void hold(struct dpt_claims *c)
+static void hold_folders(struct dpt_claims *c)
 {
     struct dpt_err err;
-    bool told = false;
+    bool logged = false;
     do {
-        if (renew_all(c, &told, &err) != DPT_OK) {
-            set_until(c, 0);
-            set_state(c, DPT_CLAIMS_LOST, err.text);
+        if (renew_all(c, &logged, &err) != DPT_OK) {
+            publish_state(c, DPT_CLAIMS_LOST, 0, err.text);
             return;
         }
-        set_until(c, newest_renewal_ms(c) + c->lease_ms - c->margin_ms);
-        set_state(c, DPT_CLAIMS_HELD, "");
+        publish_state(c, DPT_CLAIMS_HELD, newest_renewal_ms(c) + c->lease_ms - c->margin_ms, "");
     } while (pause_for(c, c->beat_ms));
 }
 
-/* Looks at all folders that are not held and takes the first of them, if that is possible now.
+/* Looks at all folders that are not held and takes the first of them if that is possible now.
  * *ret_left: how many are not held. */
-static enum dpt_status take_first(struct dpt_claims *c, int *ret_left, struct dpt_err *err)
+static enum dpt_status take_first_folder(struct dpt_claims *c, int *ret_left, struct dpt_err *err)
 {
     struct claim *first = NULL;
-    struct dpt_claim_seen seen[DPT_CLAIMS_MAX];
-    enum dpt_claim_verdict verdict[DPT_CLAIMS_MAX];
-    int at = 0, left = 0;
+    struct dpt_claim_seen seen;
+    enum dpt_claim_verdict verdict = DPT_CLAIM_WAIT;
+    int left = 0;
     for (int i = DPT_CLAIMS_MAX - 1; i >= 0; i--) {
         struct claim *claim = &c->claim[i];
         if (!claim->wanted || claim->held)
             continue;
-        DPT_TRY(look_at(c, claim, &seen[i], &verdict[i], err));
+        DPT_TRY(look_at_folder(c, claim, &seen, &verdict, err));
         first = claim;
-        at = i;
         left++;
     }
-    if (first && verdict[at] == DPT_CLAIM_TAKE)
-        DPT_TRY(take(c, first, &seen[at], err));
-    else if (first && verdict[at] == DPT_CLAIM_JOIN)
-        DPT_TRY(join(c, first, &seen[at], err));
+    if (verdict == DPT_CLAIM_TAKE)
+        DPT_TRY(take_folder(c, first, &seen, err));
+    else if (verdict == DPT_CLAIM_JOIN)
+        DPT_TRY(join_folder(c, first, &seen, err));
     *ret_left = first && first->held ? left - 1 : left;
     return DPT_OK;
 }
 
-/* Claims all folders, each after those before it: of two that start at the same time one gets the
- * first folder, and the other takes none. The owners of all are watched at the same time, so that
- * the wait for dead ones lasts one lease; a folder that is held already is renewed meanwhile. */
-static enum dpt_status acquire(struct dpt_claims *c, struct dpt_err *err)
+/* Claims each folder after those before it: of two processes that start at the same time one gets
+ * the first folder, and the other gets none. The owners of all folders are watched at the same
+ * time, so that the wait for dead owners lasts one lease. A folder that is held is renewed
+ * meanwhile. */
+static enum dpt_status acquire_folders(struct dpt_claims *c, struct dpt_err *err)
 {
-    bool told = false;
+    bool logged = false;
     int before = DPT_CLAIMS_MAX + 1;
     for (;;) {
         int left;
-        DPT_TRY(take_first(c, &left, err));
+        DPT_TRY(take_first_folder(c, &left, err));
         if (left == 0)
             return DPT_OK;
         if (!pause_for(c, left < before ? 0 : c->beat_ms / 2))
             return dpt_fail(err, DPT_EABORTED, "ended while the folders were claimed");
         before = left;
-        DPT_TRY(renew_all(c, &told, err));
+        DPT_TRY(renew_all(c, &logged, err));
     }
 }
 
-/* A claim that several share stays as it is: the others may live. */
+/* A claim that several processes share stays: the others may live. */
 static void release_all(struct dpt_claims *c)
 {
     for (int i = 0; i < DPT_CLAIMS_MAX; i++) {
@@ -333,24 +326,21 @@ static void release_all(struct dpt_claims *c)
     }
 }
 
-static void *run(void *arg)
+static void *claims_thread(void *arg)
 {
     struct dpt_claims *c = arg;
     struct dpt_err err = {.text = ""};
-    const enum dpt_status status = acquire(c, &err);
+    const enum dpt_status status = acquire_folders(c, &err);
     if (status == DPT_OK)
-        hold(c);
+        hold_folders(c);
     else if (status != DPT_EABORTED)
-        set_state(c, DPT_CLAIMS_REFUSED, err.text);
+        publish_state(c, DPT_CLAIMS_REFUSED, 0, err.text);
     release_all(c);
-    (void)pthread_mutex_lock(&c->mutex);
-    c->ended = true;
-    (void)pthread_cond_broadcast(&c->cond);
-    (void)pthread_mutex_unlock(&c->mutex);
+    raise_flag(c, &c->ended);
     return NULL;
 }
 
-/* ---- beginning and end ---- */
+/* ---- begin and end ---- */
 
 static bool same_folder(const char *a, const char *b)
 {
@@ -359,22 +349,13 @@ static bool same_folder(const char *a, const char *b)
            (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
 }
 
-static enum dpt_status draw_token(char ret[DPT_CLAIM_TOKEN_BYTES], struct dpt_err *err)
-{
-    uint64_t word[2];
-    if (getrandom(word, sizeof word, 0) != (ssize_t)sizeof word)
-        return dpt_fail_errno(err, errno, "random bytes for a claim");
-    (void)snprintf(ret, DPT_CLAIM_TOKEN_BYTES, "%016" PRIx64 "%016" PRIx64, word[0], word[1]);
-    return DPT_OK;
-}
-
 static enum dpt_status init_claims(struct dpt_claims *c, const struct dpt_claims_options *options,
                                    struct dpt_err *err)
 {
     struct dpt_claim_record me = {.lease_ms = c->lease_ms};
     (void)snprintf(me.run, sizeof me.run, "%s", options->run);
     dpt_claim_describe_self(&me);
-    DPT_TRY(draw_token(me.token, err));
+    DPT_TRY(dpt_random_hex(16, me.token, err));
     for (int i = 0; i < DPT_CLAIMS_MAX; i++) {
         struct claim *claim = &c->claim[i];
         const char *dir = options->dir[i];
@@ -382,7 +363,7 @@ static enum dpt_status init_claims(struct dpt_claims *c, const struct dpt_claims
         (void)snprintf(claim->dir, sizeof claim->dir, "%s", dir);
         if (!dir[0])
             continue;
-        DPT_TRY(dpt_fs_mkdirs(dir, err)); /* so that equal folders are known to be */
+        DPT_TRY(dpt_fs_mkdirs(dir, err)); /* equal folders are recognised by stat */
         claim->wanted = i == 0 || !options->dir[0][0] || !same_folder(options->dir[0], dir);
     }
     return DPT_OK;
@@ -397,7 +378,7 @@ enum dpt_status dpt_claims_create(const struct dpt_claims_options *options, stru
         return dpt_fail(err, DPT_ENOMEM, "claims of folders: out of memory");
     c->lease_ms = options->timeout_ms > LEASE_MS_MIN ? options->timeout_ms : LEASE_MS_MIN;
     c->beat_ms = c->lease_ms / BEATS_A_LEASE;
-    c->margin_ms = c->lease_ms / 4; /* a record that was begun in time is written by then */
+    c->margin_ms = c->lease_ms / 4; /* the longest rewriting of a record */
     c->waits = !options->embedded;
     c->server = options->server;
     enum dpt_status status = init_claims(c, options, err);
@@ -410,7 +391,7 @@ enum dpt_status dpt_claims_create(const struct dpt_claims_options *options, stru
     (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&c->cond, &attributes);
     (void)pthread_condattr_destroy(&attributes);
-    int rc = pthread_create(&c->thread, NULL, run, c);
+    int rc = pthread_create(&c->thread, NULL, claims_thread, c);
     if (rc != 0) {
         free(c);
         return dpt_fail_errno(err, rc, "start the thread that claims folders");
@@ -422,22 +403,12 @@ enum dpt_status dpt_claims_create(const struct dpt_claims_options *options, stru
 void dpt_claims_destroy(struct dpt_claims **claims, int wait_ms)
 {
     struct dpt_claims *c = *claims;
-    struct timespec end;
     if (!c)
         return;
     *claims = NULL;
-    const int64_t until_ms = dpt_now_ms() + wait_ms;
-    end.tv_sec = until_ms / 1000;
-    end.tv_nsec = until_ms % 1000 * 1000000;
-    int rc = 0;
-    (void)pthread_mutex_lock(&c->mutex);
-    c->stop = true;
-    (void)pthread_cond_broadcast(&c->cond);
-    while (!c->ended && rc != ETIMEDOUT)
-        rc = pthread_cond_timedwait(&c->cond, &c->mutex, &end);
-    const bool ended = c->ended;
-    (void)pthread_mutex_unlock(&c->mutex);
-    if (!ended) { /* in a call of a disk that hangs: the thread ends with the process */
+    raise_flag(c, &c->stop);
+    if (!wait_for_flag(c, &c->ended,
+                       wait_ms)) { /* a disk hangs: the thread ends with the process */
         (void)pthread_detach(c->thread);
         return;
     }

@@ -16,10 +16,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char dir_id_name[] = ".dpt-dir-id";
+static const char dir_id_name[] = ".dpt-dir-id", hex_digits[] = "0123456789abcdef";
 enum { DIR_ID_TRIES = 3 };
 
-static enum dpt_status random_hex(size_t n_bytes, char *ret, struct dpt_err *err)
+enum dpt_status dpt_random_hex(size_t n_bytes, char *ret, struct dpt_err *err)
 {
     uint8_t bytes[16];
     DPT_ASSERT(n_bytes <= sizeof bytes);
@@ -32,7 +32,7 @@ static enum dpt_status random_hex(size_t n_bytes, char *ret, struct dpt_err *err
 
 enum dpt_status dpt_node_id_random(char *ret, struct dpt_err *err)
 {
-    return random_hex(6, ret, err);
+    return dpt_random_hex(6, ret, err);
 }
 
 enum dpt_status dpt_node_id_check(const char *node_id, struct dpt_err *err)
@@ -54,12 +54,12 @@ enum dpt_status dpt_node_id_check(const char *node_id, struct dpt_err *err)
 
 enum {
     IDENTITY_BYTES_MAX = 512,
-    /* Incarnations of a process: it joins anew less often than this. */
+    /* Incarnations reserved for one process. */
     INCARNATIONS_OF_A_PROCESS = 1 << 20
 };
 
 static const char identity_name[] = "identity";
-/* Secret, first incarnation of the newest process, and that process for the message. */
+/* Secret, first incarnation of the newest process; its process id and host for a message. */
 static const char identity_form[] = "%s %020" PRIu64 " %ld on %s\n";
 
 enum dpt_status dpt_identity_draw(int64_t wall_ms, struct dpt_identity *ret, struct dpt_err *err)
@@ -79,8 +79,8 @@ void dpt_identity_fini(struct dpt_identity *identity)
 }
 
 /* The file's line without its newline; ret_bytes: of the file. */
-static enum dpt_status read_line(int fd, const char *path, char line[IDENTITY_BYTES_MAX],
-                                 ssize_t *ret_bytes, struct dpt_err *err)
+static enum dpt_status read_identity_line(int fd, const char *path, char line[IDENTITY_BYTES_MAX],
+                                          ssize_t *ret_bytes, struct dpt_err *err)
 {
     memset(line, 0, IDENTITY_BYTES_MAX);
     const ssize_t bytes = pread(fd, line, IDENTITY_BYTES_MAX - 1, 0);
@@ -91,7 +91,7 @@ static enum dpt_status read_line(int fd, const char *path, char line[IDENTITY_BY
     return DPT_OK;
 }
 
-/* Whose process has the file: the rest of its line. */
+/* The process that has the file: the rest of its line. */
 static const char *owner_of(const char *line)
 {
     const char *owner = strchr(line, ' ');
@@ -99,9 +99,9 @@ static const char *owner_of(const char *line)
     return owner == NULL || owner[1] == '\0' ? "unknown" : owner + 1;
 }
 
-/* At most one process of an id is alive in a folder. Where the file system has no locks nothing but
- * the server's rule is left: the newer process takes the place of the older. */
-static enum dpt_status lock(int fd, const char *path, struct dpt_err *err)
+/* At most one process of an id lives in a folder. On a file system without locks only the server's
+ * rule holds: the newer process takes the place of the older. */
+static enum dpt_status lock_identity(int fd, const char *path, struct dpt_err *err)
 {
     char line[IDENTITY_BYTES_MAX];
     ssize_t bytes;
@@ -109,35 +109,25 @@ static enum dpt_status lock(int fd, const char *path, struct dpt_err *err)
         return DPT_OK;
     if (errno != EWOULDBLOCK)
         return dpt_fail_errno(err, errno, "lock '%s'", path);
-    DPT_TRY(read_line(fd, path, line, &bytes, err)); /* for the message alone */
+    DPT_TRY(read_identity_line(fd, path, line, &bytes, err));
     return dpt_fail(err, DPT_ECONFIG,
                     "--node-id: a process of this node id works here already (process %s; it holds "
                     "'%s'): end it, or give this one another --node-id",
                     owner_of(line), path);
 }
 
-static int digit(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* False: the line is not whole. */
 static bool parse_identity(const char *line, struct dpt_identity *ret)
 {
-    char *end;
-    for (size_t i = 0; i < sizeof ret->secret; i++) {
-        const int high = digit(line[2 * i]), low = high < 0 ? -1 : digit(line[2 * i + 1]);
-        if (low < 0)
-            return false;
-        ret->secret[i] = (uint8_t)(16 * high + low);
-    }
-    if (line[2 * sizeof ret->secret] != ' ')
+    enum { HEX = 2 * sizeof ret->secret, DIGITS = 20 };
+    if (strspn(line, hex_digits) != HEX || line[HEX] != ' ' ||
+        strspn(line + HEX + 1, "0123456789") != DIGITS || line[HEX + 1 + DIGITS] != ' ')
         return false;
-    const char *number = line + 2 * sizeof ret->secret + 1;
+    for (size_t i = 0; i < sizeof ret->secret; i++)
+        (void)sscanf(line + 2 * i, "%2hhx", &ret->secret[i]);
     errno = 0;
-    ret->incarnation = strtoull(number, &end, 10);
-    return errno == 0 && end == number + 20 && *end == ' ' && ret->incarnation > 0 &&
-           ret->incarnation <= UINT64_MAX / 2;
+    ret->incarnation = strtoull(line + HEX + 1, NULL, 10);
+    return errno == 0 && ret->incarnation > 0 && ret->incarnation <= UINT64_MAX / 2;
 }
 
 static enum dpt_status write_identity(const struct dpt_identity *identity, const char *path,
@@ -156,16 +146,16 @@ static enum dpt_status write_identity(const struct dpt_identity *identity, const
     return DPT_OK;
 }
 
-/* `identity` has the file open, and what a new one would hold. The line counts once it is locked:
- * until then another process of this id may write it. */
+/* `identity` has the file open, and drawn values for a new file. The line is read under the lock:
+ * before, another process of this id may write it. */
 static enum dpt_status take_identity(struct dpt_identity *identity, const char *path,
                                      struct dpt_err *err)
 {
     char line[IDENTITY_BYTES_MAX];
     ssize_t bytes;
     struct dpt_identity former = {.fd = -1};
-    DPT_TRY(lock(identity->fd, path, err));
-    DPT_TRY(read_line(identity->fd, path, line, &bytes, err));
+    DPT_TRY(lock_identity(identity->fd, path, err));
+    DPT_TRY(read_identity_line(identity->fd, path, line, &bytes, err));
     if (bytes > 0) {
         if (!parse_identity(line, &former))
             return dpt_fail(err, DPT_ECORRUPT,
@@ -232,7 +222,7 @@ static enum dpt_status read_dir_id(const char *path, char ret[DPT_DIR_ID_BYTES],
     char *text = NULL;
     size_t bytes;
     DPT_TRY(dpt_fs_read_file(path, 64, &text, &bytes, err));
-    size_t digits = strspn(text, "0123456789abcdef");
+    size_t digits = strspn(text, hex_digits);
     bool whole = digits == DPT_DIR_ID_BYTES - 1 && bytes == digits + 1 && text[digits] == '\n';
     if (whole) {
         memcpy(ret, text, digits);
@@ -245,12 +235,12 @@ static enum dpt_status read_dir_id(const char *path, char ret[DPT_DIR_ID_BYTES],
                           "'%s' does not hold a folder id: delete it, it will be made anew", path);
 }
 
-/* A file of our own with the id in it, then a link under the common name: the first link wins, and
- * nobody ever sees an empty file (as an O_EXCL file would be for a moment). */
+/* Writes the id to a private file, then links that under the common name: the first link wins, and
+ * the common file is never empty. */
 static enum dpt_status make_dir_id(const char *dir, const char *path, struct dpt_err *err)
 {
     char id[DPT_DIR_ID_BYTES + 1], own[DPT_CONFIG_PATH_BYTES + 64];
-    DPT_TRY(random_hex(16, id, err));
+    DPT_TRY(dpt_random_hex(16, id, err));
     int length = snprintf(own, sizeof own, "%s/%s.%s", dir, dir_id_name, id);
     DPT_ASSERT(length > 0 && (size_t)length < sizeof own);
     memcpy(id + DPT_DIR_ID_BYTES - 1, "\n", 2);
@@ -279,7 +269,7 @@ enum dpt_status dpt_dir_id(const char *dir, char ret[DPT_DIR_ID_BYTES], struct d
             return status;
         DPT_TRY(make_dir_id(dir, path, err));
     }
-    return status; /* somebody keeps deleting it */
+    return status; /* another process keeps deleting it */
 }
 
 void dpt_host_name(char *ret)

@@ -20,7 +20,6 @@
 struct loop {
     const struct dpt_loop_options *options;
     struct dpt_agent *agent;
-    struct dpt_transport transport;
     const struct dpt_node *node; /* NULL until there is a config */
     bool configured_pending;     /* the node is there, and the core has no event of it */
     struct dpt_ranks ranks;
@@ -52,9 +51,8 @@ static void end_with(struct loop *loop, int exit_code, const char *text)
 static enum dpt_status configure_node(struct loop *loop, const Dpt__RunSpec *spec,
                                       struct dpt_err *err)
 {
-    const struct dpt_loop_hooks *hooks = &loop->options->hooks;
     (void)pthread_sigmask(SIG_UNBLOCK, &loop->signals, NULL);
-    enum dpt_status status = hooks->configure(hooks->ctx, spec, &loop->node, err);
+    enum dpt_status status = loop->options->configure(loop->options->ctx, spec, &loop->node, err);
     (void)pthread_sigmask(SIG_BLOCK, &loop->signals, NULL);
     return status;
 }
@@ -120,9 +118,8 @@ static void carry_out_action(struct loop *loop, const struct dpt_agent_action *a
  * is sent again soon. Without a connection it is dropped; the core makes a new one later. */
 static enum dpt_status send_state(struct loop *loop, struct dpt_err *err)
 {
-    const struct dpt_transport *transport = &loop->transport;
-    enum dpt_status status =
-        transport->ops->send(transport->self, loop->message, loop->message_bytes, err);
+    const enum dpt_status status =
+        dpt_client_send(loop->options->client, loop->message, loop->message_bytes, err);
     loop->unsent = status == DPT_INPROGRESS && loop->up;
     return status == DPT_INPROGRESS ? DPT_OK : status;
 }
@@ -248,7 +245,7 @@ static enum dpt_status take_server_message(struct loop *loop, const void *bytes,
         return DPT_OK;
     }
     const bool no_config = brings_no_config(loop, message);
-    const bool needs_run = loop->options->needs_run;
+    const bool needs_run = loop->options->worker->names_run;
     /* Not handed to the core, which then asks until its join deadline. */
     loop->progress.no_run =
         no_config && needs_run && message->phase == DPT__SERVER_PHASE__SERVER_WAITING;
@@ -265,22 +262,20 @@ static enum dpt_status take_server_message(struct loop *loop, const void *bytes,
     return status;
 }
 
-static enum dpt_status take_transport(struct loop *loop, struct dpt_err *err)
+static enum dpt_status take_client(struct loop *loop, struct dpt_err *err)
 {
-    const struct dpt_transport *transport = &loop->transport;
-    transport->ops->tick(transport->self, dpt_now_ms());
+    struct dpt_client *client = loop->options->client;
+    dpt_client_tick(client, dpt_now_ms());
     for (int i = 0; i < DPT_LOOP_EVENTS_MAX && !loop->ended; i++) {
-        struct dpt_transport_event event;
-        enum dpt_status status = transport->ops->next(transport->self, &event, err);
-        if (status == DPT_INPROGRESS)
-            return DPT_OK;
+        struct dpt_client_event event;
+        const enum dpt_status status = dpt_client_next(client, &event, err);
         if (status != DPT_OK)
-            return status;
-        if (event.kind == DPT_TRANSPORT_MESSAGE) {
+            return status == DPT_INPROGRESS ? DPT_OK : status;
+        if (event.kind == DPT_CLIENT_MESSAGE) {
             DPT_TRY(take_server_message(loop, event.message, event.bytes, err));
             continue;
         }
-        loop->up = event.kind == DPT_TRANSPORT_UP;
+        loop->up = event.kind == DPT_CLIENT_UP;
         loop->progress.no_run = loop->progress.no_run && loop->up;
         DPT_TRY(take_event(loop,
                            (struct dpt_agent_event){.kind = loop->up ? DPT_AGENT_EVENT_SERVER_UP
@@ -364,9 +359,7 @@ static void show_progress(struct loop *loop)
                          (view.leaving && view.phase != DPT__SERVER_PHASE__SERVER_DONE);
     if (view.first != NULL && view.first->summary != NULL)
         keep_summary(&loop->end, view.first->summary);
-    const struct dpt_transport *transport = &loop->transport;
-    if (transport->ops->why != NULL)
-        transport->ops->why(transport->self, loop->progress.why);
+    dpt_client_why(loop->options->client, loop->progress.why);
     const struct dpt_progress_run run =
         loop->node != NULL ? run_of(loop->node) : (struct dpt_progress_run){.min_nodes = 0};
     dpt_progress_update(&loop->progress, &view, &run, now_ms);
@@ -387,11 +380,13 @@ static enum dpt_status take_rank(struct loop *loop, int i, struct dpt_err *err)
 
 static enum dpt_status wait_for_events(struct loop *loop, struct dpt_err *err)
 {
-    struct pollfd items[DPT_TRANSPORT_FDS_MAX + 1 + DPT_PROTO_RANKS_MAX * DPT_RANK_FDS_MAX];
-    int fds[DPT_TRANSPORT_FDS_MAX];
-    int n = loop->transport.ops->fds(loop->transport.self, fds);
-    for (int i = 0; i < n; i++)
-        items[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+    struct pollfd items[DPT_CLIENT_FDS + 1 + DPT_PROTO_RANKS_MAX * DPT_RANK_FDS_MAX];
+    int fds[DPT_CLIENT_FDS], n = 0;
+    dpt_client_fds(loop->options->client, fds);
+    while (n < DPT_CLIENT_FDS) {
+        items[n] = (struct pollfd){.fd = fds[n], .events = POLLIN};
+        n++;
+    }
     items[n++] = (struct pollfd){.fd = loop->signal_fd, .events = POLLIN};
     n += dpt_ranks_poll(&loop->ranks, items + n);
     int64_t wait_ms = loop->deadline_ms - dpt_now_ms();
@@ -408,7 +403,7 @@ static enum dpt_status wait_for_events(struct loop *loop, struct dpt_err *err)
 static enum dpt_status take_turn(struct loop *loop, struct dpt_err *err)
 {
     DPT_TRY(take_signals(loop, err));
-    DPT_TRY(take_transport(loop, err));
+    DPT_TRY(take_client(loop, err));
     for (int i = 0; i < loop->ranks.n && !loop->ended; i++)
         DPT_TRY(take_rank(loop, i, err));
     if (!loop->ended)
@@ -456,7 +451,6 @@ enum dpt_status dpt_loop_run(const struct dpt_loop_options *options, struct dpt_
     if (loop == NULL)
         return dpt_fail(err, DPT_ENOMEM, "the agent's loop");
     loop->options = options;
-    loop->transport = options->transport;
     loop->node = options->node;
     loop->signal_fd = -1;
     loop->end.step = -1;
@@ -464,7 +458,7 @@ enum dpt_status dpt_loop_run(const struct dpt_loop_options *options, struct dpt_
     loop->progress = (struct dpt_progress){.options = {.ctx = options->terminal,
                                                        .print = print_line,
                                                        .show = options->live ? show_live : NULL,
-                                                       .quiet = options->quiet,
+                                                       .quiet = options->worker->quiet,
                                                        .endpoint = options->endpoint,
                                                        .source = options->source,
                                                        .run = options->agent.run},

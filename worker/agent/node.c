@@ -1,4 +1,4 @@
-/* From a config to what this node is. */
+/* A node from its config: folders, device, data, facts. */
 #include "worker/agent/node.h"
 
 #include "base/clock.h"
@@ -16,8 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of the run's config as it comes from the server, what describes the machine that sent it. Paths
- * are taken over: on machines of one cluster they mostly agree, and --set changes them. */
+/* The keys of the server's config that describe the node that sent it. Paths are taken over: on the
+ * machines of one cluster they mostly agree, and --set changes them. */
 static const char *const not_taken_over[] = {
     "cluster.device=auto",    "cluster.gpus_per_node=auto", "cluster.threads=auto",
     "cluster.interface=null", "cluster.host_group=null",    "cluster.rdzv=null",
@@ -27,8 +27,7 @@ enum { NOT_TAKEN_OVER = sizeof not_taken_over / sizeof not_taken_over[0] };
 enum dpt_status dpt_node_config_digest(const struct dpt_config *config,
                                        char ret_hex[DPT_HASH_HEX_BYTES], struct dpt_err *err)
 {
-    /* Where it differs from the defaults, in the words of the comparison: that leaves out each
-     * node's own keys. */
+    /* The differences from the defaults leave out each node's own keys. */
     static const size_t text_bytes = DPT_CONFIG_TEXT_BYTES_MAX;
     struct dpt_config *defaults = malloc(sizeof *defaults);
     char *text = malloc(text_bytes);
@@ -48,25 +47,26 @@ enum dpt_status dpt_node_config_digest(const struct dpt_config *config,
 static const char demo_data[] = "data.train=" DPT_DEMO_TEXT_NAME;
 
 static enum dpt_status load_config(const struct dpt_worker_options *options,
-                                   enum dpt_node_source source, const char *text, size_t bytes,
-                                   const char *name, struct dpt_config *ret, struct dpt_err *err)
+                                   const struct dpt_node_text *from, struct dpt_config *ret,
+                                   struct dpt_err *err)
 {
     const char *overrides[NOT_TAKEN_OVER + DPT_CONFIG_OVERRIDES_MAX];
-    size_t n = 0; /* ours come first: the command line has the last word */
-    if (source == DPT_NODE_FROM_SERVER)
+    size_t n = 0; /* the command line's come last and count */
+    if (from->source == DPT_NODE_FROM_SERVER)
         for (; n < NOT_TAKEN_OVER; n++)
             overrides[n] = not_taken_over[n];
-    if (source == DPT_NODE_FROM_DEMO)
+    if (from->source == DPT_NODE_FROM_DEMO)
         overrides[n++] = demo_data;
     dpt_worker_options_overrides(options, overrides + n);
     n += options->n_overrides;
     struct dpt_config_said sizes = {.n = 0};
-    if (source != DPT_NODE_FROM_SERVER) { /* whose config has all sizes */
-        DPT_TRY(dpt_config_parse(text, bytes, name, overrides, n, ret, err));
+    if (from->source != DPT_NODE_FROM_SERVER) { /* whose config has all sizes */
+        DPT_TRY(dpt_config_parse(from->text, from->bytes, from->name, overrides, n, ret, err));
         DPT_TRY(dpt_origin_sizes(ret, &sizes, err));
     }
-    sizes.over_text = source == DPT_NODE_FROM_DEMO;
-    return dpt_config_load_said(text, bytes, name, overrides, n, &sizes, ret, err);
+    sizes.over_text = from->source == DPT_NODE_FROM_DEMO;
+    return dpt_config_load_said(from->text, from->bytes, from->name, overrides, n, &sizes, ret,
+                                err);
 }
 
 static enum dpt_status open_folder(const char *dir, char ret_id[DPT_DIR_ID_BYTES],
@@ -78,9 +78,9 @@ static enum dpt_status open_folder(const char *dir, char ret_id[DPT_DIR_ID_BYTES
     return dpt_dir_id(dir, ret_id, err);
 }
 
-/* It is neither made nor written to. One that is not here may be on another node: where none has it
- * the ranks say so. */
-static enum dpt_status look_into_folder(const char *dir, struct dpt_err *err)
+/* Neither makes nor changes the folder. It may be on another node alone; if no node has it, the
+ * ranks fail. */
+static enum dpt_status check_readable(const char *dir, struct dpt_err *err)
 {
     const int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
@@ -89,20 +89,18 @@ static enum dpt_status look_into_folder(const char *dir, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* A folder that cannot be used is a wrong value of its key, whatever the reason. Without `writes`
- * *ret_id stays as it is. */
+/* A folder that cannot be used is a wrong value of its key. Without `writes` *ret_id stays. */
 static enum dpt_status take_folder(const char *key, const char *dir, bool writes,
                                    char ret_id[DPT_DIR_ID_BYTES], struct dpt_err *err)
 {
     struct dpt_err why;
-    enum dpt_status status = writes ? open_folder(dir, ret_id, &why) : look_into_folder(dir, &why);
+    enum dpt_status status = writes ? open_folder(dir, ret_id, &why) : check_readable(dir, &why);
     return status == DPT_OK ? DPT_OK
                             : dpt_fail(err, DPT_ECONFIG, "%s: %s; give another with --set %s=PATH",
                                        key, why.text, key);
 }
 
-/* The demo trains on a text that the program carries, so every node of it writes its own copy. */
-static enum dpt_status place_demo_text(struct dpt_config *config, struct dpt_err *err)
+static enum dpt_status write_demo_text(struct dpt_config *config, struct dpt_err *err)
 {
     const char *slash = strrchr(config->data.train, '/');
     const char *name = slash != NULL ? slash + 1 : config->data.train;
@@ -113,8 +111,8 @@ static enum dpt_status place_demo_text(struct dpt_config *config, struct dpt_err
     return dpt_fs_write_file_atomic(config->data.train, dpt_demo_text, dpt_demo_text_bytes, err);
 }
 
-/* What ranks compute with, and, with CUDA, on how many devices (else 0). Nothing is opened on a
- * GPU: that is the ranks' to do. */
+/* The fingerprint of the ranks' device, and with CUDA the number of devices (else 0). Opens no GPU:
+ * the ranks do. */
 static enum dpt_status look_at_device(const struct dpt_config *config, int *ret_gpus,
                                       char ret[DPT_PROTO_DIGEST_BYTES], struct dpt_err *err)
 {
@@ -147,9 +145,8 @@ static void fill_spec(struct dpt_node *node)
     node->spec.max_restarts = (uint32_t)config->cluster.max_restarts;
     _Static_assert((int)DPT_CONFIG_WORLD_MAX == (int)DPT_PROTO_WORLD_MAX, "a plan names them all");
     node->spec.max_world = (uint32_t)dpt_config_world_max(config);
-    /* What computes other bits may take part where the bits are nobody's promise; but gradients go
-     * one way. */
-    const char *way =
+    /* Under `fast` devices with other bits may take part, but all must reduce by one backend. */
+    const char *backend =
         dpt_config_uses_nccl(config) ? "gradients go by NCCL" : "gradients go by hosts";
     const bool fast = config->train.reduction == DPT_REDUCTION_FAST;
     node->spec.sharded = dpt_strategy_traits(config).state != DPT_STATE_REPLICATED;
@@ -159,7 +156,7 @@ static void fill_spec(struct dpt_node *node)
     node->spec.user = node->user;
     node->facts = (struct dpt_agent_facts){.spec = &node->spec,
                                            .n_ranks = (uint32_t)node->n_ranks,
-                                           .fingerprint = fast ? way : node->fingerprint,
+                                           .fingerprint = fast ? backend : node->fingerprint,
                                            .host = node->host,
                                            .host_name = node->host_name,
                                            .log_dir_id = node->log_dir_id,
@@ -170,8 +167,8 @@ static void fill_spec(struct dpt_node *node)
     memcpy(node->facts.secret, node->identity.secret, sizeof node->facts.secret);
 }
 
-/* As ranks, the server and other nodes are told it: once nothing of it changes any more. */
-static enum dpt_status write_config(struct dpt_node *node, struct dpt_err *err)
+/* Called once nothing of the config changes any more. */
+static enum dpt_status print_config(struct dpt_node *node, struct dpt_err *err)
 {
     node->config_text = malloc(DPT_CONFIG_TEXT_BYTES_MAX);
     if (node->config_text == NULL)
@@ -181,8 +178,8 @@ static enum dpt_status write_config(struct dpt_node *node, struct dpt_err *err)
     return dpt_node_config_digest(&node->config, node->digest, err);
 }
 
-/* A run that only evaluates reads the checkpoints of any run, and writes into no other run's log.
- * Looked at before anything is written there. */
+/* A run that only evaluates reads the checkpoints of any run, and must not write into another run's
+ * log. Checked before the first write. */
 static enum dpt_status check_log_dir(const struct dpt_config *config, struct dpt_err *err)
 {
     if (config->train.eval_only &&
@@ -205,7 +202,7 @@ static enum dpt_status fill_node(struct dpt_node *node, enum dpt_node_source sou
     if (config->checkpoint.dir[0] != '\0') /* a run that only evaluates reads there */
         DPT_TRY(take_folder("checkpoint.dir", config->checkpoint.dir, !config->train.eval_only,
                             node->checkpoint_dir_id, err));
-    DPT_TRY(place_demo_text(config, err));
+    DPT_TRY(write_demo_text(config, err));
     node->threads = config->cluster.threads != DPT_AUTO ? config->cluster.threads : 0;
     dpt_user_name(node->user, sizeof node->user);
     dpt_host_name(node->host_name);
@@ -221,30 +218,28 @@ static enum dpt_status fill_node(struct dpt_node *node, enum dpt_node_source sou
         dpt_log(DPT_LOG_WARN,
                 "cluster.gpus_per_node is %d and there %s %d: ranks share them, in turn",
                 node->n_ranks, gpus == 1 ? "is" : "are", gpus);
-    if (source != DPT_NODE_FROM_SERVER)
-        DPT_TRY(dpt_origin_check(config, err));
-    DPT_TRY(dpt_origin_note_base(config, err));
+    DPT_TRY(dpt_origin_read(config, source != DPT_NODE_FROM_SERVER, err));
     DPT_TRY(dpt_data_digest(config, &node->data, err));
     if (source != DPT_NODE_FROM_SERVER) /* after the data, whose vocabulary must fit the model */
         DPT_TRY(dpt_origin_compare_tokenizer(config, err));
     if (!config->train.eval_only)
         DPT_TRY(dpt_config_count_epochs(config, node->data.train_samples, err));
-    DPT_TRY(write_config(node, err));
+    DPT_TRY(print_config(node, err));
     fill_spec(node);
     return DPT_OK;
 }
 
 enum dpt_status dpt_node_create(const struct dpt_worker_options *options,
-                                enum dpt_node_source source, const char *text, size_t bytes,
-                                const char *name, struct dpt_node **ret, struct dpt_err *err)
+                                const struct dpt_node_text *text, struct dpt_node **ret,
+                                struct dpt_err *err)
 {
     struct dpt_node *node = calloc(1, sizeof *node);
     if (node == NULL)
         return dpt_fail(err, DPT_ENOMEM, "this node's config");
     node->identity.fd = -1;
-    enum dpt_status status = load_config(options, source, text, bytes, name, &node->config, err);
+    enum dpt_status status = load_config(options, text, &node->config, err);
     if (status == DPT_OK)
-        status = fill_node(node, source, options->node_id, err);
+        status = fill_node(node, text->source, options->node_id, err);
     if (status != DPT_OK)
         dpt_node_destroy(&node);
     else

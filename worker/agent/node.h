@@ -1,5 +1,5 @@
-/* This node's part in a run, once the config is known: what it tells the server, how many ranks it
- * starts and with what. */
+/* This node's part in a run, made of a config: the facts for the server, the number of ranks and
+ * their configuration. */
 #ifndef DPT_WORKER_AGENT_NODE_H
 #define DPT_WORKER_AGENT_NODE_H
 
@@ -13,25 +13,31 @@
 
 #include <stddef.h>
 
-/* Where a config comes from. */
 enum dpt_node_source {
     DPT_NODE_FROM_FILE,   /* --config */
-    DPT_NODE_FROM_SERVER, /* the run's: device, ranks, threads and interface are not taken over,
-                             they are each node's own */
+    DPT_NODE_FROM_SERVER, /* the run's: each node has its own device, ranks, threads, interface */
     DPT_NODE_FROM_DEMO    /* built in */
 };
 
-/* Built once, borrowed by the loop; points into itself, so it is not copied. */
+/* A config as text. */
+struct dpt_node_text {
+    enum dpt_node_source source;
+    const char *text;
+    size_t bytes;
+    const char *name; /* in errors */
+};
+
+/* Points into itself: do not copy. */
 struct dpt_node {
     struct dpt_config config;
-    char *config_text; /* canonical; what ranks and server get */
+    char *config_text; /* canonical, for ranks and server */
     size_t config_bytes;
     int n_ranks;
-    int threads;                     /* a rank; 0: its share of the cores of its host */
+    int threads;                     /* of a rank; 0: an equal share of the host's cores */
     char digest[DPT_HASH_HEX_BYTES]; /* of the run-wide keys */
     char fingerprint[DPT_PROTO_DIGEST_BYTES];
     char host[DPT_HOST_KEY_BYTES];
-    /* "": no such folder, or none that the run writes to */
+    /* "": the run does not write to such a folder */
     char log_dir_id[DPT_DIR_ID_BYTES], checkpoint_dir_id[DPT_DIR_ID_BYTES];
     struct dpt_identity identity;
     struct dpt_data_digest data;
@@ -40,23 +46,21 @@ struct dpt_node {
     struct dpt_agent_facts facts;
 };
 
-/* Loads `text` (named `name` in errors) with the command line's overrides and finds out the rest:
- * makes the folders, opens the device for a moment, reads the data, and with train.lora the base,
- * once for their digests (which takes as long as reading them does). DPT_ECONFIG and others say
- * what to do. */
+/* Loads the text with the command line's overrides, makes the folders, looks at the device, and
+ * reads the data and with train.lora the base once for their digests (which takes as long as
+ * reading them). DPT_ECONFIG and others say what to do. */
 DPT_MUST_USE enum dpt_status dpt_node_create(const struct dpt_worker_options *options,
-                                             enum dpt_node_source source, const char *text,
-                                             size_t bytes, const char *name, struct dpt_node **ret,
-                                             struct dpt_err *err);
+                                             const struct dpt_node_text *text,
+                                             struct dpt_node **ret, struct dpt_err *err);
 void dpt_node_destroy(struct dpt_node **node);
 
-/* Hash of the run-wide keys: equal digests are configs that agree on them. */
+/* Hash of the run-wide keys. */
 DPT_MUST_USE enum dpt_status dpt_node_config_digest(const struct dpt_config *config,
                                                     char ret_hex[DPT_HASH_HEX_BYTES],
                                                     struct dpt_err *err);
 
-/* The demo's config and its text, both built into the program. The text is written to
- * `log.dir/demo-text.txt` of each node that runs the demo. */
+/* The demo's config and its data, built into the program. Each node that runs the demo writes the
+ * data to `log.dir/demo-text.txt`. */
 extern const unsigned char dpt_demo_config[], dpt_demo_text[];
 extern const size_t dpt_demo_config_bytes, dpt_demo_text_bytes;
 #define DPT_DEMO_TEXT_NAME "demo-text.txt"

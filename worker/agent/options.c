@@ -1,62 +1,62 @@
 /* Command line of dpt-worker: the table, the parser, the help. */
 #include "worker/agent/options.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum option {
-    OPTION_CONFIG,
+enum option_kind {
+    OPTION_TEXT, /* field: const char * */
+    OPTION_FLAG, /* field: bool */
     OPTION_SET,
-    OPTION_KEY, /* a key of the config under a name of its own */
-    OPTION_EVAL,
-    OPTION_ENDPOINT,
-    OPTION_NODE_ID,
+    OPTION_KEY,  /* another name of a config key */
+    OPTION_EVAL, /* a config key without a value: true */
     OPTION_ALLOW,
-    OPTION_ALLOW_FRESH,
     OPTION_LOG_LEVEL,
     OPTION_QUIET,
-    OPTION_VERBOSE,
-    OPTION_VERSION,
-    OPTION_HELP
+    OPTION_VERBOSE
 };
 
 struct option_entry {
     const char *name;
-    const char *value; /* what to call it in the help; NULL: takes none */
-    enum option option;
-    const char *key; /* of OPTION_KEY and OPTION_EVAL */
+    const char *value; /* its name in the help; NULL: takes none */
+    enum option_kind kind;
+    const char *key; /* of KEY and EVAL */
+    size_t field;    /* of TEXT and FLAG */
     const char *help;
 };
 
+#define FIELD(name) offsetof(struct dpt_worker_options, name)
 static const struct option_entry table[] = {
-    {"--config", "FILE", OPTION_CONFIG, NULL,
+    {"--config", "FILE", OPTION_TEXT, NULL, FIELD(config_path),
      "the run's config (YAML); without it the run's is taken from the server (see below)"},
-    {"--set", "KEY=VALUE", OPTION_SET, NULL, "override a key of the config; may be repeated"},
-    {"--nnodes", "N|MIN:MAX", OPTION_KEY, "cluster.nnodes", "how many workers make up the run"},
-    {"--nproc-per-node", "N", OPTION_KEY, "cluster.gpus_per_node",
+    {"--set", "KEY=VALUE", OPTION_SET, NULL, 0, "override a key of the config; may be repeated"},
+    {"--nnodes", "N|MIN:MAX", OPTION_KEY, "cluster.nnodes", 0, "how many workers make up the run"},
+    {"--nproc-per-node", "N", OPTION_KEY, "cluster.gpus_per_node", 0,
      "rank processes on this node (auto: one per GPU)"},
-    {"--rdzv-id", "NAME", OPTION_KEY, "run",
+    {"--rdzv-id", "NAME", OPTION_KEY, "run", 0,
      "name of the run; workers that give the same one meet"},
-    {"--max-restarts", "N", OPTION_KEY, "cluster.max_restarts",
+    {"--max-restarts", "N", OPTION_KEY, "cluster.max_restarts", 0,
      "crashes that the run survives without progress"},
-    {"--rdzv-endpoint", "HOST:PORT", OPTION_ENDPOINT, NULL,
+    {"--rdzv-endpoint", "HOST:PORT", OPTION_TEXT, NULL, FIELD(rdzv_endpoint),
      "where dpt-rdzv listens ([ADDRESS]:PORT for IPv6)"},
-    {"--node-id", "NAME", OPTION_NODE_ID, NULL,
+    {"--node-id", "NAME", OPTION_TEXT, NULL, FIELD(node_id),
      "name of this node in logs and folders (default: random)"},
-    {"--eval", NULL, OPTION_EVAL, "train.eval_only",
+    {"--eval", NULL, OPTION_EVAL, "train.eval_only", 0,
      "train nothing: evaluate the newest checkpoint on data.val, print the loss, end"},
-    {"--step", "N", OPTION_KEY, "train.eval_step", "with --eval: the checkpoint of this step"},
-    {"--allow-change", "KEY", OPTION_ALLOW, NULL,
+    {"--step", "N", OPTION_KEY, "train.eval_step", 0, "with --eval: the checkpoint of this step"},
+    {"--allow-change", "KEY", OPTION_ALLOW, NULL, 0,
      "resume although this key differs from the checkpoint's; may be repeated"},
-    {"--allow-fresh", NULL, OPTION_ALLOW_FRESH, NULL,
+    {"--allow-fresh", NULL, OPTION_FLAG, NULL, FIELD(allow_fresh),
      "begin from step 0 although checkpoint.dir holds checkpoints, all of them damaged"},
-    {"--log-level", "LEVEL", OPTION_LOG_LEVEL, NULL, "debug, info (default), warn or error"},
-    {"--quiet", NULL, OPTION_QUIET, NULL, "print errors, warnings and the closing summary only"},
-    {"--verbose", NULL, OPTION_VERBOSE, NULL,
+    {"--log-level", "LEVEL", OPTION_LOG_LEVEL, NULL, 0, "debug, info (default), warn or error"},
+    {"--quiet", NULL, OPTION_QUIET, NULL, 0, "print errors, warnings and the closing summary only"},
+    {"--verbose", NULL, OPTION_VERBOSE, NULL, 0,
      "print what the libraries log, too (--log-level debug)"},
-    {"--version", NULL, OPTION_VERSION, NULL, "print the version"},
-    {"--help", NULL, OPTION_HELP, NULL, "print this"},
+    {"--version", NULL, OPTION_FLAG, NULL, FIELD(version), "print the version"},
+    {"--help", NULL, OPTION_FLAG, NULL, FIELD(help), "print this"},
 };
+#undef FIELD
 enum { TABLE_COUNT = sizeof table / sizeof table[0], NEAR_ENOUGH = 4, NAME_MAX_BYTES = 32 };
 
 static size_t least(size_t a, size_t b)
@@ -129,12 +129,27 @@ static enum dpt_status set_log_level(struct dpt_worker_options *options, const c
                     value);
 }
 
-static enum dpt_status take(const struct option_entry *entry, const char *value,
-                            struct dpt_worker_options *options, struct dpt_err *err)
+static enum dpt_status add_allowed(struct dpt_worker_options *options, const char *key,
+                                   struct dpt_err *err)
 {
-    switch (entry->option) {
-    case OPTION_CONFIG:
-        options->config_path = value;
+    if (options->n_allow == DPT_RANK_ALLOW_MAX)
+        return dpt_fail(err, DPT_ECONFIG, "more than %d --allow-change", DPT_RANK_ALLOW_MAX);
+    if (dpt_config_check_path(key, err) != DPT_OK)
+        return dpt_wrap(err, DPT_ECONFIG, "--allow-change");
+    options->allow[options->n_allow++] = key;
+    return DPT_OK;
+}
+
+static enum dpt_status take_option(const struct option_entry *entry, const char *value,
+                                   struct dpt_worker_options *options, struct dpt_err *err)
+{
+    char *field = (char *)options + entry->field;
+    switch (entry->kind) {
+    case OPTION_TEXT:
+        memcpy(field, &value, sizeof value);
+        return DPT_OK;
+    case OPTION_FLAG:
+        *(bool *)field = true;
         return DPT_OK;
     case OPTION_SET:
         if (strchr(value, '=') == NULL || value[0] == '=')
@@ -144,37 +159,14 @@ static enum dpt_status take(const struct option_entry *entry, const char *value,
         return add_override(options, entry->key, value, err);
     case OPTION_EVAL:
         return add_override(options, entry->key, "true", err);
-    case OPTION_ENDPOINT:
-        options->rdzv_endpoint = value;
-        return DPT_OK;
-    case OPTION_NODE_ID:
-        options->node_id = value;
-        return DPT_OK;
     case OPTION_ALLOW:
-        if (options->n_allow == DPT_RANK_ALLOW_MAX)
-            return dpt_fail(err, DPT_ECONFIG, "more than %d --allow-change", DPT_RANK_ALLOW_MAX);
-        if (dpt_config_check_path(value, err) != DPT_OK)
-            return dpt_wrap(err, DPT_ECONFIG, "--allow-change");
-        options->allow[options->n_allow++] = value;
-        return DPT_OK;
-    case OPTION_ALLOW_FRESH:
-        options->allow_fresh = true;
-        return DPT_OK;
+        return add_allowed(options, value, err);
     case OPTION_LOG_LEVEL:
         return set_log_level(options, value, err);
     case OPTION_QUIET:
-        options->quiet = true;
-        options->log_level = DPT_LOG_WARN;
-        return DPT_OK;
     case OPTION_VERBOSE:
-        options->quiet = false;
-        options->log_level = DPT_LOG_DEBUG;
-        return DPT_OK;
-    case OPTION_VERSION:
-        options->version = true;
-        return DPT_OK;
-    case OPTION_HELP:
-        options->help = true;
+        options->quiet = entry->kind == OPTION_QUIET;
+        options->log_level = options->quiet ? DPT_LOG_WARN : DPT_LOG_DEBUG;
         return DPT_OK;
     }
     return DPT_OK;
@@ -203,22 +195,22 @@ enum dpt_status dpt_worker_options_parse(int argc, char *const *argv,
         if (entry->value != NULL && (value == NULL || value[0] == '\0'))
             return dpt_fail(err, DPT_ECONFIG, "%s needs a value: %s %s", entry->name, entry->name,
                             entry->value);
-        DPT_TRY(take(entry, value, ret, err));
+        DPT_TRY(take_option(entry, value, ret, err));
     }
     return DPT_OK;
 }
 
 void dpt_worker_options_help(FILE *out)
 {
-    (void)fputs(
-        "usage: dpt-worker [--config FILE] [--nnodes N|MIN:MAX] [options]\n"
-        "       dpt-worker [--config FILE] --eval [--step N] [options]\n"
-        "\n"
-        "One machine's part in a training run: joins the run at its server, starts one rank "
-        "process per device,\n"
-        "watches over them, and goes on when other machines die or arrive.\n"
-        "\n",
-        out);
+    (void)fputs("usage: dpt-worker [--config FILE] [--nnodes N|MIN:MAX] [options]\n"
+                "       dpt-worker [--config FILE] --eval [--step N] [options]\n"
+                "\n"
+                "One node's part in a training run: joins the run at its server, starts one rank "
+                "process per "
+                "device,\n"
+                "watches them, and goes on when other nodes die or join.\n"
+                "\n",
+                out);
     for (int i = 0; i < TABLE_COUNT; i++) {
         char left[64];
         (void)snprintf(left, sizeof left, "%s%s%s", table[i].name,
@@ -269,27 +261,19 @@ void dpt_worker_options_overrides(const struct dpt_worker_options *options,
 
 enum dpt_status dpt_worker_endpoint(const struct dpt_worker_options *options,
                                     const char *environment, const struct dpt_config *config,
-                                    const char **ret_endpoint, const char **ret_source,
-                                    bool *ret_embed, struct dpt_err *err)
+                                    struct dpt_worker_endpoint *ret, struct dpt_err *err)
 {
-    const struct {
-        const char *endpoint, *source;
-    } places[] = {
-        {options->rdzv_endpoint, "--rdzv-endpoint"},
-        {environment != NULL && environment[0] != '\0' ? environment : NULL, "DPT_RDZV_ENDPOINT"},
-        {config != NULL && config->cluster.rdzv[0] != '\0' ? config->cluster.rdzv : NULL,
-         "cluster.rdzv"},
-        {DPT_WORKER_ENDPOINT_DEFAULT, "the default"},
-    };
-    enum { PLACES = sizeof places / sizeof places[0] };
-    int i = 0;
-    while (places[i].endpoint == NULL)
-        i++;
-    if (strchr(places[i].endpoint, ':') == NULL)
-        return dpt_fail(err, DPT_ECONFIG, "%s '%s' is not HOST:PORT", places[i].source,
-                        places[i].endpoint);
-    *ret_endpoint = places[i].endpoint;
-    *ret_source = places[i].source;
-    *ret_embed = i == PLACES - 1 && config != NULL && config->cluster.nnodes_max == 1;
+    const char *key = config != NULL ? config->cluster.rdzv : "";
+    struct dpt_worker_endpoint found = {DPT_WORKER_ENDPOINT_DEFAULT, "the default",
+                                        config != NULL && config->cluster.nnodes_max == 1};
+    if (options->rdzv_endpoint != NULL)
+        found = (struct dpt_worker_endpoint){options->rdzv_endpoint, "--rdzv-endpoint", false};
+    else if (environment != NULL && environment[0] != '\0')
+        found = (struct dpt_worker_endpoint){environment, "DPT_RDZV_ENDPOINT", false};
+    else if (key[0] != '\0')
+        found = (struct dpt_worker_endpoint){key, "cluster.rdzv", false};
+    if (strchr(found.endpoint, ':') == NULL)
+        return dpt_fail(err, DPT_ECONFIG, "%s '%s' is not HOST:PORT", found.source, found.endpoint);
+    *ret = found;
     return DPT_OK;
 }

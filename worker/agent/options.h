@@ -1,5 +1,5 @@
-/* The command line of dpt-worker. One table (options.c) is what parsing and `--help` are made from;
- * flags that torchrun's users know are keys of the config under another name. */
+/* The command line of dpt-worker. One table (options.c) serves parsing and `--help`; the flags of
+ * torchrun are other names of config keys. */
 #ifndef DPT_WORKER_AGENT_OPTIONS_H
 #define DPT_WORKER_AGENT_OPTIONS_H
 
@@ -15,7 +15,7 @@
 
 enum { DPT_OPTION_TEXT_BYTES = DPT_CONFIG_PATH_BYTES + 64 };
 
-/* Strings are argv's own, except overrides, which are made here. */
+/* Strings are argv's, except overrides. */
 struct dpt_worker_options {
     const char *config_path;   /* NULL: none */
     const char *rdzv_endpoint; /* --rdzv-endpoint; NULL: not given */
@@ -29,7 +29,7 @@ struct dpt_worker_options {
     bool allow_fresh;
     enum dpt_log_level log_level;
     bool quiet;         /* warnings, errors and the closing summary only */
-    bool help, version; /* asked for: print it and end well */
+    bool help, version; /* asked for: print it and exit with 0 */
 };
 
 /* Reads argv. DPT_ECONFIG: an unknown option (with the nearest known one), a missing value, too
@@ -45,14 +45,19 @@ void dpt_worker_options_help(FILE *out);
 void dpt_worker_options_overrides(const struct dpt_worker_options *options,
                                   const char *ret[DPT_CONFIG_OVERRIDES_MAX]);
 
-/* Where the server is: --rdzv-endpoint, else $DPT_RDZV_ENDPOINT (`environment`, may be NULL), else
- * cluster.rdzv, else 127.0.0.1:29500. `config` may be NULL. *ret_source says who named it
- * ("--rdzv-endpoint", …, "the default"). *ret_embed: nobody named one and the run is of one node:
- * the server is embedded and the returned endpoint unused. */
+/* Where the server is. */
+struct dpt_worker_endpoint {
+    const char *endpoint; /* HOST:PORT; unused with embed */
+    const char *source;   /* "--rdzv-endpoint", …, "the default" */
+    bool embed;           /* no endpoint was named and the run has one node: in this process */
+};
+
+/* --rdzv-endpoint, else $DPT_RDZV_ENDPOINT (`environment`, may be NULL), else cluster.rdzv, else
+ * 127.0.0.1:29500. `config` may be NULL. DPT_ECONFIG: not HOST:PORT. */
 DPT_MUST_USE enum dpt_status dpt_worker_endpoint(const struct dpt_worker_options *options,
                                                  const char *environment,
                                                  const struct dpt_config *config,
-                                                 const char **ret_endpoint, const char **ret_source,
-                                                 bool *ret_embed, struct dpt_err *err);
+                                                 struct dpt_worker_endpoint *ret,
+                                                 struct dpt_err *err);
 
 #endif

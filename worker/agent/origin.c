@@ -1,4 +1,4 @@
-/* Sizes, tensors and hash of the weights that a run begins from (origin.h). */
+/* Sizes, tensors and hash of the weights in model.init_from. */
 #include "worker/agent/origin.h"
 
 #include "base/log.h"
@@ -44,8 +44,8 @@ static enum dpt_status sizes_of_checkpoint(const char *dir, int64_t step,
     return status;
 }
 
-/* Every fault of the folder is a fault of the key, which names it. */
-static enum dpt_status refuse(enum dpt_status status, struct dpt_err *err)
+/* A fault of the folder is a fault of the key that names it. */
+static enum dpt_status blame_key(enum dpt_status status, struct dpt_err *err)
 {
     return status == DPT_OK || status == DPT_ENOMEM ? status
                                                     : dpt_wrap(err, DPT_ECONFIG, "model.init_from");
@@ -59,7 +59,7 @@ enum dpt_status dpt_origin_sizes(const struct dpt_config *written, struct dpt_co
     if (written->model.init_from[0] == '\0')
         return DPT_OK;
     DPT_TRY(newest_step(written, &step, err));
-    while (step >= 0) { /* ranks pass over unreadable checkpoints, and log it */
+    while (step >= 0) { /* ranks skip unreadable checkpoints, and log it */
         struct dpt_err damage;
         if (sizes_of_checkpoint(written->checkpoint.dir, step, ret, &damage) == DPT_OK)
             return DPT_OK;
@@ -67,17 +67,17 @@ enum dpt_status dpt_origin_sizes(const struct dpt_config *written, struct dpt_co
                 damage.text);
         DPT_TRY(dpt_checkpoint_newest_below(written->checkpoint.dir, step, &step, err));
     }
-    return refuse(dpt_published_sizes(written->model.init_from, ret, err), err);
+    return blame_key(dpt_published_sizes(written->model.init_from, ret, err), err);
 }
 
-/* The model with all weights: of adapters their base. */
-static const struct dpt_model *whole(const struct dpt_model *model)
+/* The model with all weights: the base of adapters. */
+static const struct dpt_model *whole_model(const struct dpt_model *model)
 {
     const struct dpt_model *base = dpt_model_base(model);
     return base != NULL ? base : model;
 }
 
-static void say_left_out(const struct dpt_config *config, const struct dpt_published *weights)
+static void log_left_out(const struct dpt_config *config, const struct dpt_published *weights)
 {
     char names[DPT_PUBLISHED_LEFT_OUT_BYTES];
     if (dpt_published_left_out(weights, names) > 0)
@@ -87,8 +87,8 @@ static void say_left_out(const struct dpt_config *config, const struct dpt_publi
                 config->model.init_from, names);
 }
 
-static void say_fresh(const struct dpt_config *config, const struct dpt_model *model,
-                      const struct dpt_published *weights)
+static void log_fresh_head(const struct dpt_config *config, const struct dpt_model *model,
+                           const struct dpt_published *weights)
 {
     const int score = dpt_model_score(model);
     for (int i = score; score >= 0 && i < dpt_model_n_params(model); i++)
@@ -100,31 +100,46 @@ static void say_fresh(const struct dpt_config *config, const struct dpt_model *m
                     dpt_model_labels(model));
 }
 
-/* Whether the run begins from the folder: it has no checkpoint to go on from. */
+/* The run begins from the folder: it has no checkpoint. */
 static enum dpt_status begins_there(const struct dpt_config *config, bool *ret, struct dpt_err *err)
 {
     int64_t step = -1;
-    if (config->model.init_from[0] != '\0')
+    const bool has_folder = config->model.init_from[0] != '\0';
+    if (has_folder)
         DPT_TRY(newest_step(config, &step, err));
-    *ret = config->model.init_from[0] != '\0' && step < 0;
+    *ret = has_folder && step < 0;
     return DPT_OK;
 }
 
-enum dpt_status dpt_origin_check(const struct dpt_config *config, struct dpt_err *err)
+static enum dpt_status note_base(struct dpt_config *config, struct dpt_published *weights,
+                                 struct dpt_err *err)
+{
+    struct dpt_hash128 hash;
+    char hex[DPT_HASH_HEX_BYTES];
+    DPT_TRY(blame_key(dpt_published_hash(weights, &hash, err), err));
+    dpt_hash128_hex(hash, hex);
+    return dpt_config_note_base(config, hex, err);
+}
+
+enum dpt_status dpt_origin_read(struct dpt_config *config, bool checks, struct dpt_err *err)
 {
     struct dpt_model *model = NULL;
     struct dpt_published *weights = NULL;
+    const bool has_base = config->train.lora.rank > 0;
     bool begins;
     DPT_TRY(begins_there(config, &begins, err));
-    if (!begins)
+    checks = checks && begins;
+    if (!has_base && !checks)
         return DPT_OK;
     DPT_TRY(dpt_model_create(config, &model, err));
-    const enum dpt_status status =
-        refuse(dpt_published_open(config->model.init_from, whole(model), &weights, err), err);
-    if (status == DPT_OK) {
-        say_left_out(config, weights);
-        say_fresh(config, whole(model), weights);
+    enum dpt_status status = blame_key(
+        dpt_published_open(config->model.init_from, whole_model(model), &weights, err), err);
+    if (status == DPT_OK && checks) {
+        log_left_out(config, weights);
+        log_fresh_head(config, whole_model(model), weights);
     }
+    if (status == DPT_OK && has_base)
+        status = note_base(config, weights, err);
     dpt_published_close(&weights);
     dpt_model_destroy(&model);
     return status;
@@ -148,7 +163,8 @@ enum dpt_status dpt_origin_compare_tokenizer(const struct dpt_config *config, st
     DPT_TRY(begins_there(config, &begins, err));
     if (!begins || dpt_config_reads_images(config))
         return DPT_OK;
-    DPT_TRY(refuse(dpt_tokenizer_is_of_folder(config, config->model.init_from, &same, err), err));
+    DPT_TRY(
+        blame_key(dpt_tokenizer_is_of_folder(config, config->model.init_from, &same, err), err));
     name_tokenizer(config, mine, sizeof mine);
     if (!same)
         dpt_log(DPT_LOG_WARN,
@@ -157,26 +173,4 @@ enum dpt_status dpt_origin_compare_tokenizer(const struct dpt_config *config, st
                 "data.tokenizer: hf and data.tokenizer_json: %s/" DPT_TOKENIZER_JSON,
                 mine, config->model.init_from, config->model.init_from);
     return DPT_OK;
-}
-
-enum dpt_status dpt_origin_note_base(struct dpt_config *config, struct dpt_err *err)
-{
-    struct dpt_model *model = NULL;
-    struct dpt_published *weights = NULL;
-    struct dpt_hash128 hash;
-    char hex[DPT_HASH_HEX_BYTES];
-    if (config->train.lora.rank == 0)
-        return DPT_OK;
-    DPT_TRY(dpt_model_create(config, &model, err));
-    enum dpt_status status =
-        refuse(dpt_published_open(config->model.init_from, whole(model), &weights, err), err);
-    if (status == DPT_OK)
-        status = refuse(dpt_published_hash(weights, &hash, err), err);
-    if (status == DPT_OK) {
-        dpt_hash128_hex(hash, hex);
-        status = dpt_config_note_base(config, hex, err);
-    }
-    dpt_published_close(&weights);
-    dpt_model_destroy(&model);
-    return status;
 }

@@ -8,6 +8,7 @@
 #ifndef DPT_WORKER_AGENT_PROGRESS_H
 #define DPT_WORKER_AGENT_PROGRESS_H
 
+#include "rendezvous/client/client.h"
 #include "worker/agent/core.h"
 #include "worker/agent/progress_text.h"
 
@@ -18,8 +19,7 @@ enum {
     DPT_PROGRESS_PATIENCE_MS = 300, /* a lack of the server that is shorter has no line ... */
     DPT_PROGRESS_LOOKING_MS = 900,  /* ... nor, while its reason is unknown, is this */
     DPT_PROGRESS_AGAIN_MS = 15000,  /* the lack of the server has another line after this */
-    DPT_PROGRESS_FORMING_MS = 2000, /* a formation, or a standstill, that lasts longer has a line */
-    DPT_PROGRESS_WHY_BYTES = 256
+    DPT_PROGRESS_FORMING_MS = 2000  /* a formation, or a standstill, that lasts longer has a line */
 };
 
 /* The run as the config describes it; all 0 while there is no config. */
@@ -50,8 +50,8 @@ struct dpt_progress_options {
 /* Zero-initialise all but options and step_printed (-1). */
 struct dpt_progress {
     struct dpt_progress_options options;
-    char why[DPT_PROGRESS_WHY_BYTES]; /* no server yet, for this reason; "": unknown */
-    bool no_run;                      /* the server has no config of the run yet */
+    char why[DPT_CLIENT_WHY_BYTES]; /* no server yet, for this reason; "": unknown */
+    bool no_run;                    /* the server has no config of the run yet */
 
     char printed[DPT_TEXT_LINE_BYTES]; /* newest printed line of state */
     char state[DPT_TEXT_LINE_BYTES];   /* newest line of state, printed or held back */

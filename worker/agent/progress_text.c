@@ -1,4 +1,4 @@
-/* Numbers, lines and blocks for people. */
+/* Numbers, lines and blocks for the terminal. */
 #include "worker/agent/progress_text.h"
 
 #include "base/err.h"
@@ -52,7 +52,7 @@ static void print_rate(double per_s, const char *unit, char *ret, size_t bytes)
     (void)snprintf(ret, bytes, "%s %s", number, unit);
 }
 
-/* A run that diverges has norms of any size. */
+/* A run that diverges has any norm. */
 static void print_norm(double norm, char *ret, size_t bytes)
 {
     (void)snprintf(ret, bytes, fabs(norm) >= 1e6 ? "norm %.3g" : "norm %.2f", norm);
@@ -99,7 +99,7 @@ void dpt_text_step(const struct dpt_step_facts *facts, char ret[DPT_TEXT_LINE_BY
 void dpt_text_epoch(const struct dpt_epoch_facts *facts, char ret[DPT_TEXT_LINE_BYTES])
 {
     char part[96] = "", rate[64] = "?";
-    if (facts->samples_per_s > 0) /* without commas: the line is read by programs, too */
+    if (facts->samples_per_s > 0) /* without commas: programs read the line, too */
         (void)snprintf(rate, sizeof rate, facts->samples_per_s < 10 ? "%.1f" : "%.0f",
                        facts->samples_per_s);
     if (!facts->whole)
@@ -127,7 +127,7 @@ enum field {
 };
 enum { FIELD_BYTES = 64, GAP = 2 };
 
-/* What goes first when the line is too narrow. */
+/* The order in which fields are left out of a narrow line. */
 static const enum field dispensable[] = {FIELD_LR,   FIELD_NORM,       FIELD_WORLD, FIELD_VAL,
                                          FIELD_RATE, FIELD_CHECKPOINT, FIELD_ETA,   FIELD_LOSS};
 enum { DISPENSABLE_COUNT = sizeof dispensable / sizeof dispensable[0] };
@@ -170,7 +170,7 @@ static int width_of(char fields[FIELD_COUNT][FIELD_BYTES])
     return width;
 }
 
-static void add(char *line, const char *text)
+static void add_text(char *line, const char *text)
 {
     size_t used = strlen(line);
     (void)snprintf(line + used, DPT_TEXT_LINE_BYTES - used, "%s", text);
@@ -181,22 +181,22 @@ static void add_bar(char *line, const struct dpt_step_facts *facts, int width, b
     const double part = facts->steps > 0 ? (double)facts->step / (double)facts->steps : 0;
     const int inner = utf8 ? width : width - 2;
     const int full = (int)(part * inner);
-    add(line, utf8 ? "" : "[");
+    add_text(line, utf8 ? "" : "[");
     for (int i = 0; i < inner; i++)
-        add(line, i < full ? (utf8 ? "█" : "#") : (utf8 ? "░" : "."));
-    add(line, utf8 ? "" : "]");
+        add_text(line, i < full ? (utf8 ? "█" : "#") : (utf8 ? "░" : "."));
+    add_text(line, utf8 ? "" : "]");
 }
 
 void dpt_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
                    char ret[DPT_TEXT_LINE_BYTES])
 {
     char fields[FIELD_COUNT][FIELD_BYTES];
-    const int room = columns - 1; /* a full line would wrap */
+    const int room = columns - 1; /* a full line wraps */
     ret[0] = '\0';
     print_fields(facts, fields);
     bool wants_bar = facts->step.steps > 0;
     for (int i = 0; i < DISPENSABLE_COUNT; i++) {
-        if (dispensable[i] == FIELD_WORLD) /* from here on numbers are worth more than the bar */
+        if (dispensable[i] == FIELD_WORLD) /* the fields after it are worth more than the bar */
             wants_bar = wants_bar && width_of(fields) + GAP + DPT_TEXT_BAR_MIN <= room;
         if (width_of(fields) + (wants_bar ? GAP + DPT_TEXT_BAR_MIN : 0) > room)
             fields[dispensable[i]][0] = '\0';
@@ -210,8 +210,8 @@ void dpt_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
     for (int i = 0; i < FIELD_COUNT; i++) {
         if (fields[i][0] == '\0')
             continue;
-        add(ret, ret[0] != '\0' ? "  " : "");
-        add(ret, fields[i]);
+        add_text(ret, ret[0] != '\0' ? "  " : "");
+        add_text(ret, fields[i]);
     }
 }
 
@@ -237,15 +237,14 @@ void dpt_text_recovery(const struct dpt_recovery_facts *facts, char ret[DPT_TEXT
 
 /* ---- the closing line ---- */
 
-/* A node that never held a step: why. */
+/* Why this node never held a step. */
 static const char *no_step_text(const struct dpt_closing_facts *facts)
 {
     if (facts->no_server)
         return "no server was reached; nothing was begun";
     if (facts->generation == 0)
         return facts->released ? "nothing was begun" : "it had ended before this node took part";
-    return facts->released ? "this node made no step"
-                           : "this node stood by as a spare and made no step";
+    return facts->released ? "this node made no step" : "this node was a spare and made no step";
 }
 
 void dpt_text_closing(const struct dpt_closing_facts *facts, char ret[DPT_TEXT_LINE_BYTES])
@@ -264,104 +263,111 @@ void dpt_text_closing(const struct dpt_closing_facts *facts, char ret[DPT_TEXT_L
 
 /* ---- the closing block ---- */
 
-struct block {
-    char *at;
-    size_t used;
+struct number {
+    char text[DPT_TEXT_NUMBER_BYTES];
 };
 
-static void row(struct block *block, const char *name, const char *fmt, ...) DPT_PRINTF(3, 4);
-static void row(struct block *block, const char *name, const char *fmt, ...)
+static struct number count_of(double number)
+{
+    struct number ret;
+    dpt_text_count((int64_t)llround(number), ret.text);
+    return ret;
+}
+
+/* Appends "  NAME  VALUE"; the last row has no newline. */
+static void add_row(char *ret, const char *name, const char *fmt, ...) DPT_PRINTF(3, 4);
+static void add_row(char *ret, const char *name, const char *fmt, ...)
 {
     char value[256];
     va_list ap;
     va_start(ap, fmt);
     (void)vsnprintf(value, sizeof value, fmt, ap);
     va_end(ap);
-    const size_t room = DPT_TEXT_SUMMARY_BYTES - block->used;
-    int n = snprintf(block->at + block->used, room, "  %-16s %s\n", name, value);
-    if (n > 0 && (size_t)n < room)
-        block->used += (size_t)n;
+    const size_t used = strlen(ret);
+    (void)snprintf(ret + used, DPT_TEXT_SUMMARY_BYTES - used, "%s  %-16s %s", used > 0 ? "\n" : "",
+                   name, value);
 }
 
-static void accuracy_row(struct block *block, int64_t right, int64_t samples)
+static void add_accuracy_row(char *ret, int64_t right, int64_t samples)
 {
     char share[DPT_TEXT_NUMBER_BYTES];
     if (samples == 0)
         return;
     dpt_text_share(right, samples, share);
-    row(block, "accuracy", "%s", share);
+    add_row(ret, "accuracy", "%s", share);
+}
+
+static void add_time_row(char *ret, int64_t ms)
+{
+    char total[DPT_TEXT_NUMBER_BYTES];
+    dpt_text_duration(ms, total);
+    add_row(ret, "total time", "%s", total);
+}
+
+static void add_recoveries_row(char *ret, uint32_t recoveries, int64_t steps_lost)
+{
+    add_row(ret, "recoveries", "%" PRIu32 ", %" PRId64 " step%s lost", recoveries, steps_lost,
+            steps_lost == 1 ? "" : "s");
 }
 
 void dpt_text_summary(const Dpt__RunSummary *s, char ret[DPT_TEXT_SUMMARY_BYTES])
 {
-    struct block block = {.at = ret};
-    char steps[DPT_TEXT_NUMBER_BYTES], total[DPT_TEXT_NUMBER_BYTES], rate[DPT_TEXT_NUMBER_BYTES];
     ret[0] = '\0';
-    dpt_text_count(s->steps, steps);
-    dpt_text_duration(s->total_ms, total);
-    dpt_text_count((int64_t)llround(s->tokens_per_s), rate);
     if (s->start_step > 0)
-        row(&block, "steps", "%s, from %" PRId64 " on", steps, s->start_step);
+        add_row(ret, "steps", "%s, from %" PRId64 " on", count_of((double)s->steps).text,
+                s->start_step);
     else
-        row(&block, "steps", "%s", steps);
+        add_row(ret, "steps", "%s", count_of((double)s->steps).text);
     if (isfinite(s->loss))
-        row(&block, "last loss", "%.4f", s->loss);
+        add_row(ret, "last loss", "%.4f", s->loss);
     else
-        row(&block, "last loss", "not known: no step was made");
+        add_row(ret, "last loss", "not known: no step was made");
     if (isfinite(s->val_loss))
-        row(&block, "validation loss", "%.4f", s->val_loss);
-    accuracy_row(&block, s->val_right, s->val_samples);
-    row(&block, "total time", "%s", total);
-    row(&block, "time of a step", "%.1f ms on average", s->step_ms);
-    row(&block, "samples/s", "%.1f", s->samples_per_s);
-    if (s->tokens_per_s != s->samples_per_s) /* else of images, which have no tokens */
-        row(&block, "tokens/s", "%s", rate);
-    row(&block, "peak memory", "%.0f MiB a rank", (double)s->peak_bytes_per_rank / (1 << 20));
+        add_row(ret, "validation loss", "%.4f", s->val_loss);
+    add_accuracy_row(ret, s->val_right, s->val_samples);
+    add_time_row(ret, s->total_ms);
+    add_row(ret, "time of a step", "%.1f ms on average", s->step_ms);
+    add_row(ret, "samples/s", "%.1f", s->samples_per_s);
+    if (s->tokens_per_s != s->samples_per_s) /* images have no tokens */
+        add_row(ret, "tokens/s", "%s", count_of(s->tokens_per_s).text);
+    add_row(ret, "peak memory", "%.0f MiB a rank", (double)s->peak_bytes_per_rank / (1 << 20));
     if (s->checkpoints_saved > 0)
-        row(&block, "checkpoints", "%" PRIu32 " saved, the last of step %" PRId64,
-            s->checkpoints_saved, s->saved_step);
+        add_row(ret, "checkpoints", "%" PRIu32 " saved, the last of step %" PRId64,
+                s->checkpoints_saved, s->saved_step);
     else
-        row(&block, "checkpoints", "none saved");
-    row(&block, "recoveries", "%" PRIu32 ", %" PRId64 " step%s lost", s->recoveries, s->steps_lost,
-        s->steps_lost == 1 ? "" : "s");
-    row(&block, "weights hash", "%s", s->weights_hash);
+        add_row(ret, "checkpoints", "none saved");
+    add_recoveries_row(ret, s->recoveries, s->steps_lost);
+    add_row(ret, "weights hash", "%s", s->weights_hash);
 }
 
 void dpt_text_left(const struct dpt_left_facts *facts, char ret[DPT_TEXT_SUMMARY_BYTES])
 {
-    struct block block = {.at = ret};
-    char number[DPT_TEXT_NUMBER_BYTES], all[DPT_TEXT_NUMBER_BYTES];
-    const struct dpt_step_facts *newest = &facts->live->step;
+    const struct dpt_live_facts *live = facts->live;
+    const struct dpt_step_facts *newest = &live->step;
     const double seconds = (double)newest->elapsed_ms * 1e-3;
     ret[0] = '\0';
-    dpt_text_count(facts->step, number);
-    dpt_text_count(facts->steps, all);
     if (facts->steps > 0)
-        row(&block, "steps", "%s of %s", number, all);
+        add_row(ret, "steps", "%s of %s", count_of((double)facts->step).text,
+                count_of((double)facts->steps).text);
     else
-        row(&block, "steps", "%s", number);
+        add_row(ret, "steps", "%s", count_of((double)facts->step).text);
     if (newest->step == facts->step && facts->step > 0)
-        row(&block, "last loss", "%.4f", newest->loss);
+        add_row(ret, "last loss", "%.4f", newest->loss);
     else if (newest->step > 0)
-        row(&block, "last loss", "%.4f, of step %" PRId64, newest->loss, newest->step);
-    if (facts->live->has_val)
-        row(&block, "validation loss", "%.4f", facts->live->val_loss);
-    accuracy_row(&block, facts->live->val_right, facts->live->val_samples);
-    dpt_text_duration(newest->elapsed_ms, number);
-    row(&block, "total time", "%s", number);
+        add_row(ret, "last loss", "%.4f, of step %" PRId64, newest->loss, newest->step);
+    if (live->has_val)
+        add_row(ret, "validation loss", "%.4f", live->val_loss);
+    add_accuracy_row(ret, live->val_right, live->val_samples);
+    add_time_row(ret, newest->elapsed_ms);
     if (facts->steps_made > 0 && seconds > 0) {
-        row(&block, "time of a step", "%.1f ms on average",
-            1e3 * seconds / (double)facts->steps_made);
+        add_row(ret, "time of a step", "%.1f ms on average",
+                1e3 * seconds / (double)facts->steps_made);
         if (facts->samples_per_step > 0)
-            row(&block, "samples/s", "%.1f",
-                (double)(facts->steps_made * facts->samples_per_step) / seconds);
+            add_row(ret, "samples/s", "%.1f",
+                    (double)(facts->steps_made * facts->samples_per_step) / seconds);
     }
-    dpt_text_count((int64_t)llround(newest->tokens_per_s), number);
     if (newest->tokens_per_s > 0 && !newest->of_images)
-        row(&block, "tokens/s", "%s", number);
-    row(&block, "checkpoints", "the last of step %" PRId64, facts->step);
-    row(&block, "recoveries", "%" PRIu32 ", %" PRId64 " step%s lost", facts->recoveries,
-        facts->steps_lost, facts->steps_lost == 1 ? "" : "s");
-    if (block.used > 0)
-        ret[block.used - 1] = '\0';
+        add_row(ret, "tokens/s", "%s", count_of(newest->tokens_per_s).text);
+    add_row(ret, "checkpoints", "the last of step %" PRId64, facts->step);
+    add_recoveries_row(ret, facts->recoveries, facts->steps_lost);
 }

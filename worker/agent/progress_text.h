@@ -1,4 +1,4 @@
-/* The agent's lines as text: facts in, text out. Pure: no terminal, clock or file. */
+/* The text of the agent's lines. Pure: no terminal, clock or file. */
 #ifndef DPT_WORKER_AGENT_PROGRESS_TEXT_H
 #define DPT_WORKER_AGENT_PROGRESS_TEXT_H
 
@@ -21,7 +21,7 @@ struct dpt_step_facts {
     int64_t step, steps; /* completed; of the run, 0: not known */
     double loss, lr, grad_norm;
     double tokens_per_s; /* 0: not known */
-    bool of_images;      /* a sample is not a sequence of tokens: it counts as one */
+    bool of_images;      /* a sample counts as one token */
     uint32_t world_size;
     int64_t elapsed_ms; /* since training began on this node */
     int64_t eta_ms;     /* < 0: not known */
@@ -31,16 +31,16 @@ struct dpt_live_facts {
     struct dpt_step_facts step;
     bool has_val;
     double val_loss;
-    int64_t val_right, val_samples; /* predicted labels, of so many samples; 0: without labels */
+    int64_t val_right, val_samples; /* predicted labels, of all; 0: without labels */
     int64_t checkpoint;             /* step of the newest one; 0: none */
 };
 
-/* Why a generation was formed and what that cost. */
+/* The cause of a generation and its cost. */
 struct dpt_recovery_facts {
     const char *cause;
-    int64_t still_ms; /* training stood still */
+    int64_t still_ms; /* how long training stopped */
     int64_t steps_lost;
-    uint32_t world_before, world_size; /* before: 0: this node was not there */
+    uint32_t world_before, world_size; /* before: 0: this node had no part in it */
 };
 
 /* 1234567 as "1,234,567". */
@@ -58,16 +58,16 @@ void dpt_text_step(const struct dpt_step_facts *facts, char ret[DPT_TEXT_LINE_BY
 struct dpt_epoch_facts {
     int64_t epoch, epochs;
     double avg_loss, seconds, samples_per_s; /* the rate: 0: not known */
-    int64_t first_step, last_step;           /* that these are of, ... */
-    bool whole;                              /* ... all of the epoch */
+    int64_t first_step, last_step;           /* the steps of these numbers, ... */
+    bool whole;                              /* ... which are the whole epoch */
 };
 
 /* "Epoch 1/10 | Avg loss 3.2104 | 12.3 s | 512 samples/s"; of a part: "Epoch 2/10 | Avg loss 3.1002
  * (of steps 26-40) | …". */
 void dpt_text_epoch(const struct dpt_epoch_facts *facts, char ret[DPT_TEXT_LINE_BYTES]);
 
-/* One line of fewer than `columns` columns; what does not fit is left out, the least important
- * first, never cut within. Without `utf8` all bytes are ASCII. "" when there is no room at all. */
+/* One line of fewer than `columns` columns. Fields that do not fit are left out as a whole, the
+ * least important first. Without `utf8` all bytes are ASCII. "" without room. */
 void dpt_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
                    char ret[DPT_TEXT_LINE_BYTES]);
 
@@ -75,32 +75,32 @@ void dpt_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
  * -> 3". */
 void dpt_text_recovery(const struct dpt_recovery_facts *facts, char ret[DPT_TEXT_LINE_BYTES]);
 
-/* How a node's part in a run has ended well. */
+/* A node's part in a run that ended with exit code 0. */
 struct dpt_closing_facts {
     const char *run;
     int64_t step;        /* newest applied by a rank of this node; -1: none */
     uint64_t generation; /* 0: none */
-    bool released;       /* it left before the run's end, as it was asked to */
-    bool no_server;      /* none was ever reached, as far as is known */
+    bool released;       /* it left before the run's end, as it was told to */
+    bool no_server;      /* none was reached */
 };
 
 /* "done: run tiny, step 60, generation 1". */
 void dpt_text_closing(const struct dpt_closing_facts *facts, char ret[DPT_TEXT_LINE_BYTES]);
 
-/* The end of a run: a block of aligned lines, each with its newline. */
+/* The end of a run: a block of aligned lines, without the last newline. */
 void dpt_text_summary(const Dpt__RunSummary *summary, char ret[DPT_TEXT_SUMMARY_BYTES]);
 
-/* A run as the node of rank 0 leaves it. */
+/* A run that the last node leaves, as the node of rank 0 knows it. */
 struct dpt_left_facts {
     const struct dpt_live_facts *live; /* borrowed; elapsed_ms: since training began here */
     int64_t step, steps;               /* saved; of the run, 0: not known */
-    int64_t steps_made;                /* since training began here, lost ones left out */
+    int64_t steps_made;                /* since training began here, without lost steps */
     int64_t samples_per_step;          /* 0: not known */
     uint32_t recoveries;               /* seen here, and the steps that they lost */
     int64_t steps_lost;
 };
 
-/* The same for a run that is left: what this node knows of it. Without the last newline. */
+/* The same block for a run that is left. */
 void dpt_text_left(const struct dpt_left_facts *facts, char ret[DPT_TEXT_SUMMARY_BYTES]);
 
 #endif

@@ -1,4 +1,4 @@
-/* A rank's output: pipe to file, with what matters repeated. */
+/* A rank's output: from its pipe to its file, warnings repeated. */
 #include "worker/agent/ranklog.h"
 
 #include "base/fs.h"
@@ -23,7 +23,7 @@ enum dpt_status dpt_rank_log_init(struct dpt_rank_log *log, const char *log_dir,
     return log->held != NULL ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "buffer for a rank's log");
 }
 
-static void give_up(struct dpt_rank_log *log, const char *why)
+static void give_file_up(struct dpt_rank_log *log, const char *why)
 {
     if (!log->failed)
         dpt_log(DPT_LOG_WARN,
@@ -44,12 +44,12 @@ static void write_file(struct dpt_rank_log *log, const char *data, size_t bytes)
         *strrchr(folder, '/') = '\0';
         struct dpt_err err;
         if (dpt_fs_mkdirs(folder, &err) != DPT_OK) {
-            give_up(log, err.text);
+            give_file_up(log, err.text);
             return;
         }
         log->file_fd = open(log->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
         if (log->file_fd < 0) {
-            give_up(log, strerror(errno));
+            give_file_up(log, strerror(errno));
             return;
         }
     }
@@ -58,7 +58,7 @@ static void write_file(struct dpt_rank_log *log, const char *data, size_t bytes)
         if (done < 0 && errno == EINTR)
             continue;
         if (done <= 0) {
-            give_up(log, done < 0 ? strerror(errno) : "nothing was written");
+            give_file_up(log, done < 0 ? strerror(errno) : "nothing was written");
             return;
         }
         data += done;
@@ -66,7 +66,7 @@ static void write_file(struct dpt_rank_log *log, const char *data, size_t bytes)
     }
 }
 
-/* Keeps the newest: makes room by forgetting the oldest. */
+/* Drops the oldest bytes to make room for the newest. */
 static void hold_back(struct dpt_rank_log *log, const char *data, size_t bytes)
 {
     size_t room = DPT_RANK_LOG_HELD_BYTES - log->held_bytes;
@@ -80,7 +80,7 @@ static void hold_back(struct dpt_rank_log *log, const char *data, size_t bytes)
     log->held_bytes += bytes;
 }
 
-/* The level's letter in a line of dpt_log, `2026-01-02T03:04:05.678Z I …`; 0 in any other line. */
+/* The letter of the level in a line of dpt_log, `2026-01-02T03:04:05.678Z I …`; 0: another line. */
 static char level_of(const char *line, size_t bytes)
 {
     enum { TIME_BYTES = sizeof "2026-01-02T03:04:05.678Z" - 1 };
@@ -90,7 +90,7 @@ static char level_of(const char *line, size_t bytes)
     return ours ? line[TIME_BYTES + 1] : '\0';
 }
 
-/* The text of an error line, after who said it (": "). */
+/* The text of an error line, after its prefix (": "). */
 static void remember_error(struct dpt_rank_log *log, const char *line, size_t bytes)
 {
     const char *text = memmem(line + 24, bytes - 24, ": ", 2);

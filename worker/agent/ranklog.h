@@ -1,11 +1,11 @@
-/* What a rank process prints: read from its pipe, written to `log.dir/node-ID/rank-R.log`, where R
- * is the local rank (a rank's number in the world may change with every generation; its place on
- * the node does not). Successors of a local rank append to the same file.
+/* The output of a rank process: read from its pipe, written to `log.dir/node-ID/rank-R.log`. R is
+ * the local rank, which does not change with the generation; its later processes append to the
+ * file.
  *
- * Warnings, errors and lines that are not log lines at all (a failed assertion, a sanitizer's
- * report) are repeated on the agent's stderr. A node that may not write now (its lease has run out:
- * it may be expelled and others may use the folder) keeps the newest DPT_RANK_LOG_HELD_BYTES back
- * until it may again, or they are discarded. */
+ * Warnings, errors and lines of another form (a failed assertion, a sanitizer's report) are
+ * repeated on the agent's stderr. While the node may not write (its lease has run out: it may be
+ * expelled, and other nodes may use the folder) the newest DPT_RANK_LOG_HELD_BYTES are held back,
+ * and written or discarded later. */
 #ifndef DPT_WORKER_AGENT_RANKLOG_H
 #define DPT_WORKER_AGENT_RANKLOG_H
 
@@ -19,22 +19,21 @@ enum {
     DPT_RANK_LOG_LINE_BYTES = 4096, /* longer lines are cut into pieces */
     DPT_RANK_LOG_ERROR_BYTES = 256,
     DPT_RANK_LOG_HELD_BYTES = 64 * 1024, /* held back while writing is not allowed */
-    DPT_RANK_LOG_READS_MAX =
-        64 /* reads of one call, so that a rank that never stops printing does not hold the agent */
+    DPT_RANK_LOG_READS_MAX = 64          /* of one call: the rank may print without end */
 };
 
 struct dpt_rank_log {
     char path[DPT_CONFIG_PATH_BYTES];
     int local_rank;
     int file_fd;                        /* -1: not open yet */
-    int echo_fd;                        /* where warnings and worse are repeated */
-    bool failed;                        /* the file cannot be written; said once */
-    size_t dropped_bytes;               /* since then; said at the end */
+    int echo_fd;                        /* for warnings and errors */
+    bool failed;                        /* the file cannot be written; logged once */
+    size_t dropped_bytes;               /* since then; logged at the end */
     char line[DPT_RANK_LOG_LINE_BYTES]; /* the unfinished last line */
     size_t line_bytes;
     char last_error[DPT_RANK_LOG_ERROR_BYTES]; /* newest line of level error, "" if none */
     char *held;
-    size_t held_bytes, held_lost; /* lost: bytes that did not fit any more */
+    size_t held_bytes, held_lost; /* lost: bytes beyond the limit */
 };
 
 /* Prepares; touches no file. `log_dir` as in the config. */
@@ -42,17 +41,16 @@ DPT_MUST_USE enum dpt_status dpt_rank_log_init(struct dpt_rank_log *log, const c
                                                const char *node, int local_rank, int echo_fd,
                                                struct dpt_err *err);
 
-/* Reads what is there from the non-blocking `fd` and files it. False at its end, when nobody holds
- * the other end. */
+/* Reads the non-blocking `fd` and writes its lines. False at the end of file. */
 DPT_MUST_USE bool dpt_rank_log_read(struct dpt_rank_log *log, int fd, bool may_write);
 
-/* Writes what was held back, if writing is allowed again. */
+/* Writes what was held back. */
 void dpt_rank_log_release(struct dpt_rank_log *log);
 
-/* Forgets what was held back: this incarnation is out. */
+/* Drops what was held back: this incarnation is expelled. */
 void dpt_rank_log_discard(struct dpt_rank_log *log);
 
-/* Files an unfinished last line and closes. */
+/* Writes an unfinished last line and closes. */
 void dpt_rank_log_fini(struct dpt_rank_log *log, bool may_write);
 
 #endif

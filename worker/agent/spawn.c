@@ -19,35 +19,32 @@
 
 enum { CHILD_FD_BASE = 16 /* above every fixed descriptor of a rank */, DYING_MS_MAX = 2000 };
 
-/* glibc has a wrapper only since 2.36, and P_PIDFD with it. */
+/* glibc has a wrapper and P_PIDFD since 2.36 only. */
 static int pidfd_open_call(pid_t pid)
 {
     return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
-/* What the child needs between fork and exec, all made before. */
+/* The descriptors of one start. */
+enum {
+    LINK_AGENT,
+    LINK_RANK,
+    OUT_READ,
+    OUT_WRITE,
+    STATUS_READ,
+    STATUS_WRITE,
+    CONFIG,
+    STEP,
+    NULL_FD,
+    FDS
+};
+
+/* Made before fork. */
 struct child_setup {
     const char *program;
     char *const *argv;
-    int link_fd, config_fd, step_fd, output_fd, status_fd, null_fd;
+    int fds[FDS];
 };
-
-static int make_config_fd(const char *text, size_t bytes, struct dpt_err *err)
-{
-    int fd = memfd_create("dpt-config", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0) {
-        (void)dpt_fail_errno(err, errno, "memory for a rank's config");
-        return -1;
-    }
-    ssize_t written = pwrite(fd, text, bytes, 0);
-    if (written == (ssize_t)bytes &&
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0)
-        return fd;
-    (void)dpt_fail_errno(err, written >= 0 && written != (ssize_t)bytes ? EIO : errno,
-                         "memory for a rank's config");
-    close(fd);
-    return -1;
-}
 
 static void close_fds(int *fds, size_t n)
 {
@@ -56,40 +53,45 @@ static void close_fds(int *fds, size_t n)
             close(fds[i]);
 }
 
-static int make_step_fd(struct dpt_err *err)
+/* A memfd with `data`; with `sealed` nobody can change it. */
+static enum dpt_status make_memfd(const void *data, size_t bytes, bool sealed, int *ret,
+                                  struct dpt_err *err)
 {
-    const int64_t none = 0;
-    const int fd = memfd_create("dpt-step", MFD_CLOEXEC);
-    if (fd >= 0 && pwrite(fd, &none, sizeof none, 0) == (ssize_t)sizeof none)
-        return fd;
-    (void)dpt_fail_errno(err, errno, "memory for a rank's step");
-    close_fds((int[]){fd}, 1);
-    return -1;
+    const int seals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+    const int fd = memfd_create("dpt-rank", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return dpt_fail_errno(err, errno, "memory for a rank");
+    *ret = fd; /* the caller closes it */
+    const ssize_t written = pwrite(fd, data, bytes, 0);
+    if (written != (ssize_t)bytes)
+        return dpt_fail_errno(err, written < 0 ? errno : EIO, "memory for a rank");
+    if (sealed && fcntl(fd, F_ADD_SEALS, seals) != 0)
+        return dpt_fail_errno(err, errno, "memory for a rank");
+    return DPT_OK;
 }
 
 /* After fork in a process with threads: async-signal-safe calls only. Reports errno and ends. */
 static _Noreturn void run_child(const struct child_setup *setup)
 {
+    const int *fds = setup->fds;
     (void)setpgid(0, 0);
     sigset_t none;
     sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     for (int number = 1; number < SIGRTMIN; number++)
         (void)signal(number, SIG_DFL);
-    /* The rank's main asks for the death signal as well and checks its parent; this closes the time
-     * until then. */
+    /* For the time until the rank's main asks for it again and checks its parent. */
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const int wanted[] = {setup->null_fd, setup->output_fd, setup->output_fd,
-                          setup->link_fd, setup->config_fd, setup->step_fd};
+    const int wanted[] = {fds[NULL_FD],   fds[OUT_WRITE], fds[OUT_WRITE],
+                          fds[LINK_RANK], fds[CONFIG],    fds[STEP]};
     int high[sizeof wanted / sizeof wanted[0]];
     bool ok = true;
-    int status_fd = fcntl(setup->status_fd, F_DUPFD_CLOEXEC, CHILD_FD_BASE);
+    int status_fd = fcntl(fds[STATUS_WRITE], F_DUPFD_CLOEXEC, CHILD_FD_BASE);
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         ok = (high[i] = fcntl(wanted[i], F_DUPFD_CLOEXEC, CHILD_FD_BASE)) >= 0 && ok;
     for (int i = 0; ok && i < (int)(sizeof wanted / sizeof wanted[0]); i++)
         ok = dup2(high[i], i) == i; /* clears close-on-exec */
-    /* Whatever some library left open. Ours are close-on-exec anyway; before Linux 5.11 that has to
-     * do. */
+    /* For descriptors of libraries; ours are close-on-exec. Linux 5.11 and later. */
     (void)close_range(DPT_RANK_FD_STEP + 1, ~0U, CLOSE_RANGE_CLOEXEC);
     if (ok)
         execv(setup->program, setup->argv);
@@ -99,7 +101,7 @@ static _Noreturn void run_child(const struct child_setup *setup)
     _exit(127);
 }
 
-/* Reads errno of a failed exec; 0 when the pipe closed without a word because exec succeeded. */
+/* The errno of a failed exec; 0: the pipe closed by a successful one. */
 static int read_exec_status(int fd)
 {
     int failed = 0;
@@ -110,19 +112,18 @@ static int read_exec_status(int fd)
     return got == (ssize_t)sizeof failed ? failed : 0;
 }
 
-static enum dpt_status start_process(const struct child_setup *setup, int status_read_fd,
-                                     int *status_write_fd, struct dpt_rank_process *ret,
-                                     struct dpt_err *err)
+static enum dpt_status fork_rank(struct child_setup *setup, struct dpt_rank_process *ret,
+                                 struct dpt_err *err)
 {
     pid_t pid = fork();
     if (pid < 0)
         return dpt_fail_errno(err, errno, "start a rank process");
     if (pid == 0)
         run_child(setup);
-    (void)setpgid(pid, pid); /* whoever comes first; fails after exec, when the child has done it */
-    close(*status_write_fd);
-    *status_write_fd = -1;
-    int failed = read_exec_status(status_read_fd);
+    (void)setpgid(pid, pid); /* fails after exec, when the child has done it */
+    close(setup->fds[STATUS_WRITE]);
+    setup->fds[STATUS_WRITE] = -1;
+    int failed = read_exec_status(setup->fds[STATUS_READ]);
     int pid_fd = failed == 0 ? pidfd_open_call(pid) : -1;
     if (failed == 0 && pid_fd < 0)
         failed = errno;
@@ -138,7 +139,7 @@ static enum dpt_status start_process(const struct child_setup *setup, int status
     return DPT_OK;
 }
 
-/* Called while what was opened is open still. It fails again as long as this process lives. */
+/* This process can open no more files: asked while those of the failed start are open. */
 static bool has_no_descriptors(void)
 {
     int fds[2];
@@ -158,55 +159,39 @@ static enum dpt_status fail_descriptors(struct dpt_err *err)
                     (unsigned long long)limit.rlim_cur);
 }
 
+static enum dpt_status open_descriptors(const struct dpt_spawn_options *options, int fds[FDS],
+                                        struct dpt_err *err)
+{
+    const int64_t no_step = 0;
+    DPT_TRY(dpt_rank_link_pair(&fds[LINK_AGENT], err));
+    if (pipe2(&fds[OUT_READ], O_CLOEXEC) != 0 || pipe2(&fds[STATUS_READ], O_CLOEXEC) != 0 ||
+        fcntl(fds[OUT_READ], F_SETFL, O_NONBLOCK) != 0 ||
+        (fds[NULL_FD] = open("/dev/null", O_RDONLY | O_CLOEXEC)) < 0)
+        return dpt_fail_errno(err, errno, "pipes of a rank process");
+    DPT_TRY(make_memfd(options->config_text, options->config_bytes, true, &fds[CONFIG], err));
+    return make_memfd(&no_step, sizeof no_step, false, &fds[STEP], err);
+}
+
+static const struct dpt_rank_process no_process = {
+    .pid_fd = -1, .link_fd = -1, .output_fd = -1, .step_fd = -1};
+
 enum dpt_status dpt_rank_spawn(const struct dpt_spawn_options *options,
                                struct dpt_rank_process *ret, struct dpt_err *err)
 {
-    enum {
-        LINK_AGENT,
-        LINK_RANK,
-        OUT_READ,
-        OUT_WRITE,
-        STATUS_READ,
-        STATUS_WRITE,
-        CONFIG,
-        STEP,
-        NULL_FD,
-        FDS
-    };
-    int fds[FDS];
-    for (int i = 0; i < FDS; i++)
-        fds[i] = -1;
     struct dpt_rank_args *args = malloc(sizeof *args);
     if (args == NULL)
         return dpt_fail(err, DPT_ENOMEM, "start a rank process");
-    const char *program = options->program != NULL ? options->program : "/proc/self/exe";
     dpt_rank_start_encode(options->start, "dpt-worker", args);
-    struct dpt_rank_process process = {.pid_fd = -1, .link_fd = -1, .output_fd = -1, .step_fd = -1};
-    enum dpt_status status = dpt_rank_link_pair(&fds[LINK_AGENT], err);
-    if (status == DPT_OK &&
-        (pipe2(&fds[OUT_READ], O_CLOEXEC) != 0 || pipe2(&fds[STATUS_READ], O_CLOEXEC) != 0 ||
-         fcntl(fds[OUT_READ], F_SETFL, O_NONBLOCK) != 0 ||
-         (fds[NULL_FD] = open("/dev/null", O_RDONLY | O_CLOEXEC)) < 0))
-        status = dpt_fail_errno(err, errno, "pipes of a rank process");
-    if (status == DPT_OK) {
-        fds[CONFIG] = make_config_fd(options->config_text, options->config_bytes, err);
-        status = fds[CONFIG] >= 0 ? DPT_OK : DPT_EIO;
-    }
-    if (status == DPT_OK) {
-        fds[STEP] = make_step_fd(err);
-        status = fds[STEP] >= 0 ? DPT_OK : DPT_EIO;
-    }
-    if (status == DPT_OK) {
-        const struct child_setup setup = {.program = program,
-                                          .argv = args->argv,
-                                          .link_fd = fds[LINK_RANK],
-                                          .config_fd = fds[CONFIG],
-                                          .step_fd = fds[STEP],
-                                          .output_fd = fds[OUT_WRITE],
-                                          .status_fd = fds[STATUS_WRITE],
-                                          .null_fd = fds[NULL_FD]};
-        status = start_process(&setup, fds[STATUS_READ], &fds[STATUS_WRITE], &process, err);
-    }
+    struct child_setup setup = {.program =
+                                    options->program != NULL ? options->program : "/proc/self/exe",
+                                .argv = args->argv};
+    int *fds = setup.fds;
+    for (int i = 0; i < FDS; i++)
+        fds[i] = -1;
+    struct dpt_rank_process process = no_process;
+    enum dpt_status status = open_descriptors(options, fds, err);
+    if (status == DPT_OK)
+        status = fork_rank(&setup, &process, err);
     if (status == DPT_OK) {
         process.link_fd = fds[LINK_AGENT];
         process.output_fd = fds[OUT_READ];
@@ -224,7 +209,7 @@ enum dpt_status dpt_rank_spawn(const struct dpt_spawn_options *options,
 void dpt_rank_kill(const struct dpt_rank_process *process)
 {
     if (process->pid > 0)
-        (void)kill(-process->pid, SIGKILL); /* not reaped yet, so the number is still its own */
+        (void)kill(-process->pid, SIGKILL); /* not reaped, so no other process has its id */
 }
 
 bool dpt_rank_ended(const struct dpt_rank_process *process)
@@ -239,7 +224,7 @@ bool dpt_rank_reap(struct dpt_rank_process *process, int *ret_exit_code)
 {
     if (!dpt_rank_ended(process))
         return false;
-    dpt_rank_kill(process); /* what it started and left in its group */
+    dpt_rank_kill(process); /* the rest of its group */
     siginfo_t info = {0};
     if (waitid(P_PID, (id_t)process->pid, &info, WEXITED | WNOHANG) != 0)
         return false;
@@ -253,8 +238,7 @@ bool dpt_rank_reap(struct dpt_rank_process *process, int *ret_exit_code)
 void dpt_rank_process_fini(struct dpt_rank_process *process)
 {
     close_fds((int[]){process->pid_fd, process->link_fd, process->output_fd, process->step_fd}, 4);
-    *process =
-        (struct dpt_rank_process){.pid_fd = -1, .link_fd = -1, .output_fd = -1, .step_fd = -1};
+    *process = no_process;
 }
 
 void dpt_rank_process_forget_step(struct dpt_rank_process *process)
@@ -266,7 +250,7 @@ void dpt_rank_process_forget_step(struct dpt_rank_process *process)
 int64_t dpt_rank_step(const struct dpt_rank_process *process)
 {
     int64_t step = 0;
-    _Static_assert(sizeof step == DPT_RANK_STEP_BYTES, "what the rank keeps");
+    _Static_assert(sizeof step == DPT_RANK_STEP_BYTES, "the rank writes it");
     return process->step_fd >= 0 &&
                    pread(process->step_fd, &step, sizeof step, 0) == (ssize_t)sizeof step
                ? step
@@ -295,7 +279,7 @@ static size_t children_of_thread(const char *thread, pid_t *ret, size_t n_max)
     int written = snprintf(path, sizeof path, "/proc/self/task/%s/children", thread);
     FILE *file = written > 0 && (size_t)written < sizeof path ? fopen(path, "re") : NULL;
     if (file == NULL)
-        return 0; /* the thread ended, or the kernel has no such file: then nothing is swept */
+        return 0; /* the thread ended, or the kernel has no such file */
     size_t n = 0;
     for (int pid; n < n_max && fscanf(file, "%d", &pid) == 1;)
         ret[n++] = pid;
@@ -316,8 +300,8 @@ static size_t list_children(pid_t *ret, size_t n_max)
     return n;
 }
 
-/* A killed process dies at once unless the kernel holds it (disk); then it is left to the next
- * sweep. */
+/* A killed process ends at once unless it hangs in the kernel (disk): then the next sweep reaps it.
+ */
 static void reap_killed(pid_t pid)
 {
     struct pollfd dying = {.fd = pidfd_open_call(pid), .events = POLLIN};

@@ -1,6 +1,8 @@
 /* Starts of rank processes, after the claims on the run's folders. */
 #include "worker/agent/starts.h"
 
+#include "worker/agent/address.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -29,7 +31,7 @@ bool dpt_starts_is_claimed(const struct dpt_starts *starts)
 static void start_rank(struct dpt_starts *starts, const struct dpt_node *node,
                        const struct dpt_agent_action *action)
 {
-    const struct dpt_loop_options *options = starts->options;
+    const struct dpt_worker_options *options = starts->options->worker;
     const struct dpt_data_digest *data = &node->data;
     struct dpt_rank_start start = {.incarnation = action->incarnation,
                                    .local_rank = (int)action->local_rank,
@@ -40,7 +42,7 @@ static void start_rank(struct dpt_starts *starts, const struct dpt_node *node,
                                    .log_level = (int)options->log_level,
                                    .n_allow = options->n_allow,
                                    .allow_fresh = options->allow_fresh};
-    (void)snprintf(start.node, sizeof start.node, "%s", options->agent.node);
+    (void)snprintf(start.node, sizeof start.node, "%s", starts->options->agent.node);
     memcpy(start.data, data->train.hash, sizeof start.data);
     memcpy(start.data_stamp, data->train.stamp, sizeof start.data_stamp);
     memcpy(start.val, data->val.hash, sizeof start.val);
@@ -51,11 +53,12 @@ static void start_rank(struct dpt_starts *starts, const struct dpt_node *node,
         !dpt_claims_get(starts->claims, 1, &start.claim_number, start.claim_token))
         start.claim_number = 0;
     struct dpt_err err;
-    if (options->hooks.address(options->hooks.ctx, node, start.address, &err) != DPT_OK) {
+    if (dpt_address_find(node->config.cluster.interface, starts->options->endpoint, start.address,
+                         &err) != DPT_OK) {
         dpt_ranks_spawn_failed(starts->ranks, action->local_rank, action->spawn, err.text);
         return;
     }
-    const struct dpt_spawn_options how = {options->program, &start, node->config_text,
+    const struct dpt_spawn_options how = {starts->options->program, &start, node->config_text,
                                           node->config_bytes};
     dpt_ranks_spawn(starts->ranks, &how);
 }

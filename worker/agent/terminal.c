@@ -1,4 +1,4 @@
-/* One thread that writes; everybody else leaves lines in a queue. */
+/* One thread that writes, and a queue of lines for it. */
 #include "worker/agent/terminal.h"
 
 #include "base/clock.h"
@@ -31,15 +31,15 @@ struct dpt_terminal {
     size_t queued_bytes;
     uint64_t left_out; /* lines that did not fit */
     bool closing, shows, dirty;
-    bool ended;     /* the thread touches nothing of this any more */
-    bool abandoned; /* nobody waits for the thread: it frees this */
+    bool ended;     /* the thread has ended */
+    bool abandoned; /* no caller waits for the thread: it frees this struct */
     struct dpt_live_facts facts;
-    /* the thread's own */
-    int drawn_columns; /* of the live line on the screen; 0: none there */
+    /* the thread's */
+    int drawn_columns; /* of the live line on the screen; 0: none */
     int64_t drawn_ms;
 };
 
-/* ---- what the surroundings allow ---- */
+/* ---- the terminal ---- */
 
 bool dpt_terminal_is_live(int fd, const char *term, const char *no_color)
 {
@@ -67,7 +67,7 @@ static int columns_of(int fd)
 
 /* ---- writing ---- */
 
-/* Nobody can be told that the terminal is gone. */
+/* An error means that the terminal is gone, and cannot be printed. */
 static void write_all(int fd, const char *text, size_t bytes)
 {
     while (bytes > 0) {
@@ -135,7 +135,7 @@ static void write_left_out(struct dpt_terminal *terminal, uint64_t lines)
 
 /* ---- the thread ---- */
 
-/* Until there is something to write, or to draw and its time has come. With the mutex held. */
+/* Waits for a line to write, or a live line to draw at its time. With the mutex held. */
 static void wait_for_work(struct dpt_terminal *terminal)
 {
     while (terminal->first == NULL && terminal->left_out == 0 && !terminal->closing) {
@@ -195,7 +195,7 @@ static void *write_queue(void *ctx)
     return NULL;
 }
 
-/* ---- what others call ---- */
+/* ---- callers ---- */
 
 enum dpt_status dpt_terminal_create(const struct dpt_terminal_options *options,
                                     struct dpt_terminal **ret, struct dpt_err *err)
@@ -220,7 +220,6 @@ enum dpt_status dpt_terminal_create(const struct dpt_terminal_options *options,
     return DPT_OK;
 }
 
-/* The two texts one after the other. */
 static void enqueue(struct dpt_terminal *terminal, bool error, const char *text, size_t text_bytes,
                     const char *end)
 {
@@ -278,7 +277,7 @@ void dpt_terminal_destroy(struct dpt_terminal **terminal_p)
     until.tv_sec += DPT_TERMINAL_DRAIN_MS / 1000;
     const pthread_t thread = terminal->thread;
     bool ended = pthread_timedjoin_np(thread, NULL, &until) == 0;
-    if (!ended) { /* it hangs in a write, or has only just ended */
+    if (!ended) { /* it hangs in a write, or ended just now */
         (void)pthread_mutex_lock(&terminal->mutex);
         ended = terminal->ended;
         terminal->abandoned = !ended;

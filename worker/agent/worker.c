@@ -1,4 +1,4 @@
-/* Putting a worker together: options, config, server, loop, closing line. */
+/* A worker from its options to its closing line: config, server, loop. */
 #include "worker/agent/worker.h"
 
 #include "base/cores.h"
@@ -7,6 +7,7 @@
 #include "base/signals.h"
 #include "rendezvous/client/client.h"
 #include "rendezvous/server/server.h"
+#include "worker/agent/address.h"
 #include "worker/agent/loop.h"
 
 #include <inttypes.h>
@@ -21,87 +22,18 @@ struct worker {
     struct dpt_worker_options options;
     char node_id[DPT_CONFIG_NAME_BYTES];
     struct dpt_config config; /* --config's, else the demo's: names the server and the run */
-    struct dpt_node *node;    /* NULL until the config is known */
-    const char *endpoint, *source;
-    bool at_work; /* in its loop: what fails now is not what the user gave */
-    bool embed;
-    bool live; /* standard output takes a live line */
+    struct dpt_node *node;    /* NULL until there is a config */
+    struct dpt_worker_endpoint server_at;
+    bool in_loop; /* what fails now is not the user's input */
+    bool live;    /* standard output has a live line */
     struct dpt_server_thread *server;
     struct dpt_client *client;
-    /* Everything is printed by it once what ends the program is blocked: a terminal that takes
-     * nothing then holds nobody up. */
+    /* Prints everything once the ending signals are blocked, so that a terminal that takes nothing
+     * holds up nothing else. */
     struct dpt_terminal *terminal;
 };
 
-/* As of a worker that is told to end before it takes part in a run. */
 static const char left_early[] = "left as asked while it was starting: nothing was trained\n";
-
-static enum dpt_status make_node(struct worker *worker, enum dpt_node_source source,
-                                 const char *text, size_t bytes, const char *name,
-                                 struct dpt_err *err)
-{
-    DPT_TRY(dpt_node_create(&worker->options, source, text, bytes, name, &worker->node, err));
-    DPT_ASSERT(worker->node != NULL);
-    const char *interface = worker->node->config.cluster.interface;
-    char address[DPT_ADDRESS_BYTES]; /* asked for again when a rank starts; now only whether there
-                                        is one */
-    return interface[0] == '\0' ? DPT_OK : dpt_address_find(interface, "", address, err);
-}
-
-static enum dpt_status make_demo_node(struct worker *worker, struct dpt_err *err)
-{
-    return make_node(worker, DPT_NODE_FROM_DEMO, (const char *)dpt_demo_config,
-                     dpt_demo_config_bytes, "demo", err);
-}
-
-static enum dpt_status read_config(struct worker *worker, struct dpt_err *err)
-{
-    const char *path = worker->options.config_path;
-    char *text = NULL;
-    size_t bytes;
-    DPT_TRY(dpt_fs_read_stream(path, DPT_CONFIG_TEXT_BYTES_MAX, &text, &bytes, err));
-    enum dpt_status status = make_node(worker, DPT_NODE_FROM_FILE, text, bytes, path, err);
-    free(text);
-    if (status == DPT_OK)
-        worker->config = worker->node->config;
-    return status;
-}
-
-/* The config's two ways: a file, or whatever the server or the demo says. */
-static enum dpt_status find_config(struct worker *worker, struct dpt_err *err)
-{
-    if (worker->options.config_path != NULL)
-        return read_config(worker, err);
-    const char *overrides[DPT_CONFIG_OVERRIDES_MAX];
-    dpt_worker_options_overrides(&worker->options, overrides);
-    DPT_TRY(dpt_config_parse((const char *)dpt_demo_config, dpt_demo_config_bytes, "demo",
-                             overrides, worker->options.n_overrides, &worker->config, err));
-    if (worker->config.model.init_from[0] != '\0')
-        return DPT_OK; /* the sizes are another model's: make_demo_node checks them, if the server
-                          has no run */
-    return dpt_config_load((const char *)dpt_demo_config, dpt_demo_config_bytes, "demo", overrides,
-                           worker->options.n_overrides, &worker->config, err);
-}
-
-/* One line; what it was made of is for --verbose. */
-static void say_start(const struct worker *worker)
-{
-    char text[512], threads[64];
-    const struct dpt_node *node = worker->node;
-    struct dpt_timing timing = dpt_timing_of_run(node->spec.timeout_ms, node->spec.drain_ms);
-    dpt_log(DPT_LOG_INFO, "run %s at %s (from %s): %d rank%s here, world of at most %u",
-            node->config.run, worker->endpoint, worker->source, node->n_ranks,
-            node->n_ranks == 1 ? "" : "s", (unsigned)node->spec.max_world);
-    if (node->threads > 0)
-        (void)snprintf(threads, sizeof threads, "%d thread%s", node->threads,
-                       node->threads == 1 ? "" : "s");
-    else
-        (void)snprintf(threads, sizeof threads, "as many threads as its share of %d cores",
-                       dpt_cores());
-    dpt_log(DPT_LOG_DEBUG, "a rank has %s, %s", threads, node->fingerprint);
-    dpt_timing_print(&timing, text, sizeof text);
-    dpt_log(DPT_LOG_DEBUG, "deadlines from %s", text);
-}
 
 static void print_line(const struct worker *worker, const char *line)
 {
@@ -114,8 +46,8 @@ static void print_line(const struct worker *worker, const char *line)
 }
 
 /* A line for standard output, unless it should be quiet. */
-static void say(const struct worker *worker, const char *fmt, ...) DPT_PRINTF(2, 3);
-static void say(const struct worker *worker, const char *fmt, ...)
+static void print_info(const struct worker *worker, const char *fmt, ...) DPT_PRINTF(2, 3);
+static void print_info(const struct worker *worker, const char *fmt, ...)
 {
     char line[DPT_TEXT_LINE_BYTES];
     va_list ap;
@@ -127,8 +59,8 @@ static void say(const struct worker *worker, const char *fmt, ...)
 }
 
 /* A line for standard error, after the program's name. */
-static void complain(const struct worker *worker, const char *fmt, ...) DPT_PRINTF(2, 3);
-static void complain(const struct worker *worker, const char *fmt, ...)
+static void print_error(const struct worker *worker, const char *fmt, ...) DPT_PRINTF(2, 3);
+static void print_error(const struct worker *worker, const char *fmt, ...)
 {
     char line[COMPLAINT_BYTES];
     va_list ap;
@@ -145,39 +77,89 @@ static void complain(const struct worker *worker, const char *fmt, ...)
         (void)fwrite(line, 1, bytes, stderr);
 }
 
-static void say_demo(const struct worker *worker)
+static enum dpt_status create_node(struct worker *worker, const struct dpt_node_text *text,
+                                   struct dpt_err *err)
 {
-    if (worker->embed)
-        say(worker, "no config given: running the built-in demo (--config FILE for your own)");
-    else
-        say(worker,
-            "no config given and none at %s: running the built-in demo (--config FILE for your "
-            "own)",
-            worker->endpoint);
+    DPT_TRY(dpt_node_create(&worker->options, text, &worker->node, err));
+    DPT_ASSERT(worker->node != NULL);
+    const char *interface = worker->node->config.cluster.interface;
+    char address[DPT_ADDRESS_BYTES]; /* a check: each start of a rank asks for it again */
+    return interface[0] == '\0' ? DPT_OK : dpt_address_find(interface, "", address, err);
 }
 
-static enum dpt_status configure_hook(void *ctx, const Dpt__RunSpec *spec,
+static enum dpt_status create_demo_node(struct worker *worker, struct dpt_err *err)
+{
+    const struct dpt_node_text text = {DPT_NODE_FROM_DEMO, (const char *)dpt_demo_config,
+                                       dpt_demo_config_bytes, "demo"};
+    print_info(worker,
+               "no config given%s%s: running the built-in demo (--config FILE for your own)",
+               worker->server_at.embed ? "" : " and none at ",
+               worker->server_at.embed ? "" : worker->server_at.endpoint);
+    return create_node(worker, &text, err);
+}
+
+static enum dpt_status read_config(struct worker *worker, struct dpt_err *err)
+{
+    struct dpt_node_text from = {.source = DPT_NODE_FROM_FILE, .name = worker->options.config_path};
+    char *text = NULL;
+    DPT_TRY(dpt_fs_read_stream(from.name, DPT_CONFIG_TEXT_BYTES_MAX, &text, &from.bytes, err));
+    from.text = text;
+    const enum dpt_status status = create_node(worker, &from, err);
+    free(text);
+    if (status == DPT_OK)
+        worker->config = worker->node->config;
+    return status;
+}
+
+/* From a file; without one the server's or the demo's, of which the keys that name server and run
+ * are read now. */
+static enum dpt_status find_config(struct worker *worker, struct dpt_err *err)
+{
+    if (worker->options.config_path != NULL)
+        return read_config(worker, err);
+    const char *text = (const char *)dpt_demo_config, *overrides[DPT_CONFIG_OVERRIDES_MAX];
+    const size_t n = worker->options.n_overrides;
+    dpt_worker_options_overrides(&worker->options, overrides);
+    DPT_TRY(
+        dpt_config_parse(text, dpt_demo_config_bytes, "demo", overrides, n, &worker->config, err));
+    if (worker->config.model.init_from[0] != '\0')
+        return DPT_OK; /* the sizes are another model's: create_demo_node checks them */
+    return dpt_config_load(text, dpt_demo_config_bytes, "demo", overrides, n, &worker->config, err);
+}
+
+/* One line, and with --verbose its details. */
+static void log_start(const struct worker *worker)
+{
+    char text[512], threads[64];
+    const struct dpt_node *node = worker->node;
+    struct dpt_timing timing = dpt_timing_of_run(node->spec.timeout_ms, node->spec.drain_ms);
+    dpt_log(DPT_LOG_INFO, "run %s at %s (from %s): %d rank%s here, world of at most %u",
+            node->config.run, worker->server_at.endpoint, worker->server_at.source, node->n_ranks,
+            node->n_ranks == 1 ? "" : "s", (unsigned)node->spec.max_world);
+    if (node->threads > 0)
+        (void)snprintf(threads, sizeof threads, "%d thread%s", node->threads,
+                       node->threads == 1 ? "" : "s");
+    else
+        (void)snprintf(threads, sizeof threads, "an equal share of %d cores", dpt_cores());
+    dpt_log(DPT_LOG_DEBUG, "a rank has %s, %s", threads, node->fingerprint);
+    dpt_timing_print(&timing, text, sizeof text);
+    dpt_log(DPT_LOG_DEBUG, "deadlines from %s", text);
+}
+
+static enum dpt_status configure_node(void *ctx, const Dpt__RunSpec *spec,
                                       const struct dpt_node **ret, struct dpt_err *err)
 {
     struct worker *worker = ctx;
-    if (spec == NULL)
-        say_demo(worker);
-    enum dpt_status status = spec == NULL
-                                 ? make_demo_node(worker, err)
-                                 : make_node(worker, DPT_NODE_FROM_SERVER, spec->config_yaml,
-                                             strlen(spec->config_yaml), "config of the run", err);
-    if (status != DPT_OK)
-        return status;
-    say_start(worker);
+    if (spec == NULL) {
+        DPT_TRY(create_demo_node(worker, err));
+    } else {
+        const struct dpt_node_text text = {DPT_NODE_FROM_SERVER, spec->config_yaml,
+                                           strlen(spec->config_yaml), "config of the run"};
+        DPT_TRY(create_node(worker, &text, err));
+    }
+    log_start(worker);
     *ret = worker->node;
     return DPT_OK;
-}
-
-static enum dpt_status address_hook(void *ctx, const struct dpt_node *node,
-                                    char ret[DPT_ADDRESS_BYTES], struct dpt_err *err)
-{
-    const struct worker *worker = ctx;
-    return dpt_address_find(node->config.cluster.interface, worker->endpoint, ret, err);
 }
 
 static int64_t timeout_ms(const struct worker *worker)
@@ -189,10 +171,10 @@ static enum dpt_status connect_client(struct worker *worker, struct dpt_err *err
 {
     int64_t silence_ms = timeout_ms(worker) / 2;
     const struct dpt_client_options options = {
-        .endpoint = worker->endpoint,
+        .endpoint = worker->server_at.endpoint,
         .silence_ms = silence_ms > SILENCE_MS_MIN ? (int)silence_ms : SILENCE_MS_MIN};
     enum dpt_status status = dpt_client_create(&options, &worker->client, err);
-    return status == DPT_OK ? status : dpt_wrap(err, status, "%s", worker->source);
+    return status == DPT_OK ? status : dpt_wrap(err, status, "%s", worker->server_at.source);
 }
 
 static void write_log(void *ctx, const char *line, size_t bytes)
@@ -222,23 +204,21 @@ static void close_terminal(struct worker *worker)
 static enum dpt_status find_server(struct worker *worker, struct dpt_err *err)
 {
     DPT_TRY(dpt_worker_endpoint(&worker->options, getenv("DPT_RDZV_ENDPOINT"), &worker->config,
-                                &worker->endpoint, &worker->source, &worker->embed, err));
-    if (worker->embed && worker->node == NULL) {
-        say_demo(worker);
-        DPT_TRY(make_demo_node(worker, err));
-    }
-    sigset_t ends; /* the loop alone takes them: every thread inherits the mask */
+                                &worker->server_at, err));
+    if (worker->server_at.embed && worker->node == NULL)
+        DPT_TRY(create_demo_node(worker, err));
+    sigset_t ends; /* the loop reads them: threads inherit the mask */
     DPT_TRY(dpt_signals_block_ends(&ends, err));
     DPT_TRY(open_terminal(worker, err));
-    if (worker->embed) {
+    if (worker->server_at.embed) {
         DPT_TRY(dpt_server_thread_start(&worker->server, err));
-        worker->endpoint = dpt_server_thread_endpoint(worker->server);
-        worker->source = "the embedded server";
+        worker->server_at.endpoint = dpt_server_thread_endpoint(worker->server);
+        worker->server_at.source = "the embedded server";
     }
     return connect_client(worker, err);
 }
 
-/* Steps of an epoch are counted in data.train, and by what the batch takes of it. */
+/* The steps of an epoch follow from data.train and the batch. */
 static bool has_other_data(const struct dpt_config *theirs, const struct dpt_config *mine)
 {
     return theirs->train.epochs > 0 && mine->train.epochs > 0 &&
@@ -254,8 +234,8 @@ static bool has_other_base(const struct dpt_config *theirs, const struct dpt_con
            strcmp(theirs->train.lora.base_hash, mine->train.lora.base_hash) != 0;
 }
 
-/* Names the keys in which it differs from the run's config. False: they are not known. */
-static bool say_difference(const struct worker *worker, const char *run_config)
+/* Names the keys in which this config differs from the run's. False: unknown. */
+static bool print_difference(const struct worker *worker, const char *run_config)
 {
     struct dpt_config *theirs = malloc(sizeof *theirs);
     char keys[1024];
@@ -265,13 +245,13 @@ static bool say_difference(const struct worker *worker, const char *run_config)
         goto out;
     if (dpt_config_load(run_config, strlen(run_config), "config of the run", NULL, 0, theirs,
                         &err) != DPT_OK) {
-        complain(worker, "the run's config cannot be read here: %s", err.text);
+        print_error(worker, "the run's config cannot be read here: %s", err.text);
         goto out;
     }
     n_keys =
         dpt_config_diff(theirs, &worker->node->config, DPT_CONFIG_RUN, NULL, 0, keys, sizeof keys);
     if (n_keys > 0)
-        complain(
+        print_error(
             worker,
             "refused by the server: the config differs from that of run %s in: %s. Use the run's "
             "values%s%s, or another name (run: in the config, --rdzv-id)",
@@ -287,7 +267,7 @@ out:
     return n_keys > 0;
 }
 
-static void say_done(const struct worker *worker, const struct dpt_loop_end *end)
+static void print_closing(const struct worker *worker, const struct dpt_loop_end *end)
 {
     char text[DPT_TEXT_LINE_BYTES + DPT_TEXT_SUMMARY_BYTES], block[DPT_TEXT_SUMMARY_BYTES] = "";
     const struct dpt_closing_facts facts = {.run = worker->config.run,
@@ -298,33 +278,33 @@ static void say_done(const struct worker *worker, const struct dpt_loop_end *end
     dpt_text_closing(&facts, text);
     if (end->has_summary && !end->released) {
         dpt_text_summary(&end->summary, block);
-        block[strlen(block) - 1] = '\0'; /* its last newline */
         const size_t used = strlen(text);
         (void)snprintf(text + used, sizeof text - used, "\n%s", block);
     }
     print_line(worker, text);
 }
 
-static int close_run(const struct worker *worker, struct dpt_loop_end *end)
+static int end_run(const struct worker *worker, struct dpt_loop_end *end)
 {
     dpt_terminal_show(worker->terminal, NULL);
     const bool refused = end->run_config != NULL && end->exit_code != DPT_EXIT_DONE;
     if (end->exit_code == DPT_EXIT_DONE)
-        say_done(worker, end);
-    else if (refused && say_difference(worker, end->run_config))
-        ; /* in more words than the server's */
+        print_closing(worker, end);
+    else if (refused && print_difference(worker, end->run_config))
+        ; /* instead of the server's text */
     else if (end->no_run)
-        complain(worker,
-                 "nobody brought the config of run %s to %s in time: start a worker of it with "
-                 "--config FILE, or give --config here",
-                 worker->config.run, worker->endpoint);
+        print_error(worker,
+                    "nobody brought the config of run %s to %s in time: start a worker of it with "
+                    "--config FILE, or give --config here",
+                    worker->config.run, worker->server_at.endpoint);
     else if (end->exit_code == DPT_EXIT_SERVER)
-        complain(worker, "%s; tried %s (from %s): %s", end->text, worker->endpoint, worker->source,
-                 end->why[0] != '\0' ? end->why
-                                     : "start dpt-rdzv there, or name another place with "
-                                       "--rdzv-endpoint HOST:PORT");
+        print_error(worker, "%s; tried %s (from %s): %s", end->text, worker->server_at.endpoint,
+                    worker->server_at.source,
+                    end->why[0] != '\0' ? end->why
+                                        : "start dpt-rdzv there, or name another place with "
+                                          "--rdzv-endpoint HOST:PORT");
     else
-        complain(worker, "%s", end->text);
+        print_error(worker, "%s", end->text);
     free(end->run_config);
     return end->exit_code;
 }
@@ -332,64 +312,52 @@ static int close_run(const struct worker *worker, struct dpt_loop_end *end)
 static enum dpt_status run_once(struct worker *worker, const char *program,
                                 struct dpt_loop_end *ret, struct dpt_err *err)
 {
-    const struct dpt_loop_options options = {
-        .agent = {.run = worker->config.run,
-                  .node = worker->node_id,
-                  .software = "dpt " DPT_VERSION,
-                  .incarnation = 1,
-                  .timeout_ms = timeout_ms(worker)},
-        .node = worker->node,
-        .needs_run = worker->options.names_run,
-        .transport = dpt_client_transport(worker->client),
-        .hooks = {worker, configure_hook, address_hook},
-        .program = program,
-        .allow = worker->options.allow,
-        .n_allow = worker->options.n_allow,
-        .allow_fresh = worker->options.allow_fresh,
-        .embedded = worker->embed,
-        .log_level = worker->options.log_level,
-        .terminal = worker->terminal,
-        .live = worker->live,
-        .quiet = worker->options.quiet,
-        .endpoint = worker->endpoint,
-        .source = worker->source,
-    };
-    worker->at_work = true;
+    const struct dpt_loop_options options = {.worker = &worker->options,
+                                             .agent = {.run = worker->config.run,
+                                                       .node = worker->node_id,
+                                                       .software = "dpt " DPT_VERSION,
+                                                       .incarnation = 1,
+                                                       .timeout_ms = timeout_ms(worker)},
+                                             .node = worker->node,
+                                             .client = worker->client,
+                                             .configure = configure_node,
+                                             .ctx = worker,
+                                             .program = program,
+                                             .embedded = worker->server_at.embed,
+                                             .terminal = worker->terminal,
+                                             .live = worker->live,
+                                             .endpoint = worker->server_at.endpoint,
+                                             .source = worker->server_at.source};
+    worker->in_loop = true;
     return dpt_loop_run(&options, ret, err);
 }
 
-/* Nothing but the server was named: its one run is meant, and this worker joins it from the start.
- */
+/* Neither a config nor a run was named: joins the only run at the server. */
 static enum dpt_status take_other_run(struct worker *worker, const char *run, struct dpt_err *err)
 {
-    say(worker, "no config given: taking part in run '%s', the one at %s", run, worker->endpoint);
+    print_info(worker, "no config given: taking part in run '%s', the one at %s", run,
+               worker->server_at.endpoint);
     (void)snprintf(worker->config.run, sizeof worker->config.run, "%s", run);
     worker->options.names_run = true;
     dpt_client_destroy(&worker->client);
     return connect_client(worker, err);
 }
 
-static enum dpt_status run_loops(struct worker *worker, const char *program,
-                                 struct dpt_loop_end *ret, struct dpt_err *err)
-{
-    DPT_TRY(run_once(worker, program, ret, err));
-    if (ret->other_run[0] == '\0')
-        return DPT_OK;
-    DPT_TRY(take_other_run(worker, ret->other_run, err));
-    return run_once(worker, program, ret, err);
-}
-
 static enum dpt_status run_loop(struct worker *worker, const char *program, int *ret_exit,
                                 struct dpt_err *err)
 {
     struct dpt_loop_end end;
-    DPT_TRY(run_loops(worker, program, &end, err));
-    *ret_exit = close_run(worker, &end);
+    DPT_TRY(run_once(worker, program, &end, err));
+    if (end.other_run[0] != '\0') {
+        DPT_TRY(take_other_run(worker, end.other_run, err));
+        DPT_TRY(run_once(worker, program, &end, err));
+    }
+    *ret_exit = end_run(worker, &end);
     return DPT_OK;
 }
 
-static enum dpt_status run(struct worker *worker, int argc, char *const *argv, const char *program,
-                           int *ret_exit, struct dpt_err *err)
+static enum dpt_status run_worker(struct worker *worker, int argc, char *const *argv,
+                                  const char *program, int *ret_exit, struct dpt_err *err)
 {
     DPT_TRY(dpt_worker_options_parse(argc, argv, &worker->options, err));
     if (worker->options.help) {
@@ -413,11 +381,11 @@ static enum dpt_status run(struct worker *worker, int argc, char *const *argv, c
     DPT_TRY(find_config(worker, err));
     DPT_TRY(find_server(worker, err));
     if (worker->node != NULL)
-        say_start(worker);
+        log_start(worker);
     return run_loop(worker, program, ret_exit, err);
 }
 
-/* Before the loop nearly everything that can go wrong is something the user gave. */
+/* Before the loop nearly every failure is one of the user's input. */
 static int exit_code_of(enum dpt_status status)
 {
     switch (status) {
@@ -447,10 +415,10 @@ int dpt_worker_run(int argc, char *const *argv, const char *program)
     }
     struct dpt_err err;
     int exit_code = DPT_EXIT_DONE;
-    enum dpt_status status = run(worker, argc, argv, program, &exit_code, &err);
+    enum dpt_status status = run_worker(worker, argc, argv, program, &exit_code, &err);
     if (status != DPT_OK) {
-        complain(worker, "%s", err.text);
-        exit_code = worker->at_work && status == DPT_EIO ? DPT_EXIT_FAILED : exit_code_of(status);
+        print_error(worker, "%s", err.text);
+        exit_code = worker->in_loop && status == DPT_EIO ? DPT_EXIT_FAILED : exit_code_of(status);
     }
     dpt_client_destroy(&worker->client);
     dpt_server_thread_stop(&worker->server);
