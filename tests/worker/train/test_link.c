@@ -33,7 +33,6 @@ enum {
 struct pair {
     int agent; /* fd */
     struct dpt_link *link;
-    struct dpt_rank_report report;
     atomic_int prepares, closes;
     _Atomic uint64_t prepared;
 };
@@ -55,13 +54,7 @@ static void begin(struct pair *p, int heartbeat_ms)
 {
     struct dpt_err err;
     int fds[2];
-    *p = (struct pair){.report = {.spawn = 1,
-                                  .phase = DPT__RANK_PHASE__RANK_STARTING,
-                                  .step_applied = -1,
-                                  .outcome_step = -1,
-                                  .checkpoint_step = -1,
-                                  .suspect = -1,
-                                  .grant_step = -1}};
+    *p = (struct pair){.agent = -1};
     assert_int_equal(dpt_rank_link_pair(fds, &err), DPT_OK);
     p->agent = fds[0];
     const struct dpt_link_options options = {.fd = fds[1],
@@ -69,7 +62,8 @@ static void begin(struct pair *p, int heartbeat_ms)
                                              .on_interrupt = on_interrupt,
                                              .on_closed = on_closed,
                                              .ctx = p};
-    if (dpt_link_create(&options, &p->report, &p->link, &err) != DPT_OK)
+    const struct dpt_link_rank rank = {.spawn = 1, .shm_addr = "@shm", .tcp_addr = "127.0.0.1:1"};
+    if (dpt_link_create(&options, &rank, &p->link, &err) != DPT_OK)
         fail_msg("%s", err.text);
 }
 
@@ -107,11 +101,26 @@ static void hear_step(struct pair *p, int64_t step)
     }
 }
 
+static void tell_passing(struct pair *p, int64_t step, double loss, bool passes)
+{
+    Dpt__StepRecord record = DPT__STEP_RECORD__INIT;
+    record.step = step;
+    record.loss = loss;
+    record.world_size = 2;
+    dpt_link_tell_step(p->link, &record, passes);
+}
+
 /* Tells a step, of which the loss is a mark. */
 static void tell(struct pair *p, int64_t step, double loss)
 {
-    const struct dpt_step_record record = {.step = step, .loss = loss, .world_size = 2};
-    dpt_link_tell_step(p->link, &record);
+    tell_passing(p, step, loss, false);
+}
+
+/* Sends the report as it is. */
+static void publish(struct pair *p)
+{
+    (void)dpt_link_edit(p->link);
+    dpt_link_publish(p->link, true);
 }
 
 /* Takes messages until a step told with `loss` has come; returns how many steps came. */
@@ -156,20 +165,15 @@ static void steps_that_pass_are_told_at_most_once(void **state)
     int64_t steps[DPT_PROTO_STEPS_MAX];
     begin(&p, NEVER_MS);
     hear_step(&p, -1); /* the first word, which might have had steps */
-    for (int64_t step = 1; step <= 1000; step++) {
-        const struct dpt_step_record record = {
-            .step = step, .loss = (double)step, .world_size = 2, .passes = step % 400 != 0};
-        dpt_link_tell_step(p.link, &record);
-    }
-    dpt_link_publish(p.link, &p.report, true);
+    for (int64_t step = 1; step <= 1000; step++)
+        tell_passing(&p, step, (double)step, step % 400 != 0);
+    publish(&p);
     assert_int_equal(hear_until(&p, 1000, steps), 3);
     assert_int_equal(steps[0], 400);
     assert_int_equal(steps[1], 800);
     assert_int_equal(steps[2], 1000);
-    const struct dpt_step_record again = {
-        .step = 800, .loss = 1800, .world_size = 2, .passes = true};
-    dpt_link_tell_step(p.link, &again); /* the world has gone back */
-    dpt_link_publish(p.link, &p.report, true);
+    tell_passing(&p, 800, 1800, true); /* the world has gone back */
+    publish(&p);
     assert_int_equal(hear_until(&p, 1800, steps), 1);
     assert_int_equal(steps[0], 800);
     end(&p);
@@ -189,7 +193,7 @@ static void many_steps_do_not_wait(void **state)
     tell(&p, 70, 70);
     tell(&p, 71, 71);
     tell(&p, 69, 1069); /* 69 to 71 were lost with the world */
-    dpt_link_publish(p.link, &p.report, true);
+    publish(&p);
     assert_int_equal(hear_until(&p, 1069, steps), 1);
     assert_int_equal(steps[0], 69);
     end(&p);
@@ -216,18 +220,24 @@ static void a_state_is_said(void **state)
     struct pair p;
     begin(&p, HEARTBEAT_MS);
     hear_step(&p, -1); /* without being asked */
-    p.report.step_applied = 3;
-    p.report.outcome = "four";
-    p.report.outcome_bytes = 4;
-    p.report.n_shards = 2;
-    p.report.shards[0] = (struct dpt_report_shard){.index = 3, .of = 5};
-    p.report.shards[1] = (struct dpt_report_shard){.index = 1, .of = 4, .pending = true};
-    p.report.gradient = true;
-    p.report.pending_generation = 9;
-    p.report.ran_generation = 8;
-    p.report.rebuilding = true;
-    (void)snprintf(p.report.text, sizeof p.report.text, "a text");
-    dpt_link_publish(p.link, &p.report, false);
+    struct dpt_report *report = dpt_link_edit(p.link);
+    report->state.step_applied = 3;
+    memcpy(report->outcome, "four", 4);
+    report->state.outcome.len = 4;
+    report->state.n_shards = 2;
+    for (int i = 0; i < 2; i++)
+        dpt__shard__init(&report->shards[i]);
+    report->shards[0].index = 3;
+    report->shards[0].of = 5;
+    report->shards[1].index = 1;
+    report->shards[1].of = 4;
+    report->shards[1].pending = true;
+    report->state.gradient = true;
+    report->state.pending_generation = 9;
+    report->state.ran_generation = 8;
+    report->state.rebuilding = true;
+    dpt_report_set_text(report, "a text");
+    dpt_link_publish(p.link, false);
     hear_step(&p, 3); /* with the next heartbeat */
     Dpt__RankToAgent *said = hear(&p);
     assert_int_equal(said->state->outcome.len, 4);
@@ -254,8 +264,8 @@ static void news_do_not_wait_for_a_heartbeat(void **state)
     struct pair p;
     begin(&p, NEVER_MS);
     hear_step(&p, -1);
-    p.report.step_applied = 5;
-    dpt_link_publish(p.link, &p.report, true);
+    dpt_link_edit(p.link)->state.step_applied = 5;
+    dpt_link_publish(p.link, true);
     hear_step(&p, 5);
     end(&p);
 }
@@ -266,9 +276,10 @@ static void the_last_words_arrive(void **state)
     for (int round = 0; round < 50; round++) {
         struct pair p;
         begin(&p, NEVER_MS);
-        p.report.fatal = true;
-        p.report.exit_code = 4;
-        dpt_link_publish(p.link, &p.report, round % 2 == 0);
+        struct dpt_report *report = dpt_link_edit(p.link);
+        report->message.fatal = true;
+        report->message.exit_code = 4;
+        dpt_link_publish(p.link, round % 2 == 0);
         dpt_link_destroy(&p.link);
         bool heard = false;
         Dpt__RankToAgent *said;
@@ -288,12 +299,11 @@ static void an_agent_that_does_not_listen(void **state)
     (void)state;
     struct pair p;
     begin(&p, HEARTBEAT_MS);
-    static uint8_t outcome[DPT_PROTO_OUTCOME_BYTES_MAX / 2];
-    p.report.outcome = outcome;
-    p.report.outcome_bytes = sizeof outcome;
     for (int i = 0; i < 3000; i++) {
-        p.report.step_applied = i;
-        dpt_link_publish(p.link, &p.report, true);
+        Dpt__RankState *said = &dpt_link_edit(p.link)->state;
+        said->outcome.len = DPT_PROTO_OUTCOME_BYTES_MAX / 2;
+        said->step_applied = i;
+        dpt_link_publish(p.link, true);
     }
     hear_step(&p, 2999);
     command(&p, GO, 1);
@@ -383,7 +393,7 @@ static void an_agent_that_goes(void **state)
     assert_int_equal(atomic_load(&p.closes), 1);
     assert_false(dpt_link_may_write(p.link));
     assert_true(dpt_link_interrupted(p.link, UINT64_MAX));
-    dpt_link_publish(p.link, &p.report, true);
+    publish(&p);
     end(&p);
     assert_int_equal(atomic_load(&p.closes), 1);
 }
@@ -423,8 +433,8 @@ static void grants_are_of_one_generation_and_step(void **state)
     (void)state;
     struct pair p;
     begin(&p, HEARTBEAT_MS);
-    p.report.generation = 1;
-    dpt_link_publish(p.link, &p.report, true);
+    dpt_link_edit(p.link)->state.generation = 1;
+    dpt_link_publish(p.link, true);
     grant(&p, GO, 1, 10);
     assert_int_equal(wait_for(&p, AGENT_END_DEADLINE_MS), DPT_OK);
     assert_true(dpt_link_granted(p.link, 1, 10));

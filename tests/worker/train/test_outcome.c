@@ -67,7 +67,9 @@ static void pack(struct fold *f)
 
 static enum dpt_status fold(struct fold *f, struct dpt_err *err)
 {
-    return dpt_outcome_fold(f->all, WORLD, SLOTS_MAX, STEP, SLOTS, &f->outcome, err);
+    const struct dpt_commit_world world = {
+        .step = STEP, .size = WORLD, .slots = SLOTS, .slots_max = SLOTS_MAX};
+    return dpt_outcome_fold(&world, f->all, &f->outcome, err);
 }
 
 static void expect_refused(struct fold *f, const char *word)
@@ -161,7 +163,9 @@ static void a_surplus_rank_has_no_slot(void **state)
                                           .norm = f.part[1].norm,
                                           .scale = 1};
     pack(&f);
-    assert_int_equal(dpt_outcome_fold(f.all, 2, SLOTS_MAX, STEP, 3, &f.outcome, &err), DPT_OK);
+    const struct dpt_commit_world world = {
+        .step = STEP, .size = 2, .slots = 3, .slots_max = SLOTS_MAX};
+    assert_int_equal(dpt_outcome_fold(&world, f.all, &f.outcome, &err), DPT_OK);
     assert_memory_equal(f.folded, f.losses, 3 * sizeof(double));
     end(&f);
 }
@@ -318,6 +322,8 @@ static void the_most_slots_of_a_step(void **state)
     static double losses[MOST], folded[MOST];
     struct dpt_err err;
     struct dpt_outcome outcome = {.losses = folded};
+    const struct dpt_commit_world world = {
+        .step = STEP, .size = 1, .slots = MOST, .slots_max = MOST};
     struct fold f = {.bytes = dpt_contribution_bytes(MOST)};
     f.all = malloc(f.bytes);
     assert_non_null(f.all);
@@ -327,14 +333,14 @@ static void the_most_slots_of_a_step(void **state)
         .step = STEP, .stride = 1, .n_slots = MOST, .losses = losses, .scale = 1};
     dpt_accum_init(&all.norm);
     dpt_contribution_pack(&all, MOST, f.all);
-    assert_int_equal(dpt_outcome_fold(f.all, 1, MOST, STEP, MOST, &outcome, &err), DPT_OK);
+    assert_int_equal(dpt_outcome_fold(&world, f.all, &outcome, &err), DPT_OK);
     assert_memory_equal(folded, losses, sizeof losses);
     put_u32(&f, 0, AT_FIRST, 1);
-    assert_int_equal(dpt_outcome_fold(f.all, 1, MOST, STEP, MOST, &outcome, &err), DPT_EPROTO);
+    assert_int_equal(dpt_outcome_fold(&world, f.all, &outcome, &err), DPT_EPROTO);
     assert_string_equal(err.text, "rank 0 commits 4096 slots from 1 on, by 1, of 4096");
     put_u32(&f, 0, AT_FIRST, MOST);
     put_u32(&f, 0, AT_COUNT, 1);
-    assert_int_equal(dpt_outcome_fold(f.all, 1, MOST, STEP, MOST, &outcome, &err), DPT_EPROTO);
+    assert_int_equal(dpt_outcome_fold(&world, f.all, &outcome, &err), DPT_EPROTO);
     end(&f);
 }
 

@@ -1,6 +1,7 @@
 /* How long a fenced rank waits before it leaves a record out. */
 #include "tests/worker/train/agent_end.h"
-#include "worker/train/rank_internal.h"
+#include "worker/train/link/link.h"
+#include "worker/train/log/log.h"
 
 #include "base/clock.h"
 #include "worker/agent/rank_protocol.h"
@@ -13,7 +14,6 @@
 #include <unistd.h>
 
 static struct dpt_config config;
-static struct dpt_rank_report report;
 static struct dpt_rank rank;
 static int agent;
 
@@ -33,17 +33,17 @@ static int setup(void **state)
     (void)state;
     struct dpt_err err;
     int fds[2];
-    report = (struct dpt_rank_report){.spawn = 1, .step_applied = -1, .outcome_step = -1};
     assert_int_equal(dpt_rank_link_pair(fds, &err), DPT_OK);
     agent = fds[0];
     const struct dpt_link_options options = {.fd = fds[1],
                                              .heartbeat_ms = 10,
                                              .on_interrupt = ignore_interrupt,
                                              .on_closed = ignore_close};
+    const struct dpt_link_rank first = {.spawn = 1, .shm_addr = "", .tcp_addr = ""};
     dpt_config_defaults(&config);
     rank = (struct dpt_rank){.config = &config};
     rank.gen.number = 1;
-    assert_int_equal(dpt_link_create(&options, &report, &rank.link, &err), DPT_OK);
+    assert_int_equal(dpt_link_create(&options, &first, &rank.link, &err), DPT_OK);
     return 0;
 }
 

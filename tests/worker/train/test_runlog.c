@@ -19,6 +19,8 @@
 #include <unistd.h>
 
 static char dir[64];
+static const struct dpt_runlog here = {
+    .dir = dir, .run = "a-run", .generation = 2, .world_size = 3};
 
 static int setup(void **state)
 {
@@ -59,8 +61,7 @@ static int64_t last_step(void)
 
 static struct dpt_metrics metrics_at(int64_t step)
 {
-    return (struct dpt_metrics){.run = "a-run",
-                                .step = step,
+    return (struct dpt_metrics){.step = step,
                                 .loss = 1.0 / 3,
                                 .lr = 1e-3,
                                 .grad_norm = 2,
@@ -68,16 +69,14 @@ static struct dpt_metrics metrics_at(int64_t step)
                                 .tokens_per_s = 1e4,
                                 .step_ms = 2.5,
                                 .wait_ms = 0.5,
-                                .sent_bytes = 4096,
-                                .generation = 3,
-                                .world_size = 2};
+                                .sent_bytes = 4096};
 }
 
 static void append(int64_t step)
 {
     struct dpt_metrics m = metrics_at(step);
     struct dpt_err err;
-    if (dpt_runlog_metrics(&(struct dpt_runlog){.dir = dir}, &m, &err) != DPT_OK)
+    if (dpt_runlog_metrics(&here, &m, &err) != DPT_OK)
         fail_msg("%s", err.text);
 }
 
@@ -190,7 +189,7 @@ static void a_scaled_step(void **state)
     m.scale = 65536;
     m.skipped_steps = 2;
     struct dpt_err err;
-    assert_int_equal(dpt_runlog_metrics(&(struct dpt_runlog){.dir = dir}, &m, &err), DPT_OK);
+    assert_int_equal(dpt_runlog_metrics(&here, &m, &err), DPT_OK);
     char path[128];
     path_of("metrics.jsonl", path);
     json_t *record = json_load_file(path, 0, NULL);
@@ -219,9 +218,9 @@ static void numbers_that_are_none(void **state)
     m.grad_norm = (double)INFINITY;
     m.lr = (double)-INFINITY;
     struct dpt_err err;
-    assert_int_equal(dpt_runlog_metrics(&(struct dpt_runlog){.dir = dir}, &m, &err), DPT_OK);
+    assert_int_equal(dpt_runlog_metrics(&here, &m, &err), DPT_OK);
     assert_int_equal(last_step(), 9); /* so the line is JSON */
-    const struct dpt_summary s = {.run = "r", .loss = (double)NAN, .weights_hash = "00"};
+    const struct dpt_summary s = {.run = "r", .told = {.loss = (double)NAN, .weights_hash = "00"}};
     assert_int_equal(dpt_runlog_summary(dir, &s, &err), DPT_OK);
     char path[128];
     path_of("summary.json", path);
@@ -247,22 +246,16 @@ static void evaluations(void **state)
     assert_false(ends_with_evaluation());
     append(9);
     assert_false(ends_with_evaluation());
-    struct dpt_eval_record e = {.run = "a-run",
-                                .step = 9,
-                                .val_loss = 1.0 / 3,
-                                .tokens = 640,
-                                .ms = 1.5,
-                                .generation = 2,
-                                .world_size = 3};
+    struct dpt_eval_record e = {.step = 9, .val_loss = 1.0 / 3, .tokens = 640, .ms = 1.5};
     struct dpt_err err;
-    assert_int_equal(dpt_runlog_eval(&(struct dpt_runlog){.dir = dir}, &e, &err), DPT_OK);
+    assert_int_equal(dpt_runlog_eval(&here, &e, &err), DPT_OK);
     assert_int_equal(last_step(), 9);
     assert_true(ends_with_evaluation());
     append(10);
     assert_false(ends_with_evaluation());
     e.step = 10;
     e.val_loss = e.ms = (double)NAN; /* a diverged run; made by others */
-    assert_int_equal(dpt_runlog_eval(&(struct dpt_runlog){.dir = dir}, &e, &err), DPT_OK);
+    assert_int_equal(dpt_runlog_eval(&here, &e, &err), DPT_OK);
     assert_true(ends_with_evaluation());
     assert_int_equal(last_step(), 10);
     char path[128], line[1024];
@@ -289,16 +282,10 @@ static void evaluations_of_labels(void **state)
 {
     (void)state;
     write_text("metrics.jsonl", "", 0);
-    const struct dpt_eval_record e = {.run = "a-run",
-                                      .step = 9,
-                                      .val_loss = 1.5,
-                                      .right = 5,
-                                      .samples = 16,
-                                      .ms = 1.5,
-                                      .generation = 2,
-                                      .world_size = 3};
+    const struct dpt_eval_record e = {
+        .step = 9, .val_loss = 1.5, .right = 5, .samples = 16, .ms = 1.5};
     struct dpt_err err;
-    assert_int_equal(dpt_runlog_eval(&(struct dpt_runlog){.dir = dir}, &e, &err), DPT_OK);
+    assert_int_equal(dpt_runlog_eval(&here, &e, &err), DPT_OK);
     assert_true(ends_with_evaluation());
     char path[128], line[1024];
     path_of("metrics.jsonl", path);
@@ -306,10 +293,11 @@ static void evaluations_of_labels(void **state)
     assert_non_null(f);
     assert_non_null(fgets(line, sizeof line, f));
     assert_int_equal(fclose(f), 0);
-    assert_int_equal(dpt_runlog_evaluation(dir, "r", &e, "00ff", &err), DPT_OK);
+    assert_int_equal(dpt_runlog_evaluation(&here, &e, "00ff", &err), DPT_OK);
     path_of("evaluation.json", path);
     const struct dpt_summary summary = {
-        .run = "r", .val_loss = 1.5, .val_right = 5, .val_samples = 16};
+        .run = "r",
+        .told = {.val_loss = 1.5, .val_right = 5, .val_samples = 16, .weights_hash = "00"}};
     assert_int_equal(dpt_runlog_summary(dir, &summary, &err), DPT_OK);
     char path_of_summary[128];
     path_of("summary.json", path_of_summary);
@@ -332,19 +320,16 @@ static void epochs(void **state)
     (void)state;
     write_text("metrics.jsonl", "", 0);
     append(9);
-    const struct dpt_epoch_record e = {.run = "a-run",
-                                       .epoch = 3,
+    const struct dpt_epoch_record e = {.epoch = 3,
                                        .epochs = 10,
                                        .step = 9,
                                        .first_step = 7,
                                        .avg_loss = 1.0 / 3,
                                        .seconds = 1.5,
-                                       .samples_per_s = 512,
-                                       .generation = 2,
-                                       .world_size = 3};
+                                       .samples_per_s = 512};
     struct dpt_runlog_place last, step = {.step = 9}, evaluation = {.step = 9};
     struct dpt_err err;
-    assert_int_equal(dpt_runlog_epoch(&(struct dpt_runlog){.dir = dir}, &e, &err), DPT_OK);
+    assert_int_equal(dpt_runlog_epoch(&here, &e, &err), DPT_OK);
     assert_int_equal(dpt_runlog_last(dir, &last, &err), DPT_OK);
     evaluation.is_evaluation = true;
     assert_true(last.step == 9 && last.is_epoch && !last.is_evaluation && last.generation == 2);
@@ -371,9 +356,9 @@ static void epochs(void **state)
 static void the_file_of_an_evaluation(void **state)
 {
     (void)state;
-    struct dpt_eval_record e = {.run = "a-run", .step = 9, .val_loss = 0, .tokens = 640, .ms = 2};
+    struct dpt_eval_record e = {.step = 9, .val_loss = 0, .tokens = 640, .ms = 2};
     struct dpt_err err;
-    assert_int_equal(dpt_runlog_evaluation(dir, "r", &e, "00ff", &err), DPT_OK);
+    assert_int_equal(dpt_runlog_evaluation(&here, &e, "00ff", &err), DPT_OK);
     char path[128];
     path_of("evaluation.json", path);
     json_t *file = json_load_file(path, 0, NULL);
@@ -383,7 +368,7 @@ static void the_file_of_an_evaluation(void **state)
     assert_string_equal(json_string_value(json_object_get(file, "weights_hash")), "00ff");
     json_decref(file);
     e.val_loss = 1e6; /* exp overflows: no number of JSON */
-    assert_int_equal(dpt_runlog_evaluation(dir, "r", &e, "00ff", &err), DPT_OK);
+    assert_int_equal(dpt_runlog_evaluation(&here, &e, "00ff", &err), DPT_OK);
     file = json_load_file(path, 0, NULL);
     assert_non_null(file);
     assert_true(json_is_null(json_object_get(file, "perplexity")));
@@ -405,7 +390,7 @@ static void an_event_quotes_anything(void **state)
                                            .sends_bytes = 7000,
                                            .redundancy = i == 1 ? "whole" : "none"};
         struct dpt_err err;
-        if (dpt_runlog_event(&(struct dpt_runlog){.dir = dir}, &e, &err) != DPT_OK)
+        if (dpt_runlog_event(&here, &e, &err) != DPT_OK)
             fail_msg("%s", err.text);
     }
     FILE *f = fopen(path, "r");
@@ -429,9 +414,10 @@ static void folders_that_fail(void **state)
     (void)state;
     struct dpt_metrics m = metrics_at(1);
     struct dpt_err err;
-    assert_int_not_equal(dpt_runlog_metrics(&(struct dpt_runlog){.dir = "/proc/nowhere"}, &m, &err),
-                         DPT_OK);
-    const struct dpt_summary s = {.run = "r", .weights_hash = "00"};
+    assert_int_not_equal(
+        dpt_runlog_metrics(&(struct dpt_runlog){.dir = "/proc/nowhere", .run = "r"}, &m, &err),
+        DPT_OK);
+    const struct dpt_summary s = {.run = "r", .told = {.weights_hash = "00"}};
     assert_int_not_equal(dpt_runlog_summary("/proc/nowhere", &s, &err), DPT_OK);
     struct dpt_runlog_place last = {.step = 5};
     assert_int_equal(dpt_runlog_last("/proc/nowhere", &last, &err), DPT_OK);
@@ -439,7 +425,8 @@ static void folders_that_fail(void **state)
     char path[128];
     path_of("file", path);
     write_text("file", "x", 1);
-    assert_int_not_equal(dpt_runlog_metrics(&(struct dpt_runlog){.dir = path}, &m, &err), DPT_OK);
+    assert_int_not_equal(
+        dpt_runlog_metrics(&(struct dpt_runlog){.dir = path, .run = "r"}, &m, &err), DPT_OK);
     last.step = 5;
     assert_int_not_equal(dpt_runlog_last(path, &last, &err), DPT_OK);
     assert_int_equal(last.step, 5);
@@ -467,7 +454,7 @@ static void a_disk_that_fills_up(void **state)
     (void)signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
     struct dpt_metrics m = metrics_at(2);
-    enum dpt_status status = dpt_runlog_metrics(&(struct dpt_runlog){.dir = dir}, &m, &err);
+    enum dpt_status status = dpt_runlog_metrics(&here, &m, &err);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     assert_int_equal(status, DPT_ENOSPC);
     assert_int_equal(last_step(), 1);

@@ -6,11 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What backward of a unit has announced, to be said again when it is on the host. */
-struct announced {
-    int first, last; /* the table's indices; first > last: nothing */
-};
-
 struct buffer {
     void *at;
     size_t bytes;
@@ -39,17 +34,9 @@ struct dpt_accelerator {
     void *batch;
     const void *weights[DPT_UNITS_MAX]; /* of the device */
     float *grads[DPT_UNITS_MAX];
-    bool fresh[DPT_UNITS_MAX]; /* weights[u] are the host's */
-    struct announced announced;
+    bool fresh[DPT_UNITS_MAX];  /* weights[u] are the host's */
+    struct announced announced; /* by backward of a unit; told when it is on the host */
 };
-
-static void note_announcement(void *ctx, int param)
-{
-    struct announced *announced = ctx;
-    if (announced->first > announced->last)
-        announced->last = param;
-    announced->first = param;
-}
 
 /* The same slot with all that it points to on the device. Unless they are there already, gradients
  * are those of the slot alone: what they are added to is on the host. */
@@ -68,7 +55,7 @@ static struct dpt_slot on_device(struct dpt_accelerator *a, const struct dpt_slo
     mine.weights = a->weights;
     mine.grads = a->grads;
     mine.accumulate = mine.parts_apart = false;
-    mine.announce = note_announcement;
+    mine.announce = note_announced;
     mine.announce_ctx = &a->announced;
     return mine;
 }
@@ -143,14 +130,14 @@ static enum dpt_status make_buffers(struct dpt_accelerator *a,
     return DPT_OK;
 }
 
-static enum dpt_status prepare(struct dpt_accelerator *a, const struct dpt_accelerator_options *o,
-                               struct dpt_err *err)
+static enum dpt_status prepare_units(struct dpt_accelerator *a,
+                                     const struct dpt_accelerator_options *o, struct dpt_err *err)
 {
     const struct dpt_slot any = {.mode = DPT_MODE_TRAIN, .b = o->b, .t = o->form->positions};
     struct dpt_slot slot = on_device(a, &any);
     slot.weights = a->weights;
     slot.grads = a->grads;
-    slot.announce = note_announcement;
+    slot.announce = note_announced;
     slot.announce_ctx = &a->announced;
     dpt_stream_prepare_begin(a->stream);
     for (int u = 0; u < a->n_units; u++)
@@ -173,7 +160,7 @@ enum dpt_status dpt_accelerator_create(const struct dpt_accelerator_options *opt
     if (!a) {
         struct dpt_device *device = options->device;
         dpt_device_destroy(&device);
-        return dpt_fail(err, DPT_ENOMEM, "accelerator");
+        return dpt_fail_nomem(err, "accelerator");
     }
     a->device = options->device;
     a->ops = dpt_device_ops(a->device);
@@ -188,7 +175,7 @@ enum dpt_status dpt_accelerator_create(const struct dpt_accelerator_options *opt
     if (status == DPT_OK)
         status = make_buffers(a, options, err);
     if (status == DPT_OK)
-        status = prepare(a, options, err);
+        status = prepare_units(a, options, err);
     if (status == DPT_OK && options->graphs)
         status = dpt_unit_graphs_create(a->model, a->device, a->stream, &a->graphs, err);
     if (status != DPT_OK) {
@@ -277,7 +264,7 @@ static void bring_weights(struct dpt_accelerator *a, int unit, const struct dpt_
 
 /* Ragged samples in rows of form.positions, as if one had that length: the shape that is prepared.
  */
-static void pad(struct dpt_accelerator *a, const struct dpt_batch *batch)
+static void pad_batch(struct dpt_accelerator *a, const struct dpt_batch *batch)
 {
     const struct dpt_batch padded = dpt_batch_at(&a->form, a->b, a->batch);
     const size_t n = (size_t)a->b, row = (size_t)batch->positions * sizeof(int32_t),
@@ -296,7 +283,7 @@ void dpt_accelerator_begin_slot(struct dpt_accelerator *a, const struct dpt_slot
 {
     DPT_ASSERT(slot->b == a->b && slot->t == slot->batch.positions);
     if (a->form.ragged)
-        pad(a, &slot->batch);
+        pad_batch(a, &slot->batch);
     else
         memcpy(a->batch, slot->batch.part[0], a->buffer[BATCH].bytes);
     a->ops->copy(a->stream, a->buffer[BATCH].bytes, a->batch, a->buffer[BATCH].at);
@@ -312,19 +299,7 @@ void dpt_accelerator_forward(struct dpt_accelerator *a, int unit, const struct d
         dpt_model_forward(a->model, a->ops, a->stream, unit, &mine);
 }
 
-/* Elements [first, first + n) of the unit's gradients, which are in the staging buffer. */
-static void deliver(const struct dpt_accelerator *a, const struct dpt_ops *ops,
-                    struct dpt_stream *stream, int unit, int64_t first, int64_t n,
-                    const struct dpt_slot *slot)
-{
-    float *to = slot->grads[unit] + first;
-    if (slot->accumulate && !(slot->parts_apart && dpt_model_unit(a->model, unit)->in_parts))
-        ops->add(stream, n, to, a->staging, to);
-    else
-        ops->copy(stream, (size_t)n * sizeof *to, a->staging, to);
-}
-
-static void announce(const struct dpt_accelerator *a, const struct dpt_slot *slot)
+static void announce_noted(const struct dpt_accelerator *a, const struct dpt_slot *slot)
 {
     for (int i = a->announced.last; i >= a->announced.first; i--)
         slot->announce(slot->announce_ctx, i);
@@ -337,12 +312,12 @@ enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a, const struct
     const struct dpt_slot mine = on_device(a, slot);
     a->announced = (struct announced){.first = 1, .last = 0};
     if (a->graphs)
-        dpt_unit_graphs_backward(a->graphs, unit, &mine, &a->announced.first, &a->announced.last);
+        dpt_unit_graphs_backward(a->graphs, unit, &mine, &a->announced);
     else
         dpt_model_backward(a->model, a->ops, a->stream, unit, &mine);
     if (a->resident) {
         if (a->graphs)
-            announce(a, slot);
+            announce_noted(a, slot);
         return DPT_OK;
     }
     DPT_ASSERT(a->announced.first <= a->announced.last); /* every unit has parameters */
@@ -353,8 +328,12 @@ enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a, const struct
     const int64_t n = high->offset + high->numel - low->offset;
     a->ops->copy(a->stream, (size_t)n * sizeof *a->staging, a->grads[unit] + first, a->staging);
     DPT_TRY(dpt_stream_sync(a->stream, err));
-    deliver(a, ops, stream, unit, first, n, slot);
-    announce(a, slot);
+    float *to = slot->grads[unit] + first;
+    if (slot->accumulate && !(slot->parts_apart && dpt_model_unit(a->model, unit)->in_parts))
+        ops->add(stream, n, to, a->staging, to);
+    else
+        ops->copy(stream, (size_t)n * sizeof *to, a->staging, to);
+    announce_noted(a, slot);
     return DPT_OK;
 }
 

@@ -2,7 +2,7 @@
  * would kill the process in the middle of a step, with no word. */
 #include "base/memory.h"
 #include "worker/strategy/memory_formula.h"
-#include "worker/train/rank_internal.h"
+#include "worker/train/device/device.h"
 
 #include <stdio.h>
 #include <stdlib.h>

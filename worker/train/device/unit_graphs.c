@@ -20,7 +20,7 @@ struct key {
 struct entry {
     struct key key;
     struct dpt_graph *graph; /* NULL: met once */
-    int first, last;         /* parameters that backward completes */
+    struct announced announced;
 };
 
 /* More than a step has: a unit forward, and backward into each buffer of a stack, setting and
@@ -48,7 +48,7 @@ enum dpt_status dpt_unit_graphs_create(const struct dpt_model *model, struct dpt
 {
     struct dpt_unit_graphs *g = calloc(1, sizeof *g);
     if (!g)
-        return dpt_fail(err, DPT_ENOMEM, "graphs of units");
+        return dpt_fail_nomem(err, "graphs of units");
     *g = (struct dpt_unit_graphs){.model = model,
                                   .ops = dpt_device_ops(device),
                                   .stream = stream,
@@ -56,7 +56,7 @@ enum dpt_status dpt_unit_graphs_create(const struct dpt_model *model, struct dpt
     g->entries = calloc((size_t)g->max, sizeof *g->entries);
     if (!g->entries) {
         free(g);
-        return dpt_fail(err, DPT_ENOMEM, "graphs of units");
+        return dpt_fail_nomem(err, "graphs of units");
     }
     *ret = g;
     return DPT_OK;
@@ -101,7 +101,7 @@ static void fill_key(const struct dpt_unit_graphs *g, int unit, bool backward,
 }
 
 /* NULL: it is new, and there is room for no more. *ret_new: it was not met before. */
-static struct entry *find(struct dpt_unit_graphs *g, const struct key *key, bool *ret_new)
+static struct entry *find_entry(struct dpt_unit_graphs *g, const struct key *key, bool *ret_new)
 {
     *ret_new = false;
     for (int i = 0; i < g->n; i++)
@@ -111,30 +111,26 @@ static struct entry *find(struct dpt_unit_graphs *g, const struct key *key, bool
     if (g->n == g->max)
         return NULL;
     struct entry *entry = &g->entries[g->n++];
-    *entry = (struct entry){.first = 1};
+    *entry = (struct entry){.graph = NULL};
     memcpy(&entry->key, key, sizeof *key);
     return entry;
 }
 
-struct announced {
-    int first, last; /* first > last: nothing */
-};
-
-static void note(void *ctx, int param)
+void note_announced(void *announced, int param)
 {
-    struct announced *announced = ctx;
-    if (announced->first > announced->last)
-        announced->last = param;
-    announced->first = param;
+    struct announced *noted = announced;
+    if (noted->first > noted->last)
+        noted->last = param;
+    noted->first = param;
 }
 
 /* Gives the unit to the stream op by op. */
-static void run(struct dpt_unit_graphs *g, const struct key *key, const struct dpt_slot *slot,
-                struct announced *announced)
+static void post_ops(struct dpt_unit_graphs *g, const struct key *key, const struct dpt_slot *slot,
+                     struct announced *announced)
 {
     struct dpt_slot mine = *slot;
     *announced = (struct announced){.first = 1, .last = 0};
-    mine.announce = note;
+    mine.announce = note_announced;
     mine.announce_ctx = announced;
     if (key->backward)
         dpt_model_backward(g->model, g->ops, g->stream, key->unit, &mine);
@@ -148,10 +144,9 @@ static void make_graph(struct dpt_unit_graphs *g, struct entry *entry, const str
     struct announced announced;
     if (!dpt_stream_capture_begin(g->stream))
         return;
-    run(g, &entry->key, slot, &announced);
+    post_ops(g, &entry->key, slot, &announced);
     if (dpt_stream_capture_end(g->stream, &entry->graph, &err) == DPT_OK) {
-        entry->first = announced.first;
-        entry->last = announced.last;
+        entry->announced = announced;
         return;
     }
     entry->graph = NULL;
@@ -162,20 +157,20 @@ static void make_graph(struct dpt_unit_graphs *g, struct entry *entry, const str
             err.text);
 }
 
-static void go(struct dpt_unit_graphs *g, const struct key *key, const struct dpt_slot *slot,
-               struct announced *announced)
+static void launch_unit(struct dpt_unit_graphs *g, const struct key *key,
+                        const struct dpt_slot *slot, struct announced *announced)
 {
     bool is_new;
-    struct entry *entry = g->off ? NULL : find(g, key, &is_new);
+    struct entry *entry = g->off ? NULL : find_entry(g, key, &is_new);
     if (entry && entry->graph && !dpt_graph_is_current(entry->graph, g->stream))
         dpt_graph_destroy(&entry->graph);
     if (entry && !is_new && !entry->graph)
         make_graph(g, entry, slot);
     if (!entry || !entry->graph) {
-        run(g, key, slot, announced);
+        post_ops(g, key, slot, announced);
         return;
     }
-    *announced = (struct announced){entry->first, entry->last};
+    *announced = entry->announced;
     dpt_graph_launch(entry->graph, g->stream);
 }
 
@@ -184,16 +179,13 @@ void dpt_unit_graphs_forward(struct dpt_unit_graphs *g, int unit, const struct d
     struct announced ignored;
     struct key key;
     fill_key(g, unit, false, slot, &key);
-    go(g, &key, slot, &ignored);
+    launch_unit(g, &key, slot, &ignored);
 }
 
 void dpt_unit_graphs_backward(struct dpt_unit_graphs *g, int unit, const struct dpt_slot *slot,
-                              int *ret_first, int *ret_last)
+                              struct announced *ret)
 {
-    struct announced announced;
     struct key key;
     fill_key(g, unit, true, slot, &key);
-    go(g, &key, slot, &announced);
-    *ret_first = announced.first;
-    *ret_last = announced.last;
+    launch_unit(g, &key, slot, ret);
 }

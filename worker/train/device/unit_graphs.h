@@ -31,11 +31,18 @@ void dpt_unit_graphs_destroy(struct dpt_unit_graphs **graphs);
 /* Drops all graphs. With nothing in the stream. */
 void dpt_unit_graphs_forget(struct dpt_unit_graphs *graphs);
 
-/* dpt_model_forward; dpt_model_backward, which announces nothing: the parameters that are complete
- * when what was posted is done, [*ret_first, *ret_last], are the caller's to announce. Every slot
- * has the same batch, saved, scratch, losses, b and t. */
+/* Parameters that a backward announced, which does so in descending order. */
+struct announced {
+    int first, last; /* first > last: none */
+};
+/* An announce of dpt_slot with a struct announced as its context. */
+void note_announced(void *announced, int param);
+
+/* dpt_model_forward; dpt_model_backward, which announces nothing: *ret are the parameters that are
+ * complete when what was posted is done, for the caller to announce. Every slot has the same batch,
+ * saved, scratch, losses, b and t. */
 void dpt_unit_graphs_forward(struct dpt_unit_graphs *graphs, int unit, const struct dpt_slot *slot);
 void dpt_unit_graphs_backward(struct dpt_unit_graphs *graphs, int unit, const struct dpt_slot *slot,
-                              int *ret_first, int *ret_last);
+                              struct announced *ret);
 
 #endif

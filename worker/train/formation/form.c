@@ -1,42 +1,30 @@
 /* Formation, the rank's part: from a plan to a communicator. fill_state.c puts the state in
  * place. */
+#include "worker/train/formation/formation.h"
+
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/log.h"
-#include "worker/train/rank_internal.h"
+#include "worker/train/device/device.h"
+#include "worker/train/log/log.h"
+#include "worker/train/save/save.h"
+#include "worker/train/step/step.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void free_generation(struct generation *g)
-{
-    free(g->rank_of_position);
-    free(g->host_of_position);
-    free(g->node_of_position);
-    free(g->peers);
-    free(g->takes_state);
-    free(g->host_of_rank);
-    free(g->node_of_rank);
-    free(g->shards);
-    free(g->writer_shards);
-    free(g->contributions);
-    free(g->eval_shares);
-    free(g->verify_shares);
-    *g = (struct generation){.number = 0};
-}
-
 void rank_leave_generation(struct dpt_rank *r)
 {
-    dpt_saver_cancel(r->saver);
+    dpt_saver_cancel(r->save->saver);
     rank_settle_saver(r);
     dpt_comm_thread_close(r->comm_thread);
     rank_end_log(r);
     if (r->gen.begun)
         r->strategy->ops->end_generation(r->strategy);
-    if (r->loader)
-        dpt_loader_start(r->loader, 0, 0, 0, 1);
-    free_generation(&r->gen);
+    if (r->stepping->loader)
+        dpt_loader_start(r->stepping->loader, 0, 0, 0, 1);
+    generation_free(&r->gen);
 }
 
 static const Dpt__PlanRank *own_entry(const struct dpt_rank *r, const Dpt__Plan *plan)
@@ -75,87 +63,70 @@ static void fill_members(struct generation *g, const Dpt__Plan *plan)
     }
 }
 
-static void hex_of(const ProtobufCBinaryData *bytes, char *ret, size_t ret_bytes)
+static void fill_cause(struct generation_cause *cause, const Dpt__Plan *plan)
 {
-    static const char digits[] = "0123456789abcdef";
-    size_t n = 0;
-    for (size_t i = 0; i < bytes->len && n + 2 < ret_bytes; i++) {
-        ret[n++] = digits[bytes->data[i] >> 4];
-        ret[n++] = digits[bytes->data[i] & 15];
-    }
-    ret[n] = '\0';
+    (void)snprintf(cause->text, sizeof cause->text, "%s", plan->cause);
+    (void)snprintf(cause->kind, sizeof cause->kind, "%s", plan->cause_kind);
+    cause->detect_ms = plan->detect_ms;
+    if (plan->steps_done_before > plan->resume_step)
+        cause->steps_lost = plan->steps_done_before - plan->resume_step;
 }
 
-static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)
+/* The slots of this rank, and the most of any rank. */
+static void divide_slots(struct dpt_rank *r)
 {
     struct generation *g = &r->gen;
-    const Dpt__PlanRank *own = own_entry(r, plan);
-    if (!own || plan->n_ranks != plan->world_size || plan->guests >= plan->world_size ||
-        (int)(plan->world_size - plan->guests) > dpt_config_world_max(r->config))
-        return dpt_fail(err, DPT_EPROTO,
-                        "the plan of generation %llu does not fit this rank (%zu of %u ranks)",
-                        (unsigned long long)plan->generation, plan->n_ranks, plan->world_size);
-    const size_t n = plan->world_size;
-    const int trainers = (int)(plan->world_size - plan->guests);
-    *g = (struct generation){.number = plan->generation,
-                             .rank = (int)own->rank,
-                             .world_size = (int)n,
-                             .n_trainers = trainers,
-                             .position = (int)own->position,
-                             .host = (int)own->host,
-                             .writes_log = own->writes_log,
-                             .farewell = plan->farewell,
-                             .checkpoint_slot = own->checkpoint_slot,
-                             .checkpoint_writers = (int)plan->checkpoint_writers,
-                             .plan_hash = dpt_hash128(plan->digest, strlen(plan->digest)).lo};
-    if (!r->config->checkpoint.dir[0] || r->config->train.eval_only)
-        g->checkpoint_slot = -1;
-    (void)snprintf(g->cause, sizeof g->cause, "%s", plan->cause);
-    (void)snprintf(g->cause_kind, sizeof g->cause_kind, "%s", plan->cause_kind);
-    g->detect_ms = plan->detect_ms;
-    if (plan->steps_done_before > plan->resume_step)
-        g->steps_lost = plan->steps_done_before - plan->resume_step;
-    g->rank_of_position = calloc(n, sizeof *g->rank_of_position);
-    g->host_of_position = calloc(n, sizeof *g->host_of_position);
-    g->node_of_position = calloc(n, sizeof *g->node_of_position);
-    g->peers = calloc(n, sizeof *g->peers);
-    g->takes_state = calloc(n, sizeof *g->takes_state);
-    g->host_of_rank = calloc(n, sizeof *g->host_of_rank);
-    g->node_of_rank = calloc(n, sizeof *g->node_of_rank);
-    g->shards = calloc(n, sizeof *g->shards);
-    g->writer_shards = calloc(plan->checkpoint_writers + 1, sizeof *g->writer_shards);
-    if (!g->rank_of_position || !g->host_of_position || !g->node_of_position || !g->peers ||
-        !g->takes_state || !g->host_of_rank || !g->node_of_rank || !g->shards || !g->writer_shards)
-        return dpt_fail(err, DPT_ENOMEM, "plan of generation %llu: out of memory",
-                        (unsigned long long)g->number);
-    fill_members(g, plan);
-    hex_of(&plan->nonce, g->attempt, sizeof g->attempt);
-    g->world = (struct dpt_world){.lanes = dpt_config_lanes_of(r->config, trainers),
-                                  .size = trainers,
-                                  .rank_of_position = g->rank_of_position,
-                                  .host_of_position = g->host_of_position,
-                                  .node_of_position = g->node_of_position};
-    for (int p = 0; p < trainers; p++) {
+    for (int p = 0; p < g->n_trainers; p++) {
         const struct dpt_assignment slots = r->strategy->ops->assign(r->strategy, &g->world, p);
         if (p == g->position)
             g->slots = slots;
         if (slots.n > g->slots_max)
             g->slots_max = slots.n;
     }
-    g->contributions = malloc(n * dpt_contribution_bytes(g->slots_max));
-    g->eval_shares = malloc(n * DPT_EVAL_SHARE_BYTES);
-    g->verify_shares = malloc(n * DPT_VERIFY_SHARE_BYTES);
-    if (!g->contributions || !g->eval_shares || !g->verify_shares)
-        return dpt_fail(err, DPT_ENOMEM, "plan of generation %llu: out of memory",
-                        (unsigned long long)g->number);
-    return DPT_OK;
 }
 
-static enum dpt_status build(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)
+static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)
+{
+    struct generation *g = &r->gen;
+    const Dpt__PlanRank *own = own_entry(r, plan);
+    const int trainers = (int)(plan->world_size - plan->guests);
+    if (!own || plan->n_ranks != plan->world_size || plan->guests >= plan->world_size ||
+        trainers > dpt_config_world_max(r->config))
+        return dpt_fail(err, DPT_EPROTO,
+                        "the plan of generation %llu does not fit this rank (%zu of %u ranks)",
+                        (unsigned long long)plan->generation, plan->n_ranks, plan->world_size);
+    const bool saves = r->config->checkpoint.dir[0] && !r->config->train.eval_only;
+    *g = (struct generation){.number = plan->generation,
+                             .rank = (int)own->rank,
+                             .world_size = (int)plan->world_size,
+                             .n_trainers = trainers,
+                             .position = (int)own->position,
+                             .host = (int)own->host,
+                             .writes_log = own->writes_log,
+                             .farewell = plan->farewell,
+                             .checkpoint_slot = saves ? own->checkpoint_slot : -1,
+                             .checkpoint_writers = (int)plan->checkpoint_writers,
+                             .plan_hash = dpt_hash128(plan->digest, strlen(plan->digest)).lo};
+    fill_cause(&g->cause, plan);
+    for (size_t i = 0; i < plan->nonce.len && i < DPT_COMM_NONCE_BYTES; i++)
+        (void)snprintf(g->attempt + 2 * i, 3, "%02x", plan->nonce.data[i]);
+    DPT_TRY(generation_alloc(g, err));
+    g->world = (struct dpt_world){.lanes = dpt_config_lanes_of(r->config, trainers),
+                                  .size = trainers,
+                                  .rank_of_position = g->rank_of_position,
+                                  .host_of_position = g->host_of_position,
+                                  .node_of_position = g->node_of_position};
+    fill_members(g, plan);
+    divide_slots(r);
+    return generation_alloc_gathered(g, err);
+}
+
+static enum dpt_status open_communicator(struct dpt_rank *r, const Dpt__Plan *plan,
+                                         struct dpt_err *err)
 {
     r->gen.begun = r->gen.rank < r->gen.n_trainers; /* a guest only gives */
-    if (r->accelerator)
-        DPT_TRY(dpt_accelerator_begin_generation(r->accelerator, err));
+    if (r->device->accelerator)
+        DPT_TRY(dpt_accelerator_begin_generation(r->device->accelerator, err));
     if (r->gen.begun)
         DPT_TRY(r->strategy->ops->begin_generation(r->strategy, &r->gen.world, r->gen.rank,
                                                    r->gen.host, err));
@@ -198,7 +169,7 @@ static void tell_plan(const struct dpt_rank *r)
         "rank %d of %d goes on from step %lld: %d of %d slots, from slot %d on by %d; holds %.1f "
         "MiB of weights and moments, %.1f MiB of packed weights and %.1f MiB of gradients in %d "
         "buffers, sends %.1f MiB a step",
-        r->gen.rank, r->gen.world_size, (long long)r->step, r->gen.slots.n, r->slots,
+        r->gen.rank, r->gen.world_size, (long long)r->state.step, r->gen.slots.n, r->slots,
         r->gen.slots.first, r->gen.slots.stride, mib_of(r, &state->own) + mib_of(r, &state->shadow),
         (double)cost.packed_bytes / mib, (double)cost.gradient_bytes / mib, cost.gradient_buffers,
         (double)cost.sent_bytes / mib);
@@ -225,25 +196,40 @@ enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_
     DPT_TRY(rank_take_outcome(r, plan, own && own->takes_state, err));
     enum dpt_status status = read_plan(r, plan, err);
     if (status != DPT_OK) {
-        free_generation(&r->gen);
+        generation_free(&r->gen);
         return status;
     }
-    dpt_log_set_where(r->gen.rank, r->gen.number, r->step);
-    DPT_TRY(build(r, plan, err));
-    r->rebuilt_ms = dpt_now_ms();
-    DPT_TRY(rank_deal_cores(r, err));
-    DPT_TRY(rank_restore(r, plan, err));
-    r->restored_ms = dpt_now_ms();
+    dpt_log_set_where(r->gen.rank, r->gen.number, r->state.step);
+    r->log->files.generation = r->gen.number;
+    r->log->files.world_size = r->gen.world_size;
+    DPT_TRY(open_communicator(r, plan, err));
+    r->formation->rebuilt_ms = dpt_now_ms();
+    DPT_TRY(rank_share_cores(r, err));
+    DPT_TRY(rank_fill_state(r, plan, err));
+    r->formation->restored_ms = dpt_now_ms();
     rank_clear_leftovers(r);
     r->gen.ready = true;
     if (!r->gen.begun) {
-        dpt_log(DPT_LOG_INFO, "handed over the state of step %lld; leaving", (long long)r->step);
+        dpt_log(DPT_LOG_INFO, "handed over the state of step %lld; leaving",
+                (long long)r->state.step);
         return DPT_OK;
     }
-    if (r->loader)
-        dpt_loader_start(r->loader, r->step, r->gen.slots.first, dpt_assignment_end(&r->gen.slots),
-                         r->gen.slots.stride);
+    if (r->stepping->loader)
+        dpt_loader_start(r->stepping->loader, r->state.step, r->gen.slots.first,
+                         dpt_assignment_end(&r->gen.slots), r->gen.slots.stride);
     tell_plan(r);
     rank_warn_of_kept(r);
+    return DPT_OK;
+}
+
+enum dpt_status rank_enter_generation(struct dpt_rank *r, struct dpt_err *err)
+{
+    r->gen.ready = false; /* a generation is trained once */
+    r->formation->ran_generation = r->gen.number;
+    r->formation->gradient_void = false;
+    rank_note_held(r);
+    if (r->formation->pending_generation != 0) /* all ranks have theirs */
+        DPT_TRY(rank_adopt_state(r, err));
+    rank_report(r, DPT__RANK_PHASE__RANK_RUNNING, r->gen.number);
     return DPT_OK;
 }

@@ -2,22 +2,12 @@
  * strategy copies them (strategy.h, rebuild), here is what ranks agree on and tell of it. */
 #include "base/clock.h"
 #include "base/log.h"
-#include "worker/train/formation/hello.h"
-#include "worker/train/rank_internal.h"
-#include "worker/train/log/run_files.h"
+#include "worker/train/formation/formation.h"
+#include "worker/train/log/log.h"
+#include "worker/train/step/step.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static struct dpt_hello hello_at(const uint8_t *hellos, int rank)
-{
-    return dpt_hello_unpack(hellos + (size_t)rank * DPT_HELLO_BYTES);
-}
-
-const char *rank_redundancy(const struct dpt_rank *r)
-{
-    return r->gen.rebuilding ? "rebuilding" : r->gen.redundant ? "whole" : "none";
-}
 
 /* Who joins or leaves in agreement has time: until all have theirs, the old ones keep what they
  * had. After a loss there is nothing to keep, and all wait. */
@@ -38,17 +28,18 @@ struct dpt_shard rank_defer_shadow(struct dpt_rank *r, const Dpt__Plan *plan)
     return ops->defer_shadow(r->strategy);
 }
 
-enum dpt_status rank_begin_rebuild(struct dpt_rank *r, const uint8_t *hellos, struct dpt_err *err)
+enum dpt_status rank_begin_rebuild(struct dpt_rank *r, const struct dpt_hello *hellos,
+                                   struct dpt_err *err)
 {
     struct generation *g = &r->gen;
     bool *late = calloc((size_t)g->world_size, sizeof *late);
     if (!late)
-        return dpt_fail(err, DPT_ENOMEM, "formation: out of memory");
+        return dpt_fail_nomem(err, "formation");
     for (int i = 0; i < g->world_size; i++) {
-        late[i] = !dpt_shard_is_none(hello_at(hellos, i).late);
-        g->rebuilding = g->rebuilding || late[i];
+        late[i] = !dpt_shard_is_none(hellos[i].late);
+        g->redundancy.rebuilding = g->redundancy.rebuilding || late[i];
     }
-    if (g->rebuilding && g->begun)
+    if (g->redundancy.rebuilding && g->begun)
         r->strategy->ops->rebuild(r->strategy, late);
     free(late);
     return DPT_OK;
@@ -57,18 +48,17 @@ enum dpt_status rank_begin_rebuild(struct dpt_rank *r, const uint8_t *hellos, st
 /* Whether the other nodes than rank `i`'s hold a whole state, or (late) will. Replicas of nodes of
  * different sizes are cut differently, so it is not enough to look for the rank's own shard.
  * `shards` has room for all that `n_trainers` ranks hold. */
-static bool is_covered(const struct generation *g, const uint8_t *hellos, int i, bool late,
+static bool is_covered(const struct generation *g, const struct dpt_hello *hellos, int i, bool late,
                        struct dpt_shard *shards)
 {
     int n = 0;
     for (int k = 0; k < g->n_trainers; k++) {
-        const struct dpt_hello h = hello_at(hellos, k);
         if (g->node_of_rank[k] == g->node_of_rank[i])
             continue;
         for (int part = 0; part < DPT_RESHARD_PARTS; part++)
-            shards[n++] = h.held[part];
+            shards[n++] = hellos[k].held[part];
         if (late)
-            shards[n++] = h.late;
+            shards[n++] = hellos[k].late;
     }
     return dpt_shards_cover(shards, n);
 }
@@ -84,12 +74,12 @@ static void warn_of_single_copies(const struct dpt_rank *r, int alone)
                 "rank that is lost costs back to the newest checkpoint; add a node");
     if (c->strategy.redundancy != DPT_REDUNDANCY_SHADOW)
         return;
-    if (r->gen.rebuilding)
+    if (r->gen.redundancy.rebuilding)
         dpt_log(
             DPT_LOG_WARN,
             "redundancy rebuilding: shadows are copied while training goes on from step %lld; a "
             "node that is lost before they are whole costs back to the newest checkpoint",
-            (long long)r->step);
+            (long long)r->state.step);
     else
         dpt_log(
             DPT_LOG_WARN,
@@ -98,7 +88,7 @@ static void warn_of_single_copies(const struct dpt_rank *r, int alone)
             alone);
 }
 
-enum dpt_status rank_judge_redundancy(struct dpt_rank *r, const uint8_t *hellos,
+enum dpt_status rank_judge_redundancy(struct dpt_rank *r, const struct dpt_hello *hellos,
                                       struct dpt_err *err)
 {
     struct generation *g = &r->gen;
@@ -106,52 +96,51 @@ enum dpt_status rank_judge_redundancy(struct dpt_rank *r, const uint8_t *hellos,
     struct dpt_shard *shards =
         calloc((size_t)g->world_size * (DPT_RESHARD_PARTS + 1), sizeof *shards);
     if (!shards)
-        return dpt_fail(err, DPT_ENOMEM, "formation: out of memory");
+        return dpt_fail_nomem(err, "formation");
     while (alone < g->n_trainers && is_covered(g, hellos, alone, false, shards))
         alone++;
     while (bare < g->n_trainers && is_covered(g, hellos, bare, true, shards))
         bare++;
     free(shards);
-    g->redundant = alone == g->n_trainers;
-    g->will_be_redundant = bare == g->n_trainers;
-    r->rebuild_step = r->step;
-    if (g->rank == 0 && !g->redundant)
+    g->redundancy.whole = alone == g->n_trainers;
+    g->redundancy.then_whole = bare == g->n_trainers;
+    r->formation->rebuild_step = r->state.step;
+    if (g->rank == 0 && !g->redundancy.whole)
         warn_of_single_copies(r, alone);
     return DPT_OK;
 }
 
-static void log_whole(struct dpt_rank *r, double ms)
+static void log_rebuilt(struct dpt_rank *r, double ms)
 {
     char cause[DPT_PROTO_TEXT_BYTES];
     struct dpt_strategy_cost cost;
     struct dpt_err err;
     r->strategy->ops->cost(r->strategy, &cost);
     (void)snprintf(cause, sizeof cause, "shadows were rebuilt in %lld steps",
-                   (long long)(r->step - r->rebuild_step));
+                   (long long)(r->state.step - r->formation->rebuild_step));
     if (r->gen.rank == 0)
-        dpt_log(DPT_LOG_INFO, "redundancy %s: %s, %.0f ms", rank_redundancy(r), cause, ms);
+        dpt_log(DPT_LOG_INFO, "redundancy %s: %s, %.0f ms", generation_redundancy(&r->gen), cause,
+                ms);
     if (!rank_keeps_log(r))
         return;
     const struct dpt_event_record e = {.kind = "redundancy",
                                        .cause = cause,
-                                       .generation = r->gen.number,
                                        .rebuild_ms = ms,
                                        .total_ms = ms,
-                                       .resume_step = r->step,
-                                       .world_size = r->gen.world_size,
+                                       .resume_step = r->state.step,
                                        .sends_bytes = cost.sent_bytes,
-                                       .redundancy = rank_redundancy(r)};
-    rank_add_line(r, dpt_runlog_event(&r->log, &e, &err), &err);
+                                       .redundancy = generation_redundancy(&r->gen)};
+    rank_add_line(r, dpt_runlog_event(&r->log->files, &e, &err), &err);
 }
 
 enum dpt_status rank_look_after_rebuild(struct dpt_rank *r, struct dpt_err *err)
 {
-    if (!r->gen.rebuilding || r->strategy->ops->rebuilding(r->strategy))
+    if (!r->gen.redundancy.rebuilding || r->strategy->ops->rebuilding(r->strategy))
         return DPT_OK;
     DPT_TRY(rank_verify(r, err));
-    r->gen.rebuilding = false;
-    r->gen.redundant = r->gen.will_be_redundant;
-    log_whole(r, (double)(dpt_now_ms() - r->restored_ms));
-    rank_publish(r, DPT__RANK_PHASE__RANK_RUNNING, r->gen.number);
+    r->gen.redundancy.rebuilding = false;
+    r->gen.redundancy.whole = r->gen.redundancy.then_whole;
+    log_rebuilt(r, (double)(dpt_now_ms() - r->formation->restored_ms));
+    rank_report(r, DPT__RANK_PHASE__RANK_RUNNING, r->gen.number);
     return DPT_OK;
 }

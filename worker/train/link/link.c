@@ -3,12 +3,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "worker/agent/rank_protocol.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -26,15 +26,13 @@ struct dpt_link {
     pthread_mutex_t mutex;
     pthread_cond_t cond; /* CLOCK_MONOTONIC; a frame has come, or the agent is gone */
     /* Under the mutex. */
-    struct dpt_rank_report report;
-    uint8_t outcome[DPT_PROTO_OUTCOME_BYTES_MAX];
+    struct dpt_report report; /* its steps are those that wait */
     int newest; /* slot of a message not yet taken by the main thread; -1: none since */
     bool closed;
     uint64_t grant_generation;
-    int64_t grant_step;                                                          /* -1: none */
-    Dpt__StepRecord steps[DPT_PROTO_STEPS_MAX], *step_list[DPT_PROTO_STEPS_MAX]; /* to be told */
-    size_t n_steps, n_sending; /* sending: of them, the first so many are on their way */
-    bool newest_passes;        /* of the last of them: see dpt_step_record */
+    int64_t grant_step; /* -1: none */
+    size_t n_sending;   /* of the steps that wait, from the oldest on: sent, not yet taken */
+    bool newest_passes; /* of the newest step that waits: see dpt_link_tell_step */
 
     int current; /* slot of the main thread's; -1: none yet. Changed by it, under the mutex */
 
@@ -66,154 +64,54 @@ static void raise_to(_Atomic uint64_t *target, uint64_t value)
     }
 }
 
-/* With the mutex held. */
-static void fill_shards(const struct dpt_rank_report *r, Dpt__RankState *state,
-                        Dpt__Shard shards[DPT_PROTO_SHARDS_MAX],
-                        Dpt__Shard *list[DPT_PROTO_SHARDS_MAX])
-{
-    for (int i = 0; i < r->n_shards; i++) {
-        dpt__shard__init(&shards[i]);
-        shards[i].index = (uint32_t)r->shards[i].index;
-        shards[i].of = (uint32_t)r->shards[i].of;
-        shards[i].pending = r->shards[i].pending;
-        list[i] = &shards[i];
-    }
-    state->n_shards = (size_t)r->n_shards;
-    state->shards = list;
-    state->gradient = r->gradient;
-    state->pending_generation = r->pending_generation;
-    state->ran_generation = r->ran_generation;
-    state->rebuilding = r->rebuilding;
-}
-
-static void fill_summary(const struct dpt_summary *from, Dpt__RankToAgent *message,
-                         Dpt__RunSummary *to)
-{
-    dpt__run_summary__init(to);
-    to->start_step = from->start_step;
-    to->steps = from->steps;
-    to->loss = from->loss;
-    to->val_loss = from->val_loss;
-    to->val_right = from->val_right;
-    to->val_samples = from->val_samples;
-    to->total_ms = (int64_t)(from->total_s * 1e3);
-    to->step_ms = from->step_ms;
-    to->samples_per_s = from->samples_per_s;
-    to->tokens_per_s = from->tokens_per_s;
-    to->peak_bytes_per_rank = from->peak_bytes_per_rank;
-    to->checkpoints_saved = (uint32_t)from->checkpoints_saved;
-    to->saved_step = from->saved_step;
-    to->recoveries = (uint32_t)from->recoveries;
-    to->steps_lost = from->steps_lost;
-    to->weights_hash = (char *)(uintptr_t)from->weights_hash;
-    message->summary = to;
-}
-
-/* The oldest `n` of the steps that wait. With the mutex held. */
+/* Drops the oldest `n` of the steps that wait. With the mutex held. */
 static void drop_steps(struct dpt_link *link, size_t n)
 {
-    link->n_steps -= n;
+    struct dpt_report *report = &link->report;
+    size_t *n_steps = &report->message.n_steps;
+    *n_steps -= n;
     link->n_sending -= n < link->n_sending ? n : link->n_sending;
-    memmove(link->steps, link->steps + n, link->n_steps * sizeof link->steps[0]);
+    memmove(report->steps, report->steps + n, *n_steps * sizeof report->steps[0]);
 }
 
-/* What was on its way has been taken. */
-static void forget_steps(struct dpt_link *link)
+/* Sends the report; false: the agent is gone. A full queue drops the frame: the next heartbeat
+ * sends a newer one. */
+static bool send_report(struct dpt_link *link)
 {
-    (void)pthread_mutex_lock(&link->mutex);
-    drop_steps(link, link->n_sending);
-    (void)pthread_mutex_unlock(&link->mutex);
-}
-
-/* Sends the rank's state; false: the agent is gone. A full queue drops the frame: the next
- * heartbeat says it again. */
-static bool send_state(struct dpt_link *link)
-{
-    Dpt__RankState state = DPT__RANK_STATE__INIT;
-    Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
-    Dpt__Shard shards[DPT_PROTO_SHARDS_MAX], *shard_list[DPT_PROTO_SHARDS_MAX];
-    Dpt__RunSummary summary;
+    struct dpt_report *report = &link->report;
     struct dpt_err err;
     size_t bytes = 0;
     (void)pthread_mutex_lock(&link->mutex);
-    struct dpt_rank_report *r = &link->report;
-    state.local_rank = r->local_rank;
-    state.spawn = r->spawn;
-    state.phase = r->phase;
-    state.generation = r->generation;
-    state.shm_addr = r->shm_addr;
-    state.tcp_addr = r->tcp_addr;
-    state.step_applied = r->step_applied;
-    state.outcome_step = r->outcome_step;
-    state.outcome.data = link->outcome;
-    state.outcome.len = r->outcome_bytes;
-    fill_shards(r, &state, shards, shard_list);
-    state.checkpoint_step = r->checkpoint_step;
-    state.rescued_step = r->rescued_step;
-    state.rescue_failed = r->rescue_failed;
-    state.failed_generation = r->failed_generation;
-    state.suspect = r->suspect;
-    state.text = r->text;
-    state.grant_step = r->grant_step;
-    state.loss = r->loss;
-    state.weights_hash = r->weights_hash;
-    state.busy = r->busy;
-    state.work_done = r->work_done;
-    state.soft_stop_seen = atomic_load(&link->any_generation) > r->generation;
-    message.state = &state;
-    message.fatal = r->fatal;
-    message.sound = r->sound;
-    message.broken = r->broken;
-    message.exit_code = r->exit_code;
-    message.tokens_per_s = r->tokens_per_s;
-    message.step_ms_median = r->step_ms_median;
-    message.val_step = r->val_step;
-    message.val_loss = r->val_loss;
-    message.val_right = r->val_right;
-    message.val_samples = r->val_samples;
-    message.saved_step = r->saved_step;
-    message.steps = link->step_list;
-    message.n_steps = link->n_steps;
-    if (r->has_summary)
-        fill_summary(&r->summary, &message, &summary);
-    enum dpt_status status =
-        dpt_message_encode(&message.base, link->frame_out, DPT_RANK_FRAME_BYTES_MAX, &bytes, &err);
-    link->n_sending = link->n_steps;
+    report->state.soft_stop_seen = atomic_load(&link->any_generation) > report->state.generation;
+    enum dpt_status status = dpt_message_encode(&report->message.base, link->frame_out,
+                                                DPT_RANK_FRAME_BYTES_MAX, &bytes, &err);
+    link->n_sending = report->message.n_steps;
     (void)pthread_mutex_unlock(&link->mutex);
     DPT_ASSERT(status == DPT_OK); /* every part of a report is bounded below the frame */
     status = dpt_rank_link_send(link->options.fd, link->frame_out, bytes, &err);
+    (void)pthread_mutex_lock(&link->mutex);
     if (status == DPT_OK)
-        forget_steps(link);
+        drop_steps(link, link->n_sending);
+    (void)pthread_mutex_unlock(&link->mutex);
     return status != DPT_EPEER;
 }
 
-void dpt_link_tell_step(struct dpt_link *link, const struct dpt_step_record *record)
+void dpt_link_tell_step(struct dpt_link *link, const Dpt__StepRecord *record, bool passes)
 {
     (void)pthread_mutex_lock(&link->mutex);
-    if (link->newest_passes && link->n_steps > link->n_sending)
-        link->n_steps--; /* this one is told in its place */
-    link->newest_passes = record->passes;
-    while (link->n_steps > 0 && link->steps[link->n_steps - 1].step >= record->step)
-        link->n_steps--; /* lost, and made again */
-    if (link->n_sending > link->n_steps)
-        link->n_sending = link->n_steps;
-    if (link->n_steps == DPT_PROTO_STEPS_MAX)
+    Dpt__StepRecord *steps = link->report.steps;
+    size_t *n = &link->report.message.n_steps;
+    if (link->newest_passes && *n > link->n_sending)
+        --*n; /* this one is told in its place */
+    link->newest_passes = passes;
+    while (*n > 0 && steps[*n - 1].step >= record->step)
+        --*n; /* lost, and made again */
+    if (link->n_sending > *n)
+        link->n_sending = *n;
+    if (*n == DPT_PROTO_STEPS_MAX)
         drop_steps(link, 1);
-    Dpt__StepRecord *to = &link->steps[link->n_steps];
-    dpt__step_record__init(to);
-    to->step = record->step;
-    to->loss = record->loss;
-    to->lr = record->lr;
-    to->grad_norm = record->grad_norm;
-    to->tokens_per_s = record->tokens_per_s;
-    to->world_size = (uint32_t)record->world_size;
-    to->epoch = record->epoch.number;
-    to->epoch_first_step = record->epoch.first_step;
-    to->epoch_avg_loss = record->epoch.avg_loss;
-    to->epoch_seconds = record->epoch.seconds;
-    to->epoch_samples_per_s = record->epoch.samples_per_s;
-    link->step_list[link->n_steps++] = to;
-    const bool many = link->n_steps >= DPT_PROTO_STEPS_MAX / 4;
+    steps[(*n)++] = *record;
+    const bool many = *n >= DPT_PROTO_STEPS_MAX / 4;
     (void)pthread_mutex_unlock(&link->mutex);
     if (many)
         wake(link);
@@ -225,7 +123,7 @@ static uint64_t granted_generation(const struct dpt_link *link, const Dpt__Agent
 {
     if (m->command != DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT)
         return m->generation;
-    return link->report.generation;
+    return link->report.state.generation;
 }
 
 /* Whatever a generation below this one is doing ends. */
@@ -269,7 +167,7 @@ static int free_slot(struct dpt_link *link)
 }
 
 /* Reads all frames that have come; false: the agent is gone. */
-static bool receive(struct dpt_link *link)
+static bool receive_frames(struct dpt_link *link)
 {
     for (;;) {
         struct dpt_err err;
@@ -293,14 +191,14 @@ static bool receive(struct dpt_link *link)
     }
 }
 
-static void *run(void *arg)
+static void *link_thread(void *arg)
 {
     struct dpt_link *link = arg;
     int64_t next_ms = 0;
     while (!atomic_load(&link->stop)) {
         int64_t now = dpt_now_ms();
         if (now >= next_ms) {
-            if (!send_state(link))
+            if (!send_report(link))
                 break;
             next_ms = now + link->options.heartbeat_ms;
         }
@@ -315,14 +213,13 @@ static void *run(void *arg)
                 DPT_ASSERT(errno == EAGAIN);
             next_ms = 0;
         }
-        if (n > 0 && fds[0].revents && !receive(link))
+        if (n > 0 && fds[0].revents && !receive_frames(link))
             break;
     }
     bool stopped = atomic_load(&link->stop);
     atomic_store(&link->gone, true);
     if (stopped)
-        (void)send_state(
-            link); /* the last words, e.g. a fatal error; an agent that is gone misses nothing */
+        (void)send_report(link); /* the newest, such as a fatal error */
     else
         link->options.on_closed(link->options.ctx);
     (void)pthread_mutex_lock(&link->mutex);
@@ -332,7 +229,7 @@ static void *run(void *arg)
     return NULL;
 }
 
-static void free_memory(struct dpt_link *link)
+static void free_link(struct dpt_link *link)
 {
     for (int i = 0; i < SLOTS; i++)
         free(link->slots[i].memory);
@@ -341,16 +238,24 @@ static void free_memory(struct dpt_link *link)
     free(link);
 }
 
+static void begin_report(struct dpt_report *report, const struct dpt_link_rank *rank)
+{
+    dpt_report_init(report);
+    report->state.local_rank = rank->local_rank;
+    report->state.spawn = rank->spawn;
+    (void)snprintf(report->shm_addr, sizeof report->shm_addr, "%s", rank->shm_addr);
+    (void)snprintf(report->tcp_addr, sizeof report->tcp_addr, "%s", rank->tcp_addr);
+}
+
 enum dpt_status dpt_link_create(const struct dpt_link_options *options,
-                                const struct dpt_rank_report *first, struct dpt_link **ret,
+                                const struct dpt_link_rank *rank, struct dpt_link **ret,
                                 struct dpt_err *err)
 {
     struct dpt_link *link = calloc(1, sizeof *link);
     if (!link)
-        return dpt_fail(err, DPT_ENOMEM, "link to the agent: out of memory");
+        return dpt_fail_nomem(err, "link to the agent");
     link->options = *options;
-    link->report = *first;
-    link->report.outcome_bytes = 0;
+    begin_report(&link->report, rank);
     link->grant_step = -1;
     link->newest = link->current = -1;
     link->frame_in = malloc(DPT_RANK_FRAME_BYTES_MAX);
@@ -371,14 +276,14 @@ enum dpt_status dpt_link_create(const struct dpt_link_options *options,
     (void)pthread_cond_init(&link->cond, &attr);
     (void)pthread_condattr_destroy(&attr);
     if (status == DPT_OK) {
-        int rc = pthread_create(&link->thread, NULL, run, link);
+        int rc = pthread_create(&link->thread, NULL, link_thread, link);
         if (rc != 0)
             status = dpt_fail_errno(err, rc, "start the link's thread");
     }
     if (status != DPT_OK) {
         if (link->wake_fd >= 0)
             (void)close(link->wake_fd);
-        free_memory(link);
+        free_link(link);
         return status;
     }
     *ret = link;
@@ -397,18 +302,18 @@ void dpt_link_destroy(struct dpt_link **link_p)
     (void)close(link->options.fd);
     (void)pthread_mutex_destroy(&link->mutex);
     (void)pthread_cond_destroy(&link->cond);
-    free_memory(link);
+    free_link(link);
     *link_p = NULL;
 }
 
-void dpt_link_publish(struct dpt_link *link, const struct dpt_rank_report *report, bool now)
+struct dpt_report *dpt_link_edit(struct dpt_link *link)
 {
-    DPT_ASSERT(report->outcome_bytes <= sizeof link->outcome);
     (void)pthread_mutex_lock(&link->mutex);
-    link->report = *report;
-    if (report->outcome_bytes > 0)
-        memcpy(link->outcome, report->outcome, report->outcome_bytes);
-    link->report.outcome = NULL;
+    return &link->report;
+}
+
+void dpt_link_publish(struct dpt_link *link, bool now)
+{
     (void)pthread_mutex_unlock(&link->mutex);
     if (now)
         wake(link);
@@ -480,69 +385,67 @@ int64_t dpt_link_confirmed_ms(const struct dpt_link *link)
     return atomic_load(&link->confirmed_ms);
 }
 
-static bool is_confirmed(const struct dpt_link *link, int64_t since_ms, int64_t grace_ms)
+/* What a thread waits for, with the mutex held. */
+struct wait {
+    enum { WAIT_WRITE, WAIT_CONFIRMED, WAIT_GRANT } what;
+    int64_t began_ms, grace_ms; /* CONFIRMED */
+    uint64_t generation;        /* GRANT */
+    int64_t step;
+};
+
+static bool is_over(const struct dpt_link *link, const struct wait *wait)
 {
+    if (wait->what == WAIT_GRANT)
+        return link->grant_generation == wait->generation && link->grant_step == wait->step;
     const int64_t confirmed_ms = dpt_link_confirmed_ms(link);
-    return grace_ms < 0 || confirmed_ms >= since_ms || dpt_now_ms() < confirmed_ms + grace_ms;
+    return dpt_link_may_write(link) &&
+           (wait->what == WAIT_WRITE || confirmed_ms >= wait->began_ms ||
+            dpt_now_ms() < confirmed_ms + wait->grace_ms);
 }
 
-/* grace_ms -1: the fence alone. */
-static bool await_leave(struct dpt_link *link, int64_t grace_ms, bool (*cancelled)(void *ctx),
-                        void *ctx)
+/* A cancellation wakes nobody: it is seen within a heartbeat, also from an agent that is silent. */
+static bool await(struct dpt_link *link, const struct wait *wait, bool (*cancelled)(void *ctx),
+                  void *ctx)
 {
-    const int64_t began_ms = dpt_now_ms();
+    bool over;
     (void)pthread_mutex_lock(&link->mutex);
-    bool may;
-    while (!(may = dpt_link_may_write(link) && is_confirmed(link, began_ms, grace_ms)) &&
-           !link->closed && !cancelled(ctx)) {
+    while (!(over = is_over(link, wait)) && !link->closed && !cancelled(ctx)) {
         struct timespec next = deadline_after((int)link->options.heartbeat_ms);
         (void)pthread_cond_timedwait(&link->cond, &link->mutex, &next);
     }
     (void)pthread_mutex_unlock(&link->mutex);
-    return may;
+    return over;
 }
 
 bool dpt_link_await_write(struct dpt_link *link, bool (*cancelled)(void *ctx), void *ctx)
 {
-    return await_leave(link, -1, cancelled, ctx);
+    return await(link, &(struct wait){.what = WAIT_WRITE}, cancelled, ctx);
 }
 
 bool dpt_link_await_confirmed(struct dpt_link *link, int64_t grace_ms, bool (*cancelled)(void *ctx),
                               void *ctx)
 {
-    return await_leave(link, grace_ms, cancelled, ctx);
-}
-
-static bool granted(const struct dpt_link *link, uint64_t generation, int64_t step)
-{
-    return link->grant_generation == generation && link->grant_step == step;
+    const struct wait wait = {
+        .what = WAIT_CONFIRMED, .began_ms = dpt_now_ms(), .grace_ms = grace_ms};
+    return await(link, &wait, cancelled, ctx);
 }
 
 bool dpt_link_granted(struct dpt_link *link, uint64_t generation, int64_t step)
 {
+    const struct wait wait = {.what = WAIT_GRANT, .generation = generation, .step = step};
     (void)pthread_mutex_lock(&link->mutex);
-    const bool is = granted(link, generation, step);
+    const bool granted = is_over(link, &wait);
     (void)pthread_mutex_unlock(&link->mutex);
-    return is;
+    return granted;
 }
 
 enum dpt_status dpt_link_await_grant(struct dpt_link *link, uint64_t generation, int64_t step,
                                      bool (*cancelled)(void *ctx), void *ctx, struct dpt_err *err)
 {
-    enum dpt_status status = DPT_OK;
-    (void)pthread_mutex_lock(&link->mutex);
-    while (!granted(link, generation, step)) {
-        if (link->closed || cancelled(ctx)) {
-            status = dpt_fail(err, DPT_EABORTED,
-                              "no grant for the checkpoint of step %lld in generation %llu",
-                              (long long)step, (unsigned long long)generation);
-            break;
-        }
-        /* A cancellation wakes nobody: it is seen within a heartbeat, also from an agent that is
-         * silent. */
-        struct timespec next = deadline_after((int)link->options.heartbeat_ms);
-        (void)pthread_cond_timedwait(&link->cond, &link->mutex, &next);
-    }
-    (void)pthread_mutex_unlock(&link->mutex);
-    return status;
+    const struct wait wait = {.what = WAIT_GRANT, .generation = generation, .step = step};
+    if (await(link, &wait, cancelled, ctx))
+        return DPT_OK;
+    return dpt_fail(err, DPT_EABORTED,
+                    "no grant for the checkpoint of step %lld in generation %llu", (long long)step,
+                    (unsigned long long)generation);
 }

@@ -1,74 +1,18 @@
-/* The rank's link to its agent: a thread that listens, says the rank's whole state with every
- * heartbeat and on change, and never computes and never touches files.
+/* The rank's link to its agent: a thread that receives commands and sends the rank's report with
+ * every heartbeat and on change. It never computes and opens no file.
  *
- * The main thread publishes its state and waits for commands; the questions that it asks in the
- * middle of computing (interrupted, may I write) are atomics. */
+ * The main thread writes the report and waits for commands. What it asks while it computes
+ * (interrupted, may write) are atomics. */
 #ifndef DPT_WORKER_TRAIN_LINK_LINK_H
 #define DPT_WORKER_TRAIN_LINK_LINK_H
 
 #include "base/err.h"
-#include "rendezvous/proto/message.h"
-#include "worker/train/log/run_files.h"
+#include "worker/agent/rank_protocol.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct dpt_link;
-
-/* An epoch that a step ends; mirrors the epoch_ fields of StepRecord. */
-struct dpt_step_epoch {
-    int64_t number;     /* from 1 on; 0: none ends */
-    int64_t first_step; /* of those that count */
-    double avg_loss, seconds, samples_per_s;
-};
-
-/* A completed step, for people; mirrors StepRecord in dpt.proto. */
-struct dpt_step_record {
-    int64_t step;
-    double loss, lr, grad_norm, tokens_per_s; /* 0: not known */
-    int world_size;
-    struct dpt_step_epoch epoch;
-    bool passes; /* has no line of its own: not told if a newer step can be told in its place */
-};
-
-/* What the rank says of itself; mirrors RankState in dpt.proto. Plain value; texts are copied. */
-struct dpt_rank_report {
-    uint32_t local_rank, spawn;
-    Dpt__RankPhase phase;
-    uint64_t generation;
-    char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
-    int64_t step_applied, outcome_step;
-    const void *outcome; /* copied by publish */
-    size_t outcome_bytes;
-    struct dpt_report_shard {
-        int index, of;
-        bool pending;
-    } shards[DPT_PROTO_SHARDS_MAX];
-    int n_shards;  /* 0: everything */
-    bool gradient; /* of step_applied + 1, for all that is held */
-    uint64_t pending_generation, ran_generation;
-    bool rebuilding;
-    int64_t checkpoint_step, rescued_step;
-    bool rescue_failed;
-    uint64_t failed_generation;
-    int suspect;
-    int64_t grant_step;
-    float loss, tokens_per_s;
-    int64_t step_ms_median;
-    char weights_hash[40];
-    char text[DPT_PROTO_TEXT_BYTES];
-    bool busy;          /* in work between steps that has no deadline */
-    uint32_t work_done; /* grows while busy goes on */
-    int64_t val_step;   /* completed steps of the newest evaluation; 0: none */
-    double val_loss;
-    int64_t val_right, val_samples; /* predicted labels, of so many samples; 0: without labels */
-    int64_t saved_step;             /* newest checkpoint taken part in or loaded; 0: none */
-    bool has_summary;               /* at its end */
-    struct dpt_summary summary;
-    bool fatal, broken; /* why it ends: the run with it; or it alone */
-    bool sound;         /* with fatal: it stays to write what it holds as a rescue */
-    uint32_t exit_code;
-};
 
 struct dpt_link_options {
     int fd; /* SOCK_SEQPACKET; owned by the link from here on */
@@ -80,18 +24,41 @@ struct dpt_link_options {
     void *ctx;
 };
 
+/* The report begins as dpt_report_init makes it, with these addresses of the data plane. */
+struct dpt_link_rank {
+    uint32_t local_rank, spawn;
+    const char *shm_addr, *tcp_addr;
+};
+
 DPT_MUST_USE enum dpt_status dpt_link_create(const struct dpt_link_options *options,
-                                             const struct dpt_rank_report *first,
+                                             const struct dpt_link_rank *rank,
                                              struct dpt_link **ret, struct dpt_err *err);
 void dpt_link_destroy(struct dpt_link **link);
 
-/* Replaces what is said of this rank. `now`: it is sent at once, else with the next heartbeat. Any
- * thread; the caller orders its own calls. */
-void dpt_link_publish(struct dpt_link *link, const struct dpt_rank_report *report, bool now);
+/* The report, to be read or changed in place: locked until dpt_link_publish, which sends it at once
+ * (`now`) or leaves it to the next heartbeat. The steps of the report, summary's and step's texts
+ * and soft_stop_seen are the link's. Any thread. */
+struct dpt_report *dpt_link_edit(struct dpt_link *link);
+void dpt_link_publish(struct dpt_link *link, bool now);
 
-/* Queues a step to be told with the next heartbeat, or sooner when many wait. Of more than
- * DPT_PROTO_STEPS_MAX that wait the oldest are lost. Main thread. */
-void dpt_link_tell_step(struct dpt_link *link, const struct dpt_step_record *record);
+/* report.c: one change each, published. `busy`: in work between steps that has no deadline; while
+ * busy, more work done shows that this is no stall. */
+void dpt_link_publish_busy(struct dpt_link *link, bool busy);
+void dpt_link_publish_work(struct dpt_link *link);
+/* A checkpoint of `step` is whole. */
+void dpt_link_publish_saved(struct dpt_link *link, int64_t step);
+/* Asks for the grant to commit the checkpoint of `step`; -1: no longer. */
+void dpt_link_publish_grant_wanted(struct dpt_link *link, int64_t step);
+/* The communicator of `generation` failed; `suspect`: the rank that is suspected of it, or -1. */
+void dpt_link_publish_failure(struct dpt_link *link, uint64_t generation, int suspect,
+                              const char *text);
+/* Cuts a text that is longer than the report's. In an edit. */
+void dpt_report_set_text(struct dpt_report *report, const char *text);
+
+/* Queues a completed step for the next heartbeat, or sooner when many wait. Of more than
+ * DPT_PROTO_STEPS_MAX that wait the oldest are lost. `passes`: the step has no line of its own and
+ * is left out if a newer one follows in time. Main thread. */
+void dpt_link_tell_step(struct dpt_link *link, const Dpt__StepRecord *record, bool passes);
 
 /* The newest command, borrowed until the next call of dpt_link_wait; NULL before the first one.
  * Main thread. */

@@ -11,14 +11,26 @@
 
 enum kind { KIND_STEP, KIND_EPOCH, KIND_EVALUATION, KIND_EVENT };
 
+static enum kind kind_of(const struct dpt_runlog_place *place)
+{
+    return place->step < 0        ? KIND_EVENT
+           : place->is_evaluation ? KIND_EVALUATION
+           : place->is_epoch      ? KIND_EPOCH
+                                  : KIND_STEP;
+}
+
 struct line {
-    enum kind kind;
     bool waits;   /* this rank is to append it */
     bool settled; /* this rank has appended or spilled it, or found it in the file */
     struct dpt_runlog_place place;
     int64_t made_ms;
     size_t at, bytes; /* in text */
 };
+
+static bool is_event(const struct line *line)
+{
+    return kind_of(&line->place) == KIND_EVENT;
+}
 
 struct dpt_logbook {
     struct dpt_logbook_options options;
@@ -41,7 +53,7 @@ enum dpt_status dpt_logbook_create(const struct dpt_logbook_options *options,
 {
     struct dpt_logbook *book = calloc(1, sizeof *book);
     if (!book)
-        return dpt_fail(err, DPT_ENOMEM, "lines of the run's log: out of memory");
+        return dpt_fail_nomem(err, "lines of the run's log");
     book->options = *options;
     (void)snprintf(book->dir, sizeof book->dir, "%s", options->dir);
     (void)snprintf(book->spill_dir, sizeof book->spill_dir, "%s", options->spill_dir);
@@ -53,8 +65,7 @@ enum dpt_status dpt_logbook_create(const struct dpt_logbook_options *options,
 
 static struct dpt_runlog_line line_of(const struct dpt_logbook *book, const struct line *line)
 {
-    return (struct dpt_runlog_line){.file =
-                                        line->kind == KIND_EVENT ? "events.jsonl" : "metrics.jsonl",
+    return (struct dpt_runlog_line){.file = is_event(line) ? "events.jsonl" : "metrics.jsonl",
                                     .place = line->place,
                                     .text = book->text + line->at,
                                     .bytes = line->bytes};
@@ -120,7 +131,7 @@ static void drop_what_is_there(struct dpt_logbook *book)
         return; /* all that waits is kept elsewhere */
     for (int i = 0; i < book->n; i++) {
         struct line *line = &book->lines[i];
-        if (line->kind != KIND_EVENT && line->waits && is_there(book, &line->place, &last))
+        if (!is_event(line) && line->waits && is_there(book, &line->place, &last))
             settle(book, line);
     }
 }
@@ -144,7 +155,7 @@ static void keep(struct dpt_logbook *book, int first, int64_t step_max)
     size_t bytes = 0;
     for (int i = first; i < book->n; i++) {
         struct line line = book->lines[i];
-        if (line.kind != KIND_EVENT && line.place.step > step_max)
+        if (!is_event(&line) && line.place.step > step_max)
             continue;
         memmove(book->text + bytes, book->text + line.at, line.bytes);
         line.at = bytes;
@@ -172,16 +183,11 @@ static void make_room(struct dpt_logbook *book, size_t bytes)
 void dpt_logbook_add(struct dpt_logbook *book, const struct dpt_runlog_line *line, int64_t made_ms)
 {
     DPT_ASSERT(line->bytes <= DPT_LOGBOOK_BYTES / 4);
-    const enum kind kind = line->place.step < 0        ? KIND_EVENT
-                           : line->place.is_evaluation ? KIND_EVALUATION
-                           : line->place.is_epoch      ? KIND_EPOCH
-                                                       : KIND_STEP;
-    if (kind == KIND_EVENT && !book->writes)
+    if (line->place.step < 0 && !book->writes)
         return;
     make_room(book, line->bytes);
     memcpy(book->text + book->bytes, line->text, line->bytes);
-    book->lines[book->n++] = (struct line){.kind = kind,
-                                           .waits = book->writes,
+    book->lines[book->n++] = (struct line){.waits = book->writes,
                                            .place = line->place,
                                            .made_ms = made_ms,
                                            .at = book->bytes,
@@ -203,7 +209,7 @@ void dpt_logbook_begin(struct dpt_logbook *book, bool writes, int64_t step,
     book->waiting = 0;
     for (int i = 0; i < book->n; i++) {
         struct line *line = &book->lines[i];
-        if (line->kind != KIND_EVENT) /* which nobody else has */
+        if (!is_event(line)) /* which nobody else has */
             line->waits = writes && !is_there(book, &line->place, last);
         book->waiting += line->waits;
     }
@@ -220,34 +226,20 @@ void dpt_logbook_keep_unwritten(struct dpt_logbook *book)
     DPT_ASSERT(!book->writes);
     for (int i = 0; i < book->n; i++) {
         struct line *line = &book->lines[i];
-        if (line->kind == KIND_EVENT || line->waits || line->settled)
+        if (is_event(line) || line->waits || line->settled)
             continue;
         line->waits = true;
         book->waiting++;
     }
 }
 
-static bool has(const struct dpt_logbook *book, enum kind kind, int64_t step)
+bool dpt_logbook_has(const struct dpt_logbook *book, const struct dpt_runlog_place *place)
 {
     for (int i = book->n - 1; i >= 0; i--)
-        if (book->lines[i].kind == kind && book->lines[i].place.step == step)
+        if (kind_of(&book->lines[i].place) == kind_of(place) &&
+            book->lines[i].place.step == place->step)
             return true;
     return false;
-}
-
-bool dpt_logbook_has_step(const struct dpt_logbook *book, int64_t step)
-{
-    return has(book, KIND_STEP, step);
-}
-
-bool dpt_logbook_has_epoch(const struct dpt_logbook *book, int64_t step)
-{
-    return has(book, KIND_EPOCH, step);
-}
-
-bool dpt_logbook_has_evaluation(const struct dpt_logbook *book, int64_t step)
-{
-    return has(book, KIND_EVALUATION, step);
 }
 
 /* Lines that waited may be of a world that a server which is gone had given up: then another has
@@ -267,7 +259,7 @@ bool dpt_logbook_flush(struct dpt_logbook *book)
 {
     for (int i = 0; i < book->n && book->waiting > 0; i++) {
         struct line *line = &book->lines[i];
-        if (!line->waits || (!book->writes && line->kind != KIND_EVENT))
+        if (!line->waits || (!book->writes && !is_event(line)))
             continue;
         if (!book->options.may_append(book->options.ctx, line->made_ms)) {
             book->stalled = true;
@@ -281,7 +273,7 @@ bool dpt_logbook_flush(struct dpt_logbook *book)
         const struct dpt_runlog_line whole = line_of(book, line);
         settle(book, line);
         const enum dpt_status status = dpt_runlog_append(book->dir, &whole, &err);
-        if (status == DPT_OK && line->kind != KIND_EVENT)
+        if (status == DPT_OK && !is_event(line))
             book->end = line->place;
         book->options.appended(book->options.ctx, status, &err);
     }

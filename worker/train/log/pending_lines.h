@@ -58,10 +58,8 @@ void dpt_logbook_keep_unwritten(struct dpt_logbook *book);
  * room the oldest lines go, unwritten ones to the spill file. */
 void dpt_logbook_add(struct dpt_logbook *book, const struct dpt_runlog_line *line, int64_t made_ms);
 
-/* A line of the step, of the epoch that it ends, or of its evaluation, is here. */
-bool dpt_logbook_has_step(const struct dpt_logbook *book, int64_t step);
-bool dpt_logbook_has_epoch(const struct dpt_logbook *book, int64_t step);
-bool dpt_logbook_has_evaluation(const struct dpt_logbook *book, int64_t step);
+/* A line of this kind and step is here. */
+bool dpt_logbook_has(const struct dpt_logbook *book, const struct dpt_runlog_place *place);
 
 /* Appends what may be, in order; true: nothing is left. A line that cannot be appended is lost;
  * appended is told. What had to wait goes to the spill file if another world has appended to the

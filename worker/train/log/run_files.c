@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,29 +73,44 @@ static enum dpt_status put_line(const struct dpt_runlog *log, const struct dpt_r
     return DPT_OK;
 }
 
+/* A line of metrics.jsonl with these fields, and with those that every line has. */
+static enum dpt_status put_metrics(const struct dpt_runlog *log, struct dpt_runlog_place place,
+                                   struct dpt_err *err, const char *fmt, ...) DPT_PRINTF(4, 5);
+static enum dpt_status put_metrics(const struct dpt_runlog *log, struct dpt_runlog_place place,
+                                   struct dpt_err *err, const char *fmt, ...)
+{
+    char fields[768], line[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(fields, sizeof fields, fmt, ap);
+    va_end(ap);
+    DPT_ASSERT(n > 0 && n < (int)sizeof fields);
+    n = snprintf(line, sizeof line,
+                 "\n{\"step\": %lld, %s, \"generation\": %llu, \"world_size\": %d, "
+                 "\"run\": \"%s\", \"time\": %.3f}\n",
+                 (long long)place.step, fields, (unsigned long long)log->generation,
+                 log->world_size, log->run, dpt_wall_seconds());
+    DPT_ASSERT(n > 0 && n < (int)sizeof line);
+    place.generation = log->generation;
+    const struct dpt_runlog_line whole = {DPT_RUNLOG_METRICS, place, line, (size_t)n};
+    return put_line(log, &whole, err);
+}
+
 enum dpt_status dpt_runlog_metrics(const struct dpt_runlog *log, const struct dpt_metrics *m,
                                    struct dpt_err *err)
 {
-    char line[1024], loss[32], lr[32], norm[32], scale[32];
-    char scaler[96] = "", skipped[48] = "";
+    char loss[32], lr[32], norm[32], scale[32], scaler[96] = "", skipped[48] = "";
     if (m->is_scaled)
-        (void)snprintf(scaler, sizeof scaler, "\"scale\": %s, ", number(m->scale, scale));
+        (void)snprintf(scaler, sizeof scaler, ", \"scale\": %s", number(m->scale, scale));
     if (m->is_scaled || m->may_skip)
-        (void)snprintf(skipped, sizeof skipped, "\"skipped_steps\": %lld, ",
+        (void)snprintf(skipped, sizeof skipped, ", \"skipped_steps\": %lld",
                        (long long)m->skipped_steps);
-    int n = snprintf(
-        line, sizeof line,
-        "\n{\"step\": %lld, \"loss\": %s, \"lr\": %s, \"grad_norm\": %s, \"tokens\": %lld, "
-        "\"tokens_per_s\": %.1f, \"step_ms\": %.3f, \"wait_ms\": %.3f, \"sent_bytes\": %lld, "
-        "%s%s\"generation\": %llu, \"world_size\": %d, \"run\": \"%s\", \"time\": %.3f}\n",
-        (long long)m->step, number(m->loss, loss), number(m->lr, lr), number(m->grad_norm, norm),
-        (long long)m->tokens, m->tokens_per_s, m->step_ms, m->wait_ms, (long long)m->sent_bytes,
-        scaler, skipped, (unsigned long long)m->generation, m->world_size, m->run,
-        dpt_wall_seconds());
-    DPT_ASSERT(n > 0 && n < (int)sizeof line);
-    const struct dpt_runlog_line whole = {
-        DPT_RUNLOG_METRICS, {.step = m->step, .generation = m->generation}, line, (size_t)n};
-    return put_line(log, &whole, err);
+    return put_metrics(
+        log, (struct dpt_runlog_place){.step = m->step}, err,
+        "\"loss\": %s, \"lr\": %s, \"grad_norm\": %s, \"tokens\": %lld, \"tokens_per_s\": %.1f, "
+        "\"step_ms\": %.3f, \"wait_ms\": %.3f, \"sent_bytes\": %lld%s%s",
+        number(m->loss, loss), number(m->lr, lr), number(m->grad_norm, norm), (long long)m->tokens,
+        m->tokens_per_s, m->step_ms, m->wait_ms, (long long)m->sent_bytes, scaler, skipped);
 }
 
 static double accuracy(int64_t right, int64_t samples)
@@ -105,47 +121,33 @@ static double accuracy(int64_t right, int64_t samples)
 enum dpt_status dpt_runlog_eval(const struct dpt_runlog *log, const struct dpt_eval_record *e,
                                 struct dpt_err *err)
 {
-    char line[1024], loss[32], ms[32], share[32], of[128];
+    char loss[32], ms[32], share[32], of[128];
     (void)snprintf(ms, sizeof ms, "%.3f", e->ms);
     if (e->samples > 0)
         (void)snprintf(of, sizeof of, "\"val_accuracy\": %s, \"val_samples\": %lld",
                        number(accuracy(e->right, e->samples), share), (long long)e->samples);
     else
         (void)snprintf(of, sizeof of, "\"val_tokens\": %lld", (long long)e->tokens);
-    int n =
-        snprintf(line, sizeof line,
-                 "\n{\"step\": %lld, \"val_loss\": %s, %s, \"val_ms\": %s, "
-                 "\"generation\": %llu, \"world_size\": %d, \"run\": \"%s\", \"time\": %.3f}\n",
-                 (long long)e->step, number(e->val_loss, loss), of, isfinite(e->ms) ? ms : "null",
-                 (unsigned long long)e->generation, e->world_size, e->run, dpt_wall_seconds());
-    DPT_ASSERT(n > 0 && n < (int)sizeof line);
-    const struct dpt_runlog_line whole = {
-        DPT_RUNLOG_METRICS,
-        {.step = e->step, .is_evaluation = true, .generation = e->generation},
-        line,
-        (size_t)n};
-    return put_line(log, &whole, err);
+    return put_metrics(log, (struct dpt_runlog_place){.step = e->step, .is_evaluation = true}, err,
+                       "\"val_loss\": %s, %s, \"val_ms\": %s", number(e->val_loss, loss), of,
+                       isfinite(e->ms) ? ms : "null");
 }
 
 enum dpt_status dpt_runlog_epoch(const struct dpt_runlog *log, const struct dpt_epoch_record *e,
                                  struct dpt_err *err)
 {
-    char line[1024], loss[32];
-    int n =
-        snprintf(line, sizeof line,
-                 "\n{\"step\": %lld, \"epoch\": %lld, \"epochs\": %lld, \"avg_loss\": %s, "
-                 "\"first_step\": %lld, \"seconds\": %.3f, \"samples_per_s\": %.1f, "
-                 "\"generation\": %llu, \"world_size\": %d, \"run\": \"%s\", \"time\": %.3f}\n",
-                 (long long)e->step, (long long)e->epoch, (long long)e->epochs,
-                 number(e->avg_loss, loss), (long long)e->first_step, e->seconds, e->samples_per_s,
-                 (unsigned long long)e->generation, e->world_size, e->run, dpt_wall_seconds());
-    DPT_ASSERT(n > 0 && n < (int)sizeof line);
-    const struct dpt_runlog_line whole = {
-        DPT_RUNLOG_METRICS,
-        {.step = e->step, .is_epoch = true, .generation = e->generation},
-        line,
-        (size_t)n};
-    return put_line(log, &whole, err);
+    char loss[32];
+    return put_metrics(log, (struct dpt_runlog_place){.step = e->step, .is_epoch = true}, err,
+                       "\"epoch\": %lld, \"epochs\": %lld, \"avg_loss\": %s, \"first_step\": %lld, "
+                       "\"seconds\": %.3f, \"samples_per_s\": %.1f",
+                       (long long)e->epoch, (long long)e->epochs, number(e->avg_loss, loss),
+                       (long long)e->first_step, e->seconds, e->samples_per_s);
+}
+
+/* What is not known is null. */
+static json_t *real_or_null(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
 }
 
 /* Takes the object; its text between newlines, owned. */
@@ -203,12 +205,12 @@ enum dpt_status dpt_runlog_event(const struct dpt_runlog *log, const struct dpt_
 {
     json_t *object = json_pack(
         "{s:s, s:I, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:i, s:I, s:s, s:f}", "kind",
-        e->kind, "generation", (json_int_t)e->generation, "cause", text_json(e->cause), "detect_ms",
-        e->detect_ms, "abort_ms", e->abort_ms, "rendezvous_ms", e->rendezvous_ms, "rebuild_ms",
-        e->rebuild_ms, "restore_ms", e->restore_ms, "total_ms", e->total_ms, "steps_lost",
-        (json_int_t)e->steps_lost, "resume_step", (json_int_t)e->resume_step, "world_size",
-        e->world_size, "sends_bytes", (json_int_t)e->sends_bytes, "redundancy", e->redundancy,
-        "time", dpt_wall_seconds());
+        e->kind, "generation", (json_int_t)log->generation, "cause", text_json(e->cause),
+        "detect_ms", e->detect_ms, "abort_ms", e->abort_ms, "rendezvous_ms", e->rendezvous_ms,
+        "rebuild_ms", e->rebuild_ms, "restore_ms", e->restore_ms, "total_ms", e->total_ms,
+        "steps_lost", (json_int_t)e->steps_lost, "resume_step", (json_int_t)e->resume_step,
+        "world_size", log->world_size, "sends_bytes", (json_int_t)e->sends_bytes, "redundancy",
+        e->redundancy, "time", dpt_wall_seconds());
     return put_event(object, log, err);
 }
 
@@ -225,11 +227,11 @@ static json_t *number_json(double value)
 enum dpt_status dpt_runlog_divergence(const struct dpt_runlog *log,
                                       const struct dpt_divergence_record *d, struct dpt_err *err)
 {
-    json_t *object = json_pack("{s:s, s:I, s:I, s:o, s:o, s:s, s:I, s:i, s:f}", "kind", "diverged",
-                               "generation", (json_int_t)d->generation, "step", (json_int_t)d->step,
-                               "loss", number_json(d->loss), "grad_norm", number_json(d->grad_norm),
-                               "action", d->action, "in_row", (json_int_t)d->in_row, "world_size",
-                               d->world_size, "time", dpt_wall_seconds());
+    json_t *object = json_pack(
+        "{s:s, s:I, s:I, s:o, s:o, s:s, s:I, s:i, s:f}", "kind", "diverged", "generation",
+        (json_int_t)log->generation, "step", (json_int_t)d->step, "loss", number_json(d->loss),
+        "grad_norm", number_json(d->grad_norm), "action", d->action, "in_row",
+        (json_int_t)d->in_row, "world_size", log->world_size, "time", dpt_wall_seconds());
     return put_event(object, log, err);
 }
 
@@ -253,21 +255,21 @@ static void add_accuracy(json_t **object, int64_t right, int64_t samples)
 enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *s,
                                    struct dpt_err *err)
 {
-    json_t *loss = isfinite(s->loss) ? json_real(s->loss) : json_null();
-    json_t *val_loss = isfinite(s->val_loss) ? json_real(s->val_loss) : json_null();
+    const Dpt__RunSummary *told = &s->told;
     json_t *object = json_pack(
         "{s:s, s:I, s:I, s:o, s:o, s:I, s:f, s:f, s:f, s:f, s:i, s:I, s:i, s:s, s:I, s:I, s:I, "
         "s:i, s:I, s:f}",
-        "run", s->run, "start_step", (json_int_t)s->start_step, "steps", (json_int_t)s->steps,
-        "loss", loss, "val_loss", val_loss, "tokens", (json_int_t)s->tokens, "total_s", s->total_s,
-        "step_ms", s->step_ms, "samples_per_s", s->samples_per_s, "tokens_per_s", s->tokens_per_s,
-        "checkpoints_saved", s->checkpoints_saved, "saved_step", (json_int_t)s->saved_step,
-        "recoveries", s->recoveries, "weights_hash", s->weights_hash, "generations",
-        (json_int_t)s->generations, "steps_lost", (json_int_t)s->steps_lost, "skipped_steps",
+        "run", s->run, "start_step", (json_int_t)told->start_step, "steps", (json_int_t)told->steps,
+        "loss", real_or_null(told->loss), "val_loss", real_or_null(told->val_loss), "tokens",
+        (json_int_t)s->tokens, "total_s", s->total_s, "step_ms", told->step_ms, "samples_per_s",
+        told->samples_per_s, "tokens_per_s", told->tokens_per_s, "checkpoints_saved",
+        (int)told->checkpoints_saved, "saved_step", (json_int_t)told->saved_step, "recoveries",
+        (int)told->recoveries, "weights_hash", told->weights_hash, "generations",
+        (json_int_t)s->generations, "steps_lost", (json_int_t)told->steps_lost, "skipped_steps",
         (json_int_t)s->skipped_steps, "world_size", s->world_size, "peak_bytes_per_rank",
-        (json_int_t)s->peak_bytes_per_rank, "time", dpt_wall_seconds());
-    if (s->val_samples > 0)
-        add_accuracy(&object, s->val_right, s->val_samples);
+        (json_int_t)told->peak_bytes_per_rank, "time", dpt_wall_seconds());
+    if (told->val_samples > 0)
+        add_accuracy(&object, told->val_right, told->val_samples);
     return write_json(object, dir, "summary.json", err);
 }
 
@@ -343,11 +345,6 @@ enum dpt_status dpt_runlog_memory(const char *dir, const struct dpt_memory_recor
     return write_json(object, folder, name, err);
 }
 
-static json_t *ms_json(double ms)
-{
-    return isfinite(ms) ? json_real(ms) : json_null();
-}
-
 static json_t *op_times_json(const struct dpt_op_times *t)
 {
     json_t *classes = json_object();
@@ -355,12 +352,12 @@ static json_t *op_times_json(const struct dpt_op_times *t)
     for (int i = 0; i < DPT_OP_CLASSES; i++) {
         busy_ms += t->ms[i];
         if (t->calls[i] > 0)
-            json_object_set_new(
-                classes, dpt_op_class_name((enum dpt_op_class)i),
-                json_pack("{s:o, s:I}", "ms", ms_json(t->ms[i]), "calls", (json_int_t)t->calls[i]));
+            json_object_set_new(classes, dpt_op_class_name((enum dpt_op_class)i),
+                                json_pack("{s:o, s:I}", "ms", real_or_null(t->ms[i]), "calls",
+                                          (json_int_t)t->calls[i]));
     }
-    return json_pack("{s:o, s:o, s:o}", "busy_ms", ms_json(busy_ms), "idle_ms", ms_json(t->idle_ms),
-                     "classes", classes);
+    return json_pack("{s:o, s:o, s:o}", "busy_ms", real_or_null(busy_ms), "idle_ms",
+                     real_or_null(t->idle_ms), "classes", classes);
 }
 
 enum dpt_status dpt_runlog_op_times(const char *dir, const struct dpt_op_times_record *record,
@@ -377,24 +374,21 @@ enum dpt_status dpt_runlog_op_times(const char *dir, const struct dpt_op_times_r
     return write_json(object, folder, name, err);
 }
 
-enum dpt_status dpt_runlog_evaluation(const char *dir, const char *run,
-                                      const struct dpt_eval_record *e, const char *weights_hash,
-                                      struct dpt_err *err)
+enum dpt_status dpt_runlog_evaluation(const struct dpt_runlog *log, const struct dpt_eval_record *e,
+                                      const char *weights_hash, struct dpt_err *err)
 {
-    json_t *loss = isfinite(e->val_loss) ? json_real(e->val_loss) : json_null();
-    const double perplexity = exp(e->val_loss);
-    json_t *object = json_pack("{s:s, s:I, s:o, s:o, s:s, s:I, s:i, s:f}", "run", run, "step",
-                               (json_int_t)e->step, "val_loss", loss, "val_ms",
-                               isfinite(e->ms) ? json_real(e->ms) : json_null(), "weights_hash",
-                               weights_hash, "generation", (json_int_t)e->generation, "world_size",
-                               e->world_size, "time", dpt_wall_seconds());
+    json_t *object = json_pack("{s:s, s:I, s:o, s:o, s:s, s:I, s:i, s:f}", "run", log->run, "step",
+                               (json_int_t)e->step, "val_loss", real_or_null(e->val_loss), "val_ms",
+                               real_or_null(e->ms), "weights_hash", weights_hash, "generation",
+                               (json_int_t)log->generation, "world_size", log->world_size, "time",
+                               dpt_wall_seconds());
     if (e->samples > 0) {
         add_accuracy(&object, e->right, e->samples);
     } else {
-        add(&object, "perplexity", isfinite(perplexity) ? json_real(perplexity) : json_null());
+        add(&object, "perplexity", real_or_null(exp(e->val_loss)));
         add(&object, "val_tokens", json_integer((json_int_t)e->tokens));
     }
-    return write_json(object, dir, "evaluation.json", err);
+    return write_json(object, log->dir, "evaluation.json", err);
 }
 
 struct dpt_runlog_place dpt_runlog_place_of(const char *line, size_t bytes)

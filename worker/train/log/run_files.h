@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "kernels/op_times.h"
+#include "rendezvous/proto/message.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,51 +36,46 @@ struct dpt_runlog_line {
     size_t bytes;
 };
 
-/* Where lines go: into dir, or to `hold` (not NULL), which keeps them until they may. */
+/* Where lines go: into dir, or to `hold` (not NULL), which keeps them until they may; and what
+ * every line says. */
 struct dpt_runlog {
     const char *dir;
+    const char *run; /* its name: letters, digits, '.', '_', '-' */
+    uint64_t generation;
+    int world_size;
     void (*hold)(void *ctx, const struct dpt_runlog_line *line);
     void *ctx;
 };
 
 struct dpt_metrics {
-    const char *run; /* its name: letters, digits, '.', '_', '-' */
-    int64_t step;    /* completed steps, 1 after the first */
+    int64_t step; /* completed steps, 1 after the first */
     double loss, lr, grad_norm, tokens_per_s, step_ms;
     double wait_ms; /* of step_ms: the writing rank's main thread waited for its communication */
     int64_t sent_bytes; /* that it sent in the step */
     int64_t tokens;     /* of the whole run up to this step */
-    uint64_t generation;
-    int world_size;
-    bool is_scaled; /* fp16: these two are written as well */
-    double scale;   /* of the step's loss */
-    bool may_skip;  /* this one is written, which fp16 does too: */
+    bool is_scaled;     /* fp16: these two are written as well */
+    double scale;       /* of the step's loss */
+    bool may_skip;      /* this one is written, which fp16 does too: */
     int64_t skipped_steps;
 };
 
 /* An evaluation: a line of metrics.jsonl, too, told from a step's by its val_loss. */
 struct dpt_eval_record {
-    const char *run;
     int64_t step;           /* completed steps of the weights */
     double val_loss;        /* mean over the tokens, with labels over the samples, nats */
     int64_t tokens;         /* of data.val */
     int64_t right, samples; /* with labels, in place of tokens: predicted ones, of so many samples,
                                which make val_accuracy; 0: without labels */
     double ms;              /* NaN: made by others, not known here (null in the file) */
-    uint64_t generation;
-    int world_size;
 };
 
 /* The end of an epoch: a line of metrics.jsonl, too, told from a step's by its epoch. */
 struct dpt_epoch_record {
-    const char *run;
     int64_t epoch, epochs;    /* from 1 on; of the run */
     int64_t step, first_step; /* completed steps, and the first of those that count here */
     double avg_loss;          /* mean of the losses of these steps; NaN: none was finite */
     double seconds;           /* that the steps took on the writing rank; */
     double samples_per_s;     /* 0: not known */
-    uint64_t generation;
-    int world_size;
 };
 
 struct dpt_event_record {
@@ -87,10 +83,8 @@ struct dpt_event_record {
      * redundancy: no recovery, but what was being rebuilt after one is whole. */
     const char *kind;
     const char *cause;
-    uint64_t generation;
     double detect_ms, abort_ms, rendezvous_ms, rebuild_ms, restore_ms, total_ms;
     int64_t steps_lost, resume_step;
-    int world_size;
     int64_t sends_bytes; /* that the writing rank sends in a step, by the strategy's plan */
     /* whole: every part of the state is held on two nodes at least; rebuilding: it will be, parts
      * are copied while training goes on; none. */
@@ -103,28 +97,19 @@ struct dpt_divergence_record {
     double loss, grad_norm;
     const char *action; /* stop | skip | continue */
     int64_t in_row;     /* that skip has left out, this one included; 0: of another action */
-    uint64_t generation;
-    int world_size;
 };
 
+/* summary.json. */
 struct dpt_summary {
+    /* The part that the agent is told, too. Not finite: null in the file. val_samples 0: there is
+     * no val_accuracy. */
+    Dpt__RunSummary told;
     const char *run; /* of the config; outlives the summary */
-    int64_t start_step, steps, tokens;
-    double loss;     /* NaN: no step was taken, so it is not known (null in the file) */
-    double val_loss; /* of these weights; NaN: not evaluated (null) */
-    int64_t val_right, val_samples; /* likewise, with labels: val_accuracy; 0: it is not written */
-    double total_s;                 /* since training first began, pauses included */
-    double step_ms;                 /* mean of this process's steps */
-    double samples_per_s, tokens_per_s; /* likewise */
-    int checkpoints_saved;
-    int64_t saved_step; /* of the newest checkpoint; 0: none */
-    int recoveries;     /* generations formed because something was lost */
-    char weights_hash[DPT_HASH_HEX_BYTES];
+    int64_t tokens;
+    double total_s; /* since training first began, pauses included */
     uint64_t generations;
-    int64_t steps_lost;
     int64_t skipped_steps; /* of the whole run, for fp16's overflow or divergence */
     int world_size;
-    int64_t peak_bytes_per_rank;
 };
 
 DPT_MUST_USE enum dpt_status dpt_runlog_metrics(const struct dpt_runlog *log,
@@ -184,9 +169,8 @@ struct dpt_op_times_record {
 DPT_MUST_USE enum dpt_status
 dpt_runlog_op_times(const char *dir, const struct dpt_op_times_record *record, struct dpt_err *err);
 
-/* evaluation.json: what a run that only evaluates leaves. `run` and `weights_hash` of the weights
- * that were evaluated. */
-DPT_MUST_USE enum dpt_status dpt_runlog_evaluation(const char *dir, const char *run,
+/* evaluation.json, of a run that only evaluates. */
+DPT_MUST_USE enum dpt_status dpt_runlog_evaluation(const struct dpt_runlog *log,
                                                    const struct dpt_eval_record *eval,
                                                    const char *weights_hash, struct dpt_err *err);
 

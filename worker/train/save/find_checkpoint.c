@@ -2,14 +2,14 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "checkpoint/names.h"
-#include "worker/train/rank_internal.h"
+#include "worker/train/save/save.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
-static enum dpt_status verify(struct dpt_rank *r, int64_t step, struct dpt_err *err)
+static enum dpt_status read_whole(struct dpt_rank *r, int64_t step, struct dpt_err *err)
 {
     struct dpt_checkpoint *checkpoint = NULL;
     DPT_TRY(dpt_checkpoint_open(r->config->checkpoint.dir, step, &checkpoint, err));
@@ -43,9 +43,9 @@ static uint64_t mark_of(const struct dpt_rank *r, int64_t step)
 
 static struct damaged_step *find_damaged(struct dpt_rank *r, int64_t step)
 {
-    for (int i = 0; i < r->n_damaged; i++)
-        if (r->damaged[i].step == step)
-            return &r->damaged[i];
+    for (int i = 0; i < r->save->n_damaged; i++)
+        if (r->save->damaged[i].step == step)
+            return &r->save->damaged[i];
     return NULL;
 }
 
@@ -53,10 +53,11 @@ static struct damaged_step *find_damaged(struct dpt_rank *r, int64_t step)
 static void note_damaged(struct dpt_rank *r, int64_t step, uint64_t mark)
 {
     struct damaged_step *known = find_damaged(r, step);
-    if (!known && r->n_damaged == DAMAGED_STEPS_MAX)
-        memmove(r->damaged, r->damaged + 1, (size_t)--r->n_damaged * sizeof *r->damaged);
+    if (!known && r->save->n_damaged == DAMAGED_STEPS_MAX)
+        memmove(r->save->damaged, r->save->damaged + 1,
+                (size_t)--r->save->n_damaged * sizeof *r->save->damaged);
     if (!known)
-        known = &r->damaged[r->n_damaged++];
+        known = &r->save->damaged[r->save->n_damaged++];
     *known = (struct damaged_step){step, mark};
 }
 
@@ -64,39 +65,31 @@ static void forget_damaged(struct dpt_rank *r, int64_t step)
 {
     struct damaged_step *known = find_damaged(r, step);
     if (known)
-        *known = r->damaged[--r->n_damaged];
+        *known = r->save->damaged[--r->save->n_damaged];
 }
 
 int rank_list_damaged(struct dpt_rank *r, int64_t but, int64_t ret[DAMAGED_STEPS_MAX])
 {
     int n = 0;
-    for (int i = 0; i < r->n_damaged; i++)
-        if (r->damaged[i].step != but)
-            ret[n++] = r->damaged[i].step;
+    for (int i = 0; i < r->save->n_damaged; i++)
+        if (r->save->damaged[i].step != but)
+            ret[n++] = r->save->damaged[i].step;
     return n;
-}
-
-static bool has_committed(struct dpt_rank *r, int64_t step)
-{
-    (void)pthread_mutex_lock(&r->report_mutex);
-    const bool has = r->committed_step == step;
-    (void)pthread_mutex_unlock(&r->report_mutex);
-    return has;
 }
 
 void rank_mark_save(struct dpt_rank *r)
 {
-    r->mark_before_save = mark_of(r, r->step);
+    r->save->mark_before_save = mark_of(r, r->state.step);
 }
 
 /* This process has read it, committed it, or written its part of it. In the last case the folder of
  * an earlier history may still be there, until the first writer commits. */
 static bool is_own(struct dpt_rank *r, int64_t step)
 {
-    int64_t saved_step;
-    return step == r->verified_step || step == r->loaded_step || has_committed(r, step) ||
-           (dpt_saver_saved(r->saver, &saved_step) > 0 && saved_step == step &&
-            mark_of(r, step) != r->mark_before_save);
+    const struct dpt_saved saved = dpt_saver_saved(r->save->saver);
+    return step == r->save->verified_step || step == r->save->loaded_step ||
+           step == saved.committed_step ||
+           (saved.n > 0 && saved.step == step && mark_of(r, step) != r->save->mark_before_save);
 }
 
 /* The bytes of this step's checkpoint, or rescue, are sound: this process has read them, now or
@@ -110,8 +103,8 @@ static bool is_whole(struct dpt_rank *r, int64_t step)
     const struct damaged_step *known = find_damaged(r, step);
     if (known && known->mark == mark) /* told when it was found */
         return false;
-    if (verify(r, step, &damage) == DPT_OK) {
-        r->verified_step = step;
+    if (read_whole(r, step, &damage) == DPT_OK) {
+        r->save->verified_step = step;
         forget_damaged(r, step);
         return true;
     }
@@ -143,8 +136,8 @@ static enum dpt_status checkpoint_to_evaluate(struct dpt_rank *r, int64_t *ret_s
                                               struct dpt_err *err)
 {
     const int64_t wanted = r->config->train.eval_step;
-    if (r->step >= 0) {
-        *ret_step = r->step;
+    if (r->state.step >= 0) {
+        *ret_step = r->state.step;
         return DPT_OK;
     }
     if (wanted == DPT_AUTO)
@@ -176,7 +169,7 @@ enum dpt_status rank_is_saved(struct dpt_rank *r, const char *weights_hash, bool
     int64_t newest = -1;
     *ret = false;
     DPT_TRY(dpt_checkpoint_newest(r->config->checkpoint.dir, &newest, err));
-    if (newest != r->step)
+    if (newest != r->state.step)
         return DPT_OK;
     struct dpt_checkpoint *checkpoint = NULL;
     struct dpt_err damage;

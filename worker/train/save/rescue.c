@@ -5,7 +5,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "checkpoint/names.h"
-#include "worker/train/rank_internal.h"
+#include "worker/train/device/device.h"
+#include "worker/train/save/save.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,15 +27,16 @@ static void name_attempt(const struct dpt_rank *r, bool alone, char ret[DPT_PROT
         (void)snprintf(ret, DPT_PROTO_NAME_BYTES, DPT_NAME_RESCUE_ATTEMPT "%s-%d-%d", node,
                        start->local_rank, start->spawn);
     else
-        (void)snprintf(ret, DPT_PROTO_NAME_BYTES, DPT_NAME_RESCUE_ATTEMPT "%s", r->held_attempt);
+        (void)snprintf(ret, DPT_PROTO_NAME_BYTES, DPT_NAME_RESCUE_ATTEMPT "%s",
+                       r->state.held_attempt);
 }
 
 static enum dpt_status write_shard(struct dpt_rank *r, const struct dpt_state_part *part,
                                    struct dpt_checkpoint_spec *spec, struct dpt_err *err)
 {
-    DPT_TRY(dpt_pieces_of_part(&r->tensors, part, &r->saved_pieces, err));
-    spec->pieces = r->saved_pieces.piece;
-    spec->n_pieces = r->saved_pieces.n;
+    DPT_TRY(dpt_pieces_of_part(&r->save->tensors, part, &r->save->saved_pieces, err));
+    spec->pieces = r->save->saved_pieces.piece;
+    spec->n_pieces = r->save->saved_pieces.n;
     spec->writer = part->shard.index;
     spec->n_writers = part->shard.of;
     enum dpt_status status = dpt_checkpoint_write_part(spec, err);
@@ -46,14 +48,14 @@ static bool may_rename(void *ctx)
 {
     const struct dpt_rank *r = ctx;
     struct dpt_err err;
-    const bool may = dpt_saver_owns_folder(r->saver, r->config->checkpoint.dir, &err);
+    const bool may = dpt_saver_owns_folder(r->save->saver, r->config->checkpoint.dir, &err);
     if (!may)
-        dpt_log(DPT_LOG_ERROR, "the rescue of step %lld is given up: %s", (long long)r->step,
+        dpt_log(DPT_LOG_ERROR, "the rescue of step %lld is given up: %s", (long long)r->state.step,
                 err.text);
     return may;
 }
 
-static enum dpt_status write_rescue(struct dpt_rank *r, int64_t deadline_ms, struct dpt_err *err)
+enum dpt_status rank_write_rescue(struct dpt_rank *r, int64_t deadline_ms, struct dpt_err *err)
 {
     char attempt[DPT_PROTO_NAME_BYTES];
     DPT_TRY(rank_fetch_state(r, err));
@@ -61,11 +63,11 @@ static enum dpt_status write_rescue(struct dpt_rank *r, int64_t deadline_ms, str
     const struct dpt_shard own = held->own.shard, shadow = held->shadow.shard;
     name_attempt(r, holds_all(&held->own), attempt);
     struct dpt_checkpoint_spec spec = rank_checkpoint_spec(r);
-    spec.generation = r->held_generation;
+    spec.generation = r->state.held_generation;
     spec.attempt = attempt;
     spec.state.rescue.run = r->config->run;
     spec.state.rescue.node = r->options->start->node;
-    spec.state.rescue.generation = r->held_generation;
+    spec.state.rescue.generation = r->state.held_generation;
     spec.may_rename = may_rename;
     spec.ctx = r;
     DPT_TRY(write_shard(r, &held->own, &spec, err));
@@ -73,34 +75,4 @@ static enum dpt_status write_rescue(struct dpt_rank *r, int64_t deadline_ms, str
     if (!dpt_shard_is_none(shadow) && shadow.of == own.of)
         DPT_TRY(write_shard(r, &held->shadow, &spec, err));
     return dpt_checkpoint_seal(&spec, deadline_ms, err);
-}
-
-void rank_publish_rescue(struct dpt_rank *r, int64_t deadline_ms)
-{
-    struct dpt_err err;
-    char why[RANK_WHY_BYTES];
-    rank_leave_generation(r);
-    /* The step's checkpoint may have been committed after this rank last looked; and another node
-     * may be faster. */
-    const bool saved = rank_step_is_there(r, r->step) ||
-                       write_rescue(r, deadline_ms, &err) == DPT_OK ||
-                       rank_step_is_there(r, r->step);
-    if (saved)
-        dpt_log(DPT_LOG_INFO, "step %lld is whole in '%s', as a rescue if not as a checkpoint",
-                (long long)r->step, r->config->checkpoint.dir);
-    else {
-        (void)rank_say_why(r, &err, why);
-        dpt_log(DPT_LOG_ERROR, "step %lld is not rescued%s", (long long)r->step, why);
-    }
-    if (saved && r->book)
-        dpt_logbook_keep_unwritten(r->book);
-    (void)pthread_mutex_lock(&r->report_mutex);
-    r->report.rescue_failed = !saved;
-    if (saved)
-        r->report.rescued_step = r->step;
-    else /* why, is told by the line above */
-        (void)snprintf(r->report.text, sizeof r->report.text, "step %lld is not rescued",
-                       (long long)r->step);
-    dpt_link_publish(r->link, &r->report, true);
-    (void)pthread_mutex_unlock(&r->report_mutex);
 }

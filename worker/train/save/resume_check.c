@@ -1,6 +1,7 @@
 /* Whether a rank may go on: with this config, these data and this kind of machine from the newest
  * checkpoint, and with the data that its agent has seen. */
-#include "worker/train/rank_internal.h"
+#include "worker/train/device/device.h"
+#include "worker/train/save/save.h"
 
 #include <string.h>
 
@@ -56,7 +57,7 @@ static enum dpt_status check_data(const struct dpt_rank *r, int64_t step, const 
 static enum dpt_status check_fingerprint(const struct dpt_rank *r, int64_t step, const char *was,
                                          struct dpt_err *err)
 {
-    const char *is = r->fingerprint;
+    const char *is = r->device->fingerprint;
     if (!was || strcmp(was, is) == 0 || r->config->train.reduction == DPT_REDUCTION_FAST ||
         r->config->train.eval_only || allowed(r, "cluster.device"))
         return DPT_OK;

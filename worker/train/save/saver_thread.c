@@ -22,8 +22,7 @@ struct dpt_saver {
     bool begun, busy, written, stop;
     enum dpt_status status;
     struct dpt_err err;
-    uint64_t saved_generation; /* of the last attempt that ended well */
-    int64_t saved_step, n_saved;
+    struct dpt_saved saved;
 };
 
 static bool cancelled(void *ctx)
@@ -43,7 +42,7 @@ static void set_written(void *ctx)
 
 /* The fence is asked before the first and before the last write: what was stopped in between has
  * lost its generation's grant. */
-static enum dpt_status fence(struct dpt_saver *s, struct dpt_err *err)
+static enum dpt_status await_fence(struct dpt_saver *s, struct dpt_err *err)
 {
     if (dpt_link_await_write(s->options.link, cancelled, s))
         return DPT_OK;
@@ -69,33 +68,41 @@ static bool may_rename(void *ctx)
            dpt_saver_owns_folder(s, s->spec.dir, &s->lost);
 }
 
-static enum dpt_status commit(struct dpt_saver *s, struct dpt_err *err)
+static void note_committed(struct dpt_saver *s)
+{
+    (void)pthread_mutex_lock(&s->mutex);
+    s->saved.committed_step = s->spec.state.step;
+    (void)pthread_mutex_unlock(&s->mutex);
+    dpt_link_publish_saved(s->options.link, s->spec.state.step);
+}
+
+static enum dpt_status commit_checkpoint(struct dpt_saver *s, struct dpt_err *err)
 {
     const struct dpt_checkpoint_spec *spec = &s->spec;
     DPT_TRY(dpt_checkpoint_collect(spec, s->options.collect_timeout_ms, err));
-    s->options.want_grant(s->options.ctx, spec->state.step);
+    dpt_link_publish_grant_wanted(s->options.link, spec->state.step);
     enum dpt_status status = dpt_link_await_grant(s->options.link, spec->generation,
                                                   spec->state.step, cancelled, s, err);
     if (status == DPT_OK)
-        status = fence(s, err);
+        status = await_fence(s, err);
     if (status == DPT_OK)
         status = dpt_checkpoint_commit(spec, err);
-    if (status == DPT_OK && s->options.committed)
-        s->options.committed(s->options.ctx, spec->state.step);
-    s->options.want_grant(s->options.ctx, -1);
+    if (status == DPT_OK)
+        note_committed(s);
+    dpt_link_publish_grant_wanted(s->options.link, -1);
     return status;
 }
 
-static enum dpt_status attempt(struct dpt_saver *s, struct dpt_err *err)
+static enum dpt_status attempt_save(struct dpt_saver *s, struct dpt_err *err)
 {
     const struct dpt_checkpoint_spec *spec = &s->spec;
     int64_t start = dpt_now_ms();
-    enum dpt_status status = fence(s, err);
+    enum dpt_status status = await_fence(s, err);
     if (status == DPT_OK)
         status = dpt_checkpoint_write_part(spec, err);
     set_written(s); /* also when it has failed */
     if (status == DPT_OK && spec->writer == 0)
-        status = commit(s, err);
+        status = commit_checkpoint(s, err);
     if (status == DPT_OK && spec->writer == 0)
         dpt_log(DPT_LOG_INFO, "checkpoint of step %lld is whole after %lld ms in '%s'",
                 (long long)spec->state.step, (long long)(dpt_now_ms() - start), spec->dir);
@@ -107,7 +114,7 @@ static enum dpt_status attempt(struct dpt_saver *s, struct dpt_err *err)
     return status;
 }
 
-static void *run(void *arg)
+static void *saver_thread(void *arg)
 {
     struct dpt_saver *s = arg;
     (void)pthread_mutex_lock(&s->mutex);
@@ -119,15 +126,15 @@ static void *run(void *arg)
         s->begun = false;
         (void)pthread_mutex_unlock(&s->mutex);
         struct dpt_err err = {.status = DPT_OK};
-        enum dpt_status status = attempt(s, &err);
+        enum dpt_status status = attempt_save(s, &err);
         (void)pthread_mutex_lock(&s->mutex);
         s->status = status;
         s->err = err;
         s->busy = false;
         if (status == DPT_OK) {
-            s->saved_generation = s->spec.generation;
-            s->saved_step = s->spec.state.step;
-            s->n_saved++;
+            s->saved.generation = s->spec.generation;
+            s->saved.step = s->spec.state.step;
+            s->saved.n++;
         }
         (void)pthread_cond_broadcast(&s->cond);
     }
@@ -140,12 +147,12 @@ enum dpt_status dpt_saver_create(const struct dpt_saver_options *options, struct
 {
     struct dpt_saver *s = calloc(1, sizeof *s);
     if (!s)
-        return dpt_fail(err, DPT_ENOMEM, "checkpoint writer: out of memory");
+        return dpt_fail_nomem(err, "checkpoint writer");
     s->options = *options;
-    s->saved_step = -1;
+    s->saved.committed_step = -1;
     (void)pthread_mutex_init(&s->mutex, NULL);
     (void)pthread_cond_init(&s->cond, NULL);
-    int rc = pthread_create(&s->thread, NULL, run, s);
+    int rc = pthread_create(&s->thread, NULL, saver_thread, s);
     if (rc != 0) {
         free(s);
         return dpt_fail_errno(err, rc, "start the checkpoint writer");
@@ -222,19 +229,10 @@ void dpt_saver_cancel(struct dpt_saver *s)
     atomic_store(&s->cancel, true);
 }
 
-int64_t dpt_saver_saved(struct dpt_saver *s, int64_t *ret_step)
+struct dpt_saved dpt_saver_saved(struct dpt_saver *s)
 {
     (void)pthread_mutex_lock(&s->mutex);
-    int64_t n = s->n_saved;
-    *ret_step = n > 0 ? s->saved_step : 0;
-    (void)pthread_mutex_unlock(&s->mutex);
-    return n;
-}
-
-bool dpt_saver_has_saved(struct dpt_saver *s, uint64_t generation, int64_t step)
-{
-    (void)pthread_mutex_lock(&s->mutex);
-    bool saved = s->saved_generation == generation && s->saved_step == step;
+    const struct dpt_saved saved = s->saved;
     (void)pthread_mutex_unlock(&s->mutex);
     return saved;
 }

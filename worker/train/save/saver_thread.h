@@ -13,14 +13,8 @@
 struct dpt_saver;
 
 struct dpt_saver_options {
-    struct dpt_link *link;  /* grants, fence and interruption; borrowed */
+    struct dpt_link *link;  /* grants, fence, interruption and the report; borrowed */
     int collect_timeout_ms; /* how long slot 0 waits for the others' parts */
-    /* Wanted and withdrawn grants are published by the owner of the report: called on the saver's
-     * thread with the step, or -1. */
-    void (*want_grant)(void *ctx, int64_t step);
-    void (*committed)(void *ctx,
-                      int64_t step); /* likewise, when a checkpoint is whole; NULL: not */
-    void *ctx;
     /* The claim of checkpoint.dir, looked at again at the rename itself; number 0: none. */
     int64_t claim_number;
     const char *claim_token;
@@ -48,14 +42,17 @@ DPT_MUST_USE enum dpt_status dpt_saver_wait(struct dpt_saver *saver, struct dpt_
  */
 void dpt_saver_cancel(struct dpt_saver *saver);
 
-/* True when this rank's attempt at `step` in `generation` has ended well: its part is written, and
- * on slot 0 the checkpoint is committed. */
-bool dpt_saver_has_saved(struct dpt_saver *saver, uint64_t generation, int64_t step);
-
 /* Whether the claim of `dir` counts; if not, `err` says whose it is. Any thread. */
 bool dpt_saver_owns_folder(const struct dpt_saver *saver, const char *dir, struct dpt_err *err);
 
-/* Attempts that ended well so far, and the step of the newest; *ret_step is 0 when none did. */
-int64_t dpt_saver_saved(struct dpt_saver *saver, int64_t *ret_step);
+/* What has been saved so far. An attempt ends well when this rank's part is written and, on slot 0,
+ * the checkpoint is committed. */
+struct dpt_saved {
+    int64_t n;              /* attempts that ended well */
+    uint64_t generation;    /* of the newest of them */
+    int64_t step;           /* likewise; 0: none */
+    int64_t committed_step; /* of the newest checkpoint that this thread committed; -1: none */
+};
+struct dpt_saved dpt_saver_saved(struct dpt_saver *saver);
 
 #endif

@@ -8,13 +8,20 @@
 
 enum { HASH_BYTES = sizeof(struct dpt_hash128), ROUND_BYTES = 16 << 10 };
 
+/* A block of the hash, as elements of the flat vector, in one unit. */
+struct block {
+    int unit;
+    int first, last; /* shards of its first and last element; the first hashes it */
+    struct dpt_interval range;
+};
+
 struct work {
     const struct dpt_state_hash *spec;
     struct dpt_comm *comm;
     int of;      /* of the cover that is hashed */
     int *holder; /* [of] rank of each of its shards: the lowest */
     int me;      /* which of them this rank holds; -1: none */
-    int *owner;  /* [n_blocks] shard of each block's first element */
+    struct block *blocks;
     int64_t n_blocks;
     int64_t *count; /* [of] blocks of each shard */
     int64_t count_max;
@@ -49,14 +56,6 @@ static enum dpt_status choose_cover(struct work *w, struct dpt_err *err)
     return dpt_fail(err, DPT_ECORRUPT, "the ranks' shards are not the whole state");
 }
 
-/* A block of the hash, as elements of the flat vector, in one unit. */
-struct block {
-    int64_t number;
-    int unit;
-    struct dpt_interval range;
-    int first, last; /* shards of its first and last element */
-};
-
 static int owner_of(const struct work *w, int unit, int64_t x)
 {
     const struct dpt_grid *grid = w->spec->tensors->grid;
@@ -64,45 +63,41 @@ static int owner_of(const struct work *w, int unit, int64_t x)
     return dpt_layout_owner(grid->offset[unit + 1] - first, grid->block, w->of, x - first);
 }
 
-/* Goes through all blocks in order; what `visit` does not like ends it. */
-static enum dpt_status
-each_block(struct work *w,
-           enum dpt_status (*visit)(struct work *w, const struct block *block, struct dpt_err *err),
-           struct dpt_err *err)
+static int64_t tensor_numel(const struct dpt_checkpoint_tensor *t)
+{
+    int64_t n = 1;
+    for (int d = 0; d < t->ndim; d++)
+        n *= t->dim[d];
+    return n;
+}
+
+static enum dpt_status list_blocks(struct work *w, struct dpt_err *err)
 {
     const struct dpt_tensors *tensors = w->spec->tensors;
-    struct block block = {.number = 0};
+    int64_t n = 0;
+    int unit = 0;
+    for (int i = 0; i < tensors->n; i++)
+        n += (tensor_numel(&tensors->tensor[i]) + DPT_WEIGHTS_HASH_BLOCK - 1) /
+             DPT_WEIGHTS_HASH_BLOCK;
+    w->blocks = calloc((size_t)n + 1, sizeof *w->blocks);
+    if (!w->blocks)
+        return dpt_fail_nomem(err, "weights hash");
     for (int i = 0; i < tensors->n; i++) {
-        const struct dpt_checkpoint_tensor *t = &tensors->tensor[i];
-        int64_t end = 1;
-        for (int d = 0; d < t->ndim; d++)
-            end *= t->dim[d];
-        end += tensors->offset[i];
-        for (int64_t x = tensors->offset[i]; x < end; x = block.range.end, block.number++) {
-            while (x >= tensors->grid->offset[block.unit + 1])
-                block.unit++;
-            const int64_t stop = x + DPT_WEIGHTS_HASH_BLOCK;
-            block.range = (struct dpt_interval){x, stop < end ? stop : end};
-            block.first = owner_of(w, block.unit, x);
-            block.last = owner_of(w, block.unit, block.range.end - 1);
-            DPT_TRY(visit(w, &block, err));
+        const int64_t end = tensors->offset[i] + tensor_numel(&tensors->tensor[i]);
+        for (int64_t x = tensors->offset[i]; x < end; x += DPT_WEIGHTS_HASH_BLOCK) {
+            while (x >= tensors->grid->offset[unit + 1])
+                unit++;
+            const int64_t stop =
+                x + DPT_WEIGHTS_HASH_BLOCK < end ? x + DPT_WEIGHTS_HASH_BLOCK : end;
+            const struct block block = {.unit = unit,
+                                        .first = owner_of(w, unit, x),
+                                        .last = owner_of(w, unit, stop - 1),
+                                        .range = {x, stop}};
+            w->blocks[w->n_blocks++] = block;
+            if (++w->count[block.first] > w->count_max)
+                w->count_max = w->count[block.first];
         }
     }
-    w->n_blocks = block.number;
-    return DPT_OK;
-}
-
-static enum dpt_status visit_count(struct work *w, const struct block *block, struct dpt_err *err)
-{
-    (void)err;
-    w->count[block->first]++;
-    return DPT_OK;
-}
-
-static enum dpt_status visit_owner(struct work *w, const struct block *block, struct dpt_err *err)
-{
-    (void)err;
-    w->owner[block->number] = block->first;
     return DPT_OK;
 }
 
@@ -166,7 +161,7 @@ static enum dpt_status put_together(struct work *w, const struct block *block, s
     return exchange(w, n, err);
 }
 
-static enum dpt_status visit_hash(struct work *w, const struct block *block, struct dpt_err *err)
+static enum dpt_status hash_block(struct work *w, const struct block *block, struct dpt_err *err)
 {
     if (w->me < block->first || w->me > block->last)
         return DPT_OK;
@@ -183,7 +178,7 @@ static enum dpt_status visit_hash(struct work *w, const struct block *block, str
 }
 
 /* The hashes of all ranks round by round, then joined in the order of the blocks. */
-static enum dpt_status join(struct work *w, struct dpt_hash128 *ret, struct dpt_err *err)
+static enum dpt_status join_hashes(struct work *w, struct dpt_hash128 *ret, struct dpt_err *err)
 {
     const int64_t round = ROUND_BYTES / HASH_BYTES, world = w->spec->world;
     const int64_t n = w->count_max < round ? w->count_max : round;
@@ -193,7 +188,7 @@ static enum dpt_status join(struct work *w, struct dpt_hash128 *ret, struct dpt_
     int64_t *next = calloc((size_t)w->of, sizeof *next);
     struct dpt_hash128 h = {0, 0};
     if (!got || !all || !next)
-        status = dpt_fail(err, DPT_ENOMEM, "weights hash: out of memory");
+        status = dpt_fail_nomem(err, "weights hash");
     for (int64_t at = 0; status == DPT_OK && at < w->count_max; at += n) {
         const int64_t now = w->count_max - at < n ? w->count_max - at : n;
         status =
@@ -203,7 +198,7 @@ static enum dpt_status join(struct work *w, struct dpt_hash128 *ret, struct dpt_
                    (size_t)now * HASH_BYTES);
     }
     for (int64_t i = 0; status == DPT_OK && i < w->n_blocks; i++) {
-        const int owner = w->owner[i];
+        const int owner = w->blocks[i].first;
         h = dpt_weights_hash_join(h, all[owner * w->count_max + next[owner]++]);
     }
     free(got);
@@ -214,19 +209,16 @@ static enum dpt_status join(struct work *w, struct dpt_hash128 *ret, struct dpt_
     return status;
 }
 
-static enum dpt_status run(struct work *w, struct dpt_hash128 *ret, struct dpt_err *err)
+static enum dpt_status hash_shards(struct work *w, struct dpt_hash128 *ret, struct dpt_err *err)
 {
     DPT_TRY(choose_cover(w, err));
-    DPT_TRY(each_block(w, visit_count, err));
-    for (int index = 0; index < w->of; index++)
-        w->count_max = w->count[index] > w->count_max ? w->count[index] : w->count_max;
-    w->owner = calloc((size_t)w->n_blocks + 1, sizeof *w->owner);
+    DPT_TRY(list_blocks(w, err));
     w->mine = calloc((size_t)w->count_max + 1, sizeof *w->mine);
-    if (!w->owner || !w->mine)
-        return dpt_fail(err, DPT_ENOMEM, "weights hash: out of memory");
-    DPT_TRY(each_block(w, visit_owner, err));
-    DPT_TRY(each_block(w, visit_hash, err));
-    return join(w, ret, err);
+    if (!w->mine)
+        return dpt_fail_nomem(err, "weights hash");
+    for (int64_t i = 0; i < w->n_blocks; i++)
+        DPT_TRY(hash_block(w, &w->blocks[i], err));
+    return join_hashes(w, ret, err);
 }
 
 /* Where every rank holds everything: no communicator is needed. */
@@ -237,7 +229,7 @@ static enum dpt_status hash_whole(const struct dpt_state_hash *spec, struct dpt_
     const struct dpt_grid *grid = tensors->grid;
     struct dpt_checkpoint_tensor *whole = calloc((size_t)tensors->n, sizeof *whole);
     if (!whole)
-        return dpt_fail(err, DPT_ENOMEM, "weights hash: out of memory");
+        return dpt_fail_nomem(err, "weights hash");
     for (int i = 0; i < tensors->n; i++) {
         whole[i] = tensors->tensor[i]; /* a whole shard lies at its place, compact or flat */
         whole[i].param = dpt_state_at(spec->own, grid, DPT_VECTOR_PARAM, 0) + tensors->offset[i];
@@ -267,13 +259,13 @@ enum dpt_status dpt_state_hash(struct dpt_comm *comm, const struct dpt_state_has
     w.xfers = calloc(world, sizeof *w.xfers);
     w.values = malloc(DPT_WEIGHTS_HASH_BLOCK * sizeof *w.values);
     enum dpt_status status = w.holder && w.count && w.xfers && w.values
-                                 ? run(&w, ret, err)
-                                 : dpt_fail(err, DPT_ENOMEM, "weights hash: out of memory");
+                                 ? hash_shards(&w, ret, err)
+                                 : dpt_fail_nomem(err, "weights hash");
     free(w.holder);
     free(w.count);
     free(w.xfers);
     free(w.values);
-    free(w.owner);
+    free(w.blocks);
     free(w.mine);
     return status;
 }

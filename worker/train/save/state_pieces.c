@@ -13,7 +13,7 @@ enum dpt_status dpt_tensors_init(const struct dpt_model *model, const struct dpt
     ret->tensor = calloc((size_t)ret->n, sizeof *ret->tensor);
     ret->offset = calloc((size_t)ret->n, sizeof *ret->offset);
     if (!ret->tensor || !ret->offset)
-        return dpt_fail(err, DPT_ENOMEM, "table of tensors: out of memory");
+        return dpt_fail_nomem(err, "table of tensors");
     for (int i = 0; i < ret->n; i++) {
         const struct dpt_param *p = dpt_model_param(model, i);
         ret->tensor[i] = (struct dpt_checkpoint_tensor){.name = p->name, .ndim = p->ndim};
@@ -47,9 +47,10 @@ static float *value_at(const struct dpt_state_part *part, const struct dpt_grid 
 }
 
 /* Intervals of the part, each in one unit, as pieces. */
-static enum dpt_status cut(const struct dpt_tensors *tensors, const struct dpt_state_part *part,
-                           const struct dpt_interval *intervals, int n, struct dpt_pieces *ret,
-                           struct dpt_err *err)
+static enum dpt_status cut_intervals(const struct dpt_tensors *tensors,
+                                     const struct dpt_state_part *part,
+                                     const struct dpt_interval *intervals, int n,
+                                     struct dpt_pieces *ret, struct dpt_err *err)
 {
     const struct dpt_grid *grid = tensors->grid;
     struct dpt_checkpoint_range *ranges = calloc((size_t)n + 1, sizeof *ranges);
@@ -59,7 +60,7 @@ static enum dpt_status cut(const struct dpt_tensors *tensors, const struct dpt_s
     if (!ranges || !pieces) {
         free(ranges);
         free(pieces);
-        return dpt_fail(err, DPT_ENOMEM, "pieces of the state: out of memory");
+        return dpt_fail_nomem(err, "pieces of the state");
     }
     for (int i = 0, unit = 0; i < n; i++) {
         const int64_t x = intervals[i].first;
@@ -87,32 +88,34 @@ enum dpt_status dpt_pieces_of_part(const struct dpt_tensors *tensors,
     const struct dpt_grid *grid = tensors->grid;
     struct dpt_interval *intervals = calloc((size_t)grid->n_units + 1, sizeof *intervals);
     if (!intervals)
-        return dpt_fail(err, DPT_ENOMEM, "pieces of the state: out of memory");
+        return dpt_fail_nomem(err, "pieces of the state");
     int n = 0;
     for (int unit = 0; unit < grid->n_units; unit++) {
         const struct dpt_interval piece = dpt_shard_piece(grid, part->shard, unit);
         if (piece.first < piece.end)
             intervals[n++] = piece;
     }
-    enum dpt_status status = cut(tensors, part, intervals, n, ret, err);
+    enum dpt_status status = cut_intervals(tensors, part, intervals, n, ret, err);
     free(intervals);
     return status;
 }
 
 enum dpt_status dpt_pieces_to_write(const struct dpt_tensors *tensors,
                                     const struct dpt_state_part *part,
-                                    const struct dpt_shard *shards, int n, int writer,
-                                    struct dpt_pieces *ret, struct dpt_err *err)
+                                    const struct dpt_piece_writers *writers, struct dpt_pieces *ret,
+                                    struct dpt_err *err)
 {
+    const struct dpt_shard *shards = writers->shards;
+    const int n = writers->n, writer = writers->writer;
     struct dpt_share share = {.interval = NULL};
     DPT_ASSERT(dpt_shard_equal(shards[writer], part->shard));
     dpt_writer_share(tensors->grid, shards, n, writer, &share, 0);
     struct dpt_interval *intervals = calloc((size_t)share.n + 1, sizeof *intervals);
     if (!intervals)
-        return dpt_fail(err, DPT_ENOMEM, "pieces of the state: out of memory");
+        return dpt_fail_nomem(err, "pieces of the state");
     share.interval = intervals;
     dpt_writer_share(tensors->grid, shards, n, writer, &share, share.n);
-    enum dpt_status status = cut(tensors, part, intervals, share.n, ret, err);
+    enum dpt_status status = cut_intervals(tensors, part, intervals, share.n, ret, err);
     /* In place: a replica's pieces are a run of all of them. */
     if (status == DPT_OK && share.n_replicas > 1)
         ret->n =

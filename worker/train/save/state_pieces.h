@@ -37,11 +37,16 @@ DPT_MUST_USE enum dpt_status dpt_pieces_of_part(const struct dpt_tensors *tensor
                                                 const struct dpt_state_part *part,
                                                 struct dpt_pieces *ret, struct dpt_err *err);
 
-/* Of the part what writer `writer` of `n` writes of it, where writer i holds shard shards[i]
- * (dpt_writer_share, dpt_checkpoint_deal). */
+/* The writers of a checkpoint: writer i of n holds shard shards[i]. */
+struct dpt_piece_writers {
+    const struct dpt_shard *shards;
+    int n, writer; /* this rank's number */
+};
+
+/* Of the part, which is this writer's, what it writes (dpt_writer_share, dpt_checkpoint_deal). */
 DPT_MUST_USE enum dpt_status dpt_pieces_to_write(const struct dpt_tensors *tensors,
                                                  const struct dpt_state_part *part,
-                                                 const struct dpt_shard *shards, int n, int writer,
+                                                 const struct dpt_piece_writers *writers,
                                                  struct dpt_pieces *ret, struct dpt_err *err);
 
 #endif

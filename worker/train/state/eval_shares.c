@@ -1,9 +1,7 @@
 /* Packing and folding of an evaluation's rounds. */
 #include "worker/train/state/eval_shares.h"
 
-#include "base/cursor.h"
-
-#include <string.h>
+#include "worker/train/state/codec.h"
 
 void dpt_evaluation_begin(struct dpt_evaluation *e, const struct dpt_eval_part *from,
                           int64_t samples, int micro_batch, int world)
@@ -34,41 +32,38 @@ struct dpt_sample_range dpt_evaluation_batch(const struct dpt_evaluation *e, int
     return dpt_eval_batch(e->samples, e->micro_batch, e->done, e->world, e->round, rank);
 }
 
+static void code_share(struct codec *c, struct dpt_eval_share *share)
+{
+    codec_bits(c, &share->step);
+    codec_bits(c, &share->round);
+    codec_u32(c, &share->reform);
+    codec_u32(c, &share->leaving);
+    codec_bits(c, &share->first);
+    codec_bits(c, &share->sum);
+    codec_bits(c, &share->right);
+}
+
 void dpt_eval_share_pack(const struct dpt_eval_share *share, uint8_t buf[DPT_EVAL_SHARE_BYTES])
 {
     struct dpt_writer w;
-    uint64_t sum;
-    memcpy(&sum, &share->sum, sizeof sum);
+    struct dpt_eval_share copy = *share;
     dpt_writer_init(&w, buf, DPT_EVAL_SHARE_BYTES);
-    dpt_writer_u64(&w, (uint64_t)share->step);
-    dpt_writer_u64(&w, (uint64_t)share->round);
-    dpt_writer_u32(&w, share->reform);
-    dpt_writer_u32(&w, share->leaving);
-    dpt_writer_u64(&w, (uint64_t)share->first);
-    dpt_writer_u64(&w, sum);
-    dpt_writer_u64(&w, (uint64_t)share->right);
+    code_share(&(struct codec){.writer = &w}, &copy);
     DPT_ASSERT(!w.failed && w.at == w.bytes);
 }
 
-/* What rank `rank` says. */
+/* The share of rank `rank`. */
 static struct dpt_eval_share share_of(const uint8_t *all, int rank)
 {
-    struct dpt_eval_share share = {0};
     struct dpt_reader r;
+    struct dpt_eval_share share = {0};
     dpt_reader_init(&r, all + (size_t)rank * DPT_EVAL_SHARE_BYTES, DPT_EVAL_SHARE_BYTES);
-    share.step = (int64_t)dpt_reader_u64(&r);
-    share.round = (int64_t)dpt_reader_u64(&r);
-    share.reform = dpt_reader_u32(&r);
-    share.leaving = dpt_reader_u32(&r);
-    share.first = (int64_t)dpt_reader_u64(&r);
-    uint64_t sum = dpt_reader_u64(&r);
-    memcpy(&share.sum, &sum, sizeof sum);
-    share.right = (int64_t)dpt_reader_u64(&r);
+    code_share(&(struct codec){.reader = &r}, &share);
     return share;
 }
 
-static enum dpt_status check(const struct dpt_evaluation *e, const uint8_t *all,
-                             struct dpt_err *err)
+static enum dpt_status check_shares(const struct dpt_evaluation *e, const uint8_t *all,
+                                    struct dpt_err *err)
 {
     for (int rank = 0; rank < e->world; rank++) {
         const struct dpt_eval_share s = share_of(all, rank);
@@ -93,7 +88,7 @@ static enum dpt_status check(const struct dpt_evaluation *e, const uint8_t *all,
 enum dpt_status dpt_evaluation_fold(struct dpt_evaluation *e, const uint8_t *all,
                                     struct dpt_err *err)
 {
-    DPT_TRY(check(e, all, err));
+    DPT_TRY(check_shares(e, all, err));
     int leaving = 0;
     for (int rank = 0; rank < e->world; rank++) {
         const struct dpt_eval_share s = share_of(all, rank);

@@ -56,21 +56,6 @@ enum dpt_status dpt_history_load(struct dpt_history *history, const char *json, 
     return status;
 }
 
-int dpt_history_recoveries(const struct dpt_history *history)
-{
-    static const char *const kinds[] = {"rank_lost", "node_lost", "comm_error", "stalled",
-                                        "server_restart"};
-    json_t *array = json_loads(history->json, 0, NULL);
-    int n = 0;
-    for (size_t i = 0; i < json_array_size(array); i++) {
-        const char *kind = json_string_value(json_object_get(json_array_get(array, i), "kind"));
-        for (size_t k = 0; kind && k < sizeof kinds / sizeof kinds[0]; k++)
-            n += strcmp(kind, kinds[k]) == 0;
-    }
-    json_decref(array);
-    return n;
-}
-
 /* ---- what the log has and a checkpoint has not ---- */
 
 static json_int_t integer(const json_t *object, const char *key)
@@ -152,18 +137,22 @@ enum dpt_status dpt_history_add_events(struct dpt_history *history, const char *
     return status;
 }
 
-int64_t dpt_history_steps_lost(const struct dpt_history *history)
+struct dpt_history_totals dpt_history_totals(const struct dpt_history *history)
 {
+    static const char *const kinds[] = {"rank_lost", "node_lost", "comm_error", "stalled",
+                                        "server_restart"};
+    struct dpt_history_totals totals = {0, 0};
     json_t *array = json_loads(history->json, 0, NULL);
-    int64_t n = 0;
     for (size_t i = 0; i < json_array_size(array); i++) {
-        const int64_t lost =
-            json_integer_value(json_object_get(json_array_get(array, i), "steps_lost"));
-        if (lost > 0 && lost <= INT64_MAX - n)
-            n += lost;
+        const json_t *entry = json_array_get(array, i);
+        const int64_t lost = integer(entry, "steps_lost");
+        for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
+            totals.recoveries += is_kind(entry, kinds[k]);
+        if (lost > 0 && lost <= INT64_MAX - totals.steps_lost)
+            totals.steps_lost += lost;
     }
     json_decref(array);
-    return n;
+    return totals;
 }
 
 enum dpt_status dpt_history_append(struct dpt_history *history, const struct dpt_history_entry *e,

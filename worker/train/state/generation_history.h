@@ -31,11 +31,13 @@ void dpt_history_init(struct dpt_history *history);
 DPT_MUST_USE enum dpt_status dpt_history_load(struct dpt_history *history, const char *json,
                                               struct dpt_err *err);
 
-/* How many of its generations were formed because something was lost; 0 when it is not readable. */
-int dpt_history_recoveries(const struct dpt_history *history);
-
-/* Steps lost at the forming of all its generations; 0 when it is not readable. */
-int64_t dpt_history_steps_lost(const struct dpt_history *history);
+/* Of all generations: those that were formed because something was lost, and the steps lost at
+ * their forming. 0 if the history is not readable. */
+struct dpt_history_totals {
+    int recoveries;
+    int64_t steps_lost;
+};
+struct dpt_history_totals dpt_history_totals(const struct dpt_history *history);
 
 /* Adds the generations that `events`, the lines of events.jsonl, have after the newest of the
  * history; to an empty history those from the last start at step 0 on. Nothing is added where the

@@ -1,9 +1,9 @@
-/* The step's small all-reduce: what a rank contributes, and the outcome that everyone makes of all
- * contributions.
+/* The all-gather that commits a step: what a rank contributes, and the outcome that each rank makes
+ * of all contributions.
  *
- * A contribution says: I hold everything needed to apply this step. When all have come together the
- * step is committed, and the outcome is the same bytes on every rank: it is what re-formation hands
- * to a rank that missed it. Pure. */
+ * A rank contributes when it holds everything that it needs to apply the step. When all
+ * contributions have come together the step is committed. The outcome is the same bytes on every
+ * rank: a formation hands it to a rank that missed it. Pure. */
 #ifndef DPT_WORKER_TRAIN_STATE_OUTCOME_H
 #define DPT_WORKER_TRAIN_STATE_OUTCOME_H
 
@@ -54,13 +54,19 @@ size_t dpt_contribution_bytes(int slots_max);
 /* `buf` holds dpt_contribution_bytes(slots_max); n_slots <= slots_max. */
 void dpt_contribution_pack(const struct dpt_contribution *contribution, int slots_max, void *buf);
 
-/* Folds the contributions of `world` ranks, each dpt_contribution_bytes(slots_max) long in `all`,
- * to a step of 1 … DPT_CONFIG_SLOTS_MAX slots. Every slot of 0 … slots-1 must come exactly once,
- * every step be `step`, every scale the same and every flag a rank's to set, else DPT_EPROTO: ranks
- * have gone apart, which is never to be trained over (ret->losses may then have been written). */
-DPT_MUST_USE enum dpt_status dpt_outcome_fold(const void *all, int world, int slots_max,
-                                              int64_t step, int slots, struct dpt_outcome *ret,
-                                              struct dpt_err *err);
+/* Who commits what. */
+struct dpt_commit_world {
+    int64_t step;
+    int size;             /* ranks */
+    int slots, slots_max; /* 1 … DPT_CONFIG_SLOTS_MAX in all; at most of one rank */
+};
+
+/* Folds the contributions of all ranks, each dpt_contribution_bytes(slots_max) long in `all`. Every
+ * slot must come exactly once, every step be world->step, every scale the same and every flag one
+ * that a rank may set, else DPT_EPROTO: the ranks have gone apart, and the step must not be applied
+ * (ret->losses may have been written). */
+DPT_MUST_USE enum dpt_status dpt_outcome_fold(const struct dpt_commit_world *world, const void *all,
+                                              struct dpt_outcome *ret, struct dpt_err *err);
 
 /* The outcome as bytes, and back. */
 DPT_MUST_USE enum dpt_status dpt_outcome_pack(const struct dpt_outcome *outcome, void *buf,

@@ -1,15 +1,14 @@
-/* A step whose loss or gradient is not finite, as the rank sees it: what it says, and how a run
- * ends before such a step (worker/optim/divergence.h says which). */
+/* Steps whose loss or gradient is not finite: which of them end the run, and what is told of them
+ * (worker/optim/divergence.h). */
+#include "worker/train/step/step.h"
+
 #include "base/log.h"
-#include "worker/train/rank_internal.h"
-#include "worker/train/log/run_files.h"
+#include "worker/train/log/log.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-enum { WHAT_BYTES = 128, ARGUMENTS_BYTES = 256 };
+enum { WHAT_BYTES = 128 };
 
 /* "the loss is nan, the gradient's norm inf" */
 static const char *say_what(const struct dpt_outcome *outcome, char ret[WHAT_BYTES])
@@ -25,256 +24,68 @@ static const char *say_what(const struct dpt_outcome *outcome, char ret[WHAT_BYT
 enum dpt_status rank_judge_diverged(struct dpt_rank *r, struct dpt_err *err)
 {
     char what[WHAT_BYTES], row[64] = "";
-    r->diverged = true;
-    if (r->scaler.diverged_in_row > 0)
+    r->state.diverged = true;
+    if (r->state.scaler.diverged_in_row > 0)
         (void)snprintf(row, sizeof row, " after %lld such steps in a row",
-                       (long long)r->scaler.diverged_in_row);
+                       (long long)r->state.scaler.diverged_in_row);
     return dpt_fail(err, DPT_EDIVERGED, "step %lld: %s%s, and the step is not applied",
-                    (long long)r->step + 1, say_what(&r->outcome, what), row);
+                    (long long)r->state.step + 1, say_what(&r->state.outcome, what), row);
 }
 
-static void log_event(struct dpt_rank *r, int64_t step, const char *action, int64_t in_row)
+void rank_log_divergence(struct dpt_rank *r, int64_t step, const char *action, int64_t in_row)
 {
     const struct dpt_divergence_record record = {.step = step,
-                                                 .loss = dpt_outcome_loss(&r->outcome),
-                                                 .grad_norm = r->outcome.norm,
+                                                 .loss = dpt_outcome_loss(&r->state.outcome),
+                                                 .grad_norm = r->state.outcome.norm,
                                                  .action = action,
-                                                 .in_row = in_row,
-                                                 .generation = r->gen.number,
-                                                 .world_size = r->gen.world_size};
+                                                 .in_row = in_row};
     struct dpt_err err;
-    rank_add_line(r, dpt_runlog_divergence(&r->log, &record, &err), &err);
+    rank_add_line(r, dpt_runlog_divergence(&r->log->files, &record, &err), &err);
 }
 
-void rank_tell_divergence(struct dpt_rank *r, bool writes_log)
+void rank_tell_divergence(struct dpt_rank *r)
 {
     char what[WHAT_BYTES];
     const bool skips = r->config->train.on_divergence == DPT_DIVERGENCE_SKIP;
-    const int64_t in_row = r->scaler.diverged_in_row;
+    const int64_t in_row = r->state.scaler.diverged_in_row;
     if (skips && in_row > 0) {
         dpt_log(DPT_LOG_WARN, "step %lld is left out: %s; %lld in a row, the run ends after %lld",
-                (long long)r->step, say_what(&r->outcome, what), (long long)in_row,
+                (long long)r->state.step, say_what(&r->state.outcome, what), (long long)in_row,
                 (long long)r->config->train.divergence_limit);
-        if (writes_log)
-            log_event(r, r->step, "skip", in_row);
+        if (rank_keeps_log(r))
+            rank_log_divergence(r, r->state.step, "skip", in_row);
     }
     /* Said once: what follows is of no use. An overflow that fp16 mends is none. */
-    const bool overflowed =
-        dpt_scaler_skips(r->config, r->outcome.norm) && isfinite(dpt_outcome_loss(&r->outcome));
-    if (skips || overflowed || r->told_divergence)
+    const bool overflowed = dpt_scaler_skips(r->config, r->state.outcome.norm) &&
+                            isfinite(dpt_outcome_loss(&r->state.outcome));
+    if (skips || overflowed || r->stepping->told_divergence)
         return;
-    r->told_divergence = true;
+    r->stepping->told_divergence = true;
     dpt_log(DPT_LOG_ERROR,
             "step %lld: %s: the run has diverged and will not recover; start from an earlier "
             "checkpoint with a lower optimizer.lr, longer warmup_steps or train.grad_clip",
-            (long long)r->step, say_what(&r->outcome, what));
-    if (writes_log)
-        log_event(r, r->step, "continue", 0);
+            (long long)r->state.step, say_what(&r->state.outcome, what));
+    if (rank_keeps_log(r))
+        rank_log_divergence(r, r->state.step, "continue", 0);
 }
 
-/* ---- all ranks together ---- */
-
-/* An exchange of one flag, which is also a barrier. */
-struct meeting {
-    int world_size;
-    uint64_t flag; /* of this rank; after it: of any */
-};
-
-static enum dpt_status job_meet(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
+/* Left out by the rules of fp16. An overflow at the smallest scales is the network's own, not the
+ * scale's. */
+void rank_tell_overflow(struct dpt_rank *r)
 {
-    struct meeting *meeting = ctx;
-    const uint64_t mine = meeting->flag;
-    uint64_t *all = calloc((size_t)meeting->world_size, sizeof *all);
-    if (!all)
-        return dpt_fail(err, DPT_ENOMEM, "the run's end: out of memory");
-    enum dpt_status status =
-        dpt_comm_small_all_gather(dpt_comm_thread_comm(thread), &mine, sizeof mine, all, err);
-    for (int i = 0; status == DPT_OK && i < meeting->world_size; i++)
-        meeting->flag |= all[i];
-    free(all);
-    return status;
-}
-
-/* *flag: of this rank; becomes that of any. */
-static enum dpt_status meet(struct dpt_rank *r, bool *flag, struct dpt_err *err)
-{
-    struct meeting meeting = {.world_size = r->gen.world_size, .flag = *flag};
-    if (r->gen.world_size > 1)
-        DPT_TRY(dpt_comm_thread_run(r->comm_thread, job_meet, &meeting, err));
-    *flag = meeting.flag != 0;
-    return DPT_OK;
-}
-
-/* ---- the end ---- */
-
-/* The arguments that lower the learning rate: min_lr, too, where it would be above. */
-static const char *say_lower_lr(const struct dpt_config *config, char ret[ARGUMENTS_BYTES])
-{
-    char lr[32], min_lr[96] = "", allow[40] = "";
-    (void)snprintf(lr, sizeof lr, "%g", config->optimizer.lr / 10);
-    if (config->optimizer.min_lr > strtod(lr, NULL)) {
-        (void)snprintf(min_lr, sizeof min_lr, " --set optimizer.min_lr=%g",
-                       config->optimizer.min_lr / 10);
-        (void)snprintf(allow, sizeof allow, " --allow-change optimizer.min_lr");
-    }
-    (void)snprintf(ret, ARGUMENTS_BYTES, "--set optimizer.lr=%s%s --allow-change optimizer.lr%s",
-                   lr, min_lr, allow);
-    return ret;
-}
-
-/* `why`, and what to do; the command's arguments are given as they are to be typed. */
-static enum dpt_status fail_diverged(struct dpt_rank *r, const char *why, bool may_skip,
-                                     struct dpt_err *err)
-{
-    char arguments[ARGUMENTS_BYTES], newest[96] = "none is kept (checkpoint.dir is null)";
-    const char *dir = r->config->checkpoint.dir;
-    struct dpt_err none;
-    int64_t step = -1;
-    if (dir[0])
-        (void)snprintf(newest, sizeof newest, "there is none");
-    if (dir[0] && dpt_checkpoint_newest(dir, &step, &none) == DPT_OK && step >= 0)
-        (void)snprintf(newest, sizeof newest, "of step %lld", (long long)step);
-    r->diverged = true;
-    return dpt_fail(
-        err, DPT_EDIVERGED,
-        "%s; newest finite checkpoint: %s; start again with a lower learning rate, %s, or in the "
-        "same way with more optimizer.warmup_steps or another train.grad_clip%s",
-        why, newest, say_lower_lr(r->config, arguments),
-        may_skip ? "; or leave such steps out, --set train.on_divergence=skip" : "");
-}
-
-/* The state before the step, unless a checkpoint has it. It may not be finite either: then it is
- * dropped, and said. *ret_gave_up: the world changes before it was saved, and the next generation
- * has to save it. */
-static enum dpt_status save_held(struct dpt_rank *r, bool *ret_gave_up, struct dpt_err *err)
-{
-    char hash[DPT_HASH_HEX_BYTES];
-    *ret_gave_up = false;
-    bool saved = false;
-    struct dpt_err why;
-    if (r->step == 0)
-        return DPT_OK;
-    DPT_TRY(rank_weights_hash(r, hash, err));
-    rank_settle_saver(r);
-    if (!r->config->checkpoint.dir[0] || r->gen.checkpoint_slot < 0 ||
-        dpt_saver_has_saved(r->saver, r->gen.number, r->step))
-        return DPT_OK;
-    if (rank_is_saved(r, hash, &saved, &why) != DPT_OK || !saved)
-        rank_save_begin(r);
-    rank_settle_saver(r);
-    *ret_gave_up = dpt_link_interrupted(r->link, r->gen.number) &&
-                   (rank_is_saved(r, hash, &saved, &why) != DPT_OK || !saved);
-    return DPT_OK;
-}
-
-enum dpt_status rank_end_diverged(struct dpt_rank *r, bool writes_log, struct dpt_err *err)
-{
-    const struct dpt_err why = *err;
-    rank_publish_busy(r, true);
-    bool gave_up = false;
-    enum dpt_status status = save_held(r, &gave_up, err);
-    if (status == DPT_OK && !gave_up && writes_log) {
-        log_event(r, r->step + 1, "stop", r->scaler.diverged_in_row);
-        (void)rank_settles_log(r);
-    }
-    /* The first to say it ends the run for all: nobody does before all have saved. */
-    if (status == DPT_OK)
-        status = meet(r, &gave_up, err);
-    rank_publish_busy(r, false);
-    if (status != DPT_OK)
-        return status;
-    if (gave_up)
-        return dpt_fail(err, DPT_EABORTED,
-                        "the world changes before step %lld is saved: the next generation ends the "
-                        "run",
-                        (long long)r->step);
-    return fail_diverged(r, why.text, r->config->train.on_divergence != DPT_DIVERGENCE_SKIP, err);
-}
-
-/* ---- a state that is not finite ---- */
-
-/* The first of the values, -1: none. */
-static int64_t find_not_finite(const float *values, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        if (!isfinite(values[i]))
-            return i;
-    return -1;
-}
-
-static const char *name_of_element(const struct dpt_rank *r, int64_t element)
-{
-    int t = 0;
-    while (t + 1 < r->tensors.n && r->tensors.offset[t + 1] <= element)
-        t++;
-    return r->tensors.tensor[t].name;
-}
-
-/* "second moment of tensor 'x'": where the part has such a value; false: nowhere. */
-static bool find_in_part(const struct dpt_rank *r, const struct dpt_state_part *part,
-                         char ret[WHAT_BYTES])
-{
-    static const char *const words[DPT_VECTOR_COUNT] = {"", "first moment of ",
-                                                        "second moment of "};
-    for (int u = 0; u < r->grid.n_units && !dpt_shard_is_none(part->shard); u++) {
-        const struct dpt_interval piece = dpt_shard_piece(&r->grid, part->shard, u);
-        for (int v = 0; v < DPT_VECTOR_COUNT; v++) {
-            const int64_t at =
-                !part->vector[v].mem
-                    ? -1
-                    : find_not_finite(dpt_state_at(part, &r->grid, (enum dpt_vector)v, u),
-                                      piece.end - piece.first);
-            if (at < 0)
-                continue;
-            (void)snprintf(ret, WHAT_BYTES, "%stensor '%.80s'", words[v],
-                           name_of_element(r, piece.first + at));
-            return true;
-        }
-    }
-    return false;
-}
-
-/* What was saved before is whole, on all ranks, before the first of them says that the run ends. */
-static enum dpt_status settle_and_meet(struct dpt_rank *r, struct dpt_err *err)
-{
-    bool none = false;
-    if (r->config->checkpoint.dir[0])
-        rank_settle_saver(r);
-    return meet(r, &none, err);
-}
-
-enum dpt_status rank_end_not_finite(struct dpt_rank *r, bool writes_log, struct dpt_err *err)
-{
-    char why[DPT_ERR_TEXT_BYTES];
-    rank_publish_busy(r, true);
-    if (writes_log) {
-        log_event(r, r->step, "stop", 0);
-        (void)rank_settles_log(r);
-    }
-    enum dpt_status status = settle_and_meet(r, err);
-    rank_publish_busy(r, false);
-    DPT_TRY(status);
-    (void)snprintf(why, sizeof why, "step %lld is the last: %.500s", (long long)r->step,
-                   r->not_finite[0] ? r->not_finite
-                                    : "another rank dropped a checkpoint, for a value that is not "
-                                      "finite");
-    return fail_diverged(r, why, false, err);
-}
-
-enum dpt_status rank_check_last_state(struct dpt_rank *r, struct dpt_err *err)
-{
-    char why[2 * WHAT_BYTES + 64], where[WHAT_BYTES] = "the part of another rank";
-    const struct dpt_strategy_state *held = r->strategy->ops->held(r->strategy);
-    DPT_TRY(rank_fetch_state(r, err));
-    bool bad = r->config->checkpoint.dir[0] && find_in_part(r, &held->own, where);
-    DPT_TRY(meet(r, &bad, err));
-    if (!bad)
-        return DPT_OK;
-    DPT_TRY(settle_and_meet(r, err));
-    (void)snprintf(
-        why, sizeof why,
-        "the last checkpoint, of step %lld, is not written: %s holds a value that is not "
-        "finite",
-        (long long)r->step, where);
-    return fail_diverged(r, why, r->config->train.on_divergence == DPT_DIVERGENCE_CONTINUE, err);
+    dpt_log(
+        DPT_LOG_INFO,
+        "step %lld is skipped: its gradient overflowed with the loss scaled by %g; %lld skipped "
+        "so far, now by %g",
+        (long long)r->state.step, r->state.outcome.scale, (long long)r->state.scaler.skipped,
+        r->state.scaler.scale);
+    if (r->state.scaler.scale >= 1 || r->stepping->told_divergence)
+        return;
+    r->stepping->told_divergence = true;
+    dpt_log(
+        DPT_LOG_ERROR,
+        "gradients overflow though the loss is scaled by %g only: the run has diverged and will "
+        "not recover; start from an earlier checkpoint with a lower optimizer.lr or with "
+        "bf16 in place of fp16 (train.precision, strategy.compression)",
+        r->state.outcome.scale);
 }

@@ -1,41 +1,41 @@
 /* Packing and judging of ranks' hashes (replica_hashes.h). */
 #include "worker/train/step/replica_hashes.h"
 
-#include "base/cursor.h"
+#include "worker/train/state/codec.h"
 
 #include <stdbool.h>
+
+static void code_share(struct codec *c, struct dpt_verify_share *share)
+{
+    codec_bits(c, &share->step);
+    for (int i = 0; i < DPT_VERIFY_PARTS; i++) {
+        codec_int32(c, &share->part[i].shard.index);
+        codec_int32(c, &share->part[i].shard.of);
+        codec_hash(c, &share->part[i].hash);
+    }
+}
 
 void dpt_verify_share_pack(const struct dpt_verify_share *share,
                            uint8_t buf[DPT_VERIFY_SHARE_BYTES])
 {
     struct dpt_writer w;
+    struct dpt_verify_share copy = *share;
     dpt_writer_init(&w, buf, DPT_VERIFY_SHARE_BYTES);
-    dpt_writer_u64(&w, (uint64_t)share->step);
-    for (int i = 0; i < DPT_VERIFY_PARTS; i++) {
-        dpt_writer_u32(&w, (uint32_t)share->part[i].shard.index);
-        dpt_writer_u32(&w, (uint32_t)share->part[i].shard.of);
-        dpt_writer_u64(&w, share->part[i].hash.hi);
-        dpt_writer_u64(&w, share->part[i].hash.lo);
-    }
+    code_share(&(struct codec){.writer = &w}, &copy);
     DPT_ASSERT(!w.failed && w.at == w.bytes);
 }
 
 static struct dpt_verify_share share_of(const uint8_t *all, int rank)
 {
-    struct dpt_verify_share share = {0};
     struct dpt_reader r;
+    struct dpt_verify_share share = {0};
     dpt_reader_init(&r, all + (size_t)rank * DPT_VERIFY_SHARE_BYTES, DPT_VERIFY_SHARE_BYTES);
-    share.step = (int64_t)dpt_reader_u64(&r);
-    for (int i = 0; i < DPT_VERIFY_PARTS; i++) {
-        share.part[i].shard.index = (int)dpt_reader_u32(&r);
-        share.part[i].shard.of = (int)dpt_reader_u32(&r);
-        share.part[i].hash.hi = dpt_reader_u64(&r);
-        share.part[i].hash.lo = dpt_reader_u64(&r);
-    }
+    code_share(&(struct codec){.reader = &r}, &share);
     return share;
 }
 
-static enum dpt_status check(const uint8_t *all, int world, int64_t step, struct dpt_err *err)
+static enum dpt_status check_shares(const uint8_t *all, int world, int64_t step,
+                                    struct dpt_err *err)
 {
     for (int rank = 0; rank < world; rank++) {
         const struct dpt_verify_share s = share_of(all, rank);
@@ -71,7 +71,7 @@ struct count {
     int holders, agree;
 };
 
-static struct count count(const uint8_t *all, int n, const struct dpt_verify_part *with)
+static struct count count_holders(const uint8_t *all, int n, const struct dpt_verify_part *with)
 {
     struct count c = {0, 0};
     for (int i = 0; i < n; i++) {
@@ -84,15 +84,15 @@ static struct count count(const uint8_t *all, int n, const struct dpt_verify_par
     return c;
 }
 
-/* The holders of the shard do not agree: who is to blame? */
-static enum dpt_status blame(const uint8_t *all, int n, struct dpt_shard shard, int64_t step,
-                             struct dpt_err *err)
+/* The holders of the shard do not agree: names the rank at fault. */
+static enum dpt_status blame_rank(const uint8_t *all, int n, struct dpt_shard shard, int64_t step,
+                                  struct dpt_err *err)
 {
     int best = -1, odd = -1; /* the lowest of the most, and the lowest that is not of them */
     struct count most = {0, 0};
     for (int i = 0; i < n; i++) {
         const struct dpt_verify_part part = part_of(all, i);
-        const struct count c = count(all, n, &part);
+        const struct count c = count_holders(all, n, &part);
         if (dpt_shard_equal(part.shard, shard) && c.agree > most.agree) {
             best = i;
             most = c;
@@ -124,7 +124,7 @@ static enum dpt_status blame(const uint8_t *all, int n, struct dpt_shard shard, 
 enum dpt_status dpt_verify_fold(const uint8_t *all, int world, int64_t step, struct dpt_err *err)
 {
     const int n = world * DPT_VERIFY_PARTS;
-    DPT_TRY(check(all, world, step, err));
+    DPT_TRY(check_shares(all, world, step, err));
     for (int i = 0; i < n; i++) {
         const struct dpt_verify_part part = part_of(all, i);
         if (dpt_shard_is_none(part.shard))
@@ -133,7 +133,7 @@ enum dpt_status dpt_verify_fold(const uint8_t *all, int world, int64_t step, str
         while (!dpt_shard_equal(part_of(all, first).shard, part.shard))
             first++;
         if (!same_hash(part_of(all, first).hash, part.hash))
-            return blame(all, n, part.shard, step, err);
+            return blame_rank(all, n, part.shard, step, err);
     }
     return DPT_OK;
 }

@@ -1,0 +1,186 @@
+/* The agent's commands (the table of rank.h). */
+#include "worker/train/process.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "worker/train/formation/formation.h"
+#include "worker/train/log/log.h"
+#include "worker/train/save/save.h"
+
+#include <stdio.h>
+
+enum { LOOK_MS = 1000 };
+
+static void quiesce(struct dpt_rank *r, const Dpt__AgentToRank *command)
+{
+    r->formation->prepared_ms = command->prepare_ms > 0 ? command->prepare_ms : dpt_now_ms();
+    rank_leave_generation(r);
+    struct dpt_err err;
+    char why[RANK_WHY_BYTES];
+    int64_t newest = -1;
+    const bool found = rank_newest_checkpoint(r, &newest, &err) == DPT_OK;
+    Dpt__RankState *state = &dpt_link_edit(r->link)->state;
+    if (found) /* else the one found before counts */
+        state->checkpoint_step = newest;
+    newest = state->checkpoint_step;
+    dpt_link_publish(r->link, false);
+    if (!found)
+        dpt_log(rank_say_why(r, &err, why) ? DPT_LOG_ERROR : DPT_LOG_INFO,
+                "checkpoints cannot be looked up%s; the newest known is of step %lld", why,
+                (long long)newest);
+    r->formation->quiesced_ms = dpt_now_ms();
+    rank_report(r, DPT__RANK_PHASE__RANK_QUIESCED, command->generation);
+}
+
+/* PLAN: DPT_OK also when this generation came to nothing, which the agent is told. */
+static enum dpt_status carry_out_plan(struct dpt_rank *r, const Dpt__AgentToRank *command,
+                                      struct dpt_err *err)
+{
+    r->formation->plan_ms = command->plan_ms > 0 ? command->plan_ms : dpt_now_ms();
+    enum dpt_status status = rank_form(r, command->plan, err);
+    if (status == DPT_OK) {
+        rank_report(r, DPT__RANK_PHASE__RANK_READY, command->generation);
+        return DPT_OK;
+    }
+    if (status != DPT_EPEER && status != DPT_ETIMEOUT && status != DPT_EABORTED)
+        return dpt_wrap(err, status, "form generation %llu",
+                        (unsigned long long)command->generation);
+    if (status != DPT_EABORTED) {
+        dpt_log(DPT_LOG_WARN, "generation %llu could not be formed (%s); waiting for the next one",
+                (unsigned long long)command->generation, err->text);
+        dpt_link_publish_failure(r->link, command->generation,
+                                 dpt_comm_thread_suspect(r->comm_thread), err->text);
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status go_and_train(struct dpt_rank *r, struct dpt_err *err)
+{
+    DPT_TRY(rank_enter_generation(r, err));
+    enum train_end end = TRAIN_BROKEN;
+    DPT_TRY(rank_train(r, &end, err));
+    if (end == TRAIN_FINISHED)
+        rank_report(r, DPT__RANK_PHASE__RANK_FINISHED, r->gen.number);
+    if (end == TRAIN_BROKEN && !dpt_link_interrupted(r->link, r->gen.number)) {
+        /* The terminal's line of the next generation says what broke it. */
+        dpt_log(DPT_LOG_INFO, "generation %llu broke at step %lld (%s); waiting for the next one",
+                (unsigned long long)r->gen.number, (long long)r->state.step, err->text);
+        dpt_link_publish_failure(r->link, r->gen.number, dpt_comm_thread_suspect(r->comm_thread),
+                                 err->text);
+    }
+    return DPT_OK;
+}
+
+/* A soft PREPARE tells a rank that has not heard GO yet that its generation is running: it must
+ * take part until all agree to stop. */
+static bool running_is_implied(const struct dpt_rank *r, const Dpt__AgentToRank *command)
+{
+    return command->command == DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT && r->gen.ready &&
+           command->generation > r->gen.number;
+}
+
+/* RESCUE: this node leaves while there is no server. After this the rank only waits for EXIT. */
+static void rescue(struct dpt_rank *r, int64_t deadline_ms)
+{
+    struct dpt_err err;
+    char why[RANK_WHY_BYTES];
+    const int64_t step = r->state.step;
+    rank_leave_generation(r);
+    /* The step's checkpoint may have been committed after this rank last looked; and another node
+     * may be faster. */
+    const bool saved = rank_step_is_there(r, step) ||
+                       rank_write_rescue(r, deadline_ms, &err) == DPT_OK ||
+                       rank_step_is_there(r, step);
+    if (saved) {
+        dpt_log(DPT_LOG_INFO, "step %lld is whole in '%s', as a rescue if not as a checkpoint",
+                (long long)step, r->config->checkpoint.dir);
+    } else {
+        (void)rank_say_why(r, &err, why);
+        dpt_log(DPT_LOG_ERROR, "step %lld is not rescued%s", (long long)step, why);
+    }
+    if (saved && r->log->lines)
+        dpt_logbook_keep_unwritten(r->log->lines);
+    struct dpt_report *report = dpt_link_edit(r->link);
+    report->state.rescue_failed = !saved;
+    if (saved)
+        report->state.rescued_step = step;
+    else /* the log has the reason */
+        (void)snprintf(report->text, sizeof report->text, "step %lld is not rescued",
+                       (long long)step);
+    dpt_link_publish(r->link, true);
+}
+
+/* The next command. A rank that has finished sees meanwhile whether the last checkpoint is whole,
+ * which another may commit: with it nothing here would be lost. */
+static enum dpt_status await_command(struct dpt_rank *r, struct dpt_err *err)
+{
+    for (;;) {
+        const Dpt__RankState *state = &dpt_link_edit(r->link)->state;
+        const bool looks = state->phase == DPT__RANK_PHASE__RANK_FINISHED &&
+                           state->checkpoint_step < r->state.step;
+        dpt_link_publish(r->link, false);
+        enum dpt_status status = dpt_link_wait(r->link, looks ? LOOK_MS : -1, err);
+        if (status != DPT_INPROGRESS)
+            return status;
+        if (rank_step_is_there(r, r->state.step))
+            dpt_link_publish_saved(r->link, r->state.step);
+    }
+}
+
+enum dpt_status rank_follow(struct dpt_rank *r, struct dpt_err *err)
+{
+    uint64_t quiesced = 0; /* the newest generation reported for */
+    bool rescued = false;
+    enum dpt_status status = DPT_OK;
+    while (status == DPT_OK && (status = await_command(r, err)) == DPT_OK) {
+        const Dpt__AgentToRank *command = dpt_link_command(r->link);
+        if (command->command == DPT__RANK_COMMAND__COMMAND_EXIT)
+            break;
+        if (running_is_implied(r, command))
+            status = go_and_train(r, err);
+        command = dpt_link_command(r->link);
+        switch (command->command) {
+        case DPT__RANK_COMMAND__COMMAND_PREPARE:
+        case DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT:
+            if (status == DPT_OK && command->generation > quiesced) {
+                quiesced = command->generation;
+                quiesce(r, command);
+            }
+            break;
+        case DPT__RANK_COMMAND__COMMAND_PLAN:
+        case DPT__RANK_COMMAND__COMMAND_GO:
+            if (command->generation == quiesced && r->gen.number == 0 && command->plan)
+                status = carry_out_plan(r, command, err);
+            if (status == DPT_OK && command->command == DPT__RANK_COMMAND__COMMAND_GO &&
+                command->generation == r->gen.number && r->gen.ready)
+                status = go_and_train(r, err);
+            break;
+        case DPT__RANK_COMMAND__COMMAND_RESCUE:
+            if (status == DPT_OK && !rescued)
+                rescue(r, command->rescue_by_ms);
+            rescued = true;
+            break;
+        default:
+            break;
+        }
+    }
+    return status;
+}
+
+/* After the last words of a rank whose state is whole: writes it if the agent says so, and stays
+ * until it need not. */
+void rank_await_rescue(struct dpt_rank *r)
+{
+    struct dpt_err err;
+    const Dpt__AgentToRank *command = dpt_link_command(r->link);
+    bool rescued = false;
+    while (!command || command->command != DPT__RANK_COMMAND__COMMAND_EXIT) {
+        if (command && command->command == DPT__RANK_COMMAND__COMMAND_RESCUE && !rescued) {
+            rescue(r, command->rescue_by_ms);
+            rescued = true;
+        }
+        if (dpt_link_wait(r->link, -1, &err) != DPT_OK)
+            return; /* the agent is gone */
+        command = dpt_link_command(r->link);
+    }
+}

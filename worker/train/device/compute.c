@@ -1,0 +1,113 @@
+/* Forward and backward of the model's units: on the host, or on the accelerator. */
+#include "worker/train/device/device.h"
+
+#include <stdlib.h>
+
+struct dpt_slot rank_slot(const struct dpt_rank *r, enum dpt_mode mode)
+{
+    const struct rank_device *d = r->device;
+    return (struct dpt_slot){.mode = mode,
+                             .b = r->config->train.micro_batch,
+                             .t = r->form.positions,
+                             .base = dpt_base_weights(d->base),
+                             .base_packed = dpt_base_packed(d->base),
+                             .saved = d->saved,
+                             .scratch = d->scratch,
+                             .losses = d->losses};
+}
+
+void rank_begin_slot(struct dpt_rank *r, const struct dpt_slot *slot)
+{
+    if (r->device->accelerator)
+        dpt_accelerator_begin_slot(r->device->accelerator, slot);
+}
+
+void rank_forward(struct dpt_rank *r, int unit, const struct dpt_slot *slot)
+{
+    if (r->device->accelerator)
+        dpt_accelerator_forward(r->device->accelerator, unit, slot);
+    else
+        dpt_model_forward(r->model, r->device->ops, r->device->stream, unit, slot);
+}
+
+enum dpt_status rank_backward(struct dpt_rank *r, int unit, const struct dpt_slot *slot,
+                              struct dpt_err *err)
+{
+    if (r->device->accelerator)
+        return dpt_accelerator_backward(r->device->accelerator, r->device->ops, r->device->stream,
+                                        unit, slot, err);
+    dpt_model_backward(r->model, r->device->ops, r->device->stream, unit, slot);
+    return DPT_OK;
+}
+
+enum dpt_status rank_end_slot(struct dpt_rank *r, const struct dpt_slot *slot, struct dpt_err *err)
+{
+    if (r->device->accelerator)
+        DPT_TRY(dpt_accelerator_end_slot(r->device->accelerator, slot, err));
+    return dpt_stream_sync(r->device->stream, err);
+}
+
+void rank_forget_weights(struct dpt_rank *r)
+{
+    if (r->device->accelerator)
+        dpt_accelerator_forget_weights(r->device->accelerator);
+}
+
+/* ---- what a micro-batch needs on the host ---- */
+
+static void ignore_announcement(void *ctx, int param)
+{
+    (void)ctx;
+    (void)param;
+}
+
+/* All products of a slot, with what is in slot->packed. */
+static void prepare_slot(const struct dpt_rank *r, struct dpt_slot *slot)
+{
+    const int n_units = dpt_model_n_units(r->model);
+    for (int u = 0; u < n_units; u++)
+        dpt_model_forward(r->model, r->device->ops, r->device->stream, u, slot);
+    if (dpt_config_evaluates(r->config)) { /* the head, which computes losses there only then */
+        slot->mode = DPT_MODE_EVAL;
+        dpt_model_forward(r->model, r->device->ops, r->device->stream, n_units - 1, slot);
+        slot->mode = DPT_MODE_TRAIN;
+    }
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        slot->accumulate = accumulate != 0;
+        /* As strategies add: lane_sums.h. */
+        slot->parts_apart = accumulate && r->config->train.reduction != DPT_REDUCTION_FAST;
+        for (int u = n_units - 1; u >= 0; u--)
+            dpt_model_backward(r->model, r->device->ops, r->device->stream, u, slot);
+    }
+}
+
+enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err *err)
+{
+    const size_t n_units = (size_t)dpt_model_n_units(r->model);
+    const int n_params = dpt_model_n_params(r->model);
+    struct dpt_slot slot = rank_slot(r, DPT_MODE_TRAIN);
+    const void **weights = calloc(n_units, sizeof *weights);
+    float **grads = calloc(n_units, sizeof *grads);
+    const void **packed = calloc((size_t)n_params, sizeof *packed);
+    enum dpt_status status = DPT_OK;
+    if (weights && grads && packed) {
+        slot.weights = weights;
+        slot.grads = grads;
+        slot.announce = ignore_announcement;
+        dpt_stream_prepare_begin(r->device->stream);
+        prepare_slot(r, &slot);
+        for (int i = 0; i < n_params; i++) {
+            struct dpt_pack pack;
+            packed[i] = dpt_model_packing(r->model, i, &pack) ? r : NULL; /* never read */
+        }
+        slot.packed = packed;
+        prepare_slot(r, &slot);
+        status = dpt_stream_prepare_end(r->device->stream, err);
+    } else {
+        status = dpt_fail_nomem(err, "prepare the model");
+    }
+    free(weights);
+    free(grads);
+    free(packed);
+    return status;
+}

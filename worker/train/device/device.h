@@ -1,0 +1,86 @@
+/* The room of a rank's memory, streams and kernels: the host, and the device that computes the
+ * model if it is another (cluster.device: cuda). Main thread. */
+#ifndef DPT_WORKER_TRAIN_DEVICE_DEVICE_H
+#define DPT_WORKER_TRAIN_DEVICE_DEVICE_H
+
+#include "kernels/op_times.h"
+#include "worker/train/device/accelerator.h"
+#include "worker/train/device/frozen_base.h"
+#include "worker/train/state/rooms.h"
+
+struct rank_device {
+    struct dpt_account memory; /* all large allocations */
+    int64_t memory_at_start,
+        memory_first; /* of the process before them; of `memory` after step 1 */
+    struct dpt_device *host;
+    const struct dpt_ops *ops;           /* of the host */
+    struct dpt_stream *stream;           /* of the main thread on the host */
+    struct dpt_stream *comm_stream;      /* of the communication thread on the host, ... */
+    struct dpt_stream *gpu_comm_stream;  /* ... and on the GPU; NULL: no NCCL */
+    struct dpt_accelerator *accelerator; /* computes the model; NULL: the host does */
+    struct dpt_base *base;               /* frozen weights under adapters; NULL: no adapters */
+    char fingerprint[DPT_FINGERPRINT_BYTES];
+    int threads;                            /* of `stream`, at present ... */
+    int threads_max, threads_prepared;      /* ... at most; for so many memory is prepared */
+    int threads_told;                       /* in the log; 0: never */
+    int64_t unit_offset[DPT_UNITS_MAX + 1]; /* memory of r->grid */
+    void *saved, *scratch; /* activations of a micro-batch; NULL when the accelerator has them */
+    size_t saved_bytes, scratch_bytes;
+    float *losses; /* [micro_batch * form.losses] of a micro-batch */
+    float *right;  /* [micro_batch] of a micro-batch of an evaluation with labels; else NULL */
+    struct {
+        bool begun;
+        int64_t steps;                    /* after the first step, repeated ones included */
+        struct dpt_op_times host, device; /* as of the first step */
+    } op_times;
+};
+
+/* device.c, at the start, in this order. rank_open_host opens the host's device and streams and
+ * makes the model and its grid; DPT_ENOMEM as rank_check_memory. */
+DPT_MUST_USE enum dpt_status rank_open_host(struct dpt_rank *r, struct dpt_err *err);
+/* The device that computes, its way to other ranks, and the frozen base. */
+DPT_MUST_USE enum dpt_status rank_open_accelerator(struct dpt_rank *r, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status rank_create_strategy(struct dpt_rank *r, struct dpt_err *err);
+/* Memory of a micro-batch. */
+DPT_MUST_USE enum dpt_status rank_make_buffers(struct dpt_rank *r, struct dpt_err *err);
+/* After the strategy was destroyed. */
+void rank_close_device(struct dpt_rank *r);
+
+/* Before the held state is read from registered memory: a device may have newer values. */
+DPT_MUST_USE enum dpt_status rank_fetch_state(struct dpt_rank *r, struct dpt_err *err);
+
+/* compute.c. A slot with the memory and the frozen base of this rank. */
+struct dpt_slot rank_slot(const struct dpt_rank *r, enum dpt_mode mode);
+/* The slot's batch goes to the device that computes. */
+void rank_begin_slot(struct dpt_rank *r, const struct dpt_slot *slot);
+void rank_forward(struct dpt_rank *r, int unit, const struct dpt_slot *slot);
+DPT_MUST_USE enum dpt_status rank_backward(struct dpt_rank *r, int unit,
+                                           const struct dpt_slot *slot, struct dpt_err *err);
+/* Waits for the end of a micro-batch: its losses are there. */
+DPT_MUST_USE enum dpt_status rank_end_slot(struct dpt_rank *r, const struct dpt_slot *slot,
+                                           struct dpt_err *err);
+/* The weights have changed: before each step and each evaluation. */
+void rank_forget_weights(struct dpt_rank *r);
+/* Reserves what one micro-batch needs on the host, so that steps do not allocate. */
+DPT_MUST_USE enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err *err);
+
+/* threads.c. Makes the main thread's stream on the host. */
+DPT_MUST_USE enum dpt_status rank_open_stream(struct dpt_rank *r, struct dpt_err *err);
+/* With the communicator of the generation: ranks tell each other their cores, and each computes
+ * with its share from here on. Notes the demand of all ranks of the host. */
+DPT_MUST_USE enum dpt_status rank_share_cores(struct dpt_rank *r, struct dpt_err *err);
+
+/* memory_check.c. DPT_ENOMEM, with the need, the available memory and the keys that change the
+ * need, if no world of this run lets a rank fit into this machine; and the same words for a failed
+ * allocation (`status` DPT_ENOMEM). */
+DPT_MUST_USE enum dpt_status rank_check_memory(const struct dpt_rank *r, struct dpt_err *err);
+void rank_explain_memory(enum dpt_status status, struct dpt_err *err);
+
+/* memory_record.c, op_times_record.c. After each step; and the files of this rank at the end of the
+ * run. A file that cannot be written is logged, and the run goes on. */
+void rank_note_first_step(struct dpt_rank *r);
+void rank_write_memory(struct dpt_rank *r);
+void rank_note_op_times(struct dpt_rank *r);
+void rank_write_op_times(struct dpt_rank *r);
+
+#endif

@@ -1,0 +1,65 @@
+/* The process of a rank: its commands, the loop over the steps of a generation, the end of the run
+ * and of the process. Main thread. */
+#ifndef DPT_WORKER_TRAIN_PROCESS_H
+#define DPT_WORKER_TRAIN_PROCESS_H
+
+#include "worker/train/state/rooms.h"
+
+enum { STEP_TIMES_COUNT = 16 };
+
+/* Times and tokens of the steps of this process. */
+struct rank_loop {
+    int64_t last_step_ns;                 /* when the last step, or what came after it, ended */
+    struct dpt_comm_account last_account; /* as of then */
+    int64_t step_ms[STEP_TIMES_COUNT];
+    int n_step_ms;
+    int64_t tokens_trained;
+    double train_seconds;
+    int64_t line_tokens; /* as of the last step that has a line (train.log_every), or of the ... */
+    double line_seconds; /* ... begin of the generation */
+    int64_t steps_made;
+};
+
+/* commands.c: follows the agent's commands until EXIT, an error, or the end of the agent
+ * (DPT_EPEER). */
+DPT_MUST_USE enum dpt_status rank_follow(struct dpt_rank *r, struct dpt_err *err);
+/* After the last report of a rank whose state is whole: writes a rescue if the agent says so, and
+ * returns at EXIT. */
+void rank_await_rescue(struct dpt_rank *r);
+
+enum train_end {
+    TRAIN_FINISHED, /* all steps applied, final checkpoint and summary written */
+    TRAIN_REFORM,   /* all ranks agreed to stop after this step */
+    TRAIN_BROKEN    /* the communicator broke or a PREPARE came */
+};
+
+/* train_loop.c: trains, or evaluates, until the generation ends. */
+DPT_MUST_USE enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret,
+                                        struct dpt_err *err);
+int64_t rank_tokens_per_step(const struct dpt_rank *r);
+
+/* run_end.c. With all ranks: the last checkpoint, the summary, and the hash in the report; of a run
+ * that only evaluates evaluation.json. */
+DPT_MUST_USE enum dpt_status rank_finish(struct dpt_rank *r, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status rank_finish_evaluation(struct dpt_rank *r, struct dpt_err *err);
+
+/* diverged_end.c. Each with all ranks, and each ends the run with DPT_EDIVERGED, whose text says
+ * why, the newest checkpoint and what to change; other errors are rank_compute_step's.
+ * rank_end_diverged: after DPT_EDIVERGED of a step, saves what is held. rank_end_not_finite: after
+ * a step whose checkpoint some rank could not write, since the state is not finite.
+ * rank_check_last_state: DPT_OK if the state that would be saved last is finite on all ranks. */
+DPT_MUST_USE enum dpt_status rank_end_diverged(struct dpt_rank *r, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status rank_end_not_finite(struct dpt_rank *r, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status rank_check_last_state(struct dpt_rank *r, struct dpt_err *err);
+
+/* end_report.c: tells the agent the error that ends this process; returns the exit code. `at_work`:
+ * the setup was over. */
+int rank_report_end(struct dpt_rank *r, enum dpt_status status, bool at_work, struct dpt_err *err);
+
+/* test_faults.c. After the strategy was created: faults that tests ask for. *ret is NULL if there
+ * are none; else it is freed after the strategy. */
+struct test_faults;
+DPT_MUST_USE enum dpt_status test_faults_install(struct dpt_rank *r, struct test_faults **ret,
+                                                 struct dpt_err *err);
+
+#endif

@@ -1,0 +1,64 @@
+/* A generation as this rank sees it: the plan in a form for use, and the exchange of small messages
+ * among its ranks. */
+#ifndef DPT_WORKER_TRAIN_STATE_GENERATION_H
+#define DPT_WORKER_TRAIN_STATE_GENERATION_H
+
+#include "rendezvous/proto/message.h"
+#include "worker/plan/schedule.h"
+#include "worker/strategy/strategy.h"
+
+struct generation {
+    uint64_t number; /* 0: none */
+    int rank, world_size, position, host;
+    int n_trainers; /* higher ranks are guests, which hand over their state and train nothing */
+    bool begun;     /* the strategy's generation; never a guest's */
+    bool ready;     /* formed and not trained yet */
+    bool farewell;  /* too few nodes stay: what is held is saved, no step is made */
+    bool writes_log;
+    int *rank_of_position, *host_of_position, *node_of_position; /* [world_size] */
+    int *host_of_rank, *node_of_rank;                            /* [world_size] */
+    struct dpt_world world;                                      /* of the trainers */
+    struct dpt_comm_peer *peers;                                 /* [world_size - 1] */
+    bool *takes_state;                                           /* [world_size], by rank */
+    int checkpoint_slot, checkpoint_writers; /* slot -1: this rank writes no checkpoint */
+    struct dpt_shard *shards;                /* [world_size] own shards of all ranks, by rank */
+    struct dpt_shard *writer_shards;         /* [checkpoint_writers] by slot */
+    char attempt[2 * DPT_COMM_NONCE_BYTES + 1];
+    uint64_t plan_hash;          /* of the plan's digest: compared in the first exchange */
+    struct dpt_assignment slots; /* of this rank */
+    int slots_max;               /* the most that any rank has */
+    uint8_t *gathered;           /* [world_size x gathered_bytes], of generation_all_gather */
+    size_t gathered_bytes;
+    struct generation_redundancy {
+        bool whole;      /* every part of the state is on two nodes at least */
+        bool rebuilding; /* shadows are copied beside the steps; when they are whole, ... */
+        bool then_whole; /* ... `whole` is this */
+    } redundancy;
+    struct generation_cause { /* for events.jsonl */
+        char text[DPT_PROTO_TEXT_BYTES], kind[DPT_PROTO_NAME_BYTES];
+        uint64_t detect_ms;
+        int64_t steps_lost;
+    } cause;
+};
+
+/* Allocates the lists, of g->world_size, g->checkpoint_writers and `gathered_bytes` of each rank.
+ */
+DPT_MUST_USE enum dpt_status generation_alloc(struct generation *g, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status generation_alloc_gathered(struct generation *g, struct dpt_err *err);
+/* Frees them; g->number becomes 0. */
+void generation_free(struct generation *g);
+
+/* The small all-gather of all ranks, guests included: g->gathered has each rank's `bytes` bytes
+ * (at most g->gathered_bytes), by rank, until the next call. Main thread; waits on the
+ * communication thread, with its errors. */
+DPT_MUST_USE enum dpt_status generation_all_gather(struct generation *g,
+                                                   struct dpt_comm_thread *thread, const void *mine,
+                                                   size_t bytes, struct dpt_err *err);
+
+/* The lowest rank that has the state before the formation fills it. */
+int generation_state_source(const struct generation *g);
+
+/* As events.jsonl has it: whole, rebuilding or none. */
+const char *generation_redundancy(const struct generation *g);
+
+#endif

@@ -1,0 +1,46 @@
+/* The state of a training that goes with the weights: the step and its outcome, the loss scale, the
+ * accounts of the epoch and of the run. It lives as long as the process; a formation replaces what
+ * another rank or a checkpoint knows better. */
+#ifndef DPT_WORKER_TRAIN_STATE_TRAIN_STATE_H
+#define DPT_WORKER_TRAIN_STATE_TRAIN_STATE_H
+
+#include "worker/comm/comm.h"
+#include "worker/optim/divergence.h"
+#include "worker/train/state/epoch.h"
+#include "worker/train/state/eval_shares.h"
+#include "worker/train/state/generation_history.h"
+#include "worker/train/state/outcome.h"
+
+/* An evaluation of all of data.val. */
+struct validation {
+    int64_t step;  /* completed steps of the evaluated weights; -1: none */
+    double loss;   /* mean, nats */
+    int64_t right; /* with labels: samples whose label is predicted */
+    double ms;     /* its duration; 0: made by other ranks, or by several worlds */
+};
+
+struct train_state {
+    int64_t step;               /* completed; -1: no state */
+    struct dpt_outcome outcome; /* of step - 1, when has_outcome */
+    bool has_outcome;
+    bool diverged;                  /* the next step is not finite and ends the run */
+    struct dpt_scaler scaler;       /* as of `step` */
+    struct dpt_epoch epoch;         /* as of `step`, with train.epochs */
+    struct validation validation;   /* the newest */
+    struct dpt_eval_part eval_part; /* the part that is done of an evaluation */
+    struct dpt_history history;
+    int64_t start_step;       /* the first step of the run */
+    int64_t steps_lost;       /* in all formations */
+    uint64_t generations;     /* that trained */
+    int64_t began_ms;         /* when the run began to train (dpt_now_ms); 0: not yet */
+    int64_t checkpoints_told; /* saved before this process took part */
+    /* Generation, and its attempt, in which the held state became what it is: equal on all ranks
+     * that hold parts of one state. */
+    uint64_t held_generation;
+    char held_attempt[2 * DPT_COMM_NONCE_BYTES + 1];
+    /* Until the log of a generation has begun: the state is a checkpoint's, a rescue's or the
+     * seed's; it is a rescue's. */
+    bool reread, from_rescue;
+};
+
+#endif
