@@ -1,6 +1,7 @@
 """tests/tidy can fail: small trees, each with one violation, must give exactly that finding at that line, and a tree
 without any must give none."""
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -77,15 +78,82 @@ CASES = [
     ({"tests/multi/bare.py": "import time\n"}, "tests/multi/bare.py:1", "purpose"),
 ]
 
+def function(name, parameters="void", lines=4):
+    """A function of so many lines."""
+    return f"int {name}({parameters})\n{{\n" + "    n++;\n" * (lines - 4) + "    return 0;\n}\n"
 
-def run(tree):
+
+SEVEN, MEMBERS = ", ".join(f"int a{i}" for i in range(7)), "".join(f"    int a{i};\n" for i in range(30))
+
+# The same of the limits on sizes; a place of "" says that the change is within them.
+SIZES = [
+    ({"base/long.c": "/* a */\n" + "/* b */\n" * 500}, "base/long.c:501", "length"),
+    ({"base/fit.c": "/* a */\n" + "/* b */\n" * 499}, "", None),
+    ({"base/f.c": "/* a */\n" + function("f", lines=61)}, "base/f.c:2", "function"),
+    ({"base/f.c": "/* a */\n" + function("f", lines=60) + function("g", lines=60)}, "", None),
+    ({"base/f.c": "/* a */\nint x[] = {1, 2};\nint y;\n" + function("f", lines=61)}, "base/f.c:4", "function"),
+    ({"base/p.c": "/* a */\n" + function("f", SEVEN)}, "base/p.c:2", "parameters"),
+    ({"base/p.c": '/* a */\nextern "C" {\n' + function("f", SEVEN) + "}\n"}, "base/p.c:3", "parameters"),
+    ({"base/p.c": "/* a */\nDPT_TARGET(x) static __attribute__((y))\n" + function("f", SEVEN)}, "base/p.c:2",
+     "parameters"),
+    ({"base/p.cu": "/* a */\ntemplate <typename T, int N>\n__global__ void __launch_bounds__(64, 1)\n"
+      + function("f<T>", SEVEN)}, "base/p.cu:2", "parameters"),
+    ({"base/p.c": "/* a */\n" + function("f", "int (*g)(int, int, int), " + SEVEN[8:])}, "base/p.c:2", "parameters"),
+    ({"base/p.c": "/* a */\n" + function("f", "int (*g)(int, int, int), " + SEVEN[16:])}, "", None),
+    ({"base/p.c": "/* a */\n" + function("f", SEVEN[8:] + ", ...")}, "", None),
+    ({"base/p.c": f"/* a */\nint f({SEVEN});\nint y = g({SEVEN});\n"}, "", None),
+    ({"base/s.c": f"/* a */\nstruct s {{\n{MEMBERS}    char b, *c;\n}};\n"}, "base/s.c:2", "members"),
+    ({"base/s.c": f"/* a */\nstruct s {{\n{MEMBERS}}};\n"}, "", None),
+    ({"base/s.c": f"/* a */\nstruct s {{\n    int z;\n    union {{\n{MEMBERS}    }};\n}};\n"}, "base/s.c:2", "members"),
+    ({"base/s.c": f"/* a */\nstruct s {{\n    int z;\n    struct {{\n{MEMBERS}    }} part;\n}};\n"}, "", None),
+    ({"base/s.c": f"/* a */\nstruct s {{\n    int z;\n    struct {{\n{MEMBERS}int y;    }} part;\n}};\n"},
+     "base/s.c:4", "members"),
+    ({"tests/base/f.c": "/* a */\n" + function("f", SEVEN, 61)}, "", None),
+]
+
+# Sources in base that are compiled, exceptions, and the finding: its file and what it says.
+CALLS = [
+    ({"a": "int b(void); int a(void) { return b(); }", "b": "int b(void) { return 0; }"}, {}, None, ""),
+    ({"a": "int b(void); int a(void) { return b(); }", "b": "int a(void); int b(void) { return a(); }"}, {}, "base/a.c",
+     "2 files call in circles: a.c -> b.c (b); b.c -> a.c (a)"),
+    ({"a": "int b(void); int a(void) { return b(); }", "b": "extern int c; int b(void) { return c; }",
+      "c": "int a(void); int c = 1; int d(void) { return a(); }"}, {}, "base/a.c",
+     "3 files call in circles: a.c -> b.c (b); b.c -> c.c (c); c.c -> a.c (a)"),
+    ({"a": "int b(void); int a(void) { return b(); }", "b": "int a(void); int b(void) { return a(); }"},
+     {("base/b.c", "base/a.c"): "a reason"}, None, ""),
+    ({"a": "int a(void) { return 0; }"}, {("base/a.c", "base/b.c"): "a reason"}, "base/a.c",
+     "its use of base/b.c is in no circle"),
+    ({"a": "int b(void); int a(void) { return b(); }", "b": None}, {}, "base/b.c", "1 sources are not compiled"),
+]
+
+
+def run(tree, sizes=False):
     """The findings of tidy on a tree given as {path: text}."""
     with tempfile.TemporaryDirectory(prefix="dpt-tidy-") as root:
         for path, text in tree.items():
             file = Path(root, path)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-        return [f"{path}:{line}: {rule}: {text}" for path, line, rule, text in tidy.check_tree(root)]
+        return [f"{path}:{line}: {rule}: {text}" for path, line, rule, text in tidy.check_tree(root, sizes)]
+
+
+def run_calls(sources, allowed):
+    """The findings on calls of sources in base, which are compiled; None: that one is not."""
+    with tempfile.TemporaryDirectory(prefix="dpt-tidy-") as root:
+        build, commands = Path(root, "build"), []
+        for folder in ("build", "base"):
+            Path(root, folder).mkdir()
+        for name, text in sources.items():
+            source = Path(root, "base", f"{name}.c")
+            command = ["cc", "-O0", "-o", f"{name}.o", "-c", str(source)]
+            commands.append({"directory": str(build), "file": str(source), "command": " ".join(command)})
+            if text is not None:
+                source.write_text(text)
+                subprocess.run(command, cwd=build, check=True)
+        (build / "compile_commands.json").write_text(json.dumps(commands))
+        found, tidy.limits.CALLS_ALLOWED = [], allowed
+        tidy.limits.check_calls(lambda *finding: found.append(finding), tidy.folder_of, Path(root).resolve(), build)
+        return found
 
 
 def main():
@@ -100,13 +168,24 @@ def main():
         if not findings or not all(f.startswith(expected) for f in findings):
             failures += 1
             print(f"expected '{expected}', got {findings}")
+    for change, place, rule in SIZES:
+        findings = run({**CLEAN, **change}, sizes=True)
+        if (not all(f.startswith(f"{place}: {rule}:") for f in findings) or not findings) if place else findings:
+            failures += 1
+            print(f"expected '{place} {rule}', got {findings}")
+    for sources, allowed, path, text in CALLS:
+        findings = run_calls(sources, allowed)
+        if findings and not path or (path and [(f[0], f[3].startswith(text)) for f in findings] != [(path, True)]):
+            failures += 1
+            print(f"expected '{path}: {text}', got {findings}")
     with tempfile.TemporaryDirectory(prefix="dpt-tidy-") as root:  # and the program says so by its exit code
         Path(root, "x.c").write_text("int x;\n")
         code = subprocess.run([TIDY, "--root", root], capture_output=True).returncode
         if code != 1:
             failures += 1
             print(f"a bad tree: exit code {code}")
-    print(f"{len(CASES) + 2 - failures} of {len(CASES) + 2} trees judged as they should be")
+    count = len(CASES) + len(SIZES) + len(CALLS) + 2
+    print(f"{count - failures} of {count} trees judged as they should be")
     return 1 if failures else 0
 
 
