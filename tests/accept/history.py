@@ -1,0 +1,69 @@
+"""Other commits of this repository: scratch clones, and the programs built of them."""
+
+import os
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+from accept.harness import NotRun
+from cluster import ROOT, ClusterError
+
+BUILD_TIMEOUT_S = 3600
+PROGRAMS = ("dpt-bench", "dpt-ckpt", "dpt-rdzv", "dpt-worker")
+
+
+def git(*argv, root=ROOT):
+    """What git prints; NotRun where the tree has no history, or not this part of it."""
+    run = subprocess.run(["git", "-C", str(root), *argv], capture_output=True, text=True)
+    if run.returncode != 0:
+        raise NotRun(f"git {' '.join(argv)}: {run.stderr.strip()}")
+    return run.stdout
+
+
+def clone(folder, commit="HEAD"):
+    """A clone of the commit in a new folder; shares the objects of this repository."""
+    commit = git("rev-parse", "--verify", f"{commit}^{{commit}}").strip()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    git("clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(folder))
+    git("checkout", "--quiet", "--detach", commit, root=folder)
+    return folder
+
+
+def build(folder, *targets, definitions=()):
+    """Builds targets of the clone's preset release. Returns what the compiler printed, or raises with the end of it."""
+    log = ""
+    for argv in (["cmake", "--preset", "release", *definitions],
+                 ["cmake", "--build", "--preset", "release", "--target", *targets]):
+        run = subprocess.run(argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                             timeout=BUILD_TIMEOUT_S)
+        log += run.stdout
+        if run.returncode != 0:
+            raise ClusterError(f"{folder}: {' '.join(argv)}: exit {run.returncode}\n{log[-3000:]}")
+    return log
+
+
+def programs_of(line, commit, variable):
+    """Folder of the programs of a commit: the one that the environment variable names, else built below runs/history,
+    once."""
+    if os.environ.get(variable):
+        return Path(os.environ[variable]).resolve()
+    folder = ROOT / "runs" / "history" / commit
+    if not all((folder / "build" / "bin" / name).exists() for name in PROGRAMS):
+        line.command(f"git clone … && git checkout {commit}, cmake --build --preset release, in {folder}")
+        if not folder.exists():
+            clone(folder, commit)
+        build(folder, *PROGRAMS)
+    return folder / "build" / "bin"
+
+
+@contextmanager
+def programs(folder):
+    """Clusters that are started inside have the programs of this folder."""
+    before = os.environ.get("DPT_BIN")
+    os.environ["DPT_BIN"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop("DPT_BIN")
+        if before is not None:
+            os.environ["DPT_BIN"] = before
