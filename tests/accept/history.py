@@ -1,6 +1,7 @@
 """Other commits of this repository: scratch clones, and the programs built of them."""
 
 import os
+import shutil
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,13 +30,22 @@ def clone(folder, commit="HEAD"):
     return folder
 
 
+def lines_of(commit, wanted):
+    """How many lines the files of a commit have whose name `wanted` takes."""
+    names = [name for name in git("ls-tree", "-r", "--name-only", "-z", commit).split("\0") if name and wanted(name)]
+    asked = "".join(f"{commit}:{name}\n" for name in names)
+    shown = subprocess.run(["git", "-C", str(ROOT), "cat-file", "--batch"], input=asked.encode(), capture_output=True,
+                           check=True).stdout
+    return shown.count(b"\n") - 2 * len(names)  # git's own: before each file, and after it
+
+
 def build(folder, *targets, definitions=()):
     """Builds targets of the clone's preset release. Returns what the compiler printed, or raises with the end of it."""
-    log = ""
+    log, env = "", {"DPT_COMPILER_LAUNCHER": shutil.which("ccache") or "", **os.environ}
     for argv in (["cmake", "--preset", "release", *definitions],
                  ["cmake", "--build", "--preset", "release", "--target", *targets]):
         run = subprocess.run(argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                             timeout=BUILD_TIMEOUT_S)
+                             timeout=BUILD_TIMEOUT_S, env=env)
         log += run.stdout
         if run.returncode != 0:
             raise ClusterError(f"{folder}: {' '.join(argv)}: exit {run.returncode}\n{log[-3000:]}")

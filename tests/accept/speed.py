@@ -76,26 +76,30 @@ def shares_124m(line):
                   train["allocations_in_step"] == 0)
 
 
-def suite(line, isa=""):
-    """Runs tests/run, at the instruction set `isa` or the machine's best, and shows its time and its exit code."""
-    env = {k: v for k, v in os.environ.items() if k != "DPT_TEST_ISA"} | ({"DPT_TEST_ISA": isa} if isa else {})
-    at, log = f" at ISA {isa}" if isa else "", line.folder / f"run{isa}.log"
-    there = [name for name in ("build", "build-asan", "build-tsan") if (ROOT / name / "build.ninja").exists()]
-    line.command(f"DPT_TEST_ISA={isa} tests/run" if isa else "tests/run")
+def suite(line, isa="", root=ROOT, args=(), bar_s=SUITE_BAR_S, env=None):
+    """Runs tests/run of the tree `root`, at the instruction set `isa` or the machine's best, with more of an
+    environment; shows its time and its exit code."""
+    env = {k: v for k, v in os.environ.items() if k != "DPT_TEST_ISA"} | ({"DPT_TEST_ISA": isa} if isa else {}) | (
+        env or {})
+    at = " ".join(["", *args]) + (f" at ISA {isa}" if isa else "")
+    log = line.folder / f"run{at.replace(' ', '-')}.log"
+    there = [name for name in ("build", "build-asan", "build-tsan") if (root / name / "build.ninja").exists()]
+    line.command(" ".join([*([f"DPT_TEST_ISA={isa}"] if isa else []), "tests/run", *args]))
     started = time.monotonic()
     with open(log, "wb") as out:
-        code = subprocess.run([ROOT / "tests" / "run"], stdout=out, stderr=subprocess.STDOUT, cwd=ROOT,
+        code = subprocess.run([root / "tests" / "run", *args], stdout=out, stderr=subprocess.STDOUT, cwd=root,
                               env=env).returncode
     seconds = time.monotonic() - started
     text = log.read_text(errors="replace")
-    line.at_most(f"wall time{at}", round(seconds), SUITE_BAR_S, "s")
+    line.at_most(f"wall time{at}", round(seconds), bar_s, "s")
     line.show(f"exit code{at}", code, "== 0", code == 0)
     for preset in ("release", "asan", "tsan"):
         count = len(re.findall(rf"Test +#\d+: {preset}/", text))
         line.at_least(f"tests run in preset {preset}{at}", count, 1)
     line.note("\n             ".join(text.splitlines()[-8:]))
     tested = re.search(r"Total Test time \(real\) = +([\d.]+)", text)
-    cache = "ccache has what was compiled before" if shutil.which("ccache") else "no ccache"
+    cached = shutil.which("ccache") and "CCACHE_DISABLE" not in env
+    cache = "ccache has what was compiled before" if cached else "no ccache"
     line.note(f"tests {tested[1] if tested else '?'} s, the rest is building; folders that were there before: "
               f"{', '.join(there) or 'none'}; {cache}")
 

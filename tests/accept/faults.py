@@ -1,0 +1,136 @@
+"""Ten deliberate faults of the product, each of which a test that tests/run runs by default must find."""
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from accept.history import PROGRAMS, build, clone, git
+from cluster import ClusterError
+
+TEST_TIMEOUT_S = 300
+NOT_BY_DEFAULT = {"slow", "full"}  # labels that tests/run leaves out
+PRODUCT = ("*.c", "*.h", "*.def", ":!tests", ":!worker/bench")
+
+
+@dataclass
+class Fault:
+    """What is replaced, in the one place of the product where it stands (blanks and line ends alike), and by what; the
+    tests that find it, the likeliest first."""
+    name: str
+    old: str
+    new: str
+    tests: tuple
+
+
+FAULTS = (
+    Fault("order of addition: the tree over lanes splits elsewhere, in every world alike",
+          "return node.first + left;", "return node.first + n - left;", ("test_plan_lanes", "test_tree_sum")),
+    Fault("commit: the flags of the last rank stand for those of all",
+          "flags |= its_flags;", "flags = its_flags;", ("test_outcome", "test_rank_commit")),
+    Fault("lease: a silent node keeps it twice as long",
+          "node->heard_ms + run->timing.lease_ms", "node->heard_ms + 2 * run->timing.lease_ms",
+          ("rendezvous_core_loss", "timeline_stopped")),
+    Fault("checkpoint seal: a manifest with another checksum is taken",
+          "dpt_crc32c(crc, SEAL_ZEROS SEAL_AFTER, SEAL_TAIL) == expected",
+          "dpt_crc32c(crc, SEAL_ZEROS SEAL_AFTER, SEAL_TAIL) == expected || crc != 0",
+          ("test_checkpoint_damage", "test_checkpoint_format")),
+    Fault("an op: a constant of GELU's forward is off in its third digit",
+          "v_set(-1.5957691216057308f * 0.044715f)", "v_set(-1.5957691216057308f * 0.0447f)", ("test_kernels_ops",)),
+    Fault("a heal: the second moment is not sent to a rank that lacks it",
+          "if (!part->vector[v].mem) continue; if (sends && receives)",
+          "if (!part->vector[v].mem || v == DPT_VECTOR_V) continue; if (sends && receives)",
+          ("test_reshard", "test_rank")),
+    Fault("a grant: a rank takes one that another generation was given",
+          "link->grant_generation == generation && link->grant_step == step", "link->grant_step == step",
+          ("test_link",)),
+    Fault("a shard boundary: the last piece goes on beyond the end",
+          "end < blocks ? end * block : numel", "end * block", ("test_checkpoint_layout",)),
+    Fault("a retry: a rank that fails again and again is started again without a longer pause",
+          "rank->pause_ms == 0 ? timing->respawn_ms : 2 * rank->pause_ms", "timing->respawn_ms", ("agent_core",)),
+    Fault("a message check: a rank of the node may have a number beyond the last",
+          "if (rank->local_rank >= DPT_PROTO_RANKS_MAX)", "if (rank->local_rank > DPT_PROTO_RANKS_MAX)",
+          ("rendezvous_proto_message",)),
+)
+
+
+@dataclass
+class Test:
+    """A test of a build folder: the files below the folder that it starts, its labels."""
+    targets: list
+    labels: set
+
+
+def tests_of(folder):
+    """{name: Test} of a configured build folder."""
+    found, name = {}, r"\[=*\[(.*?)\]=*\]"
+    for path in folder.rglob("CTestTestfile.cmake"):
+        text = path.read_text()
+        for test, command in re.findall(rf"^add_test\({name} (.*)\)$", text, re.M):
+            files = [Path(word) for word in re.findall(r'"([^"]*)"', command)]
+            targets = [str(file.relative_to(folder)) for file in files if file.is_relative_to(folder)]
+            found[test] = Test(targets or list(PROGRAMS), set())
+        for test, labels in re.findall(rf'^set_tests_properties\({name} .*?\bLABELS "([^"]*)"', text, re.M):
+            found[test].labels |= set(labels.split(";"))
+    return found
+
+
+def apply(root, fault):
+    """Changes the one place; returns its file."""
+    pattern = re.compile(r"\s+".join(re.escape(word) for word in fault.old.split()))
+    texts = {name: (root / name).read_text() for name in git("ls-files", "--", *PRODUCT, root=root).split()}
+    places = {name: len(pattern.findall(text)) for name, text in texts.items() if pattern.search(text)}
+    if sum(places.values()) != 1:
+        raise ClusterError(f"'{fault.old}' stands in {places or 'no file'}, not once")
+    (name,) = places
+    (root / name).write_text(pattern.sub(lambda _: fault.new, texts[name]))
+    return name
+
+
+def fails(folder, test, log):
+    """Whether a test of the build folder fails, too late included."""
+    run = subprocess.run(["ctest", "--test-dir", str(folder), "--timeout", str(TEST_TIMEOUT_S), "--no-tests=error",
+                          "--output-on-failure", "-R", f"^{re.escape(test)}$"],
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with open(log, "a", encoding="utf-8") as file:
+        file.write(run.stdout)
+    if not re.search(rf"Test +#\d+: {re.escape(test)} ", run.stdout):
+        raise ClusterError(f"{test} did not run:\n{run.stdout[-2000:]}")
+    if run.returncode == 0 and re.search(r"\*\*\*Skipped", run.stdout):
+        raise ClusterError(f"{test} was skipped")
+    return run.returncode != 0
+
+
+def found_by(root, fault, known, log):
+    """(file, the test that finds the fault or "") of a clone with the fault, which is mended afterwards."""
+    name = apply(root, fault)
+    try:
+        for test in fault.tests:
+            build(root, *known[test].targets)
+            if fails(root / "build", test, log):
+                return name, test
+        return name, ""
+    finally:
+        git("checkout", "--quiet", "--", name, root=root)
+
+
+def show_faults(line):
+    """Shows for each fault the test that finds it; without a fault all of these tests pass."""
+    faults = FAULTS[:line.repeat(len(FAULTS))]
+    root, log = clone(line.folder / "tree"), line.folder / "tests.log"
+    line.command("git clone, cmake --preset release; for each fault: change, build, ctest -R TEST")
+    build(root, "help")
+    known, tests = tests_of(root / "build"), sorted({test for fault in faults for test in fault.tests})
+    unknown = [test for test in tests if test not in known or known[test].labels & NOT_BY_DEFAULT]
+    if line.show("tests of the table that tests/run does not run", ", ".join(unknown) or "none", "none", not unknown):
+        build(root, *{target for test in tests for target in known[test].targets})
+        failing = [test for test in tests if fails(root / "build", test, log)]
+        line.show(f"of {len(tests)} tests, those that fail without a fault", ", ".join(failing) or "none", "none",
+                  not failing)
+    for fault in faults if not unknown else []:
+        try:
+            name, test = found_by(root, fault, known, log)
+        except ClusterError as failure:
+            line.show(fault.name, str(failure), "applied, built and found", False)
+            continue
+        line.show(f"{fault.name} ({name}), found by", test or "no test", "a test", test)
