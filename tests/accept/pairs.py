@@ -8,9 +8,10 @@ import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from accept import one_curve
 from accept.families import families, run_of
 from accept.history import programs
-from accept.one_curve import CHECKPOINTING, STRATEGIES, curve_of
+from accept.one_curve import CHECKPOINTING, STRATEGIES
 from accept.stories import RUN_TIMEOUT_S, STEP_TIMEOUT_S, settings
 from cluster import TINY, Cluster, ClusterError
 
@@ -18,6 +19,7 @@ SLOTS, STEPS = 10, 12
 KILL_STEP, KILLED_STEPS = 40, 400  # a run that something is killed in
 PRECISIONS = ("fp32", "bf16", "fp16")
 ORDERS = ("local", "reduce")
+LANES = (7, 5)  # of 10 slots: lanes of one and of two slots, and trees that are not alike from both ends
 # Nodes and ranks of each by world: on one host, and on hosts of their own, joined by TCP.
 TOGETHER = {1: (1, 1), 2: (1, 2), 3: (1, 3), 4: (1, 4)}
 APART = {1: (1, 1), 2: (2, 1), 3: (3, 1), 4: (2, 2)}
@@ -49,6 +51,10 @@ class Result:
     memory: dict = field(default_factory=dict)
 
 
+def curve_of(order, precision, lanes=LANES[0]):
+    return {**one_curve.curve_of(order, precision), "train.lanes": lanes}
+
+
 def matrix():
     """Each strategy under both orders, twice: over them all four worlds, three precisions and three ways of activation
     checkpointing, on one host and on several."""
@@ -61,7 +67,7 @@ def matrix():
                     world = max(world, 2)  # refused without a second node
                 nodes, ranks = (APART if (i + again) % 2 or name == "hybrid_shard" else TOGETHER)[world]
                 yield Config(f"{name} {order} {precision} world {world} checkpointing {checkpointing}",
-                             {**STRATEGIES[name], **curve_of(order, precision),
+                             {**STRATEGIES[name], **curve_of(order, precision, LANES[again]),
                               "train.activation_checkpointing": checkpointing}, nodes, ranks)
 
 
