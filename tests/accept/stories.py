@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster import TINY, Cluster, ClusterError, proc_alive, proc_fds, proc_threads, send_signal, wait_until
 
 RUN_TIMEOUT_S = 600   # a run to its end, on a busy machine too; reaching this is a hang
-STEP_TIMEOUT_S = 20   # longest wait for a step or for a world size
+STEP_TIMEOUT_S = 120   # longest wait for a step or for a world size
 SETTLE_TIMEOUT_S = 5  # descriptors and threads of an old generation are gone by then
 STEPS = 1500          # of a story: enough for its kills and joins at hundreds of steps a second
 

@@ -312,7 +312,7 @@ def test_nothing_starts_on_a_node(make_cluster, slow):
                 os.kill(pid, signal.SIGKILL)
         return not b.alive()
     wait_until("the node ends", hunt, 60 * slow, cluster.log_tails, poll_s=0.001)  # before they stand by
-    assert b.returncode() == 4 and "10 processes in a row ended before they stood by" in b.log()
+    assert b.returncode() == 4 and "10 processes in a row ended before they were ready" in b.log()
     assert re.search(r"node b \(host .*\) lost: it cannot take part", server.log())
     step = cluster.step()
     cluster.wait_step(step + 5, 30 * slow)
