@@ -1,23 +1,17 @@
-/* Who may join a run, and as which node: the run's user with its config, devices and data, under a
+/* Who may join a run, and as which node: the run's user with its config, device and data, under a
  * node id that is free or its own. Nothing is changed here.
  *
- * A node id belongs to whoever knows the secret that the node brought when it joined. The secret
- * lies beside the node's logs, so that a worker that is started again there knows it, and is never
- * told to anybody. When the node is gone its id is free: a process with another secret begins anew,
- * and what the run remembers of expelled incarnations holds for those with their secret alone. */
-#include "rendezvous/core/internal.h"
+ * A node id belongs to the processes that know the secret with which the node joined. The secret is
+ * stored beside the node's logs, where a restarted worker finds it; the server tells it to nobody.
+ * When the node is removed, its id is free for a process with another secret, and removed
+ * incarnations stay out only if they know their secret. */
+#include "rendezvous/core/admit.h"
 
 #include <stdio.h>
 #include <string.h>
 
-void dpt_rdzv_secret_of(const Dpt__AgentState *message, uint8_t ret[DPT_PROTO_SECRET_BYTES])
-{
-    memset(ret, 0, DPT_PROTO_SECRET_BYTES);
-    if (message->secret.len > 0) /* then it has all its bytes: the message's check */
-        memcpy(ret, message->secret.data, DPT_PROTO_SECRET_BYTES);
-}
-
-static bool knows(const Dpt__AgentState *message, const uint8_t secret[DPT_PROTO_SECRET_BYTES])
+static bool knows_secret(const Dpt__AgentState *message,
+                         const uint8_t secret[DPT_PROTO_SECRET_BYTES])
 {
     uint8_t brought[DPT_PROTO_SECRET_BYTES];
     dpt_rdzv_secret_of(message, brought);
@@ -26,24 +20,26 @@ static bool knows(const Dpt__AgentState *message, const uint8_t secret[DPT_PROTO
 
 bool dpt_rdzv_is_own(const struct node *node, const Dpt__AgentState *message)
 {
-    return knows(message, node->secret);
+    return knows_secret(message, node->secret);
 }
 
-struct grave *dpt_rdzv_find_grave(struct run *run, const Dpt__AgentState *message)
+struct departed *dpt_rdzv_find_departed(struct run *run, const Dpt__AgentState *message)
 {
+    struct membership *membership = &run->membership;
     const uint64_t hash = dpt_rdzv_id_hash(message->stamp->node);
-    const size_t n = run->n_graves < GRAVES_MAX ? run->n_graves : GRAVES_MAX;
-    struct grave *newest = NULL;
-    for (size_t i = 0; i < n; i++)
-        if (run->graves[i].id_hash == hash &&
-            run->graves[i].incarnation >= message->stamp->incarnation &&
-            knows(message, run->graves[i].secret) &&
-            (newest == NULL || run->graves[i].incarnation > newest->incarnation))
-            newest = &run->graves[i];
+    const size_t n = membership->n_departed < DEPARTED_MAX ? membership->n_departed : DEPARTED_MAX;
+    struct departed *newest = NULL;
+    for (size_t i = 0; i < n; i++) {
+        struct departed *each = &membership->departed[i];
+        if (each->id_hash == hash && each->incarnation >= message->stamp->incarnation &&
+            knows_secret(message, each->secret) &&
+            (newest == NULL || each->incarnation > newest->incarnation))
+            newest = each;
+    }
     return newest;
 }
 
-static uint64_t later(uint64_t a, uint64_t b)
+static uint64_t newer_of(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
@@ -55,27 +51,29 @@ uint64_t dpt_rdzv_newest_ran(const Dpt__AgentState *message)
         const Dpt__RankState *rank = message->ranks[i];
         if (rank->phase == DPT__RANK_PHASE__RANK_DEAD)
             continue;
-        newest = later(newest, later(rank->ran_generation, rank->pending_generation));
-        newest = later(newest, rank->failed_generation);
+        newest = newer_of(newest, newer_of(rank->ran_generation, rank->pending_generation));
+        newest = newer_of(newest, rank->failed_generation);
         if (rank->phase == DPT__RANK_PHASE__RANK_RUNNING ||
             rank->phase == DPT__RANK_PHASE__RANK_READY ||
             rank->phase == DPT__RANK_PHASE__RANK_FINISHED)
-            newest = later(newest, rank->generation);
+            newest = newer_of(newest, rank->generation);
     }
     return newest;
 }
 
-bool dpt_rdzv_may_return(struct dpt_rdzv *core, const struct run *run, const struct grave *grave,
-                         const Dpt__AgentState *message)
+bool dpt_rdzv_may_return(struct dpt_rdzv *core, const struct run *run,
+                         const struct departed *departed, const Dpt__AgentState *message)
 {
-    const struct forgotten_run *former = dpt_rdzv_find_forgotten(core, message->stamp->run);
-    const uint64_t ran = dpt_rdzv_newest_ran(message);
-    const uint64_t sent_off = run != NULL      ? later(run->run_generation, run->ran_before)
-                              : former != NULL ? former->run_generation
-                                               : 0;
-    if (grave != NULL && (!grave->cut_off || grave->incarnation != message->stamp->incarnation))
+    const struct forgotten_run *forgotten = dpt_rdzv_find_forgotten(core, message->stamp->run);
+    const uint64_t carried_out = dpt_rdzv_newest_ran(message);
+    const uint64_t ran = run != NULL
+                             ? newer_of(run->formation.run_generation, run->formation.ran_before)
+                         : forgotten != NULL ? forgotten->run_generation
+                                             : 0;
+    if (departed != NULL &&
+        (!departed->cut_off || departed->incarnation != message->stamp->incarnation))
         return false;
-    return ran > 0 && ran >= sent_off;
+    return carried_out > 0 && carried_out >= ran;
 }
 
 bool dpt_rdzv_differs(const struct run *run, const Dpt__AgentState *message, struct refusal *ret)
@@ -93,26 +91,25 @@ bool dpt_rdzv_differs(const struct run *run, const Dpt__AgentState *message, str
                        run->name);
     } else if (strcmp(run->fingerprint, message->fingerprint) != 0) {
         (void)snprintf(ret->text, text_bytes,
-                       "this node computes by other means (%s) than the run (%s); train.reduction "
-                       "'canonical' needs equal devices and libraries, 'fast' one cluster.backend "
-                       "and strategy.offload that all nodes can have",
+                       "this node has other devices or libraries (%s) than the run (%s); "
+                       "train.reduction 'canonical' needs equal devices and libraries, 'fast' one "
+                       "cluster.backend and strategy.offload that all nodes can have",
                        message->fingerprint, run->fingerprint);
     } else if (run->data_digest[0] != '\0' && message->data_digest[0] != '\0' &&
                strcmp(run->data_digest, message->data_digest) != 0) {
         (void)snprintf(ret->text, text_bytes,
-                       "the data here (%s) are not those of run '%s' (%s): data.train, and "
-                       "data.val when it evaluates",
+                       "the data of this node (%s) differ from those of run '%s' (%s): compare "
+                       "data.train, and data.val when it evaluates",
                        message->data_digest, run->name, run->data_digest);
     } else if (mine->one_checkpoint_dir &&
                strcmp(run->checkpoint_dir_id, message->checkpoint_dir_id) != 0) {
         (void)snprintf(ret->text, text_bytes,
                        "%s of this node is not that of run '%s': under this strategy every rank "
-                       "holds a part of the state and writes it into one folder; give all nodes "
-                       "the same folder of a shared file system, or all of them none "
-                       "(checkpoint.dir=null), or take strategy.name=ddp",
+                       "writes its part of the state into one folder; give all nodes the same "
+                       "folder of a shared file system, or none (checkpoint.dir=null), or take "
+                       "strategy.name=ddp",
                        message->checkpoint_dir_id[0] ? "checkpoint.dir"
-                                                     : "The missing "
-                                                       "checkpoint.dir",
+                                                     : "The missing checkpoint.dir",
                        run->name);
     } else {
         return false;
@@ -120,8 +117,8 @@ bool dpt_rdzv_differs(const struct run *run, const Dpt__AgentState *message, str
     return true;
 }
 
-/* A process that trains comes from an earlier server, where the id was its own. It has it again
- * unless the one that was here first takes part in a generation, too. */
+/* A process that trains had the id at an earlier server, and gets it back unless the node that has
+ * it here takes part in a generation, too. */
 static bool had_id_before(const struct run *run, const struct node *node,
                           const Dpt__AgentState *message)
 {
@@ -129,7 +126,7 @@ static bool had_id_before(const struct run *run, const struct node *node,
            !dpt_rdzv_node_is_member(run, node);
 }
 
-/* Who is to take the place of `former`: a later process of the same node, or who had its id. */
+/* A later process of the same node, or one that had its id before. */
 static bool may_replace(const struct run *run, const struct node *former,
                         const Dpt__AgentState *message)
 {
@@ -139,11 +136,11 @@ static bool may_replace(const struct run *run, const struct node *former,
 bool dpt_rdzv_waits_for_id(const struct run *run, const struct node *former,
                            const Dpt__AgentState *message)
 {
-    return former != NULL && former->conn == 0 && !may_replace(run, former, message);
+    return former != NULL && former->link.conn == 0 && !may_replace(run, former, message);
 }
 
-static void tell_owner(const struct dpt_rdzv *core, const struct run *run, const struct node *node,
-                       char ret_text[DPT_PROTO_TEXT_BYTES])
+static void print_owner(const struct dpt_rdzv *core, const struct run *run, const struct node *node,
+                        char ret_text[DPT_PROTO_TEXT_BYTES])
 {
     char at[DPT_PROTO_ADDR_BYTES + 8] = "";
     const char *address = node->n_ranks > 0 ? node->ranks[0].tcp_addr : "";
@@ -171,13 +168,13 @@ bool dpt_rdzv_refuses(const struct dpt_rdzv *core, const struct run *run, const 
     dpt_rdzv_secret_of(message, secret);
     if (memcmp(secret, none, sizeof none) == 0) {
         (void)snprintf(ret->text, sizeof ret->text,
-                       "it brings no secret of its node, so that anybody could take its place: "
-                       "this worker (%s) is not a dpt-worker of the server's version",
+                       "it sends no secret of its node, so any process could take its place: this "
+                       "worker (%s) is not a dpt-worker of the server's version",
                        message->software);
         return true;
     }
-    if (former == NULL || former->conn == 0 || may_replace(run, former, message))
+    if (former == NULL || former->link.conn == 0 || may_replace(run, former, message))
         return false;
-    tell_owner(core, run, former, ret->text);
+    print_owner(core, run, former, ret->text);
     return true;
 }

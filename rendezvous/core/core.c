@@ -1,7 +1,13 @@
-/* Events in, decisions out: the outermost layer of the server's machine. */
+/* Events in, decisions out: the highest layer of the server's machine. */
 #include "rendezvous/core/core.h"
 
-#include "rendezvous/core/internal.h"
+#include "rendezvous/core/admit.h"
+#include "rendezvous/core/advance.h"
+#include "rendezvous/core/loss.h"
+#include "rendezvous/core/reply.h"
+#include "rendezvous/core/report.h"
+#include "rendezvous/core/silence.h"
+#include "rendezvous/core/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +24,9 @@ enum dpt_status dpt_rdzv_create(const struct dpt_rdzv_options *options, struct d
         return dpt_fail(err, DPT_ENOMEM, "rendezvous server");
     core->epoch = options->epoch;
     core->fresh = options->fresh;
-    core->start_ms = core->now_ms = core->heard_ms = options->now_ms;
-    core->strangers_since_ms = core->stranger_ms = -1;
+    core->start_ms = core->now_ms = options->now_ms;
+    core->hearing =
+        (struct hearing){.heard_ms = options->now_ms, .outsiders_since_ms = -1, .outsider_ms = -1};
     core->deadline_ms = options->now_ms + IDLE_TICK_MS;
     *ret = core;
     return DPT_OK;
@@ -38,104 +45,77 @@ void dpt_rdzv_destroy(struct dpt_rdzv **core)
 
 /* ---- time ---- */
 
-/* A time that may be none (below 0). */
-static void shift(int64_t *at_ms, int64_t gap_ms)
+/* A time below 0 means none. */
+static void shift_time(int64_t *at_ms, int64_t gap_ms)
 {
     if (*at_ms >= 0)
         *at_ms += gap_ms;
 }
 
-/* This loop itself stood still (stopped, or starved): the others' silence meanwhile says nothing,
- * and every period that the server measures lasts as much longer. But leaving_ms stays: the time
- * that a leaving node has is measured by its agent, whose loop did not stand still. */
+/* This process was suspended or starved: the silence of the nodes in that time says nothing, and
+ * all periods that the server measures are as much longer. But leaving_ms stays: the time of a
+ * leaving node is measured by its agent. */
 static void shift_run(struct run *run, int64_t gap_ms)
 {
-    shift(&run->phase_ms, gap_ms);
-    shift(&run->step_ms, gap_ms);
-    shift(&run->plan_after_ms, gap_ms);
-    shift(&run->adopt_until_ms, gap_ms);
-    shift(&run->regather_until_ms, gap_ms);
-    shift(&run->empty_ms, gap_ms);
-    shift(&run->waits_since_ms, gap_ms);
+    struct formation *formation = &run->formation;
+    int64_t *const times[] = {&run->phase_ms,
+                              &run->membership.empty_ms,
+                              &run->progress.step_ms,
+                              &formation->plan_after_ms,
+                              &formation->adopt_until_ms,
+                              &formation->regather_until_ms,
+                              &formation->waits_since_ms};
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++)
+        shift_time(times[i], gap_ms);
     for (size_t i = 0; i < run->n_nodes; i++) {
         struct node *node = run->nodes[i];
-        shift(&node->heard_ms, gap_ms);
-        shift(&node->broken_ms, gap_ms);
-        shift(&node->extended_until_ms, gap_ms);
-        shift(&node->ready_since_ms, gap_ms);
-        shift(&node->benched_until_ms, gap_ms);
+        shift_time(&node->link.heard_ms, gap_ms);
+        shift_time(&node->link.broken_ms, gap_ms);
+        shift_time(&node->link.extended_ms, gap_ms);
+        shift_time(&node->ready_since_ms, gap_ms);
+        shift_time(&node->excluded_until_ms, gap_ms);
     }
 }
 
 static void take_time(struct dpt_rdzv *core, int64_t now_ms)
 {
     DPT_ASSERT(now_ms >= core->now_ms);
-    int64_t expected_ms = core->deadline_ms > core->now_ms ? core->deadline_ms : core->now_ms;
-    int64_t gap_ms = now_ms - expected_ms;
+    const int64_t expected_ms = core->deadline_ms > core->now_ms ? core->deadline_ms : core->now_ms;
+    const int64_t gap_ms = now_ms - expected_ms;
     if (gap_ms > 0) {
-        core->heard_ms += gap_ms;
-        shift(&core->strangers_since_ms, gap_ms);
-        shift(&core->stranger_ms, gap_ms);
-        core->start_ms += gap_ms; /* agents of an earlier server have as much longer to come */
+        core->hearing.heard_ms += gap_ms;
+        shift_time(&core->hearing.outsiders_since_ms, gap_ms);
+        shift_time(&core->hearing.outsider_ms, gap_ms);
+        core->start_ms += gap_ms; /* nodes of an earlier server have as much longer to come back */
     }
     for (size_t i = 0; i < core->n_runs; i++) {
-        if (gap_ms <= core->runs[i]->timing.gap_ms)
+        struct run *run = core->runs[i];
+        if (gap_ms <= run->timing.gap_ms)
             continue;
-        shift_run(core->runs[i], gap_ms);
-        dpt_outbox_log(&core->out, DPT_LOG_WARN, core->runs[i]->name, core->runs[i]->generation,
-                       "the server stood still for %lld ms: all deadlines move by it",
-                       (long long)gap_ms);
+        shift_run(run, gap_ms);
+        dpt_rdzv_log(core, run, DPT_LOG_WARN,
+                     "the server was suspended or starved for %lld ms: all deadlines move by that "
+                     "time",
+                     (long long)gap_ms);
     }
     core->now_ms = now_ms;
 }
 
 /* ---- runs that are over ---- */
 
-/* A name is free again when all have heard of the end and gone, or had their time to; and when
- * nobody has been there for some time. */
+/* A run is forgotten when it has ended and all nodes have gone or had their time to hear of it, or
+ * when it has had no node for some time. */
 static bool is_over(const struct dpt_rdzv *core, struct run *run)
 {
-    bool ended = run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED;
+    const bool ended = dpt_rdzv_has_ended(run);
+    int64_t *empty_ms = &run->membership.empty_ms;
     if (run->n_nodes > 0)
-        run->empty_ms = -1;
-    else if (run->empty_ms < 0)
-        run->empty_ms = core->now_ms;
-    int64_t empty_for_ms = run->empty_ms < 0 ? -1 : core->now_ms - run->empty_ms;
-    return empty_for_ms >= (ended ? run->timing.grace_ms : run->timing.forget_ms) ||
+        *empty_ms = -1;
+    else if (*empty_ms < 0)
+        *empty_ms = core->now_ms;
+    return (*empty_ms >= 0 &&
+            core->now_ms - *empty_ms >= (ended ? run->timing.grace_ms : run->timing.forget_ms)) ||
            (ended && core->now_ms - run->phase_ms >= run->timing.forget_ms);
-}
-
-struct forgotten_run *dpt_rdzv_find_forgotten(struct dpt_rdzv *core, const char *name)
-{
-    uint64_t hash = dpt_rdzv_id_hash(name);
-    size_t n = core->n_forgotten < FORGOTTEN_MAX ? core->n_forgotten : FORGOTTEN_MAX;
-    for (size_t i = 0; i < n; i++)
-        if (core->forgotten[i].name_hash == hash)
-            return &core->forgotten[i];
-    return NULL;
-}
-
-/* The name's next run begins above this one's generations, whatever becomes of the entry. */
-static void remember(struct dpt_rdzv *core, const struct run *run)
-{
-    struct forgotten_run *former = dpt_rdzv_find_forgotten(core, run->name);
-    struct forgotten_run *entry = &core->forgotten[core->n_forgotten++ % FORGOTTEN_MAX];
-    if (former != NULL)
-        *former = (struct forgotten_run){0}; /* this run began above it */
-    if (entry->generation > core->generation_floor)
-        core->generation_floor = entry->generation;
-    uint64_t generation = run->generation;
-    if (run->generation_high > generation)
-        generation = run->generation_high;
-    if (run->generation_floor > generation)
-        generation = run->generation_floor;
-    *entry = (struct forgotten_run){
-        .name_hash = dpt_rdzv_id_hash(run->name),
-        .generation = generation,
-        .run_generation =
-            run->run_generation > run->ran_before ? run->run_generation : run->ran_before,
-        .ended = run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED,
-        .failed = run->phase == DPT_RDZV_FAILED};
 }
 
 static void forget_runs(struct dpt_rdzv *core)
@@ -144,38 +124,76 @@ static void forget_runs(struct dpt_rdzv *core)
         struct run *run = core->runs[i];
         if (!is_over(core, run))
             continue;
-        dpt_outbox_record(&core->out, &(struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_FORGET,
-                                                                .run = run->name,
-                                                                .generation = run->generation,
-                                                                .step = run->step});
-        dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
-                       "run is over, its name is free");
-        remember(core, run);
-        dpt_rdzv_run_destroy(&run);
-        core->runs[i] = core->runs[--core->n_runs];
+        dpt_rdzv_record(
+            core, run,
+            (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_FORGET, .step = run->progress.step});
+        dpt_rdzv_log(core, run, DPT_LOG_INFO, "run is over, its name is free");
+        dpt_rdzv_forget(core, i);
     }
 }
 
 /* ---- events ---- */
 
-static void on_broken(struct dpt_rdzv *core, uint64_t conn)
+static void refuse_version(struct dpt_rdzv *core, const struct inquiry *from)
 {
-    for (size_t i = 0; i < core->n_runs; i++)
-        for (size_t k = 0; k < core->runs[i]->n_nodes; k++) {
-            struct node *node = core->runs[i]->nodes[k];
-            if (node->conn != conn)
-                continue;
-            node->conn = 0;
-            node->broken_ms = core->now_ms;
-        }
-    dpt_rdzv_unhear(core);
+    char text[DPT_PROTO_TEXT_BYTES];
+    (void)snprintf(text, sizeof text,
+                   "this worker (%s) speaks protocol %u, the server protocol %d: install the same "
+                   "version on both",
+                   from->message->software, from->message->version, DPT_PROTO_VERSION);
+    const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_REFUSED, .text = text};
+    dpt_rdzv_answer_outsider(core, from, &answer);
+}
+
+/* A message is the whole state of its sender: it is taken only if it is newer than the last one of
+ * the same (node, incarnation). */
+static void take_node_message(struct dpt_rdzv *core, struct run *run, struct node *node,
+                              const struct inquiry *from, bool joins)
+{
+    dpt_rdzv_heard_node(core, run, node);
+    node->link.counter_seen = from->message->counter;
+    node->link.conn = from->conn;
+    run->speaker = node;
+    const Dpt__Stamp *stamp = from->message->stamp;
+    node = dpt_rdzv_take_report(core, run, node, from);
+    if (node != NULL && joins && stamp->epoch == core->epoch && stamp->generation > 0)
+        dpt_rdzv_node_returned(core, run, node);
+}
+
+static void on_message(struct dpt_rdzv *core, const struct inquiry *from)
+{
+    const Dpt__Stamp *stamp = from->message->stamp;
+    dpt_rdzv_heard_outsider(core); /* until the message is taken as a node's */
+    if (from->message->version != DPT_PROTO_VERSION) {
+        refuse_version(core, from);
+        return;
+    }
+    struct run *run = dpt_rdzv_find_run(core, stamp->run);
+    struct node *node = run == NULL ? NULL : dpt_rdzv_find_node(run, stamp->node);
+    const bool own = node != NULL && dpt_rdzv_is_own(node, from->message);
+    if (own && stamp->incarnation < node->incarnation) {
+        const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_EXPELLED,
+                                      .run = run,
+                                      .text = "a newer incarnation of this node is here"};
+        dpt_rdzv_answer_outsider(core, from, &answer);
+        return;
+    }
+    const bool joins = !own || stamp->incarnation > node->incarnation;
+    if (joins)
+        node = dpt_rdzv_admit(core, from, &run, node);
+    if (node != NULL && from->message->counter <= node->link.counter_seen)
+        return; /* repeated or overtaken */
+    if (node != NULL)
+        take_node_message(core, run, node, from, joins);
+    if (run != NULL)
+        dpt_rdzv_advance(core, run);
 }
 
 static void on_tick(struct dpt_rdzv *core, bool backlog)
 {
     for (size_t i = 0; i < core->n_runs; i++) {
         if (!backlog)
-            dpt_rdzv_check_leases(core, core->runs[i]);
+            dpt_rdzv_judge_silence(core, core->runs[i]);
         dpt_rdzv_advance(core, core->runs[i]);
     }
     forget_runs(core);
@@ -206,10 +224,10 @@ static void take_event(struct dpt_rdzv *core, const struct dpt_rdzv_event *event
     switch (event->kind) {
     case DPT_RDZV_EVENT_MESSAGE:
         DPT_ASSERT(event->conn != 0 && event->message != NULL);
-        dpt_rdzv_on_message(core, event->conn, event->message);
+        on_message(core, &(struct inquiry){.conn = event->conn, .message = event->message});
         break;
     case DPT_RDZV_EVENT_BROKEN:
-        on_broken(core, event->conn);
+        dpt_rdzv_connection_broke(core, event->conn);
         break;
     case DPT_RDZV_EVENT_TICK:
         on_tick(core, event->backlog);
@@ -249,47 +267,42 @@ void dpt_rdzv_run_view(const struct dpt_rdzv *core, size_t i, struct dpt_rdzv_ru
 {
     DPT_ASSERT(i < core->n_runs);
     const struct run *run = core->runs[i];
+    const bool in_force = run->plan.in_force;
+    const bool forming = run->phase == DPT_RDZV_PREPARING || run->phase == DPT_RDZV_PLANNED;
     *ret = (struct dpt_rdzv_run_view){
         .phase = run->phase,
         .generation = run->generation,
-        .run_generation = run->run_generation,
+        .run_generation = run->formation.run_generation,
         .nodes = (uint32_t)run->n_nodes,
-        .world_size = run->plan.in_force ? run->plan.world_size : 0,
-        .restarts_left = run->spec.max_restarts > run->restarts_used
-                             ? run->spec.max_restarts - run->restarts_used
-                             : 0,
-        .step = run->step,
-        .redundancy = run->phase == DPT_RDZV_PREPARING || run->phase == DPT_RDZV_PLANNED
-                          ? DPT_RDZV_REDUNDANCY_REBUILDING
-                      : run->plan.in_force && run->redundant  ? DPT_RDZV_REDUNDANCY_WHOLE
-                      : run->plan.in_force && run->rebuilding ? DPT_RDZV_REDUNDANCY_REBUILDING
-                                                              : DPT_RDZV_REDUNDANCY_NONE,
+        .world_size = in_force ? run->plan.world_size : 0,
+        .restarts_left = dpt_rdzv_restarts_left(run),
+        .step = run->progress.step,
+        .redundancy = forming                                ? DPT_RDZV_REDUNDANCY_REBUILDING
+                      : in_force && run->progress.redundant  ? DPT_RDZV_REDUNDANCY_WHOLE
+                      : in_force && run->progress.rebuilding ? DPT_RDZV_REDUNDANCY_REBUILDING
+                                                             : DPT_RDZV_REDUNDANCY_NONE,
     };
-    bool ended = run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED;
     (void)snprintf(ret->run, sizeof ret->run, "%s", run->name);
     (void)snprintf(ret->plan_digest, sizeof ret->plan_digest, "%s",
-                   run->plan.in_force ? run->plan.digest : "");
-    (void)snprintf(ret->text, sizeof ret->text, "%s", ended ? run->end_text : run->cause.text);
+                   in_force ? run->plan.digest : "");
+    (void)snprintf(ret->text, sizeof ret->text, "%s",
+                   dpt_rdzv_has_ended(run) ? run->end_text : run->formation.cause.text);
     (void)snprintf(ret->cause_kind, sizeof ret->cause_kind, "%s",
-                   dpt_rdzv_cause_name(run->cause.kind));
+                   dpt_rdzv_cause_name(run->formation.cause.kind));
 }
 
 bool dpt_rdzv_counts_in(const struct dpt_rdzv *core, const char *run_name, const char *node_id,
                         uint64_t incarnation, uint32_t local_rank, uint32_t spawn, int *ret_rank)
 {
-    for (size_t i = 0; i < core->n_runs; i++) {
-        const struct run *run = core->runs[i];
-        if (strcmp(run->name, run_name) != 0 || !run->plan.in_force)
+    const struct run *run = dpt_rdzv_find_run(core, run_name);
+    for (uint32_t r = 0; run != NULL && run->plan.in_force && r < run->plan.world_size; r++) {
+        const struct place *place = &run->plan.places[r];
+        if (place->node == NULL || strcmp(place->node->id, node_id) != 0 ||
+            place->node->incarnation != incarnation || place->local_rank != local_rank ||
+            place->spawn != spawn)
             continue;
-        for (uint32_t r = 0; r < run->plan.world_size; r++) {
-            const struct place *place = &run->plan.places[r];
-            if (place->node == NULL || strcmp(place->node->id, node_id) != 0 ||
-                place->node->incarnation != incarnation || place->local_rank != local_rank ||
-                place->spawn != spawn)
-                continue;
-            *ret_rank = (int)r;
-            return true;
-        }
+        *ret_rank = (int)r;
+        return true;
     }
     return false;
 }

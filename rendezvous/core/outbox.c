@@ -1,9 +1,7 @@
-/* The lists that one step hands out, and the memory behind them: chunks that are kept from step to
- * step, so that a server at rest allocates nothing. */
-#include "rendezvous/core/internal.h"
+/* Lists of a step's outputs. Their memory is kept from step to step, so that an idle server
+ * allocates nothing. */
+#include "rendezvous/core/outbox.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +46,7 @@ void dpt_outbox_fini(struct outbox *out)
 void *dpt_outbox_alloc(struct outbox *out, size_t bytes)
 {
     size_t need = (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    /* The last chunks may be free after a reset, so all are looked at; there are few. */
+    /* After a reset any chunk may have room; there are few. */
     for (struct chunk *chunk = out->chunks; chunk != NULL; chunk = chunk->next)
         if (chunk->bytes - chunk->used >= need) {
             void *at = chunk->data + chunk->used;
@@ -75,26 +73,24 @@ char *dpt_outbox_text(struct outbox *out, const char *text)
     return copy;
 }
 
-/* Room for one more element in a list that doubles. */
-static bool grow(struct outbox *out, void **list, size_t n, size_t *max, size_t element_bytes)
+/* Makes room for one more element in a list that doubles; returns the list, NULL: no memory. */
+static void *grow_list(struct outbox *out, void *list, size_t n, size_t *max, size_t element_bytes)
 {
     if (n < *max)
-        return true;
-    size_t wanted = *max == 0 ? 64 : 2 * *max;
-    void *bigger = realloc(*list, wanted * element_bytes);
-    if (bigger == NULL) {
+        return list;
+    const size_t wanted = *max == 0 ? 64 : 2 * *max;
+    void *bigger = realloc(list, wanted * element_bytes);
+    if (bigger == NULL)
         out->no_memory = true;
-        return false;
-    }
-    *list = bigger;
-    *max = wanted;
-    return true;
+    else
+        *max = wanted;
+    return bigger;
 }
 
 void dpt_outbox_send(struct outbox *out, uint64_t conn, const Dpt__ServerState *message)
 {
-    void *list = out->sends;
-    if (message == NULL || !grow(out, &list, out->n_sends, &out->sends_max, sizeof *out->sends))
+    void *list = grow_list(out, out->sends, out->n_sends, &out->sends_max, sizeof *out->sends);
+    if (list == NULL)
         return;
     out->sends = list;
     out->sends[out->n_sends++] = (struct dpt_rdzv_send){.conn = conn, .message = message};
@@ -102,11 +98,11 @@ void dpt_outbox_send(struct outbox *out, uint64_t conn, const Dpt__ServerState *
 
 void dpt_outbox_record(struct outbox *out, const struct dpt_rdzv_record *record)
 {
-    void *list = out->records;
-    char *run = dpt_outbox_text(out, record->run);
-    char *text = dpt_outbox_text(out, record->text != NULL ? record->text : "");
-    if (run == NULL || text == NULL ||
-        !grow(out, &list, out->n_records, &out->records_max, sizeof *out->records))
+    const char *run = dpt_outbox_text(out, record->run);
+    const char *text = dpt_outbox_text(out, record->text != NULL ? record->text : "");
+    void *list =
+        grow_list(out, out->records, out->n_records, &out->records_max, sizeof *out->records);
+    if (run == NULL || text == NULL || list == NULL)
         return;
     out->records = list;
     struct dpt_rdzv_record *kept = &out->records[out->n_records++];
@@ -115,21 +111,16 @@ void dpt_outbox_record(struct outbox *out, const struct dpt_rdzv_record *record)
     kept->text = text;
 }
 
-void dpt_outbox_log(struct outbox *out, enum dpt_log_level level, const char *run,
-                    uint64_t generation, const char *fmt, ...)
+void dpt_outbox_log(struct outbox *out, const struct dpt_rdzv_log_line *line)
 {
-    char text[DPT_PROTO_TEXT_BYTES * 2];
-    va_list ap;
-    va_start(ap, fmt);
-    (void)vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    void *list = out->logs;
-    char *run_copy = dpt_outbox_text(out, run);
-    char *text_copy = dpt_outbox_text(out, text);
-    if (run_copy == NULL || text_copy == NULL ||
-        !grow(out, &list, out->n_logs, &out->logs_max, sizeof *out->logs))
+    const char *run = dpt_outbox_text(out, line->run);
+    const char *text = dpt_outbox_text(out, line->text);
+    void *list = grow_list(out, out->logs, out->n_logs, &out->logs_max, sizeof *out->logs);
+    if (run == NULL || text == NULL || list == NULL)
         return;
     out->logs = list;
-    out->logs[out->n_logs++] = (struct dpt_rdzv_log_line){
-        .level = level, .run = run_copy, .generation = generation, .text = text_copy};
+    struct dpt_rdzv_log_line *kept = &out->logs[out->n_logs++];
+    *kept = *line;
+    kept->run = run;
+    kept->text = text;
 }

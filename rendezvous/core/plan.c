@@ -1,79 +1,66 @@
-/* The plan of a generation: who is in it, with which rank, at which place. Made from the reports
- * alone, in the order of docs/membership.md, "The plan"; from which state it goes on is state.c's
- * choice. */
+/* Makes a plan: chooses the world, assigns ranks, positions and writers. */
+#include "rendezvous/core/plan.h"
+
 #include "base/hash.h"
-#include "rendezvous/core/internal.h"
+#include "rendezvous/core/held.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* A rank that may be in the world. */
 struct candidate {
-    struct node *node;
     struct rank *rank;
-    uint32_t local_rank;
     uint64_t in_generation; /* newest plan with a place for it; 0: none, or only a guest's */
-    bool holds;             /* has (its part of) the state, or loads it */
+    bool holds;             /* has its part of the state, or loads it */
     bool needed;            /* the first that holds some shard of the state */
-    bool guest;             /* only hands over: its node leaves, or is beyond the limits */
+    bool guest;             /* only hands its part over: its node leaves, or is beyond the limits */
     bool chosen;
 };
 
 struct draft {
-    struct candidate *list; /* owned */
+    struct candidate *list; /* (n) in order of preference; owned */
     size_t n;
-    struct source source;
+    struct resume resume;
     bool farewell;
     uint32_t world, nodes; /* chosen, without guests */
 };
 
-void dpt_rdzv_plan_fini(struct plan *plan)
-{
-    free(plan->places);
-    free(plan->outcome);
-    *plan = (struct plan){0};
-}
+/* ---- the world ---- */
 
-/* A guest has handed over what it held: the others of its plan are preferred to it. */
-static uint64_t in_generation(const struct run *run, const struct rank *rank)
+/* A guest has handed its part over, so the other ranks of its plan are preferred to it. */
+static uint64_t newest_place(const struct run *run, const struct rank *rank)
 {
     const bool was_guest = dpt_rdzv_rank_is_member(run, rank) &&
                            (uint32_t)rank->plan_rank >= run->plan.world_size - run->plan.guests;
     return was_guest ? 0 : rank->plan_generation;
 }
 
-static bool gather(struct dpt_rdzv *core, const struct run *run, const bool in[GROUP_COUNT],
-                   struct draft *draft)
+/* False: none, or no memory. */
+static bool list_candidates(struct dpt_rdzv *core, const struct run *run, unsigned groups,
+                            struct draft *draft)
 {
-    size_t max = 0;
+    size_t max = 1;
     for (size_t i = 0; i < run->n_nodes; i++)
         max += run->nodes[i]->n_ranks;
-    draft->list = calloc(max + 1, sizeof draft->list[0]);
+    draft->list = calloc(max, sizeof draft->list[0]);
     if (draft->list == NULL) {
         core->out.no_memory = true;
         return false;
     }
-    for (size_t i = 0; i < run->n_nodes; i++)
-        for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++) {
-            struct node *node = run->nodes[i];
-            struct rank *rank = &node->ranks[k];
-            if (!in[dpt_rdzv_group_of(core, node)] || !dpt_rdzv_has_quiesced(run, rank))
-                continue;
+    struct rank_cursor at = {0};
+    for (struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
+        if ((dpt_rdzv_group_of(core, rank->node) & groups) != 0 && dpt_rdzv_has_quiesced(run, rank))
             draft->list[draft->n++] =
-                (struct candidate){.node = node,
-                                   .rank = rank,
-                                   .local_rank = k,
-                                   .in_generation = in_generation(run, rank),
-                                   .holds = dpt_rdzv_has_state(run, &draft->source, rank),
-                                   .guest = node->leaving && !draft->farewell};
-        }
+                (struct candidate){.rank = rank,
+                                   .in_generation = newest_place(run, rank),
+                                   .holds = dpt_rdzv_has_state(run, &draft->resume, rank),
+                                   .guest = rank->node->leaving && !draft->farewell};
     return draft->n > 0;
 }
 
-/* ---- world and ranks ---- */
-
-/* Order of preference when not all ranks can be in, after those that are needed: ranks that hold
- * state, ranks of the last world, ranks that came first. Guests come last, beyond all limits. */
+/* Order of preference among equally needed ranks: those that hold state, those of the newest plan,
+ * those that joined first. Guests come last. */
 static int compare_candidates(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
@@ -83,14 +70,13 @@ static int compare_candidates(const void *a, const void *b)
         return x->holds ? -1 : 1;
     if (x->in_generation != y->in_generation)
         return x->in_generation > y->in_generation ? -1 : 1;
-    if (x->node->joined != y->node->joined)
-        return x->node->joined < y->node->joined ? -1 : 1;
-    return x->local_rank < y->local_rank ? -1 : 1;
+    if (x->rank->node->joined != y->rank->node->joined)
+        return x->rank->node->joined < y->rank->node->joined ? -1 : 1;
+    return x->rank < y->rank ? -1 : 1; /* one array */
 }
 
-/* Marks, for each shard of a whole state, the first candidate that holds it. The state of a step is
- * the same in every generation, so spares that an earlier one left at this step hold it, too. Then
- * the limits may leave out some holders, and not every choice of holders has a whole state. */
+/* Marks, for each shard of a whole state, the first candidate that holds it: the limits may leave
+ * out some holders, and not every choice of holders has a whole state. */
 static bool mark_needed(struct dpt_rdzv *core, struct draft *draft)
 {
     struct dpt_shard *held =
@@ -100,7 +86,7 @@ static bool mark_needed(struct dpt_rdzv *core, struct draft *draft)
         return false;
     for (size_t i = 0; i < draft->n; i++)
         if (draft->list[i].holds)
-            n += dpt_rdzv_parts_of(&draft->source, draft->list[i].rank, held + n);
+            n += dpt_rdzv_parts_of(&draft->resume, draft->list[i].rank, held + n);
     const int of = dpt_shards_whole(held, n);
     n = 0;
     for (size_t i = 0; i < draft->n; i++) {
@@ -108,7 +94,7 @@ static bool mark_needed(struct dpt_rdzv *core, struct draft *draft)
         if (!candidate->holds)
             continue;
         const int before = n;
-        n += dpt_rdzv_parts_of(&draft->source, candidate->rank, held + n);
+        n += dpt_rdzv_parts_of(&draft->resume, candidate->rank, held + n);
         for (int k = before; k < n; k++)
             candidate->needed = candidate->needed ||
                                 (held[k].of == of && !dpt_shard_is_among(held, before, held[k]));
@@ -119,29 +105,31 @@ static bool mark_needed(struct dpt_rdzv *core, struct draft *draft)
 static bool node_is_chosen(const struct draft *draft, const struct node *node, bool as_guest)
 {
     for (size_t i = 0; i < draft->n; i++)
-        if (draft->list[i].chosen && draft->list[i].node == node &&
+        if (draft->list[i].chosen && draft->list[i].rank->node == node &&
             (as_guest || !draft->list[i].guest))
             return true;
     return false;
 }
 
-/* A needed candidate beyond the limits becomes a guest. A farewell has no guests, and makes no
- * step: it takes needed candidates of any number of nodes. */
-static void choose(const struct run *run, struct draft *draft, struct candidate *candidate,
-                   struct plan *plan)
+/* A needed candidate beyond the limits becomes a guest. A farewell has no guests and makes no step,
+ * so it takes needed candidates of any number of nodes, and none that would have to get the state
+ * first. */
+static void choose_candidate(const struct run *run, struct draft *draft,
+                             struct candidate *candidate, struct plan *plan)
 {
-    const bool fits_node = node_is_chosen(draft, candidate->node, false) ||
+    const struct node *node = candidate->rank->node;
+    const bool fits_node = node_is_chosen(draft, node, false) ||
                            draft->nodes < run->spec.max_nodes ||
                            (draft->farewell && candidate->needed);
-    const bool over = draft->world + plan->guests == DPT_PROTO_WORLD_MAX;
+    const bool full = draft->world + plan->guests == DPT_PROTO_WORLD_MAX;
     const bool fits = fits_node && draft->world < run->spec.max_world;
     if (draft->farewell && !candidate->holds)
-        return; /* it would have to be given first what it shall save */
-    candidate->guest = candidate->guest || (candidate->needed && !fits && !draft->farewell);
-    if (over || (candidate->guest ? !candidate->holds : !fits))
         return;
-    draft->nodes += !candidate->guest && !node_is_chosen(draft, candidate->node, false);
-    plan->n_nodes += !node_is_chosen(draft, candidate->node, true);
+    candidate->guest = candidate->guest || (candidate->needed && !fits && !draft->farewell);
+    if (full || (candidate->guest ? !candidate->holds : !fits))
+        return;
+    draft->nodes += !candidate->guest && !node_is_chosen(draft, node, false);
+    plan->n_nodes += !node_is_chosen(draft, node, true);
     plan->guests += candidate->guest;
     draft->world += !candidate->guest;
     candidate->chosen = true;
@@ -153,55 +141,56 @@ static bool choose_world(struct dpt_rdzv *core, const struct run *run, struct dr
     qsort(draft->list, draft->n, sizeof draft->list[0], compare_candidates);
     if (!mark_needed(core, draft))
         return false;
-    for (int pass = 0; pass < 2; pass++)
+    for (int needed = 1; needed >= 0; needed--)
         for (size_t i = 0; i < draft->n; i++)
-            if (draft->list[i].needed == (pass == 0))
-                choose(run, draft, &draft->list[i], plan);
+            if (draft->list[i].needed == needed)
+                choose_candidate(run, draft, &draft->list[i], plan);
     plan->world_size = draft->world + plan->guests;
     return true;
 }
 
-/* Survivors below the new world size keep their rank; the others fill the holes. The list is in
- * order of the newest plan, so that of two who claim a rank the one who was in last keeps it. */
-static void seat(struct place *places, uint32_t rank, const struct candidate *candidate)
+/* ---- ranks, positions, writers ---- */
+
+static void fill_place(struct place *place, const struct candidate *candidate)
 {
-    struct place *place = &places[rank];
-    *place = (struct place){.node = candidate->node,
-                            .local_rank = candidate->local_rank,
-                            .spawn = candidate->rank->spawn,
+    const struct rank *rank = candidate->rank;
+    *place = (struct place){.node = rank->node,
+                            .local_rank = (uint32_t)(rank - rank->node->ranks),
+                            .spawn = rank->spawn,
                             .takes_state = !candidate->holds,
                             .guest = candidate->guest,
                             .checkpoint_slot = -1};
-    memcpy(place->shm_addr, candidate->rank->shm_addr, sizeof place->shm_addr);
-    memcpy(place->tcp_addr, candidate->rank->tcp_addr, sizeof place->tcp_addr);
+    memcpy(place->shm_addr, rank->shm_addr, sizeof place->shm_addr);
+    memcpy(place->tcp_addr, rank->tcp_addr, sizeof place->tcp_addr);
 }
 
+/* Ranks of the last plan keep their number if it is below the world size; the others fill the
+ * holes. Candidates of the newest plan come first, so of two that had a number the last one keeps
+ * it. */
 static void assign_ranks(const struct draft *draft, struct plan *plan)
 {
     const uint32_t world = plan->world_size - plan->guests;
     uint32_t hole = 0, guest = world;
-    for (int pass = 0; pass < 2; pass++)
+    for (int keeps = 1; keeps >= 0; keeps--)
         for (size_t i = 0; i < draft->n; i++) {
             const struct candidate *candidate = &draft->list[i];
-            uint32_t old = (uint32_t)candidate->rank->plan_rank;
-            if (!candidate->chosen)
+            const struct rank *rank = candidate->rank;
+            const uint32_t old = (uint32_t)rank->plan_rank;
+            if (!candidate->chosen || (candidate->guest && !keeps))
                 continue;
             if (candidate->guest) {
-                if (pass == 0)
-                    seat(plan->places, guest++, candidate);
+                fill_place(&plan->places[guest++], candidate);
                 continue;
             }
-            bool keeps = candidate->rank->plan_generation != 0 && old < world &&
-                         (plan->places[old].node == NULL ||
-                          (plan->places[old].node == candidate->node &&
-                           plan->places[old].local_rank == candidate->local_rank));
-            if (pass == 0 && keeps) {
-                seat(plan->places, old, candidate);
-            } else if (pass == 1 && !keeps) {
-                while (plan->places[hole].node != NULL)
-                    hole++;
-                seat(plan->places, hole, candidate);
-            }
+            const struct place *wanted =
+                rank->plan_generation != 0 && old < world ? &plan->places[old] : NULL;
+            const bool is_kept =
+                wanted != NULL && (wanted->node == NULL || dpt_rdzv_rank_at(wanted) == rank);
+            if (is_kept != keeps)
+                continue;
+            while (!keeps && plan->places[hole].node != NULL)
+                hole++;
+            fill_place(&plan->places[keeps ? old : hole], candidate);
         }
 }
 
@@ -227,7 +216,7 @@ static void number_hosts_and_nodes(struct plan *plan)
     }
 }
 
-/* Host by host, on a host node by node, in a node by rank; and the guests' after all others'. */
+/* Host by host, on a host node by node, on a node by rank; guests after all others. */
 static void assign_positions(struct plan *plan)
 {
     uint32_t position = 0;
@@ -247,8 +236,8 @@ static void assign_positions(struct plan *plan)
             plan->places[i].position = position++;
 }
 
-/* One writer of metrics a distinct folder; a checkpoint is written by every rank when all see one
- * folder, else by those who see rank 0's. */
+/* The first rank of each distinct log folder writes the logs there. Ranks that see the checkpoint
+ * folder of rank 0 write checkpoints. */
 static void assign_writers(struct plan *plan)
 {
     const char *folder = plan->places[0].node->checkpoint_dir_id;
@@ -263,24 +252,24 @@ static void assign_writers(struct plan *plan)
     }
 }
 
-/* ---- the whole ---- */
+/* ---- nonce, digest, outcome ---- */
 
-static void hash_in(struct dpt_hash128 *hash, const void *data, size_t bytes)
+static void add_to_hash(struct dpt_hash128 *hash, const void *data, size_t bytes)
 {
     struct dpt_hash128 parts[2] = {*hash, dpt_hash128(data, bytes)};
     *hash = dpt_hash128(parts, sizeof parts);
 }
 
-/* One event may bring about plans of several runs: each has a nonce of its own. */
+/* One event may cause plans of several runs: each gets its own nonce. */
 static void make_nonce(const struct dpt_rdzv *core, const struct run *run, struct plan *plan)
 {
     struct dpt_hash128 hash = dpt_hash128(core->random, DPT_PROTO_NONCE_BYTES);
     const uint64_t words[2] = {dpt_rdzv_id_hash(run->name), plan->generation};
-    hash_in(&hash, words, sizeof words);
+    add_to_hash(&hash, words, sizeof words);
     memcpy(plan->nonce, &hash, sizeof plan->nonce);
 }
 
-/* Over everything that all must agree on, so that equal digests are equal plans. */
+/* Covers everything that all ranks must agree on: equal digests are equal plans. */
 static void make_digest(const struct run *run, struct plan *plan)
 {
     struct dpt_hash128 hash = dpt_hash128(plan->nonce, sizeof plan->nonce);
@@ -296,10 +285,10 @@ static void make_digest(const struct run *run, struct plan *plan)
                          plan->guests,
                          plan->from_seed,
                          plan->farewell,
-                         (int64_t)run->cause.kind};
-    hash_in(&hash, numbers, sizeof numbers);
+                         (int64_t)run->formation.cause.kind};
+    add_to_hash(&hash, numbers, sizeof numbers);
     if (plan->outcome != NULL)
-        hash_in(&hash, plan->outcome, plan->outcome_bytes);
+        add_to_hash(&hash, plan->outcome, plan->outcome_bytes);
     for (uint32_t i = 0; i < plan->world_size; i++) {
         const struct place *place = &plan->places[i];
         int64_t seat_numbers[] = {i,
@@ -312,22 +301,22 @@ static void make_digest(const struct run *run, struct plan *plan)
                                   place->checkpoint_slot,
                                   place->writes_log,
                                   (int64_t)place->node->incarnation};
-        hash_in(&hash, seat_numbers, sizeof seat_numbers);
-        hash_in(&hash, place->node->id, strlen(place->node->id));
-        hash_in(&hash, place->shm_addr, strlen(place->shm_addr));
-        hash_in(&hash, place->tcp_addr, strlen(place->tcp_addr));
+        add_to_hash(&hash, seat_numbers, sizeof seat_numbers);
+        add_to_hash(&hash, place->node->id, strlen(place->node->id));
+        add_to_hash(&hash, place->shm_addr, strlen(place->shm_addr));
+        add_to_hash(&hash, place->tcp_addr, strlen(place->tcp_addr));
     }
     dpt_hash128_hex(hash, plan->digest);
 }
 
-/* The outcome travels only when somebody needs it. */
+/* The outcome is sent only if a rank needs it. */
 static bool copy_outcome(struct dpt_rdzv *core, const struct draft *draft, struct plan *plan)
 {
-    const struct rank *from = draft->source.outcome_of;
+    const struct rank *from = draft->resume.outcome_of;
     bool needed = false;
     for (size_t i = 0; i < draft->n; i++)
         needed = needed || (draft->list[i].chosen && draft->list[i].holds &&
-                            draft->list[i].rank->step_applied == draft->source.step - 1);
+                            draft->list[i].rank->step_applied == draft->resume.step - 1);
     if (!needed || from == NULL)
         return true;
     plan->outcome = malloc(from->outcome_bytes);
@@ -340,43 +329,41 @@ static bool copy_outcome(struct dpt_rdzv *core, const struct draft *draft, struc
     return true;
 }
 
-/* The node of the lowest rank that has no place in the plan before; NULL: none. */
-static const struct node *first_newcomer(const struct run *run, const struct plan *plan)
-{
-    for (uint32_t i = 0; i < plan->world_size; i++) {
-        const struct place *place = &plan->places[i];
-        if (!dpt_rdzv_rank_is_member(run, &place->node->ranks[place->local_rank]))
-            return place->node;
-    }
-    return NULL;
-}
+/* ---- causes ---- */
 
-/* A node that joined has ranks only by the plan. */
-static void tell_joined(struct run *run, const struct node *node)
+/* The cause names the first node without a place in the plan before, with its new ranks. */
+static void name_joined_node(struct run *run, const struct plan *plan)
 {
     char who[WHO_BYTES];
-    if (run->cause.kind != CAUSE_JOINED || node == NULL)
+    for (uint32_t i = 0; i < plan->world_size && run->formation.cause.kind == CAUSE_JOINED; i++) {
+        const struct place *place = &plan->places[i];
+        if (dpt_rdzv_rank_is_member(run, &place->node->ranks[place->local_rank]))
+            continue;
+        dpt_rdzv_who(plan, place->node, who);
+        (void)snprintf(run->formation.cause.text, sizeof run->formation.cause.text, "%s joined",
+                       who);
         return;
-    dpt_rdzv_who(run, node, who);
-    (void)snprintf(run->cause.text, sizeof run->cause.text, "%s joined", who);
+    }
 }
 
-/* What is lost is said where the generation is explained. */
-static void tell_loss(struct dpt_rdzv *core, struct run *run, const struct source *source)
+/* Lost steps are told with the cause of the generation. */
+static void add_lost_steps(struct dpt_rdzv *core, struct run *run, const struct resume *resume)
 {
-    char text[DPT_PROTO_TEXT_BYTES];
-    dpt_rdzv_tell_loss(run, source, text);
+    char text[DPT_PROTO_TEXT_BYTES], *cause = run->formation.cause.text;
+    dpt_rdzv_tell_loss(run, resume, text);
     if (text[0] == '\0')
         return;
-    dpt_outbox_log(&core->out, DPT_LOG_WARN, run->name, run->generation, "%s", text);
-    const size_t used = strlen(run->cause.text);
-    (void)snprintf(run->cause.text + used, sizeof run->cause.text - used, "; %s", text);
+    dpt_rdzv_log(core, run, DPT_LOG_WARN, "%s", text);
+    const size_t used = strlen(cause);
+    (void)snprintf(cause + used, sizeof run->formation.cause.text - used, "; %s", text);
 }
 
-static bool fill_plan(struct dpt_rdzv *core, struct run *run, struct draft *draft,
+/* ---- the plan ---- */
+
+static bool fill_plan(struct dpt_rdzv *core, const struct run *run, struct draft *draft,
                       struct plan *plan)
 {
-    const struct source *source = &draft->source;
+    const struct resume *resume = &draft->resume;
     if (!choose_world(core, run, draft, plan))
         return false;
     plan->places = calloc(plan->world_size, sizeof plan->places[0]);
@@ -386,11 +373,11 @@ static bool fill_plan(struct dpt_rdzv *core, struct run *run, struct draft *draf
     }
     plan->generation = run->generation;
     plan->in_force = true;
-    plan->load_checkpoint = source->load_checkpoint;
-    plan->state_generation = source->state_generation;
-    plan->steps_done_before = run->steps_done;
-    plan->resume_step = source->step > 0 ? source->step : 0;
-    plan->from_seed = source->step < 0;
+    plan->load_checkpoint = resume->load_checkpoint;
+    plan->state_generation = resume->state_generation;
+    plan->steps_done_before = run->progress.steps_done;
+    plan->resume_step = resume->step > 0 ? resume->step : 0;
+    plan->from_seed = resume->step < 0;
     plan->farewell = draft->farewell;
     assign_ranks(draft, plan);
     for (uint32_t i = 0; plan->from_seed && i < plan->world_size; i++)
@@ -402,93 +389,105 @@ static bool fill_plan(struct dpt_rdzv *core, struct run *run, struct draft *draf
     return true;
 }
 
-static void put_in_force(struct dpt_rdzv *core, struct run *run, struct plan *plan)
+/* Takes what `plan` owns. */
+static void put_in_force(struct dpt_rdzv *core, struct run *run, const struct plan *plan)
 {
-    const struct node *joined = first_newcomer(run, plan);
     dpt_rdzv_plan_fini(&run->plan);
     run->plan = *plan;
-    tell_joined(run, joined);
     for (uint32_t i = 0; i < plan->world_size; i++) {
-        struct rank *rank = &plan->places[i].node->ranks[plan->places[i].local_rank];
-        rank->plan_generation = plan->generation;
+        struct node *node = plan->places[i].node;
+        struct rank *rank = &node->ranks[plan->places[i].local_rank];
+        rank->plan_generation = node->placed_generation = plan->generation;
         rank->plan_rank = (int32_t)i;
     }
-    run->grant_step = -1;
-    run->stepped = run->redundant = false;
-    run->step_ms = core->now_ms;
+    struct rank_cursor at = {0};
+    run->membership.n_foreign = 0;
+    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
+        dpt_rdzv_count_rank(run, rank, 1);
+    run->progress.grant_step = -1;
+    run->progress.stepped = run->progress.redundant = false;
+    run->progress.step_ms = core->now_ms;
     run->changed = true;
 }
 
-bool dpt_rdzv_make_plan(struct dpt_rdzv *core, struct run *run)
+bool dpt_rdzv_make_plan(struct dpt_rdzv *core, struct run *run, bool farewell)
 {
-    bool in[GROUP_COUNT];
-    const bool farewell = !dpt_rdzv_admit(core, run, in);
-    if (farewell) {
-        if (!dpt_rdzv_farewell_is_due(core, run))
-            return false;
-        in[GROUP_STAYING] = in[GROUP_BENCHED] = in[GROUP_LEAVING] = true;
-    }
-    struct draft draft = {.source = dpt_rdzv_choose_state(core, run, in), .farewell = farewell};
+    unsigned groups = dpt_rdzv_admitted_groups(core, run);
+    if (groups != 0)
+        farewell = false;
+    else if (farewell)
+        groups = GROUP_ALL;
+    else
+        return false;
+    struct draft draft = {.resume = dpt_rdzv_choose_state(core, run, groups), .farewell = farewell};
     struct plan plan = {0};
-    bool made = gather(core, run, in, &draft) && fill_plan(core, run, &draft, &plan);
+    const bool made =
+        list_candidates(core, run, groups, &draft) && fill_plan(core, run, &draft, &plan);
     free(draft.list);
     if (!made) {
         dpt_rdzv_plan_fini(&plan);
         return false;
     }
+    name_joined_node(run, &plan);
     put_in_force(core, run, &plan);
-    tell_loss(core, run, &draft.source);
-    run->step = plan.resume_step;
+    add_lost_steps(core, run, &draft.resume);
+    run->progress.step = plan.resume_step;
     return true;
 }
 
-bool dpt_rdzv_adopt_plan(struct dpt_rdzv *core, struct run *run, uint64_t generation,
-                         const char *digest, uint32_t world_size)
+/* ---- a plan of an earlier server ---- */
+
+/* The rank trains in that generation, by a plan of that digest, at a place that is free. */
+static bool fits_adopted_plan(const struct plan *plan, const struct rank *rank)
 {
-    if (world_size == 0 || world_size > DPT_PROTO_WORLD_MAX)
+    return (rank->phase == DPT__RANK_PHASE__RANK_RUNNING ||
+            rank->phase == DPT__RANK_PHASE__RANK_FINISHED) &&
+           rank->generation == plan->generation &&
+           strcmp(rank->node->plan_digest, plan->digest) == 0 && rank->told_rank >= 0 &&
+           (uint32_t)rank->told_rank < plan->world_size &&
+           plan->places[rank->told_rank].node == NULL;
+}
+
+bool dpt_rdzv_adopt_plan(struct dpt_rdzv *core, struct run *run, const struct node *node)
+{
+    if (node->plan_world == 0 || node->plan_world > DPT_PROTO_WORLD_MAX)
         return false;
-    struct plan plan = {.generation = generation,
+    struct plan plan = {.generation = run->formation.generation_high,
                         .in_force = true,
                         .adopted = true,
-                        .world_size = world_size,
+                        .world_size = node->plan_world,
                         .load_checkpoint = -1,
-                        .places = calloc(world_size, sizeof plan.places[0])};
+                        .places = calloc(node->plan_world, sizeof plan.places[0])};
     if (plan.places == NULL) {
         core->out.no_memory = true;
         return false;
     }
+    memcpy(plan.digest, node->plan_digest, sizeof plan.digest);
     uint32_t found = 0;
-    for (size_t i = 0; i < run->n_nodes; i++) {
-        struct node *node = run->nodes[i];
-        uint32_t before = found;
-        for (uint32_t k = 0; k < node->n_ranks; k++) {
-            const struct rank *rank = &node->ranks[k];
-            bool runs = rank->phase == DPT__RANK_PHASE__RANK_RUNNING ||
-                        rank->phase == DPT__RANK_PHASE__RANK_FINISHED;
-            if (!runs || rank->generation != generation || strcmp(node->plan_digest, digest) != 0 ||
-                rank->told_rank < 0 || (uint32_t)rank->told_rank >= world_size ||
-                plan.places[rank->told_rank].node != NULL)
-                continue;
-            plan.places[rank->told_rank] =
-                (struct place){.node = node, .local_rank = k, .spawn = rank->spawn};
-            found++;
-        }
-        plan.n_nodes += found > before;
+    const struct node *last = NULL;
+    struct rank_cursor at = {0};
+    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;) {
+        if (!fits_adopted_plan(&plan, rank))
+            continue;
+        const bool finished = rank->phase == DPT__RANK_PHASE__RANK_FINISHED;
+        plan.places[rank->told_rank] =
+            (struct place){.node = rank->node,
+                           .local_rank = (uint32_t)(rank - rank->node->ranks),
+                           .spawn = rank->spawn,
+                           .finished = finished};
+        found++;
+        plan.n_finished += finished;
+        plan.n_nodes += rank->node != last;
+        last = rank->node;
     }
-    if (found < world_size) {
+    if (found < plan.world_size) {
         dpt_rdzv_plan_fini(&plan);
         return false;
     }
-    memcpy(plan.digest, digest, strlen(digest) + 1);
-    run->generation = generation;
-    run->run_generation = generation;
-    run->cause = dpt_rdzv_cause(CAUSE_SERVER_RESTART, 0, "adopted from an earlier server");
+    run->generation = run->formation.run_generation = plan.generation;
+    run->formation.cause =
+        dpt_rdzv_cause(CAUSE_SERVER_RESTART, 0, "adopted from an earlier server");
     put_in_force(core, run, &plan);
-    for (uint32_t i = 0; i < world_size; i++) {
-        const struct rank *rank = &plan.places[i].node->ranks[plan.places[i].local_rank];
-        plan.places[i].finished = rank->phase == DPT__RANK_PHASE__RANK_FINISHED;
-    }
-    run->redundant = dpt_rdzv_is_redundant(core, run);
-    run->rebuilding = dpt_rdzv_is_rebuilding(run);
+    dpt_rdzv_update_redundancy(core, run);
     return true;
 }

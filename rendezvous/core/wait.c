@@ -1,29 +1,15 @@
-/* How long a run waits before it forms: for its minimum of nodes, for more in the last call, for
- * nodes that an earlier server knew, and for those that were lost for silence. */
-#include "rendezvous/core/internal.h"
+/* Waiting before a generation is formed. */
+#include "rendezvous/core/wait.h"
 
-#include <stdio.h>
-
-/* ---- for the minimum ---- */
+#include "rendezvous/core/silence.h"
 
 bool dpt_rdzv_wait_is_over(const struct dpt_rdzv *core, const struct run *run)
 {
-    return run->spec.wait_ms > 0 && run->waits_since_ms >= 0 &&
-           core->now_ms - run->waits_since_ms >= run->spec.wait_ms;
+    const int64_t since_ms = run->formation.waits_since_ms;
+    return run->spec.wait_ms > 0 && since_ms >= 0 && core->now_ms - since_ms >= run->spec.wait_ms;
 }
 
-void dpt_rdzv_fail_waiting(struct dpt_rdzv *core, struct run *run, uint32_t ready)
-{
-    char text[DPT_PROTO_TEXT_BYTES];
-    (void)snprintf(text, sizeof text,
-                   "it waited %lld s (cluster.wait_s) for %u nodes (cluster.nnodes), and %u of the "
-                   "%zu here %s ready: start more workers, or change one of these keys",
-                   (long long)((core->now_ms - run->waits_since_ms) / 1000),
-                   dpt_rdzv_min_nodes(run), ready, run->n_nodes, ready == 1 ? "was" : "were");
-    dpt_rdzv_fail(core, run, text);
-}
-
-/* ---- the last call ---- */
+/* ---- an earlier server ---- */
 
 bool dpt_rdzv_is_young(const struct dpt_rdzv *core, const struct run *run)
 {
@@ -39,67 +25,63 @@ const char *dpt_rdzv_last_call_reason(const struct dpt_rdzv *core, const struct 
            "(dpt-rdzv --fresh: there was none)";
 }
 
-/* End of the last call. Nodes of an earlier server are given a full lease to come back, unless
- * the run is full anyway; nodes that are starting their ranks are given one timeout. */
+/* Nodes that start their ranks get one timeout; nodes of an earlier server get a lease. */
 int64_t dpt_rdzv_last_call_until_ms(const struct dpt_rdzv *core, const struct run *run)
 {
-    int64_t until = run->phase_ms + run->timing.last_call_ms;
+    int64_t until_ms = run->phase_ms + run->timing.last_call_ms;
     for (size_t i = 0; i < run->n_nodes; i++)
         if (!dpt_rdzv_is_suspect(core, run, run->nodes[i]) &&
             !dpt_rdzv_node_is_ready(core, run, run->nodes[i]))
-            until = run->phase_ms + run->timing.timeout_ms;
-    int64_t hold = core->start_ms + run->timing.lease_ms;
-    return core->fresh || until > hold ? until : hold;
+            until_ms = run->phase_ms + run->timing.timeout_ms;
+    const int64_t young_ms = core->start_ms + run->timing.lease_ms;
+    return core->fresh || until_ms > young_ms ? until_ms : young_ms;
 }
 
-/* ---- nodes of an earlier server ---- */
-
-const struct node *dpt_rdzv_foreigner(const struct dpt_rdzv *core, const struct run *run)
+const struct node *dpt_rdzv_foreign_node(const struct dpt_rdzv *core, const struct run *run)
 {
-    for (size_t i = 0; i < run->n_nodes; i++)
-        for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++) {
-            const struct rank *rank = &run->nodes[i]->ranks[k];
-            if (rank->phase == DPT__RANK_PHASE__RANK_RUNNING &&
-                !dpt_rdzv_rank_is_member(run, rank) &&
-                !dpt_rdzv_is_suspect(core, run, run->nodes[i]))
-                return run->nodes[i];
-        }
+    struct rank_cursor at = {0};
+    if (run->membership.n_foreign == 0)
+        return NULL;
+    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
+        if (rank->phase == DPT__RANK_PHASE__RANK_RUNNING && !dpt_rdzv_rank_is_member(run, rank) &&
+            !dpt_rdzv_is_suspect(core, run, rank->node))
+            return rank->node;
     return NULL;
 }
 
-/* ---- nodes that were lost for silence ---- */
+/* ---- nodes that were removed for silence ---- */
 
-static size_t graves_of(const struct run *run)
+static size_t count_departed(const struct membership *membership)
 {
-    return run->n_graves < GRAVES_MAX ? run->n_graves : GRAVES_MAX;
+    return membership->n_departed < DEPARTED_MAX ? membership->n_departed : DEPARTED_MAX;
 }
 
-static bool is_anyone_awaited(const struct run *run)
+static bool is_any_awaited(const struct membership *membership)
 {
-    for (size_t i = 0; i < graves_of(run); i++)
-        if (run->graves[i].awaited)
+    for (size_t i = 0; i < count_departed(membership); i++)
+        if (membership->departed[i].awaited)
             return true;
     return false;
 }
 
 bool dpt_rdzv_awaits_return(const struct dpt_rdzv *core, const struct run *run)
 {
-    return core->now_ms < run->regather_until_ms && is_anyone_awaited(run);
+    return core->now_ms < run->formation.regather_until_ms && is_any_awaited(&run->membership);
 }
 
-int64_t dpt_rdzv_hold_leaving_ms(const struct run *run)
+bool dpt_rdzv_is_return_possible(const struct run *run)
 {
-    bool is_of_use = is_anyone_awaited(run);
-    for (size_t i = 0; i < run->n_nodes; i++) /* or here already, and about to be asked */
-        is_of_use = is_of_use || (run->nodes[i]->returned && !run->nodes[i]->leaving);
-    return run->spec.sharded && is_of_use ? run->timing.drain_ms * 3 / 4 : 0;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        if (run->nodes[i]->returned && !run->nodes[i]->leaving)
+            return true;
+    return is_any_awaited(&run->membership);
 }
 
 void dpt_rdzv_await_nobody(struct run *run)
 {
-    run->regather_until_ms = -1;
-    for (size_t i = 0; i < graves_of(run); i++)
-        run->graves[i].awaited = false;
+    run->formation.regather_until_ms = -1;
+    for (size_t i = 0; i < count_departed(&run->membership); i++)
+        run->membership.departed[i].awaited = false;
     for (size_t i = 0; i < run->n_nodes; i++)
         run->nodes[i]->returned = false;
 }

@@ -113,10 +113,10 @@ static void test_refusals(void **state)
     assert_true(b.has_spec); /* so that the agent can name the keys */
     b.spec.config_digest = "digest";
     b.state.fingerprint = "gpu";
-    refused(stage, &b, "computes by other means (gpu) than the run (cpu)");
+    refused(stage, &b, "has other devices or libraries (gpu) than the run (cpu)");
     b.state.fingerprint = "cpu";
     b.state.data_digest = "else";
-    refused(stage, &b, "the data here");
+    refused(stage, &b, "the data of this node");
     assert_int_equal(stage->view.nodes, 1);
     b.state.data_digest = "data";
     fake_say(&b, stage);
@@ -315,10 +315,10 @@ static void test_refused_changes_nothing(void **state)
         refused_and_unnoticed(stage, "belongs to user 'alice'");
         old.spec.user = "alice";
         old.state.fingerprint = "gpu";
-        refused_and_unnoticed(stage, "computes by other means");
+        refused_and_unnoticed(stage, "has other devices or libraries");
         old.state.fingerprint = "cpu";
         old.state.data_digest = "else";
-        refused_and_unnoticed(stage, "the data here");
+        refused_and_unnoticed(stage, "the data of this node");
         old.state.data_digest = "data";
         old.state.spec = NULL; /* asks for the config */
         stage_tick(stage, 0);
@@ -346,7 +346,7 @@ static void test_stranger_of_a_node_id(void **state)
     old.stamp.incarnation = 2;
     refused_and_unnoticed(stage, "is alive");
     old.state.secret.len = 0;
-    refused_and_unnoticed(stage, "brings no secret");
+    refused_and_unnoticed(stage, "sends no secret");
     stranger_init(stage, own_secret);
     fake_say(&old, stage);
     assert_int_equal(stage->view.phase, DPT_RDZV_PREPARING);
@@ -383,9 +383,9 @@ static void test_no_secret(void **state)
     static uint8_t zeroes[DPT_PROTO_SECRET_BYTES];
     fake_init(&a, stage, "a");
     a.state.secret.len = 0;
-    refused(stage, &a, "brings no secret");
+    refused(stage, &a, "sends no secret");
     set_secret(&a, zeroes);
-    refused(stage, &a, "brings no secret");
+    refused(stage, &a, "sends no secret");
     set_secret(&a, own_secret);
     fake_say(&a, stage);
     assert_int_equal(a.counter_seen, a.counter);

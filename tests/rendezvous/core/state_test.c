@@ -126,7 +126,7 @@ static void a_second_loss_goes_back(void **state)
     assert_int_equal(a.plan->steps_done_before, 7);
     assert_false(fake_place(&a)->takes_state);
     if (strstr(a.plan->cause,
-               "shard 1 of 3 is gone with node c and its buddy node b: going back to "
+               "shard 1 of 3 is lost with node c and its shadow holder node b: going back to "
                "the checkpoint of step 4, losing 3 steps") == NULL)
         fail_msg("%s", a.plan->cause);
 }
@@ -140,7 +140,7 @@ static void without_redundancy_a_loss_goes_back(void **state)
     a.ranks[0].checkpoint_step = 6; /* c does not see that one */
     report(rest, 2);
     assert_int_equal(a.plan->load_checkpoint, 4);
-    if (strstr(a.plan->cause, "shard 1 of 3 is gone with node b: going back to the checkpoint of "
+    if (strstr(a.plan->cause, "shard 1 of 3 is lost with node b: going back to the checkpoint of "
                               "step 4, losing 3 steps") == NULL)
         fail_msg("%s", a.plan->cause);
     assert_false(fake_place(&a)->takes_state);
@@ -435,9 +435,10 @@ static void a_loss_before_copies_are_whole_goes_back(void **state)
     lose(&b, last, 1);
     report(last, 1);
     assert_int_equal(a.plan->load_checkpoint, 4);
-    if (strstr(a.plan->cause, "shard 1 of 2 is gone with node b, before its copy was rebuilt after "
-                              "the loss before: going back to the checkpoint of step 4, losing 5 "
-                              "steps") == NULL)
+    if (strstr(a.plan->cause,
+               "shard 1 of 2 is lost with node b, before its copy was complete "
+               "after the last loss: going back to the checkpoint of step 4, losing 5 "
+               "steps") == NULL)
         fail_msg("%s", a.plan->cause);
 }
 

@@ -1,0 +1,45 @@
+/* Processes that are not members of the run: refused, expelled, told an end, or taken in. */
+#ifndef DPT_RENDEZVOUS_CORE_ADMIT_H
+#define DPT_RENDEZVOUS_CORE_ADMIT_H
+
+#include "rendezvous/core/reply.h"
+#include "rendezvous/core/state.h"
+
+/* ---- claim.c ---- */
+
+/* The process knows the secret of this node. */
+bool dpt_rdzv_is_own(const struct node *node, const Dpt__AgentState *message);
+/* The removed incarnation that forbids this process to join; of several the newest; NULL: none. */
+struct departed *dpt_rdzv_find_departed(struct run *run, const Dpt__AgentState *message);
+/* Newest generation that a process of the message's node carried out; 0: none. */
+uint64_t dpt_rdzv_newest_ran(const Dpt__AgentState *message);
+/* The node was removed for silence alone, and no generation has run without it since. `run` is NULL
+ * if it was forgotten. */
+bool dpt_rdzv_may_return(struct dpt_rdzv *core, const struct run *run,
+                         const struct departed *departed, const Dpt__AgentState *message);
+
+struct refusal {
+    char text[DPT_PROTO_TEXT_BYTES];
+    bool show_spec; /* the run's config is told, so that the process can name what differs */
+};
+/* The process lacks what the run demands of each node. Its spec is there. */
+bool dpt_rdzv_differs(const struct run *run, const Dpt__AgentState *message, struct refusal *ret);
+/* `former` has the node id, another process asks for it, and the connection of `former` is broken:
+ * the id may be free soon. */
+bool dpt_rdzv_waits_for_id(const struct run *run, const struct node *former,
+                           const Dpt__AgentState *message);
+/* The process may not join. `former`: the node that has its id; NULL: none. */
+bool dpt_rdzv_refuses(const struct dpt_rdzv *core, const struct run *run, const struct node *former,
+                      const Dpt__AgentState *message, struct refusal *ret);
+
+/* ---- admit.c ---- */
+
+/* Returns the node of a process that is taken in, in the place of `former` (NULL: none); creates
+ * the run if *run_at is NULL. Returns NULL, having answered, if it is not taken in; then `former`
+ * stays as it is. */
+struct node *dpt_rdzv_admit(struct dpt_rdzv *core, const struct inquiry *from, struct run **run_at,
+                            struct node *former);
+/* The node was removed for silence and has been taken in with its state. */
+void dpt_rdzv_node_returned(struct dpt_rdzv *core, struct run *run, struct node *node);
+
+#endif

@@ -1,0 +1,317 @@
+/* The newest whole state (docs/membership.md, "The plan"). The state of a step is the same in every
+ * generation, so shards of that step count together whichever generation made them. */
+#include "rendezvous/core/held.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { STEPS_TRIED_MAX = 64 }; /* different steps that are tested for a whole state */
+
+enum group dpt_rdzv_group_of(const struct dpt_rdzv *core, const struct node *node)
+{
+    return node->leaving                      ? GROUP_LEAVING
+           : dpt_rdzv_is_excluded(core, node) ? GROUP_EXCLUDED
+                                              : GROUP_STAYING;
+}
+
+/* ---- one rank ---- */
+
+static const struct rank *rank_with_outcome(const struct run *run, int64_t step)
+{
+    struct rank_cursor at = {0};
+    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
+        if (dpt_rdzv_has_quiesced(run, rank) && rank->outcome_step == step &&
+            rank->outcome_bytes > 0)
+            return rank;
+    return NULL;
+}
+
+/* Given its outcome, the rank can apply the step after step_applied. */
+static bool keeps_gradient(const struct rank *rank, uint64_t state_generation)
+{
+    return rank->step_applied >= 0 && rank->gradient &&
+           !dpt_rdzv_pending_counts(rank, state_generation);
+}
+
+/* The rank has applied `step`, or can apply it because the outcome is known. */
+static bool is_at_step(const struct rank *rank, int64_t step, bool outcome_known,
+                       uint64_t state_generation)
+{
+    if (rank->step_applied < 0)
+        return false;
+    return rank->step_applied == step || (rank->step_applied == step - 1 && outcome_known &&
+                                          keeps_gradient(rank, state_generation));
+}
+
+/* ---- many ranks ---- */
+
+/* Ranks that have quiesced, and the newest state that they hold together. */
+struct holders {
+    const struct run *run;
+    const struct rank **ranks; /* (n) */
+    size_t n;
+    struct dpt_shard *shards; /* room for those of all */
+    uint64_t state_generation;
+    int64_t step;             /* -1: none is whole */
+    int64_t lost_step;        /* the newest that is held in part, if newer than `step`; else -1 */
+    struct dpt_shard missing; /* of lost_step */
+};
+
+static int shards_at_step(const struct holders *holders, int64_t step)
+{
+    const bool outcome_known = rank_with_outcome(holders->run, step) != NULL;
+    const uint64_t generation = holders->state_generation;
+    int n = 0;
+    for (size_t i = 0; i < holders->n; i++)
+        if (is_at_step(holders->ranks[i], step, outcome_known, generation))
+            n += dpt_rdzv_shards_of(holders->ranks[i], generation, holders->shards + n);
+    return n;
+}
+
+/* The highest step below `limit` at which a rank is; -1: none. */
+static int64_t next_lower_step(const struct holders *holders, int64_t limit)
+{
+    int64_t best = -1;
+    for (size_t i = 0; i < holders->n; i++) {
+        const int64_t applied = holders->ranks[i]->step_applied;
+        if (applied + 1 > best && applied + 1 < limit &&
+            keeps_gradient(holders->ranks[i], holders->state_generation) &&
+            rank_with_outcome(holders->run, applied + 1) != NULL)
+            best = applied + 1;
+        if (applied > best && applied < limit)
+            best = applied;
+    }
+    return best;
+}
+
+static void find_whole_step(struct holders *holders)
+{
+    holders->step = INT64_MAX;
+    holders->lost_step = -1;
+    for (int i = 0; i < STEPS_TRIED_MAX; i++) {
+        holders->step = next_lower_step(holders, holders->step);
+        if (holders->step < 0)
+            return;
+        const int n = shards_at_step(holders, holders->step);
+        if (dpt_shards_cover(holders->shards, n))
+            return;
+        if (holders->lost_step < 0) {
+            holders->lost_step = holders->step;
+            holders->missing = dpt_shards_missing(holders->shards, n);
+        }
+    }
+    holders->step = -1;
+}
+
+/* Pending shards of a generation that perhaps never ran are whole and right wherever they are
+ * reported. They count when they save what is lost otherwise. */
+static void find_newest_step(struct holders *holders)
+{
+    find_whole_step(holders);
+    struct holders other = *holders;
+    for (size_t i = 0; holders->lost_step >= 0 && i < holders->n; i++)
+        if (holders->ranks[i]->pending_generation > other.state_generation)
+            other.state_generation = holders->ranks[i]->pending_generation;
+    if (other.state_generation == holders->state_generation)
+        return;
+    find_whole_step(&other);
+    if (other.step > holders->step)
+        *holders = other;
+}
+
+/* False: no memory. */
+static bool find_holders(struct dpt_rdzv *core, const struct run *run, unsigned groups,
+                         const struct node *without, struct holders *ret)
+{
+    size_t max = 1;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        max += run->nodes[i]->n_ranks;
+    *ret = (struct holders){
+        .run = run,
+        .ranks = dpt_outbox_alloc(&core->out, max * sizeof ret->ranks[0]),
+        .shards = dpt_outbox_alloc(&core->out, max * DPT_PROTO_SHARDS_MAX * sizeof ret->shards[0]),
+        .state_generation = dpt_rdzv_state_generation(run),
+        .step = -1,
+        .lost_step = -1};
+    if (ret->ranks == NULL || ret->shards == NULL)
+        return false;
+    struct rank_cursor at = {0};
+    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
+        if ((dpt_rdzv_group_of(core, rank->node) & groups) != 0 && rank->node != without &&
+            dpt_rdzv_has_quiesced(run, rank))
+            ret->ranks[ret->n++] = rank;
+    find_newest_step(ret);
+    return true;
+}
+
+int64_t dpt_rdzv_step_held(struct dpt_rdzv *core, const struct run *run, unsigned groups,
+                           const struct node *without)
+{
+    struct holders holders;
+    return find_holders(core, run, groups, without, &holders) ? holders.step : -1;
+}
+
+/* ---- checkpoints ---- */
+
+/* The newest that one of the ranks sees: a rank that looked before the commit does not. */
+static int64_t newest_seen_checkpoint(const struct holders *holders)
+{
+    int64_t newest = -1;
+    for (size_t i = 0; i < holders->n; i++)
+        if (holders->ranks[i]->checkpoint_step > newest)
+            newest = holders->ranks[i]->checkpoint_step;
+    return newest;
+}
+
+/* The newest that can be loaded: of a sharded state every rank reads its own part, so all must see
+ * it; a whole state needs one reader. */
+static int64_t newest_loadable_checkpoint(const struct holders *holders)
+{
+    int64_t newest = newest_seen_checkpoint(holders);
+    for (size_t i = 0; holders->run->spec.sharded && i < holders->n; i++)
+        if (holders->ranks[i]->checkpoint_step < newest)
+            newest = holders->ranks[i]->checkpoint_step;
+    return newest;
+}
+
+int64_t dpt_rdzv_step_unsaved(struct dpt_rdzv *core, const struct run *run)
+{
+    struct holders holders;
+    if (!find_holders(core, run, GROUP_ALL, NULL, &holders))
+        return -1;
+    return holders.step > newest_seen_checkpoint(&holders) ? holders.step : -1;
+}
+
+/* ---- the choice ---- */
+
+/* Nodes of the groups that have a rank which has quiesced. */
+static uint32_t count_reported(const struct dpt_rdzv *core, const struct run *run, unsigned groups)
+{
+    uint32_t n = 0;
+    const struct node *last = NULL;
+    struct rank_cursor at = {0};
+    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
+        if (rank->node != last && (dpt_rdzv_group_of(core, rank->node) & groups) != 0 &&
+            dpt_rdzv_has_quiesced(run, rank)) {
+            n++;
+            last = rank->node;
+        }
+    return n;
+}
+
+unsigned dpt_rdzv_admitted_groups(struct dpt_rdzv *core, const struct run *run)
+{
+    const uint32_t wanted = dpt_rdzv_min_nodes(run);
+    unsigned groups = GROUP_STAYING;
+    if (count_reported(core, run, groups) < wanted ||
+        dpt_rdzv_step_held(core, run, GROUP_STAYING | GROUP_EXCLUDED, NULL) >
+            dpt_rdzv_step_held(core, run, GROUP_STAYING, NULL))
+        groups |= GROUP_EXCLUDED;
+    struct holders holders;
+    const uint32_t nodes = count_reported(core, run, groups);
+    if (nodes == 0 || nodes < wanted || !find_holders(core, run, groups, NULL, &holders))
+        return 0;
+    const int64_t with_leaving = dpt_rdzv_step_held(core, run, groups | GROUP_LEAVING, NULL);
+    if (with_leaving > holders.step && with_leaving > newest_loadable_checkpoint(&holders))
+        groups |= GROUP_LEAVING;
+    return groups;
+}
+
+struct resume dpt_rdzv_choose_state(struct dpt_rdzv *core, const struct run *run, unsigned groups)
+{
+    struct holders holders;
+    if (!find_holders(core, run, groups, NULL, &holders))
+        return (struct resume){.step = -1, .load_checkpoint = -1, .lost_step = -1};
+    struct resume resume = {.step = holders.step,
+                            .load_checkpoint = -1,
+                            .state_generation = holders.state_generation,
+                            .lost_step = holders.lost_step,
+                            .missing = holders.missing};
+    const int64_t checkpoint = newest_loadable_checkpoint(&holders);
+    if (checkpoint > resume.step)
+        resume.load_checkpoint = resume.step = checkpoint;
+    else if (resume.step >= 0)
+        resume.outcome_of = rank_with_outcome(run, resume.step);
+    return resume;
+}
+
+bool dpt_rdzv_has_state(const struct run *run, const struct resume *resume, const struct rank *rank)
+{
+    if (resume->step < 0)
+        return false;
+    if (resume->load_checkpoint >= 0)
+        return run->spec.sharded ? rank->checkpoint_step >= resume->load_checkpoint
+                                 : rank->checkpoint_step == resume->load_checkpoint;
+    return is_at_step(rank, resume->step, resume->outcome_of != NULL, resume->state_generation);
+}
+
+int dpt_rdzv_parts_of(const struct resume *resume, const struct rank *rank,
+                      struct dpt_shard ret[DPT_PROTO_SHARDS_MAX])
+{
+    const bool in_memory = resume->step >= 0 && resume->load_checkpoint < 0;
+    return in_memory ? dpt_rdzv_shards_of(rank, resume->state_generation, ret) : 0;
+}
+
+void dpt_rdzv_tell_loss(const struct run *run, const struct resume *resume,
+                        char ret[DPT_PROTO_TEXT_BYTES])
+{
+    const struct progress *progress = &run->progress;
+    char who[DPT_PROTO_TEXT_BYTES / 2] = "", back[DPT_PROTO_NAME_BYTES] = "the beginning";
+    size_t used = 0;
+    ret[0] = '\0';
+    if (resume->lost_step < 0 || resume->step >= resume->lost_step)
+        return;
+    for (size_t i = 0; i < progress->n_losses && used < sizeof who; i++) {
+        const struct loss *loss = &progress->losses[i];
+        if (dpt_shard_is_among(loss->shards, loss->n_shards, resume->missing))
+            used += (size_t)snprintf(who + used, sizeof who - used, "%s node %s",
+                                     used == 0 ? " with" : " and its shadow holder", loss->node);
+    }
+    if (resume->load_checkpoint >= 0)
+        (void)snprintf(back, sizeof back, "the checkpoint of step %lld",
+                       (long long)resume->load_checkpoint);
+    else if (resume->step > 0)
+        (void)snprintf(back, sizeof back, "step %lld", (long long)resume->step);
+    (void)snprintf(ret, DPT_PROTO_TEXT_BYTES,
+                   "shard %d of %d is lost%s%s: going back to %s, losing %lld steps",
+                   resume->missing.index, resume->missing.of, who,
+                   progress->rebuilding ? ", before its copy was complete after the last loss" : "",
+                   back, (long long)(progress->steps_done - (resume->step > 0 ? resume->step : 0)));
+}
+
+/* ---- redundancy ---- */
+
+/* The nodes other than that of place `i` hold a whole state. Replicas on nodes of different sizes
+ * have different shards, so comparing shards is not enough. `shards` has room for all places. */
+static bool is_held_elsewhere(const struct plan *plan, uint32_t i, struct dpt_shard *shards)
+{
+    int n = 0;
+    for (uint32_t k = 0; k < plan->world_size; k++) {
+        const struct rank *rank = dpt_rdzv_rank_at(&plan->places[k]);
+        if (rank != NULL && rank->node != plan->places[i].node)
+            n += dpt_rdzv_shards_of(rank, plan->generation, shards + n);
+    }
+    return dpt_shards_cover(shards, n);
+}
+
+static bool is_redundant(struct dpt_rdzv *core, const struct plan *plan)
+{
+    struct dpt_shard *shards = dpt_outbox_alloc(
+        &core->out, (plan->world_size + 1) * DPT_PROTO_SHARDS_MAX * sizeof shards[0]);
+    if (shards == NULL)
+        return false;
+    for (uint32_t i = 0; i < plan->world_size; i++) {
+        bool seen = false; /* one place of each node is enough */
+        for (uint32_t k = 0; k < i && !seen; k++)
+            seen = plan->places[k].node == plan->places[i].node;
+        if (!seen && !is_held_elsewhere(plan, i, shards))
+            return false;
+    }
+    return plan->world_size > 0;
+}
+
+void dpt_rdzv_update_redundancy(struct dpt_rdzv *core, struct run *run)
+{
+    run->progress.rebuilding = run->plan.n_rebuilding > 0;
+    run->progress.redundant = is_redundant(core, &run->plan);
+}

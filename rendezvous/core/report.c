@@ -1,0 +1,335 @@
+/* Takes a node's report into the state of the run. */
+#include "rendezvous/core/report.h"
+
+#include "rendezvous/core/loss.h"
+#include "rendezvous/core/transition.h"
+#include "rendezvous/core/wait.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void copy_text(char *to, size_t to_bytes, const char *from)
+{
+    (void)snprintf(to, to_bytes, "%s", from);
+}
+
+/* ---- ranks ---- */
+
+static void copy_outcome(struct dpt_rdzv *core, struct rank *rank, const Dpt__RankState *state)
+{
+    free(rank->outcome);
+    rank->outcome = NULL;
+    rank->outcome_bytes = 0;
+    if (state->phase != DPT__RANK_PHASE__RANK_QUIESCED || state->outcome.len == 0)
+        return;
+    rank->outcome = malloc(state->outcome.len);
+    if (rank->outcome == NULL) {
+        core->out.no_memory = true;
+        return;
+    }
+    memcpy(rank->outcome, state->outcome.data, state->outcome.len);
+    rank->outcome_bytes = state->outcome.len;
+}
+
+/* All that the rank itself reports. */
+static void copy_rank_state(struct rank *rank, const Dpt__RankState *state)
+{
+    rank->phase = state->phase;
+    rank->generation = state->generation;
+    copy_text(rank->shm_addr, sizeof rank->shm_addr, state->shm_addr);
+    copy_text(rank->tcp_addr, sizeof rank->tcp_addr, state->tcp_addr);
+    rank->step_applied = state->step_applied;
+    rank->outcome_step = state->outcome_step;
+    rank->checkpoint_step = state->checkpoint_step;
+    rank->grant_step = state->grant_step;
+    rank->failed_generation = state->failed_generation;
+    rank->suspect = state->suspect;
+    rank->busy = state->busy;
+    rank->work_done = state->work_done;
+    rank->step_ms_median = state->step_ms_median;
+    rank->told_rank = state->plan_rank;
+    rank->n_shards = (int)state->n_shards; /* at most DPT_PROTO_SHARDS_MAX: the message's check */
+    for (int i = 0; i < rank->n_shards; i++) {
+        const Dpt__Shard *shard = state->shards[i];
+        rank->shards[i] = (struct dpt_shard){(int)shard->index, (int)shard->of};
+        rank->pending[i] = shard->pending;
+    }
+    rank->gradient = state->gradient;
+    rank->pending_generation = state->pending_generation;
+    rank->ran_generation = state->ran_generation;
+    rank->rebuilding = state->rebuilding;
+}
+
+static void note_finished(struct plan *plan, const struct rank *rank)
+{
+    struct place *place = &plan->places[rank->plan_rank];
+    if (rank->phase != DPT__RANK_PHASE__RANK_FINISHED || rank->generation != plan->generation)
+        return;
+    plan->n_finished += !place->finished;
+    place->finished = true;
+}
+
+/* Returns true if a process died that had a place in the newest plan and had not finished. */
+static bool take_rank(struct dpt_rdzv *core, struct run *run, struct rank *rank,
+                      const Dpt__RankState *state)
+{
+    const bool same = state->spawn == rank->spawn;
+    const bool died = rank->spawn != 0 && rank->phase != DPT__RANK_PHASE__RANK_DEAD &&
+                      (!same || state->phase == DPT__RANK_PHASE__RANK_DEAD);
+    const bool lost =
+        died && dpt_rdzv_rank_is_member(run, rank) && !dpt_rdzv_has_finished(run, rank);
+    if (lost && same && state->step_applied > run->progress.steps_done)
+        run->progress.steps_done = state->step_applied;
+    if (died)
+        dpt_rdzv_note_loss(run, rank);
+    dpt_rdzv_count_rank(run, rank, -1);
+    if (!same) {
+        free(rank->outcome);
+        *rank = (struct rank){.node = rank->node, .spawn = state->spawn};
+    }
+    if (state->checkpoint_step > run->progress.saved_step)
+        run->progress.saved_step = state->checkpoint_step;
+    const bool member = dpt_rdzv_rank_is_member(run, rank);
+    if (state->busy && state->work_done != rank->work_done && run->plan.in_force && member)
+        run->progress.step_ms = core->now_ms; /* no stall */
+    rank->word_ms = core->now_ms - state->silent_ms;
+    copy_rank_state(rank, state);
+    copy_outcome(core, rank, state);
+    dpt_rdzv_count_rank(run, rank, 1);
+    if (member)
+        note_finished(&run->plan, rank);
+    dpt_rdzv_note_step(core, run, rank);
+    return lost;
+}
+
+static bool reserve_ranks(struct node *node, size_t n_ranks)
+{
+    if (n_ranks <= node->n_ranks)
+        return true;
+    struct rank *bigger = realloc(node->ranks, n_ranks * sizeof *bigger);
+    if (bigger == NULL)
+        return false;
+    for (size_t i = node->n_ranks; i < n_ranks; i++)
+        bigger[i] = (struct rank){.node = node};
+    node->ranks = bigger;
+    node->n_ranks = (uint32_t)n_ranks;
+    return true;
+}
+
+/* "killed by signal 9" -> "signal 9". */
+static const char *short_error(const char *text)
+{
+    const char *killed = strstr(text, "killed by signal ");
+    return killed != NULL ? killed + strlen("killed by ") : text;
+}
+
+/* Returns the number of processes with a place in the newest plan that died. */
+static uint32_t take_ranks(struct dpt_rdzv *core, struct run *run, struct node *node,
+                           const Dpt__AgentState *message)
+{
+    uint32_t lost = 0;
+    if (!reserve_ranks(node, message->n_ranks)) {
+        core->out.no_memory = true;
+        return 0;
+    }
+    for (size_t i = 0; i < message->n_ranks; i++) {
+        const Dpt__RankState *state = message->ranks[i];
+        struct rank *rank = &node->ranks[i];
+        if (state->spawn < rank->spawn)
+            continue;
+        const int plan_rank = (int)rank->plan_rank;
+        const char *how = short_error(state->text);
+        const int64_t word_ms =
+            state->spawn == rank->spawn ? core->now_ms - state->silent_ms : rank->word_ms;
+        if (!take_rank(core, run, rank, state) || lost++ > 0)
+            continue;
+        const struct cause cause =
+            dpt_rdzv_cause(CAUSE_RANK_LOST, dpt_rdzv_detect_ms(core, run, word_ms),
+                           "rank %d (node %s%s%s) died%s%s", plan_rank, node->id,
+                           node->host_name[0] != '\0' ? ", host " : "", node->host_name,
+                           how[0] != '\0' ? ": " : "", how);
+        dpt_rdzv_member_lost(core, run, &cause);
+    }
+    return lost;
+}
+
+/* ---- errors ---- */
+
+/* When the process last showed life that broke the data plane: the suspect, or without one the
+ * member that has been silent longest. */
+static int64_t last_word_ms(const struct dpt_rdzv *core, const struct run *run, int32_t suspect)
+{
+    int64_t oldest_ms = core->now_ms;
+    for (uint32_t i = 0; i < run->plan.world_size; i++) {
+        const struct rank *rank = dpt_rdzv_rank_at(&run->plan.places[i]);
+        if (rank != NULL && (suspect < 0 || (uint32_t)suspect == i) && rank->word_ms < oldest_ms)
+            oldest_ms = rank->word_ms;
+    }
+    return oldest_ms;
+}
+
+/* A data plane error in the generation in force ends it, whichever node caused it. */
+static void take_data_plane_error(struct dpt_rdzv *core, struct run *run, const struct node *node,
+                                  const Dpt__AgentState *message)
+{
+    for (uint32_t i = 0; run->plan.in_force && i < node->n_ranks; i++) {
+        const struct rank *rank = &node->ranks[i];
+        if (rank->failed_generation != run->plan.generation || !dpt_rdzv_rank_is_member(run, rank))
+            continue;
+        const char *text = i < message->n_ranks ? message->ranks[i]->text : "";
+        const struct cause cause =
+            dpt_rdzv_cause(CAUSE_COMM_ERROR, core->now_ms - last_word_ms(core, run, rank->suspect),
+                           "node %s: rank %d: %s", node->id, rank->plan_rank,
+                           text[0] != '\0' ? text : "data plane error");
+        dpt_rdzv_member_lost(core, run, &cause);
+        return;
+    }
+}
+
+/* `lost` of the crashes reported are of processes with a place in the newest plan. */
+static void take_crashes(struct dpt_rdzv *core, struct run *run, struct node *node,
+                         const Dpt__AgentState *message, uint32_t lost)
+{
+    struct budget *budget = &run->budget;
+    const int64_t ago_ms = message->first_error_ms_ago < 0 ? 0 : message->first_error_ms_ago;
+    const int64_t at_ms = core->now_ms > ago_ms ? core->now_ms - ago_ms : 0;
+    if (message->first_error[0] != '\0' && (budget->error_ms < 0 || at_ms < budget->error_ms)) {
+        budget->error_ms = at_ms;
+        (void)snprintf(budget->first_error, sizeof budget->first_error, "node %.63s: %.440s",
+                       node->id, message->first_error);
+    }
+    if (message->crashes <= node->crashes)
+        return;
+    const uint32_t more = message->crashes - node->crashes;
+    node->crashes = message->crashes;
+    if (lost > 0)
+        dpt_rdzv_count_incident(core, run, message->first_error);
+    if (more > lost)
+        dpt_rdzv_count_crashes(core, run, more - lost, message->first_error);
+}
+
+/* ---- fatal errors ---- */
+
+/* Other nodes train, or keep their state until they can. */
+static bool do_others_train(const struct run *run, const struct node *node)
+{
+    for (size_t i = 0; i < run->n_nodes; i++)
+        if (run->nodes[i] != node &&
+            (run->nodes[i]->generation > 0 || dpt_rdzv_node_is_member(run, run->nodes[i])))
+            return true;
+    return false;
+}
+
+/* The run has its minimum of nodes without this one. If they meet the same error, the last of them
+ * ends the run. */
+static bool is_dispensable(const struct run *run, const struct node *node)
+{
+    uint32_t others = 0;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        others += run->nodes[i] != node && !run->nodes[i]->leaving;
+    return others > 0 && others >= dpt_rdzv_min_nodes(run);
+}
+
+/* Step of the world that goes on without this member and holds the steps that it made; 0: none. */
+static int64_t step_kept_by_others(const struct run *run, const struct node *node)
+{
+    int64_t step = run->progress.step;
+    bool others = false;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        others = others || (run->nodes[i] != node && dpt_rdzv_node_is_member(run, run->nodes[i]));
+    for (uint32_t k = 0; k < node->n_ranks; k++)
+        if (node->ranks[k].step_applied > step)
+            step = node->ranks[k].step_applied;
+    return others && (!run->spec.sharded || run->progress.redundant) ? step : 0;
+}
+
+/* An error that no restart mends. The node is expelled if the run can do without it, else the run
+ * fails. */
+static void take_fatal_error(struct dpt_rdzv *core, struct run *run, struct node *node,
+                             const struct inquiry *from)
+{
+    const char *error = from->message->first_error;
+    char text[DPT_PROTO_TEXT_BYTES];
+    const bool others = do_others_train(run, node), dispensable = is_dispensable(run, node);
+    /* A young server may not have heard the nodes that train. The node reports the error again. */
+    if (!others && !dispensable && run->formation.run_generation == 0 && node->generation == 0 &&
+        dpt_rdzv_is_young(core, run))
+        return;
+    if (!dispensable && (dpt_rdzv_node_is_member(run, node) || !others)) {
+        (void)snprintf(text, sizeof text, "node %.63s: %.440s", node->id, error);
+        dpt_rdzv_fail(core, run, text);
+        return;
+    }
+    (void)snprintf(text, sizeof text, "it cannot take part: %.440s", error);
+    const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_EXPELLED,
+                                  .run = run,
+                                  .world_step = step_kept_by_others(run, node),
+                                  .text = text};
+    if (node->link.conn != 0)
+        dpt_rdzv_answer_outsider(core, from, &answer);
+    dpt_rdzv_node_lost(core, run, node, text);
+}
+
+/* ---- the whole report ---- */
+
+/* Grants the commit of a checkpoint to members of the generation in force. */
+static void grant_commits(struct dpt_rdzv *core, struct run *run, const struct node *node)
+{
+    struct progress *progress = &run->progress;
+    const bool running =
+        run->phase == DPT_RDZV_RUNNING || run->phase == DPT_RDZV_DRAINING ||
+        (run->phase == DPT_RDZV_PREPARING && run->formation.soft && run->plan.in_force);
+    for (uint32_t i = 0; running && i < node->n_ranks; i++) {
+        const struct rank *rank = &node->ranks[i];
+        if (rank->grant_step <= progress->grant_step || rank->generation != run->plan.generation ||
+            !dpt_rdzv_rank_is_member(run, rank))
+            continue;
+        progress->grant_step = rank->grant_step;
+        run->changed = true;
+        dpt_rdzv_record(core, run,
+                        (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_GRANT,
+                                                 .generation = run->plan.generation,
+                                                 .step = rank->grant_step});
+    }
+}
+
+static void take_leaving(struct dpt_rdzv *core, struct run *run, struct node *node, bool leaving)
+{
+    if (leaving && !node->leaving) {
+        node->leaving_ms = core->now_ms;
+        dpt_rdzv_log(core, run, DPT_LOG_INFO, "node %s leaves", node->id);
+    }
+    run->membership.n_leaving += leaving;
+    run->membership.n_leaving -= node->leaving;
+    node->leaving = leaving;
+}
+
+struct node *dpt_rdzv_take_report(struct dpt_rdzv *core, struct run *run, struct node *node,
+                                  const struct inquiry *from)
+{
+    const Dpt__AgentState *message = from->message;
+    const size_t n_nodes = run->n_nodes;
+    copy_text(node->host, sizeof node->host, message->host);
+    copy_text(node->host_name, sizeof node->host_name, message->host_name);
+    copy_text(node->log_dir_id, sizeof node->log_dir_id, message->log_dir_id);
+    copy_text(node->checkpoint_dir_id, sizeof node->checkpoint_dir_id, message->checkpoint_dir_id);
+    copy_text(node->plan_digest, sizeof node->plan_digest, message->plan_digest);
+    node->plan_world = message->plan_world;
+    node->generation = message->stamp->generation;
+    take_leaving(core, run, node, message->leaving);
+    if (node->generation > run->formation.generation_high)
+        run->formation.generation_high = node->generation;
+    /* Before this server's first generation only the agents know how far the run was. */
+    if (run->formation.run_generation == 0 && message->step_high > run->progress.steps_done)
+        run->progress.steps_done = message->step_high;
+    const uint32_t lost = take_ranks(core, run, node, message);
+    take_data_plane_error(core, run, node, message);
+    if (message->fatal) {
+        take_fatal_error(core, run, node, from);
+        return run->n_nodes == n_nodes ? node : NULL;
+    }
+    take_crashes(core, run, node, message, lost);
+    grant_commits(core, run, node);
+    return node;
+}

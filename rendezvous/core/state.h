@@ -1,0 +1,366 @@
+/* The state of the server's machine: runs, nodes, rank processes, plans; how runs and nodes are
+ * made and removed; questions that one of them answers.
+ *
+ * Layers of this folder, lowest first. A file calls files of its own layer and of lower ones, never
+ * in a circle:
+ *
+ *   outbox.h      outputs of a step             timing.h  every period of a run
+ *   state.h       state.c, members.c            the data and simple queries
+ *   silence.h     silence.c                     leases, broken connections, a deaf server
+ *   held.h        held.c                        which training state the nodes hold together
+ *   wait.h        wait.c                        what a run waits for before it forms
+ *   transition.h  transition.c                  entering a phase, PREPARE, the end
+ *   reply.h       reply.c                       messages to agents
+ *   loss.h        budget.c, loss.c, pairs.c     progress, losses, stalls, the restart budget
+ *   plan.h        plan.c                        the world, ranks and digest of a generation
+ *   advance.h     leave.c, advance.c            transitions that are due, phase by phase
+ *   admit.h       claim.c, admit.c              processes that are not members of the run
+ *   report.h      report.c                      reports of members
+ *   core.h        core.c                        events, time, views */
+#ifndef DPT_RENDEZVOUS_CORE_STATE_H
+#define DPT_RENDEZVOUS_CORE_STATE_H
+
+#include "base/shard.h"
+#include "rendezvous/core/core.h"
+#include "rendezvous/core/outbox.h"
+#include "rendezvous/core/timing.h"
+
+enum {
+    DEPARTED_MAX = 1024, /* removed incarnations that a run remembers */
+    FORGOTTEN_MAX = 64,  /* forgotten runs that are remembered by name */
+    PAIRS_MAX = 64,      /* pairs of nodes that failed in one formation */
+    LOSSES_MAX = 16,     /* lost ranks that are remembered to explain a missing shard */
+    WHO_BYTES = 2 * DPT_PROTO_NAME_BYTES + 64
+};
+
+/* ---- ranks and nodes ---- */
+
+/* One rank process: the last report of its agent, and what this server decided about it. All of it
+ * is about process `spawn`; a successor starts from zero. */
+struct rank {
+    struct node *node;
+    uint32_t spawn;
+    Dpt__RankPhase phase;
+    uint64_t generation; /* of `phase` */
+    char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
+    int64_t step_applied, outcome_step, checkpoint_step, grant_step;
+    uint8_t *outcome; /* owned; of outcome_step, while QUIESCED */
+    size_t outcome_bytes;
+    struct dpt_shard shards[DPT_PROTO_SHARDS_MAX];
+    bool pending[DPT_PROTO_SHARDS_MAX]; /* shards[i] is of pending_generation */
+    int n_shards;                       /* 0: everything */
+    bool gradient;
+    uint64_t pending_generation, ran_generation;
+    bool rebuilding;
+    uint64_t failed_generation;
+    int32_t suspect; /* rank of the plan; -1: none */
+    bool busy;
+    uint32_t work_done; /* grows while busy */
+    int64_t step_ms_median;
+    int64_t word_ms; /* when its agent last heard it */
+
+    uint64_t asked;           /* newest PREPARE whose report is waited for */
+    uint64_t plan_generation; /* newest plan with a place for it; 0: none */
+    int32_t plan_rank;        /* its rank there */
+    int32_t told_rank;        /* the same as its agent reports it (adoption) */
+};
+
+/* The control connection of a node. */
+struct link {
+    uint64_t conn;         /* 0: broken */
+    uint64_t counter_seen; /* of the last message taken */
+    int64_t heard_ms;
+    int64_t broken_ms;    /* since when; < 0: not broken */
+    int64_t spoken_ms;    /* time in which it was heard since the last PREPARE */
+    int64_t extended_ms;  /* the lease ends no earlier; 0 once it is heard again */
+    int64_t forgiven_ms;  /* total of these extensions since it was heard */
+    bool reported_broken; /* the log says that the connection is broken */
+    bool cut_off;         /* being removed for silence alone: it may return with its state */
+};
+
+struct node {
+    char id[DPT_PROTO_NAME_BYTES], host_name[DPT_PROTO_NAME_BYTES]; /* host_name: for people */
+    uint64_t id_hash;
+    uint64_t incarnation;
+    uint8_t secret[DPT_PROTO_SECRET_BYTES]; /* not all zeroes */
+    struct link link;
+    uint64_t joined; /* order of joining */
+    int64_t joined_ms;
+    bool returned;          /* after it was removed for silence; no generation has run since */
+    int64_t ready_since_ms; /* first rank can join while others start; < 0: none */
+    int64_t excluded_until_ms;
+    bool leaving;
+    int64_t leaving_ms;         /* since when it leaves */
+    uint64_t generation;        /* newest it knows */
+    uint64_t placed_generation; /* newest plan in which it has a place */
+    uint32_t crashes, plan_world;
+    char host[DPT_PROTO_DIGEST_BYTES], log_dir_id[DPT_PROTO_DIGEST_BYTES];
+    char checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES], plan_digest[DPT_PROTO_DIGEST_BYTES];
+    struct rank *ranks; /* (n_ranks) owned */
+    uint32_t n_ranks;
+};
+
+/* An incarnation that was removed from the run: lost, expelled or released. */
+struct departed {
+    uint64_t id_hash;
+    uint64_t incarnation; /* this one and all before it stay out, for holders of the secret */
+    uint8_t secret[DPT_PROTO_SECRET_BYTES];
+    bool released;
+    bool last_holder; /* released: no other node holds its steps */
+    uint32_t n_nodes; /* released: nodes of the farewell that could not save */
+    bool cut_off;     /* removed for silence alone: it may return with its state */
+    bool awaited;     /* it may hold the newest state; no generation has run since */
+    uint64_t counter_seen;
+};
+
+/* ---- plans ---- */
+
+struct place {         /* one rank of a plan */
+    struct node *node; /* NULL once the node is removed */
+    uint32_t local_rank, spawn;
+    uint32_t position, host, node_index;
+    int32_t checkpoint_slot;
+    bool takes_state, writes_log, guest;
+    bool finished; /* has reported FINISHED in this generation */
+    char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
+};
+
+struct plan {
+    uint64_t generation; /* 0: none made */
+    bool in_force;  /* its ranks may compute: from PLAN until all have quiesced or PREPARE hard */
+    bool from_seed; /* no whole state and no checkpoint exists */
+    bool adopted;   /* made by an earlier server: only digest and places are known */
+    bool farewell;  /* too few nodes stay: its ranks save what they hold and make no step */
+    uint8_t nonce[DPT_PROTO_NONCE_BYTES];
+    uint32_t world_size, n_nodes, n_hosts, checkpoint_writers, guests;
+    uint64_t state_generation;
+    struct place *places;     /* (world_size) by rank; owned */
+    uint32_t n_finished;      /* places with `finished` */
+    int n_ready;              /* ranks that are READY in `generation` */
+    int n_running;            /* ranks that are RUNNING */
+    int n_busy, n_rebuilding; /* ranks that report so */
+    char digest[DPT_PROTO_DIGEST_BYTES];
+    int64_t resume_step, load_checkpoint, steps_done_before;
+    uint8_t *outcome; /* owned; NULL: no rank needs it */
+    size_t outcome_bytes;
+};
+
+/* Why a generation is formed. A later kind replaces an earlier one while it is formed. */
+enum cause_kind {
+    CAUSE_START,
+    CAUSE_JOINED,
+    CAUSE_LEFT,
+    CAUSE_SERVER_RESTART,
+    CAUSE_COMM_ERROR,
+    CAUSE_STALLED,
+    CAUSE_RANK_LOST,
+    CAUSE_NODE_LOST,
+    CAUSE_COUNT
+};
+
+struct cause {
+    enum cause_kind kind;
+    int64_t detect_ms;
+    char text[DPT_PROTO_TEXT_BYTES];
+};
+
+/* ---- runs ---- */
+
+/* Nodes beside the list of the run: order of joining, removed ones, counters. */
+struct membership {
+    size_t nodes_max;
+    uint64_t joins;
+    struct departed departed[DEPARTED_MAX]; /* ring */
+    size_t n_departed;                      /* ever */
+    uint32_t n_leaving;
+    int n_foreign;          /* ranks that are RUNNING without a place in the newest plan */
+    int64_t lease_floor_ms; /* no lease or grace ends before; 0: unknown */
+    int64_t empty_ms;       /* since when there is no node; < 0: there are some */
+};
+
+struct pair {
+    uint64_t a, b; /* id hashes, a < b */
+};
+
+/* What the forming of generations depends on. */
+struct formation {
+    uint64_t generation_high;  /* newest that an agent knows: above ours after an earlier server */
+    uint64_t generation_floor; /* highest that earlier runs of this name may have used */
+    uint64_t run_generation;   /* newest that has run */
+    uint64_t ran_before;       /* the same of earlier runs of this name on this server */
+    struct cause cause;        /* of the newest generation */
+    bool soft;                 /* PREPARING at the next step boundary */
+    bool after_failure;        /* PREPARING because a generation failed just now */
+    int64_t waits_since_ms;    /* waiting for min nodes; < 0: they are here */
+    uint32_t farewells_tried;  /* since that took too long */
+    int64_t plan_after_ms;     /* no plan before: pause after failures, or nodes may come back */
+    int64_t adopt_until_ms;    /* nodes of an earlier server are awaited; < 0: not */
+    int64_t regather_until_ms; /* no plan before while removed nodes are awaited; < 0: none is */
+    uint32_t failed;           /* formations in a row without a step whose data plane broke */
+    uint32_t slow;             /* formations in a row in which not all ranks were READY in time */
+    struct pair pairs[PAIRS_MAX]; /* of the last failed formation */
+    size_t n_pairs;
+    uint64_t pairs_generation; /* that formation */
+};
+
+/* What a lost rank held; kept until a generation runs. */
+struct loss {
+    char node[DPT_PROTO_NAME_BYTES];
+    struct dpt_shard shards[DPT_PROTO_SHARDS_MAX];
+    int n_shards;
+};
+
+/* Steps, checkpoints and copies of the state. Steps count completed ones; -1: none. */
+struct progress {
+    int64_t step;       /* newest since the last plan was made */
+    int64_t steps_done; /* highest since a generation last ran: what a plan loses counts from it */
+    int64_t step_best;  /* newest ever */
+    int64_t step_ms;    /* when `step` last grew */
+    int64_t step_ms_median; /* last reported by a rank; 0: no step yet */
+    int64_t final_step;     /* of a rank that has finished */
+    bool stepped;           /* since GO */
+    int64_t grant_step;     /* checkpoint that may be committed in plan.generation */
+    int64_t saved_step;     /* newest checkpoint that a rank reported */
+    int64_t farewell_step;  /* that a farewell was to save and had its time for */
+    bool redundant;         /* every part of the state of plan.generation is on two nodes */
+    bool rebuilding;        /* ranks still make the copies that are missing for that */
+    struct loss losses[LOSSES_MAX];
+    size_t n_losses; /* further ones are not remembered */
+};
+
+/* Restarts. */
+struct budget {
+    uint32_t used;
+    uint64_t incident_generation; /* newest plan whose loss of members was counted */
+    int64_t refill_steps;         /* towards the next restart that is given back */
+    int64_t error_ms;             /* of first_error; < 0: none */
+    char first_error[DPT_PROTO_TEXT_BYTES];
+};
+
+struct run {
+    char name[DPT_PROTO_NAME_BYTES];
+    Dpt__RunSpec spec; /* strings owned */
+    char fingerprint[DPT_PROTO_DIGEST_BYTES], data_digest[DPT_PROTO_DIGEST_BYTES];
+    char checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES]; /* of its first node */
+    struct dpt_timing timing;
+    enum dpt_rdzv_phase phase;
+    int64_t phase_ms;     /* since when */
+    uint64_t generation;  /* newest used here */
+    bool changed;         /* every node is told in this step */
+    struct node *speaker; /* is answered in this step; NULL: none */
+    struct node **nodes;  /* (n_nodes) owned, in order of joining */
+    size_t n_nodes;
+    struct membership membership;
+    struct plan plan; /* the newest */
+    struct formation formation;
+    struct progress progress;
+    struct budget budget;
+    char end_text[DPT_PROTO_TEXT_BYTES];
+};
+
+struct forgotten_run {
+    uint64_t name_hash;
+    uint64_t generation;     /* highest it may have used */
+    uint64_t run_generation; /* newest that ran */
+    bool ended, failed;      /* late agents are told so */
+};
+
+/* When anybody was last heard. */
+struct hearing {
+    int64_t heard_ms; /* a node of any run over a standing connection */
+    /* Processes that are no nodes: first and last heard since then. < 0: none. */
+    int64_t outsiders_since_ms, outsider_ms;
+};
+
+struct dpt_rdzv {
+    uint64_t epoch;
+    const uint8_t *random; /* (DPT_PROTO_NONCE_BYTES) of the event in progress */
+    int64_t start_ms, now_ms, deadline_ms;
+    struct hearing hearing;
+    uint64_t counter; /* of the last message to a node */
+    bool stopped, fresh;
+    struct run *runs[DPT_RDZV_RUNS_MAX];
+    size_t n_runs;
+    struct forgotten_run forgotten[FORGOTTEN_MAX]; /* ring */
+    size_t n_forgotten;                            /* ever */
+    uint64_t generation_floor; /* highest of those that have fallen out of the ring */
+    struct outbox out;
+};
+
+/* ---- state.c: queries ---- */
+
+/* Position of a walk over all ranks of a run, node by node; begins zeroed. */
+struct rank_cursor {
+    size_t node;
+    uint32_t rank;
+};
+/* The next rank; NULL: there is none left. */
+struct rank *dpt_rdzv_next_rank(const struct run *run, struct rank_cursor *at);
+/* The process that a place of the plan names; NULL: it is gone. */
+const struct rank *dpt_rdzv_rank_at(const struct place *place);
+/* Ready to quiesce and report: it has started and not ended. */
+bool dpt_rdzv_rank_is_alive(const struct rank *rank);
+/* Has a place in the newest plan. */
+bool dpt_rdzv_rank_is_member(const struct run *run, const struct rank *rank);
+/* A member that has reported FINISHED: its loss costs nothing more. */
+bool dpt_rdzv_has_finished(const struct run *run, const struct rank *rank);
+/* For the newest generation. */
+bool dpt_rdzv_has_quiesced(const struct run *run, const struct rank *rank);
+/* Puts `rank` into the counters of its run (by = 1), or takes it out before a change (by = -1). */
+void dpt_rdzv_count_rank(struct run *run, const struct rank *rank, int by);
+
+bool dpt_rdzv_node_is_member(const struct run *run, const struct node *node);
+bool dpt_rdzv_is_excluded(const struct dpt_rdzv *core, const struct node *node);
+/* A member of the newest plan or of the newest that ran; a node that returned; before the first
+ * generation of this server a node of an earlier server. */
+bool dpt_rdzv_may_hold_newest(const struct run *run, const struct node *node);
+/* "node b (host gpu7, rank 1)"; without a rank when it has no place in the plan. */
+void dpt_rdzv_who(const struct plan *plan, const struct node *node, char ret[WHO_BYTES]);
+
+/* DONE or FAILED. */
+bool dpt_rdzv_has_ended(const struct run *run);
+/* Nodes needed to form: min_nodes, or one when all steps are done. */
+uint32_t dpt_rdzv_min_nodes(const struct run *run);
+uint32_t dpt_rdzv_restarts_left(const struct run *run);
+/* Newest generation that has run, as far as this server or a rank knows. */
+uint64_t dpt_rdzv_state_generation(const struct run *run);
+/* Pending shards of a generation that has run have replaced the shards before them. */
+bool dpt_rdzv_pending_counts(const struct rank *rank, uint64_t state_generation);
+/* The shards of `rank` that count; returns their number. */
+int dpt_rdzv_shards_of(const struct rank *rank, uint64_t state_generation,
+                       struct dpt_shard ret[DPT_PROTO_SHARDS_MAX]);
+
+const char *dpt_rdzv_cause_name(enum cause_kind kind);
+struct cause dpt_rdzv_cause(enum cause_kind kind, int64_t detect_ms, const char *fmt, ...)
+    DPT_PRINTF(3, 4);
+/* Adds a record or a log line about `run`: its name and, unless set, its generation are filled in.
+ */
+void dpt_rdzv_record(struct dpt_rdzv *core, const struct run *run, struct dpt_rdzv_record record);
+void dpt_rdzv_log(struct dpt_rdzv *core, const struct run *run, enum dpt_log_level level,
+                  const char *fmt, ...) DPT_PRINTF(4, 5);
+
+/* ---- members.c: runs and nodes are made, found and removed ---- */
+
+uint64_t dpt_rdzv_id_hash(const char *id);
+struct run *dpt_rdzv_find_run(const struct dpt_rdzv *core, const char *name);
+struct node *dpt_rdzv_find_node(const struct run *run, const char *id);
+/* NULL: no run of that name is remembered. */
+struct forgotten_run *dpt_rdzv_find_forgotten(struct dpt_rdzv *core, const char *name);
+
+/* NULL: no memory. */
+struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *message);
+void dpt_rdzv_run_destroy(struct run **run);
+/* Remembers what later processes and runs of this name must know, and destroys the run. */
+void dpt_rdzv_forget(struct dpt_rdzv *core, size_t i);
+/* A node without ranks: these are taken from the message afterwards. NULL: no memory. */
+struct node *dpt_rdzv_node_create(struct dpt_rdzv *core, struct run *run,
+                                  const Dpt__AgentState *message);
+/* Takes the node out of the run and frees it. */
+struct departed *dpt_rdzv_remove(struct run *run, struct node *node);
+/* Remembers what is lost with a rank. */
+void dpt_rdzv_note_loss(struct run *run, const struct rank *rank);
+void dpt_rdzv_plan_fini(struct plan *plan);
+/* Bytes of the message's secret; zeroes: it has none. */
+void dpt_rdzv_secret_of(const Dpt__AgentState *message, uint8_t ret[DPT_PROTO_SECRET_BYTES]);
+
+#endif
