@@ -4,8 +4,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* The longest value of a field, by its name alone: a name means the same in every message.
- * Strings count their NUL; lists count elements. */
+/* The longest value of a field, by its name: a name means the same in every message. Strings count
+ * their NUL, lists their elements. */
 static size_t limit_of(const ProtobufCFieldDescriptor *field)
 {
     static const struct {
@@ -38,7 +38,7 @@ static size_t limit_of(const ProtobufCFieldDescriptor *field)
     return DPT_PROTO_DIGEST_BYTES;
 }
 
-static bool string_is_clean(const char *text, bool lines_allowed)
+static bool has_no_control_characters(const char *text, bool lines_allowed)
 {
     for (const char *c = text; *c != '\0'; c++)
         if (((unsigned char)*c < 0x20 && !(lines_allowed && *c == '\n')) || *c == 0x7f)
@@ -66,7 +66,7 @@ static enum dpt_status check_value(const ProtobufCFieldDescriptor *field, const 
         if (strlen(text) >= limit)
             return dpt_fail(err, DPT_EPROTO, "field '%s': %zu characters, at most %zu", field->name,
                             strlen(text), limit - 1);
-        if (!string_is_clean(text, strcmp(field->name, "config_yaml") == 0))
+        if (!has_no_control_characters(text, strcmp(field->name, "config_yaml") == 0))
             return dpt_fail(err, DPT_EPROTO, "field '%s' holds control characters", field->name);
         return DPT_OK;
     }
@@ -83,15 +83,15 @@ static enum dpt_status check_value(const ProtobufCFieldDescriptor *field, const 
         return inner == NULL ? DPT_OK : check_form(inner, err);
     }
     default:
-        return DPT_OK; /* numbers: checked where they mean something */
+        return DPT_OK; /* numbers: message by message, below */
     }
 }
 
-/* The schema does not nest into itself, so the depth is its own (three). */
+/* The schema is not recursive: its depth (three) bounds this recursion. */
 static enum dpt_status check_form(const ProtobufCMessage *message, struct dpt_err *err)
 {
-    /* Fields of later versions pass. There is no field 0: protobuf-c reads it and cannot read again
-     * what it then writes. */
+    /* Fields of later versions pass. Field 0 does not exist; protobuf-c reads it, but cannot read
+     * what it writes then. */
     for (unsigned i = 0; i < message->n_unknown_fields; i++)
         if (message->unknown_fields[i].tag == 0)
             return dpt_fail(err, DPT_EPROTO, "field 0 of %s", message->descriptor->short_name);
@@ -116,7 +116,7 @@ static enum dpt_status check_form(const ProtobufCMessage *message, struct dpt_er
     return DPT_OK;
 }
 
-/* The one field of a message of another version that is shown, besides its stamp. */
+/* The only field of a message of another version that is shown, besides its stamp. */
 static enum dpt_status check_field(const ProtobufCMessage *message, const char *name,
                                    struct dpt_err *err)
 {
@@ -125,28 +125,40 @@ static enum dpt_status check_field(const ProtobufCMessage *message, const char *
     return check_value(field, (const char *)message + field->offset, err);
 }
 
-static enum dpt_status out_of_range(struct dpt_err *err, const char *field, int64_t value)
-{
-    return dpt_fail(err, DPT_EPROTO, "field '%s': %lld is out of range", field, (long long)value);
-}
+/* ---- numbers and names ---- */
 
 static enum dpt_status check_range(struct dpt_err *err, const char *field, int64_t value,
                                    int64_t least, int64_t most)
 {
-    return value < least || value > most ? out_of_range(err, field, value) : DPT_OK;
+    if (value < least || value > most)
+        return dpt_fail(err, DPT_EPROTO, "field '%s': %lld is out of range", field,
+                        (long long)value);
+    return DPT_OK;
 }
 
-static enum dpt_status check_generation(struct dpt_err *err, const char *field, uint64_t value)
+static enum dpt_status check_step(struct dpt_err *err, const char *field, int64_t value,
+                                  int64_t least)
 {
-    return value > DPT_PROTO_GENERATION_MAX ? out_of_range(err, field, (int64_t)value) : DPT_OK;
+    return check_range(err, field, value, least, DPT_PROTO_STEP_MAX);
 }
 
-/* A run's name and a node's id become parts of paths and lines of logs. */
-static bool is_name(const char *text)
+/* A number beyond int64_t becomes negative and is refused, too. */
+static enum dpt_status check_generation(struct dpt_err *err, const char *field, uint64_t value,
+                                        int64_t least)
+{
+    return check_range(err, field, (int64_t)value, least, DPT_PROTO_GENERATION_MAX);
+}
+
+/* A run's name and a node's id become parts of paths and log lines. */
+static enum dpt_status check_name(struct dpt_err *err, const char *field, const char *text)
 {
     static const char allowed[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-    return text[0] != '\0' && text[0] != '.' && text[strspn(text, allowed)] == '\0';
+    if (text[0] == '\0' || text[0] == '.' || text[strspn(text, allowed)] != '\0')
+        return dpt_fail(err, DPT_EPROTO,
+                        "field '%s': \"%s\" is no name (letters, digits, '.', '_', '-')", field,
+                        text);
+    return DPT_OK;
 }
 
 static enum dpt_status check_stamp(const Dpt__Stamp *stamp, struct dpt_err *err)
@@ -154,68 +166,57 @@ static enum dpt_status check_stamp(const Dpt__Stamp *stamp, struct dpt_err *err)
     if (stamp == NULL)
         return dpt_fail(err, DPT_EPROTO, "field 'stamp' is missing");
     DPT_TRY(check_form(&stamp->base, err));
-    if (!is_name(stamp->run))
-        return dpt_fail(err, DPT_EPROTO,
-                        "field 'run': \"%s\" is no name (letters, digits, '.', '_', '-')",
-                        stamp->run);
-    if (!is_name(stamp->node))
-        return dpt_fail(err, DPT_EPROTO,
-                        "field 'node': \"%s\" is no name (letters, digits, '.', '_', '-')",
-                        stamp->node);
+    DPT_TRY(check_name(err, "run", stamp->run));
+    DPT_TRY(check_name(err, "node", stamp->node));
     if (stamp->incarnation == 0)
-        return out_of_range(err, "incarnation", 0);
-    return check_generation(err, "generation", stamp->generation);
+        return check_range(err, "incarnation", 0, 1, INT64_MAX);
+    return check_generation(err, "generation", stamp->generation, 0);
 }
 
 static enum dpt_status check_spec(const Dpt__RunSpec *spec, struct dpt_err *err)
 {
-    if (spec->min_nodes < 1 || spec->min_nodes > DPT_PROTO_NODES_MAX)
-        return out_of_range(err, "min_nodes", spec->min_nodes);
-    if (spec->max_nodes < spec->min_nodes || spec->max_nodes > DPT_PROTO_NODES_MAX)
-        return out_of_range(err, "max_nodes", spec->max_nodes);
-    if (spec->timeout_ms < DPT_PROTO_TIMEOUT_MS_MIN || spec->timeout_ms > DPT_PROTO_TIMEOUT_MS_MAX)
-        return out_of_range(err, "timeout_ms", spec->timeout_ms);
-    if (spec->drain_ms != 0 &&
-        (spec->drain_ms < DPT_PROTO_DRAIN_MS_MIN || spec->drain_ms > DPT_PROTO_DRAIN_MS_MAX))
-        return out_of_range(err, "drain_ms", spec->drain_ms);
-    if (spec->max_world < 1 || spec->max_world > DPT_PROTO_WORLD_MAX)
-        return out_of_range(err, "max_world", spec->max_world);
+    DPT_TRY(check_range(err, "min_nodes", spec->min_nodes, 1, DPT_PROTO_NODES_MAX));
+    DPT_TRY(check_range(err, "max_nodes", spec->max_nodes, spec->min_nodes, DPT_PROTO_NODES_MAX));
+    DPT_TRY(check_range(err, "timeout_ms", spec->timeout_ms, DPT_PROTO_TIMEOUT_MS_MIN,
+                        DPT_PROTO_TIMEOUT_MS_MAX));
+    if (spec->drain_ms != 0)
+        DPT_TRY(check_range(err, "drain_ms", spec->drain_ms, DPT_PROTO_DRAIN_MS_MIN,
+                            DPT_PROTO_DRAIN_MS_MAX));
+    DPT_TRY(check_range(err, "max_world", spec->max_world, 1, DPT_PROTO_WORLD_MAX));
     if (spec->config_digest[0] == '\0')
         return dpt_fail(err, DPT_EPROTO, "field 'config_digest' is empty");
     return DPT_OK;
 }
 
+/* ---- ranks ---- */
+
 static enum dpt_status check_shards(const Dpt__RankState *rank, struct dpt_err *err)
 {
     for (size_t i = 0; i < rank->n_shards; i++) {
         const Dpt__Shard *shard = rank->shards[i];
-        if (shard->of < 1 || shard->of > DPT_PROTO_WORLD_MAX)
-            return out_of_range(err, "of", shard->of);
-        if (shard->index >= shard->of)
-            return out_of_range(err, "index", shard->index);
+        DPT_TRY(check_range(err, "of", shard->of, 1, DPT_PROTO_WORLD_MAX));
+        DPT_TRY(check_range(err, "index", shard->index, 0, (int64_t)shard->of - 1));
         if (shard->pending && rank->pending_generation == 0)
             return dpt_fail(err, DPT_EPROTO, "field 'pending_generation' is missing");
     }
-    DPT_TRY(check_generation(err, "pending_generation", rank->pending_generation));
-    return check_generation(err, "ran_generation", rank->ran_generation);
+    DPT_TRY(check_generation(err, "pending_generation", rank->pending_generation, 0));
+    return check_generation(err, "ran_generation", rank->ran_generation, 0);
 }
 
 static enum dpt_status check_rank_state(const Dpt__RankState *rank, struct dpt_err *err)
 {
-    if (rank->local_rank >= DPT_PROTO_RANKS_MAX)
-        return out_of_range(err, "local_rank", rank->local_rank);
-    if (rank->spawn < 1)
-        return out_of_range(err, "spawn", rank->spawn);
-    DPT_TRY(check_generation(err, "generation", rank->generation));
-    DPT_TRY(check_generation(err, "failed_generation", rank->failed_generation));
-    DPT_TRY(check_range(err, "step_applied", rank->step_applied, -1, DPT_PROTO_STEP_MAX));
-    if (rank->outcome_step < -1 ||
-        (rank->outcome_step >= 0 && rank->outcome_step != rank->step_applied &&
-         rank->outcome_step != rank->step_applied + 1))
-        return out_of_range(err, "outcome_step", rank->outcome_step);
-    DPT_TRY(check_range(err, "checkpoint_step", rank->checkpoint_step, -1, DPT_PROTO_STEP_MAX));
-    DPT_TRY(check_range(err, "grant_step", rank->grant_step, -1, DPT_PROTO_STEP_MAX));
-    DPT_TRY(check_range(err, "rescued_step", rank->rescued_step, 0, DPT_PROTO_STEP_MAX));
+    DPT_TRY(check_range(err, "local_rank", rank->local_rank, 0, DPT_PROTO_RANKS_MAX - 1));
+    DPT_TRY(check_range(err, "spawn", rank->spawn, 1, UINT32_MAX));
+    DPT_TRY(check_generation(err, "generation", rank->generation, 0));
+    DPT_TRY(check_generation(err, "failed_generation", rank->failed_generation, 0));
+    DPT_TRY(check_step(err, "step_applied", rank->step_applied, -1));
+    if (rank->outcome_step != -1)
+        DPT_TRY(check_range(err, "outcome_step", rank->outcome_step,
+                            rank->step_applied > 0 ? rank->step_applied : 0,
+                            rank->step_applied + 1));
+    DPT_TRY(check_step(err, "checkpoint_step", rank->checkpoint_step, -1));
+    DPT_TRY(check_step(err, "grant_step", rank->grant_step, -1));
+    DPT_TRY(check_step(err, "rescued_step", rank->rescued_step, 0));
     DPT_TRY(check_shards(rank, err));
     DPT_TRY(check_range(err, "silent_ms", rank->silent_ms, 0, DPT_PROTO_MS_MAX));
     return check_range(err, "step_ms_median", rank->step_ms_median, 0, DPT_PROTO_MS_MAX);
@@ -229,11 +230,11 @@ enum dpt_status dpt_check_agent_state(const Dpt__AgentState *message, struct dpt
     DPT_TRY(check_form(&message->base, err));
     if (message->spec != NULL)
         DPT_TRY(check_spec(message->spec, err));
-    if (message->secret.len != 0 && message->secret.len != DPT_PROTO_SECRET_BYTES)
-        return out_of_range(err, "secret", (int64_t)message->secret.len);
-    DPT_TRY(check_range(err, "step_high", message->step_high, 0, DPT_PROTO_STEP_MAX));
-    if (message->n_ranks > DPT_PROTO_RANKS_MAX)
-        return out_of_range(err, "ranks", (int64_t)message->n_ranks);
+    if (message->secret.len != 0)
+        DPT_TRY(check_range(err, "secret", (int64_t)message->secret.len, DPT_PROTO_SECRET_BYTES,
+                            DPT_PROTO_SECRET_BYTES));
+    DPT_TRY(check_step(err, "step_high", message->step_high, 0));
+    DPT_TRY(check_range(err, "ranks", (int64_t)message->n_ranks, 0, DPT_PROTO_RANKS_MAX));
     for (size_t i = 0; i < message->n_ranks; i++) {
         DPT_TRY(check_rank_state(message->ranks[i], err));
         if (message->ranks[i]->local_rank != i)
@@ -243,49 +244,39 @@ enum dpt_status dpt_check_agent_state(const Dpt__AgentState *message, struct dpt
     return DPT_OK;
 }
 
+/* ---- plans ---- */
+
 static enum dpt_status check_plan_rank(const Dpt__PlanRank *rank, const Dpt__Plan *plan,
                                        struct dpt_err *err)
 {
-    if (rank->rank >= plan->world_size)
-        return out_of_range(err, "rank", rank->rank);
-    if (rank->position >= plan->world_size)
-        return out_of_range(err, "position", rank->position);
-    if (rank->host >= plan->n_hosts)
-        return out_of_range(err, "host", rank->host);
-    if (rank->local_rank < -1 || rank->local_rank >= DPT_PROTO_RANKS_MAX)
-        return out_of_range(err, "local_rank", rank->local_rank);
-    if (rank->node >= plan->n_nodes)
-        return out_of_range(err, "node", rank->node);
-    if (rank->checkpoint_slot < -1 || rank->checkpoint_slot >= (int64_t)plan->checkpoint_writers)
-        return out_of_range(err, "checkpoint_slot", rank->checkpoint_slot);
-    return DPT_OK;
+    const int64_t last_rank = (int64_t)plan->world_size - 1;
+    DPT_TRY(check_range(err, "rank", rank->rank, 0, last_rank));
+    DPT_TRY(check_range(err, "position", rank->position, 0, last_rank));
+    DPT_TRY(check_range(err, "host", rank->host, 0, (int64_t)plan->n_hosts - 1));
+    DPT_TRY(check_range(err, "local_rank", rank->local_rank, -1, DPT_PROTO_RANKS_MAX - 1));
+    DPT_TRY(check_range(err, "node", rank->node, 0, (int64_t)plan->n_nodes - 1));
+    return check_range(err, "checkpoint_slot", rank->checkpoint_slot, -1,
+                       (int64_t)plan->checkpoint_writers - 1);
 }
 
 static enum dpt_status check_plan(const Dpt__Plan *plan, struct dpt_err *err)
 {
-    if (plan->generation == 0)
-        return out_of_range(err, "generation", 0);
-    DPT_TRY(check_generation(err, "generation", plan->generation));
-    if (plan->nonce.len != DPT_PROTO_NONCE_BYTES)
-        return out_of_range(err, "nonce", (int64_t)plan->nonce.len);
-    if (plan->world_size < 1 || plan->world_size > DPT_PROTO_WORLD_MAX)
-        return out_of_range(err, "world_size", plan->world_size);
-    if (plan->n_hosts < 1 || plan->n_hosts > plan->world_size)
-        return out_of_range(err, "n_hosts", plan->n_hosts);
-    if (plan->n_nodes < 1 || plan->n_nodes > plan->world_size)
-        return out_of_range(err, "n_nodes", plan->n_nodes);
-    if (plan->checkpoint_writers > plan->world_size)
-        return out_of_range(err, "checkpoint_writers", plan->checkpoint_writers);
-    if (plan->guests >= plan->world_size)
-        return out_of_range(err, "guests", plan->guests);
+    DPT_TRY(check_generation(err, "generation", plan->generation, 1));
+    DPT_TRY(check_range(err, "nonce", (int64_t)plan->nonce.len, DPT_PROTO_NONCE_BYTES,
+                        DPT_PROTO_NONCE_BYTES));
+    DPT_TRY(check_range(err, "world_size", plan->world_size, 1, DPT_PROTO_WORLD_MAX));
+    DPT_TRY(check_range(err, "n_hosts", plan->n_hosts, 1, plan->world_size));
+    DPT_TRY(check_range(err, "n_nodes", plan->n_nodes, 1, plan->world_size));
+    DPT_TRY(check_range(err, "checkpoint_writers", plan->checkpoint_writers, 0, plan->world_size));
+    DPT_TRY(check_range(err, "guests", plan->guests, 0, (int64_t)plan->world_size - 1));
     if (plan->farewell && plan->guests > 0)
         return dpt_fail(err, DPT_EPROTO, "field 'farewell' beside guests");
     if (plan->from_seed && (plan->resume_step != 0 || plan->load_checkpoint >= 0))
-        return dpt_fail(err, DPT_EPROTO, "field 'from_seed' beside a step to go on from");
-    DPT_TRY(check_generation(err, "state_generation", plan->state_generation));
-    DPT_TRY(check_range(err, "resume_step", plan->resume_step, 0, DPT_PROTO_STEP_MAX));
-    DPT_TRY(check_range(err, "load_checkpoint", plan->load_checkpoint, -1, DPT_PROTO_STEP_MAX));
-    DPT_TRY(check_range(err, "steps_done_before", plan->steps_done_before, 0, DPT_PROTO_STEP_MAX));
+        return dpt_fail(err, DPT_EPROTO, "field 'from_seed' beside a step to resume from");
+    DPT_TRY(check_generation(err, "state_generation", plan->state_generation, 0));
+    DPT_TRY(check_step(err, "resume_step", plan->resume_step, 0));
+    DPT_TRY(check_step(err, "load_checkpoint", plan->load_checkpoint, -1));
+    DPT_TRY(check_step(err, "steps_done_before", plan->steps_done_before, 0));
     if (plan->digest[0] == '\0')
         return dpt_fail(err, DPT_EPROTO, "field 'digest' is empty");
     int64_t last = -1;
@@ -306,40 +297,40 @@ enum dpt_status dpt_check_server_state(const Dpt__ServerState *message, struct d
         return check_field(&message->base, "text", err);
     DPT_TRY(check_form(&message->base, err));
     if (message->stamp->epoch == 0)
-        return out_of_range(err, "epoch", 0);
-    if (message->only_run[0] != '\0' && !is_name(message->only_run))
-        return dpt_fail(err, DPT_EPROTO, "field 'only_run': \"%s\" is no name", message->only_run);
+        return check_range(err, "epoch", 0, 1, INT64_MAX);
+    if (message->only_run[0] != '\0')
+        DPT_TRY(check_name(err, "only_run", message->only_run));
     if (message->spec != NULL)
         DPT_TRY(check_spec(message->spec, err));
     if (message->plan != NULL)
         DPT_TRY(check_plan(message->plan, err));
-    DPT_TRY(check_range(err, "world_step", message->world_step, 0, DPT_PROTO_STEP_MAX));
-    return check_range(err, "grant_step", message->grant_step, -1, DPT_PROTO_STEP_MAX);
+    DPT_TRY(check_step(err, "world_step", message->world_step, 0));
+    return check_step(err, "grant_step", message->grant_step, -1);
 }
 
 enum dpt_status dpt_check_agent_to_rank(const Dpt__AgentToRank *message, struct dpt_err *err)
 {
     DPT_TRY(check_form(&message->base, err));
-    bool wants_plan = message->command == DPT__RANK_COMMAND__COMMAND_PLAN;
     if (message->plan != NULL)
         DPT_TRY(check_plan(message->plan, err));
-    if (wants_plan && message->plan == NULL)
+    if (message->plan == NULL && message->command == DPT__RANK_COMMAND__COMMAND_PLAN)
         return dpt_fail(err, DPT_EPROTO, "field 'plan' is missing");
     if (message->plan != NULL && message->plan->generation != message->generation)
         return dpt_fail(err, DPT_EPROTO, "field 'generation': %llu, but the plan is of %llu",
                         (unsigned long long)message->generation,
                         (unsigned long long)message->plan->generation);
-    return check_range(err, "grant_step", message->grant_step, -1, DPT_PROTO_STEP_MAX);
+    return check_step(err, "grant_step", message->grant_step, -1);
 }
+
+/* ---- results ---- */
 
 static enum dpt_status check_steps(const Dpt__RankToAgent *message, struct dpt_err *err)
 {
     int64_t last = 0;
     for (size_t i = 0; i < message->n_steps; i++) {
         const Dpt__StepRecord *record = message->steps[i];
-        DPT_TRY(check_range(err, "step", record->step, last + 1, DPT_PROTO_STEP_MAX));
-        if (record->world_size < 1 || record->world_size > DPT_PROTO_WORLD_MAX)
-            return out_of_range(err, "world_size", record->world_size);
+        DPT_TRY(check_step(err, "step", record->step, last + 1));
+        DPT_TRY(check_range(err, "world_size", record->world_size, 1, DPT_PROTO_WORLD_MAX));
         DPT_TRY(check_range(err, "epoch", record->epoch, 0, record->step));
         if (record->epoch > 0)
             DPT_TRY(
@@ -357,12 +348,12 @@ static enum dpt_status check_accuracy(int64_t right, int64_t samples, struct dpt
 
 static enum dpt_status check_summary(const Dpt__RunSummary *summary, struct dpt_err *err)
 {
-    DPT_TRY(check_range(err, "start_step", summary->start_step, 0, DPT_PROTO_STEP_MAX));
-    DPT_TRY(check_range(err, "steps", summary->steps, 0, DPT_PROTO_STEP_MAX));
+    DPT_TRY(check_step(err, "start_step", summary->start_step, 0));
+    DPT_TRY(check_step(err, "steps", summary->steps, 0));
     DPT_TRY(check_range(err, "total_ms", summary->total_ms, 0, DPT_PROTO_MS_MAX));
-    DPT_TRY(check_range(err, "saved_step", summary->saved_step, 0, DPT_PROTO_STEP_MAX));
+    DPT_TRY(check_step(err, "saved_step", summary->saved_step, 0));
     DPT_TRY(check_accuracy(summary->val_right, summary->val_samples, err));
-    return check_range(err, "steps_lost", summary->steps_lost, 0, DPT_PROTO_STEP_MAX);
+    return check_step(err, "steps_lost", summary->steps_lost, 0);
 }
 
 enum dpt_status dpt_check_rank_to_agent(const Dpt__RankToAgent *message, struct dpt_err *err)
@@ -370,12 +361,11 @@ enum dpt_status dpt_check_rank_to_agent(const Dpt__RankToAgent *message, struct 
     DPT_TRY(check_form(&message->base, err));
     if (message->state == NULL)
         return dpt_fail(err, DPT_EPROTO, "field 'state' is missing");
-    if (message->exit_code > 255)
-        return out_of_range(err, "exit_code", message->exit_code);
+    DPT_TRY(check_range(err, "exit_code", message->exit_code, 0, 255));
     DPT_TRY(check_range(err, "step_ms_median", message->step_ms_median, 0, DPT_PROTO_MS_MAX));
-    DPT_TRY(check_range(err, "val_step", message->val_step, 0, DPT_PROTO_STEP_MAX));
+    DPT_TRY(check_step(err, "val_step", message->val_step, 0));
     DPT_TRY(check_accuracy(message->val_right, message->val_samples, err));
-    DPT_TRY(check_range(err, "saved_step", message->saved_step, 0, DPT_PROTO_STEP_MAX));
+    DPT_TRY(check_step(err, "saved_step", message->saved_step, 0));
     DPT_TRY(check_steps(message, err));
     if (message->summary != NULL)
         DPT_TRY(check_summary(message->summary, err));

@@ -1,8 +1,6 @@
-/* What a message must look like before anybody acts on it. Used by message.c alone.
- *
- * Form is checked for every message by walking its descriptor: enum values known, strings bounded
- * and free of control characters, bytes and lists bounded. What a number or a name may be is
- * checked message by message. Every function returns DPT_EPROTO and names the field. */
+/* Checks on a decoded message; called by message.c only. The form of every message is checked by
+ * its descriptor: known enum values, bounded strings without control characters, bounded bytes and
+ * lists. Numbers and names are checked message by message. DPT_EPROTO names the field. */
 #ifndef DPT_RENDEZVOUS_PROTO_CHECK_H
 #define DPT_RENDEZVOUS_PROTO_CHECK_H
 

@@ -1,5 +1,4 @@
-/* Bytes <-> messages: protobuf-c with a bound on the memory a message may take. What a decoded
- * message must look like is in check.c. */
+/* Bytes <-> messages: protobuf-c with a bound on the memory of a message. */
 #include "rendezvous/proto/message.h"
 
 #include "rendezvous/proto/check.h"
@@ -8,8 +7,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* protobuf-c turns two bytes into a struct of some hundred; a message of nothing but empty
- * submessages must not take a hundred times its size. */
+/* protobuf-c makes a struct of some hundred bytes from two: a message of many empty submessages
+ * must not take a hundred times its size. */
 struct budget {
     size_t left_bytes;
     bool exceeded;

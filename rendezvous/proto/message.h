@@ -1,11 +1,10 @@
-/* Messages of the control plane as bytes: decoding with every bound checked, encoding into the
- * caller's buffer. The structs are those that protobuf-c makes of dpt.proto (Dpt__AgentState, …).
+/* Messages of the control plane as bytes. The structs are those that protobuf-c makes of dpt.proto
+ * (Dpt__AgentState, …).
  *
- * A decoded message has passed: total size, memory it may take, protobuf form, known enum values,
- * lengths of strings and bytes, counts of lists, numbers in range, ranks of a plan dense and in
- * order. What remains to be judged by the receiver is meaning: epoch, run, generation, incarnation.
- * A message of another version is decoded only as far as the receiver needs to answer it: version,
- * software, stamp and text are checked, the rest must not be read. */
+ * Of a decoded message these are checked: size, memory, protobuf form, enum values, lengths of
+ * strings, bytes and lists, ranges of numbers, the order of a plan's ranks. The receiver judges
+ * epoch, run, generation and incarnation. Of a message of another version only version, software,
+ * stamp and text are checked, and only these may be read. */
 #ifndef DPT_RENDEZVOUS_PROTO_MESSAGE_H
 #define DPT_RENDEZVOUS_PROTO_MESSAGE_H
 
@@ -16,8 +15,8 @@
 #include <stdint.h>
 
 enum {
-    /* Of all that processes of a run say to each other, ranks among themselves too. 1: a plan named
-       one rank to heal from, and no shards; 2: ranks did not say how many labels were predicted */
+    /* Of all messages between processes of a run, also between ranks. 1: a plan named one rank to
+       heal from, and no shards; 2: ranks did not report predicted labels */
     DPT_PROTO_VERSION = 3,
 
     DPT_PROTO_RANKS_MAX = 64,    /* rank processes of one node */
@@ -39,17 +38,17 @@ enum {
     DPT_PROTO_DRAIN_MS_MAX = 3600 * 1000,
     DPT_PROTO_DRAIN_MS_DEFAULT = 8000,
 
-    /* An encoded message of any kind; a longer one is refused before it is looked at. */
+    /* An encoded message of any kind; a longer one is refused unread. */
     DPT_MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 };
 
-/* Numbers that grow: far beyond what a run reaches, and far below where sums of them overflow. */
+/* Beyond what a run reaches, and low enough that sums do not overflow. */
 #define DPT_PROTO_STEP_MAX       INT64_C(1000000000000000)
 #define DPT_PROTO_MS_MAX         INT64_C(1000000000000000)
 #define DPT_PROTO_GENERATION_MAX INT64_C(1000000000000000)
 
-/* Decode `bytes` bytes into a new message, owned by the caller (…_free). DPT_EPROTO says what is
- * wrong, with the field's name; DPT_EOVERFLOW: too long, or it would take too much memory. */
+/* Decode `bytes` bytes into a new message that the caller owns (…_free). DPT_EPROTO names the wrong
+ * field; DPT_EOVERFLOW: too long, or it would take too much memory. */
 DPT_MUST_USE enum dpt_status dpt_message_decode_agent_state(const void *data, size_t bytes,
                                                             Dpt__AgentState **ret,
                                                             struct dpt_err *err);
@@ -63,9 +62,9 @@ DPT_MUST_USE enum dpt_status dpt_message_decode_rank_to_agent(const void *data, 
                                                               Dpt__RankToAgent **ret,
                                                               struct dpt_err *err);
 
-/* The same for a rank's link, which must not allocate between steps: the message is built inside
- * the caller's `memory` and lives as long as that is left alone; it is not freed. DPT_EOVERFLOW
- * when it does not fit; DPT_MESSAGE_MEMORY_BYTES(n) always holds a message of n encoded bytes. */
+/* The same without allocation: the message lies in the caller's `memory` and is not freed.
+ * DPT_EOVERFLOW: it does not fit; DPT_MESSAGE_MEMORY_BYTES(n) holds any message of n encoded bytes.
+ */
 #define DPT_MESSAGE_MEMORY_BYTES(bytes) (64 * 1024 + 16 * (size_t)(bytes))
 DPT_MUST_USE enum dpt_status dpt_message_decode_agent_to_rank_in(void *memory, size_t memory_bytes,
                                                                  const void *data, size_t bytes,
