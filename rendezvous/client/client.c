@@ -32,11 +32,11 @@ struct dpt_client {
     bool heard; /* since the last tick */
     int64_t last_heard_ms, last_tick_ms;
     int64_t first_tick_ms;   /* -1: none yet */
-    bool was_up, looked;     /* there was a connection; its lack was looked into */
-    struct dpt_reach *reach; /* while there was none */
+    bool was_up, looked;     /* there was a connection; the reason for its lack was looked for */
+    struct dpt_reach *reach; /* until there is a connection */
 };
 
-_Static_assert((int)DPT_CLIENT_WHY_BYTES == (int)DPT_REACH_TEXT_BYTES, "it is handed on");
+_Static_assert((int)DPT_CLIENT_WHY_BYTES == (int)DPT_REACH_TEXT_BYTES, "one text is handed on");
 
 static enum dpt_status fail_zmq(struct dpt_err *err, const char *what)
 {
@@ -123,9 +123,9 @@ static enum dpt_status open_socket(struct dpt_client *client, struct dpt_err *er
     client->socket = zmq_socket(client->context, ZMQ_DEALER);
     if (client->socket == NULL)
         return fail_zmq(err, "open a ZeroMQ socket");
-    /* IMMEDIATE: nothing is queued for a connection that does not stand, so nothing stale is sent
-       when it does. ZeroMQ's own heartbeats find a connection that is dead below us; `silence_ms`
-       finds one that is dead above. */
+    /* IMMEDIATE: nothing is queued without a connection, so nothing stale is sent when there is
+       one. ZeroMQ's heartbeats find a dead connection; `silence_ms` finds a dead server behind it.
+     */
     const struct {
         int option, value;
     } settings[] = {
@@ -232,7 +232,7 @@ static enum dpt_status recv_part(struct dpt_client *client, struct dpt_err *err)
 static enum dpt_status recv_message(struct dpt_client *client, struct dpt_client_event *ret,
                                     struct dpt_err *err)
 {
-    bool whole = true; /* false: inside a message of many parts, which our server never sends */
+    bool whole = true; /* false: inside a message of many parts, which our server does not send */
     for (int part = 0; part < PARTS_MAX; part++) {
         DPT_TRY(recv_part(client, err));
         bool more = zmq_msg_more(&client->message) != 0;
@@ -272,7 +272,7 @@ enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_eve
     }
     if (client->socket == NULL)
         return DPT_INPROGRESS;
-    /* What is up goes down and the other way round, so this loop is short. */
+    /* Events alternate between up and down, so this loop is short. */
     for (int number; (number = next_monitor_event(client)) != 0;) {
         bool up = number == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
         if (up == client->up)
@@ -291,8 +291,7 @@ void dpt_client_fds(const struct dpt_client *client, int ret_fds[DPT_CLIENT_FDS]
     memcpy(ret_fds, client->fds, sizeof client->fds);
 }
 
-/* Without a socket (descriptors may run out for a while) there is no connection, and the next tick
- * tries again: training does not end for that. */
+/* If there is no socket, as descriptors may run out for a time, the next tick tries again. */
 static void replace_socket(struct dpt_client *client)
 {
     struct dpt_err err;
@@ -303,7 +302,7 @@ static void replace_socket(struct dpt_client *client)
     dpt_log(DPT_LOG_WARN, "no socket to the server, trying again: %s", err.text);
 }
 
-/* ZeroMQ tries again and again and does not say what is wrong. */
+/* ZeroMQ retries without giving a reason. */
 static void look_for_reason(struct dpt_client *client, int64_t now_ms)
 {
     if (client->first_tick_ms < 0)
@@ -315,7 +314,8 @@ static void look_for_reason(struct dpt_client *client, int64_t now_ms)
     struct dpt_err err;
     client->looked = true;
     if (dpt_reach_start(client->address + strlen("tcp://"), &client->reach, &err) != DPT_OK)
-        dpt_log(DPT_LOG_WARN, "why there is no server cannot be found out: %s", err.text);
+        dpt_log(DPT_LOG_WARN, "cannot look for the reason why the server is not reached: %s",
+                err.text);
 }
 
 void dpt_client_why(const struct dpt_client *client, char ret[DPT_CLIENT_WHY_BYTES])
@@ -328,7 +328,7 @@ void dpt_client_why(const struct dpt_client *client, char ret[DPT_CLIENT_WHY_BYT
 void dpt_client_tick(struct dpt_client *client, int64_t now_ms)
 {
     look_for_reason(client, now_ms);
-    /* A process that was stopped heard nothing because it did not listen. */
+    /* A process that was suspended did not listen. */
     bool slept = client->last_tick_ms < 0 || now_ms - client->last_tick_ms > client->silence_ms / 2;
     if (client->heard || slept || !client->up)
         client->last_heard_ms = now_ms;

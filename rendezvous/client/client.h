@@ -1,12 +1,10 @@
-/* The agent's end of the control plane: one ZeroMQ DEALER to the rendezvous server.
+/* The agent's connection to the rendezvous server: one ZeroMQ DEALER.
  *
- * Nothing here waits for the server. A message is sent when the connection stands and its queue has
+ * No call waits for the server. A message is sent when the connection stands and its queue has
  * room, and dropped otherwise: every message is the sender's whole state and is sent again. ZeroMQ
- * reconnects by itself; when a connection looks alive but nothing has come back for `silence_ms`,
- * the socket is replaced by a new one (the server then meets a new peer), because a connection may
- * be dead without either kernel having noticed.
- *
- * One thread uses a client. */
+ * reconnects by itself. When nothing has come back over a connection for `silence_ms`, the socket
+ * is replaced, as a connection may be dead without either kernel noticing; the server then sees a
+ * new peer. One thread uses a client. */
 #ifndef DPT_RENDEZVOUS_CLIENT_CLIENT_H
 #define DPT_RENDEZVOUS_CLIENT_CLIENT_H
 
@@ -23,7 +21,7 @@ enum {
     DPT_CLIENT_LINGER_MS = 500,   /* destroy waits this long for the last message to leave */
     DPT_CLIENT_ENDPOINT_BYTES = 280,
     DPT_CLIENT_WHY_BYTES = 256,
-    DPT_CLIENT_PATIENCE_MS = 200, /* no connection for so long: the reason is looked for */
+    DPT_CLIENT_PATIENCE_MS = 200, /* without a connection; then the reason is looked for */
     DPT_CLIENT_FDS = 2
 };
 
@@ -31,7 +29,7 @@ struct dpt_client;
 
 struct dpt_client_options {
     const char *endpoint; /* HOST:PORT, [IPV6]:PORT; copied */
-    int silence_ms;       /* > 0: nothing received for so long replaces the socket */
+    int silence_ms;       /* > 0: time without a message after which the socket is replaced */
 };
 
 /* Checks HOST:PORT or [IPV6]:PORT; DPT_ECONFIG says what is wrong with it. The port is 1 … 65535.
@@ -52,7 +50,7 @@ DPT_MUST_USE enum dpt_status dpt_client_send(struct dpt_client *client, const vo
 
 enum dpt_client_event_kind {
     DPT_CLIENT_UP,      /* a connection stands: messages are sent from now on */
-    DPT_CLIENT_DOWN,    /* it is gone, or was given up for its silence */
+    DPT_CLIENT_DOWN,    /* it ended, or was given up for its silence */
     DPT_CLIENT_MESSAGE, /* from the server */
     DPT_CLIENT_EVENT_COUNT
 };
@@ -63,22 +61,21 @@ struct dpt_client_event {
     size_t bytes;
 };
 
-/* What happened next; DPT_INPROGRESS: nothing more. Messages of more than one part are dropped.
- * Call until DPT_INPROGRESS before polling: the descriptors are edge-triggered. */
+/* The next event; DPT_INPROGRESS: none. Messages of more than one part are dropped. Call until
+ * DPT_INPROGRESS before polling: the descriptors are edge-triggered. */
 DPT_MUST_USE enum dpt_status dpt_client_next(struct dpt_client *client,
                                              struct dpt_client_event *ret, struct dpt_err *err);
 
-/* Become readable when there may be something for dpt_client_next. Other ones after a tick that
- * replaced the socket. */
+/* Descriptors that become readable when there may be an event. A tick that replaces the socket
+ * changes them. */
 void dpt_client_fds(const struct dpt_client *client, int ret_fds[DPT_CLIENT_FDS]);
 
-/* Why there has been no connection yet, and what to do; "" when there was one, or nothing is known.
- */
+/* Why there has been no connection yet, and what to do; "": there was one, or nothing is known. */
 void dpt_client_why(const struct dpt_client *client, char ret[DPT_CLIENT_WHY_BYTES]);
 
-/* Tells the time (monotonic). After silence_ms without a message over a standing connection
- * replaces the socket: dpt_client_next then says DOWN. Call it at least every silence_ms / 4; a
- * caller that was itself stopped for longer begins to listen anew. */
+/* Takes the time (monotonic). After silence_ms without a message over a standing connection it
+ * replaces the socket, and dpt_client_next returns DOWN. Call it at least every silence_ms / 4; if
+ * the caller was suspended for longer, the silence begins anew. */
 void dpt_client_tick(struct dpt_client *client, int64_t now_ms);
 
 #endif

@@ -1,4 +1,4 @@
-/* Looks a name up and connects, on a thread that nobody waits for. */
+/* Looks a name up and connects, on a detached thread. */
 #include "rendezvous/client/reach.h"
 
 #include "base/clock.h"
@@ -13,16 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
-enum {
-    SLICE_MS = 50, /* of a wait for an answer, between two looks at `stopped` */
-    PORT_BYTES = 8,
-    ADDRESS_BYTES = 64
-};
+enum { PORT_BYTES = 8, ADDRESS_BYTES = 64 };
 
-/* What an attempt came to. Of several addresses the one with the highest finding is told. */
+/* The result of an attempt. Of several addresses the one with the highest finding is reported. */
 enum finding {
     FINDING_NONE,     /* nothing is known yet */
     FINDING_LOOKUP,   /* the name is being looked up */
@@ -40,11 +35,10 @@ struct result {
     char address[ADDRESS_BYTES];
 };
 
-/* Owned by whoever starts it and by the thread: the last one frees it. */
+/* Owned by the caller and the thread: the last owner frees it. */
 struct dpt_reach {
     char host[DPT_REACH_HOST_BYTES], port[PORT_BYTES];
     pthread_mutex_t mutex; /* guards what follows */
-    pthread_cond_t stopping;
     int owners;
     bool stopped;
     int64_t lookup_ms; /* since when the name is looked up; 0: it has been */
@@ -54,38 +48,16 @@ struct dpt_reach {
 
 /* ---- one attempt ---- */
 
-/* True once it is stopped, which is waited for `ms` at most. */
-static bool is_stopped_within(struct dpt_reach *reach, int ms)
-{
-    struct timespec until;
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    const int64_t ns = until.tv_nsec + (int64_t)ms * 1000000;
-    until.tv_sec += ns / 1000000000;
-    until.tv_nsec = ns % 1000000000;
-    (void)pthread_mutex_lock(&reach->mutex);
-    int waited = 0;
-    while (ms > 0 && !reach->stopped && waited == 0)
-        waited = pthread_cond_timedwait(&reach->stopping, &reach->mutex, &until);
-    bool stopped = reach->stopped;
-    (void)pthread_mutex_unlock(&reach->mutex);
-    return stopped;
-}
-
-/* The end of a connect that was begun: its error, 0, or ETIMEDOUT when it takes too long. */
-static int finish_connect(struct dpt_reach *reach, int fd)
+/* Waits for the end of a connect: its error, 0, or ETIMEDOUT. */
+static int finish_connect(int fd)
 {
     struct pollfd item = {.fd = fd, .events = POLLOUT};
-    for (int waited_ms = 0; waited_ms < DPT_REACH_ANSWER_MS; waited_ms += SLICE_MS) {
-        int ready = poll(&item, 1, SLICE_MS);
-        if (ready > 0) {
-            int error = 0;
-            socklen_t bytes = sizeof error;
-            return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 ? error : errno;
-        }
-        if (is_stopped_within(reach, 0))
-            return ETIMEDOUT;
-    }
-    return ETIMEDOUT;
+    int error = ETIMEDOUT;
+    socklen_t bytes = sizeof error;
+    if (poll(&item, 1, DPT_REACH_ANSWER_MS) > 0 &&
+        getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0)
+        error = errno;
+    return error;
 }
 
 static bool is_loopback(const struct sockaddr *address)
@@ -100,7 +72,7 @@ static bool is_loopback(const struct sockaddr *address)
     return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
 }
 
-static struct result try_address(struct dpt_reach *reach, const struct addrinfo *info)
+static struct result try_address(const struct addrinfo *info)
 {
     struct result result = {.finding = FINDING_FAILED, .loopback = is_loopback(info->ai_addr)};
     if (getnameinfo(info->ai_addr, info->ai_addrlen, result.address, sizeof result.address, NULL, 0,
@@ -113,7 +85,7 @@ static struct result try_address(struct dpt_reach *reach, const struct addrinfo 
     }
     result.error = connect(fd, info->ai_addr, info->ai_addrlen) == 0 ? 0 : errno;
     if (result.error == EINPROGRESS)
-        result.error = finish_connect(reach, fd);
+        result.error = finish_connect(fd);
     (void)close(fd);
     if (result.error == 0)
         result.finding = FINDING_CONNECTED;
@@ -124,7 +96,7 @@ static struct result try_address(struct dpt_reach *reach, const struct addrinfo 
     return result;
 }
 
-static struct result attempt(struct dpt_reach *reach)
+static struct result attempt_to_reach(struct dpt_reach *reach)
 {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     struct addrinfo *list = NULL;
@@ -138,7 +110,7 @@ static struct result attempt(struct dpt_reach *reach)
     int tried = 0;
     for (const struct addrinfo *info = list; info != NULL && tried < DPT_REACH_ADDRESSES_MAX;
          info = info->ai_next, tried++) {
-        struct result result = try_address(reach, info);
+        struct result result = try_address(info);
         if (result.finding > best.finding)
             best = result;
     }
@@ -148,42 +120,41 @@ static struct result attempt(struct dpt_reach *reach)
 
 /* ---- the thread ---- */
 
-static void destroy(struct dpt_reach *reach)
+static void release_reach(struct dpt_reach *reach)
 {
-    (void)pthread_cond_destroy(&reach->stopping);
+    (void)pthread_mutex_lock(&reach->mutex);
+    const bool last = --reach->owners == 0;
+    (void)pthread_mutex_unlock(&reach->mutex);
+    if (!last)
+        return;
     (void)pthread_mutex_destroy(&reach->mutex);
     free(reach);
 }
 
-static void release(struct dpt_reach *reach)
-{
-    (void)pthread_mutex_lock(&reach->mutex);
-    bool last = --reach->owners == 0;
-    (void)pthread_mutex_unlock(&reach->mutex);
-    if (last)
-        destroy(reach);
-}
-
-static void publish(struct dpt_reach *reach, const struct result *result)
+/* Returns true once the caller has stopped it. */
+static bool publish_result(struct dpt_reach *reach, const struct result *result)
 {
     (void)pthread_mutex_lock(&reach->mutex);
     reach->result = *result;
     reach->connected = result->finding == FINDING_CONNECTED ? reach->connected + 1 : 0;
+    const bool stopped = reach->stopped;
     (void)pthread_mutex_unlock(&reach->mutex);
+    return stopped;
 }
 
-static void *look(void *ctx)
+static void *look_for_server(void *ctx)
 {
     struct dpt_reach *reach = ctx;
-    do {
-        struct result result = attempt(reach);
-        publish(reach, &result);
-    } while (!is_stopped_within(reach, DPT_REACH_EVERY_MS));
-    release(reach);
+    struct result result = attempt_to_reach(reach);
+    while (!publish_result(reach, &result)) {
+        (void)poll(NULL, 0, DPT_REACH_EVERY_MS);
+        result = attempt_to_reach(reach);
+    }
+    release_reach(reach);
     return NULL;
 }
 
-/* ---- what others call ---- */
+/* ---- public ---- */
 
 enum dpt_status dpt_reach_start(const char *endpoint, struct dpt_reach **ret, struct dpt_err *err)
 {
@@ -198,16 +169,12 @@ enum dpt_status dpt_reach_start(const char *endpoint, struct dpt_reach **ret, st
     (void)snprintf(reach->port, sizeof reach->port, "%.7s", colon + 1);
     reach->lookup_ms = dpt_now_ms();
     reach->owners = 2;
-    pthread_condattr_t monotonic;
-    (void)pthread_condattr_init(&monotonic);
-    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     (void)pthread_mutex_init(&reach->mutex, NULL);
-    (void)pthread_cond_init(&reach->stopping, &monotonic);
-    (void)pthread_condattr_destroy(&monotonic);
     pthread_t thread;
-    int failed = pthread_create(&thread, NULL, look, reach);
+    int failed = pthread_create(&thread, NULL, look_for_server, reach);
     if (failed != 0) {
-        destroy(reach);
+        reach->owners = 1;
+        release_reach(reach);
         return dpt_fail_errno(err, failed, "start the thread that looks for the server");
     }
     (void)pthread_detach(thread);
@@ -276,7 +243,6 @@ void dpt_reach_stop(struct dpt_reach **reach_p)
         return;
     (void)pthread_mutex_lock(&reach->mutex);
     reach->stopped = true;
-    (void)pthread_cond_signal(&reach->stopping);
     (void)pthread_mutex_unlock(&reach->mutex);
-    release(reach);
+    release_reach(reach);
 }
