@@ -1,54 +1,51 @@
 /* Answers a process that is not a member of the run, or takes it in. */
-#include "rendezvous/core/admit.h"
+#include "rendezvous/core/join.h"
 
-#include "rendezvous/core/loss.h"
-#include "rendezvous/core/transition.h"
+#include "rendezvous/core/rules.h"
+
+static void answer_with_text(const struct inquiry *from, Dpt__ServerPhase phase, const char *text)
+{
+    const struct answer answer = {.phase = phase, .text = text};
+    dpt_rdzv_answer_outsider(from, &answer);
+}
 
 /* ---- ends ---- */
 
 /* A run of this name and this server has ended and was forgotten; another one may have its name. */
-static bool tell_forgotten_end(struct dpt_rdzv *core, const struct inquiry *from,
-                               const struct run *newer)
+static bool tell_forgotten_end(const struct inquiry *from, const struct run *newer)
 {
     const Dpt__Stamp *stamp = from->message->stamp;
-    const struct forgotten_run *run = dpt_rdzv_find_forgotten(core, stamp->run);
+    const struct forgotten_run *run = dpt_rdzv_find_forgotten(from->core, stamp->run);
     const uint64_t ran = dpt_rdzv_newest_ran(from->message);
-    if (run == NULL || !run->ended || stamp->epoch != core->epoch ||
+    if (run == NULL || !run->ended || stamp->epoch != from->core->epoch ||
         (newer != NULL && (ran == 0 || ran > run->run_generation)))
         return false;
-    const struct answer failed = {.phase = DPT__SERVER_PHASE__SERVER_FAILED,
-                                  .text = "it ended while this node was away"};
-    const struct answer done = {.phase = DPT__SERVER_PHASE__SERVER_DONE};
-    dpt_rdzv_answer_outsider(core, from, run->failed ? &failed : &done);
+    answer_with_text(
+        from, run->failed ? DPT__SERVER_PHASE__SERVER_FAILED : DPT__SERVER_PHASE__SERVER_DONE,
+        run->failed ? "it ended while this node was away" : NULL);
     return true;
 }
 
-static bool tell_end(struct dpt_rdzv *core, const struct inquiry *from, const struct run *run)
+static void tell_end(const struct inquiry *from, const struct run *run)
 {
-    if (!dpt_rdzv_has_ended(run))
-        return false;
-    const struct answer answer = {.phase = run->phase == DPT_RDZV_DONE
-                                               ? DPT__SERVER_PHASE__SERVER_DONE
-                                               : DPT__SERVER_PHASE__SERVER_FAILED,
+    const bool done = run->phase == DPT_RDZV_DONE;
+    const struct answer answer = {.phase = done ? DPT__SERVER_PHASE__SERVER_DONE
+                                                : DPT__SERVER_PHASE__SERVER_FAILED,
                                   .run = run,
                                   .text = run->end_text};
-    dpt_rdzv_answer_outsider(core, from, &answer);
-    return true;
+    dpt_rdzv_answer_outsider(from, &answer);
 }
 
-/* The run has ended, and the process brings another config: it belongs to the next run of the name
- * and waits until this one is forgotten. */
-static bool waits_for_name(struct dpt_rdzv *core, const struct inquiry *from, const struct run *run)
+/* The run has ended. A process with another config belongs to the next run of the name and waits
+ * until this one is forgotten. */
+static void answer_after_end(const struct inquiry *from, const struct run *run)
 {
     struct refusal refusal;
-    if (!dpt_rdzv_has_ended(run) || from->message->spec == NULL ||
-        !dpt_rdzv_differs(run, from->message, &refusal))
-        return false;
-    const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_WAITING,
-                                  .text =
-                                      "the run of this name has ended, and its nodes are leaving"};
-    dpt_rdzv_answer_outsider(core, from, &answer);
-    return true;
+    if (from->message->spec != NULL && dpt_rdzv_differs(run, from->message, &refusal))
+        answer_with_text(from, DPT__SERVER_PHASE__SERVER_WAITING,
+                         "the run of this name has ended, and its nodes are leaving");
+    else
+        tell_end(from, run);
 }
 
 /* ---- removed incarnations ---- */
@@ -62,18 +59,18 @@ static bool is_stale(const struct departed *departed, const Dpt__AgentState *mes
 }
 
 /* Answers an incarnation that was a member once and may not return. */
-static bool tell_expelled(struct dpt_rdzv *core, const struct inquiry *from, const struct run *run,
+static bool tell_expelled(const struct inquiry *from, const struct run *run,
                           const struct node *former, const struct departed *departed)
 {
     const Dpt__Stamp *stamp = from->message->stamp;
-    const bool was_member = stamp->epoch == core->epoch && stamp->generation > 0;
+    const bool was_member = stamp->epoch == from->core->epoch && stamp->generation > 0;
     if (departed == NULL && !was_member)
         return false;
     if (departed != NULL && departed->released && departed->incarnation == stamp->incarnation) {
-        dpt_rdzv_answer_released_again(core, from, departed);
+        dpt_rdzv_answer_released_again(from, departed);
         return true;
     }
-    if (former == NULL && dpt_rdzv_may_return(core, run, departed, from->message))
+    if (former == NULL && dpt_rdzv_may_return(from, run, departed))
         return false;
     const bool went_on =
         run != NULL && run->formation.run_generation > dpt_rdzv_newest_ran(from->message);
@@ -81,78 +78,84 @@ static bool tell_expelled(struct dpt_rdzv *core, const struct inquiry *from, con
                                   .run = run,
                                   .world_step = went_on ? run->progress.step : 0,
                                   .text = "this incarnation was lost"};
-    dpt_rdzv_answer_outsider(core, from, &answer);
+    dpt_rdzv_answer_outsider(from, &answer);
     return true;
 }
 
 /* ---- joining ---- */
 
-static struct node *join_run(struct dpt_rdzv *core, const struct inquiry *from, struct run *run,
-                             struct node *former)
+/* Answers a process that may not join, or not yet. */
+static bool tell_refused(const struct inquiry *from, const struct run *run,
+                         const struct node *former)
 {
     struct refusal refusal;
-    const Dpt__AgentState *message = from->message;
-    if (dpt_rdzv_refuses(core, run, former, message, &refusal)) {
-        dpt_rdzv_log(core, run, DPT_LOG_WARN, "node %s refused: %s", message->stamp->node,
-                     refusal.text);
-        const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_REFUSED,
-                                      .run = run,
-                                      .with_spec = refusal.show_spec,
-                                      .text = refusal.text};
-        dpt_rdzv_answer_outsider(core, from, &answer);
+    const enum claim claim = dpt_rdzv_judge_claim(run, former, from->message, &refusal);
+    if (claim == CLAIM_WAITS)
+        answer_with_text(from, DPT__SERVER_PHASE__SERVER_WAITING,
+                         "another process has this node id, and its connection is broken: the id "
+                         "is free when that one is lost");
+    if (claim != CLAIM_REFUSED)
+        return claim == CLAIM_WAITS;
+    dpt_rdzv_log(run, DPT_LOG_WARN, "node %s refused: %s", from->message->stamp->node,
+                 refusal.text);
+    const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_REFUSED,
+                                  .run = run,
+                                  .with_spec = refusal.show_spec,
+                                  .text = refusal.text};
+    dpt_rdzv_answer_outsider(from, &answer);
+    return true;
+}
+
+static struct node *join_run(const struct inquiry *from, struct run *run, struct node *former)
+{
+    if (tell_refused(from, run, former))
         return NULL;
-    }
-    if (dpt_rdzv_waits_for_id(run, former, message)) {
-        const struct answer answer = {
-            .phase = DPT__SERVER_PHASE__SERVER_WAITING,
-            .text = "another process has this node id, and its connection is broken: the id is "
-                    "free when that one is lost"};
-        dpt_rdzv_answer_outsider(core, from, &answer);
-        return NULL;
-    }
     if (former != NULL) {
-        dpt_rdzv_node_lost(core, run, former,
-                           dpt_rdzv_is_own(former, message)
+        dpt_rdzv_node_lost(run, former,
+                           dpt_rdzv_is_own(former, from->message)
                                ? "it came back as a new incarnation"
                                : "another process trains as this node");
-        if (tell_end(core, from, run))
-            return NULL; /* that loss has used up the restarts */
+        if (dpt_rdzv_has_ended(run)) { /* that loss has used up the restarts */
+            tell_end(from, run);
+            return NULL;
+        }
     }
     /* It trains in a generation of an earlier server, which may be adopted when all are back. */
     struct formation *formation = &run->formation;
-    if (message->stamp->generation > 0 && formation->run_generation == 0 &&
+    if (from->message->stamp->generation > 0 && formation->run_generation == 0 &&
         formation->adopt_until_ms < 0 &&
         (run->phase == DPT_RDZV_WAITING || run->phase == DPT_RDZV_SETTLING)) {
         run->phase = DPT_RDZV_WAITING;
-        formation->adopt_until_ms = core->now_ms + run->timing.lease_ms;
+        formation->adopt_until_ms = run->core->now_ms + run->timing.lease_ms;
     }
-    return dpt_rdzv_node_create(core, run, message);
+    return dpt_rdzv_node_create(run, from->message);
 }
 
-struct node *dpt_rdzv_admit(struct dpt_rdzv *core, const struct inquiry *from, struct run **run_at,
-                            struct node *former)
+struct node *dpt_rdzv_admit(const struct inquiry *from, struct run **run_at, struct node *former)
 {
     struct run *run = *run_at;
     struct departed *departed = run == NULL ? NULL : dpt_rdzv_find_departed(run, from->message);
-    if (tell_forgotten_end(core, from, run) || is_stale(departed, from->message) ||
-        tell_expelled(core, from, run, former, departed) ||
-        (run != NULL && (waits_for_name(core, from, run) || tell_end(core, from, run))))
+    if (tell_forgotten_end(from, run) || is_stale(departed, from->message) ||
+        tell_expelled(from, run, former, departed))
         return NULL;
+    if (run != NULL && dpt_rdzv_has_ended(run)) {
+        answer_after_end(from, run);
+        return NULL;
+    }
     if (from->message->spec == NULL) { /* it asks for the config, or thinks that it is a member */
         const struct answer answer = {
             .phase = DPT__SERVER_PHASE__SERVER_WAITING, .run = run, .with_spec = true};
-        dpt_rdzv_answer_outsider(core, from, &answer);
+        dpt_rdzv_answer_outsider(from, &answer);
         return NULL;
     }
-    if (run == NULL && core->n_runs == DPT_RDZV_RUNS_MAX) {
-        const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_REFUSED,
-                                      .text = "this server has as many runs as it can hold"};
-        dpt_rdzv_answer_outsider(core, from, &answer);
+    if (run == NULL && from->core->n_runs == DPT_RDZV_RUNS_MAX) {
+        answer_with_text(from, DPT__SERVER_PHASE__SERVER_REFUSED,
+                         "this server has as many runs as it can hold");
         return NULL;
     }
     if (run == NULL)
-        *run_at = run = dpt_rdzv_run_create(core, from->message);
-    struct node *node = run == NULL ? NULL : join_run(core, from, run, former);
+        *run_at = run = dpt_rdzv_run_create(from->core, from->message);
+    struct node *node = run == NULL ? NULL : join_run(from, run, former);
     if (node != NULL && departed != NULL)
         *departed = (struct departed){0};
     return node;
@@ -160,14 +163,16 @@ struct node *dpt_rdzv_admit(struct dpt_rdzv *core, const struct inquiry *from, s
 
 /* The first node that returns waits for others that were removed like it, as each may hold what the
  * others lack. A plan that was made without it has not run, and is made again. */
-void dpt_rdzv_node_returned(struct dpt_rdzv *core, struct run *run, struct node *node)
+void dpt_rdzv_node_returned(struct run *run, struct node *node)
 {
+    const int64_t now_ms = run->core->now_ms;
     node->returned = true;
-    if (run->formation.regather_until_ms <= core->now_ms)
-        run->formation.regather_until_ms = core->now_ms + run->timing.lease_ms;
+    if (run->formation.regather_until_ms <= now_ms)
+        run->formation.regather_until_ms = now_ms + run->timing.lease_ms;
     if (run->phase == DPT_RDZV_PLANNED)
-        dpt_rdzv_prepare_for(core, run, PREPARE_HARD, CAUSE_JOINED,
-                             "node %s is back with its state", node->id);
+        dpt_rdzv_prepare(
+            run, PREPARE_HARD,
+            dpt_rdzv_cause(CAUSE_JOINED, 0, "node %s is back with its state", node->id));
     for (uint32_t k = 0; run->phase == DPT_RDZV_PREPARING && k < node->n_ranks; k++)
         if (dpt_rdzv_rank_is_alive(&node->ranks[k]))
             node->ranks[k].asked = run->generation;

@@ -1,12 +1,8 @@
 /* The phases of a run and what moves it from one to the next (diagram in core.h). */
 #include "rendezvous/core/advance.h"
 
-#include "rendezvous/core/held.h"
-#include "rendezvous/core/loss.h"
-#include "rendezvous/core/plan.h"
-#include "rendezvous/core/silence.h"
-#include "rendezvous/core/transition.h"
-#include "rendezvous/core/wait.h"
+#include "rendezvous/core/queries.h"
+#include "rendezvous/core/rules.h"
 
 #include <stdio.h>
 
@@ -15,11 +11,11 @@ enum {
     FAREWELLS_MAX = 3    /* of a run that has waited for nodes for too long */
 };
 
-static uint32_t count_ready_nodes(const struct dpt_rdzv *core, const struct run *run)
+static uint32_t count_ready_nodes(const struct run *run)
 {
     uint32_t n = 0;
     for (size_t i = 0; i < run->n_nodes; i++)
-        n += dpt_rdzv_node_is_ready(core, run, run->nodes[i]) && !run->nodes[i]->leaving;
+        n += dpt_rdzv_node_is_ready(run->nodes[i]) && !run->nodes[i]->leaving;
     return n;
 }
 
@@ -40,7 +36,7 @@ static bool has_adoptable_failed(const struct run *run)
 
 /* The generation of an earlier server goes on when every rank of its plan is here and trains. A
  * number that this server has used, for this run or an earlier one of its name, is not adopted. */
-static bool adopt_generation(struct dpt_rdzv *core, struct run *run)
+static bool adopt_generation(struct run *run)
 {
     const struct formation *formation = &run->formation;
     const struct node *knows = NULL;
@@ -53,88 +49,89 @@ static bool adopt_generation(struct dpt_rdzv *core, struct run *run)
     }
     return knows != NULL && formation->generation_high > run->generation &&
            formation->generation_high > formation->generation_floor &&
-           dpt_rdzv_adopt_plan(core, run, knows);
+           dpt_rdzv_adopt_plan(run, knows);
 }
 
 /* WAITING for nodes of an earlier server: if its generation cannot be adopted, a new one is formed,
  * at once when it has failed, else after a lease. */
-static void advance_adopting(struct dpt_rdzv *core, struct run *run)
+static void advance_adopting(struct run *run)
 {
     struct formation *formation = &run->formation;
     const bool failed = has_adoptable_failed(run);
-    if (!failed && adopt_generation(core, run)) {
+    if (!failed && adopt_generation(run)) {
         formation->adopt_until_ms = -1;
-        dpt_rdzv_enter(core, run, DPT_RDZV_RUNNING);
-        dpt_rdzv_log(core, run, DPT_LOG_INFO,
-                     "adopted generation %llu of an earlier server, world %u",
+        dpt_rdzv_enter(run, DPT_RDZV_RUNNING);
+        dpt_rdzv_log(run, DPT_LOG_INFO, "adopted generation %llu of an earlier server, world %u",
                      (unsigned long long)run->generation, run->plan.world_size);
         return;
     }
-    if (!failed && core->now_ms < formation->adopt_until_ms)
+    if (!failed && run->core->now_ms < formation->adopt_until_ms)
         return;
     /* A node that is not back may hold the newest state: no plan before its lease is over. */
     formation->plan_after_ms = formation->adopt_until_ms;
-    dpt_rdzv_prepare_for(core, run, PREPARE_HARD, CAUSE_SERVER_RESTART, "%s and the generation %s",
-                         formation->ran_before > 0 ? "nodes of this run are back"
-                                                   : "the server was restarted",
-                         failed ? "had ended" : "was incomplete");
+    dpt_rdzv_prepare(run, PREPARE_HARD,
+                     dpt_rdzv_cause(CAUSE_SERVER_RESTART, 0, "%s and the generation %s",
+                                    formation->ran_before > 0 ? "nodes of this run are back"
+                                                              : "the server was restarted",
+                                    failed ? "had ended" : "was incomplete"));
 }
 
-static void fail_waiting(struct dpt_rdzv *core, struct run *run, uint32_t ready)
+static void fail_waiting(struct run *run, uint32_t ready)
 {
     char text[DPT_PROTO_TEXT_BYTES];
-    const int64_t waited_ms = core->now_ms - run->formation.waits_since_ms;
+    const int64_t waited_ms = run->core->now_ms - run->formation.waits_since_ms;
     (void)snprintf(text, sizeof text,
                    "it waited %lld s (cluster.wait_s) for %u nodes (cluster.nnodes), and %u of the "
                    "%zu here %s ready: start more workers, or change one of these keys",
                    (long long)(waited_ms / 1000), dpt_rdzv_min_nodes(run), ready, run->n_nodes,
                    ready == 1 ? "was" : "were");
-    dpt_rdzv_fail(core, run, text);
+    dpt_rdzv_fail(run, text);
 }
 
-static void advance_waiting(struct dpt_rdzv *core, struct run *run)
+static void advance_waiting(struct run *run)
 {
     struct formation *formation = &run->formation;
-    const bool over = dpt_rdzv_wait_is_over(core, run);
+    const bool over = dpt_rdzv_wait_is_over(run);
     if (formation->adopt_until_ms >= 0) {
-        advance_adopting(core, run);
+        advance_adopting(run);
         return;
     }
     if (run->generation > 0 && formation->farewells_tried < FAREWELLS_MAX &&
-        dpt_rdzv_farewell_is_due(core, run)) {
+        dpt_rdzv_farewell_is_due(run)) {
         formation->farewells_tried += over;
-        dpt_rdzv_prepare_for(core, run, PREPARE_HARD, CAUSE_LEFT,
-                             "%s with steps that no checkpoint has",
-                             over ? "too few nodes have come, and the run ends" : "a node leaves");
+        dpt_rdzv_prepare(
+            run, PREPARE_HARD,
+            dpt_rdzv_cause(CAUSE_LEFT, 0, "%s with steps that no checkpoint has",
+                           over ? "too few nodes have come, and the run ends" : "a node leaves"));
         return;
     }
-    dpt_rdzv_release_leaving(core, run);
-    const uint32_t ready = count_ready_nodes(core, run);
+    dpt_rdzv_release_leaving(run);
+    const uint32_t ready = count_ready_nodes(run);
     if (ready < dpt_rdzv_min_nodes(run)) {
         if (over)
-            fail_waiting(core, run, ready);
+            fail_waiting(run, ready);
         return;
     }
     if (run->generation == 0) {
-        dpt_rdzv_enter(core, run, DPT_RDZV_SETTLING);
+        dpt_rdzv_enter(run, DPT_RDZV_SETTLING);
         return;
     }
     /* A loss that took the run below its minimum stays the cause. */
     struct cause cause = formation->cause;
     if (cause.kind != CAUSE_RANK_LOST && cause.kind != CAUSE_NODE_LOST)
         cause = dpt_rdzv_cause(CAUSE_JOINED, 0, "enough nodes are here again");
-    dpt_rdzv_prepare(core, run, PREPARE_HARD, &cause);
+    dpt_rdzv_prepare(run, PREPARE_HARD, cause);
     formation->after_failure = false; /* that was long ago */
 }
 
-static void advance_settling(struct dpt_rdzv *core, struct run *run)
+static void advance_settling(struct run *run)
 {
-    dpt_rdzv_release_leaving(core, run);
-    const uint32_t ready = count_ready_nodes(core, run);
+    dpt_rdzv_release_leaving(run);
+    const uint32_t ready = count_ready_nodes(run);
     if (ready < run->spec.min_nodes)
-        dpt_rdzv_enter(core, run, DPT_RDZV_WAITING);
-    else if (ready >= run->spec.max_nodes || core->now_ms >= dpt_rdzv_last_call_until_ms(core, run))
-        dpt_rdzv_prepare_for(core, run, PREPARE_HARD, CAUSE_START, "start");
+        dpt_rdzv_enter(run, DPT_RDZV_WAITING);
+    else if (ready >= run->spec.max_nodes || run->core->now_ms >= dpt_rdzv_last_call_until_ms(run))
+        dpt_rdzv_prepare(run, PREPARE_HARD, dpt_rdzv_cause(CAUSE_START, 0, "start"));
 }
 
 /* ---- PREPARING, PLANNED ---- */
@@ -149,64 +146,59 @@ static bool have_all_finished(const struct plan *plan)
 /* Ranks that were asked have reported or died; at a step boundary also ranks that have become ready
  * since, which report at once and may take over from a node that leaves. A suspect node is waited
  * for only if it may hold the newest state. */
-static bool have_all_reported(const struct dpt_rdzv *core, const struct run *run)
+static bool have_all_reported(const struct run *run)
 {
     struct rank_cursor at = {0};
     for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
         if ((rank->asked == run->generation || run->formation.soft) &&
-            dpt_rdzv_rank_is_alive(rank) && !dpt_rdzv_has_quiesced(run, rank) &&
-            (!dpt_rdzv_is_suspect(core, run, rank->node) ||
-             dpt_rdzv_may_hold_newest(run, rank->node)))
+            dpt_rdzv_rank_is_alive(rank) && !dpt_rdzv_has_quiesced(rank) &&
+            (!dpt_rdzv_is_suspect(rank->node) || dpt_rdzv_may_hold_newest(rank->node)))
             return false;
     return true;
 }
 
-static void advance_preparing(struct dpt_rdzv *core, struct run *run)
+static void advance_preparing(struct run *run)
 {
     if (have_all_finished(&run->plan)) {
-        dpt_rdzv_done(core, run);
+        dpt_rdzv_done(run);
         return;
     }
-    dpt_rdzv_stop_step_for_leaving(core, run);
-    if (!have_all_reported(core, run) || core->now_ms < run->formation.plan_after_ms ||
-        dpt_rdzv_awaits_return(core, run))
+    dpt_rdzv_stop_step_for_leaving(run);
+    if (!have_all_reported(run) || run->core->now_ms < run->formation.plan_after_ms ||
+        dpt_rdzv_awaits_return(run))
         return;
-    dpt_rdzv_judge_pairs(core, run);
+    dpt_rdzv_exclude_accused(run);
     if (run->plan.farewell && run->formation.soft)
         run->progress.farewell_step = run->plan.resume_step;
-    if (!dpt_rdzv_make_plan(core, run, dpt_rdzv_farewell_is_due(core, run))) {
+    if (!dpt_rdzv_make_plan(run, dpt_rdzv_farewell_is_due(run))) {
         run->plan.in_force = false;
-        dpt_rdzv_log(core, run, DPT_LOG_WARN,
+        dpt_rdzv_log(run, DPT_LOG_WARN,
                      run->n_nodes > 0 ? "fewer than %u nodes: waiting for more, state is kept"
                                       : "fewer than %u nodes, as none is left: waiting for those "
                                         "that come back with their state, and for others",
                      dpt_rdzv_min_nodes(run));
-        dpt_rdzv_enter(core, run, DPT_RDZV_WAITING);
+        dpt_rdzv_enter(run, DPT_RDZV_WAITING);
         return;
     }
     const struct plan *plan = &run->plan;
-    dpt_rdzv_enter(core, run, DPT_RDZV_PLANNED);
-    dpt_rdzv_record(core, run,
-                    (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_PLAN,
-                                             .step = plan->resume_step,
-                                             .text = plan->digest});
-    dpt_rdzv_log(core, run, DPT_LOG_INFO,
-                 "plan of generation %llu: world %u on %u node%s, from step %lld (%s)",
-                 (unsigned long long)run->generation, plan->world_size, plan->n_nodes,
-                 plan->n_nodes == 1 ? "" : "s", (long long)plan->resume_step,
-                 run->formation.cause.text);
+    dpt_rdzv_enter(run, DPT_RDZV_PLANNED);
+    dpt_rdzv_record(run, DPT_RDZV_RECORD_PLAN, run->generation, plan->resume_step);
+    dpt_rdzv_log(
+        run, DPT_LOG_INFO, "plan of generation %llu: world %u on %u node%s, from step %lld (%s)",
+        (unsigned long long)run->generation, plan->world_size, plan->n_nodes,
+        plan->n_nodes == 1 ? "" : "s", (long long)plan->resume_step, run->formation.cause.text);
 }
 
-static void log_running(struct dpt_rdzv *core, const struct run *run)
+static void log_running(const struct run *run)
 {
     const unsigned long long generation = run->generation;
     const long long step = run->plan.resume_step;
     if (run->plan.farewell)
-        dpt_rdzv_log(core, run, DPT_LOG_INFO,
+        dpt_rdzv_log(run, DPT_LOG_INFO,
                      "too few nodes stay to go on: generation %llu saves step %lld, world %u",
                      generation, step, run->plan.world_size);
     else
-        dpt_rdzv_log(core, run, DPT_LOG_INFO, "generation %llu runs, world %u, from step %lld%s",
+        dpt_rdzv_log(run, DPT_LOG_INFO, "generation %llu runs, world %u, from step %lld%s",
                      generation, run->plan.world_size, step,
                      !run->spec.sharded         ? ""
                      : run->progress.redundant  ? ", redundancy whole"
@@ -214,49 +206,49 @@ static void log_running(struct dpt_rdzv *core, const struct run *run)
                                                 : ", redundancy none");
 }
 
-static void advance_planned(struct dpt_rdzv *core, struct run *run)
+static void advance_planned(struct run *run)
 {
     struct progress *progress = &run->progress;
-    dpt_rdzv_release_leaving(core, run);
+    dpt_rdzv_release_leaving(run);
     if (run->plan.n_ready < (int)run->plan.world_size)
         return;
     run->formation.run_generation = run->generation;
     dpt_rdzv_await_nobody(run);
     progress->n_losses = 0;
     if (run->plan.guests > 0) {
-        dpt_rdzv_prepare_for(core, run, PREPARE_HARD, CAUSE_LEFT,
-                             "guests have handed over their state");
+        dpt_rdzv_prepare(run, PREPARE_HARD,
+                         dpt_rdzv_cause(CAUSE_LEFT, 0, "guests have handed over their state"));
         return;
     }
-    dpt_rdzv_update_redundancy(core, run);
+    dpt_rdzv_update_redundancy(run);
     progress->steps_done = run->plan.resume_step; /* earlier steps are told as lost by this plan */
     progress->stepped = false;
-    progress->step_ms = core->now_ms;
-    dpt_rdzv_enter(core, run, DPT_RDZV_RUNNING);
-    log_running(core, run);
+    progress->step_ms = dpt_rdzv_listened_ms(run);
+    dpt_rdzv_enter(run, DPT_RDZV_RUNNING);
+    log_running(run);
 }
 
 /* ---- RUNNING, DRAINING ---- */
 
 /* A node with a rank that could enter the world now; NULL: none. */
-static const struct node *joiner(const struct dpt_rdzv *core, const struct run *run)
+static const struct node *joiner(const struct run *run)
 {
     const int64_t final_step = run->progress.final_step;
     uint32_t member_nodes = 0;
-    if (run->plan.world_size >= run->spec.max_world ||
+    if (run->membership.n_outside == 0 || run->plan.world_size >= run->spec.max_world ||
         (final_step >= 0 && run->plan.resume_step == final_step))
         return NULL;
     for (size_t i = 0; i < run->n_nodes; i++)
-        member_nodes += dpt_rdzv_node_is_member(run, run->nodes[i]);
+        member_nodes += dpt_rdzv_node_is_member(run->nodes[i]);
     for (size_t i = 0; i < run->n_nodes; i++) {
-        struct node *node = run->nodes[i];
-        if (dpt_rdzv_group_of(core, node) != GROUP_STAYING ||
-            (!dpt_rdzv_node_is_member(run, node) && member_nodes >= run->spec.max_nodes) ||
-            !dpt_rdzv_node_is_ready(core, run, node))
+        const struct node *node = run->nodes[i];
+        if (dpt_rdzv_group_of(node) != GROUP_STAYING ||
+            (!dpt_rdzv_node_is_member(node) && member_nodes >= run->spec.max_nodes) ||
+            !dpt_rdzv_node_is_ready(node))
             continue;
         for (uint32_t k = 0; k < node->n_ranks; k++)
             if (dpt_rdzv_rank_is_alive(&node->ranks[k]) &&
-                !dpt_rdzv_rank_is_member(run, &node->ranks[k]))
+                !dpt_rdzv_rank_is_member(&node->ranks[k]))
                 return node;
     }
     return NULL;
@@ -270,63 +262,65 @@ static const struct node *first_leaving(const struct run *run)
     return NULL;
 }
 
-static void note_rebuilt(struct dpt_rdzv *core, struct run *run)
+static void note_rebuilt(struct run *run)
 {
     if (!run->progress.rebuilding || run->plan.n_rebuilding > 0)
         return;
-    dpt_rdzv_update_redundancy(core, run);
+    dpt_rdzv_update_redundancy(run);
     run->changed = true;
-    dpt_rdzv_log(core, run, DPT_LOG_INFO, "generation %llu: redundancy %s after step %lld",
+    dpt_rdzv_log(run, DPT_LOG_INFO, "generation %llu: redundancy %s after step %lld",
                  (unsigned long long)run->generation, run->progress.redundant ? "whole" : "none",
                  (long long)run->progress.step);
 }
 
-static void advance_running(struct dpt_rdzv *core, struct run *run)
+static void advance_running(struct run *run)
 {
     char who[WHO_BYTES];
     if (run->plan.n_finished > 0) {
-        dpt_rdzv_enter(core, run, DPT_RDZV_DRAINING);
+        dpt_rdzv_enter(run, DPT_RDZV_DRAINING);
         return;
     }
-    dpt_rdzv_release_leaving(core, run);
-    note_rebuilt(core, run);
-    const struct node *foreign = dpt_rdzv_foreign_node(core, run);
+    dpt_rdzv_release_leaving(run);
+    note_rebuilt(run);
+    const struct node *foreign = dpt_rdzv_foreign_node(run);
     if (foreign != NULL) {
-        dpt_rdzv_prepare_for(core, run, PREPARE_HARD, CAUSE_SERVER_RESTART,
-                             "node %s trains by an earlier server", foreign->id);
+        dpt_rdzv_prepare(run, PREPARE_HARD,
+                         dpt_rdzv_cause(CAUSE_SERVER_RESTART, 0,
+                                        "node %s trains by an earlier server", foreign->id));
         return;
     }
     if (run->plan.n_running < (int)run->plan.world_size)
         return; /* only ranks that have heard GO can stop at a step boundary */
     if (run->plan.farewell) {
-        dpt_rdzv_prepare_for(core, run, PREPARE_SOFT, CAUSE_LEFT, "what is held is saved");
+        dpt_rdzv_prepare(run, PREPARE_SOFT, dpt_rdzv_cause(CAUSE_LEFT, 0, "what is held is saved"));
         return;
     }
     const struct node *leaving = first_leaving(run);
-    const struct node *node = leaving != NULL ? leaving : joiner(core, run);
+    const struct node *node = leaving != NULL ? leaving : joiner(run);
     if (node == NULL)
         return;
     dpt_rdzv_who(&run->plan, node, who);
-    dpt_rdzv_prepare_for(core, run, PREPARE_SOFT, leaving != NULL ? CAUSE_LEFT : CAUSE_JOINED,
-                         leaving != NULL ? "%s leaves" : "%s joined", who);
+    dpt_rdzv_prepare(run, PREPARE_SOFT,
+                     dpt_rdzv_cause(leaving != NULL ? CAUSE_LEFT : CAUSE_JOINED, 0,
+                                    leaving != NULL ? "%s leaves" : "%s joined", who));
 }
 
-static void advance_draining(struct dpt_rdzv *core, struct run *run)
+static void advance_draining(struct run *run)
 {
-    dpt_rdzv_release_leaving(core, run);
+    dpt_rdzv_release_leaving(run);
     if (have_all_finished(&run->plan))
-        dpt_rdzv_done(core, run);
+        dpt_rdzv_done(run);
 }
 
-void dpt_rdzv_advance(struct dpt_rdzv *core, struct run *run)
+void dpt_rdzv_advance(struct run *run)
 {
-    static void (*const advance_phase[DPT_RDZV_PHASE_COUNT])(struct dpt_rdzv *, struct run *) = {
+    static void (*const advance_phase[DPT_RDZV_PHASE_COUNT])(struct run *) = {
         [DPT_RDZV_WAITING] = advance_waiting,     [DPT_RDZV_SETTLING] = advance_settling,
         [DPT_RDZV_PREPARING] = advance_preparing, [DPT_RDZV_PLANNED] = advance_planned,
         [DPT_RDZV_RUNNING] = advance_running,     [DPT_RDZV_DRAINING] = advance_draining};
     for (int i = 0; i < TRANSITIONS_MAX && !dpt_rdzv_has_ended(run); i++) {
         const enum dpt_rdzv_phase phase = run->phase;
-        advance_phase[phase](core, run);
+        advance_phase[phase](run);
         if (run->phase == phase)
             return;
     }
@@ -337,16 +331,16 @@ static int64_t sooner(int64_t due_ms, int64_t at_ms)
     return at_ms < due_ms ? at_ms : due_ms;
 }
 
-int64_t dpt_rdzv_due_ms(const struct dpt_rdzv *core, struct run *run)
+int64_t dpt_rdzv_due_ms(struct run *run)
 {
     const struct formation *formation = &run->formation;
     /* What has no entry here is looked at once a heartbeat. */
-    int64_t due_ms = dpt_rdzv_silence_due_ms(core, run, core->now_ms + run->timing.heartbeat_ms);
+    int64_t due_ms = dpt_rdzv_silence_due_ms(run, run->core->now_ms + run->timing.heartbeat_ms);
     if (run->phase == DPT_RDZV_WAITING && run->spec.wait_ms > 0 && formation->waits_since_ms >= 0)
         due_ms = sooner(due_ms, formation->waits_since_ms + run->spec.wait_ms);
     const int64_t plan_ms[] = {formation->plan_after_ms, formation->regather_until_ms};
     for (int i = 0; run->phase == DPT_RDZV_PREPARING && i < 2; i++)
-        if (plan_ms[i] > core->now_ms)
+        if (plan_ms[i] > run->core->now_ms)
             due_ms = sooner(due_ms, plan_ms[i]);
-    return due_ms > core->now_ms ? due_ms : core->now_ms + 1;
+    return due_ms > run->core->now_ms ? due_ms : run->core->now_ms + 1;
 }

@@ -1,6 +1,7 @@
 /* Steps earn restarts, losses use them (docs/membership.md, "Restart budget"). */
-#include "rendezvous/core/loss.h"
-#include "rendezvous/core/transition.h"
+#include "rendezvous/core/rules.h"
+
+#include "rendezvous/core/queries.h"
 
 #include <stdio.h>
 
@@ -19,7 +20,7 @@ static void refill_budget(struct budget *budget, int64_t steps)
     }
 }
 
-void dpt_rdzv_note_step(struct dpt_rdzv *core, struct run *run, const struct rank *rank)
+void dpt_rdzv_note_step(struct run *run, const struct rank *rank)
 {
     struct progress *progress = &run->progress;
     const int64_t step = rank->step_applied;
@@ -37,17 +38,15 @@ void dpt_rdzv_note_step(struct dpt_rdzv *core, struct run *run, const struct ran
         progress->steps_done = step;
     if (step <= progress->step)
         return;
-    if (run->plan.in_force && dpt_rdzv_rank_is_member(run, rank) && progress->step >= 0) {
+    if (run->plan.in_force && dpt_rdzv_rank_is_member(rank) && progress->step >= 0) {
         progress->stepped = true;
         run->formation.failed = run->formation.slow = 0;
-        run->formation.n_pairs = 0;
     }
     progress->step = step;
-    progress->step_ms = core->now_ms;
+    progress->step_ms = dpt_rdzv_listened_ms(run);
 }
 
-void dpt_rdzv_count_crashes(struct dpt_rdzv *core, struct run *run, uint32_t crashes,
-                            const char *what)
+void dpt_rdzv_count_crashes(struct run *run, uint32_t crashes, const char *what)
 {
     struct budget *budget = &run->budget;
     if (dpt_rdzv_has_ended(run))
@@ -55,11 +54,7 @@ void dpt_rdzv_count_crashes(struct dpt_rdzv *core, struct run *run, uint32_t cra
     budget->used = crashes > UINT32_MAX - budget->used ? UINT32_MAX : budget->used + crashes;
     budget->refill_steps = 0;
     run->changed = true;
-    dpt_rdzv_record(core, run,
-                    (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_CRASH,
-                                             .step = run->progress.step,
-                                             .crashes = crashes,
-                                             .text = what});
+    dpt_rdzv_record(run, DPT_RDZV_RECORD_CRASH, run->generation, run->progress.step);
     if (budget->used <= run->spec.max_restarts)
         return;
     char text[DPT_PROTO_TEXT_BYTES];
@@ -67,13 +62,13 @@ void dpt_rdzv_count_crashes(struct dpt_rdzv *core, struct run *run, uint32_t cra
                    "%u crash%s without enough progress between; the first: %.400s", budget->used,
                    budget->used == 1 ? "" : "es",
                    budget->error_ms >= 0 ? budget->first_error : what);
-    dpt_rdzv_fail(core, run, text);
+    dpt_rdzv_fail(run, text);
 }
 
-void dpt_rdzv_count_incident(struct dpt_rdzv *core, struct run *run, const char *what)
+void dpt_rdzv_count_incident(struct run *run, const char *what)
 {
     if (run->budget.incident_generation == run->plan.generation)
         return;
     run->budget.incident_generation = run->plan.generation;
-    dpt_rdzv_count_crashes(core, run, 1, what);
+    dpt_rdzv_count_crashes(run, 1, what);
 }

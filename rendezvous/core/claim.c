@@ -5,7 +5,7 @@
  * stored beside the node's logs, where a restarted worker finds it; the server tells it to nobody.
  * When the node is removed, its id is free for a process with another secret, and removed
  * incarnations stay out only if they know their secret. */
-#include "rendezvous/core/admit.h"
+#include "rendezvous/core/join.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,9 +27,8 @@ struct departed *dpt_rdzv_find_departed(struct run *run, const Dpt__AgentState *
 {
     struct membership *membership = &run->membership;
     const uint64_t hash = dpt_rdzv_id_hash(message->stamp->node);
-    const size_t n = membership->n_departed < DEPARTED_MAX ? membership->n_departed : DEPARTED_MAX;
     struct departed *newest = NULL;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < DEPARTED_MAX; i++) {
         struct departed *each = &membership->departed[i];
         if (each->id_hash == hash && each->incarnation >= message->stamp->incarnation &&
             knows_secret(message, each->secret) &&
@@ -61,17 +60,16 @@ uint64_t dpt_rdzv_newest_ran(const Dpt__AgentState *message)
     return newest;
 }
 
-bool dpt_rdzv_may_return(struct dpt_rdzv *core, const struct run *run,
-                         const struct departed *departed, const Dpt__AgentState *message)
+bool dpt_rdzv_may_return(const struct inquiry *from, const struct run *run,
+                         const struct departed *departed)
 {
-    const struct forgotten_run *forgotten = dpt_rdzv_find_forgotten(core, message->stamp->run);
-    const uint64_t carried_out = dpt_rdzv_newest_ran(message);
-    const uint64_t ran = run != NULL
-                             ? newer_of(run->formation.run_generation, run->formation.ran_before)
-                         : forgotten != NULL ? forgotten->run_generation
-                                             : 0;
-    if (departed != NULL &&
-        (!departed->cut_off || departed->incarnation != message->stamp->incarnation))
+    const Dpt__Stamp *stamp = from->message->stamp;
+    const struct forgotten_run *forgotten = dpt_rdzv_find_forgotten(from->core, stamp->run);
+    const uint64_t carried_out = dpt_rdzv_newest_ran(from->message);
+    uint64_t ran = forgotten != NULL ? forgotten->run_generation : 0;
+    if (run != NULL)
+        ran = newer_of(run->formation.run_generation, run->formation.ran_before);
+    if (departed != NULL && (!departed->cut_off || departed->incarnation != stamp->incarnation))
         return false;
     return carried_out > 0 && carried_out >= ran;
 }
@@ -117,29 +115,16 @@ bool dpt_rdzv_differs(const struct run *run, const Dpt__AgentState *message, str
     return true;
 }
 
-/* A process that trains had the id at an earlier server, and gets it back unless the node that has
- * it here takes part in a generation, too. */
-static bool had_id_before(const struct run *run, const struct node *node,
-                          const Dpt__AgentState *message)
+/* A later process of the same node, or one that trains and so had the id at an earlier server, if
+ * the node that has it here takes part in no generation. */
+static bool may_replace(const struct node *former, const Dpt__AgentState *message)
 {
-    return message->stamp->generation > 0 && node->generation == 0 &&
-           !dpt_rdzv_node_is_member(run, node);
+    return dpt_rdzv_is_own(former, message) ||
+           (message->stamp->generation > 0 && former->generation == 0 &&
+            !dpt_rdzv_node_is_member(former));
 }
 
-/* A later process of the same node, or one that had its id before. */
-static bool may_replace(const struct run *run, const struct node *former,
-                        const Dpt__AgentState *message)
-{
-    return dpt_rdzv_is_own(former, message) || had_id_before(run, former, message);
-}
-
-bool dpt_rdzv_waits_for_id(const struct run *run, const struct node *former,
-                           const Dpt__AgentState *message)
-{
-    return former != NULL && former->link.conn == 0 && !may_replace(run, former, message);
-}
-
-static void print_owner(const struct dpt_rdzv *core, const struct run *run, const struct node *node,
+static void print_owner(const struct run *run, const struct node *node,
                         char ret_text[DPT_PROTO_TEXT_BYTES])
 {
     char at[DPT_PROTO_ADDR_BYTES + 8] = "";
@@ -150,31 +135,30 @@ static void print_owner(const struct dpt_rdzv *core, const struct run *run, cons
     (void)snprintf(ret_text, DPT_PROTO_TEXT_BYTES,
                    "node '%s' of run '%s' is alive (%sjoined %lld s ago) and another process: give "
                    "this one another --node-id, or wait until that node is lost",
-                   node->id, run->name, at, (long long)((core->now_ms - node->joined_ms) / 1000));
+                   node->id, run->name, at,
+                   (long long)((run->core->now_ms - node->joined_ms) / 1000));
 }
 
-bool dpt_rdzv_refuses(const struct dpt_rdzv *core, const struct run *run, const struct node *former,
-                      const Dpt__AgentState *message, struct refusal *ret)
+enum claim dpt_rdzv_judge_claim(const struct run *run, const struct node *former,
+                                const Dpt__AgentState *message, struct refusal *ret)
 {
+    static const uint8_t none[DPT_PROTO_SECRET_BYTES];
     if (dpt_rdzv_differs(run, message, ret))
-        return true;
+        return CLAIM_REFUSED;
     if (former == NULL && run->n_nodes >= DPT_PROTO_NODES_MAX) {
         (void)snprintf(ret->text, sizeof ret->text, "run '%s' has %d nodes, which is the most",
                        run->name, DPT_PROTO_NODES_MAX);
-        return true;
+        return CLAIM_REFUSED;
     }
-    uint8_t secret[DPT_PROTO_SECRET_BYTES];
-    static const uint8_t none[DPT_PROTO_SECRET_BYTES];
-    dpt_rdzv_secret_of(message, secret);
-    if (memcmp(secret, none, sizeof none) == 0) {
+    if (knows_secret(message, none)) {
         (void)snprintf(ret->text, sizeof ret->text,
                        "it sends no secret of its node, so any process could take its place: this "
                        "worker (%s) is not a dpt-worker of the server's version",
                        message->software);
-        return true;
+        return CLAIM_REFUSED;
     }
-    if (former == NULL || former->link.conn == 0 || may_replace(run, former, message))
-        return false;
-    print_owner(core, run, former, ret->text);
-    return true;
+    if (former == NULL || may_replace(former, message))
+        return CLAIM_GRANTED;
+    print_owner(run, former, ret->text);
+    return former->link.conn == 0 ? CLAIM_WAITS : CLAIM_REFUSED;
 }

@@ -1,12 +1,11 @@
 /* Events in, decisions out: the highest layer of the server's machine. */
 #include "rendezvous/core/core.h"
 
-#include "rendezvous/core/admit.h"
 #include "rendezvous/core/advance.h"
-#include "rendezvous/core/loss.h"
+#include "rendezvous/core/join.h"
+#include "rendezvous/core/queries.h"
 #include "rendezvous/core/reply.h"
-#include "rendezvous/core/report.h"
-#include "rendezvous/core/silence.h"
+#include "rendezvous/core/rules.h"
 #include "rendezvous/core/state.h"
 
 #include <stdio.h>
@@ -60,7 +59,7 @@ static void shift_run(struct run *run, int64_t gap_ms)
     struct formation *formation = &run->formation;
     int64_t *const times[] = {&run->phase_ms,
                               &run->membership.empty_ms,
-                              &run->progress.step_ms,
+
                               &formation->plan_after_ms,
                               &formation->adopt_until_ms,
                               &formation->regather_until_ms,
@@ -71,7 +70,7 @@ static void shift_run(struct run *run, int64_t gap_ms)
         struct node *node = run->nodes[i];
         shift_time(&node->link.heard_ms, gap_ms);
         shift_time(&node->link.broken_ms, gap_ms);
-        shift_time(&node->link.extended_ms, gap_ms);
+
         shift_time(&node->ready_since_ms, gap_ms);
         shift_time(&node->excluded_until_ms, gap_ms);
     }
@@ -93,7 +92,7 @@ static void take_time(struct dpt_rdzv *core, int64_t now_ms)
         if (gap_ms <= run->timing.gap_ms)
             continue;
         shift_run(run, gap_ms);
-        dpt_rdzv_log(core, run, DPT_LOG_WARN,
+        dpt_rdzv_log(run, DPT_LOG_WARN,
                      "the server was suspended or starved for %lld ms: all deadlines move by that "
                      "time",
                      (long long)gap_ms);
@@ -105,36 +104,34 @@ static void take_time(struct dpt_rdzv *core, int64_t now_ms)
 
 /* A run is forgotten when it has ended and all nodes have gone or had their time to hear of it, or
  * when it has had no node for some time. */
-static bool is_over(const struct dpt_rdzv *core, struct run *run)
+static bool is_over(struct run *run)
 {
     const bool ended = dpt_rdzv_has_ended(run);
     int64_t *empty_ms = &run->membership.empty_ms;
     if (run->n_nodes > 0)
         *empty_ms = -1;
     else if (*empty_ms < 0)
-        *empty_ms = core->now_ms;
-    return (*empty_ms >= 0 &&
-            core->now_ms - *empty_ms >= (ended ? run->timing.grace_ms : run->timing.forget_ms)) ||
-           (ended && core->now_ms - run->phase_ms >= run->timing.forget_ms);
+        *empty_ms = run->core->now_ms;
+    return (*empty_ms >= 0 && run->core->now_ms - *empty_ms >=
+                                  (ended ? run->timing.grace_ms : run->timing.forget_ms)) ||
+           (ended && run->core->now_ms - run->phase_ms >= run->timing.forget_ms);
 }
 
 static void forget_runs(struct dpt_rdzv *core)
 {
     for (size_t i = core->n_runs; i-- > 0;) {
         struct run *run = core->runs[i];
-        if (!is_over(core, run))
+        if (!is_over(run))
             continue;
-        dpt_rdzv_record(
-            core, run,
-            (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_FORGET, .step = run->progress.step});
-        dpt_rdzv_log(core, run, DPT_LOG_INFO, "run is over, its name is free");
+        dpt_rdzv_record(run, DPT_RDZV_RECORD_FORGET, run->generation, run->progress.step);
+        dpt_rdzv_log(run, DPT_LOG_INFO, "run is over, its name is free");
         dpt_rdzv_forget(core, i);
     }
 }
 
 /* ---- events ---- */
 
-static void refuse_version(struct dpt_rdzv *core, const struct inquiry *from)
+static void refuse_version(const struct inquiry *from)
 {
     char text[DPT_PROTO_TEXT_BYTES];
     (void)snprintf(text, sizeof text,
@@ -142,30 +139,31 @@ static void refuse_version(struct dpt_rdzv *core, const struct inquiry *from)
                    "version on both",
                    from->message->software, from->message->version, DPT_PROTO_VERSION);
     const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_REFUSED, .text = text};
-    dpt_rdzv_answer_outsider(core, from, &answer);
+    dpt_rdzv_answer_outsider(from, &answer);
 }
 
 /* A message is the whole state of its sender: it is taken only if it is newer than the last one of
  * the same (node, incarnation). */
-static void take_node_message(struct dpt_rdzv *core, struct run *run, struct node *node,
-                              const struct inquiry *from, bool joins)
+static void take_node_message(struct run *run, struct node *node, const struct inquiry *from,
+                              bool joins)
 {
-    dpt_rdzv_heard_node(core, run, node);
+    dpt_rdzv_heard_node(run, node);
     node->link.counter_seen = from->message->counter;
     node->link.conn = from->conn;
     run->speaker = node;
     const Dpt__Stamp *stamp = from->message->stamp;
-    node = dpt_rdzv_take_report(core, run, node, from);
-    if (node != NULL && joins && stamp->epoch == core->epoch && stamp->generation > 0)
-        dpt_rdzv_node_returned(core, run, node);
+    node = dpt_rdzv_take_report(run, node, from);
+    if (node != NULL && joins && stamp->epoch == run->core->epoch && stamp->generation > 0)
+        dpt_rdzv_node_returned(run, node);
 }
 
-static void on_message(struct dpt_rdzv *core, const struct inquiry *from)
+static void on_message(const struct inquiry *from)
 {
+    struct dpt_rdzv *core = from->core;
     const Dpt__Stamp *stamp = from->message->stamp;
     dpt_rdzv_heard_outsider(core); /* until the message is taken as a node's */
     if (from->message->version != DPT_PROTO_VERSION) {
-        refuse_version(core, from);
+        refuse_version(from);
         return;
     }
     struct run *run = dpt_rdzv_find_run(core, stamp->run);
@@ -175,26 +173,26 @@ static void on_message(struct dpt_rdzv *core, const struct inquiry *from)
         const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_EXPELLED,
                                       .run = run,
                                       .text = "a newer incarnation of this node is here"};
-        dpt_rdzv_answer_outsider(core, from, &answer);
+        dpt_rdzv_answer_outsider(from, &answer);
         return;
     }
     const bool joins = !own || stamp->incarnation > node->incarnation;
     if (joins)
-        node = dpt_rdzv_admit(core, from, &run, node);
+        node = dpt_rdzv_admit(from, &run, node);
     if (node != NULL && from->message->counter <= node->link.counter_seen)
         return; /* repeated or overtaken */
     if (node != NULL)
-        take_node_message(core, run, node, from, joins);
+        take_node_message(run, node, from, joins);
     if (run != NULL)
-        dpt_rdzv_advance(core, run);
+        dpt_rdzv_advance(run);
 }
 
 static void on_tick(struct dpt_rdzv *core, bool backlog)
 {
     for (size_t i = 0; i < core->n_runs; i++) {
         if (!backlog)
-            dpt_rdzv_judge_silence(core, core->runs[i]);
-        dpt_rdzv_advance(core, core->runs[i]);
+            dpt_rdzv_judge_silence(core->runs[i]);
+        dpt_rdzv_advance(core->runs[i]);
     }
     forget_runs(core);
 }
@@ -203,8 +201,8 @@ static void finish_step(struct dpt_rdzv *core, struct dpt_rdzv_output *ret)
 {
     core->deadline_ms = core->now_ms + IDLE_TICK_MS;
     for (size_t i = 0; i < core->n_runs; i++) {
-        dpt_rdzv_answer_nodes(core, core->runs[i]);
-        int64_t due_ms = dpt_rdzv_due_ms(core, core->runs[i]);
+        dpt_rdzv_answer_nodes(core->runs[i]);
+        int64_t due_ms = dpt_rdzv_due_ms(core->runs[i]);
         if (due_ms < core->deadline_ms)
             core->deadline_ms = due_ms;
     }
@@ -224,16 +222,13 @@ static void take_event(struct dpt_rdzv *core, const struct dpt_rdzv_event *event
     switch (event->kind) {
     case DPT_RDZV_EVENT_MESSAGE:
         DPT_ASSERT(event->conn != 0 && event->message != NULL);
-        on_message(core, &(struct inquiry){.conn = event->conn, .message = event->message});
+        on_message(&(struct inquiry){.core = core, .conn = event->conn, .message = event->message});
         break;
     case DPT_RDZV_EVENT_BROKEN:
         dpt_rdzv_connection_broke(core, event->conn);
         break;
     case DPT_RDZV_EVENT_TICK:
         on_tick(core, event->backlog);
-        break;
-    case DPT_RDZV_EVENT_SHUTDOWN:
-        core->stopped = true;
         break;
     default:
         DPT_ASSERT(false);
@@ -246,63 +241,11 @@ enum dpt_status dpt_rdzv_step(struct dpt_rdzv *core, const struct dpt_rdzv_event
     dpt_outbox_reset(&core->out);
     core->random = event->random;
     take_time(core, event->now_ms);
-    if (!core->stopped)
-        take_event(core, event);
+    take_event(core, event);
     if (!core->out.no_memory)
         finish_step(core, ret);
     core->random = NULL; /* the caller's */
     if (core->out.no_memory)
         return dpt_fail(err, DPT_ENOMEM, "rendezvous server, %zu runs", core->n_runs);
     return DPT_OK;
-}
-
-/* ---- views ---- */
-
-size_t dpt_rdzv_runs(const struct dpt_rdzv *core)
-{
-    return core->n_runs;
-}
-
-void dpt_rdzv_run_view(const struct dpt_rdzv *core, size_t i, struct dpt_rdzv_run_view *ret)
-{
-    DPT_ASSERT(i < core->n_runs);
-    const struct run *run = core->runs[i];
-    const bool in_force = run->plan.in_force;
-    const bool forming = run->phase == DPT_RDZV_PREPARING || run->phase == DPT_RDZV_PLANNED;
-    *ret = (struct dpt_rdzv_run_view){
-        .phase = run->phase,
-        .generation = run->generation,
-        .run_generation = run->formation.run_generation,
-        .nodes = (uint32_t)run->n_nodes,
-        .world_size = in_force ? run->plan.world_size : 0,
-        .restarts_left = dpt_rdzv_restarts_left(run),
-        .step = run->progress.step,
-        .redundancy = forming                                ? DPT_RDZV_REDUNDANCY_REBUILDING
-                      : in_force && run->progress.redundant  ? DPT_RDZV_REDUNDANCY_WHOLE
-                      : in_force && run->progress.rebuilding ? DPT_RDZV_REDUNDANCY_REBUILDING
-                                                             : DPT_RDZV_REDUNDANCY_NONE,
-    };
-    (void)snprintf(ret->run, sizeof ret->run, "%s", run->name);
-    (void)snprintf(ret->plan_digest, sizeof ret->plan_digest, "%s",
-                   in_force ? run->plan.digest : "");
-    (void)snprintf(ret->text, sizeof ret->text, "%s",
-                   dpt_rdzv_has_ended(run) ? run->end_text : run->formation.cause.text);
-    (void)snprintf(ret->cause_kind, sizeof ret->cause_kind, "%s",
-                   dpt_rdzv_cause_name(run->formation.cause.kind));
-}
-
-bool dpt_rdzv_counts_in(const struct dpt_rdzv *core, const char *run_name, const char *node_id,
-                        uint64_t incarnation, uint32_t local_rank, uint32_t spawn, int *ret_rank)
-{
-    const struct run *run = dpt_rdzv_find_run(core, run_name);
-    for (uint32_t r = 0; run != NULL && run->plan.in_force && r < run->plan.world_size; r++) {
-        const struct place *place = &run->plan.places[r];
-        if (place->node == NULL || strcmp(place->node->id, node_id) != 0 ||
-            place->node->incarnation != incarnation || place->local_rank != local_rank ||
-            place->spawn != spawn)
-            continue;
-        *ret_rank = (int)r;
-        return true;
-    }
-    return false;
 }

@@ -1,17 +1,25 @@
 /* The newest whole state (docs/membership.md, "The plan"). The state of a step is the same in every
  * generation, so shards of that step count together whichever generation made them. */
-#include "rendezvous/core/held.h"
+#include "rendezvous/core/queries.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum { STEPS_TRIED_MAX = 64 }; /* different steps that are tested for a whole state */
 
-enum group dpt_rdzv_group_of(const struct dpt_rdzv *core, const struct node *node)
+enum group dpt_rdzv_group_of(const struct node *node)
 {
-    return node->leaving                      ? GROUP_LEAVING
-           : dpt_rdzv_is_excluded(core, node) ? GROUP_EXCLUDED
-                                              : GROUP_STAYING;
+    return node->leaving                                       ? GROUP_LEAVING
+           : node->excluded_until_ms > node->run->core->now_ms ? GROUP_EXCLUDED
+                                                               : GROUP_STAYING;
+}
+
+struct rank *dpt_rdzv_next_reported(const struct run *run, unsigned groups, struct rank_cursor *at)
+{
+    for (struct rank *rank; (rank = dpt_rdzv_next_rank(run, at)) != NULL;)
+        if ((dpt_rdzv_group_of(rank->node) & groups) != 0 && dpt_rdzv_has_quiesced(rank))
+            return rank;
+    return NULL;
 }
 
 /* ---- one rank ---- */
@@ -19,9 +27,8 @@ enum group dpt_rdzv_group_of(const struct dpt_rdzv *core, const struct node *nod
 static const struct rank *rank_with_outcome(const struct run *run, int64_t step)
 {
     struct rank_cursor at = {0};
-    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
-        if (dpt_rdzv_has_quiesced(run, rank) && rank->outcome_step == step &&
-            rank->outcome_bytes > 0)
+    for (const struct rank *rank; (rank = dpt_rdzv_next_reported(run, GROUP_ALL, &at)) != NULL;)
+        if (rank->outcome_step == step && rank->outcome_bytes > 0)
             return rank;
     return NULL;
 }
@@ -51,16 +58,13 @@ struct holders {
     const struct rank **ranks; /* (n) */
     size_t n;
     struct dpt_shard *shards; /* room for those of all */
-    uint64_t state_generation;
-    int64_t step;             /* -1: none is whole */
-    int64_t lost_step;        /* the newest that is held in part, if newer than `step`; else -1 */
-    struct dpt_shard missing; /* of lost_step */
+    struct resume newest;
 };
 
 static int shards_at_step(const struct holders *holders, int64_t step)
 {
     const bool outcome_known = rank_with_outcome(holders->run, step) != NULL;
-    const uint64_t generation = holders->state_generation;
+    const uint64_t generation = holders->newest.state_generation;
     int n = 0;
     for (size_t i = 0; i < holders->n; i++)
         if (is_at_step(holders->ranks[i], step, outcome_known, generation))
@@ -75,7 +79,7 @@ static int64_t next_lower_step(const struct holders *holders, int64_t limit)
     for (size_t i = 0; i < holders->n; i++) {
         const int64_t applied = holders->ranks[i]->step_applied;
         if (applied + 1 > best && applied + 1 < limit &&
-            keeps_gradient(holders->ranks[i], holders->state_generation) &&
+            keeps_gradient(holders->ranks[i], holders->newest.state_generation) &&
             rank_with_outcome(holders->run, applied + 1) != NULL)
             best = applied + 1;
         if (applied > best && applied < limit)
@@ -86,21 +90,21 @@ static int64_t next_lower_step(const struct holders *holders, int64_t limit)
 
 static void find_whole_step(struct holders *holders)
 {
-    holders->step = INT64_MAX;
-    holders->lost_step = -1;
+    holders->newest.step = INT64_MAX;
+    holders->newest.lost_step = -1;
     for (int i = 0; i < STEPS_TRIED_MAX; i++) {
-        holders->step = next_lower_step(holders, holders->step);
-        if (holders->step < 0)
+        holders->newest.step = next_lower_step(holders, holders->newest.step);
+        if (holders->newest.step < 0)
             return;
-        const int n = shards_at_step(holders, holders->step);
+        const int n = shards_at_step(holders, holders->newest.step);
         if (dpt_shards_cover(holders->shards, n))
             return;
-        if (holders->lost_step < 0) {
-            holders->lost_step = holders->step;
-            holders->missing = dpt_shards_missing(holders->shards, n);
+        if (holders->newest.lost_step < 0) {
+            holders->newest.lost_step = holders->newest.step;
+            holders->newest.missing = dpt_shards_missing(holders->shards, n);
         }
     }
-    holders->step = -1;
+    holders->newest.step = -1;
 }
 
 /* Pending shards of a generation that perhaps never ran are whole and right wherever they are
@@ -109,46 +113,38 @@ static void find_newest_step(struct holders *holders)
 {
     find_whole_step(holders);
     struct holders other = *holders;
-    for (size_t i = 0; holders->lost_step >= 0 && i < holders->n; i++)
-        if (holders->ranks[i]->pending_generation > other.state_generation)
-            other.state_generation = holders->ranks[i]->pending_generation;
-    if (other.state_generation == holders->state_generation)
+    for (size_t i = 0; holders->newest.lost_step >= 0 && i < holders->n; i++)
+        if (holders->ranks[i]->pending_generation > other.newest.state_generation)
+            other.newest.state_generation = holders->ranks[i]->pending_generation;
+    if (other.newest.state_generation == holders->newest.state_generation)
         return;
     find_whole_step(&other);
-    if (other.step > holders->step)
+    if (other.newest.step > holders->newest.step)
         *holders = other;
 }
 
-/* False: no memory. */
-static bool find_holders(struct dpt_rdzv *core, const struct run *run, unsigned groups,
-                         const struct node *without, struct holders *ret)
+/* Without memory there are none. */
+static struct holders find_holders(const struct run *run, unsigned groups,
+                                   const struct node *without)
 {
-    size_t max = 1;
-    for (size_t i = 0; i < run->n_nodes; i++)
-        max += run->nodes[i]->n_ranks;
-    *ret = (struct holders){
+    struct outbox *out = &run->core->out;
+    const size_t max = dpt_rdzv_count_ranks(run) + 1;
+    struct holders ret = {
         .run = run,
-        .ranks = dpt_outbox_alloc(&core->out, max * sizeof ret->ranks[0]),
-        .shards = dpt_outbox_alloc(&core->out, max * DPT_PROTO_SHARDS_MAX * sizeof ret->shards[0]),
-        .state_generation = dpt_rdzv_state_generation(run),
-        .step = -1,
-        .lost_step = -1};
-    if (ret->ranks == NULL || ret->shards == NULL)
-        return false;
+        .ranks = dpt_outbox_alloc(out, max * sizeof ret.ranks[0]),
+        .shards = dpt_outbox_alloc(out, max * DPT_PROTO_SHARDS_MAX * sizeof ret.shards[0]),
+        .newest = {.load_checkpoint = -1, .state_generation = dpt_rdzv_state_generation(run)}};
     struct rank_cursor at = {0};
-    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
-        if ((dpt_rdzv_group_of(core, rank->node) & groups) != 0 && rank->node != without &&
-            dpt_rdzv_has_quiesced(run, rank))
-            ret->ranks[ret->n++] = rank;
-    find_newest_step(ret);
-    return true;
+    for (const struct rank *rank; (rank = dpt_rdzv_next_reported(run, groups, &at)) != NULL;)
+        if (rank->node != without && !out->no_memory)
+            ret.ranks[ret.n++] = rank;
+    find_newest_step(&ret);
+    return ret;
 }
 
-int64_t dpt_rdzv_step_held(struct dpt_rdzv *core, const struct run *run, unsigned groups,
-                           const struct node *without)
+int64_t dpt_rdzv_step_held(const struct run *run, unsigned groups, const struct node *without)
 {
-    struct holders holders;
-    return find_holders(core, run, groups, without, &holders) ? holders.step : -1;
+    return find_holders(run, groups, without).newest.step;
 }
 
 /* ---- checkpoints ---- */
@@ -174,59 +170,49 @@ static int64_t newest_loadable_checkpoint(const struct holders *holders)
     return newest;
 }
 
-int64_t dpt_rdzv_step_unsaved(struct dpt_rdzv *core, const struct run *run)
+int64_t dpt_rdzv_step_unsaved(const struct run *run)
 {
-    struct holders holders;
-    if (!find_holders(core, run, GROUP_ALL, NULL, &holders))
-        return -1;
-    return holders.step > newest_seen_checkpoint(&holders) ? holders.step : -1;
+    const struct holders holders = find_holders(run, GROUP_ALL, NULL);
+    return holders.newest.step > newest_seen_checkpoint(&holders) ? holders.newest.step : -1;
 }
 
 /* ---- the choice ---- */
 
 /* Nodes of the groups that have a rank which has quiesced. */
-static uint32_t count_reported(const struct dpt_rdzv *core, const struct run *run, unsigned groups)
+static uint32_t count_reported(const struct run *run, unsigned groups)
 {
     uint32_t n = 0;
     const struct node *last = NULL;
     struct rank_cursor at = {0};
-    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
-        if (rank->node != last && (dpt_rdzv_group_of(core, rank->node) & groups) != 0 &&
-            dpt_rdzv_has_quiesced(run, rank)) {
-            n++;
-            last = rank->node;
-        }
+    for (const struct rank *rank; (rank = dpt_rdzv_next_reported(run, groups, &at)) != NULL;) {
+        n += rank->node != last;
+        last = rank->node;
+    }
     return n;
 }
 
-unsigned dpt_rdzv_admitted_groups(struct dpt_rdzv *core, const struct run *run)
+unsigned dpt_rdzv_admitted_groups(const struct run *run)
 {
     const uint32_t wanted = dpt_rdzv_min_nodes(run);
     unsigned groups = GROUP_STAYING;
-    if (count_reported(core, run, groups) < wanted ||
-        dpt_rdzv_step_held(core, run, GROUP_STAYING | GROUP_EXCLUDED, NULL) >
-            dpt_rdzv_step_held(core, run, GROUP_STAYING, NULL))
+    if (count_reported(run, groups) < wanted ||
+        dpt_rdzv_step_held(run, GROUP_STAYING | GROUP_EXCLUDED, NULL) >
+            dpt_rdzv_step_held(run, GROUP_STAYING, NULL))
         groups |= GROUP_EXCLUDED;
-    struct holders holders;
-    const uint32_t nodes = count_reported(core, run, groups);
-    if (nodes == 0 || nodes < wanted || !find_holders(core, run, groups, NULL, &holders))
+    const uint32_t nodes = count_reported(run, groups);
+    if (nodes == 0 || nodes < wanted)
         return 0;
-    const int64_t with_leaving = dpt_rdzv_step_held(core, run, groups | GROUP_LEAVING, NULL);
-    if (with_leaving > holders.step && with_leaving > newest_loadable_checkpoint(&holders))
+    const struct holders holders = find_holders(run, groups, NULL);
+    const int64_t with_leaving = dpt_rdzv_step_held(run, groups | GROUP_LEAVING, NULL);
+    if (with_leaving > holders.newest.step && with_leaving > newest_loadable_checkpoint(&holders))
         groups |= GROUP_LEAVING;
     return groups;
 }
 
-struct resume dpt_rdzv_choose_state(struct dpt_rdzv *core, const struct run *run, unsigned groups)
+struct resume dpt_rdzv_choose_state(const struct run *run, unsigned groups)
 {
-    struct holders holders;
-    if (!find_holders(core, run, groups, NULL, &holders))
-        return (struct resume){.step = -1, .load_checkpoint = -1, .lost_step = -1};
-    struct resume resume = {.step = holders.step,
-                            .load_checkpoint = -1,
-                            .state_generation = holders.state_generation,
-                            .lost_step = holders.lost_step,
-                            .missing = holders.missing};
+    const struct holders holders = find_holders(run, groups, NULL);
+    struct resume resume = holders.newest;
     const int64_t checkpoint = newest_loadable_checkpoint(&holders);
     if (checkpoint > resume.step)
         resume.load_checkpoint = resume.step = checkpoint;
@@ -310,8 +296,8 @@ static bool is_redundant(struct dpt_rdzv *core, const struct plan *plan)
     return plan->world_size > 0;
 }
 
-void dpt_rdzv_update_redundancy(struct dpt_rdzv *core, struct run *run)
+void dpt_rdzv_update_redundancy(struct run *run)
 {
     run->progress.rebuilding = run->plan.n_rebuilding > 0;
-    run->progress.redundant = is_redundant(core, &run->plan);
+    run->progress.redundant = is_redundant(run->core, &run->plan);
 }

@@ -7,43 +7,43 @@
  *
  * A node has `drain_ms` in all, so three quarters of it bound every wait here. */
 #include "rendezvous/core/advance.h"
-#include "rendezvous/core/held.h"
+
+#include "rendezvous/core/queries.h"
 #include "rendezvous/core/reply.h"
-#include "rendezvous/core/transition.h"
-#include "rendezvous/core/wait.h"
+#include "rendezvous/core/rules.h"
 
 #include <string.h>
 
-bool dpt_rdzv_farewell_is_due(struct dpt_rdzv *core, const struct run *run)
+bool dpt_rdzv_farewell_is_due(const struct run *run)
 {
     bool can_save = false;
     for (size_t i = 0; i < run->n_nodes; i++)
         can_save = can_save || run->nodes[i]->checkpoint_dir_id[0] != '\0';
-    if (!can_save || (run->membership.n_leaving == 0 && !dpt_rdzv_wait_is_over(core, run)))
+    if (!can_save || (run->membership.n_leaving == 0 && !dpt_rdzv_wait_is_over(run)))
         return false;
-    const int64_t step = dpt_rdzv_step_unsaved(core, run);
+    const int64_t step = dpt_rdzv_step_unsaved(run);
     return step > 0 && step != run->progress.farewell_step;
 }
 
 /* If no node stays, the state before the step is saved in a farewell; but when the step has ended,
  * the ranks are busy saving the state after it. */
-void dpt_rdzv_stop_step_for_leaving(struct dpt_rdzv *core, struct run *run)
+void dpt_rdzv_stop_step_for_leaving(struct run *run)
 {
     const struct node *due = NULL;
-    bool some_stay = false, busy = false;
+    bool some_stay = false;
     if (!run->formation.soft || run->plan.farewell || run->membership.n_leaving == 0)
         return;
     for (size_t i = 0; i < run->n_nodes; i++) {
         const struct node *node = run->nodes[i];
-        some_stay = some_stay || (dpt_rdzv_node_is_member(run, node) && !node->leaving);
-        if (node->leaving && core->now_ms - node->leaving_ms >= run->timing.boundary_ms)
+        some_stay = some_stay || (dpt_rdzv_node_is_member(node) && !node->leaving);
+        if (node->leaving && run->core->now_ms - node->leaving_ms >= run->timing.boundary_ms)
             due = node;
-        for (uint32_t k = 0; k < node->n_ranks; k++)
-            busy = busy || (dpt_rdzv_rank_is_member(run, &node->ranks[k]) && node->ranks[k].busy);
     }
-    if (due != NULL && (some_stay || !busy))
-        dpt_rdzv_prepare_for(core, run, PREPARE_HARD, CAUSE_LEFT,
-                             "node %s leaves and cannot wait for the end of the step", due->id);
+    if (due != NULL && (some_stay || run->plan.n_busy == 0))
+        dpt_rdzv_prepare(run, PREPARE_HARD,
+                         dpt_rdzv_cause(CAUSE_LEFT, 0,
+                                        "node %s leaves and cannot wait for the end of the step",
+                                        due->id));
 }
 
 /* How long a leaving node without a place in force stays. WAITING: its shards may become a whole
@@ -78,44 +78,44 @@ static bool has_lost_steps(const struct run *run, const struct node *node)
 /* No other node holds the steps of this one, and no checkpoint has them. A generation in force has
  * taken its part over. If a farewell could not write to its folder, each leaving node tries its own
  * folder. */
-static bool is_last_holder(struct dpt_rdzv *core, const struct run *run, const struct node *node)
+static bool is_last_holder(const struct run *run, const struct node *node)
 {
     const struct progress *progress = &run->progress;
     if (run->plan.in_force)
         return false;
     if (progress->farewell_step > progress->saved_step)
-        return dpt_rdzv_step_held(core, run, GROUP_STAYING | GROUP_EXCLUDED, NULL) <
+        return dpt_rdzv_step_held(run, GROUP_STAYING | GROUP_EXCLUDED, NULL) <
                progress->farewell_step;
-    const int64_t step = dpt_rdzv_step_held(core, run, GROUP_ALL, NULL);
+    const int64_t step = dpt_rdzv_step_held(run, GROUP_ALL, NULL);
     if (step <= progress->saved_step)
         return has_lost_steps(run, node);
-    return dpt_rdzv_step_held(core, run, GROUP_ALL, node) < step;
+    return dpt_rdzv_step_held(run, GROUP_ALL, node) < step;
 }
 
-static void release_node(struct dpt_rdzv *core, struct run *run, struct node *node)
+static void release_node(struct run *run, struct node *node)
 {
-    const bool last_holder = is_last_holder(core, run, node);
-    const uint32_t n_nodes = last_holder && run->progress.farewell_step > run->progress.saved_step
-                                 ? run->plan.n_nodes
-                                 : 0;
-    dpt_rdzv_answer_released(core, run, node, last_holder, n_nodes);
-    dpt_rdzv_log(core, run, DPT_LOG_INFO, "node %s is released", node->id);
+    const struct progress *progress = &run->progress;
+    struct departed told = {.released = true, .last_holder = is_last_holder(run, node)};
+    if (told.last_holder && progress->farewell_step > progress->saved_step)
+        told.n_nodes = run->plan.n_nodes;
+    dpt_rdzv_answer_released(run, node, &told);
+    dpt_rdzv_log(run, DPT_LOG_INFO, "node %s is released", node->id);
     struct departed *departed = dpt_rdzv_remove(run, node);
     departed->released = true;
-    departed->last_holder = last_holder;
-    departed->n_nodes = n_nodes;
+    departed->last_holder = told.last_holder;
+    departed->n_nodes = told.n_nodes;
     run->changed = true;
 }
 
-void dpt_rdzv_release_leaving(struct dpt_rdzv *core, struct run *run)
+void dpt_rdzv_release_leaving(struct run *run)
 {
     if (run->membership.n_leaving == 0)
         return;
     const int64_t after_ms = release_after_ms(run);
     for (size_t i = run->n_nodes; i-- > 0;) {
         struct node *node = run->nodes[i];
-        if (node->leaving && core->now_ms - node->leaving_ms >= after_ms &&
-            !(run->plan.in_force && dpt_rdzv_node_is_member(run, node)))
-            release_node(core, run, node);
+        if (node->leaving && run->core->now_ms - node->leaving_ms >= after_ms &&
+            !(run->plan.in_force && dpt_rdzv_node_is_member(node)))
+            release_node(run, node);
     }
 }

@@ -1,9 +1,7 @@
 /* Lost ranks and nodes, stalls, deadlines (docs/membership.md, "Who is lost"). */
-#include "rendezvous/core/loss.h"
+#include "rendezvous/core/rules.h"
 
-#include "rendezvous/core/held.h"
-#include "rendezvous/core/silence.h"
-#include "rendezvous/core/transition.h"
+#include "rendezvous/core/queries.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -15,33 +13,31 @@ enum {
     SECONDS_BYTES = 32
 };
 
-/* "12.3". */
-static const char *print_seconds(int64_t ms, char ret[SECONDS_BYTES])
+/* In tenths. */
+static double seconds(int64_t ms)
 {
-    (void)snprintf(ret, SECONDS_BYTES, "%lld.%lld", (long long)(ms / 1000),
-                   (long long)(ms % 1000 / 100));
-    return ret;
+    return (double)(ms / 100) / 10;
 }
 
 /* ---- losses ---- */
 
 /* A loss while the run waits for nodes, which costs steps: the next generation names it, too. */
-static void add_loss_to_cause(struct dpt_rdzv *core, struct run *run, const struct cause *cause)
+static void add_loss_to_cause(struct run *run, const struct cause *cause)
 {
     const bool is_loss = cause->kind == CAUSE_RANK_LOST || cause->kind == CAUSE_NODE_LOST;
     if (run->phase != DPT_RDZV_WAITING || !is_loss ||
-        dpt_rdzv_step_held(core, run, GROUP_ALL, NULL) >= run->progress.steps_done)
+        dpt_rdzv_step_held(run, GROUP_ALL, NULL) >= run->progress.steps_done)
         return;
     char *text = run->formation.cause.text;
     const size_t used = strlen(text);
     (void)snprintf(text + used, sizeof run->formation.cause.text - used, "; %s", cause->text);
     if (cause->kind == CAUSE_RANK_LOST) /* the loss of a node is logged already */
-        dpt_rdzv_log(core, run, DPT_LOG_WARN, "while the run waits for nodes: %s", cause->text);
+        dpt_rdzv_log(run, DPT_LOG_WARN, "while the run waits for nodes: %s", cause->text);
 }
 
 /* A generation failed by itself: without a step in between, pauses grow and each failure costs a
  * restart at last. */
-static void count_failed_formation(struct dpt_rdzv *core, struct run *run, const char *what)
+static void count_failed_formation(struct run *run, const char *what)
 {
     struct formation *formation = &run->formation;
     if (run->progress.stepped) {
@@ -51,54 +47,53 @@ static void count_failed_formation(struct dpt_rdzv *core, struct run *run, const
     formation->failed++;
     const unsigned shift =
         formation->failed < FAILED_SHIFT_MAX ? formation->failed : FAILED_SHIFT_MAX;
-    formation->plan_after_ms = core->now_ms + (run->timing.heartbeat_ms << shift) / 2;
+    formation->plan_after_ms = run->core->now_ms + (run->timing.heartbeat_ms << shift) / 2;
     if (formation->failed > FREE_FAILED_FORMATIONS)
-        dpt_rdzv_count_incident(core, run, what);
+        dpt_rdzv_count_incident(run, what);
 }
 
-void dpt_rdzv_member_lost(struct dpt_rdzv *core, struct run *run, const struct cause *cause)
+void dpt_rdzv_member_lost(struct run *run, struct cause cause)
 {
     const bool was_in_force = run->plan.in_force;
-    add_loss_to_cause(core, run, cause);
+    add_loss_to_cause(run, &cause);
     if (run->phase == DPT_RDZV_PREPARING || was_in_force)
-        dpt_rdzv_prepare(core, run, PREPARE_HARD, cause);
-    if (was_in_force && (cause->kind == CAUSE_COMM_ERROR || cause->kind == CAUSE_STALLED))
-        count_failed_formation(core, run, cause->text);
+        dpt_rdzv_prepare(run, PREPARE_HARD, cause);
+    if (was_in_force && (cause.kind == CAUSE_COMM_ERROR || cause.kind == CAUSE_STALLED))
+        count_failed_formation(run, cause.text);
 }
 
-int64_t dpt_rdzv_detect_ms(const struct dpt_rdzv *core, const struct run *run, int64_t word_ms)
+int64_t dpt_rdzv_detect_ms(const struct run *run, int64_t word_ms)
 {
     const enum cause_kind kind = run->formation.cause.kind;
     const bool peers_noticed = run->phase == DPT_RDZV_PREPARING && !run->formation.soft &&
                                (kind == CAUSE_COMM_ERROR || kind == CAUSE_STALLED);
-    return (peers_noticed && run->phase_ms > word_ms ? run->phase_ms : core->now_ms) - word_ms;
+    return (peers_noticed && run->phase_ms > word_ms ? run->phase_ms : run->core->now_ms) - word_ms;
 }
 
-void dpt_rdzv_node_lost(struct dpt_rdzv *core, struct run *run, struct node *node, const char *why)
+void dpt_rdzv_node_lost(struct run *run, struct node *node, const char *why)
 {
     const bool leaving = node->leaving;
     bool costs = false; /* it has a place and has not finished */
     for (uint32_t i = 0; i < node->n_ranks && !dpt_rdzv_has_ended(run); i++)
-        costs = costs || (dpt_rdzv_rank_is_member(run, &node->ranks[i]) &&
-                          !dpt_rdzv_has_finished(run, &node->ranks[i]));
+        costs = costs || (dpt_rdzv_rank_is_member(&node->ranks[i]) &&
+                          !dpt_rdzv_has_finished(&node->ranks[i]));
     char who[WHO_BYTES];
     dpt_rdzv_who(&run->plan, node, who);
-    const struct cause cause =
-        dpt_rdzv_cause(CAUSE_NODE_LOST, dpt_rdzv_detect_ms(core, run, node->link.heard_ms),
-                       "%s lost: %s", who, why);
+    const struct cause cause = dpt_rdzv_cause(
+        CAUSE_NODE_LOST, dpt_rdzv_detect_ms(run, node->link.heard_ms), "%s lost: %s", who, why);
     if (!dpt_rdzv_has_ended(run))
-        dpt_rdzv_log(core, run, DPT_LOG_WARN, "%s", cause.text);
+        dpt_rdzv_log(run, DPT_LOG_WARN, "%s", cause.text);
     (void)dpt_rdzv_remove(run, node);
     run->changed = true;
     if (!costs)
         return;
     if (run->budget.error_ms < 0) {
-        run->budget.error_ms = core->now_ms;
+        run->budget.error_ms = run->core->now_ms;
         (void)snprintf(run->budget.first_error, sizeof run->budget.first_error, "%s", cause.text);
     }
-    dpt_rdzv_member_lost(core, run, &cause);
+    dpt_rdzv_member_lost(run, cause);
     if (!leaving)
-        dpt_rdzv_count_incident(core, run, cause.text);
+        dpt_rdzv_count_incident(run, cause.text);
 }
 
 /* ---- stalls ---- */
@@ -129,23 +124,22 @@ static int64_t stall_limit_ms(const struct run *run)
 }
 
 /* The rank that hangs shows when it does not quiesce. */
-static void check_stall(struct dpt_rdzv *core, struct run *run)
+static void check_stall(struct run *run)
 {
-    const int64_t still_ms = core->now_ms - run->progress.step_ms;
+    const int64_t still_ms = dpt_rdzv_listened_ms(run) - run->progress.step_ms;
     if (still_ms <= stall_limit_ms(run))
         return;
     const bool planned = run->phase == DPT_RDZV_PLANNED;
     const bool first = run->phase == DPT_RDZV_RUNNING && run->progress.step_ms_median == 0;
-    char seconds[SECONDS_BYTES];
     const struct cause cause = dpt_rdzv_cause(
-        CAUSE_STALLED, still_ms, "no %s for %s s%s",
+        CAUSE_STALLED, still_ms, "no %s for %.1f s%s",
         planned ? "readiness"
         : first ? "first step"
                 : "step",
-        print_seconds(still_ms, seconds),
+        seconds(still_ms),
         first ? ": a rank hangs, or a step takes longer than cluster.first_step_s" : "");
     run->formation.slow += planned;
-    dpt_rdzv_member_lost(core, run, &cause);
+    dpt_rdzv_member_lost(run, cause);
 }
 
 /* ---- nodes ---- */
@@ -163,24 +157,22 @@ static bool is_quiesce_overdue(const struct run *run, const struct node *node)
         return false;
     for (uint32_t i = 0; i < node->n_ranks; i++)
         if (node->ranks[i].asked == run->generation && dpt_rdzv_rank_is_alive(&node->ranks[i]) &&
-            !dpt_rdzv_has_quiesced(run, &node->ranks[i]))
+            !dpt_rdzv_has_quiesced(&node->ranks[i]))
             return true;
     return false;
 }
 
 /* Sets link.cut_off of a lost node: it was silent, so it may have been cut off and may return. */
-static bool is_lost(const struct dpt_rdzv *core, const struct run *run, struct node *node,
-                    char ret_why[DPT_PROTO_NAME_BYTES])
+static bool is_lost(const struct run *run, struct node *node, char ret_why[DPT_PROTO_NAME_BYTES])
 {
-    char seconds[SECONDS_BYTES];
     node->link.cut_off = true;
-    if (dpt_rdzv_is_suspect(core, run, node) && dpt_rdzv_is_named_by_peer(run, node)) {
+    if (dpt_rdzv_is_suspect(node) && dpt_rdzv_is_loss_confirmed(node)) {
         (void)snprintf(ret_why, DPT_PROTO_NAME_BYTES, "control and data connections broken");
         return true;
     }
-    if (core->now_ms > dpt_rdzv_lease_end_ms(core, run, node)) {
-        (void)snprintf(ret_why, DPT_PROTO_NAME_BYTES, "silent for %s s",
-                       print_seconds(core->now_ms - node->link.heard_ms, seconds));
+    if (dpt_rdzv_lease_left_ms(node) < 0) {
+        (void)snprintf(ret_why, DPT_PROTO_NAME_BYTES, "silent for %.1f s",
+                       seconds(run->core->now_ms - node->link.heard_ms));
         return true;
     }
     node->link.cut_off = false;
@@ -188,30 +180,77 @@ static bool is_lost(const struct dpt_rdzv *core, const struct run *run, struct n
     return is_quiesce_overdue(run, node);
 }
 
-static void report_broken(struct dpt_rdzv *core, const struct run *run, struct node *node)
+static void report_broken(const struct run *run, struct node *node)
 {
-    char seconds[SECONDS_BYTES];
-    if (node->link.reported_broken || dpt_rdzv_has_ended(run) ||
-        !dpt_rdzv_is_suspect(core, run, node))
+    if (node->link.reported_broken || dpt_rdzv_has_ended(run) || !dpt_rdzv_is_suspect(node))
         return;
     node->link.reported_broken = true;
-    dpt_rdzv_log(core, run, DPT_LOG_WARN,
+    dpt_rdzv_log(run, DPT_LOG_WARN,
                  "node %s: control connection broken; lost when its data connections end, too, or "
-                 "when its lease ends in %s s",
-                 node->id,
-                 print_seconds(dpt_rdzv_lease_end_ms(core, run, node) - core->now_ms, seconds));
+                 "when its lease ends in %.1f s",
+                 node->id, seconds(dpt_rdzv_lease_left_ms(node)));
 }
 
-void dpt_rdzv_judge_silence(struct dpt_rdzv *core, struct run *run)
+void dpt_rdzv_judge_silence(struct run *run)
 {
-    if (!dpt_rdzv_is_deaf(core, run))
-        check_stall(core, run);
+    check_stall(run);
     for (size_t i = run->n_nodes; i-- > 0;) {
         struct node *node = run->nodes[i];
         char why[DPT_PROTO_NAME_BYTES];
-        if (is_lost(core, run, node, why))
-            dpt_rdzv_node_lost(core, run, node, why);
+        if (is_lost(run, node, why))
+            dpt_rdzv_node_lost(run, node, why);
         else
-            report_broken(core, run, node);
+            report_broken(run, node);
     }
+}
+
+/* ---- nodes that cannot reach one another ---- */
+
+/* A process of the plan has ended. Its peers gave up for that, and others for them: an accusation
+ * means nothing then. */
+static bool is_any_process_gone(const struct plan *plan)
+{
+    for (uint32_t i = 0; i < plan->world_size; i++) {
+        const struct rank *rank = dpt_rdzv_rank_at(&plan->places[i]);
+        if (rank == NULL || rank->phase == DPT__RANK_PHASE__RANK_DEAD)
+            return true;
+    }
+    return false;
+}
+
+/* The node that most ranks of other nodes name; of equal ones the later to join. NULL: none. */
+static struct node *most_accused_node(const struct run *run)
+{
+    struct node *most = NULL;
+    uint32_t most_n = 1;
+    for (size_t i = 0; i < run->n_nodes; i++) {
+        uint32_t n = 0;
+        struct rank_cursor at = {0};
+        for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;) {
+            const struct place *accused = dpt_rdzv_accused_by(rank);
+            n += accused != NULL && accused->node == run->nodes[i];
+        }
+        if (n >= most_n) { /* nodes are in order of joining */
+            most = run->nodes[i];
+            most_n = n;
+        }
+    }
+    return most;
+}
+
+void dpt_rdzv_exclude_accused(struct run *run)
+{
+    if (run->formation.failed < FREE_FAILED_FORMATIONS || is_any_process_gone(&run->plan))
+        return;
+    struct node *node = most_accused_node(run);
+    uint32_t others = 0;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        others += run->nodes[i] != node && dpt_rdzv_group_of(run->nodes[i]) == GROUP_STAYING;
+    if (node == NULL || others < dpt_rdzv_min_nodes(run))
+        return;
+    node->excluded_until_ms = run->core->now_ms + run->timing.bench_ms;
+    dpt_rdzv_log(run, DPT_LOG_WARN,
+                 "node %s: two formations in a row failed, and peers could not reach it: excluded "
+                 "for %lld s",
+                 node->id, (long long)(run->timing.bench_ms / 1000));
 }

@@ -1,15 +1,11 @@
 /* Runs and nodes: made from an agent's message, found by name, removed. */
-#include "base/hash.h"
 #include "rendezvous/core/state.h"
+
+#include "base/hash.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void copy_text(char *to, size_t to_bytes, const char *from)
-{
-    (void)snprintf(to, to_bytes, "%s", from);
-}
 
 uint64_t dpt_rdzv_id_hash(const char *id)
 {
@@ -36,8 +32,7 @@ struct run *dpt_rdzv_find_run(const struct dpt_rdzv *core, const char *name)
 struct forgotten_run *dpt_rdzv_find_forgotten(struct dpt_rdzv *core, const char *name)
 {
     const uint64_t hash = dpt_rdzv_id_hash(name);
-    const size_t n = core->n_forgotten < FORGOTTEN_MAX ? core->n_forgotten : FORGOTTEN_MAX;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < FORGOTTEN_MAX; i++)
         if (core->forgotten[i].name_hash == hash)
             return &core->forgotten[i];
     return NULL;
@@ -64,10 +59,12 @@ struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *me
         core->out.no_memory = true;
         return NULL;
     }
-    copy_text(run->name, sizeof run->name, message->stamp->run);
-    copy_text(run->fingerprint, sizeof run->fingerprint, message->fingerprint);
-    copy_text(run->data_digest, sizeof run->data_digest, message->data_digest);
-    copy_text(run->checkpoint_dir_id, sizeof run->checkpoint_dir_id, message->checkpoint_dir_id);
+    run->core = core;
+    (void)snprintf(run->name, sizeof run->name, "%s", message->stamp->run);
+    (void)snprintf(run->fingerprint, sizeof run->fingerprint, "%s", message->fingerprint);
+    (void)snprintf(run->data_digest, sizeof run->data_digest, "%s", message->data_digest);
+    (void)snprintf(run->checkpoint_dir_id, sizeof run->checkpoint_dir_id, "%s",
+                   message->checkpoint_dir_id);
     run->timing = dpt_timing_of_run(run->spec.timeout_ms, run->spec.drain_ms);
     run->phase = DPT_RDZV_WAITING;
     run->phase_ms = core->now_ms;
@@ -89,11 +86,9 @@ struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *me
     core->runs[core->n_runs++] = run;
     char timing[DPT_PROTO_TEXT_BYTES];
     dpt_timing_print(&run->timing, timing, sizeof timing);
-    dpt_rdzv_log(core, run, DPT_LOG_INFO, "new run of %u to %u nodes, %s", run->spec.min_nodes,
+    dpt_rdzv_log(run, DPT_LOG_INFO, "new run of %u to %u nodes, %s", run->spec.min_nodes,
                  run->spec.max_nodes, timing);
-    dpt_rdzv_record(
-        core, run,
-        (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_RUN, .step = -1, .spec = &run->spec});
+    dpt_rdzv_record(run, DPT_RDZV_RECORD_RUN, 0, -1);
     return run;
 }
 
@@ -118,7 +113,6 @@ void dpt_rdzv_run_destroy(struct run **run)
         return;
     for (size_t i = 0; i < (*run)->n_nodes; i++)
         node_destroy((*run)->nodes[i]);
-    free((*run)->nodes);
     dpt_rdzv_plan_fini(&(*run)->plan);
     free((*run)->spec.config_digest);
     free((*run)->spec.config_yaml);
@@ -164,46 +158,36 @@ struct node *dpt_rdzv_find_node(const struct run *run, const char *id)
     return NULL;
 }
 
-static bool reserve_node(struct run *run)
+struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *message)
 {
-    if (run->n_nodes < run->membership.nodes_max)
-        return true;
-    const size_t wanted = run->n_nodes == 0 ? 16 : 2 * run->n_nodes;
-    struct node **bigger = realloc(run->nodes, wanted * sizeof(struct node *));
-    if (bigger == NULL)
-        return false;
-    run->nodes = bigger;
-    run->membership.nodes_max = wanted;
-    return true;
-}
-
-struct node *dpt_rdzv_node_create(struct dpt_rdzv *core, struct run *run,
-                                  const Dpt__AgentState *message)
-{
-    struct node *node = reserve_node(run) ? calloc(1, sizeof *node) : NULL;
+    DPT_ASSERT(run->n_nodes < DPT_PROTO_NODES_MAX);
+    struct node *node = calloc(1, sizeof *node);
     if (node == NULL) {
-        core->out.no_memory = true;
+        run->core->out.no_memory = true;
         return NULL;
     }
-    copy_text(node->id, sizeof node->id, message->stamp->node);
+    node->run = run;
+    (void)snprintf(node->id, sizeof node->id, "%s", message->stamp->node);
     node->id_hash = dpt_rdzv_id_hash(node->id);
     node->incarnation = message->stamp->incarnation;
     dpt_rdzv_secret_of(message, node->secret);
     node->joined = ++run->membership.joins;
-    node->joined_ms = node->link.heard_ms = core->now_ms;
+    node->joined_ms = node->link.heard_ms = run->core->now_ms;
+    node->link.heard_listened_ms = run->membership.listened_ms;
     node->link.broken_ms = node->ready_since_ms = -1;
     node->crashes = message->crashes; /* earlier ones do not count */
     run->nodes[run->n_nodes++] = node;
     run->changed = true; /* replies to the other nodes contain the number of nodes */
-    const bool back = message->stamp->epoch == core->epoch && message->stamp->generation > 0;
-    dpt_rdzv_log(core, run, DPT_LOG_INFO, "node %s %s (%zu of %u to %u)", node->id,
+    const bool back = message->stamp->epoch == run->core->epoch && message->stamp->generation > 0;
+    dpt_rdzv_log(run, DPT_LOG_INFO, "node %s %s (%zu of %u to %u)", node->id,
                  back ? "is back with its state" : "joined", run->n_nodes, run->spec.min_nodes,
                  run->spec.max_nodes);
     return node;
 }
 
-void dpt_rdzv_note_loss(struct run *run, const struct rank *rank)
+void dpt_rdzv_note_loss(const struct rank *rank)
 {
+    struct run *run = rank->node->run;
     struct progress *progress = &run->progress;
     if (progress->n_losses == LOSSES_MAX || rank->step_applied < 0 || rank->n_shards == 0)
         return;
@@ -216,20 +200,19 @@ struct departed *dpt_rdzv_remove(struct run *run, struct node *node)
 {
     struct membership *membership = &run->membership;
     struct departed *departed = &membership->departed[membership->n_departed++ % DEPARTED_MAX];
-    *departed =
-        (struct departed){.id_hash = node->id_hash,
-                          .incarnation = node->incarnation,
-                          .cut_off = node->link.cut_off,
-                          .awaited = node->link.cut_off && dpt_rdzv_may_hold_newest(run, node),
-                          .counter_seen = node->link.counter_seen};
+    *departed = (struct departed){.id_hash = node->id_hash,
+                                  .incarnation = node->incarnation,
+                                  .cut_off = node->link.cut_off,
+                                  .awaited = node->link.cut_off && dpt_rdzv_may_hold_newest(node),
+                                  .counter_seen = node->link.counter_seen};
     memcpy(departed->secret, node->secret, sizeof departed->secret);
     for (uint32_t i = 0; i < run->plan.world_size; i++)
         if (run->plan.places[i].node == node)
             run->plan.places[i].node = NULL;
     for (uint32_t i = 0; i < node->n_ranks; i++) {
         if (dpt_rdzv_rank_is_alive(&node->ranks[i]))
-            dpt_rdzv_note_loss(run, &node->ranks[i]);
-        dpt_rdzv_count_rank(run, &node->ranks[i], -1);
+            dpt_rdzv_note_loss(&node->ranks[i]);
+        dpt_rdzv_count_rank(&node->ranks[i], -1);
     }
     membership->n_leaving -= node->leaving;
     if (run->speaker == node)

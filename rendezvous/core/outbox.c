@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK_BYTES = 64 * 1024, ALIGN = 16, KEPT_CHUNKS_MAX = 64 };
+enum { CHUNK_BYTES = 64 * 1024, ALIGN = 16, KEPT_CHUNKS_MAX = 64, LIST_MIN = 16 };
 
 struct chunk {
     struct chunk *next;
@@ -37,9 +37,6 @@ void dpt_outbox_fini(struct outbox *out)
         free(out->chunks);
         out->chunks = next;
     }
-    free(out->sends);
-    free(out->records);
-    free(out->logs);
     *out = (struct outbox){0};
 }
 
@@ -73,54 +70,45 @@ char *dpt_outbox_text(struct outbox *out, const char *text)
     return copy;
 }
 
-/* Makes room for one more element in a list that doubles; returns the list, NULL: no memory. */
-static void *grow_list(struct outbox *out, void *list, size_t n, size_t *max, size_t element_bytes)
+/* Room for one more element in a list that doubles; NULL: no memory. */
+static void *grow_list(struct outbox *out, void *list, size_t n, size_t element_bytes)
 {
-    if (n < *max)
+    const bool is_full = n == 0 || (n >= LIST_MIN && (n & (n - 1)) == 0);
+    if (!is_full)
         return list;
-    const size_t wanted = *max == 0 ? 64 : 2 * *max;
-    void *bigger = realloc(list, wanted * element_bytes);
-    if (bigger == NULL)
-        out->no_memory = true;
-    else
-        *max = wanted;
+    void *bigger = dpt_outbox_alloc(out, (n == 0 ? LIST_MIN : 2 * n) * element_bytes);
+    if (bigger != NULL && n > 0)
+        memcpy(bigger, list, n * element_bytes);
     return bigger;
 }
 
 void dpt_outbox_send(struct outbox *out, uint64_t conn, const Dpt__ServerState *message)
 {
-    void *list = grow_list(out, out->sends, out->n_sends, &out->sends_max, sizeof *out->sends);
-    if (list == NULL)
-        return;
-    out->sends = list;
-    out->sends[out->n_sends++] = (struct dpt_rdzv_send){.conn = conn, .message = message};
+    out->sends = grow_list(out, out->sends, out->n_sends, sizeof out->sends[0]);
+    if (out->sends != NULL)
+        out->sends[out->n_sends++] = (struct dpt_rdzv_send){.conn = conn, .message = message};
 }
 
 void dpt_outbox_record(struct outbox *out, const struct dpt_rdzv_record *record)
 {
     const char *run = dpt_outbox_text(out, record->run);
-    const char *text = dpt_outbox_text(out, record->text != NULL ? record->text : "");
-    void *list =
-        grow_list(out, out->records, out->n_records, &out->records_max, sizeof *out->records);
-    if (run == NULL || text == NULL || list == NULL)
+    const char *text = dpt_outbox_text(out, record->text);
+    out->records = grow_list(out, out->records, out->n_records, sizeof out->records[0]);
+    if (run == NULL || text == NULL || out->records == NULL)
         return;
-    out->records = list;
-    struct dpt_rdzv_record *kept = &out->records[out->n_records++];
-    *kept = *record;
-    kept->run = run;
-    kept->text = text;
+    out->records[out->n_records] = *record;
+    out->records[out->n_records].run = run;
+    out->records[out->n_records++].text = text;
 }
 
 void dpt_outbox_log(struct outbox *out, const struct dpt_rdzv_log_line *line)
 {
     const char *run = dpt_outbox_text(out, line->run);
     const char *text = dpt_outbox_text(out, line->text);
-    void *list = grow_list(out, out->logs, out->n_logs, &out->logs_max, sizeof *out->logs);
-    if (run == NULL || text == NULL || list == NULL)
+    out->logs = grow_list(out, out->logs, out->n_logs, sizeof out->logs[0]);
+    if (run == NULL || text == NULL || out->logs == NULL)
         return;
-    out->logs = list;
-    struct dpt_rdzv_log_line *kept = &out->logs[out->n_logs++];
-    *kept = *line;
-    kept->run = run;
-    kept->text = text;
+    out->logs[out->n_logs] = *line;
+    out->logs[out->n_logs].run = run;
+    out->logs[out->n_logs++].text = text;
 }

@@ -8,11 +8,9 @@ struct chunk;
 struct outbox {
     struct chunk *chunks; /* memory of the last step's outputs, used again by the next step */
     struct dpt_rdzv_send *sends;
-    size_t n_sends, sends_max;
     struct dpt_rdzv_record *records;
-    size_t n_records, records_max;
     struct dpt_rdzv_log_line *logs;
-    size_t n_logs, logs_max;
+    size_t n_sends, n_records, n_logs;
     bool no_memory; /* an allocation of this step failed */
 };
 
@@ -22,7 +20,7 @@ void dpt_outbox_fini(struct outbox *out);
 void *dpt_outbox_alloc(struct outbox *out, size_t bytes);
 char *dpt_outbox_text(struct outbox *out, const char *text);
 void dpt_outbox_send(struct outbox *out, uint64_t conn, const Dpt__ServerState *message);
-/* `run` and `text` are copied; `text` may be NULL. */
+/* `run` and `text` are copied. */
 void dpt_outbox_record(struct outbox *out, const struct dpt_rdzv_record *record);
 /* `run` and `text` are copied. */
 void dpt_outbox_log(struct outbox *out, const struct dpt_rdzv_log_line *line);

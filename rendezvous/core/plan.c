@@ -1,8 +1,8 @@
 /* Makes a plan: chooses the world, assigns ranks, positions and writers. */
-#include "rendezvous/core/plan.h"
+#include "rendezvous/core/advance.h"
 
 #include "base/hash.h"
-#include "rendezvous/core/held.h"
+#include "rendezvous/core/queries.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,31 +31,26 @@ struct draft {
 /* A guest has handed its part over, so the other ranks of its plan are preferred to it. */
 static uint64_t newest_place(const struct run *run, const struct rank *rank)
 {
-    const bool was_guest = dpt_rdzv_rank_is_member(run, rank) &&
+    const bool was_guest = dpt_rdzv_rank_is_member(rank) &&
                            (uint32_t)rank->plan_rank >= run->plan.world_size - run->plan.guests;
     return was_guest ? 0 : rank->plan_generation;
 }
 
 /* False: none, or no memory. */
-static bool list_candidates(struct dpt_rdzv *core, const struct run *run, unsigned groups,
-                            struct draft *draft)
+static bool list_candidates(const struct run *run, unsigned groups, struct draft *draft)
 {
-    size_t max = 1;
-    for (size_t i = 0; i < run->n_nodes; i++)
-        max += run->nodes[i]->n_ranks;
-    draft->list = calloc(max, sizeof draft->list[0]);
+    draft->list = calloc(dpt_rdzv_count_ranks(run) + 1, sizeof draft->list[0]);
     if (draft->list == NULL) {
-        core->out.no_memory = true;
+        run->core->out.no_memory = true;
         return false;
     }
     struct rank_cursor at = {0};
-    for (struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
-        if ((dpt_rdzv_group_of(core, rank->node) & groups) != 0 && dpt_rdzv_has_quiesced(run, rank))
-            draft->list[draft->n++] =
-                (struct candidate){.rank = rank,
-                                   .in_generation = newest_place(run, rank),
-                                   .holds = dpt_rdzv_has_state(run, &draft->resume, rank),
-                                   .guest = rank->node->leaving && !draft->farewell};
+    for (struct rank *rank; (rank = dpt_rdzv_next_reported(run, groups, &at)) != NULL;)
+        draft->list[draft->n++] =
+            (struct candidate){.rank = rank,
+                               .in_generation = newest_place(run, rank),
+                               .holds = dpt_rdzv_has_state(run, &draft->resume, rank),
+                               .guest = rank->node->leaving && !draft->farewell};
     return draft->n > 0;
 }
 
@@ -135,11 +130,10 @@ static void choose_candidate(const struct run *run, struct draft *draft,
     candidate->chosen = true;
 }
 
-static bool choose_world(struct dpt_rdzv *core, const struct run *run, struct draft *draft,
-                         struct plan *plan)
+static bool choose_world(const struct run *run, struct draft *draft, struct plan *plan)
 {
     qsort(draft->list, draft->n, sizeof draft->list[0], compare_candidates);
-    if (!mark_needed(core, draft))
+    if (!mark_needed(run->core, draft))
         return false;
     for (int needed = 1; needed >= 0; needed--)
         for (size_t i = 0; i < draft->n; i++)
@@ -194,46 +188,42 @@ static void assign_ranks(const struct draft *draft, struct plan *plan)
         }
 }
 
-/* Hosts and nodes by their lowest rank. */
+/* Numbers hosts and nodes in the order of their lowest rank. */
 static void number_hosts_and_nodes(struct plan *plan)
 {
     uint32_t n_nodes = 0;
     plan->n_hosts = 0;
-    for (uint32_t i = 0; i < plan->world_size; i++)
-        plan->places[i].host = plan->places[i].node_index = UINT32_MAX;
     for (uint32_t i = 0; i < plan->world_size; i++) {
-        struct place *first = &plan->places[i];
-        const bool new_host = first->host == UINT32_MAX, new_node = first->node_index == UINT32_MAX;
-        for (uint32_t k = i; (new_host || new_node) && k < plan->world_size; k++) {
-            struct place *place = &plan->places[k];
-            if (new_node && place->node == first->node)
-                place->node_index = n_nodes;
-            if (new_host && strcmp(place->node->host, first->node->host) == 0)
-                place->host = plan->n_hosts;
+        struct place *place = &plan->places[i];
+        place->host = plan->n_hosts;
+        place->node_index = n_nodes;
+        for (const struct place *other = plan->places; other < place; other++) {
+            if (strcmp(other->node->host, place->node->host) == 0)
+                place->host = other->host;
+            if (other->node == place->node)
+                place->node_index = other->node_index;
         }
-        plan->n_hosts += new_host;
-        n_nodes += new_node;
+        plan->n_hosts += place->host == plan->n_hosts;
+        n_nodes += place->node_index == n_nodes;
     }
 }
 
-/* Host by host, on a host node by node, on a node by rank; guests after all others. */
+/* Positions go host by host, on a host node by node, on a node by rank; guests come last. */
+static bool precedes(const struct place *a, const struct place *b)
+{
+    if (a->guest || b->guest)
+        return a->guest == b->guest ? a < b : b->guest;
+    if (a->host != b->host)
+        return a->host < b->host;
+    return a->node_index != b->node_index ? a->node_index < b->node_index : a < b;
+}
+
 static void assign_positions(struct plan *plan)
 {
-    uint32_t position = 0;
     number_hosts_and_nodes(plan);
-    for (uint32_t host = 0; host < plan->n_hosts; host++)
-        for (uint32_t i = 0; i < plan->world_size; i++) {
-            const struct place *first = &plan->places[i];
-            bool placed = first->host != host || first->guest;
-            for (uint32_t k = 0; k < i && !placed; k++)
-                placed = plan->places[k].node == first->node && !plan->places[k].guest;
-            for (uint32_t k = i; k < plan->world_size && !placed; k++)
-                if (plan->places[k].node == first->node && !plan->places[k].guest)
-                    plan->places[k].position = position++;
-        }
     for (uint32_t i = 0; i < plan->world_size; i++)
-        if (plan->places[i].guest)
-            plan->places[i].position = position++;
+        for (uint32_t k = 0; k < plan->world_size; k++)
+            plan->places[i].position += precedes(&plan->places[k], &plan->places[i]);
 }
 
 /* The first rank of each distinct log folder writes the logs there. Ranks that see the checkpoint
@@ -261,9 +251,9 @@ static void add_to_hash(struct dpt_hash128 *hash, const void *data, size_t bytes
 }
 
 /* One event may cause plans of several runs: each gets its own nonce. */
-static void make_nonce(const struct dpt_rdzv *core, const struct run *run, struct plan *plan)
+static void make_nonce(const struct run *run, struct plan *plan)
 {
-    struct dpt_hash128 hash = dpt_hash128(core->random, DPT_PROTO_NONCE_BYTES);
+    struct dpt_hash128 hash = dpt_hash128(run->core->random, DPT_PROTO_NONCE_BYTES);
     const uint64_t words[2] = {dpt_rdzv_id_hash(run->name), plan->generation};
     add_to_hash(&hash, words, sizeof words);
     memcpy(plan->nonce, &hash, sizeof plan->nonce);
@@ -272,39 +262,26 @@ static void make_nonce(const struct dpt_rdzv *core, const struct run *run, struc
 /* Covers everything that all ranks must agree on: equal digests are equal plans. */
 static void make_digest(const struct run *run, struct plan *plan)
 {
+    char text[DPT_PROTO_TEXT_BYTES];
     struct dpt_hash128 hash = dpt_hash128(plan->nonce, sizeof plan->nonce);
-    int64_t numbers[] = {(int64_t)plan->generation,
-                         plan->world_size,
-                         plan->n_nodes,
-                         plan->n_hosts,
-                         plan->resume_step,
-                         plan->load_checkpoint,
-                         plan->checkpoint_writers,
-                         plan->steps_done_before,
-                         (int64_t)plan->state_generation,
-                         plan->guests,
-                         plan->from_seed,
-                         plan->farewell,
-                         (int64_t)run->formation.cause.kind};
-    add_to_hash(&hash, numbers, sizeof numbers);
+    int bytes =
+        snprintf(text, sizeof text, "%llu %u %u %u %u %u %lld %lld %lld %llu %d %d %d",
+                 (unsigned long long)plan->generation, plan->world_size, plan->n_nodes,
+                 plan->n_hosts, plan->checkpoint_writers, plan->guests,
+                 (long long)plan->resume_step, (long long)plan->load_checkpoint,
+                 (long long)plan->steps_done_before, (unsigned long long)plan->state_generation,
+                 plan->from_seed, plan->farewell, (int)run->formation.cause.kind);
+    add_to_hash(&hash, text, (size_t)bytes);
     if (plan->outcome != NULL)
         add_to_hash(&hash, plan->outcome, plan->outcome_bytes);
     for (uint32_t i = 0; i < plan->world_size; i++) {
         const struct place *place = &plan->places[i];
-        int64_t seat_numbers[] = {i,
-                                  place->local_rank,
-                                  place->spawn,
-                                  place->position,
-                                  place->host,
-                                  place->node_index,
-                                  place->takes_state,
-                                  place->checkpoint_slot,
-                                  place->writes_log,
-                                  (int64_t)place->node->incarnation};
-        add_to_hash(&hash, seat_numbers, sizeof seat_numbers);
-        add_to_hash(&hash, place->node->id, strlen(place->node->id));
-        add_to_hash(&hash, place->shm_addr, strlen(place->shm_addr));
-        add_to_hash(&hash, place->tcp_addr, strlen(place->tcp_addr));
+        bytes = snprintf(text, sizeof text, "%u %s %llu %u %u %u %u %u %d %d %d %s %s", i,
+                         place->node->id, (unsigned long long)place->node->incarnation,
+                         place->local_rank, place->spawn, place->position, place->host,
+                         place->node_index, place->takes_state, place->checkpoint_slot,
+                         place->writes_log, place->shm_addr, place->tcp_addr);
+        add_to_hash(&hash, text, (size_t)bytes);
     }
     dpt_hash128_hex(hash, plan->digest);
 }
@@ -337,7 +314,7 @@ static void name_joined_node(struct run *run, const struct plan *plan)
     char who[WHO_BYTES];
     for (uint32_t i = 0; i < plan->world_size && run->formation.cause.kind == CAUSE_JOINED; i++) {
         const struct place *place = &plan->places[i];
-        if (dpt_rdzv_rank_is_member(run, &place->node->ranks[place->local_rank]))
+        if (dpt_rdzv_rank_is_member(&place->node->ranks[place->local_rank]))
             continue;
         dpt_rdzv_who(plan, place->node, who);
         (void)snprintf(run->formation.cause.text, sizeof run->formation.cause.text, "%s joined",
@@ -347,28 +324,27 @@ static void name_joined_node(struct run *run, const struct plan *plan)
 }
 
 /* Lost steps are told with the cause of the generation. */
-static void add_lost_steps(struct dpt_rdzv *core, struct run *run, const struct resume *resume)
+static void add_lost_steps(struct run *run, const struct resume *resume)
 {
     char text[DPT_PROTO_TEXT_BYTES], *cause = run->formation.cause.text;
     dpt_rdzv_tell_loss(run, resume, text);
     if (text[0] == '\0')
         return;
-    dpt_rdzv_log(core, run, DPT_LOG_WARN, "%s", text);
+    dpt_rdzv_log(run, DPT_LOG_WARN, "%s", text);
     const size_t used = strlen(cause);
     (void)snprintf(cause + used, sizeof run->formation.cause.text - used, "; %s", text);
 }
 
 /* ---- the plan ---- */
 
-static bool fill_plan(struct dpt_rdzv *core, const struct run *run, struct draft *draft,
-                      struct plan *plan)
+static bool fill_plan(const struct run *run, struct draft *draft, struct plan *plan)
 {
     const struct resume *resume = &draft->resume;
-    if (!choose_world(core, run, draft, plan))
+    if (!choose_world(run, draft, plan))
         return false;
     plan->places = calloc(plan->world_size, sizeof plan->places[0]);
-    if (plan->places == NULL || !copy_outcome(core, draft, plan)) {
-        core->out.no_memory = true;
+    if (plan->places == NULL || !copy_outcome(run->core, draft, plan)) {
+        run->core->out.no_memory = true;
         return false;
     }
     plan->generation = run->generation;
@@ -384,13 +360,13 @@ static bool fill_plan(struct dpt_rdzv *core, const struct run *run, struct draft
         plan->places[i].takes_state = false;
     assign_positions(plan);
     assign_writers(plan);
-    make_nonce(core, run, plan);
+    make_nonce(run, plan);
     make_digest(run, plan);
     return true;
 }
 
 /* Takes what `plan` owns. */
-static void put_in_force(struct dpt_rdzv *core, struct run *run, const struct plan *plan)
+static void put_in_force(struct run *run, const struct plan *plan)
 {
     dpt_rdzv_plan_fini(&run->plan);
     run->plan = *plan;
@@ -401,36 +377,35 @@ static void put_in_force(struct dpt_rdzv *core, struct run *run, const struct pl
         rank->plan_rank = (int32_t)i;
     }
     struct rank_cursor at = {0};
-    run->membership.n_foreign = 0;
+    run->membership.n_outside = run->membership.n_foreign = 0;
     for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
-        dpt_rdzv_count_rank(run, rank, 1);
+        dpt_rdzv_count_rank(rank, 1);
     run->progress.grant_step = -1;
     run->progress.stepped = run->progress.redundant = false;
-    run->progress.step_ms = core->now_ms;
+    run->progress.step_ms = dpt_rdzv_listened_ms(run);
     run->changed = true;
 }
 
-bool dpt_rdzv_make_plan(struct dpt_rdzv *core, struct run *run, bool farewell)
+bool dpt_rdzv_make_plan(struct run *run, bool farewell)
 {
-    unsigned groups = dpt_rdzv_admitted_groups(core, run);
+    unsigned groups = dpt_rdzv_admitted_groups(run);
     if (groups != 0)
         farewell = false;
     else if (farewell)
         groups = GROUP_ALL;
     else
         return false;
-    struct draft draft = {.resume = dpt_rdzv_choose_state(core, run, groups), .farewell = farewell};
+    struct draft draft = {.resume = dpt_rdzv_choose_state(run, groups), .farewell = farewell};
     struct plan plan = {0};
-    const bool made =
-        list_candidates(core, run, groups, &draft) && fill_plan(core, run, &draft, &plan);
+    const bool made = list_candidates(run, groups, &draft) && fill_plan(run, &draft, &plan);
     free(draft.list);
     if (!made) {
         dpt_rdzv_plan_fini(&plan);
         return false;
     }
     name_joined_node(run, &plan);
-    put_in_force(core, run, &plan);
-    add_lost_steps(core, run, &draft.resume);
+    put_in_force(run, &plan);
+    add_lost_steps(run, &draft.resume);
     run->progress.step = plan.resume_step;
     return true;
 }
@@ -448,7 +423,7 @@ static bool fits_adopted_plan(const struct plan *plan, const struct rank *rank)
            plan->places[rank->told_rank].node == NULL;
 }
 
-bool dpt_rdzv_adopt_plan(struct dpt_rdzv *core, struct run *run, const struct node *node)
+bool dpt_rdzv_adopt_plan(struct run *run, const struct node *node)
 {
     if (node->plan_world == 0 || node->plan_world > DPT_PROTO_WORLD_MAX)
         return false;
@@ -459,7 +434,7 @@ bool dpt_rdzv_adopt_plan(struct dpt_rdzv *core, struct run *run, const struct no
                         .load_checkpoint = -1,
                         .places = calloc(node->plan_world, sizeof plan.places[0])};
     if (plan.places == NULL) {
-        core->out.no_memory = true;
+        run->core->out.no_memory = true;
         return false;
     }
     memcpy(plan.digest, node->plan_digest, sizeof plan.digest);
@@ -487,7 +462,7 @@ bool dpt_rdzv_adopt_plan(struct dpt_rdzv *core, struct run *run, const struct no
     run->generation = run->formation.run_generation = plan.generation;
     run->formation.cause =
         dpt_rdzv_cause(CAUSE_SERVER_RESTART, 0, "adopted from an earlier server");
-    put_in_force(core, run, &plan);
-    dpt_rdzv_update_redundancy(core, run);
+    put_in_force(run, &plan);
+    dpt_rdzv_update_redundancy(run);
     return true;
 }

@@ -1,26 +1,14 @@
 /* Replies to nodes and to processes that are not nodes. */
 #include "rendezvous/core/reply.h"
 
-#include "rendezvous/core/wait.h"
+#include "rendezvous/core/queries.h"
 
 #include <string.h>
 
 /* ---- any message ---- */
 
-struct receiver {
-    uint64_t conn;
-    const char *run, *node;
-    uint64_t incarnation;
-};
-
-static struct receiver receiver_of(const struct inquiry *from)
-{
-    const Dpt__Stamp *stamp = from->message->stamp;
-    return (struct receiver){from->conn, stamp->run, stamp->node, stamp->incarnation};
-}
-
-/* `text` may be NULL. */
-static Dpt__ServerState *new_state(struct dpt_rdzv *core, const struct receiver *to,
+/* To the run, node and incarnation of the stamp `to`. `text` may be NULL. */
+static Dpt__ServerState *new_state(struct dpt_rdzv *core, const Dpt__Stamp *to,
                                    Dpt__ServerPhase phase, uint64_t generation, const char *text)
 {
     Dpt__ServerState *state = dpt_outbox_alloc(&core->out, sizeof *state);
@@ -65,12 +53,11 @@ static Dpt__RunSpec *copy_spec(struct dpt_rdzv *core, const Dpt__RunSpec *spec)
     return copy;
 }
 
-void dpt_rdzv_answer_outsider(struct dpt_rdzv *core, const struct inquiry *from,
-                              const struct answer *answer)
+void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *answer)
 {
-    const struct receiver to = receiver_of(from);
+    struct dpt_rdzv *core = from->core;
     const struct run *run = answer->run;
-    Dpt__ServerState *state = new_state(core, &to, answer->phase, 0, answer->text);
+    Dpt__ServerState *state = new_state(core, from->message->stamp, answer->phase, 0, answer->text);
     if (state == NULL)
         return;
     if (run != NULL && answer->with_spec)
@@ -84,7 +71,7 @@ void dpt_rdzv_answer_outsider(struct dpt_rdzv *core, const struct inquiry *from,
         state->world_step = at_least_0(answer->world_step);
     }
     if (!core->out.no_memory)
-        dpt_outbox_send(&core->out, to.conn, state);
+        dpt_outbox_send(&core->out, from->conn, state);
 }
 
 /* ---- the plan of one node ---- */
@@ -115,20 +102,20 @@ struct plan_parts {
     Dpt__Plan *plan;        /* everything but `ranks`; NULL: not made yet */
 };
 
-static bool make_plan_parts(struct dpt_rdzv *core, const struct run *run, struct plan_parts *ret)
+static bool make_plan_parts(const struct run *run, struct plan_parts *ret)
 {
     const struct plan *plan = &run->plan;
     uint32_t n = plan->world_size;
-    ret->common = dpt_outbox_alloc(&core->out, n * sizeof ret->common[0]);
-    ret->near = dpt_outbox_alloc(&core->out, n * sizeof ret->near[0]);
-    ret->plan = dpt_outbox_alloc(&core->out, sizeof *ret->plan);
-    for (uint32_t i = 0; i < n && !core->out.no_memory; i++) {
-        ret->common[i] = new_plan_rank(core, plan, i);
-        ret->near[i] = new_plan_rank(core, plan, i);
+    ret->common = dpt_outbox_alloc(&run->core->out, n * sizeof ret->common[0]);
+    ret->near = dpt_outbox_alloc(&run->core->out, n * sizeof ret->near[0]);
+    ret->plan = dpt_outbox_alloc(&run->core->out, sizeof *ret->plan);
+    for (uint32_t i = 0; i < n && !run->core->out.no_memory; i++) {
+        ret->common[i] = new_plan_rank(run->core, plan, i);
+        ret->near[i] = new_plan_rank(run->core, plan, i);
         if (ret->near[i] != NULL)
             ret->near[i]->shm_addr = (char *)plan->places[i].shm_addr;
     }
-    if (core->out.no_memory)
+    if (run->core->out.no_memory)
         return false;
     Dpt__Plan *to = ret->plan;
     dpt__plan__init(to);
@@ -155,13 +142,13 @@ static bool make_plan_parts(struct dpt_rdzv *core, const struct run *run, struct
 
 /* A plan lists the whole world, as a direct exchange connects a rank to every other one.
  * Shared-memory addresses go to nodes of the same host only. */
-static Dpt__Plan *plan_for(struct dpt_rdzv *core, const struct run *run, const struct node *node,
+static Dpt__Plan *plan_for(const struct run *run, const struct node *node,
                            const struct plan_parts *parts)
 {
     const struct plan *plan = &run->plan;
-    Dpt__Plan *to = dpt_outbox_alloc(&core->out, sizeof *to);
+    Dpt__Plan *to = dpt_outbox_alloc(&run->core->out, sizeof *to);
     Dpt__PlanRank **ranks =
-        dpt_outbox_alloc(&core->out, plan->world_size * sizeof(Dpt__PlanRank *));
+        dpt_outbox_alloc(&run->core->out, plan->world_size * sizeof(Dpt__PlanRank *));
     if (to == NULL || ranks == NULL)
         return NULL;
     *to = *parts->plan;
@@ -175,7 +162,7 @@ static Dpt__Plan *plan_for(struct dpt_rdzv *core, const struct run *run, const s
         ranks[i] = plan->places[i].host == host ? parts->near[i] : parts->common[i];
         if (plan->places[i].node != node)
             continue;
-        Dpt__PlanRank *own = dpt_outbox_alloc(&core->out, sizeof *own);
+        Dpt__PlanRank *own = dpt_outbox_alloc(&run->core->out, sizeof *own);
         if (own == NULL)
             return NULL;
         *own = *parts->near[i];
@@ -204,43 +191,36 @@ static Dpt__ServerPhase server_phase_for(const struct run *run, bool placed)
     return has_world && !placed ? DPT__SERVER_PHASE__SERVER_SPARE : phases[run->phase];
 }
 
-static const char *text_for(const struct dpt_rdzv *core, const struct run *run)
+static const char *text_for(const struct run *run)
 {
-    switch (run->phase) {
-    case DPT_RDZV_FAILED:
-        return run->end_text;
-    case DPT_RDZV_PREPARING:
-        return run->formation.cause.text;
-    case DPT_RDZV_SETTLING:
-        return dpt_rdzv_last_call_reason(core, run);
-    default:
-        return "";
-    }
+    return run->phase == DPT_RDZV_FAILED      ? run->end_text
+           : run->phase == DPT_RDZV_PREPARING ? run->formation.cause.text
+           : run->phase == DPT_RDZV_SETTLING  ? dpt_rdzv_last_call_reason(run)
+                                              : "";
 }
 
 /* A message to a node; counted, so that the node can tell an older one. */
-static Dpt__ServerState *new_node_state(struct dpt_rdzv *core, const struct run *run,
-                                        const struct node *node, Dpt__ServerPhase phase,
-                                        const char *text)
+static Dpt__ServerState *new_node_state(const struct run *run, const struct node *node,
+                                        Dpt__ServerPhase phase, const char *text)
 {
-    const struct receiver to = {node->link.conn, run->name, node->id, node->incarnation};
-    Dpt__ServerState *state = new_state(core, &to, phase, run->generation, text);
+    const Dpt__Stamp to = {
+        .run = (char *)run->name, .node = (char *)node->id, .incarnation = node->incarnation};
+    Dpt__ServerState *state = new_state(run->core, &to, phase, run->generation, text);
     if (state == NULL)
         return NULL;
-    state->counter = ++core->counter;
+    state->counter = ++run->core->counter;
     state->counter_seen = node->link.counter_seen;
     return state;
 }
 
 /* `parts` are made when the first node needs its plan. */
-static void answer_node(struct dpt_rdzv *core, const struct run *run, const struct node *node,
-                        struct plan_parts *parts)
+static void answer_node(const struct run *run, const struct node *node, struct plan_parts *parts)
 {
     const struct plan *plan = &run->plan;
     const bool placed =
         !dpt_rdzv_has_ended(run) && plan->in_force && node->placed_generation == plan->generation;
     Dpt__ServerState *state =
-        new_node_state(core, run, node, server_phase_for(run, placed), text_for(core, run));
+        new_node_state(run, node, server_phase_for(run, placed), text_for(run));
     if (state == NULL)
         return;
     state->soft = run->phase == DPT_RDZV_PREPARING && run->formation.soft;
@@ -248,54 +228,55 @@ static void answer_node(struct dpt_rdzv *core, const struct run *run, const stru
     state->saved_step = at_least_0(run->progress.saved_step);
     state->restarts_left = dpt_rdzv_restarts_left(run);
     if (run->phase == DPT_RDZV_SETTLING) {
-        const int64_t left_ms = dpt_rdzv_last_call_until_ms(core, run) - core->now_ms;
+        const int64_t left_ms = dpt_rdzv_last_call_until_ms(run) - run->core->now_ms;
         state->last_call_ms = left_ms > 0 ? (uint32_t)left_ms : 0;
     }
     if (placed)
         state->grant_step = run->progress.grant_step;
     if (placed && !plan->adopted && run->phase != DPT_RDZV_PREPARING &&
         strcmp(node->plan_digest, plan->digest) != 0) {
-        if (parts->plan == NULL && !make_plan_parts(core, run, parts))
+        if (parts->plan == NULL && !make_plan_parts(run, parts))
             return;
-        state->plan = plan_for(core, run, node, parts);
+        state->plan = plan_for(run, node, parts);
     }
-    dpt_outbox_send(&core->out, node->link.conn, state);
+    dpt_outbox_send(&run->core->out, node->link.conn, state);
 }
 
-void dpt_rdzv_answer_nodes(struct dpt_rdzv *core, struct run *run)
+void dpt_rdzv_answer_nodes(struct run *run)
 {
     struct plan_parts parts = {0};
     if (run->speaker != NULL && !run->changed && run->speaker->link.conn != 0)
-        answer_node(core, run, run->speaker, &parts);
+        answer_node(run, run->speaker, &parts);
     for (size_t i = 0; run->changed && i < run->n_nodes; i++)
         if (run->nodes[i]->link.conn != 0)
-            answer_node(core, run, run->nodes[i], &parts);
+            answer_node(run, run->nodes[i], &parts);
     run->changed = false;
     run->speaker = NULL;
 }
 
-void dpt_rdzv_answer_released(struct dpt_rdzv *core, const struct run *run, const struct node *node,
-                              bool last_holder, uint32_t n_nodes)
+static void send_released(struct dpt_rdzv *core, uint64_t conn, Dpt__ServerState *state,
+                          const struct departed *departed)
 {
-    if (node->link.conn == 0)
-        return;
-    Dpt__ServerState *state =
-        new_node_state(core, run, node, DPT__SERVER_PHASE__SERVER_RELEASED, NULL);
-    if (state == NULL)
-        return;
-    state->last_holder = last_holder;
-    state->n_nodes = n_nodes;
-    dpt_outbox_send(&core->out, node->link.conn, state);
-}
-
-void dpt_rdzv_answer_released_again(struct dpt_rdzv *core, const struct inquiry *from,
-                                    const struct departed *departed)
-{
-    const struct receiver to = receiver_of(from);
-    Dpt__ServerState *state = new_state(core, &to, DPT__SERVER_PHASE__SERVER_RELEASED, 0, NULL);
     if (state == NULL)
         return;
     state->last_holder = departed->last_holder;
     state->n_nodes = departed->n_nodes;
-    dpt_outbox_send(&core->out, to.conn, state);
+    dpt_outbox_send(&core->out, conn, state);
+}
+
+void dpt_rdzv_answer_released(const struct run *run, const struct node *node,
+                              const struct departed *departed)
+{
+    if (node->link.conn != 0)
+        send_released(run->core, node->link.conn,
+                      new_node_state(run, node, DPT__SERVER_PHASE__SERVER_RELEASED, NULL),
+                      departed);
+}
+
+void dpt_rdzv_answer_released_again(const struct inquiry *from, const struct departed *departed)
+{
+    send_released(
+        from->core, from->conn,
+        new_state(from->core, from->message->stamp, DPT__SERVER_PHASE__SERVER_RELEASED, 0, NULL),
+        departed);
 }

@@ -5,10 +5,11 @@
 #include "rendezvous/core/state.h"
 
 /* Answers the node that spoke in this step, or all nodes if the run has changed. */
-void dpt_rdzv_answer_nodes(struct dpt_rdzv *core, struct run *run);
+void dpt_rdzv_answer_nodes(struct run *run);
 
 /* A message and the connection it came over. */
 struct inquiry {
+    struct dpt_rdzv *core;
     uint64_t conn;
     const Dpt__AgentState *message;
 };
@@ -22,14 +23,12 @@ struct answer {
         world_step;   /* EXPELLED: step of the world that goes on with all that it held; 0: none */
     const char *text; /* NULL: none */
 };
-void dpt_rdzv_answer_outsider(struct dpt_rdzv *core, const struct inquiry *from,
-                              const struct answer *answer);
+void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *answer);
 
-/* The node may go; it is removed afterwards. */
-void dpt_rdzv_answer_released(struct dpt_rdzv *core, const struct run *run, const struct node *node,
-                              bool last_holder, uint32_t n_nodes);
+/* The node may go; it is removed afterwards. Of `departed` only what it is told is filled in. */
+void dpt_rdzv_answer_released(const struct run *run, const struct node *node,
+                              const struct departed *departed);
 /* The same for a node that did not hear it and was removed. */
-void dpt_rdzv_answer_released_again(struct dpt_rdzv *core, const struct inquiry *from,
-                                    const struct departed *departed);
+void dpt_rdzv_answer_released_again(const struct inquiry *from, const struct departed *departed);
 
 #endif

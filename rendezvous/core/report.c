@@ -1,35 +1,26 @@
 /* Takes a node's report into the state of the run. */
-#include "rendezvous/core/report.h"
+#include "rendezvous/core/join.h"
 
-#include "rendezvous/core/loss.h"
-#include "rendezvous/core/transition.h"
-#include "rendezvous/core/wait.h"
+#include "rendezvous/core/queries.h"
+#include "rendezvous/core/rules.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void copy_text(char *to, size_t to_bytes, const char *from)
-{
-    (void)snprintf(to, to_bytes, "%s", from);
-}
-
 /* ---- ranks ---- */
 
+/* Of a rank that has quiesced. */
 static void copy_outcome(struct dpt_rdzv *core, struct rank *rank, const Dpt__RankState *state)
 {
+    const bool quiesced = state->phase == DPT__RANK_PHASE__RANK_QUIESCED;
     free(rank->outcome);
-    rank->outcome = NULL;
-    rank->outcome_bytes = 0;
-    if (state->phase != DPT__RANK_PHASE__RANK_QUIESCED || state->outcome.len == 0)
-        return;
-    rank->outcome = malloc(state->outcome.len);
-    if (rank->outcome == NULL) {
+    rank->outcome_bytes = quiesced ? state->outcome.len : 0;
+    rank->outcome = rank->outcome_bytes > 0 ? malloc(rank->outcome_bytes) : NULL;
+    if (rank->outcome != NULL)
+        memcpy(rank->outcome, state->outcome.data, rank->outcome_bytes);
+    else if (rank->outcome_bytes > 0)
         core->out.no_memory = true;
-        return;
-    }
-    memcpy(rank->outcome, state->outcome.data, state->outcome.len);
-    rank->outcome_bytes = state->outcome.len;
 }
 
 /* All that the rank itself reports. */
@@ -37,8 +28,8 @@ static void copy_rank_state(struct rank *rank, const Dpt__RankState *state)
 {
     rank->phase = state->phase;
     rank->generation = state->generation;
-    copy_text(rank->shm_addr, sizeof rank->shm_addr, state->shm_addr);
-    copy_text(rank->tcp_addr, sizeof rank->tcp_addr, state->tcp_addr);
+    (void)snprintf(rank->shm_addr, sizeof rank->shm_addr, "%s", state->shm_addr);
+    (void)snprintf(rank->tcp_addr, sizeof rank->tcp_addr, "%s", state->tcp_addr);
     rank->step_applied = state->step_applied;
     rank->outcome_step = state->outcome_step;
     rank->checkpoint_step = state->checkpoint_step;
@@ -71,35 +62,33 @@ static void note_finished(struct plan *plan, const struct rank *rank)
 }
 
 /* Returns true if a process died that had a place in the newest plan and had not finished. */
-static bool take_rank(struct dpt_rdzv *core, struct run *run, struct rank *rank,
-                      const Dpt__RankState *state)
+static bool take_rank(struct run *run, struct rank *rank, const Dpt__RankState *state)
 {
     const bool same = state->spawn == rank->spawn;
     const bool died = rank->spawn != 0 && rank->phase != DPT__RANK_PHASE__RANK_DEAD &&
                       (!same || state->phase == DPT__RANK_PHASE__RANK_DEAD);
-    const bool lost =
-        died && dpt_rdzv_rank_is_member(run, rank) && !dpt_rdzv_has_finished(run, rank);
+    const bool lost = died && dpt_rdzv_rank_is_member(rank) && !dpt_rdzv_has_finished(rank);
     if (lost && same && state->step_applied > run->progress.steps_done)
         run->progress.steps_done = state->step_applied;
     if (died)
-        dpt_rdzv_note_loss(run, rank);
-    dpt_rdzv_count_rank(run, rank, -1);
+        dpt_rdzv_note_loss(rank);
+    dpt_rdzv_count_rank(rank, -1);
     if (!same) {
         free(rank->outcome);
         *rank = (struct rank){.node = rank->node, .spawn = state->spawn};
     }
     if (state->checkpoint_step > run->progress.saved_step)
         run->progress.saved_step = state->checkpoint_step;
-    const bool member = dpt_rdzv_rank_is_member(run, rank);
+    const bool member = dpt_rdzv_rank_is_member(rank);
     if (state->busy && state->work_done != rank->work_done && run->plan.in_force && member)
-        run->progress.step_ms = core->now_ms; /* no stall */
-    rank->word_ms = core->now_ms - state->silent_ms;
+        run->progress.step_ms = dpt_rdzv_listened_ms(run); /* no stall */
+    rank->word_ms = run->core->now_ms - state->silent_ms;
     copy_rank_state(rank, state);
-    copy_outcome(core, rank, state);
-    dpt_rdzv_count_rank(run, rank, 1);
+    copy_outcome(run->core, rank, state);
+    dpt_rdzv_count_rank(rank, 1);
     if (member)
         note_finished(&run->plan, rank);
-    dpt_rdzv_note_step(core, run, rank);
+    dpt_rdzv_note_step(run, rank);
     return lost;
 }
 
@@ -124,13 +113,24 @@ static const char *short_error(const char *text)
     return killed != NULL ? killed + strlen("killed by ") : text;
 }
 
+/* Some ranks can join while others start. */
+static void note_ready_since(struct node *node)
+{
+    uint32_t alive = 0;
+    for (uint32_t i = 0; i < node->n_ranks; i++)
+        alive += dpt_rdzv_rank_is_alive(&node->ranks[i]);
+    if (alive == 0 || alive == node->n_ranks)
+        node->ready_since_ms = -1;
+    else if (node->ready_since_ms < 0)
+        node->ready_since_ms = node->run->core->now_ms;
+}
+
 /* Returns the number of processes with a place in the newest plan that died. */
-static uint32_t take_ranks(struct dpt_rdzv *core, struct run *run, struct node *node,
-                           const Dpt__AgentState *message)
+static uint32_t take_ranks(struct run *run, struct node *node, const Dpt__AgentState *message)
 {
     uint32_t lost = 0;
     if (!reserve_ranks(node, message->n_ranks)) {
-        core->out.no_memory = true;
+        run->core->out.no_memory = true;
         return 0;
     }
     for (size_t i = 0; i < message->n_ranks; i++) {
@@ -141,15 +141,14 @@ static uint32_t take_ranks(struct dpt_rdzv *core, struct run *run, struct node *
         const int plan_rank = (int)rank->plan_rank;
         const char *how = short_error(state->text);
         const int64_t word_ms =
-            state->spawn == rank->spawn ? core->now_ms - state->silent_ms : rank->word_ms;
-        if (!take_rank(core, run, rank, state) || lost++ > 0)
+            state->spawn == rank->spawn ? run->core->now_ms - state->silent_ms : rank->word_ms;
+        if (!take_rank(run, rank, state) || lost++ > 0)
             continue;
-        const struct cause cause =
-            dpt_rdzv_cause(CAUSE_RANK_LOST, dpt_rdzv_detect_ms(core, run, word_ms),
-                           "rank %d (node %s%s%s) died%s%s", plan_rank, node->id,
-                           node->host_name[0] != '\0' ? ", host " : "", node->host_name,
-                           how[0] != '\0' ? ": " : "", how);
-        dpt_rdzv_member_lost(core, run, &cause);
+        const struct cause cause = dpt_rdzv_cause(
+            CAUSE_RANK_LOST, dpt_rdzv_detect_ms(run, word_ms), "rank %d (node %s%s%s) died%s%s",
+            plan_rank, node->id, node->host_name[0] != '\0' ? ", host " : "", node->host_name,
+            how[0] != '\0' ? ": " : "", how);
+        dpt_rdzv_member_lost(run, cause);
     }
     return lost;
 }
@@ -158,9 +157,9 @@ static uint32_t take_ranks(struct dpt_rdzv *core, struct run *run, struct node *
 
 /* When the process last showed life that broke the data plane: the suspect, or without one the
  * member that has been silent longest. */
-static int64_t last_word_ms(const struct dpt_rdzv *core, const struct run *run, int32_t suspect)
+static int64_t last_word_ms(const struct run *run, int32_t suspect)
 {
-    int64_t oldest_ms = core->now_ms;
+    int64_t oldest_ms = run->core->now_ms;
     for (uint32_t i = 0; i < run->plan.world_size; i++) {
         const struct rank *rank = dpt_rdzv_rank_at(&run->plan.places[i]);
         if (rank != NULL && (suspect < 0 || (uint32_t)suspect == i) && rank->word_ms < oldest_ms)
@@ -170,30 +169,30 @@ static int64_t last_word_ms(const struct dpt_rdzv *core, const struct run *run, 
 }
 
 /* A data plane error in the generation in force ends it, whichever node caused it. */
-static void take_data_plane_error(struct dpt_rdzv *core, struct run *run, const struct node *node,
+static void take_data_plane_error(struct run *run, const struct node *node,
                                   const Dpt__AgentState *message)
 {
     for (uint32_t i = 0; run->plan.in_force && i < node->n_ranks; i++) {
         const struct rank *rank = &node->ranks[i];
-        if (rank->failed_generation != run->plan.generation || !dpt_rdzv_rank_is_member(run, rank))
+        if (rank->failed_generation != run->plan.generation || !dpt_rdzv_rank_is_member(rank))
             continue;
         const char *text = i < message->n_ranks ? message->ranks[i]->text : "";
         const struct cause cause =
-            dpt_rdzv_cause(CAUSE_COMM_ERROR, core->now_ms - last_word_ms(core, run, rank->suspect),
+            dpt_rdzv_cause(CAUSE_COMM_ERROR, run->core->now_ms - last_word_ms(run, rank->suspect),
                            "node %s: rank %d: %s", node->id, rank->plan_rank,
                            text[0] != '\0' ? text : "data plane error");
-        dpt_rdzv_member_lost(core, run, &cause);
+        dpt_rdzv_member_lost(run, cause);
         return;
     }
 }
 
 /* `lost` of the crashes reported are of processes with a place in the newest plan. */
-static void take_crashes(struct dpt_rdzv *core, struct run *run, struct node *node,
-                         const Dpt__AgentState *message, uint32_t lost)
+static void take_crashes(struct run *run, struct node *node, const Dpt__AgentState *message,
+                         uint32_t lost)
 {
     struct budget *budget = &run->budget;
     const int64_t ago_ms = message->first_error_ms_ago < 0 ? 0 : message->first_error_ms_ago;
-    const int64_t at_ms = core->now_ms > ago_ms ? core->now_ms - ago_ms : 0;
+    const int64_t at_ms = run->core->now_ms > ago_ms ? run->core->now_ms - ago_ms : 0;
     if (message->first_error[0] != '\0' && (budget->error_ms < 0 || at_ms < budget->error_ms)) {
         budget->error_ms = at_ms;
         (void)snprintf(budget->first_error, sizeof budget->first_error, "node %.63s: %.440s",
@@ -204,77 +203,74 @@ static void take_crashes(struct dpt_rdzv *core, struct run *run, struct node *no
     const uint32_t more = message->crashes - node->crashes;
     node->crashes = message->crashes;
     if (lost > 0)
-        dpt_rdzv_count_incident(core, run, message->first_error);
+        dpt_rdzv_count_incident(run, message->first_error);
     if (more > lost)
-        dpt_rdzv_count_crashes(core, run, more - lost, message->first_error);
+        dpt_rdzv_count_crashes(run, more - lost, message->first_error);
 }
 
 /* ---- fatal errors ---- */
 
-/* Other nodes train, or keep their state until they can. */
-static bool do_others_train(const struct run *run, const struct node *node)
-{
-    for (size_t i = 0; i < run->n_nodes; i++)
-        if (run->nodes[i] != node &&
-            (run->nodes[i]->generation > 0 || dpt_rdzv_node_is_member(run, run->nodes[i])))
-            return true;
-    return false;
-}
+/* The nodes of the run but one. */
+struct others {
+    bool train;   /* some train, or keep their state until they can */
+    bool members; /* some have a place in the newest plan */
+    uint32_t staying;
+};
 
-/* The run has its minimum of nodes without this one. If they meet the same error, the last of them
- * ends the run. */
-static bool is_dispensable(const struct run *run, const struct node *node)
+static struct others others_than(const struct run *run, const struct node *node)
 {
-    uint32_t others = 0;
-    for (size_t i = 0; i < run->n_nodes; i++)
-        others += run->nodes[i] != node && !run->nodes[i]->leaving;
-    return others > 0 && others >= dpt_rdzv_min_nodes(run);
+    struct others others = {0};
+    for (size_t i = 0; i < run->n_nodes; i++) {
+        const struct node *other = run->nodes[i];
+        const bool member = other != node && dpt_rdzv_node_is_member(other);
+        others.members = others.members || member;
+        others.train = others.train || member || (other != node && other->generation > 0);
+        others.staying += other != node && !other->leaving;
+    }
+    return others;
 }
 
 /* Step of the world that goes on without this member and holds the steps that it made; 0: none. */
 static int64_t step_kept_by_others(const struct run *run, const struct node *node)
 {
     int64_t step = run->progress.step;
-    bool others = false;
-    for (size_t i = 0; i < run->n_nodes; i++)
-        others = others || (run->nodes[i] != node && dpt_rdzv_node_is_member(run, run->nodes[i]));
     for (uint32_t k = 0; k < node->n_ranks; k++)
         if (node->ranks[k].step_applied > step)
             step = node->ranks[k].step_applied;
-    return others && (!run->spec.sharded || run->progress.redundant) ? step : 0;
+    return !run->spec.sharded || run->progress.redundant ? step : 0;
 }
 
 /* An error that no restart mends. The node is expelled if the run can do without it, else the run
- * fails. */
-static void take_fatal_error(struct dpt_rdzv *core, struct run *run, struct node *node,
-                             const struct inquiry *from)
+ * fails. If all nodes meet the same error, the last that the minimum needs ends the run. */
+static void take_fatal_error(struct run *run, struct node *node, const struct inquiry *from)
 {
     const char *error = from->message->first_error;
     char text[DPT_PROTO_TEXT_BYTES];
-    const bool others = do_others_train(run, node), dispensable = is_dispensable(run, node);
+    const struct others others = others_than(run, node);
+    const bool dispensable = others.staying > 0 && others.staying >= dpt_rdzv_min_nodes(run);
     /* A young server may not have heard the nodes that train. The node reports the error again. */
-    if (!others && !dispensable && run->formation.run_generation == 0 && node->generation == 0 &&
-        dpt_rdzv_is_young(core, run))
+    if (!others.train && !dispensable && run->formation.run_generation == 0 &&
+        node->generation == 0 && dpt_rdzv_is_young(run))
         return;
-    if (!dispensable && (dpt_rdzv_node_is_member(run, node) || !others)) {
+    if (!dispensable && (dpt_rdzv_node_is_member(node) || !others.train)) {
         (void)snprintf(text, sizeof text, "node %.63s: %.440s", node->id, error);
-        dpt_rdzv_fail(core, run, text);
+        dpt_rdzv_fail(run, text);
         return;
     }
     (void)snprintf(text, sizeof text, "it cannot take part: %.440s", error);
     const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_EXPELLED,
                                   .run = run,
-                                  .world_step = step_kept_by_others(run, node),
+                                  .world_step = others.members ? step_kept_by_others(run, node) : 0,
                                   .text = text};
     if (node->link.conn != 0)
-        dpt_rdzv_answer_outsider(core, from, &answer);
-    dpt_rdzv_node_lost(core, run, node, text);
+        dpt_rdzv_answer_outsider(from, &answer);
+    dpt_rdzv_node_lost(run, node, text);
 }
 
-/* ---- the whole report ---- */
+/* ---- the node ---- */
 
 /* Grants the commit of a checkpoint to members of the generation in force. */
-static void grant_commits(struct dpt_rdzv *core, struct run *run, const struct node *node)
+static void grant_commits(struct run *run, const struct node *node)
 {
     struct progress *progress = &run->progress;
     const bool running =
@@ -283,53 +279,51 @@ static void grant_commits(struct dpt_rdzv *core, struct run *run, const struct n
     for (uint32_t i = 0; running && i < node->n_ranks; i++) {
         const struct rank *rank = &node->ranks[i];
         if (rank->grant_step <= progress->grant_step || rank->generation != run->plan.generation ||
-            !dpt_rdzv_rank_is_member(run, rank))
+            !dpt_rdzv_rank_is_member(rank))
             continue;
         progress->grant_step = rank->grant_step;
         run->changed = true;
-        dpt_rdzv_record(core, run,
-                        (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_GRANT,
-                                                 .generation = run->plan.generation,
-                                                 .step = rank->grant_step});
+        dpt_rdzv_record(run, DPT_RDZV_RECORD_GRANT, run->plan.generation, rank->grant_step);
     }
 }
 
-static void take_leaving(struct dpt_rdzv *core, struct run *run, struct node *node, bool leaving)
+static void take_leaving(struct run *run, struct node *node, bool leaving)
 {
     if (leaving && !node->leaving) {
-        node->leaving_ms = core->now_ms;
-        dpt_rdzv_log(core, run, DPT_LOG_INFO, "node %s leaves", node->id);
+        node->leaving_ms = run->core->now_ms;
+        dpt_rdzv_log(run, DPT_LOG_INFO, "node %s leaves", node->id);
     }
     run->membership.n_leaving += leaving;
     run->membership.n_leaving -= node->leaving;
     node->leaving = leaving;
 }
 
-struct node *dpt_rdzv_take_report(struct dpt_rdzv *core, struct run *run, struct node *node,
-                                  const struct inquiry *from)
+struct node *dpt_rdzv_take_report(struct run *run, struct node *node, const struct inquiry *from)
 {
     const Dpt__AgentState *message = from->message;
     const size_t n_nodes = run->n_nodes;
-    copy_text(node->host, sizeof node->host, message->host);
-    copy_text(node->host_name, sizeof node->host_name, message->host_name);
-    copy_text(node->log_dir_id, sizeof node->log_dir_id, message->log_dir_id);
-    copy_text(node->checkpoint_dir_id, sizeof node->checkpoint_dir_id, message->checkpoint_dir_id);
-    copy_text(node->plan_digest, sizeof node->plan_digest, message->plan_digest);
+    (void)snprintf(node->host, sizeof node->host, "%s", message->host);
+    (void)snprintf(node->host_name, sizeof node->host_name, "%s", message->host_name);
+    (void)snprintf(node->log_dir_id, sizeof node->log_dir_id, "%s", message->log_dir_id);
+    (void)snprintf(node->checkpoint_dir_id, sizeof node->checkpoint_dir_id, "%s",
+                   message->checkpoint_dir_id);
+    (void)snprintf(node->plan_digest, sizeof node->plan_digest, "%s", message->plan_digest);
     node->plan_world = message->plan_world;
     node->generation = message->stamp->generation;
-    take_leaving(core, run, node, message->leaving);
+    take_leaving(run, node, message->leaving);
     if (node->generation > run->formation.generation_high)
         run->formation.generation_high = node->generation;
     /* Before this server's first generation only the agents know how far the run was. */
     if (run->formation.run_generation == 0 && message->step_high > run->progress.steps_done)
         run->progress.steps_done = message->step_high;
-    const uint32_t lost = take_ranks(core, run, node, message);
-    take_data_plane_error(core, run, node, message);
+    const uint32_t lost = take_ranks(run, node, message);
+    note_ready_since(node);
+    take_data_plane_error(run, node, message);
     if (message->fatal) {
-        take_fatal_error(core, run, node, from);
+        take_fatal_error(run, node, from);
         return run->n_nodes == n_nodes ? node : NULL;
     }
-    take_crashes(core, run, node, message, lost);
-    grant_commits(core, run, node);
+    take_crashes(run, node, message, lost);
+    grant_commits(run, node);
     return node;
 }

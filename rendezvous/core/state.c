@@ -15,6 +15,14 @@ struct rank *dpt_rdzv_next_rank(const struct run *run, struct rank_cursor *at)
     return NULL;
 }
 
+size_t dpt_rdzv_count_ranks(const struct run *run)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        n += run->nodes[i]->n_ranks;
+    return n;
+}
+
 const struct rank *dpt_rdzv_rank_at(const struct place *place)
 {
     if (place->node == NULL || place->local_rank >= place->node->n_ranks ||
@@ -29,25 +37,29 @@ bool dpt_rdzv_rank_is_alive(const struct rank *rank)
            rank->phase != DPT__RANK_PHASE__RANK_DEAD;
 }
 
-bool dpt_rdzv_rank_is_member(const struct run *run, const struct rank *rank)
+bool dpt_rdzv_rank_is_member(const struct rank *rank)
 {
-    return run->plan.generation != 0 && rank->plan_generation == run->plan.generation;
+    const uint64_t generation = rank->node->run->plan.generation;
+    return generation != 0 && rank->plan_generation == generation;
 }
 
-bool dpt_rdzv_has_finished(const struct run *run, const struct rank *rank)
+bool dpt_rdzv_has_finished(const struct rank *rank)
 {
-    return dpt_rdzv_rank_is_member(run, rank) && run->plan.places[rank->plan_rank].finished;
+    return dpt_rdzv_rank_is_member(rank) && rank->node->run->plan.places[rank->plan_rank].finished;
 }
 
-bool dpt_rdzv_has_quiesced(const struct run *run, const struct rank *rank)
+bool dpt_rdzv_has_quiesced(const struct rank *rank)
 {
-    return rank->phase == DPT__RANK_PHASE__RANK_QUIESCED && rank->generation == run->generation;
+    return rank->phase == DPT__RANK_PHASE__RANK_QUIESCED &&
+           rank->generation == rank->node->run->generation;
 }
 
-void dpt_rdzv_count_rank(struct run *run, const struct rank *rank, int by)
+void dpt_rdzv_count_rank(const struct rank *rank, int by)
 {
+    struct run *run = rank->node->run;
     const bool runs = rank->phase == DPT__RANK_PHASE__RANK_RUNNING;
-    if (!dpt_rdzv_rank_is_member(run, rank)) {
+    if (!dpt_rdzv_rank_is_member(rank)) {
+        run->membership.n_outside += dpt_rdzv_rank_is_alive(rank) ? by : 0;
         run->membership.n_foreign += runs ? by : 0;
         return;
     }
@@ -60,22 +72,17 @@ void dpt_rdzv_count_rank(struct run *run, const struct rank *rank, int by)
 
 /* ---- nodes ---- */
 
-bool dpt_rdzv_node_is_member(const struct run *run, const struct node *node)
+bool dpt_rdzv_node_is_member(const struct node *node)
 {
     for (uint32_t i = 0; i < node->n_ranks; i++)
-        if (dpt_rdzv_rank_is_member(run, &node->ranks[i]))
+        if (dpt_rdzv_rank_is_member(&node->ranks[i]))
             return true;
     return false;
 }
 
-bool dpt_rdzv_is_excluded(const struct dpt_rdzv *core, const struct node *node)
+bool dpt_rdzv_may_hold_newest(const struct node *node)
 {
-    return node->excluded_until_ms > core->now_ms;
-}
-
-bool dpt_rdzv_may_hold_newest(const struct run *run, const struct node *node)
-{
-    const uint64_t ran = run->formation.run_generation;
+    const uint64_t ran = node->run->formation.run_generation;
     if (node->returned || (ran == 0 && node->generation > 0))
         return true;
     for (uint32_t i = 0; i < node->n_ranks; i++)
@@ -173,24 +180,26 @@ struct cause dpt_rdzv_cause(enum cause_kind kind, int64_t detect_ms, const char 
     return cause;
 }
 
-void dpt_rdzv_record(struct dpt_rdzv *core, const struct run *run, struct dpt_rdzv_record record)
+void dpt_rdzv_record(const struct run *run, enum dpt_rdzv_record_kind kind, uint64_t generation,
+                     int64_t step)
 {
-    record.run = run->name;
-    if (record.generation == 0)
-        record.generation = run->generation;
-    dpt_outbox_record(&core->out, &record);
+    dpt_outbox_record(&run->core->out, &(struct dpt_rdzv_record){.kind = kind,
+                                                                 .run = run->name,
+                                                                 .generation = generation,
+                                                                 .step = step,
+                                                                 .text = run->end_text,
+                                                                 .spec = &run->spec});
 }
 
-void dpt_rdzv_log(struct dpt_rdzv *core, const struct run *run, enum dpt_log_level level,
-                  const char *fmt, ...)
+void dpt_rdzv_log(const struct run *run, enum dpt_log_level level, const char *fmt, ...)
 {
     char text[DPT_PROTO_TEXT_BYTES * 2];
     va_list ap;
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    dpt_outbox_log(&core->out, &(struct dpt_rdzv_log_line){.level = level,
-                                                           .run = run->name,
-                                                           .generation = run->generation,
-                                                           .text = text});
+    dpt_outbox_log(&run->core->out, &(struct dpt_rdzv_log_line){.level = level,
+                                                                .run = run->name,
+                                                                .generation = run->generation,
+                                                                .text = text});
 }

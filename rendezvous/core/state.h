@@ -1,22 +1,18 @@
 /* The state of the server's machine: runs, nodes, rank processes, plans; how runs and nodes are
  * made and removed; questions that one of them answers.
  *
- * Layers of this folder, lowest first. A file calls files of its own layer and of lower ones, never
- * in a circle:
+ * Layers of this folder, lowest first. A file calls lower layers and files that stand before it in
+ * its own layer, so there are no circles:
  *
- *   outbox.h      outputs of a step             timing.h  every period of a run
- *   state.h       state.c, members.c            the data and simple queries
- *   silence.h     silence.c                     leases, broken connections, a deaf server
- *   held.h        held.c                        which training state the nodes hold together
- *   wait.h        wait.c                        what a run waits for before it forms
- *   transition.h  transition.c                  entering a phase, PREPARE, the end
- *   reply.h       reply.c                       messages to agents
- *   loss.h        budget.c, loss.c, pairs.c     progress, losses, stalls, the restart budget
- *   plan.h        plan.c                        the world, ranks and digest of a generation
- *   advance.h     leave.c, advance.c            transitions that are due, phase by phase
- *   admit.h       claim.c, admit.c              processes that are not members of the run
- *   report.h      report.c                      reports of members
- *   core.h        core.c                        events, time, views */
+ *   outbox.h    outbox.c                                  outputs of a step
+ *   timing.h    timing.c                                  every period of a run
+ *   state.h     state.c, members.c                        runs, nodes, ranks, plans
+ *   queries.h   silence.c, held.c, wait.c                 questions about many of them
+ *   rules.h     transition.c, budget.c, loss.c            how a generation ends
+ *   reply.h     reply.c                                   messages to agents
+ *   advance.h   plan.c, leave.c, advance.c                what is due in each phase
+ *   join.h      claim.c, admit.c, report.c                messages of agents
+ *   core.h      core.c                                    events, time, views */
 #ifndef DPT_RENDEZVOUS_CORE_STATE_H
 #define DPT_RENDEZVOUS_CORE_STATE_H
 
@@ -28,7 +24,6 @@
 enum {
     DEPARTED_MAX = 1024, /* removed incarnations that a run remembers */
     FORGOTTEN_MAX = 64,  /* forgotten runs that are remembered by name */
-    PAIRS_MAX = 64,      /* pairs of nodes that failed in one formation */
     LOSSES_MAX = 16,     /* lost ranks that are remembered to explain a missing shard */
     WHO_BYTES = 2 * DPT_PROTO_NAME_BYTES + 64
 };
@@ -70,15 +65,15 @@ struct link {
     uint64_t conn;         /* 0: broken */
     uint64_t counter_seen; /* of the last message taken */
     int64_t heard_ms;
-    int64_t broken_ms;    /* since when; < 0: not broken */
-    int64_t spoken_ms;    /* time in which it was heard since the last PREPARE */
-    int64_t extended_ms;  /* the lease ends no earlier; 0 once it is heard again */
-    int64_t forgiven_ms;  /* total of these extensions since it was heard */
-    bool reported_broken; /* the log says that the connection is broken */
-    bool cut_off;         /* being removed for silence alone: it may return with its state */
+    int64_t broken_ms;         /* since when; < 0: not broken */
+    int64_t spoken_ms;         /* time in which it was heard since the last PREPARE */
+    int64_t heard_listened_ms; /* heard_ms in the time in which silence counts */
+    bool reported_broken;      /* the log says that the connection is broken */
+    bool cut_off;              /* being removed for silence alone: it may return with its state */
 };
 
 struct node {
+    struct run *run;
     char id[DPT_PROTO_NAME_BYTES], host_name[DPT_PROTO_NAME_BYTES]; /* host_name: for people */
     uint64_t id_hash;
     uint64_t incarnation;
@@ -87,7 +82,7 @@ struct node {
     uint64_t joined; /* order of joining */
     int64_t joined_ms;
     bool returned;          /* after it was removed for silence; no generation has run since */
-    int64_t ready_since_ms; /* first rank can join while others start; < 0: none */
+    int64_t ready_since_ms; /* since when some ranks can join, and others start; < 0: not so */
     int64_t excluded_until_ms;
     bool leaving;
     int64_t leaving_ms;         /* since when it leaves */
@@ -134,11 +129,9 @@ struct plan {
     uint8_t nonce[DPT_PROTO_NONCE_BYTES];
     uint32_t world_size, n_nodes, n_hosts, checkpoint_writers, guests;
     uint64_t state_generation;
-    struct place *places;     /* (world_size) by rank; owned */
-    uint32_t n_finished;      /* places with `finished` */
-    int n_ready;              /* ranks that are READY in `generation` */
-    int n_running;            /* ranks that are RUNNING */
-    int n_busy, n_rebuilding; /* ranks that report so */
+    struct place *places;                         /* (world_size) by rank; owned */
+    uint32_t n_finished;                          /* places that have finished */
+    int n_ready, n_running, n_busy, n_rebuilding; /* members in this state */
     char digest[DPT_PROTO_DIGEST_BYTES];
     int64_t resume_step, load_checkpoint, steps_done_before;
     uint8_t *outcome; /* owned; NULL: no rank needs it */
@@ -166,20 +159,16 @@ struct cause {
 
 /* ---- runs ---- */
 
-/* Nodes beside the list of the run: order of joining, removed ones, counters. */
+/* Removed nodes, and counters over the nodes of the run. */
 struct membership {
-    size_t nodes_max;
     uint64_t joins;
-    struct departed departed[DEPARTED_MAX]; /* ring */
+    struct departed departed[DEPARTED_MAX]; /* ring; unused entries are zero */
     size_t n_departed;                      /* ever */
     uint32_t n_leaving;
-    int n_foreign;          /* ranks that are RUNNING without a place in the newest plan */
-    int64_t lease_floor_ms; /* no lease or grace ends before; 0: unknown */
-    int64_t empty_ms;       /* since when there is no node; < 0: there are some */
-};
-
-struct pair {
-    uint64_t a, b; /* id hashes, a < b */
+    int n_outside, n_foreign; /* ranks without a place in the newest plan: alive; RUNNING */
+    int64_t listened_ms;      /* time in which silence counts, until hearing.heard_ms */
+    int64_t lease_floor_ms;   /* no lease or grace ends before; 0: unknown */
+    int64_t empty_ms;         /* since when there is no node; < 0: there are some */
 };
 
 /* What the forming of generations depends on. */
@@ -198,9 +187,6 @@ struct formation {
     int64_t regather_until_ms; /* no plan before while removed nodes are awaited; < 0: none is */
     uint32_t failed;           /* formations in a row without a step whose data plane broke */
     uint32_t slow;             /* formations in a row in which not all ranks were READY in time */
-    struct pair pairs[PAIRS_MAX]; /* of the last failed formation */
-    size_t n_pairs;
-    uint64_t pairs_generation; /* that formation */
 };
 
 /* What a lost rank held; kept until a generation runs. */
@@ -215,7 +201,7 @@ struct progress {
     int64_t step;       /* newest since the last plan was made */
     int64_t steps_done; /* highest since a generation last ran: what a plan loses counts from it */
     int64_t step_best;  /* newest ever */
-    int64_t step_ms;    /* when `step` last grew */
+    int64_t step_ms;    /* when `step` last grew, in the time in which silence counts */
     int64_t step_ms_median; /* last reported by a rank; 0: no step yet */
     int64_t final_step;     /* of a rank that has finished */
     bool stepped;           /* since GO */
@@ -238,17 +224,18 @@ struct budget {
 };
 
 struct run {
+    struct dpt_rdzv *core;
     char name[DPT_PROTO_NAME_BYTES];
     Dpt__RunSpec spec; /* strings owned */
     char fingerprint[DPT_PROTO_DIGEST_BYTES], data_digest[DPT_PROTO_DIGEST_BYTES];
     char checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES]; /* of its first node */
     struct dpt_timing timing;
     enum dpt_rdzv_phase phase;
-    int64_t phase_ms;     /* since when */
-    uint64_t generation;  /* newest used here */
-    bool changed;         /* every node is told in this step */
-    struct node *speaker; /* is answered in this step; NULL: none */
-    struct node **nodes;  /* (n_nodes) owned, in order of joining */
+    int64_t phase_ms;                        /* since when */
+    uint64_t generation;                     /* newest used here */
+    bool changed;                            /* every node is told in this step */
+    struct node *speaker;                    /* is answered in this step; NULL: none */
+    struct node *nodes[DPT_PROTO_NODES_MAX]; /* (n_nodes) owned, in order of joining */
     size_t n_nodes;
     struct membership membership;
     struct plan plan; /* the newest */
@@ -278,10 +265,10 @@ struct dpt_rdzv {
     int64_t start_ms, now_ms, deadline_ms;
     struct hearing hearing;
     uint64_t counter; /* of the last message to a node */
-    bool stopped, fresh;
+    bool fresh;
     struct run *runs[DPT_RDZV_RUNS_MAX];
     size_t n_runs;
-    struct forgotten_run forgotten[FORGOTTEN_MAX]; /* ring */
+    struct forgotten_run forgotten[FORGOTTEN_MAX]; /* ring; unused entries are zero */
     size_t n_forgotten;                            /* ever */
     uint64_t generation_floor; /* highest of those that have fallen out of the ring */
     struct outbox out;
@@ -296,24 +283,24 @@ struct rank_cursor {
 };
 /* The next rank; NULL: there is none left. */
 struct rank *dpt_rdzv_next_rank(const struct run *run, struct rank_cursor *at);
+size_t dpt_rdzv_count_ranks(const struct run *run);
 /* The process that a place of the plan names; NULL: it is gone. */
 const struct rank *dpt_rdzv_rank_at(const struct place *place);
 /* Ready to quiesce and report: it has started and not ended. */
 bool dpt_rdzv_rank_is_alive(const struct rank *rank);
 /* Has a place in the newest plan. */
-bool dpt_rdzv_rank_is_member(const struct run *run, const struct rank *rank);
+bool dpt_rdzv_rank_is_member(const struct rank *rank);
 /* A member that has reported FINISHED: its loss costs nothing more. */
-bool dpt_rdzv_has_finished(const struct run *run, const struct rank *rank);
+bool dpt_rdzv_has_finished(const struct rank *rank);
 /* For the newest generation. */
-bool dpt_rdzv_has_quiesced(const struct run *run, const struct rank *rank);
+bool dpt_rdzv_has_quiesced(const struct rank *rank);
 /* Puts `rank` into the counters of its run (by = 1), or takes it out before a change (by = -1). */
-void dpt_rdzv_count_rank(struct run *run, const struct rank *rank, int by);
+void dpt_rdzv_count_rank(const struct rank *rank, int by);
 
-bool dpt_rdzv_node_is_member(const struct run *run, const struct node *node);
-bool dpt_rdzv_is_excluded(const struct dpt_rdzv *core, const struct node *node);
+bool dpt_rdzv_node_is_member(const struct node *node);
 /* A member of the newest plan or of the newest that ran; a node that returned; before the first
  * generation of this server a node of an earlier server. */
-bool dpt_rdzv_may_hold_newest(const struct run *run, const struct node *node);
+bool dpt_rdzv_may_hold_newest(const struct node *node);
 /* "node b (host gpu7, rank 1)"; without a rank when it has no place in the plan. */
 void dpt_rdzv_who(const struct plan *plan, const struct node *node, char ret[WHO_BYTES]);
 
@@ -333,11 +320,11 @@ int dpt_rdzv_shards_of(const struct rank *rank, uint64_t state_generation,
 const char *dpt_rdzv_cause_name(enum cause_kind kind);
 struct cause dpt_rdzv_cause(enum cause_kind kind, int64_t detect_ms, const char *fmt, ...)
     DPT_PRINTF(3, 4);
-/* Adds a record or a log line about `run`: its name and, unless set, its generation are filled in.
- */
-void dpt_rdzv_record(struct dpt_rdzv *core, const struct run *run, struct dpt_rdzv_record record);
-void dpt_rdzv_log(struct dpt_rdzv *core, const struct run *run, enum dpt_log_level level,
-                  const char *fmt, ...) DPT_PRINTF(4, 5);
+/* Adds a record or a log line about `run`. */
+void dpt_rdzv_record(const struct run *run, enum dpt_rdzv_record_kind kind, uint64_t generation,
+                     int64_t step);
+void dpt_rdzv_log(const struct run *run, enum dpt_log_level level, const char *fmt, ...)
+    DPT_PRINTF(3, 4);
 
 /* ---- members.c: runs and nodes are made, found and removed ---- */
 
@@ -353,12 +340,11 @@ void dpt_rdzv_run_destroy(struct run **run);
 /* Remembers what later processes and runs of this name must know, and destroys the run. */
 void dpt_rdzv_forget(struct dpt_rdzv *core, size_t i);
 /* A node without ranks: these are taken from the message afterwards. NULL: no memory. */
-struct node *dpt_rdzv_node_create(struct dpt_rdzv *core, struct run *run,
-                                  const Dpt__AgentState *message);
+struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *message);
 /* Takes the node out of the run and frees it. */
 struct departed *dpt_rdzv_remove(struct run *run, struct node *node);
 /* Remembers what is lost with a rank. */
-void dpt_rdzv_note_loss(struct run *run, const struct rank *rank);
+void dpt_rdzv_note_loss(const struct rank *rank);
 void dpt_rdzv_plan_fini(struct plan *plan);
 /* Bytes of the message's secret; zeroes: it has none. */
 void dpt_rdzv_secret_of(const Dpt__AgentState *message, uint8_t ret[DPT_PROTO_SECRET_BYTES]);

@@ -1,26 +1,25 @@
-/* One timeout in, every period and deadline out. */
+/* Derives every period and deadline from one timeout. */
 #include "rendezvous/core/timing.h"
 
 #include "rendezvous/proto/message.h"
 
 #include <stdio.h>
 
-static int64_t clamp(int64_t value, int64_t low, int64_t high)
+static int64_t clamp_ms(int64_t value, int64_t low, int64_t high)
 {
     return value < low ? low : value > high ? high : value;
 }
 
 struct dpt_timing dpt_timing_from(int64_t timeout_ms)
 {
-    int64_t t = clamp(timeout_ms, DPT_PROTO_TIMEOUT_MS_MIN, DPT_PROTO_TIMEOUT_MS_MAX);
+    int64_t t = clamp_ms(timeout_ms, DPT_PROTO_TIMEOUT_MS_MIN, DPT_PROTO_TIMEOUT_MS_MAX);
     struct dpt_timing timing = {
         .timeout_ms = t,
-        .heartbeat_ms = clamp(t / 50, 10, 200),
-        .grace_ms = clamp(t / 8, 10, 250),
-        /* Below the timeout by what the news needs on its way, so that "found within the timeout"
-           holds for what the user sees. */
+        .heartbeat_ms = clamp_ms(t / 50, 10, 200),
+        .grace_ms = clamp_ms(t / 8, 10, 250),
+        /* Below the timeout by the time that messages need, so that a loss is seen within it. */
         .lease_ms = t - t / 10,
-        /* write_ms + gap_ms < lease_ms: see docs/membership.md, "Who may write". */
+        /* write_ms + gap_ms < lease_ms (docs/membership.md, "Who may write") */
         .write_ms = t / 4,
         .gap_ms = t / 10,
         .last_call_ms = t / 5,
@@ -30,8 +29,8 @@ struct dpt_timing dpt_timing_from(int64_t timeout_ms)
         .join_ms = 12 * t,
         .drain_ms = DPT_PROTO_DRAIN_MS_DEFAULT,
         .boundary_ms = DPT_PROTO_DRAIN_MS_DEFAULT / 2,
-        .exit_ms = clamp(t / 5, 50, 1000),
-        .respawn_ms = clamp(t / 50, 10, 200),
+        .exit_ms = clamp_ms(t / 5, 50, 1000),
+        .respawn_ms = clamp_ms(t / 50, 10, 200),
         .respawn_max_ms = t,
         .bench_ms = 6 * t,
         .forget_ms = 2 * t,
@@ -43,7 +42,7 @@ struct dpt_timing dpt_timing_of_run(int64_t timeout_ms, int64_t drain_ms)
 {
     struct dpt_timing timing = dpt_timing_from(timeout_ms);
     if (drain_ms != 0)
-        timing.drain_ms = clamp(drain_ms, DPT_PROTO_DRAIN_MS_MIN, DPT_PROTO_DRAIN_MS_MAX);
+        timing.drain_ms = clamp_ms(drain_ms, DPT_PROTO_DRAIN_MS_MIN, DPT_PROTO_DRAIN_MS_MAX);
     timing.boundary_ms = timing.drain_ms / 2;
     return timing;
 }

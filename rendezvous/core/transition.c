@@ -1,24 +1,16 @@
 /* Entering a phase (diagram in core.h). */
-#include "rendezvous/core/transition.h"
+#include "rendezvous/core/rules.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 
-const char *dpt_rdzv_phase_name(enum dpt_rdzv_phase phase)
-{
-    static const char *const names[DPT_RDZV_PHASE_COUNT] = {
-        "WAITING", "SETTLING", "PREPARING", "PLANNED", "RUNNING", "DRAINING", "DONE", "FAILED"};
-    return (unsigned)phase < DPT_RDZV_PHASE_COUNT ? names[phase] : "?";
-}
-
-void dpt_rdzv_enter(struct dpt_rdzv *core, struct run *run, enum dpt_rdzv_phase phase)
+void dpt_rdzv_enter(struct run *run, enum dpt_rdzv_phase phase)
 {
     struct formation *formation = &run->formation;
     run->phase = phase;
-    run->phase_ms = core->now_ms;
+    run->phase_ms = run->core->now_ms;
     run->changed = true;
     if (phase == DPT_RDZV_WAITING && formation->waits_since_ms < 0) {
-        formation->waits_since_ms = core->now_ms;
+        formation->waits_since_ms = run->core->now_ms;
         formation->farewells_tried = 0;
     }
     /* An adopted generation enters RUNNING without PLANNED. */
@@ -48,16 +40,15 @@ static void ask_for_reports(struct run *run)
             rank->asked = run->generation;
 }
 
-void dpt_rdzv_prepare(struct dpt_rdzv *core, struct run *run, enum prepare how,
-                      const struct cause *cause)
+void dpt_rdzv_prepare(struct run *run, enum prepare how, struct cause cause)
 {
     struct formation *formation = &run->formation;
     const bool soft = how == PREPARE_SOFT, preparing = run->phase == DPT_RDZV_PREPARING;
     if (dpt_rdzv_has_ended(run))
         return;
-    if ((!preparing && run->phase != DPT_RDZV_PLANNED) || cause->kind > formation->cause.kind)
-        formation->cause = *cause;
-    const bool failed = !soft && cause->kind >= CAUSE_COMM_ERROR;
+    if ((!preparing && run->phase != DPT_RDZV_PLANNED) || cause.kind > formation->cause.kind)
+        formation->cause = cause;
+    const bool failed = !soft && cause.kind >= CAUSE_COMM_ERROR;
     formation->after_failure = failed || (preparing && formation->after_failure);
     if (!soft)
         run->plan.in_force = false; /* its ranks abort: no grant any more */
@@ -66,53 +57,37 @@ void dpt_rdzv_prepare(struct dpt_rdzv *core, struct run *run, enum prepare how,
     advance_generation(run);
     formation->soft = soft && run->plan.in_force;
     formation->adopt_until_ms = -1;
-    dpt_rdzv_enter(core, run, DPT_RDZV_PREPARING);
+    dpt_rdzv_enter(run, DPT_RDZV_PREPARING);
     ask_for_reports(run);
-    dpt_rdzv_record(core, run,
-                    (struct dpt_rdzv_record){
-                        .kind = DPT_RDZV_RECORD_GENERATION, .step = -1, .text = cause->text});
-    dpt_rdzv_log(core, run, DPT_LOG_INFO, "forming generation %llu%s: %s",
+    dpt_rdzv_record(run, DPT_RDZV_RECORD_GENERATION, run->generation, -1);
+    dpt_rdzv_log(run, DPT_LOG_INFO, "forming generation %llu%s: %s",
                  (unsigned long long)run->generation,
-                 formation->soft ? " at the next step boundary" : "", cause->text);
-}
-
-void dpt_rdzv_prepare_for(struct dpt_rdzv *core, struct run *run, enum prepare how,
-                          enum cause_kind kind, const char *fmt, ...)
-{
-    struct cause cause = {.kind = kind};
-    va_list ap;
-    va_start(ap, fmt);
-    (void)vsnprintf(cause.text, sizeof cause.text, fmt, ap);
-    va_end(ap);
-    dpt_rdzv_prepare(core, run, how, &cause);
+                 formation->soft ? " at the next step boundary" : "", cause.text);
 }
 
 /* ---- the end ---- */
 
-static void end_run(struct dpt_rdzv *core, struct run *run, enum dpt_rdzv_phase phase,
-                    const char *text)
+static void end_run(struct run *run, enum dpt_rdzv_phase phase, const char *text)
 {
     run->plan.in_force = false;
     (void)snprintf(run->end_text, sizeof run->end_text, "%s", text);
-    dpt_rdzv_enter(core, run, phase);
-    dpt_rdzv_record(core, run,
-                    (struct dpt_rdzv_record){
-                        .kind = DPT_RDZV_RECORD_END, .step = run->progress.step, .text = text});
+    dpt_rdzv_enter(run, phase);
+    dpt_rdzv_record(run, DPT_RDZV_RECORD_END, run->generation, run->progress.step);
 }
 
-void dpt_rdzv_fail(struct dpt_rdzv *core, struct run *run, const char *text)
+void dpt_rdzv_fail(struct run *run, const char *text)
 {
     if (dpt_rdzv_has_ended(run))
         return;
-    end_run(core, run, DPT_RDZV_FAILED, text);
-    dpt_rdzv_log(core, run, DPT_LOG_ERROR, "run failed: %s", text);
+    end_run(run, DPT_RDZV_FAILED, text);
+    dpt_rdzv_log(run, DPT_LOG_ERROR, "run failed: %s", text);
 }
 
-void dpt_rdzv_done(struct dpt_rdzv *core, struct run *run)
+void dpt_rdzv_done(struct run *run)
 {
     const uint64_t generations = run->generation - run->formation.generation_floor;
-    end_run(core, run, DPT_RDZV_DONE, "");
-    dpt_rdzv_log(core, run, DPT_LOG_INFO, "run done after %lld steps in %llu generation%s",
+    end_run(run, DPT_RDZV_DONE, "");
+    dpt_rdzv_log(run, DPT_LOG_INFO, "run done after %lld steps in %llu generation%s",
                  (long long)run->progress.final_step, (unsigned long long)generations,
                  generations == 1 ? "" : "s");
 }

@@ -1,72 +1,65 @@
 /* Waiting before a generation is formed. */
-#include "rendezvous/core/wait.h"
+#include "rendezvous/core/queries.h"
 
-#include "rendezvous/core/silence.h"
-
-bool dpt_rdzv_wait_is_over(const struct dpt_rdzv *core, const struct run *run)
+bool dpt_rdzv_wait_is_over(const struct run *run)
 {
     const int64_t since_ms = run->formation.waits_since_ms;
-    return run->spec.wait_ms > 0 && since_ms >= 0 && core->now_ms - since_ms >= run->spec.wait_ms;
+    return run->spec.wait_ms > 0 && since_ms >= 0 &&
+           run->core->now_ms - since_ms >= run->spec.wait_ms;
 }
 
 /* ---- an earlier server ---- */
 
-bool dpt_rdzv_is_young(const struct dpt_rdzv *core, const struct run *run)
+bool dpt_rdzv_is_young(const struct run *run)
 {
-    return !core->fresh && core->now_ms < core->start_ms + run->timing.lease_ms;
+    return !run->core->fresh && run->core->now_ms < run->core->start_ms + run->timing.lease_ms;
 }
 
-const char *dpt_rdzv_last_call_reason(const struct dpt_rdzv *core, const struct run *run)
+const char *dpt_rdzv_last_call_reason(const struct run *run)
 {
     const int64_t usual_ms = run->phase_ms + run->timing.last_call_ms;
-    if (!dpt_rdzv_is_young(core, run) || usual_ms >= core->start_ms + run->timing.lease_ms)
+    if (!dpt_rdzv_is_young(run) || usual_ms >= run->core->start_ms + run->timing.lease_ms)
         return "";
     return "the server has just been started, and nodes that train by an earlier one may come back "
            "(dpt-rdzv --fresh: there was none)";
 }
 
 /* Nodes that start their ranks get one timeout; nodes of an earlier server get a lease. */
-int64_t dpt_rdzv_last_call_until_ms(const struct dpt_rdzv *core, const struct run *run)
+int64_t dpt_rdzv_last_call_until_ms(const struct run *run)
 {
     int64_t until_ms = run->phase_ms + run->timing.last_call_ms;
     for (size_t i = 0; i < run->n_nodes; i++)
-        if (!dpt_rdzv_is_suspect(core, run, run->nodes[i]) &&
-            !dpt_rdzv_node_is_ready(core, run, run->nodes[i]))
+        if (!dpt_rdzv_is_suspect(run->nodes[i]) && !dpt_rdzv_node_is_ready(run->nodes[i]))
             until_ms = run->phase_ms + run->timing.timeout_ms;
-    const int64_t young_ms = core->start_ms + run->timing.lease_ms;
-    return core->fresh || until_ms > young_ms ? until_ms : young_ms;
+    const int64_t young_ms = run->core->start_ms + run->timing.lease_ms;
+    return run->core->fresh || until_ms > young_ms ? until_ms : young_ms;
 }
 
-const struct node *dpt_rdzv_foreign_node(const struct dpt_rdzv *core, const struct run *run)
+const struct node *dpt_rdzv_foreign_node(const struct run *run)
 {
     struct rank_cursor at = {0};
     if (run->membership.n_foreign == 0)
         return NULL;
     for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
-        if (rank->phase == DPT__RANK_PHASE__RANK_RUNNING && !dpt_rdzv_rank_is_member(run, rank) &&
-            !dpt_rdzv_is_suspect(core, run, rank->node))
+        if (rank->phase == DPT__RANK_PHASE__RANK_RUNNING && !dpt_rdzv_rank_is_member(rank) &&
+            !dpt_rdzv_is_suspect(rank->node))
             return rank->node;
     return NULL;
 }
 
 /* ---- nodes that were removed for silence ---- */
 
-static size_t count_departed(const struct membership *membership)
-{
-    return membership->n_departed < DEPARTED_MAX ? membership->n_departed : DEPARTED_MAX;
-}
-
 static bool is_any_awaited(const struct membership *membership)
 {
-    for (size_t i = 0; i < count_departed(membership); i++)
+    for (size_t i = 0; i < DEPARTED_MAX; i++)
         if (membership->departed[i].awaited)
             return true;
     return false;
 }
 
-bool dpt_rdzv_awaits_return(const struct dpt_rdzv *core, const struct run *run)
+bool dpt_rdzv_awaits_return(const struct run *run)
 {
-    return core->now_ms < run->formation.regather_until_ms && is_any_awaited(&run->membership);
+    return run->core->now_ms < run->formation.regather_until_ms && is_any_awaited(&run->membership);
 }
 
 bool dpt_rdzv_is_return_possible(const struct run *run)
@@ -80,7 +73,7 @@ bool dpt_rdzv_is_return_possible(const struct run *run)
 void dpt_rdzv_await_nobody(struct run *run)
 {
     run->formation.regather_until_ms = -1;
-    for (size_t i = 0; i < count_departed(&run->membership); i++)
+    for (size_t i = 0; i < DEPARTED_MAX; i++)
         run->membership.departed[i].awaited = false;
     for (size_t i = 0; i < run->n_nodes; i++)
         run->nodes[i]->returned = false;

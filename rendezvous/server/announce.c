@@ -1,4 +1,4 @@
-/* What the server says when it listens. */
+/* The text that the server prints when it listens. */
 #include "rendezvous/server/announce.h"
 
 #include "base/err.h"
@@ -13,9 +13,9 @@
 
 /* ---- this machine's addresses ---- */
 
-/* Its number, "" when others cannot use it. */
-static void print_number(const struct ifaddrs *item, int family,
-                         char ret[DPT_ANNOUNCE_ADDRESS_BYTES])
+/* The numeric address; "" if other machines cannot use it. */
+static void print_address(const struct ifaddrs *item, int family,
+                          char ret[DPT_ANNOUNCE_ADDRESS_BYTES])
 {
     char number[INET6_ADDRSTRLEN] = "";
     ret[0] = '\0';
@@ -25,13 +25,12 @@ static void print_number(const struct ifaddrs *item, int family,
     if (family == AF_INET) {
         struct sockaddr_in v4;
         memcpy(&v4, item->ifa_addr, sizeof v4);
-        (void)inet_ntop(AF_INET, &v4.sin_addr, number, sizeof number);
-        (void)snprintf(ret, DPT_ANNOUNCE_ADDRESS_BYTES, "%s", number);
+        (void)inet_ntop(AF_INET, &v4.sin_addr, ret, DPT_ANNOUNCE_ADDRESS_BYTES);
         return;
     }
     struct sockaddr_in6 v6;
     memcpy(&v6, item->ifa_addr, sizeof v6);
-    if (IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr)) /* useless without the interface's name there */
+    if (IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr)) /* needs the name of the other machine's interface */
         return;
     (void)inet_ntop(AF_INET6, &v6.sin6_addr, number, sizeof number);
     (void)snprintf(ret, DPT_ANNOUNCE_ADDRESS_BYTES, "[%s]", number);
@@ -49,7 +48,7 @@ void dpt_announce_look(struct dpt_announce *announce)
              item != NULL && announce->n_addresses < DPT_ANNOUNCE_ADDRESSES_MAX;
              item = item->ifa_next) {
             struct dpt_announce_address *to = &announce->addresses[announce->n_addresses];
-            print_number(item, families[f], to->number);
+            print_address(item, families[f], to->number);
             (void)snprintf(to->interface, sizeof to->interface, "%s", item->ifa_name);
             announce->n_addresses += to->number[0] != '\0';
         }
@@ -63,8 +62,8 @@ struct text {
     size_t used;
 };
 
-static void add(struct text *text, const char *fmt, ...) DPT_PRINTF(2, 3);
-static void add(struct text *text, const char *fmt, ...)
+static void add_text(struct text *text, const char *fmt, ...) DPT_PRINTF(2, 3);
+static void add_text(struct text *text, const char *fmt, ...)
 {
     const size_t room = DPT_ANNOUNCE_TEXT_BYTES - text->used;
     va_list ap;
@@ -77,7 +76,8 @@ static void add(struct text *text, const char *fmt, ...)
 
 static void add_commands(struct text *text, const char *endpoint)
 {
-    add(text,
+    add_text(
+        text,
         "    dpt-worker --nnodes 2 --rdzv-endpoint %s --config FILE    # on one\n"
         "    dpt-worker --nnodes 2 --rdzv-endpoint %s --rdzv-id RUN    # on the other; RUN: run of "
         "FILE\n",
@@ -87,19 +87,21 @@ static void add_commands(struct text *text, const char *endpoint)
 static void add_open(struct text *text, const struct dpt_announce *announce)
 {
     char first[DPT_ANNOUNCE_ADDRESS_BYTES + 16];
-    add(text,
+    add_text(
+        text,
         "dpt-rdzv %s listening on %s without keys: whoever reaches it can join and stop runs\n",
         announce->version, announce->endpoint);
     if (!announce->anywhere) {
-        add(text, "  For a run of two machines:\n");
+        add_text(text, "  For a run of two machines:\n");
         add_commands(text, announce->endpoint);
         return;
     }
     for (size_t i = 0; i < announce->n_addresses; i++)
-        add(text, "%s%s:%d (%s)", i == 0 ? "  Addresses of this machine: " : ", ",
-            announce->addresses[i].number, announce->port, announce->addresses[i].interface);
-    add(text, announce->n_addresses > 0 ? "\n" : "  This machine has no address but localhost.\n");
-    add(text, "  For a run of two machines:\n");
+        add_text(text, "%s%s:%d (%s)", i == 0 ? "  Addresses of this machine: " : ", ",
+                 announce->addresses[i].number, announce->port, announce->addresses[i].interface);
+    add_text(text,
+             announce->n_addresses > 0 ? "\n" : "  This machine has no address but localhost.\n");
+    add_text(text, "  For a run of two machines:\n");
     (void)snprintf(first, sizeof first, "%s:%d",
                    announce->n_addresses > 0 ? announce->addresses[0].number : "HEAD",
                    announce->port);
@@ -108,9 +110,10 @@ static void add_open(struct text *text, const struct dpt_announce *announce)
 
 static void add_closed(struct text *text, const struct dpt_announce *announce)
 {
-    add(text, "dpt-rdzv %s listening on %s (this host only; --insecure lets others in)\n",
-        announce->version, announce->endpoint);
-    add(text,
+    add_text(text, "dpt-rdzv %s listening on %s (this host only; --insecure lets others in)\n",
+             announce->version, announce->endpoint);
+    add_text(
+        text,
         "  On this machine:\n"
         "    dpt-worker --nnodes 1 --rdzv-endpoint %s --config FILE\n"
         "  Other machines cannot connect: there are no keys yet. Inside a network that you trust, "

@@ -1,4 +1,4 @@
-/* Binding the server's socket. */
+/* Binds the server's socket. */
 #include "rendezvous/server/bind.h"
 
 #include "base/log.h"
@@ -21,7 +21,7 @@ bool dpt_server_is_loopback(const char *address)
     return inet_pton(AF_INET6, address, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-/* One of: an IP number, "localhost", "*". The bytes are those of tcp://HOST:PORT. */
+/* *ret: a numeric IP address or "*", as in tcp://HOST:PORT. */
 static enum dpt_status check_address(const struct dpt_server_options *options, const char **ret,
                                      struct dpt_err *err)
 {
@@ -38,14 +38,14 @@ static enum dpt_status check_address(const struct dpt_server_options *options, c
                         address);
     if (!options->insecure && !dpt_server_is_loopback(address))
         return dpt_fail(err, DPT_ECONFIG,
-                        "--bind %s would let others reach a server without keys: add --insecure if "
+                        "--bind %s lets other hosts reach a server without keys: add --insecure if "
                         "every host on that network may join and stop runs",
                         address);
     *ret = address;
     return DPT_OK;
 }
 
-static int bind_one(void *router, const char *address, int port)
+static int bind_endpoint(void *router, const char *address, int port)
 {
     char endpoint[DPT_SERVER_ENDPOINT_BYTES];
     bool v6 = strchr(address, ':') != NULL;
@@ -65,10 +65,10 @@ enum dpt_status dpt_server_bind(void *router, const struct dpt_server_options *o
     DPT_TRY(check_address(options, &address, err));
     if (options->port < 0 || options->port > 65535)
         return dpt_fail(err, DPT_ECONFIG, "port %d is not 0 … 65535", options->port);
-    if (bind_one(router, address, options->port) != 0) {
+    if (bind_endpoint(router, address, options->port) != 0) {
         if (zmq_errno() == EADDRINUSE)
             return dpt_fail(err, DPT_EEXIST,
-                            "%s:%d is in use, by another dpt-rdzv perhaps: choose another --port",
+                            "%s:%d is in use, perhaps by another dpt-rdzv: choose another --port",
                             address, options->port);
         return dpt_fail(err, DPT_ECONFIG, "cannot listen on %s:%d: %s", address, options->port,
                         zmq_strerror(zmq_errno()));
@@ -81,8 +81,8 @@ enum dpt_status dpt_server_bind(void *router, const struct dpt_server_options *o
     const char *colon = strrchr(bound, ':');
     DPT_ASSERT(colon != NULL);
     int port = (int)strtol(colon + 1, NULL, 10); /* libzmq printed it */
-    /* "localhost" is ::1 first on many machines; where there is no IPv6, 127.0.0.1 is enough. */
-    if (options->address == NULL && !options->insecure && bind_one(router, "::1", port) != 0)
+    /* Many machines resolve "localhost" to ::1 first; without IPv6, 127.0.0.1 is enough. */
+    if (options->address == NULL && !options->insecure && bind_endpoint(router, "::1", port) != 0)
         dpt_log(DPT_LOG_DEBUG, "not listening on [::1]:%d: %s", port, zmq_strerror(zmq_errno()));
     bool v6 = strchr(address, ':') != NULL;
     (void)snprintf(ret_endpoint, DPT_SERVER_ENDPOINT_BYTES, "%s%s%s:%d", v6 ? "[" : "", address,

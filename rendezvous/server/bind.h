@@ -1,4 +1,4 @@
-/* Where the server listens: checks the address and binds the ROUTER to it. */
+/* Checks the address on which the server listens, and binds the ROUTER to it. */
 #ifndef DPT_RENDEZVOUS_SERVER_BIND_H
 #define DPT_RENDEZVOUS_SERVER_BIND_H
 
@@ -13,7 +13,7 @@ DPT_MUST_USE enum dpt_status dpt_server_bind(void *router, const struct dpt_serv
                                              char ret_endpoint[DPT_SERVER_ENDPOINT_BYTES],
                                              int *ret_port, struct dpt_err *err);
 
-/* A numeric address of this host alone, or "localhost". */
+/* A numeric loopback address, or "localhost". */
 bool dpt_server_is_loopback(const char *address);
 
 #endif

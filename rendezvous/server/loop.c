@@ -1,4 +1,4 @@
-/* The server's loop: wait, hand every message and broken connection to the core, then the time. */
+/* The server's loop: wait, give every message and broken connection to the core, then the time. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "rendezvous/core/core.h"
@@ -15,7 +15,7 @@
 #include <sys/random.h>
 #include <zmq.h>
 
-enum { COMPLAINT_EVERY_MS = 1000, LINGER_MS = 500, PARTS_MAX = 64, MONITOR_EVENTS_MAX = 65536 };
+enum { REPORT_EVERY_MS = 1000, LINGER_MS = 500, PARTS_MAX = 64, MONITOR_EVENTS_MAX = 65536 };
 
 struct dpt_server {
     void *context, *router, *monitor;
@@ -28,8 +28,8 @@ struct dpt_server {
     int port;
     uint64_t failed[DPT_SERVER_FAILED_MAX]; /* connections found broken by sending */
     size_t n_failed;
-    uint64_t malformed; /* messages since the last complaint */
-    int64_t complained_ms;
+    uint64_t malformed; /* messages since the last report of them */
+    int64_t reported_ms;
 };
 
 static enum dpt_status fail_zmq(struct dpt_err *err, const char *what)
@@ -37,15 +37,15 @@ static enum dpt_status fail_zmq(struct dpt_err *err, const char *what)
     return dpt_fail(err, DPT_EIO, "%s: %s", what, zmq_strerror(zmq_errno()));
 }
 
-/* A frame is dropped, and its connection counts as broken, when the peer is gone or its queue is
- * full: a peer that does not read is not waited for. It counts again when it is heard again. */
+/* If the peer is gone or does not read, so that its queue is full, the message is dropped and the
+ * connection counts as broken until the peer is heard again. */
 static void send_state(struct dpt_server *server, const struct dpt_rdzv_send *send)
 {
     zmq_msg_t frame;
     size_t bytes = dpt_message_bytes(&send->message->base);
     struct dpt_err err;
     if (bytes > DPT_MESSAGE_BYTES_MAX || zmq_msg_init_size(&frame, bytes) != 0) {
-        dpt_log(DPT_LOG_ERROR, "message of %zu bytes to an agent dropped, it is sent again", bytes);
+        dpt_log(DPT_LOG_ERROR, "message of %zu bytes to an agent dropped; it is sent again", bytes);
         return;
     }
     if (dpt_message_encode(&send->message->base, zmq_msg_data(&frame), bytes, &bytes, &err) !=
@@ -65,9 +65,9 @@ static void send_state(struct dpt_server *server, const struct dpt_rdzv_send *se
         server->failed[server->n_failed++] = send->conn;
 }
 
-/* One step of the core, carried out. There is no journal yet: records go nowhere. */
-static enum dpt_status step(struct dpt_server *server, struct dpt_rdzv_event event,
-                            struct dpt_err *err)
+/* Steps the core and carries its output out. There is no journal: records are ignored. */
+static enum dpt_status step_core(struct dpt_server *server, struct dpt_rdzv_event event,
+                                 struct dpt_err *err)
 {
     struct dpt_rdzv_output out;
     event.now_ms = dpt_now_ms();
@@ -90,10 +90,11 @@ static enum dpt_status step(struct dpt_server *server, struct dpt_rdzv_event eve
 
 static enum dpt_status step_broken(struct dpt_server *server, uint64_t conn, struct dpt_err *err)
 {
-    return step(server, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = conn}, err);
+    return step_core(server, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = conn},
+                     err);
 }
 
-/* Reads every monitor event there is. An event is two frames: number and value, then an address. */
+/* Reads all monitor events. An event is two frames: number and value, then an address. */
 static enum dpt_status read_monitor(struct dpt_server *server, struct dpt_err *err)
 {
     for (int i = 0; i < MONITOR_EVENTS_MAX; i++) {
@@ -120,22 +121,22 @@ static enum dpt_status read_monitor(struct dpt_server *server, struct dpt_err *e
     return DPT_OK;
 }
 
-static void complain(struct dpt_server *server, const char *text)
+static void report_malformed(struct dpt_server *server, const char *text)
 {
     int64_t now_ms = dpt_now_ms();
     server->malformed++;
-    if (server->complained_ms != 0 && now_ms - server->complained_ms < COMPLAINT_EVERY_MS)
+    if (server->reported_ms != 0 && now_ms - server->reported_ms < REPORT_EVERY_MS)
         return;
     dpt_log(DPT_LOG_WARN, "%" PRIu64 " message(s) dropped that no dpt-worker sends; the last: %s",
             server->malformed, text);
     server->malformed = 0;
-    server->complained_ms = now_ms;
+    server->reported_ms = now_ms;
 }
 
 static enum dpt_status take_message(struct dpt_server *server, uint64_t conn, zmq_msg_t *frame,
                                     struct dpt_err *err)
 {
-    /* After the message, so that the event which ended its connection is seen (peers.h). */
+    /* Read after the message, so that the end of its connection is seen (peers.h). */
     int fd = zmq_msg_get(frame, ZMQ_SRCFD);
     DPT_TRY(read_monitor(server, err));
     bool stands = dpt_peers_heard(&server->peers, fd, conn);
@@ -146,10 +147,10 @@ static enum dpt_status take_message(struct dpt_server *server, uint64_t conn, zm
     if (status == DPT_ENOMEM)
         return dpt_fail(err, status, "%s", why.text);
     if (status != DPT_OK) {
-        complain(server, why.text);
+        report_malformed(server, why.text);
         return DPT_OK;
     }
-    status = step(
+    status = step_core(
         server,
         (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_MESSAGE, .conn = conn, .message = message},
         err);
@@ -181,23 +182,12 @@ static enum dpt_status read_message(struct dpt_server *server, bool *ret_read, s
         else if (i == 1 && !more && conn != 0)
             status = take_message(server, conn, &part, err);
         else if (!more)
-            complain(server, conn == 0 ? "it has a routing id of its own" : "it has many parts");
+            report_malformed(server, conn == 0 ? "it sets its routing id" : "it has many parts");
         if (!more)
             break;
     }
     zmq_msg_close(&part);
     return status;
-}
-
-static enum dpt_status take_failed(struct dpt_server *server, struct dpt_err *err)
-{
-    uint64_t failed[DPT_SERVER_FAILED_MAX];
-    size_t n = server->n_failed;
-    memcpy(failed, server->failed, n * sizeof failed[0]);
-    server->n_failed = 0;
-    for (size_t i = 0; i < n; i++)
-        DPT_TRY(step_broken(server, failed[i], err));
-    return DPT_OK;
 }
 
 enum dpt_status dpt_server_run(struct dpt_server *server, struct dpt_err *err)
@@ -213,14 +203,15 @@ enum dpt_status dpt_server_run(struct dpt_server *server, struct dpt_err *err)
             zmq_errno() != EINTR)
             return fail_zmq(err, "wait for messages");
         if (items[2].revents != 0)
-            return step(server, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_SHUTDOWN}, err);
+            return DPT_OK; /* agents are not told: training goes on */
         bool more = true;
         for (int i = 0; i < DPT_SERVER_ROUND_MAX && more; i++)
             DPT_TRY(read_message(server, &more, err));
         DPT_TRY(read_monitor(server, err));
-        DPT_TRY(take_failed(server, err));
-        DPT_TRY(step(server, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK, .backlog = more},
-                     err));
+        while (server->n_failed > 0) /* ends: nothing is sent to a broken connection */
+            DPT_TRY(step_broken(server, server->failed[--server->n_failed], err));
+        DPT_TRY(step_core(
+            server, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK, .backlog = more}, err));
     }
 }
 

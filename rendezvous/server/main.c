@@ -1,5 +1,5 @@
-/* dpt-rdzv: the rendezvous server. Workers meet here, get ranks and plans; no training data passes
- * through it. */
+/* dpt-rdzv: the rendezvous server. It gives workers their ranks and plans, and carries no training
+ * data. */
 #include "base/err.h"
 #include "base/fs.h"
 #include "base/log.h"
@@ -32,7 +32,7 @@ enum {
 struct arguments {
     struct dpt_server_options server;
     const char *port_file;
-    bool done; /* --help or --version said all */
+    bool done; /* --help or --version: nothing is served */
 };
 
 static const char help_text[] =
@@ -84,7 +84,8 @@ static enum dpt_status set_log_level(const char *text, struct dpt_err *err)
     return dpt_fail(err, DPT_ECONFIG, "--log-level '%s' is none of debug, info, warn, error", text);
 }
 
-static enum dpt_status parse(int argc, char **argv, struct arguments *ret, struct dpt_err *err)
+static enum dpt_status parse_arguments(int argc, char **argv, struct arguments *ret,
+                                       struct dpt_err *err)
 {
     static const struct option options[] = {
         {"port", required_argument, NULL, OPTION_PORT},
@@ -134,7 +135,7 @@ static enum dpt_status parse(int argc, char **argv, struct arguments *ret, struc
     return DPT_OK;
 }
 
-/* What ends the server becomes readable; threads started later inherit the mask. */
+/* A descriptor for the signals that end the server; threads started later inherit the mask. */
 static enum dpt_status open_signals(int *ret_fd, struct dpt_err *err)
 {
     sigset_t ends;
@@ -143,7 +144,7 @@ static enum dpt_status open_signals(int *ret_fd, struct dpt_err *err)
     return *ret_fd >= 0 ? DPT_OK : dpt_fail_errno(err, errno, "signal descriptor");
 }
 
-/* One descriptor an agent: as many as the system lets us have. */
+/* Each agent takes one descriptor: allow as many as the system permits. */
 static void raise_descriptor_limit(void)
 {
     struct rlimit limit;
@@ -153,8 +154,8 @@ static void raise_descriptor_limit(void)
     (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-static enum dpt_status announce(const struct dpt_server *server, const struct arguments *arguments,
-                                struct dpt_err *err)
+static enum dpt_status print_announcement(const struct dpt_server *server,
+                                          const struct arguments *arguments, struct dpt_err *err)
 {
     const struct dpt_server_options *options = &arguments->server;
     const char *address = options->address != NULL ? options->address : "*"; /* with insecure */
@@ -179,17 +180,17 @@ static enum dpt_status announce(const struct dpt_server *server, const struct ar
     return DPT_OK;
 }
 
-static enum dpt_status run(int argc, char **argv, struct dpt_err *err)
+static enum dpt_status run_server(int argc, char **argv, struct dpt_err *err)
 {
     struct arguments arguments = {.server = {.port = DPT_SERVER_PORT, .stop_fd = -1}};
-    DPT_TRY(parse(argc, argv, &arguments, err));
+    DPT_TRY(parse_arguments(argc, argv, &arguments, err));
     if (arguments.done)
         return DPT_OK;
     raise_descriptor_limit();
     DPT_TRY(open_signals(&arguments.server.stop_fd, err));
     struct dpt_server *server = NULL;
     DPT_TRY(dpt_server_create(&arguments.server, &server, err));
-    enum dpt_status status = announce(server, &arguments, err);
+    enum dpt_status status = print_announcement(server, &arguments, err);
     if (status == DPT_OK)
         status = dpt_server_run(server, err);
     dpt_server_destroy(&server);
@@ -202,7 +203,7 @@ int main(int argc, char **argv)
 {
     struct dpt_err err;
     dpt_log_set_who("dpt-rdzv", "");
-    enum dpt_status status = run(argc, argv, &err);
+    enum dpt_status status = run_server(argc, argv, &err);
     if (status == DPT_OK)
         return EXIT_OK;
     (void)fprintf(stderr, "dpt-rdzv: %s\n", err.text);

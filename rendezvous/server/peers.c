@@ -1,9 +1,9 @@
-/* Connections by descriptor. */
+/* Connections by descriptor: an array that is indexed by it. */
 #include "rendezvous/server/peers.h"
 
 #include <stdlib.h>
 
-static bool watched(int fd)
+static bool is_watched(int fd)
 {
     return fd >= 0 && fd < DPT_PEERS_FDS_MAX;
 }
@@ -22,13 +22,13 @@ void dpt_peers_fini(struct dpt_peers *peers)
 
 void dpt_peers_connected(struct dpt_peers *peers, int fd)
 {
-    if (watched(fd))
+    if (is_watched(fd))
         peers->fds[fd] = (struct dpt_peer_fd){.connected = true};
 }
 
 uint64_t dpt_peers_disconnected(struct dpt_peers *peers, int fd)
 {
-    if (!watched(fd))
+    if (!is_watched(fd))
         return 0;
     uint64_t conn = peers->fds[fd].conn;
     peers->fds[fd] = (struct dpt_peer_fd){0};
@@ -37,13 +37,13 @@ uint64_t dpt_peers_disconnected(struct dpt_peers *peers, int fd)
 
 bool dpt_peers_heard(struct dpt_peers *peers, int fd, uint64_t conn)
 {
-    if (!watched(fd))
-        return true; /* only its lease will tell */
+    if (!is_watched(fd))
+        return true; /* its lease finds its end */
     struct dpt_peer_fd *entry = &peers->fds[fd];
     if (!entry->connected)
         return false;
-    /* Of two connections over one descriptor number the later one has the later routing id (which
-       may wrap). An earlier one's message was still waiting when the number changed hands. */
+    /* Of two connections over one descriptor the later one has the later routing id, which may
+       wrap. A message of the earlier one may still be read. */
     if (entry->conn == 0 || (int32_t)((uint32_t)conn - (uint32_t)entry->conn) > 0)
         entry->conn = conn;
     return entry->conn == conn;

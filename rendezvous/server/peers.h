@@ -1,16 +1,14 @@
-/* Which connection a message came over, and whether that connection still stands.
+/* Over which connection a message came, and whether that connection still stands.
  *
- * libzmq (4.3.4, Debian's) does not tell a ROUTER which peer disconnected, but its monitor names
- * the descriptor of a socket accepted or disconnected, and a message carries the descriptor it came
- * over. Both run over separate queues, and the kernel gives a closed descriptor's number to the
- * next connection; so a message may be read before or after the event that ended its connection, or
- * over a number that already belongs to another one. The rule: read a message, then every monitor
- * event there is, then judge the message here.
+ * libzmq (4.3.4, Debian) does not tell a ROUTER which peer disconnected. Its monitor names the
+ * descriptor of a socket that was accepted or disconnected, and a message has the descriptor that
+ * it came over. These are separate queues, and the kernel reuses descriptors: a message may be read
+ * before or after the event that ended its connection, or when its descriptor belongs to another
+ * connection. So the caller reads a message, then all monitor events, and then asks here.
  *
- * A connection's name is (1 << 32 | n), where n is the number in the routing id that the ROUTER
- * gave it (0, then four bytes, big-endian, growing by one a connection): never 0, and not used
- * again within 2^32 connections. Peers that set a routing id of their own are not ours. Pure: no
- * sockets. */
+ * A connection's name is (1 << 32 | n), with n of the routing id that the ROUTER gave it (0, then
+ * four bytes, big-endian, growing by one with each connection): never 0, and not reused within 2^32
+ * connections. A dpt-worker sets no routing id. Pure: no sockets. */
 #ifndef DPT_RENDEZVOUS_SERVER_PEERS_H
 #define DPT_RENDEZVOUS_SERVER_PEERS_H
 
@@ -37,14 +35,15 @@ struct dpt_peers {
 DPT_MUST_USE enum dpt_status dpt_peers_init(struct dpt_peers *peers, struct dpt_err *err);
 void dpt_peers_fini(struct dpt_peers *peers);
 
-/* The monitor said that `fd` was accepted. */
+/* The monitor reported that `fd` was accepted. */
 void dpt_peers_connected(struct dpt_peers *peers, int fd);
 
-/* The monitor said that `fd` is gone. Returns the connection that was heard over it, 0 if none. */
+/* The monitor reported that `fd` is closed. Returns the connection that used it; 0: none was heard.
+ */
 uint64_t dpt_peers_disconnected(struct dpt_peers *peers, int fd);
 
-/* A message of `conn` came over `fd`. False: that connection is gone (its message still counts, and
- * is its last but for others that wait). */
+/* A message of `conn` came over `fd`. False: that connection has ended; the message still counts.
+ */
 DPT_MUST_USE bool dpt_peers_heard(struct dpt_peers *peers, int fd, uint64_t conn);
 
 /* 0 when the bytes are not a routing id given by the ROUTER. */

@@ -1,4 +1,4 @@
-/* A server on a thread of its own: what dpt-worker --nnodes 1 embeds. */
+/* A server on a thread, embedded in dpt-worker --nnodes 1. */
 #include "base/log.h"
 #include "rendezvous/server/server.h"
 
@@ -19,7 +19,7 @@ struct dpt_server_thread {
     char endpoint[DPT_SERVER_ENDPOINT_BYTES];
 };
 
-static void *serve(void *arg)
+static void *serve_on_thread(void *arg)
 {
     struct dpt_server_thread *thread = arg;
     const struct dpt_server_options options = {.stop_fd = thread->stop_fd, .embedded = true};
@@ -53,7 +53,7 @@ enum dpt_status dpt_server_thread_start(struct dpt_server_thread **ret, struct d
     thread->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int failed = sem_init(&thread->bound, 0, 0) != 0 || thread->stop_fd < 0 ? errno : 0;
     if (failed == 0)
-        failed = pthread_create(&thread->thread, NULL, serve, thread);
+        failed = pthread_create(&thread->thread, NULL, serve_on_thread, thread);
     if (failed != 0) {
         free_thread(thread);
         return dpt_fail_errno(err, failed, "start the embedded rendezvous server");

@@ -30,9 +30,7 @@ static void note_covered(struct sim *sim, const struct dpt_rdzv_run_view *view)
     for (int i = 0; i < sim->profile.machines * LOCALS_MAX; i++) {
         const struct machine *m = &sim->machines[i / LOCALS_MAX];
         const struct proc *proc = m->procs[i % LOCALS_MAX];
-        int rank;
-        if (proc == NULL || !dpt_rdzv_counts_in(sim->core, sim->run, m->id, proc->incarnation,
-                                                proc->local, proc->spawn, &rank))
+        if (proc == NULL || server_rank_of(sim, proc) < 0)
             continue;
         sim->covered[i].in = true;
         sim->covered[i].incarnation = proc->incarnation;
@@ -67,10 +65,10 @@ void check_after_server(struct sim *sim)
     for (int i = 0; i < sim->profile.machines; i++)
         for (int k = 0; k < LOCALS_MAX; k++) {
             const struct proc *proc = sim->machines[i].procs[k];
-            int rank;
-            if (proc == NULL || !proc->alive || !is_in_generation(proc) ||
-                !dpt_rdzv_counts_in(sim->core, sim->run, sim->machines[i].id, proc->incarnation,
-                                    proc->local, proc->spawn, &rank))
+            if (proc == NULL || !proc->alive || !is_in_generation(proc))
+                continue;
+            const int rank = server_rank_of(sim, proc);
+            if (rank < 0)
                 continue;
             if (proc->generation != view.generation || proc->rank != rank ||
                 (proc->group != NULL && strcmp(proc->group->digest, view.plan_digest) != 0))
@@ -88,11 +86,8 @@ static const struct proc *reporter(const struct sim *sim, int machine, int local
                                    const Dpt__Plan *plan)
 {
     const struct proc *proc = sim->machines[machine].procs[local];
-    int rank;
     if (proc == NULL || !proc->alive || proc->stage != RS_QUIESCED ||
-        proc->generation != plan->generation ||
-        !dpt_rdzv_counts_in(sim->core, sim->run, sim->machines[machine].id, proc->incarnation,
-                            proc->local, proc->spawn, &rank))
+        proc->generation != plan->generation || server_rank_of(sim, proc) < 0)
         return NULL;
     return proc;
 }
@@ -166,10 +161,8 @@ static int64_t step_on_disk(const struct sim *sim, const Dpt__Plan *plan)
     for (int i = 0; i < sim->profile.machines * LOCALS_MAX; i++) {
         const struct machine *m = &sim->machines[i / LOCALS_MAX];
         const struct proc *proc = m->procs[i % LOCALS_MAX];
-        int rank;
         if (proc == NULL || !proc->alive || proc->generation != plan->generation ||
-            !dpt_rdzv_counts_in(sim->core, sim->run, m->id, proc->incarnation, proc->local,
-                                proc->spawn, &rank))
+            server_rank_of(sim, proc) < 0)
             continue;
         least = least < 0 || proc->checkpoint_seen < least ? proc->checkpoint_seen : least;
         most = proc->checkpoint_seen > most ? proc->checkpoint_seen : most;

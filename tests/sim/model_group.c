@@ -346,11 +346,8 @@ void group_contribute(struct sim *sim, struct proc *proc)
         return;
     if (group->number < sim->newest_went && group->run_life == sim->run_life)
         for (uint32_t i = 0; sim->core != NULL && i < group->world; i++) {
-            int rank;
             struct proc *peer = group->members[i];
-            if (peer != NULL &&
-                dpt_rdzv_counts_in(sim->core, sim->run, sim->machines[peer->machine].id,
-                                   peer->incarnation, peer->local, peer->spawn, &rank))
+            if (peer != NULL && server_rank_of(sim, peer) >= 0)
                 sim_fail(
                     sim,
                     "generation %llu steps although a newer one was sent off with rank %d of it",

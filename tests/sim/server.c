@@ -298,13 +298,20 @@ static void take_message(struct sim *sim, const struct event *event)
     dpt_message_free_agent_state(&message);
 }
 
+int server_rank_of(const struct sim *sim, const struct proc *proc)
+{
+    return dpt_rdzv_rank_of(sim->core,
+                            &(struct dpt_rdzv_process){.run = sim->run,
+                                                       .node = sim->machines[proc->machine].id,
+                                                       .incarnation = proc->incarnation,
+                                                       .local_rank = proc->local,
+                                                       .spawn = proc->spawn});
+}
+
 static bool has_place(const struct sim *sim, const struct machine *m)
 {
-    int rank;
     for (int i = 0; i < LOCALS_MAX; i++)
-        if (m->procs[i] != NULL && m->procs[i]->alive &&
-            dpt_rdzv_counts_in(sim->core, sim->run, m->id, m->procs[i]->incarnation,
-                               m->procs[i]->local, m->procs[i]->spawn, &rank))
+        if (m->procs[i] != NULL && m->procs[i]->alive && server_rank_of(sim, m->procs[i]) >= 0)
             return true;
     return false;
 }

@@ -9,7 +9,7 @@
 #define DPT_TESTS_SIM_SIM_H
 
 #include "base/shard.h"
-#include "rendezvous/core/core.h"
+#include "tests/rendezvous/core/view.h"
 #include "tests/rendezvous/core/watch.h"
 #include "tests/sim/agent_watch.h"
 #include "worker/agent/core.h"
@@ -354,6 +354,8 @@ void server_stop(struct sim *sim);
 void server_overload(struct sim *sim, int64_t length_ms);
 /* This run as the server has it; false: it does not. */
 bool server_view(const struct sim *sim, struct dpt_rdzv_run_view *ret);
+/* The rank of a process in the plan in force; -1: none. */
+int server_rank_of(const struct sim *sim, const struct proc *proc);
 /* There is none for so long. */
 void server_outage(struct sim *sim, int64_t length_ms);
 void server_event(struct sim *sim, const struct event *event);

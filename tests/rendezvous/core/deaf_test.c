@@ -161,7 +161,7 @@ static void test_deaf_for_good(void **state)
     break_all();
     stage_pass(&stage, 20000);
     assert_int_equal(stage.view.nodes, 2);
-    stage_pass_speaking(&stage, comes, 1, 4400);
+    stage_pass_speaking(&stage, comes, 1, 3900);
     assert_int_equal(stage.view.nodes, 3); /* they may speak yet */
     stage_pass_speaking(&stage, comes, 1, 400);
     assert_int_equal(stage.view.nodes, 1);

@@ -231,6 +231,16 @@ void fake_say(struct fake *fake, struct stage *stage)
                                               .message = &fake->state});
 }
 
+void fake_refused(struct fake *fake, struct stage *stage, const char *why)
+{
+    fake_say(fake, stage);
+    assert_true(fake->told);
+    assert_int_equal(fake->phase, DPT__SERVER_PHASE__SERVER_REFUSED);
+    assert_int_equal(fake->counter_seen, 0);
+    if (strstr(fake->text, why) == NULL)
+        fail_msg("wanted '%s' in: %s", why, fake->text);
+}
+
 void fake_phase(struct fake *fake, Dpt__RankPhase phase, uint64_t generation)
 {
     for (size_t i = 0; i < fake->state.n_ranks; i++) {

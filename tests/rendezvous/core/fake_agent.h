@@ -3,8 +3,8 @@
 #ifndef DPT_TESTS_RENDEZVOUS_CORE_FAKE_AGENT_H
 #define DPT_TESTS_RENDEZVOUS_CORE_FAKE_AGENT_H
 
-#include "rendezvous/core/core.h"
 #include "rendezvous/core/timing.h"
+#include "tests/rendezvous/core/view.h"
 #include "tests/rendezvous/core/watch.h"
 
 enum { FAKES_MAX = 16, FAKE_RANKS = 2 };
@@ -67,6 +67,8 @@ void fake_reset(struct fake *fake, const char *id);
 /* Its next message is in `state`: counter, epoch and plan are filled in. */
 void fake_prepare(struct fake *fake);
 void fake_say(struct fake *fake, struct stage *stage);
+/* The same, and the server must answer REFUSED with a text that contains `why`. */
+void fake_refused(struct fake *fake, struct stage *stage, const char *why);
 void fake_phase(struct fake *fake, Dpt__RankPhase phase, uint64_t generation);
 
 /* Rank 0 holds one more part of the state; parts it has told of are forgotten by fake_no_parts. */

@@ -1,4 +1,4 @@
-/* Who may join, who is told what, when the first generation is formed, and how a run ends. */
+/* Joining: refusals, the config, the first formation, incarnations; the end of a run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,16 +29,6 @@ static int teardown(void **state)
     return 0;
 }
 
-static void refused(struct stage *stage, struct fake *fake, const char *why)
-{
-    fake_say(fake, stage);
-    assert_true(fake->told);
-    assert_int_equal(fake->phase, PHASE(REFUSED));
-    assert_int_equal(fake->counter_seen, 0);
-    if (strstr(fake->text, why) == NULL)
-        fail_msg("wanted '%s' in: %s", why, fake->text);
-}
-
 /* Where every rank writes its part of a checkpoint all see one folder, or none has any. */
 static void test_one_checkpoint_folder(void **state)
 {
@@ -48,10 +38,10 @@ static void test_one_checkpoint_folder(void **state)
     a.spec.one_checkpoint_dir = b.spec.one_checkpoint_dir = true;
     fake_say(&a, stage);
     b.state.checkpoint_dir_id = "elsewhere";
-    refused(stage, &b, "checkpoint.dir of this node is not that of run");
+    fake_refused(&b, stage, "checkpoint.dir of this node is not that of run");
     assert_non_null(strstr(b.text, "or take strategy.name=ddp")); /* the whole of it fits */
     b.state.checkpoint_dir_id = "";
-    refused(stage, &b, "The missing checkpoint.dir of this node is not that of run");
+    fake_refused(&b, stage, "The missing checkpoint.dir of this node is not that of run");
     assert_non_null(strstr(b.text, "or take strategy.name=ddp"));
     b.state.checkpoint_dir_id = a.state.checkpoint_dir_id;
     fake_say(&b, stage);
@@ -74,7 +64,7 @@ static void test_spec_of_a_newer_version(void **state)
     a.spec.base.unknown_fields = &field;
     fake_say(&a, stage);
     b.spec.config_digest = "another";
-    refused(stage, &b, "the config differs");
+    fake_refused(&b, stage, "the config differs");
     assert_true(b.has_spec);
     assert_int_equal(b.unknown_fields, 0);
 }
@@ -98,25 +88,25 @@ static void test_refusals(void **state)
     fake_say(&a, stage);
     assert_int_equal(a.phase, PHASE(SETTLING));
     b.state.version = DPT_PROTO_VERSION + 1;
-    refused(stage, &b, "protocol");
+    fake_refused(&b, stage, "protocol");
     char why[96];
     snprintf(why, sizeof why, "speaks protocol 1, the server protocol %d: install the same version",
              DPT_PROTO_VERSION);
     b.state.version = 1;
-    refused(stage, &b, why);
+    fake_refused(&b, stage, why);
     b.state.version = DPT_PROTO_VERSION;
     b.spec.user = "bob";
-    refused(stage, &b, "belongs to user 'alice'");
+    fake_refused(&b, stage, "belongs to user 'alice'");
     b.spec.user = "alice";
     b.spec.config_digest = "other";
-    refused(stage, &b, "config differs");
+    fake_refused(&b, stage, "config differs");
     assert_true(b.has_spec); /* so that the agent can name the keys */
     b.spec.config_digest = "digest";
     b.state.fingerprint = "gpu";
-    refused(stage, &b, "has other devices or libraries (gpu) than the run (cpu)");
+    fake_refused(&b, stage, "has other devices or libraries (gpu) than the run (cpu)");
     b.state.fingerprint = "cpu";
     b.state.data_digest = "else";
-    refused(stage, &b, "the data of this node");
+    fake_refused(&b, stage, "the data of this node");
     assert_int_equal(stage->view.nodes, 1);
     b.state.data_digest = "data";
     fake_say(&b, stage);
@@ -261,182 +251,6 @@ static void test_incarnations(void **state)
     assert_int_equal(stage->view.nodes, 2);
 }
 
-static uint8_t own_secret[DPT_PROTO_SECRET_BYTES] = {1}, other_secret[] = {2, [15] = 0};
-
-static void set_secret(struct fake *fake, uint8_t secret[DPT_PROTO_SECRET_BYTES])
-{
-    fake->state.secret = (ProtobufCBinaryData){DPT_PROTO_SECRET_BYTES, secret};
-}
-
-/* Another process that calls itself "b", of a later incarnation. */
-static void stranger_init(struct stage *stage, uint8_t secret[DPT_PROTO_SECRET_BYTES])
-{
-    fake_init(&old, stage, "b");
-    old.stamp.incarnation = 9;
-    set_secret(&old, secret);
-}
-
-static void start_pair(struct stage *stage)
-{
-    fake_init(&a, stage, "a");
-    fake_init(&b, stage, "b");
-    b.stamp.incarnation = 5;
-    b.ranks[0].tcp_addr = "10.0.0.7:4000";
-    set_secret(&b, own_secret);
-    fakes_start(stage, (struct fake *const[]){&a, &b}, 2);
-}
-
-static void refused_and_unnoticed(struct stage *stage, const char *why)
-{
-    stage_tick(stage, 0);
-    refused(stage, &old, why);
-    assert_int_equal(stage->n_sends, 1); /* nobody else is told anything */
-    assert_int_equal(stage->view.phase, DPT_RDZV_RUNNING);
-    assert_int_equal(stage->view.generation, 1);
-    assert_int_equal(stage->view.nodes, 2);
-    assert_int_equal(stage->view.restarts_left, 100);
-    fake_say(&b, stage);
-    assert_int_equal(b.phase, PHASE(RUNNING));
-}
-
-/* Whoever is refused leaves the node of its id where it is, even where the id is its own. */
-static void test_refused_changes_nothing(void **state)
-{
-    struct stage *stage = *state;
-    uint8_t *secrets[] = {own_secret, other_secret};
-    start_pair(stage);
-    for (int i = 0; i < 2; i++) {
-        stranger_init(stage, secrets[i]);
-        old.spec.config_digest = "other";
-        refused_and_unnoticed(stage, "config differs");
-        assert_true(old.has_spec);
-        old.spec.config_digest = "digest";
-        old.spec.user = "bob";
-        refused_and_unnoticed(stage, "belongs to user 'alice'");
-        old.spec.user = "alice";
-        old.state.fingerprint = "gpu";
-        refused_and_unnoticed(stage, "has other devices or libraries");
-        old.state.fingerprint = "cpu";
-        old.state.data_digest = "else";
-        refused_and_unnoticed(stage, "the data of this node");
-        old.state.data_digest = "data";
-        old.state.spec = NULL; /* asks for the config */
-        stage_tick(stage, 0);
-        fake_say(&old, stage);
-        assert_int_equal(old.phase, PHASE(WAITING));
-        assert_true(old.has_spec);
-        assert_int_equal(stage->view.phase, DPT_RDZV_RUNNING);
-        assert_int_equal(stage->view.nodes, 2);
-    }
-}
-
-/* Nobody takes the place of a node but who knows its secret. */
-static void test_stranger_of_a_node_id(void **state)
-{
-    struct stage *stage = *state;
-    start_pair(stage);
-    stranger_init(stage, other_secret);
-    refused_and_unnoticed(stage,
-                          "node 'b' of run 'demo' is alive (at 10.0.0.7, joined 1 s ago) and "
-                          "another process: give this one another --node-id, or wait until "
-                          "that node is lost");
-    assert_false(old.has_spec);
-    old.stamp.incarnation = 5; /* by chance the same; and an earlier one */
-    refused_and_unnoticed(stage, "is alive");
-    old.stamp.incarnation = 2;
-    refused_and_unnoticed(stage, "is alive");
-    old.state.secret.len = 0;
-    refused_and_unnoticed(stage, "sends no secret");
-    stranger_init(stage, own_secret);
-    fake_say(&old, stage);
-    assert_int_equal(stage->view.phase, DPT_RDZV_PREPARING);
-    assert_string_equal(stage->view.cause_kind, "node_lost");
-    assert_int_equal(stage->view.nodes, 2);
-}
-
-/* When the node is gone its id is free, whatever incarnation the next one has. */
-static void test_id_is_free_after_a_loss(void **state)
-{
-    struct stage *stage = *state;
-    start_pair(stage);
-    stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
-    struct fake *const rest[] = {&a};
-    stage_pass_speaking(stage, rest, 1, 5000);
-    assert_int_equal(stage->view.nodes, 1);
-    stranger_init(stage, other_secret);
-    old.stamp.incarnation = 1;
-    fake_say(&old, stage);
-    assert_int_equal(stage->view.nodes, 2);
-    assert_int_equal(old.counter_seen, 1);
-    b.conn = 3000;
-    fake_say(&b, stage); /* its id is another's by now */
-    assert_int_equal(b.phase, PHASE(EXPELLED));
-    b.stamp.incarnation++;
-    b.counter = b.epoch = b.generation = 0;
-    refused(stage, &b, "is alive");
-}
-
-/* A node without a secret could be replaced by anybody: it does not join. */
-static void test_no_secret(void **state)
-{
-    struct stage *stage = *state;
-    static uint8_t zeroes[DPT_PROTO_SECRET_BYTES];
-    fake_init(&a, stage, "a");
-    a.state.secret.len = 0;
-    refused(stage, &a, "sends no secret");
-    set_secret(&a, zeroes);
-    refused(stage, &a, "sends no secret");
-    set_secret(&a, own_secret);
-    fake_say(&a, stage);
-    assert_int_equal(a.counter_seen, a.counter);
-}
-
-/* A process that was started again without its secret waits while the one before it may be dead,
- * and has the id when that is lost; one that comes beside a living node is refused. */
-static void test_owner_is_suspect(void **state)
-{
-    struct stage *stage = *state;
-    start_pair(stage);
-    stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
-    stranger_init(stage, other_secret);
-    struct fake *const rest[] = {&a, &old};
-    fake_say(&old, stage);
-    assert_int_equal(old.phase, PHASE(WAITING));
-    assert_non_null(strstr(old.text, "its connection is broken"));
-    assert_int_equal(old.counter_seen, 0);
-    stage_pass_speaking(stage, rest, 2, 4000);
-    assert_int_equal(old.counter_seen, 0);
-    assert_int_equal(stage->view.nodes, 2);
-    stage_pass_speaking(stage, rest, 2, 600);
-    assert_true(old.counter_seen > 0);
-    assert_int_equal(stage->view.nodes, 2);
-}
-
-/* A server that was restarted meets a stranger first: who trains has its id again. */
-static void test_who_trains_has_its_id(void **state)
-{
-    struct stage *stage = *state;
-    start_pair(stage);
-    stage_restart(stage, 78);
-    stage_tick(stage, 0);
-    stranger_init(stage, other_secret);
-    fake_say(&old, stage);
-    assert_int_equal(stage->view.nodes, 1);
-    struct fake *const all[] = {&a, &b};
-    for (int i = 0; i < 2; i++) {
-        all[i]->ranks[0].plan_rank = (int32_t)fake_place(all[i])->rank;
-        fake_say(all[i], stage);
-    }
-    assert_int_equal(stage->view.phase, DPT_RDZV_RUNNING);
-    assert_int_equal(stage->view.generation, 1);
-    fake_say(&old, stage);
-    assert_int_equal(old.phase, PHASE(EXPELLED));
-    old.stamp.incarnation++;
-    old.counter = old.epoch = old.generation = 0;
-    refused(stage, &old, "is alive");
-    assert_int_equal(stage->view.nodes, 2);
-}
-
 /* An incarnation of which this very server has forgotten all but that it spoke to it. */
 static void test_unknown_of_this_epoch(void **state)
 {
@@ -549,18 +363,7 @@ static void test_runs_are_bounded(void **state)
     }
     assert_int_equal(dpt_rdzv_runs(stage->core), DPT_RDZV_RUNS_MAX);
     a.stamp.run = "one-more";
-    refused(stage, &a, "as many runs");
-}
-
-static void test_shutdown(void **state)
-{
-    struct stage *stage = *state;
-    fake_init(&a, stage, "a");
-    fake_say(&a, stage);
-    stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_SHUTDOWN});
-    assert_int_equal(stage->n_sends, 0); /* training goes on without a server */
-    fake_say(&a, stage);
-    assert_int_equal(stage->n_sends, 0);
+    fake_refused(&a, stage, "as many runs");
 }
 
 int main(void)
@@ -578,18 +381,11 @@ int main(void)
         T(test_young_server_waits),
         T(test_stale_changes_nothing),
         T(test_incarnations),
-        T(test_refused_changes_nothing),
-        T(test_stranger_of_a_node_id),
-        T(test_id_is_free_after_a_loss),
-        T(test_no_secret),
-        T(test_owner_is_suspect),
-        T(test_who_trains_has_its_id),
         T(test_unknown_of_this_epoch),
         T(test_done),
         T(test_another_run_after_the_end),
         T(test_two_runs),
         T(test_runs_are_bounded),
-        T(test_shutdown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

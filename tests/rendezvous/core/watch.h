@@ -12,7 +12,7 @@
 #ifndef DPT_TESTS_RENDEZVOUS_CORE_WATCH_H
 #define DPT_TESTS_RENDEZVOUS_CORE_WATCH_H
 
-#include "rendezvous/core/core.h"
+#include "tests/rendezvous/core/view.h"
 
 struct watch;
 

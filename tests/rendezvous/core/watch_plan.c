@@ -18,11 +18,15 @@ static uint32_t find_members(const struct watch *watch, struct seen_run *run,
         *ret_kept = *ret_kept && node->n_procs <= PROCS_MAX;
         for (size_t k = 0; k < node->n_procs && k < PROCS_MAX; k++) {
             const struct seen_proc *proc = &node->procs[k];
-            int rank;
-            if (!dpt_rdzv_counts_in(core, run->name, node->id, proc->incarnation, proc->local,
-                                    proc->spawn, &rank))
+            const struct dpt_rdzv_process process = {.run = run->name,
+                                                     .node = node->id,
+                                                     .incarnation = proc->incarnation,
+                                                     .local_rank = proc->local,
+                                                     .spawn = proc->spawn};
+            const int rank = dpt_rdzv_rank_of(core, &process);
+            if (rank < 0)
                 continue;
-            if (rank < 0 || (uint32_t)rank >= run->n_members || run->members[rank].incarnation != 0)
+            if ((uint32_t)rank >= run->n_members || run->members[rank].incarnation != 0)
                 return UINT32_MAX;
             run->members[rank] =
                 (struct member){.node = i,
@@ -204,11 +208,12 @@ static void check_own(struct watch *watch, const struct seen_run *run, const str
         watch_broken(watch, "a plan that is not in force is sent to node %s", stamp->node);
     for (uint32_t i = 0; i < message->plan->world_size; i++) {
         const Dpt__PlanRank *own = message->plan->ranks[i];
-        int rank;
-        if (own->local_rank >= 0 &&
-            (!dpt_rdzv_counts_in(core, stamp->run, stamp->node, stamp->incarnation,
-                                 (uint32_t)own->local_rank, own->spawn, &rank) ||
-             rank != (int)i))
+        const struct dpt_rdzv_process process = {.run = stamp->run,
+                                                 .node = stamp->node,
+                                                 .incarnation = stamp->incarnation,
+                                                 .local_rank = (uint32_t)own->local_rank,
+                                                 .spawn = own->spawn};
+        if (own->local_rank >= 0 && dpt_rdzv_rank_of(core, &process) != (int)i)
             watch_broken(watch, "node %s is told that its process %d (spawn %u) is rank %u",
                          stamp->node, own->local_rank, own->spawn, i);
     }

@@ -1,6 +1,6 @@
-/* Processes that are not members of the run: refused, expelled, told an end, or taken in. */
-#ifndef DPT_RENDEZVOUS_CORE_ADMIT_H
-#define DPT_RENDEZVOUS_CORE_ADMIT_H
+/* Messages of agents: processes that ask to join, and the reports of nodes. */
+#ifndef DPT_RENDEZVOUS_CORE_JOIN_H
+#define DPT_RENDEZVOUS_CORE_JOIN_H
 
 #include "rendezvous/core/reply.h"
 #include "rendezvous/core/state.h"
@@ -15,8 +15,8 @@ struct departed *dpt_rdzv_find_departed(struct run *run, const Dpt__AgentState *
 uint64_t dpt_rdzv_newest_ran(const Dpt__AgentState *message);
 /* The node was removed for silence alone, and no generation has run without it since. `run` is NULL
  * if it was forgotten. */
-bool dpt_rdzv_may_return(struct dpt_rdzv *core, const struct run *run,
-                         const struct departed *departed, const Dpt__AgentState *message);
+bool dpt_rdzv_may_return(const struct inquiry *from, const struct run *run,
+                         const struct departed *departed);
 
 struct refusal {
     char text[DPT_PROTO_TEXT_BYTES];
@@ -24,22 +24,28 @@ struct refusal {
 };
 /* The process lacks what the run demands of each node. Its spec is there. */
 bool dpt_rdzv_differs(const struct run *run, const Dpt__AgentState *message, struct refusal *ret);
-/* `former` has the node id, another process asks for it, and the connection of `former` is broken:
- * the id may be free soon. */
-bool dpt_rdzv_waits_for_id(const struct run *run, const struct node *former,
-                           const Dpt__AgentState *message);
-/* The process may not join. `former`: the node that has its id; NULL: none. */
-bool dpt_rdzv_refuses(const struct dpt_rdzv *core, const struct run *run, const struct node *former,
-                      const Dpt__AgentState *message, struct refusal *ret);
+enum claim {
+    CLAIM_GRANTED,
+    CLAIM_WAITS, /* the connection of the node that has the id is broken: it may be free soon */
+    CLAIM_REFUSED
+};
+/* Whether the process may join. `former`: the node that has its id; NULL: none. */
+enum claim dpt_rdzv_judge_claim(const struct run *run, const struct node *former,
+                                const Dpt__AgentState *message, struct refusal *ret);
 
 /* ---- admit.c ---- */
 
 /* Returns the node of a process that is taken in, in the place of `former` (NULL: none); creates
  * the run if *run_at is NULL. Returns NULL, having answered, if it is not taken in; then `former`
  * stays as it is. */
-struct node *dpt_rdzv_admit(struct dpt_rdzv *core, const struct inquiry *from, struct run **run_at,
-                            struct node *former);
+struct node *dpt_rdzv_admit(const struct inquiry *from, struct run **run_at, struct node *former);
 /* The node was removed for silence and has been taken in with its state. */
-void dpt_rdzv_node_returned(struct dpt_rdzv *core, struct run *run, struct node *node);
+void dpt_rdzv_node_returned(struct run *run, struct node *node);
+
+/* ---- report.c ---- */
+
+/* Takes the message of a node that is a member of the run. The node may be removed by it: NULL is
+ * returned then. */
+struct node *dpt_rdzv_take_report(struct run *run, struct node *node, const struct inquiry *from);
 
 #endif
