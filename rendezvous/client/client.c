@@ -162,7 +162,7 @@ enum dpt_status dpt_client_create(const struct dpt_client_options *options, stru
     DPT_TRY(dpt_client_check_endpoint(options->endpoint, err));
     struct dpt_client *client = calloc(1, sizeof *client);
     if (client == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "rendezvous client");
+        return dpt_fail_nomem(err, "rendezvous client");
     client->fds[0] = client->fds[1] = -1;
     client->silence_ms = options->silence_ms;
     client->last_tick_ms = client->first_tick_ms = -1;

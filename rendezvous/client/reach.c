@@ -162,7 +162,7 @@ enum dpt_status dpt_reach_start(const char *endpoint, struct dpt_reach **ret, st
     DPT_ASSERT(colon != NULL);
     struct dpt_reach *reach = calloc(1, sizeof *reach);
     if (reach == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "thread that looks for the server");
+        return dpt_fail_nomem(err, "thread that looks for the server");
     const bool brackets = endpoint[0] == '[';
     const char *host = endpoint + brackets;
     (void)snprintf(reach->host, sizeof reach->host, "%.*s", (int)(colon - host) - brackets, host);

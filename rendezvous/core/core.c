@@ -20,7 +20,7 @@ enum dpt_status dpt_rdzv_create(const struct dpt_rdzv_options *options, struct d
     DPT_ASSERT(options->epoch != 0);
     struct dpt_rdzv *core = calloc(1, sizeof *core);
     if (core == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "rendezvous server");
+        return dpt_fail_nomem(err, "rendezvous server");
     core->epoch = options->epoch;
     core->fresh = options->fresh;
     core->start_ms = core->now_ms = options->now_ms;
@@ -246,6 +246,6 @@ enum dpt_status dpt_rdzv_step(struct dpt_rdzv *core, const struct dpt_rdzv_event
         finish_step(core, ret);
     core->random = NULL; /* the caller's */
     if (core->out.no_memory)
-        return dpt_fail(err, DPT_ENOMEM, "rendezvous server, %zu runs", core->n_runs);
+        return dpt_fail_nomem(err, "rendezvous server, %zu runs", core->n_runs);
     return DPT_OK;
 }

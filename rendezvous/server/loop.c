@@ -145,7 +145,7 @@ static enum dpt_status take_message(struct dpt_server *server, uint64_t conn, zm
     enum dpt_status status =
         dpt_message_decode_agent_state(zmq_msg_data(frame), zmq_msg_size(frame), &message, &why);
     if (status == DPT_ENOMEM)
-        return dpt_fail(err, status, "%s", why.text);
+        return dpt_pass(err, &why);
     if (status != DPT_OK) {
         report_malformed(server, why.text);
         return DPT_OK;
@@ -259,7 +259,7 @@ enum dpt_status dpt_server_create(const struct dpt_server_options *options, stru
     core.epoch |= 1; /* never 0 */
     struct dpt_server *server = calloc(1, sizeof *server);
     if (server == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "rendezvous server");
+        return dpt_fail_nomem(err, "rendezvous server");
     server->stop_fd = options->stop_fd;
     server->embedded = options->embedded;
     server->deadline_ms = core.now_ms;

@@ -11,7 +11,7 @@ static bool is_watched(int fd)
 enum dpt_status dpt_peers_init(struct dpt_peers *peers, struct dpt_err *err)
 {
     peers->fds = calloc(DPT_PEERS_FDS_MAX, sizeof *peers->fds); /* untouched pages cost nothing */
-    return peers->fds != NULL ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "table of connections");
+    return peers->fds != NULL ? DPT_OK : dpt_fail_nomem(err, "table of connections");
 }
 
 void dpt_peers_fini(struct dpt_peers *peers)

@@ -49,7 +49,7 @@ enum dpt_status dpt_server_thread_start(struct dpt_server_thread **ret, struct d
 {
     struct dpt_server_thread *thread = calloc(1, sizeof *thread);
     if (thread == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "embedded rendezvous server");
+        return dpt_fail_nomem(err, "embedded rendezvous server");
     thread->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int failed = sem_init(&thread->bound, 0, 0) != 0 || thread->stop_fd < 0 ? errno : 0;
     if (failed == 0)
@@ -61,7 +61,7 @@ enum dpt_status dpt_server_thread_start(struct dpt_server_thread **ret, struct d
     while (sem_wait(&thread->bound) != 0)
         continue; /* EINTR */
     if (thread->status != DPT_OK) {
-        enum dpt_status status = dpt_fail(err, thread->status, "%s", thread->err.text);
+        enum dpt_status status = dpt_pass(err, &thread->err);
         dpt_server_thread_stop(&thread);
         return status;
     }
