@@ -88,7 +88,7 @@ struct dpt_rdzv_record {
 
 struct dpt_rdzv_log_line {
     enum dpt_log_level level;
-    const char *run; /* "" when about no run */
+    const char *run;
     uint64_t generation;
     const char *text;
 };

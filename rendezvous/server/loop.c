@@ -79,10 +79,7 @@ static enum dpt_status step_core(struct dpt_server *server, struct dpt_rdzv_even
     for (size_t i = 0; i < out.n_logs; i++) {
         const struct dpt_rdzv_log_line *line = &out.logs[i];
         const enum dpt_log_level level = server->embedded ? DPT_LOG_DEBUG : line->level;
-        if (line->run[0] == '\0')
-            dpt_log(level, "%s", line->text);
-        else
-            dpt_log(level, "run=%s gen=%" PRIu64 ": %s", line->run, line->generation, line->text);
+        dpt_log(level, "run=%s gen=%" PRIu64 ": %s", line->run, line->generation, line->text);
     }
     server->deadline_ms = out.deadline_ms;
     return DPT_OK;
