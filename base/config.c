@@ -12,7 +12,7 @@ enum { SUGGESTION_BYTES = 384, SHOWN_BYTES = 60, AUTO_LANES_MAX = 16 };
 
 /* Edit distance with neighbours swapped as one edit ("optimal string alignment"), for texts shorter
  * than a path. */
-static size_t edit_distance(const char *a, const char *b)
+size_t dpt_config_edit_distance(const char *a, const char *b)
 {
     size_t rows[3][DPT_YAML_PATH_BYTES + 1];
     size_t *before = rows[0], *last = rows[1], *now = rows[2];
@@ -94,7 +94,7 @@ static void consider(const char *path, const char *known, bool same, size_t *lea
     size_t n = strlen(path), known_n = strlen(known);
     if (!same && (n > known_n ? n - known_n : known_n - n) > *least)
         return;
-    size_t distance = same ? 0 : edit_distance(path, known);
+    size_t distance = same ? 0 : dpt_config_edit_distance(path, known);
     if (distance < *least || (distance == *least && !best[0])) {
         *least = distance;
         (void)snprintf(best, DPT_YAML_PATH_BYTES, "%s", known);

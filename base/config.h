@@ -301,6 +301,9 @@ int dpt_config_diff(const struct dpt_config *a, const struct dpt_config *b,
                     enum dpt_config_scope scope, const char *const *allowed, size_t n_allowed,
                     char *ret_keys, size_t keys_bytes);
 
+/* Edits from one name to the other, for texts of fewer than 128 bytes. */
+size_t dpt_config_edit_distance(const char *a, const char *b);
+
 /* DPT_ECONFIG: no key has this path; the nearest is named. */
 DPT_MUST_USE enum dpt_status dpt_config_check_path(const char *path, struct dpt_err *err);
 
