@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* For tests: ranks of a node that share a GPU (DPT_TEST_SHARE_GPUS), which NCCL takes if each seems
- * to be on a machine of its own. */
-static void seem_apart(const struct dpt_rank_start *start)
+/* For tests: NCCL lets ranks of one node share a GPU (DPT_TEST_SHARE_GPUS) if each rank names another
+ * host. */
+static void set_nccl_host(const struct dpt_rank_start *start)
 {
     const char *machine = getenv("NCCL_HOSTID");
     char own[128];
@@ -32,7 +32,7 @@ static int run_rank(int argc, char **argv)
     if (status == DPT_OK)
         status = dpt_rank_start_config(DPT_RANK_FD_CONFIG, &config, &err);
     if (status == DPT_OK) {
-        seem_apart(&start);
+        set_nccl_host(&start);
         return dpt_rank_main(&start, &config);
     }
     (void)fprintf(stderr, "dpt-worker: %s\n", err.text);

@@ -66,7 +66,7 @@ static void test_from_a_file(void **state)
     assert_int_equal(node->spec.max_world, dpt_config_world_max(&node->config));
     assert_string_equal(node->spec.config_yaml, node->config_text);
     assert_int_equal(node->facts.n_ranks, 3);
-    assert_string_not_equal(node->log_dir_id, node->checkpoint_dir_id);
+    assert_string_not_equal(node->facts.log_dir_id, node->facts.checkpoint_dir_id);
     assert_int_equal(strlen(node->data.used), DPT_HASH_HEX_BYTES - 1);
     assert_true(node->data.train.hash[0] != '\0' && node->data.train.stamp[0] != '\0');
     assert_string_equal(node->data.val.hash, "");
@@ -161,10 +161,10 @@ static void test_from_the_server(void **state)
     struct dpt_node *ours = make(DPT_NODE_FROM_SERVER, theirs->config_text);
     assert_string_equal(ours->digest, theirs->digest);
     assert_string_equal(ours->config.data.train, theirs->config.data.train);
-    assert_string_equal(ours->log_dir_id, theirs->log_dir_id);
+    assert_string_equal(ours->facts.log_dir_id, theirs->facts.log_dir_id);
     assert_int_equal(ours->n_ranks, 1);
     assert_string_equal(ours->config.cluster.host_group, "");
-    assert_string_not_equal(ours->host, theirs->host);
+    assert_string_not_equal(ours->facts.host, theirs->facts.host);
     dpt_node_destroy(&ours);
     set("cluster.gpus_per_node=2");
     set("train.steps=77");
@@ -253,8 +253,8 @@ static void test_evaluation_leaves_the_checkpoints_alone(void **state)
     set(value);
     set("train.eval_only=true");
     struct dpt_node *node = make(DPT_NODE_FROM_FILE, text);
-    assert_string_equal(node->checkpoint_dir_id, "");
-    assert_string_not_equal(node->log_dir_id, "");
+    assert_string_equal(node->facts.checkpoint_dir_id, "");
+    assert_string_not_equal(node->facts.log_dir_id, "");
     assert_false(dpt_fs_exists(path));
     dpt_node_destroy(&node);
     assert_int_equal(dpt_fs_mkdirs(path, &err), DPT_OK);

@@ -118,8 +118,9 @@ void bench_configure(struct bench *b)
                                     .fingerprint = "cpu",
                                     .host = "host",
                                     .log_dir_id = "logs",
-                                    .checkpoint_dir_id = b->no_checkpoints ? "" : "checkpoints",
                                     .data_digest = "data"};
+    (void)snprintf(facts.checkpoint_dir_id, sizeof facts.checkpoint_dir_id, "%s",
+                   b->no_checkpoints ? "" : "checkpoints");
     bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_CONFIGURED, .facts = &facts});
 }
 

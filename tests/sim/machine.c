@@ -98,18 +98,16 @@ static void agent_step(struct sim *sim, int machine, struct dpt_agent_event even
 
 static void configure(struct sim *sim, int machine, const Dpt__RunSpec *spec)
 {
-    char host[32], logs[32];
-    (void)snprintf(host, sizeof host, "host-%d", machine / 2);
-    (void)snprintf(logs, sizeof logs, "logs-%d", sim->profile.shared_folder ? 0 : machine);
     Dpt__RunSpec own = machine_spec(sim);
     struct dpt_agent_facts facts = {.spec = spec != NULL ? spec : &own,
                                     .n_ranks = sim->machines[machine].ranks,
                                     .fingerprint = "cpu",
-                                    .host = host,
-                                    .log_dir_id = logs,
                                     .checkpoint_dir_id = "checkpoints",
                                     .data_digest = "data",
                                     .secret = {1, (uint8_t)machine, (uint8_t)(machine >> 8)}};
+    (void)snprintf(facts.host, sizeof facts.host, "host-%d", machine / 2);
+    (void)snprintf(facts.log_dir_id, sizeof facts.log_dir_id, "logs-%d",
+                   sim->profile.shared_folder ? 0 : machine);
     agent_step(sim, machine,
                (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_CONFIGURED, .facts = &facts});
 }

@@ -375,7 +375,7 @@ enum dpt_status dpt_claims_create(const struct dpt_claims_options *options, stru
     struct dpt_claims *c = calloc(1, sizeof *c);
     pthread_condattr_t attributes;
     if (!c)
-        return dpt_fail(err, DPT_ENOMEM, "claims of folders: out of memory");
+        return dpt_fail_nomem(err, "claims of folders");
     c->lease_ms = options->timeout_ms > LEASE_MS_MIN ? options->timeout_ms : LEASE_MS_MIN;
     c->beat_ms = c->lease_ms / BEATS_A_LEASE;
     c->margin_ms = c->lease_ms / 4; /* the longest rewriting of a record */

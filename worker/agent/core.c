@@ -8,7 +8,6 @@
 #include "worker/agent/core_stage.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- create, destroy ---- */
 
@@ -18,7 +17,7 @@ enum dpt_status dpt_agent_create(const struct dpt_agent_options *options, struct
     DPT_ASSERT(options->incarnation > 0);
     struct dpt_agent *agent = calloc(1, sizeof *agent);
     if (agent == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "node agent");
+        return dpt_fail_nomem(err, "node agent");
     struct agent_node *node = &agent->node;
     struct agent_end *end = &agent->end;
     dpt_agent_copy_text(node->run, sizeof node->run, options->run);
@@ -92,20 +91,13 @@ static void on_configured(struct dpt_agent *agent, const struct dpt_agent_facts 
     DPT_ASSERT(facts->n_ranks >= 1 && facts->n_ranks <= DPT_PROTO_RANKS_MAX);
     if (node->configured || !dpt_agent_copy_spec(agent, facts->spec, &node->spec))
         return;
+    node->facts = *facts;
+    node->facts.spec = &node->spec;
+    if (facts->incarnation > node->incarnation)
+        node->incarnation = facts->incarnation;
     agent->n_ranks = facts->n_ranks;
     for (uint32_t i = 0; i < agent->n_ranks; i++)
         dpt_agent_rank_reset(&agent->ranks[i], i);
-    dpt_agent_copy_text(node->fingerprint, sizeof node->fingerprint, facts->fingerprint);
-    dpt_agent_copy_text(node->host, sizeof node->host, facts->host);
-    dpt_agent_copy_text(node->log_dir_id, sizeof node->log_dir_id, facts->log_dir_id);
-    dpt_agent_copy_text(node->checkpoint_dir_id, sizeof node->checkpoint_dir_id,
-                        facts->checkpoint_dir_id);
-    dpt_agent_copy_text(node->data_digest, sizeof node->data_digest, facts->data_digest);
-    memcpy(node->secret, facts->secret, sizeof node->secret);
-    if (facts->incarnation > node->incarnation)
-        node->incarnation = facts->incarnation;
-    if (facts->host_name != NULL)
-        dpt_agent_copy_text(node->host_name, sizeof node->host_name, facts->host_name);
     agent->timing = dpt_timing_of_run(facts->spec->timeout_ms, facts->spec->drain_ms);
     node->configured = true;
     if (agent->stage == STAGE_ASKING)
@@ -227,6 +219,6 @@ enum dpt_status dpt_agent_step(struct dpt_agent *agent, const struct dpt_agent_e
     make_output(agent, beat, ret);
     agent->deadline_ms = ret->deadline_ms;
     if (out->no_memory)
-        return dpt_fail(err, DPT_ENOMEM, "node agent");
+        return dpt_fail_nomem(err, "node agent");
     return DPT_OK;
 }

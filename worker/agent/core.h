@@ -37,12 +37,15 @@ struct dpt_agent_options {
 };
 
 /* This node once it has a config: with --config from the start, else from the server's answer.
- * Strings and spec are copied. */
+ * Copied, with the spec. */
 struct dpt_agent_facts {
     const Dpt__RunSpec *spec; /* of the config in force here; has the timeout */
     uint32_t n_ranks;         /* rank processes of this node, 1 … DPT_PROTO_RANKS_MAX */
-    const char *fingerprint, *host, *log_dir_id, *checkpoint_dir_id, *data_digest;
-    const char *host_name; /* for people; NULL: unknown */
+    char fingerprint[DPT_PROTO_DIGEST_BYTES], host[DPT_PROTO_DIGEST_BYTES];
+    /* "": the run does not write to such a folder */
+    char log_dir_id[DPT_PROTO_DIGEST_BYTES], checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES];
+    char data_digest[DPT_PROTO_DIGEST_BYTES];
+    char host_name[DPT_PROTO_NAME_BYTES]; /* for people; "": unknown */
     /* Of this node id: see identity.h. The incarnation counts if it is above that of the options.
      */
     uint8_t secret[DPT_PROTO_SECRET_BYTES];

@@ -14,15 +14,11 @@ enum { ERROR_KNOWN_BYTES = 256 };
 
 /* ---- steps that are lost with this node ---- */
 
-/* No other node saves or takes over the state here, as far as this node knows: no generation runs,
- * the server is silent or has not answered since this process was suspended, the drain is over or
- * cut short (`at_once`), or the run has failed. */
-static bool is_left_alone(const struct dpt_agent *agent, bool failed, bool at_once)
+/* No other node saves or takes over the state here, as far as this node knows. */
+static bool is_left_alone(const struct dpt_agent *agent)
 {
-    if (agent->server.phase == DPT__SERVER_PHASE__SERVER_RELEASED)
-        return agent->end.last_holder || agent->lease.fenced;
-    return dpt_agent_is_waiting(agent) || dpt_agent_lacks_server(agent) || agent->lease.fenced ||
-           failed || at_once;
+    return agent->server.phase != DPT__SERVER_PHASE__SERVER_RELEASED || agent->end.last_holder ||
+           agent->lease.fenced;
 }
 
 /* Nodes that leave together, or at the end of a failed run, each save what they hold. */
@@ -40,15 +36,16 @@ static bool ends_by_first_error(const struct dpt_agent *agent)
 }
 
 /* Returns how many steps are lost that a checkpoint should have. */
-static int64_t log_unsaved(struct dpt_agent *agent, bool failed, bool at_once)
+static int64_t log_unsaved(struct dpt_agent *agent, bool failed)
 {
     const struct agent_end *end = &agent->end;
     const int64_t saved = dpt_agent_saved_step(agent), gone = dpt_agent_gone_step(agent);
     const int64_t held = end->rescuing ? end->rescue_step : dpt_agent_step_of(agent);
     const bool died = !end->rescuing && gone > held;
     const int64_t step = died ? gone : held;
-    const bool has_folder = agent->node.checkpoint_dir_id[0] != '\0';
-    if (step <= saved || end->done || end->unsaved_told || !is_left_alone(agent, failed, at_once))
+    const bool has_folder = agent->node.facts.checkpoint_dir_id[0] != '\0';
+    if (step <= saved || agent->server.phase == DPT__SERVER_PHASE__SERVER_DONE ||
+        end->unsaved_told || !is_left_alone(agent))
         return 0;
     if (died && !end->last_holder &&
         (agent->server.phase == DPT__SERVER_PHASE__SERVER_EXPELLED ||
@@ -82,8 +79,7 @@ static void begin_end(struct dpt_agent *agent, int code, bool at_once, const cha
         return;
     (void)vsnprintf(end->text, sizeof end->text, fmt, ap);
     end->code = code;
-    const int64_t lost = log_unsaved(agent, agent->errors.fatal || code == DPT_EXIT_FAILED,
-                                     at_once && (end->leaving || code == DPT_EXIT_EXPELLED));
+    const int64_t lost = log_unsaved(agent, agent->errors.fatal || code == DPT_EXIT_FAILED);
     if (lost > 0 && code == DPT_EXIT_DONE) {
         end->code = DPT_EXIT_EXPELLED;
         (void)snprintf(end->text, sizeof end->text,
@@ -92,7 +88,6 @@ static void begin_end(struct dpt_agent *agent, int code, bool at_once, const cha
     end->goodbye = end->leaving && agent->stage == STAGE_JOINED;
     agent->out.server_due = agent->out.server_due || end->goodbye;
     agent->stage = STAGE_ENDING;
-    end->kill_sent = false;
     end->drain_by_ms = INT64_MAX;
     end->kill_at_ms = at_once ? agent->now_ms : agent->now_ms + agent->timing.exit_ms;
     if (at_once)
@@ -127,17 +122,18 @@ void dpt_agent_finish(struct dpt_agent *agent)
 {
     struct agent_end *end = &agent->end;
     agent->stage = STAGE_ENDED;
-    dpt_agent_act(agent, &(struct dpt_agent_action){.kind = DPT_AGENT_ACTION_EXIT,
-                                                    .exit_code = end->code,
-                                                    .text = end->text,
-                                                    .spec = end->has_spec ? &end->spec : NULL});
+    dpt_agent_act(agent, &(struct dpt_agent_action){
+                             .kind = DPT_AGENT_ACTION_EXIT,
+                             .exit_code = end->code,
+                             .text = end->text,
+                             .spec = end->spec.config_yaml != NULL ? &end->spec : NULL});
 }
 
 /* ---- a rescue before it ---- */
 
 static bool can_rescue(const struct dpt_agent *agent)
 {
-    return dpt_agent_holds_unsaved(agent) && agent->node.checkpoint_dir_id[0] != '\0';
+    return dpt_agent_holds_unsaved(agent) && agent->node.facts.checkpoint_dir_id[0] != '\0';
 }
 
 /* Also a second time, when a rank has completed the step that it was in. */

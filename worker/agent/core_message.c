@@ -76,19 +76,19 @@ static Dpt__RankState *rank_state_for_server(struct dpt_agent *agent, uint32_t l
 /* What is known once there is a config. */
 static void add_configured_state(struct dpt_agent *agent, Dpt__AgentState *state)
 {
-    struct agent_node *node = &agent->node;
-    if (!agent->server.spec_known) {
-        state->spec = &node->spec;
+    struct dpt_agent_facts *facts = &agent->node.facts;
+    if (!dpt_agent_spec_is_known(agent)) {
+        state->spec = &agent->node.spec;
         if (agent->server.spec_counter == 0)
             agent->server.spec_counter = state->counter;
     }
-    state->fingerprint = node->fingerprint;
-    state->host = node->host;
-    state->host_name = node->host_name;
-    state->log_dir_id = node->log_dir_id;
-    state->checkpoint_dir_id = node->checkpoint_dir_id;
-    state->data_digest = node->data_digest;
-    state->secret = (ProtobufCBinaryData){sizeof node->secret, node->secret};
+    state->fingerprint = facts->fingerprint;
+    state->host = facts->host;
+    state->host_name = facts->host_name;
+    state->log_dir_id = facts->log_dir_id;
+    state->checkpoint_dir_id = facts->checkpoint_dir_id;
+    state->data_digest = facts->data_digest;
+    state->secret = (ProtobufCBinaryData){sizeof facts->secret, facts->secret};
     state->leaving = agent->end.leaving;
     state->crashes = agent->errors.crashes;
     state->fatal = agent->errors.fatal;

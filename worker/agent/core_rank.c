@@ -63,7 +63,6 @@ void dpt_agent_kill_ranks(struct dpt_agent *agent)
     for (uint32_t i = 0; i < agent->n_ranks; i++)
         if (agent->ranks[i].life == LIFE_UP)
             kill_process(agent, i);
-    agent->end.kill_sent = true;
 }
 
 bool dpt_agent_will_respawn(const struct dpt_agent *agent, uint32_t local_rank)

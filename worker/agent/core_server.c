@@ -171,8 +171,8 @@ static void take_released(struct dpt_agent *agent, const Dpt__ServerState *messa
 static void take_refused(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     struct agent_end *end = &agent->end;
-    if (message->spec != NULL && !end->has_spec)
-        end->has_spec = dpt_agent_copy_spec(agent, message->spec, &end->spec);
+    if (message->spec != NULL && end->spec.config_yaml == NULL)
+        (void)dpt_agent_copy_spec(agent, message->spec, &end->spec);
     dpt_agent_end_at_once(agent, DPT_EXIT_CONFIG, "refused by the server: %s", message->text);
 }
 
@@ -182,7 +182,6 @@ static bool take_end(struct dpt_agent *agent, const Dpt__ServerState *message)
     switch (message->phase) {
     case DPT__SERVER_PHASE__SERVER_DONE:
         agent->server.phase = message->phase;
-        agent->end.done = true;
         dpt_agent_end_done(agent);
         return true;
     case DPT__SERVER_PHASE__SERVER_RELEASED:
@@ -217,8 +216,7 @@ static void take_hello(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     struct agent_outputs *out = &agent->out;
     if (agent->node.configured) {
-        out->server_due = out->server_due || agent->server.spec_known;
-        agent->server.spec_known = false;
+        out->server_due = out->server_due || dpt_agent_spec_is_known(agent);
         agent->server.spec_counter = 0;
         return;
     }
@@ -226,10 +224,10 @@ static void take_hello(struct dpt_agent *agent, const Dpt__ServerState *message)
         return;
     agent->server.configure_asked = true;
     if (message->spec != NULL)
-        out->has_configure_spec = dpt_agent_copy_spec(agent, message->spec, &out->configure_spec);
+        (void)dpt_agent_copy_spec(agent, message->spec, &out->configure_spec);
     dpt_agent_act(agent, &(struct dpt_agent_action){
                              .kind = DPT_AGENT_ACTION_CONFIGURE,
-                             .spec = out->has_configure_spec ? &out->configure_spec : NULL});
+                             .spec = message->spec != NULL ? &out->configure_spec : NULL});
 }
 
 static void take_last_call(struct dpt_agent *agent, const Dpt__ServerState *message)
@@ -275,13 +273,10 @@ static bool take_counters(struct dpt_agent *agent, const Dpt__ServerState *messa
         if (server->epoch != 0)
             dpt_agent_log(agent, DPT_LOG_INFO, "the server was restarted and counts this node in");
         server->epoch = message->stamp->epoch;
-        server->spec_known = false;
     }
     server->its_counter = message->counter;
     if (message->counter_seen > server->seen)
         server->seen = message->counter_seen;
-    if (server->spec_counter != 0 && message->counter_seen >= server->spec_counter)
-        server->spec_known = true;
     if (agent->lease.fenced && message->counter_seen > agent->lease.fence_counter)
         agent->lease.fenced = false;
     return true;

@@ -62,7 +62,6 @@ static void rejoin(struct dpt_agent *agent)
     agent->server.epoch = 0;
     agent->server.its_counter = 0;
     agent->server.spec_counter = 0;
-    agent->server.spec_known = false;
     agent->server.phase = DPT__SERVER_PHASE__SERVER_WAITING;
     agent->server.saved_step = 0;
     agent->gen.order = ORDER_NONE;
@@ -190,7 +189,7 @@ void dpt_agent_check_stage(struct dpt_agent *agent)
     if (agent->stage == STAGE_ENDING) {
         if (agent->now_ms >= end->give_up_ms)
             dpt_agent_finish(agent);
-        else if (agent->now_ms >= end->kill_at_ms && !end->kill_sent)
+        else if (agent->now_ms >= end->kill_at_ms)
             dpt_agent_kill_ranks(agent);
         return;
     }

@@ -129,6 +129,11 @@ int64_t dpt_agent_step_of(const struct dpt_agent *agent)
     return step;
 }
 
+bool dpt_agent_spec_is_known(const struct dpt_agent *agent)
+{
+    return agent->server.spec_counter != 0 && agent->server.seen >= agent->server.spec_counter;
+}
+
 bool dpt_agent_is_waiting(const struct dpt_agent *agent)
 {
     return agent->stage == STAGE_JOINED &&

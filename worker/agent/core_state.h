@@ -68,10 +68,7 @@ struct agent_node {
     uint64_t incarnation;
     bool configured;
     Dpt__RunSpec spec; /* strings owned */
-    char fingerprint[DPT_PROTO_DIGEST_BYTES], host[DPT_PROTO_DIGEST_BYTES];
-    char log_dir_id[DPT_PROTO_DIGEST_BYTES], checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES];
-    char data_digest[DPT_PROTO_DIGEST_BYTES], host_name[DPT_PROTO_NAME_BYTES];
-    uint8_t secret[DPT_PROTO_SECRET_BYTES];
+    struct dpt_agent_facts facts;
 };
 
 /* The conversation with the server. */
@@ -83,7 +80,6 @@ struct agent_server {
     uint64_t seen;         /* newest counter that it has echoed */
     uint64_t its_counter;  /* of its newest message */
     uint64_t spec_counter; /* first message that brought it the spec; 0: none */
-    bool spec_known;       /* it has echoed that message */
     bool configure_asked;
     Dpt__ServerPhase phase;
     uint32_t n_nodes;
@@ -137,18 +133,16 @@ struct agent_end {
     bool leaving;      /* ranks and server know that this node leaves */
     bool signalled;    /* by a signal; `leaving` without it: the run has ended */
     bool last_holder;  /* released, and no other node has the state of this one */
-    bool done;         /* the server has acknowledged the end of the run */
     bool unsaved_told; /* a line of the log has told the steps lost with this incarnation */
     bool rescuing;     /* the ranks write a rescue; the server's orders are ignored */
     int64_t rescue_step;
     int rescue_code; /* exit code after the rescue; 0: that of a node that leaves */
     char rescue_text[END_TEXT_BYTES];
     int64_t drain_by_ms, kill_at_ms, give_up_ms;
-    bool kill_sent, goodbye;
+    bool goodbye; /* a last message to the server is due */
     int code;
     char text[END_TEXT_BYTES];
-    Dpt__RunSpec spec; /* strings owned; of the run that has refused this config */
-    bool has_spec;
+    Dpt__RunSpec spec; /* of the run that has refused this config; strings owned, NULL: none */
 };
 
 /* The outputs of one event. */
@@ -159,8 +153,7 @@ struct agent_outputs {
     struct dpt_agent_log_line logs[LOG_LINES_MAX];
     char log_texts[LOG_LINES_MAX][LOG_TEXT_BYTES];
     size_t n_logs;
-    Dpt__RunSpec configure_spec; /* strings owned; kept, since facts may point to it */
-    bool has_configure_spec;
+    Dpt__RunSpec configure_spec; /* of CONFIGURE; strings owned, NULL: none */
     Dpt__AgentToRank to_rank[DPT_PROTO_RANKS_MAX];
     struct dpt_agent_send sends[DPT_PROTO_RANKS_MAX];
     size_t n_sends;
@@ -215,6 +208,8 @@ bool dpt_agent_makes_steps(const struct agent_rank *rank);
 int64_t dpt_agent_newest_of(const struct agent_rank *rank);
 /* The newest step of a living process here; -1: none. */
 int64_t dpt_agent_step_of(const struct dpt_agent *agent);
+/* The server has echoed a message with the spec. */
+bool dpt_agent_spec_is_known(const struct dpt_agent *agent);
 /* The server waits for more nodes or ready ranks. */
 bool dpt_agent_is_waiting(const struct dpt_agent *agent);
 /* The server has been silent for a lease, or for a quarter of a drain if that is shorter: it takes

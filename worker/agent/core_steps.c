@@ -100,7 +100,7 @@ bool dpt_agent_is_rescuer(const struct dpt_agent *agent, uint32_t local_rank)
 enum dpt_agent_rescue dpt_agent_rescue_of(const struct dpt_agent *agent)
 {
     const int64_t step = dpt_agent_step_of(agent);
-    if (agent->node.checkpoint_dir_id[0] == '\0')
+    if (agent->node.facts.checkpoint_dir_id[0] == '\0')
         return DPT_AGENT_RESCUE_NONE;
     if (agent->server.n_nodes <= 1)
         return DPT_AGENT_RESCUE_WHOLE;

@@ -131,7 +131,7 @@ static enum dpt_status encode_state(struct loop *loop, const Dpt__AgentState *st
     if (bytes > loop->message_max) {
         uint8_t *grown = bytes <= DPT_MESSAGE_BYTES_MAX ? realloc(loop->message, bytes) : NULL;
         if (grown == NULL)
-            return dpt_fail(err, DPT_ENOMEM, "message of %zu bytes to the server", bytes);
+            return dpt_fail_nomem(err, "message of %zu bytes to the server", bytes);
         loop->message = grown;
         loop->message_max = bytes;
     }
@@ -175,17 +175,26 @@ static enum dpt_status step_core(struct loop *loop, struct dpt_agent_event event
     return carry_out(loop, &out, err);
 }
 
+static enum dpt_status take_configured(struct loop *loop, struct dpt_err *err)
+{
+    const struct dpt_agent_event event = {.kind = DPT_AGENT_EVENT_CONFIGURED,
+                                          .facts = &loop->node->facts};
+    loop->configured_pending = false;
+    return step_core(loop, event, err);
+}
+
 static enum dpt_status take_event(struct loop *loop, struct dpt_agent_event event,
                                   struct dpt_err *err)
 {
     DPT_TRY(step_core(loop, event, err));
-    if (!loop->configured_pending || loop->ended)
-        return DPT_OK;
-    loop->configured_pending = false;
-    return step_core(
-        loop,
-        (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_CONFIGURED, .facts = &loop->node->facts},
-        err);
+    return loop->configured_pending && !loop->ended ? take_configured(loop, err) : DPT_OK;
+}
+
+/* An event without data. */
+static enum dpt_status take_kind(struct loop *loop, enum dpt_agent_event_kind kind,
+                                 struct dpt_err *err)
+{
+    return take_event(loop, (struct dpt_agent_event){.kind = kind}, err);
 }
 
 /* A start that waits is no silent process. */
@@ -277,10 +286,8 @@ static enum dpt_status take_client(struct loop *loop, struct dpt_err *err)
         }
         loop->up = event.kind == DPT_CLIENT_UP;
         loop->progress.no_run = loop->progress.no_run && loop->up;
-        DPT_TRY(take_event(loop,
-                           (struct dpt_agent_event){.kind = loop->up ? DPT_AGENT_EVENT_SERVER_UP
-                                                                     : DPT_AGENT_EVENT_SERVER_DOWN},
-                           err));
+        DPT_TRY(take_kind(loop, loop->up ? DPT_AGENT_EVENT_SERVER_UP : DPT_AGENT_EVENT_SERVER_DOWN,
+                          err));
     }
     return DPT_OK;
 }
@@ -295,7 +302,7 @@ static enum dpt_status take_signals(struct loop *loop, struct dpt_err *err)
         if (now_ms - loop->signalled_ms < DPT_LOOP_ECHO_MS)
             continue;
         loop->signalled_ms = now_ms;
-        DPT_TRY(take_event(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SIGNAL}, err));
+        DPT_TRY(take_kind(loop, DPT_AGENT_EVENT_SIGNAL, err));
     }
     return DPT_OK;
 }
@@ -409,7 +416,7 @@ static enum dpt_status take_turn(struct loop *loop, struct dpt_err *err)
     if (!loop->ended)
         DPT_TRY(take_claims(loop, err));
     if (!loop->ended)
-        DPT_TRY(take_event(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK}, err));
+        DPT_TRY(take_kind(loop, DPT_AGENT_EVENT_TICK, err));
     if (!loop->ended && loop->unsent)
         DPT_TRY(send_state(loop, err));
     show_progress(loop);
@@ -436,12 +443,9 @@ static enum dpt_status start_core(struct loop *loop, struct dpt_err *err)
     loop->incarnation = agent.incarnation;
     DPT_TRY(dpt_agent_create(&agent, &loop->agent, err));
     if (loop->node == NULL)
-        return take_event(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK}, err);
+        return take_kind(loop, DPT_AGENT_EVENT_TICK, err);
     DPT_TRY(open_ranks(loop, err));
-    return take_event(
-        loop,
-        (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_CONFIGURED, .facts = &loop->node->facts},
-        err);
+    return take_configured(loop, err);
 }
 
 enum dpt_status dpt_loop_run(const struct dpt_loop_options *options, struct dpt_loop_end *ret,
@@ -449,7 +453,7 @@ enum dpt_status dpt_loop_run(const struct dpt_loop_options *options, struct dpt_
 {
     struct loop *loop = calloc(1, sizeof *loop);
     if (loop == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "the agent's loop");
+        return dpt_fail_nomem(err, "the agent's loop");
     loop->options = options;
     loop->node = options->node;
     loop->signal_fd = -1;

@@ -33,7 +33,7 @@ enum dpt_status dpt_node_config_digest(const struct dpt_config *config,
     char *text = malloc(text_bytes);
     enum dpt_status status = DPT_OK;
     if (defaults == NULL || text == NULL) {
-        status = dpt_fail(err, DPT_ENOMEM, "digest of the config");
+        status = dpt_fail_nomem(err, "digest of the config");
     } else {
         dpt_config_defaults(defaults);
         (void)dpt_config_diff(config, defaults, DPT_CONFIG_RUN, NULL, 0, text, text_bytes);
@@ -135,36 +135,41 @@ static enum dpt_status look_at_device(const struct dpt_config *config, int *ret_
 static void fill_spec(struct dpt_node *node)
 {
     const struct dpt_config *config = &node->config;
-    dpt__run_spec__init(&node->spec);
-    node->spec.min_nodes = (uint32_t)config->cluster.nnodes_min;
-    node->spec.max_nodes = (uint32_t)config->cluster.nnodes_max;
-    node->spec.timeout_ms = (uint32_t)(config->cluster.timeout_s * 1000.0);
-    node->spec.first_step_ms = (uint32_t)(config->cluster.first_step_s * 1000.0);
-    node->spec.wait_ms = (uint32_t)(config->cluster.wait_s * 1000.0);
-    node->spec.drain_ms = (uint32_t)(config->cluster.drain_s * 1000.0);
-    node->spec.max_restarts = (uint32_t)config->cluster.max_restarts;
+    Dpt__RunSpec *spec = &node->spec;
+    dpt__run_spec__init(spec);
+    spec->min_nodes = (uint32_t)config->cluster.nnodes_min;
+    spec->max_nodes = (uint32_t)config->cluster.nnodes_max;
+    spec->timeout_ms = (uint32_t)(config->cluster.timeout_s * 1000.0);
+    spec->first_step_ms = (uint32_t)(config->cluster.first_step_s * 1000.0);
+    spec->wait_ms = (uint32_t)(config->cluster.wait_s * 1000.0);
+    spec->drain_ms = (uint32_t)(config->cluster.drain_s * 1000.0);
+    spec->max_restarts = (uint32_t)config->cluster.max_restarts;
     _Static_assert((int)DPT_CONFIG_WORLD_MAX == (int)DPT_PROTO_WORLD_MAX, "a plan names them all");
-    node->spec.max_world = (uint32_t)dpt_config_world_max(config);
+    spec->max_world = (uint32_t)dpt_config_world_max(config);
+    spec->sharded = dpt_strategy_traits(config).state != DPT_STATE_REPLICATED;
+    spec->one_checkpoint_dir = spec->sharded && !config->train.eval_only;
+    spec->config_digest = node->digest;
+    spec->config_yaml = node->config_text;
+    spec->user = node->user;
+}
+
+/* The facts that are not found while the node is filled. */
+static void fill_facts(struct dpt_node *node)
+{
+    const struct dpt_config *config = &node->config;
+    struct dpt_agent_facts *facts = &node->facts;
     /* Under `fast` devices with other bits may take part, but all must reduce by one backend. */
     const char *backend =
         dpt_config_uses_nccl(config) ? "gradients go by NCCL" : "gradients go by hosts";
     const bool fast = config->train.reduction == DPT_REDUCTION_FAST;
-    node->spec.sharded = dpt_strategy_traits(config).state != DPT_STATE_REPLICATED;
-    node->spec.one_checkpoint_dir = node->spec.sharded && !config->train.eval_only;
-    node->spec.config_digest = node->digest;
-    node->spec.config_yaml = node->config_text;
-    node->spec.user = node->user;
-    node->facts = (struct dpt_agent_facts){.spec = &node->spec,
-                                           .n_ranks = (uint32_t)node->n_ranks,
-                                           .fingerprint = fast ? backend : node->fingerprint,
-                                           .host = node->host,
-                                           .host_name = node->host_name,
-                                           .log_dir_id = node->log_dir_id,
-                                           .checkpoint_dir_id = node->checkpoint_dir_id,
-                                           .data_digest = node->data.used,
-                                           .incarnation = node->identity.incarnation};
-    _Static_assert((int)DPT_SECRET_BYTES == (int)DPT_PROTO_SECRET_BYTES, "it travels");
-    memcpy(node->facts.secret, node->identity.secret, sizeof node->facts.secret);
+    (void)snprintf(facts->fingerprint, sizeof facts->fingerprint, "%s",
+                   fast ? backend : node->fingerprint);
+    (void)snprintf(facts->data_digest, sizeof facts->data_digest, "%s", node->data.used);
+    facts->spec = &node->spec;
+    facts->n_ranks = (uint32_t)node->n_ranks;
+    facts->incarnation = node->identity.incarnation;
+    _Static_assert((int)DPT_SECRET_BYTES == (int)DPT_PROTO_SECRET_BYTES, "it is copied");
+    memcpy(facts->secret, node->identity.secret, sizeof facts->secret);
 }
 
 /* Called once nothing of the config changes any more. */
@@ -172,7 +177,7 @@ static enum dpt_status print_config(struct dpt_node *node, struct dpt_err *err)
 {
     node->config_text = malloc(DPT_CONFIG_TEXT_BYTES_MAX);
     if (node->config_text == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "text of the config");
+        return dpt_fail_nomem(err, "text of the config");
     DPT_TRY(dpt_config_print(&node->config, node->config_text, err));
     node->config_bytes = strlen(node->config_text);
     return dpt_node_config_digest(&node->config, node->digest, err);
@@ -194,19 +199,19 @@ static enum dpt_status fill_node(struct dpt_node *node, enum dpt_node_source sou
     struct dpt_config *config = &node->config;
     const int64_t wall_ms = (int64_t)(dpt_wall_seconds() * 1000.0);
     DPT_TRY(check_log_dir(config, err));
-    DPT_TRY(take_folder("log.dir", config->log.dir, true, node->log_dir_id, err));
+    DPT_TRY(take_folder("log.dir", config->log.dir, true, node->facts.log_dir_id, err));
     if (node_id != NULL)
         DPT_TRY(dpt_identity_open(config->log.dir, node_id, wall_ms, &node->identity, err));
     else
         DPT_TRY(dpt_identity_draw(wall_ms, &node->identity, err));
     if (config->checkpoint.dir[0] != '\0') /* a run that only evaluates reads there */
         DPT_TRY(take_folder("checkpoint.dir", config->checkpoint.dir, !config->train.eval_only,
-                            node->checkpoint_dir_id, err));
+                            node->facts.checkpoint_dir_id, err));
     DPT_TRY(write_demo_text(config, err));
     node->threads = config->cluster.threads != DPT_AUTO ? config->cluster.threads : 0;
     dpt_user_name(node->user, sizeof node->user);
-    dpt_host_name(node->host_name);
-    DPT_TRY(dpt_host_key(config->cluster.host_group, node->host, err));
+    dpt_host_name(node->facts.host_name);
+    DPT_TRY(dpt_host_key(config->cluster.host_group, node->facts.host, err));
     int gpus;
     DPT_TRY(look_at_device(config, &gpus, node->fingerprint, err));
     node->n_ranks = config->cluster.gpus_per_node != DPT_AUTO ? config->cluster.gpus_per_node
@@ -226,6 +231,7 @@ static enum dpt_status fill_node(struct dpt_node *node, enum dpt_node_source sou
         DPT_TRY(dpt_config_count_epochs(config, node->data.train_samples, err));
     DPT_TRY(print_config(node, err));
     fill_spec(node);
+    fill_facts(node);
     return DPT_OK;
 }
 
@@ -235,7 +241,7 @@ enum dpt_status dpt_node_create(const struct dpt_worker_options *options,
 {
     struct dpt_node *node = calloc(1, sizeof *node);
     if (node == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "this node's config");
+        return dpt_fail_nomem(err, "this node's config");
     node->identity.fd = -1;
     enum dpt_status status = load_config(options, text, &node->config, err);
     if (status == DPT_OK)

@@ -33,15 +33,12 @@ struct dpt_node {
     char *config_text; /* canonical, for ranks and server */
     size_t config_bytes;
     int n_ranks;
-    int threads;                     /* of a rank; 0: an equal share of the host's cores */
-    char digest[DPT_HASH_HEX_BYTES]; /* of the run-wide keys */
-    char fingerprint[DPT_PROTO_DIGEST_BYTES];
-    char host[DPT_HOST_KEY_BYTES];
-    /* "": the run does not write to such a folder */
-    char log_dir_id[DPT_DIR_ID_BYTES], checkpoint_dir_id[DPT_DIR_ID_BYTES];
+    int threads;                              /* of a rank; 0: an equal share of the host's cores */
+    char digest[DPT_HASH_HEX_BYTES];          /* of the run-wide keys */
+    char fingerprint[DPT_PROTO_DIGEST_BYTES]; /* of the device */
     struct dpt_identity identity;
     struct dpt_data_digest data;
-    char user[DPT_PROTO_NAME_BYTES], host_name[DPT_CONFIG_NAME_BYTES];
+    char user[DPT_PROTO_NAME_BYTES];
     Dpt__RunSpec spec;
     struct dpt_agent_facts facts;
 };

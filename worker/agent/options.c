@@ -57,47 +57,24 @@ static const struct option_entry table[] = {
     {"--help", NULL, OPTION_FLAG, NULL, FIELD(help), "print this"},
 };
 #undef FIELD
-enum { TABLE_COUNT = sizeof table / sizeof table[0], NEAR_ENOUGH = 4, NAME_MAX_BYTES = 32 };
-
-static size_t least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Edit distance (Wagner and Fischer), of the first NAME_MAX_BYTES bytes. */
-static size_t distance(const char *a, size_t a_bytes, const char *b)
-{
-    size_t row[NAME_MAX_BYTES + 1];
-    size_t b_bytes = least(strlen(b), NAME_MAX_BYTES);
-    for (size_t j = 0; j <= b_bytes; j++)
-        row[j] = j;
-    for (size_t i = 1; i <= least(a_bytes, NAME_MAX_BYTES); i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= b_bytes; j++) {
-            size_t changed = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            row[j] = least(changed, least(row[j], row[j - 1]) + 1);
-        }
-    }
-    return row[b_bytes];
-}
+enum { TABLE_COUNT = sizeof table / sizeof table[0], NEAR_ENOUGH = 4, NAME_BYTES = 33 };
 
 static enum dpt_status fail_unknown(const char *given, size_t bytes, struct dpt_err *err)
 {
+    char name[NAME_BYTES];
     const char *near = NULL;
     size_t best = NEAR_ENOUGH;
+    (void)snprintf(name, sizeof name, "%.*s", (int)bytes, given);
     for (int i = 0; i < TABLE_COUNT; i++) {
-        size_t here = distance(given, bytes, table[i].name);
+        const size_t here = dpt_config_edit_distance(name, table[i].name);
         if (here < best) {
             best = here;
             near = table[i].name;
         }
     }
-    if (near == NULL)
-        return dpt_fail(err, DPT_ECONFIG, "unknown option '%.*s' (see --help)", (int)bytes, given);
-    return dpt_fail(err, DPT_ECONFIG, "unknown option '%.*s': did you mean %s? (see --help)",
-                    (int)bytes, given, near);
+    return dpt_fail(err, DPT_ECONFIG, "unknown option '%.*s'%s%s%s (see --help)", (int)bytes, given,
+                    near != NULL ? ": did you mean " : "", near != NULL ? near : "",
+                    near != NULL ? "?" : "");
 }
 
 static enum dpt_status add_override(struct dpt_worker_options *options, const char *key,

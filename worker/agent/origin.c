@@ -27,7 +27,7 @@ static enum dpt_status sizes_of_checkpoint(const char *dir, int64_t step,
     struct dpt_checkpoint *checkpoint = NULL;
     struct dpt_config *saved = malloc(sizeof *saved);
     if (saved == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "the checkpoint's config");
+        return dpt_fail_nomem(err, "the checkpoint's config");
     enum dpt_status status = dpt_checkpoint_open(dir, step, &checkpoint, err);
     if (status == DPT_OK) {
         const char *yaml = dpt_checkpoint_get_state(checkpoint)->config_yaml;

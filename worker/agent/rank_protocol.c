@@ -197,7 +197,7 @@ enum dpt_status dpt_rank_start_config(int config_fd, struct dpt_config *ret, str
     size_t bytes = (size_t)st.st_size;
     char *text = malloc(bytes + 1);
     if (text == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "inherited config of %zu bytes", bytes);
+        return dpt_fail_nomem(err, "inherited config of %zu bytes", bytes);
     enum dpt_status status = DPT_OK;
     ssize_t got = pread(config_fd, text, bytes, 0);
     if (got != (ssize_t)bytes)

@@ -20,7 +20,7 @@ enum dpt_status dpt_rank_log_init(struct dpt_rank_log *log, const char *log_dir,
     if (written < 0 || (size_t)written >= sizeof log->path)
         return dpt_fail(err, DPT_ECONFIG, "log.dir '%s' is too long a path", log_dir);
     log->held = malloc(DPT_RANK_LOG_HELD_BYTES);
-    return log->held != NULL ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "buffer for a rank's log");
+    return log->held != NULL ? DPT_OK : dpt_fail_nomem(err, "buffer for a rank's log");
 }
 
 static void give_file_up(struct dpt_rank_log *log, const char *why)

@@ -15,7 +15,7 @@ enum dpt_status dpt_ranks_init(struct dpt_ranks *ranks, int n, const char *log_d
     DPT_ASSERT(n >= 1 && n <= DPT_PROTO_RANKS_MAX);
     *ranks = (struct dpt_ranks){.frame = malloc(DPT_RANK_FRAME_BYTES_MAX)};
     if (ranks->frame == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "frames of rank processes");
+        return dpt_fail_nomem(err, "frames of rank processes");
     for (int i = 0; i < n; i++) {
         struct dpt_rank_slot *slot = &ranks->slots[i];
         slot->process =

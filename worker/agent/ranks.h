@@ -43,21 +43,20 @@ struct dpt_ranks {
 DPT_MUST_USE enum dpt_status dpt_ranks_init(struct dpt_ranks *ranks, int n, const char *log_dir,
                                             const char *node, struct dpt_err *err);
 
-/* Kills every rank, waits at most wait_ms for each to be gone, kills what they left behind, closes
- * the logs. */
+/* Kills every rank, waits at most wait_ms for their ends, kills their orphans, closes the logs. */
 void dpt_ranks_fini(struct dpt_ranks *ranks, bool may_write, int wait_ms);
 
 /* Starts process `start->spawn` of start->local_rank. A failure becomes its EXITED event. */
 void dpt_ranks_spawn(struct dpt_ranks *ranks, const struct dpt_spawn_options *options);
 
-/* Makes a failure to start, before there was a process, an EXITED event. */
+/* A start that failed before there was a process becomes an EXITED event. */
 void dpt_ranks_spawn_failed(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn,
                             const char *text);
 
-/* SIGKILL to process `spawn` of the local rank; nothing if it is gone or another. */
+/* SIGKILL to process `spawn` of the local rank, if it runs. */
 void dpt_ranks_kill(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn);
 
-/* Sends a frame if process `spawn` is there; drops it when the rank does not read. */
+/* Sends a frame to process `spawn`, if it runs; drops the frame when the rank does not read. */
 void dpt_ranks_send(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn,
                     const Dpt__AgentToRank *message);
 
@@ -67,17 +66,17 @@ void dpt_ranks_send(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn
 DPT_MUST_USE bool dpt_ranks_next(struct dpt_ranks *ranks, int i, bool may_write,
                                  struct dpt_agent_event *ret);
 
-/* The newest step that the process of local rank i has kept; 0: none, or there is no process. */
+/* The step in the memfd of local rank i's process; 0: none, or no process. */
 int64_t dpt_ranks_step(const struct dpt_ranks *ranks, int i);
 
 /* Adds the descriptors to wait for; returns how many (at most n * DPT_RANK_FDS_MAX). */
 int dpt_ranks_poll(const struct dpt_ranks *ranks, struct pollfd *ret_items);
 
-/* How long to wait at most: 0 when there is an end that nobody has been told of, little when one is
- * near, else `wait_ms`. */
+/* The longest wait for events: 0 if an EXITED event is due, short after the end of a link, else
+ * `wait_ms`. */
 int64_t dpt_ranks_wait_ms(const struct dpt_ranks *ranks, int64_t wait_ms);
 
-/* What logs held back: write it, or forget it (the incarnation is out). */
+/* Writes the lines that logs held back, or drops them (the incarnation is expelled). */
 void dpt_ranks_release_logs(struct dpt_ranks *ranks);
 void dpt_ranks_discard_logs(struct dpt_ranks *ranks);
 

@@ -180,7 +180,7 @@ enum dpt_status dpt_rank_spawn(const struct dpt_spawn_options *options,
 {
     struct dpt_rank_args *args = malloc(sizeof *args);
     if (args == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "start a rank process");
+        return dpt_fail_nomem(err, "start a rank process");
     dpt_rank_start_encode(options->start, "dpt-worker", args);
     struct child_setup setup = {.program =
                                     options->program != NULL ? options->program : "/proc/self/exe",

@@ -202,7 +202,7 @@ enum dpt_status dpt_terminal_create(const struct dpt_terminal_options *options,
 {
     struct dpt_terminal *terminal = calloc(1, sizeof *terminal);
     if (terminal == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "terminal");
+        return dpt_fail_nomem(err, "terminal");
     terminal->options = *options;
     terminal->last = &terminal->first;
     pthread_condattr_t monotonic;
