@@ -8,16 +8,16 @@ char said[SAID_BYTES];
 int shows;
 struct dpt_live_facts shown;
 
-static void take_line(void *ctx, const char *line)
+static void take_line(struct dpt_terminal *terminal, const char *line)
 {
-    (void)ctx;
+    (void)terminal;
     size_t used = strlen(said);
     (void)snprintf(said + used, sizeof said - used, "%s\n", line);
 }
 
-static void take_live(void *ctx, const struct dpt_live_facts *facts)
+static void take_live(struct dpt_terminal *terminal, const struct dpt_live_facts *facts)
 {
-    (void)ctx;
+    (void)terminal;
     shows++;
     shown = *facts;
 }

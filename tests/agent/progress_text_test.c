@@ -57,26 +57,23 @@ static void numbers(void **state)
 static void epoch_line(void **state)
 {
     (void)state;
-    struct dpt_epoch_facts facts = {.epoch = 1,
-                                    .epochs = 10,
-                                    .avg_loss = 3.21044,
-                                    .seconds = 12.34,
-                                    .samples_per_s = 512.4,
-                                    .first_step = 1,
-                                    .last_step = 40,
-                                    .whole = true};
-    dpt_text_epoch(&facts, line);
+    Dpt__StepRecord end = DPT__STEP_RECORD__INIT;
+    end.epoch = 1;
+    end.epoch_avg_loss = 3.21044;
+    end.epoch_seconds = 12.34;
+    end.epoch_samples_per_s = 512.4;
+    end.epoch_first_step = 1;
+    end.step = 40;
+    dpt_text_epoch(&end, 10, true, line);
     assert_string_equal(line, "Epoch 1/10 | Avg loss 3.2104 | 12.3 s | 512 samples/s");
-    facts.whole = false;
-    facts.first_step = 26;
-    facts.samples_per_s = 0.52;
-    dpt_text_epoch(&facts, line);
+    end.epoch_first_step = 26;
+    end.epoch_samples_per_s = 0.52;
+    dpt_text_epoch(&end, 10, false, line);
     assert_string_equal(line,
                         "Epoch 1/10 | Avg loss 3.2104 (of steps 26-40) | 12.3 s | 0.5 samples/s");
-    facts.avg_loss = (double)NAN;
-    facts.samples_per_s = facts.seconds = 0;
-    facts.whole = true;
-    dpt_text_epoch(&facts, line);
+    end.epoch_avg_loss = (double)NAN;
+    end.epoch_samples_per_s = end.epoch_seconds = 0;
+    dpt_text_epoch(&end, 10, true, line);
     assert_string_equal(line, "Epoch 1/10 | Avg loss nan | 0.0 s | ? samples/s");
 }
 

@@ -14,13 +14,6 @@ enum { ERROR_KNOWN_BYTES = 256 };
 
 /* ---- steps that are lost with this node ---- */
 
-/* No other node saves or takes over the state here, as far as this node knows. */
-static bool is_left_alone(const struct dpt_agent *agent)
-{
-    return agent->server.phase != DPT__SERVER_PHASE__SERVER_RELEASED || agent->end.last_holder ||
-           agent->lease.fenced;
-}
-
 /* Nodes that leave together, or at the end of a failed run, each save what they hold. */
 static bool others_may_have(const struct dpt_agent *agent)
 {
@@ -44,13 +37,13 @@ static int64_t log_unsaved(struct dpt_agent *agent, bool failed)
     const bool died = !end->rescuing && gone > held;
     const int64_t step = died ? gone : held;
     const bool has_folder = agent->node.facts.checkpoint_dir_id[0] != '\0';
-    if (step <= saved || agent->server.phase == DPT__SERVER_PHASE__SERVER_DONE ||
-        end->unsaved_told || !is_left_alone(agent))
+    /* Other nodes have the steps of a node that the server releases. It may have released a fenced
+       node before it heard of the newest ones. */
+    const bool others_have = agent->server.phase == DPT__SERVER_PHASE__SERVER_RELEASED &&
+                             !end->last_holder && (died || !agent->lease.fenced);
+    if (step <= saved || others_have || end->unsaved_told ||
+        agent->server.phase == DPT__SERVER_PHASE__SERVER_DONE)
         return 0;
-    if (died && !end->last_holder &&
-        (agent->server.phase == DPT__SERVER_PHASE__SERVER_EXPELLED ||
-         agent->server.phase == DPT__SERVER_PHASE__SERVER_RELEASED))
-        return 0; /* other nodes have the steps, or log their loss */
     if (died && !agent->gone.is_logged && agent->errors.first[0] != '\0' &&
         !ends_by_first_error(agent))
         dpt_agent_log(agent, DPT_LOG_WARN, "%s", agent->errors.first);

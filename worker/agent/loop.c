@@ -28,8 +28,8 @@ struct loop {
     sigset_t signals;
     int64_t deadline_ms, signalled_ms;
     uint64_t incarnation;
-    uint8_t *message; /* the newest state for the server */
-    size_t message_bytes, message_max;
+    uint8_t *message; /* the newest state for the server, DPT_MESSAGE_BYTES_MAX */
+    size_t message_bytes;
     bool unsent; /* it was dropped */
     bool up;
     struct dpt_progress progress;
@@ -124,21 +124,6 @@ static enum dpt_status send_state(struct loop *loop, struct dpt_err *err)
     return status == DPT_INPROGRESS ? DPT_OK : status;
 }
 
-static enum dpt_status encode_state(struct loop *loop, const Dpt__AgentState *state,
-                                    struct dpt_err *err)
-{
-    size_t bytes = dpt_message_bytes(&state->base);
-    if (bytes > loop->message_max) {
-        uint8_t *grown = bytes <= DPT_MESSAGE_BYTES_MAX ? realloc(loop->message, bytes) : NULL;
-        if (grown == NULL)
-            return dpt_fail_nomem(err, "message of %zu bytes to the server", bytes);
-        loop->message = grown;
-        loop->message_max = bytes;
-    }
-    return dpt_message_encode(&state->base, loop->message, loop->message_max, &loop->message_bytes,
-                              err);
-}
-
 static enum dpt_status carry_out(struct loop *loop, const struct dpt_agent_output *out,
                                  struct dpt_err *err)
 {
@@ -158,7 +143,8 @@ static enum dpt_status carry_out(struct loop *loop, const struct dpt_agent_outpu
     }
     if (out->to_server == NULL)
         return DPT_OK;
-    DPT_TRY(encode_state(loop, out->to_server, err));
+    DPT_TRY(dpt_message_encode(&out->to_server->base, loop->message, DPT_MESSAGE_BYTES_MAX,
+                               &loop->message_bytes, err));
     return send_state(loop, err);
 }
 
@@ -313,16 +299,6 @@ static bool may_write(const struct loop *loop)
     return dpt_now_ms() < write_until_ms(loop);
 }
 
-static void print_line(void *ctx, const char *line)
-{
-    dpt_terminal_print(ctx, line);
-}
-
-static void show_live(void *ctx, const struct dpt_live_facts *facts)
-{
-    dpt_terminal_show(ctx, facts);
-}
-
 static void keep_summary(struct dpt_loop_end *end, const Dpt__RunSummary *summary)
 {
     end->has_summary = true;
@@ -457,17 +433,20 @@ enum dpt_status dpt_loop_run(const struct dpt_loop_options *options, struct dpt_
     loop->options = options;
     loop->node = options->node;
     loop->signal_fd = -1;
+    loop->message = malloc(DPT_MESSAGE_BYTES_MAX);
     loop->end.step = -1;
     loop->starts = (struct dpt_starts){.options = options, .ranks = &loop->ranks};
-    loop->progress = (struct dpt_progress){.options = {.ctx = options->terminal,
-                                                       .print = print_line,
-                                                       .show = options->live ? show_live : NULL,
-                                                       .quiet = options->worker->quiet,
-                                                       .endpoint = options->endpoint,
-                                                       .source = options->source,
-                                                       .run = options->agent.run},
-                                           .step_printed = -1};
-    enum dpt_status status = start_core(loop, err);
+    loop->progress =
+        (struct dpt_progress){.options = {.terminal = options->terminal,
+                                          .print = dpt_terminal_print,
+                                          .show = options->live ? dpt_terminal_show : NULL,
+                                          .quiet = options->worker->quiet,
+                                          .endpoint = options->endpoint,
+                                          .source = options->source,
+                                          .run = options->agent.run},
+                              .step_printed = -1};
+    enum dpt_status status = loop->message != NULL ? start_core(loop, err)
+                                                   : dpt_fail_nomem(err, "messages to the server");
     while (status == DPT_OK && !loop->ended) {
         status = take_turn(loop, err);
         if (status == DPT_OK && !loop->ended)

@@ -11,7 +11,7 @@
 
 static void print_always(const struct dpt_progress *progress, const char *line)
 {
-    progress->options.print(progress->options.ctx, line);
+    progress->options.print(progress->options.terminal, line);
 }
 
 static void print(const struct dpt_progress *progress, const char *fmt, ...) DPT_PRINTF(2, 3);
@@ -332,15 +332,7 @@ static void print_epoch(const struct dpt_progress *progress, const Dpt__StepReco
 {
     char line[DPT_TEXT_LINE_BYTES];
     const int64_t begins = (step->epoch - 1) * run->epoch_steps + 1;
-    const struct dpt_epoch_facts facts = {.epoch = step->epoch,
-                                          .epochs = run->epochs,
-                                          .avg_loss = step->epoch_avg_loss,
-                                          .seconds = step->epoch_seconds,
-                                          .samples_per_s = step->epoch_samples_per_s,
-                                          .first_step = step->epoch_first_step,
-                                          .last_step = step->step,
-                                          .whole = step->epoch_first_step <= begins};
-    dpt_text_epoch(&facts, line);
+    dpt_text_epoch(step, run->epochs, step->epoch_first_step <= begins, line);
     print(progress, "%s", line);
 }
 
@@ -369,7 +361,7 @@ static void print_steps(struct dpt_progress *progress, const Dpt__RankToAgent *f
     }
     live->checkpoint = first->saved_step;
     if (progress->options.show != NULL && is_news && live->step.step > 0)
-        progress->options.show(progress->options.ctx, live);
+        progress->options.show(progress->options.terminal, live);
 }
 
 /* A run that only evaluates prints its evaluations in spite of --quiet. */

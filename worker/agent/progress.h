@@ -33,12 +33,14 @@ struct dpt_progress_run {
     const char *checkpoint_dir;  /* borrowed; NULL or "": none */
 };
 
-/* Everything is borrowed. */
+struct dpt_terminal;
+
+/* Everything is borrowed. print and show: those of terminal.h; a test has its own. */
 struct dpt_progress_options {
-    void *ctx;
-    void (*print)(void *ctx, const char *line);                  /* a line that stays */
-    void (*show)(void *ctx, const struct dpt_live_facts *facts); /* the live line; NULL: each step
-                                                                    has a line that stays */
+    struct dpt_terminal *terminal;
+    void (*print)(struct dpt_terminal *terminal, const char *line);
+    /* The live line; NULL: each step has a line that stays. */
+    void (*show)(struct dpt_terminal *terminal, const struct dpt_live_facts *facts);
     /* Prints the evaluations of a run that only evaluates, the reason of a lack of the server,
      * steps that wait for a server, and what a drain has saved. Nothing else. */
     bool quiet;

@@ -96,18 +96,19 @@ void dpt_text_step(const struct dpt_step_facts *facts, char ret[DPT_TEXT_LINE_BY
 
 /* ---- the line of an epoch ---- */
 
-void dpt_text_epoch(const struct dpt_epoch_facts *facts, char ret[DPT_TEXT_LINE_BYTES])
+void dpt_text_epoch(const Dpt__StepRecord *step, int64_t epochs, bool whole,
+                    char ret[DPT_TEXT_LINE_BYTES])
 {
     char part[96] = "", rate[64] = "?";
-    if (facts->samples_per_s > 0) /* without commas: programs read the line, too */
-        (void)snprintf(rate, sizeof rate, facts->samples_per_s < 10 ? "%.1f" : "%.0f",
-                       facts->samples_per_s);
-    if (!facts->whole)
-        (void)snprintf(part, sizeof part, " (of steps %" PRId64 "-%" PRId64 ")", facts->first_step,
-                       facts->last_step);
+    if (step->epoch_samples_per_s > 0) /* without commas: programs read the line, too */
+        (void)snprintf(rate, sizeof rate, step->epoch_samples_per_s < 10 ? "%.1f" : "%.0f",
+                       step->epoch_samples_per_s);
+    if (!whole)
+        (void)snprintf(part, sizeof part, " (of steps %" PRId64 "-%" PRId64 ")",
+                       step->epoch_first_step, step->step);
     (void)snprintf(ret, DPT_TEXT_LINE_BYTES,
                    "Epoch %" PRId64 "/%" PRId64 " | Avg loss %.4f%s | %.1f s | %s samples/s",
-                   facts->epoch, facts->epochs, facts->avg_loss, part, facts->seconds, rate);
+                   step->epoch, epochs, step->epoch_avg_loss, part, step->epoch_seconds, rate);
 }
 
 /* ---- the live line ---- */

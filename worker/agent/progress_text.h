@@ -55,16 +55,10 @@ void dpt_text_share(int64_t right, int64_t samples, char ret[DPT_TEXT_NUMBER_BYT
 /* "step 12/100  loss 3.2104  lr 2.98e-04  norm 0.91  4,812 tokens/s  2 ranks  5.9 s  ETA 41 s". */
 void dpt_text_step(const struct dpt_step_facts *facts, char ret[DPT_TEXT_LINE_BYTES]);
 
-struct dpt_epoch_facts {
-    int64_t epoch, epochs;
-    double avg_loss, seconds, samples_per_s; /* the rate: 0: not known */
-    int64_t first_step, last_step;           /* the steps of these numbers, ... */
-    bool whole;                              /* ... which are the whole epoch */
-};
-
-/* "Epoch 1/10 | Avg loss 3.2104 | 12.3 s | 512 samples/s"; of a part: "Epoch 2/10 | Avg loss 3.1002
- * (of steps 26-40) | …". */
-void dpt_text_epoch(const struct dpt_epoch_facts *facts, char ret[DPT_TEXT_LINE_BYTES]);
+/* "Epoch 1/10 | Avg loss 3.2104 | 12.3 s | 512 samples/s" of a step that ends an epoch. If the
+ * numbers are of a part (`whole` is false): "Epoch 2/10 | Avg loss 3.1002 (of steps 26-40) | …". */
+void dpt_text_epoch(const Dpt__StepRecord *step, int64_t epochs, bool whole,
+                    char ret[DPT_TEXT_LINE_BYTES]);
 
 /* One line of fewer than `columns` columns. Fields that do not fit are left out as a whole, the
  * least important first. Without `utf8` all bytes are ASCII. "" without room. */

@@ -139,16 +139,6 @@ static enum dpt_status fork_rank(struct child_setup *setup, struct dpt_rank_proc
     return DPT_OK;
 }
 
-/* This process can open no more files: asked while those of the failed start are open. */
-static bool has_no_descriptors(void)
-{
-    int fds[2];
-    if (pipe2(fds, O_CLOEXEC) != 0)
-        return errno == EMFILE;
-    close_fds(fds, 2);
-    return false;
-}
-
 static enum dpt_status fail_descriptors(struct dpt_err *err)
 {
     struct rlimit limit = {0};
@@ -198,7 +188,7 @@ enum dpt_status dpt_rank_spawn(const struct dpt_spawn_options *options,
         process.step_fd = fds[STEP];
         fds[LINK_AGENT] = fds[OUT_READ] = fds[STEP] = -1;
         *ret = process;
-    } else if (has_no_descriptors()) {
+    } else if (err != NULL && err->saved_errno == EMFILE) {
         status = fail_descriptors(err);
     }
     close_fds(fds, FDS);
