@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* For tests: NCCL lets ranks of one node share a GPU (DPT_TEST_SHARE_GPUS) if each rank names another
- * host. */
+/* For tests: NCCL lets ranks of one node share a GPU (DPT_TEST_SHARE_GPUS) if each rank names
+ * another host. */
 static void set_nccl_host(const struct dpt_rank_start *start)
 {
     const char *machine = getenv("NCCL_HOSTID");

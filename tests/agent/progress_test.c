@@ -307,7 +307,7 @@ static void live_line_takes_the_place_of_step_lines(void **state)
     assert_string_equal(said, "step 3  val_loss 1.500000  perplexity 4.482\n");
     tell(&s, 4, 4);
     update(&s);
-    assert_true(shown.has_val);
+    assert_true(shown.val.step == 3);
     assert_int_equal(shows, 2);
 }
 
@@ -328,7 +328,7 @@ static void labels_have_an_accuracy(void **state)
     assert_string_equal(said, "step 3  val_loss 1.500000\nEvaluation accuracy: 31.25%\n");
     tell(&s, 4, 4);
     update(&s);
-    assert_true(shown.val_right == 5 && shown.val_samples == 16);
+    assert_true(shown.val.right == 5 && shown.val.samples == 16);
 }
 
 static void quiet_says_nothing_but_what_was_asked_for(void **state)

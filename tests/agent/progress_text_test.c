@@ -121,7 +121,7 @@ static void live_line_of_any_width(void **state)
 {
     (void)state;
     const struct dpt_live_facts facts = {
-        .step = step, .has_val = true, .val_loss = 3.3, .checkpoint = 10};
+        .step = step, .val = {.step = 10, .loss = 3.3}, .checkpoint = 10};
     static const struct {
         int columns;
         const char *text;
@@ -150,7 +150,7 @@ static void live_line_with_labels(void **state)
 {
     (void)state;
     const struct dpt_live_facts facts = {
-        .step = step, .has_val = true, .val_loss = 3.3, .val_right = 2, .val_samples = 3};
+        .step = step, .val = {.step = 10, .loss = 3.3, .right = 2, .samples = 3}};
     dpt_text_live(&facts, 100, false, line);
     assert_non_null(strstr(line, "  loss 3.2104  val 3.3000 66.67%  "));
 }
@@ -265,7 +265,7 @@ static void rows_of_a_run_that_is_left(void **state)
 {
     (void)state;
     static char text[DPT_TEXT_SUMMARY_BYTES];
-    struct dpt_live_facts facts = {.step = step, .has_val = true, .val_loss = 3.3};
+    struct dpt_live_facts facts = {.step = step, .val = {.step = 10, .loss = 3.3}};
     struct dpt_left_facts left = {.live = &facts,
                                   .step = 12,
                                   .steps = 1000,

@@ -381,10 +381,7 @@ static void print_evaluation(struct dpt_progress *progress, const struct dpt_age
     }
     progress->options.quiet = was_quiet;
     progress->val_printed = val->step;
-    progress->live.has_val = true;
-    progress->live.val_loss = val->loss;
-    progress->live.val_right = val->right;
-    progress->live.val_samples = val->samples;
+    progress->live.val = *val;
 }
 
 /* ---- the end ---- */

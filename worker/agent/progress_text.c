@@ -136,12 +136,12 @@ enum { DISPENSABLE_COUNT = sizeof dispensable / sizeof dispensable[0] };
 static void print_val(const struct dpt_live_facts *facts, char ret[FIELD_BYTES])
 {
     char share[DPT_TEXT_NUMBER_BYTES];
-    if (facts->val_samples == 0) {
-        (void)snprintf(ret, FIELD_BYTES, "val %.4f", facts->val_loss);
+    if (facts->val.samples == 0) {
+        (void)snprintf(ret, FIELD_BYTES, "val %.4f", facts->val.loss);
         return;
     }
-    dpt_text_share(facts->val_right, facts->val_samples, share);
-    (void)snprintf(ret, FIELD_BYTES, "val %.4f %s", facts->val_loss, share);
+    dpt_text_share(facts->val.right, facts->val.samples, share);
+    (void)snprintf(ret, FIELD_BYTES, "val %.4f %s", facts->val.loss, share);
 }
 
 static void print_fields(const struct dpt_live_facts *facts, char fields[FIELD_COUNT][FIELD_BYTES])
@@ -150,7 +150,7 @@ static void print_fields(const struct dpt_live_facts *facts, char fields[FIELD_C
     memset(fields, 0, FIELD_COUNT * sizeof fields[0]);
     print_step(step, fields[FIELD_STEP], FIELD_BYTES);
     (void)snprintf(fields[FIELD_LOSS], FIELD_BYTES, "loss %.4f", step->loss);
-    if (facts->has_val)
+    if (facts->val.step > 0)
         print_val(facts, fields[FIELD_VAL]);
     (void)snprintf(fields[FIELD_LR], FIELD_BYTES, "lr %.2e", step->lr);
     print_norm(step->grad_norm, fields[FIELD_NORM], FIELD_BYTES);
@@ -356,9 +356,9 @@ void dpt_text_left(const struct dpt_left_facts *facts, char ret[DPT_TEXT_SUMMARY
         add_row(ret, "last loss", "%.4f", newest->loss);
     else if (newest->step > 0)
         add_row(ret, "last loss", "%.4f, of step %" PRId64, newest->loss, newest->step);
-    if (live->has_val)
-        add_row(ret, "validation loss", "%.4f", live->val_loss);
-    add_accuracy_row(ret, live->val_right, live->val_samples);
+    if (live->val.step > 0)
+        add_row(ret, "validation loss", "%.4f", live->val.loss);
+    add_accuracy_row(ret, live->val.right, live->val.samples);
     add_time_row(ret, newest->elapsed_ms);
     if (facts->steps_made > 0 && seconds > 0) {
         add_row(ret, "time of a step", "%.1f ms on average",

@@ -3,6 +3,7 @@
 #define DPT_WORKER_AGENT_PROGRESS_TEXT_H
 
 #include "rendezvous/proto/message.h"
+#include "worker/agent/core.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,10 +30,8 @@ struct dpt_step_facts {
 
 struct dpt_live_facts {
     struct dpt_step_facts step;
-    bool has_val;
-    double val_loss;
-    int64_t val_right, val_samples; /* predicted labels, of all; 0: without labels */
-    int64_t checkpoint;             /* step of the newest one; 0: none */
+    struct dpt_agent_evaluation val; /* the newest */
+    int64_t checkpoint;              /* step of the newest; 0: none */
 };
 
 /* The cause of a generation and its cost. */
