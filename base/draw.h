@@ -4,11 +4,11 @@
 #ifndef DPT_BASE_DRAW_H
 #define DPT_BASE_DRAW_H
 
+#include "base/natural_log.h"
 #include "base/rng.h"
 #include "base/sincos.h"
 
 #include <math.h>
-#include <string.h>
 
 /* Constants of Salmon et al., section 3.3 and table 2 (Random123 philox.h). */
 #define DPT_PHILOX_M0 0xD2511F53u
@@ -52,34 +52,12 @@ DPT_DEVICE_FN float dpt_draw_uniform(uint32_t word)
     return (float)(word >> 8) * 0x1p-23f - 1.0f;
 }
 
-/* ln(n * 2^-32) for n in 1..2^32: n = m 2^e with m in [sqrt(1/2), sqrt(2)), ln m = 2
- * atanh((m-1)/(m+1)) by its series (|s| <= 0.172, the first term left out is below 1e-18). */
-DPT_DEVICE_FN double dpt_draw_log(uint64_t n)
-{
-    const double terms[] = {1.0,        1.0 / 3.0,  1.0 / 5.0,  1.0 / 7.0,  1.0 / 9.0, 1.0 / 11.0,
-                            1.0 / 13.0, 1.0 / 15.0, 1.0 / 17.0, 1.0 / 19.0, 1.0 / 21.0};
-    double m = (double)n; /* exact */
-    uint64_t bits;
-    memcpy(&bits, &m, sizeof bits);
-    int e = (int)(bits >> 52) - 1023 - 32;
-    bits = (bits & 0xfffffffffffffu) | (uint64_t)1023 << 52;
-    memcpy(&m, &bits, sizeof m); /* in [1, 2) */
-    if (m >= 1.4142135623730951) {
-        m *= 0.5;
-        e++;
-    }
-    const double s = (m - 1.0) / (m + 1.0), s2 = s * s;
-    double sum = 0.0;
-    for (int i = 10; i >= 0; i--)
-        sum = sum * s2 + terms[i];
-    return e * 0.69314718055994530942 + 2.0 * s * sum;
-}
-
 /* The two normal values that two words make, by Box-Muller: one word is the radius, one the turn.
  */
 DPT_DEVICE_FN void dpt_draw_normal_pair(uint32_t radius_word, uint32_t turn_word, float ret_pair[2])
 {
-    const double radius = sqrt(-2.0 * dpt_draw_log((uint64_t)radius_word + 1)); /* of (0, 1] */
+    const double radius =
+        sqrt(-2.0 * dpt_natural_log(((double)radius_word + 1.0) * 0x1p-32)); /* of (0, 1] */
     /* By the nearest quarter turn (it wraps to 0 with the word); the rest is exact in integers. */
     const uint32_t quadrant = (turn_word + (1u << 29)) >> 30;
     const int32_t rest = (int32_t)(turn_word - (quadrant << 30));

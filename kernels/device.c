@@ -1,11 +1,14 @@
 /* Dispatch of device.h to the device's vtable, and the account of device memory. */
 #include "kernels/device.h"
 
+#include "base/hash.h"
 #include "kernels/device_impl.h"
-#include "kernels/op_timer.h"
 #include "kernels/ops.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct dpt_event {
     struct dpt_device *device;
@@ -28,6 +31,13 @@ const struct dpt_ops *dpt_device_ops(const struct dpt_device *dev)
 const char *dpt_device_fingerprint(const struct dpt_device *dev)
 {
     return dev->fingerprint;
+}
+
+void dpt_fingerprint_join(const char *device, const char *host, char ret[DPT_FINGERPRINT_BYTES])
+{
+    const uint32_t hash = (uint32_t)dpt_hash128(host, strlen(host)).lo;
+    const int length = snprintf(ret, DPT_FINGERPRINT_BYTES, "%s host-%08" PRIx32, device, hash);
+    DPT_ASSERT(length > 0 && length < DPT_FINGERPRINT_BYTES);
 }
 
 void dpt_device_use_tf32(struct dpt_device *dev)
@@ -129,13 +139,40 @@ void dpt_stream_prepare_begin(struct dpt_stream *stream)
 {
     dpt_op_timer_drain(stream);
     dpt_op_timer_pause(stream, true);
-    stream->device->vtable->prepare_begin(stream);
+    stream->preparing = true;
+    if (stream->device->vtable->prepare_begin)
+        stream->device->vtable->prepare_begin(stream);
 }
 
 enum dpt_status dpt_stream_prepare_end(struct dpt_stream *stream, struct dpt_err *err)
 {
+    const struct dpt_device_vtable *vtable = stream->device->vtable;
     dpt_op_timer_pause(stream, false);
-    return stream->device->vtable->prepare_end(stream, err);
+    stream->preparing = false;
+    return (vtable->prepare_end ? vtable->prepare_end : vtable->sync)(stream, err);
+}
+
+void dpt_stream_fail(struct dpt_stream *s, enum dpt_status status, const char *what)
+{
+    if (s->error.status == DPT_OK)
+        (void)dpt_fail(&s->error, status, "%s", what);
+}
+
+bool dpt_stream_begin(struct dpt_stream *s, enum dpt_dtype dtype, const char *op)
+{
+    if (s->error.status == DPT_OK && (unsigned)dtype >= DPT_DTYPE_COUNT)
+        (void)dpt_fail(&s->error, DPT_EUNSUPPORTED, "%s: this device has no dtype %d", op,
+                       (int)dtype);
+    return s->error.status == DPT_OK;
+}
+
+enum dpt_status dpt_stream_take_error(struct dpt_stream *s, struct dpt_err *err)
+{
+    const enum dpt_status status = s->error.status;
+    if (status != DPT_OK && err)
+        *err = s->error;
+    s->error.status = DPT_OK;
+    return status;
 }
 
 enum dpt_status dpt_stream_sync(struct dpt_stream *stream, struct dpt_err *err)
@@ -161,8 +198,9 @@ enum dpt_status dpt_event_create(struct dpt_device *dev, struct dpt_event **ret,
         return dpt_fail(err, DPT_ENOMEM, "an event of a device");
     event->device = dev;
     event->native = event;
-    const enum dpt_status status =
-        dev->vtable->event_create ? dev->vtable->event_create(dev, &event->native, err) : DPT_OK;
+    const enum dpt_status status = dev->vtable->event_create
+                                       ? dev->vtable->event_create(dev, false, &event->native, err)
+                                       : DPT_OK;
     if (status == DPT_OK)
         *ret = event;
     else
@@ -284,36 +322,43 @@ void dpt_residual_norm_by_two(struct dpt_stream *stream,
                                                  .rstd = a->rstd});
 }
 
-static void *copy_at(void *copy, enum dpt_dtype dtype, int64_t i)
+struct dpt_adamw dpt_adamw_part(const struct dpt_adamw *of, int64_t begin, int64_t end)
 {
-    return copy ? (char *)copy + (size_t)i * dpt_dtype_bytes(dtype) : NULL;
+    struct dpt_adamw part = *of;
+    part.tensors = NULL;
+    part.n = end - begin;
+    part.param += begin;
+    part.m += begin;
+    part.v += begin;
+    part.grad += begin;
+    part.copy = dpt_at_out(of->copy, of->copy_dtype, begin);
+    return part;
 }
 
 struct dpt_adamw dpt_adamw_tensor(const struct dpt_adamw *of, int i)
 {
     const struct dpt_updated *tensor = &of->tensors[i];
-    struct dpt_adamw part = *of;
-    part.tensors = NULL;
-    part.n = tensor->end - tensor->begin;
+    struct dpt_adamw part = dpt_adamw_part(of, tensor->begin, tensor->end);
     part.weight_decay = tensor->decays ? of->weight_decay : 0.0f;
-    part.param += tensor->begin;
-    part.m += tensor->begin;
-    part.v += tensor->begin;
-    part.grad += tensor->begin;
-    part.copy = copy_at(of->copy, of->copy_dtype, tensor->begin);
+    return part;
+}
+
+struct dpt_sgd dpt_sgd_part(const struct dpt_sgd *of, int64_t begin, int64_t end)
+{
+    struct dpt_sgd part = *of;
+    part.tensors = NULL;
+    part.n = end - begin;
+    part.param += begin;
+    part.m = of->m ? of->m + begin : NULL;
+    part.grad += begin;
+    part.copy = dpt_at_out(of->copy, of->copy_dtype, begin);
     return part;
 }
 
 struct dpt_sgd dpt_sgd_tensor(const struct dpt_sgd *of, int i)
 {
     const struct dpt_updated *tensor = &of->tensors[i];
-    struct dpt_sgd part = *of;
-    part.tensors = NULL;
-    part.n = tensor->end - tensor->begin;
+    struct dpt_sgd part = dpt_sgd_part(of, tensor->begin, tensor->end);
     part.weight_decay = tensor->decays ? of->weight_decay : 0.0f;
-    part.param += tensor->begin;
-    part.m = of->m ? of->m + tensor->begin : NULL;
-    part.grad += tensor->begin;
-    part.copy = copy_at(of->copy, of->copy_dtype, tensor->begin);
     return part;
 }

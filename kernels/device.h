@@ -29,29 +29,29 @@ struct dpt_ops;
 DPT_MUST_USE enum dpt_status dpt_device_cpu_create(struct dpt_device **ret, struct dpt_err *err);
 enum { DPT_FINGERPRINT_BYTES = 72 };
 
-/* How many CUDA devices CUDA_VISIBLE_DEVICES leaves, all of one kind, and what the fingerprint of
- * each is; opens none of them, so that a process which only asks takes no memory there. Errors as
- * dpt_device_cuda_create's; DPT_EUNSUPPORTED also when they are of different kinds. */
+/* The number of CUDA devices that CUDA_VISIBLE_DEVICES leaves, all of one kind, and the fingerprint
+ * of each. Opens none of them, so that a process that only asks takes no memory there. Errors as
+ * dpt_device_cuda_create's; DPT_EUNSUPPORTED also when the devices are of different kinds. */
 DPT_MUST_USE enum dpt_status dpt_device_cuda_look(int *ret_count,
                                                   char ret_fingerprint[DPT_FINGERPRINT_BYTES],
                                                   struct dpt_err *err);
-/* What its maker calls CUDA device `index` ("NVIDIA H200"). Errors likewise. */
+/* The product name of CUDA device `index` ("NVIDIA H200"). Errors likewise. */
 enum { DPT_DEVICE_NAME_BYTES = 256 };
 DPT_MUST_USE enum dpt_status dpt_device_cuda_name(int index, char ret[DPT_DEVICE_NAME_BYTES],
                                                   struct dpt_err *err);
-/* Where it is plugged in ("0000:1B:00.0"). Errors likewise; opens nothing. */
+/* The PCI address of CUDA device `index` ("0000:1B:00.0"). Errors likewise; opens nothing. */
 enum { DPT_DEVICE_BUS_BYTES = 32 };
 DPT_MUST_USE enum dpt_status dpt_device_cuda_bus(int index, char ret[DPT_DEVICE_BUS_BYTES],
                                                  struct dpt_err *err);
 /* Opens CUDA device `index` of those that CUDA_VISIBLE_DEVICES leaves. Its memory is not the
- * host's: the ops take what dpt_device_alloc gave (and `copy` takes host memory on either side). In
- * a build without CUDA DPT_EUNSUPPORTED, without such a device DPT_ENOENT: the text says what to
+ * host's: ops take memory of dpt_device_alloc, and `copy` takes host memory on either side.
+ * DPT_EUNSUPPORTED in a build without CUDA, DPT_ENOENT without the device: the text says what to
  * do. */
 DPT_MUST_USE enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret,
                                                     struct dpt_err *err);
 void dpt_device_destroy(struct dpt_device **dev);
 
-/* Makes it the calling thread's own, for libraries that work on the device that is current. */
+/* Makes it the calling thread's current device, for libraries that work on that. */
 DPT_MUST_USE enum dpt_status dpt_device_enter(struct dpt_device *dev, struct dpt_err *err);
 
 /* The mathematics of this device (static storage). */
@@ -65,11 +65,11 @@ const char *dpt_device_fingerprint(const struct dpt_device *dev);
 /* Of ranks that compute gradients on `device` and all else on `host`. */
 void dpt_fingerprint_join(const char *device, const char *host, char ret[DPT_FINGERPRINT_BYTES]);
 
-/* From here on its matrix products of f32 take their operands as TF32, with 10 bits of mantissa,
- * and add up in f32. Of a CUDA device, before its first stream. */
+/* From this call on, matrix products of f32 round their operands to TF32, with 10 bits of mantissa,
+ * and add in f32. Of a CUDA device, before its first stream. */
 void dpt_device_use_tf32(struct dpt_device *dev);
 
-/* From here on allocations count into `account` (borrowed for the device's life) beside the
+/* From this call on, allocations count into `account` (borrowed for the device's life) and into the
  * device's own counters. Once, before the first allocation that is kept. */
 void dpt_device_set_account(struct dpt_device *dev, struct dpt_account *account);
 
@@ -83,8 +83,8 @@ void dpt_device_free_for(struct dpt_device *dev, enum dpt_memory_tag tag, void *
 DPT_MUST_USE enum dpt_status dpt_device_alloc(struct dpt_device *dev, size_t bytes, void **ret,
                                               struct dpt_err *err);
 void dpt_device_free(struct dpt_device *dev, void *ptr, size_t bytes);
-/* Memory of the host that this device copies from and to quickest (CUDA: page-locked), zeroed,
- * aligned to 64 bytes. Not counted. Freed with the same number. */
+/* Host memory that this device copies fastest (CUDA: page-locked), zeroed, aligned to 64 bytes. Not
+ * counted. Freed with the same number of bytes. */
 DPT_MUST_USE enum dpt_status dpt_device_alloc_host(struct dpt_device *dev, size_t bytes, void **ret,
                                                    struct dpt_err *err);
 void dpt_device_free_host(struct dpt_device *dev, void *ptr, size_t bytes);
@@ -118,38 +118,38 @@ DPT_MUST_USE enum dpt_status dpt_stream_sync(struct dpt_stream *stream, struct d
  * what was posted into the stream when the mark was last set. */
 DPT_MUST_USE enum dpt_status dpt_event_create(struct dpt_device *dev, struct dpt_event **ret,
                                               struct dpt_err *err);
-/* When nobody waits for it any more. Accepts a pointer to NULL. */
+/* When no queue waits for it any more. Accepts a pointer to NULL. */
 void dpt_event_destroy(struct dpt_event **event);
-/* Sets it, by the thread that uses the stream; what fails sticks to the stream. */
+/* Sets the event, by the thread that uses the stream; an error sticks to the stream. */
 void dpt_event_record(struct dpt_event *event, struct dpt_stream *stream);
-/* What is given to `stream` of its device from here on runs when it has come, without the host. By
- * the thread that uses the stream; what fails sticks to the stream. */
+/* Ops that are posted to `stream` of the event's device after this call run when the event has
+ * come, without the host. By the thread that uses the stream; an error sticks to the stream. */
 void dpt_event_await(struct dpt_event *event, struct dpt_stream *stream);
-/* Waits, on the host, until what it marks is done: in `stream`, the one that it was last set in, by
- * the thread that uses that. What fails sticks to the stream. Returns at once
- * where it was never set. */
+/* Waits, on the host, until everything posted before the event is done. `stream` is the one that
+ * the event was last set in; by the thread that uses that stream. An error sticks to the stream.
+ * Returns at once if the event was never set. */
 void dpt_event_wait(struct dpt_event *event, struct dpt_stream *stream);
 /* The device's own name for it (CUDA: a cudaEvent_t). */
 void *dpt_event_native(const struct dpt_event *event);
 
-/* Ops as one thing that is given to a queue again and again, with the arguments and the addresses
- * of the first time (CUDA: a graph), for a host that gives them slower than the device takes them.
- * Where a device has none of it, or its ops are timed one by one, it cannot. */
+/* A graph: ops that are launched together, again and again, with the arguments and addresses of
+ * their capture (CUDA: a CUDA graph). For a host that posts ops slower than the device runs them.
+ * False for a device without graphs, and while ops are timed one by one. */
 bool dpt_device_has_graphs(const struct dpt_device *dev);
-/* From here to the end ops are noted and not run. Every op is one that was prepared; no sync, no
- * event, no copy from or to the host. False: the stream has an error, which it keeps; nothing has
- * begun. */
+/* From this call to capture_end, ops are recorded and not run. Every op is prepared; no sync, no
+ * event, no copy from or to the host. False: the stream has an error and keeps it, and no capture
+ * has begun. */
 DPT_MUST_USE bool dpt_stream_capture_begin(struct dpt_stream *stream);
-/* The error of any op since, or of making the graph, which then is not; the stream is as before
- * begin. */
+/* Returns the error of any op since begin, or of making the graph; then there is no graph. The
+ * stream is as before begin. */
 DPT_MUST_USE enum dpt_status dpt_stream_capture_end(struct dpt_stream *stream,
                                                     struct dpt_graph **ret, struct dpt_err *err);
-/* False when the stream, the one it was captured from, has moved memory of its own since that the
- * graph names (an op of a shape that was not prepared): it may not be launched again. */
+/* False when the stream that the graph was captured from has since moved workspace that the graph
+ * uses (an op of a shape that was not prepared): the graph may not be launched again. */
 bool dpt_graph_is_current(const struct dpt_graph *graph, const struct dpt_stream *stream);
-/* Gives all of it to the stream that it was captured from; what fails sticks to that. */
+/* Posts the graph to the stream that it was captured from; an error sticks to that stream. */
 void dpt_graph_launch(struct dpt_graph *graph, struct dpt_stream *stream);
-/* When no stream has it to run any more. Accepts a pointer to NULL. */
+/* When no launch of it is under way. Accepts a pointer to NULL. */
 void dpt_graph_destroy(struct dpt_graph **graph);
 
 #endif

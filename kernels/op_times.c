@@ -2,7 +2,7 @@
 #include "kernels/op_times.h"
 
 #include "base/clock.h"
-#include "kernels/op_timer.h"
+#include "kernels/device_impl.h"
 #include "kernels/ops.h"
 
 #include <stdlib.h>
@@ -68,15 +68,15 @@ enum dpt_status dpt_op_timer_create(struct dpt_stream *stream, struct dpt_err *e
     if (!timer)
         return dpt_fail(err, DPT_ENOMEM, "times of ops");
     stream->timer = timer;
-    if (!vtable->mark_create)
+    if (!vtable->event_create)
         return DPT_OK;
     timer->marks = calloc(MARKS_MAX, sizeof *timer->marks);
     if (!timer->marks)
         return dpt_fail(err, DPT_ENOMEM, "times of ops");
-    DPT_TRY(vtable->mark_create(stream->device, &timer->last_end, err));
+    DPT_TRY(vtable->event_create(stream->device, true, &timer->last_end, err));
     for (int i = 0; i < MARKS_MAX; i++) {
-        DPT_TRY(vtable->mark_create(stream->device, &timer->marks[i].begin, err));
-        DPT_TRY(vtable->mark_create(stream->device, &timer->marks[i].end, err));
+        DPT_TRY(vtable->event_create(stream->device, true, &timer->marks[i].begin, err));
+        DPT_TRY(vtable->event_create(stream->device, true, &timer->marks[i].end, err));
     }
     return DPT_OK;
 }
@@ -89,12 +89,12 @@ void dpt_op_timer_destroy(struct dpt_stream *stream)
         return;
     for (int i = 0; timer->marks && i < MARKS_MAX; i++) {
         if (timer->marks[i].begin)
-            vtable->mark_destroy(stream->device, timer->marks[i].begin);
+            vtable->event_destroy(stream->device, timer->marks[i].begin);
         if (timer->marks[i].end)
-            vtable->mark_destroy(stream->device, timer->marks[i].end);
+            vtable->event_destroy(stream->device, timer->marks[i].end);
     }
     if (timer->last_end)
-        vtable->mark_destroy(stream->device, timer->last_end);
+        vtable->event_destroy(stream->device, timer->last_end);
     free(timer->marks);
     free(timer);
     stream->timer = NULL;
@@ -119,7 +119,7 @@ void dpt_op_timer_drop(struct dpt_stream *stream)
 
 /* ---- around an op ---- */
 
-static void count(struct dpt_op_times *total, enum dpt_op_class class, double ms)
+static void count_op(struct dpt_op_times *total, enum dpt_op_class class, double ms)
 {
     total->ms[class] += ms;
     total->calls[class]++;
@@ -130,13 +130,13 @@ void dpt_op_timer_drain(struct dpt_stream *stream)
     struct dpt_op_timer *timer = stream->timer;
     if (!timer || timer->n == 0)
         return;
-    double (*const ms_between)(void *, void *) = stream->device->vtable->mark_ms;
+    double (*const ms_between)(void *, void *) = stream->device->vtable->event_ms;
     for (int i = 0; i < timer->n; i++) {
         const struct mark *mark = &timer->marks[i];
         if (i > 0 || timer->follows)
             timer->total.idle_ms +=
                 ms_between(i > 0 ? timer->marks[i - 1].end : timer->last_end, mark->begin);
-        count(&timer->total, mark->class, ms_between(mark->begin, mark->end));
+        count_op(&timer->total, mark->class, ms_between(mark->begin, mark->end));
     }
     void *const end = timer->marks[timer->n - 1].end;
     timer->marks[timer->n - 1].end = timer->last_end;
@@ -145,12 +145,12 @@ void dpt_op_timer_drain(struct dpt_stream *stream)
     timer->n = 0;
 }
 
-static const struct dpt_ops *inner(const struct dpt_stream *s)
+static const struct dpt_ops *untimed_ops(const struct dpt_stream *s)
 {
     return s->device->vtable->ops;
 }
 
-static void begin(struct dpt_stream *s, enum dpt_op_class class)
+static void begin_op(struct dpt_stream *s, enum dpt_op_class class)
 {
     struct dpt_op_timer *timer = s->timer;
     if (timer->paused)
@@ -163,36 +163,36 @@ static void begin(struct dpt_stream *s, enum dpt_op_class class)
     if (timer->n == MARKS_MAX)
         dpt_op_timer_drain(s); /* waits for them */
     timer->marks[timer->n].class = class;
-    s->device->vtable->mark_record(timer->marks[timer->n].begin, s);
+    s->device->vtable->event_record(timer->marks[timer->n].begin, s);
 }
 
-static void end(struct dpt_stream *s)
+static void end_op(struct dpt_stream *s)
 {
     struct dpt_op_timer *timer = s->timer;
     if (timer->paused)
         return;
     if (timer->marks) {
-        s->device->vtable->mark_record(timer->marks[timer->n++].end, s);
+        s->device->vtable->event_record(timer->marks[timer->n++].end, s);
         return;
     }
     const int64_t now_ns = dpt_now_ns();
     if (timer->ended_ns > 0)
         timer->total.idle_ms += 1e-6 * (double)(timer->begun_ns - timer->ended_ns);
-    count(&timer->total, timer->class, 1e-6 * (double)(now_ns - timer->begun_ns));
+    count_op(&timer->total, timer->class, 1e-6 * (double)(now_ns - timer->begun_ns));
     timer->ended_ns = now_ns;
 }
 
 #define DPT_OP_VALUES(name, class, parameters, names)                                              \
     static void timed_##name parameters                                                            \
     {                                                                                              \
-        begin(s, DPT_OP_##class);                                                                  \
-        inner(s)->name names;                                                                      \
-        end(s);                                                                                    \
+        begin_op(s, DPT_OP_##class);                                                               \
+        untimed_ops(s)->name names;                                                                \
+        end_op(s);                                                                                 \
     }
 #define DPT_OP_QUERY(name, result, parameters, names)                                              \
     static result timed_##name parameters                                                          \
     {                                                                                              \
-        return inner(s)->name names;                                                               \
+        return untimed_ops(s)->name names;                                                         \
     }
 #include "kernels/ops.def"
 

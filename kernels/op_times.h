@@ -1,10 +1,10 @@
-/* Where the time of a device goes: in the ops of ops.h, by class, and between them.
+/* The time that a device spends in the ops of ops.h, by class, and between them.
  *
  * A device that times its ops takes the time in each stream around every op: on the CPU by the
- * clock, on a device with queues by marks in the queue, which the host reads when it waits for the
- * stream anyway. What lies between two ops is `idle`: the stream had nothing to do, or waited for
- * another. Marks cost a few microseconds of the host's an op, so times are taken on demand alone.
- * Bits are those of ops that are not timed. */
+ * clock, on a device with queues by timed events in the queue, which the host reads when it waits
+ * for the stream. The time between two ops is `idle`: the stream had nothing to do, or waited for
+ * another stream. Events cost the host a few microseconds for each op, so times are taken on demand
+ * only. Bits are those of ops that are not timed. */
 #ifndef DPT_KERNELS_OP_TIMES_H
 #define DPT_KERNELS_OP_TIMES_H
 
@@ -45,14 +45,12 @@ struct dpt_op_times {
     double idle_ms;
 };
 
-/* From here on dpt_device_ops gives ops that are timed, and streams that are created take times.
- * Before either is asked for. */
+/* From this call on, dpt_device_ops returns timed ops, and new streams take times. Before the first
+ * of both. */
 void dpt_device_time_ops(struct dpt_device *dev);
 
-/* What the stream's ops took since it was created, those of its last dpt_stream_sync included;
- * preparing does not count, nor the time it takes. Zeros without dpt_device_time_ops. By the thread
- * that uses the stream.
- */
+/* The times of the stream's ops since its creation, up to its last dpt_stream_sync; preparing does
+ * not count. Zeros without dpt_device_time_ops. By the thread that uses the stream. */
 void dpt_stream_op_times(struct dpt_stream *stream, struct dpt_op_times *ret);
 
 /* ret = a - b. */

@@ -113,23 +113,15 @@ struct dpt_gelu {
  * head, its query heads' contributions are added in their order. A row of qkv is W = (heads + 2
  * kv_heads) * head_size elements: the queries, the keys, the values; C = heads * head_size. Dropout
  * is on the probabilities: element ((b*H+h)*T + t)*T + s, h a query head. */
-struct dpt_attention_forward {
+struct dpt_attention {
     int64_t b, t, heads, kv_heads, head_size;
     enum dpt_dtype dtype;
     struct dpt_dropout dropout;
     const void *qkv; /* (B, T, W) */
-    void *y;         /* (B, T, C) */
-    float *lse;      /* (B, H, T) log-sum-exp of the scaled scores, kept for backward */
-};
-
-struct dpt_attention_backward {
-    int64_t b, t, heads, kv_heads, head_size;
-    enum dpt_dtype dtype;
-    struct dpt_dropout dropout;
-    const void *qkv, *y;
-    const float *lse;
-    const void *dy; /* (B, T, C) */
-    void *dqkv;     /* (B, T, W) */
+    void *y;         /* (B, T, C); read by backward */
+    float *lse;      /* (B, H, T) log-sum-exp of the scaled scores; read by backward */
+    const void *dy;  /* (B, T, C), backward only, as is: */
+    void *dqkv;      /* (B, T, W) */
 };
 
 /* Rotary position embedding (Su et al. 2021, "RoFormer") in Hugging Face's rotate_half form. The
@@ -264,6 +256,11 @@ struct dpt_windows {
 };
 enum { DPT_WINDOW_MAX = 15 };
 
+static inline bool dpt_windows_are_valid(const struct dpt_windows *of)
+{
+    return of->kernel % 2 == 1 && of->kernel <= DPT_WINDOW_MAX && of->stride > 0;
+}
+
 static inline int64_t dpt_windows_along(int64_t pixels, int64_t stride)
 {
     return (pixels + stride - 1) / stride;
@@ -333,24 +330,17 @@ struct dpt_batchnorm_backward {
 
 /* The greatest value of each window, and which of its kernel*kernel pixels, row by row, it is: the
  * first of several. A NaN is greater than all, and the last of several is taken, as PyTorch has it.
- * Pixels outside of the image are no part of a window. */
-struct dpt_maxpool_forward {
+ * Pixels outside of the image are no part of a window. Backward: a pixel's gradient is the sum of
+ * those of the windows that took it, in the windows' order. */
+struct dpt_maxpool {
     struct dpt_windows of;
     int64_t c;
     enum dpt_dtype dtype;
-    const void *x;  /* (B, H, W, c) */
-    void *y;        /* (B, OH, OW, c) */
-    uint8_t *taken; /* (B, OH, OW, c) */
-};
-
-/* A pixel's gradient is the sum of those of the windows that took it, in the windows' order. */
-struct dpt_maxpool_backward {
-    struct dpt_windows of;
-    int64_t c;
-    enum dpt_dtype dtype;
-    const uint8_t *taken; /* (B, OH, OW, c) */
-    const void *dy;       /* (B, OH, OW, c) */
-    void *dx;             /* (B, H, W, c) */
+    uint8_t *taken; /* (B, OH, OW, c); read by backward */
+    const void *x;  /* forward: (B, H, W, c) */
+    void *y;        /* forward: (B, OH, OW, c) */
+    const void *dy; /* backward: (B, OH, OW, c) */
+    void *dx;       /* backward: (B, H, W, c) */
 };
 
 /* The mean over each image's pixels, and its gradient. */
@@ -361,13 +351,14 @@ struct dpt_avgpool {
     void *out;      /* forward: (b, c); backward: (b, pixels, c) */
 };
 
-/* Packed weights. A weight is the same for all slots of a step, and each product would bring it
- * anew into the form that it is fastest on. `pack` does that once, into the caller's memory, for
- * all products of the weight's kind, forward and backward; an op that gets the packed form beside w
- * takes that and does not read w. The result has the same bits.
+/* Packed weights. A weight is the same for all slots of a step, and each product would convert it
+ * again into the form that it is fastest on. `pack` converts it once, into the caller's memory, for
+ * all products of the weight's kind, forward and backward. An op that gets the packed form beside w
+ * reads that form and not w. The result has the same bits.
  *
- * The form belongs to this device and process and depends on the shape, not on where w lies. It is
- * that of w's values when it was packed: who changes or takes away w no longer gives it to ops. */
+ * The form belongs to this device and process and depends on the shape, not on the address of w. It
+ * has w's values of the time of `pack`: after a change of w the caller packs again or gives no
+ * packed form. A device without the op `pack` (CUDA) gets none. */
 enum dpt_pack_kind {
     DPT_PACK_LINEAR, /* w (rows = in, cols = out; out_in: rows = out, cols = in) of dpt_linear_* */
     DPT_PACK_HEAD,   /* w (rows = V, cols = C) of dpt_head_loss */
@@ -425,6 +416,22 @@ struct dpt_sgd {
     int n_tensors;
 };
 
+/* Values first, first + 1, ... of the stream `key`: mean + std * normal(key, i)
+ * (dpt_rng_normal_pair). */
+struct dpt_normal {
+    struct dpt_rng_key key;
+    uint64_t first;
+    float mean, std;
+};
+
+/* Likewise bound * u, uniform on [-bound, bound): u = w / 2^23 - 1 of w, the upper 24 bits of word
+ * i % 4 of Philox block i / 4. */
+struct dpt_uniform {
+    struct dpt_rng_key key;
+    uint64_t first;
+    float bound;
+};
+
 /* The sum of vectors in an order: each is put on a stack, and then, joins[i] times after the i-th,
  * the top is added to the one below it and takes its place, rounded to `dtype` (DPT_F32: as it is).
  * What is there at the end, one sum, is written. The arrays are the device's, too. */
@@ -456,13 +463,6 @@ struct dpt_attention_rows {
     int64_t first, end, heads, kv_heads, head_size;
     const float *qkv; /* (end, W) */
     float *y;         /* (end - first, heads * head_size) */
-};
-
-struct dpt_logits {
-    int64_t c, v;
-    const float *x; /* (C) */
-    const float *w; /* (V, C) */
-    float *y;       /* (V) */
 };
 
 /* The ops, with what each does where its arguments are no struct: ops.def. */

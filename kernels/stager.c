@@ -81,7 +81,7 @@ void dpt_stager_destroy(struct dpt_stager **stager)
 }
 
 /* Its bytes are where they belong. */
-static void empty(struct dpt_stager *s, struct place *place)
+static void empty_place(struct dpt_stager *s, struct place *place)
 {
     if (!place->busy)
         return;
@@ -95,12 +95,12 @@ static struct place *take_oldest(struct dpt_stager *s)
 {
     struct place *place = &s->place[s->next];
     s->next = (s->next + 1) % PLACES;
-    empty(s, place);
+    empty_place(s, place);
     return place;
 }
 
-static void post(struct dpt_stager *s, struct place *place, size_t bytes, const void *from,
-                 void *device_to, void *host_to)
+static void post_copy(struct dpt_stager *s, struct place *place, size_t bytes, const void *from,
+                      void *device_to, void *host_to)
 {
     s->ops->copy(s->stream, bytes, from, device_to);
     dpt_event_record(place->copied, s->stream);
@@ -120,7 +120,7 @@ void dpt_stager_to_device(struct dpt_stager *s, size_t bytes, const void *from, 
         const size_t n = part_at(s, bytes, at);
         struct place *place = take_oldest(s);
         s->host_ops->copy(s->host_stream, n, (const char *)from + at, place->memory);
-        post(s, place, n, place->memory, (char *)to + at, NULL);
+        post_copy(s, place, n, place->memory, (char *)to + at, NULL);
     }
 }
 
@@ -129,7 +129,7 @@ void dpt_stager_to_host(struct dpt_stager *s, size_t bytes, const void *from, vo
     for (size_t at = 0; at < bytes; at += s->place_bytes) {
         const size_t n = part_at(s, bytes, at);
         struct place *place = take_oldest(s);
-        post(s, place, n, (const char *)from + at, place->memory, (char *)to + at);
+        post_copy(s, place, n, (const char *)from + at, place->memory, (char *)to + at);
     }
 }
 

@@ -1,4 +1,4 @@
-/* Bulk copies between a device and memory of the host that is not page-locked.
+/* Bulk copies between a device and host memory that is not page-locked.
  *
  * A device copies from and to page-locked memory at the speed of its bus; for other memory CUDA's
  * driver copies by one core through memory of its own, at a fraction of that (8.5 GB/s on an H200,
@@ -30,9 +30,9 @@ DPT_MUST_USE enum dpt_status dpt_stager_create(const struct dpt_stager_options *
 /* Waits for what it has posted. Accepts a pointer to NULL. */
 void dpt_stager_destroy(struct dpt_stager **stager);
 
-/* Posts a copy of memory of the host, which is the caller's again on return. */
+/* Posts a copy of host memory; the caller may change that memory when the call returns. */
 void dpt_stager_to_device(struct dpt_stager *stager, size_t bytes, const void *from, void *to);
-/* Posts a copy to memory of the host, where it is after dpt_stager_finish. */
+/* Posts a copy to host memory; the bytes are there after dpt_stager_finish. */
 void dpt_stager_to_host(struct dpt_stager *stager, size_t bytes, const void *from, void *to);
 /* Waits for all that was posted, and syncs the device's stream: its error. After an error what
  * should have come to the host is undefined. */

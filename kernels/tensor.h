@@ -4,6 +4,7 @@
 #define DPT_KERNELS_TENSOR_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* half.h says what the 16-bit ones are. */
 enum dpt_dtype { DPT_F32, DPT_BF16, DPT_F16, DPT_DTYPE_COUNT };
@@ -11,6 +12,17 @@ enum dpt_dtype { DPT_F32, DPT_BF16, DPT_F16, DPT_DTYPE_COUNT };
 static inline size_t dpt_dtype_bytes(enum dpt_dtype dtype)
 {
     return dtype == DPT_F32 ? 4 : 2;
+}
+
+/* Element i of p; NULL of NULL, which pointers are while a stream prepares. */
+static inline const void *dpt_at(const void *p, enum dpt_dtype dtype, int64_t i)
+{
+    return p ? (const char *)p + (size_t)i * dpt_dtype_bytes(dtype) : NULL;
+}
+
+static inline void *dpt_at_out(void *p, enum dpt_dtype dtype, int64_t i)
+{
+    return p ? (char *)p + (size_t)i * dpt_dtype_bytes(dtype) : NULL;
 }
 
 #endif

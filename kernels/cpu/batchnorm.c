@@ -2,14 +2,15 @@
  * chunks' sums are added in order. Of squares, each chunk's are around its own mean, and its
  * distance to the mean of all is added (Chan et al. 1983). */
 #include "kernels/cpu/stream.h"
+#include "kernels/cpu_sizes.h"
 
 #include <math.h>
 
-enum { CHUNK = 32 };
+enum { CHUNK = DPT_BATCHNORM_ROWS };
 
-static int64_t chunk_rows(int64_t n, int64_t chunk)
+static int64_t chunk_end(int64_t n, int64_t chunk)
 {
-    return dpt_min64(CHUNK, n - chunk * CHUNK);
+    return dpt_min64(n, (chunk + 1) * CHUNK);
 }
 
 /* --- forward --- */
@@ -22,37 +23,21 @@ struct forward_job {
     const float *mean, *rstd; /* (c): what is normalised with */
 };
 
-static struct dpt_batchnorm_rows rows_of(const struct forward_job *j, int64_t chunk)
-{
-    const struct dpt_batchnorm_forward *a = j->a;
-    const int64_t at = chunk * CHUNK * a->c;
-    return (struct dpt_batchnorm_rows){.rows = chunk_rows(a->n, chunk),
-                                       .c = a->c,
-                                       .x = dpt_at(a->x, a->dtype, at),
-                                       .gamma = a->gamma,
-                                       .beta = a->beta,
-                                       .residual = dpt_at(a->residual, a->dtype, at),
-                                       .mean = j->mean,
-                                       .rstd = j->rstd,
-                                       .relu = a->relu,
-                                       .y = dpt_at_out(a->y, a->dtype, at)};
-}
-
 static void sums_item(void *ctx, int64_t chunk, int thread)
 {
     const struct forward_job *j = ctx;
-    const struct dpt_batchnorm_rows rows = rows_of(j, chunk);
     float *sums = j->sums + chunk * 2 * j->a->c;
     (void)thread;
-    j->kernels->of[j->a->dtype]->batchnorm_sums(&rows, sums, sums + j->a->c);
+    j->kernels->of[j->a->dtype]->batchnorm_sums(j->a, chunk * CHUNK, chunk_end(j->a->n, chunk),
+                                                sums, sums + j->a->c);
 }
 
 static void normal_item(void *ctx, int64_t chunk, int thread)
 {
     const struct forward_job *j = ctx;
-    const struct dpt_batchnorm_rows rows = rows_of(j, chunk);
     (void)thread;
-    j->kernels->of[j->a->dtype]->batchnorm(&rows);
+    j->kernels->of[j->a->dtype]->batchnorm(j->a, chunk * CHUNK, chunk_end(j->a->n, chunk), j->mean,
+                                           j->rstd);
 }
 
 /* Of one channel, from the chunks' sums. */
@@ -65,7 +50,7 @@ static void statistics_of(const struct forward_job *j, int64_t channel)
         sum += sums[chunk * 2 * a->c];
     const float mean = sum / n;
     for (int64_t chunk = 0; chunk < j->chunks; chunk++) {
-        const float rows = (float)chunk_rows(a->n, chunk);
+        const float rows = (float)(chunk_end(a->n, chunk) - chunk * CHUNK);
         const float away = sums[chunk * 2 * a->c] / rows - mean;
         squares += sums[(chunk * 2 + 1) * a->c] + rows * (away * away);
     }
@@ -105,10 +90,10 @@ void dpt_cpu_batchnorm_forward(struct dpt_stream *stream, const struct dpt_batch
                               .mean = a->mean,
                               .rstd = a->rstd};
     struct dpt_workspace w;
-    DPT_ASSERT(s->preparing || !a->running_mean == !a->running_var);
-    DPT_ASSERT(s->preparing || a->running_mean || a->n >= 2);
+    DPT_ASSERT(s->base.preparing || !a->running_mean == !a->running_var);
+    DPT_ASSERT(s->base.preparing || a->running_mean || a->n >= 2);
     const int64_t floats = (job.chunks > 1 ? job.chunks : 1) * 2 * a->c;
-    if (!dpt_cpu_begin(s, a->dtype, "batch norm") ||
+    if (!dpt_stream_begin(&s->base, a->dtype, "batch norm") ||
         !dpt_cpu_workspace(s, DPT_WORKSPACE_OP, (size_t)floats * sizeof(float), 0, &w))
         return;
     job.sums = (float *)(void *)w.shared;
@@ -133,39 +118,21 @@ struct backward_job {
     float *means; /* (2, c): the same, over all rows, over n */
 };
 
-static struct dpt_batchnorm_grad_rows grad_rows_of(const struct backward_job *j, int64_t chunk)
-{
-    const struct dpt_batchnorm_backward *a = j->a;
-    const int64_t at = chunk * CHUNK * a->c;
-    return (struct dpt_batchnorm_grad_rows){.rows = chunk_rows(a->n, chunk),
-                                            .c = a->c,
-                                            .x = dpt_at(a->x, a->dtype, at),
-                                            .gamma = a->gamma,
-                                            .dy = dpt_at(a->dy, a->dtype, at),
-                                            .y = dpt_at(a->y, a->dtype, at),
-                                            .mean = a->mean,
-                                            .rstd = a->rstd,
-                                            .mean_dgamma = j->means,
-                                            .mean_dbeta = j->means + a->c,
-                                            .dx = dpt_at_out(a->dx, a->dtype, at),
-                                            .dresidual = dpt_at_out(a->dresidual, a->dtype, at)};
-}
-
 static void grad_sums_item(void *ctx, int64_t chunk, int thread)
 {
     const struct backward_job *j = ctx;
-    const struct dpt_batchnorm_grad_rows rows = grad_rows_of(j, chunk);
     float *sums = j->sums + chunk * 2 * j->a->c;
     (void)thread;
-    j->kernels->of[j->a->dtype]->batchnorm_grad_sums(&rows, sums, sums + j->a->c);
+    j->kernels->of[j->a->dtype]->batchnorm_grad_sums(j->a, chunk * CHUNK, chunk_end(j->a->n, chunk),
+                                                     sums, sums + j->a->c);
 }
 
 static void grad_item(void *ctx, int64_t chunk, int thread)
 {
     const struct backward_job *j = ctx;
-    const struct dpt_batchnorm_grad_rows rows = grad_rows_of(j, chunk);
     (void)thread;
-    j->kernels->of[j->a->dtype]->batchnorm_grad(&rows);
+    j->kernels->of[j->a->dtype]->batchnorm_grad(j->a, chunk * CHUNK, chunk_end(j->a->n, chunk),
+                                                j->means, j->means + j->a->c);
 }
 
 static void give(const struct dpt_batchnorm_backward *a, float *to, int64_t channel, float x)
@@ -201,8 +168,8 @@ void dpt_cpu_batchnorm_backward(struct dpt_stream *stream, const struct dpt_batc
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
     struct backward_job job = {.kernels = s->kernels, .a = a, .chunks = dpt_ceil_div(a->n, CHUNK)};
     struct dpt_workspace w;
-    DPT_ASSERT(s->preparing || (!a->dmean == !a->dvar && !a->dgamma == !a->dbeta));
-    if (!dpt_cpu_begin(s, a->dtype, "batch norm backward") ||
+    DPT_ASSERT(s->base.preparing || (!a->dmean == !a->dvar && !a->dgamma == !a->dbeta));
+    if (!dpt_stream_begin(&s->base, a->dtype, "batch norm backward") ||
         !dpt_cpu_workspace(s, DPT_WORKSPACE_OP,
                            (size_t)((job.chunks + 1) * 2 * a->c) * sizeof(float), 0, &w))
         return;

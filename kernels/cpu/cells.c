@@ -152,128 +152,44 @@ static void *aligned_new(size_t bytes, size_t align)
     return posix_memalign(&p, align, bytes ? bytes : 1) == 0 ? p : NULL;
 }
 
-/* new, new[], nothrow, aligned, and their deletes. The names are the ABI's. */
-void *_Znwm(size_t bytes);
-void *_Znam(size_t bytes);
-void *_ZnwmRKSt9nothrow_t(size_t bytes, const void *tag);
-void *_ZnamRKSt9nothrow_t(size_t bytes, const void *tag);
-void *_ZnwmSt11align_val_t(size_t bytes, size_t align);
-void *_ZnamSt11align_val_t(size_t bytes, size_t align);
-void *_ZnwmSt11align_val_tRKSt9nothrow_t(size_t bytes, size_t align, const void *tag);
-void *_ZnamSt11align_val_tRKSt9nothrow_t(size_t bytes, size_t align, const void *tag);
-void _ZdlPv(void *p);
-void _ZdaPv(void *p);
-void _ZdlPvm(void *p, size_t bytes);
-void _ZdaPvm(void *p, size_t bytes);
-void _ZdlPvRKSt9nothrow_t(void *p, const void *tag);
-void _ZdaPvRKSt9nothrow_t(void *p, const void *tag);
-void _ZdlPvSt11align_val_t(void *p, size_t align);
-void _ZdaPvSt11align_val_t(void *p, size_t align);
-void _ZdlPvmSt11align_val_t(void *p, size_t bytes, size_t align);
-void _ZdaPvmSt11align_val_t(void *p, size_t bytes, size_t align);
+/* new, new[], nothrow, aligned, and their deletes. The names are the ABI's. An operator with a tag
+ * of type nothrow_t returns NULL, one without ends the process. */
+#define OPERATOR_NEW(name, parameters, memory)                                                     \
+    void *name parameters;                                                                         \
+    void *name parameters                                                                          \
+    {                                                                                              \
+        return memory;                                                                             \
+    }
+OPERATOR_NEW(_Znwm, (size_t bytes), must(cell_new(bytes)))
+OPERATOR_NEW(_Znam, (size_t bytes), must(cell_new(bytes)))
+OPERATOR_NEW(_ZnwmRKSt9nothrow_t, (size_t bytes, const void *tag), ((void)tag, cell_new(bytes)))
+OPERATOR_NEW(_ZnamRKSt9nothrow_t, (size_t bytes, const void *tag), ((void)tag, cell_new(bytes)))
+OPERATOR_NEW(_ZnwmSt11align_val_t, (size_t bytes, size_t align), must(aligned_new(bytes, align)))
+OPERATOR_NEW(_ZnamSt11align_val_t, (size_t bytes, size_t align), must(aligned_new(bytes, align)))
+OPERATOR_NEW(_ZnwmSt11align_val_tRKSt9nothrow_t, (size_t bytes, size_t align, const void *tag),
+             ((void)tag, aligned_new(bytes, align)))
+OPERATOR_NEW(_ZnamSt11align_val_tRKSt9nothrow_t, (size_t bytes, size_t align, const void *tag),
+             ((void)tag, aligned_new(bytes, align)))
 
-void *_Znwm(size_t bytes)
-{
-    return must(cell_new(bytes));
-}
-
-void *_Znam(size_t bytes)
-{
-    return must(cell_new(bytes));
-}
-
-void *_ZnwmRKSt9nothrow_t(size_t bytes, const void *tag)
-{
-    (void)tag;
-    return cell_new(bytes);
-}
-
-void *_ZnamRKSt9nothrow_t(size_t bytes, const void *tag)
-{
-    (void)tag;
-    return cell_new(bytes);
-}
-
-void *_ZnwmSt11align_val_t(size_t bytes, size_t align)
-{
-    return must(aligned_new(bytes, align));
-}
-
-void *_ZnamSt11align_val_t(size_t bytes, size_t align)
-{
-    return must(aligned_new(bytes, align));
-}
-
-void *_ZnwmSt11align_val_tRKSt9nothrow_t(size_t bytes, size_t align, const void *tag)
-{
-    (void)tag;
-    return aligned_new(bytes, align);
-}
-
-void *_ZnamSt11align_val_tRKSt9nothrow_t(size_t bytes, size_t align, const void *tag)
-{
-    (void)tag;
-    return aligned_new(bytes, align);
-}
-
-void _ZdlPv(void *p)
-{
-    cell_delete(p);
-}
-
-void _ZdaPv(void *p)
-{
-    cell_delete(p);
-}
-
-void _ZdlPvm(void *p, size_t bytes)
-{
-    (void)bytes;
-    cell_delete(p);
-}
-
-void _ZdaPvm(void *p, size_t bytes)
-{
-    (void)bytes;
-    cell_delete(p);
-}
-
-void _ZdlPvRKSt9nothrow_t(void *p, const void *tag)
-{
-    (void)tag;
-    cell_delete(p);
-}
-
-void _ZdaPvRKSt9nothrow_t(void *p, const void *tag)
-{
-    (void)tag;
-    cell_delete(p);
-}
-
-void _ZdlPvSt11align_val_t(void *p, size_t align)
-{
-    (void)align;
-    cell_delete(p);
-}
-
-void _ZdaPvSt11align_val_t(void *p, size_t align)
-{
-    (void)align;
-    cell_delete(p);
-}
-
-void _ZdlPvmSt11align_val_t(void *p, size_t bytes, size_t align)
-{
-    (void)bytes;
-    (void)align;
-    cell_delete(p);
-}
-
-void _ZdaPvmSt11align_val_t(void *p, size_t bytes, size_t align)
-{
-    (void)bytes;
-    (void)align;
-    cell_delete(p);
-}
+/* What is passed beside the pointer changes nothing. */
+#define OPERATOR_DELETE(name, parameters, ...)                                                     \
+    void name parameters;                                                                          \
+    void name parameters                                                                           \
+    {                                                                                              \
+        __VA_ARGS__;                                                                               \
+        cell_delete(p);                                                                            \
+    }
+OPERATOR_DELETE(_ZdlPv, (void *p), )
+OPERATOR_DELETE(_ZdaPv, (void *p), )
+OPERATOR_DELETE(_ZdlPvm, (void *p, size_t bytes), (void)bytes)
+OPERATOR_DELETE(_ZdaPvm, (void *p, size_t bytes), (void)bytes)
+OPERATOR_DELETE(_ZdlPvRKSt9nothrow_t, (void *p, const void *tag), (void)tag)
+OPERATOR_DELETE(_ZdaPvRKSt9nothrow_t, (void *p, const void *tag), (void)tag)
+OPERATOR_DELETE(_ZdlPvSt11align_val_t, (void *p, size_t align), (void)align)
+OPERATOR_DELETE(_ZdaPvSt11align_val_t, (void *p, size_t align), (void)align)
+OPERATOR_DELETE(_ZdlPvmSt11align_val_t, (void *p, size_t bytes, size_t align), (void)bytes,
+                (void)align)
+OPERATOR_DELETE(_ZdaPvmSt11align_val_t, (void *p, size_t bytes, size_t align), (void)bytes,
+                (void)align)
 
 #endif

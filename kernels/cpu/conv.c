@@ -33,28 +33,6 @@ struct part {
     int64_t class_y, class_x; /* of the pixels of dx that are made */
 };
 
-struct dpt_cpu_windows dpt_cpu_conv_windows(const struct dpt_cpu_stream *s,
-                                            const struct dpt_windows *of, int64_t c,
-                                            enum dpt_dtype dtype, const void *image)
-{
-    const int64_t margin = (of->kernel - 1) / 2;
-    DPT_ASSERT(of->kernel % 2 == 1 && of->kernel <= DPT_WINDOW_MAX && of->stride > 0);
-    return (struct dpt_cpu_windows){.kernels = s->kernels->of[dtype],
-                                    .dtype = dtype,
-                                    .image = image,
-                                    .b = of->b,
-                                    .h = of->h,
-                                    .w = of->w,
-                                    .c = c,
-                                    .grid_h = dpt_windows_along(of->h, of->stride),
-                                    .grid_w = dpt_windows_along(of->w, of->stride),
-                                    .step = of->stride,
-                                    .top = -margin,
-                                    .left = -margin,
-                                    .tall = of->kernel,
-                                    .wide = of->kernel};
-}
-
 static struct part forward_part(const struct layer *l, const void *x)
 {
     const int64_t width = l->of.kernel * l->of.kernel * l->in;
@@ -166,7 +144,8 @@ static const void *arranged(const struct part *p)
 static void gather(const void *ctx, int64_t first, int64_t rows, enum dpt_dtype in, void *to)
 {
     const struct part *p = ctx;
-    dpt_cpu_windows_gather(&p->windows, first, rows, 0, dpt_cpu_windows_width(&p->windows), in, to);
+    const struct dpt_windows_part part = {first, rows, 0, dpt_cpu_windows_width(&p->windows)};
+    dpt_cpu_windows_gather(&p->windows, &part, in, to);
 }
 
 /* Of the pixels of a class. */
@@ -192,7 +171,7 @@ static struct dpt_gemm product_of(const struct part *p)
 }
 
 /* y (rows, cols) = or += windows times b; `packed` or NULL. */
-static void multiply(const struct part *p, const void *packed, void *y, bool accumulate)
+static void multiply_part(const struct part *p, const void *packed, void *y, bool accumulate)
 {
     const struct layer *l = p->layer;
     /* Of a class of several, which lie apart. */
@@ -262,11 +241,11 @@ void dpt_cpu_conv_pack(struct dpt_cpu_stream *s, const struct dpt_pack *a)
 void dpt_cpu_conv_forward(struct dpt_stream *stream, const struct dpt_conv_forward *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    if (!dpt_cpu_begin(s, a->dtype, "convolution"))
+    if (!dpt_stream_begin(&s->base, a->dtype, "convolution"))
         return;
     const struct layer l = {s, a->of, a->in, a->out, a->dtype, a->weight};
     const struct part y = forward_part(&l, a->x);
-    multiply(&y, a->packed, a->y, false);
+    multiply_part(&y, a->packed, a->y, false);
 }
 
 /* --- the gradient of what came in --- */
@@ -298,8 +277,8 @@ static void input_gradient(const struct layer *l, const struct dpt_conv_backward
         const struct part dx = input_part(l, a->dy, class);
         struct clear_job job = {&dx, a->dx};
         if (dpt_cpu_windows_width(&dx.windows) > 0)
-            multiply(&dx, packed, a->dx, a->add_dx);
-        else if (!a->add_dx && !l->s->preparing && l->s->error.status == DPT_OK)
+            multiply_part(&dx, packed, a->dx, a->add_dx);
+        else if (!a->add_dx && !l->s->base.preparing && l->s->base.error.status == DPT_OK)
             dpt_pool_run(l->s->pool, l->of.b, clear_item, &job);
         if (packed)
             packed += packed_bytes_of(&dx);
@@ -309,10 +288,10 @@ static void input_gradient(const struct layer *l, const struct dpt_conv_backward
 void dpt_cpu_conv_backward(struct dpt_stream *stream, const struct dpt_conv_backward *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    if (!dpt_cpu_begin(s, a->dtype, "convolution backward"))
+    if (!dpt_stream_begin(&s->base, a->dtype, "convolution backward"))
         return;
     const struct layer l = {s, a->of, a->in, a->out, a->dtype, a->weight};
-    if (a->dx || s->preparing)
+    if (a->dx || s->base.preparing)
         input_gradient(&l, a);
     dpt_cpu_conv_weight_gradient(s, a);
 }

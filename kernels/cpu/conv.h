@@ -4,12 +4,7 @@
 
 #include "kernels/cpu/windows.h"
 
-/* The windows of a convolution on its images (b, h, w, c). */
-struct dpt_cpu_windows dpt_cpu_conv_windows(const struct dpt_cpu_stream *s,
-                                            const struct dpt_windows *of, int64_t c,
-                                            enum dpt_dtype dtype, const void *image);
-
-/* a->dw. */
+/* Makes a->dw, or prepares to. */
 void dpt_cpu_conv_weight_gradient(struct dpt_cpu_stream *s, const struct dpt_conv_backward *a);
 
 #endif

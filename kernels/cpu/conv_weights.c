@@ -10,9 +10,7 @@
 
 #include <stdatomic.h>
 
-/* Chunk and tile as large as a second-level cache of 1 MiB holds; items enough for so many threads.
- */
-enum { CHUNK = 512, TILE_M = DPT_TILE_M, TILE_N = 192, ITEMS = 16 };
+enum { CHUNK = DPT_CONV_PIXELS, TILE_M = DPT_TILE_M, TILE_N = DPT_TILE_N };
 
 struct gradient {
     struct dpt_cpu_stream *s;
@@ -47,13 +45,6 @@ static int64_t tile_cols(const struct gradient *g, int64_t j)
     return dpt_min64(TILE_N, g->width - j * TILE_N);
 }
 
-static void note(struct gradient *g, int status)
-{
-    int none = 0;
-    if (status != 0)
-        atomic_compare_exchange_strong(&g->failed, &none, status);
-}
-
 /* --- items --- */
 
 /* A chunk of dy, turned. */
@@ -80,23 +71,24 @@ static const char *pack_windows(struct gradient *g, int64_t chunk, int64_t j, ch
     enum dpt_dtype dtype = g->a->dtype;
     int64_t row = g->width;
     if (!g->whole) {
-        dpt_cpu_windows_gather(&g->windows, first, pixels, j * TILE_N, cols, g->in,
-                               mine + g->stage_at);
+        const struct dpt_windows_part part = {first, pixels, j * TILE_N, cols};
+        dpt_cpu_windows_gather(&g->windows, &part, g->in, mine + g->stage_at);
         from = mine + g->stage_at;
         dtype = g->in;
         row = cols;
     }
-    if (g->own)
+    if (g->own) {
         g->s->kernels->of[dtype]->panels(&(struct dpt_panels){.k = pixels,
                                                               .cols = cols,
                                                               .b = from,
                                                               .row = row,
                                                               .col = 1,
                                                               .to = (float *)(void *)packed});
-    else
-        note(g, dpt_onednn_run_reorder(g->s->gemm,
-                                       g->reorder[j == g->n_tiles - 1][chunk == g->chunks - 1],
-                                       thread, from, packed, mine + g->scratch_at));
+        return packed;
+    }
+    const void *const arguments[] = {from, packed, mine + g->scratch_at};
+    const struct dpt_primitive *reorder = g->reorder[j == g->n_tiles - 1][chunk == g->chunks - 1];
+    dpt_gemm_note(&g->failed, dpt_onednn_run(g->s->gemm, reorder, thread, arguments));
     return packed;
 }
 
@@ -106,7 +98,7 @@ static void multiply_tile(struct gradient *g, const int64_t at[3], const char *b
     const int64_t i = at[0], j = at[1], chunk = at[2], pixels = chunk_pixels(g, chunk);
     const char *dy = dpt_at(g->dy, g->in, chunk * CHUNK * g->a->out + i * TILE_M * pixels);
     float *c = (float *)(void *)mine;
-    if (g->own)
+    if (g->own) {
         g->s->kernels->panel_product(
             &(struct dpt_panel_product){.rows = tile_rows(g, i),
                                         .cols = tile_cols(g, j),
@@ -114,11 +106,12 @@ static void multiply_tile(struct gradient *g, const int64_t at[3], const char *b
                                         .a = (const float *)(const void *)dy,
                                         .b = (const float *)(const void *)b,
                                         .c = c});
-    else
-        note(g, dpt_onednn_run_matmul(
-                    g->s->gemm,
-                    g->matmul[i == g->m_tiles - 1][j == g->n_tiles - 1][chunk == g->chunks - 1],
-                    thread, dy, b, c, mine + g->scratch_at));
+        return;
+    }
+    const void *const arguments[] = {dy, b, c, mine + g->scratch_at};
+    const struct dpt_primitive *matmul =
+        g->matmul[i == g->m_tiles - 1][j == g->n_tiles - 1][chunk == g->chunks - 1];
+    dpt_gemm_note(&g->failed, dpt_onednn_run(g->s->gemm, matmul, thread, arguments));
 }
 
 /* Item: a tile of columns of a group. */
@@ -162,16 +155,8 @@ static void join_item(void *ctx, int64_t item, int thread)
 
 /* --- what they need --- */
 
-static bool made(struct gradient *g, const struct dpt_primitive *p, const struct dpt_err *err)
-{
-    if (!p)
-        dpt_cpu_fail(g->s, err->status, err->text);
-    return p != NULL;
-}
-
 static bool make_primitives(struct gradient *g, size_t *ret_packed, size_t *ret_scratch)
 {
-    struct dpt_err err;
     *ret_packed = *ret_scratch = 0;
     dpt_gemm_thread_begin();
     for (int which = 0; which < 8; which++) {
@@ -180,12 +165,16 @@ static bool make_primitives(struct gradient *g, size_t *ret_packed, size_t *ret_
                       cols = tile_cols(g, j ? g->n_tiles - 1 : 0),
                       pixels = chunk_pixels(g, k ? g->chunks - 1 : 0);
         struct dpt_primitive **matmul = &g->matmul[i][j][k], **reorder = &g->reorder[j][k];
-        *matmul = dpt_onednn_matmul(g->s->gemm, g->in, rows, cols, pixels, &err);
-        if (!made(g, *matmul, &err))
-            return false;
-        *reorder = dpt_onednn_reorder(g->s->gemm, g->in, cols, pixels, g->whole ? g->width : cols,
-                                      1, &err);
-        if (!made(g, *reorder, &err))
+        *matmul = dpt_gemm_primitive(
+            g->s,
+            &(struct dpt_primitive_shape){.operands = g->in, .m = rows, .n = cols, .k = pixels});
+        *reorder = dpt_gemm_primitive(
+            g->s, &(struct dpt_primitive_shape){.operands = g->in,
+                                                .n = cols,
+                                                .k = pixels,
+                                                .b_row = g->whole ? g->width : cols,
+                                                .b_col = 1});
+        if (!*matmul || !*reorder)
             return false;
         const size_t sizes[] = {dpt_onednn_scratch_bytes(*matmul),
                                 dpt_onednn_scratch_bytes(*reorder)};
@@ -231,15 +220,12 @@ void dpt_cpu_conv_weight_gradient(struct dpt_cpu_stream *s, const struct dpt_con
     DPT_ASSERT(g.chunks > 0);
     g.m_tiles = dpt_ceil_div(a->out, TILE_M);
     g.n_tiles = dpt_ceil_div(g.width, TILE_N);
-    g.per_group = dpt_ceil_div(g.chunks, dpt_ceil_div(ITEMS, g.n_tiles));
+    g.per_group = dpt_ceil_div(g.chunks, dpt_ceil_div(DPT_CONV_ITEMS, g.n_tiles));
     g.groups = dpt_ceil_div(g.chunks, g.per_group);
-    if (s->error.status != DPT_OK || !gradient_workspace(&g))
+    if (s->base.error.status != DPT_OK || !gradient_workspace(&g))
         return;
     dpt_pool_run(s->pool, g.chunks, turn_item, &g);
     dpt_pool_run(s->pool, g.groups * g.n_tiles, sum_item, &g);
     dpt_pool_run(s->pool, a->out, join_item, &g);
-    struct dpt_err err;
-    const int failed = atomic_load(&g.failed);
-    if (failed != 0)
-        dpt_cpu_fail(s, dpt_onednn_error(failed, "a convolution", &err), err.text);
+    dpt_gemm_report(s, atomic_load(&g.failed), "a convolution");
 }

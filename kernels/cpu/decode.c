@@ -1,95 +1,73 @@
-/* Ops of decoding, one row at a time and in f32. Work is cut by shape: columns, vocabulary and
- * heads, whatever the number of threads. */
+/* Ops of decoding, one row at a time and in f32. Work is cut by shape: columns and heads,
+ * whatever the number of threads. */
 #include "kernels/cpu/stream.h"
 
 #include <math.h>
 
-enum { COLUMNS = 64, LOGITS = 256 };
-
-struct linear_job {
-    const struct dpt_cpu_kernels *kernels;
-    const struct dpt_linear_row *a;
-};
+enum { COLUMNS = 64 }; /* of a linear layer, an item */
 
 static void linear_item(void *ctx, int64_t item, int thread)
 {
-    const struct linear_job *j = ctx;
-    const struct dpt_linear_row *a = j->a;
+    const struct dpt_cpu_op *op = ctx;
+    const struct dpt_linear_row *a = op->a;
     const int64_t at = item * COLUMNS, cols = dpt_min64(COLUMNS, a->out - at);
     const float *bias = a->bias ? a->bias + at : NULL;
     float *y = a->y + at;
     (void)thread;
     if (a->out_in) {
-        j->kernels->dots(cols, a->in, a->x, a->w + at * a->in, a->in, 1.0f, y);
+        op->kernels->dots(&(struct dpt_row_dots){.rows = cols,
+                                                 .n = a->in,
+                                                 .x = a->x,
+                                                 .w = a->w + at * a->in,
+                                                 .ld = a->in,
+                                                 .scale = 1.0f,
+                                                 .y = y});
         if (bias)
-            j->kernels->of[DPT_F32]->add(cols, y, bias, y);
+            op->kernels->of[DPT_F32]->add(cols, y, bias, y);
         return;
     }
-    j->kernels->row_times(&(struct dpt_row_times){
+    op->kernels->row_times(&(struct dpt_row_times){
         .k = a->in, .cols = cols, .x = a->x, .w = a->w + at, .ld = a->out, .bias = bias, .y = y});
 }
 
 void dpt_cpu_linear_row(struct dpt_stream *stream, const struct dpt_linear_row *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct linear_job job = {.kernels = s->kernels, .a = a};
-    if (dpt_cpu_begin(s, DPT_F32, "linear row") && !s->preparing)
-        dpt_pool_run(s->pool, dpt_ceil_div(a->out, COLUMNS), linear_item, &job);
+    if (dpt_cpu_posts(s, DPT_F32, "linear row"))
+        dpt_cpu_run_op(s, dpt_ceil_div(a->out, COLUMNS), linear_item, a);
 }
-
-struct logits_job {
-    const struct dpt_cpu_kernels *kernels;
-    const struct dpt_logits *a;
-};
-
-static void logits_item(void *ctx, int64_t item, int thread)
-{
-    const struct logits_job *j = ctx;
-    const int64_t at = item * LOGITS;
-    (void)thread;
-    j->kernels->dots(dpt_min64(LOGITS, j->a->v - at), j->a->c, j->a->x, j->a->w + at * j->a->c,
-                     j->a->c, 1.0f, j->a->y + at);
-}
-
-void dpt_cpu_logits(struct dpt_stream *stream, const struct dpt_logits *a)
-{
-    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct logits_job job = {.kernels = s->kernels, .a = a};
-    if (dpt_cpu_begin(s, DPT_F32, "logits") && !s->preparing)
-        dpt_pool_run(s->pool, dpt_ceil_div(a->v, LOGITS), logits_item, &job);
-}
-
-struct attention_job {
-    const struct dpt_cpu_kernels *kernels;
-    const struct dpt_attention_rows *a;
-    struct dpt_workspace w;
-};
 
 /* One head of one row: its scores with all rows up to itself, their softmax, the mean of values. */
 static void attention_item(void *ctx, int64_t item, int thread)
 {
-    const struct attention_job *j = ctx;
-    const struct dpt_attention_rows *a = j->a;
+    const struct dpt_cpu_op *op = ctx;
+    const struct dpt_attention_rows *a = op->a;
     const int64_t hd = a->head_size, c = a->heads * hd, ld = c + 2 * a->kv_heads * hd;
     const int64_t row = a->first + item / a->heads, t = row + 1, head = item % a->heads;
     const float *k = a->qkv + c + head / (a->heads / a->kv_heads) * hd;
-    float *scores = dpt_workspace_of(&j->w, thread);
-    j->kernels->dots(t, hd, a->qkv + row * ld + head * hd, k, ld, 1.0f / sqrtf((float)hd), scores);
-    j->kernels->softmax(t, scores);
-    j->kernels->row_times(&(struct dpt_row_times){.k = t,
-                                                  .cols = hd,
-                                                  .x = scores,
-                                                  .w = k + a->kv_heads * hd,
-                                                  .ld = ld,
-                                                  .y = a->y + (row - a->first) * c + head * hd});
+    float *scores = dpt_workspace_of(&op->w, thread);
+    op->kernels->dots(&(struct dpt_row_dots){.rows = t,
+                                             .n = hd,
+                                             .x = a->qkv + row * ld + head * hd,
+                                             .w = k,
+                                             .ld = ld,
+                                             .scale = 1.0f / sqrtf((float)hd),
+                                             .y = scores});
+    op->kernels->softmax(t, scores);
+    op->kernels->row_times(&(struct dpt_row_times){.k = t,
+                                                   .cols = hd,
+                                                   .x = scores,
+                                                   .w = k + a->kv_heads * hd,
+                                                   .ld = ld,
+                                                   .y = a->y + (row - a->first) * c + head * hd});
 }
 
 void dpt_cpu_attention_rows(struct dpt_stream *stream, const struct dpt_attention_rows *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct attention_job job = {.kernels = s->kernels, .a = a};
+    struct dpt_cpu_op op = {.kernels = s->kernels, .a = a};
     DPT_ASSERT(a->kv_heads > 0 && a->heads % a->kv_heads == 0 && a->first < a->end);
-    if (dpt_cpu_begin(s, DPT_F32, "attention rows") &&
-        dpt_cpu_workspace(s, DPT_WORKSPACE_OP, 0, (size_t)a->end * sizeof(float), &job.w))
-        dpt_pool_run(s->pool, (a->end - a->first) * a->heads, attention_item, &job);
+    if (dpt_stream_begin(&s->base, DPT_F32, "attention rows") &&
+        dpt_cpu_workspace(s, DPT_WORKSPACE_OP, 0, (size_t)a->end * sizeof(float), &op.w))
+        dpt_pool_run(s->pool, (a->end - a->first) * a->heads, attention_item, &op);
 }

@@ -125,29 +125,6 @@ static void cpu_stream_set_threads(struct dpt_stream *stream, int threads)
     s->threads = threads;
 }
 
-static enum dpt_status cpu_sync(struct dpt_stream *stream, struct dpt_err *err)
-{
-    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    enum dpt_status status = s->error.status;
-    if (status == DPT_OK)
-        return DPT_OK;
-    if (err)
-        *err = s->error;
-    s->error.status = DPT_OK;
-    return status;
-}
-
-static void cpu_prepare_begin(struct dpt_stream *stream)
-{
-    dpt_cpu_stream(stream)->preparing = true;
-}
-
-static enum dpt_status cpu_prepare_end(struct dpt_stream *stream, struct dpt_err *err)
-{
-    dpt_cpu_stream(stream)->preparing = false;
-    return cpu_sync(stream, err);
-}
-
 static const struct dpt_device_vtable cpu_vtable = {
     .ops = &cpu_ops,
     .destroy = cpu_destroy,
@@ -157,9 +134,7 @@ static const struct dpt_device_vtable cpu_vtable = {
     .stream_create = cpu_stream_create,
     .stream_destroy = cpu_stream_destroy,
     .stream_set_threads = cpu_stream_set_threads,
-    .prepare_begin = cpu_prepare_begin,
-    .prepare_end = cpu_prepare_end,
-    .sync = cpu_sync,
+    .sync = dpt_stream_take_error, /* ops are done when they return */
 };
 
 /* The library's choice holds for the process, so what one device of these kernels found holds for
@@ -211,49 +186,4 @@ enum dpt_status dpt_device_cpu_create_with(const struct dpt_cpu_kernels *kernels
              dev->kernels->name, library, probe);
     *ret = &dev->base;
     return DPT_OK;
-}
-
-void dpt_cpu_fail(struct dpt_cpu_stream *s, enum dpt_status status, const char *what)
-{
-    if (s->error.status == DPT_OK)
-        (void)dpt_fail(&s->error, status, "%s", what);
-}
-
-bool dpt_cpu_begin(struct dpt_cpu_stream *s, enum dpt_dtype dtype, const char *op)
-{
-    if (s->error.status != DPT_OK)
-        return false;
-    if ((unsigned)dtype >= DPT_DTYPE_COUNT) {
-        (void)dpt_fail(&s->error, DPT_EUNSUPPORTED, "%s: the CPU device has no dtype %d", op,
-                       (int)dtype);
-        return false;
-    }
-    return true;
-}
-
-bool dpt_cpu_workspace(struct dpt_cpu_stream *s, enum dpt_workspace_kind kind, size_t shared,
-                       size_t each, struct dpt_workspace *ret)
-{
-    shared = dpt_round64(shared);
-    each = dpt_round64(each);
-    size_t bytes = shared + each * (size_t)s->threads;
-    if (bytes > s->workspaces[kind].bytes) {
-        dpt_device_free_for(s->base.device, DPT_MEMORY_WORKSPACE, s->workspaces[kind].ptr,
-                            s->workspaces[kind].bytes);
-        s->workspaces[kind].ptr = NULL;
-        s->workspaces[kind].bytes = 0;
-        void *ptr = NULL;
-        struct dpt_err err;
-        enum dpt_status status =
-            dpt_device_alloc_for(s->base.device, DPT_MEMORY_WORKSPACE, bytes, &ptr, &err);
-        if (status != DPT_OK) {
-            dpt_cpu_fail(s, status, err.text);
-            return false;
-        }
-        s->workspaces[kind].ptr = ptr;
-        s->workspaces[kind].bytes = bytes;
-    }
-    char *base = s->workspaces[kind].ptr;
-    *ret = (struct dpt_workspace){.shared = base, .threads = base + shared, .each = each};
-    return !s->preparing;
 }

@@ -11,227 +11,208 @@ enum {
     SUM_CHUNK = 1 << 8     /* of each vector of an ordered sum, likewise */
 };
 
-/* A range [at, at + n) of a chunk. */
-static int64_t chunk_count(int64_t n)
+/* What an op over n elements of `dtype` reads and writes; NULL where it has no such operand. */
+struct elements {
+    int64_t n;
+    enum dpt_dtype dtype;
+    const void *a, *b;
+    void *y;
+    const void *op;                          /* other arguments, of the op's own type */
+    const struct dpt_cpu_kernels *kernels;   /* of the stream */
+    const struct dpt_elem_kernels *of_dtype; /* likewise */
+    void (*compute)(const struct elements *e, int64_t at, int64_t n); /* elements [at, at + n) */
+};
+
+static void chunk_item(void *ctx, int64_t item, int thread)
 {
-    return dpt_ceil_div(n, CHUNK);
+    const struct elements *e = ctx;
+    (void)thread;
+    e->compute(e, item * CHUNK, dpt_min64(CHUNK, e->n - item * CHUNK));
 }
 
-static int64_t chunk_size(int64_t n, int64_t at)
+/* Runs *e, whose kernels it fills in, as the op `name`. */
+static void run_elements(struct dpt_stream *stream, const char *name, struct elements *e)
 {
-    return dpt_min64(CHUNK, n - at);
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    if (!dpt_cpu_posts(s, e->dtype, name))
+        return;
+    e->kernels = s->kernels;
+    e->of_dtype = s->kernels->of[e->dtype];
+    dpt_pool_run(s->pool, dpt_ceil_div(e->n, CHUNK), chunk_item, e);
+}
+
+static const void *a_at(const struct elements *e, int64_t at)
+{
+    return dpt_at(e->a, e->dtype, at);
+}
+
+static const void *b_at(const struct elements *e, int64_t at)
+{
+    return dpt_at(e->b, e->dtype, at);
+}
+
+static void *y_at(const struct elements *e, int64_t at)
+{
+    return dpt_at_out(e->y, e->dtype, at);
 }
 
 /* --- gelu --- */
 
-struct gelu_job {
-    const struct dpt_elem_kernels *kernels;
-    enum dpt_dtype dtype;
-    int64_t n;
-    const void *x, *dy;
-    void *out;
-};
-
-static void gelu_item(void *ctx, int64_t item, int thread)
+static void gelu_range(const struct elements *e, int64_t at, int64_t n)
 {
-    const struct gelu_job *j = ctx;
-    int64_t at = item * CHUNK, n = chunk_size(j->n, at);
-    (void)thread;
-    const void *x = dpt_at(j->x, j->dtype, at);
-    void *out = dpt_at_out(j->out, j->dtype, at);
-    if (j->dy)
-        j->kernels->gelu_grad(n, x, dpt_at(j->dy, j->dtype, at), out);
-    else
-        j->kernels->gelu(n, x, out);
+    e->of_dtype->gelu(n, a_at(e, at), y_at(e, at));
 }
 
-static void run_gelu(struct dpt_cpu_stream *s, const struct dpt_gelu *a, const char *name,
-                     const void *dy)
+static void gelu_grad_range(const struct elements *e, int64_t at, int64_t n)
 {
-    if (!dpt_cpu_begin(s, a->dtype, name) || s->preparing)
-        return;
-    struct gelu_job job = {.kernels = s->kernels->of[a->dtype],
-                           .dtype = a->dtype,
-                           .n = a->n,
-                           .x = a->x,
-                           .dy = dy,
-                           .out = a->out};
-    dpt_pool_run(s->pool, chunk_count(a->n), gelu_item, &job);
+    e->of_dtype->gelu_grad(n, a_at(e, at), b_at(e, at), y_at(e, at));
 }
 
 void dpt_cpu_gelu_forward(struct dpt_stream *stream, const struct dpt_gelu *a)
 {
-    run_gelu(dpt_cpu_stream(stream), a, "gelu", NULL);
+    run_elements(stream, "gelu",
+                 &(struct elements){
+                     .n = a->n, .dtype = a->dtype, .a = a->x, .y = a->out, .compute = gelu_range});
 }
 
 void dpt_cpu_gelu_backward(struct dpt_stream *stream, const struct dpt_gelu *a)
 {
-    run_gelu(dpt_cpu_stream(stream), a, "gelu backward", a->dy);
+    run_elements(stream, "gelu backward",
+                 &(struct elements){.n = a->n,
+                                    .dtype = a->dtype,
+                                    .a = a->x,
+                                    .b = a->dy,
+                                    .y = a->out,
+                                    .compute = gelu_grad_range});
 }
 
 /* --- swiglu: cut by rows --- */
 
-struct swiglu_job {
-    const struct dpt_elem_kernels *kernels;
-    const struct dpt_swiglu *a;
-    int64_t rows; /* of a chunk */
-    bool backward;
-};
+/* Rows of a chunk. */
+static int64_t swiglu_rows(const struct dpt_swiglu *a)
+{
+    return a->c < CHUNK ? CHUNK / a->c : 1;
+}
 
 static void swiglu_item(void *ctx, int64_t item, int thread)
 {
-    const struct swiglu_job *j = ctx;
-    const struct dpt_swiglu *a = j->a;
-    const int64_t end = dpt_min64(a->n, (item + 1) * j->rows);
+    const struct dpt_cpu_op *op = ctx;
+    const struct dpt_swiglu *a = op->a;
+    const struct dpt_elem_kernels *k = op->kernels->of[a->dtype];
+    const int64_t end = dpt_min64(a->n, (item + 1) * swiglu_rows(a));
     (void)thread;
-    for (int64_t r = item * j->rows; r < end; r++) {
-        const int64_t gate = 2 * r * a->c, up = gate + a->c, y = r * a->c;
-        const void *x = dpt_at(a->x, a->dtype, gate), *x_up = dpt_at(a->x, a->dtype, up);
-        if (j->backward)
-            j->kernels->swiglu_grad(a->c, x, x_up, dpt_at(a->dy, a->dtype, y),
-                                    dpt_at_out(a->out, a->dtype, gate),
-                                    dpt_at_out(a->out, a->dtype, up));
-        else
-            j->kernels->swiglu(a->c, x, x_up, dpt_at_out(a->out, a->dtype, y));
-    }
+    for (int64_t r = item * swiglu_rows(a); r < end; r++)
+        k->swiglu(a->c, dpt_at(a->x, a->dtype, 2 * r * a->c),
+                  dpt_at(a->x, a->dtype, (2 * r + 1) * a->c),
+                  dpt_at_out(a->out, a->dtype, r * a->c));
 }
 
-static void run_swiglu(struct dpt_cpu_stream *s, const struct dpt_swiglu *a, const char *name,
-                       bool backward)
+static void swiglu_grad_item(void *ctx, int64_t item, int thread)
 {
-    if (!dpt_cpu_begin(s, a->dtype, name) || s->preparing)
-        return;
-    struct swiglu_job job = {.kernels = s->kernels->of[a->dtype],
-                             .a = a,
-                             .rows = a->c < CHUNK ? CHUNK / a->c : 1,
-                             .backward = backward};
-    dpt_pool_run(s->pool, dpt_ceil_div(a->n, job.rows), swiglu_item, &job);
+    const struct dpt_cpu_op *op = ctx;
+    const struct dpt_swiglu *a = op->a;
+    const struct dpt_elem_kernels *k = op->kernels->of[a->dtype];
+    const int64_t end = dpt_min64(a->n, (item + 1) * swiglu_rows(a));
+    (void)thread;
+    for (int64_t r = item * swiglu_rows(a); r < end; r++) {
+        const int64_t gate = 2 * r * a->c, up = gate + a->c;
+        k->swiglu_grad(a->c, dpt_at(a->x, a->dtype, gate), dpt_at(a->x, a->dtype, up),
+                       dpt_at(a->dy, a->dtype, r * a->c), dpt_at_out(a->out, a->dtype, gate),
+                       dpt_at_out(a->out, a->dtype, up));
+    }
 }
 
 void dpt_cpu_swiglu_forward(struct dpt_stream *stream, const struct dpt_swiglu *a)
 {
-    run_swiglu(dpt_cpu_stream(stream), a, "swiglu", false);
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    if (dpt_cpu_posts(s, a->dtype, "swiglu"))
+        dpt_cpu_run_op(s, dpt_ceil_div(a->n, swiglu_rows(a)), swiglu_item, a);
 }
 
 void dpt_cpu_swiglu_backward(struct dpt_stream *stream, const struct dpt_swiglu *a)
 {
-    run_swiglu(dpt_cpu_stream(stream), a, "swiglu backward", true);
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    if (dpt_cpu_posts(s, a->dtype, "swiglu backward"))
+        dpt_cpu_run_op(s, dpt_ceil_div(a->n, swiglu_rows(a)), swiglu_grad_item, a);
 }
 
 /* --- scale --- */
 
-struct scale_job {
-    const struct dpt_elem_kernels *kernels;
-    enum dpt_dtype dtype;
-    int64_t n;
-    float factor;
-    void *x;
-};
-
-static void scale_item(void *ctx, int64_t item, int thread)
+static void scale_range(const struct elements *e, int64_t at, int64_t n)
 {
-    const struct scale_job *j = ctx;
-    const int64_t at = item * CHUNK;
-    (void)thread;
-    j->kernels->scale(chunk_size(j->n, at), j->factor, dpt_at_out(j->x, j->dtype, at));
+    e->of_dtype->scale(n, *(const float *)e->op, y_at(e, at));
 }
 
 void dpt_cpu_scale(struct dpt_stream *stream, int64_t n, enum dpt_dtype dtype, float factor,
                    void *x)
 {
-    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    if (!dpt_cpu_begin(s, dtype, "scale") || s->preparing)
-        return;
-    struct scale_job job = {
-        .kernels = s->kernels->of[dtype], .dtype = dtype, .n = n, .factor = factor, .x = x};
-    dpt_pool_run(s->pool, chunk_count(n), scale_item, &job);
+    run_elements(
+        stream, "scale",
+        &(struct elements){.n = n, .dtype = dtype, .y = x, .op = &factor, .compute = scale_range});
 }
 
 /* --- residual, dropout, add --- */
 
-struct add_job {
-    const struct dpt_elem_kernels *kernels;
-    enum dpt_dtype dtype;
-    int64_t n;
-    const struct dpt_dropout *dropout; /* NULL: none */
-    const void *a, *b;                 /* a NULL: only b */
-    void *y;
-};
-
-static void add_item(void *ctx, int64_t item, int thread)
+static void add_range(const struct elements *e, int64_t at, int64_t n)
 {
-    const struct add_job *j = ctx;
-    int64_t at = item * CHUNK, n = chunk_size(j->n, at);
-    const void *a = dpt_at(j->a, j->dtype, at), *b = dpt_at(j->b, j->dtype, at);
-    void *y = dpt_at_out(j->y, j->dtype, at);
-    (void)thread;
-    if (j->dropout)
-        j->kernels->drop_add(n, j->dropout, j->dropout->first + (uint64_t)at, a, b, y);
-    else
-        j->kernels->add(n, a, b, y);
+    e->of_dtype->add(n, a_at(e, at), b_at(e, at), y_at(e, at));
 }
 
-/* Runs *job, but for its kernels, as the op `name`. */
-static void run_add(struct dpt_cpu_stream *s, struct add_job *job, const char *name)
+static void drop_add_range(const struct elements *e, int64_t at, int64_t n)
 {
-    if (!dpt_cpu_begin(s, job->dtype, name) || s->preparing)
-        return;
-    job->kernels = s->kernels->of[job->dtype];
-    dpt_pool_run(s->pool, chunk_count(job->n), add_item, job);
+    const struct dpt_dropout *d = e->op;
+    e->of_dtype->drop_add(n, d, d->first + (uint64_t)at, a_at(e, at), b_at(e, at), y_at(e, at));
 }
 
 void dpt_cpu_residual(struct dpt_stream *stream, const struct dpt_residual *a)
 {
-    struct add_job job = {.dtype = a->dtype,
-                          .n = a->n,
-                          .dropout = a->dropout.p > 0.0f ? &a->dropout : NULL,
-                          .a = a->a,
-                          .b = a->b,
-                          .y = a->y};
-    run_add(dpt_cpu_stream(stream), &job, "residual");
+    run_elements(stream, "residual",
+                 &(struct elements){.n = a->n,
+                                    .dtype = a->dtype,
+                                    .a = a->a,
+                                    .b = a->b,
+                                    .y = a->y,
+                                    .op = &a->dropout,
+                                    .compute = a->dropout.p > 0.0f ? drop_add_range : add_range});
 }
 
 void dpt_cpu_dropout_backward(struct dpt_stream *stream, const struct dpt_dropout_backward *a)
 {
-    struct add_job job = {
-        .dtype = a->dtype, .n = a->n, .dropout = &a->dropout, .b = a->dy, .y = a->dx};
     if (a->dropout.p > 0.0f)
-        run_add(dpt_cpu_stream(stream), &job, "dropout backward");
-    else if (a->dx != a->dy && dpt_cpu_begin(dpt_cpu_stream(stream), a->dtype, "dropout backward"))
+        run_elements(stream, "dropout backward",
+                     &(struct elements){.n = a->n,
+                                        .dtype = a->dtype,
+                                        .b = a->dy,
+                                        .y = a->dx,
+                                        .op = &a->dropout,
+                                        .compute = drop_add_range});
+    else if (a->dx != a->dy && dpt_stream_begin(stream, a->dtype, "dropout backward"))
         dpt_cpu_copy(stream, (size_t)a->n * dpt_dtype_bytes(a->dtype), a->dy, a->dx);
 }
 
 void dpt_cpu_add(struct dpt_stream *stream, int64_t n, const float *a, const float *b, float *dst)
 {
-    struct add_job job = {.dtype = DPT_F32, .n = n, .a = a, .b = b, .y = dst};
-    run_add(dpt_cpu_stream(stream), &job, "add");
+    run_elements(stream, "add",
+                 &(struct elements){.n = n, .a = a, .b = b, .y = dst, .compute = add_range});
 }
 
 /* --- ordered sums --- */
 
-struct sum_job {
-    const struct dpt_cpu_kernels *kernels;
-    const struct dpt_ordered_sum *a;
-};
-
-static void round_values(const struct sum_job *j, int64_t n, float *x)
+/* x (n) = x rounded to the elements' dtype; n is at most ROUND_CHUNK. */
+static void round_values(const struct elements *e, int64_t n, float *x)
 {
-    const struct dpt_elem_kernels *k = j->kernels->of[j->a->dtype];
-    uint16_t half[SUM_CHUNK];
-    if (j->a->dtype == DPT_F32)
+    uint16_t half[ROUND_CHUNK];
+    if (e->dtype == DPT_F32)
         return;
-    k->narrow(n, x, half);
-    k->widen(n, half, x);
+    e->of_dtype->narrow(n, x, half);
+    e->of_dtype->widen(n, half, x);
 }
 
-static void sum_item(void *ctx, int64_t item, int thread)
+static void ordered_sum_range(const struct elements *e, int64_t at, int64_t count)
 {
-    const struct sum_job *j = ctx;
-    const struct dpt_ordered_sum *a = j->a;
-    int64_t at = item * CHUNK, end = at + chunk_size(a->n, at);
+    const struct dpt_ordered_sum *a = e->op;
     float stack[DPT_SUM_DEPTH_MAX][SUM_CHUNK];
-    (void)thread;
-    for (; at < end; at += SUM_CHUNK) {
+    for (const int64_t end = at + count; at < end; at += SUM_CHUNK) {
         const int64_t n = dpt_min64(SUM_CHUNK, end - at);
         int depth = 0;
         for (int p = 0; p < a->n_parts; p++) {
@@ -239,8 +220,8 @@ static void sum_item(void *ctx, int64_t item, int thread)
             memcpy(stack[depth++], a->parts[p] + at, (size_t)n * sizeof(float));
             for (int join = a->joins[p]; join > 0; join--, depth--) {
                 float *below = stack[depth - 2];
-                j->kernels->of[DPT_F32]->add(n, below, stack[depth - 1], below);
-                round_values(j, n, below);
+                e->kernels->of[DPT_F32]->add(n, below, stack[depth - 1], below);
+                round_values(e, n, below);
             }
         }
         DPT_ASSERT(depth == 1);
@@ -250,114 +231,84 @@ static void sum_item(void *ctx, int64_t item, int thread)
 
 void dpt_cpu_ordered_sum(struct dpt_stream *stream, const struct dpt_ordered_sum *a)
 {
-    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct sum_job job = {.kernels = s->kernels, .a = a};
-    if (dpt_cpu_begin(s, a->dtype, "ordered_sum") && !s->preparing)
-        dpt_pool_run(s->pool, chunk_count(a->n), sum_item, &job);
+    run_elements(
+        stream, "ordered_sum",
+        &(struct elements){.n = a->n, .dtype = a->dtype, .op = a, .compute = ordered_sum_range});
 }
 
 /* --- copy, cast, fill --- */
 
 struct copy_job {
-    const struct dpt_cpu_kernels *kernels;
-    int64_t n; /* elements, or bytes of a copy */
-    const void *src;
-    enum dpt_dtype dtype;
-    void *dst;
-    float value; /* fill */
+    size_t bytes;
+    const char *src;
+    char *dst;
 };
+
+enum { COPY_CHUNK = CHUNK * 4 }; /* bytes */
 
 static void copy_item(void *ctx, int64_t item, int thread)
 {
     const struct copy_job *j = ctx;
-    int64_t bytes_at = item * CHUNK * (int64_t)sizeof(float);
-    int64_t bytes = dpt_min64(CHUNK * (int64_t)sizeof(float), j->n - bytes_at);
+    const int64_t at = item * COPY_CHUNK;
     (void)thread;
-    memmove((char *)j->dst + bytes_at, (const char *)j->src + bytes_at, (size_t)bytes);
-}
-
-static void cast_item(void *ctx, int64_t item, int thread)
-{
-    const struct copy_job *j = ctx;
-    int64_t at = item * CHUNK;
-    (void)thread;
-    j->kernels->of[j->dtype]->narrow(chunk_size(j->n, at), dpt_at(j->src, DPT_F32, at),
-                                     dpt_at_out(j->dst, j->dtype, at));
-}
-
-static void widen_item(void *ctx, int64_t item, int thread)
-{
-    const struct copy_job *j = ctx;
-    int64_t at = item * CHUNK;
-    (void)thread;
-    j->kernels->of[j->dtype]->widen(chunk_size(j->n, at), dpt_at(j->src, j->dtype, at),
-                                    dpt_at_out(j->dst, DPT_F32, at));
-}
-
-static void round_item(void *ctx, int64_t item, int thread)
-{
-    const struct copy_job *j = ctx;
-    const struct dpt_elem_kernels *k = j->kernels->of[j->dtype];
-    int64_t at = item * CHUNK, end = at + chunk_size(j->n, at);
-    uint16_t half[ROUND_CHUNK];
-    (void)thread;
-    for (; at < end; at += ROUND_CHUNK) {
-        int64_t n = dpt_min64(ROUND_CHUNK, end - at);
-        float *x = (float *)j->dst + at;
-        k->narrow(n, x, half);
-        k->widen(n, half, x);
-    }
-}
-
-static void fill_item(void *ctx, int64_t item, int thread)
-{
-    const struct copy_job *j = ctx;
-    int64_t at = item * CHUNK;
-    (void)thread;
-    j->kernels->fill(chunk_size(j->n, at), j->value, (float *)j->dst + at);
+    memmove(j->dst + at, j->src + at, (size_t)dpt_min64(COPY_CHUNK, (int64_t)j->bytes - at));
 }
 
 void dpt_cpu_copy(struct dpt_stream *stream, size_t bytes, const void *src, void *dst)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct copy_job job = {.n = (int64_t)bytes, .src = src, .dst = dst};
-    int64_t items = dpt_ceil_div((int64_t)bytes, CHUNK * (int64_t)sizeof(float));
-    if (dpt_cpu_begin(s, DPT_F32, "copy") && !s->preparing)
-        dpt_pool_run(s->pool, items, copy_item, &job);
+    struct copy_job job = {bytes, src, dst};
+    if (dpt_cpu_posts(s, DPT_F32, "copy"))
+        dpt_pool_run(s->pool, dpt_ceil_div((int64_t)bytes, COPY_CHUNK), copy_item, &job);
+}
+
+static void cast_range(const struct elements *e, int64_t at, int64_t n)
+{
+    e->of_dtype->narrow(n, (const float *)e->a + at, y_at(e, at));
 }
 
 void dpt_cpu_cast(struct dpt_stream *stream, int64_t n, const float *src, enum dpt_dtype dtype,
                   void *dst)
 {
-    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct copy_job job = {.kernels = s->kernels, .n = n, .src = src, .dtype = dtype, .dst = dst};
-    if (dpt_cpu_begin(s, dtype, "cast") && !s->preparing)
-        dpt_pool_run(s->pool, chunk_count(n), cast_item, &job);
+    run_elements(
+        stream, "cast",
+        &(struct elements){.n = n, .dtype = dtype, .a = src, .y = dst, .compute = cast_range});
+}
+
+static void widen_range(const struct elements *e, int64_t at, int64_t n)
+{
+    e->of_dtype->widen(n, a_at(e, at), (float *)e->y + at);
 }
 
 void dpt_cpu_widen(struct dpt_stream *stream, int64_t n, enum dpt_dtype dtype, const void *src,
                    float *dst)
 {
-    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct copy_job job = {.kernels = s->kernels, .n = n, .src = src, .dtype = dtype, .dst = dst};
-    if (dpt_cpu_begin(s, dtype, "widen") && !s->preparing)
-        dpt_pool_run(s->pool, chunk_count(n), widen_item, &job);
+    run_elements(
+        stream, "widen",
+        &(struct elements){.n = n, .dtype = dtype, .a = src, .y = dst, .compute = widen_range});
+}
+
+static void round_range(const struct elements *e, int64_t at, int64_t n)
+{
+    for (int64_t done = 0; done < n; done += ROUND_CHUNK)
+        round_values(e, dpt_min64(ROUND_CHUNK, n - done), (float *)e->y + at + done);
 }
 
 void dpt_cpu_round_to(struct dpt_stream *stream, int64_t n, enum dpt_dtype dtype, float *x)
 {
-    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct copy_job job = {.kernels = s->kernels, .n = n, .dtype = dtype, .dst = x};
-    if (dpt_cpu_begin(s, dtype, "round") && !s->preparing && dtype != DPT_F32)
-        dpt_pool_run(s->pool, chunk_count(n), round_item, &job);
+    run_elements(stream, "round",
+                 &(struct elements){.n = n, .dtype = dtype, .y = x, .compute = round_range});
+}
+
+static void fill_range(const struct elements *e, int64_t at, int64_t n)
+{
+    e->kernels->fill(n, *(const float *)e->op, (float *)e->y + at);
 }
 
 void dpt_cpu_fill(struct dpt_stream *stream, int64_t n, float value, float *dst)
 {
-    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct copy_job job = {.kernels = s->kernels, .n = n, .dst = dst, .value = value};
-    if (dpt_cpu_begin(s, DPT_F32, "fill") && !s->preparing)
-        dpt_pool_run(s->pool, chunk_count(n), fill_item, &job);
+    run_elements(stream, "fill",
+                 &(struct elements){.n = n, .y = dst, .op = &value, .compute = fill_range});
 }
 
 /* --- sums of squares --- */
@@ -383,72 +334,46 @@ void dpt_cpu_sumsq_blocks(struct dpt_stream *stream, int64_t n, int64_t block, c
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
     struct sumsq_job job = {.kernels = s->kernels, .n = n, .block = block, .x = x, .ret = ret};
     DPT_ASSERT(block > 0);
-    if (dpt_cpu_begin(s, DPT_F32, "sumsq_blocks") && !s->preparing)
+    if (dpt_cpu_posts(s, DPT_F32, "sumsq_blocks"))
         dpt_pool_run(s->pool, dpt_ceil_div(n, block), sumsq_item, &job);
 }
 
-/* --- normal values --- */
+/* --- random values --- */
 
-struct normal_job {
-    int64_t n;
-    struct dpt_rng_key key;
-    uint64_t first;
-    float mean, std;
-    float *dst;
-};
-
-static void normal_item(void *ctx, int64_t item, int thread)
+static void normal_range(const struct elements *e, int64_t at, int64_t n)
 {
-    const struct normal_job *j = ctx;
-    int64_t at = item * CHUNK, end = at + chunk_size(j->n, at);
-    (void)thread;
-    while (at < end) {
-        uint64_t i = j->first + (uint64_t)at;
+    const struct dpt_normal *d = e->op;
+    for (const int64_t end = at + n; at < end;) {
+        uint64_t i = d->first + (uint64_t)at;
         float pair[2];
-        dpt_rng_normal_pair(j->key, i & ~UINT64_C(1), pair);
+        dpt_rng_normal_pair(d->key, i & ~UINT64_C(1), pair);
         for (uint64_t which = i & 1; which < 2 && at < end; which++, at++)
-            j->dst[at] = j->mean + j->std * pair[which];
+            ((float *)e->y)[at] = d->mean + d->std * pair[which];
     }
 }
 
-void dpt_cpu_fill_normal(struct dpt_stream *stream, int64_t n, struct dpt_rng_key key,
-                         uint64_t first, float mean, float std, float *dst)
+void dpt_cpu_fill_normal(struct dpt_stream *stream, int64_t n, const struct dpt_normal *of,
+                         float *dst)
 {
-    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct normal_job job = {
-        .n = n, .key = key, .first = first, .mean = mean, .std = std, .dst = dst};
-    if (dpt_cpu_begin(s, DPT_F32, "fill_normal") && !s->preparing)
-        dpt_pool_run(s->pool, chunk_count(n), normal_item, &job);
+    run_elements(stream, "fill_normal",
+                 &(struct elements){.n = n, .y = dst, .op = of, .compute = normal_range});
 }
 
-/* --- uniform values --- */
-
-struct uniform_job {
-    int64_t n;
-    struct dpt_rng_key key;
-    uint64_t first;
-    float bound, *dst;
-};
-
-static void uniform_item(void *ctx, int64_t item, int thread)
+static void uniform_range(const struct elements *e, int64_t at, int64_t n)
 {
-    const struct uniform_job *j = ctx;
-    int64_t at = item * CHUNK, end = at + chunk_size(j->n, at);
-    (void)thread;
-    while (at < end) {
-        const uint64_t i = j->first + (uint64_t)at;
+    const struct dpt_uniform *d = e->op;
+    for (const int64_t end = at + n; at < end;) {
+        const uint64_t i = d->first + (uint64_t)at;
         uint32_t words[4];
-        dpt_philox(j->key, i / 4, words);
+        dpt_philox(d->key, i / 4, words);
         for (uint64_t which = i % 4; which < 4 && at < end; which++, at++)
-            j->dst[at] = j->bound * dpt_draw_uniform(words[which]);
+            ((float *)e->y)[at] = d->bound * dpt_draw_uniform(words[which]);
     }
 }
 
-void dpt_cpu_fill_uniform(struct dpt_stream *stream, int64_t n, struct dpt_rng_key key,
-                          uint64_t first, float bound, float *dst)
+void dpt_cpu_fill_uniform(struct dpt_stream *stream, int64_t n, const struct dpt_uniform *of,
+                          float *dst)
 {
-    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct uniform_job job = {.n = n, .key = key, .first = first, .bound = bound, .dst = dst};
-    if (dpt_cpu_begin(s, DPT_F32, "fill_uniform") && !s->preparing)
-        dpt_pool_run(s->pool, chunk_count(n), uniform_item, &job);
+    run_elements(stream, "fill_uniform",
+                 &(struct elements){.n = n, .y = dst, .op = of, .compute = uniform_range});
 }

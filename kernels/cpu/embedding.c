@@ -13,16 +13,11 @@ enum {
     ZERO_ROWS = 256 /* rows of wte an item */
 };
 
-struct forward_job {
-    const struct dpt_cpu_kernels *kernels;
-    const struct dpt_embedding_forward *a;
-};
-
 static void forward_item(void *ctx, int64_t item, int thread)
 {
-    const struct forward_job *j = ctx;
-    const struct dpt_embedding_forward *a = j->a;
-    const struct dpt_elem_kernels *k = j->kernels->of[a->dtype];
+    const struct dpt_cpu_op *op = ctx;
+    const struct dpt_embedding_forward *a = op->a;
+    const struct dpt_elem_kernels *k = op->kernels->of[a->dtype];
     int64_t end = dpt_min64((item + 1) * ROWS, a->b * a->t), c = a->c;
     (void)thread;
     for (int64_t i = item * ROWS; i < end; i++) {
@@ -40,9 +35,8 @@ static void forward_item(void *ctx, int64_t item, int thread)
 void dpt_cpu_embedding_forward(struct dpt_stream *stream, const struct dpt_embedding_forward *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct forward_job job = {.kernels = s->kernels, .a = a};
-    if (dpt_cpu_begin(s, a->dtype, "embedding") && !s->preparing)
-        dpt_pool_run(s->pool, dpt_ceil_div(a->b * a->t, ROWS), forward_item, &job);
+    if (dpt_cpu_posts(s, a->dtype, "embedding"))
+        dpt_cpu_run_op(s, dpt_ceil_div(a->b * a->t, ROWS), forward_item, a);
 }
 
 struct backward_job {
@@ -84,12 +78,14 @@ static const float *gradient_at(const struct backward_job *j, int64_t i, int64_t
     return buffer;
 }
 
-/* to (n) = or += the sum of the positions i0, next(i0), … as far as they go; stride 0: by the
- * token's links. */
+/* Channels at … of the row `to` = or += their sum over the positions i0, i0 + stride, …; stride 0:
+ * over those of the token at i0, by its links. */
 static void sum_positions(const struct backward_job *j, int64_t i0, int64_t stride, int64_t at,
-                          int64_t n, bool accumulate, float *to)
+                          bool accumulate, float *to)
 {
+    const int64_t n = dpt_min64(CHANNELS, j->a->c - at);
     float sum[CHANNELS], dropped[CHANNELS];
+    to += at;
     memcpy(sum, gradient_at(j, i0, at, n, dropped), (size_t)n * sizeof *sum);
     for (int64_t i = stride ? i0 + stride : j->next[i0]; i >= 0 && i < j->n;
          i = stride ? i + stride : j->next[i])
@@ -104,13 +100,13 @@ static void channels_item(void *ctx, int64_t item, int thread)
 {
     const struct backward_job *j = ctx;
     const struct dpt_embedding_backward *a = j->a;
-    int64_t at = item * CHANNELS, n = dpt_min64(CHANNELS, a->c - at);
+    const int64_t at = item * CHANNELS;
     (void)thread;
     for (int64_t i = 0; i < j->n; i++)
         if (j->first[i])
-            sum_positions(j, i, 0, at, n, a->accumulate_wte, a->dwte + a->tokens[i] * a->c + at);
+            sum_positions(j, i, 0, at, a->accumulate_wte, a->dwte + a->tokens[i] * a->c);
     for (int64_t t = 0; a->dwpe && t < a->t; t++)
-        sum_positions(j, t, a->t, at, n, a->accumulate_wpe, a->dwpe + t * a->c + at);
+        sum_positions(j, t, a->t, at, a->accumulate_wpe, a->dwpe + t * a->c);
 }
 
 static void zero_item(void *ctx, int64_t item, int thread)
@@ -127,7 +123,7 @@ void dpt_cpu_embedding_backward(struct dpt_stream *stream, const struct dpt_embe
     struct backward_job job = {.kernels = s->kernels, .a = a, .n = a->b * a->t};
     struct dpt_workspace w;
     DPT_ASSERT(job.n <= INT32_MAX && (!a->dwpe || a->t <= a->context));
-    if (!dpt_cpu_begin(s, a->dtype, "embedding backward") ||
+    if (!dpt_stream_begin(&s->base, a->dtype, "embedding backward") ||
         !dpt_cpu_workspace(s, DPT_WORKSPACE_OP, (size_t)(a->v + 2 * job.n) * sizeof(int32_t), 0,
                            &w))
         return;

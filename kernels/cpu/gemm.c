@@ -6,11 +6,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* TILE_N is a multiple of the 64 columns in which the library blocks b. A tile of b with k = 768
- * and one of c stay in a second-level cache of 1 MiB. With fewer tiles along a side than
- * PACK_AHEAD_TILES, that operand is packed ahead in a loop of its own, so that several threads can
- * share it; with more, each item packs its own, while it is in the cache. */
-enum { TILE_M = DPT_TILE_M, TILE_N = 192, PACK_AHEAD_TILES = 32 };
+enum { TILE_M = DPT_TILE_M, TILE_N = DPT_TILE_N };
 
 /* One product under way. A thread's part of the workspace holds c's tile, then the operand it packs
  * itself, then a tile of b in dense rows, then the library's scratch memory. */
@@ -43,11 +39,28 @@ static int64_t tile_cols(const struct product *p, int64_t j)
     return dpt_min64(TILE_N, p->g->n - j * TILE_N);
 }
 
-static void note(struct product *p, int status)
+void dpt_gemm_note(_Atomic int *failed, int status)
 {
     int none = 0;
     if (status != 0)
-        atomic_compare_exchange_strong(&p->failed, &none, status);
+        atomic_compare_exchange_strong(failed, &none, status);
+}
+
+void dpt_gemm_report(struct dpt_cpu_stream *s, int failed, const char *what)
+{
+    struct dpt_err err;
+    if (failed != 0)
+        dpt_stream_fail(&s->base, dpt_onednn_error(failed, what, &err), err.text);
+}
+
+struct dpt_primitive *dpt_gemm_primitive(struct dpt_cpu_stream *s,
+                                         const struct dpt_primitive_shape *shape)
+{
+    struct dpt_err err;
+    struct dpt_primitive *p = dpt_onednn_primitive(s->gemm, shape, &err);
+    if (!p)
+        dpt_stream_fail(&s->base, err.status, err.text);
+    return p;
 }
 
 static char *thread_part(const struct product *p, int thread, size_t at)
@@ -76,29 +89,34 @@ static bool stages_b(const struct product *p)
     return !p->own && (widens(p) || (by_column && in_bytes(p, g->b_col) % FEW_SETS_BYTES == 0));
 }
 
-/* to (rows, cols) dense = element (i,j) of x, x[i*row + j*col], as it is multiplied; row or col is
- * 1. */
-static void make_dense(const struct product *p, int64_t rows, int64_t cols, const void *x,
-                       int64_t row, int64_t col, char *to)
+/* A part of an operand: its element (i,j) is x[i*row + j*col]; row or col is 1. */
+struct operand {
+    int64_t rows, cols;
+    const void *x;
+    int64_t row, col;
+};
+
+/* to (rows, cols) dense = the operand as it is multiplied. */
+static void make_dense(const struct product *p, const struct operand *o, char *to)
 {
     const enum dpt_dtype dtype = p->g->dtype;
     const struct dpt_cpu_kernels *kernels = p->s->kernels;
-    bool transposed = row == 1 && col != 1;
+    bool transposed = o->row == 1 && o->col != 1;
     if (transposed && p->in == DPT_F32) {
-        kernels->of[dtype]->transpose(cols, rows, x, col, (float *)(void *)to, cols);
+        kernels->of[dtype]->transpose(o->cols, o->rows, o->x, o->col, (float *)(void *)to, o->cols);
         return;
     }
     if (transposed) {
-        kernels->transpose16(cols, rows, x, col, (uint16_t *)(void *)to, cols);
+        kernels->transpose16(o->cols, o->rows, o->x, o->col, (uint16_t *)(void *)to, o->cols);
         return;
     }
-    for (int64_t i = 0; i < rows; i++) {
-        const void *from = dpt_at(x, dtype, i * row);
-        char *dense = to + in_bytes(p, i * cols);
+    for (int64_t i = 0; i < o->rows; i++) {
+        const void *from = dpt_at(o->x, dtype, i * o->row);
+        char *dense = to + in_bytes(p, i * o->cols);
         if (widens(p))
-            kernels->of[dtype]->widen(cols, from, (float *)(void *)dense);
+            kernels->of[dtype]->widen(o->cols, from, (float *)(void *)dense);
         else
-            memcpy(dense, from, in_bytes(p, cols));
+            memcpy(dense, from, in_bytes(p, o->cols));
     }
 }
 
@@ -117,11 +135,12 @@ static void pack_b(struct product *p, int64_t j, char *to, int thread)
     }
     if (stages_b(p)) {
         char *stage = thread_part(p, thread, p->stage_at);
-        make_dense(p, g->k, tile_cols(p, j), from, g->b_row, g->b_col, stage);
+        make_dense(p, &(struct operand){g->k, tile_cols(p, j), from, g->b_row, g->b_col}, stage);
         from = stage;
     }
-    note(p, dpt_onednn_run_reorder(p->s->gemm, p->reorder[j == p->n_tiles - 1], thread, from, to,
-                                   thread_part(p, thread, p->scratch_at)));
+    const void *const arguments[] = {from, to, thread_part(p, thread, p->scratch_at)};
+    dpt_gemm_note(&p->failed,
+                  dpt_onednn_run(p->s->gemm, p->reorder[j == p->n_tiles - 1], thread, arguments));
 }
 
 /* to (rows of tile i, k) dense */
@@ -131,8 +150,11 @@ static void pack_a(const struct product *p, int64_t i, char *to)
     if (g->rows)
         g->rows->gather(g->rows->ctx, i * TILE_M, tile_rows(p, i), p->in, to);
     else
-        make_dense(p, tile_rows(p, i), g->k, dpt_at(g->a, g->dtype, i * TILE_M * g->a_row),
-                   g->a_row, g->a_col, to);
+        make_dense(p,
+                   &(struct operand){tile_rows(p, i), g->k,
+                                     dpt_at(g->a, g->dtype, i * TILE_M * g->a_row), g->a_row,
+                                     g->a_col},
+                   to);
 }
 
 static const char *a_ready(const struct product *p, int64_t i)
@@ -145,11 +167,13 @@ static const char *b_ready(const struct product *p, int64_t j)
     return p->b_packed + (size_t)j * p->b_stride;
 }
 
-/* c (rows of tile i, columns of tile j) dense = a b, both ready */
-static void multiply_tile(struct product *p, int64_t i, int64_t j, const char *a, const char *b,
-                          int thread, float *c)
+/* The beginning of the thread's part of the workspace, (rows of tile i, columns of tile j) dense, =
+ * a b, both ready. */
+static const float *multiply_tile(struct product *p, int64_t i, int64_t j, const char *a,
+                                  const char *b, int thread)
 {
-    if (p->own)
+    float *c = (float *)(void *)thread_part(p, thread, 0);
+    if (p->own) {
         p->s->kernels->panel_product(
             &(struct dpt_panel_product){.rows = tile_rows(p, i),
                                         .cols = tile_cols(p, j),
@@ -157,10 +181,12 @@ static void multiply_tile(struct product *p, int64_t i, int64_t j, const char *a
                                         .a = (const float *)(const void *)a,
                                         .b = (const float *)(const void *)b,
                                         .c = c});
-    else
-        note(p,
-             dpt_onednn_run_matmul(p->s->gemm, p->matmul[i == p->m_tiles - 1][j == p->n_tiles - 1],
-                                   thread, a, b, c, thread_part(p, thread, p->scratch_at)));
+        return c;
+    }
+    const void *const arguments[] = {a, b, c, thread_part(p, thread, p->scratch_at)};
+    const struct dpt_primitive *matmul = p->matmul[i == p->m_tiles - 1][j == p->n_tiles - 1];
+    dpt_gemm_note(&p->failed, dpt_onednn_run(p->s->gemm, matmul, thread, arguments));
+    return c;
 }
 
 /* Row by row, to where each one is. */
@@ -177,14 +203,12 @@ static void store_rows(const struct product *p, int64_t i, const struct dpt_tile
     }
 }
 
-static void multiply(struct product *p, int64_t i, int64_t j, const char *a, const char *b,
-                     int thread)
+static void multiply_and_store(struct product *p, int64_t i, int64_t j, const char *a,
+                               const char *b, int thread)
 {
     const struct dpt_gemm_store *out = &p->g->store;
-    float *c = (float *)(void *)thread_part(p, thread, 0);
-    multiply_tile(p, i, j, a, b, thread, c);
     int64_t at = i * TILE_M * out->ldc + j * TILE_N;
-    const struct dpt_tile tile = {.tile = c,
+    const struct dpt_tile tile = {.tile = multiply_tile(p, i, j, a, b, thread),
                                   .rows = tile_rows(p, i),
                                   .cols = tile_cols(p, j),
                                   .c = dpt_at_out(out->c, out->dtype, at),
@@ -217,35 +241,29 @@ static void multiply_item(void *ctx, int64_t item, int thread)
     if (p->b_own) {
         pack_b(p, item, own, thread);
         for (int64_t i = 0; i < p->m_tiles; i++)
-            multiply(p, i, item, a_ready(p, i), own, thread);
+            multiply_and_store(p, i, item, a_ready(p, i), own, thread);
     } else if (p->a_own) {
         pack_a(p, item, own);
         for (int64_t j = 0; j < p->n_tiles; j++)
-            multiply(p, item, j, own, b_ready(p, j), thread);
+            multiply_and_store(p, item, j, own, b_ready(p, j), thread);
     } else {
         int64_t i = item % p->m_tiles, j = item / p->m_tiles;
-        multiply(p, i, j, a_ready(p, i), b_ready(p, j), thread);
+        multiply_and_store(p, i, j, a_ready(p, i), b_ready(p, j), thread);
     }
-}
-
-static bool made(struct dpt_cpu_stream *s, const struct dpt_primitive *p, const struct dpt_err *err)
-{
-    if (!p)
-        dpt_cpu_fail(s, err->status, err->text);
-    return p != NULL;
 }
 
 static bool product_reorders(struct product *p)
 {
-    const struct dpt_gemm *g = p->g;
-    struct dpt_err err;
     dpt_gemm_thread_begin();
     for (int j = 0; j < 2; j++) {
         const int64_t cols = tile_cols(p, j ? p->n_tiles - 1 : 0);
-        p->reorder[j] =
-            dpt_onednn_reorder(p->s->gemm, p->in, cols, g->k, stages_b(p) ? cols : g->b_row,
-                               stages_b(p) ? 1 : g->b_col, &err);
-        if (!made(p->s, p->reorder[j], &err))
+        p->reorder[j] = dpt_gemm_primitive(
+            p->s, &(struct dpt_primitive_shape){.operands = p->in,
+                                                .n = cols,
+                                                .k = p->g->k,
+                                                .b_row = stages_b(p) ? cols : p->g->b_row,
+                                                .b_col = stages_b(p) ? 1 : p->g->b_col});
+        if (!p->reorder[j])
             return false;
     }
     return true;
@@ -273,8 +291,8 @@ static bool product_init(struct product *p, struct dpt_cpu_stream *s, const stru
                           .in = dpt_onednn_operands(s->gemm, g->dtype)};
     DPT_ASSERT((g->rows || g->a_row == 1 || g->a_col == 1) && (g->b_row == 1 || g->b_col == 1));
     p->a_dense = !g->rows && g->a_row == g->k && g->a_col == 1 && !widens(p);
-    p->b_own = !g->b_packed && !g->rows && p->n_tiles >= PACK_AHEAD_TILES;
-    p->a_own = g->rows || (!p->b_own && !p->a_dense && p->m_tiles >= PACK_AHEAD_TILES);
+    p->b_own = !g->b_packed && !g->rows && p->n_tiles >= DPT_PACK_AHEAD_TILES;
+    p->a_own = g->rows || (!p->b_own && !p->a_dense && p->m_tiles >= DPT_PACK_AHEAD_TILES);
     if (!p->own && !product_reorders(p))
         return false;
     p->b_stride = dpt_round64(packed_tile_bytes(p));
@@ -283,13 +301,14 @@ static bool product_init(struct product *p, struct dpt_cpu_stream *s, const stru
 
 static bool product_matmuls(struct product *p)
 {
-    struct dpt_err err;
     for (int i = 0; i < 2 && !p->own; i++)
         for (int j = 0; j < 2; j++) {
-            p->matmul[i][j] =
-                dpt_onednn_matmul(p->s->gemm, p->in, tile_rows(p, i ? p->m_tiles - 1 : 0),
-                                  tile_cols(p, j ? p->n_tiles - 1 : 0), p->g->k, &err);
-            if (!made(p->s, p->matmul[i][j], &err))
+            p->matmul[i][j] = dpt_gemm_primitive(
+                p->s, &(struct dpt_primitive_shape){.operands = p->in,
+                                                    .m = tile_rows(p, i ? p->m_tiles - 1 : 0),
+                                                    .n = tile_cols(p, j ? p->n_tiles - 1 : 0),
+                                                    .k = p->g->k});
+            if (!p->matmul[i][j])
                 return false;
         }
     return true;
@@ -331,18 +350,10 @@ static bool product_workspace(struct product *p)
     return true;
 }
 
-static void report(struct product *p)
-{
-    struct dpt_err err;
-    int failed = atomic_load(&p->failed);
-    if (failed != 0)
-        dpt_cpu_fail(p->s, dpt_onednn_error(failed, "a product", &err), err.text);
-}
-
 void dpt_cpu_gemm(struct dpt_cpu_stream *s, const struct dpt_gemm *g)
 {
     struct product p;
-    if (s->error.status != DPT_OK || g->m == 0 || g->n == 0 || !product_init(&p, s, g) ||
+    if (s->base.error.status != DPT_OK || g->m == 0 || g->n == 0 || !product_init(&p, s, g) ||
         !product_matmuls(&p) || !product_workspace(&p))
         return;
     dpt_pool_run(s->pool, (p.b_to ? p.n_tiles : 0) + (p.a_packed ? p.m_tiles : 0), pack_item, &p);
@@ -352,7 +363,7 @@ void dpt_cpu_gemm(struct dpt_cpu_stream *s, const struct dpt_gemm *g)
     else if (p.a_own)
         items = p.m_tiles;
     dpt_pool_run(s->pool, items, multiply_item, &p);
-    report(&p);
+    dpt_gemm_report(s, atomic_load(&p.failed), "a product");
 }
 
 size_t dpt_cpu_gemm_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_gemm *g)
@@ -364,12 +375,12 @@ size_t dpt_cpu_gemm_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_gemm
 void dpt_cpu_gemm_pack(struct dpt_cpu_stream *s, const struct dpt_gemm *g, void *ret_packed)
 {
     struct product p;
-    if (s->error.status != DPT_OK || !product_init(&p, s, g))
+    if (s->base.error.status != DPT_OK || !product_init(&p, s, g))
         return;
     p.b_to = ret_packed;
     p.b_own = p.a_own = false;
     if (!product_workspace(&p))
         return;
     dpt_pool_run(s->pool, p.n_tiles, pack_item, &p);
-    report(&p);
+    dpt_gemm_report(s, atomic_load(&p.failed), "a product");
 }

@@ -60,6 +60,16 @@ void dpt_cpu_gemm_pack(struct dpt_cpu_stream *s, const struct dpt_gemm *g, void 
 DPT_MUST_USE enum dpt_status dpt_cpu_probe(struct dpt_device *dev, uint32_t *ret_hash,
                                            struct dpt_err *err);
 
+/* oneDNN's primitive of this shape; NULL with the stream's error set when there is none. */
+struct dpt_primitive_shape;
+struct dpt_primitive *dpt_gemm_primitive(struct dpt_cpu_stream *s,
+                                         const struct dpt_primitive_shape *shape);
+
+/* The first status of the library that is not 0, of the items of a loop; and that it becomes the
+ * stream's error, as what befell `what`. */
+void dpt_gemm_note(_Atomic int *failed, int status);
+void dpt_gemm_report(struct dpt_cpu_stream *s, int failed, const char *what);
+
 /* Runs (or, while the stream prepares, only prepares) a product. Errors stick to the stream. */
 void dpt_cpu_gemm(struct dpt_cpu_stream *s, const struct dpt_gemm *g);
 

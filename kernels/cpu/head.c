@@ -9,45 +9,38 @@
  * products, into blocks of its own, and dx is summed in f32 before it is rounded.
  *
  * The packed form of the weights is, block by block, that for the logits and then that for dx. */
+#include "base/natural_log.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/packed.h"
+#include "kernels/cpu_sizes.h"
 
-/* Rows of a chunk. Each chunk packs the weights and adds to their gradient; where products are
- * twice as fast, that weighs twice, and the chunk is twice as large. */
-enum { CHUNK_F32 = 256, CHUNK_HALF = 512, BLOCK = 3072 };
+enum { BLOCK = DPT_HEAD_COLUMNS };
 enum { COLUMNS = 128 }; /* of the bias's gradient that an item adds up; whole ones to a block */
 
 static int64_t chunk_rows(enum dpt_dtype dtype)
 {
-    return dtype == DPT_F32 ? CHUNK_F32 : CHUNK_HALF;
+    return dtype == DPT_F32 ? DPT_HEAD_ROWS_F32 : DPT_HEAD_ROWS_HALF;
 }
 
-/* What the weights of a block, `width` rows of w (V, C) from row `at`, have to do with its logits =
- * x w^T, and with its part of dx = dlogits w; without rows, x and results. */
-static struct dpt_gemm logits_product(enum dpt_dtype dtype, int64_t c, int64_t width, int64_t at,
-                                      const void *w)
-{
-    return (struct dpt_gemm){.n = width,
-                             .k = c,
-                             .dtype = dtype,
-                             .a_row = c,
-                             .a_col = 1,
-                             .b = dpt_at(w, dtype, at * c),
-                             .b_row = 1,
-                             .b_col = c};
-}
+/* A block of the weights: `width` rows of w (V, C) from row `at`. */
+struct block {
+    enum dpt_dtype dtype;
+    int64_t c, width, at;
+    const void *w;
+};
 
-static struct dpt_gemm input_product(enum dpt_dtype dtype, int64_t c, int64_t width, int64_t at,
-                                     const void *w)
+/* What it has to do with its logits = x w^T, or, `back`, with its part of dx = dlogits w; without
+ * rows, x and results. */
+static struct dpt_gemm block_product(const struct block *b, bool back)
 {
-    return (struct dpt_gemm){.n = c,
-                             .k = width,
-                             .dtype = dtype,
-                             .a_row = width,
+    return (struct dpt_gemm){.n = back ? b->c : b->width,
+                             .k = back ? b->width : b->c,
+                             .dtype = b->dtype,
+                             .a_row = back ? b->width : b->c,
                              .a_col = 1,
-                             .b = dpt_at(w, dtype, at * c),
-                             .b_row = c,
-                             .b_col = 1};
+                             .b = dpt_at(b->w, b->dtype, b->at * b->c),
+                             .b_row = back ? b->c : 1,
+                             .b_col = back ? 1 : b->c};
 }
 
 /* Bytes of one block's packed form: both parts, and the first alone. */
@@ -58,8 +51,8 @@ struct packed_block {
 static struct packed_block packed_block(struct dpt_cpu_stream *s, enum dpt_dtype dtype, int64_t c,
                                         int64_t width)
 {
-    const struct dpt_gemm logits = logits_product(dtype, c, width, 0, NULL);
-    const struct dpt_gemm dx = input_product(dtype, c, width, 0, NULL);
+    const struct block b = {dtype, c, width, 0, NULL};
+    const struct dpt_gemm logits = block_product(&b, false), dx = block_product(&b, true);
     const size_t first = dpt_cpu_gemm_packed_bytes(s, &logits);
     return (struct packed_block){first + dpt_cpu_gemm_packed_bytes(s, &dx), first};
 }
@@ -78,12 +71,12 @@ void dpt_cpu_head_pack(struct dpt_cpu_stream *s, const struct dpt_pack *a)
     char *to = a->packed;
     for (int64_t at = 0; at < a->rows; at += BLOCK) {
         const int64_t width = dpt_min64(BLOCK, a->rows - at);
-        const struct packed_block block = packed_block(s, a->dtype, a->cols, width);
-        const struct dpt_gemm logits = logits_product(a->dtype, a->cols, width, at, a->w);
-        const struct dpt_gemm dx = input_product(a->dtype, a->cols, width, at, a->w);
+        const struct packed_block packed = packed_block(s, a->dtype, a->cols, width);
+        const struct block b = {a->dtype, a->cols, width, at, a->w};
+        const struct dpt_gemm logits = block_product(&b, false), dx = block_product(&b, true);
         dpt_cpu_gemm_pack(s, &logits, to);
-        dpt_cpu_gemm_pack(s, &dx, to ? to + block.logits_bytes : NULL);
-        to = to ? to + block.bytes : NULL;
+        dpt_cpu_gemm_pack(s, &dx, to ? to + packed.logits_bytes : NULL);
+        to = to ? to + packed.bytes : NULL;
     }
 }
 
@@ -126,8 +119,8 @@ static const char *block_packed(const struct job *j, int64_t at)
 static void logits_block(const struct job *j, int64_t at)
 {
     const struct dpt_head_loss *a = j->a;
-    int64_t width = block_width(j, at);
-    struct dpt_gemm g = logits_product(a->dtype, a->c, width, at, a->w);
+    const int64_t width = block_width(j, at);
+    struct dpt_gemm g = block_product(&(struct block){a->dtype, a->c, width, at, a->w}, false);
     g.m = j->rows;
     g.a = dpt_at(a->x, a->dtype, j->row * a->c);
     g.b_packed = block_packed(j, at);
@@ -141,7 +134,7 @@ static void gradient_block(const struct job *j, int64_t at)
     const struct dpt_head_loss *a = j->a;
     int64_t width = block_width(j, at);
     const void *dlogits = block_dlogits(j, at);
-    struct dpt_gemm dx = input_product(a->dtype, a->c, width, at, a->w);
+    struct dpt_gemm dx = block_product(&(struct block){a->dtype, a->c, width, at, a->w}, true);
     dx.m = j->rows;
     dx.a = dlogits;
     if (a->packed)
@@ -161,9 +154,9 @@ static void gradient_block(const struct job *j, int64_t at)
                                           .ldc = a->c,
                                           .accumulate = j->add_dw || j->row > 0,
                                           .stream = true}};
-    if (a->dx || j->s->preparing)
+    if (a->dx || j->s->base.preparing)
         dpt_cpu_gemm(j->s, &dx);
-    if (j->dw || j->s->preparing)
+    if (j->dw || j->s->base.preparing)
         dpt_cpu_gemm(j->s, &dw);
 }
 
@@ -212,7 +205,7 @@ static void row_item(void *ctx, int64_t r, int thread)
         if (target >= at && target < at + width)
             picked = row[target - at];
     }
-    const float lse = max + (float)dpt_cpu_log((double)sum);
+    const float lse = max + (float)dpt_natural_log((double)sum);
     a->loss[j->row + r] = lse - picked;
     if (a->right)
         a->right[j->row + r] = predicts(j, r, target, picked) ? 1.0f : 0.0f;
@@ -249,10 +242,10 @@ static void bias_item(void *ctx, int64_t item, int thread)
 /* Whether there is anything to compute beside products. */
 static bool goes_on(const struct job *j)
 {
-    return !j->s->preparing && j->s->error.status == DPT_OK;
+    return !j->s->base.preparing && j->s->base.error.status == DPT_OK;
 }
 
-static void chunk(struct job *j)
+static void run_chunk(struct job *j)
 {
     for (int64_t at = 0; at < j->a->v; at += BLOCK)
         logits_block(j, at);
@@ -283,7 +276,7 @@ static bool lay_out(struct job *j, bool apart)
     const size_t dbias = apart && a->dbias ? (size_t)a->v * sizeof(float) : 0;
     const size_t shared = logits + dlogits + dx + bias + dw + dbias;
     struct dpt_workspace w;
-    if (!dpt_cpu_workspace(j->s, DPT_WORKSPACE_OP, shared, 0, &w) && !j->s->preparing)
+    if (!dpt_cpu_workspace(j->s, DPT_WORKSPACE_OP, shared, 0, &w) && !j->s->base.preparing)
         return false;
     j->logits = (float *)(void *)w.shared;
     j->dlogits = half ? w.shared + logits : w.shared;
@@ -308,9 +301,9 @@ void dpt_cpu_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a)
                       .bias = a->dtype == DPT_F32 ? a->bias : NULL,
                       .dw = a->dw,
                       .dbias = a->dbias,
-                      .grad = s->preparing || a->dx || a->dw};
-    DPT_ASSERT(s->preparing || !a->dbias || (a->dw && a->bias));
-    if (!dpt_cpu_begin(s, a->dtype, "head"))
+                      .grad = s->base.preparing || a->dx || a->dw};
+    DPT_ASSERT(s->base.preparing || !a->dbias || (a->dw && a->bias));
+    if (!dpt_stream_begin(&s->base, a->dtype, "head"))
         return;
     const int64_t rows = chunk_rows(a->dtype);
     /* With one chunk its contribution is added to dw at once. With more, their sum must exist
@@ -326,7 +319,7 @@ void dpt_cpu_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a)
         job.rows = dpt_min64(rows, a->n - job.row);
         if (a->dtype == DPT_F32)
             job.dx = dpt_at_out(a->dx, DPT_F32, job.row * a->c);
-        chunk(&job);
+        run_chunk(&job);
     }
     if (apart)
         dpt_cpu_add(stream, a->v * a->c, a->dw, job.dw, a->dw);

@@ -75,29 +75,3 @@ enum dpt_status dpt_cpu_isa_limit(enum dpt_cpu_isa *ret, struct dpt_err *err)
     }
     return dpt_fail(err, DPT_EINVAL, "DPT_TEST_ISA is '%s', not one of %s", wanted, all);
 }
-
-double dpt_cpu_log(double x)
-{
-    union {
-        double d;
-        uint64_t u;
-    } v = {.d = x};
-    uint64_t biased = v.u >> 52;
-    if (biased == 0 || biased >= 0x7ff) { /* zero, subnormal, negative, infinity, NaN */
-        if (x == 0.0)
-            return -__builtin_inf();
-        return x > 0.0 && biased == 0x7ff ? x : __builtin_nan("");
-    }
-    int e = (int)biased - 1023;
-    v.u = (v.u & UINT64_C(0xfffffffffffff)) | UINT64_C(0x3ff0000000000000);
-    double m = v.d; /* [1, 2) */
-    if (m >= 1.4142135623730951) {
-        m *= 0.5;
-        e++;
-    }
-    /* ln m = 2 atanh((m-1)/(m+1)), |s| <= 0.172: the first term left out is below 1e-18. */
-    double s = (m - 1.0) / (m + 1.0), s2 = s * s, sum = 0.0;
-    for (int k = 21; k >= 1; k -= 2)
-        sum = sum * s2 + 1.0 / k;
-    return e * 0.69314718055994530942 + 2.0 * s * sum;
-}

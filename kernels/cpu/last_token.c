@@ -51,7 +51,7 @@ static void post(struct dpt_stream *stream, const struct dpt_last_token *a, cons
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
     struct last_token_job job = {a, (size_t)a->c * dpt_dtype_bytes(a->dtype)};
-    if (dpt_cpu_begin(s, a->dtype, op) && !s->preparing)
+    if (dpt_cpu_posts(s, a->dtype, op))
         dpt_pool_run(s->pool, items, item, &job);
 }
 

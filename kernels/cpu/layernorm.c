@@ -4,36 +4,20 @@
 
 enum { CHUNK = 32, COLUMNS = 128 };
 
-struct forward_job {
-    const struct dpt_cpu_kernels *kernels;
-    const struct dpt_layernorm_forward *a;
-};
-
 static void forward_item(void *ctx, int64_t item, int thread)
 {
-    const struct forward_job *j = ctx;
-    const struct dpt_layernorm_forward *a = j->a;
-    int64_t at = item * CHUNK;
+    const struct dpt_cpu_op *op = ctx;
+    const struct dpt_layernorm_forward *a = op->a;
     (void)thread;
-    const struct dpt_norm_rows rows = {.rows = dpt_min64(CHUNK, a->n - at),
-                                       .c = a->c,
-                                       .eps = a->eps,
-                                       .x = dpt_at(a->x, a->dtype, at * a->c),
-                                       .gamma = a->gamma,
-                                       .beta = a->beta,
-                                       .y = dpt_at_out(a->y, a->dtype, at * a->c),
-                                       .mean = dpt_at_out(a->mean, DPT_F32, at),
-                                       .rstd = a->rstd + at};
-    j->kernels->of[a->dtype]->norm(&rows);
+    op->kernels->of[a->dtype]->norm(a, item * CHUNK, dpt_min64(a->n, (item + 1) * CHUNK));
 }
 
 void dpt_cpu_layernorm_forward(struct dpt_stream *stream, const struct dpt_layernorm_forward *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct forward_job job = {.kernels = s->kernels, .a = a};
-    DPT_ASSERT(s->preparing || !a->beta == !a->mean);
-    if (dpt_cpu_begin(s, a->dtype, "layernorm") && !s->preparing)
-        dpt_pool_run(s->pool, dpt_ceil_div(a->n, CHUNK), forward_item, &job);
+    DPT_ASSERT(s->base.preparing || !a->beta == !a->mean);
+    if (dpt_cpu_posts(s, a->dtype, "layernorm"))
+        dpt_cpu_run_op(s, dpt_ceil_div(a->n, CHUNK), forward_item, a);
 }
 
 struct backward_job {
@@ -48,21 +32,10 @@ static void backward_item(void *ctx, int64_t item, int thread)
 {
     const struct backward_job *j = ctx;
     const struct dpt_layernorm_backward *a = j->a;
-    int64_t at = item * CHUNK;
     float *dgamma = j->sums + item * 2 * a->c;
     (void)thread;
-    const struct dpt_norm_grad_rows rows = {.rows = dpt_min64(CHUNK, a->n - at),
-                                            .c = a->c,
-                                            .x = dpt_at(a->x, a->dtype, at * a->c),
-                                            .gamma = a->gamma,
-                                            .mean = dpt_at(a->mean, DPT_F32, at),
-                                            .rstd = a->rstd + at,
-                                            .dy = dpt_at(a->dy, a->dtype, at * a->c),
-                                            .dx = dpt_at_out(a->dx, a->dtype, at * a->c),
-                                            .add_dx = a->add_dx,
-                                            .dgamma = dgamma,
-                                            .dbeta = a->mean ? dgamma + a->c : NULL};
-    j->kernels->of[a->dtype]->norm_grad(&rows);
+    j->kernels->of[a->dtype]->norm_grad(a, item * CHUNK, dpt_min64(a->n, (item + 1) * CHUNK),
+                                        dgamma, dgamma + a->c);
 }
 
 /* Items: column ranges of dgamma, then of dbeta. */
@@ -82,8 +55,8 @@ void dpt_cpu_layernorm_backward(struct dpt_stream *stream, const struct dpt_laye
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
     struct backward_job job = {.kernels = s->kernels, .a = a, .chunks = dpt_ceil_div(a->n, CHUNK)};
     struct dpt_workspace w;
-    DPT_ASSERT(s->preparing || (a->dgamma ? !a->dbeta == !a->mean : !a->dbeta));
-    if (!dpt_cpu_begin(s, a->dtype, "layernorm backward") ||
+    DPT_ASSERT(s->base.preparing || (a->dgamma ? !a->dbeta == !a->mean : !a->dbeta));
+    if (!dpt_stream_begin(&s->base, a->dtype, "layernorm backward") ||
         !dpt_cpu_workspace(s, DPT_WORKSPACE_OP, (size_t)(job.chunks * 2 * a->c) * sizeof(float), 0,
                            &w))
         return;

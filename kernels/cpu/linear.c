@@ -29,42 +29,30 @@ static struct weight weight_to_pack(const struct dpt_pack *a)
                      : weight_of(a->dtype, a->rows, a->cols, false, a->w);
 }
 
-/* What w has to do with y = x w, and with dx = dy w^T; without rows, x and y. */
-static struct dpt_gemm forward_product(const struct weight *w)
+/* What w has to do with y = x w, or, `back`, with dx = dy w^T; without rows, x and y. */
+static struct dpt_gemm weight_product(const struct weight *w, bool back)
 {
-    return (struct dpt_gemm){.n = w->out,
-                             .k = w->in,
+    return (struct dpt_gemm){.n = back ? w->in : w->out,
+                             .k = back ? w->out : w->in,
                              .dtype = w->dtype,
-                             .a_row = w->in,
+                             .a_row = back ? w->out : w->in,
                              .a_col = 1,
                              .b = w->w,
-                             .b_row = w->in_stride,
-                             .b_col = w->out_stride};
-}
-
-static struct dpt_gemm input_product(const struct weight *w)
-{
-    return (struct dpt_gemm){.n = w->in,
-                             .k = w->out,
-                             .dtype = w->dtype,
-                             .a_row = w->out,
-                             .a_col = 1,
-                             .b = w->w,
-                             .b_row = w->out_stride,
-                             .b_col = w->in_stride};
+                             .b_row = back ? w->out_stride : w->in_stride,
+                             .b_col = back ? w->in_stride : w->out_stride};
 }
 
 size_t dpt_cpu_linear_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_pack *a)
 {
     const struct weight w = weight_to_pack(a);
-    const struct dpt_gemm y = forward_product(&w), dx = input_product(&w);
+    const struct dpt_gemm y = weight_product(&w, false), dx = weight_product(&w, true);
     return dpt_cpu_gemm_packed_bytes(s, &y) + dpt_cpu_gemm_packed_bytes(s, &dx);
 }
 
 void dpt_cpu_linear_pack(struct dpt_cpu_stream *s, const struct dpt_pack *a)
 {
     const struct weight w = weight_to_pack(a);
-    const struct dpt_gemm y = forward_product(&w), dx = input_product(&w);
+    const struct dpt_gemm y = weight_product(&w, false), dx = weight_product(&w, true);
     const size_t at = dpt_cpu_gemm_packed_bytes(s, &y);
     dpt_cpu_gemm_pack(s, &y, a->packed);
     dpt_cpu_gemm_pack(s, &dx, a->packed ? (char *)a->packed + at : NULL);
@@ -73,12 +61,12 @@ void dpt_cpu_linear_pack(struct dpt_cpu_stream *s, const struct dpt_pack *a)
 void dpt_cpu_linear_forward(struct dpt_stream *stream, const struct dpt_linear_forward *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    if (!dpt_cpu_begin(s, a->dtype, "linear"))
+    if (!dpt_stream_begin(&s->base, a->dtype, "linear"))
         return;
     const struct weight w = weight_of(a->dtype, a->in, a->out, a->out_in, a->w);
-    struct dpt_gemm y = forward_product(&w);
+    struct dpt_gemm y = weight_product(&w, false);
     const int64_t stride = a->y_stride ? a->y_stride : a->out;
-    DPT_ASSERT(s->preparing || (stride == a->out && !a->add_y) || (!a->bias && !a->gelu));
+    DPT_ASSERT(s->base.preparing || (stride == a->out && !a->add_y) || (!a->bias && !a->gelu));
     y.m = a->n;
     y.a = a->x;
     y.b_packed = a->packed;
@@ -91,19 +79,15 @@ void dpt_cpu_linear_forward(struct dpt_stream *stream, const struct dpt_linear_f
     dpt_cpu_gemm(s, &y);
 }
 
-struct bias_job {
-    const struct dpt_elem_kernels *kernels;
-    const struct dpt_linear_backward *a;
-};
-
 static void bias_item(void *ctx, int64_t item, int thread)
 {
-    const struct bias_job *j = ctx;
-    int64_t at = item * COLUMNS, out = j->a->out;
+    const struct dpt_cpu_op *op = ctx;
+    const struct dpt_linear_backward *a = op->a;
+    const int64_t at = item * COLUMNS;
     (void)thread;
-    j->kernels->column_sums(j->a->n, dpt_min64(COLUMNS, out - at),
-                            dpt_at(j->a->dy, j->a->dtype, at), out, j->a->accumulate,
-                            (float *)j->a->dbias + at);
+    op->kernels->of[a->dtype]->column_sums(a->n, dpt_min64(COLUMNS, a->out - at),
+                                           dpt_at(a->dy, a->dtype, at), a->out, a->accumulate,
+                                           (float *)a->dbias + at);
 }
 
 static int64_t dy_stride(const struct dpt_linear_backward *a)
@@ -114,18 +98,18 @@ static int64_t dy_stride(const struct dpt_linear_backward *a)
 static void input_gradient(struct dpt_cpu_stream *s, const struct dpt_linear_backward *a)
 {
     const struct weight w = weight_of(a->dtype, a->in, a->out, a->out_in, a->w);
-    struct dpt_gemm dx = input_product(&w);
+    struct dpt_gemm dx = weight_product(&w, true);
     dx.m = a->n;
     dx.a = a->dy;
     dx.a_row = dy_stride(a);
     if (a->packed) {
-        const struct dpt_gemm y = forward_product(&w);
+        const struct dpt_gemm y = weight_product(&w, false);
         dx.b_packed = (const char *)a->packed + dpt_cpu_gemm_packed_bytes(s, &y);
     }
     dx.store = (struct dpt_gemm_store){
         .dtype = a->dtype, .c = a->dx, .ldc = a->in, .accumulate = a->add_dx};
     dpt_cpu_gemm(s, &dx);
-    if (a->gelu_x && a->dx && !s->preparing)
+    if (a->gelu_x && a->dx && !s->base.preparing)
         dpt_cpu_gelu_backward(
             &s->base,
             &(struct dpt_gelu){
@@ -154,15 +138,14 @@ static void weight_gradient(struct dpt_cpu_stream *s, const struct dpt_linear_ba
 void dpt_cpu_linear_backward(struct dpt_stream *stream, const struct dpt_linear_backward *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    if (!dpt_cpu_begin(s, a->dtype, "linear backward"))
+    if (!dpt_stream_begin(&s->base, a->dtype, "linear backward"))
         return;
-    DPT_ASSERT(s->preparing ||
+    DPT_ASSERT(s->base.preparing ||
                ((dy_stride(a) == a->out || !a->dbias) && !(a->add_dx && a->gelu_x)));
-    if (a->dx || s->preparing)
+    if (a->dx || s->base.preparing)
         input_gradient(s, a);
-    if (a->dw || s->preparing)
+    if (a->dw || s->base.preparing)
         weight_gradient(s, a);
-    struct bias_job job = {.kernels = s->kernels->of[a->dtype], .a = a};
-    if (a->dbias && !s->preparing)
-        dpt_pool_run(s->pool, dpt_ceil_div(a->out, COLUMNS), bias_item, &job);
+    if (a->dbias && !s->base.preparing)
+        dpt_cpu_run_op(s, dpt_ceil_div(a->out, COLUMNS), bias_item, a);
 }

@@ -38,9 +38,7 @@ enum { ARGS_MAX = 4 };
 
 /* A primitive with its arguments. Matmul: a, b, c, scratchpad; reorder: from, to, scratchpad. */
 struct dpt_primitive {
-    enum dpt_dtype operands;
-    int64_t m, n, k;      /* of the tile; a reorder has m = 0 */
-    int64_t b_row, b_col; /* source strides of a reorder */
+    struct dpt_primitive_shape shape;
     dnnl_primitive_desc_t desc;
     dnnl_primitive_t primitive;
     int args;
@@ -138,19 +136,19 @@ static dnnl_status_t attr_create(dnnl_primitive_attr_t *ret)
     return st;
 }
 
-/* b NULL: the library chooses its form. */
-static dnnl_status_t matmul_desc(dnnl_engine_t engine, enum dpt_dtype operands, int64_t m,
-                                 int64_t n, int64_t k, borrowed_md b, dnnl_primitive_desc_t *ret)
+/* A matmul of m rows, else of this shape. b NULL: the library chooses its form. */
+static dnnl_status_t matmul_desc(dnnl_engine_t engine, const struct dpt_primitive_shape *s,
+                                 int64_t m, borrowed_md b, dnnl_primitive_desc_t *ret)
 {
     owned_md a_md = {0}, b_md = {0}, c_md = {0};
     dnnl_primitive_attr_t attr = NULL;
     dnnl_status_t st = attr_create(&attr);
     if (st == dnnl_success)
-        st = md_strides(&a_md, operands, m, k, k, 1);
+        st = md_strides(&a_md, s->operands, m, s->k, s->k, 1);
     if (st == dnnl_success)
-        st = md_any(&b_md, operands, k, n);
+        st = md_any(&b_md, s->operands, s->k, s->n);
     if (st == dnnl_success)
-        st = md_strides(&c_md, DPT_F32, m, n, n, 1);
+        st = md_strides(&c_md, DPT_F32, m, s->n, s->n, 1);
     if (st == dnnl_success) {
         borrowed_md weights = b ? b : md_borrow(&b_md);
 #if DNNL_VERSION_MAJOR >= 3
@@ -171,14 +169,14 @@ static dnnl_status_t matmul_desc(dnnl_engine_t engine, enum dpt_dtype operands, 
     return st;
 }
 
-static dnnl_status_t reorder_desc(dnnl_engine_t engine, const struct dpt_primitive *p,
+static dnnl_status_t reorder_desc(dnnl_engine_t engine, const struct dpt_primitive_shape *s,
                                   borrowed_md to, dnnl_primitive_desc_t *ret)
 {
     owned_md from = {0};
     dnnl_primitive_attr_t attr = NULL;
     dnnl_status_t st = attr_create(&attr);
     if (st == dnnl_success)
-        st = md_strides(&from, p->operands, p->k, p->n, p->b_row, p->b_col);
+        st = md_strides(&from, s->operands, s->k, s->n, s->b_row, s->b_col);
     if (st == dnnl_success)
         st = dnnl_reorder_primitive_desc_create(ret, md_borrow(&from), engine, to, engine, attr);
     md_release(&from);
@@ -226,40 +224,41 @@ static dnnl_status_t primitive_finish(struct dpt_gemm_engine *e, struct dpt_prim
     return st;
 }
 
-static struct dpt_primitive *find(struct dpt_gemm_engine *e, const struct dpt_primitive *key)
+static struct dpt_primitive *find_primitive(struct dpt_gemm_engine *e,
+                                            const struct dpt_primitive_shape *wanted)
 {
     for (int i = 0; i < e->count; i++) {
-        struct dpt_primitive *p = &e->primitives[i];
-        if (p->operands == key->operands && p->m == key->m && p->n == key->n && p->k == key->k &&
-            p->b_row == key->b_row && p->b_col == key->b_col)
-            return p;
+        const struct dpt_primitive_shape *s = &e->primitives[i].shape;
+        if (s->operands == wanted->operands && s->m == wanted->m && s->n == wanted->n &&
+            s->k == wanted->k && s->b_row == wanted->b_row && s->b_col == wanted->b_col)
+            return &e->primitives[i];
     }
     return NULL;
 }
 
-/* Fills *p for its key. The blocked form of b is the one that the library likes for whole tiles of
- * TILE_M rows, so that a b packed once serves tiles of any height. */
+/* Fills *p for its shape. The blocked form of b is the one that the library likes for whole tiles
+ * of TILE_M rows, so that a b packed once serves tiles of any height. */
 static dnnl_status_t primitive_make(struct dpt_gemm_engine *e, struct dpt_primitive *p)
 {
     dnnl_primitive_desc_t form = NULL;
-    dnnl_status_t st = matmul_desc(e->engine, p->operands, DPT_TILE_M, p->n, p->k, NULL, &form);
+    dnnl_status_t st = matmul_desc(e->engine, &p->shape, DPT_TILE_M, NULL, &form);
     if (st != dnnl_success)
         return st;
     borrowed_md b = dnnl_primitive_desc_query_md(form, dnnl_query_weights_md, 0);
     p->b_bytes = dnnl_memory_desc_get_size(b);
-    if (p->m > 0) {
+    if (p->shape.m > 0) {
         static const dnnl_query_t what[] = {dnnl_query_src_md, dnnl_query_weights_md,
                                             dnnl_query_dst_md, dnnl_query_scratchpad_md};
         static const int ids[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST,
                                   DNNL_ARG_SCRATCHPAD};
-        st = matmul_desc(e->engine, p->operands, p->m, p->n, p->k, b, &p->desc);
+        st = matmul_desc(e->engine, &p->shape, p->shape.m, b, &p->desc);
         if (st == dnnl_success)
             st = primitive_finish(e, p, 4, what, ids);
     } else {
         static const dnnl_query_t what[] = {dnnl_query_src_md, dnnl_query_dst_md,
                                             dnnl_query_scratchpad_md};
         static const int ids[] = {DNNL_ARG_FROM, DNNL_ARG_TO, DNNL_ARG_SCRATCHPAD};
-        st = reorder_desc(e->engine, p, b, &p->desc);
+        st = reorder_desc(e->engine, &p->shape, b, &p->desc);
         if (st == dnnl_success)
             st = primitive_finish(e, p, 3, what, ids);
     }
@@ -280,17 +279,18 @@ static struct dpt_primitive *make_room(struct dpt_gemm_engine *e)
     return oldest;
 }
 
-static struct dpt_primitive *get(struct dpt_gemm_engine *e, const struct dpt_primitive *key,
-                                 struct dpt_err *err)
+struct dpt_primitive *dpt_onednn_primitive(struct dpt_gemm_engine *e,
+                                           const struct dpt_primitive_shape *shape,
+                                           struct dpt_err *err)
 {
-    struct dpt_primitive *p = find(e, key);
+    struct dpt_primitive *p = find_primitive(e, shape);
     e->requests++;
     if (!p) {
         p = make_room(e);
-        *p = *key;
-        if (dpt_onednn_error((int)primitive_make(e, p), key->m ? "matmul" : "reorder", err) !=
-            DPT_OK) {
-            primitive_release(p, e->threads); /* found by nobody: no product has k = 0 */
+        p->shape = *shape;
+        const int status = (int)primitive_make(e, p);
+        if (dpt_onednn_error(status, shape->m ? "matmul" : "reorder", err) != DPT_OK) {
+            primitive_release(p, e->threads); /* nobody finds it: no product has k = 0 */
             return NULL;
         }
     }
@@ -303,24 +303,8 @@ enum dpt_dtype dpt_onednn_operands(const struct dpt_gemm_engine *e, enum dpt_dty
     return dtype == DPT_BF16 && e->bf16 ? DPT_BF16 : DPT_F32;
 }
 
-struct dpt_primitive *dpt_onednn_matmul(struct dpt_gemm_engine *e, enum dpt_dtype operands,
-                                        int64_t m, int64_t n, int64_t k, struct dpt_err *err)
-{
-    const struct dpt_primitive key = {.operands = operands, .m = m, .n = n, .k = k};
-    return get(e, &key, err);
-}
-
-struct dpt_primitive *dpt_onednn_reorder(struct dpt_gemm_engine *e, enum dpt_dtype operands,
-                                         int64_t n, int64_t k, int64_t b_row, int64_t b_col,
-                                         struct dpt_err *err)
-{
-    const struct dpt_primitive key = {
-        .operands = operands, .n = n, .k = k, .b_row = b_row, .b_col = b_col};
-    return get(e, &key, err);
-}
-
-static dnnl_status_t execute(struct dpt_gemm_engine *e, const struct dpt_primitive *p, int thread,
-                             const void *const pointers[])
+int dpt_onednn_run(struct dpt_gemm_engine *e, const struct dpt_primitive *p, int thread,
+                   const void *const arguments[])
 {
     dnnl_exec_arg_t args[ARGS_MAX];
     dnnl_status_t st = dnnl_success;
@@ -332,27 +316,13 @@ static dnnl_status_t execute(struct dpt_gemm_engine *e, const struct dpt_primiti
         union {
             const void *in;
             void *out;
-        } pointer = {.in = pointers[i]}; /* the library takes no pointer to const */
+        } pointer = {.in = arguments[i]}; /* the library takes no pointer to const */
         st = dnnl_memory_set_data_handle(memory, pointer.out);
     }
     if (st == dnnl_success)
         st = dnnl_primitive_execute(p->primitive, e->streams[thread], p->args, args);
     dpt_cells_leave();
-    return st;
-}
-
-int dpt_onednn_run_matmul(struct dpt_gemm_engine *e, const struct dpt_primitive *p, int thread,
-                          const void *a, const void *b, float *c, void *scratch)
-{
-    const void *pointers[] = {a, b, c, scratch};
-    return (int)execute(e, p, thread, pointers);
-}
-
-int dpt_onednn_run_reorder(struct dpt_gemm_engine *e, const struct dpt_primitive *p, int thread,
-                           const void *from, void *to, void *scratch)
-{
-    const void *pointers[] = {from, to, scratch};
-    return (int)execute(e, p, thread, pointers);
+    return (int)st;
 }
 
 size_t dpt_onednn_b_bytes(const struct dpt_primitive *p)

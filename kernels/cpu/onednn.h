@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu_sizes.h"
 #include "kernels/tensor.h"
 
 #include <stdbool.h>
@@ -14,10 +15,6 @@
 
 struct dpt_primitive;
 struct dpt_gemm_engine;
-
-/* The height of tile for which the blocked form of b is chosen; tiles of any other height read the
- * same form. */
-enum { DPT_TILE_M = 128 };
 
 /* One engine per stream of `threads` threads. */
 DPT_MUST_USE enum dpt_status dpt_gemm_engine_create(int threads, struct dpt_gemm_engine **ret,
@@ -43,27 +40,29 @@ bool dpt_onednn_multiplies(const struct dpt_gemm_engine *e);
  * it (AVX512_BF16 or AMX), else f32. */
 enum dpt_dtype dpt_onednn_operands(const struct dpt_gemm_engine *e, enum dpt_dtype dtype);
 
-/* c (m,n) f32 = a (m,k) b (k,n), operands as dpt_onednn_operands said: a and c dense, b in blocked
- * form. Owned by the engine, and there until some hundred others were asked for; NULL with *err
- * filled on failure. */
-struct dpt_primitive *dpt_onednn_matmul(struct dpt_gemm_engine *e, enum dpt_dtype operands,
-                                        int64_t m, int64_t n, int64_t k, struct dpt_err *err);
+/* m > 0: a matmul, c (m,n) f32 = a (m,k) b (k,n); a and c are dense, b is in blocked form.
+ * m == 0: a reorder, which makes the blocked form of b (k,n) from memory in which element (i,j) is
+ * b[i*b_row + j*b_col]. Operands are as dpt_onednn_operands said. */
+struct dpt_primitive_shape {
+    enum dpt_dtype operands;
+    int64_t m, n, k;
+    int64_t b_row, b_col; /* of a reorder */
+};
 
-/* Blocked form of b (k,n) from memory in which element (i,j) is b[i*b_row + j*b_col]. */
-struct dpt_primitive *dpt_onednn_reorder(struct dpt_gemm_engine *e, enum dpt_dtype operands,
-                                         int64_t n, int64_t k, int64_t b_row, int64_t b_col,
-                                         struct dpt_err *err);
+/* Owned by the engine, and there until some hundred others were asked for; NULL with *err filled on
+ * failure. */
+struct dpt_primitive *dpt_onednn_primitive(struct dpt_gemm_engine *e,
+                                           const struct dpt_primitive_shape *shape,
+                                           struct dpt_err *err);
 
 /* Bytes of b's blocked form, and of scratch memory for a run; runs want both aligned to 64. */
 size_t dpt_onednn_b_bytes(const struct dpt_primitive *p);
 size_t dpt_onednn_scratch_bytes(const struct dpt_primitive *p);
 
-/* Runs a matmul (from: a, to: c) or a reorder (from: b plain, to: b blocked; b not used) as thread
- * `thread` of the stream. Returns the library's status, 0 when well. */
-int dpt_onednn_run_matmul(struct dpt_gemm_engine *e, const struct dpt_primitive *p, int thread,
-                          const void *a, const void *b, float *c, void *scratch);
-int dpt_onednn_run_reorder(struct dpt_gemm_engine *e, const struct dpt_primitive *p, int thread,
-                           const void *from, void *to, void *scratch);
+/* Runs it as thread `thread` of the stream. Arguments of a matmul: a, b, c, scratch memory; of a
+ * reorder: b plain, b blocked, scratch memory. Returns the library's status, 0 when well. */
+int dpt_onednn_run(struct dpt_gemm_engine *e, const struct dpt_primitive *p, int thread,
+                   const void *const arguments[]);
 
 /* A failed run's status as an error. */
 enum dpt_status dpt_onednn_error(int status, const char *what, struct dpt_err *err);

@@ -32,7 +32,7 @@ static void project_out(int64_t n, int64_t r, const float *q, float *x)
 void dpt_cpu_orthonormalise(struct dpt_stream *stream, int64_t n, int64_t r, float *x)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    if (!dpt_cpu_begin(s, DPT_F32, "orthonormalise") || s->preparing)
+    if (!dpt_cpu_posts(s, DPT_F32, "orthonormalise"))
         return;
     for (int64_t j = 0; j < r; j++) {
         const double before = sqrt(dot(n, r, x + j, x + j));

@@ -6,7 +6,7 @@
 size_t dpt_cpu_packed_bytes(struct dpt_stream *stream, const struct dpt_pack *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    if (!dpt_cpu_begin(s, a->dtype, "packed weights"))
+    if (!dpt_stream_begin(&s->base, a->dtype, "packed weights"))
         return 0;
     switch (a->kind) {
     case DPT_PACK_HEAD:
@@ -22,7 +22,7 @@ size_t dpt_cpu_packed_bytes(struct dpt_stream *stream, const struct dpt_pack *a)
 void dpt_cpu_pack(struct dpt_stream *stream, const struct dpt_pack *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    if (!dpt_cpu_begin(s, a->dtype, "packed weights"))
+    if (!dpt_stream_begin(&s->base, a->dtype, "packed weights"))
         return;
     if (a->kind == DPT_PACK_HEAD)
         dpt_cpu_head_pack(s, a);

@@ -6,39 +6,31 @@
 
 /* --- the greatest: items are rows of pixels --- */
 
-struct max_job {
-    const struct dpt_cpu_kernels *kernels;
-    struct dpt_windows of;
-    int64_t c, out_h, out_w;
-    enum dpt_dtype dtype;
-    const void *x, *dy;
-    const uint8_t *taken_in;
-    void *y, *dx;
-    uint8_t *taken;
-};
-
 /* A row of windows. */
 static void max_item(void *ctx, int64_t item, int thread)
 {
-    const struct max_job *j = ctx;
-    const struct dpt_windows *of = &j->of;
-    const int64_t n = item / j->out_h, margin = (of->kernel - 1) / 2;
-    const int64_t top = item % j->out_h * of->stride - margin;
-    struct dpt_maxpool_pixel pixel = {.c = j->c};
+    const struct dpt_cpu_op *op = ctx;
+    const struct dpt_maxpool *a = op->a;
+    const struct dpt_windows *of = &a->of;
+    const int64_t out_h = dpt_windows_along(of->h, of->stride),
+                  out_w = dpt_windows_along(of->w, of->stride);
+    const int64_t n = item / out_h, margin = (of->kernel - 1) / 2;
+    const int64_t top = item % out_h * of->stride - margin;
+    struct dpt_maxpool_pixel pixel = {.c = a->c};
     (void)thread;
-    for (int64_t column = 0; column < j->out_w; column++) {
-        const int64_t left = column * of->stride - margin, to = (item * j->out_w + column) * j->c;
+    for (int64_t column = 0; column < out_w; column++) {
+        const int64_t left = column * of->stride - margin, to = (item * out_w + column) * a->c;
         pixel.count = 0;
         for (int64_t tap = 0; tap < of->kernel * of->kernel; tap++) {
             const int64_t y = top + tap / of->kernel, x = left + tap % of->kernel;
             if (y < 0 || y >= of->h || x < 0 || x >= of->w)
                 continue;
-            pixel.x[pixel.count] = dpt_at(j->x, j->dtype, ((n * of->h + y) * of->w + x) * j->c);
+            pixel.x[pixel.count] = dpt_at(a->x, a->dtype, ((n * of->h + y) * of->w + x) * a->c);
             pixel.number[pixel.count++] = (int)tap;
         }
-        pixel.y = dpt_at_out(j->y, j->dtype, to);
-        pixel.taken = j->taken + to;
-        j->kernels->of[j->dtype]->maxpool(&pixel);
+        pixel.y = dpt_at_out(a->y, a->dtype, to);
+        pixel.taken = a->taken + to;
+        op->kernels->of[a->dtype]->maxpool(&pixel);
     }
 }
 
@@ -46,63 +38,47 @@ static void max_item(void *ctx, int64_t item, int thread)
  * place. */
 static void max_grad_item(void *ctx, int64_t item, int thread)
 {
-    const struct max_job *j = ctx;
-    const struct dpt_windows *of = &j->of;
+    const struct dpt_cpu_op *op = ctx;
+    const struct dpt_maxpool *a = op->a;
+    const struct dpt_windows *of = &a->of;
+    const int64_t out_h = dpt_windows_along(of->h, of->stride),
+                  out_w = dpt_windows_along(of->w, of->stride);
     const int64_t n = item / of->h, margin = (of->kernel - 1) / 2;
     const int64_t y = item % of->h + margin;
-    struct dpt_maxpool_grad_pixel pixel = {.c = j->c};
+    struct dpt_maxpool_grad_pixel pixel = {.c = a->c};
     (void)thread;
     for (int64_t column = 0; column < of->w; column++) {
         const int64_t x = column + margin;
         pixel.count = 0;
         for (int64_t tap = of->kernel * of->kernel - 1; tap >= 0; tap--) {
             const int64_t up = y - tap / of->kernel, left = x - tap % of->kernel;
-            if (up < 0 || up % of->stride != 0 || up / of->stride >= j->out_h || left < 0 ||
-                left % of->stride != 0 || left / of->stride >= j->out_w)
+            if (up < 0 || up % of->stride != 0 || up / of->stride >= out_h || left < 0 ||
+                left % of->stride != 0 || left / of->stride >= out_w)
                 continue;
-            const int64_t at =
-                ((n * j->out_h + up / of->stride) * j->out_w + left / of->stride) * j->c;
-            pixel.taken[pixel.count] = j->taken_in + at;
-            pixel.dy[pixel.count] = dpt_at(j->dy, j->dtype, at);
+            const int64_t at = ((n * out_h + up / of->stride) * out_w + left / of->stride) * a->c;
+            pixel.taken[pixel.count] = a->taken + at;
+            pixel.dy[pixel.count] = dpt_at(a->dy, a->dtype, at);
             pixel.number[pixel.count++] = (int)tap;
         }
-        pixel.dx = dpt_at_out(j->dx, j->dtype, (item * of->w + column) * j->c);
-        j->kernels->of[j->dtype]->maxpool_grad(&pixel);
+        pixel.dx = dpt_at_out(a->dx, a->dtype, (item * of->w + column) * a->c);
+        op->kernels->of[a->dtype]->maxpool_grad(&pixel);
     }
 }
 
-static struct max_job max_job_of(const struct dpt_cpu_stream *s, const struct dpt_windows *of,
-                                 int64_t c, enum dpt_dtype dtype)
-{
-    DPT_ASSERT(of->kernel % 2 == 1 && of->kernel <= DPT_WINDOW_MAX && of->stride > 0);
-    return (struct max_job){.kernels = s->kernels,
-                            .of = *of,
-                            .c = c,
-                            .out_h = dpt_windows_along(of->h, of->stride),
-                            .out_w = dpt_windows_along(of->w, of->stride),
-                            .dtype = dtype};
-}
-
-void dpt_cpu_maxpool_forward(struct dpt_stream *stream, const struct dpt_maxpool_forward *a)
+void dpt_cpu_maxpool_forward(struct dpt_stream *stream, const struct dpt_maxpool *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct max_job job = max_job_of(s, &a->of, a->c, a->dtype);
-    job.x = a->x;
-    job.y = a->y;
-    job.taken = a->taken;
-    if (dpt_cpu_begin(s, a->dtype, "max pool") && !s->preparing)
-        dpt_pool_run(s->pool, a->of.b * job.out_h, max_item, &job);
+    DPT_ASSERT(dpt_windows_are_valid(&a->of));
+    if (dpt_cpu_posts(s, a->dtype, "max pool"))
+        dpt_cpu_run_op(s, a->of.b * dpt_windows_along(a->of.h, a->of.stride), max_item, a);
 }
 
-void dpt_cpu_maxpool_backward(struct dpt_stream *stream, const struct dpt_maxpool_backward *a)
+void dpt_cpu_maxpool_backward(struct dpt_stream *stream, const struct dpt_maxpool *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct max_job job = max_job_of(s, &a->of, a->c, a->dtype);
-    job.taken_in = a->taken;
-    job.dy = a->dy;
-    job.dx = a->dx;
-    if (dpt_cpu_begin(s, a->dtype, "max pool backward") && !s->preparing)
-        dpt_pool_run(s->pool, a->of.b * a->of.h, max_grad_item, &job);
+    DPT_ASSERT(dpt_windows_are_valid(&a->of));
+    if (dpt_cpu_posts(s, a->dtype, "max pool backward"))
+        dpt_cpu_run_op(s, a->of.b * a->of.h, max_grad_item, a);
 }
 
 /* --- the mean: items are images --- */
@@ -144,7 +120,7 @@ static void run_mean(struct dpt_cpu_stream *s, const struct dpt_avgpool *a, cons
                      dpt_pool_fn *item)
 {
     struct mean_job job = {.a = a};
-    if (!dpt_cpu_begin(s, a->dtype, name) ||
+    if (!dpt_stream_begin(&s->base, a->dtype, name) ||
         !dpt_cpu_workspace(s, DPT_WORKSPACE_OP, 0, (size_t)a->c * sizeof(float), &job.w))
         return;
     job.kernels = s->kernels->of[a->dtype];

@@ -16,7 +16,7 @@ enum { ROWS = 128, OWN_ROWS = 4, COLUMNS = 192, DEPTH_MAX = 3072 };
 static const int64_t depths[] = {64, 256, 768, 1024, 1600, DEPTH_MAX};
 
 /* n numbers in [-1, 1) of full precision. */
-static void fill(float *x, int64_t n, uint32_t which)
+static void fill_drawn(float *x, int64_t n, uint32_t which)
 {
     const struct dpt_rng_key key = {{which, 0}};
     for (int64_t i = 0; i < n; i += 4) {
@@ -65,8 +65,8 @@ enum dpt_status dpt_cpu_probe(struct dpt_device *dev, uint32_t *ret_hash, struct
         return dpt_fail(err, DPT_ENOMEM, "probe of the CPU device");
     }
     float *b = a + a_floats, *c = b + b_floats;
-    fill(a, a_floats, 1);
-    fill(b, b_floats, 2);
+    fill_drawn(a, a_floats, 1);
+    fill_drawn(b, b_floats, 2);
     status = dpt_stream_create(dev, 1, &stream, err);
     if (status == DPT_OK) {
         struct dpt_cpu_stream *s = dpt_cpu_stream(stream);

@@ -25,10 +25,7 @@ struct dpt_cpu_stream {
     const struct dpt_cpu_kernels *kernels;
     struct dpt_pool *pool;
     int threads; /* that compute now; products are ready for all that the pool was created for */
-    bool preparing;
     struct dpt_gemm_engine *gemm;
-    struct dpt_err
-        error; /* first since the last sync; written by the thread that uses the stream */
     struct {
         char *ptr;
         size_t bytes;
@@ -46,6 +43,21 @@ struct dpt_workspace {
 static inline struct dpt_cpu_stream *dpt_cpu_stream(struct dpt_stream *s)
 {
     return (struct dpt_cpu_stream *)s;
+}
+
+/* What the items of an op are given that need no more. */
+struct dpt_cpu_op {
+    const struct dpt_cpu_kernels *kernels;
+    const void *a; /* the op's arguments */
+    struct dpt_workspace w;
+};
+
+/* Runs `item` for each of `items`, with a struct dpt_cpu_op. */
+static inline void dpt_cpu_run_op(const struct dpt_cpu_stream *s, int64_t items, dpt_pool_fn *item,
+                                  const void *a)
+{
+    struct dpt_cpu_op op = {.kernels = s->kernels, .a = a};
+    dpt_pool_run(s->pool, items, item, &op);
 }
 
 static inline void *dpt_workspace_of(const struct dpt_workspace *w, int thread)
@@ -68,24 +80,11 @@ static inline int64_t dpt_min64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Element i of p, for pointers that are NULL while a stream prepares. */
-static inline const void *dpt_at(const void *p, enum dpt_dtype dtype, int64_t i)
+/* Whether an op without a workspace is to be posted now. */
+static inline bool dpt_cpu_posts(struct dpt_cpu_stream *s, enum dpt_dtype dtype, const char *op)
 {
-    return p ? (const char *)p + (size_t)i * dpt_dtype_bytes(dtype) : NULL;
+    return dpt_stream_begin(&s->base, dtype, op) && !s->base.preparing;
 }
-
-static inline void *dpt_at_out(void *p, enum dpt_dtype dtype, int64_t i)
-{
-    return p ? (char *)p + (size_t)i * dpt_dtype_bytes(dtype) : NULL;
-}
-
-/* Makes `status` with this text the stream's error if it has none. From the thread that uses the
- * stream. */
-void dpt_cpu_fail(struct dpt_cpu_stream *s, enum dpt_status status, const char *what);
-
-/* True when the op may go on: a dtype there is, and no error yet. Otherwise the error is (or stays)
- * set. */
-bool dpt_cpu_begin(struct dpt_cpu_stream *s, enum dpt_dtype dtype, const char *op);
 
 /* Gives the op its workspace, growing the stream's if this op needs more than any before. While
  * preparing it returns false after growing (the op ends there); also when memory is short, with the

@@ -4,87 +4,58 @@
 
 enum { CHUNK = 1 << 14 }; /* elements */
 
-struct adamw_job {
-    const struct dpt_cpu_kernels *kernels;
-    const struct dpt_adamw *a;
-};
-
-/* The parameters are still in the cache. */
-static void copy_item(const struct dpt_cpu_kernels *kernels, int64_t n, const float *param,
-                      void *copy, enum dpt_dtype dtype, int64_t at)
+/* The new parameters, rounded: they are still in the cache. */
+static void store_copy(const struct dpt_cpu_op *op, int64_t n, const float *param, void *copy,
+                       enum dpt_dtype dtype)
 {
     if (copy)
-        kernels->of[dtype]->narrow(n, param, dpt_at_out(copy, dtype, at));
+        op->kernels->of[dtype]->narrow(n, param, copy);
 }
 
 static void adamw_item(void *ctx, int64_t item, int thread)
 {
-    const struct adamw_job *j = ctx;
-    int64_t at = item * CHUNK;
-    struct dpt_adamw part = *j->a;
+    const struct dpt_cpu_op *op = ctx;
+    const struct dpt_adamw *a = op->a;
+    const int64_t at = item * CHUNK;
+    const struct dpt_adamw part = dpt_adamw_part(a, at, dpt_min64(at + CHUNK, a->n));
     (void)thread;
-    part.n = dpt_min64(CHUNK, j->a->n - at);
-    part.param += at;
-    part.m += at;
-    part.v += at;
-    part.grad += at;
-    j->kernels->adamw(&part);
-    copy_item(j->kernels, part.n, part.param, part.copy, part.copy_dtype, at);
-}
-
-static void adamw_tensor(struct dpt_cpu_stream *s, const struct dpt_adamw *a)
-{
-    struct adamw_job job = {.kernels = s->kernels, .a = a};
-    dpt_pool_run(s->pool, dpt_ceil_div(a->n, CHUNK), adamw_item, &job);
+    op->kernels->adamw(&part);
+    store_copy(op, part.n, part.param, part.copy, part.copy_dtype);
 }
 
 void dpt_cpu_adamw(struct dpt_stream *stream, const struct dpt_adamw *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    if (!dpt_cpu_begin(s, a->copy_dtype, "adamw") || s->preparing)
+    if (!dpt_cpu_posts(s, a->copy_dtype, "adamw"))
         return;
     if (!a->tensors)
-        adamw_tensor(s, a);
+        dpt_cpu_run_op(s, dpt_ceil_div(a->n, CHUNK), adamw_item, a);
     for (int i = 0; a->tensors && i < a->n_tensors; i++) {
         const struct dpt_adamw part = dpt_adamw_tensor(a, i);
-        adamw_tensor(s, &part);
+        dpt_cpu_run_op(s, dpt_ceil_div(part.n, CHUNK), adamw_item, &part);
     }
 }
 
-struct sgd_job {
-    const struct dpt_cpu_kernels *kernels;
-    const struct dpt_sgd *a;
-};
-
 static void sgd_item(void *ctx, int64_t item, int thread)
 {
-    const struct sgd_job *j = ctx;
-    int64_t at = item * CHUNK;
-    struct dpt_sgd part = *j->a;
+    const struct dpt_cpu_op *op = ctx;
+    const struct dpt_sgd *a = op->a;
+    const int64_t at = item * CHUNK;
+    const struct dpt_sgd part = dpt_sgd_part(a, at, dpt_min64(at + CHUNK, a->n));
     (void)thread;
-    part.n = dpt_min64(CHUNK, j->a->n - at);
-    part.param += at;
-    part.m += part.momentum > 0.0f ? at : 0;
-    part.grad += at;
-    j->kernels->sgd(&part);
-    copy_item(j->kernels, part.n, part.param, part.copy, part.copy_dtype, at);
-}
-
-static void sgd_tensor(struct dpt_cpu_stream *s, const struct dpt_sgd *a)
-{
-    struct sgd_job job = {.kernels = s->kernels, .a = a};
-    dpt_pool_run(s->pool, dpt_ceil_div(a->n, CHUNK), sgd_item, &job);
+    op->kernels->sgd(&part);
+    store_copy(op, part.n, part.param, part.copy, part.copy_dtype);
 }
 
 void dpt_cpu_sgd(struct dpt_stream *stream, const struct dpt_sgd *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    if (!dpt_cpu_begin(s, a->copy_dtype, "sgd") || s->preparing)
+    if (!dpt_cpu_posts(s, a->copy_dtype, "sgd"))
         return;
     if (!a->tensors)
-        sgd_tensor(s, a);
+        dpt_cpu_run_op(s, dpt_ceil_div(a->n, CHUNK), sgd_item, a);
     for (int i = 0; a->tensors && i < a->n_tensors; i++) {
         const struct dpt_sgd part = dpt_sgd_tensor(a, i);
-        sgd_tensor(s, &part);
+        dpt_cpu_run_op(s, dpt_ceil_div(part.n, CHUNK), sgd_item, &part);
     }
 }

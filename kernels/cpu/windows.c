@@ -4,6 +4,28 @@
 
 #include <string.h>
 
+struct dpt_cpu_windows dpt_cpu_conv_windows(const struct dpt_cpu_stream *s,
+                                            const struct dpt_windows *of, int64_t c,
+                                            enum dpt_dtype dtype, const void *image)
+{
+    const int64_t margin = (of->kernel - 1) / 2;
+    DPT_ASSERT(dpt_windows_are_valid(of));
+    return (struct dpt_cpu_windows){.kernels = s->kernels->of[dtype],
+                                    .dtype = dtype,
+                                    .image = image,
+                                    .b = of->b,
+                                    .h = of->h,
+                                    .w = of->w,
+                                    .c = c,
+                                    .grid_h = dpt_windows_along(of->h, of->stride),
+                                    .grid_w = dpt_windows_along(of->w, of->stride),
+                                    .step = of->stride,
+                                    .top = -margin,
+                                    .left = -margin,
+                                    .tall = of->kernel,
+                                    .wide = of->kernel};
+}
+
 static int64_t within(int64_t x, int64_t least, int64_t most)
 {
     return x < least ? least : dpt_min64(x, most);
@@ -54,14 +76,14 @@ static char *gather_row(const struct dpt_cpu_windows *a, const int64_t at[3], in
     return to;
 }
 
-void dpt_cpu_windows_gather(const struct dpt_cpu_windows *a, int64_t first, int64_t rows,
-                            int64_t col, int64_t cols, enum dpt_dtype in, void *to)
+void dpt_cpu_windows_gather(const struct dpt_cpu_windows *a, const struct dpt_windows_part *part,
+                            enum dpt_dtype in, void *to)
 {
-    const int64_t each = a->grid_h * a->grid_w;
+    const int64_t each = a->grid_h * a->grid_w, first = part->first;
     int64_t at[3] = {first / each, first % each / a->grid_w, first % a->grid_w};
     char *next = to;
-    for (int64_t r = 0; r < rows; r++) {
-        next = gather_row(a, at, col, col + cols, in, next);
+    for (int64_t r = 0; r < part->rows; r++) {
+        next = gather_row(a, at, part->col, part->col + part->cols, in, next);
         if (++at[2] == a->grid_w) {
             at[2] = 0;
             at[1]++;

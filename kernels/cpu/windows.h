@@ -16,6 +16,11 @@ struct dpt_cpu_windows {
     int64_t grid_h, grid_w, step, top, left, tall, wide;
 };
 
+/* The windows of a convolution on its images (b, h, w, c). */
+struct dpt_cpu_windows dpt_cpu_conv_windows(const struct dpt_cpu_stream *s,
+                                            const struct dpt_windows *of, int64_t c,
+                                            enum dpt_dtype dtype, const void *image);
+
 /* All windows, and the elements of one. */
 static inline int64_t dpt_cpu_windows_rows(const struct dpt_cpu_windows *a)
 {
@@ -36,7 +41,10 @@ static inline bool dpt_cpu_windows_are_pixels(const struct dpt_cpu_windows *a)
 
 /* to (rows, cols) dense = elements [col, col + cols) of rows [first, first + rows), as elements of
  * `in`: dtype or f32. */
-void dpt_cpu_windows_gather(const struct dpt_cpu_windows *a, int64_t first, int64_t rows,
-                            int64_t col, int64_t cols, enum dpt_dtype in, void *to);
+struct dpt_windows_part {
+    int64_t first, rows, col, cols;
+};
+void dpt_cpu_windows_gather(const struct dpt_cpu_windows *a, const struct dpt_windows_part *part,
+                            enum dpt_dtype in, void *to);
 
 #endif

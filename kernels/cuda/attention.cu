@@ -1,6 +1,37 @@
 /* Causal attention in one pass over tiles; T x T is never stored. See attention.cuh. */
 #include "kernels/cuda/attention.cuh"
 
+/* The scores of a query with the thread's keys from j0 on become exp(score - most), dropped.
+ * Returns the factor of all that was summed before. */
+template <int R>
+static __device__ inline float softmax_row(const struct attention_args &a,
+                                           const struct query_place &query, int64_t j0, float s[R],
+                                           struct softmax_state *state)
+{
+    const int tx = threadIdx.x % SIDE;
+    float most = state->most, part = 0.0f;
+#pragma unroll
+    for (int j = 0; j < R; j++) {
+        if (j0 + tx + SIDE * j > query.at)
+            s[j] = -INFINITY;
+        most = fmaxf(most, s[j]);
+    }
+    most = group_max<SIDE>(most);
+#pragma unroll
+    for (int j = 0; j < R; j++) {
+        s[j] = exp_of(s[j] - most);
+        part += s[j];
+    }
+    const float factor = exp_of(state->most - most);
+    state->sum = fmaf(state->sum, factor, group_sum<SIDE>(part));
+    state->most = most;
+    if (a.drop.on)
+#pragma unroll
+        for (int j = 0; j < R; j++)
+            s[j] *= score_factor(a, query, j0 + tx + SIDE * j);
+    return factor;
+}
+
 /* A block has TILE queries of a head and goes over the keys up to them. */
 template <int HDP, int TILE>
 static __global__ void __launch_bounds__(TILE_THREADS) attend(struct attention_args a)
@@ -12,53 +43,29 @@ static __global__ void __launch_bounds__(TILE_THREADS) attend(struct attention_a
     const struct head_place head = head_of(a, blockIdx.x / a.tiles);
     /* The last queries, which have most to do, first. */
     const int64_t i0 = (a.tiles - 1 - blockIdx.x % a.tiles) * TILE;
-    float most[R], sum[R], o[R][C];
+    struct softmax_state state[R];
+    float o[R][C] = {};
 #pragma unroll
-    for (int i = 0; i < R; i++) {
-        most[i] = -3.0e38f; /* finite, so that most - most is never NaN */
-        sum[i] = 0.0f;
-#pragma unroll
-        for (int j = 0; j < C; j++)
-            o[i][j] = 0.0f;
-    }
-    load_tile<HDP, TILE>(a, a.qkv, head.q, a.ld, i0, a.scale, q);
+    for (int i = 0; i < R; i++)
+        state[i] = softmax_begin();
+    load_tile<HDP, TILE>(a, {a.qkv, head.q, a.ld}, i0, a.scale, q);
     for (int64_t j0 = 0; j0 <= i0; j0 += TILE) {
         float s[R][R];
         __syncthreads(); /* the values before are no longer read */
-        load_tile<HDP, TILE>(a, a.qkv, head.k, a.ld, j0, 1.0f, kv);
+        load_tile<HDP, TILE>(a, {a.qkv, head.k, a.ld}, j0, 1.0f, kv);
         __syncthreads();
         tile_products<HDP, TILE>(q, kv, s);
 #pragma unroll
         for (int i = 0; i < R; i++) {
-            const int64_t row = i0 + ty * R + i;
-            float new_most = most[i], part = 0.0f;
-#pragma unroll
-            for (int j = 0; j < R; j++) {
-                if (j0 + tx + SIDE * j > row)
-                    s[i][j] = -INFINITY;
-                new_most = fmaxf(new_most, s[i][j]);
-            }
-            new_most = group_max<SIDE>(new_most);
-#pragma unroll
-            for (int j = 0; j < R; j++) {
-                s[i][j] = exp_of(s[i][j] - new_most);
-                part += s[i][j];
-            }
-            const float factor = exp_of(most[i] - new_most);
-            sum[i] = fmaf(sum[i], factor, group_sum<SIDE>(part));
-            most[i] = new_most;
+            const float factor =
+                softmax_row<R>(a, {head.index, i0 + ty * R + i}, j0, s[i], &state[i]);
 #pragma unroll
             for (int j = 0; j < C; j++)
                 o[i][j] *= factor;
-            if (a.drop.on)
-#pragma unroll
-                for (int j = 0; j < R; j++)
-                    s[i][j] *= drop_factor(
-                        a.drop, (uint64_t)((head.index * a.t + row) * a.t + j0 + tx + SIDE * j));
         }
         store_scores<TILE>(s, p);
         __syncthreads(); /* the keys are no longer read, the probabilities are there */
-        load_tile<HDP, TILE>(a, a.qkv, head.v, a.ld, j0, 1.0f, kv);
+        load_tile<HDP, TILE>(a, {a.qkv, head.v, a.ld}, j0, 1.0f, kv);
         __syncthreads();
         tile_accumulate<HDP, TILE, false>(p, kv, o);
     }
@@ -66,14 +73,15 @@ static __global__ void __launch_bounds__(TILE_THREADS) attend(struct attention_a
 #pragma unroll
     for (int i = 0; i < R; i++) {
         const int64_t row = i0 + ty * R + i;
-        scale[i] = 1.0f / sum[i];
+        scale[i] = 1.0f / state[i].sum;
         if (tx == 0 && row < a.t)
-            a.ret_lse[head.index * a.t + row] = most[i] + (float)log((double)sum[i]);
+            a.lse[head.index * a.t + row] = state[i].most + (float)log((double)state[i].sum);
     }
-    store_rows<HDP, TILE>(a, o, scale, head.y, a.ldy, i0, a.y);
+    store_rows<HDP, TILE>(a, o, scale, {a.y, head.y, a.ldy}, i0);
 }
 
-template <int HDP, int TILE> static int post(struct attention_args *a, int64_t heads, void *queue)
+template <int HDP, int TILE>
+static int post_attend(struct attention_args *a, int64_t heads, void *queue)
 {
     constexpr int bytes = tile_bytes<HDP, TILE>(2);
     static_assert(bytes <= DPT_CUDA_SHARED_BYTES_MIN, "every device has room for it");
@@ -81,19 +89,17 @@ template <int HDP, int TILE> static int post(struct attention_args *a, int64_t h
     return post_tiles(attend<HDP, TILE>, a, heads, bytes, queue);
 }
 
-int dpt_launch_attention_forward(void *queue, const struct dpt_attention_forward *a)
+int dpt_launch_attention_forward(void *queue, const struct dpt_attention *a)
 {
     struct attention_args args = args_of(a);
-    args.y = a->y;
-    args.ret_lse = a->lse;
     const int64_t heads = a->b * a->heads;
     if (heads == 0 || a->t == 0)
         return 0;
     if (takes_mma(&args))
         return dpt_post_attention_mma(queue, &args, heads);
     if (args.hd <= 64)
-        return post<64, 64>(&args, heads, queue);
+        return post_attend<64, 64>(&args, heads, queue);
     if (args.hd <= 128)
-        return post<128, 64>(&args, heads, queue);
-    return post<DPT_CUDA_HEAD_CHANNELS_MAX, 32>(&args, heads, queue);
+        return post_attend<128, 64>(&args, heads, queue);
+    return post_attend<DPT_CUDA_HEAD_CHANNELS_MAX, 32>(&args, heads, queue);
 }

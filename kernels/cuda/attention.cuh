@@ -25,8 +25,8 @@ struct attention_args {
     float scale; /* 1/sqrt(hd) */
     const void *qkv, *dy;
     void *y, *dqkv;
-    float *ret_lse;         /* (B, H, T), forward */
-    const float *lse, *dot; /* likewise: kept from forward; sums of dy*y */
+    float *lse;       /* (B, H, T) */
+    const float *dot; /* likewise: sums of dy*y */
 };
 
 /* Which head of which sample, and where its rows begin: those of its keys and values are its
@@ -43,8 +43,30 @@ static __device__ inline struct head_place head_of(const struct attention_args &
     return {index, q, k, k + a.kv_heads * a.hd, b * a.t * a.ldy + h * a.hd};
 }
 
-/* Of the op's numbers all that forward and backward share. */
-template <typename OP> static inline struct attention_args args_of(const OP *op)
+/* Query `at` of head `head`. */
+struct query_place {
+    int64_t head, at;
+};
+
+/* The factor of dropout for a query's score with a key. */
+static __device__ inline float score_factor(const struct attention_args &a,
+                                            const struct query_place &query, int64_t key)
+{
+    return a.drop.on ? drop_factor(a.drop, (uint64_t)((query.head * a.t + query.at) * a.t + key))
+                     : 1.0f;
+}
+
+/* Of a query's scores so far: the greatest, and the sum of exp(score - most). The first is finite,
+ * so that most - most is never NaN. */
+struct softmax_state {
+    float most, sum;
+};
+static __device__ inline struct softmax_state softmax_begin(void)
+{
+    return {-3.0e38f, 0.0f};
+}
+
+static inline struct attention_args args_of(const struct dpt_attention *op)
 {
     struct attention_args a = {};
     a.t = op->t;
@@ -57,21 +79,33 @@ template <typename OP> static inline struct attention_args args_of(const OP *op)
     a.drop = drop_of(&op->dropout);
     a.scale = 1.0f / sqrtf((float)a.hd);
     a.qkv = op->qkv;
+    a.y = op->y;
     a.lse = op->lse;
+    a.dy = op->dy;
+    a.dqkv = op->dqkv;
     return a;
 }
 
-/* to (TILE, PITCH) = scale * rows from `row` of x, whose element (r, j) is at first + r*ld + j. */
+/* Rows of a head: element (r, j) is at x + first + r*ld + j. */
+struct rows_in {
+    const void *x;
+    int64_t first, ld;
+};
+struct rows_out {
+    void *x;
+    int64_t first, ld;
+};
+
+/* to (TILE, PITCH) = scale * rows from `row` of x. */
 template <int HDP, int TILE>
-static __device__ inline void load_tile(const struct attention_args &a, const void *x,
-                                        int64_t first, int64_t ld, int64_t row, float scale,
-                                        float *to)
+static __device__ inline void load_tile(const struct attention_args &a, const struct rows_in &x,
+                                        int64_t row, float scale, float *to)
 {
     for (int i = threadIdx.x; i < TILE * HDP; i += TILE_THREADS) {
         const int r = i / HDP, j = i % HDP;
         const bool there = row + r < a.t && j < a.hd;
         to[r * (HDP + 1) + j] =
-            there ? scale * element(x, a.dtype, first + (row + r) * ld + j) : 0.0f;
+            there ? scale * element(x.x, a.dtype, x.first + (row + r) * x.ld + j) : 0.0f;
     }
 }
 
@@ -127,11 +161,11 @@ static __device__ inline void tile_accumulate(const float *p, const float *x,
     }
 }
 
-/* Rows from `row`, each times scale[i], of x: as load_tile. */
+/* Rows of x from `row`, each times scale[i]. */
 template <int HDP, int TILE>
 static __device__ inline void
 store_rows(const struct attention_args &a, float o[TILE / SIDE][HDP / SIDE],
-           const float scale[TILE / SIDE], int64_t first, int64_t ld, int64_t row, void *x)
+           const float scale[TILE / SIDE], const struct rows_out &x, int64_t row)
 {
     constexpr int R = TILE / SIDE, C = HDP / SIDE;
     const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
@@ -142,7 +176,7 @@ store_rows(const struct attention_args &a, float o[TILE / SIDE][HDP / SIDE],
             const int64_t r = row + ty * R + i;
             const int channel = tx + SIDE * j;
             if (r < a.t && channel < a.hd)
-                set_element(x, a.dtype, first + r * ld + channel, scale[i] * o[i][j]);
+                set_element(x.x, a.dtype, x.first + r * x.ld + channel, scale[i] * o[i][j]);
         }
 }
 
@@ -165,16 +199,10 @@ template <int HDP, int TILE> constexpr int tile_bytes(int operands)
     return (operands * TILE * (HDP + 1) + TILE * (TILE + 1)) * (int)sizeof(float);
 }
 
-/* Posts a kernel with more shared memory than is given unasked. */
 static inline int post_tiles(void (*kernel)(struct attention_args), const struct attention_args *a,
                              int64_t heads, int bytes, void *queue)
 {
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (error != cudaSuccess)
-        return error;
-    kernel<<<(unsigned)(heads * a->tiles), TILE_THREADS, (size_t)bytes, (cudaStream_t)queue>>>(*a);
-    return cudaGetLastError();
+    return post_with_shared(kernel, a, (unsigned)(heads * a->tiles), TILE_THREADS, bytes, queue);
 }
 
 /* On tensor cores, which have no f32 (attention_mma.cu, attention_mma_grad.cu). */

@@ -47,9 +47,7 @@ score_gradients(const struct attention_args &a, const struct head_place &head, i
                 continue;
             }
             const float probability = exp_of(s[i][j] - lse);
-            const float factor =
-                a.drop.on ? drop_factor(a.drop, (uint64_t)((head.index * a.t + row) * a.t + key))
-                          : 1.0f;
+            const float factor = score_factor(a, {head.index, row}, key);
             ds[i][j] = probability * (ds[i][j] * factor - dot);
             s[i][j] = probability * factor;
         }
@@ -78,15 +76,15 @@ static __global__ void __launch_bounds__(TILE_THREADS, HDP == 64 ? KEYS_GRAD_64_
 #pragma unroll
     for (int i = 0; i < R; i++)
         one[i] = 1.0f;
-    load_tile<HDP, TILE>(a, a.qkv, keys.k, a.ld, j0, 1.0f, k);
-    load_tile<HDP, TILE>(a, a.qkv, keys.v, a.ld, j0, 1.0f, v);
+    load_tile<HDP, TILE>(a, {a.qkv, keys.k, a.ld}, j0, 1.0f, k);
+    load_tile<HDP, TILE>(a, {a.qkv, keys.v, a.ld}, j0, 1.0f, v);
     for (int64_t tile = 0; tile < tiles * (a.heads / a.kv_heads); tile++) {
         const struct head_place head = head_of(a, first + tile / tiles);
         const int64_t i0 = j0 + tile % tiles * TILE;
         float s[R][R], ds[R][R];
         __syncthreads(); /* the queries before are no longer read */
-        load_tile<HDP, TILE>(a, a.qkv, head.q, a.ld, i0, a.scale, q);
-        load_tile<HDP, TILE>(a, a.dy, head.y, a.ldy, i0, 1.0f, dy);
+        load_tile<HDP, TILE>(a, {a.qkv, head.q, a.ld}, i0, a.scale, q);
+        load_tile<HDP, TILE>(a, {a.dy, head.y, a.ldy}, i0, 1.0f, dy);
         __syncthreads();
         tile_products<HDP, TILE>(q, k, s);
         tile_products<HDP, TILE>(dy, v, ds);
@@ -99,8 +97,8 @@ static __global__ void __launch_bounds__(TILE_THREADS, HDP == 64 ? KEYS_GRAD_64_
         __syncthreads();
         tile_accumulate<HDP, TILE, true>(p, q, dk);
     }
-    store_rows<HDP, TILE>(a, dk, one, keys.k, a.ld, j0, a.dqkv);
-    store_rows<HDP, TILE>(a, dv, one, keys.v, a.ld, j0, a.dqkv);
+    store_rows<HDP, TILE>(a, dk, one, {a.dqkv, keys.k, a.ld}, j0);
+    store_rows<HDP, TILE>(a, dv, one, {a.dqkv, keys.v, a.ld}, j0);
 }
 
 template <int HDP, int TILE>
@@ -115,13 +113,13 @@ static __global__ void __launch_bounds__(TILE_THREADS) queries_grad(struct atten
 #pragma unroll
     for (int i = 0; i < R; i++)
         scale[i] = a.scale;
-    load_tile<HDP, TILE>(a, a.qkv, head.q, a.ld, i0, a.scale, q);
-    load_tile<HDP, TILE>(a, a.dy, head.y, a.ldy, i0, 1.0f, dy);
+    load_tile<HDP, TILE>(a, {a.qkv, head.q, a.ld}, i0, a.scale, q);
+    load_tile<HDP, TILE>(a, {a.dy, head.y, a.ldy}, i0, 1.0f, dy);
     for (int64_t j0 = 0; j0 <= i0; j0 += TILE) {
         float s[R][R], ds[R][R];
         __syncthreads(); /* the keys before are no longer read */
-        load_tile<HDP, TILE>(a, a.qkv, head.k, a.ld, j0, 1.0f, k);
-        load_tile<HDP, TILE>(a, a.qkv, head.v, a.ld, j0, 1.0f, v);
+        load_tile<HDP, TILE>(a, {a.qkv, head.k, a.ld}, j0, 1.0f, k);
+        load_tile<HDP, TILE>(a, {a.qkv, head.v, a.ld}, j0, 1.0f, v);
         __syncthreads();
         tile_products<HDP, TILE>(q, k, s);
         tile_products<HDP, TILE>(dy, v, ds);
@@ -130,10 +128,10 @@ static __global__ void __launch_bounds__(TILE_THREADS) queries_grad(struct atten
         __syncthreads();
         tile_accumulate<HDP, TILE, false>(p, k, dq);
     }
-    store_rows<HDP, TILE>(a, dq, scale, head.q, a.ld, i0, a.dqkv);
+    store_rows<HDP, TILE>(a, dq, scale, {a.dqkv, head.q, a.ld}, i0);
 }
 
-template <int HDP, int TILE> static int post(struct attention_args *a, int64_t b, void *queue)
+template <int HDP, int TILE> static int post_grad(struct attention_args *a, int64_t b, void *queue)
 {
     constexpr int bytes = tile_bytes<HDP, TILE>(4);
     a->tiles = ceil_div(a->t, TILE);
@@ -149,9 +147,9 @@ static int post_fitting(struct attention_args *a, int64_t b, int shared_bytes, v
         static_assert(tile_bytes<HDP, TILE / 2>(4) <= DPT_CUDA_SHARED_BYTES_MIN,
                       "every device has room for it");
         if (tile_bytes<HDP, TILE>(4) > shared_bytes)
-            return post<HDP, TILE / 2>(a, b, queue);
+            return post_grad<HDP, TILE / 2>(a, b, queue);
     }
-    return post<HDP, TILE>(a, b, queue);
+    return post_grad<HDP, TILE>(a, b, queue);
 }
 
 int64_t dpt_launch_attention_backward_floats(int64_t b, int64_t t, int64_t heads)
@@ -159,14 +157,11 @@ int64_t dpt_launch_attention_backward_floats(int64_t b, int64_t t, int64_t heads
     return b * t * heads;
 }
 
-int dpt_launch_attention_backward(void *queue, const struct dpt_attention_backward *a, float *work,
+int dpt_launch_attention_backward(void *queue, const struct dpt_attention *a, float *work,
                                   int shared_bytes)
 {
     struct attention_args args = args_of(a);
-    args.y = (void *)a->y; /* read alone */
     args.dot = work;
-    args.dy = a->dy;
-    args.dqkv = a->dqkv;
     const int64_t rows = a->b * a->heads * a->t;
     if (rows == 0)
         return 0;
@@ -202,8 +197,6 @@ int dpt_launch_head_sums(void *queue, const struct dpt_launch_head_sums *a)
 {
     enum { THREADS = 256 };
     const int64_t n = a->rows * a->kv_heads * a->head_size;
-    if (n == 0)
-        return 0;
-    FOR_ELEM(a->dtype, head_sums<E><<<grid_for(n, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a));
+    FOR_ELEM(a->dtype, POST(head_sums<E>, n, *a));
     return cudaGetLastError();
 }

@@ -46,17 +46,18 @@ static __device__ inline int lane_pair(void)
     return (int)threadIdx.x % 4;
 }
 
-/* to = rows from `row` of x, whose element (r, j) is at first + r*ld + j; zeros beyond T. */
+/* to = rows of x from `row`; zeros beyond T. */
 template <int HD>
-static __device__ inline void load_words(const attention_args &a, const void *x, int64_t first,
-                                         int64_t ld, int64_t row, uint32_t *to)
+static __device__ inline void load_words(const attention_args &a, const rows_in &x, int64_t row,
+                                         uint32_t *to)
 {
     constexpr int PARTS = HD / 8;
     for (int i = threadIdx.x; i < MMA_TILE * PARTS; i += MMA_THREADS) {
         const int r = i / PARTS, part = i % PARTS;
         four_words values = {};
         if (row + r < a.t)
-            values = *(const four_words *)((const uint16_t *)x + first + (row + r) * ld + part * 8);
+            values = *(const four_words *)((const uint16_t *)x.x + x.first + (row + r) * x.ld +
+                                           part * 8);
         *(four_words *)(to + r * tile_pitch<HD> + part * 4) = values;
     }
 }
@@ -116,19 +117,17 @@ static __device__ inline void left_of(const float first[4], const float second[4
     ret[3] = pair_of(E{}, second[2], second[3]);
 }
 
-/* Rows of this warp from `row` on, each times its scale (of row g, of row g + 8), of x: as
- * load_words. */
+/* Rows of this warp of x from `row` on, each times its scale (of row g, of row g + 8). */
 template <typename E, int HD>
 static __device__ inline void store_products(const attention_args &a, float c[HD / MMA_N][4],
-                                             const float scale[2], int64_t first, int64_t ld,
-                                             int64_t row, void *x)
+                                             const float scale[2], const rows_out &x, int64_t row)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int64_t r = row + warp_row() + lane_row() + 8 * half;
         if (r >= a.t)
             continue;
-        uint32_t *at = (uint32_t *)((uint16_t *)x + first + r * ld) + lane_pair();
+        uint32_t *at = (uint32_t *)((uint16_t *)x.x + x.first + r * x.ld) + lane_pair();
 #pragma unroll
         for (int n = 0; n < HD / MMA_N; n++)
             at[n * MMA_N / 2] =
@@ -139,13 +138,8 @@ static __device__ inline void store_products(const attention_args &a, float c[HD
 static inline int post_words(void (*kernel)(attention_args), const attention_args *a, int64_t heads,
                              int words, void *queue)
 {
-    const int bytes = words * (int)sizeof(uint32_t);
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (error != cudaSuccess)
-        return error;
-    kernel<<<(unsigned)(heads * a->tiles), MMA_THREADS, (size_t)bytes, (cudaStream_t)queue>>>(*a);
-    return cudaGetLastError();
+    return post_with_shared(kernel, a, (unsigned)(heads * a->tiles), MMA_THREADS,
+                            words * (int)sizeof(uint32_t), queue);
 }
 
 #endif

@@ -2,21 +2,25 @@
  * and dv and one for dq. See attention_mma.cuh. */
 #include "kernels/cuda/attention_mma.cuh"
 
-/* The gradient of a score and, in *s, its (dropped) probability, from the products *s = q k^T and
- * ds = dy v^T. */
-static __device__ inline float score_gradient(const attention_args &a, const head_place &head,
-                                              int64_t query, int64_t key, float lse, float dot,
-                                              float *s, float ds)
+/* A query of a head, and what backward keeps of it. */
+struct query_row {
+    query_place place;
+    float lse, dot;
+};
+
+/* *ds becomes the gradient of a score and *s its (dropped) probability, from the products *s = q
+ * k^T and *ds = dy v^T. */
+static __device__ inline void score_gradient(const attention_args &a, const query_row &row,
+                                             int64_t key, float *s, float *ds)
 {
-    if (query >= a.t || key > query) {
-        *s = 0.0f;
-        return 0.0f;
+    if (row.place.at >= a.t || key > row.place.at) {
+        *s = *ds = 0.0f;
+        return;
     }
-    const float probability = exp_of(a.scale * *s - lse);
-    const float factor =
-        a.drop.on ? drop_factor(a.drop, (uint64_t)((head.index * a.t + query) * a.t + key)) : 1.0f;
+    const float probability = exp_of(a.scale * *s - row.lse);
+    const float factor = score_factor(a, row.place, key);
     *s = probability * factor;
-    return probability * (ds * factor - dot);
+    *ds = probability * (*ds * factor - row.dot);
 }
 
 /* A block has 64 keys. It goes over the later queries, one query head of the keys' group after
@@ -34,8 +38,8 @@ static __global__ void __launch_bounds__(MMA_THREADS) keys_grad_mma(attention_ar
     const int64_t key = j0 + warp_row() + lane_row(); /* and 8 on */
     uint32_t k[HD / MMA_K][4], v[HD / MMA_K][4];
     float dk[CHANNELS][4] = {}, dv[CHANNELS][4] = {};
-    load_words<HD>(a, a.qkv, keys.k, a.ld, j0, q);
-    load_words<HD>(a, a.qkv, keys.v, a.ld, j0, dy);
+    load_words<HD>(a, {a.qkv, keys.k, a.ld}, j0, q);
+    load_words<HD>(a, {a.qkv, keys.v, a.ld}, j0, dy);
     __syncthreads();
     left_operands<HD>(q, k);
     left_operands<HD>(dy, v);
@@ -43,8 +47,8 @@ static __global__ void __launch_bounds__(MMA_THREADS) keys_grad_mma(attention_ar
         const head_place head = head_of(a, first + tile / tiles);
         const int64_t i0 = j0 + tile % tiles * MMA_TILE;
         __syncthreads(); /* what was there is no longer read */
-        load_words<HD>(a, a.qkv, head.q, a.ld, i0, q);
-        load_words<HD>(a, a.dy, head.y, a.ldy, i0, dy);
+        load_words<HD>(a, {a.qkv, head.q, a.ld}, i0, q);
+        load_words<HD>(a, {a.dy, head.y, a.ldy}, i0, dy);
         if (threadIdx.x < MMA_TILE) {
             const bool there = i0 + threadIdx.x < a.t;
             const int64_t at = head.index * a.t + i0 + threadIdx.x;
@@ -62,8 +66,8 @@ static __global__ void __launch_bounds__(MMA_THREADS) keys_grad_mma(attention_ar
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const int column = n + part * MMA_N + 2 * lane_pair() + i % 2;
-                    ds[part][i] = score_gradient(a, head, i0 + column, key + i / 2 * 8, lse[column],
-                                                 dot[column], &s[part][i], ds[part][i]);
+                    const query_row row = {{head.index, i0 + column}, lse[column], dot[column]};
+                    score_gradient(a, row, key + i / 2 * 8, &s[part][i], &ds[part][i]);
                 }
             }
             uint32_t left[4];
@@ -74,8 +78,8 @@ static __global__ void __launch_bounds__(MMA_THREADS) keys_grad_mma(attention_ar
         }
     }
     const float one[2] = {1.0f, 1.0f}, scale[2] = {a.scale, a.scale};
-    store_products<E, HD>(a, dk, scale, keys.k, a.ld, j0, a.dqkv);
-    store_products<E, HD>(a, dv, one, keys.v, a.ld, j0, a.dqkv);
+    store_products<E, HD>(a, dk, scale, {a.dqkv, keys.k, a.ld}, j0);
+    store_products<E, HD>(a, dv, one, {a.dqkv, keys.v, a.ld}, j0);
 }
 
 /* A block has 64 queries and goes over the keys up to them. Four blocks at once, or two. */
@@ -97,15 +101,15 @@ static __global__ void __launch_bounds__(MMA_THREADS, HD == 64 ? 4 : 2)
         lse[half] = there ? a.lse[at] : 0.0f;
         dot[half] = there ? a.dot[at] : 0.0f;
     }
-    load_words<HD>(a, a.qkv, head.q, a.ld, i0, k);
-    load_words<HD>(a, a.dy, head.y, a.ldy, i0, v);
+    load_words<HD>(a, {a.qkv, head.q, a.ld}, i0, k);
+    load_words<HD>(a, {a.dy, head.y, a.ldy}, i0, v);
     __syncthreads();
     left_operands<HD>(k, q);
     left_operands<HD>(v, dy);
     for (int64_t j0 = 0; j0 <= i0; j0 += MMA_TILE) {
         __syncthreads(); /* what was there is no longer read */
-        load_words<HD>(a, a.qkv, head.k, a.ld, j0, k);
-        load_words<HD>(a, a.qkv, head.v, a.ld, j0, v);
+        load_words<HD>(a, {a.qkv, head.k, a.ld}, j0, k);
+        load_words<HD>(a, {a.qkv, head.v, a.ld}, j0, v);
         __syncthreads();
 #pragma unroll 1
         for (int n = 0; n < MMA_TILE; n += MMA_K) { /* keys */
@@ -117,8 +121,8 @@ static __global__ void __launch_bounds__(MMA_THREADS, HD == 64 ? 4 : 2)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const int64_t key = j0 + n + part * MMA_N + 2 * lane_pair() + i % 2;
-                    ds[part][i] = score_gradient(a, head, query + i / 2 * 8, key, lse[i / 2],
-                                                 dot[i / 2], &s[part][i], ds[part][i]);
+                    const query_row row = {{head.index, query + i / 2 * 8}, lse[i / 2], dot[i / 2]};
+                    score_gradient(a, row, key, &s[part][i], &ds[part][i]);
                 }
             }
             uint32_t left[4];
@@ -127,10 +131,10 @@ static __global__ void __launch_bounds__(MMA_THREADS, HD == 64 ? 4 : 2)
         }
     }
     const float scale[2] = {a.scale, a.scale};
-    store_products<E, HD>(a, dq, scale, head.q, a.ld, i0, a.dqkv);
+    store_products<E, HD>(a, dq, scale, {a.dqkv, head.q, a.ld}, i0);
 }
 
-template <typename E, int HD> static int post(void *queue, attention_args *a, int64_t b)
+template <typename E, int HD> static int post_mma_grad(void *queue, attention_args *a, int64_t b)
 {
     constexpr int words = 2 * tile_words<HD>;
     a->tiles = ceil_div(a->t, MMA_TILE);
@@ -142,6 +146,8 @@ template <typename E, int HD> static int post(void *queue, attention_args *a, in
 int dpt_post_attention_mma_grad(void *queue, attention_args *a, int64_t b)
 {
     if (a->hd == 64)
-        return a->dtype == DPT_BF16 ? post<bf16, 64>(queue, a, b) : post<f16, 64>(queue, a, b);
-    return a->dtype == DPT_BF16 ? post<bf16, 128>(queue, a, b) : post<f16, 128>(queue, a, b);
+        return a->dtype == DPT_BF16 ? post_mma_grad<bf16, 64>(queue, a, b)
+                                    : post_mma_grad<f16, 64>(queue, a, b);
+    return a->dtype == DPT_BF16 ? post_mma_grad<bf16, 128>(queue, a, b)
+                                : post_mma_grad<f16, 128>(queue, a, b);
 }

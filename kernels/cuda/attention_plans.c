@@ -182,7 +182,6 @@ enum dpt_status dpt_attention_plan_create(const struct dpt_attention_shape *shap
     DPT_ASSERT(shape->dtype != DPT_F32 && h % shape->kv_heads == 0);
     for (int i = 0; i < DPT_ATTENTION_TENSORS; i++)
         ret_ids[i] = -1;
-    dpt_cudnn_graph_init(&a.g);
     ret_ids[DPT_ATTENTION_Q] = heads(&a, h, a.row, false);
     ret_ids[DPT_ATTENTION_O] = heads(&a, h, a.c, false);
     ret_ids[DPT_ATTENTION_LSE] = dpt_cudnn_tensor(&a.g, F32, a.rows, a.rows_at);

@@ -1,8 +1,8 @@
-/* Convolutions, with the weight as (out, kernel, kernel, in): y and dx by cuDNN (conv_cudnn.h), or
+/* Convolutions, with the weight as (out, kernel, kernel, in): y and dx by cuDNN (cudnn_ops.h), or
  * as products with windows of the images, which are written out for some images at a time
  * ("im2col"). Then dx is made of the windows' gradients in f32, pixel by pixel, in the windows'
  * order; parts of dw are added in the images' order. */
-#include "kernels/cuda/conv_cudnn.h"
+#include "kernels/cuda/cudnn_ops.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 
@@ -43,22 +43,17 @@ static struct conv conv_of(struct dpt_cuda_stream *s, const struct dpt_windows *
                                   dpt_windows_along(of->w, of->stride),
                      .width = of->kernel * of->kernel * in,
                      .pixels = of->kernel == 1 && of->stride == 1};
-    DPT_ASSERT(of->kernel % 2 == 1 && of->kernel <= DPT_WINDOW_MAX && of->stride > 0);
+    DPT_ASSERT(dpt_windows_are_valid(of));
     const int64_t bytes = c.per_image * c.width * (int64_t)element;
     c.each = bytes > 0 && !c.pixels ? WINDOWS_BYTES_MAX / bytes : of->b;
     c.each = c.each < 1 ? 1 : c.each < of->b ? c.each : of->b;
     return c;
 }
 
-static bool posted(const struct conv *c, int code)
-{
-    return dpt_cuda_posted(c->s, code, c->name);
-}
-
 /* Whether kernels of ours are to be posted. */
 static bool goes_on(const struct conv *c)
 {
-    return !c->s->preparing && c->s->error.status == DPT_OK;
+    return !c->s->base.preparing && c->s->base.error.status == DPT_OK;
 }
 
 static struct dpt_launch_conv_weight weight_of(const struct conv *c)
@@ -77,19 +72,17 @@ static struct dpt_windows images_at(const struct conv *c, int64_t first)
 static const void *weight_in(const struct conv *c, const void *weight, void *to)
 {
     const struct dpt_launch_conv_weight a = weight_of(c);
-    if (goes_on(c))
-        (void)posted(c, dpt_launch_conv_arrange(c->s->queue, &a, weight, to));
+    DPT_CUDA_LAUNCH(c->s, c->name, conv_arrange, &a, weight, to);
     return to;
 }
 
 static const void *windows_in(const struct conv *c, const struct dpt_windows *images, int64_t first,
                               const void *x, void *to)
 {
-    const void *at = dpt_cuda_at(x, c->dtype, first * c->of.h * c->of.w * c->in);
+    const void *at = dpt_at(x, c->dtype, first * c->of.h * c->of.w * c->in);
     if (c->pixels)
         return at;
-    if (goes_on(c))
-        (void)posted(c, dpt_launch_windows(c->s->queue, images, c->in, c->dtype, at, to));
+    DPT_CUDA_LAUNCH(c->s, c->name, windows, images, c->in, c->dtype, at, to);
     return to;
 }
 
@@ -100,7 +93,7 @@ static bool workspace(const struct conv *c, const struct layout *at, char **ret)
     void *memory = NULL;
     const bool is_there = dpt_cuda_workspace(c->s, at->end, &memory);
     *ret = is_there ? memory : NULL;
-    return is_there || (c->s->preparing && c->s->error.status == DPT_OK);
+    return is_there || (c->s->base.preparing && c->s->base.error.status == DPT_OK);
 }
 
 static void *part(char *memory, size_t at)
@@ -124,35 +117,37 @@ static struct layout layout_of(const struct conv *c, size_t element, size_t sums
 
 /* --- by cuDNN --- */
 
-static struct dpt_cudnn_conv cudnn_of(const struct conv *c, bool back)
+static struct dpt_conv_shape shape_of(const struct conv *c, bool back)
 {
-    return (struct dpt_cudnn_conv){c->of, c->in, c->out, c->dtype, back};
+    return (struct dpt_conv_shape){c->of, c->in, c->out, c->dtype, back};
 }
 
 static void cudnn_forward(const struct conv *c, const struct dpt_conv_forward *a)
 {
-    const struct dpt_cudnn_conv y = cudnn_of(c, false);
+    const struct dpt_conv_shape y = shape_of(c, false);
     struct layout at = {.windows = aligned(weight_bytes(c))};
     size_t scratch;
     char *memory;
-    if (!dpt_cudnn_conv_plan(c->s, &y, &scratch))
+    struct dpt_cudnn_entry *plan = dpt_cudnn_conv_plan(c->s, &y, &scratch);
+    if (!plan)
         return;
     at.end = at.windows + scratch;
     if (!workspace(c, &at, &memory) || !goes_on(c))
         return;
     const void *weight = weight_in(c, a->weight, memory);
-    dpt_cudnn_conv_run(c->s, &y, a->x, weight, a->y, memory + at.windows);
+    dpt_cudnn_conv_run(c->s, plan, a->x, weight, a->y, memory + at.windows);
 }
 
 /* What is to be added to dx is made beside it first. */
 static void cudnn_input_gradient(const struct conv *c, const struct dpt_conv_backward *a)
 {
-    const struct dpt_cudnn_conv product = cudnn_of(c, true);
+    const struct dpt_conv_shape product = shape_of(c, true);
     const int64_t n = c->of.b * c->of.h * c->of.w * c->in;
     struct layout at = {.windows = aligned(weight_bytes(c))};
     size_t scratch;
     char *memory;
-    if (!dpt_cudnn_conv_plan(c->s, &product, &scratch))
+    struct dpt_cudnn_entry *plan = dpt_cudnn_conv_plan(c->s, &product, &scratch);
+    if (!plan)
         return;
     at.sums = at.windows + aligned(scratch);
     at.end = at.sums + (size_t)n * dpt_dtype_bytes(c->dtype);
@@ -161,9 +156,9 @@ static void cudnn_input_gradient(const struct conv *c, const struct dpt_conv_bac
     const void *weight = weight_in(c, a->weight, memory);
     void *const dx = a->add_dx ? memory + at.sums : a->dx;
     const struct dpt_residual sum = {.n = n, .dtype = c->dtype, .a = a->dx, .b = dx, .y = a->dx};
-    dpt_cudnn_conv_run(c->s, &product, dx, weight, a->dy, memory + at.windows);
-    if (a->add_dx && goes_on(c))
-        (void)posted(c, dpt_launch_residual(c->s->queue, &sum));
+    dpt_cudnn_conv_run(c->s, plan, dx, weight, a->dy, memory + at.windows);
+    if (a->add_dx)
+        DPT_CUDA_LAUNCH(c->s, c->name, residual, &sum);
 }
 
 /* --- the ops --- */
@@ -189,18 +184,18 @@ void dpt_cuda_conv_forward(struct dpt_stream *stream, const struct dpt_conv_forw
     for (int64_t first = 0; first < c.of.b; first += c.each) {
         const struct dpt_windows images = images_at(&c, first);
         const struct dpt_cuda_gemm y = {
-            .m = images.b * c.per_image,
-            .n = c.out,
-            .k = c.width,
-            .dtype = c.dtype,
+            .of.m = images.b * c.per_image,
+            .of.n = c.out,
+            .of.k = c.width,
+            .of.dtype = c.dtype,
             .a = windows_in(&c, &images, first, a->x, part(memory, at.windows)),
-            .lda = c.width,
+            .of.lda = c.width,
             .b = weight,
-            .ldb = c.width,
-            .b_transposed = true,
-            .out = c.dtype,
-            .c = dpt_cuda_at_out(a->y, c.dtype, first * c.per_image * c.out),
-            .ldc = c.out};
+            .of.ldb = c.width,
+            .of.b_transposed = true,
+            .of.out = c.dtype,
+            .c = dpt_at_out(a->y, c.dtype, first * c.per_image * c.out),
+            .of.ldc = c.out};
         dpt_cuda_gemm(s, &y);
     }
 }
@@ -215,24 +210,24 @@ static void input_gradient(const struct conv *c, const struct dpt_conv_backward 
     void *const windows = part(memory, at.windows);
     for (int64_t first = 0; first < c->of.b; first += c->each) {
         const struct dpt_windows images = images_at(c, first);
-        void *const dx = dpt_cuda_at_out(a->dx, c->dtype, first * c->of.h * c->of.w * c->in);
+        void *const dx = dpt_at_out(a->dx, c->dtype, first * c->of.h * c->of.w * c->in);
         const struct dpt_cuda_gemm product = {
-            .m = images.b * c->per_image,
-            .n = c->width,
-            .k = c->out,
-            .dtype = c->dtype,
-            .a = dpt_cuda_at(a->dy, c->dtype, first * c->per_image * c->out),
-            .lda = c->out,
+            .of.m = images.b * c->per_image,
+            .of.n = c->width,
+            .of.k = c->out,
+            .of.dtype = c->dtype,
+            .a = dpt_at(a->dy, c->dtype, first * c->per_image * c->out),
+            .of.lda = c->out,
             .b = weight,
-            .ldb = c->width,
-            .out = c->pixels ? c->dtype : DPT_F32,
+            .of.ldb = c->width,
+            .of.out = c->pixels ? c->dtype : DPT_F32,
             .c = c->pixels ? dx : windows,
-            .ldc = c->width,
+            .of.ldc = c->width,
             .accumulate = c->pixels && a->add_dx};
         dpt_cuda_gemm(c->s, &product);
-        if (!c->pixels && goes_on(c))
-            (void)posted(c, dpt_launch_pixels(c->s->queue, &images, c->in, c->dtype, windows,
-                                              a->add_dx, dx));
+        const struct dpt_launch_pixels pixels = {images, c->in, c->dtype, windows, a->add_dx, dx};
+        if (!c->pixels)
+            DPT_CUDA_LAUNCH(c->s, c->name, pixels, &pixels);
     }
 }
 
@@ -248,23 +243,22 @@ static void weight_gradient(const struct conv *c, const struct dpt_conv_backward
     for (int64_t first = 0; first < c->of.b; first += c->each) {
         const struct dpt_windows images = images_at(c, first);
         const struct dpt_cuda_gemm dw = {
-            .m = c->out,
-            .n = c->width,
-            .k = images.b * c->per_image,
-            .dtype = c->dtype,
-            .a = dpt_cuda_at(a->dy, c->dtype, first * c->per_image * c->out),
-            .lda = c->out,
-            .a_transposed = true,
+            .of.m = c->out,
+            .of.n = c->width,
+            .of.k = images.b * c->per_image,
+            .of.dtype = c->dtype,
+            .a = dpt_at(a->dy, c->dtype, first * c->per_image * c->out),
+            .of.lda = c->out,
+            .of.a_transposed = true,
             .b = windows_in(c, &images, first, a->x, part(memory, at.windows)),
-            .ldb = c->width,
-            .out = DPT_F32,
+            .of.ldb = c->width,
+            .of.out = DPT_F32,
             .c = sums,
-            .ldc = c->width,
+            .of.ldc = c->width,
             .accumulate = first > 0};
         dpt_cuda_gemm(c->s, &dw);
     }
-    if (goes_on(c))
-        (void)posted(c, dpt_launch_conv_restore(c->s->queue, &weight, sums, a->accumulate, a->dw));
+    DPT_CUDA_LAUNCH(c->s, c->name, conv_restore, &weight, sums, a->accumulate, a->dw);
 }
 
 void dpt_cuda_conv_backward(struct dpt_stream *stream, const struct dpt_conv_backward *a)
@@ -275,12 +269,12 @@ void dpt_cuda_conv_backward(struct dpt_stream *stream, const struct dpt_conv_bac
     c.name = "convolution backward";
     if (!dpt_cuda_begin(s, a->dtype, c.name))
         return;
-    if (a->dx || s->preparing) {
+    if (a->dx || s->base.preparing) {
         if (dpt_cudnn_conv_takes(a->in, a->out, a->dtype))
             cudnn_input_gradient(&c, a);
         else
             input_gradient(&c, a);
     }
-    if (s->error.status == DPT_OK)
+    if (s->base.error.status == DPT_OK)
         weight_gradient(&c, a);
 }

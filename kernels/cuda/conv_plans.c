@@ -20,9 +20,8 @@ enum dpt_status dpt_conv_plan_create(const struct dpt_conv_shape *shape, cudnnHa
                   w[4] = {shape->out, shape->in, of->kernel, of->kernel},
                   y[4] = {of->b, shape->out, dpt_windows_along(of->h, of->stride),
                           dpt_windows_along(of->w, of->stride)};
-    struct dpt_cudnn_graph g;
+    struct dpt_cudnn_graph g = {.n_ops = 0};
     DPT_ASSERT(shape->dtype != DPT_F32);
-    dpt_cudnn_graph_init(&g);
     ret_ids[DPT_CONV_X] = channels_last(&g, type, x);
     ret_ids[DPT_CONV_W] = channels_last(&g, type, w);
     ret_ids[DPT_CONV_Y] = channels_last(&g, type, y);

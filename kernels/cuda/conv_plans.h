@@ -4,14 +4,7 @@
 #define DPT_KERNELS_CUDA_CONV_PLANS_H
 
 #include "kernels/cuda/cudnn_graph.h"
-#include "kernels/ops.h"
-
-struct dpt_conv_shape {
-    struct dpt_windows of;
-    int64_t in, out;
-    enum dpt_dtype dtype; /* DPT_BF16, DPT_F16 */
-    bool back;            /* of dx, else of y */
-};
+#include "kernels/cuda/cudnn_ops.h"
 
 /* The tensors in memory: x and y, or their gradients, as kernels/ops.h has them, the weight (out,
  * kernel, kernel, in). The weight's gradient has no plan, because cuDNN 9.19 has none with an f32

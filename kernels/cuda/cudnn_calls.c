@@ -12,14 +12,14 @@
 static struct dpt_cudnn_calls calls;
 static bool there;
 
-static bool find(void *library, const char *name, void *to)
+static bool find_symbol(void *library, const char *name, void *to)
 {
     void *found = dlsym(library, name);
     memcpy(to, &found, sizeof found);
     return found != NULL;
 }
 
-static void load(void)
+static void load_library(void)
 {
     char name[32];
     const char *wanted = getenv("DPT_CUDNN");
@@ -30,7 +30,7 @@ static void load(void)
     if (!library)
         return;
     there = true;
-#define X(name) there = find(library, "cudnn" #name, &calls.name) && there;
+#define X(name) there = find_symbol(library, "cudnn" #name, &calls.name) && there;
     DPT_CUDNN_CALLS(X)
 #undef X
 }
@@ -38,6 +38,6 @@ static void load(void)
 const struct dpt_cudnn_calls *dpt_cudnn_calls(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    (void)pthread_once(&once, load);
+    (void)pthread_once(&once, load_library);
     return there ? &calls : NULL;
 }

@@ -18,13 +18,19 @@
 
 enum { DPT_CUDNN_TENSORS_MAX = 48, DPT_CUDNN_OPS_MAX = 32 };
 
-struct dpt_cudnn_graph {
-    cudnnBackendDescriptor_t tensors[DPT_CUDNN_TENSORS_MAX], ops[DPT_CUDNN_OPS_MAX];
-    int n_tensors, n_ops;
+/* Makes descriptors one after another, until one fails. */
+struct dpt_cudnn_builder {
+    const char *what; /* is being made, for the error */
     struct dpt_err error;
 };
 
-void dpt_cudnn_graph_init(struct dpt_cudnn_graph *graph);
+/* Zeroed at first. */
+struct dpt_cudnn_graph {
+    cudnnBackendDescriptor_t tensors[DPT_CUDNN_TENSORS_MAX], ops[DPT_CUDNN_OPS_MAX];
+    int n_tensors, n_ops;
+    struct dpt_cudnn_builder builder;
+};
+
 void dpt_cudnn_graph_fini(struct dpt_cudnn_graph *graph);
 
 /* A tensor that lies in memory: its number. Aligned to 16 bytes. */
@@ -73,10 +79,9 @@ dpt_cudnn_plan_create(struct dpt_cudnn_graph *graph, cudnnHandle_t handle,
 void dpt_cudnn_plan_destroy(struct dpt_cudnn_plan **plan);
 size_t dpt_cudnn_plan_workspace(const struct dpt_cudnn_plan *plan);
 
-/* Posts it to the handle's stream. Pointers in the order of the tensors' numbers `which`, of the
- * device but for scalars. */
-DPT_MUST_USE enum dpt_status dpt_cudnn_plan_run(const struct dpt_cudnn_plan *plan,
-                                                cudnnHandle_t handle, const int *which,
+/* Posts it to the stream of the handle that it was made on. Pointers in the order of the tensors'
+ * numbers `which`, of the device but for scalars. */
+DPT_MUST_USE enum dpt_status dpt_cudnn_plan_run(const struct dpt_cudnn_plan *plan, const int *which,
                                                 void *const *pointers, int n, void *workspace,
                                                 struct dpt_err *err);
 

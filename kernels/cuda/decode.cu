@@ -16,20 +16,19 @@ static __global__ void linear_row(struct dpt_linear_row a)
     a.y[j] = sum;
 }
 
-/* One warp a result: the dot product of x (n) and a row of w (rows, n), and a bias. */
-static __global__ void dots(int64_t rows, int64_t n, const float *x, const float *w,
-                            const float *bias, float *y)
+/* One warp a result: the dot product of x and a row of w, and a bias. */
+static __global__ void linear_row_out_in(struct dpt_linear_row a)
 {
     const int lane = threadIdx.x % LANES;
-    const int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES;
-    if (r >= rows)
+    const int64_t j = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES;
+    if (j >= a.out)
         return;
     float sum = 0.0f;
-    for (int64_t i = lane; i < n; i += LANES)
-        sum = fmaf(x[i], w[r * n + i], sum);
+    for (int64_t i = lane; i < a.in; i += LANES)
+        sum = fmaf(a.x[i], a.w[j * a.in + i], sum);
     sum = group_sum<LANES>(sum);
     if (lane == 0)
-        y[r] = bias ? sum + bias[r] : sum;
+        a.y[j] = a.bias ? sum + a.bias[j] : sum;
 }
 
 int dpt_launch_linear_row(void *queue, const struct dpt_linear_row *a)
@@ -38,24 +37,14 @@ int dpt_launch_linear_row(void *queue, const struct dpt_linear_row *a)
     if (a->out == 0)
         return 0;
     if (a->out_in)
-        dots<<<(unsigned)ceil_div(a->out, WARPS), WARPS * LANES, 0, q>>>(a->out, a->in, a->x, a->w,
-                                                                         a->bias, a->y);
+        linear_row_out_in<<<(unsigned)ceil_div(a->out, WARPS), WARPS * LANES, 0, q>>>(*a);
     else
         linear_row<<<(unsigned)ceil_div(a->out, THREADS), THREADS, 0, q>>>(*a);
     return cudaGetLastError();
 }
 
-int dpt_launch_logits(void *queue, const struct dpt_logits *a)
-{
-    if (a->v == 0)
-        return 0;
-    dots<<<(unsigned)ceil_div(a->v, WARPS), WARPS * LANES, 0, (cudaStream_t)queue>>>(
-        a->v, a->c, a->x, a->w, NULL, a->y);
-    return cudaGetLastError();
-}
-
 /* One block a head of a row; its scores are in shared memory. */
-static __global__ void attend_rows(struct dpt_attention_rows a, float scale)
+static __global__ void attend_rows(struct dpt_attention_rows a)
 {
     extern __shared__ float scores[];
     __shared__ float place[THREADS];
@@ -64,6 +53,7 @@ static __global__ void attend_rows(struct dpt_attention_rows a, float scale)
     const float *q = a.qkv + row * ld + head * hd;
     const float *keys = a.qkv + c + head / (a.heads / a.kv_heads) * hd;
     const float *values = keys + a.kv_heads * hd;
+    const float scale = 1.0f / sqrtf((float)hd);
     float most = -3.0e38f, sum = 0.0f;
     for (int64_t s = threadIdx.x; s <= row; s += THREADS) {
         const float *k = keys + s * ld;
@@ -73,12 +63,12 @@ static __global__ void attend_rows(struct dpt_attention_rows a, float scale)
         scores[s] = scale * score;
         most = fmaxf(most, scores[s]);
     }
-    most = block_max<THREADS>(most, place);
+    most = block_reduce<THREADS, greatest>(most, place);
     for (int64_t s = threadIdx.x; s <= row; s += THREADS) {
         scores[s] = exp_of(scores[s] - most);
         sum += scores[s];
     }
-    sum = block_sum<THREADS>(sum, place); /* and all scores are there */
+    sum = block_reduce<THREADS, plus>(sum, place); /* and all scores are there */
     for (int64_t j = threadIdx.x; j < hd; j += THREADS) {
         float mean = 0.0f;
         for (int64_t s = 0; s <= row; s++)
@@ -97,11 +87,6 @@ int dpt_launch_attention_rows(void *queue, const struct dpt_attention_rows *a)
     const int64_t blocks = (a->end - a->first) * a->heads;
     /* Whole groups of four scores: the compiler reads the last ones as a group. */
     const int bytes = (int)(ceil_div(a->end, 4) * 4) * (int)sizeof(float);
-    const cudaError_t error =
-        cudaFuncSetAttribute(attend_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (error != cudaSuccess || blocks == 0)
-        return error;
-    attend_rows<<<(unsigned)blocks, THREADS, (size_t)bytes, (cudaStream_t)queue>>>(
-        *a, 1.0f / sqrtf((float)a->head_size));
-    return cudaGetLastError();
+    return blocks == 0 ? 0
+                       : post_with_shared(attend_rows, a, (unsigned)blocks, THREADS, bytes, queue);
 }

@@ -172,6 +172,12 @@ template <int N, typename E> inline bool is_whole(const E *p)
     return (uintptr_t)p % (N * sizeof(E)) == 0;
 }
 
+/* Whether rows of c elements of all these tensors, which may be NULL, begin at a multiple of N. */
+template <int N, typename E, typename... P> inline bool are_whole_rows(int64_t c, P... tensors)
+{
+    return c % N == 0 && (is_whole<N>((const E *)tensors) && ...);
+}
+
 /* Runs the statement with E as the type of elements. */
 #define FOR_ELEM(dtype, ...)                                                                       \
     switch (dtype) {                                                                               \
@@ -286,15 +292,20 @@ inline struct drop drop_of(const struct dpt_dropout *d)
     return r;
 }
 
+/* words[which], without an index into registers. */
+__device__ inline uint32_t word_of(const uint32_t words[4], uint32_t which)
+{
+    const uint32_t low = which & 1 ? words[1] : words[0], high = which & 1 ? words[3] : words[2];
+    return which & 2 ? high : low;
+}
+
 /* The factor of element `i` of the tensor: 0 or 1/(1-p). */
 __device__ inline float drop_factor(const struct drop &d, uint64_t i)
 {
     uint32_t words[4];
     i += d.first;
     dpt_draw_words(d.key, i / 4, words);
-    const uint32_t which = (uint32_t)(i % 4);
-    const uint32_t low = which & 1 ? words[1] : words[0], high = which & 1 ? words[3] : words[2];
-    return (which & 2 ? high : low) >= d.below ? d.keep : 0.0f;
+    return word_of(words, (uint32_t)(i % 4)) >= d.below ? d.keep : 0.0f;
 }
 
 /* x[k] times the factor of element i + k, each word drawn once. */
@@ -308,11 +319,8 @@ template <int N> __device__ inline void drop_some(const struct drop &d, uint64_t
         dpt_draw_words(d.key, i / 4 + block, words);
 #pragma unroll
         for (uint32_t k = 0; k < N; k++) {
-            const uint32_t which = (skip + k) % 4;
-            const uint32_t low = which & 1 ? words[1] : words[0],
-                           high = which & 1 ? words[3] : words[2];
             if ((skip + k) / 4 == block)
-                x[k] *= (which & 2 ? high : low) >= d.below ? d.keep : 0.0f;
+                x[k] *= word_of(words, (skip + k) % 4) >= d.below ? d.keep : 0.0f;
         }
     }
 }
@@ -335,34 +343,33 @@ template <int WIDTH> __device__ inline float group_max(float x)
     return x;
 }
 
-/* The sum over a block's THREADS values, a power of two, in one fixed tree; every thread gets it.
- * `place` holds THREADS values and may be used again after the call. */
-template <int THREADS, typename T> __device__ inline T block_sum(T x, T *place)
-{
-    place[threadIdx.x] = x;
-    __syncthreads();
-    for (int half = THREADS / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half)
-            place[threadIdx.x] += place[threadIdx.x + half];
-        __syncthreads();
+struct plus {
+    template <typename T> static __device__ inline T of(T a, T b)
+    {
+        return a + b;
     }
-    const T sum = place[0];
-    __syncthreads();
-    return sum;
-}
+};
+struct greatest {
+    static __device__ inline float of(float a, float b)
+    {
+        return fmaxf(a, b);
+    }
+};
 
-template <int THREADS> __device__ inline float block_max(float x, float *place)
+/* OP over a block's THREADS values, a power of two, in one fixed tree; every thread gets it.
+ * `place` holds THREADS values and may be used again after the call. */
+template <int THREADS, typename OP, typename T> __device__ inline T block_reduce(T x, T *place)
 {
     place[threadIdx.x] = x;
     __syncthreads();
     for (int half = THREADS / 2; half > 0; half /= 2) {
         if (threadIdx.x < half)
-            place[threadIdx.x] = fmaxf(place[threadIdx.x], place[threadIdx.x + half]);
+            place[threadIdx.x] = OP::of(place[threadIdx.x], place[threadIdx.x + half]);
         __syncthreads();
     }
-    const float most = place[0];
+    const T result = place[0];
     __syncthreads();
-    return most;
+    return result;
 }
 
 inline int64_t ceil_div(int64_t a, int64_t b)
@@ -370,12 +377,29 @@ inline int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Blocks for a loop over `items` in strides of the grid: which thread has an item changes nothing
- * in it. */
+/* Blocks, one at least, for a loop over `items` in strides of the grid: which thread has an item
+ * changes nothing in it. */
 inline unsigned grid_for(int64_t items, int threads)
 {
     const int64_t blocks_max = 1 << 20, blocks = ceil_div(items, threads);
-    return (unsigned)(blocks < blocks_max ? blocks : blocks_max);
+    return (unsigned)(blocks < 1 ? 1 : blocks < blocks_max ? blocks : blocks_max);
+}
+
+/* Posts a kernel whose threads, THREADS a block, loop over `items` in strides of the grid. */
+#define POST(kernel, items, ...)                                                                   \
+    kernel<<<grid_for(items, THREADS), THREADS, 0, (cudaStream_t)queue>>>(__VA_ARGS__)
+
+/* Posts a kernel that takes more shared memory than a block is given unasked. */
+template <typename ARGS>
+inline int post_with_shared(void (*kernel)(ARGS), const ARGS *a, unsigned blocks, int threads,
+                            int bytes, void *queue)
+{
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess)
+        return error;
+    kernel<<<blocks, threads, (size_t)bytes, (cudaStream_t)queue>>>(*a);
+    return cudaGetLastError();
 }
 
 #define GRID_LOOP(i, n)                                                                            \

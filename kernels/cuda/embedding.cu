@@ -52,8 +52,7 @@ static __global__ void __launch_bounds__(THREADS, 4)
 template <typename E> static void post_embed(cudaStream_t q, const struct dpt_embedding_forward *a)
 {
     enum { N = some<E>::N };
-    const bool whole = a->c % N == 0 && is_whole<N>((const E *)a->wte) &&
-                       is_whole<N>((const E *)a->wpe) && is_whole<N>((const E *)a->y);
+    const bool whole = are_whole_rows<N, E>(a->c, a->wte, a->wpe, a->y);
     FOR_WHOLE(whole,
               embed<E, WHOLE><<<(unsigned)ceil_div(a->b * a->t, THREADS / LANES), THREADS, 0, q>>>(
                   *a, drop_of(&a->dropout)));

@@ -14,15 +14,8 @@ enum {
     ALIGNMENT_BYTES = 16        /* promised of every operand whose rows allow it */
 };
 
-/* What a plan is for: everything of a product but where things lie. */
-struct key {
-    int64_t m, n, k, lda, ldb, ldc;
-    enum dpt_dtype dtype, out;
-    int a_transposed, b_transposed, with_bias, with_slope;
-};
-
 struct plan {
-    struct key key;
+    struct dpt_cuda_gemm_shape of;
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
@@ -82,7 +75,8 @@ static uint32_t alignment(enum dpt_dtype dtype, int64_t ld)
     return bytes;
 }
 
-static bool blas_ok(struct dpt_cuda_stream *s, const struct key *k, cublasStatus_t status)
+static bool blas_ok(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm_shape *k,
+                    cublasStatus_t status)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
         return true;
@@ -90,7 +84,8 @@ static bool blas_ok(struct dpt_cuda_stream *s, const struct key *k, cublasStatus
     (void)snprintf(text, sizeof text, "cuBLASLt: product of %lld x %lld x %lld, dtype %d to %d: %s",
                    (long long)k->m, (long long)k->k, (long long)k->n, (int)k->dtype, (int)k->out,
                    cublasLtGetStatusName(status));
-    dpt_cuda_fail(s, status == CUBLAS_STATUS_ALLOC_FAILED ? DPT_ENOMEM : DPT_EDEVICE, text);
+    dpt_stream_fail(&s->base, status == CUBLAS_STATUS_ALLOC_FAILED ? DPT_ENOMEM : DPT_EDEVICE,
+                    text);
     return false;
 }
 
@@ -100,20 +95,24 @@ static cublasStatus_t layout(cublasLtMatrixLayout_t *ret, enum dpt_dtype dtype, 
     return cublasLtMatrixLayoutCreate(ret, type_of(dtype), (uint64_t)rows, (uint64_t)cols, ld);
 }
 
-static cublasStatus_t set_bias(cublasLtMatmulDesc_t product, const void *bias)
+static cublasStatus_t set_attribute(const struct plan *p, cublasLtMatmulDescAttributes_t name,
+                                    const void *value, size_t bytes)
 {
-    return cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
-                                          sizeof bias);
+    return cublasLtMatmulDescSetAttribute(p->product, name, value, bytes);
 }
 
-static cublasStatus_t set_slope(cublasLtMatmulDesc_t product, const void *slope_at)
+static cublasStatus_t set_bias(const struct plan *p, const void *bias)
 {
-    return cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
-                                          &slope_at, sizeof slope_at);
+    return set_attribute(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+}
+
+static cublasStatus_t set_slope(const struct plan *p, const void *slope_at)
+{
+    return set_attribute(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &slope_at, sizeof slope_at);
 }
 
 /* What is done to a product on its way to memory. */
-static cublasLtEpilogue_t epilogue_of(const struct key *k)
+static cublasLtEpilogue_t epilogue_of(const struct dpt_cuda_gemm_shape *k)
 {
     if (k->with_slope)
         return CUBLASLT_EPILOGUE_DGELU;
@@ -123,46 +122,44 @@ static cublasLtEpilogue_t epilogue_of(const struct key *k)
 /* Fills in everything but the algorithm. Our b is the library's first operand, a its second. */
 static bool describe(struct dpt_cuda_stream *s, struct plan *p)
 {
-    const struct key *k = &p->key;
+    const struct dpt_cuda_gemm_shape *k = &p->of;
     const cublasOperation_t first = k->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = k->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasLtEpilogue_t epilogue = epilogue_of(k);
-    const int64_t slope_ld = k->ldc;
     const cublasComputeType_t how = k->dtype == DPT_F32 && s->base.device->tf32
                                         ? CUBLAS_COMPUTE_32F_FAST_TF32
                                         : CUBLAS_COMPUTE_32F;
-    const bool ok =
-        blas_ok(s, k, cublasLtMatmulDescCreate(&p->product, how, CUDA_R_32F)) &&
-        blas_ok(s, k,
-                cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first,
-                                               sizeof first)) &&
-        blas_ok(s, k,
-                cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second,
-                                               sizeof second)) &&
-        blas_ok(s, k,
-                cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
-                                               sizeof epilogue)) &&
-        blas_ok(s, k,
-                layout(&p->b, k->dtype, k->b_transposed ? k->k : k->n,
-                       k->b_transposed ? k->n : k->k, k->ldb)) &&
-        blas_ok(s, k,
-                layout(&p->a, k->dtype, k->a_transposed ? k->m : k->k,
-                       k->a_transposed ? k->k : k->m, k->lda)) &&
-        blas_ok(s, k, layout(&p->c, k->out, k->n, k->m, k->ldc));
     /* The choice wants to see a bias, and where slopes are: an address that is aligned to what is
      * promised, and to no more. */
     const uint32_t bias_bytes = alignment(k->out, k->n);
     const char *bias = s->gemm->workspace;
     bias += bias_bytes < ALIGNMENT_BYTES ? bias_bytes : 0;
-    return ok && (!k->with_bias || blas_ok(s, k, set_bias(p->product, bias))) &&
-           (!k->with_slope || (blas_ok(s, k, set_slope(p->product, s->gemm->workspace)) &&
-                               blas_ok(s, k,
-                                       cublasLtMatmulDescSetAttribute(
-                                           p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
-                                           &slope_ld, sizeof slope_ld))));
+    cublasStatus_t status = cublasLtMatmulDescCreate(&p->product, how, CUDA_R_32F);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = set_attribute(p, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = set_attribute(p, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = set_attribute(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = layout(&p->b, k->dtype, k->b_transposed ? k->k : k->n,
+                        k->b_transposed ? k->n : k->k, k->ldb);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = layout(&p->a, k->dtype, k->a_transposed ? k->m : k->k,
+                        k->a_transposed ? k->k : k->m, k->lda);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = layout(&p->c, k->out, k->n, k->m, k->ldc);
+    if (status == CUBLAS_STATUS_SUCCESS && k->with_bias)
+        status = set_bias(p, bias);
+    if (status == CUBLAS_STATUS_SUCCESS && k->with_slope)
+        status = set_slope(p, s->gemm->workspace);
+    if (status == CUBLAS_STATUS_SUCCESS && k->with_slope)
+        status = set_attribute(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->ldc, sizeof k->ldc);
+    return blas_ok(s, k, status);
 }
 
-static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, const struct key *k)
+static cublasStatus_t prefer(cublasLtMatmulPreference_t preference,
+                             const struct dpt_cuda_gemm_shape *k)
 {
     const uint64_t workspace = WORKSPACE_BYTES;
     /* Parts of an f32 sum are added by a kernel of their own, in their order; a 16-bit result would
@@ -193,7 +190,7 @@ static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, const struct
     return status;
 }
 
-static bool choose(struct dpt_cuda_stream *s, struct plan *p)
+static bool choose_algorithm(struct dpt_cuda_stream *s, struct plan *p)
 {
     cublasLtMatmulPreference_t preference = NULL;
     cublasLtMatmulHeuristicResult_t result;
@@ -201,7 +198,7 @@ static bool choose(struct dpt_cuda_stream *s, struct plan *p)
     memset(&result, 0, sizeof result);
     cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = prefer(preference, &p->key);
+        status = prefer(preference, &p->of);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulAlgoGetHeuristic(dpt_cuda_device_of(s)->blas, p->product, p->b, p->a,
                                                 p->c, p->c, preference, 1, &result, &found);
@@ -212,11 +209,11 @@ static bool choose(struct dpt_cuda_stream *s, struct plan *p)
     if (status == CUBLAS_STATUS_SUCCESS)
         status = result.state;
     p->algo = result.algo;
-    p->refused = (p->key.with_slope || p->key.with_bias) && status != CUBLAS_STATUS_SUCCESS;
-    return p->refused || blas_ok(s, &p->key, status);
+    p->refused = (p->of.with_slope || p->of.with_bias) && status != CUBLAS_STATUS_SUCCESS;
+    return p->refused || blas_ok(s, &p->of, status);
 }
 
-static bool same_key(const struct key *a, const struct key *b)
+static bool same_shape(const struct dpt_cuda_gemm_shape *a, const struct dpt_cuda_gemm_shape *b)
 {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb &&
            a->ldc == b->ldc && a->dtype == b->dtype && a->out == b->out &&
@@ -225,16 +222,16 @@ static bool same_key(const struct key *a, const struct key *b)
 }
 
 /* The plan of this shape, made if there is none. NULL with the stream's error set. */
-static struct plan *plan_of(struct dpt_cuda_stream *s, const struct key *key)
+static struct plan *plan_of(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm_shape *shape)
 {
     struct dpt_cuda_gemm_engine *e = s->gemm;
     for (int i = 0; i < e->n; i++)
-        if (same_key(&e->plans[i].key, key))
+        if (same_shape(&e->plans[i].of, shape))
             return &e->plans[i];
     struct plan *p = &e->plans[e->next];
     plan_fini(p);
-    p->key = *key;
-    if (!describe(s, p) || !choose(s, p)) {
+    p->of = *shape;
+    if (!describe(s, p) || !choose_algorithm(s, p)) {
         plan_fini(p);
         return NULL;
     }
@@ -252,7 +249,7 @@ static bool aligned(struct dpt_cuda_stream *s, const char *what, const void *p,
         return true;
     char text[128];
     (void)snprintf(text, sizeof text, "a product's %s is not aligned to %u bytes", what, bytes);
-    dpt_cuda_fail(s, DPT_EINVAL, text);
+    dpt_stream_fail(&s->base, DPT_EINVAL, text);
     return false;
 }
 
@@ -264,64 +261,52 @@ static bool has_workspace(struct dpt_cuda_stream *s)
     const enum dpt_status status = dpt_device_alloc_for(s->base.device, DPT_MEMORY_WORKSPACE,
                                                         WORKSPACE_BYTES, &s->gemm->workspace, &err);
     if (status != DPT_OK)
-        dpt_cuda_fail(s, status, err.text);
+        dpt_stream_fail(&s->base, status, err.text);
     return status == DPT_OK;
 }
 
-static void multiply(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g, struct plan *plan)
+static void run_plan(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g, struct plan *plan)
 {
     const float one = 1.0f, old = g->accumulate ? 1.0f : 0.0f;
-    if (!aligned(s, "left operand", g->a, g->dtype, g->lda) ||
-        !aligned(s, "right operand", g->b, g->dtype, g->ldb) ||
-        !aligned(s, "result", g->c, g->out, g->ldc) ||
-        (g->with_bias && (!aligned(s, "bias", g->bias, g->out, g->n) ||
-                          !blas_ok(s, &plan->key, set_bias(plan->product, g->bias)))) ||
-        (g->with_slope && (!aligned(s, "slopes", g->slope_at, g->out, g->ldc) ||
-                           !blas_ok(s, &plan->key, set_slope(plan->product, g->slope_at)))))
+    if (!aligned(s, "left operand", g->a, g->of.dtype, g->of.lda) ||
+        !aligned(s, "right operand", g->b, g->of.dtype, g->of.ldb) ||
+        !aligned(s, "result", g->c, g->of.out, g->of.ldc) ||
+        (g->of.with_bias && (!aligned(s, "bias", g->bias, g->of.out, g->of.n) ||
+                             !blas_ok(s, &plan->of, set_bias(plan, g->bias)))) ||
+        (g->of.with_slope && (!aligned(s, "slopes", g->slope_at, g->of.out, g->of.ldc) ||
+                              !blas_ok(s, &plan->of, set_slope(plan, g->slope_at)))))
         return;
     plan->ran = true;
-    (void)blas_ok(s, &plan->key,
+    (void)blas_ok(s, &plan->of,
                   cublasLtMatmul(dpt_cuda_device_of(s)->blas, plan->product, &one, g->b, plan->b,
                                  g->a, plan->a, &old, g->c, plan->c, g->c, plan->c, &plan->algo,
                                  s->gemm->workspace, WORKSPACE_BYTES, s->queue));
 }
 
 /* False: there is no algorithm. */
-static bool run(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
+static bool run_product(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
 {
-    const struct key key = {.m = g->m,
-                            .n = g->n,
-                            .k = g->k,
-                            .lda = g->lda,
-                            .ldb = g->ldb,
-                            .ldc = g->ldc,
-                            .dtype = g->dtype,
-                            .out = g->out,
-                            .a_transposed = g->a_transposed,
-                            .b_transposed = g->b_transposed,
-                            .with_bias = g->with_bias,
-                            .with_slope = g->with_slope};
-    DPT_ASSERT(g->k > 0);
-    if (s->error.status != DPT_OK || g->m == 0 || g->n == 0 || !has_workspace(s))
+    DPT_ASSERT(g->of.k > 0);
+    if (s->base.error.status != DPT_OK || g->of.m == 0 || g->of.n == 0 || !has_workspace(s))
         return true;
-    struct plan *plan = plan_of(s, &key);
+    struct plan *plan = plan_of(s, &g->of);
     if (plan && plan->refused)
         return false;
-    if (plan && !s->preparing)
-        multiply(s, g, plan);
+    if (plan && !s->base.preparing)
+        run_plan(s, g, plan);
     return true;
 }
 
 void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
 {
-    DPT_ASSERT(!g->with_slope && !g->with_bias);
-    (void)run(s, g);
+    DPT_ASSERT(!g->of.with_slope && !g->of.with_bias);
+    (void)run_product(s, g);
 }
 
 bool dpt_cuda_gemm_fused(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
 {
-    DPT_ASSERT(g->with_slope != g->with_bias);
-    return run(s, g);
+    DPT_ASSERT(g->of.with_slope != g->of.with_bias);
+    return run_product(s, g);
 }
 
 /* --- the first runs --- */
@@ -335,7 +320,7 @@ size_t dpt_cuda_gemm_cold_bytes(const struct dpt_cuda_stream *s)
 {
     size_t most = 0;
     for (int i = 0; i < s->gemm->n; i++) {
-        const struct key *k = &s->gemm->plans[i].key;
+        const struct dpt_cuda_gemm_shape *k = &s->gemm->plans[i].of;
         const int64_t a = (k->a_transposed ? k->k : k->m) * k->lda;
         const int64_t b = (k->b_transposed ? k->n : k->k) * k->ldb;
         const size_t operand = (size_t)(a > b ? a : b) * dpt_dtype_bytes(k->dtype);
@@ -351,32 +336,17 @@ size_t dpt_cuda_gemm_cold_bytes(const struct dpt_cuda_stream *s)
  * nobody does with a bias or slopes, may be another kernel. */
 static void run_once(struct dpt_cuda_stream *s, struct plan *p, void *memory)
 {
-    struct dpt_cuda_gemm g = {.m = p->key.m,
-                              .n = p->key.n,
-                              .k = p->key.k,
-                              .dtype = p->key.dtype,
-                              .a = memory,
-                              .lda = p->key.lda,
-                              .a_transposed = p->key.a_transposed,
-                              .b = memory,
-                              .ldb = p->key.ldb,
-                              .b_transposed = p->key.b_transposed,
-                              .out = p->key.out,
-                              .c = memory,
-                              .ldc = p->key.ldc,
-                              .with_bias = p->key.with_bias,
-                              .bias = memory,
-                              .with_slope = p->key.with_slope,
-                              .slope_at = memory};
-    multiply(s, &g, p);
+    struct dpt_cuda_gemm g = {
+        .of = p->of, .a = memory, .b = memory, .c = memory, .bias = memory, .slope_at = memory};
+    run_plan(s, &g, p);
     g.accumulate = true;
-    if (!g.with_bias && !g.with_slope)
-        multiply(s, &g, p);
+    if (!g.of.with_bias && !g.of.with_slope)
+        run_plan(s, &g, p);
 }
 
 void dpt_cuda_gemm_warm_up(struct dpt_cuda_stream *s, void *memory)
 {
     for (int i = 0; i < s->gemm->n; i++)
-        if (is_cold(&s->gemm->plans[i]) && s->error.status == DPT_OK)
+        if (is_cold(&s->gemm->plans[i]) && s->base.error.status == DPT_OK)
             run_once(s, &s->gemm->plans[i], memory);
 }

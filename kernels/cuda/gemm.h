@@ -9,25 +9,26 @@
 
 #include "kernels/cuda/stream.h"
 
-/* c (m, n) = or += a (m, k) b (k, n) + bias; all row-major, rows `ld` elements apart. */
-struct dpt_cuda_gemm {
+/* Everything of a product but where things lie: what a plan is made for. */
+struct dpt_cuda_gemm_shape {
     int64_t m, n, k;
     enum dpt_dtype dtype; /* of a and b */
-    const void *a;
-    int64_t lda;
+    enum dpt_dtype out;   /* of c and bias: dtype, or f32 */
+    int64_t lda, ldb, ldc;
     bool a_transposed; /* a lies as (k, m) */
-    const void *b;
-    int64_t ldb;
-    bool b_transposed;  /* b lies as (n, k) */
-    enum dpt_dtype out; /* of c and bias: dtype, or f32 */
-    void *c;
-    int64_t ldc;
-    bool accumulate;
+    bool b_transposed; /* b lies as (n, k) */
     bool with_bias;
-    const void *bias; /* (n) */
-    bool with_slope;
-    const void *slope_at; /* (m, n) of `out`, rows ldc apart: what would be c is multiplied by the
-                             slope of GELU there, before it is rounded */
+    bool with_slope; /* what would be c is multiplied by the slope of GELU, before it is rounded */
+};
+
+/* c (m, n) = or += a (m, k) b (k, n) + bias; all row-major, rows `ld` elements apart. */
+struct dpt_cuda_gemm {
+    struct dpt_cuda_gemm_shape of;
+    const void *a, *b;
+    void *c;
+    bool accumulate;
+    const void *bias;     /* (n) */
+    const void *slope_at; /* (m, n) of `out`, rows ldc apart: what GELU's slope is taken of */
 };
 
 /* Runs (or, while the stream prepares, only prepares) a product. Operands begin at multiples of 16

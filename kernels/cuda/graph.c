@@ -23,11 +23,11 @@ bool dpt_cuda_capture_begin(struct dpt_stream *stream)
 }
 
 /* Of what was captured; an error of an op, or of this, becomes the stream's. */
-static void make(struct dpt_cuda_stream *s, struct graph *ret)
+static void instantiate_captured(struct dpt_cuda_stream *s, struct graph *ret)
 {
     cudaGraph_t captured = NULL;
     const cudaError_t code = cudaStreamEndCapture(s->queue, &captured);
-    if (dpt_cuda_posted(s, code, "a graph") && s->error.status == DPT_OK)
+    if (dpt_cuda_posted(s, code, "a graph") && s->base.error.status == DPT_OK)
         (void)dpt_cuda_posted(s, cudaGraphInstantiate(&ret->exec, captured, 0), "a graph");
     if (captured)
         (void)cudaGraphDestroy(captured);
@@ -37,23 +37,19 @@ enum dpt_status dpt_cuda_capture_end(struct dpt_stream *stream, void **ret, stru
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     struct graph made = {.workspace = s->workspace};
-    make(s, &made);
-    struct graph *graph = s->error.status == DPT_OK ? malloc(sizeof *graph) : NULL;
+    instantiate_captured(s, &made);
+    struct graph *graph = s->base.error.status == DPT_OK ? malloc(sizeof *graph) : NULL;
     if (graph) {
         *graph = made;
         *ret = graph;
         return DPT_OK;
     }
-    (void)cudaGetLastError(); /* told here; the next launch shall not find it */
+    (void)cudaGetLastError(); /* reported here, so that the next launch does not report it */
     if (made.exec)
         (void)cudaGraphExecDestroy(made.exec);
-    if (s->error.status == DPT_OK)
+    if (s->base.error.status == DPT_OK)
         return dpt_fail(err, DPT_ENOMEM, "a graph");
-    if (err)
-        *err = s->error;
-    const enum dpt_status status = s->error.status;
-    s->error.status = DPT_OK;
-    return status;
+    return dpt_stream_take_error(stream, err);
 }
 
 bool dpt_cuda_graph_is_current(const void *native, const struct dpt_stream *stream)

@@ -50,68 +50,71 @@ struct job {
 /* Whether kernels of ours are to be posted. */
 static bool goes_on(const struct job *j)
 {
-    return !j->s->preparing && j->s->error.status == DPT_OK;
+    return !j->s->base.preparing && j->s->base.error.status == DPT_OK;
 }
 
 /* The padding of a row is zero. */
 static void widen_bias(const struct job *j)
 {
     const struct dpt_head_loss *a = j->a;
-    if (a->bias && goes_on(j) &&
-        dpt_cuda_posted(j->s, dpt_launch_fill(j->s->queue, j->ld, 0.0f, j->bias), "head"))
-        (void)dpt_cuda_posted(j->s, dpt_launch_widen(j->s->queue, a->v, a->dtype, a->bias, j->bias),
-                              "head");
+    if (!a->bias)
+        return;
+    DPT_CUDA_LAUNCH(j->s, "head", fill, j->ld, 0.0f, j->bias);
+    DPT_CUDA_LAUNCH(j->s, "head", widen, a->v, a->dtype, a->bias, j->bias);
 }
 
 /* Of the chunk. Columns from V on are padding: their sums are never read. */
 static void bias_gradient(const struct job *j)
 {
-    if (j->a->dbias && goes_on(j))
-        (void)dpt_cuda_posted(j->s,
-                              dpt_launch_column_sums(j->s->queue, j->a->dtype, j->rows,
-                                                     j->dlogits_ld, j->logits, j->row > 0, j->sums,
-                                                     j->dbias),
-                              "head");
+    const struct dpt_launch_column_sums sums = {.rows = j->rows,
+                                                .cols = j->dlogits_ld,
+                                                .dtype = j->a->dtype,
+                                                .x = j->logits,
+                                                .accumulate = j->row > 0,
+                                                .work = j->sums,
+                                                .ret = j->dbias};
+    if (j->a->dbias)
+        DPT_CUDA_LAUNCH(j->s, "head", column_sums, &sums);
 }
 
-static void give_bias_gradient(const struct job *j, struct dpt_stream *stream)
+/* to (n) = or += what gathered apart. */
+static void give_gathered(const struct job *j, int64_t n, const float *gathered, float *to)
 {
-    const struct dpt_head_loss *a = j->a;
-    if (!a->dbias || !goes_on(j))
+    if (!goes_on(j))
         return;
-    if (a->accumulate)
-        dpt_cuda_add(stream, a->v, a->dbias, j->dbias, a->dbias);
+    if (j->a->accumulate)
+        dpt_cuda_add(&j->s->base, n, to, gathered, to);
     else
-        dpt_cuda_copy(stream, (size_t)a->v * sizeof(float), j->dbias, a->dbias);
+        dpt_cuda_copy(&j->s->base, (size_t)n * sizeof(float), gathered, to);
 }
 
 static void gradients(const struct job *j, const void *x)
 {
     const struct dpt_head_loss *a = j->a;
-    const bool preparing = j->s->preparing;
-    const struct dpt_cuda_gemm dx = {.m = j->rows,
-                                     .n = a->c,
-                                     .k = j->ld,
-                                     .dtype = a->dtype,
+    const bool preparing = j->s->base.preparing;
+    const struct dpt_cuda_gemm dx = {.of.m = j->rows,
+                                     .of.n = a->c,
+                                     .of.k = j->ld,
+                                     .of.dtype = a->dtype,
                                      .a = j->logits,
-                                     .lda = j->dlogits_ld,
+                                     .of.lda = j->dlogits_ld,
                                      .b = j->w,
-                                     .ldb = a->c,
-                                     .out = a->dtype,
-                                     .c = dpt_cuda_at_out(a->dx, a->dtype, j->row * a->c),
-                                     .ldc = a->c};
-    const struct dpt_cuda_gemm dw = {.m = j->ld,
-                                     .n = a->c,
-                                     .k = j->rows,
-                                     .dtype = a->dtype,
+                                     .of.ldb = a->c,
+                                     .of.out = a->dtype,
+                                     .c = dpt_at_out(a->dx, a->dtype, j->row * a->c),
+                                     .of.ldc = a->c};
+    const struct dpt_cuda_gemm dw = {.of.m = j->ld,
+                                     .of.n = a->c,
+                                     .of.k = j->rows,
+                                     .of.dtype = a->dtype,
                                      .a = j->logits,
-                                     .lda = j->dlogits_ld,
-                                     .a_transposed = true,
+                                     .of.lda = j->dlogits_ld,
+                                     .of.a_transposed = true,
                                      .b = x,
-                                     .ldb = a->c,
-                                     .out = DPT_F32,
+                                     .of.ldb = a->c,
+                                     .of.out = DPT_F32,
                                      .c = j->dw,
-                                     .ldc = a->c,
+                                     .of.ldc = a->c,
                                      .accumulate = j->add_dw || j->row > 0};
     if (a->dx || preparing)
         dpt_cuda_gemm(j->s, &dx);
@@ -119,30 +122,31 @@ static void gradients(const struct job *j, const void *x)
         dpt_cuda_gemm(j->s, &dw);
 }
 
-static void chunk(const struct job *j)
+static void run_chunk(const struct job *j)
 {
     const struct dpt_head_loss *a = j->a;
-    const void *x = dpt_cuda_at(a->x, a->dtype, j->row * a->c);
-    const struct dpt_cuda_gemm logits = {.m = j->rows,
-                                         .n = j->ld,
-                                         .k = a->c,
-                                         .dtype = a->dtype,
+    const void *x = dpt_at(a->x, a->dtype, j->row * a->c);
+    const struct dpt_cuda_gemm logits = {.of.m = j->rows,
+                                         .of.n = j->ld,
+                                         .of.k = a->c,
+                                         .of.dtype = a->dtype,
                                          .a = x,
-                                         .lda = a->c,
+                                         .of.lda = a->c,
                                          .b = j->w,
-                                         .ldb = a->c,
-                                         .b_transposed = true,
-                                         .out = DPT_F32,
+                                         .of.ldb = a->c,
+                                         .of.b_transposed = true,
+                                         .of.out = DPT_F32,
                                          .c = j->logits,
-                                         .ldc = j->ld,
+                                         .of.ldc = j->ld,
                                          .accumulate = a->bias != NULL};
-    if (a->bias && goes_on(j))
-        (void)dpt_cuda_posted(
-            j->s, dpt_launch_repeat_row(j->s->queue, DPT_F32, j->rows, j->ld, j->bias, j->logits),
-            "head");
+    if (a->bias)
+        DPT_CUDA_LAUNCH(j->s, "head", repeat_row, DPT_F32, j->rows, j->ld, j->bias, j->logits);
     dpt_cuda_gemm(j->s, &logits);
     if (goes_on(j)) {
-        const struct dpt_launch_softmax softmax = {.rows = j->rows,
+        const struct dpt_cuda_device *device = dpt_cuda_device_of(j->s);
+        const struct dpt_launch_softmax softmax = {.multiprocessors = device->multiprocessors,
+                                                   .shared_bytes = device->shared_bytes,
+                                                   .rows = j->rows,
                                                    .v = a->v,
                                                    .ld = j->ld,
                                                    .dtype = a->dtype,
@@ -153,7 +157,7 @@ static void chunk(const struct job *j)
                                                    .dloss = a->dloss,
                                                    .dlogits = j->grad ? j->logits : NULL,
                                                    .dlogits_ld = j->dlogits_ld};
-        (void)dpt_cuda_posted(j->s, dpt_launch_softmax_loss(j->s->queue, &softmax), "head");
+        DPT_CUDA_LAUNCH(j->s, "head", softmax_loss, &softmax);
     }
     if (j->grad)
         gradients(j, x);
@@ -161,7 +165,7 @@ static void chunk(const struct job *j)
 }
 
 /* The weights with rows of zeros behind them, in `to`. What is cleared begins at a whole float. */
-static void pad_weights(struct job *j, struct dpt_stream *stream, char *to)
+static void pad_weights(struct job *j, char *to)
 {
     const struct dpt_head_loss *a = j->a;
     const size_t row = (size_t)a->c * dpt_dtype_bytes(a->dtype), bytes = (size_t)a->v * row;
@@ -169,15 +173,13 @@ static void pad_weights(struct job *j, struct dpt_stream *stream, char *to)
     const int64_t floats = (int64_t)(((size_t)j->ld * row - clear_from) / sizeof(float));
     if (!goes_on(j))
         return;
-    (void)dpt_cuda_posted(
-        j->s, dpt_launch_fill(j->s->queue, floats, 0.0f, (float *)(void *)(to + clear_from)),
-        "head");
-    dpt_cuda_copy(stream, bytes, a->w, to);
+    DPT_CUDA_LAUNCH(j->s, "head", fill, floats, 0.0f, (float *)(void *)(to + clear_from));
+    dpt_cuda_copy(&j->s->base, bytes, a->w, to);
     j->w = to;
 }
 
 /* False when memory is short. */
-static bool lay_out(struct job *j, struct dpt_stream *stream, bool apart)
+static bool lay_out(struct job *j, bool apart)
 {
     const struct dpt_head_loss *a = j->a;
     const int64_t rows = chunk_rows(a->v) < a->n ? chunk_rows(a->v) : a->n;
@@ -188,11 +190,11 @@ static bool lay_out(struct job *j, struct dpt_stream *stream, bool apart)
     const size_t bias = a->bias ? (size_t)(j->ld + j->dlogits_ld + sums) * sizeof(float) : 0;
     void *work = NULL;
     if (!dpt_cuda_workspace(j->s, logits + w + dw + bias, &work))
-        return j->s->preparing && j->s->error.status == DPT_OK;
+        return j->s->base.preparing && j->s->base.error.status == DPT_OK;
     char *at = work;
     j->logits = work;
     if (w > 0)
-        pad_weights(j, stream, at + logits);
+        pad_weights(j, at + logits);
     if (apart)
         j->dw = (float *)(void *)(at + logits + w);
     if (a->bias) {
@@ -203,16 +205,6 @@ static bool lay_out(struct job *j, struct dpt_stream *stream, bool apart)
     return true;
 }
 
-/* What gathered apart, to where it belongs. */
-static void give_weight_gradient(const struct job *j, struct dpt_stream *stream)
-{
-    const struct dpt_head_loss *a = j->a;
-    if (a->accumulate)
-        dpt_cuda_add(stream, a->v * a->c, a->dw, j->dw, a->dw);
-    else
-        dpt_cuda_copy(stream, (size_t)(a->v * a->c) * sizeof(float), j->dw, a->dw);
-}
-
 void dpt_cuda_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
@@ -221,24 +213,25 @@ void dpt_cuda_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a
                       .w = a->w,
                       .ld = round_up(a->v, LOGITS_UNIT),
                       .dw = a->dw,
-                      .grad = s->preparing || a->dx || a->dw};
-    DPT_ASSERT(!a->packed && (s->preparing || !a->dbias || (a->dw && a->bias)));
+                      .grad = s->base.preparing || a->dx || a->dw};
+    DPT_ASSERT(!a->packed && (s->base.preparing || !a->dbias || (a->dw && a->bias)));
     if (!dpt_cuda_begin(s, a->dtype, "head") || a->n == 0)
         return;
     job.dlogits_ld = job.ld * (int64_t)(sizeof(float) / dpt_dtype_bytes(a->dtype));
     const int64_t rows = chunk_rows(a->v);
     const bool padded = job.ld != a->v;
-    const bool chunks_add = a->n > rows && (s->preparing || a->accumulate);
-    const bool apart = (s->preparing || a->dw) && (padded || chunks_add);
-    if (!lay_out(&job, stream, apart))
+    const bool chunks_add = a->n > rows && (s->base.preparing || a->accumulate);
+    const bool apart = (s->base.preparing || a->dw) && (padded || chunks_add);
+    if (!lay_out(&job, apart))
         return;
     job.add_dw = a->accumulate && !apart;
     widen_bias(&job);
     for (job.row = 0; job.row < a->n; job.row += rows) {
         job.rows = a->n - job.row < rows ? a->n - job.row : rows;
-        chunk(&job);
+        run_chunk(&job);
     }
-    if (apart && !s->preparing)
-        give_weight_gradient(&job, stream);
-    give_bias_gradient(&job, stream);
+    if (apart)
+        give_gathered(&job, a->v * a->c, job.dw, a->dw);
+    if (a->dbias)
+        give_gathered(&job, a->v, job.dbias, a->dbias);
 }

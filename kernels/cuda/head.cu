@@ -1,6 +1,5 @@
 /* The head's softmax: a row of logits belongs to one block, whose threads take its elements in a
- * fixed pattern and are joined in a fixed tree. And the rows of last tokens, which are copied as
- * they are.
+ * fixed pattern and are joined in a fixed tree.
  *
  * A row that fits into a multiprocessor's shared memory is read once, and its gradient is made of
  * what is there. One block a multiprocessor then goes from row to row, and asks for each word of
@@ -17,7 +16,6 @@ enum {
     THREADS_LONG = 512,
     THREADS_SHARED = 1024,   /* where a row is in shared memory */
     THREADS_RESIDENT = 1536, /* of a multiprocessor, where it is not */
-    THREADS_ROWS = 256,      /* that copy rows */
     WARP = 32,
     WORD = 4,            /* logits in one access */
     AHEAD = 4,           /* accesses of a thread that are under way at once: a group */
@@ -145,10 +143,11 @@ static __device__ inline void give_loss(const struct dpt_launch_softmax &a, int6
 /* The gradients of the words as read_words gave them, into a row of ld. The probability of LEAST is
  * 0, and so is the gradient of what is padding. */
 template <int THREADS, bool WHOLE, typename E>
-static __device__ inline void write_slopes(float dloss, int target, struct exp_sum s, int at,
-                                           float x[AHEAD][WORD], int ld, E *row)
+static __device__ inline void write_slopes(const struct dpt_launch_softmax &a, int target,
+                                           struct exp_sum s, int at, float x[AHEAD][WORD], E *row)
 {
-    const float factor = dloss / s.sum;
+    const int ld = (int)a.ld;
+    const float dloss = a.dloss, factor = dloss / s.sum;
 #pragma unroll
     for (int i = 0; i < AHEAD; i++, at += pattern<THREADS>::STRIDE) {
 #pragma unroll
@@ -186,8 +185,7 @@ static __global__ void __launch_bounds__(THREADS, THREADS_RESIDENT / THREADS)
     E *to = (E *)a.dlogits + blockIdx.x * a.dlogits_ld;
     for (int base = 0; base < ld; base += GROUP)
         FOR_WHOLE(base + GROUP <= v, read_words<THREADS, WHOLE>(row, base + mine, v, x);
-                  __syncthreads();
-                  write_slopes<THREADS, WHOLE>(a.dloss, target, s, base + mine, x, ld, to));
+                  __syncthreads(); write_slopes<THREADS, WHOLE>(a, target, s, base + mine, x, to));
 }
 
 /* Asks for the thread's words of a group of a row of v logits, to be put into their place in shared
@@ -214,7 +212,7 @@ static __global__ void __launch_bounds__(THREADS_SHARED)
     extern __shared__ four_logits memory[];
     __shared__ struct place place;
     float *row = (float *)memory, x[AHEAD][WORD];
-    const int v = (int)a.v, ld = (int)a.ld, mine = threadIdx.x * WORD;
+    const int v = (int)a.v, mine = threadIdx.x * WORD;
 #pragma unroll 1
     for (int g = 0; g < GROUPS; g++)
         fetch_words<false>(a.logits + blockIdx.x * a.ld, g * GROUP + mine, v, row);
@@ -241,45 +239,24 @@ static __global__ void __launch_bounds__(THREADS_SHARED)
             const int at = g * GROUP + mine;
             if (to)
                 FOR_WHOLE((g + 1) * GROUP <= v, read_words<THREADS_SHARED, WHOLE>(row, at, v, x);
-                          write_slopes<THREADS_SHARED, WHOLE>(a.dloss, target, s, at, x, ld, to));
+                          write_slopes<THREADS_SHARED, WHOLE>(a, target, s, at, x, to));
             FOR_WHOLE((g + 1) * GROUP <= next_v, fetch_words<WHOLE>(from, at, next_v, row));
         }
     }
 }
 
-/* Of this thread's device: its multiprocessors, and the bytes of shared memory that a block can
- * have. */
-static cudaError_t ask_device(int *ret_multiprocessors, int *ret_shared_bytes)
-{
-    int device = 0;
-    cudaError_t code = cudaGetDevice(&device);
-    if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(ret_multiprocessors, cudaDevAttrMultiProcessorCount, device);
-    if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(ret_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                      device);
-    return code;
-}
-
-template <typename E> static cudaError_t post(cudaStream_t q, const struct dpt_launch_softmax *a)
+template <typename E> static int post_softmax(cudaStream_t q, const struct dpt_launch_softmax *a)
 {
     const unsigned rows = (unsigned)a->rows;
     const int row_bytes = (int)(a->ld < SHARED_ROW_MAX ? a->ld * sizeof(float) : INT32_MAX / 2);
-    int multiprocessors = 0, shared_bytes = 0;
-    cudaError_t code = ask_device(&multiprocessors, &shared_bytes);
-    if (code != cudaSuccess)
-        return code;
     if (a->v < LONG_ROW) {
         softmax_loss<E, THREADS_SHORT><<<rows, THREADS_SHORT, 0, q>>>(*a);
-    } else if (row_bytes + SHARED_REST > shared_bytes) {
+    } else if (row_bytes + SHARED_REST > a->shared_bytes) {
         softmax_loss<E, THREADS_LONG><<<rows, THREADS_LONG, 0, q>>>(*a);
     } else {
-        const unsigned most = (unsigned)multiprocessors, blocks = rows < most ? rows : most;
-        code = cudaFuncSetAttribute(softmax_loss_shared<E>,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, row_bytes);
-        if (code != cudaSuccess)
-            return code;
-        softmax_loss_shared<E><<<blocks, THREADS_SHARED, row_bytes, q>>>(*a);
+        const unsigned most = (unsigned)a->multiprocessors;
+        return post_with_shared(softmax_loss_shared<E>, a, rows < most ? rows : most,
+                                THREADS_SHARED, row_bytes, q);
     }
     return cudaGetLastError();
 }
@@ -290,50 +267,7 @@ int dpt_launch_softmax_loss(void *queue, const struct dpt_launch_softmax *a)
         return 0;
     if (a->ld % ROW_UNIT != 0 || a->dlogits_ld % ROW_UNIT != 0 || a->ld > ROW_MAX)
         return cudaErrorInvalidValue;
-    cudaError_t code = cudaSuccess;
-    FOR_ELEM(a->dtype, code = post<E>((cudaStream_t)queue, a));
+    int code = 0;
+    FOR_ELEM(a->dtype, code = post_softmax<E>((cudaStream_t)queue, a));
     return code;
-}
-
-template <typename E> static __global__ void last_token(struct dpt_last_token a)
-{
-    const E *x = (const E *)a.x;
-    E *y = (E *)a.y;
-    GRID_LOOP(i, a.b * a.c)
-    {
-        const int64_t sample = i / a.c;
-        y[i] = x[(sample * a.t + a.lengths[sample] - 1) * a.c + i % a.c];
-    }
-}
-
-int dpt_launch_last_token(void *queue, const struct dpt_last_token *a)
-{
-    const int64_t n = a->b * a->c;
-    if (n == 0)
-        return 0;
-    FOR_ELEM(a->dtype, last_token<E>
-             <<<grid_for(n, THREADS_ROWS), THREADS_ROWS, 0, (cudaStream_t)queue>>>(*a));
-    return cudaGetLastError();
-}
-
-template <typename E> static __global__ void last_token_grad(struct dpt_last_token a)
-{
-    const E *dy = (const E *)a.x;
-    E *dx = (E *)a.y;
-    GRID_LOOP(i, a.b * a.t * a.c)
-    {
-        const int64_t row = i / a.c, sample = row / a.t;
-        const bool last = row % a.t == a.lengths[sample] - 1;
-        dx[i] = last ? dy[sample * a.c + i % a.c] : rounded<E>(0.0f);
-    }
-}
-
-int dpt_launch_last_token_grad(void *queue, const struct dpt_last_token *a)
-{
-    const int64_t n = a->b * a->t * a->c;
-    if (n == 0)
-        return 0;
-    FOR_ELEM(a->dtype, last_token_grad<E>
-             <<<grid_for(n, THREADS_ROWS), THREADS_ROWS, 0, (cudaStream_t)queue>>>(*a));
-    return cudaGetLastError();
 }

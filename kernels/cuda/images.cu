@@ -15,6 +15,35 @@ static __host__ __device__ inline int64_t along(int64_t pixels, int64_t stride)
     return (pixels + stride - 1) / stride;
 }
 
+/* The number of all windows. */
+static inline int64_t windows_of(const struct dpt_windows &of)
+{
+    return of.b * along(of.h, of.stride) * along(of.w, of.stride);
+}
+
+/* The pixel of all images that tap `tap` of a window lies on; -1: it lies outside. */
+static __device__ inline int64_t pixel_at(const struct dpt_windows &of, int64_t window, int64_t tap)
+{
+    const int64_t out_h = along(of.h, of.stride), out_w = along(of.w, of.stride);
+    const int64_t y = window / out_w % out_h * of.stride - of.kernel / 2 + tap / of.kernel;
+    const int64_t x = window % out_w * of.stride - of.kernel / 2 + tap % of.kernel;
+    return y < 0 || y >= of.h || x < 0 || x >= of.w
+               ? -1
+               : (window / out_w / out_h * of.h + y) * of.w + x;
+}
+
+/* The window whose tap `tap` lies on a pixel; -1: there is none. */
+static __device__ inline int64_t window_at(const struct dpt_windows &of, int64_t pixel, int64_t tap)
+{
+    const int64_t out_h = along(of.h, of.stride), out_w = along(of.w, of.stride);
+    const int64_t up = pixel / of.w % of.h + of.kernel / 2 - tap / of.kernel;
+    const int64_t left = pixel % of.w + of.kernel / 2 - tap % of.kernel;
+    if (up < 0 || up % of.stride != 0 || up / of.stride >= out_h || left < 0 ||
+        left % of.stride != 0 || left / of.stride >= out_w)
+        return -1;
+    return (pixel / of.w / of.h * out_h + up / of.stride) * out_w + left / of.stride;
+}
+
 /* --- weights: (out, in, taps) as the table has them, (out, taps, in) as products do --- */
 
 template <typename E>
@@ -31,8 +60,7 @@ int dpt_launch_conv_arrange(void *queue, const struct dpt_launch_conv_weight *a,
                             void *to)
 {
     const int64_t n = a->out * a->in * a->taps;
-    FOR_ELEM(a->dtype, arrange<E><<<grid_for(n, THREADS), THREADS, 0, (cudaStream_t)queue>>>(
-                           n, a->in, a->taps, (const E *)from, (E *)to));
+    FOR_ELEM(a->dtype, POST(arrange<E>, n, n, a->in, a->taps, (const E *)from, (E *)to));
     return cudaGetLastError();
 }
 
@@ -51,8 +79,7 @@ int dpt_launch_conv_restore(void *queue, const struct dpt_launch_conv_weight *a,
                             bool accumulate, float *to)
 {
     const int64_t n = a->out * a->in * a->taps;
-    restore<<<grid_for(n, THREADS), THREADS, 0, (cudaStream_t)queue>>>(n, a->in, a->taps, from,
-                                                                       accumulate, to);
+    POST(restore, n, n, a->in, a->taps, from, accumulate, to);
     return cudaGetLastError();
 }
 
@@ -64,15 +91,13 @@ static __global__ void windows(struct dpt_windows of, int64_t c, int64_t items, 
 {
     enum { N = some<E>::N };
     const int64_t groups = (c + N - 1) / N, taps = of.kernel * of.kernel;
-    const int64_t out_h = along(of.h, of.stride), out_w = along(of.w, of.stride);
     GRID_LOOP(i, items)
     {
         const int64_t at = i % groups * N, tap = i / groups % taps, row = i / groups / taps;
-        const int64_t y = row / out_w % out_h * of.stride - of.kernel / 2 + tap / of.kernel;
-        const int64_t column = row % out_w * of.stride - of.kernel / 2 + tap % of.kernel;
+        const int64_t pixel = pixel_at(of, row, tap);
         float v[N] = {};
-        if (y >= 0 && y < of.h && column >= 0 && column < of.w)
-            get<N, WHOLE>(x + ((row / out_w / out_h * of.h + y) * of.w + column) * c, at, c, v);
+        if (pixel >= 0)
+            get<N, WHOLE>(x + pixel * c, at, c, v);
         put<N, WHOLE>(to + (row * taps + tap) * c, at, c, v);
     }
 }
@@ -81,11 +106,9 @@ template <typename E>
 static void post_windows(void *queue, const struct dpt_windows *of, int64_t c, const E *x, E *to)
 {
     enum { N = some<E>::N };
-    const int64_t rows = of->b * along(of->h, of->stride) * along(of->w, of->stride);
-    const int64_t items = rows * of->kernel * of->kernel * ceil_div(c, N);
-    FOR_WHOLE(
-        c % N == 0 && is_whole<N>(x) && is_whole<N>(to), windows<E, WHOLE>
-        <<<grid_for(items, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*of, c, items, x, to));
+    const int64_t items = windows_of(*of) * of->kernel * of->kernel * ceil_div(c, N);
+    FOR_WHOLE((are_whole_rows<N, E>(c, x, to)),
+              POST((windows<E, WHOLE>), items, *of, c, items, x, to));
 }
 
 int dpt_launch_windows(void *queue, const struct dpt_windows *of, int64_t c, enum dpt_dtype dtype,
@@ -102,30 +125,22 @@ static __global__ void pixels(struct dpt_windows of, int64_t c, int64_t items, c
                               bool add, E *dx)
 {
     const int64_t taps = of.kernel * of.kernel;
-    const int64_t out_h = along(of.h, of.stride), out_w = along(of.w, of.stride);
     GRID_LOOP(i, items)
     {
-        const int64_t channel = i % c, pixel = i / c, n = pixel / of.w / of.h;
         float sum = 0.0f;
         for (int64_t tap = taps - 1; tap >= 0; tap--) {
-            const int64_t up = pixel / of.w % of.h + of.kernel / 2 - tap / of.kernel;
-            const int64_t left = pixel % of.w + of.kernel / 2 - tap % of.kernel;
-            if (up < 0 || up % of.stride != 0 || up / of.stride >= out_h || left < 0 ||
-                left % of.stride != 0 || left / of.stride >= out_w)
-                continue;
-            const int64_t row = (n * out_h + up / of.stride) * out_w + left / of.stride;
-            sum += from[(row * taps + tap) * c + channel];
+            const int64_t row = window_at(of, i / c, tap);
+            if (row >= 0)
+                sum += from[(row * taps + tap) * c + i % c];
         }
         dx[i] = rounded<E>(add ? widened(dx[i]) + sum : sum);
     }
 }
 
-int dpt_launch_pixels(void *queue, const struct dpt_windows *of, int64_t c, enum dpt_dtype dtype,
-                      const float *from, bool add, void *dx)
+int dpt_launch_pixels(void *queue, const struct dpt_launch_pixels *a)
 {
-    const int64_t items = of->b * of->h * of->w * c;
-    FOR_ELEM(dtype, pixels<E><<<grid_for(items, THREADS), THREADS, 0, (cudaStream_t)queue>>>(
-                        *of, c, items, from, add, (E *)dx));
+    const int64_t items = a->of.b * a->of.h * a->of.w * a->c;
+    FOR_ELEM(a->dtype, POST(pixels<E>, items, a->of, a->c, items, a->from, a->add, (E *)a->dx));
     return cudaGetLastError();
 }
 
@@ -257,23 +272,21 @@ static void post_norm(cudaStream_t q, const struct dpt_batchnorm_forward *a, flo
             a->n, a->c, chunk, (const E *)a->x, work);
         norm_join<<<blocks, THREADS, 0, q>>>(*a, chunk, work);
     }
-    const bool whole = a->c % N == 0 && is_whole<N>((const E *)a->x) &&
-                       is_whole<N>((const E *)a->gamma) && is_whole<N>((const E *)a->beta) &&
-                       is_whole<N>((const E *)a->residual) && is_whole<N>((const E *)a->y);
+    const bool whole = are_whole_rows<N, E>(a->c, a->x, a->gamma, a->beta, a->residual, a->y);
     FOR_WHOLE(whole, normalise<E, WHOLE>
               <<<grid_for(items, THREADS), THREADS, 0, q>>>(*a, items, mean, rstd));
 }
 
-int64_t dpt_launch_batchnorm_floats(int64_t n, int64_t c)
+int64_t dpt_launch_batchnorm_bytes(int64_t n, int64_t c)
 {
-    return (ceil_div(n, chunk_of(n)) + 1) * 2 * c;
+    return (ceil_div(n, chunk_of(n)) + 1) * 2 * c * (int64_t)sizeof(float);
 }
 
-int dpt_launch_batchnorm_forward(void *queue, const struct dpt_batchnorm_forward *a, float *work)
+int dpt_launch_batchnorm_forward(void *queue, const struct dpt_batchnorm_forward *a, void *work)
 {
     if (a->n * a->c == 0)
         return 0;
-    FOR_ELEM(a->dtype, post_norm<E>((cudaStream_t)queue, a, work));
+    FOR_ELEM(a->dtype, post_norm<E>((cudaStream_t)queue, a, (float *)work));
     return cudaGetLastError();
 }
 
@@ -353,38 +366,34 @@ static __global__ void norm_grad(struct dpt_batchnorm_backward a, const float *m
     }
 }
 
-int dpt_launch_batchnorm_backward(void *queue, const struct dpt_batchnorm_backward *a, float *work)
+int dpt_launch_batchnorm_backward(void *queue, const struct dpt_batchnorm_backward *a, void *work)
 {
     cudaStream_t q = (cudaStream_t)queue;
     const int64_t chunk = chunk_of(a->n), chunks = ceil_div(a->n, chunk);
     const unsigned blocks = (unsigned)ceil_div(a->c, LANES);
-    float *const sums = work + 2 * a->c;
+    float *const means = (float *)work, *const sums = means + 2 * a->c;
     if (a->n * a->c == 0)
         return 0;
     FOR_ELEM(a->dtype,
              grad_sums<E><<<dim3(blocks, (unsigned)chunks), THREADS, 0, q>>>(*a, chunk, sums));
-    grad_join<<<blocks, THREADS, 0, q>>>(*a, chunks, sums, work);
-    FOR_ELEM(a->dtype, norm_grad<E><<<grid_for(a->n * a->c, THREADS), THREADS, 0, q>>>(*a, work));
+    grad_join<<<blocks, THREADS, 0, q>>>(*a, chunks, sums, means);
+    FOR_ELEM(a->dtype, norm_grad<E><<<grid_for(a->n * a->c, THREADS), THREADS, 0, q>>>(*a, means));
     return cudaGetLastError();
 }
 
 /* --- pools: a thread has a channel of a pixel --- */
 
-template <typename E> static __global__ void maxpool(struct dpt_maxpool_forward a, int64_t items)
+template <typename E> static __global__ void maxpool(struct dpt_maxpool a, int64_t items)
 {
-    const struct dpt_windows of = a.of;
-    const int64_t out_h = along(of.h, of.stride), out_w = along(of.w, of.stride);
     GRID_LOOP(i, items)
     {
-        const int64_t channel = i % a.c, row = i / a.c, n = row / out_w / out_h;
         float most = 0.0f;
         int64_t which = -1, from = 0;
-        for (int64_t tap = 0; tap < of.kernel * of.kernel; tap++) {
-            const int64_t y = row / out_w % out_h * of.stride - of.kernel / 2 + tap / of.kernel;
-            const int64_t x = row % out_w * of.stride - of.kernel / 2 + tap % of.kernel;
-            if (y < 0 || y >= of.h || x < 0 || x >= of.w)
+        for (int64_t tap = 0; tap < a.of.kernel * a.of.kernel; tap++) {
+            const int64_t pixel = pixel_at(a.of, i / a.c, tap);
+            if (pixel < 0)
                 continue;
-            const int64_t at = ((n * of.h + y) * of.w + x) * a.c + channel;
+            const int64_t at = pixel * a.c + i % a.c;
             const float v = widened(((const E *)a.x)[at]);
             if (which < 0 || v > most || v != v) {
                 most = v;
@@ -397,48 +406,31 @@ template <typename E> static __global__ void maxpool(struct dpt_maxpool_forward 
     }
 }
 
-int dpt_launch_maxpool_forward(void *queue, const struct dpt_maxpool_forward *a)
+int dpt_launch_maxpool_forward(void *queue, const struct dpt_maxpool *a)
 {
-    const int64_t items =
-        a->of.b * along(a->of.h, a->of.stride) * along(a->of.w, a->of.stride) * a->c;
-    if (items == 0)
-        return 0;
-    FOR_ELEM(a->dtype,
-             maxpool<E><<<grid_for(items, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a, items));
+    const int64_t items = windows_of(a->of) * a->c;
+    FOR_ELEM(a->dtype, POST(maxpool<E>, items, *a, items));
     return cudaGetLastError();
 }
 
-template <typename E>
-static __global__ void maxpool_grad(struct dpt_maxpool_backward a, int64_t items)
+template <typename E> static __global__ void maxpool_grad(struct dpt_maxpool a, int64_t items)
 {
-    const struct dpt_windows of = a.of;
-    const int64_t out_h = along(of.h, of.stride), out_w = along(of.w, of.stride);
     GRID_LOOP(i, items)
     {
-        const int64_t channel = i % a.c, pixel = i / a.c, n = pixel / of.w / of.h;
         float sum = 0.0f;
-        for (int64_t tap = of.kernel * of.kernel - 1; tap >= 0; tap--) {
-            const int64_t up = pixel / of.w % of.h + of.kernel / 2 - tap / of.kernel;
-            const int64_t left = pixel % of.w + of.kernel / 2 - tap % of.kernel;
-            if (up < 0 || up % of.stride != 0 || up / of.stride >= out_h || left < 0 ||
-                left % of.stride != 0 || left / of.stride >= out_w)
-                continue;
-            const int64_t at =
-                ((n * out_h + up / of.stride) * out_w + left / of.stride) * a.c + channel;
-            if (a.taken[at] == tap)
+        for (int64_t tap = a.of.kernel * a.of.kernel - 1; tap >= 0; tap--) {
+            const int64_t window = window_at(a.of, i / a.c, tap), at = window * a.c + i % a.c;
+            if (window >= 0 && a.taken[at] == tap)
                 sum += widened(((const E *)a.dy)[at]);
         }
         ((E *)a.dx)[i] = rounded<E>(sum);
     }
 }
 
-int dpt_launch_maxpool_backward(void *queue, const struct dpt_maxpool_backward *a)
+int dpt_launch_maxpool_backward(void *queue, const struct dpt_maxpool *a)
 {
     const int64_t items = a->of.b * a->of.h * a->of.w * a->c;
-    if (items == 0)
-        return 0;
-    FOR_ELEM(a->dtype, maxpool_grad<E>
-             <<<grid_for(items, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a, items));
+    FOR_ELEM(a->dtype, POST(maxpool_grad<E>, items, *a, items));
     return cudaGetLastError();
 }
 
@@ -457,10 +449,7 @@ template <typename E> static __global__ void avgpool(struct dpt_avgpool a)
 
 int dpt_launch_avgpool_forward(void *queue, const struct dpt_avgpool *a)
 {
-    if (a->b * a->c == 0)
-        return 0;
-    FOR_ELEM(a->dtype,
-             avgpool<E><<<grid_for(a->b * a->c, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a));
+    FOR_ELEM(a->dtype, POST(avgpool<E>, a->b * a->c, *a));
     return cudaGetLastError();
 }
 
@@ -476,9 +465,6 @@ template <typename E> static __global__ void avgpool_grad(struct dpt_avgpool a)
 int dpt_launch_avgpool_backward(void *queue, const struct dpt_avgpool *a)
 {
     const int64_t n = a->b * a->pixels * a->c;
-    if (n == 0)
-        return 0;
-    FOR_ELEM(a->dtype,
-             avgpool_grad<E><<<grid_for(n, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a));
+    FOR_ELEM(a->dtype, POST(avgpool_grad<E>, n, *a));
     return cudaGetLastError();
 }

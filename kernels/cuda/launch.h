@@ -2,7 +2,7 @@
  *
  * `queue` is a cudaStream_t. Each returns a cudaError_t as an int, 0 for posted; nothing waits, and
  * nothing is allocated. Pointers are of the device. Arguments are those of the ops (kernels/ops.h)
- * of the same name where no others are given. Counts may be zero: then nothing is posted. */
+ * of the same name where no others are given. Counts may be zero. */
 #ifndef DPT_KERNELS_CUDA_LAUNCH_H
 #define DPT_KERNELS_CUDA_LAUNCH_H
 
@@ -12,65 +12,110 @@
 extern "C" {
 #endif
 
+/* Ops that are one launch and need no more of the stream than its queue: name, struct of arguments,
+ * dtype of the elements, the op's name in errors, and what its caller promises. ops.c makes the ops
+ * of this list. */
+#define DPT_CUDA_LAUNCHED_OPS(X)                                                                   \
+    /* pointwise.cu */                                                                             \
+    X(gelu_forward, dpt_gelu, a->dtype, "gelu", true)                                              \
+    X(gelu_backward, dpt_gelu, a->dtype, "gelu backward", true)                                    \
+    X(swiglu_forward, dpt_swiglu, a->dtype, "swiglu", true)                                        \
+    X(swiglu_backward, dpt_swiglu, a->dtype, "swiglu backward", true)                              \
+    X(residual, dpt_residual, a->dtype, "residual", true)                                          \
+    X(ordered_sum, dpt_ordered_sum, a->dtype, "ordered_sum", true)                                 \
+    /* norm.cu */                                                                                  \
+    X(layernorm_forward, dpt_layernorm_forward, a->dtype, "layernorm", !a->beta == !a->mean)       \
+    /* rope.cu */                                                                                  \
+    X(rope_table, dpt_rope_table, DPT_F32, "rope table",                                           \
+      a->half > 0 && a->half <= DPT_ROPE_HALF_MAX)                                                 \
+    X(rope, dpt_rope, a->dtype, "rope",                                                            \
+      a->t > 0 && a->heads > 0 && a->head_size % 2 == 0 && a->heads * a->head_size <= a->stride)   \
+    /* embedding.cu */                                                                             \
+    X(embedding_forward, dpt_embedding_forward, a->dtype, "embedding", true)                       \
+    /* last_token.cu */                                                                            \
+    X(last_token_forward, dpt_last_token, a->dtype, "last token", true)                            \
+    X(last_token_backward, dpt_last_token, a->dtype, "last token backward", true)                  \
+    /* images.cu */                                                                                \
+    X(maxpool_forward, dpt_maxpool, a->dtype, "max pool", dpt_windows_are_valid(&a->of))           \
+    X(maxpool_backward, dpt_maxpool, a->dtype, "max pool backward", dpt_windows_are_valid(&a->of)) \
+    X(avgpool_forward, dpt_avgpool, a->dtype, "average pool", true)                                \
+    X(avgpool_backward, dpt_avgpool, a->dtype, "average pool backward", true)                      \
+    /* decode.cu */                                                                                \
+    X(linear_row, dpt_linear_row, DPT_F32, "linear row", true)                                     \
+    /* update.cu */                                                                                \
+    X(adamw, dpt_adamw, a->copy_dtype, "adamw", true)                                              \
+    X(sgd, dpt_sgd, a->copy_dtype, "sgd", true)
+/* Ops that also work in `bytes` of memory, aligned to 16. */
+#define DPT_CUDA_WORKING_OPS(X)                                                                    \
+    /* norm.cu */                                                                                  \
+    X(layernorm_backward, dpt_layernorm_backward, "layernorm backward",                            \
+      dpt_launch_layernorm_backward_bytes(a->n, a->c),                                             \
+      a->dgamma ? !a->dbeta == !a->mean : !a->dbeta)                                               \
+    /* embedding.cu */                                                                             \
+    X(embedding_backward, dpt_embedding_backward, "embedding backward",                            \
+      dpt_launch_embedding_backward_bytes(a->b * a->t, a->c),                                      \
+      a->b * a->t <= INT32_MAX && (!a->dwpe || a->t <= a->context))                                \
+    /* images.cu */                                                                                \
+    X(batchnorm_forward, dpt_batchnorm_forward, "batch norm",                                      \
+      dpt_launch_batchnorm_bytes(a->n, a->c),                                                      \
+      !a->running_mean == !a->running_var && (a->running_mean || a->n >= 2))                       \
+    X(batchnorm_backward, dpt_batchnorm_backward, "batch norm backward",                           \
+      dpt_launch_batchnorm_bytes(a->n, a->c), !a->dmean == !a->dvar && !a->dgamma == !a->dbeta)
+
+#define DPT_CUDA_LAUNCHER(name, type, dtype, text, holds)                                          \
+    int dpt_launch_##name(void *queue, const struct type *a);
+DPT_CUDA_LAUNCHED_OPS(DPT_CUDA_LAUNCHER)
+#undef DPT_CUDA_LAUNCHER
+#define DPT_CUDA_LAUNCHER(name, type, text, bytes, holds)                                          \
+    int dpt_launch_##name(void *queue, const struct type *a, void *work);
+DPT_CUDA_WORKING_OPS(DPT_CUDA_LAUNCHER)
+#undef DPT_CUDA_LAUNCHER
+int64_t dpt_launch_layernorm_backward_bytes(int64_t n, int64_t c);
+/* For n positions of c channels: 16 n, 8 c for each 32 positions, and at most 8 KiB. */
+int64_t dpt_launch_embedding_backward_bytes(int64_t n, int64_t c);
+int64_t dpt_launch_batchnorm_bytes(int64_t n, int64_t c); /* both ways */
+
 /* --- pointwise.cu --- */
-int dpt_launch_gelu(void *queue, const struct dpt_gelu *a);
-int dpt_launch_gelu_grad(void *queue, const struct dpt_gelu *a);
-int dpt_launch_swiglu(void *queue, const struct dpt_swiglu *a);
-int dpt_launch_swiglu_grad(void *queue, const struct dpt_swiglu *a);
-int dpt_launch_residual(void *queue, const struct dpt_residual *a);
 int dpt_launch_dropout_backward(void *queue, const struct dpt_dropout_backward *a);
 int dpt_launch_add(void *queue, int64_t n, const float *a, const float *b, float *dst);
 /* Every row of y (rows, cols) becomes `row` (cols), all of `dtype`. */
 int dpt_launch_repeat_row(void *queue, enum dpt_dtype dtype, int64_t rows, int64_t cols,
                           const void *row, void *y);
-int dpt_launch_ordered_sum(void *queue, const struct dpt_ordered_sum *a);
 int dpt_launch_cast(void *queue, int64_t n, const float *src, enum dpt_dtype dtype, void *dst);
 int dpt_launch_widen(void *queue, int64_t n, enum dpt_dtype dtype, const void *src, float *dst);
 int dpt_launch_round_to(void *queue, int64_t n, enum dpt_dtype dtype, float *x);
 int dpt_launch_scale(void *queue, int64_t n, enum dpt_dtype dtype, float factor, void *x);
 int dpt_launch_fill(void *queue, int64_t n, float value, float *dst);
-int dpt_launch_fill_normal(void *queue, int64_t n, struct dpt_rng_key key, uint64_t first,
-                           float mean, float std, float *dst);
-int dpt_launch_fill_uniform(void *queue, int64_t n, struct dpt_rng_key key, uint64_t first,
-                            float bound, float *dst);
-
-/* --- rope.cu --- */
-int dpt_launch_rope_table(void *queue, const struct dpt_rope_table *a);
-int dpt_launch_rope(void *queue, const struct dpt_rope *a);
-
-/* --- update.cu --- */
-int dpt_launch_adamw(void *queue, const struct dpt_adamw *a);
-int dpt_launch_sgd(void *queue, const struct dpt_sgd *a);
+int dpt_launch_fill_normal(void *queue, int64_t n, const struct dpt_normal *of, float *dst);
+int dpt_launch_fill_uniform(void *queue, int64_t n, const struct dpt_uniform *of, float *dst);
 
 /* --- rows.cu --- */
 int dpt_launch_sumsq_blocks(void *queue, int64_t n, int64_t block, const float *x, double *ret);
 int dpt_launch_orthonormalise(void *queue, int64_t n, int64_t r, float *x);
 
-/* ret[j] (+)= sum over rows of x (rows, cols), of `dtype`, in chunks of rows that are joined in
- * order. `work` as _floats says. */
+/* ret[j] (+)= sum over the rows of x, in chunks of rows that are joined in order. */
+struct dpt_launch_column_sums {
+    int64_t rows, cols;
+    enum dpt_dtype dtype;
+    const void *x; /* (rows, cols) */
+    bool accumulate;
+    float *work; /* as _floats says */
+    float *ret;  /* (cols) */
+};
 int64_t dpt_launch_column_sums_floats(int64_t rows, int64_t cols);
-int dpt_launch_column_sums(void *queue, enum dpt_dtype dtype, int64_t rows, int64_t cols,
-                           const void *x, bool accumulate, float *work, float *ret);
+int dpt_launch_column_sums(void *queue, const struct dpt_launch_column_sums *a);
 
-int dpt_launch_layernorm_forward(void *queue, const struct dpt_layernorm_forward *a);
+/* --- norm.cu --- */
 int dpt_launch_residual_norm(void *queue, const struct dpt_residual_norm *a); /* no dropout */
-int64_t dpt_launch_layernorm_backward_floats(int64_t n, int64_t c);
-int dpt_launch_layernorm_backward(void *queue, const struct dpt_layernorm_backward *a, float *work);
-
-/* --- embedding.cu --- */
-int dpt_launch_embedding_forward(void *queue, const struct dpt_embedding_forward *a);
-/* Bytes of `work`, which is aligned to 16, for n positions of c channels: 16 n, 8 c for each 32
- * positions, and at most 8 KiB. */
-int64_t dpt_launch_embedding_backward_bytes(int64_t n, int64_t c);
-int dpt_launch_embedding_backward(void *queue, const struct dpt_embedding_backward *a, void *work);
 
 /* --- head.cu --- */
 /* Softmax, loss and its gradient, for a chunk of rows of logits. Rows of both begin at multiples of
  * 32 bytes and have `ld` elements at least: v, and padding. What the logits' padding holds changes
  * nothing; the padding of the gradients, elements [v, ld) of each row, becomes 0. */
 struct dpt_launch_softmax {
-    int64_t rows, v, ld;  /* of logits; ld at most 2^30 */
-    enum dpt_dtype dtype; /* of dlogits */
+    int multiprocessors, shared_bytes; /* of the device; of a block there */
+    int64_t rows, v, ld;               /* of logits; ld at most 2^30 */
+    enum dpt_dtype dtype;              /* of dlogits */
     const float *logits;
     const int32_t *targets; /* (rows) */
     float *loss;            /* (rows) */
@@ -81,19 +126,16 @@ struct dpt_launch_softmax {
 };
 int dpt_launch_softmax_loss(void *queue, const struct dpt_launch_softmax *a);
 
-int dpt_launch_last_token(void *queue, const struct dpt_last_token *a);
-int dpt_launch_last_token_grad(void *queue, const struct dpt_last_token *a);
-
 /* Bytes of shared memory that any device has for a block: those of compute capability 8.6, 8.9 and
  * 12.0 have no more. Kernels that can use more are told how much there is. */
 enum { DPT_CUDA_SHARED_BYTES_MIN = 99 << 10 };
 
 /* --- attention.cu and attention_grad.cu --- */
 enum { DPT_CUDA_HEAD_CHANNELS_MAX = 256 };
-int dpt_launch_attention_forward(void *queue, const struct dpt_attention_forward *a);
+int dpt_launch_attention_forward(void *queue, const struct dpt_attention *a);
 int64_t dpt_launch_attention_backward_floats(int64_t b, int64_t t, int64_t heads);
 /* `shared_bytes`, what the device has for a block, decides between tiles, and so the bits. */
-int dpt_launch_attention_backward(void *queue, const struct dpt_attention_backward *a, float *work,
+int dpt_launch_attention_backward(void *queue, const struct dpt_attention *a, float *work,
                                   int shared_bytes);
 /* Of each row, the sum over the heads of a group, in f32 and in their order. */
 struct dpt_launch_head_sums {
@@ -119,22 +161,20 @@ int dpt_launch_conv_restore(void *queue, const struct dpt_launch_conv_weight *a,
  * h, w, c) = or += of each pixel the sum of all places in `from` that are that pixel. */
 int dpt_launch_windows(void *queue, const struct dpt_windows *of, int64_t c, enum dpt_dtype dtype,
                        const void *x, void *to);
-int dpt_launch_pixels(void *queue, const struct dpt_windows *of, int64_t c, enum dpt_dtype dtype,
-                      const float *from, bool add, void *dx);
-int64_t dpt_launch_batchnorm_floats(int64_t n, int64_t c); /* of `work`, both ways */
-int dpt_launch_batchnorm_forward(void *queue, const struct dpt_batchnorm_forward *a, float *work);
-int dpt_launch_batchnorm_backward(void *queue, const struct dpt_batchnorm_backward *a, float *work);
-int dpt_launch_maxpool_forward(void *queue, const struct dpt_maxpool_forward *a);
-int dpt_launch_maxpool_backward(void *queue, const struct dpt_maxpool_backward *a);
-int dpt_launch_avgpool_forward(void *queue, const struct dpt_avgpool *a);
-int dpt_launch_avgpool_backward(void *queue, const struct dpt_avgpool *a);
+struct dpt_launch_pixels {
+    struct dpt_windows of;
+    int64_t c;
+    enum dpt_dtype dtype;
+    const float *from;
+    bool add;
+    void *dx;
+};
+int dpt_launch_pixels(void *queue, const struct dpt_launch_pixels *a);
 
 /* --- decode.cu --- */
-int dpt_launch_linear_row(void *queue, const struct dpt_linear_row *a);
 /* Positions whose scores fit into `shared_bytes` of a block. */
 int64_t dpt_launch_attention_rows_max(int shared_bytes);
 int dpt_launch_attention_rows(void *queue, const struct dpt_attention_rows *a);
-int dpt_launch_logits(void *queue, const struct dpt_logits *a);
 
 #ifdef __cplusplus
 }

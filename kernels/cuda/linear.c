@@ -9,17 +9,17 @@
 
 /* Where the library has no algorithm that adds a bias, it adds to one that lies there: it is
  * rounded once all the same. */
-static void multiply(struct dpt_cuda_stream *s, const struct dpt_linear_forward *a,
-                     struct dpt_cuda_gemm *y)
+static void multiply_with_bias(struct dpt_cuda_stream *s, const struct dpt_linear_forward *a,
+                               struct dpt_cuda_gemm *y)
 {
-    if (y->with_bias && dpt_cuda_gemm_fused(s, y) && !s->preparing)
+    if (y->of.with_bias && dpt_cuda_gemm_fused(s, y) && !s->base.preparing)
         return;
-    const bool repeats = y->with_bias;
+    const bool repeats = y->of.with_bias;
     y->accumulate = repeats || a->add_y;
-    y->with_bias = false; /* nor, while the stream prepares, did anybody say whether there is one */
-    if (repeats && !s->preparing && s->error.status == DPT_OK)
-        (void)dpt_cuda_posted(
-            s, dpt_launch_repeat_row(s->queue, a->dtype, a->n, a->out, a->bias, a->y), "linear");
+    y->of.with_bias =
+        false; /* nor, while the stream prepares, did anybody say whether there is one */
+    if (repeats)
+        DPT_CUDA_LAUNCH(s, "linear", repeat_row, a->dtype, a->n, a->out, a->bias, a->y);
     dpt_cuda_gemm(s, y);
 }
 
@@ -30,27 +30,25 @@ void dpt_cuda_linear_forward(struct dpt_stream *stream, const struct dpt_linear_
         return;
     const int64_t stride = a->y_stride ? a->y_stride : a->out;
     const bool plain = stride == a->out && !a->add_y;
-    struct dpt_cuda_gemm y = {.m = a->n,
-                              .n = a->out,
-                              .k = a->in,
-                              .dtype = a->dtype,
+    struct dpt_cuda_gemm y = {.of.m = a->n,
+                              .of.n = a->out,
+                              .of.k = a->in,
+                              .of.dtype = a->dtype,
                               .a = a->x,
-                              .lda = a->in,
+                              .of.lda = a->in,
                               .b = a->w,
-                              .ldb = a->out_in ? a->in : a->out,
-                              .b_transposed = a->out_in,
-                              .out = a->dtype,
+                              .of.ldb = a->out_in ? a->in : a->out,
+                              .of.b_transposed = a->out_in,
+                              .of.out = a->dtype,
                               .c = a->y,
-                              .ldc = stride,
-                              .with_bias = a->bias != NULL || (s->preparing && plain),
+                              .of.ldc = stride,
+                              .of.with_bias = a->bias != NULL || (s->base.preparing && plain),
                               .bias = a->bias};
-    DPT_ASSERT(!a->packed && (s->preparing || plain || (!a->bias && !a->gelu)));
-    multiply(s, a, &y);
-    if (s->preparing)
-        return;
+    DPT_ASSERT(!a->packed && (s->base.preparing || plain || (!a->bias && !a->gelu)));
+    multiply_with_bias(s, a, &y);
     const struct dpt_gelu gelu = {.n = a->n * a->out, .dtype = a->dtype, .x = a->y, .out = a->gelu};
-    if (a->gelu && s->error.status == DPT_OK)
-        (void)dpt_cuda_posted(s, dpt_launch_gelu(s->queue, &gelu), "linear");
+    if (a->gelu)
+        DPT_CUDA_LAUNCH(s, "linear", gelu_forward, &gelu);
 }
 
 static int64_t dy_stride(const struct dpt_linear_backward *a)
@@ -66,35 +64,35 @@ static void input_gradient(struct dpt_cuda_stream *s, const struct dpt_linear_ba
 {
     const bool whole = a->in % SLOPES_UNIT == 0;
     const bool may_fuse =
-        a->dtype != DPT_F32 && whole && (a->gelu_x || (s->preparing && !a->add_dx));
-    dx->with_slope = true;
+        a->dtype != DPT_F32 && whole && (a->gelu_x || (s->base.preparing && !a->add_dx));
+    dx->of.with_slope = true;
     dx->slope_at = a->gelu_x;
-    if (may_fuse && dpt_cuda_gemm_fused(s, dx) && !s->preparing)
+    if (may_fuse && dpt_cuda_gemm_fused(s, dx) && !s->base.preparing)
         return;
-    dx->with_slope = false; /* nor, while the stream prepares, did anybody say whether */
+    dx->of.with_slope = false; /* nor, while the stream prepares, did anybody say whether */
     dpt_cuda_gemm(s, dx);
     const struct dpt_gelu slope = {
         .n = a->n * a->in, .dtype = a->dtype, .x = a->gelu_x, .dy = a->dx, .out = a->dx};
-    if (a->gelu_x && !s->preparing && s->error.status == DPT_OK)
-        (void)dpt_cuda_posted(s, dpt_launch_gelu_grad(s->queue, &slope), "linear backward");
+    if (a->gelu_x)
+        DPT_CUDA_LAUNCH(s, "linear backward", gelu_backward, &slope);
 }
 
 /* dw (in, out) = x^T dy, or (out, in) = dy^T x. */
 static void weight_gradient(struct dpt_cuda_stream *s, const struct dpt_linear_backward *a)
 {
     const int64_t rows = a->out_in ? a->out : a->in, cols = a->out_in ? a->in : a->out;
-    const struct dpt_cuda_gemm dw = {.m = rows,
-                                     .n = cols,
-                                     .k = a->n,
-                                     .dtype = a->dtype,
+    const struct dpt_cuda_gemm dw = {.of.m = rows,
+                                     .of.n = cols,
+                                     .of.k = a->n,
+                                     .of.dtype = a->dtype,
                                      .a = a->out_in ? a->dy : a->x,
-                                     .lda = a->out_in ? dy_stride(a) : a->in,
-                                     .a_transposed = true,
+                                     .of.lda = a->out_in ? dy_stride(a) : a->in,
+                                     .of.a_transposed = true,
                                      .b = a->out_in ? a->x : a->dy,
-                                     .ldb = a->out_in ? a->in : dy_stride(a),
-                                     .out = DPT_F32,
+                                     .of.ldb = a->out_in ? a->in : dy_stride(a),
+                                     .of.out = DPT_F32,
                                      .c = a->dw,
-                                     .ldc = cols,
+                                     .of.ldc = cols,
                                      .accumulate = a->accumulate};
     dpt_cuda_gemm(s, &dw);
 }
@@ -105,46 +103,37 @@ void dpt_cuda_linear_backward(struct dpt_stream *stream, const struct dpt_linear
     void *work;
     if (!dpt_cuda_begin(s, a->dtype, "linear backward"))
         return;
-    struct dpt_cuda_gemm dx = {.m = a->n,
-                               .n = a->in,
-                               .k = a->out,
-                               .dtype = a->dtype,
+    struct dpt_cuda_gemm dx = {.of.m = a->n,
+                               .of.n = a->in,
+                               .of.k = a->out,
+                               .of.dtype = a->dtype,
                                .a = a->dy,
-                               .lda = dy_stride(a),
+                               .of.lda = dy_stride(a),
                                .b = a->w,
-                               .ldb = a->out_in ? a->in : a->out,
-                               .b_transposed = !a->out_in,
-                               .out = a->dtype,
+                               .of.ldb = a->out_in ? a->in : a->out,
+                               .of.b_transposed = !a->out_in,
+                               .of.out = a->dtype,
                                .c = a->dx,
-                               .ldc = a->in,
+                               .of.ldc = a->in,
                                .accumulate = a->add_dx};
-    DPT_ASSERT(!a->packed && (s->preparing || ((dy_stride(a) == a->out || !a->dbias) &&
-                                               !(a->add_dx && a->gelu_x))));
-    if (a->dx || s->preparing)
+    DPT_ASSERT(!a->packed && (s->base.preparing || ((dy_stride(a) == a->out || !a->dbias) &&
+                                                    !(a->add_dx && a->gelu_x))));
+    if (a->dx || s->base.preparing)
         input_gradient(s, a, &dx);
-    if (a->dw || s->preparing)
+    if (a->dw || s->base.preparing)
         weight_gradient(s, a);
-    const size_t floats = (size_t)dpt_launch_column_sums_floats(a->n, a->out);
-    if ((a->dbias || s->preparing) && s->error.status == DPT_OK &&
-        dpt_cuda_workspace(s, floats * sizeof(float), &work))
-        (void)dpt_cuda_posted(s,
-                              dpt_launch_column_sums(s->queue, a->dtype, a->n, a->out, a->dy,
-                                                     a->accumulate, work, a->dbias),
-                              "linear backward");
-}
-
-size_t dpt_cuda_packed_bytes(struct dpt_stream *stream, const struct dpt_pack *a)
-{
-    (void)stream;
-    (void)a;
-    return 0;
-}
-
-void dpt_cuda_pack(struct dpt_stream *stream, const struct dpt_pack *a)
-{
-    (void)stream;
-    (void)a;
-    DPT_ASSERT(!"this device has no packed form");
+    const size_t bytes = (size_t)dpt_launch_column_sums_floats(a->n, a->out) * sizeof(float);
+    if ((!a->dbias && !s->base.preparing) || s->base.error.status != DPT_OK ||
+        !dpt_cuda_workspace(s, bytes, &work))
+        return;
+    const struct dpt_launch_column_sums sums = {.rows = a->n,
+                                                .cols = a->out,
+                                                .dtype = a->dtype,
+                                                .x = a->dy,
+                                                .accumulate = a->accumulate,
+                                                .work = work,
+                                                .ret = a->dbias};
+    DPT_CUDA_LAUNCH(s, "linear backward", column_sums, &sums);
 }
 
 size_t dpt_cuda_operand_bytes(struct dpt_stream *stream, enum dpt_dtype dtype)

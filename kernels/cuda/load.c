@@ -13,8 +13,8 @@ static struct {
 } kernels[KERNELS_MAX];
 static int n_kernels;
 
-/* The parameters of __cudaRegisterFunction, as crt/host_runtime.h declares it; those that are of no
- * interest here without their types. Both are called before main, by one thread.
+/* The parameters of __cudaRegisterFunction, as crt/host_runtime.h declares it; types that are not
+ * used here are void *. Both are called before main, by one thread.
    NOLINTBEGIN(bugprone-reserved-identifier): the name is the runtime's */
 void __cudaRegisterFunction(void **module, const char *address, char *name, const char *device_name,
                             int thread_limit, void *thread, void *block, void *block_size,
@@ -53,7 +53,7 @@ int dpt_cuda_load_kernels(const char **ret_name)
         const cudaError_t code = cudaFuncGetAttributes(&attributes, kernels[i].address);
         if (code == cudaSuccess)
             continue;
-        (void)cudaGetLastError(); /* told here; the next launch shall not find it */
+        (void)cudaGetLastError(); /* reported here, so that the next launch does not report it */
         *ret_name = kernels[i].name;
         return code;
     }

@@ -6,44 +6,52 @@
 
 enum { THREADS = 256 };
 
-template <typename E, bool WHOLE> static __global__ void gelu(int64_t n, const E *x, E *y)
-{
-    enum { N = some<E>::N };
-    GRID_LOOP(g, (n + N - 1) / N)
+/* What becomes of an element x, and of y beside it where there is one. */
+struct gelu_op {
+    static constexpr bool TAKES_Y = false;
+    static __device__ inline float of(float x, float)
     {
-        float v[N];
-        get<N, WHOLE>(x, g * N, n, v);
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            v[k] = gelu_of(v[k]);
-        put<N, WHOLE>(y, g * N, n, v);
+        return gelu_of(x);
     }
-}
+};
 
-/* d/dx x s(2u) = s + x s (1-s) 2u'; 1-s = e s, so that nothing cancels (kernels/cpu/simd). */
-static __device__ float gelu_slope(float v)
-{
-    const float a = (float)GELU_A, b3 = (float)(3.0 * GELU_B), a2 = (float)(-LOG2_E * GELU_A),
-                b2 = (float)(-LOG2_E * GELU_B);
-    const float square = v * v;
-    const float e = exp2_near(v * fmaf(b2, square, a2));
-    const float s = reciprocal_near(1.0f + e);
-    return fmaf((v * s) * (e * s), fmaf(b3, square, a), s);
-}
+/* y times d/dx x s(2u) = s + x s (1-s) 2u'; 1-s = e s, so that nothing cancels (kernels/cpu/simd).
+ */
+struct gelu_grad_op {
+    static constexpr bool TAKES_Y = true;
+    static __device__ inline float of(float x, float y)
+    {
+        const float a = (float)GELU_A, b3 = (float)(3.0 * GELU_B), a2 = (float)(-LOG2_E * GELU_A),
+                    b2 = (float)(-LOG2_E * GELU_B);
+        const float square = x * x;
+        const float e = exp2_near(x * fmaf(b2, square, a2));
+        const float s = reciprocal_near(1.0f + e);
+        return y * fmaf((x * s) * (e * s), fmaf(b3, square, a), s);
+    }
+};
 
-template <typename E, bool WHOLE>
-static __global__ void gelu_grad(int64_t n, const E *x, const E *dy, E *dx)
+struct add_op {
+    static constexpr bool TAKES_Y = true;
+    static __device__ inline float of(float x, float y)
+    {
+        return x + y;
+    }
+};
+
+template <typename OP, typename E, bool WHOLE>
+static __global__ void map(int64_t n, const E *x, const E *y, E *to)
 {
     enum { N = some<E>::N };
     GRID_LOOP(g, (n + N - 1) / N)
     {
-        float v[N], d[N];
+        float v[N], w[N] = {};
         get<N, WHOLE>(x, g * N, n, v);
-        get<N, WHOLE>(dy, g * N, n, d);
+        if (OP::TAKES_Y)
+            get<N, WHOLE>(y, g * N, n, w);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            d[k] *= gelu_slope(v[k]);
-        put<N, WHOLE>(dx, g * N, n, d);
+            v[k] = OP::of(v[k], w[k]);
+        put<N, WHOLE>(to, g * N, n, v);
     }
 }
 
@@ -102,22 +110,6 @@ static __global__ void drop_add(int64_t n, struct drop d, const E *a, const E *b
     }
 }
 
-template <typename E, bool WHOLE>
-static __global__ void plain_add(int64_t n, const E *a, const E *b, E *y)
-{
-    enum { N = some<E>::N };
-    GRID_LOOP(g, (n + N - 1) / N)
-    {
-        float v[N], w[N];
-        get<N, WHOLE>(a, g * N, n, v);
-        get<N, WHOLE>(b, g * N, n, w);
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            v[k] = v[k] + w[k];
-        put<N, WHOLE>(y, g * N, n, v);
-    }
-}
-
 template <typename E> static __global__ void repeat_row(int64_t n, int64_t cols, const E *row, E *y)
 {
     GRID_LOOP(i, n)
@@ -157,38 +149,25 @@ static __device__ inline float exactly(f16 x)
 }
 
 /* Four of each side: sixteen bytes of the wide one. As half.h has it, NaNs included. */
-template <typename E, bool WHOLE> static __global__ void narrow(int64_t n, const float *src, E *dst)
+template <typename FROM, typename TO, bool WHOLE>
+static __global__ void convert(int64_t n, const FROM *src, TO *dst)
 {
     GRID_LOOP(g, (n + 3) / 4)
     {
-        float v[4];
-        E e[4];
-        get<4, WHOLE>(src, g * 4, n, v);
+        const struct held<4, FROM> h = load<4, WHOLE>(src, g * 4, n);
+        FROM from[4];
+        TO to[4];
+        memcpy(from, &h.bits, sizeof from);
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            e[k] = rounded<E>(v[k]);
+            to[k] = rounded<TO>(exactly(from[k]));
         if (WHOLE) {
-            words<sizeof e> bits;
-            memcpy(&bits, e, sizeof e);
-            *(words<sizeof e> *)(dst + g * 4) = bits;
+            words<sizeof to> bits;
+            memcpy(&bits, to, sizeof to);
+            *(words<sizeof to> *)(dst + g * 4) = bits;
         } else
             for (int k = 0; k < 4 && g * 4 + k < n; k++)
-                dst[g * 4 + k] = e[k];
-    }
-}
-
-template <typename E, bool WHOLE> static __global__ void widen(int64_t n, const E *src, float *dst)
-{
-    GRID_LOOP(g, (n + 3) / 4)
-    {
-        const struct held<4, E> h = load<4, WHOLE>(src, g * 4, n);
-        float v[4];
-        E e[4];
-        memcpy(e, &h.bits, sizeof e);
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            v[k] = exactly(e[k]);
-        put<4, WHOLE>(dst, g * 4, n, v);
+                dst[g * 4 + k] = to[k];
     }
 }
 
@@ -218,67 +197,58 @@ static __global__ void fill(int64_t n, float value, float *dst)
 
 /* --- random values --- */
 
-static __global__ void fill_normal(int64_t n, struct dpt_rng_key key, uint64_t first, float mean,
-                                   float std, float *dst)
+static __global__ void fill_normal(int64_t n, struct dpt_normal of, float *dst)
 {
     GRID_LOOP(at, n)
     {
-        const uint64_t i = first + (uint64_t)at;
+        const uint64_t i = of.first + (uint64_t)at;
         uint32_t words[4];
         float pair[2];
-        dpt_draw_words(key, i / 4, words);
+        dpt_draw_words(of.key, i / 4, words);
         const bool second = i & 2;
         dpt_draw_normal_pair(second ? words[2] : words[0], second ? words[3] : words[1], pair);
-        dst[at] = mean + std * (i & 1 ? pair[1] : pair[0]);
+        dst[at] = of.mean + of.std * (i & 1 ? pair[1] : pair[0]);
     }
 }
 
-static __global__ void fill_uniform(int64_t n, struct dpt_rng_key key, uint64_t first, float bound,
-                                    float *dst)
+static __global__ void fill_uniform(int64_t n, struct dpt_uniform of, float *dst)
 {
     GRID_LOOP(at, n)
     {
-        const uint64_t i = first + (uint64_t)at;
+        const uint64_t i = of.first + (uint64_t)at;
         uint32_t words[4];
-        dpt_draw_words(key, i / 4, words);
-        dst[at] = bound * dpt_draw_uniform(words[i % 4]);
+        dpt_draw_words(of.key, i / 4, words);
+        dst[at] = of.bound * dpt_draw_uniform(words[i % 4]);
     }
 }
 
 /* --- posting --- */
 
-#define POST(kernel, items, ...)                                                                   \
-    kernel<<<grid_for(items, THREADS), THREADS, 0, (cudaStream_t)queue>>>(__VA_ARGS__)
-
-template <typename E> static void post_gelu(void *queue, int64_t n, const E *x, E *y)
+template <typename OP, typename E>
+static void post_map(void *queue, int64_t n, const E *x, const E *y, E *to)
 {
     enum { N = some<E>::N };
-    FOR_WHOLE(n % N == 0 && is_whole<N>(x) && is_whole<N>(y),
-              POST((gelu<E, WHOLE>), ceil_div(n, N), n, x, y));
+    FOR_WHOLE((are_whole_rows<N, E>(n, x, y, to)),
+              POST((map<OP, E, WHOLE>), ceil_div(n, N), n, x, y, to));
 }
 
-int dpt_launch_gelu(void *queue, const struct dpt_gelu *a)
+/* y may be NULL for an op that takes none. */
+template <typename OP>
+static int launch_map(void *queue, int64_t n, enum dpt_dtype dtype, const void *x, const void *y,
+                      void *to)
 {
-    if (a->n == 0)
-        return 0;
-    FOR_ELEM(a->dtype, post_gelu(queue, a->n, (const E *)a->x, (E *)a->out));
+    FOR_ELEM(dtype, (post_map<OP, E>(queue, n, (const E *)x, (const E *)y, (E *)to)));
     return cudaGetLastError();
 }
 
-template <typename E>
-static void post_gelu_grad(void *queue, int64_t n, const E *x, const E *dy, E *dx)
+int dpt_launch_gelu_forward(void *queue, const struct dpt_gelu *a)
 {
-    enum { N = some<E>::N };
-    FOR_WHOLE(n % N == 0 && is_whole<N>(x) && is_whole<N>(dy) && is_whole<N>(dx),
-              POST((gelu_grad<E, WHOLE>), ceil_div(n, N), n, x, dy, dx));
+    return launch_map<gelu_op>(queue, a->n, a->dtype, a->x, NULL, a->out);
 }
 
-int dpt_launch_gelu_grad(void *queue, const struct dpt_gelu *a)
+int dpt_launch_gelu_backward(void *queue, const struct dpt_gelu *a)
 {
-    if (a->n == 0)
-        return 0;
-    FOR_ELEM(a->dtype, post_gelu_grad(queue, a->n, (const E *)a->x, (const E *)a->dy, (E *)a->out));
-    return cudaGetLastError();
+    return launch_map<gelu_grad_op>(queue, a->n, a->dtype, a->x, a->dy, a->out);
 }
 
 template <typename E, bool GRAD> static void post_swiglu(void *queue, const struct dpt_swiglu *a)
@@ -286,109 +256,76 @@ template <typename E, bool GRAD> static void post_swiglu(void *queue, const stru
     enum { N = some<E>::N };
     const E *const x = (const E *)a->x, *const dy = (const E *)a->dy;
     E *const out = (E *)a->out;
-    FOR_WHOLE(a->c % N == 0 && is_whole<N>(x) && is_whole<N>(dy) && is_whole<N>(out),
+    FOR_WHOLE((are_whole_rows<N, E>(a->c, x, dy, out)),
               POST((swiglu<E, WHOLE, GRAD>), a->n * ceil_div(a->c, N), a->n, a->c, x, dy, out));
 }
 
-int dpt_launch_swiglu(void *queue, const struct dpt_swiglu *a)
+int dpt_launch_swiglu_forward(void *queue, const struct dpt_swiglu *a)
 {
-    if (a->n * a->c == 0)
-        return 0;
     FOR_ELEM(a->dtype, (post_swiglu<E, false>(queue, a)));
     return cudaGetLastError();
 }
 
-int dpt_launch_swiglu_grad(void *queue, const struct dpt_swiglu *a)
+int dpt_launch_swiglu_backward(void *queue, const struct dpt_swiglu *a)
 {
-    if (a->n * a->c == 0)
-        return 0;
     FOR_ELEM(a->dtype, (post_swiglu<E, true>(queue, a)));
     return cudaGetLastError();
 }
 
-template <typename E>
-static void post_plain_add(void *queue, int64_t n, const E *a, const E *b, E *y)
+static int launch_drop_add(void *queue, const struct dpt_residual *a)
 {
-    enum { N = some<E>::N };
-    FOR_WHOLE(n % N == 0 && is_whole<N>(a) && is_whole<N>(b) && is_whole<N>(y),
-              POST((plain_add<E, WHOLE>), ceil_div(n, N), n, a, b, y));
-}
-
-static int post_drop_add(void *queue, int64_t n, enum dpt_dtype dtype, const struct dpt_dropout *d,
-                         const void *a, const void *b, void *y)
-{
-    const int64_t groups = (n + (int64_t)(d->first % 4) + 3) / 4;
-    FOR_ELEM(dtype, POST(drop_add<E>, groups, n, drop_of(d), (const E *)a, (const E *)b, (E *)y));
+    const int64_t groups = (a->n + (int64_t)(a->dropout.first % 4) + 3) / 4;
+    FOR_ELEM(a->dtype, POST(drop_add<E>, groups, a->n, drop_of(&a->dropout), (const E *)a->a,
+                            (const E *)a->b, (E *)a->y));
     return cudaGetLastError();
 }
 
 int dpt_launch_residual(void *queue, const struct dpt_residual *a)
 {
-    if (a->n == 0)
-        return 0;
-    if (a->dropout.p > 0.0f)
-        return post_drop_add(queue, a->n, a->dtype, &a->dropout, a->a, a->b, a->y);
-    FOR_ELEM(a->dtype, post_plain_add(queue, a->n, (const E *)a->a, (const E *)a->b, (E *)a->y));
-    return cudaGetLastError();
+    return a->dropout.p > 0.0f ? launch_drop_add(queue, a)
+                               : launch_map<add_op>(queue, a->n, a->dtype, a->a, a->b, a->y);
 }
 
 int dpt_launch_dropout_backward(void *queue, const struct dpt_dropout_backward *a)
 {
-    if (a->n == 0)
-        return 0;
-    return post_drop_add(queue, a->n, a->dtype, &a->dropout, NULL, a->dy, a->dx);
+    const struct dpt_residual alone = {a->n, a->dtype, a->dropout, NULL, a->dy, a->dx};
+    return launch_drop_add(queue, &alone);
 }
 
 int dpt_launch_add(void *queue, int64_t n, const float *a, const float *b, float *dst)
 {
-    if (n == 0)
-        return 0;
-    post_plain_add(queue, n, a, b, dst);
-    return cudaGetLastError();
+    return launch_map<add_op>(queue, n, DPT_F32, a, b, dst);
 }
 
 int dpt_launch_repeat_row(void *queue, enum dpt_dtype dtype, int64_t rows, int64_t cols,
                           const void *row, void *y)
 {
-    if (rows * cols == 0)
-        return 0;
     FOR_ELEM(dtype, POST(repeat_row<E>, rows * cols, rows * cols, cols, (const E *)row, (E *)y));
     return cudaGetLastError();
 }
 
 int dpt_launch_ordered_sum(void *queue, const struct dpt_ordered_sum *a)
 {
-    if (a->n == 0)
-        return 0;
     FOR_ELEM(a->dtype, POST(ordered_sum<E>, a->n, a->n, a->n_parts, a->parts, a->joins, a->dst));
     return cudaGetLastError();
 }
 
-template <typename E> static void post_narrow(void *queue, int64_t n, const float *src, E *dst)
+template <typename FROM, typename TO>
+static void post_convert(void *queue, int64_t n, const FROM *src, TO *dst)
 {
     FOR_WHOLE(n % 4 == 0 && is_whole<4>(src) && is_whole<4>(dst),
-              POST((narrow<E, WHOLE>), ceil_div(n, 4), n, src, dst));
-}
-
-template <typename E> static void post_widen(void *queue, int64_t n, const E *src, float *dst)
-{
-    FOR_WHOLE(n % 4 == 0 && is_whole<4>(src) && is_whole<4>(dst),
-              POST((widen<E, WHOLE>), ceil_div(n, 4), n, src, dst));
+              POST((convert<FROM, TO, WHOLE>), ceil_div(n, 4), n, src, dst));
 }
 
 int dpt_launch_cast(void *queue, int64_t n, const float *src, enum dpt_dtype dtype, void *dst)
 {
-    if (n == 0)
-        return 0;
-    FOR_ELEM(dtype, post_narrow(queue, n, src, (E *)dst));
+    FOR_ELEM(dtype, post_convert(queue, n, src, (E *)dst));
     return cudaGetLastError();
 }
 
 int dpt_launch_widen(void *queue, int64_t n, enum dpt_dtype dtype, const void *src, float *dst)
 {
-    if (n == 0)
-        return 0;
-    FOR_ELEM(dtype, post_widen(queue, n, (const E *)src, dst));
+    FOR_ELEM(dtype, post_convert(queue, n, (const E *)src, dst));
     return cudaGetLastError();
 }
 
@@ -402,34 +339,24 @@ int dpt_launch_round_to(void *queue, int64_t n, enum dpt_dtype dtype, float *x)
 
 int dpt_launch_scale(void *queue, int64_t n, enum dpt_dtype dtype, float factor, void *x)
 {
-    if (n == 0)
-        return 0;
     FOR_ELEM(dtype, POST(scale<E>, n, n, factor, (E *)x));
     return cudaGetLastError();
 }
 
 int dpt_launch_fill(void *queue, int64_t n, float value, float *dst)
 {
-    if (n == 0)
-        return 0;
     POST(fill, n, n, value, dst);
     return cudaGetLastError();
 }
 
-int dpt_launch_fill_normal(void *queue, int64_t n, struct dpt_rng_key key, uint64_t first,
-                           float mean, float std, float *dst)
+int dpt_launch_fill_normal(void *queue, int64_t n, const struct dpt_normal *of, float *dst)
 {
-    if (n == 0)
-        return 0;
-    POST(fill_normal, n, n, key, first, mean, std, dst);
+    POST(fill_normal, n, n, *of, dst);
     return cudaGetLastError();
 }
 
-int dpt_launch_fill_uniform(void *queue, int64_t n, struct dpt_rng_key key, uint64_t first,
-                            float bound, float *dst)
+int dpt_launch_fill_uniform(void *queue, int64_t n, const struct dpt_uniform *of, float *dst)
 {
-    if (n == 0)
-        return 0;
-    POST(fill_uniform, n, n, key, first, bound, dst);
+    POST(fill_uniform, n, n, *of, dst);
     return cudaGetLastError();
 }

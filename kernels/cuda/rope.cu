@@ -19,9 +19,7 @@ static __global__ void rope_table(struct dpt_rope_table a)
 int dpt_launch_rope_table(void *queue, const struct dpt_rope_table *a)
 {
     const int64_t n = a->t * a->half;
-    if (n == 0)
-        return 0;
-    rope_table<<<grid_for(n, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a);
+    POST(rope_table, n, *a);
     return cudaGetLastError();
 }
 
@@ -57,14 +55,12 @@ template <typename E> static void post_rope(void *queue, const struct dpt_rope *
 {
     enum { N = some<E>::N };
     const int64_t half = a->head_size / 2, items = a->n * a->heads * ceil_div(half, N);
-    FOR_WHOLE(half % N == 0 && a->stride % N == 0 && is_whole<N>((const E *)a->x), rope<E, WHOLE>
-              <<<grid_for(items, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a, items));
+    FOR_WHOLE(half % N == 0 && a->stride % N == 0 && is_whole<N>((const E *)a->x),
+              POST((rope<E, WHOLE>), items, *a, items));
 }
 
 int dpt_launch_rope(void *queue, const struct dpt_rope *a)
 {
-    if (a->n * a->head_size == 0)
-        return 0;
     FOR_ELEM(a->dtype, post_rope<E>(queue, a));
     return cudaGetLastError();
 }

@@ -9,25 +9,21 @@
 #include <stdbool.h>
 
 struct dpt_cuda_gemm_engine;
-struct dpt_cudnn_attention;
-struct dpt_cudnn_convs;
+struct dpt_cudnn;
 
 struct dpt_cuda_device {
     struct dpt_device base;
     int index;
     int shared_bytes; /* that a block may have; at least DPT_CUDA_SHARED_BYTES_MIN */
-    void *blas;       /* cublasLtHandle_t; any thread */
+    int multiprocessors;
+    void *blas; /* cublasLtHandle_t; any thread */
 };
 
 struct dpt_cuda_stream {
     struct dpt_stream base;
     void *queue; /* cudaStream_t */
     struct dpt_cuda_gemm_engine *gemm;
-    struct dpt_cudnn_attention *attention; /* attention_cudnn.h; NULL: not used yet */
-    struct dpt_cudnn_convs *convs;         /* conv_cudnn.h; likewise */
-    bool preparing;
-    struct dpt_err
-        error; /* first since the last sync; written by the thread that uses the stream */
+    struct dpt_cudnn *cudnn; /* cudnn_cache.h; NULL: not used yet */
     void *workspace;
     size_t workspace_bytes;
 };
@@ -42,22 +38,18 @@ static inline struct dpt_cuda_device *dpt_cuda_device_of(const struct dpt_cuda_s
     return (struct dpt_cuda_device *)s->base.device;
 }
 
-/* Element i of p, for pointers that are NULL while a stream prepares. */
-static inline const void *dpt_cuda_at(const void *p, enum dpt_dtype dtype, int64_t i)
-{
-    return p ? (const char *)p + (size_t)i * dpt_dtype_bytes(dtype) : NULL;
-}
-
-static inline void *dpt_cuda_at_out(void *p, enum dpt_dtype dtype, int64_t i)
-{
-    return p ? (char *)p + (size_t)i * dpt_dtype_bytes(dtype) : NULL;
-}
-
-/* Makes `status` with this text the stream's error if it has none. */
-void dpt_cuda_fail(struct dpt_cuda_stream *s, enum dpt_status status, const char *what);
+/* The error that a cudaError_t is, other than 0, as what befell `what` on device `index`. */
+enum dpt_status dpt_cuda_translate(struct dpt_err *err, int code, const char *what, int index);
 
 /* True for 0. Any other cudaError_t becomes the stream's error, as what befell `op`. */
 bool dpt_cuda_posted(struct dpt_cuda_stream *s, int code, const char *op);
+
+/* Posts dpt_launch_NAME (launch.h) as part of `op`, unless the stream prepares or has an error. */
+#define DPT_CUDA_LAUNCH(s, op, name, ...)                                                          \
+    do {                                                                                           \
+        if (!(s)->base.preparing && (s)->base.error.status == DPT_OK)                              \
+            (void)dpt_cuda_posted(s, dpt_launch_##name((s)->queue, __VA_ARGS__), op);              \
+    } while (0)
 
 /* True when the op may go on: a dtype there is, and no error yet; the device is this thread's.
  * Otherwise the error is (or stays) set. */
@@ -76,6 +68,8 @@ void dpt_cuda_graph_launch(void *native, struct dpt_stream *s);
 void dpt_cuda_graph_destroy(struct dpt_device *dev, void *native);
 
 /* The ops, one file a family. */
+#define DPT_PACK_OP(name, class, type)
+#define DPT_PACK_QUERY(name, result, parameters, names)
 #define DPT_OP_VALUES(name, class, parameters, names) void dpt_cuda_##name parameters;
 #define DPT_OP_QUERY(name, result, parameters, names) result dpt_cuda_##name parameters;
 #include "kernels/ops.def"

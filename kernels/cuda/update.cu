@@ -103,33 +103,24 @@ static struct tensors some_of(const struct dpt_updated *tensors, int n, int firs
     return t;
 }
 
-static unsigned grid_of(const struct tensors *t)
-{
-    return grid_for(t->end[t->n - 1] - t->begin[0], THREADS);
-}
+/* KERNEL<E>(*a, tensors) for as many tensors at a time as a launch takes. */
+#define LAUNCH_UPDATE(KERNEL)                                                                      \
+    const struct dpt_updated whole = {0, a->n, true};                                              \
+    const struct dpt_updated *tensors = a->tensors ? a->tensors : &whole;                          \
+    const int n = a->tensors ? a->n_tensors : 1;                                                   \
+    for (int first = 0; a->n > 0 && first < n; first += TENSORS_MAX) {                             \
+        const struct tensors t = some_of(tensors, n, first);                                       \
+        const unsigned grid = grid_for(t.end[t.n - 1] - t.begin[0], THREADS);                      \
+        FOR_ELEM(a->copy_dtype, KERNEL<E><<<grid, THREADS, 0, (cudaStream_t)queue>>>(*a, t));      \
+    }                                                                                              \
+    return cudaGetLastError()
 
 int dpt_launch_adamw(void *queue, const struct dpt_adamw *a)
 {
-    cudaStream_t q = (cudaStream_t)queue;
-    const struct dpt_updated whole = {0, a->n, true};
-    const struct dpt_updated *tensors = a->tensors ? a->tensors : &whole;
-    const int n = a->tensors ? a->n_tensors : 1;
-    for (int first = 0; a->n > 0 && first < n; first += TENSORS_MAX) {
-        const struct tensors t = some_of(tensors, n, first);
-        FOR_ELEM(a->copy_dtype, adamw<E><<<grid_of(&t), THREADS, 0, q>>>(*a, t));
-    }
-    return cudaGetLastError();
+    LAUNCH_UPDATE(adamw);
 }
 
 int dpt_launch_sgd(void *queue, const struct dpt_sgd *a)
 {
-    cudaStream_t q = (cudaStream_t)queue;
-    const struct dpt_updated whole = {0, a->n, true};
-    const struct dpt_updated *tensors = a->tensors ? a->tensors : &whole;
-    const int n = a->tensors ? a->n_tensors : 1;
-    for (int first = 0; a->n > 0 && first < n; first += TENSORS_MAX) {
-        const struct tensors t = some_of(tensors, n, first);
-        FOR_ELEM(a->copy_dtype, sgd<E><<<grid_of(&t), THREADS, 0, q>>>(*a, t));
-    }
-    return cudaGetLastError();
+    LAUNCH_UPDATE(sgd);
 }

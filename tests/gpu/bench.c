@@ -64,31 +64,30 @@ static void layernorm_forward(struct bench *b)
 
 static void attention_forward(struct bench *b)
 {
-    b->t.ops->attention_forward(b->t.stream, &(struct dpt_attention_forward){.b = B,
-                                                                             .t = T,
-                                                                             .heads = HEADS,
-                                                                             .kv_heads = HEADS,
-                                                                             .head_size = C / HEADS,
-                                                                             .dtype = b->dtype,
-                                                                             .qkv = b->x,
-                                                                             .y = b->y,
-                                                                             .lse = b->lse});
+    b->t.ops->attention_forward(b->t.stream, &(struct dpt_attention){.b = B,
+                                                                     .t = T,
+                                                                     .heads = HEADS,
+                                                                     .kv_heads = HEADS,
+                                                                     .head_size = C / HEADS,
+                                                                     .dtype = b->dtype,
+                                                                     .qkv = b->x,
+                                                                     .y = b->y,
+                                                                     .lse = b->lse});
 }
 
 static void attention_backward(struct bench *b)
 {
-    b->t.ops->attention_backward(b->t.stream,
-                                 &(struct dpt_attention_backward){.b = B,
-                                                                  .t = T,
-                                                                  .heads = HEADS,
-                                                                  .kv_heads = HEADS,
-                                                                  .head_size = C / HEADS,
-                                                                  .dtype = b->dtype,
-                                                                  .qkv = b->x,
-                                                                  .y = b->y,
-                                                                  .lse = b->lse,
-                                                                  .dy = b->w,
-                                                                  .dqkv = b->dy});
+    b->t.ops->attention_backward(b->t.stream, &(struct dpt_attention){.b = B,
+                                                                      .t = T,
+                                                                      .heads = HEADS,
+                                                                      .kv_heads = HEADS,
+                                                                      .head_size = C / HEADS,
+                                                                      .dtype = b->dtype,
+                                                                      .qkv = b->x,
+                                                                      .y = b->y,
+                                                                      .lse = b->lse,
+                                                                      .dy = b->w,
+                                                                      .dqkv = b->dy});
 }
 
 static void head_loss(struct bench *b)
@@ -202,8 +201,9 @@ static void *filled(struct bench *b, enum dpt_dtype dtype, int64_t n)
         (void)fprintf(stderr, "%s\n", err.text);
         exit(1);
     }
-    b->t.ops->fill_normal(b->t.stream, n, dpt_rng_key(1, DPT_RNG_TEST, 1, 0, 0), 0, 0.0f, 0.02f,
-                          wide);
+    b->t.ops->fill_normal(
+        b->t.stream, n, &(struct dpt_normal){dpt_rng_key(1, DPT_RNG_TEST, 1, 0, 0), 0, 0.0f, 0.02f},
+        wide);
     b->t.ops->cast(b->t.stream, n, wide, dtype, p);
     test_stream_check(&b->t);
     dpt_device_free(b->t.device, wide, (size_t)n * sizeof(float));

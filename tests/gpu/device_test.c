@@ -2,7 +2,7 @@
  * preparing mode, packed forms. */
 #include "tests/gpu/gpu.h"
 
-#include "kernels/cuda/attention_cudnn.h"
+#include "kernels/cuda/cudnn_ops.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 #ifdef DPT_TEST_EMULATED
@@ -92,9 +92,9 @@ static void check_errors(struct test_stream *t)
     CHECK(dpt_stream_sync(t->stream, &err) == DPT_OK);
     test_download(t, dy, sizeof y, x);
     CHECK(memcmp(x, y, sizeof y) == 0);
-    t->ops->attention_forward(t->stream,
-                              &(struct dpt_attention_forward){
-                                  .b = 1, .t = 1, .heads = 1, .kv_heads = 1, .head_size = 257});
+    t->ops->attention_forward(
+        t->stream,
+        &(struct dpt_attention){.b = 1, .t = 1, .heads = 1, .kv_heads = 1, .head_size = 257});
     CHECK(dpt_stream_sync(t->stream, &err) == DPT_EUNSUPPORTED && strstr(err.text, "257"));
     t->ops->linear_forward(
         t->stream, /* not where whole vectors are read from */
@@ -248,13 +248,7 @@ static void check_preparing(struct test_stream *t)
 
 static void check_no_packed_form(struct test_stream *t)
 {
-    const struct dpt_pack packs[] = {
-        {.kind = DPT_PACK_LINEAR, .rows = 48, .cols = 80, .dtype = DPT_F32},
-        {.kind = DPT_PACK_HEAD, .rows = 80, .cols = 48, .dtype = DPT_F32},
-        {.kind = DPT_PACK_CONV, .rows = 8, .cols = 72, .dtype = DPT_F32, .kernel = 3, .stride = 1}};
-    for (size_t i = 0; i < sizeof packs / sizeof *packs; i++)
-        CHECK(t->ops->packed_bytes(t->stream, &packs[i]) == 0);
-    test_stream_check(t);
+    CHECK(!t->ops->packed_bytes && !t->ops->pack);
 }
 
 /* A device that is told to use TF32 rounds what it multiplies, and no further: f32 alone. */
@@ -300,9 +294,9 @@ static void check_tf32(void)
 /* What was prepared of the libraries' has run once when preparing ends. */
 static void check_warm(struct test_stream *t)
 {
-    const struct dpt_attention_forward forward = {
+    const struct dpt_attention forward = {
         .b = 2, .t = 64, .heads = 2, .kv_heads = 2, .head_size = 64, .dtype = DPT_BF16};
-    const struct dpt_attention_backward backward = {
+    const struct dpt_attention backward = {
         .b = 2, .t = 64, .heads = 2, .kv_heads = 2, .head_size = 64, .dtype = DPT_BF16};
     const struct dpt_linear_forward linear = {.n = 64, .in = 48, .out = 80, .dtype = DPT_BF16};
     struct dpt_cuda_stream *s = dpt_cuda_stream(t->stream);
@@ -317,9 +311,9 @@ static void check_warm(struct test_stream *t)
 #ifndef DPT_TEST_EMULATED
     CHECK(dpt_cuda_gemm_cold_bytes(s) >= 64 * 80 * 2);
 #endif
-    CHECK(dpt_cudnn_version() == 0 || dpt_cudnn_attention_cold_bytes(s) >= 2 * 64 * 3 * 128 * 2);
+    CHECK(dpt_cudnn_version() == 0 || dpt_cudnn_cold_bytes(s) >= 2 * 64 * 3 * 128 * 2);
     CHECK(dpt_stream_prepare_end(t->stream, &err) == DPT_OK);
-    CHECK(dpt_cuda_gemm_cold_bytes(s) == 0 && dpt_cudnn_attention_cold_bytes(s) == 0);
+    CHECK(dpt_cuda_gemm_cold_bytes(s) == 0 && dpt_cudnn_cold_bytes(s) == 0);
 }
 
 int main(void)

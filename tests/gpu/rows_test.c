@@ -240,7 +240,10 @@ static void run_softmax(struct test_stream *t, const struct dpt_launch_softmax *
     int32_t *targets = test_upload(t, a->targets, SOFTMAX_ROWS * sizeof *targets);
     float *loss = test_upload(t, ret->loss, sizeof ret->loss);
     float *right = test_upload(t, ret->right, sizeof ret->right);
+    const struct dpt_cuda_device *device = dpt_cuda_device_of(dpt_cuda_stream(t->stream));
     struct dpt_launch_softmax run = *a;
+    run.multiprocessors = device->multiprocessors;
+    run.shared_bytes = device->shared_bytes;
     run.rows = SOFTMAX_ROWS - first;
     run.logits = logits + first * a->ld;
     run.targets = targets + first;

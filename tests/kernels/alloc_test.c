@@ -204,8 +204,11 @@ static void image_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_
     ops->batchnorm_backward(s, &(struct dpt_batchnorm_backward){PIXELS, OUT, dtype, y, gamma, mean,
                                                                 rstd, var, out, dy, out, dy, dgamma,
                                                                 dbeta, dmean, dvar, 0.5f, true});
-    ops->maxpool_forward(s, &(struct dpt_maxpool_forward){of, IN, dtype, x, y, taken});
-    ops->maxpool_backward(s, &(struct dpt_maxpool_backward){of, IN, dtype, taken, y, dx});
+    ops->maxpool_forward(s, &(struct dpt_maxpool){
+                                .of = of, .c = IN, .dtype = dtype, .taken = taken, .x = x, .y = y});
+    ops->maxpool_backward(
+        s, &(struct dpt_maxpool){
+               .of = of, .c = IN, .dtype = dtype, .taken = taken, .dy = y, .dx = dx});
     ops->avgpool_forward(s, &(struct dpt_avgpool){B, PIXELS / B, OUT, dtype, y, dy});
     ops->avgpool_backward(s, &(struct dpt_avgpool){B, PIXELS / B, OUT, dtype, dy, y});
 }
@@ -232,9 +235,9 @@ static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_
     ops->linear_forward(s, &(struct dpt_linear_forward){N, C, 3 * C, dtype, y, w, bias, qkv, 0,
                                                         false, NULL, NULL, false});
     ops->attention_forward(
-        s, &(struct dpt_attention_forward){B, T, H, H, C / H, dtype, drop, qkv, att, lse});
+        s, &(struct dpt_attention){B, T, H, H, C / H, dtype, drop, qkv, att, lse, NULL, NULL});
     ops->attention_forward(
-        s, &(struct dpt_attention_forward){B, T, H, 1, C / H, dtype, drop, qkv, att, lse});
+        s, &(struct dpt_attention){B, T, H, 1, C / H, dtype, drop, qkv, att, lse, NULL, NULL});
     ops->rope_table(s, &(struct dpt_rope_table){T, 0, C / H / 2, {1.0f}, cos, sin});
     ops->rope(s, &(struct dpt_rope){N, T, H, C / H, C, false, dtype, cos, sin, x});
     ops->residual(s, &(struct dpt_residual){N * C, dtype, drop, x, att, x});
@@ -253,9 +256,9 @@ static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_
     }
     ops->dropout_backward(s, &(struct dpt_dropout_backward){N * C, dtype, drop, y, y});
     ops->attention_backward(
-        s, &(struct dpt_attention_backward){B, T, H, H, C / H, dtype, drop, qkv, att, lse, y, dy});
+        s, &(struct dpt_attention){B, T, H, H, C / H, dtype, drop, qkv, att, lse, y, dy});
     ops->attention_backward(
-        s, &(struct dpt_attention_backward){B, T, H, 1, C / H, dtype, drop, qkv, att, lse, y, dy});
+        s, &(struct dpt_attention){B, T, H, 1, C / H, dtype, drop, qkv, att, lse, y, dy});
     ops->swiglu_forward(s, &(struct dpt_swiglu){N, C, dtype, h, NULL, y});
     ops->swiglu_backward(s, &(struct dpt_swiglu){N, C, dtype, h, y, dy});
     ops->linear_backward(s, &(struct dpt_linear_backward){N, C, 3 * C, dtype, x, w, dy, 0, y, false,
@@ -296,8 +299,8 @@ static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dp
                             &(struct dpt_embedding_backward){B, T, C, V, CONTEXT, dtype, drop,
                                                              tokens, dx, dwte, dwpe, true, false});
     ops->sumsq_blocks(s, V * C, 1024, dwte, sums);
-    ops->fill_normal(s, N * C, drop.key, 0, 0.0f, 1.0f, x);
-    ops->fill_uniform(s, N * C, drop.key, 0, 1.0f, x);
+    ops->fill_normal(s, N * C, &(struct dpt_normal){drop.key, 0, 0.0f, 1.0f}, x);
+    ops->fill_uniform(s, N * C, &(struct dpt_uniform){drop.key, 0, 1.0f}, x);
     ops->add(s, V * C, wte, dwte, wte);
     ops->copy(s, V * C * sizeof(float), wte, dwte);
     ops->cast(s, V * C, wte, dtype, dwte);

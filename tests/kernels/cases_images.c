@@ -205,13 +205,13 @@ void maxpool_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt
     const int64_t *n = c->shape;
     (void)ints;
     (void)accumulate;
-    const struct dpt_maxpool_forward f = {.of = windows_of(n, n[4], n[5]),
-                                          .c = n[3],
-                                          .dtype = dtype,
-                                          .x = in[0],
-                                          .y = out[0],
-                                          .taken = in[2]};
-    const struct dpt_maxpool_backward b = {
+    const struct dpt_maxpool f = {.of = windows_of(n, n[4], n[5]),
+                                  .c = n[3],
+                                  .dtype = dtype,
+                                  .x = in[0],
+                                  .y = out[0],
+                                  .taken = in[2]};
+    const struct dpt_maxpool b = {
         .of = f.of, .c = n[3], .dtype = dtype, .taken = in[2], .dy = in[1], .dx = out[1]};
     ops->maxpool_forward(s, &f);
     ops->maxpool_backward(s, &b);

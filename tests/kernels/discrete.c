@@ -65,6 +65,7 @@ struct discrete_event {
     struct discrete_stream *stream;
     uint64_t ops;
     int64_t at_ns;
+    bool timed;
 };
 
 static void lock(pthread_mutex_t *mutex)
@@ -295,11 +296,16 @@ static enum dpt_status sync_stream(struct dpt_stream *stream, struct dpt_err *er
     return error.status;
 }
 
-static enum dpt_status event_create(struct dpt_device *dev, void **ret, struct dpt_err *err)
+static enum dpt_status event_create(struct dpt_device *dev, bool timed, void **ret,
+                                    struct dpt_err *err)
 {
     (void)dev;
-    *ret = calloc(1, sizeof(struct discrete_event));
-    return *ret ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "event");
+    struct discrete_event *event = calloc(1, sizeof *event);
+    if (!event)
+        return dpt_fail(err, DPT_ENOMEM, "event");
+    event->timed = timed;
+    *ret = event;
+    return DPT_OK;
 }
 
 static void event_destroy(struct dpt_device *dev, void *event)
@@ -308,10 +314,22 @@ static void event_destroy(struct dpt_device *dev, void *event)
     free(event);
 }
 
+static void run_event(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)
+{
+    (void)ops;
+    (void)cpu;
+    (*(struct discrete_event *const *)args)->at_ns = dpt_now_ns();
+}
+
 static void event_record(void *native, struct dpt_stream *stream)
 {
     struct discrete_stream *s = (struct discrete_stream *)stream;
     struct discrete_event *event = native;
+    if (event->timed) {
+        *event = (struct discrete_event){.timed = true, .stream = s};
+        discrete_post(stream, run_event, &event, sizeof event, NULL);
+        return;
+    }
     if (s->capture)
         complain(s, DPT_EINVAL, "an event in a graph");
     lock(&device_of(stream)->queues);
@@ -404,21 +422,7 @@ int64_t dpt_device_discrete_captures(void)
     return atomic_exchange(&captures, 0);
 }
 
-static void run_mark(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)
-{
-    (void)ops;
-    (void)cpu;
-    (*(struct discrete_event *const *)args)->at_ns = dpt_now_ns();
-}
-
-static void mark_record(void *native, struct dpt_stream *stream)
-{
-    struct discrete_event *mark = native;
-    *mark = (struct discrete_event){.stream = (struct discrete_stream *)stream};
-    discrete_post(stream, run_mark, &mark, sizeof mark, NULL);
-}
-
-static double mark_ms(void *from, void *to)
+static double event_ms(void *from, void *to)
 {
     const struct discrete_event *a = from, *b = to;
     (void)drain(b->stream);
@@ -513,15 +517,12 @@ static const struct dpt_device_vtable vtable = {
     .event_record = event_record,
     .event_await = event_await,
     .event_wait = event_wait,
+    .event_ms = event_ms,
     .capture_begin = capture_begin,
     .capture_end = capture_end,
     .graph_is_current = graph_is_current,
     .graph_launch = graph_launch,
     .graph_destroy = graph_destroy,
-    .mark_create = event_create,
-    .mark_destroy = event_destroy,
-    .mark_record = mark_record,
-    .mark_ms = mark_ms,
 };
 
 enum dpt_status dpt_device_discrete_create(size_t bytes, struct dpt_device **ret,

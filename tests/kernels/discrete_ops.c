@@ -28,8 +28,8 @@ OP(layernorm_backward, dpt_layernorm_backward, a->x, a->gamma, a->mean, a->rstd,
    a->dgamma, a->dbeta)
 OP(gelu_forward, dpt_gelu, a->x, a->out)
 OP(gelu_backward, dpt_gelu, a->x, a->dy, a->out)
-OP(attention_forward, dpt_attention_forward, a->qkv, a->y, a->lse)
-OP(attention_backward, dpt_attention_backward, a->qkv, a->y, a->lse, a->dy, a->dqkv)
+OP(attention_forward, dpt_attention, a->qkv, a->y, a->lse)
+OP(attention_backward, dpt_attention, a->qkv, a->y, a->lse, a->dy, a->dqkv)
 OP(rope_table, dpt_rope_table, a->cos, a->sin)
 OP(rope, dpt_rope, a->cos, a->sin, a->x)
 OP(swiglu_forward, dpt_swiglu, a->x, a->out)
@@ -52,8 +52,8 @@ OP(batchnorm_forward, dpt_batchnorm_forward, a->x, a->gamma, a->beta, a->residua
    a->running_mean, a->running_var, a->mean, a->rstd, a->var)
 OP(batchnorm_backward, dpt_batchnorm_backward, a->x, a->gamma, a->mean, a->rstd, a->var, a->y,
    a->dy, a->dx, a->dresidual, a->dgamma, a->dbeta, a->dmean, a->dvar)
-OP(maxpool_forward, dpt_maxpool_forward, a->x, a->y, a->taken)
-OP(maxpool_backward, dpt_maxpool_backward, a->taken, a->dy, a->dx)
+OP(maxpool_forward, dpt_maxpool, a->x, a->y, a->taken)
+OP(maxpool_backward, dpt_maxpool, a->taken, a->dy, a->dx)
 OP(avgpool_forward, dpt_avgpool, a->in, a->out)
 OP(avgpool_backward, dpt_avgpool, a->in, a->out)
 

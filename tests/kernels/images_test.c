@@ -220,10 +220,10 @@ static void greatest_of_equals_and_of_nan(void **state)
     x[4][1] = x[7][1] = -1.0f;
     x[2][2] = NAN;
     x[3][2] = 8.0f;
-    t.ops->maxpool_forward(
-        t.stream, &(struct dpt_maxpool_forward){.of = of, .c = C, .x = x, .y = y, .taken = taken});
-    t.ops->maxpool_backward(t.stream, &(struct dpt_maxpool_backward){
-                                          .of = of, .c = C, .taken = taken, .dy = dy, .dx = dx});
+    t.ops->maxpool_forward(t.stream,
+                           &(struct dpt_maxpool){.of = of, .c = C, .x = x, .y = y, .taken = taken});
+    t.ops->maxpool_backward(
+        t.stream, &(struct dpt_maxpool){.of = of, .c = C, .taken = taken, .dy = dy, .dx = dx});
     test_stream_check(&t);
     /* The window of 5 x 5 begins two pixels before the image. */
     assert_true(y[0] == -5.0f && y[1] == -1.0f && isnan(y[2]));
@@ -295,11 +295,11 @@ static void unknown_dtype_is_refused(void **state)
             break;
         case 4:
             t.ops->maxpool_forward(t.stream,
-                                   &(struct dpt_maxpool_forward){.of = of, .c = 1, .dtype = none});
+                                   &(struct dpt_maxpool){.of = of, .c = 1, .dtype = none});
             break;
         case 5:
-            t.ops->maxpool_backward(
-                t.stream, &(struct dpt_maxpool_backward){.of = of, .c = 1, .dtype = none});
+            t.ops->maxpool_backward(t.stream,
+                                    &(struct dpt_maxpool){.of = of, .c = 1, .dtype = none});
             break;
         case 6:
             t.ops->avgpool_forward(

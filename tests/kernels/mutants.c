@@ -73,23 +73,23 @@ static void slope_of_dy(struct dpt_stream *s, const struct dpt_gelu *a)
     right->gelu_backward(s, &wrong);
 }
 
-static void undropped(struct dpt_stream *s, const struct dpt_attention_forward *a)
+static void undropped(struct dpt_stream *s, const struct dpt_attention *a)
 {
-    struct dpt_attention_forward wrong = *a;
+    struct dpt_attention wrong = *a;
     wrong.dropout.p = 0.0f;
     right->attention_forward(s, &wrong);
 }
 
-static void shifted_mask(struct dpt_stream *s, const struct dpt_attention_backward *a)
+static void shifted_mask(struct dpt_stream *s, const struct dpt_attention *a)
 {
-    struct dpt_attention_backward wrong = *a;
+    struct dpt_attention wrong = *a;
     wrong.dropout.first++;
     right->attention_backward(s, &wrong);
 }
 
-static void one_key_head(struct dpt_stream *s, const struct dpt_attention_forward *a)
+static void one_key_head(struct dpt_stream *s, const struct dpt_attention *a)
 {
-    struct dpt_attention_forward wrong = *a;
+    struct dpt_attention wrong = *a;
     wrong.kv_heads = 1;
     right->attention_forward(s, &wrong);
 }
@@ -342,9 +342,9 @@ static void sums_for_means(struct dpt_stream *s, const struct dpt_batchnorm_back
     right->batchnorm_backward(s, &wrong);
 }
 
-static void lost_windows(struct dpt_stream *s, const struct dpt_maxpool_backward *a)
+static void lost_windows(struct dpt_stream *s, const struct dpt_maxpool *a)
 {
-    struct dpt_maxpool_backward wrong = *a;
+    struct dpt_maxpool wrong = *a;
     wrong.of.b--;
     right->maxpool_backward(s, &wrong);
 }

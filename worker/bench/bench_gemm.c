@@ -65,7 +65,7 @@ static void fill(struct dpt_stream *stream, const struct dpt_ops *ops, enum dpt_
     const int64_t part_n = (int64_t)(part_bytes / sizeof *part);
     for (int64_t at = 0; at < n; at += part_n) {
         int64_t count = dpt_min64(part_n, n - at);
-        ops->fill_normal(stream, count, key, (uint64_t)at, 0.0f, 1.0f, part);
+        ops->fill_normal(stream, count, &(struct dpt_normal){key, (uint64_t)at, 0.0f, 1.0f}, part);
         ops->cast(stream, count, part, dtype, dpt_at_out(x, dtype, at));
     }
 }

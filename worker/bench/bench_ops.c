@@ -125,31 +125,31 @@ static void norm_grad(void *ctx)
 static void attention(void *ctx)
 {
     struct bench *s = ctx;
-    s->ops->attention_forward(s->stream, &(struct dpt_attention_forward){.dtype = s->dtype,
-                                                                         .b = s->b,
-                                                                         .t = s->t,
-                                                                         .heads = HEADS,
-                                                                         .kv_heads = HEADS,
-                                                                         .head_size = C / HEADS,
-                                                                         .qkv = s->x,
-                                                                         .y = s->y,
-                                                                         .lse = s->moments});
+    s->ops->attention_forward(s->stream, &(struct dpt_attention){.dtype = s->dtype,
+                                                                 .b = s->b,
+                                                                 .t = s->t,
+                                                                 .heads = HEADS,
+                                                                 .kv_heads = HEADS,
+                                                                 .head_size = C / HEADS,
+                                                                 .qkv = s->x,
+                                                                 .y = s->y,
+                                                                 .lse = s->moments});
 }
 
 static void attention_grad(void *ctx)
 {
     struct bench *s = ctx;
-    s->ops->attention_backward(s->stream, &(struct dpt_attention_backward){.dtype = s->dtype,
-                                                                           .b = s->b,
-                                                                           .t = s->t,
-                                                                           .heads = HEADS,
-                                                                           .kv_heads = HEADS,
-                                                                           .head_size = C / HEADS,
-                                                                           .qkv = s->x,
-                                                                           .y = s->y,
-                                                                           .lse = s->moments,
-                                                                           .dy = s->y,
-                                                                           .dqkv = s->dy});
+    s->ops->attention_backward(s->stream, &(struct dpt_attention){.dtype = s->dtype,
+                                                                  .b = s->b,
+                                                                  .t = s->t,
+                                                                  .heads = HEADS,
+                                                                  .kv_heads = HEADS,
+                                                                  .head_size = C / HEADS,
+                                                                  .qkv = s->x,
+                                                                  .y = s->y,
+                                                                  .lse = s->moments,
+                                                                  .dy = s->y,
+                                                                  .dqkv = s->dy});
 }
 
 static void gelu_grad(void *ctx)
@@ -274,7 +274,8 @@ static void sumsq(void *ctx)
 static void fill_normal(void *ctx)
 {
     struct bench *s = ctx;
-    s->ops->fill_normal(s->stream, 1 << 22, (struct dpt_rng_key){{1, 2}}, 0, 0.0f, 1.0f,
+    s->ops->fill_normal(s->stream, 1 << 22,
+                        &(struct dpt_normal){(struct dpt_rng_key){{1, 2}}, 0, 0.0f, 1.0f},
                         s->moments);
 }
 
@@ -355,7 +356,8 @@ static enum dpt_status bench_init(struct bench *s, struct dpt_device *dev, struc
         float std;
     } filled[] = {{s->w, wide, 0.02f}, {s->x, rows, 1.0f}, {s->y, rows, 1.0f}, {s->dy, rows, 1.0f}};
     for (size_t i = 0; i < sizeof filled / sizeof *filled; i++) {
-        s->ops->fill_normal(s->stream, filled[i].n, key, 0, 0.0f, filled[i].std, s->moments);
+        s->ops->fill_normal(s->stream, filled[i].n,
+                            &(struct dpt_normal){key, 0, 0.0f, filled[i].std}, s->moments);
         s->ops->cast(s->stream, filled[i].n, s->moments, s->dtype, filled[i].to);
     }
     return dpt_stream_sync(s->stream, err);

@@ -168,7 +168,7 @@ static void attention(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                dstream, scratch.a);
     linear(m, ops, stream, slot, first + DPT_GPT2_C_PROJ_W, saved.att, dy, scratch.b, NULL);
     ops->attention_backward(
-        stream, &(struct dpt_attention_backward){
+        stream, &(struct dpt_attention){
                     .b = slot->b,
                     .t = slot->t,
                     .heads = m->heads,

@@ -146,9 +146,10 @@ void dpt_gpt2_decode(const struct dpt_model *model, const struct dpt_ops *ops,
     for (int layer = 0; layer < m->layers; layer++)
         block(&r, layer);
     layernorm(&r, dpt_gpt2_ln_f(m), r.x + (d->n - 1) * m->c, 1, r.norm);
-    ops->logits(stream, &(struct dpt_logits){.c = m->c,
-                                             .v = model->vocab,
-                                             .x = r.norm,
-                                             .w = weight(&r, DPT_GPT2_WTE),
-                                             .y = d->logits});
+    ops->linear_row(stream, &(struct dpt_linear_row){.in = m->c,
+                                                     .out = model->vocab,
+                                                     .x = r.norm,
+                                                     .w = weight(&r, DPT_GPT2_WTE),
+                                                     .y = d->logits,
+                                                     .out_in = true});
 }

@@ -103,7 +103,7 @@ static void block_inside(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
               saved.rstd1);
     linear(m, ops, stream, slot, first + DPT_GPT2_C_ATTN_W, saved.ln1, saved.qkv, NULL);
     ops->attention_forward(
-        stream, &(struct dpt_attention_forward){
+        stream, &(struct dpt_attention){
                     .b = slot->b,
                     .t = slot->t,
                     .heads = m->heads,

@@ -136,7 +136,7 @@ static void attention(const struct dpt_llama *m, const struct dpt_ops *ops,
     const bool needs_dx = dpt_slot_needs_dx(slot, layer);
     linear(m, ops, stream, slot, dpt_llama_product(m, layer, DPT_LLAMA_O), saved.att, dstream,
            scratch.b);
-    ops->attention_backward(stream, &(struct dpt_attention_backward){
+    ops->attention_backward(stream, &(struct dpt_attention){
                                         .b = slot->b,
                                         .t = slot->t,
                                         .heads = m->heads,

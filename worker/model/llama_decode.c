@@ -161,9 +161,10 @@ void dpt_llama_decode(const struct dpt_model *model, const struct dpt_ops *ops,
     for (int layer = 0; layer < m->layers; layer++)
         block(&r, layer);
     norm(&r, dpt_llama_last_norm(m), r.x + (d->n - 1) * m->c, 1, r.norm);
-    ops->logits(stream, &(struct dpt_logits){.c = m->c,
-                                             .v = model->vocab,
-                                             .x = r.norm,
-                                             .w = weight(&r, dpt_llama_head(m)),
-                                             .y = d->logits});
+    ops->linear_row(stream, &(struct dpt_linear_row){.in = m->c,
+                                                     .out = model->vocab,
+                                                     .x = r.norm,
+                                                     .w = weight(&r, dpt_llama_head(m)),
+                                                     .y = d->logits,
+                                                     .out_in = true});
 }

@@ -90,7 +90,7 @@ static void attention(const struct dpt_llama *m, const struct dpt_ops *ops,
                           .sin = shared.sin,
                           .x = saved.qkv,
                       });
-    ops->attention_forward(stream, &(struct dpt_attention_forward){
+    ops->attention_forward(stream, &(struct dpt_attention){
                                        .b = slot->b,
                                        .t = slot->t,
                                        .heads = m->heads,

@@ -129,12 +129,18 @@ static void init_param(const struct dpt_param *param, int index, const struct dp
         ops->fill(stream, n, 1.0f, dst);
         break;
     case DPT_INIT_NORMAL:
-        ops->fill_normal(stream, n, dpt_rng_key(seed, DPT_RNG_INIT, (uint64_t)index, 0, 0),
-                         (uint64_t)first, 0.0f, param->init_std, dst);
+        ops->fill_normal(
+            stream, n,
+            &(struct dpt_normal){dpt_rng_key(seed, DPT_RNG_INIT, (uint64_t)index, 0, 0),
+                                 (uint64_t)first, 0.0f, param->init_std},
+            dst);
         break;
     case DPT_INIT_UNIFORM:
-        ops->fill_uniform(stream, n, dpt_rng_key(seed, DPT_RNG_INIT, (uint64_t)index, 0, 0),
-                          (uint64_t)first, param->init_std, dst);
+        ops->fill_uniform(
+            stream, n,
+            &(struct dpt_uniform){dpt_rng_key(seed, DPT_RNG_INIT, (uint64_t)index, 0, 0),
+                                  (uint64_t)first, param->init_std},
+            dst);
         break;
     }
 }

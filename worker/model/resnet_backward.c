@@ -132,7 +132,7 @@ static void stem(const struct dpt_resnet *m, const struct dpt_ops *ops, struct d
     const struct dpt_resnet_scratch scratch = dpt_resnet_scratch(m, slot, NULL);
     const void *dy = saved.dstream[m->blocks[0].dx];
     if (m->pools) {
-        ops->maxpool_backward(stream, &(struct dpt_maxpool_backward){
+        ops->maxpool_backward(stream, &(struct dpt_maxpool){
                                           .of = dpt_resnet_pool_windows(m, slot->b),
                                           .c = m->stem.out,
                                           .dtype = m->base.dtype,

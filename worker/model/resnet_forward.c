@@ -60,7 +60,7 @@ static void stem(const struct dpt_resnet *m, const struct dpt_ops *ops, struct d
     conv(m, ops, stream, slot, &m->stem, dpt_resnet_images(m, slot), saved.stem.conv);
     norm(m, ops, stream, slot, &m->stem, &saved.stem, NULL, true, saved.stem_relu);
     if (m->pools)
-        ops->maxpool_forward(stream, &(struct dpt_maxpool_forward){
+        ops->maxpool_forward(stream, &(struct dpt_maxpool){
                                          .of = dpt_resnet_pool_windows(m, slot->b),
                                          .c = m->stem.out,
                                          .dtype = m->base.dtype,

@@ -197,7 +197,7 @@ static void draw(const struct dpt_powersgd *p, int item, int64_t step, int64_t c
     const struct dpt_rng_key key =
         dpt_rng_key(p->env.config->seed, DPT_RNG_POWERSGD, (uint64_t)item, (uint64_t)(step + 1),
                     (uint64_t)(column + 1));
-    p->ops->fill_normal(p->env.stream, numel, key, 0, 0.0f, 1.0f, ret);
+    p->ops->fill_normal(p->env.stream, numel, &(struct dpt_normal){key, 0, 0.0f, 1.0f}, ret);
 }
 
 static enum dpt_status open_channel(struct dpt_powersgd *p, struct channel *c,

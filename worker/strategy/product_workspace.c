@@ -1,23 +1,16 @@
 /* The memory of products (product_workspace.h): packed forms, and the workspace of ops, which is as
  * large as the largest needs. It follows kernels/cpu/gemm.c, head.c, conv.c, conv_weights.c and
- * batchnorm.c. */
+ * batchnorm.c, which cut work by the same sizes (kernels/cpu_sizes.h). */
 #include "worker/strategy/product_workspace.h"
 
 #include "base/sample.h"
+#include "kernels/cpu_sizes.h"
 
 enum {
     F32 = 4,
-    HEAD_ROWS = 256,        /* whose logits exist at once; twice as many with 16 bits */
-    HEAD_COLUMNS = 3072,    /* of the vocabulary, in one product */
-    TILE_ROWS = 128,        /* of a product's result, */
-    TILE_COLUMNS = 192,     /* and its columns, */
-    PACK_COLUMNS = 64,      /* in which a tile is packed, */
-    PACK_ROW_BYTES = 64,    /* of so many rows at once, */
-    TILE_BYTES = 128 << 10, /* about, and what else a thread keeps for one */
-    FEW_TILES = 32,         /* of rows, which all threads share */
-    CONV_PIXELS = 512,      /* of a weight's gradient, that are multiplied at once, */
-    CONV_ITEMS = 16,        /* by so many items, */
-    NORM_ROWS = 32          /* whose sums batch norm makes at once */
+    PACK_COLUMNS = 64,     /* in which oneDNN packs a tile, */
+    PACK_ROW_BYTES = 64,   /* of so many rows at once, */
+    TILE_BYTES = 128 << 10 /* about, and what else a thread keeps for one */
 };
 
 static int64_t most(int64_t a, int64_t b)
@@ -43,8 +36,8 @@ static int64_t round_up(int64_t n, int64_t to)
 /* A product's right-hand operand of k rows and n columns. */
 static int64_t packed_operand(int64_t k, int64_t n, int64_t bytes)
 {
-    const int64_t columns = round_up(least(n, TILE_COLUMNS), PACK_COLUMNS);
-    return ceil_div(n, TILE_COLUMNS) * columns * round_up(k, PACK_ROW_BYTES / bytes) * bytes;
+    const int64_t columns = round_up(least(n, DPT_TILE_N), PACK_COLUMNS);
+    return ceil_div(n, DPT_TILE_N) * columns * round_up(k, PACK_ROW_BYTES / bytes) * bytes;
 }
 
 /* Along one side of a kernel, the taps that pixels of class `class` meet (kernels/cpu/conv.c). */
@@ -85,7 +78,7 @@ int64_t dpt_memory_packed(const struct dpt_model *model, int operand_bytes)
             bytes += packed_convolution(&pack, operand_bytes);
             continue;
         }
-        const int64_t block = pack.kind == DPT_PACK_HEAD ? HEAD_COLUMNS : pack.rows;
+        const int64_t block = pack.kind == DPT_PACK_HEAD ? DPT_HEAD_COLUMNS : pack.rows;
         for (int64_t at = 0; at < pack.rows; at += block) {
             const int64_t rows = least(block, pack.rows - at);
             bytes += packed_operand(rows, pack.cols, operand_bytes) +
@@ -112,8 +105,8 @@ static struct products products_of(const struct dpt_model *model)
             continue;
         if (pack.kind == DPT_PACK_HEAD) {
             p.width = pack.cols;
-            p.head = pack.cols * least(pack.rows, HEAD_COLUMNS);
-            p.depth = most(p.depth, pack.rows < HEAD_COLUMNS ? pack.cols : HEAD_COLUMNS);
+            p.head = pack.cols * least(pack.rows, DPT_HEAD_COLUMNS);
+            p.depth = most(p.depth, pack.rows < DPT_HEAD_COLUMNS ? pack.cols : DPT_HEAD_COLUMNS);
             continue;
         }
         p.weights = most(p.weights, pack.rows * pack.cols);
@@ -138,14 +131,15 @@ static struct working working_of_heads(const struct dpt_memory_spec *spec, bool 
     const int64_t labels = dpt_model_labels(model), v = labels ? labels : dpt_model_vocab(model),
                   bt = config->train.micro_batch * form.positions,
                   losses = config->train.micro_batch * form.losses;
-    const int64_t most_rows = w == F32 ? HEAD_ROWS : 2 * HEAD_ROWS, rows = least(losses, most_rows);
+    const int64_t most_rows = w == F32 ? DPT_HEAD_ROWS_F32 : DPT_HEAD_ROWS_HALF,
+                  rows = least(losses, most_rows);
     const int64_t logits = rows * v * F32 + (w == F32 ? 0 : rows * (v * w + p.width * F32));
     /* Where the head's gradient meets what is there already it is summed apart from it first. A
      * tied one is made in a place of its own, but when the order is open. A frozen one has none. */
     const bool meets = head_meets && !dpt_model_base(model);
     const int64_t apart = meets && losses > most_rows ? v * p.width * F32 : 0;
     const int64_t operands = most(most(p.weights, p.sides * bt), p.head),
-                  of_thread = TILE_COLUMNS * p.depth * w + TILE_BYTES;
+                  of_thread = DPT_TILE_N * p.depth * w + TILE_BYTES;
     return (struct working){logits + apart, operands * w + (int64_t)spec->threads * of_thread};
 }
 
@@ -155,12 +149,12 @@ static struct working working_of_heads(const struct dpt_memory_spec *spec, bool 
 static int64_t op_of_convolution(const struct dpt_pack *pack, int64_t pixels, int64_t o,
                                  int64_t threads)
 {
-    const int64_t k = pack->cols, out = pack->rows, chunks = ceil_div(pixels, CONV_PIXELS),
-                  items = ceil_div(CONV_ITEMS, ceil_div(k, TILE_COLUMNS)),
+    const int64_t k = pack->cols, out = pack->rows, chunks = ceil_div(pixels, DPT_CONV_PIXELS),
+                  items = ceil_div(DPT_CONV_ITEMS, ceil_div(k, DPT_TILE_N)),
                   groups = ceil_div(chunks, ceil_div(chunks, items));
     const int64_t gradient = round_up(pixels * out * o, PACK_ROW_BYTES) + groups * out * k * F32;
-    const int64_t of_thread = TILE_BYTES + CONV_PIXELS * TILE_COLUMNS * (F32 + o);
-    const int64_t norm = (ceil_div(pixels, NORM_ROWS) + 1) * 2 * out * F32;
+    const int64_t of_thread = TILE_BYTES + DPT_CONV_PIXELS * DPT_TILE_N * (F32 + o);
+    const int64_t norm = (ceil_div(pixels, DPT_BATCHNORM_ROWS) + 1) * 2 * out * F32;
     return most(most(k * out * o, gradient + threads * of_thread), norm);
 }
 
@@ -178,8 +172,9 @@ static int64_t product_of_convolution(const struct dpt_pack *pack, int64_t pixel
             operand = most(operand, packed_operand(depth, in, o));
         }
     const int64_t shared =
-        pack->kernel == 1 ? least(pixels, FEW_TILES * TILE_ROWS) * most(in, out) * o : 0;
-    return operand + shared + threads * (TILE_BYTES + (TILE_ROWS + TILE_COLUMNS) * k * o);
+        pack->kernel == 1 ? least(pixels, DPT_PACK_AHEAD_TILES * DPT_TILE_M) * most(in, out) * o
+                          : 0;
+    return operand + shared + threads * (TILE_BYTES + (DPT_TILE_M + DPT_TILE_N) * k * o);
 }
 
 static struct working working_of_convolutions(const struct dpt_memory_spec *spec)

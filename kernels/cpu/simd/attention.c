@@ -6,6 +6,7 @@
  * Rows of q, k and v lie far apart in memory, at a stride that throws them on few cache sets; so a
  * head is first copied into dense rows of `hp` floats (hd rounded up to 16, padded with
  * zeros), q scaled by 1/sqrt(hd). */
+#include "base/natural_log.h"
 #include "kernels/cpu/simd/elem.h"
 
 enum { TILE = 64 };
@@ -174,7 +175,7 @@ static void attend_tile(const struct dpt_head_rows *a, struct work *w, int64_t i
         {
             e_put((elem *)a->y + (i0 + r) * a->ldy + j, n, v_mul(scale, v_load(w->o + r * hp + j)));
         }
-        a->lse[i0 + r] = max[r] + (float)dpt_cpu_log((double)sum[r]);
+        a->lse[i0 + r] = max[r] + (float)dpt_natural_log((double)sum[r]);
     }
 }
 
@@ -195,7 +196,7 @@ void ELEM(attention)(const struct dpt_head_rows *a)
 static void row_dots(const struct dpt_head_rows *a, struct work *w)
 {
     for (int64_t t = 0; t < a->t; t++) {
-        const elem *dy = (const elem *)a->dy + t * a->ldy, *y = (const elem *)a->y_in + t * a->ldy;
+        const elem *dy = (const elem *)a->dy + t * a->ldy, *y = (const elem *)a->y + t * a->ldy;
         v16 sum = v_set(0.0f);
         FOR_LANES(j, n, a->hd)
         {
@@ -213,7 +214,7 @@ static void grad_rows(const struct dpt_head_rows *a, struct work *w, int64_t i0,
     int64_t keys = least(TILE, a->t - j0);
     for (int64_t r = 0; r < rows; r++) {
         float *s = w->s + r * TILE, *ds = w->ds + r * TILE;
-        v16 lse = v_set(a->lse_in[i0 + r]), dot = v_set(w->row[i0 + r]);
+        v16 lse = v_set(a->lse[i0 + r]), dot = v_set(w->row[i0 + r]);
         bool drop = a->dropout->p > 0.0f;
         if (drop)
             drop_row(a, w, i0 + r, j0, j0 + keys, ds); /* leaves the factors in w->drop */
@@ -303,10 +304,10 @@ void ELEM(attention_grad)(const struct dpt_head_rows *a)
     SIMD(fill)(TILE, 0.0f, w.drop);
     for (int64_t g = 0; g < a->group; g++) {
         one.q = (const elem *)a->q + g * a->hd;
-        one.y_in = (const elem *)a->y_in + g * a->hd;
+        one.y = (elem *)a->y + g * a->hd;
         one.dy = (const elem *)a->dy + g * a->hd;
         one.dq = (elem *)a->dq + g * a->hd;
-        one.lse_in = a->lse_in + g * a->t;
+        one.lse = a->lse + g * a->t;
         one.drop_first = a->drop_first + (uint64_t)g * (uint64_t)(a->t * a->t);
         head_grad(&one, &w);
     }

@@ -31,21 +31,20 @@ void SIMD(row_times)(const struct dpt_row_times *a)
         strip(a, at, 1, a->cols - at < LANES ? a->cols - at : LANES);
 }
 
-void SIMD(dots)(int64_t rows, int64_t n, const float *x, const float *w, int64_t ld, float scale,
-                float *y)
+void SIMD(dots)(const struct dpt_row_dots *a)
 {
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t r = 0; r < a->rows; r++) {
         v16 sum[STRIP];
-        const float *row = w + r * ld;
+        const float *row = a->w + r * a->ld;
         for (int s = 0; s < STRIP; s++)
             sum[s] = v_set(0.0f);
         int s = 0;
-        FOR_LANES(j, count, n)
+        FOR_LANES(j, count, a->n)
         {
-            sum[s] = v_fma(v_get(x + j, count, 0.0f), v_get(row + j, count, 0.0f), sum[s]);
+            sum[s] = v_fma(v_get(a->x + j, count, 0.0f), v_get(row + j, count, 0.0f), sum[s]);
             s = (s + 1) % STRIP;
         }
-        y[r] = scale * v_sum(v_add(v_add(sum[0], sum[1]), v_add(sum[2], sum[3])));
+        a->y[r] = a->scale * v_sum(v_add(v_add(sum[0], sum[1]), v_add(sum[2], sum[3])));
     }
 }
 

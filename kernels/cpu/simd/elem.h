@@ -65,38 +65,11 @@ INLINE v16 e_stored(v16 a)
 }
 #endif
 
-void ELEM(tile_store)(const struct dpt_tile *t);
-void ELEM(panels)(const struct dpt_panels *a);
-#if !defined(DPT_ELEM_F32) /* simd.h has that one */
-void ELEM(transpose)(int64_t rows, int64_t cols, const void *src, int64_t ld, float *dst,
-                     int64_t ld_dst);
+#define DPT_ELEM_KERNEL(result, name, parameters) result ELEM(name) parameters;
+#include "kernels/cpu/kernels.def"
+#if !defined(DPT_ELEM_F32)
+void SIMD(transpose_f32)(int64_t rows, int64_t cols, const void *src, int64_t ld, float *dst,
+                         int64_t ld_dst);
 #endif
-void ELEM(column_sums)(int64_t rows, int64_t cols, const void *x, int64_t ld, bool accumulate,
-                       float *ret);
-void ELEM(widen)(int64_t n, const void *x, float *y);
-void ELEM(narrow)(int64_t n, const float *x, void *y);
-void ELEM(norm)(const struct dpt_norm_rows *a);
-void ELEM(norm_grad)(const struct dpt_norm_grad_rows *a);
-void ELEM(batchnorm_sums)(const struct dpt_batchnorm_rows *a, float *sums, float *squares);
-void ELEM(batchnorm)(const struct dpt_batchnorm_rows *a);
-void ELEM(batchnorm_grad_sums)(const struct dpt_batchnorm_grad_rows *a, float *dgamma,
-                               float *dbeta);
-void ELEM(batchnorm_grad)(const struct dpt_batchnorm_grad_rows *a);
-void ELEM(maxpool)(const struct dpt_maxpool_pixel *a);
-void ELEM(maxpool_grad)(const struct dpt_maxpool_grad_pixel *a);
-void ELEM(gelu)(int64_t n, const void *x, void *y);
-void ELEM(gelu_grad)(int64_t n, const void *x, const void *dy, void *dx);
-void ELEM(swiglu)(int64_t n, const void *gate, const void *up, void *y);
-void ELEM(swiglu_grad)(int64_t n, const void *gate, const void *up, const void *dy, void *dgate,
-                       void *dup);
-void ELEM(scale)(int64_t n, float factor, void *x);
-void ELEM(add)(int64_t n, const void *a, const void *b, void *dst);
-void ELEM(drop_add)(int64_t n, const struct dpt_dropout *d, uint64_t first, const void *a,
-                    const void *b, void *y);
-size_t ELEM(attention_work)(int64_t t, int64_t hd, bool backward);
-void ELEM(attention)(const struct dpt_head_rows *a);
-void ELEM(attention_grad)(const struct dpt_head_rows *a);
-void ELEM(rope)(const struct dpt_rope_rows *a);
-void ELEM(softmax_grad)(int64_t n, const float *x, float lse, float scale, void *ret);
 
 #endif

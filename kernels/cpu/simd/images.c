@@ -2,17 +2,18 @@
 #include "kernels/cpu/simd/elem.h"
 
 /* Squares are summed around the rows' own mean, so that a mean far from zero costs no digits. */
-void ELEM(batchnorm_sums)(const struct dpt_batchnorm_rows *a, float *sums, float *squares)
+void ELEM(batchnorm_sums)(const struct dpt_batchnorm_forward *a, int64_t first, int64_t end,
+                          float *sums, float *squares)
 {
     const elem *x = a->x;
-    const float inv_rows = 1.0f / (float)a->rows;
+    const float inv_rows = 1.0f / (float)(end - first);
     FOR_LANES(j, n, a->c)
     {
         v16 sum = v_set(0.0f), square = v_set(0.0f);
-        for (int64_t r = 0; r < a->rows; r++)
+        for (int64_t r = first; r < end; r++)
             sum = v_add(sum, e_get(x + r * a->c + j, n, 0.0f));
         const v16 mean = v_mul(sum, v_set(inv_rows));
-        for (int64_t r = 0; r < a->rows; r++) {
+        for (int64_t r = first; r < end; r++) {
             const v16 d = v_sub(e_get(x + r * a->c + j, n, 0.0f), mean);
             square = v_fma(d, d, square);
         }
@@ -21,18 +22,19 @@ void ELEM(batchnorm_sums)(const struct dpt_batchnorm_rows *a, float *sums, float
     }
 }
 
-void ELEM(batchnorm)(const struct dpt_batchnorm_rows *a)
+void ELEM(batchnorm)(const struct dpt_batchnorm_forward *a, int64_t first, int64_t end,
+                     const float *mean, const float *rstd)
 {
     const elem *gamma = a->gamma, *beta = a->beta;
     const v16 zero = v_set(0.0f);
-    for (int64_t r = 0; r < a->rows; r++) {
+    for (int64_t r = first; r < end; r++) {
         const elem *x = (const elem *)a->x + r * a->c;
         const elem *residual = a->residual ? (const elem *)a->residual + r * a->c : NULL;
         elem *y = (elem *)a->y + r * a->c;
         FOR_LANES(j, n, a->c)
         {
-            const v16 mean = v_get(a->mean + j, n, 0.0f), rstd = v_get(a->rstd + j, n, 0.0f);
-            const v16 hat = v_mul(v_sub(e_get(x + j, n, 0.0f), mean), rstd);
+            const v16 centred = v_sub(e_get(x + j, n, 0.0f), v_get(mean + j, n, 0.0f));
+            const v16 hat = v_mul(centred, v_get(rstd + j, n, 0.0f));
             v16 v = v_fma(hat, e_get(gamma + j, n, 0.0f), e_get(beta + j, n, 0.0f));
             if (residual)
                 v = v_add(v, e_get(residual + j, n, 0.0f));
@@ -44,7 +46,7 @@ void ELEM(batchnorm)(const struct dpt_batchnorm_rows *a)
 }
 
 /* dy, zero where what came out of the relu is not above zero. */
-INLINE v16 past_relu(const struct dpt_batchnorm_grad_rows *a, int64_t at, int64_t n)
+INLINE v16 past_relu(const struct dpt_batchnorm_backward *a, int64_t at, int64_t n)
 {
     const v16 dy = e_get((const elem *)a->dy + at, n, 0.0f);
     if (!a->y)
@@ -53,13 +55,14 @@ INLINE v16 past_relu(const struct dpt_batchnorm_grad_rows *a, int64_t at, int64_
     return v_select(v_less(v_set(0.0f), y), dy, v_set(0.0f));
 }
 
-void ELEM(batchnorm_grad_sums)(const struct dpt_batchnorm_grad_rows *a, float *dgamma, float *dbeta)
+void ELEM(batchnorm_grad_sums)(const struct dpt_batchnorm_backward *a, int64_t first, int64_t end,
+                               float *dgamma, float *dbeta)
 {
     FOR_LANES(j, n, a->c)
     {
         const v16 mean = v_get(a->mean + j, n, 0.0f), rstd = v_get(a->rstd + j, n, 0.0f);
         v16 dot = v_set(0.0f), sum = v_set(0.0f);
-        for (int64_t r = 0; r < a->rows; r++) {
+        for (int64_t r = first; r < end; r++) {
             const int64_t at = r * a->c + j;
             const v16 hat = v_mul(v_sub(e_get((const elem *)a->x + at, n, 0.0f), mean), rstd);
             const v16 g = past_relu(a, at, n);
@@ -71,17 +74,18 @@ void ELEM(batchnorm_grad_sums)(const struct dpt_batchnorm_grad_rows *a, float *d
     }
 }
 
-void ELEM(batchnorm_grad)(const struct dpt_batchnorm_grad_rows *a)
+void ELEM(batchnorm_grad)(const struct dpt_batchnorm_backward *a, int64_t first, int64_t end,
+                          const float *mean_dgamma, const float *mean_dbeta)
 {
-    for (int64_t r = 0; r < a->rows; r++)
+    for (int64_t r = first; r < end; r++)
         FOR_LANES(j, n, a->c)
         {
             const int64_t at = r * a->c + j;
             const v16 mean = v_get(a->mean + j, n, 0.0f), rstd = v_get(a->rstd + j, n, 0.0f);
             const v16 hat = v_mul(v_sub(e_get((const elem *)a->x + at, n, 0.0f), mean), rstd);
             const v16 g = past_relu(a, at, n);
-            const v16 flat = v_sub(g, v_get(a->mean_dbeta + j, n, 0.0f));
-            const v16 d = v_sub(flat, v_mul(hat, v_get(a->mean_dgamma + j, n, 0.0f)));
+            const v16 flat = v_sub(g, v_get(mean_dbeta + j, n, 0.0f));
+            const v16 d = v_sub(flat, v_mul(hat, v_get(mean_dgamma + j, n, 0.0f)));
             const v16 factor = v_mul(rstd, e_get((const elem *)a->gamma + j, n, 0.0f));
             if (a->dresidual)
                 e_put((elem *)a->dresidual + at, n, g);

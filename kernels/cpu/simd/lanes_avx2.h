@@ -50,22 +50,17 @@ INLINE void v_store_part(float *p, int64_t n, v16 a)
     _mm256_maskstore_ps(p, lane_mask(n, 0), a.l);
     _mm256_maskstore_ps(p + 8, lane_mask(n, 8), a.h);
 }
-INLINE v16 v_add(v16 a, v16 b)
-{
-    return (v16){_mm256_add_ps(a.l, b.l), _mm256_add_ps(a.h, b.h)};
-}
-INLINE v16 v_sub(v16 a, v16 b)
-{
-    return (v16){_mm256_sub_ps(a.l, b.l), _mm256_sub_ps(a.h, b.h)};
-}
-INLINE v16 v_mul(v16 a, v16 b)
-{
-    return (v16){_mm256_mul_ps(a.l, b.l), _mm256_mul_ps(a.h, b.h)};
-}
-INLINE v16 v_div(v16 a, v16 b)
-{
-    return (v16){_mm256_div_ps(a.l, b.l), _mm256_div_ps(a.h, b.h)};
-}
+#define BINARY(type, name, operation)                                                              \
+    INLINE type name(type a, type b)                                                               \
+    {                                                                                              \
+        return (type){operation(a.l, b.l), operation(a.h, b.h)};                                   \
+    }
+BINARY(v16, v_add, _mm256_add_ps)
+BINARY(v16, v_sub, _mm256_sub_ps)
+BINARY(v16, v_mul, _mm256_mul_ps)
+BINARY(v16, v_div, _mm256_div_ps)
+BINARY(v16, v_max, _mm256_max_ps)
+BINARY(v16, v_min, _mm256_min_ps)
 INLINE v16 v_sqrt(v16 a)
 {
     return (v16){_mm256_sqrt_ps(a.l), _mm256_sqrt_ps(a.h)};
@@ -73,14 +68,6 @@ INLINE v16 v_sqrt(v16 a)
 INLINE v16 v_fma(v16 a, v16 b, v16 c)
 {
     return (v16){_mm256_fmadd_ps(a.l, b.l, c.l), _mm256_fmadd_ps(a.h, b.h, c.h)};
-}
-INLINE v16 v_max(v16 a, v16 b)
-{
-    return (v16){_mm256_max_ps(a.l, b.l), _mm256_max_ps(a.h, b.h)};
-}
-INLINE v16 v_min(v16 a, v16 b)
-{
-    return (v16){_mm256_min_ps(a.l, b.l), _mm256_min_ps(a.h, b.h)};
 }
 INLINE m16 v_less(v16 a, v16 b)
 {
@@ -134,14 +121,10 @@ INLINE w16 w_load(const uint32_t *p)
     return (w16){_mm256_loadu_si256((const __m256i *)(const void *)p),
                  _mm256_loadu_si256((const __m256i *)(const void *)(p + 8))};
 }
-INLINE w16 w_add(w16 a, w16 b)
-{
-    return (w16){_mm256_add_epi32(a.l, b.l), _mm256_add_epi32(a.h, b.h)};
-}
-INLINE w16 w_xor(w16 a, w16 b)
-{
-    return (w16){_mm256_xor_si256(a.l, b.l), _mm256_xor_si256(a.h, b.h)};
-}
+BINARY(w16, w_add, _mm256_add_epi32)
+BINARY(w16, w_xor, _mm256_xor_si256)
+BINARY(w16, w_and, _mm256_and_si256)
+BINARY(w16, w_or, _mm256_or_si256)
 INLINE void multiply8(__m256i a, __m256i b, __m256i *hi, __m256i *lo)
 {
     __m256i even = _mm256_mul_epu32(a, b);
@@ -162,14 +145,6 @@ INLINE __m256 keep8(__m256i a, __m256i b, __m256 value)
 INLINE v16 w_keep(w16 a, w16 b, v16 value)
 {
     return (v16){keep8(a.l, b.l, value.l), keep8(a.h, b.h, value.h)};
-}
-INLINE w16 w_and(w16 a, w16 b)
-{
-    return (w16){_mm256_and_si256(a.l, b.l), _mm256_and_si256(a.h, b.h)};
-}
-INLINE w16 w_or(w16 a, w16 b)
-{
-    return (w16){_mm256_or_si256(a.l, b.l), _mm256_or_si256(a.h, b.h)};
 }
 #define w_left(a, n)  ((w16){_mm256_slli_epi32((a).l, n), _mm256_slli_epi32((a).h, n)})
 #define w_right(a, n) ((w16){_mm256_srli_epi32((a).l, n), _mm256_srli_epi32((a).h, n)})

@@ -42,22 +42,17 @@ INLINE void v_store_part(float *p, int64_t n, v16 a)
 {
     _mm512_mask_storeu_ps(p, first_lanes(n), a.v);
 }
-INLINE v16 v_add(v16 a, v16 b)
-{
-    return (v16){_mm512_add_ps(a.v, b.v)};
-}
-INLINE v16 v_sub(v16 a, v16 b)
-{
-    return (v16){_mm512_sub_ps(a.v, b.v)};
-}
-INLINE v16 v_mul(v16 a, v16 b)
-{
-    return (v16){_mm512_mul_ps(a.v, b.v)};
-}
-INLINE v16 v_div(v16 a, v16 b)
-{
-    return (v16){_mm512_div_ps(a.v, b.v)};
-}
+#define BINARY(type, name, operation)                                                              \
+    INLINE type name(type a, type b)                                                               \
+    {                                                                                              \
+        return (type){operation(a.v, b.v)};                                                        \
+    }
+BINARY(v16, v_add, _mm512_add_ps)
+BINARY(v16, v_sub, _mm512_sub_ps)
+BINARY(v16, v_mul, _mm512_mul_ps)
+BINARY(v16, v_div, _mm512_div_ps)
+BINARY(v16, v_max, _mm512_max_ps)
+BINARY(v16, v_min, _mm512_min_ps)
 INLINE v16 v_sqrt(v16 a)
 {
     return (v16){_mm512_sqrt_ps(a.v)};
@@ -65,14 +60,6 @@ INLINE v16 v_sqrt(v16 a)
 INLINE v16 v_fma(v16 a, v16 b, v16 c)
 {
     return (v16){_mm512_fmadd_ps(a.v, b.v, c.v)};
-}
-INLINE v16 v_max(v16 a, v16 b)
-{
-    return (v16){_mm512_max_ps(a.v, b.v)};
-}
-INLINE v16 v_min(v16 a, v16 b)
-{
-    return (v16){_mm512_min_ps(a.v, b.v)};
 }
 /* a < b, false where either is NaN */
 INLINE m16 v_less(v16 a, v16 b)
@@ -90,7 +77,7 @@ INLINE v16 v_exp2_of_magic(v16 t)
     __m512i i = _mm512_slli_epi32(_mm512_castps_si512(t.v), 23);
     return (v16){_mm512_castsi512_ps(_mm512_add_epi32(i, _mm512_set1_epi32(0x3f800000)))};
 }
-/* Four accumulators of four doubles… here two of eight; lane l of the sum is lane l of x. */
+/* Sixteen lanes of double. */
 typedef struct {
     __m512d lo, hi;
 } d16;
@@ -123,14 +110,10 @@ INLINE w16 w_load(const uint32_t *p)
 {
     return (w16){_mm512_loadu_si512(p)};
 }
-INLINE w16 w_add(w16 a, w16 b)
-{
-    return (w16){_mm512_add_epi32(a.v, b.v)};
-}
-INLINE w16 w_xor(w16 a, w16 b)
-{
-    return (w16){_mm512_xor_si512(a.v, b.v)};
-}
+BINARY(w16, w_add, _mm512_add_epi32)
+BINARY(w16, w_xor, _mm512_xor_si512)
+BINARY(w16, w_and, _mm512_and_si512)
+BINARY(w16, w_or, _mm512_or_si512)
 /* Both halves of the 64-bit products. */
 INLINE void w_multiply(w16 a, w16 b, w16 *hi, w16 *lo)
 {
@@ -143,14 +126,6 @@ INLINE void w_multiply(w16 a, w16 b, w16 *hi, w16 *lo)
 INLINE v16 w_keep(w16 a, w16 b, v16 value)
 {
     return (v16){_mm512_maskz_mov_ps(_mm512_cmpge_epu32_mask(a.v, b.v), value.v)};
-}
-INLINE w16 w_and(w16 a, w16 b)
-{
-    return (w16){_mm512_and_si512(a.v, b.v)};
-}
-INLINE w16 w_or(w16 a, w16 b)
-{
-    return (w16){_mm512_or_si512(a.v, b.v)};
 }
 #define w_left(a, n)  ((w16){_mm512_slli_epi32((a).v, n)})
 #define w_right(a, n) ((w16){_mm512_srli_epi32((a).v, n)})

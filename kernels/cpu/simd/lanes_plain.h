@@ -48,26 +48,18 @@ INLINE void v_store_part(float *p, int64_t n, v16 a)
     for (int64_t i = 0; i < n; i++)
         p[i] = a.f[i];
 }
-INLINE v16 v_add(v16 a, v16 b)
-{
-    EACH_LANE a.f[i] = a.f[i] + b.f[i];
-    return a;
-}
-INLINE v16 v_sub(v16 a, v16 b)
-{
-    EACH_LANE a.f[i] = a.f[i] - b.f[i];
-    return a;
-}
-INLINE v16 v_mul(v16 a, v16 b)
-{
-    EACH_LANE a.f[i] = a.f[i] * b.f[i];
-    return a;
-}
-INLINE v16 v_div(v16 a, v16 b)
-{
-    EACH_LANE a.f[i] = a.f[i] / b.f[i];
-    return a;
-}
+#define BINARY(type, name, lane, x)                                                                \
+    INLINE type name(type a, type b)                                                               \
+    {                                                                                              \
+        EACH_LANE a.lane[i] = x;                                                                   \
+        return a;                                                                                  \
+    }
+BINARY(v16, v_add, f, a.f[i] + b.f[i])
+BINARY(v16, v_sub, f, a.f[i] - b.f[i])
+BINARY(v16, v_mul, f, a.f[i] * b.f[i])
+BINARY(v16, v_div, f, a.f[i] / b.f[i])
+BINARY(v16, v_max, f, a.f[i] > b.f[i] ? a.f[i] : b.f[i])
+BINARY(v16, v_min, f, a.f[i] < b.f[i] ? a.f[i] : b.f[i])
 INLINE v16 v_sqrt(v16 a)
 {
     EACH_LANE a.f[i] = sqrtf(a.f[i]);
@@ -77,16 +69,6 @@ INLINE v16 v_fma(v16 a, v16 b, v16 c)
 {
     EACH_LANE c.f[i] = fmaf(a.f[i], b.f[i], c.f[i]);
     return c;
-}
-INLINE v16 v_max(v16 a, v16 b)
-{
-    EACH_LANE a.f[i] = a.f[i] > b.f[i] ? a.f[i] : b.f[i];
-    return a;
-}
-INLINE v16 v_min(v16 a, v16 b)
-{
-    EACH_LANE a.f[i] = a.f[i] < b.f[i] ? a.f[i] : b.f[i];
-    return a;
 }
 INLINE m16 v_less(v16 a, v16 b)
 {
@@ -142,14 +124,18 @@ INLINE w16 w_load(const uint32_t *p)
     memcpy(r.u, p, sizeof r.u);
     return r;
 }
-INLINE w16 w_add(w16 a, w16 b)
+BINARY(w16, w_add, u, a.u[i] + b.u[i])
+BINARY(w16, w_xor, u, a.u[i] ^ b.u[i])
+BINARY(w16, w_and, u, a.u[i] & b.u[i])
+BINARY(w16, w_or, u, a.u[i] | b.u[i])
+INLINE w16 w_left(w16 a, int n)
 {
-    EACH_LANE a.u[i] += b.u[i];
+    EACH_LANE a.u[i] <<= n;
     return a;
 }
-INLINE w16 w_xor(w16 a, w16 b)
+INLINE w16 w_right(w16 a, int n)
 {
-    EACH_LANE a.u[i] ^= b.u[i];
+    EACH_LANE a.u[i] >>= n;
     return a;
 }
 INLINE void w_multiply(w16 a, w16 b, w16 *hi, w16 *lo)
@@ -165,26 +151,6 @@ INLINE v16 w_keep(w16 a, w16 b, v16 value)
 {
     EACH_LANE value.f[i] = a.u[i] >= b.u[i] ? value.f[i] : 0.0f;
     return value;
-}
-INLINE w16 w_and(w16 a, w16 b)
-{
-    EACH_LANE a.u[i] &= b.u[i];
-    return a;
-}
-INLINE w16 w_or(w16 a, w16 b)
-{
-    EACH_LANE a.u[i] |= b.u[i];
-    return a;
-}
-INLINE w16 w_left(w16 a, int n)
-{
-    EACH_LANE a.u[i] <<= n;
-    return a;
-}
-INLINE w16 w_right(w16 a, int n)
-{
-    EACH_LANE a.u[i] >>= n;
-    return a;
 }
 INLINE w16 w_of_v(v16 a)
 {

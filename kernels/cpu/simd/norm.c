@@ -12,12 +12,12 @@ INLINE float row_mean(const elem *x, int64_t c, float inv_c)
     return v_sum(sum) * inv_c;
 }
 
-void ELEM(norm)(const struct dpt_norm_rows *a)
+void ELEM(norm)(const struct dpt_layernorm_forward *a, int64_t first, int64_t end)
 {
     const int64_t c = a->c;
     const elem *gamma = a->gamma, *beta = a->beta;
     const float inv_c = 1.0f / (float)c;
-    for (int64_t r = 0; r < a->rows; r++) {
+    for (int64_t r = first; r < end; r++) {
         const elem *x = (const elem *)a->x + r * c;
         elem *y = (elem *)a->y + r * c;
         const float mean = a->mean ? row_mean(x, c, inv_c) : 0.0f;
@@ -42,15 +42,16 @@ void ELEM(norm)(const struct dpt_norm_rows *a)
     }
 }
 
-void ELEM(norm_grad)(const struct dpt_norm_grad_rows *a)
+void ELEM(norm_grad)(const struct dpt_layernorm_backward *a, int64_t first, int64_t end,
+                     float *dgamma, float *dbeta)
 {
     const int64_t c = a->c;
     const elem *gamma = a->gamma;
     const float inv_c = 1.0f / (float)c;
-    SIMD(fill)(c, 0.0f, a->dgamma);
-    if (a->dbeta)
-        SIMD(fill)(c, 0.0f, a->dbeta);
-    for (int64_t r = 0; r < a->rows; r++) {
+    SIMD(fill)(c, 0.0f, dgamma);
+    if (a->mean)
+        SIMD(fill)(c, 0.0f, dbeta);
+    for (int64_t r = first; r < end; r++) {
         const elem *x = (const elem *)a->x + r * c, *dy = (const elem *)a->dy + r * c;
         elem *dx = (elem *)a->dx + r * c;
         const v16 mean = v_set(a->mean ? a->mean[r] : 0.0f), rstd = v_set(a->rstd[r]);
@@ -62,9 +63,9 @@ void ELEM(norm_grad)(const struct dpt_norm_grad_rows *a)
             v16 weighted = v_mul(g, e_get(gamma + j, n, 0.0f));
             sum = v_add(sum, weighted);
             dot = v_fma(weighted, hat, dot);
-            v_put(a->dgamma + j, n, v_fma(g, hat, v_get(a->dgamma + j, n, 0.0f)));
-            if (a->dbeta)
-                v_put(a->dbeta + j, n, v_add(v_get(a->dbeta + j, n, 0.0f), g));
+            v_put(dgamma + j, n, v_fma(g, hat, v_get(dgamma + j, n, 0.0f)));
+            if (a->mean)
+                v_put(dbeta + j, n, v_add(v_get(dbeta + j, n, 0.0f), g));
         }
         const v16 mean_sum = v_set(a->mean ? v_sum(sum) * inv_c : 0.0f);
         const v16 mean_dot = v_set(v_sum(dot) * inv_c);

@@ -2,14 +2,15 @@
  * and sums are rounded one by one, as a framework that has an op for each rounds them. */
 #include "kernels/cpu/simd/elem.h"
 
-void ELEM(rope)(const struct dpt_rope_rows *a)
+void ELEM(rope)(const struct dpt_rope *a, int64_t first, int64_t end)
 {
+    const int64_t half = a->head_size / 2;
     const v16 sign = v_set(a->inverse ? -1.0f : 1.0f);
-    for (int64_t r = 0; r < a->rows; r++) {
-        const int64_t at = (a->first + r) % a->t * a->half;
+    for (int64_t r = first; r < end; r++) {
+        const int64_t at = r % a->t * half;
         for (int64_t h = 0; h < a->heads; h++) {
-            elem *low = (elem *)a->x + r * a->stride + h * 2 * a->half, *high = low + a->half;
-            FOR_LANES(j, count, a->half)
+            elem *low = (elem *)a->x + r * a->stride + h * 2 * half, *high = low + half;
+            FOR_LANES(j, count, half)
             {
                 v16 c = v_get(a->cos + at + j, count, 0.0f);
                 v16 s = v_mul(sign, v_get(a->sin + at + j, count, 0.0f));

@@ -1,5 +1,5 @@
 /* The kernels of one instruction set that do not depend on the type of elements (elem.h has those
- * that do), gathered by table.c. Meanings: kernels/cpu/kernels.h. */
+ * that do), gathered by table.c. Meanings: kernels/cpu/kernels.def. */
 #ifndef DPT_KERNELS_CPU_SIMD_SIMD_H
 #define DPT_KERNELS_CPU_SIMD_SIMD_H
 
@@ -8,20 +8,8 @@
 
 #define SIMD(name) DPT_ISA_NAME(dpt_simd_##name)
 
-void SIMD(transpose16)(int64_t rows, int64_t cols, const uint16_t *src, int64_t ld, uint16_t *dst,
-                       int64_t ld_dst);
-void SIMD(fill)(int64_t n, float value, float *dst);
-void SIMD(adamw)(const struct dpt_adamw *a);
-void SIMD(sgd)(const struct dpt_sgd *a);
-double SIMD(sumsq)(int64_t n, const float *x);
-void SIMD(transpose_f32)(int64_t rows, int64_t cols, const void *src, int64_t ld, float *dst,
-                         int64_t ld_dst);
-void SIMD(softmax_part)(int64_t n, const float *x, float *max, float *sum);
-void SIMD(row_times)(const struct dpt_row_times *a);
-void SIMD(dots)(int64_t rows, int64_t n, const float *x, const float *w, int64_t ld, float scale,
-                float *y);
-void SIMD(softmax)(int64_t n, float *x);
-void SIMD(panel_product)(const struct dpt_panel_product *p);
+#define DPT_CPU_KERNEL(result, name, parameters) result SIMD(name) parameters;
+#include "kernels/cpu/kernels.def"
 
 /* c (rows, cols) = or += a (rows, k) b (k, cols): element (i, j) of a is a[i*a_row + j*a_col], rows
  * of b and c lie ldb and ldc apart, cols is a multiple of 16. Each result is one chain of fma in

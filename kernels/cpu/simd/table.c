@@ -14,14 +14,6 @@ extern const struct dpt_elem_kernels SIMD(elem_f32), SIMD(elem_bf16), SIMD(elem_
 const struct dpt_cpu_kernels DPT_ISA_NAME(dpt_cpu_kernels) = {
     .name = ISA_TEXT,
     .of = {[DPT_F32] = &SIMD(elem_f32), [DPT_BF16] = &SIMD(elem_bf16), [DPT_F16] = &SIMD(elem_f16)},
-    .transpose16 = SIMD(transpose16),
-    .fill = SIMD(fill),
-    .adamw = SIMD(adamw),
-    .sgd = SIMD(sgd),
-    .sumsq = SIMD(sumsq),
-    .softmax_part = SIMD(softmax_part),
-    .row_times = SIMD(row_times),
-    .dots = SIMD(dots),
-    .softmax = SIMD(softmax),
-    .panel_product = SIMD(panel_product),
+#define DPT_CPU_KERNEL(result, kernel, parameters) .kernel = SIMD(kernel),
+#include "kernels/cpu/kernels.def"
 };

@@ -53,7 +53,7 @@ static bool aligned(struct dpt_cuda_stream *s, const char *what, const void *p,
     (void)snprintf(text, sizeof text, "a product's %s is not aligned to %d bytes", what,
                    (int)bytes);
     if ((uintptr_t)p % bytes != 0)
-        dpt_cuda_fail(s, DPT_EINVAL, text);
+        dpt_stream_fail(&s->base, DPT_EINVAL, text);
     return (uintptr_t)p % bytes == 0;
 }
 
@@ -108,27 +108,27 @@ static float slope(float x)
 
 static void multiply(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
 {
-    DPT_ASSERT(g->k > 0);
-    if (s->error.status != DPT_OK || g->m == 0 || g->n == 0 || s->preparing ||
-        !aligned(s, "left operand", g->a, g->dtype, g->lda) ||
-        !aligned(s, "right operand", g->b, g->dtype, g->ldb) ||
-        !aligned(s, "result", g->c, g->out, g->ldc) ||
-        (g->with_bias && !aligned(s, "bias", g->bias, g->out, g->n)) ||
-        (g->with_slope && !aligned(s, "slopes", g->slope_at, g->out, g->ldc)))
+    DPT_ASSERT(g->of.k > 0);
+    if (s->base.error.status != DPT_OK || g->of.m == 0 || g->of.n == 0 || s->base.preparing ||
+        !aligned(s, "left operand", g->a, g->of.dtype, g->of.lda) ||
+        !aligned(s, "right operand", g->b, g->of.dtype, g->of.ldb) ||
+        !aligned(s, "result", g->c, g->of.out, g->of.ldc) ||
+        (g->of.with_bias && !aligned(s, "bias", g->bias, g->of.out, g->of.n)) ||
+        (g->of.with_slope && !aligned(s, "slopes", g->slope_at, g->of.out, g->of.ldc)))
         return;
-    const bool tf32 = g->dtype == DPT_F32 && s->base.device->tf32;
-    float *a = widened(g->a, g->dtype, g->m, g->k, g->lda, g->a_transposed, tf32);
-    float *b = widened(g->b, g->dtype, g->n, g->k, g->ldb, !g->b_transposed, tf32);
-    for (int64_t i = 0; i < g->m; i++)
-        for (int64_t j = 0; j < g->n; j++) {
-            float sum = dot(g->k, a + i * g->k, b + j * g->k);
-            if (g->with_bias)
-                sum += at(g->bias, g->out, j);
-            if (g->with_slope)
-                sum *= slope(at(g->slope_at, g->out, i * g->ldc + j));
+    const bool tf32 = g->of.dtype == DPT_F32 && s->base.device->tf32;
+    float *a = widened(g->a, g->of.dtype, g->of.m, g->of.k, g->of.lda, g->of.a_transposed, tf32);
+    float *b = widened(g->b, g->of.dtype, g->of.n, g->of.k, g->of.ldb, !g->of.b_transposed, tf32);
+    for (int64_t i = 0; i < g->of.m; i++)
+        for (int64_t j = 0; j < g->of.n; j++) {
+            float sum = dot(g->of.k, a + i * g->of.k, b + j * g->of.k);
+            if (g->of.with_bias)
+                sum += at(g->bias, g->of.out, j);
+            if (g->of.with_slope)
+                sum *= slope(at(g->slope_at, g->of.out, i * g->of.ldc + j));
             if (g->accumulate)
-                sum += at(g->c, g->out, i * g->ldc + j);
-            set(g->c, g->out, i * g->ldc + j, sum);
+                sum += at(g->c, g->of.out, i * g->of.ldc + j);
+            set(g->c, g->of.out, i * g->of.ldc + j, sum);
         }
     free(a);
     free(b);
@@ -136,15 +136,15 @@ static void multiply(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
 
 void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
 {
-    DPT_ASSERT(!g->with_bias && !g->with_slope);
+    DPT_ASSERT(!g->of.with_bias && !g->of.with_slope);
     multiply(s, g);
 }
 
 /* As if the library had no algorithm for some shapes. */
 bool dpt_cuda_gemm_fused(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
 {
-    DPT_ASSERT(g->with_bias != g->with_slope && (g->with_bias || g->ldc % 8 == 0));
-    const bool has = g->with_bias ? g->ldc % 8 == 0 : g->ldc % 16 == 0;
+    DPT_ASSERT(g->of.with_bias != g->of.with_slope && (g->of.with_bias || g->of.ldc % 8 == 0));
+    const bool has = g->of.with_bias ? g->of.ldc % 8 == 0 : g->of.ldc % 16 == 0;
     if (has)
         multiply(s, g);
     return has;

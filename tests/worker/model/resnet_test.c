@@ -164,9 +164,11 @@ static void fill_classes(struct rig *rig)
         float *image = rig->images + b * rig->pixels,
               *pattern = rig_memory((size_t)rig->pixels * sizeof(float));
         rig->targets[b] = (int32_t)(b % rig->classes);
-        rig->ops->fill_normal(rig->stream, rig->pixels,
-                              dpt_rng_key(7, DPT_RNG_TEST, (uint64_t)rig->targets[b], 0, 0), 0,
-                              0.0f, 1.0f, pattern);
+        rig->ops->fill_normal(
+            rig->stream, rig->pixels,
+            &(struct dpt_normal){dpt_rng_key(7, DPT_RNG_TEST, (uint64_t)rig->targets[b], 0, 0), 0,
+                                 0.0f, 1.0f},
+            pattern);
         rig->ops->add(rig->stream, rig->pixels, image, pattern, image);
         assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
         free(pattern);

@@ -88,9 +88,11 @@ static void fill_weights(struct rig *rig, const struct dpt_model *model, float *
     for (int i = 0; i < dpt_model_n_params(model); i++) {
         const struct dpt_param *p = dpt_model_param(model, i);
         const float mean = p->init == DPT_INIT_ONE ? 1.0f : 0.0f;
-        rig->ops->fill_normal(rig->stream, p->numel,
-                              dpt_rng_key(SEED, DPT_RNG_TEST, (uint64_t)i, 0, 0), 0, mean, 0.15f,
-                              flat + p->offset);
+        rig->ops->fill_normal(
+            rig->stream, p->numel,
+            &(struct dpt_normal){dpt_rng_key(SEED, DPT_RNG_TEST, (uint64_t)i, 0, 0), 0, mean,
+                                 0.15f},
+            flat + p->offset);
     }
     assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
 }
@@ -115,9 +117,10 @@ static void make_base(struct rig *rig)
 
 static void fill_images(struct rig *rig, int which)
 {
-    rig->ops->fill_normal(rig->stream, rig->slot.b * rig->pixels,
-                          dpt_rng_key(SEED, DPT_RNG_TEST, 1, 2, (uint64_t)which), 0, 0.0f, 1.0f,
-                          rig->images);
+    rig->ops->fill_normal(
+        rig->stream, rig->slot.b * rig->pixels,
+        &(struct dpt_normal){dpt_rng_key(SEED, DPT_RNG_TEST, 1, 2, (uint64_t)which), 0, 0.0f, 1.0f},
+        rig->images);
     assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
 }
 

@@ -81,8 +81,9 @@ static float *values(const struct rig *rig, int what)
 {
     float *p = aligned_alloc(64, (size_t)rig->numel * sizeof *p);
     assert_non_null(p);
-    rig->ops->fill_normal(rig->stream, rig->numel,
-                          dpt_rng_key(1, DPT_RNG_TEST, (uint64_t)what, 0, 0), 0, 0.0f, 0.1f, p);
+    rig->ops->fill_normal(
+        rig->stream, rig->numel,
+        &(struct dpt_normal){dpt_rng_key(1, DPT_RNG_TEST, (uint64_t)what, 0, 0), 0, 0.0f, 0.1f}, p);
     assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
     return p;
 }

@@ -60,9 +60,10 @@ static void rig_open_precision(struct rig *rig, enum dpt_precision precision)
     float **all[] = {&rig->param, &rig->grad, &rig->m, &rig->v};
     for (int i = 0; i < 4; i++) {
         *all[i] = floats(rig->numel);
-        dpt_device_ops(rig->dev)->fill_normal(rig->stream, rig->numel,
-                                              dpt_rng_key(1, DPT_RNG_TEST, (uint64_t)i, 0, 0), 0,
-                                              0.0f, 0.1f, *all[i]);
+        dpt_device_ops(rig->dev)->fill_normal(
+            rig->stream, rig->numel,
+            &(struct dpt_normal){dpt_rng_key(1, DPT_RNG_TEST, (uint64_t)i, 0, 0), 0, 0.0f, 0.1f},
+            *all[i]);
     }
     assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
     for (int64_t i = 0; i < rig->numel; i++)

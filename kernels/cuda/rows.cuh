@@ -1,0 +1,90 @@
+/* Sums over rows. A row belongs to a warp, whose lanes take some elements in a row at a time
+ * (elem.cuh), every 32nd such group, and are joined in a fixed tree. Sums over rows are made in
+ * chunks of CHUNK rows: a warp adds every WARPS-th row of a chunk, in their order, and the warps'
+ * sums are added in theirs (for norms of long rows a thread adds all of them in their order). GROUP
+ * chunks are added in their order, and then the groups. Nothing depends on the size of the grid,
+ * nor on where a row begins. */
+#ifndef DPT_KERNELS_CUDA_ROWS_CUH
+#define DPT_KERNELS_CUDA_ROWS_CUH
+
+#include "kernels/cuda/elem.cuh"
+#include "kernels/cuda/launch.h"
+
+enum { LANES = 32, WARPS = 4, CHUNK = 64, GROUP = 16, COLUMNS = 128 };
+
+template <int N, bool WHOLE, typename E>
+static __device__ inline struct held<N, E> load_some(const E *row, int64_t at, int64_t c) {
+    struct held<N, E> none = {};
+    return at < c ? load<N, WHOLE>(row, at, c) : none;
+}
+
+/* What the warps of a block have of the columns that begin at `at`, added up in their order; lane i
+ * has columns N*i and on. */
+template <int N>
+static __device__ inline void join_warps(const float mine[N], int64_t at, int64_t c,
+                                         float place[WARPS][LANES * N], float *ret)
+{
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        place[warp][lane * N + k] = mine[k];
+    __syncthreads();
+    for (int j = threadIdx.x; j < LANES * N && at + j < c; j += WARPS * LANES) {
+        float sum = place[0][j];
+#pragma unroll
+        for (int w = 1; w < WARPS; w++)
+            sum += place[w][j];
+        ret[at + j] = sum;
+    }
+    __syncthreads();
+}
+
+/* Adds the chunks of each group up, to where its first one is. Sums of chunk i begin at
+ * sums + i*ld. */
+static __global__ void join_groups(int64_t chunks, int64_t cols, float *sums, int64_t ld)
+{
+    GRID_LOOP(at, (chunks + GROUP - 1) / GROUP * cols)
+    {
+        const int64_t first = at / cols * GROUP, j = at % cols;
+        const int64_t end = first + GROUP < chunks ? first + GROUP : chunks;
+        float sum = 0.0f;
+#pragma unroll 8
+        for (int64_t i = first; i < end; i++)
+            sum += sums[i * ld + j];
+        sums[first * ld + j] = sum;
+    }
+}
+
+/* Adds the groups up. */
+static __global__ void join_chunks(int64_t groups, int64_t cols, const float *sums, int64_t ld,
+                                   bool accumulate, float *ret)
+{
+    GRID_LOOP(j, cols)
+    {
+        float sum = 0.0f;
+#pragma unroll 8
+        for (int64_t i = 0; i < groups; i++)
+            sum += sums[i * GROUP * ld + j];
+        ret[j] = accumulate ? ret[j] + sum : sum;
+    }
+}
+
+/* A block has `width` columns. */
+static inline dim3 chunk_grid(int64_t rows, int64_t cols, int64_t width)
+{
+    const int64_t grid_y_max = 65535, chunks = ceil_div(rows, CHUNK);
+    return dim3((unsigned)ceil_div(cols, width),
+                (unsigned)(chunks < grid_y_max ? chunks : grid_y_max));
+}
+
+static inline int64_t groups_of(int64_t rows)
+{
+    return ceil_div(ceil_div(rows, CHUNK), GROUP);
+}
+
+static inline unsigned join_grid(int64_t chunks, int64_t cols)
+{
+    return grid_for(ceil_div(chunks, GROUP) * cols, COLUMNS);
+}
+
+#endif
