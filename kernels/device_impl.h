@@ -19,7 +19,7 @@ struct dpt_device_vtable {
     enum dpt_status (*alloc_host)(struct dpt_device *dev, size_t bytes, void **ret,
                                   struct dpt_err *err);
     void (*free_host)(struct dpt_device *dev, void *ptr, size_t bytes);
-    /* What an allocation of so many bytes takes from the system. */
+    /* The bytes that an allocation of `bytes` takes from the system. */
     size_t (*reserved)(size_t bytes);
     enum dpt_status (*stream_create)(struct dpt_device *dev, int threads, bool urgent,
                                      struct dpt_stream **ret, struct dpt_err *err);

@@ -22,7 +22,7 @@ struct dpt_stager_options {
     size_t bytes_max; /* that are copied at a time: places are no larger. More takes more turns. */
 };
 
-/* The page-locked memory of a stager for so many bytes: DPT_STAGER_PLACES places. */
+/* The page-locked memory of a stager for `bytes_max`: DPT_STAGER_PLACES places. */
 size_t dpt_stager_bytes(size_t bytes_max);
 
 DPT_MUST_USE enum dpt_status dpt_stager_create(const struct dpt_stager_options *options,

@@ -11,7 +11,7 @@ enum {
     SUM_CHUNK = 1 << 8     /* of each vector of an ordered sum, likewise */
 };
 
-/* What an op over n elements of `dtype` reads and writes; NULL where it has no such operand. */
+/* The operands of an op over n elements of `dtype`; NULL where the op has no such operand. */
 struct elements {
     int64_t n;
     enum dpt_dtype dtype;

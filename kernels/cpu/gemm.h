@@ -65,8 +65,8 @@ struct dpt_primitive_shape;
 struct dpt_primitive *dpt_gemm_primitive(struct dpt_cpu_stream *s,
                                          const struct dpt_primitive_shape *shape);
 
-/* The first status of the library that is not 0, of the items of a loop; and that it becomes the
- * stream's error, as what befell `what`. */
+/* Keeps the first status of the library that is not 0, of the items of a loop; and makes it the
+ * stream's error, as a failure of `what`. */
 void dpt_gemm_note(_Atomic int *failed, int status);
 void dpt_gemm_report(struct dpt_cpu_stream *s, int failed, const char *what);
 

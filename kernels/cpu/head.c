@@ -29,8 +29,8 @@ struct block {
     const void *w;
 };
 
-/* What it has to do with its logits = x w^T, or, `back`, with its part of dx = dlogits w; without
- * rows, x and results. */
+/* The block's part of the product logits = x w^T, or, `back`, of dx = dlogits w: all but rows, x
+ * and results. */
 static struct dpt_gemm block_product(const struct block *b, bool back)
 {
     return (struct dpt_gemm){.n = back ? b->c : b->width,

@@ -29,7 +29,7 @@ static struct weight weight_to_pack(const struct dpt_pack *a)
                      : weight_of(a->dtype, a->rows, a->cols, false, a->w);
 }
 
-/* What w has to do with y = x w, or, `back`, with dx = dy w^T; without rows, x and y. */
+/* w's part of the product y = x w, or, `back`, of dx = dy w^T: all but rows, x and y. */
 static struct dpt_gemm weight_product(const struct weight *w, bool back)
 {
     return (struct dpt_gemm){.n = back ? w->in : w->out,

@@ -1,4 +1,4 @@
-/* Packed weights by kind: see ops.h. What a form holds is the affair of the op that reads it. */
+/* Packed weights by kind: see ops.h. The file of the op that reads a form defines it. */
 #include "kernels/cpu/packed.h"
 
 #include "kernels/cpu/onednn.h"

@@ -8,7 +8,7 @@
  *
  * Workers that take no part are parked: they sleep on the same word but are woken by other bits of
  * the futex, so loops do not disturb them. A change of their number also changes the word, so that
- * nobody falls asleep on the number of before. */
+ * no thread falls asleep on the old number. */
 #include "kernels/cpu/pool.h"
 
 #include "base/cores.h"
@@ -70,7 +70,7 @@ static int spins(void)
 
 static int counted_threads(int threads)
 {
-    return threads > 1 ? threads : 0; /* a pool of one thread waits for nobody */
+    return threads > 1 ? threads : 0; /* a pool of one thread never waits */
 }
 
 static void relax(void)

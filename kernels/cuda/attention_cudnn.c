@@ -98,7 +98,7 @@ static struct dpt_cudnn_entry *attention_entry(struct dpt_cuda_stream *s,
     return dpt_cudnn_entry(s, &attention_kind, &(union dpt_cudnn_shape){.attention = *shape});
 }
 
-/* Runs the plan on a portion; `tensors` by name, NULL: it has none such. */
+/* Runs the plan on a portion; `tensors` by name, NULL where the plan has no such tensor. */
 static bool run_portion(struct dpt_cuda_stream *s, struct dpt_cudnn_entry *entry,
                         void *const tensors[DPT_ATTENTION_TENSORS], void *workspace)
 {

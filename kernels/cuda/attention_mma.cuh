@@ -1,5 +1,6 @@
 /* Tiles of attention on tensor cores, for elements of 16 bits and heads of HD = 64 or 128 channels:
- * the same algorithms as in attention.cuh (Dao 2023, "FlashAttention-2", for who owns which rows).
+ * the same algorithms as in attention.cuh (Dao 2023, "FlashAttention-2": which warp has which
+ * rows).
  *
  * A block of four warps has a tile of 64 rows, each warp sixteen of them, and goes over tiles of 64
  * of the others, which lie in shared memory as they come, rows PITCH words apart: four words more

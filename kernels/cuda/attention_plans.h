@@ -32,7 +32,7 @@ enum dpt_attention_tensor {
     DPT_ATTENTION_TENSORS
 };
 
-/* ids: by the names above; -1: it has none such. Errors as dpt_cudnn_plan_create. */
+/* ids: by the names above; -1: the graph has no such tensor. Errors as dpt_cudnn_plan_create. */
 DPT_MUST_USE enum dpt_status
 dpt_attention_plan_create(const struct dpt_attention_shape *shape, cudnnHandle_t handle,
                           cudnnBackendDescriptor_t device, struct dpt_cudnn_plan **ret,

@@ -16,7 +16,7 @@ struct dpt_cudnn_kind {
     bool (*same)(const union dpt_cudnn_shape *a, const union dpt_cudnn_shape *b);
     enum dpt_status (*plan_create)(const union dpt_cudnn_shape *shape, cudnnHandle_t handle,
                                    struct dpt_cudnn_plan **ret, int *ret_ids, struct dpt_err *err);
-    /* The memory that a first run takes, and such a run. */
+    /* The memory that a first run takes, and the first run. */
     size_t (*cold_bytes)(const struct dpt_cudnn_entry *entry);
     void (*run_once)(struct dpt_cuda_stream *s, struct dpt_cudnn_entry *entry, void *memory);
 };

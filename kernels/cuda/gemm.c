@@ -1,5 +1,5 @@
-/* See gemm.h. cuBLASLt thinks in columns: what is row-major here is its transpose there, so the
- * product it is asked for is c^T = b^T a^T, with the operands as they lie. */
+/* See gemm.h. cuBLASLt matrices are column-major: a row-major matrix is its transpose there. So the
+ * library computes c^T = b^T a^T, with the operands as they are in memory. */
 #include "kernels/cuda/gemm.h"
 
 #include <cublasLt.h>

@@ -130,7 +130,7 @@ static __device__ inline void give_loss(const struct dpt_launch_softmax &a, int6
         for (int i = threadIdx.x; i < a.v; i += THREADS)
             beaten = beaten || !(i < target ? row[i] < at_target : row[i] <= at_target);
         if (beaten)
-            place->beaten = 1; /* the same, whoever says it */
+            place->beaten = 1; /* every thread writes the same value */
         __syncthreads();
     }
     if (threadIdx.x > 0)

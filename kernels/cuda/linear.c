@@ -16,8 +16,7 @@ static void multiply_with_bias(struct dpt_cuda_stream *s, const struct dpt_linea
         return;
     const bool repeats = y->of.with_bias;
     y->accumulate = repeats || a->add_y;
-    y->of.with_bias =
-        false; /* nor, while the stream prepares, did anybody say whether there is one */
+    y->of.with_bias = false; /* also while the stream prepares, where it is not known */
     if (repeats)
         DPT_CUDA_LAUNCH(s, "linear", repeat_row, a->dtype, a->n, a->out, a->bias, a->y);
     dpt_cuda_gemm(s, y);
@@ -69,7 +68,7 @@ static void input_gradient(struct dpt_cuda_stream *s, const struct dpt_linear_ba
     dx->slope_at = a->gelu_x;
     if (may_fuse && dpt_cuda_gemm_fused(s, dx) && !s->base.preparing)
         return;
-    dx->of.with_slope = false; /* nor, while the stream prepares, did anybody say whether */
+    dx->of.with_slope = false; /* also while the stream prepares, where it is not known */
     dpt_cuda_gemm(s, dx);
     const struct dpt_gelu slope = {
         .n = a->n * a->in, .dtype = a->dtype, .x = a->gelu_x, .dy = a->dx, .out = a->dx};

@@ -38,10 +38,10 @@ static inline struct dpt_cuda_device *dpt_cuda_device_of(const struct dpt_cuda_s
     return (struct dpt_cuda_device *)s->base.device;
 }
 
-/* The error that a cudaError_t is, other than 0, as what befell `what` on device `index`. */
+/* Makes *err of a cudaError_t other than 0, which `what` returned on device `index`. */
 enum dpt_status dpt_cuda_translate(struct dpt_err *err, int code, const char *what, int index);
 
-/* True for 0. Any other cudaError_t becomes the stream's error, as what befell `op`. */
+/* True for 0. Any other cudaError_t becomes the stream's error, as a failure of `op`. */
 bool dpt_cuda_posted(struct dpt_cuda_stream *s, int code, const char *op);
 
 /* Posts dpt_launch_NAME (launch.h) as part of `op`, unless the stream prepares or has an error. */
