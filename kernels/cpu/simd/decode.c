@@ -33,15 +33,17 @@ void SIMD(row_times)(const struct dpt_row_times *a)
 
 void SIMD(dots)(const struct dpt_row_dots *a)
 {
+    const int64_t n = a->n;
+    const float *x = a->x;
     for (int64_t r = 0; r < a->rows; r++) {
         v16 sum[STRIP];
         const float *row = a->w + r * a->ld;
         for (int s = 0; s < STRIP; s++)
             sum[s] = v_set(0.0f);
         int s = 0;
-        FOR_LANES(j, count, a->n)
+        FOR_LANES(j, count, n)
         {
-            sum[s] = v_fma(v_get(a->x + j, count, 0.0f), v_get(row + j, count, 0.0f), sum[s]);
+            sum[s] = v_fma(v_get(x + j, count, 0.0f), v_get(row + j, count, 0.0f), sum[s]);
             s = (s + 1) % STRIP;
         }
         a->y[r] = a->scale * v_sum(v_add(v_add(sum[0], sum[1]), v_add(sum[2], sum[3])));
