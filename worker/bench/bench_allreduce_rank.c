@@ -5,7 +5,7 @@
 #include "kernels/device.h"
 #include "worker/bench/bench.h"
 #include "worker/bench/bench_allreduce.h"
-#include "worker/strategy/reducer.h"
+#include "worker/strategy/reduce/host_reducer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,19 +50,18 @@ static void make_reducer(struct rank *r, int index)
         r->buckets[index][r->n_buckets[index]++] =
             (struct dpt_bucket){.first = end > most ? end - most : 0, .end = end};
     }
-    const struct dpt_reducer_spec spec = {.ops = dpt_device_ops(r->device),
-                                          .stream = r->stream,
-                                          .thread = r->thread,
-                                          .listener = r->listener,
-                                          .buckets = r->buckets[index],
-                                          .n_buckets = r->n_buckets[index],
-                                          .block = BLOCK,
-                                          .buffers = &r->buffer,
-                                          .n_buffers = 1,
-                                          .world = &r->world,
-                                          .rank = r->rank,
-                                          .host = 0};
-    MUST(r, dpt_reducer_create(&spec, &r->reducers[index], &r->err));
+    const struct dpt_host_reducer_spec spec = {.ops = dpt_device_ops(r->device),
+                                               .stream = r->stream,
+                                               .thread = r->thread,
+                                               .listener = r->listener,
+                                               .buckets = r->buckets[index],
+                                               .n_buckets = r->n_buckets[index],
+                                               .block = BLOCK,
+                                               .buffers = &r->buffer,
+                                               .n_buffers = 1,
+                                               .world = &r->world,
+                                               .rank = r->rank};
+    MUST(r, dpt_host_reducer_create(&spec, &r->reducers[index], &r->err));
 }
 
 static void publish_and_await(struct rank *r)
@@ -89,8 +88,8 @@ static void set_up(struct rank *r)
     MUST(r, dpt_stream_create(r->device, 1, &r->stream, &r->err));
     MUST(r, dpt_comm_listener_create("127.0.0.1", &r->listener, &r->err));
     MUST(r, dpt_comm_thread_create(r->listener, &r->thread, &r->err));
-    MUST(r, dpt_reducer_buffer_create(r->listener, 0, (int64_t)(largest / sizeof(float)),
-                                      &r->buffer, &r->err));
+    MUST(r, dpt_host_reducer_buffer_create(r->listener, 0, (int64_t)(largest / sizeof(float)),
+                                           &r->buffer, &r->err));
     for (int i = 0; i < shared->n_sizes; i++)
         make_reducer(r, i);
     publish_and_await(r);
@@ -170,7 +169,7 @@ static enum dpt_status job_rounds(struct dpt_comm_thread *thread, void *ctx, str
 static void say_ready(struct rank *r, int index)
 {
     for (int b = 0; b < r->n_buckets[index]; b++)
-        dpt_reducer_ready(r->reducers[index], b);
+        MUST(r, dpt_reducer_ready(r->reducers[index], b, &r->err));
 }
 
 /* Rounds as a step does them: the main thread hands over and waits. */
@@ -178,9 +177,10 @@ static void rounds_by_main(struct rank *r, const struct ar_block *block)
 {
     for (int i = -block->warmup; i < block->rounds; i++) {
         const int64_t start = dpt_now_ns();
-        dpt_reducer_begin(r->reducers[block->size_index]);
+        (void)dpt_reducer_begin(r->reducers[block->size_index], 0);
+        dpt_reducer_post(r->reducers[block->size_index]);
         say_ready(r, block->size_index);
-        MUST(r, dpt_reducer_wait(r->reducers[block->size_index], &r->err));
+        MUST(r, dpt_reducer_finish(r->reducers[block->size_index], &r->err));
         const int64_t end = dpt_now_ns();
         if (i >= 0 && r->rank == 0)
             r->shared->us[i] = (double)(end - start) * 1e-3;

@@ -135,7 +135,7 @@ static void open_generation(struct rank *r)
                                   .size = n,
                                   .rank_of_position = r->rank_of_position,
                                   .host_of_position = r->host_of_position};
-    MUST(r, ops->begin_generation(r->strategy, &r->world, r->rank, 0, &r->err));
+    MUST(r, ops->begin_generation(r->strategy, &r->world, r->rank, &r->err));
     if (r->generation == 0) {
         const struct dpt_state_part *own = &ops->wanted(r->strategy)->own;
         dpt_model_init_weights(r->model, r->ops, r->stream, 1,

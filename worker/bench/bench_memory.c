@@ -2,7 +2,7 @@
  * system, and what the kernel says. Real ranks in real processes, some steps each.
  *
  *   estimate    one copy of parameters, gradients and both moments in fp32: what people work out
- *   formula     worker/strategy/memory_formula.h, for this rank; bound: its closed form
+ *   formula     worker/strategy/memory/memory_formula.h, for this rank; bound: its closed form
  *   counted     what was allocated by tag, at most
  *   reserved    what was taken from the system for it
  *   true peak   VmHWM, less pages of other ranks' shared memory, which this process only looks at

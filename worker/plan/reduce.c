@@ -77,19 +77,24 @@ int dpt_reduce_stage2(const struct dpt_world *world, struct dpt_transfer *ret, i
     return list.n;
 }
 
+int dpt_reduce_buffers(const struct dpt_world *world, int position)
+{
+    const struct dpt_range host = dpt_world_host(world, position);
+    const int own =
+        dpt_tree_buffers(world->lanes, dpt_position_lanes(world->lanes, world->size, position));
+    if (host.end - host.first == world->size)
+        return own;
+    struct dpt_range cover[DPT_COVER_MAX];
+    const int of_host = dpt_tree_cover(world->lanes, dpt_world_lanes(world, host), cover);
+    return own > of_host ? own : of_host;
+}
+
 int64_t dpt_reduce_bytes_sent(const struct dpt_world *world, int64_t numel, int64_t block, int rank,
                               bool gather, int far_bytes)
 {
     check(world);
-    int position = 0;
-    while (world->rank_of_position[position] != rank) {
-        position++;
-        DPT_ASSERT(position < world->size);
-    }
-    int at = position;
-    while (at > 0 && world->host_of_position[at - 1] == world->host_of_position[position])
-        at--;
-    const struct dpt_range host = dpt_world_host(world, at);
+    const int position = dpt_world_position(world, rank);
+    const struct dpt_range host = dpt_world_host(world, position);
     const int neighbours = host.end - host.first - 1;
 
     struct dpt_range cover[DPT_COVER_MAX];

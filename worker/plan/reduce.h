@@ -30,6 +30,10 @@ struct dpt_transfer {
 int dpt_reduce_stage1(const struct dpt_world *world, struct dpt_transfer *ret, int max);
 int dpt_reduce_stage2(const struct dpt_world *world, struct dpt_transfer *ret, int max);
 
+/* Lane buffers a rank needs: as many as the stack of its own lanes is deep, or, where its host's
+ * sums are brought together for others, as the host's lanes have subtrees. */
+int dpt_reduce_buffers(const struct dpt_world *world, int position);
+
 /* Bytes a rank sends in one reduction of `numel` f32 elements: both stages and, with `gather`, the
  * all-gather. An element that goes to another host has `far_bytes`, others four. */
 int64_t dpt_reduce_bytes_sent(const struct dpt_world *world, int64_t numel, int64_t block, int rank,

@@ -1,13 +1,14 @@
 /* The lists of a step (schedule.h). */
 #include "worker/plan/schedule.h"
 
-#include <stdlib.h>
-#include <string.h>
+#include "worker/plan/task_order.h"
 
-enum { GRADIENT_BUFFERS = 2, SHARE_LAG = 2, NO_UNIT = -1 };
+#include <stdlib.h>
+
+enum { GRADIENT_BUFFERS = 2, NO_UNIT = -1 };
 
 /* A list being made. It is that of member 0, which has a slot in every wave; what another member
- * has not is taken out at the end. */
+ * has not is taken out at the end (task_order.h). */
 struct maker {
     const struct dpt_step_spec *spec;
     struct dpt_action *actions;
@@ -28,43 +29,50 @@ struct maker {
 
     /* Gradients. */
     int turn;          /* of the shared buffers */
+    int *table;        /* of the next three */
     int *scattered_by; /* [gradient buffers] first task of the last scatter out of it; -1: none */
     int *scatter_parts;
-    int *place; /* [n_units] gradient buffer of the present slot */
+    int *place;                   /* [n_units] gradient buffer of the present slot */
+    int first_of_wave, n_of_wave; /* buckets: scatters of the wave before */
 };
+
+static bool is_borrowed(const struct dpt_step_spec *spec, int unit)
+{
+    for (int by = 0; by < spec->n_units; by++)
+        if (spec->borrows[by] == unit)
+            return true;
+    return false;
+}
+
+static int n_borrowed_below(const struct dpt_step_spec *spec, int unit)
+{
+    int n = 0;
+    for (int u = 0; u < unit; u++)
+        n += is_borrowed(spec, u);
+    return n;
+}
+
+static int n_ranges(const struct dpt_step_spec *spec)
+{
+    return spec->n_buckets > 0 ? spec->n_buckets : spec->n_units;
+}
 
 int dpt_step_own_buffer(const struct dpt_step_spec *spec, int unit)
 {
-    int index = 0;
-    for (int u = 0; u < spec->n_units; u++) {
-        bool borrowed = false;
-        for (int by = 0; by < spec->n_units; by++)
-            borrowed = borrowed || spec->borrows[by] == u;
-        if (u == unit)
-            return borrowed ? index : -1;
-        index += borrowed;
-    }
-    return -1;
-}
-
-static int own_buffers(const struct dpt_step_spec *spec)
-{
-    int n = 0;
-    for (int u = 0; u < spec->n_units; u++)
-        n += dpt_step_own_buffer(spec, u) >= 0;
-    return n;
+    return is_borrowed(spec, unit) ? n_borrowed_below(spec, unit) : -1;
 }
 
 int dpt_step_weight_buffers(const struct dpt_step_spec *spec, int *ret_own)
 {
-    *ret_own = spec->weights == DPT_WEIGHTS_UNITS ? own_buffers(spec) : 0;
+    *ret_own = spec->weights == DPT_WEIGHTS_UNITS ? n_borrowed_below(spec, spec->n_units) : 0;
     return spec->weights == DPT_WEIGHTS_UNITS ? *ret_own + spec->gathered_max : 0;
 }
 
 int dpt_step_gradient_buffers(const struct dpt_step_spec *spec, int *ret_own)
 {
-    *ret_own = spec->waves ? own_buffers(spec) : 0;
-    return spec->waves ? *ret_own + GRADIENT_BUFFERS : 0;
+    const bool by_units = spec->waves && spec->n_buckets == 0;
+    *ret_own = by_units ? n_borrowed_below(spec, spec->n_units) : 0;
+    return by_units ? *ret_own + GRADIENT_BUFFERS : spec->waves != NULL;
 }
 
 static struct dpt_action *add_action(struct maker *m, enum dpt_action_kind kind, int unit)
@@ -202,38 +210,72 @@ static void reserve(struct maker *m, int unit)
     a->n_tasks = m->scattered_by[buffer] < 0 ? 0 : m->scatter_parts[buffer];
 }
 
+/* Lets a range go that is whole in a gradient buffer. With `waits` the main thread waits for its
+ * scatter, and for `shares` tasks that are put behind it (insert_tails). */
+static void reduce(struct maker *m, int range, int buffer, bool waits, int shares)
+{
+    struct dpt_action *a = add_action(m, DPT_ACTION_REDUCE, range);
+    const int parts = m->spec->waves ? m->spec->parts[range] : 0;
+    if (waits && parts > 0) {
+        a->first_task = m->n_tasks;
+        a->n_tasks = parts + shares;
+    }
+    for (int part = 0; part < parts; part++)
+        add_task(m, (struct dpt_task){.kind = DPT_TASK_SCATTER,
+                                      .unit = range,
+                                      .buffer = buffer,
+                                      .part = part,
+                                      .n_parts = parts,
+                                      .actions = m->n_actions});
+}
+
 static void scatter(struct maker *m, int unit)
 {
     const int buffer = m->place[unit];
-    struct dpt_action *a = add_action(m, DPT_ACTION_REDUCE, unit);
-    if (!m->spec->overlap) {
-        a->first_task = m->n_tasks;
-        a->n_tasks = m->spec->parts[unit];
-    }
     m->scattered_by[buffer] = m->n_tasks;
     m->scatter_parts[buffer] = m->spec->parts[unit];
-    for (int part = 0; part < m->spec->parts[unit]; part++)
-        add_task(m, (struct dpt_task){.kind = DPT_TASK_SCATTER,
-                                      .unit = unit,
-                                      .buffer = buffer,
-                                      .part = part,
-                                      .n_parts = m->spec->parts[unit],
-                                      .actions = m->n_actions});
+    reduce(m, unit, buffer, !m->spec->overlap, 0);
     m->place[unit] = -1;
+}
+
+/* The buckets that the backward of `unit` makes whole, the last of them first; unit -1: all. */
+static void reduce_buckets(struct maker *m, int unit)
+{
+    const struct dpt_step_spec *spec = m->spec;
+    const bool last = m->wave == m->n_waves - 1,
+               comes_back = spec->share && (last || spec->buckets.each_slot);
+    for (int b = spec->n_buckets - 1; b >= 0 && (spec->waves || last); b--)
+        if (unit < 0 || spec->bucket_unit[b] == unit)
+            reduce(m, b, 0, spec->buckets.waits, comes_back);
 }
 
 static void backward(struct maker *m, int unit)
 {
     const struct dpt_step_spec *spec = m->spec;
+    const bool by_units = spec->waves && spec->n_buckets == 0;
     need_weights(m, unit);
-    if (spec->waves && spec->borrows[unit] >= 0 && m->place[spec->borrows[unit]] < 0)
+    if (by_units && spec->borrows[unit] >= 0 && m->place[spec->borrows[unit]] < 0)
         reserve(m, spec->borrows[unit]);
-    if (spec->waves && m->place[unit] < 0)
+    if (by_units && m->place[unit] < 0)
         reserve(m, unit);
     (void)add_action(m, DPT_ACTION_BACKWARD, unit);
     free_weights(m, unit);
-    if (spec->waves)
+    if (by_units)
         scatter(m, unit);
+    else if (spec->buckets.announced)
+        reduce_buckets(m, unit);
+}
+
+/* Before the first backward of a slot that writes to the flat vector: what the slot before has put
+ * there must have been taken. */
+static void reserve_flat(struct maker *m)
+{
+    if (m->spec->waves && m->wave > 0 && !m->spec->buckets.waits) {
+        struct dpt_action *a = add_action(m, DPT_ACTION_RESERVE, -1);
+        a->first_task = m->first_of_wave;
+        a->n_tasks = m->n_of_wave;
+    }
+    m->first_of_wave = m->n_tasks;
 }
 
 /* Between forward and backward, which no copy keeps waiting. */
@@ -260,165 +302,56 @@ static void make_slot(struct maker *m)
     }
     if (m->wave == 0 && !m->spec->forward_only)
         copy_state(m);
+    if (m->spec->n_buckets > 0)
+        reserve_flat(m);
     for (int unit = n - 1; unit >= 0 && !m->spec->forward_only; unit--)
         backward(m, unit);
+    if (m->spec->n_buckets > 0 && !m->spec->buckets.announced)
+        reduce_buckets(m, -1);
+    m->n_of_wave = m->n_tasks - m->first_of_wave;
     (void)add_action(m, DPT_ACTION_END_SLOT, -1);
-}
-
-/* Brings tasks into the order of what they wait for, and the actions' names of them along. */
-static void order_tasks(struct maker *m, struct dpt_task *sorted, int *now_at)
-{
-    /* By counting: `actions` is at most n_actions. Stable. */
-    int *first = now_at + m->n_tasks;
-    memset(first, 0, ((size_t)m->n_actions + 2) * sizeof *first);
-    for (int i = 0; i < m->n_tasks; i++)
-        first[m->tasks[i].actions + 1]++;
-    for (int a = 0; a <= m->n_actions; a++)
-        first[a + 1] += first[a];
-    for (int i = 0; i < m->n_tasks; i++) {
-        now_at[i] = first[m->tasks[i].actions]++;
-        sorted[now_at[i]] = m->tasks[i];
-    }
-    for (int a = 0; a < m->n_actions; a++)
-        if (m->actions[a].n_tasks > 0)
-            m->actions[a].first_task = now_at[m->actions[a].first_task];
-}
-
-/* Behind the scatter of a unit of the last wave come, of units before it: the CROSS of the last
- * one, which has been summed by then, and the SHARE of one SHARE_LAG before that, so that nobody
- * waits for another node's sums with the next scatter unposted. */
-struct tail {
-    int unit, scatters, crosses;
-};
-
-static void add_cross(struct maker *m, struct tail *tail, int *crosses)
-{
-    const int parts = m->spec->cross_parts ? m->spec->cross_parts[tail->unit] : 0;
-    for (int part = 0; part < parts; part++)
-        m->tasks[m->n_tasks++] = (struct dpt_task){.kind = DPT_TASK_CROSS,
-                                                   .unit = tail->unit,
-                                                   .wave = m->n_waves - 1,
-                                                   .buffer = -1,
-                                                   .part = part,
-                                                   .n_parts = parts,
-                                                   .scatters = tail->scatters};
-    *crosses += parts;
-    tail->crosses = *crosses;
-}
-
-static void add_share(struct maker *m, const struct tail *tail)
-{
-    if (m->spec->share)
-        m->tasks[m->n_tasks++] = (struct dpt_task){.kind = DPT_TASK_SHARE,
-                                                   .unit = tail->unit,
-                                                   .wave = m->n_waves - 1,
-                                                   .buffer = -1,
-                                                   .scatters = tail->scatters,
-                                                   .crosses = tail->crosses};
-}
-
-/* Copies the ordered tasks, with what follows the last wave's scatters between them. Gives the
- * actions' names of tasks the new places. */
-static void insert_tails(struct maker *m, const struct dpt_task *sorted, int *now_at,
-                         struct tail *tails)
-{
-    const int lag = m->spec->cross_parts ? SHARE_LAG : 0, n_sorted = m->n_tasks;
-    int scatters = 0, crosses = 0, n_tails = 0;
-    m->n_tasks = 0;
-    for (int i = 0; i < n_sorted; i++) {
-        const struct dpt_task *t = &sorted[i];
-        now_at[i] = m->n_tasks;
-        m->tasks[m->n_tasks++] = *t;
-        scatters += t->kind == DPT_TASK_SCATTER;
-        if (t->kind != DPT_TASK_SCATTER || t->wave < m->n_waves - 1 || t->part < t->n_parts - 1)
-            continue;
-        tails[n_tails++] = (struct tail){.unit = t->unit, .scatters = scatters};
-        if (n_tails > 1)
-            add_cross(m, &tails[n_tails - 2], &crosses);
-        if (n_tails > 1 + lag)
-            add_share(m, &tails[n_tails - 2 - lag]);
-    }
-    if (n_tails > 0)
-        add_cross(m, &tails[n_tails - 1], &crosses);
-    for (int i = n_tails > 1 + lag ? n_tails - 1 - lag : 0; i < n_tails; i++)
-        add_share(m, &tails[i]);
-    for (int a = 0; a < m->n_actions; a++)
-        if (m->actions[a].n_tasks > 0)
-            m->actions[a].first_task = now_at[m->actions[a].first_task];
-}
-
-/* Takes out what a member without a slot in the last wave has not. */
-static void leave_out(struct maker *m)
-{
-    const struct dpt_step_spec *spec = m->spec;
-    if (!spec->waves || spec->assignment.n == m->n_waves)
-        return;
-    const int per_slot = m->n_actions; /* at most */
-    int n = 0;
-    for (int i = 0; i < per_slot; i++)
-        if (m->actions[i].slot < dpt_assignment_end(&spec->assignment))
-            m->actions[n++] = m->actions[i];
-    m->n_actions = n;
-    for (int i = 0; i < m->n_tasks; i++)
-        if (m->tasks[i].wave >= spec->assignment.n &&
-            (m->tasks[i].kind == DPT_TASK_GATHER || m->tasks[i].kind == DPT_TASK_SCATTER)) {
-            m->tasks[i].idle = true;
-            m->tasks[i].actions = 0;
-        }
 }
 
 static int parts_of(const struct dpt_step_spec *spec)
 {
     int n = 0;
-    for (int u = 0; spec->waves && u < spec->n_units; u++)
-        n += spec->parts[u] + (spec->cross_parts ? spec->cross_parts[u] : 0);
+    for (int r = 0; spec->waves && r < n_ranges(spec); r++)
+        n += spec->parts[r] + (spec->cross_parts ? spec->cross_parts[r] : 0);
     return n;
 }
 
-/* Memory for the list and for making it. */
-struct room {
-    struct dpt_task *sorted;
-    int *now_at, *table;
-    struct tail *tails;
-};
-
-static void free_room(struct maker *m, struct room *room)
+static void free_room(struct maker *m)
 {
-    free(room->sorted);
-    free(room->now_at);
-    free(room->table);
-    free(room->tails);
     free(m->buffers);
     free(m->here);
+    free(m->table);
 }
 
-static bool make_room(struct maker *m, struct room *room)
+/* Memory for the list and for making it. */
+static bool make_room(struct maker *m)
 {
     const struct dpt_step_spec *spec = m->spec;
-    const size_t units = (size_t)spec->n_units, waves = (size_t)m->n_waves;
+    const size_t units = (size_t)spec->n_units, waves = (size_t)m->n_waves,
+                 ranges = (size_t)n_ranges(spec);
     /* Beside a use of a unit there are at most: GATHER twice, RESERVE twice, FREE, REDUCE. */
-    const size_t actions_max = waves * (2 + 2 * units * 7);
+    const size_t actions_max = waves * (3 + 2 * units * 7 + ranges);
     const size_t tasks_max =
-        waves * (4 * units + (size_t)parts_of(spec)) + units + units * (size_t)spec->copies;
+        waves * (4 * units + (size_t)parts_of(spec) + ranges) + units * (size_t)spec->copies;
     int own;
     const int gradients = dpt_step_gradient_buffers(spec, &own);
     const size_t table = 2 * (size_t)gradients + units;
     m->actions = calloc(actions_max, sizeof *m->actions);
     m->tasks = calloc(tasks_max, sizeof *m->tasks);
-    room->sorted = calloc(tasks_max, sizeof *room->sorted);
-    room->now_at = calloc(tasks_max + actions_max + 2, sizeof *room->now_at);
     m->buffers = calloc((size_t)spec->gathered_max + 1, sizeof *m->buffers);
     m->here = calloc(units, sizeof *m->here);
-    room->table = malloc(table * sizeof *room->table);
-    room->tails = calloc(units, sizeof *room->tails);
-    if (!m->actions || !m->tasks || !room->sorted || !room->now_at || !m->buffers || !m->here ||
-        !room->table || !room->tails)
+    m->table = malloc(table * sizeof *m->table);
+    if (!m->actions || !m->tasks || !m->buffers || !m->here || !m->table)
         return false;
     for (size_t i = 0; i < table; i++)
-        room->table[i] = -1;
-    m->scattered_by = room->table;
-    m->scatter_parts = room->table + gradients;
-    m->place = room->table + 2 * gradients;
+        m->table[i] = -1;
+    m->scattered_by = m->table;
+    m->scatter_parts = m->table + gradients;
+    m->place = m->table + 2 * gradients;
     for (int b = 0; b < spec->gathered_max; b++)
         m->buffers[b] = (struct buffer){.unit = NO_UNIT, .used = -1};
     return true;
@@ -428,25 +361,21 @@ enum dpt_status dpt_step_list_init(struct dpt_step_list *list, const struct dpt_
                                    struct dpt_err *err)
 {
     DPT_ASSERT(spec->weights != DPT_WEIGHTS_UNITS || spec->gathered_max >= 1);
-    *list = (struct dpt_step_list){.n_actions = 0};
-    struct room room = {.sorted = NULL};
+    DPT_ASSERT(!spec->buckets.each_slot || spec->buckets.waits || spec->n_buckets == 0);
     struct maker m = {.spec = spec,
                       .n_waves = spec->forward_only ? 1
                                  : spec->waves      ? dpt_waves_count(spec->waves)
                                                     : spec->assignment.n};
-    if (make_room(&m, &room)) {
-        for (m.wave = 0; m.wave < m.n_waves; m.wave++)
-            make_slot(&m);
-        order_tasks(&m, room.sorted, room.now_at);
-        insert_tails(&m, room.sorted, room.now_at, room.tails);
-        leave_out(&m);
-        *list = (struct dpt_step_list){m.actions, m.n_actions, m.tasks, m.n_tasks};
-    } else {
-        free(m.actions);
-        free(m.tasks);
-    }
-    free_room(&m, &room);
-    return list->actions ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "plan of a step: out of memory");
+    bool made = make_room(&m);
+    for (m.wave = 0; made && m.wave < m.n_waves; m.wave++)
+        make_slot(&m);
+    *list = (struct dpt_step_list){m.actions, m.n_actions, m.tasks, m.n_tasks};
+    made = made && dpt_task_order(list, spec, m.n_waves);
+    free_room(&m);
+    if (made)
+        return DPT_OK;
+    dpt_step_list_fini(list);
+    return dpt_fail(err, DPT_ENOMEM, "plan of a step: out of memory");
 }
 
 void dpt_step_list_fini(struct dpt_step_list *list)

@@ -2,11 +2,14 @@
  * thread, and a list of tasks that the communication thread goes through beside it. Strategies
  * differ in their lists, not in the loops. Pure but for the memory of the lists.
  *
+ * Gradients are let go in ranges of the flat vector: by units, or, where the whole gradient is in
+ * one flat vector, by buckets of tensors.
+ *
  * All ranks that share the work make the same list of tasks, in the same order, and post them in
- * that order: so matching never depends on who is faster. (Where nodes sum by themselves, each has
- * waves of its own; what goes between them, CROSS and SHARE, is in one order on all.) A task is
- * posted when as many of the rank's own actions are done as it says, the last of which is a FREE or
- * a REDUCE, and an action waits for the tasks that it names. Tasks are ordered by what they wait
+ * that order: so matching never depends on who is faster. (Where nodes add their own lanes, each
+ * has waves of its own; CROSS and SHARE, which go between nodes, are in one order on all.) A task
+ * is posted when as many of the rank's own actions are done as it says, the last of which is a FREE
+ * or a REDUCE, and an action waits for the tasks that it names. Tasks are ordered by what they wait
  * for, so that no rank waits for a task behind one that it keeps back itself: the lists cannot
  * deadlock. */
 #ifndef DPT_WORKER_PLAN_SCHEDULE_H
@@ -22,37 +25,40 @@ enum dpt_action_kind {
     DPT_ACTION_FORWARD,    /* of `unit` */
     DPT_ACTION_BACKWARD,   /* of `unit` */
     DPT_ACTION_FREE,       /* the weights of `unit` have been used: others may take the place */
-    DPT_ACTION_RESERVE,    /* wait until the gradient of `unit` may be written to `buffer` */
-    DPT_ACTION_REDUCE,     /* the slot's gradient of `unit` is whole: let it go */
+    DPT_ACTION_RESERVE,    /* wait until the gradient of `unit` may be written to `buffer`; unit -1:
+                              that of all units, to the flat vector */
+    DPT_ACTION_REDUCE,     /* the gradient of range `unit` is whole: let it go. An announced bucket
+                              is let go within the BACKWARD before */
     DPT_ACTION_END_SLOT,   /* the slot's loss is known */
     DPT_ACTION_COUNT
 };
 
 struct dpt_action {
     enum dpt_action_kind kind;
-    int unit; /* -1 where it has none */
+    int unit; /* REDUCE: a range; -1 where it has none */
     int slot; /* of the step; -1 in an evaluation */
     int buffer;
-    int first_task, n_tasks; /* GATHER, RESERVE and, without overlap, REDUCE: wait for these */
+    int first_task, n_tasks; /* GATHER, RESERVE, and a REDUCE that is waited for: these tasks */
 };
 
 enum dpt_task_kind {
     DPT_TASK_GATHER,  /* owners' pieces of a unit's weights to who needs them */
-    DPT_TASK_SCATTER, /* pieces of a slot's gradient of a unit to their owners, who sum them */
-    DPT_TASK_CROSS,   /* the summed sums of a unit, of nodes that sum by themselves, to the owners
-                         of the whole sum's pieces, who add them */
-    DPT_TASK_SHARE,   /* the summed pieces of a unit to who applies them beside the owner */
-    DPT_TASK_COPY,    /* vector `part` of an owner's state of a unit to who shall keep it too */
+    DPT_TASK_SCATTER, /* pieces of a slot's gradient of a range to their owners, who add them */
+    DPT_TASK_CROSS,   /* each node's sums of a unit to the owners of the whole sum's pieces, who add
+                         them */
+    DPT_TASK_SHARE,   /* the sums of a range's pieces to the ranks that apply them beside the owner
+                       */
+    DPT_TASK_COPY,    /* vector `part` of an owner's state of a unit to its shadow's holder */
     DPT_TASK_COUNT
 };
 
 struct dpt_task {
     enum dpt_task_kind kind;
-    int unit, wave;
+    int unit, wave;    /* unit: SCATTER, SHARE: a range */
     int buffer;        /* of weights, of gradients; -1: none */
     int part, n_parts; /* SCATTER, CROSS: which part of every piece; COPY: which vector */
     int actions;       /* own actions that must be done before */
-    int scatters;      /* tasks of kind SCATTER that must have been summed before */
+    int scatters;      /* tasks of kind SCATTER whose parts must have been added before */
     int crosses;       /* tasks of kind CROSS */
     bool idle; /* this rank has no slot in the wave: it gives weights, takes gradients only */
 };
@@ -76,14 +82,17 @@ struct dpt_step_spec {
     bool prefetch;    /* a unit is gathered while others are computed; else when it is needed */
     bool overlap;     /* gradients travel during backward; else each unit's is waited for */
 
-    /* Gradients are scattered in waves; NULL: not. the assignment is then the waves' own for
-     * `member`. */
+    /* Gradients are scattered in waves; NULL: not. The assignment is then the waves' own. */
     const struct dpt_waves *waves;
-    int member;
-    const int *parts;       /* [n_units] into how many parts a scatter is cut; >= 1 */
+    const int *parts;       /* [n_ranges] into how many parts a scatter is cut; >= 1 */
     const int *cross_parts; /* [n_units] the same of a CROSS; NULL: the waves' sums are whole */
     bool share;
     int copies; /* vectors of the state that may have to be copied beside the first slot; 0: none */
+
+    /* Ranges are buckets: without waves those of the last slot are let go. 0: ranges are units. */
+    int n_buckets;
+    const int *bucket_unit; /* [n_buckets], ascending: the unit whose backward makes it whole */
+    struct dpt_bucket_traits buckets;
 };
 
 /* Makes the list; to be finished by fini, which accepts zeroes. DPT_ENOMEM. */

@@ -20,6 +20,16 @@ static const int *nodes_of(const struct dpt_world *world)
     return world->node_of_position ? world->node_of_position : world->host_of_position;
 }
 
+int dpt_world_position(const struct dpt_world *world, int rank)
+{
+    int position = 0;
+    while (world->rank_of_position[position] != rank) {
+        position++;
+        DPT_ASSERT(position < world->size);
+    }
+    return position;
+}
+
 struct dpt_range dpt_world_node(const struct dpt_world *world, int position)
 {
     return run_of(world, nodes_of(world), position);

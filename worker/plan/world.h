@@ -13,6 +13,9 @@ struct dpt_world {
     const int *node_of_position; /* [size]; NULL: each host is one node */
 };
 
+/* Where a rank of the world stands. */
+int dpt_world_position(const struct dpt_world *world, int rank);
+
 /* The positions of the node, of the host at position `position`. */
 struct dpt_range dpt_world_node(const struct dpt_world *world, int position);
 struct dpt_range dpt_world_host(const struct dpt_world *world, int position);

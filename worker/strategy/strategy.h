@@ -1,24 +1,35 @@
 /* A strategy is what happens between units: where weights come from, where gradients go, how they
- * are reduced, who applies the step.
+ * are reduced, which rank applies the step.
  *
- * The trainer drives one through this vtable, always on its main thread, in this order:
- *   create → { begin_generation → [step: begin_step → the actions of step_list: begin_slot, act, …
- * end_slot → await_gradient → norm_share → (commit) → apply | evaluation: begin_eval → the actions
- * of eval_list → end_eval]* → end_generation }* → destroy
- * Between begin_generation and the first step the state is written from outside (initial weights, a
- * checkpoint, peers' state) where it must be; state_changed says so. A rank that has filled what
- * its generation wants keeps what it held until it knows that all ranks have (GO): a generation
- * that fails before may have to be followed by one that goes on from the old. So state_changed may
- * come late: before the generation's first step, or, when the generation ended before that, between
- * end_generation and the next begin_generation; until then `held` and `wanted` keep their memory,
- * and a begin_generation without a state_changed before it drops what was wanted. The memory of
- * `held` that is not of `wanted` is withdrawn (dpt_comm_withdraw) by the caller before
- * state_changed, so that it may be destroyed while there is a communicator.
- * A step that is committed but not applied is applied (apply) before the next begin_generation,
- * from the gradients of the last one. A step may be left at any point when the generation ends; the
- * next begin_step starts clean.
- * A reduced gradient is kept until the next begin_step, since its outcome may arrive only through
- * re-formation. */
+ * The trainer calls it always on its main thread, in this order:
+ *
+ *   create
+ *   for each generation:
+ *     begin_generation
+ *     (the caller fills `wanted`)  state_changed
+ *     for each step:
+ *       begin_step
+ *       for each action of step_list: BEGIN_SLOT begin_slot, END_SLOT end_slot,
+ *         GATHER, FREE, RESERVE and REDUCE act; FORWARD and BACKWARD are the model's
+ *       await_gradient  norm_share  (commit)  apply
+ *     for each batch of an evaluation:
+ *       begin_eval  the actions of eval_list  end_eval
+ *     end_generation
+ *   destroy
+ *
+ * - state_changed may come late. A rank that has filled what its generation wants keeps what it
+ *   held until it knows that all ranks have (GO): a generation that fails before may be followed by
+ *   one that goes on from the old. So state_changed comes before the generation's first step, or,
+ *   when the generation ended before that, between end_generation and the next begin_generation.
+ *   Until then `held` and `wanted` keep their memory. A begin_generation without a state_changed
+ *   before it drops what was wanted.
+ * - The memory of `held` that is not of `wanted` is withdrawn (dpt_comm_withdraw) by the caller
+ *   before state_changed, so that it may be destroyed while there is a communicator.
+ * - A step that is committed but not applied is applied before the next begin_generation, from the
+ *   gradients of the last one.
+ * - A step may be left at any point when the generation ends; the next begin_step starts clean.
+ * - A reduced gradient is kept until the next begin_step, since its outcome may arrive only through
+ *   re-formation. */
 #ifndef DPT_WORKER_STRATEGY_STRATEGY_H
 #define DPT_WORKER_STRATEGY_STRATEGY_H
 
@@ -29,7 +40,7 @@
 #include "worker/optim/optim.h"
 #include "worker/plan/reduce.h"
 #include "worker/plan/schedule.h"
-#include "worker/strategy/comm_thread.h"
+#include "worker/strategy/transport/comm_thread.h"
 
 /* What a strategy works with; all borrowed for its life. */
 struct dpt_strategy_env {
@@ -68,8 +79,8 @@ struct dpt_state_part {
     } vector[DPT_VECTOR_COUNT];
 };
 
-/* What a rank holds between steps: its own shard (ddp: everything) and, with redundancy, that of
- * the rank it covers for (of 0: none). */
+/* What a rank holds between steps: its own shard (ddp: everything) and the shadow of another rank's
+ * (of 0: none). */
 struct dpt_strategy_state {
     struct dpt_state_part own, shadow;
 };
@@ -80,8 +91,12 @@ int64_t dpt_state_offset(const struct dpt_state_part *part, const struct dpt_gri
 float *dpt_state_at(const struct dpt_state_part *part, const struct dpt_grid *grid,
                     enum dpt_vector vector, int unit);
 
-/* The first so many vectors are held: without a second moment not the last one. */
+/* How many vectors are held: without a second moment not the last one. */
 int dpt_vectors(const struct dpt_config *config);
+
+/* The unit that others borrow from; -1: none. Elements of the largest unit but `except`. */
+int dpt_tied_unit(const struct dpt_model *model);
+int64_t dpt_largest_unit(const struct dpt_model *model, int except);
 
 /* Places that units are gathered to one after the other: strategy.gathered_units_max, or one for
  * each unit, if that is less. A unit that others borrow from has a place of its own. */
@@ -99,7 +114,6 @@ struct dpt_strategy_cost {
 struct dpt_strategy;
 
 struct dpt_strategy_ops {
-    const char *name;
     DPT_MUST_USE enum dpt_status (*create)(const struct dpt_strategy_env *env,
                                            struct dpt_strategy **ret, struct dpt_err *err);
     void (*destroy)(struct dpt_strategy **strategy);
@@ -112,7 +126,7 @@ struct dpt_strategy_ops {
      * end_generation. */
     DPT_MUST_USE enum dpt_status (*begin_generation)(struct dpt_strategy *s,
                                                      const struct dpt_world *world, int rank,
-                                                     int host, struct dpt_err *err);
+                                                     struct dpt_err *err);
     /* After the communicator was closed. */
     void (*end_generation)(struct dpt_strategy *s);
 
@@ -122,8 +136,8 @@ struct dpt_strategy_ops {
     /* Fills the slot's weights, grads, accumulate and announce; what its actions gather and reserve
      * is filled in by them. */
     void (*begin_slot)(struct dpt_strategy *s, int slot_index, struct dpt_slot *slot);
-    /* Carries out action `action` of the list: one that is neither the model's nor a slot's begin
-     * or end. Waits for peers; fails as await_gradient. */
+    /* Carries out action `action` of the list: GATHER, FREE, RESERVE or REDUCE. Waits for peers;
+     * fails as await_gradient. */
     DPT_MUST_USE enum dpt_status (*act)(struct dpt_strategy *s, int action, struct dpt_slot *slot,
                                         struct dpt_err *err);
     void (*end_slot)(struct dpt_strategy *s, int slot_index);
@@ -134,8 +148,8 @@ struct dpt_strategy_ops {
     void (*begin_eval)(struct dpt_strategy *s, struct dpt_slot *slot);
     DPT_MUST_USE enum dpt_status (*end_eval)(struct dpt_strategy *s, struct dpt_err *err);
 
-    /* Waits until this rank, and whoever covers for it, holds everything needed to apply the step.
-     */
+    /* Waits until this rank, and the holder of its shadow, hold everything needed to apply the
+     * step. */
     DPT_MUST_USE enum dpt_status (*await_gradient)(struct dpt_strategy *s, struct dpt_err *err);
     /* This rank's share of the squared norm of the reduced gradient: shares of all ranks merge to
      * the whole, exactly. */
@@ -184,10 +198,7 @@ struct dpt_strategy {
     const struct dpt_strategy_ops *ops;
 };
 
-/* The strategy that the config names, for its order of addition; NULL when there is none. */
+/* The strategy that the config names; NULL when there is none. */
 const struct dpt_strategy_ops *dpt_strategy_find(const struct dpt_config *config);
-
-extern const struct dpt_strategy_ops dpt_strategy_ddp;     /* and its teaching variants */
-extern const struct dpt_strategy_ops dpt_strategy_sharded; /* ddp under accumulate: reduce, too */
 
 #endif

@@ -57,7 +57,6 @@ static void make_world(struct world *w, int ranks, int slots, int lanes, int n_u
                                             .prefetch = prefetch,
                                             .overlap = overlap,
                                             .waves = &w->waves,
-                                            .member = r,
                                             .parts = w->parts,
                                             .cross_parts = cross ? w->cross_parts : NULL,
                                             .share = true,

@@ -174,9 +174,7 @@ static void open_world(struct rank *self, struct part *p, int stage)
     const struct dpt_strategy_ops *ops = p->strategy->ops;
     const int size = p->scene->size[stage];
     make_world(p, size);
-    CHECK_OK(ops->begin_generation(p->strategy, &p->world, self->rank,
-                                   self->world->hosts[self->rank], &self->err),
-             &self->err);
+    CHECK_OK(ops->begin_generation(p->strategy, &p->world, self->rank, &self->err), &self->err);
     if (p->scene->rebuilds)
         p->scene->late[self->rank] = !dpt_shard_is_none(ops->defer_shadow(p->strategy));
     copy_part(p, &ops->wanted(p->strategy)->own, false);

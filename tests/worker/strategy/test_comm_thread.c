@@ -3,7 +3,7 @@
 #include "tests/worker/comm/comm_world.h"
 #include "tests/worker/comm/nccl_fabric.h"
 #include "worker/comm/nccl_comm.h"
-#include "worker/strategy/comm_thread.h"
+#include "worker/strategy/transport/comm_thread.h"
 
 #include "base/clock.h"
 

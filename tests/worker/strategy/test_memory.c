@@ -2,7 +2,7 @@
  * orders, both kinds of precision, worlds and hosts of several sizes, every rank. And the formulas
  * stay within those that docs/strategies.md promises. Nothing is trained here: memory is made at a
  * generation's beginning. */
-#include "worker/strategy/memory_formula.h"
+#include "worker/strategy/memory/memory_formula.h"
 
 #include "base/log.h"
 #include "kernels/device.h"
@@ -187,11 +187,7 @@ static void close_part(struct part *p)
 static void enter_world(struct part *p, const struct place *place, int rank)
 {
     struct dpt_err err;
-    int position = 0;
-    while (place->rank_of_position[position] != rank)
-        position++;
-    assert_int_equal(p->strategy->ops->begin_generation(p->strategy, &place->world, rank,
-                                                        place->host_of_position[position], &err),
+    assert_int_equal(p->strategy->ops->begin_generation(p->strategy, &place->world, rank, &err),
                      DPT_OK);
     p->strategy->ops->state_changed(p->strategy);
 }

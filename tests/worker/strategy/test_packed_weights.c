@@ -1,6 +1,6 @@
 /* When packed weights pay; that a form is tied to the weights a slot is given, and to nothing else;
  * what they take. */
-#include "worker/strategy/packed_weights.h"
+#include "worker/strategy/state/packed_weights.h"
 
 #include "kernels/device.h"
 

@@ -1,7 +1,7 @@
 /* The canonical all-reduce over real communicators, ranks as threads on pretended hosts: every
  * element on every rank is, bit for bit, what adding the lanes in tree order gives. */
 #include "tests/worker/comm/comm_world.h"
-#include "worker/strategy/reducer.h"
+#include "worker/strategy/reduce/host_reducer.h"
 
 #include "base/cores.h"
 #include "base/rng.h"
@@ -122,26 +122,26 @@ static void make_part(struct rank *self, struct setting *s, struct part *p)
     CHECK_OK(dpt_device_cpu_create(&p->device, &self->err), &self->err);
     CHECK_OK(dpt_stream_create(p->device, 1, &p->stream, &self->err), &self->err);
     CHECK_OK(dpt_comm_thread_create(self->listener, &p->thread, &self->err), &self->err);
-    p->n_buffers = dpt_reducer_buffers(&p->world, position_of(p, self->rank));
+    p->n_buffers = dpt_reduce_buffers(&p->world, position_of(p, self->rank));
     CHECK(p->n_buffers >= 1 && p->n_buffers <= DPT_COVER_MAX);
     for (int i = 0; i < p->n_buffers; i++)
-        CHECK_OK(dpt_reducer_buffer_create(self->listener, i, s->numel, &p->buffers[i], &self->err),
-                 &self->err);
-    const struct dpt_reducer_spec spec = {.ops = dpt_device_ops(p->device),
-                                          .stream = p->stream,
-                                          .thread = p->thread,
-                                          .listener = self->listener,
-                                          .buckets = s->buckets,
-                                          .n_buckets = s->n_buckets,
-                                          .block = s->block,
-                                          .buffers = p->buffers,
-                                          .n_buffers = p->n_buffers,
-                                          .world = &p->world,
-                                          .piece_bytes = s->piece_bytes,
-                                          .wire = s->wire,
-                                          .rank = self->rank,
-                                          .host = self->world->hosts[self->rank]};
-    CHECK_OK(dpt_reducer_create(&spec, &p->reducer, &self->err), &self->err);
+        CHECK_OK(
+            dpt_host_reducer_buffer_create(self->listener, i, s->numel, &p->buffers[i], &self->err),
+            &self->err);
+    const struct dpt_host_reducer_spec spec = {.ops = dpt_device_ops(p->device),
+                                               .stream = p->stream,
+                                               .thread = p->thread,
+                                               .listener = self->listener,
+                                               .buckets = s->buckets,
+                                               .n_buckets = s->n_buckets,
+                                               .block = s->block,
+                                               .buffers = p->buffers,
+                                               .n_buffers = p->n_buffers,
+                                               .world = &p->world,
+                                               .piece_bytes = s->piece_bytes,
+                                               .wire = s->wire,
+                                               .rank = self->rank};
+    CHECK_OK(dpt_host_reducer_create(&spec, &p->reducer, &self->err), &self->err);
     struct dpt_comm_spec comm = world_spec(self, s->seed + 1);
     dpt_comm_thread_arm(p->thread);
     CHECK_OK(dpt_comm_thread_open(p->thread, &comm, &self->err), &self->err);
@@ -188,10 +188,13 @@ static void check_sum(const struct setting *s, const struct part *p, int step)
 }
 
 /* In even steps bucket by bucket as backward does it, in odd ones in another order. */
-static void say_ready(const struct setting *s, const struct part *p, int rank, int step)
+static void say_ready(struct rank *self, const struct setting *s, const struct part *p, int step)
 {
     for (int i = 0; i < s->n_buckets; i++)
-        dpt_reducer_ready(p->reducer, (step + rank) % 2 == 0 ? i : s->n_buckets - 1 - i);
+        CHECK_OK(dpt_reducer_ready(p->reducer,
+                                   (step + self->rank) % 2 == 0 ? i : s->n_buckets - 1 - i,
+                                   &self->err),
+                 &self->err);
 }
 
 static enum dpt_status job_sent(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
@@ -215,9 +218,10 @@ static void reduce_some_steps(struct rank *self)
     CHECK_OK(dpt_comm_thread_run(p.thread, job_sent, &opened, &self->err), &self->err);
     for (int step = 0; step < s->steps; step++) {
         fill(s, &p, self->rank, step);
-        dpt_reducer_begin(p.reducer);
-        say_ready(s, &p, self->rank, step);
-        CHECK_OK(dpt_reducer_wait(p.reducer, &self->err), &self->err);
+        (void)dpt_reducer_begin(p.reducer, 0);
+        dpt_reducer_post(p.reducer);
+        say_ready(self, s, &p, step);
+        CHECK_OK(dpt_reducer_finish(p.reducer, &self->err), &self->err);
         check_sum(s, &p, step);
         CHECK_OK(dpt_comm_thread_run(p.thread, job_sent, &sent, &self->err), &self->err);
         CHECK((int64_t)(sent - opened) == (step + 1) * dpt_reducer_bytes_sent(p.reducer));
@@ -327,12 +331,13 @@ static void lose_one(struct rank *self)
     make_part(self, s, &p);
     pthread_barrier_wait(&self->world->barrier); /* all are there before one goes */
     fill(s, &p, self->rank, 0);
-    dpt_reducer_begin(p.reducer);
-    dpt_reducer_ready(p.reducer, 0);
+    (void)dpt_reducer_begin(p.reducer, 0);
+    dpt_reducer_post(p.reducer);
+    CHECK_OK(dpt_reducer_ready(p.reducer, 0, &self->err), &self->err);
     if (self->rank != s->leaver) {
         for (int b = 1; b < s->n_buckets; b++)
-            dpt_reducer_ready(p.reducer, b);
-        CHECK_STATUS(DPT_EPEER, dpt_reducer_wait(p.reducer, &self->err), &self->err);
+            CHECK_OK(dpt_reducer_ready(p.reducer, b, &self->err), &self->err);
+        CHECK_STATUS(DPT_EPEER, dpt_reducer_finish(p.reducer, &self->err), &self->err);
         CHECK(dpt_comm_thread_failed(p.thread));
         CHECK(dpt_comm_thread_suspect(p.thread) == s->leaver);
         atomic_fetch_add(&s->failures, 1);

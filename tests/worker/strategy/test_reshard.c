@@ -2,7 +2,7 @@
  * to any other each gets exactly what it wants and nobody loses what it held, also when the moving
  * is cut short. */
 #include "tests/worker/comm/comm_world.h"
-#include "worker/strategy/reshard.h"
+#include "worker/strategy/state/reshard.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
 #include "tests/worker/strategy/sharded_scene.h"
 
 #include "base/cores.h"
-#include "worker/strategy/ddp_policy.h"
+#include "base/strategy_traits.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -57,6 +57,15 @@ enum { EVERY = 2 };
 #else
 enum { EVERY = 1 };
 #endif
+
+static bool takes_16_bits(const struct variant *v)
+{
+    struct dpt_config config;
+    dpt_config_defaults(&config);
+    (void)snprintf(config.strategy.name, sizeof config.strategy.name, "%s", v->name);
+    config.strategy.sharding = v->sharding;
+    return dpt_strategy_traits(&config).takes_16_bits;
+}
 
 static void one_trajectory(enum dpt_accumulate accumulate, enum dpt_precision precision)
 {
@@ -231,8 +240,7 @@ static void compressed(void **state)
             (void)run_compressed(&expected, &ddp, accumulate, how, 1, &one_node);
             for (int v = 0; v < VARIANTS; v++) {
                 const bool hybrid = variants[v].sharding == DPT_SHARDING_HYBRID_SHARD;
-                if (dpt_ddp_policy_find(variants[v].name) ||
-                    (hybrid && accumulate == DPT_ACCUMULATE_LOCAL))
+                if (!takes_16_bits(&variants[v]) || (hybrid && accumulate == DPT_ACCUMULATE_LOCAL))
                     continue; /* refused */
                 for (int size = 1 + (v + c) % 2; size <= 4; size += 2) {
                     (void)run_compressed(&s, &variants[v], accumulate, how, size,
@@ -286,7 +294,7 @@ static void running_statistics(void **state)
         end_scene(&s);
         for (int v = 0; v < VARIANTS; v++)
             for (int size = 1 + (v + (int)i) % 2; size <= 4; size += 2) {
-                if (how != DPT_COMPRESSION_NONE && dpt_ddp_policy_find(variants[v].name))
+                if (how != DPT_COMPRESSION_NONE && !takes_16_bits(&variants[v]))
                     continue; /* refused */
                 run_with_statistics(&s, &variants[v], accumulate, how, size,
                                     &layouts[(size + v) % LAYOUTS]);

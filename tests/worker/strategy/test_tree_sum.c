@@ -1,6 +1,6 @@
 /* The ordered sum against a recursion that adds one element at a time: random trees, parts and
  * places of the results. */
-#include "worker/strategy/tree_sum.h"
+#include "worker/strategy/reduce/tree_sum.h"
 
 #include "base/rng.h"
 #include "kernels/device.h"

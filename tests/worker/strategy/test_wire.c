@@ -1,6 +1,6 @@
 /* Packing where values lie: what is packed, carried from the first half of one place to the second
  * of another and unpacked there is the values rounded; nothing beside it changes. */
-#include "worker/strategy/wire.h"
+#include "worker/strategy/reduce/wire.h"
 
 #include "base/rng.h"
 #include "kernels/device.h"

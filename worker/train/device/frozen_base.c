@@ -1,7 +1,7 @@
 /* The frozen weights of a run with adapters (frozen_base.h). */
 #include "worker/train/device/frozen_base.h"
 
-#include "worker/strategy/packed_weights.h"
+#include "worker/strategy/state/packed_weights.h"
 #include "worker/weights/published.h"
 
 #include <stdlib.h>

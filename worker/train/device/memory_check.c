@@ -1,7 +1,7 @@
 /* Whether this machine has the memory for its ranks, told before they take it: else the kernel
  * would kill the process in the middle of a step, with no word. */
 #include "base/memory.h"
-#include "worker/strategy/memory_formula.h"
+#include "worker/strategy/memory/memory_formula.h"
 #include "worker/train/device/device.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* What a rank says of its memory at the run's end. */
 #include "base/log.h"
-#include "worker/strategy/memory_formula.h"
+#include "worker/strategy/memory/memory_formula.h"
 #include "worker/train/device/device.h"
 #include "worker/train/log/log.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "worker/strategy/reshard.h"
+#include "worker/strategy/state/reshard.h"
 #include "worker/train/device/device.h"
 #include "worker/train/save/save.h"
 #include "worker/train/save/state_hash.h"

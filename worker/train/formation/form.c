@@ -128,8 +128,7 @@ static enum dpt_status open_communicator(struct dpt_rank *r, const Dpt__Plan *pl
     if (r->device->accelerator)
         DPT_TRY(dpt_accelerator_begin_generation(r->device->accelerator, err));
     if (r->gen.begun)
-        DPT_TRY(r->strategy->ops->begin_generation(r->strategy, &r->gen.world, r->gen.rank,
-                                                   r->gen.host, err));
+        DPT_TRY(r->strategy->ops->begin_generation(r->strategy, &r->gen.world, r->gen.rank, err));
     struct dpt_comm_spec spec = {.generation = r->gen.number,
                                  .rank = r->gen.rank,
                                  .world_size = r->gen.world_size,

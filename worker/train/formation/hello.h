@@ -4,7 +4,7 @@
 
 #include "base/hash.h"
 #include "worker/optim/scaler.h"
-#include "worker/strategy/reshard.h"
+#include "worker/strategy/state/reshard.h"
 #include "worker/train/state/epoch.h"
 #include "worker/train/state/eval_shares.h"
 

@@ -1,0 +1,77 @@
+/* Who holds and adds what (partition.h). */
+#include "worker/plan/partition.h"
+
+static struct dpt_range members_of(const struct dpt_strategy_traits *traits,
+                                   const struct dpt_world *world, int position)
+{
+    return traits->by_node ? dpt_world_node(world, position) : (struct dpt_range){0, world->size};
+}
+
+static struct dpt_waves waves_of(const struct dpt_strategy_traits *traits,
+                                 const struct dpt_config *config, const struct dpt_world *world,
+                                 int position)
+{
+    const int lanes = traits->order == DPT_ACCUMULATE_REDUCE ? 1 : world->lanes;
+    const struct dpt_range members = members_of(traits, world, position);
+    return (struct dpt_waves){.slots = dpt_config_slots(config),
+                              .lanes = lanes,
+                              .run = traits->by_node ? dpt_world_lanes(world, members)
+                                                     : (struct dpt_range){0, lanes},
+                              .members = members.end - members.first};
+}
+
+struct dpt_partition dpt_partition_of(const struct dpt_config *config,
+                                      const struct dpt_world *world, int rank)
+{
+    struct dpt_partition p = {.traits = dpt_strategy_traits(config), .world = world, .rank = rank};
+    p.position = dpt_world_position(world, rank);
+    p.host = dpt_world_host(world, p.position);
+    p.group = p.traits.state == DPT_STATE_PER_NODE ? dpt_world_node(world, p.position)
+                                                   : (struct dpt_range){0, world->size};
+    p.members = members_of(&p.traits, world, p.position);
+    p.waves = waves_of(&p.traits, config, world, p.position);
+    p.crosses = p.members.end - p.members.first < world->size;
+    p.shadow_shift = p.traits.shadow ? dpt_shadow_shift(world) : 0;
+    p.shadow_holder = dpt_shadow_holder(world, p.shadow_shift, p.position);
+    p.shadow_source = dpt_shadow_source(world, p.shadow_shift, p.position);
+    return p;
+}
+
+struct dpt_shard dpt_partition_held(const struct dpt_partition *p, int position)
+{
+    if (p->traits.state == DPT_STATE_REPLICATED)
+        return (struct dpt_shard){0, 1};
+    if (p->traits.state == DPT_STATE_SHARDED)
+        return (struct dpt_shard){p->world->rank_of_position[position], p->world->size};
+    const struct dpt_range node = dpt_world_node(p->world, position);
+    return (struct dpt_shard){position - node.first, node.end - node.first};
+}
+
+struct dpt_shard dpt_partition_added(const struct dpt_partition *p, int position)
+{
+    return p->traits.by_node
+               ? dpt_partition_held(p, position)
+               : (struct dpt_shard){p->world->rank_of_position[position], p->world->size};
+}
+
+struct dpt_shard dpt_partition_crossed(const struct dpt_partition *p, int position)
+{
+    const struct dpt_shard own = dpt_partition_held(p, position);
+    int index = 0;
+    for (int k = 0; k < p->world->size; k++) {
+        const struct dpt_shard other = dpt_partition_held(p, k);
+        const int difference = other.index * own.of - own.index * other.of;
+        index += difference < 0 || (difference == 0 && k < position);
+    }
+    return (struct dpt_shard){index, p->world->size};
+}
+
+struct dpt_assignment dpt_partition_assign(const struct dpt_config *config,
+                                           const struct dpt_world *world, int position)
+{
+    const struct dpt_strategy_traits traits = dpt_strategy_traits(config);
+    if (traits.route == DPT_GRADIENT_LANES)
+        return dpt_assign_lanes(dpt_config_slots(config), world->lanes, world->size, position);
+    const struct dpt_waves waves = waves_of(&traits, config, world, position);
+    return dpt_waves_assign(&waves, position - members_of(&traits, world, position).first);
+}

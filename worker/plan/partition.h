@@ -1,0 +1,41 @@
+/* Which rank holds, adds and applies which part of the state and of the gradient in a world: one
+ * answer for strategies and for the memory formulas. Pure. */
+#ifndef DPT_WORKER_PLAN_PARTITION_H
+#define DPT_WORKER_PLAN_PARTITION_H
+
+#include "base/strategy_traits.h"
+#include "checkpoint/layout/shard.h"
+#include "worker/plan/waves.h"
+#include "worker/plan/world.h"
+
+struct dpt_partition {
+    struct dpt_strategy_traits traits;
+    const struct dpt_world *world; /* borrowed */
+    int rank, position;
+    struct dpt_range host;    /* positions of this rank's host */
+    struct dpt_range group;   /* positions whose shards are one whole state */
+    struct dpt_range members; /* positions that add slots together: all, or by_node the node's */
+    struct dpt_waves waves;   /* of the members */
+    bool crosses;             /* sums of nodes go between them: by_node, with several nodes */
+    int shadow_shift;         /* worker/plan/world.h; 0: no shard has a shadow */
+    int shadow_holder;        /* position that holds a shadow of this rank's shard; -1: none */
+    int shadow_source;        /* position whose shadow this rank holds; -1: none */
+};
+
+/* Of `rank` in `world`; both config and world are only read. */
+struct dpt_partition dpt_partition_of(const struct dpt_config *config,
+                                      const struct dpt_world *world, int rank);
+
+/* What the rank at a position holds of the state; */
+struct dpt_shard dpt_partition_held(const struct dpt_partition *p, int position);
+/* what it adds of the slots of its members; */
+struct dpt_shard dpt_partition_added(const struct dpt_partition *p, int position);
+/* and which N-th of the sums of all nodes it adds (where it crosses): ranks are taken in the order
+ * of where their shards lie, so that both pieces meet as far as they can. O(world size). */
+struct dpt_shard dpt_partition_crossed(const struct dpt_partition *p, int position);
+
+/* The slots that the rank at a position computes in a step. */
+struct dpt_assignment dpt_partition_assign(const struct dpt_config *config,
+                                           const struct dpt_world *world, int position);
+
+#endif

@@ -1,0 +1,523 @@
+/* The strategy: carries out the actions of a list (strategy.h, core.h). What tells strategies apart
+ * is in the table of base/strategy_traits.c:
+ *
+ *                    state        weights                       gradients
+ *   ddp, no_shard    everything   held                          lanes; reduce: units
+ *   ddp's variants   everything   held                          lanes; reduce, simple: buckets
+ *   zero1            own shard    gathered once a step, kept    lanes; reduce, shadow: units
+ *   zero2,
+ *   shard_grad_op    own shard    gathered once a step, kept    units
+ *   zero3,
+ *   full_shard       own shard    gathered unit by unit         units
+ *   hybrid_shard     own shard of the node's replica, gathered unit by unit inside the node: units
+ *
+ * ddp: Li et al., VLDB'20. zero1 to zero3: Rajbhandari et al., SC'20. fsdp: Zhao et al., VLDB'23.
+ * With a shadow, a rank of another node holds each shard too. */
+#include "base/log.h"
+#include "worker/strategy/core.h"
+#include "worker/strategy/reduce/wire.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct strategy *strategy_of(struct dpt_strategy *s)
+{
+    return (struct strategy *)s;
+}
+
+/* ---- life ---- */
+
+static size_t block_sums_bytes(const struct strategy *s)
+{
+    return (size_t)dpt_optim_squares_max(s->env.model, s->flat_numel) * sizeof *s->block_sums;
+}
+
+static void strategy_destroy(struct dpt_strategy **strategy)
+{
+    struct strategy *s = strategy_of(*strategy);
+    if (!s)
+        return;
+    strategy_lists_end(s);
+    dpt_lane_sums_destroy(&s->lanes);
+    strategy_waves_destroy(s);
+    strategy_state_destroy(s);
+    dpt_packed_weights_destroy(&s->packed);
+    dpt_model_buckets_fini(&s->buckets);
+    free(s->step.announced);
+    dpt_device_free(s->device, s->device_sums, block_sums_bytes(s));
+    dpt_device_free_host(s->device, s->block_sums, block_sums_bytes(s));
+    free(s);
+    *strategy = NULL;
+}
+
+static enum dpt_status make_block_sums(struct strategy *s, struct dpt_err *err)
+{
+    void *memory = NULL, *block_sums;
+    DPT_TRY(dpt_device_alloc_host(s->device, block_sums_bytes(s), &block_sums, err));
+    s->block_sums = block_sums;
+    if (s->env.resident)
+        DPT_TRY(dpt_device_alloc(s->device, block_sums_bytes(s), &memory, err));
+    s->device_sums = memory;
+    return DPT_OK;
+}
+
+/* What is reduced by buckets has them, and counts what is announced of each. */
+static enum dpt_status make_buckets(struct strategy *s, struct dpt_err *err)
+{
+    if (s->traits.route == DPT_GRADIENT_UNITS)
+        return DPT_OK;
+    DPT_TRY(dpt_model_buckets_init(&s->buckets, s->env.config, s->env.model, err));
+    s->step.announced = calloc((size_t)s->buckets.n, sizeof *s->step.announced);
+    return s->step.announced ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "strategy: out of memory");
+}
+
+static enum dpt_status make_strategy(struct strategy *s, struct dpt_err *err)
+{
+    const struct dpt_packed_weights_options packing = {.config = s->env.config,
+                                                       .model = s->env.model,
+                                                       .device = s->env.device,
+                                                       .stream = s->env.stream,
+                                                       .without = -1};
+    DPT_TRY(strategy_state_create(s, err));
+    DPT_TRY(make_block_sums(s, err));
+    if (s->traits.may_pack)
+        DPT_TRY(dpt_packed_weights_create(&packing, &s->packed, err));
+    DPT_TRY(make_buckets(s, err));
+    return s->traits.route == DPT_GRADIENT_LANES
+               ? dpt_lane_sums_create(&s->env, &s->buckets, &s->lanes, err)
+               : DPT_OK;
+}
+
+static const struct dpt_strategy_ops ops;
+
+static enum dpt_status strategy_create(const struct dpt_strategy_env *env,
+                                       struct dpt_strategy **ret, struct dpt_err *err)
+{
+    struct strategy *s = calloc(1, sizeof *s);
+    if (!s)
+        return dpt_fail(err, DPT_ENOMEM, "strategy: out of memory");
+    s->base.ops = &ops;
+    s->env = *env;
+    s->traits = dpt_strategy_traits(env->config);
+    s->device = env->resident ? env->resident : env->device;
+    s->stream = env->resident ? env->resident_stream : env->stream;
+    s->comm_stream = env->resident ? env->resident_comm_stream : env->comm_stream;
+    s->ops = dpt_device_ops(s->device);
+    s->dtype = dpt_model_dtype(env->model);
+    s->width = dpt_dtype_bytes(s->dtype);
+    s->wire = dpt_wire_dtype(env->config);
+    s->n_units = dpt_model_n_units(env->model);
+    s->tied = dpt_tied_unit(env->model);
+    s->flat_numel = dpt_model_flat_numel(env->model);
+    s->step.reduced_step = -1;
+    for (int u = 0; u < s->n_units; u++)
+        s->borrows[u] = dpt_model_unit(env->model, u)->borrows;
+    struct dpt_strategy *self = &s->base;
+    const enum dpt_status status = make_strategy(s, err);
+    if (status != DPT_OK)
+        strategy_destroy(&self);
+    else
+        *ret = self;
+    return status;
+}
+
+/* ---- a generation ---- */
+
+static struct dpt_assignment strategy_assign(const struct dpt_strategy *strategy,
+                                             const struct dpt_world *world, int position)
+{
+    return dpt_partition_assign(((const struct strategy *)strategy)->env.config, world, position);
+}
+
+static void warn_of_bare_shards(const struct strategy *s)
+{
+    const struct dpt_world *world = s->part.world;
+    int bare = 0;
+    for (int p = 0; p < world->size; p++)
+        bare += dpt_shadow_holder(world, s->part.shadow_shift, p) < 0;
+    if (bare > 0)
+        dpt_log(DPT_LOG_WARN,
+                "%d of %d shards have no shadow: one node has more than half of the ranks; its "
+                "loss costs back to the newest checkpoint",
+                bare, world->size);
+}
+
+/* A holder needs the sums as they are made: where zero1 would send its sums of lanes once a step,
+ * with shadows it sends what zero2 does. */
+static void warn_of_slots_sent(struct strategy *s)
+{
+    if (s->told_of_slots || s->part.shadow_shift == 0 || !s->traits.warns_slots)
+        return;
+    const struct dpt_world *world = s->part.world;
+    struct dpt_range sums[DPT_COVER_MAX];
+    const int n_sums =
+        dpt_tree_cover(world->lanes, dpt_position_lanes(world->lanes, world->size, 0), sums);
+    const double mib = 1024.0 * 1024.0, others = (world->size - 1.0) / world->size;
+    const double each = (double)n_sums * (double)dpt_dtype_bytes(s->wire) + (double)s->width;
+    dpt_log(DPT_LOG_WARN,
+            "strategy.redundancy: shadow makes zero1 send the gradient of every slot, as zero2 "
+            "does, in place of sums of lanes: %.1f MiB a step instead of about %.1f; zero2 with "
+            "shadows sends no more and keeps fewer sums, and hybrid_shard sends sums between "
+            "nodes once a step",
+            (double)strategy_bytes_sent(s) / mib, others * each * (double)s->flat_numel / mib);
+    s->told_of_slots = true;
+}
+
+static enum dpt_status strategy_begin_generation(struct dpt_strategy *strategy,
+                                                 const struct dpt_world *world, int rank,
+                                                 struct dpt_err *err)
+{
+    struct strategy *s = strategy_of(strategy);
+    s->part = dpt_partition_of(s->env.config, world, rank);
+    s->step.reduced_step = -1; /* what was to be applied has been */
+    const bool first = s->part.position == 0;
+    if (s->traits.shadow && first)
+        warn_of_bare_shards(s);
+    DPT_TRY(strategy_state_begin(s, err));
+    if (s->packed)
+        DPT_TRY(dpt_packed_weights_decide(
+            s->packed, dpt_partition_assign(s->env.config, world, s->part.position).n,
+            s->part.host.end - s->part.host.first, err));
+    DPT_TRY(strategy_lists_begin(s, err));
+    if (s->traits.shadow && first)
+        warn_of_slots_sent(s);
+    return DPT_OK;
+}
+
+static void strategy_end_generation(struct dpt_strategy *strategy)
+{
+    struct strategy *s = strategy_of(strategy);
+    strategy_lists_end(s);
+    s->part.world = NULL;
+}
+
+static const struct dpt_step_list *strategy_step_list(const struct dpt_strategy *s)
+{
+    return &((const struct strategy *)s)->list;
+}
+
+static const struct dpt_step_list *strategy_eval_list(const struct dpt_strategy *s)
+{
+    return &((const struct strategy *)s)->eval_list;
+}
+
+/* ---- a step ---- */
+
+/* Weights that stay are gathered again only when they have changed. */
+static bool gathered_already(const struct strategy *s)
+{
+    return s->traits.weights == DPT_WEIGHTS_ONCE && !s->state.stale;
+}
+
+/* The first REDUCE of the list from action `at` on. */
+static int next_reduce(const struct dpt_step_list *list, int at)
+{
+    while (at < list->n_actions && list->actions[at].kind != DPT_ACTION_REDUCE)
+        at++;
+    return at;
+}
+
+static void strategy_begin_step(struct dpt_strategy *strategy, int64_t step)
+{
+    struct strategy *s = strategy_of(strategy);
+    s->step.step = step;
+    s->step.reduced_step = -1;
+    s->step.status = DPT_OK;
+    s->step.present = &s->list;
+    s->step.next_reduce = next_reduce(&s->list, 0);
+    strategy_state_refresh(s);
+    strategy_rebuild_step(s);
+    bool job = false;
+    if (s->lanes) {
+        dpt_lane_sums_begin_step(s->lanes);
+        job = dpt_reducer_begin(dpt_lane_sums_reducer(s->lanes), step) && !s->traits.buckets.waits;
+    }
+    dpt_task_runner_begin(s->runner, &s->list, gathered_already(s), job);
+}
+
+/* Lets a bucket go whose gradient, or sum of lanes, is whole. */
+static enum dpt_status reduce_bucket(struct strategy *s, int action, struct dpt_err *err)
+{
+    const struct dpt_action *a = &s->list.actions[action];
+    s->step.next_reduce = next_reduce(&s->list, action + 1);
+    if (s->lanes) {
+        struct dpt_reducer *reducer = dpt_lane_sums_reducer(s->lanes);
+        const int bucket = s->buckets.n - 1 - a->unit;
+        return s->traits.buckets.waits ? dpt_reducer_run(reducer, bucket, err)
+                                       : dpt_reducer_ready(reducer, bucket, err);
+    }
+    DPT_TRY(dpt_task_runner_advance(s->runner, action + 1, err));
+    return a->n_tasks > 0 ? dpt_task_runner_await(s->runner, a->first_task, a->n_tasks, true, err)
+                          : DPT_OK;
+}
+
+/* Backward has made a tensor's gradient whole. What fails here, the bucket's REDUCE tells. */
+static void announce(void *ctx, int param)
+{
+    struct strategy *s = ctx;
+    const int bucket = s->buckets.of_param[param], range = s->buckets.n - 1 - bucket,
+              at = s->step.next_reduce;
+    if (s->lanes)
+        dpt_lane_sums_add_tensor(s->lanes, param);
+    s->step.announced[bucket]++;
+    if (!s->traits.buckets.announced || s->step.status != DPT_OK || at == s->list.n_actions ||
+        s->step.announced[bucket] < s->buckets.bucket[bucket].n_tensors ||
+        s->list.actions[at].slot != s->step.slot)
+        return;
+    DPT_ASSERT(s->list.actions[at].unit == range);
+    s->step.status = reduce_bucket(s, at, &s->step.err);
+}
+
+static void ignore_announcement(void *ctx, int param)
+{
+    (void)ctx;
+    (void)param;
+}
+
+static void use_weights(struct strategy *s, struct dpt_slot *slot)
+{
+    slot->weights = s->state.weights;
+    for (int u = 0; s->packed && u < s->n_units; u++)
+        dpt_packed_weights_use(s->packed, u, slot);
+}
+
+static void forget_packed(struct strategy *s)
+{
+    for (int u = 0; s->packed && u < s->n_units; u++)
+        dpt_packed_weights_forget(s->packed, u);
+}
+
+static void strategy_begin_slot(struct dpt_strategy *strategy, int slot_index,
+                                struct dpt_slot *slot)
+{
+    struct strategy *s = strategy_of(strategy);
+    const bool by_units = s->traits.route == DPT_GRADIENT_UNITS; /* let go by REDUCE alone */
+    s->step.slot = slot_index;
+    use_weights(s, slot);
+    slot->announce = by_units ? ignore_announcement : announce;
+    slot->announce_ctx = s;
+    if (!by_units)
+        memset(s->step.announced, 0, (size_t)s->buckets.n * sizeof *s->step.announced);
+    if (s->lanes)
+        dpt_lane_sums_begin_slot(s->lanes, slot_index, slot);
+    else
+        slot->grads = s->waves.grads;
+}
+
+static void strategy_end_slot(struct dpt_strategy *strategy, int slot_index)
+{
+    struct strategy *s = strategy_of(strategy);
+    (void)slot_index;
+    if (s->lanes)
+        dpt_lane_sums_end_slot(s->lanes);
+}
+
+static enum dpt_status act_gather(struct strategy *s, const struct dpt_action *a,
+                                  struct dpt_err *err)
+{
+    DPT_TRY(dpt_task_runner_await(s->runner, a->first_task, a->n_tasks, false, err));
+    if (a->buffer >= 0)
+        s->state.weights[a->unit] = s->state.gathered[a->buffer];
+    return DPT_OK;
+}
+
+static enum dpt_status act_reserve(struct strategy *s, const struct dpt_action *a,
+                                   struct dpt_err *err)
+{
+    DPT_TRY(dpt_task_runner_await(s->runner, a->first_task, a->n_tasks, true, err));
+    if (a->unit < 0) /* the flat vector, whose gaps no op writes */
+        return DPT_OK;
+    s->waves.grads[a->unit] = s->waves.gradient[a->buffer].data;
+    dpt_model_clear_gaps(s->env.model, s->ops, s->stream, a->unit, s->waves.grads[a->unit]);
+    return DPT_OK;
+}
+
+/* From here on others may read, or overwrite, what the action's unit has used. */
+static enum dpt_status act_let_go(struct strategy *s, int action, struct dpt_err *err)
+{
+    const struct dpt_action *a = &s->step.present->actions[action];
+    if (!s->env.resident) /* a device's transfers wait for it */
+        DPT_TRY(dpt_stream_sync(s->stream, err));
+    DPT_TRY(dpt_task_runner_advance(s->runner, action + 1, err));
+    return dpt_task_runner_await(s->runner, a->first_task, a->n_tasks, true, err);
+}
+
+static enum dpt_status act_reduce(struct strategy *s, int action, struct dpt_err *err)
+{
+    if (s->traits.route == DPT_GRADIENT_UNITS) {
+        strategy_round_gradient(s, s->list.actions[action].unit);
+        return act_let_go(s, action, err);
+    }
+    if (s->step.status != DPT_OK) {
+        *err = s->step.err;
+        return s->step.status;
+    }
+    return action < s->step.next_reduce ? DPT_OK /* it was announced */
+                                        : reduce_bucket(s, action, err);
+}
+
+static enum dpt_status strategy_act(struct dpt_strategy *strategy, int action,
+                                    struct dpt_slot *slot, struct dpt_err *err)
+{
+    struct strategy *s = strategy_of(strategy);
+    const struct dpt_action *a = &s->step.present->actions[action];
+    (void)slot; /* it points to the tables that are filled in here */
+    switch (a->kind) {
+    case DPT_ACTION_GATHER:
+        return act_gather(s, a, err);
+    case DPT_ACTION_RESERVE:
+        return act_reserve(s, a, err);
+    case DPT_ACTION_FREE:
+        return act_let_go(s, action, err);
+    case DPT_ACTION_REDUCE:
+        return act_reduce(s, action, err);
+    default:
+        return dpt_fail(err, DPT_EINVAL, "action %d of a step is not the strategy's", action);
+    }
+}
+
+static enum dpt_status strategy_await_gradient(struct dpt_strategy *strategy, struct dpt_err *err)
+{
+    struct strategy *s = strategy_of(strategy);
+    DPT_ASSERT(s->traits.route == DPT_GRADIENT_UNITS || s->step.next_reduce == s->list.n_actions);
+    DPT_TRY(dpt_task_runner_end(s->runner, err));
+    if (s->lanes)
+        DPT_TRY(dpt_reducer_finish(dpt_lane_sums_reducer(s->lanes), err));
+    s->step.reduced_step = s->step.step;
+    return DPT_OK;
+}
+
+static enum dpt_status strategy_norm_share(struct dpt_strategy *strategy, struct dpt_accum *ret,
+                                           struct dpt_err *err)
+{
+    return strategy_norm(strategy_of(strategy), ret, err);
+}
+
+static enum dpt_status strategy_apply(struct dpt_strategy *strategy,
+                                      const struct dpt_optim_step *step, struct dpt_err *err)
+{
+    struct strategy *s = strategy_of(strategy);
+    DPT_ASSERT(s->step.reduced_step == step->step);
+    forget_packed(s);
+    if (s->lanes)
+        dpt_lane_sums_applied(s->lanes, step->step);
+    return strategy_update(s, step, err);
+}
+
+/* ---- an evaluation ---- */
+
+static void strategy_begin_eval(struct dpt_strategy *strategy, struct dpt_slot *slot)
+{
+    struct strategy *s = strategy_of(strategy);
+    s->step.present = &s->eval_list;
+    strategy_state_refresh(s);
+    use_weights(s, slot);
+    dpt_task_runner_begin(s->runner, &s->eval_list, gathered_already(s), false);
+}
+
+static enum dpt_status strategy_end_eval(struct dpt_strategy *strategy, struct dpt_err *err)
+{
+    struct strategy *s = strategy_of(strategy);
+    DPT_TRY(dpt_task_runner_end(s->runner, err));
+    s->state.stale = s->traits.weights == DPT_WEIGHTS_UNITS;
+    return DPT_OK;
+}
+
+/* ---- the state ---- */
+
+static bool strategy_holds_gradient(const struct dpt_strategy *strategy, int64_t step)
+{
+    return ((const struct strategy *)strategy)->step.reduced_step == step;
+}
+
+static const struct dpt_strategy_state *strategy_held(const struct dpt_strategy *strategy)
+{
+    return &((const struct strategy *)strategy)->state.held;
+}
+
+static const struct dpt_strategy_state *strategy_wanted(const struct dpt_strategy *strategy)
+{
+    const struct strategy_state *state = &((const struct strategy *)strategy)->state;
+    return state->moves ? &state->wanted : &state->held;
+}
+
+static enum dpt_status strategy_fetch_state(struct dpt_strategy *strategy, struct dpt_err *err)
+{
+    return strategy_state_fetch(strategy_of(strategy), err);
+}
+
+static void strategy_changed(struct dpt_strategy *strategy)
+{
+    strategy_state_changed(strategy_of(strategy));
+    forget_packed(strategy_of(strategy));
+}
+
+static struct dpt_shard strategy_defer(struct dpt_strategy *strategy)
+{
+    return strategy_defer_shadow(strategy_of(strategy));
+}
+
+static void strategy_rebuild(struct dpt_strategy *strategy, const bool *late)
+{
+    strategy_rebuild_begin(strategy_of(strategy), late);
+}
+
+static bool strategy_rebuilding(const struct dpt_strategy *strategy)
+{
+    return ((const struct strategy *)strategy)->rebuild.active;
+}
+
+static void waves_cost(const struct strategy_waves *w, struct dpt_strategy_cost *ret)
+{
+    *ret = (struct dpt_strategy_cost){.gradient_buffers = w->n_gradients + w->n_sums};
+    for (int i = 0; i < w->n_gradients; i++)
+        ret->gradient_bytes += (int64_t)(w->gradient[i].bytes + w->narrow_gradient[i].bytes);
+    for (int i = 0; i < w->n_sums; i++)
+        ret->gradient_bytes += (int64_t)w->sums[i].bytes;
+    ret->gradient_bytes +=
+        (int64_t)(w->added.bytes + w->applied.bytes + w->shadowed.bytes + w->narrow_sum.bytes);
+}
+
+static void strategy_cost(const struct dpt_strategy *strategy, struct dpt_strategy_cost *ret)
+{
+    const struct strategy *s = (const struct strategy *)strategy;
+    if (s->lanes)
+        dpt_lane_sums_cost(s->lanes, ret);
+    else
+        waves_cost(&s->waves, ret);
+    ret->sent_bytes = strategy_bytes_sent(s);
+    ret->packed_bytes = s->packed ? dpt_packed_weights_bytes(s->packed) : 0;
+}
+
+static const struct dpt_strategy_ops ops = {
+    .create = strategy_create,
+    .destroy = strategy_destroy,
+    .assign = strategy_assign,
+    .begin_generation = strategy_begin_generation,
+    .end_generation = strategy_end_generation,
+    .step_list = strategy_step_list,
+    .begin_step = strategy_begin_step,
+    .begin_slot = strategy_begin_slot,
+    .act = strategy_act,
+    .end_slot = strategy_end_slot,
+    .eval_list = strategy_eval_list,
+    .begin_eval = strategy_begin_eval,
+    .end_eval = strategy_end_eval,
+    .await_gradient = strategy_await_gradient,
+    .norm_share = strategy_norm_share,
+    .apply = strategy_apply,
+    .holds_gradient = strategy_holds_gradient,
+    .held = strategy_held,
+    .wanted = strategy_wanted,
+    .fetch_state = strategy_fetch_state,
+    .state_changed = strategy_changed,
+    .defer_shadow = strategy_defer,
+    .rebuild = strategy_rebuild,
+    .rebuilding = strategy_rebuilding,
+    .cost = strategy_cost,
+};
+
+const struct dpt_strategy_ops *dpt_strategy_find(const struct dpt_config *config)
+{
+    return dpt_strategy_traits(config).known ? &ops : NULL;
+}

@@ -1,0 +1,142 @@
+/* A generation's lists, and the task runner that goes through their tasks (core.h). */
+#include "worker/strategy/core.h"
+
+static enum dpt_status make_runner(struct strategy *s, struct dpt_err *err)
+{
+    const int world_size = s->part.world->size, others = world_size - 1,
+              crossing = strategy_cross_xfers_max(s->waves.cross);
+    const int most =
+        s->list.n_tasks > s->eval_list.n_tasks ? s->list.n_tasks : s->eval_list.n_tasks;
+    /* Nodes that add by themselves have tasks of their own, and a group for them. */
+    const int group = s->traits.by_node && world_size > 1 ? STRATEGY_NODE_GROUP : 0;
+    const struct dpt_task_runner_spec spec = {
+        .thread = s->env.comm_thread,
+        .world_size = world_size,
+        .xfers_max = most == 0           ? 0
+                     : crossing > others ? crossing
+                                         : others,
+        .device = most > 0 && s->env.resident_comm_stream ? s->env.resident : NULL,
+        .stream = s->stream,
+        .comm_stream = s->comm_stream,
+        .kinds = {[DPT_TASK_GATHER] = {.group = group,
+                                       .post = strategy_post_gather,
+                                       .arrived = strategy_gathered},
+                  [DPT_TASK_SCATTER] = {.group = group,
+                                        .turns = s->waves.n_staged > 0 ? STRATEGY_TURNS : 0,
+                                        .post = strategy_post_scatter,
+                                        .arrived = strategy_scattered},
+                  [DPT_TASK_CROSS] = {.turns = STRATEGY_TURNS,
+                                      .post = strategy_post_cross,
+                                      .arrived = strategy_crossed},
+                  [DPT_TASK_SHARE] = {.post = strategy_post_share, .arrived = strategy_shared},
+                  [DPT_TASK_COPY] = {.post = strategy_post_copy}},
+        .ctx = s,
+        .then = s->lanes ? dpt_reducer_job : NULL,
+        .then_ctx = s->lanes ? dpt_lane_sums_reducer(s->lanes) : NULL};
+    return dpt_task_runner_create(&spec, most, &s->runner, err);
+}
+
+/* Ranks of a node are a group of NCCL's where they have tasks among themselves. */
+static void choose_groups(const struct strategy *s)
+{
+    const struct dpt_nccl_split_of node = {.color = s->part.group.first, .key = s->part.position};
+    if (s->env.resident)
+        dpt_comm_thread_set_groups(s->env.comm_thread, &node, s->traits.by_node ? 1 : 0);
+}
+
+/* Memory and plan of the waves. */
+static enum dpt_status begin_waves(struct strategy *s, struct dpt_step_spec *spec,
+                                   struct dpt_err *err)
+{
+    const struct dpt_strategy_traits *t = &s->traits;
+    const bool by_buckets = t->route == DPT_GRADIENT_BUCKETS;
+    spec->waves = &s->part.waves;
+    s->waves.ranges = by_buckets ? s->buckets.ranges : *s->env.grid;
+    if (s->part.crosses)
+        DPT_TRY(strategy_cross_begin(s, err));
+    else
+        dpt_buffer_free(&s->waves.added);
+    DPT_TRY(strategy_waves_begin(s, spec, err));
+    const bool replicas =
+        t->state == DPT_STATE_REPLICATED || (t->state == DPT_STATE_PER_NODE && !t->by_node);
+    spec->parts = s->waves.parts;
+    spec->cross_parts = strategy_cross_parts(s->waves.cross);
+    spec->share = by_buckets || (s->part.world->size > 1 &&
+                                 (replicas || s->part.crosses || s->part.shadow_shift > 0));
+    spec->copies = s->part.shadow_shift > 0 ? dpt_vectors(s->env.config) : 0;
+    return DPT_OK;
+}
+
+static enum dpt_status make_lists(struct strategy *s, struct dpt_step_spec *spec,
+                                  struct dpt_err *err)
+{
+    DPT_TRY(dpt_step_list_init(&s->list, spec, err));
+    const struct dpt_step_spec eval = {.n_units = spec->n_units,
+                                       .borrows = spec->borrows,
+                                       .weights = spec->weights,
+                                       .gathered_max = spec->gathered_max,
+                                       .prefetch = spec->prefetch,
+                                       .forward_only = true};
+    return dpt_step_list_init(&s->eval_list, &eval, err);
+}
+
+enum dpt_status strategy_lists_begin(struct strategy *s, struct dpt_err *err)
+{
+    const struct dpt_config *config = s->env.config;
+    const struct dpt_world *world = s->part.world;
+    const int group = s->part.group.end - s->part.group.first;
+    struct dpt_step_spec spec = {.n_units = s->n_units,
+                                 .borrows = s->borrows,
+                                 .assignment =
+                                     dpt_partition_assign(config, world, s->part.position),
+                                 .weights = group == 1 ? DPT_WEIGHTS_HELD : s->traits.weights,
+                                 .gathered_max = dpt_gathered_places(config, s->env.model),
+                                 .prefetch = config->strategy.prefetch,
+                                 .overlap = config->strategy.overlap};
+    if (s->traits.route != DPT_GRADIENT_UNITS) {
+        spec.n_buckets = s->buckets.n;
+        spec.bucket_unit = s->buckets.unit;
+        spec.buckets = s->traits.buckets;
+    }
+    choose_groups(s);
+    DPT_TRY(s->lanes ? dpt_lane_sums_begin_generation(s->lanes, &s->part, err)
+                     : begin_waves(s, &spec, err));
+    DPT_TRY(make_lists(s, &spec, err));
+    return make_runner(s, err);
+}
+
+void strategy_lists_end(struct strategy *s)
+{
+    dpt_task_runner_destroy(&s->runner);
+    if (s->lanes)
+        dpt_lane_sums_end_generation(s->lanes);
+    strategy_cross_end(s);
+    dpt_step_list_fini(&s->list);
+    dpt_step_list_fini(&s->eval_list);
+    strategy_waves_end(s);
+    s->step.present = NULL;
+}
+
+static int64_t task_bytes(const struct strategy *s, const struct dpt_task *task)
+{
+    switch (task->kind) {
+    case DPT_TASK_GATHER:
+        return strategy_gather_bytes(s, task);
+    case DPT_TASK_SCATTER:
+        return strategy_scatter_bytes(s, task);
+    case DPT_TASK_CROSS:
+        return strategy_cross_bytes(s, task);
+    case DPT_TASK_SHARE:
+        return strategy_share_bytes(s, task);
+    default: /* copies are no part of an ordinary step */
+        return 0;
+    }
+}
+
+int64_t strategy_bytes_sent(const struct strategy *s)
+{
+    int64_t bytes = s->lanes ? dpt_reducer_bytes_sent(dpt_lane_sums_reducer(s->lanes)) : 0;
+    for (int i = 0; i < s->list.n_tasks; i++)
+        bytes += task_bytes(s, &s->list.tasks[i]);
+    return bytes;
+}

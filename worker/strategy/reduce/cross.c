@@ -1,0 +1,291 @@
+/* Where nodes add their own lanes: their sums go once a step to the owners of pieces of the whole,
+ * who add them in the lanes' tree. Tasks of kind CROSS (core.h).
+ *
+ *   node 0, ranks a b, lanes 0 … 3       node 1, ranks c d, lanes 4 … 7
+ *   a: half 0, b: half 1                 c: half 0, d: half 1       added, slot after slot
+ *   CROSS  quarters 0, 1, 2, 3 of the sums to a, c, b, d
+ *   SHARE  the same quarters of the whole sum back
+ *
+ * So each element goes between two nodes once there and once back in a step, however many slots a
+ * rank has. Nodes of different sizes cut differently; then more pieces meet, and go one by one. */
+#include "worker/strategy/core.h"
+#include "worker/strategy/reduce/tree_sum.h"
+
+#include <stdlib.h>
+
+struct strategy_cross {
+    struct cover { /* [world size] the sums that a position's node has */
+        int n;
+        struct dpt_range node[DPT_COVER_MAX];
+    } * covers;
+    int n_parts[DPT_UNITS_MAX]; /* that what goes round at once is cut into */
+    int xfers_max;
+    /* The step: where what a position gives begins, by sum; the parts of a sum. */
+    const float **sources; /* [world size * DPT_COVER_MAX] */
+    struct dpt_partial *partials;
+    float *scratch;
+    void *staging;
+    size_t staging_bytes; /* of a turn */
+    /* On a device: where what is added lies, and what is joined after each, here and there. */
+    const float **parts, **device_parts; /* [world size * DPT_COVER_MAX] */
+    uint8_t *joins, *device_joins;       /* likewise */
+};
+
+/* What the rank at `from` has added of the part that the one at `to` adds. */
+static struct dpt_interval crossing(const struct strategy *s, int from, int to, int unit, int part)
+{
+    const struct dpt_interval piece = strategy_whole_piece(s, to, unit);
+    return dpt_interval_intersect(strategy_held_piece(s, from, unit),
+                                  strategy_part_of(piece, part, s->waves.cross->n_parts[unit]));
+}
+
+void strategy_post_cross(void *ctx, const struct dpt_task *task, int turn,
+                         struct dpt_task_transfers *x)
+{
+    const struct strategy *s = ctx;
+    const struct strategy_cross *cross = s->waves.cross;
+    const int unit = task->unit, me = s->part.position, n_own = cross->covers[me].n;
+    char *staging = (char *)cross->staging + (size_t)(turn % STRATEGY_TURNS) * cross->staging_bytes;
+    for (int i = 1; i < s->part.world->size; i++) {
+        const int position = strategy_other(s, i), peer = s->part.world->rank_of_position[position];
+        const struct dpt_interval give = crossing(s, me, position, unit, task->part),
+                                  take = crossing(s, position, me, unit, task->part);
+        const int64_t skip = give.first - strategy_held_piece(s, me, unit).first;
+        for (int c = 0; c < n_own && !strategy_is_empty(give); c++) {
+            const float *sums = s->waves.sums[c].data;
+            x->out[x->n_out++] =
+                dpt_buffer_send(&s->waves.sums[c], peer,
+                                (size_t)(strategy_sum(s, c, unit) + skip - sums) * sizeof(float),
+                                (size_t)strategy_numel(give) * sizeof(float));
+        }
+        for (int c = 0; c < cross->covers[position].n && !strategy_is_empty(take); c++) {
+            struct dpt_comm_xfer *in = &x->in[x->n_in++];
+            *in = (struct dpt_comm_xfer){.dir = DPT_COMM_LEND,
+                                         .peer = peer,
+                                         .bytes = (size_t)strategy_numel(take) * sizeof(float)};
+            if (strategy_is_staged(s, position)) {
+                in->buf = staging;
+                staging += in->bytes;
+            }
+        }
+    }
+}
+
+/* The sum of n partials on the device, in the order of the lanes' tree. */
+static void add_on_device(const struct strategy *s, int n, int64_t numel, float *sum)
+{
+    const struct strategy_cross *cross = s->waves.cross;
+    const int lanes = s->part.world->lanes;
+    for (int i = 0; i < n; i++) {
+        cross->parts[i] = cross->partials[i].data;
+        cross->joins[i] = (uint8_t)dpt_tree_joins_at(lanes, (struct dpt_range){0, lanes},
+                                                     cross->partials[i].node);
+    }
+    const struct dpt_ordered_sum args = {.n = numel,
+                                         .n_parts = n,
+                                         .parts = cross->device_parts,
+                                         .joins = cross->device_joins,
+                                         .dtype = DPT_F32,
+                                         .dst = sum};
+    s->ops->copy(s->comm_stream, (size_t)n * sizeof *cross->parts, cross->parts,
+                 (void *)cross->device_parts);
+    s->ops->copy(s->comm_stream, (size_t)n, cross->joins, cross->device_joins);
+    s->ops->ordered_sum(s->comm_stream, &args);
+}
+
+/* Adds what starts at `at`, as far as every node has it in one piece; returns where that ends. */
+static int64_t add_run(const struct strategy *s, const struct dpt_task *task,
+                       struct dpt_interval own, int64_t at)
+{
+    const struct strategy_cross *cross = s->waves.cross;
+    const struct dpt_range whole = {0, s->part.world->lanes};
+    int64_t end = own.end;
+    int n = 0;
+    for (int position = 0; position < s->part.world->size; position++) {
+        const struct dpt_interval piece = strategy_held_piece(s, position, task->unit);
+        if (at < piece.first || at >= piece.end) /* another rank of this node has it */
+            continue;
+        const int64_t begins = piece.first > own.first ? piece.first : own.first;
+        for (int c = 0; c < cross->covers[position].n; c++)
+            cross->partials[n++] = (struct dpt_partial){
+                .node = cross->covers[position].node[c],
+                .data = cross->sources[position * DPT_COVER_MAX + c] + (at - begins)};
+        end = piece.end < end ? piece.end : end;
+    }
+    float *sum = strategy_crossed_sum(s, task->unit) +
+                 (at - strategy_whole_piece(s, s->part.position, task->unit).first);
+    if (s->env.resident)
+        add_on_device(s, n, end - at, sum);
+    else
+        dpt_tree_sum(s->ops, s->comm_stream, cross->partials, n, &whole, &sum, 1, NULL, 0, DPT_F32,
+                     end - at, cross->scratch);
+    return end;
+}
+
+enum dpt_status strategy_crossed(void *ctx, const struct dpt_task *task, int turn,
+                                 const struct dpt_task_transfers *x, struct dpt_err *err)
+{
+    const struct strategy *s = ctx;
+    const struct strategy_cross *cross = s->waves.cross;
+    const int me = s->part.position;
+    const struct dpt_interval own = strategy_part_of(strategy_whole_piece(s, me, task->unit),
+                                                     task->part, cross->n_parts[task->unit]);
+    int n = 0;
+    (void)turn;
+    for (int i = 0; i < s->part.world->size; i++) {
+        const int position = strategy_other(s, i);
+        const struct dpt_interval take = crossing(s, position, me, task->unit, task->part);
+        const int64_t skip = take.first - strategy_held_piece(s, position, task->unit).first;
+        for (int c = 0; c < cross->covers[position].n && !strategy_is_empty(take); c++)
+            cross->sources[position * DPT_COVER_MAX + c] =
+                i == 0 ? strategy_sum(s, c, task->unit) + skip : x->in[n++].lent;
+    }
+    DPT_ASSERT(n == x->n_in);
+    for (int64_t at = own.first; at < own.end;)
+        at = add_run(s, task, own, at);
+    return dpt_stream_sync(s->comm_stream, err);
+}
+
+int64_t strategy_cross_bytes(const struct strategy *s, const struct dpt_task *task)
+{
+    const int me = s->part.position;
+    int64_t numel = 0;
+    for (int i = 1; i < s->part.world->size; i++)
+        numel += strategy_numel(crossing(s, me, strategy_other(s, i), task->unit, task->part));
+    return s->waves.cross->covers[me].n * numel * (int64_t)sizeof(float);
+}
+
+/* ---- memory and plan ---- */
+
+static void find_covers(struct strategy *s, struct strategy_cross *cross)
+{
+    const struct dpt_world *world = s->part.world;
+    for (int p = 0; p < world->size; p++) {
+        s->waves.crossed[p] = dpt_partition_crossed(&s->part, p).index;
+        cross->covers[p].n = dpt_tree_cover(
+            world->lanes, dpt_world_lanes(world, dpt_world_node(world, p)), cross->covers[p].node);
+    }
+}
+
+/* How many transfers a task has at most, and how many bytes of it are staged. */
+static void bound_task(const struct strategy *s, struct strategy_cross *cross, int unit, int part)
+{
+    const int me = s->part.position;
+    int in = 0, out = 0;
+    size_t staged = 0;
+    for (int i = 1; i < s->part.world->size; i++) {
+        const int position = strategy_other(s, i), sums = cross->covers[position].n;
+        const struct dpt_interval give = crossing(s, me, position, unit, part),
+                                  take = crossing(s, position, me, unit, part);
+        out += strategy_is_empty(give) ? 0 : cross->covers[me].n;
+        in += strategy_is_empty(take) ? 0 : sums;
+        if (strategy_is_staged(s, position))
+            staged += (size_t)(sums * strategy_numel(take)) * sizeof(float);
+    }
+    cross->xfers_max = in > cross->xfers_max ? in : cross->xfers_max;
+    cross->xfers_max = out > cross->xfers_max ? out : cross->xfers_max;
+    cross->staging_bytes = staged > cross->staging_bytes ? staged : cross->staging_bytes;
+}
+
+static void cut_parts(const struct strategy *s, struct strategy_cross *cross)
+{
+    const struct dpt_shard largest = {0, s->part.world->size};
+    const int64_t most = strategy_part_bytes(s, s->part.world->size);
+    for (int u = 0; u < s->n_units; u++) {
+        const int64_t bytes =
+            strategy_numel(dpt_shard_piece(s->env.grid, largest, u)) * (int64_t)sizeof(float);
+        cross->n_parts[u] = bytes > most ? (int)((bytes + most - 1) / most) : 1;
+        for (int part = 0; part < cross->n_parts[u]; part++)
+            bound_task(s, cross, u, part);
+    }
+}
+
+static size_t sources_of(const struct strategy *s)
+{
+    return (size_t)s->part.world->size * DPT_COVER_MAX;
+}
+
+static enum dpt_status no_memory(struct dpt_err *err)
+{
+    return dpt_fail(err, DPT_ENOMEM, "sums of nodes: out of memory");
+}
+
+static enum dpt_status make_device_lists(const struct strategy *s, struct strategy_cross *cross,
+                                         struct dpt_err *err)
+{
+    const size_t n = sources_of(s);
+    void *memory = NULL;
+    cross->parts = calloc(n, sizeof *cross->parts);
+    cross->joins = calloc(n, sizeof *cross->joins);
+    if (!cross->parts || !cross->joins)
+        return no_memory(err);
+    DPT_TRY(
+        dpt_device_alloc_for(s->device, DPT_MEMORY_COMM, n * sizeof *cross->parts, &memory, err));
+    cross->device_parts = memory;
+    DPT_TRY(dpt_device_alloc_for(s->device, DPT_MEMORY_COMM, n, &memory, err));
+    cross->device_joins = memory;
+    return DPT_OK;
+}
+
+enum dpt_status strategy_cross_begin(struct strategy *s, struct dpt_err *err)
+{
+    const size_t size = (size_t)s->part.world->size;
+    struct strategy_cross *cross = calloc(1, sizeof *cross);
+    s->waves.cross = cross;
+    s->waves.crossed = calloc(size, sizeof *s->waves.crossed);
+    if (cross) {
+        cross->covers = calloc(size, sizeof *cross->covers);
+        cross->sources = calloc(sources_of(s), sizeof *cross->sources);
+        cross->partials = calloc(DPT_TREE_SUM_PARTS_MAX, sizeof *cross->partials);
+        cross->scratch = aligned_alloc(64, dpt_tree_sum_scratch_numel() * sizeof(float));
+    }
+    if (!cross || !s->waves.crossed || !cross->covers || !cross->sources || !cross->partials ||
+        !cross->scratch)
+        return no_memory(err);
+    find_covers(s, cross);
+    cut_parts(s, cross);
+    DPT_TRY(dpt_buffer_make(
+        &s->env, DPT_MEMORY_GRADIENT,
+        strategy_shard_bytes(
+            s, (struct dpt_shard){s->waves.crossed[s->part.position], s->part.world->size},
+            sizeof(float)),
+        &s->waves.added, err));
+    if (s->env.resident)
+        DPT_TRY(make_device_lists(s, cross, err));
+    if (cross->staging_bytes == 0)
+        return DPT_OK;
+    return dpt_device_alloc_for(s->device, DPT_MEMORY_COMM, STRATEGY_TURNS * cross->staging_bytes,
+                                &cross->staging, err);
+}
+
+void strategy_cross_end(struct strategy *s)
+{
+    struct strategy_cross *cross = s->waves.cross;
+    free(s->waves.crossed);
+    s->waves.crossed = NULL;
+    s->waves.cross = NULL;
+    if (!cross)
+        return;
+    dpt_device_free_for(s->device, DPT_MEMORY_COMM, cross->staging,
+                        STRATEGY_TURNS * cross->staging_bytes);
+    dpt_device_free_for(s->device, DPT_MEMORY_COMM, (void *)cross->device_parts,
+                        sources_of(s) * sizeof *cross->parts);
+    dpt_device_free_for(s->device, DPT_MEMORY_COMM, cross->device_joins, sources_of(s));
+    free(cross->parts);
+    free(cross->joins);
+    free(cross->covers);
+    free(cross->sources);
+    free(cross->partials);
+    free(cross->scratch);
+    free(cross);
+}
+
+const int *strategy_cross_parts(const struct strategy_cross *cross)
+{
+    return cross ? cross->n_parts : NULL;
+}
+
+int strategy_cross_xfers_max(const struct strategy_cross *cross)
+{
+    return cross ? cross->xfers_max : 0;
+}

@@ -1,0 +1,512 @@
+/* The pipeline of chunks through the three stages of the canonical all-reduce (rank_transfers.h).
+ *
+ * Inside one host a bucket goes round in chunks, so that a peer that gives up never waits long for
+ * what is written into its memory to end; between hosts in one, since each message has its price.
+ * Where a range is cut changes no sum. */
+#include "worker/strategy/reduce/host_reducer.h"
+
+#include "checkpoint/layout/layout.h"
+#include "worker/strategy/reduce/tree_sum.h"
+#include "worker/strategy/reduce/wire.h"
+#include "worker/strategy/transport/rank_transfers.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CHUNK_PIECE_BYTES = 2 << 20, /* a rank's piece of a chunk inside one host */
+    /* What other hosts send is staged; two chunks can be under way between hosts at once. */
+    STAGING_COUNT = 2,
+    /* All-gathers under way at once: a communicator bounds its operations, a model's chunks do not.
+     */
+    GATHERS_MAX = 32,
+    LAG_MAX = 2, /* turns from a chunk's first stage to its all-gather */
+    RUNS = GATHERS_MAX + LAG_MAX + 1
+};
+_Static_assert(DPT_STAGE_COUNT *RUNS < DPT_COMM_OPS_MAX, "all stages of these chunks");
+
+/* What goes round at once. */
+struct chunk {
+    int bucket;
+    int64_t first, end; /* elements of the flat gradient */
+    int part, n_parts;  /* of every piece of [first, end); 0 of 1 unless the sums stay in shards */
+    int64_t narrow_at;  /* of the own piece in `narrow` */
+};
+
+/* A chunk under way. */
+struct chunk_run {
+    struct dpt_comm_op *op[DPT_STAGE_COUNT];
+    struct dpt_comm_xfer *xfers[DPT_STAGE_COUNT]; /* [n_transfers], those with no bytes left out */
+    int *xfer_of[DPT_STAGE_COUNT];                /* -1: no bytes */
+};
+
+struct host_reducer {
+    struct dpt_reducer base;
+    struct dpt_host_reducer_spec spec;
+    struct dpt_rank_transfers transfers;
+    int n_chunks;
+    struct chunk *chunks;       /* bucket by bucket */
+    int *first_chunk;           /* [n_buckets + 1] */
+    struct chunk_run run[RUNS]; /* of chunk i: i mod RUNS */
+    struct dpt_partial *partials;
+    float **copies; /* [n_transfers]: where others want a sum */
+    float *scratch;
+    struct dpt_comm_mem *staging[STAGING_COUNT];
+    struct dpt_comm_mem *narrow; /* the sums of the own pieces as other hosts get them */
+    atomic_int *ready;           /* [n_buckets] */
+};
+
+enum dpt_status dpt_host_reducer_buffer_create(struct dpt_comm_listener *listener, int index,
+                                               int64_t numel, struct dpt_comm_mem **ret,
+                                               struct dpt_err *err)
+{
+    const size_t bytes = (size_t)numel * sizeof(float);
+    return dpt_comm_mem_create_for(listener, index == 0 ? DPT_MEMORY_GRADIENT : DPT_MEMORY_SUMS,
+                                   index == 0, bytes, ret, err);
+}
+
+/* Elements of a chunk. */
+static int64_t chunk_numel(const struct host_reducer *r)
+{
+    if (r->transfers.cross && !r->spec.shards)
+        return INT64_MAX;
+    const int64_t block = r->spec.block;
+    const size_t bytes = r->spec.piece_bytes > 0 ? r->spec.piece_bytes : CHUNK_PIECE_BYTES;
+    const int64_t blocks = (int64_t)(bytes / sizeof(float)) / block;
+    return (blocks > 0 ? blocks : 1) * block * r->spec.world->size;
+}
+
+/* A bucket's chunks: runs of it; of shards parts of all its pieces, so that pieces are the
+ * bucket's.
+ */
+static int64_t chunks_of(const struct host_reducer *r, const struct dpt_bucket *bucket)
+{
+    const int64_t most = chunk_numel(r), numel = bucket->end - bucket->first;
+    return numel / most + (numel % most > 0);
+}
+
+static struct chunk chunk_of(const struct host_reducer *r, int bucket, int64_t i, int64_t n)
+{
+    const struct dpt_bucket *b = &r->spec.buckets[bucket];
+    const int64_t most = chunk_numel(r);
+    if (r->spec.shards)
+        return (struct chunk){bucket, b->first, b->end, (int)i, (int)n, 0};
+    const int64_t first = b->first + i * (n > 1 ? most : 0);
+    return (struct chunk){bucket, first, i == n - 1 ? b->end : first + most, 0, 1, 0};
+}
+
+static enum dpt_status cut_chunks(struct host_reducer *r, struct dpt_err *err)
+{
+    int64_t n = 0;
+    for (int b = 0; b < r->spec.n_buckets; b++)
+        n += chunks_of(r, &r->spec.buckets[b]);
+    if (n > INT32_MAX)
+        return dpt_fail(err, DPT_EOVERFLOW, "all-reduce of %lld chunks", (long long)n);
+    r->chunks = calloc((size_t)n + 1, sizeof *r->chunks);
+    r->first_chunk = calloc((size_t)r->spec.n_buckets + 1, sizeof *r->first_chunk);
+    if (!r->chunks || !r->first_chunk)
+        return dpt_fail(err, DPT_ENOMEM, "all-reduce: out of memory");
+    for (int b = 0; b < r->spec.n_buckets; b++) {
+        const int64_t of_bucket = chunks_of(r, &r->spec.buckets[b]);
+        for (int64_t i = 0; i < of_bucket; i++)
+            r->chunks[r->n_chunks++] = chunk_of(r, b, i, of_bucket);
+        r->first_chunk[b + 1] = r->n_chunks;
+    }
+    DPT_ASSERT(r->n_chunks == n);
+    return DPT_OK;
+}
+
+/* The flat element range of `piece` of chunk `c`. */
+static int64_t piece_at(const struct host_reducer *r, int c, int piece, int64_t *ret_numel)
+{
+    const struct chunk *chunk = &r->chunks[c];
+    const struct dpt_interval whole =
+        dpt_layout_piece(chunk->end - chunk->first, r->spec.block, r->spec.world->size, piece);
+    const struct dpt_interval part =
+        dpt_layout_piece(whole.end - whole.first, r->spec.block, chunk->n_parts, chunk->part);
+    *ret_numel = part.end - part.first;
+    return chunk->first + whole.first + part.first;
+}
+
+static struct chunk_run *run_of(struct host_reducer *r, int c)
+{
+    return &r->run[c % RUNS];
+}
+
+static enum dpt_status make_run(struct host_reducer *r, struct chunk_run *run, struct dpt_err *err)
+{
+    for (int s = 0; s < DPT_STAGE_COUNT; s++) {
+        const size_t n = (size_t)r->transfers.stage[s].n_transfers + 1;
+        run->xfers[s] = calloc(n, sizeof *run->xfers[s]);
+        run->xfer_of[s] = calloc(n, sizeof *run->xfer_of[s]);
+        if (!run->xfers[s] || !run->xfer_of[s])
+            return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
+    }
+    return DPT_OK;
+}
+
+/* Bytes of an element between hosts. */
+static size_t far_bytes(const struct host_reducer *r)
+{
+    return dpt_dtype_bytes(r->spec.wire);
+}
+
+static bool is_narrow(const struct host_reducer *r, const struct dpt_rank_transfer *transfer)
+{
+    return transfer->far && r->spec.wire != DPT_F32;
+}
+
+static enum dpt_status make_narrow(struct host_reducer *r, struct dpt_err *err)
+{
+    int64_t numel, at = 0;
+    if (!r->transfers.cross || r->spec.shards || r->spec.wire == DPT_F32)
+        return DPT_OK;
+    for (int c = 0; c < r->n_chunks; c++) {
+        r->chunks[c].narrow_at = at;
+        (void)piece_at(r, c, r->spec.rank, &numel);
+        at += numel;
+    }
+    return at > 0
+               ? dpt_comm_mem_create(r->spec.listener, (size_t)at * far_bytes(r), &r->narrow, err)
+               : DPT_OK;
+}
+
+static enum dpt_status make_staging(struct host_reducer *r, struct dpt_err *err)
+{
+    const struct dpt_stage_transfers *cross = &r->transfers.stage[DPT_STAGE_CROSS];
+    size_t bytes_max = 0;
+    for (int c = 0; c < r->n_chunks; c++) {
+        size_t bytes = 0;
+        for (int i = 0; i < cross->n_transfers; i++) {
+            int64_t numel;
+            (void)piece_at(r, c, cross->transfers[i].piece, &numel);
+            if (cross->transfers[i].dir == DPT_COMM_LEND)
+                bytes += (size_t)numel * far_bytes(r);
+        }
+        bytes_max = bytes > bytes_max ? bytes : bytes_max;
+    }
+    for (int i = 0; bytes_max > 0 && i < STAGING_COUNT; i++)
+        DPT_TRY(dpt_comm_mem_create(r->spec.listener, bytes_max, &r->staging[i], err));
+    return DPT_OK;
+}
+
+static enum dpt_status make_host_reducer(struct host_reducer *r, struct dpt_err *err)
+{
+    r->ready = calloc((size_t)r->spec.n_buckets, sizeof *r->ready);
+    r->partials = calloc(DPT_TREE_SUM_PARTS_MAX, sizeof *r->partials);
+    r->scratch = aligned_alloc(64, dpt_tree_sum_scratch_numel() * sizeof *r->scratch);
+    r->copies = calloc((size_t)r->spec.world->size, sizeof *r->copies);
+    if (!r->ready || !r->partials || !r->copies || !r->scratch)
+        return dpt_fail(err, DPT_ENOMEM, "all-reduce: out of memory");
+    DPT_TRY(
+        dpt_rank_transfers_init(&r->transfers, r->spec.world, r->spec.rank, !r->spec.shards, err));
+    DPT_TRY(cut_chunks(r, err));
+    for (int i = 0; i < RUNS; i++)
+        DPT_TRY(make_run(r, &r->run[i], err));
+    DPT_TRY(make_narrow(r, err));
+    return make_staging(r, err);
+}
+
+/* Makes the transfer of an all-reduce narrow that goes to, or comes from, another host. What is
+ * sent to who sums it is packed where it lies: this rank needs it no more. */
+static void narrow_xfer(struct host_reducer *r, int c, enum dpt_stage s,
+                        const struct dpt_rank_transfer *transfer, int64_t at, int64_t numel,
+                        struct dpt_comm_xfer *x)
+{
+    float *values = transfer->buffer < 0
+                        ? NULL
+                        : (float *)dpt_comm_mem_data(r->spec.buffers[transfer->buffer]) + at;
+    x->bytes = (size_t)numel * far_bytes(r);
+    if (transfer->dir == DPT_COMM_RECV) {
+        x->offset =
+            (size_t)((char *)dpt_wire_inbox(numel, values) - (char *)dpt_comm_mem_data(x->mem));
+    } else if (transfer->dir == DPT_COMM_SEND && s == DPT_STAGE_CROSS) {
+        dpt_wire_pack(r->spec.ops, r->spec.stream, r->spec.wire, numel, values);
+    } else if (transfer->dir == DPT_COMM_SEND) {
+        x->mem = r->narrow;
+        x->offset = (size_t)r->chunks[c].narrow_at * far_bytes(r);
+    }
+}
+
+/* The own piece of a chunk, summed, as other hosts get it. */
+static void narrow_own(struct host_reducer *r, int c)
+{
+    int64_t numel;
+    const int64_t at = piece_at(r, c, r->spec.rank, &numel);
+    const float *sum = (float *)dpt_comm_mem_data(r->spec.buffers[0]) + at;
+    if (r->narrow && numel > 0)
+        r->spec.ops->cast(r->spec.stream, numel, sum, r->spec.wire,
+                          (char *)dpt_comm_mem_data(r->narrow) +
+                              (size_t)r->chunks[c].narrow_at * far_bytes(r));
+}
+
+/* Posts the transfers of one stage of a chunk; a stage without transfers has no op. */
+static enum dpt_status post_stage(struct host_reducer *r, struct dpt_comm *comm, int c,
+                                  enum dpt_stage s, struct dpt_err *err)
+{
+    struct chunk_run *run = run_of(r, c);
+    const struct dpt_stage_transfers *plan = &r->transfers.stage[s];
+    int n = 0;
+    size_t staged = 0;
+    for (int i = 0; i < plan->n_transfers; i++) {
+        const struct dpt_rank_transfer *transfer = &plan->transfers[i];
+        int64_t numel, at = piece_at(r, c, transfer->piece, &numel);
+        run->xfer_of[s][i] = -1;
+        if (numel == 0)
+            continue;
+        run->xfer_of[s][i] = n;
+        run->xfers[s][n++] = (struct dpt_comm_xfer){
+            .dir = transfer->dir,
+            .peer = transfer->peer,
+            .mem = transfer->buffer >= 0 ? r->spec.buffers[transfer->buffer] : NULL,
+            .offset = transfer->buffer >= 0 ? (size_t)at * sizeof(float) : 0,
+            .bytes = (size_t)numel * sizeof(float),
+            .write = transfer->write};
+        if (is_narrow(r, transfer))
+            narrow_xfer(r, c, s, transfer, at, numel, &run->xfers[s][n - 1]);
+        if (s == DPT_STAGE_CROSS && transfer->dir == DPT_COMM_LEND) {
+            run->xfers[s][n - 1].mem = r->staging[c % STAGING_COUNT];
+            run->xfers[s][n - 1].offset = staged;
+            staged += run->xfers[s][n - 1].bytes;
+        }
+    }
+    if (n == 0)
+        return DPT_OK;
+    DPT_TRY(dpt_stream_sync(r->spec.stream, err));
+    return dpt_comm_exchange(comm, run->xfers[s], n, &run->op[s], err);
+}
+
+/* Waits for the arrivals of a stage of a chunk. */
+static enum dpt_status await_stage(struct host_reducer *r, struct dpt_comm *comm, int c,
+                                   enum dpt_stage s, struct dpt_err *err)
+{
+    struct dpt_comm_op *op = run_of(r, c)->op[s];
+    if (!op)
+        return DPT_OK;
+    enum dpt_status status;
+    do
+        status = dpt_comm_poll_received(comm, op, -1, err);
+    while (status == DPT_INPROGRESS);
+    return status;
+}
+
+static void sum_piece(struct host_reducer *r, int c, enum dpt_stage s,
+                      const struct dpt_piece_sum *g)
+{
+    const struct chunk_run *run = run_of(r, c);
+    int n_copies = 0;
+    int64_t numel, at = piece_at(r, c, g->piece, &numel);
+    if (numel == 0)
+        return;
+    for (int p = 0; p < g->n_parts; p++) {
+        const struct dpt_part_source *source = &g->parts[p];
+        const struct dpt_comm_xfer *lent =
+            source->buffer >= 0 ? NULL : &run->xfers[s][run->xfer_of[s][source->transfer]];
+        const float *own = lent ? NULL : dpt_comm_mem_data(r->spec.buffers[source->buffer]);
+        const bool narrow =
+            lent && is_narrow(r, &r->transfers.stage[s].transfers[source->transfer]);
+        r->partials[p] = (struct dpt_partial){.node = source->node,
+                                              .data = !lent    ? own + at
+                                                      : narrow ? NULL
+                                                               : lent->lent,
+                                              .narrow = narrow ? lent->lent : NULL};
+        if (lent && lent->lent_write)
+            r->copies[n_copies++] = lent->lent_write;
+    }
+    float *out[DPT_COVER_MAX];
+    for (int o = 0; o < g->n_out; o++)
+        out[o] = (float *)dpt_comm_mem_data(r->spec.buffers[o]) + at;
+    dpt_tree_sum(r->spec.ops, r->spec.stream, r->partials, g->n_parts, g->out, out, g->n_out,
+                 r->copies, n_copies, r->spec.wire, numel, r->scratch);
+}
+
+/* Carries a chunk from the arrival of one stage's parts to the sums of that stage. */
+static enum dpt_status finish_stage(struct host_reducer *r, struct dpt_comm *comm, int c,
+                                    enum dpt_stage s, struct dpt_err *err)
+{
+    struct dpt_comm_op **op = &run_of(r, c)->op[s];
+    DPT_TRY(await_stage(r, comm, c, s, err));
+    if (*op)
+        DPT_TRY(dpt_comm_write_begin(comm, *op, err));
+    for (int i = 0; i < r->transfers.stage[s].n_sums; i++)
+        sum_piece(r, c, s, &r->transfers.stage[s].sums[i]);
+    const enum dpt_status status = dpt_stream_sync(r->spec.stream, err);
+    dpt_comm_write_end(comm);
+    if (status == DPT_OK && *op)
+        dpt_comm_op_free(comm, op);
+    return status;
+}
+
+/* Waits until the main thread has completed `bucket`, moving what is in flight meanwhile. */
+static enum dpt_status await_ready(struct host_reducer *r, struct dpt_comm *comm, int bucket,
+                                   struct dpt_err *err)
+{
+    while (!atomic_load_explicit(&r->ready[bucket], memory_order_acquire)) {
+        enum dpt_status status = dpt_comm_poll_woken(comm, -1, err);
+        if (status != DPT_INPROGRESS)
+            return status;
+    }
+    return DPT_OK;
+}
+
+/* What other hosts have sent of a chunk's sums lies narrow in its place. */
+static enum dpt_status widen_arrived(struct host_reducer *r, int c, struct dpt_err *err)
+{
+    const struct dpt_stage_transfers *plan = &r->transfers.stage[DPT_STAGE_GATHER];
+    for (int i = 0; i < plan->n_transfers; i++) {
+        const struct dpt_rank_transfer *transfer = &plan->transfers[i];
+        int64_t numel, at = piece_at(r, c, transfer->piece, &numel);
+        if (transfer->dir == DPT_COMM_RECV && numel > 0 && is_narrow(r, transfer))
+            dpt_wire_unpack(r->spec.ops, r->spec.stream, r->spec.wire, numel,
+                            (float *)dpt_comm_mem_data(r->spec.buffers[transfer->buffer]) + at);
+    }
+    return dpt_stream_sync(r->spec.stream, err);
+}
+
+/* Waits until chunk `c` has gone round: everything received, everything sent taken. */
+static enum dpt_status end_gather(struct host_reducer *r, struct dpt_comm *comm, int c,
+                                  struct dpt_err *err)
+{
+    struct dpt_comm_op **op = &run_of(r, c)->op[DPT_STAGE_GATHER];
+    if (!*op)
+        return DPT_OK;
+    enum dpt_status status;
+    do
+        status = dpt_comm_poll(comm, *op, -1, err);
+    while (status == DPT_INPROGRESS);
+    if (status != DPT_OK)
+        return status;
+    dpt_comm_op_free(comm, op);
+    return widen_arrived(r, c, err);
+}
+
+/* Posts the last stage of a chunk, once that of a much earlier one has ended; `first` is the
+ * earliest that is under way. */
+static enum dpt_status post_gather(struct host_reducer *r, struct dpt_comm *comm, int first, int c,
+                                   struct dpt_err *err)
+{
+    if (c - first >= GATHERS_MAX)
+        DPT_TRY(end_gather(r, comm, c - GATHERS_MAX, err));
+    narrow_own(r, c);
+    return post_stage(r, comm, c, DPT_STAGE_GATHER, err);
+}
+
+/* Chunks [first, end), from their buckets' completion to their sums. */
+static enum dpt_status run_chunks(struct host_reducer *r, struct dpt_comm *comm, int first, int end,
+                                  struct dpt_err *err)
+{
+    const bool cross = r->transfers.cross;
+    const int gather_lag = cross ? LAG_MAX : 0;
+    for (int turn = first; turn < end + LAG_MAX; turn++) {
+        const int gather = turn - gather_lag;
+        if (turn < end) {
+            DPT_TRY(await_ready(r, comm, r->chunks[turn].bucket, err));
+            DPT_TRY(post_stage(r, comm, turn, DPT_STAGE_LOCAL, err));
+        }
+        if (!cross && gather < end)
+            DPT_TRY(post_gather(r, comm, first, gather, err));
+        if (turn - 1 >= first && turn - 1 < end) {
+            DPT_TRY(finish_stage(r, comm, turn - 1, DPT_STAGE_LOCAL, err));
+            if (cross)
+                DPT_TRY(post_stage(r, comm, turn - 1, DPT_STAGE_CROSS, err));
+        }
+        if (cross && gather >= first) {
+            DPT_TRY(finish_stage(r, comm, gather, DPT_STAGE_CROSS, err));
+            DPT_TRY(post_gather(r, comm, first, gather, err));
+        }
+    }
+    for (int c = end - first > GATHERS_MAX ? end - GATHERS_MAX : first; c < end; c++)
+        DPT_TRY(end_gather(r, comm, c, err));
+    return DPT_OK;
+}
+
+static struct host_reducer *host_of(struct dpt_reducer *reducer)
+{
+    return (struct host_reducer *)reducer;
+}
+
+static enum dpt_status host_run_buckets(struct dpt_reducer *reducer, struct dpt_comm_thread *thread,
+                                        int first, int end, struct dpt_err *err)
+{
+    struct host_reducer *r = host_of(reducer);
+    return run_chunks(r, dpt_comm_thread_comm(thread), r->first_chunk[first], r->first_chunk[end],
+                      err);
+}
+
+static bool host_begin(struct dpt_reducer *reducer, int64_t step)
+{
+    struct host_reducer *r = host_of(reducer);
+    (void)step;
+    for (int b = 0; b < r->spec.n_buckets; b++)
+        atomic_store_explicit(&r->ready[b], 0, memory_order_relaxed);
+    return true;
+}
+
+static enum dpt_status host_ready(struct dpt_reducer *reducer, int bucket, struct dpt_err *err)
+{
+    struct host_reducer *r = host_of(reducer);
+    (void)err;
+    atomic_store_explicit(&r->ready[bucket], 1, memory_order_release);
+    if (r->spec.world->size > 1)
+        dpt_comm_thread_wake(r->spec.thread);
+    return DPT_OK;
+}
+
+static void host_cost(const struct dpt_reducer *reducer, struct dpt_strategy_cost *cost)
+{
+    const struct host_reducer *r = (const struct host_reducer *)reducer;
+    for (int c = 0; c < r->n_chunks; c++) {
+        const struct chunk *chunk = &r->chunks[c];
+        if (chunk->part == 0) /* the first part counts for the whole bucket */
+            cost->sent_bytes +=
+                dpt_reduce_bytes_sent(r->spec.world, chunk->end - chunk->first, r->spec.block,
+                                      r->spec.rank, !r->spec.shards, (int)far_bytes(r));
+    }
+}
+
+static void host_destroy(struct dpt_reducer *reducer)
+{
+    struct host_reducer *r = host_of(reducer);
+    for (int i = 0; i < RUNS; i++)
+        for (int s = 0; s < DPT_STAGE_COUNT; s++) {
+            free(r->run[i].xfers[s]);
+            free(r->run[i].xfer_of[s]);
+        }
+    for (int i = 0; i < STAGING_COUNT; i++)
+        dpt_comm_mem_destroy(&r->staging[i]);
+    dpt_comm_mem_destroy(&r->narrow);
+    dpt_rank_transfers_fini(&r->transfers);
+    free(r->chunks);
+    free(r->first_chunk);
+    free(r->ready);
+    free(r->partials);
+    free(r->copies);
+    free(r->scratch);
+    free(r);
+}
+
+static const struct dpt_reducer_ops host_reducer = {.destroy = host_destroy,
+                                                    .begin = host_begin,
+                                                    .ready = host_ready,
+                                                    .run_buckets = host_run_buckets,
+                                                    .cost = host_cost};
+
+enum dpt_status dpt_host_reducer_create(const struct dpt_host_reducer_spec *spec,
+                                        struct dpt_reducer **ret, struct dpt_err *err)
+{
+    struct host_reducer *r = calloc(1, sizeof *r);
+    if (!r)
+        return dpt_fail(err, DPT_ENOMEM, "all-reduce: out of memory");
+    r->base = (struct dpt_reducer){.ops = &host_reducer,
+                                   .thread = spec->thread,
+                                   .n_buckets = spec->n_buckets,
+                                   .world_size = spec->world->size};
+    r->spec = *spec;
+    const enum dpt_status status = make_host_reducer(r, err);
+    if (status != DPT_OK)
+        host_destroy(&r->base);
+    else
+        *ret = &r->base;
+    return status;
+}

@@ -1,0 +1,240 @@
+/* Lanes and their stack (lane_sums.h). */
+#include "worker/strategy/reduce/lane_sums.h"
+
+#include "worker/strategy/reduce/lane_buffers.h"
+#include "worker/strategy/reduce/powersgd.h"
+#include "worker/strategy/reduce/wire.h"
+
+#include <stdlib.h>
+
+struct dpt_lane_sums {
+    struct dpt_strategy_env env;
+    struct dpt_strategy_traits traits;
+    const struct dpt_model_buckets *model_buckets;
+    struct dpt_device *device; /* that slots are added on, */
+    struct dpt_stream *stream; /* the main thread's there, */
+    const struct dpt_ops *ops; /* and its ops */
+    enum dpt_dtype wire;
+    struct dpt_powersgd *powersgd; /* NULL: sums are not approximated */
+    float **grads;                 /* [n_units], of the lane being filled */
+    struct dpt_lane_buffers buffers;
+    /* Where lanes have several slots: the present slot's gradient of the unit that is in_parts,
+     * which is added to the lane's when it is whole. NULL: not needed. */
+    float *apart;
+    int parted; /* that unit; -1: none */
+
+    /* The generation. */
+    const struct dpt_partition *part;
+    struct dpt_range lanes; /* of this rank's position */
+    struct dpt_reducer *reducer;
+
+    /* The step. */
+    int lane;        /* being filled */
+    int depth;       /* index of the buffer being filled */
+    bool lane_ends;  /* the present slot is the lane's last */
+    bool adds_apart; /* it is not the lane's first */
+    bool direct;     /* it is the whole lane, and added to the sum below as backward makes it */
+};
+
+static size_t apart_bytes(const struct dpt_lane_sums *d)
+{
+    return d->parted < 0 ? 0
+                         : (size_t)dpt_model_unit(d->env.model, d->parted)->numel * sizeof(float);
+}
+
+void dpt_lane_sums_destroy(struct dpt_lane_sums **sums)
+{
+    struct dpt_lane_sums *d = *sums;
+    if (!d)
+        return;
+    dpt_lane_sums_end_generation(d);
+    dpt_powersgd_destroy(&d->powersgd);
+    dpt_lane_buffers_free(&d->buffers, &d->env);
+    dpt_device_free_for(d->device, DPT_MEMORY_SLOT_GRADIENTS, d->apart, apart_bytes(d));
+    free(d->grads);
+    free(d);
+    *sums = NULL;
+}
+
+static enum dpt_status make_apart(struct dpt_lane_sums *d, struct dpt_err *err)
+{
+    const struct dpt_config *config = d->env.config;
+    for (int u = 0; u < dpt_model_n_units(d->env.model); u++)
+        if (dpt_model_unit(d->env.model, u)->in_parts)
+            d->parted = u;
+    /* PowerSGD's lanes are as many as ranks. */
+    const bool single = dpt_config_slots(config) == dpt_config_lanes(config) && !d->traits.powersgd;
+    if (d->parted < 0 || single || d->traits.order_open)
+        return DPT_OK;
+    void *memory = NULL;
+    DPT_TRY(
+        dpt_device_alloc_for(d->device, DPT_MEMORY_SLOT_GRADIENTS, apart_bytes(d), &memory, err));
+    d->apart = memory;
+    return DPT_OK;
+}
+
+static enum dpt_status make_lane_sums(struct dpt_lane_sums *d, struct dpt_err *err)
+{
+    d->grads = calloc((size_t)dpt_model_n_units(d->env.model), sizeof *d->grads);
+    if (!d->grads)
+        return dpt_fail(err, DPT_ENOMEM, "lanes: out of memory");
+    if (d->traits.powersgd)
+        DPT_TRY(dpt_powersgd_create(&d->env, &d->powersgd, err));
+    return make_apart(d, err);
+}
+
+enum dpt_status dpt_lane_sums_create(const struct dpt_strategy_env *env,
+                                     const struct dpt_model_buckets *buckets,
+                                     struct dpt_lane_sums **ret, struct dpt_err *err)
+{
+    struct dpt_lane_sums *d = calloc(1, sizeof *d);
+    if (!d)
+        return dpt_fail(err, DPT_ENOMEM, "lanes: out of memory");
+    d->env = *env;
+    d->traits = dpt_strategy_traits(env->config);
+    d->model_buckets = buckets;
+    d->device = env->resident ? env->resident : env->device;
+    d->stream = env->resident ? env->resident_stream : env->stream;
+    d->ops = dpt_device_ops(d->device);
+    d->wire = dpt_wire_dtype(env->config);
+    d->parted = -1;
+    const enum dpt_status status = make_lane_sums(d, err);
+    if (status != DPT_OK)
+        dpt_lane_sums_destroy(&d);
+    else
+        *ret = d;
+    return status;
+}
+
+enum dpt_status dpt_lane_sums_begin_generation(struct dpt_lane_sums *d,
+                                               const struct dpt_partition *part,
+                                               struct dpt_err *err)
+{
+    const struct dpt_world *world = part->world;
+    d->part = part;
+    d->lanes = dpt_position_lanes(world->lanes, world->size, part->position);
+    DPT_TRY(dpt_lane_buffers_make(&d->buffers, &d->env, world, part->position, err));
+    DPT_TRY(
+        dpt_lane_reducer_create(&d->env, part, d->model_buckets, &d->buffers, &d->reducer, err));
+    if (!d->powersgd)
+        return DPT_OK;
+    return dpt_powersgd_begin_generation(d->powersgd, world, part->rank, d->buffers.data[0],
+                                         &d->reducer, err);
+}
+
+void dpt_lane_sums_end_generation(struct dpt_lane_sums *d)
+{
+    dpt_reducer_destroy(&d->reducer);
+    d->part = NULL;
+}
+
+struct dpt_reducer *dpt_lane_sums_reducer(const struct dpt_lane_sums *d)
+{
+    return d->reducer;
+}
+
+void dpt_lane_sums_begin_step(struct dpt_lane_sums *d)
+{
+    d->lane = d->lanes.first;
+    d->depth = 0;
+}
+
+static int joins_after_lane(const struct dpt_lane_sums *d)
+{
+    return dpt_tree_joins_after(d->part->world->lanes, d->lanes, d->lane);
+}
+
+/* A tensor is complete in the lane being filled: joins it up the stack, while it is still in the
+ * caches, each sum rounded if they are (wire.h). What lies between units stays zero. */
+static void join_tensor(struct dpt_lane_sums *d, const struct dpt_param *param)
+{
+    int joins = joins_after_lane(d), top = d->depth;
+    d->ops->round_to(d->stream, param->numel, d->wire, d->buffers.data[top] + param->offset);
+    if (d->direct && param->unit != d->parted) { /* the first is done */
+        joins--;
+        top--;
+    }
+    for (; joins > 0; joins--, top--) {
+        float *sum = d->buffers.data[top - 1] + param->offset;
+        d->ops->add(d->stream, param->numel, sum, d->buffers.data[top] + param->offset, sum);
+        d->ops->round_to(d->stream, param->numel, d->wire, sum);
+    }
+}
+
+/* The parted unit's tensor is whole in this slot: adds it to the lane's. */
+static void add_apart(struct dpt_lane_sums *d, const struct dpt_param *param)
+{
+    float *sum = d->buffers.data[d->depth] + param->offset;
+    const float *slot =
+        d->apart + (param->offset - dpt_model_unit(d->env.model, d->parted)->offset);
+    d->ops->add(d->stream, param->numel, sum, slot, sum);
+}
+
+void dpt_lane_sums_add_tensor(struct dpt_lane_sums *d, int param)
+{
+    const struct dpt_param *p = dpt_model_param(d->env.model, param);
+    if (d->adds_apart && p->unit == d->parted)
+        add_apart(d, p);
+    if (d->lane_ends)
+        join_tensor(d, p);
+}
+
+/* Gradients that were packed for the way (wire.h) have left bits where nothing is written. */
+static void clear_gaps(const struct dpt_lane_sums *d)
+{
+    for (int u = 0; u < dpt_model_n_units(d->env.model); u++)
+        dpt_model_clear_gaps(d->env.model, d->ops, d->stream, u,
+                             d->buffers.data[d->depth] + dpt_model_unit(d->env.model, u)->offset);
+}
+
+void dpt_lane_sums_begin_slot(struct dpt_lane_sums *d, int slot_index, struct dpt_slot *slot)
+{
+    const struct dpt_range of_lane =
+        dpt_lane_slots(dpt_config_slots(d->env.config), d->part->world->lanes, d->lane);
+    DPT_ASSERT(slot_index >= of_lane.first && slot_index < of_lane.end);
+    const bool first = slot_index == of_lane.first;
+    /* Adding a slot as it is made is adding it when it is whole, but for what is in_parts, and
+     * where lanes are rounded first. */
+    d->direct = d->wire == DPT_F32 && of_lane.end - of_lane.first == 1 && joins_after_lane(d) > 0;
+    for (int u = 0; u < dpt_model_n_units(d->env.model); u++)
+        d->grads[u] = d->buffers.data[d->depth - (d->direct && u != d->parted)] +
+                      dpt_model_unit(d->env.model, u)->offset;
+    d->lane_ends = slot_index == of_lane.end - 1;
+    slot->grads = d->grads;
+    slot->accumulate = !first || d->direct;
+    if (first && d->wire != DPT_F32)
+        clear_gaps(d);
+    d->adds_apart = !first && d->apart;
+    slot->parts_apart = d->adds_apart || d->direct;
+    if (d->adds_apart)
+        d->grads[d->parted] = d->apart;
+}
+
+void dpt_lane_sums_end_slot(struct dpt_lane_sums *d)
+{
+    if (!d->lane_ends)
+        return;
+    d->depth += 1 - joins_after_lane(d);
+    d->lane++;
+}
+
+void dpt_lane_sums_applied(struct dpt_lane_sums *d, int64_t step)
+{
+    if (d->powersgd)
+        dpt_powersgd_applied(d->powersgd, step);
+}
+
+float *dpt_lane_sums_gradient(const struct dpt_lane_sums *d)
+{
+    return d->buffers.data[0];
+}
+
+void dpt_lane_sums_cost(const struct dpt_lane_sums *d, struct dpt_strategy_cost *ret)
+{
+    const int n = d->buffers.n_registered + d->buffers.n_on_device;
+    *ret = (struct dpt_strategy_cost){.gradient_bytes = n * dpt_model_flat_numel(d->env.model) *
+                                                            (int64_t)sizeof(float) +
+                                                        (int64_t)(d->apart ? apart_bytes(d) : 0),
+                                      .gradient_buffers = n};
+    d->reducer->ops->cost(d->reducer, ret);
+}

@@ -1,0 +1,30 @@
+/* The buckets of a model's gradient, as a strategy reduces it (base/strategy_traits.h). */
+#ifndef DPT_WORKER_STRATEGY_REDUCE_MODEL_BUCKETS_H
+#define DPT_WORKER_STRATEGY_REDUCE_MODEL_BUCKETS_H
+
+#include "base/strategy_traits.h"
+#include "checkpoint/layout/shard.h"
+#include "worker/model/model.h"
+#include "worker/plan/buckets.h"
+
+/* In the order in which backward completes them: bucket 0 has the last tensors. As ranges of the
+ * flat vector (worker/plan/schedule.h) they are in ascending order: bucket b is range n - 1 - b. */
+struct dpt_model_buckets {
+    int n;
+    struct dpt_bucket *bucket; /* [n] */
+    int *of_param;             /* [n_params] bucket */
+    int *unit;                 /* [n], by range: the unit whose backward completes it */
+    int64_t *offset;           /* [n + 1] of the ranges' grid */
+    struct dpt_grid ranges;
+};
+
+/* Buckets of tensors, by the config's sizes; or of ONE unit each, where sums stay with the ranks
+ * whose shards they are. To be finished in any case. DPT_ENOMEM. */
+DPT_MUST_USE enum dpt_status dpt_model_buckets_init(struct dpt_model_buckets *buckets,
+                                                    const struct dpt_config *config,
+                                                    const struct dpt_model *model,
+                                                    struct dpt_err *err);
+/* Accepts zeroes. */
+void dpt_model_buckets_fini(struct dpt_model_buckets *buckets);
+
+#endif

@@ -1,0 +1,474 @@
+/* PowerSGD (powersgd.h): two small canonical all-reduces a step, with the products between them. */
+#include "worker/strategy/reduce/powersgd.h"
+
+#include "worker/strategy/reduce/host_reducer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    RATE_MIN = 2, /* a matrix is compressed if it becomes so many times smaller at least */
+    CHANNELS = 2  /* left factors and what is not compressed; right factors */
+};
+
+/* A parameter, and where it is in the channels. */
+struct item {
+    int64_t offset, numel; /* in the flat vector */
+    int64_t n, m;          /* of a matrix that is compressed; 0: as it is */
+    int64_t left_at, right_at, error_at;
+};
+
+/* What one all-reduce goes over. */
+struct channel {
+    struct dpt_bucket bucket;
+    struct dpt_comm_mem *buffer[DPT_COVER_MAX];
+    int n_buffers;
+    struct dpt_reducer *reducer;
+};
+
+struct dpt_powersgd {
+    struct dpt_strategy_env env;
+    const struct dpt_ops *ops;
+    int64_t rank; /* r */
+    int n_items;
+    struct item *items;
+    struct channel channel[CHANNELS];
+    int64_t errors_numel, right_numel, column_max;
+
+    /* Two of each: as of the last step that was applied, and what the present one makes. */
+    void *errors[2];
+    void *right[2]; /* the factors Q, (m, r) each, at right_at */
+    int current;
+    void *across;         /* transposed right factors, at right_at; */
+    void *column;         /* one column drawn anew */
+    int64_t error_step;   /* the step whose gradient the errors are added to; -1: they are zero */
+    int64_t reduced_step; /* in this generation; -1: none */
+};
+
+/* Of a generation. */
+struct powersgd_reducer {
+    struct dpt_reducer base;
+    struct dpt_powersgd *powersgd;
+    struct dpt_reducer *inner; /* of steps that are not compressed */
+    float *gradient;
+    int64_t step;
+};
+
+static float *channel_data(const struct dpt_powersgd *p, int channel)
+{
+    return dpt_comm_mem_data(p->channel[channel].buffer[0]);
+}
+
+static void plan_item(struct dpt_powersgd *p, const struct dpt_param *param, struct item *ret)
+{
+    struct channel *left = &p->channel[0], *right = &p->channel[1];
+    const int64_t n = param->dim[0], m = param->numel / n, r = p->rank;
+    *ret = (struct item){.offset = param->offset, .numel = param->numel};
+    ret->left_at = left->bucket.end;
+    if (param->ndim < 2 || (n + m) * r * RATE_MIN > n * m) {
+        left->bucket.end += param->numel;
+        return;
+    }
+    ret->n = n;
+    ret->m = m;
+    ret->right_at = right->bucket.end;
+    ret->error_at = p->errors_numel;
+    left->bucket.end += n * r;
+    right->bucket.end += m * r;
+    p->errors_numel += param->numel;
+    p->column_max = m > p->column_max ? m : p->column_max;
+}
+
+static size_t bytes_of(int64_t numel)
+{
+    return (size_t)(numel > 0 ? numel : 1) * sizeof(float);
+}
+
+static enum dpt_status make_powersgd(struct dpt_powersgd *p, struct dpt_err *err)
+{
+    const struct dpt_model *model = p->env.model;
+    p->n_items = dpt_model_n_params(model);
+    p->items = calloc((size_t)p->n_items, sizeof *p->items);
+    if (!p->items)
+        return dpt_fail(err, DPT_ENOMEM, "powersgd: out of memory");
+    for (int i = 0; i < p->n_items; i++)
+        plan_item(p, dpt_model_param(model, i), &p->items[i]);
+    p->right_numel = p->channel[1].bucket.end;
+    for (int i = 0; i < 2; i++) {
+        DPT_TRY(dpt_device_alloc_for(p->env.device, DPT_MEMORY_COMM, bytes_of(p->errors_numel),
+                                     &p->errors[i], err));
+        DPT_TRY(dpt_device_alloc_for(p->env.device, DPT_MEMORY_COMM, bytes_of(p->right_numel),
+                                     &p->right[i], err));
+    }
+    DPT_TRY(dpt_device_alloc_for(p->env.device, DPT_MEMORY_COMM, bytes_of(p->right_numel),
+                                 &p->across, err));
+    return dpt_device_alloc_for(p->env.device, DPT_MEMORY_COMM, bytes_of(p->column_max), &p->column,
+                                err);
+}
+
+enum dpt_status dpt_powersgd_create(const struct dpt_strategy_env *env, struct dpt_powersgd **ret,
+                                    struct dpt_err *err)
+{
+    struct dpt_powersgd *p = calloc(1, sizeof *p);
+    if (!p)
+        return dpt_fail(err, DPT_ENOMEM, "powersgd: out of memory");
+    p->env = *env;
+    p->ops = dpt_device_ops(env->device);
+    p->rank = env->config->strategy.powersgd_rank;
+    p->error_step = p->reduced_step = -1;
+    const enum dpt_status status = make_powersgd(p, err);
+    if (status != DPT_OK)
+        dpt_powersgd_destroy(&p);
+    else
+        *ret = p;
+    return status;
+}
+
+static void release(struct dpt_powersgd *p, void *memory, int64_t numel)
+{
+    dpt_device_free_for(p->env.device, DPT_MEMORY_COMM, memory, bytes_of(numel));
+}
+
+void dpt_powersgd_destroy(struct dpt_powersgd **powersgd)
+{
+    struct dpt_powersgd *p = *powersgd;
+    if (!p)
+        return;
+    for (int c = 0; c < CHANNELS; c++)
+        for (int i = 0; i < p->channel[c].n_buffers; i++)
+            dpt_comm_mem_destroy(&p->channel[c].buffer[i]);
+    for (int i = 0; i < 2; i++) {
+        release(p, p->errors[i], p->errors_numel);
+        release(p, p->right[i], p->right_numel);
+    }
+    release(p, p->across, p->right_numel);
+    release(p, p->column, p->column_max);
+    free(p->items);
+    free(p);
+    *powersgd = NULL;
+}
+
+/* The three products of an item; with NULL while they are prepared. */
+static void left_product(const struct dpt_powersgd *p, const struct item *t, const float *d,
+                         const float *right, float *left)
+{
+    p->ops->linear_forward(p->env.stream, &(struct dpt_linear_forward){.n = t->n,
+                                                                       .in = t->m,
+                                                                       .out = p->rank,
+                                                                       .dtype = DPT_F32,
+                                                                       .x = d,
+                                                                       .w = right,
+                                                                       .y = left});
+}
+
+static void right_product(const struct dpt_powersgd *p, const struct item *t, const float *d,
+                          const float *left, float *right)
+{
+    p->ops->linear_backward(p->env.stream, &(struct dpt_linear_backward){.n = t->n,
+                                                                         .in = t->m,
+                                                                         .out = p->rank,
+                                                                         .dtype = DPT_F32,
+                                                                         .x = d,
+                                                                         .dy = left,
+                                                                         .dw = right});
+}
+
+static void whole_product(const struct dpt_powersgd *p, const struct item *t, const float *left,
+                          const float *across, float *ret)
+{
+    p->ops->linear_forward(p->env.stream, &(struct dpt_linear_forward){.n = t->n,
+                                                                       .in = p->rank,
+                                                                       .out = t->m,
+                                                                       .dtype = DPT_F32,
+                                                                       .x = left,
+                                                                       .w = across,
+                                                                       .y = ret});
+}
+
+static enum dpt_status prepare(struct dpt_powersgd *p, struct dpt_err *err)
+{
+    dpt_stream_prepare_begin(p->env.stream);
+    for (int i = 0; i < p->n_items; i++) {
+        const struct item *t = &p->items[i];
+        if (t->n == 0)
+            continue;
+        left_product(p, t, NULL, NULL, NULL);
+        right_product(p, t, NULL, NULL, NULL);
+        whole_product(p, t, NULL, NULL, NULL);
+    }
+    return dpt_stream_prepare_end(p->env.stream, err);
+}
+
+static void draw(const struct dpt_powersgd *p, int item, int64_t step, int64_t column,
+                 int64_t numel, float *ret)
+{
+    const struct dpt_rng_key key =
+        dpt_rng_key(p->env.config->seed, DPT_RNG_POWERSGD, (uint64_t)item, (uint64_t)(step + 1),
+                    (uint64_t)(column + 1));
+    p->ops->fill_normal(p->env.stream, numel, &(struct dpt_normal){key, 0, 0.0f, 1.0f}, ret);
+}
+
+static enum dpt_status open_channel(struct dpt_powersgd *p, struct channel *c,
+                                    const struct dpt_world *world, int rank, struct dpt_err *err)
+{
+    const int need = dpt_reduce_buffers(world, dpt_world_position(world, rank));
+    DPT_ASSERT(need <= DPT_COVER_MAX);
+    for (; c->n_buffers < need; c->n_buffers++)
+        DPT_TRY(dpt_host_reducer_buffer_create(p->env.listener, c->n_buffers,
+                                               c->bucket.end > 0 ? c->bucket.end : 1,
+                                               &c->buffer[c->n_buffers], err));
+    const struct dpt_host_reducer_spec spec = {.ops = p->ops,
+                                               .stream = p->env.comm_stream,
+                                               .thread = p->env.comm_thread,
+                                               .listener = p->env.listener,
+                                               .buckets = &c->bucket,
+                                               .n_buckets = 1,
+                                               .block = DPT_BLOCK,
+                                               .buffers = c->buffer,
+                                               .n_buffers = c->n_buffers,
+                                               .world = world,
+                                               .rank = rank};
+    return dpt_host_reducer_create(&spec, &c->reducer, err);
+}
+
+static bool is_due(const struct dpt_powersgd *p, int64_t step)
+{
+    return step >= p->env.config->strategy.powersgd_start_step;
+}
+
+/* ret (r, m) = factor times the transpose of x (m, r). */
+static void transpose(int64_t m, int64_t r, float factor, const float *x, float *ret)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < r; j++)
+            ret[j * m + i] = factor * x[i * r + j];
+}
+
+/* Errors of another state than the one that is trained on are of no use. That they are a step
+ * behind is right after a step that all have skipped. */
+static void settle_errors(struct dpt_powersgd *p, int64_t step)
+{
+    const bool skipped = p->reduced_step == step - 1 && p->error_step == step - 1;
+    if (p->error_step != step && !skipped)
+        memset(p->errors[p->current], 0, bytes_of(p->errors_numel));
+    p->error_step = step;
+}
+
+/* Gradients with their errors; the left factors, and what is not compressed, to the first channel.
+ */
+static void begin_factors(struct dpt_powersgd *p, const float *gradient)
+{
+    float *out = channel_data(p, 0), *sums = p->errors[!p->current];
+    const float *errors = p->errors[p->current], *right = p->right[p->current];
+    for (int i = 0; i < p->n_items; i++) {
+        const struct item *t = &p->items[i];
+        const float *g = gradient + t->offset;
+        if (t->n == 0) {
+            p->ops->copy(p->env.stream, (size_t)t->numel * sizeof *g, g, out + t->left_at);
+            continue;
+        }
+        p->ops->add(p->env.stream, t->numel, g, errors + t->error_at, sums + t->error_at);
+        left_product(p, t, sums + t->error_at, right + t->right_at, out + t->left_at);
+    }
+}
+
+/* The right factors of this rank, to the second channel, and transposed for its new errors. */
+static void own_factors(struct dpt_powersgd *p)
+{
+    float *left = channel_data(p, 0), *out = channel_data(p, 1), *across = p->across;
+    const float *sums = p->errors[!p->current];
+    for (int i = 0; i < p->n_items; i++) {
+        const struct item *t = &p->items[i];
+        if (t->n == 0)
+            continue;
+        p->ops->orthonormalise(p->env.stream, t->n, p->rank, left + t->left_at);
+        right_product(p, t, sums + t->error_at, left + t->left_at, out + t->right_at);
+        transpose(t->m, p->rank, -1.0f, out + t->right_at, across + t->right_at);
+    }
+}
+
+/* What the own factors lack; the gradient's memory serves meanwhile. */
+static void new_errors(struct dpt_powersgd *p, float *gradient)
+{
+    const float *left = channel_data(p, 0), *across = p->across;
+    float *sums = p->errors[!p->current];
+    for (int i = 0; i < p->n_items; i++) {
+        const struct item *t = &p->items[i];
+        float *g = gradient + t->offset, *error = sums + t->error_at;
+        if (t->n == 0) {
+            p->ops->copy(p->env.stream, (size_t)t->numel * sizeof *g, left + t->left_at, g);
+            continue;
+        }
+        whole_product(p, t, left + t->left_at, across + t->right_at, g);
+        p->ops->add(p->env.stream, t->numel, error, g, error);
+    }
+}
+
+/* Where a direction is gone, the next step looks into another one: a factor of zeroes would stay
+ * so. */
+static void renew_columns(struct dpt_powersgd *p, int item, int64_t step, float *right)
+{
+    const int64_t m = p->items[item].m;
+    float *column = p->column;
+    for (int64_t j = 0; j < p->rank; j++) {
+        bool gone = true;
+        for (int64_t i = 0; i < m && gone; i++)
+            gone = right[i * p->rank + j] == 0;
+        if (!gone)
+            continue;
+        draw(p, item, step, j, m, column);
+        for (int64_t i = 0; i < m; i++)
+            right[i * p->rank + j] = column[i];
+    }
+}
+
+/* The gradient of all ranks, and the factors that the next step begins with. */
+static void end_factors(struct dpt_powersgd *p, int64_t step, float *gradient)
+{
+    const float *left = channel_data(p, 0), *sum = channel_data(p, 1);
+    float *across = p->across, *next = p->right[!p->current];
+    for (int i = 0; i < p->n_items; i++) {
+        const struct item *t = &p->items[i];
+        if (t->n == 0)
+            continue;
+        transpose(t->m, p->rank, 1.0f, sum + t->right_at, across + t->right_at);
+        whole_product(p, t, left + t->left_at, across + t->right_at, gradient + t->offset);
+        p->ops->copy(p->env.stream, (size_t)(t->m * p->rank) * sizeof *sum, sum + t->right_at,
+                     next + t->right_at);
+        p->ops->orthonormalise(p->env.stream, t->m, p->rank, next + t->right_at);
+        renew_columns(p, i, step, next + t->right_at);
+    }
+}
+
+static void post_channel(struct channel *c)
+{
+    struct dpt_err none;
+    (void)dpt_reducer_begin(c->reducer, 0);
+    DPT_ASSERT(dpt_reducer_ready(c->reducer, 0, &none) == DPT_OK); /* nothing is copied for it */
+    dpt_reducer_post(c->reducer);
+}
+
+/* `gradient`, the whole flat vector of this rank's own, becomes that of all. */
+static enum dpt_status reduce_by_factors(struct dpt_powersgd *p, int64_t step, float *gradient,
+                                         struct dpt_err *err)
+{
+    struct dpt_stream *stream = p->env.stream;
+    settle_errors(p, step);
+    begin_factors(p, gradient);
+    DPT_TRY(dpt_stream_sync(stream, err));
+    post_channel(&p->channel[0]);
+    DPT_TRY(dpt_reducer_finish(p->channel[0].reducer, err));
+    own_factors(p);
+    DPT_TRY(dpt_stream_sync(stream, err));
+    post_channel(&p->channel[1]);
+    new_errors(p, gradient);
+    const enum dpt_status status = dpt_stream_sync(stream, err);
+    DPT_TRY(dpt_reducer_finish(p->channel[1].reducer, err));
+    DPT_TRY(status);
+    end_factors(p, step, gradient);
+    DPT_TRY(dpt_stream_sync(stream, err));
+    p->reduced_step = step;
+    return DPT_OK;
+}
+
+void dpt_powersgd_applied(struct dpt_powersgd *p, int64_t step)
+{
+    if (!is_due(p, step))
+        return;
+    DPT_ASSERT(p->error_step == step);
+    p->current = !p->current;
+    p->error_step = step + 1;
+}
+
+/* ---- as a reducer (reducer.h) ---- */
+
+static struct powersgd_reducer *reducer_of(struct dpt_reducer *reducer)
+{
+    return (struct powersgd_reducer *)reducer;
+}
+
+static bool powersgd_begin(struct dpt_reducer *reducer, int64_t step)
+{
+    struct powersgd_reducer *r = reducer_of(reducer);
+    r->step = step;
+    return dpt_reducer_begin(r->inner, step) && !is_due(r->powersgd, step);
+}
+
+static enum dpt_status powersgd_ready(struct dpt_reducer *reducer, int bucket, struct dpt_err *err)
+{
+    struct powersgd_reducer *r = reducer_of(reducer);
+    return is_due(r->powersgd, r->step) ? DPT_OK : dpt_reducer_ready(r->inner, bucket, err);
+}
+
+static enum dpt_status powersgd_run_buckets(struct dpt_reducer *reducer,
+                                            struct dpt_comm_thread *thread, int first, int end,
+                                            struct dpt_err *err)
+{
+    struct dpt_reducer *inner = reducer_of(reducer)->inner;
+    return inner->ops->run_buckets(inner, thread, first, end, err);
+}
+
+static enum dpt_status powersgd_finish(struct dpt_reducer *reducer, struct dpt_err *err)
+{
+    struct powersgd_reducer *r = reducer_of(reducer);
+    return is_due(r->powersgd, r->step) ? reduce_by_factors(r->powersgd, r->step, r->gradient, err)
+                                        : dpt_reducer_finish(r->inner, err);
+}
+
+/* Of a compressed step. */
+static void powersgd_cost(const struct dpt_reducer *reducer, struct dpt_strategy_cost *cost)
+{
+    const struct dpt_powersgd *p = ((const struct powersgd_reducer *)reducer)->powersgd;
+    cost->gradient_bytes += 2 * (int64_t)bytes_of(p->errors_numel);
+    for (int c = 0; c < CHANNELS; c++) {
+        for (int i = 0; i < p->channel[c].n_buffers; i++)
+            cost->gradient_bytes += (int64_t)dpt_comm_mem_bytes(p->channel[c].buffer[i]);
+        cost->sent_bytes += dpt_reducer_bytes_sent(p->channel[c].reducer);
+    }
+}
+
+static void powersgd_destroy(struct dpt_reducer *reducer)
+{
+    struct powersgd_reducer *r = reducer_of(reducer);
+    for (int c = 0; c < CHANNELS; c++)
+        dpt_reducer_destroy(&r->powersgd->channel[c].reducer);
+    dpt_reducer_destroy(&r->inner);
+    free(r);
+}
+
+static const struct dpt_reducer_ops powersgd_reducer = {.destroy = powersgd_destroy,
+                                                        .begin = powersgd_begin,
+                                                        .ready = powersgd_ready,
+                                                        .run_buckets = powersgd_run_buckets,
+                                                        .finish = powersgd_finish,
+                                                        .cost = powersgd_cost};
+
+static enum dpt_status wrap_reducer(struct dpt_powersgd *p, float *gradient,
+                                    struct dpt_reducer **reducer, struct dpt_err *err)
+{
+    struct powersgd_reducer *r = calloc(1, sizeof *r);
+    if (!r)
+        return dpt_fail(err, DPT_ENOMEM, "powersgd: out of memory");
+    *r = (struct powersgd_reducer){
+        .base = **reducer, .powersgd = p, .inner = *reducer, .gradient = gradient};
+    r->base.ops = &powersgd_reducer;
+    *reducer = &r->base;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_powersgd_begin_generation(struct dpt_powersgd *p, const struct dpt_world *world,
+                                              int rank, float *gradient,
+                                              struct dpt_reducer **reducer, struct dpt_err *err)
+{
+    p->reduced_step = -1;
+    DPT_TRY(wrap_reducer(p, gradient, reducer, err));
+    for (int c = 0; c < CHANNELS; c++)
+        DPT_TRY(open_channel(p, &p->channel[c], world, rank, err));
+    DPT_TRY(prepare(p, err));
+    float *right = p->right[p->current];
+    for (int i = 0; i < p->n_items; i++)
+        if (p->items[i].n > 0)
+            draw(p, i, -1, -1, p->items[i].m * p->rank, right + p->items[i].right_at);
+    return dpt_stream_sync(p->env.stream, err);
+}
+

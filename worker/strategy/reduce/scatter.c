@@ -1,0 +1,125 @@
+/* Gradients to the owners of their pieces, who add them: tasks of kind SCATTER (core.h). */
+#include "worker/strategy/core.h"
+#include "worker/strategy/reduce/wave_sum.h"
+
+enum { ALONE_CHUNK_NUMEL = 1 << 18 }; /* by all the threads of a rank that is alone */
+
+void strategy_round_gradient(struct strategy *s, int unit)
+{
+    struct strategy_waves *w = &s->waves;
+    const int64_t numel = dpt_model_unit(s->env.model, unit)->numel;
+    s->ops->round_to(s->stream, numel, s->wire, w->grads[unit]);
+    for (int i = 0; i < w->n_gradients; i++)
+        if (w->narrow_gradient[i].data && w->gradient[i].data == w->grads[unit])
+            s->ops->cast(s->stream, numel, w->grads[unit], s->wire, w->narrow_gradient[i].data);
+}
+
+/* The element of the flat vector that a gradient buffer begins at. */
+static int64_t origin_of(const struct strategy *s, const struct dpt_task *task)
+{
+    return s->traits.route == DPT_GRADIENT_BUCKETS ? 0 : s->env.grid->offset[task->unit];
+}
+
+static struct dpt_interval task_piece(const struct strategy *s, const struct dpt_task *task,
+                                      int position)
+{
+    return strategy_part_of(strategy_added_piece(s, position, task->unit), task->part,
+                            task->n_parts);
+}
+
+void strategy_post_scatter(void *ctx, const struct dpt_task *task, int turn,
+                           struct dpt_task_transfers *x)
+{
+    const struct strategy *s = ctx;
+    const struct strategy_waves *w = &s->waves;
+    const struct dpt_interval own = task_piece(s, task, s->part.position);
+    const int64_t origin = origin_of(s, task);
+    char *staging = (char *)w->staging +
+                    (size_t)(turn % STRATEGY_TURNS) * (size_t)w->n_staged * w->staging_bytes;
+    for (int i = 1; i < strategy_n_members(s); i++) {
+        const int position = strategy_member(s, i),
+                  peer = s->part.world->rank_of_position[position];
+        const struct dpt_interval theirs = task_piece(s, task, position);
+        const size_t width = strategy_width(s, position);
+        if (!task->idle && !strategy_is_empty(theirs))
+            x->out[x->n_out++] =
+                dpt_buffer_send(strategy_is_narrow(s, position) ? &w->narrow_gradient[task->buffer]
+                                                                : &w->gradient[task->buffer],
+                                peer, (size_t)(theirs.first - origin) * width,
+                                (size_t)strategy_numel(theirs) * width);
+        if (position >= strategy_active(s, task) || strategy_is_empty(own))
+            continue;
+        struct dpt_comm_xfer *in = &x->in[x->n_in++];
+        *in = (struct dpt_comm_xfer){
+            .dir = DPT_COMM_LEND, .peer = peer, .bytes = (size_t)strategy_numel(own) * width};
+        if (strategy_is_staged(s, position)) {
+            in->buf = staging;
+            staging += w->staging_bytes;
+        }
+    }
+}
+
+/* Adds a wave's contributions to elements [first, first + numel) of the own piece of a range. */
+static void add_wave(const struct strategy *s, const struct dpt_task *task, int64_t first,
+                     int64_t numel, struct dpt_stream *stream)
+{
+    const struct strategy_waves *w = &s->waves;
+    const int at = w->first_step[task->wave];
+    float *sums[STRATEGY_SUMS_MAX], wide[DPT_WAVE_SUM_CHUNK];
+    for (int i = 0; i < w->n_sums; i++)
+        sums[i] = strategy_sum(s, i, task->unit) + first;
+    const struct dpt_wave_sum wave = {.steps = w->steps + at,
+                                      .n = w->first_step[task->wave + 1] - at,
+                                      .sums = sums,
+                                      .contributions = w->contributions,
+                                      .narrow = w->narrow_from,
+                                      .wire = s->wire,
+                                      .last = task->wave == dpt_waves_count(&s->part.waves) - 1,
+                                      .numel = numel,
+                                      .wide = s->env.resident ? w->scratch : wide,
+                                      .chunk = s->env.resident            ? numel
+                                               : s->part.world->size == 1 ? ALONE_CHUNK_NUMEL
+                                                                          : DPT_WAVE_SUM_CHUNK};
+    dpt_wave_sum_add(s->ops, stream, &wave);
+}
+
+enum dpt_status strategy_scattered(void *ctx, const struct dpt_task *task, int turn,
+                                   const struct dpt_task_transfers *x, struct dpt_err *err)
+{
+    const struct strategy *s = ctx;
+    const struct strategy_waves *w = &s->waves;
+    const int me = s->part.position, first_member = s->part.members.first;
+    const struct dpt_interval own = task_piece(s, task, me);
+    int n = 0;
+    (void)turn;
+    if (strategy_is_empty(own))
+        return DPT_OK;
+    if (!task->idle)
+        w->contributions[me - first_member] =
+            (const float *)w->gradient[task->buffer].data + (own.first - origin_of(s, task));
+    for (int i = 1; i < strategy_n_members(s); i++) {
+        const int position = strategy_member(s, i);
+        if (position < strategy_active(s, task))
+            w->contributions[position - first_member] = x->in[n++].lent;
+    }
+    DPT_ASSERT(n == x->n_in);
+    const bool alone = s->part.world->size == 1;
+    struct dpt_stream *stream = alone ? s->stream : s->comm_stream;
+    const int64_t first = own.first - strategy_added_piece(s, me, task->unit).first;
+    add_wave(s, task, first, strategy_numel(own), stream);
+    if (w->narrow_sum.data)
+        s->ops->cast(stream, strategy_numel(own), strategy_sum(s, 0, task->unit) + first, s->wire,
+                     (char *)w->narrow_sum.data + strategy_narrow_offset(s, task->unit, first));
+    return alone && s->env.resident ? DPT_OK : dpt_stream_sync(stream, err);
+}
+
+int64_t strategy_scatter_bytes(const struct strategy *s, const struct dpt_task *task)
+{
+    int64_t bytes = 0;
+    for (int i = 1; !task->idle && i < strategy_n_members(s); i++) {
+        const int position = strategy_member(s, i);
+        bytes +=
+            strategy_numel(task_piece(s, task, position)) * (int64_t)strategy_width(s, position);
+    }
+    return bytes;
+}

@@ -1,0 +1,118 @@
+/* Whole sums to the ranks that apply them beside their owners (all ranks, the replicas, the holder
+ * of the shadow): tasks of kind SHARE (core.h). */
+#include "worker/strategy/core.h"
+#include "worker/strategy/reduce/wire.h"
+
+/* What the rank at position `from` has whole of a range and the one at `to` applies beside it. */
+static struct dpt_interval shared_piece(const struct strategy *s, int from, int to, int range)
+{
+    const struct dpt_partition *p = &s->part;
+    const struct dpt_interval whole = strategy_whole_piece(s, from, range);
+    if (s->traits.shadow) {
+        const bool covers = (from == p->position && to == p->shadow_holder) ||
+                            (to == p->position && from == p->shadow_source);
+        return covers ? whole : (struct dpt_interval){0, 0};
+    }
+    return dpt_interval_intersect(whole, strategy_applied_piece(s, to, range));
+}
+
+/* Where this rank keeps element `element` of the sum of a range that other ranks give it. */
+static float *share_place(const struct strategy *s, int range, int64_t element)
+{
+    const struct strategy_gradient g =
+        s->traits.shadow ? strategy_shadow_gradient(s) : strategy_own_gradient(s);
+    if (g.flat)
+        return g.data + element;
+    return strategy_gradient_at(s, &g, range) +
+           (element - dpt_shard_piece(s->env.grid, g.shard, range).first);
+}
+
+/* This rank's sum of its piece, before it is shared. */
+static float *whole_sum(const struct strategy *s, int range)
+{
+    return s->waves.crossed ? strategy_crossed_sum(s, range) : strategy_sum(s, 0, range);
+}
+
+/* The own part, where it is applied elsewhere than it was added. */
+static void share_own(const struct strategy *s, int range)
+{
+    const int me = s->part.position;
+    const bool elsewhere =
+        s->waves.applied.data || s->waves.crossed || s->traits.route == DPT_GRADIENT_BUCKETS;
+    const struct dpt_interval take = shared_piece(s, me, me, range);
+    const int64_t skip = take.first - strategy_whole_piece(s, me, range).first;
+    if (elsewhere && !strategy_is_empty(take))
+        s->ops->copy(s->comm_stream, (size_t)strategy_numel(take) * sizeof(float),
+                     whole_sum(s, range) + skip, share_place(s, range, take.first));
+}
+
+void strategy_post_share(void *ctx, const struct dpt_task *task, int turn,
+                         struct dpt_task_transfers *x)
+{
+    const struct strategy *s = ctx;
+    const int range = task->unit, me = s->part.position;
+    const struct dpt_buffer *from = s->waves.crossed ? &s->waves.added : &s->waves.sums[0];
+    const float *sums = from->data, *own = whole_sum(s, range);
+    const int64_t own_first = strategy_whole_piece(s, me, range).first;
+    (void)turn;
+    share_own(s, range);
+    for (int i = 1; i < s->part.world->size; i++) {
+        const int position = strategy_other(s, i), peer = s->part.world->rank_of_position[position];
+        const struct dpt_interval give = shared_piece(s, me, position, range),
+                                  take = shared_piece(s, position, me, range);
+        const bool narrow = strategy_is_narrow(s, position);
+        const size_t width = strategy_width(s, position);
+        if (!strategy_is_empty(give))
+            x->out[x->n_out++] = dpt_buffer_send(
+                narrow ? &s->waves.narrow_sum : from, peer,
+                narrow ? strategy_narrow_offset(s, range, give.first - own_first)
+                       : (size_t)(own + (give.first - own_first) - sums) * sizeof(float),
+                (size_t)strategy_numel(give) * width);
+        if (strategy_is_empty(take))
+            continue;
+        float *place = share_place(s, range, take.first);
+        x->in[x->n_in++] = (struct dpt_comm_xfer){
+            .dir = DPT_COMM_RECV,
+            .peer = peer,
+            .buf = narrow ? dpt_wire_inbox(strategy_numel(take), place) : place,
+            .bytes = (size_t)strategy_numel(take) * width};
+    }
+}
+
+/* What other hosts have added lies narrow in its place. */
+static void widen_shared(const struct strategy *s, int64_t n, float *values)
+{
+    if (!s->env.resident) {
+        dpt_wire_unpack(s->ops, s->comm_stream, s->wire, n, values);
+        return;
+    }
+    s->ops->copy(s->comm_stream, (size_t)n * dpt_dtype_bytes(s->wire), dpt_wire_inbox(n, values),
+                 s->waves.scratch);
+    s->ops->widen(s->comm_stream, n, s->wire, s->waves.scratch, values);
+}
+
+enum dpt_status strategy_shared(void *ctx, const struct dpt_task *task, int turn,
+                                const struct dpt_task_transfers *x, struct dpt_err *err)
+{
+    const struct strategy *s = ctx;
+    (void)turn;
+    (void)x;
+    for (int i = 1; i < s->part.world->size; i++) {
+        const int position = strategy_other(s, i);
+        const struct dpt_interval take = shared_piece(s, position, s->part.position, task->unit);
+        if (!strategy_is_empty(take) && strategy_is_narrow(s, position))
+            widen_shared(s, strategy_numel(take), share_place(s, task->unit, take.first));
+    }
+    return dpt_stream_sync(s->comm_stream, err);
+}
+
+int64_t strategy_share_bytes(const struct strategy *s, const struct dpt_task *task)
+{
+    int64_t bytes = 0;
+    for (int i = 1; i < s->part.world->size; i++) {
+        const int position = strategy_other(s, i);
+        bytes += strategy_numel(shared_piece(s, s->part.position, position, task->unit)) *
+                 (int64_t)strategy_width(s, position);
+    }
+    return bytes;
+}

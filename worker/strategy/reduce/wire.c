@@ -1,0 +1,57 @@
+/* Narrow and wide in one place (wire.h): chunk by chunk through a buffer, in ascending order, so
+ * that nothing is overwritten before it was read: n floats need 4 n bytes, their packed form ends
+ * at 2 n from the start, and begins there when it is received. */
+#include "worker/strategy/reduce/wire.h"
+
+#include "base/err.h"
+
+#include <string.h>
+
+enum { CHUNK = 2048 };
+
+enum dpt_dtype dpt_wire_dtype(const struct dpt_config *config)
+{
+    switch (config->strategy.compression) {
+    case DPT_COMPRESSION_BF16:
+        return DPT_BF16;
+    case DPT_COMPRESSION_FP16:
+        return DPT_F16;
+    default:
+        return DPT_F32;
+    }
+}
+
+static int64_t chunk_at(int64_t n, int64_t at)
+{
+    return n - at < CHUNK ? n - at : CHUNK;
+}
+
+void dpt_wire_pack(const struct dpt_ops *ops, struct dpt_stream *stream, enum dpt_dtype dtype,
+                   int64_t n, float *values)
+{
+    uint16_t chunk[CHUNK];
+    DPT_ASSERT(dpt_dtype_bytes(dtype) == sizeof *chunk);
+    for (int64_t at = 0; at < n; at += CHUNK) {
+        const int64_t len = chunk_at(n, at);
+        ops->cast(stream, len, values + at, dtype, chunk);
+        ops->copy(stream, (size_t)len * sizeof *chunk, chunk, (char *)values + 2 * at);
+    }
+}
+
+void *dpt_wire_inbox(int64_t n, float *values)
+{
+    return (char *)values + 2 * n;
+}
+
+void dpt_wire_unpack(const struct dpt_ops *ops, struct dpt_stream *stream, enum dpt_dtype dtype,
+                     int64_t n, float *values)
+{
+    const char *inbox = dpt_wire_inbox(n, values);
+    uint16_t chunk[CHUNK];
+    DPT_ASSERT(dpt_dtype_bytes(dtype) == sizeof *chunk);
+    for (int64_t at = 0; at < n; at += CHUNK) {
+        const int64_t len = chunk_at(n, at);
+        ops->copy(stream, (size_t)len * sizeof *chunk, inbox + 2 * at, chunk);
+        ops->widen(stream, len, dtype, chunk, values + at);
+    }
+}

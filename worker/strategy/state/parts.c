@@ -1,0 +1,118 @@
+/* The memory of a part of the state, registered and on a device (core.h). */
+#include "worker/strategy/core.h"
+
+bool strategy_has_whole(const struct strategy *s)
+{
+    return s->traits.weights != DPT_WEIGHTS_UNITS;
+}
+
+/* Never none, so that there is memory to point to. */
+size_t strategy_shard_bytes(const struct strategy *s, struct dpt_shard shard, size_t width)
+{
+    const int64_t numel = dpt_shard_numel(s->env.grid, shard);
+    return (size_t)(numel > 0 ? numel : DPT_BLOCK) * width;
+}
+
+static enum dpt_memory_tag part_tag(const struct strategy *s, bool own, int vector)
+{
+    return own ? dpt_vector_tag((enum dpt_vector)vector, s->dtype) : DPT_MEMORY_SHADOW;
+}
+
+/* The own f32 weights lie in their places among all of them, if there are all. */
+static bool lies_in_whole(const struct strategy *s, bool own, int vector)
+{
+    return vector == DPT_VECTOR_PARAM && own && strategy_has_whole(s) && s->dtype == DPT_F32;
+}
+
+void strategy_part_leave_device(const struct strategy *s, bool own, struct dpt_state_part *part,
+                                const struct dpt_state_part *kept)
+{
+    for (int v = 0; v < DPT_VECTOR_COUNT; v++) {
+        float **memory = &part->vector[v].resident;
+        if (*memory && *memory != s->state.whole.data &&
+            !(kept && kept->vector[v].resident == *memory))
+            dpt_device_free_for(s->device, part_tag(s, own, v), *memory,
+                                strategy_shard_bytes(s, part->shard, sizeof(float)));
+        *memory = NULL;
+    }
+}
+
+void strategy_part_free(const struct strategy *s, bool own, struct dpt_state_part *part,
+                        const struct dpt_state_part *kept)
+{
+    strategy_part_leave_device(s, own, part, kept);
+    for (int v = 0; v < DPT_VECTOR_COUNT; v++) {
+        struct dpt_comm_mem **mem = &part->vector[v].mem;
+        if (*mem && *mem != s->state.whole.mem && !(kept && kept->vector[v].mem == *mem))
+            dpt_comm_mem_destroy(mem);
+        *mem = NULL;
+    }
+    part->shard = (struct dpt_shard){0, 0};
+}
+
+enum dpt_status strategy_part_create(const struct strategy *s, struct dpt_shard shard, bool own,
+                                     struct dpt_state_part *part, struct dpt_err *err)
+{
+    *part = (struct dpt_state_part){.shard = shard};
+    for (int v = 0; v < dpt_vectors(s->env.config) && !dpt_shard_is_none(shard); v++) {
+        struct dpt_state_vector *vector = &part->vector[v];
+        if (lies_in_whole(s, own, v) && s->state.whole.mem) {
+            *vector = (struct dpt_state_vector){.mem = s->state.whole.mem, .flat = true};
+            continue;
+        }
+        vector->flat = s->traits.state == DPT_STATE_REPLICATED;
+        const enum dpt_status status = dpt_comm_mem_create_for(
+            s->env.listener, part_tag(s, own, v), false,
+            strategy_shard_bytes(s, shard, sizeof(float)), &vector->mem, err);
+        if (status != DPT_OK) {
+            strategy_part_free(s, own, part, NULL);
+            return status;
+        }
+    }
+    return DPT_OK;
+}
+
+enum dpt_status strategy_part_enter_device(const struct strategy *s, bool own,
+                                           struct dpt_state_part *part, struct dpt_err *err)
+{
+    for (int v = 0; v < DPT_VECTOR_COUNT; v++) {
+        struct dpt_state_vector *vector = &part->vector[v];
+        void *memory = NULL;
+        if (!vector->mem || vector->resident)
+            continue;
+        vector->resident_flat = vector->flat || lies_in_whole(s, own, v);
+        if (lies_in_whole(s, own, v))
+            memory = s->state.whole.data;
+        else
+            DPT_TRY(dpt_device_alloc_for(s->device, part_tag(s, own, v),
+                                         strategy_shard_bytes(s, part->shard, sizeof(float)),
+                                         &memory, err));
+        vector->resident = memory;
+    }
+    return DPT_OK;
+}
+
+struct dpt_buffer strategy_vector(const struct strategy *s, const struct dpt_state_part *part,
+                                  enum dpt_vector vector)
+{
+    const struct dpt_state_vector *v = &part->vector[vector];
+    if (s->env.resident)
+        return (struct dpt_buffer){.data = v->resident};
+    return (struct dpt_buffer){.data = dpt_comm_mem_data(v->mem), .mem = v->mem};
+}
+
+int64_t strategy_vector_offset(const struct strategy *s, const struct dpt_state_part *part,
+                               enum dpt_vector vector, int unit)
+{
+    const struct dpt_state_vector *v = &part->vector[vector];
+    return (s->env.resident ? v->resident_flat : v->flat)
+               ? dpt_shard_piece(s->env.grid, part->shard, unit).first
+               : dpt_shard_offset(s->env.grid, part->shard, unit);
+}
+
+float *strategy_vector_at(const struct strategy *s, const struct dpt_state_part *part,
+                          enum dpt_vector vector, int unit)
+{
+    float *data = strategy_vector(s, part, vector).data;
+    return data + strategy_vector_offset(s, part, vector, unit);
+}

@@ -1,0 +1,122 @@
+/* A shadow that is made anew while training goes on (core.h).
+ *
+ * After a loss every rank has its own shard when training goes on; the shadow that it shall hold
+ * comes in the steps that follow: of some units a step, the source's masters and moments as the
+ * step finds them, beside the step's other transfers. The step's gradient of every unit comes as
+ * ever. When the step is committed all of its copies are there, so it is applied to them too: a
+ * unit that has been copied once stays as its source's. Ranks copy the same units in the same
+ * steps, and so all of them hold their shadows after the same one. */
+#include "worker/strategy/core.h"
+
+static const struct dpt_shard no_shard = {0, 0};
+
+/* Bytes that a step copies of a unit, at most: all ranks say the same. */
+static double unit_bytes(const struct strategy *s, int unit)
+{
+    const struct dpt_shard largest = {0, s->part.world->size};
+    return (double)strategy_numel(dpt_shard_piece(s->env.grid, largest, unit)) *
+           dpt_vectors(s->env.config) * sizeof(float);
+}
+
+static double portion_bytes(const struct strategy *s)
+{
+    return s->env.config->strategy.rebuild_mib * 1024 * 1024;
+}
+
+const struct dpt_state_part *strategy_shadow(const struct strategy *s)
+{
+    return dpt_shard_is_none(s->rebuild.late.shard) ? &s->state.held.shadow : &s->rebuild.late;
+}
+
+bool strategy_has_shadow_of(const struct strategy *s, int holder, int position)
+{
+    const struct dpt_partition *p = &s->part;
+    const bool holder_has = !(s->rebuild.active && s->rebuild.holder_late);
+    return (position == p->position && holder == p->shadow_holder && holder_has) ||
+           (holder == p->position && position == p->shadow_source &&
+            dpt_shard_is_none(s->rebuild.late.shard));
+}
+
+struct dpt_shard strategy_defer_shadow(struct strategy *s)
+{
+    struct strategy_state *state = &s->state;
+    const struct dpt_shard wanted = state->wanted.shadow.shard;
+    double bytes = 0;
+    for (int u = 0; u < s->n_units; u++)
+        bytes += unit_bytes(s, u);
+    if (!state->moves || dpt_shard_is_none(wanted) ||
+        dpt_shard_equal(wanted, state->held.shadow.shard) || bytes <= portion_bytes(s))
+        return no_shard;
+    s->rebuild.late = state->wanted.shadow;
+    state->wanted.shadow = (struct dpt_state_part){.shard = no_shard};
+    return wanted;
+}
+
+void strategy_rebuild_begin(struct strategy *s, const bool *late)
+{
+    const int holder = s->part.shadow_holder;
+    s->rebuild.active = true;
+    s->rebuild.holder_late = holder >= 0 && late[s->part.world->rank_of_position[holder]];
+    s->rebuild.units = s->rebuild.end = 0;
+}
+
+void strategy_rebuild_step(struct strategy *s)
+{
+    struct strategy_rebuild *r = &s->rebuild;
+    double bytes = 0;
+    if (r->active) {
+        r->end = r->units;
+        while (r->end < s->n_units &&
+               (r->end == r->units || bytes + unit_bytes(s, r->end) <= portion_bytes(s)))
+            bytes += unit_bytes(s, r->end++);
+    }
+    dpt_task_runner_copy(s->runner, r->units, r->active ? r->end : r->units);
+}
+
+void strategy_rebuild_applied(struct strategy *s)
+{
+    struct strategy_rebuild *r = &s->rebuild;
+    if (!r->active)
+        return;
+    r->units = r->end;
+    if (r->units < s->n_units)
+        return;
+    r->active = false;
+    if (dpt_shard_is_none(r->late.shard))
+        return;
+    s->state.held.shadow = r->late;
+    r->late = (struct dpt_state_part){.shard = no_shard};
+}
+
+void strategy_rebuild_drop(struct strategy *s)
+{
+    s->rebuild.active = false;
+    strategy_part_free(s, false, &s->rebuild.late, NULL);
+}
+
+void strategy_post_copy(void *ctx, const struct dpt_task *task, int turn,
+                        struct dpt_task_transfers *x)
+{
+    const struct strategy *s = ctx;
+    const struct dpt_grid *grid = s->env.grid;
+    const size_t width = sizeof(float);
+    const int *rank = s->part.world->rank_of_position;
+    const enum dpt_vector vector = (enum dpt_vector)task->part;
+    const struct dpt_state_part *own = &s->state.held.own, *late = &s->rebuild.late;
+    const struct dpt_interval give = dpt_shard_piece(grid, own->shard, task->unit),
+                              take = dpt_shard_piece(grid, late->shard, task->unit);
+    (void)turn;
+    if (s->rebuild.holder_late && !strategy_is_empty(give)) {
+        const struct dpt_buffer from = strategy_vector(s, own, vector);
+        x->out[x->n_out++] =
+            dpt_buffer_send(&from, rank[s->part.shadow_holder],
+                            (size_t)strategy_vector_offset(s, own, vector, task->unit) * width,
+                            (size_t)strategy_numel(give) * width);
+    }
+    if (!strategy_is_empty(take)) /* empty without a late shadow */
+        x->in[x->n_in++] =
+            (struct dpt_comm_xfer){.dir = DPT_COMM_RECV,
+                                   .peer = rank[s->part.shadow_source],
+                                   .buf = strategy_vector_at(s, late, vector, task->unit),
+                                   .bytes = (size_t)strategy_numel(take) * width};
+}

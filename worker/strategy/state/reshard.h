@@ -1,0 +1,36 @@
+/* Moving state between the ranks of a generation so that each comes to hold its part: what each
+ * holds and wants is known to all, the moves are checkpoint/layout/reshard.h's, and masters and
+ * moments go straight from the memory of who has them into the memory of who wants them. Beside
+ * these two no memory is needed. */
+#ifndef DPT_WORKER_STRATEGY_STATE_RESHARD_H
+#define DPT_WORKER_STRATEGY_STATE_RESHARD_H
+
+#include "worker/strategy/strategy.h"
+
+enum { DPT_RESHARD_PARTS = 2 }; /* own, shadow */
+
+/* What one rank gives and takes; of 0 where it has, or wants, nothing. */
+struct dpt_reshard_rank {
+    int host;
+    struct dpt_shard held[DPT_RESHARD_PARTS], wanted[DPT_RESHARD_PARTS];
+};
+
+struct dpt_reshard {
+    const struct dpt_grid *grid;
+    int rank, world_size;                 /* of the communicator */
+    const struct dpt_reshard_rank *ranks; /* [world_size], the same on all; borrowed */
+    /* This rank's memory of what it told in `ranks`. Vectors are had by all ranks or by none. */
+    const struct dpt_strategy_state *held, *wanted;
+    int xfers_max;                      /* of an exchange; 0: as many as the communicator takes */
+    int64_t bytes_received, bytes_sent; /* out */
+};
+
+/* Fills what is wanted. By a job on the communication thread; `comm` may be NULL with one rank.
+ * Ranks post in batches that are cut at the same moves everywhere, so that no batch waits for a
+ * later one. DPT_EPEER also when nobody holds what somebody wants; DPT_EABORTED, DPT_ETIMEOUT as
+ * dpt_comm_poll. After a failure `held` is as it was (where `wanted` is not the same memory), and
+ * `wanted` is undefined. */
+DPT_MUST_USE enum dpt_status dpt_reshard_run(struct dpt_comm *comm, struct dpt_reshard *reshard,
+                                             struct dpt_err *err);
+
+#endif

@@ -1,0 +1,214 @@
+/* Masters, moments and weights: what is held and wanted, how the weights are made from the masters
+ * (core.h). */
+#include "worker/strategy/core.h"
+
+/* What is wanted: what is held, or a part of its own. */
+static enum dpt_status want_part(struct strategy *s, struct dpt_shard shard, bool own,
+                                 const struct dpt_state_part *held, struct dpt_state_part *wanted,
+                                 struct dpt_err *err)
+{
+    *wanted = *held;
+    if (dpt_shard_equal(held->shard, shard))
+        return DPT_OK;
+    s->state.moves = true;
+    return strategy_part_create(s, shard, own, wanted, err);
+}
+
+static void drop_wanted(struct strategy *s)
+{
+    struct strategy_state *state = &s->state;
+    if (state->moves) {
+        strategy_part_free(s, true, &state->wanted.own, &state->held.own);
+        strategy_part_free(s, false, &state->wanted.shadow, &state->held.shadow);
+    }
+    state->moves = false;
+}
+
+/* Memory of all weights: registered where ranks send them, or where they are the masters. */
+static enum dpt_status make_whole(struct strategy *s, struct dpt_err *err)
+{
+    struct strategy_state *state = &s->state;
+    const size_t bytes = (size_t)s->flat_numel * s->width;
+    const bool is_private = s->traits.weights == DPT_WEIGHTS_HELD && s->dtype != DPT_F32;
+    DPT_TRY(is_private
+                ? dpt_buffer_make_private(s->device, DPT_MEMORY_WEIGHTS, bytes, &state->whole, err)
+                : dpt_buffer_make(&s->env, DPT_MEMORY_WEIGHTS, bytes, &state->whole, err));
+    for (int u = 0; u < s->n_units; u++)
+        state->weights[u] = (char *)state->whole.data + (size_t)s->env.grid->offset[u] * s->width;
+    return DPT_OK;
+}
+
+enum dpt_status strategy_state_create(struct strategy *s, struct dpt_err *err)
+{
+    struct strategy_state *state = &s->state;
+    state->newest = STRATEGY_REGISTERED;
+    state->stale = true;
+    if (strategy_has_whole(s))
+        DPT_TRY(make_whole(s, err));
+    /* What no world changes is there from the beginning. */
+    if (s->traits.state != DPT_STATE_REPLICATED)
+        return DPT_OK;
+    DPT_TRY(strategy_part_create(s, (struct dpt_shard){0, 1}, true, &state->held.own, err));
+    return s->env.resident ? strategy_part_enter_device(s, true, &state->held.own, err) : DPT_OK;
+}
+
+void strategy_state_destroy(struct strategy *s)
+{
+    struct strategy_state *state = &s->state;
+    drop_wanted(s);
+    strategy_rebuild_drop(s);
+    strategy_part_free(s, true, &state->held.own, NULL);
+    strategy_part_free(s, false, &state->held.shadow, NULL);
+    dpt_buffer_free(&state->whole);
+    dpt_buffer_free(&state->copy);
+    for (int i = 0; i < state->n_gathered; i++)
+        dpt_device_free_for(s->device, DPT_MEMORY_GATHERED, state->gathered[i],
+                            state->gathered_bytes[i]);
+}
+
+/* Room for units that are gathered, the tied one's own place first: no world changes it. */
+static enum dpt_status make_gathered(struct strategy *s, struct dpt_err *err)
+{
+    struct strategy_state *state = &s->state;
+    const int own = s->tied >= 0, n = own + dpt_gathered_places(s->env.config, s->env.model);
+    while (state->n_gathered < n) {
+        const int i = state->n_gathered;
+        const int64_t numel = i < own ? dpt_model_unit(s->env.model, s->tied)->numel
+                                      : dpt_largest_unit(s->env.model, s->tied);
+        state->gathered_bytes[i] = (size_t)numel * s->width;
+        DPT_TRY(dpt_device_alloc_for(s->device, DPT_MEMORY_GATHERED, state->gathered_bytes[i],
+                                     &state->gathered[i], err));
+        state->n_gathered++;
+    }
+    return DPT_OK;
+}
+
+/* What the device has of a part that is held, for the one that is wanted in its place. */
+static enum dpt_status move_on_device(struct strategy *s, bool own, struct dpt_state_part *held,
+                                      struct dpt_state_part *wanted, struct dpt_err *err)
+{
+    const bool same = dpt_shard_equal(held->shard, wanted->shard);
+    if (!same)
+        strategy_part_leave_device(s, own, held, NULL);
+    const enum dpt_status status = strategy_part_enter_device(s, own, wanted, err);
+    if (same)
+        *held = *wanted;
+    return status;
+}
+
+/* Nothing of what is held is lost: registered memory has it first. */
+static enum dpt_status move_to_wanted(struct strategy *s, struct dpt_err *err)
+{
+    struct strategy_state *state = &s->state;
+    if (state->moves) {
+        DPT_TRY(strategy_state_fetch(s, err));
+        state->newest = STRATEGY_REGISTERED;
+    }
+    DPT_TRY(move_on_device(s, true, &state->held.own, &state->wanted.own, err));
+    return move_on_device(s, false, &state->held.shadow, &state->wanted.shadow, err);
+}
+
+enum dpt_status strategy_state_begin(struct strategy *s, struct dpt_err *err)
+{
+    struct strategy_state *state = &s->state;
+    const int source = s->part.shadow_source;
+    const struct dpt_shard none = {0, 0}, own = dpt_partition_held(&s->part, s->part.position),
+                           shadow = source < 0 ? none : dpt_partition_held(&s->part, source);
+    drop_wanted(s);
+    strategy_rebuild_drop(s);
+    state->wanted = state->held;
+    DPT_TRY(want_part(s, own, true, &state->held.own, &state->wanted.own, err));
+    DPT_TRY(want_part(s, shadow, false, &state->held.shadow, &state->wanted.shadow, err));
+    if (s->env.resident)
+        DPT_TRY(move_to_wanted(s, err));
+    if (strategy_has_whole(s))
+        return DPT_OK;
+    if (s->dtype != DPT_F32)
+        DPT_TRY(dpt_buffer_make(&s->env, DPT_MEMORY_WEIGHTS, strategy_shard_bytes(s, own, s->width),
+                                &state->copy, err));
+    return own.of > 1 ? make_gathered(s, err) : DPT_OK;
+}
+
+struct dpt_buffer strategy_weights(const struct strategy *s, int unit, size_t *ret_offset)
+{
+    const struct dpt_state_part *own = &s->state.held.own;
+    if (strategy_has_whole(s)) {
+        *ret_offset = (size_t)dpt_shard_piece(s->env.grid, own->shard, unit).first * s->width;
+        return s->state.whole;
+    }
+    *ret_offset = (size_t)dpt_shard_offset(s->env.grid, own->shard, unit) * s->width;
+    return s->dtype == DPT_F32 ? strategy_vector(s, own, DPT_VECTOR_PARAM) : s->state.copy;
+}
+
+void *strategy_own_weights(const struct strategy *s, int unit)
+{
+    size_t offset;
+    char *data = strategy_weights(s, unit, &offset).data;
+    return data + offset;
+}
+
+void strategy_state_changed(struct strategy *s)
+{
+    struct strategy_state *state = &s->state;
+    DPT_ASSERT(state->newest != STRATEGY_ON_DEVICE); /* it was fetched before it was written to */
+    if (state->moves) {
+        strategy_part_free(s, true, &state->held.own, &state->wanted.own);
+        strategy_part_free(s, false, &state->held.shadow, &state->wanted.shadow);
+        state->held = state->wanted;
+        state->moves = false;
+    }
+    state->stale = true;
+    state->newest = STRATEGY_REGISTERED;
+}
+
+/* Between registered memory and the device's, piece by piece. */
+static void copy_part(const struct strategy *s, const struct dpt_state_part *part, bool to_device)
+{
+    for (int v = 0; v < DPT_VECTOR_COUNT && !dpt_shard_is_none(part->shard); v++)
+        for (int u = 0; part->vector[v].mem && u < s->n_units; u++) {
+            const struct dpt_interval piece = dpt_shard_piece(s->env.grid, part->shard, u);
+            if (strategy_is_empty(piece))
+                continue;
+            float *registered = dpt_state_at(part, s->env.grid, (enum dpt_vector)v, u),
+                  *on_device = strategy_vector_at(s, part, (enum dpt_vector)v, u);
+            const size_t bytes = (size_t)strategy_numel(piece) * sizeof(float);
+            if (to_device)
+                dpt_stager_to_device(s->env.stager, bytes, registered, on_device);
+            else
+                dpt_stager_to_host(s->env.stager, bytes, on_device, registered);
+        }
+}
+
+enum dpt_status strategy_state_fetch(struct strategy *s, struct dpt_err *err)
+{
+    if (s->state.newest != STRATEGY_ON_DEVICE)
+        return DPT_OK;
+    copy_part(s, &s->state.held.own, false);
+    copy_part(s, &s->state.held.shadow, false);
+    DPT_TRY(dpt_stager_finish(s->env.stager, err));
+    s->state.newest = STRATEGY_BOTH;
+    return DPT_OK;
+}
+
+void strategy_state_refresh(struct strategy *s)
+{
+    const struct dpt_state_part *own = &s->state.held.own;
+    if (s->state.newest != STRATEGY_REGISTERED)
+        return;
+    if (s->env.resident) {
+        copy_part(s, own, true);
+        copy_part(s, &s->state.held.shadow, true);
+    }
+    s->state.newest = STRATEGY_BOTH;
+    if (dpt_shard_is_none(own->shard))
+        return;
+    for (int u = 0; u < s->n_units; u++) {
+        const struct dpt_interval piece = dpt_shard_piece(s->env.grid, own->shard, u);
+        if (s->dtype != DPT_F32 && !strategy_is_empty(piece))
+            s->ops->cast(s->stream, strategy_numel(piece),
+                         strategy_vector_at(s, own, DPT_VECTOR_PARAM, u), s->dtype,
+                         strategy_own_weights(s, u));
+        if (own->shard.of == 1 && !strategy_has_whole(s))
+            s->state.weights[u] = strategy_own_weights(s, u);
+    }
+}

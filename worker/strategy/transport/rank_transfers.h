@@ -1,0 +1,62 @@
+/* One rank's part in the canonical all-reduce of a generation (worker/plan/reduce.h): what it sends
+ * and receives in each stage, and the pieces whose sums it makes. The same for every range that is
+ * reduced, but for the elements. */
+#ifndef DPT_WORKER_STRATEGY_TRANSPORT_RANK_TRANSFERS_H
+#define DPT_WORKER_STRATEGY_TRANSPORT_RANK_TRANSFERS_H
+
+#include "worker/comm/comm.h"
+#include "worker/plan/reduce.h"
+
+enum dpt_stage { DPT_STAGE_LOCAL, DPT_STAGE_CROSS, DPT_STAGE_GATHER, DPT_STAGE_COUNT };
+
+/* One transfer of a stage as this rank sees it. */
+struct dpt_rank_transfer {
+    enum dpt_comm_dir dir;
+    int peer;
+    int piece;
+    int buffer; /* lane buffer sent from or received into; -1: lent */
+    bool write; /* who borrows it writes the sum there */
+    bool far;   /* the peer is of another host */
+    struct dpt_range node;
+};
+
+/* A piece that this rank sums in a stage: parts in lane order, each from an own buffer or from a
+ * lend of that stage. */
+struct dpt_piece_sum {
+    int piece;
+    int n_parts;
+    struct dpt_part_source {
+        struct dpt_range node;
+        int buffer; /* own lane buffer; -1: lent by `transfer` */
+        int transfer;
+    } * parts;
+    int n_out;
+    struct dpt_range out[DPT_COVER_MAX];
+};
+
+struct dpt_stage_transfers {
+    int n_transfers;
+    struct dpt_rank_transfer *transfers;
+    int n_sums;
+    struct dpt_piece_sum *sums;
+};
+
+/* Between hosts: LOCAL and CROSS bring subtree sums to who adds them (sends and lends), GATHER the
+ * whole sum to all. Inside one host who adds writes the sum to where it has borrowed the parts
+ * from: LOCAL has the lends, GATHER the sends, which are done when the sum is there; they are
+ * posted together. */
+struct dpt_rank_transfers {
+    struct dpt_stage_transfers stage[DPT_STAGE_COUNT];
+    bool cross; /* the world has several hosts: of the world, not of this rank, since all must post
+                   in one order */
+};
+
+/* Plans; `transfers` is to be finished in any case. A world of one has no transfers. Without
+ * `gather` each sum stays with the owner of its piece: GATHER is empty, and within one host nothing
+ * is written to others. */
+DPT_MUST_USE enum dpt_status dpt_rank_transfers_init(struct dpt_rank_transfers *transfers,
+                                                     const struct dpt_world *world, int rank,
+                                                     bool gather, struct dpt_err *err);
+void dpt_rank_transfers_fini(struct dpt_rank_transfers *transfers);
+
+#endif

@@ -1,0 +1,86 @@
+/* Goes through a step's tasks (worker/plan/schedule.h) on the communication thread, beside the main
+ * thread that goes through its actions.
+ *
+ * Tasks are posted in order, each as soon as the main thread has come as far as it says, and a
+ * bounded number is under way at once. When all that a task receives has arrived, its kind's
+ * function makes of it what it is for; gradients (SCATTER, CROSS) in the order of the tasks of
+ * their kind, everything else as it comes. In a world of one there is nobody to talk to: the main
+ * thread itself carries out what is ready. Nothing is allocated in a step.
+ *
+ * Where the tasks' memory is a device's, each task is one operation of NCCL's (nccl_comm.h), which
+ * waits on the device for what the main thread had posted there when it came as far as the task
+ * says; the main thread waits for nothing that it has posted itself. */
+#ifndef DPT_WORKER_STRATEGY_TRANSPORT_TASK_RUNNER_H
+#define DPT_WORKER_STRATEGY_TRANSPORT_TASK_RUNNER_H
+
+#include "worker/plan/schedule.h"
+#include "worker/strategy/transport/comm_thread.h"
+
+/* The transfers of a task: `in` has room for as many of RECV and LEND as the task runner's spec
+ * says, `out` for as many of SEND. Of a device's memory `buf` says where each begins, LEND's
+ * staging included. */
+struct dpt_task_transfers {
+    struct dpt_comm_xfer *in, *out;
+    int n_in, n_out;
+};
+
+struct dpt_task_handler {
+    int turns; /* 0: no bound */
+    int group; /* of NCCL's, that has its transfers; 0: the world */
+    /* Fills in the transfers. `turn` counts tasks of this kind: two with the same turn modulo
+     * `turns` are never under way together, so that each may have its own staging. */
+    void (*post)(void *ctx, const struct dpt_task *task, int turn,
+                 struct dpt_task_transfers *xfers);
+    /* All of `in` is there. What is lent is given back afterwards. NULL: nothing to do. */
+    enum dpt_status (*arrived)(void *ctx, const struct dpt_task *task, int turn,
+                               const struct dpt_task_transfers *xfers, struct dpt_err *err);
+};
+
+struct dpt_task_runner_spec {
+    struct dpt_comm_thread *thread;
+    int world_size;
+    int xfers_max; /* of a task, in one direction */
+    /* The device that has the memory, and its streams of the main and the communication thread;
+     * NULL: the host has it. */
+    struct dpt_device *device;
+    struct dpt_stream *stream, *comm_stream;
+    struct dpt_task_handler kinds[DPT_TASK_COUNT];
+    void *ctx;
+    /* Work of the same step that follows the tasks on the communication thread; NULL: none. */
+    dpt_comm_job then;
+    void *then_ctx;
+};
+
+struct dpt_task_runner;
+
+/* For one generation, before its communicator; n_tasks_max tasks in a list at most. */
+DPT_MUST_USE enum dpt_status dpt_task_runner_create(const struct dpt_task_runner_spec *spec,
+                                                    int n_tasks_max, struct dpt_task_runner **ret,
+                                                    struct dpt_err *err);
+/* After the communicator was closed. */
+void dpt_task_runner_destroy(struct dpt_task_runner **runner);
+
+/* By the main thread from here on. Begins a list (borrowed until end). `then` says whether the work
+ * that follows is wanted; skip_gathers leaves out the tasks of kind GATHER, which all ranks must do
+ * alike. */
+void dpt_task_runner_begin(struct dpt_task_runner *runner, const struct dpt_step_list *list,
+                           bool skip_gathers, bool then);
+
+/* From the next list on, of the tasks of kind COPY those of units [first, end) are carried out, at
+ * first none. All ranks must say the same. */
+void dpt_task_runner_copy(struct dpt_task_runner *runner, int first, int end);
+
+/* So many actions are done. */
+DPT_MUST_USE enum dpt_status dpt_task_runner_advance(struct dpt_task_runner *runner, int actions,
+                                                     struct dpt_err *err);
+
+/* Waits until tasks [first, first + n) have arrived, or (done) are over altogether, so that what
+ * was sent may be overwritten. Fails as the communicator does. */
+DPT_MUST_USE enum dpt_status dpt_task_runner_await(struct dpt_task_runner *runner, int first, int n,
+                                                   bool done, struct dpt_err *err);
+
+/* Waits until everything is over. */
+DPT_MUST_USE enum dpt_status dpt_task_runner_end(struct dpt_task_runner *runner,
+                                                 struct dpt_err *err);
+
+#endif
