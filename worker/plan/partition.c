@@ -1,6 +1,11 @@
 /* Who holds and adds what (partition.h). */
 #include "worker/plan/partition.h"
 
+enum {
+    PART_BYTES = 2 << 20,   /* of a piece that goes round at once, */
+    DEVICE_BYTES = 32 << 20 /* of a device's those of all others together */
+};
+
 static struct dpt_range members_of(const struct dpt_strategy_traits *traits,
                                    const struct dpt_world *world, int position)
 {
@@ -64,6 +69,69 @@ struct dpt_shard dpt_partition_crossed(const struct dpt_partition *p, int positi
         index += difference < 0 || (difference == 0 && k < position);
     }
     return (struct dpt_shard){index, p->world->size};
+}
+
+int64_t dpt_partition_part_bytes(const struct dpt_partition *p, int ranks)
+{
+    const int64_t share = DEVICE_BYTES / (ranks > 1 ? ranks - 1 : 1);
+    return p->traits.on_device && share > PART_BYTES ? share : PART_BYTES;
+}
+
+struct dpt_interval dpt_part_of(struct dpt_interval piece, int64_t block, int part, int n)
+{
+    if (piece.end <= piece.first)
+        return (struct dpt_interval){0, 0};
+    const struct dpt_interval range = dpt_layout_piece(piece.end - piece.first, block, n, part);
+    return (struct dpt_interval){piece.first + range.first, piece.first + range.end};
+}
+
+/* Parts that a piece is cut into; 1 at least. */
+static int count_parts(struct dpt_interval piece, int64_t part_bytes)
+{
+    const int64_t most = part_bytes / (int64_t)sizeof(float), numel = piece.end - piece.first;
+    return numel > most ? (int)((numel + most - 1) / most) : 1;
+}
+
+int dpt_partition_parts(const struct dpt_partition *p, const struct dpt_grid *ranges, int range)
+{
+    const int members = p->members.end - p->members.first;
+    const struct dpt_shard largest = {0, members};
+    return members == 1 ? 1
+                        : count_parts(dpt_shard_piece(ranges, largest, range),
+                                      dpt_partition_part_bytes(p, members));
+}
+
+int dpt_partition_cross_parts(const struct dpt_partition *p, const struct dpt_grid *grid, int unit)
+{
+    const struct dpt_shard largest = {0, p->world->size};
+    return count_parts(dpt_shard_piece(grid, largest, unit),
+                       dpt_partition_part_bytes(p, p->world->size));
+}
+
+struct dpt_interval dpt_partition_crossing(const struct dpt_partition *p,
+                                           const struct dpt_grid *grid, int from,
+                                           struct dpt_shard crossed, int unit, int part)
+{
+    return dpt_interval_intersect(dpt_shard_piece(grid, dpt_partition_held(p, from), unit),
+                                  dpt_part_of(dpt_shard_piece(grid, crossed, unit), grid->block,
+                                              part, dpt_partition_cross_parts(p, grid, unit)));
+}
+
+int dpt_partition_node_sums(const struct dpt_partition *p, int position,
+                            struct dpt_range ret[DPT_COVER_MAX])
+{
+    const struct dpt_range node = dpt_world_node(p->world, position);
+    return dpt_tree_cover(p->world->lanes, dpt_world_lanes(p->world, node), ret);
+}
+
+bool dpt_partition_is_far(const struct dpt_partition *p, int position)
+{
+    return position < p->host.first || position >= p->host.end;
+}
+
+bool dpt_partition_is_staged(const struct dpt_partition *p, int position)
+{
+    return p->traits.on_device || dpt_partition_is_far(p, position);
 }
 
 struct dpt_assignment dpt_partition_assign(const struct dpt_config *config,

@@ -20,6 +20,7 @@
 #define DPT_WORKER_STRATEGY_CORE_H
 
 #include "worker/plan/partition.h"
+#include "worker/strategy/memory/memory_list.h"
 #include "worker/strategy/reduce/lane_sums.h"
 #include "worker/strategy/reduce/model_buckets.h"
 #include "worker/strategy/state/packed_weights.h"
@@ -31,7 +32,6 @@ enum {
     STRATEGY_SUMS_MAX = DPT_TREE_DEPTH_MAX + 2,
     STRATEGY_PLACES_MAX = DPT_UNITS_MAX + 1,
     STRATEGY_GRADIENTS_MAX = 4,
-    STRATEGY_TURNS = 2,     /* scatters under way that need staging */
     STRATEGY_NODE_GROUP = 1 /* of NCCL's, where nodes add by themselves */
 };
 
@@ -125,7 +125,8 @@ struct strategy {
     bool told_of_slots;  /* that zero1 sends for shadows; once is enough */
 
     /* The generation. */
-    struct dpt_partition part; /* part.world NULL: there is none */
+    struct dpt_partition part;     /* part.world NULL: there is none */
+    struct dpt_memory_list memory; /* what it holds */
     struct dpt_step_list list, eval_list;
     struct dpt_task_runner *runner;
 
@@ -133,7 +134,6 @@ struct strategy {
 };
 
 /* state/parts.c: memory of a part of the state, and where a vector of it is worked on. */
-size_t strategy_shard_bytes(const struct strategy *s, struct dpt_shard shard, size_t width);
 bool strategy_has_whole(const struct strategy *s);
 DPT_MUST_USE enum dpt_status strategy_part_create(const struct strategy *s, struct dpt_shard shard,
                                                   bool own, struct dpt_state_part *part,
@@ -169,8 +169,6 @@ const struct dpt_state_part *strategy_shadow(const struct strategy *s);
 /* The rank at `holder` has the shadow of what the one at `position` holds: it makes these weights
  * of the shadow's masters, and no rank sends them to it. One that is being copied is none. */
 bool strategy_has_shadow_of(const struct strategy *s, int holder, int position);
-void strategy_post_copy(void *ctx, const struct dpt_task *task, int turn,
-                        struct dpt_task_transfers *x);
 
 /* state/state.c */
 DPT_MUST_USE enum dpt_status strategy_state_create(struct strategy *s, struct dpt_err *err);
@@ -192,14 +190,6 @@ DPT_MUST_USE enum dpt_status strategy_norm(struct strategy *s, struct dpt_accum 
                                            struct dpt_err *err);
 DPT_MUST_USE enum dpt_status strategy_update(struct strategy *s, const struct dpt_optim_step *step,
                                              struct dpt_err *err);
-
-/* state/gather.c: weights from their owners to the ranks that compute with them. */
-void strategy_post_gather(void *ctx, const struct dpt_task *task, int turn,
-                          struct dpt_task_transfers *x);
-DPT_MUST_USE enum dpt_status strategy_gathered(void *ctx, const struct dpt_task *task, int turn,
-                                               const struct dpt_task_transfers *x,
-                                               struct dpt_err *err);
-int64_t strategy_gather_bytes(const struct strategy *s, const struct dpt_task *task);
 
 /* reduce/gradient.c: where gradients and sums lie, and how they travel. */
 struct strategy_gradient { /* of a shard: at its places in the flat vector, or compact */
@@ -226,24 +216,17 @@ struct dpt_interval strategy_held_piece(const struct strategy *s, int position, 
 struct dpt_interval strategy_applied_piece(const struct strategy *s, int position, int range);
 struct dpt_interval strategy_added_piece(const struct strategy *s, int position, int range);
 struct dpt_interval strategy_whole_piece(const struct strategy *s, int position, int range);
-/* Part `part` of `n` of a piece. */
-struct dpt_interval strategy_part_of(struct dpt_interval piece, int part, int n);
 /* The own piece's sum `sum` of a range; that of the nodes' sums, where they cross. */
 float *strategy_sum(const struct strategy *s, int sum, int range);
 float *strategy_crossed_sum(const struct strategy *s, int unit);
 /* Bytes of an element of a gradient on its way to or from the rank at a position; whether they are
- * fewer than in memory (wire.h); whether they come into this rank's memory, being of another host
- * or of a device. */
+ * fewer than in memory (wire.h). */
 size_t strategy_width(const struct strategy *s, int position);
 bool strategy_is_narrow(const struct strategy *s, int position);
-bool strategy_is_staged(const struct strategy *s, int position);
-/* Bytes of a piece that goes between `ranks` of them at once, of which each may be staged from all
- * others: many where each is an operation of NCCL's. */
-int64_t strategy_part_bytes(const struct strategy *s, int ranks);
 /* Byte of element `at` of the own piece of a range among the sums as other hosts get them. */
 size_t strategy_narrow_offset(const struct strategy *s, int range, int64_t at);
 
-/* reduce/wave_buffers.c: memory of a generation in waves, into how many parts pieces are cut. */
+/* reduce/wave_buffers.c: memory of a generation in waves. */
 DPT_MUST_USE enum dpt_status
 strategy_waves_begin(struct strategy *s, const struct dpt_step_spec *spec, struct dpt_err *err);
 void strategy_waves_end(struct strategy *s);
@@ -252,32 +235,18 @@ void strategy_waves_destroy(struct strategy *s);
 /* reduce/scatter.c: gradients to the owners of their pieces, who add them. */
 /* The slot's gradient of a unit is whole: makes it what is sent. */
 void strategy_round_gradient(struct strategy *s, int unit);
-void strategy_post_scatter(void *ctx, const struct dpt_task *task, int turn,
-                           struct dpt_task_transfers *x);
-DPT_MUST_USE enum dpt_status strategy_scattered(void *ctx, const struct dpt_task *task, int turn,
-                                                const struct dpt_task_transfers *x,
-                                                struct dpt_err *err);
-int64_t strategy_scatter_bytes(const struct strategy *s, const struct dpt_task *task);
 
 /* reduce/cross.c: the sums of nodes to the owners of pieces of the whole. */
 DPT_MUST_USE enum dpt_status strategy_cross_begin(struct strategy *s, struct dpt_err *err);
 void strategy_cross_end(struct strategy *s);
 const int *strategy_cross_parts(const struct strategy_cross *cross); /* [n_units] */
 int strategy_cross_xfers_max(const struct strategy_cross *cross);    /* in one direction */
-void strategy_post_cross(void *ctx, const struct dpt_task *task, int turn,
-                         struct dpt_task_transfers *x);
-DPT_MUST_USE enum dpt_status strategy_crossed(void *ctx, const struct dpt_task *task, int turn,
-                                              const struct dpt_task_transfers *x,
-                                              struct dpt_err *err);
-int64_t strategy_cross_bytes(const struct strategy *s, const struct dpt_task *task);
 
-/* reduce/share.c: whole sums to the ranks that apply them. */
-void strategy_post_share(void *ctx, const struct dpt_task *task, int turn,
-                         struct dpt_task_transfers *x);
-DPT_MUST_USE enum dpt_status strategy_shared(void *ctx, const struct dpt_task *task, int turn,
-                                             const struct dpt_task_transfers *x,
-                                             struct dpt_err *err);
-int64_t strategy_share_bytes(const struct strategy *s, const struct dpt_task *task);
+/* Tasks by kind: state/gather.c: weights from their owners to the ranks that compute with them;
+ * state/rebuild.c; reduce/scatter.c, cross.c; reduce/share.c: whole sums to the ranks that apply
+ * them. Each has a strategy as its context. */
+extern const struct dpt_task_handler strategy_gather, strategy_copy, strategy_scatter,
+    strategy_cross, strategy_share;
 
 /* lists.c: a generation's lists, the memory that they need, and the runner of their tasks. */
 DPT_MUST_USE enum dpt_status strategy_lists_begin(struct strategy *s, struct dpt_err *err);

@@ -64,11 +64,23 @@ static enum dpt_status make_block_sums(struct strategy *s, struct dpt_err *err)
 /* What is reduced by buckets has them, and counts what is announced of each. */
 static enum dpt_status make_buckets(struct strategy *s, struct dpt_err *err)
 {
+    s->waves.ranges = *s->env.grid;
     if (s->traits.route == DPT_GRADIENT_UNITS)
         return DPT_OK;
     DPT_TRY(dpt_model_buckets_init(&s->buckets, s->env.config, s->env.model, err));
+    s->waves.ranges = s->buckets.ranges;
     s->step.announced = calloc((size_t)s->buckets.n, sizeof *s->step.announced);
     return s->step.announced ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "strategy: out of memory");
+}
+
+static void list_memory(struct strategy *s)
+{
+    const struct dpt_memory_place place = {.config = s->env.config,
+                                           .model = s->env.model,
+                                           .grid = s->env.grid,
+                                           .ranges = &s->waves.ranges,
+                                           .part = &s->part};
+    dpt_memory_list_make(&place, &s->memory);
 }
 
 static enum dpt_status make_strategy(struct strategy *s, struct dpt_err *err)
@@ -78,13 +90,19 @@ static enum dpt_status make_strategy(struct strategy *s, struct dpt_err *err)
                                                        .device = s->env.device,
                                                        .stream = s->env.stream,
                                                        .without = -1};
+    static const int alone[] = {0};
+    const struct dpt_world world = {
+        .lanes = 1, .size = 1, .rank_of_position = alone, .host_of_position = alone};
+    s->part = dpt_partition_of(s->env.config, &world, 0); /* what no world changes is made here */
+    DPT_TRY(make_buckets(s, err));
+    list_memory(s);
+    s->part.world = NULL;
     DPT_TRY(strategy_state_create(s, err));
     DPT_TRY(make_block_sums(s, err));
     if (s->traits.may_pack)
         DPT_TRY(dpt_packed_weights_create(&packing, &s->packed, err));
-    DPT_TRY(make_buckets(s, err));
     return s->traits.route == DPT_GRADIENT_LANES
-               ? dpt_lane_sums_create(&s->env, &s->buckets, &s->lanes, err)
+               ? dpt_lane_sums_create(&s->env, &s->buckets, &s->memory, &s->lanes, err)
                : DPT_OK;
 }
 
@@ -169,6 +187,7 @@ static enum dpt_status strategy_begin_generation(struct dpt_strategy *strategy,
 {
     struct strategy *s = strategy_of(strategy);
     s->part = dpt_partition_of(s->env.config, world, rank);
+    list_memory(s);
     s->step.reduced_step = -1; /* what was to be applied has been */
     const bool first = s->part.position == 0;
     if (s->traits.shadow && first)

@@ -1,6 +1,13 @@
 /* A generation's lists, and the task runner that goes through their tasks (core.h). */
 #include "worker/strategy/core.h"
 
+static const struct dpt_task_handler *const handlers[DPT_TASK_COUNT] = {
+    [DPT_TASK_GATHER] = &strategy_gather,
+    [DPT_TASK_SCATTER] = &strategy_scatter,
+    [DPT_TASK_CROSS] = &strategy_cross,
+    [DPT_TASK_SHARE] = &strategy_share,
+    [DPT_TASK_COPY] = &strategy_copy};
+
 static enum dpt_status make_runner(struct strategy *s, struct dpt_err *err)
 {
     const int world_size = s->part.world->size, others = world_size - 1,
@@ -18,18 +25,10 @@ static enum dpt_status make_runner(struct strategy *s, struct dpt_err *err)
         .device = most > 0 && s->env.resident_comm_stream ? s->env.resident : NULL,
         .stream = s->stream,
         .comm_stream = s->comm_stream,
-        .kinds = {[DPT_TASK_GATHER] = {.group = group,
-                                       .post = strategy_post_gather,
-                                       .arrived = strategy_gathered},
-                  [DPT_TASK_SCATTER] = {.group = group,
-                                        .turns = s->waves.n_staged > 0 ? STRATEGY_TURNS : 0,
-                                        .post = strategy_post_scatter,
-                                        .arrived = strategy_scattered},
-                  [DPT_TASK_CROSS] = {.turns = STRATEGY_TURNS,
-                                      .post = strategy_post_cross,
-                                      .arrived = strategy_crossed},
-                  [DPT_TASK_SHARE] = {.post = strategy_post_share, .arrived = strategy_shared},
-                  [DPT_TASK_COPY] = {.post = strategy_post_copy}},
+        .handlers = handlers,
+        .turns = {[DPT_TASK_SCATTER] = s->waves.n_staged > 0 ? DPT_STAGING_TURNS : 0,
+                  [DPT_TASK_CROSS] = DPT_STAGING_TURNS},
+        .group = {[DPT_TASK_GATHER] = group, [DPT_TASK_SCATTER] = group},
         .ctx = s,
         .then = s->lanes ? dpt_reducer_job : NULL,
         .then_ctx = s->lanes ? dpt_lane_sums_reducer(s->lanes) : NULL};
@@ -51,11 +50,8 @@ static enum dpt_status begin_waves(struct strategy *s, struct dpt_step_spec *spe
     const struct dpt_strategy_traits *t = &s->traits;
     const bool by_buckets = t->route == DPT_GRADIENT_BUCKETS;
     spec->waves = &s->part.waves;
-    s->waves.ranges = by_buckets ? s->buckets.ranges : *s->env.grid;
     if (s->part.crosses)
         DPT_TRY(strategy_cross_begin(s, err));
-    else
-        dpt_buffer_free(&s->waves.added);
     DPT_TRY(strategy_waves_begin(s, spec, err));
     const bool replicas =
         t->state == DPT_STATE_REPLICATED || (t->state == DPT_STATE_PER_NODE && !t->by_node);
@@ -99,7 +95,7 @@ enum dpt_status strategy_lists_begin(struct strategy *s, struct dpt_err *err)
         spec.buckets = s->traits.buckets;
     }
     choose_groups(s);
-    DPT_TRY(s->lanes ? dpt_lane_sums_begin_generation(s->lanes, &s->part, err)
+    DPT_TRY(s->lanes ? dpt_lane_sums_begin_generation(s->lanes, &s->part, &s->memory, err)
                      : begin_waves(s, &spec, err));
     DPT_TRY(make_lists(s, &spec, err));
     return make_runner(s, err);
@@ -117,26 +113,10 @@ void strategy_lists_end(struct strategy *s)
     s->step.present = NULL;
 }
 
-static int64_t task_bytes(const struct strategy *s, const struct dpt_task *task)
-{
-    switch (task->kind) {
-    case DPT_TASK_GATHER:
-        return strategy_gather_bytes(s, task);
-    case DPT_TASK_SCATTER:
-        return strategy_scatter_bytes(s, task);
-    case DPT_TASK_CROSS:
-        return strategy_cross_bytes(s, task);
-    case DPT_TASK_SHARE:
-        return strategy_share_bytes(s, task);
-    default: /* copies are no part of an ordinary step */
-        return 0;
-    }
-}
-
 int64_t strategy_bytes_sent(const struct strategy *s)
 {
     int64_t bytes = s->lanes ? dpt_reducer_bytes_sent(dpt_lane_sums_reducer(s->lanes)) : 0;
     for (int i = 0; i < s->list.n_tasks; i++)
-        bytes += task_bytes(s, &s->list.tasks[i]);
+        bytes += handlers[s->list.tasks[i].kind]->bytes(s, &s->list.tasks[i]);
     return bytes;
 }

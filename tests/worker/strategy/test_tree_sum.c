@@ -171,8 +171,17 @@ static void check(struct sum *s, struct random *r, bool alias, uint64_t seed)
     for (int p = 0; alias && s->n_out == 1 && p < s->n_parts; p++)
         if (s->memory[p] != s->out_data[0])
             copies[n_copies++] = s->memory[p];
-    dpt_tree_sum(ops, stream, s->parts, s->n_parts, s->outs, s->out_data, s->n_out, copies,
-                 n_copies, s->dtype, s->numel, scratch);
+    const struct dpt_tree_sum sum = {.parts = s->parts,
+                                     .n_parts = s->n_parts,
+                                     .out_nodes = s->outs,
+                                     .out_data = s->out_data,
+                                     .n_out = s->n_out,
+                                     .copies = copies,
+                                     .n_copies = n_copies,
+                                     .dtype = s->dtype,
+                                     .numel = s->numel,
+                                     .scratch = scratch};
+    dpt_tree_sum_add(ops, stream, &sum);
     free(scratch);
     for (int i = 0; i < n_copies; i++)
         if (memcmp(expected[0], copies[i], (size_t)s->numel * sizeof(float)) != 0)
@@ -275,7 +284,15 @@ static void every_lane_of_the_largest_tree(void **state)
         float got = 0, *out = &got;
         float *scratch = malloc(dpt_tree_sum_scratch_numel() * sizeof(float));
         assert_non_null(scratch);
-        dpt_tree_sum(ops, stream, parts, lanes, &whole, &out, 1, NULL, 0, DPT_F32, 1, scratch);
+        const struct dpt_tree_sum sum = {.parts = parts,
+                                         .n_parts = lanes,
+                                         .out_nodes = &whole,
+                                         .out_data = &out,
+                                         .n_out = 1,
+                                         .dtype = DPT_F32,
+                                         .numel = 1,
+                                         .scratch = scratch};
+        dpt_tree_sum_add(ops, stream, &sum);
         free(scratch);
         assert_memory_equal(&got, &rest, sizeof got);
     }

@@ -34,18 +34,18 @@ struct strategy_cross {
 /* What the rank at `from` has added of the part that the one at `to` adds. */
 static struct dpt_interval crossing(const struct strategy *s, int from, int to, int unit, int part)
 {
-    const struct dpt_interval piece = strategy_whole_piece(s, to, unit);
-    return dpt_interval_intersect(strategy_held_piece(s, from, unit),
-                                  strategy_part_of(piece, part, s->waves.cross->n_parts[unit]));
+    const struct dpt_shard crossed = {s->waves.crossed[to], s->part.world->size};
+    return dpt_partition_crossing(&s->part, s->env.grid, from, crossed, unit, part);
 }
 
-void strategy_post_cross(void *ctx, const struct dpt_task *task, int turn,
-                         struct dpt_task_transfers *x)
+static void post_cross(void *ctx, const struct dpt_task *task, int turn,
+                       struct dpt_task_transfers *x)
 {
     const struct strategy *s = ctx;
     const struct strategy_cross *cross = s->waves.cross;
     const int unit = task->unit, me = s->part.position, n_own = cross->covers[me].n;
-    char *staging = (char *)cross->staging + (size_t)(turn % STRATEGY_TURNS) * cross->staging_bytes;
+    char *staging =
+        (char *)cross->staging + (size_t)(turn % DPT_STAGING_TURNS) * cross->staging_bytes;
     for (int i = 1; i < s->part.world->size; i++) {
         const int position = strategy_other(s, i), peer = s->part.world->rank_of_position[position];
         const struct dpt_interval give = crossing(s, me, position, unit, task->part),
@@ -63,7 +63,7 @@ void strategy_post_cross(void *ctx, const struct dpt_task *task, int turn,
             *in = (struct dpt_comm_xfer){.dir = DPT_COMM_LEND,
                                          .peer = peer,
                                          .bytes = (size_t)strategy_numel(take) * sizeof(float)};
-            if (strategy_is_staged(s, position)) {
+            if (dpt_partition_is_staged(&s->part, position)) {
                 in->buf = staging;
                 staging += in->bytes;
             }
@@ -114,22 +114,29 @@ static int64_t add_run(const struct strategy *s, const struct dpt_task *task,
     }
     float *sum = strategy_crossed_sum(s, task->unit) +
                  (at - strategy_whole_piece(s, s->part.position, task->unit).first);
+    const struct dpt_tree_sum sum_of = {.parts = cross->partials,
+                                        .n_parts = n,
+                                        .out_nodes = &whole,
+                                        .out_data = &sum,
+                                        .n_out = 1,
+                                        .dtype = DPT_F32,
+                                        .numel = end - at,
+                                        .scratch = cross->scratch};
     if (s->env.resident)
         add_on_device(s, n, end - at, sum);
     else
-        dpt_tree_sum(s->ops, s->comm_stream, cross->partials, n, &whole, &sum, 1, NULL, 0, DPT_F32,
-                     end - at, cross->scratch);
+        dpt_tree_sum_add(s->ops, s->comm_stream, &sum_of);
     return end;
 }
 
-enum dpt_status strategy_crossed(void *ctx, const struct dpt_task *task, int turn,
-                                 const struct dpt_task_transfers *x, struct dpt_err *err)
+static enum dpt_status crossed(void *ctx, const struct dpt_task *task, int turn,
+                               const struct dpt_task_transfers *x, struct dpt_err *err)
 {
     const struct strategy *s = ctx;
     const struct strategy_cross *cross = s->waves.cross;
     const int me = s->part.position;
-    const struct dpt_interval own = strategy_part_of(strategy_whole_piece(s, me, task->unit),
-                                                     task->part, cross->n_parts[task->unit]);
+    const struct dpt_interval own =
+        dpt_part_of(strategy_whole_piece(s, me, task->unit), DPT_BLOCK, task->part, task->n_parts);
     int n = 0;
     (void)turn;
     for (int i = 0; i < s->part.world->size; i++) {
@@ -146,8 +153,9 @@ enum dpt_status strategy_crossed(void *ctx, const struct dpt_task *task, int tur
     return dpt_stream_sync(s->comm_stream, err);
 }
 
-int64_t strategy_cross_bytes(const struct strategy *s, const struct dpt_task *task)
+static int64_t cross_bytes(const void *ctx, const struct dpt_task *task)
 {
+    const struct strategy *s = ctx;
     const int me = s->part.position;
     int64_t numel = 0;
     for (int i = 1; i < s->part.world->size; i++)
@@ -159,44 +167,35 @@ int64_t strategy_cross_bytes(const struct strategy *s, const struct dpt_task *ta
 
 static void find_covers(struct strategy *s, struct strategy_cross *cross)
 {
-    const struct dpt_world *world = s->part.world;
-    for (int p = 0; p < world->size; p++) {
+    for (int p = 0; p < s->part.world->size; p++) {
         s->waves.crossed[p] = dpt_partition_crossed(&s->part, p).index;
-        cross->covers[p].n = dpt_tree_cover(
-            world->lanes, dpt_world_lanes(world, dpt_world_node(world, p)), cross->covers[p].node);
+        cross->covers[p].n = dpt_partition_node_sums(&s->part, p, cross->covers[p].node);
     }
 }
 
-/* How many transfers a task has at most, and how many bytes of it are staged. */
-static void bound_task(const struct strategy *s, struct strategy_cross *cross, int unit, int part)
+/* How many transfers a task has at most, in one direction. */
+static void bound_transfers(const struct strategy *s, struct strategy_cross *cross, int unit,
+                            int part)
 {
     const int me = s->part.position;
     int in = 0, out = 0;
-    size_t staged = 0;
     for (int i = 1; i < s->part.world->size; i++) {
-        const int position = strategy_other(s, i), sums = cross->covers[position].n;
-        const struct dpt_interval give = crossing(s, me, position, unit, part),
-                                  take = crossing(s, position, me, unit, part);
-        out += strategy_is_empty(give) ? 0 : cross->covers[me].n;
-        in += strategy_is_empty(take) ? 0 : sums;
-        if (strategy_is_staged(s, position))
-            staged += (size_t)(sums * strategy_numel(take)) * sizeof(float);
+        const int position = strategy_other(s, i);
+        if (!strategy_is_empty(crossing(s, me, position, unit, part)))
+            out += cross->covers[me].n;
+        if (!strategy_is_empty(crossing(s, position, me, unit, part)))
+            in += cross->covers[position].n;
     }
     cross->xfers_max = in > cross->xfers_max ? in : cross->xfers_max;
     cross->xfers_max = out > cross->xfers_max ? out : cross->xfers_max;
-    cross->staging_bytes = staged > cross->staging_bytes ? staged : cross->staging_bytes;
 }
 
 static void cut_parts(const struct strategy *s, struct strategy_cross *cross)
 {
-    const struct dpt_shard largest = {0, s->part.world->size};
-    const int64_t most = strategy_part_bytes(s, s->part.world->size);
     for (int u = 0; u < s->n_units; u++) {
-        const int64_t bytes =
-            strategy_numel(dpt_shard_piece(s->env.grid, largest, u)) * (int64_t)sizeof(float);
-        cross->n_parts[u] = bytes > most ? (int)((bytes + most - 1) / most) : 1;
+        cross->n_parts[u] = dpt_partition_cross_parts(&s->part, s->env.grid, u);
         for (int part = 0; part < cross->n_parts[u]; part++)
-            bound_task(s, cross, u, part);
+            bound_transfers(s, cross, u, part);
     }
 }
 
@@ -244,18 +243,14 @@ enum dpt_status strategy_cross_begin(struct strategy *s, struct dpt_err *err)
         return no_memory(err);
     find_covers(s, cross);
     cut_parts(s, cross);
-    DPT_TRY(dpt_buffer_make(
-        &s->env, DPT_MEMORY_GRADIENT,
-        strategy_shard_bytes(
-            s, (struct dpt_shard){s->waves.crossed[s->part.position], s->part.world->size},
-            sizeof(float)),
-        &s->waves.added, err));
     if (s->env.resident)
         DPT_TRY(make_device_lists(s, cross, err));
-    if (cross->staging_bytes == 0)
-        return DPT_OK;
-    return dpt_device_alloc_for(s->device, DPT_MEMORY_COMM, STRATEGY_TURNS * cross->staging_bytes,
-                                &cross->staging, err);
+    const struct dpt_memory_entry *staging = &s->memory.item[DPT_ITEM_CROSSING];
+    cross->staging_bytes = staging->bytes;
+    return staging->n == 0
+               ? DPT_OK
+               : dpt_device_alloc_for(s->device, staging->tag, (size_t)staging->n * staging->bytes,
+                                      &cross->staging, err);
 }
 
 void strategy_cross_end(struct strategy *s)
@@ -267,7 +262,7 @@ void strategy_cross_end(struct strategy *s)
     if (!cross)
         return;
     dpt_device_free_for(s->device, DPT_MEMORY_COMM, cross->staging,
-                        STRATEGY_TURNS * cross->staging_bytes);
+                        DPT_STAGING_TURNS * cross->staging_bytes);
     dpt_device_free_for(s->device, DPT_MEMORY_COMM, (void *)cross->device_parts,
                         sources_of(s) * sizeof *cross->parts);
     dpt_device_free_for(s->device, DPT_MEMORY_COMM, cross->device_joins, sources_of(s));
@@ -289,3 +284,5 @@ int strategy_cross_xfers_max(const struct strategy_cross *cross)
 {
     return cross ? cross->xfers_max : 0;
 }
+
+const struct dpt_task_handler strategy_cross = {post_cross, crossed, cross_bytes};

@@ -1,11 +1,6 @@
 /* Where gradients and sums lie, which piece is whose, and how they travel (core.h). */
 #include "worker/strategy/core.h"
 
-enum {
-    PART_BYTES = 2 << 20,   /* of a piece that goes round at once, */
-    DEVICE_BYTES = 32 << 20 /* of a device's those of all others together */
-};
-
 static struct dpt_shard shard_of_whole(const struct strategy *s, int position)
 {
     return s->waves.crossed ? (struct dpt_shard){s->waves.crossed[position], s->part.world->size}
@@ -57,31 +52,14 @@ float *strategy_gradient_at(const struct strategy *s, const struct strategy_grad
                               : dpt_shard_offset(s->env.grid, g->shard, unit));
 }
 
-static bool is_far(const struct strategy *s, int position)
-{
-    const int *host = s->part.world->host_of_position;
-    return host[position] != host[s->part.position];
-}
-
 size_t strategy_width(const struct strategy *s, int position)
 {
-    return is_far(s, position) ? dpt_dtype_bytes(s->wire) : sizeof(float);
+    return dpt_partition_is_far(&s->part, position) ? dpt_dtype_bytes(s->wire) : sizeof(float);
 }
 
 bool strategy_is_narrow(const struct strategy *s, int position)
 {
     return strategy_width(s, position) != sizeof(float);
-}
-
-bool strategy_is_staged(const struct strategy *s, int position)
-{
-    return s->env.resident || is_far(s, position);
-}
-
-int64_t strategy_part_bytes(const struct strategy *s, int ranks)
-{
-    const int64_t share = DEVICE_BYTES / (ranks > 1 ? ranks - 1 : 1);
-    return s->env.resident && share > PART_BYTES ? share : PART_BYTES;
 }
 
 int strategy_active(const struct strategy *s, const struct dpt_task *task)
@@ -125,14 +103,6 @@ struct dpt_interval strategy_added_piece(const struct strategy *s, int position,
 struct dpt_interval strategy_whole_piece(const struct strategy *s, int position, int range)
 {
     return dpt_shard_piece(&s->waves.ranges, shard_of_whole(s, position), range);
-}
-
-struct dpt_interval strategy_part_of(struct dpt_interval piece, int part, int n)
-{
-    if (strategy_is_empty(piece))
-        return (struct dpt_interval){0, 0};
-    const struct dpt_interval range = dpt_layout_piece(piece.end - piece.first, DPT_BLOCK, n, part);
-    return (struct dpt_interval){piece.first + range.first, piece.first + range.end};
 }
 
 float *strategy_sum(const struct strategy *s, int sum, int range)

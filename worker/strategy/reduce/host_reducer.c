@@ -5,7 +5,7 @@
  * Where a range is cut changes no sum. */
 #include "worker/strategy/reduce/host_reducer.h"
 
-#include "checkpoint/layout/layout.h"
+#include "worker/plan/partition.h"
 #include "worker/strategy/reduce/tree_sum.h"
 #include "worker/strategy/reduce/wire.h"
 #include "worker/strategy/transport/rank_transfers.h"
@@ -18,10 +18,8 @@ enum {
     CHUNK_PIECE_BYTES = 2 << 20, /* a rank's piece of a chunk inside one host */
     /* What other hosts send is staged; two chunks can be under way between hosts at once. */
     STAGING_COUNT = 2,
-    /* All-gathers under way at once: a communicator bounds its operations, a model's chunks do not.
-     */
-    GATHERS_MAX = 32,
-    LAG_MAX = 2, /* turns from a chunk's first stage to its all-gather */
+    GATHERS_MAX = 32, /* all-gathers under way at once: a communicator bounds its operations */
+    LAG_MAX = 2,      /* turns from a chunk's first stage to its all-gather */
     RUNS = GATHERS_MAX + LAG_MAX + 1
 };
 _Static_assert(DPT_STAGE_COUNT *RUNS < DPT_COMM_OPS_MAX, "all stages of these chunks");
@@ -70,16 +68,14 @@ enum dpt_status dpt_host_reducer_buffer_create(struct dpt_comm_listener *listene
 static int64_t chunk_numel(const struct host_reducer *r)
 {
     if (r->transfers.cross && !r->spec.shards)
-        return INT64_MAX;
+        return INT64_MAX / 2;
     const int64_t block = r->spec.block;
     const size_t bytes = r->spec.piece_bytes > 0 ? r->spec.piece_bytes : CHUNK_PIECE_BYTES;
     const int64_t blocks = (int64_t)(bytes / sizeof(float)) / block;
     return (blocks > 0 ? blocks : 1) * block * r->spec.world->size;
 }
 
-/* A bucket's chunks: runs of it; of shards parts of all its pieces, so that pieces are the
- * bucket's.
- */
+/* A bucket's chunks: runs of it; of shards parts of all its pieces, which are the bucket's. */
 static int64_t chunks_of(const struct host_reducer *r, const struct dpt_bucket *bucket)
 {
     const int64_t most = chunk_numel(r), numel = bucket->end - bucket->first;
@@ -92,8 +88,8 @@ static struct chunk chunk_of(const struct host_reducer *r, int bucket, int64_t i
     const int64_t most = chunk_numel(r);
     if (r->spec.shards)
         return (struct chunk){bucket, b->first, b->end, (int)i, (int)n, 0};
-    const int64_t first = b->first + i * (n > 1 ? most : 0);
-    return (struct chunk){bucket, first, i == n - 1 ? b->end : first + most, 0, 1, 0};
+    const int64_t first = b->first + i * most, end = first + most;
+    return (struct chunk){bucket, first, end < b->end ? end : b->end, 0, 1, 0};
 }
 
 static enum dpt_status cut_chunks(struct host_reducer *r, struct dpt_err *err)
@@ -121,29 +117,24 @@ static enum dpt_status cut_chunks(struct host_reducer *r, struct dpt_err *err)
 static int64_t piece_at(const struct host_reducer *r, int c, int piece, int64_t *ret_numel)
 {
     const struct chunk *chunk = &r->chunks[c];
+    const int64_t block = r->spec.block, first = chunk->first;
     const struct dpt_interval whole =
-        dpt_layout_piece(chunk->end - chunk->first, r->spec.block, r->spec.world->size, piece);
-    const struct dpt_interval part =
-        dpt_layout_piece(whole.end - whole.first, r->spec.block, chunk->n_parts, chunk->part);
+        dpt_layout_piece(chunk->end - first, block, r->spec.world->size, piece);
+    const struct dpt_interval part = dpt_part_of(whole, block, chunk->part, chunk->n_parts);
     *ret_numel = part.end - part.first;
-    return chunk->first + whole.first + part.first;
+    return first + part.first;
 }
 
-static struct chunk_run *run_of(struct host_reducer *r, int c)
+static bool make_run(struct host_reducer *r, struct chunk_run *run)
 {
-    return &r->run[c % RUNS];
-}
-
-static enum dpt_status make_run(struct host_reducer *r, struct chunk_run *run, struct dpt_err *err)
-{
+    bool made = true;
     for (int s = 0; s < DPT_STAGE_COUNT; s++) {
         const size_t n = (size_t)r->transfers.stage[s].n_transfers + 1;
         run->xfers[s] = calloc(n, sizeof *run->xfers[s]);
         run->xfer_of[s] = calloc(n, sizeof *run->xfer_of[s]);
-        if (!run->xfers[s] || !run->xfer_of[s])
-            return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
+        made = made && run->xfers[s] && run->xfer_of[s];
     }
-    return DPT_OK;
+    return made;
 }
 
 /* Bytes of an element between hosts. */
@@ -203,7 +194,8 @@ static enum dpt_status make_host_reducer(struct host_reducer *r, struct dpt_err 
         dpt_rank_transfers_init(&r->transfers, r->spec.world, r->spec.rank, !r->spec.shards, err));
     DPT_TRY(cut_chunks(r, err));
     for (int i = 0; i < RUNS; i++)
-        DPT_TRY(make_run(r, &r->run[i], err));
+        if (!make_run(r, &r->run[i]))
+            return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
     DPT_TRY(make_narrow(r, err));
     return make_staging(r, err);
 }
@@ -211,12 +203,10 @@ static enum dpt_status make_host_reducer(struct host_reducer *r, struct dpt_err 
 /* Makes the transfer of an all-reduce narrow that goes to, or comes from, another host. What is
  * sent to who sums it is packed where it lies: this rank needs it no more. */
 static void narrow_xfer(struct host_reducer *r, int c, enum dpt_stage s,
-                        const struct dpt_rank_transfer *transfer, int64_t at, int64_t numel,
-                        struct dpt_comm_xfer *x)
+                        const struct dpt_rank_transfer *transfer, struct dpt_comm_xfer *x)
 {
-    float *values = transfer->buffer < 0
-                        ? NULL
-                        : (float *)dpt_comm_mem_data(r->spec.buffers[transfer->buffer]) + at;
+    const int64_t numel = (int64_t)(x->bytes / sizeof(float));
+    float *values = x->mem ? (float *)dpt_comm_mem_data(x->mem) + x->offset / sizeof(float) : NULL;
     x->bytes = (size_t)numel * far_bytes(r);
     if (transfer->dir == DPT_COMM_RECV) {
         x->offset =
@@ -245,7 +235,7 @@ static void narrow_own(struct host_reducer *r, int c)
 static enum dpt_status post_stage(struct host_reducer *r, struct dpt_comm *comm, int c,
                                   enum dpt_stage s, struct dpt_err *err)
 {
-    struct chunk_run *run = run_of(r, c);
+    struct chunk_run *run = &r->run[c % RUNS];
     const struct dpt_stage_transfers *plan = &r->transfers.stage[s];
     int n = 0;
     size_t staged = 0;
@@ -264,7 +254,7 @@ static enum dpt_status post_stage(struct host_reducer *r, struct dpt_comm *comm,
             .bytes = (size_t)numel * sizeof(float),
             .write = transfer->write};
         if (is_narrow(r, transfer))
-            narrow_xfer(r, c, s, transfer, at, numel, &run->xfers[s][n - 1]);
+            narrow_xfer(r, c, s, transfer, &run->xfers[s][n - 1]);
         if (s == DPT_STAGE_CROSS && transfer->dir == DPT_COMM_LEND) {
             run->xfers[s][n - 1].mem = r->staging[c % STAGING_COUNT];
             run->xfers[s][n - 1].offset = staged;
@@ -277,24 +267,10 @@ static enum dpt_status post_stage(struct host_reducer *r, struct dpt_comm *comm,
     return dpt_comm_exchange(comm, run->xfers[s], n, &run->op[s], err);
 }
 
-/* Waits for the arrivals of a stage of a chunk. */
-static enum dpt_status await_stage(struct host_reducer *r, struct dpt_comm *comm, int c,
-                                   enum dpt_stage s, struct dpt_err *err)
-{
-    struct dpt_comm_op *op = run_of(r, c)->op[s];
-    if (!op)
-        return DPT_OK;
-    enum dpt_status status;
-    do
-        status = dpt_comm_poll_received(comm, op, -1, err);
-    while (status == DPT_INPROGRESS);
-    return status;
-}
-
 static void sum_piece(struct host_reducer *r, int c, enum dpt_stage s,
                       const struct dpt_piece_sum *g)
 {
-    const struct chunk_run *run = run_of(r, c);
+    const struct chunk_run *run = &r->run[c % RUNS];
     int n_copies = 0;
     int64_t numel, at = piece_at(r, c, g->piece, &numel);
     if (numel == 0)
@@ -303,35 +279,46 @@ static void sum_piece(struct host_reducer *r, int c, enum dpt_stage s,
         const struct dpt_part_source *source = &g->parts[p];
         const struct dpt_comm_xfer *lent =
             source->buffer >= 0 ? NULL : &run->xfers[s][run->xfer_of[s][source->transfer]];
-        const float *own = lent ? NULL : dpt_comm_mem_data(r->spec.buffers[source->buffer]);
         const bool narrow =
             lent && is_narrow(r, &r->transfers.stage[s].transfers[source->transfer]);
-        r->partials[p] = (struct dpt_partial){.node = source->node,
-                                              .data = !lent    ? own + at
-                                                      : narrow ? NULL
-                                                               : lent->lent,
-                                              .narrow = narrow ? lent->lent : NULL};
+        const void *data =
+            lent ? lent->lent : (float *)dpt_comm_mem_data(r->spec.buffers[source->buffer]) + at;
+        r->partials[p] =
+            (struct dpt_partial){source->node, narrow ? NULL : data, narrow ? data : NULL};
         if (lent && lent->lent_write)
             r->copies[n_copies++] = lent->lent_write;
     }
     float *out[DPT_COVER_MAX];
     for (int o = 0; o < g->n_out; o++)
         out[o] = (float *)dpt_comm_mem_data(r->spec.buffers[o]) + at;
-    dpt_tree_sum(r->spec.ops, r->spec.stream, r->partials, g->n_parts, g->out, out, g->n_out,
-                 r->copies, n_copies, r->spec.wire, numel, r->scratch);
+    const struct dpt_tree_sum sum = {.parts = r->partials,
+                                     .n_parts = g->n_parts,
+                                     .out_nodes = g->out,
+                                     .out_data = out,
+                                     .n_out = g->n_out,
+                                     .copies = r->copies,
+                                     .n_copies = n_copies,
+                                     .dtype = r->spec.wire,
+                                     .numel = numel,
+                                     .scratch = r->scratch};
+    dpt_tree_sum_add(r->spec.ops, r->spec.stream, &sum);
 }
 
 /* Carries a chunk from the arrival of one stage's parts to the sums of that stage. */
 static enum dpt_status finish_stage(struct host_reducer *r, struct dpt_comm *comm, int c,
                                     enum dpt_stage s, struct dpt_err *err)
 {
-    struct dpt_comm_op **op = &run_of(r, c)->op[s];
-    DPT_TRY(await_stage(r, comm, c, s, err));
-    if (*op)
-        DPT_TRY(dpt_comm_write_begin(comm, *op, err));
+    struct dpt_comm_op **op = &r->run[c % RUNS].op[s];
+    enum dpt_status status;
+    do
+        status = *op ? dpt_comm_poll_received(comm, *op, -1, err) : DPT_OK;
+    while (status == DPT_INPROGRESS);
+    if (status == DPT_OK && *op)
+        status = dpt_comm_write_begin(comm, *op, err);
+    DPT_TRY(status);
     for (int i = 0; i < r->transfers.stage[s].n_sums; i++)
         sum_piece(r, c, s, &r->transfers.stage[s].sums[i]);
-    const enum dpt_status status = dpt_stream_sync(r->spec.stream, err);
+    status = dpt_stream_sync(r->spec.stream, err);
     dpt_comm_write_end(comm);
     if (status == DPT_OK && *op)
         dpt_comm_op_free(comm, op);
@@ -368,7 +355,7 @@ static enum dpt_status widen_arrived(struct host_reducer *r, int c, struct dpt_e
 static enum dpt_status end_gather(struct host_reducer *r, struct dpt_comm *comm, int c,
                                   struct dpt_err *err)
 {
-    struct dpt_comm_op **op = &run_of(r, c)->op[DPT_STAGE_GATHER];
+    struct dpt_comm_op **op = &r->run[c % RUNS].op[DPT_STAGE_GATHER];
     if (!*op)
         return DPT_OK;
     enum dpt_status status;

@@ -5,48 +5,47 @@
 #include "worker/strategy/reduce/staged_reducer.h"
 #include "worker/strategy/reduce/wire.h"
 
-static enum dpt_memory_tag tag_of(int buffer)
+static const struct dpt_memory_entry *entry_of(const struct dpt_memory_list *memory,
+                                               enum dpt_memory_item first, int buffer)
 {
-    return buffer == 0 ? DPT_MEMORY_GRADIENT : DPT_MEMORY_SUMS;
+    return &memory->item[buffer == 0 ? first : first + 1];
 }
 
-static size_t bytes_of(const struct dpt_strategy_env *env)
+static int count_buffers(const struct dpt_memory_list *memory, enum dpt_memory_item first)
 {
-    return (size_t)dpt_model_flat_numel(env->model) * sizeof(float);
+    return memory->item[first].n + memory->item[first + 1].n;
 }
 
 enum dpt_status dpt_lane_buffers_make(struct dpt_lane_buffers *b,
                                       const struct dpt_strategy_env *env,
-                                      const struct dpt_world *world, int position,
-                                      struct dpt_err *err)
+                                      const struct dpt_memory_list *memory, struct dpt_err *err)
 {
-    const bool by_host = !env->resident || (world->size > 1 && !env->resident_comm_stream);
-    const int registered = by_host ? dpt_reduce_buffers(world, position) : 0;
-    const int on_device =
-        env->resident ? dpt_tree_buffers(world->lanes,
-                                         dpt_position_lanes(world->lanes, world->size, position))
-                      : 0;
+    const int registered = count_buffers(memory, DPT_ITEM_LANE_FIRST),
+              on_device = count_buffers(memory, DPT_ITEM_DEVICE_LANE_FIRST);
     DPT_ASSERT(registered <= DPT_COVER_MAX && on_device <= DPT_COVER_MAX);
     for (int i = b->n_registered; i < registered; i++, b->n_registered++) {
-        DPT_TRY(dpt_host_reducer_buffer_create(env->listener, i, dpt_model_flat_numel(env->model),
-                                               &b->registered[i], err));
+        const struct dpt_memory_entry *entry = entry_of(memory, DPT_ITEM_LANE_FIRST, i);
+        /* Peers of the host write sums to the first. */
+        DPT_TRY(dpt_comm_mem_create_for(env->listener, entry->tag, i == 0, entry->bytes,
+                                        &b->registered[i], err));
         if (!env->resident)
             b->data[i] = dpt_comm_mem_data(b->registered[i]);
     }
     for (int i = b->n_on_device; i < on_device; i++, b->n_on_device++) {
-        void *memory = NULL;
-        DPT_TRY(dpt_device_alloc_for(env->resident, tag_of(i), bytes_of(env), &memory, err));
-        b->data[i] = b->on_device[i] = memory;
+        const struct dpt_memory_entry *entry = entry_of(memory, DPT_ITEM_DEVICE_LANE_FIRST, i);
+        DPT_TRY(dpt_buffer_make_private(env->resident, entry->tag, entry->bytes, &b->on_device[i],
+                                        err));
+        b->data[i] = b->on_device[i].data;
     }
     return DPT_OK;
 }
 
-void dpt_lane_buffers_free(struct dpt_lane_buffers *b, const struct dpt_strategy_env *env)
+void dpt_lane_buffers_free(struct dpt_lane_buffers *b)
 {
     for (int i = 0; i < b->n_registered; i++)
         dpt_comm_mem_destroy(&b->registered[i]);
     for (int i = 0; i < b->n_on_device; i++)
-        dpt_device_free_for(env->resident, tag_of(i), b->on_device[i], bytes_of(env));
+        dpt_buffer_free(&b->on_device[i]);
     *b = (struct dpt_lane_buffers){.n_registered = 0};
 }
 
@@ -65,7 +64,7 @@ static enum dpt_status create_nccl(const struct dpt_strategy_env *env,
                                                .buckets = buckets->bucket,
                                                .n_buckets = buckets->n,
                                                .block = DPT_BLOCK,
-                                               .buffers = b->on_device,
+                                               .buffers = b->data,
                                                .world = part->world,
                                                .rank = part->rank,
                                                .wire = wire,
@@ -104,7 +103,7 @@ enum dpt_status dpt_lane_reducer_create(const struct dpt_strategy_env *env,
     const struct dpt_staged_reducer_spec staged = {
         .stream = env->resident_stream,
         .ops = dpt_device_ops(env->resident),
-        .on_device = b->on_device,
+        .on_device = b->data,
         .n_sums = dpt_tree_cover(
             world->lanes, dpt_position_lanes(world->lanes, world->size, part->position), cover),
         .numel = dpt_model_flat_numel(env->model),

@@ -20,7 +20,7 @@ struct dpt_lane_sums {
     struct dpt_lane_buffers buffers;
     /* Where lanes have several slots: the present slot's gradient of the unit that is in_parts,
      * which is added to the lane's when it is whole. NULL: not needed. */
-    float *apart;
+    struct dpt_buffer apart;
     int parted; /* that unit; -1: none */
 
     /* The generation. */
@@ -36,12 +36,6 @@ struct dpt_lane_sums {
     bool direct;     /* it is the whole lane, and added to the sum below as backward makes it */
 };
 
-static size_t apart_bytes(const struct dpt_lane_sums *d)
-{
-    return d->parted < 0 ? 0
-                         : (size_t)dpt_model_unit(d->env.model, d->parted)->numel * sizeof(float);
-}
-
 void dpt_lane_sums_destroy(struct dpt_lane_sums **sums)
 {
     struct dpt_lane_sums *d = *sums;
@@ -49,42 +43,33 @@ void dpt_lane_sums_destroy(struct dpt_lane_sums **sums)
         return;
     dpt_lane_sums_end_generation(d);
     dpt_powersgd_destroy(&d->powersgd);
-    dpt_lane_buffers_free(&d->buffers, &d->env);
-    dpt_device_free_for(d->device, DPT_MEMORY_SLOT_GRADIENTS, d->apart, apart_bytes(d));
+    dpt_lane_buffers_free(&d->buffers);
+    dpt_buffer_free(&d->apart);
     free(d->grads);
     free(d);
     *sums = NULL;
 }
 
-static enum dpt_status make_apart(struct dpt_lane_sums *d, struct dpt_err *err)
+static enum dpt_status make_lane_sums(struct dpt_lane_sums *d, const struct dpt_memory_list *memory,
+                                      struct dpt_err *err)
 {
-    const struct dpt_config *config = d->env.config;
+    const struct dpt_memory_entry *apart = &memory->item[DPT_ITEM_APART];
     for (int u = 0; u < dpt_model_n_units(d->env.model); u++)
         if (dpt_model_unit(d->env.model, u)->in_parts)
             d->parted = u;
-    /* PowerSGD's lanes are as many as ranks. */
-    const bool single = dpt_config_slots(config) == dpt_config_lanes(config) && !d->traits.powersgd;
-    if (d->parted < 0 || single || d->traits.order_open)
-        return DPT_OK;
-    void *memory = NULL;
-    DPT_TRY(
-        dpt_device_alloc_for(d->device, DPT_MEMORY_SLOT_GRADIENTS, apart_bytes(d), &memory, err));
-    d->apart = memory;
-    return DPT_OK;
-}
-
-static enum dpt_status make_lane_sums(struct dpt_lane_sums *d, struct dpt_err *err)
-{
     d->grads = calloc((size_t)dpt_model_n_units(d->env.model), sizeof *d->grads);
     if (!d->grads)
         return dpt_fail(err, DPT_ENOMEM, "lanes: out of memory");
     if (d->traits.powersgd)
         DPT_TRY(dpt_powersgd_create(&d->env, &d->powersgd, err));
-    return make_apart(d, err);
+    return apart->n == 0
+               ? DPT_OK
+               : dpt_buffer_make_private(d->device, apart->tag, apart->bytes, &d->apart, err);
 }
 
 enum dpt_status dpt_lane_sums_create(const struct dpt_strategy_env *env,
                                      const struct dpt_model_buckets *buckets,
+                                     const struct dpt_memory_list *memory,
                                      struct dpt_lane_sums **ret, struct dpt_err *err)
 {
     struct dpt_lane_sums *d = calloc(1, sizeof *d);
@@ -98,7 +83,7 @@ enum dpt_status dpt_lane_sums_create(const struct dpt_strategy_env *env,
     d->ops = dpt_device_ops(d->device);
     d->wire = dpt_wire_dtype(env->config);
     d->parted = -1;
-    const enum dpt_status status = make_lane_sums(d, err);
+    const enum dpt_status status = make_lane_sums(d, memory, err);
     if (status != DPT_OK)
         dpt_lane_sums_destroy(&d);
     else
@@ -108,12 +93,13 @@ enum dpt_status dpt_lane_sums_create(const struct dpt_strategy_env *env,
 
 enum dpt_status dpt_lane_sums_begin_generation(struct dpt_lane_sums *d,
                                                const struct dpt_partition *part,
+                                               const struct dpt_memory_list *memory,
                                                struct dpt_err *err)
 {
     const struct dpt_world *world = part->world;
     d->part = part;
     d->lanes = dpt_position_lanes(world->lanes, world->size, part->position);
-    DPT_TRY(dpt_lane_buffers_make(&d->buffers, &d->env, world, part->position, err));
+    DPT_TRY(dpt_lane_buffers_make(&d->buffers, &d->env, memory, err));
     DPT_TRY(
         dpt_lane_reducer_create(&d->env, part, d->model_buckets, &d->buffers, &d->reducer, err));
     if (!d->powersgd)
@@ -165,8 +151,8 @@ static void join_tensor(struct dpt_lane_sums *d, const struct dpt_param *param)
 static void add_apart(struct dpt_lane_sums *d, const struct dpt_param *param)
 {
     float *sum = d->buffers.data[d->depth] + param->offset;
-    const float *slot =
-        d->apart + (param->offset - dpt_model_unit(d->env.model, d->parted)->offset);
+    const float *slot = (const float *)d->apart.data +
+                        (param->offset - dpt_model_unit(d->env.model, d->parted)->offset);
     d->ops->add(d->stream, param->numel, sum, slot, sum);
 }
 
@@ -204,10 +190,10 @@ void dpt_lane_sums_begin_slot(struct dpt_lane_sums *d, int slot_index, struct dp
     slot->accumulate = !first || d->direct;
     if (first && d->wire != DPT_F32)
         clear_gaps(d);
-    d->adds_apart = !first && d->apart;
+    d->adds_apart = !first && d->apart.data;
     slot->parts_apart = d->adds_apart || d->direct;
     if (d->adds_apart)
-        d->grads[d->parted] = d->apart;
+        d->grads[d->parted] = d->apart.data;
 }
 
 void dpt_lane_sums_end_slot(struct dpt_lane_sums *d)
@@ -234,7 +220,7 @@ void dpt_lane_sums_cost(const struct dpt_lane_sums *d, struct dpt_strategy_cost 
     const int n = d->buffers.n_registered + d->buffers.n_on_device;
     *ret = (struct dpt_strategy_cost){.gradient_bytes = n * dpt_model_flat_numel(d->env.model) *
                                                             (int64_t)sizeof(float) +
-                                                        (int64_t)(d->apart ? apart_bytes(d) : 0),
+                                                        (int64_t)d->apart.bytes,
                                       .gradient_buffers = n};
     d->reducer->ops->cost(d->reducer, ret);
 }

@@ -9,20 +9,23 @@
 #define DPT_WORKER_STRATEGY_REDUCE_LANE_SUMS_H
 
 #include "worker/plan/partition.h"
+#include "worker/strategy/memory/memory_list.h"
 #include "worker/strategy/reduce/model_buckets.h"
 #include "worker/strategy/reduce/reducer.h"
 
 struct dpt_lane_sums;
 
-/* `env` and `buckets` are borrowed. */
+/* `env` and `buckets` are borrowed; the lists of memory are only read. */
 DPT_MUST_USE enum dpt_status dpt_lane_sums_create(const struct dpt_strategy_env *env,
                                                   const struct dpt_model_buckets *buckets,
+                                                  const struct dpt_memory_list *memory,
                                                   struct dpt_lane_sums **ret, struct dpt_err *err);
 void dpt_lane_sums_destroy(struct dpt_lane_sums **sums);
 
 /* `part` is borrowed until the generation's end. */
 DPT_MUST_USE enum dpt_status dpt_lane_sums_begin_generation(struct dpt_lane_sums *sums,
                                                             const struct dpt_partition *part,
+                                                            const struct dpt_memory_list *memory,
                                                             struct dpt_err *err);
 void dpt_lane_sums_end_generation(struct dpt_lane_sums *sums);
 /* The generation's reducer of buckets; borrowed. */

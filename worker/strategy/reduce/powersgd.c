@@ -471,4 +471,3 @@ enum dpt_status dpt_powersgd_begin_generation(struct dpt_powersgd *p, const stru
             draw(p, i, -1, -1, p->items[i].m * p->rank, right + p->items[i].right_at);
     return dpt_stream_sync(p->env.stream, err);
 }
-

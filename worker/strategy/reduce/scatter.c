@@ -23,19 +23,19 @@ static int64_t origin_of(const struct strategy *s, const struct dpt_task *task)
 static struct dpt_interval task_piece(const struct strategy *s, const struct dpt_task *task,
                                       int position)
 {
-    return strategy_part_of(strategy_added_piece(s, position, task->unit), task->part,
-                            task->n_parts);
+    return dpt_part_of(strategy_added_piece(s, position, task->unit), DPT_BLOCK, task->part,
+                       task->n_parts);
 }
 
-void strategy_post_scatter(void *ctx, const struct dpt_task *task, int turn,
-                           struct dpt_task_transfers *x)
+static void post_scatter(void *ctx, const struct dpt_task *task, int turn,
+                         struct dpt_task_transfers *x)
 {
     const struct strategy *s = ctx;
     const struct strategy_waves *w = &s->waves;
     const struct dpt_interval own = task_piece(s, task, s->part.position);
     const int64_t origin = origin_of(s, task);
     char *staging = (char *)w->staging +
-                    (size_t)(turn % STRATEGY_TURNS) * (size_t)w->n_staged * w->staging_bytes;
+                    (size_t)(turn % DPT_STAGING_TURNS) * (size_t)w->n_staged * w->staging_bytes;
     for (int i = 1; i < strategy_n_members(s); i++) {
         const int position = strategy_member(s, i),
                   peer = s->part.world->rank_of_position[position];
@@ -52,7 +52,7 @@ void strategy_post_scatter(void *ctx, const struct dpt_task *task, int turn,
         struct dpt_comm_xfer *in = &x->in[x->n_in++];
         *in = (struct dpt_comm_xfer){
             .dir = DPT_COMM_LEND, .peer = peer, .bytes = (size_t)strategy_numel(own) * width};
-        if (strategy_is_staged(s, position)) {
+        if (dpt_partition_is_staged(&s->part, position)) {
             in->buf = staging;
             staging += w->staging_bytes;
         }
@@ -83,8 +83,8 @@ static void add_wave(const struct strategy *s, const struct dpt_task *task, int6
     dpt_wave_sum_add(s->ops, stream, &wave);
 }
 
-enum dpt_status strategy_scattered(void *ctx, const struct dpt_task *task, int turn,
-                                   const struct dpt_task_transfers *x, struct dpt_err *err)
+static enum dpt_status scattered(void *ctx, const struct dpt_task *task, int turn,
+                                 const struct dpt_task_transfers *x, struct dpt_err *err)
 {
     const struct strategy *s = ctx;
     const struct strategy_waves *w = &s->waves;
@@ -113,8 +113,9 @@ enum dpt_status strategy_scattered(void *ctx, const struct dpt_task *task, int t
     return alone && s->env.resident ? DPT_OK : dpt_stream_sync(stream, err);
 }
 
-int64_t strategy_scatter_bytes(const struct strategy *s, const struct dpt_task *task)
+static int64_t scatter_bytes(const void *ctx, const struct dpt_task *task)
 {
+    const struct strategy *s = ctx;
     int64_t bytes = 0;
     for (int i = 1; !task->idle && i < strategy_n_members(s); i++) {
         const int position = strategy_member(s, i);
@@ -123,3 +124,5 @@ int64_t strategy_scatter_bytes(const struct strategy *s, const struct dpt_task *
     }
     return bytes;
 }
+
+const struct dpt_task_handler strategy_scatter = {post_scatter, scattered, scatter_bytes};

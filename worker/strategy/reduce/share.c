@@ -46,8 +46,8 @@ static void share_own(const struct strategy *s, int range)
                      whole_sum(s, range) + skip, share_place(s, range, take.first));
 }
 
-void strategy_post_share(void *ctx, const struct dpt_task *task, int turn,
-                         struct dpt_task_transfers *x)
+static void post_share(void *ctx, const struct dpt_task *task, int turn,
+                       struct dpt_task_transfers *x)
 {
     const struct strategy *s = ctx;
     const int range = task->unit, me = s->part.position;
@@ -91,8 +91,8 @@ static void widen_shared(const struct strategy *s, int64_t n, float *values)
     s->ops->widen(s->comm_stream, n, s->wire, s->waves.scratch, values);
 }
 
-enum dpt_status strategy_shared(void *ctx, const struct dpt_task *task, int turn,
-                                const struct dpt_task_transfers *x, struct dpt_err *err)
+static enum dpt_status shared(void *ctx, const struct dpt_task *task, int turn,
+                              const struct dpt_task_transfers *x, struct dpt_err *err)
 {
     const struct strategy *s = ctx;
     (void)turn;
@@ -106,8 +106,9 @@ enum dpt_status strategy_shared(void *ctx, const struct dpt_task *task, int turn
     return dpt_stream_sync(s->comm_stream, err);
 }
 
-int64_t strategy_share_bytes(const struct strategy *s, const struct dpt_task *task)
+static int64_t share_bytes(const void *ctx, const struct dpt_task *task)
 {
+    const struct strategy *s = ctx;
     int64_t bytes = 0;
     for (int i = 1; i < s->part.world->size; i++) {
         const int position = strategy_other(s, i);
@@ -116,3 +117,5 @@ int64_t strategy_share_bytes(const struct strategy *s, const struct dpt_task *ta
     }
     return bytes;
 }
+
+const struct dpt_task_handler strategy_share = {post_share, shared, share_bytes};

@@ -46,39 +46,45 @@ static const float *eval_node(struct eval *e, struct dpt_range node, int level, 
     return dst;
 }
 
-void dpt_tree_sum(const struct dpt_ops *ops, struct dpt_stream *stream,
-                  const struct dpt_partial *parts, int n_parts, const struct dpt_range *out_nodes,
-                  float *const *out_data, int n_out, float *const *copies, int n_copies,
-                  enum dpt_dtype dtype, int64_t numel, float *scratch)
+/* The outs' sums of the elements from `at` on. */
+static void add_chunk(const struct dpt_tree_sum *s, struct eval *e)
 {
-    DPT_ASSERT(n_out <= DPT_COVER_MAX && (n_copies == 0 || n_out == 1));
+    const size_t bytes = (size_t)e->numel * sizeof(float);
+    const int64_t at = e->offset;
     const float *sum[DPT_COVER_MAX];
-    for (int64_t at = 0; at < numel; at += DPT_TREE_SUM_CHUNK) {
-        int64_t len = numel - at < DPT_TREE_SUM_CHUNK ? numel - at : DPT_TREE_SUM_CHUNK;
+    for (int i = 0; i < s->n_out; i++) {
+        /* A single result can go straight to its place: nothing is read after the last addition. */
+        float *dst =
+            s->n_out == 1 ? s->out_data[0] + at : s->scratch + (size_t)i * DPT_TREE_SUM_CHUNK;
+        sum[i] = eval_node(e, s->out_nodes[i], 0, dst);
+        if (s->n_out > 1 && sum[i] != dst && sum[i] != s->out_data[i] + at) {
+            /* A part that is a result as it stands may lie where another result goes. */
+            e->ops->copy(e->stream, bytes, sum[i], dst);
+            sum[i] = dst;
+        }
+    }
+    DPT_ASSERT(e->next == s->n_parts);
+    for (int i = 0; i < s->n_out; i++)
+        if (sum[i] != s->out_data[i] + at)
+            e->ops->copy(e->stream, bytes, sum[i], s->out_data[i] + at);
+    for (int i = 0; i < s->n_copies; i++)
+        e->ops->copy(e->stream, bytes, s->out_data[0] + at, s->copies[i] + at);
+}
+
+void dpt_tree_sum_add(const struct dpt_ops *ops, struct dpt_stream *stream,
+                      const struct dpt_tree_sum *s)
+{
+    DPT_ASSERT(s->n_out <= DPT_COVER_MAX && (s->n_copies == 0 || s->n_out == 1));
+    for (int64_t at = 0; at < s->numel; at += DPT_TREE_SUM_CHUNK) {
+        const int64_t left = s->numel - at;
         struct eval e = {.ops = ops,
                          .stream = stream,
-                         .parts = parts,
-                         .n_parts = n_parts,
-                         .dtype = dtype,
+                         .parts = s->parts,
+                         .n_parts = s->n_parts,
+                         .dtype = s->dtype,
                          .offset = at,
-                         .numel = len,
-                         .levels = scratch + (size_t)DPT_COVER_MAX * DPT_TREE_SUM_CHUNK};
-        for (int i = 0; i < n_out; i++) {
-            /* A single result can go straight to its place: nothing is read after the last
-             * addition. */
-            float *dst = n_out == 1 ? out_data[0] + at : scratch + (size_t)i * DPT_TREE_SUM_CHUNK;
-            sum[i] = eval_node(&e, out_nodes[i], 0, dst);
-            if (n_out > 1 && sum[i] != dst && sum[i] != out_data[i] + at) {
-                /* A part that is a result as it stands may lie where another result goes. */
-                ops->copy(stream, (size_t)len * sizeof(float), sum[i], dst);
-                sum[i] = dst;
-            }
-        }
-        DPT_ASSERT(e.next == n_parts);
-        for (int i = 0; i < n_out; i++)
-            if (sum[i] != out_data[i] + at)
-                ops->copy(stream, (size_t)len * sizeof(float), sum[i], out_data[i] + at);
-        for (int i = 0; i < n_copies; i++)
-            ops->copy(stream, (size_t)len * sizeof(float), out_data[0] + at, copies[i] + at);
+                         .numel = left < DPT_TREE_SUM_CHUNK ? left : DPT_TREE_SUM_CHUNK,
+                         .levels = s->scratch + (size_t)DPT_COVER_MAX * DPT_TREE_SUM_CHUNK};
+        add_chunk(s, &e);
     }
 }

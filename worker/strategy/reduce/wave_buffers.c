@@ -1,4 +1,5 @@
-/* What a generation in waves holds beside the state: slots' gradients, sums, staging (core.h). */
+/* What a generation in waves holds beside the state: slots' gradients, sums, staging (core.h), as
+ * the list of its memory says. */
 #include "worker/strategy/core.h"
 
 #include <stdlib.h>
@@ -8,95 +9,51 @@ static enum dpt_status no_memory(struct dpt_err *err)
     return dpt_fail(err, DPT_ENOMEM, "gradients in waves: out of memory");
 }
 
-/* Whether members of other hosts get gradients in 16 bits. */
-static bool narrows(const struct strategy *s)
+/* Makes a buffer as the list says, or frees it where the list has none. */
+static enum dpt_status make_item(struct strategy *s, enum dpt_memory_item item,
+                                 struct dpt_buffer *buffer, struct dpt_err *err)
 {
-    for (int p = s->part.members.first; p < s->part.members.end; p++)
-        if (strategy_is_narrow(s, p))
-            return true;
-    return false;
-}
-
-/* Makes a buffer, or frees it where it is not wanted. */
-static enum dpt_status make_if(const struct strategy *s, bool wanted, enum dpt_memory_tag tag,
-                               size_t bytes, struct dpt_buffer *buffer, struct dpt_err *err)
-{
-    if (wanted)
-        return dpt_buffer_make(&s->env, tag, bytes, buffer, err);
+    const struct dpt_memory_entry *entry = &s->memory.item[item];
+    if (entry->n > 0)
+        return dpt_buffer_make(&s->env, entry->tag, entry->bytes, buffer, err);
     dpt_buffer_free(buffer);
     return DPT_OK;
 }
 
-static enum dpt_status make_narrow(struct strategy *s, struct dpt_buffer *buffer, int64_t numel,
-                                   struct dpt_err *err)
-{
-    return make_if(s, narrows(s), DPT_MEMORY_COMM, (size_t)numel * dpt_dtype_bytes(s->wire), buffer,
-                   err);
-}
-
-/* One for all of a slot's gradient, which has the reduced one in the end. */
-static enum dpt_status make_flat_gradient(struct strategy *s, struct dpt_err *err)
-{
-    DPT_TRY(dpt_buffer_make(&s->env, DPT_MEMORY_GRADIENT, (size_t)s->flat_numel * sizeof(float),
-                            &s->waves.gradient[0], err));
-    for (int u = 0; u < s->n_units; u++)
-        s->waves.grads[u] = (float *)s->waves.gradient[0].data + s->env.grid->offset[u];
-    return DPT_OK;
-}
-
-/* A slot's gradients: those of the tied unit, and two that the other units use in turn. */
+/* A slot's gradients: those of the tied unit, and two that the other units use in turn; or one flat
+ * vector. */
 static enum dpt_status make_gradients(struct strategy *s, const struct dpt_step_spec *spec,
                                       struct dpt_err *err)
 {
+    struct strategy_waves *w = &s->waves;
     int own;
-    s->waves.n_gradients = dpt_step_gradient_buffers(spec, &own);
-    DPT_ASSERT(s->waves.n_gradients <= STRATEGY_GRADIENTS_MAX);
-    if (s->traits.route == DPT_GRADIENT_BUCKETS)
-        return make_flat_gradient(s, err);
-    DPT_ASSERT(own == (s->tied >= 0));
-    for (int i = 0; i < s->waves.n_gradients; i++) {
-        const int64_t numel = i < own ? dpt_model_unit(s->env.model, s->tied)->numel
-                                      : dpt_largest_unit(s->env.model, s->tied);
-        DPT_TRY(dpt_buffer_make(&s->env, DPT_MEMORY_SLOT_GRADIENTS, (size_t)numel * sizeof(float),
-                                &s->waves.gradient[i], err));
-        DPT_TRY(make_narrow(s, &s->waves.narrow_gradient[i], numel, err));
+    w->n_gradients = dpt_step_gradient_buffers(spec, &own);
+    DPT_ASSERT(w->n_gradients <= STRATEGY_GRADIENTS_MAX &&
+               w->n_gradients == own + s->memory.item[DPT_ITEM_GRADIENT].n);
+    for (int i = 0; i < w->n_gradients; i++) {
+        DPT_TRY(make_item(s, i < own ? DPT_ITEM_GRADIENT_TIED : DPT_ITEM_GRADIENT, &w->gradient[i],
+                          err));
+        DPT_TRY(make_item(s, i < own ? DPT_ITEM_NARROW_TIED : DPT_ITEM_NARROW,
+                          &w->narrow_gradient[i], err));
     }
+    for (int u = 0; s->traits.route == DPT_GRADIENT_BUCKETS && u < s->n_units; u++)
+        w->grads[u] = (float *)w->gradient[0].data + s->env.grid->offset[u];
     return DPT_OK;
-}
-
-/* Room for what others have added and this rank applies. */
-static enum dpt_status make_applied(struct strategy *s, struct dpt_err *err)
-{
-    const struct dpt_partition *p = &s->part;
-    const bool replica =
-        s->traits.state == DPT_STATE_PER_NODE && !s->traits.by_node && p->world->size > 1;
-    const struct dpt_shard own = dpt_partition_held(p, p->position),
-                           shadow = p->shadow_source >= 0 ? dpt_partition_held(p, p->shadow_source)
-                                                          : own;
-    DPT_TRY(make_if(s, replica, DPT_MEMORY_GRADIENT, strategy_shard_bytes(s, own, sizeof(float)),
-                    &s->waves.applied, err));
-    return make_if(s, p->shadow_source >= 0, DPT_MEMORY_SHADOW,
-                   strategy_shard_bytes(s, shadow, sizeof(float)), &s->waves.shadowed, err);
 }
 
 static enum dpt_status make_sums(struct strategy *s, struct dpt_err *err)
 {
     struct strategy_waves *w = &s->waves;
-    const bool by_units = s->traits.route == DPT_GRADIENT_UNITS,
-               flat = by_units && s->traits.state == DPT_STATE_REPLICATED;
-    const int64_t own =
-        dpt_shard_numel(&w->ranges, dpt_partition_added(&s->part, s->part.position));
-    const int64_t numel = own > 0 ? own : DPT_BLOCK;
     w->n_sums = dpt_waves_sums(&s->part.waves);
     DPT_ASSERT(w->n_sums <= STRATEGY_SUMS_MAX);
     for (int i = w->n_sums; i < STRATEGY_SUMS_MAX; i++)
         dpt_buffer_free(&w->sums[i]);
     for (int i = 0; i < w->n_sums; i++)
-        DPT_TRY(dpt_buffer_make(&s->env, i == 0 && by_units ? DPT_MEMORY_GRADIENT : DPT_MEMORY_SUMS,
-                                (size_t)(i == 0 && flat ? s->flat_numel : numel) * sizeof(float),
-                                &w->sums[i], err));
-    DPT_TRY(make_narrow(s, &w->narrow_sum, numel, err));
-    return make_applied(s, err);
+        DPT_TRY(make_item(s, i == 0 ? DPT_ITEM_SUM_FIRST : DPT_ITEM_SUMS, &w->sums[i], err));
+    DPT_TRY(make_item(s, DPT_ITEM_NARROW_SUM, &w->narrow_sum, err));
+    DPT_TRY(make_item(s, DPT_ITEM_ADDED, &w->added, err));
+    DPT_TRY(make_item(s, DPT_ITEM_APPLIED, &w->applied, err));
+    return make_item(s, DPT_ITEM_SHADOWED, &w->shadowed, err);
 }
 
 static enum dpt_status make_steps(struct strategy *s, struct dpt_err *err)
@@ -116,35 +73,6 @@ static enum dpt_status make_steps(struct strategy *s, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* Bytes of the element of what is staged. */
-static size_t staged_width(const struct strategy *s)
-{
-    return s->env.resident ? sizeof(float) : dpt_dtype_bytes(s->wire);
-}
-
-/* Cuts the pieces into parts, the same on all ranks: by those of the member that has the largest.
- * Returns the elements of the largest part. */
-static int64_t cut_parts(struct strategy *s)
-{
-    struct strategy_waves *w = &s->waves;
-    const int members = strategy_n_members(s);
-    const int64_t most = strategy_part_bytes(s, members) / (int64_t)sizeof(float);
-    int first = s->part.members.first;
-    while (dpt_partition_added(&s->part, first).index > 0)
-        first++;
-    int64_t largest = 0, own_at = 0;
-    for (int r = 0; r < w->ranges.n_units; r++) {
-        const struct dpt_interval piece = strategy_added_piece(s, first, r);
-        const int parts = (int)((strategy_numel(piece) + most - 1) / most);
-        w->parts[r] = parts < 1 || members == 1 ? 1 : parts;
-        const int64_t part = strategy_numel(strategy_part_of(piece, 0, w->parts[r]));
-        largest = part > largest ? part : largest;
-        w->own_at[r] = own_at;
-        own_at += strategy_numel(strategy_added_piece(s, s->part.position, r));
-    }
-    return largest;
-}
-
 /* Room on a device for what came in 16 bits: a part in f32, or what is shared of a unit. */
 static enum dpt_status make_scratch(struct strategy *s, struct dpt_err *err)
 {
@@ -157,31 +85,37 @@ static enum dpt_status make_scratch(struct strategy *s, struct dpt_err *err)
     return dpt_device_alloc_for(s->device, DPT_MEMORY_COMM, w->scratch_bytes, &w->scratch, err);
 }
 
-/* Room for the parts of others. What is narrow comes to rest there before it is f32. */
+/* Cuts pieces into parts; room for those of others. What is narrow comes to rest there before it is
+ * f32. */
 static enum dpt_status make_parts(struct strategy *s, struct dpt_err *err)
 {
     struct strategy_waves *w = &s->waves;
+    const struct dpt_memory_entry *staging = &s->memory.item[DPT_ITEM_STAGING];
     const size_t n = (size_t)w->ranges.n_units;
+    int64_t own_at = 0;
     w->parts = calloc(n, sizeof *w->parts);
     w->own_at = calloc(n, sizeof *w->own_at);
     if (!w->parts || !w->own_at)
         return no_memory(err);
-    w->staging_bytes = (size_t)cut_parts(s) * staged_width(s);
+    for (int r = 0; r < w->ranges.n_units; r++) {
+        w->parts[r] = dpt_partition_parts(&s->part, &w->ranges, r);
+        w->own_at[r] = own_at;
+        own_at += strategy_numel(strategy_added_piece(s, s->part.position, r));
+    }
     for (int p = s->part.members.first; p < s->part.members.end; p++)
-        w->n_staged += p != s->part.position && strategy_is_staged(s, p);
-    if (s->env.resident && narrows(s))
+        w->n_staged += p != s->part.position && dpt_partition_is_staged(&s->part, p);
+    w->staging_bytes = w->n_staged > 0 ? staging->bytes / (size_t)w->n_staged : 0;
+    if (s->env.resident && s->memory.item[DPT_ITEM_NARROW_SUM].n > 0)
         DPT_TRY(make_scratch(s, err));
-    if (w->n_staged == 0)
-        return DPT_OK;
-    return dpt_device_alloc_for(s->device, DPT_MEMORY_COMM,
-                                STRATEGY_TURNS * (size_t)w->n_staged * w->staging_bytes,
-                                &w->staging, err);
+    return w->n_staged == 0
+               ? DPT_OK
+               : dpt_device_alloc_for(s->device, staging->tag, (size_t)staging->n * staging->bytes,
+                                      &w->staging, err);
 }
 
 enum dpt_status strategy_waves_begin(struct strategy *s, const struct dpt_step_spec *spec,
                                      struct dpt_err *err)
 {
-    s->waves.ranges = s->traits.route == DPT_GRADIENT_BUCKETS ? s->buckets.ranges : *s->env.grid;
     DPT_TRY(make_parts(s, err));
     DPT_TRY(make_gradients(s, spec, err));
     DPT_TRY(make_sums(s, err));
@@ -198,7 +132,7 @@ void strategy_waves_end(struct strategy *s)
     free(w->parts);
     free(w->own_at);
     dpt_device_free_for(s->device, DPT_MEMORY_COMM, w->staging,
-                        STRATEGY_TURNS * (size_t)w->n_staged * w->staging_bytes);
+                        DPT_STAGING_TURNS * (size_t)w->n_staged * w->staging_bytes);
     dpt_device_free_for(s->device, DPT_MEMORY_COMM, w->scratch, w->scratch_bytes);
     w->steps = NULL;
     w->first_step = w->parts = NULL;

@@ -30,8 +30,8 @@ static void place_own(const struct strategy *s, const struct dpt_task *task)
                      strategy_own_weights(s, task->unit), gather_place(s, task, own.first));
 }
 
-void strategy_post_gather(void *ctx, const struct dpt_task *task, int turn,
-                          struct dpt_task_transfers *x)
+static void post_gather(void *ctx, const struct dpt_task *task, int turn,
+                        struct dpt_task_transfers *x)
 {
     const struct strategy *s = ctx;
     const int me = s->part.position, computing = strategy_active(s, task);
@@ -74,8 +74,8 @@ static void place_shadow(const struct strategy *s, const struct dpt_task *task)
         s->ops->cast(s->comm_stream, strategy_numel(piece), masters, s->dtype, place);
 }
 
-enum dpt_status strategy_gathered(void *ctx, const struct dpt_task *task, int turn,
-                                  const struct dpt_task_transfers *x, struct dpt_err *err)
+static enum dpt_status gathered(void *ctx, const struct dpt_task *task, int turn,
+                                const struct dpt_task_transfers *x, struct dpt_err *err)
 {
     const struct strategy *s = ctx;
     (void)turn;
@@ -86,8 +86,9 @@ enum dpt_status strategy_gathered(void *ctx, const struct dpt_task *task, int tu
     return dpt_stream_sync(s->comm_stream, err);
 }
 
-int64_t strategy_gather_bytes(const struct strategy *s, const struct dpt_task *task)
+static int64_t gather_bytes(const void *ctx, const struct dpt_task *task)
 {
+    const struct strategy *s = ctx;
     const int me = s->part.position;
     int64_t bytes = 0;
     for (int i = 1; i < group_size(s); i++)
@@ -96,3 +97,5 @@ int64_t strategy_gather_bytes(const struct strategy *s, const struct dpt_task *t
             bytes += strategy_numel(strategy_held_piece(s, me, task->unit)) * (int64_t)s->width;
     return bytes;
 }
+
+const struct dpt_task_handler strategy_gather = {post_gather, gathered, gather_bytes};

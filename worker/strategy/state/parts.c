@@ -6,13 +6,6 @@ bool strategy_has_whole(const struct strategy *s)
     return s->traits.weights != DPT_WEIGHTS_UNITS;
 }
 
-/* Never none, so that there is memory to point to. */
-size_t strategy_shard_bytes(const struct strategy *s, struct dpt_shard shard, size_t width)
-{
-    const int64_t numel = dpt_shard_numel(s->env.grid, shard);
-    return (size_t)(numel > 0 ? numel : DPT_BLOCK) * width;
-}
-
 static enum dpt_memory_tag part_tag(const struct strategy *s, bool own, int vector)
 {
     return own ? dpt_vector_tag((enum dpt_vector)vector, s->dtype) : DPT_MEMORY_SHADOW;
@@ -32,7 +25,7 @@ void strategy_part_leave_device(const struct strategy *s, bool own, struct dpt_s
         if (*memory && *memory != s->state.whole.data &&
             !(kept && kept->vector[v].resident == *memory))
             dpt_device_free_for(s->device, part_tag(s, own, v), *memory,
-                                strategy_shard_bytes(s, part->shard, sizeof(float)));
+                                dpt_shard_bytes(s->env.grid, part->shard, sizeof(float)));
         *memory = NULL;
     }
 }
@@ -63,7 +56,7 @@ enum dpt_status strategy_part_create(const struct strategy *s, struct dpt_shard 
         vector->flat = s->traits.state == DPT_STATE_REPLICATED;
         const enum dpt_status status = dpt_comm_mem_create_for(
             s->env.listener, part_tag(s, own, v), false,
-            strategy_shard_bytes(s, shard, sizeof(float)), &vector->mem, err);
+            dpt_shard_bytes(s->env.grid, shard, sizeof(float)), &vector->mem, err);
         if (status != DPT_OK) {
             strategy_part_free(s, own, part, NULL);
             return status;
@@ -85,7 +78,7 @@ enum dpt_status strategy_part_enter_device(const struct strategy *s, bool own,
             memory = s->state.whole.data;
         else
             DPT_TRY(dpt_device_alloc_for(s->device, part_tag(s, own, v),
-                                         strategy_shard_bytes(s, part->shard, sizeof(float)),
+                                         dpt_shard_bytes(s->env.grid, part->shard, sizeof(float)),
                                          &memory, err));
         vector->resident = memory;
     }

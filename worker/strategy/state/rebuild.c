@@ -94,8 +94,8 @@ void strategy_rebuild_drop(struct strategy *s)
     strategy_part_free(s, false, &s->rebuild.late, NULL);
 }
 
-void strategy_post_copy(void *ctx, const struct dpt_task *task, int turn,
-                        struct dpt_task_transfers *x)
+static void post_copy(void *ctx, const struct dpt_task *task, int turn,
+                      struct dpt_task_transfers *x)
 {
     const struct strategy *s = ctx;
     const struct dpt_grid *grid = s->env.grid;
@@ -120,3 +120,13 @@ void strategy_post_copy(void *ctx, const struct dpt_task *task, int turn,
                                    .buf = strategy_vector_at(s, late, vector, task->unit),
                                    .bytes = (size_t)strategy_numel(take) * width};
 }
+
+/* Copies are no part of an ordinary step. */
+static int64_t copy_bytes(const void *ctx, const struct dpt_task *task)
+{
+    (void)ctx;
+    (void)task;
+    return 0;
+}
+
+const struct dpt_task_handler strategy_copy = {post_copy, NULL, copy_bytes};

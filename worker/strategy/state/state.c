@@ -28,11 +28,11 @@ static void drop_wanted(struct strategy *s)
 static enum dpt_status make_whole(struct strategy *s, struct dpt_err *err)
 {
     struct strategy_state *state = &s->state;
-    const size_t bytes = (size_t)s->flat_numel * s->width;
+    const struct dpt_memory_entry *item = &s->memory.item[DPT_ITEM_WHOLE];
     const bool is_private = s->traits.weights == DPT_WEIGHTS_HELD && s->dtype != DPT_F32;
     DPT_TRY(is_private
-                ? dpt_buffer_make_private(s->device, DPT_MEMORY_WEIGHTS, bytes, &state->whole, err)
-                : dpt_buffer_make(&s->env, DPT_MEMORY_WEIGHTS, bytes, &state->whole, err));
+                ? dpt_buffer_make_private(s->device, item->tag, item->bytes, &state->whole, err)
+                : dpt_buffer_make(&s->env, item->tag, item->bytes, &state->whole, err));
     for (int u = 0; u < s->n_units; u++)
         state->weights[u] = (char *)state->whole.data + (size_t)s->env.grid->offset[u] * s->width;
     return DPT_OK;
@@ -70,14 +70,13 @@ void strategy_state_destroy(struct strategy *s)
 static enum dpt_status make_gathered(struct strategy *s, struct dpt_err *err)
 {
     struct strategy_state *state = &s->state;
-    const int own = s->tied >= 0, n = own + dpt_gathered_places(s->env.config, s->env.model);
-    while (state->n_gathered < n) {
+    const struct dpt_memory_entry *tied = &s->memory.item[DPT_ITEM_GATHERED_TIED],
+                                  *others = &s->memory.item[DPT_ITEM_GATHERED];
+    while (state->n_gathered < tied->n + others->n) {
         const int i = state->n_gathered;
-        const int64_t numel = i < own ? dpt_model_unit(s->env.model, s->tied)->numel
-                                      : dpt_largest_unit(s->env.model, s->tied);
-        state->gathered_bytes[i] = (size_t)numel * s->width;
-        DPT_TRY(dpt_device_alloc_for(s->device, DPT_MEMORY_GATHERED, state->gathered_bytes[i],
-                                     &state->gathered[i], err));
+        const struct dpt_memory_entry *item = i < tied->n ? tied : others;
+        state->gathered_bytes[i] = item->bytes;
+        DPT_TRY(dpt_device_alloc_for(s->device, item->tag, item->bytes, &state->gathered[i], err));
         state->n_gathered++;
     }
     return DPT_OK;
@@ -121,12 +120,10 @@ enum dpt_status strategy_state_begin(struct strategy *s, struct dpt_err *err)
     DPT_TRY(want_part(s, shadow, false, &state->held.shadow, &state->wanted.shadow, err));
     if (s->env.resident)
         DPT_TRY(move_to_wanted(s, err));
-    if (strategy_has_whole(s))
-        return DPT_OK;
-    if (s->dtype != DPT_F32)
-        DPT_TRY(dpt_buffer_make(&s->env, DPT_MEMORY_WEIGHTS, strategy_shard_bytes(s, own, s->width),
-                                &state->copy, err));
-    return own.of > 1 ? make_gathered(s, err) : DPT_OK;
+    const struct dpt_memory_entry *copy = &s->memory.item[DPT_ITEM_COPY];
+    if (copy->n > 0)
+        DPT_TRY(dpt_buffer_make(&s->env, copy->tag, copy->bytes, &state->copy, err));
+    return make_gathered(s, err);
 }
 
 struct dpt_buffer strategy_weights(const struct strategy *s, int unit, size_t *ret_offset)

@@ -20,16 +20,24 @@ static int node_index(const struct dpt_range *nodes, int n, struct dpt_range nod
     return -1;
 }
 
-/* Turns a stage's transfers into this rank's transfers and sums. `own` are the nodes this rank
- * holds before the stage, in its buffers in order; `over` the lanes that the stage's gatherers sum
- * up. */
-static enum dpt_status plan_stage(struct planner *r, struct dpt_stage_transfers *plan,
-                                  struct dpt_stage_transfers *sends,
-                                  const struct dpt_transfer *transfers, int n,
-                                  const struct dpt_range *own, int n_own, struct dpt_range over,
+/* A stage: the nodes that this rank holds before it, in its buffers in order; the lanes that the
+ * stage's sums go over. */
+struct stage_spec {
+    struct dpt_stage_transfers *plan, *sends;
+    const struct dpt_transfer *transfers;
+    int n;
+    const struct dpt_range *own;
+    int n_own;
+    struct dpt_range over;
+};
+
+/* Turns a stage's transfers into this rank's transfers and sums. */
+static enum dpt_status plan_stage(struct planner *r, const struct stage_spec *spec,
                                   struct dpt_err *err)
 {
-    int rank = r->rank;
+    struct dpt_stage_transfers *plan = spec->plan, *sends = spec->sends;
+    const struct dpt_transfer *transfers = spec->transfers;
+    const int rank = r->rank, n = spec->n;
     /* No transfer of a single host goes any further. */
     const bool write = r->gather && !r->transfers->cross;
     const bool far = plan == &r->transfers->stage[DPT_STAGE_CROSS];
@@ -42,7 +50,7 @@ static enum dpt_status plan_stage(struct planner *r, struct dpt_stage_transfers 
     for (int i = 0; i < n; i++) {
         const struct dpt_transfer *t = &transfers[i];
         if (t->from == rank && t->to != rank) {
-            int buffer = node_index(own, n_own, t->node);
+            int buffer = node_index(spec->own, spec->n_own, t->node);
             DPT_ASSERT(buffer >= 0);
             sends->transfers[sends->n_transfers++] = (struct dpt_rank_transfer){
                 DPT_COMM_SEND, t->to, t->piece, buffer, write && buffer == 0, far, t->node};
@@ -53,7 +61,7 @@ static enum dpt_status plan_stage(struct planner *r, struct dpt_stage_transfers 
         if (!g || g->piece != t->piece) {
             g = &plan->sums[plan->n_sums++];
             g->piece = t->piece;
-            g->n_out = dpt_tree_cover(r->world->lanes, over, g->out);
+            g->n_out = dpt_tree_cover(r->world->lanes, spec->over, g->out);
             g->parts = calloc(DPT_TREE_SUM_PARTS_MAX, sizeof *g->parts);
             if (!g->parts)
                 return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
@@ -62,7 +70,7 @@ static enum dpt_status plan_stage(struct planner *r, struct dpt_stage_transfers 
         struct dpt_part_source *part = &g->parts[g->n_parts++];
         *part = (struct dpt_part_source){t->node, -1, -1};
         if (t->from == rank) {
-            part->buffer = node_index(own, n_own, t->node);
+            part->buffer = node_index(spec->own, spec->n_own, t->node);
             DPT_ASSERT(part->buffer >= 0);
         } else {
             /* A rank's first part of a piece lies in its buffer 0. */
@@ -111,17 +119,26 @@ static enum dpt_status plan_reduction(struct planner *r, struct dpt_err *err)
     struct dpt_transfer *transfers = calloc((size_t)max + 1, sizeof *transfers);
     if (!transfers)
         return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
-    n1 = dpt_reduce_stage1(world, transfers, max);
-    enum dpt_status status = plan_stage(
-        r, &r->transfers->stage[DPT_STAGE_LOCAL],
-        &r->transfers
-             ->stage[r->gather && !r->transfers->cross ? DPT_STAGE_GATHER : DPT_STAGE_LOCAL],
-        transfers, n1, own, n_own, host_lanes, err);
-    if (status == DPT_OK && r->transfers->cross) {
-        n2 = dpt_reduce_stage2(world, transfers, max);
-        status = plan_stage(r, &r->transfers->stage[DPT_STAGE_CROSS],
-                            &r->transfers->stage[DPT_STAGE_CROSS], transfers, n2, host, n_host,
-                            (struct dpt_range){0, world->lanes}, err);
+    struct dpt_stage_transfers *stage = r->transfers->stage;
+    const bool cross = r->transfers->cross;
+    const struct stage_spec local = {
+        .plan = &stage[DPT_STAGE_LOCAL],
+        .sends = &stage[r->gather && !cross ? DPT_STAGE_GATHER : DPT_STAGE_LOCAL],
+        .transfers = transfers,
+        .n = dpt_reduce_stage1(world, transfers, max),
+        .own = own,
+        .n_own = n_own,
+        .over = host_lanes};
+    enum dpt_status status = plan_stage(r, &local, err);
+    if (status == DPT_OK && cross) {
+        const struct stage_spec between = {.plan = &stage[DPT_STAGE_CROSS],
+                                           .sends = &stage[DPT_STAGE_CROSS],
+                                           .transfers = transfers,
+                                           .n = dpt_reduce_stage2(world, transfers, max),
+                                           .own = host,
+                                           .n_own = n_host,
+                                           .over = {0, world->lanes}};
+        status = plan_stage(r, &between, err);
     }
     free(transfers);
     return status == DPT_OK && r->transfers->cross && r->gather ? plan_gather(r, err) : status;

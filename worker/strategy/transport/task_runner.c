@@ -150,7 +150,7 @@ static bool is_ready(const struct dpt_task_runner *w, const struct dpt_task *tas
         w->n_arrived[DPT_TASK_SCATTER] < task->scatters ||
         w->n_arrived[DPT_TASK_CROSS] < task->crosses)
         return false;
-    const int turns = w->spec.kinds[task->kind].turns;
+    const int turns = w->spec.turns[task->kind];
     return turns == 0 || w->turn[task->kind] - w->n_arrived[task->kind] < turns;
 }
 
@@ -189,7 +189,7 @@ static enum dpt_status start_by_nccl(struct dpt_task_runner *w, const struct dpt
     int n = add_pieces(run->pieces, run->xfers.in, run->xfers.n_in);
     n += add_pieces(run->pieces + n, run->xfers.out, run->xfers.n_out);
     if (n > 0)
-        return dpt_nccl_comm_post(w->nccl, w->spec.kinds[task->kind].group, run->pieces, n,
+        return dpt_nccl_comm_post(w->nccl, w->spec.group[task->kind], run->pieces, n,
                                   dpt_event_native(event), &run->ticket, err);
     dpt_event_await(event, w->spec.comm_stream);
     return DPT_OK;
@@ -206,7 +206,7 @@ static enum dpt_status start(struct dpt_task_runner *w, struct dpt_err *err)
     w->next++;
     if (left_out(w, task))
         return DPT_OK;
-    w->spec.kinds[task->kind].post(w->spec.ctx, task, run->turn, &run->xfers);
+    w->spec.handlers[task->kind]->post(w->spec.ctx, task, run->turn, &run->xfers);
     DPT_ASSERT(run->xfers.n_in <= w->spec.xfers_max && run->xfers.n_out <= w->spec.xfers_max);
     if (w->nccl)
         return start_by_nccl(w, task, run, err);
@@ -221,8 +221,7 @@ static bool has_received(const struct dpt_task_runner *w, int index)
 {
     const struct running *run = &w->running[index % w->window];
     if (run->ticket > 0)
-        return dpt_nccl_comm_done(w->nccl, w->spec.kinds[w->list->tasks[index].kind].group,
-                                  run->ticket);
+        return dpt_nccl_comm_done(w->nccl, w->spec.group[w->list->tasks[index].kind], run->ticket);
     return !run->in || dpt_comm_op_received(run->in);
 }
 
@@ -231,7 +230,7 @@ static enum dpt_status take(struct dpt_task_runner *w, int index, struct dpt_err
 {
     const struct dpt_task *task = &w->list->tasks[index];
     struct running *run = &w->running[index % w->window];
-    const struct dpt_task_handler *kind = &w->spec.kinds[task->kind];
+    const struct dpt_task_handler *kind = w->spec.handlers[task->kind];
     if (kind->arrived && !left_out(w, task))
         DPT_TRY(kind->arrived(w->spec.ctx, task, run->turn, &run->xfers, err));
     if (run->in)

@@ -24,16 +24,17 @@ struct dpt_task_transfers {
     int n_in, n_out;
 };
 
+/* How tasks of a kind are carried out. */
 struct dpt_task_handler {
-    int turns; /* 0: no bound */
-    int group; /* of NCCL's, that has its transfers; 0: the world */
     /* Fills in the transfers. `turn` counts tasks of this kind: two with the same turn modulo
      * `turns` are never under way together, so that each may have its own staging. */
     void (*post)(void *ctx, const struct dpt_task *task, int turn,
-                 struct dpt_task_transfers *xfers);
+                 struct dpt_task_transfers *transfers);
     /* All of `in` is there. What is lent is given back afterwards. NULL: nothing to do. */
     enum dpt_status (*arrived)(void *ctx, const struct dpt_task *task, int turn,
-                               const struct dpt_task_transfers *xfers, struct dpt_err *err);
+                               const struct dpt_task_transfers *transfers, struct dpt_err *err);
+    /* Bytes that the task makes this rank send. */
+    int64_t (*bytes)(const void *ctx, const struct dpt_task *task);
 };
 
 struct dpt_task_runner_spec {
@@ -44,7 +45,9 @@ struct dpt_task_runner_spec {
      * NULL: the host has it. */
     struct dpt_device *device;
     struct dpt_stream *stream, *comm_stream;
-    struct dpt_task_handler kinds[DPT_TASK_COUNT];
+    const struct dpt_task_handler *const *handlers; /* [DPT_TASK_COUNT] */
+    int turns[DPT_TASK_COUNT];                      /* 0: no bound */
+    int group[DPT_TASK_COUNT]; /* of NCCL's, that has the transfers; 0: the world */
     void *ctx;
     /* Work of the same step that follows the tasks on the communication thread; NULL: none. */
     dpt_comm_job then;

@@ -1,0 +1,67 @@
+/* What a strategy holds of weights, state and gradients in a generation, as one list of {tag,
+ * bytes}: its allocations and the formulas (memory_formula.h) read it. Pure but for memory while it
+ * is made. */
+#ifndef DPT_WORKER_STRATEGY_MEMORY_MEMORY_LIST_H
+#define DPT_WORKER_STRATEGY_MEMORY_MEMORY_LIST_H
+
+#include "base/account.h"
+#include "worker/model/model.h"
+#include "worker/plan/partition.h"
+
+enum dpt_memory_item {
+    /* In the host's registered memory. */
+    DPT_ITEM_OWN_PARAM,
+    DPT_ITEM_OWN_M,
+    DPT_ITEM_OWN_V,
+    DPT_ITEM_SHADOW_PARAM,
+    DPT_ITEM_SHADOW_M,
+    DPT_ITEM_SHADOW_V,
+    DPT_ITEM_LANE_FIRST, /* of lanes that are reduced there, the buffer of the sum */
+    DPT_ITEM_LANES,
+    DPT_ITEM_REGISTERED_COUNT,
+    /* Where the state is worked on: the host, or a device. */
+    DPT_ITEM_WHOLE = DPT_ITEM_REGISTERED_COUNT, /* weights of all units */
+    DPT_ITEM_COPY,                              /* of the own shard in the compute dtype */
+    DPT_ITEM_GATHERED_TIED,                     /* the place of the tied unit */
+    DPT_ITEM_GATHERED,
+    DPT_ITEM_DEVICE_LANE_FIRST, /* lanes on a device */
+    DPT_ITEM_DEVICE_LANES,
+    DPT_ITEM_APART,         /* a slot's gradient of the unit that is in parts */
+    DPT_ITEM_GRADIENT_TIED, /* a slot's gradients in waves, */
+    DPT_ITEM_GRADIENT,
+    DPT_ITEM_NARROW_TIED, /* the same as other hosts get them */
+    DPT_ITEM_NARROW,
+    DPT_ITEM_SUM_FIRST,
+    DPT_ITEM_SUMS,
+    DPT_ITEM_NARROW_SUM,
+    DPT_ITEM_ADDED,    /* of the nodes' sums */
+    DPT_ITEM_APPLIED,  /* of a replica's shard */
+    DPT_ITEM_SHADOWED, /* the shadow's gradient */
+    DPT_ITEM_STAGING,  /* what other hosts scatter, */
+    DPT_ITEM_CROSSING, /* and send of nodes' sums */
+    DPT_ITEM_COUNT
+};
+
+struct dpt_memory_list {
+    struct dpt_memory_entry {
+        enum dpt_memory_tag tag;
+        size_t bytes; /* of each; 0: there is none */
+        int n;
+    } item[DPT_ITEM_COUNT];
+};
+
+/* All borrowed while the list is made. */
+struct dpt_memory_place {
+    const struct dpt_config *config;
+    const struct dpt_model *model;
+    const struct dpt_grid *grid;   /* of the model's units */
+    const struct dpt_grid *ranges; /* that gradients are let go in (worker/plan/schedule.h) */
+    const struct dpt_partition *part;
+};
+
+void dpt_memory_list_make(const struct dpt_memory_place *place, struct dpt_memory_list *ret);
+
+/* Bytes of a compact shard; never none, so that there is memory to point to. */
+size_t dpt_shard_bytes(const struct dpt_grid *grid, struct dpt_shard shard, size_t width);
+
+#endif
