@@ -80,7 +80,7 @@ static bool running_is_implied(const struct dpt_rank *r, const Dpt__AgentToRank 
 }
 
 /* RESCUE: this node leaves while there is no server. After this the rank only waits for EXIT. */
-static void rescue(struct dpt_rank *r, int64_t deadline_ms)
+static void rescue_state(struct dpt_rank *r, int64_t deadline_ms)
 {
     struct dpt_err err;
     char why[RANK_WHY_BYTES];
@@ -157,7 +157,7 @@ enum dpt_status rank_follow(struct dpt_rank *r, struct dpt_err *err)
             break;
         case DPT__RANK_COMMAND__COMMAND_RESCUE:
             if (status == DPT_OK && !rescued)
-                rescue(r, command->rescue_by_ms);
+                rescue_state(r, command->rescue_by_ms);
             rescued = true;
             break;
         default:
@@ -167,8 +167,6 @@ enum dpt_status rank_follow(struct dpt_rank *r, struct dpt_err *err)
     return status;
 }
 
-/* After the last words of a rank whose state is whole: writes it if the agent says so, and stays
- * until it need not. */
 void rank_await_rescue(struct dpt_rank *r)
 {
     struct dpt_err err;
@@ -176,7 +174,7 @@ void rank_await_rescue(struct dpt_rank *r)
     bool rescued = false;
     while (!command || command->command != DPT__RANK_COMMAND__COMMAND_EXIT) {
         if (command && command->command == DPT__RANK_COMMAND__COMMAND_RESCUE && !rescued) {
-            rescue(r, command->rescue_by_ms);
+            rescue_state(r, command->rescue_by_ms);
             rescued = true;
         }
         if (dpt_link_wait(r->link, -1, &err) != DPT_OK)

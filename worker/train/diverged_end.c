@@ -15,7 +15,7 @@ enum { WHAT_BYTES = 128, ARGUMENTS_BYTES = 256 };
 
 /* The first rank that reports the error ends the run for all ranks: so all meet before that.
  * *flag: of this rank; becomes that of any. */
-static enum dpt_status meet(struct dpt_rank *r, bool *flag, struct dpt_err *err)
+static enum dpt_status meet_all_ranks(struct dpt_rank *r, bool *flag, struct dpt_err *err)
 {
     const uint8_t mine = *flag;
     DPT_TRY(generation_all_gather(&r->gen, r->comm_thread, &mine, sizeof mine, err));
@@ -93,9 +93,9 @@ enum dpt_status rank_end_diverged(struct dpt_rank *r, struct dpt_err *err)
         rank_log_divergence(r, r->state.step + 1, "stop", r->state.scaler.diverged_in_row);
         (void)rank_settles_log(r);
     }
-    /* The first to say it ends the run for all: nobody does before all have saved. */
+    /* The first rank that reports the error ends the run for all: so all save before. */
     if (status == DPT_OK)
-        status = meet(r, &gave_up, err);
+        status = meet_all_ranks(r, &gave_up, err);
     dpt_link_publish_busy(r->link, false);
     if (status != DPT_OK)
         return status;
@@ -126,7 +126,8 @@ static const char *name_of_element(const struct dpt_rank *r, int64_t element)
     return r->save->tensors.tensor[t].name;
 }
 
-/* "second moment of tensor 'x'": where the part has such a value; false: nowhere. */
+/* Where the part has a value that is not finite, as "second moment of tensor 'x'"; false: it has
+ * none. */
 static bool find_in_part(const struct dpt_rank *r, const struct dpt_state_part *part,
                          char ret[WHAT_BYTES])
 {
@@ -156,7 +157,7 @@ static enum dpt_status settle_and_meet(struct dpt_rank *r, struct dpt_err *err)
     bool none = false;
     if (r->config->checkpoint.dir[0])
         rank_settle_saver(r);
-    return meet(r, &none, err);
+    return meet_all_ranks(r, &none, err);
 }
 
 enum dpt_status rank_end_not_finite(struct dpt_rank *r, struct dpt_err *err)
@@ -184,7 +185,7 @@ enum dpt_status rank_check_last_state(struct dpt_rank *r, struct dpt_err *err)
     const struct dpt_strategy_state *held = r->strategy->ops->held(r->strategy);
     DPT_TRY(rank_fetch_state(r, err));
     bool bad = r->config->checkpoint.dir[0] && find_in_part(r, &held->own, where);
-    DPT_TRY(meet(r, &bad, err));
+    DPT_TRY(meet_all_ranks(r, &bad, err));
     if (!bad)
         return DPT_OK;
     DPT_TRY(settle_and_meet(r, err));

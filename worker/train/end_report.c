@@ -8,7 +8,7 @@
 
 enum { EXIT_CODE_CONFIG = 2, EXIT_CODE_FAILED = 4, EXIT_CODE_EXPELLED = 75 };
 
-/* Config and the files it names are the user's to mend, and trying again does not help. */
+/* Errors in the config and in the files that it names: a retry does not help. */
 static int exit_code_of(enum dpt_status status)
 {
     switch (status) {
@@ -27,15 +27,16 @@ static int exit_code_of(enum dpt_status status)
     }
 }
 
-/* What a later process of a place lacks and the first one had: a mount, a device, memory. */
+/* What the first process of a local rank had and a later one may lack for a time: a mount, a
+ * device, memory. */
 static bool may_come_back(enum dpt_status status)
 {
     return status == DPT_EDEVICE || status == DPT_EIO || status == DPT_ENOENT ||
            status == DPT_ENOMEM;
 }
 
-/* The last words, which the agent says: it makes them the run's error; or, of a fault of this
- * machine alone, that of this process, whose place another takes. */
+/* The last report. The agent makes it the error of the run (`fatal`) or, if the fault is this
+ * machine's, the error of this process, which it starts again. */
 static void publish_end(struct dpt_rank *r, bool fatal, int exit_code, const char *text)
 {
     dpt_log(r->link ? DPT_LOG_INFO : DPT_LOG_ERROR, "this process ends: %s", text);
@@ -52,7 +53,7 @@ static void publish_end(struct dpt_rank *r, bool fatal, int exit_code, const cha
 
 int rank_report_end(struct dpt_rank *r, enum dpt_status status, bool at_work, struct dpt_err *err)
 {
-    if (status == DPT_EPEER) /* the agent is gone: nobody is left to tell */
+    if (status == DPT_EPEER) /* the agent is gone */
         return EXIT_CODE_FAILED;
     const int exit_code = at_work && status != DPT_ECONFIG && status != DPT_EREFUSED
                               ? EXIT_CODE_FAILED

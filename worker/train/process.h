@@ -20,6 +20,11 @@ struct rank_loop {
     int64_t steps_made;
 };
 
+static inline int64_t rank_tokens_per_step(const struct dpt_rank *r)
+{
+    return r->config->train.global_batch * r->form.positions;
+}
+
 /* commands.c: follows the agent's commands until EXIT, an error, or the end of the agent
  * (DPT_EPEER). */
 DPT_MUST_USE enum dpt_status rank_follow(struct dpt_rank *r, struct dpt_err *err);
@@ -36,7 +41,6 @@ enum train_end {
 /* train_loop.c: trains, or evaluates, until the generation ends. */
 DPT_MUST_USE enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret,
                                         struct dpt_err *err);
-int64_t rank_tokens_per_step(const struct dpt_rank *r);
 
 /* run_end.c. With all ranks: the last checkpoint, the summary, and the hash in the report; of a run
  * that only evaluates evaluation.json. */
@@ -55,11 +59,5 @@ DPT_MUST_USE enum dpt_status rank_check_last_state(struct dpt_rank *r, struct dp
 /* end_report.c: tells the agent the error that ends this process; returns the exit code. `at_work`:
  * the setup was over. */
 int rank_report_end(struct dpt_rank *r, enum dpt_status status, bool at_work, struct dpt_err *err);
-
-/* test_faults.c. After the strategy was created: faults that tests ask for. *ret is NULL if there
- * are none; else it is freed after the strategy. */
-struct test_faults;
-DPT_MUST_USE enum dpt_status test_faults_install(struct dpt_rank *r, struct test_faults **ret,
-                                                 struct dpt_err *err);
 
 #endif

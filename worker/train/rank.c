@@ -28,7 +28,6 @@ struct whole_rank {
     struct rank_stepping stepping;
     struct rank_formation formation;
     struct rank_loop loop;
-    struct test_faults *faults;
 };
 
 /* On the link's thread. */
@@ -78,9 +77,8 @@ static enum dpt_status open_link(struct dpt_rank *r, struct dpt_err *err)
     return dpt_saver_create(&saver, &r->save->saver, err);
 }
 
-static enum dpt_status open_rooms(struct whole_rank *whole, struct dpt_err *err)
+static enum dpt_status open_rooms(struct dpt_rank *r, struct dpt_err *err)
 {
-    struct dpt_rank *r = &whole->rank;
     DPT_TRY(open_link(r, err));
     DPT_TRY(rank_open_host(r, err));
     DPT_TRY(rank_open_samples(r, err));
@@ -88,7 +86,6 @@ static enum dpt_status open_rooms(struct whole_rank *whole, struct dpt_err *err)
         DPT_TRY(rank_open_validation(r, err));
     DPT_TRY(rank_open_accelerator(r, err));
     DPT_TRY(rank_create_strategy(r, err));
-    DPT_TRY(test_faults_install(r, &whole->faults, err));
     DPT_TRY(rank_open_save(r, r->stepping->data, err));
     DPT_TRY(rank_make_buffers(r, err));
     if (!r->device->accelerator)
@@ -118,9 +115,8 @@ static int end_rank(struct dpt_rank *r, enum dpt_status status, bool at_work, st
     return exit_code;
 }
 
-static void close_rooms(struct whole_rank *whole)
+static void close_rooms(struct dpt_rank *r)
 {
-    struct dpt_rank *r = &whole->rank;
     if (r->link && r->comm_thread && r->save->saver && r->strategy)
         rank_leave_generation(r);
     dpt_saver_destroy(&r->save->saver);
@@ -128,7 +124,6 @@ static void close_rooms(struct whole_rank *whole)
     dpt_comm_thread_destroy(&r->comm_thread);
     if (r->strategy)
         r->strategy->ops->destroy(&r->strategy);
-    free(whole->faults);
     rank_close_samples(r);
     dpt_comm_listener_destroy(&r->listener);
     rank_close_device(r);
@@ -164,14 +159,14 @@ int dpt_rank_run(const struct dpt_rank_options *options)
         return EXIT_CODE_FAILED;
     }
     begin_rank(whole, options);
-    enum dpt_status status = open_rooms(whole, &err);
+    enum dpt_status status = open_rooms(&whole->rank, &err);
     const bool at_work = status == DPT_OK;
     if (at_work) {
         rank_report(&whole->rank, DPT__RANK_PHASE__RANK_STANDBY, 0);
         status = rank_follow(&whole->rank, &err);
     }
     const int exit_code = end_rank(&whole->rank, status, at_work, &err);
-    close_rooms(whole);
+    close_rooms(&whole->rank);
     free(whole);
     return exit_code;
 }

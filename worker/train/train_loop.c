@@ -14,11 +14,6 @@
 
 /* ---- times ---- */
 
-int64_t rank_tokens_per_step(const struct dpt_rank *r)
-{
-    return r->config->train.global_batch * r->form.positions;
-}
-
 /* What lies between two steps (a save, an evaluation) is not the next one's. */
 static void begin_step_account(struct dpt_rank *r)
 {
@@ -87,7 +82,8 @@ static void tell_step(struct dpt_rank *r, double tokens_per_s)
         record.epoch_samples_per_s =
             dpt_epoch_samples_per_s(&s->epoch, r->config->train.global_batch);
     }
-    dpt_link_edit(r->link)->message.saved_step = rank_saved_step(r);
+    const int64_t saved_step = rank_saved_step(r);
+    dpt_link_edit(r->link)->message.saved_step = saved_step;
     dpt_link_publish(r->link, false);
     dpt_link_tell_step(r->link, &record, !line_is_due(r) && !ends_epoch);
 }
@@ -144,8 +140,8 @@ static void publish_progress(struct dpt_rank *r)
 
 /* ---- what the last generation did not tell ---- */
 
-/* A step that was committed by the last generation and applied in the formation of this one, or
- * whose line went down with who should have printed it. */
+/* A step that the last generation committed and the formation of this one applied, or whose line
+ * was lost with the node that should have printed it. */
 static void tell_missed_step(struct dpt_rank *r)
 {
     if (r->state.has_outcome && r->state.step > 0 && (line_is_due(r) || rank_ends_epoch(r)))
@@ -261,8 +257,7 @@ static enum dpt_status one_step(struct dpt_rank *r, struct dpt_err *err)
     dpt_log_set_where(r->gen.rank, r->gen.number, r->state.step);
     DPT_TRY(rank_compute_step(r, err));
     DPT_TRY(rank_apply(r, err));
-    rank_note_first_step(r);
-    rank_note_op_times(r);
+    rank_note_step(r);
     if (verification_is_due(r)) /* before anything of the step is logged or saved */
         DPT_TRY(rank_verify(r, err));
     DPT_TRY(rank_look_after_rebuild(r, err));

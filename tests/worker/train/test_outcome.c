@@ -1,4 +1,4 @@
-/* The step's small all-reduce as bytes: what is folded, and every contribution that is refused. */
+/* The commit of a step as bytes: what is folded, and every contribution that is refused. */
 #include "worker/train/state/outcome.h"
 
 #include "base/rng.h"

@@ -34,8 +34,8 @@ struct dpt_accelerator {
     void *batch;
     const void *weights[DPT_UNITS_MAX]; /* of the device */
     float *grads[DPT_UNITS_MAX];
-    bool fresh[DPT_UNITS_MAX];  /* weights[u] are the host's */
-    struct announced announced; /* by backward of a unit; told when it is on the host */
+    bool fresh[DPT_UNITS_MAX];      /* weights[u] are the host's */
+    struct dpt_announced announced; /* by backward of a unit; told when it is on the host */
 };
 
 /* The same slot with all that it points to on the device. Unless they are there already, gradients
@@ -55,7 +55,7 @@ static struct dpt_slot on_device(struct dpt_accelerator *a, const struct dpt_slo
     mine.weights = a->weights;
     mine.grads = a->grads;
     mine.accumulate = mine.parts_apart = false;
-    mine.announce = note_announced;
+    mine.announce = dpt_announced_note;
     mine.announce_ctx = &a->announced;
     return mine;
 }
@@ -137,7 +137,7 @@ static enum dpt_status prepare_units(struct dpt_accelerator *a,
     struct dpt_slot slot = on_device(a, &any);
     slot.weights = a->weights;
     slot.grads = a->grads;
-    slot.announce = note_announced;
+    slot.announce = dpt_announced_note;
     slot.announce_ctx = &a->announced;
     dpt_stream_prepare_begin(a->stream);
     for (int u = 0; u < a->n_units; u++)
@@ -310,7 +310,7 @@ enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a, const struct
                                          const struct dpt_slot *slot, struct dpt_err *err)
 {
     const struct dpt_slot mine = on_device(a, slot);
-    a->announced = (struct announced){.first = 1, .last = 0};
+    a->announced = (struct dpt_announced){.first = 1, .last = 0};
     if (a->graphs)
         dpt_unit_graphs_backward(a->graphs, unit, &mine, &a->announced);
     else

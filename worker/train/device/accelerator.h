@@ -32,8 +32,8 @@ struct dpt_accelerator;
 struct dpt_accelerator_options {
     struct dpt_device *device; /* owned by the accelerator from here on, also when create fails */
     const struct dpt_model *model;
-    struct dpt_stream *host_stream; /* whose workers copy; the main thread's, borrowed */
-    struct dpt_account *host; /* counts what it takes of the host's memory; NULL: nobody does */
+    struct dpt_stream *host_stream;     /* whose workers copy; the main thread's, borrowed */
+    struct dpt_account *host;           /* counts its memory on the host; NULL: not counted */
     const struct dpt_sample_form *form; /* of its samples */
     int64_t b;                          /* of every micro-batch */
     bool evaluates;
@@ -47,7 +47,7 @@ DPT_MUST_USE enum dpt_status dpt_accelerator_create(const struct dpt_accelerator
                                                     struct dpt_err *err);
 void dpt_accelerator_destroy(struct dpt_accelerator **a);
 
-/* For who keeps a state there. The stream is the accelerator's own: what is posted to it runs in
+/* For a state that is kept there. The stream is the accelerator's own: what is posted to it runs in
  * turn with the model. */
 struct dpt_device *dpt_accelerator_device(const struct dpt_accelerator *a);
 struct dpt_stream *dpt_accelerator_stream(const struct dpt_accelerator *a);

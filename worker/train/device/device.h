@@ -10,8 +10,8 @@
 
 struct rank_device {
     struct dpt_account memory; /* all large allocations */
-    int64_t memory_at_start,
-        memory_first; /* of the process before them; of `memory` after step 1 */
+    int64_t memory_at_start;   /* of the process, before them */
+    int64_t memory_first;      /* of `memory`, after the first step */
     struct dpt_device *host;
     const struct dpt_ops *ops;           /* of the host */
     struct dpt_stream *stream;           /* of the main thread on the host */
@@ -76,11 +76,9 @@ DPT_MUST_USE enum dpt_status rank_share_cores(struct dpt_rank *r, struct dpt_err
 DPT_MUST_USE enum dpt_status rank_check_memory(const struct dpt_rank *r, struct dpt_err *err);
 void rank_explain_memory(enum dpt_status status, struct dpt_err *err);
 
-/* memory_record.c, op_times_record.c. After each step; and the files of this rank at the end of the
- * run. A file that cannot be written is logged, and the run goes on. */
-void rank_note_first_step(struct dpt_rank *r);
-void rank_write_memory(struct dpt_rank *r);
-void rank_note_op_times(struct dpt_rank *r);
-void rank_write_op_times(struct dpt_rank *r);
+/* records.c. After each step of this process; and the files of this rank at the end of the run. A
+ * file that cannot be written is logged, and the run goes on. */
+void rank_note_step(struct dpt_rank *r);
+void rank_write_records(const struct dpt_rank *r);
 
 #endif

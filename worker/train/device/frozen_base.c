@@ -18,13 +18,14 @@ struct dpt_base {
     const void *const *forms; /* [n_params] in `packed`; NULL: the weights are not packed */
 };
 
-static char *place(const struct dpt_base *b, const struct dpt_model *model, int64_t element)
+static char *place_of_element(const struct dpt_base *b, const struct dpt_model *model,
+                              int64_t element)
 {
     return (char *)b->memory + (size_t)element * dpt_dtype_bytes(dpt_model_dtype(model));
 }
 
-static enum dpt_status allocate(struct dpt_base *b, const struct dpt_model *model,
-                                struct dpt_err *err)
+static enum dpt_status allocate_weights(struct dpt_base *b, const struct dpt_model *model,
+                                        struct dpt_err *err)
 {
     const int n_units = dpt_model_n_units(model);
     b->weights = calloc((size_t)n_units, sizeof *b->weights);
@@ -33,7 +34,7 @@ static enum dpt_status allocate(struct dpt_base *b, const struct dpt_model *mode
     b->bytes = (size_t)dpt_model_flat_numel(model) * dpt_dtype_bytes(dpt_model_dtype(model));
     DPT_TRY(dpt_device_alloc_for(b->device, DPT_MEMORY_WEIGHTS, b->bytes, &b->memory, err));
     for (int u = 0; u < n_units; u++)
-        b->weights[u] = place(b, model, dpt_model_unit(model, u)->offset);
+        b->weights[u] = place_of_element(b, model, dpt_model_unit(model, u)->offset);
     return DPT_OK;
 }
 
@@ -46,8 +47,8 @@ struct reading {
 };
 
 /* Rounds a part of a tensor and puts it where it belongs. */
-static enum dpt_status take(void *ctx, int param, int64_t first, int64_t end, const float *values,
-                            struct dpt_err *err)
+static enum dpt_status take_weights(void *ctx, int param, int64_t first, int64_t end,
+                                    const float *values, struct dpt_err *err)
 {
     const struct reading *r = ctx;
     const struct dpt_base_options *o = r->o;
@@ -57,7 +58,7 @@ static enum dpt_status take(void *ctx, int param, int64_t first, int64_t end, co
     DPT_TRY(dpt_stream_sync(o->host_stream, err));
     dpt_device_ops(r->b->device)
         ->copy(o->stream, (size_t)(end - first) * dpt_dtype_bytes(dtype), r->rounded,
-               place(r->b, model, dpt_model_param(model, param)->offset + first));
+               place_of_element(r->b, model, dpt_model_param(model, param)->offset + first));
     return dpt_stream_sync(o->stream, err); /* the next part takes its place */
 }
 
@@ -79,7 +80,7 @@ static enum dpt_status read_weights(const struct dpt_base *b, const struct dpt_b
     struct dpt_published *weights = NULL;
     struct dpt_hash128 hash;
     struct reading reading = {.b = b, .o = o};
-    const struct dpt_published_sink sink = {take, &reading};
+    const struct dpt_published_sink sink = {take_weights, &reading};
     DPT_TRY(dpt_device_alloc_host(b->device, ROUNDED_BYTES, &reading.rounded, err));
     enum dpt_status status =
         dpt_published_open(o->config->model.init_from, dpt_model_base(o->model), &weights, err);
@@ -96,8 +97,8 @@ static enum dpt_status read_weights(const struct dpt_base *b, const struct dpt_b
 
 /* Packs every weight that stays as it is, which pays however few slots this rank has. The labels'
  * head is trained: the base's has no form. */
-static enum dpt_status pack(struct dpt_base *b, const struct dpt_base_options *o,
-                            struct dpt_err *err)
+static enum dpt_status pack_weights(struct dpt_base *b, const struct dpt_base_options *o,
+                                    struct dpt_err *err)
 {
     const struct dpt_model *model = dpt_model_base(o->model);
     const struct dpt_packed_weights_options options = {.config = o->config,
@@ -123,11 +124,11 @@ enum dpt_status dpt_base_create(const struct dpt_base_options *options, struct d
     if (!b)
         return dpt_fail(err, DPT_ENOMEM, "the base's weights: out of memory");
     b->device = options->device;
-    enum dpt_status status = allocate(b, dpt_model_base(options->model), err);
+    enum dpt_status status = allocate_weights(b, dpt_model_base(options->model), err);
     if (status == DPT_OK)
         status = read_weights(b, options, err);
     if (status == DPT_OK)
-        status = pack(b, options, err);
+        status = pack_weights(b, options, err);
     if (status != DPT_OK)
         dpt_base_destroy(&b);
     else

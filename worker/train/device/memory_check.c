@@ -1,5 +1,5 @@
-/* Whether this machine has the memory for its ranks, told before they take it: else the kernel
- * would kill the process in the middle of a step, with no word. */
+/* Whether this machine has the memory for its ranks, checked before they allocate it: else the
+ * kernel would kill a process in the middle of a step without a message. */
 #include "base/memory.h"
 #include "worker/strategy/memory/memory_formula.h"
 #include "worker/train/device/device.h"
@@ -64,8 +64,9 @@ static double mib(int64_t bytes)
     return (double)bytes / 0x1p20;
 }
 
-/* Whether `most` bytes are too few for ranks that want so many each. 0: it is not known. */
-static bool lacks(int64_t wanted, int ranks, int64_t most)
+/* Whether `most` bytes are too few for `ranks` ranks that need `wanted` bytes each. 0: not known.
+ */
+static bool is_too_little(int64_t wanted, int ranks, int64_t most)
 {
     return most > 0 && (wanted - wanted / TOLERANCE) * ranks > most;
 }
@@ -98,9 +99,9 @@ enum dpt_status rank_check_memory(const struct dpt_rank *r, struct dpt_err *err)
     const int64_t left = dpt_memory_at_most(""), all = dpt_memory_of_machine("");
     const int ranks = r->options->start->ranks;
     char there[96], smaller[SMALLER_BYTES];
-    if (lacks(wanted, 1, left))
+    if (is_too_little(wanted, 1, left))
         (void)snprintf(there, sizeof there, "%.0f MiB are available here", mib(left));
-    else if (lacks(wanted, ranks, all))
+    else if (is_too_little(wanted, ranks, all))
         (void)snprintf(there, sizeof there, "%d ranks share the %.0f MiB of this machine", ranks,
                        mib(all));
     else

@@ -7,11 +7,11 @@
 #include "kernels/device.h"
 #include "rendezvous/proto/message.h"
 
-/* The index of the node beside the GPU of that rank; -1: nobody knows. */
+/* Index of the NUMA node of that rank's GPU; -1: not known. */
 static int beside_gpu(const struct dpt_numa *numa, int local_rank, int gpus, const char *sys)
 {
     char bus[DPT_DEVICE_BUS_BYTES];
-    struct dpt_err err; /* what is wrong with the device is said by who opens it */
+    struct dpt_err err; /* the error comes again when the device is opened */
     if (dpt_device_cuda_bus(local_rank % gpus, bus, &err) != DPT_OK)
         return -1;
     const int node = dpt_numa_of_pci(sys, bus);

@@ -1,5 +1,5 @@
-/* The threads that a rank computes with: a count of its own, or its share of the host's cores,
- * decided anew in each generation. The bits of a result do not depend on it. */
+/* The number of threads that a rank computes with: cluster.threads, or its share of the host's
+ * cores in this generation. The bits of a result do not depend on it. */
 #include "worker/plan/threads.h"
 
 #include "base/cores.h"

@@ -20,7 +20,7 @@ struct key {
 struct entry {
     struct key key;
     struct dpt_graph *graph; /* NULL: met once */
-    struct announced announced;
+    struct dpt_announced announced;
 };
 
 /* More than a step has: a unit forward, and backward into each buffer of a stack, setting and
@@ -111,14 +111,14 @@ static struct entry *find_entry(struct dpt_unit_graphs *g, const struct key *key
     if (g->n == g->max)
         return NULL;
     struct entry *entry = &g->entries[g->n++];
-    *entry = (struct entry){.graph = NULL};
+    *entry = (struct entry){.announced = {.first = 1}};
     memcpy(&entry->key, key, sizeof *key);
     return entry;
 }
 
-void note_announced(void *announced, int param)
+void dpt_announced_note(void *announced, int param)
 {
-    struct announced *noted = announced;
+    struct dpt_announced *noted = announced;
     if (noted->first > noted->last)
         noted->last = param;
     noted->first = param;
@@ -126,11 +126,11 @@ void note_announced(void *announced, int param)
 
 /* Gives the unit to the stream op by op. */
 static void post_ops(struct dpt_unit_graphs *g, const struct key *key, const struct dpt_slot *slot,
-                     struct announced *announced)
+                     struct dpt_announced *announced)
 {
     struct dpt_slot mine = *slot;
-    *announced = (struct announced){.first = 1, .last = 0};
-    mine.announce = note_announced;
+    *announced = (struct dpt_announced){.first = 1, .last = 0};
+    mine.announce = dpt_announced_note;
     mine.announce_ctx = announced;
     if (key->backward)
         dpt_model_backward(g->model, g->ops, g->stream, key->unit, &mine);
@@ -141,7 +141,7 @@ static void post_ops(struct dpt_unit_graphs *g, const struct key *key, const str
 static void make_graph(struct dpt_unit_graphs *g, struct entry *entry, const struct dpt_slot *slot)
 {
     struct dpt_err err;
-    struct announced announced;
+    struct dpt_announced announced;
     if (!dpt_stream_capture_begin(g->stream))
         return;
     post_ops(g, &entry->key, slot, &announced);
@@ -158,7 +158,7 @@ static void make_graph(struct dpt_unit_graphs *g, struct entry *entry, const str
 }
 
 static void launch_unit(struct dpt_unit_graphs *g, const struct key *key,
-                        const struct dpt_slot *slot, struct announced *announced)
+                        const struct dpt_slot *slot, struct dpt_announced *announced)
 {
     bool is_new;
     struct entry *entry = g->off ? NULL : find_entry(g, key, &is_new);
@@ -176,14 +176,14 @@ static void launch_unit(struct dpt_unit_graphs *g, const struct key *key,
 
 void dpt_unit_graphs_forward(struct dpt_unit_graphs *g, int unit, const struct dpt_slot *slot)
 {
-    struct announced ignored;
+    struct dpt_announced ignored;
     struct key key;
     fill_key(g, unit, false, slot, &key);
     launch_unit(g, &key, slot, &ignored);
 }
 
 void dpt_unit_graphs_backward(struct dpt_unit_graphs *g, int unit, const struct dpt_slot *slot,
-                              struct announced *ret)
+                              struct dpt_announced *ret)
 {
     struct key key;
     fill_key(g, unit, true, slot, &key);

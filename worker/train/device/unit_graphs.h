@@ -1,5 +1,5 @@
-/* A model's units as graphs of a device: what forward or backward of a unit gives to the queue is
- * noted once and then given as one thing, slot after slot.
+/* A model's units as graphs of a device (CUDA graphs): the ops of a unit's forward or backward are
+ * captured once and then launched as one graph, slot after slot.
  *
  * A graph has its arguments in it, so there is one for each set of them: which unit and direction,
  * where its weights and gradients lie, whether it adds, and, of the head, the loss's factor, which
@@ -32,17 +32,17 @@ void dpt_unit_graphs_destroy(struct dpt_unit_graphs **graphs);
 void dpt_unit_graphs_forget(struct dpt_unit_graphs *graphs);
 
 /* Parameters that a backward announced, which does so in descending order. */
-struct announced {
+struct dpt_announced {
     int first, last; /* first > last: none */
 };
-/* An announce of dpt_slot with a struct announced as its context. */
-void note_announced(void *announced, int param);
+/* An announce of dpt_slot with a struct dpt_announced as its context. */
+void dpt_announced_note(void *announced, int param);
 
 /* dpt_model_forward; dpt_model_backward, which announces nothing: *ret are the parameters that are
  * complete when what was posted is done, for the caller to announce. Every slot has the same batch,
  * saved, scratch, losses, b and t. */
 void dpt_unit_graphs_forward(struct dpt_unit_graphs *graphs, int unit, const struct dpt_slot *slot);
 void dpt_unit_graphs_backward(struct dpt_unit_graphs *graphs, int unit, const struct dpt_slot *slot,
-                              struct announced *ret);
+                              struct dpt_announced *ret);
 
 #endif

@@ -12,8 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What ranks tell each other has no version of its own: other builds are kept out by the server's.
- */
+/* Messages between ranks have no version: the server's version keeps other builds out. */
 _Static_assert(DPT_PROTO_VERSION == 3 && DPT_HELLO_BYTES == 43 * 8 && DPT_EVAL_SHARE_BYTES == 6 * 8,
                "a hello or share of another size is another DPT_PROTO_VERSION");
 
@@ -48,7 +47,7 @@ static bool is_shard(struct dpt_shard shard)
                                         shard.index >= 0 && shard.index < shard.of);
 }
 
-/* Who holds what from now on, and who writes which of it. */
+/* The shards that the ranks will hold, and those of the writers of a checkpoint. */
 static enum dpt_status learn_shards(struct filling *f, struct dpt_err *err)
 {
     struct generation *g = &f->rank->gen;
@@ -70,7 +69,7 @@ static enum dpt_status learn_shards(struct filling *f, struct dpt_err *err)
 }
 
 /* The first exchange. */
-static enum dpt_status greet(struct filling *f, struct dpt_err *err)
+static enum dpt_status greet_ranks(struct filling *f, struct dpt_err *err)
 {
     const struct generation *g = &f->rank->gen;
     DPT_TRY(exchange_hellos(f, err));
@@ -81,7 +80,7 @@ static enum dpt_status greet(struct filling *f, struct dpt_err *err)
     return learn_shards(f, err);
 }
 
-static bool differ(const struct dpt_hello *a, const struct dpt_hello *b)
+static bool parts_differ(const struct dpt_hello *a, const struct dpt_hello *b)
 {
     for (int i = 0; i < DPT_RESHARD_PARTS; i++)
         for (int k = 0; k < DPT_RESHARD_PARTS; k++)
@@ -123,7 +122,7 @@ static enum dpt_status compare_parts(struct filling *f, struct dpt_err *err)
     DPT_TRY(exchange_hellos(f, err));
     DPT_TRY(compare_origins(f, err));
     for (int i = 0; i < g->world_size; i++)
-        if (differ(&f->mine, &f->hellos[i]))
+        if (parts_differ(&f->mine, &f->hellos[i]))
             return dpt_fail(
                 err, DPT_ECORRUPT,
                 "rank %d holds other weights or moments than rank %d at step %lld, though both "
@@ -185,8 +184,8 @@ static void set_parts(struct dpt_shard ret[DPT_RESHARD_PARTS],
     ret[1] = state->shadow.shard;
 }
 
-/* What this rank gives and what it lacks: `held` and `wanted` of its hello, and the memory that
- * these are about. Who loads its state gives what it has loaded. */
+/* What this rank gives and what it lacks: `held` and `wanted` of its hello, and their memory. A
+ * rank that loads its state gives what it has loaded. */
 static void say_parts(struct filling *f)
 {
     struct dpt_rank *r = f->rank;
@@ -230,8 +229,8 @@ static enum dpt_status fill_wanted(struct filling *f, const Dpt__Plan *plan, str
                                     : dpt_comm_thread_run(r->comm_thread, job_reshard, f, err);
 }
 
-/* What was filled is whole: it is the state, if there is none that could be gone back to; else it
- * waits beside the old one until GO. */
+/* What was filled is whole. It is the state from now on if this rank held none before; else it
+ * waits beside the old state until GO. */
 static enum dpt_status take_filled(struct filling *f, int64_t step, struct dpt_err *err)
 {
     struct dpt_rank *r = f->rank;
@@ -284,7 +283,7 @@ static enum dpt_status fill_and_prove(struct filling *f, const Dpt__Plan *plan, 
     DPT_TRY(check_place(f, plan, err));
     DPT_TRY(rank_fetch_state(r, err));
     say_parts(f);
-    DPT_TRY(greet(f, err));
+    DPT_TRY(greet_ranks(f, err));
     DPT_TRY(rank_begin_rebuild(r, f->hellos, err));
     rank_adopt_account(r, f->hellos, plan->resume_step);
     DPT_TRY(fill_wanted(f, plan, err));

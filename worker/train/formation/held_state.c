@@ -7,8 +7,6 @@
 
 #include <string.h>
 
-/* What this rank holds is about to be overwritten, or is of no use: until the new state has come
- * whole, it has none, also for a re-formation that comes in between. */
 void rank_forget_state(struct dpt_rank *r)
 {
     r->state.step = -1;
@@ -31,8 +29,8 @@ static bool is_in(const struct dpt_comm_mem *mem, const struct dpt_strategy_stat
     return false;
 }
 
-static void withdraw(struct dpt_comm *comm, const struct dpt_state_part *old,
-                     const struct dpt_strategy_state *kept)
+static void withdraw_part(struct dpt_comm *comm, const struct dpt_state_part *old,
+                          const struct dpt_strategy_state *kept)
 {
     for (int v = 0; v < DPT_VECTOR_COUNT; v++)
         if (old->vector[v].mem && !is_in(old->vector[v].mem, kept))
@@ -48,8 +46,8 @@ static enum dpt_status job_withdraw(struct dpt_comm_thread *thread, void *ctx, s
     (void)err;
     if (!comm || held == wanted)
         return DPT_OK;
-    withdraw(comm, &held->own, wanted);
-    withdraw(comm, &held->shadow, wanted);
+    withdraw_part(comm, &held->own, wanted);
+    withdraw_part(comm, &held->shadow, wanted);
     return DPT_OK;
 }
 
@@ -84,11 +82,11 @@ enum dpt_status rank_take_outcome(struct dpt_rank *r, const Dpt__Plan *plan, boo
     if (plan->outcome.len == 0 || r->state.step != plan->resume_step - 1 || takes_state)
         return DPT_OK;
     if (!rank_holds_gradient(r)) {
-        /* The next plan gives the state to the rank without one that it now says it is. */
+        /* The next plan gives the state to this rank, which reports that it has none. */
         rank_forget_state(r);
         return dpt_fail(err, DPT_EPEER,
-                        "the outcome of a step is of no use to a rank without its gradient; it "
-                        "asks to be healed");
+                        "this rank has no gradient to apply the plan's outcome to; it asks for the "
+                        "state");
     }
     DPT_TRY(dpt_outcome_unpack(plan->outcome.data, plan->outcome.len, r->slots, &r->state.outcome,
                                err));

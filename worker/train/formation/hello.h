@@ -1,4 +1,4 @@
-/* What ranks tell each other while a generation forms, as bytes and back. Pure. */
+/* The message that ranks exchange while a generation forms, packed and unpacked. Pure. */
 #ifndef DPT_WORKER_TRAIN_FORMATION_HELLO_H
 #define DPT_WORKER_TRAIN_FORMATION_HELLO_H
 
@@ -39,7 +39,7 @@ enum { DPT_HELLO_BYTES = (31 + 6 * DPT_RESHARD_PARTS) * 8 };
 /* Every value fits; the bytes are the same on every machine. */
 void dpt_hello_pack(const struct dpt_hello *hello, uint8_t buf[DPT_HELLO_BYTES]);
 
-/* Any bytes are a hello: who reads one judges its values. */
+/* Any bytes are a hello: the reader checks its values. */
 struct dpt_hello dpt_hello_unpack(const uint8_t buf[DPT_HELLO_BYTES]);
 
 #endif

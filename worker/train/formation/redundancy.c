@@ -1,5 +1,6 @@
-/* How much of the state is on two nodes, and shadows that are made anew while training goes on: the
- * strategy copies them (strategy.h, rebuild), here is what ranks agree on and tell of it. */
+/* How much of the state is on two nodes, and the rebuilding of shadows beside the training: the
+ * strategy copies them (strategy.h, rebuild); this file agrees with the other ranks, logs and
+ * reports. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "worker/train/formation/formation.h"
@@ -9,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Who joins or leaves in agreement has time: until all have theirs, the old ones keep what they
- * had. After a loss there is nothing to keep, and all wait. */
+/* A join or a drain has time to fill the shadows: the old holders keep the state until all ranks
+ * have theirs. After a loss all ranks wait for the formation. */
 static bool follows_loss(const Dpt__Plan *plan)
 {
     static const char *const kinds[] = {"rank_lost", "node_lost", "comm_error", "stalled"};

@@ -11,8 +11,8 @@
 
 /* ---- after the first exchange ---- */
 
-/* The rank whose account of the run counts: of those at the step that the world goes on from the
- * lowest; where nobody is (all go back to a checkpoint), of those that have seen the most
+/* The rank whose account of the run counts: the lowest of those at the step that the world goes on
+ * from. Where none is there (all go back to a checkpoint), the lowest that has seen the most
  * generations. */
 static bool has_better_account(const struct dpt_hello *h, const struct dpt_hello *best,
                                int64_t resume_step)
@@ -22,7 +22,7 @@ static bool has_better_account(const struct dpt_hello *h, const struct dpt_hello
     return h->step != resume_step && h->generations > best->generations;
 }
 
-/* For the summary: who has been there longest knows most. */
+/* For the summary: the highest counts are the most complete. */
 static void adopt_totals(struct dpt_rank *r, const struct dpt_hello *hellos)
 {
     int64_t trained_ms = 0, checkpoints = 0;
@@ -50,9 +50,9 @@ static void adopt_history(struct dpt_rank *r, const struct dpt_hello *hellos, in
     r->state.generations = best.generations + 1;
 }
 
-/* An evaluation of the state that the world goes on from counts for all if one rank has it: what
- * one has, it has of all. Where nobody has it whole, who has come furthest counts: one may have
- * seen the end of a round that the others did not. */
+/* An evaluation of the state that the world goes on from counts for all ranks if one has it, since
+ * its sums are of all. Where none has it whole the one that is furthest counts: a rank may have
+ * seen the end of a round that others did not. */
 static void adopt_validation(struct dpt_rank *r, const struct dpt_hello *hellos,
                              int64_t resume_step)
 {

@@ -49,7 +49,7 @@ struct dpt_link {
     _Atomic int64_t lease_until_ms, confirmed_ms;
 };
 
-static void wake(struct dpt_link *link)
+static void wake_link_thread(struct dpt_link *link)
 {
     uint64_t one = 1;
     /* EAGAIN: the counter is full, so the thread is awake already. */
@@ -114,7 +114,7 @@ void dpt_link_tell_step(struct dpt_link *link, const Dpt__StepRecord *record, bo
     const bool many = *n >= DPT_PROTO_STEPS_MAX / 4;
     (void)pthread_mutex_unlock(&link->mutex);
     if (many)
-        wake(link);
+        wake_link_thread(link);
 }
 
 /* A grant is for the generation in force: with a soft PREPARE that is the one which ends. With the
@@ -127,7 +127,7 @@ static uint64_t granted_generation(const struct dpt_link *link, const Dpt__Agent
 }
 
 /* Whatever a generation below this one is doing ends. */
-static void interrupt(struct dpt_link *link, uint64_t generation)
+static void interrupt_generation(struct dpt_link *link, uint64_t generation)
 {
     raise_to(&link->hard_generation, generation);
     link->options.on_interrupt(link->options.ctx, generation);
@@ -143,10 +143,10 @@ static void take_frame(struct dpt_link *link, int slot)
         m->command == DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT)
         raise_to(&link->any_generation, m->generation);
     if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE)
-        interrupt(link, m->generation);
+        interrupt_generation(link, m->generation);
     if (m->command == DPT__RANK_COMMAND__COMMAND_EXIT ||
         m->command == DPT__RANK_COMMAND__COMMAND_RESCUE)
-        interrupt(link, UINT64_MAX);
+        interrupt_generation(link, UINT64_MAX);
     (void)pthread_mutex_lock(&link->mutex);
     link->grant_generation = granted_generation(link, m);
     link->grant_step = m->grant_step;
@@ -296,7 +296,7 @@ void dpt_link_destroy(struct dpt_link **link_p)
     if (!link)
         return;
     atomic_store(&link->stop, true);
-    wake(link);
+    wake_link_thread(link);
     (void)pthread_join(link->thread, NULL);
     (void)close(link->wake_fd);
     (void)close(link->options.fd);
@@ -316,7 +316,7 @@ void dpt_link_publish(struct dpt_link *link, bool now)
 {
     (void)pthread_mutex_unlock(&link->mutex);
     if (now)
-        wake(link);
+        wake_link_thread(link);
 }
 
 const Dpt__AgentToRank *dpt_link_command(const struct dpt_link *link)
@@ -403,9 +403,10 @@ static bool is_over(const struct dpt_link *link, const struct wait *wait)
             dpt_now_ms() < confirmed_ms + wait->grace_ms);
 }
 
-/* A cancellation wakes nobody: it is seen within a heartbeat, also from an agent that is silent. */
-static bool await(struct dpt_link *link, const struct wait *wait, bool (*cancelled)(void *ctx),
-                  void *ctx)
+/* A cancellation signals no condition: it is seen within a heartbeat, even if the agent is silent.
+ */
+static bool await_word(struct dpt_link *link, const struct wait *wait, bool (*cancelled)(void *ctx),
+                       void *ctx)
 {
     bool over;
     (void)pthread_mutex_lock(&link->mutex);
@@ -419,7 +420,7 @@ static bool await(struct dpt_link *link, const struct wait *wait, bool (*cancell
 
 bool dpt_link_await_write(struct dpt_link *link, bool (*cancelled)(void *ctx), void *ctx)
 {
-    return await(link, &(struct wait){.what = WAIT_WRITE}, cancelled, ctx);
+    return await_word(link, &(struct wait){.what = WAIT_WRITE}, cancelled, ctx);
 }
 
 bool dpt_link_await_confirmed(struct dpt_link *link, int64_t grace_ms, bool (*cancelled)(void *ctx),
@@ -427,7 +428,7 @@ bool dpt_link_await_confirmed(struct dpt_link *link, int64_t grace_ms, bool (*ca
 {
     const struct wait wait = {
         .what = WAIT_CONFIRMED, .began_ms = dpt_now_ms(), .grace_ms = grace_ms};
-    return await(link, &wait, cancelled, ctx);
+    return await_word(link, &wait, cancelled, ctx);
 }
 
 bool dpt_link_granted(struct dpt_link *link, uint64_t generation, int64_t step)
@@ -443,7 +444,7 @@ enum dpt_status dpt_link_await_grant(struct dpt_link *link, uint64_t generation,
                                      bool (*cancelled)(void *ctx), void *ctx, struct dpt_err *err)
 {
     const struct wait wait = {.what = WAIT_GRANT, .generation = generation, .step = step};
-    if (await(link, &wait, cancelled, ctx))
+    if (await_word(link, &wait, cancelled, ctx))
         return DPT_OK;
     return dpt_fail(err, DPT_EABORTED,
                     "no grant for the checkpoint of step %lld in generation %llu", (long long)step,

@@ -36,8 +36,8 @@ DPT_MUST_USE enum dpt_status dpt_link_create(const struct dpt_link_options *opti
 void dpt_link_destroy(struct dpt_link **link);
 
 /* The report, to be read or changed in place: locked until dpt_link_publish, which sends it at once
- * (`now`) or leaves it to the next heartbeat. The steps of the report, summary's and step's texts
- * and soft_stop_seen are the link's. Any thread. */
+ * (`now`) or leaves it to the next heartbeat. The link alone changes the report's steps and
+ * soft_stop_seen. Any thread. */
 struct dpt_report *dpt_link_edit(struct dpt_link *link);
 void dpt_link_publish(struct dpt_link *link, bool now);
 

@@ -71,18 +71,18 @@ static struct dpt_runlog_line line_of(const struct dpt_logbook *book, const stru
                                     .bytes = line->bytes};
 }
 
-static void settle(struct dpt_logbook *book, struct line *line)
+static void settle_line(struct dpt_logbook *book, struct line *line)
 {
     line->waits = false;
     line->settled = true;
     book->waiting--;
 }
 
-static void spill(struct dpt_logbook *book, struct line *line)
+static void spill_line(struct dpt_logbook *book, struct line *line)
 {
     struct dpt_err err;
     const struct dpt_runlog_line whole = line_of(book, line);
-    settle(book, line);
+    settle_line(book, line);
     enum dpt_status status = dpt_fs_mkdirs(book->spill_dir, &err);
     if (status == DPT_OK)
         status = dpt_runlog_append_to(book->spill, &whole, &err);
@@ -104,7 +104,7 @@ static void spill_all(struct dpt_logbook *book)
 {
     for (int i = 0; i < book->n; i++)
         if (book->lines[i].waits)
-            spill(book, &book->lines[i]);
+            spill_line(book, &book->lines[i]);
     say_spilled(book);
 }
 
@@ -132,7 +132,7 @@ static void drop_what_is_there(struct dpt_logbook *book)
     for (int i = 0; i < book->n; i++) {
         struct line *line = &book->lines[i];
         if (!is_event(line) && line->waits && is_there(book, &line->place, &last))
-            settle(book, line);
+            settle_line(book, line);
     }
 }
 
@@ -149,7 +149,7 @@ void dpt_logbook_destroy(struct dpt_logbook **book_p)
 }
 
 /* Drops the lines before `first`, and those of later steps. */
-static void keep(struct dpt_logbook *book, int first, int64_t step_max)
+static void keep_from(struct dpt_logbook *book, int first, int64_t step_max)
 {
     int n = 0;
     size_t bytes = 0;
@@ -174,8 +174,8 @@ static void make_room(struct dpt_logbook *book, size_t bytes)
         const int first = book->n / 4 + 1;
         for (int i = 0; i < first; i++)
             if (book->lines[i].waits)
-                spill(book, &book->lines[i]);
-        keep(book, first, INT64_MAX);
+                spill_line(book, &book->lines[i]);
+        keep_from(book, first, INT64_MAX);
     }
     say_spilled(book);
 }
@@ -205,11 +205,11 @@ void dpt_logbook_begin(struct dpt_logbook *book, bool writes, int64_t step,
     book->writes = writes;
     book->end = *last;
     book->stalled = false;
-    keep(book, 0, step);
+    keep_from(book, 0, step);
     book->waiting = 0;
     for (int i = 0; i < book->n; i++) {
         struct line *line = &book->lines[i];
-        if (!is_event(line)) /* which nobody else has */
+        if (!is_event(line)) /* no other rank has those */
             line->waits = writes && !is_there(book, &line->place, last);
         book->waiting += line->waits;
     }
@@ -271,7 +271,7 @@ bool dpt_logbook_flush(struct dpt_logbook *book)
         }
         struct dpt_err err;
         const struct dpt_runlog_line whole = line_of(book, line);
-        settle(book, line);
+        settle_line(book, line);
         const enum dpt_status status = dpt_runlog_append(book->dir, &whole, &err);
         if (status == DPT_OK && !is_event(line))
             book->end = line->place;

@@ -50,8 +50,8 @@ void dpt_logbook_begin(struct dpt_logbook *book, bool writes, int64_t step,
 void dpt_logbook_end(struct dpt_logbook *book);
 
 /* Between generations, when this rank has saved its state without a server: the generation's writer
- * may be gone, and nobody else may have its lines. When the book is destroyed, the lines of steps
- * that the file lacks go to the spill file, whoever was to write them. */
+ * may be dead, and no other rank may have its lines. When the book is destroyed, the lines of steps
+ * that the file lacks go to the spill file. */
 void dpt_logbook_keep_unwritten(struct dpt_logbook *book);
 
 /* A line made at made_ms (dpt_now_ms); of the events only a writer keeps any. Where there is no

@@ -22,7 +22,7 @@
 enum { TEXT_BYTES = 1024 };
 
 /* A double as JSON: 17 digits give back the same bits; JSON has no NaN and no infinity. */
-static const char *number(double value, char buf[32])
+static const char *number_text(double value, char buf[32])
 {
     if (isfinite(value))
         (void)snprintf(buf, 32, "%.17g", value);
@@ -101,7 +101,7 @@ enum dpt_status dpt_runlog_metrics(const struct dpt_runlog *log, const struct dp
 {
     char loss[32], lr[32], norm[32], scale[32], scaler[96] = "", skipped[48] = "";
     if (m->is_scaled)
-        (void)snprintf(scaler, sizeof scaler, ", \"scale\": %s", number(m->scale, scale));
+        (void)snprintf(scaler, sizeof scaler, ", \"scale\": %s", number_text(m->scale, scale));
     if (m->is_scaled || m->may_skip)
         (void)snprintf(skipped, sizeof skipped, ", \"skipped_steps\": %lld",
                        (long long)m->skipped_steps);
@@ -109,11 +109,12 @@ enum dpt_status dpt_runlog_metrics(const struct dpt_runlog *log, const struct dp
         log, (struct dpt_runlog_place){.step = m->step}, err,
         "\"loss\": %s, \"lr\": %s, \"grad_norm\": %s, \"tokens\": %lld, \"tokens_per_s\": %.1f, "
         "\"step_ms\": %.3f, \"wait_ms\": %.3f, \"sent_bytes\": %lld%s%s",
-        number(m->loss, loss), number(m->lr, lr), number(m->grad_norm, norm), (long long)m->tokens,
-        m->tokens_per_s, m->step_ms, m->wait_ms, (long long)m->sent_bytes, scaler, skipped);
+        number_text(m->loss, loss), number_text(m->lr, lr), number_text(m->grad_norm, norm),
+        (long long)m->tokens, m->tokens_per_s, m->step_ms, m->wait_ms, (long long)m->sent_bytes,
+        scaler, skipped);
 }
 
-static double accuracy(int64_t right, int64_t samples)
+static double accuracy_of(int64_t right, int64_t samples)
 {
     return (double)right / (double)samples;
 }
@@ -125,11 +126,12 @@ enum dpt_status dpt_runlog_eval(const struct dpt_runlog *log, const struct dpt_e
     (void)snprintf(ms, sizeof ms, "%.3f", e->ms);
     if (e->samples > 0)
         (void)snprintf(of, sizeof of, "\"val_accuracy\": %s, \"val_samples\": %lld",
-                       number(accuracy(e->right, e->samples), share), (long long)e->samples);
+                       number_text(accuracy_of(e->right, e->samples), share),
+                       (long long)e->samples);
     else
         (void)snprintf(of, sizeof of, "\"val_tokens\": %lld", (long long)e->tokens);
     return put_metrics(log, (struct dpt_runlog_place){.step = e->step, .is_evaluation = true}, err,
-                       "\"val_loss\": %s, %s, \"val_ms\": %s", number(e->val_loss, loss), of,
+                       "\"val_loss\": %s, %s, \"val_ms\": %s", number_text(e->val_loss, loss), of,
                        isfinite(e->ms) ? ms : "null");
 }
 
@@ -140,7 +142,7 @@ enum dpt_status dpt_runlog_epoch(const struct dpt_runlog *log, const struct dpt_
     return put_metrics(log, (struct dpt_runlog_place){.step = e->step, .is_epoch = true}, err,
                        "\"epoch\": %lld, \"epochs\": %lld, \"avg_loss\": %s, \"first_step\": %lld, "
                        "\"seconds\": %.3f, \"samples_per_s\": %.1f",
-                       (long long)e->epoch, (long long)e->epochs, number(e->avg_loss, loss),
+                       (long long)e->epoch, (long long)e->epochs, number_text(e->avg_loss, loss),
                        (long long)e->first_step, e->seconds, e->samples_per_s);
 }
 
@@ -236,7 +238,7 @@ enum dpt_status dpt_runlog_divergence(const struct dpt_runlog *log,
 }
 
 /* Takes the value; without memory the object becomes NULL. */
-static void add(json_t **object, const char *name, json_t *value)
+static void add_member(json_t **object, const char *name, json_t *value)
 {
     if (!*object)
         json_decref(value);
@@ -248,8 +250,8 @@ static void add(json_t **object, const char *name, json_t *value)
 
 static void add_accuracy(json_t **object, int64_t right, int64_t samples)
 {
-    add(object, "val_accuracy", json_real(accuracy(right, samples)));
-    add(object, "val_samples", json_integer((json_int_t)samples));
+    add_member(object, "val_accuracy", json_real(accuracy_of(right, samples)));
+    add_member(object, "val_samples", json_integer((json_int_t)samples));
 }
 
 enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *s,
@@ -385,8 +387,8 @@ enum dpt_status dpt_runlog_evaluation(const struct dpt_runlog *log, const struct
     if (e->samples > 0) {
         add_accuracy(&object, e->right, e->samples);
     } else {
-        add(&object, "perplexity", real_or_null(exp(e->val_loss)));
-        add(&object, "val_tokens", json_integer((json_int_t)e->tokens));
+        add_member(&object, "perplexity", real_or_null(exp(e->val_loss)));
+        add_member(&object, "val_tokens", json_integer((json_int_t)e->tokens));
     }
     return write_json(object, log->dir, "evaluation.json", err);
 }

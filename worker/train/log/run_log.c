@@ -14,20 +14,20 @@
 
 enum { EVENTS_BYTES_MAX = 64 << 20 };
 
-static bool interrupted(void *ctx)
+static bool log_interrupted(void *ctx)
 {
     const struct dpt_rank *r = ctx;
     return dpt_link_interrupted(r->link, r->gen.number);
 }
 
-static void hold(void *ctx, const struct dpt_runlog_line *line)
+static void hold_line(void *ctx, const struct dpt_runlog_line *line)
 {
     struct dpt_rank *r = ctx;
     dpt_logbook_add(r->log->lines, line, dpt_now_ms());
 }
 
-/* What the server has confirmed was made by a world that counted; and what is made so shortly after
- * that is, too, since nobody is expelled within the grace. */
+/* A line made before the server last confirmed this node is of a world that counted. So is a line
+ * made within the grace after that, since no node is expelled within the grace. */
 static bool may_append(void *ctx, int64_t made_ms)
 {
     const struct dpt_rank *r = ctx;
@@ -59,7 +59,7 @@ void rank_check_log(struct dpt_rank *r, enum dpt_status status, const struct dpt
                 err->text);
 }
 
-static void appended(void *ctx, enum dpt_status status, const struct dpt_err *err)
+static void line_appended(void *ctx, enum dpt_status status, const struct dpt_err *err)
 {
     rank_check_log(ctx, status, err);
 }
@@ -77,9 +77,10 @@ enum dpt_status rank_open_log(struct dpt_rank *r, struct dpt_err *err)
                                                 .spill_dir = folder,
                                                 .spill_name = name,
                                                 .may_append = may_append,
-                                                .appended = appended,
+                                                .appended = line_appended,
                                                 .ctx = r};
-    r->log->files = (struct dpt_runlog){.dir = dir, .run = r->config->run, .hold = hold, .ctx = r};
+    r->log->files =
+        (struct dpt_runlog){.dir = dir, .run = r->config->run, .hold = hold_line, .ctx = r};
     return dpt_logbook_create(&options, &r->log->lines, err);
 }
 
@@ -144,7 +145,7 @@ void rank_end_log(struct dpt_rank *r)
 bool rank_settles_log(struct dpt_rank *r)
 {
     if (!r->log->lines || !r->gen.writes_log ||
-        !dpt_link_await_confirmed(r->link, r->log->grace_ms, interrupted, r))
+        !dpt_link_await_confirmed(r->link, r->log->grace_ms, log_interrupted, r))
         return false;
     rank_flush_log(r);
     return true;

@@ -22,7 +22,7 @@ static bool is_unconfirmed(const char *name)
     return n > m && strcmp(name + n - m, suffix) == 0;
 }
 
-/* What is done with one file of such lines. */
+/* Takes one file of unconfirmed lines. */
 typedef void visit_unconfirmed(void *ctx, const char *path);
 
 static void visit_folder(const char *folder, visit_unconfirmed *visit, void *ctx)

@@ -43,7 +43,7 @@ static enum dpt_status load_part(struct dpt_rank *r, struct dpt_checkpoint *chec
     DPT_TRY(
         dpt_checkpoint_check_names(checkpoint, r->save->tensors.tensor, r->save->tensors.n, err));
     DPT_TRY(dpt_pieces_of_part(&r->save->tensors, part, &pieces, err));
-    if (r->config->train.eval_only) /* nobody asks for moments */
+    if (r->config->train.eval_only) /* moments are not needed */
         for (int i = 0; i < pieces.n; i++)
             pieces.piece[i].m = pieces.piece[i].v = NULL;
     enum dpt_status status = dpt_checkpoint_read_pieces(checkpoint, r->save->tensors.tensor,

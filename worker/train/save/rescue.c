@@ -1,7 +1,7 @@
-/* A rescue, the rank's part (checkpoint.h): what it holds, written without a generation and without
- * a server. Where a rank holds everything it needs nobody; else the ranks of other nodes write
- * their parts when they are told to leave, too, under the name that they all know from the
- * generation in which they got them. */
+/* A rescue, the rank's part (checkpoint.h): the held state, written without a generation and
+ * without a server. A rank that holds everything writes it alone. Else the ranks of other nodes
+ * write their parts when they are told to leave, too, under the name of the generation in which
+ * they got them. */
 #include "base/hash.h"
 #include "base/log.h"
 #include "checkpoint/names.h"

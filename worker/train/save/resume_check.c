@@ -14,7 +14,7 @@ enum dpt_status rank_check_source(const struct dpt_data *data, const char *hash,
     return dpt_data_check(data, &was, err);
 }
 
-/* Of a run that only evaluates, what the model is must be the checkpoint's, and nothing else. */
+/* In a run that only evaluates only the model's settings must be the checkpoint's. */
 static void pass_over_training(const struct dpt_config *config, struct dpt_config *saved)
 {
     const struct dpt_config was = *saved;
@@ -28,7 +28,7 @@ static void pass_over_training(const struct dpt_config *config, struct dpt_confi
     saved->data.kind = config->data.kind;
 }
 
-static bool allowed(const struct dpt_rank *r, const char *key)
+static bool change_allowed(const struct dpt_rank *r, const char *key)
 {
     const struct dpt_rank_start *start = r->options->start;
     for (int i = 0; i < start->n_allow; i++)
@@ -37,13 +37,12 @@ static bool allowed(const struct dpt_rank *r, const char *key)
     return false;
 }
 
-/* Is what the checkpoint was trained on what data.train holds here? Where one of them does not say,
- * it is. */
+/* Is data.train what the checkpoint was trained on? Yes, if one of them has no digest. */
 static enum dpt_status check_data(const struct dpt_rank *r, int64_t step, const char *was,
                                   struct dpt_err *err)
 {
     const char *data = r->options->start->data;
-    if (!was || !was[0] || !data[0] || strcmp(was, data) == 0 || allowed(r, "data.train"))
+    if (!was || !was[0] || !data[0] || strcmp(was, data) == 0 || change_allowed(r, "data.train"))
         return DPT_OK;
     return dpt_fail(err, DPT_ECONFIG,
                     "'%s' holds step %lld of a run on other data: the content of data.train ('%s') "
@@ -59,7 +58,7 @@ static enum dpt_status check_fingerprint(const struct dpt_rank *r, int64_t step,
 {
     const char *is = r->device->fingerprint;
     if (!was || strcmp(was, is) == 0 || r->config->train.reduction == DPT_REDUCTION_FAST ||
-        r->config->train.eval_only || allowed(r, "cluster.device"))
+        r->config->train.eval_only || change_allowed(r, "cluster.device"))
         return DPT_OK;
     return dpt_fail(err, DPT_ECONFIG,
                     "'%s' holds step %lld of a run on another kind of machine: %s; this one (%s) "

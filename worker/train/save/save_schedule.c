@@ -122,7 +122,7 @@ static void warn_of_pins(const struct dpt_rank *r)
                     (long long)pins->step[i], (long long)every);
 }
 
-/* Evaluated are the multiples of train.eval_every, and the ends of epochs. */
+/* Steps with an evaluation are the multiples of train.eval_every and the ends of epochs. */
 static void warn_of_best(const struct dpt_config *config)
 {
     const int64_t every = config->checkpoint.every_steps, eval_every = config->train.eval_every;

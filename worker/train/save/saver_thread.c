@@ -25,7 +25,7 @@ struct dpt_saver {
     struct dpt_saved saved;
 };
 
-static bool cancelled(void *ctx)
+static bool save_cancelled(void *ctx)
 {
     struct dpt_saver *s = ctx;
     return atomic_load(&s->cancel) || dpt_link_interrupted(s->options.link, s->spec.generation);
@@ -44,7 +44,7 @@ static void set_written(void *ctx)
  * lost its generation's grant. */
 static enum dpt_status await_fence(struct dpt_saver *s, struct dpt_err *err)
 {
-    if (dpt_link_await_write(s->options.link, cancelled, s))
+    if (dpt_link_await_write(s->options.link, save_cancelled, s))
         return DPT_OK;
     return dpt_fail(err, DPT_EABORTED, "this rank may have been replaced and writes no checkpoint");
 }
@@ -63,7 +63,7 @@ bool dpt_saver_owns_folder(const struct dpt_saver *s, const char *dir, struct dp
 static bool may_rename(void *ctx)
 {
     struct dpt_saver *s = ctx;
-    return dpt_link_await_write(s->options.link, cancelled, s) &&
+    return dpt_link_await_write(s->options.link, save_cancelled, s) &&
            dpt_link_granted(s->options.link, s->spec.generation, s->spec.state.step) &&
            dpt_saver_owns_folder(s, s->spec.dir, &s->lost);
 }
@@ -82,7 +82,7 @@ static enum dpt_status commit_checkpoint(struct dpt_saver *s, struct dpt_err *er
     DPT_TRY(dpt_checkpoint_collect(spec, s->options.collect_timeout_ms, err));
     dpt_link_publish_grant_wanted(s->options.link, spec->state.step);
     enum dpt_status status = dpt_link_await_grant(s->options.link, spec->generation,
-                                                  spec->state.step, cancelled, s, err);
+                                                  spec->state.step, save_cancelled, s, err);
     if (status == DPT_OK)
         status = await_fence(s, err);
     if (status == DPT_OK)
@@ -184,7 +184,7 @@ void dpt_saver_begin(struct dpt_saver *s, const struct dpt_checkpoint_spec *spec
     DPT_ASSERT(!s->busy);
     atomic_store(&s->cancel, false);
     s->spec = *spec;
-    s->spec.cancelled = cancelled;
+    s->spec.cancelled = save_cancelled;
     s->spec.taken = set_written;
     s->spec.may_rename = may_rename;
     s->spec.ctx = s;

@@ -31,7 +31,8 @@ struct work {
     struct dpt_comm_xfer *xfers;
 };
 
-/* The first `of` in the order of ranks whose shards are all there, and who holds them. */
+/* The first `of`, in the order of ranks, whose shards are all there, and the ranks that hold them.
+ */
 static enum dpt_status choose_cover(struct work *w, struct dpt_err *err)
 {
     const struct dpt_shard *shards = w->spec->shards;
@@ -118,7 +119,7 @@ static int64_t place_of(const struct work *w, const struct block *block, int64_t
            (x - dpt_shard_piece(grid, own->shard, block->unit).first);
 }
 
-static enum dpt_status exchange(struct work *w, int n, struct dpt_err *err)
+static enum dpt_status exchange_parts(struct work *w, int n, struct dpt_err *err)
 {
     struct dpt_comm_op *op = NULL;
     DPT_TRY(dpt_comm_exchange(w->comm, w->xfers, n, &op, err));
@@ -142,7 +143,7 @@ static enum dpt_status put_together(struct work *w, const struct block *block, s
                                    .mem = mem,
                                    .offset = (size_t)place_of(w, block, part.first) * sizeof(float),
                                    .bytes = (size_t)(part.end - part.first) * sizeof(float)};
-        return exchange(w, 1, err);
+        return exchange_parts(w, 1, err);
     }
     const struct dpt_interval own = part_of(w, block, w->me);
     const float *values = dpt_comm_mem_data(mem);
@@ -158,7 +159,7 @@ static enum dpt_status put_together(struct work *w, const struct block *block, s
                                        .buf = w->values + (part.first - block->range.first),
                                        .bytes = (size_t)(part.end - part.first) * sizeof(float)};
     }
-    return exchange(w, n, err);
+    return exchange_parts(w, n, err);
 }
 
 static enum dpt_status hash_block(struct work *w, const struct block *block, struct dpt_err *err)

@@ -1,7 +1,7 @@
 /* The weights hash of a state that ranks hold in shards (checkpoint.h: dpt_weights_hash), without
- * gathering it: each block of the hash is hashed by the holder of its first element, to whom the
- * holders of the rest send it (a block a cut, at most); then the hashes of all blocks go round and
- * everyone joins them. */
+ * gathering the state. The holder of a block's first element hashes the block; the holders of the
+ * rest send it their parts, for one block at each shard boundary at most. Then an all-gather gives
+ * all ranks the hashes of all blocks, which each rank joins. */
 #ifndef DPT_WORKER_TRAIN_SAVE_STATE_HASH_H
 #define DPT_WORKER_TRAIN_SAVE_STATE_HASH_H
 
@@ -23,8 +23,8 @@ DPT_MUST_USE enum dpt_status dpt_state_hash(struct dpt_comm *comm,
                                             const struct dpt_state_hash *spec,
                                             struct dpt_hash128 *ret, struct dpt_err *err);
 
-/* Hash of a part as one rank holds it, of its first `vectors` vectors, to compare with that of who
- * holds the same shard; 0: it has none. */
+/* Hash of a part as one rank holds it, of its first `vectors` vectors, to compare with that of
+ * another holder of the shard; 0: it has none. */
 struct dpt_hash128 dpt_state_part_hash(const struct dpt_state_part *part,
                                        const struct dpt_grid *grid, int vectors);
 

@@ -23,7 +23,7 @@ void dpt_epoch_add_step(struct dpt_epoch *epoch, int64_t epoch_steps, int64_t st
 /* The time of the step that was counted last. */
 void dpt_epoch_add_time(struct dpt_epoch *epoch, double seconds);
 
-/* Mean loss; NaN: there is none. And so many samples a second by steps of `batch`; 0: not known. */
+/* Mean loss; NaN: none. Samples a second, of steps of `batch` samples; 0: not known. */
 double dpt_epoch_loss(const struct dpt_epoch *epoch);
 double dpt_epoch_samples_per_s(const struct dpt_epoch *epoch, int64_t batch);
 

@@ -25,7 +25,7 @@ struct dpt_eval_share {
 /* How far an evaluation has come: from there another world goes on, with the same bits. */
 struct dpt_eval_part {
     int64_t step;    /* completed steps of the weights; -1: there is none */
-    int64_t batches; /* that are done, the first so many */
+    int64_t batches; /* done, from the first on */
     double sum;      /* of their losses, nats */
     int64_t right;   /* with labels: of their samples those whose label is predicted */
 };

@@ -11,7 +11,7 @@ void dpt_history_init(struct dpt_history *history)
     memcpy(history->json, "[]", sizeof "[]");
 }
 
-static enum dpt_status parse(const char *json, json_t **ret, struct dpt_err *err)
+static enum dpt_status parse_history(const char *json, json_t **ret, struct dpt_err *err)
 {
     json_error_t error;
     json_t *array = json_loads(json, JSON_REJECT_DUPLICATES, &error);
@@ -25,7 +25,8 @@ static enum dpt_status parse(const char *json, json_t **ret, struct dpt_err *err
 }
 
 /* Prints what fits, without the oldest entries if need be. */
-static enum dpt_status print(struct dpt_history *history, json_t *array, struct dpt_err *err)
+static enum dpt_status print_history(struct dpt_history *history, json_t *array,
+                                     struct dpt_err *err)
 {
     for (;;) {
         char *text = json_dumps(array, JSON_COMPACT);
@@ -50,15 +51,15 @@ static enum dpt_status print(struct dpt_history *history, json_t *array, struct 
 enum dpt_status dpt_history_load(struct dpt_history *history, const char *json, struct dpt_err *err)
 {
     json_t *array = NULL;
-    DPT_TRY(parse(json, &array, err));
-    enum dpt_status status = print(history, array, err);
+    DPT_TRY(parse_history(json, &array, err));
+    enum dpt_status status = print_history(history, array, err);
     json_decref(array);
     return status;
 }
 
 /* ---- what the log has and a checkpoint has not ---- */
 
-static json_int_t integer(const json_t *object, const char *key)
+static json_int_t integer_of(const json_t *object, const char *key)
 {
     return json_integer_value(json_object_get(object, key));
 }
@@ -78,9 +79,9 @@ static json_t *entry_of(const char *line, size_t bytes)
     if (kind && cause && !is_kind(event, "redundancy") &&
         json_is_integer(json_object_get(event, "resume_step")))
         entry = json_pack("{s:I, s:I, s:I, s:s, s:s, s:I}", "generation",
-                          integer(event, "generation"), "step", integer(event, "resume_step"),
-                          "world_size", integer(event, "world_size"), "kind", kind, "cause", cause,
-                          "steps_lost", integer(event, "steps_lost"));
+                          integer_of(event, "generation"), "step", integer_of(event, "resume_step"),
+                          "world_size", integer_of(event, "world_size"), "kind", kind, "cause",
+                          cause, "steps_lost", integer_of(event, "steps_lost"));
     json_decref(event);
     return entry;
 }
@@ -92,8 +93,8 @@ static bool ends_with(const json_t *array, const json_t *entry)
     const json_t *last = json_array_get(array, n > 0 ? n - 1 : 0);
     const char *kind = json_string_value(json_object_get(last, "kind"));
     return kind && is_kind(entry, kind) &&
-           integer(last, "generation") == integer(entry, "generation") &&
-           integer(last, "step") == integer(entry, "step");
+           integer_of(last, "generation") == integer_of(entry, "generation") &&
+           integer_of(last, "step") == integer_of(entry, "step");
 }
 
 /* The entries that are missing in the array; NULL: no memory. */
@@ -106,7 +107,7 @@ static json_t *find_missing(const json_t *array, const char *events, size_t byte
         json_t *entry = entry_of(events, (size_t)(end - events));
         bytes -= (size_t)(end + 1 - events);
         events = end + 1;
-        const bool begins = empty && is_kind(entry, "start") && integer(entry, "step") == 0;
+        const bool begins = empty && is_kind(entry, "start") && integer_of(entry, "step") == 0;
         const bool meets = !empty && ends_with(array, entry);
         if (begins || meets)
             good = json_array_clear(missing) == 0;
@@ -125,13 +126,13 @@ enum dpt_status dpt_history_add_events(struct dpt_history *history, const char *
                                        size_t bytes, struct dpt_err *err)
 {
     json_t *array = NULL;
-    DPT_TRY(parse(history->json, &array, err));
+    DPT_TRY(parse_history(history->json, &array, err));
     json_t *missing = find_missing(array, events, bytes);
     enum dpt_status status = DPT_OK;
     if (!missing || json_array_extend(array, missing) != 0)
         status = dpt_fail(err, DPT_ENOMEM, "the run's history: out of memory");
     if (status == DPT_OK)
-        status = print(history, array, err);
+        status = print_history(history, array, err);
     json_decref(missing);
     json_decref(array);
     return status;
@@ -145,7 +146,7 @@ struct dpt_history_totals dpt_history_totals(const struct dpt_history *history)
     json_t *array = json_loads(history->json, 0, NULL);
     for (size_t i = 0; i < json_array_size(array); i++) {
         const json_t *entry = json_array_get(array, i);
-        const int64_t lost = integer(entry, "steps_lost");
+        const int64_t lost = integer_of(entry, "steps_lost");
         for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
             totals.recoveries += is_kind(entry, kinds[k]);
         if (lost > 0 && lost <= INT64_MAX - totals.steps_lost)
@@ -159,7 +160,7 @@ enum dpt_status dpt_history_append(struct dpt_history *history, const struct dpt
                                    struct dpt_err *err)
 {
     json_t *array = NULL;
-    DPT_TRY(parse(history->json, &array, err));
+    DPT_TRY(parse_history(history->json, &array, err));
     json_t *object =
         json_pack("{s:I, s:I, s:i, s:s, s:s, s:I}", "generation", (json_int_t)e->generation, "step",
                   (json_int_t)e->step, "world_size", e->world_size, "kind", e->kind, "cause",
@@ -168,7 +169,7 @@ enum dpt_status dpt_history_append(struct dpt_history *history, const struct dpt
     if (!object || json_array_append_new(array, object) != 0)
         status = dpt_fail(err, DPT_ENOMEM, "the run's history: out of memory");
     if (status == DPT_OK)
-        status = print(history, array, err);
+        status = print_history(history, array, err);
     json_decref(array);
     return status;
 }

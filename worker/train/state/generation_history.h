@@ -1,6 +1,6 @@
-/* The run's history, as state.json keeps it: a JSON array with one object a generation, oldest
- * first, carried from rank to rank and from checkpoint to checkpoint. Bounded: the oldest entries
- * go when it grows too long. */
+/* The run's history, as state.json has it: a JSON array with one object for each generation, oldest
+ * first. It goes from rank to rank and from checkpoint to checkpoint. When it grows too long the
+ * oldest entries are dropped. */
 #ifndef DPT_WORKER_TRAIN_STATE_GENERATION_HISTORY_H
 #define DPT_WORKER_TRAIN_STATE_GENERATION_HISTORY_H
 

@@ -40,7 +40,7 @@ enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err)
 {
     const enum dpt_step_fate fate = dpt_step_fate_of(r->config, dpt_outcome_loss(&r->state.outcome),
                                                      r->state.outcome.norm, &r->state.scaler);
-    if (fate == DPT_STEP_STOPS) /* whoever had such an outcome has not told it */
+    if (fate == DPT_STEP_STOPS) /* no rank hands over an outcome that ends the run */
         return dpt_fail(err, DPT_EPROTO, "the outcome of step %lld ends the run",
                         (long long)r->state.step);
     /* The scale is a power of two: the quotient is exact. */

@@ -63,7 +63,7 @@ static double sum_losses(const struct dpt_rank *r, int64_t samples)
     return sum;
 }
 
-/* Predicted labels of the first so many samples. */
+/* Right predictions of the first `samples` samples. */
 static int64_t count_right(const struct dpt_rank *r, int64_t samples)
 {
     int64_t right = 0;

@@ -129,7 +129,7 @@ enum dpt_status dpt_verify_fold(const uint8_t *all, int world, int64_t step, str
         const struct dpt_verify_part part = part_of(all, i);
         if (dpt_shard_is_none(part.shard))
             continue;
-        int first = 0; /* who holds the same: all agree when each agrees with the first */
+        int first = 0; /* the first holder: all agree when each agrees with it */
         while (!dpt_shard_equal(part_of(all, first).shard, part.shard))
             first++;
         if (!same_hash(part_of(all, first).hash, part.hash))

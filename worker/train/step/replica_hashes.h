@@ -1,5 +1,5 @@
-/* train.verify_every: ranks say of what they hold, and of what they cover for another, a hash each;
- * who holds the same shard must have the same one. Pure. */
+/* train.verify_every: ranks exchange a hash of their own part and one of their shadow. Holders of
+ * the same shard must have the same hash. Pure. */
 #ifndef DPT_WORKER_TRAIN_STEP_REPLICA_HASHES_H
 #define DPT_WORKER_TRAIN_STEP_REPLICA_HASHES_H
 
@@ -27,8 +27,8 @@ void dpt_verify_share_pack(const struct dpt_verify_share *share,
                            uint8_t buf[DPT_VERIFY_SHARE_BYTES]);
 
 /* Looks at the shares of all ranks, in rank order: DPT_ECORRUPT names the rank that differs from
- * most who hold the same, or where none are most, from the lowest. DPT_EPROTO: a rank is at another
- * step, or says what no rank can. The same text on every rank. */
+ * the majority of the shard's holders or, without a majority, from the lowest of them. DPT_EPROTO:
+ * a rank is at another step, or says what no rank can. The same text on every rank. */
 DPT_MUST_USE enum dpt_status dpt_verify_fold(const uint8_t *all, int world, int64_t step,
                                              struct dpt_err *err);
 

@@ -1,19 +1,11 @@
-/* What a rank says of its memory at the run's end. */
+/* The records of one rank at the end of a run: its memory, and the times of its kernels by class
+ * (log.op_times). */
 #include "base/log.h"
 #include "worker/strategy/memory/memory_formula.h"
 #include "worker/train/device/device.h"
 #include "worker/train/log/log.h"
 
-void rank_note_first_step(struct dpt_rank *r)
-{
-    struct dpt_memory_use use;
-    if (r->device->memory_first > 0)
-        return;
-    dpt_account_read(&r->device->memory, &use);
-    r->device->memory_first = use.all;
-}
-
-void rank_write_memory(struct dpt_rank *r)
+static void write_memory(const struct dpt_rank *r)
 {
     struct dpt_strategy_cost cost;
     if (!r->gen.begun || !r->config->log.dir[0] || !rank_may_record(r, "the account of memory is"))
@@ -50,4 +42,54 @@ void rank_write_memory(struct dpt_rank *r)
     struct dpt_err err;
     if (dpt_runlog_memory(r->config->log.dir, &m, &err) != DPT_OK)
         dpt_log(DPT_LOG_ERROR, "the account of this rank's memory is lost: %s", err.text);
+}
+
+static void read_times(const struct dpt_rank *r, struct dpt_op_times *ret_host,
+                       struct dpt_op_times *ret_device)
+{
+    dpt_stream_op_times(r->device->stream, ret_host);
+    *ret_device = (struct dpt_op_times){.idle_ms = 0};
+    if (r->device->accelerator)
+        dpt_stream_op_times(dpt_accelerator_stream(r->device->accelerator), ret_device);
+}
+
+static void write_op_times(const struct dpt_rank *r)
+{
+    if (!r->device->op_times.begun || !r->config->log.dir[0] ||
+        !rank_may_record(r, "the times of this rank's kernels are"))
+        return;
+    struct dpt_op_times host, device;
+    read_times(r, &host, &device);
+    struct dpt_op_times_record record = {.node = r->options->start->node,
+                                         .local_rank = r->options->start->local_rank,
+                                         .rank = r->gen.rank,
+                                         .world_size = r->gen.world_size,
+                                         .steps = r->device->op_times.steps,
+                                         .has_device = r->device->accelerator != NULL};
+    dpt_op_times_since(&host, &r->device->op_times.host, &record.host);
+    dpt_op_times_since(&device, &r->device->op_times.device, &record.device);
+    struct dpt_err err;
+    if (dpt_runlog_op_times(r->config->log.dir, &record, &err) != DPT_OK)
+        dpt_log(DPT_LOG_ERROR, "the times of this rank's kernels are lost: %s", err.text);
+}
+
+void rank_note_step(struct dpt_rank *r)
+{
+    struct rank_device *d = r->device;
+    struct dpt_memory_use use;
+    if (d->memory_first == 0) {
+        dpt_account_read(&d->memory, &use);
+        d->memory_first = use.all;
+    }
+    if (d->op_times.begun)
+        d->op_times.steps++;
+    else if (r->config->log.op_times)
+        read_times(r, &d->op_times.host, &d->op_times.device);
+    d->op_times.begun = r->config->log.op_times;
+}
+
+void rank_write_records(const struct dpt_rank *r)
+{
+    write_memory(r);
+    write_op_times(r);
 }

@@ -1,0 +1,205 @@
+/* Faults of ranks, a decorator of the strategy that a test program installs by linking this file
+ * with -Wl,--wrap=dpt_strategy_find. Environment variables that are read when a rank starts ask for
+ * them:
+ *
+ *   DPT_TEST_FLIP_GRADIENT_BIT=RANK:STEP  flips a bit of the first gradient that the rank announces
+ *   DPT_TEST_FLIP_WEIGHT_BIT=RANK:STEP    flips a bit of the rank's weights after the step
+ *   DPT_TEST_SPOIL_STEPS=COUNT:FIRST[:FACTOR]  multiplies the gradients of these steps by FACTOR
+ * (by default NaN), in every slot and so in every world alike */
+#include "base/log.h"
+#include "worker/strategy/strategy.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct dpt_strategy_ops *__real_dpt_strategy_find(const struct dpt_config *config);
+const struct dpt_strategy_ops *__wrap_dpt_strategy_find(const struct dpt_config *config);
+
+struct place {
+    int rank; /* -1: not set */
+    int64_t step;
+};
+
+struct faults {
+    struct dpt_strategy_ops ops; /* first: the strategy's pointer to it leads here */
+    const struct dpt_strategy_ops *inner;
+    struct dpt_strategy_env env;
+    struct place gradient, weight;
+    struct {
+        int64_t first, n;
+        double factor;
+    } spoilt;
+    int rank;   /* in the present generation */
+    bool armed; /* the next announced gradient is to be damaged */
+    struct dpt_slot *slot;
+    void (*announce)(void *ctx, int param);
+    void *announce_ctx;
+};
+
+static struct faults *faults_of(const struct dpt_strategy *s)
+{
+    return (struct faults *)(uintptr_t)s->ops;
+}
+
+static bool is_here(const struct faults *f, const struct place *place, int64_t step)
+{
+    return f->rank == place->rank && step == place->step;
+}
+
+static enum dpt_status begin_generation(struct dpt_strategy *s, const struct dpt_world *world,
+                                        int rank, int host, struct dpt_err *err)
+{
+    faults_of(s)->rank = rank;
+    return faults_of(s)->inner->begin_generation(s, world, rank, host, err);
+}
+
+/* ---- gradients ---- */
+
+/* Of memory that the slot points to: the host's, or the device's. */
+static void flip_gradient_bit(const struct dpt_strategy_env *env, float *at)
+{
+    struct dpt_stream *stream = env->resident ? env->resident_stream : env->stream;
+    const struct dpt_ops *ops = dpt_device_ops(env->resident ? env->resident : env->device);
+    uint32_t bits = 0;
+    struct dpt_err err;
+    ops->copy(stream, sizeof bits, at, &bits);
+    if (dpt_stream_sync(stream, &err) != DPT_OK)
+        dpt_log(DPT_LOG_ERROR, "no bit is flipped: %s", err.text);
+    bits ^= 1u << 22;
+    ops->copy(stream, sizeof bits, &bits, at);
+}
+
+static void flip_and_announce(void *ctx, int param)
+{
+    struct faults *f = ctx;
+    const struct dpt_model *model = f->env.model;
+    const struct dpt_param *p = dpt_model_param(model, param);
+    if (f->armed)
+        flip_gradient_bit(&f->env, f->slot->grads[p->unit] +
+                                       (p->offset - dpt_model_unit(model, p->unit)->offset));
+    f->armed = false;
+    f->announce(f->announce_ctx, param);
+}
+
+static void begin_step(struct dpt_strategy *s, int64_t step)
+{
+    struct faults *f = faults_of(s);
+    f->armed = is_here(f, &f->gradient, step);
+    f->inner->begin_step(s, step);
+}
+
+static void begin_slot(struct dpt_strategy *s, int index, struct dpt_slot *slot)
+{
+    struct faults *f = faults_of(s);
+    f->inner->begin_slot(s, index, slot);
+    if (slot->step >= f->spoilt.first && slot->step - f->spoilt.first < f->spoilt.n)
+        slot->dloss *= (float)f->spoilt.factor;
+    f->slot = slot;
+    f->announce = slot->announce;
+    f->announce_ctx = slot->announce_ctx;
+    slot->announce = flip_and_announce;
+    slot->announce_ctx = f;
+}
+
+/* ---- weights ---- */
+
+static enum dpt_status flip_weight_bit(struct faults *f, struct dpt_strategy *s,
+                                       struct dpt_err *err)
+{
+    const struct dpt_grid *grid = f->env.grid;
+    const struct dpt_state_part *own = &f->inner->held(s)->own;
+    int unit = 0;
+    uint32_t bits;
+    if (f->inner->fetch_state)
+        DPT_TRY(f->inner->fetch_state(s, err));
+    for (; unit < grid->n_units; unit++) {
+        const struct dpt_interval piece = dpt_shard_piece(grid, own->shard, unit);
+        if (piece.first < piece.end)
+            break;
+    }
+    DPT_ASSERT(unit < grid->n_units);
+    float *at = dpt_state_at(own, grid, DPT_VECTOR_PARAM, unit);
+    memcpy(&bits, at, sizeof bits);
+    bits ^= 1;
+    memcpy(at, &bits, sizeof bits);
+    if (f->env.resident)
+        f->inner->state_changed(s); /* so that it reaches the device */
+    return DPT_OK;
+}
+
+static enum dpt_status apply(struct dpt_strategy *s, const struct dpt_optim_step *step,
+                             struct dpt_err *err)
+{
+    struct faults *f = faults_of(s);
+    DPT_TRY(f->inner->apply(s, step, err));
+    return is_here(f, &f->weight, step->step) ? flip_weight_bit(f, s, err) : DPT_OK;
+}
+
+/* ---- installation ---- */
+
+static struct place read_place(const char *name)
+{
+    const char *text = getenv(name);
+    struct place place = {.rank = -1};
+    long long step;
+    if (!text || sscanf(text, "%d:%lld", &place.rank, &step) != 2)
+        return (struct place){.rank = -1};
+    place.step = step;
+    return place;
+}
+
+static void read_spoilt(struct faults *f)
+{
+    const char *text = getenv("DPT_TEST_SPOIL_STEPS");
+    long long n, first;
+    f->spoilt.factor = (double)NAN;
+    if (!text || sscanf(text, "%lld:%lld:%lf", &n, &first, &f->spoilt.factor) < 2)
+        return;
+    f->spoilt.first = first;
+    f->spoilt.n = n;
+}
+
+static void destroy(struct dpt_strategy **s)
+{
+    struct faults *f = faults_of(*s);
+    f->inner->destroy(s);
+    free(f);
+}
+
+static enum dpt_status create(const struct dpt_strategy_env *env, struct dpt_strategy **ret,
+                              struct dpt_err *err)
+{
+    struct faults *f = calloc(1, sizeof *f);
+    DPT_ASSERT(f);
+    f->inner = __real_dpt_strategy_find(env->config);
+    f->env = *env;
+    f->gradient = read_place("DPT_TEST_FLIP_GRADIENT_BIT");
+    f->weight = read_place("DPT_TEST_FLIP_WEIGHT_BIT");
+    read_spoilt(f);
+    const enum dpt_status status = f->inner->create(env, ret, err);
+    if (status != DPT_OK) {
+        free(f);
+        return status;
+    }
+    f->ops = *f->inner;
+    f->ops.destroy = destroy;
+    f->ops.begin_generation = begin_generation;
+    f->ops.begin_step = begin_step;
+    f->ops.begin_slot = begin_slot;
+    f->ops.apply = apply;
+    (*ret)->ops = &f->ops;
+    return DPT_OK;
+}
+
+const struct dpt_strategy_ops *__wrap_dpt_strategy_find(const struct dpt_config *config)
+{
+    static _Thread_local struct dpt_strategy_ops ops;
+    const struct dpt_strategy_ops *inner = __real_dpt_strategy_find(config);
+    if (!inner)
+        return NULL;
+    ops = *inner;
+    ops.create = create;
+    return &ops;
+}
