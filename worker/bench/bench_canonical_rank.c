@@ -105,7 +105,7 @@ static void set_up(struct rank *r)
                                          .listener = r->listener,
                                          .comm_thread = r->thread,
                                          .grid = &r->grid};
-    MUST(r, dpt_strategy_find(&r->config)->create(&env, &r->strategy, &r->err));
+    MUST(r, dpt_strategy_create(&env, &r->strategy, &r->err));
     dpt_cores_set_demand(r->shared->n_ranks); /* as a run of ranks of one thread each */
     publish_and_await(r);
 }
@@ -113,7 +113,7 @@ static void set_up(struct rank *r)
 static void tear_down(struct rank *r)
 {
     const int64_t b = r->config.train.micro_batch, t = r->config.train.seq_len;
-    r->strategy->ops->destroy(&r->strategy);
+    dpt_strategy_destroy(&r->strategy);
     dpt_comm_thread_destroy(&r->thread);
     dpt_comm_listener_destroy(&r->listener);
     dpt_device_free(r->device, r->saved, dpt_model_saved_bytes(r->model, b, t));
@@ -128,20 +128,19 @@ static void tear_down(struct rank *r)
 
 static void open_generation(struct rank *r)
 {
-    const struct dpt_strategy_ops *ops = r->strategy->ops;
     struct dpt_comm_peer peers[BC_RANKS_MAX] = {{.rank = 0}};
     const int n = r->shared->n_ranks;
     r->world = (struct dpt_world){.lanes = dpt_config_lanes_of(&r->config, n),
                                   .size = n,
                                   .rank_of_position = r->rank_of_position,
                                   .host_of_position = r->host_of_position};
-    MUST(r, ops->begin_generation(r->strategy, &r->world, r->rank, &r->err));
+    MUST(r, dpt_strategy_begin_generation(r->strategy, &r->world, r->rank, &r->err));
     if (r->generation == 0) {
-        const struct dpt_state_part *own = &ops->wanted(r->strategy)->own;
+        const struct dpt_state_part *own = &dpt_strategy_wanted(r->strategy)->own;
         dpt_model_init_weights(r->model, r->ops, r->stream, 1,
                                dpt_comm_mem_data(own->vector[DPT_VECTOR_PARAM].mem));
         MUST(r, dpt_stream_sync(r->stream, &r->err));
-        ops->state_changed(r->strategy);
+        dpt_strategy_state_changed(r->strategy);
     }
     struct dpt_comm_spec spec = {.run = "bench",
                                  .generation = ++r->generation,
@@ -174,7 +173,7 @@ static void begin_slot(struct rank *r, int index, struct dpt_slot *slot)
                               .saved = r->saved,
                               .scratch = r->scratch,
                               .losses = r->losses};
-    r->strategy->ops->begin_slot(r->strategy, index, slot);
+    dpt_strategy_begin_slot(r->strategy, index, slot);
 }
 
 static void end_slot(struct rank *r, int index)
@@ -182,12 +181,12 @@ static void end_slot(struct rank *r, int index)
     MUST(r, dpt_stream_sync(r->stream, &r->err));
     for (int64_t i = 0; i < (int64_t)r->config.train.micro_batch * r->config.train.seq_len; i++)
         r->loss += (double)r->losses[i];
-    r->strategy->ops->end_slot(r->strategy, index);
+    dpt_strategy_end_slot(r->strategy, index);
 }
 
 static void run_actions(struct rank *r)
 {
-    const struct dpt_step_list *list = r->strategy->ops->step_list(r->strategy);
+    const struct dpt_step_list *list = dpt_strategy_step_list(r->strategy);
     struct dpt_slot slot = {.b = 0};
     for (int i = 0; i < list->n_actions; i++) {
         const struct dpt_action *a = &list->actions[i];
@@ -200,7 +199,7 @@ static void run_actions(struct rank *r)
         else if (a->kind == DPT_ACTION_END_SLOT)
             end_slot(r, a->slot);
         else
-            MUST(r, r->strategy->ops->act(r->strategy, i, &slot, &r->err));
+            MUST(r, dpt_strategy_act(r->strategy, i, &slot, &r->err));
     }
 }
 
@@ -230,12 +229,11 @@ static enum dpt_status job_meet(struct dpt_comm_thread *thread, void *ctx, struc
 
 static void one_step(struct rank *r)
 {
-    const struct dpt_strategy_ops *ops = r->strategy->ops;
     r->loss = 0;
-    ops->begin_step(r->strategy, r->step);
+    dpt_strategy_begin_step(r->strategy, r->step);
     run_actions(r);
-    MUST(r, ops->await_gradient(r->strategy, &r->err));
-    MUST(r, ops->norm_share(r->strategy, &r->mine, &r->err));
+    MUST(r, dpt_strategy_await_gradient(r->strategy, &r->err));
+    MUST(r, dpt_strategy_norm_share(r->strategy, &r->mine, &r->err));
     MUST(r, dpt_comm_thread_run(r->thread, job_commit, r, &r->err));
     struct dpt_accum norm;
     dpt_accum_init(&norm);
@@ -245,7 +243,7 @@ static void one_step(struct rank *r)
         .step = r->step,
         .updates = r->step,
         .grad_scale = dpt_clip_scale(sqrt(dpt_accum_value(&norm)), r->config.train.grad_clip)};
-    MUST(r, ops->apply(r->strategy, &update, &r->err));
+    MUST(r, dpt_strategy_apply(r->strategy, &update, &r->err));
     r->step++;
 }
 
@@ -271,12 +269,12 @@ static void answer(struct rank *r, enum dpt_reduction reduction)
     a->cpu_ms = cpu_ms() - start_cpu;
     a->loss = r->loss;
     MUST(r, dpt_comm_thread_run(r->thread, job_meet, r, &r->err));
-    r->strategy->ops->cost(r->strategy, &cost);
+    dpt_strategy_cost(r->strategy, &cost);
     a->bytes_sent = r->sent - sent;
     a->gradient_bytes = cost.gradient_bytes;
     a->gradient_buffers = cost.gradient_buffers;
     dpt_comm_thread_close(r->thread);
-    r->strategy->ops->end_generation(r->strategy);
+    dpt_strategy_end_generation(r->strategy);
 }
 
 int bc_rank(struct bc_shared *shared, int rank, int in, int out)

@@ -101,8 +101,7 @@ struct strategy_step {
     struct dpt_err err;
 };
 
-struct strategy {
-    struct dpt_strategy base;
+struct dpt_strategy {
     struct dpt_strategy_env env;
     struct dpt_strategy_traits traits;
     struct dpt_device *device;               /* that the state is worked on, */
@@ -134,62 +133,56 @@ struct strategy {
 };
 
 /* state/parts.c: memory of a part of the state, and where a vector of it is worked on. */
-bool strategy_has_whole(const struct strategy *s);
-DPT_MUST_USE enum dpt_status strategy_part_create(const struct strategy *s, struct dpt_shard shard,
-                                                  bool own, struct dpt_state_part *part,
-                                                  struct dpt_err *err);
+bool strategy_has_whole(const struct dpt_strategy *s);
+DPT_MUST_USE enum dpt_status strategy_part_create(const struct dpt_strategy *s,
+                                                  struct dpt_shard shard, bool own,
+                                                  struct dpt_state_part *part, struct dpt_err *err);
 /* Room on the device for what of a part is not there. */
-DPT_MUST_USE enum dpt_status strategy_part_enter_device(const struct strategy *s, bool own,
+DPT_MUST_USE enum dpt_status strategy_part_enter_device(const struct dpt_strategy *s, bool own,
                                                         struct dpt_state_part *part,
                                                         struct dpt_err *err);
 /* Frees what the device has of a part; all of it: but for what `kept` (or NULL) has too. */
-void strategy_part_leave_device(const struct strategy *s, bool own, struct dpt_state_part *part,
+void strategy_part_leave_device(const struct dpt_strategy *s, bool own, struct dpt_state_part *part,
                                 const struct dpt_state_part *kept);
-void strategy_part_free(const struct strategy *s, bool own, struct dpt_state_part *part,
+void strategy_part_free(const struct dpt_strategy *s, bool own, struct dpt_state_part *part,
                         const struct dpt_state_part *kept);
 /* A vector of a part where it is worked on: a view, not owned; its piece of unit `unit` there. */
-struct dpt_buffer strategy_vector(const struct strategy *s, const struct dpt_state_part *part,
+struct dpt_buffer strategy_vector(const struct dpt_strategy *s, const struct dpt_state_part *part,
                                   enum dpt_vector vector);
-int64_t strategy_vector_offset(const struct strategy *s, const struct dpt_state_part *part,
+int64_t strategy_vector_offset(const struct dpt_strategy *s, const struct dpt_state_part *part,
                                enum dpt_vector vector, int unit);
-float *strategy_vector_at(const struct strategy *s, const struct dpt_state_part *part,
+float *strategy_vector_at(const struct dpt_strategy *s, const struct dpt_state_part *part,
                           enum dpt_vector vector, int unit);
 
-/* state/rebuild.c: strategy.h, defer_shadow, rebuild. */
-struct dpt_shard strategy_defer_shadow(struct strategy *s);
-void strategy_rebuild_begin(struct strategy *s, const bool *late);
+/* state/rebuild.c, which has defer_shadow and rebuild of strategy.h, too. */
 /* At a step's beginning: what is copied beside it. */
-void strategy_rebuild_step(struct strategy *s);
+void strategy_rebuild_step(struct dpt_strategy *s);
 /* The step is applied: what it has copied counts. When all is there the shadow is held. */
-void strategy_rebuild_applied(struct strategy *s);
+void strategy_rebuild_applied(struct dpt_strategy *s);
 /* Gives up what was not whole. */
-void strategy_rebuild_drop(struct strategy *s);
+void strategy_rebuild_drop(struct dpt_strategy *s);
 /* The shadow, or as much of one as this step has; 0 of 0: none. */
-const struct dpt_state_part *strategy_shadow(const struct strategy *s);
+const struct dpt_state_part *strategy_shadow(const struct dpt_strategy *s);
 /* The rank at `holder` has the shadow of what the one at `position` holds: it makes these weights
  * of the shadow's masters, and no rank sends them to it. One that is being copied is none. */
-bool strategy_has_shadow_of(const struct strategy *s, int holder, int position);
+bool strategy_has_shadow_of(const struct dpt_strategy *s, int holder, int position);
 
-/* state/state.c */
-DPT_MUST_USE enum dpt_status strategy_state_create(struct strategy *s, struct dpt_err *err);
-void strategy_state_destroy(struct strategy *s);
+/* state/state.c, which has fetch_state of strategy.h, too. */
+DPT_MUST_USE enum dpt_status strategy_state_create(struct dpt_strategy *s, struct dpt_err *err);
+void strategy_state_destroy(struct dpt_strategy *s);
 /* For this world: what is wanted, room for weights. */
-DPT_MUST_USE enum dpt_status strategy_state_begin(struct strategy *s, struct dpt_err *err);
-void strategy_state_changed(struct strategy *s);
+DPT_MUST_USE enum dpt_status strategy_state_begin(struct dpt_strategy *s, struct dpt_err *err);
+void strategy_state_changed(struct dpt_strategy *s);
 /* Before a step or an evaluation: refreshes the weight copies after the registered state was
  * written. */
-void strategy_state_refresh(struct strategy *s);
-/* strategy.h, fetch_state. */
-DPT_MUST_USE enum dpt_status strategy_state_fetch(struct strategy *s, struct dpt_err *err);
+void strategy_state_refresh(struct dpt_strategy *s);
 /* Where the weights of unit `unit` are sent from, this rank's piece of them: a view, not owned. */
-struct dpt_buffer strategy_weights(const struct strategy *s, int unit, size_t *ret_offset);
-void *strategy_own_weights(const struct strategy *s, int unit);
+struct dpt_buffer strategy_weights(const struct dpt_strategy *s, int unit, size_t *ret_offset);
+void *strategy_own_weights(const struct dpt_strategy *s, int unit);
 
-/* state/update.c: the share of the norm, and the step. */
-DPT_MUST_USE enum dpt_status strategy_norm(struct strategy *s, struct dpt_accum *ret,
-                                           struct dpt_err *err);
-DPT_MUST_USE enum dpt_status strategy_update(struct strategy *s, const struct dpt_optim_step *step,
-                                             struct dpt_err *err);
+/* state/update.c: the step; and norm_share of strategy.h. */
+DPT_MUST_USE enum dpt_status
+strategy_update(struct dpt_strategy *s, const struct dpt_optim_step *step, struct dpt_err *err);
 
 /* reduce/gradient.c: where gradients and sums lie, and how they travel. */
 struct strategy_gradient { /* of a shard: at its places in the flat vector, or compact */
@@ -199,46 +192,47 @@ struct strategy_gradient { /* of a shard: at its places in the flat vector, or c
 };
 /* Of what this rank has of the whole sum first; of what it applies; of what it applies for the
  * shadow. The last two also after the end of their generation. */
-struct strategy_gradient strategy_whole_gradient(const struct strategy *s);
-struct strategy_gradient strategy_own_gradient(const struct strategy *s);
-struct strategy_gradient strategy_shadow_gradient(const struct strategy *s);
+struct strategy_gradient strategy_whole_gradient(const struct dpt_strategy *s);
+struct strategy_gradient strategy_own_gradient(const struct dpt_strategy *s);
+struct strategy_gradient strategy_shadow_gradient(const struct dpt_strategy *s);
 /* Where its piece of a unit begins. */
-float *strategy_gradient_at(const struct strategy *s, const struct strategy_gradient *g, int unit);
+float *strategy_gradient_at(const struct dpt_strategy *s, const struct strategy_gradient *g,
+                            int unit);
 /* Those who compute in the task's wave: positions below this. */
-int strategy_active(const struct strategy *s, const struct dpt_task *task);
+int strategy_active(const struct dpt_strategy *s, const struct dpt_task *task);
 /* Member i places after this rank; the same of all ranks: so that not all begin with one rank. */
-int strategy_n_members(const struct strategy *s);
-int strategy_member(const struct strategy *s, int i);
-int strategy_other(const struct strategy *s, int i);
+int strategy_n_members(const struct dpt_strategy *s);
+int strategy_member(const struct dpt_strategy *s, int i);
+int strategy_other(const struct dpt_strategy *s, int i);
 /* What the rank at a position holds of a unit or range; what it adds of a range of the members'
  * slots; what it has of the whole sum before it is shared. */
-struct dpt_interval strategy_held_piece(const struct strategy *s, int position, int unit);
-struct dpt_interval strategy_applied_piece(const struct strategy *s, int position, int range);
-struct dpt_interval strategy_added_piece(const struct strategy *s, int position, int range);
-struct dpt_interval strategy_whole_piece(const struct strategy *s, int position, int range);
+struct dpt_interval strategy_held_piece(const struct dpt_strategy *s, int position, int unit);
+struct dpt_interval strategy_applied_piece(const struct dpt_strategy *s, int position, int range);
+struct dpt_interval strategy_added_piece(const struct dpt_strategy *s, int position, int range);
+struct dpt_interval strategy_whole_piece(const struct dpt_strategy *s, int position, int range);
 /* The own piece's sum `sum` of a range; that of the nodes' sums, where they cross. */
-float *strategy_sum(const struct strategy *s, int sum, int range);
-float *strategy_crossed_sum(const struct strategy *s, int unit);
+float *strategy_sum(const struct dpt_strategy *s, int sum, int range);
+float *strategy_crossed_sum(const struct dpt_strategy *s, int unit);
 /* Bytes of an element of a gradient on its way to or from the rank at a position; whether they are
  * fewer than in memory (wire.h). */
-size_t strategy_width(const struct strategy *s, int position);
-bool strategy_is_narrow(const struct strategy *s, int position);
+size_t strategy_width(const struct dpt_strategy *s, int position);
+bool strategy_is_narrow(const struct dpt_strategy *s, int position);
 /* Byte of element `at` of the own piece of a range among the sums as other hosts get them. */
-size_t strategy_narrow_offset(const struct strategy *s, int range, int64_t at);
+size_t strategy_narrow_offset(const struct dpt_strategy *s, int range, int64_t at);
 
 /* reduce/wave_buffers.c: memory of a generation in waves. */
 DPT_MUST_USE enum dpt_status
-strategy_waves_begin(struct strategy *s, const struct dpt_step_spec *spec, struct dpt_err *err);
-void strategy_waves_end(struct strategy *s);
-void strategy_waves_destroy(struct strategy *s);
+strategy_waves_begin(struct dpt_strategy *s, const struct dpt_step_spec *spec, struct dpt_err *err);
+void strategy_waves_end(struct dpt_strategy *s);
+void strategy_waves_destroy(struct dpt_strategy *s);
 
 /* reduce/scatter.c: gradients to the owners of their pieces, who add them. */
 /* The slot's gradient of a unit is whole: makes it what is sent. */
-void strategy_round_gradient(struct strategy *s, int unit);
+void strategy_round_gradient(struct dpt_strategy *s, int unit);
 
 /* reduce/cross.c: the sums of nodes to the owners of pieces of the whole. */
-DPT_MUST_USE enum dpt_status strategy_cross_begin(struct strategy *s, struct dpt_err *err);
-void strategy_cross_end(struct strategy *s);
+DPT_MUST_USE enum dpt_status strategy_cross_begin(struct dpt_strategy *s, struct dpt_err *err);
+void strategy_cross_end(struct dpt_strategy *s);
 const int *strategy_cross_parts(const struct strategy_cross *cross); /* [n_units] */
 int strategy_cross_xfers_max(const struct strategy_cross *cross);    /* in one direction */
 
@@ -249,10 +243,10 @@ extern const struct dpt_task_handler strategy_gather, strategy_copy, strategy_sc
     strategy_cross, strategy_share;
 
 /* lists.c: a generation's lists, the memory that they need, and the runner of their tasks. */
-DPT_MUST_USE enum dpt_status strategy_lists_begin(struct strategy *s, struct dpt_err *err);
-void strategy_lists_end(struct strategy *s);
+DPT_MUST_USE enum dpt_status strategy_lists_begin(struct dpt_strategy *s, struct dpt_err *err);
+void strategy_lists_end(struct dpt_strategy *s);
 /* Bytes that this rank sends in a step. */
-int64_t strategy_bytes_sent(const struct strategy *s);
+int64_t strategy_bytes_sent(const struct dpt_strategy *s);
 
 static inline bool strategy_is_empty(struct dpt_interval range)
 {

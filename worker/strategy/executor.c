@@ -20,21 +20,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct strategy *strategy_of(struct dpt_strategy *s)
-{
-    return (struct strategy *)s;
-}
-
 /* ---- life ---- */
 
-static size_t block_sums_bytes(const struct strategy *s)
+static size_t block_sums_bytes(const struct dpt_strategy *s)
 {
     return (size_t)dpt_optim_squares_max(s->env.model, s->flat_numel) * sizeof *s->block_sums;
 }
 
-static void strategy_destroy(struct dpt_strategy **strategy)
+void dpt_strategy_destroy(struct dpt_strategy **strategy)
 {
-    struct strategy *s = strategy_of(*strategy);
+    struct dpt_strategy *s = *strategy;
     if (!s)
         return;
     strategy_lists_end(s);
@@ -50,7 +45,7 @@ static void strategy_destroy(struct dpt_strategy **strategy)
     *strategy = NULL;
 }
 
-static enum dpt_status make_block_sums(struct strategy *s, struct dpt_err *err)
+static enum dpt_status make_block_sums(struct dpt_strategy *s, struct dpt_err *err)
 {
     void *memory = NULL, *block_sums;
     DPT_TRY(dpt_device_alloc_host(s->device, block_sums_bytes(s), &block_sums, err));
@@ -62,7 +57,7 @@ static enum dpt_status make_block_sums(struct strategy *s, struct dpt_err *err)
 }
 
 /* What is reduced by buckets has them, and counts what is announced of each. */
-static enum dpt_status make_buckets(struct strategy *s, struct dpt_err *err)
+static enum dpt_status make_buckets(struct dpt_strategy *s, struct dpt_err *err)
 {
     s->waves.ranges = *s->env.grid;
     if (s->traits.route == DPT_GRADIENT_UNITS)
@@ -73,7 +68,7 @@ static enum dpt_status make_buckets(struct strategy *s, struct dpt_err *err)
     return s->step.announced ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "strategy: out of memory");
 }
 
-static void list_memory(struct strategy *s)
+static void list_memory(struct dpt_strategy *s)
 {
     const struct dpt_memory_place place = {.config = s->env.config,
                                            .model = s->env.model,
@@ -83,7 +78,7 @@ static void list_memory(struct strategy *s)
     dpt_memory_list_make(&place, &s->memory);
 }
 
-static enum dpt_status make_strategy(struct strategy *s, struct dpt_err *err)
+static enum dpt_status make_strategy(struct dpt_strategy *s, struct dpt_err *err)
 {
     const struct dpt_packed_weights_options packing = {.config = s->env.config,
                                                        .model = s->env.model,
@@ -106,17 +101,18 @@ static enum dpt_status make_strategy(struct strategy *s, struct dpt_err *err)
                : DPT_OK;
 }
 
-static const struct dpt_strategy_ops ops;
-
-static enum dpt_status strategy_create(const struct dpt_strategy_env *env,
-                                       struct dpt_strategy **ret, struct dpt_err *err)
+enum dpt_status dpt_strategy_create(const struct dpt_strategy_env *env, struct dpt_strategy **ret,
+                                    struct dpt_err *err)
 {
-    struct strategy *s = calloc(1, sizeof *s);
+    const struct dpt_strategy_traits traits = dpt_strategy_traits(env->config);
+    if (!traits.known)
+        return dpt_fail(err, DPT_ECONFIG, "strategy.name: there is no strategy '%s'",
+                        env->config->strategy.name);
+    struct dpt_strategy *s = calloc(1, sizeof *s);
     if (!s)
         return dpt_fail(err, DPT_ENOMEM, "strategy: out of memory");
-    s->base.ops = &ops;
     s->env = *env;
-    s->traits = dpt_strategy_traits(env->config);
+    s->traits = traits;
     s->device = env->resident ? env->resident : env->device;
     s->stream = env->resident ? env->resident_stream : env->stream;
     s->comm_stream = env->resident ? env->resident_comm_stream : env->comm_stream;
@@ -130,24 +126,23 @@ static enum dpt_status strategy_create(const struct dpt_strategy_env *env,
     s->step.reduced_step = -1;
     for (int u = 0; u < s->n_units; u++)
         s->borrows[u] = dpt_model_unit(env->model, u)->borrows;
-    struct dpt_strategy *self = &s->base;
     const enum dpt_status status = make_strategy(s, err);
     if (status != DPT_OK)
-        strategy_destroy(&self);
+        dpt_strategy_destroy(&s);
     else
-        *ret = self;
+        *ret = s;
     return status;
 }
 
 /* ---- a generation ---- */
 
-static struct dpt_assignment strategy_assign(const struct dpt_strategy *strategy,
-                                             const struct dpt_world *world, int position)
+struct dpt_assignment dpt_strategy_assign(const struct dpt_strategy *s,
+                                          const struct dpt_world *world, int position)
 {
-    return dpt_partition_assign(((const struct strategy *)strategy)->env.config, world, position);
+    return dpt_partition_assign(s->env.config, world, position);
 }
 
-static void warn_of_bare_shards(const struct strategy *s)
+static void warn_of_bare_shards(const struct dpt_strategy *s)
 {
     const struct dpt_world *world = s->part.world;
     int bare = 0;
@@ -162,7 +157,7 @@ static void warn_of_bare_shards(const struct strategy *s)
 
 /* A holder needs the sums as they are made: where zero1 would send its sums of lanes once a step,
  * with shadows it sends what zero2 does. */
-static void warn_of_slots_sent(struct strategy *s)
+static void warn_of_slots_sent(struct dpt_strategy *s)
 {
     if (s->told_of_slots || s->part.shadow_shift == 0 || !s->traits.warns_slots)
         return;
@@ -181,11 +176,9 @@ static void warn_of_slots_sent(struct strategy *s)
     s->told_of_slots = true;
 }
 
-static enum dpt_status strategy_begin_generation(struct dpt_strategy *strategy,
-                                                 const struct dpt_world *world, int rank,
-                                                 struct dpt_err *err)
+enum dpt_status dpt_strategy_begin_generation(struct dpt_strategy *s, const struct dpt_world *world,
+                                              int rank, struct dpt_err *err)
 {
-    struct strategy *s = strategy_of(strategy);
     s->part = dpt_partition_of(s->env.config, world, rank);
     list_memory(s);
     s->step.reduced_step = -1; /* what was to be applied has been */
@@ -203,27 +196,26 @@ static enum dpt_status strategy_begin_generation(struct dpt_strategy *strategy,
     return DPT_OK;
 }
 
-static void strategy_end_generation(struct dpt_strategy *strategy)
+void dpt_strategy_end_generation(struct dpt_strategy *s)
 {
-    struct strategy *s = strategy_of(strategy);
     strategy_lists_end(s);
     s->part.world = NULL;
 }
 
-static const struct dpt_step_list *strategy_step_list(const struct dpt_strategy *s)
+const struct dpt_step_list *dpt_strategy_step_list(const struct dpt_strategy *s)
 {
-    return &((const struct strategy *)s)->list;
+    return &s->list;
 }
 
-static const struct dpt_step_list *strategy_eval_list(const struct dpt_strategy *s)
+const struct dpt_step_list *dpt_strategy_eval_list(const struct dpt_strategy *s)
 {
-    return &((const struct strategy *)s)->eval_list;
+    return &s->eval_list;
 }
 
 /* ---- a step ---- */
 
 /* Weights that stay are gathered again only when they have changed. */
-static bool gathered_already(const struct strategy *s)
+static bool gathered_already(const struct dpt_strategy *s)
 {
     return s->traits.weights == DPT_WEIGHTS_ONCE && !s->state.stale;
 }
@@ -236,9 +228,8 @@ static int next_reduce(const struct dpt_step_list *list, int at)
     return at;
 }
 
-static void strategy_begin_step(struct dpt_strategy *strategy, int64_t step)
+void dpt_strategy_begin_step(struct dpt_strategy *s, int64_t step)
 {
-    struct strategy *s = strategy_of(strategy);
     s->step.step = step;
     s->step.reduced_step = -1;
     s->step.status = DPT_OK;
@@ -255,7 +246,7 @@ static void strategy_begin_step(struct dpt_strategy *strategy, int64_t step)
 }
 
 /* Lets a bucket go whose gradient, or sum of lanes, is whole. */
-static enum dpt_status reduce_bucket(struct strategy *s, int action, struct dpt_err *err)
+static enum dpt_status reduce_bucket(struct dpt_strategy *s, int action, struct dpt_err *err)
 {
     const struct dpt_action *a = &s->list.actions[action];
     s->step.next_reduce = next_reduce(&s->list, action + 1);
@@ -273,7 +264,7 @@ static enum dpt_status reduce_bucket(struct strategy *s, int action, struct dpt_
 /* Backward has made a tensor's gradient whole. What fails here, the bucket's REDUCE tells. */
 static void announce(void *ctx, int param)
 {
-    struct strategy *s = ctx;
+    struct dpt_strategy *s = ctx;
     const int bucket = s->buckets.of_param[param], range = s->buckets.n - 1 - bucket,
               at = s->step.next_reduce;
     if (s->lanes)
@@ -293,23 +284,21 @@ static void ignore_announcement(void *ctx, int param)
     (void)param;
 }
 
-static void use_weights(struct strategy *s, struct dpt_slot *slot)
+static void use_weights(struct dpt_strategy *s, struct dpt_slot *slot)
 {
     slot->weights = s->state.weights;
     for (int u = 0; s->packed && u < s->n_units; u++)
         dpt_packed_weights_use(s->packed, u, slot);
 }
 
-static void forget_packed(struct strategy *s)
+static void forget_packed(struct dpt_strategy *s)
 {
     for (int u = 0; s->packed && u < s->n_units; u++)
         dpt_packed_weights_forget(s->packed, u);
 }
 
-static void strategy_begin_slot(struct dpt_strategy *strategy, int slot_index,
-                                struct dpt_slot *slot)
+void dpt_strategy_begin_slot(struct dpt_strategy *s, int slot_index, struct dpt_slot *slot)
 {
-    struct strategy *s = strategy_of(strategy);
     const bool by_units = s->traits.route == DPT_GRADIENT_UNITS; /* let go by REDUCE alone */
     s->step.slot = slot_index;
     use_weights(s, slot);
@@ -323,15 +312,14 @@ static void strategy_begin_slot(struct dpt_strategy *strategy, int slot_index,
         slot->grads = s->waves.grads;
 }
 
-static void strategy_end_slot(struct dpt_strategy *strategy, int slot_index)
+void dpt_strategy_end_slot(struct dpt_strategy *s, int slot_index)
 {
-    struct strategy *s = strategy_of(strategy);
     (void)slot_index;
     if (s->lanes)
         dpt_lane_sums_end_slot(s->lanes);
 }
 
-static enum dpt_status act_gather(struct strategy *s, const struct dpt_action *a,
+static enum dpt_status act_gather(struct dpt_strategy *s, const struct dpt_action *a,
                                   struct dpt_err *err)
 {
     DPT_TRY(dpt_task_runner_await(s->runner, a->first_task, a->n_tasks, false, err));
@@ -340,7 +328,7 @@ static enum dpt_status act_gather(struct strategy *s, const struct dpt_action *a
     return DPT_OK;
 }
 
-static enum dpt_status act_reserve(struct strategy *s, const struct dpt_action *a,
+static enum dpt_status act_reserve(struct dpt_strategy *s, const struct dpt_action *a,
                                    struct dpt_err *err)
 {
     DPT_TRY(dpt_task_runner_await(s->runner, a->first_task, a->n_tasks, true, err));
@@ -352,7 +340,7 @@ static enum dpt_status act_reserve(struct strategy *s, const struct dpt_action *
 }
 
 /* From here on others may read, or overwrite, what the action's unit has used. */
-static enum dpt_status act_let_go(struct strategy *s, int action, struct dpt_err *err)
+static enum dpt_status act_let_go(struct dpt_strategy *s, int action, struct dpt_err *err)
 {
     const struct dpt_action *a = &s->step.present->actions[action];
     if (!s->env.resident) /* a device's transfers wait for it */
@@ -361,7 +349,7 @@ static enum dpt_status act_let_go(struct strategy *s, int action, struct dpt_err
     return dpt_task_runner_await(s->runner, a->first_task, a->n_tasks, true, err);
 }
 
-static enum dpt_status act_reduce(struct strategy *s, int action, struct dpt_err *err)
+static enum dpt_status act_reduce(struct dpt_strategy *s, int action, struct dpt_err *err)
 {
     if (s->traits.route == DPT_GRADIENT_UNITS) {
         strategy_round_gradient(s, s->list.actions[action].unit);
@@ -375,10 +363,9 @@ static enum dpt_status act_reduce(struct strategy *s, int action, struct dpt_err
                                         : reduce_bucket(s, action, err);
 }
 
-static enum dpt_status strategy_act(struct dpt_strategy *strategy, int action,
-                                    struct dpt_slot *slot, struct dpt_err *err)
+enum dpt_status dpt_strategy_act(struct dpt_strategy *s, int action, struct dpt_slot *slot,
+                                 struct dpt_err *err)
 {
-    struct strategy *s = strategy_of(strategy);
     const struct dpt_action *a = &s->step.present->actions[action];
     (void)slot; /* it points to the tables that are filled in here */
     switch (a->kind) {
@@ -395,9 +382,8 @@ static enum dpt_status strategy_act(struct dpt_strategy *strategy, int action,
     }
 }
 
-static enum dpt_status strategy_await_gradient(struct dpt_strategy *strategy, struct dpt_err *err)
+enum dpt_status dpt_strategy_await_gradient(struct dpt_strategy *s, struct dpt_err *err)
 {
-    struct strategy *s = strategy_of(strategy);
     DPT_ASSERT(s->traits.route == DPT_GRADIENT_UNITS || s->step.next_reduce == s->list.n_actions);
     DPT_TRY(dpt_task_runner_end(s->runner, err));
     if (s->lanes)
@@ -406,16 +392,9 @@ static enum dpt_status strategy_await_gradient(struct dpt_strategy *strategy, st
     return DPT_OK;
 }
 
-static enum dpt_status strategy_norm_share(struct dpt_strategy *strategy, struct dpt_accum *ret,
-                                           struct dpt_err *err)
+enum dpt_status dpt_strategy_apply(struct dpt_strategy *s, const struct dpt_optim_step *step,
+                                   struct dpt_err *err)
 {
-    return strategy_norm(strategy_of(strategy), ret, err);
-}
-
-static enum dpt_status strategy_apply(struct dpt_strategy *strategy,
-                                      const struct dpt_optim_step *step, struct dpt_err *err)
-{
-    struct strategy *s = strategy_of(strategy);
     DPT_ASSERT(s->step.reduced_step == step->step);
     forget_packed(s);
     if (s->lanes)
@@ -425,18 +404,16 @@ static enum dpt_status strategy_apply(struct dpt_strategy *strategy,
 
 /* ---- an evaluation ---- */
 
-static void strategy_begin_eval(struct dpt_strategy *strategy, struct dpt_slot *slot)
+void dpt_strategy_begin_eval(struct dpt_strategy *s, struct dpt_slot *slot)
 {
-    struct strategy *s = strategy_of(strategy);
     s->step.present = &s->eval_list;
     strategy_state_refresh(s);
     use_weights(s, slot);
     dpt_task_runner_begin(s->runner, &s->eval_list, gathered_already(s), false);
 }
 
-static enum dpt_status strategy_end_eval(struct dpt_strategy *strategy, struct dpt_err *err)
+enum dpt_status dpt_strategy_end_eval(struct dpt_strategy *s, struct dpt_err *err)
 {
-    struct strategy *s = strategy_of(strategy);
     DPT_TRY(dpt_task_runner_end(s->runner, err));
     s->state.stale = s->traits.weights == DPT_WEIGHTS_UNITS;
     return DPT_OK;
@@ -444,46 +421,31 @@ static enum dpt_status strategy_end_eval(struct dpt_strategy *strategy, struct d
 
 /* ---- the state ---- */
 
-static bool strategy_holds_gradient(const struct dpt_strategy *strategy, int64_t step)
+bool dpt_strategy_holds_gradient(const struct dpt_strategy *s, int64_t step)
 {
-    return ((const struct strategy *)strategy)->step.reduced_step == step;
+    return s->step.reduced_step == step;
 }
 
-static const struct dpt_strategy_state *strategy_held(const struct dpt_strategy *strategy)
+const struct dpt_strategy_state *dpt_strategy_held(const struct dpt_strategy *s)
 {
-    return &((const struct strategy *)strategy)->state.held;
+    return &s->state.held;
 }
 
-static const struct dpt_strategy_state *strategy_wanted(const struct dpt_strategy *strategy)
+const struct dpt_strategy_state *dpt_strategy_wanted(const struct dpt_strategy *s)
 {
-    const struct strategy_state *state = &((const struct strategy *)strategy)->state;
+    const struct strategy_state *state = &s->state;
     return state->moves ? &state->wanted : &state->held;
 }
 
-static enum dpt_status strategy_fetch_state(struct dpt_strategy *strategy, struct dpt_err *err)
+void dpt_strategy_state_changed(struct dpt_strategy *s)
 {
-    return strategy_state_fetch(strategy_of(strategy), err);
+    strategy_state_changed(s);
+    forget_packed(s);
 }
 
-static void strategy_changed(struct dpt_strategy *strategy)
+bool dpt_strategy_rebuilding(const struct dpt_strategy *s)
 {
-    strategy_state_changed(strategy_of(strategy));
-    forget_packed(strategy_of(strategy));
-}
-
-static struct dpt_shard strategy_defer(struct dpt_strategy *strategy)
-{
-    return strategy_defer_shadow(strategy_of(strategy));
-}
-
-static void strategy_rebuild(struct dpt_strategy *strategy, const bool *late)
-{
-    strategy_rebuild_begin(strategy_of(strategy), late);
-}
-
-static bool strategy_rebuilding(const struct dpt_strategy *strategy)
-{
-    return ((const struct strategy *)strategy)->rebuild.active;
+    return s->rebuild.active;
 }
 
 static void waves_cost(const struct strategy_waves *w, struct dpt_strategy_cost *ret)
@@ -497,46 +459,12 @@ static void waves_cost(const struct strategy_waves *w, struct dpt_strategy_cost 
         (int64_t)(w->added.bytes + w->applied.bytes + w->shadowed.bytes + w->narrow_sum.bytes);
 }
 
-static void strategy_cost(const struct dpt_strategy *strategy, struct dpt_strategy_cost *ret)
+void dpt_strategy_cost(const struct dpt_strategy *s, struct dpt_strategy_cost *ret)
 {
-    const struct strategy *s = (const struct strategy *)strategy;
     if (s->lanes)
         dpt_lane_sums_cost(s->lanes, ret);
     else
         waves_cost(&s->waves, ret);
     ret->sent_bytes = strategy_bytes_sent(s);
     ret->packed_bytes = s->packed ? dpt_packed_weights_bytes(s->packed) : 0;
-}
-
-static const struct dpt_strategy_ops ops = {
-    .create = strategy_create,
-    .destroy = strategy_destroy,
-    .assign = strategy_assign,
-    .begin_generation = strategy_begin_generation,
-    .end_generation = strategy_end_generation,
-    .step_list = strategy_step_list,
-    .begin_step = strategy_begin_step,
-    .begin_slot = strategy_begin_slot,
-    .act = strategy_act,
-    .end_slot = strategy_end_slot,
-    .eval_list = strategy_eval_list,
-    .begin_eval = strategy_begin_eval,
-    .end_eval = strategy_end_eval,
-    .await_gradient = strategy_await_gradient,
-    .norm_share = strategy_norm_share,
-    .apply = strategy_apply,
-    .holds_gradient = strategy_holds_gradient,
-    .held = strategy_held,
-    .wanted = strategy_wanted,
-    .fetch_state = strategy_fetch_state,
-    .state_changed = strategy_changed,
-    .defer_shadow = strategy_defer,
-    .rebuild = strategy_rebuild,
-    .rebuilding = strategy_rebuilding,
-    .cost = strategy_cost,
-};
-
-const struct dpt_strategy_ops *dpt_strategy_find(const struct dpt_config *config)
-{
-    return dpt_strategy_traits(config).known ? &ops : NULL;
 }

@@ -8,7 +8,7 @@ static const struct dpt_task_handler *const handlers[DPT_TASK_COUNT] = {
     [DPT_TASK_SHARE] = &strategy_share,
     [DPT_TASK_COPY] = &strategy_copy};
 
-static enum dpt_status make_runner(struct strategy *s, struct dpt_err *err)
+static enum dpt_status make_runner(struct dpt_strategy *s, struct dpt_err *err)
 {
     const int world_size = s->part.world->size, others = world_size - 1,
               crossing = strategy_cross_xfers_max(s->waves.cross);
@@ -36,7 +36,7 @@ static enum dpt_status make_runner(struct strategy *s, struct dpt_err *err)
 }
 
 /* Ranks of a node are a group of NCCL's where they have tasks among themselves. */
-static void choose_groups(const struct strategy *s)
+static void choose_groups(const struct dpt_strategy *s)
 {
     const struct dpt_nccl_split_of node = {.color = s->part.group.first, .key = s->part.position};
     if (s->env.resident)
@@ -44,7 +44,7 @@ static void choose_groups(const struct strategy *s)
 }
 
 /* Memory and plan of the waves. */
-static enum dpt_status begin_waves(struct strategy *s, struct dpt_step_spec *spec,
+static enum dpt_status begin_waves(struct dpt_strategy *s, struct dpt_step_spec *spec,
                                    struct dpt_err *err)
 {
     const struct dpt_strategy_traits *t = &s->traits;
@@ -63,7 +63,7 @@ static enum dpt_status begin_waves(struct strategy *s, struct dpt_step_spec *spe
     return DPT_OK;
 }
 
-static enum dpt_status make_lists(struct strategy *s, struct dpt_step_spec *spec,
+static enum dpt_status make_lists(struct dpt_strategy *s, struct dpt_step_spec *spec,
                                   struct dpt_err *err)
 {
     DPT_TRY(dpt_step_list_init(&s->list, spec, err));
@@ -76,7 +76,7 @@ static enum dpt_status make_lists(struct strategy *s, struct dpt_step_spec *spec
     return dpt_step_list_init(&s->eval_list, &eval, err);
 }
 
-enum dpt_status strategy_lists_begin(struct strategy *s, struct dpt_err *err)
+enum dpt_status strategy_lists_begin(struct dpt_strategy *s, struct dpt_err *err)
 {
     const struct dpt_config *config = s->env.config;
     const struct dpt_world *world = s->part.world;
@@ -101,7 +101,7 @@ enum dpt_status strategy_lists_begin(struct strategy *s, struct dpt_err *err)
     return make_runner(s, err);
 }
 
-void strategy_lists_end(struct strategy *s)
+void strategy_lists_end(struct dpt_strategy *s)
 {
     dpt_task_runner_destroy(&s->runner);
     if (s->lanes)
@@ -113,7 +113,7 @@ void strategy_lists_end(struct strategy *s)
     s->step.present = NULL;
 }
 
-int64_t strategy_bytes_sent(const struct strategy *s)
+int64_t strategy_bytes_sent(const struct dpt_strategy *s)
 {
     int64_t bytes = s->lanes ? dpt_reducer_bytes_sent(dpt_lane_sums_reducer(s->lanes)) : 0;
     for (int i = 0; i < s->list.n_tasks; i++)

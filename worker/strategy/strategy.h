@@ -113,92 +113,84 @@ struct dpt_strategy_cost {
 
 struct dpt_strategy;
 
-struct dpt_strategy_ops {
-    DPT_MUST_USE enum dpt_status (*create)(const struct dpt_strategy_env *env,
-                                           struct dpt_strategy **ret, struct dpt_err *err);
-    void (*destroy)(struct dpt_strategy **strategy);
+/* DPT_ECONFIG: there is no strategy of the name that the config has. */
+DPT_MUST_USE enum dpt_status dpt_strategy_create(const struct dpt_strategy_env *env,
+                                                 struct dpt_strategy **ret, struct dpt_err *err);
+void dpt_strategy_destroy(struct dpt_strategy **strategy);
 
-    /* The slots that plan position `position` of a world computes: by config and world alone, at
-     * any time. */
-    struct dpt_assignment (*assign)(const struct dpt_strategy *s, const struct dpt_world *world,
-                                    int position);
-    /* Allocates and plans for a world, before its communicator is opened. `world` is borrowed until
-     * end_generation. */
-    DPT_MUST_USE enum dpt_status (*begin_generation)(struct dpt_strategy *s,
-                                                     const struct dpt_world *world, int rank,
+/* The slots that plan position `position` of a world computes: by config and world alone, at
+ * any time. */
+struct dpt_assignment dpt_strategy_assign(const struct dpt_strategy *s,
+                                          const struct dpt_world *world, int position);
+/* Allocates and plans for a world, before its communicator is opened. `world` is borrowed until
+ * end_generation. */
+DPT_MUST_USE enum dpt_status dpt_strategy_begin_generation(struct dpt_strategy *s,
+                                                           const struct dpt_world *world, int rank,
+                                                           struct dpt_err *err);
+/* After the communicator was closed. */
+void dpt_strategy_end_generation(struct dpt_strategy *s);
+
+/* What a step is made of in this generation. */
+const struct dpt_step_list *dpt_strategy_step_list(const struct dpt_strategy *s);
+void dpt_strategy_begin_step(struct dpt_strategy *s, int64_t step);
+/* Fills the slot's weights, grads, accumulate and announce; what its actions gather and reserve
+ * is filled in by them. */
+void dpt_strategy_begin_slot(struct dpt_strategy *s, int slot_index, struct dpt_slot *slot);
+/* Carries out action `action` of the list: GATHER, FREE, RESERVE or REDUCE. Waits for peers;
+ * fails as await_gradient. */
+DPT_MUST_USE enum dpt_status dpt_strategy_act(struct dpt_strategy *s, int action,
+                                              struct dpt_slot *slot, struct dpt_err *err);
+void dpt_strategy_end_slot(struct dpt_strategy *s, int slot_index);
+
+/* An evaluation's batch, forward only, between steps: every rank of the world goes through the
+ * list together, also one that has nothing to compute. begin_eval fills the slot's weights. */
+const struct dpt_step_list *dpt_strategy_eval_list(const struct dpt_strategy *s);
+void dpt_strategy_begin_eval(struct dpt_strategy *s, struct dpt_slot *slot);
+DPT_MUST_USE enum dpt_status dpt_strategy_end_eval(struct dpt_strategy *s, struct dpt_err *err);
+
+/* Waits until this rank, and the holder of its shadow, hold everything needed to apply the
+ * step. */
+DPT_MUST_USE enum dpt_status dpt_strategy_await_gradient(struct dpt_strategy *s,
+                                                         struct dpt_err *err);
+/* This rank's share of the squared norm of the reduced gradient: shares of all ranks merge to
+ * the whole, exactly. */
+DPT_MUST_USE enum dpt_status dpt_strategy_norm_share(struct dpt_strategy *s, struct dpt_accum *ret,
                                                      struct dpt_err *err);
-    /* After the communicator was closed. */
-    void (*end_generation)(struct dpt_strategy *s);
+/* Applies the step that was committed. Not called for a step that is skipped. */
+DPT_MUST_USE enum dpt_status
+dpt_strategy_apply(struct dpt_strategy *s, const struct dpt_optim_step *step, struct dpt_err *err);
 
-    /* What a step is made of in this generation. */
-    const struct dpt_step_list *(*step_list)(const struct dpt_strategy *s);
-    void (*begin_step)(struct dpt_strategy *s, int64_t step);
-    /* Fills the slot's weights, grads, accumulate and announce; what its actions gather and reserve
-     * is filled in by them. */
-    void (*begin_slot)(struct dpt_strategy *s, int slot_index, struct dpt_slot *slot);
-    /* Carries out action `action` of the list: GATHER, FREE, RESERVE or REDUCE. Waits for peers;
-     * fails as await_gradient. */
-    DPT_MUST_USE enum dpt_status (*act)(struct dpt_strategy *s, int action, struct dpt_slot *slot,
-                                        struct dpt_err *err);
-    void (*end_slot)(struct dpt_strategy *s, int slot_index);
-
-    /* An evaluation's batch, forward only, between steps: every rank of the world goes through the
-     * list together, also one that has nothing to compute. begin_eval fills the slot's weights. */
-    const struct dpt_step_list *(*eval_list)(const struct dpt_strategy *s);
-    void (*begin_eval)(struct dpt_strategy *s, struct dpt_slot *slot);
-    DPT_MUST_USE enum dpt_status (*end_eval)(struct dpt_strategy *s, struct dpt_err *err);
-
-    /* Waits until this rank, and the holder of its shadow, hold everything needed to apply the
-     * step. */
-    DPT_MUST_USE enum dpt_status (*await_gradient)(struct dpt_strategy *s, struct dpt_err *err);
-    /* This rank's share of the squared norm of the reduced gradient: shares of all ranks merge to
-     * the whole, exactly. */
-    DPT_MUST_USE enum dpt_status (*norm_share)(struct dpt_strategy *s, struct dpt_accum *ret,
-                                               struct dpt_err *err);
-    /* Applies the step that was committed. Not called for a step that is skipped. */
-    DPT_MUST_USE enum dpt_status (*apply)(struct dpt_strategy *s, const struct dpt_optim_step *step,
-                                          struct dpt_err *err);
-
-    /* True while the whole reduced gradient of `step` is held. */
-    bool (*holds_gradient)(const struct dpt_strategy *s, int64_t step);
-    /* What is held now; and what the present generation shall hold: the same pointer when the
-     * world's change does not move state, and whenever no generation wants anything else. Between
-     * begin_generation and state_changed the caller fills `wanted` from what the ranks hold (or a
-     * checkpoint, or the seed). A part or vector of both may be the same memory, if an element that
-     * both have lies at the same place in it. */
-    const struct dpt_strategy_state *(*held)(const struct dpt_strategy *s);
-    const struct dpt_strategy_state *(*wanted)(const struct dpt_strategy *s);
-    /* Brings what `held` says to its registered memory, where a device has worked on it: before
-     * that memory is read. NULL: it is there always. */
-    DPT_MUST_USE enum dpt_status (*fetch_state)(struct dpt_strategy *s, struct dpt_err *err);
-    /* `wanted` was filled, or the parameters written: it is what is held from now on, what it takes
-     * the place of is freed, and what is made from the parameters is made anew before the next
-     * slot. */
-    void (*state_changed)(struct dpt_strategy *s);
-    /* Shadows after a loss; all three NULL where there are none.
-     * Between begin_generation and state_changed: takes the shadow out of what is wanted, if it is
-     * to be filled and is more than is copied while training waits (strategy.rebuild_mib). Returns
-     * the shard that is left out, and comes later; of 0: none. */
-    struct dpt_shard (*defer_shadow)(struct dpt_strategy *s);
-    /* Before the generation's first step, on all its ranks if any left its shadow out: `late` says
-     * which, by rank. Some units of the state are copied in each step from here on, and what is
-     * there of a shadow takes part in the steps; a step that is not applied has copied nothing. */
-    void (*rebuild)(struct dpt_strategy *s, const bool *late);
-    /* It has not been copied whole yet. Turns false on all ranks after the same step; the shadow is
-     * held from then on. */
-    bool (*rebuilding)(const struct dpt_strategy *s);
-    /* What this generation costs the rank: bytes of gradients and in how many buffers, bytes sent
-     * in a step (both stages and the all-gather), bytes of packed weights. Between begin_generation
-     * and end_generation. */
-    void (*cost)(const struct dpt_strategy *s, struct dpt_strategy_cost *ret);
-};
-
-/* Every strategy starts with this. */
-struct dpt_strategy {
-    const struct dpt_strategy_ops *ops;
-};
-
-/* The strategy that the config names; NULL when there is none. */
-const struct dpt_strategy_ops *dpt_strategy_find(const struct dpt_config *config);
+/* True while the whole reduced gradient of `step` is held. */
+bool dpt_strategy_holds_gradient(const struct dpt_strategy *s, int64_t step);
+/* What is held now; and what the present generation shall hold: the same pointer when the
+ * world's change does not move state, and whenever no generation wants anything else. Between
+ * begin_generation and state_changed the caller fills `wanted` from what the ranks hold (or a
+ * checkpoint, or the seed). A part or vector of both may be the same memory, if an element that
+ * both have lies at the same place in it. */
+const struct dpt_strategy_state *dpt_strategy_held(const struct dpt_strategy *s);
+const struct dpt_strategy_state *dpt_strategy_wanted(const struct dpt_strategy *s);
+/* Brings what `held` says to its registered memory, where a device has worked on it: before
+ * that memory is read. */
+DPT_MUST_USE enum dpt_status dpt_strategy_fetch_state(struct dpt_strategy *s, struct dpt_err *err);
+/* `wanted` was filled, or the parameters written: it is what is held from now on, what it takes
+ * the place of is freed, and what is made from the parameters is made anew before the next
+ * slot. */
+void dpt_strategy_state_changed(struct dpt_strategy *s);
+/* Shadows after a loss.
+ * Between begin_generation and state_changed: takes the shadow out of what is wanted, if it is
+ * to be filled and is more than is copied while training waits (strategy.rebuild_mib). Returns
+ * the shard that is left out, and comes later; of 0: none. */
+struct dpt_shard dpt_strategy_defer_shadow(struct dpt_strategy *s);
+/* Before the generation's first step, on all its ranks if any left its shadow out: `late` says
+ * which, by rank. Some units of the state are copied in each step from here on, and what is
+ * there of a shadow takes part in the steps; a step that is not applied has copied nothing. */
+void dpt_strategy_rebuild(struct dpt_strategy *s, const bool *late);
+/* It has not been copied whole yet. Turns false on all ranks after the same step; the shadow is
+ * held from then on. */
+bool dpt_strategy_rebuilding(const struct dpt_strategy *s);
+/* What this generation costs the rank: bytes of gradients and in how many buffers, bytes sent
+ * in a step (both stages and the all-gather), bytes of packed weights. Between begin_generation
+ * and end_generation. */
+void dpt_strategy_cost(const struct dpt_strategy *s, struct dpt_strategy_cost *ret);
 
 #endif

@@ -123,7 +123,7 @@ static void close_rooms(struct dpt_rank *r)
     dpt_link_destroy(&r->link); /* its thread aborts the communicator: it ends first */
     dpt_comm_thread_destroy(&r->comm_thread);
     if (r->strategy)
-        r->strategy->ops->destroy(&r->strategy);
+        dpt_strategy_destroy(&r->strategy);
     rank_close_samples(r);
     dpt_comm_listener_destroy(&r->listener);
     rank_close_device(r);

@@ -189,7 +189,7 @@ static void log_event(struct dpt_rank *r)
         return;
     int64_t now = dpt_now_ms();
     struct dpt_strategy_cost cost;
-    r->strategy->ops->cost(r->strategy, &cost);
+    dpt_strategy_cost(r->strategy, &cost);
     const struct dpt_event_record e = {
         .kind = r->gen.cause.kind,
         .cause = r->gen.cause.text,

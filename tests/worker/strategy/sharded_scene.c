@@ -96,7 +96,7 @@ static void make_part(struct rank *self, struct part *p)
                                          .listener = self->listener,
                                          .comm_thread = p->thread,
                                          .grid = &p->grid};
-    CHECK_OK(dpt_strategy_find(&s->config)->create(&env, &p->strategy, err), err);
+    CHECK_OK(dpt_strategy_create(&env, &p->strategy, err), err);
     CHECK_OK(dpt_device_alloc(p->device, dpt_model_saved_bytes(p->model, MICRO_BATCH, SEQ_LEN),
                               &p->saved, err),
              err);
@@ -107,7 +107,7 @@ static void make_part(struct rank *self, struct part *p)
 
 static void end_part(struct part *p)
 {
-    p->strategy->ops->destroy(&p->strategy);
+    dpt_strategy_destroy(&p->strategy);
     dpt_comm_thread_destroy(&p->thread);
     dpt_device_free(p->device, p->saved, dpt_model_saved_bytes(p->model, MICRO_BATCH, SEQ_LEN));
     dpt_device_free(p->device, p->scratch, dpt_model_scratch_bytes(p->model, MICRO_BATCH, SEQ_LEN));
@@ -171,18 +171,18 @@ static enum dpt_status job_opened(struct dpt_comm_thread *thread, void *ctx, str
 
 static void open_world(struct rank *self, struct part *p, int stage)
 {
-    const struct dpt_strategy_ops *ops = p->strategy->ops;
     const int size = p->scene->size[stage];
     make_world(p, size);
-    CHECK_OK(ops->begin_generation(p->strategy, &p->world, self->rank, &self->err), &self->err);
+    CHECK_OK(dpt_strategy_begin_generation(p->strategy, &p->world, self->rank, &self->err),
+             &self->err);
     if (p->scene->rebuilds)
-        p->scene->late[self->rank] = !dpt_shard_is_none(ops->defer_shadow(p->strategy));
-    copy_part(p, &ops->wanted(p->strategy)->own, false);
-    copy_part(p, &ops->wanted(p->strategy)->shadow, false);
-    ops->state_changed(p->strategy);
+        p->scene->late[self->rank] = !dpt_shard_is_none(dpt_strategy_defer_shadow(p->strategy));
+    copy_part(p, &dpt_strategy_wanted(p->strategy)->own, false);
+    copy_part(p, &dpt_strategy_wanted(p->strategy)->shadow, false);
+    dpt_strategy_state_changed(p->strategy);
     if (p->scene->rebuilds) {
         pthread_barrier_wait(&self->world->barrier);
-        ops->rebuild(p->strategy, p->scene->late);
+        dpt_strategy_rebuild(p->strategy, p->scene->late);
     }
     struct dpt_comm_spec spec = world_spec(self, (uint64_t)stage + 1);
     spec.world_size = size; /* the first ranks */
@@ -222,7 +222,6 @@ static struct dpt_slot make_slot(struct part *p, enum dpt_mode mode, int64_t ste
 static void run_list(struct rank *self, struct part *p, const struct dpt_step_list *list,
                      int64_t step)
 {
-    const struct dpt_strategy_ops *ops = p->strategy->ops;
     struct dpt_slot slot = {.b = 0};
     for (int i = 0; i < list->n_actions; i++) {
         const struct dpt_action *a = &list->actions[i];
@@ -230,7 +229,7 @@ static void run_list(struct rank *self, struct part *p, const struct dpt_step_li
         case DPT_ACTION_BEGIN_SLOT:
             read_batch(p, 1, step, a->slot);
             slot = make_slot(p, DPT_MODE_TRAIN, step, a->slot);
-            ops->begin_slot(p->strategy, a->slot, &slot);
+            dpt_strategy_begin_slot(p->strategy, a->slot, &slot);
             break;
         case DPT_ACTION_FORWARD:
             dpt_model_forward(p->model, p->ops, p->stream, a->unit, &slot);
@@ -240,10 +239,10 @@ static void run_list(struct rank *self, struct part *p, const struct dpt_step_li
             break;
         case DPT_ACTION_END_SLOT:
             CHECK_OK(dpt_stream_sync(p->stream, &self->err), &self->err);
-            ops->end_slot(p->strategy, a->slot);
+            dpt_strategy_end_slot(p->strategy, a->slot);
             break;
         default:
-            CHECK_OK(ops->act(p->strategy, i, &slot, &self->err), &self->err);
+            CHECK_OK(dpt_strategy_act(p->strategy, i, &slot, &self->err), &self->err);
         }
     }
 }
@@ -262,14 +261,13 @@ static enum dpt_status job_commit(struct dpt_comm_thread *thread, void *ctx, str
 
 static void one_step(struct rank *self, struct part *p, int64_t step)
 {
-    const struct dpt_strategy_ops *ops = p->strategy->ops;
     struct dpt_err *err = &self->err;
-    ops->begin_step(p->strategy, step);
-    run_list(self, p, ops->step_list(p->strategy), step);
-    CHECK(!ops->holds_gradient(p->strategy, step));
-    CHECK_OK(ops->await_gradient(p->strategy, err), err);
-    CHECK(ops->holds_gradient(p->strategy, step));
-    CHECK_OK(ops->norm_share(p->strategy, &p->mine, err), err);
+    dpt_strategy_begin_step(p->strategy, step);
+    run_list(self, p, dpt_strategy_step_list(p->strategy), step);
+    CHECK(!dpt_strategy_holds_gradient(p->strategy, step));
+    CHECK_OK(dpt_strategy_await_gradient(p->strategy, err), err);
+    CHECK(dpt_strategy_holds_gradient(p->strategy, step));
+    CHECK_OK(dpt_strategy_norm_share(p->strategy, &p->mine, err), err);
     CHECK_OK(dpt_comm_thread_run(p->thread, job_commit, p, err), err);
     struct dpt_accum norm;
     dpt_accum_init(&norm);
@@ -279,26 +277,25 @@ static void one_step(struct rank *self, struct part *p, int64_t step)
                                           .updates = step,
                                           .grad_scale =
                                               dpt_clip_scale(sqrt(dpt_accum_value(&norm)), 0.5)};
-    CHECK_OK(ops->apply(p->strategy, &update, err), err);
+    CHECK_OK(dpt_strategy_apply(p->strategy, &update, err), err);
 }
 
 /* Every rank computes the same batch. */
 static double evaluate(struct rank *self, struct part *p)
 {
-    const struct dpt_strategy_ops *ops = p->strategy->ops;
     struct dpt_slot slot = make_slot(p, DPT_MODE_EVAL, 0, 0);
     read_batch(p, 2, 0, 0);
-    ops->begin_eval(p->strategy, &slot);
-    const struct dpt_step_list *list = ops->eval_list(p->strategy);
+    dpt_strategy_begin_eval(p->strategy, &slot);
+    const struct dpt_step_list *list = dpt_strategy_eval_list(p->strategy);
     for (int i = 0; i < list->n_actions; i++) {
         const struct dpt_action *a = &list->actions[i];
         if (a->kind == DPT_ACTION_FORWARD)
             dpt_model_forward(p->model, p->ops, p->stream, a->unit, &slot);
         else if (a->kind == DPT_ACTION_GATHER || a->kind == DPT_ACTION_FREE)
-            CHECK_OK(ops->act(p->strategy, i, &slot, &self->err), &self->err);
+            CHECK_OK(dpt_strategy_act(p->strategy, i, &slot, &self->err), &self->err);
     }
     CHECK_OK(dpt_stream_sync(p->stream, &self->err), &self->err);
-    CHECK_OK(ops->end_eval(p->strategy, &self->err), &self->err);
+    CHECK_OK(dpt_strategy_end_eval(p->strategy, &self->err), &self->err);
     double sum = 0;
     for (int i = 0; i < MICRO_BATCH * SEQ_LEN; i++)
         sum += (double)p->losses[i];
@@ -310,11 +307,11 @@ static void train(struct rank *self, struct part *p, int stage)
     struct scene *s = p->scene;
     for (int k = 0; k < s->steps; k++) {
         if (s->rebuilds)
-            CHECK(p->strategy->ops->rebuilding(p->strategy) == (k < p->grid.n_units));
+            CHECK(dpt_strategy_rebuilding(p->strategy) == (k < p->grid.n_units));
         one_step(self, p, (int64_t)stage * s->steps + k);
         if (stage == 0 && k == 0) {
             struct dpt_strategy_cost cost;
-            p->strategy->ops->cost(p->strategy, &cost);
+            dpt_strategy_cost(p->strategy, &cost);
             s->sent[self->rank] = p->sent;
             s->told[self->rank] = (uint64_t)cost.sent_bytes;
         }
@@ -327,14 +324,14 @@ static void train(struct rank *self, struct part *p, int stage)
     pthread_barrier_wait(&self->world->barrier); /* all have read what they go on from */
     static pthread_mutex_t writes = PTHREAD_MUTEX_INITIALIZER; /* replicas write the same places */
     (void)pthread_mutex_lock(&writes);
-    copy_part(p, &p->strategy->ops->held(p->strategy)->own, true);
+    copy_part(p, &dpt_strategy_held(p->strategy)->own, true);
     (void)pthread_mutex_unlock(&writes);
 }
 
 /* What the shadow holds is, bit for bit, what its owner does. */
 static void check_shadow(const struct part *p, int rank)
 {
-    const struct dpt_state_part *part = &p->strategy->ops->held(p->strategy)->shadow;
+    const struct dpt_state_part *part = &dpt_strategy_held(p->strategy)->shadow;
     for (int v = 0; v < DPT_VECTOR_COUNT; v++)
         for (int u = 0; u < p->grid.n_units && !dpt_shard_is_none(part->shard); u++) {
             const struct dpt_interval piece = dpt_shard_piece(&p->grid, part->shard, u);
@@ -371,7 +368,7 @@ static void run_stages(struct rank *self)
         if (plays) {
             check_shadow(&p, self->rank);
             dpt_comm_thread_close(p.thread);
-            p.strategy->ops->end_generation(p.strategy);
+            dpt_strategy_end_generation(p.strategy);
         }
     }
     end_part(&p);

@@ -95,7 +95,7 @@ static void make_part(struct rank *self, struct part *p)
                                          .listener = self->listener,
                                          .comm_thread = p->thread,
                                          .grid = &p->grid};
-    CHECK_OK(dpt_strategy_find(&p->config)->create(&env, &p->strategy, err), err);
+    CHECK_OK(dpt_strategy_create(&env, &p->strategy, err), err);
 }
 
 static void open_world(struct part *p)
@@ -109,7 +109,7 @@ static void open_world(struct part *p)
                                   .size = WORLD,
                                   .rank_of_position = p->rank_of_position,
                                   .host_of_position = p->host_of_position};
-    CHECK_OK(p->strategy->ops->begin_generation(p->strategy, &p->world, p->self->rank, err), err);
+    CHECK_OK(dpt_strategy_begin_generation(p->strategy, &p->world, p->self->rank, err), err);
     const struct dpt_comm_spec spec = world_spec(p->self, 1);
     dpt_comm_thread_arm(p->thread);
     CHECK_OK(dpt_comm_thread_open(p->thread, &spec, err), err);
@@ -118,8 +118,8 @@ static void open_world(struct part *p)
 static void end_part(struct part *p)
 {
     dpt_comm_thread_close(p->thread);
-    p->strategy->ops->end_generation(p->strategy);
-    p->strategy->ops->destroy(&p->strategy);
+    dpt_strategy_end_generation(p->strategy);
+    dpt_strategy_destroy(&p->strategy);
     dpt_comm_thread_destroy(&p->thread);
     dpt_model_destroy(&p->model);
     dpt_stream_destroy(&p->stream);
@@ -162,18 +162,16 @@ static bool sum_is(const struct part *p, int param, float value)
 /* The strategy's actions of a kind in a slot. */
 static void act(struct part *p, enum dpt_action_kind kind, int slot)
 {
-    const struct dpt_strategy_ops *ops = p->strategy->ops;
-    const struct dpt_step_list *list = ops->step_list(p->strategy);
+    const struct dpt_step_list *list = dpt_strategy_step_list(p->strategy);
     for (int i = 0; i < list->n_actions; i++)
         if (list->actions[i].kind == kind && list->actions[i].slot == slot)
-            CHECK_OK(ops->act(p->strategy, i, &p->slot, &p->self->err), &p->self->err);
+            CHECK_OK(dpt_strategy_act(p->strategy, i, &p->slot, &p->self->err), &p->self->err);
 }
 
 static void run_slot(struct part *p, int slot)
 {
-    const struct dpt_strategy_ops *ops = p->strategy->ops;
     p->slot = (struct dpt_slot){.slot = slot};
-    ops->begin_slot(p->strategy, slot, &p->slot);
+    dpt_strategy_begin_slot(p->strategy, slot, &p->slot);
     if (!p->tensor0)
         p->tensor0 = p->slot.grads[0];
     act(p, DPT_ACTION_RESERVE, slot);
@@ -186,7 +184,7 @@ static void run_slot(struct part *p, int slot)
             p->scene->after(p, slot, param);
     }
     act(p, DPT_ACTION_REDUCE, slot);
-    ops->end_slot(p->strategy, slot);
+    dpt_strategy_end_slot(p->strategy, slot);
     if (p->scene->slot_over)
         p->scene->slot_over(p, slot);
 }
@@ -196,14 +194,13 @@ static void run_step(struct rank *self)
     struct part p;
     make_part(self, &p);
     open_world(&p);
-    const struct dpt_strategy_ops *ops = p.strategy->ops;
-    const struct dpt_assignment assignment = ops->assign(p.strategy, &p.world, self->rank);
-    ops->begin_step(p.strategy, 0);
+    const struct dpt_assignment assignment = dpt_strategy_assign(p.strategy, &p.world, self->rank);
+    dpt_strategy_begin_step(p.strategy, 0);
     for (int i = 0; i < assignment.n; i++) {
         p.last = i == assignment.n - 1;
         run_slot(&p, assignment.first + i * assignment.stride);
     }
-    CHECK_OK(ops->await_gradient(p.strategy, &self->err), &self->err);
+    CHECK_OK(dpt_strategy_await_gradient(p.strategy, &self->err), &self->err);
     for (int param = 0; param < p.n_params; param++)
         CHECK(sum_is(&p, param, sum_below(p.scene->slots, param)));
     end_part(&p);

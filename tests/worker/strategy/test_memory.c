@@ -166,13 +166,13 @@ static void open_part(const struct scene *s, struct part *p)
                                          .listener = p->listener,
                                          .comm_thread = p->thread,
                                          .grid = &s->grid};
-    assert_int_equal(dpt_strategy_find(&s->config)->create(&env, &p->strategy, &err), DPT_OK);
+    assert_int_equal(dpt_strategy_create(&env, &p->strategy, &err), DPT_OK);
 }
 
 static void close_part(struct part *p)
 {
     struct dpt_memory_use use;
-    p->strategy->ops->destroy(&p->strategy);
+    dpt_strategy_destroy(&p->strategy);
     dpt_comm_thread_destroy(&p->thread);
     dpt_stream_destroy(&p->stream);
     dpt_stream_destroy(&p->comm_stream);
@@ -187,9 +187,8 @@ static void close_part(struct part *p)
 static void enter_world(struct part *p, const struct place *place, int rank)
 {
     struct dpt_err err;
-    assert_int_equal(p->strategy->ops->begin_generation(p->strategy, &place->world, rank, &err),
-                     DPT_OK);
-    p->strategy->ops->state_changed(p->strategy);
+    assert_int_equal(dpt_strategy_begin_generation(p->strategy, &place->world, rank, &err), DPT_OK);
+    dpt_strategy_state_changed(p->strategy);
 }
 
 static struct dpt_memory_spec spec_of(const struct scene *s, const struct place *place, int rank)
@@ -273,7 +272,7 @@ static void each_scene(const struct variant *v, enum dpt_accumulate accumulate,
             enter_world(&p, &place, rank);
             check_tags(&s, &p, &place, rank);
             check_bound(&s, &place, rank);
-            p.strategy->ops->end_generation(p.strategy);
+            dpt_strategy_end_generation(p.strategy);
             close_part(&p);
         }
     }
@@ -321,7 +320,7 @@ static void test_worlds_in_turn(void **state)
             make_place(&s, turns[i], &place);
             enter_world(&p, &place, 1);
             check_tags(&s, &p, &place, 1);
-            p.strategy->ops->end_generation(p.strategy);
+            dpt_strategy_end_generation(p.strategy);
         }
         close_part(&p);
         dpt_model_destroy(&s.model);
@@ -378,7 +377,7 @@ static int64_t packed_bytes(const struct scene *s, const struct place *place, in
     enter_world(&p, place, rank);
     dpt_account_read(&p.account, &use);
     *ret_operand = (int)dpt_device_ops(device)->operand_bytes(p.stream, dpt_model_dtype(s->model));
-    p.strategy->ops->end_generation(p.strategy);
+    dpt_strategy_end_generation(p.strategy);
     close_part(&p);
     return use.tag[DPT_MEMORY_PACKED];
 }
@@ -479,9 +478,9 @@ static double sent(struct scene *s, const struct place *place)
         struct dpt_strategy_cost cost;
         open_part(s, &p);
         enter_world(&p, place, rank);
-        p.strategy->ops->cost(p.strategy, &cost);
+        dpt_strategy_cost(p.strategy, &cost);
         bytes += (double)cost.sent_bytes;
-        p.strategy->ops->end_generation(p.strategy);
+        dpt_strategy_end_generation(p.strategy);
         close_part(&p);
     }
     return bytes;

@@ -1,6 +1,6 @@
 /* Faults of ranks, a decorator of the strategy that a test program installs by linking this file
- * with -Wl,--wrap=dpt_strategy_find. Environment variables that are read when a rank starts ask for
- * them:
+ * and wrapping the functions of WRAPPED_BY_FAULTS (CMakeLists.txt). Environment variables that are
+ * read when a rank starts ask for them:
  *
  *   DPT_TEST_FLIP_GRADIENT_BIT=RANK:STEP  flips a bit of the first gradient that the rank announces
  *   DPT_TEST_FLIP_WEIGHT_BIT=RANK:STEP    flips a bit of the rank's weights after the step
@@ -10,12 +10,31 @@
 #include "worker/strategy/strategy.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-const struct dpt_strategy_ops *__real_dpt_strategy_find(const struct dpt_config *config);
-const struct dpt_strategy_ops *__wrap_dpt_strategy_find(const struct dpt_config *config);
+enum dpt_status __real_dpt_strategy_create(const struct dpt_strategy_env *env,
+                                           struct dpt_strategy **ret, struct dpt_err *err);
+enum dpt_status __wrap_dpt_strategy_create(const struct dpt_strategy_env *env,
+                                           struct dpt_strategy **ret, struct dpt_err *err);
+void __real_dpt_strategy_destroy(struct dpt_strategy **s);
+void __wrap_dpt_strategy_destroy(struct dpt_strategy **s);
+enum dpt_status __real_dpt_strategy_begin_generation(struct dpt_strategy *s,
+                                                     const struct dpt_world *world, int rank,
+                                                     struct dpt_err *err);
+enum dpt_status __wrap_dpt_strategy_begin_generation(struct dpt_strategy *s,
+                                                     const struct dpt_world *world, int rank,
+                                                     struct dpt_err *err);
+void __real_dpt_strategy_begin_step(struct dpt_strategy *s, int64_t step);
+void __wrap_dpt_strategy_begin_step(struct dpt_strategy *s, int64_t step);
+void __real_dpt_strategy_begin_slot(struct dpt_strategy *s, int index, struct dpt_slot *slot);
+void __wrap_dpt_strategy_begin_slot(struct dpt_strategy *s, int index, struct dpt_slot *slot);
+enum dpt_status __real_dpt_strategy_apply(struct dpt_strategy *s, const struct dpt_optim_step *step,
+                                          struct dpt_err *err);
+enum dpt_status __wrap_dpt_strategy_apply(struct dpt_strategy *s, const struct dpt_optim_step *step,
+                                          struct dpt_err *err);
 
 struct place {
     int rank; /* -1: not set */
@@ -23,8 +42,8 @@ struct place {
 };
 
 struct faults {
-    struct dpt_strategy_ops ops; /* first: the strategy's pointer to it leads here */
-    const struct dpt_strategy_ops *inner;
+    struct faults *next;
+    const struct dpt_strategy *strategy; /* that has these faults */
     struct dpt_strategy_env env;
     struct place gradient, weight;
     struct {
@@ -38,9 +57,19 @@ struct faults {
     void *announce_ctx;
 };
 
+/* Of all strategies of the process: ranks may be threads. */
+static pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct faults *list;
+
 static struct faults *faults_of(const struct dpt_strategy *s)
 {
-    return (struct faults *)(uintptr_t)s->ops;
+    pthread_mutex_lock(&list_mutex);
+    struct faults *f = list;
+    while (f && f->strategy != s)
+        f = f->next;
+    pthread_mutex_unlock(&list_mutex);
+    DPT_ASSERT(f);
+    return f;
 }
 
 static bool is_here(const struct faults *f, const struct place *place, int64_t step)
@@ -48,11 +77,12 @@ static bool is_here(const struct faults *f, const struct place *place, int64_t s
     return f->rank == place->rank && step == place->step;
 }
 
-static enum dpt_status begin_generation(struct dpt_strategy *s, const struct dpt_world *world,
-                                        int rank, int host, struct dpt_err *err)
+enum dpt_status __wrap_dpt_strategy_begin_generation(struct dpt_strategy *s,
+                                                     const struct dpt_world *world, int rank,
+                                                     struct dpt_err *err)
 {
     faults_of(s)->rank = rank;
-    return faults_of(s)->inner->begin_generation(s, world, rank, host, err);
+    return __real_dpt_strategy_begin_generation(s, world, rank, err);
 }
 
 /* ---- gradients ---- */
@@ -83,17 +113,17 @@ static void flip_and_announce(void *ctx, int param)
     f->announce(f->announce_ctx, param);
 }
 
-static void begin_step(struct dpt_strategy *s, int64_t step)
+void __wrap_dpt_strategy_begin_step(struct dpt_strategy *s, int64_t step)
 {
     struct faults *f = faults_of(s);
     f->armed = is_here(f, &f->gradient, step);
-    f->inner->begin_step(s, step);
+    __real_dpt_strategy_begin_step(s, step);
 }
 
-static void begin_slot(struct dpt_strategy *s, int index, struct dpt_slot *slot)
+void __wrap_dpt_strategy_begin_slot(struct dpt_strategy *s, int index, struct dpt_slot *slot)
 {
     struct faults *f = faults_of(s);
-    f->inner->begin_slot(s, index, slot);
+    __real_dpt_strategy_begin_slot(s, index, slot);
     if (slot->step >= f->spoilt.first && slot->step - f->spoilt.first < f->spoilt.n)
         slot->dloss *= (float)f->spoilt.factor;
     f->slot = slot;
@@ -109,11 +139,10 @@ static enum dpt_status flip_weight_bit(struct faults *f, struct dpt_strategy *s,
                                        struct dpt_err *err)
 {
     const struct dpt_grid *grid = f->env.grid;
-    const struct dpt_state_part *own = &f->inner->held(s)->own;
+    const struct dpt_state_part *own = &dpt_strategy_held(s)->own;
     int unit = 0;
     uint32_t bits;
-    if (f->inner->fetch_state)
-        DPT_TRY(f->inner->fetch_state(s, err));
+    DPT_TRY(dpt_strategy_fetch_state(s, err));
     for (; unit < grid->n_units; unit++) {
         const struct dpt_interval piece = dpt_shard_piece(grid, own->shard, unit);
         if (piece.first < piece.end)
@@ -125,15 +154,15 @@ static enum dpt_status flip_weight_bit(struct faults *f, struct dpt_strategy *s,
     bits ^= 1;
     memcpy(at, &bits, sizeof bits);
     if (f->env.resident)
-        f->inner->state_changed(s); /* so that it reaches the device */
+        dpt_strategy_state_changed(s); /* so that it reaches the device */
     return DPT_OK;
 }
 
-static enum dpt_status apply(struct dpt_strategy *s, const struct dpt_optim_step *step,
-                             struct dpt_err *err)
+enum dpt_status __wrap_dpt_strategy_apply(struct dpt_strategy *s, const struct dpt_optim_step *step,
+                                          struct dpt_err *err)
 {
     struct faults *f = faults_of(s);
-    DPT_TRY(f->inner->apply(s, step, err));
+    DPT_TRY(__real_dpt_strategy_apply(s, step, err));
     return is_here(f, &f->weight, step->step) ? flip_weight_bit(f, s, err) : DPT_OK;
 }
 
@@ -161,45 +190,32 @@ static void read_spoilt(struct faults *f)
     f->spoilt.n = n;
 }
 
-static void destroy(struct dpt_strategy **s)
+void __wrap_dpt_strategy_destroy(struct dpt_strategy **s)
 {
-    struct faults *f = faults_of(*s);
-    f->inner->destroy(s);
+    struct faults *f = faults_of(*s), **at = &list;
+    pthread_mutex_lock(&list_mutex);
+    while (*at != f)
+        at = &(*at)->next;
+    *at = f->next;
+    pthread_mutex_unlock(&list_mutex);
     free(f);
+    __real_dpt_strategy_destroy(s);
 }
 
-static enum dpt_status create(const struct dpt_strategy_env *env, struct dpt_strategy **ret,
-                              struct dpt_err *err)
+enum dpt_status __wrap_dpt_strategy_create(const struct dpt_strategy_env *env,
+                                           struct dpt_strategy **ret, struct dpt_err *err)
 {
+    DPT_TRY(__real_dpt_strategy_create(env, ret, err));
     struct faults *f = calloc(1, sizeof *f);
     DPT_ASSERT(f);
-    f->inner = __real_dpt_strategy_find(env->config);
+    f->strategy = *ret;
     f->env = *env;
     f->gradient = read_place("DPT_TEST_FLIP_GRADIENT_BIT");
     f->weight = read_place("DPT_TEST_FLIP_WEIGHT_BIT");
     read_spoilt(f);
-    const enum dpt_status status = f->inner->create(env, ret, err);
-    if (status != DPT_OK) {
-        free(f);
-        return status;
-    }
-    f->ops = *f->inner;
-    f->ops.destroy = destroy;
-    f->ops.begin_generation = begin_generation;
-    f->ops.begin_step = begin_step;
-    f->ops.begin_slot = begin_slot;
-    f->ops.apply = apply;
-    (*ret)->ops = &f->ops;
+    pthread_mutex_lock(&list_mutex);
+    f->next = list;
+    list = f;
+    pthread_mutex_unlock(&list_mutex);
     return DPT_OK;
-}
-
-const struct dpt_strategy_ops *__wrap_dpt_strategy_find(const struct dpt_config *config)
-{
-    static _Thread_local struct dpt_strategy_ops ops;
-    const struct dpt_strategy_ops *inner = __real_dpt_strategy_find(config);
-    if (!inner)
-        return NULL;
-    ops = *inner;
-    ops.create = create;
-    return &ops;
 }

@@ -32,7 +32,8 @@ struct strategy_cross {
 };
 
 /* What the rank at `from` has added of the part that the one at `to` adds. */
-static struct dpt_interval crossing(const struct strategy *s, int from, int to, int unit, int part)
+static struct dpt_interval crossing(const struct dpt_strategy *s, int from, int to, int unit,
+                                    int part)
 {
     const struct dpt_shard crossed = {s->waves.crossed[to], s->part.world->size};
     return dpt_partition_crossing(&s->part, s->env.grid, from, crossed, unit, part);
@@ -41,7 +42,7 @@ static struct dpt_interval crossing(const struct strategy *s, int from, int to, 
 static void post_cross(void *ctx, const struct dpt_task *task, int turn,
                        struct dpt_task_transfers *x)
 {
-    const struct strategy *s = ctx;
+    const struct dpt_strategy *s = ctx;
     const struct strategy_cross *cross = s->waves.cross;
     const int unit = task->unit, me = s->part.position, n_own = cross->covers[me].n;
     char *staging =
@@ -72,7 +73,7 @@ static void post_cross(void *ctx, const struct dpt_task *task, int turn,
 }
 
 /* The sum of n partials on the device, in the order of the lanes' tree. */
-static void add_on_device(const struct strategy *s, int n, int64_t numel, float *sum)
+static void add_on_device(const struct dpt_strategy *s, int n, int64_t numel, float *sum)
 {
     const struct strategy_cross *cross = s->waves.cross;
     const int lanes = s->part.world->lanes;
@@ -94,7 +95,7 @@ static void add_on_device(const struct strategy *s, int n, int64_t numel, float 
 }
 
 /* Adds what starts at `at`, as far as every node has it in one piece; returns where that ends. */
-static int64_t add_run(const struct strategy *s, const struct dpt_task *task,
+static int64_t add_run(const struct dpt_strategy *s, const struct dpt_task *task,
                        struct dpt_interval own, int64_t at)
 {
     const struct strategy_cross *cross = s->waves.cross;
@@ -132,7 +133,7 @@ static int64_t add_run(const struct strategy *s, const struct dpt_task *task,
 static enum dpt_status crossed(void *ctx, const struct dpt_task *task, int turn,
                                const struct dpt_task_transfers *x, struct dpt_err *err)
 {
-    const struct strategy *s = ctx;
+    const struct dpt_strategy *s = ctx;
     const struct strategy_cross *cross = s->waves.cross;
     const int me = s->part.position;
     const struct dpt_interval own =
@@ -155,7 +156,7 @@ static enum dpt_status crossed(void *ctx, const struct dpt_task *task, int turn,
 
 static int64_t cross_bytes(const void *ctx, const struct dpt_task *task)
 {
-    const struct strategy *s = ctx;
+    const struct dpt_strategy *s = ctx;
     const int me = s->part.position;
     int64_t numel = 0;
     for (int i = 1; i < s->part.world->size; i++)
@@ -165,7 +166,7 @@ static int64_t cross_bytes(const void *ctx, const struct dpt_task *task)
 
 /* ---- memory and plan ---- */
 
-static void find_covers(struct strategy *s, struct strategy_cross *cross)
+static void find_covers(struct dpt_strategy *s, struct strategy_cross *cross)
 {
     for (int p = 0; p < s->part.world->size; p++) {
         s->waves.crossed[p] = dpt_partition_crossed(&s->part, p).index;
@@ -174,7 +175,7 @@ static void find_covers(struct strategy *s, struct strategy_cross *cross)
 }
 
 /* How many transfers a task has at most, in one direction. */
-static void bound_transfers(const struct strategy *s, struct strategy_cross *cross, int unit,
+static void bound_transfers(const struct dpt_strategy *s, struct strategy_cross *cross, int unit,
                             int part)
 {
     const int me = s->part.position;
@@ -190,7 +191,7 @@ static void bound_transfers(const struct strategy *s, struct strategy_cross *cro
     cross->xfers_max = out > cross->xfers_max ? out : cross->xfers_max;
 }
 
-static void cut_parts(const struct strategy *s, struct strategy_cross *cross)
+static void cut_parts(const struct dpt_strategy *s, struct strategy_cross *cross)
 {
     for (int u = 0; u < s->n_units; u++) {
         cross->n_parts[u] = dpt_partition_cross_parts(&s->part, s->env.grid, u);
@@ -199,7 +200,7 @@ static void cut_parts(const struct strategy *s, struct strategy_cross *cross)
     }
 }
 
-static size_t sources_of(const struct strategy *s)
+static size_t sources_of(const struct dpt_strategy *s)
 {
     return (size_t)s->part.world->size * DPT_COVER_MAX;
 }
@@ -209,7 +210,7 @@ static enum dpt_status no_memory(struct dpt_err *err)
     return dpt_fail(err, DPT_ENOMEM, "sums of nodes: out of memory");
 }
 
-static enum dpt_status make_device_lists(const struct strategy *s, struct strategy_cross *cross,
+static enum dpt_status make_device_lists(const struct dpt_strategy *s, struct strategy_cross *cross,
                                          struct dpt_err *err)
 {
     const size_t n = sources_of(s);
@@ -226,7 +227,7 @@ static enum dpt_status make_device_lists(const struct strategy *s, struct strate
     return DPT_OK;
 }
 
-enum dpt_status strategy_cross_begin(struct strategy *s, struct dpt_err *err)
+enum dpt_status strategy_cross_begin(struct dpt_strategy *s, struct dpt_err *err)
 {
     const size_t size = (size_t)s->part.world->size;
     struct strategy_cross *cross = calloc(1, sizeof *cross);
@@ -253,7 +254,7 @@ enum dpt_status strategy_cross_begin(struct strategy *s, struct dpt_err *err)
                                       &cross->staging, err);
 }
 
-void strategy_cross_end(struct strategy *s)
+void strategy_cross_end(struct dpt_strategy *s)
 {
     struct strategy_cross *cross = s->waves.cross;
     free(s->waves.crossed);

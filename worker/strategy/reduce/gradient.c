@@ -1,18 +1,18 @@
 /* Where gradients and sums lie, which piece is whose, and how they travel (core.h). */
 #include "worker/strategy/core.h"
 
-static struct dpt_shard shard_of_whole(const struct strategy *s, int position)
+static struct dpt_shard shard_of_whole(const struct dpt_strategy *s, int position)
 {
     return s->waves.crossed ? (struct dpt_shard){s->waves.crossed[position], s->part.world->size}
                             : dpt_partition_added(&s->part, position);
 }
 
-static bool sum_is_flat(const struct strategy *s)
+static bool sum_is_flat(const struct dpt_strategy *s)
 {
     return s->traits.state == DPT_STATE_REPLICATED && s->traits.route == DPT_GRADIENT_UNITS;
 }
 
-struct strategy_gradient strategy_whole_gradient(const struct strategy *s)
+struct strategy_gradient strategy_whole_gradient(const struct dpt_strategy *s)
 {
     struct strategy_gradient g = {.shard = shard_of_whole(s, s->part.position), .flat = true};
     if (s->lanes) {
@@ -26,7 +26,7 @@ struct strategy_gradient strategy_whole_gradient(const struct strategy *s)
     return g;
 }
 
-struct strategy_gradient strategy_own_gradient(const struct strategy *s)
+struct strategy_gradient strategy_own_gradient(const struct dpt_strategy *s)
 {
     struct strategy_gradient g = {.shard = s->state.held.own.shard, .flat = true};
     if (s->lanes) {
@@ -40,72 +40,73 @@ struct strategy_gradient strategy_own_gradient(const struct strategy *s)
     return g;
 }
 
-struct strategy_gradient strategy_shadow_gradient(const struct strategy *s)
+struct strategy_gradient strategy_shadow_gradient(const struct dpt_strategy *s)
 {
     return (struct strategy_gradient){.data = s->waves.shadowed.data,
                                       .shard = strategy_shadow(s)->shard};
 }
 
-float *strategy_gradient_at(const struct strategy *s, const struct strategy_gradient *g, int unit)
+float *strategy_gradient_at(const struct dpt_strategy *s, const struct strategy_gradient *g,
+                            int unit)
 {
     return g->data + (g->flat ? dpt_shard_piece(s->env.grid, g->shard, unit).first
                               : dpt_shard_offset(s->env.grid, g->shard, unit));
 }
 
-size_t strategy_width(const struct strategy *s, int position)
+size_t strategy_width(const struct dpt_strategy *s, int position)
 {
     return dpt_partition_is_far(&s->part, position) ? dpt_dtype_bytes(s->wire) : sizeof(float);
 }
 
-bool strategy_is_narrow(const struct strategy *s, int position)
+bool strategy_is_narrow(const struct dpt_strategy *s, int position)
 {
     return strategy_width(s, position) != sizeof(float);
 }
 
-int strategy_active(const struct strategy *s, const struct dpt_task *task)
+int strategy_active(const struct dpt_strategy *s, const struct dpt_task *task)
 {
     return s->step.present == &s->eval_list || s->lanes
                ? s->part.world->size
                : s->part.members.first + dpt_waves_active(&s->part.waves, task->wave);
 }
 
-int strategy_n_members(const struct strategy *s)
+int strategy_n_members(const struct dpt_strategy *s)
 {
     return s->part.members.end - s->part.members.first;
 }
 
-int strategy_member(const struct strategy *s, int i)
+int strategy_member(const struct dpt_strategy *s, int i)
 {
     const int first = s->part.members.first;
     return first + (s->part.position - first + i) % strategy_n_members(s);
 }
 
-int strategy_other(const struct strategy *s, int i)
+int strategy_other(const struct dpt_strategy *s, int i)
 {
     return (s->part.position + i) % s->part.world->size;
 }
 
-struct dpt_interval strategy_held_piece(const struct strategy *s, int position, int unit)
+struct dpt_interval strategy_held_piece(const struct dpt_strategy *s, int position, int unit)
 {
     return dpt_shard_piece(s->env.grid, dpt_partition_held(&s->part, position), unit);
 }
 
-struct dpt_interval strategy_applied_piece(const struct strategy *s, int position, int range)
+struct dpt_interval strategy_applied_piece(const struct dpt_strategy *s, int position, int range)
 {
     return dpt_shard_piece(&s->waves.ranges, dpt_partition_held(&s->part, position), range);
 }
 
-struct dpt_interval strategy_added_piece(const struct strategy *s, int position, int range)
+struct dpt_interval strategy_added_piece(const struct dpt_strategy *s, int position, int range)
 {
     return dpt_shard_piece(&s->waves.ranges, dpt_partition_added(&s->part, position), range);
 }
 
-struct dpt_interval strategy_whole_piece(const struct strategy *s, int position, int range)
+struct dpt_interval strategy_whole_piece(const struct dpt_strategy *s, int position, int range)
 {
     return dpt_shard_piece(&s->waves.ranges, shard_of_whole(s, position), range);
 }
 
-float *strategy_sum(const struct strategy *s, int sum, int range)
+float *strategy_sum(const struct dpt_strategy *s, int sum, int range)
 {
     float *data = s->waves.sums[sum].data;
     return data + (sum == 0 && sum_is_flat(s)
@@ -113,13 +114,13 @@ float *strategy_sum(const struct strategy *s, int sum, int range)
                        : s->waves.own_at[range]);
 }
 
-float *strategy_crossed_sum(const struct strategy *s, int unit)
+float *strategy_crossed_sum(const struct dpt_strategy *s, int unit)
 {
     float *data = s->waves.added.data;
     return data + dpt_shard_offset(s->env.grid, shard_of_whole(s, s->part.position), unit);
 }
 
-size_t strategy_narrow_offset(const struct strategy *s, int range, int64_t at)
+size_t strategy_narrow_offset(const struct dpt_strategy *s, int range, int64_t at)
 {
     return (size_t)(s->waves.own_at[range] + at) * dpt_dtype_bytes(s->wire);
 }

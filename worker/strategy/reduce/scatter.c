@@ -4,7 +4,7 @@
 
 enum { ALONE_CHUNK_NUMEL = 1 << 18 }; /* by all the threads of a rank that is alone */
 
-void strategy_round_gradient(struct strategy *s, int unit)
+void strategy_round_gradient(struct dpt_strategy *s, int unit)
 {
     struct strategy_waves *w = &s->waves;
     const int64_t numel = dpt_model_unit(s->env.model, unit)->numel;
@@ -15,12 +15,12 @@ void strategy_round_gradient(struct strategy *s, int unit)
 }
 
 /* The element of the flat vector that a gradient buffer begins at. */
-static int64_t origin_of(const struct strategy *s, const struct dpt_task *task)
+static int64_t origin_of(const struct dpt_strategy *s, const struct dpt_task *task)
 {
     return s->traits.route == DPT_GRADIENT_BUCKETS ? 0 : s->env.grid->offset[task->unit];
 }
 
-static struct dpt_interval task_piece(const struct strategy *s, const struct dpt_task *task,
+static struct dpt_interval task_piece(const struct dpt_strategy *s, const struct dpt_task *task,
                                       int position)
 {
     return dpt_part_of(strategy_added_piece(s, position, task->unit), DPT_BLOCK, task->part,
@@ -30,7 +30,7 @@ static struct dpt_interval task_piece(const struct strategy *s, const struct dpt
 static void post_scatter(void *ctx, const struct dpt_task *task, int turn,
                          struct dpt_task_transfers *x)
 {
-    const struct strategy *s = ctx;
+    const struct dpt_strategy *s = ctx;
     const struct strategy_waves *w = &s->waves;
     const struct dpt_interval own = task_piece(s, task, s->part.position);
     const int64_t origin = origin_of(s, task);
@@ -60,7 +60,7 @@ static void post_scatter(void *ctx, const struct dpt_task *task, int turn,
 }
 
 /* Adds a wave's contributions to elements [first, first + numel) of the own piece of a range. */
-static void add_wave(const struct strategy *s, const struct dpt_task *task, int64_t first,
+static void add_wave(const struct dpt_strategy *s, const struct dpt_task *task, int64_t first,
                      int64_t numel, struct dpt_stream *stream)
 {
     const struct strategy_waves *w = &s->waves;
@@ -86,7 +86,7 @@ static void add_wave(const struct strategy *s, const struct dpt_task *task, int6
 static enum dpt_status scattered(void *ctx, const struct dpt_task *task, int turn,
                                  const struct dpt_task_transfers *x, struct dpt_err *err)
 {
-    const struct strategy *s = ctx;
+    const struct dpt_strategy *s = ctx;
     const struct strategy_waves *w = &s->waves;
     const int me = s->part.position, first_member = s->part.members.first;
     const struct dpt_interval own = task_piece(s, task, me);
@@ -115,7 +115,7 @@ static enum dpt_status scattered(void *ctx, const struct dpt_task *task, int tur
 
 static int64_t scatter_bytes(const void *ctx, const struct dpt_task *task)
 {
-    const struct strategy *s = ctx;
+    const struct dpt_strategy *s = ctx;
     int64_t bytes = 0;
     for (int i = 1; !task->idle && i < strategy_n_members(s); i++) {
         const int position = strategy_member(s, i);

@@ -4,7 +4,7 @@
 #include "worker/strategy/reduce/wire.h"
 
 /* What the rank at position `from` has whole of a range and the one at `to` applies beside it. */
-static struct dpt_interval shared_piece(const struct strategy *s, int from, int to, int range)
+static struct dpt_interval shared_piece(const struct dpt_strategy *s, int from, int to, int range)
 {
     const struct dpt_partition *p = &s->part;
     const struct dpt_interval whole = strategy_whole_piece(s, from, range);
@@ -17,7 +17,7 @@ static struct dpt_interval shared_piece(const struct strategy *s, int from, int 
 }
 
 /* Where this rank keeps element `element` of the sum of a range that other ranks give it. */
-static float *share_place(const struct strategy *s, int range, int64_t element)
+static float *share_place(const struct dpt_strategy *s, int range, int64_t element)
 {
     const struct strategy_gradient g =
         s->traits.shadow ? strategy_shadow_gradient(s) : strategy_own_gradient(s);
@@ -28,13 +28,13 @@ static float *share_place(const struct strategy *s, int range, int64_t element)
 }
 
 /* This rank's sum of its piece, before it is shared. */
-static float *whole_sum(const struct strategy *s, int range)
+static float *whole_sum(const struct dpt_strategy *s, int range)
 {
     return s->waves.crossed ? strategy_crossed_sum(s, range) : strategy_sum(s, 0, range);
 }
 
 /* The own part, where it is applied elsewhere than it was added. */
-static void share_own(const struct strategy *s, int range)
+static void share_own(const struct dpt_strategy *s, int range)
 {
     const int me = s->part.position;
     const bool elsewhere =
@@ -49,7 +49,7 @@ static void share_own(const struct strategy *s, int range)
 static void post_share(void *ctx, const struct dpt_task *task, int turn,
                        struct dpt_task_transfers *x)
 {
-    const struct strategy *s = ctx;
+    const struct dpt_strategy *s = ctx;
     const int range = task->unit, me = s->part.position;
     const struct dpt_buffer *from = s->waves.crossed ? &s->waves.added : &s->waves.sums[0];
     const float *sums = from->data, *own = whole_sum(s, range);
@@ -80,7 +80,7 @@ static void post_share(void *ctx, const struct dpt_task *task, int turn,
 }
 
 /* What other hosts have added lies narrow in its place. */
-static void widen_shared(const struct strategy *s, int64_t n, float *values)
+static void widen_shared(const struct dpt_strategy *s, int64_t n, float *values)
 {
     if (!s->env.resident) {
         dpt_wire_unpack(s->ops, s->comm_stream, s->wire, n, values);
@@ -94,7 +94,7 @@ static void widen_shared(const struct strategy *s, int64_t n, float *values)
 static enum dpt_status shared(void *ctx, const struct dpt_task *task, int turn,
                               const struct dpt_task_transfers *x, struct dpt_err *err)
 {
-    const struct strategy *s = ctx;
+    const struct dpt_strategy *s = ctx;
     (void)turn;
     (void)x;
     for (int i = 1; i < s->part.world->size; i++) {
@@ -108,7 +108,7 @@ static enum dpt_status shared(void *ctx, const struct dpt_task *task, int turn,
 
 static int64_t share_bytes(const void *ctx, const struct dpt_task *task)
 {
-    const struct strategy *s = ctx;
+    const struct dpt_strategy *s = ctx;
     int64_t bytes = 0;
     for (int i = 1; i < s->part.world->size; i++) {
         const int position = strategy_other(s, i);

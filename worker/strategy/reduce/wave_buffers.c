@@ -10,7 +10,7 @@ static enum dpt_status no_memory(struct dpt_err *err)
 }
 
 /* Makes a buffer as the list says, or frees it where the list has none. */
-static enum dpt_status make_item(struct strategy *s, enum dpt_memory_item item,
+static enum dpt_status make_item(struct dpt_strategy *s, enum dpt_memory_item item,
                                  struct dpt_buffer *buffer, struct dpt_err *err)
 {
     const struct dpt_memory_entry *entry = &s->memory.item[item];
@@ -22,7 +22,7 @@ static enum dpt_status make_item(struct strategy *s, enum dpt_memory_item item,
 
 /* A slot's gradients: those of the tied unit, and two that the other units use in turn; or one flat
  * vector. */
-static enum dpt_status make_gradients(struct strategy *s, const struct dpt_step_spec *spec,
+static enum dpt_status make_gradients(struct dpt_strategy *s, const struct dpt_step_spec *spec,
                                       struct dpt_err *err)
 {
     struct strategy_waves *w = &s->waves;
@@ -41,7 +41,7 @@ static enum dpt_status make_gradients(struct strategy *s, const struct dpt_step_
     return DPT_OK;
 }
 
-static enum dpt_status make_sums(struct strategy *s, struct dpt_err *err)
+static enum dpt_status make_sums(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_waves *w = &s->waves;
     w->n_sums = dpt_waves_sums(&s->part.waves);
@@ -56,7 +56,7 @@ static enum dpt_status make_sums(struct strategy *s, struct dpt_err *err)
     return make_item(s, DPT_ITEM_SHADOWED, &w->shadowed, err);
 }
 
-static enum dpt_status make_steps(struct strategy *s, struct dpt_err *err)
+static enum dpt_status make_steps(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_waves *w = &s->waves;
     const struct dpt_waves *waves = &s->part.waves;
@@ -74,7 +74,7 @@ static enum dpt_status make_steps(struct strategy *s, struct dpt_err *err)
 }
 
 /* Room on a device for what came in 16 bits: a part in f32, or what is shared of a unit. */
-static enum dpt_status make_scratch(struct strategy *s, struct dpt_err *err)
+static enum dpt_status make_scratch(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_waves *w = &s->waves;
     w->scratch_bytes = w->staging_bytes;
@@ -87,7 +87,7 @@ static enum dpt_status make_scratch(struct strategy *s, struct dpt_err *err)
 
 /* Cuts pieces into parts; room for those of others. What is narrow comes to rest there before it is
  * f32. */
-static enum dpt_status make_parts(struct strategy *s, struct dpt_err *err)
+static enum dpt_status make_parts(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_waves *w = &s->waves;
     const struct dpt_memory_entry *staging = &s->memory.item[DPT_ITEM_STAGING];
@@ -113,7 +113,7 @@ static enum dpt_status make_parts(struct strategy *s, struct dpt_err *err)
                                       &w->staging, err);
 }
 
-enum dpt_status strategy_waves_begin(struct strategy *s, const struct dpt_step_spec *spec,
+enum dpt_status strategy_waves_begin(struct dpt_strategy *s, const struct dpt_step_spec *spec,
                                      struct dpt_err *err)
 {
     DPT_TRY(make_parts(s, err));
@@ -122,7 +122,7 @@ enum dpt_status strategy_waves_begin(struct strategy *s, const struct dpt_step_s
     return make_steps(s, err);
 }
 
-void strategy_waves_end(struct strategy *s)
+void strategy_waves_end(struct dpt_strategy *s)
 {
     struct strategy_waves *w = &s->waves;
     free(w->steps);
@@ -144,7 +144,7 @@ void strategy_waves_end(struct strategy *s)
     w->scratch_bytes = 0;
 }
 
-void strategy_waves_destroy(struct strategy *s)
+void strategy_waves_destroy(struct dpt_strategy *s)
 {
     struct strategy_waves *w = &s->waves;
     for (int i = 0; i < STRATEGY_SUMS_MAX; i++)

@@ -2,18 +2,19 @@
 #include "worker/strategy/core.h"
 
 /* Position i places after the own one among those that share a state. */
-static int other_of_group(const struct strategy *s, int i)
+static int other_of_group(const struct dpt_strategy *s, int i)
 {
     const struct dpt_range group = s->part.group;
     return group.first + (s->part.position - group.first + i) % (group.end - group.first);
 }
 
-static int group_size(const struct strategy *s)
+static int group_size(const struct dpt_strategy *s)
 {
     return s->part.group.end - s->part.group.first;
 }
 
-static char *gather_place(const struct strategy *s, const struct dpt_task *task, int64_t element)
+static char *gather_place(const struct dpt_strategy *s, const struct dpt_task *task,
+                          int64_t element)
 {
     if (task->buffer < 0)
         return (char *)s->state.whole.data + (size_t)element * s->width;
@@ -22,7 +23,7 @@ static char *gather_place(const struct strategy *s, const struct dpt_task *task,
 }
 
 /* Puts the own piece where the unit is gathered. */
-static void place_own(const struct strategy *s, const struct dpt_task *task)
+static void place_own(const struct dpt_strategy *s, const struct dpt_task *task)
 {
     const struct dpt_interval own = strategy_held_piece(s, s->part.position, task->unit);
     if (!task->idle && task->buffer >= 0 && !strategy_is_empty(own))
@@ -33,7 +34,7 @@ static void place_own(const struct strategy *s, const struct dpt_task *task)
 static void post_gather(void *ctx, const struct dpt_task *task, int turn,
                         struct dpt_task_transfers *x)
 {
-    const struct strategy *s = ctx;
+    const struct dpt_strategy *s = ctx;
     const int me = s->part.position, computing = strategy_active(s, task);
     const size_t own_bytes =
         (size_t)strategy_numel(strategy_held_piece(s, me, task->unit)) * s->width;
@@ -57,7 +58,7 @@ static void post_gather(void *ctx, const struct dpt_task *task, int turn,
 }
 
 /* Puts what comes from the shadow beside what others have sent. */
-static void place_shadow(const struct strategy *s, const struct dpt_task *task)
+static void place_shadow(const struct dpt_strategy *s, const struct dpt_task *task)
 {
     const int source = s->part.shadow_source;
     if (task->idle || source < 0 || !strategy_has_shadow_of(s, s->part.position, source))
@@ -77,7 +78,7 @@ static void place_shadow(const struct strategy *s, const struct dpt_task *task)
 static enum dpt_status gathered(void *ctx, const struct dpt_task *task, int turn,
                                 const struct dpt_task_transfers *x, struct dpt_err *err)
 {
-    const struct strategy *s = ctx;
+    const struct dpt_strategy *s = ctx;
     (void)turn;
     (void)x;
     if (s->env.resident)
@@ -88,7 +89,7 @@ static enum dpt_status gathered(void *ctx, const struct dpt_task *task, int turn
 
 static int64_t gather_bytes(const void *ctx, const struct dpt_task *task)
 {
-    const struct strategy *s = ctx;
+    const struct dpt_strategy *s = ctx;
     const int me = s->part.position;
     int64_t bytes = 0;
     for (int i = 1; i < group_size(s); i++)

@@ -1,23 +1,23 @@
 /* The memory of a part of the state, registered and on a device (core.h). */
 #include "worker/strategy/core.h"
 
-bool strategy_has_whole(const struct strategy *s)
+bool strategy_has_whole(const struct dpt_strategy *s)
 {
     return s->traits.weights != DPT_WEIGHTS_UNITS;
 }
 
-static enum dpt_memory_tag part_tag(const struct strategy *s, bool own, int vector)
+static enum dpt_memory_tag part_tag(const struct dpt_strategy *s, bool own, int vector)
 {
     return own ? dpt_vector_tag((enum dpt_vector)vector, s->dtype) : DPT_MEMORY_SHADOW;
 }
 
 /* The own f32 weights lie in their places among all of them, if there are all. */
-static bool lies_in_whole(const struct strategy *s, bool own, int vector)
+static bool lies_in_whole(const struct dpt_strategy *s, bool own, int vector)
 {
     return vector == DPT_VECTOR_PARAM && own && strategy_has_whole(s) && s->dtype == DPT_F32;
 }
 
-void strategy_part_leave_device(const struct strategy *s, bool own, struct dpt_state_part *part,
+void strategy_part_leave_device(const struct dpt_strategy *s, bool own, struct dpt_state_part *part,
                                 const struct dpt_state_part *kept)
 {
     for (int v = 0; v < DPT_VECTOR_COUNT; v++) {
@@ -30,7 +30,7 @@ void strategy_part_leave_device(const struct strategy *s, bool own, struct dpt_s
     }
 }
 
-void strategy_part_free(const struct strategy *s, bool own, struct dpt_state_part *part,
+void strategy_part_free(const struct dpt_strategy *s, bool own, struct dpt_state_part *part,
                         const struct dpt_state_part *kept)
 {
     strategy_part_leave_device(s, own, part, kept);
@@ -43,7 +43,7 @@ void strategy_part_free(const struct strategy *s, bool own, struct dpt_state_par
     part->shard = (struct dpt_shard){0, 0};
 }
 
-enum dpt_status strategy_part_create(const struct strategy *s, struct dpt_shard shard, bool own,
+enum dpt_status strategy_part_create(const struct dpt_strategy *s, struct dpt_shard shard, bool own,
                                      struct dpt_state_part *part, struct dpt_err *err)
 {
     *part = (struct dpt_state_part){.shard = shard};
@@ -65,7 +65,7 @@ enum dpt_status strategy_part_create(const struct strategy *s, struct dpt_shard 
     return DPT_OK;
 }
 
-enum dpt_status strategy_part_enter_device(const struct strategy *s, bool own,
+enum dpt_status strategy_part_enter_device(const struct dpt_strategy *s, bool own,
                                            struct dpt_state_part *part, struct dpt_err *err)
 {
     for (int v = 0; v < DPT_VECTOR_COUNT; v++) {
@@ -85,7 +85,7 @@ enum dpt_status strategy_part_enter_device(const struct strategy *s, bool own,
     return DPT_OK;
 }
 
-struct dpt_buffer strategy_vector(const struct strategy *s, const struct dpt_state_part *part,
+struct dpt_buffer strategy_vector(const struct dpt_strategy *s, const struct dpt_state_part *part,
                                   enum dpt_vector vector)
 {
     const struct dpt_state_vector *v = &part->vector[vector];
@@ -94,7 +94,7 @@ struct dpt_buffer strategy_vector(const struct strategy *s, const struct dpt_sta
     return (struct dpt_buffer){.data = dpt_comm_mem_data(v->mem), .mem = v->mem};
 }
 
-int64_t strategy_vector_offset(const struct strategy *s, const struct dpt_state_part *part,
+int64_t strategy_vector_offset(const struct dpt_strategy *s, const struct dpt_state_part *part,
                                enum dpt_vector vector, int unit)
 {
     const struct dpt_state_vector *v = &part->vector[vector];
@@ -103,7 +103,7 @@ int64_t strategy_vector_offset(const struct strategy *s, const struct dpt_state_
                : dpt_shard_offset(s->env.grid, part->shard, unit);
 }
 
-float *strategy_vector_at(const struct strategy *s, const struct dpt_state_part *part,
+float *strategy_vector_at(const struct dpt_strategy *s, const struct dpt_state_part *part,
                           enum dpt_vector vector, int unit)
 {
     float *data = strategy_vector(s, part, vector).data;

@@ -11,24 +11,24 @@
 static const struct dpt_shard no_shard = {0, 0};
 
 /* Bytes that a step copies of a unit, at most: all ranks say the same. */
-static double unit_bytes(const struct strategy *s, int unit)
+static double unit_bytes(const struct dpt_strategy *s, int unit)
 {
     const struct dpt_shard largest = {0, s->part.world->size};
     return (double)strategy_numel(dpt_shard_piece(s->env.grid, largest, unit)) *
            dpt_vectors(s->env.config) * sizeof(float);
 }
 
-static double portion_bytes(const struct strategy *s)
+static double portion_bytes(const struct dpt_strategy *s)
 {
     return s->env.config->strategy.rebuild_mib * 1024 * 1024;
 }
 
-const struct dpt_state_part *strategy_shadow(const struct strategy *s)
+const struct dpt_state_part *strategy_shadow(const struct dpt_strategy *s)
 {
     return dpt_shard_is_none(s->rebuild.late.shard) ? &s->state.held.shadow : &s->rebuild.late;
 }
 
-bool strategy_has_shadow_of(const struct strategy *s, int holder, int position)
+bool strategy_has_shadow_of(const struct dpt_strategy *s, int holder, int position)
 {
     const struct dpt_partition *p = &s->part;
     const bool holder_has = !(s->rebuild.active && s->rebuild.holder_late);
@@ -37,7 +37,7 @@ bool strategy_has_shadow_of(const struct strategy *s, int holder, int position)
             dpt_shard_is_none(s->rebuild.late.shard));
 }
 
-struct dpt_shard strategy_defer_shadow(struct strategy *s)
+struct dpt_shard dpt_strategy_defer_shadow(struct dpt_strategy *s)
 {
     struct strategy_state *state = &s->state;
     const struct dpt_shard wanted = state->wanted.shadow.shard;
@@ -52,7 +52,7 @@ struct dpt_shard strategy_defer_shadow(struct strategy *s)
     return wanted;
 }
 
-void strategy_rebuild_begin(struct strategy *s, const bool *late)
+void dpt_strategy_rebuild(struct dpt_strategy *s, const bool *late)
 {
     const int holder = s->part.shadow_holder;
     s->rebuild.active = true;
@@ -60,7 +60,7 @@ void strategy_rebuild_begin(struct strategy *s, const bool *late)
     s->rebuild.units = s->rebuild.end = 0;
 }
 
-void strategy_rebuild_step(struct strategy *s)
+void strategy_rebuild_step(struct dpt_strategy *s)
 {
     struct strategy_rebuild *r = &s->rebuild;
     double bytes = 0;
@@ -73,7 +73,7 @@ void strategy_rebuild_step(struct strategy *s)
     dpt_task_runner_copy(s->runner, r->units, r->active ? r->end : r->units);
 }
 
-void strategy_rebuild_applied(struct strategy *s)
+void strategy_rebuild_applied(struct dpt_strategy *s)
 {
     struct strategy_rebuild *r = &s->rebuild;
     if (!r->active)
@@ -88,7 +88,7 @@ void strategy_rebuild_applied(struct strategy *s)
     r->late = (struct dpt_state_part){.shard = no_shard};
 }
 
-void strategy_rebuild_drop(struct strategy *s)
+void strategy_rebuild_drop(struct dpt_strategy *s)
 {
     s->rebuild.active = false;
     strategy_part_free(s, false, &s->rebuild.late, NULL);
@@ -97,7 +97,7 @@ void strategy_rebuild_drop(struct strategy *s)
 static void post_copy(void *ctx, const struct dpt_task *task, int turn,
                       struct dpt_task_transfers *x)
 {
-    const struct strategy *s = ctx;
+    const struct dpt_strategy *s = ctx;
     const struct dpt_grid *grid = s->env.grid;
     const size_t width = sizeof(float);
     const int *rank = s->part.world->rank_of_position;

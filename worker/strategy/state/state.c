@@ -3,7 +3,7 @@
 #include "worker/strategy/core.h"
 
 /* What is wanted: what is held, or a part of its own. */
-static enum dpt_status want_part(struct strategy *s, struct dpt_shard shard, bool own,
+static enum dpt_status want_part(struct dpt_strategy *s, struct dpt_shard shard, bool own,
                                  const struct dpt_state_part *held, struct dpt_state_part *wanted,
                                  struct dpt_err *err)
 {
@@ -14,7 +14,7 @@ static enum dpt_status want_part(struct strategy *s, struct dpt_shard shard, boo
     return strategy_part_create(s, shard, own, wanted, err);
 }
 
-static void drop_wanted(struct strategy *s)
+static void drop_wanted(struct dpt_strategy *s)
 {
     struct strategy_state *state = &s->state;
     if (state->moves) {
@@ -25,7 +25,7 @@ static void drop_wanted(struct strategy *s)
 }
 
 /* Memory of all weights: registered where ranks send them, or where they are the masters. */
-static enum dpt_status make_whole(struct strategy *s, struct dpt_err *err)
+static enum dpt_status make_whole(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_state *state = &s->state;
     const struct dpt_memory_entry *item = &s->memory.item[DPT_ITEM_WHOLE];
@@ -38,7 +38,7 @@ static enum dpt_status make_whole(struct strategy *s, struct dpt_err *err)
     return DPT_OK;
 }
 
-enum dpt_status strategy_state_create(struct strategy *s, struct dpt_err *err)
+enum dpt_status strategy_state_create(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_state *state = &s->state;
     state->newest = STRATEGY_REGISTERED;
@@ -52,7 +52,7 @@ enum dpt_status strategy_state_create(struct strategy *s, struct dpt_err *err)
     return s->env.resident ? strategy_part_enter_device(s, true, &state->held.own, err) : DPT_OK;
 }
 
-void strategy_state_destroy(struct strategy *s)
+void strategy_state_destroy(struct dpt_strategy *s)
 {
     struct strategy_state *state = &s->state;
     drop_wanted(s);
@@ -67,7 +67,7 @@ void strategy_state_destroy(struct strategy *s)
 }
 
 /* Room for units that are gathered, the tied one's own place first: no world changes it. */
-static enum dpt_status make_gathered(struct strategy *s, struct dpt_err *err)
+static enum dpt_status make_gathered(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_state *state = &s->state;
     const struct dpt_memory_entry *tied = &s->memory.item[DPT_ITEM_GATHERED_TIED],
@@ -83,7 +83,7 @@ static enum dpt_status make_gathered(struct strategy *s, struct dpt_err *err)
 }
 
 /* What the device has of a part that is held, for the one that is wanted in its place. */
-static enum dpt_status move_on_device(struct strategy *s, bool own, struct dpt_state_part *held,
+static enum dpt_status move_on_device(struct dpt_strategy *s, bool own, struct dpt_state_part *held,
                                       struct dpt_state_part *wanted, struct dpt_err *err)
 {
     const bool same = dpt_shard_equal(held->shard, wanted->shard);
@@ -96,18 +96,18 @@ static enum dpt_status move_on_device(struct strategy *s, bool own, struct dpt_s
 }
 
 /* Nothing of what is held is lost: registered memory has it first. */
-static enum dpt_status move_to_wanted(struct strategy *s, struct dpt_err *err)
+static enum dpt_status move_to_wanted(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_state *state = &s->state;
     if (state->moves) {
-        DPT_TRY(strategy_state_fetch(s, err));
+        DPT_TRY(dpt_strategy_fetch_state(s, err));
         state->newest = STRATEGY_REGISTERED;
     }
     DPT_TRY(move_on_device(s, true, &state->held.own, &state->wanted.own, err));
     return move_on_device(s, false, &state->held.shadow, &state->wanted.shadow, err);
 }
 
-enum dpt_status strategy_state_begin(struct strategy *s, struct dpt_err *err)
+enum dpt_status strategy_state_begin(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_state *state = &s->state;
     const int source = s->part.shadow_source;
@@ -126,7 +126,7 @@ enum dpt_status strategy_state_begin(struct strategy *s, struct dpt_err *err)
     return make_gathered(s, err);
 }
 
-struct dpt_buffer strategy_weights(const struct strategy *s, int unit, size_t *ret_offset)
+struct dpt_buffer strategy_weights(const struct dpt_strategy *s, int unit, size_t *ret_offset)
 {
     const struct dpt_state_part *own = &s->state.held.own;
     if (strategy_has_whole(s)) {
@@ -137,14 +137,14 @@ struct dpt_buffer strategy_weights(const struct strategy *s, int unit, size_t *r
     return s->dtype == DPT_F32 ? strategy_vector(s, own, DPT_VECTOR_PARAM) : s->state.copy;
 }
 
-void *strategy_own_weights(const struct strategy *s, int unit)
+void *strategy_own_weights(const struct dpt_strategy *s, int unit)
 {
     size_t offset;
     char *data = strategy_weights(s, unit, &offset).data;
     return data + offset;
 }
 
-void strategy_state_changed(struct strategy *s)
+void strategy_state_changed(struct dpt_strategy *s)
 {
     struct strategy_state *state = &s->state;
     DPT_ASSERT(state->newest != STRATEGY_ON_DEVICE); /* it was fetched before it was written to */
@@ -159,7 +159,8 @@ void strategy_state_changed(struct strategy *s)
 }
 
 /* Between registered memory and the device's, piece by piece. */
-static void copy_part(const struct strategy *s, const struct dpt_state_part *part, bool to_device)
+static void copy_part(const struct dpt_strategy *s, const struct dpt_state_part *part,
+                      bool to_device)
 {
     for (int v = 0; v < DPT_VECTOR_COUNT && !dpt_shard_is_none(part->shard); v++)
         for (int u = 0; part->vector[v].mem && u < s->n_units; u++) {
@@ -176,7 +177,7 @@ static void copy_part(const struct strategy *s, const struct dpt_state_part *par
         }
 }
 
-enum dpt_status strategy_state_fetch(struct strategy *s, struct dpt_err *err)
+enum dpt_status dpt_strategy_fetch_state(struct dpt_strategy *s, struct dpt_err *err)
 {
     if (s->state.newest != STRATEGY_ON_DEVICE)
         return DPT_OK;
@@ -187,7 +188,7 @@ enum dpt_status strategy_state_fetch(struct strategy *s, struct dpt_err *err)
     return DPT_OK;
 }
 
-void strategy_state_refresh(struct strategy *s)
+void strategy_state_refresh(struct dpt_strategy *s)
 {
     const struct dpt_state_part *own = &s->state.held.own;
     if (s->state.newest != STRATEGY_REGISTERED)

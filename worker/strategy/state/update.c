@@ -3,7 +3,7 @@
 #include "worker/strategy/core.h"
 
 /* Applies the step to a part's piece of a unit; `copy`: where its weights go, too. */
-static void apply_piece(const struct strategy *s, const struct dpt_optim_step *step,
+static void apply_piece(const struct dpt_strategy *s, const struct dpt_optim_step *step,
                         const struct dpt_state_part *part, int unit, const float *grad, void *copy)
 {
     const struct dpt_interval piece = dpt_shard_piece(s->env.grid, part->shard, unit);
@@ -20,7 +20,7 @@ static void apply_piece(const struct strategy *s, const struct dpt_optim_step *s
                          piece.end, &vectors);
 }
 
-enum dpt_status strategy_update(struct strategy *s, const struct dpt_optim_step *step,
+enum dpt_status strategy_update(struct dpt_strategy *s, const struct dpt_optim_step *step,
                                 struct dpt_err *err)
 {
     const struct strategy_gradient own = strategy_own_gradient(s),
@@ -39,7 +39,8 @@ enum dpt_status strategy_update(struct strategy *s, const struct dpt_optim_step 
     return dpt_stream_sync(s->stream, err);
 }
 
-enum dpt_status strategy_norm(struct strategy *s, struct dpt_accum *ret, struct dpt_err *err)
+enum dpt_status dpt_strategy_norm_share(struct dpt_strategy *s, struct dpt_accum *ret,
+                                        struct dpt_err *err)
 {
     const struct strategy_gradient whole = strategy_whole_gradient(s);
     double *sums = s->env.resident ? s->device_sums : s->block_sums;

@@ -144,11 +144,7 @@ enum dpt_status rank_create_strategy(struct dpt_rank *r, struct dpt_err *err)
         .resident_stream = on_device ? dpt_accelerator_stream(d->accelerator) : NULL,
         .resident_comm_stream = d->gpu_comm_stream,
         .stager = on_device ? dpt_accelerator_stager(d->accelerator) : NULL};
-    const struct dpt_strategy_ops *strategy = dpt_strategy_find(r->config);
-    if (!strategy)
-        return dpt_fail(err, DPT_ECONFIG, "strategy.name: there is no strategy '%s'",
-                        r->config->strategy.name);
-    return strategy->create(&env, &r->strategy, err);
+    return dpt_strategy_create(&env, &r->strategy, err);
 }
 
 /* ---- memory of a micro-batch ---- */
@@ -207,6 +203,5 @@ void rank_close_device(struct dpt_rank *r)
 
 enum dpt_status rank_fetch_state(struct dpt_rank *r, struct dpt_err *err)
 {
-    const struct dpt_strategy_ops *ops = r->strategy->ops;
-    return ops->fetch_state ? ops->fetch_state(r->strategy, err) : DPT_OK;
+    return dpt_strategy_fetch_state(r->strategy, err);
 }

@@ -10,7 +10,7 @@ static void write_memory(const struct dpt_rank *r)
     struct dpt_strategy_cost cost;
     if (!r->gen.begun || !r->config->log.dir[0] || !rank_may_record(r, "the account of memory is"))
         return; /* a guest holds nothing of this world */
-    r->strategy->ops->cost(r->strategy, &cost);
+    dpt_strategy_cost(r->strategy, &cost);
     /* Whether weights are packed is the strategy's choice; what they take then is worked out. */
     const size_t operand = dpt_device_ops(r->device->host)
                                ->operand_bytes(r->device->stream, dpt_model_dtype(r->model));

@@ -189,9 +189,8 @@ static void set_parts(struct dpt_shard ret[DPT_RESHARD_PARTS],
 static void say_parts(struct filling *f)
 {
     struct dpt_rank *r = f->rank;
-    const struct dpt_strategy_ops *ops = r->strategy->ops;
-    f->held = ops->held(r->strategy);
-    f->wanted = is_guest(r) ? f->held : ops->wanted(r->strategy);
+    f->held = dpt_strategy_held(r->strategy);
+    f->wanted = is_guest(r) ? f->held : dpt_strategy_wanted(r->strategy);
     if (f->source == SOURCE_CHECKPOINT)
         f->held = f->wanted;
     if (f->source != SOURCE_SEED && !f->takes_state)
@@ -242,7 +241,7 @@ static enum dpt_status take_filled(struct filling *f, int64_t step, struct dpt_e
         r->formation->pending_generation = r->gen.number;
     else
         DPT_TRY(rank_adopt_state(r, err));
-    f->wanted = waits ? r->strategy->ops->wanted(r->strategy) : r->strategy->ops->held(r->strategy);
+    f->wanted = waits ? dpt_strategy_wanted(r->strategy) : dpt_strategy_held(r->strategy);
     return DPT_OK;
 }
 

@@ -21,7 +21,7 @@ void rank_leave_generation(struct dpt_rank *r)
     dpt_comm_thread_close(r->comm_thread);
     rank_end_log(r);
     if (r->gen.begun)
-        r->strategy->ops->end_generation(r->strategy);
+        dpt_strategy_end_generation(r->strategy);
     if (r->stepping->loader)
         dpt_loader_start(r->stepping->loader, 0, 0, 0, 1);
     generation_free(&r->gen);
@@ -77,7 +77,7 @@ static void divide_slots(struct dpt_rank *r)
 {
     struct generation *g = &r->gen;
     for (int p = 0; p < g->n_trainers; p++) {
-        const struct dpt_assignment slots = r->strategy->ops->assign(r->strategy, &g->world, p);
+        const struct dpt_assignment slots = dpt_strategy_assign(r->strategy, &g->world, p);
         if (p == g->position)
             g->slots = slots;
         if (slots.n > g->slots_max)
@@ -128,7 +128,7 @@ static enum dpt_status open_communicator(struct dpt_rank *r, const Dpt__Plan *pl
     if (r->device->accelerator)
         DPT_TRY(dpt_accelerator_begin_generation(r->device->accelerator, err));
     if (r->gen.begun)
-        DPT_TRY(r->strategy->ops->begin_generation(r->strategy, &r->gen.world, r->gen.rank, err));
+        DPT_TRY(dpt_strategy_begin_generation(r->strategy, &r->gen.world, r->gen.rank, err));
     struct dpt_comm_spec spec = {.generation = r->gen.number,
                                  .rank = r->gen.rank,
                                  .world_size = r->gen.world_size,
@@ -159,9 +159,9 @@ static double mib_of(const struct dpt_rank *r, const struct dpt_state_part *part
 /* What this generation asks of the rank, in bytes. */
 static void tell_plan(const struct dpt_rank *r)
 {
-    const struct dpt_strategy_state *state = r->strategy->ops->wanted(r->strategy);
+    const struct dpt_strategy_state *state = dpt_strategy_wanted(r->strategy);
     struct dpt_strategy_cost cost;
-    r->strategy->ops->cost(r->strategy, &cost);
+    dpt_strategy_cost(r->strategy, &cost);
     const double mib = 1024.0 * 1024.0;
     dpt_log(
         DPT_LOG_INFO,

@@ -18,7 +18,7 @@ void rank_forget_state(struct dpt_rank *r)
 bool rank_holds_gradient(const struct dpt_rank *r)
 {
     return r->state.step >= 0 && !r->formation->gradient_void &&
-           r->strategy->ops->holds_gradient(r->strategy, r->state.step);
+           dpt_strategy_holds_gradient(r->strategy, r->state.step);
 }
 
 static bool is_in(const struct dpt_comm_mem *mem, const struct dpt_strategy_state *state)
@@ -40,8 +40,8 @@ static void withdraw_part(struct dpt_comm *comm, const struct dpt_state_part *ol
 static enum dpt_status job_withdraw(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
     const struct dpt_rank *r = ctx;
-    const struct dpt_strategy_state *held = r->strategy->ops->held(r->strategy),
-                                    *wanted = r->strategy->ops->wanted(r->strategy);
+    const struct dpt_strategy_state *held = dpt_strategy_held(r->strategy),
+                                    *wanted = dpt_strategy_wanted(r->strategy);
     struct dpt_comm *comm = dpt_comm_thread_comm(thread);
     (void)err;
     if (!comm || held == wanted)
@@ -60,7 +60,7 @@ void rank_note_held(struct dpt_rank *r)
 enum dpt_status rank_adopt_state(struct dpt_rank *r, struct dpt_err *err)
 {
     DPT_TRY(dpt_comm_thread_run(r->comm_thread, job_withdraw, r, err));
-    r->strategy->ops->state_changed(r->strategy);
+    dpt_strategy_state_changed(r->strategy);
     r->formation->pending_generation = 0;
     rank_note_held(r);
     return DPT_OK;
@@ -70,7 +70,7 @@ void rank_settle_pending(struct dpt_rank *r, const Dpt__Plan *plan)
 {
     if (r->formation->pending_generation != 0 &&
         r->formation->pending_generation <= plan->state_generation) {
-        r->strategy->ops->state_changed(r->strategy);
+        dpt_strategy_state_changed(r->strategy);
         r->formation->gradient_void = true; /* it was of what was held before */
     }
     r->formation->pending_generation = 0; /* else the next begin_generation drops what was wanted */

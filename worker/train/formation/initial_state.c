@@ -61,7 +61,7 @@ static enum dpt_status begin_part(struct dpt_rank *r, struct dpt_published *weig
 static enum dpt_status begin_parts(struct dpt_rank *r, struct dpt_published *weights,
                                    struct dpt_err *err)
 {
-    const struct dpt_strategy_state *wanted = r->strategy->ops->wanted(r->strategy);
+    const struct dpt_strategy_state *wanted = dpt_strategy_wanted(r->strategy);
     DPT_TRY(begin_part(r, weights, &wanted->own, err));
     DPT_TRY(begin_part(r, weights, &wanted->shadow, err));
     return dpt_stream_sync(r->device->stream, err); /* what was drawn */

@@ -23,10 +23,9 @@ static bool follows_loss(const Dpt__Plan *plan)
 
 struct dpt_shard rank_defer_shadow(struct dpt_rank *r, const Dpt__Plan *plan)
 {
-    const struct dpt_strategy_ops *ops = r->strategy->ops;
-    if (!r->gen.begun || !ops->defer_shadow || !follows_loss(plan))
+    if (!r->gen.begun || !follows_loss(plan))
         return (struct dpt_shard){0, 0};
-    return ops->defer_shadow(r->strategy);
+    return dpt_strategy_defer_shadow(r->strategy);
 }
 
 enum dpt_status rank_begin_rebuild(struct dpt_rank *r, const struct dpt_hello *hellos,
@@ -41,7 +40,7 @@ enum dpt_status rank_begin_rebuild(struct dpt_rank *r, const struct dpt_hello *h
         g->redundancy.rebuilding = g->redundancy.rebuilding || late[i];
     }
     if (g->redundancy.rebuilding && g->begun)
-        r->strategy->ops->rebuild(r->strategy, late);
+        dpt_strategy_rebuild(r->strategy, late);
     free(late);
     return DPT_OK;
 }
@@ -116,7 +115,7 @@ static void log_rebuilt(struct dpt_rank *r, double ms)
     char cause[DPT_PROTO_TEXT_BYTES];
     struct dpt_strategy_cost cost;
     struct dpt_err err;
-    r->strategy->ops->cost(r->strategy, &cost);
+    dpt_strategy_cost(r->strategy, &cost);
     (void)snprintf(cause, sizeof cause, "shadows were rebuilt in %lld steps",
                    (long long)(r->state.step - r->formation->rebuild_step));
     if (r->gen.rank == 0)
@@ -136,7 +135,7 @@ static void log_rebuilt(struct dpt_rank *r, double ms)
 
 enum dpt_status rank_look_after_rebuild(struct dpt_rank *r, struct dpt_err *err)
 {
-    if (!r->gen.redundancy.rebuilding || r->strategy->ops->rebuilding(r->strategy))
+    if (!r->gen.redundancy.rebuilding || dpt_strategy_rebuilding(r->strategy))
         return DPT_OK;
     DPT_TRY(rank_verify(r, err));
     r->gen.redundancy.rebuilding = false;

@@ -23,7 +23,6 @@ static void report_parts(struct dpt_report *report, const struct dpt_strategy_st
 /* The parts of the state of r->state.step. */
 static void report_held(const struct dpt_rank *r, struct dpt_report *report)
 {
-    const struct dpt_strategy_ops *ops = r->strategy->ops;
     Dpt__RankState *state = &report->state;
     const bool held = r->state.step >= 0;
     state->n_shards = 0;
@@ -32,9 +31,9 @@ static void report_held(const struct dpt_rank *r, struct dpt_report *report)
     state->pending_generation = held ? r->formation->pending_generation : 0;
     state->gradient = held && rank_holds_gradient(r);
     if (held)
-        report_parts(report, ops->held(r->strategy), false);
+        report_parts(report, dpt_strategy_held(r->strategy), false);
     if (state->pending_generation != 0)
-        report_parts(report, ops->wanted(r->strategy), true);
+        report_parts(report, dpt_strategy_wanted(r->strategy), true);
 }
 
 void rank_report(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation)

@@ -22,7 +22,7 @@ enum dpt_status rank_weights_hash(struct dpt_rank *r, char ret_hex[DPT_HASH_HEX_
 {
     DPT_TRY(rank_fetch_state(r, err));
     struct hash_job job = {.spec = {.tensors = &r->save->tensors,
-                                    .own = &r->strategy->ops->held(r->strategy)->own,
+                                    .own = &dpt_strategy_held(r->strategy)->own,
                                     .shards = r->gen.shards,
                                     .world = r->gen.world_size,
                                     .rank = r->gen.rank}};
@@ -77,7 +77,7 @@ static void load_epoch(struct dpt_rank *r, const struct dpt_checkpoint_state *st
 enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step, struct dpt_err *err)
 {
     struct dpt_checkpoint *checkpoint = NULL;
-    const struct dpt_strategy_state *wanted = r->strategy->ops->wanted(r->strategy);
+    const struct dpt_strategy_state *wanted = dpt_strategy_wanted(r->strategy);
     DPT_TRY(dpt_checkpoint_open(r->config->checkpoint.dir, step, &checkpoint, err));
     const struct dpt_checkpoint_state *state = dpt_checkpoint_get_state(checkpoint);
     enum dpt_status status = load_part(r, checkpoint, &wanted->own, err);

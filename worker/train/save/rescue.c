@@ -59,7 +59,7 @@ enum dpt_status rank_write_rescue(struct dpt_rank *r, int64_t deadline_ms, struc
 {
     char attempt[DPT_PROTO_NAME_BYTES];
     DPT_TRY(rank_fetch_state(r, err));
-    const struct dpt_strategy_state *held = r->strategy->ops->held(r->strategy);
+    const struct dpt_strategy_state *held = dpt_strategy_held(r->strategy);
     const struct dpt_shard own = held->own.shard, shadow = held->shadow.shard;
     name_attempt(r, holds_all(&held->own), attempt);
     struct dpt_checkpoint_spec spec = rank_checkpoint_spec(r);

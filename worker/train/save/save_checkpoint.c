@@ -140,7 +140,7 @@ void rank_save_begin(struct dpt_rank *r)
     const struct dpt_piece_writers writers = {r->gen.writer_shards, r->gen.checkpoint_writers,
                                               r->gen.checkpoint_slot};
     if (rank_fetch_state(r, &err) != DPT_OK ||
-        dpt_pieces_to_write(&r->save->tensors, &r->strategy->ops->held(r->strategy)->own, &writers,
+        dpt_pieces_to_write(&r->save->tensors, &dpt_strategy_held(r->strategy)->own, &writers,
                             &r->save->saved_pieces, &err) != DPT_OK) {
         dpt_log(DPT_LOG_ERROR, "a checkpoint was not written: %s; training goes on", err.text);
         return;

@@ -21,7 +21,7 @@ enum dpt_status rank_commit_step(struct dpt_rank *r, struct dpt_err *err)
         mine.flags |= DPT_COMMIT_SAVER_BUSY;
     if (r->save->not_finite[0] && r->config->train.on_divergence != DPT_DIVERGENCE_CONTINUE)
         mine.flags |= DPT_COMMIT_NOT_FINITE;
-    DPT_TRY(r->strategy->ops->norm_share(r->strategy, &mine.norm, err));
+    DPT_TRY(dpt_strategy_norm_share(r->strategy, &mine.norm, err));
     dpt_contribution_pack(&mine, r->gen.slots_max, r->stepping->contribution);
     DPT_TRY(generation_all_gather(&r->gen, r->comm_thread, r->stepping->contribution,
                                   dpt_contribution_bytes(r->gen.slots_max), err));
@@ -50,7 +50,7 @@ enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err)
                                         .grad_scale =
                                             (float)((double)clip / r->state.outcome.scale)};
     if (fate == DPT_STEP_APPLIED)
-        DPT_TRY(r->strategy->ops->apply(r->strategy, &step, err));
+        DPT_TRY(dpt_strategy_apply(r->strategy, &step, err));
     dpt_step_fate_note(r->config, fate, r->state.outcome.norm, &r->state.scaler);
     if (fate == DPT_STEP_OVERFLOWED)
         rank_tell_overflow(r);

@@ -77,7 +77,6 @@ static int64_t count_right(const struct dpt_rank *r, int64_t samples)
 static enum dpt_status evaluate_batch(struct dpt_rank *r, struct dpt_sample_range batch,
                                       struct dpt_eval_share *share, struct dpt_err *err)
 {
-    const struct dpt_strategy_ops *ops = r->strategy->ops;
     const bool computes = batch.end > batch.first;
     if (computes)
         DPT_TRY(read_eval_batch(r, batch, err));
@@ -85,8 +84,8 @@ static enum dpt_status evaluate_batch(struct dpt_rank *r, struct dpt_sample_rang
     slot.t = r->stepping->val_batch.positions;
     slot.batch = r->stepping->val_batch;
     slot.right = r->device->right;
-    const struct dpt_step_list *list = ops->eval_list(r->strategy);
-    ops->begin_eval(r->strategy, &slot);
+    const struct dpt_step_list *list = dpt_strategy_eval_list(r->strategy);
+    dpt_strategy_begin_eval(r->strategy, &slot);
     if (computes)
         rank_begin_slot(r, &slot);
     for (int i = 0; i < list->n_actions; i++) {
@@ -95,12 +94,12 @@ static enum dpt_status evaluate_batch(struct dpt_rank *r, struct dpt_sample_rang
             return dpt_fail(err, DPT_EABORTED, "the evaluation at step %lld was interrupted",
                             (long long)r->state.step);
         if (action->kind == DPT_ACTION_GATHER || action->kind == DPT_ACTION_FREE)
-            DPT_TRY(ops->act(r->strategy, i, &slot, err));
+            DPT_TRY(dpt_strategy_act(r->strategy, i, &slot, err));
         else if (action->kind == DPT_ACTION_FORWARD && computes)
             rank_forward(r, action->unit, &slot);
     }
     DPT_TRY(rank_end_slot(r, &slot, err));
-    DPT_TRY(ops->end_eval(r->strategy, err));
+    DPT_TRY(dpt_strategy_end_eval(r->strategy, err));
     share->sum = sum_losses(r, batch.end - batch.first);
     share->right = count_right(r, batch.end - batch.first);
     return DPT_OK;

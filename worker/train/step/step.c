@@ -74,7 +74,7 @@ static enum dpt_status begin_slot(struct dpt_rank *r, int index, struct dpt_slot
     DPT_TRY(rank_own_disk(
         r, dpt_loader_next(r->stepping->loader, r->state.step, index, &slot->batch, err), err));
     slot->t = slot->batch.positions;
-    r->strategy->ops->begin_slot(r->strategy, index, slot);
+    dpt_strategy_begin_slot(r->strategy, index, slot);
     rank_begin_slot(r, slot);
     return DPT_OK;
 }
@@ -84,7 +84,7 @@ static enum dpt_status end_slot(struct dpt_rank *r, int index, const struct dpt_
 {
     DPT_TRY(rank_end_slot(r, slot, err));
     r->stepping->slot_losses[index] = slot_loss(r);
-    r->strategy->ops->end_slot(r->strategy, index);
+    dpt_strategy_end_slot(r->strategy, index);
     return DPT_OK;
 }
 
@@ -106,7 +106,7 @@ static enum dpt_status carry_out(struct dpt_rank *r, const struct dpt_action *ac
     case DPT_ACTION_FREE:
     case DPT_ACTION_RESERVE:
     case DPT_ACTION_REDUCE:
-        return r->strategy->ops->act(r->strategy, i, slot, err);
+        return dpt_strategy_act(r->strategy, i, slot, err);
     case DPT_ACTION_COUNT:
         break;
     }
@@ -116,18 +116,17 @@ static enum dpt_status carry_out(struct dpt_rank *r, const struct dpt_action *ac
 
 enum dpt_status rank_compute_step(struct dpt_rank *r, struct dpt_err *err)
 {
-    const struct dpt_strategy_ops *ops = r->strategy->ops;
-    const struct dpt_step_list *list = ops->step_list(r->strategy);
+    const struct dpt_step_list *list = dpt_strategy_step_list(r->strategy);
     struct dpt_slot slot;
     r->state.diverged = false;
     rank_forget_weights(r);
-    ops->begin_step(r->strategy, r->state.step);
+    dpt_strategy_begin_step(r->strategy, r->state.step);
     for (int i = 0; i < list->n_actions; i++) {
         if (rank_in_vain(r))
             return dpt_fail(err, DPT_EABORTED, "step %lld was interrupted",
                             (long long)r->state.step);
         DPT_TRY(carry_out(r, &list->actions[i], i, &slot, err));
     }
-    DPT_TRY(ops->await_gradient(r->strategy, err));
+    DPT_TRY(dpt_strategy_await_gradient(r->strategy, err));
     return rank_commit_step(r, err);
 }

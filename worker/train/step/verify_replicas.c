@@ -7,7 +7,7 @@
 
 enum dpt_status rank_verify(struct dpt_rank *r, struct dpt_err *err)
 {
-    const struct dpt_strategy_state *state = r->strategy->ops->held(r->strategy);
+    const struct dpt_strategy_state *state = dpt_strategy_held(r->strategy);
     const struct dpt_state_part *const parts[DPT_VERIFY_PARTS] = {&state->own, &state->shadow};
     struct dpt_verify_share mine = {.step = r->state.step};
     uint8_t packed[DPT_VERIFY_SHARE_BYTES];
