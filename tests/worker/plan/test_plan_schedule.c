@@ -36,31 +36,37 @@ struct rank {
     bool slot_done[SLOTS_MAX];
 };
 
-static void make_world(struct world *w, int ranks, int slots, int lanes, int n_units, bool tied,
-                       enum dpt_weights_plan weights, int gathered_max, bool prefetch, bool overlap,
-                       bool cross)
+struct setting {
+    int ranks, slots, lanes, n_units;
+    bool tied;
+    enum dpt_weights_plan weights;
+    int gathered_max;
+    bool prefetch, overlap, cross;
+};
+
+static void make_world(struct world *w, struct setting s)
 {
-    *w = (struct world){.ranks = ranks, .n_units = n_units, .slots = slots, .window = 4};
-    w->waves = (struct dpt_waves){slots, lanes, {0, lanes}, ranks};
-    for (int u = 0; u < n_units; u++) {
-        w->borrows[u] = tied && u == n_units - 1 ? 0 : -1;
+    *w = (struct world){.ranks = s.ranks, .n_units = s.n_units, .slots = s.slots, .window = 4};
+    w->waves = (struct dpt_waves){s.slots, s.lanes, {0, s.lanes}, s.ranks};
+    for (int u = 0; u < s.n_units; u++) {
+        w->borrows[u] = s.tied && u == s.n_units - 1 ? 0 : -1;
         w->parts[u] = 1 + u % 3;
         w->cross_parts[u] = 1 + u % 2;
     }
-    for (int r = 0; r < ranks; r++) {
+    for (int r = 0; r < s.ranks; r++) {
         struct dpt_err err;
-        w->spec[r] = (struct dpt_step_spec){.n_units = n_units,
+        w->spec[r] = (struct dpt_step_spec){.n_units = s.n_units,
                                             .borrows = w->borrows,
                                             .assignment = dpt_waves_assign(&w->waves, r),
-                                            .weights = weights,
-                                            .gathered_max = gathered_max,
-                                            .prefetch = prefetch,
-                                            .overlap = overlap,
+                                            .weights = s.weights,
+                                            .gathered_max = s.gathered_max,
+                                            .prefetch = s.prefetch,
+                                            .overlap = s.overlap,
                                             .waves = &w->waves,
                                             .parts = w->parts,
-                                            .cross_parts = cross ? w->cross_parts : NULL,
+                                            .cross_parts = s.cross ? w->cross_parts : NULL,
                                             .share = true,
-                                            .copies = cross ? 0 : COPIES};
+                                            .copies = s.cross ? 0 : COPIES};
         assert_int_equal(dpt_step_list_init(&w->list[r], &w->spec[r], &err), DPT_OK);
     }
 }
@@ -285,9 +291,11 @@ static void lists_come_to_their_end(void **state)
                     const int gathered_max = 1 + variant / 2;
                     const bool cross = (variant + ranks) % 2 == 0;
                     struct world w;
-                    make_world(&w, ranks, slots, 1 + (slots - 1) * (variant % 2), 4 + variant % 3,
-                               variant != 5, (enum dpt_weights_plan)weights, gathered_max,
-                               variant != 3 && variant != 6, variant != 5 && variant != 6, cross);
+                    make_world(&w, (struct setting){ranks, slots, 1 + (slots - 1) * (variant % 2),
+                                                    4 + variant % 3, variant != 5,
+                                                    (enum dpt_weights_plan)weights, gathered_max,
+                                                    variant != 3 && variant != 6,
+                                                    variant != 5 && variant != 6, cross});
                     same_tasks_everywhere(&w);
                     every_part_is_scattered_once(&w, cross);
                     run(&w, ++seed);
@@ -310,15 +318,15 @@ static void what_is_there_is_used(void **state)
 {
     (void)state;
     struct world w;
-    make_world(&w, 2, 8, 8, 4, true, DPT_WEIGHTS_UNITS, 3, true, true, false);
+    make_world(&w, (struct setting){2, 8, 8, 4, true, DPT_WEIGHTS_UNITS, 3, true, true, false});
     assert_int_equal(count(&w.list[0], DPT_TASK_GATHER, -1), 4);
     end_world(&w);
-    make_world(&w, 2, 8, 8, 6, true, DPT_WEIGHTS_UNITS, 2, true, true, false);
+    make_world(&w, (struct setting){2, 8, 8, 6, true, DPT_WEIGHTS_UNITS, 2, true, true, false});
     assert_int_equal(count(&w.list[0], DPT_TASK_GATHER, 0), 1);
     /* Units 1 … 5 forward; back, 5 and 4 are there, 3, 2, 1 come; in the next slot 1 and 2 are. */
     assert_int_equal(count(&w.list[0], DPT_TASK_GATHER, -1), 1 + 8 + 3 * 6);
     end_world(&w);
-    make_world(&w, 2, 8, 8, 6, true, DPT_WEIGHTS_ONCE, 2, true, true, false);
+    make_world(&w, (struct setting){2, 8, 8, 6, true, DPT_WEIGHTS_ONCE, 2, true, true, false});
     assert_int_equal(count(&w.list[0], DPT_TASK_GATHER, -1), 6);
     end_world(&w);
 }
@@ -330,7 +338,8 @@ static void prefetch_is_early(void **state)
     (void)state;
     for (int prefetch = 0; prefetch < 2; prefetch++) {
         struct world w;
-        make_world(&w, 2, 2, 2, 6, true, DPT_WEIGHTS_UNITS, 2, prefetch != 0, true, false);
+        make_world(&w, (struct setting){2, 2, 2, 6, true, DPT_WEIGHTS_UNITS, 2, prefetch != 0, true,
+                                        false});
         const struct dpt_step_list *list = &w.list[0];
         int used[UNITS_MAX] = {0};
         for (int a = 0; a < list->n_actions; a++)
@@ -351,7 +360,8 @@ static void without_prefetch_nothing_is_early(void **state)
     (void)state;
     for (int prefetch = 0; prefetch < 2; prefetch++) {
         struct world w;
-        make_world(&w, 2, 4, 4, 6, true, DPT_WEIGHTS_ONCE, 2, prefetch != 0, true, false);
+        make_world(&w, (struct setting){2, 4, 4, 6, true, DPT_WEIGHTS_ONCE, 2, prefetch != 0, true,
+                                        false});
         const struct dpt_step_list *list = &w.list[0];
         int used = 0;
         for (int a = 0; a < list->n_actions; a++) {
@@ -373,7 +383,8 @@ static void without_overlap_scatters_are_waited_for(void **state)
     (void)state;
     for (int overlap = 0; overlap < 2; overlap++) {
         struct world w;
-        make_world(&w, 3, 7, 7, 6, true, DPT_WEIGHTS_UNITS, 2, overlap != 0, overlap != 0, false);
+        make_world(&w, (struct setting){3, 7, 7, 6, true, DPT_WEIGHTS_UNITS, 2, overlap != 0,
+                                        overlap != 0, false});
         for (int r = 0; r < w.ranks; r++)
             for (int a = 0; a < w.list[r].n_actions; a++) {
                 const struct dpt_action *action = &w.list[r].actions[a];
@@ -418,14 +429,14 @@ static void buffers_are_counted(void **state)
     (void)state;
     struct world w;
     int own;
-    make_world(&w, 2, 4, 4, 5, true, DPT_WEIGHTS_UNITS, 2, true, true, false);
+    make_world(&w, (struct setting){2, 4, 4, 5, true, DPT_WEIGHTS_UNITS, 2, true, true, false});
     assert_int_equal(dpt_step_weight_buffers(&w.spec[0], &own), 3);
     assert_int_equal(own, 1);
     assert_int_equal(dpt_step_gradient_buffers(&w.spec[0], &own), 3);
     assert_int_equal(dpt_step_own_buffer(&w.spec[0], 0), 0);
     assert_int_equal(dpt_step_own_buffer(&w.spec[0], 4), -1);
     end_world(&w);
-    make_world(&w, 2, 4, 4, 5, false, DPT_WEIGHTS_ONCE, 2, true, true, false);
+    make_world(&w, (struct setting){2, 4, 4, 5, false, DPT_WEIGHTS_ONCE, 2, true, true, false});
     assert_int_equal(dpt_step_weight_buffers(&w.spec[0], &own), 0);
     assert_int_equal(dpt_step_gradient_buffers(&w.spec[0], &own), 2);
     assert_int_equal(own, 0);
