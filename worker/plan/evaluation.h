@@ -3,7 +3,7 @@
  * Validation data is read from its start, in its own order: samples 0 … n-1, in batches of
  * micro_batch (the last one may be short). A world of W ranks that begins when `done` batches are
  * done computes in its round k, by rank r, batch done + k * W + r. What a batch holds depends on
- * the config alone, so its loss has the same bits whoever computes it. */
+ * the config alone, so its loss has the same bits whichever rank computes it. */
 #ifndef DPT_WORKER_PLAN_EVALUATION_H
 #define DPT_WORKER_PLAN_EVALUATION_H
 
@@ -14,8 +14,8 @@ struct dpt_sample_range {
     int64_t first, end;
 };
 
-/* How many samples an evaluation reads of `samples` that there are, each of so many positions, when
- * it may read tokens_max positions; 1 at least. samples, positions >= 1. */
+/* How many samples an evaluation reads of `samples` that there are, of `positions` positions each,
+ * when it may read tokens_max positions; 1 at least. samples, positions >= 1. */
 int64_t dpt_eval_samples(int64_t samples, int64_t positions, int64_t tokens_max);
 
 /* Batches that they make. */

@@ -26,14 +26,14 @@ static int gatherer_of(const struct dpt_world *world, struct dpt_range positions
     return world->rank_of_position[positions.first + piece % (positions.end - positions.first)];
 }
 
-static void check(const struct dpt_world *world)
+static void check_world(const struct dpt_world *world)
 {
     DPT_ASSERT(world->size >= 1 && world->size <= world->lanes && world->lanes <= DPT_LANES_MAX);
 }
 
 int dpt_reduce_stage1(const struct dpt_world *world, struct dpt_transfer *ret, int max)
 {
-    check(world);
+    check_world(world);
     struct list list = {.ret = ret, .max = max};
     for (int piece = 0; piece < world->size; piece++) {
         struct dpt_range host;
@@ -57,7 +57,7 @@ int dpt_reduce_stage1(const struct dpt_world *world, struct dpt_transfer *ret, i
 
 int dpt_reduce_stage2(const struct dpt_world *world, struct dpt_transfer *ret, int max)
 {
-    check(world);
+    check_world(world);
     struct list list = {.ret = ret, .max = max};
     if (dpt_world_host(world, 0).end == world->size)
         return 0;
@@ -92,7 +92,7 @@ int dpt_reduce_buffers(const struct dpt_world *world, int position)
 int64_t dpt_reduce_bytes_sent(const struct dpt_world *world, int64_t numel, int64_t block, int rank,
                               bool gather, int far_bytes)
 {
-    check(world);
+    check_world(world);
     const int position = dpt_world_position(world, rank);
     const struct dpt_range host = dpt_world_host(world, position);
     const int neighbours = host.end - host.first - 1;

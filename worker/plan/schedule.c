@@ -93,7 +93,7 @@ static void add_task(struct maker *m, struct dpt_task task)
     m->tasks[m->n_tasks++] = task;
 }
 
-/* Into a place that is free when so many actions are done. */
+/* Into a place that is free when this number of actions is done. */
 static void gather(struct maker *m, int unit, int buffer, int actions)
 {
     struct dpt_action *a = add_action(m, DPT_ACTION_GATHER, unit);

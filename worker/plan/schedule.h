@@ -6,11 +6,11 @@
  * one flat vector, by buckets of tensors.
  *
  * All ranks that share the work make the same list of tasks, in the same order, and post them in
- * that order: so matching never depends on who is faster. (Where nodes add their own lanes, each
- * has waves of its own; CROSS and SHARE, which go between nodes, are in one order on all.) A task
- * is posted when as many of the rank's own actions are done as it says, the last of which is a FREE
- * or a REDUCE, and an action waits for the tasks that it names. Tasks are ordered by what they wait
- * for, so that no rank waits for a task behind one that it keeps back itself: the lists cannot
+ * that order: so matching never depends on which rank is faster. (Where nodes add their own lanes,
+ * each has waves of its own; CROSS and SHARE, which go between nodes, are in one order on all.) A
+ * task is posted when as many of the rank's own actions are done as it says, the last of which is a
+ * FREE or a REDUCE, and an action waits for the tasks that it names. Tasks are ordered by what they
+ * wait for, so that no rank waits for a task behind one that it keeps back itself: the lists cannot
  * deadlock. */
 #ifndef DPT_WORKER_PLAN_SCHEDULE_H
 #define DPT_WORKER_PLAN_SCHEDULE_H
@@ -42,7 +42,7 @@ struct dpt_action {
 };
 
 enum dpt_task_kind {
-    DPT_TASK_GATHER,  /* owners' pieces of a unit's weights to who needs them */
+    DPT_TASK_GATHER,  /* owners' pieces of a unit's weights to the ranks that need them */
     DPT_TASK_SCATTER, /* pieces of a slot's gradient of a range to their owners, who add them */
     DPT_TASK_CROSS,   /* each node's sums of a unit to the owners of the whole sum's pieces, who add
                          them */

@@ -1,4 +1,4 @@
-/* A generation's ranks, host by host and node by node; who keeps a shadow of whose shard. Pure. */
+/* A generation's ranks, host by host and node by node; which rank holds whose shadow. Pure. */
 #ifndef DPT_WORKER_PLAN_WORLD_H
 #define DPT_WORKER_PLAN_WORLD_H
 
@@ -23,10 +23,10 @@ struct dpt_range dpt_world_host(const struct dpt_world *world, int position);
 /* The lanes that positions in a row own together. */
 struct dpt_range dpt_world_lanes(const struct dpt_world *world, struct dpt_range positions);
 
-/* The shard of position p has its shadow so many positions on, cyclically, if that is another node:
- * of all such distances the one that covers most shards, of these one that puts most shadows on
- * another host. All shards are covered where no node has more than half of the ranks; else as many
- * as are outside the largest node, and as many of its own. 0: one node has all. */
+/* How many positions on, cyclically, the shard of position p has its shadow, if that is another
+ * node: of all such distances the one that covers most shards, of these one that puts most shadows
+ * on another host. All shards are covered where no node has more than half of the ranks; else as
+ * many as are outside the largest node, and as many of its own. 0: one node has all. */
 int dpt_shadow_shift(const struct dpt_world *world);
 
 /* The position that keeps the shadow of position `position`'s shard, and the one whose shadow it

@@ -10,7 +10,7 @@
  *
  * Gradients take one of two ways. By lanes (lane_sums.h) a rank adds its own slots, and a reducer
  * (reducer.h) adds the sums of all ranks. In waves (worker/plan/waves.h) each slot's gradient goes
- * to the owners of its pieces, who add the slots in order; the tasks of a list say when.
+ * to the owners of its pieces, which add the slots in order; the tasks of a list say when.
  *
  * The state may be worked on by a device (strategy.h): then weights, gradients, sums, masters and
  * moments are there, and registered memory has a copy of the state. What goes between ranks goes by
@@ -198,7 +198,7 @@ struct strategy_gradient strategy_shadow_gradient(const struct dpt_strategy *s);
 /* Where its piece of a unit begins. */
 float *strategy_gradient_at(const struct dpt_strategy *s, const struct strategy_gradient *g,
                             int unit);
-/* Those who compute in the task's wave: positions below this. */
+/* Ranks that compute in the task's wave: positions below this. */
 int strategy_active(const struct dpt_strategy *s, const struct dpt_task *task);
 /* Member i places after this rank; the same of all ranks: so that not all begin with one rank. */
 int strategy_n_members(const struct dpt_strategy *s);

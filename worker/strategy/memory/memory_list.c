@@ -17,8 +17,8 @@ struct maker {
     int64_t tied, largest; /* elements of the tied unit, of the largest other one */
 };
 
-static void put(struct maker *m, enum dpt_memory_item item, enum dpt_memory_tag tag, size_t bytes,
-                int n)
+static void put_item(struct maker *m, enum dpt_memory_item item, enum dpt_memory_tag tag,
+                     size_t bytes, int n)
 {
     m->list->item[item] = (struct dpt_memory_entry){tag, bytes, bytes > 0 ? n : 0};
 }
@@ -43,22 +43,22 @@ static void put_state(struct maker *m)
     const int source = m->part->shadow_source;
     for (int v = 0; v < dpt_vectors(config); v++) {
         if (v != DPT_VECTOR_PARAM || !in_whole)
-            put(m, (enum dpt_memory_item)(DPT_ITEM_OWN_PARAM + v),
-                dpt_vector_tag((enum dpt_vector)v, m->dtype), shard_bytes(m, own), 1);
+            put_item(m, (enum dpt_memory_item)(DPT_ITEM_OWN_PARAM + v),
+                     dpt_vector_tag((enum dpt_vector)v, m->dtype), shard_bytes(m, own), 1);
         if (source >= 0)
-            put(m, (enum dpt_memory_item)(DPT_ITEM_SHADOW_PARAM + v), DPT_MEMORY_SHADOW,
-                shard_bytes(m, dpt_partition_held(m->part, source)), 1);
+            put_item(m, (enum dpt_memory_item)(DPT_ITEM_SHADOW_PARAM + v), DPT_MEMORY_SHADOW,
+                     shard_bytes(m, dpt_partition_held(m->part, source)), 1);
     }
     if (has_whole)
-        put(m, DPT_ITEM_WHOLE, DPT_MEMORY_WEIGHTS, m->flat * m->width, 1);
+        put_item(m, DPT_ITEM_WHOLE, DPT_MEMORY_WEIGHTS, m->flat * m->width, 1);
     else if (!f32)
-        put(m, DPT_ITEM_COPY, DPT_MEMORY_WEIGHTS, dpt_shard_bytes(m->place->grid, own, m->width),
-            1);
+        put_item(m, DPT_ITEM_COPY, DPT_MEMORY_WEIGHTS,
+                 dpt_shard_bytes(m->place->grid, own, m->width), 1);
     if (has_whole || own.of == 1)
         return;
-    put(m, DPT_ITEM_GATHERED_TIED, DPT_MEMORY_GATHERED, (size_t)m->tied * m->width, 1);
-    put(m, DPT_ITEM_GATHERED, DPT_MEMORY_GATHERED, (size_t)m->largest * m->width,
-        dpt_gathered_places(config, m->place->model));
+    put_item(m, DPT_ITEM_GATHERED_TIED, DPT_MEMORY_GATHERED, (size_t)m->tied * m->width, 1);
+    put_item(m, DPT_ITEM_GATHERED, DPT_MEMORY_GATHERED, (size_t)m->largest * m->width,
+             dpt_gathered_places(config, m->place->model));
 }
 
 /* The stack of this rank's lanes, where they are added, and in the host's memory if they are
@@ -70,22 +70,22 @@ static void put_lanes(struct maker *m)
     const struct dpt_config *config = m->place->config;
     const struct dpt_range own = dpt_position_lanes(world->lanes, world->size, m->part->position);
     if (!m->traits->on_device || (world->size > 1 && !m->traits->by_nccl)) {
-        put(m, DPT_ITEM_LANE_FIRST, DPT_MEMORY_GRADIENT, m->flat * F32, 1);
-        put(m, DPT_ITEM_LANES, DPT_MEMORY_SUMS, m->flat * F32,
-            dpt_reduce_buffers(world, m->part->position) - 1);
+        put_item(m, DPT_ITEM_LANE_FIRST, DPT_MEMORY_GRADIENT, m->flat * F32, 1);
+        put_item(m, DPT_ITEM_LANES, DPT_MEMORY_SUMS, m->flat * F32,
+                 dpt_reduce_buffers(world, m->part->position) - 1);
     }
     if (m->traits->on_device) {
-        put(m, DPT_ITEM_DEVICE_LANE_FIRST, DPT_MEMORY_GRADIENT, m->flat * F32, 1);
-        put(m, DPT_ITEM_DEVICE_LANES, DPT_MEMORY_SUMS, m->flat * F32,
-            dpt_tree_buffers(world->lanes, own) - 1);
+        put_item(m, DPT_ITEM_DEVICE_LANE_FIRST, DPT_MEMORY_GRADIENT, m->flat * F32, 1);
+        put_item(m, DPT_ITEM_DEVICE_LANES, DPT_MEMORY_SUMS, m->flat * F32,
+                 dpt_tree_buffers(world->lanes, own) - 1);
     }
     /* PowerSGD's lanes are as many as ranks. */
     const bool single =
         dpt_config_slots(config) == dpt_config_lanes(config) && !m->traits->powersgd;
     for (int u = 0; u < dpt_model_n_units(model) && !single && !m->traits->order_open; u++)
         if (dpt_model_unit(model, u)->in_parts)
-            put(m, DPT_ITEM_APART, DPT_MEMORY_SLOT_GRADIENTS,
-                (size_t)dpt_model_unit(model, u)->numel * F32, 1);
+            put_item(m, DPT_ITEM_APART, DPT_MEMORY_SLOT_GRADIENTS,
+                     (size_t)dpt_model_unit(model, u)->numel * F32, 1);
 }
 
 static void put_staging(struct maker *m)
@@ -103,7 +103,8 @@ static void put_staging(struct maker *m)
     }
     for (int position = p->members.first; position < p->members.end; position++)
         staged += position != p->position && dpt_partition_is_staged(p, position);
-    put(m, DPT_ITEM_STAGING, DPT_MEMORY_COMM, (size_t)(staged * most * width), DPT_STAGING_TURNS);
+    put_item(m, DPT_ITEM_STAGING, DPT_MEMORY_COMM, (size_t)(staged * most * width),
+             DPT_STAGING_TURNS);
 }
 
 /* The most that is staged of a part of a unit that this rank adds of the sums of nodes. */
@@ -114,7 +115,7 @@ static void put_crossing(struct maker *m)
     const struct dpt_shard own = dpt_partition_crossed(p, p->position);
     struct dpt_range sums[DPT_COVER_MAX];
     int64_t most = 0;
-    put(m, DPT_ITEM_ADDED, DPT_MEMORY_GRADIENT, shard_bytes(m, own), 1);
+    put_item(m, DPT_ITEM_ADDED, DPT_MEMORY_GRADIENT, shard_bytes(m, own), 1);
     for (int u = 0; u < grid->n_units; u++)
         for (int part = 0; part < dpt_partition_cross_parts(p, grid, u); part++) {
             int64_t staged = 0;
@@ -127,7 +128,7 @@ static void put_crossing(struct maker *m)
             }
             most = staged > most ? staged : most;
         }
-    put(m, DPT_ITEM_CROSSING, DPT_MEMORY_COMM, (size_t)most * F32, DPT_STAGING_TURNS);
+    put_item(m, DPT_ITEM_CROSSING, DPT_MEMORY_COMM, (size_t)most * F32, DPT_STAGING_TURNS);
 }
 
 static bool narrows(const struct maker *m)
@@ -144,25 +145,27 @@ static void put_waves(struct maker *m)
                flat = by_units && m->traits->state == DPT_STATE_REPLICATED;
     const size_t sum = dpt_shard_bytes(m->place->ranges, dpt_partition_added(p, p->position), F32);
     if (by_units) {
-        put(m, DPT_ITEM_GRADIENT_TIED, DPT_MEMORY_SLOT_GRADIENTS, (size_t)m->tied * F32, 1);
-        put(m, DPT_ITEM_GRADIENT, DPT_MEMORY_SLOT_GRADIENTS, (size_t)m->largest * F32, SLOT_UNITS);
+        put_item(m, DPT_ITEM_GRADIENT_TIED, DPT_MEMORY_SLOT_GRADIENTS, (size_t)m->tied * F32, 1);
+        put_item(m, DPT_ITEM_GRADIENT, DPT_MEMORY_SLOT_GRADIENTS, (size_t)m->largest * F32,
+                 SLOT_UNITS);
     } else {
-        put(m, DPT_ITEM_GRADIENT, DPT_MEMORY_GRADIENT, m->flat * F32, 1);
+        put_item(m, DPT_ITEM_GRADIENT, DPT_MEMORY_GRADIENT, m->flat * F32, 1);
     }
-    put(m, DPT_ITEM_SUM_FIRST, by_units ? DPT_MEMORY_GRADIENT : DPT_MEMORY_SUMS,
-        flat ? m->flat * F32 : sum, 1);
-    put(m, DPT_ITEM_SUMS, DPT_MEMORY_SUMS, sum, dpt_waves_sums(&p->waves) - 1);
+    put_item(m, DPT_ITEM_SUM_FIRST, by_units ? DPT_MEMORY_GRADIENT : DPT_MEMORY_SUMS,
+             flat ? m->flat * F32 : sum, 1);
+    put_item(m, DPT_ITEM_SUMS, DPT_MEMORY_SUMS, sum, dpt_waves_sums(&p->waves) - 1);
     if (narrows(m)) {
-        put(m, DPT_ITEM_NARROW_TIED, DPT_MEMORY_COMM, (size_t)m->tied * sizeof(uint16_t), 1);
-        put(m, DPT_ITEM_NARROW, DPT_MEMORY_COMM, (size_t)m->largest * sizeof(uint16_t), SLOT_UNITS);
-        put(m, DPT_ITEM_NARROW_SUM, DPT_MEMORY_COMM, sum / 2, 1);
+        put_item(m, DPT_ITEM_NARROW_TIED, DPT_MEMORY_COMM, (size_t)m->tied * sizeof(uint16_t), 1);
+        put_item(m, DPT_ITEM_NARROW, DPT_MEMORY_COMM, (size_t)m->largest * sizeof(uint16_t),
+                 SLOT_UNITS);
+        put_item(m, DPT_ITEM_NARROW_SUM, DPT_MEMORY_COMM, sum / 2, 1);
     }
     if (m->traits->state == DPT_STATE_PER_NODE && !m->traits->by_node && p->world->size > 1)
-        put(m, DPT_ITEM_APPLIED, DPT_MEMORY_GRADIENT,
-            shard_bytes(m, dpt_partition_held(p, p->position)), 1);
+        put_item(m, DPT_ITEM_APPLIED, DPT_MEMORY_GRADIENT,
+                 shard_bytes(m, dpt_partition_held(p, p->position)), 1);
     if (p->shadow_source >= 0)
-        put(m, DPT_ITEM_SHADOWED, DPT_MEMORY_SHADOW,
-            shard_bytes(m, dpt_partition_held(p, p->shadow_source)), 1);
+        put_item(m, DPT_ITEM_SHADOWED, DPT_MEMORY_SHADOW,
+                 shard_bytes(m, dpt_partition_held(p, p->shadow_source)), 1);
     put_staging(m);
     if (p->crosses)
         put_crossing(m);

@@ -4,7 +4,7 @@
 
 #include "worker/strategy/memory/memory_formula.h"
 
-/* The workspace of the stream that a slot is computed on: at most so many bytes, but for some
+/* The workspace of the stream that a slot is computed on: an upper bound, but for some
  * hundred KiB. `head_meets`: the head's gradient is added to what is there already. */
 int64_t dpt_memory_workspace(const struct dpt_memory_spec *spec, bool head_meets);
 

@@ -32,8 +32,8 @@ struct strategy_cross {
 };
 
 /* What the rank at `from` has added of the part that the one at `to` adds. */
-static struct dpt_interval crossing(const struct dpt_strategy *s, int from, int to, int unit,
-                                    int part)
+static struct dpt_interval crossing_piece(const struct dpt_strategy *s, int from, int to, int unit,
+                                          int part)
 {
     const struct dpt_shard crossed = {s->waves.crossed[to], s->part.world->size};
     return dpt_partition_crossing(&s->part, s->env.grid, from, crossed, unit, part);
@@ -49,8 +49,8 @@ static void post_cross(void *ctx, const struct dpt_task *task, int turn,
         (char *)cross->staging + (size_t)(turn % DPT_STAGING_TURNS) * cross->staging_bytes;
     for (int i = 1; i < s->part.world->size; i++) {
         const int position = strategy_other(s, i), peer = s->part.world->rank_of_position[position];
-        const struct dpt_interval give = crossing(s, me, position, unit, task->part),
-                                  take = crossing(s, position, me, unit, task->part);
+        const struct dpt_interval give = crossing_piece(s, me, position, unit, task->part),
+                                  take = crossing_piece(s, position, me, unit, task->part);
         const int64_t skip = give.first - strategy_held_piece(s, me, unit).first;
         for (int c = 0; c < n_own && !strategy_is_empty(give); c++) {
             const float *sums = s->waves.sums[c].data;
@@ -142,7 +142,7 @@ static enum dpt_status crossed(void *ctx, const struct dpt_task *task, int turn,
     (void)turn;
     for (int i = 0; i < s->part.world->size; i++) {
         const int position = strategy_other(s, i);
-        const struct dpt_interval take = crossing(s, position, me, task->unit, task->part);
+        const struct dpt_interval take = crossing_piece(s, position, me, task->unit, task->part);
         const int64_t skip = take.first - strategy_held_piece(s, position, task->unit).first;
         for (int c = 0; c < cross->covers[position].n && !strategy_is_empty(take); c++)
             cross->sources[position * DPT_COVER_MAX + c] =
@@ -160,7 +160,8 @@ static int64_t cross_bytes(const void *ctx, const struct dpt_task *task)
     const int me = s->part.position;
     int64_t numel = 0;
     for (int i = 1; i < s->part.world->size; i++)
-        numel += strategy_numel(crossing(s, me, strategy_other(s, i), task->unit, task->part));
+        numel +=
+            strategy_numel(crossing_piece(s, me, strategy_other(s, i), task->unit, task->part));
     return s->waves.cross->covers[me].n * numel * (int64_t)sizeof(float);
 }
 
@@ -182,9 +183,9 @@ static void bound_transfers(const struct dpt_strategy *s, struct strategy_cross 
     int in = 0, out = 0;
     for (int i = 1; i < s->part.world->size; i++) {
         const int position = strategy_other(s, i);
-        if (!strategy_is_empty(crossing(s, me, position, unit, part)))
+        if (!strategy_is_empty(crossing_piece(s, me, position, unit, part)))
             out += cross->covers[me].n;
-        if (!strategy_is_empty(crossing(s, position, me, unit, part)))
+        if (!strategy_is_empty(crossing_piece(s, position, me, unit, part)))
             in += cross->covers[position].n;
     }
     cross->xfers_max = in > cross->xfers_max ? in : cross->xfers_max;

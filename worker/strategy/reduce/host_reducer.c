@@ -201,7 +201,7 @@ static enum dpt_status make_host_reducer(struct host_reducer *r, struct dpt_err 
 }
 
 /* Makes the transfer of an all-reduce narrow that goes to, or comes from, another host. What is
- * sent to who sums it is packed where it lies: this rank needs it no more. */
+ * sent to be added is packed where it lies: this rank no longer needs it. */
 static void narrow_xfer(struct host_reducer *r, int c, enum dpt_stage s,
                         const struct dpt_rank_transfer *transfer, struct dpt_comm_xfer *x)
 {

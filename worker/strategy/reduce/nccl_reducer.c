@@ -37,7 +37,7 @@ struct nccl_reducer {
     uint8_t *joins;      /* of the device: [n_parts] */
 };
 
-static struct dpt_interval piece_of(const struct nccl_reducer *r, int bucket, int rank)
+static struct dpt_interval bucket_piece(const struct nccl_reducer *r, int bucket, int rank)
 {
     const struct dpt_bucket *b = &r->spec.buckets[bucket];
     const struct dpt_interval piece =
@@ -111,7 +111,7 @@ static enum dpt_status plan_bucket(struct nccl_reducer *r, int index, const floa
 {
     struct bucket *b = &r->buckets[index];
     const int size = r->spec.world->size, me = r->spec.rank;
-    const struct dpt_interval own = piece_of(r, index, me);
+    const struct dpt_interval own = bucket_piece(r, index, me);
     float *staged = r->staging[index % STAGINGS];
     b->own_first = own.first;
     b->own_numel = own.end - own.first;
@@ -120,7 +120,7 @@ static enum dpt_status plan_bucket(struct nccl_reducer *r, int index, const floa
     if (!b->to_owners || !b->to_all)
         return out_of_memory(err);
     for (int q = 0; q < size; q++) {
-        const struct dpt_interval piece = piece_of(r, index, q);
+        const struct dpt_interval piece = bucket_piece(r, index, q);
         for (int i = 0; i < r->n_own && q != me; i++)
             add_piece(b->to_owners, &b->n_to_owners, DPT_NCCL_SEND, q,
                       r->spec.buffers[i] + piece.first, piece.end - piece.first);
@@ -149,7 +149,8 @@ static enum dpt_status plan_bucket(struct nccl_reducer *r, int index, const floa
     return dpt_event_create(r->spec.device, &b->event, err);
 }
 
-static enum dpt_status alloc(struct nccl_reducer *r, size_t bytes, void *ret, struct dpt_err *err)
+static enum dpt_status alloc_on_device(struct nccl_reducer *r, size_t bytes, void *ret,
+                                       struct dpt_err *err)
 {
     return dpt_device_alloc_for(r->spec.device, DPT_MEMORY_COMM, bytes, ret, err);
 }
@@ -163,13 +164,13 @@ static enum dpt_status make_staging(struct nccl_reducer *r, struct dpt_err *err)
 {
     int64_t most = 0;
     for (int b = 0; b < r->spec.n_buckets; b++) {
-        const struct dpt_interval own = piece_of(r, b, r->spec.rank);
+        const struct dpt_interval own = bucket_piece(r, b, r->spec.rank);
         most = own.end - own.first > most ? own.end - own.first : most;
     }
     r->staging_bytes = (size_t)most * (size_t)(r->n_parts - r->n_own) * sizeof(float);
     for (int i = 0; i < STAGINGS; i++) {
         void *memory = NULL;
-        DPT_TRY(alloc(r, r->staging_bytes, &memory, err));
+        DPT_TRY(alloc_on_device(r, r->staging_bytes, &memory, err));
         r->staging[i] = memory;
     }
     return DPT_OK;
@@ -182,9 +183,9 @@ static enum dpt_status plan_buckets(struct nccl_reducer *r, const uint8_t *joins
     void *memory = NULL;
     for (int b = 0; b < r->spec.n_buckets; b++)
         DPT_TRY(plan_bucket(r, b, lists + (size_t)b * (size_t)r->n_parts, err));
-    DPT_TRY(alloc(r, lists_bytes(r), &memory, err));
+    DPT_TRY(alloc_on_device(r, lists_bytes(r), &memory, err));
     r->lists = memory;
-    DPT_TRY(alloc(r, (size_t)r->n_parts, &memory, err));
+    DPT_TRY(alloc_on_device(r, (size_t)r->n_parts, &memory, err));
     r->joins = memory;
     ops->copy(r->spec.stream, lists_bytes(r), lists, r->lists);
     ops->copy(r->spec.stream, (size_t)r->n_parts, joins, r->joins);
@@ -221,7 +222,8 @@ static size_t bytes_sent(const struct dpt_nccl_piece *pieces, int n, int size)
 
 /* ---- on the communication thread ---- */
 
-static enum dpt_status await(struct dpt_nccl_comm *nccl, uint64_t ticket, struct dpt_err *err)
+static enum dpt_status await_ticket(struct dpt_nccl_comm *nccl, uint64_t ticket,
+                                    struct dpt_err *err)
 {
     enum dpt_status status;
     do
@@ -274,7 +276,7 @@ static enum dpt_status all_reduce_buckets(struct nccl_reducer *r, struct dpt_com
         DPT_TRY(dpt_nccl_comm_post(nccl, 0, b->to_all, b->n_to_all, dpt_event_native(b->event),
                                    &last, err));
     }
-    return last > 0 ? await(nccl, last, err) : DPT_OK;
+    return last > 0 ? await_ticket(nccl, last, err) : DPT_OK;
 }
 
 static struct nccl_reducer *nccl_of(struct dpt_reducer *reducer)
@@ -304,14 +306,14 @@ static enum dpt_status nccl_run_buckets(struct dpt_reducer *reducer, struct dpt_
         if (turn > first) {
             const struct bucket *b = &r->buckets[turn - 1];
             if (before > 0)
-                DPT_TRY(await(nccl, before, err));
+                DPT_TRY(await_ticket(nccl, before, err));
             DPT_TRY(add_parts(r, turn - 1, err));
             if (b->n_to_all > 0)
                 DPT_TRY(dpt_nccl_comm_post(nccl, 0, b->to_all, b->n_to_all, NULL, &last, err));
         }
         last = contributed > last ? contributed : last;
     }
-    return last > 0 ? await(nccl, last, err) : DPT_OK;
+    return last > 0 ? await_ticket(nccl, last, err) : DPT_OK;
 }
 
 /* ---- on the main thread ---- */

@@ -124,7 +124,7 @@ enum dpt_status dpt_powersgd_create(const struct dpt_strategy_env *env, struct d
     return status;
 }
 
-static void release(struct dpt_powersgd *p, void *memory, int64_t numel)
+static void release_memory(struct dpt_powersgd *p, void *memory, int64_t numel)
 {
     dpt_device_free_for(p->env.device, DPT_MEMORY_COMM, memory, bytes_of(numel));
 }
@@ -138,11 +138,11 @@ void dpt_powersgd_destroy(struct dpt_powersgd **powersgd)
         for (int i = 0; i < p->channel[c].n_buffers; i++)
             dpt_comm_mem_destroy(&p->channel[c].buffer[i]);
     for (int i = 0; i < 2; i++) {
-        release(p, p->errors[i], p->errors_numel);
-        release(p, p->right[i], p->right_numel);
+        release_memory(p, p->errors[i], p->errors_numel);
+        release_memory(p, p->right[i], p->right_numel);
     }
-    release(p, p->across, p->right_numel);
-    release(p, p->column, p->column_max);
+    release_memory(p, p->across, p->right_numel);
+    release_memory(p, p->column, p->column_max);
     free(p->items);
     free(p);
     *powersgd = NULL;
@@ -185,7 +185,7 @@ static void whole_product(const struct dpt_powersgd *p, const struct item *t, co
                                                                        .y = ret});
 }
 
-static enum dpt_status prepare(struct dpt_powersgd *p, struct dpt_err *err)
+static enum dpt_status prepare_products(struct dpt_powersgd *p, struct dpt_err *err)
 {
     dpt_stream_prepare_begin(p->env.stream);
     for (int i = 0; i < p->n_items; i++) {
@@ -199,8 +199,8 @@ static enum dpt_status prepare(struct dpt_powersgd *p, struct dpt_err *err)
     return dpt_stream_prepare_end(p->env.stream, err);
 }
 
-static void draw(const struct dpt_powersgd *p, int item, int64_t step, int64_t column,
-                 int64_t numel, float *ret)
+static void draw_factor(const struct dpt_powersgd *p, int item, int64_t step, int64_t column,
+                        int64_t numel, float *ret)
 {
     const struct dpt_rng_key key =
         dpt_rng_key(p->env.config->seed, DPT_RNG_POWERSGD, (uint64_t)item, (uint64_t)(step + 1),
@@ -237,7 +237,7 @@ static bool is_due(const struct dpt_powersgd *p, int64_t step)
 }
 
 /* ret (r, m) = factor times the transpose of x (m, r). */
-static void transpose(int64_t m, int64_t r, float factor, const float *x, float *ret)
+static void transpose_factor(int64_t m, int64_t r, float factor, const float *x, float *ret)
 {
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < r; j++)
@@ -283,7 +283,7 @@ static void own_factors(struct dpt_powersgd *p)
             continue;
         p->ops->orthonormalise(p->env.stream, t->n, p->rank, left + t->left_at);
         right_product(p, t, sums + t->error_at, left + t->left_at, out + t->right_at);
-        transpose(t->m, p->rank, -1.0f, out + t->right_at, across + t->right_at);
+        transpose_factor(t->m, p->rank, -1.0f, out + t->right_at, across + t->right_at);
     }
 }
 
@@ -316,7 +316,7 @@ static void renew_columns(struct dpt_powersgd *p, int item, int64_t step, float 
             gone = right[i * p->rank + j] == 0;
         if (!gone)
             continue;
-        draw(p, item, step, j, m, column);
+        draw_factor(p, item, step, j, m, column);
         for (int64_t i = 0; i < m; i++)
             right[i * p->rank + j] = column[i];
     }
@@ -331,7 +331,7 @@ static void end_factors(struct dpt_powersgd *p, int64_t step, float *gradient)
         const struct item *t = &p->items[i];
         if (t->n == 0)
             continue;
-        transpose(t->m, p->rank, 1.0f, sum + t->right_at, across + t->right_at);
+        transpose_factor(t->m, p->rank, 1.0f, sum + t->right_at, across + t->right_at);
         whole_product(p, t, left + t->left_at, across + t->right_at, gradient + t->offset);
         p->ops->copy(p->env.stream, (size_t)(t->m * p->rank) * sizeof *sum, sum + t->right_at,
                      next + t->right_at);
@@ -464,10 +464,10 @@ enum dpt_status dpt_powersgd_begin_generation(struct dpt_powersgd *p, const stru
     DPT_TRY(wrap_reducer(p, gradient, reducer, err));
     for (int c = 0; c < CHANNELS; c++)
         DPT_TRY(open_channel(p, &p->channel[c], world, rank, err));
-    DPT_TRY(prepare(p, err));
+    DPT_TRY(prepare_products(p, err));
     float *right = p->right[p->current];
     for (int i = 0; i < p->n_items; i++)
         if (p->items[i].n > 0)
-            draw(p, i, -1, -1, p->items[i].m * p->rank, right + p->items[i].right_at);
+            draw_factor(p, i, -1, -1, p->items[i].m * p->rank, right + p->items[i].right_at);
     return dpt_stream_sync(p->env.stream, err);
 }

@@ -3,7 +3,8 @@
  * What is sent has been rounded before, where it lies and in every world alike: each slot under
  * `accumulate: reduce`, each lane and each sum of the lanes' tree under `local`, and the reduced
  * gradient. So narrowing it for the way loses nothing, and the bits of a run depend on the config
- * and not on who sends what to whom. Inside a host ranks read each other's memory, f32 as it is. */
+ * and not on which rank sends what to which. Inside a host ranks read each other's memory, f32 as
+ * it is. */
 #ifndef DPT_WORKER_STRATEGY_REDUCE_WIRE_H
 #define DPT_WORKER_STRATEGY_REDUCE_WIRE_H
 

@@ -36,7 +36,7 @@ bool dpt_packing_pays(enum dpt_pack_weights mode, int slots, int64_t bytes, int6
     return slots >= SLOTS_MIN && bytes <= available / SHARE_OF_AVAILABLE;
 }
 
-static enum dpt_status prepare(struct dpt_packed_weights *p, int without, struct dpt_err *err)
+static enum dpt_status prepare_forms(struct dpt_packed_weights *p, int without, struct dpt_err *err)
 {
     dpt_stream_prepare_begin(p->stream);
     for (int i = 0; i < p->n_params; i++) {
@@ -52,7 +52,7 @@ static enum dpt_status prepare(struct dpt_packed_weights *p, int without, struct
 }
 
 /* A GPU has no such form. */
-static bool packs(const struct dpt_config *config)
+static bool packs_weights(const struct dpt_config *config)
 {
     return config->cluster.pack_weights != DPT_PACK_WEIGHTS_OFF &&
            config->cluster.device != DPT_DEVICE_CUDA;
@@ -75,8 +75,8 @@ enum dpt_status dpt_packed_weights_create(const struct dpt_packed_weights_option
     enum dpt_status status = DPT_OK;
     if (!p->forms || !p->pointers)
         status = dpt_fail(err, DPT_ENOMEM, "packed weights: out of memory");
-    else if (packs(options->config))
-        status = prepare(p, options->without, err);
+    else if (packs_weights(options->config))
+        status = prepare_forms(p, options->without, err);
     if (status != DPT_OK) {
         dpt_packed_weights_destroy(&p);
         return status;
@@ -85,7 +85,7 @@ enum dpt_status dpt_packed_weights_create(const struct dpt_packed_weights_option
     return DPT_OK;
 }
 
-static void release(struct dpt_packed_weights *p)
+static void release_forms(struct dpt_packed_weights *p)
 {
     for (int i = 0; p->memory && i < p->n_params; i++) {
         p->forms[i].is_true = false;
@@ -100,7 +100,7 @@ void dpt_packed_weights_destroy(struct dpt_packed_weights **packed)
     struct dpt_packed_weights *p = *packed;
     if (!p)
         return;
-    release(p);
+    release_forms(p);
     free(p->forms);
     free(p->pointers);
     free(p);
@@ -114,7 +114,7 @@ enum dpt_status dpt_packed_weights_decide(struct dpt_packed_weights *p, int slot
     const int64_t wanted = p->memory ? 0 : (int64_t)p->bytes * ranks_of_host;
     p->used = p->bytes > 0 && dpt_packing_pays(p->mode, slots, wanted, dpt_memory_available(""));
     if (!p->used)
-        release(p);
+        release_forms(p);
     if (!p->used || p->memory)
         return DPT_OK;
     void *memory = NULL;
@@ -137,7 +137,7 @@ int64_t dpt_packed_weights_bytes(const struct dpt_packed_weights *p)
     return p->used ? (int64_t)p->bytes : 0;
 }
 
-static void make_true(struct dpt_packed_weights *p, int param, const void *unit_weights)
+static void make_form_true(struct dpt_packed_weights *p, int param, const void *unit_weights)
 {
     struct form *form = &p->forms[param];
     const struct dpt_param *of = dpt_model_param(p->model, param);
@@ -156,7 +156,7 @@ void dpt_packed_weights_use(struct dpt_packed_weights *p, int unit, struct dpt_s
         return;
     for (int i = u->first_param; i < u->first_param + u->n_params; i++)
         if (p->forms[i].bytes > 0 && !p->forms[i].is_true)
-            make_true(p, i, slot->weights[unit]);
+            make_form_true(p, i, slot->weights[unit]);
     slot->packed = p->pointers;
 }
 

@@ -20,7 +20,7 @@ static const struct dpt_state_part *part_of(const struct dpt_strategy_state *sta
     return part == 0 ? &state->own : &state->shadow;
 }
 
-static enum dpt_status post(struct batch *b, struct dpt_err *err)
+static enum dpt_status post_batch(struct batch *b, struct dpt_err *err)
 {
     struct dpt_comm_op *op = NULL;
     if (b->n == 0)
@@ -36,11 +36,11 @@ static enum dpt_status post(struct batch *b, struct dpt_err *err)
 }
 
 /* Every rank counts every move, its own or not, and so all cut at the same ones. */
-static enum dpt_status count(struct batch *b, const struct dpt_move *move, struct dpt_err *err)
+static enum dpt_status count_move(struct batch *b, const struct dpt_move *move, struct dpt_err *err)
 {
     const int room = b->max / DPT_VECTOR_COUNT;
     if (b->counts[move->from] == room || b->counts[move->to] == room) {
-        DPT_TRY(post(b, err));
+        DPT_TRY(post_batch(b, err));
         memset(b->counts, 0, (size_t)b->reshard->world_size * sizeof *b->counts);
     }
     b->counts[move->from]++;
@@ -49,8 +49,8 @@ static enum dpt_status count(struct batch *b, const struct dpt_move *move, struc
 }
 
 /* Byte of the part's memory where element `first` of the flat vector lies. */
-static size_t place(const struct batch *b, const struct dpt_state_part *part,
-                    enum dpt_vector vector, const struct dpt_move *move)
+static size_t place_of_move(const struct batch *b, const struct dpt_state_part *part,
+                            enum dpt_vector vector, const struct dpt_move *move)
 {
     const struct dpt_grid *grid = b->reshard->grid;
     const struct dpt_interval piece = dpt_shard_piece(grid, part->shard, move->unit);
@@ -59,15 +59,15 @@ static size_t place(const struct batch *b, const struct dpt_state_part *part,
            sizeof(float);
 }
 
-static void copy(const struct batch *b, const struct dpt_move *move, enum dpt_vector vector,
-                 size_t bytes)
+static void copy_move(const struct batch *b, const struct dpt_move *move, enum dpt_vector vector,
+                      size_t bytes)
 {
     const struct dpt_state_part *from = part_of(b->reshard->held, move->from_part),
                                 *to = part_of(b->reshard->wanted, move->to_part);
     const char *source = dpt_comm_mem_data(from->vector[vector].mem);
     char *target = dpt_comm_mem_data(to->vector[vector].mem);
-    source += place(b, from, vector, move);
-    target += place(b, to, vector, move);
+    source += place_of_move(b, from, vector, move);
+    target += place_of_move(b, to, vector, move);
     if (source != target)
         memcpy(target, source, bytes);
 }
@@ -79,7 +79,7 @@ static enum dpt_status take_move(void *ctx, const struct dpt_move *move, struct 
     const bool sends = move->from == r->rank, receives = move->to == r->rank;
     const size_t bytes = (size_t)(move->range.end - move->range.first) * sizeof(float);
     if (move->from != move->to)
-        DPT_TRY(count(b, move, err));
+        DPT_TRY(count_move(b, move, err));
     if (!sends && !receives)
         return DPT_OK;
     const struct dpt_state_part *part =
@@ -88,21 +88,21 @@ static enum dpt_status take_move(void *ctx, const struct dpt_move *move, struct 
         if (!part->vector[v].mem)
             continue;
         if (sends && receives) {
-            copy(b, move, (enum dpt_vector)v, bytes);
+            copy_move(b, move, (enum dpt_vector)v, bytes);
             continue;
         }
         b->xfers[b->n++] =
             (struct dpt_comm_xfer){.dir = sends ? DPT_COMM_SEND : DPT_COMM_RECV,
                                    .peer = sends ? move->to : move->from,
                                    .mem = part->vector[v].mem,
-                                   .offset = place(b, part, (enum dpt_vector)v, move),
+                                   .offset = place_of_move(b, part, (enum dpt_vector)v, move),
                                    .bytes = bytes};
         *(sends ? &r->bytes_sent : &r->bytes_received) += (int64_t)bytes;
     }
     return DPT_OK;
 }
 
-static int list(const struct dpt_reshard *r, bool wanted, struct dpt_holding *ret)
+static int list_holdings(const struct dpt_reshard *r, bool wanted, struct dpt_holding *ret)
 {
     int n = 0;
     for (int rank = 0; rank < r->world_size; rank++)
@@ -133,12 +133,12 @@ enum dpt_status dpt_reshard_run(struct dpt_comm *comm, struct dpt_reshard *r, st
         const struct dpt_reshard_plan plan = {.grid = r->grid,
                                               .have = have,
                                               .need = need,
-                                              .n_have = list(r, false, have),
-                                              .n_need = list(r, true, need)};
+                                              .n_have = list_holdings(r, false, have),
+                                              .n_need = list_holdings(r, true, need)};
         status = dpt_reshard_each(&plan, take_move, &batch, err);
     }
     if (status == DPT_OK)
-        status = post(&batch, err);
+        status = post_batch(&batch, err);
     free(lists);
     free(batch.xfers);
     free(batch.counts);

@@ -1,7 +1,7 @@
 /* Moving state between the ranks of a generation so that each comes to hold its part: what each
  * holds and wants is known to all, the moves are checkpoint/layout/reshard.h's, and masters and
- * moments go straight from the memory of who has them into the memory of who wants them. Beside
- * these two no memory is needed. */
+ * moments go straight from the memory of a rank that has them into that of one that wants them.
+ * Beside these two no memory is needed. */
 #ifndef DPT_WORKER_STRATEGY_STATE_RESHARD_H
 #define DPT_WORKER_STRATEGY_STATE_RESHARD_H
 
@@ -27,7 +27,7 @@ struct dpt_reshard {
 
 /* Fills what is wanted. By a job on the communication thread; `comm` may be NULL with one rank.
  * Ranks post in batches that are cut at the same moves everywhere, so that no batch waits for a
- * later one. DPT_EPEER also when nobody holds what somebody wants; DPT_EABORTED, DPT_ETIMEOUT as
+ * later one. DPT_EPEER also when no rank holds what one wants; DPT_EABORTED, DPT_ETIMEOUT as
  * dpt_comm_poll. After a failure `held` is as it was (where `wanted` is not the same memory), and
  * `wanted` is undefined. */
 DPT_MUST_USE enum dpt_status dpt_reshard_run(struct dpt_comm *comm, struct dpt_reshard *reshard,

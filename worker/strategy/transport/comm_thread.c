@@ -62,7 +62,7 @@ static void count_bytes(struct dpt_comm_thread *t)
     t->nccl_bytes_of_last = nccl_bytes;
 }
 
-static void *run(void *arg)
+static void *comm_thread_main(void *arg)
 {
     struct dpt_comm_thread *t = arg;
     (void)pthread_mutex_lock(&t->mutex);
@@ -79,7 +79,7 @@ static void *run(void *arg)
         struct dpt_err err = {.status = DPT_OK};
         enum dpt_status status = job(t, ctx, &err);
         /* At once: a kernel that waits for a dead peer may hold up what else the device is asked,
-         * and what is under way is nobody's any more. */
+         * and nothing waits any more for what is under way. */
         if (status != DPT_OK && t->nccl)
             dpt_nccl_comm_quit(t->nccl);
 
@@ -114,7 +114,7 @@ enum dpt_status dpt_comm_thread_create(struct dpt_comm_listener *listener,
     }
     (void)pthread_mutex_init(&t->mutex, NULL);
     (void)pthread_cond_init(&t->cond, NULL);
-    int rc = pthread_create(&t->thread, NULL, run, t);
+    int rc = pthread_create(&t->thread, NULL, comm_thread_main, t);
     if (rc != 0) {
         (void)close(t->abort_fd);
         free(t);

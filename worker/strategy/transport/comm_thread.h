@@ -81,7 +81,7 @@ bool dpt_comm_thread_failed(struct dpt_comm_thread *thread);
  * next open. Any thread. */
 void dpt_comm_thread_abort(struct dpt_comm_thread *thread);
 
-/* What communication has cost since the thread was made: who wants a step's share takes differences
+/* What communication has cost since the thread was made: for a step's share take differences
  * (after its commit, by which all of the step's jobs have ended). */
 struct dpt_comm_account {
     int64_t waited_ns;   /* the main thread, for jobs and parts of them */
@@ -89,7 +89,7 @@ struct dpt_comm_account {
                             the jobs that have ended; opening is not counted */
 };
 void dpt_comm_thread_account(struct dpt_comm_thread *thread, struct dpt_comm_account *ret);
-/* Adds a wait for a part of a job, which whoever made the job waits for by its own means. */
+/* Adds a wait for a part of a job, which the job's maker waits for by its own means. */
 void dpt_comm_thread_add_wait(struct dpt_comm_thread *thread, int64_t ns);
 
 /* Wakes a job that waits in dpt_comm_poll: there is more to do. Any thread. */

@@ -15,7 +15,7 @@ struct dpt_rank_transfer {
     int peer;
     int piece;
     int buffer; /* lane buffer sent from or received into; -1: lent */
-    bool write; /* who borrows it writes the sum there */
+    bool write; /* the borrower writes the sum there */
     bool far;   /* the peer is of another host */
     struct dpt_range node;
 };
@@ -41,10 +41,10 @@ struct dpt_stage_transfers {
     struct dpt_piece_sum *sums;
 };
 
-/* Between hosts: LOCAL and CROSS bring subtree sums to who adds them (sends and lends), GATHER the
- * whole sum to all. Inside one host who adds writes the sum to where it has borrowed the parts
- * from: LOCAL has the lends, GATHER the sends, which are done when the sum is there; they are
- * posted together. */
+/* Between hosts: LOCAL and CROSS bring subtree sums to the rank that adds them (sends and lends),
+ * GATHER the whole sum to all. Inside one host the rank that adds writes the sum to where it has
+ * borrowed the parts from: LOCAL has the lends, GATHER the sends, which are done when the sum is
+ * there; they are posted together. */
 struct dpt_rank_transfers {
     struct dpt_stage_transfers stage[DPT_STAGE_COUNT];
     bool cross; /* the world has several hosts: of the world, not of this rank, since all must post

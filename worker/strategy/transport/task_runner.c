@@ -35,7 +35,7 @@ struct dpt_task_runner {
     struct running running[WINDOW_MAX]; /* of task i: i mod window */
     struct dpt_comm_xfer *xfers;        /* all of theirs */
     struct dpt_nccl_piece *pieces;
-    struct dpt_event *events[EVENTS]; /* after so many actions, modulo EVENTS, */
+    struct dpt_event *events[EVENTS]; /* after a number of actions, modulo EVENTS, */
     atomic_int set_at[EVENTS];        /* which these are */
 
     /* The step. */
@@ -64,7 +64,7 @@ static bool by_nccl(const struct dpt_task_runner_spec *spec)
     return spec->device && spec->world_size > 1;
 }
 
-static enum dpt_status make_room(struct dpt_task_runner *w, struct dpt_err *err)
+static enum dpt_status make_runner_room(struct dpt_task_runner *w, struct dpt_err *err)
 {
     const struct dpt_task_runner_spec *spec = &w->spec;
     const size_t peers = (size_t)spec->xfers_max + 1; /* one more than there are */
@@ -104,7 +104,7 @@ enum dpt_status dpt_task_runner_create(const struct dpt_task_runner_spec *spec, 
         w->window = 1;
     (void)pthread_mutex_init(&w->mutex, NULL);
     (void)pthread_cond_init(&w->cond, NULL);
-    const enum dpt_status status = make_room(w, err);
+    const enum dpt_status status = make_runner_room(w, err);
     if (status != DPT_OK)
         dpt_task_runner_destroy(&w);
     else
@@ -195,7 +195,7 @@ static enum dpt_status start_by_nccl(struct dpt_task_runner *w, const struct dpt
     return DPT_OK;
 }
 
-static enum dpt_status start(struct dpt_task_runner *w, struct dpt_err *err)
+static enum dpt_status start_task(struct dpt_task_runner *w, struct dpt_err *err)
 {
     const struct dpt_task *task = &w->list->tasks[w->next];
     struct running *run = &w->running[w->next % w->window];
@@ -226,7 +226,7 @@ static bool has_received(const struct dpt_task_runner *w, int index)
 }
 
 /* What a task was to receive is there. */
-static enum dpt_status take(struct dpt_task_runner *w, int index, struct dpt_err *err)
+static enum dpt_status take_arrival(struct dpt_task_runner *w, int index, struct dpt_err *err)
 {
     const struct dpt_task *task = &w->list->tasks[index];
     struct running *run = &w->running[index % w->window];
@@ -242,12 +242,12 @@ static enum dpt_status take(struct dpt_task_runner *w, int index, struct dpt_err
 }
 
 /* Goes on with what can. *ret_moved: something could. */
-static enum dpt_status move(struct dpt_task_runner *w, bool *ret_moved, struct dpt_err *err)
+static enum dpt_status move_tasks(struct dpt_task_runner *w, bool *ret_moved, struct dpt_err *err)
 {
     *ret_moved = false;
     while (w->next < w->list->n_tasks && w->next - w->oldest < w->window &&
            is_ready(w, &w->list->tasks[w->next])) {
-        DPT_TRY(start(w, err));
+        DPT_TRY(start_task(w, err));
         *ret_moved = true;
     }
     bool waits[DPT_TASK_COUNT] = {false}; /* one before it of the kind has not arrived */
@@ -256,7 +256,7 @@ static enum dpt_status move(struct dpt_task_runner *w, bool *ret_moved, struct d
         const enum dpt_task_kind kind = w->list->tasks[i].kind;
         const bool in_order = kind == DPT_TASK_SCATTER || kind == DPT_TASK_CROSS;
         if (!run->arrived && !(in_order && waits[kind]) && has_received(w, i)) {
-            DPT_TRY(take(w, i, err));
+            DPT_TRY(take_arrival(w, i, err));
             *ret_moved = true;
         }
         waits[kind] = waits[kind] || !run->arrived;
@@ -273,11 +273,11 @@ static enum dpt_status move(struct dpt_task_runner *w, bool *ret_moved, struct d
     return DPT_OK;
 }
 
-static enum dpt_status go_through(struct dpt_task_runner *w, struct dpt_err *err)
+static enum dpt_status run_tasks(struct dpt_task_runner *w, struct dpt_err *err)
 {
     while (w->oldest < w->list->n_tasks) {
         bool moved;
-        DPT_TRY(move(w, &moved, err));
+        DPT_TRY(move_tasks(w, &moved, err));
         if (moved)
             continue;
         const enum dpt_status status = w->nccl ? dpt_nccl_comm_poll_any(w->nccl, -1, err)
@@ -288,12 +288,12 @@ static enum dpt_status go_through(struct dpt_task_runner *w, struct dpt_err *err
     return DPT_OK;
 }
 
-static enum dpt_status job(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
+static enum dpt_status job_tasks(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
     struct dpt_task_runner *w = ctx;
     w->comm = dpt_comm_thread_comm(thread);
     w->nccl = w->spec.device ? dpt_comm_thread_nccl(thread) : NULL;
-    enum dpt_status status = go_through(w, err);
+    enum dpt_status status = run_tasks(w, err);
     (void)pthread_mutex_lock(&w->mutex);
     w->ended = true;
     (void)pthread_cond_broadcast(&w->cond);
@@ -336,7 +336,7 @@ void dpt_task_runner_begin(struct dpt_task_runner *w, const struct dpt_step_list
     set_actions(w, 0);
     w->posted = w->spec.world_size > 1 && (list->n_tasks > 0 || then);
     if (w->posted)
-        dpt_comm_thread_post(w->spec.thread, job, w);
+        dpt_comm_thread_post(w->spec.thread, job_tasks, w);
 }
 
 enum dpt_status dpt_task_runner_advance(struct dpt_task_runner *w, int actions, struct dpt_err *err)
@@ -348,15 +348,15 @@ enum dpt_status dpt_task_runner_advance(struct dpt_task_runner *w, int actions, 
     }
     bool moved = true;
     while (moved)
-        DPT_TRY(move(w, &moved, err));
+        DPT_TRY(move_tasks(w, &moved, err));
     return DPT_OK;
 }
 
 /* The job ended before what is waited for: says why. */
-static enum dpt_status why(struct dpt_task_runner *w, struct dpt_err *err)
+static enum dpt_status tell_failure(struct dpt_task_runner *w, struct dpt_err *err)
 {
     if (!w->posted)
-        return dpt_fail(err, DPT_EINVAL, "a task of the step that nobody carries out");
+        return dpt_fail(err, DPT_EINVAL, "a task of the step is awaited that no job carries out");
     w->posted = false;
     const enum dpt_status status = dpt_comm_thread_wait(w->spec.thread, err);
     DPT_ASSERT(status != DPT_OK);
@@ -382,7 +382,7 @@ enum dpt_status dpt_task_runner_await(struct dpt_task_runner *w, int first, int 
     (void)pthread_mutex_unlock(&w->mutex);
     if (w->posted)
         dpt_comm_thread_add_wait(w->spec.thread, dpt_now_ns() - from);
-    return there ? DPT_OK : why(w, err);
+    return there ? DPT_OK : tell_failure(w, err);
 }
 
 enum dpt_status dpt_task_runner_end(struct dpt_task_runner *w, struct dpt_err *err)

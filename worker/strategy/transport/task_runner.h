@@ -4,7 +4,7 @@
  * Tasks are posted in order, each as soon as the main thread has come as far as it says, and a
  * bounded number is under way at once. When all that a task receives has arrived, its kind's
  * function makes of it what it is for; gradients (SCATTER, CROSS) in the order of the tasks of
- * their kind, everything else as it comes. In a world of one there is nobody to talk to: the main
+ * their kind, everything else as it comes. In a world of one there is no peer: the main
  * thread itself carries out what is ready. Nothing is allocated in a step.
  *
  * Where the tasks' memory is a device's, each task is one operation of NCCL's (nccl_comm.h), which
@@ -73,7 +73,7 @@ void dpt_task_runner_begin(struct dpt_task_runner *runner, const struct dpt_step
  * first none. All ranks must say the same. */
 void dpt_task_runner_copy(struct dpt_task_runner *runner, int first, int end);
 
-/* So many actions are done. */
+/* This number of actions is done. */
 DPT_MUST_USE enum dpt_status dpt_task_runner_advance(struct dpt_task_runner *runner, int actions,
                                                      struct dpt_err *err);
 
