@@ -2,7 +2,6 @@
  * it, who waits, how often. Ranks are threads; gradients are small whole numbers, so that every
  * order of addition gives the same sum; who waits for whom is held against what the other has
  * begun. */
-#include "base/strategy_traits.h"
 #include "tests/worker/comm/comm_world.h"
 #include "worker/strategy/reduce/model_buckets.h"
 #include "worker/strategy/strategy.h"
@@ -396,36 +395,10 @@ static void buckets_of_each(void **state)
     dpt_model_destroy(&model);
 }
 
-static struct dpt_strategy_traits traits_of(const char *name)
-{
-    struct dpt_config config;
-    dpt_config_defaults(&config);
-    (void)snprintf(config.strategy.name, sizeof config.strategy.name, "%s", name);
-    return dpt_strategy_traits(&config);
-}
-
-static void each_has_its_traits(void **state)
-{
-    (void)state;
-    struct dpt_config config;
-    dpt_config_defaults(&config);
-    assert_false(traits_of("").known);
-    assert_true(traits_of("zero1").known);
-    assert_true(traits_of("simple").buckets.each_slot);
-    assert_int_equal(traits_of("simple").route, DPT_GRADIENT_BUCKETS);
-    assert_false(traits_of("simple_ga").buckets.each_slot);
-    assert_int_equal(traits_of("simple_ga").route, DPT_GRADIENT_LANES);
-    assert_true(dpt_strategy_traits(&config).buckets.announced);
-    config.strategy.overlap = false;
-    assert_false(dpt_strategy_traits(&config).buckets.announced);
-    assert_true(traits_of("ddp").buckets.announced); /* the table stays */
-}
-
 int main(void)
 {
     dpt_cores_set_demand(1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_has_its_traits),
         cmocka_unit_test(buckets_of_each),
         cmocka_unit_test(hook_waits_at_each_tensor),
         cmocka_unit_test(simple_ga_reduces_after_the_last_backward),
