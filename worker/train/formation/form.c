@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/log.h"
+#include "base/strategy_traits.h"
 #include "worker/train/device/device.h"
 #include "worker/train/log/log.h"
 #include "worker/train/save/save.h"
@@ -172,14 +173,14 @@ static void tell_plan(const struct dpt_rank *r)
         r->gen.slots.first, r->gen.slots.stride, mib_of(r, &state->own) + mib_of(r, &state->shadow),
         (double)cost.packed_bytes / mib, (double)cost.gradient_bytes / mib, cost.gradient_buffers,
         (double)cost.sent_bytes / mib);
-    if (r->config->strategy.compression == DPT_COMPRESSION_POWERSGD && r->gen.rank == 0)
+    if (dpt_strategy_traits(r->config).powersgd && r->gen.rank == 0)
         dpt_log(DPT_LOG_WARN,
                 "strategy.compression is powersgd: gradients are approximated by matrices of rank "
                 "%d from step %lld on, outside the one trajectory; weights_hash is this cluster's, "
                 "not the config's",
                 r->config->strategy.powersgd_rank,
                 (long long)r->config->strategy.powersgd_start_step);
-    if (r->config->train.reduction == DPT_REDUCTION_FAST && r->gen.rank == 0)
+    if (dpt_strategy_traits(r->config).order_open && r->gen.rank == 0)
         dpt_log(DPT_LOG_WARN,
                 "train.reduction is fast: gradients are added in the order that is quickest among "
                 "%d ranks; weights_hash is this cluster's, not the config's",

@@ -3,6 +3,7 @@
  * reports. */
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/strategy_traits.h"
 #include "worker/train/formation/formation.h"
 #include "worker/train/log/log.h"
 #include "worker/train/step/step.h"
@@ -67,12 +68,13 @@ static bool is_covered(const struct generation *g, const struct dpt_hello *hello
 static void warn_of_single_copies(const struct dpt_rank *r, int alone)
 {
     const struct dpt_config *c = r->config;
-    const bool replicas = c->strategy.sharding == DPT_SHARDING_HYBRID_SHARD;
+    const struct dpt_strategy_traits traits = dpt_strategy_traits(c);
+    const bool replicas = traits.state == DPT_STATE_PER_NODE;
     if (replicas && c->cluster.nnodes_max > 1)
         dpt_log(DPT_LOG_WARN,
                 "strategy.sharding: hybrid_shard, but there is one node, and so one replica: a "
                 "rank that is lost costs back to the newest checkpoint; add a node");
-    if (c->strategy.redundancy != DPT_REDUNDANCY_SHADOW)
+    if (!traits.shadow)
         return;
     if (r->gen.redundancy.rebuilding)
         dpt_log(

@@ -1,5 +1,6 @@
 /* Compares the weights and moments that several ranks hold (train.verify_every). */
 #include "base/log.h"
+#include "base/strategy_traits.h"
 #include "worker/train/device/device.h"
 #include "worker/train/save/state_hash.h"
 #include "worker/train/step/replica_hashes.h"
@@ -31,7 +32,7 @@ void rank_warn_of_unverified(const struct dpt_rank *r)
     const int n = r->gen.n_trainers;
     int alone = 0;
     if (c->train.verify_every == 0 || c->train.eval_only || n == 1 || r->gen.rank != 0 ||
-        c->strategy.redundancy == DPT_REDUNDANCY_SHADOW) /* warn_of_single_copies tells it */
+        dpt_strategy_traits(c).shadow) /* warn_of_single_copies tells it */
         return;
     for (int i = 0; i < n; i++) {
         int holders = 0;
