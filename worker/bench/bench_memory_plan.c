@@ -1,5 +1,6 @@
 /* dpt-bench memory --plan: what each strategy would hold in worlds that are not there, by the
- * formulas of worker/strategy/memory/memory_formula.h for the user's own config. Nothing is started. */
+ * formulas of worker/strategy/memory/memory_formula.h for the user's own config. Nothing is
+ * started. */
 #include "worker/bench/bench_memory_plan.h"
 
 #include "base/fs.h"

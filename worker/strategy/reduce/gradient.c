@@ -12,32 +12,26 @@ static bool sum_is_flat(const struct dpt_strategy *s)
     return s->traits.state == DPT_STATE_REPLICATED && s->traits.route == DPT_GRADIENT_UNITS;
 }
 
+/* The gradient of a shard, which in waves by units is at `data`. */
+static struct strategy_gradient gradient_of(const struct dpt_strategy *s, float *data,
+                                            struct dpt_shard shard)
+{
+    if (s->traits.route == DPT_GRADIENT_UNITS)
+        return (struct strategy_gradient){data, sum_is_flat(s), shard};
+    return (struct strategy_gradient){
+        s->lanes ? dpt_lane_sums_gradient(s->lanes) : s->waves.gradient[0].data, true, shard};
+}
+
 struct strategy_gradient strategy_whole_gradient(const struct dpt_strategy *s)
 {
-    struct strategy_gradient g = {.shard = shard_of_whole(s, s->part.position), .flat = true};
-    if (s->lanes) {
-        g.data = dpt_lane_sums_gradient(s->lanes);
-    } else if (s->traits.route == DPT_GRADIENT_BUCKETS) {
-        g.data = s->waves.gradient[0].data;
-    } else {
-        g.data = s->waves.crossed ? s->waves.added.data : s->waves.sums[0].data;
-        g.flat = sum_is_flat(s);
-    }
-    return g;
+    return gradient_of(s, s->waves.crossed ? s->waves.added.data : s->waves.sums[0].data,
+                       shard_of_whole(s, s->part.position));
 }
 
 struct strategy_gradient strategy_own_gradient(const struct dpt_strategy *s)
 {
-    struct strategy_gradient g = {.shard = s->state.held.own.shard, .flat = true};
-    if (s->lanes) {
-        g.data = dpt_lane_sums_gradient(s->lanes);
-    } else if (s->traits.route == DPT_GRADIENT_BUCKETS) {
-        g.data = s->waves.gradient[0].data;
-    } else {
-        g.data = s->waves.applied.data ? s->waves.applied.data : s->waves.sums[0].data;
-        g.flat = sum_is_flat(s);
-    }
-    return g;
+    return gradient_of(s, s->waves.applied.data ? s->waves.applied.data : s->waves.sums[0].data,
+                       s->state.held.own.shard);
 }
 
 struct strategy_gradient strategy_shadow_gradient(const struct dpt_strategy *s)
