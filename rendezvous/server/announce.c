@@ -19,7 +19,7 @@ static void print_address(const struct ifaddrs *item, int family,
 {
     const bool v6 = family == AF_INET6;
     const socklen_t bytes = v6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-    char number[INET6_ADDRSTRLEN + IF_NAMESIZE + 1];
+    char number[DPT_ANNOUNCE_ADDRESS_BYTES - 2]; /* a longer one names an interface */
     ret[0] = '\0';
     if (item->ifa_addr == NULL || item->ifa_addr->sa_family != family ||
         !(item->ifa_flags & IFF_UP) || (item->ifa_flags & IFF_LOOPBACK) ||
