@@ -103,185 +103,208 @@ enum dpt_lora_target {
 };
 enum { DPT_AUTO = 0 }; /* integer keys that take `auto` hold this */
 
-/* Flat value; strings are owned by the struct (fixed arrays). Written by dpt_config_load, read-only
- * afterwards. */
+/* The sections of a config, in the order of the file. Strings are fixed arrays. */
+struct dpt_config_cluster {
+    int nnodes_min, nnodes_max; /* "1:4", or N for N:N */
+    int gpus_per_node;          /* ranks a node starts; DPT_AUTO: one per GPU, on CPU one */
+    enum dpt_device_kind device;
+    enum dpt_numa_use numa;
+    enum dpt_backend backend; /* between GPUs */
+    bool cuda_graphs;
+    int threads; /* compute threads a rank; DPT_AUTO: its share of the host's cores in each
+                    generation */
+    enum dpt_pack_weights pack_weights;
+    double timeout_s, first_step_s, wait_s; /* 0 of the latter two: no limit */
+    double drain_s;                         /* from the signal to the end of a node that leaves */
+    int max_restarts;
+    char rdzv[256];      /* HOST:PORT; "" = null */
+    char interface[64];  /* network interface of the data plane; "" = the one routed to the
+                            server */
+    char host_group[64]; /* ranks of one host with different groups do not share memory; "" =
+                            null */
+};
+
+struct dpt_config_model {
+    char name[32];   /* "gpt2", "llama", "resnet" */
+    char preset[32]; /* "" when the sizes are free; a preset fills the sizes below, explicit
+                        keys win */
+    /* never DPT_AUTO after loading: vocab is the preset's, else 256 for byte tokens, else
+     * 50,257 */
+    int n_layer, n_head, n_embd, context, vocab;
+    double dropout;
+    int labels; /* classes that the model tells apart; 0: it predicts the next token */
+    /* Of llama; never DPT_AUTO after loading there */
+    int n_kv_head, head_size, n_inner;
+    double norm_eps;
+    bool tied_head, attention_bias, mlp_bias;
+    double rope_theta;
+    enum dpt_rope_scaling rope_scaling;
+    double rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* of rope_scaling */
+    int rope_original_context;
+    /* Of resnet; n_layer is the sum of the stages after loading there */
+    int width; /* channels of the stem, and of a block's inner layers in the first stage */
+    enum dpt_stem stem;
+    enum dpt_residual_block block;
+    struct dpt_config_steps stages; /* blocks of each; never empty after loading there */
+    double batch_norm_momentum;
+    char init_from[DPT_CONFIG_PATH_BYTES];
+};
+
+struct dpt_config_data {
+    enum dpt_data_kind kind;
+    /* a file (text, classification), a glob of .bin files (tokens, cifar10) or a folder
+     * (images) */
+    char train[DPT_CONFIG_PATH_BYTES];
+    char val[DPT_CONFIG_PATH_BYTES];
+    /* Of classification: columns by name, or by number from 1 of files without names. */
+    char text_column[DPT_CONFIG_NAME_BYTES], label_column[DPT_CONFIG_NAME_BYTES];
+    int first_label;                    /* the label in the files that is class 0 */
+    int64_t train_samples, val_samples; /* the first so many rows; 0: all */
+    enum dpt_tokenizer tokenizer;
+    char vocab_bpe[DPT_CONFIG_PATH_BYTES]; /* of tokenizer gpt2; "" = null */
+    char encoder_json[DPT_CONFIG_PATH_BYTES];
+    bool any_vocab;                             /* files other than OpenAI's are meant */
+    char tokenizer_json[DPT_CONFIG_PATH_BYTES]; /* of tokenizer hf */
+    /* Of cifar10 and images; none is auto after loading there */
+    int image_size; /* height and width of a sample */
+    int resize;     /* the shorter side of an image that is cut to that; of images alone */
+    enum dpt_augment augment;
+    int crop_padding; /* pixels on each side, with augment: crop_flip */
+    enum dpt_damaged_images damaged_images;
+};
+
+struct dpt_config_lora {
+    int rank; /* of adapters; 0: all weights are trained */
+    double alpha;
+    int targets;                           /* enum dpt_lora_target, joined */
+    char base_hash[DPT_CONFIG_NAME_BYTES]; /* hex, of the weights of model.init_from; "":
+                                              not known yet */
+};
+
+struct dpt_config_train {
+    int64_t steps;       /* DPT_AUTO: train.epochs says, and the samples are not known yet */
+    int64_t epochs;      /* passes over data.train; 0: steps counts */
+    int64_t epoch_steps; /* of one pass; DPT_AUTO until the samples are known, or no epochs */
+    int global_batch, micro_batch, seq_len;
+    enum dpt_precision precision;
+    double loss_scale, loss_scale_growth, loss_scale_backoff; /* of fp16; powers of two */
+    int64_t loss_scale_interval;
+    enum dpt_divergence on_divergence;
+    int64_t divergence_limit; /* steps in a row that `skip` leaves out */
+    enum dpt_reduction reduction;
+    enum dpt_accumulate accumulate;
+    int lanes; /* DPT_AUTO: min(G, 16), G = global_batch / micro_batch */
+    enum dpt_activation_checkpointing activation_checkpointing;
+    double grad_clip; /* global L2 norm; 0 = off */
+    int64_t log_every;
+    int64_t verify_every; /* 0 = never */
+    int64_t eval_every;   /* 0 = never */
+    int64_t eval_tokens;  /* most tokens of data.val that an evaluation reads */
+    bool eval_only;       /* no training: evaluate one checkpoint, then end */
+    int64_t eval_step;    /* with eval_only: which checkpoint; DPT_AUTO: the newest */
+    struct dpt_config_lora lora;
+};
+
+struct dpt_config_optimizer {
+    char name[32]; /* "adamw", "adam", "sgd" */
+    double lr, min_lr;
+    enum dpt_schedule schedule;
+    int64_t warmup_steps;
+    int64_t schedule_steps; /* of the decay; DPT_AUTO: down to the last step */
+    double beta1, beta2, eps, weight_decay;
+    double momentum; /* of sgd */
+    bool nesterov;
+    enum dpt_lr_scaling lr_scaling;
+    int base_batch; /* DPT_AUTO: none named */
+};
+
+struct dpt_config_strategy {
+    char name[32]; /* "ddp" */
+    double bucket_mib, first_bucket_mib;
+    bool overlap;
+    enum dpt_sharding sharding;
+    enum dpt_redundancy redundancy;
+    enum dpt_offload offload;
+    double rebuild_mib;     /* of a shadow, copied while training waits, or beside a step */
+    bool prefetch;          /* gather a unit while the one before it is computed */
+    int gathered_units_max; /* units gathered at once */
+    enum dpt_compression compression; /* of gradients on their way */
+    int powersgd_rank;
+    int64_t powersgd_start_step;
+};
+
+struct dpt_config_checkpoint {
+    char dir[DPT_CONFIG_PATH_BYTES]; /* "" = no checkpoints */
+    int64_t every_steps;             /* 0 = only at the end and when a run is stopped */
+    int keep;
+    struct dpt_config_steps keep_steps;
+    int keep_best; /* by validation loss; 0: none */
+};
+
+struct dpt_config_log {
+    char dir[DPT_CONFIG_PATH_BYTES];
+    bool op_times;
+    double wait_s;
+};
+
+/* A plain value. Written by dpt_config_load, read-only afterwards. */
 struct dpt_config {
     char run[DPT_CONFIG_NAME_BYTES];
     uint64_t seed;
-    struct {
-        int nnodes_min, nnodes_max; /* "1:4", or N for N:N */
-        int gpus_per_node;          /* ranks a node starts; DPT_AUTO: one per GPU, on CPU one */
-        enum dpt_device_kind device;
-        enum dpt_numa_use numa;
-        enum dpt_backend backend; /* between GPUs */
-        bool cuda_graphs;
-        int threads; /* compute threads a rank; DPT_AUTO: its share of the host's cores in each
-                        generation */
-        enum dpt_pack_weights pack_weights;
-        double timeout_s, first_step_s, wait_s; /* 0 of the latter two: no limit */
-        double drain_s; /* from the signal to the end of a node that leaves */
-        int max_restarts;
-        char rdzv[256];      /* HOST:PORT; "" = null */
-        char interface[64];  /* network interface of the data plane; "" = the one routed to the
-                                server */
-        char host_group[64]; /* ranks of one host with different groups do not share memory; "" =
-                                null */
-    } cluster;
-    struct {
-        char name[32];   /* "gpt2", "llama", "resnet" */
-        char preset[32]; /* "" when the sizes are free; a preset fills the sizes below, explicit
-                            keys win */
-        /* never DPT_AUTO after loading: vocab is the preset's, else 256 for byte tokens, else
-         * 50,257 */
-        int n_layer, n_head, n_embd, context, vocab;
-        double dropout;
-        int labels; /* classes that the model tells apart; 0: it predicts the next token */
-        /* Of llama; never DPT_AUTO after loading there */
-        int n_kv_head, head_size, n_inner;
-        double norm_eps;
-        bool tied_head, attention_bias, mlp_bias;
-        double rope_theta;
-        enum dpt_rope_scaling rope_scaling;
-        double rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* of rope_scaling */
-        int rope_original_context;
-        /* Of resnet; n_layer is the sum of the stages after loading there */
-        int width; /* channels of the stem, and of a block's inner layers in the first stage */
-        enum dpt_stem stem;
-        enum dpt_residual_block block;
-        struct dpt_config_steps stages; /* blocks of each; never empty after loading there */
-        double batch_norm_momentum;
-        char init_from[DPT_CONFIG_PATH_BYTES];
-    } model;
-    struct {
-        enum dpt_data_kind kind;
-        /* a file (text, classification), a glob of .bin files (tokens, cifar10) or a folder
-         * (images) */
-        char train[DPT_CONFIG_PATH_BYTES];
-        char val[DPT_CONFIG_PATH_BYTES];
-        /* Of classification: columns by name, or by number from 1 of files without names. */
-        char text_column[DPT_CONFIG_NAME_BYTES], label_column[DPT_CONFIG_NAME_BYTES];
-        int first_label;                    /* the label in the files that is class 0 */
-        int64_t train_samples, val_samples; /* the first so many rows; 0: all */
-        enum dpt_tokenizer tokenizer;
-        char vocab_bpe[DPT_CONFIG_PATH_BYTES]; /* of tokenizer gpt2; "" = null */
-        char encoder_json[DPT_CONFIG_PATH_BYTES];
-        bool any_vocab;                             /* files other than OpenAI's are meant */
-        char tokenizer_json[DPT_CONFIG_PATH_BYTES]; /* of tokenizer hf */
-        /* Of cifar10 and images; none is auto after loading there */
-        int image_size; /* height and width of a sample */
-        int resize;     /* the shorter side of an image that is cut to that; of images alone */
-        enum dpt_augment augment;
-        int crop_padding; /* pixels on each side, with augment: crop_flip */
-        enum dpt_damaged_images damaged_images;
-    } data;
-    struct {
-        int64_t steps;       /* DPT_AUTO: train.epochs says, and the samples are not known yet */
-        int64_t epochs;      /* passes over data.train; 0: steps counts */
-        int64_t epoch_steps; /* of one pass; DPT_AUTO until the samples are known, or no epochs */
-        int global_batch, micro_batch, seq_len;
-        enum dpt_precision precision;
-        double loss_scale, loss_scale_growth, loss_scale_backoff; /* of fp16; powers of two */
-        int64_t loss_scale_interval;
-        enum dpt_divergence on_divergence;
-        int64_t divergence_limit; /* steps in a row that `skip` leaves out */
-        enum dpt_reduction reduction;
-        enum dpt_accumulate accumulate;
-        int lanes; /* DPT_AUTO: min(G, 16), G = global_batch / micro_batch */
-        enum dpt_activation_checkpointing activation_checkpointing;
-        double grad_clip; /* global L2 norm; 0 = off */
-        int64_t log_every;
-        int64_t verify_every; /* 0 = never */
-        int64_t eval_every;   /* 0 = never */
-        int64_t eval_tokens;  /* most tokens of data.val that an evaluation reads */
-        bool eval_only;       /* no training: evaluate one checkpoint, then end */
-        int64_t eval_step;    /* with eval_only: which checkpoint; DPT_AUTO: the newest */
-        struct {
-            int rank; /* of adapters; 0: all weights are trained */
-            double alpha;
-            int targets;                           /* enum dpt_lora_target, joined */
-            char base_hash[DPT_CONFIG_NAME_BYTES]; /* hex, of the weights of model.init_from; "":
-                                                      not known yet */
-        } lora;
-    } train;
-    struct {
-        char name[32]; /* "adamw", "adam", "sgd" */
-        double lr, min_lr;
-        enum dpt_schedule schedule;
-        int64_t warmup_steps;
-        int64_t schedule_steps; /* of the decay; DPT_AUTO: down to the last step */
-        double beta1, beta2, eps, weight_decay;
-        double momentum; /* of sgd */
-        bool nesterov;
-        enum dpt_lr_scaling lr_scaling;
-        int base_batch; /* DPT_AUTO: none named */
-    } optimizer;
-    struct {
-        char name[32]; /* "ddp" */
-        double bucket_mib, first_bucket_mib;
-        bool overlap;
-        enum dpt_sharding sharding;
-        enum dpt_redundancy redundancy;
-        enum dpt_offload offload;
-        double rebuild_mib;     /* of a shadow, copied while training waits, or beside a step */
-        bool prefetch;          /* gather a unit while the one before it is computed */
-        int gathered_units_max; /* units gathered at once */
-        enum dpt_compression compression; /* of gradients on their way */
-        int powersgd_rank;
-        int64_t powersgd_start_step;
-    } strategy;
-    struct {
-        char dir[DPT_CONFIG_PATH_BYTES]; /* "" = no checkpoints */
-        int64_t every_steps;             /* 0 = only at the end and when a run is stopped */
-        int keep;
-        struct dpt_config_steps keep_steps;
-        int keep_best; /* by validation loss; 0: none */
-    } checkpoint;
-    struct {
-        char dir[DPT_CONFIG_PATH_BYTES];
-        bool op_times;
-        double wait_s;
-    } log;
+    struct dpt_config_cluster cluster;
+    struct dpt_config_model model;
+    struct dpt_config_data data;
+    struct dpt_config_train train;
+    struct dpt_config_optimizer optimizer;
+    struct dpt_config_strategy strategy;
+    struct dpt_config_checkpoint checkpoint;
+    struct dpt_config_log log;
 };
 
 /* Fills `ret` with the defaults of the table. */
 void dpt_config_defaults(struct dpt_config *ret);
 
-/* Loads YAML `text` (named `source` in errors) over the defaults, then applies `overrides`
- * ("train.steps=5", in order), then validates ranges and combinations. Errors are DPT_ECONFIG and
- * say file:line:column, the key's path, what is wrong, the nearest known name for an unknown key,
- * and for an impossible combination the nearest legal setting. */
-DPT_MUST_USE enum dpt_status dpt_config_load(const char *text, size_t bytes, const char *source,
-                                             const char *const *overrides, size_t n_overrides,
+/* Sizes of a model that another file names: a config.json, or a checkpoint. */
+enum { DPT_CONFIG_SIZES_MAX = 24, DPT_CONFIG_SIZE_BYTES = 64 };
+struct dpt_config_size {
+    const char *key, *name; /* its path here, its name there; static */
+    char value[DPT_CONFIG_SIZE_BYTES];
+};
+struct dpt_config_sizes {
+    char source[DPT_CONFIG_PATH_BYTES + 64]; /* for errors: "'DIR/config.json'" */
+    bool binding;   /* the config may not contradict; else only keys that it leaves open are set */
+    bool over_text; /* they replace the model of the config's text: only --set counts beside them */
+    int n;
+    struct dpt_config_size key[DPT_CONFIG_SIZES_MAX];
+};
+
+/* What a config is loaded from. */
+struct dpt_config_input {
+    const char *text; /* YAML */
+    size_t bytes;
+    const char *name;             /* of the text, in errors */
+    const char *const *overrides; /* "train.steps=5", applied in this order after the text */
+    size_t n_overrides;
+    const struct dpt_config_sizes *sizes; /* NULL: no other file names sizes */
+};
+
+/* Loads the text over the defaults, applies the overrides and the sizes, then validates ranges and
+ * combinations. Errors are DPT_ECONFIG and say file:line:column, the key's path, what is wrong, the
+ * nearest known name for an unknown key, and for an impossible combination the nearest legal
+ * setting. A contradiction between the config and binding sizes names both values. */
+DPT_MUST_USE enum dpt_status dpt_config_load(const struct dpt_config_input *input,
                                              struct dpt_config *ret, struct dpt_err *err);
 
-/* What another file than the config says of keys: a config.json of the sizes of a model. */
-enum { DPT_CONFIG_SAID_MAX = 24, DPT_CONFIG_SAID_BYTES = 64 };
-struct dpt_config_said_key {
-    const char *key, *name; /* its path here, its name there; static */
-    char value[DPT_CONFIG_SAID_BYTES];
-};
-struct dpt_config_said {
-    char source[DPT_CONFIG_PATH_BYTES + 64]; /* for errors: "'DIR/config.json'" */
-    bool binding;   /* the config may not say otherwise; else only what it leaves open is taken */
-    bool over_text; /* the model of the config's text gives way to this one: --set alone counts */
-    int n;
-    struct dpt_config_said_key key[DPT_CONFIG_SAID_MAX];
-};
+/* The same with a string, and without sizes. */
+DPT_MUST_USE enum dpt_status dpt_config_load_text(const char *yaml, const char *name,
+                                                  const char *const *overrides, size_t n_overrides,
+                                                  struct dpt_config *ret, struct dpt_err *err);
 
-/* Reads the file and `overrides` over the defaults as they are written. Ranges are checked.
+/* Reads the text and the overrides over the defaults as they are written. Ranges are checked.
  * Combinations are not checked, and no value is derived. For a caller that needs a key before the
  * whole config can be loaded. */
-DPT_MUST_USE enum dpt_status dpt_config_parse(const char *text, size_t bytes, const char *source,
-                                              const char *const *overrides, size_t n_overrides,
+DPT_MUST_USE enum dpt_status dpt_config_parse(const struct dpt_config_input *input,
                                               struct dpt_config *ret, struct dpt_err *err);
-
-/* dpt_config_load with what another file says besides. DPT_ECONFIG also: the config contradicts it,
- * which names both values. */
-DPT_MUST_USE enum dpt_status dpt_config_load_said(const char *text, size_t bytes,
-                                                  const char *source, const char *const *overrides,
-                                                  size_t n_overrides,
-                                                  const struct dpt_config_said *said,
-                                                  struct dpt_config *ret, struct dpt_err *err);
 
 /* The config as canonical YAML: every key in table order with its value, so that equal configs give
  * equal text and dpt_config_load reads it back to the same value. `ret_text` holds
@@ -296,10 +319,11 @@ enum dpt_config_scope {
 };
 
 /* Writes into `ret_keys` ("train.lanes (8, here 4), …") the keys of scope <= `scope` in which a and
- * b differ; "" if none. Returns their number. Keys in `allowed` (paths) are passed over. */
+ * b differ; "" if none. Returns their number. Keys in `allowed` (paths, then NULL; NULL itself: no
+ * keys) are not compared. */
 int dpt_config_diff(const struct dpt_config *a, const struct dpt_config *b,
-                    enum dpt_config_scope scope, const char *const *allowed, size_t n_allowed,
-                    char *ret_keys, size_t keys_bytes);
+                    enum dpt_config_scope scope, const char *const *allowed, char *ret_keys,
+                    size_t keys_bytes);
 
 /* Edits from one name to the other, for texts of fewer than 128 bytes. */
 size_t dpt_config_edit_distance(const char *a, const char *b);
@@ -366,7 +390,7 @@ bool dpt_config_evaluates(const struct dpt_config *config);
 /* Whether the loss is multiplied by a dynamic scale: fp16 computes or carries gradients. */
 bool dpt_config_scales_loss(const struct dpt_config *config);
 
-/* The next three are of base/strategy_traits.h, which has all else that follows for a strategy.
+/* base/strategy_traits.h has everything that follows from the strategy; these three are common.
  *
  * Whether a GPU keeps the training state and applies the steps: cluster.device cuda without
  * strategy.offload. */

@@ -5,35 +5,25 @@
 
 enum { LABELS_MIN = 2 };
 
-bool dpt_config_reads_text(const struct dpt_config *config)
-{
-    return config->data.kind == DPT_DATA_TEXT || config->data.kind == DPT_DATA_CLASSIFICATION;
-}
-
-bool dpt_config_reads_labels(const struct dpt_config *config)
-{
-    return config->data.kind == DPT_DATA_CLASSIFICATION || dpt_config_reads_images(config);
-}
-
 /* Classes come with texts or images that have labels, and these with classes. */
 static enum dpt_status check_labels(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
     char kind[DPT_CONFIG_VALUE_BYTES];
-    dpt_config_key_format(&dpt_config_keys[dpt_config_key_index("data.kind")], c, kind);
+    dpt_config_key_format(dpt_config_key("data.kind"), c, kind);
     if (!dpt_config_reads_labels(c))
         return c->model.labels == 0
                    ? DPT_OK
-                   : dpt_config_refuse_both(load, "model.labels", "data.kind", err,
-                                            "model.labels (%d) are classes of data.kind: "
-                                            "classification, cifar10 or images; set one of these, "
-                                            "or labels to 0 (data.kind is %s)",
-                                            c->model.labels, kind);
+                   : dpt_refuse_both(
+                         load, "model.labels", "data.kind", err,
+                         "model.labels (%d) are classes of data.kind: classification, cifar10 or "
+                         "images; set one of these, or labels to 0 (data.kind is %s)",
+                         c->model.labels, kind);
     if (c->model.labels < LABELS_MIN)
-        return dpt_config_refuse_both(load, "model.labels", "data.kind", err,
-                                      "data.kind: %s needs model.labels, the number of classes, "
-                                      "which is %d here; set it to at least %d, or data.kind: text",
-                                      kind, c->model.labels, LABELS_MIN);
+        return dpt_refuse_both(load, "model.labels", "data.kind", err,
+                               "data.kind: %s needs model.labels, the number of classes, which is "
+                               "%d here; set it to at least %d, or data.kind: text",
+                               kind, c->model.labels, LABELS_MIN);
     return DPT_OK;
 }
 
@@ -57,26 +47,26 @@ static enum dpt_status check_table(const struct dpt_config_load *load, struct dp
         const char *key = train ? "data.train_samples" : "data.val_samples";
         const int64_t samples = train ? c->data.train_samples : c->data.val_samples;
         return samples == 0 ? DPT_OK
-                            : dpt_config_refuse_both(load, key, "data.kind", err,
-                                                     "%s (%lld) are rows of data.kind: "
-                                                     "classification; set that, or write 0 here",
-                                                     key, (long long)samples);
+                            : dpt_refuse_both(load, key, "data.kind", err,
+                                              "%s (%lld) are rows of data.kind: classification; "
+                                              "set that, or write 0 here",
+                                              key, (long long)samples);
     }
     if (strcmp(text, label) == 0)
-        return dpt_config_refuse_both(load, "data.text_column", "data.label_column", err,
-                                      "data.text_column and data.label_column are both '%s'; name "
-                                      "the column of the labels and that of the texts",
-                                      text);
+        return dpt_refuse_both(load, "data.text_column", "data.label_column", err,
+                               "data.text_column and data.label_column are both '%s'; name the "
+                               "column of the labels and that of the texts",
+                               text);
     if (is_zero(text) || is_zero(label))
-        return dpt_config_refuse_both(load, "data.text_column", "data.label_column", err,
-                                      "data.%s_column is 0, and columns are counted from 1",
-                                      is_zero(text) ? "text" : "label");
+        return dpt_refuse_both(load, "data.text_column", "data.label_column", err,
+                               "data.%s_column is 0, and columns are counted from 1",
+                               is_zero(text) ? "text" : "label");
     if (is_number(text) != is_number(label))
-        return dpt_config_refuse_both(load, "data.text_column", "data.label_column", err,
-                                      "data.text_column is '%s' and data.label_column '%s', one by "
-                                      "its number, for a file without names, and one by its name; "
-                                      "give two numbers or two names",
-                                      text, label);
+        return dpt_refuse_both(
+            load, "data.text_column", "data.label_column", err,
+            "data.text_column is '%s' and data.label_column '%s', one by its number, for a file "
+            "without names, and one by its name; give two numbers or two names",
+            text, label);
     return DPT_OK;
 }
 

@@ -75,8 +75,8 @@ static void describe_range(const struct dpt_key *key, char ret_text[RANGE_BYTES]
 
 void dpt_config_help(FILE *out)
 {
-    (void)fprintf(out, "Config keys (in the file given by --config, or one by one as --set "
-                       "KEY=VALUE):\n");
+    (void)fprintf(
+        out, "Config keys (in the file given by --config, or one by one as --set KEY=VALUE):\n");
     for (size_t i = 0; i < dpt_config_n_keys; i++) {
         const struct dpt_key *key = &dpt_config_keys[i];
         char range[RANGE_BYTES];
@@ -110,21 +110,19 @@ static void print_section(FILE *out, const char *path)
 
 void dpt_config_markdown(FILE *out)
 {
-    (void)fprintf(
-        out,
-        "# Configuration\n"
-        "\n"
-        "<!-- Made by dpt-config-doc from base/config_table.c. Do not edit. -->\n"
-        "\n"
-        "One YAML file, given by `--config`; `--set KEY=VALUE` overrides a key. Unknown keys, keys "
-        "given twice and values\n"
-        "out of range are errors with their place in the file.\n"
-        "\n"
-        "A key's scope says who has to agree. `trajectory`: all nodes, and its value changes the "
-        "bits of the weights, so that\n"
-        "resuming a run refuses another value unless `--allow-change KEY` is given. `run`: all "
-        "nodes, but it may change\n"
-        "between runs. `node`: each node's own.\n");
+    (void)fprintf(out, "# Configuration\n"
+                       "\n"
+                       "<!-- Made by dpt-config-doc from base/config_table.c. Do not edit. -->\n"
+                       "\n"
+                       "One YAML file, given by `--config`; `--set KEY=VALUE` overrides a key. "
+                       "Unknown keys, keys given twice and values\n"
+                       "out of range are errors with their place in the file.\n"
+                       "\n"
+                       "A key's scope says who has to agree. `trajectory`: all nodes, and its "
+                       "value changes the bits of the weights, so that\n"
+                       "resuming a run refuses another value unless `--allow-change KEY` is given. "
+                       "`run`: all nodes, but it may change\n"
+                       "between runs. `node`: each node's own.\n");
     const char *section = "";
     for (size_t i = 0; i < dpt_config_n_keys; i++) {
         const struct dpt_key *key = &dpt_config_keys[i];

@@ -12,7 +12,7 @@ enum {
 
 static const struct dpt_key *targets_key(void)
 {
-    return &dpt_config_keys[dpt_config_key_index("train.lora.targets")];
+    return dpt_config_key("train.lora.targets");
 }
 
 bool dpt_config_adapts(const struct dpt_config *config, const char *layer)
@@ -32,12 +32,11 @@ static enum dpt_status check_unused(const struct dpt_config_load *load, struct d
     static const char *const keys[] = {"train.lora.alpha", "train.lora.targets",
                                        "train.lora.base_hash"};
     const char *path = dpt_config_first_changed(load, keys, sizeof keys / sizeof *keys);
-    return path == NULL
-               ? DPT_OK
-               : dpt_config_refuse_both(load, path, "train.lora.rank", err,
-                                        "%s is of adapters, and train.lora.rank is 0; set the "
-                                        "rank to at least 1, or leave %s out",
-                                        path, path);
+    return path == NULL ? DPT_OK
+                        : dpt_refuse_both(load, path, "train.lora.rank", err,
+                                          "%s is of adapters, and train.lora.rank is 0; set the "
+                                          "rank to at least 1, or leave %s out",
+                                          path, path);
 }
 
 enum dpt_status dpt_config_check_lora(const struct dpt_config_load *load, struct dpt_err *err)
@@ -48,14 +47,13 @@ enum dpt_status dpt_config_check_lora(const struct dpt_config_load *load, struct
     if (c->train.lora.rank == 0)
         return check_unused(load, err);
     if (strcmp(c->model.name, "resnet") == 0)
-        return dpt_config_refuse_both(load, "train.lora.rank", "model.name", err,
-                                      "train.lora has no adapters for model.name: resnet, only for "
-                                      "gpt2 and llama; set train.lora.rank to 0");
+        return dpt_refuse_both(load, "train.lora.rank", "model.name", err,
+                               "train.lora has no adapters for model.name: resnet, only for gpt2 "
+                               "and llama; set train.lora.rank to 0");
     if (c->model.init_from[0] == '\0')
-        return dpt_config_refuse_both(
-            load, "train.lora.rank", "model.init_from", err,
-            "train.lora trains adapters of published weights; name their folder with "
-            "model.init_from, or set train.lora.rank to 0");
+        return dpt_refuse_both(load, "train.lora.rank", "model.init_from", err,
+                               "train.lora trains adapters of published weights; name their folder "
+                               "with model.init_from, or set train.lora.rank to 0");
     if ((c->train.lora.targets & ~known) == 0)
         return DPT_OK;
     char has[DPT_CONFIG_VALUE_BYTES], strange[DPT_CONFIG_VALUE_BYTES];
@@ -64,9 +62,9 @@ enum dpt_status dpt_config_check_lora(const struct dpt_config_load *load, struct
     dpt_config_key_format(targets_key(), &other, has);
     other.train.lora.targets = c->train.lora.targets & ~known;
     dpt_config_key_format(targets_key(), &other, strange);
-    return dpt_config_refuse_both(load, "train.lora.targets", "model.name", err,
-                                  "train.lora.targets: a %s has no layers %s; its blocks have %s",
-                                  c->model.name, strange, has);
+    return dpt_refuse_both(load, "train.lora.targets", "model.name", err,
+                           "train.lora.targets: a %s has no layers %s; its blocks have %s",
+                           c->model.name, strange, has);
 }
 
 enum dpt_status dpt_config_check_base(const struct dpt_config *config, const char *folder,
@@ -75,11 +73,11 @@ enum dpt_status dpt_config_check_base(const struct dpt_config *config, const cha
     const char *said = config->train.lora.base_hash;
     return strcmp(said, hash) == 0
                ? DPT_OK
-               : dpt_fail(err, DPT_ECONFIG,
-                          "'%s' has weights of the hash %s, and the run's adapters belong to "
-                          "weights of the hash %s (train.lora.base_hash); name the folder of those "
-                          "weights",
-                          folder, hash, said);
+               : dpt_fail(
+                     err, DPT_ECONFIG,
+                     "'%s' has weights of the hash %s, and the run's adapters belong to weights of "
+                     "the hash %s (train.lora.base_hash); name the folder of those weights",
+                     folder, hash, said);
 }
 
 enum dpt_status dpt_config_note_base(struct dpt_config *config, const char *hash,

@@ -157,9 +157,9 @@ static enum dpt_status check_keys(const struct dpt_config_load *load, const char
 {
     const char *path = dpt_config_first_changed(load, paths, n);
     if (path)
-        return dpt_config_refuse_both(load, path, "model.name", err,
-                                      "%s is for model.name: %s; leave it out (here: %s)", path,
-                                      whose, load->config.model.name);
+        return dpt_refuse_both(load, path, "model.name", err,
+                               "%s is for model.name: %s; leave it out (here: %s)", path, whose,
+                               load->config.model.name);
     return DPT_OK;
 }
 
@@ -168,10 +168,10 @@ static enum dpt_status check_preset(const struct dpt_config_load *load, struct d
     const struct dpt_config *c = &load->config;
     const struct preset *preset = find_preset(c);
     if (preset && strcmp(preset->model, c->model.name) != 0)
-        return dpt_config_refuse_both(load, "model.preset", "model.name", err,
-                                      "model.preset: %s is a %s; set model.name: %s, or leave it "
-                                      "out (here: %s)",
-                                      preset->name, preset->model, preset->model, c->model.name);
+        return dpt_refuse_both(
+            load, "model.preset", "model.name", err,
+            "model.preset: %s is a %s; set model.name: %s, or leave it out (here: %s)",
+            preset->name, preset->model, preset->model, c->model.name);
     return DPT_OK;
 }
 
@@ -188,17 +188,16 @@ static enum dpt_status check_heads(const struct dpt_config_load *load, struct dp
         0) { /* Hugging Face's rule, with head_dim given, too */
         dpt_config_nearest_multiples(c->model.n_embd, c->model.n_head, multiples);
         dpt_config_nearest_divisors(c->model.n_embd, c->model.n_head, divisors);
-        return dpt_config_refuse_both(load, "model.n_embd", "model.n_head", err,
-                                      "model.n_embd (%d) is not a multiple of model.n_head (%d); "
-                                      "nearest: an n_embd of %s, or an n_head of %s",
-                                      c->model.n_embd, c->model.n_head, multiples, divisors);
+        return dpt_refuse_both(load, "model.n_embd", "model.n_head", err,
+                               "model.n_embd (%d) is not a multiple of model.n_head (%d); nearest: "
+                               "an n_embd of %s, or an n_head of %s",
+                               c->model.n_embd, c->model.n_head, multiples, divisors);
     }
     if (is_llama(c) && c->model.n_head % c->model.n_kv_head != 0) {
         dpt_config_nearest_divisors(c->model.n_head, c->model.n_kv_head, divisors);
-        return dpt_config_refuse_both(
+        return dpt_refuse_both(
             load, "model.n_kv_head", "model.n_head", err,
-            "model.n_kv_head (%d%s) does not divide model.n_head (%d); "
-            "nearest: %s",
+            "model.n_kv_head (%d%s) does not divide model.n_head (%d); nearest: %s",
             c->model.n_kv_head, dpt_config_given(load, "model.n_kv_head") ? "" : ", the preset's",
             c->model.n_head, divisors);
     }
@@ -215,17 +214,15 @@ static enum dpt_status check_step(const struct dpt_config_load *load, const char
     if (derived)
         (void)snprintf(from, sizeof from, " = model.n_embd / model.n_head");
     if (size > most)
-        return dpt_config_refuse_both(load, path, "model.n_head", err,
-                                      "%s (%d%s) is more than %d; set model.n_head to at least %d, "
-                                      "or %s",
-                                      path, size, from, most, (c->model.n_embd + most - 1) / most,
-                                      path);
+        return dpt_refuse_both(load, path, "model.n_head", err,
+                               "%s (%d%s) is more than %d; set model.n_head to at least %d, or %s",
+                               path, size, from, most, (c->model.n_embd + most - 1) / most, path);
     if (size % step == 0)
         return DPT_OK;
     dpt_config_nearest_multiples(size, step, multiples);
-    return dpt_config_refuse_both(load, path, "model.n_embd", err,
-                                  "%s (%d%s) is not a multiple of %d, as %s need; nearest: %s",
-                                  path, size, from, step, why, multiples);
+    return dpt_refuse_both(load, path, "model.n_embd", err,
+                           "%s (%d%s) is not a multiple of %d, as %s need; nearest: %s", path, size,
+                           from, step, why, multiples);
 }
 
 /* Matrices that are one to products follow each other without a gap, and so do their biases; rotary
@@ -247,7 +244,7 @@ static enum dpt_status check_rope(const struct dpt_config_load *load, struct dpt
     if (c->model.rope_scaling == DPT_ROPE_SCALING_NONE)
         return DPT_OK;
     if (!(c->model.rope_low_freq_factor < c->model.rope_high_freq_factor))
-        return dpt_config_refuse_both(
+        return dpt_refuse_both(
             load, "model.rope_low_freq_factor", "model.rope_high_freq_factor", err,
             "model.rope_low_freq_factor (%g) is not below model.rope_high_freq_factor (%g)",
             c->model.rope_low_freq_factor, c->model.rope_high_freq_factor);
@@ -271,16 +268,16 @@ enum dpt_status dpt_config_check_model(const struct dpt_config_load *load, struc
         DPT_TRY(check_rope(load, err));
     }
     if (c->model.vocab == DPT_AUTO)
-        return dpt_config_refuse_both(
+        return dpt_refuse_both(
             load, "model.vocab", "data.tokenizer", err,
             "model.vocab: auto is not known with data.tokenizer: hf; set it to the number of that "
             "tokenizer's tokens, which dpt-data encode prints, or more");
     if (is_byte_text(c) && c->model.vocab < BYTES_VOCAB)
-        return dpt_config_refuse(load, "model.vocab", err,
-                                 "%d is too small for byte tokens; at least %d, or auto",
-                                 c->model.vocab, BYTES_VOCAB);
+        return dpt_refuse_key(load, "model.vocab", err,
+                              "%d is too small for byte tokens; at least %d, or auto",
+                              c->model.vocab, BYTES_VOCAB);
     if (c->train.seq_len > c->model.context)
-        return dpt_config_refuse_both(
+        return dpt_refuse_both(
             load, "train.seq_len", "model.context", err,
             "train.seq_len (%d) is longer than model.context (%d); set it to at most that",
             c->train.seq_len, c->model.context);

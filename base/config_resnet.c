@@ -70,22 +70,22 @@ static enum dpt_status check_stages(const struct dpt_config_load *load, struct d
     char multiples[DPT_CONFIG_NEAREST_BYTES];
     if (c->model.stages.n == 0) {
         dpt_config_nearest_multiples(c->model.n_layer, SMALL_STAGES, multiples);
-        return dpt_config_refuse_both(load, "model.n_layer", "model.stages", err,
-                                      "model.n_layer (%d) is not a multiple of the %d stages; "
-                                      "nearest: %s, or name the blocks of each in model.stages",
-                                      c->model.n_layer, SMALL_STAGES, multiples);
+        return dpt_refuse_both(load, "model.n_layer", "model.stages", err,
+                               "model.n_layer (%d) is not a multiple of the %d stages; nearest: "
+                               "%s, or name the blocks of each in model.stages",
+                               c->model.n_layer, SMALL_STAGES, multiples);
     }
     if (c->model.stages.n > STAGES_MAX)
-        return dpt_config_refuse(load, "model.stages", err, "%lld stages; at most %d",
-                                 (long long)c->model.stages.n, STAGES_MAX);
+        return dpt_refuse_key(load, "model.stages", err, "%lld stages; at most %d",
+                              (long long)c->model.stages.n, STAGES_MAX);
     if (blocks_of(c) > BLOCKS_MAX)
-        return dpt_config_refuse(load, "model.stages", err, "%lld blocks in all; at most %d",
-                                 (long long)blocks_of(c), BLOCKS_MAX);
+        return dpt_refuse_key(load, "model.stages", err, "%lld blocks in all; at most %d",
+                              (long long)blocks_of(c), BLOCKS_MAX);
     if (c->model.n_layer != blocks_of(c))
-        return dpt_config_refuse_both(load, "model.n_layer", "model.stages", err,
-                                      "model.n_layer (%d) is not the number of blocks in "
-                                      "model.stages (%lld); leave model.n_layer out",
-                                      c->model.n_layer, (long long)blocks_of(c));
+        return dpt_refuse_both(load, "model.n_layer", "model.stages", err,
+                               "model.n_layer (%d) is not the number of blocks in model.stages "
+                               "(%lld); leave model.n_layer out",
+                               c->model.n_layer, (long long)blocks_of(c));
     return DPT_OK;
 }
 
@@ -104,38 +104,37 @@ static enum dpt_status check_pixels(const struct dpt_config_load *load, struct d
     for (int64_t stage = 1; stage < c->model.stages.n; stage++)
         side = halved(side);
     if ((int64_t)side * side * c->train.micro_batch < 2)
-        return dpt_config_refuse_both(
-            load, "train.micro_batch", "data.image_size", err,
-            "train.micro_batch is 1, and of an image of %d x %d pixels (data.image_size) the last "
-            "stage sees one: batch norm has nothing to compare; set micro_batch to at least 2, or "
-            "take larger images",
-            c->data.image_size, c->data.image_size);
+        return dpt_refuse_both(load, "train.micro_batch", "data.image_size", err,
+                               "train.micro_batch is 1, and of an image of %d x %d pixels "
+                               "(data.image_size) the last stage sees one: batch norm has nothing "
+                               "to compare; set micro_batch to at least 2, or take larger images",
+                               c->data.image_size, c->data.image_size);
     return DPT_OK;
 }
 
 static const char *word_of(const struct dpt_config *c, const char *path)
 {
-    return dpt_config_key_choice(&dpt_config_keys[dpt_config_key_index(path)], c)->name;
+    return dpt_config_key_choice(dpt_config_key(path), c)->name;
 }
 
 enum dpt_status dpt_config_check_resnet(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
     if (!dpt_config_reads_images(c))
-        return dpt_config_refuse_both(load, "data.kind", "model.name", err,
-                                      "data.kind: %s is not what model.name: resnet reads; write "
-                                      "cifar10 or images",
-                                      word_of(c, "data.kind"));
+        return dpt_refuse_both(
+            load, "data.kind", "model.name", err,
+            "data.kind: %s is not what model.name: resnet reads; write cifar10 or images",
+            word_of(c, "data.kind"));
     if (c->train.activation_checkpointing != DPT_ACTIVATION_CHECKPOINTING_NONE)
-        return dpt_config_refuse_both(load, "train.activation_checkpointing", "model.name", err,
-                                      "train.activation_checkpointing: %s is not for model.name: "
-                                      "resnet; write none",
-                                      word_of(c, "train.activation_checkpointing"));
+        return dpt_refuse_both(
+            load, "train.activation_checkpointing", "model.name", err,
+            "train.activation_checkpointing: %s is not for model.name: resnet; write none",
+            word_of(c, "train.activation_checkpointing"));
     if (c->strategy.compression == DPT_COMPRESSION_FP16)
-        return dpt_config_refuse_both(load, "strategy.compression", "model.name", err,
-                                      "strategy.compression: fp16 ends at 65504, and the variances "
-                                      "that batch norm keeps do not carry the loss's scale; write "
-                                      "bf16 or none");
+        return dpt_refuse_both(
+            load, "strategy.compression", "model.name", err,
+            "strategy.compression: fp16 ends at 65504, and the variances that batch norm keeps do "
+            "not carry the loss's scale; write bf16 or none");
     DPT_TRY(check_stages(load, err));
     return check_pixels(load, err);
 }

@@ -56,14 +56,32 @@ extern const struct dpt_key dpt_config_keys[];
 extern const size_t dpt_config_n_keys;
 enum { DPT_CONFIG_KEYS_MAX = 192 };
 
-/* Index of a key; dpt_config_n_keys when there is none. */
+/* Longest part of a user's text in a message. */
+enum { DPT_CONFIG_SHOWN_BYTES = 60 };
+
+/* Index of a key; dpt_config_n_keys: no key has this path. */
 size_t dpt_config_key_index(const char *path);
+
+/* The key of a path that the program names. */
+const struct dpt_key *dpt_config_key(const char *path);
 
 /* Sets one key from a value of the text. The error says what is expected, without path and
  * position. */
 DPT_MUST_USE enum dpt_status dpt_config_key_parse(const struct dpt_key *key,
                                                   const struct dpt_yaml_pair *pair,
                                                   struct dpt_config *config, struct dpt_err *err);
+
+/* The same from a text, as in --set KEY=text; `source` names it in errors of its YAML. */
+DPT_MUST_USE enum dpt_status dpt_config_key_parse_text(const struct dpt_key *key, const char *text,
+                                                       const char *source,
+                                                       struct dpt_config *config,
+                                                       struct dpt_err *err);
+
+/* The table's defaults, in which auto is not resolved. Any thread. */
+const struct dpt_config *dpt_config_table_defaults(void);
+
+/* Sets one key to its default. */
+void dpt_config_key_reset(const struct dpt_key *key, struct dpt_config *config);
 
 /* One key's value as YAML that key_parse reads back to the same value. */
 void dpt_config_key_format(const struct dpt_key *key, const struct dpt_config *config,
@@ -80,35 +98,43 @@ const struct dpt_choice *dpt_config_key_choice(const struct dpt_key *key,
 struct dpt_config_origin {
     int line, column; /* in the file; 0 = not there */
     int override;     /* index of the --set it came from; -1 = none */
-    bool said;        /* another file says it, not the config */
+    bool sizes;       /* it is of input->sizes */
 };
-
-/* Whether another program's config has a key of this path, which is none here: our spelling, in a
- * sentence that begins with the path. */
-enum { DPT_CONFIG_FOREIGN_BYTES = 384 };
-bool dpt_config_foreign_key(const char *path, char ret_text[DPT_CONFIG_FOREIGN_BYTES]);
 
 /* A config being loaded. */
 struct dpt_config_load {
+    const struct dpt_config_input *input;
     struct dpt_config config;
     struct dpt_config_origin origin[DPT_CONFIG_KEYS_MAX];
-    const char *source;
-    const char *const *overrides;
-    const struct dpt_config_said *said; /* NULL: no other file says anything */
 };
 
-/* Was the key written in the file or by --set, or does another file say it? */
+/* Whether `path` is a section ("train"). */
+bool dpt_config_is_section(const char *path);
+
+/* Whether another program's config has a key of this path, which is no key here. The text is a
+ * sentence with our spelling, and begins with the path. */
+enum { DPT_CONFIG_FOREIGN_BYTES = 384 };
+bool dpt_config_foreign_key(const char *path, char ret_text[DPT_CONFIG_FOREIGN_BYTES]);
+
+/* Fails with DPT_ECONFIG: `path` is no key; names the nearest key. */
+enum dpt_status dpt_config_fail_unknown(const char *path, struct dpt_err *err);
+
+/* Whether the file, --set or input->sizes has the key. */
 bool dpt_config_given(const struct dpt_config_load *load, const char *path);
 
 /* Fails with DPT_ECONFIG: where the key was written, its path, the text. */
-enum dpt_status dpt_config_refuse(const struct dpt_config_load *load, const char *path,
-                                  struct dpt_err *err, const char *fmt, ...) DPT_PRINTF(4, 5);
+enum dpt_status dpt_refuse_key(const struct dpt_config_load *load, const char *path,
+                               struct dpt_err *err, const char *fmt, ...) DPT_PRINTF(4, 5);
 
 /* The same for a combination of two keys, whose names the text holds: points at the one written
  * last. */
-enum dpt_status dpt_config_refuse_both(const struct dpt_config_load *load, const char *path,
-                                       const char *other, struct dpt_err *err, const char *fmt, ...)
+enum dpt_status dpt_refuse_both(const struct dpt_config_load *load, const char *path,
+                                const char *other, struct dpt_err *err, const char *fmt, ...)
     DPT_PRINTF(5, 6);
+
+/* Puts the place of `origin` before an error, and makes it DPT_ECONFIG. */
+enum dpt_status dpt_config_wrap_origin(const struct dpt_config_load *load,
+                                       const struct dpt_config_origin *origin, struct dpt_err *err);
 
 /* The multiples of `of` round `n`, as "28 or 32"; the divisors of `n` round `by`, which is none, as
  * "3 or 5". */
@@ -116,16 +142,16 @@ enum { DPT_CONFIG_NEAREST_BYTES = 64 };
 void dpt_config_nearest_multiples(int n, int of, char ret_text[DPT_CONFIG_NEAREST_BYTES]);
 void dpt_config_nearest_divisors(int n, int by, char ret_text[DPT_CONFIG_NEAREST_BYTES]);
 
-/* Takes what another file says of keys that are not given; compares the others if it is binding.
+/* Takes those of input->sizes that are not given; compares the others if the sizes are binding.
  * DPT_ECONFIG: a contradiction, or a value that the key does not take. */
-DPT_MUST_USE enum dpt_status dpt_config_take_said(struct dpt_config_load *load,
-                                                  const struct dpt_config_said *said,
-                                                  struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_config_take_sizes(struct dpt_config_load *load,
+                                                   struct dpt_err *err);
 
-/* Fills what a preset or another key decides; the sizes of the model alone; of images alone. */
+/* Sets the keys that a preset or another key decides: all; of one part of the config. */
 void dpt_config_resolve(struct dpt_config_load *load);
 void dpt_config_resolve_model(struct dpt_config_load *load);
 void dpt_config_resolve_images(struct dpt_config_load *load);
+void dpt_config_resolve_strategy(struct dpt_config_load *load);
 
 /* The first of the `n` keys that has another value than its default; NULL: none has. */
 const char *dpt_config_first_changed(const struct dpt_config_load *load, const char *const *paths,
@@ -138,13 +164,15 @@ void dpt_config_resolve_resnet(struct dpt_config_load *load);
 DPT_MUST_USE enum dpt_status dpt_config_check_resnet(const struct dpt_config_load *load,
                                                      struct dpt_err *err);
 
-/* Combinations that cannot be. */
+/* DPT_ECONFIG: an impossible combination of keys. */
 DPT_MUST_USE enum dpt_status dpt_config_check(const struct dpt_config_load *load,
                                               struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_config_check_model(const struct dpt_config_load *load,
                                                     struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_config_check_images(const struct dpt_config_load *load,
                                                      struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_config_check_strategy(const struct dpt_config_load *load,
+                                                       struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_config_check_lora(const struct dpt_config_load *load,
                                                    struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_config_check_classes(const struct dpt_config_load *load,

@@ -3,10 +3,11 @@
 
 #include "base/parse.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { SHOWN_BYTES = 60 };
+enum { SHOWN_BYTES = DPT_CONFIG_SHOWN_BYTES, CHOICES_BYTES = 256 };
 
 static const char *shown(const struct dpt_yaml_pair *pair)
 {
@@ -50,22 +51,31 @@ const struct dpt_choice *dpt_config_key_choice(const struct dpt_key *key,
     return NULL;
 }
 
-static enum dpt_status parse_choice(const struct dpt_key *key, const char *text,
-                                    struct dpt_config *config, struct dpt_err *err)
+/* The choice with the name `text`. */
+static enum dpt_status find_choice(const struct dpt_key *key, const char *text,
+                                   const struct dpt_choice **ret, struct dpt_err *err)
 {
-    for (const struct dpt_choice *c = key->choices; c->name; c++) {
-        if (strcmp(c->name, text) != 0 || (!text[0] && !(key->flags & DPT_KEY_NULL)))
-            continue;
-        if (key->type == DPT_KEY_CHOICE)
-            memcpy(member(key, config), &c->value, sizeof c->value);
-        else
-            (void)snprintf(member(key, config), key->size, "%s", c->name);
-        return DPT_OK;
-    }
-    char choices[256];
+    char choices[CHOICES_BYTES];
+    for (const struct dpt_choice *c = key->choices; c->name; c++)
+        if (strcmp(c->name, text) == 0) {
+            *ret = c;
+            return DPT_OK;
+        }
     dpt_config_key_choices(key, choices, sizeof choices);
     return dpt_fail(err, DPT_ECONFIG, "unknown value '%.*s'; supported: %s", SHOWN_BYTES, text,
                     choices);
+}
+
+static enum dpt_status parse_choice(const struct dpt_key *key, const char *text,
+                                    struct dpt_config *config, struct dpt_err *err)
+{
+    const struct dpt_choice *choice;
+    DPT_TRY(find_choice(key, text, &choice, err));
+    if (key->type == DPT_KEY_CHOICE)
+        memcpy(member(key, config), &choice->value, sizeof choice->value);
+    else
+        (void)snprintf(member(key, config), key->size, "%s", choice->name);
+    return DPT_OK;
 }
 
 /* Control characters (C0, DEL, C1), line separators, byte order marks and the non-characters of the
@@ -103,13 +113,14 @@ static enum dpt_status parse_text(const struct dpt_key *key, const char *text,
 static enum dpt_status parse_bool(const struct dpt_key *key, const char *text,
                                   struct dpt_config *config, struct dpt_err *err)
 {
-    bool yes = strcmp(text, "true") == 0 || strcmp(text, "True") == 0 || strcmp(text, "TRUE") == 0;
-    bool no =
-        strcmp(text, "false") == 0 || strcmp(text, "False") == 0 || strcmp(text, "FALSE") == 0;
-    if (!yes && !no)
-        return dpt_fail(err, DPT_ECONFIG, "expected true or false, got '%.*s'", SHOWN_BYTES, text);
-    memcpy(member(key, config), &yes, sizeof yes);
-    return DPT_OK;
+    static const char *const words[] = {"true", "True", "TRUE", "false", "False", "FALSE"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(text, words[i]) == 0) {
+            const bool yes = i < 3;
+            memcpy(member(key, config), &yes, sizeof yes);
+            return DPT_OK;
+        }
+    return dpt_fail(err, DPT_ECONFIG, "expected true or false, got '%.*s'", SHOWN_BYTES, text);
 }
 
 static enum dpt_status parse_integer(const struct dpt_key *key, const char *text,
@@ -169,6 +180,14 @@ static enum dpt_status parse_range(const struct dpt_key *key, const char *text,
     return DPT_OK;
 }
 
+/* Numbers of a list are written without quotes. */
+static enum dpt_status check_plain(const struct dpt_yaml_value *value, struct dpt_err *err)
+{
+    return value->plain ? DPT_OK
+                        : dpt_fail(err, DPT_ECONFIG, "expected numbers, got text in quotes: '%.*s'",
+                                   SHOWN_BYTES, value->text);
+}
+
 static enum dpt_status parse_pair(const struct dpt_key *key, const struct dpt_yaml_pair *pair,
                                   struct dpt_config *config, struct dpt_err *err)
 {
@@ -176,9 +195,7 @@ static enum dpt_status parse_pair(const struct dpt_key *key, const struct dpt_ya
     if (pair->kind != DPT_YAML_LIST || pair->n_values != 2)
         return dpt_fail(err, DPT_ECONFIG, "expected two numbers such as %s", key->def);
     for (int i = 0; i < 2; i++) {
-        if (!pair->value[i].plain)
-            return dpt_fail(err, DPT_ECONFIG, "expected numbers, got text in quotes: '%.*s'",
-                            SHOWN_BYTES, pair->value[i].text);
+        DPT_TRY(check_plain(&pair->value[i], err));
         DPT_TRY(parse_number(key, pair->value[i].text, &value[i], err));
     }
     memcpy(member(key, config), value, sizeof value);
@@ -195,9 +212,7 @@ static enum dpt_status parse_steps(const struct dpt_key *key, const struct dpt_y
                         DPT_CONFIG_STEPS_MAX);
     for (int64_t i = 0; i < steps.n; i++) {
         const struct dpt_yaml_value *value = &pair->value[i];
-        if (!value->plain)
-            return dpt_fail(err, DPT_ECONFIG, "expected numbers, got text in quotes: '%.*s'",
-                            SHOWN_BYTES, value->text);
+        DPT_TRY(check_plain(value, err));
         DPT_TRY(
             dpt_parse_i64(value->text, (int64_t)key->min, (int64_t)key->max, &steps.step[i], err));
         if (!(key->flags & DPT_KEY_ANY_ORDER) && i > 0 && steps.step[i] <= steps.step[i - 1])
@@ -208,32 +223,22 @@ static enum dpt_status parse_steps(const struct dpt_key *key, const struct dpt_y
     return DPT_OK;
 }
 
-static const struct dpt_choice *find_word(const struct dpt_key *key, const char *text)
-{
-    for (const struct dpt_choice *c = key->choices; c->name; c++)
-        if (strcmp(c->name, text) == 0)
-            return c;
-    return NULL;
-}
-
 /* A word, or a list of words whose bits are joined. A choice with the value 0 cannot be part of a
  * list. */
 static enum dpt_status parse_words(const struct dpt_key *key, const struct dpt_yaml_pair *pair,
                                    struct dpt_config *config, struct dpt_err *err)
 {
-    char choices[256];
+    char choices[CHOICES_BYTES];
     int bits = 0;
     dpt_config_key_choices(key, choices, sizeof choices);
     if (pair->n_values == 0)
         return dpt_fail(err, DPT_ECONFIG, "expected one word or more, got %s; supported: %s",
                         pair->kind == DPT_YAML_LIST ? "an empty list" : shown(pair), choices);
     for (size_t i = 0; i < pair->n_values; i++) {
-        const struct dpt_choice *word = find_word(key, pair->value[i].text);
-        if (!word)
-            return dpt_fail(err, DPT_ECONFIG, "unknown value '%.*s'; supported: %s", SHOWN_BYTES,
-                            pair->value[i].text, choices);
+        const struct dpt_choice *word;
+        DPT_TRY(find_choice(key, pair->value[i].text, &word, err));
         if (word->value == 0 && pair->n_values > 1)
-            return dpt_fail(err, DPT_ECONFIG, "'%s' stands alone: no list has it beside others",
+            return dpt_fail(err, DPT_ECONFIG, "'%s' cannot be part of a list with others",
                             word->name);
         bits |= word->value;
     }
@@ -293,6 +298,44 @@ enum dpt_status dpt_config_key_parse(const struct dpt_key *key, const struct dpt
     return dpt_fail(err, DPT_EINVAL, "type %d of key %s", (int)key->type, key->path);
 }
 
+enum dpt_status dpt_config_key_parse_text(const struct dpt_key *key, const char *text,
+                                          const char *source, struct dpt_config *config,
+                                          struct dpt_err *err)
+{
+    struct dpt_yaml *yaml = NULL;
+    DPT_TRY(dpt_yaml_parse(text, strlen(text), source, key->path, &yaml, err));
+    const enum dpt_status status = dpt_config_key_parse(key, &yaml->pair[0], config, err);
+    dpt_yaml_destroy(&yaml);
+    return status;
+}
+
+/* Every key's default, parsed as if a file had it. Made once: the table never changes, and parsing
+ * it takes most of the time of a load. */
+static struct dpt_config table_defaults;
+
+static void parse_defaults(void)
+{
+    for (size_t i = 0; i < dpt_config_n_keys; i++) {
+        const struct dpt_key *key = &dpt_config_keys[i];
+        const enum dpt_status status =
+            dpt_config_key_parse_text(key, key->def, "default", &table_defaults, NULL);
+        DPT_ASSERT(status == DPT_OK); /* the table is part of the program */
+    }
+}
+
+const struct dpt_config *dpt_config_table_defaults(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    const int rc = pthread_once(&once, parse_defaults);
+    DPT_ASSERT(rc == 0);
+    return &table_defaults;
+}
+
+void dpt_config_key_reset(const struct dpt_key *key, struct dpt_config *config)
+{
+    memcpy(member(key, config), member_const(key, dpt_config_table_defaults()), key->size);
+}
+
 /* A double-quoted YAML scalar; "" is null. Values hold no control characters. */
 static void format_text(const char *text, char ret_text[DPT_CONFIG_VALUE_BYTES])
 {
@@ -333,13 +376,12 @@ static void format_steps(const struct dpt_config_steps *steps,
 static void format_words(const struct dpt_key *key, int bits, char ret_text[DPT_CONFIG_VALUE_BYTES])
 {
     int used = 0;
-    for (const struct dpt_choice *c = key->choices; c->name; c++)
+    for (const struct dpt_choice *c = key->choices; c->name; c++) {
+        const char *before = used == 0 ? "[" : ", ";
         if (bits == 0 ? c->value == 0 : (c->value & bits) != 0)
             used += snprintf(ret_text + used, (size_t)(DPT_CONFIG_VALUE_BYTES - used), "%s%s",
-                             bits == 0   ? ""
-                             : used == 0 ? "["
-                                         : ", ",
-                             c->name);
+                             bits == 0 ? "" : before, c->name);
+    }
     if (bits != 0)
         (void)snprintf(ret_text + used, (size_t)(DPT_CONFIG_VALUE_BYTES - used), "]");
 }

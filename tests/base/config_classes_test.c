@@ -24,7 +24,7 @@ static void what_is_set(void **state)
                                "  first_label: 1\n"
                                "  train_samples: 32\n"
                                "  val_samples: 16\n";
-    if (dpt_config_load(text, strlen(text), "c.yaml", NULL, 0, &c, &err) != DPT_OK)
+    if (dpt_config_load_text(text, "c.yaml", NULL, 0, &c, &err) != DPT_OK)
         fail_msg("%s", err.text);
     assert_int_equal(c.data.kind, DPT_DATA_CLASSIFICATION);
     assert_true(dpt_config_reads_text(&c));
@@ -105,7 +105,8 @@ static void combinations(void **state)
         size_t n = 0;
         while (n < 3 && cases[i].set[n])
             n++;
-        const enum dpt_status status = dpt_config_load("", 0, "c.yaml", cases[i].set, n, &c, &err);
+        const enum dpt_status status =
+            dpt_config_load_text("", "c.yaml", cases[i].set, n, &c, &err);
         if (cases[i].error == NULL) {
             if (status != DPT_OK)
                 fail_msg("%s", err.text);

@@ -46,7 +46,12 @@ static void combinations(void **state)
         struct dpt_config c;
         struct dpt_err err;
         const enum dpt_status status =
-            dpt_config_load(text, sizeof text - 1, "c.yaml", &cases[i].set, 1, &c, &err);
+            dpt_config_load(&(struct dpt_config_input){.text = text,
+                                                       .bytes = sizeof text - 1,
+                                                       .name = "c.yaml",
+                                                       .overrides = &cases[i].set,
+                                                       .n_overrides = 1},
+                            &c, &err);
         assert_int_equal(status, cases[i].error ? DPT_ECONFIG : DPT_OK);
         if (cases[i].error)
             assert_non_null(strstr(err.text, cases[i].error));
@@ -70,7 +75,12 @@ static void lanes_are_sent_whole(void **state)
         struct dpt_err err;
         const char *sets[] = {"train.lanes=4", cases[i].strategy};
         const enum dpt_status status =
-            dpt_config_load(text, sizeof text - 1, "c.yaml", sets, 2, &c, &err);
+            dpt_config_load(&(struct dpt_config_input){.text = text,
+                                                       .bytes = sizeof text - 1,
+                                                       .name = "c.yaml",
+                                                       .overrides = sets,
+                                                       .n_overrides = 2},
+                            &c, &err);
         assert_int_equal(status, cases[i].can ? DPT_OK : DPT_ECONFIG);
         assert_true(!cases[i].can || dpt_strategy_traits(&c).route == DPT_GRADIENT_LANES);
     }
@@ -98,7 +108,12 @@ static void powersgd_has_its_terms(void **state)
         struct dpt_config c;
         struct dpt_err err;
         const enum dpt_status status =
-            dpt_config_load(own, sizeof own - 1, "c.yaml", &cases[i].set, 1, &c, &err);
+            dpt_config_load(&(struct dpt_config_input){.text = own,
+                                                       .bytes = sizeof own - 1,
+                                                       .name = "c.yaml",
+                                                       .overrides = &cases[i].set,
+                                                       .n_overrides = 1},
+                            &c, &err);
         assert_int_equal(status, cases[i].error ? DPT_ECONFIG : DPT_OK);
         if (cases[i].error)
             assert_non_null(strstr(err.text, cases[i].error));

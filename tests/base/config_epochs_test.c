@@ -15,7 +15,7 @@ static struct dpt_err err;
 static struct dpt_config load(const char *set)
 {
     struct dpt_config c;
-    if (dpt_config_load("", 0, "c.yaml", &set, 1, &c, &err) != DPT_OK)
+    if (dpt_config_load_text("", "c.yaml", &set, 1, &c, &err) != DPT_OK)
         fail_msg("%s", err.text);
     return c;
 }
@@ -107,7 +107,8 @@ static void combinations(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_config c;
         char line[DPT_ERR_TEXT_BYTES];
-        const enum dpt_status status = dpt_config_load("", 0, "c.yaml", &cases[i].set, 1, &c, &err);
+        const enum dpt_status status =
+            dpt_config_load_text("", "c.yaml", &cases[i].set, 1, &c, &err);
         (void)snprintf(line, sizeof line, "--set %s: %s", cases[i].set, cases[i].error);
         assert_int_equal(status, cases[i].error ? DPT_ECONFIG : DPT_OK);
         if (cases[i].error)
@@ -123,21 +124,21 @@ static void text_and_back(void **state)
     struct dpt_config c = load("train={epochs: 3, global_batch: 32}"), back;
     for (int counted = 0; counted < 2; counted++) {
         assert_int_equal(dpt_config_print(&c, text, &err), DPT_OK);
-        assert_int_equal(dpt_config_load(text, strlen(text), "t", NULL, 0, &back, &err), DPT_OK);
+        assert_int_equal(dpt_config_load_text(text, "t", NULL, 0, &back, &err), DPT_OK);
         assert_int_equal(back.train.epochs, 3);
         assert_int_equal(back.train.steps, counted ? 30 : DPT_AUTO);
         assert_int_equal(back.train.epoch_steps, counted ? 10 : DPT_AUTO);
         assert_int_equal(dpt_config_count_epochs(&c, 330, &err), DPT_OK);
     }
     const char *const more[] = {"train={epochs: 4, steps: auto}"};
-    assert_int_equal(dpt_config_load(text, strlen(text), "t", more, 1, &back, &err), DPT_OK);
+    assert_int_equal(dpt_config_load_text(text, "t", more, 1, &back, &err), DPT_OK);
     assert_int_equal(back.train.steps, 40);
 }
 
 static int differ(const struct dpt_config *a, const struct dpt_config *b, const char *keys)
 {
     char text[256];
-    const int n = dpt_config_diff(a, b, DPT_CONFIG_TRAJECTORY, NULL, 0, text, sizeof text);
+    const int n = dpt_config_diff(a, b, DPT_CONFIG_TRAJECTORY, NULL, text, sizeof text);
     assert_string_equal(text, keys);
     return n;
 }
@@ -180,10 +181,9 @@ static void length_of_no_account(void **state)
             a.optimizer.schedule = b.optimizer.schedule = cases[i].schedule;
             a.optimizer.schedule_steps = b.optimizer.schedule_steps = cases[i].schedule_steps;
             assert_int_equal(
-                dpt_config_diff(&a, &b, DPT_CONFIG_TRAJECTORY, NULL, 0, keys, sizeof keys),
+                dpt_config_diff(&a, &b, DPT_CONFIG_TRAJECTORY, NULL, keys, sizeof keys),
                 cases[i].differences);
-            assert_int_equal(dpt_config_diff(&a, &b, DPT_CONFIG_RUN, NULL, 0, keys, sizeof keys),
-                             1);
+            assert_int_equal(dpt_config_diff(&a, &b, DPT_CONFIG_RUN, NULL, keys, sizeof keys), 1);
         }
 }
 

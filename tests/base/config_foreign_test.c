@@ -91,9 +91,8 @@ static void our_spelling(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_config c;
         struct dpt_err err;
-        assert_int_equal(
-            dpt_config_load(cases[i].text, strlen(cases[i].text), "my.yaml", NULL, 0, &c, &err),
-            DPT_ECONFIG);
+        assert_int_equal(dpt_config_load_text(cases[i].text, "my.yaml", NULL, 0, &c, &err),
+                         DPT_ECONFIG);
         assert_string_equal(err.text, cases[i].error);
     }
 }
@@ -104,7 +103,7 @@ static void on_the_command_line(void **state)
     const char *const set = "training.batch_size=8";
     struct dpt_config c;
     struct dpt_err err;
-    assert_int_equal(dpt_config_load("", 0, "my.yaml", &set, 1, &c, &err), DPT_ECONFIG);
+    assert_int_equal(dpt_config_load_text("", "my.yaml", &set, 1, &c, &err), DPT_ECONFIG);
     assert_string_equal(err.text,
                         "--set training.batch_size=8: training.batch_size is per GPU in other "
                         "programs; here: train.micro_batch and train.global_batch (the samples of "

@@ -15,8 +15,9 @@ static struct dpt_config_load load;
 static int setup(void **state)
 {
     (void)state;
+    static const struct dpt_config_input input = {.name = "c.yaml"};
     memset(&load, 0, sizeof load);
-    load.source = "c.yaml";
+    load.input = &input;
     dpt_config_defaults(&load.config);
     for (size_t i = 0; i < DPT_CONFIG_KEYS_MAX; i++)
         load.origin[i].override = -1;
@@ -142,7 +143,7 @@ static void images_are_for_resnet(void **state)
     (void)snprintf(load.config.model.name, sizeof load.config.model.name, "llama");
     refused("data.kind: images needs model.name: resnet, the model that reads images (here: "
             "llama)");
-    assert_int_equal(dpt_config_load("", 0, "c.yaml", sets, 2, &c, &err), DPT_ECONFIG);
+    assert_int_equal(dpt_config_load_text("", "c.yaml", sets, 2, &c, &err), DPT_ECONFIG);
     assert_non_null(strstr(err.text, "data.kind: cifar10 needs model.name: resnet, the model that "
                                      "reads images (here: gpt2)"));
 }
@@ -157,7 +158,7 @@ static void keys_of_images_alone(void **state)
         char text[128];
         (void)snprintf(text, sizeof text, "%.*s is for data.kind: cifar10 or images; leave it out",
                        (int)strcspn(sets[i], "="), sets[i]);
-        assert_int_equal(dpt_config_load("", 0, "c.yaml", &sets[i], 1, &c, &err), DPT_ECONFIG);
+        assert_int_equal(dpt_config_load_text("", "c.yaml", &sets[i], 1, &c, &err), DPT_ECONFIG);
         assert_non_null(strstr(err.text, text));
     }
 }

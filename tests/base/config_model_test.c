@@ -14,7 +14,7 @@ static struct dpt_err err;
 static struct dpt_config load(const char *text)
 {
     static struct dpt_config c;
-    if (dpt_config_load(text, strlen(text), "c.yaml", NULL, 0, &c, &err) != DPT_OK)
+    if (dpt_config_load_text(text, "c.yaml", NULL, 0, &c, &err) != DPT_OK)
         fail_msg("'%s': %s", text, err.text);
     return c;
 }
@@ -107,7 +107,8 @@ static void combinations(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_config c;
-        const enum dpt_status status = dpt_config_load("", 0, "c.yaml", &cases[i].set, 1, &c, &err);
+        const enum dpt_status status =
+            dpt_config_load_text("", "c.yaml", &cases[i].set, 1, &c, &err);
         if (cases[i].error == NULL) {
             assert_int_equal(status, DPT_OK);
             continue;
@@ -141,8 +142,7 @@ static void published_weights_need_a_tokenizer(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_config c;
         const char *text = cases[i].text;
-        const enum dpt_status status =
-            dpt_config_load(text, strlen(text), "c.yaml", NULL, 0, &c, &err);
+        const enum dpt_status status = dpt_config_load_text(text, "c.yaml", NULL, 0, &c, &err);
         if (status != (cases[i].good ? DPT_OK : DPT_ECONFIG))
             fail_msg("%s: %s", text, status == DPT_OK ? "is taken" : err.text);
         if (!cases[i].good)

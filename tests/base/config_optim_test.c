@@ -48,7 +48,8 @@ static void combinations(void **state)
         struct dpt_config c;
         struct dpt_err err;
         char line[DPT_ERR_TEXT_BYTES];
-        const enum dpt_status status = dpt_config_load("", 0, "c.yaml", &cases[i].set, 1, &c, &err);
+        const enum dpt_status status =
+            dpt_config_load_text("", "c.yaml", &cases[i].set, 1, &c, &err);
         (void)snprintf(line, sizeof line, "--set %s: %s", cases[i].set, cases[i].error);
         assert_int_equal(status, cases[i].error ? DPT_ECONFIG : DPT_OK);
         if (cases[i].error)

@@ -15,7 +15,7 @@ static struct dpt_err err;
 /* The defaults with one thing changed. */
 static enum dpt_status load(const char *set, struct dpt_config *ret)
 {
-    return dpt_config_load("", 0, "c.yaml", &set, 1, ret, &err);
+    return dpt_config_load_text("", "c.yaml", &set, 1, ret, &err);
 }
 
 /* One node by default. */
@@ -33,13 +33,10 @@ static void copies_need_other_nodes(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_config c;
         const char *nodes = "cluster.nnodes=2";
-        assert_int_equal(
-            dpt_config_load(cases[i][0], strlen(cases[i][0]), "c.yaml", NULL, 0, &c, &err),
-            DPT_ECONFIG);
+        assert_int_equal(dpt_config_load_text(cases[i][0], "c.yaml", NULL, 0, &c, &err),
+                         DPT_ECONFIG);
         assert_non_null(strstr(err.text, cases[i][1]));
-        assert_int_equal(
-            dpt_config_load(cases[i][0], strlen(cases[i][0]), "c.yaml", &nodes, 1, &c, &err),
-            DPT_OK);
+        assert_int_equal(dpt_config_load_text(cases[i][0], "c.yaml", &nodes, 1, &c, &err), DPT_OK);
     }
 }
 
@@ -105,9 +102,9 @@ static void tf32_where_there_is_a_gpu(void **state)
     (void)state;
     static const char *const set[] = {"cluster.device=cuda", "train.precision=tf32"};
     struct dpt_config c;
-    assert_int_equal(dpt_config_load("", 0, "c.yaml", set, 2, &c, &err), DPT_OK);
+    assert_int_equal(dpt_config_load_text("", "c.yaml", set, 2, &c, &err), DPT_OK);
     assert_int_equal(c.train.precision, DPT_PRECISION_TF32);
-    assert_int_equal(dpt_config_load("", 0, "c.yaml", set + 1, 1, &c, &err), DPT_ECONFIG);
+    assert_int_equal(dpt_config_load_text("", "c.yaml", set + 1, 1, &c, &err), DPT_ECONFIG);
 }
 
 /* What a GPU keeps the state of, and what goes there by way of the host alone. */
@@ -139,8 +136,7 @@ static void state_on_a_gpu(void **state)
         struct dpt_config c;
         (void)snprintf(yaml, sizeof yaml, "cluster: {device: cuda, nnodes: 2}\n%s\n",
                        cases[i].yaml);
-        const enum dpt_status status =
-            dpt_config_load(yaml, strlen(yaml), "c.yaml", NULL, 0, &c, &err);
+        const enum dpt_status status = dpt_config_load_text(yaml, "c.yaml", NULL, 0, &c, &err);
         if ((status != DPT_OK) != cases[i].refused)
             fail_msg("%s: %s", cases[i].yaml, status == DPT_OK ? "taken" : err.text);
         if (cases[i].refused) {
@@ -149,8 +145,7 @@ static void state_on_a_gpu(void **state)
         }
         assert_int_equal(dpt_config_state_on_device(&c), c.strategy.offload == DPT_OFFLOAD_NONE);
         assert_int_equal(dpt_config_uses_nccl(&c), dpt_config_state_on_device(&c));
-        const enum dpt_status hosted =
-            dpt_config_load(yaml, strlen(yaml), "c.yaml", by_host, 1, &c, &err);
+        const enum dpt_status hosted = dpt_config_load_text(yaml, "c.yaml", by_host, 1, &c, &err);
         if ((hosted == DPT_OK) != cases[i].by_host)
             fail_msg("%s by the host: %s", cases[i].yaml, hosted == DPT_OK ? "taken" : err.text);
         if (cases[i].by_host)
@@ -296,8 +291,7 @@ static void fast_where_it_gains_nothing(void **state)
         (void)snprintf(text, sizeof text,
                        "train: {reduction: fast}\nstrategy: %s\ncluster: {nnodes: 2}\n",
                        strategies[i]);
-        assert_int_equal(dpt_config_load(text, strlen(text), "c.yaml", NULL, 0, &c, &err),
-                         DPT_ECONFIG);
+        assert_int_equal(dpt_config_load_text(text, "c.yaml", NULL, 0, &c, &err), DPT_ECONFIG);
         assert_non_null(strstr(err.text, "train.reduction fast has nothing to gain with "));
         assert_non_null(strstr(err.text, "; write canonical"));
     }

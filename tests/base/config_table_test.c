@@ -29,8 +29,8 @@ static void lines_are_consistent(void **state)
         static const size_t sizes[] = {
             [DPT_KEY_CHOICE] = 4, [DPT_KEY_INT] = 4,
             [DPT_KEY_INT64] = 8,  [DPT_KEY_UINT64] = 8,
-            [DPT_KEY_DOUBLE] = 8, [DPT_KEY_DOUBLE_PAIR] = 8,
-            [DPT_KEY_BOOL] = 1,   [DPT_KEY_RANGE] = 4,
+            [DPT_KEY_DOUBLE] = 8, [DPT_KEY_DOUBLE_PAIR] = 16,
+            [DPT_KEY_BOOL] = 1,   [DPT_KEY_RANGE] = 8,
             [DPT_KEY_WORDS] = 4,  [DPT_KEY_STEPS] = sizeof(struct dpt_config_steps)};
         assert_int_equal(dpt_config_key_index(key->path), i); /* no path twice */
         assert_true(strlen(key->path) < DPT_CONFIG_NAME_BYTES);

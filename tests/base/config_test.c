@@ -37,8 +37,7 @@ static const char example[] =
 static struct dpt_config load(const char *text, const char *override)
 {
     struct dpt_config config;
-    if (dpt_config_load(text, strlen(text), "c.yaml", &override, override ? 1 : 0, &config, &err) !=
-        DPT_OK)
+    if (dpt_config_load_text(text, "c.yaml", &override, override ? 1 : 0, &config, &err) != DPT_OK)
         fail_msg("%s", err.text);
     return config;
 }
@@ -82,12 +81,11 @@ static void defaults(void **state)
     struct dpt_config empty = load("", NULL), plain;
     dpt_config_defaults(&plain);
     char keys[64];
-    assert_int_equal(dpt_config_diff(&empty, &plain, DPT_CONFIG_NODE, NULL, 0, keys, sizeof keys),
-                     0);
+    assert_int_equal(dpt_config_diff(&empty, &plain, DPT_CONFIG_NODE, NULL, keys, sizeof keys), 0);
     assert_int_equal(plain.model.vocab, 256); /* byte tokens */
     assert_int_equal(plain.data.kind, DPT_DATA_TEXT);
     struct dpt_config section = load("train:\n  # nothing set\nseed: 42\n", NULL);
-    assert_int_equal(dpt_config_diff(&section, &plain, DPT_CONFIG_NODE, NULL, 0, keys, sizeof keys),
+    assert_int_equal(dpt_config_diff(&section, &plain, DPT_CONFIG_NODE, NULL, keys, sizeof keys),
                      0);
 }
 
@@ -139,7 +137,7 @@ static void forms_of_values(void **state)
     assert_true(c.seed == UINT64_MAX);
     char keys[64];
     struct dpt_config zero = load("seed: 18446744073709551615\noptimizer: {weight_decay: 0}", NULL);
-    assert_int_equal(dpt_config_diff(&c, &zero, DPT_CONFIG_NODE, NULL, 0, keys, sizeof keys), 0);
+    assert_int_equal(dpt_config_diff(&c, &zero, DPT_CONFIG_NODE, NULL, keys, sizeof keys), 0);
 }
 
 static void overrides_win_in_order(void **state)
@@ -154,8 +152,7 @@ static void overrides_win_in_order(void **state)
                                 "cluster.nnodes=1:2",
                                 "optimizer.warmup_steps=0",
                                 "cluster.rdzv=\"[::1]:29500\""};
-    assert_int_equal(dpt_config_load(example, strlen(example), "c.yaml", sets, 8, &c, &err),
-                     DPT_OK);
+    assert_int_equal(dpt_config_load_text(example, "c.yaml", sets, 8, &c, &err), DPT_OK);
     assert_int_equal(c.train.steps, 7);
     assert_int_equal(c.train.lanes, 2);
     assert_true(c.optimizer.beta2 == 0.6);
@@ -245,8 +242,7 @@ static void refused_from_the_file(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_config c = {.seed = 77};
-        enum dpt_status status =
-            dpt_config_load(cases[i].text, strlen(cases[i].text), "c.yaml", NULL, 0, &c, &err);
+        enum dpt_status status = dpt_config_load_text(cases[i].text, "c.yaml", NULL, 0, &c, &err);
         if (status != DPT_ECONFIG || strcmp(err.text, cases[i].error) != 0)
             fail_msg("'%s' gives\n%s, not\n%s", cases[i].text, err.text, cases[i].error);
         assert_int_equal(c.seed, 77); /* untouched */
@@ -338,7 +334,7 @@ static void refused_combinations(void **state)
         struct dpt_config c;
         char line[DPT_ERR_TEXT_BYTES];
         enum dpt_status status =
-            dpt_config_load(example, strlen(example), "c.yaml", &cases[i].set, 1, &c, &err);
+            dpt_config_load_text(example, "c.yaml", &cases[i].set, 1, &c, &err);
         (void)snprintf(line, sizeof line, "--set %s: %s", cases[i].set, cases[i].error);
         assert_int_equal(status, cases[i].error ? DPT_ECONFIG : DPT_OK);
         if (cases[i].error)
@@ -364,11 +360,11 @@ static void refused_combinations(void **state)
     };
     for (size_t i = 0; i < sizeof evaluations / sizeof *evaluations; i++) {
         const char *of = evaluations[i].text;
-        assert_int_equal(dpt_config_load(of, strlen(of), "c.yaml", NULL, 0, &c, &err), DPT_ECONFIG);
+        assert_int_equal(dpt_config_load_text(of, "c.yaml", NULL, 0, &c, &err), DPT_ECONFIG);
         assert_string_equal(err.text, evaluations[i].error);
     }
     const char *text = "model: {vocab: 255}";
-    assert_int_equal(dpt_config_load(text, strlen(text), "c.yaml", NULL, 0, &c, &err), DPT_ECONFIG);
+    assert_int_equal(dpt_config_load_text(text, "c.yaml", NULL, 0, &c, &err), DPT_ECONFIG);
     assert_string_equal(err.text,
                         "c.yaml:1:16: model.vocab: 255 is too small for byte tokens; at least "
                         "256, or auto");
@@ -393,21 +389,22 @@ static void refused_overrides(void **state)
         struct dpt_config c;
         char begin[64];
         (void)snprintf(begin, sizeof begin, "--set %s: ", bad[i]);
-        assert_int_equal(dpt_config_load("", 0, "c.yaml", &bad[i], 1, &c, &err), DPT_ECONFIG);
+        assert_int_equal(dpt_config_load_text("", "c.yaml", &bad[i], 1, &c, &err), DPT_ECONFIG);
         assert_ptr_equal(strstr(err.text, begin), err.text);
     }
     const char *many[DPT_CONFIG_OVERRIDES_MAX + 1];
     for (size_t i = 0; i <= DPT_CONFIG_OVERRIDES_MAX; i++)
         many[i] = "seed=1";
     struct dpt_config c;
-    assert_int_equal(dpt_config_load("", 0, "c", many, DPT_CONFIG_OVERRIDES_MAX, &c, &err), DPT_OK);
-    assert_int_equal(dpt_config_load("", 0, "c", many, DPT_CONFIG_OVERRIDES_MAX + 1, &c, &err),
+    assert_int_equal(dpt_config_load_text("", "c", many, DPT_CONFIG_OVERRIDES_MAX, &c, &err),
+                     DPT_OK);
+    assert_int_equal(dpt_config_load_text("", "c", many, DPT_CONFIG_OVERRIDES_MAX + 1, &c, &err),
                      DPT_ECONFIG);
     static char lengthy[300];
     memset(lengthy, 'k', sizeof lengthy - 1);
     lengthy[200] = '=';
     const char *one = lengthy;
-    assert_int_equal(dpt_config_load("", 0, "c", &one, 1, &c, &err), DPT_ECONFIG);
+    assert_int_equal(dpt_config_load_text("", "c", &one, 1, &c, &err), DPT_ECONFIG);
 }
 
 /* Text of `c`, loaded and printed again, is the same text. */
@@ -417,9 +414,9 @@ static void assert_round_trip(const struct dpt_config *c)
     struct dpt_config back;
     char keys[256];
     assert_int_equal(dpt_config_print(c, first, &err), DPT_OK);
-    if (dpt_config_load(first, strlen(first), "printed", NULL, 0, &back, &err) != DPT_OK)
+    if (dpt_config_load_text(first, "printed", NULL, 0, &back, &err) != DPT_OK)
         fail_msg("%s\n%s", err.text, first);
-    if (dpt_config_diff(c, &back, DPT_CONFIG_NODE, NULL, 0, keys, sizeof keys) != 0)
+    if (dpt_config_diff(c, &back, DPT_CONFIG_NODE, NULL, keys, sizeof keys) != 0)
         fail_msg("%s", keys);
     assert_int_equal(dpt_config_print(&back, second, &err), DPT_OK);
     assert_string_equal(first, second);
@@ -484,7 +481,8 @@ static void damaged_texts(void **state)
         }
         struct dpt_config c;
         err = (struct dpt_err){.status = DPT_OK};
-        if (dpt_config_load(text, n, "c.yaml", NULL, 0, &c, &err) == DPT_OK) {
+        if (dpt_config_load(&(struct dpt_config_input){.text = text, .bytes = n, .name = "c.yaml"},
+                            &c, &err) == DPT_OK) {
             assert_round_trip(&c);
             loaded++;
         } else {
@@ -500,7 +498,8 @@ static int diff(const char *left, const char *right, enum dpt_config_scope scope
                 const char *allowed, char keys[512])
 {
     struct dpt_config a = load(example, left), b = load(example, right);
-    return dpt_config_diff(&a, &b, scope, &allowed, allowed ? 1 : 0, keys, 512);
+    const char *const paths[] = {allowed, NULL};
+    return dpt_config_diff(&a, &b, scope, paths, keys, 512);
 }
 
 static void differences(void **state)
@@ -535,13 +534,13 @@ static void differences(void **state)
     assert_int_equal(diff(NULL, "train.steps=300", DPT_CONFIG_TRAJECTORY, NULL, keys), 1);
     struct dpt_config a = load("optimizer: {schedule: constant}", "train.steps=10");
     struct dpt_config b = load("optimizer: {schedule: constant}", "train.steps=20");
-    assert_int_equal(dpt_config_diff(&a, &b, DPT_CONFIG_TRAJECTORY, NULL, 0, keys, sizeof keys), 0);
-    assert_int_equal(dpt_config_diff(&a, &b, DPT_CONFIG_RUN, NULL, 0, keys, sizeof keys), 1);
+    assert_int_equal(dpt_config_diff(&a, &b, DPT_CONFIG_TRAJECTORY, NULL, keys, sizeof keys), 0);
+    assert_int_equal(dpt_config_diff(&a, &b, DPT_CONFIG_RUN, NULL, keys, sizeof keys), 1);
     /* What does not fit is cut, the number is not. */
     char small[20];
     a = load(example, "train={steps: 100, global_batch: 64}");
     b = load(example, NULL);
-    assert_int_equal(dpt_config_diff(&a, &b, DPT_CONFIG_RUN, NULL, 0, small, sizeof small), 3);
+    assert_int_equal(dpt_config_diff(&a, &b, DPT_CONFIG_RUN, NULL, small, sizeof small), 3);
     assert_string_equal(small, "train.steps (100, h");
 }
 

@@ -17,15 +17,16 @@ static enum dpt_status check_one(const char *path, struct dpt_err *err)
         return dpt_fail(err, DPT_EIO, "cannot open '%s'", path);
     size_t bytes = fread(text, 1, sizeof text, file);
     fclose(file);
-    DPT_TRY(dpt_config_load(text, bytes, path, NULL, 0, &config, err));
+    DPT_TRY(dpt_config_load(&(struct dpt_config_input){.text = text, .bytes = bytes, .name = path},
+                            &config, err));
     dpt_config_defaults(&defaults);
     if (dpt_config_reads_labels(&config) && config.train.eval_tokens != defaults.train.eval_tokens)
         return dpt_fail(err, DPT_ECONFIG,
                         "%s: train.eval_tokens has no effect: data with labels are read whole",
                         path);
     DPT_TRY(dpt_config_print(&config, again, err));
-    DPT_TRY(dpt_config_load(again, strlen(again), "canonical form", NULL, 0, &copy, err));
-    if (dpt_config_diff(&config, &copy, DPT_CONFIG_NODE, NULL, 0, keys, sizeof keys) != 0)
+    DPT_TRY(dpt_config_load_text(again, "canonical form", NULL, 0, &copy, err));
+    if (dpt_config_diff(&config, &copy, DPT_CONFIG_NODE, NULL, keys, sizeof keys) != 0)
         return dpt_fail(err, DPT_ECONFIG, "%s: the canonical form differs in %s", path, keys);
     if (dpt_config_slots(&config) < 1)
         return dpt_fail(err, DPT_ECONFIG, "%s: no slot a step", path);

@@ -23,15 +23,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         buf[n] = '\0';
         n_overrides = 1;
     }
-    if (dpt_config_load((const char *)data, text_bytes, "fuzz", &override, n_overrides, &config,
-                        &err) != DPT_OK) {
+    if (dpt_config_load(&(struct dpt_config_input){.text = (const char *)data,
+                                                   .bytes = text_bytes,
+                                                   .name = "fuzz",
+                                                   .overrides = &override,
+                                                   .n_overrides = n_overrides},
+                        &config, &err) != DPT_OK) {
         DPT_ASSERT(err.status == DPT_ECONFIG && err.text[0] != '\0');
         return 0;
     }
     DPT_ASSERT(dpt_config_print(&config, first, &err) == DPT_OK);
-    DPT_ASSERT(dpt_config_load(first, strlen(first), "printed", NULL, 0, &back, &err) == DPT_OK);
+    DPT_ASSERT(dpt_config_load_text(first, "printed", NULL, 0, &back, &err) == DPT_OK);
     DPT_ASSERT(dpt_config_print(&back, second, &err) == DPT_OK);
     DPT_ASSERT(strcmp(first, second) == 0);
-    DPT_ASSERT(dpt_config_diff(&config, &back, DPT_CONFIG_NODE, NULL, 0, keys, sizeof keys) == 0);
+    DPT_ASSERT(dpt_config_diff(&config, &back, DPT_CONFIG_NODE, NULL, keys, sizeof keys) == 0);
     return 0;
 }

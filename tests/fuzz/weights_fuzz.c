@@ -37,13 +37,19 @@ static void place(const char *folder, const char *name, const char *target)
     DPT_ASSERT(symlink(target, path) == 0);
 }
 
-static struct dpt_model *make_model(const struct dpt_config_said *sizes)
+static struct dpt_model *make_model(const struct dpt_config_sizes *sizes)
 {
     static const char *const shortest[] = {"train.seq_len=1"};
     struct dpt_model *made = NULL;
     struct dpt_config config;
     struct dpt_err err;
-    if (dpt_config_load_said("", 0, "fuzz", shortest, 1, sizes, &config, &err) == DPT_OK &&
+    if (dpt_config_load(&(struct dpt_config_input){.text = "",
+                                                   .bytes = 0,
+                                                   .name = "fuzz",
+                                                   .overrides = shortest,
+                                                   .n_overrides = 1,
+                                                   .sizes = sizes},
+                        &config, &err) == DPT_OK &&
         dpt_model_create(&config, &made, &err) != DPT_OK)
         made = NULL;
     return made;
@@ -52,13 +58,13 @@ static struct dpt_model *make_model(const struct dpt_config_said *sizes)
 static void set_up(void)
 {
     char target[64];
-    const struct dpt_config_said sizes = {.source = "fuzz",
-                                          .n = 5,
-                                          .key = {{"model.n_layer", "", "1"},
-                                                  {"model.n_head", "", "1"},
-                                                  {"model.n_embd", "", "2"},
-                                                  {"model.context", "", "3"},
-                                                  {"model.vocab", "", "256"}}};
+    const struct dpt_config_sizes sizes = {.source = "fuzz",
+                                           .n = 5,
+                                           .key = {{"model.n_layer", "", "1"},
+                                                   {"model.n_head", "", "1"},
+                                                   {"model.n_embd", "", "2"},
+                                                   {"model.context", "", "3"},
+                                                   {"model.vocab", "", "256"}}};
     file = memfd_create("weights", MFD_CLOEXEC);
     DPT_ASSERT(file >= 0 && mkdtemp(root) != NULL);
     DPT_ASSERT(atexit(forget) == 0);
@@ -94,11 +100,11 @@ static void published(const char *dir)
 
 static void config(const char *path)
 {
-    struct dpt_config_said sizes = {.n = 0};
+    struct dpt_config_sizes sizes = {.n = 0};
     struct dpt_err err = {.status = DPT_OK};
     const enum dpt_status status = dpt_hf_config_read(path, &sizes, &err);
     check_error(status, &err);
-    DPT_ASSERT((status == DPT_OK) == (sizes.n > 0) && sizes.n <= DPT_CONFIG_SAID_MAX);
+    DPT_ASSERT((status == DPT_OK) == (sizes.n > 0) && sizes.n <= DPT_CONFIG_SIZES_MAX);
     struct dpt_model *made = status == DPT_OK ? make_model(&sizes) : NULL;
     dpt_model_destroy(&made);
     struct dpt_hf_tokens tokens;
@@ -109,7 +115,7 @@ static void llmc(const char *path)
 {
     static float values[NUMEL_MAX];
     struct dpt_llmc *f = NULL;
-    struct dpt_config_said sizes = {.n = 0};
+    struct dpt_config_sizes sizes = {.n = 0};
     struct dpt_err err = {.status = DPT_OK};
     const enum dpt_status status = dpt_llmc_open(path, &f, &sizes, &err);
     check_error(status, &err);

@@ -64,7 +64,7 @@ static struct dpt_model *make_model(const struct family *family, enum dpt_precis
     struct dpt_err err;
     struct dpt_config config;
     struct dpt_model *model;
-    must(dpt_config_load(yaml, strlen(yaml), "test", NULL, 0, &config, &err), &err);
+    must(dpt_config_load_text(yaml, "test", NULL, 0, &config, &err), &err);
     config.train.precision = precision;
     must(dpt_model_create(&config, &model, &err), &err);
     return model;

@@ -36,7 +36,7 @@ enum dpt_status dpt_node_config_digest(const struct dpt_config *config,
         status = dpt_fail_nomem(err, "digest of the config");
     } else {
         dpt_config_defaults(defaults);
-        (void)dpt_config_diff(config, defaults, DPT_CONFIG_RUN, NULL, 0, text, text_bytes);
+        (void)dpt_config_diff(config, defaults, DPT_CONFIG_RUN, NULL, text, text_bytes);
         dpt_hash128_hex(dpt_hash128(text, strlen(text)), ret_hex);
     }
     free(defaults);
@@ -59,14 +59,19 @@ static enum dpt_status load_config(const struct dpt_worker_options *options,
         overrides[n++] = demo_data;
     dpt_worker_options_overrides(options, overrides + n);
     n += options->n_overrides;
-    struct dpt_config_said sizes = {.n = 0};
+    struct dpt_config_sizes sizes = {.n = 0};
+    const struct dpt_config_input input = {.text = from->text,
+                                           .bytes = from->bytes,
+                                           .name = from->name,
+                                           .overrides = overrides,
+                                           .n_overrides = n,
+                                           .sizes = &sizes};
     if (from->source != DPT_NODE_FROM_SERVER) { /* whose config has all sizes */
-        DPT_TRY(dpt_config_parse(from->text, from->bytes, from->name, overrides, n, ret, err));
+        DPT_TRY(dpt_config_parse(&input, ret, err));
         DPT_TRY(dpt_origin_sizes(ret, &sizes, err));
     }
     sizes.over_text = from->source == DPT_NODE_FROM_DEMO;
-    return dpt_config_load_said(from->text, from->bytes, from->name, overrides, n, &sizes, ret,
-                                err);
+    return dpt_config_load(&input, ret, err);
 }
 
 static enum dpt_status open_folder(const char *dir, char ret_id[DPT_DIR_ID_BYTES],

@@ -21,7 +21,7 @@ static enum dpt_status newest_step(const struct dpt_config *config, int64_t *ret
 }
 
 static enum dpt_status sizes_of_checkpoint(const char *dir, int64_t step,
-                                           struct dpt_config_said *ret, struct dpt_err *err)
+                                           struct dpt_config_sizes *ret, struct dpt_err *err)
 {
     char source[DPT_CONFIG_PATH_BYTES + 64];
     struct dpt_checkpoint *checkpoint = NULL;
@@ -31,8 +31,7 @@ static enum dpt_status sizes_of_checkpoint(const char *dir, int64_t step,
     enum dpt_status status = dpt_checkpoint_open(dir, step, &checkpoint, err);
     if (status == DPT_OK) {
         const char *yaml = dpt_checkpoint_get_state(checkpoint)->config_yaml;
-        status =
-            dpt_config_load(yaml, strlen(yaml), "the checkpoint's config", NULL, 0, saved, err);
+        status = dpt_config_load_text(yaml, "the checkpoint's config", NULL, 0, saved, err);
     }
     if (status == DPT_OK) {
         (void)snprintf(source, sizeof source, "the checkpoint of step %lld in '%s'",
@@ -51,7 +50,7 @@ static enum dpt_status blame_key(enum dpt_status status, struct dpt_err *err)
                                                     : dpt_wrap(err, DPT_ECONFIG, "model.init_from");
 }
 
-enum dpt_status dpt_origin_sizes(const struct dpt_config *written, struct dpt_config_said *ret,
+enum dpt_status dpt_origin_sizes(const struct dpt_config *written, struct dpt_config_sizes *ret,
                                  struct dpt_err *err)
 {
     int64_t step;

@@ -10,7 +10,7 @@
  * checkpoint.dir, else of the folder's config.json; none without model.init_from. DPT_ECONFIG:
  * neither can be read. */
 DPT_MUST_USE enum dpt_status dpt_origin_sizes(const struct dpt_config *written,
-                                              struct dpt_config_said *ret, struct dpt_err *err);
+                                              struct dpt_config_sizes *ret, struct dpt_err *err);
 
 /* If the run begins from the folder and with `checks`: reads the headers, requires every tensor of
  * the model, and logs tensors that the model lacks. With train.lora: hashes all weights in the

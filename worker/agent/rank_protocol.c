@@ -204,7 +204,10 @@ enum dpt_status dpt_rank_start_config(int config_fd, struct dpt_config *ret, str
         status = dpt_fail_errno(err, got < 0 ? errno : EIO, "read the inherited config");
     text[bytes] = '\0';
     if (status == DPT_OK)
-        status = dpt_config_load(text, bytes, "config of the node agent", NULL, 0, ret, err);
+        status = dpt_config_load(&(struct dpt_config_input){.text = text,
+                                                            .bytes = bytes,
+                                                            .name = "config of the node agent"},
+                                 ret, err);
     free(text);
     if (status == DPT_OK)
         close(config_fd);

@@ -117,14 +117,17 @@ static enum dpt_status find_config(struct worker *worker, struct dpt_err *err)
 {
     if (worker->options.config_path != NULL)
         return read_config(worker, err);
-    const char *text = (const char *)dpt_demo_config, *overrides[DPT_CONFIG_OVERRIDES_MAX];
-    const size_t n = worker->options.n_overrides;
+    const char *overrides[DPT_CONFIG_OVERRIDES_MAX];
     dpt_worker_options_overrides(&worker->options, overrides);
-    DPT_TRY(
-        dpt_config_parse(text, dpt_demo_config_bytes, "demo", overrides, n, &worker->config, err));
+    const struct dpt_config_input input = {.text = (const char *)dpt_demo_config,
+                                           .bytes = dpt_demo_config_bytes,
+                                           .name = "demo",
+                                           .overrides = overrides,
+                                           .n_overrides = worker->options.n_overrides};
+    DPT_TRY(dpt_config_parse(&input, &worker->config, err));
     if (worker->config.model.init_from[0] != '\0')
         return DPT_OK; /* the sizes are another model's: create_demo_node checks them */
-    return dpt_config_load(text, dpt_demo_config_bytes, "demo", overrides, n, &worker->config, err);
+    return dpt_config_load(&input, &worker->config, err);
 }
 
 /* One line, and with --verbose its details. */
@@ -243,13 +246,12 @@ static bool print_difference(const struct worker *worker, const char *run_config
     int n_keys = 0;
     if (theirs == NULL || worker->node == NULL)
         goto out;
-    if (dpt_config_load(run_config, strlen(run_config), "config of the run", NULL, 0, theirs,
-                        &err) != DPT_OK) {
+    if (dpt_config_load_text(run_config, "config of the run", NULL, 0, theirs, &err) != DPT_OK) {
         print_error(worker, "the run's config cannot be read here: %s", err.text);
         goto out;
     }
     n_keys =
-        dpt_config_diff(theirs, &worker->node->config, DPT_CONFIG_RUN, NULL, 0, keys, sizeof keys);
+        dpt_config_diff(theirs, &worker->node->config, DPT_CONFIG_RUN, NULL, keys, sizeof keys);
     if (n_keys > 0)
         print_error(
             worker,

@@ -94,7 +94,7 @@ static bool make_config(const struct args *a, struct dpt_config *ret)
                         : "preset: ",
                    tiny ? "" : a->preset, a->batch * a->slots, a->batch, a->seq,
                    dpt_bench_precision(a->dtype));
-    if (dpt_config_load(yaml, strlen(yaml), "bench", NULL, 0, ret, &err) == DPT_OK)
+    if (dpt_config_load_text(yaml, "bench", NULL, 0, ret, &err) == DPT_OK)
         return true;
     (void)fprintf(stderr, "dpt-bench canonical: %s\n", err.text);
     return false;

@@ -60,7 +60,7 @@ static enum dpt_status make_model(struct bench_state *s, struct dpt_err *err)
                    "run: bench\nmodel: {%s}\n"
                    "data: {kind: tokens, train: none.bin}\n",
                    s->options->model);
-    DPT_TRY(dpt_config_load(yaml, strlen(yaml), "bench", NULL, 0, &config, err));
+    DPT_TRY(dpt_config_load_text(yaml, "bench", NULL, 0, &config, err));
     return dpt_model_create(&config, &s->model, err);
 }
 

@@ -181,8 +181,13 @@ static enum dpt_status load(const struct memory_plan *plan, const char *section,
     overrides[n++] = nnodes;
     if (plan->config)
         DPT_TRY(dpt_fs_read_stream(plan->config, MEMORY_PLAN_CONFIG_BYTES, &text, &bytes, err));
-    const enum dpt_status status = dpt_config_load(
-        text ? text : "", bytes, plan->config ? plan->config : "defaults", overrides, n, ret, err);
+    const enum dpt_status status =
+        dpt_config_load(&(struct dpt_config_input){.text = text ? text : "",
+                                                   .bytes = bytes,
+                                                   .name = plan->config ? plan->config : "defaults",
+                                                   .overrides = overrides,
+                                                   .n_overrides = n},
+                        ret, err);
     free(text);
     return status;
 }

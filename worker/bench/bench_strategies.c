@@ -118,7 +118,7 @@ static void add(struct st_bench *b, const char *label, const char *name, const c
         return;
     }
     st_config_text(b, name, sharding, s->nodes, text);
-    if (dpt_config_load(text, strlen(text), label, NULL, 0, &s->config, &err) != DPT_OK) {
+    if (dpt_config_load_text(text, label, NULL, 0, &s->config, &err) != DPT_OK) {
         (void)fprintf(stderr, "%s is left out: %.*s\n", label, WHY_BYTES, err.text);
         return;
     }

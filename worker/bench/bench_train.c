@@ -173,7 +173,7 @@ static enum dpt_status make_config(const struct train_args *a, const char *dir,
         a->threads, pack_names[a->pack], a->cuda ? "cuda" : "cpu", a->offload, a->preset, dir,
         a->steps, a->batch * a->slots, a->batch, a->seq, a->precision, a->checkpointing,
         a->op_times ? "true" : "false");
-    return dpt_config_load(yaml, strlen(yaml), "bench", NULL, 0, ret, err);
+    return dpt_config_load_text(yaml, "bench", NULL, 0, ret, err);
 }
 
 static int by_value(const void *a, const void *b)

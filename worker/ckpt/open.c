@@ -78,11 +78,17 @@ enum dpt_status dpt_ckpt_open(const char *path, struct dpt_checkpoint **ret, str
     return dpt_checkpoint_open(dir, step, ret, err);
 }
 
-enum dpt_status dpt_ckpt_config_of_sizes(const char *from, const struct dpt_config_said *sizes,
+enum dpt_status dpt_ckpt_config_of_sizes(const char *from, const struct dpt_config_sizes *sizes,
                                          struct dpt_config *ret, struct dpt_err *err)
 {
     static const char *const shortest[] = {"train.seq_len=1"}; /* the default may be too long */
-    return dpt_config_load_said("", 0, from, shortest, 1, sizes, ret, err);
+    return dpt_config_load(&(struct dpt_config_input){.text = "",
+                                                      .bytes = 0,
+                                                      .name = from,
+                                                      .overrides = shortest,
+                                                      .n_overrides = 1,
+                                                      .sizes = sizes},
+                           ret, err);
 }
 
 void dpt_ckpt_tell_left_out(const char *folder, const struct dpt_published *published)

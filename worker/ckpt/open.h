@@ -21,7 +21,7 @@ bool dpt_ckpt_is_folder(const char *path);
 
 /* A config whose model has these sizes, which were found in `from`; all else is the default. */
 DPT_MUST_USE enum dpt_status dpt_ckpt_config_of_sizes(const char *from,
-                                                      const struct dpt_config_said *sizes,
+                                                      const struct dpt_config_sizes *sizes,
                                                       struct dpt_config *ret, struct dpt_err *err);
 
 /* Prints a line to stderr that names the folder's tensors that are not in the model, if there are

@@ -283,8 +283,7 @@ static enum dpt_status export_checkpoint(struct transfer *t, struct dpt_err *err
 {
     DPT_TRY(dpt_ckpt_open(t->from, &t->checkpoint, err));
     const char *yaml = dpt_checkpoint_get_state(t->checkpoint)->config_yaml;
-    DPT_TRY(
-        dpt_config_load(yaml, strlen(yaml), "the checkpoint's config", NULL, 0, &t->config, err));
+    DPT_TRY(dpt_config_load_text(yaml, "the checkpoint's config", NULL, 0, &t->config, err));
     const bool adapters = t->config.train.lora.rank > 0;
     if ((t->merge || t->base) && !adapters)
         return dpt_fail(err, DPT_EINVAL,
@@ -316,7 +315,7 @@ static enum dpt_status export_checkpoint(struct transfer *t, struct dpt_err *err
 }
 
 /* The model of these sizes; nothing else of the config counts. */
-static enum dpt_status make_model(struct transfer *t, const struct dpt_config_said *sizes,
+static enum dpt_status make_model(struct transfer *t, const struct dpt_config_sizes *sizes,
                                   struct dpt_err *err)
 {
     DPT_TRY(dpt_ckpt_config_of_sizes(t->from, sizes, &t->config, err));
@@ -325,7 +324,7 @@ static enum dpt_status make_model(struct transfer *t, const struct dpt_config_sa
 
 static enum dpt_status import_llmc(struct transfer *t, struct dpt_err *err)
 {
-    struct dpt_config_said sizes;
+    struct dpt_config_sizes sizes;
     DPT_TRY(dpt_llmc_open(t->from, &t->llmc, &sizes, err));
     DPT_TRY(make_model(t, &sizes, err));
     return write_folder(t, (struct dpt_weights_source){.model = t->model, .read = read_llmc}, err);
@@ -345,7 +344,7 @@ static enum dpt_status refuse_labels(const struct transfer *t, struct dpt_err *e
                           t->from, (long long)labels, t->from, (long long)labels);
 }
 
-static enum dpt_status refuse_images(const struct transfer *t, const struct dpt_config_said *sizes,
+static enum dpt_status refuse_images(const struct transfer *t, const struct dpt_config_sizes *sizes,
                                      struct dpt_err *err)
 {
     return dpt_hf_config_has_tokens(sizes)
@@ -359,7 +358,7 @@ static enum dpt_status refuse_images(const struct transfer *t, const struct dpt_
 
 static enum dpt_status import_folder(struct transfer *t, struct dpt_err *err)
 {
-    struct dpt_config_said sizes;
+    struct dpt_config_sizes sizes;
     DPT_TRY(dpt_published_sizes(t->from, &sizes, err));
     DPT_TRY(refuse_images(t, &sizes, err));
     DPT_TRY(refuse_labels(t, err));

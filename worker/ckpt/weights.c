@@ -47,8 +47,7 @@ static enum dpt_status open_checkpoint(struct dpt_ckpt_weights *w, const char *p
 {
     DPT_TRY(dpt_ckpt_open(path, &w->checkpoint, err));
     const char *yaml = dpt_checkpoint_get_state(w->checkpoint)->config_yaml;
-    DPT_TRY(
-        dpt_config_load(yaml, strlen(yaml), "the checkpoint's config", NULL, 0, &w->saved, err));
+    DPT_TRY(dpt_config_load_text(yaml, "the checkpoint's config", NULL, 0, &w->saved, err));
     w->saved.train.precision = DPT_PRECISION_FP32; /* the masters */
     if (w->saved.model.labels > 0)
         return refuse_labels(path, err);
@@ -119,7 +118,7 @@ static enum dpt_status find_tokenizer(const char *folder, struct dpt_config *con
 static enum dpt_status open_folder(struct dpt_ckpt_weights *w, const char *path,
                                    struct dpt_err *err)
 {
-    struct dpt_config_said sizes;
+    struct dpt_config_sizes sizes;
     int64_t labels;
     if (snprintf(w->folder, sizeof w->folder, "%s", path) >= (int)sizeof w->folder)
         return dpt_fail(err, DPT_EINVAL, "the path is too long");

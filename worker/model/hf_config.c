@@ -156,51 +156,51 @@ static const struct dpt_key *key_of(const struct member *member)
 struct reading {
     const char *path;
     const json_t *root;
-    struct dpt_config_said *said;
+    struct dpt_config_sizes *said;
 };
 
-static void say(struct dpt_config_said *said, const char *key, const char *name, const char *value)
+static void say(struct dpt_config_sizes *said, const char *key, const char *name, const char *value)
 {
-    DPT_ASSERT(said->n < DPT_CONFIG_SAID_MAX);
-    said->key[said->n] = (struct dpt_config_said_key){.key = key, .name = name};
+    DPT_ASSERT(said->n < DPT_CONFIG_SIZES_MAX);
+    said->key[said->n] = (struct dpt_config_size){.key = key, .name = name};
     (void)snprintf(said->key[said->n].value, sizeof said->key[said->n].value, "%s", value);
     said->n++;
 }
 
 /* "[3, 4]". False: it is no list of integers, or a long one. */
-static bool list_text(const json_t *list, char ret[DPT_CONFIG_SAID_BYTES])
+static bool list_text(const json_t *list, char ret[DPT_CONFIG_SIZE_BYTES])
 {
-    size_t used = (size_t)snprintf(ret, DPT_CONFIG_SAID_BYTES, "[");
+    size_t used = (size_t)snprintf(ret, DPT_CONFIG_SIZE_BYTES, "[");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *value = json_array_get(list, i);
         if (!json_is_integer(value))
             return false;
-        used += (size_t)snprintf(ret + used, DPT_CONFIG_SAID_BYTES - used, "%s%lld",
+        used += (size_t)snprintf(ret + used, DPT_CONFIG_SIZE_BYTES - used, "%s%lld",
                                  i > 0 ? ", " : "", (long long)json_integer_value(value));
-        if (used >= DPT_CONFIG_SAID_BYTES - 1)
+        if (used >= DPT_CONFIG_SIZE_BYTES - 1)
             return false;
     }
-    (void)snprintf(ret + used, DPT_CONFIG_SAID_BYTES - used, "]");
+    (void)snprintf(ret + used, DPT_CONFIG_SIZE_BYTES - used, "]");
     return json_is_array(list);
 }
 
 /* A value as the config writes it. False: it is of another type than the key. */
-static bool value_text(enum dpt_key_type type, const json_t *value, char ret[DPT_CONFIG_SAID_BYTES])
+static bool value_text(enum dpt_key_type type, const json_t *value, char ret[DPT_CONFIG_SIZE_BYTES])
 {
-    _Static_assert((int)DPT_CONFIG_SAID_BYTES >= (int)DPT_DOUBLE_TEXT_BYTES, "a number fits");
+    _Static_assert((int)DPT_CONFIG_SIZE_BYTES >= (int)DPT_DOUBLE_TEXT_BYTES, "a number fits");
     if (type == DPT_KEY_STEPS)
         return list_text(value, ret);
     if (type == DPT_KEY_CHOICE) {
-        (void)snprintf(ret, DPT_CONFIG_SAID_BYTES, "%s",
+        (void)snprintf(ret, DPT_CONFIG_SIZE_BYTES, "%s",
                        json_is_string(value) ? json_string_value(value) : "");
         return ret[0] != '\0' && strpbrk(ret, "{}[],:#&*!|>'\"%@`") == NULL;
     }
     if (json_is_integer(value))
-        (void)snprintf(ret, DPT_CONFIG_SAID_BYTES, "%lld", (long long)json_integer_value(value));
+        (void)snprintf(ret, DPT_CONFIG_SIZE_BYTES, "%lld", (long long)json_integer_value(value));
     else if (json_is_real(value))
         dpt_format_double(json_real_value(value), ret);
     else if (json_is_boolean(value))
-        (void)snprintf(ret, DPT_CONFIG_SAID_BYTES, "%s", json_is_true(value) ? "true" : "false");
+        (void)snprintf(ret, DPT_CONFIG_SIZE_BYTES, "%s", json_is_true(value) ? "true" : "false");
     else
         return false;
     return true;
@@ -219,7 +219,7 @@ static enum dpt_status read_member(struct reading *r, const json_t *object,
 {
     const json_t *value = json_object_get(object, member->name);
     const enum dpt_key_type type = key_of(member)->type;
-    char text[DPT_CONFIG_SAID_BYTES], odd[DPT_HF_SHOWN_BYTES];
+    char text[DPT_CONFIG_SIZE_BYTES], odd[DPT_HF_SHOWN_BYTES];
     if (!value || json_is_null(value)) {
         if (!member->usual)
             return dpt_fail(err, DPT_ECONFIG, "'%s': it has no %s", r->path, member->name);
@@ -321,10 +321,10 @@ static enum dpt_status read_root(struct reading *r, struct dpt_err *err)
     return check_inner(r, err);
 }
 
-enum dpt_status dpt_hf_config_read(const char *path, struct dpt_config_said *ret,
+enum dpt_status dpt_hf_config_read(const char *path, struct dpt_config_sizes *ret,
                                    struct dpt_err *err)
 {
-    struct dpt_config_said said = {.binding = true};
+    struct dpt_config_sizes said = {.binding = true};
     json_t *root;
     DPT_TRY(dpt_hf_json_load(path, &root, err));
     (void)snprintf(said.source, sizeof said.source, "'%s'", path);
@@ -336,7 +336,7 @@ enum dpt_status dpt_hf_config_read(const char *path, struct dpt_config_said *ret
     return status;
 }
 
-bool dpt_hf_config_has_tokens(const struct dpt_config_said *said)
+bool dpt_hf_config_has_tokens(const struct dpt_config_sizes *said)
 {
     const struct family *family = NULL;
     for (int i = 0; i < said->n; i++)
@@ -346,7 +346,7 @@ bool dpt_hf_config_has_tokens(const struct dpt_config_said *said)
     return has_tokens(family);
 }
 
-static void say_saved(struct dpt_config_said *said, const struct dpt_config *saved,
+static void say_saved(struct dpt_config_sizes *said, const struct dpt_config *saved,
                       const struct member *member)
 {
     char value[DPT_CONFIG_VALUE_BYTES];
@@ -355,11 +355,11 @@ static void say_saved(struct dpt_config_said *said, const struct dpt_config *sav
 }
 
 void dpt_hf_config_said(const struct dpt_config *saved, const char *source,
-                        struct dpt_config_said *ret)
+                        struct dpt_config_sizes *ret)
 {
     static const struct member scaling = {"rope_scaling", "model.rope_scaling", NULL, false};
     const struct family *family = family_of(saved->model.name);
-    *ret = (struct dpt_config_said){.binding = false};
+    *ret = (struct dpt_config_sizes){.binding = false};
     (void)snprintf(ret->source, sizeof ret->source, "%s", source);
     if (!family)
         return;

@@ -10,15 +10,15 @@
 /* model.name and the sizes of the model in `path`, a config.json. Dropout belongs to training, and
  * the run decides which head there is: neither dropout nor labels are read. DPT_ECONFIG: no
  * config.json of a model that this version has; the line names the file and the member. */
-DPT_MUST_USE enum dpt_status dpt_hf_config_read(const char *path, struct dpt_config_said *ret,
+DPT_MUST_USE enum dpt_status dpt_hf_config_read(const char *path, struct dpt_config_sizes *ret,
                                                 struct dpt_err *err);
 
 /* Whether the model that dpt_hf_config_read found has tokens; if not, it reads images. */
-bool dpt_hf_config_has_tokens(const struct dpt_config_said *said);
+bool dpt_hf_config_has_tokens(const struct dpt_config_sizes *said);
 
 /* The same keys as the run of a checkpoint had them; `source` says where they were found. */
 void dpt_hf_config_said(const struct dpt_config *saved, const char *source,
-                        struct dpt_config_said *ret);
+                        struct dpt_config_sizes *ret);
 
 /* Special tokens that a config.json names beside the sizes, which transformers' generate() begins,
  * ends and pads with. As JSON: the id, or a list of ids; "": the file names none. */

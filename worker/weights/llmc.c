@@ -71,15 +71,15 @@ static uint32_t header_at(const struct dpt_llmc *f, int i)
     return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-static void say(struct dpt_config_said *said, const char *key, const char *name, int64_t value)
+static void say(struct dpt_config_sizes *said, const char *key, const char *name, int64_t value)
 {
-    struct dpt_config_said_key *at = &said->key[said->n++];
-    *at = (struct dpt_config_said_key){.key = key, .name = name};
+    struct dpt_config_size *at = &said->key[said->n++];
+    *at = (struct dpt_config_size){.key = key, .name = name};
     (void)snprintf(at->value, sizeof at->value, "%lld", (long long)value);
 }
 
 static enum dpt_status read_sizes(struct dpt_llmc *f, const char *path,
-                                  struct dpt_config_said *said, struct dpt_err *err)
+                                  struct dpt_config_sizes *said, struct dpt_err *err)
 {
     static const struct {
         const char *name;
@@ -127,7 +127,7 @@ static enum dpt_status check_length(const struct dpt_llmc *f, const char *path, 
     return DPT_OK;
 }
 
-static enum dpt_status check(struct dpt_llmc *f, const char *path, struct dpt_config_said *said,
+static enum dpt_status check(struct dpt_llmc *f, const char *path, struct dpt_config_sizes *said,
                              struct dpt_err *err)
 {
     const uint32_t version = header_at(f, 1);
@@ -165,9 +165,9 @@ static enum dpt_status map_file(struct dpt_llmc *f, const char *path, struct dpt
 }
 
 enum dpt_status dpt_llmc_open(const char *path, struct dpt_llmc **ret,
-                              struct dpt_config_said *ret_sizes, struct dpt_err *err)
+                              struct dpt_config_sizes *ret_sizes, struct dpt_err *err)
 {
-    struct dpt_config_said said = {.n = 0};
+    struct dpt_config_sizes said = {.n = 0};
     struct dpt_llmc *f = calloc(1, sizeof *f);
     if (!f)
         return dpt_fail_nomem(err, "open '%s'", path);

@@ -12,7 +12,7 @@ struct dpt_llmc;
 /* Opens the file and checks its length; `ret_config` gets the model's sizes. DPT_ECONFIG: the file
  * is not llm.c's, has another version, or is cut off. Owned by the caller. */
 DPT_MUST_USE enum dpt_status dpt_llmc_open(const char *path, struct dpt_llmc **ret,
-                                           struct dpt_config_said *ret_sizes, struct dpt_err *err);
+                                           struct dpt_config_sizes *ret_sizes, struct dpt_err *err);
 void dpt_llmc_close(struct dpt_llmc **llmc);
 
 /* Elements [first, end) of tensor `param` of the GPT-2 of these sizes, widened exactly. */

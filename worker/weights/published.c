@@ -182,7 +182,7 @@ static enum dpt_status open_files(struct dpt_published *p, struct dpt_err *err)
                     p->dir);
 }
 
-enum dpt_status dpt_published_sizes(const char *dir, struct dpt_config_said *ret,
+enum dpt_status dpt_published_sizes(const char *dir, struct dpt_config_sizes *ret,
                                     struct dpt_err *err)
 {
     char path[PATH_MAX];

@@ -17,7 +17,7 @@ struct dpt_published;
 /* The model's sizes in config.json of folder `dir` (dpt_hf_config_read). DPT_ECONFIG: there is no
  * such folder, it has adapters and no model, it is checkpoint.dir of a run, or it has no
  * config.json of a model that this version has. */
-DPT_MUST_USE enum dpt_status dpt_published_sizes(const char *dir, struct dpt_config_said *ret,
+DPT_MUST_USE enum dpt_status dpt_published_sizes(const char *dir, struct dpt_config_sizes *ret,
                                                  struct dpt_err *err);
 
 /* Opens the folder and finds every tensor of the model in it: headers are read, no values. Tensors

@@ -33,21 +33,24 @@ static int tear_down(void **state)
     return dpt_fs_remove_tree(dir, &err) == DPT_OK ? 0 : -1;
 }
 
-static struct dpt_config config_of(const char *yaml, const struct dpt_config_said *said)
+static struct dpt_config config_of(const char *yaml, const struct dpt_config_sizes *said)
 {
     struct dpt_config config;
-    if (dpt_config_load_said(yaml, strlen(yaml), "test", NULL, 0, said, &config, &err) != DPT_OK)
+    if (dpt_config_load(
+            &(struct dpt_config_input){
+                .text = yaml, .bytes = strlen(yaml), .name = "test", .sizes = said},
+            &config, &err) != DPT_OK)
         fail_msg("%s", err.text);
     return config;
 }
 
-static enum dpt_status read_text(const char *text, struct dpt_config_said *said)
+static enum dpt_status read_text(const char *text, struct dpt_config_sizes *said)
 {
     assert_int_equal(dpt_fs_write_file_atomic(path, text, strlen(text), &err), DPT_OK);
     return dpt_hf_config_read(path, said, &err);
 }
 
-static const char *value_of(const struct dpt_config_said *said, const char *key)
+static const char *value_of(const struct dpt_config_sizes *said, const char *key)
 {
     for (int i = 0; i < said->n; i++)
         if (strcmp(said->key[i].key, key) == 0)
@@ -226,7 +229,7 @@ static void what_is_written_is_read(void **state)
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         char *text = NULL, keys[512];
-        struct dpt_config_said said;
+        struct dpt_config_sizes said;
         const struct dpt_hf_beside beside = {.tokens = NULL};
         struct dpt_config was = config_of(models[i], NULL);
         const char *rest = was.model.labels > 0 ? "model: {labels: 7}\ndata: {kind: cifar10}"
@@ -236,11 +239,11 @@ static void what_is_written_is_read(void **state)
         if (read_text(text, &said) != DPT_OK)
             fail_msg("%s", err.text);
         const struct dpt_config is = config_of(rest, &said);
-        if (dpt_config_diff(&was, &is, DPT_CONFIG_NODE, NULL, 0, keys, sizeof keys) != 0)
+        if (dpt_config_diff(&was, &is, DPT_CONFIG_NODE, NULL, keys, sizeof keys) != 0)
             fail_msg("%s: %s", models[i], keys);
         dpt_hf_config_said(&was, "there", &said);
         const struct dpt_config again = config_of(rest, &said);
-        assert_int_equal(dpt_config_diff(&was, &again, DPT_CONFIG_NODE, NULL, 0, keys, sizeof keys),
+        assert_int_equal(dpt_config_diff(&was, &again, DPT_CONFIG_NODE, NULL, keys, sizeof keys),
                          0);
         free(text);
     }
@@ -260,7 +263,7 @@ static void what_is_written_is_read(void **state)
 static void defaults_are_theirs(void **state)
 {
     (void)state;
-    struct dpt_config_said said;
+    struct dpt_config_sizes said;
     assert_int_equal(read_text("{" LLAMA ", \"rope_scaling\": null, \"head_dim\": null}", &said),
                      DPT_OK);
     struct dpt_config config = config_of("train: {seq_len: 64}", &said);
@@ -277,7 +280,7 @@ static void defaults_are_theirs(void **state)
 static void rope_parameters(void **state)
 {
     (void)state;
-    struct dpt_config_said said;
+    struct dpt_config_sizes said;
     assert_int_equal(read_text("{" LLAMA ", \"rope_parameters\": {\"rope_type\": \"default\", "
                                "\"rope_theta\": 500000}}",
                                &said),
@@ -330,7 +333,7 @@ static void refused(void **state)
         {"{\"model_type\": \"torchvision_resnet\", \"block\": \"a: b\"}", "which is no word"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct dpt_config_said said;
+        struct dpt_config_sizes said;
         if (read_text(cases[i].text, &said) != DPT_ECONFIG || !strstr(err.text, cases[i].why) ||
             !strstr(err.text, path))
             fail_msg("%s gives %s", cases[i].text, err.text);
@@ -351,12 +354,15 @@ static void contradictions(void **state)
         {"model: {rope_scaling: llama3}", "model.rope_scaling: llama3 contradicts"},
         {"train: {seq_len: 512}", "train.seq_len (512) is longer than model.context (256)"},
     };
-    struct dpt_config_said said;
+    struct dpt_config_sizes said;
     struct dpt_config config;
     assert_int_equal(read_text("{" LLAMA "}", &said), DPT_OK);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (dpt_config_load_said(cases[i].yaml, strlen(cases[i].yaml), "test", NULL, 0, &said,
-                                 &config, &err) != DPT_ECONFIG ||
+        if (dpt_config_load(&(struct dpt_config_input){.text = cases[i].yaml,
+                                                       .bytes = strlen(cases[i].yaml),
+                                                       .name = "test",
+                                                       .sizes = &said},
+                            &config, &err) != DPT_ECONFIG ||
             !strstr(err.text, cases[i].why))
             fail_msg("%s gives %s", cases[i].yaml, err.text);
     /* The same value, and a word that leaves it open. */
@@ -366,13 +372,19 @@ static void contradictions(void **state)
     assert_int_equal(config.model.vocab, 300);
     assert_int_equal(read_text("{" GPT2 ", \"n_ctx\": 1}", &said), DPT_OK);
     (void)snprintf(said.key[1].value, sizeof said.key[1].value, "%s", "-1");
-    assert_int_equal(dpt_config_load_said("", 0, "test", NULL, 0, &said, &config, &err),
-                     DPT_ECONFIG);
+    assert_int_equal(
+        dpt_config_load(
+            &(struct dpt_config_input){.text = "", .bytes = 0, .name = "test", .sizes = &said},
+            &config, &err),
+        DPT_ECONFIG);
     assert_non_null(strstr(err.text, "/config.json': n_positions: "));
     assert_int_equal(read_text("{" RESNET ", \"layers\": [2, 2]}", &said), DPT_OK);
     (void)snprintf(said.key[1].value, sizeof said.key[1].value, "%s", "deep");
-    assert_int_equal(dpt_config_load_said("", 0, "test", NULL, 0, &said, &config, &err),
-                     DPT_ECONFIG);
+    assert_int_equal(
+        dpt_config_load(
+            &(struct dpt_config_input){.text = "", .bytes = 0, .name = "test", .sizes = &said},
+            &config, &err),
+        DPT_ECONFIG);
     assert_non_null(strstr(err.text, "/config.json': block: unknown value 'deep'; supported: "
                                      "basic, bottleneck"));
 }
@@ -384,7 +396,7 @@ static void over_the_text(void **state)
     static const char yaml[] = "model: {name: gpt2, n_layer: 9, n_embd: 92, dropout: 0.3}\n"
                                "train: {seq_len: 32, steps: 7}";
     const char *context = "model.context=200", *layers = "model.n_layer=3";
-    struct dpt_config_said said;
+    struct dpt_config_sizes said;
     struct dpt_config config;
     assert_int_equal(read_text("{" LLAMA "}", &said), DPT_OK);
     said.over_text = true;
@@ -393,14 +405,24 @@ static void over_the_text(void **state)
     assert_int_equal(config.model.n_layer, 2);
     assert_int_equal(config.train.steps, 7);
     assert_true(config.model.dropout == config_of("model: {name: llama}", NULL).model.dropout);
-    assert_int_equal(
-        dpt_config_load_said(yaml, strlen(yaml), "test", &layers, 1, &said, &config, &err),
-        DPT_ECONFIG);
+    assert_int_equal(dpt_config_load(&(struct dpt_config_input){.text = yaml,
+                                                                .bytes = strlen(yaml),
+                                                                .name = "test",
+                                                                .overrides = &layers,
+                                                                .n_overrides = 1,
+                                                                .sizes = &said},
+                                     &config, &err),
+                     DPT_ECONFIG);
     assert_non_null(strstr(err.text, "--set model.n_layer=3: model.n_layer: 3 contradicts '"));
     said.binding = false; /* of a checkpoint: --set is taken */
-    assert_int_equal(
-        dpt_config_load_said(yaml, strlen(yaml), "test", &context, 1, &said, &config, &err),
-        DPT_OK);
+    assert_int_equal(dpt_config_load(&(struct dpt_config_input){.text = yaml,
+                                                                .bytes = strlen(yaml),
+                                                                .name = "test",
+                                                                .overrides = &context,
+                                                                .n_overrides = 1,
+                                                                .sizes = &said},
+                                     &config, &err),
+                     DPT_OK);
     assert_int_equal(config.model.context, 200);
     said.n = 0; /* no weights: the text's own */
     assert_int_equal(config_of(yaml, &said).model.n_layer, 9);

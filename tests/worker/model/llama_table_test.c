@@ -18,7 +18,7 @@ static struct dpt_model *make(const char *yaml)
 {
     static struct dpt_config config;
     struct dpt_model *model = NULL;
-    if (dpt_config_load(yaml, strlen(yaml), "test", NULL, 0, &config, &err) != DPT_OK ||
+    if (dpt_config_load_text(yaml, "test", NULL, 0, &config, &err) != DPT_OK ||
         dpt_model_create(&config, &model, &err) != DPT_OK)
         fail_msg("%s", err.text);
     return model;

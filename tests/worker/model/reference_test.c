@@ -95,7 +95,7 @@ static void read_sizes(struct dpt_reader *reader, struct reference *ref)
     char yaml[CONFIG_BYTES_MAX];
     read_text(reader, yaml, sizeof yaml);
     static struct dpt_config model;
-    if (dpt_config_load(yaml, strlen(yaml), "reference", NULL, 0, &model, &err) != DPT_OK)
+    if (dpt_config_load_text(yaml, "reference", NULL, 0, &model, &err) != DPT_OK)
         fail_msg("%s", err.text);
     model.train.precision = ref->tolerance->precision;
     uint32_t u[5];

@@ -119,7 +119,7 @@ struct dpt_config rig_make_config(int global_batch, int steps, const char *extra
         "log: {dir: x}\n%s",
         root, steps, global_batch, extra);
     struct dpt_err err;
-    if (dpt_config_load(yaml, strlen(yaml), "test", NULL, 0, &config, &err) != DPT_OK)
+    if (dpt_config_load_text(yaml, "test", NULL, 0, &config, &err) != DPT_OK)
         fail_msg("%s", err.text);
     return config;
 }

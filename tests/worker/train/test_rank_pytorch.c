@@ -82,7 +82,9 @@ static struct dpt_config make_config(const char *optimizer, bool nesterov, doubl
     assert_non_null(f);
     const size_t bytes = fread(yaml, 1, sizeof yaml, f);
     assert_int_equal(fclose(f), 0);
-    if (dpt_config_load(yaml, bytes, "pytorch_run.yaml", NULL, 0, &config, &err) != DPT_OK)
+    if (dpt_config_load(
+            &(struct dpt_config_input){.text = yaml, .bytes = bytes, .name = "pytorch_run.yaml"},
+            &config, &err) != DPT_OK)
         fail_msg("%s", err.text);
     assert_int_equal(config.train.steps, STEPS);
     assert_int_equal(config.train.micro_batch, MICRO_BATCH);

@@ -137,15 +137,15 @@ static enum dpt_status check_settings(const struct dpt_rank *r, int64_t step,
 {
     const struct dpt_rank_start *start = r->options->start;
     const size_t n = (size_t)start->n_allow;
-    const char *allow[DPT_RANK_ALLOW_MAX + 1];
+    const char *allow[DPT_RANK_ALLOW_MAX + 2] = {NULL}; /* ends with NULL */
     const bool both_have_epochs = saved->train.epochs > 0 && mine->train.epochs > 0;
     char keys[512], others[512];
     for (size_t i = 0; i < n; i++)
         allow[i] = start->allow[i];
-    if (dpt_config_diff(saved, mine, DPT_CONFIG_TRAJECTORY, allow, n, keys, sizeof keys) == 0)
+    if (dpt_config_diff(saved, mine, DPT_CONFIG_TRAJECTORY, allow, keys, sizeof keys) == 0)
         return DPT_OK;
     allow[n] = both_have_epochs ? "train.epochs" : "train.steps";
-    if (dpt_config_diff(saved, mine, DPT_CONFIG_TRAJECTORY, allow, n + 1, others, sizeof others))
+    if (dpt_config_diff(saved, mine, DPT_CONFIG_TRAJECTORY, allow, others, sizeof others))
         return refuse_settings(r, step, saved, keys, err);
     return refuse_length(step, saved, mine, err);
 }
@@ -166,8 +166,8 @@ enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
     DPT_TRY(dpt_checkpoint_open(r->config->checkpoint.dir, step, &checkpoint, err));
     static _Thread_local struct dpt_config saved, mine;
     const struct dpt_checkpoint_state *state = dpt_checkpoint_get_state(checkpoint);
-    enum dpt_status status = dpt_config_load(state->config_yaml, strlen(state->config_yaml),
-                                             "the checkpoint's config", NULL, 0, &saved, err);
+    enum dpt_status status =
+        dpt_config_load_text(state->config_yaml, "the checkpoint's config", NULL, 0, &saved, err);
     if (status == DPT_OK)
         status = check_data(r, step, state->data_digest, err);
     if (status == DPT_OK)

@@ -1,0 +1,230 @@
+/* The strategy: its defaults, and combinations of its keys that are impossible. */
+#include "base/config_table.h"
+
+#include "base/strategy_traits.h"
+
+#include <string.h>
+
+static bool is_strategy(const struct dpt_config *c, const char *name)
+{
+    return strcmp(c->strategy.name, name) == 0;
+}
+
+/* The only place for a gathered unit is in use while that unit is computed. */
+static bool has_one_place(const struct dpt_config *c)
+{
+    return dpt_strategy_traits(c).weights == DPT_WEIGHTS_UNITS &&
+           c->strategy.gathered_units_max == 1;
+}
+
+void dpt_config_resolve_strategy(struct dpt_config_load *load)
+{
+    struct dpt_config *c = &load->config;
+    if (!dpt_config_given(load, "strategy.first_bucket_mib") &&
+        c->strategy.first_bucket_mib > c->strategy.bucket_mib)
+        c->strategy.first_bucket_mib = c->strategy.bucket_mib;
+    if (is_strategy(c, "fsdp") && !dpt_config_given(load, "strategy.sharding"))
+        c->strategy.sharding = DPT_SHARDING_FULL_SHARD;
+    if (!dpt_config_given(load, "strategy.prefetch") && (has_one_place(c) || !c->strategy.overlap))
+        c->strategy.prefetch = false;
+}
+
+static enum dpt_status check_redundancy(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    const struct dpt_strategy_traits traits = dpt_strategy_traits(c);
+    const bool hybrid = traits.state == DPT_STATE_PER_NODE, shadow = traits.shadow;
+    if (shadow && traits.state != DPT_STATE_SHARDED)
+        return dpt_refuse_both(load, "strategy.redundancy", "strategy.name", err,
+                               "strategy.redundancy shadow keeps a second copy of shards, but with "
+                               "%s every %s holds the whole state already; write none",
+                               hybrid ? "hybrid_shard" : c->strategy.name,
+                               hybrid ? "node" : "rank");
+    if (shadow && c->cluster.nnodes_max < 2)
+        return dpt_refuse_both(load, "strategy.redundancy", "cluster.nnodes", err,
+                               "strategy.redundancy shadow keeps each shard on another node too, "
+                               "but cluster.nnodes is 1; write none, or nnodes 2");
+    if (hybrid && c->cluster.nnodes_max < 2)
+        return dpt_refuse_both(load, "strategy.sharding", "cluster.nnodes", err,
+                               "strategy.sharding hybrid_shard replicates across nodes, but "
+                               "cluster.nnodes is 1; write full_shard, or nnodes 2");
+    return DPT_OK;
+}
+
+/* The teaching variants of ddp differ in the moment at which gradients are reduced. */
+static enum dpt_status check_overlap(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    if (!c->strategy.overlap &&
+        (is_strategy(c, "hook") || is_strategy(c, "async") || is_strategy(c, "bucket_async")))
+        return dpt_refuse_both(load, "strategy.overlap", "strategy.name", err,
+                               "strategy.overlap false reduces after the backward pass, but %s is "
+                               "the strategy that reduces in it; write true, or strategy.name %s",
+                               c->strategy.name,
+                               is_strategy(c, "bucket_async") ? "ddp or simple_ga" : "simple_ga");
+    return DPT_OK;
+}
+
+static enum dpt_status check_prefetch(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    if (c->strategy.prefetch && has_one_place(c))
+        return dpt_refuse_both(load, "strategy.prefetch", "strategy.gathered_units_max", err,
+                               "strategy.prefetch gathers a unit while the one before it is "
+                               "computed, but strategy.gathered_units_max is 1, a place for that "
+                               "one only; set it to 2, or prefetch to false");
+    if (c->strategy.prefetch && !c->strategy.overlap &&
+        dpt_strategy_traits(c).state != DPT_STATE_REPLICATED)
+        return dpt_refuse_both(
+            load, "strategy.prefetch", "strategy.overlap", err,
+            "strategy.prefetch gathers weights while others are computed, but strategy.overlap "
+            "false waits for all that is sent; write true there, or prefetch: false");
+    return DPT_OK;
+}
+
+/* train.reduction fast leaves the order of addition open, which is possible only where a rank adds
+ * its own slots. */
+static enum dpt_status check_reduction(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    const struct dpt_strategy_traits traits = dpt_strategy_traits(c);
+    if (!traits.order_open)
+        return DPT_OK;
+    if (!traits.takes_open_order || traits.shadow)
+        return dpt_refuse_both(
+            load, "train.reduction", "strategy.name", err,
+            "train.reduction fast has nothing to gain with strategy.name %s%s, where every slot's "
+            "gradient goes to its owners and is added as it comes; write canonical",
+            c->strategy.name, traits.takes_open_order ? " and shadows" : "");
+    if (c->train.accumulate == DPT_ACCUMULATE_REDUCE)
+        return dpt_refuse_both(
+            load, "train.accumulate", "train.reduction", err,
+            "train.accumulate reduce is an order of addition, and train.reduction fast leaves it "
+            "open; write auto, or reduction canonical");
+    if (c->train.lanes != DPT_AUTO)
+        return dpt_refuse_both(
+            load, "train.lanes", "train.reduction", err,
+            "train.lanes (%d) are sums of the canonical order, and train.reduction fast has one a "
+            "rank; write auto, or reduction canonical",
+            c->train.lanes);
+    return DPT_OK;
+}
+
+/* Gradients of a slot (`reduce`) or of a lane (`local`) are rounded, alike in every world. */
+static enum dpt_status check_compression(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    if (c->strategy.compression == DPT_COMPRESSION_NONE)
+        return DPT_OK;
+    const struct dpt_strategy_traits traits = dpt_strategy_traits(c);
+    const bool powersgd = traits.powersgd, local = traits.order == DPT_ACCUMULATE_LOCAL;
+    if (powersgd && !traits.takes_powersgd)
+        return dpt_refuse_both(
+            load, "strategy.compression", "strategy.name", err,
+            "strategy.compression powersgd needs the whole gradient on every rank, which %s does "
+            "not give; write strategy.name ddp, or compression none, bf16 or fp16",
+            c->strategy.name);
+    if (powersgd && !local)
+        return dpt_refuse_both(
+            load, "strategy.compression", "train.accumulate", err,
+            "strategy.compression powersgd compresses the sum of a rank's slots once a step, and "
+            "train.accumulate reduce sends each; write local there, or none, bf16 or fp16 here");
+    if (powersgd && c->train.precision == DPT_PRECISION_FP16)
+        return dpt_refuse_both(
+            load, "strategy.compression", "train.precision", err,
+            "strategy.compression powersgd keeps what it has not sent for the next step, whose "
+            "loss train.precision fp16 may scale otherwise; write bf16 or fp32 there");
+    if (!traits.takes_16_bits)
+        return dpt_refuse_both(load, "strategy.compression", "strategy.name", err,
+                               "strategy.compression is of ddp, zero1 to zero3 and fsdp, not of "
+                               "%s; write ddp there, or none here",
+                               c->strategy.name);
+    if (c->train.reduction != DPT_REDUCTION_CANONICAL)
+        return dpt_refuse_both(
+            load, "strategy.compression", "train.reduction", err,
+            "strategy.compression rounds in a fixed order, which train.reduction fast gives up; "
+            "write canonical there, or none here");
+    const int slots = dpt_config_slots(c), lanes = dpt_config_lanes(c);
+    if (traits.by_node)
+        return dpt_refuse_both(
+            load, "strategy.compression", "train.accumulate", err,
+            "strategy.compression is not of hybrid_shard under train.accumulate local, whose nodes "
+            "send fp32 sums once a step; write accumulate: reduce, or compression: none");
+    if (local && traits.route != DPT_GRADIENT_LANES && lanes != slots)
+        return dpt_refuse_both(load, "strategy.compression", "train.accumulate", err,
+                               "strategy.compression rounds whole lanes under train.accumulate "
+                               "local, but this strategy sends slots, %d of them for %d lanes; "
+                               "write train.lanes: %d, accumulate: reduce, or compression: none",
+                               slots, lanes, slots);
+    return DPT_OK;
+}
+
+static enum dpt_status check_offload(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    if (c->strategy.offload == DPT_OFFLOAD_OPTIMIZER && c->cluster.device != DPT_DEVICE_CUDA)
+        return dpt_refuse_both(
+            load, "strategy.offload", "cluster.device", err,
+            "strategy.offload optimizer keeps on the host what a GPU need not hold, and without "
+            "cluster.device cuda all is on the host; write none");
+    const struct dpt_strategy_traits traits = dpt_strategy_traits(c);
+    if (!traits.on_device)
+        return DPT_OK;
+    if (!traits.takes_device)
+        return dpt_refuse_both(
+            load, "strategy.offload", "strategy.name", err,
+            "strategy.offload none keeps the training state on the GPU, which simple, ddp's other "
+            "teaching variants under train.accumulate reduce, and powersgd do not do yet; write "
+            "optimizer there, or cluster.device cpu");
+    if (!traits.by_nccl && !traits.takes_host_backend)
+        return dpt_refuse_both(
+            load, "cluster.backend", "strategy.name", err,
+            "cluster.backend host brings the gradients of ddp and its like under train.accumulate "
+            "local to the host, and no others; write nccl, or strategy.offload: optimizer");
+    return DPT_OK;
+}
+
+static enum dpt_status check_precision(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    if (load->config.train.precision == DPT_PRECISION_TF32 &&
+        load->config.cluster.device != DPT_DEVICE_CUDA)
+        return dpt_refuse_both(load, "train.precision", "cluster.device", err,
+                               "train.precision tf32 is a GPU's way to multiply fp32, and "
+                               "cluster.device is not cuda; write cuda there, or fp32 here");
+    return DPT_OK;
+}
+
+static enum dpt_status check_divergence(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    if (c->train.on_divergence == DPT_DIVERGENCE_SKIP &&
+        c->strategy.compression == DPT_COMPRESSION_POWERSGD)
+        return dpt_refuse_both(
+            load, "train.on_divergence", "strategy.compression", err,
+            "train.on_divergence skip leaves a gradient out, and strategy.compression powersgd "
+            "would keep it as its error; write stop here, or bf16 there");
+    return DPT_OK;
+}
+
+enum dpt_status dpt_config_check_strategy(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    const bool fsdp = is_strategy(c, "fsdp");
+    if (c->strategy.sharding != DPT_SHARDING_NULL && !fsdp)
+        return dpt_refuse_both(load, "strategy.sharding", "strategy.name", err,
+                               "strategy.sharding says what fsdp shards, but strategy.name is %s; "
+                               "write fsdp there, or null here",
+                               c->strategy.name);
+    if (c->strategy.sharding == DPT_SHARDING_NULL && fsdp)
+        return dpt_refuse_both(load, "strategy.sharding", "strategy.name", err,
+                               "strategy.sharding is null with strategy.name fsdp; name what it "
+                               "shards, or leave the key out for full_shard");
+    DPT_TRY(check_precision(load, err));
+    DPT_TRY(check_divergence(load, err));
+    DPT_TRY(check_overlap(load, err));
+    DPT_TRY(check_prefetch(load, err));
+    DPT_TRY(check_reduction(load, err));
+    DPT_TRY(check_compression(load, err));
+    DPT_TRY(check_offload(load, err));
+    return check_redundancy(load, err);
+}
