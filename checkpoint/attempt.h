@@ -45,7 +45,7 @@ DPT_MUST_USE enum dpt_status dpt_attempt_read_part(const struct dpt_attempt *att
 /* DPT_EDIVERGED: names the tensor of the report in which a value is not finite. */
 enum dpt_status dpt_attempt_refuse_values(const struct dpt_manifest *part, struct dpt_err *err);
 
-/* Puts "checkpoint of step N in 'DIR' dropped: " before the error. */
+/* dpt_wrap with "checkpoint of step N in 'DIR' dropped". */
 enum dpt_status dpt_attempt_wrap(const struct dpt_checkpoint_spec *spec, enum dpt_status status,
                                  struct dpt_err *err);
 

@@ -56,6 +56,9 @@ struct dpt_checkpoint_tensor {
     float *param, *m, *v;
 };
 
+/* Elements of a tensor. */
+int64_t dpt_checkpoint_numel(const struct dpt_checkpoint_tensor *tensor);
+
 /* Elements [first, end) of a tensor in the table. */
 struct dpt_checkpoint_piece {
     int tensor;
@@ -137,17 +140,23 @@ struct dpt_checkpoint_spec {
     struct dpt_account *account; /* what the writer's buffers count into; NULL: nothing */
 };
 
-/* Elements of a flat vector in which tensors lie one after another, perhaps with gaps, and where in
- * memory the first of them is (NULL as in a piece). */
+/* A flat vector in which tensors lie one after another, perhaps with gaps. */
+struct dpt_checkpoint_vector {
+    const struct dpt_checkpoint_tensor *tensors; /* [n] */
+    const int64_t *offset;                       /* [n]: first element of each, ascending */
+    int n;
+};
+
+/* Elements of a flat vector, and the memory of the first of them (NULL as in a piece). */
 struct dpt_checkpoint_range {
     int64_t first, end;
     float *param, *m, *v;
 };
 
-/* Cuts ranges, ascending and disjoint, into pieces of the tensors, whose values begin at element
- * offset[i], ascending. Returns their number, of which the first `max` are written (0: counted). */
-int dpt_checkpoint_cut(const struct dpt_checkpoint_tensor *tensors, const int64_t *offset,
-                       int n_tensors, const struct dpt_checkpoint_range *ranges, int n_ranges,
+/* Cuts ranges, ascending and disjoint, into pieces of the tensors. Returns the number of pieces and
+ * writes the first `max` of them (0: counts only). */
+int dpt_checkpoint_cut(const struct dpt_checkpoint_vector *vector,
+                       const struct dpt_checkpoint_range *ranges, int n_ranges,
                        struct dpt_checkpoint_piece *ret, int max);
 
 /* Deals pieces that `n_replicas` writers have alike: those of replica `replica`, cut where a block

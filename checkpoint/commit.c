@@ -80,7 +80,7 @@ enum dpt_status dpt_checkpoint_collect(const struct dpt_checkpoint_spec *spec, i
         status = write_common(spec, &attempt, weights_hash, err);
     dpt_manifest_fini(&joined);
     dpt_attempt_fini(&attempt);
-    return status == DPT_OK ? DPT_OK : dpt_attempt_wrap(spec, status, err);
+    return dpt_attempt_wrap(spec, status, err);
 }
 
 /* The parts joined into one list, written and synced; the parts are removed. */
@@ -216,7 +216,7 @@ enum dpt_status dpt_checkpoint_commit(const struct dpt_checkpoint_spec *spec, st
         dpt_log(DPT_LOG_WARN, "the checkpoint of step %lld is whole, but older ones remain: %s",
                 (long long)spec->state.step, why.text);
     dpt_attempt_fini(&attempt);
-    return status == DPT_OK ? DPT_OK : dpt_attempt_wrap(spec, status, err);
+    return dpt_attempt_wrap(spec, status, err);
 }
 
 void dpt_checkpoint_abandon(const struct dpt_checkpoint_spec *spec)

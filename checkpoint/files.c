@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Sizes, and the numbering of hash blocks. */
-static enum dpt_status measure(const struct dpt_checkpoint_tensor *tensors, int n_tensors,
-                               struct dpt_files *files, int64_t *bytes, int64_t *ret_total,
-                               struct dpt_err *err)
+/* Sizes of tensors [n_tensors] and their sum, and the numbering of hash blocks. */
+static enum dpt_status measure_tensors(const struct dpt_checkpoint_tensor *tensors, int n_tensors,
+                                       struct dpt_files *files, int64_t *bytes, int64_t *ret_total,
+                                       struct dpt_err *err)
 {
     int64_t total = 0;
     for (int i = 0; i < n_tensors; i++) {
@@ -45,13 +45,11 @@ static enum dpt_status lay_out_file(const struct dpt_checkpoint_tensor *tensors,
     return DPT_OK;
 }
 
-static enum dpt_status lay_out(const struct dpt_checkpoint_tensor *tensors, int n_tensors,
-                               int64_t file_bytes, const int64_t *bytes, int64_t total,
-                               struct dpt_files *files, struct dpt_err *err)
+/* `n` files at most. */
+static enum dpt_status lay_out_files(const struct dpt_checkpoint_tensor *tensors, int n_tensors,
+                                     int n, const int64_t *bytes, struct dpt_files *files,
+                                     struct dpt_err *err)
 {
-    const int64_t wanted = total / file_bytes + (total % file_bytes != 0);
-    int n = wanted < DPT_CHECKPOINT_FILES_MAX ? (int)wanted : DPT_CHECKPOINT_FILES_MAX;
-    n = n > 0 ? n : 1;
     int *first = malloc(((size_t)n + 1) * sizeof *first);
     files->file = calloc((size_t)n, sizeof *files->file);
     if (!first || !files->file) {
@@ -69,6 +67,13 @@ static enum dpt_status lay_out(const struct dpt_checkpoint_tensor *tensors, int 
     return DPT_OK;
 }
 
+static int count_files(int64_t total, int64_t file_bytes)
+{
+    const int64_t wanted = total / file_bytes + (total % file_bytes != 0);
+    const int n = wanted < DPT_CHECKPOINT_FILES_MAX ? (int)wanted : DPT_CHECKPOINT_FILES_MAX;
+    return n > 0 ? n : 1;
+}
+
 enum dpt_status dpt_files_init(const struct dpt_checkpoint_tensor *tensors, int n_tensors,
                                int64_t file_bytes, bool adapters, struct dpt_files *ret,
                                struct dpt_err *err)
@@ -84,9 +89,9 @@ enum dpt_status dpt_files_init(const struct dpt_checkpoint_tensor *tensors, int 
     enum dpt_status status =
         bytes && ret->tensor ? DPT_OK : dpt_fail_nomem(err, "layout of tensor files");
     if (status == DPT_OK)
-        status = measure(tensors, n_tensors, ret, bytes, &total, err);
+        status = measure_tensors(tensors, n_tensors, ret, bytes, &total, err);
     if (status == DPT_OK)
-        status = lay_out(tensors, n_tensors, file_bytes, bytes, total, ret, err);
+        status = lay_out_files(tensors, n_tensors, count_files(total, file_bytes), bytes, ret, err);
     free(bytes);
     return status;
 }

@@ -1,7 +1,6 @@
-/* Where everything lies in the tensor files: a function of the tensors and the wanted size of a
- * file alone, so that all writers know it in advance, whoever holds what. The files of m and v look
- * like those of the masters. Adapters are one file of each kind, whatever their size: PEFT reads no
- * shards. */
+/* The layout of the tensor files: a function of the tensors and the wanted size of a file alone, so
+ * that all writers compute the same one. The files of m and v are laid out like those of the
+ * masters. Adapters are one file of each kind, whatever their size: PEFT reads no shards. */
 #ifndef DPT_CHECKPOINT_FILES_H
 #define DPT_CHECKPOINT_FILES_H
 

@@ -14,10 +14,13 @@
 
 int (*dpt_fault_hook)(enum dpt_fault_op op, const char *path);
 
-/* 0, or the error that a test wants here. */
-static int fault(enum dpt_fault_op op, const char *path)
+/* Whether a test lets the operation fail here; then errno says how. */
+static bool is_faulty(enum dpt_fault_op op, const char *path)
 {
-    return dpt_fault_hook ? dpt_fault_hook(op, path) : 0;
+    const int injected = dpt_fault_hook ? dpt_fault_hook(op, path) : 0;
+    if (injected)
+        errno = injected;
+    return injected != 0;
 }
 
 enum dpt_status dpt_folder_open(const char *path, struct dpt_folder *ret, struct dpt_err *err)
@@ -43,13 +46,20 @@ enum dpt_status dpt_folder_open_in(const struct dpt_folder *parent, const char *
     return DPT_OK;
 }
 
-/* One level, the folder above it being there. */
+enum dpt_status dpt_folder_open_if_present(const char *path, struct dpt_folder *ret,
+                                           struct dpt_err *err)
+{
+    struct dpt_err why;
+    const enum dpt_status status = dpt_folder_open(path, ret, &why);
+    return status == DPT_OK || status == DPT_ENOENT ? DPT_OK : dpt_pass(err, &why);
+}
+
+/* Creates one level; the folder above it exists. */
 static enum dpt_status make_level(const char *path, const char *above, struct dpt_err *err)
 {
     struct dpt_folder folder;
-    int injected = fault(DPT_FAULT_MKDIR, path);
-    if (injected || (mkdir(path, 0777) != 0 && errno != EEXIST))
-        return dpt_fail_errno(err, injected ? injected : errno, "create folder '%s'", path);
+    if (is_faulty(DPT_FAULT_MKDIR, path) || (mkdir(path, 0777) != 0 && errno != EEXIST))
+        return dpt_fail_errno(err, errno, "create folder '%s'", path);
     DPT_TRY(dpt_folder_open(above, &folder, err));
     enum dpt_status status = dpt_folder_sync(&folder, err);
     dpt_folder_close(&folder);
@@ -69,7 +79,7 @@ enum dpt_status dpt_folder_make_all(const char *path, struct dpt_err *err)
             continue;
         memcpy(level, path, i);
         level[i] = '\0';
-        /* What is there and is no folder is found when it is opened. */
+        /* A name that is no folder is found when it is opened. */
         if (!dpt_fs_exists(level))
             DPT_TRY(make_level(level, above, err));
         memcpy(above, level, i + 1);
@@ -82,10 +92,8 @@ enum dpt_status dpt_folder_make(const struct dpt_folder *parent, const char *nam
 {
     char path[PATH_MAX];
     DPT_TRY(dpt_fs_join(parent->path, name, path, sizeof path, err));
-    int injected = fault(DPT_FAULT_MKDIR, path);
-    if (injected)
-        return dpt_fail_errno(err, injected, "create folder '%s'", path);
-    if (mkdirat(parent->fd, name, 0777) != 0 && errno != EEXIST)
+    if (is_faulty(DPT_FAULT_MKDIR, path) ||
+        (mkdirat(parent->fd, name, 0777) != 0 && errno != EEXIST))
         return dpt_fail_errno(err, errno, "create folder '%s'", path);
     return DPT_OK;
 }
@@ -149,26 +157,26 @@ enum dpt_status dpt_io_create(const struct dpt_folder *folder, const char *name,
                               char *ret_path, struct dpt_err *err)
 {
     DPT_TRY(dpt_fs_join(folder->path, name, ret_path, PATH_MAX, err));
-    int injected = fault(DPT_FAULT_CREATE, ret_path);
-    int fd = injected ? -1 : open_below(folder->fd, name, O_WRONLY | O_CREAT | O_EXCL);
+    int fd = -1;
+    if (!is_faulty(DPT_FAULT_CREATE, ret_path))
+        fd = open_below(folder->fd, name, O_WRONLY | O_CREAT | O_EXCL);
     if (fd < 0)
-        return dpt_fail_errno(err, injected ? injected : errno, "create '%s'", ret_path);
+        return dpt_fail_errno(err, errno, "create '%s'", ret_path);
     *ret_fd = fd;
     return DPT_OK;
 }
 
-/* Its size from the start, so that the order in which writers write makes no difference; a file
- * system without room to take in advance gives it the size alone. */
-static enum dpt_status allocate(int fd, int64_t bytes, const char *path, struct dpt_err *err)
+/* The file has its size from the start, so that writers may write in any order. A file system that
+ * cannot reserve room gives it the size alone. */
+static enum dpt_status allocate_file(int fd, int64_t bytes, const char *path, struct dpt_err *err)
 {
-    int failed = fault(DPT_FAULT_ALLOCATE, path);
-    if (!failed && bytes > 0 && fallocate(fd, 0, 0, bytes) != 0)
-        failed = errno;
-    if (failed == EOPNOTSUPP || failed == ENOSYS)
-        failed = ftruncate(fd, bytes) == 0 ? 0 : errno;
-    return failed == 0 ? DPT_OK
-                       : dpt_fail_errno(err, failed, "make room for the %lld bytes of '%s'",
-                                        (long long)bytes, path);
+    bool failed =
+        is_faulty(DPT_FAULT_ALLOCATE, path) || (bytes > 0 && fallocate(fd, 0, 0, bytes) != 0);
+    if (failed && (errno == EOPNOTSUPP || errno == ENOSYS))
+        failed = ftruncate(fd, bytes) != 0;
+    return failed ? dpt_fail_errno(err, errno, "make room for the %lld bytes of '%s'",
+                                   (long long)bytes, path)
+                  : DPT_OK;
 }
 
 enum dpt_status dpt_io_create_shared(const struct dpt_folder *folder, const char *name,
@@ -177,19 +185,19 @@ enum dpt_status dpt_io_create_shared(const struct dpt_folder *folder, const char
 {
     struct stat st;
     DPT_TRY(dpt_fs_join(folder->path, name, ret_path, PATH_MAX, err));
-    int injected = fault(DPT_FAULT_CREATE, ret_path);
-    int fd =
-        injected ? -1 : open_below(folder->fd, name, O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0 && !injected && (errno == ELOOP || errno == EISDIR || errno == ENXIO))
+    if (is_faulty(DPT_FAULT_CREATE, ret_path))
+        return dpt_fail_errno(err, errno, "create '%s'", ret_path);
+    int fd = open_below(folder->fd, name, O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0 && (errno == ELOOP || errno == EISDIR || errno == ENXIO))
         return dpt_fail(err, DPT_EEXIST, "create '%s': there is a link or no regular file",
                         ret_path);
     if (fd < 0)
-        return dpt_fail_errno(err, injected ? injected : errno, "create '%s'", ret_path);
+        return dpt_fail_errno(err, errno, "create '%s'", ret_path);
     enum dpt_status status = DPT_OK;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink != 1 || st.st_size > bytes)
         status = dpt_fail(err, DPT_EEXIST, "create '%s': there is another file", ret_path);
     if (status == DPT_OK)
-        status = allocate(fd, bytes, ret_path, err);
+        status = allocate_file(fd, bytes, ret_path, err);
     if (status != DPT_OK) {
         (void)close(fd); /* nothing was written */
         return status;
@@ -198,30 +206,23 @@ enum dpt_status dpt_io_create_shared(const struct dpt_folder *folder, const char
     return DPT_OK;
 }
 
-/* One direct write. What it leaves (all of it where the device wants another alignment; the rest
- * after a short write) goes through the page cache. */
-static enum dpt_status write_direct(int fd, const void *data, size_t bytes, int64_t offset,
-                                    const char *path, size_t *ret_done, struct dpt_err *err)
-{
-    ssize_t n = pwrite(fd, data, bytes, offset);
-    if (n < 0 && errno != EINVAL && errno != EINTR)
-        return dpt_fail_errno(err, errno, "write '%s' at byte %lld", path, (long long)offset);
-    *ret_done = n > 0 ? (size_t)n : 0;
-    if (*ret_done < bytes)
-        dpt_io_direct(fd, false);
-    return DPT_OK;
-}
-
 enum dpt_status dpt_io_write(int fd, const void *data, size_t bytes, int64_t offset,
                              const char *path, struct dpt_err *err)
 {
     size_t done = 0;
-    int injected = fault(DPT_FAULT_WRITE, path);
-    if (injected)
-        return dpt_fail_errno(err, injected, "write '%s' at byte %lld", path, (long long)offset);
     const int flags = fcntl(fd, F_GETFL);
-    if (flags >= 0 && (flags & O_DIRECT) != 0)
-        DPT_TRY(write_direct(fd, data, bytes, offset, path, &done, err));
+    bool failed = is_faulty(DPT_FAULT_WRITE, path);
+    if (!failed && flags >= 0 && (flags & O_DIRECT) != 0) {
+        /* One direct write. The bytes that it leaves (all of them if the device wants another
+         * alignment, the rest after a short write) go through the page cache. */
+        const ssize_t n = pwrite(fd, data, bytes, offset);
+        failed = n < 0 && errno != EINVAL && errno != EINTR;
+        done = n > 0 ? (size_t)n : 0;
+    }
+    if (failed)
+        return dpt_fail_errno(err, errno, "write '%s' at byte %lld", path, (long long)offset);
+    if (done < bytes)
+        dpt_io_direct(fd, false);
     return dpt_fs_pwrite_all(fd, (const char *)data + done, bytes - done, offset + (int64_t)done,
                              path, err);
 }
@@ -229,26 +230,25 @@ enum dpt_status dpt_io_write(int fd, const void *data, size_t bytes, int64_t off
 void dpt_io_direct(int fd, bool on)
 {
     const int flags = fcntl(fd, F_GETFL);
-    /* Refused where it is not supported: then writes are buffered, which is slower and as good. */
+    /* Refused where direct writes are not supported: buffered ones are slower and as durable. */
     if (flags >= 0)
         (void)fcntl(fd, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT);
 }
 
 enum dpt_status dpt_io_sync(int fd, const char *path, struct dpt_err *err)
 {
-    int injected = fault(DPT_FAULT_FSYNC, path);
-    if (injected || fsync(fd) != 0)
-        return dpt_fail_errno(err, injected ? injected : errno, "fsync '%s'", path);
+    if (is_faulty(DPT_FAULT_FSYNC, path) || fsync(fd) != 0)
+        return dpt_fail_errno(err, errno, "fsync '%s'", path);
     return DPT_OK;
 }
 
 enum dpt_status dpt_io_close(int *fd, const char *path, struct dpt_err *err)
 {
-    int injected = fault(DPT_FAULT_CLOSE, path);
-    int closed = close(*fd);
+    bool failed = is_faulty(DPT_FAULT_CLOSE, path);
+    failed = close(*fd) != 0 || failed;
     *fd = -1;
-    if (injected || closed != 0)
-        return dpt_fail_errno(err, injected ? injected : errno, "close '%s'", path);
+    if (failed)
+        return dpt_fail_errno(err, errno, "close '%s'", path);
     return DPT_OK;
 }
 
@@ -272,27 +272,22 @@ enum dpt_status dpt_io_read_small(const struct dpt_folder *folder, const char *n
     DPT_TRY(dpt_io_open(folder, name, &fd, &bytes, path, err));
     enum dpt_status status = DPT_OK;
     char *text = NULL;
-    if ((uint64_t)bytes > bytes_max) {
+    if ((uint64_t)bytes > bytes_max)
         status = dpt_fail(err, DPT_ECORRUPT, "'%s' has %lld bytes, more than the limit of %zu",
                           path, (long long)bytes, bytes_max);
-        goto out;
-    }
-    text = malloc((size_t)bytes + 1);
-    if (!text) {
+    else if (!(text = malloc((size_t)bytes + 1)))
         status = dpt_fail_nomem(err, "read '%s'", path);
-        goto out;
+    if (status == DPT_OK)
+        status = dpt_fs_pread_all(fd, text, (size_t)bytes, 0, path, err);
+    (void)close(fd); /* opened for reading */
+    if (status != DPT_OK) {
+        free(text);
+        return status;
     }
-    status = dpt_fs_pread_all(fd, text, (size_t)bytes, 0, path, err);
-    if (status != DPT_OK)
-        goto out;
     text[bytes] = '\0';
     *ret_text = text;
     *ret_bytes = (size_t)bytes;
-    text = NULL;
-out:
-    free(text);
-    (void)close(fd); /* opened for reading */
-    return status;
+    return DPT_OK;
 }
 
 enum dpt_status dpt_io_write_small(const struct dpt_folder *folder, const char *name,
@@ -319,9 +314,8 @@ enum dpt_status dpt_io_rename(const struct dpt_folder *folder, const char *from,
 {
     char path[PATH_MAX];
     DPT_TRY(dpt_fs_join(folder->path, to, path, sizeof path, err));
-    int injected = fault(DPT_FAULT_RENAME, path);
-    if (injected || renameat(folder->fd, from, folder->fd, to) != 0)
-        return dpt_fail_errno(err, injected ? injected : errno, "rename '%s' to '%s'", from, path);
+    if (is_faulty(DPT_FAULT_RENAME, path) || renameat(folder->fd, from, folder->fd, to) != 0)
+        return dpt_fail_errno(err, errno, "rename '%s' to '%s'", from, path);
     return DPT_OK;
 }
 
@@ -330,15 +324,13 @@ enum dpt_status dpt_io_exchange(const struct dpt_folder *folder, const char *a, 
 {
     char path[PATH_MAX];
     DPT_TRY(dpt_fs_join(folder->path, b, path, sizeof path, err));
-    int failed = fault(DPT_FAULT_EXCHANGE, path);
-    if (!failed && renameat2(folder->fd, a, folder->fd, b, RENAME_EXCHANGE) != 0)
-        failed = errno;
-    if (failed == EINVAL || failed == ENOSYS || failed == EXDEV)
+    if (!is_faulty(DPT_FAULT_EXCHANGE, path) &&
+        renameat2(folder->fd, a, folder->fd, b, RENAME_EXCHANGE) == 0)
+        return DPT_OK;
+    if (errno == EINVAL || errno == ENOSYS || errno == EXDEV)
         return dpt_fail(err, DPT_EUNSUPPORTED, "the file system of '%s' cannot swap names",
                         folder->path);
-    if (failed)
-        return dpt_fail_errno(err, failed, "swap '%s' with '%s'", a, path);
-    return DPT_OK;
+    return dpt_fail_errno(err, errno, "swap '%s' with '%s'", a, path);
 }
 
 enum dpt_status dpt_io_unlink(const struct dpt_folder *folder, const char *name,
@@ -346,9 +338,9 @@ enum dpt_status dpt_io_unlink(const struct dpt_folder *folder, const char *name,
 {
     char path[PATH_MAX];
     DPT_TRY(dpt_fs_join(folder->path, name, path, sizeof path, err));
-    int injected = fault(DPT_FAULT_UNLINK, path);
-    if (injected || (unlinkat(folder->fd, name, 0) != 0 && errno != ENOENT))
-        return dpt_fail_errno(err, injected ? injected : errno, "remove '%s'", path);
+    if (is_faulty(DPT_FAULT_UNLINK, path) ||
+        (unlinkat(folder->fd, name, 0) != 0 && errno != ENOENT))
+        return dpt_fail_errno(err, errno, "remove '%s'", path);
     return DPT_OK;
 }
 
@@ -357,8 +349,7 @@ enum dpt_status dpt_io_remove_tree(const struct dpt_folder *folder, const char *
 {
     char path[PATH_MAX];
     DPT_TRY(dpt_fs_join(folder->path, name, path, sizeof path, err));
-    int injected = fault(DPT_FAULT_REMOVE_TREE, path);
-    if (injected)
-        return dpt_fail_errno(err, injected, "remove '%s'", path);
+    if (is_faulty(DPT_FAULT_REMOVE_TREE, path))
+        return dpt_fail_errno(err, errno, "remove '%s'", path);
     return dpt_fs_remove_tree(path, err);
 }

@@ -1,5 +1,5 @@
-/* The operating system as checkpoints use it: folders held open by descriptor, symbolic links never
- * followed below the checkpoint folder, every call that changes the disk through the seam of
+/* System calls of checkpoints: folders are held open by descriptor, symbolic links below the
+ * checkpoint folder are never followed, and every call that changes the disk passes the hook of
  * fault.h. Errors name the path. */
 #ifndef DPT_CHECKPOINT_IO_H
 #define DPT_CHECKPOINT_IO_H
@@ -28,6 +28,10 @@ DPT_MUST_USE enum dpt_status dpt_folder_open(const char *path, struct dpt_folder
 DPT_MUST_USE enum dpt_status dpt_folder_open_in(const struct dpt_folder *parent, const char *name,
                                                 struct dpt_folder *ret, struct dpt_err *err);
 
+/* dpt_folder_open, but an absent folder is DPT_OK and leaves `ret` closed. */
+DPT_MUST_USE enum dpt_status dpt_folder_open_if_present(const char *path, struct dpt_folder *ret,
+                                                        struct dpt_err *err);
+
 /* mkdir -p in which each level that is created is durable in the level above. */
 DPT_MUST_USE enum dpt_status dpt_folder_make_all(const char *path, struct dpt_err *err);
 
@@ -45,19 +49,18 @@ DPT_MUST_USE enum dpt_status dpt_io_open(const struct dpt_folder *folder, const 
                                          struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_io_create(const struct dpt_folder *folder, const char *name,
                                            int *ret_fd, char *ret_path, struct dpt_err *err);
-/* A file of `bytes` bytes that several processes write: created by the first that comes, its room
- * taken at once where the file system can, so that a full disk is found here. DPT_EEXIST for what
- * is there already and is no file of its own. */
+/* A file of `bytes` bytes that several processes write: the first process creates it. Its room
+ * is reserved at once if the file system can, so that a full disk is found here. DPT_EEXIST: the
+ * name is in use by another kind of file. */
 DPT_MUST_USE enum dpt_status dpt_io_create_shared(const struct dpt_folder *folder, const char *name,
                                                   int64_t bytes, int *ret_fd, char *ret_path,
                                                   struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_io_write(int fd, const void *data, size_t bytes, int64_t offset,
                                           const char *path, struct dpt_err *err);
 
-/* Makes the writes of a file go past the page cache (O_DIRECT: on a virtual disk 1.5 times as
- * fast as with it, and no memory of others is pushed out), where the file system can; the address,
- * offset and size of each write must then be multiples of DPT_IO_DIRECT_ALIGN. Turned off
- * for those that are not. */
+/* Makes the writes of a file bypass the page cache (O_DIRECT: 1.5 times as fast on a virtual disk,
+ * and no cached pages of others are evicted), if the file system can. Then the address, offset and
+ * size of each write must be multiples of DPT_IO_DIRECT_ALIGN. Turn it off for other writes. */
 enum { DPT_IO_DIRECT_ALIGN = 4096 };
 void dpt_io_direct(int fd, bool on);
 DPT_MUST_USE enum dpt_status dpt_io_sync(int fd, const char *path, struct dpt_err *err);

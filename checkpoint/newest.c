@@ -24,19 +24,14 @@ static enum dpt_status open_named(const struct dpt_folder *dir, const char *name
     char *text = NULL;
     size_t bytes;
     enum dpt_status status = dpt_folder_open_in(dir, name, &folder, err);
-    if (status != DPT_OK)
-        goto out;
-    status = dpt_fs_join(folder.path, DPT_NAME_MANIFEST, path, sizeof path, err);
-    if (status != DPT_OK)
-        goto out;
-    status =
-        dpt_io_read_small(&folder, DPT_NAME_MANIFEST, DPT_MANIFEST_BYTES_MAX, &text, &bytes, err);
-    if (status != DPT_OK)
-        goto out;
-    status = dpt_manifest_parse(text, bytes, path, &manifest, err);
-    if (status != DPT_OK)
-        goto out;
-    if (manifest.step != step)
+    if (status == DPT_OK)
+        status = dpt_fs_join(folder.path, DPT_NAME_MANIFEST, path, sizeof path, err);
+    if (status == DPT_OK)
+        status = dpt_io_read_small(&folder, DPT_NAME_MANIFEST, DPT_MANIFEST_BYTES_MAX, &text,
+                                   &bytes, err);
+    if (status == DPT_OK)
+        status = dpt_manifest_parse(text, bytes, path, &manifest, err);
+    if (status == DPT_OK && manifest.step != step)
         status = dpt_fail(err, DPT_ECORRUPT, "'%s' belongs to step %lld", path,
                           (long long)manifest.step);
     for (int i = 0; status == DPT_OK && i < manifest.n_files; i++) {
@@ -48,7 +43,6 @@ static enum dpt_status open_named(const struct dpt_folder *dir, const char *name
                 dpt_fail(err, DPT_ECORRUPT, "'%s/%s' has %lld bytes, the manifest says %lld",
                          folder.path, file->name, (long long)file_bytes, (long long)file->bytes);
     }
-out:
     free(text);
     if (status != DPT_OK) {
         dpt_manifest_fini(&manifest);
@@ -85,7 +79,7 @@ enum dpt_status dpt_whole_open(const struct dpt_folder *dir, int64_t step, enum 
     enum dpt_status status = open_one(dir, step, false, ret, &why);
     if (status == DPT_OK)
         return DPT_OK;
-    /* Where only the rescue is there, its damage is the one to tell. */
+    /* Without a checkpoint beside it, the rescue's damage is the error. */
     return status == DPT_ENOENT && rescue != DPT_ENOENT ? dpt_pass(err, &damage)
                                                         : dpt_pass(err, &why);
 }
@@ -117,16 +111,12 @@ enum dpt_status dpt_whole_steps(const struct dpt_folder *dir, int64_t **ret_step
     char **names;
     size_t n_names, n = 0;
     DPT_TRY(dpt_fs_list(dir->path, &names, &n_names, err));
-    enum dpt_status status = DPT_OK;
-    int64_t *steps = malloc((n_names ? n_names : 1) * sizeof *steps);
-    if (!steps) {
-        dpt_fs_list_free(&names, n_names);
-        return dpt_fail_nomem(err, "list of checkpoints");
-    }
+    int64_t *steps = malloc((n_names + 1) * sizeof *steps);
+    enum dpt_status status = steps ? DPT_OK : dpt_fail_nomem(err, "list of checkpoints");
     for (size_t i = 0; status == DPT_OK && i < n_names; i++) {
         if (!dpt_name_parse_step(names[i], &steps[n]) &&
             !dpt_name_parse_rescue(names[i], &steps[n]))
-            continue; /* an alien name */
+            continue;
         if (++n > DPT_CHECKPOINT_STEPS_MAX)
             status = dpt_fail(err, DPT_EOVERFLOW, "'%s' holds more than %d checkpoints", dir->path,
                               DPT_CHECKPOINT_STEPS_MAX);
@@ -149,18 +139,18 @@ enum dpt_status dpt_whole_steps(const struct dpt_folder *dir, int64_t **ret_step
 struct search {
     int64_t found; /* -1: none */
     bool rescue;
-    int n_bad;                    /* newer ones that are not whole */
-    char why[DPT_ERR_TEXT_BYTES]; /* the newest of them is not */
+    int n_bad;                    /* newer checkpoints that are not whole */
+    char why[DPT_ERR_TEXT_BYTES]; /* of the newest of them */
 };
 
-/* A process looks again and again, and says once what is damaged, and when more is. */
+/* A process searches often; it warns once for each finding, and again if more is damaged. */
 static bool is_news(const char *dir, const struct search *search)
 {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     static struct {
         uint64_t key;
         int n_bad;
-    } said[SAID_MAX];     /* under the mutex; of more than fit the oldest is forgotten */
+    } said[SAID_MAX];     /* under the mutex; a new entry replaces the oldest */
     static size_t n_said; /* likewise */
     const uint64_t words[] = {dpt_hash128(dir, strlen(dir)).lo,
                               dpt_hash128(search->why, strlen(search->why)).lo};
@@ -219,27 +209,25 @@ static enum dpt_status search_steps(const struct dpt_folder *dir, const int64_t 
         if (whole == DPT_OK)
             ret->found = step;
         else if (whole == DPT_ENOMEM)
-            return dpt_pass(err, &why); /* says nothing about the checkpoint */
+            return dpt_pass(err, &why); /* no fault of the checkpoint */
         else if (ret->n_bad++ == 0)
             (void)snprintf(ret->why, sizeof ret->why, "%s", why.text);
     }
     return DPT_OK;
 }
 
-/* Searches until what was not whole was so in a folder at rest: one that is committed and pruned
- * meanwhile, by a run that still writes there, can make the others look damaged. */
-static enum dpt_status search_at_rest(const struct dpt_folder *dir, int64_t below,
-                                      struct search *ret, struct dpt_err *err)
+/* Searches again until the folder did not change during the search: a run that commits and prunes
+ * there meanwhile can make checkpoints look damaged. Closes `dir`. */
+static enum dpt_status search_at_rest(struct dpt_folder *dir, int64_t below, struct search *ret,
+                                      struct dpt_err *err)
 {
-    int64_t *steps, *after = NULL;
-    size_t n, n_after = 0;
+    int64_t *steps = NULL, *after = NULL;
+    size_t n = 0, n_after = 0;
     bool rest = false;
-    DPT_TRY(dpt_whole_steps(dir, &steps, &n, err));
-    enum dpt_status status = DPT_OK;
+    enum dpt_status status = dpt_whole_steps(dir, &steps, &n, err);
     for (int tries = 0; status == DPT_OK && !rest && tries < SEARCH_TRIES_MAX; tries++) {
         status = search_steps(dir, steps, n, below, ret, err);
-        rest = ret->n_bad == 0;
-        if (status != DPT_OK || rest)
+        if (status != DPT_OK || ret->n_bad == 0)
             break;
         status = dpt_whole_steps(dir, &after, &n_after, err);
         if (status != DPT_OK)
@@ -250,6 +238,7 @@ static enum dpt_status search_at_rest(const struct dpt_folder *dir, int64_t belo
         n = n_after;
     }
     free(steps);
+    dpt_folder_close(dir);
     return status;
 }
 
@@ -257,19 +246,10 @@ enum dpt_status dpt_checkpoint_newest_below(const char *dir, int64_t below, int6
                                             struct dpt_err *err)
 {
     struct dpt_folder folder;
-    struct dpt_err absent;
-    struct search search;
-    enum dpt_status status = dpt_folder_open(dir, &folder, &absent);
-    if (status == DPT_ENOENT) {
-        *ret_step = -1;
-        return DPT_OK;
-    }
-    if (status != DPT_OK)
-        return dpt_pass(err, &absent);
-    status = search_at_rest(&folder, below, &search, err);
-    dpt_folder_close(&folder);
-    if (status != DPT_OK)
-        return status;
+    struct search search = {.found = -1};
+    DPT_TRY(dpt_folder_open_if_present(dir, &folder, err));
+    if (folder.fd >= 0)
+        DPT_TRY(search_at_rest(&folder, below, &search, err));
     if (search.n_bad > 0)
         warn_passed_over(dir, &search);
     *ret_step = search.found;
@@ -284,21 +264,14 @@ enum dpt_status dpt_checkpoint_newest(const char *dir, int64_t *ret_step, struct
 enum dpt_status dpt_checkpoint_count(const char *dir, int64_t *ret, struct dpt_err *err)
 {
     struct dpt_folder folder;
-    struct dpt_err absent;
-    int64_t *steps;
-    size_t n;
-    enum dpt_status status = dpt_folder_open(dir, &folder, &absent);
-    if (status == DPT_ENOENT) {
-        *ret = 0;
-        return DPT_OK;
-    }
-    if (status != DPT_OK)
-        return dpt_pass(err, &absent);
-    status = dpt_whole_steps(&folder, &steps, &n, err);
+    int64_t *steps = NULL;
+    size_t n = 0;
+    DPT_TRY(dpt_folder_open_if_present(dir, &folder, err));
+    const enum dpt_status status =
+        folder.fd >= 0 ? dpt_whole_steps(&folder, &steps, &n, err) : DPT_OK;
     dpt_folder_close(&folder);
-    if (status != DPT_OK)
-        return status;
     free(steps);
-    *ret = (int64_t)n;
-    return DPT_OK;
+    if (status == DPT_OK)
+        *ret = (int64_t)n;
+    return status;
 }

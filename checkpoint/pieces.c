@@ -1,26 +1,20 @@
-/* From ranges of a flat vector to pieces of tensors, and the dealing of pieces to writers that have
+/* Cuts ranges of a flat vector into pieces of tensors, and divides pieces among writers that hold
  * the same ones (checkpoint.h). */
 #include "checkpoint/checkpoint.h"
 
 #include "checkpoint/layout/layout.h"
 #include "checkpoint/weights_hash.h"
 
-static int64_t numel_of(const struct dpt_checkpoint_tensor *tensor)
-{
-    int64_t numel = 1;
-    for (int d = 0; d < tensor->ndim; d++)
-        numel *= tensor->dim[d];
-    return numel;
-}
-
-int dpt_checkpoint_cut(const struct dpt_checkpoint_tensor *tensors, const int64_t *offset,
-                       int n_tensors, const struct dpt_checkpoint_range *ranges, int n_ranges,
+int dpt_checkpoint_cut(const struct dpt_checkpoint_vector *vector,
+                       const struct dpt_checkpoint_range *ranges, int n_ranges,
                        struct dpt_checkpoint_piece *ret, int max)
 {
     int n = 0;
-    for (int r = 0, i = 0; r < n_ranges && i < n_tensors;) {
+    for (int r = 0, i = 0; r < n_ranges && i < vector->n;) {
+        const int64_t first = vector->offset[i];
         const struct dpt_checkpoint_range *range = &ranges[r];
-        const struct dpt_interval tensor = {offset[i], offset[i] + numel_of(&tensors[i])};
+        const struct dpt_interval tensor = {first,
+                                            first + dpt_checkpoint_numel(&vector->tensors[i])};
         const struct dpt_interval both =
             dpt_interval_intersect((struct dpt_interval){range->first, range->end}, tensor);
         const int64_t skip = both.first - range->first;
@@ -40,8 +34,8 @@ int dpt_checkpoint_cut(const struct dpt_checkpoint_tensor *tensors, const int64_
     return n;
 }
 
-/* Where part `part` of `n_parts` begins in the row of pieces: a piece and an element of its tensor,
- * moved back to where a block of the weights hash begins. */
+/* The begin of part `part` of `n_parts` in the row of pieces: a piece and an element of its tensor,
+ * moved back to the begin of a block of the weights hash. */
 struct cut {
     int piece;
     int64_t element;

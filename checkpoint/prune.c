@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Takes the name away first, so that a checkpoint half removed is never mistaken for one. */
+/* Renames first: half of a removed checkpoint must not look like a checkpoint. */
 static enum dpt_status remove_named(const struct dpt_folder *dir, const char *name, int64_t step,
                                     uint64_t generation, struct dpt_err *err)
 {
@@ -28,14 +28,14 @@ static enum dpt_status remove_step(const struct dpt_folder *dir, int64_t step, u
     return remove_named(dir, name, step, generation, err);
 }
 
-/* A rescue, or an attempt at one. */
+/* A rescue, or an attempt to write one. */
 static bool is_rescue(const char *name, int64_t *ret_step)
 {
     return dpt_name_parse_rescue(name, ret_step) || dpt_name_parse_rescue_attempt(name, ret_step);
 }
 
-/* What is committed now has their steps, or later ones. Attempts go, too, of whatever generation: a
- * writer that is still at one finds the step saved. */
+/* The checkpoint that was just committed has their steps or a later one. Attempts of all
+ * generations go, too: a writer that still works on one finds the step saved. */
 static enum dpt_status remove_rescues(const struct dpt_folder *dir, int64_t newest,
                                       uint64_t generation, struct dpt_err *err)
 {
@@ -55,7 +55,7 @@ static enum dpt_status remove_rescues(const struct dpt_folder *dir, int64_t newe
 }
 
 /* Temporary folders of checkpoints to remove. Those of rescues stay until remove_rescues: a rescue
- * is written without a server, and none can say that nobody is at it. */
+ * is written without a server, so no server knows whether a writer still works on it. */
 struct temporary_filter {
     int64_t below_step;
     uint64_t generation;
@@ -92,7 +92,7 @@ static enum dpt_status remove_temporaries(const struct dpt_folder *dir,
     return status;
 }
 
-/* A checkpoint that may have to go. */
+/* A checkpoint that may be removed. */
 struct candidate {
     int64_t step;
     bool whole, keep, has_val_loss;
@@ -155,7 +155,7 @@ static void keep_best(struct candidate *c, size_t n, int n_best, bool *taken)
     }
 }
 
-/* `c`: [n] in ascending order. A person may mend what is damaged. */
+/* `c`: [n] in ascending order. Damaged checkpoints stay: a person may repair them. */
 static void choose(const struct dpt_folder *dir, const struct dpt_whole_keep *keep,
                    struct candidate *c, size_t n, bool *taken)
 {
@@ -207,15 +207,11 @@ enum dpt_status dpt_checkpoint_clean(const char *dir, uint64_t generation, const
                                      struct dpt_err *err)
 {
     struct dpt_folder folder;
-    struct dpt_err why;
-    enum dpt_status status = dpt_folder_open(dir, &folder, &why);
-    if (status == DPT_ENOENT)
-        return DPT_OK;
-    if (status != DPT_OK)
-        return dpt_pass(err, &why);
     const struct temporary_filter filter = {
         .below_step = INT64_MAX, .generation = generation, .attempt = attempt};
-    status = remove_temporaries(&folder, &filter, err);
+    DPT_TRY(dpt_folder_open_if_present(dir, &folder, err));
+    const enum dpt_status status =
+        folder.fd >= 0 ? remove_temporaries(&folder, &filter, err) : DPT_OK;
     dpt_folder_close(&folder);
     return status;
 }

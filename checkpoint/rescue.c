@@ -24,7 +24,7 @@ static enum dpt_status take_over(const struct dpt_checkpoint_spec *spec,
     if (status == DPT_OK)
         status = dpt_io_rename(&shared.dir, shared.temporary_name, ours->temporary_name, err);
     dpt_attempt_fini(&shared);
-    return status == DPT_OK ? DPT_OK : dpt_attempt_wrap(spec, status, err);
+    return dpt_attempt_wrap(spec, status, err);
 }
 
 static enum dpt_status make_whole(const struct dpt_checkpoint_spec *sealer,

@@ -151,6 +151,12 @@ enum dpt_status dpt_safetensors_parse_length(const uint8_t head[DPT_SAFETENSORS_
     return DPT_OK;
 }
 
+/* The file of a header under parse. */
+struct source {
+    const char *what;         /* its name, for errors */
+    int64_t data, data_bytes; /* byte at which the data begins, and its length */
+};
+
 static enum dpt_status parse_shape(json_t *shape, struct dpt_safetensors_entry *entry,
                                    const char *what, struct dpt_err *err)
 {
@@ -174,11 +180,10 @@ static enum dpt_status parse_shape(json_t *shape, struct dpt_safetensors_entry *
     return DPT_OK;
 }
 
-/* `data` is where the data starts in the file, `data_bytes` how much there is. */
-static enum dpt_status parse_entry(const char *name, json_t *value, int64_t data,
-                                   int64_t data_bytes, const char *what,
+static enum dpt_status parse_entry(const struct source *source, const char *name, json_t *value,
                                    struct dpt_safetensors_entry *entry, struct dpt_err *err)
 {
+    const char *what = source->what;
     const char *dtype;
     json_t *shape;
     json_int_t begin, end;
@@ -189,15 +194,16 @@ static enum dpt_status parse_entry(const char *name, json_t *value, int64_t data
     if (json_unpack_ex(value, &why, JSON_STRICT, "{s:s, s:o, s:[I, I]}", "dtype", &dtype, "shape",
                        &shape, "data_offsets", &begin, &end) != 0)
         return dpt_fail(err, DPT_ECORRUPT, "'%s': tensor '%.100s': %s", what, name, why.text);
-    if (begin < 0 || end < begin || end > data_bytes)
+    if (begin < 0 || end < begin || end > source->data_bytes)
         return dpt_fail(err, DPT_ECORRUPT,
                         "'%s': tensor '%.100s' lies at [%lld, %lld) of %lld "
                         "bytes of data",
-                        what, name, (long long)begin, (long long)end, (long long)data_bytes);
+                        what, name, (long long)begin, (long long)end,
+                        (long long)source->data_bytes);
     entry->dtype = dtype_of(dtype);
     (void)snprintf(entry->dtype_name, sizeof entry->dtype_name, "%s", dtype);
-    entry->begin = data + begin;
-    entry->end = data + end;
+    entry->begin = source->data + begin;
+    entry->end = source->data + end;
     entry->name = strdup(name);
     if (!entry->name)
         return dpt_fail_nomem(err, "'%s'", what);
@@ -214,10 +220,12 @@ static int by_offset(const void *a, const void *b)
 }
 
 /* Contiguous from the start of the data to the end of the file. */
-static enum dpt_status check_cover(const struct dpt_safetensors *header, int64_t data,
-                                   int64_t file_bytes, const char *what, struct dpt_err *err)
+static enum dpt_status check_cover(const struct dpt_safetensors *header,
+                                   const struct source *source, struct dpt_err *err)
 {
-    int64_t at = data;
+    const char *what = source->what;
+    const int64_t file_bytes = source->data + source->data_bytes;
+    int64_t at = source->data;
     for (int i = 0; i < header->n; i++) {
         const struct dpt_safetensors_entry *entry = &header->entries[i];
         if (entry->begin != at)
@@ -231,14 +239,15 @@ static enum dpt_status check_cover(const struct dpt_safetensors *header, int64_t
     return DPT_OK;
 }
 
-static enum dpt_status parse_root(json_t *root, int64_t data, int64_t file_bytes, const char *what,
-                                  struct dpt_safetensors *header, struct dpt_err *err)
+static enum dpt_status parse_header(json_t *root, const struct source *source,
+                                    struct dpt_safetensors *header, struct dpt_err *err)
 {
+    const char *what = source->what;
     const size_t n = json_object_size(root);
     if (n > DPT_CHECKPOINT_TENSORS_MAX + 1)
         return dpt_fail(err, DPT_ECORRUPT, "'%s': more than %d tensors", what,
                         DPT_CHECKPOINT_TENSORS_MAX);
-    header->entries = calloc(n ? n : 1, sizeof *header->entries);
+    header->entries = calloc(n + 1, sizeof *header->entries);
     if (!header->entries)
         return dpt_fail_nomem(err, "'%s'", what);
     for (void *it = json_object_iter(root); it; it = json_object_iter_next(root, it)) {
@@ -249,11 +258,10 @@ static enum dpt_status parse_root(json_t *root, int64_t data, int64_t file_bytes
                 return dpt_fail(err, DPT_ECORRUPT, "'%s': __metadata__ is no object", what);
             continue;
         }
-        DPT_TRY(parse_entry(name, value, data, file_bytes - data, what,
-                            &header->entries[header->n++], err));
+        DPT_TRY(parse_entry(source, name, value, &header->entries[header->n++], err));
     }
     qsort(header->entries, (size_t)header->n, sizeof *header->entries, by_offset);
-    return check_cover(header, data, file_bytes, what, err);
+    return check_cover(header, source, err);
 }
 
 enum dpt_status dpt_safetensors_parse_any(const char *json, size_t json_bytes, int64_t file_bytes,
@@ -268,7 +276,8 @@ enum dpt_status dpt_safetensors_parse_any(const char *json, size_t json_bytes, i
         return dpt_fail(err, DPT_ECORRUPT, "'%s': header: line %d: %s", what, why.line, why.text);
     struct dpt_safetensors header = {0};
     const int64_t data = DPT_SAFETENSORS_LENGTH_BYTES + (int64_t)json_bytes;
-    enum dpt_status status = parse_root(root, data, file_bytes, what, &header, err);
+    const struct source source = {.what = what, .data = data, .data_bytes = file_bytes - data};
+    enum dpt_status status = parse_header(root, &source, &header, err);
     json_decref(root);
     if (status != DPT_OK)
         dpt_safetensors_fini(&header);

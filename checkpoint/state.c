@@ -11,13 +11,8 @@
 
 void dpt_state_fini(struct dpt_state_copy *copy)
 {
-    free(copy->config_yaml);
-    free(copy->weights_hash);
-    free(copy->data_digest);
-    free(copy->fingerprint);
     free(copy->history_json);
-    free(copy->rescue_run);
-    free(copy->rescue_node);
+    json_decref(copy->root);
     *copy = (struct dpt_state_copy){0};
 }
 
@@ -105,12 +100,12 @@ static bool parse_seed(const char *text, uint64_t *ret)
     return at != text && *at == '\0';
 }
 
-/* Whether the numbers can be a scaler's is the trainer's to say. */
+/* The trainer checks whether a scaler can have these numbers. */
 static enum dpt_status parse_scaler(json_t *root, const char *what,
                                     struct dpt_checkpoint_state *state, struct dpt_err *err)
 {
     json_t *scaler = json_object_get(root, "scaler");
-    json_int_t good, skipped, diverged = 0; /* which older checkpoints do not say */
+    json_int_t good, skipped, diverged = 0; /* absent in older checkpoints */
     json_error_t why;
     if (!scaler)
         return DPT_OK;
@@ -146,34 +141,27 @@ static enum dpt_status parse_epoch(json_t *root, const char *what,
     return DPT_OK;
 }
 
-static enum dpt_status parse_rescue(json_t *root, const char *what, struct dpt_state_copy *copy,
-                                    struct dpt_err *err)
+static enum dpt_status parse_rescue(json_t *root, const char *what,
+                                    struct dpt_checkpoint_state *state, struct dpt_err *err)
 {
     json_t *rescue = json_object_get(root, "rescue");
-    const char *run, *node;
     json_int_t generation;
     json_error_t why;
     if (!rescue)
         return DPT_OK;
-    if (json_unpack_ex(rescue, &why, 0, "{s:s, s:s, s:I}", "run", &run, "node", &node, "generation",
-                       &generation) != 0)
+    if (json_unpack_ex(rescue, &why, 0, "{s:s, s:s, s:I}", "run", &state->rescue.run, "node",
+                       &state->rescue.node, "generation", &generation) != 0)
         return dpt_fail(err, DPT_ECORRUPT, "'%s': rescue: %s", what, why.text);
-    copy->rescue_run = strdup(run);
-    copy->rescue_node = strdup(node);
-    if (!copy->rescue_run || !copy->rescue_node)
-        return dpt_fail_nomem(err, "'%s'", what);
-    copy->state.rescue.run = copy->rescue_run;
-    copy->state.rescue.node = copy->rescue_node;
-    copy->state.rescue.generation = (uint64_t)generation;
+    state->rescue.generation = (uint64_t)generation;
     return DPT_OK;
 }
 
-static enum dpt_status parse_state(json_t *root, const char *what, struct dpt_state_copy *copy,
-                                   struct dpt_err *err)
+static enum dpt_status parse_state(json_t *root, const char *what,
+                                   struct dpt_checkpoint_state *state, struct dpt_err *err)
 {
     int version;
     json_int_t step, samples;
-    const char *seed, *hash, *yaml, *data = NULL, *fingerprint = NULL;
+    const char *seed;
     json_t *history, *val_loss = NULL;
     json_error_t why;
     if (json_unpack_ex(root, &why, 0, "{s:i}", "version", &version) != 0)
@@ -182,47 +170,37 @@ static enum dpt_status parse_state(json_t *root, const char *what, struct dpt_st
         return dpt_fail(err, DPT_EVERSION, "'%s' has version %d, this program reads version %d",
                         what, version, DPT_CHECKPOINT_VERSION);
     if (json_unpack_ex(root, &why, 0, "{s:I, s:I, s:s, s:s, s?s, s?s, s:s, s:o, s?o}", "step",
-                       &step, "samples", &samples, "seed", &seed, "weights_hash", &hash,
-                       "data_digest", &data, "fingerprint", &fingerprint, "config_yaml", &yaml,
-                       "history", &history, "val_loss", &val_loss) != 0)
+                       &step, "samples", &samples, "seed", &seed, "weights_hash",
+                       &state->weights_hash, "data_digest", &state->data_digest, "fingerprint",
+                       &state->fingerprint, "config_yaml", &state->config_yaml, "history", &history,
+                       "val_loss", &val_loss) != 0)
         return dpt_fail(err, DPT_ECORRUPT, "'%s': %s", what, why.text);
-    if (step < 0 || samples < 0 || !json_is_array(history) ||
-        !parse_seed(seed, &copy->state.seed) || (val_loss && !json_is_number(val_loss)))
+    if (step < 0 || samples < 0 || !json_is_array(history) || !parse_seed(seed, &state->seed) ||
+        (val_loss && !json_is_number(val_loss)))
         return dpt_fail(err, DPT_ECORRUPT,
                         "'%s': step, samples, seed, history or val_loss is out of range", what);
-    DPT_TRY(parse_scaler(root, what, &copy->state, err));
-    copy->state.step = step;
-    DPT_TRY(parse_epoch(root, what, &copy->state, err));
-    DPT_TRY(parse_rescue(root, what, copy, err));
-    copy->state.samples = samples;
-    copy->state.has_val_loss = val_loss != NULL;
-    copy->state.val_loss = val_loss ? json_number_value(val_loss) : 0;
-    copy->config_yaml = strdup(yaml);
-    copy->weights_hash = strdup(hash);
-    copy->data_digest = data ? strdup(data) : NULL;
-    copy->fingerprint = fingerprint ? strdup(fingerprint) : NULL;
-    copy->history_json = json_dumps(history, JSON_COMPACT);
-    if (!copy->config_yaml || !copy->weights_hash || (data && !copy->data_digest) ||
-        (fingerprint && !copy->fingerprint) || !copy->history_json)
-        return dpt_fail_nomem(err, "'%s'", what);
-    copy->state.config_yaml = copy->config_yaml;
-    copy->state.weights_hash = copy->weights_hash;
-    copy->state.data_digest = copy->data_digest;
-    copy->state.fingerprint = copy->fingerprint;
-    copy->state.history_json = copy->history_json;
-    return DPT_OK;
+    state->step = step;
+    state->samples = samples;
+    state->has_val_loss = val_loss != NULL;
+    state->val_loss = val_loss ? json_number_value(val_loss) : 0;
+    DPT_TRY(parse_scaler(root, what, state, err));
+    DPT_TRY(parse_epoch(root, what, state, err));
+    return parse_rescue(root, what, state, err);
 }
 
 enum dpt_status dpt_state_parse(const char *text, size_t bytes, const char *what,
                                 struct dpt_state_copy *ret, struct dpt_err *err)
 {
     json_error_t why;
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
-    if (!root)
+    struct dpt_state_copy copy = {.root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why)};
+    if (!copy.root)
         return dpt_fail(err, DPT_ECORRUPT, "'%s': line %d: %s", what, why.line, why.text);
-    struct dpt_state_copy copy = {0};
-    enum dpt_status status = parse_state(root, what, &copy, err);
-    json_decref(root);
+    enum dpt_status status = parse_state(copy.root, what, &copy.state, err);
+    if (status == DPT_OK) {
+        copy.history_json = json_dumps(json_object_get(copy.root, "history"), JSON_COMPACT);
+        copy.state.history_json = copy.history_json;
+        status = copy.history_json ? DPT_OK : dpt_fail_nomem(err, "'%s'", what);
+    }
     if (status != DPT_OK)
         dpt_state_fini(&copy);
     else

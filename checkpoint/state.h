@@ -11,11 +11,11 @@
 
 enum { DPT_STATE_BYTES_MAX = 16 << 20, DPT_INDEX_BYTES_MAX = 64 << 20 };
 
-/* A state that owns its strings. Zero-initialise. */
+/* A state whose strings lie in a parsed text. Zero-initialise. */
 struct dpt_state_copy {
     struct dpt_checkpoint_state state;
-    char *config_yaml, *weights_hash, *data_digest, *fingerprint, *history_json;
-    char *rescue_run, *rescue_node;
+    struct json_t *root;
+    char *history_json;
 };
 
 void dpt_state_fini(struct dpt_state_copy *copy);

@@ -1,5 +1,4 @@
-/* The weights hash (checkpoint.h): h <- XXH3-128(h, XXH3-128(block)), block by block, so that
- * nothing is kept but h and a block. */
+/* The weights hash (checkpoint.h): h <- XXH3-128(h, XXH3-128(block)), block by block. */
 #include "checkpoint/weights_hash.h"
 
 #include "base/cursor.h"
@@ -27,14 +26,18 @@ struct dpt_hash128 dpt_weights_hash_add(struct dpt_hash128 so_far, const float *
     return h;
 }
 
+int64_t dpt_checkpoint_numel(const struct dpt_checkpoint_tensor *tensor)
+{
+    int64_t numel = 1;
+    for (int d = 0; d < tensor->ndim; d++)
+        numel *= tensor->dim[d];
+    return numel;
+}
+
 struct dpt_hash128 dpt_weights_hash(const struct dpt_checkpoint_tensor *tensors, int n_tensors)
 {
     struct dpt_hash128 h = {0, 0};
-    for (int i = 0; i < n_tensors; i++) {
-        int64_t numel = 1;
-        for (int d = 0; d < tensors[i].ndim; d++)
-            numel *= tensors[i].dim[d];
-        h = dpt_weights_hash_add(h, tensors[i].param, numel);
-    }
+    for (int i = 0; i < n_tensors; i++)
+        h = dpt_weights_hash_add(h, tensors[i].param, dpt_checkpoint_numel(&tensors[i]));
     return h;
 }

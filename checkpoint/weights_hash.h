@@ -1,6 +1,5 @@
-/* The steps of the weights hash, for callers that have no tensor whole in memory: the hash of a
- * block depends on nothing else, so that any owner of a whole block can make it; joining them goes
- * in order and needs the hashes alone. */
+/* The steps of the weights hash, for callers that have no whole tensor in memory: any owner of a
+ * whole block can hash it, and joining the hashes of blocks, in order, needs no values. */
 #ifndef DPT_CHECKPOINT_WEIGHTS_HASH_H
 #define DPT_CHECKPOINT_WEIGHTS_HASH_H
 

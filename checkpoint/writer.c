@@ -1,7 +1,7 @@
-/* One writer's part of a checkpoint: its ranges written to their places in the tensor files, made
- * durable, then reported with the checksums of what it wrote. Bytes go through one buffer, whose
- * start lies on the grid that direct writes need: what fills whole pages is written directly, the
- * ends of a run, whose pages others may share, through the page cache. */
+/* One writer's part of a checkpoint: its ranges are written to their places in the tensor files,
+ * made durable, then reported with their checksums. Bytes go through one buffer, whose start lies
+ * on the grid of direct writes. Whole pages are written directly; the ends of a run, whose pages
+ * other writers may share, go through the page cache. */
 #include "base/finite.h"
 #include "base/fs.h"
 #include "checkpoint/attempt.h"
@@ -28,6 +28,7 @@ struct unsynced {
 /* The file being written. */
 struct sink {
     const struct dpt_checkpoint_spec *spec;
+    const struct dpt_attempt *attempt;
     struct dpt_manifest *part;
     uint8_t *buffer; /* BUFFER_BYTES; its first is byte `base` of the file, [from, to) waits */
     int64_t base;    /* a multiple of DPT_IO_DIRECT_ALIGN */
@@ -51,7 +52,7 @@ static size_t next_write(size_t from, size_t to, bool *ret_direct)
     return to_grid < to - from ? to_grid : to - from;
 }
 
-static enum dpt_status flush(struct sink *sink, struct dpt_err *err)
+static enum dpt_status sink_flush(struct sink *sink, struct dpt_err *err)
 {
     if (sink->from < sink->to)
         DPT_TRY(dpt_attempt_go_on(sink->spec, err));
@@ -66,19 +67,20 @@ static enum dpt_status flush(struct sink *sink, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* What is put next belongs at byte `at` of the file. */
-static enum dpt_status seek(struct sink *sink, int64_t at, struct dpt_err *err)
+/* The bytes put next go to byte `at` of the file. */
+static enum dpt_status sink_seek(struct sink *sink, int64_t at, struct dpt_err *err)
 {
     if (sink->run && at == sink->base + (int64_t)sink->to)
         return DPT_OK;
-    DPT_TRY(flush(sink, err));
+    DPT_TRY(sink_flush(sink, err));
     sink->from = sink->to = (size_t)(at % DPT_IO_DIRECT_ALIGN);
     sink->base = at - (int64_t)sink->to;
     return dpt_manifest_add(sink->part, sink->name, at, &sink->run, err);
 }
 
 /* `data` NULL: zeroes. */
-static enum dpt_status put(struct sink *sink, const void *data, size_t bytes, struct dpt_err *err)
+static enum dpt_status sink_put(struct sink *sink, const void *data, size_t bytes,
+                                struct dpt_err *err)
 {
     const uint8_t *from = data;
     while (bytes > 0) {
@@ -94,16 +96,15 @@ static enum dpt_status put(struct sink *sink, const void *data, size_t bytes, st
         bytes -= n;
         if (sink->to < BUFFER_BYTES)
             break;
-        DPT_TRY(flush(sink, err));
+        DPT_TRY(sink_flush(sink, err));
         sink->base += BUFFER_BYTES;
         sink->from = sink->to = 0;
     }
     return DPT_OK;
 }
 
-/* Notes the first tensor in which a value is not finite; what is written then is never committed.
- */
-static void look_for_damage(struct sink *sink, enum dpt_kind kind,
+/* Notes the first tensor with a value that is not finite; then the attempt is never committed. */
+static void note_not_finite(struct sink *sink, enum dpt_kind kind,
                             const struct dpt_checkpoint_piece *piece, const float *values, size_t n)
 {
     static const char *const what[DPT_KIND_COUNT] = {"", "first moment of ", "second moment of "};
@@ -112,9 +113,9 @@ static void look_for_damage(struct sink *sink, enum dpt_kind kind,
                        what[kind], sink->spec->tensors[piece->tensor].name);
 }
 
-/* The piece block by block of the weights hash, each looked at while it is in the cache. Of weights
- * with the hashes of the blocks that lie in the piece whole: made of what is read anyway. `values`
- * NULL: zeroes. */
+/* Puts the piece block by block of the weights hash, and checks and hashes each block while it is
+ * in the cache. Blocks of weights are hashed if they lie in the piece whole. `values` NULL: zeroes.
+ */
 static enum dpt_status put_values(struct sink *sink, enum dpt_kind kind,
                                   const struct dpt_tensor_layout *tensor,
                                   const struct dpt_checkpoint_piece *piece, const float *values,
@@ -128,11 +129,11 @@ static enum dpt_status put_values(struct sink *sink, enum dpt_kind kind,
         const float *from = values ? values + (at - piece->first) : NULL;
         const size_t bytes = (size_t)(stop - at) * sizeof *from;
         if (from)
-            look_for_damage(sink, kind, piece, from, (size_t)(stop - at));
+            note_not_finite(sink, kind, piece, from, (size_t)(stop - at));
         if (kind == DPT_KIND_PARAM && at == first && stop == end)
             DPT_TRY(dpt_manifest_add_hash(sink->part, tensor->block + block,
                                           dpt_hash128(from, bytes), err));
-        DPT_TRY(put(sink, from, bytes, err));
+        DPT_TRY(sink_put(sink, from, bytes, err));
         at = stop;
     }
     return DPT_OK;
@@ -143,20 +144,20 @@ static enum dpt_status put_piece(struct sink *sink, enum dpt_kind kind,
                                  const struct dpt_checkpoint_piece *piece, struct dpt_err *err)
 {
     const float *const values[DPT_KIND_COUNT] = {piece->param, piece->m, piece->v};
-    DPT_TRY(seek(sink, tensor->begin + piece->first * (int64_t)sizeof(float), err));
+    DPT_TRY(sink_seek(sink, tensor->begin + piece->first * (int64_t)sizeof(float), err));
     return put_values(sink, kind, tensor, piece, values[kind], err);
 }
 
 /* The header of a file is written by whoever writes its first element. */
-static bool writes_head(const struct dpt_checkpoint_spec *spec, const struct dpt_files *files,
-                        const struct dpt_file_layout *file,
+static bool writes_head(const struct sink *sink, const struct dpt_file_layout *file,
                         const struct dpt_checkpoint_piece *pieces, int n_pieces)
 {
+    const struct dpt_files *files = &sink->attempt->files;
     int tensor = file->first;
     while (tensor < file->end && files->tensor[tensor].numel == 0)
         tensor++;
     if (tensor == file->end)
-        return spec->writer == 0;
+        return sink->spec->writer == 0;
     return n_pieces > 0 && pieces[0].tensor == tensor && pieces[0].first == 0;
 }
 
@@ -169,14 +170,13 @@ static void close_files(struct sink *sink)
 }
 
 /* Makes durable what was written, in that order, and closes it. */
-static enum dpt_status sync_files(struct sink *sink, const struct dpt_attempt *attempt,
-                                  struct dpt_err *err)
+static enum dpt_status sync_files(struct sink *sink, struct dpt_err *err)
 {
+    const struct dpt_folder *folder = &sink->attempt->temporary;
     for (int i = 0; i < sink->n_unsynced; i++) {
         struct unsynced *file = &sink->unsynced[i];
         DPT_TRY(dpt_attempt_go_on(sink->spec, err));
-        DPT_TRY(
-            dpt_fs_join(attempt->temporary.path, file->name, sink->path, sizeof sink->path, err));
+        DPT_TRY(dpt_fs_join(folder->path, file->name, sink->path, sizeof sink->path, err));
         DPT_TRY(dpt_io_sync(file->fd, sink->path, err));
         DPT_TRY(dpt_io_close(&file->fd, sink->path, err));
     }
@@ -185,13 +185,13 @@ static enum dpt_status sync_files(struct sink *sink, const struct dpt_attempt *a
 }
 
 /* Writes the file's pieces of one kind. */
-static enum dpt_status write_file(struct sink *sink, const struct dpt_attempt *attempt,
-                                  enum dpt_kind kind, int number,
+static enum dpt_status write_file(struct sink *sink, enum dpt_kind kind, int number,
                                   const struct dpt_checkpoint_piece *pieces, int n_pieces,
                                   struct dpt_err *err)
 {
+    const struct dpt_attempt *attempt = sink->attempt;
     const struct dpt_file_layout *file = &attempt->files.file[number];
-    const bool head = writes_head(sink->spec, &attempt->files, file, pieces, n_pieces);
+    const bool head = writes_head(sink, file, pieces, n_pieces);
     if (n_pieces == 0 && !head)
         return DPT_OK;
     char name[DPT_CHECKPOINT_NAME_BYTES];
@@ -203,31 +203,32 @@ static enum dpt_status write_file(struct sink *sink, const struct dpt_attempt *a
         dpt_io_create_shared(&attempt->temporary, name, file->bytes, &sink->fd, sink->path, err));
     enum dpt_status status = DPT_OK;
     if (head)
-        status = seek(sink, 0, err);
+        status = sink_seek(sink, 0, err);
     if (head && status == DPT_OK)
-        status = put(sink, file->head, file->head_bytes, err);
+        status = sink_put(sink, file->head, file->head_bytes, err);
     for (int i = 0; status == DPT_OK && i < n_pieces; i++)
         status = put_piece(sink, kind, &attempt->files.tensor[pieces[i].tensor], &pieces[i], err);
     if (status == DPT_OK)
-        status = flush(sink, err);
+        status = sink_flush(sink, err);
     struct unsynced *written = &sink->unsynced[sink->n_unsynced++];
     written->fd = sink->fd;
     memcpy(written->name, name, sizeof name);
     if (status == DPT_OK && sink->n_unsynced == UNSYNCED_MAX)
-        status = sync_files(sink, attempt, err);
+        status = sync_files(sink, err);
     return status;
 }
 
-static enum dpt_status write_kind(struct sink *sink, const struct dpt_attempt *attempt,
-                                  enum dpt_kind kind, const struct dpt_checkpoint_piece *pieces,
-                                  int n_pieces, struct dpt_err *err)
+static enum dpt_status write_kind(struct sink *sink, enum dpt_kind kind,
+                                  const struct dpt_checkpoint_piece *pieces, int n_pieces,
+                                  struct dpt_err *err)
 {
+    const struct dpt_attempt *attempt = sink->attempt;
     int next = 0;
     for (int number = 0; number < attempt->files.n; number++) {
         const int first = next;
         while (next < n_pieces && attempt->files.tensor[pieces[next].tensor].file == number)
             next++;
-        DPT_TRY(write_file(sink, attempt, kind, number, pieces + first, next - first, err));
+        DPT_TRY(write_file(sink, kind, number, pieces + first, next - first, err));
     }
     return DPT_OK;
 }
@@ -250,7 +251,7 @@ static enum dpt_status write_pieces(const struct dpt_checkpoint_spec *spec,
 {
     if (n_pieces == 0 && spec->writer > 0)
         return DPT_OK; /* more writers than there is to write */
-    struct sink sink = {.spec = spec, .part = part, .fd = -1};
+    struct sink sink = {.spec = spec, .attempt = attempt, .part = part, .fd = -1};
     sink.buffer = aligned_alloc(DPT_IO_DIRECT_ALIGN, BUFFER_BYTES);
     if (!sink.buffer)
         return dpt_fail_nomem(err, "write buffer");
@@ -259,11 +260,11 @@ static enum dpt_status write_pieces(const struct dpt_checkpoint_spec *spec,
     if (spec->moments)
         status = dpt_folder_make(&attempt->temporary, DPT_NAME_OPTIMIZER, err);
     for (int kind = 0; status == DPT_OK && kind < attempt->n_kinds; kind++)
-        status = write_kind(&sink, attempt, (enum dpt_kind)kind, pieces, n_pieces, err);
+        status = write_kind(&sink, (enum dpt_kind)kind, pieces, n_pieces, err);
     if (status == DPT_OK && spec->taken)
         spec->taken(spec->ctx);
     if (status == DPT_OK)
-        status = sync_files(&sink, attempt, err);
+        status = sync_files(&sink, err);
     if (status == DPT_OK && spec->moments)
         status = sync_optimizer(attempt, err);
     close_files(&sink);
@@ -272,7 +273,7 @@ static enum dpt_status write_pieces(const struct dpt_checkpoint_spec *spec,
     return status;
 }
 
-/* All tensors whole, dealt to the writers. */
+/* Every writer has all tensors whole: writes this writer's share of them. */
 static enum dpt_status write_share(const struct dpt_checkpoint_spec *spec,
                                    const struct dpt_attempt *attempt, struct dpt_manifest *part,
                                    struct dpt_err *err)
@@ -295,8 +296,8 @@ static enum dpt_status write_share(const struct dpt_checkpoint_spec *spec,
     return status;
 }
 
-/* The first writer removes the attempt when it cannot go on; what others then run into is not why.
- */
+/* The first writer removes an attempt that it gives up. Other writers then fail for want of files;
+ * the removal is the cause to report. */
 static bool is_removed(const struct dpt_attempt *attempt, enum dpt_status why)
 {
     struct stat st;
@@ -334,5 +335,5 @@ enum dpt_status dpt_checkpoint_write_part(const struct dpt_checkpoint_spec *spec
         status = dpt_fail(err, DPT_EABORTED, "given up by its first writer");
     dpt_manifest_fini(&part);
     dpt_attempt_fini(&attempt);
-    return status == DPT_OK ? DPT_OK : dpt_attempt_wrap(spec, status, err);
+    return dpt_attempt_wrap(spec, status, err);
 }

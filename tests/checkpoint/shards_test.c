@@ -90,8 +90,9 @@ static int pieces_of(const struct flat *flat, const struct dpt_interval *interva
                                                   .param = vector[0] + intervals[i].first,
                                                   .m = vector[1] + intervals[i].first,
                                                   .v = vector[2] + intervals[i].first};
-    const int n_pieces = dpt_checkpoint_cut(flat->model.tensors, flat->offset, flat->model.n,
-                                            ranges, n, ret, PIECES_MAX);
+    const struct dpt_checkpoint_vector flat_vector = {flat->model.tensors, flat->offset,
+                                                      flat->model.n};
+    const int n_pieces = dpt_checkpoint_cut(&flat_vector, ranges, n, ret, PIECES_MAX);
     assert_true(n_pieces <= PIECES_MAX);
     return n_pieces;
 }

@@ -112,9 +112,8 @@ static struct dpt_checkpoint_piece *shard_pieces(const struct bench_state *s, in
             (struct dpt_checkpoint_range){piece.first, piece.end, s->vector[0] + piece.first,
                                           s->vector[1] + piece.first, s->vector[2] + piece.first};
     }
-    *ret_n = pieces ? dpt_checkpoint_cut(s->tensors, s->offset, s->n_tensors, ranges, n_units,
-                                         pieces, n_max)
-                    : 0;
+    const struct dpt_checkpoint_vector vector = {s->tensors, s->offset, s->n_tensors};
+    *ret_n = pieces ? dpt_checkpoint_cut(&vector, ranges, n_units, pieces, n_max) : 0;
     return pieces;
 }
 

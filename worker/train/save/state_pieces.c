@@ -74,8 +74,8 @@ static enum dpt_status cut_intervals(const struct dpt_tensors *tensors,
                                           .v = value_at(part, grid, DPT_VECTOR_V, unit, x)};
     }
     dpt_pieces_fini(ret);
-    ret->n =
-        dpt_checkpoint_cut(tensors->tensor, tensors->offset, tensors->n, ranges, n, pieces, n_max);
+    const struct dpt_checkpoint_vector vector = {tensors->tensor, tensors->offset, tensors->n};
+    ret->n = dpt_checkpoint_cut(&vector, ranges, n, pieces, n_max);
     ret->piece = pieces;
     free(ranges);
     return DPT_OK;
