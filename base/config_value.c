@@ -52,25 +52,24 @@ const struct dpt_choice *dpt_config_key_choice(const struct dpt_key *key,
 }
 
 /* The choice with the name `text`. */
-static enum dpt_status find_choice(const struct dpt_key *key, const char *text,
-                                   const struct dpt_choice **ret, struct dpt_err *err)
+/* NULL: DPT_ECONFIG is in `err`. */
+static const struct dpt_choice *choice_named(const struct dpt_key *key, const char *text,
+                                             struct dpt_err *err)
 {
     char choices[CHOICES_BYTES];
     for (const struct dpt_choice *c = key->choices; c->name; c++)
-        if (strcmp(c->name, text) == 0) {
-            *ret = c;
-            return DPT_OK;
-        }
+        if (strcmp(c->name, text) == 0) return c;
     dpt_config_key_choices(key, choices, sizeof choices);
-    return dpt_fail(err, DPT_ECONFIG, "unknown value '%.*s'; supported: %s", SHOWN_BYTES, text,
-                    choices);
+    (void)dpt_fail(err, DPT_ECONFIG, "unknown value '%.*s'; supported: %s", SHOWN_BYTES, text,
+                   choices);
+    return NULL;
 }
 
 static enum dpt_status parse_choice(const struct dpt_key *key, const char *text,
                                     struct dpt_config *config, struct dpt_err *err)
 {
-    const struct dpt_choice *choice;
-    DPT_TRY(find_choice(key, text, &choice, err));
+    const struct dpt_choice *choice = choice_named(key, text, err);
+    if (!choice) return DPT_ECONFIG;
     if (key->type == DPT_KEY_CHOICE)
         memcpy(member(key, config), &choice->value, sizeof choice->value);
     else
@@ -235,8 +234,8 @@ static enum dpt_status parse_words(const struct dpt_key *key, const struct dpt_y
         return dpt_fail(err, DPT_ECONFIG, "expected one word or more, got %s; supported: %s",
                         pair->kind == DPT_YAML_LIST ? "an empty list" : shown(pair), choices);
     for (size_t i = 0; i < pair->n_values; i++) {
-        const struct dpt_choice *word;
-        DPT_TRY(find_choice(key, pair->value[i].text, &word, err));
+        const struct dpt_choice *word = choice_named(key, pair->value[i].text, err);
+        if (!word) return DPT_ECONFIG;
         if (word->value == 0 && pair->n_values > 1)
             return dpt_fail(err, DPT_ECONFIG, "'%s' cannot be part of a list with others",
                             word->name);

@@ -30,8 +30,7 @@ const uint8_t *dpt_reader_view(struct dpt_reader *reader, size_t bytes)
     return view;
 }
 
-/* `bytes` <= 8 bytes as a little-endian number; 0 on failure. */
-static uint64_t read_le(struct dpt_reader *reader, size_t bytes)
+uint64_t dpt_reader_uint(struct dpt_reader *reader, size_t bytes)
 {
     const uint8_t *p = dpt_reader_view(reader, bytes);
     uint64_t value = 0;
@@ -42,22 +41,22 @@ static uint64_t read_le(struct dpt_reader *reader, size_t bytes)
 
 uint8_t dpt_reader_u8(struct dpt_reader *reader)
 {
-    return (uint8_t)read_le(reader, 1);
+    return (uint8_t)dpt_reader_uint(reader, 1);
 }
 
 uint16_t dpt_reader_u16(struct dpt_reader *reader)
 {
-    return (uint16_t)read_le(reader, 2);
+    return (uint16_t)dpt_reader_uint(reader, 2);
 }
 
 uint32_t dpt_reader_u32(struct dpt_reader *reader)
 {
-    return (uint32_t)read_le(reader, 4);
+    return (uint32_t)dpt_reader_uint(reader, 4);
 }
 
 uint64_t dpt_reader_u64(struct dpt_reader *reader)
 {
-    return read_le(reader, 8);
+    return dpt_reader_uint(reader, 8);
 }
 
 void dpt_reader_bytes(struct dpt_reader *reader, void *ret, size_t bytes)
@@ -106,7 +105,7 @@ void dpt_writer_bytes(struct dpt_writer *writer, const void *data, size_t bytes)
     writer->at += bytes;
 }
 
-static void write_le(struct dpt_writer *writer, uint64_t value, size_t bytes)
+void dpt_writer_uint(struct dpt_writer *writer, uint64_t value, size_t bytes)
 {
     uint8_t raw[8];
     for (size_t i = 0; i < bytes; i++)
@@ -116,22 +115,22 @@ static void write_le(struct dpt_writer *writer, uint64_t value, size_t bytes)
 
 void dpt_writer_u8(struct dpt_writer *writer, uint8_t value)
 {
-    write_le(writer, value, 1);
+    dpt_writer_uint(writer, value, 1);
 }
 
 void dpt_writer_u16(struct dpt_writer *writer, uint16_t value)
 {
-    write_le(writer, value, 2);
+    dpt_writer_uint(writer, value, 2);
 }
 
 void dpt_writer_u32(struct dpt_writer *writer, uint32_t value)
 {
-    write_le(writer, value, 4);
+    dpt_writer_uint(writer, value, 4);
 }
 
 void dpt_writer_u64(struct dpt_writer *writer, uint64_t value)
 {
-    write_le(writer, value, 8);
+    dpt_writer_uint(writer, value, 8);
 }
 
 enum dpt_status dpt_writer_end(const struct dpt_writer *writer, const char *what,

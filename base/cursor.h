@@ -32,6 +32,8 @@ uint8_t dpt_reader_u8(struct dpt_reader *reader);
 uint16_t dpt_reader_u16(struct dpt_reader *reader);
 uint32_t dpt_reader_u32(struct dpt_reader *reader);
 uint64_t dpt_reader_u64(struct dpt_reader *reader);
+/* The next `bytes` <= 8 bytes as a number. */
+uint64_t dpt_reader_uint(struct dpt_reader *reader, size_t bytes);
 
 /* Copies `bytes` bytes; on failure `ret` is filled with zeros. */
 void dpt_reader_bytes(struct dpt_reader *reader, void *ret, size_t bytes);
@@ -55,6 +57,8 @@ void dpt_writer_u8(struct dpt_writer *writer, uint8_t value);
 void dpt_writer_u16(struct dpt_writer *writer, uint16_t value);
 void dpt_writer_u32(struct dpt_writer *writer, uint32_t value);
 void dpt_writer_u64(struct dpt_writer *writer, uint64_t value);
+/* The low `bytes` <= 8 bytes of `value`. */
+void dpt_writer_uint(struct dpt_writer *writer, uint64_t value, size_t bytes);
 void dpt_writer_bytes(struct dpt_writer *writer, const void *data, size_t bytes);
 
 /* DPT_EPROTO when anything did not fit; `what` names the thing written. */

@@ -1,6 +1,8 @@
 /* Files: whole transfers, atomic replacement, folders. */
 #include "base/fs.h"
 
+#include "base/array.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -9,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,7 +21,8 @@ enum {
     NAMES_MAX = 1000000,
     TEMPORARY_TRIES_MAX = 16,
     /* One read(2) or write(2) moves at most this much (Linux caps it at 2 GiB - 4 KiB anyway). */
-    TRANSFER_BYTES_MAX = 1 << 30
+    TRANSFER_BYTES_MAX = 1 << 30,
+    READ_BYTES_MIN = 4096 /* room for one read(2) of a file of unknown length */
 };
 
 static size_t transfer_bytes(size_t bytes)
@@ -71,19 +75,12 @@ static enum dpt_status read_to_end(int fd, const char *path, size_t bytes_max, c
                                    size_t *ret_bytes, struct dpt_err *err)
 {
     enum dpt_status status = DPT_OK;
-    size_t room = 4096, used = 0;
-    char *text = malloc(room);
-    if (!text)
-        return dpt_fail_nomem(err, "read '%s'", path);
+    size_t room = 0, used = 0;
+    char *text = NULL;
     for (;;) {
-        if (used + 1 >= room) {
-            char *more = realloc(text, room * 2);
-            if (!more) {
-                status = dpt_fail_nomem(err, "read '%s'", path);
-                goto out;
-            }
-            text = more;
-            room *= 2;
+        if (!dpt_array_reserve(&text, &room, used + READ_BYTES_MIN, 1)) {
+            status = dpt_fail_nomem(err, "read '%s'", path);
+            goto out;
         }
         ssize_t n = read(fd, text + used, transfer_bytes(room - used - 1));
         if (n < 0 && errno == EINTR)
@@ -136,8 +133,7 @@ enum dpt_status dpt_fs_read_stream(const char *path, size_t bytes_max, char **re
     return status;
 }
 
-/* Folder of `path` into `ret_dir`: "." for a bare name, "/" for "/x". */
-static enum dpt_status folder_of(const char *path, char ret_dir[PATH_MAX], struct dpt_err *err)
+enum dpt_status dpt_fs_folder(const char *path, char ret_dir[PATH_MAX], struct dpt_err *err)
 {
     const char *slash = strrchr(path, '/');
     size_t n = slash ? (size_t)(slash - path) : 0;
@@ -179,7 +175,7 @@ enum dpt_status dpt_fs_write_file_atomic(const char *path, const void *data, siz
                                          struct dpt_err *err)
 {
     char dir[PATH_MAX], temporary[PATH_MAX];
-    DPT_TRY(folder_of(path, dir, err));
+    DPT_TRY(dpt_fs_folder(path, dir, err));
     int fd = open_temporary(path, temporary);
     if (fd < 0)
         return dpt_fail_errno(err, errno, "create a temporary file for '%s'", path);
@@ -359,15 +355,7 @@ static enum dpt_status add_name(char ***names, size_t *n, size_t *room, const ch
     if (*n == NAMES_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "folder '%s' holds more than %d names", path,
                         NAMES_MAX);
-    if (*n == *room) {
-        size_t more_room = *room ? *room * 2 : 16;
-        char **more = realloc(*names, more_room * sizeof *more);
-        if (!more)
-            return dpt_fail_nomem(err, "list folder '%s'", path);
-        *names = more;
-        *room = more_room;
-    }
-    char *copy = strdup(name);
+    char *copy = dpt_array_reserve(names, room, *n + 1, sizeof **names) ? strdup(name) : NULL;
     if (!copy)
         return dpt_fail_nomem(err, "list folder '%s'", path);
     (*names)[(*n)++] = copy;
@@ -419,6 +407,17 @@ bool dpt_fs_exists(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0;
+}
+
+bool dpt_fs_has_ending(const char *path, const char *endings)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *dot = strrchr(name, '.');
+    const size_t n = dot && dot != name ? strlen(dot + 1) : 0;
+    for (const char *at = endings; *at && n > 0; at += strcspn(at, ","), at += *at == ',')
+        if (strcspn(at, ",") == n && strncasecmp(at, dot + 1, n) == 0)
+            return true;
+    return false;
 }
 
 enum dpt_status dpt_fs_join(const char *dir, const char *name, char *ret_path, size_t path_bytes,

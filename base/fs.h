@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -54,6 +55,13 @@ DPT_MUST_USE enum dpt_status dpt_fs_list(const char *path, char ***ret_names, si
 void dpt_fs_list_free(char ***names, size_t n);
 
 bool dpt_fs_exists(const char *path);
+
+/* Whether the name of the file has one of the endings "txt,jsonl", in any case. */
+bool dpt_fs_has_ending(const char *path, const char *endings);
+
+/* The folder of `path`: "." of a bare name, "/" of "/x". DPT_EOVERFLOW: longer than PATH_MAX. */
+DPT_MUST_USE enum dpt_status dpt_fs_folder(const char *path, char ret_dir[PATH_MAX],
+                                           struct dpt_err *err);
 
 /* "dir/name" into `ret_path`; DPT_EOVERFLOW when it does not fit. */
 DPT_MUST_USE enum dpt_status dpt_fs_join(const char *dir, const char *name, char *ret_path,

@@ -1,6 +1,8 @@
 /* XXH3-128 (the only file that includes xxHash) and CRC32C. */
 #include "base/hash.h"
 
+#include "base/cursor.h"
+
 #include <pthread.h>
 #include <string.h>
 #include <xxhash.h>
@@ -9,6 +11,18 @@ struct dpt_hash128 dpt_hash128(const void *data, size_t bytes)
 {
     XXH128_hash_t h = XXH3_128bits(data, bytes);
     return (struct dpt_hash128){.hi = h.high64, .lo = h.low64};
+}
+
+struct dpt_hash128 dpt_hash128_join(struct dpt_hash128 h, struct dpt_hash128 next)
+{
+    uint8_t pair[32];
+    struct dpt_writer writer;
+    dpt_writer_init(&writer, pair, sizeof pair);
+    dpt_writer_u64(&writer, h.hi);
+    dpt_writer_u64(&writer, h.lo);
+    dpt_writer_u64(&writer, next.hi);
+    dpt_writer_u64(&writer, next.lo);
+    return dpt_hash128(pair, sizeof pair);
 }
 
 void dpt_hash128_hex(struct dpt_hash128 h, char ret_hex[DPT_HASH_HEX_BYTES])
@@ -21,9 +35,8 @@ void dpt_hash128_hex(struct dpt_hash128 h, char ret_hex[DPT_HASH_HEX_BYTES])
     ret_hex[32] = '\0';
 }
 
-/* CRC32C, reflected polynomial. table[0] advances a remainder by one byte, table[j] by j
- * more zero bytes
- * ("slicing by 8", Kounavis and Berry, ISCC 2005). */
+/* CRC32C, reflected polynomial. table[0] advances a remainder by one byte, table[j] by j more zero
+ * bytes ("slicing by 8", Kounavis and Berry, ISCC 2005). */
 static const uint32_t POLYNOMIAL = 0x82F63B78u;
 static uint32_t table[8][256];
 static pthread_once_t table_once = PTHREAD_ONCE_INIT;

@@ -13,6 +13,9 @@ struct dpt_hash128 {
 /* XXH3-128 of `bytes` bytes. */
 struct dpt_hash128 dpt_hash128(const void *data, size_t bytes);
 
+/* XXH3-128(h, next), the numbers little-endian: for hashes of sequences. */
+struct dpt_hash128 dpt_hash128_join(struct dpt_hash128 h, struct dpt_hash128 next);
+
 /* Writes 32 lower-case hex digits and a NUL. */
 enum { DPT_HASH_HEX_BYTES = 33 };
 void dpt_hash128_hex(struct dpt_hash128 h, char ret_hex[DPT_HASH_HEX_BYTES]);

@@ -1,6 +1,8 @@
 /* Lists of files and of runs of their bytes (manifest.h). */
 #include "checkpoint/manifest.h"
 
+#include "base/array.h"
+
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,32 +25,20 @@ void dpt_manifest_fini(struct dpt_manifest *manifest)
     *manifest = (struct dpt_manifest){0};
 }
 
-/* Room for one element more of `bytes` each in a list that doubles. */
-static enum dpt_status grow(void **list, int64_t n, int64_t *room, size_t bytes,
-                            struct dpt_err *err)
+static enum dpt_status no_memory(struct dpt_err *err)
 {
-    if (n < *room)
-        return DPT_OK;
-    const int64_t more_room = *room > 0 ? *room * 2 : 16;
-    void *more = realloc(*list, (size_t)more_room * bytes);
-    if (!more)
-        return dpt_fail_nomem(err, "list of checkpoint files");
-    *list = more;
-    *room = more_room;
-    return DPT_OK;
+    return dpt_fail_nomem(err, "list of checkpoint files");
 }
 
 static enum dpt_status add_entry(struct dpt_manifest *manifest, struct dpt_manifest_file **ret,
                                  struct dpt_err *err)
 {
-    void *files = manifest->files;
-    int64_t room = manifest->files_room;
     if (manifest->n_files == DPT_MANIFEST_RUNS_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "more than %d runs of bytes in a checkpoint",
                         DPT_MANIFEST_RUNS_MAX);
-    DPT_TRY(grow(&files, manifest->n_files, &room, sizeof *manifest->files, err));
-    manifest->files = files;
-    manifest->files_room = (int)room;
+    if (!dpt_array_reserve(&manifest->files, &manifest->files_room, (size_t)manifest->n_files + 1,
+                           sizeof *manifest->files))
+        return no_memory(err);
     *ret = &manifest->files[manifest->n_files];
     **ret = (struct dpt_manifest_file){0};
     return DPT_OK;
@@ -62,7 +52,7 @@ enum dpt_status dpt_manifest_add(struct dpt_manifest *manifest, const char *name
     DPT_ASSERT(file);
     file->name = strdup(name);
     if (!file->name)
-        return dpt_fail_nomem(err, "list of checkpoint files");
+        return no_memory(err);
     file->first = first;
     manifest->n_files++;
     *ret = file;
@@ -71,9 +61,8 @@ enum dpt_status dpt_manifest_add(struct dpt_manifest *manifest, const char *name
 
 static enum dpt_status add_crc(struct dpt_manifest_file *run, uint32_t crc, struct dpt_err *err)
 {
-    void *list = run->crc;
-    DPT_TRY(grow(&list, run->n_crc, &run->crc_room, sizeof *run->crc, err));
-    run->crc = list;
+    if (!dpt_array_reserve(&run->crc, &run->crc_room, (size_t)run->n_crc + 1, sizeof *run->crc))
+        return no_memory(err);
     run->crc[run->n_crc++] = crc;
     return DPT_OK;
 }
@@ -103,17 +92,14 @@ enum dpt_status dpt_manifest_add_hash(struct dpt_manifest *manifest, int64_t blo
     struct dpt_manifest_hashes *last =
         manifest->n_hashes > 0 ? &manifest->hashes[manifest->n_hashes - 1] : NULL;
     if (!last || last->first + last->n != block) {
-        void *list = manifest->hashes;
-        int64_t room = manifest->hashes_room;
-        DPT_TRY(grow(&list, manifest->n_hashes, &room, sizeof *manifest->hashes, err));
-        manifest->hashes = list;
-        manifest->hashes_room = (int)room;
+        if (!dpt_array_reserve(&manifest->hashes, &manifest->hashes_room,
+                               (size_t)manifest->n_hashes + 1, sizeof *manifest->hashes))
+            return no_memory(err);
         last = &manifest->hashes[manifest->n_hashes++];
         *last = (struct dpt_manifest_hashes){.first = block};
     }
-    void *list = last->hash;
-    DPT_TRY(grow(&list, last->n, &last->room, sizeof *last->hash, err));
-    last->hash = list;
+    if (!dpt_array_reserve(&last->hash, &last->room, (size_t)last->n + 1, sizeof *last->hash))
+        return no_memory(err);
     last->hash[last->n++] = hash;
     return DPT_OK;
 }

@@ -29,12 +29,14 @@ struct dpt_manifest_file {
     /* One for each block of DPT_CHECKPOINT_BLOCK_BYTES of the file that the run touches: of the
      * run's bytes in it, which are all of it but perhaps in the first and the last. */
     uint32_t *crc;
-    int64_t n_crc, crc_room;
+    int64_t n_crc;
+    size_t crc_room;
 };
 
 /* Hashes of consecutive blocks of the weights hash, in a report (files.h numbers them). */
 struct dpt_manifest_hashes {
-    int64_t first, n, room;
+    int64_t first, n;
+    size_t room;
     struct dpt_hash128 *hash;
 };
 
@@ -44,9 +46,11 @@ struct dpt_manifest {
     int writer, n_writers; /* of a report; -1 and the number of writers in the manifest itself */
     char not_finite[128];  /* of a report: the tensor in which the writer found such a value; "" */
     struct dpt_manifest_file *files;
-    int n_files, files_room;
+    int n_files;
+    size_t files_room;
     struct dpt_manifest_hashes *hashes;
-    int n_hashes, hashes_room;
+    int n_hashes;
+    size_t hashes_room;
 };
 
 void dpt_manifest_fini(struct dpt_manifest *manifest);

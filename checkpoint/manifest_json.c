@@ -171,7 +171,7 @@ static enum dpt_status parse_crcs(const char *hex, const char *what, struct dpt_
     file->crc = malloc((size_t)(file->n_crc ? file->n_crc : 1) * sizeof *file->crc);
     if (!file->crc)
         return dpt_fail_nomem(err, "'%s'", what);
-    file->crc_room = file->n_crc;
+    file->crc_room = (size_t)file->n_crc;
     for (int64_t i = 0; i < file->n_crc; i++)
         if (!parse_crc(hex + i * 8, &file->crc[i]))
             return dpt_fail(err, DPT_ECORRUPT, "'%s': '%s': a checksum is no hex number", what,

@@ -211,7 +211,7 @@ static enum dpt_status join_hashes(struct read_back *r, struct block_hash *block
             if (!blocks[at].known)
                 DPT_TRY(hash_read_back(r, &files->tensor[i], at - files->tensor[i].block,
                                        &blocks[at].hash, err));
-            h = dpt_weights_hash_join(h, blocks[at].hash);
+            h = dpt_hash128_join(h, blocks[at].hash);
         }
     }
     *ret = h;

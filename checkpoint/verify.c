@@ -15,7 +15,7 @@ static enum dpt_status hash_tensor(struct dpt_blocks *blocks,
     for (int64_t at = entry->begin; at < entry->end; at += step) {
         const int64_t bytes = entry->end - at < step ? entry->end - at : step;
         DPT_TRY(dpt_blocks_read(blocks, at, bytes, buffer, err));
-        *h = dpt_weights_hash_join(*h, dpt_hash128(buffer, (size_t)bytes));
+        *h = dpt_hash128_join(*h, dpt_hash128(buffer, (size_t)bytes));
     }
     return DPT_OK;
 }

@@ -1,27 +1,14 @@
 /* The weights hash (checkpoint.h): h <- XXH3-128(h, XXH3-128(block)), block by block. */
 #include "checkpoint/weights_hash.h"
 
-#include "base/cursor.h"
 #include "checkpoint/checkpoint.h"
-
-struct dpt_hash128 dpt_weights_hash_join(struct dpt_hash128 so_far, struct dpt_hash128 of_block)
-{
-    uint8_t pair[32];
-    struct dpt_writer writer;
-    dpt_writer_init(&writer, pair, sizeof pair);
-    dpt_writer_u64(&writer, so_far.hi);
-    dpt_writer_u64(&writer, so_far.lo);
-    dpt_writer_u64(&writer, of_block.hi);
-    dpt_writer_u64(&writer, of_block.lo);
-    return dpt_hash128(pair, sizeof pair);
-}
 
 struct dpt_hash128 dpt_weights_hash_add(struct dpt_hash128 so_far, const float *values, int64_t n)
 {
     struct dpt_hash128 h = so_far;
     for (int64_t at = 0; at < n; at += DPT_WEIGHTS_HASH_BLOCK) {
         const int64_t some = n - at < DPT_WEIGHTS_HASH_BLOCK ? n - at : DPT_WEIGHTS_HASH_BLOCK;
-        h = dpt_weights_hash_join(h, dpt_hash128(values + at, (size_t)some * sizeof *values));
+        h = dpt_hash128_join(h, dpt_hash128(values + at, (size_t)some * sizeof *values));
     }
     return h;
 }

@@ -7,10 +7,8 @@
 
 enum { DPT_WEIGHTS_HASH_BLOCK = 65536 }; /* elements; each tensor starts a new block */
 
-/* Joins the hash (dpt_hash128) of the next block to `so_far`, which is zero at the start. */
-struct dpt_hash128 dpt_weights_hash_join(struct dpt_hash128 so_far, struct dpt_hash128 of_block);
-
-/* Joins the blocks of the next `n` values of a tensor, which begin at a block, to `so_far`. */
+/* Joins (dpt_hash128_join; zero at the start) the blocks of the next `n` values of a tensor, which
+ * begin at a block, to `so_far`. */
 struct dpt_hash128 dpt_weights_hash_add(struct dpt_hash128 so_far, const float *values, int64_t n);
 
 #endif

@@ -1,6 +1,8 @@
 /* Merging the pairs of one piece: by scanning when it is short, by a heap when it is long. */
 #include "worker/data/bpe.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,22 +14,17 @@ void dpt_tokens_fini(struct dpt_tokens *tokens)
     *tokens = (struct dpt_tokens){0};
 }
 
-static enum dpt_status grow(struct dpt_tokens *tokens, size_t more, struct dpt_err *err)
+static enum dpt_status reserve_tokens(struct dpt_tokens *tokens, size_t more, struct dpt_err *err)
 {
-    if (tokens->room - tokens->n >= more)
-        return DPT_OK;
-    const size_t room = 2 * tokens->room + more + 64;
-    uint32_t *ids = realloc(tokens->ids, room * sizeof *ids);
-    if (!ids)
-        return dpt_fail_nomem(err, "tokenizer: %zu tokens", room);
-    tokens->ids = ids;
-    tokens->room = room;
-    return DPT_OK;
+    const size_t n = tokens->n + more;
+    return dpt_array_reserve(&tokens->ids, &tokens->room, n, sizeof *tokens->ids)
+               ? DPT_OK
+               : dpt_fail_nomem(err, "tokenizer: %zu tokens", n);
 }
 
 enum dpt_status dpt_tokens_add(struct dpt_tokens *tokens, uint32_t id, struct dpt_err *err)
 {
-    DPT_TRY(grow(tokens, 1, err));
+    DPT_TRY(reserve_tokens(tokens, 1, err));
     tokens->ids[tokens->n++] = id;
     return DPT_OK;
 }
@@ -148,25 +145,15 @@ void dpt_bpe_space_fini(struct dpt_bpe_space *space)
     *space = (struct dpt_bpe_space){0};
 }
 
-static enum dpt_status reserve(struct dpt_bpe_space *space, size_t bytes, struct dpt_err *err)
-{
-    if (space->bytes >= bytes)
-        return DPT_OK;
-    void *memory = realloc(space->memory, bytes);
-    if (!memory)
-        return dpt_fail_nomem(err, "tokenizer: piece that takes %zu bytes", bytes);
-    space->memory = memory;
-    space->bytes = bytes;
-    return DPT_OK;
-}
-
 static enum dpt_status encode_long(const struct dpt_vocab *vocab, struct dpt_bpe_space *space,
                                    const uint8_t *piece, size_t n, struct dpt_tokens *tokens,
                                    struct dpt_err *err)
 {
     /* n - 1 pairs at the start, and two more for each of at most n - 1 merges. */
     const size_t pairs_bytes = 3 * n * sizeof(uint64_t);
-    DPT_TRY(reserve(space, pairs_bytes + n * sizeof(struct symbol), err));
+    const size_t bytes = pairs_bytes + n * sizeof(struct symbol);
+    if (!dpt_array_reserve(&space->memory, &space->bytes, bytes, 1))
+        return dpt_fail_nomem(err, "tokenizer: piece that takes %zu bytes", bytes);
     struct heap heap = {.pairs = space->memory};
     struct symbol *symbols = (struct symbol *)(heap.pairs + 3 * n);
     uint32_t *ids = tokens->ids + tokens->n; /* of the bytes first, of the piece in the end */
@@ -191,7 +178,7 @@ enum dpt_status dpt_bpe_piece(const struct dpt_vocab *vocab, struct dpt_bpe_spac
         return dpt_fail(err, DPT_EOVERFLOW,
                         "tokenizer: a word of %zu bytes, %d at most are possible; is it text?",
                         bytes, DPT_PIECE_BYTES_MAX);
-    DPT_TRY(grow(tokens, bytes, err));
+    DPT_TRY(reserve_tokens(tokens, bytes, err));
     const int whole = vocab->ignore_merges ? dpt_vocab_find(vocab, piece, bytes) : -1;
     if (whole >= 0) {
         tokens->ids[tokens->n++] = (uint32_t)whole;

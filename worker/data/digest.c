@@ -28,10 +28,7 @@ static enum dpt_status read_block(const struct dpt_token_shard *shard, int fd, i
     dpt_writer_init(&writer, ret, n);
     const size_t width = (size_t)shard->width, first = (size_t)at / width;
     for (size_t i = first; i < first + n / width; i++)
-        if (width == 2)
-            dpt_writer_u16(&writer, (uint16_t)shard->encoded[i]);
-        else
-            dpt_writer_u32(&writer, shard->encoded[i]);
+        dpt_writer_uint(&writer, shard->encoded[i], width);
     return DPT_OK;
 }
 
@@ -64,7 +61,7 @@ static void add_block(const struct dpt_token_shard *shard, const uint8_t *block,
 {
     const struct dpt_hash128 of_block = dpt_hash128(block, n);
     const uint32_t largest = largest_of(block, n, shard->width);
-    content->hash = dpt_data_hash_join(content->hash, of_block.hi, of_block.lo);
+    content->hash = dpt_hash128_join(content->hash, of_block);
     if (!content->largest_in || largest > content->largest) {
         content->largest = largest;
         content->largest_in = shard->file.path;
@@ -77,10 +74,10 @@ static enum dpt_status add_shard(const struct dpt_token_shard *shard, uint8_t *b
     const int64_t bytes = shard->tokens * shard->width;
     int fd = -1;
     if (!shard->encoded)
-        DPT_TRY(dpt_shard_open(shard, &fd, err));
+        DPT_TRY(dpt_data_file_open(&shard->file, &fd, err));
     enum dpt_status status = DPT_OK;
-    content->hash =
-        dpt_data_hash_join(content->hash, (uint64_t)shard->tokens, (uint64_t)shard->width);
+    content->hash = dpt_hash128_join(
+        content->hash, (struct dpt_hash128){(uint64_t)shard->tokens, (uint64_t)shard->width});
     for (int64_t at = 0; status == DPT_OK && at < bytes; at += BLOCK_BYTES) {
         const size_t n = bytes - at < BLOCK_BYTES ? (size_t)(bytes - at) : BLOCK_BYTES;
         status = read_block(shard, fd, at, n, block, err);
@@ -197,7 +194,7 @@ static enum dpt_status identify(struct dpt_data *data, struct dpt_data_identity 
     if (status == DPT_OK) {
         dpt_hash128_hex(content.hash, ret->hash);
         make_stamp(data, ret->stamp);
-        digesting->used = dpt_data_hash_join(digesting->used, content.hash.hi, content.hash.lo);
+        digesting->used = dpt_hash128_join(digesting->used, content.hash);
     }
     dpt_data_close(&data);
     return status;

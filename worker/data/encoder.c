@@ -4,6 +4,7 @@
  * Text is made of few words that return often: the tokens of pieces of up to 16 bytes are kept in a
  * table, one place for each hash. Of a tokenizer.json's vocabulary the text is searched for added
  * tokens first, and what lies between them is cut by the vocabulary's steps. */
+#include "base/array.h"
 #include "worker/data/added.h"
 #include "worker/data/bpe.h"
 #include "worker/data/presplit.h"
@@ -202,13 +203,8 @@ static enum dpt_status encode_bytes(const uint8_t *text, size_t bytes, struct dp
 static enum dpt_status repair(struct dpt_encoder *encoder, const uint8_t *text, size_t bytes,
                               size_t *ret_bytes, struct dpt_err *err)
 {
-    if (encoder->repaired_bytes < 3 * bytes) {
-        uint8_t *more = realloc(encoder->repaired, 3 * bytes);
-        if (!more)
-            return dpt_fail_nomem(err, "tokenizer: %zu bytes of text", bytes);
-        encoder->repaired = more;
-        encoder->repaired_bytes = 3 * bytes;
-    }
+    if (!dpt_array_reserve(&encoder->repaired, &encoder->repaired_bytes, 3 * bytes, 1))
+        return dpt_fail_nomem(err, "tokenizer: %zu bytes of text", bytes);
     *ret_bytes = dpt_utf8_repair(text, bytes, encoder->repaired, &encoder->replaced);
     return DPT_OK;
 }

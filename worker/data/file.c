@@ -1,8 +1,6 @@
 /* Files of data: which one was opened first (file.h). */
 #include "worker/data/file.h"
 
-#include "base/cursor.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -53,21 +51,10 @@ enum dpt_status dpt_data_file_open(const struct dpt_data_file *file, int *ret_fd
     return DPT_OK;
 }
 
-struct dpt_hash128 dpt_data_hash_join(struct dpt_hash128 h, uint64_t a, uint64_t b)
-{
-    uint8_t joined[32];
-    struct dpt_writer writer;
-    dpt_writer_init(&writer, joined, sizeof joined);
-    dpt_writer_u64(&writer, h.hi);
-    dpt_writer_u64(&writer, h.lo);
-    dpt_writer_u64(&writer, a);
-    dpt_writer_u64(&writer, b);
-    return dpt_hash128(joined, sizeof joined);
-}
-
 struct dpt_hash128 dpt_data_file_stamp(const struct dpt_data_file *file, struct dpt_hash128 h)
 {
-    h = dpt_data_hash_join(h, file->device, file->inode);
-    h = dpt_data_hash_join(h, (uint64_t)file->bytes, 0);
-    return dpt_data_hash_join(h, (uint64_t)file->changed_s, (uint64_t)file->changed_ns);
+    const struct dpt_hash128 place = {file->device, file->inode};
+    const struct dpt_hash128 bytes = {(uint64_t)file->bytes, 0};
+    const struct dpt_hash128 changed = {(uint64_t)file->changed_s, (uint64_t)file->changed_ns};
+    return dpt_hash128_join(dpt_hash128_join(dpt_hash128_join(h, place), bytes), changed);
 }

@@ -1,5 +1,5 @@
-/* A file of data, and whether it is still the one that it was: a file that changes under a run is
- * an error, not another trajectory. */
+/* A file of data, and a check that it is still the same: a file that changes during a run is an
+ * error, not another trajectory. */
 #ifndef DPT_WORKER_DATA_FILE_H
 #define DPT_WORKER_DATA_FILE_H
 
@@ -24,10 +24,7 @@ DPT_MUST_USE enum dpt_status dpt_data_file_open_first(struct dpt_data_file *file
 DPT_MUST_USE enum dpt_status dpt_data_file_open(const struct dpt_data_file *file, int *ret_fd,
                                                 struct dpt_err *err);
 
-/* The hash `h` and, behind it, which file this is. */
+/* Joins the identity of the file to `h`. */
 struct dpt_hash128 dpt_data_file_stamp(const struct dpt_data_file *file, struct dpt_hash128 h);
-
-/* XXH3-128(h, a, b). */
-struct dpt_hash128 dpt_data_hash_join(struct dpt_hash128 h, uint64_t a, uint64_t b);
 
 #endif

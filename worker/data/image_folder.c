@@ -1,6 +1,7 @@
 /* Folders of images: what is in them, read file by file (image_folder.h). */
 #include "worker/data/image_folder.h"
 
+#include "base/array.h"
 #include "base/fs.h"
 #include "base/log.h"
 
@@ -8,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,10 +61,7 @@ static enum dpt_status decode(const struct dpt_data_file *file, const uint8_t *b
                               struct dpt_picture *ret, struct dpt_err *err)
 {
     const enum dpt_status status = dpt_picture_decode(bytes, (size_t)file->bytes, ret, err);
-    if (status != DPT_ECORRUPT)
-        return status;
-    (void)dpt_wrap(err, status, "'%s' is damaged", file->path);
-    return status;
+    return status == DPT_ECORRUPT ? dpt_wrap(err, status, "'%s' is damaged", file->path) : status;
 }
 
 enum dpt_status dpt_image_folder_read(const struct dpt_image_folder *folder, int64_t i,
@@ -102,8 +99,8 @@ static enum dpt_status add_to_hash(const struct dpt_image_folder *folder, int64_
         status = verify(&image->file, bytes, picture, err);
     if (status == DPT_OK) {
         const struct dpt_hash128 content = dpt_hash128(bytes, (size_t)image->file.bytes);
-        *h = dpt_data_hash_join(*h, (uint64_t)image->label, (uint64_t)image->file.bytes);
-        *h = dpt_data_hash_join(*h, content.hi, content.lo);
+        const struct dpt_hash128 head = {(uint64_t)image->label, (uint64_t)image->file.bytes};
+        *h = dpt_hash128_join(dpt_hash128_join(*h, head), content);
     }
     free(bytes);
     return status;
@@ -142,44 +139,15 @@ struct looking {
     int named;                           /* how many they are */
 };
 
-static bool ends_with_one_of(const char *name, const char *const *endings)
-{
-    const size_t n = strlen(name);
-    for (; *endings; endings++) {
-        const size_t m = strlen(*endings);
-        if (n > m && strcasecmp(name + n - m, *endings) == 0)
-            return true;
-    }
-    return false;
-}
-
 static bool is_image(const char *name)
 {
-    static const char *const read[] = {".jpg", ".jpeg", ".png", NULL};
-    return ends_with_one_of(name, read);
+    return dpt_fs_has_ending(name, "jpg,jpeg,png");
 }
 
 /* A user would miss such an image if it were passed over. */
 static bool is_other_image(const char *name)
 {
-    static const char *const others[] = {".bmp", ".gif",  ".heic", ".pgm",  ".ppm",
-                                         ".tif", ".tiff", ".webp", ".avif", NULL};
-    return ends_with_one_of(name, others);
-}
-
-static enum dpt_status make_room(struct dpt_image_folder *folder, struct dpt_err *err)
-{
-    if (folder->n < folder->room)
-        return DPT_OK;
-    if (folder->n >= DPT_IMAGES_MAX)
-        return dpt_fail(err, DPT_EOVERFLOW, "there are more than %d images", DPT_IMAGES_MAX);
-    const int64_t room = 2 * folder->room + 1024;
-    void *more = realloc(folder->images, (size_t)room * sizeof *folder->images);
-    if (!more)
-        return dpt_fail_nomem(err, "list %lld images", (long long)folder->n);
-    folder->images = more;
-    folder->room = room;
-    return DPT_OK;
+    return dpt_fs_has_ending(name, "bmp,gif,heic,pgm,ppm,tif,tiff,webp,avif");
 }
 
 /* Adds a damaged image to the names of the warning if there is room. */
@@ -232,12 +200,17 @@ static enum dpt_status add_image(struct looking *l, const char *path, int32_t la
                                  struct dpt_err *err)
 {
     int fd = -1;
-    DPT_TRY(make_room(l->folder, err));
-    struct dpt_image *image = &l->folder->images[l->folder->n];
-    *image = (struct dpt_image){.label = label, .file.path = strdup(path)};
-    if (!image->file.path)
+    struct dpt_image_folder *folder = l->folder;
+    if (folder->n >= DPT_IMAGES_MAX)
+        return dpt_fail(err, DPT_EOVERFLOW, "there are more than %d images", DPT_IMAGES_MAX);
+    char *copy = strdup(path);
+    if (!copy || !dpt_array_reserve(&folder->images, &folder->room, (size_t)folder->n + 1,
+                                    sizeof *folder->images)) {
+        free(copy);
         return dpt_fail_nomem(err, "list '%s'", path);
-    l->folder->n++;
+    }
+    struct dpt_image *image = &folder->images[folder->n++];
+    *image = (struct dpt_image){.label = label, .file.path = copy};
     DPT_TRY(dpt_data_file_open_first(&image->file, &fd, err));
     (void)close(fd); /* opened for reading */
     return l->folder->decoded ? try_last(l, err) : DPT_OK;
@@ -279,18 +252,12 @@ struct tree {
 
 static enum dpt_status add_folder(struct tree *tree, const char *path, struct dpt_err *err)
 {
-    if (tree->n == tree->room) {
-        const size_t room = 2 * tree->room + 16;
-        char **more = realloc(tree->paths, room * sizeof *more);
-        if (!more)
-            return dpt_fail_nomem(err, "list the folder '%s'", path);
-        tree->paths = more;
-        tree->room = room;
-    }
-    tree->paths[tree->n] = strdup(path);
-    if (!tree->paths[tree->n])
+    char *copy = strdup(path);
+    if (!copy || !dpt_array_reserve(&tree->paths, &tree->room, tree->n + 1, sizeof *tree->paths)) {
+        free(copy);
         return dpt_fail_nomem(err, "list the folder '%s'", path);
-    tree->n++;
+    }
+    tree->paths[tree->n++] = copy;
     return DPT_OK;
 }
 
@@ -420,7 +387,7 @@ static enum dpt_status look_at_classes(struct looking *l, const char *path, char
         l->folder->n_classes++;
         DPT_TRY(dpt_fs_join(path, names[i], whole, sizeof whole, err));
         DPT_TRY(look_at_class(l, whole, (int32_t)i, err));
-        l->folder->classes = dpt_data_hash_join(l->folder->classes, name.hi, name.lo);
+        l->folder->classes = dpt_hash128_join(l->folder->classes, name);
     }
     return DPT_OK;
 }

@@ -22,7 +22,8 @@ struct dpt_image {
 struct dpt_image_folder {
     char *path;
     struct dpt_image *images; /* (n) by class, path of the folder and name, bytewise */
-    int64_t n, room;
+    int64_t n;
+    size_t room;
     int64_t left_out;   /* damaged images */
     char **class_names; /* (n_classes) of the sub-folders, in the order of labels */
     size_t n_classes;

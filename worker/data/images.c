@@ -116,11 +116,11 @@ static enum dpt_status render(const struct dpt_data *data, const struct dpt_pict
     return dpt_view_render(&data->view, &view, picture, ret, err);
 }
 
-enum dpt_status dpt_images_read(const struct dpt_data *data, const struct dpt_token_shard *shard,
-                                int64_t index, int64_t number, float *ret_pixels,
-                                int32_t *ret_label, struct dpt_err *err)
+enum dpt_status dpt_images_read(const struct dpt_data *data, int64_t index, int64_t number,
+                                float *ret_pixels, int32_t *ret_label, struct dpt_err *err)
 {
     if (data->kind == DPT_DATA_CIFAR10) {
+        const struct dpt_token_shard *shard = dpt_shard_of(data, index);
         uint8_t rgb[DPT_PICTURE_CHANNELS * PLANE_BYTES];
         const struct dpt_picture picture = {.width = SIDE, .height = SIDE, .rgb = rgb};
         DPT_TRY(

@@ -1,6 +1,7 @@
 /* Which columns of a row are the text and the label, and what they may be. */
 #include "worker/data/label_table.h"
 
+#include "base/fs.h"
 #include "base/parse.h"
 
 #include <jansson.h>
@@ -9,18 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 enum { NAMES_BYTES = 300, NAME_SHOWN = 40, LABEL_SHOWN = 40 };
 
 /* ---------------------------------------------------------------- the file */
-
-static bool ends_with(const char *path, const char *ending)
-{
-    const size_t n = strlen(path), m = strlen(ending);
-    return n > m && strcasecmp(path + n - m, ending) == 0;
-}
 
 static bool by_number(const struct dpt_label_table_options *options)
 {
@@ -31,22 +25,12 @@ enum dpt_status dpt_label_table_init(struct dpt_label_table *table,
                                      const struct dpt_label_table_options *options, int fd,
                                      struct dpt_err *err)
 {
-    static const struct {
-        const char *ending;
-        enum dpt_rows_form form;
-    } kinds[] = {{".csv", DPT_ROWS_CSV},
-                 {".tsv", DPT_ROWS_TSV},
-                 {".jsonl", DPT_ROWS_LINES},
-                 {".ndjson", DPT_ROWS_LINES}};
-    size_t kind = 0;
-    while (kind < sizeof kinds / sizeof *kinds && !ends_with(options->path, kinds[kind].ending))
-        kind++;
-    if (kind == sizeof kinds / sizeof *kinds)
+    const bool jsonl = dpt_fs_has_ending(options->path, "jsonl,ndjson");
+    if (!jsonl && !dpt_fs_has_ending(options->path, "csv,tsv"))
         return dpt_fail(err, DPT_ECONFIG,
                         "'%s' ends with neither .csv, .tsv nor .jsonl, which says what kind of "
                         "table it is; rename it, or convert it to one of these",
                         options->path);
-    const bool jsonl = kinds[kind].form == DPT_ROWS_LINES;
     if (jsonl && by_number(options))
         return dpt_fail(err, DPT_ECONFIG,
                         "the members of a line of '%s' have names; set data.text_column and "
@@ -55,7 +39,9 @@ enum dpt_status dpt_label_table_init(struct dpt_label_table *table,
     table->options = options;
     table->fd = fd;
     table->jsonl = jsonl;
-    table->rows.form = kinds[kind].form;
+    table->rows.form = jsonl                                     ? DPT_ROWS_LINES
+                       : dpt_fs_has_ending(options->path, "tsv") ? DPT_ROWS_TSV
+                                                                 : DPT_ROWS_CSV;
     return DPT_OK;
 }
 

@@ -1,6 +1,7 @@
 /* Texts with labels: read and encoded once, kept as tokens. */
 #include "worker/data/labelled.h"
 
+#include "base/array.h"
 #include "base/cursor.h"
 #include "worker/data/label_table.h"
 #include "worker/data/source.h"
@@ -29,38 +30,14 @@ int64_t dpt_labelled_tokens(const struct dpt_labelled *l)
     return begin_of(l, l->n);
 }
 
-/* Room for `n` elements of `bytes` each; nothing is lost where there is none. */
-static enum dpt_status grow(void **array, int64_t n, size_t bytes, struct dpt_err *err)
-{
-    void *more = realloc(*array, (size_t)n * bytes);
-    if (!more)
-        return dpt_fail(err, DPT_ENOMEM,
-                        "no memory for the texts so far; read fewer rows with "
-                        "data.train_samples or data.val_samples");
-    *array = more;
-    return DPT_OK;
-}
-
 static enum dpt_status make_room(struct dpt_labelled *l, int64_t tokens, struct dpt_err *err)
 {
-    if (l->n == l->n_room) {
-        const int64_t room = 2 * l->n_room + 1024;
-        void *labels = l->labels, *ends = l->ends;
-        enum dpt_status status = grow(&labels, room, sizeof *l->labels, err);
-        l->labels = labels;
-        if (status == DPT_OK)
-            status = grow(&ends, room, sizeof *l->ends, err);
-        l->ends = ends;
-        if (status != DPT_OK)
-            return status;
-        l->n_room = room;
-    }
-    if (dpt_labelled_tokens(l) + tokens > l->tokens_room) {
-        const int64_t room = 2 * (dpt_labelled_tokens(l) + tokens);
-        DPT_TRY(grow(&l->tokens, room, (size_t)l->width, err));
-        l->tokens_room = room;
-    }
-    return DPT_OK;
+    const size_t n = (size_t)l->n + 1, n_tokens = (size_t)(dpt_labelled_tokens(l) + tokens);
+    if (dpt_array_reserve(&l->labels, &l->labels_room, n, sizeof *l->labels) &&
+        dpt_array_reserve(&l->ends, &l->ends_room, n, sizeof *l->ends) &&
+        dpt_array_reserve(&l->tokens, &l->tokens_room, n_tokens, (size_t)l->width))
+        return DPT_OK;
+    return dpt_fail_nomem(err, "texts so far (fewer rows: data.train_samples, data.val_samples)");
 }
 
 static enum dpt_status add_text(struct dpt_labelled *l, const uint32_t *ids, int64_t n,

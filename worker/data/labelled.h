@@ -16,7 +16,7 @@ struct dpt_labelled {
     int seq_len;     /* tokens of the longest text, or more */
     int width;       /* bytes of a token: 2 or 4 */
     void *tokens;    /* (ends[n - 1]) */
-    int64_t n_room, tokens_room;
+    size_t labels_room, ends_room, tokens_room;
 };
 
 /* A table, open as `fd`, of which the first `samples` rows are read (0: all), as `key` of the

@@ -282,13 +282,13 @@ void dpt_matcher_destroy(struct dpt_matcher **matcher)
 }
 
 enum dpt_status dpt_pattern_next(const struct dpt_pattern *pattern, struct dpt_matcher *matcher,
-                                 const uint8_t *text, size_t bytes, size_t from, size_t *ret_begin,
-                                 size_t *ret_end, struct dpt_err *err)
+                                 const uint8_t *text, size_t bytes, struct dpt_match *match,
+                                 struct dpt_err *err)
 {
-    const int found = pcre2_match(pattern->code, text, bytes, from, PCRE2_NO_UTF_CHECK,
+    const int found = pcre2_match(pattern->code, text, bytes, match->from, PCRE2_NO_UTF_CHECK,
                                   matcher->data, matcher->context);
     if (found == PCRE2_ERROR_NOMATCH) {
-        *ret_begin = *ret_end = bytes;
+        match->begin = match->end = bytes;
         return DPT_OK;
     }
     if (found < 0) {
@@ -296,11 +296,11 @@ enum dpt_status dpt_pattern_next(const struct dpt_pattern *pattern, struct dpt_m
         (void)pcre2_get_error_message(found, why, sizeof why);
         return dpt_fail(err, DPT_EOVERFLOW,
                         "tokenizer: the pattern '%.60s' gives up at byte %zu of a text of %zu: %s",
-                        pattern->text, from, bytes, (const char *)why);
+                        pattern->text, match->from, bytes, (const char *)why);
     }
     /* 0: there are groups, which nobody asks for. */
     const PCRE2_SIZE *place = pcre2_get_ovector_pointer(matcher->data);
-    *ret_begin = place[0];
-    *ret_end = place[1];
+    match->begin = place[0];
+    match->end = place[1];
     return DPT_OK;
 }

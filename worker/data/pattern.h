@@ -31,11 +31,18 @@ enum dpt_cuts dpt_pattern_cuts(const struct dpt_pattern *pattern);
 DPT_MUST_USE enum dpt_status dpt_matcher_create(struct dpt_matcher **ret, struct dpt_err *err);
 void dpt_matcher_destroy(struct dpt_matcher **matcher);
 
-/* The first match in `text`, which is valid UTF-8, at or after byte `from`; both `bytes` when there
- * is none. DPT_EOVERFLOW: the match takes more steps or memory than PCRE2's limits. */
+/* Bytes of a text. */
+struct dpt_match {
+    size_t from;       /* where the search begins */
+    size_t begin, end; /* of the match */
+};
+
+/* Finds the first match in `text`, which is valid UTF-8, at or after byte match->from. Without a
+ * match, begin and end become `bytes`. DPT_EOVERFLOW: the match takes more steps or memory than
+ * PCRE2's limits. */
 DPT_MUST_USE enum dpt_status dpt_pattern_next(const struct dpt_pattern *pattern,
                                               struct dpt_matcher *matcher, const uint8_t *text,
-                                              size_t bytes, size_t from, size_t *ret_begin,
-                                              size_t *ret_end, struct dpt_err *err);
+                                              size_t bytes, struct dpt_match *match,
+                                              struct dpt_err *err);
 
 #endif

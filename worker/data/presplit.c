@@ -2,6 +2,7 @@
  * and none is stored. */
 #include "worker/data/presplit.h"
 
+#include "base/array.h"
 #include "worker/data/pattern.h"
 #include "worker/data/split.h"
 
@@ -36,16 +37,16 @@ static enum dpt_status take_pattern(const struct cut *cut, int i, const uint8_t 
                                     size_t room, struct dpt_err *err)
 {
     const struct dpt_pattern *pattern = cut->vocab->steps[i].pattern;
-    size_t done = 0, begin = 0, end = 0;
+    size_t done = 0;
     if (!cut->split->matcher)
         DPT_TRY(dpt_matcher_create(&cut->split->matcher, err));
-    for (size_t from = 0; from < bytes;) {
-        DPT_TRY(
-            dpt_pattern_next(pattern, cut->split->matcher, text, bytes, from, &begin, &end, err));
+    for (struct dpt_match match = {.from = 0}; match.from < bytes;) {
+        DPT_TRY(dpt_pattern_next(pattern, cut->split->matcher, text, bytes, &match, err));
+        const size_t begin = match.begin;
         DPT_TRY(take_steps(cut, i + 1, text + done, begin - done, room - done, err));
-        DPT_TRY(take_steps(cut, i + 1, text + begin, end - begin, room - begin, err));
-        done = end;
-        from = end > begin ? end : after_character(text, bytes, end);
+        DPT_TRY(take_steps(cut, i + 1, text + begin, match.end - begin, room - begin, err));
+        done = match.end;
+        match.from = done > begin ? done : after_character(text, bytes, done);
     }
     return take_steps(cut, i + 1, text + done, bytes - done, room - done, err);
 }
@@ -57,13 +58,8 @@ static enum dpt_status put_prefix(const struct cut *cut, int i, const uint8_t *t
     DPT_ASSERT(text != split->prefixed); /* of the steps one is this */
     if (text[0] == ' ')
         return take_steps(cut, i + 1, text, bytes, room, err);
-    if (split->prefixed_bytes < bytes + 1) {
-        uint8_t *more = realloc(split->prefixed, 2 * bytes + 1);
-        if (!more)
-            return dpt_fail_nomem(err, "tokenizer: %zu bytes of text", bytes);
-        split->prefixed = more;
-        split->prefixed_bytes = 2 * bytes + 1;
-    }
+    if (!dpt_array_reserve(&split->prefixed, &split->prefixed_bytes, bytes + 1, 1))
+        return dpt_fail_nomem(err, "tokenizer: %zu bytes of text", bytes);
     split->prefixed[0] = ' ';
     memcpy(split->prefixed + 1, text, bytes);
     return take_steps(cut, i + 1, split->prefixed, bytes + 1, bytes + 1, err);

@@ -10,6 +10,8 @@ enum { WEIGHT_BITS = 22, CHANNELS = DPT_PICTURE_CHANNELS };
  * and how many, `count`, with `width` places for their weights. */
 struct weights {
     int n, width;
+    int size;           /* pixels of the source */
+    double scale;       /* of which so many make one of the result */
     int *begin, *count; /* (n) */
     int32_t *weight;    /* (n, width) */
 };
@@ -21,16 +23,15 @@ static void weights_fini(struct weights *w)
     free(w->weight);
 }
 
-/* Of the result `i`, of which `scale` pixels of the source's `size` make one; `share` has room for
- * as many numbers. */
-static void weigh(int size, double scale, double reach, int i, struct weights *w, int at,
-                  double *share)
+/* Weights of result number `i`, at place `at`; `share` has room for w->width numbers. */
+static void weigh_result(struct weights *w, int i, int at, double *share)
 {
+    const double scale = w->scale, reach = scale < 1 ? 1 : scale;
     const double centre = (i + 0.5) * scale;
     int begin = (int)(centre - reach + 0.5), end = (int)(centre + reach + 0.5);
     double sum = 0;
     begin = begin < 0 ? 0 : begin;
-    end = end > size ? size : end;
+    end = end > w->size ? w->size : end;
     for (int j = begin; j < end; j++) {
         const double distance = fabs((j - centre + 0.5) * (1.0 / reach));
         share[j - begin] = distance < 1 ? 1 - distance : 0;
@@ -51,12 +52,14 @@ static bool weights_init(struct weights *w, int size, int length, int first, int
     double *share = calloc((size_t)width, sizeof *share);
     *w = (struct weights){.n = n,
                           .width = width,
+                          .size = size,
+                          .scale = scale,
                           .begin = calloc((size_t)n, sizeof *w->begin),
                           .count = calloc((size_t)n, sizeof *w->count),
                           .weight = calloc((size_t)n * (size_t)width, sizeof *w->weight)};
     const bool fits = share && w->begin && w->count && w->weight;
     for (int i = 0; fits && i < n; i++)
-        weigh(size, scale, reach, first + i, w, i, share);
+        weigh_result(w, first + i, i, share);
     free(share);
     return fits;
 }
@@ -100,10 +103,12 @@ static void squeeze_columns(const struct dpt_picture *middle, int top, const str
     }
 }
 
-enum dpt_status dpt_picture_scale(const struct dpt_picture *source, struct dpt_area from, int width,
-                                  int height, struct dpt_area cut, struct dpt_picture *ret,
+enum dpt_status dpt_picture_scale(const struct dpt_picture *source,
+                                  const struct dpt_scaling *scaling, struct dpt_picture *ret,
                                   struct dpt_err *err)
 {
+    const struct dpt_area from = scaling->from, cut = scaling->cut;
+    const int width = scaling->width, height = scaling->height;
     DPT_ASSERT(from.x >= 0 && from.y >= 0 && from.width >= 1 && from.height >= 1 &&
                from.x + from.width <= source->width && from.y + from.height <= source->height);
     DPT_ASSERT(cut.x >= 0 && cut.y >= 0 && cut.width >= 1 && cut.height >= 1 &&

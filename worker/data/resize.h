@@ -13,11 +13,16 @@ struct dpt_area {
     int x, y, width, height;
 };
 
-/* Resizes the part `from` of `source`, which lies in it, to width x height and writes the part
- * `cut` of that to `ret`, another picture. DPT_ENOMEM. */
+/* The part `from` of a picture, resized to width x height, of which the part `cut` is wanted. */
+struct dpt_scaling {
+    struct dpt_area from;
+    int width, height;
+    struct dpt_area cut;
+};
+
+/* Writes that part to `ret`, another picture. DPT_ENOMEM. */
 DPT_MUST_USE enum dpt_status dpt_picture_scale(const struct dpt_picture *source,
-                                               struct dpt_area from, int width, int height,
-                                               struct dpt_area cut, struct dpt_picture *ret,
-                                               struct dpt_err *err);
+                                               const struct dpt_scaling *scaling,
+                                               struct dpt_picture *ret, struct dpt_err *err);
 
 #endif

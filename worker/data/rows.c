@@ -1,6 +1,8 @@
 /* A state machine over bytes; stretches without a byte that means something are copied at once. */
 #include "worker/data/rows.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,14 +37,8 @@ static enum dpt_status add(struct dpt_rows *rows, const void *data, size_t bytes
     if (rows->bytes + bytes > DPT_ROW_BYTES_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "a row of more than %d bytes%s", DPT_ROW_BYTES_MAX,
                         rows->quoted ? "; is a quote missing?" : "");
-    if (rows->bytes + bytes > rows->room) {
-        const size_t room = 2 * (rows->bytes + bytes) + 256;
-        char *text = realloc(rows->text, room);
-        if (!text)
-            return dpt_fail_nomem(err, "a row of the table");
-        rows->text = text;
-        rows->room = room;
-    }
+    if (!dpt_array_reserve(&rows->text, &rows->room, rows->bytes + bytes, 1))
+        return dpt_fail_nomem(err, "a row of the table");
     memcpy(rows->text + rows->bytes, data, bytes);
     rows->bytes += bytes;
     return DPT_OK;

@@ -9,10 +9,17 @@
 
 enum { CHUNK_TOKENS = 2048 };
 
-enum dpt_status dpt_shard_open(const struct dpt_token_shard *shard, int *ret_fd,
-                               struct dpt_err *err)
+const struct dpt_token_shard *dpt_shard_of(const struct dpt_data *data, int64_t index)
 {
-    return dpt_data_file_open(&shard->file, ret_fd, err);
+    int low = 0, high = data->n_shards - 1;
+    while (low < high) {
+        const int middle = low + (high - low + 1) / 2;
+        if (data->shards[middle].first_sample <= index)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return &data->shards[low];
 }
 
 static enum dpt_status parse_header(struct dpt_token_shard *shard, const uint8_t *header,
@@ -89,9 +96,7 @@ static enum dpt_status read_file(const struct dpt_token_shard *shard, int fd, in
         struct dpt_reader reader;
         dpt_reader_init(&reader, chunk, bytes);
         for (int64_t i = 0; i < count; i++) {
-            const uint32_t token = shard->width == 1   ? dpt_reader_u8(&reader)
-                                   : shard->width == 2 ? dpt_reader_u16(&reader)
-                                                       : dpt_reader_u32(&reader);
+            const uint32_t token = (uint32_t)dpt_reader_uint(&reader, (size_t)shard->width);
             if (token > INT32_MAX)
                 return dpt_fail(err, DPT_ECORRUPT, "token %lld of '%s' is %u",
                                 (long long)first + done + i, shard->file.path, token);
@@ -110,7 +115,7 @@ enum dpt_status dpt_shard_read(const struct dpt_token_shard *shard, int64_t firs
             ret[i] = (int32_t)shard->encoded[first + i];
     } else {
         int fd = -1;
-        DPT_TRY(dpt_shard_open(shard, &fd, err));
+        DPT_TRY(dpt_data_file_open(&shard->file, &fd, err));
         enum dpt_status status = read_file(shard, fd, first, n, ret, err);
         (void)close(fd); /* opened for reading */
         if (status != DPT_OK)

@@ -147,7 +147,7 @@ static enum dpt_status open_table(const struct dpt_config *config, bool val,
     enum dpt_status status = dpt_shard_probe_text(shard, err);
     shard->tokens = 0;
     if (status == DPT_OK)
-        status = dpt_shard_open(shard, &source.fd, err);
+        status = dpt_data_file_open(&shard->file, &source.fd, err);
     if (status != DPT_OK)
         return refuse_file(data, shard->file.path, status, err);
     if (shard->file.bytes >= LONG_TABLE_BYTES && source.samples == 0)
@@ -160,13 +160,6 @@ static enum dpt_status open_table(const struct dpt_config *config, bool val,
     data->samples = data->labelled->n;
     data->tokens = dpt_labelled_tokens(data->labelled);
     return DPT_OK;
-}
-
-static enum dpt_status open_images(const struct dpt_config *config, const char *path,
-                                   struct dpt_data *data, struct dpt_err *err)
-{
-    const enum dpt_status status = dpt_images_open(config, path, data, err);
-    return dpt_wrap(err, status, "%s", data->key);
 }
 
 static const char *what_to_name(enum dpt_data_kind kind)
@@ -211,7 +204,7 @@ static enum dpt_status open_samples(const struct dpt_config *config, bool val, c
     else if (kind != DPT_DATA_IMAGES)
         DPT_TRY(list_paths(&path, 1, data, err));
     if (dpt_config_reads_images(config))
-        return open_images(config, path, data, err);
+        return dpt_wrap(err, dpt_images_open(config, path, data, err), "%s", data->key);
     if (table || (kind == DPT_DATA_TEXT && config->data.tokenizer != DPT_TOKENIZER_BYTES))
         DPT_TRY(dpt_text_open_vocab(config, &vocab, err));
     const enum dpt_status status =
@@ -292,33 +285,6 @@ int64_t dpt_data_tokens(const struct dpt_data *data)
     return data->tokens;
 }
 
-/* The shard that holds sample `index`: the last one that starts at or before it (one without
- * samples starts where the next one does, so it is never the last). */
-static const struct dpt_token_shard *shard_of(const struct dpt_data *data, int64_t index)
-{
-    int low = 0, high = data->n_shards - 1;
-    while (low < high) {
-        const int middle = low + (high - low + 1) / 2;
-        if (data->shards[middle].first_sample <= index)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return &data->shards[low];
-}
-
-/* Into place `i` of the micro-batch. */
-static enum dpt_status read_image(const struct dpt_data *data, int64_t index, int64_t number,
-                                  const struct dpt_batch *batch, int64_t i, struct dpt_err *err)
-{
-    const struct dpt_token_shard *shard =
-        data->kind == DPT_DATA_CIFAR10 ? shard_of(data, index) : NULL;
-    const enum dpt_status status = dpt_images_read(
-        data, shard, index, number, dpt_batch_part(&data->form, batch, DPT_SAMPLE_INPUT, i),
-        dpt_batch_part(&data->form, batch, DPT_SAMPLE_TARGET, i), err);
-    return dpt_wrap(err, status, "%s", data->key);
-}
-
 enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index, int64_t number,
                               const struct dpt_batch *batch, int64_t i, struct dpt_err *err)
 {
@@ -332,12 +298,14 @@ enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index, int64_
                          dpt_batch_part(&data->form, batch, DPT_SAMPLE_TARGET, i));
         return DPT_OK;
     }
+    void *input = dpt_batch_part(&data->form, batch, DPT_SAMPLE_INPUT, i);
+    int32_t *targets = dpt_batch_part(&data->form, batch, DPT_SAMPLE_TARGET, i);
     if (data->kind == DPT_DATA_CIFAR10 || data->kind == DPT_DATA_IMAGES)
-        return read_image(data, index, number, batch, i, err);
-    const struct dpt_token_shard *shard = shard_of(data, index);
+        return dpt_wrap(err, dpt_images_read(data, index, number, input, targets, err), "%s",
+                        data->key);
+    const struct dpt_token_shard *shard = dpt_shard_of(data, index);
     const int64_t n = data->seq_len, first = (index - shard->first_sample) * n;
-    int32_t *tokens = dpt_batch_part(&data->form, batch, DPT_SAMPLE_INPUT, i),
-            *targets = dpt_batch_part(&data->form, batch, DPT_SAMPLE_TARGET, i), last = 0;
+    int32_t *tokens = input, last = 0;
     enum dpt_status status = dpt_shard_read(shard, first, n, data->vocab, tokens, err);
     if (status == DPT_OK)
         status = dpt_shard_read(shard, first + n, 1, data->vocab, &last, err);

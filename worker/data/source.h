@@ -63,9 +63,9 @@ DPT_MUST_USE enum dpt_status dpt_shard_encode_text(struct dpt_token_shard *shard
  * (dpt_encoder_replaced). `line`: of the first, from 1; 0 if it is not known. */
 void dpt_text_warn_of_replaced(const char *path, int64_t line, int64_t replaced);
 
-/* Opens the shard again for reading; DPT_ECORRUPT when it is not the file that it was. */
-DPT_MUST_USE enum dpt_status dpt_shard_open(const struct dpt_token_shard *shard, int *ret_fd,
-                                            struct dpt_err *err);
+/* The shard that holds sample `index`: the last one that begins at or before it. A shard without
+ * samples begins where the next one does, so it is never the last. */
+const struct dpt_token_shard *dpt_shard_of(const struct dpt_data *data, int64_t index);
 
 /* Reads `n` tokens from token `first` on, which the shard has. A token >= vocab is DPT_ECORRUPT. */
 DPT_MUST_USE enum dpt_status dpt_shard_read(const struct dpt_token_shard *shard, int64_t first,
@@ -77,9 +77,8 @@ DPT_MUST_USE enum dpt_status dpt_shard_read(const struct dpt_token_shard *shard,
 DPT_MUST_USE enum dpt_status dpt_images_open(const struct dpt_config *config, const char *path,
                                              struct dpt_data *data, struct dpt_err *err);
 
-/* Reads sample `index`, which there is, and its label; `shard` of cifar10 holds it. */
-DPT_MUST_USE enum dpt_status dpt_images_read(const struct dpt_data *data,
-                                             const struct dpt_token_shard *shard, int64_t index,
+/* Reads sample `index`, which exists, and its label. */
+DPT_MUST_USE enum dpt_status dpt_images_read(const struct dpt_data *data, int64_t index,
                                              int64_t number, float *ret_pixels, int32_t *ret_label,
                                              struct dpt_err *err);
 

@@ -189,8 +189,8 @@ enum dpt_status dpt_view_render(const struct dpt_view_rule *rule, const struct d
         window.rgb = picture->rgb + (size_t)(view->from.y + cut.y) * window.row_bytes +
                      (size_t)(view->from.x + cut.x) * CHANNELS;
     } else if (cut.width > 0 && cut.height > 0) {
-        DPT_TRY(
-            dpt_picture_scale(picture, view->from, view->width, view->height, cut, &scaled, err));
+        const struct dpt_scaling scaling = {view->from, view->width, view->height, cut};
+        DPT_TRY(dpt_picture_scale(picture, &scaling, &scaled, err));
         window.row_bytes = (size_t)cut.width * CHANNELS;
         window.rgb = scaled.rgb;
     }

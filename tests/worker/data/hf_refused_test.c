@@ -307,15 +307,15 @@ static void patterns_taken(void **state)
     assert_int_equal(dpt_matcher_create(&matcher, &err), DPT_OK);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_pattern *pattern = NULL;
-        size_t begin = 99, end = 99;
+        struct dpt_match match = {.from = 0};
         if (dpt_pattern_compile(cases[i].pattern, &pattern, &err) != DPT_OK)
             fail_msg("%s: %s", cases[i].pattern, err.text);
         assert_int_equal(dpt_pattern_next(pattern, matcher, (const uint8_t *)cases[i].text,
-                                          strlen(cases[i].text), 0, &begin, &end, &err),
+                                          strlen(cases[i].text), &match, &err),
                          DPT_OK);
-        if (begin != cases[i].begin || end != cases[i].end)
-            fail_msg("%s matches bytes %zu to %zu of '%s'", cases[i].pattern, begin, end,
-                     cases[i].text);
+        if (match.begin != cases[i].begin || match.end != cases[i].end)
+            fail_msg("%s matches bytes %zu to %zu of '%s'", cases[i].pattern, match.begin,
+                     match.end, cases[i].text);
         dpt_pattern_free(&pattern);
     }
     dpt_matcher_destroy(&matcher);

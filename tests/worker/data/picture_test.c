@@ -70,9 +70,13 @@ static void expect_resized(const struct recorded *r, const struct dpt_picture *p
     const struct dpt_area all = {0, 0, r->width, r->height}, part = {3, 2, 17, 9};
     /* 41 x 27 becomes 27 x 18; (27 - 16) / 2 = 5.5, to even: 6 */
     const struct dpt_area middle = {6, 1, 16, 16}, whole = {0, 0, 13, 11};
-    assert_int_equal(dpt_picture_scale(picture, all, 27, 18, middle, &scaled, &err), DPT_OK);
+    assert_int_equal(
+        dpt_picture_scale(picture, &(struct dpt_scaling){all, 27, 18, middle}, &scaled, &err),
+        DPT_OK);
     expect_pixels(r, "resized pixels", &scaled, r->middle);
-    assert_int_equal(dpt_picture_scale(picture, part, 13, 11, whole, &scaled, &err), DPT_OK);
+    assert_int_equal(
+        dpt_picture_scale(picture, &(struct dpt_scaling){part, 13, 11, whole}, &scaled, &err),
+        DPT_OK);
     expect_pixels(r, "part's pixels", &scaled, r->part);
     dpt_picture_fini(&scaled);
 }
@@ -104,7 +108,9 @@ static void the_same_size_is_the_same(void **state)
     struct dpt_picture picture = {.rgb = NULL}, scaled = {.rgb = NULL};
     assert_int_equal(dpt_picture_decode(file, bytes, &picture, &err), DPT_OK);
     const struct dpt_area all = {0, 0, picture.width, picture.height};
-    assert_int_equal(dpt_picture_scale(&picture, all, all.width, all.height, all, &scaled, &err),
+    assert_int_equal(dpt_picture_scale(&picture,
+                                       &(struct dpt_scaling){all, all.width, all.height, all},
+                                       &scaled, &err),
                      DPT_OK);
     assert_memory_equal(picture.rgb, scaled.rgb, (size_t)all.width * (size_t)all.height * 3);
     dpt_picture_fini(&picture);

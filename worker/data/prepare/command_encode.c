@@ -10,8 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BLOCK_KIB = 1024, BAR_COLUMNS = 30 };
-static const char endings[] = "txt,text,md,rst,jsonl,ndjson";
+enum { PATHS_MAX = 65536, BAR_COLUMNS = 30 };
 
 static const char help[] =
     "usage: dpt-data encode [OPTIONS] --out DIR PATH…\n"
@@ -47,156 +46,44 @@ static const char help[] =
 struct command {
     struct dpt_encode_options encode;
     const char *endings;
-    const char *paths[DPT_DATA_PATHS_MAX];
-    bool val[DPT_DATA_PATHS_MAX]; /* which of them are --val */
-    int n_paths;
+    bool val[PATHS_MAX]; /* which of the paths are --val */
     bool split_given;
+    int64_t seed, threads, block_kib;
 };
-
-static int cores(void)
-{
-    const int n = dpt_cores();
-    return n < DPT_ENCODE_THREADS_MAX ? n : DPT_ENCODE_THREADS_MAX;
-}
 
 /* ---------------------------------------------------------------- options */
 
-static enum dpt_status add_path(struct command *command, const char *path, bool val,
-                                struct dpt_err *err)
+static enum dpt_status set_val(struct dpt_args *args, const char *value, struct dpt_err *err)
 {
-    if (command->n_paths == DPT_DATA_PATHS_MAX)
-        return dpt_fail(err, DPT_EOVERFLOW, "more than %d paths: name a folder",
-                        DPT_DATA_PATHS_MAX);
-    command->paths[command->n_paths] = path;
-    command->val[command->n_paths++] = val;
+    struct command *command = args->command;
+    if (args->n_paths >= PATHS_MAX)
+        return dpt_fail(err, DPT_EOVERFLOW, "more than %d paths: name a folder", PATHS_MAX);
+    command->val[args->n_paths++] = true;
+    args->argv[args->n_paths] = (char *)value;
     return DPT_OK;
 }
 
-static enum dpt_status set_out(struct command *command, const char *value, struct dpt_err *err)
+static enum dpt_status set_val_fraction(struct dpt_args *args, const char *value,
+                                        struct dpt_err *err)
 {
-    (void)err;
-    command->encode.out = value;
-    return DPT_OK;
+    struct command *command = args->command;
+    double *fraction = &command->encode.cut.val_fraction;
+    DPT_TRY(dpt_parse_double(value, fraction, err));
+    return *fraction > 0 && *fraction < 1
+               ? DPT_OK
+               : dpt_fail(err, DPT_EINVAL, "expected a number above 0 and below 1, got '%s'",
+                          value);
 }
 
-static enum dpt_status set_val(struct command *command, const char *value, struct dpt_err *err)
+static enum dpt_status set_split(struct dpt_args *args, const char *value, struct dpt_err *err)
 {
-    return add_path(command, value, true, err);
-}
-
-static enum dpt_status set_fraction(struct command *command, const char *value, struct dpt_err *err)
-{
-    double fraction;
-    DPT_TRY(dpt_parse_double(value, &fraction, err));
-    if (!(fraction > 0 && fraction < 1))
-        return dpt_fail(err, DPT_EINVAL, "expected a number above 0 and below 1, got '%s'", value);
-    command->encode.cut.val_fraction = fraction;
-    return DPT_OK;
-}
-
-static enum dpt_status set_split(struct command *command, const char *value, struct dpt_err *err)
-{
+    struct command *command = args->command;
     const bool line = strcmp(value, "line") == 0;
     if (!line && strcmp(value, "document") != 0)
         return dpt_fail(err, DPT_EINVAL, "expected document or line, got '%s'", value);
     command->encode.cut.unit = line ? DPT_UNIT_LINES : DPT_UNIT_DOCUMENT;
     command->split_given = true;
     return DPT_OK;
-}
-
-static enum dpt_status set_seed(struct command *command, const char *value, struct dpt_err *err)
-{
-    int64_t n;
-    DPT_TRY(dpt_parse_i64(value, 0, INT64_MAX, &n, err));
-    command->encode.cut.seed = (uint64_t)n;
-    return DPT_OK;
-}
-
-static enum dpt_status set_shard_tokens(struct command *command, const char *value,
-                                        struct dpt_err *err)
-{
-    return dpt_parse_i64(value, 1, INT32_MAX, &command->encode.shard_tokens, err);
-}
-
-static enum dpt_status set_text_key(struct command *command, const char *value, struct dpt_err *err)
-{
-    (void)err;
-    command->encode.text_key = value;
-    return DPT_OK;
-}
-
-static enum dpt_status set_endings(struct command *command, const char *value, struct dpt_err *err)
-{
-    (void)err;
-    command->endings = value;
-    return DPT_OK;
-}
-
-static enum dpt_status set_threads(struct command *command, const char *value, struct dpt_err *err)
-{
-    int64_t n;
-    DPT_TRY(dpt_parse_i64(value, 1, DPT_ENCODE_THREADS_MAX, &n, err));
-    command->encode.threads = (int)n;
-    return DPT_OK;
-}
-
-static enum dpt_status set_block(struct command *command, const char *value, struct dpt_err *err)
-{
-    int64_t n;
-    DPT_TRY(dpt_parse_i64(value, DPT_BLOCK_BYTES_MIN / 1024, DPT_BLOCK_BYTES_MAX / 1024, &n, err));
-    command->encode.cut.block_bytes = (size_t)n * 1024;
-    return DPT_OK;
-}
-
-static const struct {
-    const char *name;
-    enum dpt_status (*set)(struct command *command, const char *value, struct dpt_err *err);
-} options[] = {
-    {"--out", set_out},           {"--val", set_val},     {"--val-fraction", set_fraction},
-    {"--split", set_split},       {"--seed", set_seed},   {"--shard-tokens", set_shard_tokens},
-    {"--text-key", set_text_key}, {"--ext", set_endings}, {"--threads", set_threads},
-    {"--block-kib", set_block}};
-
-static enum dpt_status parse_option(struct command *command, struct dpt_args *args,
-                                    const char *name, struct dpt_err *err)
-{
-    const char *value;
-    bool taken;
-    DPT_TRY(dpt_args_vocab(args, name, &command->encode.vocab, &taken, err));
-    if (taken)
-        return DPT_OK;
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        if (strcmp(options[i].name, name) != 0)
-            continue;
-        DPT_TRY(dpt_args_value(args, &value, err));
-        const enum dpt_status status = options[i].set(command, value, err);
-        return dpt_wrap(err, status, "%s", name);
-    }
-    return dpt_fail(err, DPT_EINVAL, "%s: there is no such option", name);
-}
-
-static enum dpt_status parse(struct command *command, struct dpt_args *args, bool *ret_help,
-                             struct dpt_err *err)
-{
-    char name[DPT_ARG_NAME_BYTES];
-    const char *value;
-    for (;;) {
-        switch (dpt_args_next(args, name, &value)) {
-        case DPT_ARG_HELP:
-            *ret_help = true;
-            return DPT_OK;
-        case DPT_ARG_PATH:
-            DPT_TRY(add_path(command, value, false, err));
-            break;
-        case DPT_ARG_OPTION:
-            DPT_TRY(parse_option(command, args, name, err));
-            break;
-        case DPT_ARG_END:
-            if (!command->encode.out)
-                return dpt_fail(err, DPT_EINVAL, "--out DIR is missing");
-            return command->n_paths > 0 ? DPT_OK : dpt_fail(err, DPT_EINVAL, "no PATH is given");
-        }
-    }
 }
 
 /* ---------------------------------------------------------------- telling */
@@ -249,9 +136,8 @@ static void tell(void *ctx, int64_t done, int64_t all, int64_t tokens)
 static void report(const struct command *command, const struct dpt_inputs *inputs,
                    const struct dpt_encode_result *result, double seconds)
 {
-    static const char *const names[DPT_SPLIT_COUNT] = {"train", "val"};
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
-        (void)printf("%-5s  %lld tokens of %lld document%s in %d shard%s\n", names[s],
+        (void)printf("%-5s  %lld tokens of %lld document%s in %d shard%s\n", dpt_split_names[s],
                      (long long)result->split[s].tokens, (long long)result->split[s].documents,
                      result->split[s].documents == 1 ? "" : "s", result->split[s].shards,
                      result->split[s].shards == 1 ? "" : "s");
@@ -277,20 +163,23 @@ static void report(const struct command *command, const struct dpt_inputs *input
 
 /* ---------------------------------------------------------------- the command */
 
-static enum dpt_status list_inputs(struct command *command, struct dpt_inputs *inputs,
-                                   struct dpt_err *err)
+static enum dpt_status list_inputs(struct command *command, const struct dpt_args *args,
+                                   struct dpt_inputs *inputs, struct dpt_err *err)
 {
-    for (int i = 0; i < command->n_paths; i++)
-        DPT_TRY(dpt_inputs_add(inputs, command->paths[i], command->endings, command->val[i], err));
+    char **paths = args->argv + 1;
+    if (args->n_paths > PATHS_MAX)
+        return dpt_fail(err, DPT_ECONFIG, "more than %d paths: name a folder", PATHS_MAX);
+    for (int i = 0; i < args->n_paths; i++)
+        DPT_TRY(dpt_inputs_add(inputs, paths[i], command->endings, command->val[i], err));
     if (inputs->n == 0)
-        return dpt_fail(err, DPT_ENOENT, "there is no text: '%s' %s", command->paths[0],
+        return dpt_fail(err, DPT_ENOENT, "there is no text: '%s' %s", paths[0],
                         inputs->left_out > 0 ? "has no file of the endings of --ext" : "is empty");
     if (!command->split_given && inputs->n == 1 && !inputs->files[0].jsonl)
         command->encode.cut.unit = DPT_UNIT_LINES;
     return DPT_OK;
 }
 
-static int encode(struct command *command)
+static int encode(struct command *command, const struct dpt_args *args)
 {
     struct dpt_inputs inputs = {0};
     struct dpt_encode_result result;
@@ -300,7 +189,7 @@ static int encode(struct command *command)
     teller.told_ns = teller.start_ns;
     command->encode.progress = tell;
     command->encode.progress_ctx = &teller;
-    enum dpt_status status = list_inputs(command, &inputs, &err);
+    enum dpt_status status = list_inputs(command, args, &inputs, &err);
     if (status == DPT_OK)
         status = dpt_encode(&command->encode, &inputs, &result, &err);
     command->encode.progress_ctx = NULL;
@@ -320,20 +209,40 @@ static int encode(struct command *command)
 int dpt_data_command_encode(int argc, char **argv)
 {
     static struct command command;
-    struct dpt_args args = {.argc = argc, .argv = argv};
-    struct dpt_err err;
-    bool want_help = false;
-    command =
-        (struct command){.endings = endings,
-                         .encode = {.cut = {.block_bytes = (size_t)BLOCK_KIB * 1024, .seed = 42},
-                                    .text_key = "text",
-                                    .shard_tokens = 100000000,
-                                    .threads = cores()}};
-    if (parse(&command, &args, &want_help, &err) != DPT_OK)
-        return dpt_data_misused(&args, &err);
-    if (want_help) {
-        (void)fputs(help, stdout);
-        return 0;
-    }
-    return encode(&command);
+    struct dpt_encode_options *encode_options = &command.encode;
+    const struct dpt_option options[] = {
+        {"--out", .text = &encode_options->out, .required = "DIR"},
+        {"--val", .set = set_val},
+        {"--val-fraction", .set = set_val_fraction},
+        {"--split", .set = set_split},
+        {"--seed", .number = &command.seed, .max = INT64_MAX},
+        {"--shard-tokens", .number = &encode_options->shard_tokens, .min = 1, .max = INT32_MAX},
+        {"--text-key", .text = &encode_options->text_key},
+        {"--ext", .text = &command.endings},
+        {"--threads", .number = &command.threads, .min = 1, .max = DPT_ENCODE_THREADS_MAX},
+        {"--block-kib", .number = &command.block_kib, .min = DPT_BLOCK_BYTES_MIN / 1024,
+         .max = DPT_BLOCK_BYTES_MAX / 1024},
+    };
+    struct dpt_args args = {.argc = argc,
+                            .argv = argv,
+                            .help = help,
+                            .path_name = "PATH",
+                            .options = options,
+                            .n_options = sizeof options / sizeof *options,
+                            .vocab = &encode_options->vocab,
+                            .command = &command};
+    const int n_cores = dpt_cores();
+    command = (struct command){.encode = {.text_key = "text", .shard_tokens = 100000000},
+                               .endings = "txt,text,md,rst,jsonl,ndjson",
+                               .seed = 42,
+                               .threads = n_cores < DPT_ENCODE_THREADS_MAX ? n_cores
+                                                                           : DPT_ENCODE_THREADS_MAX,
+                               .block_kib = 1024};
+    const int code = dpt_args_read(&args);
+    if (code >= 0)
+        return code;
+    encode_options->cut.seed = (uint64_t)command.seed;
+    encode_options->cut.block_bytes = (size_t)command.block_kib * 1024;
+    encode_options->threads = (int)command.threads;
+    return encode(&command, &args);
 }

@@ -155,26 +155,14 @@ static enum dpt_status print_first(const struct inspect *inspect, const struct d
     return status;
 }
 
-/* ---------------------------------------------------------------- the tokenizer */
-
-/* The vocabulary as the options say it, else bytes when the record says so. */
-static enum dpt_status find_vocab(struct inspect *inspect, bool given,
-                                  const struct dpt_record *record, struct dpt_err *err)
-{
-    struct dpt_vocab_options options = inspect->options;
-    dpt_vocab_close(&inspect->vocab);
-    if (!given && strcmp(record->tokenizer, "bytes") != 0)
-        return DPT_OK;
-    return dpt_vocab_open(&options, &inspect->vocab, err);
-}
-
-static enum dpt_status inspect_file(struct inspect *inspect, bool given, char *path,
-                                    struct dpt_err *err)
+static enum dpt_status inspect_file(struct inspect *inspect, char *path, struct dpt_err *err)
 {
     struct dpt_scan scan;
     struct dpt_record record;
     dpt_record_look(path, &record);
-    DPT_TRY(find_vocab(inspect, given, &record, err));
+    dpt_vocab_close(&inspect->vocab);
+    if (inspect->options.by_options || strcmp(record.tokenizer, "bytes") == 0)
+        DPT_TRY(dpt_vocab_open(&inspect->options, &inspect->vocab, err));
     DPT_TRY(dpt_scan_shard(path, &scan, err));
     const bool gpt2 = scan.shard.width == 2;
     (void)printf("%s\n", path);
@@ -198,50 +186,24 @@ static enum dpt_status inspect_file(struct inspect *inspect, bool given, char *p
     return status;
 }
 
-/* ---------------------------------------------------------------- the command */
-
-static enum dpt_status parse_option(struct inspect *inspect, struct dpt_args *args,
-                                    const char *name, bool *given, struct dpt_err *err)
-{
-    const char *value;
-    bool taken;
-    DPT_TRY(dpt_args_vocab(args, name, &inspect->options, &taken, err));
-    *given |= taken;
-    if (taken)
-        return DPT_OK;
-    if (strcmp(name, "--first") != 0)
-        return dpt_fail(err, DPT_EINVAL, "%s: there is no such option", name);
-    DPT_TRY(dpt_args_value(args, &value, err));
-    const enum dpt_status status = dpt_parse_i64(value, 0, FIRST_MAX, &inspect->first, err);
-    return dpt_wrap(err, status, "%s", name);
-}
-
 int dpt_data_command_inspect(int argc, char **argv)
 {
-    struct dpt_args args = {.argc = argc, .argv = argv};
     struct inspect inspect = {.first = FIRST_DEFAULT};
+    const struct dpt_option first = {"--first", .number = &inspect.first, .max = FIRST_MAX};
+    struct dpt_args args = {.argc = argc,
+                            .argv = argv,
+                            .help = help,
+                            .path_name = "FILE",
+                            .options = &first,
+                            .n_options = 1,
+                            .vocab = &inspect.options};
     struct dpt_err err;
-    char name[DPT_ARG_NAME_BYTES], **paths = argv + 1; /* those of argv, moved to its front */
-    const char *value;
-    bool given = false;
-    int n = 0, code = 0;
-    enum dpt_status status = DPT_OK;
-    for (enum dpt_arg arg; status == DPT_OK && (arg = dpt_args_next(&args, name, &value));) {
-        if (arg == DPT_ARG_HELP) {
-            (void)fputs(help, stdout);
-            return 0;
-        }
-        if (arg == DPT_ARG_PATH)
-            paths[n++] = argv[args.at];
-        else
-            status = parse_option(&inspect, &args, name, &given, &err);
-    }
-    if (status == DPT_OK && n == 0)
-        status = dpt_fail(&err, DPT_EINVAL, "no FILE is given");
-    if (status != DPT_OK)
-        code = dpt_data_misused(&args, &err);
-    for (int i = 0; status == DPT_OK && i < n; i++)
-        if (inspect_file(&inspect, given, paths[i], &err) != DPT_OK)
+    int code = dpt_args_read(&args);
+    if (code >= 0)
+        return code;
+    code = 0;
+    for (int i = 1; i <= args.n_paths; i++)
+        if (inspect_file(&inspect, argv[i], &err) != DPT_OK)
             code = dpt_data_complain(&err);
     dpt_vocab_close(&inspect.vocab);
     return code;

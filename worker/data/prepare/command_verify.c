@@ -37,22 +37,6 @@ struct verify {
 
 /* ---------------------------------------------------------------- SHA256SUMS */
 
-/* Folder of `path`, with the name in *ret_name. */
-static enum dpt_status split_path(const char *path, char ret_dir[PATH_MAX], const char **ret_name,
-                                  struct dpt_err *err)
-{
-    const char *slash = strrchr(path, '/');
-    const size_t n = slash ? (size_t)(slash - path) : 0;
-    if (n + 1 >= PATH_MAX)
-        return dpt_fail(err, DPT_EOVERFLOW, "the path is too long");
-    memcpy(ret_dir, path, n);
-    ret_dir[n] = '\0';
-    if (n == 0)
-        (void)snprintf(ret_dir, PATH_MAX, "%s", slash ? "/" : ".");
-    *ret_name = slash ? slash + 1 : path;
-    return DPT_OK;
-}
-
 /* The text of DIR/SHA256SUMS, owned; NULL when there is none. */
 static enum dpt_status read_sums(const char *dir, char **ret, struct dpt_err *err)
 {
@@ -123,11 +107,11 @@ static enum dpt_status check(const struct verify *verify, const struct dpt_scan 
 static void verify_file(struct verify *verify, char *path)
 {
     char dir[PATH_MAX], sum[DPT_SHA256_HEX_BYTES], *sums = NULL;
-    const char *name = path;
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     struct dpt_scan scan = {0};
     struct dpt_err err;
     bool listed = false;
-    enum dpt_status status = split_path(path, dir, &name, &err);
+    enum dpt_status status = dpt_fs_folder(path, dir, &err);
     if (status == DPT_OK)
         status = read_sums(dir, &sums, &err);
     if (status == DPT_OK)
@@ -150,12 +134,6 @@ static void verify_file(struct verify *verify, char *path)
 }
 
 /* ---------------------------------------------------------------- a folder */
-
-static bool ends_in_bin(const char *name)
-{
-    const size_t n = strlen(name);
-    return n > 4 && strcmp(name + n - 4, ".bin") == 0;
-}
 
 /* Every file of the list must be there; what is, is read with the others. */
 static enum dpt_status check_list(struct verify *verify, const char *dir, struct dpt_err *err)
@@ -184,7 +162,7 @@ static enum dpt_status verify_folder(struct verify *verify, const char *dir, str
     DPT_TRY(dpt_fs_list(dir, &names, &n, err));
     enum dpt_status status = DPT_OK;
     for (size_t i = 0; status == DPT_OK && i < n; i++) {
-        if (!ends_in_bin(names[i]))
+        if (!dpt_fs_has_ending(names[i], "bin"))
             continue;
         status = dpt_fs_join(dir, names[i], path, sizeof path, err);
         if (status == DPT_OK)
@@ -210,36 +188,21 @@ static void verify_path(struct verify *verify, char *path)
 
 int dpt_data_command_verify(int argc, char **argv)
 {
-    struct dpt_args args = {.argc = argc, .argv = argv};
     struct verify verify = {0};
-    struct dpt_err err;
-    char name[DPT_ARG_NAME_BYTES], **paths = argv + 1; /* those of argv, moved to its front */
-    const char *value;
-    int n = 0, code = -1;
-    enum dpt_status status = DPT_OK;
-    for (enum dpt_arg arg; status == DPT_OK && (arg = dpt_args_next(&args, name, &value));) {
-        if (arg == DPT_ARG_HELP) {
-            (void)fputs(help, stdout);
-            return 0;
-        }
-        if (arg == DPT_ARG_PATH)
-            paths[n++] = argv[args.at];
-        else if (strcmp(name, "--vocab") != 0)
-            status = dpt_fail(&err, DPT_EINVAL, "%s: there is no such option", name);
-        else if ((status = dpt_args_value(&args, &value, &err)) == DPT_OK &&
-                 (status = dpt_parse_i64(value, 1, VOCAB_MAX, &verify.vocab, &err)) != DPT_OK)
-            (void)dpt_wrap(&err, status, "%s", name);
-    }
-    if (status == DPT_OK && n == 0)
-        status = dpt_fail(&err, DPT_EINVAL, "no PATH is given");
-    if (status != DPT_OK)
-        code = dpt_data_misused(&args, &err);
-    for (int i = 0; code < 0 && i < n; i++)
-        verify_path(&verify, paths[i]);
-    if (code < 0) {
-        (void)printf("%d shard%s good, %lld tokens; %d bad\n", verify.good,
-                     verify.good == 1 ? "" : "s", (long long)verify.tokens, verify.bad);
-        code = verify.bad > 0 ? DPT_DATA_EXIT_FAILED : 0;
-    }
-    return code;
+    const struct dpt_option vocab = {"--vocab", .number = &verify.vocab, .min = 1,
+                                     .max = VOCAB_MAX};
+    struct dpt_args args = {.argc = argc,
+                            .argv = argv,
+                            .help = help,
+                            .path_name = "PATH",
+                            .options = &vocab,
+                            .n_options = 1};
+    const int code = dpt_args_read(&args);
+    if (code >= 0)
+        return code;
+    for (int i = 1; i <= args.n_paths; i++)
+        verify_path(&verify, argv[i]);
+    (void)printf("%d shard%s good, %lld tokens; %d bad\n", verify.good, verify.good == 1 ? "" : "s",
+                 (long long)verify.tokens, verify.bad);
+    return verify.bad > 0 ? DPT_DATA_EXIT_FAILED : 0;
 }

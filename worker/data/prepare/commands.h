@@ -4,43 +4,47 @@
 
 #include "worker/data/tokenizer.h"
 
-enum { DPT_DATA_EXIT_FAILED = 1, DPT_DATA_EXIT_USAGE = 2, DPT_DATA_PATHS_MAX = 65536 };
+enum { DPT_DATA_EXIT_FAILED = 1, DPT_DATA_EXIT_USAGE = 2 };
 
 int dpt_data_command_encode(int argc, char **argv);
 int dpt_data_command_inspect(int argc, char **argv);
 int dpt_data_command_verify(int argc, char **argv);
 
-/* One line to stderr; the code of a failure. */
+/* Prints the error as one line to stderr. Returns the exit code of a failure. */
 int dpt_data_complain(const struct dpt_err *err);
 
-/* Walks over arguments: "--name VALUE" or "--name=VALUE", and words. */
+struct dpt_args;
+
+/* An option that takes a value: "--name VALUE" or "--name=VALUE". The value goes to one of `text`,
+ * `number` and `set`. */
+struct dpt_option {
+    const char *name;
+    const char **text;
+    int64_t *number, min, max;
+    enum dpt_status (*set)(struct dpt_args *args, const char *value, struct dpt_err *err);
+    const char *required; /* the value's name in the help; NULL: the option may be absent */
+};
+
+/* A command line. The caller sets the members of the first part. */
 struct dpt_args {
-    int argc, at;
+    int argc;
     char **argv;
+    const char *help;
+    const char *path_name; /* in the help */
+    const struct dpt_option *options;
+    size_t n_options;
+    struct dpt_vocab_options *vocab; /* of the options --tokenizer, --vocab-bpe, --encoder-json,
+                                        --tokenizer-json and --any-vocab; NULL: not accepted */
+    void *command;                   /* for `set` */
+
+    int at;
+    int n_paths; /* dpt_args_read moves the paths to argv[1] … argv[n_paths] */
     bool tokenizer_given;
 };
 
-/* What comes next. */
-enum dpt_arg {
-    DPT_ARG_END,
-    DPT_ARG_PATH,   /* *ret_value is a word */
-    DPT_ARG_OPTION, /* ret_name is set; its value, if it takes one, is for dpt_args_value */
-    DPT_ARG_HELP
-};
-enum { DPT_ARG_NAME_BYTES = 32 };
-enum dpt_arg dpt_args_next(struct dpt_args *args, char ret_name[DPT_ARG_NAME_BYTES],
-                           const char **ret_value);
-/* The value of the option that came last; DPT_EINVAL when there is none. */
-DPT_MUST_USE enum dpt_status dpt_args_value(struct dpt_args *args, const char **ret_value,
-                                            struct dpt_err *err);
-
-/* --tokenizer, --vocab-bpe, --encoder-json, --any-vocab, --tokenizer-json: *ret_taken when `name`
- * is one of them. Files named without a tokenizer are those of gpt2, or of hf. */
-DPT_MUST_USE enum dpt_status dpt_args_vocab(struct dpt_args *args, const char *name,
-                                            struct dpt_vocab_options *vocab, bool *ret_taken,
-                                            struct dpt_err *err);
-
-/* One line to stderr and a word on --help; the code of a wrong usage. */
-int dpt_data_misused(const struct dpt_args *args, const struct dpt_err *err);
+/* Reads the whole command line. Returns -1 if the command is to run, else the exit code: the help
+ * or one line about the wrong usage was printed. Files of a tokenizer without --tokenizer select
+ * gpt2 or hf. */
+int dpt_args_read(struct dpt_args *args);
 
 #endif

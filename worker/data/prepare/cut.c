@@ -1,6 +1,7 @@
 /* Cutting: which part of which file comes next, and in which split. */
 #include "worker/data/prepare/cut.h"
 
+#include "base/array.h"
 #include "base/fs.h"
 #include "worker/data/split.h"
 #include "worker/plan/sampler.h"
@@ -36,18 +37,6 @@ static void count_lines(const uint8_t *text, size_t bytes, int64_t *lines, int64
 
 /* ---------------------------------------------------------------- blocks */
 
-static enum dpt_status reserve(struct dpt_block *block, size_t bytes, struct dpt_err *err)
-{
-    if (block->room >= bytes)
-        return DPT_OK;
-    uint8_t *text = realloc(block->text, bytes);
-    if (!text)
-        return no_memory(err);
-    block->text = text;
-    block->room = bytes;
-    return DPT_OK;
-}
-
 static enum dpt_status open_file(struct dpt_cutter *cutter, struct dpt_err *err)
 {
     if (cutter->opened == cutter->at.file)
@@ -79,7 +68,8 @@ static enum dpt_status read_block(struct dpt_cutter *cutter, struct dpt_block *b
     for (size_t want = cutter->options.block_bytes;; want *= 2) {
         want = want < DPT_BLOCK_BYTES_MAX ? want : DPT_BLOCK_BYTES_MAX;
         want = (int64_t)want < left ? want : (size_t)left;
-        DPT_TRY(reserve(block, want, err));
+        if (!dpt_array_reserve(&block->text, &block->room, want, 1))
+            return no_memory(err);
         DPT_TRY(dpt_fs_pread_all(cutter->fd, block->text + have, want - have,
                                  cutter->at.offset + (int64_t)have, input->path, err));
         have = want;

@@ -20,8 +20,6 @@ struct encode {
     struct dpt_cutter cutter;
     struct dpt_shards shards;
     struct dpt_pool *pool;
-    json_t *settings;
-    struct dpt_shards_progress progress;
     int64_t file_bytes; /* of the files before progress.at.file */
     int64_t first_file; /* that file */
     size_t unsaved;     /* bytes of text written since the last save */
@@ -56,9 +54,9 @@ static json_t *make_settings(const struct dpt_encode_options *options,
 
 static int64_t bytes_done(struct encode *e)
 {
-    for (; e->first_file < e->progress.at.file; e->first_file++)
+    for (; e->first_file < e->shards.progress.at.file; e->first_file++)
         e->file_bytes += e->inputs->files[e->first_file].bytes;
-    return e->file_bytes + e->progress.at.offset;
+    return e->file_bytes + e->shards.progress.at.offset;
 }
 
 static void tell(struct encode *e)
@@ -83,12 +81,12 @@ static enum dpt_status write_oldest(struct encode *e, const struct dpt_job *job,
                                   job->tokens[s].n, err));
         e->shards.list[s].documents += job->documents[s];
     }
-    e->progress.at = job->block.after;
-    e->progress.replaced += job->replaced;
+    e->shards.progress.at = job->block.after;
+    e->shards.progress.replaced += job->replaced;
     e->unsaved += job->block.bytes;
     if (e->unsaved >= BLOCKS_PER_SAVE * e->options->cut.block_bytes ||
         dpt_shards_want_save(&e->shards)) {
-        DPT_TRY(dpt_shards_save(&e->shards, e->settings, &e->progress, err));
+        DPT_TRY(dpt_shards_save(&e->shards, err));
         e->unsaved = 0;
     }
     tell(e);
@@ -107,7 +105,7 @@ static enum dpt_status run(struct encode *e, struct dpt_err *err)
         }
         job = dpt_pool_oldest(e->pool);
         if (!job)
-            return dpt_shards_finish(&e->shards, e->settings, &e->progress, err);
+            return dpt_shards_finish(&e->shards, err);
         DPT_TRY(write_oldest(e, job, err));
         dpt_pool_release(e->pool);
     }
@@ -143,25 +141,24 @@ static enum dpt_status start(struct encode *e, bool *ret_done, int64_t *ret_resu
                              struct dpt_err *err)
 {
     const struct dpt_encode_options *o = e->options;
-    bool found;
     struct dpt_cut_options cut = o->cut;
     if (dpt_vocab_open(&o->vocab, &e->vocab, err) != DPT_OK)
         return refuse_vocab(err);
     cut.cuts = dpt_vocab_cuts(e->vocab);
-    e->settings = make_settings(o, e->vocab, e->inputs);
-    if (!e->settings)
-        return dpt_fail_nomem(err, "encode");
     DPT_TRY(
         dpt_shards_open(&e->shards, o->out, o->shard_tokens, dpt_vocab_token_bytes(e->vocab), err));
-    dpt_inputs_hash(e->inputs, true, e->progress.inputs);
-    DPT_TRY(dpt_shards_resume(&e->shards, e->settings, &e->progress, &found, ret_done, err));
+    e->shards.settings = make_settings(o, e->vocab, e->inputs);
+    if (!e->shards.settings)
+        return dpt_fail_nomem(err, "encode");
+    dpt_inputs_hash(e->inputs, true, e->shards.progress.inputs);
+    DPT_TRY(dpt_shards_resume(&e->shards, ret_done, err));
     if (*ret_done)
         return check_not_newer(e, err);
     DPT_TRY(dpt_cutter_init(&e->cutter, &cut, e->inputs, err));
-    if (e->progress.at.file > e->inputs->n)
+    if (e->shards.progress.at.file > e->inputs->n)
         return dpt_fail(err, DPT_ECORRUPT, "'%s/" DPT_STATE_NAME "' names a file beyond the last",
                         o->out);
-    dpt_cutter_seek(&e->cutter, e->progress.at);
+    dpt_cutter_seek(&e->cutter, e->shards.progress.at);
     *ret_resumed = bytes_done(e);
     const struct dpt_pool_options pool = {
         .vocab = e->vocab, .cutter = &e->cutter, .text_key = o->text_key, .threads = o->threads};
@@ -175,16 +172,14 @@ enum dpt_status dpt_encode(const struct dpt_encode_options *options,
     struct encode e = {.options = options,
                        .inputs = inputs,
                        .cutter = {.fd = -1, .opened = -1},
-                       .shards = {.dir_fd = -1}};
+                       .shards = {.dir_fd = -1, .list = {{.fd = -1}, {.fd = -1}}}};
     bool done = false;
     int64_t resumed = 0;
-    for (int s = 0; s < DPT_SPLIT_COUNT; s++)
-        e.shards.list[s].fd = -1;
     enum dpt_status status = start(&e, &done, &resumed, err);
     if (status == DPT_OK && !done)
         status = run(&e, err);
     if (status == DPT_OK) {
-        *ret = (struct dpt_encode_result){.replaced = e.progress.replaced,
+        *ret = (struct dpt_encode_result){.replaced = e.shards.progress.replaced,
                                           .resumed_bytes = resumed,
                                           .was_done = done,
                                           .vocab = dpt_vocab_size(e.vocab)};
@@ -198,6 +193,6 @@ enum dpt_status dpt_encode(const struct dpt_encode_options *options,
     dpt_cutter_fini(&e.cutter);
     dpt_shards_close(&e.shards);
     dpt_vocab_close(&e.vocab);
-    json_decref(e.settings);
+    json_decref(e.shards.settings);
     return status;
 }

@@ -1,6 +1,7 @@
 /* Listing the files to encode. */
 #include "worker/data/prepare/inputs.h"
 
+#include "base/array.h"
 #include "base/cursor.h"
 #include "base/fs.h"
 
@@ -9,9 +10,10 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+const char *const dpt_split_names[DPT_SPLIT_COUNT] = {"train", "val"};
 
 enum { MAGIC_BYTES = 4 };
 
@@ -21,27 +23,6 @@ void dpt_inputs_fini(struct dpt_inputs *inputs)
         free(inputs->files[i].path);
     free(inputs->files);
     *inputs = (struct dpt_inputs){0};
-}
-
-/* What follows the last dot of a file's name; "" when there is none. */
-static const char *ending_of(const char *path)
-{
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    const char *dot = strrchr(name, '.');
-    return dot && dot != name ? dot + 1 : "";
-}
-
-/* Is `ending`, in any case, one of the words of "a,b,c"? */
-static bool is_one_of(const char *ending, const char *endings)
-{
-    const size_t n = strlen(ending);
-    for (const char *at = endings; *at && n > 0;) {
-        const size_t length = strcspn(at, ",");
-        if (length == n && strncasecmp(at, ending, n) == 0)
-            return true;
-        at += length + (at[length] == ',');
-    }
-    return false;
 }
 
 /* Refuses, by their first bytes, files whose bytes are no text but hold one. */
@@ -80,20 +61,15 @@ static enum dpt_status add_file(struct dpt_inputs *inputs, const char *path, con
         return dpt_fail(err, DPT_EOVERFLOW, "more than %d files; join small ones into .jsonl",
                         DPT_INPUTS_MAX);
     DPT_TRY(check_text(path, st->st_size, err));
-    if (inputs->n == inputs->room) {
-        const int room = inputs->room * 2 + 16;
-        struct dpt_input *files = realloc(inputs->files, (size_t)room * sizeof *files);
-        if (!files)
-            return dpt_fail_nomem(err, "list of inputs");
-        inputs->files = files;
-        inputs->room = room;
-    }
     char *copy = strdup(path);
-    if (!copy)
+    if (!copy || !dpt_array_reserve(&inputs->files, &inputs->room, (size_t)inputs->n + 1,
+                                    sizeof *inputs->files)) {
+        free(copy);
         return dpt_fail_nomem(err, "list of inputs");
+    }
     inputs->files[inputs->n++] =
         (struct dpt_input){.path = copy,
-                           .jsonl = is_one_of(ending_of(path), "jsonl,ndjson"),
+                           .jsonl = dpt_fs_has_ending(path, "jsonl,ndjson"),
                            .val = val,
                            .bytes = st->st_size,
                            .changed_s = st->st_mtim.tv_sec,
@@ -113,7 +89,7 @@ static enum dpt_status add_below(struct dpt_inputs *inputs, const char *path, co
         return dpt_fail_errno(err, errno, "look at '%s'", path);
     if (S_ISDIR(st.st_mode))
         return add_folder(inputs, path, endings, val, depth + 1, err);
-    if (S_ISREG(st.st_mode) && is_one_of(ending_of(path), endings))
+    if (S_ISREG(st.st_mode) && dpt_fs_has_ending(path, endings))
         return add_file(inputs, path, &st, val, err);
     inputs->left_out++;
     return DPT_OK;

@@ -12,6 +12,7 @@
 enum { DPT_INPUTS_MAX = 1000000, DPT_INPUT_DEPTH_MAX = 16 };
 
 enum dpt_split { DPT_SPLIT_TRAIN, DPT_SPLIT_VAL, DPT_SPLIT_COUNT };
+extern const char *const dpt_split_names[DPT_SPLIT_COUNT]; /* in files' names and in JSON */
 
 struct dpt_input {
     char *path;
@@ -22,7 +23,8 @@ struct dpt_input {
 
 struct dpt_inputs {
     struct dpt_input *files;
-    int n, room;
+    int n;
+    size_t room;
     int64_t bytes;    /* of all files */
     int64_t left_out; /* files of folders with other endings */
 };

@@ -9,17 +9,25 @@ void dpt_job_encoder_fini(struct dpt_job_encoder *encoder)
     dpt_encoder_destroy(&encoder->encoder);
 }
 
+/* Text of one document, or a part of it. */
+struct text {
+    enum dpt_split split;
+    bool begins; /* the document begins here */
+    const void *text;
+    size_t bytes;
+};
+
 static enum dpt_status add_text(struct dpt_job_encoder *encoder, struct dpt_job *job,
-                                enum dpt_split split, bool begins, const void *text, size_t bytes,
-                                struct dpt_err *err)
+                                struct text text, struct dpt_err *err)
 {
     const int end_of_text = dpt_vocab_end_of_text(encoder->vocab);
-    if (bytes == 0)
+    struct dpt_tokens *tokens = &job->tokens[text.split];
+    if (text.bytes == 0)
         return DPT_OK;
-    if (begins && end_of_text >= 0)
-        DPT_TRY(dpt_tokens_add(&job->tokens[split], (uint32_t)end_of_text, err));
-    job->documents[split] += begins;
-    return dpt_encoder_encode(encoder->encoder, text, bytes, &job->tokens[split], err);
+    if (text.begins && end_of_text >= 0)
+        DPT_TRY(dpt_tokens_add(tokens, (uint32_t)end_of_text, err));
+    job->documents[text.split] += text.begins;
+    return dpt_encoder_encode(encoder->encoder, text.text, text.bytes, tokens, err);
 }
 
 static enum dpt_status add_line(struct dpt_job_encoder *encoder, struct dpt_job *job, int64_t unit,
@@ -37,8 +45,10 @@ static enum dpt_status add_line(struct dpt_job_encoder *encoder, struct dpt_job 
                           : text                ? "its text is no string"
                                                 : "no member of that name");
     else
-        status = add_text(encoder, job, dpt_cutter_split(encoder->cutter, job->block.input, unit),
-                          true, json_string_value(text), json_string_length(text), err);
+        status = add_text(encoder, job,
+                          (struct text){dpt_cutter_split(encoder->cutter, job->block.input, unit),
+                                        true, json_string_value(text), json_string_length(text)},
+                          err);
     json_decref(json);
     return status;
 }
@@ -74,8 +84,11 @@ void dpt_job_encode(struct dpt_job_encoder *encoder, struct dpt_job *job)
         job->status = dpt_encoder_create(encoder->vocab, &encoder->encoder, &job->err);
     const int64_t before = encoder->encoder ? dpt_encoder_replaced(encoder->encoder) : 0;
     if (job->status == DPT_OK)
-        job->status = block->input->jsonl ? add_lines(encoder, job, &job->err)
-                                          : add_text(encoder, job, block->split, block->begins,
-                                                     block->text, block->bytes, &job->err);
+        job->status =
+            block->input->jsonl
+                ? add_lines(encoder, job, &job->err)
+                : add_text(encoder, job,
+                           (struct text){block->split, block->begins, block->text, block->bytes},
+                           &job->err);
     job->replaced = encoder->encoder ? dpt_encoder_replaced(encoder->encoder) - before : 0;
 }

@@ -8,19 +8,15 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { RECORD_BYTES_MAX = 64 << 20 };
 
 void dpt_record_look(const char *path, struct dpt_record *ret)
 {
     char dir[PATH_MAX], record[PATH_MAX], *text;
-    const char *slash = strrchr(path, '/');
     size_t bytes;
     *ret = (struct dpt_record){.vocab = 0};
-    const int n =
-        snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-    if (n < 0 || n >= PATH_MAX ||
+    if (dpt_fs_folder(path, dir, NULL) != DPT_OK ||
         dpt_fs_join(dir, DPT_RECORD_NAME, record, sizeof record, NULL) != DPT_OK ||
         dpt_fs_read_file(record, RECORD_BYTES_MAX, &text, &bytes, NULL) != DPT_OK)
         return;

@@ -20,8 +20,7 @@ static void count(struct dpt_scan *scan, const uint8_t *block, size_t bytes, int
     struct dpt_reader reader;
     dpt_reader_init(&reader, block, bytes);
     for (int64_t i = first; dpt_reader_left(&reader) > 0; i++) {
-        const uint32_t token =
-            scan->shard.width == 2 ? dpt_reader_u16(&reader) : dpt_reader_u32(&reader);
+        const uint32_t token = (uint32_t)dpt_reader_uint(&reader, (size_t)scan->shard.width);
         if (token < DPT_SCAN_TOKENS)
             scan->counts[token]++;
         if (token > scan->largest || i == 0) {
@@ -54,7 +53,7 @@ enum dpt_status dpt_scan_shard(char *path, struct dpt_scan *ret, struct dpt_err 
     struct dpt_scan scan = {.shard.file.path = path};
     int fd;
     DPT_TRY(dpt_shard_probe_tokens(&scan.shard, err));
-    DPT_TRY(dpt_shard_open(&scan.shard, &fd, err));
+    DPT_TRY(dpt_data_file_open(&scan.shard.file, &fd, err));
     uint8_t *block = malloc(BLOCK_BYTES);
     scan.counts = calloc(DPT_SCAN_TOKENS, sizeof *scan.counts);
     enum dpt_status status = block && scan.counts ? read_all(&scan, fd, block, err)

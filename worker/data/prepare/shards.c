@@ -18,21 +18,18 @@
 
 enum { TOKEN_BYTES_MAX = 4, CHUNK_TOKENS = 16 << 10, READ_BYTES = 1 << 20 };
 
-static const char *const names[DPT_SPLIT_COUNT] = {"train", "val"};
+#define PART ".part"
+#define FULL ""
 
-void dpt_shards_name(enum dpt_split split, int index, char ret_name[DPT_SHARD_NAME_BYTES])
+/* DIR/NAME.bin and `ending`: PART or FULL. */
+static enum dpt_status shard_path(const struct dpt_shards *shards,
+                                  const struct dpt_shard_list *list, int index, const char *ending,
+                                  char ret[PATH_MAX], struct dpt_err *err)
 {
-    (void)snprintf(ret_name, DPT_SHARD_NAME_BYTES, "%s_%06d.bin", names[split], index);
-}
-
-/* DIR/NAME.bin, or its .part. */
-static enum dpt_status path_of(const struct dpt_shards *shards, enum dpt_split split, int index,
-                               bool part, char ret[PATH_MAX], struct dpt_err *err)
-{
-    char name[DPT_SHARD_NAME_BYTES], whole[DPT_SHARD_NAME_BYTES + 8];
-    dpt_shards_name(split, index, name);
-    (void)snprintf(whole, sizeof whole, "%s%s", name, part ? ".part" : "");
-    return dpt_fs_join(shards->dir, whole, ret, PATH_MAX, err);
+    char name[DPT_SHARD_NAME_BYTES + sizeof PART];
+    dpt_shard_list_name(list, index, name);
+    (void)strcat(name, ending);
+    return dpt_fs_join(shards->dir, name, ret, PATH_MAX, err);
 }
 
 enum dpt_status dpt_shards_open(struct dpt_shards *shards, const char *dir, int64_t shard_tokens,
@@ -41,7 +38,7 @@ enum dpt_status dpt_shards_open(struct dpt_shards *shards, const char *dir, int6
     *shards =
         (struct dpt_shards){.dir_fd = -1, .shard_tokens = shard_tokens, .token_bytes = token_bytes};
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
-        shards->list[s].fd = -1;
+        shards->list[s] = (struct dpt_shard_list){.split = dpt_split_names[s], .fd = -1};
     const int n = snprintf(shards->dir, sizeof shards->dir, "%s", dir);
     if (n <= 0 || (size_t)n >= sizeof shards->dir - 64)
         return dpt_fail(err, DPT_EINVAL, "--out: the path is empty or too long");
@@ -62,42 +59,14 @@ enum dpt_status dpt_shards_open(struct dpt_shards *shards, const char *dir, int6
 
 void dpt_shards_close(struct dpt_shards *shards)
 {
-    for (int s = 0; s < DPT_SPLIT_COUNT; s++) {
-        struct dpt_shard_list *list = &shards->list[s];
-        if (list->fd >= 0)
-            (void)close(list->fd); /* what was saved is durable, the rest is made again */
-        list->fd = -1;
-        free(list->sha256);
-        free(list->shard_tokens);
-        list->sha256 = NULL;
-        list->shard_tokens = NULL;
-    }
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++)
+        dpt_shard_list_fini(&shards->list[s]);
     if (shards->dir_fd >= 0)
         (void)close(shards->dir_fd); /* opened for reading */
     shards->dir_fd = -1;
 }
 
 /* ---------------------------------------------------------------- growing */
-
-enum dpt_status dpt_shards_reserve(struct dpt_shard_list *list, int n, struct dpt_err *err)
-{
-    if (n > DPT_PREPARED_SHARDS_MAX)
-        return dpt_fail(err, DPT_EOVERFLOW, "more than %d shards: set a larger --shard-tokens",
-                        DPT_PREPARED_SHARDS_MAX);
-    if (list->room >= n)
-        return DPT_OK;
-    const int room = 2 * n + 8;
-    void *sums = realloc(list->sha256, (size_t)room * sizeof *list->sha256);
-    if (sums)
-        list->sha256 = sums;
-    int64_t *tokens = realloc(list->shard_tokens, (size_t)room * sizeof *tokens);
-    if (tokens)
-        list->shard_tokens = tokens;
-    if (!sums || !tokens)
-        return dpt_fail_nomem(err, "list of shards");
-    list->room = room;
-    return DPT_OK;
-}
 
 /* Bytes of a shard's file up to its token `tokens`. */
 static int64_t bytes_before(const struct dpt_shards *shards, int64_t tokens)
@@ -116,10 +85,7 @@ static enum dpt_status write_tokens(const struct dpt_shards *shards,
         struct dpt_writer writer;
         dpt_writer_init(&writer, bytes, sizeof bytes);
         for (size_t i = done; i < done + count; i++)
-            if (shards->token_bytes == 2)
-                dpt_writer_u16(&writer, (uint16_t)ids[i]);
-            else
-                dpt_writer_u32(&writer, ids[i]);
+            dpt_writer_uint(&writer, ids[i], (size_t)shards->token_bytes);
         DPT_TRY(dpt_disk_write(list->fd, bytes, writer.at,
                                bytes_before(shards, list->current + (int64_t)done), path, err));
         done += count;
@@ -147,14 +113,14 @@ static enum dpt_status sum_of(int fd, const char *path, int64_t bytes,
 }
 
 /* The growing shard is full: its header, its checksum, on the disk. It keeps its name for now. */
-static enum dpt_status fill(struct dpt_shards *shards, enum dpt_split split, struct dpt_err *err)
+static enum dpt_status end_shard(struct dpt_shards *shards, struct dpt_shard_list *list,
+                                 struct dpt_err *err)
 {
-    struct dpt_shard_list *list = &shards->list[split];
     uint8_t header[DPT_SHARD_HEADER_BYTES] = {0};
     char path[PATH_MAX];
     struct dpt_writer writer;
-    DPT_TRY(path_of(shards, split, list->full, true, path, err));
-    DPT_TRY(dpt_shards_reserve(list, list->full + 1, err));
+    DPT_TRY(shard_path(shards, list, list->full, PART, path, err));
+    DPT_TRY(dpt_shard_list_reserve(list, list->full + 1, err));
     dpt_writer_init(&writer, header, sizeof header);
     const bool narrow = shards->token_bytes == 2;
     dpt_writer_u32(&writer, narrow ? DPT_SHARD_MAGIC_GPT2 : DPT_SHARD_MAGIC_LLAMA3);
@@ -181,7 +147,7 @@ enum dpt_status dpt_shards_append(struct dpt_shards *shards, enum dpt_split spli
         char path[PATH_MAX];
         const int64_t left = (int64_t)(n - done), room = shards->shard_tokens - list->current;
         const size_t count = (size_t)(left < room ? left : room);
-        DPT_TRY(path_of(shards, split, list->full, true, path, err));
+        DPT_TRY(shard_path(shards, list, list->full, PART, path, err));
         if (list->fd < 0)
             DPT_TRY(dpt_disk_create(path, &list->fd, err));
         DPT_TRY(write_tokens(shards, list, path, ids + done, count, err));
@@ -189,7 +155,7 @@ enum dpt_status dpt_shards_append(struct dpt_shards *shards, enum dpt_split spli
         list->tokens += (int64_t)count;
         done += count;
         if (list->current == shards->shard_tokens)
-            DPT_TRY(fill(shards, split, err));
+            DPT_TRY(end_shard(shards, list, err));
     }
     return DPT_OK;
 }
@@ -204,57 +170,54 @@ bool dpt_shards_want_save(const struct dpt_shards *shards)
     return false;
 }
 
-static enum dpt_status rename_full(struct dpt_shards *shards, enum dpt_split split,
+static enum dpt_status rename_full(struct dpt_shards *shards, struct dpt_shard_list *list,
                                    struct dpt_err *err)
 {
-    struct dpt_shard_list *list = &shards->list[split];
     for (; list->renamed < list->full; list->renamed++) {
         char part[PATH_MAX], whole[PATH_MAX];
-        DPT_TRY(path_of(shards, split, list->renamed, true, part, err));
-        DPT_TRY(path_of(shards, split, list->renamed, false, whole, err));
+        DPT_TRY(shard_path(shards, list, list->renamed, PART, part, err));
+        DPT_TRY(shard_path(shards, list, list->renamed, FULL, whole, err));
         DPT_TRY(dpt_disk_rename(part, whole, err));
     }
     return DPT_OK;
 }
 
-enum dpt_status dpt_shards_save(struct dpt_shards *shards, const void *settings,
-                                const struct dpt_shards_progress *progress, struct dpt_err *err)
+enum dpt_status dpt_shards_save(struct dpt_shards *shards, struct dpt_err *err)
 {
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
         if (shards->list[s].fd >= 0)
             DPT_TRY(dpt_disk_sync(shards->list[s].fd, shards->dir, err));
     DPT_TRY(dpt_disk_sync(shards->dir_fd, shards->dir, err)); /* the parts' names */
-    DPT_TRY(dpt_state_write(shards, settings, progress, err));
+    DPT_TRY(dpt_state_write(shards, err));
     if (!dpt_shards_want_save(shards))
         return DPT_OK;
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
-        DPT_TRY(rename_full(shards, (enum dpt_split)s, err));
+        DPT_TRY(rename_full(shards, &shards->list[s], err));
     return dpt_disk_sync(shards->dir_fd, shards->dir, err);
 }
 
-enum dpt_status dpt_shards_finish(struct dpt_shards *shards, const void *settings,
-                                  const struct dpt_shards_progress *progress, struct dpt_err *err)
+enum dpt_status dpt_shards_finish(struct dpt_shards *shards, struct dpt_err *err)
 {
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
         if (shards->list[s].current > 0)
-            DPT_TRY(fill(shards, (enum dpt_split)s, err));
-    DPT_TRY(dpt_shards_save(shards, settings, progress, err));
+            DPT_TRY(end_shard(shards, &shards->list[s], err));
+    DPT_TRY(dpt_shards_save(shards, err));
     DPT_TRY(dpt_state_write_sums(shards, err));
-    DPT_TRY(dpt_state_write_record(shards, settings, progress, err));
+    DPT_TRY(dpt_state_write_record(shards, err));
     return dpt_state_remove(shards, err);
 }
 
 /* ---------------------------------------------------------------- resuming */
 
 /* A full shard has its final name, or is renamed to it now. */
-static enum dpt_status find_full(const struct dpt_shards *shards, enum dpt_split split, int index,
-                                 struct dpt_err *err)
+static enum dpt_status find_full(const struct dpt_shards *shards, const struct dpt_shard_list *list,
+                                 int index, struct dpt_err *err)
 {
     struct stat st;
     char part[PATH_MAX], whole[PATH_MAX];
-    const int64_t bytes = bytes_before(shards, shards->list[split].shard_tokens[index]);
-    DPT_TRY(path_of(shards, split, index, true, part, err));
-    DPT_TRY(path_of(shards, split, index, false, whole, err));
+    const int64_t bytes = bytes_before(shards, list->shard_tokens[index]);
+    DPT_TRY(shard_path(shards, list, index, PART, part, err));
+    DPT_TRY(shard_path(shards, list, index, FULL, whole, err));
     if (stat(whole, &st) != 0 && errno == ENOENT && stat(part, &st) == 0)
         DPT_TRY(dpt_disk_rename(part, whole, err));
     if (stat(whole, &st) != 0 || st.st_size != bytes)
@@ -270,29 +233,28 @@ static enum dpt_status find_all_full(struct dpt_shards *shards, struct dpt_err *
     for (int s = 0; s < DPT_SPLIT_COUNT; s++) {
         struct dpt_shard_list *list = &shards->list[s];
         for (int i = 0; i < list->full; i++)
-            DPT_TRY(find_full(shards, (enum dpt_split)s, i, err));
+            DPT_TRY(find_full(shards, list, i, err));
         list->renamed = list->full;
     }
     return DPT_OK;
 }
 
 /* The part that grows, cut back to what the state says; what lies behind it is removed. */
-static enum dpt_status find_part(struct dpt_shards *shards, enum dpt_split split,
+static enum dpt_status find_part(struct dpt_shards *shards, struct dpt_shard_list *list,
                                  struct dpt_err *err)
 {
-    struct dpt_shard_list *list = &shards->list[split];
     const int64_t bytes = bytes_before(shards, list->current);
     char path[PATH_MAX];
     struct stat st;
     for (int i = list->full + (list->current > 0); i <= DPT_PREPARED_SHARDS_MAX; i++) {
-        DPT_TRY(path_of(shards, split, i, true, path, err));
+        DPT_TRY(shard_path(shards, list, i, PART, path, err));
         if (lstat(path, &st) != 0)
             break;
         DPT_TRY(dpt_disk_remove(path, err));
     }
     if (list->current == 0)
         return DPT_OK;
-    DPT_TRY(path_of(shards, split, list->full, true, path, err));
+    DPT_TRY(shard_path(shards, list, list->full, PART, path, err));
     list->fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (list->fd < 0 || fstat(list->fd, &st) != 0 || st.st_size < bytes)
         return dpt_fail(err, DPT_ECORRUPT,
@@ -307,13 +269,13 @@ static enum dpt_status refuse_others(struct dpt_shards *shards, struct dpt_err *
 {
     char path[PATH_MAX];
     for (int s = 0; s < DPT_SPLIT_COUNT; s++) {
-        DPT_TRY(path_of(shards, (enum dpt_split)s, 0, false, path, err));
+        DPT_TRY(shard_path(shards, &shards->list[s], 0, FULL, path, err));
         if (dpt_fs_exists(path))
             return dpt_fail(err, DPT_EREFUSED,
                             "'%s' is there and no " DPT_RECORD_NAME " beside it says what it was "
                             "made from; name an empty folder",
                             path);
-        DPT_TRY(find_part(shards, (enum dpt_split)s, err));
+        DPT_TRY(find_part(shards, &shards->list[s], err));
     }
     return DPT_OK;
 }
@@ -347,22 +309,21 @@ static enum dpt_status remove_temporaries(const struct dpt_shards *shards, struc
     return status;
 }
 
-enum dpt_status dpt_shards_resume(struct dpt_shards *shards, const void *settings,
-                                  struct dpt_shards_progress *progress, bool *ret_found,
-                                  bool *ret_done, struct dpt_err *err)
+enum dpt_status dpt_shards_resume(struct dpt_shards *shards, bool *ret_done, struct dpt_err *err)
 {
-    *ret_found = *ret_done = false;
+    bool found = false;
+    *ret_done = false;
     DPT_TRY(remove_temporaries(shards, err));
-    DPT_TRY(dpt_state_check_record(shards, settings, ret_done, err));
+    DPT_TRY(dpt_state_check_record(shards, ret_done, err));
     if (*ret_done) {
         DPT_TRY(find_all_full(shards, err));
         return dpt_state_remove(shards, err);
     }
-    DPT_TRY(dpt_state_read(shards, settings, progress, ret_found, err));
-    if (!*ret_found)
+    DPT_TRY(dpt_state_read(shards, &found, err));
+    if (!found)
         return refuse_others(shards, err);
     DPT_TRY(find_all_full(shards, err));
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
-        DPT_TRY(find_part(shards, (enum dpt_split)s, err));
+        DPT_TRY(find_part(shards, &shards->list[s], err));
     return dpt_disk_sync(shards->dir_fd, shards->dir, err);
 }

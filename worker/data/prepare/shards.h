@@ -10,43 +10,31 @@
 #ifndef DPT_WORKER_DATA_PREPARE_SHARDS_H
 #define DPT_WORKER_DATA_PREPARE_SHARDS_H
 
-#include "base/sha256.h"
 #include "worker/data/prepare/cut.h"
+#include "worker/data/prepare/shard_list.h"
 
 #include <limits.h>
 
 #define DPT_STATE_NAME  "dpt-data.state"
 #define DPT_RECORD_NAME "dpt-data.json"
 #define DPT_SUMS_NAME   "SHA256SUMS"
-enum { DPT_SHARD_NAME_BYTES = 32, DPT_PREPARED_SHARDS_MAX = 65536 };
 
-/* The shards of one split. */
-struct dpt_shard_list {
-    int full;          /* shards with shard_tokens tokens, or at the end the last one too */
-    int renamed;       /* of those, shards that have their final name */
-    int64_t current;   /* tokens of the next shard so far */
-    int64_t tokens;    /* of all */
-    int64_t documents; /* that went here */
-    char (*sha256)[DPT_SHA256_HEX_BYTES]; /* (room), `full` of them known */
-    int64_t *shard_tokens;                /* (room), likewise */
-    int room;
-    int fd; /* of the part that grows; -1: none */
+/* The position of an encode: the content of a state file beside the settings. */
+struct dpt_shards_progress {
+    struct dpt_cut_position at;
+    int64_t replaced; /* sequences of invalid UTF-8 */
+    /* Hash of the inputs and the times of their last changes. A changed input is not resumed. */
+    char inputs[DPT_HASH_HEX_BYTES];
 };
 
 struct dpt_shards {
     char dir[PATH_MAX];
-    int dir_fd; /* locked against others while open */
+    int dir_fd; /* locked while open */
     int64_t shard_tokens;
     int token_bytes; /* 2: GPT-2's form of shards; 4: Llama 3's */
     struct dpt_shard_list list[DPT_SPLIT_COUNT];
-};
-
-/* How far an encode got: what a state file says beside the settings. */
-struct dpt_shards_progress {
-    struct dpt_cut_position at;
-    int64_t replaced; /* sequences of invalid UTF-8 */
-    /* Of the inputs with the times of their last change: what is resumed must still be the same. */
-    char inputs[DPT_HASH_HEX_BYTES];
+    struct json_t *settings; /* everything the shards' bytes depend on; borrowed */
+    struct dpt_shards_progress progress;
 };
 
 /* Creates the folder if need be and takes it for this process: DPT_EREFUSED when another one
@@ -56,14 +44,11 @@ DPT_MUST_USE enum dpt_status dpt_shards_open(struct dpt_shards *shards, const ch
                                              struct dpt_err *err);
 void dpt_shards_close(struct dpt_shards *shards);
 
-/* Goes on from the state in the folder, if there is one: *ret_found. DPT_EREFUSED when it is of
- * other settings or inputs (progress->inputs), when the folder is finished with other ones, or
- * holds shards of somebody else. *ret_done: it is finished with these. DPT_ECORRUPT
- * names a full shard that is not there any more, or not in its length. `settings` is a json_t
- * (borrowed). */
-DPT_MUST_USE enum dpt_status dpt_shards_resume(struct dpt_shards *shards, const void *settings,
-                                               struct dpt_shards_progress *progress,
-                                               bool *ret_found, bool *ret_done,
+/* Continues from the state in the folder, if there is one. The caller has set `settings` and
+ * progress.inputs. *ret_done: the folder is finished with these settings. DPT_EREFUSED: the state
+ * has other settings or inputs, the folder is finished with other settings, or its shards have no
+ * record. DPT_ECORRUPT: a full shard is absent or has another length. */
+DPT_MUST_USE enum dpt_status dpt_shards_resume(struct dpt_shards *shards, bool *ret_done,
                                                struct dpt_err *err);
 
 /* Appends tokens, beginning new shards as they get full. */
@@ -73,17 +58,10 @@ DPT_MUST_USE enum dpt_status dpt_shards_append(struct dpt_shards *shards, enum d
 /* Is there a full shard that waits for its name? */
 bool dpt_shards_want_save(const struct dpt_shards *shards);
 
-DPT_MUST_USE enum dpt_status dpt_shards_save(struct dpt_shards *shards, const void *settings,
-                                             const struct dpt_shards_progress *progress,
-                                             struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_shards_save(struct dpt_shards *shards, struct dpt_err *err);
 
 /* The end: the last shards get their headers and names, SHA256SUMS and dpt-data.json are written,
  * the state is removed. */
-DPT_MUST_USE enum dpt_status dpt_shards_finish(struct dpt_shards *shards, const void *settings,
-                                               const struct dpt_shards_progress *progress,
-                                               struct dpt_err *err);
-
-/* "train_000007.bin" */
-void dpt_shards_name(enum dpt_split split, int index, char ret_name[DPT_SHARD_NAME_BYTES]);
+DPT_MUST_USE enum dpt_status dpt_shards_finish(struct dpt_shards *shards, struct dpt_err *err);
 
 #endif

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[DPT_SPLIT_COUNT] = {"train", "val"};
-
 static enum dpt_status no_memory(struct dpt_err *err)
 {
     return dpt_fail_nomem(err, "state");
@@ -19,12 +17,12 @@ static enum dpt_status no_memory(struct dpt_err *err)
 
 /* ---------------------------------------------------------------- writing */
 
-static json_t *shards_json(const struct dpt_shard_list *list, enum dpt_split split)
+static json_t *shards_json(const struct dpt_shard_list *list)
 {
     json_t *array = json_array();
     for (int i = 0; i < list->full; i++) {
         char name[DPT_SHARD_NAME_BYTES];
-        dpt_shards_name(split, i, name);
+        dpt_shard_list_name(list, i, name);
         if (json_array_append_new(array, json_pack("{s:s, s:I, s:s}", "file", name, "tokens",
                                                    (json_int_t)list->shard_tokens[i], "sha256",
                                                    list->sha256[i])) != 0) {
@@ -35,23 +33,23 @@ static json_t *shards_json(const struct dpt_shard_list *list, enum dpt_split spl
     return array;
 }
 
-static json_t *list_json(const struct dpt_shard_list *list, enum dpt_split split, bool state)
+static json_t *list_json(const struct dpt_shard_list *list, bool state)
 {
     json_t *json = json_pack("{s:I, s:I, s:o}", "tokens", (json_int_t)list->tokens, "documents",
-                             (json_int_t)list->documents, "shards", shards_json(list, split));
+                             (json_int_t)list->documents, "shards", shards_json(list));
     if (state && json)
         (void)json_object_set_new(json, "current", json_integer(list->current));
     return json;
 }
 
-static json_t *whole_json(const struct dpt_shards *shards, const void *settings,
-                          const struct dpt_shards_progress *progress, bool state)
+static json_t *whole_json(const struct dpt_shards *shards, bool state)
 {
+    const struct dpt_shards_progress *progress = &shards->progress;
     json_t *json = json_pack("{s:i, s:O, s:I}", "dpt-data", DPT_STATE_VERSION, "settings",
-                             (json_t *)settings, "replaced", (json_int_t)progress->replaced);
+                             shards->settings, "replaced", (json_int_t)progress->replaced);
     for (int s = 0; json && s < DPT_SPLIT_COUNT; s++)
-        if (json_object_set_new(json, names[s],
-                                list_json(&shards->list[s], (enum dpt_split)s, state)) != 0) {
+        if (json_object_set_new(json, shards->list[s].split, list_json(&shards->list[s], state)) !=
+            0) {
             json_decref(json);
             return NULL;
         }
@@ -72,39 +70,40 @@ static enum dpt_status path_of(const struct dpt_shards *shards, const char *name
     return dpt_fs_join(shards->dir, name, ret, PATH_MAX, err);
 }
 
-/* Takes `json`, which may be NULL for want of memory. */
-static enum dpt_status write_json(const struct dpt_shards *shards, const char *name, json_t *json,
-                                  struct dpt_err *err)
+static enum dpt_status write_text(const struct dpt_shards *shards, const char *name,
+                                  const char *text, size_t bytes, struct dpt_err *err)
 {
     char path[PATH_MAX];
+    DPT_TRY(path_of(shards, name, path, err));
+    return dpt_disk_write_file(path, text, bytes, err);
+}
+
+static enum dpt_status write_json(const struct dpt_shards *shards, const char *name, bool state,
+                                  struct dpt_err *err)
+{
+    json_t *json = whole_json(shards, state);
     char *text = json ? json_dumps(json, JSON_INDENT(1)) : NULL;
     json_decref(json);
     if (!text)
         return no_memory(err);
-    enum dpt_status status = path_of(shards, name, path, err);
-    if (status == DPT_OK)
-        status = dpt_disk_write_file(path, text, strlen(text), err);
+    const enum dpt_status status = write_text(shards, name, text, strlen(text), err);
     free(text);
     return status;
 }
 
-enum dpt_status dpt_state_write(const struct dpt_shards *shards, const void *settings,
-                                const struct dpt_shards_progress *progress, struct dpt_err *err)
+enum dpt_status dpt_state_write(const struct dpt_shards *shards, struct dpt_err *err)
 {
-    return write_json(shards, DPT_STATE_NAME, whole_json(shards, settings, progress, true), err);
+    return write_json(shards, DPT_STATE_NAME, true, err);
 }
 
-enum dpt_status dpt_state_write_record(const struct dpt_shards *shards, const void *settings,
-                                       const struct dpt_shards_progress *progress,
-                                       struct dpt_err *err)
+enum dpt_status dpt_state_write_record(const struct dpt_shards *shards, struct dpt_err *err)
 {
-    return write_json(shards, DPT_RECORD_NAME, whole_json(shards, settings, progress, false), err);
+    return write_json(shards, DPT_RECORD_NAME, false, err);
 }
 
 enum dpt_status dpt_state_write_sums(const struct dpt_shards *shards, struct dpt_err *err)
 {
     enum { LINE_BYTES = DPT_SHA256_HEX_BYTES + 2 + DPT_SHARD_NAME_BYTES };
-    char path[PATH_MAX];
     int n = 0;
     size_t at = 0;
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
@@ -115,13 +114,11 @@ enum dpt_status dpt_state_write_sums(const struct dpt_shards *shards, struct dpt
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
         for (int i = 0; i < shards->list[s].full; i++) {
             char name[DPT_SHARD_NAME_BYTES];
-            dpt_shards_name((enum dpt_split)s, i, name);
+            dpt_shard_list_name(&shards->list[s], i, name);
             at += (size_t)snprintf(text + at, LINE_BYTES, "%s  %s\n", shards->list[s].sha256[i],
                                    name);
         }
-    enum dpt_status status = path_of(shards, DPT_SUMS_NAME, path, err);
-    if (status == DPT_OK)
-        status = dpt_disk_write_file(path, text, at, err);
+    const enum dpt_status status = write_text(shards, DPT_SUMS_NAME, text, at, err);
     free(text);
     return status;
 }
@@ -139,28 +136,6 @@ static enum dpt_status damaged(const char *path, struct dpt_err *err)
 {
     return dpt_fail(err, DPT_ECORRUPT,
                     "'%s' cannot be understood; remove its folder and start again", path);
-}
-
-/* NULL in *ret when there is no such file. */
-static enum dpt_status read_json(const char *path, json_t **ret, struct dpt_err *err)
-{
-    char *text;
-    size_t bytes;
-    *ret = NULL;
-    enum dpt_status status = dpt_fs_read_file(path, DPT_STATE_BYTES_MAX, &text, &bytes, err);
-    if (status == DPT_ENOENT)
-        return DPT_OK;
-    if (status != DPT_OK)
-        return status;
-    *ret = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, NULL);
-    free(text);
-    if (!json_is_integer(json_object_get(*ret, "dpt-data")) ||
-        json_integer_value(json_object_get(*ret, "dpt-data")) != DPT_STATE_VERSION) {
-        json_decref(*ret);
-        *ret = NULL;
-        return damaged(path, err);
-    }
-    return DPT_OK;
 }
 
 static bool get_number(const json_t *json, const char *key, int64_t *ret)
@@ -197,12 +172,37 @@ static enum dpt_status compare_settings(const json_t *was, const json_t *is, con
     return DPT_OK;
 }
 
+/* Reads the file `name`. NULL in *ret: there is no such file. DPT_EREFUSED names the first setting
+ * that differs. */
+static enum dpt_status read_json(const struct dpt_shards *shards, const char *name,
+                                 char ret_path[PATH_MAX], json_t **ret, struct dpt_err *err)
+{
+    char *text;
+    size_t bytes;
+    *ret = NULL;
+    DPT_TRY(path_of(shards, name, ret_path, err));
+    enum dpt_status status = dpt_fs_read_file(ret_path, DPT_STATE_BYTES_MAX, &text, &bytes, err);
+    if (status != DPT_OK)
+        return status == DPT_ENOENT ? DPT_OK : status;
+    json_t *json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, NULL);
+    free(text);
+    status =
+        json_integer_value(json_object_get(json, "dpt-data")) == DPT_STATE_VERSION
+            ? compare_settings(json_object_get(json, "settings"), shards->settings, ret_path, err)
+            : damaged(ret_path, err);
+    if (status == DPT_OK)
+        *ret = json;
+    else
+        json_decref(json);
+    return status;
+}
+
 static bool get_shards(struct dpt_shard_list *list, const json_t *array, struct dpt_err *err)
 {
     size_t i;
     json_t *shard;
     if (!json_is_array(array) || json_array_size(array) > DPT_PREPARED_SHARDS_MAX ||
-        dpt_shards_reserve(list, (int)json_array_size(array), err) != DPT_OK)
+        dpt_shard_list_reserve(list, (int)json_array_size(array), err) != DPT_OK)
         return false;
     json_array_foreach(array, i, shard)
     {
@@ -228,60 +228,48 @@ static bool get_list(struct dpt_shard_list *list, const json_t *json, bool state
 static bool get_all(struct dpt_shards *shards, const json_t *json, bool state, struct dpt_err *err)
 {
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
-        if (!get_list(&shards->list[s], json_object_get(json, names[s]), state, err) ||
+        if (!get_list(&shards->list[s], json_object_get(json, shards->list[s].split), state, err) ||
             shards->list[s].current >= shards->shard_tokens)
             return false;
     return true;
 }
 
-enum dpt_status dpt_state_read(struct dpt_shards *shards, const void *settings,
-                               struct dpt_shards_progress *progress, bool *ret_found,
-                               struct dpt_err *err)
+enum dpt_status dpt_state_read(struct dpt_shards *shards, bool *ret_found, struct dpt_err *err)
 {
     char path[PATH_MAX];
     json_t *json;
-    struct dpt_shards_progress found = {0};
-    DPT_TRY(path_of(shards, DPT_STATE_NAME, path, err));
-    DPT_TRY(read_json(path, &json, err));
+    struct dpt_shards_progress found = shards->progress;
+    DPT_TRY(read_json(shards, DPT_STATE_NAME, path, &json, err));
     if (!json)
         return DPT_OK;
+    enum dpt_status status = DPT_OK;
     const json_t *at = json_object_get(json, "at");
-    enum dpt_status status =
-        compare_settings(json_object_get(json, "settings"), settings, path, err);
     const char *inputs = json_string_value(json_object_get(json, "inputs"));
-    if (status == DPT_OK && (!inputs || strcmp(inputs, progress->inputs) != 0))
+    if (!inputs || strcmp(inputs, found.inputs) != 0)
         status = dpt_fail(err, DPT_EREFUSED,
                           "an input was changed since '%s' was written; name another --out, or "
                           "remove that folder",
                           path);
-    if (status == DPT_OK &&
-        !(get_all(shards, json, true, err) && get_number(json, "replaced", &found.replaced) &&
-          get_number(at, "file", &found.at.file) && get_number(at, "offset", &found.at.offset) &&
-          get_number(at, "unit", &found.at.unit) && get_number(at, "line", &found.at.line)))
+    else if (!(get_all(shards, json, true, err) && get_number(json, "replaced", &found.replaced) &&
+               get_number(at, "file", &found.at.file) &&
+               get_number(at, "offset", &found.at.offset) &&
+               get_number(at, "unit", &found.at.unit) && get_number(at, "line", &found.at.line)))
         status = damaged(path, err);
     json_decref(json);
-    if (status != DPT_OK)
-        return status;
-    progress->at = found.at;
-    progress->replaced = found.replaced;
-    *ret_found = true;
-    return DPT_OK;
+    *ret_found = status == DPT_OK;
+    if (*ret_found)
+        shards->progress = found;
+    return status;
 }
 
-enum dpt_status dpt_state_check_record(struct dpt_shards *shards, const void *settings,
-                                       bool *ret_done, struct dpt_err *err)
+enum dpt_status dpt_state_check_record(struct dpt_shards *shards, bool *ret_done,
+                                       struct dpt_err *err)
 {
     char path[PATH_MAX];
     json_t *json;
-    DPT_TRY(path_of(shards, DPT_RECORD_NAME, path, err));
-    DPT_TRY(read_json(path, &json, err));
-    if (!json)
-        return DPT_OK;
-    enum dpt_status status =
-        compare_settings(json_object_get(json, "settings"), settings, path, err);
-    if (status == DPT_OK && !get_all(shards, json, false, err))
-        status = damaged(path, err);
+    DPT_TRY(read_json(shards, DPT_RECORD_NAME, path, &json, err));
+    *ret_done = json && get_all(shards, json, false, err);
+    const enum dpt_status status = json && !*ret_done ? damaged(path, err) : DPT_OK;
     json_decref(json);
-    *ret_done = status == DPT_OK;
     return status;
 }

@@ -200,7 +200,7 @@ static enum dpt_status join_hashes(struct work *w, struct dpt_hash128 *ret, stru
     }
     for (int64_t i = 0; status == DPT_OK && i < w->n_blocks; i++) {
         const int owner = w->blocks[i].first;
-        h = dpt_weights_hash_join(h, all[owner * w->count_max + next[owner]++]);
+        h = dpt_hash128_join(h, all[owner * w->count_max + next[owner]++]);
     }
     free(got);
     free(all);

@@ -16,12 +16,13 @@
 /* All tokens of a split, by its shards, whose headers are checked. */
 static void read_tokens(const char *out, enum dpt_split split, struct dpt_tokens *ret)
 {
+    const struct dpt_shard_list list = {.split = dpt_split_names[split]};
     ret->n = 0;
     for (int i = 0;; i++) {
         char name[DPT_SHARD_NAME_BYTES], path[512], *text;
         size_t bytes;
         uint32_t header[3];
-        dpt_shards_name(split, i, name);
+        dpt_shard_list_name(&list, i, name);
         (void)snprintf(path, sizeof path, "%s/%s", in_root(out), name);
         if (!dpt_fs_exists(path))
             return;

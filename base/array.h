@@ -1,0 +1,13 @@
+/* Growing arrays. */
+#ifndef DPT_BASE_ARRAY_H
+#define DPT_BASE_ARRAY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Makes room for `n` elements of `bytes` bytes in an array, which has room for *room of them and
+ * grows to twice its room at least. `array` is the address of the pointer to its elements (T **).
+ * False: out of memory; the array is as before. */
+bool dpt_array_reserve(void *array, size_t *room, size_t n, size_t bytes);
+
+#endif
