@@ -1,4 +1,4 @@
-/* A tokenizer.json as a whole, and its members that only need to be harmless. */
+/* Loads a tokenizer.json; checks the members that must not change a token. */
 #include "worker/data/hf_file.h"
 
 #include "base/fs.h"
@@ -6,22 +6,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-enum dpt_status dpt_hf_bool(const json_t *object, const char *where, const char *key, bool *ret,
-                            struct dpt_err *err)
-{
-    const json_t *value = json_object_get(object, key);
-    if (value && !json_is_boolean(value) && !json_is_null(value))
-        return dpt_fail(err, DPT_ECONFIG, "%s.%s: expected true or false", where, key);
-    *ret = json_is_true(value);
-    return DPT_OK;
-}
-
-const char *dpt_hf_type(const json_t *object)
-{
-    const char *type = json_string_value(json_object_get(object, "type"));
-    return type ? type : "";
-}
 
 static enum dpt_status check_normalizer(const json_t *normalizer, struct dpt_err *err)
 {
