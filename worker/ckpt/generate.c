@@ -4,9 +4,9 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/cores.h"
+#include "base/option.h"
 #include "base/parse.h"
 #include "kernels/device.h"
-#include "worker/ckpt/option.h"
 #include "worker/ckpt/weights.h"
 #include "worker/data/prepare/record.h"
 #include "worker/data/tokenizer.h"
@@ -29,54 +29,71 @@ enum {
 
 struct options {
     const char *path, *prompt, *tokenizer, *vocab_bpe, *encoder_json, *tokenizer_json, *logprobs;
-    const char *base;            /* NULL: model.init_from of the run */
-    int64_t max_tokens, threads; /* threads 0: as many as there are processors */
+    const char *base;                   /* NULL: model.init_from of the run */
+    int64_t max_tokens, top_k, threads; /* threads 0: as many as there are processors */
     struct dpt_sampling sampling;
     bool any_vocab, help;
 };
 
-enum option {
-    OPTION_PROMPT,
-    OPTION_MAX_TOKENS,
-    OPTION_TEMPERATURE,
-    OPTION_TOP_K,
-    OPTION_SEED,
-    OPTION_THREADS,
-    OPTION_TOKENIZER,
-    OPTION_VOCAB_BPE,
-    OPTION_ENCODER_JSON,
-    OPTION_ANY_VOCAB,
-    OPTION_TOKENIZER_JSON,
-    OPTION_BASE,
-    OPTION_LOGPROBS,
-    OPTION_HELP
-};
+/* ---- the command line ---- */
 
-static const struct dpt_ckpt_option table[] = {
-    {"--prompt", "TEXT", OPTION_PROMPT, "what the text begins with"},
-    {"--max-tokens", "N", OPTION_MAX_TOKENS,
-     "ends after so many tokens (200), or at the end of text (eos_token_id)"},
-    {"--temperature", "T", OPTION_TEMPERATURE,
-     "below 1 the likely becomes likelier (0.8); 0: the likeliest token each time"},
-    {"--top-k", "K", OPTION_TOP_K, "draws from the K likeliest tokens (40); 0: from all"},
-    {"--seed", "N", OPTION_SEED, "the same seed gives the same text (42)"},
-    {"--threads", "N", OPTION_THREADS, "compute threads (one a processor); changes no token"},
-    {"--tokenizer", "bytes|gpt2|hf", OPTION_TOKENIZER,
-     "when it is not the one of the run's config or shards"},
-    {"--vocab-bpe", "FILE", OPTION_VOCAB_BPE, "merges of the gpt2 tokenizer (the config's)"},
-    {"--encoder-json", "FILE", OPTION_ENCODER_JSON, "its vocabulary (the config's)"},
-    {"--any-vocab", NULL, OPTION_ANY_VOCAB, "files other than OpenAI's are meant (the config's)"},
-    {"--tokenizer-json", "FILE", OPTION_TOKENIZER_JSON, "of the hf tokenizer (the config's)"},
-    {"--base", "FOLDER", OPTION_BASE,
-     "of adapters (train.lora): the folder of their base (the run's model.init_from)"},
-    {"--logprobs", "FILE", OPTION_LOGPROBS,
-     "writes the log-probability of each token, and of the K likeliest, as JSON lines"},
-    {"--help", NULL, OPTION_HELP, "print this"},
-};
-enum { TABLE_COUNT = sizeof table / sizeof table[0] };
+static enum dpt_status set_temperature(void *ctx, const char *value, struct dpt_err *err)
+{
+    double *temperature = ctx;
+    DPT_TRY(dpt_parse_double(value, temperature, err));
+    return *temperature >= 0 && *temperature <= 100
+               ? DPT_OK
+               : dpt_fail(err, DPT_EINVAL, "expected a number from 0 to 100, got '%.40s'", value);
+}
+
+static enum dpt_status set_seed(void *ctx, const char *value, struct dpt_err *err)
+{
+    return dpt_parse_u64(value, UINT64_MAX, ctx, err);
+}
+
+enum { OPTION_COUNT = 14 };
+
+/* The options, with their places in `o`. */
+static void make_options(struct options *o, struct dpt_option ret[OPTION_COUNT])
+{
+    const struct dpt_option options[OPTION_COUNT] = {
+        {"--prompt", "TEXT", "the start of the text", .text = &o->prompt},
+        {"--max-tokens", "N",
+         "the most new tokens (200); the end of text (eos_token_id) ends it too",
+         .number = &o->max_tokens, .max = MAX_TOKENS_MAX},
+        {"--temperature", "T",
+         "below 1 likely tokens become likelier (0.8); 0: the likeliest token each time",
+         .set = set_temperature, .ctx = &o->sampling.temperature},
+        {"--top-k", "K", "draws from the K likeliest tokens (40); 0: from all tokens",
+         .number = &o->top_k, .max = VOCAB_MAX},
+        {"--seed", "N", "the same seed gives the same text (42)", .set = set_seed,
+         .ctx = &o->sampling.seed},
+        {"--threads", "N", "compute threads (one a processor); changes no token",
+         .number = &o->threads, .min = 1, .max = THREADS_MAX},
+        {"--tokenizer", "bytes|gpt2|hf",
+         "a tokenizer other than that of the run's config or shards", .text = &o->tokenizer},
+        {"--vocab-bpe", "FILE", "merges of the gpt2 tokenizer (the config's)",
+         .text = &o->vocab_bpe},
+        {"--encoder-json", "FILE", "its vocabulary (the config's)", .text = &o->encoder_json},
+        {"--any-vocab", .help = "accepts files other than OpenAI's (the config's)",
+         .flag = &o->any_vocab},
+        {"--tokenizer-json", "FILE", "of the hf tokenizer (the config's)",
+         .text = &o->tokenizer_json},
+        {"--base", "FOLDER", "the base of adapters (train.lora; the run's model.init_from)",
+         .text = &o->base},
+        {"--logprobs", "FILE",
+         "writes the log-probability of each token, and of the K likeliest, as JSON lines",
+         .text = &o->logprobs},
+        {"--help", .help = "print this", .flag = &o->help},
+    };
+    memcpy(ret, options, sizeof options);
+}
 
 void dpt_ckpt_generate_help(FILE *out)
 {
+    struct options o;
+    struct dpt_option options[OPTION_COUNT];
+    make_options(&o, options);
     (void)fputs("usage: dpt-ckpt generate DIR[/step-N] --prompt TEXT [options]\n"
                 "\n"
                 "Continues a text with the model of a checkpoint (default: the newest whole one in "
@@ -84,76 +101,13 @@ void dpt_ckpt_generate_help(FILE *out)
                 "DIR may be a Hugging Face folder, with its tokenizer.json.\n"
                 "\n",
                 out);
-    for (int i = 0; i < TABLE_COUNT; i++) {
+    for (int i = 0; i < OPTION_COUNT; i++) {
         char left[64];
-        (void)snprintf(left, sizeof left, "%s%s%s", table[i].name, table[i].value ? " " : "",
-                       table[i].value ? table[i].value : "");
-        (void)fprintf(out, "  %-26s %s\n", left, table[i].help);
+        const char *value = options[i].value;
+        (void)snprintf(left, sizeof left, "%s%s%s", options[i].name, value ? " " : "",
+                       value ? value : "");
+        (void)fprintf(out, "  %-26s %s\n", left, options[i].help);
     }
-}
-
-/* ---- the command line ---- */
-
-static enum dpt_status number(const char *name, const char *text, int64_t min, int64_t max,
-                              int64_t *ret, struct dpt_err *err)
-{
-    return dpt_wrap(err, dpt_parse_i64(text, min, max, ret, err), "%s", name);
-}
-
-static enum dpt_status take_temperature(const char *text, struct options *o, struct dpt_err *err)
-{
-    enum dpt_status status = dpt_parse_double(text, &o->sampling.temperature, err);
-    if (status == DPT_OK && !(o->sampling.temperature >= 0 && o->sampling.temperature <= 100))
-        status = dpt_fail(err, DPT_EINVAL, "expected a number from 0 to 100, got '%.40s'", text);
-    return dpt_wrap(err, status, "--temperature");
-}
-
-static enum dpt_status take(enum option option, const char *value, struct options *o,
-                            struct dpt_err *err)
-{
-    int64_t top_k;
-    switch (option) {
-    case OPTION_PROMPT:
-        o->prompt = value;
-        return DPT_OK;
-    case OPTION_MAX_TOKENS:
-        return number("--max-tokens", value, 0, MAX_TOKENS_MAX, &o->max_tokens, err);
-    case OPTION_TEMPERATURE:
-        return take_temperature(value, o, err);
-    case OPTION_TOP_K:
-        DPT_TRY(number("--top-k", value, 0, VOCAB_MAX, &top_k, err));
-        o->sampling.top_k = (int)top_k;
-        return DPT_OK;
-    case OPTION_SEED:
-        return dpt_wrap(err, dpt_parse_u64(value, UINT64_MAX, &o->sampling.seed, err), "--seed");
-    case OPTION_THREADS:
-        return number("--threads", value, 1, THREADS_MAX, &o->threads, err);
-    case OPTION_TOKENIZER:
-        o->tokenizer = value;
-        return DPT_OK;
-    case OPTION_VOCAB_BPE:
-        o->vocab_bpe = value;
-        return DPT_OK;
-    case OPTION_ENCODER_JSON:
-        o->encoder_json = value;
-        return DPT_OK;
-    case OPTION_TOKENIZER_JSON:
-        o->tokenizer_json = value;
-        return DPT_OK;
-    case OPTION_BASE:
-        o->base = value;
-        return DPT_OK;
-    case OPTION_ANY_VOCAB:
-        o->any_vocab = true;
-        return DPT_OK;
-    case OPTION_LOGPROBS:
-        o->logprobs = value;
-        return DPT_OK;
-    case OPTION_HELP:
-        o->help = true;
-        return DPT_OK;
-    }
-    return DPT_OK;
 }
 
 static enum dpt_status check_options(const struct options *o, struct dpt_err *err)
@@ -176,20 +130,19 @@ static enum dpt_status check_options(const struct options *o, struct dpt_err *er
     return DPT_OK;
 }
 
-static enum dpt_status parse(int argc, char *const *argv, struct options *o, struct dpt_err *err)
+static enum dpt_status parse_command_line(int argc, char *const *argv, struct options *o,
+                                          struct dpt_err *err)
 {
-    for (int i = 0; i < argc; i++) {
-        const struct dpt_ckpt_option *option;
-        const char *value;
-        if (strncmp(argv[i], "--", 2) != 0) {
-            if (o->path)
-                return dpt_fail(err, DPT_EINVAL, "unexpected argument '%.80s'", argv[i]);
+    struct dpt_option options[OPTION_COUNT];
+    make_options(o, options);
+    for (int i = 0; i < argc; i++)
+        if (strncmp(argv[i], "--", 2) == 0)
+            DPT_TRY(dpt_option_read(options, OPTION_COUNT, argc, argv, &i, err));
+        else if (o->path)
+            return dpt_fail(err, DPT_EINVAL, "unexpected argument '%.80s'", argv[i]);
+        else
             o->path = argv[i];
-            continue;
-        }
-        DPT_TRY(dpt_ckpt_option_read(table, TABLE_COUNT, argc, argv, &i, &option, &value, err));
-        DPT_TRY(take((enum option)option->id, value, o, err));
-    }
+    o->sampling.top_k = (int)o->top_k;
     return check_options(o, err);
 }
 
@@ -476,17 +429,18 @@ static enum dpt_status generate(struct parts *p, struct dpt_err *err)
     return DPT_OK;
 }
 
-enum dpt_status dpt_ckpt_generate(int argc, char *const *argv, bool *ret_help, struct dpt_err *err)
+enum dpt_status dpt_ckpt_generate(int argc, char *const *argv, struct dpt_err *err)
 {
     struct parts *p = calloc(1, sizeof *p);
     if (!p)
         return dpt_fail_nomem(err, "generate");
-    p->options = (struct options){
-        .max_tokens = MAX_TOKENS_DEFAULT,
-        .sampling = {.temperature = 0.8, .top_k = TOP_K_DEFAULT, .seed = SEED_DEFAULT}};
-    enum dpt_status status = parse(argc, argv, &p->options, err);
-    *ret_help = p->options.help;
-    if (status == DPT_OK && !p->options.help) {
+    p->options = (struct options){.max_tokens = MAX_TOKENS_DEFAULT,
+                                  .top_k = TOP_K_DEFAULT,
+                                  .sampling = {.temperature = 0.8, .seed = SEED_DEFAULT}};
+    enum dpt_status status = parse_command_line(argc, argv, &p->options, err);
+    if (status == DPT_OK && p->options.help) {
+        dpt_ckpt_generate_help(stdout);
+    } else if (status == DPT_OK) {
         status = open_parts(p, err);
         if (status == DPT_OK)
             status = generate(p, err);

@@ -239,27 +239,19 @@ static int diff(const char *a, const char *b)
     return found.other + found.apart == 0 ? EXIT_SUCCESS : EXIT_DIFFERENT;
 }
 
-static int generate(int argc, char **argv)
-{
-    struct dpt_err err;
-    bool help = false;
-    enum dpt_status status = dpt_ckpt_generate(argc, argv, &help, &err);
-    if (status == DPT_OK && help)
-        dpt_ckpt_generate_help(stdout);
-    if (status == DPT_OK)
-        return EXIT_SUCCESS;
-    (void)complain(&err);
-    return status == DPT_EINVAL || status == DPT_ECONFIG ? EXIT_USAGE : EXIT_DAMAGED;
-}
-
-static int transfer(int argc, char **argv,
-                    enum dpt_status (*command)(int argc, char *const *argv, struct dpt_err *err))
+/* Runs a command that reads its own command line. */
+static int with_command_line(int argc, char **argv,
+                             enum dpt_status (*command)(int argc, char *const *argv,
+                                                        struct dpt_err *err))
 {
     struct dpt_err err;
     const enum dpt_status status = command(argc, argv, &err);
     if (status == DPT_OK)
         return EXIT_SUCCESS;
-    (void)complain(&err);
+    if (status == DPT_EINVAL)
+        (void)fprintf(stderr, "dpt-ckpt: %s; see dpt-ckpt --help\n", err.text);
+    else
+        (void)complain(&err);
     return status == DPT_EINVAL || status == DPT_ECONFIG || status == DPT_EEXIST ? EXIT_USAGE
                                                                                  : EXIT_DAMAGED;
 }
@@ -270,6 +262,11 @@ static int run(int argc, char **argv)
         const char *name;
         int (*command)(const struct dpt_checkpoint *checkpoint);
     } commands[] = {{"show", show}, {"verify", verify}, {"hash", hash}};
+    static const struct {
+        const char *name;
+        enum dpt_status (*command)(int argc, char *const *argv, struct dpt_err *err);
+    } others[] = {
+        {"generate", dpt_ckpt_generate}, {"export", dpt_ckpt_export}, {"import", dpt_ckpt_import}};
     if (argc == 2 && strcmp(argv[1], "--help") == 0) {
         (void)fputs(usage, stdout);
         (void)fputc('\n', stdout);
@@ -280,12 +277,9 @@ static int run(int argc, char **argv)
         (void)printf("dpt-ckpt " DPT_VERSION " (checkpoint format %d)\n", DPT_CHECKPOINT_VERSION);
         return EXIT_SUCCESS;
     }
-    if (argc >= 2 && strcmp(argv[1], "generate") == 0)
-        return generate(argc - 2, argv + 2);
-    if (argc >= 2 && strcmp(argv[1], "export") == 0)
-        return transfer(argc - 2, argv + 2, dpt_ckpt_export);
-    if (argc >= 2 && strcmp(argv[1], "import") == 0)
-        return transfer(argc - 2, argv + 2, dpt_ckpt_import);
+    for (size_t i = 0; argc >= 2 && i < sizeof others / sizeof *others; i++)
+        if (strcmp(argv[1], others[i].name) == 0)
+            return with_command_line(argc - 2, argv + 2, others[i].command);
     if (argc == 3 && strcmp(argv[1], "list") == 0 && argv[2][0] != '-')
         return list(argv[2], false);
     if (argc == 4 && strcmp(argv[1], "list") == 0 && strcmp(argv[2], "--verify") == 0)

@@ -2,11 +2,11 @@
 #include "worker/ckpt/transfer.h"
 
 #include "base/fs.h"
+#include "base/option.h"
 #include "base/parse.h"
 #include "checkpoint/names.h"
 #include "checkpoint/reader.h"
 #include "worker/ckpt/open.h"
-#include "worker/ckpt/option.h"
 #include "worker/data/tokenizer.h"
 #include "worker/model/hf_config.h"
 #include "worker/weights/finite.h"
@@ -37,9 +37,9 @@ struct transfer {
 
 /* ---- the command line ---- */
 
-static enum dpt_status take_dtype(const char *text, enum dpt_safetensors_dtype *ret,
-                                  struct dpt_err *err)
+static enum dpt_status set_dtype(void *ctx, const char *text, struct dpt_err *err)
 {
+    enum dpt_safetensors_dtype *ret = ctx;
     static const char *const names[] = {[DPT_SAFETENSORS_F32] = "fp32",
                                         [DPT_SAFETENSORS_BF16] = "bf16",
                                         [DPT_SAFETENSORS_F16] = "fp16"};
@@ -48,12 +48,13 @@ static enum dpt_status take_dtype(const char *text, enum dpt_safetensors_dtype *
             *ret = (enum dpt_safetensors_dtype)i;
             return DPT_OK;
         }
-    return dpt_fail(err, DPT_EINVAL, "--dtype: expected fp32, bf16 or fp16, got '%.40s'", text);
+    return dpt_fail(err, DPT_EINVAL, "expected fp32, bf16 or fp16, got '%.40s'", text);
 }
 
 /* "5GB" as transformers' max_shard_size has it: powers of ten, of two with an i. */
-static enum dpt_status take_size(const char *text, int64_t *ret, struct dpt_err *err)
+static enum dpt_status set_shard_size(void *ctx, const char *text, struct dpt_err *err)
 {
+    int64_t *ret = ctx;
     static const struct {
         const char *unit;
         int64_t bytes;
@@ -73,57 +74,29 @@ static enum dpt_status take_size(const char *text, int64_t *ret, struct dpt_err 
             }
     }
     return dpt_fail(err, DPT_EINVAL,
-                    "--shard-size: expected a number with KB, MB, GB, KiB, MiB or GiB, got '%.40s'",
-                    text);
+                    "expected a number with KB, MB, GB, KiB, MiB or GiB, got '%.40s'", text);
 }
 
-enum option { OPTION_DTYPE, OPTION_SHARD_SIZE, OPTION_MERGE, OPTION_BASE };
-
-static const struct dpt_ckpt_option table[] = {
-    {"--dtype", "fp32|bf16|fp16", OPTION_DTYPE, NULL},
-    {"--shard-size", "SIZE", OPTION_SHARD_SIZE, NULL},
-    {"--merge", NULL, OPTION_MERGE, NULL},
-    {"--base", "FOLDER", OPTION_BASE, NULL},
-};
-
-static enum dpt_status take(enum option option, const char *value, struct transfer *t,
-                            struct dpt_err *err)
+static enum dpt_status parse_command_line(int argc, char *const *argv, struct transfer *t,
+                                          struct dpt_err *err)
 {
-    switch (option) {
-    case OPTION_DTYPE:
-        return take_dtype(value, &t->spec.dtype, err);
-    case OPTION_SHARD_SIZE:
-        return take_size(value, &t->spec.shard_bytes, err);
-    case OPTION_MERGE:
-        t->merge = true;
-        return DPT_OK;
-    case OPTION_BASE:
-        t->base = value;
-        return DPT_OK;
-    }
-    return DPT_OK;
-}
-
-static enum dpt_status parse(int argc, char *const *argv, struct transfer *t, struct dpt_err *err)
-{
+    const struct dpt_option options[] = {
+        {"--dtype", "fp32|bf16|fp16", .set = set_dtype, .ctx = &t->spec.dtype},
+        {"--shard-size", "SIZE", .set = set_shard_size, .ctx = &t->spec.shard_bytes},
+        {"--merge", .flag = &t->merge},
+        {"--base", "FOLDER", .text = &t->base},
+    };
     int n = 0;
-    for (int i = 0; i < argc; i++) {
-        const struct dpt_ckpt_option *option;
-        const char *value;
-        if (strncmp(argv[i], "--", 2) == 0) {
-            DPT_TRY(dpt_ckpt_option_read(table, (int)(sizeof table / sizeof table[0]), argc, argv,
-                                         &i, &option, &value, err));
-            DPT_TRY(take((enum option)option->id, value, t, err));
-        } else if (argv[i][0] == '-' || n == 2) {
-            return dpt_fail(err, DPT_EINVAL, "unexpected argument '%.80s'; see dpt-ckpt --help",
-                            argv[i]);
-        } else {
+    for (int i = 0; i < argc; i++)
+        if (strncmp(argv[i], "--", 2) == 0)
+            DPT_TRY(
+                dpt_option_read(options, sizeof options / sizeof *options, argc, argv, &i, err));
+        else if (argv[i][0] == '-' || n == 2)
+            return dpt_fail(err, DPT_EINVAL, "unexpected argument '%.80s'", argv[i]);
+        else
             *(n++ == 0 ? &t->from : &t->dir) = argv[i];
-        }
-    }
     return n == 2 ? DPT_OK
-                  : dpt_fail(err, DPT_EINVAL,
-                             "expected what to read and the folder to write; see dpt-ckpt --help");
+                  : dpt_fail(err, DPT_EINVAL, "expected what to read and the folder to write");
 }
 
 /* ---- sources ---- */
@@ -132,7 +105,8 @@ static enum dpt_status read_checkpoint(void *ctx, int param, int64_t first, int6
                                        struct dpt_err *err)
 {
     struct transfer *t = ctx;
-    return dpt_checkpoint_weights(t->checkpoint, t->model, param, first, end, ret, err);
+    return dpt_checkpoint_weights(t->checkpoint, dpt_model_param(t->model, param), first, end, ret,
+                                  err);
 }
 
 static enum dpt_status read_merged(void *ctx, int param, int64_t first, int64_t end, float *ret,
@@ -386,7 +360,7 @@ static enum dpt_status run(int argc, char *const *argv,
     struct transfer *t = calloc(1, sizeof *t);
     if (!t)
         return dpt_fail_nomem(err, "weights");
-    enum dpt_status status = parse(argc, argv, t, err);
+    enum dpt_status status = parse_command_line(argc, argv, t, err);
     if (status == DPT_OK)
         status = command(t, err);
     close_transfer(t);

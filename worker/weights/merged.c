@@ -21,17 +21,16 @@ struct dpt_merged {
 };
 
 enum dpt_status dpt_checkpoint_weights(struct dpt_checkpoint *checkpoint,
-                                       const struct dpt_model *model, int param, int64_t first,
-                                       int64_t end, float *ret, struct dpt_err *err)
+                                       const struct dpt_param *param, int64_t first, int64_t end,
+                                       float *ret, struct dpt_err *err)
 {
-    const struct dpt_param *p = dpt_model_param(model, param);
-    struct dpt_checkpoint_tensor tensor = {.name = p->name, .ndim = p->ndim};
-    memcpy(tensor.dim, p->dim, sizeof p->dim);
+    struct dpt_checkpoint_tensor tensor = {.name = param->name, .ndim = param->ndim};
+    memcpy(tensor.dim, param->dim, sizeof param->dim);
     const struct dpt_checkpoint_piece piece = {.first = first, .end = end, .param = ret};
     return dpt_checkpoint_read_pieces(checkpoint, &tensor, &piece, 1, err);
 }
 
-static enum dpt_status refuse(enum dpt_status status, struct dpt_err *err)
+static enum dpt_status wrap_base_error(enum dpt_status status, struct dpt_err *err)
 {
     return status == DPT_OK
                ? DPT_OK
@@ -40,7 +39,7 @@ static enum dpt_status refuse(enum dpt_status status, struct dpt_err *err)
                           "another place)");
 }
 
-static enum dpt_status make_room(struct dpt_merged *m, struct dpt_err *err)
+static enum dpt_status alloc_adapters(struct dpt_merged *m, struct dpt_err *err)
 {
     int64_t most = 1;
     for (int i = 0; i < dpt_model_n_params(m->model); i++)
@@ -64,9 +63,10 @@ enum dpt_status dpt_merged_open(const struct dpt_config *config, const char *fol
     m->held = -1;
     enum dpt_status status = dpt_model_create(config, &m->model, err);
     if (status == DPT_OK)
-        status = make_room(m, err);
+        status = alloc_adapters(m, err);
     if (status == DPT_OK)
-        status = refuse(dpt_published_open(folder, dpt_model_base(m->model), &m->base, err), err);
+        status = wrap_base_error(
+            dpt_published_open(folder, dpt_model_base(m->model), &m->base, err), err);
     if (status != DPT_OK)
         dpt_merged_close(&m);
     else
@@ -92,15 +92,16 @@ const struct dpt_model *dpt_merged_model(const struct dpt_merged *merged)
     return dpt_model_base(merged->model);
 }
 
-static enum dpt_status hold(struct dpt_merged *m, int param, int adapter, struct dpt_err *err)
+static enum dpt_status load_adapters(struct dpt_merged *m, int param, int adapter,
+                                     struct dpt_err *err)
 {
-    const int64_t a = dpt_model_param(m->model, adapter)->numel,
-                  b = dpt_model_param(m->model, adapter + 1)->numel;
+    const struct dpt_param *a = dpt_model_param(m->model, adapter),
+                           *b = dpt_model_param(m->model, adapter + 1);
     if (m->held == param)
         return DPT_OK;
     m->held = -1;
-    DPT_TRY(dpt_checkpoint_weights(m->checkpoint, m->model, adapter, 0, a, m->a, err));
-    DPT_TRY(dpt_checkpoint_weights(m->checkpoint, m->model, adapter + 1, 0, b, m->b, err));
+    DPT_TRY(dpt_checkpoint_weights(m->checkpoint, a, 0, a->numel, m->a, err));
+    DPT_TRY(dpt_checkpoint_weights(m->checkpoint, b, 0, b->numel, m->b, err));
     m->held = param;
     return DPT_OK;
 }
@@ -113,8 +114,8 @@ static enum dpt_status read_head(struct dpt_merged *m, int param, int64_t first,
         DPT_TRY(dpt_published_read(m->base, param, first, end, ret, err));
         m->hash = dpt_weights_hash_add(m->hash, ret, end - first);
     }
-    return dpt_checkpoint_weights(m->checkpoint, m->model, dpt_model_score(m->model), first, end,
-                                  ret, err);
+    return dpt_checkpoint_weights(
+        m->checkpoint, dpt_model_param(m->model, dpt_model_score(m->model)), first, end, ret, err);
 }
 
 static enum dpt_status read_frozen(struct dpt_merged *m, int param, int64_t first, int64_t end,
@@ -125,7 +126,7 @@ static enum dpt_status read_frozen(struct dpt_merged *m, int param, int64_t firs
     m->hash = dpt_weights_hash_add(m->hash, ret, end - first);
     if (adapter < 0)
         return DPT_OK;
-    DPT_TRY(hold(m, param, adapter, err));
+    DPT_TRY(load_adapters(m, param, adapter, err));
     dpt_model_merge(m->model, param, first, end, m->a, m->b, ret);
     return DPT_OK;
 }
@@ -149,5 +150,5 @@ enum dpt_status dpt_merged_check(const struct dpt_merged *m, struct dpt_err *err
     char hex[DPT_HASH_HEX_BYTES];
     DPT_ASSERT(m->next_param == dpt_model_n_params(dpt_merged_model(m)));
     dpt_hash128_hex(m->hash, hex);
-    return refuse(dpt_config_check_base(m->config, m->folder, hex, err), err);
+    return wrap_base_error(dpt_config_check_base(m->config, m->folder, hex, err), err);
 }

@@ -6,11 +6,10 @@
 #include "checkpoint/checkpoint.h"
 #include "worker/model/model.h"
 
-/* Elements [first, end) of the model's tensor `param`, as the checkpoint has them. */
+/* Reads elements [first, end) of a tensor of the checkpoint. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_weights(struct dpt_checkpoint *checkpoint,
-                                                    const struct dpt_model *model, int param,
-                                                    int64_t first, int64_t end, float *ret,
-                                                    struct dpt_err *err);
+                                                    const struct dpt_param *param, int64_t first,
+                                                    int64_t end, float *ret, struct dpt_err *err);
 
 struct dpt_merged;
 

@@ -1,8 +1,6 @@
 /* Command lines of dpt-data. */
 #include "worker/data/prepare/commands.h"
 
-#include "base/parse.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -12,110 +10,37 @@ int dpt_data_complain(const struct dpt_err *err)
     return DPT_DATA_EXIT_FAILED;
 }
 
-static bool is_option(const struct dpt_args *args, const char *name)
+static enum dpt_status resolve_tokenizer(struct dpt_args *args, struct dpt_err *err)
 {
-    const char *arg = args->argv[args->at];
-    const size_t n = strlen(name);
-    return strncmp(arg, name, n) == 0 && (arg[n] == '\0' || arg[n] == '=');
-}
-
-static enum dpt_status option_value(struct dpt_args *args, const char **ret_value,
-                                    struct dpt_err *err)
-{
-    const char *arg = args->argv[args->at], *equals = strchr(arg, '=');
-    if (!equals && args->at + 1 >= args->argc)
-        return dpt_fail(err, DPT_EINVAL, "%s needs a value", arg);
-    *ret_value = equals ? equals + 1 : args->argv[++args->at];
-    return DPT_OK;
-}
-
-static enum dpt_status read_command_option(struct dpt_args *args, const struct dpt_option *option,
-                                           struct dpt_err *err)
-{
-    const char *value;
-    DPT_TRY(option_value(args, &value, err));
-    if (option->text)
-        *option->text = value;
-    else if (option->set)
-        return dpt_wrap(err, option->set(args, value, err), "%s", option->name);
-    else
-        return dpt_wrap(err, dpt_parse_i64(value, option->min, option->max, option->number, err),
-                        "%s", option->name);
-    return DPT_OK;
-}
-
-static enum dpt_status read_tokenizer(struct dpt_args *args, struct dpt_err *err)
-{
-    const char *value = "";
-    DPT_TRY(option_value(args, &value, err));
-    if (!dpt_tokenizer_named(value, &args->vocab->kind))
+    struct dpt_vocab_options *vocab = args->vocab;
+    const bool gpt2 = vocab->vocab_bpe || vocab->encoder_json, hf = vocab->tokenizer_json;
+    vocab->by_options = args->tokenizer || gpt2 || hf || vocab->any_vocab;
+    vocab->kind = hf ? DPT_TOKENIZER_HF : gpt2 ? DPT_TOKENIZER_GPT2 : DPT_TOKENIZER_BYTES;
+    if (args->tokenizer && !dpt_tokenizer_named(args->tokenizer, &vocab->kind))
         return dpt_fail(err, DPT_EINVAL, "--tokenizer: expected bytes, gpt2 or hf, got '%s'",
-                        value);
-    args->tokenizer_given = true;
+                        args->tokenizer);
     return DPT_OK;
-}
-
-/* *ret_read: the option is one of the tokenizer's. */
-static enum dpt_status read_vocab_option(struct dpt_args *args, bool *ret_read, struct dpt_err *err)
-{
-    const struct {
-        const char *name;
-        enum dpt_tokenizer kind;
-        const char **file;
-    } files[] = {{"--vocab-bpe", DPT_TOKENIZER_GPT2, &args->vocab->vocab_bpe},
-                 {"--encoder-json", DPT_TOKENIZER_GPT2, &args->vocab->encoder_json},
-                 {"--tokenizer-json", DPT_TOKENIZER_HF, &args->vocab->tokenizer_json}};
-    *ret_read = true;
-    if (is_option(args, "--tokenizer"))
-        return read_tokenizer(args, err);
-    if (is_option(args, "--any-vocab")) {
-        args->vocab->any_vocab = true;
-        return strchr(args->argv[args->at], '=')
-                   ? dpt_fail(err, DPT_EINVAL, "--any-vocab takes no value")
-                   : DPT_OK;
-    }
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-        if (is_option(args, files[i].name)) {
-            if (!args->tokenizer_given)
-                args->vocab->kind = files[i].kind;
-            return option_value(args, files[i].file, err);
-        }
-    *ret_read = false;
-    return DPT_OK;
-}
-
-static enum dpt_status read_option(struct dpt_args *args, struct dpt_err *err)
-{
-    const char *arg = args->argv[args->at];
-    bool read = false;
-    if (args->vocab)
-        DPT_TRY(read_vocab_option(args, &read, err));
-    for (size_t i = 0; !read && i < args->n_options; i++)
-        if (is_option(args, args->options[i].name))
-            return read_command_option(args, &args->options[i], err);
-    if (read)
-        args->vocab->by_options = true;
-    return read ? DPT_OK
-                : dpt_fail(err, DPT_EINVAL, "%.*s: there is no such option", (int)strcspn(arg, "="),
-                           arg);
 }
 
 static enum dpt_status read_command_line(struct dpt_args *args, bool *ret_help, struct dpt_err *err)
 {
-    for (args->at = 1; args->at < args->argc; args->at++) {
-        char *arg = args->argv[args->at];
-        *ret_help = strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0;
+    for (int at = 1; at < args->argc; at++) {
+        char *word = args->argv[at];
+        *ret_help = strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
         if (*ret_help)
             return DPT_OK;
-        if (strncmp(arg, "--", 2) == 0)
-            DPT_TRY(read_option(args, err));
+        if (strncmp(word, "--", 2) == 0)
+            DPT_TRY(
+                dpt_option_read(args->options, args->n_options, args->argc, args->argv, &at, err));
         else
-            args->argv[++args->n_paths] = arg;
+            args->argv[++args->n_paths] = word;
     }
-    for (size_t i = 0; i < args->n_options; i++)
-        if (args->options[i].required && !*args->options[i].text)
+    if (args->vocab)
+        DPT_TRY(resolve_tokenizer(args, err));
+    for (size_t i = 0; i < args->n_required; i++)
+        if (!*args->options[i].text)
             return dpt_fail(err, DPT_EINVAL, "%s %s is missing", args->options[i].name,
-                            args->options[i].required);
+                            args->options[i].value);
     return args->n_paths > 0 ? DPT_OK
                              : dpt_fail(err, DPT_EINVAL, "no %s is given", args->path_name);
 }

@@ -44,6 +44,7 @@ static const char help[] =
     "Exit codes: 0 done, 1 failed, 2 usage, or files of a tokenizer that cannot be used.\n";
 
 struct command {
+    struct dpt_args args;
     struct dpt_encode_options encode;
     const char *endings;
     bool val[PATHS_MAX]; /* which of the paths are --val */
@@ -53,9 +54,10 @@ struct command {
 
 /* ---------------------------------------------------------------- options */
 
-static enum dpt_status set_val(struct dpt_args *args, const char *value, struct dpt_err *err)
+static enum dpt_status set_val(void *ctx, const char *value, struct dpt_err *err)
 {
-    struct command *command = args->command;
+    struct command *command = ctx;
+    struct dpt_args *args = &command->args;
     if (args->n_paths >= PATHS_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "more than %d paths: name a folder", PATHS_MAX);
     command->val[args->n_paths++] = true;
@@ -63,10 +65,9 @@ static enum dpt_status set_val(struct dpt_args *args, const char *value, struct 
     return DPT_OK;
 }
 
-static enum dpt_status set_val_fraction(struct dpt_args *args, const char *value,
-                                        struct dpt_err *err)
+static enum dpt_status set_val_fraction(void *ctx, const char *value, struct dpt_err *err)
 {
-    struct command *command = args->command;
+    struct command *command = ctx;
     double *fraction = &command->encode.cut.val_fraction;
     DPT_TRY(dpt_parse_double(value, fraction, err));
     return *fraction > 0 && *fraction < 1
@@ -75,9 +76,9 @@ static enum dpt_status set_val_fraction(struct dpt_args *args, const char *value
                           value);
 }
 
-static enum dpt_status set_split(struct dpt_args *args, const char *value, struct dpt_err *err)
+static enum dpt_status set_split(void *ctx, const char *value, struct dpt_err *err)
 {
-    struct command *command = args->command;
+    struct command *command = ctx;
     const bool line = strcmp(value, "line") == 0;
     if (!line && strcmp(value, "document") != 0)
         return dpt_fail(err, DPT_EINVAL, "expected document or line, got '%s'", value);
@@ -163,9 +164,10 @@ static void report(const struct command *command, const struct dpt_inputs *input
 
 /* ---------------------------------------------------------------- the command */
 
-static enum dpt_status list_inputs(struct command *command, const struct dpt_args *args,
-                                   struct dpt_inputs *inputs, struct dpt_err *err)
+static enum dpt_status list_inputs(struct command *command, struct dpt_inputs *inputs,
+                                   struct dpt_err *err)
 {
+    const struct dpt_args *args = &command->args;
     char **paths = args->argv + 1;
     if (args->n_paths > PATHS_MAX)
         return dpt_fail(err, DPT_ECONFIG, "more than %d paths: name a folder", PATHS_MAX);
@@ -179,7 +181,7 @@ static enum dpt_status list_inputs(struct command *command, const struct dpt_arg
     return DPT_OK;
 }
 
-static int encode(struct command *command, const struct dpt_args *args)
+static int encode(struct command *command)
 {
     struct dpt_inputs inputs = {0};
     struct dpt_encode_result result;
@@ -189,7 +191,7 @@ static int encode(struct command *command, const struct dpt_args *args)
     teller.told_ns = teller.start_ns;
     command->encode.progress = tell;
     command->encode.progress_ctx = &teller;
-    enum dpt_status status = list_inputs(command, args, &inputs, &err);
+    enum dpt_status status = list_inputs(command, &inputs, &err);
     if (status == DPT_OK)
         status = dpt_encode(&command->encode, &inputs, &result, &err);
     command->encode.progress_ctx = NULL;
@@ -208,41 +210,42 @@ static int encode(struct command *command, const struct dpt_args *args)
 
 int dpt_data_command_encode(int argc, char **argv)
 {
-    static struct command command;
-    struct dpt_encode_options *encode_options = &command.encode;
+    static struct command c;
+    struct dpt_encode_options *o = &c.encode;
     const struct dpt_option options[] = {
-        {"--out", .text = &encode_options->out, .required = "DIR"},
-        {"--val", .set = set_val},
-        {"--val-fraction", .set = set_val_fraction},
-        {"--split", .set = set_split},
-        {"--seed", .number = &command.seed, .max = INT64_MAX},
-        {"--shard-tokens", .number = &encode_options->shard_tokens, .min = 1, .max = INT32_MAX},
-        {"--text-key", .text = &encode_options->text_key},
-        {"--ext", .text = &command.endings},
-        {"--threads", .number = &command.threads, .min = 1, .max = DPT_ENCODE_THREADS_MAX},
-        {"--block-kib", .number = &command.block_kib, .min = DPT_BLOCK_BYTES_MIN / 1024,
+        {"--out", "DIR", .text = &o->out},
+        {"--val", "PATH", .set = set_val, .ctx = &c},
+        {"--val-fraction", "F", .set = set_val_fraction, .ctx = &c},
+        {"--split", "UNIT", .set = set_split, .ctx = &c},
+        {"--seed", "N", .number = &c.seed, .max = INT64_MAX},
+        {"--shard-tokens", "N", .number = &o->shard_tokens, .min = 1, .max = INT32_MAX},
+        {"--text-key", "KEY", .text = &o->text_key},
+        {"--ext", "LIST", .text = &c.endings},
+        {"--threads", "N", .number = &c.threads, .min = 1, .max = DPT_ENCODE_THREADS_MAX},
+        {"--block-kib", "N", .number = &c.block_kib, .min = DPT_BLOCK_BYTES_MIN / 1024,
          .max = DPT_BLOCK_BYTES_MAX / 1024},
+        DPT_VOCAB_OPTIONS(c.args, o->vocab),
     };
-    struct dpt_args args = {.argc = argc,
-                            .argv = argv,
-                            .help = help,
-                            .path_name = "PATH",
-                            .options = options,
-                            .n_options = sizeof options / sizeof *options,
-                            .vocab = &encode_options->vocab,
-                            .command = &command};
     const int n_cores = dpt_cores();
-    command = (struct command){.encode = {.text_key = "text", .shard_tokens = 100000000},
-                               .endings = "txt,text,md,rst,jsonl,ndjson",
-                               .seed = 42,
-                               .threads = n_cores < DPT_ENCODE_THREADS_MAX ? n_cores
-                                                                           : DPT_ENCODE_THREADS_MAX,
-                               .block_kib = 1024};
-    const int code = dpt_args_read(&args);
+    c = (struct command){.args = {.argc = argc,
+                                  .argv = argv,
+                                  .help = help,
+                                  .path_name = "PATH",
+                                  .options = options,
+                                  .n_options = sizeof options / sizeof *options,
+                                  .n_required = 1,
+                                  .vocab = &o->vocab},
+                         .encode = {.text_key = "text", .shard_tokens = 100000000},
+                         .endings = "txt,text,md,rst,jsonl,ndjson",
+                         .seed = 42,
+                         .threads =
+                             n_cores < DPT_ENCODE_THREADS_MAX ? n_cores : DPT_ENCODE_THREADS_MAX,
+                         .block_kib = 1024};
+    const int code = dpt_args_read(&c.args);
     if (code >= 0)
         return code;
-    encode_options->cut.seed = (uint64_t)command.seed;
-    encode_options->cut.block_bytes = (size_t)command.block_kib * 1024;
-    encode_options->threads = (int)command.threads;
-    return encode(&command, &args);
+    o->cut.seed = (uint64_t)c.seed;
+    o->cut.block_bytes = (size_t)c.block_kib * 1024;
+    o->threads = (int)c.threads;
+    return encode(&c);
 }

@@ -189,14 +189,18 @@ static enum dpt_status inspect_file(struct inspect *inspect, char *path, struct 
 int dpt_data_command_inspect(int argc, char **argv)
 {
     struct inspect inspect = {.first = FIRST_DEFAULT};
-    const struct dpt_option first = {"--first", .number = &inspect.first, .max = FIRST_MAX};
-    struct dpt_args args = {.argc = argc,
-                            .argv = argv,
-                            .help = help,
-                            .path_name = "FILE",
-                            .options = &first,
-                            .n_options = 1,
-                            .vocab = &inspect.options};
+    struct dpt_args args;
+    const struct dpt_option options[] = {
+        {"--first", "N", .number = &inspect.first, .max = FIRST_MAX},
+        DPT_VOCAB_OPTIONS(args, inspect.options),
+    };
+    args = (struct dpt_args){.argc = argc,
+                             .argv = argv,
+                             .help = help,
+                             .path_name = "FILE",
+                             .options = options,
+                             .n_options = sizeof options / sizeof *options,
+                             .vocab = &inspect.options};
     struct dpt_err err;
     int code = dpt_args_read(&args);
     if (code >= 0)

@@ -189,7 +189,7 @@ static void verify_path(struct verify *verify, char *path)
 int dpt_data_command_verify(int argc, char **argv)
 {
     struct verify verify = {0};
-    const struct dpt_option vocab = {"--vocab", .number = &verify.vocab, .min = 1,
+    const struct dpt_option vocab = {"--vocab", "N", .number = &verify.vocab, .min = 1,
                                      .max = VOCAB_MAX};
     struct dpt_args args = {.argc = argc,
                             .argv = argv,

@@ -63,7 +63,7 @@ def test_usage(tmp_path):
         (["encode", "--out"], "--out needs a value"),
         (["encode", "--any-vocab=x", "--out", out, text], "--any-vocab takes no value"),
         (["inspect", "--any-vocab=x", text], "--any-vocab takes no value"),
-        (["encode", "--out", out, "--sed", "1", text], "--sed: there is no such option"),
+        (["encode", "--out", out, "--sed", "1", text], "unknown option '--sed'"),
         (["encode", "--out", out, "--seed", "x", text], "--seed: expected an integer from 0"),
         (["encode", "--out", out, "--val-fraction=1.5", text], "--val-fraction: expected a number above 0 and below 1"),
         (["encode", "--out", out, "--split=word", text], "--split: expected document or line"),
