@@ -3,184 +3,35 @@
 
 #include "base/fs.h"
 #include "checkpoint/names.h"
-#include "checkpoint/safetensors.h"
 #include "checkpoint/weights_hash.h"
 #include "kernels/half.h"
 #include "worker/model/hf_config.h"
 #include "worker/weights/finite.h"
 #include "worker/weights/folder_kind.h"
+#include "worker/weights/published_files.h"
 #include "worker/weights/tensor_name.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <jansson.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-enum { FILES_MAX = 1024, INDEX_BYTES_MAX = 1 << 26, CHUNK = 1 << 15, SHAPE_BYTES = 96 };
-
-struct file {
-    char path[PATH_MAX];
-    int fd;
-    struct dpt_safetensors header;
-};
+enum { CHUNK = 1 << 15, SHAPE_BYTES = 96 };
 
 /* Where a tensor of the model is. */
 struct place {
-    const struct file *file;
+    const struct dpt_published_file *file;
     const struct dpt_safetensors_entry *entry;
 };
 
 struct dpt_published {
-    const struct dpt_model *model; /* NULL: of any model */
-    const char *dir;               /* the caller's, while it is being opened */
-    struct file *files;            /* [n_files] */
-    int n_files;
-    struct place *places; /* of all tensors in the files, by name; then of each of the model's */
-    int n_tensors;
-    struct place *of_param;
-    bool *used; /* [n_tensors] */
+    const struct dpt_model *model; /* NULL: any model */
+    struct dpt_published_files files;
+    struct place *places;   /* (files.n_tensors), sorted by name */
+    bool *used;             /* (files.n_tensors): the tensor is in the model */
+    struct place *of_param; /* of each tensor of the model */
 };
 
-/* ---- files ---- */
-
-/* A clone without git-lfs has a pointer in place of a large file
- * (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md, "The Pointer"). */
-static enum dpt_status refuse_pointer(const struct file *file, int64_t bytes, struct dpt_err *err)
-{
-    static const char front[] = "version https://git-lfs";
-    char text[sizeof front - 1];
-    if (bytes < (int64_t)sizeof text)
-        return DPT_OK;
-    DPT_TRY(dpt_fs_pread_all(file->fd, text, sizeof text, 0, file->path, err));
-    return memcmp(text, front, sizeof text) != 0
-               ? DPT_OK
-               : dpt_fail(err, DPT_ECORRUPT,
-                          "'%s' is a pointer of Git LFS and has no weights; run `git lfs pull` in "
-                          "the clone, or download the file",
-                          file->path);
-}
-
-static enum dpt_status read_header(struct file *file, int64_t bytes, struct dpt_err *err)
-{
-    uint8_t length[DPT_SAFETENSORS_LENGTH_BYTES];
-    size_t n;
-    if (bytes < DPT_SAFETENSORS_LENGTH_BYTES)
-        return dpt_fail(err, DPT_ECORRUPT, "'%s' has %lld bytes: it is cut off", file->path,
-                        (long long)bytes);
-    DPT_TRY(dpt_fs_pread_all(file->fd, length, sizeof length, 0, file->path, err));
-    if (memcmp(length, "version ", sizeof length) == 0) /* no file is as long as that says */
-        DPT_TRY(refuse_pointer(file, bytes, err));
-    DPT_TRY(dpt_safetensors_parse_length(length, bytes, file->path, &n, err));
-    char *json = malloc(n);
-    if (!json)
-        return dpt_fail_nomem(err, "read '%s'", file->path);
-    enum dpt_status status = dpt_fs_pread_all(file->fd, json, n, sizeof length, file->path, err);
-    if (status == DPT_OK)
-        status = dpt_safetensors_parse_any(json, n, bytes, file->path, &file->header, err);
-    free(json);
-    return status;
-}
-
-/* Links are followed: Hugging Face's cache is made of them. */
-static enum dpt_status add_file(struct dpt_published *p, const char *name, struct dpt_err *err)
-{
-    struct file *file = &p->files[p->n_files];
-    struct stat st;
-    DPT_TRY(dpt_fs_join(p->dir, name, file->path, sizeof file->path, err));
-    file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file->fd < 0)
-        return dpt_fail_errno(err, errno, "open '%s'", file->path);
-    p->n_files++;
-    if (fstat(file->fd, &st) != 0 || !S_ISREG(st.st_mode))
-        return dpt_fail(err, DPT_ECONFIG, "'%s' is no regular file", file->path);
-    DPT_TRY(read_header(file, st.st_size, err));
-    p->n_tensors += file->header.n;
-    return DPT_OK;
-}
-
-static enum dpt_status alloc_files(struct dpt_published *p, size_t n, struct dpt_err *err)
-{
-    p->files = calloc(n ? n : 1, sizeof *p->files);
-    return p->files ? DPT_OK : dpt_fail_nomem(err, "open weights");
-}
-
-static enum dpt_status add_single(struct dpt_published *p, const char *name, struct dpt_err *err)
-{
-    DPT_TRY(alloc_files(p, 1, err));
-    return add_file(p, name, err);
-}
-
-/* The files that an index names, each once: its values as the keys of an object. */
-static enum dpt_status add_indexed(struct dpt_published *p, const json_t *map, json_t *names,
-                                   struct dpt_err *err)
-{
-    const char *tensor, *name;
-    json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)map, tensor, value)
-    {
-        name = json_string_value(value);
-        if (!name || !dpt_name_is_listable(name) || strchr(name, '/'))
-            return dpt_fail(err, DPT_ECONFIG,
-                            "'%s/" DPT_NAME_INDEX "': tensor '%.100s' is in no file of this folder",
-                            p->dir, tensor);
-        if (json_object_set_new(names, name, json_null()) != 0)
-            return dpt_fail_nomem(err, "open weights");
-    }
-    if (json_object_size(names) > FILES_MAX)
-        return dpt_fail(err, DPT_ECONFIG, "'%s/" DPT_NAME_INDEX "': more than %d files", p->dir,
-                        FILES_MAX);
-    DPT_TRY(alloc_files(p, json_object_size(names), err));
-    json_object_foreach(names, name, value)
-    {
-        enum dpt_status status = add_file(p, name, err);
-        if (status != DPT_OK)
-            return dpt_wrap(err, status, DPT_NAME_INDEX " names it");
-    }
-    return DPT_OK;
-}
-
-static enum dpt_status open_shards(struct dpt_published *p, struct dpt_err *err)
-{
-    char path[PATH_MAX], *text;
-    size_t bytes;
-    json_error_t at;
-    DPT_TRY(dpt_fs_join(p->dir, DPT_NAME_INDEX, path, sizeof path, err));
-    DPT_TRY(dpt_fs_read_file(path, INDEX_BYTES_MAX, &text, &bytes, err));
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &at), *names = json_object();
-    free(text);
-    const json_t *map = json_object_get(root, "weight_map");
-    enum dpt_status status;
-    if (!root)
-        status = dpt_fail(err, DPT_ECONFIG, "'%s/" DPT_NAME_INDEX "', line %d: no JSON: %s", p->dir,
-                          at.line, at.text);
-    else if (!json_is_object(map) || !names)
-        status = dpt_fail(err, DPT_ECONFIG, "'%s/" DPT_NAME_INDEX "' has no weight_map", p->dir);
-    else
-        status = add_indexed(p, map, names, err);
-    json_decref(names);
-    json_decref(root);
-    return status;
-}
-
-static enum dpt_status open_files(struct dpt_published *p, struct dpt_err *err)
-{
-    if (!p->model && dpt_folder_has_adapters(p->dir))
-        return add_single(p, DPT_NAME_ADAPTERS, err);
-    DPT_TRY(dpt_folder_check_model(p->dir, err));
-    if (dpt_folder_has(p->dir, DPT_NAME_SINGLE))
-        return add_single(p, DPT_NAME_SINGLE, err);
-    if (dpt_folder_has(p->dir, DPT_NAME_INDEX))
-        return open_shards(p, err);
-    return dpt_fail(err, DPT_ENOENT,
-                    "'%s' has neither " DPT_NAME_SINGLE " nor " DPT_NAME_INDEX
-                    "; save the model with transformers' save_pretrained there",
-                    p->dir);
-}
+/* ---- tensors ---- */
 
 enum dpt_status dpt_published_sizes(const char *dir, struct dpt_config_sizes *ret,
                                     struct dpt_err *err)
@@ -191,8 +42,6 @@ enum dpt_status dpt_published_sizes(const char *dir, struct dpt_config_sizes *re
     return dpt_hf_config_read(path, ret, err);
 }
 
-/* ---- tensors ---- */
-
 static int by_name(const void *a, const void *b)
 {
     const struct place *x = a, *y = b;
@@ -201,15 +50,17 @@ static int by_name(const void *a, const void *b)
 
 static enum dpt_status index_tensors(struct dpt_published *p, struct dpt_err *err)
 {
-    p->places = calloc((size_t)p->n_tensors + 1, sizeof *p->places);
-    p->used = calloc((size_t)p->n_tensors + 1, sizeof *p->used);
+    p->places = calloc((size_t)p->files.n_tensors + 1, sizeof *p->places);
+    p->used = calloc((size_t)p->files.n_tensors + 1, sizeof *p->used);
     p->of_param = calloc(p->model ? (size_t)dpt_model_n_params(p->model) : 1, sizeof *p->of_param);
     if (!p->places || !p->used || !p->of_param)
         return dpt_fail_nomem(err, "open weights");
     int n = 0;
-    for (int f = 0; f < p->n_files; f++)
-        for (int i = 0; i < p->files[f].header.n; i++)
-            p->places[n++] = (struct place){&p->files[f], &p->files[f].header.entries[i]};
+    for (int f = 0; f < p->files.n; f++) {
+        const struct dpt_published_file *file = &p->files.files[f];
+        for (int i = 0; i < file->header.n; i++)
+            p->places[n++] = (struct place){file, &file->header.entries[i]};
+    }
     qsort(p->places, (size_t)n, sizeof *p->places, by_name);
     for (int i = 1; i < n; i++)
         if (by_name(&p->places[i - 1], &p->places[i]) == 0)
@@ -218,11 +69,11 @@ static enum dpt_status index_tensors(struct dpt_published *p, struct dpt_err *er
     return DPT_OK;
 }
 
-static const struct place *find(const struct dpt_published *p, const char *name)
+static const struct place *tensor_named(const struct dpt_published *p, const char *name)
 {
     struct dpt_safetensors_entry entry = {.name = (char *)(uintptr_t)name};
     const struct place key = {.entry = &entry};
-    return bsearch(&key, p->places, (size_t)p->n_tensors, sizeof *p->places, by_name);
+    return bsearch(&key, p->places, (size_t)p->files.n_tensors, sizeof *p->places, by_name);
 }
 
 static void format_shape(const int64_t *dim, int ndim, char ret[SHAPE_BYTES])
@@ -269,7 +120,8 @@ static enum dpt_status check_entry(const struct place *place, const struct dpt_p
 static enum dpt_status find_param(const struct dpt_published *p, const char *name,
                                   const struct place **ret, struct dpt_err *err)
 {
-    const struct place *place = find(p, name), *base = find(p, dpt_tensor_base_name(name));
+    const struct place *place = tensor_named(p, name),
+                       *base = tensor_named(p, dpt_tensor_base_name(name));
     if (place && base && place != base)
         return dpt_fail(err, DPT_ECONFIG,
                         "'%s': tensor '%s' is there as '%s', too; remove one of the two",
@@ -285,7 +137,7 @@ static bool is_score(const struct dpt_published *p, int param)
     return score >= 0 && param >= score;
 }
 
-static enum dpt_status match(struct dpt_published *p, struct dpt_err *err)
+static enum dpt_status match_params(struct dpt_published *p, struct dpt_err *err)
 {
     for (int i = 0; i < dpt_model_n_params(p->model); i++) {
         const struct dpt_param *param = dpt_model_param(p->model, i);
@@ -295,8 +147,8 @@ static enum dpt_status match(struct dpt_published *p, struct dpt_err *err)
             continue;
         if (!place)
             return dpt_fail(err, DPT_ECONFIG, "'%s': tensor '%s' is missing%s",
-                            p->n_files == 1 ? p->files[0].path : p->dir, param->name,
-                            p->n_files == 1 ? "" : " in all its files");
+                            p->files.n == 1 ? p->files.files[0].path : p->files.dir, param->name,
+                            p->files.n == 1 ? "" : " in all its files");
         DPT_TRY(check_entry(place, param, err));
         p->of_param[i] = *place;
         p->used[place - p->places] = true;
@@ -331,7 +183,7 @@ static enum dpt_status check_unused(const struct dpt_published *p, struct dpt_er
     const struct place *first = NULL;
     char more[32] = "";
     int n = 0;
-    for (int i = 0; i < p->n_tensors; i++) {
+    for (int i = 0; i < p->files.n_tensors; i++) {
         const struct place *place = &p->places[i];
         if (p->used[i] || dpt_tensor_is_buffer(place->entry->name) ||
             !is_in_body(p, place->entry->name))
@@ -357,12 +209,11 @@ enum dpt_status dpt_published_open(const char *dir, const struct dpt_model *mode
     if (!p)
         return dpt_fail_nomem(err, "open weights");
     p->model = model;
-    p->dir = dir;
-    enum dpt_status status = open_files(p, err);
+    enum dpt_status status = dpt_published_files_open(dir, !model, &p->files, err);
     if (status == DPT_OK)
         status = index_tensors(p, err);
     if (status == DPT_OK && model)
-        status = match(p, err);
+        status = match_params(p, err);
     if (status == DPT_OK && model)
         status = check_unused(p, err);
     if (status == DPT_OK)
@@ -377,11 +228,7 @@ void dpt_published_close(struct dpt_published **published)
     struct dpt_published *p = *published;
     if (!p)
         return;
-    for (int i = 0; i < p->n_files; i++) {
-        dpt_safetensors_fini(&p->files[i].header);
-        (void)close(p->files[i].fd); /* opened for reading */
-    }
-    free(p->files);
+    dpt_published_files_close(&p->files);
     free(p->places);
     free(p->of_param);
     free(p->used);
@@ -391,20 +238,17 @@ void dpt_published_close(struct dpt_published **published)
 
 enum dpt_status dpt_published_labels(const char *dir, int64_t *ret, struct dpt_err *err)
 {
-    struct dpt_published *p = calloc(1, sizeof *p);
-    if (!p)
-        return dpt_fail_nomem(err, "open weights");
-    p->dir = dir;
+    struct dpt_published_files files;
     *ret = 0;
-    const enum dpt_status status = open_files(p, err);
-    for (int f = 0; f < p->n_files && status == DPT_OK; f++)
-        for (int i = 0; i < p->files[f].header.n; i++) {
-            const struct dpt_safetensors_entry *entry = &p->files[f].header.entries[i];
+    DPT_TRY(dpt_published_files_open(dir, true, &files, err));
+    for (int f = 0; f < files.n; f++)
+        for (int i = 0; i < files.files[f].header.n; i++) {
+            const struct dpt_safetensors_entry *entry = &files.files[f].header.entries[i];
             if (strcmp(entry->name, "score.weight") == 0 && entry->ndim > 0)
                 *ret = entry->dim[0];
         }
-    dpt_published_close(&p);
-    return status;
+    dpt_published_files_close(&files);
+    return DPT_OK;
 }
 
 /* " [4, 64]" of a head's tensor, which is left out for its shape alone; else "". */
@@ -428,7 +272,7 @@ int dpt_published_left_out(const struct dpt_published *published,
     int n = 0, named = 0;
     size_t used = 0;
     ret_names[0] = '\0';
-    for (int i = 0; i < published->n_tensors; i++) {
+    for (int i = 0; i < published->files.n_tensors; i++) {
         const char *name = published->places[i].entry->name;
         char shape[SHAPE_BYTES];
         if (published->used[i] || dpt_tensor_is_buffer(name))
@@ -493,7 +337,7 @@ enum dpt_status dpt_published_read(struct dpt_published *published, int param, i
 
 int dpt_published_n_tensors(const struct dpt_published *published)
 {
-    return published->n_tensors;
+    return published->files.n_tensors;
 }
 
 const struct dpt_safetensors_entry *dpt_published_tensor(const struct dpt_published *published,
