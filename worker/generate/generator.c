@@ -92,8 +92,9 @@ enum dpt_status dpt_generator_next(struct dpt_generator *g, int32_t *ret_token, 
                      &decode);
     DPT_TRY(dpt_stream_sync(g->options.stream, err));
     g->cached = g->n;
-    DPT_TRY(dpt_sample(g->logits, g->options.tokens, &g->options.sampling, g->drawn, g->candidates,
-                       ret_token, err));
+    DPT_TRY(dpt_logits_check(g->logits, g->options.tokens, err));
+    *ret_token =
+        dpt_sample(g->logits, g->options.tokens, &g->options.sampling, g->drawn, g->candidates);
     g->drawn++;
     dpt_generator_feed(g, *ret_token);
     return DPT_OK;

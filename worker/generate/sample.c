@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 /* Greatest first; of equal ones the lower token. */
-static int compare(const void *a, const void *b)
+static int by_logit(const void *a, const void *b)
 {
     const struct dpt_candidate *x = a, *y = b;
     if (x->logit != y->logit)
@@ -24,7 +24,7 @@ static double uniform(uint64_t seed, int64_t i)
     return (double)bits * 0x1p-53;
 }
 
-static enum dpt_status check(const float *logits, int v, struct dpt_err *err)
+enum dpt_status dpt_logits_check(const float *logits, int v, struct dpt_err *err)
 {
     for (int t = 0; t < v; t++)
         if (!isfinite(logits[t]))
@@ -48,7 +48,7 @@ void dpt_candidates_sort(const float *logits, int v, struct dpt_candidate *ret)
 {
     for (int t = 0; t < v; t++)
         ret[t] = (struct dpt_candidate){logits[t], t};
-    qsort(ret, (size_t)v, sizeof *ret, compare);
+    qsort(ret, (size_t)v, sizeof *ret, by_logit);
 }
 
 double dpt_log_sum_exp(const float *logits, int v)
@@ -60,29 +60,24 @@ double dpt_log_sum_exp(const float *logits, int v)
     return most + log(sum);
 }
 
-enum dpt_status dpt_sample(const float *logits, int v, const struct dpt_sampling *sampling,
-                           int64_t i, struct dpt_candidate *room, int32_t *ret_token,
-                           struct dpt_err *err)
+int32_t dpt_sample(const float *logits, int v, const struct dpt_sampling *sampling, int64_t i,
+                   struct dpt_candidate *scratch)
 {
     DPT_ASSERT(v > 0 && sampling->temperature >= 0 && sampling->top_k >= 0);
-    DPT_TRY(check(logits, v, err));
-    if (sampling->temperature == 0 || sampling->top_k == 1) {
-        *ret_token = greatest(logits, v);
-        return DPT_OK;
-    }
-    dpt_candidates_sort(logits, v, room);
+    if (sampling->temperature == 0 || sampling->top_k == 1)
+        return greatest(logits, v);
+    dpt_candidates_sort(logits, v, scratch);
     const int n = sampling->top_k > 0 && sampling->top_k < v ? sampling->top_k : v;
     double total = 0;
     for (int k = 0; k < n; k++)
-        total += exp(((double)room[k].logit - (double)room[0].logit) / sampling->temperature);
+        total += exp(((double)scratch[k].logit - (double)scratch[0].logit) / sampling->temperature);
     const double drawn = uniform(sampling->seed, i) * total;
     double sum = 0;
     int k = 0;
     for (; k < n - 1; k++) {
-        sum += exp(((double)room[k].logit - (double)room[0].logit) / sampling->temperature);
+        sum += exp(((double)scratch[k].logit - (double)scratch[0].logit) / sampling->temperature);
         if (sum > drawn)
             break;
     }
-    *ret_token = room[k].token;
-    return DPT_OK;
+    return scratch[k].token;
 }

@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 struct dpt_sampling {
-    double temperature; /* logits are divided by it; 0: the greatest, whatever is drawn */
-    int top_k;          /* only the greatest so many are drawn from; 0: all */
+    double temperature; /* divides the logits; 0: always the greatest */
+    int top_k;          /* draws from the top_k greatest; 0: from all */
     uint64_t seed;
 };
 
@@ -18,13 +18,14 @@ struct dpt_candidate {
     int32_t token;
 };
 
-/* Token number `i` of the seed's sequence, drawn from the `v` logits: the greatest top_k, equal
- * ones by their number, with weights exp(logit / temperature). `room` [v] is overwritten.
- * DPT_ECORRUPT: a logit is not finite. */
-DPT_MUST_USE enum dpt_status dpt_sample(const float *logits, int v,
-                                        const struct dpt_sampling *sampling, int64_t i,
-                                        struct dpt_candidate *room, int32_t *ret_token,
-                                        struct dpt_err *err);
+/* DPT_ECORRUPT: one of the `v` logits is not finite. */
+DPT_MUST_USE enum dpt_status dpt_logits_check(const float *logits, int v, struct dpt_err *err);
+
+/* Token `i` of the seed's sequence, drawn from `v` finite logits with weights
+ * exp(logit / temperature): from the top_k greatest, of equal logits the lower tokens. `scratch`
+ * [v] is overwritten. */
+int32_t dpt_sample(const float *logits, int v, const struct dpt_sampling *sampling, int64_t i,
+                   struct dpt_candidate *scratch);
 
 /* The `v` logits with their tokens, the greatest first, of equal ones the lower token; ret [v]. */
 void dpt_candidates_sort(const float *logits, int v, struct dpt_candidate *ret);
