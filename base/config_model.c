@@ -204,38 +204,53 @@ static enum dpt_status check_heads(const struct dpt_config_load *load, struct dp
     return DPT_OK;
 }
 
-/* A size that matrices are cut by: a multiple of `step`, at most `most`. */
-static enum dpt_status check_step(const struct dpt_config_load *load, const char *path, int size,
-                                  int step, int most, const char *why, struct dpt_err *err)
+/* A size of a matrix's rows or columns. */
+struct row_size {
+    const char *path;
+    int size, step, most; /* a multiple of `step`, at most `most` */
+    bool has_biases;
+};
+
+static enum dpt_status check_row_size(const struct dpt_config_load *load, struct row_size row,
+                                      struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
-    const bool derived = !dpt_config_given(load, path) && strcmp(path, "model.head_size") == 0;
-    char multiples[DPT_CONFIG_NEAREST_BYTES], from[64] = "";
-    if (derived)
-        (void)snprintf(from, sizeof from, " = model.n_embd / model.n_head");
-    if (size > most)
-        return dpt_refuse_both(load, path, "model.n_head", err,
+    const bool derived =
+        !dpt_config_given(load, row.path) && strcmp(row.path, "model.head_size") == 0;
+    const char *from = derived ? " = model.n_embd / model.n_head" : "";
+    char multiples[DPT_CONFIG_NEAREST_BYTES];
+    if (row.size > row.most)
+        return dpt_refuse_both(load, row.path, "model.n_head", err,
                                "%s (%d%s) is more than %d; set model.n_head to at least %d, or %s",
-                               path, size, from, most, (c->model.n_embd + most - 1) / most, path);
-    if (size % step == 0)
+                               row.path, row.size, from, row.most,
+                               (c->model.n_embd + row.most - 1) / row.most, row.path);
+    if (row.size % row.step == 0)
         return DPT_OK;
-    dpt_config_nearest_multiples(size, step, multiples);
-    return dpt_refuse_both(load, path, "model.n_embd", err,
-                           "%s (%d%s) is not a multiple of %d, as %s need; nearest: %s", path, size,
-                           from, step, why, multiples);
+    dpt_config_nearest_multiples(row.size, row.step, multiples);
+    return dpt_refuse_both(load, row.path, "model.n_embd", err,
+                           "%s (%d%s) is not a multiple of %d, as %s need; nearest: %s", row.path,
+                           row.size, from, row.step,
+                           row.has_biases ? "biases" : "tensors that lie together", multiples);
 }
 
-/* Matrices that are one to products follow each other without a gap, and so do their biases; rotary
- * embeddings turn pairs. */
-static enum dpt_status check_steps(const struct dpt_config_load *load, struct dpt_err *err)
+/* Products read neighbouring matrices as one: matrices and their biases lie without a gap. Rotary
+ * embeddings rotate pairs of elements. */
+static enum dpt_status check_row_sizes(const struct dpt_config_load *load, struct dpt_err *err)
 {
-    const struct dpt_config *c = &load->config;
-    const int line = (int)(LINE / gcd(LINE, c->model.n_embd)), pairs = line % 2 == 0 ? line : 2;
-    DPT_TRY(check_step(load, "model.head_size", c->model.head_size,
-                       c->model.attention_bias ? LINE : pairs, HEAD_SIZE_MAX,
-                       c->model.attention_bias ? "biases" : "tensors that lie together", err));
-    return check_step(load, "model.n_inner", c->model.n_inner, c->model.mlp_bias ? LINE : line,
-                      N_INNER_MAX, c->model.mlp_bias ? "biases" : "tensors that lie together", err);
+    const struct dpt_config_model *m = &load->config.model;
+    const int line = (int)(LINE / gcd(LINE, m->n_embd)), pairs = line % 2 == 0 ? line : 2;
+    const struct row_size head = {.path = "model.head_size",
+                                  .size = m->head_size,
+                                  .step = m->attention_bias ? LINE : pairs,
+                                  .most = HEAD_SIZE_MAX,
+                                  .has_biases = m->attention_bias};
+    const struct row_size inner = {.path = "model.n_inner",
+                                   .size = m->n_inner,
+                                   .step = m->mlp_bias ? LINE : line,
+                                   .most = N_INNER_MAX,
+                                   .has_biases = m->mlp_bias};
+    DPT_TRY(check_row_size(load, head, err));
+    return check_row_size(load, inner, err);
 }
 
 static enum dpt_status check_rope(const struct dpt_config_load *load, struct dpt_err *err)
@@ -264,7 +279,7 @@ enum dpt_status dpt_config_check_model(const struct dpt_config_load *load, struc
     DPT_TRY(check_keys(load, of_resnet, COUNT(of_resnet), "resnet", err));
     DPT_TRY(check_heads(load, err));
     if (is_llama(c)) {
-        DPT_TRY(check_steps(load, err));
+        DPT_TRY(check_row_sizes(load, err));
         DPT_TRY(check_rope(load, err));
     }
     if (c->model.vocab == DPT_AUTO)
