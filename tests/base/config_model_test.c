@@ -59,57 +59,54 @@ static void what_follows(void **state)
     assert_int_equal(c.model.n_inner, DPT_AUTO);
 }
 
+static const struct {
+    const char *set, *error; /* NULL: it can be */
+} combination_cases[] = {
+    {"model={name: gpt2, preset: smollm2-360m}",
+     "model.preset: smollm2-360m is a llama; set model.name: llama, or leave it out (here: gpt2)"},
+    {"model={n_kv_head: 2}", "model.n_kv_head is for model.name: llama; leave it out (here: gpt2)"},
+    {"model={tied_head: false}",
+     "model.tied_head is for model.name: llama; leave it out (here: gpt2)"},
+    {"model={rope_theta: 1e4}", NULL},
+    {"model={name: llama, n_head: 3, n_embd: 128}",
+     "model.n_embd (128) is not a multiple of model.n_head (3); nearest: an n_embd of 126 or 129, "
+     "or an n_head of 2 or 4"},
+    {"model={name: llama, n_head: 6, n_kv_head: 4, n_embd: 96}",
+     "model.n_kv_head (4) does not divide model.n_head (6); nearest: 3 or 6"},
+    {"model={name: llama, n_head: 2, n_embd: 1024}",
+     "model.head_size (512 = model.n_embd / model.n_head) is more than 256; set model.n_head to at "
+     "least 4, or model.head_size"},
+    {"model={name: llama, n_head: 4, n_embd: 100}",
+     "model.head_size (25 = model.n_embd / model.n_head) is not a multiple of 8, as tensors that "
+     "lie together need; nearest: 24 or 32"},
+    {"model={name: llama, n_head: 4, n_embd: 100, head_size: 24}", NULL},
+    {"model={name: llama, n_head: 4, n_embd: 96, head_size: 7}",
+     "model.head_size (7) is not a multiple of 2, as tensors that lie together need; nearest: 6 or "
+     "8"},
+    {"model={name: llama, n_head: 4, n_embd: 72, head_size: 16, n_inner: 5}",
+     "model.n_inner (5) is not a multiple of 4, as tensors that lie together need; nearest: 4 or "
+     "8"},
+    {"model={name: llama, n_head: 4, n_embd: 72, head_size: 16, n_inner: 4}", NULL},
+    {"model={name: llama, mlp_bias: true, n_inner: 100}",
+     "model.n_inner (100) is not a multiple of 32, as biases need; nearest: 96 or 128"},
+    {"model={name: llama, n_embd: 64, attention_bias: true}",
+     "model.head_size (16 = model.n_embd / model.n_head) is not a multiple of 32, as biases need; "
+     "nearest: 32"},
+    {"model={preset: smollm2-135m, n_head: 8}",
+     "model.n_kv_head (3, the preset's) does not divide model.n_head (8); nearest: 2 or 4"},
+    {"model={name: llama, rope_scaling: llama3, rope_high_freq_factor: 1}",
+     "model.rope_low_freq_factor (1) is not below model.rope_high_freq_factor (1)"},
+    {"model={name: llama, rope_low_freq_factor: 4}", NULL},
+};
+
 static void combinations(void **state)
 {
     (void)state;
-    static const struct {
-        const char *set, *error; /* NULL: it can be */
-    } cases[] = {
-        {"model={name: gpt2, preset: smollm2-360m}",
-         "model.preset: smollm2-360m is a llama; set model.name: llama, or leave it out (here: "
-         "gpt2)"},
-        {"model={n_kv_head: 2}",
-         "model.n_kv_head is for model.name: llama; leave it out (here: gpt2)"},
-        {"model={tied_head: false}",
-         "model.tied_head is for model.name: llama; leave it out (here: gpt2)"},
-        {"model={rope_theta: 1e4}", NULL},
-        {"model={name: llama, n_head: 3, n_embd: 128}",
-         "model.n_embd (128) is not a multiple of model.n_head (3); nearest: an n_embd of 126 or "
-         "129, or an n_head of 2 or 4"},
-        {"model={name: llama, n_head: 6, n_kv_head: 4, n_embd: 96}",
-         "model.n_kv_head (4) does not divide model.n_head (6); nearest: 3 or 6"},
-        {"model={name: llama, n_head: 2, n_embd: 1024}",
-         "model.head_size (512 = model.n_embd / model.n_head) is more than 256; set model.n_head "
-         "to "
-         "at least 4, or model.head_size"},
-        {"model={name: llama, n_head: 4, n_embd: 100}",
-         "model.head_size (25 = model.n_embd / model.n_head) is not a multiple of 8, as tensors "
-         "that lie together need; nearest: 24 or 32"},
-        {"model={name: llama, n_head: 4, n_embd: 100, head_size: 24}", NULL},
-        {"model={name: llama, n_head: 4, n_embd: 96, head_size: 7}",
-         "model.head_size (7) is not a multiple of 2, as tensors that lie together need; nearest: "
-         "6 "
-         "or 8"},
-        {"model={name: llama, n_head: 4, n_embd: 72, head_size: 16, n_inner: 5}",
-         "model.n_inner (5) is not a multiple of 4, as tensors that lie together need; nearest: 4 "
-         "or 8"},
-        {"model={name: llama, n_head: 4, n_embd: 72, head_size: 16, n_inner: 4}", NULL},
-        {"model={name: llama, mlp_bias: true, n_inner: 100}",
-         "model.n_inner (100) is not a multiple of 32, as biases need; nearest: 96 or 128"},
-        {"model={name: llama, n_embd: 64, attention_bias: true}",
-         "model.head_size (16 = model.n_embd / model.n_head) is not a multiple of 32, as biases "
-         "need; nearest: 32"},
-        {"model={preset: smollm2-135m, n_head: 8}",
-         "model.n_kv_head (3, the preset's) does not divide model.n_head (8); nearest: 2 or 4"},
-        {"model={name: llama, rope_scaling: llama3, rope_high_freq_factor: 1}",
-         "model.rope_low_freq_factor (1) is not below model.rope_high_freq_factor (1)"},
-        {"model={name: llama, rope_low_freq_factor: 4}", NULL},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof combination_cases / sizeof *combination_cases; i++) {
         struct dpt_config c;
         const enum dpt_status status =
-            dpt_config_load_text("", "c.yaml", &cases[i].set, 1, &c, &err);
-        if (cases[i].error == NULL) {
+            dpt_config_load_text("", "c.yaml", &combination_cases[i].set, 1, &c, &err);
+        if (combination_cases[i].error == NULL) {
             assert_int_equal(status, DPT_OK);
             continue;
         }
@@ -117,7 +114,7 @@ static void combinations(void **state)
         /* A long --set is shortened. */
         const char *told = strstr(err.text, ": model.");
         assert_non_null(told);
-        assert_string_equal(told + 2, cases[i].error);
+        assert_string_equal(told + 2, combination_cases[i].error);
     }
 }
 
@@ -149,9 +146,9 @@ static void published_weights_need_a_tokenizer(void **state)
             assert_non_null(
                 strstr(err.text, "data.tokenizer: the weights of model.init_from ('hf')"));
     }
-    assert_non_null(strstr(err.text, "have a vocabulary of 400 tokens, and no key names their "
-                                     "tokenizer; set data.tokenizer: hf and data.tokenizer_json: "
-                                     "hf/tokenizer.json"));
+    assert_non_null(
+        strstr(err.text, "have a vocabulary of 400 tokens, and no key names their tokenizer; set "
+                         "data.tokenizer: hf and data.tokenizer_json: hf/tokenizer.json"));
 }
 
 int main(void)

@@ -1,6 +1,5 @@
-/* The write path cut at every step: by death, by failing calls, by a full disk. Whatever happens,
- * the newest checkpoint is the one before or the new one, whole; and the order of the calls is such
- * that a power cut after any of them leaves no other choice. */
+/* The write path is cut at every step: by death, failing calls, a full disk. The newest checkpoint
+ * is then the old or the new one, whole, also after a power cut (the order of the calls). */
 #include "tests/checkpoint/fixture.h"
 
 #include "base/fs.h"
@@ -8,7 +7,6 @@
 #include "checkpoint/fault.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -29,13 +27,6 @@
 enum { DIED = 77, STEPS_MAX = 1000, OPS_MAX = 512 };
 
 static struct dpt_err err;
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        enum dpt_status ok_ = (call);                                                              \
-        if (ok_ != DPT_OK)                                                                         \
-            fail_msg("%s: %s", #call, err.text);                                                   \
-    } while (0)
 
 static int countdown;
 static int injected_errno;       /* 0: die instead */
@@ -302,8 +293,7 @@ static void fsync_is_not_retried(void **state)
     model_fini(&model);
 }
 
-/* --- the order of the calls ----------------------------------------------------------------------
- */
+/* --- the order of the calls --- */
 
 struct call {
     enum dpt_fault_op op;
@@ -365,8 +355,7 @@ static void order_of_calls(void **state)
     model_fini(&model);
 }
 
-/* --- full disk
- * ------------------------------------------------------------------------------------ */
+/* --- full disk --- */
 
 static void full_disk_injected(void **state)
 {
@@ -444,8 +433,7 @@ static void file_size_limit(void **state)
     model_fini(&model);
 }
 
-/* --- several processes
- * ---------------------------------------------------------------------------- */
+/* --- several processes --- */
 
 /* Four writers as processes, one killed for good: slot 0 gives up in time, the older one stays. */
 static void a_writer_dies(void **state)
@@ -490,73 +478,6 @@ static void a_writer_dies(void **state)
     model_fini(&model);
 }
 
-/* Slot 0 gives up while another writer is at work: that one is told so, and not what it ran into.
- */
-static int writes_left;
-
-static int abandon_meanwhile(enum dpt_fault_op op, const char *path)
-{
-    if (op == DPT_FAULT_WRITE && writes_left-- == 0) {
-        char temporary[256];
-        (void)snprintf(temporary, sizeof temporary, "%s/.tmp-step-00000020-g7-a1", root);
-        assert_int_equal(dpt_fs_remove_tree(temporary, NULL), DPT_OK);
-        assert_non_null(path);
-    }
-    return 0;
-}
-
-static void abandoned_by_the_first(void **state)
-{
-    (void)state;
-    struct model model;
-    model_init(&model, 20, 1);
-    for (writes_left = 0; writes_left < 3; writes_left++) {
-        struct dpt_checkpoint_spec spec = model_spec(&model, root, 20, 1, 2);
-        const int round = writes_left;
-        dpt_fault_hook = abandon_meanwhile;
-        assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EABORTED);
-        dpt_fault_hook = NULL;
-        assert_non_null(strstr(err.text, "given up by its first writer"));
-        writes_left = round;
-    }
-    model_fini(&model);
-}
-
-/* The same while slot 0 is still removing what there is: some files are gone, others not yet. */
-static struct dpt_checkpoint_spec first_spec;
-
-static int abandon_in_part(enum dpt_fault_op op, const char *path)
-{
-    if (op == DPT_FAULT_REMOVE_TREE && access(path, F_OK) == 0) {
-        char inner[300];
-        (void)snprintf(inner, sizeof inner, "%s/optimizer", path);
-        assert_int_equal(dpt_fs_remove_tree(inner, NULL), DPT_OK);
-        return EBUSY;
-    }
-    if (op == DPT_FAULT_CREATE && strstr(path, "/optimizer/") && writes_left-- == 0)
-        dpt_checkpoint_abandon(&first_spec);
-    return 0;
-}
-
-static void abandoned_in_part(void **state)
-{
-    (void)state;
-    struct model model;
-    model_init(&model, 20, 1);
-    first_spec = model_spec(&model, root, 20, 0, 2);
-    for (int round = 0; round < 2; round++) { /* before the first moments, before the second */
-        struct dpt_checkpoint_spec spec = model_spec(&model, root, 20, 1, 2);
-        writes_left = round;
-        dpt_fault_hook = abandon_in_part;
-        assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EABORTED);
-        dpt_fault_hook = NULL;
-        assert_int_equal(writes_left, -1);
-        assert_non_null(strstr(err.text, "given up by its first writer"));
-        OK(dpt_checkpoint_clean(root, 99, "next", &err));
-    }
-    model_fini(&model);
-}
-
 #define TEST(f) cmocka_unit_test_setup_teardown(f, quiet, done)
 
 int main(void)
@@ -574,8 +495,6 @@ int main(void)
                                        TEST(full_disk_injected),
                                        TEST(full_disk),
                                        TEST(file_size_limit),
-                                       TEST(a_writer_dies),
-                                       TEST(abandoned_by_the_first),
-                                       TEST(abandoned_in_part)};
+                                       TEST(a_writer_dies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,13 +20,6 @@
 
 static struct dpt_err err;
 
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        enum dpt_status ok_ = (call);                                                              \
-        if (ok_ != DPT_OK)                                                                         \
-            fail_msg("%s: %s", #call, err.text);                                                   \
-    } while (0)
-
 /* One of each kind of file that two writers make. */
 static const char *const files[] = {"MANIFEST.json",
                                     "state.json",

@@ -44,4 +44,12 @@ int remove_root(void **state);
 /* root/name, in one of eight rotating buffers. */
 const char *in_root(const char *name);
 
+/* Fails the test with the text of the file's `err`. */
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        enum dpt_status ok_ = (call);                                                              \
+        if (ok_ != DPT_OK)                                                                         \
+            fail_msg("%s: %s", #call, err.text);                                                   \
+    } while (0)
+
 #endif

@@ -23,13 +23,6 @@ enum { STEP = 5, WRITERS = 4, SOON_MS = 10000, ROUNDS = 20 };
 
 static struct dpt_err err;
 
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        enum dpt_status ok_ = (call);                                                              \
-        if (ok_ != DPT_OK)                                                                         \
-            fail_msg("%s: %s", #call, err.text);                                                   \
-    } while (0)
-
 static struct dpt_checkpoint_spec rescue_spec(const struct model *model, const char *dir,
                                               int64_t step, int writer, int n_writers)
 {

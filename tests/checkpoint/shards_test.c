@@ -1,6 +1,6 @@
-/* Checkpoints written from shards and read into shards: from any number of writers and any cut, all
- * of it or several times over, the same files come as from one writer that has everything; any
- * other cut reads them back. And reports that do not fit together. */
+/* Checkpoints written from shards and read into shards: any number of writers and any cut give the
+ * files of one writer, and any other cut reads them. Reports that do not fit together are refused.
+ */
 #include "tests/checkpoint/fixture.h"
 
 #include "base/fs.h"
@@ -23,13 +23,6 @@
 enum { BLOCK = 64, WRITERS_MAX = 9, PIECES_MAX = 256, WIDE = 97 };
 
 static struct dpt_err err;
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        enum dpt_status ok_ = (call);                                                              \
-        if (ok_ != DPT_OK)                                                                         \
-            fail_msg("%s: %s", #call, err.text);                                                   \
-    } while (0)
 
 /* The toy model as one flat vector of each kind in four units, each padded to whole blocks. */
 enum { UNITS = 4 };
@@ -117,15 +110,20 @@ static int pieces_of_writer(const struct flat *flat, const struct writers *write
 }
 
 static struct dpt_checkpoint_spec spec_of(const struct flat *flat, int64_t step, int writer,
-                                          int n_writers, int n_files,
-                                          const struct dpt_checkpoint_piece *pieces, int n_pieces)
+                                          int n_writers, int n_files)
 {
     struct dpt_checkpoint_spec spec = model_spec(&flat->model, root, step, writer, n_files);
     spec.writer = writer;
     spec.n_writers = n_writers;
     spec.adapters = flat->adapters;
+    return spec;
+}
+
+static struct dpt_checkpoint_spec with_pieces(struct dpt_checkpoint_spec spec,
+                                              const struct dpt_checkpoint_piece *pieces, int n)
+{
     spec.pieces = pieces;
-    spec.n_pieces = n_pieces;
+    spec.n_pieces = n;
     return spec;
 }
 
@@ -136,7 +134,7 @@ static enum dpt_status write_shards(const struct flat *flat, const struct writer
     struct dpt_checkpoint_spec first = {.dir = NULL};
     for (int writer = writers->n - 1; writer >= 0; writer--) {
         const int n = pieces_of_writer(flat, writers, writer, pieces);
-        first = spec_of(flat, step, writer, writers->n, n_files, pieces, n);
+        first = with_pieces(spec_of(flat, step, writer, writers->n, n_files), pieces, n);
         DPT_TRY(dpt_checkpoint_write_part(&first, &err));
     }
     DPT_TRY(dpt_checkpoint_collect(&first, 1000, &err));
@@ -279,8 +277,8 @@ static void writers_with_nothing(void **state)
     const struct dpt_interval everything = {0, flat.unit[UNITS]};
     const int n = pieces_of(&flat, &everything, 1, flat.vector, pieces);
     for (int writer = 2; writer >= 0; writer--) {
-        const struct dpt_checkpoint_spec spec =
-            spec_of(&flat, 20, writer, 3, 2, writer == 1 ? pieces : none, writer == 1 ? n : 0);
+        const struct dpt_checkpoint_spec spec = with_pieces(
+            spec_of(&flat, 20, writer, 3, 2), writer == 1 ? pieces : none, writer == 1 ? n : 0);
         OK(dpt_checkpoint_write_part(&spec, &err));
         if (writer > 0)
             continue;
@@ -313,7 +311,7 @@ static void pieces_that_do_not_fit(void **state)
             }
             if (round == 3 && writer == 2)
                 n = 0;
-            spec = spec_of(&flat, 20, writer, 3, 2, pieces, n);
+            spec = with_pieces(spec_of(&flat, 20, writer, 3, 2), pieces, n);
             OK(dpt_checkpoint_write_part(&spec, &err));
         }
         assert_int_equal(dpt_checkpoint_collect(&spec, 1000, &err), DPT_ECORRUPT);
@@ -382,7 +380,7 @@ static void writers_of_two_forms(void **state)
         for (int writer = 1; writer >= 0; writer--) {
             flat.adapters = writer == round;
             const int n = pieces_of_writer(&flat, &cut, writer, pieces);
-            spec = spec_of(&flat, 20, writer, 2, 1, pieces, n);
+            spec = with_pieces(spec_of(&flat, 20, writer, 2, 1), pieces, n);
             OK(dpt_checkpoint_write_part(&spec, &err));
         }
         assert_int_equal(dpt_checkpoint_collect(&spec, 1000, &err), DPT_ECORRUPT);
@@ -406,7 +404,7 @@ static void damage_before_the_hash(void **state)
     const struct writers cut = sharded(2, 1);
     for (int writer = 1; writer >= 0; writer--) {
         const int n = pieces_of_writer(&flat, &cut, writer, pieces);
-        spec = spec_of(&flat, 20, writer, 2, 1, pieces, n);
+        spec = with_pieces(spec_of(&flat, 20, writer, 2, 1), pieces, n);
         OK(dpt_checkpoint_write_part(&spec, &err));
     }
     /* The second writer's first byte of the embedding lies in the middle of a block. */
@@ -440,7 +438,7 @@ static void bad_pieces(void **state)
         {{1, 0, 1, &x, &x, &x}, {2, 0, 1, &x, NULL, &x}},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        const struct dpt_checkpoint_spec spec = spec_of(&flat, 20, 0, 1, 1, bad[i], 2);
+        const struct dpt_checkpoint_spec spec = with_pieces(spec_of(&flat, 20, 0, 1, 1), bad[i], 2);
         assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EINVAL);
     }
     assert_false(dpt_fs_exists(in_root(".tmp-step-00000020-g7-a1")));

@@ -276,66 +276,67 @@ static void gpt2_tokens(void **state)
 
 /* ---------------------------------------------------------------- what is refused */
 
+static const struct {
+    const char *name, *text;
+    enum dpt_status status;
+    const char *why;
+} row_cases[] = {
+    {"t.csv", "text,label\na,0\nb,3\n", DPT_ECONFIG,
+     ":3: label 3 is not among 0 … 2; correct it, or set data.first_label (0) and model.labels "
+     "(3) to what the file has"},
+    {"t.csv", "text,label\na,-1\n", DPT_ECONFIG, ":2: label -1 is not among 0 … 2"},
+    {"t.csv", "text,label\n\"x\ny\",0\na,9223372036854775807\n", DPT_ECONFIG,
+     ":4: label 9223372036854775807 is not among 0 … 2"},
+    {"t.csv", "text,label\na,good\n", DPT_ECORRUPT,
+     ":2: label 'good' (column 2) is no integer; labels are the numbers of classes"},
+    {"t.csv", "text,label\na,1.0\n", DPT_ECORRUPT, ":2: label '1.0' (column 2) is no integer"},
+    {"t.csv", "text,label\na, 1\n", DPT_ECORRUPT, ":2: label ' 1' (column 2) is no integer"},
+    {"t.csv", "text,label\na,\n", DPT_ECORRUPT, ":2: label '' (column 2) is no integer"},
+    {"t.csv", "text,label\na,0\nb\n", DPT_ECORRUPT,
+     ":3: the row has 1 column, the first one 2; give it the others, or remove it"},
+    {"t.csv", "text,label\na,0\nb, c,1\n", DPT_ECORRUPT,
+     ":3: the row has 3 columns, the first one 2; put texts that hold commas in quotes"},
+    {"t.tsv", "text\tlabel\na\tb\t0\n", DPT_ECORRUPT,
+     ":2: the row has 3 columns, the first one 2; write no tabs inside a text"},
+    {"t.csv", "text,label\n,0\n", DPT_ECORRUPT,
+     ":2: its text is empty; remove the row, or give it one"},
+    {"t.csv", "text,label\na,0\n\"b,1\nc,2\n", DPT_ECORRUPT,
+     ":3: a quoted field that begins here does not end"},
+    {"t.csv", "text,label\na,0\n\n\"b\"c,1\n", DPT_ECORRUPT,
+     ":4: a quoted field goes on behind its closing quote; double the quotes inside it"},
+    {"t.csv", "review,label\na,0\n", DPT_ECONFIG,
+     ":1: no column is named 'text'; set data.text_column to one of 'review', 'label', or to "
+     "its number if this row is data"},
+    {"t.csv", "text,stars\na,0\n", DPT_ECONFIG,
+     ":1: no column is named 'label'; set data.label_column to one of 'text', 'stars'"},
+    {"t.csv", "text,label,text\na,0,b\n", DPT_ECORRUPT,
+     ":1: columns 1 and 3 are both named 'text' (data.text_column); rename one"},
+    {"t.jsonl", "{\"text\": \"a\", \"label\": 0}\n\n{\"text\": \"b\", \"label\": 7}\n", DPT_ECONFIG,
+     ":3: label 7 is not among 0 … 2"},
+    {"t.jsonl", "{\"text\": \"a\", \"label\": 0\n", DPT_ECORRUPT, ":1: no JSON (column "},
+    {"t.jsonl", "{\"text\": \"a\xff\", \"label\": 0}\n", DPT_ECORRUPT, ":1: no JSON (column "},
+    {"t.jsonl", "[1, 2]\n", DPT_ECORRUPT,
+     ":1: no JSON object; each line is one with a text and a label"},
+    {"t.jsonl", "{\"text\": \"a\"}\n", DPT_ECONFIG,
+     ":1: it has no member 'label'; give it one, or set data.label_column to the name that it "
+     "has"},
+    {"t.jsonl", "{\"label\": 1}\n", DPT_ECONFIG,
+     ":1: it has no member 'text'; give it one, or set data.text_column to"},
+    {"t.jsonl", "{\"text\": 5, \"label\": 1}\n", DPT_ECORRUPT,
+     ":1: 'text' is no string; put the text in quotes"},
+    {"t.jsonl", "{\"text\": \"a\", \"label\": \"1\"}\n", DPT_ECORRUPT,
+     ":1: 'label' is no integer; labels are the numbers of classes"},
+    {"t.jsonl", "{\"text\": \"a\", \"text\": \"b\", \"label\": 1}\n", DPT_ECORRUPT,
+     ":1: no JSON (column "},
+    {"t.jsonl", "{\"text\": \"\", \"label\": 1}\n", DPT_ECORRUPT, ":1: its text is empty"},
+};
+
 static void bad_rows(void **state)
 {
     (void)state;
-    static const struct {
-        const char *name, *text;
-        enum dpt_status status;
-        const char *why;
-    } cases[] = {
-        {"t.csv", "text,label\na,0\nb,3\n", DPT_ECONFIG,
-         ":3: label 3 is not among 0 … 2; correct it, or set data.first_label (0) and model.labels "
-         "(3) to what the file has"},
-        {"t.csv", "text,label\na,-1\n", DPT_ECONFIG, ":2: label -1 is not among 0 … 2"},
-        {"t.csv", "text,label\n\"x\ny\",0\na,9223372036854775807\n", DPT_ECONFIG,
-         ":4: label 9223372036854775807 is not among 0 … 2"},
-        {"t.csv", "text,label\na,good\n", DPT_ECORRUPT,
-         ":2: label 'good' (column 2) is no integer; labels are the numbers of classes"},
-        {"t.csv", "text,label\na,1.0\n", DPT_ECORRUPT, ":2: label '1.0' (column 2) is no integer"},
-        {"t.csv", "text,label\na, 1\n", DPT_ECORRUPT, ":2: label ' 1' (column 2) is no integer"},
-        {"t.csv", "text,label\na,\n", DPT_ECORRUPT, ":2: label '' (column 2) is no integer"},
-        {"t.csv", "text,label\na,0\nb\n", DPT_ECORRUPT,
-         ":3: the row has 1 column, the first one 2; give it the others, or remove it"},
-        {"t.csv", "text,label\na,0\nb, c,1\n", DPT_ECORRUPT,
-         ":3: the row has 3 columns, the first one 2; put texts that hold commas in quotes"},
-        {"t.tsv", "text\tlabel\na\tb\t0\n", DPT_ECORRUPT,
-         ":2: the row has 3 columns, the first one 2; write no tabs inside a text"},
-        {"t.csv", "text,label\n,0\n", DPT_ECORRUPT,
-         ":2: its text is empty; remove the row, or give it one"},
-        {"t.csv", "text,label\na,0\n\"b,1\nc,2\n", DPT_ECORRUPT,
-         ":3: a quoted field that begins here does not end"},
-        {"t.csv", "text,label\na,0\n\n\"b\"c,1\n", DPT_ECORRUPT,
-         ":4: a quoted field goes on behind its closing quote; double the quotes inside it"},
-        {"t.csv", "review,label\na,0\n", DPT_ECONFIG,
-         ":1: no column is named 'text'; set data.text_column to one of 'review', 'label', or to "
-         "its number if this row is data"},
-        {"t.csv", "text,stars\na,0\n", DPT_ECONFIG,
-         ":1: no column is named 'label'; set data.label_column to one of 'text', 'stars'"},
-        {"t.csv", "text,label,text\na,0,b\n", DPT_ECORRUPT,
-         ":1: columns 1 and 3 are both named 'text' (data.text_column); rename one"},
-        {"t.jsonl", "{\"text\": \"a\", \"label\": 0}\n\n{\"text\": \"b\", \"label\": 7}\n",
-         DPT_ECONFIG, ":3: label 7 is not among 0 … 2"},
-        {"t.jsonl", "{\"text\": \"a\", \"label\": 0\n", DPT_ECORRUPT, ":1: no JSON (column "},
-        {"t.jsonl", "{\"text\": \"a\xff\", \"label\": 0}\n", DPT_ECORRUPT, ":1: no JSON (column "},
-        {"t.jsonl", "[1, 2]\n", DPT_ECORRUPT,
-         ":1: no JSON object; each line is one with a text and a label"},
-        {"t.jsonl", "{\"text\": \"a\"}\n", DPT_ECONFIG,
-         ":1: it has no member 'label'; give it one, or set data.label_column to the name that it "
-         "has"},
-        {"t.jsonl", "{\"label\": 1}\n", DPT_ECONFIG,
-         ":1: it has no member 'text'; give it one, or set data.text_column to"},
-        {"t.jsonl", "{\"text\": 5, \"label\": 1}\n", DPT_ECORRUPT,
-         ":1: 'text' is no string; put the text in quotes"},
-        {"t.jsonl", "{\"text\": \"a\", \"label\": \"1\"}\n", DPT_ECORRUPT,
-         ":1: 'label' is no integer; labels are the numbers of classes"},
-        {"t.jsonl", "{\"text\": \"a\", \"text\": \"b\", \"label\": 1}\n", DPT_ECORRUPT,
-         ":1: no JSON (column "},
-        {"t.jsonl", "{\"text\": \"\", \"label\": 1}\n", DPT_ECORRUPT, ":1: its text is empty"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        use(cases[i].name, cases[i].text);
-        expect_refusal(cases[i].status, cases[i].why);
+    for (size_t i = 0; i < sizeof row_cases / sizeof *row_cases; i++) {
+        use(row_cases[i].name, row_cases[i].text);
+        expect_refusal(row_cases[i].status, row_cases[i].why);
     }
 }
 
