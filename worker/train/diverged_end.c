@@ -151,7 +151,7 @@ static bool find_in_part(const struct dpt_rank *r, const struct dpt_state_part *
     return false;
 }
 
-/* What was saved before is whole, on all ranks, before the first of them says that the run ends. */
+/* Earlier saves are whole on all ranks before the first rank reports that the run ends. */
 static enum dpt_status settle_and_meet(struct dpt_rank *r, struct dpt_err *err)
 {
     bool none = false;

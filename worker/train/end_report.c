@@ -27,7 +27,7 @@ static int exit_code_of(enum dpt_status status)
     }
 }
 
-/* What the first process of a local rank had and a later one may lack for a time: a mount, a
+/* The first process of a local rank had it, and a later one may lack it for a time: a mount, a
  * device, memory. */
 static bool may_come_back(enum dpt_status status)
 {

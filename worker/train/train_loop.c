@@ -14,7 +14,7 @@
 
 /* ---- times ---- */
 
-/* What lies between two steps (a save, an evaluation) is not the next one's. */
+/* The time between two steps (a save, an evaluation) does not count for the next step. */
 static void begin_step_account(struct dpt_rank *r)
 {
     r->loop->last_step_ns = dpt_now_ns();

@@ -72,7 +72,7 @@ static size_t right_bytes(const struct dpt_accelerator *a)
     return dpt_model_labels(a->model) > 0 ? (size_t)a->b * sizeof(float) : 0;
 }
 
-/* What goes between host and device, beside what the strategy moves with the stager. */
+/* Page-locked memory of the host for transfers, beside those of the strategy with the stager. */
 static enum dpt_status make_host_memory(struct dpt_accelerator *a,
                                         const struct dpt_accelerator_options *o,
                                         struct dpt_err *err)
@@ -251,7 +251,7 @@ void dpt_accelerator_forget_weights(struct dpt_accelerator *a)
     memset(a->fresh, 0, sizeof a->fresh);
 }
 
-/* What a unit borrows is of an earlier one, which was brought before. */
+/* The weights that a unit borrows are of an earlier unit and were copied with it. */
 static void bring_weights(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot)
 {
     if (a->resident || a->fresh[unit])

@@ -11,7 +11,7 @@
 
 enum { TOLERANCE = 16 }; /* the formulas are held to be right within 1/16 */
 
-/* What a rank holds in a world of `size` ranks, of the kinds that the formulas have exactly. */
+/* Bytes of a rank in a world of `size` ranks, of the kinds whose formulas are exact. */
 static int64_t bytes_in_world(const struct dpt_rank *r, int size, int64_t ret[DPT_MEMORY_COUNT])
 {
     static const enum dpt_memory_tag inexact[] = {DPT_MEMORY_WORKSPACE, DPT_MEMORY_COMM,
@@ -71,7 +71,7 @@ static bool is_too_little(int64_t wanted, int ranks, int64_t most)
     return most > 0 && (wanted - wanted / TOLERANCE) * ranks > most;
 }
 
-/* What makes a micro-batch smaller. */
+/* The keys that make a micro-batch smaller. */
 enum { SMALLER_BYTES = 160 };
 static void say_smaller(const struct dpt_config *config, char ret[SMALLER_BYTES])
 {

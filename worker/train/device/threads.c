@@ -20,7 +20,7 @@ enum dpt_status rank_open_stream(struct dpt_rank *r, struct dpt_err *err)
                                                          : DPT_STREAM_THREADS_MAX;
     DPT_TRY(dpt_stream_create(r->device->host, threads, &r->device->stream, err));
     r->device->threads_max = threads;
-    /* What a thread works in is made for as many as a generation gives this rank. */
+    /* Memory of threads is prepared for as many as a generation gives this rank. */
     r->device->threads = r->device->threads_prepared = asked > 0 ? asked : 1;
     dpt_stream_set_threads(r->device->stream, r->device->threads);
     return DPT_OK;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a graph depends on. */
+/* The arguments that a graph depends on. */
 struct key {
     int unit;
     bool backward, accumulate, parts_apart;

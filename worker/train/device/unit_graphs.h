@@ -8,7 +8,7 @@
  * A set is met for the first time without one, so that what comes once is not made into one. Places
  * change with the generation, and graphs go with it.
  *
- * What goes wrong in making one is told once, and costs speed alone: from then on there are none.
+ * An error in making a graph is told once and costs speed only: no graphs are made after it.
  * All by the thread that computes. */
 #ifndef DPT_WORKER_TRAIN_DEVICE_UNIT_GRAPHS_H
 #define DPT_WORKER_TRAIN_DEVICE_UNIT_GRAPHS_H

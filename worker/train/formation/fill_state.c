@@ -184,7 +184,7 @@ static void set_parts(struct dpt_shard ret[DPT_RESHARD_PARTS],
     ret[1] = state->shadow.shard;
 }
 
-/* What this rank gives and what it lacks: `held` and `wanted` of its hello, and their memory. A
+/* The parts that this rank gives and lacks: `held` and `wanted` of its hello, and their memory. A
  * rank that loads its state gives what it has loaded. */
 static void say_parts(struct filling *f)
 {
@@ -228,7 +228,7 @@ static enum dpt_status fill_wanted(struct filling *f, const Dpt__Plan *plan, str
                                     : dpt_comm_thread_run(r->comm_thread, job_reshard, f, err);
 }
 
-/* What was filled is whole. It is the state from now on if this rank held none before; else it
+/* The filled state is whole. It is the state from now on if this rank held none before; else it
  * waits beside the old state until GO. */
 static enum dpt_status take_filled(struct filling *f, int64_t step, struct dpt_err *err)
 {
@@ -245,7 +245,7 @@ static enum dpt_status take_filled(struct filling *f, int64_t step, struct dpt_e
     return DPT_OK;
 }
 
-/* What this rank holds now, for the second exchange. */
+/* The parts that this rank holds now, for the second exchange. */
 static void say_held(struct filling *f)
 {
     const struct dpt_rank *r = f->rank;

@@ -157,7 +157,7 @@ static double mib_of(const struct dpt_rank *r, const struct dpt_state_part *part
     return (double)dpt_shard_numel(&r->grid, part->shard) * vectors * sizeof(float) / 1048576.0;
 }
 
-/* What this generation asks of the rank, in bytes. */
+/* Logs what this generation takes of the rank, in bytes. */
 static void tell_plan(const struct dpt_rank *r)
 {
     const struct dpt_strategy_state *state = dpt_strategy_wanted(r->strategy);

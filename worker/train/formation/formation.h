@@ -13,7 +13,8 @@
 
 struct rank_formation {
     uint64_t ran_generation; /* newest that this process trained in; 0: none */
-    /* Whose formation has filled the strategy's `wanted` beside what is held; 0: none. */
+    /* Generation whose formation has filled the strategy's `wanted` beside the held state; 0: none.
+     */
     uint64_t pending_generation;
     bool gradient_void; /* the state has changed since the strategy's gradient was reduced */
     /* Times of the present formation, dpt_now_ms. */

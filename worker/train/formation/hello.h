@@ -10,8 +10,8 @@
 
 #include <stdint.h>
 
-/* What ranks tell each other first: that they carry out the same plan, what the run has been so
- * far, and what they hold and lack of its state. */
+/* The message of a rank: the plan that it carries out, its account of the run, and the parts of the
+ * state that it holds and lacks. */
 struct dpt_hello {
     uint64_t plan_hash;
     int64_t step; /* before it is given any; -1: no state */

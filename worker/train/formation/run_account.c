@@ -1,5 +1,5 @@
-/* What goes with the weights into a new generation: the run's history and totals, an evaluation,
- * the loss scale, the account of the epoch. */
+/* The values that go with the weights into a new generation: the run's history and totals, an
+ * evaluation, the loss scale, the account of the epoch. */
 #include "worker/train/formation/formation.h"
 
 #include "base/clock.h"

@@ -126,7 +126,7 @@ static uint64_t granted_generation(const struct dpt_link *link, const Dpt__Agent
     return link->report.state.generation;
 }
 
-/* Whatever a generation below this one is doing ends. */
+/* Ends the work of every generation below this one. */
 static void interrupt_generation(struct dpt_link *link, uint64_t generation)
 {
     raise_to(&link->hard_generation, generation);
@@ -385,7 +385,7 @@ int64_t dpt_link_confirmed_ms(const struct dpt_link *link)
     return atomic_load(&link->confirmed_ms);
 }
 
-/* What a thread waits for, with the mutex held. */
+/* The condition that a thread waits for, with the mutex held. */
 struct wait {
     enum { WAIT_WRITE, WAIT_CONFIRMED, WAIT_GRANT } what;
     int64_t began_ms, grace_ms; /* CONFIRMED */

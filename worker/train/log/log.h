@@ -37,7 +37,7 @@ bool rank_settles_log(struct dpt_rank *r);
 /* The last record in the file; step -1: none, or this rank is not the log writer. */
 struct dpt_runlog_place rank_last_logged(struct dpt_rank *r);
 
-/* What became of a record. The first lost one is told, the next ones are counted until one is
+/* A record was written or lost. The first lost one is told, the next ones are counted until one is
  * written. */
 void rank_check_log(struct dpt_rank *r, enum dpt_status status, const struct dpt_err *err);
 

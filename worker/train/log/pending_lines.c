@@ -122,7 +122,7 @@ static bool is_there(const struct dpt_logbook *book, const struct dpt_runlog_pla
     return !dpt_runlog_is_after(place, last);
 }
 
-/* What the writers of later generations have appended waits no more. */
+/* Lines that the writers of later generations have appended wait no more. */
 static void drop_what_is_there(struct dpt_logbook *book)
 {
     struct dpt_err err;

@@ -146,7 +146,7 @@ enum dpt_status dpt_runlog_epoch(const struct dpt_runlog *log, const struct dpt_
                        (long long)e->first_step, e->seconds, e->samples_per_s);
 }
 
-/* What is not known is null. */
+/* A value that is not known is null. */
 static json_t *real_or_null(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();

@@ -1,4 +1,4 @@
-/* What a run leaves behind in log.dir: metrics.jsonl, events.jsonl, summary.json.
+/* The files of a run in log.dir: metrics.jsonl, events.jsonl, summary.json.
  * Written by the one rank per distinct folder that the plan names (a rank's account of its memory
  * by itself); a record is one write(2), so a killed writer leaves no half line that its successor
  * would continue. */
@@ -15,8 +15,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Whose line of metrics.jsonl. A world that goes back to an earlier step makes the steps after it
- * again, in a higher generation. */
+/* The place of a line in metrics.jsonl. A world that goes back to an earlier step makes the steps
+ * after it again, in a higher generation. */
 struct dpt_runlog_place {
     int64_t step;                 /* -1: there is none */
     bool is_epoch, is_evaluation; /* of both at one step the evaluation comes last */
@@ -136,7 +136,8 @@ dpt_runlog_append_to(const char *path, const struct dpt_runlog_line *line, struc
 DPT_MUST_USE enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *summary,
                                                 struct dpt_err *err);
 
-/* What a rank holds and held at most, at the run's end: node-NODE/rank-LOCAL.memory.json. Bytes. */
+/* The memory of a rank at the run's end, with its peaks: node-NODE/rank-LOCAL.memory.json. Bytes.
+ */
 struct dpt_memory_record {
     const char *node;
     int local_rank, rank, world_size;
@@ -156,7 +157,7 @@ struct dpt_memory_record {
 DPT_MUST_USE enum dpt_status
 dpt_runlog_memory(const char *dir, const struct dpt_memory_record *memory, struct dpt_err *err);
 
-/* What the kernels of a rank took in `steps` steps: node-NODE/rank-LOCAL.op_times.json. */
+/* The times of a rank's kernels in `steps` steps: node-NODE/rank-LOCAL.op_times.json. */
 struct dpt_op_times_record {
     const char *node;
     int local_rank, rank, world_size;

@@ -104,7 +104,7 @@ struct unconfirmed_line {
     size_t bytes;
 };
 
-/* What a writer completes the file with. */
+/* The lines that a writer completes the file with. */
 struct completion {
     struct dpt_rank *r;
     struct dpt_runlog_place last;   /* of the file, and of what was added to it */

@@ -1,4 +1,4 @@
-/* What a rank reads from a checkpoint, and the weights hash that proves it. */
+/* Loading a checkpoint, and the weights hash that proves it. */
 #include "worker/train/device/device.h"
 #include "worker/train/save/save.h"
 #include "worker/train/save/state_hash.h"

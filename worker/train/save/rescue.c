@@ -71,7 +71,7 @@ enum dpt_status rank_write_rescue(struct dpt_rank *r, int64_t deadline_ms, struc
     spec.may_rename = may_rename;
     spec.ctx = r;
     DPT_TRY(write_shard(r, &held->own, &spec, err));
-    /* That of a rank that may be gone. */
+    /* The shard of a rank that may be dead. */
     if (!dpt_shard_is_none(shadow) && shadow.of == own.of)
         DPT_TRY(write_shard(r, &held->shadow, &spec, err));
     return dpt_checkpoint_seal(&spec, deadline_ms, err);

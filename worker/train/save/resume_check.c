@@ -174,7 +174,7 @@ enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
         status = check_fingerprint(r, step, state->fingerprint, err);
     dpt_checkpoint_close(&checkpoint);
     DPT_TRY(status);
-    /* What auto means hangs on the strategy, which may be another one. */
+    /* The meaning of auto depends on the strategy, which may have changed. */
     mine = *r->config;
     mine.train.accumulate = dpt_config_accumulate(&mine);
     saved.train.accumulate = dpt_config_accumulate(&saved);

@@ -22,7 +22,7 @@ struct rank_save {
     int64_t saved_damaged[DAMAGED_STEPS_MAX];
     uint64_t mark_before_save; /* of the folder that had this step's name before */
 
-    /* What is known of the folder. */
+    /* Facts about the folder. */
     struct damaged_step {
         int64_t step;
         uint64_t mark;            /* of the damaged folder */
@@ -35,7 +35,7 @@ struct rank_save {
     struct dpt_err folder_lost;           /* DPT_EREFUSED: the folder is another run's */
     char not_finite[DPT_ERR_TEXT_BYTES];  /* why a checkpoint of this state was dropped; "": none */
 
-    /* What was told, so that it is not told again. */
+    /* Messages that were logged, so that they are not repeated. */
     bool told_kept, told_put_off;
     int64_t unsaved_told;      /* step that could not be saved when all left; 0: none */
     int64_t saves_failed;      /* for one reason, in a row ... */
@@ -54,7 +54,7 @@ void rank_close_save(struct dpt_rank *r);
 void rank_save_begin(struct dpt_rank *r);
 /* Waits until the saver is idle, and logs how an attempt failed. */
 void rank_settle_saver(struct dpt_rank *r);
-/* What a save of the held state writes, without its writer and attempt. */
+/* The spec of a save of the held state, without writer and attempt. */
 struct dpt_checkpoint_spec rank_checkpoint_spec(struct dpt_rank *r);
 /* Removes the remains of interrupted saves. One rank does so in each folder: the first writer, or
  * the first rank of a node whose folder has no writer now. None in a run that only evaluates. */

@@ -1,4 +1,4 @@
-/* What a rank saves, and how an attempt begins and ends. */
+/* The contents of a save, and the begin and end of an attempt. */
 #include "worker/train/save/save.h"
 
 #include "base/fs.h"

@@ -1,4 +1,4 @@
-/* What is told of a checkpoint.dir that cannot be used (save.h). */
+/* Messages about a checkpoint.dir that cannot be used (save.h). */
 #include "worker/train/save/save.h"
 
 #include "base/log.h"

@@ -45,7 +45,7 @@ void dpt_saver_cancel(struct dpt_saver *saver);
 /* Whether the claim of `dir` counts; if not, `err` says whose it is. Any thread. */
 bool dpt_saver_owns_folder(const struct dpt_saver *saver, const char *dir, struct dpt_err *err);
 
-/* What has been saved so far. An attempt ends well when this rank's part is written and, on slot 0,
+/* The saves so far. An attempt ends well when this rank's part is written and, on slot 0,
  * the checkpoint is committed. */
 struct dpt_saved {
     int64_t n;              /* attempts that ended well */

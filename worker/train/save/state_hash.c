@@ -102,7 +102,7 @@ static enum dpt_status list_blocks(struct work *w, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* What shard `index` has of the block. */
+/* The part of the block that shard `index` has. */
 static struct dpt_interval part_of(const struct work *w, const struct block *block, int index)
 {
     return dpt_interval_intersect(

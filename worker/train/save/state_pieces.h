@@ -1,4 +1,4 @@
-/* What a rank holds of the state, in the terms of checkpoints: pieces of tensors. */
+/* The part of the state that a rank holds, in the terms of checkpoints: pieces of tensors. */
 #ifndef DPT_WORKER_TRAIN_SAVE_STATE_PIECES_H
 #define DPT_WORKER_TRAIN_SAVE_STATE_PIECES_H
 

@@ -1,5 +1,5 @@
-/* What the steps of an epoch made, for its line: their mean loss and their time. Part of the state:
- * in checkpoints, and told to a rank that is given the state. Pure. */
+/* The account of the steps of an epoch, for its line: their mean loss and their time. Part of the
+ * state: in checkpoints, and told to a rank that is given the state. Pure. */
 #ifndef DPT_WORKER_TRAIN_STATE_EPOCH_H
 #define DPT_WORKER_TRAIN_STATE_EPOCH_H
 

@@ -12,7 +12,7 @@
 
 enum { DPT_EVAL_SHARE_BYTES = 6 * 8 };
 
-/* What a rank says after its batch of a round. */
+/* The message of a rank after its batch of a round. */
 struct dpt_eval_share {
     int64_t step, round;
     uint32_t reform;  /* 1: it was told that the world shall change */

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-/* What a scaler can have come to, 1 included. */
+/* Whether a scaler can have this scale. */
 static bool is_scale(double scale)
 {
     int exponent;

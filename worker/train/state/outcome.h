@@ -54,7 +54,7 @@ size_t dpt_contribution_bytes(int slots_max);
 /* `buf` holds dpt_contribution_bytes(slots_max); n_slots <= slots_max. */
 void dpt_contribution_pack(const struct dpt_contribution *contribution, int slots_max, void *buf);
 
-/* Who commits what. */
+/* The ranks that commit, and their step. */
 struct dpt_commit_world {
     int64_t step;
     int size;             /* ranks */

@@ -1,4 +1,4 @@
-/* What a rank is started with. */
+/* The options of a rank. */
 #ifndef DPT_WORKER_TRAIN_STATE_RANK_OPTIONS_H
 #define DPT_WORKER_TRAIN_STATE_RANK_OPTIONS_H
 

@@ -14,7 +14,7 @@ enum {
     DPT_VERIFY_SHARE_BYTES = 8 + DPT_VERIFY_PARTS * (2 * 4 + 2 * 8)
 };
 
-/* What a rank says. A part it does not have is the shard of nothing. */
+/* The message of a rank. A part that it does not have is the shard 0 of 0. */
 struct dpt_verify_share {
     int64_t step; /* completed */
     struct dpt_verify_part {
