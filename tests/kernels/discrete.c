@@ -538,6 +538,7 @@ enum dpt_status dpt_device_discrete_create(size_t bytes, struct dpt_device **ret
         free(dev);
         return dpt_fail(err, DPT_ENOMEM, "%zu bytes for a discrete device", bytes);
     }
+    (void)madvise(base, bytes, MADV_HUGEPAGE); /* opening and closing it takes a time per page */
     dev->arena.base = base;
     dev->arena.bytes = bytes;
     if (pthread_mutex_init(&dev->queues, NULL) != 0 ||

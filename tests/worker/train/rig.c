@@ -84,7 +84,7 @@ static void write_images(const char *name, uint64_t seed, uint64_t n)
 int rig_setup(void **state)
 {
     (void)state;
-    assert_true(test_make_dir(root, sizeof root, "test-rank"));
+    assert_true(test_make_memory_dir(root, sizeof root, "test-rank"));
     write_words("text", 1, 2000);
     write_words("val", 2, 200);
     write_table("text.tsv", 3, 90);
@@ -100,10 +100,19 @@ int rig_teardown(void **state)
     return dpt_fs_remove_tree(root, &err) == DPT_OK ? 0 : -1;
 }
 
-struct dpt_config rig_make_config(int global_batch, int steps, const char *extra)
+struct dpt_config rig_make_config(int global_batch, int steps, const char *keys)
 {
+    enum { KEYS_MAX = 16 };
     static struct dpt_config config;
-    char yaml[2048];
+    char yaml[2048], words[512], *rest = NULL;
+    const char *overrides[KEYS_MAX];
+    size_t n = 0;
+    assert_true(strlen(keys) < sizeof words);
+    (void)snprintf(words, sizeof words, "%s", keys);
+    for (char *word = strtok_r(words, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+        assert_true(n < KEYS_MAX);
+        overrides[n++] = word;
+    }
     (void)snprintf(
         yaml, sizeof yaml,
         "run: test\nseed: 7\n"
@@ -116,10 +125,10 @@ struct dpt_config rig_make_config(int global_batch, int steps, const char *extra
         "optimizer: {name: adamw, lr: 1.0e-2, min_lr: 1.0e-3, schedule: cosine, warmup_steps: 2}\n"
         "strategy: {name: ddp, bucket_mib: 0.02, overlap: true}\n"
         "checkpoint: {dir: x, every_steps: 4, keep: 2}\n"
-        "log: {dir: x}\n%s",
-        root, steps, global_batch, extra);
+        "log: {dir: x}\n",
+        root, steps, global_batch);
     struct dpt_err err;
-    if (dpt_config_load_text(yaml, "test", NULL, 0, &config, &err) != DPT_OK)
+    if (dpt_config_load_text(yaml, "test", overrides, n, &config, &err) != DPT_OK)
         fail_msg("%s", err.text);
     return config;
 }
@@ -192,7 +201,7 @@ void rig_choose_resnet(struct dpt_config *config)
     (void)snprintf(config->data.train, sizeof config->data.train, "%s/images.bin", root);
 }
 
-void rig_choose_lora(struct dpt_config *config, const char *name)
+void rig_choose_folder(struct dpt_config *config, const char *name)
 {
     struct dpt_config first = *config;
     char hash[64];
@@ -204,6 +213,11 @@ void rig_choose_lora(struct dpt_config *config, const char *name)
     rig_undisturbed(&first, name, 1, false, hash);
     (void)snprintf(config->model.init_from, sizeof config->model.init_from,
                    "%s/%s/checkpoints/step-00000002", root, name);
+}
+
+void rig_choose_lora(struct dpt_config *config, const char *name)
+{
+    rig_choose_folder(config, name);
     config->train.lora.rank = 2;
     config->train.lora.alpha = 8;
     config->train.lora.targets = DPT_LORA_ALL;

@@ -20,8 +20,8 @@ enum { RIG_EVERY = 1 };
 int rig_setup(void **state);
 int rig_teardown(void **state);
 
-/* `extra` is YAML of further sections. Micro-batch 2. */
-struct dpt_config rig_make_config(int global_batch, int steps, const char *extra);
+/* `keys` are of the config: KEY=VALUE, separated by spaces. Micro-batch 2. */
+struct dpt_config rig_make_config(int global_batch, int steps, const char *keys);
 
 /* Strategies by one word each, a sharding of fsdp by its own, with shadows behind a plus. Those of
  * rig_covered shard the state and yet keep all of it on two nodes; they need a second one. */
@@ -42,8 +42,12 @@ void rig_choose_labels(struct dpt_config *config);
  * rig_evaluate. */
 void rig_choose_resnet(struct dpt_config *config);
 
-/* Makes the model adapters of rank 2 of all its linear layers, beside weights that a run of two
- * steps of this config leaves in the folder `name`. */
+/* Makes the run begin with the weights that a run of two steps of this config leaves in the folder
+ * `name`: a checkpoint has the form of Hugging Face's folders. */
+void rig_choose_folder(struct dpt_config *config, const char *name);
+
+/* Makes the model adapters of rank 2 of all its linear layers, beside the weights of such a folder.
+ */
 void rig_choose_lora(struct dpt_config *config, const char *name);
 
 /* Makes the run evaluate every so many steps on `sequences` sequences of another text, or as many

@@ -1,5 +1,5 @@
-/* The oracle in one process: the same config gives one weights hash on any world, through kills,
- * joins and re-formations. */
+/* What a rank does in any run: one trajectory for one config, through re-formations at any moment;
+ * what it says of its steps; how a run ends that all ranks leave. */
 #include "checkpoint/checkpoint.h"
 #include "tests/worker/train/rig.h"
 
@@ -15,23 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void one_hash_in_every_world(void **state)
-{
-    (void)state;
-    for (int slots = 7; slots <= 8; slots++) {
-        struct dpt_config config = rig_make_config(2 * slots, 6, "");
-        char first[64] = "", hash[64], name[48];
-        for (int world = 1; world <= 4; world++)
-            for (int two_hosts = 0; two_hosts <= (world > 1); two_hosts += RIG_EVERY) {
-                (void)snprintf(name, sizeof name, "w%d-%d-%d", slots, world, two_hosts);
-                rig_undisturbed(&config, name, world, two_hosts != 0, hash);
-                if (!first[0])
-                    memcpy(first, hash, sizeof first);
-                assert_string_equal(first, hash);
-            }
-    }
-}
-
 static void a_flipped_bit_gives_another_hash(void **state)
 {
     (void)state;
@@ -42,13 +25,6 @@ static void a_flipped_bit_gives_another_hash(void **state)
     rig_undisturbed(&config, "flipped", 2, false, flipped);
     assert_int_equal(unsetenv("DPT_TEST_FLIP_GRADIENT_BIT"), 0);
     assert_string_not_equal(plain, flipped);
-}
-
-static void a_killed_rank_costs_no_step(void **state)
-{
-    (void)state;
-    const struct dpt_config config = rig_make_config(14, 24, "");
-    rig_deaths_and_healing(&config);
 }
 
 /* A median of 0 says that no step was made, and then nothing counts as a stall. */
@@ -122,13 +98,6 @@ static void a_farewell_saves_and_makes_no_step(void **state)
     director_destroy(&d);
 }
 
-static void all_die_and_a_checkpoint_remains(void **state)
-{
-    (void)state;
-    const struct dpt_config config = rig_make_config(14, 10, "");
-    rig_all_die(&config);
-}
-
 /* Re-formations without a reason at moments that the seed chooses: inside steps, commits and
  * formations. */
 static void restless_worlds(void **state)
@@ -164,32 +133,64 @@ static void restless_worlds(void **state)
     }
 }
 
-static void resume_refuses_another_trajectory(void **state)
+/* The only holder of a shard dies: the run resumes from the checkpoint, with the same curve. The
+ * account of the run goes on though its state went back. */
+static void a_lost_shard_costs_back_to_the_checkpoint(void **state)
 {
     (void)state;
+    static const char *const strategies[] = {"zero1", "zero3", "shard_grad_op"};
+    struct dpt_config config = rig_make_config(2 * 11, 150, "train.accumulate=reduce");
+    char expected[64], dir[128], name[32];
+    rig_undisturbed(&config, "nothing-lost", 1, false, expected);
+    for (int i = 0; i < 3; i += RIG_EVERY) {
+        rig_choose(&config, strategies[i]);
+        (void)snprintf(name, sizeof name, "shard-lost-%d", i);
+        struct director *d = rig_begin(&config, name, dir);
+        (void)director_start(d, 0);
+        const int b = director_start(d, 0), c = director_start(d, 1);
+        assert_true(director_form(d, false));
+        director_await_checkpoint(d, 4);
+        director_kill(d, b);
+        director_kill(d, c);
+        assert_true(director_form(d, false)); /* the rank that saves at the end sees no death */
+        assert_string_equal(director_finish(d), expected);
+        const int64_t steps_lost = director_steps_lost(d);
+        director_destroy(&d);
+        json_t *summary = rig_summary_of(dir);
+        assert_int_equal(rig_number(summary, "start_step"), 0);
+        assert_int_equal(rig_number(summary, "generations"), 2);
+        assert_int_equal(rig_number(summary, "steps_lost"), steps_lost);
+        json_decref(summary);
+    }
+}
+
+static void weights_that_are_not_there(void **state)
+{
+    (void)state;
+    char dir[128];
     struct dpt_config config = rig_make_config(14, 4, "");
-    char hash[64], dir[128];
-    rig_undisturbed(&config, "kept", 1, false, hash);
-    config.optimizer.lr = 2e-2;
-    struct director *d = rig_begin(&config, "kept", dir);
-    const char *text = NULL;
-    assert_true(director_fatal(d, director_start(d, 0), &text));
-    assert_non_null(strstr(text, "optimizer.lr"));
+    (void)snprintf(config.model.init_from, sizeof config.model.init_from, "%s/absent",
+                   rig_dir("nowhere"));
+    struct director *d = rig_begin(&config, "nowhere", dir);
+    (void)director_start(d, 0);
+    director_prepare(d, false);
+    director_plan(d);
+    const char *text = director_await_fatal(d);
+    assert_non_null(strstr(text, "model.init_from: there is no folder '"));
+    assert_non_null(strstr(text, "/absent'; give the path of one"));
     director_destroy(&d);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_hash_in_every_world),
         cmocka_unit_test(a_flipped_bit_gives_another_hash),
-        cmocka_unit_test(a_killed_rank_costs_no_step),
         cmocka_unit_test(steps_under_a_millisecond_have_a_median),
         cmocka_unit_test(when_all_leave_one_checkpoint_is_the_end),
         cmocka_unit_test(a_farewell_saves_and_makes_no_step),
-        cmocka_unit_test(all_die_and_a_checkpoint_remains),
         cmocka_unit_test(restless_worlds),
-        cmocka_unit_test(resume_refuses_another_trajectory),
+        cmocka_unit_test(a_lost_shard_costs_back_to_the_checkpoint),
+        cmocka_unit_test(weights_that_are_not_there),
     };
     return cmocka_run_group_tests_name("rank", tests, rig_setup, rig_teardown);
 }

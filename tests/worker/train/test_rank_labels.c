@@ -1,8 +1,5 @@
-/* A classification trains as any model does: one hash and one accuracy for every strategy and
- * world, those of the textbook's loop, through deaths in steps and in evaluations, and from a
- * checkpoint.
- */
-#include "tests/worker/train/one_hash.h"
+/* A classification learns, and its evaluations have one accuracy through deaths in the middle of
+ * them. */
 #include "tests/worker/train/plain.h"
 #include "tests/worker/train/rig.h"
 
@@ -15,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WORLD_MAX = 3, SAMPLES = 13, EVALS_MAX = 32 };
+enum { SAMPLES = 13, EVALS_MAX = 32 };
 
 /* 11 slots in 4 lanes; of the evaluation's batches the last is short. */
 static struct dpt_config make_config(bool llama, int steps)
@@ -28,33 +25,6 @@ static struct dpt_config make_config(bool llama, int steps)
     config.train.accumulate = DPT_ACCUMULATE_LOCAL;
     config.train.lanes = 4;
     return config;
-}
-
-static void one_hash_and_accuracy(void **state)
-{
-    (void)state;
-    const struct dpt_config config = make_config(false, 4);
-    expect_one_hash_and_accuracy("gpt2", &config, WORLD_MAX, SAMPLES);
-}
-
-static void one_hash_and_accuracy_of_a_llama(void **state)
-{
-    (void)state;
-    struct dpt_config config = make_config(true, 4);
-    config.train.accumulate = DPT_ACCUMULATE_REDUCE;
-    expect_one_hash_and_accuracy("llama", &config, WORLD_MAX, SAMPLES);
-}
-
-static void one_hash_in_16_bits(void **state)
-{
-    (void)state;
-    struct dpt_config config = make_config(false, 4);
-    char expected[DPT_HASH_HEX_BYTES], hash[64];
-    config.train.precision = DPT_PRECISION_BF16;
-    config.train.activation_checkpointing = DPT_ACTIVATION_CHECKPOINTING_FULL;
-    plain_train(&config, expected);
-    rig_undisturbed(&config, "bf16", 2, true, hash);
-    assert_string_equal(hash, expected);
 }
 
 /* The losses fall, and what is learnt is what the texts say. */
@@ -138,30 +108,11 @@ static void one_accuracy_through_deaths(void **state)
     }
 }
 
-static void deaths_and_healing_cost_no_step(void **state)
-{
-    (void)state;
-    const struct dpt_config config = make_config(true, 18);
-    rig_deaths_and_healing(&config);
-}
-
-static void all_die_and_the_checkpoint_holds(void **state)
-{
-    (void)state;
-    const struct dpt_config config = make_config(false, 9);
-    rig_all_die(&config);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_hash_and_accuracy),
-        cmocka_unit_test(one_hash_and_accuracy_of_a_llama),
-        cmocka_unit_test(one_hash_in_16_bits),
         cmocka_unit_test(it_learns),
         cmocka_unit_test(one_accuracy_through_deaths),
-        cmocka_unit_test(deaths_and_healing_cost_no_step),
-        cmocka_unit_test(all_die_and_the_checkpoint_holds),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }

@@ -1,7 +1,5 @@
-/* Adapters train as any model does: one hash for every strategy and world, that of the textbook's
- * loop, with deaths and healing, and from a checkpoint, which holds adapters alone. Another base is
- * refused. */
-#include "tests/worker/train/one_hash.h"
+/* Adapters: what they begin with, checkpoints that hold adapters alone, and the base, which is read
+ * once and refused when it has changed. */
 #include "tests/worker/train/plain.h"
 #include "tests/worker/train/rig.h"
 
@@ -20,7 +18,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { WORLD_MAX = 3, TENSORS_MAX = 64 };
+enum { TENSORS_MAX = 64 };
 
 /* The linker sends the calls of this program's objects here (--wrap), by these names.
    NOLINTBEGIN(bugprone-reserved-identifier) */
@@ -55,35 +53,6 @@ static struct dpt_config make_config(bool llama, int steps)
     return config;
 }
 
-static void one_hash_gpt2(void **state)
-{
-    (void)state;
-    struct dpt_config config = make_config(false, 3);
-    rig_choose_lora(&config, "gpt2-base");
-    expect_one_hash("gpt2", &config, WORLD_MAX);
-}
-
-static void one_hash_llama_bf16_reduce(void **state)
-{
-    (void)state;
-    struct dpt_config config = make_config(true, 3);
-    rig_choose_lora(&config, "llama-base");
-    config.train.accumulate = DPT_ACCUMULATE_REDUCE;
-    config.train.precision = DPT_PRECISION_BF16;
-    config.train.lora.targets = DPT_LORA_Q_PROJ | DPT_LORA_V_PROJ | DPT_LORA_DOWN_PROJ;
-    expect_one_hash("llama", &config, WORLD_MAX);
-}
-
-/* The head is trained beside the adapters. The base, which predicts tokens, has none. */
-static void one_hash_with_labels(void **state)
-{
-    (void)state;
-    struct dpt_config config = make_config(true, 3);
-    rig_choose_lora(&config, "labels-base");
-    rig_choose_labels(&config);
-    expect_one_hash("labels", &config, WORLD_MAX);
-}
-
 /* A head that the base's folder has is what training begins with, whichever ranks hold it. */
 static void a_head_of_the_folder(void **state)
 {
@@ -98,16 +67,6 @@ static void a_head_of_the_folder(void **state)
     assert_string_equal(hash, expected);
     plain_train(&config, drawn);
     assert_string_not_equal(drawn, expected);
-}
-
-/* A model of one block is one unit. */
-static void one_hash_of_one_unit(void **state)
-{
-    (void)state;
-    struct dpt_config config = make_config(true, 3);
-    config.model.n_layer = 1;
-    rig_choose_lora(&config, "short-base");
-    expect_one_hash("short", &config, WORLD_MAX);
 }
 
 /* Packed or not, kept activations or not. */
@@ -128,22 +87,6 @@ static void what_changes_nothing(void **state)
     config.train.lora.alpha = 9;
     rig_undisturbed(&config, "alpha", 2, false, hash);
     assert_string_not_equal(hash, expected);
-}
-
-static void deaths_and_healing_cost_no_step(void **state)
-{
-    (void)state;
-    struct dpt_config config = make_config(false, 18);
-    rig_choose_lora(&config, "deaths-base");
-    rig_deaths_and_healing(&config);
-}
-
-static void all_die_and_the_checkpoint_holds(void **state)
-{
-    (void)state;
-    struct dpt_config config = make_config(true, 9);
-    rig_choose_lora(&config, "checkpoint-base");
-    rig_all_die(&config);
 }
 
 /* Names and shapes of the model's table. */
@@ -388,14 +331,8 @@ static void another_base_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_hash_gpt2),
-        cmocka_unit_test(one_hash_llama_bf16_reduce),
-        cmocka_unit_test(one_hash_with_labels),
         cmocka_unit_test(a_head_of_the_folder),
-        cmocka_unit_test(one_hash_of_one_unit),
         cmocka_unit_test(what_changes_nothing),
-        cmocka_unit_test(deaths_and_healing_cost_no_step),
-        cmocka_unit_test(all_die_and_the_checkpoint_holds),
         cmocka_unit_test(checkpoints_hold_adapters_alone),
         cmocka_unit_test(an_older_checkpoint_is_gone_on_from),
         cmocka_unit_test(a_rank_reads_its_base_once),

@@ -1,0 +1,63 @@
+/* Settings of a run under which every run keeps its promises (settings_test.c): a row of settings
+ * and the stories that are played under it. */
+#ifndef DPT_TESTS_WORKER_TRAIN_SETTINGS_H
+#define DPT_TESTS_WORKER_TRAIN_SETTINGS_H
+
+#include "base/config.h"
+
+#include <stddef.h>
+
+enum settings_model {
+    MODEL_GPT2,
+    MODEL_LLAMA,
+    MODEL_LLAMA_UNTIED,
+    MODEL_GPT2_LABELS,
+    MODEL_LLAMA_LABELS,
+    MODEL_RESNET,
+    MODEL_GPT2_LORA,
+    MODEL_LLAMA_LORA,
+    MODEL_LLAMA_LABELS_LORA
+};
+
+/* Where the model computes and the state is stored. The device is the one of discrete.h; by the
+ * host: gradients are reduced by the host's communicator. */
+enum settings_place { PLACE_HOST, PLACE_OFFLOADED, PLACE_DEVICE, PLACE_DEVICE_BY_HOST };
+
+enum {
+    STORY_ONE_HASH = 1, /* the weights of the plain loop (plain.h) in every world */
+    STORY_HEALING = 2,  /* two ranks die one after another, a joiner is healed between */
+    STORY_RESUME = 4,   /* all ranks die, new ones resume from the checkpoint */
+    STORY_LOSS = 8,     /* under each of `kept_by`: one of four ranks dies, another joins */
+    STORY_JOIN = 16     /* under each of `strategies`: one rank becomes three at a step's end */
+};
+
+/* Lists of strategies are words of rig_choose, separated by spaces. */
+struct settings {
+    const char *name;
+    enum settings_model model;
+    enum settings_place place;
+    const char *keys; /* of the config: KEY=VALUE, separated by spaces */
+    unsigned stories;
+
+    /* STORY_ONE_HASH */
+    const char *strategies;
+    int worlds[2];      /* the smallest and the largest */
+    int slots, steps;   /* 0: SLOTS, STEPS */
+    int two_hosts_from; /* the smallest world on two hosts; 0: 2 */
+    bool both_hosts;    /* these worlds run on one host, too */
+    bool one_world;     /* each strategy runs in one of the worlds, the next strategy in the next */
+    bool from_folder; /* begins with published weights: ddp's one rank stands for the plain loop */
+    bool evaluates;   /* loss and accuracy of an evaluation are those of the plain loop, too */
+
+    const char *under;   /* the strategy of STORY_HEALING and STORY_RESUME; NULL: ddp */
+    const char *kept_by; /* strategies that lose no state with one rank */
+    const char *refused; /* a resume with this KEY=VALUE is refused, and the key named */
+    const char *as;      /* the row whose hash this one has; NULL: no other row has its hash */
+};
+
+enum { SLOTS = 11, STEPS = 4, EVALUATED = 13, EVALUATED_ON_DEVICE = 5 };
+
+extern const struct settings settings[];
+extern const size_t settings_n;
+
+#endif
