@@ -33,108 +33,95 @@ static void seed_for(const struct op_case *c)
     fill_random_seed = c->fd ? kept : fresh;
 }
 
-/* The largest relative error of an output against the CPU device's. */
-static double against_cpu(const struct op_case *c, enum dpt_dtype dtype, struct test_stream *gpu,
-                          struct test_stream *cpu)
+static void complain(const struct op_case *c, enum dpt_dtype dtype, const char *what, double by)
 {
-    struct case_buffers a, b;
+    (void)fprintf(stderr, "%s %s: %s %.3g\n", dtype_name(dtype), c->name, what, by);
+    gpu_failures++;
+}
+
+/* The largest relative error of an output against the CPU device's. */
+static void check_against_cpu(const struct op_case *c, const struct case_buffers *on_gpu,
+                              struct test_stream *cpu)
+{
+    struct case_buffers b;
     double most = 0;
-    case_buffers_init(c, dtype, &a);
-    case_buffers_init(c, dtype, &b);
-    case_run(c, gpu, &a, false);
+    case_buffers_init(c, on_gpu->dtype, &b);
     case_run(c, cpu, &b, false);
-    for (int k = 0; k < a.layout.outputs; k++) {
+    for (int k = 0; k < b.layout.outputs; k++) {
         double *want = malloc((size_t)b.layout.out[k] * sizeof *want);
         for (int64_t e = 0; e < b.layout.out[k]; e++)
             want[e] = (double)b.out[k][e];
-        const double error = relative_error(a.out[k], want, b.layout.out[k]);
+        const double error = relative_error(on_gpu->out[k], want, b.layout.out[k]);
         most = error <= most ? most : error; /* NaN is the most */
         free(want);
     }
-    case_buffers_fini(&a);
     case_buffers_fini(&b);
-    return most;
-}
-
-static void check_against_cpu(struct test_stream *gpu)
-{
-    struct test_stream cpu = test_stream_open(2);
-    for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++)
-        for (int i = 0; i < op_case_count; i++) {
-            if (!has(&op_cases[i], dtype))
-                continue;
-            seed_for(&op_cases[i]);
-            const double error = against_cpu(&op_cases[i], dtype, gpu, &cpu);
-            if (!(error <= 2 * gpu_tolerance[dtype])) { /* both are off the truth */
-                (void)fprintf(stderr, "%s %s: %.3g from the CPU device\n", dtype_name(dtype),
-                              op_cases[i].name, error);
-                gpu_failures++;
-            }
-        }
-    test_stream_close(&cpu);
+    if (!(most <= 2 * gpu_tolerance[on_gpu->dtype])) /* both are off the truth */
+        complain(c, on_gpu->dtype, "from the CPU device by", most);
 }
 
 /* Leaves other numbers in the stream's workspace: those of a head's logits. */
 static void poison_workspace(struct test_stream *t)
 {
     static const char *const name = "head 65x48x3333";
-    for (int i = 0; i < op_case_count; i++)
+    static struct case_buffers poison;
+    static const struct op_case *head;
+    for (int i = 0; i < op_case_count && !head; i++)
         if (strcmp(op_cases[i].name, name) == 0) {
-            struct case_buffers b;
-            case_buffers_init(&op_cases[i], DPT_BF16, &b);
-            case_run(&op_cases[i], t, &b, false);
-            case_buffers_fini(&b);
-            return;
+            head = &op_cases[i];
+            case_buffers_init(head, DPT_BF16, &poison);
         }
-    gpu_check(false, name, __FILE__, __LINE__);
+    gpu_check(head != NULL, name, __FILE__, __LINE__);
+    if (head)
+        case_run(head, t, &poison, false);
 }
 
-/* Twice the same bits, whatever ran in between. */
-static void check_bits(struct test_stream *t)
+/* The same bits again, whatever ran in between. */
+static void check_bits(const struct op_case *c, const struct case_buffers *first,
+                       struct test_stream *t)
 {
-    for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++)
-        for (int i = 0; i < op_case_count; i++) {
-            struct case_buffers a, b;
-            if (!has(&op_cases[i], dtype))
-                continue;
-            case_buffers_init(&op_cases[i], dtype, &a);
-            case_buffers_init(&op_cases[i], dtype, &b);
-            case_run(&op_cases[i], t, &a, false);
-            poison_workspace(t);
-            case_run(&op_cases[i], t, &b, false);
-            for (int k = 0; k < a.layout.outputs; k++)
-                if (memcmp(a.out[k], b.out[k], (size_t)a.layout.out[k] * sizeof(float)) != 0) {
-                    (void)fprintf(stderr, "%s %s: output %d has other bits the second time\n",
-                                  dtype_name(dtype), op_cases[i].name, k);
-                    gpu_failures++;
-                }
-            case_buffers_fini(&a);
-            case_buffers_fini(&b);
-        }
+    struct case_buffers b;
+    case_buffers_init(c, first->dtype, &b);
+    poison_workspace(t);
+    case_run(c, t, &b, false);
+    for (int k = 0; k < b.layout.outputs; k++)
+        if (memcmp(first->out[k], b.out[k], (size_t)b.layout.out[k] * sizeof(float)) != 0)
+            complain(c, b.dtype, "has other bits the second time, output", k);
+    case_buffers_fini(&b);
+}
+
+static void check_case(const struct op_case *c, enum dpt_dtype dtype, struct test_stream *gpu,
+                       struct test_stream *cpu)
+{
+    struct case_buffers b;
+    seed_for(c);
+    case_buffers_init(c, dtype, &b);
+    case_run(c, gpu, &b, false);
+    gpu_failures += case_judge(c, &b, gpu_tolerance, false);
+    check_against_cpu(c, &b, cpu);
+    check_bits(c, &b, gpu);
+    gpu_failures += case_adds(c, gpu, &b);
+    case_buffers_fini(&b);
 }
 
 int main(int argc, char **argv)
 {
     if (argc > 1)
         only = argv[1];
-    struct test_stream t = gpu_open();
+    struct test_stream t = gpu_open(), cpu = test_stream_open(2);
     gpu_seed();
     (void)fprintf(stderr, "%s\n", dpt_device_fingerprint(t.device));
     for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++)
         for (int i = 0; i < op_case_count; i++)
-            if (has(&op_cases[i], dtype)) {
-                seed_for(&op_cases[i]);
-                gpu_failures += case_compare(&op_cases[i], dtype, &t, gpu_tolerance, false);
-                gpu_failures += case_accumulates(&op_cases[i], dtype, &t);
-            }
-    check_bits(&t);
-    check_against_cpu(&t);
+            if (has(&op_cases[i], dtype))
+                check_case(&op_cases[i], dtype, &t, &cpu);
     for (int i = 0; i < op_mutant_count; i++)
         if (is_wanted(op_mutants[i].of) && !mutant_is_caught(&op_mutants[i], &t, gpu_tolerance)) {
             (void)fprintf(stderr, "%s: not noticed by '%s'\n", op_mutants[i].name,
                           op_mutants[i].of);
             gpu_failures++;
         }
+    test_stream_close(&cpu);
     test_stream_close(&t);
     return gpu_verdict("ops");
 }

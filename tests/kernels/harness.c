@@ -201,72 +201,84 @@ void case_run(const struct op_case *c, struct test_stream *t, struct case_buffer
     dpt_device_free(t->device, ints, ints_bytes);
 }
 
-int case_compare(const struct op_case *c, enum dpt_dtype dtype, struct test_stream *t,
-                 const double tolerance[DPT_DTYPE_COUNT], bool quiet)
+int case_judge(const struct op_case *c, const struct case_buffers *b,
+               const double tolerance[DPT_DTYPE_COUNT], bool quiet)
 {
     int bad = 0;
-    struct case_buffers b;
     double *in[CASE_BUFFERS_MAX], *out[CASE_BUFFERS_MAX];
-    case_buffers_init(c, dtype, &b);
-    for (int k = 0; k < b.layout.inputs; k++) {
-        in[k] = must_alloc((size_t)b.layout.in[k] * sizeof(double));
-        for (int64_t e = 0; e < b.layout.in[k]; e++)
-            in[k][e] = (double)b.in[k][e];
+    for (int k = 0; k < b->layout.inputs; k++) {
+        in[k] = must_alloc((size_t)b->layout.in[k] * sizeof(double));
+        for (int64_t e = 0; e < b->layout.in[k]; e++)
+            in[k][e] = (double)b->in[k][e];
     }
-    for (int k = 0; k < b.layout.outputs; k++) {
-        out[k] = must_alloc((size_t)b.layout.out[k] * sizeof(double));
-        memset(out[k], 0, (size_t)b.layout.out[k] * sizeof(double));
+    for (int k = 0; k < b->layout.outputs; k++) {
+        out[k] = must_alloc((size_t)b->layout.out[k] * sizeof(double));
+        memset(out[k], 0, (size_t)b->layout.out[k] * sizeof(double));
     }
-    c->ref(c, in, b.ints, out);
-    const int errors = t->errors;
-    case_run(c, t, &b, false);
-    bad += t->errors - errors;
-    for (int k = 0; k < b.layout.outputs; k++) {
-        const bool sharp = b.layout.f32[k] && !b.layout.rounded[k];
-        const double e = relative_error(b.out[k], out[k], b.layout.out[k]);
-        if (!(e <= tolerance[sharp ? DPT_F32 : dtype])) {
+    c->ref(c, in, b->ints, out);
+    for (int k = 0; k < b->layout.outputs; k++) {
+        const bool sharp = b->layout.f32[k] && !b->layout.rounded[k];
+        const double e = relative_error(b->out[k], out[k], b->layout.out[k]);
+        if (!(e <= tolerance[sharp ? DPT_F32 : b->dtype])) {
             if (!quiet)
-                (void)fprintf(stderr, "%s %s: output %d is off by %.3g\n", dtype_name(dtype),
+                (void)fprintf(stderr, "%s %s: output %d is off by %.3g\n", dtype_name(b->dtype),
                               c->name, k, e);
             bad++;
         }
         free(out[k]);
     }
-    for (int k = 0; k < b.layout.inputs; k++)
+    for (int k = 0; k < b->layout.inputs; k++)
         free(in[k]);
+    return bad;
+}
+
+int case_compare(const struct op_case *c, enum dpt_dtype dtype, struct test_stream *t,
+                 const double tolerance[DPT_DTYPE_COUNT], bool quiet)
+{
+    struct case_buffers b;
+    const int errors = t->errors;
+    case_buffers_init(c, dtype, &b);
+    case_run(c, t, &b, false);
+    const int bad = case_judge(c, &b, tolerance, quiet) + t->errors - errors;
     case_buffers_fini(&b);
     return bad;
 }
 
-int case_accumulates(const struct op_case *c, enum dpt_dtype dtype, struct test_stream *t)
+int case_adds(const struct op_case *c, struct test_stream *t, struct case_buffers *b)
 {
     int bad = 0;
-    struct case_buffers b;
     float *want[CASE_BUFFERS_MAX];
-    case_buffers_init(c, dtype, &b);
-    case_run(c, t, &b, false);
-    for (int k = 0; k < b.layout.outputs; k++) {
-        want[k] = must_alloc((size_t)b.layout.out[k] * sizeof(float));
-        memcpy(want[k], b.out[k], (size_t)b.layout.out[k] * sizeof(float));
-        if (!b.layout.accumulates[k])
+    for (int k = 0; k < b->layout.outputs; k++) {
+        want[k] = must_alloc((size_t)b->layout.out[k] * sizeof(float));
+        memcpy(want[k], b->out[k], (size_t)b->layout.out[k] * sizeof(float));
+        if (!b->layout.accumulates[k])
             continue;
-        fill_random(b.out[k], b.layout.out[k], 99);
-        for (int64_t e = 0; e < b.layout.out[k]; e++)
-            want[k][e] = b.out[k][e] + want[k][e];
+        fill_random(b->out[k], b->layout.out[k], 99);
+        for (int64_t e = 0; e < b->layout.out[k]; e++)
+            want[k][e] = b->out[k][e] + want[k][e];
     }
-    case_run(c, t, &b, true);
-    for (int k = 0; k < b.layout.outputs; k++) {
+    case_run(c, t, b, true);
+    for (int k = 0; k < b->layout.outputs; k++) {
         int64_t e = 0;
-        while (e < b.layout.out[k] && memcmp(&want[k][e], &b.out[k][e], sizeof(float)) == 0)
+        while (e < b->layout.out[k] && memcmp(&want[k][e], &b->out[k][e], sizeof(float)) == 0)
             e++;
-        if (e < b.layout.out[k]) {
+        if (e < b->layout.out[k]) {
             (void)fprintf(stderr, "%s %s, accumulated: output %d [%lld] is %.9g, not %.9g\n",
-                          dtype_name(dtype), c->name, k, (long long)e, (double)b.out[k][e],
+                          dtype_name(b->dtype), c->name, k, (long long)e, (double)b->out[k][e],
                           (double)want[k][e]);
             bad++;
         }
         free(want[k]);
     }
+    return bad;
+}
+
+int case_accumulates(const struct op_case *c, enum dpt_dtype dtype, struct test_stream *t)
+{
+    struct case_buffers b;
+    case_buffers_init(c, dtype, &b);
+    case_run(c, t, &b, false);
+    const int bad = case_adds(c, t, &b);
     case_buffers_fini(&b);
     return bad;
 }

@@ -58,16 +58,22 @@ void test_download(struct test_stream *t, const void *from, size_t bytes, void *
 void case_run(const struct op_case *c, struct test_stream *t, struct case_buffers *b,
               bool accumulate);
 
-/* Runs the case and holds its outputs against the reference in double precision: the relative
- * 2-norm error of each is at most tolerance[dtype], or that of f32 where it is f32 and nothing in
- * it was rounded. Prints what is not, unless `quiet`, and returns how many outputs, and one
- * more for an error. */
+/* Compares the outputs of a run with the reference in double precision: the relative 2-norm error
+ * of each is at most tolerance[dtype], or that of f32 where it is f32 and nothing in it was
+ * rounded. Prints the outputs that are off, unless `quiet`, and returns their number. */
+int case_judge(const struct op_case *c, const struct case_buffers *b,
+               const double tolerance[DPT_DTYPE_COUNT], bool quiet);
+
+/* Runs the case and judges it; the number is one larger for each error of an op. */
 int case_compare(const struct op_case *c, enum dpt_dtype dtype, struct test_stream *t,
                  const double tolerance[DPT_DTYPE_COUNT], bool quiet);
 
-/* Runs the case twice, the second time accumulating onto random values: what does not accumulate
- * has the same bits again, and what does is old + contribution. Returns how many outputs are not
+/* Runs the case once more, accumulating onto random values: an output that does not accumulate has
+ * the bits of the run before, the others are old + contribution. Returns how many outputs are not
  * so. */
+int case_adds(const struct op_case *c, struct test_stream *t, struct case_buffers *b);
+
+/* Runs the case, and then case_adds. */
 int case_accumulates(const struct op_case *c, enum dpt_dtype dtype, struct test_stream *t);
 
 /* ||a-b|| / ||b||, 2-norms; NaN in a gives NaN. */

@@ -5,7 +5,6 @@
 #include "tests/gpu/emulated/control.h"
 #include "tests/gpu/emulated/include/cuda_runtime_api.h"
 
-#include <algorithm>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +14,7 @@
 #include <ucontext.h>
 #include <vector>
 
-thread_local struct emulated_places emulated_place;
+__thread struct emulated_places emulated_place;
 
 namespace {
 
@@ -37,14 +36,16 @@ struct fiber {
 };
 
 struct machine {
-    std::vector<fiber *> fibers;
+    std::vector<fiber *> fibers, idle; /* all; those that run no thread */
+    fiber *of[EMULATED_THREADS_MAX];    /* the stack of a thread that has begun and not ended */
+    fiber *ready[EMULATED_THREADS_MAX]; /* threads that go on next */
     jmp_buf scheduler;
     const std::function<void()> *kernel;
     unsigned threads, begun, done;
     fiber *now;
     std::vector<unsigned char> shared;
     uint64_t exchanged[2][EMULATED_THREADS_MAX];
-    unsigned char gathered[2][EMULATED_THREADS_MAX][EMULATED_GATHERED_BYTES_MAX];
+    alignas(16) unsigned char gathered[2][EMULATED_THREADS_MAX * EMULATED_GATHERED_BYTES_MAX];
     unsigned
         alive[EMULATED_THREADS_MAX / EMULATED_WARP]; /* threads of a warp that have not ended */
     bool backwards;
@@ -58,12 +59,13 @@ struct machine {
     }
 };
 
-thread_local machine m;
+/* This thread's, while a kernel runs. */
+__thread machine *m;
 
 [[noreturn]] void fail(const char *what)
 {
     (void)fprintf(stderr, "emulated device: %s (block %u of %u, thread %u)\n", what,
-                  emulated_place.block.x, emulated_place.grid.x, m.now ? m.now->thread : 0);
+                  emulated_place.block.x, emulated_place.grid.x, m && m->now ? m->now->thread : 0);
     abort();
 }
 
@@ -75,29 +77,32 @@ unsigned warp_of(unsigned thread)
 /* The k-th thread to begin; odd blocks begin with the last. */
 unsigned thread_at(unsigned k)
 {
-    return m.backwards ? m.threads - 1 - k : k;
+    return m->backwards ? m->threads - 1 - k : k;
 }
 
 void wait_as(enum state state)
 {
-    fiber *self = m.now;
+    fiber *self = m->now;
     self->state = state;
     if (_setjmp(self->at) == 0)
-        _longjmp(m.scheduler, 1);
+        _longjmp(m->scheduler, 1);
 }
 
 void fiber_main()
 {
-    fiber *self = m.now;
+    fiber *self = m->now;
     for (;;) {
-        while (m.begun < m.threads) {
-            self->thread = thread_at(m.begun++);
+        while (m->begun < m->threads) {
+            self->thread = thread_at(m->begun++);
             self->exchanges = 0;
+            m->of[self->thread] = self;
             emulated_place.thread = dim3(self->thread, 0, 0);
-            (*m.kernel)();
-            m.done++;
-            m.alive[warp_of(self->thread)]--;
+            (*m->kernel)();
+            m->of[self->thread] = NULL;
+            m->done++;
+            m->alive[warp_of(self->thread)]--;
         }
+        m->idle.push_back(self);
         wait_as(state::free);
     }
 }
@@ -113,70 +118,66 @@ fiber *make_fiber()
     f->context.uc_link = NULL;
     makecontext(&f->context, fiber_main, 0);
     f->state = state::free;
-    m.fibers.push_back(f);
+    m->fibers.push_back(f);
     return f;
 }
 
 void resume(fiber *f)
 {
     f->state = state::runs;
-    m.now = f;
+    m->now = f;
     emulated_place.thread = dim3(f->thread, 0, 0);
-    if (_setjmp(m.scheduler) == 0) {
+    if (_setjmp(m->scheduler) == 0) {
         if (f->entered)
             _longjmp(f->at, 1);
         f->entered = true;
         (void)setcontext(&f->context);
     }
-    m.now = NULL;
+    m->now = NULL;
 }
 
 /* Every thread of the block has begun, and waits or has ended: lets those go on that may. */
 void release()
 {
-    std::vector<fiber *> waiting[2], ready;
-    unsigned in_warp[EMULATED_THREADS_MAX / EMULATED_WARP] = {};
-    for (fiber *f : m.fibers) {
-        if (f->state == state::awaits_block)
-            waiting[0].push_back(f);
-        if (f->state == state::awaits_warp) {
-            waiting[1].push_back(f);
-            in_warp[warp_of(f->thread)]++;
-        }
+    unsigned waiting[2] = {}, in_warp[EMULATED_THREADS_MAX / EMULATED_WARP] = {}, n = 0;
+    for (unsigned t = 0; t < m->threads; t++) {
+        if (!m->of[t])
+            continue;
+        const bool in_exchange = m->of[t]->state == state::awaits_warp;
+        waiting[in_exchange]++;
+        in_warp[warp_of(t)] += in_exchange;
     }
-    for (fiber *f : waiting[1])
-        if (in_warp[warp_of(f->thread)] == m.alive[warp_of(f->thread)])
-            ready.push_back(f);
-    if (ready.empty() && waiting[1].empty() && waiting[0].size() == m.threads - m.done)
-        ready = waiting[0];
-    if (ready.empty())
+    const bool all_in_barrier = waiting[1] == 0 && waiting[0] == m->threads - m->done;
+    for (unsigned k = 0; k < m->threads; k++) {
+        const unsigned t = thread_at(k);
+        if (m->of[t] && (all_in_barrier || (m->of[t]->state == state::awaits_warp &&
+                                            in_warp[warp_of(t)] == m->alive[warp_of(t)])))
+            m->ready[n++] = m->of[t];
+    }
+    if (n == 0)
         fail("threads wait for others that do not come: a barrier that not all reach");
-    std::sort(ready.begin(), ready.end(), [](const fiber *a, const fiber *b) {
-        return m.backwards ? a->thread > b->thread : a->thread < b->thread;
-    });
-    m.backwards = !m.backwards;
-    for (fiber *f : ready)
-        resume(f);
+    m->backwards = !m->backwards;
+    for (unsigned i = 0; i < n; i++)
+        resume(m->ready[i]);
 }
 
 void run_block()
 {
-    m.begun = m.done = 0;
-    m.backwards = emulated_place.block.x % 2 == 1;
-    memset(m.alive, 0, sizeof m.alive);
-    for (unsigned t = 0; t < m.threads; t++)
-        m.alive[warp_of(t)]++;
-    memset(m.shared.data(), 0xff, m.shared.size()); /* NaN */
-    while (m.begun < m.threads) {
-        const bool backwards = m.backwards; /* until all have begun */
-        fiber *idle = NULL;
-        for (fiber *f : m.fibers)
-            if (f->state == state::free)
-                idle = f;
-        resume(idle ? idle : make_fiber());
-        m.backwards = backwards;
+    m->begun = m->done = 0;
+    m->backwards = emulated_place.block.x % 2 == 1;
+    memset(m->alive, 0, sizeof m->alive);
+    for (unsigned t = 0; t < m->threads; t++)
+        m->alive[warp_of(t)]++;
+    memset(m->shared.data(), 0xff, m->shared.size()); /* NaN */
+    while (m->begun < m->threads) {
+        const bool backwards = m->backwards; /* until all have begun */
+        fiber *next = m->idle.empty() ? make_fiber() : m->idle.back();
+        if (!m->idle.empty())
+            m->idle.pop_back();
+        resume(next);
+        m->backwards = backwards;
     }
-    while (m.done < m.threads)
+    while (m->done < m->threads)
         release();
 }
 
@@ -195,9 +196,11 @@ void emulated_launch(dim3 grid, unsigned block, size_t shared_bytes,
         shared_bytes > (size_t)emulated_shared_bytes_max() || grid.x == 0 || grid.y == 0 ||
         grid.z == 0)
         fail("a launch that no device takes");
-    m.kernel = &kernel;
-    m.threads = block;
-    m.shared.resize(shared_bytes);
+    static thread_local machine own;
+    m = &own;
+    m->kernel = &kernel;
+    m->threads = block;
+    m->shared.resize(shared_bytes);
     emulated_place.grid = grid;
     emulated_place.block_size = dim3(block);
     for (unsigned z = 0; z < grid.z; z++)
@@ -210,7 +213,7 @@ void emulated_launch(dim3 grid, unsigned block, size_t shared_bytes,
 
 void *emulated_shared(void)
 {
-    return m.shared.data();
+    return m->shared.data();
 }
 
 void emulated_await_block(void)
@@ -220,27 +223,26 @@ void emulated_await_block(void)
 
 uint64_t emulated_exchange(unsigned mask, uint64_t x, int other)
 {
-    fiber *self = m.now;
+    fiber *self = m->now;
     const unsigned thread = self->thread, turn = self->exchanges++ % 2;
-    if (mask != 0xffffffffu || (thread ^ (unsigned)other) >= m.threads)
+    if (mask != 0xffffffffu || (thread ^ (unsigned)other) >= m->threads)
         fail("an exchange with lanes that are not there");
     /* Two turns: who is through with one may be at the next before the others have read. */
-    m.exchanged[turn][thread] = x;
+    m->exchanged[turn][thread] = x;
     wait_as(state::awaits_warp);
-    return m.exchanged[turn][thread ^ (unsigned)other];
+    return m->exchanged[turn][thread ^ (unsigned)other];
 }
 
-void emulated_gather(const void *mine, size_t bytes, void *ret)
+const void *emulated_gather(const void *mine, size_t bytes)
 {
-    fiber *self = m.now;
+    fiber *self = m->now;
     const unsigned thread = self->thread, first = thread - thread % EMULATED_WARP,
                    turn = self->exchanges++ % 2;
-    if (bytes > EMULATED_GATHERED_BYTES_MAX || first + EMULATED_WARP > m.threads)
+    if (bytes > EMULATED_GATHERED_BYTES_MAX || first + EMULATED_WARP > m->threads)
         fail("a product of lanes that are not there");
-    memcpy(m.gathered[turn][thread], mine, bytes);
+    memcpy(m->gathered[turn] + thread * bytes, mine, bytes);
     wait_as(state::awaits_warp);
-    for (unsigned lane = 0; lane < EMULATED_WARP; lane++)
-        memcpy((char *)ret + lane * bytes, m.gathered[turn][first + lane], bytes);
+    return m->gathered[turn] + first * bytes;
 }
 
 /* ---- the runtime ---- */

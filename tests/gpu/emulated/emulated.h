@@ -25,16 +25,17 @@ int emulated_shared_bytes_max(void);
 
 struct dim3 {
     unsigned x, y, z;
-    dim3(unsigned nx = 1, unsigned ny = 1, unsigned nz = 1) : x(nx), y(ny), z(nz)
+    constexpr dim3(unsigned nx = 1, unsigned ny = 1, unsigned nz = 1) : x(nx), y(ny), z(nz)
     {
     }
 };
 
-/* Of the thread of a kernel that runs now on this thread of the host. */
+/* Of the thread of a kernel that runs now on this thread of the host. __thread: no access calls a
+ * function that looks whether the variable is constructed. */
 struct emulated_places {
     dim3 thread, block, block_size, grid;
 };
-extern thread_local struct emulated_places emulated_place;
+extern __thread struct emulated_places emulated_place;
 
 /* Runs `kernel` for every thread of every block; blocks have one dimension. */
 void emulated_launch(dim3 grid, unsigned block, size_t shared_bytes,
@@ -45,8 +46,9 @@ void emulated_launch(dim3 grid, unsigned block, size_t shared_bytes,
 void *emulated_shared(void);
 void emulated_await_block(void);
 uint64_t emulated_exchange(unsigned mask, uint64_t x, int other);
-/* What all lanes of the warp have of `bytes` (EMULATED_GATHERED_BYTES_MAX), in their order. */
-enum { EMULATED_GATHERED_BYTES_MAX = 32 };
-void emulated_gather(const void *mine, size_t bytes, void *ret);
+/* What all lanes of the warp have of `bytes` (EMULATED_GATHERED_BYTES_MAX), in their order: until
+ * the next exchange but one. */
+enum { EMULATED_GATHERED_BYTES_MAX = 48 };
+const void *emulated_gather(const void *mine, size_t bytes);
 
 #endif

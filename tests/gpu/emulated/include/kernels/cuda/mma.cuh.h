@@ -5,8 +5,9 @@
 
 #include "kernels/cuda/elem.cuh"
 
+/* As floats: 32 lanes read what one lane has. */
 struct mma_operands {
-    uint32_t a[4], b[2];
+    float a[4][2], b[2][2];
 };
 
 template <typename E> static inline float mma_element(uint32_t word, int half)
@@ -17,10 +18,15 @@ template <typename E> static inline float mma_element(uint32_t word, int half)
 template <typename E>
 static inline void mma(E, float c[4], const uint32_t a[4], const uint32_t b[2])
 {
-    struct mma_operands mine, all[EMULATED_WARP];
-    memcpy(mine.a, a, sizeof mine.a);
-    memcpy(mine.b, b, sizeof mine.b);
-    emulated_gather(&mine, sizeof mine, all);
+    struct mma_operands mine;
+    for (int half = 0; half < 2; half++) {
+        for (int i = 0; i < 4; i++)
+            mine.a[i][half] = mma_element<E>(a[i], half);
+        for (int i = 0; i < 2; i++)
+            mine.b[i][half] = mma_element<E>(b[i], half);
+    }
+    const struct mma_operands *all =
+        (const struct mma_operands *)emulated_gather(&mine, sizeof mine);
     const int lane = (int)(threadIdx.x % EMULATED_WARP);
     for (int i = 0; i < 4; i++) {
         const int row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
@@ -28,8 +34,7 @@ static inline void mma(E, float c[4], const uint32_t a[4], const uint32_t b[2])
         for (int k = 0; k < 16; k++) {
             const struct mma_operands &left = all[row % 8 * 4 + k % 8 / 2],
                                       &right = all[column * 4 + k % 8 / 2];
-            sum += (double)mma_element<E>(left.a[row / 8 + k / 8 * 2], k % 2) *
-                   (double)mma_element<E>(right.b[k / 8], k % 2);
+            sum += (double)left.a[row / 8 + k / 8 * 2][k % 2] * (double)right.b[k / 8][k % 2];
         }
         c[i] = (float)sum;
     }
