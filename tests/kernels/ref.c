@@ -30,40 +30,64 @@ double ref_drop(const struct dpt_dropout *d, int64_t i)
     return (double)words[at % 4] >= (double)d->p * 4294967296.0 ? 1.0 / (1.0 - (double)d->p) : 0.0;
 }
 
-/* Where the weight of input i and output o lies. */
-static int64_t weight_at(int64_t in, int64_t out, bool out_in, int64_t i, int64_t o)
+/* (rows, columns) to (columns, rows). */
+static void turn(int64_t rows, int64_t columns, const double *from, double *to)
 {
-    return out_in ? o * in + i : i * out + o;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++)
+            to[c * rows + r] = from[r * columns + c];
+}
+
+/* y += a x: the innermost loop of every product here, over neighbours, so that it is vectorised. */
+static void add_times(int64_t n, double a, const double *restrict x, double *restrict y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] += a * x[i];
+}
+
+/* A weight in both orders: (in, out) and (out, in). */
+struct weight {
+    const double *by_input, *by_output;
+    double *turned;
+};
+
+static struct weight read_weight(int64_t in, int64_t out, bool out_in, const double *w)
+{
+    double *turned = scratch(in * out);
+    turn(out_in ? out : in, out_in ? in : out, w, turned);
+    return (struct weight){out_in ? turned : w, out_in ? w : turned, turned};
 }
 
 void ref_linear(int64_t n, int64_t in, int64_t out, bool out_in, const double *x, const double *w,
                 const double *bias, double *y)
 {
+    const struct weight weight = read_weight(in, out, out_in, w);
     for (int64_t r = 0; r < n; r++) {
         for (int64_t o = 0; o < out; o++)
             y[r * out + o] = bias ? bias[o] : 0.0;
         for (int64_t i = 0; i < in; i++)
-            for (int64_t o = 0; o < out; o++)
-                y[r * out + o] += x[r * in + i] * w[weight_at(in, out, out_in, i, o)];
+            add_times(out, x[r * in + i], weight.by_input + i * out, y + r * out);
     }
+    free(weight.turned);
 }
 
 void ref_linear_grad(int64_t n, int64_t in, int64_t out, bool out_in, const double *x,
                      const double *w, const double *dy, double *dx, double *dw, double *dbias)
 {
+    const struct weight weight = read_weight(in, out, out_in, w);
+    double *by_input = zeroed(out_in ? weight.turned : dw, in * out);
     zeroed(dx, n * in);
-    zeroed(dw, in * out);
     zeroed(dbias, out);
-    for (int64_t r = 0; r < n; r++)
-        for (int64_t i = 0; i < in; i++)
-            for (int64_t o = 0; o < out; o++) {
-                const int64_t at = weight_at(in, out, out_in, i, o);
-                dx[r * in + i] += dy[r * out + o] * w[at];
-                dw[at] += x[r * in + i] * dy[r * out + o];
-            }
-    for (int64_t r = 0; r < n; r++)
+    for (int64_t r = 0; r < n; r++) {
         for (int64_t o = 0; o < out; o++)
-            dbias[o] += dy[r * out + o];
+            add_times(in, dy[r * out + o], weight.by_output + o * in, dx + r * in);
+        for (int64_t i = 0; i < in; i++)
+            add_times(out, x[r * in + i], dy + r * out, by_input + i * out);
+        add_times(out, 1.0, dy + r * out, dbias);
+    }
+    if (out_in)
+        turn(in, out, by_input, dw);
+    free(weight.turned);
 }
 
 static const double SQRT_2_OVER_PI = 0.79788456080286535588;
