@@ -217,11 +217,11 @@ def simulated(line):
 
 
 def same_bits(line):
-    """Ops, bits, ranges and packing hold at ISA avx2 and at the machine's best; there, too, runs on a device of another
-    kind have the bits of the reference, and the times of ops add up."""
+    """Ops, bits, ranges and packing hold at ISA avx2 and at the machine's best; there, too, runs on the host and on a
+    device of another kind have the bits of the reference, and the times of ops add up."""
     cases(line, *at_isas(*(f"test_kernels_{name}" for name in (
         "ops", "bits", "range", "alloc", "pack", "decode", "op_times"))),
-        *at_isas("test_rank_accelerator", "test_rank_resident", isas=("avx2",)))
+        *at_isas("test_rank_settings_one_hash_0", isas=("avx2",)))
 
 
 # The short form of a topic: these of its lines, whole but for their repetitions, of which there is this share. They

@@ -3,7 +3,6 @@
 #include "tests/worker/train/director_internal.h"
 
 #include "base/clock.h"
-#include "checkpoint/checkpoint.h"
 #include "rendezvous/proto/message.h"
 #include "worker/train/rank.h"
 
@@ -13,16 +12,15 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEADLINE_MS = 20000, LEASE_MS = 100000, HEARTBEAT_MS = 50 };
+enum { LEASE_MS = 100000, HEARTBEAT_MS = 50 };
 
-static void fail(const char *what)
+void director_fail(const char *what)
 {
     (void)fprintf(stderr, "director: %s\n", what);
     abort();
 }
 
-/* Fails with what every rank said last. */
-static void fail_at(const struct director *d, const char *what)
+void director_fail_at(const struct director *d, const char *what)
 {
     (void)fprintf(stderr, "director: generation %llu, best step %lld\n",
                   (unsigned long long)d->generation, (long long)d->best_step);
@@ -36,7 +34,7 @@ static void fail_at(const struct director *d, const char *what)
                 (long long)m->said->state->step_applied,
                 (unsigned long long)m->said->state->failed_generation, m->said->state->text);
     }
-    fail(what);
+    director_fail(what);
 }
 
 struct director *director_create(const struct dpt_config *config, const char *dir)
@@ -106,10 +104,10 @@ void director_send(struct director *d, struct member *m, Dpt__RankCommand comman
     struct dpt_err err;
     if (dpt_message_encode(&message.base, d->frame, DPT_RANK_FRAME_BYTES_MAX, &bytes, &err) !=
         DPT_OK)
-        fail(err.text);
+        director_fail(err.text);
     enum dpt_status status = dpt_rank_link_send(m->fd, d->frame, bytes, &err);
     if (status != DPT_OK && status != DPT_EPEER)
-        fail("a command could not be sent");
+        director_fail("a command could not be sent");
 }
 
 /* An agent repeats itself with every heartbeat. */
@@ -125,8 +123,7 @@ static void heartbeat(struct director *d)
             director_send(d, &d->member[i], d->member[i].last, NULL);
 }
 
-/* Takes what the ranks say for at most wait_ms; grants checkpoints. */
-static void listen_once(struct director *d, int wait_ms)
+void director_listen_once(struct director *d, int wait_ms)
 {
     heartbeat(d);
     struct pollfd fds[DIRECTOR_RANKS_MAX];
@@ -142,7 +139,7 @@ static void listen_once(struct director *d, int wait_ms)
             continue;
         Dpt__RankToAgent *said = NULL;
         if (dpt_message_decode_rank_to_agent(d->frame, bytes, &said, &err) != DPT_OK)
-            fail(err.text);
+            director_fail(err.text);
         bool asks = said->state->grant_step >= 0 &&
                     (!m->said || m->said->state->grant_step != said->state->grant_step);
         dpt_message_free_rank_to_agent(&m->said);
@@ -154,39 +151,15 @@ static void listen_once(struct director *d, int wait_ms)
     }
 }
 
-static bool in_phase(const struct director *d, const struct member *m, Dpt__RankPhase phase)
+bool director_in_phase(const struct director *d, const struct member *m, Dpt__RankPhase phase)
 {
     return m->said && m->said->state->phase == phase &&
            (phase == DPT__RANK_PHASE__RANK_STANDBY || m->said->state->generation == d->generation);
 }
 
-static bool broken(const struct director *d, const struct member *m)
+bool director_says_broken(const struct director *d, const struct member *m)
 {
     return m->said && m->said->state->failed_generation == d->generation;
-}
-
-/* Waits until all living ranks are in the phase; false: a communicator broke. */
-static bool await_phase(struct director *d, Dpt__RankPhase phase)
-{
-    int64_t deadline = dpt_now_ms() + DEADLINE_MS;
-    for (;;) {
-        int missing = 0;
-        for (int i = 0; i < d->n; i++) {
-            if (!d->member[i].alive ||
-                (d->member[i].benched && phase != DPT__RANK_PHASE__RANK_QUIESCED))
-                continue;
-            if (d->member[i].said && d->member[i].said->fatal)
-                fail(d->member[i].said->state->text);
-            missing += !in_phase(d, &d->member[i], phase);
-            if (phase != DPT__RANK_PHASE__RANK_QUIESCED && broken(d, &d->member[i]))
-                return false;
-        }
-        if (missing == 0)
-            return true;
-        if (dpt_now_ms() > deadline)
-            fail_at(d, "a rank did not reach its phase in time");
-        listen_once(d, 100);
-    }
 }
 
 void director_bench(struct director *d, int handle, bool benched)
@@ -249,13 +222,13 @@ void director_claim(struct director *d, int64_t number, const char *token)
 int director_start_threads(struct director *d, int host, int threads)
 {
     if (d->n == DIRECTOR_RANKS_MAX)
-        fail("too many ranks");
+        director_fail("too many ranks");
     int handle = d->n++;
     struct member *m = &d->member[handle];
     struct dpt_err err;
     int fds[2];
     if (dpt_rank_link_pair(fds, &err) != DPT_OK)
-        fail(err.text);
+        director_fail(err.text);
     m->fd = fds[0];
     m->host = host;
     m->alive = true;
@@ -276,14 +249,14 @@ int director_start_threads(struct director *d, int host, int threads)
                                            .open_accelerator = open_accelerator,
                                            .load_nccl = load_nccl};
     if (pthread_create(&m->thread, NULL, run_rank, m) != 0)
-        fail("no thread");
-    int64_t deadline = dpt_now_ms() + DEADLINE_MS;
-    while (!in_phase(d, m, DPT__RANK_PHASE__RANK_STANDBY)) {
+        director_fail("no thread");
+    int64_t deadline = dpt_now_ms() + DIRECTOR_DEADLINE_MS;
+    while (!director_in_phase(d, m, DPT__RANK_PHASE__RANK_STANDBY)) {
         if (m->said && (m->said->fatal || m->said->broken))
             break;
         if (dpt_now_ms() > deadline)
-            fail("a rank did not stand by in time");
-        listen_once(d, 100);
+            director_fail("a rank did not stand by in time");
+        director_listen_once(d, 100);
     }
     return handle;
 }
@@ -310,7 +283,7 @@ void director_destroy(struct director **director)
     *director = NULL;
 }
 
-static void tell_all(struct director *d, Dpt__RankCommand command)
+void director_tell_all(struct director *d, Dpt__RankCommand command)
 {
     for (int i = 0; i < d->n; i++)
         if (d->member[i].alive)
@@ -334,186 +307,13 @@ void director_listen(struct director *d, int ms)
 {
     int64_t end = dpt_now_ms() + ms;
     for (int64_t left = ms; left > 0; left = end - dpt_now_ms())
-        listen_once(d, (int)left);
+        director_listen_once(d, (int)left);
 }
 
 void director_send_prepare(struct director *d)
 {
     d->generation++;
-    tell_all(d, DPT__RANK_COMMAND__COMMAND_PREPARE);
-}
-
-void director_prepare(struct director *d, bool soft)
-{
-    d->generation++;
-    tell_all(d,
-             soft ? DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT : DPT__RANK_COMMAND__COMMAND_PREPARE);
-    if (!await_phase(d, DPT__RANK_PHASE__RANK_QUIESCED))
-        fail("quiescing cannot break");
-}
-
-void director_plan(struct director *d)
-{
-    director_send_plan(d);
-}
-
-void director_await_ready(struct director *d)
-{
-    if (!await_phase(d, DPT__RANK_PHASE__RANK_READY))
-        fail_at(d, "a generation broke before it was ready");
-}
-
-bool director_form(struct director *d, bool soft)
-{
-    director_prepare(d, soft);
-    director_send_plan(d);
-    if (!await_phase(d, DPT__RANK_PHASE__RANK_READY))
-        return false;
-    d->ran = d->generation;
-    d->lost = false;
-    bool handed_over = false;
-    for (int i = 0; i < d->n; i++) {
-        struct member *m = &d->member[i];
-        handed_over = handed_over || (plays(m) && m->retires);
-        m->benched = m->benched || m->retires;
-    }
-    if (handed_over) /* who retires has given what it had: on without it */
-        return director_form(d, false);
-    for (int i = 0; i < d->n; i++)
-        if (plays(&d->member[i]))
-            director_send(d, &d->member[i], DPT__RANK_COMMAND__COMMAND_GO, NULL);
-    return true;
-}
-
-int director_rescue(struct director *d, int ms)
-{
-    const int64_t deadline = dpt_now_ms() + DEADLINE_MS;
-    d->rescue_by_ms = dpt_now_ms() + ms;
-    tell_all(d, DPT__RANK_COMMAND__COMMAND_RESCUE);
-    for (;;) {
-        int whole = 0, waits = 0;
-        for (int i = 0; i < d->n; i++) {
-            const Dpt__RankToAgent *said = d->member[i].alive ? d->member[i].said : NULL;
-            whole += said && said->state->rescued_step > 0;
-            waits += said && said->state->rescued_step == 0 && !said->state->rescue_failed;
-        }
-        if (waits == 0)
-            return whole;
-        if (dpt_now_ms() > deadline)
-            fail_at(d, "a rank did not rescue in time");
-        listen_once(d, 100);
-    }
-}
-
-static bool all_finished(const struct director *d)
-{
-    for (int i = 0; i < d->n; i++)
-        if (plays(&d->member[i]) && !in_phase(d, &d->member[i], DPT__RANK_PHASE__RANK_FINISHED))
-            return false;
-    return true;
-}
-
-static bool any_broken(const struct director *d)
-{
-    for (int i = 0; i < d->n; i++)
-        if (d->member[i].alive && broken(d, &d->member[i]))
-            return true;
-    return false;
-}
-
-void director_await_step(struct director *d, int64_t step)
-{
-    int64_t deadline = dpt_now_ms() + DEADLINE_MS;
-    int64_t best = d->best_step;
-    while (d->best_step < step && !all_finished(d)) {
-        if (d->best_step > best) {
-            best = d->best_step;
-            deadline = dpt_now_ms() + DEADLINE_MS;
-        }
-        if (dpt_now_ms() > deadline)
-            fail_at(d, "no progress");
-        listen_once(d, 100);
-    }
-}
-
-void director_await_checkpoint(struct director *d, int64_t step)
-{
-    int64_t deadline = dpt_now_ms() + DEADLINE_MS;
-    for (;;) {
-        int64_t newest = -1;
-        struct dpt_err err;
-        if (dpt_checkpoint_newest(d->config.checkpoint.dir, &newest, &err) != DPT_OK)
-            fail(err.text);
-        if (newest >= step)
-            return;
-        if (dpt_now_ms() > deadline)
-            fail_at(d, "no checkpoint");
-        listen_once(d, 20);
-    }
-}
-
-const char *director_await_fatal(struct director *d)
-{
-    int64_t deadline = dpt_now_ms() + DEADLINE_MS;
-    for (;;) {
-        const char *text = NULL;
-        for (int i = 0; i < d->n; i++)
-            if (d->member[i].alive && director_fatal(d, i, &text))
-                return text;
-        if (dpt_now_ms() > deadline)
-            fail_at(d, "nobody said that the run cannot go on");
-        listen_once(d, 100);
-    }
-}
-
-const char *director_await_broken(struct director *d)
-{
-    int64_t deadline = dpt_now_ms() + DEADLINE_MS;
-    for (;;) {
-        for (int i = 0; i < d->n; i++) {
-            const struct member *m = &d->member[i];
-            if (!m->alive || !m->said || !m->said->broken)
-                continue;
-            (void)snprintf(d->broken_text, sizeof d->broken_text, "%s", m->said->state->text);
-            director_kill(d, i);
-            return d->broken_text;
-        }
-        if (dpt_now_ms() > deadline)
-            fail_at(d, "nobody said that it is broken");
-        listen_once(d, 100);
-    }
-}
-
-const char *director_finish(struct director *d)
-{
-    static char hash[64];
-    int64_t deadline = dpt_now_ms() + DEADLINE_MS, best = d->best_step;
-    while (!all_finished(d)) {
-        const char *text = NULL;
-        if (d->best_step > best) {
-            best = d->best_step;
-            deadline = dpt_now_ms() + DEADLINE_MS;
-        }
-        for (int i = 0; i < d->n; i++)
-            if (d->member[i].alive && director_fatal(d, i, &text))
-                fail_at(d, text);
-        if (dpt_now_ms() > deadline)
-            fail_at(d, "the run did not finish");
-        if (any_broken(d))
-            (void)director_form(d, false);
-        listen_once(d, 100);
-    }
-    hash[0] = '\0';
-    for (int i = 0; i < d->n; i++) {
-        const struct member *m = &d->member[i];
-        if (!plays(m))
-            continue;
-        if (hash[0] && strcmp(hash, m->said->state->weights_hash) != 0)
-            fail("two ranks end with different weights");
-        (void)snprintf(hash, sizeof hash, "%s", m->said->state->weights_hash);
-    }
-    tell_all(d, DPT__RANK_COMMAND__COMMAND_EXIT);
-    return hash;
+    director_tell_all(d, DPT__RANK_COMMAND__COMMAND_PREPARE);
 }
 
 int64_t director_best_step(const struct director *d)

@@ -1,6 +1,8 @@
 /* What the files of the director share.
  *
- *   director.c       ranks, what they are told and say      director_plan.c  plans */
+ *   director.c       ranks, what they are told and say
+ *   director_plan.c  plans
+ *   director_wait.c  what is waited for */
 #ifndef DPT_TESTS_WORKER_TRAIN_DIRECTOR_INTERNAL_H
 #define DPT_TESTS_WORKER_TRAIN_DIRECTOR_INTERNAL_H
 
@@ -51,8 +53,19 @@ static inline bool plays(const struct member *m)
     return m->alive && !m->benched;
 }
 
+enum { DIRECTOR_DEADLINE_MS = 20000 };
+
+/* Aborts the test; _at: with what every rank said last. */
+void director_fail(const char *what);
+void director_fail_at(const struct director *d, const char *what);
+
 void director_send(struct director *d, struct member *m, Dpt__RankCommand command, Dpt__Plan *plan);
-/* Makes a plan of what the ranks have reported, and sends it. */
-void director_send_plan(struct director *d);
+void director_tell_all(struct director *d, Dpt__RankCommand command);
+/* Takes what the ranks say for at most wait_ms; grants checkpoints. */
+void director_listen_once(struct director *d, int wait_ms);
+/* What a rank said last: that it is in the phase of this generation; that its communicator broke.
+ */
+bool director_in_phase(const struct director *d, const struct member *m, Dpt__RankPhase phase);
+bool director_says_broken(const struct director *d, const struct member *m);
 
 #endif

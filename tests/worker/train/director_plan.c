@@ -79,7 +79,7 @@ static void seat(const struct director *d, struct member *m, int at, int host, D
     ret->checkpoint_slot = m->retires || (d->one_writes && at > 0) ? -1 : at;
 }
 
-void director_send_plan(struct director *d)
+void director_plan(struct director *d)
 {
     const int64_t newest = newest_whole(d);
     int64_t checkpoint = newest < 0 ? newest_checkpoint(d) : -1;
