@@ -10,7 +10,7 @@ import pytest
 from calm import calm_hash, last_step_without_server
 from cluster import checkpoint_hash, proc_alive, wait_until
 
-TIMEOUT_S = 2.5  # the join time is 12 times that
+TIMEOUT_S = 1.5  # the join time is 12 times that
 DRAIN_S = 8      # cluster.drain_s where it is not given
 MORE_STEPS = 20  # made after a restart, before the weights are compared
 

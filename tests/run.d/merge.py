@@ -4,6 +4,9 @@
 
 LABELS and EXCLUDED are regular expressions on labels, as ctest's -L and -LE ("" takes all, excludes none). A test t of
 FOLDER becomes NAME/t with the label NAME added. tests/run calls this; see there.
+
+A core is three of ctest's processors, which a test takes. A story of processes that wait for each other's deadlines
+takes two of them: three such stories run at once on two cores.
 """
 
 import json
@@ -65,6 +68,7 @@ def lines_of(name, folder, wanted, excluded):
         properties["LABELS"] = labels + [name]
         if name in SLOWER and "TIMEOUT" in properties:
             properties["TIMEOUT"] *= SLOWER[name]
+        properties["PROCESSORS"] = 2 if "multi" in labels and "pytest" in test["command"] else 3
         # ctest starts the dearest first: the last to run are short ones, and no core waits long for the other.
         properties.setdefault("COST", properties.get("TIMEOUT", 0))
         for key in NAMES_OF_TESTS | NAMES_OF_FIXTURES:
