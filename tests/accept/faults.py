@@ -30,7 +30,7 @@ FAULTS = (
           "ret->norm = sqrt(dpt_accum_value(&norm)) / scale", "ret->norm = sqrt(dpt_accum_value(&norm))",
           ("test_outcome", "test_rank_scaler")),
     Fault("lease: a silent node keeps it twice as long",
-          "node->heard_ms + run->timing.lease_ms", "node->heard_ms + 2 * run->timing.lease_ms",
+          "return node->run->timing.lease_ms - silent_ms;", "return 2 * node->run->timing.lease_ms - silent_ms;",
           ("rendezvous_core_loss", "timeline_stopped")),
     Fault("checkpoint seal: a manifest with another checksum is taken",
           "dpt_crc32c(crc, SEAL_ZEROS SEAL_AFTER, SEAL_TAIL) == expected",
