@@ -2,7 +2,7 @@
 #include "worker/data/prepare/encode.h"
 
 #include "base/parse.h"
-#include "worker/data/prepare/pool.h"
+#include "worker/data/prepare/job_pool.h"
 #include "worker/data/prepare/shards.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@ struct encode {
     struct dpt_vocab *vocab;
     struct dpt_cutter cutter;
     struct dpt_shards shards;
-    struct dpt_pool *pool;
+    struct dpt_job_pool *pool;
     int64_t file_bytes; /* of the files before progress.at.file */
     int64_t first_file; /* that file */
     size_t unsaved;     /* bytes of text written since the last save */
@@ -97,17 +97,17 @@ static enum dpt_status run(struct encode *e, struct dpt_err *err)
 {
     tell(e);
     for (;;) {
-        struct dpt_job *job = dpt_cutter_at_end(&e->cutter) ? NULL : dpt_pool_empty(e->pool);
+        struct dpt_job *job = dpt_cutter_at_end(&e->cutter) ? NULL : dpt_job_pool_empty(e->pool);
         if (job) {
             DPT_TRY(dpt_cutter_next(&e->cutter, &job->block, err));
-            dpt_pool_submit(e->pool);
+            dpt_job_pool_submit(e->pool);
             continue;
         }
-        job = dpt_pool_oldest(e->pool);
+        job = dpt_job_pool_oldest(e->pool);
         if (!job)
             return dpt_shards_finish(&e->shards, err);
         DPT_TRY(write_oldest(e, job, err));
-        dpt_pool_release(e->pool);
+        dpt_job_pool_release(e->pool);
     }
 }
 
@@ -160,9 +160,9 @@ static enum dpt_status start(struct encode *e, bool *ret_done, int64_t *ret_resu
                         o->out);
     dpt_cutter_seek(&e->cutter, e->shards.progress.at);
     *ret_resumed = bytes_done(e);
-    const struct dpt_pool_options pool = {
+    const struct dpt_job_pool_options pool = {
         .vocab = e->vocab, .cutter = &e->cutter, .text_key = o->text_key, .threads = o->threads};
-    return dpt_pool_create(&pool, &e->pool, err);
+    return dpt_job_pool_create(&pool, &e->pool, err);
 }
 
 enum dpt_status dpt_encode(const struct dpt_encode_options *options,
@@ -189,7 +189,7 @@ enum dpt_status dpt_encode(const struct dpt_encode_options *options,
             ret->split[s].documents = e.shards.list[s].documents;
         }
     }
-    dpt_pool_destroy(&e.pool);
+    dpt_job_pool_destroy(&e.pool);
     dpt_cutter_fini(&e.cutter);
     dpt_shards_close(&e.shards);
     dpt_vocab_close(&e.vocab);

@@ -2,7 +2,7 @@
 #ifndef DPT_WORKER_DATA_PREPARE_JOB_H
 #define DPT_WORKER_DATA_PREPARE_JOB_H
 
-#include "worker/data/prepare/pool.h"
+#include "worker/data/prepare/job_pool.h"
 
 /* One thread's; the encoder is made with the first block. */
 struct dpt_job_encoder {

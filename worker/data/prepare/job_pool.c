@@ -6,7 +6,7 @@
  *      │ done  │ encoding│ waits │ waits  │ empty │
  *      └───────┴─────────┴───────┴────────┴───────┘
  */
-#include "worker/data/prepare/pool.h"
+#include "worker/data/prepare/job_pool.h"
 
 #include "worker/data/prepare/job.h"
 
@@ -19,8 +19,8 @@ struct slot {
     bool done;
 };
 
-struct dpt_pool {
-    struct dpt_pool_options options;
+struct dpt_job_pool {
+    struct dpt_job_pool_options options;
     struct slot *slots; /* (n_slots) */
     int n_slots;
     pthread_t threads[DPT_ENCODE_THREADS_MAX];
@@ -32,14 +32,14 @@ struct dpt_pool {
     bool stop;
 };
 
-static struct slot *slot_of(struct dpt_pool *pool, int64_t job)
+static struct slot *slot_of(struct dpt_job_pool *pool, int64_t job)
 {
     return &pool->slots[job % pool->n_slots];
 }
 
 static void *thread_main(void *ctx)
 {
-    struct dpt_pool *pool = ctx;
+    struct dpt_job_pool *pool = ctx;
     struct dpt_job_encoder encoder = {.vocab = pool->options.vocab,
                                       .cutter = pool->options.cutter,
                                       .text_key = pool->options.text_key};
@@ -62,7 +62,7 @@ static void *thread_main(void *ctx)
 }
 
 /* Starts the threads with all signals blocked: they are the main thread's. */
-static enum dpt_status start_threads(struct dpt_pool *pool, struct dpt_err *err)
+static enum dpt_status start_threads(struct dpt_job_pool *pool, struct dpt_err *err)
 {
     sigset_t all, before;
     (void)sigfillset(&all);
@@ -77,11 +77,11 @@ static enum dpt_status start_threads(struct dpt_pool *pool, struct dpt_err *err)
                   : DPT_OK;
 }
 
-enum dpt_status dpt_pool_create(const struct dpt_pool_options *options, struct dpt_pool **ret,
-                                struct dpt_err *err)
+enum dpt_status dpt_job_pool_create(const struct dpt_job_pool_options *options,
+                                    struct dpt_job_pool **ret, struct dpt_err *err)
 {
     DPT_ASSERT(options->threads >= 1 && options->threads <= DPT_ENCODE_THREADS_MAX);
-    struct dpt_pool *pool = calloc(1, sizeof *pool);
+    struct dpt_job_pool *pool = calloc(1, sizeof *pool);
     const int n_slots = 2 * options->threads + 2;
     struct slot *slots = calloc((size_t)n_slots, sizeof *slots);
     if (!pool || !slots) {
@@ -97,15 +97,15 @@ enum dpt_status dpt_pool_create(const struct dpt_pool_options *options, struct d
     (void)pthread_cond_init(&pool->wake_owner, NULL);
     enum dpt_status status = start_threads(pool, err);
     if (status != DPT_OK)
-        dpt_pool_destroy(&pool);
+        dpt_job_pool_destroy(&pool);
     else
         *ret = pool;
     return status;
 }
 
-void dpt_pool_destroy(struct dpt_pool **pool_p)
+void dpt_job_pool_destroy(struct dpt_job_pool **pool_p)
 {
-    struct dpt_pool *pool = *pool_p;
+    struct dpt_job_pool *pool = *pool_p;
     if (!pool)
         return;
     (void)pthread_mutex_lock(&pool->mutex);
@@ -127,14 +127,14 @@ void dpt_pool_destroy(struct dpt_pool **pool_p)
     *pool_p = NULL;
 }
 
-struct dpt_job *dpt_pool_empty(struct dpt_pool *pool)
+struct dpt_job *dpt_job_pool_empty(struct dpt_job_pool *pool)
 {
     /* Only the owner, who asks, changes these two. */
     return pool->submitted - pool->released < pool->n_slots ? &slot_of(pool, pool->submitted)->job
                                                             : NULL;
 }
 
-void dpt_pool_submit(struct dpt_pool *pool)
+void dpt_job_pool_submit(struct dpt_job_pool *pool)
 {
     (void)pthread_mutex_lock(&pool->mutex);
     slot_of(pool, pool->submitted)->done = false;
@@ -143,7 +143,7 @@ void dpt_pool_submit(struct dpt_pool *pool)
     (void)pthread_mutex_unlock(&pool->mutex);
 }
 
-struct dpt_job *dpt_pool_oldest(struct dpt_pool *pool)
+struct dpt_job *dpt_job_pool_oldest(struct dpt_job_pool *pool)
 {
     struct slot *slot = slot_of(pool, pool->released);
     (void)pthread_mutex_lock(&pool->mutex);
@@ -154,7 +154,7 @@ struct dpt_job *dpt_pool_oldest(struct dpt_pool *pool)
     return any ? &slot->job : NULL;
 }
 
-void dpt_pool_release(struct dpt_pool *pool)
+void dpt_job_pool_release(struct dpt_job_pool *pool)
 {
     (void)pthread_mutex_lock(&pool->mutex);
     pool->released++;
