@@ -2,7 +2,6 @@
  * (worker/optim/divergence.h). */
 #include "worker/train/process.h"
 
-#include "worker/train/device/device.h"
 #include "worker/train/log/log.h"
 #include "worker/train/save/save.h"
 #include "worker/train/step/step.h"
@@ -183,7 +182,7 @@ enum dpt_status rank_check_last_state(struct dpt_rank *r, struct dpt_err *err)
 {
     char why[2 * WHAT_BYTES + 64], where[WHAT_BYTES] = "the part of another rank";
     const struct dpt_strategy_state *held = dpt_strategy_held(r->strategy);
-    DPT_TRY(rank_fetch_state(r, err));
+    DPT_TRY(dpt_strategy_fetch_state(r->strategy, err));
     bool bad = r->config->checkpoint.dir[0] && find_in_part(r, &held->own, where);
     DPT_TRY(meet_all_ranks(r, &bad, err));
     if (!bad)

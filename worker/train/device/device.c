@@ -200,8 +200,3 @@ void rank_close_device(struct dpt_rank *r)
     dpt_stream_destroy(&d->comm_stream);
     dpt_device_destroy(&d->host);
 }
-
-enum dpt_status rank_fetch_state(struct dpt_rank *r, struct dpt_err *err)
-{
-    return dpt_strategy_fetch_state(r->strategy, err);
-}

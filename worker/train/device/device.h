@@ -46,9 +46,6 @@ DPT_MUST_USE enum dpt_status rank_make_buffers(struct dpt_rank *r, struct dpt_er
 /* After the strategy was destroyed. */
 void rank_close_device(struct dpt_rank *r);
 
-/* Before the held state is read from registered memory: a device may have newer values. */
-DPT_MUST_USE enum dpt_status rank_fetch_state(struct dpt_rank *r, struct dpt_err *err);
-
 /* compute.c. A slot with the memory and the frozen base of this rank. */
 struct dpt_slot rank_slot(const struct dpt_rank *r, enum dpt_mode mode);
 /* The slot's batch goes to the device that computes. */

@@ -5,7 +5,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "worker/strategy/state/reshard.h"
-#include "worker/train/device/device.h"
 #include "worker/train/save/save.h"
 #include "worker/train/save/state_hash.h"
 
@@ -280,7 +279,7 @@ static enum dpt_status fill_and_prove(struct filling *f, const Dpt__Plan *plan, 
 {
     struct dpt_rank *r = f->rank;
     DPT_TRY(check_place(f, plan, err));
-    DPT_TRY(rank_fetch_state(r, err));
+    DPT_TRY(dpt_strategy_fetch_state(r->strategy, err));
     say_parts(f);
     DPT_TRY(greet_ranks(f, err));
     DPT_TRY(rank_begin_rebuild(r, f->hellos, err));

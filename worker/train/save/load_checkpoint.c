@@ -1,5 +1,4 @@
 /* Loading a checkpoint, and the weights hash that proves it. */
-#include "worker/train/device/device.h"
 #include "worker/train/save/save.h"
 #include "worker/train/save/state_hash.h"
 
@@ -20,7 +19,7 @@ static enum dpt_status job_hash(struct dpt_comm_thread *thread, void *ctx, struc
 enum dpt_status rank_weights_hash(struct dpt_rank *r, char ret_hex[DPT_HASH_HEX_BYTES],
                                   struct dpt_err *err)
 {
-    DPT_TRY(rank_fetch_state(r, err));
+    DPT_TRY(dpt_strategy_fetch_state(r->strategy, err));
     struct hash_job job = {.spec = {.tensors = &r->save->tensors,
                                     .own = &dpt_strategy_held(r->strategy)->own,
                                     .shards = r->gen.shards,

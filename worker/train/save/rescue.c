@@ -5,7 +5,6 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "checkpoint/names.h"
-#include "worker/train/device/device.h"
 #include "worker/train/save/save.h"
 
 #include <stdio.h>
@@ -58,7 +57,7 @@ static bool may_rename(void *ctx)
 enum dpt_status rank_write_rescue(struct dpt_rank *r, int64_t deadline_ms, struct dpt_err *err)
 {
     char attempt[DPT_PROTO_NAME_BYTES];
-    DPT_TRY(rank_fetch_state(r, err));
+    DPT_TRY(dpt_strategy_fetch_state(r->strategy, err));
     const struct dpt_strategy_state *held = dpt_strategy_held(r->strategy);
     const struct dpt_shard own = held->own.shard, shadow = held->shadow.shard;
     name_attempt(r, holds_all(&held->own), attempt);

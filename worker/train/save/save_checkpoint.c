@@ -139,7 +139,7 @@ void rank_save_begin(struct dpt_rank *r)
     struct dpt_err err;
     const struct dpt_piece_writers writers = {r->gen.writer_shards, r->gen.checkpoint_writers,
                                               r->gen.checkpoint_slot};
-    if (rank_fetch_state(r, &err) != DPT_OK ||
+    if (dpt_strategy_fetch_state(r->strategy, &err) != DPT_OK ||
         dpt_pieces_to_write(&r->save->tensors, &dpt_strategy_held(r->strategy)->own, &writers,
                             &r->save->saved_pieces, &err) != DPT_OK) {
         dpt_log(DPT_LOG_ERROR, "a checkpoint was not written: %s; training goes on", err.text);

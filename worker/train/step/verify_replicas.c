@@ -1,7 +1,6 @@
 /* Compares the weights and moments that several ranks hold (train.verify_every). */
 #include "base/log.h"
 #include "base/strategy_traits.h"
-#include "worker/train/device/device.h"
 #include "worker/train/save/state_hash.h"
 #include "worker/train/step/replica_hashes.h"
 #include "worker/train/step/step.h"
@@ -14,7 +13,7 @@ enum dpt_status rank_verify(struct dpt_rank *r, struct dpt_err *err)
     uint8_t packed[DPT_VERIFY_SHARE_BYTES];
     if (r->gen.world_size == 1)
         return DPT_OK;
-    DPT_TRY(rank_fetch_state(r, err));
+    DPT_TRY(dpt_strategy_fetch_state(r->strategy, err));
     for (int i = 0; i < DPT_VERIFY_PARTS; i++) {
         if (dpt_shard_is_none(parts[i]->shard))
             continue;
