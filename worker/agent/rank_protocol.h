@@ -123,8 +123,8 @@ struct dpt_report {
 void dpt_report_init(struct dpt_report *report);
 
 /* Replaces the initialised `report` by a message within the limits of message.h (decoded, or of
- * another report). Two parts stay within their purpose: the outcome is kept in phase RANK_QUIESCED
- * only, and a message without steps leaves the steps of `report` as they are. */
+ * another report). The outcome is kept in phase RANK_QUIESCED only. A message without steps leaves
+ * the steps of `report` as they are. */
 void dpt_report_copy(struct dpt_report *report, const Dpt__RankToAgent *from);
 
 #endif
