@@ -1,3 +1,4 @@
+/* The config that the tests of base start from. */
 #ifndef DPT_TESTS_BASE_CONFIG_EXAMPLE_H
 #define DPT_TESTS_BASE_CONFIG_EXAMPLE_H
 

@@ -26,10 +26,10 @@ static enum dpt_status shard_path(const struct dpt_shards *shards,
                                   const struct dpt_shard_list *list, int index, const char *ending,
                                   char ret[PATH_MAX], struct dpt_err *err)
 {
-    char name[DPT_SHARD_NAME_BYTES + sizeof PART];
+    char name[DPT_SHARD_NAME_BYTES], whole[DPT_SHARD_NAME_BYTES + sizeof PART];
     dpt_shard_list_name(list, index, name);
-    (void)strcat(name, ending);
-    return dpt_fs_join(shards->dir, name, ret, PATH_MAX, err);
+    (void)snprintf(whole, sizeof whole, "%s%s", name, ending);
+    return dpt_fs_join(shards->dir, whole, ret, PATH_MAX, err);
 }
 
 enum dpt_status dpt_shards_open(struct dpt_shards *shards, const char *dir, int64_t shard_tokens,
