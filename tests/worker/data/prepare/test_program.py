@@ -52,7 +52,7 @@ def test_usage(tmp_path):
         out, _ = run(command, "--help")
         assert out.startswith(f"usage: dpt-data {command}")
         for option in (line.split()[0] for line in out.splitlines() if line.startswith("  --")):
-            assert "no such option" not in subprocess.run([PROGRAM, command, f"{option}=x"], capture_output=True,
+            assert "unknown option" not in subprocess.run([PROGRAM, command, f"{option}=x"], capture_output=True,
                                                           text=True, timeout=TIMEOUT_S).stderr
     make_text(tmp_path / "a.txt", 1)
     text, out = tmp_path / "a.txt", tmp_path / "out"
