@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records the losses of PyTorch's DDP and FSDP for test_rank_pytorch.c and the acceptance line to be held against.
+"""Records the losses of PyTorch's DDP and FSDP for rank_pytorch_test.c and the acceptance line to be held against.
 
     test_rank_pytorch --dump /tmp/run.bin
     python3 record_pytorch.py /tmp/run.bin recorded/pytorch_losses.json     (a torch with gloo whose FSDP runs on CPUs)

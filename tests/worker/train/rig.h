@@ -1,4 +1,4 @@
-/* What the stories of ranks (test_rank*.c) share: a small model on a small text, folders for each
+/* What the stories of ranks (rank*_test.c) share: a small model on a small text, folders for each
  * run, and the undisturbed run that every story must equal. */
 #ifndef DPT_TESTS_WORKER_TRAIN_RIG_H
 #define DPT_TESTS_WORKER_TRAIN_RIG_H

@@ -107,7 +107,7 @@ static float contribution(int rank, int i)
     return 1.0F / (float)(3 + 7 * rank + i % 1000);
 }
 
-/* As in test_nccl_comm.c, with memory and sums of the device. */
+/* As in nccl_comm_test.c, with memory and sums of the device. */
 static void all_reduce(struct gpu *g)
 {
     const int size = dpt_comm_world_size(g->control), rank = dpt_comm_rank(g->control);
