@@ -332,7 +332,7 @@ def test_first_step_takes_too_long(make_cluster, slow):
     worker = cluster.start_worker("a", nnodes=1, endpoint=False)
     assert worker.wait(60 * slow) == 4, worker.log_tail()
     assert re.search(r"^dpt-worker: the run failed: 2 crashes without enough progress between; the first: no first "
-                     r"step for \d\.\d s: somebody hangs, or a step takes longer than cluster\.first_step_s$",
+                     r"step for \d\.\d s: a rank hangs, or a step takes longer than cluster\.first_step_s$",
                      worker.log(), re.M), worker.log_tail()
     assert worker.outputs.step() == -1
 
@@ -347,7 +347,7 @@ def test_rank_hangs_in_the_first_step(make_cluster, slow):
     cluster.server.wait_log("generation 1 runs, world 2", 30 * slow)
     os.kill(workers[1].rank_pids()[0], signal.SIGSTOP)
     assert [worker.wait(60 * slow) for worker in workers] == [4, 4]
-    assert re.search(r"forming generation 2: no first step for \d\.\d s: somebody hangs, or a step takes longer than "
+    assert re.search(r"forming generation 2: no first step for \d\.\d s: a rank hangs, or a step takes longer than "
                      r"cluster\.first_step_s", cluster.server.log())
     for worker in workers:
         assert ("dpt-worker: the run failed: 2 crashes without enough progress between; the first: node b: rank "
