@@ -195,7 +195,7 @@ enum dpt_status dpt_event_create(struct dpt_device *dev, struct dpt_event **ret,
 {
     struct dpt_event *event = calloc(1, sizeof *event);
     if (!event)
-        return dpt_fail(err, DPT_ENOMEM, "an event of a device");
+        return dpt_fail_nomem(err, "an event of a device");
     event->device = dev;
     event->native = event;
     const enum dpt_status status = dev->vtable->event_create
@@ -270,7 +270,7 @@ enum dpt_status dpt_stream_capture_end(struct dpt_stream *stream, struct dpt_gra
     struct dpt_graph *graph = calloc(1, sizeof *graph);
     if (!graph) {
         dev->vtable->graph_destroy(dev, native);
-        return dpt_fail(err, DPT_ENOMEM, "a graph of a device");
+        return dpt_fail_nomem(err, "a graph of a device");
     }
     *graph = (struct dpt_graph){dev, native};
     *ret = graph;

@@ -66,13 +66,13 @@ enum dpt_status dpt_op_timer_create(struct dpt_stream *stream, struct dpt_err *e
     const struct dpt_device_vtable *vtable = stream->device->vtable;
     struct dpt_op_timer *timer = calloc(1, sizeof *timer);
     if (!timer)
-        return dpt_fail(err, DPT_ENOMEM, "times of ops");
+        return dpt_fail_nomem(err, "times of ops");
     stream->timer = timer;
     if (!vtable->event_create)
         return DPT_OK;
     timer->marks = calloc(MARKS_MAX, sizeof *timer->marks);
     if (!timer->marks)
-        return dpt_fail(err, DPT_ENOMEM, "times of ops");
+        return dpt_fail_nomem(err, "times of ops");
     DPT_TRY(vtable->event_create(stream->device, true, &timer->last_end, err));
     for (int i = 0; i < MARKS_MAX; i++) {
         DPT_TRY(vtable->event_create(stream->device, true, &timer->marks[i].begin, err));

@@ -43,7 +43,7 @@ enum dpt_status dpt_stager_create(const struct dpt_stager_options *options, stru
 {
     struct dpt_stager *s = calloc(1, sizeof *s);
     if (!s)
-        return dpt_fail(err, DPT_ENOMEM, "a stager of copies: out of memory");
+        return dpt_fail_nomem(err, "a stager of copies");
     DPT_ASSERT(options->bytes_max > 0);
     s->device = options->device;
     s->stream = options->stream;

@@ -63,7 +63,7 @@ static enum dpt_status cpu_alloc(struct dpt_device *dev, size_t bytes, void **re
     bytes = cpu_reserved(bytes);
     p = mapped ? map_huge(bytes) : aligned_alloc(64, bytes);
     if (!p)
-        return dpt_fail(err, DPT_ENOMEM, "%zu bytes of CPU memory", bytes);
+        return dpt_fail_nomem(err, "%zu bytes of CPU memory", bytes);
     bool touched = false;
 #ifdef MADV_POPULATE_WRITE
     touched = mapped && madvise(p, bytes, MADV_POPULATE_WRITE) == 0;
@@ -101,7 +101,7 @@ static enum dpt_status cpu_stream_create(struct dpt_device *dev, int threads, bo
     struct dpt_cpu_stream *s = calloc(1, sizeof *s);
     (void)urgent;
     if (!s)
-        return dpt_fail(err, DPT_ENOMEM, "CPU stream");
+        return dpt_fail_nomem(err, "CPU stream");
     s->base.device = dev;
     s->kernels = ((struct dpt_cpu_device *)dev)->kernels;
     s->threads = threads;
@@ -173,7 +173,7 @@ enum dpt_status dpt_device_cpu_create_with(const struct dpt_cpu_kernels *kernels
     DPT_TRY(dpt_onednn_open(limit, library, sizeof library, err));
     struct dpt_cpu_device *dev = calloc(1, sizeof *dev);
     if (!dev)
-        return dpt_fail(err, DPT_ENOMEM, "CPU device");
+        return dpt_fail_nomem(err, "CPU device");
     dev->base.vtable = &cpu_vtable;
     dev->kernels = kernels;
     uint32_t probe;

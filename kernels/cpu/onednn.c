@@ -353,7 +353,7 @@ enum dpt_status dpt_gemm_engine_create(int threads, struct dpt_gemm_engine **ret
 {
     struct dpt_gemm_engine *e = calloc(1, sizeof *e);
     if (!e)
-        return dpt_fail(err, DPT_ENOMEM, "oneDNN engine");
+        return dpt_fail_nomem(err, "oneDNN engine");
     e->threads = threads;
     e->tiles = has_isa(dnnl_cpu_isa_avx512_core);
     /* Elsewhere the library multiplies bf16 slowly, through buffers that it allocates, or not at

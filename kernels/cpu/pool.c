@@ -171,7 +171,7 @@ enum dpt_status dpt_pool_create(int threads, struct dpt_pool_hooks hooks, struct
                         DPT_POOL_THREADS_MAX, threads);
     struct dpt_pool *pool = aligned_alloc(64, sizeof *pool);
     if (!pool)
-        return dpt_fail(err, DPT_ENOMEM, "thread pool");
+        return dpt_fail_nomem(err, "thread pool");
     memset(pool, 0, sizeof *pool);
     atomic_init(&pool->threads, threads);
     pool->threads_max = threads;

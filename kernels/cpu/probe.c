@@ -62,7 +62,7 @@ enum dpt_status dpt_cpu_probe(struct dpt_device *dev, uint32_t *ret_hash, struct
     if (!a || !half) {
         free(a);
         free(half);
-        return dpt_fail(err, DPT_ENOMEM, "probe of the CPU device");
+        return dpt_fail_nomem(err, "probe of the CPU device");
     }
     float *b = a + a_floats, *c = b + b_floats;
     fill_drawn(a, a_floats, 1);

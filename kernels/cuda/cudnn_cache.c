@@ -38,7 +38,7 @@ static enum dpt_status open_handle(struct dpt_cuda_stream *s, struct dpt_err *er
     const struct dpt_cudnn_calls *calls = dpt_cudnn_calls();
     struct dpt_cudnn *c = calloc(1, sizeof *c);
     if (!c)
-        return dpt_fail(err, DPT_ENOMEM, "cuDNN's plans");
+        return dpt_fail_nomem(err, "cuDNN's plans");
     cudnnStatus_t code = calls->Create(&c->handle);
     if (code == CUDNN_STATUS_SUCCESS)
         code = calls->SetStream(c->handle, s->queue);

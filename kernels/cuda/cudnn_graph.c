@@ -382,7 +382,7 @@ enum dpt_status dpt_cudnn_plan_create(struct dpt_cudnn_graph *g, cudnnHandle_t h
     struct dpt_cudnn_builder *b = &g->builder;
     struct dpt_cudnn_plan *plan = calloc(1, sizeof *plan);
     if (!plan)
-        return dpt_fail(err, DPT_ENOMEM, "a plan of cuDNN's");
+        return dpt_fail_nomem(err, "a plan of cuDNN's");
     plan->handle = handle;
     b->what = "the whole graph";
     cudnnBackendDescriptor_t whole = create_descriptor(b, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);

@@ -129,7 +129,7 @@ static enum dpt_status cuda_stream_create(struct dpt_device *dev, int threads, b
     struct dpt_cuda_stream *s = calloc(1, sizeof *s);
     cudaStream_t queue = NULL;
     if (!s)
-        return dpt_fail(err, DPT_ENOMEM, "CUDA stream");
+        return dpt_fail_nomem(err, "CUDA stream");
     s->base.device = dev;
     enum dpt_status status = dpt_cuda_gemm_engine_create(&s->gemm, err);
     cudaError_t code = cudaSuccess;
@@ -321,7 +321,7 @@ enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret, struc
     DPT_TRY(dpt_cuda_find_fingerprint(index, fingerprint, err));
     struct dpt_cuda_device *dev = calloc(1, sizeof *dev);
     if (!dev)
-        return dpt_fail(err, DPT_ENOMEM, "CUDA device");
+        return dpt_fail_nomem(err, "CUDA device");
     dev->base.vtable = &cuda_vtable;
     dev->index = index;
     memcpy(dev->base.fingerprint, fingerprint, sizeof fingerprint);

@@ -32,7 +32,7 @@ struct dpt_cuda_gemm_engine {
 enum dpt_status dpt_cuda_gemm_engine_create(struct dpt_cuda_gemm_engine **ret, struct dpt_err *err)
 {
     *ret = calloc(1, sizeof **ret);
-    return *ret ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "plans of products: out of memory");
+    return *ret ? DPT_OK : dpt_fail_nomem(err, "plans of products");
 }
 
 static void plan_fini(struct plan *p)

@@ -48,7 +48,7 @@ enum dpt_status dpt_cuda_capture_end(struct dpt_stream *stream, void **ret, stru
     if (made.exec)
         (void)cudaGraphExecDestroy(made.exec);
     if (s->base.error.status == DPT_OK)
-        return dpt_fail(err, DPT_ENOMEM, "a graph");
+        return dpt_fail_nomem(err, "a graph");
     return dpt_stream_take_error(stream, err);
 }
 

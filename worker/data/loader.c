@@ -146,8 +146,7 @@ enum dpt_status dpt_loader_create(const struct dpt_config *config, const struct 
     if (!loader || !memory) {
         free(loader);
         free(memory);
-        return dpt_fail(err, DPT_ENOMEM, "loader: no memory for %d micro-batches of %zu bytes",
-                        RING_BUFFERS, bytes);
+        return dpt_fail_nomem(err, "loader: %d micro-batches of %zu bytes", RING_BUFFERS, bytes);
     }
     /* Every page is written: the step never waits for the kernel to find memory. */
     memset(memory, 0, bytes * RING_BUFFERS);

@@ -21,7 +21,7 @@ enum dpt_status dpt_picture_resize(struct dpt_picture *picture, int64_t width, i
     if (bytes > picture->room) {
         uint8_t *rgb = malloc(bytes);
         if (!rgb)
-            return dpt_fail(err, DPT_ENOMEM, "no memory for its %zu bytes of pixels", bytes);
+            return dpt_fail_nomem(err, "its %zu bytes of pixels", bytes);
         free(picture->rgb);
         picture->rgb = rgb;
         picture->room = bytes;

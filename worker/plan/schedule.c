@@ -375,7 +375,7 @@ enum dpt_status dpt_step_list_init(struct dpt_step_list *list, const struct dpt_
     if (made)
         return DPT_OK;
     dpt_step_list_fini(list);
-    return dpt_fail(err, DPT_ENOMEM, "plan of a step: out of memory");
+    return dpt_fail_nomem(err, "plan of a step");
 }
 
 void dpt_step_list_fini(struct dpt_step_list *list)

@@ -65,7 +65,7 @@ static enum dpt_status make_buckets(struct dpt_strategy *s, struct dpt_err *err)
     DPT_TRY(dpt_model_buckets_init(&s->buckets, s->env.config, s->env.model, err));
     s->waves.ranges = s->buckets.ranges;
     s->step.announced = calloc((size_t)s->buckets.n, sizeof *s->step.announced);
-    return s->step.announced ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "strategy: out of memory");
+    return s->step.announced ? DPT_OK : dpt_fail_nomem(err, "strategy");
 }
 
 static void list_memory(struct dpt_strategy *s)
@@ -110,7 +110,7 @@ enum dpt_status dpt_strategy_create(const struct dpt_strategy_env *env, struct d
                         env->config->strategy.name);
     struct dpt_strategy *s = calloc(1, sizeof *s);
     if (!s)
-        return dpt_fail(err, DPT_ENOMEM, "strategy: out of memory");
+        return dpt_fail_nomem(err, "strategy");
     s->env = *env;
     s->traits = traits;
     s->device = env->resident ? env->resident : env->device;

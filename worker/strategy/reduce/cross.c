@@ -208,7 +208,7 @@ static size_t sources_of(const struct dpt_strategy *s)
 
 static enum dpt_status no_memory(struct dpt_err *err)
 {
-    return dpt_fail(err, DPT_ENOMEM, "sums of nodes: out of memory");
+    return dpt_fail_nomem(err, "sums of nodes");
 }
 
 static enum dpt_status make_device_lists(const struct dpt_strategy *s, struct strategy_cross *cross,

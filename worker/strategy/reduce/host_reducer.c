@@ -102,7 +102,7 @@ static enum dpt_status cut_chunks(struct host_reducer *r, struct dpt_err *err)
     r->chunks = calloc((size_t)n + 1, sizeof *r->chunks);
     r->first_chunk = calloc((size_t)r->spec.n_buckets + 1, sizeof *r->first_chunk);
     if (!r->chunks || !r->first_chunk)
-        return dpt_fail(err, DPT_ENOMEM, "all-reduce: out of memory");
+        return dpt_fail_nomem(err, "all-reduce");
     for (int b = 0; b < r->spec.n_buckets; b++) {
         const int64_t of_bucket = chunks_of(r, &r->spec.buckets[b]);
         for (int64_t i = 0; i < of_bucket; i++)
@@ -189,13 +189,13 @@ static enum dpt_status make_host_reducer(struct host_reducer *r, struct dpt_err 
     r->scratch = aligned_alloc(64, dpt_tree_sum_scratch_numel() * sizeof *r->scratch);
     r->copies = calloc((size_t)r->spec.world->size, sizeof *r->copies);
     if (!r->ready || !r->partials || !r->copies || !r->scratch)
-        return dpt_fail(err, DPT_ENOMEM, "all-reduce: out of memory");
+        return dpt_fail_nomem(err, "all-reduce");
     DPT_TRY(
         dpt_rank_transfers_init(&r->transfers, r->spec.world, r->spec.rank, !r->spec.shards, err));
     DPT_TRY(cut_chunks(r, err));
     for (int i = 0; i < RUNS; i++)
         if (!make_run(r, &r->run[i]))
-            return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
+            return dpt_fail_nomem(err, "plan of the all-reduce");
     DPT_TRY(make_narrow(r, err));
     return make_staging(r, err);
 }
@@ -484,7 +484,7 @@ enum dpt_status dpt_host_reducer_create(const struct dpt_host_reducer_spec *spec
 {
     struct host_reducer *r = calloc(1, sizeof *r);
     if (!r)
-        return dpt_fail(err, DPT_ENOMEM, "all-reduce: out of memory");
+        return dpt_fail_nomem(err, "all-reduce");
     r->base = (struct dpt_reducer){.ops = &host_reducer,
                                    .thread = spec->thread,
                                    .n_buckets = spec->n_buckets,

@@ -59,7 +59,7 @@ static enum dpt_status make_lane_sums(struct dpt_lane_sums *d, const struct dpt_
             d->parted = u;
     d->grads = calloc((size_t)dpt_model_n_units(d->env.model), sizeof *d->grads);
     if (!d->grads)
-        return dpt_fail(err, DPT_ENOMEM, "lanes: out of memory");
+        return dpt_fail_nomem(err, "lanes");
     if (d->traits.powersgd)
         DPT_TRY(dpt_powersgd_create(&d->env, &d->powersgd, err));
     return apart->n == 0
@@ -74,7 +74,7 @@ enum dpt_status dpt_lane_sums_create(const struct dpt_strategy_env *env,
 {
     struct dpt_lane_sums *d = calloc(1, sizeof *d);
     if (!d)
-        return dpt_fail(err, DPT_ENOMEM, "lanes: out of memory");
+        return dpt_fail_nomem(err, "lanes");
     d->env = *env;
     d->traits = dpt_strategy_traits(env->config);
     d->model_buckets = buckets;

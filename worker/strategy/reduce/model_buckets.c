@@ -40,7 +40,7 @@ enum dpt_status dpt_model_buckets_init(struct dpt_model_buckets *b, const struct
                                     .unit = calloc(n_params, sizeof *b->unit),
                                     .offset = calloc(n_params + 1, sizeof *b->offset)};
     if (!b->bucket || !b->of_param || !b->unit || !b->offset)
-        return dpt_fail(err, DPT_ENOMEM, "buckets: out of memory");
+        return dpt_fail_nomem(err, "buckets");
     b->n = traits.state == DPT_STATE_REPLICATED
                ? cut_by_bytes(config, &traits.buckets, model, b->offset, b->bucket)
                : cut_by_units(model, b->bucket);

@@ -47,7 +47,7 @@ static struct dpt_interval bucket_piece(const struct nccl_reducer *r, int bucket
 
 static enum dpt_status out_of_memory(struct dpt_err *err)
 {
-    return dpt_fail(err, DPT_ENOMEM, "all-reduce between GPUs: out of memory");
+    return dpt_fail_nomem(err, "all-reduce between GPUs");
 }
 
 /* ---- what a generation needs ---- */

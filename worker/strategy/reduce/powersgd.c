@@ -90,7 +90,7 @@ static enum dpt_status make_powersgd(struct dpt_powersgd *p, struct dpt_err *err
     p->n_items = dpt_model_n_params(model);
     p->items = calloc((size_t)p->n_items, sizeof *p->items);
     if (!p->items)
-        return dpt_fail(err, DPT_ENOMEM, "powersgd: out of memory");
+        return dpt_fail_nomem(err, "powersgd");
     for (int i = 0; i < p->n_items; i++)
         plan_item(p, dpt_model_param(model, i), &p->items[i]);
     p->right_numel = p->channel[1].bucket.end;
@@ -111,7 +111,7 @@ enum dpt_status dpt_powersgd_create(const struct dpt_strategy_env *env, struct d
 {
     struct dpt_powersgd *p = calloc(1, sizeof *p);
     if (!p)
-        return dpt_fail(err, DPT_ENOMEM, "powersgd: out of memory");
+        return dpt_fail_nomem(err, "powersgd");
     p->env = *env;
     p->ops = dpt_device_ops(env->device);
     p->rank = env->config->strategy.powersgd_rank;
@@ -448,7 +448,7 @@ static enum dpt_status wrap_reducer(struct dpt_powersgd *p, float *gradient,
 {
     struct powersgd_reducer *r = calloc(1, sizeof *r);
     if (!r)
-        return dpt_fail(err, DPT_ENOMEM, "powersgd: out of memory");
+        return dpt_fail_nomem(err, "powersgd");
     *r = (struct powersgd_reducer){
         .base = **reducer, .powersgd = p, .inner = *reducer, .gradient = gradient};
     r->base.ops = &powersgd_reducer;

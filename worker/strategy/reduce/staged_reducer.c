@@ -78,7 +78,7 @@ enum dpt_status dpt_staged_reducer_create(const struct dpt_staged_reducer_spec *
 {
     struct staged_reducer *r = calloc(1, sizeof *r);
     if (!r)
-        return dpt_fail(err, DPT_ENOMEM, "all-reduce: out of memory");
+        return dpt_fail_nomem(err, "all-reduce");
     r->base = (struct dpt_reducer){.ops = &staged_reducer,
                                    .thread = spec->host.thread,
                                    .n_buckets = spec->host.n_buckets,

@@ -6,7 +6,7 @@
 
 static enum dpt_status no_memory(struct dpt_err *err)
 {
-    return dpt_fail(err, DPT_ENOMEM, "gradients in waves: out of memory");
+    return dpt_fail_nomem(err, "gradients in waves");
 }
 
 /* Makes a buffer as the list says, or frees it where the list has none. */

@@ -63,7 +63,7 @@ enum dpt_status dpt_packed_weights_create(const struct dpt_packed_weights_option
 {
     struct dpt_packed_weights *p = calloc(1, sizeof *p);
     if (!p)
-        return dpt_fail(err, DPT_ENOMEM, "packed weights: out of memory");
+        return dpt_fail_nomem(err, "packed weights");
     p->model = options->model;
     p->device = options->device;
     p->stream = options->stream;
@@ -74,7 +74,7 @@ enum dpt_status dpt_packed_weights_create(const struct dpt_packed_weights_option
     p->pointers = calloc((size_t)p->n_params, sizeof *p->pointers);
     enum dpt_status status = DPT_OK;
     if (!p->forms || !p->pointers)
-        status = dpt_fail(err, DPT_ENOMEM, "packed weights: out of memory");
+        status = dpt_fail_nomem(err, "packed weights");
     else if (packs_weights(options->config))
         status = prepare_forms(p, options->without, err);
     if (status != DPT_OK) {

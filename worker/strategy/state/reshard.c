@@ -127,7 +127,7 @@ enum dpt_status dpt_reshard_run(struct dpt_comm *comm, struct dpt_reshard *r, st
     r->bytes_received = r->bytes_sent = 0;
     enum dpt_status status = DPT_OK;
     if (!lists || !batch.xfers || !batch.counts)
-        status = dpt_fail(err, DPT_ENOMEM, "resharding: out of memory");
+        status = dpt_fail_nomem(err, "resharding");
     if (status == DPT_OK) {
         struct dpt_holding *have = lists, *need = lists + world * DPT_RESHARD_PARTS;
         const struct dpt_reshard_plan plan = {.grid = r->grid,

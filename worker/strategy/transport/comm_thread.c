@@ -103,7 +103,7 @@ enum dpt_status dpt_comm_thread_create(struct dpt_comm_listener *listener,
 {
     struct dpt_comm_thread *t = calloc(1, sizeof *t);
     if (!t)
-        return dpt_fail(err, DPT_ENOMEM, "communication thread: out of memory");
+        return dpt_fail_nomem(err, "communication thread");
     t->listener = listener;
     t->suspect = -1;
     t->abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

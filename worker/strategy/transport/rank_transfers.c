@@ -46,7 +46,7 @@ static enum dpt_status plan_stage(struct planner *r, const struct stage_spec *sp
         sends->transfers = calloc((size_t)n + 1, sizeof *sends->transfers);
     plan->sums = calloc((size_t)r->world->size, sizeof *plan->sums);
     if (!plan->transfers || !sends->transfers || !plan->sums)
-        return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
+        return dpt_fail_nomem(err, "plan of the all-reduce");
     for (int i = 0; i < n; i++) {
         const struct dpt_transfer *t = &transfers[i];
         if (t->from == rank && t->to != rank) {
@@ -64,7 +64,7 @@ static enum dpt_status plan_stage(struct planner *r, const struct stage_spec *sp
             g->n_out = dpt_tree_cover(r->world->lanes, spec->over, g->out);
             g->parts = calloc(DPT_TREE_SUM_PARTS_MAX, sizeof *g->parts);
             if (!g->parts)
-                return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
+                return dpt_fail_nomem(err, "plan of the all-reduce");
         }
         DPT_ASSERT(g->n_parts < DPT_TREE_SUM_PARTS_MAX);
         struct dpt_part_source *part = &g->parts[g->n_parts++];
@@ -90,7 +90,7 @@ static enum dpt_status plan_gather(struct planner *r, struct dpt_err *err)
     int size = r->world->size, rank = r->rank;
     plan->transfers = calloc((size_t)(2 * size), sizeof *plan->transfers);
     if (!plan->transfers)
-        return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
+        return dpt_fail_nomem(err, "plan of the all-reduce");
     const struct dpt_range none = {0, 0};
     for (int peer = 0; peer < size; peer++) {
         if (peer == rank)
@@ -118,7 +118,7 @@ static enum dpt_status plan_reduction(struct planner *r, struct dpt_err *err)
     int max = n1 > n2 ? n1 : n2;
     struct dpt_transfer *transfers = calloc((size_t)max + 1, sizeof *transfers);
     if (!transfers)
-        return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
+        return dpt_fail_nomem(err, "plan of the all-reduce");
     struct dpt_stage_transfers *stage = r->transfers->stage;
     const bool cross = r->transfers->cross;
     const struct stage_spec local = {

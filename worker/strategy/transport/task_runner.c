@@ -73,7 +73,7 @@ static enum dpt_status make_runner_room(struct dpt_task_runner *w, struct dpt_er
     w->pieces = by_nccl(spec) ? calloc(transfers, sizeof *w->pieces) : NULL;
     w->state = calloc((size_t)w->n_tasks_max + 1, sizeof *w->state);
     if (!w->xfers || !w->state || (by_nccl(spec) && !w->pieces))
-        return dpt_fail(err, DPT_ENOMEM, "tasks of a step: out of memory");
+        return dpt_fail_nomem(err, "tasks of a step");
     for (int i = 0; i < w->window; i++) {
         w->running[i].xfers.in = w->xfers + (size_t)i * 2 * peers;
         w->running[i].xfers.out = w->running[i].xfers.in + peers;
@@ -94,7 +94,7 @@ enum dpt_status dpt_task_runner_create(const struct dpt_task_runner_spec *spec, 
                         2 * spec->xfers_max, spec->world_size, DPT_NCCL_PIECES_MAX);
     struct dpt_task_runner *w = calloc(1, sizeof *w);
     if (!w)
-        return dpt_fail(err, DPT_ENOMEM, "tasks of a step: out of memory");
+        return dpt_fail_nomem(err, "tasks of a step");
     w->spec = *spec;
     w->n_tasks_max = n_tasks_max;
     w->window = TRANSFERS_MAX / (2 * (spec->xfers_max + 1));

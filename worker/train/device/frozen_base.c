@@ -30,7 +30,7 @@ static enum dpt_status allocate_weights(struct dpt_base *b, const struct dpt_mod
     const int n_units = dpt_model_n_units(model);
     b->weights = calloc((size_t)n_units, sizeof *b->weights);
     if (!b->weights)
-        return dpt_fail(err, DPT_ENOMEM, "the base's weights: out of memory");
+        return dpt_fail_nomem(err, "the base's weights");
     b->bytes = (size_t)dpt_model_flat_numel(model) * dpt_dtype_bytes(dpt_model_dtype(model));
     DPT_TRY(dpt_device_alloc_for(b->device, DPT_MEMORY_WEIGHTS, b->bytes, &b->memory, err));
     for (int u = 0; u < n_units; u++)
@@ -122,7 +122,7 @@ enum dpt_status dpt_base_create(const struct dpt_base_options *options, struct d
 {
     struct dpt_base *b = calloc(1, sizeof *b);
     if (!b)
-        return dpt_fail(err, DPT_ENOMEM, "the base's weights: out of memory");
+        return dpt_fail_nomem(err, "the base's weights");
     b->device = options->device;
     enum dpt_status status = allocate_weights(b, dpt_model_base(options->model), err);
     if (status == DPT_OK)

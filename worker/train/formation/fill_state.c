@@ -140,7 +140,7 @@ static enum dpt_status job_reshard(struct dpt_comm_thread *thread, void *ctx, st
     bool any = false;
     struct dpt_reshard_rank *ranks = calloc((size_t)n, sizeof *ranks);
     if (!ranks)
-        return dpt_fail(err, DPT_ENOMEM, "resharding: out of memory");
+        return dpt_fail_nomem(err, "resharding");
     for (int i = 0; i < n; i++) {
         const struct dpt_hello h = f->hellos[i];
         ranks[i].host = r->gen.host_of_rank[i];

@@ -160,8 +160,7 @@ static enum dpt_status print_json(json_t *object, size_t flags, const char *dir,
     json_decref(object);
     int bytes = json ? asprintf(ret_text, "\n%s\n", json) : -1;
     free(json);
-    return bytes < 0 ? dpt_fail(err, DPT_ENOMEM, "write '%s/%s': out of memory", dir, name)
-                     : DPT_OK;
+    return bytes < 0 ? dpt_fail_nomem(err, "write '%s/%s'", dir, name) : DPT_OK;
 }
 
 /* Takes the object; makes it the whole file. */

@@ -119,7 +119,7 @@ static enum dpt_status make_room(struct completion *to, struct dpt_err *err)
         return DPT_OK;
     void *lines = realloc(to->lines, n_max * sizeof *to->lines);
     if (!lines)
-        return dpt_fail(err, DPT_ENOMEM, "lines that no server has confirmed: out of memory");
+        return dpt_fail_nomem(err, "lines that no server has confirmed");
     to->lines = lines;
     to->n_max = n_max;
     return DPT_OK;
@@ -136,7 +136,7 @@ static enum dpt_status gather_line(struct completion *to, const char *line, size
     DPT_TRY(make_room(to, err));
     char *text = malloc(bytes + 3);
     if (!text)
-        return dpt_fail(err, DPT_ENOMEM, "lines that no server has confirmed: out of memory");
+        return dpt_fail_nomem(err, "lines that no server has confirmed");
     (void)snprintf(text, bytes + 3, "\n%.*s\n", (int)bytes, line);
     to->lines[to->n] = (struct unconfirmed_line){place, to->n, text, bytes + 2};
     to->n++;

@@ -31,7 +31,7 @@ static enum dpt_status print_history(struct dpt_history *history, json_t *array,
     for (;;) {
         char *text = json_dumps(array, JSON_COMPACT);
         if (!text)
-            return dpt_fail(err, DPT_ENOMEM, "the run's history: out of memory");
+            return dpt_fail_nomem(err, "the run's history");
         size_t bytes = strlen(text) + 1;
         if (bytes <= sizeof history->json)
             memcpy(history->json, text, bytes);
@@ -130,7 +130,7 @@ enum dpt_status dpt_history_add_events(struct dpt_history *history, const char *
     json_t *missing = find_missing(array, events, bytes);
     enum dpt_status status = DPT_OK;
     if (!missing || json_array_extend(array, missing) != 0)
-        status = dpt_fail(err, DPT_ENOMEM, "the run's history: out of memory");
+        status = dpt_fail_nomem(err, "the run's history");
     if (status == DPT_OK)
         status = print_history(history, array, err);
     json_decref(missing);
@@ -167,7 +167,7 @@ enum dpt_status dpt_history_append(struct dpt_history *history, const struct dpt
                   e->cause, "steps_lost", (json_int_t)e->steps_lost);
     enum dpt_status status = DPT_OK;
     if (!object || json_array_append_new(array, object) != 0)
-        status = dpt_fail(err, DPT_ENOMEM, "the run's history: out of memory");
+        status = dpt_fail_nomem(err, "the run's history");
     if (status == DPT_OK)
         status = print_history(history, array, err);
     json_decref(array);
