@@ -14,6 +14,7 @@ PEER = ROOT / "tests" / "accept" / "peer_transformers.py"
 SEQUENCES, SEQ_LEN, TOKENS, BYTES = 8, 32, 60, 256
 BATCH = {"train.global_batch": SEQUENCES, "train.micro_batch": 4, "train.seq_len": SEQ_LEN}
 BF16 = {"train.precision": "bf16"}
+RATE = 1024  # of a step that shows the gradients: a power of two, and so large that the weights' rounding is not seen
 TRAIN_STEPS = 200  # before a text is continued: an untrained model's two best tokens may differ by rounding alone
 SENTENCE = "the quick brown fox jumps over the lazy dog and runs away. "
 TINY_LLAMA = {"model.name": "llama", "model.n_layer": 2, "model.n_head": 4, "model.n_kv_head": 2, "model.n_embd": 64,
@@ -74,11 +75,11 @@ def train(root, sets):
 def beside_transformers(line, name, sets, large):
     folders = make_folders(line, name, "start", "sgd", "bf16", "adamw", "trained")
     _, start = train(folders["start"], {**sets, **PLAIN, "optimizer.lr": 0})
-    _, after = train(folders["sgd"], {**sets, **PLAIN, "optimizer.lr": 1})
-    _, after_bf16 = train(folders["bf16"], {**sets, **PLAIN, **BF16, "optimizer.lr": 1})
+    _, after = train(folders["sgd"], {**sets, **PLAIN, "optimizer.lr": RATE})
+    _, after_bf16 = train(folders["bf16"], {**sets, **PLAIN, **BF16, "optimizer.lr": RATE})
     losses, trained = train(folders["adamw"], {**sets, **ADAMW, "train.steps": STEPS})
     spec = {"text": str(folders["adamw"] / "text"), "seq_len": SEQ_LEN, "steps": STEPS, "after": str(after),
-            "after_bf16": str(after_bf16), "prompt": SENTENCE[:10], "tokens": 0, **OPTIM}
+            "after_bf16": str(after_bf16), "rate": RATE, "prompt": SENTENCE[:10], "tokens": 0, **OPTIM}
     found = ask(PEER, start, spec)
     compare(line, name, losses, found)
     if not large:
@@ -123,11 +124,11 @@ def labels_of(line, name, sets):
     folders = make_folders(line, name + " labels", "start", "sgd", "bf16", "adamw", "logits")
     sets = {**sets, **reviews(line)}
     outputs, start = run_text(folders["start"], {**sets, **PLAIN, "optimizer.lr": 0, "train.eval_every": 1})
-    _, after = train(folders["sgd"], {**sets, **PLAIN, "optimizer.lr": 1})
-    _, after_bf16 = train(folders["bf16"], {**sets, **PLAIN, **BF16, "optimizer.lr": 1})
+    _, after = train(folders["sgd"], {**sets, **PLAIN, "optimizer.lr": RATE})
+    _, after_bf16 = train(folders["bf16"], {**sets, **PLAIN, **BF16, "optimizer.lr": RATE})
     losses, trained = train(folders["adamw"], {**sets, **ADAMW, "train.steps": STEPS, "train.eval_every": STEPS})
     spec = {"table": str(sets["data.train"]), "seq_len": SEQ_LEN, "steps": STEPS, "after": str(after),
-            "after_bf16": str(after_bf16), "tokens": 0, **OPTIM}
+            "after_bf16": str(after_bf16), "rate": RATE, "tokens": 0, **OPTIM}
     found = ask(PEER, start, spec)
     compare(line, name, losses, found)
     (told,) = outputs.evaluations()

@@ -4,10 +4,10 @@
     python3 peer_transformers.py CHECKPOINT SPEC        (needs torch and transformers)
 
 SPEC is JSON: {"text": FILE, "seq_len": T, "steps": N, "lr": …, "min_lr": …, "betas": …, "eps": …, "weight_decay": …,
-"grad_clip": …, "after": CHECKPOINT or null, "after_bf16": another, "prompt": TEXT, "tokens": N, "logprobs": FILE}. The
-text has one sequence more than a step's batch takes, so every step trains on all of it. Prints {"model", "parameters",
-"losses": [N], "gradients": {"worst", "tensor", "whole"} (relative L2 of the first step's against weights before -
-after, where dpt made one step of plain SGD with a rate of one to "after": of the worst tensor, and of all together),
+"grad_clip": …, "after": CHECKPOINT or null, "after_bf16": another, "rate": …, "prompt": TEXT, "tokens": N, "logprobs":
+FILE}. The text has one sequence more than a step's batch takes, so every step trains on all of it. Prints {"model",
+"parameters", "losses": [N], "gradients": {"worst", "tensor", "whole"} (relative L2 of the first step's against (weights
+before - after) / rate, where dpt made one step of plain SGD with that rate to "after": of the worst tensor, and of all),
 "bf16": the same of the step to "after_bf16", which dpt made in bf16, and "own" of PyTorch's in bf16, both against
 PyTorch's fp32, "text": the greedy continuation of the prompt by the weights of CHECKPOINT, "logprobs": {"worst",
 "compared"} (the largest difference of log-probabilities from those of FILE, which dpt-ckpt generate wrote with the same
@@ -85,9 +85,10 @@ def gradients(folder, spec, dtype):
 
 
 def taken(folder, spec, after):
-    """{tensor: what dpt's step of plain SGD took off the weights}."""
+    """{tensor: the gradient by which dpt's step of plain SGD changed the weights}."""
     left = dict(load(after, spec).named_parameters())
-    return {name: (p - left[name]).detach().double() for name, p in load(folder, spec).named_parameters()}
+    return {name: (p.double() - left[name].double()).detach() / spec["rate"]
+            for name, p in load(folder, spec).named_parameters()}
 
 
 def worst_of(found, exact):
