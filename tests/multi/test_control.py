@@ -76,7 +76,7 @@ def pair(make_cluster, slow):
 def break_control(cluster, proxy, slow):
     """Until the server has waited for the grace, in which reconnecting is nothing worth a word."""
     proxy.cut()
-    cluster.server.wait_log("node b: control connection broken, suspect; lost when", 10 * slow)
+    cluster.server.wait_log("node b: control connection broken; lost when", 10 * slow)
 
 
 def test_a_broken_control_connection_costs_nothing(pair, slow):
