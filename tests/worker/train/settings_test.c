@@ -348,7 +348,7 @@ int main(int argc, char **argv)
             (void)snprintf(scene->name, sizeof scene->name, "%s: %s", stories[s].name,
                            settings[r].name);
             if (strncmp(scene->name, choice.begins, strlen(choice.begins)) != 0 ||
-                chosen++ % choice.parts != choice.part || r % ROWS_EVERY != ROWS_EVERY / 2)
+                r % ROWS_EVERY != ROWS_EVERY / 2 || chosen++ % choice.parts != choice.part)
                 continue;
             const bool device = settings[r].place != PLACE_HOST;
             assert_true(n + 1 < SCENES_MAX);
