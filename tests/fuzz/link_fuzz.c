@@ -6,7 +6,7 @@
  * One communicator serves all inputs: making one anew takes a hundred times as long as an input. */
 #include "base/cursor.h"
 #include "tests/fuzz/fuzz.h"
-#include "worker/comm/internal.h"
+#include "worker/comm/comm_state.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -124,7 +124,7 @@ static bool open_link(void)
                                       : dpt_tcp_link_create(world.comm, 1, fds[0], &err);
     DPT_ASSERT(link != NULL);
     dpt_comm_add_link(world.comm, link);
-    DPT_ASSERT(dpt_comm_watch(world.comm, &err) == DPT_OK);
+    DPT_ASSERT(dpt_link_watch(link, &err) == DPT_OK);
     return true;
 }
 
@@ -164,16 +164,16 @@ static void close_link(void)
     comm->suspect = -1;
     comm->ops_in_flight = 0;
     comm->dirty = false;
-    comm->ops_free = NULL;
+    comm->pool.ops_free = NULL;
     for (int i = DPT_COMM_OPS_MAX - 1; i >= 0; i--)
-        dpt_op_give(&comm->ops[i]);
+        dpt_op_give(&comm->pool.ops[i]);
     /* Records are taken from the front and given back there: no more than these have moved. */
     for (int i = 0; i < RECORDS; i++) {
-        comm->recs[i].state = REC_FREE;
-        comm->recs[i].next = &comm->recs[i + 1];
+        comm->pool.recs[i].state = REC_FREE;
+        comm->pool.recs[i].next = &comm->pool.recs[i + 1];
     }
-    comm->recs_free = comm->recs;
-    comm->recs_left = COMM_RECORDS_MAX;
+    comm->pool.recs_free = comm->pool.recs;
+    comm->pool.recs_left = COMM_RECORDS_MAX;
 }
 
 /* ---- the peer ---- */

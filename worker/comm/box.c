@@ -1,34 +1,21 @@
 /* Messages through shared memory (box.h). */
 #include "worker/comm/box.h"
 
+#include "worker/comm/sealed.h"
+
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
-
 enum dpt_status dpt_box_create(struct box *box, struct dpt_err *err)
 {
-    *box = (struct box){.fd = memfd_create("dpt-box", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
-    if (box->fd < 0)
-        return dpt_fail_errno(err, errno, "create a message box");
-    const int rc = posix_fallocate(box->fd, 0, sizeof *box->own); /* no signal later */
-    if (rc != 0)
-        return dpt_fail_errno(err, rc, "reserve a message box");
-    void *own =
-        mmap(NULL, sizeof *box->own, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, box->fd, 0);
-    if (own == MAP_FAILED)
-        return dpt_fail_errno(err, errno, "map a message box");
-    box->own = own;
-    const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
-    if (fcntl(box->fd, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE) != 0 &&
-        fcntl(box->fd, F_ADD_SEALS, seals) != 0) /* Linux before 5.1 knows the first two only */
-        return dpt_fail_errno(err, errno, "seal a message box");
+    struct sealed_memory own;
+    *box = (struct box){.fd = -1};
+    DPT_TRY(dpt_sealed_create(sizeof *box->own, false, &own, err));
+    box->fd = own.fd;
+    box->own = own.data;
     return DPT_OK;
 }
 
@@ -46,10 +33,9 @@ void dpt_box_destroy(struct box *box)
 enum dpt_status dpt_box_attach(struct box *box, int fd, struct dpt_err *err)
 {
     struct stat st;
-    const int seals = fd >= 0 ? fcntl(fd, F_GET_SEALS) : -1;
-    if (box->other != NULL || seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &st) != 0 ||
+    if (box->other != NULL || fd < 0 || !dpt_sealed_keeps_size(fd) || fstat(fd, &st) != 0 ||
         st.st_size != (off_t)sizeof *box->other)
-        return dpt_fail(err, DPT_EPROTO, "what was passed is no message box");
+        return dpt_fail(err, DPT_EPROTO, "the descriptor it passed is no message box");
     void *other = mmap(NULL, sizeof *box->other, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
     if (other == MAP_FAILED)
         return dpt_fail_errno(err, errno, "map a message box");

@@ -1,211 +1,12 @@
-/* The communicator: operations, their records and pools, and the loop that moves the links (comm.h,
- * internal.h). */
-#include "worker/comm/internal.h"
-
-#include "base/log.h"
+/* A communicator's creation and destruction, apart from its connections, and its abort (comm.h). */
+#include "worker/comm/comm_state.h"
 
 #include <errno.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-
-/* Queues and records. */
-
-void dpt_queue_push(struct rec_queue *queue, struct dpt_rec *rec)
-{
-    rec->next = NULL;
-    if (queue->first == NULL)
-        queue->first = rec;
-    else
-        queue->last->next = rec;
-    queue->last = rec;
-}
-
-struct dpt_rec *dpt_queue_pop(struct rec_queue *queue)
-{
-    struct dpt_rec *rec = queue->first;
-    if (rec != NULL) {
-        queue->first = rec->next;
-        rec->next = NULL;
-    }
-    return rec;
-}
-
-uint32_t dpt_rec_index(const struct dpt_rec *rec)
-{
-    return (uint32_t)(rec - rec->link->comm->recs);
-}
-
-uint8_t *dpt_small_take(struct dpt_comm *comm)
-{
-    uint8_t *slot = comm->smalls_free;
-    DPT_ASSERT(slot != NULL);
-    memcpy(&comm->smalls_free, slot, sizeof slot);
-    comm->smalls_left--;
-    return slot;
-}
-
-static void small_give(struct dpt_comm *comm, uint8_t *slot)
-{
-    memcpy(slot, &comm->smalls_free, sizeof slot);
-    comm->smalls_free = slot;
-    comm->smalls_left++;
-}
-
-struct dpt_rec *dpt_rec_take(struct dpt_comm *comm)
-{
-    struct dpt_rec *rec = comm->recs_free;
-    DPT_ASSERT(rec != NULL && rec->state == REC_FREE);
-    comm->recs_free = rec->next;
-    comm->recs_left--;
-    memset(rec, 0, sizeof *rec);
-    return rec;
-}
-
-void dpt_rec_free(struct dpt_rec *rec)
-{
-    struct dpt_comm *comm = rec->link->comm;
-    if (rec->small != NULL)
-        small_give(comm, rec->small);
-    rec->small = NULL;
-    rec->state = REC_FREE;
-    rec->next = comm->recs_free;
-    comm->recs_free = rec;
-    comm->recs_left++;
-}
-
-bool dpt_op_done(const struct dpt_comm_op *op)
-{
-    return op->sends_left == 0 && op->recvs_left == 0;
-}
-
-void dpt_op_give(struct dpt_comm_op *op)
-{
-    op->used = false;
-    op->next = op->comm->ops_free;
-    op->comm->ops_free = op;
-}
-
-void dpt_rec_complete(struct dpt_rec *rec)
-{
-    struct dpt_comm_op *op = rec->op;
-    rec->link->pending--;
-    if (rec->dir == DPT_COMM_SEND) {
-        op->sends_left--;
-        rec->link->comm->bytes_sent += rec->bytes;
-    } else {
-        op->recvs_left--;
-    }
-    if (!dpt_op_done(op))
-        return;
-    op->comm->ops_in_flight--;
-    op->comm->news = true;
-    if (op->freed)
-        dpt_op_give(op);
-}
-
-void dpt_rec_lend(struct dpt_rec *rec, const void *data, void *writable)
-{
-    rec->xfer->lent = data;
-    rec->xfer->lent_write = writable;
-    rec->state = REC_LENT;
-    rec->next = rec->op->lends;
-    rec->op->lends = rec;
-    dpt_rec_complete(rec);
-}
-
-enum dpt_status dpt_link_copy(struct dpt_link *link, void *to, const void *from, size_t bytes,
-                              struct dpt_err *err)
-{
-    for (size_t at = 0; at < bytes; at += COMM_COPY_CHUNK_BYTES) {
-        if (dpt_comm_aborting(link->comm))
-            return dpt_fail(err, DPT_EABORTED, "communicator aborted");
-        const size_t n = bytes - at < COMM_COPY_CHUNK_BYTES ? bytes - at : COMM_COPY_CHUNK_BYTES;
-        memcpy((uint8_t *)to + at, (const uint8_t *)from + at, n);
-    }
-    return DPT_OK;
-}
-
-/* Failures. */
-
-enum dpt_status dpt_link_lost(struct dpt_link *link, int suspect, struct dpt_err *err,
-                              const char *how)
-{
-    link->lost = true;
-    if (suspect >= 0 && suspect < link->comm->world_size && suspect != link->comm->rank) {
-        link->comm->suspect = suspect;
-        return dpt_fail(err, DPT_EPEER, "rank %d gave up because of rank %d", link->rank, suspect);
-    }
-    link->comm->suspect = link->rank;
-    return dpt_fail(err, DPT_EPEER, "rank %d is lost: %s", link->rank, how);
-}
-
-uint32_t dpt_link_suspect_code(int suspect)
-{
-    return (uint32_t)(suspect + 1);
-}
-
-int dpt_link_suspect(uint32_t code)
-{
-    return code <= DPT_COMM_WORLD_MAX ? (int)code - 1 : -1;
-}
-
-enum dpt_status dpt_link_broken(struct dpt_link *link, enum dpt_status status, struct dpt_err *err,
-                                const char *how)
-{
-    link->lost = true;
-    link->comm->suspect = link->rank;
-    return dpt_fail(err, status, "transfer with rank %d: %s", link->rank, how);
-}
-
-enum dpt_status dpt_link_left(struct dpt_link *link, struct dpt_err *err)
-{
-    link->gone = true;
-    if (link->pending > 0)
-        return dpt_link_lost(link, -1, err, "it left before its last transfers");
-    return DPT_OK;
-}
-
-/* Takes from all peers what was lent for writing; bounded. */
-static void shut_links(struct dpt_comm *comm)
-{
-    bool ended = true;
-    if (comm->shut)
-        return;
-    comm->shut = true;
-    for (int i = 0; i < comm->n_links; i++)
-        if (comm->links[i]->ops->shut != NULL)
-            ended = comm->links[i]->ops->shut(comm->links[i]) && ended;
-    for (int i = 0; !ended && i < COMM_REGIONS; i++) {
-        struct dpt_comm_mem *mem = comm->listener->mems[i];
-        struct dpt_err err;
-        if (mem != NULL && mem->open && dpt_comm_mem_exchange(mem, &err) != DPT_OK) {
-            dpt_log(DPT_LOG_ERROR,
-                    "a peer that stands still may write into this rank's memory, and it cannot be "
-                    "exchanged: %s; this process ends and counts as lost",
-                    err.text);
-            abort();
-        }
-    }
-}
-
-enum dpt_status dpt_comm_keep_failure(struct dpt_comm *comm, enum dpt_status status,
-                                      const struct dpt_err *failure, struct dpt_err *err)
-{
-    if (comm->status == DPT_OK) {
-        comm->status = status;
-        comm->failure = *failure;
-        shut_links(comm);
-    }
-    if (err != NULL)
-        *err = comm->failure;
-    return comm->status;
-}
-
-/* Creation and destruction of the common part. */
 
 static int inline_slots(int n_peers)
 {
@@ -229,24 +30,24 @@ static enum dpt_status alloc_pools(struct dpt_comm *comm, int n_peers, struct dp
     const int smalls = inline_slots(n_peers);
     comm->links = calloc((size_t)n_peers + 1, sizeof(struct dpt_link *));
     comm->link_of = calloc((size_t)comm->world_size, sizeof(struct dpt_link *));
-    comm->recs = calloc(COMM_RECORDS_MAX, sizeof *comm->recs);
-    comm->smalls = calloc((size_t)smalls, DPT_COMM_BUF_BYTES_MAX);
+    comm->pool.recs = calloc(COMM_RECORDS_MAX, sizeof *comm->pool.recs);
+    comm->pool.smalls = calloc((size_t)smalls, DPT_COMM_BUF_BYTES_MAX);
     comm->xfers = calloc(2 * (size_t)comm->world_size, sizeof *comm->xfers);
-    comm->pool_bytes = pool_bytes(n_peers, comm->world_size);
-    dpt_account_add(comm->listener->account, DPT_MEMORY_COMM, comm->pool_bytes, comm->pool_bytes);
-    if (comm->links == NULL || comm->link_of == NULL || comm->recs == NULL ||
-        comm->smalls == NULL || comm->xfers == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "memory for a communicator of %d ranks", comm->world_size);
+    comm->pool.bytes = pool_bytes(n_peers, comm->world_size);
+    dpt_account_add(comm->listener->account, DPT_MEMORY_COMM, comm->pool.bytes, comm->pool.bytes);
+    if (comm->links == NULL || comm->link_of == NULL || comm->pool.recs == NULL ||
+        comm->pool.smalls == NULL || comm->xfers == NULL)
+        return dpt_fail_nomem(err, "communicator of %d ranks", comm->world_size);
     for (int i = COMM_RECORDS_MAX - 1; i >= 0; i--) {
-        comm->recs[i].next = comm->recs_free;
-        comm->recs_free = &comm->recs[i];
+        comm->pool.recs[i].next = comm->pool.recs_free;
+        comm->pool.recs_free = &comm->pool.recs[i];
     }
-    comm->recs_left = COMM_RECORDS_MAX;
+    comm->pool.recs_left = COMM_RECORDS_MAX;
     for (int i = smalls - 1; i >= 0; i--)
-        small_give(comm, comm->smalls + (size_t)i * DPT_COMM_BUF_BYTES_MAX);
+        dpt_small_give(comm, comm->pool.smalls + (size_t)i * DPT_COMM_BUF_BYTES_MAX);
     for (int i = DPT_COMM_OPS_MAX - 1; i >= 0; i--) {
-        comm->ops[i].comm = comm;
-        dpt_op_give(&comm->ops[i]);
+        comm->pool.ops[i].comm = comm;
+        dpt_op_give(&comm->pool.ops[i]);
     }
     return DPT_OK;
 }
@@ -256,14 +57,12 @@ enum dpt_status dpt_comm_alloc(struct dpt_comm_listener *listener, const struct 
 {
     struct dpt_comm *comm = calloc(1, sizeof *comm);
     if (comm == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "memory for a communicator");
+        return dpt_fail_nomem(err, "communicator");
     comm->listener = listener;
     listener->comms++;
     for (int i = 0; i < COMM_REGIONS; i++)
         if (listener->mems[i] != NULL)
             listener->mems[i]->withdrawn = false;
-    memcpy(comm->run, spec->run, sizeof comm->run);
-    comm->generation = spec->generation;
     comm->rank = spec->rank;
     comm->world_size = spec->world_size;
     comm->timeout_ms = spec->timeout_ms;
@@ -296,31 +95,7 @@ void dpt_comm_add_link(struct dpt_comm *comm, struct dpt_link *link)
     comm->link_of[link->rank] = link;
 }
 
-enum dpt_status dpt_link_watch(struct dpt_link *link, struct dpt_err *err)
-{
-    const bool ended = link->gone || link->doubtful || link->lost;
-    if (link->fd < 0 || (ended && !link->watched))
-        return DPT_OK;
-    struct epoll_event event = {.events = link->ops->interest(link), .data.ptr = link};
-    if (link->watched && !ended && event.events == link->watched_events)
-        return DPT_OK;
-    /* A closed connection would be reported as hung up for ever: it is taken out. */
-    const int op = ended ? EPOLL_CTL_DEL : link->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
-    if (epoll_ctl(link->comm->epoll_fd, op, link->fd, &event) != 0)
-        return dpt_fail_errno(err, errno, "watch the connection to rank %d", link->rank);
-    link->watched = !ended;
-    link->watched_events = event.events;
-    return DPT_OK;
-}
-
-enum dpt_status dpt_comm_watch(struct dpt_comm *comm, struct dpt_err *err)
-{
-    for (int i = 0; i < comm->n_links; i++)
-        DPT_TRY(dpt_link_watch(comm->links[i], err));
-    return DPT_OK;
-}
-
-/* What was borrowed to be written is not given back as it was. */
+/* The op holds borrowed memory that the caller had to write. */
 static bool owes_writing(const struct dpt_comm_op *op)
 {
     for (const struct dpt_rec *rec = op->lends; rec != NULL; rec = rec->next)
@@ -335,54 +110,54 @@ void dpt_comm_destroy(struct dpt_comm **comm_p)
     *comm_p = NULL;
     if (comm == NULL)
         return;
-    /* An abort with nothing in flight harms nobody: who still talks to others may go on. */
+    /* After an abort with nothing in flight the peers can go on with each other. */
     const bool failed =
         comm->status != DPT_OK || (atomic_load(&comm->abort_asked) && comm->ops_in_flight > 0);
     if (!failed)
         for (int i = 0; i < DPT_COMM_OPS_MAX; i++) {
-            struct dpt_comm_op *op = &comm->ops[i];
+            struct dpt_comm_op *op = &comm->pool.ops[i];
             if (op->used && !op->freed && op->recvs_left == 0 && !owes_writing(op))
                 dpt_comm_op_free(comm, &op);
         }
-    shut_links(comm);
+    dpt_comm_shut_links(comm);
     for (int i = 0; i < comm->n_links; i++) {
         struct dpt_link *link = comm->links[i];
         DPT_ASSERT(link != NULL);
         link->ops->destroy(link, failed ? GOODBYE_FAILED : GOODBYE_ORDERLY, comm->suspect);
     }
-    if (comm->network != NULL)
-        comm->network->forget(comm);
+    if (comm->listener->network != NULL)
+        comm->listener->network->forget(comm);
     if (comm->epoll_fd >= 0)
         close(comm->epoll_fd);
     if (comm->wake_fd >= 0)
         close(comm->wake_fd);
     free(comm->links);
     free(comm->link_of);
-    free(comm->recs);
-    free(comm->smalls);
+    free(comm->pool.recs);
+    free(comm->pool.smalls);
     free(comm->xfers);
-    dpt_account_sub(comm->listener->account, DPT_MEMORY_COMM, comm->pool_bytes, comm->pool_bytes);
+    dpt_account_sub(comm->listener->account, DPT_MEMORY_COMM, comm->pool.bytes, comm->pool.bytes);
     comm->listener->comms--;
     free(comm);
 }
 
-static void wake(struct dpt_comm *comm)
+static void wake_owner(struct dpt_comm *comm)
 {
     const uint64_t one = 1;
     const ssize_t n = write(comm->wake_fd, &one, sizeof one);
-    DPT_ASSERT(n == (ssize_t)sizeof one || errno == EAGAIN); /* EAGAIN: it is awake already */
+    DPT_ASSERT(n == (ssize_t)sizeof one || errno == EAGAIN); /* EAGAIN: already awake */
 }
 
 void dpt_comm_abort(struct dpt_comm *comm)
 {
     atomic_store(&comm->abort_asked, true);
-    wake(comm);
+    wake_owner(comm);
 }
 
 void dpt_comm_wake(struct dpt_comm *comm)
 {
     atomic_store(&comm->wake_asked, true);
-    wake(comm);
+    wake_owner(comm);
 }
 
 void dpt_comm_allow_spin(struct dpt_comm *comm, bool allowed)

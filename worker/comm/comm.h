@@ -167,13 +167,10 @@ DPT_MUST_USE enum dpt_status dpt_comm_poll(struct dpt_comm *comm, struct dpt_com
 DPT_MUST_USE enum dpt_status dpt_comm_poll_received(struct dpt_comm *comm, struct dpt_comm_op *op,
                                                     int wait_ms, struct dpt_err *err);
 
-/* The same, but returns only when woken (DPT_INPROGRESS), at its deadline, or on failure: for an
- * owner that has nothing to wait for but keeps its peers moving. */
-DPT_MUST_USE enum dpt_status dpt_comm_poll_woken(struct dpt_comm *comm, int wait_ms,
+/* The same without a goal: returns when woken or after wait_ns (DPT_INPROGRESS; -1: no limit), or
+ * on failure. For an owner that only keeps its peers moving. */
+DPT_MUST_USE enum dpt_status dpt_comm_poll_woken(struct dpt_comm *comm, int64_t wait_ns,
                                                  struct dpt_err *err);
-/* The same with nanoseconds, for an owner that has to look at something else in between. */
-DPT_MUST_USE enum dpt_status dpt_comm_nap(struct dpt_comm *comm, int64_t wait_ns,
-                                          struct dpt_err *err);
 
 /* The same, but returns DPT_OK as soon as any op is done that was not when this last returned so:
  * for an owner with many under way, who then looks which. */

@@ -1,19 +1,19 @@
-/* How a communicator comes to be: the higher rank of each pair dials the lower one (comm.h).
+/* Creation of a communicator's connections: the higher rank of each pair dials the lower one
+ * (comm.h).
  *
  *     dialer:    IDLE ──connect──► CONNECTING ──HELLO──► GREETED ──WELCOME──► link
  *                 ▲ refused, closed: again after a pause  │
  *                 └───────────────────────────────────────┘
  *     acceptor:  accept ──► half-open ──right HELLO──► WELCOME, link     (anything else: closed)
  *
- * A peer that has not begun this generation's creation leaves our connection in its backlog, and
- * one that is in another generation's closes it; both are the same to the dialer, which tries again
- * until the deadline. So nothing is kept between generations, and nothing that a stranger sends is
- * remembered. A listener exists before its address is published: a peer that refuses connections
- * for REFUSED_MS running is dead.
+ * A peer that has not begun to create this generation leaves our connection in its backlog. A peer
+ * of another generation closes it. In both cases the dialer tries again until the deadline, so
+ * nothing is kept between generations, and nothing that a stranger sends is remembered. A listener
+ * exists before its address is published: a peer that refuses connections for REFUSED_MS is dead.
  *
- * The acceptor notices a dead dialer by the same means: after PROBE_AFTER_MS it dials too, says
- * nothing, and only holds the connection (which the peer keeps among its half-open ones). */
-#include "worker/comm/internal.h"
+ * The acceptor detects a dead dialer in the same way: after PROBE_AFTER_MS it dials too, sends
+ * nothing, and holds the connection (which the peer keeps among its half-open ones). */
+#include "worker/comm/comm_state.h"
 
 #include "base/clock.h"
 #include "worker/comm/address.h"
@@ -31,13 +31,13 @@ enum {
     RETRY_MS = 5,
     REFUSED_MS = 60,
     PROBE_AFTER_MS = 20,
-    STRANGERS_MAX = 64, /* half-open connections besides one a peer; the oldest gives way */
+    STRANGERS_MAX = 64, /* half-open connections besides one a peer; the oldest is closed */
     ACCEPTS_MAX = 64    /* in a row from one socket */
 };
 
 enum dial_state { DIAL_IDLE, DIAL_CONNECTING, DIAL_GREETED, DIAL_HELD };
 
-/* What this side does to reach one peer. */
+/* The attempt to reach one peer. */
 struct dial {
     const struct dpt_comm_peer *peer;
     struct dpt_address address;
@@ -50,7 +50,7 @@ struct dial {
     size_t got;
 };
 
-/* An accepted connection that has not said who it is. */
+/* An accepted connection whose hello is not complete. */
 struct half {
     int fd;
     bool shm;
@@ -71,19 +71,13 @@ struct creation {
 
 static struct dpt_link *link_of(const struct creation *c, const struct dial *dial)
 {
-    DPT_ASSERT(dial->peer != NULL); /* prepare has filled it */
+    DPT_ASSERT(dial->peer != NULL); /* set by prepare_dials */
     return c->comm->link_of[dial->peer->rank];
 }
 
 static bool is_up(const struct creation *c, const struct dial *dial)
 {
     return link_of(c, dial) != NULL;
-}
-
-static enum dpt_status lost(struct creation *c, int rank, struct dpt_err *err, const char *how)
-{
-    c->comm->suspect = rank;
-    return dpt_fail(err, DPT_EPEER, "rank %d is lost: %s", rank, how);
 }
 
 static enum dpt_status add_link(struct creation *c, int rank, int fd, bool shm, struct dpt_err *err)
@@ -98,31 +92,12 @@ static enum dpt_status add_link(struct creation *c, int rank, int fd, bool shm, 
     return link->ops->send(link, err);
 }
 
-/* Local sockets: only processes of the own user are listened to. */
+/* Local sockets: only processes of the same user may connect. */
 static bool same_user(int fd)
 {
     struct ucred cred;
     socklen_t len = sizeof cred;
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 && cred.uid == geteuid();
-}
-
-/* Reads as much of a hello as has come. 1: whole, 0: not yet, -1: closed or ill-formed. */
-static int read_hello(int fd, bool shm, uint8_t hello[DPT_HELLO_BYTES], size_t *got)
-{
-    const ssize_t n = recv(fd, hello + *got, DPT_HELLO_BYTES - *got, MSG_DONTWAIT);
-    if (n < 0)
-        return errno == EAGAIN || errno == EINTR ? 0 : -1;
-    if (n == 0 || (shm && n != DPT_HELLO_BYTES))
-        return -1;
-    *got += (size_t)n;
-    return *got == DPT_HELLO_BYTES;
-}
-
-static bool send_hello(struct creation *c, int fd, enum dpt_hello_kind kind, int to)
-{
-    uint8_t hello[DPT_HELLO_BYTES];
-    dpt_hello_encode(c->spec, kind, to, hello);
-    return send(fd, hello, sizeof hello, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof hello;
 }
 
 /* Dialing. */
@@ -137,15 +112,17 @@ static void dial_again(struct dial *dial, int64_t now, int saved_errno)
     dial->last_errno = saved_errno;
 }
 
-static enum dpt_status refused(struct creation *c, struct dial *dial, int64_t now,
-                               struct dpt_err *err)
+static enum dpt_status dial_refused(struct creation *c, struct dial *dial, int64_t now,
+                                    struct dpt_err *err)
 {
     dial_again(dial, now, ECONNREFUSED);
     if (dial->refused_since_ms < 0)
         dial->refused_since_ms = now;
     if (now - dial->refused_since_ms < REFUSED_MS)
         return DPT_OK;
-    return lost(c, dial->peer->rank, err, "its process listens no more");
+    c->comm->suspect = dial->peer->rank;
+    return dpt_fail(err, DPT_EPEER, "rank %d is lost: its process listens no more",
+                    dial->peer->rank);
 }
 
 /* While nobody listens on a port of the local range, dialing it can connect a socket with itself.
@@ -161,18 +138,33 @@ static bool is_own_echo(int fd)
            memcmp(&own, &peer, own_len) == 0;
 }
 
-static enum dpt_status connected(struct creation *c, struct dial *dial, int64_t now,
-                                 struct dpt_err *err)
+static enum dpt_status dial_connected(struct creation *c, struct dial *dial, int64_t now,
+                                      struct dpt_err *err)
 {
     if (!dial->shm && is_own_echo(dial->fd))
-        return refused(c, dial, now, err);
+        return dial_refused(c, dial, now, err);
     dial->refused_since_ms = -1;
     dial->got = 0;
     dial->state = dial->probe ? DIAL_HELD : DIAL_GREETED;
     if (dial->shm && !same_user(dial->fd))
         dial_again(dial, now, EPERM);
-    else if (!dial->probe && !send_hello(c, dial->fd, DPT_HELLO_DIALER, dial->peer->rank))
+    else if (!dial->probe && !dpt_hello_send(dial->fd, c->spec, DPT_HELLO_DIALER, dial->peer->rank))
         dial_again(dial, now, errno);
+    return DPT_OK;
+}
+
+/* `connect_errno`: the result of connect(), 0 for success. */
+static enum dpt_status dial_connect_result(struct creation *c, struct dial *dial, int connect_errno,
+                                           int64_t now, struct dpt_err *err)
+{
+    if (connect_errno == 0)
+        return dial_connected(c, dial, now, err);
+    if (connect_errno == ECONNREFUSED)
+        return dial_refused(c, dial, now, err);
+    if (connect_errno == EINPROGRESS)
+        dial->state = DIAL_CONNECTING;
+    else
+        dial_again(dial, now, connect_errno);
     return DPT_OK;
 }
 
@@ -183,15 +175,8 @@ static enum dpt_status start_dial(struct creation *c, struct dial *dial, int64_t
     dial->fd = socket(dial->address.addr.ss_family, type, 0);
     if (dial->fd < 0)
         return dpt_fail_errno(err, errno, "a socket to reach rank %d", dial->peer->rank);
-    if (connect(dial->fd, (struct sockaddr *)&dial->address.addr, dial->address.len) == 0)
-        return connected(c, dial, now, err);
-    if (errno == EINPROGRESS)
-        dial->state = DIAL_CONNECTING;
-    else if (errno == ECONNREFUSED)
-        return refused(c, dial, now, err);
-    else
-        dial_again(dial, now, errno);
-    return DPT_OK;
+    const int rc = connect(dial->fd, (struct sockaddr *)&dial->address.addr, dial->address.len);
+    return dial_connect_result(c, dial, rc == 0 ? 0 : errno, now, err);
 }
 
 static enum dpt_status finish_connect(struct creation *c, struct dial *dial, int64_t now,
@@ -201,12 +186,7 @@ static enum dpt_status finish_connect(struct creation *c, struct dial *dial, int
     socklen_t len = sizeof so_error;
     if (getsockopt(dial->fd, SOL_SOCKET, SO_ERROR, &so_error, &len) != 0)
         so_error = errno;
-    if (so_error == 0)
-        return connected(c, dial, now, err);
-    if (so_error == ECONNREFUSED)
-        return refused(c, dial, now, err);
-    dial_again(dial, now, so_error);
-    return DPT_OK;
+    return dial_connect_result(c, dial, so_error, now, err);
 }
 
 static enum dpt_status dial_event(struct creation *c, struct dial *dial, int64_t now,
@@ -214,7 +194,7 @@ static enum dpt_status dial_event(struct creation *c, struct dial *dial, int64_t
 {
     if (dial->state == DIAL_CONNECTING)
         return finish_connect(c, dial, now, err);
-    const int whole = read_hello(dial->fd, dial->shm, dial->hello, &dial->got);
+    const int whole = dpt_hello_receive(dial->fd, dial->shm, dial->hello, &dial->got);
     if (whole == 0)
         return DPT_OK;
     int from = -1;
@@ -258,12 +238,11 @@ static void drop_half(struct creation *c, int i, bool close_fd)
     memmove(&c->halves[i], &c->halves[i + 1], (size_t)(c->n_halves - i) * sizeof c->halves[0]);
 }
 
-/* Looks at what a half-open connection has said; true if it is half-open no more (welcomed or
- * closed). */
+/* Reads from a half-open connection. True: it is welcomed or closed, and no longer half-open. */
 static bool half_event(struct creation *c, int i, enum dpt_status *ret_status, struct dpt_err *err)
 {
     struct half *half = &c->halves[i];
-    const int whole = read_hello(half->fd, half->shm, half->hello, &half->got);
+    const int whole = dpt_hello_receive(half->fd, half->shm, half->hello, &half->got);
     if (whole == 0)
         return false;
     int from = -1;
@@ -278,8 +257,8 @@ static bool half_event(struct creation *c, int i, enum dpt_status *ret_status, s
             close(dial->fd);
         dial->fd = -1;
         dial->state = DIAL_IDLE;
-        /* If this fails the dialer has given up meanwhile; the link will read why. */
-        (void)!send_hello(c, kept.fd, DPT_HELLO_WELCOME, from);
+        /* If this fails, the dialer has given up; the link will read its end. */
+        (void)!dpt_hello_send(kept.fd, c->spec, DPT_HELLO_WELCOME, from);
         *ret_status = add_link(c, from, kept.fd, kept.shm, err);
     }
     return true;
@@ -306,9 +285,7 @@ static enum dpt_status accept_some(struct creation *c, int listen_fd, bool shm, 
     return status;
 }
 
-/* The loop. */
-
-static bool complete(const struct creation *c)
+static bool all_links_ready(const struct creation *c)
 {
     if (c->comm->n_links < c->spec->n_peers)
         return false;
@@ -353,8 +330,7 @@ static enum dpt_status timed_out(struct creation *c, struct dpt_err *err)
                     c->spec->n_peers);
 }
 
-/* Fills the list of what is waited for: abort, two listeners, links, dials, halves, in this order.
- */
+/* The descriptors to wait for: abort, two listeners, links, dials, halves, in this order. */
 static nfds_t fill_pollfds(struct creation *c, int abort_fd)
 {
     nfds_t n = 0;
@@ -375,7 +351,7 @@ static nfds_t fill_pollfds(struct creation *c, int abort_fd)
     return n;
 }
 
-static enum dpt_status handle(struct creation *c, int64_t now, struct dpt_err *err)
+static enum dpt_status handle_poll_events(struct creation *c, int64_t now, struct dpt_err *err)
 {
     const struct pollfd *at = c->pollfds + 3;
     const int n_links = c->comm->n_links, n_halves = c->n_halves;
@@ -403,9 +379,9 @@ static enum dpt_status handle(struct creation *c, int64_t now, struct dpt_err *e
     return DPT_OK;
 }
 
-static enum dpt_status run(struct creation *c, int abort_fd, struct dpt_err *err)
+static enum dpt_status connect_all_peers(struct creation *c, int abort_fd, struct dpt_err *err)
 {
-    while (!complete(c)) {
+    while (!all_links_ready(c)) {
         int64_t now = dpt_now_ms();
         if (now >= c->start_ms + c->spec->timeout_ms)
             return timed_out(c, err);
@@ -421,12 +397,12 @@ static enum dpt_status run(struct creation *c, int abort_fd, struct dpt_err *err
         if (c->pollfds[0].revents != 0)
             return dpt_fail(err, DPT_EABORTED, "aborted while connecting to peers");
         now = dpt_now_ms();
-        DPT_TRY(handle(c, now, err));
+        DPT_TRY(handle_poll_events(c, now, err));
     }
-    return dpt_comm_watch(c->comm, err);
+    for (int i = 0; i < c->comm->n_links; i++)
+        DPT_TRY(dpt_link_watch(c->comm->links[i], err));
+    return DPT_OK;
 }
-
-/* Setting up and clearing away. */
 
 static enum dpt_status check_spec(const struct dpt_comm_spec *spec, struct dpt_err *err)
 {
@@ -441,13 +417,14 @@ static enum dpt_status check_spec(const struct dpt_comm_spec *spec, struct dpt_e
         for (int j = 0; j < i; j++)
             twice |= spec->peers[j].rank == rank;
         if (rank < 0 || rank >= spec->world_size || rank == spec->rank || twice)
-            return dpt_fail(err, DPT_EINVAL, "rank %d is no peer of rank %d, or is one twice", rank,
+            return dpt_fail(err, DPT_EINVAL,
+                            "rank %d is no possible peer of rank %d, or is listed twice", rank,
                             spec->rank);
     }
     return DPT_OK;
 }
 
-static enum dpt_status prepare(struct creation *c, struct dpt_err *err)
+static enum dpt_status prepare_dials(struct creation *c, struct dpt_err *err)
 {
     const size_t peers = (size_t)c->spec->n_peers;
     c->halves_max = c->spec->n_peers + STRANGERS_MAX;
@@ -455,7 +432,7 @@ static enum dpt_status prepare(struct creation *c, struct dpt_err *err)
     c->halves = calloc((size_t)c->halves_max + 1, sizeof *c->halves);
     c->pollfds = calloc(3 + 2 * peers + (size_t)c->halves_max, sizeof *c->pollfds);
     if (c->dials == NULL || c->halves == NULL || c->pollfds == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "memory to connect %d peers", c->spec->n_peers);
+        return dpt_fail_nomem(err, "connections to %d peers", c->spec->n_peers);
     for (int i = 0; i < c->spec->n_peers; i++)
         c->dials[i].fd = -1;
     for (int i = 0; i < c->spec->n_peers; i++) {
@@ -473,8 +450,7 @@ static enum dpt_status prepare(struct creation *c, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* A peer that was greeted and has not answered may do so later, and is then told why nobody is
- * there any more. */
+/* A peer that was greeted may answer later; the goodbye then tells it why this side is gone. */
 static void say_goodbye(struct creation *c, struct dial *dial)
 {
     struct dpt_link *link = dial->shm
@@ -486,7 +462,7 @@ static void say_goodbye(struct creation *c, struct dial *dial)
     link->ops->destroy(link, GOODBYE_FAILED, c->comm->suspect);
 }
 
-static void clear(struct creation *c)
+static void clear_creation(struct creation *c)
 {
     for (int i = 0; c->dials != NULL && i < c->spec->n_peers; i++) {
         if (c->dials[i].state == DIAL_GREETED)
@@ -511,10 +487,10 @@ enum dpt_status dpt_comm_create(struct dpt_comm_listener *listener,
     struct dpt_err failure = {0};
     struct creation c = {.listener = listener, .spec = spec, .start_ms = dpt_now_ms()};
     DPT_TRY(dpt_comm_alloc(listener, spec, &c.comm, err));
-    enum dpt_status status = prepare(&c, &failure);
+    enum dpt_status status = prepare_dials(&c, &failure);
     if (status == DPT_OK)
-        status = run(&c, abort_fd, &failure);
-    clear(&c);
+        status = connect_all_peers(&c, abort_fd, &failure);
+    clear_creation(&c);
     if (status != DPT_OK) {
         if (ret_suspect != NULL)
             *ret_suspect = c.comm->suspect;

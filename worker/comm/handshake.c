@@ -3,7 +3,9 @@
 
 #include "base/cursor.h"
 
+#include <errno.h>
 #include <string.h>
+#include <sys/socket.h>
 
 static const char magic[8] = "dptcomm";
 
@@ -30,7 +32,7 @@ void dpt_hello_encode(const struct dpt_comm_spec *spec, enum dpt_hello_kind kind
 bool dpt_hello_check(const struct dpt_comm_spec *spec, enum dpt_hello_kind kind,
                      const uint8_t bytes[DPT_HELLO_BYTES], int *ret_from)
 {
-    /* The bytes are right exactly when they are those that the sender named in them would make. */
+    /* The bytes must equal the hello that the sender named in them would encode. */
     struct dpt_reader reader;
     dpt_reader_init(&reader, bytes, DPT_HELLO_BYTES);
     (void)dpt_reader_view(&reader, sizeof magic + 4 + 4 + 8);
@@ -45,4 +47,22 @@ bool dpt_hello_check(const struct dpt_comm_spec *spec, enum dpt_hello_kind kind,
         return false;
     *ret_from = (int)from;
     return true;
+}
+
+bool dpt_hello_send(int fd, const struct dpt_comm_spec *spec, enum dpt_hello_kind kind, int to)
+{
+    uint8_t hello[DPT_HELLO_BYTES];
+    dpt_hello_encode(spec, kind, to, hello);
+    return send(fd, hello, sizeof hello, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof hello;
+}
+
+int dpt_hello_receive(int fd, bool one_packet, uint8_t hello[DPT_HELLO_BYTES], size_t *got)
+{
+    const ssize_t n = recv(fd, hello + *got, DPT_HELLO_BYTES - *got, MSG_DONTWAIT);
+    if (n < 0)
+        return errno == EAGAIN || errno == EINTR ? 0 : -1;
+    if (n == 0 || (one_packet && n != DPT_HELLO_BYTES))
+        return -1;
+    *got += (size_t)n;
+    return *got == DPT_HELLO_BYTES;
 }

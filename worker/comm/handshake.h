@@ -1,6 +1,6 @@
-/* What a connection opens with: the dialer's HELLO and the acceptor's WELCOME, 120 bytes of one
- * layout, little-endian. They say which run and generation, from whom to whom, and the plan's
- * nonce, which no stranger knows. */
+/* The first message of a connection: the dialer's HELLO and the acceptor's WELCOME, 120 bytes of
+ * one layout, little-endian. Both name the run, the generation, the sending and the receiving rank,
+ * and the plan's nonce, which no stranger knows. */
 #ifndef DPT_WORKER_COMM_HANDSHAKE_H
 #define DPT_WORKER_COMM_HANDSHAKE_H
 
@@ -13,8 +13,15 @@ void dpt_hello_encode(const struct dpt_comm_spec *spec, enum dpt_hello_kind kind
                       uint8_t ret_bytes[DPT_HELLO_BYTES]);
 
 /* True if the bytes are a hello of this kind, of this run, generation, world and nonce, to this
- * rank; then *ret_from is who sent it. */
+ * rank. *ret_from: the sender. */
 bool dpt_hello_check(const struct dpt_comm_spec *spec, enum dpt_hello_kind kind,
                      const uint8_t bytes[DPT_HELLO_BYTES], int *ret_from);
+
+/* Sends a hello; never blocks. False: it was not sent whole. */
+bool dpt_hello_send(int fd, const struct dpt_comm_spec *spec, enum dpt_hello_kind kind, int to);
+
+/* Receives the rest of a hello, of which *got bytes are there; never blocks. `one_packet`: it
+ * arrives whole or is ill-formed. 1: complete, 0: not yet, -1: closed or ill-formed. */
+int dpt_hello_receive(int fd, bool one_packet, uint8_t hello[DPT_HELLO_BYTES], size_t *got);
 
 #endif

@@ -1,5 +1,5 @@
 /* The sockets on which peers dial, and the texts of addresses (comm.h). */
-#include "worker/comm/internal.h"
+#include "worker/comm/listener.h"
 
 #include "worker/comm/address.h"
 
@@ -54,7 +54,7 @@ enum dpt_status dpt_comm_listener_create(const char *host, struct dpt_comm_liste
 {
     struct dpt_comm_listener *listener = calloc(1, sizeof *listener);
     if (listener == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "memory for a listener");
+        return dpt_fail_nomem(err, "listener");
     listener->shm_fd = listener->tcp_fd = -1;
     enum dpt_status status = open_shm(listener, err);
     if (status == DPT_OK)

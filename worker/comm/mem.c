@@ -1,19 +1,13 @@
-/* Registered memory: a sealed memfd mapped by its owner, which peers of the host map (comm.h). The
- * seals promise them that it never shrinks under their reads, and, unless it is open, that no other
- * process ever writes it. */
-#include "worker/comm/internal.h"
+/* Registered memory: sealed memory of its owner, which peers of the host map (comm.h). */
+#include "worker/comm/listener.h"
+#include "worker/comm/sealed.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
 
 static int free_region(const struct dpt_comm_listener *listener)
 {
@@ -23,7 +17,7 @@ static int free_region(const struct dpt_comm_listener *listener)
     return -1;
 }
 
-/* Memory that can be had without ending somebody; SIZE_MAX where the kernel does not say. */
+/* Bytes that can be allocated before the kernel kills processes; SIZE_MAX: unknown. */
 static size_t available_bytes(void)
 {
     unsigned long long kib;
@@ -39,32 +33,15 @@ static size_t available_bytes(void)
     return bytes;
 }
 
-/* Fills fd and data; both are the caller's to give back, also after a failure. */
-static enum dpt_status map(struct dpt_comm_mem *mem, struct dpt_err *err)
+static enum dpt_status map_pages(const struct dpt_comm_mem *mem, struct sealed_memory *ret,
+                                 struct dpt_err *err)
 {
-    mem->fd = memfd_create("dpt-comm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (mem->fd < 0)
-        return dpt_fail_errno(err, errno, "create shared memory of %zu bytes", mem->bytes);
-    /* Takes the pages now: running out is an error here, not a signal later. The kernel would kill
-       processes before it refused. */
+    /* The kernel would kill processes before it refused. */
     if (mem->map_bytes > available_bytes())
         return dpt_fail(err, DPT_ENOMEM,
                         "shared memory of %zu bytes is more than this machine has available",
                         mem->bytes);
-    const int rc = posix_fallocate(mem->fd, 0, (off_t)mem->map_bytes);
-    if (rc != 0)
-        return dpt_fail_errno(err, rc, "reserve shared memory of %zu bytes", mem->bytes);
-    void *data =
-        mmap(NULL, mem->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, mem->fd, 0);
-    if (data == MAP_FAILED)
-        return dpt_fail_errno(err, errno, "map shared memory of %zu bytes", mem->bytes);
-    mem->data = data;
-    const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
-    const int others = mem->open ? 0 : F_SEAL_FUTURE_WRITE;
-    if (fcntl(mem->fd, F_ADD_SEALS, seals | others) != 0 &&
-        fcntl(mem->fd, F_ADD_SEALS, seals) != 0) /* Linux before 5.1 knows the first two only */
-        return dpt_fail_errno(err, errno, "seal shared memory");
-    return DPT_OK;
+    return dpt_sealed_create(mem->map_bytes, mem->open, ret, err);
 }
 
 enum dpt_status dpt_comm_mem_create_for(struct dpt_comm_listener *listener, enum dpt_memory_tag tag,
@@ -81,7 +58,7 @@ enum dpt_status dpt_comm_mem_create_for(struct dpt_comm_listener *listener, enum
         return dpt_fail(err, DPT_EINVAL, "register memory of %zu bytes", bytes);
     struct dpt_comm_mem *mem = calloc(1, sizeof *mem);
     if (mem == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "register memory");
+        return dpt_fail_nomem(err, "registered memory");
     *mem = (struct dpt_comm_mem){.listener = listener,
                                  .region = region,
                                  .fd = -1,
@@ -91,11 +68,14 @@ enum dpt_status dpt_comm_mem_create_for(struct dpt_comm_listener *listener, enum
                                  .map_bytes = (bytes + page - 1) / page * page};
     listener->mems[region] = mem;
     dpt_account_add(listener->account, tag, bytes, mem->map_bytes);
-    const enum dpt_status status = map(mem, err);
+    struct sealed_memory pages;
+    const enum dpt_status status = map_pages(mem, &pages, err);
     if (status != DPT_OK) {
         dpt_comm_mem_destroy(&mem);
         return status;
     }
+    mem->fd = pages.fd;
+    mem->data = pages.data;
     *ret = mem;
     return DPT_OK;
 }
@@ -129,25 +109,19 @@ void dpt_comm_listener_set_account(struct dpt_comm_listener *listener, struct dp
 
 enum dpt_status dpt_comm_mem_exchange(struct dpt_comm_mem *mem, struct dpt_err *err)
 {
-    struct dpt_comm_mem other = *mem;
-    other.data = NULL;
-    enum dpt_status status = map(&other, err);
-    if (status == DPT_OK) {
-        memcpy(other.data, mem->data, mem->bytes);
-        if (mremap(other.data, mem->map_bytes, mem->map_bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
-                   mem->data) == MAP_FAILED)
-            status = dpt_fail_errno(err, errno, "put shared memory in another's place");
+    struct sealed_memory pages;
+    DPT_TRY(map_pages(mem, &pages, err));
+    memcpy(pages.data, mem->data, mem->bytes);
+    if (mremap(pages.data, mem->map_bytes, mem->map_bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+               mem->data) == MAP_FAILED) {
+        const int saved_errno = errno;
+        munmap(pages.data, mem->map_bytes);
+        close(pages.fd);
+        return dpt_fail_errno(err, saved_errno, "exchange the pages of shared memory");
     }
-    if (status == DPT_OK) {
-        close(mem->fd);
-        mem->fd = other.fd;
-        return DPT_OK;
-    }
-    if (other.data != NULL)
-        munmap(other.data, mem->map_bytes);
-    if (other.fd >= 0)
-        close(other.fd);
-    return status;
+    close(mem->fd);
+    mem->fd = pages.fd;
+    return DPT_OK;
 }
 
 void dpt_comm_mem_destroy(struct dpt_comm_mem **mem_p)

@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "base/cores.h"
-#include "worker/comm/internal.h"
+#include "worker/comm/comm_state.h"
 
 #include <stdlib.h>
 
@@ -211,7 +211,7 @@ enum dpt_status dpt_nccl_comm_move(struct dpt_nccl_comm *c, struct dpt_err *err)
 enum dpt_status dpt_nccl_comm_listen(struct dpt_nccl_comm *c, int64_t wait_ns, bool *ret_woken,
                                      struct dpt_err *err)
 {
-    const enum dpt_status status = dpt_comm_nap(c->control, wait_ns, err);
+    const enum dpt_status status = dpt_comm_poll_woken(c->control, wait_ns, err);
     *ret_woken = c->control->woken;
     return status == DPT_INPROGRESS ? DPT_OK : status;
 }
@@ -266,7 +266,7 @@ enum dpt_status dpt_nccl_comm_poll(struct dpt_nccl_comm *c, int group, uint64_t 
 enum dpt_status dpt_nccl_comm_poll_any(struct dpt_nccl_comm *c, int wait_ms, struct dpt_err *err)
 {
     if (is_idle(c) && c->n_done == c->n_told)
-        return dpt_comm_poll_woken(c->control, wait_ms, err);
+        return dpt_comm_poll_woken(c->control, wait_ms < 0 ? -1 : wait_ms * 1000000LL, err);
     const enum dpt_status status = await(c, 0, 0, wait_ms, err);
     if (status == DPT_OK)
         c->n_told = c->n_done;

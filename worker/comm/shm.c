@@ -126,7 +126,7 @@ static enum dpt_status shm_send(struct dpt_link *link, struct dpt_err *err)
 static enum dpt_status take_done(struct shm_link *shm, uint32_t record, struct dpt_err *err)
 {
     struct dpt_comm *comm = shm->link.comm;
-    struct dpt_rec *rec = record < COMM_RECORDS_MAX ? &comm->recs[record] : NULL;
+    struct dpt_rec *rec = record < COMM_RECORDS_MAX ? &comm->pool.recs[record] : NULL;
     if (rec == NULL || rec->state != REC_OFFERED || rec->link != &shm->link)
         return dpt_link_broken(&shm->link, DPT_EPROTO, err, "it returned what it did not have");
     dpt_rec_complete(rec);
@@ -265,12 +265,7 @@ static enum dpt_status shm_receive(struct dpt_link *link, struct dpt_err *err)
         DPT_TRY(match_one(shm, err));
     if (shm->gave_up)
         return dpt_link_lost(link, shm->gave_up_suspect, err, "it gave up");
-    if (eof && !link->bye)
-        return dpt_link_lost(link, -1, err, "its process has closed the connection");
-    if (eof)
-        return dpt_link_left(link, err);
-    if ((link->bye || link->gone) && link->pending > 0)
-        return dpt_link_lost(link, -1, err, "it left before its last transfers");
+    DPT_TRY(dpt_link_check_end(link, eof, err));
     if (shm->broken && !link->bye)
         return dpt_link_lost(link, -1, err, "its connection is broken");
     return DPT_OK;
@@ -333,12 +328,6 @@ static uint32_t shm_interest(const struct dpt_link *link)
     return EPOLLIN | (shm->blocked ? (uint32_t)EPOLLOUT : 0);
 }
 
-static int64_t shm_deadline_ms(const struct dpt_link *link)
-{
-    (void)link; /* in one host a begun transfer is a memory copy */
-    return INT64_MAX;
-}
-
 static void shm_destroy(struct dpt_link *link, enum link_goodbye goodbye, int suspect)
 {
     struct shm_link *shm = shm_of(link);
@@ -375,8 +364,6 @@ static const struct dpt_link_ops shm_ops = {
     .has_mail = shm_has_mail,
     .rest = shm_rest,
     .interest = shm_interest,
-    .deadline_ms = shm_deadline_ms,
-    .late = NULL,
     .destroy = shm_destroy,
 };
 
@@ -384,18 +371,14 @@ struct dpt_link *dpt_shm_link_create(struct dpt_comm *comm, int rank, int fd, st
 {
     struct shm_link *shm = calloc(1, sizeof *shm);
     if (shm == NULL) {
-        (void)dpt_fail(err, DPT_ENOMEM, "memory for the link to rank %d", rank);
+        (void)dpt_fail_nomem(err, "link to rank %d", rank);
         return NULL;
     }
     if (dpt_box_create(&shm->box, err) != DPT_OK) {
-        dpt_box_destroy(&shm->box);
         free(shm);
         return NULL;
     }
-    shm->link.ops = &shm_ops;
-    shm->link.comm = comm;
-    shm->link.rank = rank;
-    shm->link.fd = fd;
+    shm->link = (struct dpt_link){.ops = &shm_ops, .comm = comm, .rank = rank, .fd = fd};
     shm->credits = WINDOW;
     return &shm->link;
 }

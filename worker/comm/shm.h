@@ -4,7 +4,7 @@
 #define DPT_WORKER_COMM_SHM_H
 
 #include "worker/comm/box.h"
-#include "worker/comm/internal.h"
+#include "worker/comm/comm_state.h"
 
 enum { WINDOW = 32 };
 _Static_assert((int)WINDOW <= (int)BOX_PAYLOADS, "a payload stays until its credit is back");

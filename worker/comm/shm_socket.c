@@ -3,18 +3,14 @@
 #include "worker/comm/shm.h"
 
 #include "base/cursor.h"
+#include "worker/comm/sealed.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
 
 enum { HEADER_BYTES = 32 };
 
@@ -91,11 +87,9 @@ static enum dpt_status map_region(struct shm_link *shm, const struct box_message
     if (fd < 0)
         goto out;
     why = "it passed an unsealed or ill-sized region";
-    const int seals = fcntl(fd, F_GET_SEALS);
     if (message->region >= COMM_REGIONS || shm->regions[message->region].data != NULL ||
         message->bytes == 0 || fstat(fd, &st) != 0 || (uint64_t)st.st_size < message->bytes ||
-        seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
-        (open && (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0))
+        !dpt_sealed_keeps_size(fd) || (open && !dpt_sealed_is_open(fd)))
         goto out;
     why = "cannot map its memory";
     status = DPT_ENOMEM;

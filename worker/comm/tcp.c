@@ -15,7 +15,7 @@
  * A receive that has begun must go on moving (deadline_ms). A send has no deadline: its peer may
  * compute for as long as it likes before it posts the receive. That the peer's machine is gone is
  * the membership's to find. */
-#include "worker/comm/internal.h"
+#include "worker/comm/comm_state.h"
 
 #include "base/clock.h"
 #include "base/cursor.h"
@@ -67,8 +67,8 @@ static struct tcp_link *tcp_of(struct dpt_link *link)
     return (struct tcp_link *)link;
 }
 
-static void encode(uint8_t head[HEADER_BYTES], enum frame_type type, uint32_t number,
-                   uint64_t bytes)
+static void encode_header(uint8_t head[HEADER_BYTES], enum frame_type type, uint32_t number,
+                          uint64_t bytes)
 {
     struct dpt_writer writer;
     dpt_writer_init(&writer, head, HEADER_BYTES);
@@ -78,13 +78,13 @@ static void encode(uint8_t head[HEADER_BYTES], enum frame_type type, uint32_t nu
 }
 
 /* Gathers the unsent rest of the first queued sends. */
-static size_t gather(struct tcp_link *tcp, struct iovec iov[2 * GATHER_MAX])
+static size_t gather_unsent(struct tcp_link *tcp, struct iovec iov[2 * GATHER_MAX])
 {
     size_t n = 0;
     struct dpt_rec *rec = tcp->link.sends.first;
     for (int i = 0; i < GATHER_MAX && rec != NULL; i++, rec = rec->next) {
         if (rec->state == REC_QUEUED) { /* seen for the first time */
-            encode(rec->head, FRAME_DATA, tcp->frames_sent++, rec->bytes);
+            encode_header(rec->head, FRAME_DATA, tcp->frames_sent++, rec->bytes);
             rec->state = REC_OFFERED;
         }
         if (rec->head_moved < HEADER_BYTES)
@@ -96,7 +96,7 @@ static size_t gather(struct tcp_link *tcp, struct iovec iov[2 * GATHER_MAX])
 }
 
 /* Notes that `sent` more bytes have gone. */
-static void advance(struct tcp_link *tcp, size_t sent)
+static void advance_sends(struct tcp_link *tcp, size_t sent)
 {
     for (struct dpt_rec *rec; (rec = tcp->link.sends.first) != NULL;) {
         const size_t head_left = HEADER_BYTES - rec->head_moved;
@@ -120,7 +120,7 @@ static void send_queued(struct tcp_link *tcp)
 {
     while (tcp->link.sends.first != NULL) {
         struct iovec iov[2 * GATHER_MAX];
-        const struct msghdr msg = {.msg_iov = iov, .msg_iovlen = gather(tcp, iov)};
+        const struct msghdr msg = {.msg_iov = iov, .msg_iovlen = gather_unsent(tcp, iov)};
         const ssize_t n = sendmsg(tcp->link.fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR)
             continue;
@@ -132,7 +132,7 @@ static void send_queued(struct tcp_link *tcp)
             tcp->broken_errno = errno;
             return;
         }
-        advance(tcp, (size_t)n);
+        advance_sends(tcp, (size_t)n);
     }
 }
 
@@ -148,7 +148,7 @@ static enum dpt_status tcp_send(struct dpt_link *link, struct dpt_err *err)
     return DPT_OK;
 }
 
-static enum dpt_status lost(struct tcp_link *tcp, int saved_errno, struct dpt_err *err)
+static enum dpt_status tcp_lost(struct tcp_link *tcp, int saved_errno, struct dpt_err *err)
 {
     if (saved_errno != ECONNRESET && saved_errno != EPIPE)
         return dpt_link_lost(&tcp->link, -1, err,
@@ -269,9 +269,9 @@ static enum dpt_status look_at_waiting(struct tcp_link *tcp, struct dpt_err *err
     if (poll(&pollfd, 1, 0) <= 0)
         return DPT_OK;
     if ((pollfd.revents & (POLLERR | POLLHUP)) != 0)
-        return lost(tcp, ECONNRESET, err);
+        return tcp_lost(tcp, ECONNRESET, err);
     if (!ends_with_goodbye(tcp))
-        return lost(tcp, 0, err);
+        return tcp_lost(tcp, 0, err);
     tcp->half_closed = true;
     return DPT_OK;
 }
@@ -289,7 +289,7 @@ static enum dpt_status read_all(struct tcp_link *tcp, bool *ret_eof, struct dpt_
         if (n < 0 && errno == EAGAIN)
             return DPT_OK;
         if (n < 0 && !tcp->link.bye) /* after its goodbye a reset is an end like another */
-            return lost(tcp, errno, err);
+            return tcp_lost(tcp, errno, err);
         *ret_eof = n <= 0;
         if (n <= 0)
             return DPT_OK;
@@ -307,26 +307,16 @@ static enum dpt_status tcp_receive(struct dpt_link *link, struct dpt_err *err)
         DPT_TRY(read_all(tcp, &eof, err));
     if (link->doubtful)
         return DPT_OK;
-    if (eof && !link->bye)
-        return lost(tcp, 0, err);
+    DPT_TRY(dpt_link_check_end(link, eof, err));
     if (eof)
-        return dpt_link_left(link, err);
-    if ((link->bye || link->gone) && link->pending > 0)
-        return dpt_link_lost(link, -1, err, "it left before its last transfers");
+        return DPT_OK;
     if (tcp->broken && !link->bye)
-        return lost(tcp, tcp->broken_errno, err);
+        return tcp_lost(tcp, tcp->broken_errno, err);
     const bool active = (tcp->in_frame && link->recvs.first != NULL) || tcp->head_got > 0;
     if (active && !tcp->active)
         tcp->moved_ms = dpt_now_ms();
     tcp->active = active;
     return DPT_OK;
-}
-
-static void tcp_give_back(struct dpt_link *link, struct dpt_rec *rec)
-{
-    (void)link;
-    (void)rec;
-    DPT_ASSERT(!"TCP lends out of the caller's own staging");
 }
 
 static uint32_t tcp_interest(const struct dpt_link *link)
@@ -365,7 +355,8 @@ static void tcp_destroy(struct dpt_link *link, enum link_goodbye goodbye, int su
         const struct dpt_rec *rec = link->sends.first;
         if (rec == NULL || rec->head_moved == 0) { /* between two frames */
             uint8_t head[HEADER_BYTES];
-            encode(head, FRAME_BYE, dpt_link_suspect_code(suspect), goodbye == GOODBYE_FAILED);
+            encode_header(head, FRAME_BYE, dpt_link_suspect_code(suspect),
+                          goodbye == GOODBYE_FAILED);
             /* Best effort: without it the end of the connection says enough. */
             (void)!send(link->fd, head, sizeof head, MSG_DONTWAIT | MSG_NOSIGNAL);
         } else {
@@ -380,7 +371,6 @@ static void tcp_destroy(struct dpt_link *link, enum link_goodbye goodbye, int su
 static const struct dpt_link_ops tcp_ops = {
     .send = tcp_send,
     .receive = tcp_receive,
-    .give_back = tcp_give_back,
     .interest = tcp_interest,
     .deadline_ms = tcp_deadline_ms,
     .late = tcp_late,
@@ -407,13 +397,10 @@ struct dpt_link *dpt_tcp_link_create(struct dpt_comm *comm, int rank, int fd, st
     }
     struct tcp_link *tcp = calloc(1, sizeof *tcp);
     if (tcp == NULL) {
-        (void)dpt_fail(err, DPT_ENOMEM, "memory for the link to rank %d", rank);
+        (void)dpt_fail_nomem(err, "link to rank %d", rank);
         return NULL;
     }
-    tcp->link.ops = &tcp_ops;
-    tcp->link.comm = comm;
-    tcp->link.rank = rank;
-    tcp->link.fd = fd;
-    tcp->link.ready = true;
+    tcp->link =
+        (struct dpt_link){.ops = &tcp_ops, .comm = comm, .rank = rank, .fd = fd, .ready = true};
     return &tcp->link;
 }

@@ -1,6 +1,6 @@
 /* The small all-gather when a rank dies in it: what one rank got whole, the others get too. */
 #include "tests/worker/comm/comm_world.h"
-#include "worker/comm/internal.h"
+#include "worker/comm/comm_state.h"
 
 #include "base/clock.h"
 

@@ -434,7 +434,7 @@ static void play(const struct scene *scene)
         if (status == DPT_OK)
             status = dpt_comm_poll(comm, op, -1, &err);
         if (status == DPT_OK) /* too many offers: the first was fine */
-            status = dpt_comm_poll_woken(comm, 10000, &err);
+            status = dpt_comm_poll_woken(comm, 10 * 1000 * 1000000LL, &err);
         suspect = dpt_comm_suspect(comm);
     }
     if (status != scene->expected || suspect != 1)

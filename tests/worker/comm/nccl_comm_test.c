@@ -253,7 +253,7 @@ static void late_ranks(struct rank *self)
     gpu_open_world(&g, 1);
     if (self->rank == VICTIM)
         for (int64_t end = dpt_now_ms() + 50; dpt_now_ms() < end;)
-            CHECK(dpt_comm_nap(g.control, 1000 * 1000, &self->err) == DPT_INPROGRESS);
+            CHECK(dpt_comm_poll_woken(g.control, 1000 * 1000, &self->err) == DPT_INPROGRESS);
     atomic_fetch_add(&g.scene->fabric.closing, 1);
     gpu_unplug(&g);
 }

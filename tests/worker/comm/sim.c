@@ -3,7 +3,7 @@
 #include "tests/worker/comm/sim.h"
 
 #include "base/clock.h"
-#include "worker/comm/internal.h"
+#include "worker/comm/comm_state.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -225,7 +225,7 @@ static void return_record(struct sim_link *sim, uint32_t record)
 {
     if (sim->peer == NULL)
         return;
-    dpt_queue_push(&sim->peer->done, &sim->peer->link.comm->recs[record]);
+    dpt_queue_push(&sim->peer->done, &sim->peer->link.comm->pool.recs[record]);
     wake_seat(&net_of(sim->link.comm)->seats[sim->peer_node]);
 }
 
@@ -278,7 +278,7 @@ static enum dpt_status receive_locked(struct sim_link *sim, struct dpt_err *err)
         return dpt_link_lost(link, sim->peer_suspect, err, "it gave up");
     if (sim->state == PEER_LEFT) {
         link->bye = true;
-        return dpt_link_left(link, err);
+        return dpt_link_check_end(link, true, err);
     }
     return DPT_OK;
 }
@@ -303,12 +303,6 @@ static uint32_t sim_interest(const struct dpt_link *link)
 {
     (void)link;
     return 0;
-}
-
-static int64_t sim_deadline_ms(const struct dpt_link *link)
-{
-    (void)link;
-    return INT64_MAX;
 }
 
 static void sim_destroy(struct dpt_link *link, enum link_goodbye goodbye, int suspect)
@@ -336,8 +330,6 @@ static const struct dpt_link_ops sim_ops = {
     .receive = sim_receive,
     .give_back = sim_give_back,
     .interest = sim_interest,
-    .deadline_ms = sim_deadline_ms,
-    .late = NULL,
     .destroy = sim_destroy,
 };
 
@@ -350,11 +342,8 @@ static enum dpt_status add_links(struct dpt_comm *comm, const struct dpt_comm_sp
         struct sim_link *sim = calloc(1, sizeof *sim);
         if (sim == NULL)
             return dpt_fail(err, DPT_ENOMEM, "memory for the link to rank %d", spec->peers[i].rank);
-        sim->link.ops = &sim_ops;
-        sim->link.comm = comm;
-        sim->link.rank = spec->peers[i].rank;
-        sim->link.fd = -1;
-        sim->link.ready = true;
+        sim->link = (struct dpt_link){
+            .ops = &sim_ops, .comm = comm, .rank = spec->peers[i].rank, .fd = -1, .ready = true};
         sim->own_node = node_of(comm);
         sim->inbox_end = &sim->inbox;
         dpt_comm_add_link(comm, &sim->link);
@@ -376,7 +365,7 @@ static void sit_down(struct dpt_comm *comm, const struct dpt_comm_spec *spec)
     for (int i = 0; i < comm->n_links; i++) {
         struct sim_link *sim = sim_of(comm->links[i]);
         struct seat *seat = &net_of(comm)->seats[sim->peer_node];
-        if (seat->comm == NULL || seat->dead || seat->comm->generation != spec->generation ||
+        if (seat->comm == NULL || seat->dead || seat->spec.generation != spec->generation ||
             seat->comm->rank != sim->link.rank ||
             memcmp(seat->spec.nonce, spec->nonce, sizeof spec->nonce) != 0 ||
             strcmp(seat->spec.run, spec->run) != 0 || seat->comm->link_of[comm->rank] == NULL)
@@ -443,7 +432,6 @@ static enum dpt_status sim_create(struct dpt_comm_listener *listener,
     struct dpt_comm *comm;
     struct dpt_err failure = {0};
     DPT_TRY(dpt_comm_alloc(listener, spec, &comm, err));
-    comm->network = listener->network;
     enum dpt_status status = add_links(comm, spec, &failure);
     if (status == DPT_OK) {
         pthread_mutex_lock(&net_of(comm)->mutex);

@@ -1,0 +1,78 @@
+/* Inside of a communicator (comm.h): its links, its pools, and its state. */
+#ifndef DPT_WORKER_COMM_COMM_STATE_H
+#define DPT_WORKER_COMM_COMM_STATE_H
+
+#include "worker/comm/link.h"
+
+#include <stdatomic.h>
+
+enum {
+    COMM_RECORDS_MAX = 16384,   /* transfers posted and not yet done, all ops together */
+    COMM_INLINE_SLOTS_MIN = 256 /* small sends waiting for their socket; more with more peers */
+};
+
+/* Allocated at creation, so that no step allocates. */
+struct comm_pool {
+    size_t bytes; /* counted in the account, with struct dpt_comm */
+    struct dpt_comm_op ops[DPT_COMM_OPS_MAX], *ops_free;
+    struct dpt_rec *recs, *recs_free;
+    int recs_left;
+    uint8_t *smalls; /* inline slots; a free one holds the pointer to the next */
+    uint8_t *smalls_free;
+    int smalls_left;
+};
+
+struct dpt_comm {
+    struct dpt_comm_listener *listener;
+    int rank, world_size, timeout_ms;
+    struct dpt_link **links;   /* [n_links] */
+    struct dpt_link **link_of; /* [world_size], NULL: no peer */
+    int n_links;
+    int epoll_fd, wake_fd;
+    atomic_bool abort_asked, wake_asked;
+    atomic_bool spin_allowed; /* by dpt_comm_allow_spin */
+    enum dpt_status status;   /* the first failure */
+    struct dpt_err failure;
+    int suspect;
+    int ops_in_flight; /* not done */
+    bool shut;         /* no peer writes here any more */
+    bool news;         /* an op was done since dpt_comm_poll_any last reported one */
+    bool woken;        /* the last poll returned because of dpt_comm_wake */
+    bool settling;     /* in dpt_comm_settle: an abort does not stop a copy */
+    bool dirty;        /* some link is */
+    uint64_t bytes_sent;
+    int64_t last_poll_ms;
+    int64_t polling_since_ms; /* the owner has polled since then without a long pause */
+    struct comm_pool pool;
+    struct dpt_comm_xfer *xfers; /* [2 world_size], of the small all-gather */
+};
+
+/* comm.c: the parts that do not depend on the backend; the creator adds the links. */
+DPT_MUST_USE enum dpt_status dpt_comm_alloc(struct dpt_comm_listener *listener,
+                                            const struct dpt_comm_spec *spec, struct dpt_comm **ret,
+                                            struct dpt_err *err);
+void dpt_comm_add_link(struct dpt_comm *comm, struct dpt_link *link);
+
+/* records.c: taking asserts that the pool is not empty; dpt_comm_exchange checks before. */
+struct dpt_rec *dpt_rec_take(struct dpt_comm *comm);
+uint8_t *dpt_small_take(struct dpt_comm *comm);
+void dpt_small_give(struct dpt_comm *comm, uint8_t *slot);
+void dpt_op_give(struct dpt_comm_op *op);
+
+/* link.c: keeps the first failure, fills *err with it (may be NULL) and returns it. */
+enum dpt_status dpt_comm_keep_failure(struct dpt_comm *comm, enum dpt_status status,
+                                      const struct dpt_err *failure, struct dpt_err *err);
+/* Takes back from all peers the memory that was lent for writing; bounded. Again: no effect. */
+void dpt_comm_shut_links(struct dpt_comm *comm);
+/* True when an abort should end the present work. */
+bool dpt_comm_aborting(const struct dpt_comm *comm);
+
+/* poll.c: the nearest deadline of a link; fails when it has passed. */
+DPT_MUST_USE enum dpt_status dpt_comm_check_deadlines(struct dpt_comm *comm, int64_t now,
+                                                      int64_t *ret_next, struct dpt_err *err);
+/* After a poll of `op` has failed because a peer was lost or an abort came: takes what the others
+ * had sent. True when everything that `op` receives has arrived. After a loss the others have
+ * COMM_DOUBT_MS, after an abort one look. */
+bool dpt_comm_settle(struct dpt_comm *comm, struct dpt_comm_op *op);
+
+#endif

@@ -1,0 +1,148 @@
+/* A link is the connection to one peer. A backend (shared memory, TCP, the tests' simulation)
+ * implements struct dpt_link_ops.
+ *
+ * A posted transfer is a record in one of its link's two queues, sends and receives. The k-th send
+ * matches the peer's k-th receive. A link moves its queues when the communicator asks (after
+ * posting, or when its socket is ready), completes records, and names its peer when it fails. */
+#ifndef DPT_WORKER_COMM_LINK_H
+#define DPT_WORKER_COMM_LINK_H
+
+#include "worker/comm/listener.h"
+
+enum {
+    COMM_COPY_CHUNK_BYTES = 1 << 20, /* copied between two checks of the abort flag */
+    COMM_DOUBT_MS = 30,  /* time for other peers' messages to arrive after a peer died */
+    COMM_WRITER_MS = 200 /* time for a peer to finish writing here; then the memory is exchanged */
+};
+
+enum rec_state {
+    REC_FREE,
+    REC_QUEUED,     /* in the link's queue */
+    REC_OFFERED,    /* shm send: the peer has the address and has not given the bytes back */
+    REC_LENT,       /* receive: the caller reads the peer's memory */
+    REC_GIVING_BACK /* shm receive: the message that gives the bytes back is not yet sent */
+};
+
+/* One transfer. Posting copies everything: the caller's list is written later (`lent`), never read.
+ */
+struct dpt_rec {
+    struct dpt_rec *next; /* in its queue or list */
+    struct dpt_comm_op *op;
+    struct dpt_link *link;
+    struct dpt_comm_xfer *xfer; /* receives: gets `lent` */
+    enum rec_state state;
+    enum dpt_comm_dir dir;
+    bool write;
+    uint8_t *data;       /* SEND: source; RECV: destination; LEND: staging, may be NULL */
+    uint32_t region;     /* SEND from registered memory: its region */
+    uint64_t offset;     /* and the offset in it */
+    size_t bytes, moved; /* payload; tcp: bytes of it that have moved */
+    uint8_t *small;      /* SEND: the inline slot with the copy, or NULL */
+    uint8_t head[16];    /* tcp: frame header */
+    size_t head_moved;   /* tcp: bytes of it that are sent */
+    uint32_t remote;     /* shm receive: the sender's record */
+};
+
+struct rec_queue {
+    struct dpt_rec *first, *last;
+};
+
+struct dpt_comm_op {
+    struct dpt_comm_op *next; /* free list */
+    struct dpt_comm *comm;
+    int sends_left, recvs_left;
+    struct dpt_rec *lends; /* arrived, to be given back */
+    bool used, freed;
+};
+
+enum link_goodbye { GOODBYE_ORDERLY, GOODBYE_FAILED };
+
+/* A backend. Functions return DPT_OK (moved or not) or fail the communicator through dpt_link_lost
+ * or dpt_link_broken. None blocks. NULL is allowed where the comment says so. */
+struct dpt_link_ops {
+    enum dpt_status (*send)(struct dpt_link *link, struct dpt_err *err);
+    enum dpt_status (*receive)(struct dpt_link *link, struct dpt_err *err);
+    /* Takes a lent record back. NULL: the backend never calls dpt_rec_lend. */
+    void (*give_back)(struct dpt_link *link, struct dpt_rec *rec);
+    /* True when the next receive or send has work that no descriptor reports. NULL: never. */
+    bool (*has_mail)(struct dpt_link *link);
+    /* The owner is about to sleep (it checks for mail once more afterwards), or is awake again.
+     * NULL: the peer needs no wake-up message. */
+    void (*rest)(struct dpt_link *link, bool sleeps);
+    /* Begins to write into the peer's lent memory (false: the peer has shut it); ends it. NULL:
+     * this backend lends nothing for writing. */
+    bool (*write_begin)(struct dpt_link *link);
+    void (*write_end)(struct dpt_link *link);
+    /* Tells the peer that a region is gone. NULL: the peer has mapped none. */
+    void (*withdraw)(struct dpt_link *link, int region);
+    /* True: the peer writes no lent memory any more. False: the peer stopped while writing, so the
+     * memory itself must be exchanged. NULL: as true. */
+    bool (*shut)(struct dpt_link *link);
+    /* Epoll events that the link waits for. */
+    uint32_t (*interest)(const struct dpt_link *link);
+    /* Monotonic ms at which the link has been quiet or doubtful for too long; INT64_MAX, or NULL:
+     * never. */
+    int64_t (*deadline_ms)(const struct dpt_link *link);
+    /* The failure when that deadline has passed. NULL without deadline_ms. */
+    enum dpt_status (*late)(struct dpt_link *link, struct dpt_err *err);
+    /* Says goodbye if that is possible at once, closes the socket, unmaps, frees. `suspect`: the
+     * rank that made this side fail. */
+    void (*destroy)(struct dpt_link *link, enum link_goodbye goodbye, int suspect);
+};
+
+struct dpt_link {
+    const struct dpt_link_ops *ops;
+    struct dpt_comm *comm;
+    int rank;
+    int fd;        /* -1: none, or gone */
+    bool ready;    /* creation: all that precedes the first transfer is exchanged */
+    bool bye;      /* the peer has said goodbye: its EOF is no death */
+    bool gone;     /* EOF after goodbye seen */
+    bool doubtful; /* reset: the peer died or gave up; other peers may know which */
+    bool lost;     /* it has failed and moves no more */
+    bool dirty;    /* posted to since it was last moved */
+    bool writing;  /* into the peer's lent memory */
+    bool readable; /* its socket was reported since it was last read */
+    bool watched;  /* its socket is in the epoll set */
+    uint32_t watched_events;
+    int pending; /* posted and not completed */
+    struct rec_queue sends, recvs;
+};
+
+/* records.c */
+void dpt_queue_push(struct rec_queue *queue, struct dpt_rec *rec);
+struct dpt_rec *dpt_queue_pop(struct rec_queue *queue);
+/* The transfer is over for this side; the record stays the link's until dpt_rec_free. */
+void dpt_rec_complete(struct dpt_rec *rec);
+/* The bytes are at `data` until the caller frees the op. `writable`: the same address if the caller
+ * may write there, else NULL. */
+void dpt_rec_lend(struct dpt_rec *rec, const void *data, void *writable);
+void dpt_rec_free(struct dpt_rec *rec);
+uint32_t dpt_rec_index(const struct dpt_rec *rec);
+
+/* link.c */
+/* Copies, and stops with DPT_EABORTED when the abort flag is set meanwhile. */
+DPT_MUST_USE enum dpt_status dpt_link_copy(struct dpt_link *link, void *to, const void *from,
+                                           size_t bytes, struct dpt_err *err);
+/* Tells epoll which events the link waits for now. */
+DPT_MUST_USE enum dpt_status dpt_link_watch(struct dpt_link *link, struct dpt_err *err);
+/* DPT_EPEER: the peer is lost, or `suspect` (>= 0), which the peer names as the cause. */
+enum dpt_status dpt_link_lost(struct dpt_link *link, int suspect, struct dpt_err *err,
+                              const char *how);
+/* Another failure that is about this peer. */
+enum dpt_status dpt_link_broken(struct dpt_link *link, enum dpt_status status, struct dpt_err *err,
+                                const char *how);
+/* After reading. `eof`: the connection has ended. An end without goodbye is a death; an end or a
+ * goodbye while transfers are pending is one, too. */
+DPT_MUST_USE enum dpt_status dpt_link_check_end(struct dpt_link *link, bool eof,
+                                                struct dpt_err *err);
+/* The suspect in a goodbye: rank + 1, 0 for none. A code that is no rank reads as -1. */
+uint32_t dpt_link_suspect_code(int suspect);
+int dpt_link_suspect(uint32_t code);
+
+/* Backends: each takes the connected, nonblocking socket. NULL with *err: out of memory, and the
+ * socket stays the caller's. */
+struct dpt_link *dpt_shm_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err);
+struct dpt_link *dpt_tcp_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err);
+
+#endif
