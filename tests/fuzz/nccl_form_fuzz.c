@@ -92,7 +92,7 @@ static void plan(struct feed *feed)
             DPT_ASSERT(offers[r].kept_rank != world.excluded[i]);
     }
     for (int rank = 0; rank < ranks; rank++) {
-        dpt_nccl_plan_split(offers, ranks, &world, 0, rank, place, &size);
+        size = dpt_nccl_plan_split(offers, ranks, &world, 0, rank, place);
         DPT_ASSERT(place[rank] >= 0);
         check_places(place, ranks, size);
     }

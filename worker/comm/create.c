@@ -59,7 +59,6 @@ struct half {
 };
 
 struct creation {
-    struct dpt_comm_listener *listener;
     const struct dpt_comm_spec *spec;
     struct dpt_comm *comm;
     int64_t start_ms;
@@ -73,11 +72,6 @@ static struct dpt_link *link_of(const struct creation *c, const struct dial *dia
 {
     DPT_ASSERT(dial->peer != NULL); /* set by prepare_dials */
     return c->comm->link_of[dial->peer->rank];
-}
-
-static bool is_up(const struct creation *c, const struct dial *dial)
-{
-    return link_of(c, dial) != NULL;
 }
 
 static enum dpt_status add_link(struct creation *c, int rank, int fd, bool shm, struct dpt_err *err)
@@ -214,7 +208,7 @@ static enum dpt_status start_dials(struct creation *c, int64_t now, struct dpt_e
 {
     for (int i = 0; i < c->spec->n_peers; i++) {
         struct dial *dial = &c->dials[i];
-        if (!is_up(c, dial) && dial->state == DIAL_IDLE && now >= dial->next_ms)
+        if (link_of(c, dial) == NULL && dial->state == DIAL_IDLE && now >= dial->next_ms)
             DPT_TRY(start_dial(c, dial, now, err));
     }
     return DPT_OK;
@@ -249,7 +243,8 @@ static bool half_event(struct creation *c, int i, enum dpt_status *ret_status, s
     struct dial *dial = NULL;
     if (whole > 0 && dpt_hello_check(c->spec, DPT_HELLO_DIALER, half->hello, &from))
         dial = dial_of(c, from);
-    const bool welcome = dial != NULL && dial->probe && dial->shm == half->shm && !is_up(c, dial);
+    const bool welcome =
+        dial != NULL && dial->probe && dial->shm == half->shm && link_of(c, dial) == NULL;
     const struct half kept = *half;
     drop_half(c, i, !welcome);
     if (welcome) {
@@ -302,7 +297,7 @@ static int next_wait_ms(const struct creation *c, int64_t now, int64_t link_dead
         next = link_deadline_ms;
     for (int i = 0; i < c->spec->n_peers; i++) {
         const struct dial *dial = &c->dials[i];
-        if (!is_up(c, dial) && dial->state == DIAL_IDLE && dial->next_ms < next)
+        if (link_of(c, dial) == NULL && dial->state == DIAL_IDLE && dial->next_ms < next)
             next = dial->next_ms;
     }
     return next <= now ? 0 : (int)(next - now);
@@ -335,8 +330,8 @@ static nfds_t fill_pollfds(struct creation *c, int abort_fd)
 {
     nfds_t n = 0;
     c->pollfds[n++] = (struct pollfd){.fd = abort_fd, .events = POLLIN};
-    c->pollfds[n++] = (struct pollfd){.fd = c->listener->shm_fd, .events = POLLIN};
-    c->pollfds[n++] = (struct pollfd){.fd = c->listener->tcp_fd, .events = POLLIN};
+    c->pollfds[n++] = (struct pollfd){.fd = c->comm->listener->shm_fd, .events = POLLIN};
+    c->pollfds[n++] = (struct pollfd){.fd = c->comm->listener->tcp_fd, .events = POLLIN};
     for (int i = 0; i < c->comm->n_links; i++) {
         const struct dpt_link *link = c->comm->links[i];
         c->pollfds[n++] = (struct pollfd){.fd = link->gone || link->doubtful ? -1 : link->fd,
@@ -373,9 +368,9 @@ static enum dpt_status handle_poll_events(struct creation *c, int64_t now, struc
             return status;
     }
     if (c->pollfds[1].revents != 0)
-        DPT_TRY(accept_some(c, c->listener->shm_fd, true, err));
+        DPT_TRY(accept_some(c, c->comm->listener->shm_fd, true, err));
     if (c->pollfds[2].revents != 0)
-        DPT_TRY(accept_some(c, c->listener->tcp_fd, false, err));
+        DPT_TRY(accept_some(c, c->comm->listener->tcp_fd, false, err));
     return DPT_OK;
 }
 
@@ -485,7 +480,7 @@ enum dpt_status dpt_comm_create(struct dpt_comm_listener *listener,
     if (listener->network != NULL)
         return listener->network->create(listener, spec, abort_fd, ret, ret_suspect, err);
     struct dpt_err failure = {0};
-    struct creation c = {.listener = listener, .spec = spec, .start_ms = dpt_now_ms()};
+    struct creation c = {.spec = spec, .start_ms = dpt_now_ms()};
     DPT_TRY(dpt_comm_alloc(listener, spec, &c.comm, err));
     enum dpt_status status = prepare_dials(&c, &failure);
     if (status == DPT_OK)

@@ -8,7 +8,6 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,28 +87,19 @@ static ncclConfig_t config(void)
 
 static int64_t call_now_ms(void *ctx)
 {
-    (void)ctx;
     return dpt_now_ms();
 }
 
 static void call_pause(void *ctx)
 {
-    (void)ctx;
     const struct timespec time = {.tv_nsec = PAUSE_NS};
     (void)nanosleep(&time, NULL); /* cut short by a signal: no harm */
-}
-
-static uint64_t call_thread(void *ctx)
-{
-    (void)ctx;
-    return (uint64_t)pthread_self();
 }
 
 /* Communicators. */
 
 static enum dpt_nccl_result call_unique_id(void *ctx, uint8_t ret[DPT_NCCL_ID_BYTES])
 {
-    (void)ctx;
     ncclUniqueId id;
     const enum dpt_nccl_result result = result_of(ncclGetUniqueId(&id), NULL);
     if (result != DPT_NCCL_OK)
@@ -128,7 +118,6 @@ static enum dpt_nccl_result call_unique_id(void *ctx, uint8_t ret[DPT_NCCL_ID_BY
 static enum dpt_nccl_result call_init(void *ctx, int size, const uint8_t bytes[DPT_NCCL_ID_BYTES],
                                       int rank, struct dpt_nccl_place *ret)
 {
-    (void)ctx;
     ncclUniqueId id;
     ncclConfig_t with = config();
     memcpy(id.internal, bytes, sizeof id.internal);
@@ -139,7 +128,6 @@ static enum dpt_nccl_result call_init(void *ctx, int size, const uint8_t bytes[D
 static enum dpt_nccl_result call_split(void *ctx, struct dpt_nccl_handle *parent, int color,
                                        int key, struct dpt_nccl_place *ret)
 {
-    (void)ctx;
     ncclConfig_t with = config();
     return result_of(ncclCommSplit(comm_of(parent), color, key, (ncclComm_t *)(void *)ret, &with),
                      comm_of(parent));
@@ -150,7 +138,6 @@ static enum dpt_nccl_result call_shrink(void *ctx, struct dpt_nccl_handle *paren
                                         const int *excluded, int n_excluded,
                                         struct dpt_nccl_place *ret)
 {
-    (void)ctx;
     ncclConfig_t with = config();
     int list[EXCLUDED_MAX];
     DPT_ASSERT(n_excluded <= EXCLUDED_MAX);
@@ -162,7 +149,6 @@ static enum dpt_nccl_result call_shrink(void *ctx, struct dpt_nccl_handle *paren
 
 static enum dpt_nccl_result call_async_error(void *ctx, struct dpt_nccl_handle *handle)
 {
-    (void)ctx;
     ncclResult_t state = ncclSuccess;
     const ncclResult_t result = ncclCommGetAsyncError(comm_of(handle), &state);
     return result_of(result == ncclSuccess ? state : result, comm_of(handle));
@@ -171,26 +157,22 @@ static enum dpt_nccl_result call_async_error(void *ctx, struct dpt_nccl_handle *
 #if NCCL_VERSION_CODE >= 22807
 static enum dpt_nccl_result call_revoke(void *ctx, struct dpt_nccl_handle *handle)
 {
-    (void)ctx;
     return result_of(ncclCommRevoke(comm_of(handle), NCCL_REVOKE_DEFAULT), comm_of(handle));
 }
 #endif
 
 static enum dpt_nccl_result call_finalize(void *ctx, struct dpt_nccl_handle *handle)
 {
-    (void)ctx;
     return result_of(ncclCommFinalize(comm_of(handle)), comm_of(handle));
 }
 
 static enum dpt_nccl_result call_destroy(void *ctx, struct dpt_nccl_handle *handle)
 {
-    (void)ctx;
     return result_of(ncclCommDestroy(comm_of(handle)), NULL);
 }
 
 static enum dpt_nccl_result call_abort(void *ctx, struct dpt_nccl_handle *handle)
 {
-    (void)ctx;
     return result_of(ncclCommAbort(comm_of(handle)), NULL);
 }
 
@@ -214,69 +196,46 @@ static ncclDataType_t type_of(enum dpt_nccl_dtype dtype)
 
 static enum dpt_nccl_result call_group_start(void *ctx)
 {
-    (void)ctx;
     return result_of(ncclGroupStart(), NULL);
 }
 
 static enum dpt_nccl_result call_group_end(void *ctx)
 {
-    (void)ctx;
     return result_of(ncclGroupEnd(), NULL);
 }
 
-static enum dpt_nccl_result call_send(void *ctx, struct dpt_nccl_handle *handle, const void *from,
-                                      size_t bytes, int peer, struct dpt_nccl_stream *stream)
+static enum dpt_nccl_result call_post(void *ctx, struct dpt_nccl_handle *handle,
+                                      const struct dpt_nccl_piece *p,
+                                      struct dpt_nccl_stream *stream)
 {
-    (void)ctx;
-    return result_of(ncclSend(from, bytes, ncclUint8, peer, comm_of(handle), stream->stream),
-                     comm_of(handle));
-}
-
-static enum dpt_nccl_result call_recv(void *ctx, struct dpt_nccl_handle *handle, void *to,
-                                      size_t bytes, int peer, struct dpt_nccl_stream *stream)
-{
-    (void)ctx;
-    return result_of(ncclRecv(to, bytes, ncclUint8, peer, comm_of(handle), stream->stream),
-                     comm_of(handle));
-}
-
-static enum dpt_nccl_result call_all_reduce(void *ctx, struct dpt_nccl_handle *handle,
-                                            const void *from, void *to, size_t count,
-                                            enum dpt_nccl_dtype dtype,
-                                            struct dpt_nccl_stream *stream)
-{
-    (void)ctx;
-    return result_of(
-        ncclAllReduce(from, to, count, type_of(dtype), ncclSum, comm_of(handle), stream->stream),
-        comm_of(handle));
-}
-
-static enum dpt_nccl_result call_reduce_scatter(void *ctx, struct dpt_nccl_handle *handle,
-                                                const void *from, void *to, size_t count,
-                                                enum dpt_nccl_dtype dtype,
-                                                struct dpt_nccl_stream *stream)
-{
-    (void)ctx;
-    return result_of(ncclReduceScatter(from, to, count, type_of(dtype), ncclSum, comm_of(handle),
-                                       stream->stream),
-                     comm_of(handle));
-}
-
-static enum dpt_nccl_result call_all_gather(void *ctx, struct dpt_nccl_handle *handle,
-                                            const void *from, void *to, size_t count,
-                                            enum dpt_nccl_dtype dtype,
-                                            struct dpt_nccl_stream *stream)
-{
-    (void)ctx;
-    return result_of(
-        ncclAllGather(from, to, count, type_of(dtype), comm_of(handle), stream->stream),
-        comm_of(handle));
+    ncclResult_t result = ncclInvalidArgument;
+    ncclComm_t comm = comm_of(handle);
+    cudaStream_t in = stream->stream;
+    switch (p->kind) {
+    case DPT_NCCL_SEND:
+        result = ncclSend(p->from, p->count, ncclUint8, p->peer, comm, in);
+        break;
+    case DPT_NCCL_RECV:
+        result = ncclRecv(p->to, p->count, ncclUint8, p->peer, comm, in);
+        break;
+    case DPT_NCCL_ALL_REDUCE:
+        result = ncclAllReduce(p->from, p->to, p->count, type_of(p->dtype), ncclSum, comm, in);
+        break;
+    case DPT_NCCL_REDUCE_SCATTER:
+        result = ncclReduceScatter(p->from, p->to, p->count, type_of(p->dtype), ncclSum, comm, in);
+        break;
+    case DPT_NCCL_ALL_GATHER:
+        result = ncclAllGather(p->from, p->to, p->count, type_of(p->dtype), comm, in);
+        break;
+    case DPT_NCCL_KIND_COUNT:
+        DPT_ASSERT(!"no such kind of operation");
+    }
+    return result_of(result, comm);
 }
 
 static const char *call_last_error(void *ctx, struct dpt_nccl_handle *handle)
 {
-    (void)ctx;
-    (void)handle; /* it was asked when the call failed */
+    /* result_of asked the library when the call failed. */
     return last_text[0] != '\0' ? last_text : "no reason was given";
 }
 
@@ -284,7 +243,6 @@ static const char *call_last_error(void *ctx, struct dpt_nccl_handle *handle)
 
 static enum dpt_nccl_result call_stream_create(void *ctx, struct dpt_nccl_stream **ret)
 {
-    (void)ctx;
     int least, greatest;
     struct dpt_nccl_stream *stream = calloc(1, sizeof *stream);
     if (stream == NULL) {
@@ -304,7 +262,6 @@ static enum dpt_nccl_result call_stream_create(void *ctx, struct dpt_nccl_stream
 
 static void call_stream_destroy(void *ctx, struct dpt_nccl_stream *stream)
 {
-    (void)ctx;
     (void)cudaStreamDestroy(stream->stream); /* an error is an older one's: the device is broken */
     free(stream);
 }
@@ -312,13 +269,11 @@ static void call_stream_destroy(void *ctx, struct dpt_nccl_stream *stream)
 static enum dpt_nccl_result call_stream_after(void *ctx, struct dpt_nccl_stream *stream,
                                               void *event)
 {
-    (void)ctx;
     return result_of_cuda(cudaStreamWaitEvent(stream->stream, (cudaEvent_t)event, 0));
 }
 
 static enum dpt_nccl_result call_stream_query(void *ctx, struct dpt_nccl_stream *stream)
 {
-    (void)ctx;
     return result_of_cuda(cudaStreamQuery(stream->stream));
 }
 
@@ -327,7 +282,6 @@ static const struct dpt_nccl_calls calls = {
     .stop_ms_min = STOP_MS_MIN,
     .now_ms = call_now_ms,
     .pause = call_pause,
-    .thread = call_thread,
     .unique_id = call_unique_id,
     .init = call_init,
     .split = call_split,
@@ -341,11 +295,7 @@ static const struct dpt_nccl_calls calls = {
     .abort = call_abort,
     .group_start = call_group_start,
     .group_end = call_group_end,
-    .send = call_send,
-    .recv = call_recv,
-    .all_reduce = call_all_reduce,
-    .reduce_scatter = call_reduce_scatter,
-    .all_gather = call_all_gather,
+    .post = call_post,
     .last_error = call_last_error,
     .stream_create = call_stream_create,
     .stream_destroy = call_stream_destroy,

@@ -31,6 +31,24 @@ enum dpt_nccl_result {
 /* Element types of the library's own reductions. */
 enum dpt_nccl_dtype { DPT_NCCL_F32, DPT_NCCL_BF16, DPT_NCCL_F16, DPT_NCCL_BYTES };
 
+enum dpt_nccl_kind {
+    DPT_NCCL_SEND,           /* bytes of `from` to `peer` */
+    DPT_NCCL_RECV,           /* bytes of `to` from `peer` */
+    DPT_NCCL_ALL_REDUCE,     /* `count` elements of `from` to `to`, in the library's order */
+    DPT_NCCL_REDUCE_SCATTER, /* `count` elements of the sum to `to` */
+    DPT_NCCL_ALL_GATHER,     /* `count` elements of each rank to `to` */
+    DPT_NCCL_KIND_COUNT
+};
+
+struct dpt_nccl_piece {
+    enum dpt_nccl_kind kind;
+    int peer; /* rank in the communicator */
+    const void *from;
+    void *to;
+    size_t count; /* bytes for SEND and RECV */
+    enum dpt_nccl_dtype dtype;
+};
+
 struct dpt_nccl_handle; /* a communicator of the library */
 /* Where creation writes it; atomic, because it may do so from a thread of its own. */
 struct dpt_nccl_place {
@@ -43,9 +61,8 @@ struct dpt_nccl_calls {
      * communicator; for any other call, a close, a stop. */
     int create_ms_min, stop_ms_min;
 
-    int64_t (*now_ms)(void *ctx);  /* monotonic */
-    void (*pause)(void *ctx);      /* lets some tens of microseconds pass */
-    uint64_t (*thread)(void *ctx); /* who calls; equal numbers are one thread */
+    int64_t (*now_ms)(void *ctx); /* monotonic */
+    void (*pause)(void *ctx);     /* lets some tens of microseconds pass */
 
     enum dpt_nccl_result (*unique_id)(void *ctx, uint8_t ret[DPT_NCCL_ID_BYTES]);
     /* The creation of a communicator. The handle is known at once (init) or when creation has ended
@@ -71,21 +88,10 @@ struct dpt_nccl_calls {
 
     enum dpt_nccl_result (*group_start)(void *ctx);
     enum dpt_nccl_result (*group_end)(void *ctx);
-    enum dpt_nccl_result (*send)(void *ctx, struct dpt_nccl_handle *handle, const void *from,
-                                 size_t bytes, int peer, struct dpt_nccl_stream *stream);
-    enum dpt_nccl_result (*recv)(void *ctx, struct dpt_nccl_handle *handle, void *to, size_t bytes,
-                                 int peer, struct dpt_nccl_stream *stream);
-    /* Sums in the library's order; `count` elements a rank for scatter and gather. */
-    enum dpt_nccl_result (*all_reduce)(void *ctx, struct dpt_nccl_handle *handle, const void *from,
-                                       void *to, size_t count, enum dpt_nccl_dtype dtype,
-                                       struct dpt_nccl_stream *stream);
-    enum dpt_nccl_result (*reduce_scatter)(void *ctx, struct dpt_nccl_handle *handle,
-                                           const void *from, void *to, size_t count,
-                                           enum dpt_nccl_dtype dtype,
-                                           struct dpt_nccl_stream *stream);
-    enum dpt_nccl_result (*all_gather)(void *ctx, struct dpt_nccl_handle *handle, const void *from,
-                                       void *to, size_t count, enum dpt_nccl_dtype dtype,
-                                       struct dpt_nccl_stream *stream);
+    /* Adds a piece to the open group. Sums are in the library's order. */
+    enum dpt_nccl_result (*post)(void *ctx, struct dpt_nccl_handle *handle,
+                                 const struct dpt_nccl_piece *piece,
+                                 struct dpt_nccl_stream *stream);
 
     /* What the library says of the last error; never NULL. `handle` may be NULL. */
     const char *(*last_error)(void *ctx, struct dpt_nccl_handle *handle);

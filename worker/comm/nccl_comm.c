@@ -1,21 +1,15 @@
-/* The data plane between GPUs (nccl_comm.h): queues of operations, waits, and the ends. nccl_open.c
- * builds the communicators. */
-#include "worker/comm/nccl_group.h"
-
-#include "base/clock.h"
-#include "base/cores.h"
-#include "worker/comm/comm_state.h"
+/* The data plane between GPUs (nccl_comm.h): creation and the ends. nccl_open.c builds the
+ * communicators of a generation, nccl_queue.c runs operations on them. */
+#include "worker/comm/nccl_comm_state.h"
 
 #include <stdlib.h>
-
-enum { SPIN_NS = 200 * 1000 };
 
 enum dpt_status dpt_nccl_comm_create(const struct dpt_nccl_calls *calls, void *ctx, int timeout_ms,
                                      struct dpt_nccl_comm **ret, struct dpt_err *err)
 {
     struct dpt_nccl_comm *c = calloc(1, sizeof *c);
     if (c == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "memory for the GPU's communicators");
+        return dpt_fail_nomem(err, "the GPU's communicators");
     c->calls = calls;
     c->ctx = ctx;
     dpt_nccl_guard_init(&c->guard,
@@ -32,18 +26,6 @@ enum dpt_status dpt_nccl_comm_create(const struct dpt_nccl_calls *calls, void *c
     return DPT_OK;
 }
 
-void dpt_nccl_comm_finish(struct dpt_nccl_comm *c)
-{
-    /* While it ends, a step cannot fail, and ends in bounded time. */
-    while (dpt_nccl_step(c->machine, NULL) == DPT_INPROGRESS)
-        c->calls->pause(c->ctx);
-    c->control = NULL;
-    for (int g = 0; g < DPT_NCCL_GROUPS_MAX; g++)
-        c->groups[g] = (struct nccl_group){.posted = c->groups[g].posted,
-                                           .started = c->groups[g].posted,
-                                           .done = c->groups[g].posted};
-}
-
 void dpt_nccl_comm_destroy(struct dpt_nccl_comm **comm_p)
 {
     struct dpt_nccl_comm *c = *comm_p;
@@ -51,8 +33,7 @@ void dpt_nccl_comm_destroy(struct dpt_nccl_comm **comm_p)
     if (c == NULL)
         return;
     DPT_ASSERT(c->control == NULL);
-    dpt_nccl_stop(c->machine, -1);
-    dpt_nccl_comm_finish(c);
+    dpt_nccl_comm_stop(c, -1);
     dpt_nccl_watch_destroy(&c->watch);
     dpt_nccl_destroy(&c->machine);
     free(c);
@@ -65,7 +46,7 @@ void dpt_nccl_comm_close(struct dpt_nccl_comm *c)
     for (int g = 0; g <= c->n_splits; g++)
         DPT_ASSERT(c->groups[g].done == c->groups[g].posted);
     bool woken;
-    struct dpt_err ignored; /* whatever ends it, it ends */
+    struct dpt_err ignored; /* any failure ends it too */
     if (dpt_nccl_comm_meet(c, &ignored) != DPT_OK) {
         dpt_nccl_comm_quit(c);
         return;
@@ -73,11 +54,11 @@ void dpt_nccl_comm_close(struct dpt_nccl_comm *c)
     dpt_nccl_close(c->machine);
     while (dpt_nccl_step(c->machine, NULL) == DPT_INPROGRESS)
         if (dpt_nccl_comm_listen(c, DPT_NCCL_NAP_NS, &woken, &ignored) != DPT_OK) {
-            dpt_nccl_stop(c->machine, -1); /* a peer is lost, or an abort has come */
+            dpt_nccl_comm_stop(c, -1); /* a peer is lost, or an abort has come */
             break;
         }
-    dpt_nccl_comm_finish(c);
     c->kept = 0;
+    dpt_nccl_comm_forget(c);
 }
 
 void dpt_nccl_comm_quit(struct dpt_nccl_comm *c)
@@ -85,190 +66,6 @@ void dpt_nccl_comm_quit(struct dpt_nccl_comm *c)
     if (c->control == NULL)
         return;
     const bool keep = c->built && dpt_nccl_can_shrink(c->machine);
-    dpt_nccl_stop(c->machine, keep ? c->world_at : -1);
-    dpt_nccl_comm_finish(c);
-    if (!keep || dpt_nccl_state(c->machine, c->world_at) != DPT_NCCL_REVOKED)
-        c->kept = 0;
-}
-
-bool dpt_nccl_comm_shrunk(const struct dpt_nccl_comm *c)
-{
-    return c->control != NULL && c->world.shrink;
-}
-
-uint64_t dpt_nccl_comm_bytes_sent(const struct dpt_nccl_comm *c)
-{
-    return c->bytes_sent;
-}
-
-/* Operations. */
-
-size_t dpt_nccl_piece_bytes_sent(const struct dpt_nccl_piece *piece, int size)
-{
-    static const size_t element_bytes[] = {
-        [DPT_NCCL_F32] = 4, [DPT_NCCL_BF16] = 2, [DPT_NCCL_F16] = 2, [DPT_NCCL_BYTES] = 1};
-    const size_t bytes = piece->count * element_bytes[piece->dtype], others = (size_t)size - 1;
-    switch (piece->kind) {
-    case DPT_NCCL_SEND:
-        return piece->count;
-    case DPT_NCCL_ALL_REDUCE:
-        return 2 * others * bytes / (size_t)size;
-    case DPT_NCCL_REDUCE_SCATTER:
-    case DPT_NCCL_ALL_GATHER:
-        return others * bytes;
-    default:
-        return 0;
-    }
-}
-
-static bool names_peer(const struct dpt_nccl_piece *p)
-{
-    return p->kind == DPT_NCCL_SEND || p->kind == DPT_NCCL_RECV;
-}
-
-static enum dpt_status check_pieces(const struct dpt_nccl_comm *c, const struct nccl_group *g,
-                                    const struct dpt_nccl_piece *pieces, int n_pieces,
-                                    struct dpt_err *err)
-{
-    if (n_pieces < 1 || n_pieces > DPT_NCCL_PIECES_MAX)
-        return dpt_fail(err, DPT_EINVAL, "an operation of %d pieces (1 to %d)", n_pieces,
-                        DPT_NCCL_PIECES_MAX);
-    for (int i = 0; i < n_pieces; i++) {
-        const struct dpt_nccl_piece *p = &pieces[i];
-        if (names_peer(p) && (p->peer < 0 || p->peer >= dpt_comm_world_size(c->control) ||
-                              g->order[p->peer] < 0 || p->peer == dpt_comm_rank(c->control)))
-            return dpt_fail(err, DPT_EINVAL, "a transfer with rank %d, which is no peer here",
-                            p->peer);
-        if ((p->kind != DPT_NCCL_RECV && p->from == NULL && p->count > 0) ||
-            (p->kind != DPT_NCCL_SEND && p->to == NULL && p->count > 0))
-            return dpt_fail(err, DPT_EINVAL, "a transfer of %zu without memory", p->count);
-    }
-    return DPT_OK;
-}
-
-/* Puts the next operation of the group into its stream, if it is free. */
-static enum dpt_status start_next(struct dpt_nccl_comm *c, int group, struct dpt_err *err)
-{
-    struct nccl_group *g = &c->groups[group];
-    if (g->started == g->posted || g->started != g->done)
-        return DPT_OK;
-    const struct nccl_op *op = &g->queue[g->started % DPT_NCCL_QUEUE_MAX];
-    for (int i = 0; i < op->n_pieces; i++) {
-        c->scratch[i] = op->pieces[i];
-        if (names_peer(&op->pieces[i]))
-            c->scratch[i].peer = g->order[op->pieces[i].peer];
-    }
-    g->started++;
-    return dpt_nccl_launch(c->machine, dpt_nccl_comm_at(c, group), c->scratch, op->n_pieces,
-                           op->event, err);
-}
-
-enum dpt_status dpt_nccl_comm_post(struct dpt_nccl_comm *c, int group,
-                                   const struct dpt_nccl_piece *pieces, int n_pieces, void *event,
-                                   uint64_t *ret_ticket, struct dpt_err *err)
-{
-    DPT_ASSERT(c->built);
-    if (group < 0 || group > c->n_splits || c->groups[group].size == 0)
-        return dpt_fail(err, DPT_EINVAL, "there is no group %d of GPUs", group);
-    struct nccl_group *g = &c->groups[group];
-    DPT_TRY(check_pieces(c, g, pieces, n_pieces, err));
-    if (g->posted - g->done == DPT_NCCL_QUEUE_MAX)
-        return dpt_fail(err, DPT_EOVERFLOW, "more than %d operations posted between GPUs",
-                        DPT_NCCL_QUEUE_MAX);
-    g->queue[g->posted % DPT_NCCL_QUEUE_MAX] =
-        (struct nccl_op){.pieces = pieces, .n_pieces = n_pieces, .event = event};
-    g->posted++;
-    const uint64_t ticket = g->posted;
-    DPT_TRY(start_next(c, group, err));
-    *ret_ticket = ticket;
-    return DPT_OK;
-}
-
-static void finish_op(struct dpt_nccl_comm *c, struct nccl_group *g)
-{
-    const struct nccl_op *op = &g->queue[g->done % DPT_NCCL_QUEUE_MAX];
-    for (int i = 0; i < op->n_pieces; i++)
-        c->bytes_sent += dpt_nccl_piece_bytes_sent(&op->pieces[i], g->size);
-    g->done++;
-    c->n_done++;
-}
-
-enum dpt_status dpt_nccl_comm_move(struct dpt_nccl_comm *c, struct dpt_err *err)
-{
-    const enum dpt_status status = dpt_nccl_step(c->machine, err);
-    if (status != DPT_OK && status != DPT_INPROGRESS)
-        return status;
-    for (int i = 0; c->built && i <= c->n_splits; i++) {
-        struct nccl_group *g = &c->groups[i];
-        if (g->started != g->done &&
-            dpt_nccl_state(c->machine, dpt_nccl_comm_at(c, i)) == DPT_NCCL_READY)
-            finish_op(c, g);
-        DPT_TRY(start_next(c, i, err));
-    }
-    return status;
-}
-
-enum dpt_status dpt_nccl_comm_listen(struct dpt_nccl_comm *c, int64_t wait_ns, bool *ret_woken,
-                                     struct dpt_err *err)
-{
-    const enum dpt_status status = dpt_comm_poll_woken(c->control, wait_ns, err);
-    *ret_woken = c->control->woken;
-    return status == DPT_INPROGRESS ? DPT_OK : status;
-}
-
-bool dpt_nccl_comm_done(const struct dpt_nccl_comm *c, int group, uint64_t ticket)
-{
-    return c->groups[group].done >= ticket;
-}
-
-/* Whether what is waited for has come: the operation, or, without a ticket, any. */
-static bool has_come(const struct dpt_nccl_comm *c, int group, uint64_t ticket)
-{
-    return ticket > 0 ? dpt_nccl_comm_done(c, group, ticket) : c->n_done > c->n_told;
-}
-
-static bool is_idle(const struct dpt_nccl_comm *c)
-{
-    for (int g = 0; g <= c->n_splits; g++)
-        if (c->groups[g].done < c->groups[g].posted)
-            return false;
-    return true;
-}
-
-static enum dpt_status await(struct dpt_nccl_comm *c, int group, uint64_t ticket, int wait_ms,
-                             struct dpt_err *err)
-{
-    const int64_t start_ns = dpt_now_ns();
-    const int64_t end = wait_ms < 0 ? INT64_MAX : dpt_now_ms() + wait_ms;
-    for (bool woken = false;;) {
-        const enum dpt_status status = dpt_nccl_comm_move(c, err);
-        if (status != DPT_OK && status != DPT_INPROGRESS)
-            return status;
-        /* What has arrived has arrived, even if the control has failed since. */
-        if (has_come(c, group, ticket))
-            return DPT_OK;
-        if (woken || dpt_now_ms() >= end)
-            return DPT_INPROGRESS;
-        const bool spin = dpt_now_ns() - start_ns < SPIN_NS && dpt_cores_known_spare();
-        DPT_TRY(dpt_nccl_comm_listen(c, spin || wait_ms == 0 ? 0 : DPT_NCCL_NAP_NS, &woken, err));
-        if (wait_ms == 0)
-            return DPT_INPROGRESS;
-    }
-}
-
-enum dpt_status dpt_nccl_comm_poll(struct dpt_nccl_comm *c, int group, uint64_t ticket, int wait_ms,
-                                   struct dpt_err *err)
-{
-    DPT_ASSERT(ticket > 0 && ticket <= c->groups[group].posted);
-    return await(c, group, ticket, wait_ms, err);
-}
-
-enum dpt_status dpt_nccl_comm_poll_any(struct dpt_nccl_comm *c, int wait_ms, struct dpt_err *err)
-{
-    if (is_idle(c) && c->n_done == c->n_told)
-        return dpt_comm_poll_woken(c->control, wait_ms < 0 ? -1 : wait_ms * 1000000LL, err);
-    const enum dpt_status status = await(c, 0, 0, wait_ms, err);
-    if (status == DPT_OK)
-        c->n_told = c->n_done;
-    return status;
+    dpt_nccl_comm_stop(c, keep ? c->world_at : -1);
+    dpt_nccl_comm_forget(c);
 }

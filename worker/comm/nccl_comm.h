@@ -55,9 +55,6 @@ DPT_MUST_USE enum dpt_status dpt_nccl_comm_open(struct dpt_nccl_comm *comm,
                                                 const struct dpt_nccl_comm_spec *spec,
                                                 struct dpt_err *err);
 
-/* True when this generation's world was made by a shrink; for tests. */
-bool dpt_nccl_comm_shrunk(const struct dpt_nccl_comm *comm);
-
 /* Posts an operation: pieces that go at once, in the group's own stream, when `event` (a
  * cudaEvent_t, recorded by the stream that made the bytes; NULL: now) has come and all that was
  * posted in the group before is done. The event is looked at when the operation starts. `peer` is a
@@ -67,8 +64,7 @@ bool dpt_nccl_comm_shrunk(const struct dpt_nccl_comm *comm);
  * ranks have in common the other receives in that. *ret_ticket names it. DPT_EINVAL: ill-formed;
  * DPT_EOVERFLOW: too many posted; nothing is posted then. */
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_post(struct dpt_nccl_comm *comm, int group,
-                                                const struct dpt_nccl_piece *pieces, int n_pieces,
-                                                void *event, uint64_t *ret_ticket,
+                                                const struct dpt_nccl_op *op, uint64_t *ret_ticket,
                                                 struct dpt_err *err);
 
 /* Moves everything here and in the control. DPT_OK when the operation is done: its bytes are in

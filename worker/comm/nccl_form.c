@@ -152,9 +152,9 @@ void dpt_nccl_plan_world(const struct dpt_nccl_offer *offers, int size, bool may
     }
 }
 
-void dpt_nccl_plan_split(const struct dpt_nccl_offer *offers, int size,
-                         const struct dpt_nccl_world *world, int s, int rank,
-                         int ret_order[DPT_COMM_WORLD_MAX], int *ret_size)
+int dpt_nccl_plan_split(const struct dpt_nccl_offer *offers, int size,
+                        const struct dpt_nccl_world *world, int s, int rank,
+                        int ret_order[DPT_COMM_WORLD_MAX])
 {
     const int color = offers[rank].splits[s].color;
     int n = 0;
@@ -170,5 +170,5 @@ void dpt_nccl_plan_split(const struct dpt_nccl_offer *offers, int size,
         ret_order[i] = own->color == color ? before : -1;
         n += own->color == color;
     }
-    *ret_size = n;
+    return n;
 }

@@ -66,10 +66,10 @@ struct dpt_nccl_world {
 void dpt_nccl_plan_world(const struct dpt_nccl_offer *offers, int size, bool may_shrink,
                          struct dpt_nccl_world *ret);
 
-/* Split `s`: rank of the run → rank in the communicator of `rank`'s group; -1 outside it. ret_size:
- * of the group. */
-void dpt_nccl_plan_split(const struct dpt_nccl_offer *offers, int size,
-                         const struct dpt_nccl_world *world, int s, int rank,
-                         int ret_order[DPT_COMM_WORLD_MAX], int *ret_size);
+/* Split `s`: rank of the run → rank in the communicator of `rank`'s group; -1 outside it. Returns
+ * the group's size. */
+int dpt_nccl_plan_split(const struct dpt_nccl_offer *offers, int size,
+                        const struct dpt_nccl_world *world, int s, int rank,
+                        int ret_order[DPT_COMM_WORLD_MAX]);
 
 #endif

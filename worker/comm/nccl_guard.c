@@ -97,7 +97,7 @@ enum dpt_status dpt_nccl_watch_create(struct dpt_nccl_guard *guard, struct dpt_n
 {
     struct dpt_nccl_watch *watch = calloc(1, sizeof *watch);
     if (watch == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "memory for the watch over the GPU's communicators");
+        return dpt_fail_nomem(err, "the watch over the GPU's communicators");
     watch->guard = guard;
     pthread_condattr_t attr;
     (void)pthread_condattr_init(&attr);

@@ -1,6 +1,6 @@
 /* The life of NCCL communicators (nccl_machine.h): creation, operations, failures. How they end is
  * in nccl_stop.c. */
-#include "worker/comm/nccl_internal.h"
+#include "worker/comm/nccl_machine_state.h"
 
 #include <stdlib.h>
 
@@ -11,14 +11,14 @@ enum dpt_status dpt_nccl_create(const struct dpt_nccl_calls *calls, void *ctx,
     DPT_ASSERT(timeout_ms > 0 && guard->limit_ms >= timeout_ms);
     struct dpt_nccl *n = calloc(1, sizeof *n);
     if (n == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "memory for the GPU's communicators");
+        return dpt_fail_nomem(err, "the GPU's communicators");
     n->calls = calls;
     n->ctx = ctx;
     n->guard = guard;
     n->revoke_ms = timeout_ms / 2;
     n->stop_ms = guard->limit_ms;
     n->create_ms = n->stop_ms > calls->create_ms_min ? n->stop_ms : calls->create_ms_min;
-    n->owner = calls->thread(ctx);
+    n->owner = pthread_self();
     n->phase = PHASE_WORKING;
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)
         n->comms[i].parent = -1;
@@ -81,8 +81,8 @@ static enum dpt_status status_of(const struct nccl_comm *c, enum dpt_nccl_result
     }
 }
 
-static enum dpt_status fail(struct dpt_nccl *n, const struct nccl_comm *c, const char *what,
-                            enum dpt_nccl_result result, struct dpt_err *err)
+static enum dpt_status machine_fail(struct dpt_nccl *n, const struct nccl_comm *c, const char *what,
+                                    enum dpt_nccl_result result, struct dpt_err *err)
 {
     if (n->status == DPT_OK)
         (void)dpt_fail(&n->failure, status_of(c, result), "%s of the GPU's communicator %d: %s",
@@ -105,7 +105,7 @@ static int64_t call_limit(const struct dpt_nccl *n)
 
 /* Creation. */
 
-static enum dpt_status begin(struct dpt_nccl *n, int comm, int parent, struct dpt_err *err)
+static enum dpt_status begin_creation(struct dpt_nccl *n, int comm, int parent, struct dpt_err *err)
 {
     DPT_TRY(check_working(n, err));
     DPT_ASSERT(comm >= 0 && comm < DPT_NCCL_COMMS_MAX && comm != parent);
@@ -118,7 +118,7 @@ static enum dpt_status begin(struct dpt_nccl *n, int comm, int parent, struct dp
     const enum dpt_nccl_result result = n->calls->stream_create(n->ctx, &c->stream);
     dpt_nccl_guard_leave(n->guard);
     if (result != DPT_NCCL_OK)
-        return fail(n, c, "the stream", result, err);
+        return machine_fail(n, c, "the stream", result, err);
     c->until_ms = n->calls->now_ms(n->ctx) + n->create_ms;
     c->state = DPT_NCCL_CREATING;
     return DPT_OK;
@@ -126,15 +126,15 @@ static enum dpt_status begin(struct dpt_nccl *n, int comm, int parent, struct dp
 
 /* The call that creates has returned. One that was refused leaves nothing behind but the stream,
  * unless it has left a handle, which only the stop may take. */
-static enum dpt_status begun(struct dpt_nccl *n, struct nccl_comm *c, enum dpt_nccl_result result,
-                             struct dpt_err *err)
+static enum dpt_status creation_returned(struct dpt_nccl *n, struct nccl_comm *c,
+                                         enum dpt_nccl_result result, struct dpt_err *err)
 {
     if (dpt_nccl_went(result)) {
         if (c->parent >= 0)
             n->comms[c->parent].lends = true;
         return DPT_OK;
     }
-    const enum dpt_status status = fail(n, c, "the creation", result, err);
+    const enum dpt_status status = machine_fail(n, c, "the creation", result, err);
     if (dpt_nccl_handle_of(c) == NULL)
         dpt_nccl_drop_stream(n, c);
     return status;
@@ -144,12 +144,12 @@ enum dpt_status dpt_nccl_init(struct dpt_nccl *n, int comm, int size, int rank,
                               const uint8_t id[DPT_NCCL_ID_BYTES], struct dpt_err *err)
 {
     DPT_ASSERT(size > 0 && rank >= 0 && rank < size);
-    DPT_TRY(begin(n, comm, -1, err));
+    DPT_TRY(begin_creation(n, comm, -1, err));
     struct nccl_comm *c = &n->comms[comm];
     dpt_nccl_guard_enter(n->guard, "ncclCommInitRankConfig", c->until_ms);
     const enum dpt_nccl_result result = n->calls->init(n->ctx, size, id, rank, &c->place);
     dpt_nccl_guard_leave(n->guard);
-    return begun(n, c, result, err);
+    return creation_returned(n, c, result, err);
 }
 
 enum dpt_status dpt_nccl_split(struct dpt_nccl *n, int comm, int parent, int color, int key,
@@ -157,13 +157,13 @@ enum dpt_status dpt_nccl_split(struct dpt_nccl *n, int comm, int parent, int col
 {
     const struct nccl_comm *p = &n->comms[parent];
     DPT_ASSERT(p->state == DPT_NCCL_READY && !p->lends);
-    DPT_TRY(begin(n, comm, parent, err));
+    DPT_TRY(begin_creation(n, comm, parent, err));
     struct nccl_comm *c = &n->comms[comm];
     dpt_nccl_guard_enter(n->guard, "ncclCommSplit", c->until_ms);
     const enum dpt_nccl_result result =
         n->calls->split(n->ctx, dpt_nccl_handle_of(p), color, key, &c->place);
     dpt_nccl_guard_leave(n->guard);
-    return begun(n, c, result, err);
+    return creation_returned(n, c, result, err);
 }
 
 enum dpt_status dpt_nccl_shrink(struct dpt_nccl *n, int comm, int parent, const int *excluded,
@@ -172,13 +172,13 @@ enum dpt_status dpt_nccl_shrink(struct dpt_nccl *n, int comm, int parent, const 
     const struct nccl_comm *p = &n->comms[parent];
     DPT_ASSERT(p->state == DPT_NCCL_REVOKED && !p->lends && n_excluded > 0);
     DPT_ASSERT(dpt_nccl_can_shrink(n));
-    DPT_TRY(begin(n, comm, parent, err));
+    DPT_TRY(begin_creation(n, comm, parent, err));
     struct nccl_comm *c = &n->comms[comm];
     dpt_nccl_guard_enter(n->guard, "ncclCommShrink", c->until_ms);
     const enum dpt_nccl_result result =
         n->calls->shrink(n->ctx, dpt_nccl_handle_of(p), excluded, n_excluded, &c->place);
     dpt_nccl_guard_leave(n->guard);
-    return begun(n, c, result, err);
+    return creation_returned(n, c, result, err);
 }
 
 /* How a creation goes: while a child is made its parent tells, then the child itself. */
@@ -208,7 +208,7 @@ static enum dpt_status step_creating(struct dpt_nccl *n, struct nccl_comm *c, st
         return keep_failure(n, DPT_ETIMEOUT, err);
     }
     if (result != DPT_NCCL_OK)
-        return fail(n, c, "the creation", result, err);
+        return machine_fail(n, c, "the creation", result, err);
     c->state = DPT_NCCL_READY;
     if (c->parent >= 0) {
         n->comms[c->parent].lends = false;
@@ -227,50 +227,25 @@ void dpt_nccl_release(struct dpt_nccl *n, int comm)
 
 /* Operations. */
 
-static enum dpt_nccl_result post(struct dpt_nccl *n, const struct nccl_comm *c,
-                                 const struct dpt_nccl_piece *p)
-{
-    switch (p->kind) {
-    case DPT_NCCL_SEND:
-        return n->calls->send(n->ctx, dpt_nccl_handle_of(c), p->from, p->count, p->peer, c->stream);
-    case DPT_NCCL_RECV:
-        return n->calls->recv(n->ctx, dpt_nccl_handle_of(c), p->to, p->count, p->peer, c->stream);
-    case DPT_NCCL_ALL_REDUCE:
-        return n->calls->all_reduce(n->ctx, dpt_nccl_handle_of(c), p->from, p->to, p->count,
-                                    p->dtype, c->stream);
-    case DPT_NCCL_REDUCE_SCATTER:
-        return n->calls->reduce_scatter(n->ctx, dpt_nccl_handle_of(c), p->from, p->to, p->count,
-                                        p->dtype, c->stream);
-    case DPT_NCCL_ALL_GATHER:
-        return n->calls->all_gather(n->ctx, dpt_nccl_handle_of(c), p->from, p->to, p->count,
-                                    p->dtype, c->stream);
-    case DPT_NCCL_KIND_COUNT:
-        break;
-    }
-    DPT_ASSERT(!"no such kind of operation");
-    return DPT_NCCL_EUSAGE;
-}
-
 static enum dpt_nccl_result post_group(struct dpt_nccl *n, const struct nccl_comm *c,
-                                       const struct dpt_nccl_piece *pieces, int n_pieces,
-                                       void *event)
+                                       const struct dpt_nccl_op *op)
 {
     enum dpt_nccl_result result = DPT_NCCL_OK;
-    if (event != NULL)
-        result = n->calls->stream_after(n->ctx, c->stream, event);
+    if (op->event != NULL)
+        result = n->calls->stream_after(n->ctx, c->stream, op->event);
     if (result == DPT_NCCL_OK)
         result = n->calls->group_start(n->ctx);
-    if (result != DPT_NCCL_OK) /* these two do not leave anything for later */
+    if (result != DPT_NCCL_OK) /* these two never return INPROGRESS */
         return dpt_nccl_went(result) ? DPT_NCCL_EINTERNAL : result;
-    for (int i = 0; i < n_pieces && dpt_nccl_went(result); i++)
-        result = post(n, c, &pieces[i]);
-    /* A group that was begun is ended, whatever became of it. */
+    for (int i = 0; i < op->n_pieces && dpt_nccl_went(result); i++)
+        result = n->calls->post(n->ctx, dpt_nccl_handle_of(c), &op->pieces[i], c->stream);
+    /* A group that was begun must be ended, also after a failure. */
     const enum dpt_nccl_result ended = n->calls->group_end(n->ctx);
     return dpt_nccl_went(result) ? ended : result;
 }
 
-enum dpt_status dpt_nccl_launch(struct dpt_nccl *n, int comm, const struct dpt_nccl_piece *pieces,
-                                int n_pieces, void *event, struct dpt_err *err)
+enum dpt_status dpt_nccl_launch(struct dpt_nccl *n, int comm, const struct dpt_nccl_op *op,
+                                struct dpt_err *err)
 {
     DPT_TRY(check_working(n, err));
     struct nccl_comm *c = &n->comms[comm];
@@ -279,10 +254,10 @@ enum dpt_status dpt_nccl_launch(struct dpt_nccl *n, int comm, const struct dpt_n
                         "an operation on the GPU's communicator %d, which is not free for one",
                         comm);
     dpt_nccl_guard_enter(n->guard, "the launch of a group of NCCL's", call_limit(n));
-    const enum dpt_nccl_result result = post_group(n, c, pieces, n_pieces, event);
+    const enum dpt_nccl_result result = post_group(n, c, op);
     dpt_nccl_guard_leave(n->guard);
     c->state = DPT_NCCL_LAUNCHING;
-    return dpt_nccl_went(result) ? DPT_OK : fail(n, c, "an operation", result, err);
+    return dpt_nccl_went(result) ? DPT_OK : machine_fail(n, c, "an operation", result, err);
 }
 
 static enum dpt_status step_operation(struct dpt_nccl *n, struct nccl_comm *c, struct dpt_err *err)
@@ -294,9 +269,9 @@ static enum dpt_status step_operation(struct dpt_nccl *n, struct nccl_comm *c, s
         device = dpt_nccl_look_at_stream(n, c->stream);
     const enum dpt_nccl_result result = dpt_nccl_look(n, dpt_nccl_handle_of(c));
     if (!dpt_nccl_went(result))
-        return fail(n, c, "an operation", result, err);
+        return machine_fail(n, c, "an operation", result, err);
     if (!dpt_nccl_went(device))
-        return fail(n, c, "the stream", device, err);
+        return machine_fail(n, c, "the stream", device, err);
     if (result == DPT_NCCL_OK && c->state == DPT_NCCL_LAUNCHING)
         c->state = DPT_NCCL_RUNNING;
     else if (result == DPT_NCCL_OK && device == DPT_NCCL_OK)
@@ -309,7 +284,7 @@ static enum dpt_status step_ready(struct dpt_nccl *n, struct nccl_comm *c, struc
     if (c->lends) /* its state is the creation's */
         return DPT_OK;
     const enum dpt_nccl_result result = dpt_nccl_look(n, dpt_nccl_handle_of(c));
-    return dpt_nccl_went(result) ? DPT_OK : fail(n, c, "the state", result, err);
+    return dpt_nccl_went(result) ? DPT_OK : machine_fail(n, c, "the state", result, err);
 }
 
 static enum dpt_status step_working(struct dpt_nccl *n, struct dpt_err *err)

@@ -86,34 +86,22 @@ void dpt_nccl_release(struct dpt_nccl *nccl, int comm);
 /* True: the library can shrink, and revoke, without which nothing is left to shrink. */
 bool dpt_nccl_can_shrink(const struct dpt_nccl *nccl);
 
-enum dpt_nccl_kind {
-    DPT_NCCL_SEND,           /* bytes of `from` to `peer` */
-    DPT_NCCL_RECV,           /* bytes of `to` from `peer` */
-    DPT_NCCL_ALL_REDUCE,     /* `count` elements of `from` to `to`, in the library's order */
-    DPT_NCCL_REDUCE_SCATTER, /* `count` elements of the sum to `to` */
-    DPT_NCCL_ALL_GATHER,     /* `count` elements of each rank to `to` */
-    DPT_NCCL_KIND_COUNT
+/* Pieces that start together, in the communicator's stream, after `event` (a cudaEvent_t; NULL: at
+ * once). */
+struct dpt_nccl_op {
+    const struct dpt_nccl_piece *pieces;
+    int n_pieces;
+    void *event;
 };
 
-struct dpt_nccl_piece {
-    enum dpt_nccl_kind kind;
-    int peer; /* rank in the communicator */
-    const void *from;
-    void *to;
-    size_t count; /* bytes for SEND and RECV */
-    enum dpt_nccl_dtype dtype;
-};
-
-/* Bytes that a rank sends for it in a communicator of `size`; of the library's reductions and its
- * gather, what a ring sends. */
+/* Bytes that a rank sends for the piece in a communicator of `size`. For the library's collectives:
+ * the bytes of a ring. */
 size_t dpt_nccl_piece_bytes_sent(const struct dpt_nccl_piece *piece, int size);
 
-/* Launches one operation, a group of pieces that go at once, on a READY communicator, in its own
- * stream, after `event` (a cudaEvent_t; NULL: at once). Done when the communicator is READY again.
+/* Launches one operation on a READY communicator, which is READY again when the operation is done.
  * DPT_EINVAL: it is not READY (it has an operation), nothing was called. */
 DPT_MUST_USE enum dpt_status dpt_nccl_launch(struct dpt_nccl *nccl, int comm,
-                                             const struct dpt_nccl_piece *pieces, int n_pieces,
-                                             void *event, struct dpt_err *err);
+                                             const struct dpt_nccl_op *op, struct dpt_err *err);
 
 /* Looks at everything and moves it on; never waits. DPT_INPROGRESS: something is being created, in
  * operation or ending. DPT_OK: nothing is. While working it fails with DPT_ETIMEOUT (creation),

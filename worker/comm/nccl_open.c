@@ -8,7 +8,7 @@
  * not. Who fails says so, as does who hears it, and clears away when all have said how it went:
  * NCCL's abort may wait for other ranks of the host, which must not be left waiting for this one,
  * and fails theirs, which must not be taken for a fault of their own. */
-#include "worker/comm/nccl_group.h"
+#include "worker/comm/nccl_comm_state.h"
 
 #include "base/log.h"
 
@@ -78,7 +78,7 @@ static int first_failed(const struct dpt_nccl_comm *c)
     return rank;
 }
 
-static enum dpt_status fail_with(int other, struct dpt_err *err)
+static enum dpt_status fail_because_of(int other, struct dpt_err *err)
 {
     return dpt_fail(err, DPT_EPEER, "rank %d could not create the GPU's communicators", other);
 }
@@ -94,7 +94,7 @@ static enum dpt_status wait_created(struct dpt_nccl_comm *c, struct dpt_err *err
         /* Before what may be another's failure comes what is known of others. */
         DPT_TRY(dpt_nccl_comm_listen(c, status == DPT_EIO ? 0 : DPT_NCCL_NAP_NS, &woken, err));
         if (first_failed(c) >= 0)
-            return fail_with(first_failed(c), err);
+            return fail_because_of(first_failed(c), err);
         if (status == DPT_EIO)
             return dpt_nccl_comm_move(c, err); /* its words again */
     }
@@ -110,7 +110,7 @@ static enum dpt_status create_splits(struct dpt_nccl_comm *c, const struct dpt_n
     memcpy(world->order, c->world.order, sizeof world->order);
     for (int s = 0; s < spec->n_splits; s++) {
         struct nccl_group *g = &c->groups[s + 1];
-        dpt_nccl_plan_split(c->offers, size, &c->world, s, rank, g->order, &g->size);
+        g->size = dpt_nccl_plan_split(c->offers, size, &c->world, s, rank, g->order);
         DPT_TRY(dpt_nccl_split(c->machine, dpt_nccl_comm_at(c, s + 1), c->world_at,
                                spec->splits[s].color, spec->splits[s].key, err));
         DPT_TRY(wait_created(c, err));
@@ -118,8 +118,8 @@ static enum dpt_status create_splits(struct dpt_nccl_comm *c, const struct dpt_n
     return DPT_OK;
 }
 
-static enum dpt_status shrink(struct dpt_nccl_comm *c, const struct dpt_nccl_comm_spec *spec,
-                              struct dpt_err *err)
+static enum dpt_status shrink_kept_world(struct dpt_nccl_comm *c,
+                                         const struct dpt_nccl_comm_spec *spec, struct dpt_err *err)
 {
     const int old = c->world_at;
     c->world_at = 1 - old;
@@ -148,25 +148,18 @@ static enum dpt_status exchange_id(struct dpt_nccl_comm *c, const struct dpt_ncc
         return dpt_fail(err, DPT_EDEVICE, "an id for the GPU's communicators: %s",
                         c->calls->last_error(c->ctx, NULL));
     if (memcmp(c->told, none, sizeof none) == 0)
-        return fail_with(0, err);
+        return fail_because_of(0, err);
     return dpt_nccl_id_unpack(c->told, spec->generation, spec->nonce, ret_id, err);
 }
 
-static enum dpt_status make_new(struct dpt_nccl_comm *c, const struct dpt_nccl_comm_spec *spec,
-                                const uint8_t id[DPT_NCCL_ID_BYTES], struct dpt_err *err)
+static enum dpt_status create_new_world(struct dpt_nccl_comm *c,
+                                        const struct dpt_nccl_comm_spec *spec,
+                                        const uint8_t id[DPT_NCCL_ID_BYTES], struct dpt_err *err)
 {
     DPT_TRY(dpt_nccl_init(c->machine, c->world_at, dpt_comm_world_size(c->control),
                           dpt_comm_rank(c->control), id, err));
     DPT_TRY(wait_created(c, err));
     return create_splits(c, spec, err);
-}
-
-static void clear_away(struct dpt_nccl_comm *c)
-{
-    dpt_nccl_stop(c->machine, -1);
-    while (dpt_nccl_step(c->machine, NULL) == DPT_INPROGRESS)
-        c->calls->pause(c->ctx);
-    c->kept = 0;
 }
 
 static enum dpt_status wait_for(struct dpt_nccl_comm *c, struct dpt_comm_op *op, int64_t until_ms,
@@ -239,8 +232,8 @@ static enum verdict verdict_of(enum dpt_status status)
 
 /* After an attempt of this rank's with `status`. DPT_OK with *ret_all: all are through; without:
  * *failure says why not. A failure of the control, or an abort, is nothing to talk about. */
-static enum dpt_status settle(struct dpt_nccl_comm *c, enum dpt_status status, bool *ret_all,
-                              struct dpt_err *failure)
+static enum dpt_status exchange_verdicts(struct dpt_nccl_comm *c, enum dpt_status status,
+                                         bool *ret_all, struct dpt_err *failure)
 {
     struct dpt_err err = {0};
     struct dpt_comm_op *saying;
@@ -250,7 +243,7 @@ static enum dpt_status settle(struct dpt_nccl_comm *c, enum dpt_status status, b
     if (told == DPT_OK)
         told = hear_verdicts(c, saying, INT64_MAX, &err);
     if (status != DPT_OK)
-        clear_away(c);
+        dpt_nccl_comm_stop(c, -1);
     if (told != DPT_OK) {
         *failure = err;
         return told;
@@ -260,12 +253,13 @@ static enum dpt_status settle(struct dpt_nccl_comm *c, enum dpt_status status, b
     if (first == rank && status == DPT_EIO)
         failure->status = DPT_EDEVICE;
     else if (first >= 0 && first != rank)
-        (void)fail_with(first, failure);
+        (void)fail_because_of(first, failure);
     return DPT_OK;
 }
 
-static enum dpt_status build(struct dpt_nccl_comm *c, const struct dpt_nccl_comm_spec *spec,
-                             struct dpt_err *err)
+static enum dpt_status build_communicators(struct dpt_nccl_comm *c,
+                                           const struct dpt_nccl_comm_spec *spec,
+                                           struct dpt_err *err)
 {
     bool all = false;
     uint8_t id[DPT_NCCL_ID_BYTES];
@@ -275,8 +269,8 @@ static enum dpt_status build(struct dpt_nccl_comm *c, const struct dpt_nccl_comm
     dpt_nccl_plan_world(c->offers, size, dpt_nccl_can_shrink(c->machine), &c->world);
     if (c->world.shrink) {
         DPT_TRY(listen_for_verdicts(c, err));
-        const enum dpt_status status = shrink(c, spec, &failure);
-        if (settle(c, status, &all, &failure) != DPT_OK) {
+        const enum dpt_status status = shrink_kept_world(c, spec, &failure);
+        if (exchange_verdicts(c, status, &all, &failure) != DPT_OK) {
             *err = failure;
             return failure.status;
         }
@@ -286,11 +280,11 @@ static enum dpt_status build(struct dpt_nccl_comm *c, const struct dpt_nccl_comm
         }
         dpt_nccl_plan_world(c->offers, size, false, &c->world);
     }
-    clear_away(c); /* what was kept, or is left of a shrink */
+    dpt_nccl_comm_stop(c, -1); /* what was kept, or is left of a shrink */
     DPT_TRY(exchange_id(c, spec, id, err));
     DPT_TRY(listen_for_verdicts(c, err));
-    enum dpt_status status = make_new(c, spec, id, &failure);
-    status = settle(c, status, &all, &failure);
+    enum dpt_status status = create_new_world(c, spec, id, &failure);
+    status = exchange_verdicts(c, status, &all, &failure);
     if (status == DPT_OK && all)
         return DPT_OK;
     *err = failure;
@@ -306,10 +300,10 @@ enum dpt_status dpt_nccl_comm_open(struct dpt_nccl_comm *c, const struct dpt_ncc
     c->control = spec->control;
     c->n_splits = spec->n_splits;
     c->built = false;
-    const enum dpt_status status = build(c, spec, &failure);
+    const enum dpt_status status = build_communicators(c, spec, &failure);
     if (status != DPT_OK) {
-        clear_away(c);
-        dpt_nccl_comm_finish(c);
+        dpt_nccl_comm_stop(c, -1);
+        dpt_nccl_comm_forget(c);
         if (err != NULL)
             *err = failure;
         return status;

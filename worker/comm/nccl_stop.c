@@ -1,6 +1,6 @@
 /* How NCCL communicators end (nccl_machine.h): orderly, or revoked all, then aborted and freed. */
 #include "base/log.h"
-#include "worker/comm/nccl_internal.h"
+#include "worker/comm/nccl_machine_state.h"
 
 static int64_t now_of(const struct dpt_nccl *n)
 {

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/cores.h"
 #include "tests/worker/comm/nccl_gpus.h"
-#include "worker/comm/nccl_group.h"
+#include "worker/comm/nccl_comm_state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@ static void reduce_ranks(struct rank *self)
     for (uint64_t generation = 1; generation <= 2; generation++) {
         g.control = world_comm(self, generation);
         gpu_open_world(&g, generation);
-        CHECK(!dpt_nccl_comm_shrunk(g.comm)); /* the former was closed: nothing is kept */
+        CHECK(!g.comm->world.shrink); /* the former was closed: nothing is kept */
         CHECK(g.comm->groups[0].size == self->world->size);
         for (int i = 0; i < 3; i++)
             gpu_all_reduce(&g);
@@ -60,27 +60,38 @@ static void queue_ranks(struct rank *self)
         pieces[i][1] = gpu_recv_from(peer, &in[i], 1);
     }
     struct dpt_nccl_piece wrong = gpu_send_to(self->rank, out, 1);
-    CHECK_STATUS(DPT_EINVAL, dpt_nccl_comm_post(g.comm, 0, &wrong, 1, NULL, &ticket, &self->err),
-                 &self->err);
+    CHECK_STATUS(
+        DPT_EINVAL,
+        dpt_nccl_comm_post(g.comm, 0, &(struct dpt_nccl_op){&wrong, 1, NULL}, &ticket, &self->err),
+        &self->err);
     wrong = gpu_send_to(2, out, 1);
-    CHECK_STATUS(DPT_EINVAL, dpt_nccl_comm_post(g.comm, 0, &wrong, 1, NULL, &ticket, &self->err),
-                 &self->err);
+    CHECK_STATUS(
+        DPT_EINVAL,
+        dpt_nccl_comm_post(g.comm, 0, &(struct dpt_nccl_op){&wrong, 1, NULL}, &ticket, &self->err),
+        &self->err);
     wrong = gpu_send_to(peer, NULL, 1);
-    CHECK_STATUS(DPT_EINVAL, dpt_nccl_comm_post(g.comm, 0, &wrong, 1, NULL, &ticket, &self->err),
-                 &self->err);
-    CHECK_STATUS(DPT_EINVAL, dpt_nccl_comm_post(g.comm, 1, pieces[0], 2, NULL, &ticket, &self->err),
-                 &self->err);
-    for (int i = 0; i < N; i++)
-        CHECK_OK(dpt_nccl_comm_post(g.comm, 0, pieces[i], 2, i % 2 ? self : NULL, &tickets[i],
+    CHECK_STATUS(
+        DPT_EINVAL,
+        dpt_nccl_comm_post(g.comm, 0, &(struct dpt_nccl_op){&wrong, 1, NULL}, &ticket, &self->err),
+        &self->err);
+    CHECK_STATUS(DPT_EINVAL,
+                 dpt_nccl_comm_post(g.comm, 1, &(struct dpt_nccl_op){pieces[0], 2, NULL}, &ticket,
                                     &self->err),
                  &self->err);
+    for (int i = 0; i < N; i++)
+        CHECK_OK(dpt_nccl_comm_post(g.comm, 0,
+                                    &(struct dpt_nccl_op){pieces[i], 2, i % 2 ? self : NULL},
+                                    &tickets[i], &self->err),
+                 &self->err);
     CHECK_STATUS(DPT_EOVERFLOW,
-                 dpt_nccl_comm_post(g.comm, 0, pieces[N], 2, NULL, &ticket, &self->err),
+                 dpt_nccl_comm_post(g.comm, 0, &(struct dpt_nccl_op){pieces[N], 2, NULL}, &ticket,
+                                    &self->err),
                  &self->err);
     CHECK_OK(gpu_wait_for(&g, 0, tickets[N / 2]), &self->err);
     for (int i = 0; i <= N / 2; i++) /* in order */
         CHECK(in[i] == (float)(100 * peer + i));
-    CHECK_OK(dpt_nccl_comm_post(g.comm, 0, pieces[N], 2, NULL, &tickets[N], &self->err),
+    CHECK_OK(dpt_nccl_comm_post(g.comm, 0, &(struct dpt_nccl_op){pieces[N], 2, NULL}, &tickets[N],
+                                &self->err),
              &self->err);
     CHECK_OK(gpu_wait_for(&g, 0, tickets[N]), &self->err);
     CHECK(in[N] == (float)(100 * peer + N));
@@ -114,9 +125,11 @@ static void hybrid_ranks(struct rank *self)
         uint64_t ticket;
         CHECK(g.comm->groups[group].size == 2);
         CHECK_STATUS(DPT_EINVAL,
-                     dpt_nccl_comm_post(g.comm, group, &wrong, 1, NULL, &ticket, &self->err),
+                     dpt_nccl_comm_post(g.comm, group, &(struct dpt_nccl_op){&wrong, 1, NULL},
+                                        &ticket, &self->err),
                      &self->err);
-        CHECK_OK(dpt_nccl_comm_post(g.comm, group, pieces, 2, NULL, &ticket, &self->err),
+        CHECK_OK(dpt_nccl_comm_post(g.comm, group, &(struct dpt_nccl_op){pieces, 2, NULL}, &ticket,
+                                    &self->err),
                  &self->err);
         CHECK_OK(gpu_wait_for(&g, group, ticket), &self->err);
         CHECK(in == (float)peer);
@@ -174,7 +187,9 @@ static void death_ranks(struct rank *self)
     }
     const struct dpt_nccl_piece piece = gpu_recv_from(VICTIM, in, PIECE);
     const int64_t start = dpt_now_ms();
-    CHECK_OK(dpt_nccl_comm_post(g.comm, 0, &piece, 1, NULL, &ticket, &self->err), &self->err);
+    CHECK_OK(
+        dpt_nccl_comm_post(g.comm, 0, &(struct dpt_nccl_op){&piece, 1, NULL}, &ticket, &self->err),
+        &self->err);
     CHECK_STATUS(DPT_EPEER, gpu_wait_for(&g, 0, ticket), &self->err);
     CHECK(dpt_now_ms() - start < LONG_MS / 2); /* by the control, not by a deadline */
     g.view.fault = self->rank == 0 ? g.scene->fault : FABRIC_WELL;
@@ -183,7 +198,7 @@ static void death_ranks(struct rank *self)
     g.control = survivors_comm(self, 2);
     gpu_open_world(&g, 2);
     CHECK(g.view.shrinks == (g.scene->fault != FABRIC_NO_REVOKE));
-    CHECK(dpt_nccl_comm_shrunk(g.comm) == (g.scene->fault == FABRIC_WELL));
+    CHECK(g.comm->world.shrink == (g.scene->fault == FABRIC_WELL));
     CHECK(g.view.inits == (g.scene->fault == FABRIC_WELL ? 1 : 2));
     gpu_all_reduce(&g);
     /* Every survivor has opened its new communicator, so every parent of a shrink is freed. The
@@ -229,7 +244,7 @@ static void leaving_ranks(struct rank *self)
     if (self->rank != VICTIM) {
         g.control = survivors_comm(self, 2);
         gpu_open_world(&g, 2);
-        CHECK(!dpt_nccl_comm_shrunk(g.comm) && g.view.shrinks == 0 && g.view.inits == 2);
+        CHECK(!g.comm->world.shrink && g.view.shrinks == 0 && g.view.inits == 2);
         gpu_all_reduce(&g);
         dpt_nccl_comm_close(g.comm);
         dpt_comm_destroy(&g.control);
@@ -350,7 +365,9 @@ static void abort_ranks(struct rank *self)
     g.control = world_comm(self, 1);
     gpu_open_world(&g, 1);
     const struct dpt_nccl_piece piece = gpu_recv_from(1 - self->rank, in, PIECE);
-    CHECK_OK(dpt_nccl_comm_post(g.comm, 0, &piece, 1, NULL, &ticket, &self->err), &self->err);
+    CHECK_OK(
+        dpt_nccl_comm_post(g.comm, 0, &(struct dpt_nccl_op){&piece, 1, NULL}, &ticket, &self->err),
+        &self->err);
     CHECK_STATUS(DPT_INPROGRESS, dpt_nccl_comm_poll(g.comm, 0, ticket, 0, &self->err), &self->err);
     CHECK_STATUS(DPT_INPROGRESS, dpt_nccl_comm_poll(g.comm, 0, ticket, 5, &self->err), &self->err);
     for (int i = 0; i < 20; i++) { /* new work is said to have come: the owner comes back for it */

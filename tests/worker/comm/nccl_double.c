@@ -22,7 +22,6 @@ static struct nccl_double *enter(void *ctx)
 {
     struct nccl_double *d = ctx;
     d->n_calls++;
-    RULE(d, d->thread == d->owner);
     /* No call is made that nobody watches over. */
     RULE(d, atomic_load(&d->guard.until_ms) != INT64_MAX);
     return d;
@@ -134,12 +133,6 @@ static void double_pause(void *ctx)
 {
     struct nccl_double *d = ctx;
     d->now_ms++;
-}
-
-static uint64_t double_thread(void *ctx)
-{
-    const struct nccl_double *d = ctx;
-    return d->thread;
 }
 
 static enum dpt_nccl_result double_id(void *ctx, uint8_t ret[DPT_NCCL_ID_BYTES])
@@ -309,8 +302,10 @@ static enum dpt_nccl_result double_group_start(void *ctx)
 }
 
 static enum dpt_nccl_result double_post(void *ctx, struct dpt_nccl_handle *handle,
+                                        const struct dpt_nccl_piece *piece,
                                         struct dpt_nccl_stream *stream)
 {
+    (void)piece;
     struct nccl_double *d = enter(ctx);
     struct double_handle *h = use(d, handle);
     struct double_stream *s = (struct double_stream *)(void *)stream;
@@ -340,29 +335,6 @@ static enum dpt_nccl_result double_group_end(void *ctx)
     h->done_ms = after(d, d->script.launch_ms);
     h->ops_begun++;
     return DPT_NCCL_INPROGRESS;
-}
-
-static enum dpt_nccl_result double_send(void *ctx, struct dpt_nccl_handle *handle, const void *from,
-                                        size_t bytes, int peer, struct dpt_nccl_stream *stream)
-{
-    (void)from, (void)bytes, (void)peer;
-    return double_post(ctx, handle, stream);
-}
-
-static enum dpt_nccl_result double_recv(void *ctx, struct dpt_nccl_handle *handle, void *to,
-                                        size_t bytes, int peer, struct dpt_nccl_stream *stream)
-{
-    (void)to, (void)bytes, (void)peer;
-    return double_post(ctx, handle, stream);
-}
-
-static enum dpt_nccl_result double_reduction(void *ctx, struct dpt_nccl_handle *handle,
-                                             const void *from, void *to, size_t n,
-                                             enum dpt_nccl_dtype dtype,
-                                             struct dpt_nccl_stream *stream)
-{
-    (void)from, (void)to, (void)n, (void)dtype;
-    return double_post(ctx, handle, stream);
 }
 
 static const char *double_last_error(void *ctx, struct dpt_nccl_handle *handle)
@@ -424,13 +396,11 @@ void nccl_double_init(struct nccl_double *d, uint64_t seed)
     memset(d, 0, sizeof *d);
     d->seed = seed;
     d->now_ms = 1000;
-    d->thread = d->owner = 7;
     d->script = (struct nccl_script){
         .create_ms = 5, .launch_ms = 1, .op_ms = 3, .revoke_ms = 4, .finalize_ms = 6};
     d->calls = (struct dpt_nccl_calls){.create_ms_min = DOUBLE_CREATE_MS,
                                        .now_ms = double_now,
                                        .pause = double_pause,
-                                       .thread = double_thread,
                                        .unique_id = double_id,
                                        .init = double_init,
                                        .split = double_split,
@@ -442,11 +412,7 @@ void nccl_double_init(struct nccl_double *d, uint64_t seed)
                                        .abort = double_abort,
                                        .group_start = double_group_start,
                                        .group_end = double_group_end,
-                                       .send = double_send,
-                                       .recv = double_recv,
-                                       .all_reduce = double_reduction,
-                                       .reduce_scatter = double_reduction,
-                                       .all_gather = double_reduction,
+                                       .post = double_post,
                                        .last_error = double_last_error,
                                        .stream_create = double_stream_create,
                                        .stream_destroy = double_stream_destroy,

@@ -2,7 +2,7 @@
  * and when it is done is written in a script, time is a number, and every call is held against the
  * rules that NCCL's users must keep. A broken rule ends the program with the seed.
  *
- * The rules: only the owner's thread calls; nothing is called on a freed communicator; one
+ * The rules: nothing is called on a freed communicator; one
  * operation at a time on each, none while a child is made of it; operations only inside a group, a
  * group for one communicator; revoke once, never after finalize; destroy only what is finalized;
  * and nobody is freed in use while another is in use that nobody tried to revoke.
@@ -10,7 +10,7 @@
 #ifndef DPT_TESTS_WORKER_COMM_NCCL_DOUBLE_H
 #define DPT_TESTS_WORKER_COMM_NCCL_DOUBLE_H
 
-#include "worker/comm/nccl_internal.h"
+#include "worker/comm/nccl_machine_state.h"
 
 #include <setjmp.h>
 
@@ -55,7 +55,6 @@ struct nccl_double {
     struct dpt_nccl_guard guard;
     uint64_t seed; /* told when a rule is broken */
     int64_t now_ms;
-    uint64_t thread, owner;
     struct nccl_script script;
     struct double_handle handles[DOUBLE_HANDLES_MAX];
     struct double_stream streams[DOUBLE_HANDLES_MAX];

@@ -81,12 +81,6 @@ static void fabric_pause(void *ctx)
     let_pass_us(50);
 }
 
-static uint64_t fabric_thread(void *ctx)
-{
-    (void)ctx;
-    return (uint64_t)pthread_self();
-}
-
 static enum dpt_nccl_result fabric_id(void *ctx, uint8_t ret[DPT_NCCL_ID_BYTES])
 {
     struct fabric *f = lock(ctx);
@@ -299,52 +293,28 @@ static enum dpt_nccl_result fabric_group_start(void *ctx)
     return DPT_NCCL_OK;
 }
 
-static enum dpt_nccl_result put_piece(struct fabric_rank *self, struct dpt_nccl_handle *handle,
-                                      struct dpt_nccl_stream *stream, struct fabric_piece piece)
+static enum dpt_nccl_result fabric_post(void *ctx, struct dpt_nccl_handle *handle,
+                                        const struct dpt_nccl_piece *piece,
+                                        struct dpt_nccl_stream *stream)
 {
+    struct fabric_rank *self = ctx;
     struct fabric_handle *h = of(handle);
+    const bool sums = piece->kind == DPT_NCCL_ALL_REDUCE && piece->dtype == DPT_NCCL_F32;
+    const bool send = piece->kind == DPT_NCCL_SEND;
+    if (!sums && !send && piece->kind != DPT_NCCL_RECV)
+        return DPT_NCCL_EUSAGE;
     CHECK(self->n_pieces < FABRIC_PIECES_MAX && (self->grouped == NULL || self->grouped == h));
-    CHECK(piece.sums || (piece.peer >= 0 && piece.peer < h->clique->size && piece.peer != h->rank));
+    CHECK(sums || (piece->peer >= 0 && piece->peer < h->clique->size && piece->peer != h->rank));
     self->grouped = h;
     ((struct fabric_stream *)(void *)stream)->handle = h;
-    self->pieces[self->n_pieces++] = piece;
+    self->pieces[self->n_pieces++] =
+        (struct fabric_piece){.send = send,
+                              .sums = sums,
+                              .peer = sums ? 0 : piece->peer,
+                              .from = piece->from,
+                              .to = piece->to,
+                              .bytes = piece->count * (sums ? sizeof(float) : 1)};
     return DPT_NCCL_OK;
-}
-
-static enum dpt_nccl_result fabric_send(void *ctx, struct dpt_nccl_handle *handle, const void *from,
-                                        size_t bytes, int peer, struct dpt_nccl_stream *stream)
-{
-    return put_piece(
-        ctx, handle, stream,
-        (struct fabric_piece){.send = true, .peer = peer, .from = from, .bytes = bytes});
-}
-
-static enum dpt_nccl_result fabric_recv(void *ctx, struct dpt_nccl_handle *handle, void *to,
-                                        size_t bytes, int peer, struct dpt_nccl_stream *stream)
-{
-    return put_piece(ctx, handle, stream,
-                     (struct fabric_piece){.peer = peer, .to = to, .bytes = bytes});
-}
-
-static enum dpt_nccl_result fabric_all_reduce(void *ctx, struct dpt_nccl_handle *handle,
-                                              const void *from, void *to, size_t count,
-                                              enum dpt_nccl_dtype dtype,
-                                              struct dpt_nccl_stream *stream)
-{
-    if (dtype != DPT_NCCL_F32)
-        return DPT_NCCL_EUSAGE;
-    return put_piece(ctx, handle, stream,
-                     (struct fabric_piece){
-                         .sums = true, .from = from, .to = to, .bytes = count * sizeof(float)});
-}
-
-static enum dpt_nccl_result fabric_no_reduction(void *ctx, struct dpt_nccl_handle *handle,
-                                                const void *from, void *to, size_t count,
-                                                enum dpt_nccl_dtype dtype,
-                                                struct dpt_nccl_stream *stream)
-{
-    (void)ctx, (void)handle, (void)from, (void)to, (void)count, (void)dtype, (void)stream;
-    return DPT_NCCL_EUSAGE;
 }
 
 /* The piece of `peer`'s present operation that answers `piece`, the k-th of its kind with us. */
@@ -494,7 +464,6 @@ static enum dpt_nccl_result fabric_stream_after(void *ctx, struct dpt_nccl_strea
 const struct dpt_nccl_calls fabric_calls = {
     .now_ms = fabric_now,
     .pause = fabric_pause,
-    .thread = fabric_thread,
     .unique_id = fabric_id,
     .init = fabric_create,
     .split = fabric_split,
@@ -506,11 +475,7 @@ const struct dpt_nccl_calls fabric_calls = {
     .abort = fabric_free,
     .group_start = fabric_group_start,
     .group_end = fabric_group_end,
-    .send = fabric_send,
-    .recv = fabric_recv,
-    .all_reduce = fabric_all_reduce,
-    .reduce_scatter = fabric_no_reduction,
-    .all_gather = fabric_no_reduction,
+    .post = fabric_post,
     .last_error = fabric_last_error,
     .stream_create = fabric_stream_create,
     .stream_destroy = fabric_stream_destroy,

@@ -117,12 +117,12 @@ static void who_is_where_in_a_split(void **state)
     for (int i = 0; i < 5; i++)
         offers[i].splits[1] = splits[i];
     dpt_nccl_plan_world(offers, 5, true, &world);
-    dpt_nccl_plan_split(offers, 5, &world, 1, 0, in, &size);
+    size = dpt_nccl_plan_split(offers, 5, &world, 1, 0, in);
     /* Equal keys: in the order of the world's communicator, where rank 3 stands before rank 0. */
     static const int ones[] = {2, -1, 0, 1, -1};
     assert_int_equal(size, 3);
     assert_memory_equal(in, ones, sizeof ones);
-    dpt_nccl_plan_split(offers, 5, &world, 1, 4, in, &size);
+    size = dpt_nccl_plan_split(offers, 5, &world, 1, 4, in);
     static const int zeros[] = {-1, 1, -1, -1, 0};
     assert_int_equal(size, 2);
     assert_memory_equal(in, zeros, sizeof zeros);

@@ -3,9 +3,9 @@
  * all-reduce; one dies while the others wait for it; they go on without it. Skips without a GPU. */
 #include "kernels/ops.h"
 #include "tests/worker/comm/comm_world.h"
-#include "worker/comm/nccl_comm.h"
 
 #include "base/clock.h"
+#include "worker/comm/nccl_comm_state.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -81,14 +81,15 @@ static void open_world(struct gpu *g, uint64_t generation)
     CHECK_OK(dpt_nccl_comm_open(g->comm, &spec, &g->self->err), &g->self->err);
     (void)printf("rank %d of %d: generation %d %s in %d ms\n", dpt_comm_rank(g->control),
                  dpt_comm_world_size(g->control), (int)generation,
-                 dpt_nccl_comm_shrunk(g->comm) ? "shrunk" : "made", (int)(dpt_now_ms() - start));
+                 g->comm->world.shrink ? "shrunk" : "made", (int)(dpt_now_ms() - start));
 }
 
 static void exchange(struct gpu *g, const struct dpt_nccl_piece *pieces, int n)
 {
     uint64_t ticket;
     enum dpt_status status;
-    CHECK_OK(dpt_nccl_comm_post(g->comm, 0, pieces, n, NULL, &ticket, &g->self->err),
+    CHECK_OK(dpt_nccl_comm_post(g->comm, 0, &(struct dpt_nccl_op){pieces, n, NULL}, &ticket,
+                                &g->self->err),
              &g->self->err);
     do
         status = dpt_nccl_comm_poll(g->comm, 0, ticket, -1, &g->self->err);
@@ -179,7 +180,9 @@ static void die_or_go_on(struct rank *self)
     if (self->rank == VICTIM)
         _exit(0);
     const struct dpt_nccl_piece late = piece(DPT_NCCL_RECV, VICTIM, g.staging);
-    CHECK_OK(dpt_nccl_comm_post(g.comm, 0, &late, 1, NULL, &ticket, &self->err), &self->err);
+    CHECK_OK(
+        dpt_nccl_comm_post(g.comm, 0, &(struct dpt_nccl_op){&late, 1, NULL}, &ticket, &self->err),
+        &self->err);
     do
         status = dpt_nccl_comm_poll(g.comm, 0, ticket, -1, &self->err);
     while (status == DPT_INPROGRESS);

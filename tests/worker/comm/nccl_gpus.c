@@ -71,7 +71,8 @@ static float contribution(int rank, int i)
 void gpu_exchange(struct gpu *g, const struct dpt_nccl_piece *pieces, int n)
 {
     uint64_t ticket;
-    CHECK_OK(dpt_nccl_comm_post(g->comm, 0, pieces, n, NULL, &ticket, &g->self->err),
+    CHECK_OK(dpt_nccl_comm_post(g->comm, 0, &(struct dpt_nccl_op){pieces, n, NULL}, &ticket,
+                                &g->self->err),
              &g->self->err);
     CHECK_OK(gpu_wait_for(g, 0, ticket), &g->self->err);
 }

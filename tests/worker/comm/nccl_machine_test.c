@@ -16,210 +16,197 @@ static const struct dpt_nccl_piece swap[] = {
     {.kind = DPT_NCCL_RECV, .peer = 1, .to = memory + 8, .count = 8},
 };
 
-struct scene {
+static struct scene {
     struct nccl_double d;
     struct dpt_nccl *n;
     struct dpt_err err;
-};
+} s;
+static const struct dpt_nccl_op swap_op = {swap, 2, NULL};
 
-static void open_scene(struct scene *s)
+static void open_scene(void)
 {
-    nccl_double_init(&s->d, 0);
-    s->n = nccl_double_machine(&s->d);
+    nccl_double_init(&s.d, 0);
+    s.n = nccl_double_machine(&s.d);
 }
 
 /* Steps, a ms each, until it is not in progress, at most so long. */
-static enum dpt_status step_for(struct scene *s, int ms)
+static enum dpt_status step_for(int ms)
 {
     enum dpt_status status;
-    for (int i = 0; (status = dpt_nccl_step(s->n, &s->err)) == DPT_INPROGRESS && i < ms; i++)
-        s->d.now_ms++;
+    for (int i = 0; (status = dpt_nccl_step(s.n, &s.err)) == DPT_INPROGRESS && i < ms; i++)
+        s.d.now_ms++;
     return status;
 }
 
-static void stop(struct scene *s, int keep)
+static void stop(int keep)
 {
-    dpt_nccl_stop(s->n, keep);
-    assert_int_equal(step_for(s, DOUBLE_TIMEOUT_MS), DPT_OK);
+    dpt_nccl_stop(s.n, keep);
+    assert_int_equal(step_for(DOUBLE_TIMEOUT_MS), DPT_OK);
 }
 
-static void close_scene(struct scene *s)
+static int close_scene(void **state)
 {
-    stop(s, -1);
-    dpt_nccl_destroy(&s->n);
-    nccl_double_check_clean(&s->d);
+    (void)state;
+    stop(-1);
+    dpt_nccl_destroy(&s.n);
+    nccl_double_check_clean(&s.d);
+    return 0;
 }
 
-static void make(struct scene *s, int comm)
+static void make(int comm)
 {
-    assert_int_equal(dpt_nccl_init(s->n, comm, 4, 0, id, &s->err), DPT_OK);
-    assert_int_equal(dpt_nccl_state(s->n, comm), DPT_NCCL_CREATING);
-    assert_int_equal(step_for(s, 20), DPT_OK);
-    assert_int_equal(dpt_nccl_state(s->n, comm), DPT_NCCL_READY);
+    assert_int_equal(dpt_nccl_init(s.n, comm, 4, 0, id, &s.err), DPT_OK);
+    assert_int_equal(dpt_nccl_state(s.n, comm), DPT_NCCL_CREATING);
+    assert_int_equal(step_for(20), DPT_OK);
+    assert_int_equal(dpt_nccl_state(s.n, comm), DPT_NCCL_READY);
 }
 
-static void launch(struct scene *s, int comm)
+/* Opens the scene with communicator 0 READY. */
+static int open_with_ready(void **state)
 {
-    assert_int_equal(dpt_nccl_launch(s->n, comm, swap, 2, NULL, &s->err), DPT_OK);
+    (void)state;
+    open_scene();
+    make(0);
+    return 0;
+}
+
+static void launch(int comm)
+{
+    assert_int_equal(dpt_nccl_launch(s.n, comm, &swap_op, &s.err), DPT_OK);
 }
 
 static void a_quiet_life(void **state)
 {
     (void)state;
-    struct scene s;
-    open_scene(&s);
-    make(&s, 0);
-    make(&s, 1);
+    make(1);
     for (int i = 0; i < 3; i++) {
-        launch(&s, 0);
+        launch(0);
         assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_LAUNCHING);
-        launch(&s, 1); /* another communicator's own */
-        assert_int_equal(step_for(&s, 20), DPT_OK);
+        launch(1); /* another communicator's own */
+        assert_int_equal(step_for(20), DPT_OK);
         assert_int_equal(double_of(s.n, 0)->ops_done, i + 1);
     }
     assert_int_equal(dpt_nccl_split(s.n, 2, 0, 1, 0, &s.err), DPT_OK);
-    assert_int_equal(step_for(&s, 20), DPT_OK);
-    launch(&s, 2);
-    assert_int_equal(step_for(&s, 20), DPT_OK);
+    assert_int_equal(step_for(20), DPT_OK);
+    launch(2);
+    assert_int_equal(step_for(20), DPT_OK);
     dpt_nccl_close(s.n);
-    assert_int_equal(step_for(&s, 50), DPT_OK);
+    assert_int_equal(step_for(50), DPT_OK);
     assert_int_equal(s.d.n_destroys, 3);
     assert_int_equal(s.d.n_aborts, 0);
-    close_scene(&s);
 }
 
 static void none_is_destroyed_before_all_are_flushed(void **state)
 {
     (void)state;
-    struct scene s;
-    open_scene(&s);
-    make(&s, 0);
-    make(&s, 1);
+    make(1);
     dpt_nccl_close(s.n);
     double_of(s.n, 1)->done_ms += 50;
-    assert_int_equal(step_for(&s, 40), DPT_INPROGRESS);
+    assert_int_equal(step_for(40), DPT_INPROGRESS);
     assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_FINALIZED);
     assert_int_equal(s.d.n_destroys, 0);
-    assert_int_equal(step_for(&s, 40), DPT_OK);
+    assert_int_equal(step_for(40), DPT_OK);
     assert_int_equal(s.d.n_destroys, 2);
-    close_scene(&s);
 }
 
 static void an_operation_is_done_when_it_is(void **state)
 {
     (void)state;
-    struct scene s;
-    open_scene(&s);
-    make(&s, 0);
     s.d.script.launch_ms = 50; /* an idle stream before that means nothing */
     s.d.script.op_ms = 70;
-    launch(&s, 0);
-    assert_int_equal(step_for(&s, 49), DPT_INPROGRESS);
+    launch(0);
+    assert_int_equal(step_for(49), DPT_INPROGRESS);
     assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_LAUNCHING);
-    assert_int_equal(step_for(&s, 60), DPT_INPROGRESS);
+    assert_int_equal(step_for(60), DPT_INPROGRESS);
     assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_RUNNING);
-    assert_int_equal(step_for(&s, 60), DPT_OK);
+    assert_int_equal(step_for(60), DPT_OK);
     assert_int_equal(double_of(s.n, 0)->ops_done, 1);
     /* A peer that computes is waited for without a limit. */
     s.d.script.launch_ms = NEVER;
-    launch(&s, 0);
-    assert_int_equal(step_for(&s, 100 * DOUBLE_TIMEOUT_MS), DPT_INPROGRESS);
-    close_scene(&s);
+    launch(0);
+    assert_int_equal(step_for(100 * DOUBLE_TIMEOUT_MS), DPT_INPROGRESS);
 }
 
 static void one_operation_at_a_time(void **state)
 {
     (void)state;
-    struct scene s;
-    open_scene(&s);
-    make(&s, 0);
-    launch(&s, 0);
+    launch(0);
     const int calls = s.d.n_calls;
-    assert_int_equal(dpt_nccl_launch(s.n, 0, swap, 2, NULL, &s.err), DPT_EINVAL);
+    assert_int_equal(dpt_nccl_launch(s.n, 0, &swap_op, &s.err), DPT_EINVAL);
     assert_int_equal(s.d.n_calls, calls);
-    assert_int_equal(step_for(&s, 20), DPT_OK);
+    assert_int_equal(step_for(20), DPT_OK);
     assert_int_equal(dpt_nccl_split(s.n, 1, 0, 0, 0, &s.err), DPT_OK);
-    assert_int_equal(dpt_nccl_launch(s.n, 0, swap, 2, NULL, &s.err), DPT_EINVAL);
-    close_scene(&s);
+    assert_int_equal(dpt_nccl_launch(s.n, 0, &swap_op, &s.err), DPT_EINVAL);
 }
 
 static void a_peer_dies_in_init(void **state)
 {
     (void)state;
-    struct scene s;
-    open_scene(&s);
+    open_scene();
     s.d.script.create_ms = NEVER;
     assert_int_equal(dpt_nccl_init(s.n, 0, 4, 0, id, &s.err), DPT_OK);
-    assert_int_equal(step_for(&s, DOUBLE_CREATE_MS - 1), DPT_INPROGRESS);
-    assert_int_equal(step_for(&s, 2), DPT_ETIMEOUT);
+    assert_int_equal(step_for(DOUBLE_CREATE_MS - 1), DPT_INPROGRESS);
+    assert_int_equal(step_for(2), DPT_ETIMEOUT);
     assert_non_null(strstr(s.err.text, "within 1200 ms"));
     assert_int_equal(dpt_nccl_step(s.n, &s.err), DPT_ETIMEOUT); /* it stays so */
     assert_int_equal(s.d.n_aborts, 0);                          /* until the owner stops */
-    stop(&s, -1);
+    stop(-1);
     assert_int_equal(s.d.n_aborts, 1);
     s.d.script.create_ms = 5;
-    make(&s, 0);
-    close_scene(&s);
+    make(0);
+    close_scene(NULL);
 }
 
 static void creation_that_is_refused(void **state)
 {
     (void)state;
     for (int left = 0; left < 2; left++) {
-        struct scene s;
-        open_scene(&s);
+        open_scene();
         s.d.script.create = DPT_NCCL_EUSAGE;
         s.d.script.child_left = left;
         assert_int_equal(dpt_nccl_init(s.n, 0, 4, 0, id, &s.err), DPT_EINVAL);
-        stop(&s, -1);
+        stop(-1);
         assert_int_equal(s.d.n_aborts, left);
         s.d.script.create = DPT_NCCL_OK;
         s.d.script.stream_create = DPT_NCCL_ECUDA;
         assert_int_equal(dpt_nccl_init(s.n, 0, 4, 0, id, &s.err), DPT_EDEVICE);
-        close_scene(&s);
+        close_scene(NULL);
     }
 }
 
 static void an_error_in_an_operation(void **state)
 {
     (void)state;
-    struct scene s;
-    open_scene(&s);
-    make(&s, 0);
     s.d.script.op_ends = DPT_NCCL_EREMOTE;
-    launch(&s, 0);
-    assert_int_equal(step_for(&s, 20), DPT_EPEER);
+    launch(0);
+    assert_int_equal(step_for(20), DPT_EPEER);
     assert_int_not_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_READY);
-    assert_int_equal(dpt_nccl_launch(s.n, 0, swap, 2, NULL, &s.err), DPT_EPEER);
-    stop(&s, -1);
+    assert_int_equal(dpt_nccl_launch(s.n, 0, &swap_op, &s.err), DPT_EPEER);
+    stop(-1);
     s.d.script.op_ends = DPT_NCCL_OK;
-    make(&s, 0);
+    make(0);
     s.d.script.op = DPT_NCCL_EINTERNAL; /* in the call itself */
-    assert_int_equal(dpt_nccl_launch(s.n, 0, swap, 2, NULL, &s.err), DPT_EPEER);
-    stop(&s, -1);
+    assert_int_equal(dpt_nccl_launch(s.n, 0, &swap_op, &s.err), DPT_EPEER);
+    stop(-1);
     s.d.script.op = DPT_NCCL_OK;
-    make(&s, 0);
+    make(0);
     double_of(s.n, 0)->error = DPT_NCCL_ESYSTEM; /* at rest */
     assert_int_equal(dpt_nccl_step(s.n, &s.err), DPT_EPEER);
-    stop(&s, -1);
-    make(&s, 0);
-    launch(&s, 0);
+    stop(-1);
+    make(0);
+    launch(0);
     s.d.now_ms += 2;
     assert_int_equal(dpt_nccl_step(s.n, &s.err), DPT_INPROGRESS);
     double_of(s.n, 0)->stream->broken = true; /* the device is lost */
-    assert_int_equal(step_for(&s, 20), DPT_EDEVICE);
-    close_scene(&s);
+    assert_int_equal(step_for(20), DPT_EDEVICE);
 }
 
 static void what_a_stop_ends_is_not_done(void **state)
 {
     (void)state;
-    struct scene s;
-    open_scene(&s);
-    make(&s, 0);
     s.d.script.op_ms = 100;
-    launch(&s, 0);
-    assert_int_equal(step_for(&s, 50), DPT_INPROGRESS);
+    launch(0);
+    assert_int_equal(step_for(50), DPT_INPROGRESS);
     s.d.script.drain_ms = 10; /* the kernel ends later than the revoke says that it is done */
     dpt_nccl_stop(s.n, 0);
     assert_int_equal(s.d.n_revokes, 1);
@@ -230,59 +217,50 @@ static void what_a_stop_ends_is_not_done(void **state)
     }
     assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_REVOKED);
     assert_int_equal(double_of(s.n, 0)->ops_done, 0);
-    close_scene(&s);
 }
 
 static void all_are_revoked_before_one_is_freed(void **state)
 {
     (void)state;
-    struct scene s;
-    open_scene(&s);
-    for (int i = 0; i < 4; i++)
-        make(&s, i);
+    for (int i = 1; i < 4; i++)
+        make(i);
     s.d.script.op_ms = NEVER;
-    launch(&s, 1);
-    launch(&s, 3);
-    assert_int_equal(step_for(&s, 20), DPT_INPROGRESS); /* both run */
+    launch(1);
+    launch(3);
+    assert_int_equal(step_for(20), DPT_INPROGRESS); /* both run */
     dpt_nccl_stop(s.n, -1);
     assert_int_equal(s.d.n_revokes, 4);
     assert_int_equal(s.d.n_aborts, 0);
-    assert_int_equal(step_for(&s, 50), DPT_OK);
+    assert_int_equal(step_for(50), DPT_OK);
     assert_int_equal(s.d.n_aborts, 4);
-    close_scene(&s);
 }
 
 /* The library's own launching goes on after a revoke: it is aborted, and first. */
 static void what_is_launching_is_not_revoked(void **state)
 {
     (void)state;
-    struct scene s;
-    open_scene(&s);
-    for (int i = 0; i < 3; i++)
-        make(&s, i);
+    for (int i = 1; i < 3; i++)
+        make(i);
     s.d.script.launch_ms = NEVER;
-    launch(&s, 1);
-    assert_int_equal(step_for(&s, 20), DPT_INPROGRESS);
+    launch(1);
+    assert_int_equal(step_for(20), DPT_INPROGRESS);
     dpt_nccl_stop(s.n, 1); /* would be kept, but is not at rest */
     assert_int_equal(s.d.n_revokes, 2);
-    assert_int_equal(step_for(&s, 50), DPT_OK);
+    assert_int_equal(step_for(50), DPT_OK);
     assert_int_equal(s.d.n_aborts, 3);
     assert_true(s.d.handles[1].freed_call < s.d.handles[0].freed_call);
     assert_true(s.d.handles[1].freed_call < s.d.handles[2].freed_call);
     assert_int_equal(dpt_nccl_state(s.n, 1), DPT_NCCL_FREE);
-    close_scene(&s);
 }
 
 static void revoke_refused_or_without_end(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
-        struct scene s;
-        open_scene(&s);
-        make(&s, 0);
-        make(&s, 1);
+        open_with_ready(NULL);
+        make(1);
         s.d.script.op_ms = NEVER;
-        launch(&s, 0);
+        launch(0);
         if (kind == 0)
             s.d.script.revoke = DPT_NCCL_EUSAGE;
         else if (kind == 1)
@@ -294,177 +272,160 @@ static void revoke_refused_or_without_end(void **state)
         assert_int_equal(dpt_nccl_can_shrink(s.n), kind != 3);
         const int64_t start = s.d.now_ms;
         dpt_nccl_stop(s.n, 0); /* would be kept, but is not at rest */
-        assert_int_equal(step_for(&s, DOUBLE_TIMEOUT_MS), DPT_OK);
+        assert_int_equal(step_for(DOUBLE_TIMEOUT_MS), DPT_OK);
         assert_true(s.d.now_ms - start <= DOUBLE_RUN_MS / 2 + 1);
         assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_FREE);
         assert_int_equal(s.d.n_aborts, 2);
-        close_scene(&s);
+        close_scene(NULL);
     }
 }
 
 static void an_abort_that_takes_long(void **state)
 {
     (void)state;
-    struct scene s;
-    open_scene(&s);
-    make(&s, 0);
-    make(&s, 1);
+    make(1);
     s.d.script.abort_takes_ms = 450;
     dpt_nccl_stop(s.n, -1);
-    assert_int_equal(step_for(&s, 50), DPT_OK);
+    assert_int_equal(step_for(50), DPT_OK);
     assert_int_equal(s.d.n_aborts, 2);
     s.d.script.abort_takes_ms = 0;
-    close_scene(&s);
 }
 
 /* Runs to the loss of the process; what was lost it. */
-static const char *lose(struct scene *s)
+static const char *lose(void)
 {
     jmp_buf lost;
-    s->d.lost_to = &lost;
+    s.d.lost_to = &lost;
     if (setjmp(lost) == 0) {
-        dpt_nccl_stop(s->n, -1);
-        (void)step_for(s, 3 * DOUBLE_TIMEOUT_MS);
+        dpt_nccl_stop(s.n, -1);
+        (void)step_for(3 * DOUBLE_TIMEOUT_MS);
         return NULL;
     }
-    free(s->n); /* as the process's memory would be */
-    return s->d.lost;
+    free(s.n); /* as the process's memory would be */
+    return s.d.lost;
 }
 
 static void what_never_returns_loses_the_process(void **state)
 {
     (void)state;
-    struct scene s;
-    open_scene(&s);
-    make(&s, 0);
+    open_with_ready(NULL);
     s.d.script.abort_takes_ms = NEVER;
     int64_t start = s.d.now_ms;
-    assert_string_equal(lose(&s), "ncclCommAbort");
+    assert_string_equal(lose(), "ncclCommAbort");
     assert_true(s.d.now_ms - start <= DOUBLE_TIMEOUT_MS + DOUBLE_TIMEOUT_MS / 8);
-    open_scene(&s);
-    make(&s, 0);
+    open_with_ready(NULL);
     s.d.script.revoke_takes_ms = NEVER;
-    assert_string_equal(lose(&s), "ncclCommRevoke");
+    assert_string_equal(lose(), "ncclCommRevoke");
     /* Abort returns, but a kernel goes on: its memory is not free. */
-    open_scene(&s);
-    make(&s, 0);
+    open_with_ready(NULL);
     s.d.script.op_ms = s.d.script.revoke_ms = s.d.script.drain_ms = NEVER;
-    launch(&s, 0);
-    assert_int_equal(step_for(&s, 20), DPT_INPROGRESS);
+    launch(0);
+    assert_int_equal(step_for(20), DPT_INPROGRESS);
     start = s.d.now_ms;
-    assert_string_equal(lose(&s), "a kernel of an aborted communicator");
+    assert_string_equal(lose(), "a kernel of an aborted communicator");
     assert_true(s.d.now_ms - start <= DOUBLE_TIMEOUT_MS + 2);
 }
 
-/* Brings communicator 0 into a state, others as they must be for that; false: there is no more. */
-static bool bring(struct scene *s, int which)
+enum { STATES = 13 };
+
+/* Brings communicator 0 into one of STATES states, and others as that state needs. */
+static void bring(int which)
 {
-    make(s, 0);
+    make(0);
     switch (which) {
-    case 0: /* READY */
-        return true;
     case 1: /* CREATING beside it */
-        s->d.script.create_ms = NEVER;
-        assert_int_equal(dpt_nccl_init(s->n, 1, 4, 0, id, &s->err), DPT_OK);
-        return true;
+        s.d.script.create_ms = NEVER;
+        assert_int_equal(dpt_nccl_init(s.n, 1, 4, 0, id, &s.err), DPT_OK);
+        break;
     case 2:
-        s->d.script.launch_ms = NEVER;
-        launch(s, 0);
-        return true;
+        s.d.script.launch_ms = NEVER;
+        launch(0);
+        break;
     case 3:
-        s->d.script.op_ms = NEVER;
-        launch(s, 0);
-        assert_int_equal(step_for(s, 20), DPT_INPROGRESS);
-        return true;
+        s.d.script.op_ms = NEVER;
+        launch(0);
+        assert_int_equal(step_for(20), DPT_INPROGRESS);
+        break;
     case 4: /* a split under way, which leaves nothing, or a half-made child */
     case 5:
-        s->d.script.create_ms = NEVER;
-        s->d.script.child_left = which == 5;
-        assert_int_equal(dpt_nccl_split(s->n, 1, 0, 0, 0, &s->err), DPT_OK);
-        return true;
+        s.d.script.create_ms = NEVER;
+        s.d.script.child_left = which == 5;
+        assert_int_equal(dpt_nccl_split(s.n, 1, 0, 0, 0, &s.err), DPT_OK);
+        break;
     case 6: /* a shrink, likewise */
     case 7:
-        stop(s, 0);
-        s->d.script.create_ms = NEVER;
-        s->d.script.child_left = which == 7;
-        assert_int_equal(dpt_nccl_shrink(s->n, 1, 0, (const int[]){1, 3}, 2, &s->err), DPT_OK);
-        return true;
+        stop(0);
+        s.d.script.create_ms = NEVER;
+        s.d.script.child_left = which == 7;
+        assert_int_equal(dpt_nccl_shrink(s.n, 1, 0, (const int[]){1, 3}, 2, &s.err), DPT_OK);
+        break;
     case 8: /* a split that is made, but nobody has looked yet */
-        assert_int_equal(dpt_nccl_split(s->n, 1, 0, 0, 0, &s->err), DPT_OK);
-        s->d.now_ms += 50;
-        s->d.script.child_left = true;
-        return true;
+        assert_int_equal(dpt_nccl_split(s.n, 1, 0, 0, 0, &s.err), DPT_OK);
+        s.d.now_ms += 50;
+        s.d.script.child_left = true;
+        break;
     case 9:
-        stop(s, 0); /* REVOKED */
-        return true;
+        stop(0); /* REVOKED */
+        break;
     case 10:
-        s->d.script.revoke_ms = NEVER;
-        dpt_nccl_stop(s->n, -1);
-        return true;
+        s.d.script.revoke_ms = NEVER;
+        dpt_nccl_stop(s.n, -1);
+        break;
     case 11:
-        s->d.script.finalize_ms = NEVER;
-        dpt_nccl_close(s->n);
-        return true;
-    default:
-        return false;
+        s.d.script.finalize_ms = NEVER;
+        dpt_nccl_close(s.n);
+        break;
+    default: /* READY */
+        break;
     }
 }
 
 static void stop_from_any_state(void **state)
 {
     (void)state;
-    int which = 0;
-    for (bool more = true; more; which++) {
-        struct scene s;
-        open_scene(&s);
-        more = bring(&s, which);
+    for (int which = 0; which < STATES; which++) {
+        open_scene();
+        bring(which);
         const int64_t start = s.d.now_ms;
         dpt_nccl_stop(s.n, 0);
         dpt_nccl_stop(s.n, -1);
         dpt_nccl_stop(s.n, 0); /* what was given up stays given up */
-        assert_int_equal(step_for(&s, DOUBLE_TIMEOUT_MS), DPT_OK);
+        assert_int_equal(step_for(DOUBLE_TIMEOUT_MS), DPT_OK);
         assert_true(s.d.now_ms - start <= DOUBLE_TIMEOUT_MS);
         for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)
             assert_int_equal(dpt_nccl_state(s.n, i), DPT_NCCL_FREE);
         assert_int_equal(dpt_nccl_step(s.n, &s.err), DPT_OK);
-        close_scene(&s);
+        close_scene(NULL);
     }
-    assert_true(which > 12);
 }
 
 static void shrinking(void **state)
 {
     (void)state;
-    struct scene s;
-    open_scene(&s);
-    make(&s, 0);
-    make(&s, 1);
-    launch(&s, 0);
+    make(1);
+    launch(0);
     s.d.now_ms += 2; /* it runs, */
     assert_int_equal(dpt_nccl_step(s.n, &s.err), DPT_INPROGRESS);
-    stop(&s, 0); /* and is not done */
+    stop(0); /* and is not done */
     assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_REVOKED);
     assert_int_equal(dpt_nccl_state(s.n, 1), DPT_NCCL_FREE);
     assert_int_equal(dpt_nccl_shrink(s.n, 1, 0, (const int[]){2}, 1, &s.err), DPT_OK);
-    assert_int_equal(step_for(&s, 50), DPT_OK);
+    assert_int_equal(step_for(50), DPT_OK);
     assert_int_equal(dpt_nccl_state(s.n, 1), DPT_NCCL_READY);
     assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_REVOKED); /* until others are through, too */
     dpt_nccl_release(s.n, 0);
-    launch(&s, 1);
-    assert_int_equal(step_for(&s, 50), DPT_OK);
+    launch(1);
+    assert_int_equal(step_for(50), DPT_OK);
     assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_FREE); /* aborted, not destroyed */
     assert_int_equal(s.d.n_destroys, 0);
-    close_scene(&s);
 }
 
 static void a_shrink_that_fails_leaves_room_for_a_new_one(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
-        struct scene s;
-        open_scene(&s);
-        make(&s, 0);
-        stop(&s, 0);
+        open_with_ready(NULL);
+        stop(0);
         if (kind == 0)
             s.d.script.create = DPT_NCCL_EUSAGE;
         else if (kind == 3)
@@ -474,13 +435,13 @@ static void a_shrink_that_fails_leaves_room_for_a_new_one(void **state)
         s.d.script.child_left = kind == 2;
         enum dpt_status status = dpt_nccl_shrink(s.n, 1, 0, (const int[]){0, 2}, 2, &s.err);
         if (status == DPT_OK)
-            status = step_for(&s, DOUBLE_CREATE_MS + 1);
+            status = step_for(DOUBLE_CREATE_MS + 1);
         assert_int_equal(status, kind == 0 ? DPT_EINVAL : kind == 3 ? DPT_ETIMEOUT : DPT_EIO);
-        stop(&s, -1);
+        stop(-1);
         s.d.script.create = s.d.script.create_ends = DPT_NCCL_OK;
         s.d.script.create_ms = 5;
-        make(&s, 1);
-        close_scene(&s);
+        make(1);
+        close_scene(NULL);
     }
 }
 
@@ -488,10 +449,8 @@ static void a_close_that_becomes_a_stop(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
-        struct scene s;
-        open_scene(&s);
-        make(&s, 0);
-        make(&s, 1);
+        open_with_ready(NULL);
+        make(1);
         if (kind == 0)
             s.d.script.finalize_ms = NEVER; /* a peer does not follow */
         else if (kind == 1)
@@ -499,35 +458,37 @@ static void a_close_that_becomes_a_stop(void **state)
         else if (kind == 2)
             s.d.script.finalize = DPT_NCCL_EINTERNAL;
         else
-            launch(&s, 0); /* something is in operation */
+            launch(0); /* something is in operation */
         const int64_t start = s.d.now_ms;
         dpt_nccl_close(s.n);
-        assert_int_equal(step_for(&s, 2 * DOUBLE_TIMEOUT_MS), DPT_OK);
+        assert_int_equal(step_for(2 * DOUBLE_TIMEOUT_MS), DPT_OK);
         assert_true(s.d.now_ms - start <= DOUBLE_TIMEOUT_MS + 1);
         assert_int_equal(s.d.n_aborts + s.d.n_destroys, 2);
         assert_true(s.d.n_aborts > 0);
-        close_scene(&s);
+        close_scene(NULL);
     }
 }
+
+#define IN_SCENE(test) cmocka_unit_test_setup_teardown(test, open_with_ready, close_scene)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_quiet_life),
-        cmocka_unit_test(none_is_destroyed_before_all_are_flushed),
-        cmocka_unit_test(an_operation_is_done_when_it_is),
-        cmocka_unit_test(one_operation_at_a_time),
+        IN_SCENE(a_quiet_life),
+        IN_SCENE(none_is_destroyed_before_all_are_flushed),
+        IN_SCENE(an_operation_is_done_when_it_is),
+        IN_SCENE(one_operation_at_a_time),
         cmocka_unit_test(a_peer_dies_in_init),
         cmocka_unit_test(creation_that_is_refused),
-        cmocka_unit_test(an_error_in_an_operation),
-        cmocka_unit_test(what_a_stop_ends_is_not_done),
-        cmocka_unit_test(all_are_revoked_before_one_is_freed),
-        cmocka_unit_test(what_is_launching_is_not_revoked),
+        IN_SCENE(an_error_in_an_operation),
+        IN_SCENE(what_a_stop_ends_is_not_done),
+        IN_SCENE(all_are_revoked_before_one_is_freed),
+        IN_SCENE(what_is_launching_is_not_revoked),
         cmocka_unit_test(revoke_refused_or_without_end),
-        cmocka_unit_test(an_abort_that_takes_long),
+        IN_SCENE(an_abort_that_takes_long),
         cmocka_unit_test(what_never_returns_loses_the_process),
         cmocka_unit_test(stop_from_any_state),
-        cmocka_unit_test(shrinking),
+        IN_SCENE(shrinking),
         cmocka_unit_test(a_shrink_that_fails_leaves_room_for_a_new_one),
         cmocka_unit_test(a_close_that_becomes_a_stop),
     };

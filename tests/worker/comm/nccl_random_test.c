@@ -216,7 +216,9 @@ static void operate(struct life *l)
     const bool ready = state == DPT_NCCL_READY && !l->n->comms[comm].lends;
     const int calls = l->d.n_calls;
     const enum dpt_status status = dpt_nccl_launch(
-        l->n, comm, pieces + below(l, 3), 1 + below(l, 3), chance(l, 30) ? memory : NULL, &err);
+        l->n, comm,
+        &(struct dpt_nccl_op){pieces + below(l, 3), 1 + below(l, 3), chance(l, 30) ? memory : NULL},
+        &err);
     if (!ready)
         RULE(&l->d, status != DPT_OK && l->d.n_calls == calls);
     if (ready)

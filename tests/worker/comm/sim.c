@@ -299,12 +299,6 @@ static void sim_give_back(struct dpt_link *link, struct dpt_rec *rec)
     dpt_rec_free(rec);
 }
 
-static uint32_t sim_interest(const struct dpt_link *link)
-{
-    (void)link;
-    return 0;
-}
-
 static void sim_destroy(struct dpt_link *link, enum link_goodbye goodbye, int suspect)
 {
     struct sim_link *sim = sim_of(link);
@@ -325,11 +319,11 @@ static void sim_destroy(struct dpt_link *link, enum link_goodbye goodbye, int su
     free(sim);
 }
 
+/* Without descriptors nobody asks for interest. */
 static const struct dpt_link_ops sim_ops = {
     .send = sim_send,
     .receive = sim_receive,
     .give_back = sim_give_back,
-    .interest = sim_interest,
     .destroy = sim_destroy,
 };
 

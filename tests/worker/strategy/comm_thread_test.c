@@ -90,7 +90,7 @@ static enum dpt_status gather_by_nccl(struct dpt_comm_thread *thread, const stru
             pieces[n++] = recv;
         }
     }
-    DPT_TRY(dpt_nccl_comm_post(nccl, 0, pieces, n, NULL, &ticket, err));
+    DPT_TRY(dpt_nccl_comm_post(nccl, 0, &(struct dpt_nccl_op){pieces, n, NULL}, &ticket, err));
     enum dpt_status status;
     do
         status = dpt_nccl_comm_poll(nccl, 0, ticket, -1, err);
@@ -106,7 +106,8 @@ static enum dpt_status job_fail_between(struct dpt_comm_thread *thread, void *ct
 {
     const struct dpt_nccl_piece recv = {DPT_NCCL_RECV, 1, NULL, ctx, sizeof(int), 0};
     uint64_t ticket;
-    DPT_TRY(dpt_nccl_comm_post(dpt_comm_thread_nccl(thread), 0, &recv, 1, NULL, &ticket, err));
+    DPT_TRY(dpt_nccl_comm_post(dpt_comm_thread_nccl(thread), 0,
+                               &(struct dpt_nccl_op){&recv, 1, NULL}, &ticket, err));
     return dpt_fail(err, DPT_EIO, "something else");
 }
 

@@ -273,8 +273,9 @@ static enum dpt_status all_reduce_buckets(struct nccl_reducer *r, struct dpt_com
     for (int i = first; i < end; i++) {
         struct bucket *b = &r->buckets[i];
         DPT_TRY(await_ready(thread, b, last, err));
-        DPT_TRY(dpt_nccl_comm_post(nccl, 0, b->to_all, b->n_to_all, dpt_event_native(b->event),
-                                   &last, err));
+        DPT_TRY(dpt_nccl_comm_post(
+            nccl, 0, &(struct dpt_nccl_op){b->to_all, b->n_to_all, dpt_event_native(b->event)},
+            &last, err));
     }
     return last > 0 ? await_ticket(nccl, last, err) : DPT_OK;
 }
@@ -298,8 +299,10 @@ static enum dpt_status nccl_run_buckets(struct dpt_reducer *reducer, struct dpt_
             struct bucket *b = &r->buckets[turn];
             DPT_TRY(await_ready(thread, b, last, err));
             if (b->n_to_owners > 0)
-                DPT_TRY(dpt_nccl_comm_post(nccl, 0, b->to_owners, b->n_to_owners,
-                                           dpt_event_native(b->event), &contributed, err));
+                DPT_TRY(dpt_nccl_comm_post(
+                    nccl, 0,
+                    &(struct dpt_nccl_op){b->to_owners, b->n_to_owners, dpt_event_native(b->event)},
+                    &contributed, err));
             else
                 dpt_event_await(b->event, r->spec.stream);
         }
@@ -309,7 +312,8 @@ static enum dpt_status nccl_run_buckets(struct dpt_reducer *reducer, struct dpt_
                 DPT_TRY(await_ticket(nccl, before, err));
             DPT_TRY(add_parts(r, turn - 1, err));
             if (b->n_to_all > 0)
-                DPT_TRY(dpt_nccl_comm_post(nccl, 0, b->to_all, b->n_to_all, NULL, &last, err));
+                DPT_TRY(dpt_nccl_comm_post(
+                    nccl, 0, &(struct dpt_nccl_op){b->to_all, b->n_to_all, NULL}, &last, err));
         }
         last = contributed > last ? contributed : last;
     }

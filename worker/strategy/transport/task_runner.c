@@ -189,8 +189,9 @@ static enum dpt_status start_by_nccl(struct dpt_task_runner *w, const struct dpt
     int n = add_pieces(run->pieces, run->xfers.in, run->xfers.n_in);
     n += add_pieces(run->pieces + n, run->xfers.out, run->xfers.n_out);
     if (n > 0)
-        return dpt_nccl_comm_post(w->nccl, w->spec.group[task->kind], run->pieces, n,
-                                  dpt_event_native(event), &run->ticket, err);
+        return dpt_nccl_comm_post(w->nccl, w->spec.group[task->kind],
+                                  &(struct dpt_nccl_op){run->pieces, n, dpt_event_native(event)},
+                                  &run->ticket, err);
     dpt_event_await(event, w->spec.comm_stream);
     return DPT_OK;
 }

@@ -1,20 +1,14 @@
-/* What nccl_comm.c and nccl_open.c share. */
-#ifndef DPT_WORKER_COMM_NCCL_GROUP_H
-#define DPT_WORKER_COMM_NCCL_GROUP_H
+/* Inside of the data plane between GPUs, for nccl_comm.c, nccl_open.c and nccl_queue.c. */
+#ifndef DPT_WORKER_COMM_NCCL_COMM_STATE_H
+#define DPT_WORKER_COMM_NCCL_COMM_STATE_H
 
 #include "worker/comm/nccl_comm.h"
-
-struct nccl_op {
-    const struct dpt_nccl_piece *pieces;
-    int n_pieces;
-    void *event;
-};
 
 struct nccl_group {
     int size;                       /* 0: not open */
     int order[DPT_COMM_WORLD_MAX];  /* rank of the run → rank here; -1: outside */
     uint64_t posted, started, done; /* operations, since creation: tickets */
-    struct nccl_op queue[DPT_NCCL_QUEUE_MAX];
+    struct dpt_nccl_op queue[DPT_NCCL_QUEUE_MAX];
 };
 
 struct dpt_nccl_comm {
@@ -50,19 +44,24 @@ static inline int dpt_nccl_comm_at(const struct dpt_nccl_comm *c, int group)
 }
 _Static_assert(2 + DPT_NCCL_SPLITS_MAX <= DPT_NCCL_COMMS_MAX, "every group has its place");
 
-/* Between two looks at the library, which take some microseconds: the next operation of a group
- * starts when the end of the one before is seen. */
+/* Time between two looks at the library. A look takes some microseconds. The next operation of a
+ * group starts when a look finds the previous one done. */
 enum { DPT_NCCL_NAP_NS = 100 * 1000 };
 
-/* Steps the machine, notes what is done, launches what is next. */
+/* nccl_queue.c */
+/* Steps the machine, counts the operations that are done, launches the next ones. */
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_move(struct dpt_nccl_comm *c, struct dpt_err *err);
 /* Keeps the control moving for wait_ns, or until it is woken; its failure. */
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_listen(struct dpt_nccl_comm *c, int64_t wait_ns,
                                                   bool *ret_woken, struct dpt_err *err);
-/* Waits until all ranks are here: a library that ends orderly on one waits for those that it is
- * connected with. DPT_ETIMEOUT after stop_ms, else the control's failure. */
+/* Stops and frees every communicator of the machine but `keep` (-1: none), which can be shrunk
+ * later if it came to rest. Takes bounded time. */
+void dpt_nccl_comm_stop(struct dpt_nccl_comm *c, int keep);
+/* The generation is over: nothing is open. */
+void dpt_nccl_comm_forget(struct dpt_nccl_comm *c);
+
+/* nccl_open.c: waits for all ranks before an orderly end, because the library waits for its peers
+ * there. DPT_ETIMEOUT after stop_ms, else the control's failure. */
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_meet(struct dpt_nccl_comm *c, struct dpt_err *err);
-/* Steps to the end of a close or stop, and forgets what was open. */
-void dpt_nccl_comm_finish(struct dpt_nccl_comm *c);
 
 #endif

@@ -1,9 +1,10 @@
-/* What nccl_machine.c and nccl_stop.c share. */
-#ifndef DPT_WORKER_COMM_NCCL_INTERNAL_H
-#define DPT_WORKER_COMM_NCCL_INTERNAL_H
+/* Inside of the machine of NCCL communicators, for nccl_machine.c and nccl_stop.c. */
+#ifndef DPT_WORKER_COMM_NCCL_MACHINE_STATE_H
+#define DPT_WORKER_COMM_NCCL_MACHINE_STATE_H
 
 #include "worker/comm/nccl_machine.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 enum nccl_phase { PHASE_WORKING, PHASE_CLOSING, PHASE_REVOKING, PHASE_FREEING };
@@ -22,7 +23,7 @@ struct dpt_nccl {
     void *ctx;
     struct dpt_nccl_guard *guard;
     int create_ms, revoke_ms, stop_ms;
-    uint64_t owner; /* thread */
+    pthread_t owner;
     enum nccl_phase phase;
     int keep;               /* what stays REVOKED after the stop; -1: nothing */
     int64_t phase_until_ms; /* CLOSING, REVOKING */
@@ -34,7 +35,7 @@ struct dpt_nccl {
 
 static inline void dpt_nccl_assert_owner(const struct dpt_nccl *n)
 {
-    DPT_ASSERT(n->calls->thread(n->ctx) == n->owner);
+    DPT_ASSERT(pthread_equal(pthread_self(), n->owner));
 }
 
 /* NULL: there is none, or not yet. */
