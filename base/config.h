@@ -346,7 +346,7 @@ DPT_MUST_USE enum dpt_status dpt_config_count_epochs(struct dpt_config *config, 
 /* Whether `step` completed steps end an epoch. */
 bool dpt_config_ends_epoch(const struct dpt_config *config, int64_t step);
 
-/* Slots of a step: a contribution to its small all-reduce, and its outcome, have a loss for each.
+/* Slots of a step: a rank's part of the commit's all-gather, and its outcome, have a loss for each.
  */
 enum { DPT_CONFIG_SLOTS_MAX = 4096 };
 

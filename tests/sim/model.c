@@ -489,7 +489,7 @@ void model_timer(struct sim *sim, struct proc *proc)
     case RS_COMPUTING:
         group_contribute(sim, proc);
         break;
-    case RS_REDUCING: /* sees that the small all-reduce has completed */
+    case RS_REDUCING: /* sees that the small all-gather has completed */
         proc->outcome_step = proc->step + 1;
         proc->outcome = model_outcome(proc->outcome_step);
         proc->stage = RS_APPLYING;

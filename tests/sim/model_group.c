@@ -322,7 +322,7 @@ void group_arrived(struct sim *sim, struct proc *proc)
     model_report(sim, proc);
 }
 
-/* ---- the step's small all-reduce ---- */
+/* ---- the step's small all-gather ---- */
 
 void group_contribute(struct sim *sim, struct proc *proc)
 {

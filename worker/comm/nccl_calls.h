@@ -1,10 +1,9 @@
-/* What dpt calls of NCCL and of CUDA to move device memory, as one table of functions: nccl.c binds
- * it to the libraries, the tests bind it to doubles, and nccl_machine.c decides what is called
- * when.
+/* The calls of NCCL and CUDA that move device memory, as one table of functions. nccl.c binds it to
+ * the libraries, the tests bind it to doubles, and nccl_machine.c decides when to call what.
  *
- * All calls are made by one thread, the owner. With non-blocking communicators (the only kind used)
- * they return at once, except abort, destroy and revoke, which may take long or for ever:
- * nccl_guard.h watches over that. DPT_NCCL_INPROGRESS means posted; async_error tells how it went.
+ * One thread, the owner, makes all calls. Communicators are non-blocking, so calls return at once,
+ * except abort, destroy and revoke, which may take long or never return: nccl_guard.h detects that.
+ * DPT_NCCL_INPROGRESS means posted; async_error tells how it went.
  */
 #ifndef DPT_WORKER_COMM_NCCL_CALLS_H
 #define DPT_WORKER_COMM_NCCL_CALLS_H
@@ -50,14 +49,14 @@ struct dpt_nccl_piece {
 };
 
 struct dpt_nccl_handle; /* a communicator of the library */
-/* Where creation writes it; atomic, because it may do so from a thread of its own. */
+/* Creation writes the handle here, perhaps from another thread, so it is atomic. */
 struct dpt_nccl_place {
     _Atomic(struct dpt_nccl_handle *) handle;
 };
 struct dpt_nccl_stream; /* a queue of device work; owned by the machine that asked for it */
 
 struct dpt_nccl_calls {
-    /* What this library must be given at least, however soon the run misses a peer: to create a
+    /* The least time this library needs, even if the run's timeout is shorter: to create a
      * communicator; for any other call, a close, a stop. */
     int create_ms_min, stop_ms_min;
 
@@ -75,7 +74,7 @@ struct dpt_nccl_calls {
     /* `excluded`: ranks of the parent, ascending. NULL: the library has no shrink. */
     enum dpt_nccl_result (*shrink)(void *ctx, struct dpt_nccl_handle *parent, const int *excluded,
                                    int n_excluded, struct dpt_nccl_place *ret);
-    /* How the last call on it goes: OK, INPROGRESS, or its error. */
+    /* State of the last call on it: OK, INPROGRESS, or its error. */
     enum dpt_nccl_result (*async_error)(void *ctx, struct dpt_nccl_handle *handle);
     /* Stops what is in flight, keeps the communicator; async_error tells when it is quiet. NULL:
      * the library has none. */
@@ -93,7 +92,7 @@ struct dpt_nccl_calls {
                                  const struct dpt_nccl_piece *piece,
                                  struct dpt_nccl_stream *stream);
 
-    /* What the library says of the last error; never NULL. `handle` may be NULL. */
+    /* The library's text for the last error; never NULL. `handle` may be NULL. */
     const char *(*last_error)(void *ctx, struct dpt_nccl_handle *handle);
 
     enum dpt_nccl_result (*stream_create)(void *ctx, struct dpt_nccl_stream **ret);

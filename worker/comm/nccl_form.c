@@ -1,4 +1,4 @@
-/* What ranks tell each other to build the GPU's communicators (nccl_form.h). */
+/* Messages and decisions for creating the GPU's communicators (nccl_form.h). */
 #include "worker/comm/nccl_form.h"
 
 #include "base/cursor.h"
@@ -112,8 +112,6 @@ enum dpt_status dpt_nccl_id_unpack(const uint8_t bytes[DPT_NCCL_ID_MESSAGE_BYTES
     dpt_reader_bytes(&reader, ret, DPT_NCCL_ID_BYTES);
     return DPT_OK;
 }
-
-/* What follows. */
 
 static bool all_kept_one(const struct dpt_nccl_offer *offers, int size)
 {

@@ -1,9 +1,10 @@
-/* What ranks tell each other, over the communicator of the CPU, to build those of the GPU, and what
- * follows from it. Pure.
+/* Messages between ranks that create the GPU's communicators, and the decisions from them. Pure.
+ * The messages travel over the communicator of the CPU.
  *
- * First each rank offers what it still holds of the last generation and says where it belongs; then
- * it is clear to all whether the world's communicator is shrunk or made anew. In the second case
- * its first rank makes an id and gives it to all. At the end each says whether it came through. */
+ * First each rank sends an offer: the communicator that it kept from the last generation, and its
+ * groups. From all offers every rank derives whether the world's communicator is shrunk or created
+ * anew. A new one needs an id, which the first rank makes and sends to all. At the end each rank
+ * sends its verdict (nccl_open.c). */
 #ifndef DPT_WORKER_COMM_NCCL_FORM_H
 #define DPT_WORKER_COMM_NCCL_FORM_H
 
@@ -16,16 +17,16 @@ enum {
     DPT_NCCL_ID_MESSAGE_BYTES = 32 + DPT_NCCL_ID_BYTES
 };
 
-/* In which group of a split a rank is, and where: ranks of one color are one group, in the order of
- * `key`, ties in the order of the world's communicator. */
+/* A rank's place in a split: ranks of one color are one group, ordered by `key`, then by rank in
+ * the world's communicator. */
 struct dpt_nccl_split_of {
     int color, key; /* >= 0 */
 };
 
 struct dpt_nccl_offer {
     uint64_t generation; /* to be built */
-    /* The world's communicator that is kept REVOKED: the same number at all who were in it; 0: none
-     * is, or the library cannot shrink. */
+    /* The number of the world's communicator that is kept REVOKED, equal on all its ranks; 0: none
+     * is kept, or the library cannot shrink. */
     uint64_t kept;
     int kept_rank, kept_size;
     int n_splits;
@@ -61,8 +62,8 @@ struct dpt_nccl_world {
     int order[DPT_COMM_WORLD_MAX];    /* rank of the run → rank in the communicator */
 };
 
-/* Shrink where all ranks kept the same communicator and somebody of it is missing; else a new one,
- * in the order of ranks. `offers`: [size], by rank. The same on every rank. */
+/* Shrink if all ranks kept the same communicator and some rank of it is missing; else a new one, in
+ * the order of ranks. `offers`: [size], by rank. The same on every rank. */
 void dpt_nccl_plan_world(const struct dpt_nccl_offer *offers, int size, bool may_shrink,
                          struct dpt_nccl_world *ret);
 

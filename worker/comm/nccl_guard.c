@@ -1,4 +1,4 @@
-/* The watch over calls that may not return (nccl_guard.h). */
+/* The watchdog for calls that may never return (nccl_guard.h). */
 #include "worker/comm/nccl_guard.h"
 
 #include "base/clock.h"
@@ -14,7 +14,7 @@ static void end_process(void *ctx, const char *what, int limit_ms)
 {
     (void)ctx;
     dpt_log(DPT_LOG_ERROR,
-            "%s has not ended within its time (%.1f s or more): the GPU's memory may "
+            "%s has not returned within its limit (%.1f s or more): the GPU's memory may "
             "still be written and its communicators cannot be freed; this process ends and counts "
             "as lost",
             what, limit_ms / 1000.0);
@@ -73,7 +73,7 @@ static struct timespec later(int ms)
     return at;
 }
 
-static void *look(void *arg)
+static void *watch_guard(void *arg)
 {
     struct dpt_nccl_watch *watch = arg;
     const int eighth_ms = watch->guard->limit_ms / LOOKS;
@@ -105,7 +105,7 @@ enum dpt_status dpt_nccl_watch_create(struct dpt_nccl_guard *guard, struct dpt_n
     (void)pthread_cond_init(&watch->cond, &attr);
     (void)pthread_condattr_destroy(&attr);
     (void)pthread_mutex_init(&watch->mutex, NULL);
-    const int rc = pthread_create(&watch->thread, NULL, look, watch);
+    const int rc = pthread_create(&watch->thread, NULL, watch_guard, watch);
     if (rc != 0) {
         (void)pthread_cond_destroy(&watch->cond);
         (void)pthread_mutex_destroy(&watch->mutex);

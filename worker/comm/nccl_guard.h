@@ -1,9 +1,9 @@
-/* The watch over calls into a library that may not return.
+/* A watchdog for library calls that may never return.
  *
- * The thread that owns the communicators says before each such call what it is and until when it
- * must be back. A thread of the guard's looks: when that time has passed, the process cannot go on
- * (the owner is stuck, its memory may still be written, nobody else may touch the communicators)
- * and is declared lost: a message, and abort(). Its agent and peers see a death like any other. */
+ * Before each such call the thread that owns the communicators enters the call's name and deadline.
+ * A watch thread checks the deadline. After it the process cannot continue: the owner is stuck,
+ * memory may still be written, and no other thread may use the communicators. The process is then
+ * lost: it logs an error and calls abort(). Its agent and peers see an ordinary death. */
 #ifndef DPT_WORKER_COMM_NCCL_GUARD_H
 #define DPT_WORKER_COMM_NCCL_GUARD_H
 
@@ -18,13 +18,13 @@ struct dpt_nccl_guard {
     atomic_int_least64_t until_ms; /* INT64_MAX: no call is under way */
     _Atomic(const char *) what;    /* static text */
     int limit_ms;                  /* of calls without one of their own */
-    /* What losing the process means; does not return. A test may put another in its place. */
+    /* Ends the process; does not return. A test may replace it. */
     void (*lost)(void *ctx, const char *what, int limit_ms);
     void *lost_ctx;
 };
 
 void dpt_nccl_guard_init(struct dpt_nccl_guard *guard, int limit_ms);
-/* By the owner, round one call; they do not nest. */
+/* By the owner, before and after one call; calls do not nest. */
 void dpt_nccl_guard_enter(struct dpt_nccl_guard *guard, const char *what, int64_t until_ms);
 void dpt_nccl_guard_leave(struct dpt_nccl_guard *guard);
 /* True when a call is under way that should have returned before `now_ms`; *ret_what is its name.
@@ -36,8 +36,8 @@ void dpt_nccl_guard_lost(struct dpt_nccl_guard *guard, const char *what);
 
 struct dpt_nccl_watch;
 
-/* Starts the thread that looks at `guard` (borrowed) eight times in its limit; a call is so at
- * most an eighth late when it is found. Its clock is dpt_now_ms. */
+/* Starts the thread that checks `guard` (borrowed) eight times per limit, so that it finds a late
+ * call at most an eighth of the limit after its deadline. Its clock is dpt_now_ms. */
 DPT_MUST_USE enum dpt_status dpt_nccl_watch_create(struct dpt_nccl_guard *guard,
                                                    struct dpt_nccl_watch **ret,
                                                    struct dpt_err *err);
