@@ -1,5 +1,5 @@
 /* Socket addresses as text: "@name" (abstract Unix socket), "192.0.2.1:4711", "[2001:db8::1]:4711".
- * Numeric only: no name is ever looked up, so nothing here blocks. */
+ * Numeric only: there is no name lookup, so nothing here blocks. */
 #ifndef DPT_WORKER_COMM_ADDRESS_H
 #define DPT_WORKER_COMM_ADDRESS_H
 

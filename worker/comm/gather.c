@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* Posts the communicator's own list of n transfers and waits for its end. A failure that comes
- * meanwhile is the next call's when all that is received has arrived. */
+/* Posts the first n of comm->xfers and waits until they are done. If a failure comes meanwhile but
+ * everything has been received, only the next call fails. */
 static enum dpt_status exchange_and_settle(struct dpt_comm *comm, int n, struct dpt_err *err)
 {
     struct dpt_comm_op *op;
@@ -32,7 +32,7 @@ enum dpt_status dpt_comm_small_all_gather(struct dpt_comm *comm, const void *min
     if (!inline_send)
         memcpy(staging->data, mine, bytes);
     int n = 0;
-    /* Each starts with its successor, so that not all send to rank 0 first. */
+    /* Each rank starts with its successor, so that not all send to rank 0 first. */
     for (int i = 1; i < comm->world_size; i++) {
         const int to = (comm->rank + i) % comm->world_size;
         const int from = (comm->rank + comm->world_size - i) % comm->world_size;

@@ -1,5 +1,5 @@
 /* NCCL and CUDA's runtime behind the table of nccl_calls.h: the only file that includes their
- * headers in this folder. What the calls mean and when they are made is nccl_machine.c's. */
+ * headers in this folder. nccl_machine.c decides when to make a call. */
 #include "worker/comm/nccl_calls.h"
 
 #include "base/clock.h"
@@ -17,7 +17,7 @@ enum {
     VERSION_SHRINK = 22703, /* 2.27.3 */
     VERSION_REVOKE = 22807, /* 2.28.7 */
     EXCLUDED_MAX = 1024,
-    /* A creation of many ranks meets over sockets, loads kernels and maps every peer's memory; a
+    /* A creation of many ranks connects over sockets, loads kernels and maps every peer's memory. A
      * revoke, an abort and a destroy may take a second each. */
     CREATE_MS_MIN = 120 * 1000,
     STOP_MS_MIN = 10 * 1000,
@@ -78,9 +78,9 @@ static ncclConfig_t config(void)
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.commName = "dpt";
-    /* Each of them costs multiprocessors while it runs, and memory for as long as it is there. */
+    /* Each block uses a multiprocessor while it runs, and memory while the communicator exists. */
     config.maxCTAs = CTAS_MAX;
-    /* Shared resources would end with the communicator that they came from. */
+    /* Shared resources would end with the first communicator that has them. */
     config.splitShare = config.shrinkShare = 0;
     return config;
 }
@@ -104,7 +104,7 @@ static enum dpt_nccl_result call_unique_id(void *ctx, uint8_t ret[DPT_NCCL_ID_BY
     const enum dpt_nccl_result result = result_of(ncclGetUniqueId(&id), NULL);
     if (result != DPT_NCCL_OK)
         return result;
-    /* By now the library has read its files, and put into the environment what they say. */
+    /* The library has now read its configuration files into the environment. */
     const char *why, *name = dpt_nccl_unbearable_setting(&why);
     if (name != NULL) {
         (void)snprintf(last_text, sizeof last_text, "NCCL's configuration file sets %s: %s", name,
@@ -133,7 +133,7 @@ static enum dpt_nccl_result call_split(void *ctx, struct dpt_nccl_handle *parent
                      comm_of(parent));
 }
 
-/* The parent was revoked and is at rest, so there is nothing for the shrink itself to abort. */
+/* The parent is revoked and quiet, so the shrink has nothing to abort. */
 static enum dpt_nccl_result call_shrink(void *ctx, struct dpt_nccl_handle *parent,
                                         const int *excluded, int n_excluded,
                                         struct dpt_nccl_place *ret)
@@ -239,7 +239,7 @@ static const char *call_last_error(void *ctx, struct dpt_nccl_handle *handle)
     return last_text[0] != '\0' ? last_text : "no reason was given";
 }
 
-/* Streams, of the highest priority: what waits for a transfer waits on every rank. */
+/* Streams have the highest priority, because a late transfer delays all ranks. */
 
 static enum dpt_nccl_result call_stream_create(void *ctx, struct dpt_nccl_stream **ret)
 {
@@ -262,7 +262,8 @@ static enum dpt_nccl_result call_stream_create(void *ctx, struct dpt_nccl_stream
 
 static void call_stream_destroy(void *ctx, struct dpt_nccl_stream *stream)
 {
-    (void)cudaStreamDestroy(stream->stream); /* an error is an older one's: the device is broken */
+    (void)cudaStreamDestroy(
+        stream->stream); /* an error here comes from earlier work: the device is broken */
     free(stream);
 }
 

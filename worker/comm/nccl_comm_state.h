@@ -29,15 +29,15 @@ struct dpt_nccl_comm {
     uint64_t n_done, n_told; /* operations of all groups; those that poll_any has told of */
     struct dpt_nccl_offer offers[DPT_COMM_WORLD_MAX]; /* of an opening */
     uint8_t told[DPT_COMM_WORLD_MAX * DPT_NCCL_ID_MESSAGE_BYTES];
-    /* Verdicts: what each rank has said, and how that travels. */
+    /* Verdicts by rank, and their transfers. */
     uint8_t verdicts[DPT_COMM_WORLD_MAX];
     struct dpt_comm_xfer verdicts_in[DPT_COMM_WORLD_MAX], verdicts_out[DPT_COMM_WORLD_MAX];
     struct dpt_comm_op *hearing;
     struct dpt_nccl_piece scratch[DPT_NCCL_PIECES_MAX];
 };
 
-/* The machine's communicator of a group: two places for worlds, the present and the one that is
- * shrunk, then those of the splits. */
+/* Index of a group's communicator in the machine: 0 and 1 are worlds (the present one and the one
+ * to be shrunk), then the splits. */
 static inline int dpt_nccl_comm_at(const struct dpt_nccl_comm *c, int group)
 {
     return group == 0 ? c->world_at : 1 + group;

@@ -1,5 +1,5 @@
-/* The life of NCCL communicators (nccl_machine.h): creation, operations, failures. How they end is
- * in nccl_stop.c. */
+/* The state machine of NCCL communicators (nccl_machine.h): creation, operations, failures.
+ * nccl_stop.c has the ends. */
 #include "worker/comm/nccl_machine_state.h"
 
 #include <stdlib.h>
@@ -48,7 +48,7 @@ bool dpt_nccl_can_shrink(const struct dpt_nccl *n)
     return n->calls->shrink != NULL && n->calls->revoke != NULL;
 }
 
-/* Keeps the first failure, which stands in n->failure; fills *err with it. */
+/* Keeps the first failure, whose text is in n->failure; fills *err with it. */
 static enum dpt_status keep_failure(struct dpt_nccl *n, enum dpt_status status, struct dpt_err *err)
 {
     if (n->status == DPT_OK) {
@@ -60,9 +60,9 @@ static enum dpt_status keep_failure(struct dpt_nccl *n, enum dpt_status status, 
     return n->status;
 }
 
-/* In the library's own words a peer's end is often a system call that failed, or an internal error.
- * On a communicator that was there it is taken for one, and those who are left shall go on: what is
- * this process's own trouble fails the next creation. There it may be either. */
+/* The library often reports a peer's death as a failed system call or an internal error. On a
+ * communicator that was READY such an error counts as a peer's death, so that the survivors go on;
+ * a fault of this process fails its next creation. During a creation it may be either. */
 static enum dpt_status status_of(const struct nccl_comm *c, enum dpt_nccl_result result)
 {
     switch (result) {
@@ -124,8 +124,8 @@ static enum dpt_status begin_creation(struct dpt_nccl *n, int comm, int parent, 
     return DPT_OK;
 }
 
-/* The call that creates has returned. One that was refused leaves nothing behind but the stream,
- * unless it has left a handle, which only the stop may take. */
+/* The call that creates has returned. A refused creation leaves only the stream, or a handle, which
+ * only the stop may free. */
 static enum dpt_status creation_returned(struct dpt_nccl *n, struct nccl_comm *c,
                                          enum dpt_nccl_result result, struct dpt_err *err)
 {
@@ -181,7 +181,7 @@ enum dpt_status dpt_nccl_shrink(struct dpt_nccl *n, int comm, int parent, const 
     return creation_returned(n, c, result, err);
 }
 
-/* How a creation goes: while a child is made its parent tells, then the child itself. */
+/* The state of a creation: the parent reports it first, then the child. */
 static enum dpt_nccl_result look_at_creation(struct dpt_nccl *n, struct nccl_comm *c)
 {
     if (c->parent >= 0) {
@@ -202,8 +202,8 @@ static enum dpt_status step_creating(struct dpt_nccl *n, struct nccl_comm *c, st
     if (result == DPT_NCCL_INPROGRESS) {
         if (n->status == DPT_OK)
             (void)dpt_fail(&n->failure, DPT_ETIMEOUT,
-                           "the GPU's communicator %d was not created within %d ms: a rank that "
-                           "belongs to it did not come, or its network is not the others'",
+                           "the GPU's communicator %d was not created within %d ms: a rank of it "
+                           "did not start its creation, or cannot reach the others' network",
                            dpt_nccl_index(n, c), n->create_ms);
         return keep_failure(n, DPT_ETIMEOUT, err);
     }
@@ -262,8 +262,8 @@ enum dpt_status dpt_nccl_launch(struct dpt_nccl *n, int comm, const struct dpt_n
 
 static enum dpt_status step_operation(struct dpt_nccl *n, struct nccl_comm *c, struct dpt_err *err)
 {
-    /* The stream is looked at first: an error that comes between the two looks is then seen. While
-       the library is launching, an idle stream means nothing. */
+    /* The stream is checked first, so that an error between the two checks is seen. While the
+       library is launching, an idle stream means nothing. */
     enum dpt_nccl_result device = DPT_NCCL_INPROGRESS;
     if (c->state == DPT_NCCL_RUNNING)
         device = dpt_nccl_look_at_stream(n, c->stream);
@@ -281,7 +281,7 @@ static enum dpt_status step_operation(struct dpt_nccl *n, struct nccl_comm *c, s
 
 static enum dpt_status step_ready(struct dpt_nccl *n, struct nccl_comm *c, struct dpt_err *err)
 {
-    if (c->lends) /* its state is the creation's */
+    if (c->lends) /* its state is that of the creation */
         return DPT_OK;
     const enum dpt_nccl_result result = dpt_nccl_look(n, dpt_nccl_handle_of(c));
     return dpt_nccl_went(result) ? DPT_OK : machine_fail(n, c, "the state", result, err);

@@ -1,6 +1,6 @@
-/* The life of the NCCL communicators of one rank: which call may be made when, until when each wait
- * lasts, and how everything ends. Logic over a table of calls (nccl_calls.h) and the clock in it;
- * it starts no thread and never waits: dpt_nccl_step looks and moves on.
+/* The state machine of one rank's NCCL communicators: which call is legal when, the deadline of
+ * each wait, and the ends. It uses a table of calls (nccl_calls.h) and the clock in it, starts no
+ * thread and never waits: dpt_nccl_step checks everything once and returns.
  *
  * One communicator:
  *
@@ -19,19 +19,20 @@
  *      │               │ error, late
  *      └─────stop──────┴─► REVOKING ─all quiet, or half the time─► FREEING ─► WORKING
  *
- * So all are revoked before one is freed, but for one that is LAUNCHING: that is the library's own
- * work (it may connect to the peer, and waits until that posts too), which a revoke leaves under
- * way, so it is aborted, and first. RUNNING is the device's. Both end by abort, not by time:
- * a peer may compute as long as it likes. Creating takes create_ms at most, closing and stopping
- * stop_ms each (a stop at worst twice that: each of its calls has an eighth at least), of which
- * half of timeout_ms is for revoking: after a whole one the agent would end the process. What the
- * library does not give back by then (an abort that does not return, a stream that does not get
- * idle) cannot be left alone, since it may write memory: the process is lost (nccl_guard.h).
+ * All communicators are revoked before any is freed, except one that is LAUNCHING: there the
+ * library works on the host (it may connect to a peer, and waits until the peer posts too). A
+ * revoke does not end that work, so the communicator is aborted, before the others. RUNNING is work
+ * of the device. Neither has a deadline, because a peer may compute for any time; abort ends both.
  *
- * The thread that made it owns it and calls everything here. An operation counts as done
- * only when its stream is idle and the communicator has no error, before any stop: a revoke or an
- * abort ends kernels early, and nothing that ends so is ever called done.
- */
+ * Creation takes create_ms at most. Closing and stopping take stop_ms each (a stop at worst twice
+ * that, because each of its calls has at least an eighth of stop_ms). Revoking has half of
+ * timeout_ms, because the agent ends the process after timeout_ms. If an abort does not return or a
+ * stream does not become idle in time, memory may still be written, so the process is lost
+ * (nccl_guard.h).
+ *
+ * The thread that created the machine owns it and makes all calls. An operation is done only when
+ * its stream is idle and the communicator has no error, before any stop: a revoke or an abort ends
+ * kernels early, and their operations are never done. */
 #ifndef DPT_WORKER_COMM_NCCL_MACHINE_H
 #define DPT_WORKER_COMM_NCCL_MACHINE_H
 
@@ -44,13 +45,13 @@ enum dpt_nccl_state {
     DPT_NCCL_FREE,
     DPT_NCCL_CREATING,
     DPT_NCCL_READY,
-    DPT_NCCL_LAUNCHING, /* an operation is being put into the stream */
-    DPT_NCCL_RUNNING,   /* it is there */
+    DPT_NCCL_LAUNCHING, /* the library puts an operation into the stream */
+    DPT_NCCL_RUNNING,   /* the device runs it */
     DPT_NCCL_REVOKING,
-    DPT_NCCL_REVOKED, /* quiet: nothing of it writes any more; a shrink may start from it */
+    DPT_NCCL_REVOKED, /* quiet: it writes no memory any more; a shrink may start from it */
     DPT_NCCL_FINALIZING,
     DPT_NCCL_FINALIZED,
-    DPT_NCCL_DRAINING, /* the communicator is gone, its stream not yet idle */
+    DPT_NCCL_DRAINING, /* the communicator is freed, its stream is not yet idle */
     DPT_NCCL_STATE_COUNT
 };
 
@@ -67,11 +68,11 @@ void dpt_nccl_destroy(struct dpt_nccl **nccl);
 
 enum dpt_nccl_state dpt_nccl_state(const struct dpt_nccl *nccl, int comm);
 
-/* Begins to create communicator `comm` (0 … DPT_NCCL_COMMS_MAX - 1, FREE); dpt_nccl_step tells when
- * it is READY. A failure is the machine's, and stop follows.
- * init: rank of size, all with the same id. split: of a READY one, by all its ranks; those of one
- * color go together, in the order of `key`. shrink: of a REVOKED one, without the ranks in
- * `excluded` (ascending), by all others; the old one stays until it is released, or a stop. */
+/* Begins to create communicator `comm` (0 … DPT_NCCL_COMMS_MAX - 1, FREE); dpt_nccl_step reports
+ * when it is READY. A failure is the machine's; stop is next.
+ * init: `rank` of `size`, all with the same id. split: of a READY one, by all its ranks; ranks of
+ * one color form a communicator, in the order of `key`. shrink: of a REVOKED one, by all its ranks
+ * but `excluded` (ascending); the old one stays until it is released, or a stop. */
 DPT_MUST_USE enum dpt_status dpt_nccl_init(struct dpt_nccl *nccl, int comm, int size, int rank,
                                            const uint8_t id[DPT_NCCL_ID_BYTES],
                                            struct dpt_err *err);
@@ -80,10 +81,10 @@ DPT_MUST_USE enum dpt_status dpt_nccl_split(struct dpt_nccl *nccl, int comm, int
 DPT_MUST_USE enum dpt_status dpt_nccl_shrink(struct dpt_nccl *nccl, int comm, int parent,
                                              const int *excluded, int n_excluded,
                                              struct dpt_err *err);
-/* Frees a REVOKED one, from which nothing is being made; dpt_nccl_step tells when it is FREE. May
- * wait for others of this host who release theirs. */
+/* Frees a REVOKED one that is no parent of a creation; dpt_nccl_step reports when it is FREE. May
+ * wait until other ranks of this host release theirs. */
 void dpt_nccl_release(struct dpt_nccl *nccl, int comm);
-/* True: the library can shrink, and revoke, without which nothing is left to shrink. */
+/* True: the library can shrink and revoke; only a revoked communicator can be shrunk. */
 bool dpt_nccl_can_shrink(const struct dpt_nccl *nccl);
 
 /* Pieces that start together, in the communicator's stream, after `event` (a cudaEvent_t; NULL: at
@@ -103,21 +104,21 @@ size_t dpt_nccl_piece_bytes_sent(const struct dpt_nccl_piece *piece, int size);
 DPT_MUST_USE enum dpt_status dpt_nccl_launch(struct dpt_nccl *nccl, int comm,
                                              const struct dpt_nccl_op *op, struct dpt_err *err);
 
-/* Looks at everything and moves it on; never waits. DPT_INPROGRESS: something is being created, in
- * operation or ending. DPT_OK: nothing is. While working it fails with DPT_ETIMEOUT (creation),
- * DPT_EPEER (the library lost a peer, or a communicator that was READY), DPT_EDEVICE (this
- * process's own trouble) or DPT_EIO (creation: its own, or a peer's); that holds until
- * dpt_nccl_stop, after which it fails no more. */
+/* Checks everything once and moves it; never waits. DPT_INPROGRESS: a creation, an operation or an
+ * end is under way. DPT_OK: none is. While working it fails with DPT_ETIMEOUT (creation), DPT_EPEER
+ * (the library lost a peer, or a communicator that was READY), DPT_EDEVICE (this process's device)
+ * or DPT_EIO (creation failed here or on a peer). The failure stays until dpt_nccl_stop; after that
+ * a step never fails. */
 DPT_MUST_USE enum dpt_status dpt_nccl_step(struct dpt_nccl *nccl, struct dpt_err *err);
 
-/* Begins to stop everything, from any state; then dpt_nccl_step until DPT_OK. `keep`: this
- * communicator, if it could be brought to rest, stays as REVOKED, to be shrunk; -1: all are freed.
- * Again while stopping: what was kept may only be given up. */
+/* Begins to stop everything, from any state; then dpt_nccl_step until DPT_OK. `keep`: if this
+ * communicator comes to rest it stays REVOKED, to be shrunk; -1: all are freed. A second stop with
+ * another `keep` keeps none. */
 void dpt_nccl_stop(struct dpt_nccl *nccl, int keep);
 
-/* Begins the orderly end: what is READY is flushed together with its peers and freed, what is
- * REVOKED freed; then dpt_nccl_step until DPT_OK. Where something is being created or in operation,
- * or has failed, or when a peer does not follow in time, it is a stop. */
+/* Begins the orderly end: READY communicators are flushed together with their peers and freed,
+ * REVOKED ones freed; then dpt_nccl_step until DPT_OK. It is a stop instead if a creation or an
+ * operation is under way, if something has failed, or if a peer does not follow in time. */
 void dpt_nccl_close(struct dpt_nccl *nccl);
 
 #endif

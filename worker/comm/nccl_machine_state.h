@@ -14,7 +14,7 @@ struct nccl_comm {
     struct dpt_nccl_place place; /* of its handle; written by the library until it is READY */
     struct dpt_nccl_stream *stream;
     int parent;       /* CREATING by split or shrink: of whom; else -1 */
-    bool lends;       /* a child is being made of it: no call on it but async_error and abort */
+    bool lends;       /* parent of a creation: only async_error and abort are legal */
     int64_t until_ms; /* CREATING, DRAINING */
 };
 
@@ -49,13 +49,13 @@ static inline int dpt_nccl_index(const struct dpt_nccl *n, const struct nccl_com
     return (int)(c - n->comms);
 }
 
-/* The call has done, or begun, what it was asked for. */
+/* The call has succeeded, or has begun. */
 static inline bool dpt_nccl_went(enum dpt_nccl_result result)
 {
     return result == DPT_NCCL_OK || result == DPT_NCCL_INPROGRESS;
 }
 
-/* Looks, under the guard like every call: a driver that hangs, hangs anywhere. */
+/* Under the guard like every call: a driver can hang in any call. */
 static inline enum dpt_nccl_result dpt_nccl_look(struct dpt_nccl *n, struct dpt_nccl_handle *handle)
 {
     dpt_nccl_guard_enter(n->guard, "ncclCommGetAsyncError", n->calls->now_ms(n->ctx) + n->stop_ms);
@@ -73,10 +73,10 @@ static inline enum dpt_nccl_result dpt_nccl_look_at_stream(struct dpt_nccl *n,
     return result;
 }
 
-/* nccl_stop.c: gives the communicator back (destroy when FINALIZED, else abort), which must return
- * by then; DRAINING follows. */
+/* nccl_stop.c: frees the communicator (destroy when FINALIZED, else abort); the call must return
+ * before until_ms; DRAINING follows. */
 void dpt_nccl_free_comm(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_ms);
-/* Its stream, which is idle: FREE follows. */
+/* Destroys the idle stream; FREE follows. */
 void dpt_nccl_drop_stream(struct dpt_nccl *n, struct nccl_comm *c);
 /* DRAINING: FREE when the stream is idle. */
 void dpt_nccl_drain(struct dpt_nccl *n, struct nccl_comm *c);

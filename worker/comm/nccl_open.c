@@ -1,13 +1,13 @@
-/* How the GPU's communicators of a generation are built (nccl_comm.h), over the control:
+/* Creation of a generation's GPU communicators (nccl_comm.h), with messages over the control:
  *
  *   offers ──► shrink ──► splits ──► verdicts ──all through──► open
  *     │           └ somebody failed: stop, free ┐
  *     └─ nothing to shrink ─────────────────────┴► id ──► init ──► splits ──► verdicts ──► open
  *
- * A peer's death ends it as soon as the control shows it, the deadline of the machine where it does
- * not. Who fails says so, as does who hears it, and clears away when all have said how it went:
- * NCCL's abort may wait for other ranks of the host, which must not be left waiting for this one,
- * and fails theirs, which must not be taken for a fault of their own. */
+ * A peer's death ends it as soon as the control shows the death, else the machine's deadline does.
+ * A rank that fails sends its verdict, and so does a rank that receives a failed one. A rank frees
+ * its communicators only after all verdicts: NCCL's abort may wait for other ranks of the host, and
+ * it makes their calls fail, which must not count as their fault. */
 #include "worker/comm/nccl_comm_state.h"
 
 #include "base/log.h"
@@ -16,9 +16,9 @@
 
 enum verdict {
     VERDICT_THROUGH,
-    VERDICT_FAULT,   /* this rank's own: its device, its library */
-    VERDICT_CAUGHT,  /* the library failed, perhaps since another's did */
-    VERDICT_GAVE_UP, /* it was another, or nobody */
+    VERDICT_FAULT,   /* this rank's device or library failed */
+    VERDICT_CAUGHT,  /* the library failed, perhaps because another rank's did */
+    VERDICT_GAVE_UP, /* another rank failed, or an abort or a deadline came */
     VERDICT_NONE
 };
 
@@ -38,14 +38,15 @@ static enum dpt_status exchange_offers(struct dpt_nccl_comm *c,
         DPT_TRY(dpt_nccl_offer_unpack(c->told + (size_t)i * sizeof bytes, spec->generation,
                                       &c->offers[i], err));
         if (c->offers[i].n_splits != spec->n_splits)
-            return dpt_fail(err, DPT_EPROTO, "rank %d wants %d groups of GPUs, this one %d", i,
+            return dpt_fail(err, DPT_EPROTO,
+                            "rank %d has %d groups of GPUs in its plan, this rank %d", i,
                             c->offers[i].n_splits, spec->n_splits);
     }
     return DPT_OK;
 }
 
-/* Verdicts are listened for from the beginning of an attempt: who hears that a rank has failed need
- * not wait for what that rank will never do. */
+/* The receives of verdicts are posted when an attempt begins, so that a rank stops waiting for a
+ * rank that has failed. */
 static enum dpt_status listen_for_verdicts(struct dpt_nccl_comm *c, struct dpt_err *err)
 {
     int n = 0;
@@ -58,7 +59,7 @@ static enum dpt_status listen_for_verdicts(struct dpt_nccl_comm *c, struct dpt_e
     return dpt_comm_exchange(c->control, c->verdicts_in, n, &c->hearing, err);
 }
 
-/* The first rank that has said so; -1: none has. */
+/* The first rank with this verdict; -1: none. */
 static int first_that_said(const struct dpt_nccl_comm *c, enum verdict verdict)
 {
     for (int i = 0; i < dpt_comm_world_size(c->control); i++)
@@ -67,8 +68,8 @@ static int first_that_said(const struct dpt_nccl_comm *c, enum verdict verdict)
     return -1;
 }
 
-/* Who is to blame as far as it was heard; -1: all is well. Each rank that is to blame is lost with
- * what it holds, and one library's failure can make others fail: it is one rank at a time. */
+/* The rank to blame by the verdicts received so far; -1: none. The blamed rank is lost with its
+ * state, and one rank's failure can make others fail, so only one rank is blamed at a time. */
 static int first_failed(const struct dpt_nccl_comm *c)
 {
     static const enum verdict worst_first[] = {VERDICT_FAULT, VERDICT_CAUGHT, VERDICT_GAVE_UP};
@@ -83,7 +84,7 @@ static enum dpt_status fail_because_of(int other, struct dpt_err *err)
     return dpt_fail(err, DPT_EPEER, "rank %d could not create the GPU's communicators", other);
 }
 
-/* Waits until nothing is being created any more. */
+/* Waits until no creation is under way. */
 static enum dpt_status wait_created(struct dpt_nccl_comm *c, struct dpt_err *err)
 {
     for (;;) {
@@ -91,16 +92,16 @@ static enum dpt_status wait_created(struct dpt_nccl_comm *c, struct dpt_err *err
         const enum dpt_status status = dpt_nccl_comm_move(c, err);
         if (status != DPT_INPROGRESS && status != DPT_EIO)
             return status;
-        /* Before what may be another's failure comes what is known of others. */
+        /* Another rank may have caused the failure: its verdict counts first. */
         DPT_TRY(dpt_nccl_comm_listen(c, status == DPT_EIO ? 0 : DPT_NCCL_NAP_NS, &woken, err));
         if (first_failed(c) >= 0)
             return fail_because_of(first_failed(c), err);
         if (status == DPT_EIO)
-            return dpt_nccl_comm_move(c, err); /* its words again */
+            return dpt_nccl_comm_move(c, err); /* the same failure again */
     }
 }
 
-/* The splits one after another: each takes part of the world's communicator. */
+/* One split after another: each of them uses the world's communicator. */
 static enum dpt_status create_splits(struct dpt_nccl_comm *c, const struct dpt_nccl_comm_spec *spec,
                                      struct dpt_err *err)
 {
@@ -173,11 +174,11 @@ static enum dpt_status wait_for(struct dpt_nccl_comm *c, struct dpt_comm_op *op,
             return status;
         if (wait_ms == 0)
             return dpt_fail(err, DPT_ETIMEOUT,
-                            "a rank does not come to the GPU's communicators' end");
+                            "a rank did not follow to the end of the GPU's communicators in time");
     }
 }
 
-/* Says how it went here. */
+/* Sends this rank's verdict to all. */
 static enum dpt_status say_verdict(struct dpt_nccl_comm *c, enum verdict verdict,
                                    struct dpt_comm_op **ret, struct dpt_err *err)
 {
@@ -191,7 +192,7 @@ static enum dpt_status say_verdict(struct dpt_nccl_comm *c, enum verdict verdict
     return dpt_comm_exchange(c->control, c->verdicts_out, n, ret, err);
 }
 
-/* Hears all out. */
+/* Waits until this verdict is sent and all others are received. */
 static enum dpt_status hear_verdicts(struct dpt_nccl_comm *c, struct dpt_comm_op *saying,
                                      int64_t until_ms, struct dpt_err *err)
 {
@@ -201,7 +202,7 @@ static enum dpt_status hear_verdicts(struct dpt_nccl_comm *c, struct dpt_comm_op
     dpt_comm_op_free(c->control, &c->hearing);
     for (int i = 0; i < dpt_comm_world_size(c->control); i++)
         if (c->verdicts[i] >= VERDICT_NONE)
-            return dpt_fail(err, DPT_EPROTO, "what rank %d says is no verdict", i);
+            return dpt_fail(err, DPT_EPROTO, "the message of rank %d is no verdict", i);
     return DPT_OK;
 }
 
@@ -230,8 +231,8 @@ static enum verdict verdict_of(enum dpt_status status)
     }
 }
 
-/* After an attempt of this rank's with `status`. DPT_OK with *ret_all: all are through; without:
- * *failure says why not. A failure of the control, or an abort, is nothing to talk about. */
+/* After this rank's attempt with `status`. DPT_OK with *ret_all: all ranks succeeded; DPT_OK
+ * without: *failure has the reason. Else the control failed or was aborted. */
 static enum dpt_status exchange_verdicts(struct dpt_nccl_comm *c, enum dpt_status status,
                                          bool *ret_all, struct dpt_err *failure)
 {
@@ -280,7 +281,7 @@ static enum dpt_status build_communicators(struct dpt_nccl_comm *c,
         }
         dpt_nccl_plan_world(c->offers, size, false, &c->world);
     }
-    dpt_nccl_comm_stop(c, -1); /* what was kept, or is left of a shrink */
+    dpt_nccl_comm_stop(c, -1); /* the kept communicator, or the remains of a shrink */
     DPT_TRY(exchange_id(c, spec, id, err));
     DPT_TRY(listen_for_verdicts(c, err));
     enum dpt_status status = create_new_world(c, spec, id, &failure);

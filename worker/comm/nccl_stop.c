@@ -1,4 +1,4 @@
-/* How NCCL communicators end (nccl_machine.h): orderly, or revoked all, then aborted and freed. */
+/* The ends of NCCL communicators (nccl_machine.h): orderly, or all revoked, then aborted. */
 #include "base/log.h"
 #include "worker/comm/nccl_machine_state.h"
 
@@ -7,8 +7,8 @@ static int64_t now_of(const struct dpt_nccl *n)
     return n->calls->now_ms(n->ctx);
 }
 
-/* Until when a call that stops or frees must be back: the end of the stop, but never so soon that a
- * call which does not tarry could be found late. */
+/* The deadline of a call that stops or frees: the end of the stop, but at least an eighth of
+ * stop_ms from now, so that no call is late by the watchdog's period alone. */
 static int64_t end_limit(const struct dpt_nccl *n)
 {
     const int64_t least = now_of(n) + n->stop_ms / 8;
@@ -32,7 +32,7 @@ void dpt_nccl_free_comm(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_m
         const enum dpt_nccl_result result =
             destroy ? n->calls->destroy(n->ctx, handle) : n->calls->abort(n->ctx, handle);
         dpt_nccl_guard_leave(n->guard);
-        if (result != DPT_NCCL_OK) /* it is gone all the same */
+        if (result != DPT_NCCL_OK) /* it is freed nevertheless */
             dpt_log(DPT_LOG_DEBUG, "the end of a communicator of the GPU: %s",
                     n->calls->last_error(n->ctx, NULL));
     }
@@ -61,14 +61,13 @@ void dpt_nccl_drain(struct dpt_nccl *n, struct nccl_comm *c)
             dpt_nccl_guard_lost(n->guard, "a kernel of an aborted communicator");
         return;
     }
-    /* An error is the device's: nothing runs there any more, and the next use of it tells. */
+    /* After an error of the device nothing runs there, and its next use reports the error. */
     dpt_nccl_drop_stream(n, c);
 }
 
 /* The stop. */
 
-/* One that the library is still launching on is not: NCCL's revoke does not end that work, which
- * would go on beside what comes next, and its abort does. */
+/* Not while LAUNCHING: NCCL's revoke does not end that work, its abort does. */
 static bool may_revoke(const struct dpt_nccl *n, const struct nccl_comm *c)
 {
     return n->calls->revoke != NULL && !c->lends &&
@@ -129,9 +128,9 @@ static bool is_kept(const struct dpt_nccl *n, const struct nccl_comm *c)
     return c->state == DPT_NCCL_REVOKED && !c->lends && dpt_nccl_index(n, c) == n->keep;
 }
 
-/* Those that were not brought to rest go first, so that nothing of theirs runs on beside an end
- * that waits for it. Those of which a child is being made go before it: their abort ends the
- * making, and only then it is known whether there is a child. */
+/* The order of freeing. Busy ones first, so that an end that waits for them does not hang. Parents
+ * of a creation before the child: the parent's abort ends the creation, and only then is it known
+ * whether the child has a handle. */
 enum turn { TURN_BUSY, TURN_AT_REST, TURN_CHILDREN, TURN_COUNT };
 
 static enum turn turn_of(const struct nccl_comm *c)

@@ -1,24 +1,24 @@
 /* The link to a peer of the same host (comm.h).
  *
- * Both hold one end of a Unix SOCK_SEQPACKET connection. After the handshake each passes its
+ * Both ranks hold one end of a Unix SOCK_SEQPACKET connection. After the handshake each passes its
  * registered memory over it (REGION with the memfd, then READY with its message box) and maps the
- * peer's read-only. A send is an OFFER of a place in the sender's memory; the receiver copies from
- * there or lends it to its caller, and says DONE when it reads no more. Small sends travel with the
- * message (SMALL).
+ * peer's read-only. A send is an OFFER of an address in the sender's memory. The receiver copies
+ * from there, or lends it to its caller, and sends DONE when it reads no more. A small send's bytes
+ * are in the message (SMALL).
  *
- * Nobody writes into another's memory, but for one case: a place that its owner offers to be
- * written (OFFER_OPEN), in memory that it made open, is written by who borrowed it until it says
- * DONE. That saves the way back of a sum through a second pair of caches. An owner that gives up
- * takes such places back first (`shut`): it waits for a writer to end its few microseconds, and a
- * writer that stands still is left with the old pages (dpt_comm_mem_exchange).
+ * A rank writes into a peer's memory in one case only: the peer offers an address in open memory to
+ * be written (OFFER_OPEN). The borrower may write there until it sends DONE. This saves the copy of
+ * a sum back into the owner's cache. An owner that gives up takes such memory back first (`shut`):
+ * it waits some microseconds for a writer to finish, and leaves the old pages to a writer that has
+ * stopped (dpt_comm_mem_exchange).
  *
- * From READY on messages go through the boxes (box.h), which costs no system call while both are
- * awake. The socket then only wakes a peer that sleeps (BELL), says goodbye (BYE), and tells a
- * death by its EOF; what the peer had put into its box before is there and is read first.
+ * From READY on messages use the boxes (box.h), without a system call while both ranks are awake.
+ * The socket then only wakes a sleeping peer (BELL), carries the goodbye (BYE), and shows a death
+ * by EOF. Messages that the peer put into its box before its end are read first.
  *
- * The receiver keeps offers that it has not yet posted for in a ring of WINDOW entries; the sender
- * holds a credit an entry, and gets credits back with any message. So a sender that runs ahead
- * waits in its own queue, and DONE and credits never stand behind offers that nobody takes. */
+ * The receiver keeps offers without a posted receive in a ring of WINDOW entries. The sender holds
+ * one credit per free entry; every message returns credits. So a sender that is ahead waits in its
+ * own queue, and DONE and credits never wait behind offers. */
 #include "worker/comm/shm.h"
 
 #include "base/clock.h"
@@ -36,7 +36,7 @@ static struct shm_link *shm_of(struct dpt_link *link)
     return (struct shm_link *)link;
 }
 
-/* Puts one message into the box, with all credits that are owed. */
+/* Puts one message into the box, with all credits to return. */
 static bool put_message(struct shm_link *shm, struct box_message message, const void *payload)
 {
     message.credits = (uint16_t)shm->owed;
@@ -97,7 +97,7 @@ static void send_queued(struct shm_link *shm)
         (void)put_message(shm, (struct box_message){.type = MESSAGE_CREDIT}, NULL);
 }
 
-/* A peer that sleeps is woken once. A socket that takes no more has enough in it to wake it. */
+/* Wakes a sleeping peer once. A full socket already holds messages that wake it. */
 static void ring_bell(struct shm_link *shm)
 {
     const bool blocked = shm->blocked;
@@ -109,7 +109,7 @@ static void ring_bell(struct shm_link *shm)
 
 static enum dpt_status shm_send(struct dpt_link *link, struct dpt_err *err)
 {
-    (void)err; /* a broken connection is reported where its EOF, and what came before it, is read */
+    (void)err; /* receiving reports a broken connection, after the messages before its EOF */
     struct shm_link *shm = shm_of(link);
     shm->blocked = shm->box_full = false;
     if (!shm->broken && !link->bye && dpt_shm_pass_regions(shm) && shm->peer_ready) {
@@ -122,13 +122,14 @@ static enum dpt_status shm_send(struct dpt_link *link, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* The peer reads our bytes no more. */
+/* The peer has finished reading the bytes. */
 static enum dpt_status take_done(struct shm_link *shm, uint32_t record, struct dpt_err *err)
 {
     struct dpt_comm *comm = shm->link.comm;
     struct dpt_rec *rec = record < COMM_RECORDS_MAX ? &comm->pool.recs[record] : NULL;
     if (rec == NULL || rec->state != REC_OFFERED || rec->link != &shm->link)
-        return dpt_link_broken(&shm->link, DPT_EPROTO, err, "it returned what it did not have");
+        return dpt_link_broken(&shm->link, DPT_EPROTO, err,
+                               "it returned a transfer that was not offered to it");
     dpt_rec_complete(rec);
     dpt_rec_free(rec);
     return DPT_OK;
@@ -138,13 +139,10 @@ static enum dpt_status take_offer(struct shm_link *shm, const struct box_message
                                   const uint8_t *payload, struct dpt_err *err)
 {
     if (shm->ring_n == WINDOW)
-        return dpt_link_broken(&shm->link, DPT_EPROTO, err, "it offers more than it may");
+        return dpt_link_broken(&shm->link, DPT_EPROTO, err,
+                               "it sends more offers than it has credits");
     struct offer *offer = &shm->ring[(shm->ring_first + shm->ring_n) % WINDOW];
-    offer->type = message->type;
-    offer->record = message->record;
-    offer->region = message->region;
-    offer->offset = message->offset;
-    offer->bytes = message->bytes;
+    offer->message = *message;
     if (message->type == MESSAGE_SMALL) {
         if (message->bytes > DPT_COMM_BUF_BYTES_MAX)
             return dpt_link_broken(&shm->link, DPT_EPROTO, err, "a message of the wrong length");
@@ -153,21 +151,24 @@ static enum dpt_status take_offer(struct shm_link *shm, const struct box_message
                message->offset > shm->regions[message->region].bytes ||
                message->bytes > shm->regions[message->region].bytes - message->offset ||
                (message->type == MESSAGE_OFFER_OPEN && !shm->regions[message->region].open)) {
-        return dpt_link_broken(&shm->link, DPT_EPROTO, err, "it offers memory that it has not");
+        return dpt_link_broken(&shm->link, DPT_EPROTO, err,
+                               "it offers memory outside of its regions");
     }
     shm->ring_n++;
     return DPT_OK;
 }
 
-/* The peer sends nothing from a region any more, so nothing of it is offered or lent. */
+/* The peer withdraws a region: no transfer from it is offered or lent. */
 static enum dpt_status take_withdrawal(struct shm_link *shm, uint32_t region, struct dpt_err *err)
 {
     if (region >= COMM_REGIONS || shm->regions[region].data == NULL)
-        return dpt_link_broken(&shm->link, DPT_EPROTO, err, "it takes back what it had not passed");
+        return dpt_link_broken(&shm->link, DPT_EPROTO, err,
+                               "it withdraws a region that it has not passed");
     for (unsigned i = 0; i < shm->ring_n; i++) {
         const struct offer *offer = &shm->ring[(shm->ring_first + i) % WINDOW];
-        if (offer->type != MESSAGE_SMALL && offer->region == region)
-            return dpt_link_broken(&shm->link, DPT_EPROTO, err, "it takes back what it offers");
+        if (offer->message.type != MESSAGE_SMALL && offer->message.region == region)
+            return dpt_link_broken(&shm->link, DPT_EPROTO, err,
+                                   "it withdraws a region that it still offers");
     }
     munmap(shm->regions[region].data, shm->regions[region].bytes);
     shm->regions[region].data = NULL;
@@ -180,7 +181,7 @@ static enum dpt_status take_message(struct shm_link *shm, const struct box_messa
 {
     shm->credits += message->credits;
     if (shm->credits > WINDOW)
-        return dpt_link_broken(&shm->link, DPT_EPROTO, err, "it gives back more than it took");
+        return dpt_link_broken(&shm->link, DPT_EPROTO, err, "it returns more credits than exist");
     switch (message->type) {
     case MESSAGE_OFFER:
     case MESSAGE_OFFER_OPEN:
@@ -197,29 +198,29 @@ static enum dpt_status take_message(struct shm_link *shm, const struct box_messa
     }
 }
 
-/* Gives an offer to the receive that was posted for it. */
+/* Carries out the first posted receive with the first offer. */
 static enum dpt_status match_one(struct shm_link *shm, struct dpt_err *err)
 {
     struct dpt_link *link = &shm->link;
-    const struct offer *offer = &shm->ring[shm->ring_first];
+    const struct box_message *offer = &shm->ring[shm->ring_first].message;
     struct dpt_rec *rec = link->recvs.first;
     if (rec->bytes != offer->bytes)
         return dpt_link_broken(link, DPT_EPROTO, err, "it sends another length than is expected");
     const bool in_place = offer->type != MESSAGE_SMALL, write = offer->type == MESSAGE_OFFER_OPEN;
     if (rec->write != write)
         return dpt_link_broken(link, DPT_EPROTO, err,
-                               "one side means the bytes to be written in place, one does not");
+                               "only one side allows the bytes to be written in place");
     if (in_place && shm->gave_up)
         return dpt_link_lost(link, shm->gave_up_suspect, err, "it gave up");
     if (in_place && link->bye)
         return dpt_link_lost(link, -1, err, "it left before its memory was read");
     uint8_t *place = in_place ? shm->regions[offer->region].data + offer->offset : NULL;
-    const uint8_t *from = in_place ? place : offer->payload;
+    const uint8_t *from = in_place ? place : shm->ring[shm->ring_first].payload;
     const bool lend = rec->dir == DPT_COMM_LEND;
     if (!(lend && in_place)) {
         if (rec->data == NULL && rec->bytes > 0)
             return dpt_link_broken(link, DPT_EINVAL, err,
-                                   "lent without staging, sent from no region");
+                                   "a LEND without staging of bytes that are in no region");
         DPT_TRY(dpt_link_copy(link, rec->data, from, rec->bytes, err));
     }
     dpt_queue_pop(&link->recvs);
@@ -243,7 +244,7 @@ static enum dpt_status match_one(struct shm_link *shm, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* Takes what is in the box: no more than fits, so that no peer keeps the owner here. */
+/* Reads at most one ring of messages, so that no peer occupies the owner for ever. */
 static enum dpt_status read_box(struct shm_link *shm, struct dpt_err *err)
 {
     struct box_message message;
@@ -257,7 +258,7 @@ static enum dpt_status shm_receive(struct dpt_link *link, struct dpt_err *err)
 {
     struct shm_link *shm = shm_of(link);
     bool eof = false;
-    /* The socket first: what tells the peer's end was sent after all that its box holds. */
+    /* The socket first: its goodbye or EOF was sent after all messages in the box. */
     if (link->readable || !shm->peer_ready)
         DPT_TRY(dpt_shm_read_socket(shm, &eof, err));
     DPT_TRY(read_box(shm, err));
@@ -302,7 +303,7 @@ static void shm_write_end(struct dpt_link *link)
     dpt_box_write_end(&shm_of(link)->box);
 }
 
-/* A process whose end of the connection is closed has ended all its threads, or is done with us. */
+/* A process with a closed connection has ended all its threads, or has left this communicator. */
 static bool has_closed(const struct dpt_link *link)
 {
     struct pollfd fd = {.fd = link->fd};
@@ -317,7 +318,7 @@ static bool shm_shut(struct dpt_link *link)
     while (dpt_box_is_written(&shm->box) && !has_closed(link)) {
         if (dpt_now_ms() >= end)
             return false;
-        (void)sched_yield(); /* its some microseconds, if it has a core */
+        (void)sched_yield(); /* the writer needs a core for some microseconds */
     }
     return true;
 }

@@ -83,7 +83,7 @@ static enum dpt_status map_region(struct shm_link *shm, const struct box_message
     enum dpt_status status = DPT_EPROTO;
     struct stat st;
     const bool open = message->record != 0;
-    const char *why = "it passed a region without its memory";
+    const char *why = "it passed a region without a descriptor";
     if (fd < 0)
         goto out;
     why = "it passed an unsealed or ill-sized region";
@@ -107,7 +107,7 @@ out:
     return status == DPT_OK ? status : dpt_link_broken(&shm->link, status, err, why);
 }
 
-/* The peer has passed all it has, its box last; consumes fd. */
+/* The peer has passed all regions, and its box last; consumes fd. */
 static enum dpt_status take_ready(struct shm_link *shm, int fd, struct dpt_err *err)
 {
     struct dpt_err why;
@@ -156,8 +156,8 @@ static enum dpt_status take_packet(struct shm_link *shm, const uint8_t *packet, 
     }
 }
 
-/* One packet and the descriptor that came with it, if one did. The kernel drops what the control
- * buffer has no room for. */
+/* One packet and its descriptor (-1: none). The kernel drops descriptors beyond the control buffer.
+ */
 static ssize_t receive_packet(struct shm_link *shm, uint8_t *packet, size_t bytes_max, int *ret_fd)
 {
     union {
@@ -166,7 +166,7 @@ static ssize_t receive_packet(struct shm_link *shm, uint8_t *packet, size_t byte
     } control;
     struct iovec iov = {packet, bytes_max};
     struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (!shm->peer_ready) { /* only then descriptors are expected */
+    if (!shm->peer_ready) { /* descriptors are expected only then */
         msg.msg_control = control.bytes;
         msg.msg_controllen = sizeof control.bytes;
     }
@@ -188,7 +188,7 @@ static ssize_t receive_packet(struct shm_link *shm, uint8_t *packet, size_t byte
 enum dpt_status dpt_shm_read_socket(struct shm_link *shm, bool *ret_eof, struct dpt_err *err)
 {
     struct dpt_link *link = &shm->link;
-    uint8_t packet[HEADER_BYTES + 1]; /* one more: a longer packet shows */
+    uint8_t packet[HEADER_BYTES + 1]; /* one more, to detect a longer packet */
     while (!*ret_eof && !link->gone && !shm->gave_up) {
         int fd;
         const ssize_t n = receive_packet(shm, packet, sizeof packet, &fd);

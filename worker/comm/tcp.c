@@ -1,20 +1,20 @@
 /* The link to a peer of another host (comm.h): one TCP connection, on which each direction is a
  * sequence of frames, a header of 16 bytes and the payload.
  *
- * The receiver reads one header ahead and leaves a payload that nobody has posted for in the
- * socket, so a sender that runs ahead is stopped by TCP's own window. A payload goes from the
- * socket to where the caller wants it, without a copy between. A send is done when the kernel has
- * taken all of it. Behind a payload that waits there, the end of the connection is looked at for a
- * goodbye: what has come before it may still be read, and without one the peer is dead.
+ * The receiver reads one header ahead and leaves a payload without a posted receive in the socket,
+ * so TCP's window stops a sender that is ahead. A payload goes from the socket into the caller's
+ * memory without another copy. A send is done when the kernel has taken all of it. While a payload
+ * waits in the socket and the connection has ended, the link checks for a goodbye as the last
+ * frame: with it, the waiting frames may still be read; without it, the peer is dead.
  *
- * A rank that gives up says so in a frame (BYE); in the midst of another frame it can only reset
- * the connection. A killed one closes its connections, or resets those with unread data. So an end
- * without BYE is a death, and a reset is one or the other: other links are given COMM_DOUBT_MS to
- * tell whose fault it was, before this peer is named.
+ * A rank that gives up sends a BYE frame; inside another frame it can only reset the connection. A
+ * killed process closes its connections, or resets those with unread data. So an end without BYE is
+ * a death, and a reset is either. After a reset the other links have COMM_DOUBT_MS to show which
+ * rank failed, before this peer is named.
  *
- * A receive that has begun must go on moving (deadline_ms). A send has no deadline: its peer may
- * compute for as long as it likes before it posts the receive. That the peer's machine is gone is
- * the membership's to find. */
+ * A receive that has begun must keep moving (deadline_ms). A send has no deadline, because its peer
+ * may compute for any time before it posts the receive. The membership detects the loss of the
+ * peer's machine. */
 #include "worker/comm/comm_state.h"
 
 #include "base/clock.h"
@@ -37,8 +37,8 @@ enum {
     GATHER_MAX = 8,
     READS_MAX = 64,
     READ_BYTES_MAX = 4 << 20,
-    PASSED_BYTES = 16 << 10, /* of what is looked past, many times over the same memory */
-    PASSED_MAX = 1000        /* times: far more than a socket keeps */
+    PASSED_BYTES = 16 << 10, /* buffer for unread bytes that are skipped */
+    PASSED_MAX = 1000        /* uses of it in one call: far more than a socket buffers */
 };
 
 enum frame_type {
@@ -50,16 +50,16 @@ struct tcp_link {
     struct dpt_link link;       /* first */
     uint8_t head[HEADER_BYTES]; /* of the frame being received */
     size_t head_got;
-    bool in_frame; /* the header is whole, */
-    uint64_t frame_bytes;
+    bool in_frame;        /* its header is complete */
+    uint64_t frame_bytes; /* of its payload */
     uint32_t frames_sent, frames_received;
     int64_t moved_ms; /* when the begun receive last moved */
     bool active;      /* a receive has begun */
     int64_t doubt_ms; /* since when the link is doubtful */
     bool blocked;     /* the socket took no more */
-    bool half_closed; /* the peer has closed; what it sent before is still being read */
-    bool broken;      /* a send failed, */
-    int broken_errno; /* so */
+    bool half_closed; /* the peer has closed; earlier frames are still being read */
+    bool broken;      /* a send failed */
+    int broken_errno; /* of that send */
 };
 
 static struct tcp_link *tcp_of(struct dpt_link *link)
@@ -83,7 +83,7 @@ static size_t gather_unsent(struct tcp_link *tcp, struct iovec iov[2 * GATHER_MA
     size_t n = 0;
     struct dpt_rec *rec = tcp->link.sends.first;
     for (int i = 0; i < GATHER_MAX && rec != NULL; i++, rec = rec->next) {
-        if (rec->state == REC_QUEUED) { /* seen for the first time */
+        if (rec->state == REC_QUEUED) { /* not framed yet */
             encode_header(rec->head, FRAME_DATA, tcp->frames_sent++, rec->bytes);
             rec->state = REC_OFFERED;
         }
@@ -138,7 +138,7 @@ static void send_queued(struct tcp_link *tcp)
 
 static enum dpt_status tcp_send(struct dpt_link *link, struct dpt_err *err)
 {
-    (void)err; /* a broken connection is reported where what came before its end is read */
+    (void)err; /* receiving reports a broken connection, after the frames before its end */
     struct tcp_link *tcp = tcp_of(link);
     tcp->blocked = false;
     if (!tcp->broken && !link->bye && !link->doubtful)
@@ -234,13 +234,14 @@ static enum dpt_status check_frame(struct tcp_link *tcp, bool *ret_waits, struct
         return dpt_link_broken(&tcp->link, DPT_EPROTO, err,
                                "it sends another length than is expected");
     if (rec->data == NULL && rec->bytes > 0)
-        return dpt_link_broken(&tcp->link, DPT_EINVAL, err, "lent without staging");
+        return dpt_link_broken(&tcp->link, DPT_EINVAL, err, "a LEND without staging");
     if (rec->bytes == 0)
         finish_receive(tcp);
     return DPT_OK;
 }
 
-/* The peer has closed the connection, so that all it sent is here: is a goodbye the last of it? */
+/* The peer has closed the connection, so all its frames are here. True: the last one is a goodbye.
+ */
 static bool ends_with_goodbye(const struct tcp_link *tcp)
 {
     uint8_t passed[PASSED_BYTES], head[HEADER_BYTES];
@@ -262,7 +263,7 @@ static bool ends_with_goodbye(const struct tcp_link *tcp)
     return dpt_reader_u32(&reader) == FRAME_BYE;
 }
 
-/* A connection whose data nobody reads yet: has it broken, or been closed behind that data? */
+/* While a payload waits for its receive: checks whether the connection has broken or ended. */
 static enum dpt_status look_at_waiting(struct tcp_link *tcp, struct dpt_err *err)
 {
     struct pollfd pollfd = {.fd = tcp->link.fd, .events = POLLRDHUP};
@@ -288,7 +289,7 @@ static enum dpt_status read_all(struct tcp_link *tcp, bool *ret_eof, struct dpt_
         const ssize_t n = read_some(tcp);
         if (n < 0 && errno == EAGAIN)
             return DPT_OK;
-        if (n < 0 && !tcp->link.bye) /* after its goodbye a reset is an end like another */
+        if (n < 0 && !tcp->link.bye) /* after a goodbye a reset is an ordinary end */
             return tcp_lost(tcp, errno, err);
         *ret_eof = n <= 0;
         if (n <= 0)
@@ -296,7 +297,7 @@ static enum dpt_status read_all(struct tcp_link *tcp, bool *ret_eof, struct dpt_
         if (!tcp->in_frame && tcp->head_got == HEADER_BYTES)
             DPT_TRY(take_header(tcp, err));
     }
-    return DPT_OK; /* the others' turn; the socket is still readable */
+    return DPT_OK; /* other links are next; the socket is still readable */
 }
 
 static enum dpt_status tcp_receive(struct dpt_link *link, struct dpt_err *err)
@@ -343,7 +344,7 @@ static enum dpt_status tcp_late(struct dpt_link *link, struct dpt_err *err)
 {
     if (link->doubtful)
         return dpt_link_lost(link, -1, err, strerror(ECONNRESET));
-    return dpt_link_broken(link, DPT_ETIMEOUT, err, "it began and has stopped moving");
+    return dpt_link_broken(link, DPT_ETIMEOUT, err, "it has begun and does not move");
 }
 
 static void tcp_destroy(struct dpt_link *link, enum link_goodbye goodbye, int suspect)
@@ -357,7 +358,7 @@ static void tcp_destroy(struct dpt_link *link, enum link_goodbye goodbye, int su
             uint8_t head[HEADER_BYTES];
             encode_header(head, FRAME_BYE, dpt_link_suspect_code(suspect),
                           goodbye == GOODBYE_FAILED);
-            /* Best effort: without it the end of the connection says enough. */
+            /* Best effort: the peer sees the end of the connection in any case. */
             (void)!send(link->fd, head, sizeof head, MSG_DONTWAIT | MSG_NOSIGNAL);
         } else {
             const struct linger reset = {.l_onoff = 1, .l_linger = 0};
@@ -377,7 +378,7 @@ static const struct dpt_link_ops tcp_ops = {
     .destroy = tcp_destroy,
 };
 
-/* Keepalive finds a machine that vanished from an idle connection; the membership is faster. */
+/* Keepalive detects the loss of an idle peer's machine; the membership is faster. */
 static int set_options(int fd, int timeout_ms)
 {
     const int on = 1, probes = 3;
