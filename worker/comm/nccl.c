@@ -9,7 +9,6 @@
 #include <nccl.h>
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -27,10 +26,6 @@ enum {
 _Static_assert(NCCL_VERSION_CODE >= VERSION_SHRINK, "NCCL 2.27.3 or newer");
 _Static_assert(NCCL_UNIQUE_ID_BYTES == DPT_NCCL_ID_BYTES, "an id is as long as NCCL's");
 _Static_assert(sizeof(struct dpt_nccl_place) == sizeof(ncclComm_t), "a place takes a communicator");
-
-struct dpt_nccl_stream {
-    cudaStream_t stream;
-};
 
 static _Thread_local char last_text[512]; /* of this thread's last failed call */
 
@@ -73,7 +68,12 @@ static ncclComm_t comm_of(struct dpt_nccl_handle *handle)
     return (ncclComm_t)(void *)handle;
 }
 
-static ncclConfig_t config(void)
+static cudaStream_t stream_of(struct dpt_nccl_stream *stream)
+{
+    return (cudaStream_t)(void *)stream;
+}
+
+static ncclConfig_t communicator_config(void)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
@@ -119,7 +119,7 @@ static enum dpt_nccl_result call_init(void *ctx, int size, const uint8_t bytes[D
                                       int rank, struct dpt_nccl_place *ret)
 {
     ncclUniqueId id;
-    ncclConfig_t with = config();
+    ncclConfig_t with = communicator_config();
     memcpy(id.internal, bytes, sizeof id.internal);
     return result_of(ncclCommInitRankConfig((ncclComm_t *)(void *)ret, size, id, rank, &with),
                      NULL);
@@ -128,7 +128,7 @@ static enum dpt_nccl_result call_init(void *ctx, int size, const uint8_t bytes[D
 static enum dpt_nccl_result call_split(void *ctx, struct dpt_nccl_handle *parent, int color,
                                        int key, struct dpt_nccl_place *ret)
 {
-    ncclConfig_t with = config();
+    ncclConfig_t with = communicator_config();
     return result_of(ncclCommSplit(comm_of(parent), color, key, (ncclComm_t *)(void *)ret, &with),
                      comm_of(parent));
 }
@@ -138,7 +138,7 @@ static enum dpt_nccl_result call_shrink(void *ctx, struct dpt_nccl_handle *paren
                                         const int *excluded, int n_excluded,
                                         struct dpt_nccl_place *ret)
 {
-    ncclConfig_t with = config();
+    ncclConfig_t with = communicator_config();
     int list[EXCLUDED_MAX];
     DPT_ASSERT(n_excluded <= EXCLUDED_MAX);
     memcpy(list, excluded, (size_t)n_excluded * sizeof list[0]);
@@ -210,7 +210,7 @@ static enum dpt_nccl_result call_post(void *ctx, struct dpt_nccl_handle *handle,
 {
     ncclResult_t result = ncclInvalidArgument;
     ncclComm_t comm = comm_of(handle);
-    cudaStream_t in = stream->stream;
+    cudaStream_t in = stream_of(stream);
     switch (p->kind) {
     case DPT_NCCL_SEND:
         result = ncclSend(p->from, p->count, ncclUint8, p->peer, comm, in);
@@ -244,38 +244,29 @@ static const char *call_last_error(void *ctx, struct dpt_nccl_handle *handle)
 static enum dpt_nccl_result call_stream_create(void *ctx, struct dpt_nccl_stream **ret)
 {
     int least, greatest;
-    struct dpt_nccl_stream *stream = calloc(1, sizeof *stream);
-    if (stream == NULL) {
-        (void)snprintf(last_text, sizeof last_text, "out of memory");
-        return DPT_NCCL_ESYSTEM;
-    }
+    cudaStream_t stream;
     cudaError_t result = cudaDeviceGetStreamPriorityRange(&least, &greatest);
     if (result == cudaSuccess)
-        result = cudaStreamCreateWithPriority(&stream->stream, cudaStreamNonBlocking, greatest);
-    if (result != cudaSuccess) {
-        free(stream);
-        return result_of_cuda(result);
-    }
-    *ret = stream;
-    return DPT_NCCL_OK;
+        result = cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest);
+    if (result == cudaSuccess)
+        *ret = (struct dpt_nccl_stream *)(void *)stream;
+    return result_of_cuda(result);
 }
 
 static void call_stream_destroy(void *ctx, struct dpt_nccl_stream *stream)
 {
-    (void)cudaStreamDestroy(
-        stream->stream); /* an error here comes from earlier work: the device is broken */
-    free(stream);
+    (void)cudaStreamDestroy(stream_of(stream)); /* an error here is one of earlier work */
 }
 
 static enum dpt_nccl_result call_stream_after(void *ctx, struct dpt_nccl_stream *stream,
                                               void *event)
 {
-    return result_of_cuda(cudaStreamWaitEvent(stream->stream, (cudaEvent_t)event, 0));
+    return result_of_cuda(cudaStreamWaitEvent(stream_of(stream), (cudaEvent_t)event, 0));
 }
 
 static enum dpt_nccl_result call_stream_query(void *ctx, struct dpt_nccl_stream *stream)
 {
-    return result_of_cuda(cudaStreamQuery(stream->stream));
+    return result_of_cuda(cudaStreamQuery(stream_of(stream)));
 }
 
 static const struct dpt_nccl_calls calls = {

@@ -105,7 +105,10 @@ static int64_t call_limit(const struct dpt_nccl *n)
 
 /* Creation. */
 
-static enum dpt_status begin_creation(struct dpt_nccl *n, int comm, int parent, struct dpt_err *err)
+/* Up to the call that creates, `what`, which follows under the guard; creation_returned leaves it.
+ */
+static enum dpt_status begin_creation(struct dpt_nccl *n, int comm, int parent, const char *what,
+                                      struct dpt_err *err)
 {
     DPT_TRY(check_working(n, err));
     DPT_ASSERT(comm >= 0 && comm < DPT_NCCL_COMMS_MAX && comm != parent);
@@ -121,6 +124,7 @@ static enum dpt_status begin_creation(struct dpt_nccl *n, int comm, int parent, 
         return machine_fail(n, c, "the stream", result, err);
     c->until_ms = n->calls->now_ms(n->ctx) + n->create_ms;
     c->state = DPT_NCCL_CREATING;
+    dpt_nccl_guard_enter(n->guard, what, c->until_ms);
     return DPT_OK;
 }
 
@@ -129,6 +133,7 @@ static enum dpt_status begin_creation(struct dpt_nccl *n, int comm, int parent, 
 static enum dpt_status creation_returned(struct dpt_nccl *n, struct nccl_comm *c,
                                          enum dpt_nccl_result result, struct dpt_err *err)
 {
+    dpt_nccl_guard_leave(n->guard);
     if (dpt_nccl_went(result)) {
         if (c->parent >= 0)
             n->comms[c->parent].lends = true;
@@ -144,12 +149,9 @@ enum dpt_status dpt_nccl_init(struct dpt_nccl *n, int comm, int size, int rank,
                               const uint8_t id[DPT_NCCL_ID_BYTES], struct dpt_err *err)
 {
     DPT_ASSERT(size > 0 && rank >= 0 && rank < size);
-    DPT_TRY(begin_creation(n, comm, -1, err));
+    DPT_TRY(begin_creation(n, comm, -1, "ncclCommInitRankConfig", err));
     struct nccl_comm *c = &n->comms[comm];
-    dpt_nccl_guard_enter(n->guard, "ncclCommInitRankConfig", c->until_ms);
-    const enum dpt_nccl_result result = n->calls->init(n->ctx, size, id, rank, &c->place);
-    dpt_nccl_guard_leave(n->guard);
-    return creation_returned(n, c, result, err);
+    return creation_returned(n, c, n->calls->init(n->ctx, size, id, rank, &c->place), err);
 }
 
 enum dpt_status dpt_nccl_split(struct dpt_nccl *n, int comm, int parent, int color, int key,
@@ -157,13 +159,10 @@ enum dpt_status dpt_nccl_split(struct dpt_nccl *n, int comm, int parent, int col
 {
     const struct nccl_comm *p = &n->comms[parent];
     DPT_ASSERT(p->state == DPT_NCCL_READY && !p->lends);
-    DPT_TRY(begin_creation(n, comm, parent, err));
+    DPT_TRY(begin_creation(n, comm, parent, "ncclCommSplit", err));
     struct nccl_comm *c = &n->comms[comm];
-    dpt_nccl_guard_enter(n->guard, "ncclCommSplit", c->until_ms);
-    const enum dpt_nccl_result result =
-        n->calls->split(n->ctx, dpt_nccl_handle_of(p), color, key, &c->place);
-    dpt_nccl_guard_leave(n->guard);
-    return creation_returned(n, c, result, err);
+    return creation_returned(
+        n, c, n->calls->split(n->ctx, dpt_nccl_handle_of(p), color, key, &c->place), err);
 }
 
 enum dpt_status dpt_nccl_shrink(struct dpt_nccl *n, int comm, int parent, const int *excluded,
@@ -172,13 +171,11 @@ enum dpt_status dpt_nccl_shrink(struct dpt_nccl *n, int comm, int parent, const 
     const struct nccl_comm *p = &n->comms[parent];
     DPT_ASSERT(p->state == DPT_NCCL_REVOKED && !p->lends && n_excluded > 0);
     DPT_ASSERT(dpt_nccl_can_shrink(n));
-    DPT_TRY(begin_creation(n, comm, parent, err));
+    DPT_TRY(begin_creation(n, comm, parent, "ncclCommShrink", err));
     struct nccl_comm *c = &n->comms[comm];
-    dpt_nccl_guard_enter(n->guard, "ncclCommShrink", c->until_ms);
-    const enum dpt_nccl_result result =
-        n->calls->shrink(n->ctx, dpt_nccl_handle_of(p), excluded, n_excluded, &c->place);
-    dpt_nccl_guard_leave(n->guard);
-    return creation_returned(n, c, result, err);
+    return creation_returned(
+        n, c, n->calls->shrink(n->ctx, dpt_nccl_handle_of(p), excluded, n_excluded, &c->place),
+        err);
 }
 
 /* The state of a creation: the parent reports it first, then the child. */
