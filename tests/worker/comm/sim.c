@@ -239,7 +239,8 @@ static enum dpt_status match_one(struct sim_link *sim, struct dpt_err *err)
         return dpt_link_broken(link, DPT_EPROTO, err, "it sends another length than is expected");
     const bool in_place = rec->dir == DPT_COMM_LEND && rec->data == NULL && !offer->small;
     if (!in_place && rec->data == NULL && rec->bytes > 0)
-        return dpt_link_broken(link, DPT_EINVAL, err, "lent without staging, sent from no region");
+        return dpt_link_broken(link, DPT_EINVAL, err,
+                               "a LEND without staging of bytes that are in no region");
     if (!in_place && rec->bytes > 0)
         memcpy(rec->data, offer->data, rec->bytes);
     dpt_queue_pop(&link->recvs);
