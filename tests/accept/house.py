@@ -7,7 +7,7 @@ import subprocess
 from accept.faults import show_faults
 from accept.history import clone, git, lines_of, programs_of
 from accept.pairs import compare
-from accept.speed import bench, suite
+from accept.speed import FULL_BAR_S, RUN_BAR_S, bench, suite
 from accept.told import build_folder
 from cluster import ROOT, bin_dir
 
@@ -17,7 +17,6 @@ SLOWER_MAX, NOISE_MAX, ROUNDS = 0.02, 0.10, 5
 SHORTER_LINES = 4000
 CODE = (".c", ".h", ".cu", ".cuh", ".def", ".proto")
 NOT_PRODUCT = ("tests/", "worker/bench/")
-RUN_BAR_S, FULL_BAR_S = 15 * 60, 40 * 60
 MAP, TOUR = "docs/architecture.md", "docs/tour.md"
 
 # A question, the words of its row in the tour, and what stands in the right file.
