@@ -119,10 +119,15 @@ bool dpt_bench_parse(int argc, char **argv, const char *own, struct dpt_bench_ar
     return true;
 }
 
-static int compare(const void *a, const void *b)
+static int compare_doubles(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
+}
+
+void dpt_bench_sort(double *values, int n)
+{
+    qsort(values, (size_t)n, sizeof *values, compare_doubles);
 }
 
 struct dpt_bench_time dpt_bench_time(int repeats, void (*fn)(void *ctx), void *ctx)
@@ -140,7 +145,7 @@ struct dpt_bench_time dpt_bench_time(int repeats, void (*fn)(void *ctx), void *c
             fn(ctx);
         times[r] = (double)(dpt_now_ns() - start) * 1e-9 / (double)calls;
     }
-    qsort(times, (size_t)repeats, sizeof *times, compare);
+    dpt_bench_sort(times, repeats);
     return (struct dpt_bench_time){
         .median_s = times[repeats / 2], .min_s = times[0], .max_s = times[repeats - 1]};
 }

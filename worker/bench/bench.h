@@ -1,4 +1,4 @@
-/* What a bench is to dpt-bench, and what benches share: timing, the report. */
+/* The interface of a bench, and the parts that benches share: arguments, timing, the report. */
 #ifndef DPT_WORKER_BENCH_BENCH_H
 #define DPT_WORKER_BENCH_BENCH_H
 
@@ -20,8 +20,8 @@ extern const struct dpt_bench dpt_bench_gemm, dpt_bench_ops, dpt_bench_comm, dpt
     dpt_bench_recover, dpt_bench_tokenize, dpt_bench_allreduce, dpt_bench_canonical,
     dpt_bench_checkpoint, dpt_bench_strategies, dpt_bench_memory;
 
-/* What is wrong with a bench's command line, in one line; of `arg` --help the `usage`, to stdout.
- * Returns false. */
+/* Prints one line about the wrong argument `arg`; if `arg` is --help, prints `usage` to stdout
+ * instead. Returns false. */
 bool dpt_bench_misused(const char *name, const char *usage, const char *arg);
 
 /* `--threads N` (default: the cores this process may use), `--json FILE`, `--repeats N` (default
@@ -36,7 +36,7 @@ bool dpt_bench_parse(int argc, char **argv, const char *own, struct dpt_bench_ar
 
 /* A whole number of min … max and nothing else; else *ret stays. */
 bool dpt_bench_parse_int(const char *text, int min, int max, int *ret);
-/* 1 to n_max such numbers with commas between. */
+/* 1 to n_max numbers, separated by commas. */
 bool dpt_bench_parse_ints(const char *text, int min, int max, int n_max, int *ret, int *ret_n);
 
 /* Processes of a bench wait for each other: says that this one listens, in memory that all share,
@@ -56,6 +56,9 @@ struct dpt_bench_time {
     double median_s, min_s, max_s;
 };
 struct dpt_bench_time dpt_bench_time(int repeats, void (*fn)(void *ctx), void *ctx);
+
+/* Sorts in ascending order. */
+void dpt_bench_sort(double *values, int n);
 
 /* The gemm rate (as `dpt-bench gemm` defines it, of 3 repeats), for benches that give shares of it.
  */

@@ -1,7 +1,7 @@
 /* dpt-bench allreduce: ddp's canonical all-reduce between processes of one machine, by size, beside
  * a peer library in the same run.
  *
- * The blocks of both alternate, so that what else the machine does hits both. Each block begins
+ * The blocks of both alternate, so that other load on the machine slows both. Each block begins
  * with an all-reduce whose sum is checked, and warms up; both reduce floats in place. The peer's
  * algorithm is the one with the best median of a first block of each. */
 #include "worker/bench/bench_allreduce.h"
@@ -32,7 +32,7 @@ struct args {
     const char *json;
 };
 
-/* What one side took for one size. */
+/* The times of one side for one size. */
 struct times {
     int n;
     double us[AR_ROUNDS_MAX];
@@ -72,7 +72,7 @@ static bool take_sizes(const char *text, struct args *a)
 static const char usage[] = "usage: dpt-bench allreduce [--ranks 2] [--sizes BYTES[,BYTES…]] "
                             "[--blocks N] [--peer gloo] [--json FILE]\n";
 
-static bool parse(int argc, char **argv, struct args *a)
+static bool parse_allreduce_args(int argc, char **argv, struct args *a)
 {
     *a = (struct args){.ranks = 2, .blocks = BLOCKS, .n_sizes = DEFAULT_SIZES};
     memcpy(a->sizes, default_sizes, sizeof default_sizes);
@@ -103,16 +103,10 @@ static int rounds_of(size_t bytes)
     return bytes <= 128u * 1024 ? 250 : bytes <= 2u << 20 ? 100 : bytes <= 32u << 20 ? 10 : 4;
 }
 
-static void keep(struct times *times, const double *us, int n)
+static void keep_times(struct times *times, const double *us, int n)
 {
     for (int i = 0; i < n && times->n < AR_ROUNDS_MAX; i++)
         times->us[times->n++] = us[i];
-}
-
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 /* The share `q` of the times is below; sorts. */
@@ -120,7 +114,7 @@ static double quantile(struct times *times, double q)
 {
     if (times->n == 0)
         return 0;
-    qsort(times->us, (size_t)times->n, sizeof *times->us, compare);
+    dpt_bench_sort(times->us, times->n);
     return times->us[(int)(q * (times->n - 1) + 0.5)];
 }
 
@@ -134,7 +128,7 @@ static bool own_block(struct bench *b, const struct ar_block *block, struct time
         if (read(b->own.from[i], &done, 1) != 1)
             return false;
     }
-    keep(times, b->shared->us, block->rounds);
+    keep_times(times, b->shared->us, block->rounds);
     return true;
 }
 
@@ -156,7 +150,7 @@ static bool choose(struct bench *b, int size)
         const struct ar_block block = block_of(b, size, false);
         if (!ar_gloo_block(&b->gloo, ar_gloo_algorithms[a], bytes, &block, us))
             return false;
-        keep(&times, us, block.rounds);
+        keep_times(&times, us, block.rounds);
         const double median = quantile(&times, 0.5);
         if (a == 0 || median < best) {
             best = median;
@@ -173,7 +167,7 @@ static bool gloo_block(struct bench *b, int size, bool fresh, struct times *time
     if (!ar_gloo_block(&b->gloo, ar_gloo_algorithms[b->rows[size].algorithm], b->args.sizes[size],
                        &block, us))
         return false;
-    keep(times, us, block.rounds);
+    keep_times(times, us, block.rounds);
     return true;
 }
 
@@ -198,7 +192,7 @@ static bool run_size(struct bench *b, int size)
     return true;
 }
 
-static bool measure(struct bench *b)
+static bool measure_allreduce(struct bench *b)
 {
     for (int i = 0; b->args.gloo && i < b->args.n_sizes; i++)
         if (!choose(b, i))
@@ -246,7 +240,7 @@ static json_t *report_row(struct bench *b, int size)
     return json;
 }
 
-static json_t *report(struct bench *b)
+static json_t *report_allreduce(struct bench *b)
 {
     printf("%d processes of one machine, shared memory, floats summed in place; us. fresh: each "
            "vector is written anew before each round\n",
@@ -276,18 +270,19 @@ static int own_body(void *ctx, int rank, int in, int out)
 static bool run_teams(struct bench *b, const char *folder)
 {
     bool good = ar_team_start(&b->own, b->args.ranks, own_body, b->shared) &&
-                (!b->args.gloo || ar_gloo_start(&b->gloo, b->args.ranks, folder)) && measure(b);
+                (!b->args.gloo || ar_gloo_start(&b->gloo, b->args.ranks, folder)) &&
+                measure_allreduce(b);
     if (b->args.gloo)
         good = ar_team_end(&b->gloo) && good;
     return ar_team_end(&b->own) && good;
 }
 
-static int run(int argc, char **argv)
+static int run_allreduce(int argc, char **argv)
 {
     static struct bench b;
     char folder[128];
     struct dpt_err err;
-    if (!parse(argc, argv, &b.args))
+    if (!parse_allreduce_args(argc, argv, &b.args))
         return 2;
     if (b.args.gloo && !ar_gloo_exists()) {
         (void)fprintf(stderr, "dpt-bench allreduce: there is no dpt-peer-gloo beside this program; "
@@ -305,7 +300,8 @@ static int run(int argc, char **argv)
     if (dpt_fs_remove_tree(folder, &err) != DPT_OK)
         (void)fprintf(stderr, "dpt-bench allreduce: %s\n", err.text);
     const int code =
-        good ? dpt_bench_finish(&(struct dpt_bench_args){.json = b.args.json}, report(&b)) : 1;
+        good ? dpt_bench_finish(&(struct dpt_bench_args){.json = b.args.json}, report_allreduce(&b))
+             : 1;
     munmap(b.shared, sizeof *b.shared);
     return code;
 }
@@ -313,5 +309,5 @@ static int run(int argc, char **argv)
 const struct dpt_bench dpt_bench_allreduce = {
     .name = "allreduce",
     .help = "ddp's all-reduce between processes of one machine by size, beside a peer library",
-    .run = run,
+    .run = run_allreduce,
 };

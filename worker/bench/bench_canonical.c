@@ -1,4 +1,4 @@
-/* dpt-bench canonical: what the fixed order of addition costs, a step's time under
+/* dpt-bench canonical: the cost of the fixed order of addition, a step's time under
  * `train.reduction: canonical` beside `fast` in the same processes.
  *
  * Steps of both alternate, first one, then the other before, so that what else the machine does,
@@ -43,7 +43,7 @@ static const char usage[] =
     "[--slots 8] [--pairs 5] [--precision fp32|bf16|fp16] [--json FILE]\n"
     "  slots: micro-batches a step, of all ranks; pairs: of a canonical and a fast step\n";
 
-static bool parse(int argc, char **argv, struct args *a)
+static bool parse_canonical_args(int argc, char **argv, struct args *a)
 {
     *a = (struct args){.preset = "gpt2-124m",
                        .n_worlds = 2,
@@ -114,7 +114,7 @@ static bool step(struct ar_team *team, enum dpt_reduction reduction)
     return true;
 }
 
-static void keep(const struct bc_shared *shared, struct series *s, int at)
+static void keep_answer(const struct bc_shared *shared, struct series *s, int at)
 {
     double cpu = 0;
     s->last = shared->answer[0];
@@ -127,8 +127,8 @@ static void keep(const struct bc_shared *shared, struct series *s, int at)
     s->cpu_ms[at] = cpu;
 }
 
-static bool measure(const struct args *a, struct bc_shared *shared, struct ar_team *team,
-                    struct row *row)
+static bool measure_canonical(const struct args *a, struct bc_shared *shared, struct ar_team *team,
+                              struct row *row)
 {
     for (int pair = -WARMUP_PAIRS; pair < a->pairs; pair++) {
         for (int i = 0; i < KINDS; i++) {
@@ -136,7 +136,7 @@ static bool measure(const struct args *a, struct bc_shared *shared, struct ar_te
             if (!step(team, kind == 0 ? DPT_REDUCTION_CANONICAL : DPT_REDUCTION_FAST))
                 return false;
             if (pair >= 0)
-                keep(shared, &row->kind[kind], pair);
+                keep_answer(shared, &row->kind[kind], pair);
         }
         if (pair < 0)
             continue;
@@ -146,17 +146,11 @@ static bool measure(const struct args *a, struct bc_shared *shared, struct ar_te
     return true;
 }
 
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(const double *values, int n)
 {
     double sorted[BC_STEPS_MAX];
     memcpy(sorted, values, (size_t)n * sizeof *sorted);
-    qsort(sorted, (size_t)n, sizeof *sorted, compare);
+    dpt_bench_sort(sorted, n);
     return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
@@ -211,17 +205,18 @@ static bool run_world(const struct args *a, struct bc_shared *shared, int ranks,
                       a->slots, ranks);
         return false;
     }
-    const bool good = ar_team_start(&team, ranks, body, shared) && measure(a, shared, &team, &row);
+    const bool good =
+        ar_team_start(&team, ranks, body, shared) && measure_canonical(a, shared, &team, &row);
     if (!ar_team_end(&team) || !good)
         return false;
     json_array_append_new(rows, report_world(ranks, &row));
     return true;
 }
 
-static int run(int argc, char **argv)
+static int run_canonical(int argc, char **argv)
 {
     struct args a;
-    if (!parse(argc, argv, &a))
+    if (!parse_canonical_args(argc, argv, &a))
         return 2;
     struct bc_shared *shared =
         mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -250,5 +245,5 @@ static int run(int argc, char **argv)
 const struct dpt_bench dpt_bench_canonical = {
     .name = "canonical",
     .help = "what the fixed order of addition costs: steps canonical beside fast, by ranks",
-    .run = run,
+    .run = run_canonical,
 };

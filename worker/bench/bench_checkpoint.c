@@ -200,20 +200,14 @@ static enum dpt_status on_all(struct bench_state *s,
     return failed ? dpt_fail(err, DPT_EIO, "a process has failed") : DPT_OK;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *values, int n)
 {
-    qsort(values, (size_t)n, sizeof *values, by_value);
+    dpt_bench_sort(values, n);
     return values[n / 2];
 }
 
-static enum dpt_status measure(struct bench_state *s, int repeats, json_t **ret,
-                               struct dpt_err *err)
+static enum dpt_status measure_checkpoint(struct bench_state *s, int repeats, json_t **ret,
+                                          struct dpt_err *err)
 {
     double write[DPT_BENCH_REPEATS_MAX], part[DPT_BENCH_REPEATS_MAX], commit[DPT_BENCH_REPEATS_MAX],
         read[DPT_BENCH_REPEATS_MAX];
@@ -243,7 +237,8 @@ static enum dpt_status measure(struct bench_state *s, int repeats, json_t **ret,
 static const char own_flags[] =
     "[--model \"preset: gpt2-124m\"] [--layout whole|shards] [--writers 2] [--in /tmp]";
 
-static bool parse(int argc, char **argv, struct options *o, struct dpt_bench_args *args)
+static bool parse_checkpoint_args(int argc, char **argv, struct options *o,
+                                  struct dpt_bench_args *args)
 {
     char *rest[ARGS_MAX];
     int n = 0;
@@ -271,20 +266,20 @@ static bool parse(int argc, char **argv, struct options *o, struct dpt_bench_arg
     return dpt_bench_parse(n, rest, own_flags, args);
 }
 
-static int run(int argc, char **argv)
+static int run_checkpoint(int argc, char **argv)
 {
     struct options options;
     struct dpt_bench_args args;
     struct dpt_err err;
     json_t *report = NULL;
-    if (!parse(argc, argv, &options, &args))
+    if (!parse_checkpoint_args(argc, argv, &options, &args))
         return 2;
     struct bench_state s = {.options = &options};
     enum dpt_status status = make_state(&s, &err);
     if (status == DPT_OK && !mkdtemp(options.dir))
         status = dpt_fail(&err, DPT_EIO, "create '%s'", options.dir);
     if (status == DPT_OK) {
-        status = measure(&s, args.repeats, &report, &err);
+        status = measure_checkpoint(&s, args.repeats, &report, &err);
         struct dpt_err left;
         if (dpt_fs_remove_tree(options.dir, &left) != DPT_OK)
             (void)fprintf(stderr, "dpt-bench checkpoint: %s\n", left.text);
@@ -302,4 +297,4 @@ static int run(int argc, char **argv)
 const struct dpt_bench dpt_bench_checkpoint = {
     .name = "checkpoint",
     .help = "writing and reading checkpoints, whole and in shards",
-    .run = run};
+    .run = run_checkpoint};

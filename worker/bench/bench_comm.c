@@ -19,7 +19,7 @@ enum { ROUNDS_MAX = 2000 };
 static const size_t sizes[] = {8, 1024, 100u * 1024, 1u << 20, 26u << 20, 124u << 20};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
-/* What the two processes share. Addresses are given by setting `listening`. */
+/* Memory of both processes. A process sets `listening` after its addresses. */
 struct shared {
     char shm_addr[2][DPT_COMM_ADDR_BYTES], tcp_addr[2][DPT_COMM_ADDR_BYTES];
     int listening[2];
@@ -42,69 +42,74 @@ struct side {
         }                                                                                          \
     } while (0)
 
-static void transfer(struct side *s, enum dpt_comm_dir dir, size_t send_at, size_t recv_at,
-                     size_t send_bytes, size_t recv_bytes, struct dpt_comm_op *ret_ops[2],
-                     struct dpt_comm_xfer xfers[2])
+/* Of the side's memory. */
+struct range {
+    size_t offset, bytes;
+};
+
+/* A transfer to the peer and one from it. */
+struct transfers {
+    struct dpt_comm_xfer send, recv;
+    struct dpt_comm_op *send_op, *recv_op;
+};
+
+/* Starts both; returns when what the peer sends is here. `dir`: received or lent. */
+static void begin_transfers(struct side *s, struct range send, enum dpt_comm_dir dir,
+                            struct range recv, struct transfers *ret)
 {
-    const size_t staging = sizes[SIZES - 1];
-    xfers[0] = (struct dpt_comm_xfer){.dir = DPT_COMM_SEND,
-                                      .peer = 1 - s->rank,
-                                      .mem = s->mem,
-                                      .offset = send_at,
-                                      .bytes = send_bytes};
-    xfers[1] = (struct dpt_comm_xfer){.dir = dir,
-                                      .peer = 1 - s->rank,
-                                      .mem = s->mem,
-                                      .offset = dir == DPT_COMM_LEND ? staging + recv_at : recv_at,
-                                      .bytes = recv_bytes};
-    MUST(s, dpt_comm_exchange(s->comm, &xfers[0], 1, &ret_ops[0], &s->err));
-    MUST(s, dpt_comm_exchange(s->comm, &xfers[1], 1, &ret_ops[1], &s->err));
-    MUST(s, dpt_comm_poll(s->comm, ret_ops[1], -1, &s->err));
+    *ret = (struct transfers){.send = {.dir = DPT_COMM_SEND,
+                                       .peer = 1 - s->rank,
+                                       .mem = s->mem,
+                                       .offset = send.offset,
+                                       .bytes = send.bytes},
+                              .recv = {.dir = dir,
+                                       .peer = 1 - s->rank,
+                                       .mem = s->mem,
+                                       .offset = recv.offset,
+                                       .bytes = recv.bytes}};
+    MUST(s, dpt_comm_exchange(s->comm, &ret->send, 1, &ret->send_op, &s->err));
+    MUST(s, dpt_comm_exchange(s->comm, &ret->recv, 1, &ret->recv_op, &s->err));
+    MUST(s, dpt_comm_poll(s->comm, ret->recv_op, -1, &s->err));
 }
 
-static void end(struct side *s, struct dpt_comm_op *ops[2])
+static void end_transfers(struct side *s, struct transfers *t)
 {
-    dpt_comm_op_free(s->comm, &ops[1]);
-    MUST(s, dpt_comm_poll(s->comm, ops[0], -1, &s->err));
-    dpt_comm_op_free(s->comm, &ops[0]);
+    dpt_comm_op_free(s->comm, &t->recv_op);
+    MUST(s, dpt_comm_poll(s->comm, t->send_op, -1, &s->err));
+    dpt_comm_op_free(s->comm, &t->send_op);
 }
 
-/* Both send `bytes` and receive as many. */
-static void exchange(struct side *s, size_t bytes)
+/* Both send `bytes` and receive `bytes`. */
+static void exchange_bytes(struct side *s, size_t bytes)
 {
-    struct dpt_comm_op *ops[2];
-    struct dpt_comm_xfer xfers[2];
+    struct transfers t;
     if (bytes <= DPT_COMM_BUF_BYTES_MAX) {
         static uint8_t all[2 * (size_t)DPT_COMM_BUF_BYTES_MAX];
         MUST(s, dpt_comm_small_all_gather(s->comm, s->data, bytes, all, &s->err));
         return;
     }
-    transfer(s, DPT_COMM_RECV, 0, sizes[SIZES - 1], bytes, bytes, ops, xfers);
-    end(s, ops);
+    begin_transfers(s, (struct range){0, bytes}, DPT_COMM_RECV,
+                    (struct range){sizes[SIZES - 1], bytes}, &t);
+    end_transfers(s, &t);
 }
 
-/* Each owns one half: it reads the other's of it in place, adds, and hands the sum back. */
+/* Each rank owns one half. It reads the peer's values of its half in place, adds them, and sends
+ * the sum back. */
 static void all_reduce(struct side *s, size_t bytes)
 {
-    const size_t n = bytes / sizeof(float), half = n / 2;
-    const size_t first[2] = {0, half * 4}, part[2] = {half * 4, (n - half) * 4};
-    const int me = s->rank, other = 1 - me;
-    struct dpt_comm_op *ops[2];
-    struct dpt_comm_xfer xfers[2];
-    transfer(s, DPT_COMM_LEND, first[other], first[me], part[other], part[me], ops, xfers);
-    const float *theirs = xfers[1].lent;
-    float *mine = s->data + first[me] / 4;
-    for (size_t i = 0; i < part[me] / 4; i++)
+    const size_t n = bytes / sizeof(float), half = n / 2 * sizeof(float);
+    const struct range halves[] = {{0, half}, {half, n * sizeof(float) - half}};
+    const struct range own = halves[s->rank], other = halves[1 - s->rank];
+    const struct range staging = {sizes[SIZES - 1] + own.offset, own.bytes};
+    struct transfers t;
+    begin_transfers(s, other, DPT_COMM_LEND, staging, &t);
+    const float *theirs = t.recv.lent;
+    float *mine = s->data + own.offset / sizeof(float);
+    for (size_t i = 0; i < own.bytes / sizeof(float); i++)
         mine[i] += theirs[i];
-    end(s, ops);
-    transfer(s, DPT_COMM_RECV, first[me], first[other], part[me], part[other], ops, xfers);
-    end(s, ops);
-}
-
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    end_transfers(s, &t);
+    begin_transfers(s, own, DPT_COMM_RECV, other, &t);
+    end_transfers(s, &t);
 }
 
 static double median_us(struct side *s, size_t bytes, void (*fn)(struct side *, size_t))
@@ -118,7 +123,7 @@ static double median_us(struct side *s, size_t bytes, void (*fn)(struct side *, 
         fn(s, bytes);
         us[i] = (double)(dpt_now_ns() - start) * 1e-3;
     }
-    qsort(us, (size_t)rounds, sizeof *us, compare);
+    dpt_bench_sort(us, rounds);
     return us[rounds / 2];
 }
 
@@ -144,7 +149,7 @@ static int run_side(struct shared *shared, int rank, bool tcp)
                                        .timeout_ms = 10000};
     MUST(&s, dpt_comm_create(listener, &spec, -1, &s.comm, NULL, &s.err));
     for (int i = 0; i < SIZES; i++) {
-        const double us = median_us(&s, sizes[i], exchange);
+        const double us = median_us(&s, sizes[i], exchange_bytes);
         const double reduce_us = median_us(&s, sizes[i], all_reduce);
         if (rank == 0) {
             shared->exchange_us[i] = us;
@@ -174,7 +179,7 @@ static bool run_pair(struct shared *shared, bool tcp)
     return waitpid(pid, &status, 0) == pid && status == 0 && rc == 0;
 }
 
-static int run(int argc, char **argv)
+static int run_comm(int argc, char **argv)
 {
     struct dpt_bench_args args;
     if (!dpt_bench_parse(argc, argv, "", &args))
@@ -207,5 +212,5 @@ static int run(int argc, char **argv)
 const struct dpt_bench dpt_bench_comm = {
     .name = "comm",
     .help = "exchange and all-reduce between two processes, shared memory and TCP",
-    .run = run,
+    .run = run_comm,
 };

@@ -51,16 +51,17 @@ struct job {
     struct dpt_gemm g;
 };
 
-static void run_once(void *ctx)
+static void multiply_once(void *ctx)
 {
     struct job *j = ctx;
     dpt_cpu_gemm(j->s, &j->g);
 }
 
 /* x (n) = normal values, made in parts in the memory of the result. */
-static void fill(struct dpt_stream *stream, const struct dpt_ops *ops, enum dpt_dtype dtype,
-                 int64_t n, float *part, size_t part_bytes, void *x)
+static void fill_normal_values(struct dpt_stream *stream, enum dpt_dtype dtype, int64_t n,
+                               float *part, size_t part_bytes, void *x)
 {
+    const struct dpt_ops *ops = dpt_device_ops(stream->device);
     const struct dpt_rng_key key = dpt_rng_key(1, DPT_RNG_TEST, 0, 0, 0);
     const int64_t part_n = (int64_t)(part_bytes / sizeof *part);
     for (int64_t at = 0; at < n; at += part_n) {
@@ -70,9 +71,9 @@ static void fill(struct dpt_stream *stream, const struct dpt_ops *ops, enum dpt_
     }
 }
 
-static enum dpt_status measure(struct dpt_stream *stream, const struct dpt_ops *ops,
-                               const struct shape *shape, enum dpt_dtype dtype, int repeats,
-                               struct dpt_bench_time *ret, struct dpt_err *err)
+static enum dpt_status measure_shape(struct dpt_stream *stream, const struct shape *shape,
+                                     enum dpt_dtype dtype, int repeats, struct dpt_bench_time *ret,
+                                     struct dpt_err *err)
 {
     struct dpt_device *dev = stream->device;
     size_t a_bytes = (size_t)(shape->m * shape->k) * dpt_dtype_bytes(dtype);
@@ -87,8 +88,8 @@ static enum dpt_status measure(struct dpt_stream *stream, const struct dpt_ops *
         status = dpt_device_alloc(dev, c_bytes, &c, err);
     if (status != DPT_OK)
         goto out;
-    fill(stream, ops, dtype, shape->m * shape->k, c, c_bytes, a);
-    fill(stream, ops, dtype, shape->k * shape->n, c, c_bytes, b);
+    fill_normal_values(stream, dtype, shape->m * shape->k, c, c_bytes, a);
+    fill_normal_values(stream, dtype, shape->k * shape->n, c, c_bytes, b);
     job.g = (struct dpt_gemm){.m = shape->m,
                               .n = shape->n,
                               .k = shape->k,
@@ -111,7 +112,7 @@ static enum dpt_status measure(struct dpt_stream *stream, const struct dpt_ops *
         dpt_cpu_gemm_pack(job.s, &job.g, packed);
         job.g.b_packed = packed;
     }
-    *ret = dpt_bench_time(repeats, run_once, &job);
+    *ret = dpt_bench_time(repeats, multiply_once, &job);
     status = dpt_stream_sync(stream, err);
 out:
     dpt_device_free(dev, a, a_bytes);
@@ -121,9 +122,8 @@ out:
     return status;
 }
 
-static enum dpt_status run_shapes(struct dpt_device *dev, struct dpt_stream *stream,
-                                  const struct dpt_bench_args *args, json_t *rows, double *best,
-                                  struct dpt_err *err)
+static enum dpt_status run_shapes(struct dpt_stream *stream, const struct dpt_bench_args *args,
+                                  json_t *rows, double *best, struct dpt_err *err)
 {
     struct shape shapes[SHAPES_MAX];
     int n = list_shapes(shapes);
@@ -131,7 +131,7 @@ static enum dpt_status run_shapes(struct dpt_device *dev, struct dpt_stream *str
     for (int i = 0; i < n; i++) {
         const struct shape *s = &shapes[i];
         struct dpt_bench_time t;
-        DPT_TRY(measure(stream, dpt_device_ops(dev), s, args->dtype, args->repeats, &t, err));
+        DPT_TRY(measure_shape(stream, s, args->dtype, args->repeats, &t, err));
         double gflop = 2e-9 * (double)s->m * (double)s->n * (double)s->k;
         double rate = gflop / t.median_s;
         *best = rate > *best ? rate : *best;
@@ -159,7 +159,7 @@ enum dpt_status dpt_bench_gemm_rate(int threads, enum dpt_dtype dtype, double *r
         status = dpt_stream_create(dev, threads, &stream, err);
     for (int i = 0; status == DPT_OK && i < n; i++) {
         struct dpt_bench_time t;
-        status = measure(stream, dpt_device_ops(dev), &shapes[i], dtype, 3, &t, err);
+        status = measure_shape(stream, &shapes[i], dtype, 3, &t, err);
         double rate = 2e-9 * (double)shapes[i].m * (double)shapes[i].n * (double)shapes[i].k;
         if (status == DPT_OK && rate / t.median_s > best)
             best = rate / t.median_s;
@@ -171,7 +171,7 @@ enum dpt_status dpt_bench_gemm_rate(int threads, enum dpt_dtype dtype, double *r
     return status;
 }
 
-static int run(int argc, char **argv)
+static int run_gemm(int argc, char **argv)
 {
     struct dpt_bench_args args;
     struct dpt_device *dev = NULL;
@@ -185,7 +185,7 @@ static int run(int argc, char **argv)
     rows = json_array();
     if (dpt_device_cpu_create(&dev, &err) != DPT_OK ||
         dpt_stream_create(dev, args.threads, &stream, &err) != DPT_OK ||
-        run_shapes(dev, stream, &args, rows, &best, &err) != DPT_OK) {
+        run_shapes(stream, &args, rows, &best, &err) != DPT_OK) {
         (void)fprintf(stderr, "dpt-bench gemm: %s\n", err.text);
         goto out;
     }
@@ -205,4 +205,4 @@ out:
 const struct dpt_bench dpt_bench_gemm = {
     .name = "gemm",
     .help = "rate of matrix products: squares and GPT-2 124M's shapes, weights packed ahead",
-    .run = run};
+    .run = run_gemm};

@@ -1,15 +1,15 @@
 /* dpt-bench memory: what ranks hold, strategy by strategy: worked out, counted, taken from the
  * system, and what the kernel says. Real ranks in real processes, some steps each.
  *
- *   estimate    one copy of parameters, gradients and both moments in fp32: what people work out
+ *   estimate    one copy of parameters, gradients and both moments in fp32: the usual estimate
  *   formula     worker/strategy/memory/memory_formula.h, for this rank; bound: its closed form
- *   counted     what was allocated by tag, at most
- *   reserved    what was taken from the system for it
- *   true peak   VmHWM, less pages of other ranks' shared memory, which this process only looks at
+ *   counted     peak of the allocations, by tag
+ *   reserved    peak of the memory taken from the system for these
+ *   true peak   VmHWM, less pages of other ranks' shared memory, which this process only reads
  *   base        the same of a rank of the smallest model, less what that counts: program, libraries
- *   difference  true peak - counted - base: what nobody accounts for
+ *   difference  true peak - counted - base: memory that is not accounted for
  *
- * Weights are not packed (cluster.pack_weights), but in the rows that say so.
+ * Weights are not packed (cluster.pack_weights), except in rows named +packed.
  *
  * With --plan nothing is started: the formulas for worlds that are not there, and packed weights
  * where the config has them. */
@@ -106,7 +106,7 @@ static bool misused(const char *arg)
     return dpt_bench_misused("memory", usage, arg);
 }
 
-static bool parse(int argc, char **argv, struct args *a)
+static bool parse_memory_args(int argc, char **argv, struct args *a)
 {
     *a = (struct args){.model = "preset: gpt2-124m",
                        .precision = "fp32",
@@ -157,7 +157,7 @@ static bool parse(int argc, char **argv, struct args *a)
     return plans || (!a->plan.config && a->plan.n_sets == 0);
 }
 
-static int64_t number(const json_t *rank, const char *key, const char *inner)
+static int64_t member_bytes(const json_t *rank, const char *key, const char *inner)
 {
     const json_t *value = json_object_get(rank, key);
     return json_integer_value(inner ? json_object_get(value, inner) : value);
@@ -168,11 +168,12 @@ static double mib(int64_t bytes)
     return (double)bytes / 0x1p20;
 }
 
-/* What the kernel saw of this rank's own. */
+/* The peak by the kernel, without memory of other ranks. */
 static int64_t own_peak(const json_t *rank)
 {
-    const int64_t others = number(rank, "shared", NULL) - number(rank, "shared_own", NULL);
-    return number(rank, "process_peak", NULL) - (others > 0 ? others : 0);
+    const int64_t others =
+        member_bytes(rank, "shared", NULL) - member_bytes(rank, "shared_own", NULL);
+    return member_bytes(rank, "process_peak", NULL) - (others > 0 ? others : 0);
 }
 
 static void print_estimate(int64_t parameters)
@@ -189,13 +190,13 @@ static void print_ranks(const char *name, const json_t *ranks, int64_t base)
     const json_t *rank;
     json_array_foreach(ranks, i, rank)
     {
-        const int64_t counted = number(rank, "counted", "peak"), peak = own_peak(rank),
-                      formula = number(rank, "formula", NULL);
+        const int64_t counted = member_bytes(rank, "counted", "peak"), peak = own_peak(rank),
+                      formula = member_bytes(rank, "formula", NULL);
         printf("%-18s %5lld %4zu %9.1f %9.1f %9.1f %+6.2f%% %9.1f %9.1f %7.1f %+10.1f %+6.1f%%\n",
-               i == 0 ? name : "", (long long)number(rank, "world_size", NULL), i,
-               mib(number(rank, "bound", NULL)), mib(formula), mib(counted),
+               i == 0 ? name : "", (long long)member_bytes(rank, "world_size", NULL), i,
+               mib(member_bytes(rank, "bound", NULL)), mib(formula), mib(counted),
                100.0 * (double)(counted - formula) / (double)formula,
-               mib(number(rank, "reserved", "peak")), mib(peak), mib(base),
+               mib(member_bytes(rank, "reserved", "peak")), mib(peak), mib(base),
                mib(peak - counted - base),
                100.0 * (double)(peak - formula - base) / (double)(formula + base));
     }
@@ -211,11 +212,11 @@ static void print_tags(const json_t *runs)
         const json_t *rank = json_array_get(json_object_get(run, "ranks"), 0);
         const json_t *tags = json_object_get(rank, "tags");
         printf("%s, %lld ranks:", json_string_value(json_object_get(run, "strategy")),
-               (long long)number(rank, "world_size", NULL));
+               (long long)member_bytes(rank, "world_size", NULL));
         for (int t = 0; t < DPT_MEMORY_COUNT; t++) {
             const char *name = dpt_memory_tag_name((enum dpt_memory_tag)t);
-            const int64_t peak = number(tags, name, "peak"),
-                          formula = number(tags, name, "formula");
+            const int64_t peak = member_bytes(tags, name, "peak"),
+                          formula = member_bytes(tags, name, "formula");
             if (peak > 0 || formula > 0)
                 printf("  %s %.1f (%.1f)", name, mib(peak), mib(formula));
         }
@@ -232,11 +233,20 @@ static enum dpt_status add_run(json_t *runs, const char *strategy, json_t *ranks
     return DPT_OK;
 }
 
-static enum dpt_status run_one(const struct args *a, const struct strategy *s, int world,
-                               const char *dir, int64_t base, json_t *runs, struct dpt_err *err)
+/* All runs of one call of the bench. */
+struct session {
+    const struct args *args;
+    const char *dir; /* of the runs' files */
+    int64_t base;    /* bytes of a rank that no allocation of dpt has */
+    json_t *runs;
+};
+
+static enum dpt_status run_strategy(const struct session *session, const struct strategy *s,
+                                    int world, struct dpt_err *err)
 {
     char name[64];
-    json_t *ranks = NULL;
+    json_t *ranks = NULL, *runs = session->runs;
+    const struct args *a = session->args;
     const struct mem_run run = {.model = a->model,
                                 .strategy = s->section,
                                 .precision = a->precision,
@@ -249,20 +259,20 @@ static enum dpt_status run_one(const struct args *a, const struct strategy *s, i
                                 .slots = a->slots,
                                 .steps = a->steps};
     (void)snprintf(name, sizeof name, "%s-%d", s->name, world);
-    DPT_TRY(mem_run(&run, dir, name, &ranks, err));
+    DPT_TRY(mem_run(&run, session->dir, name, &ranks, err));
     if (json_array_size(runs) == 0) {
-        print_estimate(number(json_array_get(ranks, 0), "parameters", NULL));
+        print_estimate(member_bytes(json_array_get(ranks, 0), "parameters", NULL));
         printf("MiB, %s; of the formula and of the peak\n", a->precision);
         printf("%-18s %5s %4s %9s %9s %9s %7s %9s %9s %7s %10s %7s\n", "strategy", "world", "rank",
                "bound", "formula", "counted", "", "reserved", "true peak", "base", "difference",
                "");
     }
-    print_ranks(s->name, ranks, base);
+    print_ranks(s->name, ranks, session->base);
     (void)fflush(stdout);
     return add_run(runs, s->name, ranks, err);
 }
 
-/* What a rank has that no allocation of ours accounts for. */
+/* What a rank has that no allocation of dpt accounts for: a run of the smallest model. */
 static enum dpt_status measure_base(const char *dir, int64_t *ret, struct dpt_err *err)
 {
     json_t *ranks = NULL;
@@ -278,24 +288,24 @@ static enum dpt_status measure_base(const char *dir, int64_t *ret, struct dpt_er
                                 .steps = 3};
     DPT_TRY(mem_run(&run, dir, "empty", &ranks, err));
     const json_t *rank = json_array_get(ranks, 0);
-    *ret = own_peak(rank) - number(rank, "counted", "peak");
+    *ret = own_peak(rank) - member_bytes(rank, "counted", "peak");
     json_decref(ranks);
     return DPT_OK;
 }
 
-static enum dpt_status run_in(const struct args *a, const char *dir, json_t **ret,
-                              struct dpt_err *err)
+static enum dpt_status run_strategies(const struct args *a, const char *dir, json_t **ret,
+                                      struct dpt_err *err)
 {
-    int64_t base;
-    DPT_TRY(measure_base(dir, &base, err));
-    json_t *runs = json_array();
+    struct session session = {.args = a, .dir = dir};
+    DPT_TRY(measure_base(dir, &session.base, err));
+    json_t *runs = session.runs = json_array();
     enum dpt_status status = runs ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "report: out of memory");
     for (int s = 0; s < STRATEGIES; s++)
         for (int w = 0; status == DPT_OK && w < a->n_worlds; w++) {
             const bool even = a->worlds[w] % 2 == 0;
             if ((!a->only || is_listed(a->only, strategies[s].name)) &&
                 (even || !strategies[s].two_nodes))
-                status = run_one(a, &strategies[s], a->worlds[w], dir, base, runs, err);
+                status = run_strategy(&session, &strategies[s], a->worlds[w], err);
         }
     if (status == DPT_OK && json_array_size(runs) == 0)
         status = dpt_fail(err, DPT_EINVAL, "--strategies names none: see --help of this bench");
@@ -307,11 +317,11 @@ static enum dpt_status run_in(const struct args *a, const char *dir, json_t **re
     *ret = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:o}", "bench", "memory",
                      "model", a->model, "precision", a->precision, "accumulate", a->accumulate,
                      "batch", a->batch, "seq", a->seq, "slots", a->slots, "steps", a->steps,
-                     "base_bytes", (json_int_t)base, "runs", runs);
+                     "base_bytes", (json_int_t)session.base, "runs", runs);
     return *ret ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "report: out of memory");
 }
 
-static enum dpt_status plan(const struct args *a, json_t **ret, struct dpt_err *err)
+static enum dpt_status plan_strategies(const struct args *a, json_t **ret, struct dpt_err *err)
 {
     json_t *rows = json_array();
     enum dpt_status status = rows ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "report: out of memory");
@@ -328,16 +338,16 @@ static enum dpt_status plan(const struct args *a, json_t **ret, struct dpt_err *
     return status;
 }
 
-static int run(int argc, char **argv)
+static int run_memory(int argc, char **argv)
 {
     struct args args;
     struct dpt_err err, cleanup;
     json_t *report = NULL;
     char dir[128];
-    if (!parse(argc, argv, &args))
+    if (!parse_memory_args(argc, argv, &args))
         return 2;
     if (args.plan.n_shapes > 0) {
-        if (plan(&args, &report, &err) == DPT_OK)
+        if (plan_strategies(&args, &report, &err) == DPT_OK)
             return dpt_bench_finish(&(struct dpt_bench_args){.json = args.json}, report);
         (void)fprintf(stderr, "dpt-bench memory: %s\n", err.text);
         return 1;
@@ -346,7 +356,7 @@ static int run(int argc, char **argv)
         return 1;
     enum dpt_status status = bench_programs_begin(&err);
     if (status == DPT_OK)
-        status = run_in(&args, dir, &report, &err);
+        status = run_strategies(&args, dir, &report, &err);
     if (bench_programs_end(&cleanup) != DPT_OK)
         (void)fprintf(stderr, "dpt-bench memory: %s\n", cleanup.text);
     if (status != DPT_OK) {
@@ -364,4 +374,4 @@ static int run(int argc, char **argv)
 const struct dpt_bench dpt_bench_memory = {
     .name = "memory",
     .help = "what ranks hold by strategy: worked out, counted, reserved, and the true peak",
-    .run = run};
+    .run = run_memory};

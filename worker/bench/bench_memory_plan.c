@@ -1,4 +1,4 @@
-/* dpt-bench memory --plan: what each strategy would hold in worlds that are not there, by the
+/* dpt-bench memory --plan: the memory of each strategy in worlds that are not started, by the
  * formulas of worker/strategy/memory/memory_formula.h for the user's own config. Nothing is
  * started. */
 #include "worker/bench/bench_memory_plan.h"
@@ -13,7 +13,7 @@
 
 enum { TEXT_BYTES = 192 };
 
-/* What the columns add up. */
+/* The tags that each column adds up. */
 static const enum dpt_memory_tag states[] = {DPT_MEMORY_WEIGHTS, DPT_MEMORY_MASTERS,
                                              DPT_MEMORY_MOMENTS, DPT_MEMORY_GATHERED,
                                              DPT_MEMORY_PACKED},
@@ -52,7 +52,7 @@ static int64_t sum_of_all(const int64_t bytes[DPT_MEMORY_COUNT])
     return sum;
 }
 
-/* Of n ranks. Plan positions node by node, each node a machine of its own. */
+/* A world of n ranks. Plan positions go node by node; each node is one host. */
 static struct dpt_world world_of(const struct dpt_config *config, int n, int ranks, int *numbers)
 {
     for (int i = 0; i < n; i++) {
@@ -72,12 +72,19 @@ static int operand_of(const struct dpt_config *config)
     return config->train.precision == DPT_PRECISION_BF16 ? 2 : 4;
 }
 
-/* The rank that holds most, and what its node holds together. */
-static void find_largest(struct dpt_memory_spec *spec, int ranks, int64_t ret[DPT_MEMORY_COUNT],
-                         int64_t *ret_node)
+/* A strategy in one world. */
+struct row {
+    const char *strategy;
+    const int *shape;                /* nodes, ranks of each */
+    int ranks;                       /* that train */
+    int64_t bytes[DPT_MEMORY_COUNT]; /* of the rank that holds most */
+    int64_t node_bytes;              /* of the node that holds most */
+};
+
+/* Fills row->bytes and row->node_bytes. */
+static void find_largest(struct dpt_memory_spec *spec, struct row *row)
 {
     int64_t most = -1, node = 0;
-    *ret_node = 0;
     for (int r = 0; r < spec->world->size; r++) {
         int64_t bytes[DPT_MEMORY_COUNT];
         spec->rank = r;
@@ -86,25 +93,24 @@ static void find_largest(struct dpt_memory_spec *spec, int ranks, int64_t ret[DP
         const int64_t sum = sum_of_all(bytes);
         if (sum > most) {
             most = sum;
-            memcpy(ret, bytes, sizeof bytes);
+            memcpy(row->bytes, bytes, sizeof bytes);
         }
-        node = (r % ranks == 0 ? 0 : node) + sum;
-        *ret_node = node > *ret_node ? node : *ret_node;
+        node = (r % row->shape[1] == 0 ? 0 : node) + sum;
+        row->node_bytes = node > row->node_bytes ? node : row->node_bytes;
     }
 }
 
-static enum dpt_status add_row(json_t *rows, const char *strategy, const int shape[2], int ranks,
-                               const int64_t bytes[DPT_MEMORY_COUNT], int64_t node,
-                               struct dpt_err *err)
+static enum dpt_status add_row(json_t *rows, const struct row *row, struct dpt_err *err)
 {
-    json_t *tags = json_object(), *row;
+    json_t *tags = json_object(), *object;
     for (int t = 0; tags && t < DPT_MEMORY_COUNT; t++)
         (void)json_object_set_new(tags, dpt_memory_tag_name((enum dpt_memory_tag)t),
-                                  json_integer(bytes[t]));
-    row = json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:o}", "strategy", strategy, "nodes", shape[0],
-                    "ranks_per_node", shape[1], "ranks", ranks, "rank_bytes",
-                    (json_int_t)sum_of_all(bytes), "node_bytes", (json_int_t)node, "tags", tags);
-    if (!row || json_array_append_new(rows, row) != 0)
+                                  json_integer(row->bytes[t]));
+    object = json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:o}", "strategy", row->strategy, "nodes",
+                       row->shape[0], "ranks_per_node", row->shape[1], "ranks", row->ranks,
+                       "rank_bytes", (json_int_t)sum_of_all(row->bytes), "node_bytes",
+                       (json_int_t)row->node_bytes, "tags", tags);
+    if (!object || json_array_append_new(rows, object) != 0)
         return dpt_fail(err, DPT_ENOMEM, "report: out of memory");
     return DPT_OK;
 }
@@ -119,20 +125,21 @@ static void print_head(void)
     printf(" %10s %10s\n", "rank", "its node");
 }
 
-static void print_row(const char *strategy, const int shape[2],
-                      const int64_t bytes[DPT_MEMORY_COUNT], int64_t node)
+static void print_row(const struct row *row)
 {
     char world[32];
-    (void)snprintf(world, sizeof world, "%dx%d", shape[0], shape[1]);
-    printf("%-18s %7s", strategy, world);
+    (void)snprintf(world, sizeof world, "%dx%d", row->shape[0], row->shape[1]);
+    printf("%-18s %7s", row->strategy, world);
     for (int c = 0; c < COLUMNS; c++)
-        printf(" %10.1f", (double)sum_of(&columns[c], bytes) / 0x1p20);
-    printf(" %10.1f %10.1f\n", (double)sum_of_all(bytes) / 0x1p20, (double)node / 0x1p20);
+        printf(" %10.1f", (double)sum_of(&columns[c], row->bytes) / 0x1p20);
+    printf(" %10.1f %10.1f\n", (double)sum_of_all(row->bytes) / 0x1p20,
+           (double)row->node_bytes / 0x1p20);
 }
 
-/* A world of more ranks than a step can be dealt to. */
-static void print_limit(const struct dpt_config *config, const int shape[2], int ranks)
+/* The world has more ranks than a step has slots or lanes. */
+static void print_limit(const struct dpt_config *config, const struct row *row)
 {
+    const int *shape = row->shape, ranks = row->ranks;
     const bool reduce = dpt_config_accumulate(config) == DPT_ACCUMULATE_REDUCE;
     printf("%-18s %4dx%-2d trains on at most %d ranks, one a %s; the other %d stand by\n", "",
            shape[0], shape[1], ranks,
@@ -140,34 +147,46 @@ static void print_limit(const struct dpt_config *config, const int shape[2], int
            shape[0] * shape[1] - ranks);
 }
 
-static enum dpt_status plan_world(const struct dpt_config *config, const struct dpt_model *model,
-                                  const struct dpt_grid *grid, const char *name, const int shape[2],
-                                  json_t *rows, struct dpt_err *err)
+static void make_grid(const struct dpt_model *model, int64_t offsets[DPT_UNITS_MAX + 1],
+                      struct dpt_grid *ret)
 {
-    const int all = shape[0] * shape[1], most = dpt_config_world_max(config),
-              n = all < most ? all : most;
-    int *numbers = calloc(2 * (size_t)n, sizeof *numbers);
-    int64_t bytes[DPT_MEMORY_COUNT], node;
+    const int n = dpt_model_n_units(model);
+    for (int u = 0; u < n; u++)
+        offsets[u] = dpt_model_unit(model, u)->offset;
+    offsets[n] = dpt_model_flat_numel(model);
+    *ret = (struct dpt_grid){.offset = offsets, .n_units = n, .block = DPT_BLOCK};
+}
+
+static enum dpt_status plan_world(const struct dpt_config *config, const struct dpt_model *model,
+                                  const char *strategy, const int shape[2], json_t *rows,
+                                  struct dpt_err *err)
+{
+    const int all = shape[0] * shape[1], most = dpt_config_world_max(config);
+    struct row row = {.strategy = strategy, .shape = shape, .ranks = all < most ? all : most};
+    int *numbers = calloc(2 * (size_t)row.ranks, sizeof *numbers);
+    int64_t offsets[DPT_UNITS_MAX + 1];
+    struct dpt_grid grid;
     if (!numbers)
         return dpt_fail(err, DPT_ENOMEM, "plan: out of memory");
-    const struct dpt_world world = world_of(config, n, shape[1], numbers);
+    make_grid(model, offsets, &grid);
+    const struct dpt_world world = world_of(config, row.ranks, shape[1], numbers);
     struct dpt_memory_spec spec = {
         .config = config,
         .model = model,
-        .grid = grid,
+        .grid = &grid,
         .world = &world,
         .threads = config->cluster.threads == DPT_AUTO ? 1 : config->cluster.threads};
-    find_largest(&spec, shape[1], bytes, &node);
+    find_largest(&spec, &row);
     free(numbers);
-    print_row(name, shape, bytes, node);
-    if (n < all)
-        print_limit(config, shape, n);
-    return add_row(rows, name, shape, n, bytes, node, err);
+    print_row(&row);
+    if (row.ranks < all)
+        print_limit(config, &row);
+    return add_row(rows, &row, err);
 }
 
-/* The config, under this strategy and in so many nodes. */
-static enum dpt_status load(const struct memory_plan *plan, const char *section, int nodes,
-                            struct dpt_config *ret, struct dpt_err *err)
+/* The config with the strategy `section` and the number of nodes. */
+static enum dpt_status load_config(const struct memory_plan *plan, const char *section, int nodes,
+                                   struct dpt_config *ret, struct dpt_err *err)
 {
     char strategy[TEXT_BYTES], nnodes[TEXT_BYTES];
     const char *overrides[MEMORY_PLAN_SETS_MAX + 2];
@@ -192,25 +211,13 @@ static enum dpt_status load(const struct memory_plan *plan, const char *section,
     return status;
 }
 
-static void make_grid(const struct dpt_model *model, int64_t offsets[DPT_UNITS_MAX + 1],
-                      struct dpt_grid *ret)
-{
-    const int n = dpt_model_n_units(model);
-    for (int u = 0; u < n; u++)
-        offsets[u] = dpt_model_unit(model, u)->offset;
-    offsets[n] = dpt_model_flat_numel(model);
-    *ret = (struct dpt_grid){.offset = offsets, .n_units = n, .block = DPT_BLOCK};
-}
-
 enum dpt_status memory_plan_add(const struct memory_plan *plan, const char *name,
                                 const char *section, json_t *rows, struct dpt_err *err)
 {
     static struct dpt_config config;
     for (int i = 0; i < plan->n_shapes; i++) {
         struct dpt_model *model = NULL;
-        int64_t offsets[DPT_UNITS_MAX + 1];
-        struct dpt_grid grid;
-        enum dpt_status status = load(plan, section, plan->shapes[i][0], &config, err);
+        enum dpt_status status = load_config(plan, section, plan->shapes[i][0], &config, err);
         if (status == DPT_ECONFIG) {
             printf("%-18s %4dx%-2d refused: %s\n", name, plan->shapes[i][0], plan->shapes[i][1],
                    err->text);
@@ -222,8 +229,7 @@ enum dpt_status memory_plan_add(const struct memory_plan *plan, const char *name
             return status;
         if (json_array_size(rows) == 0)
             print_head();
-        make_grid(model, offsets, &grid);
-        status = plan_world(&config, model, &grid, name, plan->shapes[i], rows, err);
+        status = plan_world(&config, model, name, plan->shapes[i], rows, err);
         dpt_model_destroy(&model);
         if (status != DPT_OK)
             return status;

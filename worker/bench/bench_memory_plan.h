@@ -1,4 +1,4 @@
-/* The part of the memory bench that starts nothing: what ranks would hold. */
+/* The memory of ranks by the formulas; no program is started. */
 #ifndef DPT_WORKER_BENCH_BENCH_MEMORY_PLAN_H
 #define DPT_WORKER_BENCH_BENCH_MEMORY_PLAN_H
 

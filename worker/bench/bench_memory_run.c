@@ -8,21 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { TEXT_BYTES = 100 * 1000, PORT_MS = 20 * 1000, SERVER = MEM_NODES_MAX };
+enum { TEXT_BYTES = 100 * 1000, SERVER = MEM_NODES_MAX };
 
 struct cluster {
     char dir[BENCH_PATH_BYTES / 2];
     int port;
     pid_t pids[MEM_NODES_MAX + 1]; /* of the nodes, of the server; 0: none */
 };
-
-static void pause_poll(void)
-{
-    struct timespec poll = {.tv_nsec = 10 * 1000 * 1000};
-    (void)nanosleep(&poll, NULL); /* tidy: pause of a bounded poll */
-}
 
 static enum dpt_status write_files(const struct cluster *c, const struct mem_run *run,
                                    struct dpt_err *err)
@@ -60,36 +53,10 @@ static enum dpt_status write_files(const struct cluster *c, const struct mem_run
     return dpt_fs_write_file_atomic(path, yaml, (size_t)bytes, err);
 }
 
-static enum dpt_status start(struct cluster *c, int i, char *const *argv, struct dpt_err *err)
-{
-    char log[BENCH_PATH_BYTES];
-    (void)snprintf(log, sizeof log, "%s/program-%d.log", c->dir, i);
-    return bench_program_start(argv, log, &c->pids[i], err);
-}
-
-static enum dpt_status start_server(struct cluster *c, struct dpt_err *err)
-{
-    char program[BENCH_PATH_BYTES], port_file[BENCH_PATH_BYTES];
-    DPT_TRY(bench_program_find("dpt-rdzv", program, err));
-    (void)snprintf(port_file, sizeof port_file, "%s/port", c->dir);
-    char *const argv[] = {program, "--port", "0", "--port-file", port_file, NULL};
-    DPT_TRY(start(c, SERVER, argv, err));
-    for (const int64_t deadline = dpt_now_ms() + PORT_MS;; pause_poll()) {
-        FILE *f = fopen(port_file, "re");
-        const bool there = f && fscanf(f, "%d", &c->port) == 1;
-        if (f)
-            (void)fclose(f);
-        if (there)
-            return DPT_OK;
-        if (dpt_now_ms() > deadline)
-            return dpt_fail(err, DPT_ETIMEOUT, "dpt-rdzv does not listen after %d ms: see %s",
-                            PORT_MS, c->dir);
-    }
-}
-
 static enum dpt_status start_node(struct cluster *c, int i, struct dpt_err *err)
 {
-    char program[BENCH_PATH_BYTES], config[BENCH_PATH_BYTES], endpoint[32], id[16], group[64];
+    char program[BENCH_PATH_BYTES], config[BENCH_PATH_BYTES], log[BENCH_PATH_BYTES];
+    char endpoint[32], id[16], group[64];
     DPT_TRY(bench_program_find("dpt-worker", program, err));
     (void)snprintf(config, sizeof config, "%s/config.yaml", c->dir);
     (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%d", c->port);
@@ -97,7 +64,8 @@ static enum dpt_status start_node(struct cluster *c, int i, struct dpt_err *err)
     (void)snprintf(group, sizeof group, "cluster.host_group=n%d", i);
     char *const argv[] = {program,           "--config", config,  "--node-id", id,
                           "--rdzv-endpoint", endpoint,   "--set", group,       NULL};
-    return start(c, i, argv, err);
+    (void)snprintf(log, sizeof log, "%s/program-%d.log", c->dir, i);
+    return bench_program_start(argv, log, &c->pids[i], err);
 }
 
 /* Waits for the end of every node; all must exit with 0. */
@@ -163,7 +131,7 @@ enum dpt_status mem_run(const struct mem_run *run, const char *dir, const char *
     DPT_TRY(dpt_fs_join(dir, name, c.dir, sizeof c.dir, err));
     DPT_TRY(dpt_fs_mkdirs(c.dir, err));
     DPT_TRY(write_files(&c, run, err));
-    enum dpt_status status = start_server(&c, err);
+    enum dpt_status status = bench_server_start(c.dir, &c.pids[SERVER], &c.port, err);
     for (int i = 0; status == DPT_OK && i < run->nodes; i++)
         status = start_node(&c, i, err);
     if (status == DPT_OK)

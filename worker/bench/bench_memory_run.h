@@ -1,5 +1,5 @@
 /* One run for the memory bench: dpt-rdzv and dpt-worker as real programs, found beside dpt-bench,
- * to their end; what each rank said of its memory. */
+ * to their end; the memory that each rank reports. */
 #ifndef DPT_WORKER_BENCH_BENCH_MEMORY_RUN_H
 #define DPT_WORKER_BENCH_BENCH_MEMORY_RUN_H
 
@@ -15,7 +15,7 @@ struct mem_run {
     const char *strategy; /* the config's section */
     const char *precision, *accumulate;
     bool packed;      /* cluster.pack_weights: on; else off */
-    int nodes, world; /* nodes are hosts of their own, joined by sockets; ranks dealt evenly */
+    int nodes, world; /* nodes are hosts of their own, joined by sockets; ranks divided evenly */
     int batch, seq, slots, steps;
 };
 

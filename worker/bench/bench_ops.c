@@ -393,7 +393,7 @@ static enum dpt_status run_shape(struct bench *s, int64_t b, int64_t t,
     return DPT_OK;
 }
 
-static int run(int argc, char **argv)
+static int run_ops(int argc, char **argv)
 {
     struct dpt_bench_args args;
     struct dpt_device *dev = NULL;
@@ -426,4 +426,4 @@ static int run(int argc, char **argv)
 }
 
 const struct dpt_bench dpt_bench_ops = {
-    .name = "ops", .help = "time and rate of every op at GPT-2 124M's shapes", .run = run};
+    .name = "ops", .help = "time and rate of every op at GPT-2 124M's shapes", .run = run_ops};

@@ -1,5 +1,6 @@
-/* dpt-bench recover: what a failure costs. The real programs train on this machine; one fault after
- * another, drawn by a seed, is done to them; how long the run takes to go on is read from its logs.
+/* dpt-bench recover: the cost of a failure. The real programs train on this machine; one fault
+ * after another, drawn by a seed, is done to them; how long the run takes to go on is read from its
+ * logs.
  *
  * A run for each strategy, many trials in one. A trial: draw a fault and aim it at a moment, do it;
  * in some trials do a second one when the next generation forms; wait until a generation without
@@ -46,7 +47,7 @@ static void on_signal(int number)
     rec_stop_signal = number;
 }
 
-/* ---- the run that is hurt ---- */
+/* ---- the run with faults ---- */
 
 static bool listens(struct rec_bench *b)
 {
@@ -147,9 +148,9 @@ static enum dpt_status run_calm(struct rec_bench *b, struct calm *calm, int64_t 
 }
 
 /* From the trial on in which they part, every step differs: it is the one to look at. */
-static void compare(const struct rec_bench *b, const struct rec_watch *calm, int strategy,
-                    const struct rec_totals *totals, struct rec_trial *trials,
-                    struct rec_outcome *o)
+static void compare_with_calm(const struct rec_bench *b, const struct rec_watch *calm, int strategy,
+                              const struct rec_totals *totals, struct rec_trial *trials,
+                              struct rec_outcome *o)
 {
     const int64_t differs = rec_watch_differs(&b->watch, calm, 1, b->watch.step + 1);
     o->calm_steps = differs < 0 ? b->watch.step : differs - 1;
@@ -171,7 +172,7 @@ static enum dpt_status check_hash(struct bench *all, struct rec_bench *b, int st
         return dpt_fail(err, DPT_EPEER, "the run ended at step %lld, its newest checkpoint is %lld",
                         (long long)b->watch.step, (long long)step);
     enum dpt_status status = run_calm(b, &calm, step, o->calm_hash, err);
-    compare(b, &calm.watch, strategy, &all->totals, all->trials, o);
+    compare_with_calm(b, &calm.watch, strategy, &all->totals, all->trials, o);
     printf("%s: step %lld %s, undisturbed %s\n", o->strategy->name, (long long)step, o->hash,
            o->calm_hash);
     rec_watch_fini(&calm.watch);
@@ -277,7 +278,7 @@ static bool take_flag(const char *text, struct arguments *a)
     return false;
 }
 
-static bool parse(int argc, char **argv, struct arguments *a)
+static bool parse_recover_args(int argc, char **argv, struct arguments *a)
 {
     double trials = 40, ranks = 4, seed = 1, n_embd = 64;
     const char *strategies = "ddp";
@@ -330,11 +331,11 @@ static int finish(struct bench *all)
     return rec_report_is_good(&all->totals) ? code : 1;
 }
 
-static int run(int argc, char **argv)
+static int run_recover(int argc, char **argv)
 {
     struct arguments args;
     struct dpt_err err;
-    if (!parse(argc, argv, &args))
+    if (!parse_recover_args(argc, argv, &args))
         return 2;
     struct sigaction action = {.sa_handler = on_signal};
     if (sigaction(SIGINT, &action, NULL) != 0 || sigaction(SIGTERM, &action, NULL) != 0 ||
@@ -368,4 +369,4 @@ static int run(int argc, char **argv)
 const struct dpt_bench dpt_bench_recover = {
     .name = "recover",
     .help = "what a failure costs: kills, drains, joins in a real run of each strategy",
-    .run = run};
+    .run = run_recover};

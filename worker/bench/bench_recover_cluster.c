@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "checkpoint/checkpoint.h"
 #include "tests/tmp.h"
+#include "worker/bench/programs.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +27,6 @@ enum {
     ENDLESS_STEPS = 100 * 1000 * 1000,
     ARGS_MAX = 16,
     KILL_MS = 5000, /* after SIGKILL */
-    TAIL_BYTES = 2500,
     LOG_END_BYTES = 32 * 1024,
     CHILDREN_BYTES = 256
 };
@@ -58,8 +58,8 @@ static enum dpt_status write_text(const char *path, struct dpt_err *err)
     return status;
 }
 
-/* `calm` 0: of the run that is hurt; else of the one that is not, of so many steps. The schedule is
- * constant, so that how many steps there are changes nothing. */
+/* `calm` 0: the config of the run with faults; else of the run without faults, of `calm` steps. The
+ * learning rate is constant, so the number of steps changes no result. */
 static enum dpt_status write_config(const struct rec_cluster *c, int64_t calm, struct dpt_err *err)
 {
     const struct rec_run *run = &c->run;
@@ -88,29 +88,11 @@ static enum dpt_status write_config(const struct rec_cluster *c, int64_t calm, s
     return dpt_fs_write_file_atomic(path, yaml, (size_t)bytes, err);
 }
 
-static enum dpt_status find_programs(struct rec_cluster *c, struct dpt_err *err)
-{
-    char path[REC_PATH_BYTES + 16];
-    ssize_t bytes = readlink("/proc/self/exe", c->bin, sizeof c->bin - 1);
-    if (bytes <= 0)
-        return dpt_fail_errno(err, errno, "find the folder of this program");
-    c->bin[bytes] = '\0';
-    *strrchr(c->bin, '/') = '\0';
-    static const char *const names[] = {"dpt-rdzv", "dpt-worker"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        (void)snprintf(path, sizeof path, "%s/%s", c->bin, names[i]);
-        if (access(path, X_OK) != 0)
-            return dpt_fail(err, DPT_ENOENT, "'%s' is not there: build it too", path);
-    }
-    return DPT_OK;
-}
-
 enum dpt_status rec_cluster_create(const struct rec_run *run, struct rec_cluster *ret,
                                    struct dpt_err *err)
 {
     char path[REC_PATH_BYTES];
     *ret = (struct rec_cluster){.run = *run};
-    DPT_TRY(find_programs(ret, err));
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
         return dpt_fail_errno(err, errno, "become the parent of orphans");
     if (!test_make_dir(ret->dir, sizeof ret->dir, "bench-recover"))
@@ -136,58 +118,30 @@ static void seem_apart(const char *node)
     (void)setenv("DPT_TEST_SHARE_GPUS", "1", 1);
 }
 
-/* After fork: async-signal-safe calls only. */
-static _Noreturn void run_child(char *const *argv, pid_t parent, int log)
+/* The program's output goes to the file `log_name` of the cluster's folder. */
+static enum dpt_status start_program(const struct rec_cluster *c, const char *log_name,
+                                     char *const *argv, pid_t *ret, struct dpt_err *err)
 {
-    sigset_t none;
-    sigemptyset(&none);
-    (void)sigprocmask(SIG_SETMASK, &none, NULL);
-    (void)setpgid(0, 0);
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (getppid() == parent && dup2(null, 0) == 0 && dup2(log, 1) == 1 && dup2(log, 2) == 2)
-        execv(argv[0], argv);
-    _exit(127);
-}
-
-static enum dpt_status start(const struct rec_cluster *c, const char *log_name, char *const *argv,
-                             pid_t *ret, struct dpt_err *err)
-{
-    char path[REC_PATH_BYTES];
-    DPT_TRY(dpt_fs_join(c->dir, log_name, path, sizeof path, err));
-    int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (log < 0)
-        return dpt_fail_errno(err, errno, "open '%s'", path);
-    pid_t parent = getpid(), pid = fork();
-    if (pid == 0)
-        run_child(argv, parent, log);
-    int saved = errno;
-    (void)close(log);
-    if (pid < 0)
-        return dpt_fail_errno(err, saved, "start '%s'", argv[0]);
-    (void)setpgid(pid, pid); /* whoever comes first */
-    *ret = pid;
-    return DPT_OK;
+    char log[REC_PATH_BYTES];
+    DPT_TRY(dpt_fs_join(c->dir, log_name, log, sizeof log, err));
+    return bench_program_start(argv, log, ret, err);
 }
 
 enum dpt_status rec_server_start(struct rec_cluster *c, struct dpt_err *err)
 {
-    char program[REC_PATH_BYTES + 16], port_file[REC_PATH_BYTES];
-    (void)snprintf(program, sizeof program, "%s/dpt-rdzv", c->bin);
+    char program[BENCH_PATH_BYTES], port_file[REC_PATH_BYTES];
+    DPT_TRY(bench_program_find("dpt-rdzv", program, err));
     DPT_TRY(dpt_fs_join(c->dir, "port", port_file, sizeof port_file, err));
     char *const argv[] = {program, "--port", "0", "--port-file", port_file, NULL};
-    return start(c, "rdzv.log", argv, &c->server, err);
+    return start_program(c, "rdzv.log", argv, &c->server, err);
 }
 
 bool rec_server_listens(struct rec_cluster *c)
 {
     char path[REC_PATH_BYTES];
     (void)snprintf(path, sizeof path, "%s/port", c->dir);
-    FILE *f = fopen(path, "r");
-    bool there = f && fscanf(f, "%d", &c->port) == 1;
-    if (f)
-        (void)fclose(f);
-    return there;
+    c->port = bench_server_port(path);
+    return c->port != 0;
 }
 
 enum dpt_status rec_node_start(struct rec_cluster *c, struct rec_node **ret, struct dpt_err *err)
@@ -199,8 +153,8 @@ enum dpt_status rec_node_start(struct rec_cluster *c, struct rec_node **ret, str
     DPT_ASSERT(node);
     struct rec_node made = {0};
     (void)snprintf(made.id, sizeof made.id, "n%d", ++c->started);
-    char program[REC_PATH_BYTES + 16], config[REC_PATH_BYTES], endpoint[32], log[32], host[64];
-    (void)snprintf(program, sizeof program, "%s/dpt-worker", c->bin);
+    char program[BENCH_PATH_BYTES], config[REC_PATH_BYTES], endpoint[32], log[32], host[64];
+    DPT_TRY(bench_program_find("dpt-worker", program, err));
     (void)snprintf(config, sizeof config, "%s/config.yaml", c->dir);
     (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%d", c->port);
     (void)snprintf(log, sizeof log, "%s.log", made.id);
@@ -209,7 +163,7 @@ enum dpt_status rec_node_start(struct rec_cluster *c, struct rec_node **ret, str
                           "--rdzv-endpoint", endpoint,   "--set", host,        (char *)NULL};
     if (c->run.cuda)
         seem_apart(made.id);
-    DPT_TRY(start(c, log, argv, &made.pid, err));
+    DPT_TRY(start_program(c, log, argv, &made.pid, err));
     *node = made;
     *ret = node;
     return DPT_OK;
@@ -312,7 +266,7 @@ bool rec_node_gone(struct rec_node *node, int *ret_status)
 
 /* ---- the end ---- */
 
-/* Sends `number` to all that were started here and have not ended. */
+/* Sends `number` to the nodes that have not ended, or to their process groups. */
 static void signal_all(const struct rec_cluster *c, int number, bool groups)
 {
     for (int i = 0; i < REC_NODES_MAX; i++)
@@ -407,7 +361,7 @@ void rec_cluster_destroy(struct rec_cluster *c, bool keep)
     *c = (struct rec_cluster){0};
 }
 
-/* ---- what came of it ---- */
+/* ---- results ---- */
 
 enum dpt_status rec_cluster_saved(const struct rec_cluster *c, int64_t *ret_step,
                                   char ret_hash[REC_HASH_BYTES], struct dpt_err *err)
@@ -429,7 +383,7 @@ enum dpt_status rec_cluster_saved(const struct rec_cluster *c, int64_t *ret_step
     return DPT_OK;
 }
 
-static int64_t count_in(const char *path, const char *text)
+static int64_t count_lines_with(const char *path, const char *text)
 {
     char *line = NULL;
     size_t room = 0;
@@ -452,7 +406,7 @@ int64_t rec_cluster_count(const struct rec_cluster *c, const char *text)
     if (glob(pattern, 0, NULL, &found) != 0)
         return 0;
     for (size_t i = 0; i < found.gl_pathc; i++)
-        count += count_in(found.gl_pathv[i], text);
+        count += count_lines_with(found.gl_pathv[i], text);
     globfree(&found);
     return count;
 }
@@ -479,28 +433,15 @@ enum dpt_status rec_calm_hash(const struct rec_cluster *c, char ret[REC_HASH_BYT
     return ret[0] ? DPT_OK : dpt_fail(err, DPT_ENOENT, "no weights_hash in '%s'", path);
 }
 
-static void tell_end(const char *path)
-{
-    char text[TAIL_BYTES + 1];
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return;
-    if (fseek(f, -TAIL_BYTES, SEEK_END) != 0)
-        rewind(f);
-    text[fread(text, 1, TAIL_BYTES, f)] = '\0';
-    (void)fclose(f);
-    (void)fprintf(stderr, "--- %s\n%s\n", path, text);
-}
-
 void rec_cluster_tell(const struct rec_cluster *c)
 {
     char path[REC_PATH_BYTES];
     (void)snprintf(path, sizeof path, "%s/rdzv.log", c->dir);
-    tell_end(path);
+    bench_program_tell(path);
     for (int i = 0; i < REC_NODES_MAX; i++) {
         if (c->nodes[i].pid == 0)
             continue;
         (void)snprintf(path, sizeof path, "%s/%s.log", c->dir, c->nodes[i].id);
-        tell_end(path);
+        bench_program_tell(path);
     }
 }

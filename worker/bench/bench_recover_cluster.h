@@ -2,7 +2,7 @@
  * dpt-worker, all files in one temporary folder.
  *
  * Everything started here is a child of this process, which is subreaper of their orphans: when
- * waitpid knows of no child any more, nothing is left. A child dies with this process. */
+ * waitpid reports no child, no process is left. A child dies with this process. */
 #ifndef DPT_WORKER_BENCH_BENCH_RECOVER_CLUSTER_H
 #define DPT_WORKER_BENCH_BENCH_RECOVER_CLUSTER_H
 
@@ -24,7 +24,7 @@ enum {
 struct rec_node {
     char id[24];
     pid_t pid;  /* of the agent; 0: this place is free */
-    bool stops; /* it has been told or made to end: its end is no surprise */
+    bool stops; /* its end was requested or caused */
     bool ended;
     int status; /* as of waitpid, once ended */
 };
@@ -39,7 +39,6 @@ struct rec_run {
 };
 
 struct rec_cluster {
-    char bin[REC_PATH_BYTES]; /* the folder of this program, where the others are too */
     char dir[64];
     struct rec_run run;
     int port;
@@ -81,7 +80,7 @@ DPT_MUST_USE enum dpt_status rec_cluster_end(struct rec_cluster *c, struct dpt_e
 DPT_MUST_USE enum dpt_status rec_cluster_saved(const struct rec_cluster *c, int64_t *ret_step,
                                                char ret_hash[REC_HASH_BYTES], struct dpt_err *err);
 
-/* Lines with `text` in the logs of all ranks that there were. */
+/* The number of lines with `text` in the logs of all ranks, past ones included. */
 int64_t rec_cluster_count(const struct rec_cluster *c, const char *text);
 
 /* After rec_cluster_end: the same config once more, up to `steps` steps, in a world of one rank.
@@ -92,13 +91,13 @@ DPT_MUST_USE enum dpt_status rec_calm_start(struct rec_cluster *c, int64_t steps
 DPT_MUST_USE enum dpt_status rec_calm_hash(const struct rec_cluster *c, char ret[REC_HASH_BYTES],
                                            struct dpt_err *err);
 
-/* Kills whatever is left, removes the folder unless `keep`. For a zeroed cluster too. */
+/* Kills the processes that are left; removes the folder unless `keep`. Accepts a zeroed cluster. */
 void rec_cluster_destroy(struct rec_cluster *c, bool keep);
 
 /* The ends of the logs, to standard error. */
 void rec_cluster_tell(const struct rec_cluster *c);
 
-/* Lets a poll's while pass. */
+/* Sleeps for the interval of a bounded poll. */
 void rec_pause(void);
 
 #endif

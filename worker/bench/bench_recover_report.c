@@ -1,6 +1,8 @@
 /* Table and JSON of the recovery bench. */
 #include "worker/bench/bench_recover_report.h"
 
+#include "worker/bench/bench.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,12 +55,6 @@ static double value_of(const struct rec_trial *t, int column)
     return t->generation.has_event ? t->generation.phase_ms[column] : NAN;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 struct view { /* some of the trials */
     const struct rec_trial *trials;
     int n, strategy, row;
@@ -74,7 +70,7 @@ static void quantiles_of(const struct view *v, int column, double ret[QUANTILES]
         if (is_in_row(&v->trials[i], v->strategy, v->row) &&
             !isnan(value_of(&v->trials[i], column)))
             values[count++] = value_of(&v->trials[i], column);
-    qsort(values, (size_t)count, sizeof *values, by_value);
+    dpt_bench_sort(values, count);
     for (int q = 0; q < QUANTILES; q++)
         ret[q] = count > 0 ? values[(int)ceil(quantiles[q] * count) - 1] : NAN;
     free(values);
@@ -136,7 +132,7 @@ static double death_p99_ms(const struct rec_trial *trials, int n)
         if (is_death(&trials[i]) && trials[i].measured)
             values[count++] = fmax(isnan(event) ? 0 : event, outside - trials[i].step_ms);
     }
-    qsort(values, (size_t)count, sizeof *values, by_value);
+    dpt_bench_sort(values, count);
     const double p99 = count > 0 ? values[(int)ceil(0.99 * count) - 1] : NAN;
     free(values);
     return p99;
@@ -226,7 +222,7 @@ void rec_report_print(const struct rec_trial *trials, const struct rec_totals *t
 
 /* ---- JSON ---- */
 
-static json_t *number(double value)
+static json_t *number_or_null(double value)
 {
     return isnan(value) ? json_null() : json_real(value);
 }
@@ -241,12 +237,13 @@ static json_t *trial_json(const struct rec_trial *t, const struct rec_totals *to
         t->doubled ? rec_fault_names[t->second] : NULL, "aim_second",
         t->doubled ? rec_aim_names[t->aim_second] : NULL, "landing", rec_landing_names[t->landing],
         "measured", t->measured, "generation", (json_int_t)t->generation.number, "world_size",
-        t->generation.world, "kind", t->generation.kind, "step_ms", number(t->step_ms), "back_ms",
-        number(t->back_ms), "steps_lost", (json_int_t)t->steps_lost, "first_step",
-        (json_int_t)t->first_step, "end_step", (json_int_t)t->end_step, "compared", t->compared,
-        "differs", t->differs, "survivors_kept", t->survivors_kept, "load", number(t->load));
+        t->generation.world, "kind", t->generation.kind, "step_ms", number_or_null(t->step_ms),
+        "back_ms", number_or_null(t->back_ms), "steps_lost", (json_int_t)t->steps_lost,
+        "first_step", (json_int_t)t->first_step, "end_step", (json_int_t)t->end_step, "compared",
+        t->compared, "differs", t->differs, "survivors_kept", t->survivors_kept, "load",
+        number_or_null(t->load));
     for (int c = 0; c < COLUMNS; c++)
-        (void)json_object_set_new(o, columns[c], number(value_of(t, c)));
+        (void)json_object_set_new(o, columns[c], number_or_null(value_of(t, c)));
     return o;
 }
 
@@ -258,7 +255,7 @@ static json_t *row_json(const struct view *v)
         json_t *column = json_object();
         quantiles_of(v, c, of);
         for (int q = 0; q < QUANTILES; q++)
-            (void)json_object_set_new(column, quantile_names[q], number(of[q]));
+            (void)json_object_set_new(column, quantile_names[q], number_or_null(of[q]));
         (void)json_object_set_new(o, columns[c], column);
     }
     return o;
@@ -307,7 +304,7 @@ json_t *rec_report_json(const struct rec_trial *trials, const struct rec_totals 
         "steps_logged_wrong", (json_int_t)totals->steps_repeated, "hash_differences",
         totals->hash_differences, "survivors_restarted", totals->survivors_changed, "over_bar",
         count_over_bar(trials, totals->trials), "death_p99_ms",
-        number(death_p99_ms(trials, totals->trials)), "clean", totals->clean, "load_before",
+        number_or_null(death_p99_ms(trials, totals->trials)), "clean", totals->clean, "load_before",
         totals->load_before, "load_after", totals->load_after, "strategies", strategies, "faults",
         rows_json(trials, totals->trials, ALL), "all", all);
 }

@@ -17,11 +17,11 @@ enum rec_fault {
 };
 extern const char *const rec_fault_names[REC_FAULT_COUNT];
 
-/* What a fault is aimed at. */
+/* The moment of a fault. */
 enum rec_aim {
     REC_AIM_STEP,
     REC_AIM_APPLY,
-    REC_AIM_COMMIT, /* when some have heard of a commit from who dies */
+    REC_AIM_COMMIT, /* when some ranks have received the commit of the rank that dies */
     REC_AIM_PREPARE,
     REC_AIM_BUILD,
     REC_AIM_COUNT
@@ -34,7 +34,7 @@ struct rec_trial {
     bool doubled;                 /* a second fault came when the next generation was forming */
     enum rec_fault second;        /* kill rank or kill node */
     enum rec_aim aim, aim_second; /* the first: up to commit; the second: prepare or build */
-    enum rec_landing landing;     /* what the last fault found the run doing */
+    enum rec_landing landing;     /* the phase of the run at the last fault */
     bool measured;
     struct rec_generation generation; /* that completed the next step; its event's phases */
     double noticed_ms; /* fault to the server's first word of a new generation; NAN when doubled */
@@ -56,7 +56,7 @@ struct rec_outcome {
     int nodes;
     uint64_t generations;
     int64_t steps, steps_lost, steps_repeated, steps_skipped;
-    int64_t outcomes_told; /* steps applied by ranks that others told the outcome */
+    int64_t outcomes_told; /* steps applied with an outcome received from another rank */
     int64_t rebuilds;      /* of shadows, beside the steps */
     double step_ms;
     char hash[REC_HASH_BYTES], calm_hash[REC_HASH_BYTES]; /* "": the run did not come so far */

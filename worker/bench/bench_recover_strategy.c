@@ -40,7 +40,7 @@ static enum dpt_status parse_one(const char *name, size_t bytes, int ranks,
         s.copies = REC_COPY_NODE;
         s.ranks_per_node = GROUP_RANKS;
     } else if (is_in(base, sharded, sizeof sharded / sizeof *sharded)) {
-        s.copies = REC_COPY_BUDDY;
+        s.copies = REC_COPY_SHADOW;
         if (strcmp(base, s.name) == 0)
             return dpt_fail(err, DPT_ECONFIG,
                             "%s alone goes back to a checkpoint when a rank dies; try %s%s", base,

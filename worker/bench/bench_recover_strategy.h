@@ -9,10 +9,10 @@
 
 enum { REC_STRATEGIES_MAX = 16, REC_STRATEGY_BYTES = 32 };
 
-/* What a run still has when a node is gone. */
+/* The copies of the state that a run has after the loss of a node. */
 enum rec_copies {
     REC_COPY_EVERYWHERE, /* every rank has everything */
-    REC_COPY_BUDDY,      /* the next rank has a copy of a rank's shard, the last one's the first */
+    REC_COPY_SHADOW,     /* the next rank has a copy of a rank's shard, the last one's the first */
     REC_COPY_NODE        /* every node has everything, its ranks a shard each */
 };
 

@@ -152,7 +152,7 @@ static void signal_node(const struct rec_bench *b, const struct rec_node *node, 
 }
 
 /* Does it; a join sets hit->node. Sets the time. */
-static enum dpt_status hurt(struct rec_bench *b, struct rec_hit *hit, struct dpt_err *err)
+static enum dpt_status inject_fault(struct rec_bench *b, struct rec_hit *hit, struct dpt_err *err)
 {
     struct rec_node *node = hit->node;
     const pid_t rank = hit->fault == REC_KILL_RANK ? rec_node_rank(node, hit->local) : 0;
@@ -199,9 +199,9 @@ static bool leaves_state(const struct rec_bench *b, const struct rec_hit *first,
     const int world = b->nodes * ranks_per_node(b);
     if (copies == REC_COPY_EVERYWHERE)
         return first->fault == REC_JOIN || b->nodes > 2;
-    if (copies == REC_COPY_BUDDY && b->cluster.run.rebuild_mib <= 0)
+    if (copies == REC_COPY_SHADOW && b->cluster.run.rebuild_mib <= 0)
         return false; /* it may come before the shadows are back */
-    if (copies == REC_COPY_BUDDY)
+    if (copies == REC_COPY_SHADOW)
         return first->fault == REC_JOIN || first->fault == REC_DRAIN ||
                ((first->place + 1) % world != second->place &&
                 (second->place + 1) % world != first->place);
@@ -321,7 +321,7 @@ static enum dpt_status aim_second(struct rec_bench *b, struct dpt_err *err)
     return pass(b, draw_real(b, 0, rec_watch_median_healing_ms(&b->watch) + 2), err);
 }
 
-/* ---- what came of it ---- */
+/* ---- results of a trial ---- */
 
 static void remember_survivors(struct rec_bench *b)
 {
@@ -410,12 +410,12 @@ static enum dpt_status restore_nodes(struct rec_bench *b, struct dpt_err *err)
     for (int i = 0; i < b->n_hits; i++)
         DPT_TRY(settle_hit(b, &b->hits[i], err));
     while (b->world < wanted)
-        DPT_TRY(hurt(b, &(struct rec_hit){.fault = REC_JOIN}, err));
+        DPT_TRY(inject_fault(b, &(struct rec_hit){.fault = REC_JOIN}, err));
     if (b->world == wanted)
         return rec_wait(b, "all nodes train again", rec_steady, err);
     struct rec_hit one = {.fault = REC_DRAIN};
     DPT_ASSERT(draw_victim(b, NULL, &one));
-    DPT_TRY(hurt(b, &one, err));
+    DPT_TRY(inject_fault(b, &one, err));
     DPT_TRY(take_exit(b, one.node, true, err));
     return rec_wait(b, "the others train after one left", rec_steady, err);
 }
@@ -428,17 +428,17 @@ enum dpt_status rec_trial_run(struct rec_bench *b, struct dpt_err *err)
     remember_survivors(b);
     DPT_TRY(aim_first(b, err));
     b->from = b->watch.newest;
-    DPT_TRY(hurt(b, &b->hits[0], err));
+    DPT_TRY(inject_fault(b, &b->hits[0], err));
     rec_catch_end();
     if (t->doubled) {
         DPT_TRY(aim_second(b, err));
         b->from = b->watch.newest;
         b->n_hits = 2;
-        DPT_TRY(hurt(b, &b->hits[1], err));
+        DPT_TRY(inject_fault(b, &b->hits[1], err));
     }
     DPT_TRY(rec_wait(b, "a step of the next generation, without what died", resumed, err));
     take_figures(b);
-    DPT_TRY(rec_wait(b, "everybody who is left trains", rec_steady, err));
+    DPT_TRY(rec_wait(b, "all ranks that are left train", rec_steady, err));
     t->survivors_kept = survivors_kept(b);
     DPT_TRY(restore_nodes(b, err));
     t->back_ms = (dpt_wall_seconds() - b->hits[0].time) * 1e3;

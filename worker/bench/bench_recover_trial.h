@@ -1,5 +1,5 @@
 /* One trial of the recovery bench: one or two faults at aimed moments, how the run goes on, and
- * back to the number of nodes that there were. */
+ * back to the initial number of nodes. */
 #ifndef DPT_WORKER_BENCH_BENCH_RECOVER_TRIAL_H
 #define DPT_WORKER_BENCH_BENCH_RECOVER_TRIAL_H
 
@@ -22,7 +22,7 @@ struct rec_hit {
     double time;
 };
 
-/* A run that is hurt. */
+/* The run with faults. */
 struct rec_bench {
     struct rec_cluster cluster;
     struct rec_watch watch;
@@ -48,7 +48,7 @@ struct rec_bench {
 
 extern volatile sig_atomic_t rec_stop_signal;
 
-/* Looks at everything until `there`, with a deadline: DPT_ETIMEOUT is a hang, and names `what`. */
+/* Polls logs and processes until `there`. DPT_ETIMEOUT is a hang; its text names `what`. */
 DPT_MUST_USE enum dpt_status rec_wait(struct rec_bench *b, const char *what,
                                       bool (*there)(struct rec_bench *), struct dpt_err *err);
 

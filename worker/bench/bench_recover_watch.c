@@ -2,14 +2,16 @@
 #include "worker/bench/bench_recover_watch.h"
 
 #include "base/fs.h"
+#include "worker/bench/bench.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-const char *const rec_phase_names[REC_PHASE_COUNT] = {"detect_ms",  "abort_ms",   "rendezvous_ms",
-                                                      "rebuild_ms", "restore_ms", "total_ms"};
+/* As in events.jsonl. */
+static const char *const phase_names[REC_PHASE_COUNT] = {
+    "detect_ms", "abort_ms", "rendezvous_ms", "rebuild_ms", "restore_ms", "total_ms"};
 
 enum { STEPS_MAX = 100 * 1000 * 1000 };
 
@@ -97,7 +99,7 @@ static void take_event(struct rec_watch *w, const json_t *line)
     g->event_steps_lost = integer_of(line, "steps_lost");
     (void)snprintf(g->kind, sizeof g->kind, "%s", kind ? kind : "");
     for (int p = 0; p < REC_PHASE_COUNT; p++)
-        g->phase_ms[p] = real_of(line, rec_phase_names[p]);
+        g->phase_ms[p] = real_of(line, phase_names[p]);
     w->healing_ms[w->healings++ % REC_STEP_TIMES] =
         g->phase_ms[REC_REBUILD] + g->phase_ms[REC_RESTORE];
 }
@@ -229,18 +231,12 @@ void rec_watch_fini(struct rec_watch *w)
     *w = (struct rec_watch){0};
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median_of(const double *values, int64_t taken)
 {
     double sorted[REC_STEP_TIMES];
-    size_t n = taken < REC_STEP_TIMES ? (size_t)taken : REC_STEP_TIMES;
-    memcpy(sorted, values, n * sizeof *sorted);
-    qsort(sorted, n, sizeof *sorted, by_value);
+    int n = taken < REC_STEP_TIMES ? (int)taken : REC_STEP_TIMES;
+    memcpy(sorted, values, (size_t)n * sizeof *sorted);
+    dpt_bench_sort(sorted, n);
     return n > 0 ? sorted[n / 2] : 0;
 }
 

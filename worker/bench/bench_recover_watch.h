@@ -1,5 +1,5 @@
-/* What a run tells while it trains, for the recovery bench: reads on in metrics.jsonl,
- * events.jsonl and the server's log, and sorts what they say by generation. */
+/* Follows a run for the recovery bench: reads metrics.jsonl, events.jsonl and the server's log as
+ * they grow, and sorts their records by generation. */
 #ifndef DPT_WORKER_BENCH_BENCH_RECOVER_WATCH_H
 #define DPT_WORKER_BENCH_BENCH_RECOVER_WATCH_H
 
@@ -18,7 +18,6 @@ enum rec_phase {
     REC_TOTAL,
     REC_PHASE_COUNT
 };
-extern const char *const rec_phase_names[REC_PHASE_COUNT]; /* as in events.jsonl */
 
 enum { REC_GENERATIONS = 256 /* remembered */, REC_STEP_TIMES = 32, REC_LINE_BYTES = 8192 };
 
@@ -75,7 +74,7 @@ DPT_MUST_USE enum dpt_status rec_watch_init(struct rec_watch *w, const char *dir
                                             struct dpt_err *err);
 void rec_watch_fini(struct rec_watch *w);
 
-/* Reads what is new. DPT_ECORRUPT when a line is no record. */
+/* Reads the new lines. DPT_ECORRUPT: a line is no record. */
 DPT_MUST_USE enum dpt_status rec_watch_poll(struct rec_watch *w, struct dpt_err *err);
 
 /* Generation `number`, all zero if nothing was heard of it; NULL when it is too old. */
@@ -85,7 +84,7 @@ double rec_watch_median_step_ms(const struct rec_watch *w);
 /* Of a generation, from its plan to its ranks' readiness; 0: none was seen. */
 double rec_watch_median_healing_ms(const struct rec_watch *w);
 
-/* What the newest generation that had begun by `time` was doing then. */
+/* The phase at `time` of the newest generation that had begun by then. */
 enum rec_landing { REC_IN_STEPS, REC_IN_PREPARE, REC_IN_BUILD, REC_LANDING_COUNT };
 extern const char *const rec_landing_names[REC_LANDING_COUNT];
 enum rec_landing rec_watch_landing(const struct rec_watch *w, double time);

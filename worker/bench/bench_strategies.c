@@ -1,7 +1,7 @@
 /* dpt-bench strategies: every strategy of the config on one model, by the real programs on this
- * machine: what a step takes, holds, sends, and waits, beside what the formulas say.
+ * machine: time, memory, bytes sent and waiting of a step, beside the values of the formulas.
  *
- * The strategies' runs alternate, round after round, so that what else the machine does hits all. A
+ * The strategies' runs alternate, round after round, so that other load on the machine slows all. A
  * run is a server and a worker for each node; its first steps are not counted. Two
  * strategies that add gradients in one order must end with one hash: else the bench fails. */
 #include "worker/bench/bench_strategies.h"
@@ -60,7 +60,7 @@ static bool take(struct st_args *a, const char *flag, const char *value)
     return strcmp(flag, "--html") == 0 && take_word(value, &a->html);
 }
 
-static bool parse(int argc, char **argv, struct st_args *a)
+static bool parse_strategies_args(int argc, char **argv, struct st_args *a)
 {
     *a = (struct st_args){
         .ranks = 2,
@@ -162,7 +162,6 @@ static enum dpt_status write_text(const char *dir, struct dpt_err *err)
 static enum dpt_status prepare(struct st_bench *b, struct dpt_err *err)
 {
     struct dpt_model *model = NULL;
-    DPT_TRY(bench_program_find("dpt-rdzv", b->server, err));
     DPT_TRY(bench_program_find("dpt-worker", b->worker, err));
     DPT_TRY(write_text(b->dir, err));
     add_all(b);
@@ -175,7 +174,7 @@ static enum dpt_status prepare(struct st_bench *b, struct dpt_err *err)
     return DPT_OK;
 }
 
-static enum dpt_status measure(struct st_bench *b, struct dpt_err *err)
+static enum dpt_status measure_strategies(struct st_bench *b, struct dpt_err *err)
 {
     for (int round = 0; round < b->args.rounds; round++)
         for (int i = 0; i < b->n; i++) {
@@ -186,7 +185,7 @@ static enum dpt_status measure(struct st_bench *b, struct dpt_err *err)
     return DPT_OK;
 }
 
-static int report(struct st_bench *b)
+static int report_strategies(struct st_bench *b)
 {
     struct dpt_err err;
     st_conclude(b);
@@ -199,11 +198,11 @@ static int report(struct st_bench *b)
     return st_one_hash(b, DPT_ACCUMULATE_LOCAL) && st_one_hash(b, DPT_ACCUMULATE_REDUCE) ? code : 1;
 }
 
-static int run(int argc, char **argv)
+static int run_strategies(int argc, char **argv)
 {
     static struct st_bench b;
     struct dpt_err err;
-    if (!parse(argc, argv, &b.args))
+    if (!parse_strategies_args(argc, argv, &b.args))
         return 2;
     if (!test_make_dir(b.dir, sizeof b.dir, "bench-strategies"))
         return 1;
@@ -212,11 +211,11 @@ static int run(int argc, char **argv)
     if (status == DPT_OK)
         status = prepare(&b, &err);
     if (status == DPT_OK)
-        status = measure(&b, &err);
+        status = measure_strategies(&b, &err);
     (void)getloadavg(&b.load_after, 1);
     if (status != DPT_OK)
         (void)fprintf(stderr, "dpt-bench strategies: %s\n", err.text);
-    const int code = status == DPT_OK ? report(&b) : 1;
+    const int code = status == DPT_OK ? report_strategies(&b) : 1;
     if (dpt_fs_remove_tree(b.dir, &err) != DPT_OK)
         (void)fprintf(stderr, "dpt-bench strategies: %s\n", err.text);
     return code;
@@ -225,5 +224,5 @@ static int run(int argc, char **argv)
 const struct dpt_bench dpt_bench_strategies = {
     .name = "strategies",
     .help = "every strategy on one model: time, bytes held and sent beside the formulas, hash",
-    .run = run,
+    .run = run_strategies,
 };

@@ -1,4 +1,5 @@
-/* What the files of `dpt-bench strategies` share: a strategy, what its runs gave, the report. */
+/* What the files of `dpt-bench strategies` share: a strategy, the results of its runs, the report.
+ */
 #ifndef DPT_WORKER_BENCH_BENCH_STRATEGIES_H
 #define DPT_WORKER_BENCH_BENCH_STRATEGIES_H
 
@@ -61,7 +62,7 @@ struct st_strategy {
 struct st_bench {
     struct st_args args;
     char dir[128]; /* temporary folder */
-    char worker[512], server[512];
+    char worker[512];
     int64_t parameters;
     int n;
     struct st_strategy strategies[ST_STRATEGIES_MAX];
@@ -77,7 +78,8 @@ DPT_MUST_USE enum dpt_status st_run(const struct st_bench *b, const struct st_st
 void st_config_text(const struct st_bench *b, const char *name, const char *sharding, int nodes,
                     char ret[2048]);
 
-/* report.c: fills what is said of all runs; the table on standard output; the JSON (owned). */
+/* bench_strategies_report.c: fills the figures of all runs; the table on standard output; the JSON
+ * (owned). */
 void st_conclude(struct st_bench *b);
 /* True when all runs of all strategies that add in one order ended with one hash. */
 bool st_one_hash(const struct st_bench *b, enum dpt_accumulate order);

@@ -1,23 +1,17 @@
 /* What `dpt-bench strategies` concludes of its runs; the table and the JSON. */
 #include "worker/bench/bench_strategies.h"
 
+#include "worker/bench/bench.h"
 #include "worker/model/model.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static const char *const orders[] = {
     [DPT_ACCUMULATE_LOCAL] = "local", [DPT_ACCUMULATE_REDUCE] = "reduce"};
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *values, int n)
 {
-    qsort(values, (size_t)n, sizeof *values, by_value);
+    dpt_bench_sort(values, n);
     return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 

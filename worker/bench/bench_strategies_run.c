@@ -9,13 +9,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-enum {
-    RUN_TIMEOUT_MS = 300 * 1000,
-    LISTEN_TIMEOUT_MS = 20 * 1000,
-    LISTEN_POLL_MS = 10,
-    ARGS_MAX = 32,
-    ARG_BYTES = 640
-};
+enum { RUN_TIMEOUT_MS = 300 * 1000, ARGS_MAX = 32, ARG_BYTES = 640 };
 
 /* A run under way. */
 struct programs {
@@ -53,44 +47,6 @@ static void path_in(const struct programs *p, const char *name, char ret[BENCH_P
     (void)snprintf(ret, BENCH_PATH_BYTES, "%s/%s", p->dir, name);
 }
 
-/* What dpt-rdzv has written to its port file; 0: nothing yet. */
-static int read_port(const char *path)
-{
-    int port = 0;
-    FILE *f = fopen(path, "re");
-    if (f && fscanf(f, "%d", &port) != 1)
-        port = 0;
-    if (f)
-        (void)fclose(f);
-    return port;
-}
-
-static enum dpt_status start_server(struct programs *p, struct dpt_err *err)
-{
-    char port_file[BENCH_PATH_BYTES], log[BENCH_PATH_BYTES];
-    path_in(p, "port", port_file);
-    path_in(p, "rdzv.log", log);
-    char *const argv[] = {
-        (char *)(uintptr_t)p->bench->server, "--port", "0", "--port-file", port_file, NULL};
-    DPT_TRY(bench_program_start(argv, log, &p->server, err));
-    const int64_t deadline = dpt_now_ms() + LISTEN_TIMEOUT_MS;
-    while ((p->port = read_port(port_file)) == 0) {
-        int status = 0;
-        const enum dpt_status waited =
-            bench_program_wait(p->server, dpt_now_ms() + LISTEN_POLL_MS, &status, err);
-        if (waited == DPT_OK) {
-            p->server = 0;
-            return dpt_fail(err, DPT_EPEER, "dpt-rdzv ended at its start, status 0x%x", status);
-        }
-        if (waited != DPT_ETIMEOUT)
-            return waited;
-        if (dpt_now_ms() >= deadline)
-            return dpt_fail(err, DPT_ETIMEOUT, "dpt-rdzv does not listen within %d ms",
-                            LISTEN_TIMEOUT_MS);
-    }
-    return DPT_OK;
-}
-
 /* The worker of node `i`; hosts are told apart by host_group. */
 static enum dpt_status start_worker(struct programs *p, int i, struct dpt_err *err)
 {
@@ -125,7 +81,7 @@ static enum dpt_status start_all(struct programs *p, struct dpt_err *err)
     path_in(p, "config.yaml", path);
     st_config_text(p->bench, p->strategy->name, p->strategy->sharding, p->strategy->nodes, text);
     DPT_TRY(dpt_fs_write_file_atomic(path, text, strlen(text), err));
-    DPT_TRY(start_server(p, err));
+    DPT_TRY(bench_server_start(p->dir, &p->server, &p->port, err));
     for (int i = 0; i < p->strategy->nodes; i++)
         DPT_TRY(start_worker(p, i, err));
     return DPT_OK;
@@ -158,15 +114,15 @@ static void tell(const struct programs *p)
     }
 }
 
-/* ---- what is left ---- */
+/* ---- results ---- */
 
-static int by_value(const void *a, const void *b)
+static int compare_sent_bytes(const void *a, const void *b)
 {
     const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return (x > y) - (x < y);
 }
 
-/* What a node's metrics.jsonl says of the steps after the warm-up. */
+/* Figures of a node's metrics.jsonl, of the steps after the warm-up. */
 struct told {
     int n;
     double step_ms[ST_STEPS_MAX], waited_ms, total_ms;
@@ -285,7 +241,7 @@ static enum dpt_status read_node(const struct programs *p, int i, struct st_run 
         run->n_steps = told.n;
     }
     run->wait_share += told.waited_ms / told.total_ms / p->strategy->nodes;
-    qsort(told.sent, (size_t)told.n, sizeof *told.sent, by_value);
+    qsort(told.sent, (size_t)told.n, sizeof *told.sent, compare_sent_bytes);
     if (i == 0 || told.sent[told.n / 2] > run->sent_bytes) {
         run->sent_bytes = told.sent[told.n / 2];
         run->sends_bytes = sends;

@@ -3,7 +3,7 @@
  *
  * Each measurement encodes the whole text with a new encoder, so that finding the words for the
  * first time is part of it; the vocabulary is loaded once, and that is timed apart. With several
- * threads each encodes the whole text. What a core can do is also given by the processor's time
+ * threads each encodes the whole text. The rate of a core is also given by the processor's time
  * that one thread took, which other work on the machine changes little. */
 #include "base/clock.h"
 #include "base/fs.h"
@@ -62,8 +62,8 @@ static void encode_on_all(void *ctx)
 }
 
 /* MB/s of all threads together. */
-static enum dpt_status measure(struct jobs *jobs, int threads, int repeats, double *ret,
-                               struct dpt_err *err)
+static enum dpt_status measure_threads(struct jobs *jobs, int threads, int repeats, double *ret,
+                                       struct dpt_err *err)
 {
     jobs->threads = threads;
     const struct dpt_bench_time time = dpt_bench_time(repeats, encode_on_all, jobs);
@@ -74,12 +74,6 @@ static enum dpt_status measure(struct jobs *jobs, int threads, int repeats, doub
         }
     *ret = 1e-6 * (double)jobs->job[0].bytes * threads / time.median_s;
     return DPT_OK;
-}
-
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 static double cpu_s(void)
@@ -102,7 +96,7 @@ static enum dpt_status measure_cpu(struct job *job, int repeats, double *ret, st
             return job->status;
         }
     }
-    qsort(times, (size_t)repeats, sizeof *times, compare);
+    dpt_bench_sort(times, repeats);
     *ret = 1e-6 * (double)job->bytes / times[repeats / 2];
     return DPT_OK;
 }
@@ -118,7 +112,8 @@ struct paths {
 static const char own_flags[] =
     "[--text FILE] [--vocab-bpe FILE] [--encoder-json FILE] [--any-vocab] [--tokenizer-json FILE]";
 
-static bool parse(int argc, char **argv, struct paths *paths, struct dpt_bench_args *args)
+static bool parse_tokenize_args(int argc, char **argv, struct paths *paths,
+                                struct dpt_bench_args *args)
 {
     char *rest[ARGS_MAX];
     int n = 0;
@@ -172,9 +167,9 @@ static enum dpt_status measure_all(const struct paths *paths, const struct dpt_b
     for (int i = 0; i < args->threads; i++)
         jobs.job[i] = (struct job){.vocab = vocab, .text = text, .bytes = bytes};
     if (status == DPT_OK)
-        status = measure(&jobs, 1, args->repeats, &one, err);
+        status = measure_threads(&jobs, 1, args->repeats, &one, err);
     if (status == DPT_OK)
-        status = measure(&jobs, args->threads, args->repeats, &all, err);
+        status = measure_threads(&jobs, args->threads, args->repeats, &all, err);
     if (status == DPT_OK)
         status = measure_cpu(&jobs.job[0], args->repeats, &cpu, err);
     free(text);
@@ -191,13 +186,13 @@ static enum dpt_status measure_all(const struct paths *paths, const struct dpt_b
     return DPT_OK;
 }
 
-static int run(int argc, char **argv)
+static int run_tokenize(int argc, char **argv)
 {
     struct paths paths = {0};
     struct dpt_bench_args args;
     struct dpt_err err;
     json_t *report = NULL;
-    if (!parse(argc, argv, &paths, &args))
+    if (!parse_tokenize_args(argc, argv, &paths, &args))
         return 2;
     if (measure_all(&paths, &args, &report, &err) != DPT_OK) {
         (void)fprintf(stderr, "dpt-bench tokenize: %s\n", err.text);
@@ -207,4 +202,4 @@ static int run(int argc, char **argv)
 }
 
 const struct dpt_bench dpt_bench_tokenize = {
-    .name = "tokenize", .help = "text to GPT-2 tokens, MB/s a core", .run = run};
+    .name = "tokenize", .help = "text to GPT-2 tokens, MB/s a core", .run = run_tokenize};

@@ -78,7 +78,7 @@ static const char usage[] =
     "16-bit precisions; op-times: what kernels took, by class (their marks cost time on a GPU)\n";
 _Static_assert(WARMUP_STEPS + 3 == 5, "the usage says so");
 
-static bool parse(int argc, char **argv, struct train_args *a)
+static bool parse_train_args(int argc, char **argv, struct train_args *a)
 {
     *a = (struct train_args){.preset = "gpt2-124m",
                              .checkpointing = "none",
@@ -176,12 +176,6 @@ static enum dpt_status make_config(const struct train_args *a, const char *dir,
     return dpt_config_load_text(yaml, "bench", NULL, 0, ret, err);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Median of step_ms over the steps after the warm-up. */
 static double median_step_ms(const char *dir, int *ret_n)
 {
@@ -199,7 +193,7 @@ static double median_step_ms(const char *dir, int *ret_n)
     if (f)
         (void)fclose(f);
     *ret_n = n;
-    qsort(ms, (size_t)n, sizeof *ms, by_value);
+    dpt_bench_sort(ms, n);
     return n > 0 ? ms[n / 2] : NAN;
 }
 
@@ -213,7 +207,7 @@ struct train_result {
     json_t *op_times;         /* owned; NULL: none were taken */
 };
 
-/* What the rank wrote at its end; NULL: it did not. */
+/* A file that the rank writes at its end; NULL: there is none. */
 static json_t *record_of(const char *dir, const char *name)
 {
     char path[256];
@@ -221,7 +215,7 @@ static json_t *record_of(const char *dir, const char *name)
     return json_load_file(path, 0, NULL);
 }
 
-/* What the accelerator had at most, and what its ops work in. */
+/* The peak of the device's memory, and the workspace of its ops. */
 static void read_device_use(const char *dir, struct train_result *ret)
 {
     json_t *account = record_of(dir, "memory");
@@ -232,9 +226,9 @@ static void read_device_use(const char *dir, struct train_result *ret)
     json_decref(account);
 }
 
-/* DPT_EREFUSED: the rank says that it cannot, with the reason. */
-static enum dpt_status train(const struct dpt_config *config, const char *dir,
-                             struct train_result *ret, struct dpt_err *err)
+/* DPT_EREFUSED: the rank refuses; the text is its reason. */
+static enum dpt_status train_steps(const struct dpt_config *config, const char *dir,
+                                   struct train_result *ret, struct dpt_err *err)
 {
     struct director *d = director_create_without_checkpoints(config, dir);
     const int handle = director_start(d, 0);
@@ -260,7 +254,7 @@ static enum dpt_status train(const struct dpt_config *config, const char *dir,
     return DPT_OK;
 }
 
-/* What one size of micro-batch was held against. */
+/* The rates that one size of micro-batch is compared with. */
 struct yardstick {
     double gemm_gflops;               /* of this machine's cores; 0: computed elsewhere */
     char chip[DPT_DEVICE_NAME_BYTES]; /* "": the CPU */
@@ -361,16 +355,16 @@ static enum dpt_status train_between(const struct train_args *a, const struct dp
 {
     double before = 0, after = 0;
     if (a->cuda)
-        return train(config, dir, ret, err);
+        return train_steps(config, dir, ret, err);
     DPT_TRY(dpt_bench_gemm_rate(a->threads, a->dtype, &before, err));
-    DPT_TRY(train(config, dir, ret, err));
+    DPT_TRY(train_steps(config, dir, ret, err));
     DPT_TRY(dpt_bench_gemm_rate(a->threads, a->dtype, &after, err));
     y->gemm_gflops = before > after ? before : after;
     return DPT_OK;
 }
 
-static enum dpt_status run_in(const struct train_args *a, const char *dir, json_t **ret,
-                              struct dpt_err *err)
+static enum dpt_status run_batch_in(const struct train_args *a, const char *dir, json_t **ret,
+                                    struct dpt_err *err)
 {
     char path[256];
     static struct dpt_config config;
@@ -389,32 +383,32 @@ static enum dpt_status run_in(const struct train_args *a, const char *dir, json_
     return DPT_OK;
 }
 
-/* In a folder of its own. */
+/* Runs in a new temporary folder. */
 static enum dpt_status run_batch(const struct train_args *a, json_t **ret, struct dpt_err *err)
 {
     char dir[128];
     struct dpt_err cleanup;
     if (!test_make_dir(dir, sizeof dir, "bench-train"))
         return dpt_fail(err, DPT_EIO, "there is no temporary folder");
-    const enum dpt_status status = run_in(a, dir, ret, err);
+    const enum dpt_status status = run_batch_in(a, dir, ret, err);
     if (dpt_fs_remove_tree(dir, &cleanup) != DPT_OK)
         (void)fprintf(stderr, "dpt-bench train: %s\n", cleanup.text);
     return status;
 }
 
-/* What there is: after each batch, since a later one may end the program. */
-static int keep(const struct train_args *a, json_t *runs)
+/* After each batch, since a later one may end the program. */
+static int write_train_report(const struct train_args *a, json_t *runs)
 {
     json_t *report = a->n_batches == 1 ? json_incref(json_array_get(runs, 0))
                                        : json_pack("{s:s,s:O}", "bench", "train", "runs", runs);
     return dpt_bench_finish(&(struct dpt_bench_args){.json = a->json}, report);
 }
 
-static int run(int argc, char **argv)
+static int run_train(int argc, char **argv)
 {
     struct train_args args;
     struct dpt_err err;
-    if (!parse(argc, argv, &args))
+    if (!parse_train_args(argc, argv, &args))
         return 2;
     json_t *runs = json_array();
     int code = 0;
@@ -431,7 +425,7 @@ static int run(int argc, char **argv)
             break;
         }
         json_array_append_new(runs, report);
-        code = keep(&args, runs);
+        code = write_train_report(&args, runs);
         (void)fflush(stdout);
     }
     json_decref(runs);
@@ -441,4 +435,4 @@ static int run(int argc, char **argv)
 const struct dpt_bench dpt_bench_train = {
     .name = "train",
     .help = "rate of training steps, its share of the gemm rate or of a GPU's peak; allocations",
-    .run = run};
+    .run = run_train};

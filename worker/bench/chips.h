@@ -1,5 +1,4 @@
-/* What chips can do at most: dense bf16 products with f32 sums, as their makers' data sheets say.
- */
+/* Peak rates of chips for dense bf16 products with f32 sums, from the makers' data sheets. */
 #ifndef DPT_WORKER_BENCH_CHIPS_H
 #define DPT_WORKER_BENCH_CHIPS_H
 

@@ -13,7 +13,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { POLL_NS = 2 * 1000 * 1000, END_TIMEOUT_MS = 10 * 1000, TAIL_BYTES = 2500 };
+enum {
+    POLL_NS = 2 * 1000 * 1000,
+    END_TIMEOUT_MS = 10 * 1000,
+    LISTEN_TIMEOUT_MS = 20 * 1000,
+    LISTEN_POLL_MS = 10,
+    TAIL_BYTES = 2500
+};
 
 enum dpt_status bench_program_find(const char *name, char ret[BENCH_PATH_BYTES],
                                    struct dpt_err *err)
@@ -94,6 +100,45 @@ enum dpt_status bench_program_start(char *const *argv, const char *log, pid_t *r
         return dpt_fail_errno(err, saved, "start '%s'", argv[0]);
     (void)setpgid(pid, pid); /* whoever comes first */
     *ret = pid;
+    return DPT_OK;
+}
+
+int bench_server_port(const char *port_file)
+{
+    int port = 0;
+    FILE *f = fopen(port_file, "re");
+    if (f && fscanf(f, "%d", &port) != 1)
+        port = 0;
+    if (f)
+        (void)fclose(f);
+    return port;
+}
+
+enum dpt_status bench_server_start(const char *dir, pid_t *ret_server, int *ret_port,
+                                   struct dpt_err *err)
+{
+    char program[BENCH_PATH_BYTES], port_file[BENCH_PATH_BYTES], log[BENCH_PATH_BYTES];
+    DPT_TRY(bench_program_find("dpt-rdzv", program, err));
+    (void)snprintf(port_file, sizeof port_file, "%s/port", dir);
+    (void)snprintf(log, sizeof log, "%s/rdzv.log", dir);
+    char *const argv[] = {program, "--port", "0", "--port-file", port_file, NULL};
+    DPT_TRY(bench_program_start(argv, log, ret_server, err));
+    const int64_t deadline = dpt_now_ms() + LISTEN_TIMEOUT_MS;
+    while ((*ret_port = bench_server_port(port_file)) == 0) {
+        int status = 0;
+        const enum dpt_status waited =
+            bench_program_wait(*ret_server, dpt_now_ms() + LISTEN_POLL_MS, &status, err);
+        if (waited == DPT_OK) {
+            *ret_server = 0;
+            return dpt_fail(err, DPT_EPEER, "dpt-rdzv ended at its start, status 0x%x: see '%s'",
+                            status, log);
+        }
+        if (waited != DPT_ETIMEOUT)
+            return waited;
+        if (dpt_now_ms() >= deadline)
+            return dpt_fail(err, DPT_ETIMEOUT, "dpt-rdzv does not listen within %d ms: see '%s'",
+                            LISTEN_TIMEOUT_MS, log);
+    }
     return DPT_OK;
 }
 

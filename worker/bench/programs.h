@@ -17,6 +17,14 @@ DPT_MUST_USE enum dpt_status bench_program_find(const char *name, char ret[BENCH
 DPT_MUST_USE enum dpt_status bench_program_start(char *const *argv, const char *log, pid_t *ret,
                                                  struct dpt_err *err);
 
+/* Starts dpt-rdzv with its files in the folder `dir` (port, rdzv.log) and waits until it listens.
+ * DPT_EPEER: it ended; DPT_ETIMEOUT; DPT_EABORTED. The caller ends *ret_server, on failure too. */
+DPT_MUST_USE enum dpt_status bench_server_start(const char *dir, pid_t *ret_server, int *ret_port,
+                                                struct dpt_err *err);
+
+/* The port that dpt-rdzv has written to its port file; 0: none yet. */
+int bench_server_port(const char *port_file);
+
 /* Before anything is started: SIGINT and SIGTERM end bench_program_wait (DPT_EABORTED), so that a
  * bench ends what it has started and removes its files; orphans of its programs become its own. */
 DPT_MUST_USE enum dpt_status bench_programs_begin(struct dpt_err *err);
