@@ -39,11 +39,6 @@ uint64_t dpt_reader_uint(struct dpt_reader *reader, size_t bytes)
     return value;
 }
 
-uint8_t dpt_reader_u8(struct dpt_reader *reader)
-{
-    return (uint8_t)dpt_reader_uint(reader, 1);
-}
-
 uint16_t dpt_reader_u16(struct dpt_reader *reader)
 {
     return (uint16_t)dpt_reader_uint(reader, 2);

@@ -28,7 +28,6 @@ struct dpt_writer {
 
 void dpt_reader_init(struct dpt_reader *reader, const void *data, size_t bytes);
 size_t dpt_reader_left(const struct dpt_reader *reader);
-uint8_t dpt_reader_u8(struct dpt_reader *reader);
 uint16_t dpt_reader_u16(struct dpt_reader *reader);
 uint32_t dpt_reader_u32(struct dpt_reader *reader);
 uint64_t dpt_reader_u64(struct dpt_reader *reader);

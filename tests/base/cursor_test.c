@@ -36,7 +36,7 @@ static void round_trip(void **state)
     struct dpt_reader r;
     char three[3];
     dpt_reader_init(&r, data, sizeof data);
-    assert_int_equal(dpt_reader_u8(&r), 0x01);
+    assert_int_equal(dpt_reader_uint(&r, 1), 0x01);
     assert_int_equal(dpt_reader_u16(&r), 0x0302);
     assert_int_equal(dpt_reader_u32(&r), 0x07060504);
     assert_true(dpt_reader_u64(&r) == 0x0f0e0d0c0b0a0908);
@@ -60,7 +60,7 @@ static void every_truncation_fails(void **state)
         struct dpt_reader r;
         char three[3];
         dpt_reader_init(&r, data, n);
-        (void)dpt_reader_u8(&r);
+        (void)dpt_reader_uint(&r, 1);
         (void)dpt_reader_u16(&r);
         (void)dpt_reader_u32(&r);
         (void)dpt_reader_u64(&r);
@@ -85,7 +85,7 @@ static void failure_sticks(void **state)
     char two[2] = "xy";
     dpt_reader_init(&r, "abc", 3);
     assert_int_equal(dpt_reader_u32(&r), 0);
-    assert_int_equal(dpt_reader_u8(&r), 0); /* would fit */
+    assert_int_equal(dpt_reader_uint(&r, 1), 0); /* would fit */
     dpt_reader_bytes(&r, two, 2);
     assert_memory_equal(two, "\0\0", 2);
     assert_null(dpt_reader_view(&r, 0));
@@ -94,7 +94,7 @@ static void failure_sticks(void **state)
     assert_string_equal(err.text, "header of 3 bytes is malformed near byte 0");
 
     dpt_reader_init(&r, "abc", 3);
-    (void)dpt_reader_u8(&r);
+    (void)dpt_reader_uint(&r, 1);
     dpt_reader_reject(&r);
     assert_int_equal(dpt_reader_status(&r, "header", &err), DPT_EPROTO);
 
@@ -113,7 +113,7 @@ static void huge_lengths_do_not_wrap(void **state)
     (void)state;
     struct dpt_reader r;
     dpt_reader_init(&r, "abc", 3);
-    (void)dpt_reader_u8(&r);
+    (void)dpt_reader_uint(&r, 1);
     assert_null(dpt_reader_view(&r, SIZE_MAX));
     uint8_t data[3];
     struct dpt_writer w;
@@ -130,7 +130,7 @@ static void nothing_at_all(void **state)
     dpt_reader_init(&r, NULL, 0);
     assert_non_null(dpt_reader_view(&r, 0));
     assert_int_equal(dpt_reader_end(&r, "nothing", &err), DPT_OK);
-    (void)dpt_reader_u8(&r);
+    (void)dpt_reader_uint(&r, 1);
     assert_int_equal(dpt_reader_end(&r, "nothing", &err), DPT_EPROTO);
 }
 
