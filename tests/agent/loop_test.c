@@ -1,7 +1,7 @@
-/* The agent's loop with real rank processes (play_rank.c) and a server that is a script in this
- * process: one thread, no sockets, no waiting for time beyond the control plane's own deadlines. */
-#include "base/clock.h"
+/* The agent's loop with real rank processes (play_rank.c) and a scripted server (script_server.h):
+ * one thread, no sockets, no waiting beyond the control plane's deadlines. */
 #include "base/fs.h"
+#include "tests/agent/script_server.h"
 #include "tests/tmp.h"
 #include "worker/agent/loop.h"
 
@@ -20,199 +20,33 @@
 
 static const char *play_rank; /* path of the helper */
 
-enum { QUEUE_MAX = 8, GENERATION = 1, EPOCH = 99, LIMIT_S = 50 };
-
-/* ---- the scripted server ---- */
-
-struct world;
-typedef void (*script_fn)(struct world *world, const Dpt__AgentState *said,
-                          Dpt__ServerState *reply);
-
-struct world {
-    script_fn script;
-    int event_fd;
-    bool up_told, refuse_first; /* refuse_first: the first send finds no room */
-    bool silent;
-    struct {
-        uint8_t bytes[4096];
-        size_t n;
-    } queue[QUEUE_MAX];
-    size_t queued;
-    uint8_t current[4096];
-    uint64_t counter;
-    /* what the agent said last, and was seen to say */
-    uint64_t incarnation;
-    uint32_t spawn, deaths;
-    bool leaving;
-    char first_error[DPT_PROTO_TEXT_BYTES];
-    int turns; /* script's own counter */
-    /* the node */
-    char dir[64];
-    struct dpt_node node;
-    int configured;
-    int timeout_ms;
-    bool needs_run;
-};
-
-static void push(struct world *world, const void *bytes, size_t n)
-{
-    DPT_ASSERT(world->queued < QUEUE_MAX && n <= sizeof world->queue[0].bytes);
-    memcpy(world->queue[world->queued].bytes, bytes, n);
-    world->queue[world->queued++].n = n;
-    (void)eventfd_write(world->event_fd, 1);
-}
-
-static Dpt__RankState *rank_of(const Dpt__AgentState *said)
-{
-    return said->n_ranks > 0 ? said->ranks[0] : NULL;
-}
-
-static void note(struct world *world, const Dpt__AgentState *said)
-{
-    const Dpt__RankState *rank = rank_of(said);
-    world->incarnation = said->stamp->incarnation;
-    world->leaving = world->leaving || said->leaving;
-    if (said->first_error[0] != '\0')
-        (void)snprintf(world->first_error, sizeof world->first_error, "%s", said->first_error);
-    if (rank == NULL)
-        return;
-    if (rank->phase == DPT__RANK_PHASE__RANK_DEAD && rank->spawn > 0)
-        world->deaths++;
-    world->spawn = rank->spawn;
-}
-
-/* The client of this test, in the place of rendezvous/client: its struct is a world. */
-static struct world *world_of(const struct dpt_client *client)
-{
-    return (struct world *)(uintptr_t)client;
-}
-
-enum dpt_status dpt_client_send(struct dpt_client *client, const void *message, size_t bytes,
-                                struct dpt_err *err)
-{
-    struct world *world = world_of(client);
-    Dpt__AgentState *said = NULL;
-    if (world->refuse_first) {
-        world->refuse_first = false;
-        return DPT_INPROGRESS;
-    }
-    DPT_TRY(dpt_message_decode_agent_state(message, bytes, &said, err));
-    note(world, said);
-    Dpt__Stamp stamp = *said->stamp;
-    stamp.epoch = EPOCH;
-    stamp.generation = 0;
-    Dpt__ServerState reply = DPT__SERVER_STATE__INIT;
-    reply.version = DPT_PROTO_VERSION;
-    reply.stamp = &stamp;
-    reply.counter_seen = said->counter;
-    reply.counter = ++world->counter;
-    reply.grant_step = -1;
-    reply.n_nodes = 1;
-    if (!world->silent && world->queued < QUEUE_MAX / 2)
-        world->script(world, said, &reply);
-    dpt_message_free_agent_state(&said);
-    return DPT_OK;
-}
-
-static void answer(struct world *world, const Dpt__ServerState *reply)
-{
-    uint8_t buf[4096];
-    size_t bytes;
-    struct dpt_err err;
-    if (dpt_message_encode(&reply->base, buf, sizeof buf, &bytes, &err) != DPT_OK)
-        fail_msg("%s", err.text);
-    push(world, buf, bytes);
-}
-
-enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_event *ret,
-                                struct dpt_err *err)
-{
-    struct world *world = world_of(client);
-    (void)err;
-    if (!world->up_told) {
-        world->up_told = true;
-        *ret = (struct dpt_client_event){.kind = DPT_CLIENT_UP};
-        return DPT_OK;
-    }
-    eventfd_t ignored;
-    (void)eventfd_read(world->event_fd, &ignored);
-    if (world->queued == 0)
-        return DPT_INPROGRESS;
-    size_t n = world->queue[0].n;
-    memcpy(world->current, world->queue[0].bytes, n);
-    memmove(&world->queue[0], &world->queue[1], --world->queued * sizeof world->queue[0]);
-    *ret = (struct dpt_client_event){DPT_CLIENT_MESSAGE, world->current, n};
-    return DPT_OK;
-}
-
-void dpt_client_fds(const struct dpt_client *client, int ret_fds[DPT_CLIENT_FDS])
-{
-    ret_fds[0] = world_of(client)->event_fd;
-    ret_fds[1] = -1; /* poll passes over it */
-}
-
-void dpt_client_tick(struct dpt_client *client, int64_t now_ms)
-{
-    (void)client, (void)now_ms;
-}
+enum { LIMIT_S = 50 };
 
 /* ---- scripts ---- */
-
-static void reply_phase(struct world *world, Dpt__ServerState *reply, Dpt__ServerPhase phase,
-                        uint64_t generation, const char *text)
-{
-    reply->phase = phase;
-    reply->stamp->generation = generation;
-    reply->text = (char *)(uintptr_t)text;
-    answer(world, reply);
-}
-
-static void reply_plan(struct world *world, const Dpt__AgentState *said, Dpt__ServerState *reply,
-                       Dpt__ServerPhase phase)
-{
-    static uint8_t nonce[DPT_PROTO_NONCE_BYTES];
-    Dpt__PlanRank rank = DPT__PLAN_RANK__INIT;
-    Dpt__PlanRank *ranks[] = {&rank};
-    Dpt__Plan plan = DPT__PLAN__INIT;
-    rank.tcp_addr = (char *)(uintptr_t) "127.0.0.1:1";
-    rank.spawn = rank_of(said)->spawn;
-    rank.checkpoint_slot = -1;
-    plan.generation = GENERATION;
-    plan.nonce.data = nonce;
-    plan.nonce.len = sizeof nonce;
-    plan.world_size = plan.n_nodes = plan.n_hosts = 1;
-    plan.ranks = ranks;
-    plan.n_ranks = 1;
-    plan.digest = (char *)(uintptr_t) "digest";
-    plan.load_checkpoint = -1;
-    plan.cause = plan.cause_kind = (char *)(uintptr_t) "start";
-    reply->plan = &plan;
-    reply_phase(world, reply, phase, GENERATION, "");
-}
 
 /* A whole run of one rank: formation, GO, finished, DONE. A leaving node is released. */
 static void script_run(struct world *world, const Dpt__AgentState *said, Dpt__ServerState *reply)
 {
-    const Dpt__RankState *rank = rank_of(said);
+    const Dpt__RankState *rank = script_rank(said);
     if (rank == NULL || rank->phase == DPT__RANK_PHASE__RANK_STARTING ||
         rank->phase == DPT__RANK_PHASE__RANK_DEAD)
-        reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_WAITING, 0, "");
+        script_reply(world, reply, DPT__SERVER_PHASE__SERVER_WAITING, 0, "");
     else if (said->leaving)
-        reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_RELEASED, GENERATION, "");
+        script_reply(world, reply, DPT__SERVER_PHASE__SERVER_RELEASED, GENERATION, "");
     else if (rank->phase == DPT__RANK_PHASE__RANK_STANDBY)
-        reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_PREPARE, GENERATION, "");
+        script_reply(world, reply, DPT__SERVER_PHASE__SERVER_PREPARE, GENERATION, "");
     else if (rank->phase == DPT__RANK_PHASE__RANK_QUIESCED)
-        reply_plan(world, said, reply, DPT__SERVER_PHASE__SERVER_PLAN);
+        script_reply_plan(world, said, reply, DPT__SERVER_PHASE__SERVER_PLAN);
     else if (rank->phase == DPT__RANK_PHASE__RANK_FINISHED)
-        reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_DONE, GENERATION, "");
+        script_reply(world, reply, DPT__SERVER_PHASE__SERVER_DONE, GENERATION, "");
     else
-        reply_plan(world, said, reply, DPT__SERVER_PHASE__SERVER_RUNNING);
+        script_reply_plan(world, said, reply, DPT__SERVER_PHASE__SERVER_RUNNING);
 }
 
 static void script_run_and_signal(struct world *world, const Dpt__AgentState *said,
                                   Dpt__ServerState *reply)
 {
-    const Dpt__RankState *rank = rank_of(said);
+    const Dpt__RankState *rank = script_rank(said);
     if (rank != NULL && rank->phase == DPT__RANK_PHASE__RANK_RUNNING && world->turns++ == 0)
         assert_int_equal(kill(getpid(), SIGTERM), 0);
     script_run(world, said, reply);
@@ -225,7 +59,7 @@ static void script_refuse(struct world *world, const Dpt__AgentState *said, Dpt_
     spec.config_yaml = (char *)(uintptr_t) "run: theirs\n";
     reply->spec = &spec;
     reply->counter_seen = 0;
-    reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_REFUSED, 0, "other optimizer.lr");
+    script_reply(world, reply, DPT__SERVER_PHASE__SERVER_REFUSED, 0, "other optimizer.lr");
 }
 
 static void script_other_version(struct world *world, const Dpt__AgentState *said,
@@ -233,13 +67,13 @@ static void script_other_version(struct world *world, const Dpt__AgentState *sai
 {
     (void)said;
     reply->version = DPT_PROTO_VERSION + 1;
-    reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_REFUSED, 0, "this is dpt 9");
+    script_reply(world, reply, DPT__SERVER_PHASE__SERVER_REFUSED, 0, "this is dpt 9");
 }
 
 static void script_fail(struct world *world, const Dpt__AgentState *said, Dpt__ServerState *reply)
 {
     (void)said;
-    reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_FAILED, 0, "node b: no space left");
+    script_reply(world, reply, DPT__SERVER_PHASE__SERVER_FAILED, 0, "node b: no space left");
 }
 
 /* Junk, then cut messages, then a run. */
@@ -248,8 +82,8 @@ static void script_garbage(struct world *world, const Dpt__AgentState *said,
 {
     static const uint8_t junk[] = {0xff, 0x00, 0x12, 0x99};
     if (world->turns++ == 0) {
-        push(world, junk, sizeof junk);
-        push(world, junk, 0);
+        script_push(world, junk, sizeof junk);
+        script_push(world, junk, 0);
     }
     script_run(world, said, reply);
     if (world->turns == 2)
@@ -260,10 +94,10 @@ static void script_garbage(struct world *world, const Dpt__AgentState *said,
 static void script_expel_once(struct world *world, const Dpt__AgentState *said,
                               Dpt__ServerState *reply)
 {
-    const Dpt__RankState *rank = rank_of(said);
+    const Dpt__RankState *rank = script_rank(said);
     bool running = rank != NULL && rank->phase == DPT__RANK_PHASE__RANK_FINISHED;
     if (running && said->stamp->incarnation == 5)
-        reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_EXPELLED, GENERATION, "silent");
+        script_reply(world, reply, DPT__SERVER_PHASE__SERVER_EXPELLED, GENERATION, "silent");
     else
         script_run(world, said, reply);
 }
@@ -272,7 +106,7 @@ static void script_until_two_deaths(struct world *world, const Dpt__AgentState *
                                     Dpt__ServerState *reply)
 {
     if (world->deaths >= 2 && world->spawn >= 2)
-        reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_FAILED, 0, "two deaths");
+        script_reply(world, reply, DPT__SERVER_PHASE__SERVER_FAILED, 0, "two deaths");
     else
         script_run(world, said, reply);
 }
@@ -287,7 +121,7 @@ static void script_give_config(struct world *world, const Dpt__AgentState *said,
     }
     reply->counter_seen = 0;
     reply->spec = &world->node.spec;
-    reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_WAITING, 0, "");
+    script_reply(world, reply, DPT__SERVER_PHASE__SERVER_WAITING, 0, "");
 }
 
 /* No config at first, then as above. */
@@ -300,7 +134,7 @@ static void script_give_config_late(struct world *world, const Dpt__AgentState *
         return;
     }
     reply->counter_seen = 0;
-    reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_WAITING, 0, "");
+    script_reply(world, reply, DPT__SERVER_PHASE__SERVER_WAITING, 0, "");
 }
 
 /* The run that is asked for is not here; another one is. */
@@ -310,7 +144,7 @@ static void script_no_config(struct world *world, const Dpt__AgentState *said,
     assert_null(said->spec);
     reply->only_run = (char *)(uintptr_t) "theirs";
     reply->counter_seen = 0;
-    reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_WAITING, 0, "");
+    script_reply(world, reply, DPT__SERVER_PHASE__SERVER_WAITING, 0, "");
 }
 
 /* ---- running the loop ---- */
@@ -325,12 +159,6 @@ static enum dpt_status world_configure(void *ctx, const Dpt__RunSpec *spec,
     assert_string_equal(spec->config_yaml, world->node.spec.config_yaml);
     *ret = &world->node;
     return DPT_OK;
-}
-
-void dpt_client_why(const struct dpt_client *client, char ret[DPT_CLIENT_WHY_BYTES])
-{
-    (void)client;
-    (void)snprintf(ret, DPT_CLIENT_WHY_BYTES, "nothing listens");
 }
 
 static void make_node(struct world *world)
