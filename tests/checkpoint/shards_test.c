@@ -172,10 +172,11 @@ static void same_files(const char *a, const char *b, int n_files)
         }
 }
 
-static void verify_step(int64_t step)
+static void verify_step(const struct flat *flat, int64_t step)
 {
     struct dpt_checkpoint *checkpoint;
     OK(dpt_checkpoint_open(root, step, &checkpoint, &err));
+    assert_string_equal(dpt_checkpoint_get_state(checkpoint)->weights_hash, flat->model.hash);
     OK(dpt_checkpoint_verify(checkpoint, &err)); /* every block, the index, the weights hash */
     dpt_checkpoint_close(&checkpoint);
 }
@@ -226,7 +227,7 @@ static void any_writers_the_same_files(void **state)
     flat_init(&flat, 1);
     const struct writers one = sharded(1, 1);
     OK(write_shards(&flat, &one, 10, 3));
-    verify_step(10);
+    verify_step(&flat, 10);
     struct writers all[32];
     int n = 0;
     for (int of = 1; of <= 5; of++)
@@ -235,14 +236,10 @@ static void any_writers_the_same_files(void **state)
     all[n++] = (struct writers){{{0, 3}, {1, 3}, {2, 3}, {0, 2}, {1, 2}}, 5};
     all[n++] = (struct writers){{{1, 4}, {0, 1}, {0, 4}, {3, 4}, {2, 4}, {0, 1}}, 6};
     for (int i = 0; i < n; i++) {
-        struct dpt_checkpoint *checkpoint;
         char name[32];
         OK(write_shards(&flat, &all[i], ++step, 3));
         (void)snprintf(name, sizeof name, "step-%08lld", (long long)step);
-        OK(dpt_checkpoint_open(root, step, &checkpoint, &err));
-        assert_string_equal(dpt_checkpoint_get_state(checkpoint)->weights_hash, flat.model.hash);
-        dpt_checkpoint_close(&checkpoint);
-        verify_step(step);
+        verify_step(&flat, step);
         if (i > 0) { /* two are kept: against the one before */
             char before[32];
             (void)snprintf(before, sizeof before, "step-%08lld", (long long)step - 1);
@@ -285,7 +282,7 @@ static void writers_with_nothing(void **state)
         OK(dpt_checkpoint_collect(&spec, 1000, &err));
         OK(dpt_checkpoint_commit(&spec, &err));
     }
-    verify_step(20);
+    verify_step(&flat, 20);
     flat_fini(&flat);
 }
 
@@ -342,7 +339,6 @@ static void adapters_are_one_file(void **state)
     flat.adapters = true;
     for (int64_t i = 0; i < 3; i++) {
         char step[32], before[32], path[128];
-        struct dpt_checkpoint *checkpoint;
         OK(write_shards(&flat, &cuts[i], 20 + i, 3));
         (void)snprintf(step, sizeof step, "step-%08lld", 20 + (long long)i);
         (void)snprintf(before, sizeof before, "step-%08lld", 19 + (long long)i);
@@ -352,17 +348,14 @@ static void adapters_are_one_file(void **state)
             (void)snprintf(path, sizeof path, "%s/%s", step, absent[k]);
             assert_false(dpt_fs_exists(in_root(path)));
         }
-        OK(dpt_checkpoint_open(root, 20 + i, &checkpoint, &err));
-        assert_string_equal(dpt_checkpoint_get_state(checkpoint)->weights_hash, flat.model.hash);
-        dpt_checkpoint_close(&checkpoint);
-        verify_step(20 + i);
+        verify_step(&flat, 20 + i);
         for (int index = 0; index < 3; index++)
             read_shard(&flat, 20 + i, (struct dpt_shard){index, 3});
     }
     flat.adapters = false; /* takes the place of step 22 */
     OK(write_shards(&flat, &cuts[2], 22, 1));
     assert_false(dpt_fs_exists(in_root("step-00000022/adapter_model.safetensors")));
-    verify_step(22);
+    verify_step(&flat, 22);
     read_shard(&flat, 22, (struct dpt_shard){1, 2});
     flat_fini(&flat);
 }
