@@ -1,25 +1,18 @@
-/* The device of discrete.h: a CPU device, an arena that is opened for the time of an op, and a
- * queue of ops with their arguments. */
+/* The device of discrete.h: a CPU device, an arena that is open only while an op runs
+ * (discrete_arena.c), and a queue of ops with their arguments. */
 #include "tests/kernels/discrete.h"
 
 #include "base/clock.h"
 #include "kernels/device_impl.h"
+#include "tests/kernels/discrete_arena.h"
 #include "tests/kernels/discrete_ops.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-enum { ARGS_BYTES = 640, PAGE = 4096, DEVICES_MAX = 64 };
-
-struct arena {
-    char *base;
-    size_t bytes, used;
-    pthread_mutex_t gate;
-    int inside; /* threads that have it open; under the gate */
-};
+enum { ARGS_BYTES = 640 };
 
 struct discrete {
     struct dpt_device base;
@@ -32,10 +25,6 @@ struct discrete {
 static atomic_bool no_graphs;
 static _Atomic int64_t launches, captures;
 static atomic_int graphs_alive;
-
-/* All that there are. */
-static pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct discrete *list[DEVICES_MAX];
 
 struct posted {
     void (*run)(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args);
@@ -68,27 +57,9 @@ struct discrete_event {
     bool timed;
 };
 
-static void lock(pthread_mutex_t *mutex)
-{
-    if (pthread_mutex_lock(mutex) != 0)
-        abort();
-}
-
-static void unlock(pthread_mutex_t *mutex)
-{
-    if (pthread_mutex_unlock(mutex) != 0)
-        abort();
-}
-
 static struct discrete *device_of(const struct dpt_stream *stream)
 {
     return (struct discrete *)stream->device;
-}
-
-static bool is_inside(const struct arena *arena, const void *p)
-{
-    const char *at = p;
-    return at >= arena->base && at < arena->base + arena->bytes;
 }
 
 /* ---- the queue ---- */
@@ -103,18 +74,18 @@ static void stick(struct discrete_stream *s, enum dpt_status status, const char 
 /* They are not. */
 static void complain(struct discrete_stream *s, enum dpt_status status, const char *what)
 {
-    lock(&device_of(&s->base)->queues);
+    discrete_lock(&device_of(&s->base)->queues);
     stick(s, status, what);
-    unlock(&device_of(&s->base)->queues);
+    discrete_unlock(&device_of(&s->base)->queues);
 }
 
 /* What has stuck, which is forgotten. */
 static struct dpt_err take_error(struct discrete_stream *s)
 {
-    lock(&device_of(&s->base)->queues);
+    discrete_lock(&device_of(&s->base)->queues);
     const struct dpt_err error = s->error;
     s->error.status = DPT_OK;
-    unlock(&device_of(&s->base)->queues);
+    discrete_unlock(&device_of(&s->base)->queues);
     return error;
 }
 
@@ -143,38 +114,22 @@ void discrete_post(struct dpt_stream *stream, discrete_run *run, const void *arg
     }
     struct posted posted = {.run = run, .owned = owned};
     memcpy(posted.args, args, bytes);
-    lock(&device_of(stream)->queues);
+    discrete_lock(&device_of(stream)->queues);
     if (!s->capture)
         append(&s->queue, &s->n, &s->max, &posted);
     else if (owned)
         stick(s, DPT_EINVAL, "a copy from the host in a graph");
     else
         append(&s->capture->ops, &s->capture->n, &s->capture->max, &posted);
-    unlock(&device_of(stream)->queues);
-}
-
-static void open_arena(struct arena *arena)
-{
-    lock(&arena->gate);
-    if (arena->inside++ == 0 && mprotect(arena->base, arena->bytes, PROT_READ | PROT_WRITE) != 0)
-        abort();
-    unlock(&arena->gate);
-}
-
-static void close_arena(struct arena *arena)
-{
-    lock(&arena->gate);
-    if (--arena->inside == 0 && mprotect(arena->base, arena->bytes, PROT_NONE) != 0)
-        abort();
-    unlock(&arena->gate);
+    discrete_unlock(&device_of(stream)->queues);
 }
 
 /* Returns how many ops the stream has done. */
 static uint64_t drain(struct discrete_stream *s)
 {
     struct discrete *dev = device_of(&s->base);
-    lock(&dev->queues);
-    open_arena(&dev->arena);
+    discrete_lock(&dev->queues);
+    arena_open(&dev->arena);
     for (size_t i = 0; i < s->n; i++) {
         struct posted *posted = &s->queue[i];
         if (dev->ops_until_failure == 0)
@@ -187,8 +142,8 @@ static uint64_t drain(struct discrete_stream *s)
     }
     const uint64_t done = s->done += s->n;
     s->n = 0;
-    close_arena(&dev->arena);
-    unlock(&dev->queues);
+    arena_close(&dev->arena);
+    discrete_unlock(&dev->queues);
     return done;
 }
 
@@ -197,7 +152,7 @@ void discrete_check(struct dpt_stream *stream, const char *op,
 {
     struct discrete_stream *s = (struct discrete_stream *)stream;
     for (int i = 0; !s->preparing && i < DISCRETE_POINTERS_MAX; i++)
-        if (pointers[i] && !is_inside(&device_of(stream)->arena, pointers[i])) {
+        if (pointers[i] && !arena_has(&device_of(stream)->arena, pointers[i])) {
             char text[128];
             (void)snprintf(text, sizeof text, "%s: pointer %d is not of the device", op, i);
             complain(s, DPT_EINVAL, text);
@@ -207,7 +162,7 @@ void discrete_check(struct dpt_stream *stream, const char *op,
 bool discrete_is_pageable(struct dpt_stream *stream, const void *p)
 {
     return !((struct discrete_stream *)stream)->preparing &&
-           !is_inside(&device_of(stream)->arena, p) && !discrete_is_locked(p);
+           !arena_has(&device_of(stream)->arena, p) && !discrete_is_locked(p);
 }
 
 /* ---- the device ---- */
@@ -215,14 +170,7 @@ bool discrete_is_pageable(struct dpt_stream *stream, const void *p)
 static enum dpt_status discrete_alloc(struct dpt_device *base, size_t bytes, void **ret,
                                       struct dpt_err *err)
 {
-    struct arena *arena = &((struct discrete *)base)->arena;
-    const size_t taken = (bytes + PAGE) / PAGE * PAGE; /* a page more: an overrun meets nobody */
-    if (arena->bytes - arena->used < taken)
-        return dpt_fail(err, DPT_ENOMEM, "%zu bytes of %zu of a discrete device", bytes,
-                        arena->bytes - arena->used);
-    *ret = arena->base + arena->used; /* zero, as it comes from the system */
-    arena->used += taken;
-    return DPT_OK;
+    return arena_alloc(&((struct discrete *)base)->arena, bytes, ret, err);
 }
 
 /* All goes with the device. */
@@ -231,11 +179,6 @@ static void discrete_free(struct dpt_device *dev, void *ptr, size_t bytes)
     (void)dev;
     (void)ptr;
     (void)bytes;
-}
-
-static size_t reserved(size_t bytes)
-{
-    return (bytes + PAGE) / PAGE * PAGE;
 }
 
 static enum dpt_status stream_create(struct dpt_device *base, int threads, bool urgent,
@@ -332,9 +275,9 @@ static void event_record(void *native, struct dpt_stream *stream)
     }
     if (s->capture)
         complain(s, DPT_EINVAL, "an event in a graph");
-    lock(&device_of(stream)->queues);
+    discrete_lock(&device_of(stream)->queues);
     *event = (struct discrete_event){.stream = s, .ops = s->done + s->n};
-    unlock(&device_of(stream)->queues);
+    discrete_unlock(&device_of(stream)->queues);
 }
 
 /* Nothing that waits is there before what it waits for. */
@@ -353,9 +296,9 @@ static void event_wait(void *native, struct dpt_stream *stream)
 static bool capture_begin(struct dpt_stream *stream)
 {
     struct discrete_stream *s = (struct discrete_stream *)stream;
-    lock(&device_of(stream)->queues);
+    discrete_lock(&device_of(stream)->queues);
     const bool failed = s->error.status != DPT_OK;
-    unlock(&device_of(stream)->queues);
+    discrete_unlock(&device_of(stream)->queues);
     if (failed)
         return false;
     s->capture = calloc(1, sizeof *s->capture);
@@ -404,10 +347,10 @@ static void graph_launch(void *native, struct dpt_stream *stream)
     struct discrete_stream *s = (struct discrete_stream *)stream;
     const struct graph *graph = native;
     atomic_fetch_add(&launches, 1);
-    lock(&device_of(stream)->queues);
+    discrete_lock(&device_of(stream)->queues);
     for (size_t i = 0; i < graph->n; i++)
         append(&s->queue, &s->n, &s->max, &graph->ops[i]);
-    unlock(&device_of(stream)->queues);
+    discrete_unlock(&device_of(stream)->queues);
 }
 
 void dpt_device_discrete_graphs(bool fail, int64_t *ret_launches, int *ret_alive)
@@ -436,65 +379,17 @@ void dpt_device_discrete_await(void *native)
         abort();
 }
 
-/* NULL: memory of the host. */
-static struct arena *arena_with(const void *p)
-{
-    struct arena *arena = NULL;
-    lock(&list_mutex);
-    for (int i = 0; i < DEVICES_MAX; i++)
-        if (list[i] && is_inside(&list[i]->arena, p))
-            arena = &list[i]->arena;
-    unlock(&list_mutex);
-    return arena;
-}
-
-void dpt_device_discrete_copy(void *to, const void *from, size_t bytes)
-{
-    struct arena *there = arena_with(to), *here = arena_with(from);
-    if (there)
-        open_arena(there);
-    if (here)
-        open_arena(here);
-    memcpy(to, from, bytes);
-    if (here)
-        close_arena(here);
-    if (there)
-        close_arena(there);
-}
-
-/* Puts `new` where `old` is in the list. */
-static void enlist(const struct discrete *old, struct discrete *new)
-{
-    int i = 0;
-    lock(&list_mutex);
-    while (i < DEVICES_MAX && list[i] != old)
-        i++;
-    if (i == DEVICES_MAX)
-        abort();
-    list[i] = new;
-    unlock(&list_mutex);
-}
-
 size_t dpt_device_discrete_bytes(const struct dpt_device *dev)
 {
-    size_t bytes = 0;
-    lock(&list_mutex);
-    for (int i = 0; i < DEVICES_MAX; i++)
-        if (list[i] == (const struct discrete *)dev)
-            bytes = dpt_device_bytes(dev);
-    unlock(&list_mutex);
-    return bytes;
+    return arena_is_listed(&((const struct discrete *)dev)->arena) ? dpt_device_bytes(dev) : 0;
 }
 
 static void discrete_destroy(struct dpt_device *base)
 {
     struct discrete *dev = (struct discrete *)base;
     dpt_device_destroy(&dev->cpu);
-    enlist(dev, NULL);
-    if (dev->arena.base)
-        (void)munmap(dev->arena.base, dev->arena.bytes);
+    arena_fini(&dev->arena);
     (void)pthread_mutex_destroy(&dev->queues);
-    (void)pthread_mutex_destroy(&dev->arena.gate);
     free(dev);
 }
 
@@ -505,7 +400,7 @@ static const struct dpt_device_vtable vtable = {
     .free = discrete_free,
     .alloc_host = discrete_alloc_host,
     .free_host = discrete_free_host,
-    .reserved = reserved,
+    .reserved = arena_reserved,
     .stream_create = stream_create,
     .stream_destroy = stream_destroy,
     .stream_set_threads = set_threads,
@@ -533,19 +428,14 @@ enum dpt_status dpt_device_discrete_create(size_t bytes, struct dpt_device **ret
         return dpt_fail(err, DPT_ENOMEM, "discrete device");
     dev->base.vtable = &vtable;
     dev->ops_until_failure = -1;
-    void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED) {
+    enum dpt_status status = arena_init(&dev->arena, bytes, err);
+    if (status != DPT_OK) {
         free(dev);
-        return dpt_fail(err, DPT_ENOMEM, "%zu bytes for a discrete device", bytes);
+        return status;
     }
-    (void)madvise(base, bytes, MADV_HUGEPAGE); /* opening and closing it takes a time per page */
-    dev->arena.base = base;
-    dev->arena.bytes = bytes;
-    if (pthread_mutex_init(&dev->queues, NULL) != 0 ||
-        pthread_mutex_init(&dev->arena.gate, NULL) != 0)
+    if (pthread_mutex_init(&dev->queues, NULL) != 0)
         abort();
-    enlist(NULL, dev);
-    const enum dpt_status status = dpt_device_cpu_create(&dev->cpu, err);
+    status = dpt_device_cpu_create(&dev->cpu, err);
     if (status != DPT_OK) {
         discrete_destroy(&dev->base);
         return status;
