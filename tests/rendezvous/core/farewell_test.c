@@ -9,6 +9,8 @@
 #include "rendezvous/core/timing.h"
 #include "tests/rendezvous/core/fake_agent.h"
 
+#define IS(fake, what) assert_int_equal((fake).phase, DPT__SERVER_PHASE__SERVER_##what)
+
 static struct stage stage;
 static struct fake a, b, c, d;
 static struct fake *const both[] = {&a, &b};
@@ -53,13 +55,40 @@ static void obey(struct fake *fake)
     fake_say(fake, &stage);
 }
 
-#define IS(fake, what) assert_int_equal((fake).phase, DPT__SERVER_PHASE__SERVER_##what)
+static void obey_both(void)
+{
+    obey(&a);
+    obey(&b);
+}
+
+/* a dies, and b quiesces. */
+static void lose_a(void)
+{
+    fake_dies(&a, &b, &stage);
+    stage_pass_speaking(&stage, both + 1, 1, 300);
+    IS(b, PREPARE);
+    obey(&b);
+    IS(b, WAITING);
+}
+
+/* Its rank dies. */
+static void dies(struct fake *fake)
+{
+    fake->ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    fake_say(fake, &stage);
+}
+
+/* It may go; `last_holder`: it is told that it takes the last copy of steps with it. */
+static void released(const struct fake *fake, bool last_holder)
+{
+    IS(*fake, RELEASED);
+    assert_int_equal(fake->last_holder, last_holder);
+}
 
 /* Told to quiesce they do, are given the plan of a farewell, build, and save. */
 static void save_together(void)
 {
-    obey(&a);
-    obey(&b);
+    obey_both();
     for (int i = 0; i < 2; i++) {
         IS(*both[i], PLAN);
         assert_true(both[i]->plan->farewell);
@@ -68,12 +97,10 @@ static void save_together(void)
         assert_int_equal(both[i]->plan->resume_step, 9);
         assert_int_equal(both[i]->plan->checkpoint_writers, 2);
     }
-    obey(&a);
-    obey(&b);
+    obey_both();
     IS(a, RUNNING);
     IS(b, RUNNING);
-    obey(&a);
-    obey(&b);
+    obey_both();
     IS(a, PREPARE);
     assert_true(a.soft && b.soft);
 }
@@ -81,11 +108,9 @@ static void save_together(void)
 /* They have quiesced, and nothing is lost with them. */
 static void both_go(void)
 {
-    obey(&a);
-    obey(&b);
-    IS(a, RELEASED);
-    IS(b, RELEASED);
-    assert_false(a.last_holder || b.last_holder);
+    obey_both();
+    released(&a, false);
+    released(&b, false);
 }
 
 /* The signal reaches the nodes one after another, the last when the others have quiesced. */
@@ -108,13 +133,11 @@ static void test_too_few_stay(void **state)
     start(2);
     leave(&a);
     save_together();
-    obey(&a);
-    obey(&b);
+    obey_both();
     IS(a, RELEASED);
     IS(b, WAITING);
     leave(&b);
-    IS(b, RELEASED);
-    assert_false(b.last_holder);
+    released(&b, false);
 }
 
 /* Each node has a folder of its own: the one that did not write is not told that it takes what is
@@ -125,20 +148,16 @@ static void test_saved_elsewhere(void **state)
     b.state.checkpoint_dir_id = "of b";
     start(2);
     leave(&a);
-    obey(&a);
-    obey(&b);
+    obey_both();
     assert_int_equal(a.plan->checkpoint_writers, 1);
-    obey(&a);
-    obey(&b);
+    obey_both();
     obey(&a);
     b.cannot_save = true;
     obey(&b);
-    obey(&a);
-    obey(&b);
+    obey_both();
     IS(a, RELEASED);
     leave(&b);
-    IS(b, RELEASED);
-    assert_false(b.last_holder);
+    released(&b, false);
 }
 
 /* Its peer died, and it waited for another. */
@@ -146,11 +165,7 @@ static void test_the_last_of_those_who_wait(void **state)
 {
     (void)state;
     start(2);
-    fake_dies(&a, &b, &stage);
-    stage_pass_speaking(&stage, both + 1, 1, 300);
-    IS(b, PREPARE);
-    obey(&b);
-    IS(b, WAITING);
+    lose_a();
     leave(&b);
     IS(b, PREPARE);
     obey(&b);
@@ -159,8 +174,7 @@ static void test_the_last_of_those_who_wait(void **state)
     assert_int_equal(b.plan->world_size, 1);
     for (int i = 0; i < 3; i++)
         obey(&b);
-    IS(b, RELEASED);
-    assert_false(b.last_holder);
+    released(&b, false);
 }
 
 /* A node that waits leaves in the moment in which enough others are there: they take over. */
@@ -169,10 +183,7 @@ static void test_enough_others(void **state)
     (void)state;
     struct fake *all[] = {&b, &c};
     start(2);
-    fake_dies(&a, &b, &stage);
-    stage_pass_speaking(&stage, both + 1, 1, 300);
-    obey(&b);
-    IS(b, WAITING);
+    lose_a();
     fake_phase(&d, DPT__RANK_PHASE__RANK_STARTING, 0);
     fake_say(&c, &stage);
     fake_say(&d, &stage);
@@ -242,14 +253,12 @@ static void test_halves(void **state)
     fake_part(&a, 0, 2, false);
     fake_part(&b, 1, 2, false);
     leave(&a);
-    obey(&a);
-    obey(&b);
+    obey_both();
     IS(a, RELEASED);
     IS(b, WAITING);
     assert_true(a.last_holder);
     leave(&b);
-    IS(b, RELEASED);
-    assert_false(b.last_holder);
+    released(&b, false);
 }
 
 /* The only rank of who leaves dies: what the others hold is saved all the same. */
@@ -258,8 +267,7 @@ static void test_the_leaving_rank_dies(void **state)
     (void)state;
     start(2);
     leave(&a);
-    a.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
-    fake_say(&a, &stage);
+    dies(&a);
     obey(&b);
     IS(b, PLAN);
     assert_true(b.plan->farewell);
@@ -267,16 +275,9 @@ static void test_the_leaving_rank_dies(void **state)
     for (int i = 0; i < 3; i++)
         obey(&b);
     fake_say(&a, &stage);
-    IS(a, RELEASED);
-    assert_false(a.last_holder);
+    released(&a, false);
     IS(b, WAITING);
     assert_int_equal(b.ranks[0].checkpoint_step, 9);
-}
-
-static void dies(struct fake *fake)
-{
-    fake->ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
-    fake_say(fake, &stage);
 }
 
 /* Its peer died, and then the only process that had the steps: who leaves hears that nobody has
@@ -285,14 +286,10 @@ static void test_what_died_is_told(void **state)
 {
     (void)state;
     start(2);
-    fake_dies(&a, &b, &stage);
-    stage_pass_speaking(&stage, both + 1, 1, 300);
-    obey(&b);
-    IS(b, WAITING);
+    lose_a();
     dies(&b);
     leave(&b);
-    IS(b, RELEASED);
-    assert_true(b.last_holder);
+    released(&b, true);
 }
 
 /* A checkpoint has them. */
@@ -301,13 +298,10 @@ static void test_what_died_was_saved(void **state)
     (void)state;
     b.ranks[0].checkpoint_step = 9;
     start(2);
-    fake_dies(&a, &b, &stage);
-    stage_pass_speaking(&stage, both + 1, 1, 300);
-    obey(&b);
+    lose_a();
     dies(&b);
     leave(&b);
-    IS(b, RELEASED);
-    assert_false(b.last_holder);
+    released(&b, false);
 }
 
 /* It leaves, and its rank dies before the step ends. */
@@ -320,8 +314,7 @@ static void test_the_last_rank_dies(void **state)
     fake_say(&a, &stage);
     leave(&a);
     dies(&a);
-    IS(a, RELEASED);
-    assert_true(a.last_holder);
+    released(&a, true);
 }
 
 /* The half that is left is of no use; who had it did not lose the steps. */
@@ -337,11 +330,9 @@ static void test_a_half_dies(void **state)
     dies(&a);
     obey(&b);
     leave(&a);
-    IS(a, RELEASED);
-    assert_true(a.last_holder);
+    released(&a, true);
     leave(&b);
-    IS(b, RELEASED);
-    assert_false(b.last_holder);
+    released(&b, false);
 }
 
 /* A newcomer is not given first what others shall save. */
@@ -366,11 +357,9 @@ static void leave_together_unsaved(void)
     leave(&a);
     leave(&b);
     save_together();
-    obey(&a);
-    obey(&b);
-    IS(a, RELEASED);
-    IS(b, RELEASED);
-    assert_true(a.last_holder && b.last_holder);
+    obey_both();
+    released(&a, true);
+    released(&b, true);
     assert_int_equal(a.n_nodes, 2);
     assert_int_equal(b.n_nodes, 2);
 }
@@ -395,8 +384,7 @@ static void test_release_that_is_lost(void **state)
     a.phase = DPT__SERVER_PHASE__SERVER_PREPARE;
     a.conn += 100;
     fake_say(&a, &stage);
-    IS(a, RELEASED);
-    assert_true(a.last_holder);
+    released(&a, true);
     assert_int_equal(a.n_nodes, 2);
 }
 
@@ -422,8 +410,7 @@ static void test_what_cannot_be_saved_stays(void **state)
     start(2);
     leave(&a);
     save_together();
-    obey(&a);
-    obey(&b);
+    obey_both();
     IS(a, RELEASED);
     IS(b, WAITING);
     assert_false(a.last_holder);
@@ -437,8 +424,7 @@ static void test_broken_farewell(void **state)
     leave(&a);
     leave(&b);
     save_together();
-    a.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
-    fake_say(&a, &stage);
+    dies(&a);
     IS(b, PREPARE);
     assert_false(b.soft);
     b.ranks[0].phase = DPT__RANK_PHASE__RANK_QUIESCED; /* gave the save up */
@@ -449,8 +435,7 @@ static void test_broken_farewell(void **state)
     assert_int_equal(b.plan->world_size, 1);
     for (int i = 0; i < 3; i++)
         obey(&b);
-    IS(b, RELEASED);
-    assert_false(b.last_holder);
+    released(&b, false);
 }
 
 /* Who joins meanwhile takes over from memory. */
@@ -461,8 +446,7 @@ static void test_join_while_they_save(void **state)
     leave(&a);
     save_together();
     fake_say(&c, &stage);
-    obey(&a);
-    obey(&b);
+    obey_both();
     obey(&c);
     IS(a, SPARE);
     fakes_settle(&stage, (struct fake *[]){&b, &c}, 2);

@@ -13,7 +13,7 @@
 
 static struct stage stage;
 static struct fake a, b, c;
-static struct fake *const all[] = {&a, &b, &c};
+static struct fake *const all[] = {&a, &b, &c}, *const both[] = {&a, &b};
 
 static int setup(void **state)
 {
@@ -74,7 +74,14 @@ static void lose(struct fake *fake, struct fake *const *rest, size_t n)
     stage_pass_speaking(&stage, rest, n, 300);
 }
 
-/* The same; formations that fail are not repeated at once. */
+/* c dies, and the others quiesce. */
+static void lose_c(void)
+{
+    lose(&c, both, 2);
+    report(both, 2);
+}
+
+/* As report; formations that fail are not repeated at once. */
 static void report_later(struct fake *const *fakes, size_t n)
 {
     const uint64_t before = fakes[0]->plan->generation;
@@ -87,6 +94,19 @@ static void break_data_plane(struct fake *fake)
 {
     fake->ranks[0].failed_generation = fake->generation;
     fake_say(fake, &stage);
+}
+
+static void expect_cause(const char *text)
+{
+    if (strstr(a.plan->cause, text) == NULL)
+        fail_msg("%s", a.plan->cause);
+}
+
+/* The plan's step, and the checkpoint that is read; -1: none is. */
+static void expect_resume(int64_t step, int64_t checkpoint)
+{
+    assert_int_equal(a.plan->resume_step, step);
+    assert_int_equal(a.plan->load_checkpoint, checkpoint);
 }
 
 static void a_shadow_covers_a_loss(void **state)
@@ -114,21 +134,17 @@ static void a_shadow_covers_a_loss(void **state)
 static void a_second_loss_goes_back(void **state)
 {
     (void)state;
-    struct fake *rest[] = {&a, &b}, *last[] = {&a};
     run_in_thirds(true);
     a.ranks[0].checkpoint_step = 4;
-    lose(&c, rest, 2);
-    lose(&b, last, 1);
-    stage_pass_speaking(&stage, last, 1, 4600); /* nobody had a connection to it any more */
-    report(last, 1);
-    assert_int_equal(a.plan->resume_step, 4);
-    assert_int_equal(a.plan->load_checkpoint, 4);
+    lose(&c, both, 2);
+    lose(&b, both, 1);
+    stage_pass_speaking(&stage, both, 1, 4600); /* nobody had a connection to it any more */
+    report(both, 1);
+    expect_resume(4, 4);
     assert_int_equal(a.plan->steps_done_before, 7);
     assert_false(fake_place(&a)->takes_state);
-    if (strstr(a.plan->cause,
-               "shard 1 of 3 is lost with node c and its shadow holder node b: going back to "
-               "the checkpoint of step 4, losing 3 steps") == NULL)
-        fail_msg("%s", a.plan->cause);
+    expect_cause("shard 1 of 3 is lost with node c and its shadow holder node b: going back to "
+                 "the checkpoint of step 4, losing 3 steps");
 }
 
 static void without_redundancy_a_loss_goes_back(void **state)
@@ -140,9 +156,8 @@ static void without_redundancy_a_loss_goes_back(void **state)
     a.ranks[0].checkpoint_step = 6; /* c does not see that one */
     report(rest, 2);
     assert_int_equal(a.plan->load_checkpoint, 4);
-    if (strstr(a.plan->cause, "shard 1 of 3 is lost with node b: going back to the checkpoint of "
-                              "step 4, losing 3 steps") == NULL)
-        fail_msg("%s", a.plan->cause);
+    expect_cause("shard 1 of 3 is lost with node b: going back to the checkpoint of step 4, "
+                 "losing 3 steps");
     assert_false(fake_place(&a)->takes_state);
     assert_false(fake_place(&c)->takes_state);
 }
@@ -155,8 +170,7 @@ static void without_a_checkpoint_to_the_beginning(void **state)
     a.ranks[0].checkpoint_step = c.ranks[0].checkpoint_step = -1;
     lose(&b, rest, 2);
     report(rest, 2);
-    assert_int_equal(a.plan->resume_step, 0);
-    assert_int_equal(a.plan->load_checkpoint, -1);
+    expect_resume(0, -1);
     assert_true(a.plan->from_seed);
     assert_non_null(strstr(a.plan->cause, "going back to the beginning, losing 7 steps"));
 }
@@ -187,8 +201,7 @@ static void no_mix_of_steps(void **state)
     stands(&c, 7, false, -1);
     break_data_plane(&a);
     report(all, 3);
-    assert_int_equal(a.plan->resume_step, 4);
-    assert_int_equal(a.plan->load_checkpoint, 4);
+    expect_resume(4, 4);
     assert_int_equal(a.plan->outcome.len, 0);
 }
 
@@ -200,8 +213,7 @@ static void a_whole_step_wins_over_a_newer_part(void **state)
     stands(&a, 8, false, 8);
     break_data_plane(&a);
     report(all, 3);
-    assert_int_equal(a.plan->resume_step, 7);
-    assert_int_equal(a.plan->load_checkpoint, -1);
+    expect_resume(7, -1);
     assert_true(fake_place(&a)->takes_state);
     assert_false(fake_place(&b)->takes_state);
 }
@@ -210,31 +222,26 @@ static void a_whole_step_wins_over_a_newer_part(void **state)
 static void what_is_pending_is_dropped(void **state)
 {
     (void)state;
-    struct fake *rest[] = {&a, &b};
     run_in_thirds(true);
     const uint64_t ran = stage.view.generation;
-    lose(&c, rest, 2);
-    report(rest, 2);
+    lose_c();
     for (uint32_t i = 0; i < 2; i++) { /* b is ready, a is not */
-        rest[i]->ranks[0].pending_generation = i == 1 ? stage.view.generation : 0;
+        both[i]->ranks[0].pending_generation = i == 1 ? stage.view.generation : 0;
         if (i == 1)
-            fake_part(rest[i], i, 2, true);
+            fake_part(both[i], i, 2, true);
     }
     break_data_plane(&a);
-    report_later(rest, 2);
+    report_later(both, 2);
     assert_int_equal(a.plan->state_generation, ran);
-    assert_int_equal(a.plan->resume_step, 7);
-    assert_int_equal(a.plan->load_checkpoint, -1);
+    expect_resume(7, -1);
 }
 
 /* The server does not know that it was sent off, but one of the ranks does. */
 static void what_was_sent_off_counts(void **state)
 {
     (void)state;
-    struct fake *rest[] = {&a, &b};
     run_in_thirds(true);
-    lose(&c, rest, 2);
-    report(rest, 2);
+    lose_c();
     const uint64_t sent_off = stage.view.generation;
     fake_no_parts(&a); /* has heard GO, and let go of what was before */
     fake_part(&a, 0, 2, false);
@@ -244,43 +251,38 @@ static void what_was_sent_off_counts(void **state)
     b.ranks[0].gradient = true; /* of what was before: of no use any more */
     stage_restart(&stage, 99);
     for (int i = 0; i < 2; i++) {
-        rest[i]->epoch = 0;
-        rest[i]->counter_seen = 0;
-        rest[i]->ranks[0].failed_generation = sent_off;
+        both[i]->epoch = 0;
+        both[i]->counter_seen = 0;
+        both[i]->ranks[0].failed_generation = sent_off;
     }
-    stage_pass_speaking(&stage, rest, 2, 6000);
-    report(rest, 2);
-    stage_pass_speaking(&stage, rest, 2, 6000);
+    stage_pass_speaking(&stage, both, 2, 6000);
+    report(both, 2);
+    stage_pass_speaking(&stage, both, 2, 6000);
     assert_int_equal(a.plan->state_generation, sent_off);
-    assert_int_equal(a.plan->resume_step, 7);
-    assert_int_equal(a.plan->load_checkpoint, -1);
+    expect_resume(7, -1);
 }
 
 /* Nobody is known to have been sent off, but only what is pending is whole. */
 static void what_is_pending_may_save_the_rest(void **state)
 {
     (void)state;
-    struct fake *rest[] = {&a, &b};
     run_in_thirds(true);
-    lose(&c, rest, 2);
-    report(rest, 2);
+    lose_c();
     fake_no_parts(&a);
     fake_part(&a, 0, 2, false); /* a joiner, say: it held nothing before */
     fake_part(&b, 1, 2, true);
     b.ranks[0].pending_generation = stage.view.generation;
     const uint64_t formed = stage.view.generation;
     break_data_plane(&a);
-    report_later(rest, 2);
+    report_later(both, 2);
     assert_int_equal(a.plan->state_generation, formed);
-    assert_int_equal(a.plan->resume_step, 7);
-    assert_int_equal(a.plan->load_checkpoint, -1);
+    expect_resume(7, -1);
 }
 
 /* Who leaves hands over what only it holds, as a guest of one generation, and goes. */
 static void who_leaves_hands_over(void **state)
 {
     (void)state;
-    struct fake *rest[] = {&a, &b};
     run_in_thirds(false);
     c.state.leaving = true;
     fake_say(&c, &stage);
@@ -307,8 +309,8 @@ static void who_leaves_hands_over(void **state)
     assert_int_equal(a.plan->state_generation, handover);
     assert_int_equal(a.plan->resume_step, 7);
     for (size_t i = 0; i < 2; i++)
-        assert_false(fake_place(rest[i])->takes_state);
-    fakes_settle(&stage, rest, 2);
+        assert_false(fake_place(both[i])->takes_state);
+    fakes_settle(&stage, both, 2);
     assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
     assert_int_equal(stage.view.restarts_left, 100);
 }
@@ -317,32 +319,31 @@ static void who_leaves_hands_over(void **state)
 static void redundancy_is_seen(void **state)
 {
     (void)state;
-    struct fake *rest[] = {&a, &b};
-    fakes_start(&stage, rest, 2); /* all hold everything */
+    fakes_start(&stage, both, 2); /* all hold everything */
     assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_WHOLE);
     break_data_plane(&a);
     assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_REBUILDING);
-    report_later(rest, 2);
+    report_later(both, 2);
     assert_int_equal(stage.view.phase, DPT_RDZV_PLANNED);
     for (uint32_t i = 0; i < 2; i++) {
-        fake_part(rest[i], i, 2, true);
-        rest[i]->ranks[0].pending_generation = stage.view.generation;
+        fake_part(both[i], i, 2, true);
+        both[i]->ranks[0].pending_generation = stage.view.generation;
     }
-    fakes_settle(&stage, rest, 2);
+    fakes_settle(&stage, both, 2);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
     assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_NONE);
     break_data_plane(&a);
-    report_later(rest, 2);
+    report_later(both, 2);
     for (uint32_t i = 0; i < 2; i++) { /* each a shadow of the other's */
-        fake_part(rest[i], 1 - i, 2, true);
-        rest[i]->ranks[0].pending_generation = stage.view.generation;
+        fake_part(both[i], 1 - i, 2, true);
+        both[i]->ranks[0].pending_generation = stage.view.generation;
     }
-    fakes_settle(&stage, rest, 2);
+    fakes_settle(&stage, both, 2);
     assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_WHOLE);
     stage_restart(&stage, 99); /* and one that adopts them */
     for (int i = 0; i < 2; i++)
-        rest[i]->ranks[0].plan_rank = (int32_t)fake_place(rest[i])->rank;
-    fakes_settle(&stage, rest, 2);
+        both[i]->ranks[0].plan_rank = (int32_t)fake_place(both[i])->rank;
+    fakes_settle(&stage, both, 2);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
     assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_WHOLE);
 }
@@ -366,25 +367,23 @@ static void replicas_cut_differently(void **state)
 /* Three become two, which have half each and copy the other's while they train. */
 static void run_in_halves_rebuilding(void)
 {
-    struct fake *rest[] = {&a, &b};
     run_in_thirds(true);
-    lose(&c, rest, 2);
-    report(rest, 2);
+    lose_c();
     for (uint32_t i = 0; i < 2; i++) {
-        rest[i]->ranks[0].pending_generation = stage.view.generation;
-        rest[i]->ranks[0].rebuilding = true;
-        fake_no_parts(rest[i]);
-        fake_part(rest[i], i, 2, true);
+        both[i]->ranks[0].pending_generation = stage.view.generation;
+        both[i]->ranks[0].rebuilding = true;
+        fake_no_parts(both[i]);
+        fake_part(both[i], i, 2, true);
     }
-    fakes_settle(&stage, rest, 2);
+    fakes_settle(&stage, both, 2);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
     assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_REBUILDING);
     for (uint32_t i = 0; i < 2; i++) {
-        rest[i]->ranks[0].pending_generation = 0;
-        fake_no_parts(rest[i]);
-        fake_part(rest[i], i, 2, false);
-        stands(rest[i], 9, false, -1);
-        fake_say(rest[i], &stage);
+        both[i]->ranks[0].pending_generation = 0;
+        fake_no_parts(both[i]);
+        fake_part(both[i], i, 2, false);
+        stands(both[i], 9, false, -1);
+        fake_say(both[i], &stage);
     }
     assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_REBUILDING);
 }
@@ -393,18 +392,17 @@ static void run_in_halves_rebuilding(void)
 static void copies_become_whole_under_another_server(void **state)
 {
     (void)state;
-    struct fake *rest[] = {&a, &b};
     run_in_halves_rebuilding();
     stage_restart(&stage, 99);
     for (int i = 0; i < 2; i++)
-        rest[i]->ranks[0].plan_rank = (int32_t)fake_place(rest[i])->rank;
-    fakes_settle(&stage, rest, 2);
+        both[i]->ranks[0].plan_rank = (int32_t)fake_place(both[i])->rank;
+    fakes_settle(&stage, both, 2);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
     assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_REBUILDING);
     for (uint32_t i = 0; i < 2; i++) {
-        rest[i]->ranks[0].rebuilding = false;
-        fake_part(rest[i], 1 - i, 2, false);
-        fake_say(rest[i], &stage);
+        both[i]->ranks[0].rebuilding = false;
+        fake_part(both[i], 1 - i, 2, false);
+        fake_say(both[i], &stage);
     }
     assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_WHOLE);
 }
@@ -412,17 +410,16 @@ static void copies_become_whole_under_another_server(void **state)
 static void copies_are_whole_while_it_trains(void **state)
 {
     (void)state;
-    struct fake *rest[] = {&a, &b}, *last[] = {&a};
     run_in_halves_rebuilding();
     for (uint32_t i = 0; i < 2; i++) {
         assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_REBUILDING);
-        rest[i]->ranks[0].rebuilding = false;
-        fake_part(rest[i], 1 - i, 2, false);
-        fake_say(rest[i], &stage);
+        both[i]->ranks[0].rebuilding = false;
+        fake_part(both[i], 1 - i, 2, false);
+        fake_say(both[i], &stage);
     }
     assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_WHOLE);
-    lose(&b, last, 1);
-    report(last, 1);
+    lose(&b, both, 1);
+    report(both, 1);
     assert_int_equal(a.plan->resume_step, 9);
     assert_null(strstr(a.plan->cause, "gone"));
 }
@@ -430,16 +427,12 @@ static void copies_are_whole_while_it_trains(void **state)
 static void a_loss_before_copies_are_whole_goes_back(void **state)
 {
     (void)state;
-    struct fake *last[] = {&a};
     run_in_halves_rebuilding();
-    lose(&b, last, 1);
-    report(last, 1);
+    lose(&b, both, 1);
+    report(both, 1);
     assert_int_equal(a.plan->load_checkpoint, 4);
-    if (strstr(a.plan->cause,
-               "shard 1 of 2 is lost with node b, before its copy was complete "
-               "after the last loss: going back to the checkpoint of step 4, losing 5 "
-               "steps") == NULL)
-        fail_msg("%s", a.plan->cause);
+    expect_cause("shard 1 of 2 is lost with node b, before its copy was complete after the last "
+                 "loss: going back to the checkpoint of step 4, losing 5 steps");
 }
 
 static void leave_thirds(void)
@@ -457,10 +450,9 @@ static void leave_thirds(void)
 static void who_is_covered_goes_when_the_others_run(void **state)
 {
     (void)state;
-    struct fake *rest[] = {&a, &b};
     leave_thirds();
     assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SPARE);
-    fakes_settle(&stage, rest, 2);
+    fakes_settle(&stage, both, 2);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
     assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
 }
@@ -475,8 +467,7 @@ static void who_leaves_covers_who_dies_meanwhile(void **state)
     report(rest, 2);
     assert_int_equal(a.plan->guests, 1);
     assert_int_equal(a.plan->world_size, 2);
-    assert_int_equal(a.plan->resume_step, 7);
-    assert_int_equal(a.plan->load_checkpoint, -1);
+    expect_resume(7, -1);
     assert_null(strstr(a.plan->cause, "gone"));
 }
 

@@ -119,33 +119,30 @@ static void fill(struct fixture *f)
 
 enum kind { AGENT, SERVER, TO_RANK, FROM_RANK };
 
+/* Decodes into a message of `type`, which there is if and only if that succeeds. */
+#define DECODE(type, name)                                                                         \
+    do {                                                                                           \
+        type *message = NULL;                                                                      \
+        status = dpt_message_decode_##name(data, bytes, &message, err);                            \
+        assert_true((status == DPT_OK) == (message != NULL));                                      \
+        dpt_message_free_##name(&message);                                                         \
+    } while (0)
+
 static enum dpt_status decode(enum kind kind, const void *data, size_t bytes, struct dpt_err *err)
 {
-    Dpt__AgentState *agent = NULL;
-    Dpt__ServerState *server = NULL;
-    Dpt__AgentToRank *to_rank = NULL;
-    Dpt__RankToAgent *from_rank = NULL;
     enum dpt_status status = DPT_EINVAL;
     switch (kind) {
     case AGENT:
-        status = dpt_message_decode_agent_state(data, bytes, &agent, err);
-        assert_true((status == DPT_OK) == (agent != NULL));
-        dpt_message_free_agent_state(&agent);
+        DECODE(Dpt__AgentState, agent_state);
         break;
     case SERVER:
-        status = dpt_message_decode_server_state(data, bytes, &server, err);
-        assert_true((status == DPT_OK) == (server != NULL));
-        dpt_message_free_server_state(&server);
+        DECODE(Dpt__ServerState, server_state);
         break;
     case TO_RANK:
-        status = dpt_message_decode_agent_to_rank(data, bytes, &to_rank, err);
-        assert_true((status == DPT_OK) == (to_rank != NULL));
-        dpt_message_free_agent_to_rank(&to_rank);
+        DECODE(Dpt__AgentToRank, agent_to_rank);
         break;
     case FROM_RANK:
-        status = dpt_message_decode_rank_to_agent(data, bytes, &from_rank, err);
-        assert_true((status == DPT_OK) == (from_rank != NULL));
-        dpt_message_free_rank_to_agent(&from_rank);
+        DECODE(Dpt__RankToAgent, rank_to_agent);
         break;
     }
     return status;
@@ -290,6 +287,13 @@ static void test_sizes(void **state)
         refuses(&f, kind, field);                                                                  \
     } while (0)
 
+/* Each of two values is refused. */
+#define SPOIL_EACH(kind, field, member, one, other)                                                \
+    do {                                                                                           \
+        SPOIL(kind, field, member = (one));                                                        \
+        SPOIL(kind, field, member = (other));                                                      \
+    } while (0)
+
 static char long_text[DPT_PROTO_YAML_BYTES_MAX + 2];
 
 static const char *text_of(size_t characters)
@@ -304,12 +308,9 @@ static void test_stamp(void **state)
     (void)state;
     SPOIL(AGENT, "stamp", f.agent.stamp = NULL);
     SPOIL(SERVER, "stamp", f.server.stamp = NULL);
-    SPOIL(AGENT, "run", f.stamp.run = "");
-    SPOIL(AGENT, "run", f.stamp.run = "../etc");
-    SPOIL(AGENT, "run", f.stamp.run = ".hidden");
-    SPOIL(AGENT, "run", f.stamp.run = (char *)text_of(DPT_PROTO_NAME_BYTES));
-    SPOIL(AGENT, "node", f.stamp.node = "a b");
-    SPOIL(AGENT, "node", f.stamp.node = "a\nb");
+    SPOIL_EACH(AGENT, "run", f.stamp.run, "", "../etc");
+    SPOIL_EACH(AGENT, "run", f.stamp.run, ".hidden", (char *)text_of(DPT_PROTO_NAME_BYTES));
+    SPOIL_EACH(AGENT, "node", f.stamp.node, "a b", "a\nb");
     SPOIL(AGENT, "incarnation", f.stamp.incarnation = 0);
     SPOIL(AGENT, "generation", f.stamp.generation = UINT64_MAX);
     SPOIL(SERVER, "generation", f.stamp.generation = DPT_PROTO_GENERATION_MAX + 1);
@@ -319,28 +320,26 @@ static void test_stamp(void **state)
 static void test_agent_fields(void **state)
 {
     (void)state;
-    SPOIL(AGENT, "min_nodes", f.spec.min_nodes = 0);
-    SPOIL(AGENT, "min_nodes", f.spec.min_nodes = DPT_PROTO_NODES_MAX + 1);
-    SPOIL(AGENT, "max_nodes", f.spec.max_nodes = 0);
-    SPOIL(AGENT, "max_nodes", f.spec.max_nodes = DPT_PROTO_NODES_MAX + 1);
-    SPOIL(AGENT, "timeout_ms", f.spec.timeout_ms = DPT_PROTO_TIMEOUT_MS_MIN - 1);
-    SPOIL(AGENT, "timeout_ms", f.spec.timeout_ms = DPT_PROTO_TIMEOUT_MS_MAX + 1);
-    SPOIL(AGENT, "drain_ms", f.spec.drain_ms = DPT_PROTO_DRAIN_MS_MIN - 1);
-    SPOIL(AGENT, "drain_ms", f.spec.drain_ms = DPT_PROTO_DRAIN_MS_MAX + 1);
+    SPOIL_EACH(AGENT, "min_nodes", f.spec.min_nodes, 0, DPT_PROTO_NODES_MAX + 1);
+    SPOIL_EACH(AGENT, "max_nodes", f.spec.max_nodes, 0, DPT_PROTO_NODES_MAX + 1);
+    SPOIL_EACH(AGENT, "timeout_ms", f.spec.timeout_ms, DPT_PROTO_TIMEOUT_MS_MIN - 1,
+               DPT_PROTO_TIMEOUT_MS_MAX + 1);
+    SPOIL_EACH(AGENT, "drain_ms", f.spec.drain_ms, DPT_PROTO_DRAIN_MS_MIN - 1,
+               DPT_PROTO_DRAIN_MS_MAX + 1);
     SPOIL(AGENT, "max_world", f.spec.max_world = 0);
     SPOIL(AGENT, "config_digest", f.spec.config_digest = "");
-    SPOIL(AGENT, "config_yaml", f.spec.config_yaml = "a\tb");
-    SPOIL(AGENT, "config_yaml", f.spec.config_yaml = (char *)text_of(DPT_PROTO_YAML_BYTES_MAX));
+    SPOIL_EACH(AGENT, "config_yaml", f.spec.config_yaml, "a\tb",
+               (char *)text_of(DPT_PROTO_YAML_BYTES_MAX));
     SPOIL(AGENT, "ranks", f.agent.n_ranks = DPT_PROTO_RANKS_MAX + 1);
     SPOIL(AGENT, "ranks", f.ranks[1].local_rank = 0);
     SPOIL(AGENT, "software", f.agent.software = (char *)text_of(DPT_PROTO_NAME_BYTES));
     SPOIL(AGENT, "host", f.agent.host = (char *)text_of(DPT_PROTO_DIGEST_BYTES));
-    SPOIL(AGENT, "first_error", f.agent.first_error = (char *)text_of(DPT_PROTO_TEXT_BYTES));
-    SPOIL(AGENT, "first_error", f.agent.first_error = "\033[31m");
+    SPOIL_EACH(AGENT, "first_error", f.agent.first_error, (char *)text_of(DPT_PROTO_TEXT_BYTES),
+               "\033[31m");
     SPOIL(AGENT, "secret", f.agent.secret.len--);
     SPOIL(AGENT, "secret", f.agent.secret.len++);
-    SPOIL(AGENT, "host_name", f.agent.host_name = "\033[31m");
-    SPOIL(AGENT, "host_name", f.agent.host_name = (char *)text_of(DPT_PROTO_NAME_BYTES));
+    SPOIL_EACH(AGENT, "host_name", f.agent.host_name, "\033[31m",
+               (char *)text_of(DPT_PROTO_NAME_BYTES));
 }
 
 /* What a rank tells for people: it is printed, and read as numbers. */
@@ -349,12 +348,9 @@ static void test_story_fields(void **state)
     (void)state;
     SPOIL(FROM_RANK, "steps", f.from_rank.n_steps = DPT_PROTO_STEPS_MAX + 1);
     SPOIL(FROM_RANK, "step", f.steps[0].step = 0);
-    SPOIL(FROM_RANK, "step", f.steps[1].step = f.steps[0].step);
-    SPOIL(FROM_RANK, "step", f.steps[1].step = INT64_MAX);
-    SPOIL(FROM_RANK, "world_size", f.steps[1].world_size = 0);
-    SPOIL(FROM_RANK, "world_size", f.steps[1].world_size = DPT_PROTO_WORLD_MAX + 1);
-    SPOIL(FROM_RANK, "epoch", f.steps[1].epoch = -1);
-    SPOIL(FROM_RANK, "epoch", f.steps[1].epoch = f.steps[1].step + 1);
+    SPOIL_EACH(FROM_RANK, "step", f.steps[1].step, f.steps[0].step, INT64_MAX);
+    SPOIL_EACH(FROM_RANK, "world_size", f.steps[1].world_size, 0, DPT_PROTO_WORLD_MAX + 1);
+    SPOIL_EACH(FROM_RANK, "epoch", f.steps[1].epoch, -1, f.steps[1].step + 1);
     SPOIL(FROM_RANK, "epoch_first_step", f.steps[1].epoch = 1);
     SPOIL(FROM_RANK, "epoch_first_step", f.steps[1].epoch = 1;
           f.steps[1].epoch_first_step = f.steps[1].step + 1);
@@ -379,37 +375,26 @@ static void test_rank_fields(void **state)
     SPOIL(AGENT, "spawn", f.ranks[0].spawn = 0);
     SPOIL(AGENT, "generation", f.ranks[0].generation = UINT64_MAX);
     SPOIL(AGENT, "failed_generation", f.ranks[0].failed_generation = UINT64_MAX);
-    SPOIL(AGENT, "step_applied", f.ranks[0].step_applied = -2);
-    SPOIL(AGENT, "step_applied", f.ranks[0].step_applied = INT64_MAX);
-    SPOIL(AGENT, "outcome_step", f.ranks[0].outcome_step = -2);
-    SPOIL(AGENT, "outcome_step", f.ranks[0].outcome_step = 12);
+    SPOIL_EACH(AGENT, "step_applied", f.ranks[0].step_applied, -2, INT64_MAX);
+    SPOIL_EACH(AGENT, "outcome_step", f.ranks[0].outcome_step, -2, 12);
     SPOIL(AGENT, "outcome_step", f.ranks[0].outcome_step = 9);
     SPOIL(AGENT, "outcome", f.ranks[0].outcome = ((ProtobufCBinaryData){sizeof large, large}));
-    SPOIL(AGENT, "checkpoint_step", f.ranks[0].checkpoint_step = -2);
-    SPOIL(AGENT, "checkpoint_step", f.ranks[0].checkpoint_step = DPT_PROTO_STEP_MAX + 1);
-    SPOIL(AGENT, "rescued_step", f.ranks[0].rescued_step = -1);
-    SPOIL(AGENT, "rescued_step", f.ranks[0].rescued_step = DPT_PROTO_STEP_MAX + 1);
-    SPOIL(AGENT, "grant_step", f.ranks[0].grant_step = -2);
-    SPOIL(AGENT, "grant_step", f.ranks[0].grant_step = INT64_MAX);
-    SPOIL(AGENT, "step_high", f.agent.step_high = -1);
-    SPOIL(AGENT, "step_high", f.agent.step_high = INT64_MAX);
+    SPOIL_EACH(AGENT, "checkpoint_step", f.ranks[0].checkpoint_step, -2, DPT_PROTO_STEP_MAX + 1);
+    SPOIL_EACH(AGENT, "rescued_step", f.ranks[0].rescued_step, -1, DPT_PROTO_STEP_MAX + 1);
+    SPOIL_EACH(AGENT, "grant_step", f.ranks[0].grant_step, -2, INT64_MAX);
+    SPOIL_EACH(AGENT, "step_high", f.agent.step_high, -1, INT64_MAX);
     SPOIL(AGENT, "shards", f.ranks[0].n_shards = DPT_PROTO_SHARDS_MAX + 1);
-    SPOIL(AGENT, "of", f.shards[1].of = 0);
-    SPOIL(AGENT, "of", f.shards[1].of = DPT_PROTO_WORLD_MAX + 1);
+    SPOIL_EACH(AGENT, "of", f.shards[1].of, 0, DPT_PROTO_WORLD_MAX + 1);
     SPOIL(AGENT, "index", f.shards[1].index = 7);
     SPOIL(AGENT, "pending_generation", f.shards[1].pending = true);
     SPOIL(AGENT, "pending_generation", f.ranks[0].pending_generation = UINT64_MAX);
     SPOIL(AGENT, "ran_generation", f.ranks[0].ran_generation = UINT64_MAX);
-    SPOIL(AGENT, "silent_ms", f.ranks[0].silent_ms = -1);
-    SPOIL(AGENT, "silent_ms", f.ranks[0].silent_ms = INT64_MAX);
-    SPOIL(AGENT, "step_ms_median", f.ranks[0].step_ms_median = -1);
-    SPOIL(AGENT, "step_ms_median", f.ranks[0].step_ms_median = INT64_MAX);
+    SPOIL_EACH(AGENT, "silent_ms", f.ranks[0].silent_ms, -1, INT64_MAX);
+    SPOIL_EACH(AGENT, "step_ms_median", f.ranks[0].step_ms_median, -1, INT64_MAX);
     SPOIL(FROM_RANK, "step_ms_median", f.from_rank.step_ms_median = INT64_MAX);
-    SPOIL(FROM_RANK, "val_step", f.from_rank.val_step = -1);
-    SPOIL(FROM_RANK, "val_step", f.from_rank.val_step = INT64_MAX);
+    SPOIL_EACH(FROM_RANK, "val_step", f.from_rank.val_step, -1, INT64_MAX);
     SPOIL(FROM_RANK, "val_samples", f.from_rank.val_samples = -1);
-    SPOIL(FROM_RANK, "val_right", f.from_rank.val_right = 1);
-    SPOIL(FROM_RANK, "val_right", f.from_rank.val_right = -1);
+    SPOIL_EACH(FROM_RANK, "val_right", f.from_rank.val_right, 1, -1);
     SPOIL(AGENT, "tcp_addr", f.ranks[0].tcp_addr = (char *)text_of(DPT_PROTO_ADDR_BYTES));
     SPOIL(FROM_RANK, "state", f.from_rank.state = NULL);
     SPOIL(FROM_RANK, "exit_code", f.from_rank.exit_code = 256);
@@ -423,17 +408,13 @@ static void test_plan_fields(void **state)
         enum kind kind = i == 0 ? SERVER : TO_RANK;
         SPOIL(kind, "nonce", f.plan.nonce.len--);
         SPOIL(kind, "nonce", f.plan.nonce.len++);
-        SPOIL(kind, "world_size", f.plan.world_size = 0);
-        SPOIL(kind, "world_size", f.plan.world_size = DPT_PROTO_WORLD_MAX + 1);
-        SPOIL(kind, "n_hosts", f.plan.n_hosts = 0);
-        SPOIL(kind, "n_hosts", f.plan.n_hosts = 3);
+        SPOIL_EACH(kind, "world_size", f.plan.world_size, 0, DPT_PROTO_WORLD_MAX + 1);
+        SPOIL_EACH(kind, "n_hosts", f.plan.n_hosts, 0, 3);
         SPOIL(kind, "n_nodes", f.plan.n_nodes = 3);
         SPOIL(kind, "checkpoint_writers", f.plan.checkpoint_writers = 3);
-        SPOIL(kind, "resume_step", f.plan.resume_step = -1);
-        SPOIL(kind, "resume_step", f.plan.resume_step = INT64_MAX);
+        SPOIL_EACH(kind, "resume_step", f.plan.resume_step, -1, INT64_MAX);
         SPOIL(kind, "load_checkpoint", f.plan.load_checkpoint = -2);
-        SPOIL(kind, "steps_done_before", f.plan.steps_done_before = -1);
-        SPOIL(kind, "steps_done_before", f.plan.steps_done_before = INT64_MAX);
+        SPOIL_EACH(kind, "steps_done_before", f.plan.steps_done_before, -1, INT64_MAX);
         SPOIL(kind, "digest", f.plan.digest = "");
         SPOIL(kind, "rank", f.plan_ranks[1].rank = 2);
         SPOIL(kind, "out of order", f.plan_ranks[1].rank = 0);
@@ -450,8 +431,8 @@ static void test_plan_fields(void **state)
     }
     SPOIL(SERVER, "generation", f.plan.generation = 0);
     SPOIL(SERVER, "phase", f.server.phase = (Dpt__ServerPhase)77);
-    SPOIL(SERVER, "only_run", f.server.only_run = "../etc");
-    SPOIL(SERVER, "only_run", f.server.only_run = (char *)text_of(DPT_PROTO_NAME_BYTES));
+    SPOIL_EACH(SERVER, "only_run", f.server.only_run, "../etc",
+               (char *)text_of(DPT_PROTO_NAME_BYTES));
     SPOIL(SERVER, "grant_step", f.server.grant_step = -2);
     SPOIL(TO_RANK, "generation", f.to_rank.generation = 6);
     SPOIL(TO_RANK, "plan", f.to_rank.plan = NULL);
@@ -496,12 +477,17 @@ static void test_names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),          cmocka_unit_test(test_values_survive),
-        cmocka_unit_test(test_bytes),         cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_stamp),         cmocka_unit_test(test_agent_fields),
-        cmocka_unit_test(test_rank_fields),   cmocka_unit_test(test_plan_fields),
-        cmocka_unit_test(test_story_fields),  cmocka_unit_test(test_plan_fields),
-        cmocka_unit_test(test_other_version), cmocka_unit_test(test_other_version_refused),
+        cmocka_unit_test(test_good),
+        cmocka_unit_test(test_values_survive),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_stamp),
+        cmocka_unit_test(test_agent_fields),
+        cmocka_unit_test(test_rank_fields),
+        cmocka_unit_test(test_plan_fields),
+        cmocka_unit_test(test_story_fields),
+        cmocka_unit_test(test_other_version),
+        cmocka_unit_test(test_other_version_refused),
         cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
