@@ -275,23 +275,29 @@ static void test_rescue_for_a_silent_rank(void **state)
     assert_int_equal(b->unsaved, 0);
 }
 
+/* The rank reports an error that no restart repairs. */
+static void fatal_error(struct bench *b, uint32_t rank, uint32_t exit_code)
+{
+    Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
+    b->rank.local_rank = rank;
+    b->rank.spawn = b->spawns[rank];
+    b->rank.text = "no such device";
+    message.state = &b->rank;
+    message.fatal = true;
+    message.exit_code = exit_code;
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
+                                           .local_rank = rank,
+                                           .spawn = b->spawns[rank],
+                                           .rank_message = &message});
+    b->rank.text = "";
+}
+
 /* Another rank's fatal error does not cut it short, and is what the node ends with. */
 static void test_fatal_error_in_a_rescue(void **state)
 {
     struct bench *b = *state;
     begin_rescue(b);
-    b->rank.local_rank = 1;
-    b->rank.spawn = b->spawns[1];
-    b->rank.text = "no such device";
-    Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
-    message.state = &b->rank;
-    message.fatal = true;
-    message.exit_code = DPT_EXIT_FAILED;
-    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
-                                           .local_rank = 1,
-                                           .spawn = b->spawns[1],
-                                           .rank_message = &message});
-    b->rank.text = "";
+    fatal_error(b, 1, DPT_EXIT_FAILED);
     for (int i = 0; i < 70; i++) {
         bench_pass(b, 100);
         bench_rank(b, 0, RANK(QUIESCED), 2);
@@ -306,24 +312,6 @@ static void test_fatal_error_in_a_rescue(void **state)
     assert_int_equal(b->unsaved, 0);
 }
 
-/* Rank 0 meets what no restart mends, and its process ends. */
-static void fatal_error_of_rank_0(struct bench *b)
-{
-    Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
-    b->rank.local_rank = 0;
-    b->rank.spawn = b->spawns[0];
-    b->rank.text = "no such device";
-    message.state = &b->rank;
-    message.fatal = true;
-    message.exit_code = DPT_EXIT_CONFIG;
-    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
-                                           .local_rank = 0,
-                                           .spawn = b->spawns[0],
-                                           .rank_message = &message});
-    b->rank.text = "";
-    bench_rank_exits(b, 0, DPT_EXIT_CONFIG);
-}
-
 /* No server hears of it: the other rank writes what it holds before the node ends. */
 static void test_fatal_error_in_an_outage(void **state)
 {
@@ -331,7 +319,8 @@ static void test_fatal_error_in_an_outage(void **state)
     bench_wait_with_steps(b);
     server_goes(b);
     wait_in(b, RANK(QUIESCED), 2, 3000);
-    fatal_error_of_rank_0(b);
+    fatal_error(b, 0, DPT_EXIT_CONFIG);
+    bench_rank_exits(b, 0, DPT_EXIT_CONFIG);
     for (int i = 0; i < 60 && b->command[1] != COMMAND(RESCUE); i++) {
         bench_pass(b, 100);
         bench_rank(b, 1, RANK(QUIESCED), 2);
@@ -355,7 +344,8 @@ static void test_fatal_error_without_a_rescue(void **state)
     bench_wait_with_steps(b);
     server_goes(b);
     wait_in(b, RANK(QUIESCED), 2, 3000);
-    fatal_error_of_rank_0(b);
+    fatal_error(b, 0, DPT_EXIT_CONFIG);
+    bench_rank_exits(b, 0, DPT_EXIT_CONFIG);
     for (int i = 0; i < 150 && !b->ended && b->kills[1] == 0; i++) {
         bench_pass(b, 100);
         bench_rank(b, 1, RANK(QUIESCED), 2);
@@ -473,35 +463,31 @@ static void test_expulsion_confirms_nothing(void **state)
 
 int main(void)
 {
+#define T(test) cmocka_unit_test_setup_teardown(test, bench_open, bench_close)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_unsaved_steps_wait_without_limit, bench_open,
-                                        bench_close),
-        cmocka_unit_test_setup_teardown(test_saved_steps_end_at_the_join_time, bench_open,
-                                        bench_close),
-        cmocka_unit_test_setup_teardown(test_end_without_its_checkpoint_waits, bench_open,
-                                        bench_close),
-        cmocka_unit_test_setup_teardown(test_silent_rank_without_server, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_stuck_rank_without_server, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_rescue_for_a_silent_rank, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_fatal_error_in_a_rescue, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_checkpoint_of_another_node, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_leave_by_rescue, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_rescue_by_another_rank, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_rescue_of_a_newer_step, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_rescue_without_a_holder, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_rescue_that_fails, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_rescue_that_is_late, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_rescue_that_others_saved_meanwhile, bench_open,
-                                        bench_close),
-        cmocka_unit_test_setup_teardown(test_server_goes_while_leaving, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_leave_without_a_folder, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_fatal_error_in_an_outage, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_fatal_error_without_a_rescue, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_spare_with_steps, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_confirmed, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_restarted_server_confirms_late, bench_open,
-                                        bench_close),
-        cmocka_unit_test_setup_teardown(test_expulsion_confirms_nothing, bench_open, bench_close),
+        T(test_unsaved_steps_wait_without_limit),
+        T(test_saved_steps_end_at_the_join_time),
+        T(test_end_without_its_checkpoint_waits),
+        T(test_silent_rank_without_server),
+        T(test_stuck_rank_without_server),
+        T(test_rescue_for_a_silent_rank),
+        T(test_fatal_error_in_a_rescue),
+        T(test_checkpoint_of_another_node),
+        T(test_leave_by_rescue),
+        T(test_rescue_by_another_rank),
+        T(test_rescue_of_a_newer_step),
+        T(test_rescue_without_a_holder),
+        T(test_rescue_that_fails),
+        T(test_rescue_that_is_late),
+        T(test_rescue_that_others_saved_meanwhile),
+        T(test_server_goes_while_leaving),
+        T(test_leave_without_a_folder),
+        T(test_fatal_error_in_an_outage),
+        T(test_fatal_error_without_a_rescue),
+        T(test_spare_with_steps),
+        T(test_confirmed),
+        T(test_restarted_server_confirms_late),
+        T(test_expulsion_confirms_nothing),
     };
     return cmocka_run_group_tests_name("agent outage", tests, NULL, NULL);
 }
