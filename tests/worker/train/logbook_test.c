@@ -64,6 +64,16 @@ static struct dpt_logbook *open_book(const char *name)
     return book;
 }
 
+static const struct dpt_runlog_place nothing = {.step = -1};
+
+/* A book of a rank that writes from the first step on, or never. */
+static struct dpt_logbook *open_begun(const char *name, bool writes)
+{
+    struct dpt_logbook *book = open_book(name);
+    dpt_logbook_begin(book, writes, 0, &nothing);
+    return book;
+}
+
 /* Made at 10 ms a step. */
 static void add_in(struct dpt_logbook *book, uint64_t generation, int64_t step, bool is_evaluation)
 {
@@ -83,6 +93,12 @@ static void add(struct dpt_logbook *book, int64_t step, bool is_evaluation)
     add_in(book, 1, step, is_evaluation);
 }
 
+static void add_steps(struct dpt_logbook *book, uint64_t generation, int64_t first, int64_t last)
+{
+    for (int64_t step = first; step <= last; step++)
+        add_in(book, generation, step, false);
+}
+
 /* A generation in which this rank writes begins at the step; the file ends as it does. */
 static void begin_writing(struct dpt_logbook *book, int64_t step)
 {
@@ -90,8 +106,6 @@ static void begin_writing(struct dpt_logbook *book, int64_t step)
     assert_int_equal(dpt_runlog_last(dir, &last, &err), DPT_OK);
     dpt_logbook_begin(book, true, step, &last);
 }
-
-static const struct dpt_runlog_place nothing = {.step = -1};
 
 static void add_event(struct dpt_logbook *book, int64_t made_ms)
 {
@@ -122,14 +136,22 @@ static const char *steps_in(const char *name)
     return said;
 }
 
+/* Ends the books; then the run's file and the one of the node's own have these steps. */
+static void close_books(struct dpt_logbook *a, struct dpt_logbook *b, const char *metrics,
+                        const char *own)
+{
+    dpt_logbook_destroy(&a);
+    dpt_logbook_destroy(&b);
+    assert_string_equal(steps_in("metrics.jsonl"), metrics);
+    assert_string_equal(steps_in("node-a/own.jsonl"), own);
+}
+
 static void lines_wait_for_the_word(void **state)
 {
     (void)state;
-    struct dpt_logbook *book = open_book("wait");
-    dpt_logbook_begin(book, true, 0, &nothing);
+    struct dpt_logbook *book = open_begun("wait", true);
     confirmed_ms = 20;
-    for (int step = 1; step <= 4; step++)
-        add(book, step, false);
+    add_steps(book, 1, 1, 4);
     assert_false(dpt_logbook_flush(book));
     assert_string_equal(steps_in("metrics.jsonl"), "1 2");
     assert_false(dpt_logbook_flush(book)); /* once */
@@ -145,29 +167,23 @@ static void lines_wait_for_the_word(void **state)
 static void unconfirmed_lines_go_to_the_own_file(void **state)
 {
     (void)state;
-    struct dpt_logbook *book = open_book("spill");
-    dpt_logbook_begin(book, true, 0, &nothing);
+    struct dpt_logbook *book = open_begun("spill", true);
     confirmed_ms = 10;
     add(book, 1, false);
     add(book, 2, false);
     add(book, 2, true);
-    dpt_logbook_destroy(&book);
-    assert_string_equal(steps_in("metrics.jsonl"), "1");
-    assert_string_equal(steps_in("node-a/own.jsonl"), "2 v2");
+    close_books(book, NULL, "1", "2 v2");
 }
 
 static void only_a_writer_writes(void **state)
 {
     (void)state;
-    struct dpt_logbook *book = open_book("reader");
-    dpt_logbook_begin(book, false, 0, &nothing);
+    struct dpt_logbook *book = open_begun("reader", false);
     confirmed_ms = INT64_MAX;
     add(book, 1, false);
     add_event(book, 1);
     assert_true(dpt_logbook_flush(book));
-    dpt_logbook_destroy(&book);
-    assert_string_equal(steps_in("metrics.jsonl"), "");
-    assert_string_equal(steps_in("node-a/own.jsonl"), "");
+    close_books(book, NULL, "", "");
 }
 
 /* The writer has died with the lines that waited in its memory, and so has the server: a rank that
@@ -175,9 +191,8 @@ static void only_a_writer_writes(void **state)
 static void a_rescue_keeps_the_lines_of_a_dead_writer(void **state)
 {
     (void)state;
-    struct dpt_logbook *writer = open_book("dead-writer"), *other = open_book("dead-writer");
-    dpt_logbook_begin(writer, true, 0, &nothing);
-    dpt_logbook_begin(other, false, 0, &nothing);
+    struct dpt_logbook *writer = open_begun("dead-writer", true),
+                       *other = open_begun("dead-writer", false);
     confirmed_ms = 20;
     for (int step = 1; step <= 4; step++) {
         add(writer, step, false);
@@ -187,9 +202,7 @@ static void a_rescue_keeps_the_lines_of_a_dead_writer(void **state)
     add(other, 4, true);
     dpt_logbook_end(other);
     dpt_logbook_keep_unwritten(other);
-    dpt_logbook_destroy(&other);
-    assert_string_equal(steps_in("metrics.jsonl"), "1 2");
-    assert_string_equal(steps_in("node-a/own.jsonl"), "3 4 v4");
+    close_books(other, NULL, "1 2", "3 4 v4");
     confirmed_ms = 40;
     dpt_logbook_destroy(&writer);
 }
@@ -198,9 +211,8 @@ static void a_rescue_keeps_the_lines_of_a_dead_writer(void **state)
 static void a_rescue_keeps_nothing_that_is_written(void **state)
 {
     (void)state;
-    struct dpt_logbook *writer = open_book("live-writer"), *other = open_book("live-writer");
-    dpt_logbook_begin(writer, true, 0, &nothing);
-    dpt_logbook_begin(other, false, 0, &nothing);
+    struct dpt_logbook *writer = open_begun("live-writer", true),
+                       *other = open_begun("live-writer", false);
     confirmed_ms = INT64_MAX;
     for (int step = 1; step <= 3; step++) {
         add(writer, step, false);
@@ -210,10 +222,7 @@ static void a_rescue_keeps_nothing_that_is_written(void **state)
     confirmed_ms = 0;
     dpt_logbook_end(other);
     dpt_logbook_keep_unwritten(other);
-    dpt_logbook_destroy(&other);
-    dpt_logbook_destroy(&writer);
-    assert_string_equal(steps_in("metrics.jsonl"), "1 2 3");
-    assert_string_equal(steps_in("node-a/own.jsonl"), "");
+    close_books(other, writer, "1 2 3", "");
 }
 
 /* It keeps its own lines once: neither those that it has appended, though another world has written
@@ -221,11 +230,9 @@ static void a_rescue_keeps_nothing_that_is_written(void **state)
 static void a_rescue_of_the_writer(void **state)
 {
     (void)state;
-    struct dpt_logbook *book = open_book("own-rescue"), *other = open_book("own-rescue");
-    dpt_logbook_begin(book, true, 0, &nothing);
+    struct dpt_logbook *book = open_begun("own-rescue", true), *other = open_book("own-rescue");
     confirmed_ms = 20;
-    for (int step = 1; step <= 4; step++)
-        add_in(book, 2, step, false);
+    add_steps(book, 2, 1, 4);
     assert_false(dpt_logbook_flush(book));
     dpt_logbook_end(book);
     confirmed_ms = INT64_MAX;
@@ -234,10 +241,7 @@ static void a_rescue_of_the_writer(void **state)
     assert_true(dpt_logbook_flush(other));
     confirmed_ms = 20;
     dpt_logbook_keep_unwritten(book);
-    dpt_logbook_destroy(&book);
-    dpt_logbook_destroy(&other);
-    assert_string_equal(steps_in("metrics.jsonl"), "1 2 3");
-    assert_string_equal(steps_in("node-a/own.jsonl"), "3 4");
+    close_books(book, other, "1 2 3", "3 4");
 }
 
 static bool has(const struct dpt_logbook *book, int64_t step, bool is_evaluation)
@@ -250,8 +254,7 @@ static bool has(const struct dpt_logbook *book, int64_t step, bool is_evaluation
 static void a_successor_completes_the_file(void **state)
 {
     (void)state;
-    struct dpt_logbook *book = open_book("successor");
-    dpt_logbook_begin(book, false, 0, &nothing);
+    struct dpt_logbook *book = open_begun("successor", false);
     confirmed_ms = INT64_MAX;
     for (int step = 1; step <= 6; step++) {
         add(book, step, false);
@@ -287,9 +290,7 @@ static void a_successor_completes_the_file(void **state)
 static void a_writer_that_leaves(void **state)
 {
     (void)state;
-    struct dpt_logbook *old = open_book("leaves"), *next = open_book("leaves");
-    dpt_logbook_begin(old, true, 0, &nothing);
-    dpt_logbook_begin(next, false, 0, &nothing);
+    struct dpt_logbook *old = open_begun("leaves", true), *next = open_begun("leaves", false);
     confirmed_ms = 20;
     for (int step = 1; step <= 3; step++) {
         add(old, step, false);
@@ -303,13 +304,9 @@ static void a_writer_that_leaves(void **state)
     confirmed_ms = 60;
     assert_false(dpt_logbook_flush(old)); /* but for the event, which nobody else has */
     assert_int_equal(n_lost, 0);
-    for (int step = 4; step <= 6; step++)
-        add_in(next, 2, step, false);
+    add_steps(next, 2, 4, 6);
     assert_true(dpt_logbook_flush(next));
-    dpt_logbook_destroy(&old);
-    dpt_logbook_destroy(&next);
-    assert_string_equal(steps_in("metrics.jsonl"), "1 2 3 4 5 6");
-    assert_string_equal(steps_in("node-a/own.jsonl"), "");
+    close_books(old, next, "1 2 3 4 5 6", "");
 }
 
 /* A server that began anew confirms a world which the one before had given up: another has written
@@ -317,11 +314,9 @@ static void a_writer_that_leaves(void **state)
 static void another_world_has_written(void **state)
 {
     (void)state;
-    struct dpt_logbook *old = open_book("worlds"), *other = open_book("worlds");
-    dpt_logbook_begin(old, true, 0, &nothing);
+    struct dpt_logbook *old = open_begun("worlds", true), *other = open_book("worlds");
     confirmed_ms = 10;
-    for (int step = 1; step <= 5; step++)
-        add(old, step, false);
+    add_steps(old, 1, 1, 5);
     assert_false(dpt_logbook_flush(old));
     begin_writing(other, 1);
     confirmed_ms = INT64_MAX;
@@ -330,26 +325,20 @@ static void another_world_has_written(void **state)
     assert_true(dpt_logbook_flush(old));
     add_in(other, 3, 3, false);
     assert_true(dpt_logbook_flush(other));
-    dpt_logbook_destroy(&old);
-    dpt_logbook_destroy(&other);
-    assert_string_equal(steps_in("metrics.jsonl"), "1 2 3");
-    assert_string_equal(steps_in("node-a/own.jsonl"), "2 3 4 5");
+    close_books(old, other, "1 2 3", "2 3 4 5");
 }
 
 /* No successor: its lines are in the own file. */
 static void a_writer_that_leaves_alone(void **state)
 {
     (void)state;
-    struct dpt_logbook *book = open_book("alone");
-    dpt_logbook_begin(book, true, 0, &nothing);
+    struct dpt_logbook *book = open_begun("alone", true);
     confirmed_ms = 10;
     add(book, 1, false);
     add(book, 2, false);
     dpt_logbook_end(book);
     confirmed_ms = 60;
-    dpt_logbook_destroy(&book);
-    assert_string_equal(steps_in("metrics.jsonl"), "1");
-    assert_string_equal(steps_in("node-a/own.jsonl"), "2");
+    close_books(book, NULL, "1", "2");
 }
 
 /* The file ends with steps that were given up: those made again are not in it. */
@@ -359,12 +348,10 @@ static void steps_that_were_made_again(void **state)
     struct dpt_logbook *book = open_book("again");
     confirmed_ms = INT64_MAX;
     begin_writing(book, 0);
-    for (int step = 1; step <= 10; step++)
-        add(book, step, false);
+    add_steps(book, 1, 1, 10);
     assert_true(dpt_logbook_flush(book));
     dpt_logbook_begin(book, false, 5, &nothing); /* another writes, and cannot */
-    for (int step = 6; step <= 9; step++)
-        add_in(book, 2, step, false);
+    add_steps(book, 2, 6, 9);
     begin_writing(book, 9);
     add_in(book, 3, 10, false);
     assert_true(dpt_logbook_flush(book));
@@ -379,15 +366,12 @@ static void steps_that_were_made_again(void **state)
 static void an_older_world_that_got_further(void **state)
 {
     (void)state;
-    struct dpt_logbook *book = open_book("further"), *other = open_book("further");
-    dpt_logbook_begin(book, true, 0, &nothing);
-    for (int step = 1; step <= 5; step++)
-        add(book, step, false);
+    struct dpt_logbook *book = open_begun("further", true), *other = open_book("further");
+    add_steps(book, 1, 1, 5);
     dpt_logbook_end(book);
     confirmed_ms = INT64_MAX;
     begin_writing(other, 0);
-    for (int step = 1; step <= 3; step++)
-        add_in(other, 4, step, false);
+    add_steps(other, 4, 1, 3);
     assert_true(dpt_logbook_flush(other));
     begin_writing(book, 5);
     assert_true(dpt_logbook_flush(book));
@@ -403,10 +387,8 @@ static void an_outage_longer_than_the_memory(void **state)
     enum { STEPS = DPT_LOGBOOK_LINES_MAX * 2 };
     static char expected[1 << 18];
     size_t n = 0;
-    struct dpt_logbook *book = open_book("long");
-    dpt_logbook_begin(book, true, 0, &nothing);
-    for (int step = 1; step <= STEPS; step++)
-        add(book, step, false);
+    struct dpt_logbook *book = open_begun("long", true);
+    add_steps(book, 1, 1, STEPS);
     confirmed_ms = INT64_MAX;
     assert_true(dpt_logbook_flush(book));
     char *own = strdup(steps_in("node-a/own.jsonl"));
@@ -426,18 +408,15 @@ static void a_long_line_after_short_ones(void **state)
     (void)state;
     enum { BYTES = DPT_LOGBOOK_BYTES / 4 };
     static char text[BYTES];
-    struct dpt_logbook *book = open_book("long-line");
-    dpt_logbook_begin(book, true, 0, &nothing);
-    int64_t step = 1;
+    struct dpt_logbook *book = open_begun("long-line", true);
     memset(text, ' ', sizeof text);
     memcpy(text, "\n{\"step\": 1}", 12);
     text[sizeof text - 1] = '\n';
     const struct dpt_runlog_line line = {
         "metrics.jsonl", {.step = 1, .generation = 1}, text, sizeof text};
-    for (; step <= 6000; step++) /* some 190 KiB in 6000 lines: their quarter is little */
-        add(book, step, false);
+    add_steps(book, 1, 1, 6000); /* some 190 KiB in 6000 lines: their quarter is little */
     for (int i = 0; i < 8; i++)
-        dpt_logbook_add(book, &line, step * 10);
+        dpt_logbook_add(book, &line, 6001 * 10);
     confirmed_ms = INT64_MAX;
     assert_true(dpt_logbook_flush(book));
     assert_true(has(book, 1, false));
@@ -455,8 +434,7 @@ static void a_start_after_higher_generations(void **state)
         struct dpt_logbook *earlier = open_book(name), *a = open_book(name), *b = open_book(name);
         confirmed_ms = INT64_MAX;
         dpt_logbook_begin(earlier, true, 0, &nothing);
-        for (int step = 1; step <= 6; step++)
-            add_in(earlier, 5, step, false);
+        add_steps(earlier, 5, 1, 6);
         dpt_logbook_destroy(&earlier);
         assert_int_equal(dpt_runlog_last(dir, &last, &err), DPT_OK);
         dpt_logbook_begin(a, true, 2, &last);
@@ -482,8 +460,7 @@ static void a_start_after_higher_generations(void **state)
 static void a_disk_that_fails(void **state)
 {
     (void)state;
-    struct dpt_logbook *book = open_book("failing");
-    dpt_logbook_begin(book, true, 0, &nothing);
+    struct dpt_logbook *book = open_begun("failing", true);
     confirmed_ms = INT64_MAX;
     assert_int_equal(dpt_fs_remove_tree(dir, &err), DPT_OK);
     assert_int_equal(dpt_fs_write_file_atomic(dir, "x", 1, &err), DPT_OK);
