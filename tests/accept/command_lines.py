@@ -19,7 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from accept.draws import CODES, Draw, Drawer, Programs
-from cluster import MARK, ClusterError, bin_dir, make_text, marked_pids, send_signal, wait_until
+from cluster import ClusterError, bin_dir, make_text, wait_until
+from processes import MARK, marked_pids, send_signal
 
 # A program that takes longer hangs. The longest draws of dpt-worker wait for a server for 2.4 s; no other waits.
 HANG_S = {"dpt-worker": 10, "dpt-rdzv": 5, "dpt-ckpt": 5, "dpt-data": 5, "dpt-bench": 5}

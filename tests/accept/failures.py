@@ -7,7 +7,8 @@ import statistics
 import time
 
 from accept.stories import SETTLE_TIMEOUT_S, STEP_TIMEOUT_S, Resources, disturbed, pause, settings, undisturbed
-from cluster import ROOT, Cluster, ClusterError, Process, make_text, proc_alive, program, send_signal, wait_until
+from cluster import ROOT, Cluster, ClusterError, Process, make_text, program, wait_until
+from processes import proc_alive, send_signal
 
 DETECT_BAR_MS = 500
 RESUME_BAR_S = 2.0

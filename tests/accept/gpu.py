@@ -12,7 +12,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from accept.harness import NotRun
-from cluster import ROOT, Cluster, ClusterError, bin_dir, proc_fds, proc_threads, program, send_signal, wait_until
+from cluster import ROOT, Cluster, ClusterError, bin_dir, program, wait_until
+from processes import proc_fds, proc_threads, send_signal
 
 TOKENS_PER_STEP = 524_288
 RATE_124M = 450_000  # tokens/s of one NVIDIA H200; another GPU is named beside its figure

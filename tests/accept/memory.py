@@ -5,7 +5,8 @@ import re
 import subprocess
 
 from accept.stories import RUN_TIMEOUT_S, STEP_TIMEOUT_S, settings
-from cluster import Cluster, ClusterError, proc_fds, proc_read, proc_threads, program, wait_until
+from cluster import Cluster, ClusterError, program, wait_until
+from processes import proc_fds, proc_read, proc_threads
 
 BENCH_TIMEOUT_S = 1500
 TAGS_OFF = 0.02  # of counted bytes from the formula

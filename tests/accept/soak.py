@@ -5,7 +5,8 @@ import random
 import time
 
 from accept.stories import STEP_TIMEOUT_S, Mishaps, disturbed, settings, undisturbed
-from cluster import Cluster, ClusterError, proc_fds, proc_read, proc_threads
+from cluster import Cluster, ClusterError
+from processes import proc_fds, proc_read, proc_threads
 
 SOAK_S = 3600
 STORY_STEPS = 3000

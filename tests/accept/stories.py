@@ -6,7 +6,8 @@ import signal
 import time
 from pathlib import Path
 
-from cluster import TINY, Cluster, ClusterError, proc_alive, proc_fds, proc_threads, send_signal, wait_until
+from cluster import TINY, Cluster, ClusterError, wait_until
+from processes import proc_alive, proc_fds, proc_threads, send_signal
 
 RUN_TIMEOUT_S = 600   # a run to its end, on a busy machine too; reaching this is a hang
 STEP_TIMEOUT_S = 120   # longest wait for a step or for a world size

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accept.harness import NotRun
-from cluster import MARK, ROOT, bin_dir, marked_pids, send_signal
+from cluster import ROOT, bin_dir
+from processes import MARK, marked_pids, send_signal
 
 MULTI = ROOT / "tests" / "multi"
 STORIES_TIMEOUT_S = 1800

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from calm import last_step_without_server
-from cluster import Outputs, Process, Worker, proc_alive, program, wait_until
+from cluster import Outputs, Process, Worker, program, wait_until
+from processes import proc_alive
 
 EXIT_S = 10
 DRAIN_S = 8  # cluster.drain_s where it is not given

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from cluster import (ROOT, Worker, checkpoint_hash, make_text, proc_alive, proc_children, proc_fds, proc_threads,
-                     send_signal, wait_until)
+from cluster import ROOT, Worker, checkpoint_hash, make_text, wait_until
+from processes import proc_alive, proc_children, proc_fds, proc_threads, send_signal
 
 RECORDED = ROOT / "tests" / "worker" / "data" / "recorded"  # a small vocabulary in OpenAI's form
 ENDLESS = {"train.steps": 100_000, "checkpoint.every_steps": 20, "checkpoint.keep": 1_000_000}

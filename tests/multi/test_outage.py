@@ -8,7 +8,8 @@ import time
 import pytest
 
 from calm import calm_hash, last_step_without_server
-from cluster import checkpoint_hash, proc_alive, wait_until
+from cluster import checkpoint_hash, wait_until
+from processes import proc_alive
 
 TIMEOUT_S = 1.5  # the join time is 12 times that
 DRAIN_S = 8      # cluster.drain_s where it is not given
