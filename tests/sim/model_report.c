@@ -62,7 +62,7 @@ static void tell_state(const struct sim *sim, const struct proc *proc, Dpt__Rank
 
 void model_report(struct sim *sim, struct proc *proc)
 {
-    char shm[64], tcp[64];
+    char shm[96], tcp[64];
     (void)snprintf(shm, sizeof shm, "dpt-%s-%u-%u", sim->machines[proc->machine].id, proc->local,
                    proc->spawn);
     (void)snprintf(tcp, sizeof tcp, "10.0.%d.%d:%u", proc->machine / 250, proc->machine % 250,
