@@ -6,7 +6,6 @@
 #include "worker/bench/programs.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { TEXT_BYTES = 100 * 1000, SERVER = MEM_NODES_MAX };
@@ -21,16 +20,8 @@ static enum dpt_status write_files(const struct cluster *c, const struct mem_run
                                    struct dpt_err *err)
 {
     char path[BENCH_PATH_BYTES], yaml[4096];
-    char *text = malloc(TEXT_BYTES);
-    if (!text)
-        return dpt_fail(err, DPT_ENOMEM, "text: out of memory");
-    for (int i = 0; i < TEXT_BYTES; i++)
-        text[i] = (char)('a' + (i * 7 + i / 26) % 26);
     (void)snprintf(path, sizeof path, "%s/text", c->dir);
-    enum dpt_status status = dpt_fs_write_file_atomic(path, text, TEXT_BYTES, err);
-    free(text);
-    if (status != DPT_OK)
-        return status;
+    DPT_TRY(bench_text_write(path, TEXT_BYTES, err));
     const int bytes = snprintf(
         yaml, sizeof yaml,
         "run: memory\n"

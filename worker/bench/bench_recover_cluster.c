@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/hash.h"
-#include "base/rng.h"
 #include "checkpoint/checkpoint.h"
 #include "tests/tmp.h"
 #include "worker/bench/programs.h"
@@ -38,25 +37,6 @@ void rec_pause(void)
 }
 
 /* ---- files ---- */
-
-/* Words of two to seven letters: something a small model learns from. */
-static enum dpt_status write_text(const char *path, struct dpt_err *err)
-{
-    char *text = malloc(TEXT_BYTES);
-    if (!text)
-        return dpt_fail(err, DPT_ENOMEM, "text: out of memory");
-    struct dpt_rng_key key = dpt_rng_key(1, DPT_RNG_TEST, 0, 0, 0);
-    uint32_t block[4];
-    int left = 0;
-    for (int i = 0; i < TEXT_BYTES; i++) {
-        dpt_philox(key, (uint64_t)i, block);
-        text[i] = left > 0 ? (char)('a' + block[0] % (1 + block[1] % 20)) : ' ';
-        left = left > 0 ? left - 1 : 2 + (int)(block[2] % 6);
-    }
-    enum dpt_status status = dpt_fs_write_file_atomic(path, text, TEXT_BYTES, err);
-    free(text);
-    return status;
-}
 
 /* `calm` 0: the config of the run with faults; else of the run without faults, of `calm` steps. The
  * learning rate is constant, so the number of steps changes no result. */
@@ -98,7 +78,7 @@ enum dpt_status rec_cluster_create(const struct rec_run *run, struct rec_cluster
     if (!test_make_dir(ret->dir, sizeof ret->dir, "bench-recover"))
         return dpt_fail(err, DPT_EIO, "no temporary folder");
     DPT_TRY(dpt_fs_join(ret->dir, "text.txt", path, sizeof path, err));
-    DPT_TRY(write_text(path, err));
+    DPT_TRY(bench_text_write(path, TEXT_BYTES, err));
     return write_config(ret, 0, err);
 }
 

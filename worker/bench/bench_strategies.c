@@ -8,7 +8,6 @@
 
 #include "base/config_table.h"
 #include "base/fs.h"
-#include "base/rng.h"
 #include "tests/tmp.h"
 #include "worker/bench/bench.h"
 #include "worker/bench/programs.h"
@@ -142,28 +141,13 @@ static void add_all(struct st_bench *b)
     }
 }
 
-/* Words of one to six letters: something a small model learns from. */
-static enum dpt_status write_text(const char *dir, struct dpt_err *err)
-{
-    static char text[TEXT_BYTES];
-    char path[BENCH_PATH_BYTES];
-    const struct dpt_rng_key key = dpt_rng_key(1, DPT_RNG_TEST, 0, 0, 0);
-    uint32_t block[4];
-    int left = 0;
-    for (int i = 0; i < TEXT_BYTES; i++) {
-        dpt_philox(key, (uint64_t)i, block);
-        text[i] = left > 0 ? (char)('a' + block[0] % (1 + block[1] % 20)) : ' ';
-        left = left > 0 ? left - 1 : 1 + (int)(block[2] % 6);
-    }
-    DPT_TRY(dpt_fs_join(dir, "text.txt", path, sizeof path, err));
-    return dpt_fs_write_file_atomic(path, text, sizeof text, err);
-}
-
 static enum dpt_status prepare(struct st_bench *b, struct dpt_err *err)
 {
     struct dpt_model *model = NULL;
+    char path[BENCH_PATH_BYTES];
     DPT_TRY(bench_program_find("dpt-worker", b->worker, err));
-    DPT_TRY(write_text(b->dir, err));
+    DPT_TRY(dpt_fs_join(b->dir, "text.txt", path, sizeof path, err));
+    DPT_TRY(bench_text_write(path, TEXT_BYTES, err));
     add_all(b);
     if (b->n == 0)
         return dpt_fail(err, DPT_ECONFIG, "there is no strategy to measure");

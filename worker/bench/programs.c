@@ -2,11 +2,14 @@
 #include "worker/bench/programs.h"
 
 #include "base/clock.h"
+#include "base/fs.h"
+#include "base/rng.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -167,6 +170,24 @@ void bench_program_kill(pid_t *pid)
     (void)kill(-*pid, SIGKILL);
     (void)waitpid(*pid, NULL, 0);
     *pid = 0;
+}
+
+enum dpt_status bench_text_write(const char *path, size_t bytes, struct dpt_err *err)
+{
+    const struct dpt_rng_key key = dpt_rng_key(1, DPT_RNG_TEST, 0, 0, 0);
+    char *text = malloc(bytes);
+    uint32_t block[4];
+    int left = 0;
+    if (!text)
+        return dpt_fail(err, DPT_ENOMEM, "text: out of memory");
+    for (size_t i = 0; i < bytes; i++) {
+        dpt_philox(key, i, block);
+        text[i] = left > 0 ? (char)('a' + block[0] % (1 + block[1] % 20)) : ' ';
+        left = left > 0 ? left - 1 : 1 + (int)(block[2] % 6);
+    }
+    const enum dpt_status status = dpt_fs_write_file_atomic(path, text, bytes, err);
+    free(text);
+    return status;
 }
 
 void bench_program_tell(const char *log)

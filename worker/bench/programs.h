@@ -41,6 +41,9 @@ DPT_MUST_USE enum dpt_status bench_program_wait(pid_t pid, int64_t deadline_ms, 
 /* Ends a child that still runs, with its group, and reaps it; sets *pid to 0. Accepts 0. */
 void bench_program_kill(pid_t *pid);
 
+/* Writes a text to train on: words of one to six letters, which a small model learns from. */
+DPT_MUST_USE enum dpt_status bench_text_write(const char *path, size_t bytes, struct dpt_err *err);
+
 /* The end of a file, to standard error. */
 void bench_program_tell(const char *log);
 
