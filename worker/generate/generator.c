@@ -6,7 +6,7 @@
 
 struct dpt_generator {
     struct dpt_generator_options options;
-    const float **weights; /* [n_units] */
+    const void **weights; /* [n_units] */
     int64_t context;
     int32_t *window;   /* [context] the tokens seen */
     int64_t n, cached; /* of them; whose keys and values are in the cache */

@@ -1,14 +1,13 @@
 /* GPT-2 (Radford et al. 2019), pre-LN, as Hugging Face's GPT2LMHeadModel or, with labels,
- * GPT2ForSequenceClassification: sizes, table, layout of a slot's memory. The mathematics is in
- * gpt2_forward.c and gpt2_backward.c. */
-#include "worker/model/gpt2.h"
+ * GPT2ForSequenceClassification: its table, and what transformer.h needs to know. */
+#include "worker/model/transformer.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 enum {
     EMBEDDING_TENSORS = 2,
+    BLOCK_TENSORS = 12,
     HEAD_TENSORS = 2, /* and a third with labels */
     END_UNITS = 2,    /* embedding and head */
     /* Far above any model, and small enough that no size below overflows. */
@@ -19,7 +18,11 @@ enum {
 
 #define INIT_STD 0.02f
 
-static enum dpt_status check(const struct dpt_config *config, struct dpt_err *err)
+static const struct dpt_param_rule one = {false, DPT_INIT_ONE, 0.0f, false};
+static const struct dpt_param_rule zero = {false, DPT_INIT_ZERO, 0.0f, false};
+static const struct dpt_param_rule normal = {true, DPT_INIT_NORMAL, INIT_STD, false};
+
+static enum dpt_status check_sizes(const struct dpt_config *config, struct dpt_err *err)
 {
     const int layer = config->model.n_layer, head = config->model.n_head;
     const int embd = config->model.n_embd, vocab = config->model.vocab;
@@ -43,11 +46,8 @@ static enum dpt_status check(const struct dpt_config *config, struct dpt_err *er
     return DPT_OK;
 }
 
-static void add_block(struct dpt_gpt2 *m, int layer)
+static void add_block(struct dpt_transformer *m, int layer)
 {
-    const struct dpt_param_rule one = {false, DPT_INIT_ONE, 0.0f, false};
-    const struct dpt_param_rule zero = {false, DPT_INIT_ZERO, 0.0f, false};
-    const struct dpt_param_rule normal = {true, DPT_INIT_NORMAL, INIT_STD, false};
     /* What ends in the residual stream is scaled by 1/sqrt of the number of such layers (GPT-2,
      * section 2.3). */
     const struct dpt_param_rule residual = {
@@ -73,11 +73,8 @@ static void add_block(struct dpt_gpt2 *m, int layer)
     dpt_table_end_unit(model);
 }
 
-static void add_all(struct dpt_gpt2 *m)
+static void add_all(struct dpt_transformer *m)
 {
-    const struct dpt_param_rule one = {false, DPT_INIT_ONE, 0.0f, false};
-    const struct dpt_param_rule zero = {false, DPT_INIT_ZERO, 0.0f, false};
-    const struct dpt_param_rule normal = {true, DPT_INIT_NORMAL, INIT_STD, false};
     struct dpt_model *model = &m->base;
     dpt_table_begin_unit(model, "embedding");
     model->units[0].in_parts = true;
@@ -99,177 +96,49 @@ static void add_all(struct dpt_gpt2 *m)
     DPT_ASSERT(model->n_params == model->params_max && model->n_units == model->units_max);
 }
 
+/* The places of norms and products are those that add_block gives its tensors. */
 static enum dpt_status create(const struct dpt_config *config, struct dpt_model **ret,
                               struct dpt_err *err)
 {
-    DPT_TRY(check(config, err));
-    struct dpt_gpt2 *m = calloc(1, sizeof *m);
-    if (m == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "model of %zu bytes", sizeof *m);
-    m->base.kind = &dpt_gpt2_kind;
-    m->base.vocab = config->model.vocab;
-    m->base.labels = config->model.labels;
-    m->base.context = config->model.context;
-    m->base.dtype = dpt_dtype_of(config->train.precision);
-    m->layers = config->model.n_layer;
-    m->heads = config->model.n_head;
-    m->c = config->model.n_embd;
-    m->dropout = config->model.dropout;
-    m->checkpointing = config->train.activation_checkpointing;
-    const int ends = EMBEDDING_TENSORS + HEAD_TENSORS + (m->base.labels > 0 ? 1 : 0);
-    enum dpt_status status = dpt_table_init(&m->base, m->layers + END_UNITS,
-                                            ends + m->layers * DPT_GPT2_BLOCK_TENSORS, err);
-    if (status != DPT_OK) {
-        free(m);
-        return status;
-    }
+    DPT_TRY(check_sizes(config, err));
+    const bool labels = config->model.labels > 0;
+    const struct dpt_transformer family = {
+        .base = {.kind = &dpt_gpt2_kind},
+        .kv_heads = config->model.n_head,
+        .head = config->model.n_embd / config->model.n_head,
+        .inner = 4 * (int64_t)config->model.n_embd,
+        .eps = 1e-5f,
+        .norm_bias = true,
+        .positions = true,
+        .tied = !labels,
+        .attention_dropout = config->model.dropout,
+        .dropout = config->model.dropout,
+        .first_site = 1,
+        .sites_per_block = 3,
+        .norm = {0, 6},
+        .products = {[DPT_PRODUCT_QKV] = {.weight = 2, .bias = 3, .n = 1},
+                     [DPT_PRODUCT_O] = {.weight = 4, .bias = 5, .n = 1},
+                     [DPT_PRODUCT_UP] = {.weight = 8, .bias = 9, .n = 1},
+                     [DPT_PRODUCT_DOWN] = {.weight = 10, .bias = 11, .n = 1}},
+    };
+    const int ends = EMBEDDING_TENSORS + HEAD_TENSORS + (labels ? 1 : 0);
+    struct dpt_transformer *m;
+    DPT_TRY(dpt_transformer_create(&family, config, ends + config->model.n_layer * BLOCK_TENSORS,
+                                   &m, err));
     add_all(m);
     *ret = &m->base;
     return DPT_OK;
 }
 
-struct dpt_gpt2_saved dpt_gpt2_saved(const struct dpt_gpt2 *m, const struct dpt_slot *slot,
-                                     size_t *ret_bytes)
-{
-    const int64_t n = slot->b * slot->t;
-    struct dpt_carver carver = {slot->saved, 0};
-    struct dpt_gpt2_saved saved;
-    saved.dstream = dpt_carve(&carver, m->base.dtype, n * m->c);
-    saved.x0 = dpt_carve(&carver, m->base.dtype, n * m->c);
-    if (ret_bytes != NULL)
-        *ret_bytes = carver.at;
-    return saved;
-}
-
-/* One block's own activations, beginning with its output: those that are kept, and those that are
- * not. */
-static struct dpt_gpt2_block_saved carve_block(const struct dpt_gpt2 *m,
-                                               const struct dpt_slot *slot, struct dpt_carver *kept,
-                                               struct dpt_carver *dropped)
-{
-    const int64_t n = slot->b * slot->t, c = m->c;
-    const enum dpt_dtype dtype = m->base.dtype;
-    struct dpt_carver *dear =
-        m->checkpointing == DPT_ACTIVATION_CHECKPOINTING_FULL ? dropped : kept;
-    struct dpt_carver *cheap =
-        m->checkpointing == DPT_ACTIVATION_CHECKPOINTING_NONE ? kept : dropped;
-    struct dpt_gpt2_block_saved saved = {0};
-    saved.out = dpt_carve(kept, dtype, n * c);
-    saved.ln1 = dpt_carve(cheap, dtype, n * c);
-    saved.mean1 = dpt_carve(dear, DPT_F32, n);
-    saved.rstd1 = dpt_carve(dear, DPT_F32, n);
-    saved.qkv = dpt_carve(dear, dtype, n * 3 * c);
-    saved.lse = dpt_carve(dear, DPT_F32, n * m->heads);
-    saved.att = dpt_carve(dear, dtype, n * c);
-    saved.mid = dpt_carve(dear, dtype, n * c);
-    saved.ln2 = dpt_carve(cheap, dtype, n * c);
-    saved.mean2 = dpt_carve(dear, DPT_F32, n);
-    saved.rstd2 = dpt_carve(dear, DPT_F32, n);
-    saved.fc = dpt_carve(dear, dtype, n * 4 * c);
-    saved.gelu = dpt_carve(cheap, dtype, n * 4 * c);
-    return saved;
-}
-
-struct dpt_gpt2_block_saved dpt_gpt2_block_saved(const struct dpt_gpt2 *m,
-                                                 const struct dpt_slot *slot, int layer,
-                                                 struct dpt_gpt2_block_bytes *ret_bytes)
-{
-    size_t shared_bytes, scratch_bytes;
-    const struct dpt_gpt2_saved shared = dpt_gpt2_saved(m, slot, &shared_bytes);
-    (void)dpt_gpt2_scratch(m, slot, &scratch_bytes);
-    struct dpt_carver own = {NULL, 0}, none = {NULL, 0};
-    (void)carve_block(m, slot, &own, &none);
-    struct dpt_carver kept = {slot->saved, shared_bytes + (size_t)layer * own.at};
-    struct dpt_carver before = {slot->saved, kept.at - (layer > 0 ? own.at : 0)};
-    struct dpt_carver dropped = {slot->scratch, scratch_bytes};
-    struct dpt_gpt2_block_saved saved = carve_block(m, slot, &kept, &dropped);
-    saved.x = layer > 0 ? carve_block(m, slot, &before, &none).out : shared.x0;
-    if (ret_bytes != NULL)
-        *ret_bytes = (struct dpt_gpt2_block_bytes){own.at, dropped.at - scratch_bytes};
-    return saved;
-}
-
-struct dpt_gpt2_scratch dpt_gpt2_scratch(const struct dpt_gpt2 *m, const struct dpt_slot *slot,
-                                         size_t *ret_bytes)
-{
-    const int64_t n = slot->b * slot->t;
-    struct dpt_carver carver = {slot->scratch, 0};
-    struct dpt_gpt2_scratch scratch;
-    scratch.wide = dpt_carve(&carver, m->base.dtype, n * 4 * m->c);
-    scratch.a = dpt_carve(&carver, m->base.dtype, n * m->c);
-    scratch.b = dpt_carve(&carver, m->base.dtype, n * m->c);
-    scratch.mean = dpt_carve(&carver, DPT_F32, n);
-    scratch.rstd = dpt_carve(&carver, DPT_F32, n);
-    if (ret_bytes != NULL)
-        *ret_bytes = carver.at;
-    return scratch;
-}
-
-static size_t saved_bytes(const struct dpt_model *model, int64_t b, int64_t t)
-{
-    const struct dpt_gpt2 *m = (const struct dpt_gpt2 *)model;
-    const struct dpt_slot slot = {.b = b, .t = t};
-    size_t shared;
-    struct dpt_gpt2_block_bytes block;
-    (void)dpt_gpt2_saved(m, &slot, &shared);
-    (void)dpt_gpt2_block_saved(m, &slot, 0, &block);
-    return shared + (size_t)m->layers * block.saved;
-}
-
-static size_t scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t)
-{
-    const struct dpt_gpt2 *m = (const struct dpt_gpt2 *)model;
-    const struct dpt_slot slot = {.b = b, .t = t};
-    size_t bytes;
-    struct dpt_gpt2_block_bytes block;
-    (void)dpt_gpt2_scratch(m, &slot, &bytes);
-    (void)dpt_gpt2_block_saved(m, &slot, 0, &block);
-    return bytes + block.scratch;
-}
-
-/* The blocks' matrices are linear layers', wte or the labels' the head's. */
-static bool packing(const struct dpt_model *model, int param, struct dpt_pack *ret)
-{
-    const struct dpt_param *p = &model->params[param];
-    const bool is_head = param == dpt_gpt2_head((const struct dpt_gpt2 *)model);
-    if (p->ndim != 2 || (p->unit == 0 && !is_head))
-        return false;
-    *ret = (struct dpt_pack){.kind = is_head ? DPT_PACK_HEAD : DPT_PACK_LINEAR,
-                             .rows = p->dim[0],
-                             .cols = p->dim[1],
-                             .dtype = model->dtype};
-    return true;
-}
-
-int dpt_gpt2_block_param(int layer, enum dpt_gpt2_tensor tensor)
-{
-    return DPT_GPT2_FIRST_BLOCK_PARAM + layer * DPT_GPT2_BLOCK_TENSORS + (int)tensor;
-}
-
-int dpt_gpt2_ln_f(const struct dpt_gpt2 *m)
-{
-    return DPT_GPT2_FIRST_BLOCK_PARAM + m->layers * DPT_GPT2_BLOCK_TENSORS;
-}
-
-int dpt_gpt2_head(const struct dpt_gpt2 *m)
-{
-    return m->base.labels > 0 ? dpt_model_score(&m->base) : DPT_GPT2_WTE;
-}
-
-int dpt_gpt2_block_site(int layer, int site)
-{
-    return DPT_GPT2_SITE_BLOCK + DPT_GPT2_SITES_PER_BLOCK * layer + site;
-}
-
 const struct dpt_model_kind dpt_gpt2_kind = {
     .name = "gpt2",
     .create = create,
-    .saved_bytes = saved_bytes,
-    .scratch_bytes = scratch_bytes,
-    .packing = packing,
-    .forward = dpt_gpt2_forward,
-    .backward = dpt_gpt2_backward,
-    .cache_bytes = dpt_gpt2_cache_bytes,
-    .decode_bytes = dpt_gpt2_decode_bytes,
-    .decode = dpt_gpt2_decode,
+    .saved_bytes = dpt_transformer_saved_bytes,
+    .scratch_bytes = dpt_transformer_scratch_bytes,
+    .packing = dpt_transformer_packing,
+    .forward = dpt_transformer_forward,
+    .backward = dpt_transformer_backward,
+    .cache_bytes = dpt_transformer_cache_bytes,
+    .decode_bytes = dpt_transformer_decode_bytes,
+    .decode = dpt_transformer_decode,
 };

@@ -5,6 +5,16 @@
 
 #include "worker/model/model.h"
 
+/* One call of dpt_model_forward or dpt_model_backward. */
+struct dpt_unit_call {
+    const struct dpt_model *model;
+    const struct dpt_ops *ops;
+    struct dpt_stream *stream;
+    const struct dpt_slot *slot;
+    int unit;
+    int64_t n; /* rows: B * T */
+};
+
 /* The functions behind model.h. A kind embeds struct dpt_model as its first member; a model never
  * changes once created. */
 struct dpt_model_kind {
@@ -19,10 +29,8 @@ struct dpt_model_kind {
     bool (*packing)(const struct dpt_model *model, int param, struct dpt_pack *ret);
     bool (*windows)(const struct dpt_model *model, int param, int64_t b,
                     struct dpt_windows *ret); /* NULL: it has no convolutions */
-    void (*forward)(const struct dpt_model *model, const struct dpt_ops *ops,
-                    struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
-    void (*backward)(const struct dpt_model *model, const struct dpt_ops *ops,
-                     struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
+    void (*forward)(const struct dpt_unit_call *call);
+    void (*backward)(const struct dpt_unit_call *call);
     size_t (*cache_bytes)(const struct dpt_model *model);
     size_t (*decode_bytes)(const struct dpt_model *model, int64_t n);
     void (*decode)(const struct dpt_model *model, const struct dpt_ops *ops,
@@ -91,9 +99,9 @@ void *dpt_carve(struct dpt_carver *carver, enum dpt_dtype dtype, int64_t n);
 
 /* A parameter's weights, their packed form (NULL: none) and gradients in a slot. In preparing mode
  * valid addresses of no meaning. Frozen weights have no gradient: NULL. */
-const void *dpt_slot_weight(const struct dpt_model *model, const struct dpt_slot *slot, int param);
-const void *dpt_slot_packed(const struct dpt_slot *slot, int param);
-float *dpt_slot_grad(const struct dpt_model *model, const struct dpt_slot *slot, int param);
+const void *dpt_slot_weight(const struct dpt_unit_call *call, int param);
+const void *dpt_slot_packed(const struct dpt_unit_call *call, int param);
+float *dpt_slot_grad(const struct dpt_unit_call *call, int param);
 
 /* Announces parameters first … first + n - 1, if the slot wants to hear of it: the later one first,
  * as the flat vector is completed from its end. */
@@ -109,22 +117,20 @@ int64_t dpt_head_logits(const struct dpt_model *model);
 
 /* The states (B, T, C) that the head's rows are made of: all of `x`, or, with labels, those of the
  * last tokens, which are brought to `to` (B, C). */
-const void *dpt_head_states(const struct dpt_model *model, const struct dpt_ops *ops,
-                            struct dpt_stream *stream, const struct dpt_slot *slot, int64_t c,
-                            const void *x, void *to);
+const void *dpt_head_states(const struct dpt_unit_call *call, int64_t c, const void *x, void *to);
 /* The gradient of all states, dx (B, T, C), from that of the head's rows, with labels alone: dy
  * (B, C). */
-void dpt_head_spread(const struct dpt_model *model, const struct dpt_ops *ops,
-                     struct dpt_stream *stream, const struct dpt_slot *slot, int64_t c,
-                     const void *dy, void *dx);
+void dpt_head_spread(const struct dpt_unit_call *call, int64_t c, const void *dy, void *dx);
+/* The losses of the head's rows `x`, whose logits parameter `weight` (logits, in) makes; the caller
+ * adds what EVAL or TRAIN alone asks for. */
+struct dpt_head_loss dpt_head_loss_of(const struct dpt_unit_call *call, int weight, const void *x);
 
 /* ---- adapters (lora.c) ---- */
 
 /* What goes with the weights of a slot that is the base's. */
 struct dpt_adapters {
-    const struct dpt_model *model; /* with their table */
-    const struct dpt_slot *slot;   /* with their weights and gradients */
-    const int *first;              /* [parameters of the base] as dpt_model_adapter says */
+    struct dpt_unit_call own; /* the call of the model and slot with the adapters' weights */
+    const int *first;         /* [parameters of the base] as dpt_model_adapter says */
     int64_t rank;
     float scale;  /* alpha / rank */
     void *u, *du; /* (N, rank) scratch */
@@ -149,15 +155,7 @@ bool dpt_slot_adapts(const struct dpt_slot *slot, int weight, int n_weights);
 bool dpt_slot_needs_dx(const struct dpt_slot *slot, int layer);
 /* Adds to y, or to dx, what the product's adapters make of x and dy. Backward makes their
  * gradients, too, and announces them. They do nothing where there are no adapters. */
-void dpt_adapters_forward(const struct dpt_model *base, const struct dpt_ops *ops,
-                          struct dpt_stream *stream, const struct dpt_slot *slot,
-                          const struct dpt_adapted *product);
-void dpt_adapters_backward(const struct dpt_model *base, const struct dpt_ops *ops,
-                           struct dpt_stream *stream, const struct dpt_slot *slot,
-                           const struct dpt_adapted *product);
-
-/* A parameter's weights in decoding. */
-const float *dpt_decode_weight(const struct dpt_model *model, const struct dpt_decode *decode,
-                               int param);
+void dpt_adapters_forward(const struct dpt_unit_call *call, const struct dpt_adapted *product);
+void dpt_adapters_backward(const struct dpt_unit_call *call, const struct dpt_adapted *product);
 
 #endif

@@ -165,19 +165,19 @@ int dpt_model_adapter(const struct dpt_model *model, int param)
     return m->first[param];
 }
 
-void dpt_model_merge(const struct dpt_model *model, int param, int64_t first, int64_t end,
-                     const float *a, const float *b, float *w)
+void dpt_model_merge(const struct dpt_model *model, int param, struct dpt_span span, const float *a,
+                     const float *b, float *w)
 {
     const struct dpt_lora *m = lora_of(model);
     DPT_ASSERT(param >= 0 && param < m->base->n_params);
     const int64_t in = in_of(m->base, param), out = out_of(m->base, param);
     const bool out_in = m->base->kind->out_in;
-    for (int64_t e = first; e < end; e++) {
+    for (int64_t e = span.first; e < span.end; e++) {
         const int64_t o = out_in ? e / in : e % out, i = out_in ? e % in : e / out;
         double sum = 0.0;
         for (int64_t r = 0; r < m->rank; r++)
             sum += (double)b[o * m->rank + r] * (double)a[r * in + i];
-        w[e - first] = (float)((double)w[e - first] + m->scale * sum);
+        w[e - span.first] = (float)((double)w[e - span.first] + m->scale * sum);
     }
 }
 
@@ -202,166 +202,156 @@ static const void *columns(const void *matrix, enum dpt_dtype dtype, int64_t col
     return (const char *)matrix + (size_t)column * dpt_dtype_bytes(dtype);
 }
 
-/* u = (alpha / rank) x A^T. */
-static void make_u(const struct dpt_adapters *adapters, const struct dpt_ops *ops,
-                   struct dpt_stream *stream, int64_t in, int a, const void *x)
+/* u = (alpha / rank) x A^T, A being parameter `a` of the adapters. */
+static void make_u(const struct dpt_adapters *adapters, int a, const void *x)
 {
-    const struct dpt_slot *slot = adapters->slot;
-    const int64_t n = slot->b * slot->t, rank = adapters->rank;
-    ops->linear_forward(stream, &(struct dpt_linear_forward){
-                                    .n = n,
-                                    .in = in,
-                                    .out = rank,
-                                    .out_in = true,
-                                    .dtype = adapters->model->dtype,
-                                    .x = x,
-                                    .w = dpt_slot_weight(adapters->model, slot, a),
-                                    .y = adapters->u,
-                                });
-    ops->scale(stream, n * rank, adapters->model->dtype, adapters->scale, adapters->u);
+    const struct dpt_unit_call *own = &adapters->own;
+    own->ops->linear_forward(own->stream, &(struct dpt_linear_forward){
+                                              .n = own->n,
+                                              .in = own->model->params[a].dim[1],
+                                              .out = adapters->rank,
+                                              .out_in = true,
+                                              .dtype = own->model->dtype,
+                                              .x = x,
+                                              .w = dpt_slot_weight(own, a),
+                                              .y = adapters->u,
+                                          });
+    own->ops->scale(own->stream, own->n * adapters->rank, own->model->dtype, adapters->scale,
+                    adapters->u);
 }
 
-void dpt_adapters_forward(const struct dpt_model *base, const struct dpt_ops *ops,
-                          struct dpt_stream *stream, const struct dpt_slot *slot,
-                          const struct dpt_adapted *product)
+void dpt_adapters_forward(const struct dpt_unit_call *call, const struct dpt_adapted *product)
 {
-    const struct dpt_adapters *adapters = slot->adapters;
+    const struct dpt_adapters *adapters = call->slot->adapters;
+    const enum dpt_dtype dtype = call->model->dtype;
     int64_t column = 0;
     for (int i = product->weight; adapters != NULL && i < product->weight + product->n_weights;
-         column += out_of(base, i++)) {
+         column += out_of(call->model, i++)) {
         const int a = adapters->first[i];
         if (a < 0)
             continue;
-        make_u(adapters, ops, stream, in_of(base, i), a, product->x);
-        ops->linear_forward(stream,
-                            &(struct dpt_linear_forward){
-                                .n = slot->b * slot->t,
-                                .in = adapters->rank,
-                                .out = out_of(base, i),
-                                .out_in = true,
-                                .dtype = base->dtype,
-                                .x = adapters->u,
-                                .w = dpt_slot_weight(adapters->model, adapters->slot, a + 1),
-                                .y = (void *)(uintptr_t)columns(product->y, base->dtype, column),
-                                .y_stride = product->out,
-                                .add_y = true,
-                            });
+        make_u(adapters, a, product->x);
+        call->ops->linear_forward(call->stream,
+                                  &(struct dpt_linear_forward){
+                                      .n = call->n,
+                                      .in = adapters->rank,
+                                      .out = out_of(call->model, i),
+                                      .out_in = true,
+                                      .dtype = dtype,
+                                      .x = adapters->u,
+                                      .w = dpt_slot_weight(&adapters->own, a + 1),
+                                      .y = (void *)(uintptr_t)columns(product->y, dtype, column),
+                                      .y_stride = product->out,
+                                      .add_y = true,
+                                  });
     }
 }
 
-/* One adapter's, whose results are columns of y from `column` on. */
-static void backward_of(const struct dpt_model *base, const struct dpt_ops *ops,
-                        struct dpt_stream *stream, const struct dpt_slot *slot,
-                        const struct dpt_adapted *product, int param, int64_t column)
+/* Those whose A is parameter `a` of the adapters, and whose results are columns of y from `column`
+ * on. */
+static void adapter_backward(const struct dpt_adapters *adapters, const struct dpt_adapted *product,
+                             int a, int64_t column)
 {
-    const struct dpt_adapters *adapters = slot->adapters;
-    const struct dpt_model *model = adapters->model;
-    const int64_t n = slot->b * slot->t, rank = adapters->rank;
-    const int a = adapters->first[param];
-    make_u(adapters, ops, stream, in_of(base, param), a, product->x);
-    ops->linear_backward(stream, &(struct dpt_linear_backward){
-                                     .n = n,
-                                     .in = rank,
-                                     .out = out_of(base, param),
-                                     .out_in = true,
-                                     .dtype = model->dtype,
-                                     .x = adapters->u,
-                                     .w = dpt_slot_weight(model, adapters->slot, a + 1),
-                                     .dy = columns(product->dy, model->dtype, column),
-                                     .dy_stride = product->out,
-                                     .dx = adapters->du,
-                                     .dw = dpt_slot_grad(model, adapters->slot, a + 1),
-                                     .accumulate = adapters->slot->accumulate,
-                                 });
-    ops->scale(stream, n * rank, model->dtype, adapters->scale, adapters->du);
-    ops->linear_backward(stream, &(struct dpt_linear_backward){
-                                     .n = n,
-                                     .in = in_of(base, param),
-                                     .out = rank,
-                                     .out_in = true,
-                                     .dtype = model->dtype,
-                                     .x = product->x,
-                                     .w = dpt_slot_weight(model, adapters->slot, a),
-                                     .dy = adapters->du,
-                                     .dx = product->dx,
-                                     .add_dx = true,
-                                     .dw = dpt_slot_grad(model, adapters->slot, a),
-                                     .accumulate = adapters->slot->accumulate,
-                                 });
-    dpt_slot_announce(adapters->slot, a, TENSORS);
+    const struct dpt_unit_call *own = &adapters->own;
+    const struct dpt_param *params = own->model->params;
+    const enum dpt_dtype dtype = own->model->dtype;
+    const int64_t rank = adapters->rank;
+    make_u(adapters, a, product->x);
+    own->ops->linear_backward(own->stream, &(struct dpt_linear_backward){
+                                               .n = own->n,
+                                               .in = rank,
+                                               .out = params[a + 1].dim[0],
+                                               .out_in = true,
+                                               .dtype = dtype,
+                                               .x = adapters->u,
+                                               .w = dpt_slot_weight(own, a + 1),
+                                               .dy = columns(product->dy, dtype, column),
+                                               .dy_stride = product->out,
+                                               .dx = adapters->du,
+                                               .dw = dpt_slot_grad(own, a + 1),
+                                               .accumulate = own->slot->accumulate,
+                                           });
+    own->ops->scale(own->stream, own->n * rank, dtype, adapters->scale, adapters->du);
+    own->ops->linear_backward(own->stream, &(struct dpt_linear_backward){
+                                               .n = own->n,
+                                               .in = params[a].dim[1],
+                                               .out = rank,
+                                               .out_in = true,
+                                               .dtype = dtype,
+                                               .x = product->x,
+                                               .w = dpt_slot_weight(own, a),
+                                               .dy = adapters->du,
+                                               .dx = product->dx,
+                                               .add_dx = true,
+                                               .dw = dpt_slot_grad(own, a),
+                                               .accumulate = own->slot->accumulate,
+                                           });
+    dpt_slot_announce(own->slot, a, TENSORS);
 }
 
-void dpt_adapters_backward(const struct dpt_model *base, const struct dpt_ops *ops,
-                           struct dpt_stream *stream, const struct dpt_slot *slot,
-                           const struct dpt_adapted *product)
+void dpt_adapters_backward(const struct dpt_unit_call *call, const struct dpt_adapted *product)
 {
+    const struct dpt_adapters *adapters = call->slot->adapters;
     int64_t column = product->out;
-    for (int i = product->weight + product->n_weights - 1;
-         slot->adapters != NULL && i >= product->weight; i--) {
-        column -= out_of(base, i);
-        if (slot->adapters->first[i] >= 0)
-            backward_of(base, ops, stream, slot, product, i, column);
+    for (int i = product->weight + product->n_weights - 1; adapters != NULL && i >= product->weight;
+         i--) {
+        column -= out_of(call->model, i);
+        if (adapters->first[i] >= 0)
+            adapter_backward(adapters, product, adapters->first[i], column);
     }
 }
 
 /* ---- units ---- */
 
-/* The slot that the base's units are given: frozen, and announcing nothing. */
-static struct dpt_slot base_slot(const struct dpt_lora *m, const struct dpt_slot *slot,
-                                 struct dpt_adapters *ret_adapters)
+/* What a unit of this kind runs: units [first, end) of the base, which are its block and, at the
+ * ends, units without adapters. */
+struct base_run {
+    int first, end;
+    struct dpt_slot slot; /* of the base's units: frozen, and announcing nothing */
+    struct dpt_adapters adapters;
+};
+
+static void set_base_run(const struct dpt_unit_call *call, struct base_run *ret)
 {
-    const int64_t n = slot->b * slot->t;
-    struct dpt_slot base = *slot;
+    const struct dpt_lora *m = lora_of(call->model);
+    const struct dpt_slot *slot = call->slot;
+    const enum dpt_dtype dtype = m->model.dtype;
     struct dpt_carver carver = {slot->scratch, dpt_model_scratch_bytes(m->base, slot->b, slot->t)};
-    *ret_adapters = (struct dpt_adapters){.model = &m->model,
-                                          .slot = slot,
+    ret->first = call->unit == 0 ? 0 : call->unit + 1;
+    ret->end = call->unit == m->model.n_units - 1 ? m->base->n_units : call->unit + 2;
+    ret->adapters = (struct dpt_adapters){.own = *call,
                                           .first = m->first,
                                           .rank = m->rank,
                                           .scale = (float)m->scale,
-                                          .u = dpt_carve(&carver, m->model.dtype, n * m->rank),
-                                          .du = dpt_carve(&carver, m->model.dtype, n * m->rank)};
-    base.weights = slot->base;
-    base.packed = slot->base_packed;
-    base.base = base.base_packed = NULL;
-    base.grads = NULL;
-    base.announce = NULL;
-    base.adapters = ret_adapters;
-    return base;
+                                          .u = dpt_carve(&carver, dtype, call->n * m->rank),
+                                          .du = dpt_carve(&carver, dtype, call->n * m->rank)};
+    ret->slot = *slot;
+    ret->slot.weights = slot->base;
+    ret->slot.packed = slot->base_packed;
+    ret->slot.base = ret->slot.base_packed = NULL;
+    ret->slot.grads = NULL;
+    ret->slot.announce = NULL;
+    ret->slot.adapters = &ret->adapters;
 }
 
-/* The base's units that a unit of this kind runs: its block, and, at the ends, units without
- * adapters. */
-static void base_units(const struct dpt_lora *m, int unit, int *ret_first, int *ret_last)
+static void forward(const struct dpt_unit_call *call)
 {
-    *ret_first = unit == 0 ? 0 : unit + 1;
-    *ret_last = unit == m->model.n_units - 1 ? m->base->n_units - 1 : unit + 1;
-}
-
-static void forward(const struct dpt_model *model, const struct dpt_ops *ops,
-                    struct dpt_stream *stream, int unit, const struct dpt_slot *slot)
-{
-    const struct dpt_lora *m = lora_of(model);
-    struct dpt_adapters adapters;
-    const struct dpt_slot base = base_slot(m, slot, &adapters);
-    int first, last;
-    base_units(m, unit, &first, &last);
-    for (int u = first; u <= last; u++)
-        dpt_model_forward(m->base, ops, stream, u, &base);
+    struct base_run run;
+    set_base_run(call, &run);
+    for (int u = run.first; u < run.end; u++)
+        dpt_model_forward(lora_of(call->model)->base, call->ops, call->stream, u, &run.slot);
 }
 
 /* The embedding, the base's first unit, has no backward: nothing before it is trained. */
-static void backward(const struct dpt_model *model, const struct dpt_ops *ops,
-                     struct dpt_stream *stream, int unit, const struct dpt_slot *slot)
+static void backward(const struct dpt_unit_call *call)
 {
-    const struct dpt_lora *m = lora_of(model);
-    struct dpt_adapters adapters;
-    const struct dpt_slot base = base_slot(m, slot, &adapters);
-    int first, last;
-    base_units(m, unit, &first, &last);
-    for (int u = last; u >= first && u > 0; u--) {
-        dpt_model_backward(m->base, ops, stream, u, &base);
-        if (u == m->base->n_units - 1 && model->labels > 0)
-            dpt_slot_announce(slot, dpt_model_score(model), 1);
+    const struct dpt_model *base = lora_of(call->model)->base;
+    struct base_run run;
+    set_base_run(call, &run);
+    for (int u = run.end - 1; u >= run.first && u > 0; u--) {
+        dpt_model_backward(base, call->ops, call->stream, u, &run.slot);
+        if (u == base->n_units - 1 && call->model->labels > 0)
+            dpt_slot_announce(call->slot, dpt_model_score(call->model), 1);
     }
 }
 

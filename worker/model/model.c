@@ -1,45 +1,11 @@
-/* Models by name, and the parts that are the same for every kind (model.h). */
+/* What is the same for every kind of model: initial weights, checks, and calls of the kind
+ * (model.h).
+ */
 #include "worker/model/model.h"
 
 #include "worker/model/kind.h"
 
 #include <stdlib.h>
-#include <string.h>
-
-static const struct dpt_model_kind *const kinds[] = {&dpt_gpt2_kind, &dpt_llama_kind,
-                                                     &dpt_resnet_kind};
-enum { KINDS = sizeof kinds / sizeof kinds[0] };
-
-static const struct dpt_model_kind *kind_of(const struct dpt_config *config)
-{
-    for (int i = 0; i < KINDS; i++)
-        if (strcmp(config->model.name, kinds[i]->name) == 0)
-            return kinds[i];
-    return NULL;
-}
-
-bool dpt_model_takes_any_context(const struct dpt_config *config)
-{
-    const struct dpt_model_kind *kind = kind_of(config);
-    return kind != NULL && kind->any_context;
-}
-
-enum dpt_status dpt_model_create(const struct dpt_config *config, struct dpt_model **ret,
-                                 struct dpt_err *err)
-{
-    const struct dpt_model_kind *kind = kind_of(config);
-    struct dpt_model *model = NULL;
-    if (kind != NULL) {
-        DPT_TRY(kind->create(config, &model, err));
-        if (config->train.lora.rank > 0)
-            return dpt_lora_create(config, model, ret, err);
-        *ret = model;
-        return DPT_OK;
-    }
-    return dpt_fail(err, DPT_ECONFIG,
-                    "model.name: no model '%s'; this version has '%s', '%s' and '%s'",
-                    config->model.name, kinds[0]->name, kinds[1]->name, kinds[2]->name);
-}
 
 void dpt_model_destroy(struct dpt_model **model)
 {
@@ -50,58 +16,6 @@ void dpt_model_destroy(struct dpt_model **model)
     dpt_table_fini(*model);
     free(*model);
     *model = NULL;
-}
-
-int dpt_model_n_params(const struct dpt_model *model)
-{
-    return model->n_params;
-}
-
-const struct dpt_param *dpt_model_param(const struct dpt_model *model, int i)
-{
-    DPT_ASSERT(i >= 0 && i < model->n_params);
-    return &model->params[i];
-}
-
-int dpt_model_n_units(const struct dpt_model *model)
-{
-    return model->n_units;
-}
-
-const struct dpt_unit *dpt_model_unit(const struct dpt_model *model, int i)
-{
-    DPT_ASSERT(i >= 0 && i < model->n_units);
-    return &model->units[i];
-}
-
-int64_t dpt_model_flat_numel(const struct dpt_model *model)
-{
-    return model->flat_numel;
-}
-
-int64_t dpt_model_param_count(const struct dpt_model *model)
-{
-    return model->param_count;
-}
-
-int dpt_model_vocab(const struct dpt_model *model)
-{
-    return model->vocab;
-}
-
-int dpt_model_labels(const struct dpt_model *model)
-{
-    return model->labels;
-}
-
-int dpt_model_score(const struct dpt_model *model)
-{
-    return model->labels > 0 ? model->n_params - 1 - model->score_biases : -1;
-}
-
-enum dpt_dtype dpt_model_dtype(const struct dpt_model *model)
-{
-    return model->dtype;
 }
 
 size_t dpt_model_saved_bytes(const struct dpt_model *model, int64_t b, int64_t t)
@@ -116,64 +30,50 @@ size_t dpt_model_scratch_bytes(const struct dpt_model *model, int64_t b, int64_t
     return model->kind->scratch_bytes(model, b, t);
 }
 
-/* Elements [first, first + n) of a parameter. */
-static void init_param(const struct dpt_param *param, int index, const struct dpt_ops *ops,
-                       struct dpt_stream *stream, uint64_t seed, int64_t first, int64_t n,
+/* Posts the initial values of elements `span` of the flat vector, which are of one parameter. */
+static void init_param(const struct dpt_ops *ops, struct dpt_stream *stream,
+                       const struct dpt_param *param, struct dpt_rng_key key, struct dpt_span span,
                        float *dst)
 {
+    const int64_t n = span.end - span.first;
+    const uint64_t first = (uint64_t)(span.first - param->offset);
+    const float std = param->init_std;
     switch (param->init) {
     case DPT_INIT_ZERO:
-        ops->fill(stream, n, 0.0f, dst);
-        break;
+        break; /* by dpt_model_init_range */
     case DPT_INIT_ONE:
         ops->fill(stream, n, 1.0f, dst);
         break;
     case DPT_INIT_NORMAL:
-        ops->fill_normal(
-            stream, n,
-            &(struct dpt_normal){dpt_rng_key(seed, DPT_RNG_INIT, (uint64_t)index, 0, 0),
-                                 (uint64_t)first, 0.0f, param->init_std},
-            dst);
+        ops->fill_normal(stream, n, &(struct dpt_normal){key, first, 0.0f, std}, dst);
         break;
     case DPT_INIT_UNIFORM:
-        ops->fill_uniform(
-            stream, n,
-            &(struct dpt_uniform){dpt_rng_key(seed, DPT_RNG_INIT, (uint64_t)index, 0, 0),
-                                  (uint64_t)first, param->init_std},
-            dst);
+        ops->fill_uniform(stream, n, &(struct dpt_uniform){key, first, std}, dst);
         break;
     }
 }
 
 void dpt_model_init_range(const struct dpt_model *model, const struct dpt_ops *ops,
-                          struct dpt_stream *stream, uint64_t seed, int64_t first, int64_t end,
+                          struct dpt_stream *stream, uint64_t seed, struct dpt_span span,
                           float *dst)
 {
-    DPT_ASSERT(first >= 0 && first <= end && end <= model->flat_numel);
-    int64_t done = first; /* what is no parameter's is padding */
-    for (int i = 0; i < model->n_params && done < end; i++) {
+    DPT_ASSERT(span.first >= 0 && span.first <= span.end && span.end <= model->flat_numel);
+    if (span.first == span.end)
+        return;
+    ops->fill(stream, span.end - span.first, 0.0f, dst);
+    for (int i = 0; i < model->n_params; i++) {
         const struct dpt_param *param = &model->params[i];
-        const int64_t stop = param->offset + param->numel;
-        if (stop <= done)
-            continue;
-        const int64_t begin = param->offset > done ? param->offset : done;
-        const int64_t padding = (begin < end ? begin : end) - done;
-        if (padding > 0)
-            ops->fill(stream, padding, 0.0f, dst + (done - first));
-        done += padding;
-        const int64_t n = (stop < end ? stop : end) - done;
-        if (n > 0)
-            init_param(param, i, ops, stream, seed, done - param->offset, n, dst + (done - first));
-        done += n > 0 ? n : 0;
+        const struct dpt_rng_key key = dpt_rng_key(seed, DPT_RNG_INIT, (uint64_t)i, 0, 0);
+        const struct dpt_span part = dpt_span_overlap(span, dpt_param_span(param));
+        if (part.first < part.end)
+            init_param(ops, stream, param, key, part, dst + (part.first - span.first));
     }
-    if (done < end)
-        ops->fill(stream, end - done, 0.0f, dst + (done - first));
 }
 
 void dpt_model_init_weights(const struct dpt_model *model, const struct dpt_ops *ops,
                             struct dpt_stream *stream, uint64_t seed, float *flat)
 {
-    dpt_model_init_range(model, ops, stream, seed, 0, model->flat_numel, flat);
+    dpt_model_init_range(model, ops, stream, seed, (struct dpt_span){0, model->flat_numel}, flat);
 }
 
 void dpt_model_clear_gaps(const struct dpt_model *model, const struct dpt_ops *ops,
@@ -209,7 +109,8 @@ void dpt_model_forward(const struct dpt_model *model, const struct dpt_ops *ops,
 {
     DPT_ASSERT(unit >= 0 && unit < model->n_units);
     DPT_ASSERT(slot->b > 0 && slot->t > 0 && slot->t <= model->context);
-    model->kind->forward(model, ops, stream, unit, slot);
+    model->kind->forward(
+        &(struct dpt_unit_call){model, ops, stream, slot, unit, slot->b * slot->t});
 }
 
 void dpt_model_backward(const struct dpt_model *model, const struct dpt_ops *ops,
@@ -217,12 +118,8 @@ void dpt_model_backward(const struct dpt_model *model, const struct dpt_ops *ops
 {
     DPT_ASSERT(unit >= 0 && unit < model->n_units && slot->mode == DPT_MODE_TRAIN);
     DPT_ASSERT(slot->b > 0 && slot->t > 0 && slot->t <= model->context);
-    model->kind->backward(model, ops, stream, unit, slot);
-}
-
-int64_t dpt_model_context(const struct dpt_model *model)
-{
-    return model->context;
+    model->kind->backward(
+        &(struct dpt_unit_call){model, ops, stream, slot, unit, slot->b * slot->t});
 }
 
 size_t dpt_model_cache_bytes(const struct dpt_model *model)

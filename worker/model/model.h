@@ -62,6 +62,11 @@ struct dpt_param {
     float init_std; /* of UNIFORM the bound */
 };
 
+/* Elements [first, end) of the flat vector or of a parameter; none where end <= first. */
+struct dpt_span {
+    int64_t first, end;
+};
+
 struct dpt_unit {
     char name[32];
     int first_param, n_params;
@@ -139,14 +144,18 @@ const struct dpt_model *dpt_model_base(const struct dpt_model *model);
  * rank) follows A; -1: the parameter has no adapters. Aborts (DPT_ASSERT) if dpt_model_base is NULL
  * or the base has no such parameter. */
 int dpt_model_adapter(const struct dpt_model *model, int param);
-/* w += (alpha / rank) B A, rounded once from a sum in double, for elements [first, end) of that
+/* w += (alpha / rank) B A, rounded once from a sum in double, for elements `span` of that
  * parameter, which w begins at: the weight that the adapters come to. `a` and `b` are whole. Aborts
  * as dpt_model_adapter. */
-void dpt_model_merge(const struct dpt_model *model, int param, int64_t first, int64_t end,
-                     const float *a, const float *b, float *w);
+void dpt_model_merge(const struct dpt_model *model, int param, struct dpt_span span, const float *a,
+                     const float *b, float *w);
 
 int dpt_model_n_params(const struct dpt_model *model);
 const struct dpt_param *dpt_model_param(const struct dpt_model *model, int i);
+/* Its elements in the flat vector. */
+struct dpt_span dpt_param_span(const struct dpt_param *param);
+/* What a and b have in common. */
+struct dpt_span dpt_span_overlap(struct dpt_span a, struct dpt_span b);
 int dpt_model_n_units(const struct dpt_model *model);
 const struct dpt_unit *dpt_model_unit(const struct dpt_model *model, int i);
 
@@ -186,9 +195,9 @@ bool dpt_model_windows(const struct dpt_model *model, int param, int64_t b,
  * zero). */
 void dpt_model_init_weights(const struct dpt_model *model, const struct dpt_ops *ops,
                             struct dpt_stream *stream, uint64_t seed, float *flat);
-/* The same of elements [first, end) of the flat vector alone, to `dst`. */
+/* The same of elements `span` of the flat vector alone, to `dst`. */
 void dpt_model_init_range(const struct dpt_model *model, const struct dpt_ops *ops,
-                          struct dpt_stream *stream, uint64_t seed, int64_t first, int64_t end,
+                          struct dpt_stream *stream, uint64_t seed, struct dpt_span span,
                           float *dst);
 
 /* Fills with zero what no op writes of a unit's gradients: the gaps before its tensors and the
@@ -208,12 +217,12 @@ void dpt_model_backward(const struct dpt_model *model, const struct dpt_ops *ops
  * and the keys and values of those before, which the cache keeps. For models without labels, of
  * compute dtype f32. */
 struct dpt_decode {
-    const float *const *weights; /* [n_units] start of each unit's flat range */
-    int64_t first, n;            /* first + n at most the context, n at most what scratch is for */
-    const int32_t *tokens;       /* (n), each in [0, V) */
-    void *cache;                 /* dpt_model_cache_bytes; written for these positions */
-    void *scratch;               /* dpt_model_decode_bytes(n), 64-byte aligned */
-    float *logits;               /* (V) */
+    const void *const *weights; /* [n_units] start of each unit's flat range, f32 */
+    int64_t first, n;           /* first + n at most the context, n at most what scratch is for */
+    const int32_t *tokens;      /* (n), each in [0, V) */
+    void *cache;                /* dpt_model_cache_bytes; written for these positions */
+    void *scratch;              /* dpt_model_decode_bytes(n), 64-byte aligned */
+    float *logits;              /* (V) */
 };
 size_t dpt_model_cache_bytes(const struct dpt_model *model);
 size_t dpt_model_decode_bytes(const struct dpt_model *model, int64_t n);

@@ -1,4 +1,4 @@
-/* The ResNet family: its table of parameters and its memory (resnet.h). Names and order are
+/* The ResNet family: its table of parameters (resnet.h). Names and order are
  * torchvision's. Initial weights are those of its networks, too: convolutions He et al. 2015
  * ("kaiming", by what goes out), the head nn.Linear's. */
 #include "worker/model/resnet.h"
@@ -18,11 +18,6 @@ static const struct dpt_param_rule one = {false, DPT_INIT_ONE, 0.0f, false};
 static const struct dpt_param_rule zero = {false, DPT_INIT_ZERO, 0.0f, false};
 static const struct dpt_param_rule running_mean = {false, DPT_INIT_ZERO, 0.0f, true};
 static const struct dpt_param_rule running_var = {false, DPT_INIT_ONE, 0.0f, true};
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 /* ---- the table ---- */
 
@@ -174,134 +169,6 @@ static enum dpt_status create(const struct dpt_config *config, struct dpt_model 
     add_all(m, config);
     *ret = &m->base;
     return DPT_OK;
-}
-
-/* ---- memory ---- */
-
-static int64_t outputs_of(const struct dpt_resnet_layer *layer)
-{
-    return layer->side_out * layer->side_out * layer->out;
-}
-
-/* Of an image. */
-static int64_t stem_outputs(const struct dpt_resnet *m)
-{
-    return m->pooled_side * m->pooled_side * m->stem.out;
-}
-
-static struct dpt_resnet_layer_saved carve_layer(const struct dpt_resnet *m,
-                                                 const struct dpt_slot *slot,
-                                                 const struct dpt_resnet_layer *layer,
-                                                 struct dpt_carver *carver)
-{
-    struct dpt_resnet_layer_saved saved;
-    saved.conv = dpt_carve(carver, m->base.dtype, slot->b * outputs_of(layer));
-    saved.mean = dpt_carve(carver, DPT_F32, layer->out);
-    saved.rstd = dpt_carve(carver, DPT_F32, layer->out);
-    saved.var = dpt_carve(carver, DPT_F32, layer->out);
-    return saved;
-}
-
-struct dpt_resnet_saved dpt_resnet_saved(const struct dpt_resnet *m, const struct dpt_slot *slot,
-                                         size_t *ret_bytes)
-{
-    const enum dpt_dtype dtype = m->base.dtype;
-    const int64_t pixels = m->side * m->side * DPT_SAMPLE_CHANNELS;
-    struct dpt_carver carver = {slot->saved, 0};
-    struct dpt_resnet_saved saved = {0};
-    int64_t largest = stem_outputs(m);
-    for (int i = 0; i < m->n_blocks; i++)
-        largest = most(largest, outputs_of(&m->blocks[i].path[m->blocks[i].n_path - 1]));
-    for (int i = 0; i < 2; i++)
-        saved.dstream[i] = dpt_carve(&carver, dtype, slot->b * largest);
-    if (dtype != DPT_F32)
-        saved.image = dpt_carve(&carver, dtype, slot->b * pixels);
-    saved.stem = carve_layer(m, slot, &m->stem, &carver);
-    saved.stem_relu = dpt_carve(&carver, dtype, slot->b * outputs_of(&m->stem));
-    if (m->pools) {
-        saved.pooled = dpt_carve(&carver, dtype, slot->b * stem_outputs(m));
-        saved.pool_taken = dpt_carve(&carver, DPT_F32, (slot->b * stem_outputs(m) + 3) / 4);
-    }
-    if (ret_bytes != NULL)
-        *ret_bytes = carver.at;
-    return saved;
-}
-
-static struct dpt_resnet_block_saved carve_block(const struct dpt_resnet *m,
-                                                 const struct dpt_slot *slot,
-                                                 const struct dpt_resnet_block *block,
-                                                 struct dpt_carver *carver)
-{
-    const enum dpt_dtype dtype = m->base.dtype;
-    struct dpt_resnet_block_saved saved = {0};
-    for (int i = 0; i < block->n_path; i++) {
-        saved.path[i] = carve_layer(m, slot, &block->path[i], carver);
-        saved.y = dpt_carve(carver, dtype, slot->b * outputs_of(&block->path[i]));
-        if (i + 1 < block->n_path)
-            saved.relu[i] = saved.y;
-    }
-    if (block->projects)
-        saved.shortcut = carve_layer(m, slot, &block->shortcut, carver);
-    return saved;
-}
-
-struct dpt_resnet_block_saved dpt_resnet_block_saved(const struct dpt_resnet *m,
-                                                     const struct dpt_slot *slot, int block,
-                                                     size_t *ret_bytes)
-{
-    size_t stem_bytes;
-    const struct dpt_resnet_saved stem = dpt_resnet_saved(m, slot, &stem_bytes);
-    struct dpt_carver carver = {slot->saved, stem_bytes};
-    const void *x = m->pools ? stem.pooled : stem.stem_relu;
-    struct dpt_resnet_block_saved saved = {0};
-    for (int i = 0; i <= block; i++) {
-        saved = carve_block(m, slot, &m->blocks[i], &carver);
-        saved.x = x;
-        x = saved.y;
-    }
-    if (ret_bytes != NULL)
-        *ret_bytes = carver.at;
-    return saved;
-}
-
-struct dpt_resnet_scratch dpt_resnet_scratch(const struct dpt_resnet *m,
-                                             const struct dpt_slot *slot, size_t *ret_bytes)
-{
-    struct dpt_carver carver = {slot->scratch, 0};
-    int64_t largest = most(outputs_of(&m->stem), m->features);
-    for (int i = 0; i < m->n_blocks; i++) {
-        const struct dpt_resnet_block *block = &m->blocks[i];
-        for (int k = 0; k < block->n_path; k++)
-            largest = most(largest, outputs_of(&block->path[k]));
-    }
-    struct dpt_resnet_scratch scratch;
-    scratch.a = dpt_carve(&carver, m->base.dtype, slot->b * largest);
-    scratch.b = dpt_carve(&carver, m->base.dtype, slot->b * largest);
-    if (ret_bytes != NULL)
-        *ret_bytes = carver.at;
-    return scratch;
-}
-
-const void *dpt_resnet_last(const struct dpt_resnet *m, const struct dpt_slot *slot)
-{
-    return dpt_resnet_block_saved(m, slot, m->n_blocks - 1, NULL).y;
-}
-
-const void *dpt_resnet_images(const struct dpt_resnet *m, const struct dpt_slot *slot)
-{
-    return m->base.dtype == DPT_F32 ? slot->batch.part[DPT_SAMPLE_INPUT]
-                                    : dpt_resnet_saved(m, slot, NULL).image;
-}
-
-struct dpt_windows dpt_resnet_windows(const struct dpt_resnet_layer *layer, int64_t b)
-{
-    return (struct dpt_windows){b, layer->side_in, layer->side_in, layer->kernel, layer->stride};
-}
-
-struct dpt_windows dpt_resnet_pool_windows(const struct dpt_resnet *m, int64_t b)
-{
-    return (struct dpt_windows){b, m->stem.side_out, m->stem.side_out, DPT_RESNET_POOL_KERNEL,
-                                DPT_RESNET_POOL_STRIDE};
 }
 
 static size_t saved_bytes(const struct dpt_model *model, int64_t b, int64_t t)

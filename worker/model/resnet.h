@@ -59,28 +59,34 @@ enum { DPT_RESNET_POOL_KERNEL = 3, DPT_RESNET_POOL_STRIDE = 2 };
 struct dpt_resnet_layer_saved {
     void *conv;               /* (B, side_out, side_out, out) */
     float *mean, *rstd, *var; /* (out) */
+    void *relu;               /* as conv: behind the norm and its relu; a shortcut's: NULL */
 };
 
 struct dpt_resnet_saved {
     void *dstream[2]; /* each as large as the largest output of a unit */
     void *image;      /* (B, S, S, 3) in the compute dtype; f32: not there */
     struct dpt_resnet_layer_saved stem;
-    void *stem_relu;     /* (B, side, side, width) */
     void *pooled;        /* (B, pooled_side, pooled_side, width), where the stem pools */
     uint8_t *pool_taken; /* of its shape */
 };
 
 struct dpt_resnet_block_saved {
     const void *x; /* the block's input: the output of the unit before */
-    void *y;
+    /* The relu of the path's last layer is the block's output. */
     struct dpt_resnet_layer_saved path[DPT_RESNET_PATH_MAX], shortcut;
-    void *relu[DPT_RESNET_PATH_MAX]; /* behind each layer of the path but the last, whose is y */
 };
 
 /* Scratch of one call: each as large as the largest output of a layer. */
 struct dpt_resnet_scratch {
     void *a, *b;
 };
+
+static inline const struct dpt_resnet *dpt_resnet_of(const struct dpt_unit_call *call)
+{
+    return (const struct dpt_resnet *)call->model;
+}
+
+/* ---- resnet_memory.c ---- */
 
 /* Pointers into slot->saved and slot->scratch. Each returns the bytes that it covers in *ret_bytes,
  * if that is not NULL; a block's, those of all before it, too. */
@@ -92,19 +98,23 @@ struct dpt_resnet_block_saved dpt_resnet_block_saved(const struct dpt_resnet *m,
 struct dpt_resnet_scratch dpt_resnet_scratch(const struct dpt_resnet *m,
                                              const struct dpt_slot *slot, size_t *ret_bytes);
 
-/* What the head reads: (B, last_side, last_side, features). */
-const void *dpt_resnet_last(const struct dpt_resnet *m, const struct dpt_slot *slot);
-
 /* The images in the compute dtype. */
-const void *dpt_resnet_images(const struct dpt_resnet *m, const struct dpt_slot *slot);
+const void *dpt_resnet_images(const struct dpt_unit_call *call);
 
 /* The windows of a layer, and of the stem's maximum, on B images. */
 struct dpt_windows dpt_resnet_windows(const struct dpt_resnet_layer *layer, int64_t b);
 struct dpt_windows dpt_resnet_pool_windows(const struct dpt_resnet *m, int64_t b);
 
-void dpt_resnet_forward(const struct dpt_model *model, const struct dpt_ops *ops,
-                        struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
-void dpt_resnet_backward(const struct dpt_model *model, const struct dpt_ops *ops,
-                         struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
+/* ---- resnet_forward.c, resnet_backward.c ---- */
+
+void dpt_resnet_forward(const struct dpt_unit_call *call);
+void dpt_resnet_backward(const struct dpt_unit_call *call);
+
+/* The averages over the pixels of the last block's output, which the head reads: from the block's
+ * output to scratch.a. Backward turns `in` and `out` to gradients. */
+struct dpt_avgpool dpt_resnet_average(const struct dpt_unit_call *call);
+
+/* The losses of these averages. */
+struct dpt_head_loss dpt_resnet_loss(const struct dpt_unit_call *call);
 
 #endif

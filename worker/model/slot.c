@@ -18,32 +18,39 @@ static int64_t place_in_unit(const struct dpt_model *model, const struct dpt_par
     return param->offset - model->units[param->unit].offset;
 }
 
-const void *dpt_slot_weight(const struct dpt_model *model, const struct dpt_slot *slot, int param)
+/* Where the parameter's weights or gradients are: with adapters those of the labels' head are in
+ * the adapters' slot, and all others of the base's slot are frozen. */
+static const struct dpt_unit_call *owner_of(const struct dpt_unit_call *call, int *param)
 {
-    const struct dpt_adapters *adapters = slot->adapters;
-    if (adapters != NULL && param == dpt_model_score(model))
-        return dpt_slot_weight(adapters->model, adapters->slot, dpt_model_score(adapters->model));
-    const struct dpt_param *p = &model->params[param];
-    const char *unit = slot->weights == NULL ? NULL : slot->weights[p->unit];
-    const size_t at = (size_t)place_in_unit(model, p) * dpt_dtype_bytes(model->dtype);
+    const struct dpt_adapters *adapters = call->slot->adapters;
+    if (adapters == NULL || *param != dpt_model_score(call->model))
+        return call;
+    *param = dpt_model_score(adapters->own.model);
+    return &adapters->own;
+}
+
+const void *dpt_slot_weight(const struct dpt_unit_call *call, int param)
+{
+    const struct dpt_unit_call *owner = owner_of(call, &param);
+    const struct dpt_param *p = &owner->model->params[param];
+    const char *unit = owner->slot->weights == NULL ? NULL : owner->slot->weights[p->unit];
+    const size_t at = (size_t)place_in_unit(owner->model, p) * dpt_dtype_bytes(owner->model->dtype);
     return unit == NULL ? (const void *)nowhere : unit + at;
 }
 
-const void *dpt_slot_packed(const struct dpt_slot *slot, int param)
+const void *dpt_slot_packed(const struct dpt_unit_call *call, int param)
 {
-    return slot->packed ? slot->packed[param] : NULL;
+    return call->slot->packed ? call->slot->packed[param] : NULL;
 }
 
-float *dpt_slot_grad(const struct dpt_model *model, const struct dpt_slot *slot, int param)
+float *dpt_slot_grad(const struct dpt_unit_call *call, int param)
 {
-    const struct dpt_adapters *adapters = slot->adapters;
-    if (adapters != NULL && param != dpt_model_score(model))
+    const struct dpt_unit_call *owner = owner_of(call, &param);
+    if (owner->slot->adapters != NULL)
         return NULL;
-    if (adapters != NULL)
-        return dpt_slot_grad(adapters->model, adapters->slot, dpt_model_score(adapters->model));
-    const struct dpt_param *p = &model->params[param];
-    float *unit = slot->grads == NULL ? NULL : slot->grads[p->unit];
-    return unit == NULL ? nowhere : unit + place_in_unit(model, p);
+    const struct dpt_param *p = &owner->model->params[param];
+    float *unit = owner->slot->grads == NULL ? NULL : owner->slot->grads[p->unit];
+    return unit == NULL ? nowhere : unit + place_in_unit(owner->model, p);
 }
 
 void dpt_slot_announce(const struct dpt_slot *slot, int first, int n)
@@ -73,40 +80,44 @@ int64_t dpt_head_logits(const struct dpt_model *model)
     return model->labels > 0 ? model->labels : model->vocab;
 }
 
-static struct dpt_last_token last_token(const struct dpt_model *model, const struct dpt_slot *slot,
-                                        int64_t c, const void *x, void *y)
+static struct dpt_last_token last_token(const struct dpt_unit_call *call, int64_t c, const void *x,
+                                        void *y)
 {
-    return (struct dpt_last_token){.b = slot->b,
-                                   .t = slot->t,
+    return (struct dpt_last_token){.b = call->slot->b,
+                                   .t = call->slot->t,
                                    .c = c,
-                                   .dtype = model->dtype,
-                                   .lengths = slot->batch.part[DPT_SAMPLE_LENGTH],
+                                   .dtype = call->model->dtype,
+                                   .lengths = call->slot->batch.part[DPT_SAMPLE_LENGTH],
                                    .x = x,
                                    .y = y};
 }
 
-const void *dpt_head_states(const struct dpt_model *model, const struct dpt_ops *ops,
-                            struct dpt_stream *stream, const struct dpt_slot *slot, int64_t c,
-                            const void *x, void *to)
+const void *dpt_head_states(const struct dpt_unit_call *call, int64_t c, const void *x, void *to)
 {
-    if (model->labels == 0)
+    if (call->model->labels == 0)
         return x;
-    const struct dpt_last_token rows = last_token(model, slot, c, x, to);
-    ops->last_token_forward(stream, &rows);
+    const struct dpt_last_token rows = last_token(call, c, x, to);
+    call->ops->last_token_forward(call->stream, &rows);
     return to;
 }
 
-void dpt_head_spread(const struct dpt_model *model, const struct dpt_ops *ops,
-                     struct dpt_stream *stream, const struct dpt_slot *slot, int64_t c,
-                     const void *dy, void *dx)
+void dpt_head_spread(const struct dpt_unit_call *call, int64_t c, const void *dy, void *dx)
 {
-    const struct dpt_last_token rows = last_token(model, slot, c, dy, dx);
-    ops->last_token_backward(stream, &rows);
+    const struct dpt_last_token rows = last_token(call, c, dy, dx);
+    call->ops->last_token_backward(call->stream, &rows);
 }
 
-const float *dpt_decode_weight(const struct dpt_model *model, const struct dpt_decode *decode,
-                               int param)
+struct dpt_head_loss dpt_head_loss_of(const struct dpt_unit_call *call, int weight, const void *x)
 {
-    const struct dpt_param *p = &model->params[param];
-    return decode->weights[p->unit] + place_in_unit(model, p);
+    return (struct dpt_head_loss){
+        .n = dpt_head_rows(call->model, call->slot),
+        .c = call->model->params[weight].dim[1],
+        .v = dpt_head_logits(call->model),
+        .dtype = call->model->dtype,
+        .x = x,
+        .w = dpt_slot_weight(call, weight),
+        .targets = call->slot->batch.part[DPT_SAMPLE_TARGET],
+        .loss = call->slot->losses,
+        .packed = dpt_slot_packed(call, weight),
+    };
 }

@@ -88,3 +88,72 @@ void dpt_table_add(struct dpt_model *model, const char *prefix, const char *name
     if (!rule.averaged)
         model->param_count += param->numel;
 }
+
+/* ---- what others read of it (model.h) ---- */
+
+int dpt_model_n_params(const struct dpt_model *model)
+{
+    return model->n_params;
+}
+
+const struct dpt_param *dpt_model_param(const struct dpt_model *model, int i)
+{
+    DPT_ASSERT(i >= 0 && i < model->n_params);
+    return &model->params[i];
+}
+
+struct dpt_span dpt_param_span(const struct dpt_param *param)
+{
+    return (struct dpt_span){param->offset, param->offset + param->numel};
+}
+
+struct dpt_span dpt_span_overlap(struct dpt_span a, struct dpt_span b)
+{
+    return (struct dpt_span){a.first > b.first ? a.first : b.first, a.end < b.end ? a.end : b.end};
+}
+
+int dpt_model_n_units(const struct dpt_model *model)
+{
+    return model->n_units;
+}
+
+const struct dpt_unit *dpt_model_unit(const struct dpt_model *model, int i)
+{
+    DPT_ASSERT(i >= 0 && i < model->n_units);
+    return &model->units[i];
+}
+
+int64_t dpt_model_flat_numel(const struct dpt_model *model)
+{
+    return model->flat_numel;
+}
+
+int64_t dpt_model_param_count(const struct dpt_model *model)
+{
+    return model->param_count;
+}
+
+int dpt_model_vocab(const struct dpt_model *model)
+{
+    return model->vocab;
+}
+
+int dpt_model_labels(const struct dpt_model *model)
+{
+    return model->labels;
+}
+
+int dpt_model_score(const struct dpt_model *model)
+{
+    return model->labels > 0 ? model->n_params - 1 - model->score_biases : -1;
+}
+
+enum dpt_dtype dpt_model_dtype(const struct dpt_model *model)
+{
+    return model->dtype;
+}
+
+int64_t dpt_model_context(const struct dpt_model *model)
+{
+    return model->context;
+}

@@ -127,7 +127,7 @@ static enum dpt_status read_frozen(struct dpt_merged *m, int param, int64_t firs
     if (adapter < 0)
         return DPT_OK;
     DPT_TRY(load_adapters(m, param, adapter, err));
-    dpt_model_merge(m->model, param, first, end, m->a, m->b, ret);
+    dpt_model_merge(m->model, param, (struct dpt_span){first, end}, m->a, m->b, ret);
     return DPT_OK;
 }
 

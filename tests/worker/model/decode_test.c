@@ -20,7 +20,7 @@ static struct dpt_err err;
 /* A rig, and what decoding needs beside. */
 struct decoder {
     struct rig rig;
-    const float *weights[DPT_UNITS_MAX];
+    const void *weights[DPT_UNITS_MAX];
     void *cache, *scratch;
     float logits[VOCAB];
 };

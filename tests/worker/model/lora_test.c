@@ -36,8 +36,8 @@ static void open_merged(const struct rig *adapters, struct rig *ret)
         const float *of_a = adapters->flat + dpt_model_param(model, a)->offset,
                     *of_b = adapters->flat + dpt_model_param(model, a + 1)->offset;
         const int64_t half = p->numel / 2; /* in two parts, as it is read */
-        dpt_model_merge(model, i, 0, half, of_a, of_b, w);
-        dpt_model_merge(model, i, half, p->numel, of_a, of_b, w + half);
+        dpt_model_merge(model, i, (struct dpt_span){0, half}, of_a, of_b, w);
+        dpt_model_merge(model, i, (struct dpt_span){half, p->numel}, of_a, of_b, w + half);
     }
 }
 

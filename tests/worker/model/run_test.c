@@ -463,7 +463,8 @@ static void initial_weights(void **state)
             const bool inside = k < sizeof cuts / sizeof *cuts && cuts[k] <= rig.numel;
             const int64_t end = inside ? cuts[k] : rig.numel;
             memset(again, 0xff, (size_t)rig.numel * sizeof(float));
-            dpt_model_init_range(rig.model, rig.ops, rig.stream, 42, cuts[i], end, again);
+            dpt_model_init_range(rig.model, rig.ops, rig.stream, 42,
+                                 (struct dpt_span){cuts[i], end}, again);
             assert_int_equal(dpt_stream_sync(rig.stream, &err), DPT_OK);
             assert_memory_equal(again, rig.flat + cuts[i], (size_t)(end - cuts[i]) * sizeof(float));
         }

@@ -36,10 +36,11 @@ static enum dpt_status begin_piece(struct dpt_rank *r, struct dpt_published *wei
 {
     const int published = published_tensor(r, weights, piece->tensor);
     const int64_t offset = dpt_model_param(r->model, piece->tensor)->offset;
+    const struct dpt_span span = {offset + piece->first, offset + piece->end};
     if (published >= 0)
         return dpt_published_read(weights, published, piece->first, piece->end, piece->param, err);
-    dpt_model_init_range(r->model, r->device->ops, r->device->stream, r->config->seed,
-                         offset + piece->first, offset + piece->end, piece->param);
+    dpt_model_init_range(r->model, r->device->ops, r->device->stream, r->config->seed, span,
+                         piece->param);
     return DPT_OK;
 }
 
