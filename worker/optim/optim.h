@@ -21,8 +21,10 @@
  * on every machine. */
 double dpt_lr(const struct dpt_config *config, int64_t step);
 
-/* The flat vectors that a step reads and writes: each pointer is to its element `origin`. */
+/* The elements that a step updates, and the flat vectors that it reads and writes: each pointer is
+ * to element `origin` of its vector. */
 struct dpt_optim_vectors {
+    struct dpt_span span;
     int64_t origin;
     float *param, *m, *v;
     const float *grad;
@@ -40,9 +42,9 @@ struct dpt_optim_step {
  * has zeroes for it. */
 bool dpt_optim_has_second_moment(const struct dpt_config *config);
 
-/* The update of optimizer.name (adamw, adam, sgd: kernels/ops.h) on elements [first, end) of the
- * flat vectors: any range; tensors decide on weight decay, which is of matrices alone. The bits of
- * an element do not depend on the range. sgd leaves v alone.
+/* The update of optimizer.name (adamw, adam, sgd: kernels/ops.h) on elements flat->span: any range;
+ * tensors decide on weight decay, which is of matrices alone. The bits of an element do not depend
+ * on the range. sgd leaves v alone.
  *
  * Running statistics (dpt_param.averaged) have a rule of their own, whatever the optimizer: r += (1
  * - (1 - m)^G) (s - r), with m = model.batch_norm_momentum. Their gradient s is the mean of the
@@ -51,20 +53,19 @@ bool dpt_optim_has_second_moment(const struct dpt_config *config);
  * decay touches them. They have no moments: what m and v hold of them stays zero. */
 void dpt_optim_update(const struct dpt_config *config, const struct dpt_model *model,
                       const struct dpt_ops *ops, struct dpt_stream *stream,
-                      const struct dpt_optim_step *step, int64_t first, int64_t end,
-                      const struct dpt_optim_vectors *flat);
+                      const struct dpt_optim_step *step, const struct dpt_optim_vectors *flat);
 
-/* The squares of a gradient's elements [first, end) for its global norm: whole blocks (DPT_BLOCK)
- * of the flat vector; `grad` is to element `first`. Posted on the stream, into `ret`: at most
- * dpt_optim_squares_max of end - first elements. Returns how many there are. Each is a sum over a
+/* The squares of a gradient's elements `span` for its global norm: whole blocks (DPT_BLOCK) of the
+ * flat vector, which `grad` begins at. Posted on the stream, into `ret`: at most
+ * dpt_optim_squares_max of as many elements. Returns how many there are. Each is a sum over a
  * fixed part of the flat vector, so that the exact sum of all does not depend on how it is cut. */
 int64_t dpt_optim_squares(const struct dpt_model *model, const struct dpt_ops *ops,
-                          struct dpt_stream *stream, int64_t first, int64_t end, const float *grad,
+                          struct dpt_stream *stream, struct dpt_span span, const float *grad,
                           double *ret);
 int64_t dpt_optim_squares_max(const struct dpt_model *model, int64_t numel);
 /* Adds them, in memory of the host, to a rank's share of the norm. Running statistics count
  * nothing; one that is not finite makes the sum NaN. Returns how many squares there are. */
-int64_t dpt_optim_squares_add(const struct dpt_model *model, int64_t first, int64_t end,
+int64_t dpt_optim_squares_add(const struct dpt_model *model, struct dpt_span span,
                               const double *squares, struct dpt_accum *sum);
 
 /* Factor for clipping by global norm: 1 when max_norm is 0 or norm <= max_norm, else max_norm /

@@ -7,15 +7,6 @@
 
 enum { PIECES_MAX = 2 * DPT_PARAMS_MAX };
 
-struct piece {
-    int64_t first, end;
-};
-
-static int64_t end_of(const struct dpt_param *param)
-{
-    return param->offset + param->numel;
-}
-
 static int64_t block_start(int64_t element)
 {
     return element / DPT_BLOCK * DPT_BLOCK;
@@ -23,28 +14,28 @@ static int64_t block_start(int64_t element)
 
 /* Pieces without running statistics of the blocks with some, ascending: before each statistic, and
  * at the end of a block. */
-static int find_pieces(const struct dpt_model *model, int64_t first, int64_t end,
-                       struct piece ret[PIECES_MAX])
+static int find_pieces(const struct dpt_model *model, struct dpt_span span,
+                       struct dpt_span ret[PIECES_MAX])
 {
     const int n_params = dpt_model_n_params(model);
-    int64_t done = first; /* a block's start, or inside of one that holds statistics */
+    int64_t done = span.first; /* a block's start, or inside of one that holds statistics */
     int n = 0;
     for (int i = 0; i < n_params; i++) {
         const struct dpt_param *p = dpt_model_param(model, i);
-        if (!p->averaged || end_of(p) <= first || p->offset >= end)
+        const struct dpt_span statistic = dpt_span_overlap(span, dpt_param_span(p));
+        if (!p->averaged || statistic.first >= statistic.end)
             continue;
-        const int64_t from = p->offset > first ? p->offset : first;
-        if (done < block_start(from)) {
+        if (done < block_start(statistic.first)) {
             if (done > block_start(done))
-                ret[n++] = (struct piece){done, block_start(done) + DPT_BLOCK};
-            done = block_start(from);
+                ret[n++] = (struct dpt_span){done, block_start(done) + DPT_BLOCK};
+            done = block_start(statistic.first);
         }
-        if (done < from)
-            ret[n++] = (struct piece){done, from};
-        done = end_of(p) < end ? end_of(p) : end;
+        if (done < statistic.first)
+            ret[n++] = (struct dpt_span){done, statistic.first};
+        done = statistic.end;
     }
     if (done > block_start(done))
-        ret[n++] = (struct piece){done, block_start(done) + DPT_BLOCK};
+        ret[n++] = (struct dpt_span){done, block_start(done) + DPT_BLOCK};
     return n;
 }
 
@@ -57,36 +48,36 @@ int64_t dpt_optim_squares_max(const struct dpt_model *model, int64_t numel)
 }
 
 int64_t dpt_optim_squares(const struct dpt_model *model, const struct dpt_ops *ops,
-                          struct dpt_stream *stream, int64_t first, int64_t end, const float *grad,
+                          struct dpt_stream *stream, struct dpt_span span, const float *grad,
                           double *ret)
 {
-    DPT_ASSERT(first % DPT_BLOCK == 0 && end % DPT_BLOCK == 0 && first <= end);
-    const int64_t n_blocks = (end - first) / DPT_BLOCK;
-    struct piece pieces[PIECES_MAX];
-    const int n_pieces = find_pieces(model, first, end, pieces);
-    ops->sumsq_blocks(stream, end - first, DPT_BLOCK, grad, ret);
+    const int64_t numel = span.end - span.first, n_blocks = numel / DPT_BLOCK;
+    DPT_ASSERT(span.first % DPT_BLOCK == 0 && span.end % DPT_BLOCK == 0 && numel >= 0);
+    struct dpt_span pieces[PIECES_MAX];
+    const int n_pieces = find_pieces(model, span, pieces);
+    ops->sumsq_blocks(stream, numel, DPT_BLOCK, grad, ret);
     for (int i = 0; i < n_pieces; i++)
         ops->sumsq_blocks(stream, pieces[i].end - pieces[i].first, DPT_BLOCK,
-                          grad + (pieces[i].first - first), ret + n_blocks + i);
+                          grad + (pieces[i].first - span.first), ret + n_blocks + i);
     return n_blocks + n_pieces;
 }
 
-int64_t dpt_optim_squares_add(const struct dpt_model *model, int64_t first, int64_t end,
+int64_t dpt_optim_squares_add(const struct dpt_model *model, struct dpt_span span,
                               const double *squares, struct dpt_accum *sum)
 {
-    const int64_t n_blocks = (end - first) / DPT_BLOCK;
+    const int64_t n_blocks = (span.end - span.first) / DPT_BLOCK;
     const int n_params = dpt_model_n_params(model);
     int i = 0; /* the next statistic that is not before the block */
     for (int64_t b = 0; b < n_blocks; b++) {
-        const int64_t start = first + b * DPT_BLOCK;
-        while (i < n_params &&
-               (!dpt_model_param(model, i)->averaged || end_of(dpt_model_param(model, i)) <= start))
+        const int64_t start = span.first + b * DPT_BLOCK;
+        while (i < n_params && (!dpt_model_param(model, i)->averaged ||
+                                dpt_param_span(dpt_model_param(model, i)).end <= start))
             i++;
         const bool holds = i < n_params && dpt_model_param(model, i)->offset < start + DPT_BLOCK;
         dpt_accum_add(sum, holds ? 0.0 * squares[b] : squares[b]); /* 0, or NaN */
     }
-    struct piece pieces[PIECES_MAX];
-    const int n_pieces = find_pieces(model, first, end, pieces);
+    struct dpt_span pieces[PIECES_MAX];
+    const int n_pieces = find_pieces(model, span, pieces);
     for (int p = 0; p < n_pieces; p++)
         dpt_accum_add(sum, squares[n_blocks + p]);
     return n_blocks + n_pieces;

@@ -75,12 +75,27 @@ static struct update average_of(const struct dpt_config *config, const struct dp
                                    .copy_dtype = dpt_model_dtype(model)}};
 }
 
-/* Elements from `first` on, of which `tensors` are updated. */
-static void run(struct update *u, const struct dpt_ops *ops, struct dpt_stream *stream,
-                int64_t first, int64_t n, const struct dpt_updated *tensors, int n_tensors,
-                const struct dpt_optim_vectors *v)
+/* Of the elements: those that are averaged, or those that are not. */
+static int find_tensors(const struct dpt_model *model, bool averaged, struct dpt_span span,
+                        struct dpt_updated ret[DPT_PARAMS_MAX])
 {
-    const int64_t at = first - v->origin;
+    int n = 0;
+    for (int i = 0; i < dpt_model_n_params(model); i++) {
+        const struct dpt_param *p = dpt_model_param(model, i);
+        const struct dpt_span part = dpt_span_overlap(span, dpt_param_span(p));
+        if (p->averaged == averaged && part.first < part.end)
+            ret[n++] = (struct dpt_updated){part.first - span.first, part.end - span.first,
+                                            p->decay || averaged};
+    }
+    return n;
+}
+
+/* Updates `tensors`, which find_tensors found. */
+static void update_tensors(struct update *u, const struct dpt_ops *ops, struct dpt_stream *stream,
+                           const struct dpt_updated *tensors, int n_tensors,
+                           const struct dpt_optim_vectors *v)
+{
+    const int64_t n = v->span.end - v->span.first, at = v->span.first - v->origin;
     const enum dpt_dtype dtype = u->is_sgd ? u->sgd.copy_dtype : u->adamw.copy_dtype;
     void *copy = v->copy ? (char *)v->copy + (size_t)at * dpt_dtype_bytes(dtype) : NULL;
     if (u->is_sgd) {
@@ -105,39 +120,22 @@ static void run(struct update *u, const struct dpt_ops *ops, struct dpt_stream *
     }
 }
 
-/* Of the elements [first, end): those that are averaged, or those that are not. */
-static int find_tensors(const struct dpt_model *model, bool averaged, int64_t first, int64_t end,
-                        struct dpt_updated ret[DPT_PARAMS_MAX])
-{
-    const int n_params = dpt_model_n_params(model);
-    int n = 0;
-    for (int i = 0; i < n_params; i++) {
-        const struct dpt_param *p = dpt_model_param(model, i);
-        const int64_t from = p->offset > first ? p->offset : first;
-        const int64_t to = p->offset + p->numel < end ? p->offset + p->numel : end;
-        if (p->averaged == averaged && from < to)
-            ret[n++] = (struct dpt_updated){from - first, to - first, p->decay || averaged};
-    }
-    return n;
-}
-
 void dpt_optim_update(const struct dpt_config *config, const struct dpt_model *model,
                       const struct dpt_ops *ops, struct dpt_stream *stream,
-                      const struct dpt_optim_step *step, int64_t first, int64_t end,
-                      const struct dpt_optim_vectors *flat)
+                      const struct dpt_optim_step *step, const struct dpt_optim_vectors *flat)
 {
     DPT_ASSERT(step->step >= 0 && step->updates >= 0 && step->updates <= step->step);
-    DPT_ASSERT(flat->origin <= first && first >= 0 && first <= end &&
-               end <= dpt_model_flat_numel(model));
+    DPT_ASSERT(flat->span.first >= 0 && flat->origin <= flat->span.first &&
+               flat->span.first <= flat->span.end && flat->span.end <= dpt_model_flat_numel(model));
     struct dpt_updated tensors[DPT_PARAMS_MAX];
-    int n = find_tensors(model, false, first, end, tensors);
+    int n = find_tensors(model, false, flat->span, tensors);
     if (n > 0) {
         struct update u = update_of(config, model, step);
-        run(&u, ops, stream, first, end - first, tensors, n, flat);
+        update_tensors(&u, ops, stream, tensors, n, flat);
     }
-    n = find_tensors(model, true, first, end, tensors);
+    n = find_tensors(model, true, flat->span, tensors);
     if (n > 0) {
         struct update u = average_of(config, model);
-        run(&u, ops, stream, first, end - first, tensors, n, flat);
+        update_tensors(&u, ops, stream, tensors, n, flat);
     }
 }

@@ -378,9 +378,8 @@ static void ten_losses_of(const struct tolerance *given, int index)
         if (!(fabs(norm - run->norm[step]) <= tolerance->norm * run->norm[step]))
             fail_msg("step %lld: norm %.7f, recorded %.7f", (long long)step, norm, run->norm[step]);
         const struct dpt_optim_vectors flat = {
-            .param = rig->flat, .m = m, .v = v, .grad = rig->grad};
-        dpt_optim_update(&rig->config, rig->model, rig->ops, rig->stream, &update, 0, rig->numel,
-                         &flat);
+            .span = {0, rig->numel}, .param = rig->flat, .m = m, .v = v, .grad = rig->grad};
+        dpt_optim_update(&rig->config, rig->model, rig->ops, rig->stream, &update, &flat);
         assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
     }
     print_message("worst difference of a loss: %.2g, of a norm: %.2g; clipped %d of %lld steps\n",

@@ -130,9 +130,13 @@ static void close_rig(struct rig *rig)
 static void update(struct rig *rig, float grad_scale, int64_t first, int64_t end)
 {
     const struct dpt_optim_step step = {.step = STEP, .updates = STEP, .grad_scale = grad_scale};
-    const struct dpt_optim_vectors flat = {
-        .param = rig->param, .m = rig->m, .v = rig->v, .grad = rig->grad, .copy = rig->copy};
-    dpt_optim_update(&rig->config, rig->model, rig->ops, rig->stream, &step, first, end, &flat);
+    const struct dpt_optim_vectors flat = {.span = {first, end},
+                                           .param = rig->param,
+                                           .m = rig->m,
+                                           .v = rig->v,
+                                           .grad = rig->grad,
+                                           .copy = rig->copy};
+    dpt_optim_update(&rig->config, rig->model, rig->ops, rig->stream, &step, &flat);
     assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
 }
 
@@ -249,12 +253,12 @@ static struct dpt_accum sum_of(const struct rig *rig, int64_t n_parts)
     dpt_accum_init(&sum);
     int64_t all = 0;
     for (int64_t i = 0; i < n_parts; i++) {
-        const int64_t first = blocks * i / n_parts * DPT_BLOCK,
-                      end = blocks * (i + 1) / n_parts * DPT_BLOCK;
-        const int64_t n = dpt_optim_squares(rig->model, rig->ops, rig->stream, first, end,
-                                            rig->grad + first, squares);
+        const struct dpt_span span = {blocks * i / n_parts * DPT_BLOCK,
+                                      blocks * (i + 1) / n_parts * DPT_BLOCK};
+        const int64_t n = dpt_optim_squares(rig->model, rig->ops, rig->stream, span,
+                                            rig->grad + span.first, squares);
         assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
-        assert_int_equal(dpt_optim_squares_add(rig->model, first, end, squares, &sum), n);
+        assert_int_equal(dpt_optim_squares_add(rig->model, span, squares, &sum), n);
         all += n;
     }
     assert_true(all <= max);

@@ -103,10 +103,14 @@ static void update(struct rig *rig, int64_t step, int64_t first, int64_t end)
 {
     const struct dpt_optim_step of_step = {
         .step = step, .updates = step - rig->skipped, .grad_scale = 0.5f};
-    const struct dpt_optim_vectors flat = {
-        .param = rig->param, .m = rig->m, .v = rig->v, .grad = rig->grad, .copy = rig->copy};
+    const struct dpt_optim_vectors flat = {.span = {first, end},
+                                           .param = rig->param,
+                                           .m = rig->m,
+                                           .v = rig->v,
+                                           .grad = rig->grad,
+                                           .copy = rig->copy};
     dpt_optim_update(&rig->config, rig->model, dpt_device_ops(rig->dev), rig->stream, &of_step,
-                     first, end, &flat);
+                     &flat);
     assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
 }
 

@@ -245,8 +245,9 @@ static void train_step(struct plain *p, int64_t step)
     unscale(p);
     struct dpt_accum sum;
     dpt_accum_init(&sum);
-    (void)dpt_optim_squares(p->model, p->ops, p->stream, 0, p->numel, p->lane[0], p->squares);
-    (void)dpt_optim_squares_add(p->model, 0, p->numel, p->squares, &sum);
+    const struct dpt_span all = {0, p->numel};
+    (void)dpt_optim_squares(p->model, p->ops, p->stream, all, p->lane[0], p->squares);
+    (void)dpt_optim_squares_add(p->model, all, p->squares, &sum);
     const double norm = sqrt(dpt_accum_value(&sum));
     const struct dpt_optim_step update = {.step = step,
                                           .updates = step - p->skipped,
@@ -255,8 +256,8 @@ static void train_step(struct plain *p, int64_t step)
     if (overflowed(p, norm))
         return;
     const struct dpt_optim_vectors flat = {
-        .param = p->param, .m = p->m, .v = p->v, .grad = p->lane[0]};
-    dpt_optim_update(p->config, p->model, p->ops, p->stream, &update, 0, p->numel, &flat);
+        .span = all, .param = p->param, .m = p->m, .v = p->v, .grad = p->lane[0]};
+    dpt_optim_update(p->config, p->model, p->ops, p->stream, &update, &flat);
     OK(dpt_stream_sync(p->stream, err_));
 }
 

@@ -8,6 +8,7 @@ static void apply_piece(const struct dpt_strategy *s, const struct dpt_optim_ste
 {
     const struct dpt_interval piece = dpt_shard_piece(s->env.grid, part->shard, unit);
     const struct dpt_optim_vectors vectors = {
+        .span = {piece.first, piece.end},
         .origin = piece.first,
         .param = strategy_vector_at(s, part, DPT_VECTOR_PARAM, unit),
         .m = strategy_vector_at(s, part, DPT_VECTOR_M, unit),
@@ -16,8 +17,7 @@ static void apply_piece(const struct dpt_strategy *s, const struct dpt_optim_ste
         .grad = grad,
         .copy = copy};
     if (!strategy_is_empty(piece))
-        dpt_optim_update(s->env.config, s->env.model, s->ops, s->stream, step, piece.first,
-                         piece.end, &vectors);
+        dpt_optim_update(s->env.config, s->env.model, s->ops, s->stream, step, &vectors);
 }
 
 enum dpt_status strategy_update(struct dpt_strategy *s, const struct dpt_optim_step *step,
@@ -48,7 +48,8 @@ enum dpt_status dpt_strategy_norm_share(struct dpt_strategy *s, struct dpt_accum
     for (int u = 0; u < s->n_units; u++) {
         const struct dpt_interval piece = dpt_shard_piece(s->env.grid, whole.shard, u);
         if (!strategy_is_empty(piece))
-            n += dpt_optim_squares(s->env.model, s->ops, s->stream, piece.first, piece.end,
+            n += dpt_optim_squares(s->env.model, s->ops, s->stream,
+                                   (struct dpt_span){piece.first, piece.end},
                                    strategy_gradient_at(s, &whole, u), sums + n);
     }
     if (s->env.resident && n > 0)
@@ -59,8 +60,8 @@ enum dpt_status dpt_strategy_norm_share(struct dpt_strategy *s, struct dpt_accum
     for (int u = 0; u < s->n_units; u++) {
         const struct dpt_interval piece = dpt_shard_piece(s->env.grid, whole.shard, u);
         if (!strategy_is_empty(piece))
-            n +=
-                dpt_optim_squares_add(s->env.model, piece.first, piece.end, s->block_sums + n, ret);
+            n += dpt_optim_squares_add(s->env.model, (struct dpt_span){piece.first, piece.end},
+                                       s->block_sums + n, ret);
     }
     dpt_accum_normalise(ret);
     return DPT_OK;
