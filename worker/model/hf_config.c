@@ -10,16 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    BYTES_VOCAB = 256,
-    GPT2_VOCAB = 50257,
-    GPT2_END_OF_TEXT = 50256,
-    SMOLLM2_VOCAB = 49152,
-    SMOLLM2_END_OF_TEXT = 0,
-    LLAMA3_VOCAB = 128256,
-    LLAMA3_END_OF_TEXT = 128001,
-    MLP_FACTOR = 4 /* of GPT-2's width */
-};
+enum { MLP_FACTOR = 4 /* of GPT-2's width */ };
 
 /* A member that is a key of the config. Absent from a file, or null there, it is as `usual` says;
  * NULL: the file must have it. */
@@ -430,38 +421,6 @@ static bool write_rope(json_t *root, const struct dpt_config *config)
            write_members(root, &rope_theta, 1, config);
 }
 
-/* Only GPT-2's own vocabulary has an end-of-text token; elsewhere null keeps generate() from
- * stopping at a stranger. */
-static bool write_end_of_text(json_t *root, const struct dpt_config *config)
-{
-    json_t *end = config->model.vocab == GPT2_VOCAB ? json_integer(GPT2_END_OF_TEXT) : json_null();
-    return json_object_set(root, "bos_token_id", end) == 0 &&
-           json_object_set_new(root, "eos_token_id", end) == 0;
-}
-
-/* transformers takes a text's last token for the last one that is not this, so that no text may end
- * with it. Of a tokenizer that the config only names: the end of text of a vocabulary that is known
- * by its size, else the last id, which is no token where the vocabulary is larger than the
- * tokenizer's. */
-static int pad_token(const struct dpt_config *config)
-{
-    static const struct {
-        int vocab, token;
-    } known[] = {{GPT2_VOCAB, GPT2_END_OF_TEXT},
-                 {SMOLLM2_VOCAB, SMOLLM2_END_OF_TEXT},
-                 {LLAMA3_VOCAB, LLAMA3_END_OF_TEXT}};
-    const int vocab = config->model.vocab;
-    if (config->data.tokenizer == DPT_TOKENIZER_BYTES)
-        return vocab > BYTES_VOCAB ? vocab - 1 : 0;
-    if (config->data.tokenizer == DPT_TOKENIZER_GPT2 && !config->data.any_vocab &&
-        vocab >= GPT2_VOCAB)
-        return GPT2_END_OF_TEXT;
-    for (int i = 0; i < COUNT(known); i++)
-        if (known[i].vocab == vocab)
-            return known[i].token;
-    return vocab - 1;
-}
-
 static bool write_root(json_t *root, const struct family *family, const struct dpt_config *config,
                        const struct dpt_hf_beside *beside, const char *dtype)
 {
@@ -471,8 +430,7 @@ static bool write_root(json_t *root, const struct family *family, const struct d
         json_object_set_new(root, "architectures", json_pack("[s]", architecture)) != 0 ||
         json_object_set_new(root, "torch_dtype", json_string(dtype)) != 0 ||
         (labels && !dpt_hf_labels_write(beside->label_names, config->model.labels, root)) ||
-        (labels && tokens &&
-         json_object_set_new(root, "pad_token_id", json_integer(pad_token(config))) != 0))
+        (labels && tokens && !dpt_hf_pad_write(config, root)))
         return false;
     for (int i = 0; i < family->n_constants; i++)
         if (json_object_set_new(root, family->constants[i].name,
@@ -482,7 +440,7 @@ static bool write_root(json_t *root, const struct family *family, const struct d
         return false;
     if (is_llama(family))
         return write_rope(root, config);
-    return !tokens || write_end_of_text(root, config);
+    return !tokens || dpt_hf_end_of_text_write(config, root);
 }
 
 enum dpt_status dpt_hf_config_print(const struct dpt_config *config,

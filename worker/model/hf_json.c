@@ -35,6 +35,16 @@ const char *dpt_hf_json_shown(const json_t *value, char ret[DPT_HF_SHOWN_BYTES])
 
 /* ---- special tokens ---- */
 
+enum {
+    BYTES_VOCAB = 256,
+    GPT2_VOCAB = 50257,
+    GPT2_END_OF_TEXT = 50256,
+    SMOLLM2_VOCAB = 49152,
+    SMOLLM2_END_OF_TEXT = 0,
+    LLAMA3_VOCAB = 128256,
+    LLAMA3_END_OF_TEXT = 128001
+};
+
 static const struct special {
     const char *name;
     size_t at; /* in struct dpt_hf_tokens */
@@ -132,6 +142,39 @@ bool dpt_hf_tokens_write(const struct dpt_hf_tokens *tokens, bool pad, json_t *r
             return false;
     }
     return true;
+}
+
+bool dpt_hf_end_of_text_write(const struct dpt_config *config, json_t *root)
+{
+    json_t *end = config->model.vocab == GPT2_VOCAB ? json_integer(GPT2_END_OF_TEXT) : json_null();
+    return json_object_set(root, "bos_token_id", end) == 0 &&
+           json_object_set_new(root, "eos_token_id", end) == 0;
+}
+
+/* Of a tokenizer that the config only names: the end of text of a vocabulary that is known by its
+ * size, else the last id, which is no token where the vocabulary is larger than the tokenizer's. */
+static int pad_token(const struct dpt_config *config)
+{
+    static const struct {
+        int vocab, token;
+    } known[] = {{GPT2_VOCAB, GPT2_END_OF_TEXT},
+                 {SMOLLM2_VOCAB, SMOLLM2_END_OF_TEXT},
+                 {LLAMA3_VOCAB, LLAMA3_END_OF_TEXT}};
+    const int vocab = config->model.vocab;
+    if (config->data.tokenizer == DPT_TOKENIZER_BYTES)
+        return vocab > BYTES_VOCAB ? vocab - 1 : 0;
+    if (config->data.tokenizer == DPT_TOKENIZER_GPT2 && !config->data.any_vocab &&
+        vocab >= GPT2_VOCAB)
+        return GPT2_END_OF_TEXT;
+    for (int i = 0; i < (int)(sizeof known / sizeof known[0]); i++)
+        if (known[i].vocab == vocab)
+            return known[i].token;
+    return vocab - 1;
+}
+
+bool dpt_hf_pad_write(const struct dpt_config *config, json_t *root)
+{
+    return json_object_set_new(root, "pad_token_id", json_integer(pad_token(config))) == 0;
 }
 
 /* ---- names of labels ---- */

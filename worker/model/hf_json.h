@@ -19,6 +19,15 @@ const char *dpt_hf_json_shown(const json_t *value, char ret[DPT_HF_SHOWN_BYTES])
  * dpt_hf_beside. False: no memory. */
 bool dpt_hf_labels_write(const char *const *names, int labels, json_t *root);
 
+/* Sets bos_token_id and eos_token_id of a model of this config: GPT-2's own vocabulary has an
+ * end-of-text token; elsewhere null keeps generate() from stopping at another token. False: no
+ * memory. */
+bool dpt_hf_end_of_text_write(const struct dpt_config *config, json_t *root);
+
+/* Sets pad_token_id of a model with labels. transformers takes a text's last token for the last one
+ * that is not this, so that no text may end with it. False: no memory. */
+bool dpt_hf_pad_write(const struct dpt_config *config, json_t *root);
+
 /* Sets the members that `tokens` has, `pad_token_id` only with `pad`. False: no memory. */
 bool dpt_hf_tokens_write(const struct dpt_hf_tokens *tokens, bool pad, json_t *root);
 

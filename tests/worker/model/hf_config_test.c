@@ -1,9 +1,6 @@
 /* config.json: what is written of a config is read back to the same sizes, and what others write.
  */
-#include "worker/model/hf_config.h"
-
-#include "base/fs.h"
-#include "tests/tmp.h"
+#include "tests/worker/model/hf_rig.h"
 
 #include <jansson.h>
 #include <setjmp.h>
@@ -15,39 +12,10 @@
 
 #include <cmocka.h>
 
-static char dir[128], path[192];
-static struct dpt_err err;
-
-static int set_up(void **state)
-{
-    (void)state;
-    if (!test_make_dir(dir, sizeof dir, "hf"))
-        return -1;
-    (void)snprintf(path, sizeof path, "%s/config.json", dir);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return dpt_fs_remove_tree(dir, &err) == DPT_OK ? 0 : -1;
-}
-
-static struct dpt_config config_of(const char *yaml, const struct dpt_config_sizes *said)
-{
-    struct dpt_config config;
-    if (dpt_config_load(
-            &(struct dpt_config_input){
-                .text = yaml, .bytes = strlen(yaml), .name = "test", .sizes = said},
-            &config, &err) != DPT_OK)
-        fail_msg("%s", err.text);
-    return config;
-}
-
 static enum dpt_status read_text(const char *text, struct dpt_config_sizes *said)
 {
-    assert_int_equal(dpt_fs_write_file_atomic(path, text, strlen(text), &err), DPT_OK);
-    return dpt_hf_config_read(path, said, &err);
+    hf_write(text);
+    return dpt_hf_config_read(hf_path, said, &hf_err);
 }
 
 static const char *value_of(const struct dpt_config_sizes *said, const char *key)
@@ -58,24 +26,9 @@ static const char *value_of(const struct dpt_config_sizes *said, const char *key
     return NULL;
 }
 
-static json_t *print_beside(const struct dpt_config *config, const struct dpt_hf_beside *beside)
-{
-    char *text = NULL;
-    assert_int_equal(dpt_hf_config_print(config, beside, "float32", &text, &err), DPT_OK);
-    json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
-    assert_non_null(json);
-    free(text);
-    return json;
-}
-
-static json_t *print_with(const struct dpt_config *config, const struct dpt_hf_tokens *tokens)
-{
-    return print_beside(config, &(struct dpt_hf_beside){.tokens = tokens});
-}
-
 static json_t *print(const struct dpt_config *config)
 {
-    return print_with(config, NULL);
+    return hf_print(config, &(struct dpt_hf_beside){.tokens = NULL});
 }
 
 static void check_integers(const json_t *json, const char *const names[], const int *values, int n)
@@ -94,9 +47,9 @@ static void gpt2(void **state)
                                         "n_ctx",   "n_positions", "vocab_size"};
     static const int values[] = {2, 3, 48, 32, 32, 67};
     struct dpt_config config =
-        config_of("model: {n_layer: 2, n_head: 3, n_embd: 48, context: 32, vocab: 300, "
-                  "dropout: 0.1}\ntrain: {seq_len: 32}",
-                  NULL);
+        hf_config_of("model: {n_layer: 2, n_head: 3, n_embd: 48, context: 32, vocab: 300, "
+                     "dropout: 0.1}\ntrain: {seq_len: 32}",
+                     NULL);
     config.model.vocab = 67;
     json_t *json = print(&config);
     check_integers(json, names, values, 6);
@@ -126,7 +79,7 @@ static void llama(void **state)
         "vocab_size",  "num_key_value_heads",    "num_attention_heads",
         "head_dim",    "max_position_embeddings"};
     static const int values[] = {2048, 8192, 16, 128256, 8, 32, 64, 131072};
-    const struct dpt_config config = config_of("model: {preset: llama-3.2-1b}", NULL);
+    const struct dpt_config config = hf_config_of("model: {preset: llama-3.2-1b}", NULL);
     json_t *json = print(&config);
     assert_string_equal(json_string_value(json_object_get(json, "model_type")), "llama");
     check_integers(json, names, values, 8);
@@ -145,7 +98,7 @@ static void resnet(void **state)
     static const char *const names[] = {"width", "num_classes", "image_size"};
     static const int values[] = {64, 10, 64};
     static const int layers[] = {3, 4, 6, 3};
-    const struct dpt_config config = config_of(
+    const struct dpt_config config = hf_config_of(
         "model: {preset: resnet50, labels: 10}\ndata: {kind: images, image_size: 64}", NULL);
     json_t *json = print(&config);
     check_integers(json, names, values, 3);
@@ -193,7 +146,7 @@ static void labels(void **state)
         char yaml[256], last[16];
         (void)snprintf(yaml, sizeof yaml, "model: %s\ndata: {kind: classification%s}\n",
                        models[i].model, models[i].data);
-        const struct dpt_config config = config_of(yaml, NULL);
+        const struct dpt_config config = hf_config_of(yaml, NULL);
         json_t *json = print(&config);
         const json_t *names = json_object_get(json, "id2label");
         const json_t *numbers = json_object_get(json, "label2id");
@@ -231,18 +184,18 @@ static void what_is_written_is_read(void **state)
         char *text = NULL, keys[512];
         struct dpt_config_sizes said;
         const struct dpt_hf_beside beside = {.tokens = NULL};
-        struct dpt_config was = config_of(models[i], NULL);
+        struct dpt_config was = hf_config_of(models[i], NULL);
         const char *rest = was.model.labels > 0 ? "model: {labels: 7}\ndata: {kind: cifar10}"
                                                 : "train: {seq_len: 64}";
         was.train.seq_len = was.model.labels > 0 ? 1 : 64;
-        assert_int_equal(dpt_hf_config_print(&was, &beside, "float32", &text, &err), DPT_OK);
+        assert_int_equal(dpt_hf_config_print(&was, &beside, "float32", &text, &hf_err), DPT_OK);
         if (read_text(text, &said) != DPT_OK)
-            fail_msg("%s", err.text);
-        const struct dpt_config is = config_of(rest, &said);
+            fail_msg("%s", hf_err.text);
+        const struct dpt_config is = hf_config_of(rest, &said);
         if (dpt_config_diff(&was, &is, DPT_CONFIG_NODE, NULL, keys, sizeof keys) != 0)
             fail_msg("%s: %s", models[i], keys);
         dpt_hf_config_said(&was, "there", &said);
-        const struct dpt_config again = config_of(rest, &said);
+        const struct dpt_config again = hf_config_of(rest, &said);
         assert_int_equal(dpt_config_diff(&was, &again, DPT_CONFIG_NODE, NULL, keys, sizeof keys),
                          0);
         free(text);
@@ -266,7 +219,7 @@ static void defaults_are_theirs(void **state)
     struct dpt_config_sizes said;
     assert_int_equal(read_text("{" LLAMA ", \"rope_scaling\": null, \"head_dim\": null}", &said),
                      DPT_OK);
-    struct dpt_config config = config_of("train: {seq_len: 64}", &said);
+    struct dpt_config config = hf_config_of("train: {seq_len: 64}", &said);
     assert_int_equal(config.model.n_kv_head, 2);
     assert_int_equal(config.model.head_size, 32);
     assert_true(config.model.norm_eps == 1e-6 && config.model.rope_theta == 10000);
@@ -334,9 +287,9 @@ static void refused(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_config_sizes said;
-        if (read_text(cases[i].text, &said) != DPT_ECONFIG || !strstr(err.text, cases[i].why) ||
-            !strstr(err.text, path))
-            fail_msg("%s gives %s", cases[i].text, err.text);
+        if (read_text(cases[i].text, &said) != DPT_ECONFIG || !strstr(hf_err.text, cases[i].why) ||
+            !strstr(hf_err.text, hf_path))
+            fail_msg("%s gives %s", cases[i].text, hf_err.text);
     }
 }
 
@@ -362,31 +315,31 @@ static void contradictions(void **state)
                                                        .bytes = strlen(cases[i].yaml),
                                                        .name = "test",
                                                        .sizes = &said},
-                            &config, &err) != DPT_ECONFIG ||
-            !strstr(err.text, cases[i].why))
-            fail_msg("%s gives %s", cases[i].yaml, err.text);
+                            &config, &hf_err) != DPT_ECONFIG ||
+            !strstr(hf_err.text, cases[i].why))
+            fail_msg("%s gives %s", cases[i].yaml, hf_err.text);
     /* The same value, and a word that leaves it open. */
-    config = config_of("model: {n_layer: 2, n_head: 2, n_kv_head: 2, vocab: auto}\n"
-                       "train: {seq_len: 64}",
-                       &said);
+    config = hf_config_of("model: {n_layer: 2, n_head: 2, n_kv_head: 2, vocab: auto}\n"
+                          "train: {seq_len: 64}",
+                          &said);
     assert_int_equal(config.model.vocab, 300);
     assert_int_equal(read_text("{" GPT2 ", \"n_ctx\": 1}", &said), DPT_OK);
     (void)snprintf(said.key[1].value, sizeof said.key[1].value, "%s", "-1");
     assert_int_equal(
         dpt_config_load(
             &(struct dpt_config_input){.text = "", .bytes = 0, .name = "test", .sizes = &said},
-            &config, &err),
+            &config, &hf_err),
         DPT_ECONFIG);
-    assert_non_null(strstr(err.text, "/config.json': n_positions: "));
+    assert_non_null(strstr(hf_err.text, "/config.json': n_positions: "));
     assert_int_equal(read_text("{" RESNET ", \"layers\": [2, 2]}", &said), DPT_OK);
     (void)snprintf(said.key[1].value, sizeof said.key[1].value, "%s", "deep");
     assert_int_equal(
         dpt_config_load(
             &(struct dpt_config_input){.text = "", .bytes = 0, .name = "test", .sizes = &said},
-            &config, &err),
+            &config, &hf_err),
         DPT_ECONFIG);
-    assert_non_null(strstr(err.text, "/config.json': block: unknown value 'deep'; supported: "
-                                     "basic, bottleneck"));
+    assert_non_null(strstr(hf_err.text, "/config.json': block: unknown value 'deep'; supported: "
+                                        "basic, bottleneck"));
 }
 
 /* The model of a text that gives way leaves nothing behind; --set still may not contradict. */
@@ -400,20 +353,20 @@ static void over_the_text(void **state)
     struct dpt_config config;
     assert_int_equal(read_text("{" LLAMA "}", &said), DPT_OK);
     said.over_text = true;
-    config = config_of(yaml, &said);
+    config = hf_config_of(yaml, &said);
     assert_string_equal(config.model.name, "llama");
     assert_int_equal(config.model.n_layer, 2);
     assert_int_equal(config.train.steps, 7);
-    assert_true(config.model.dropout == config_of("model: {name: llama}", NULL).model.dropout);
+    assert_true(config.model.dropout == hf_config_of("model: {name: llama}", NULL).model.dropout);
     assert_int_equal(dpt_config_load(&(struct dpt_config_input){.text = yaml,
                                                                 .bytes = strlen(yaml),
                                                                 .name = "test",
                                                                 .overrides = &layers,
                                                                 .n_overrides = 1,
                                                                 .sizes = &said},
-                                     &config, &err),
+                                     &config, &hf_err),
                      DPT_ECONFIG);
-    assert_non_null(strstr(err.text, "--set model.n_layer=3: model.n_layer: 3 contradicts '"));
+    assert_non_null(strstr(hf_err.text, "--set model.n_layer=3: model.n_layer: 3 contradicts '"));
     said.binding = false; /* of a checkpoint: --set is taken */
     assert_int_equal(dpt_config_load(&(struct dpt_config_input){.text = yaml,
                                                                 .bytes = strlen(yaml),
@@ -421,161 +374,11 @@ static void over_the_text(void **state)
                                                                 .overrides = &context,
                                                                 .n_overrides = 1,
                                                                 .sizes = &said},
-                                     &config, &err),
+                                     &config, &hf_err),
                      DPT_OK);
     assert_int_equal(config.model.context, 200);
     said.n = 0; /* no weights: the text's own */
-    assert_int_equal(config_of(yaml, &said).model.n_layer, 9);
-}
-
-static enum dpt_status read_tokens(const char *text, struct dpt_hf_tokens *ret)
-{
-    assert_int_equal(dpt_fs_write_file_atomic(path, text, strlen(text), &err), DPT_OK);
-    return dpt_hf_config_tokens(path, ret, &err);
-}
-
-/* Special tokens of a folder come out as they went in; a classifier's padding token is ours. */
-static void special_tokens(void **state)
-{
-    (void)state;
-    struct dpt_hf_tokens tokens;
-    struct dpt_config config = config_of("model: {name: llama, n_embd: 64, n_head: 2}", NULL);
-    assert_int_equal(read_tokens("{\"bos_token_id\": 1, \"eos_token_id\": [128001, 128008], "
-                                 "\"pad_token_id\": null}",
-                                 &tokens),
-                     DPT_OK);
-    assert_string_equal(tokens.bos, "1");
-    assert_string_equal(tokens.eos, "[128001,128008]");
-    assert_string_equal(tokens.pad, "");
-    json_t *json = print_with(&config, &tokens);
-    const json_t *eos = json_object_get(json, "eos_token_id");
-    assert_int_equal(json_integer_value(json_object_get(json, "bos_token_id")), 1);
-    assert_int_equal(json_array_size(eos), 2);
-    assert_int_equal(json_integer_value(json_array_get(eos, 1)), 128008);
-    assert_null(json_object_get(json, "pad_token_id"));
-    json_decref(json);
-
-    assert_int_equal(read_tokens("{\"pad_token_id\": 7}", &tokens), DPT_OK);
-    json = print_with(&config, &tokens);
-    assert_true(json_is_null(json_object_get(json, "eos_token_id")));
-    assert_int_equal(json_integer_value(json_object_get(json, "pad_token_id")), 7);
-    json_decref(json);
-    config = config_of("model: {vocab: 300, labels: 2}\ndata: {kind: classification}", NULL);
-    json = print_with(&config, &tokens);
-    assert_int_equal(json_integer_value(json_object_get(json, "pad_token_id")), 299);
-    json_decref(json);
-    config = config_of("model: {name: resnet, labels: 7}\ndata: {kind: cifar10}", NULL);
-    json = print_with(&config, &tokens);
-    assert_null(json_object_get(json, "pad_token_id"));
-    json_decref(json);
-}
-
-/* Names of labels are written and read back; without names there are LABEL_0, … */
-static void label_names(void **state)
-{
-    (void)state;
-    static const char *const names[] = {"cat", "\xc3\xa4 \"dog\"", "2"};
-    const struct dpt_config config =
-        config_of("model: {name: resnet, labels: 3}\ndata: {kind: cifar10}", NULL);
-    char *text = NULL, **found = NULL;
-    json_t *json = print_beside(&config, &(struct dpt_hf_beside){.label_names = names});
-    const json_t *numbers = json_object_get(json, "label2id");
-    assert_int_equal(json_object_size(numbers), 3);
-    for (int i = 0; i < 3; i++)
-        assert_int_equal(json_integer_value(json_object_get(numbers, names[i])), i);
-    text = json_dumps(json, 0);
-    assert_int_equal(dpt_fs_write_file_atomic(path, text, strlen(text), &err), DPT_OK);
-    assert_int_equal(dpt_hf_config_label_names(path, 3, &found, &err), DPT_OK);
-    for (int i = 0; i < 3; i++)
-        assert_string_equal(found[i], names[i]);
-    dpt_fs_list_free(&found, 3);
-    assert_int_equal(dpt_hf_config_label_names(path, 4, &found, &err), DPT_ECONFIG);
-    assert_non_null(strstr(
-        err.text, "/config.json': id2label has no name of label 3, and the model has 4 labels"));
-    free(text);
-    json_decref(json);
-    assert_int_equal(dpt_fs_write_file_atomic(path, "{}", 2, &err), DPT_OK);
-    assert_int_equal(dpt_hf_config_label_names(path, 3, &found, &err), DPT_OK);
-    assert_null(found);
-    assert_int_equal(dpt_fs_write_file_atomic(path, "{\"id2label\": {\"0\": 1}}", 22, &err),
-                     DPT_OK);
-    assert_int_equal(dpt_hf_config_label_names(path, 1, &found, &err), DPT_ECONFIG);
-    assert_int_equal(dpt_fs_write_file_atomic(path, "{", 1, &err), DPT_OK);
-    assert_int_equal(dpt_hf_config_label_names(path, 1, &found, &err), DPT_ECONFIG);
-}
-
-static void special_tokens_refused(void **state)
-{
-    (void)state;
-    static const char *const values[] = {"\"</s>\"", "[1, \"a\"]", "[]", "1.5", "{}", "true"};
-    struct dpt_hf_tokens tokens;
-    char text[1024], list[900] = "0";
-    size_t used = 1;
-    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
-        (void)snprintf(text, sizeof text, "{\"eos_token_id\": %s}", values[i]);
-        if (read_tokens(text, &tokens) != DPT_ECONFIG ||
-            !strstr(err.text, "/config.json': eos_token_id is ") ||
-            !strstr(err.text, ", which is neither an id nor a list of a few ids"))
-            fail_msg("%s gives %s", text, err.text);
-    }
-    while (used < DPT_HF_TOKEN_BYTES)
-        used += (size_t)snprintf(list + used, sizeof list - used, ",1000");
-    (void)snprintf(text, sizeof text, "{\"eos_token_id\": [%s]}", list);
-    assert_int_equal(read_tokens(text, &tokens), DPT_ECONFIG);
-    assert_int_equal(read_tokens("{", &tokens), DPT_ECONFIG);
-    assert_non_null(strstr(err.text, "no JSON"));
-}
-
-static void write_beside(const char *name, const char *text)
-{
-    char file[192];
-    (void)snprintf(file, sizeof file, "%s/%s", dir, name);
-    if (dpt_fs_write_file_atomic(file, text, strlen(text), &err) != DPT_OK)
-        fail_msg("%s", err.text);
-}
-
-static void check_ends(const char *want)
-{
-    struct dpt_hf_ends ends;
-    char found[128] = "";
-    size_t used = 0;
-    if (dpt_hf_config_ends(dir, &ends, &err) != DPT_OK)
-        fail_msg("%s", err.text);
-    for (int i = 0; i < ends.n; i++)
-        used += (size_t)snprintf(found + used, sizeof found - used, "%lld ", (long long)ends.id[i]);
-    assert_string_equal(found, want);
-}
-
-/* generation_config.json takes the place of config.json, whatever it names; as many ids as are
- * read. */
-static void ends_of_a_text(void **state)
-{
-    (void)state;
-    static const char name[] = "generation_config.json";
-    struct dpt_hf_ends ends;
-    char list[DPT_HF_TOKEN_BYTES] = "[1", text[DPT_HF_TOKEN_BYTES + 32], file[192];
-    write_beside("config.json", "{\"eos_token_id\": 7}");
-    check_ends("7 ");
-    write_beside("config.json", "{\"eos_token_id\": [3, 200000]}");
-    check_ends("3 200000 ");
-    write_beside(name, "{\"eos_token_id\": 9}");
-    check_ends("9 ");
-    write_beside(name, "{\"eos_token_id\": null}");
-    check_ends("");
-    while (strlen(list) + 2 < DPT_HF_TOKEN_BYTES - 1)
-        (void)snprintf(list + strlen(list), sizeof list - strlen(list), ",1");
-    (void)snprintf(text, sizeof text, "{\"eos_token_id\": %s]}", list);
-    write_beside(name, text);
-    assert_int_equal(dpt_hf_config_ends(dir, &ends, &err), DPT_OK);
-    assert_int_equal(ends.n, DPT_HF_ENDS_MAX - 1);
-    write_beside(name, "{\"eos_token_id\": \"</s>\"}");
-    assert_int_equal(dpt_hf_config_ends(dir, &ends, &err), DPT_ECONFIG);
-    assert_non_null(strstr(err.text, "generation_config.json': eos_token_id is "));
-    (void)snprintf(file, sizeof file, "%s/%s", dir, name);
-    assert_int_equal(remove(file), 0);
-    check_ends("3 200000 ");
-    assert_int_equal(remove(path), 0);
-    check_ends("");
+    assert_int_equal(hf_config_of(yaml, &said).model.n_layer, 9);
 }
 
 int main(void)
@@ -591,10 +394,6 @@ int main(void)
         cmocka_unit_test(refused),
         cmocka_unit_test(contradictions),
         cmocka_unit_test(over_the_text),
-        cmocka_unit_test(label_names),
-        cmocka_unit_test(special_tokens),
-        cmocka_unit_test(special_tokens_refused),
-        cmocka_unit_test(ends_of_a_text),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, hf_set_up, hf_tear_down);
 }
