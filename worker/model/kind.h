@@ -127,7 +127,7 @@ struct dpt_head_loss dpt_head_loss_of(const struct dpt_unit_call *call, int weig
 
 /* ---- adapters (lora.c) ---- */
 
-/* What goes with the weights of a slot that is the base's. */
+/* The adapters of a slot that runs units of the base. */
 struct dpt_adapters {
     struct dpt_unit_call own; /* the call of the model and slot with the adapters' weights */
     const int *first;         /* [parameters of the base] as dpt_model_adapter says */

@@ -247,8 +247,7 @@ void dpt_adapters_forward(const struct dpt_unit_call *call, const struct dpt_ada
     }
 }
 
-/* Those whose A is parameter `a` of the adapters, and whose results are columns of y from `column`
- * on. */
+/* The adapter whose A is parameter `a`. Its results are columns of y from `column` on. */
 static void adapter_backward(const struct dpt_adapters *adapters, const struct dpt_adapted *product,
                              int a, int64_t column)
 {

@@ -84,18 +84,19 @@ struct dpt_transformer_saved {
 
 struct dpt_transformer_block {
     void *out; /* (N, C) */
-    /* Kept but with `full`. */
+    /* Kept except with `full`. */
     void *qkv;  /* (N, R), queries and keys rotated */
     float *lse; /* (B, H, T) */
     void *att;  /* (N, Q) */
     void *mid;  /* (N, C) the residual stream after attention */
     void *up;   /* (N, U) before the activation */
-    /* The outputs are kept with `none` alone. norm_1.x is the output of the unit before. */
+    /* Their outputs y, and act, are kept with `none` only. norm_1.x is the output of the unit
+       before. */
     struct dpt_normed norm_1, norm_2;
     void *act; /* (N, I) */
 };
 
-/* Scratch of one call, before what is not kept of a block. */
+/* Scratch of one call. The parts of a block that are not kept follow it. */
 struct dpt_transformer_scratch {
     void *wide;         /* (N, max(U, R)) */
     void *inner;        /* (N, I), where gated */
