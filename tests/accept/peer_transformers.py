@@ -7,7 +7,7 @@ SPEC is JSON: {"text": FILE, "seq_len": T, "steps": N, "lr": …, "min_lr": …,
 "grad_clip": …, "after": CHECKPOINT or null, "after_bf16": another, "rate": …, "prompt": TEXT, "tokens": N, "logprobs":
 FILE}. The text has one sequence more than a step's batch takes, so every step trains on all of it. Prints {"model",
 "parameters", "losses": [N], "gradients": {"worst", "tensor", "whole"} (relative L2 of the first step's against (weights
-before - after) / rate, where dpt made one step of plain SGD with that rate to "after": of the worst tensor, and of all),
+before - after) / rate, where dpt made a step of plain SGD with that rate to "after": of the worst tensor, and of all),
 "bf16": the same of the step to "after_bf16", which dpt made in bf16, and "own" of PyTorch's in bf16, both against
 PyTorch's fp32, "text": the greedy continuation of the prompt by the weights of CHECKPOINT, "logprobs": {"worst",
 "compared"} (the largest difference of log-probabilities from those of FILE, which dpt-ckpt generate wrote with the same
