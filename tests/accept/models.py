@@ -100,10 +100,10 @@ def compare_text(line, name, trained, spec):
 
 
 def llama_beside_transformers(line):
-    """dpt's checkpoints open in transformers, and from them PyTorch has the same first gradients (relative L2 1e-4; of
-    a step in bf16 1e-2 as a whole) and 20 losses (1e-4), and continues a text with the same 60 tokens and logits
-    (1e-4; as logarithms of probabilities): GPT-2, Llama with grouped queries, tied and untied, with scaled rotary
-    embeddings, SmolLM2-135M and GPT-2 124M."""
+    """dpt's checkpoints open in transformers, and from them PyTorch in double precision has the same first gradients
+    (relative L2 1e-4; of a step in bf16 1e-2 as a whole) and 20 losses (1e-4), and continues a text with the same 60
+    tokens and logits (1e-4; as logarithms of probabilities): GPT-2, Llama with grouped queries, tied and untied, with
+    scaled rotary embeddings, SmolLM2-135M and GPT-2 124M."""
     peer_python("transformers")
     line.command(f"dpt-worker, then $DPT_TORCH_PYTHON {PEER.relative_to(ROOT)} CHECKPOINT SPEC")
     for name, (sets, large) in FAMILIES.items():

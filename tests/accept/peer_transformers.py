@@ -6,12 +6,13 @@
 SPEC is JSON: {"text": FILE, "seq_len": T, "steps": N, "lr": …, "min_lr": …, "betas": …, "eps": …, "weight_decay": …,
 "grad_clip": …, "after": CHECKPOINT or null, "after_bf16": another, "rate": …, "prompt": TEXT, "tokens": N, "logprobs":
 FILE}. The text has one sequence more than a step's batch takes, so every step trains on all of it. Prints {"model",
-"parameters", "losses": [N], "gradients": {"worst", "tensor", "whole"} (relative L2 of the first step's against (weights
-before - after) / rate, where dpt made a step of plain SGD with that rate to "after": of the worst tensor, and of all),
-"bf16": the same of the step to "after_bf16", which dpt made in bf16, and "own" of PyTorch's in bf16, both against
-PyTorch's fp32, "text": the greedy continuation of the prompt by the weights of CHECKPOINT, "logprobs": {"worst",
-"compared"} (the largest difference of log-probabilities from those of FILE, which dpt-ckpt generate wrote with the same
-prompt, and how many there are)}.
+"parameters", "losses": [N] in double precision, "own": the most that PyTorch's fp32 differs from one of them,
+"gradients": {"worst", "tensor", "whole", "own"} (relative L2 of (weights before - after) / rate, where dpt made a step
+of plain SGD with that rate to "after", against the first gradient in double precision: of the worst tensor, and of all;
+"own" of PyTorch's in fp32), "bf16": the same of the step to "after_bf16", which dpt made in bf16, and of PyTorch's in
+bf16, "text": the greedy continuation of the prompt by the weights of CHECKPOINT, "logprobs": {"worst", "compared"} (the
+largest difference of log-probabilities from those of FILE, which dpt-ckpt generate wrote with the same prompt, and how
+many there are)}. In double precision transformers still computes the norms and the softmax of a Llama in fp32.
 
 With "table": FILE in place of the text, lines of a label and a text behind the first, the model is a classifier and its
 loss the mean over all of them; "loss", "accuracy" and "logprobs" (of each text and label) are those of the weights of
@@ -58,8 +59,8 @@ def learning_rate(step, spec):
     return spec["min_lr"] + (spec["lr"] - spec["min_lr"]) * 0.5 * (1.0 + math.cos(math.pi * part))
 
 
-def losses(folder, spec):
-    model = load(folder, spec)
+def losses(folder, spec, dtype):
+    model = load(folder, spec).to(dtype)
     named = list(model.named_parameters())
     groups = [{"params": [p for _, p in named if p.dim() > 1], "weight_decay": spec["weight_decay"]},
               {"params": [p for _, p in named if p.dim() == 1], "weight_decay": 0.0}]
@@ -80,7 +81,8 @@ def losses(folder, spec):
 def gradients(folder, spec, dtype):
     """{tensor: PyTorch's first gradient}, of weights and activations in `dtype`."""
     model, batch = load(folder, spec).to(dtype), batch_of(spec)
-    mean_loss(logits_of(model, batch).float(), batch).backward()
+    logits = logits_of(model, batch)
+    mean_loss(logits if dtype == torch.float64 else logits.float(), batch).backward()
     return {name: p.grad.double() for name, p in model.named_parameters()}
 
 
@@ -100,10 +102,10 @@ def worst_of(found, exact):
 
 
 def first_gradients(folder, spec):
-    exact = gradients(folder, spec, torch.float32)
-    own = worst_of(gradients(folder, spec, torch.bfloat16), exact)
-    return {"gradients": worst_of(taken(folder, spec, spec["after"]), exact),
-            "bf16": {**worst_of(taken(folder, spec, spec["after_bf16"]), exact), "own": own}}
+    exact = gradients(folder, spec, torch.float64)
+    own, own_bf16 = (worst_of(gradients(folder, spec, dtype), exact) for dtype in (torch.float32, torch.bfloat16))
+    return {"gradients": {**worst_of(taken(folder, spec, spec["after"]), exact), "own": own},
+            "bf16": {**worst_of(taken(folder, spec, spec["after_bf16"]), exact), "own": own_bf16}}
 
 
 def load(folder, spec, **config):
@@ -149,7 +151,8 @@ def main(folder, spec):
         found.update(judge(model.eval(), spec))
     del model
     if spec["steps"]:
-        found["losses"] = losses(folder, spec)
+        found["losses"] = losses(folder, spec, torch.float64)
+        found["own"] = max(abs(a - b) for a, b in zip(found["losses"], losses(folder, spec, torch.float32)))
     if spec["after"]:
         found.update(first_gradients(folder, spec))
     if spec["tokens"]:
