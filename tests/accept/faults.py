@@ -41,7 +41,7 @@ FAULTS = (
     Fault("a heal: the second moment is not sent to a rank that lacks it",
           "if (!part->vector[v].mem) continue; if (sends && receives)",
           "if (!part->vector[v].mem || v == DPT_VECTOR_V) continue; if (sends && receives)",
-          ("test_reshard", "test_rank_healing")),
+          ("test_rank_settings_healing",)),
     Fault("a grant: it counts for another generation than the one that runs",
           "->command != DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT",
           "->command == DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT",

@@ -24,7 +24,7 @@ QUESTIONS = (
     ("where is the order of addition decided", "order of addition", r"dpt_tree_split\("),
     ("where is a dead rank noticed", "dead rank", r"RANK_DEAD"),
     ("which process may write a checkpoint", "may write a checkpoint", r"grant"),
-    ("where does a config key take effect", "config key", r'"train\.steps"'),
+    ("where does a config key take effect", "config key", r"KEY\(INT64, train\.steps\)"),
     ("what does a new op touch", "new op", r"DPT_OP\("),
     ("what does GO mean", "GO mean", r"COMMAND_GO"),
 )
