@@ -27,7 +27,7 @@ enum dpt_gradient_route {
 };
 
 /* What is reduced together where all of a gradient is in one flat vector (LANES, BUCKETS), when it
- * is let go, and who waits for it. */
+ * is let go, and whether the main thread waits for it. */
 struct dpt_bucket_traits {
     bool tensors;     /* each tensor is reduced by itself; else buckets of strategy.bucket_mib */
     bool small_first; /* the first bucket is one of strategy.first_bucket_mib */
