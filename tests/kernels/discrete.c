@@ -381,7 +381,10 @@ void dpt_device_discrete_await(void *native)
 
 size_t dpt_device_discrete_bytes(const struct dpt_device *dev)
 {
-    return arena_is_listed(&((const struct discrete *)dev)->arena) ? dpt_device_bytes(dev) : 0;
+    const bool alive = arena_lock_list(&((const struct discrete *)dev)->arena);
+    const size_t bytes = alive ? dpt_device_bytes(dev) : 0;
+    arena_unlock_list();
+    return bytes;
 }
 
 static void discrete_destroy(struct dpt_device *base)

@@ -96,14 +96,18 @@ void arena_close(struct arena *arena)
     discrete_unlock(&arena->gate);
 }
 
-bool arena_is_listed(const struct arena *arena)
+bool arena_lock_list(const struct arena *arena)
 {
     bool listed = false;
     discrete_lock(&list_mutex);
     for (int i = 0; i < ARENAS_MAX; i++)
         listed = listed || list[i] == arena;
-    discrete_unlock(&list_mutex);
     return listed;
+}
+
+void arena_unlock_list(void)
+{
+    discrete_unlock(&list_mutex);
 }
 
 /* NULL: memory of the host. */

@@ -25,8 +25,9 @@ DPT_MUST_USE enum dpt_status arena_alloc(struct arena *arena, size_t bytes, void
 size_t arena_reserved(size_t bytes);
 
 bool arena_has(const struct arena *arena, const void *p);
-/* Of any pointer: is it an arena that was made and not ended? */
-bool arena_is_listed(const struct arena *arena);
+/* Of any pointer: is it an arena between init and fini? arena_fini waits for arena_unlock_list. */
+bool arena_lock_list(const struct arena *arena);
+void arena_unlock_list(void);
 
 /* Between these, nested too, its memory can be read and written. */
 void arena_open(struct arena *arena);
