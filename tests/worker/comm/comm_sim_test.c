@@ -42,7 +42,8 @@ static void fault_then_recover(struct rank *self)
         dpt_sim_fault_at(self->world->sim, VICTIM, plan->call, plan->fault);
     pthread_barrier_wait(&self->world->barrier);
     struct dpt_comm_spec spec = world_spec(self, 1);
-    spec.timeout_ms = 1000;
+    /* A rank that aborts before the others have reached it is found by this timeout alone. */
+    spec.timeout_ms = plan->fault == DPT_SIM_FAULT_KILL ? 30000 : 10000;
     enum dpt_status status =
         dpt_comm_create(self->listener, &spec, -1, &comm, &suspect, &self->err);
     if (status == DPT_OK) {
