@@ -1,11 +1,5 @@
-/* Events in, actions and messages out: the outermost layer of the core. */
-#include "worker/agent/core.h"
-
-#include "worker/agent/core_end.h"
-#include "worker/agent/core_message.h"
-#include "worker/agent/core_rank.h"
-#include "worker/agent/core_server.h"
-#include "worker/agent/core_stage.h"
+/* The outermost layer of the core: events in, actions and messages out. */
+#include "worker/agent/core_state.h"
 
 #include <stdlib.h>
 
@@ -52,10 +46,10 @@ void dpt_agent_destroy(struct dpt_agent **agent_p)
 /* ---- time ---- */
 
 /* Ranks may write files for write_ms after the agent's newest message (docs/membership.md, "Who may
- * write"). An agent whose loop stood still may have been expelled meanwhile: it fences its ranks
- * until the server has answered a later message. Without a server nobody can expel it, and a
+ * write"). The server may have expelled an agent whose loop stood still: the agent fences its ranks
+ * until the server has answered a later message. Without a server no node is expelled, and a
  * restarted server grants a full lease: then only a longer gap fences. */
-static void take_time(struct dpt_agent *agent, int64_t now_ms)
+static void note_time_and_gap(struct dpt_agent *agent, int64_t now_ms)
 {
     DPT_ASSERT(now_ms >= agent->now_ms);
     const struct dpt_timing *timing = &agent->timing;
@@ -107,7 +101,7 @@ static void on_configured(struct dpt_agent *agent, const struct dpt_agent_facts 
 
 /* ---- outputs ---- */
 
-static void sooner(int64_t *due_ms, int64_t at_ms)
+static void lower_to(int64_t *due_ms, int64_t at_ms)
 {
     if (at_ms < *due_ms)
         *due_ms = at_ms;
@@ -116,24 +110,24 @@ static void sooner(int64_t *due_ms, int64_t at_ms)
 static int64_t next_deadline(const struct dpt_agent *agent)
 {
     int64_t due_ms = agent->beat_ms;
-    sooner(&due_ms, agent->end.drain_by_ms);
-    sooner(&due_ms, agent->end.kill_at_ms);
-    sooner(&due_ms, agent->end.give_up_ms);
+    lower_to(&due_ms, agent->end.drain_by_ms);
+    lower_to(&due_ms, agent->end.kill_at_ms);
+    lower_to(&due_ms, agent->end.give_up_ms);
     for (uint32_t i = 0; i < agent->n_ranks; i++)
         if (dpt_agent_will_respawn(agent, i))
-            sooner(&due_ms, agent->ranks[i].respawn_at_ms);
+            lower_to(&due_ms, agent->ranks[i].respawn_at_ms);
     return due_ms > agent->now_ms ? due_ms : agent->now_ms + 1;
 }
 
 /* A node that writes a rescue has left its generation without a PREPARE: the server must not read
  * the state of its ranks. */
-static bool speaks_to_server(const struct dpt_agent *agent)
+static bool sends_to_server(const struct dpt_agent *agent)
 {
     return agent->stage == STAGE_ASKING || agent->stage == STAGE_JOINING ||
            (agent->stage == STAGE_JOINED && !agent->end.rescuing) || agent->end.goodbye;
 }
 
-static void make_output(struct dpt_agent *agent, bool beat, struct dpt_agent_output *ret)
+static void fill_output(struct dpt_agent *agent, bool beat, struct dpt_agent_output *ret)
 {
     struct agent_outputs *out = &agent->out;
     if (!agent->lease.fenced && agent->stage == STAGE_JOINED)
@@ -141,7 +135,7 @@ static void make_output(struct dpt_agent *agent, bool beat, struct dpt_agent_out
     for (uint32_t i = 0; i < agent->n_ranks && agent->stage != STAGE_ENDED; i++)
         if (agent->ranks[i].life == LIFE_UP && (beat || agent->ranks[i].has_news))
             dpt_agent_send_to_rank(agent, i);
-    const bool server_due = speaks_to_server(agent) && (beat || out->server_due);
+    const bool server_due = sends_to_server(agent) && (beat || out->server_due);
     *ret = (struct dpt_agent_output){
         .actions = out->actions,
         .n_actions = out->n_actions,
@@ -157,7 +151,7 @@ static void make_output(struct dpt_agent *agent, bool beat, struct dpt_agent_out
 
 /* ---- events ---- */
 
-static void take_event(struct dpt_agent *agent, const struct dpt_agent_event *event)
+static void handle_event(struct dpt_agent *agent, const struct dpt_agent_event *event)
 {
     for (uint32_t i = 0; event->steps != NULL && i < agent->n_ranks; i++)
         dpt_agent_on_rank_step(agent, i, event->steps[i]);
@@ -190,8 +184,8 @@ static void take_event(struct dpt_agent *agent, const struct dpt_agent_event *ev
     case DPT_AGENT_EVENT_RANK_WAITS:
         dpt_agent_on_rank_waits(agent, event);
         break;
-    case DPT_AGENT_EVENT_DISOWNED: /* this node may write no file any more */
-        dpt_agent_end_at_once(agent, DPT_EXIT_EXPELLED, "%s", event->text);
+    case DPT_AGENT_EVENT_DISOWNED: /* this node must not write files any more */
+        dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_EXPELLED, "%s", event->text);
         break;
     case DPT_AGENT_EVENT_SIGNAL:
         dpt_agent_on_signal(agent);
@@ -211,12 +205,12 @@ enum dpt_status dpt_agent_step(struct dpt_agent *agent, const struct dpt_agent_e
         *ret = (struct dpt_agent_output){.deadline_ms = event->now_ms + agent->timing.timeout_ms};
         return DPT_OK;
     }
-    take_time(agent, event->now_ms);
+    note_time_and_gap(agent, event->now_ms);
     const bool beat = event->kind == DPT_AGENT_EVENT_TICK && agent->now_ms >= agent->beat_ms;
     if (beat)
         agent->beat_ms = agent->now_ms + agent->timing.heartbeat_ms;
-    take_event(agent, event);
-    make_output(agent, beat, ret);
+    handle_event(agent, event);
+    fill_output(agent, beat, ret);
     agent->deadline_ms = ret->deadline_ms;
     if (out->no_memory)
         return dpt_fail_nomem(err, "node agent");

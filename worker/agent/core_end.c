@@ -1,15 +1,12 @@
 /* The end of this node. Before it the ranks save what no other node saves: a rescue, which needs no
  * grant (docs/checkpoints.md). */
-#include "worker/agent/core_end.h"
-
-#include "worker/agent/core_rank.h"
-#include "worker/agent/core_steps.h"
+#include "worker/agent/core_state.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Bytes by which an error is recognised: the server shortens a long text. */
+/* Bytes of an error that are compared: the server shortens a long text. */
 enum { ERROR_KNOWN_BYTES = 256 };
 
 /* ---- steps that are lost with this node ---- */
@@ -65,12 +62,15 @@ static int64_t log_unsaved(struct dpt_agent *agent, bool failed)
 
 /* ---- the end ---- */
 
-static void begin_end(struct dpt_agent *agent, int code, bool at_once, const char *fmt, va_list ap)
+void dpt_agent_end(struct dpt_agent *agent, enum end_kind kind, int code, const char *fmt, ...)
 {
     struct agent_end *end = &agent->end;
     if (agent->stage >= STAGE_ENDING)
         return;
+    va_list ap;
+    va_start(ap, fmt);
     (void)vsnprintf(end->text, sizeof end->text, fmt, ap);
+    va_end(ap);
     end->code = code;
     const int64_t lost = log_unsaved(agent, agent->errors.fatal || code == DPT_EXIT_FAILED);
     if (lost > 0 && code == DPT_EXIT_DONE) {
@@ -82,33 +82,14 @@ static void begin_end(struct dpt_agent *agent, int code, bool at_once, const cha
     agent->out.server_due = agent->out.server_due || end->goodbye;
     agent->stage = STAGE_ENDING;
     end->drain_by_ms = INT64_MAX;
-    end->kill_at_ms = at_once ? agent->now_ms : agent->now_ms + agent->timing.exit_ms;
-    if (at_once)
+    end->kill_at_ms = agent->now_ms;
+    if (kind == END_AT_ONCE)
         dpt_agent_kill_ranks(agent);
+    else
+        end->kill_at_ms += agent->timing.exit_ms;
     /* A process that hangs in the kernel does not keep the agent. */
     end->give_up_ms = end->kill_at_ms + agent->timing.exit_ms;
     dpt_agent_tell_ranks(agent);
-}
-
-void dpt_agent_end(struct dpt_agent *agent, int code, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    begin_end(agent, code, false, fmt, ap);
-    va_end(ap);
-}
-
-void dpt_agent_end_at_once(struct dpt_agent *agent, int code, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    begin_end(agent, code, true, fmt, ap);
-    va_end(ap);
-}
-
-void dpt_agent_end_done(struct dpt_agent *agent)
-{
-    dpt_agent_end(agent, DPT_EXIT_DONE, "%s", "");
 }
 
 void dpt_agent_finish(struct dpt_agent *agent)
@@ -129,7 +110,7 @@ static bool can_rescue(const struct dpt_agent *agent)
     return dpt_agent_holds_unsaved(agent) && agent->node.facts.checkpoint_dir_id[0] != '\0';
 }
 
-/* Also a second time, when a rank has completed the step that it was in. */
+/* Called again when a rank has completed the step that was in flight. */
 static void begin_rescue(struct dpt_agent *agent)
 {
     struct agent_end *end = &agent->end;
@@ -156,19 +137,19 @@ void dpt_agent_end_saved(struct dpt_agent *agent, int code, const char *text)
     for (uint32_t i = 0; i < agent->n_ranks; i++)
         holds = holds || dpt_agent_holds_step(&agent->ranks[i], step);
     if (agent->stage != STAGE_JOINED || end->rescuing || !holds || !can_rescue(agent)) {
-        dpt_agent_end(agent, code, "%s", text);
+        dpt_agent_end(agent, END_IN_ORDER, code, "%s", text);
         return;
     }
     end->rescue_code = code;
     dpt_agent_copy_text(end->rescue_text, sizeof end->rescue_text, text);
-    if (!end->leaving) /* else its time runs already */
+    if (!end->leaving) /* else the drain time runs already */
         end->drain_by_ms = agent->now_ms + agent->timing.drain_ms;
     end->leaving = true;
     begin_rescue(agent);
 }
 
-/* Ranks here make steps: nodes that are told to leave at about the same time so stop at one step. A
- * rank that saves is busy. */
+/* Ranks here make steps. They go on for a while, so that nodes that are told to leave at about the
+ * same time stop at one step. A rank that saves is busy. */
 static bool steps_go_on(const struct dpt_agent *agent)
 {
     for (uint32_t i = 0; i < agent->n_ranks; i++)
@@ -186,10 +167,10 @@ static void begin_rescue_if_due(struct dpt_agent *agent)
     if (can_rescue(agent))
         begin_rescue(agent);
     else
-        dpt_agent_end_done(agent);
+        dpt_agent_end(agent, END_IN_ORDER, DPT_EXIT_DONE, "%s", "");
 }
 
-/* A rank here still writes, or waits for the parts of other nodes. */
+/* A rank here still writes, or waits for the parts of other nodes. Else *ret_why is the reason. */
 static bool rescue_goes_on(const struct dpt_agent *agent, const char **ret_why)
 {
     *ret_why = "the rank processes that held them have died";
@@ -223,11 +204,11 @@ void dpt_agent_check_rescue(struct dpt_agent *agent)
                       "step %lld is saved: the run goes on from there when it is started again",
                       (long long)end->rescue_step);
     if (end->rescue_code != 0)
-        dpt_agent_end(agent, end->rescue_code, "%s", end->rescue_text);
+        dpt_agent_end(agent, END_IN_ORDER, end->rescue_code, "%s", end->rescue_text);
     else if (agent->errors.fatal)
-        dpt_agent_end(agent, agent->errors.fatal_code, "%s", agent->errors.first);
-    else if (saved || end->last_holder) /* log_unsaved makes another code of it if need be */
-        dpt_agent_end_done(agent);
+        dpt_agent_end(agent, END_IN_ORDER, agent->errors.fatal_code, "%s", agent->errors.first);
+    else if (saved || end->last_holder) /* dpt_agent_end changes the code if steps are lost */
+        dpt_agent_end(agent, END_IN_ORDER, DPT_EXIT_DONE, "%s", "");
     else
-        dpt_agent_end(agent, DPT_EXIT_EXPELLED, "left without a server: %.400s", why);
+        dpt_agent_end(agent, END_IN_ORDER, DPT_EXIT_EXPELLED, "left without a server: %.400s", why);
 }

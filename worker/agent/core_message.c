@@ -1,7 +1,5 @@
 /* The messages of this node to its ranks and to the server. */
-#include "worker/agent/core_message.h"
-
-#include "worker/agent/core_steps.h"
+#include "worker/agent/core_state.h"
 
 /* ---- to a rank ---- */
 

@@ -1,7 +1,5 @@
 /* The rank processes of this node: their start, reports, crashes and deadlines. */
-#include "worker/agent/core_rank.h"
-
-#include "worker/agent/core_steps.h"
+#include "worker/agent/core_state.h"
 
 #include <stdio.h>
 #include <string.h>

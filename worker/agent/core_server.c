@@ -1,9 +1,5 @@
 /* The messages of the server: its orders, and the ends that it tells. */
-#include "worker/agent/core_server.h"
-
-#include "worker/agent/core_end.h"
-#include "worker/agent/core_rank.h"
-#include "worker/agent/core_stage.h"
+#include "worker/agent/core_state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,10 +20,8 @@ static void take_prepare(struct dpt_agent *agent, const Dpt__ServerState *messag
     gen->number = message->stamp->generation;
     gen->prepare_ms = agent->now_ms;
     gen->order = message->soft ? ORDER_PREPARE_SOFT : ORDER_PREPARE;
-    if (!message->soft) {
-        gen->grant_step = -1;
+    if (!message->soft)
         dpt_agent_drop_plan(agent);
-    }
     agent->out.server_due = true;
     dpt_agent_tell_ranks(agent);
 }
@@ -73,7 +67,6 @@ static void take_plan(struct dpt_agent *agent, const Dpt__ServerState *message)
     }
     gen->order = ORDER_PLAN;
     gen->plan_ms = agent->now_ms;
-    gen->grant_step = -1;
     agent->out.server_due = true;
     dpt_agent_tell_ranks(agent);
 }
@@ -123,7 +116,6 @@ static void take_spare(struct dpt_agent *agent, const Dpt__ServerState *message)
         return;
     gen->number = number;
     gen->order = ORDER_NONE;
-    gen->grant_step = -1;
     agent->step_high = agent->gone.step = 0;
     dpt_agent_drop_plan(agent);
     dpt_agent_tell_ranks(agent);
@@ -165,7 +157,7 @@ static void take_released(struct dpt_agent *agent, const Dpt__ServerState *messa
     if (message->last_holder && agent->server.n_nodes > 1)
         dpt_agent_end_saved(agent, DPT_EXIT_DONE, "");
     else
-        dpt_agent_end_done(agent);
+        dpt_agent_end(agent, END_IN_ORDER, DPT_EXIT_DONE, "%s", "");
 }
 
 static void take_refused(struct dpt_agent *agent, const Dpt__ServerState *message)
@@ -173,7 +165,7 @@ static void take_refused(struct dpt_agent *agent, const Dpt__ServerState *messag
     struct agent_end *end = &agent->end;
     if (message->spec != NULL && end->spec.config_yaml == NULL)
         (void)dpt_agent_copy_spec(agent, message->spec, &end->spec);
-    dpt_agent_end_at_once(agent, DPT_EXIT_CONFIG, "refused by the server: %s", message->text);
+    dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_CONFIG, "refused by the server: %s", message->text);
 }
 
 /* The ends, whether or not the server counts this incarnation in. False: another phase. */
@@ -182,7 +174,7 @@ static bool take_end(struct dpt_agent *agent, const Dpt__ServerState *message)
     switch (message->phase) {
     case DPT__SERVER_PHASE__SERVER_DONE:
         agent->server.phase = message->phase;
-        dpt_agent_end_done(agent);
+        dpt_agent_end(agent, END_IN_ORDER, DPT_EXIT_DONE, "%s", "");
         return true;
     case DPT__SERVER_PHASE__SERVER_RELEASED:
         take_released(agent, message);
@@ -316,7 +308,7 @@ static void take_state(struct dpt_agent *agent, const Dpt__ServerState *message)
     if (take_end(agent, message))
         return;
     if (ends_by_fatal_error(agent)) {
-        dpt_agent_end(agent, agent->errors.fatal_code, "%s", agent->errors.first);
+        dpt_agent_end(agent, END_IN_ORDER, agent->errors.fatal_code, "%s", agent->errors.first);
         return;
     }
     if (agent->stage == STAGE_JOINING) {
@@ -340,10 +332,9 @@ void dpt_agent_on_server(struct dpt_agent *agent, const Dpt__ServerState *messag
     agent->server.contact_ms = agent->now_ms;
     agent->server.heard_ever = true;
     if (message->version != DPT_PROTO_VERSION) {
-        dpt_agent_end_at_once(agent, DPT_EXIT_CONFIG,
-                              "the server speaks protocol %u, this worker (%s) protocol %d: %s",
-                              message->version, agent->node.software, DPT_PROTO_VERSION,
-                              message->text);
+        dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_CONFIG,
+                      "the server speaks protocol %u, this worker (%s) protocol %d: %s",
+                      message->version, agent->node.software, DPT_PROTO_VERSION, message->text);
         return;
     }
     agent->server.n_nodes = message->n_nodes;

@@ -1,11 +1,7 @@
 /* The stages of this node: expulsion, signals, deadlines. */
-#include "worker/agent/core_stage.h"
+#include "worker/agent/core_state.h"
 
-#include "worker/agent/core_end.h"
-#include "worker/agent/core_rank.h"
-#include "worker/agent/core_steps.h"
-
-/* ---- expelled ---- */
+/* ---- expulsion ---- */
 
 static void log_steps_of_expelled(struct dpt_agent *agent, int64_t world_step)
 {
@@ -34,18 +30,18 @@ void dpt_agent_on_expelled(struct dpt_agent *agent, int64_t world_step, const ch
         return;
     log_steps_of_expelled(agent, world_step);
     if (agent->errors.fatal) { /* the other nodes go on */
-        dpt_agent_end(agent, agent->errors.fatal_code, "%s", agent->errors.first);
+        dpt_agent_end(agent, END_IN_ORDER, agent->errors.fatal_code, "%s", agent->errors.first);
         return;
     }
     agent->expulsions++;
     if (agent->end.leaving) {
-        dpt_agent_end_at_once(agent, DPT_EXIT_EXPELLED, "expelled while leaving: %s", text);
+        dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_EXPELLED, "expelled while leaving: %s", text);
         return;
     }
     if (agent->expulsions > EXPULSIONS_MAX) {
-        dpt_agent_end_at_once(agent, DPT_EXIT_EXPELLED,
-                              "expelled %u times without getting back into the run: %s",
-                              agent->expulsions, text);
+        dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_EXPELLED,
+                      "expelled %u times without getting back into the run: %s", agent->expulsions,
+                      text);
         return;
     }
     dpt_agent_fence(agent);
@@ -56,7 +52,7 @@ void dpt_agent_on_expelled(struct dpt_agent *agent, int64_t world_step, const ch
     dpt_agent_kill_ranks(agent);
 }
 
-static void rejoin(struct dpt_agent *agent)
+static void join_as_next_incarnation(struct dpt_agent *agent)
 {
     agent->node.incarnation++;
     agent->server.epoch = 0;
@@ -66,7 +62,6 @@ static void rejoin(struct dpt_agent *agent)
     agent->server.saved_step = 0;
     agent->gen.order = ORDER_NONE;
     agent->gen.number = 0;
-    agent->gen.grant_step = -1;
     agent->lease.confirmed_ms = 0;
     agent->lease.confirming_epoch = 0;
     agent->end.unsaved_told = false;
@@ -79,10 +74,10 @@ static void rejoin(struct dpt_agent *agent)
 
 /* ---- signals ---- */
 
-/* No node waits for anything here. While the server waits for nodes it has unsaved steps saved, and
- * without a server the ranks save them. Whether another node has the steps of a dead process the
- * server knows: it is asked. */
-static bool is_idle(const struct dpt_agent *agent)
+/* This node may end without the server: it has nothing to save or to hand over. Unsaved steps are
+ * saved by a farewell while the server waits for nodes, and by a rescue without a server. Only the
+ * server knows whether another node has the steps of a dead process. */
+static bool may_end_now(const struct dpt_agent *agent)
 {
     if (agent->stage != STAGE_JOINED)
         return true;
@@ -90,20 +85,21 @@ static bool is_idle(const struct dpt_agent *agent)
            !dpt_agent_holds_unsaved(agent) && dpt_agent_gone_step(agent) == 0;
 }
 
-static const char *leaves_when(const struct dpt_agent *agent)
+static const char *format_leave_time(const struct dpt_agent *agent)
 {
     const bool computes = dpt_agent_is_computing(agent);
     if (!computes && !dpt_agent_holds_unsaved(agent))
         return "when the server lets it go";
-    return dpt_agent_is_waiting(agent) || !computes ? "when what no checkpoint has is saved"
-                                                    : "after the step in flight";
+    return dpt_agent_is_waiting(agent) || !computes
+               ? "when the steps that no checkpoint has are saved"
+               : "after the step in flight";
 }
 
 static void on_first_signal(struct dpt_agent *agent)
 {
     struct agent_end *end = &agent->end;
     end->signalled = true;
-    if (end->rescuing) { /* the last thing that a leaving node does */
+    if (end->rescuing) { /* the node ends after the rescue in any case */
         dpt_agent_log(agent, DPT_LOG_INFO,
                       "leaving when step %lld is saved, within %g s; once more means at once",
                       (long long)end->rescue_step,
@@ -113,14 +109,14 @@ static void on_first_signal(struct dpt_agent *agent)
     end->leaving = true;
     agent->out.server_due = true;
     dpt_agent_tell_ranks(agent);
-    if (is_idle(agent)) {
+    if (may_end_now(agent)) {
         dpt_agent_log(agent, DPT_LOG_INFO, "leaving: nothing is running here");
-        dpt_agent_end_done(agent);
+        dpt_agent_end(agent, END_IN_ORDER, DPT_EXIT_DONE, "%s", "");
         return;
     }
     end->drain_by_ms = agent->now_ms + agent->timing.drain_ms;
     dpt_agent_log(agent, DPT_LOG_INFO, "leaving %s, within %g s; once more means at once",
-                  leaves_when(agent), (double)agent->timing.drain_ms / 1000);
+                  format_leave_time(agent), (double)agent->timing.drain_ms / 1000);
     dpt_agent_check_rescue(agent);
 }
 
@@ -132,7 +128,7 @@ void dpt_agent_on_signal(struct dpt_agent *agent)
         end->give_up_ms = agent->now_ms + agent->timing.exit_ms;
         dpt_agent_kill_ranks(agent);
     } else if (end->signalled) {
-        dpt_agent_end_at_once(agent, DPT_EXIT_EXPELLED, "told twice to end: left at once");
+        dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_EXPELLED, "told twice to end: left at once");
     } else {
         on_first_signal(agent);
     }
@@ -144,35 +140,34 @@ static void end_without_server(struct dpt_agent *agent, int64_t silent_s)
 {
     const int64_t saved = dpt_agent_saved_step(agent), gone = dpt_agent_gone_step(agent);
     if (!agent->server.heard_ever)
-        dpt_agent_end_at_once(agent, DPT_EXIT_SERVER, "no rendezvous server answered within %lld s",
-                              (long long)silent_s);
+        dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_SERVER,
+                      "no rendezvous server answered within %lld s", (long long)silent_s);
     else if (gone > 0 && !dpt_agent_gone_is_elsewhere(agent))
-        dpt_agent_end_at_once(agent, DPT_EXIT_EXPELLED,
-                              "the rendezvous server has not answered for %lld s, and the last "
-                              "%lld steps died with rank processes here",
-                              (long long)silent_s, (long long)(gone - saved));
+        dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_EXPELLED,
+                      "the rendezvous server has not answered for %lld s, and the last "
+                      "%lld steps died with rank processes here",
+                      (long long)silent_s, (long long)(gone - saved));
     else if (gone == 0 && saved > 0 && dpt_agent_step_of(agent) >= 0)
-        dpt_agent_end_at_once(agent, DPT_EXIT_SERVER,
-                              "the rendezvous server has not answered for %lld s; nothing is lost: "
-                              "step %lld, the newest here, is saved",
-                              (long long)silent_s, (long long)saved);
+        dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_SERVER,
+                      "the rendezvous server has not answered for %lld s; nothing is lost: "
+                      "step %lld, the newest here, is saved",
+                      (long long)silent_s, (long long)saved);
     else
-        dpt_agent_end_at_once(agent, DPT_EXIT_SERVER,
-                              "the rendezvous server has not answered for %lld s",
-                              (long long)silent_s);
+        dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_SERVER,
+                      "the rendezvous server has not answered for %lld s", (long long)silent_s);
 }
 
 static void end_late_drain(struct dpt_agent *agent)
 {
     const struct agent_end *end = &agent->end;
     if (end->rescue_code != 0)
-        dpt_agent_end_at_once(agent, end->rescue_code, "%s", end->rescue_text);
+        dpt_agent_end(agent, END_AT_ONCE, end->rescue_code, "%s", end->rescue_text);
     else
-        dpt_agent_end_at_once(agent, DPT_EXIT_EXPELLED,
-                              end->rescuing ? "the rescue did not become whole within %g s"
-                                            : "did not drain within %g s: what was not handed over "
-                                              "is lost",
-                              (double)agent->timing.drain_ms / 1000);
+        dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_EXPELLED,
+                      end->rescuing ? "the rescue did not become whole within %g s"
+                                    : "did not drain within %g s: what was not handed over "
+                                      "is lost",
+                      (double)agent->timing.drain_ms / 1000);
 }
 
 static void end_by_fatal_error(struct dpt_agent *agent)
@@ -180,7 +175,7 @@ static void end_by_fatal_error(struct dpt_agent *agent)
     if (dpt_agent_lacks_server(agent))
         dpt_agent_end_saved(agent, agent->errors.fatal_code, agent->errors.first);
     else
-        dpt_agent_end_at_once(agent, agent->errors.fatal_code, "%s", agent->errors.first);
+        dpt_agent_end(agent, END_AT_ONCE, agent->errors.fatal_code, "%s", agent->errors.first);
 }
 
 void dpt_agent_check_stage(struct dpt_agent *agent)
@@ -202,8 +197,8 @@ void dpt_agent_check_stage(struct dpt_agent *agent)
     dpt_agent_check_rescue(agent);
     if (agent->stage == STAGE_ENDING || end->leaving)
         return; /* the drain has its own deadline */
-    /* Ranks that compute need no server, and steps that no checkpoint has wait for a server without
-       limit. Nothing else does. */
+    /* Ranks that compute need no server. Steps that no checkpoint has wait for a server without
+       limit. A node without either ends. */
     const int64_t silent_ms = agent->now_ms - agent->server.contact_ms;
     if (silent_ms >= agent->timing.join_ms && !dpt_agent_is_computing(agent) &&
         !dpt_agent_holds_unsaved(agent))
@@ -215,7 +210,7 @@ void dpt_agent_settle_stage(struct dpt_agent *agent)
     if (dpt_agent_has_processes(agent))
         return;
     if (agent->stage == STAGE_RESETTING)
-        rejoin(agent);
+        join_as_next_incarnation(agent);
     if (agent->stage == STAGE_ENDING)
         dpt_agent_finish(agent);
 }

@@ -69,6 +69,7 @@ void dpt_agent_drop_plan(struct dpt_agent *agent)
     if (agent->gen.plan != NULL)
         dpt__plan__free_unpacked(agent->gen.plan, NULL);
     agent->gen.plan = NULL;
+    agent->gen.grant_step = -1;
     for (uint32_t i = 0; i < agent->n_ranks; i++)
         agent->ranks[i].plan_rank = -1;
 }

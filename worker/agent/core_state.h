@@ -1,5 +1,5 @@
-/* The state of the agent's core, and small operations and questions on it. The files of the core in
- * layers, each of which calls only layers above it in this list:
+/* The state of the agent's core, and the functions that its files share. The files are layers; each
+ * calls only files above it in this list:
  *
  *   core_state    the state: structs, text, outputs, questions
  *   core_steps    the steps that no checkpoint has: held here, or lost with a process
@@ -180,7 +180,7 @@ struct dpt_agent {
     struct agent_rank ranks[DPT_PROTO_RANKS_MAX];
 };
 
-/* ---- outputs ---- */
+/* ---- core_state.c: outputs ---- */
 
 void dpt_agent_act(struct dpt_agent *agent, const struct dpt_agent_action *action);
 void dpt_agent_log(struct dpt_agent *agent, enum dpt_log_level level, const char *fmt, ...)
@@ -191,11 +191,12 @@ void dpt_agent_copy_text(char *to, size_t to_bytes, const char *from);
 /* Owned copies of the strings; false (and no_memory): nothing is held. */
 bool dpt_agent_copy_spec(struct dpt_agent *agent, const Dpt__RunSpec *from, Dpt__RunSpec *to);
 void dpt_agent_free_spec(Dpt__RunSpec *spec);
+/* Frees the plan; its places and its grant end. */
 void dpt_agent_drop_plan(struct dpt_agent *agent);
 /* Ranks write no files until the server has answered a later message. */
 void dpt_agent_fence(struct dpt_agent *agent);
 
-/* ---- questions ---- */
+/* ---- core_state.c: questions ---- */
 
 /* A process that has not been reaped. */
 bool dpt_agent_has_process(const struct agent_rank *rank);
@@ -215,5 +216,91 @@ bool dpt_agent_is_waiting(const struct dpt_agent *agent);
 /* The server has been silent for a lease, or for a quarter of a drain if that is shorter: it takes
  * over and grants nothing soon. */
 bool dpt_agent_lacks_server(const struct dpt_agent *agent);
+
+/* ---- core_steps.c: the steps that no checkpoint has ---- */
+
+/* The newest checkpoint or rescue that a rank here or the server has reported; 0: none. */
+int64_t dpt_agent_saved_step(const struct dpt_agent *agent);
+/* Living processes here hold steps that no checkpoint has, as far as this node knows. */
+bool dpt_agent_holds_unsaved(const struct dpt_agent *agent);
+/* A living process holds exactly `step` and can write it. */
+bool dpt_agent_holds_step(const struct agent_rank *rank, int64_t step);
+
+/* Notes the step of a process that has died, or is about to be killed. */
+void dpt_agent_note_gone(struct dpt_agent *agent, const struct agent_rank *rank);
+/* The newest step that is saved, or that a living process here holds with a second holder for each
+ * part. */
+int64_t dpt_agent_whole_step(const struct dpt_agent *agent);
+/* The newest step that died with a process here and is beyond dpt_agent_whole_step; 0: none. */
+int64_t dpt_agent_gone_step(const struct dpt_agent *agent);
+/* Another node has the newest step that died here, as far as this node knows. */
+bool dpt_agent_gone_is_elsewhere(const struct dpt_agent *agent);
+
+/* The rank writes the rescue, or its part of the rescue. */
+bool dpt_agent_is_rescuer(const struct dpt_agent *agent, uint32_t local_rank);
+/* The steps that a signal would save without a server. */
+enum dpt_agent_rescue dpt_agent_rescue_of(const struct dpt_agent *agent);
+
+/* ---- core_rank.c: the rank processes ---- */
+
+/* Empties the local rank: it has no process. */
+void dpt_agent_rank_reset(struct agent_rank *rank, uint32_t local_rank);
+
+/* The events of core.h. An event of an earlier spawn changes nothing. */
+void dpt_agent_on_rank(struct dpt_agent *agent, const struct dpt_agent_event *event);
+void dpt_agent_on_rank_eof(struct dpt_agent *agent, const struct dpt_agent_event *event);
+void dpt_agent_on_rank_waits(struct dpt_agent *agent, const struct dpt_agent_event *event);
+void dpt_agent_on_rank_exited(struct dpt_agent *agent, const struct dpt_agent_event *event);
+/* `step`: of the process's memfd. */
+void dpt_agent_on_rank_step(struct dpt_agent *agent, uint32_t local_rank, int64_t step);
+
+/* At TICK: starts processes whose pause is over, kills those that are silent or do not quiesce. */
+void dpt_agent_check_ranks(struct dpt_agent *agent);
+/* Starts a process in every empty local rank. */
+void dpt_agent_spawn_ranks(struct dpt_agent *agent);
+/* SIGKILL to every process; not counted as a crash. */
+void dpt_agent_kill_ranks(struct dpt_agent *agent);
+/* The local rank is DOWN, and a process starts in it after its pause. */
+bool dpt_agent_will_respawn(const struct dpt_agent *agent, uint32_t local_rank);
+
+/* ---- core_message.c: the messages of this node ---- */
+
+/* Adds the message for a rank process to the outputs. */
+void dpt_agent_send_to_rank(struct dpt_agent *agent, uint32_t local_rank);
+/* Makes the next message to the server; valid until the next event. */
+const Dpt__AgentState *dpt_agent_make_state(struct dpt_agent *agent);
+
+/* ---- core_end.c: the end of this node ---- */
+
+/* IN_ORDER: ranks are told to exit, and killed after exit_ms. AT_ONCE: ranks are killed now. */
+enum end_kind { END_IN_ORDER, END_AT_ONCE };
+
+/* Begins the end with `code` and a line for a person. Steps that are lost with this node are
+ * logged; if a checkpoint should have them, DPT_EXIT_DONE becomes DPT_EXIT_EXPELLED. */
+void dpt_agent_end(struct dpt_agent *agent, enum end_kind kind, int code, const char *fmt, ...)
+    DPT_PRINTF(4, 5);
+/* The end by an event after which no other node saves the steps here: the ranks first write them as
+ * a rescue if they can. */
+void dpt_agent_end_saved(struct dpt_agent *agent, int code, const char *text);
+/* At TICK and after a signal. A node that leaves without a server begins the rescue, and ends when
+ * the rescue is whole or cannot become whole. */
+void dpt_agent_check_rescue(struct dpt_agent *agent);
+/* ACTION_EXIT: the last action. */
+void dpt_agent_finish(struct dpt_agent *agent);
+
+/* ---- core_stage.c: the stages of this node ---- */
+
+/* The server has expelled this incarnation. world_step: of the world that runs without this node;
+ * 0: no world does, or unknown. */
+void dpt_agent_on_expelled(struct dpt_agent *agent, int64_t world_step, const char *text);
+void dpt_agent_on_signal(struct dpt_agent *agent);
+/* At TICK: the deadlines of this node. */
+void dpt_agent_check_stage(struct dpt_agent *agent);
+/* After every event: goes on when the last process has been reaped. */
+void dpt_agent_settle_stage(struct dpt_agent *agent);
+
+/* ---- core_server.c: the messages of the server ---- */
+
+void dpt_agent_on_server(struct dpt_agent *agent, const Dpt__ServerState *message);
 
 #endif

@@ -1,5 +1,5 @@
 /* Steps that no checkpoint has: held by living processes, or lost with dead ones. */
-#include "worker/agent/core_steps.h"
+#include "worker/agent/core_state.h"
 
 int64_t dpt_agent_saved_step(const struct dpt_agent *agent)
 {

@@ -1,6 +1,5 @@
 /* The view of the core for the terminal and the simulator. */
 #include "worker/agent/core_state.h"
-#include "worker/agent/core_steps.h"
 
 #include <string.h>
 
