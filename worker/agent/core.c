@@ -37,9 +37,9 @@ void dpt_agent_destroy(struct dpt_agent **agent_p)
     if (agent == NULL)
         return;
     dpt_agent_drop_plan(agent);
-    dpt_agent_free_spec(&agent->node.spec);
-    dpt_agent_free_spec(&agent->end.spec);
-    dpt_agent_free_spec(&agent->out.configure_spec);
+    dpt__run_spec__free_unpacked(agent->node.spec, NULL);
+    dpt__run_spec__free_unpacked(agent->end.spec, NULL);
+    dpt__run_spec__free_unpacked(agent->out.configure_spec, NULL);
     free(agent);
 }
 
@@ -83,17 +83,19 @@ static void on_configured(struct dpt_agent *agent, const struct dpt_agent_facts 
 {
     struct agent_node *node = &agent->node;
     DPT_ASSERT(facts->n_ranks >= 1 && facts->n_ranks <= DPT_PROTO_RANKS_MAX);
-    if (node->configured || !dpt_agent_copy_spec(agent, facts->spec, &node->spec))
+    if (node->spec != NULL)
+        return;
+    node->spec = dpt_agent_copy_message(agent, &facts->spec->base);
+    if (node->spec == NULL)
         return;
     node->facts = *facts;
-    node->facts.spec = &node->spec;
+    node->facts.spec = node->spec;
     if (facts->incarnation > node->incarnation)
         node->incarnation = facts->incarnation;
     agent->n_ranks = facts->n_ranks;
     for (uint32_t i = 0; i < agent->n_ranks; i++)
         dpt_agent_rank_reset(&agent->ranks[i], i);
     agent->timing = dpt_timing_of_run(facts->spec->timeout_ms, facts->spec->drain_ms);
-    node->configured = true;
     if (agent->stage == STAGE_ASKING)
         agent->stage = STAGE_JOINING;
     agent->out.server_due = true;

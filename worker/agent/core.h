@@ -1,9 +1,9 @@
 /* The node agent's core: a pure state machine for one node of one run. It has no socket, clock,
  * thread, process or file; loop.h carries out its actions.
  *
- * The agent relays membership between the server and its ranks. It decides only what concerns this
- * node: when a rank is started, killed and started again, when files may be written, and when and
- * with which code the program ends. docs/membership.md has the rules. */
+ * The agent relays membership between the server and its ranks. It decides for
+ * this node only: when a rank is started, killed and started again, when files may be written, and
+ * when and with which exit code the program ends. docs/membership.md has the rules. */
 #ifndef DPT_WORKER_AGENT_CORE_H
 #define DPT_WORKER_AGENT_CORE_H
 
@@ -31,8 +31,8 @@ struct dpt_agent_options {
     const char *run;      /* rendezvous run id */
     const char *node;     /* random id, or --node-id */
     const char *software; /* "dpt 0.1.0" */
-    uint64_t incarnation; /* with which the config is asked for; the facts may have a higher one */
-    int64_t timeout_ms;   /* the default's, until there is a config */
+    uint64_t incarnation; /* until the facts give a higher one */
+    int64_t timeout_ms;   /* until there is a config: the default */
     int64_t now_ms;
 };
 
@@ -45,15 +45,14 @@ struct dpt_agent_facts {
     /* "": the run does not write to such a folder */
     char log_dir_id[DPT_PROTO_DIGEST_BYTES], checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES];
     char data_digest[DPT_PROTO_DIGEST_BYTES];
-    char host_name[DPT_PROTO_NAME_BYTES]; /* for people; "": unknown */
-    /* Of this node id: see identity.h. The incarnation counts if it is above that of the options.
-     */
+    char host_name[DPT_PROTO_NAME_BYTES]; /* for messages; "": unknown */
+    /* Of this node id (identity.h). An incarnation below that of the options has no effect. */
     uint8_t secret[DPT_PROTO_SECRET_BYTES];
     uint64_t incarnation;
 };
 
 /* The loop waits until a source is readable or deadline_ms, hands over every event, then one TICK.
- * The core sees a loop that stood still by the times of its events. */
+ * The times of the events show the core when the loop stood still. */
 enum dpt_agent_event_kind {
     DPT_AGENT_EVENT_TICK,           /* steps */
     DPT_AGENT_EVENT_CONFIGURED,     /* facts; once: the first event, or after ACTION_CONFIGURE */
@@ -91,7 +90,7 @@ enum dpt_agent_action_kind {
                                  */
     DPT_AGENT_ACTION_SPAWN,     /* start process `spawn` of local_rank */
     DPT_AGENT_ACTION_KILL,      /* SIGKILL to its process group; RANK_EXITED must follow */
-    DPT_AGENT_ACTION_EXIT,      /* kill what is left and end the program; the last action */
+    DPT_AGENT_ACTION_EXIT,      /* kill the processes and end the program; the last action */
     DPT_AGENT_ACTION_COUNT
 };
 
@@ -145,8 +144,8 @@ struct dpt_agent_evaluation {
     int64_t right, samples; /* samples whose label was predicted, of all; 0: without labels */
 };
 
-/* What a SIGTERM would do with unsaved steps if no server answers: lose them, save a part that
- * needs those of other nodes, or save them. */
+/* The effect of a SIGTERM on unsaved steps while no server answers: they are lost; a part of the
+ * state is saved, which needs the parts of other nodes; or the whole state is saved. */
 enum dpt_agent_rescue { DPT_AGENT_RESCUE_NONE, DPT_AGENT_RESCUE_PART, DPT_AGENT_RESCUE_WHOLE };
 
 /* The state for the progress lines and the simulator. Pointers are valid until the next step. */

@@ -11,7 +11,8 @@ enum { ERROR_KNOWN_BYTES = 256 };
 
 /* ---- steps that are lost with this node ---- */
 
-/* Nodes that leave together, or at the end of a failed run, each save what they hold. */
+/* Each node saves the steps that it holds when nodes leave together, and when the run has failed.
+ */
 static bool others_may_have(const struct dpt_agent *agent)
 {
     return agent->server.n_nodes > 1 && (!agent->end.last_holder || agent->end.rescuing);
@@ -96,11 +97,10 @@ void dpt_agent_finish(struct dpt_agent *agent)
 {
     struct agent_end *end = &agent->end;
     agent->stage = STAGE_ENDED;
-    dpt_agent_act(agent, &(struct dpt_agent_action){
-                             .kind = DPT_AGENT_ACTION_EXIT,
-                             .exit_code = end->code,
-                             .text = end->text,
-                             .spec = end->spec.config_yaml != NULL ? &end->spec : NULL});
+    dpt_agent_act(agent, &(struct dpt_agent_action){.kind = DPT_AGENT_ACTION_EXIT,
+                                                    .exit_code = end->code,
+                                                    .text = end->text,
+                                                    .spec = end->spec});
 }
 
 /* ---- a rescue before it ---- */

@@ -76,7 +76,7 @@ static void add_configured_state(struct dpt_agent *agent, Dpt__AgentState *state
 {
     struct dpt_agent_facts *facts = &agent->node.facts;
     if (!dpt_agent_spec_is_known(agent)) {
-        state->spec = &agent->node.spec;
+        state->spec = agent->node.spec;
         if (agent->server.spec_counter == 0)
             agent->server.spec_counter = state->counter;
     }
@@ -120,7 +120,7 @@ const Dpt__AgentState *dpt_agent_make_state(struct dpt_agent *agent)
     state->stamp = stamp;
     state->counter = ++agent->server.counter;
     agent->lease.sent_ms[state->counter % SENT_MAX] = agent->now_ms;
-    if (agent->node.configured)
+    if (agent->node.spec != NULL)
         add_configured_state(agent, state);
     return state;
 }

@@ -90,13 +90,12 @@ static void note_step(struct dpt_agent *agent, int64_t step)
 static void note_error(struct dpt_agent *agent, uint32_t local_rank, const char *text)
 {
     struct agent_errors *errors = &agent->errors;
-    char line[DPT_PROTO_TEXT_BYTES]; /* `text` may be the first error itself */
     if (errors->first[0] != '\0')
         return;
     errors->first_ms = agent->now_ms;
     errors->first_step = dpt_agent_step_of(agent);
-    (void)snprintf(line, sizeof line, "rank process %u: %.470s", local_rank, text);
-    dpt_agent_copy_text(errors->first, sizeof errors->first, line);
+    (void)snprintf(errors->first, sizeof errors->first, "rank process %u: %.470s", local_rank,
+                   text);
 }
 
 /* The error ends this node, and the run if no other node trains. */
@@ -108,7 +107,7 @@ static void note_fatal(struct dpt_agent *agent, int exit_code, uint32_t local_ra
     errors->fatal_code = exit_code;
     errors->fatal_counter = agent->server.counter;
     errors->fatal_by_ms = agent->now_ms + agent->timing.timeout_ms;
-    errors->first[0] = '\0'; /* whatever came before it */
+    errors->first[0] = '\0'; /* replaces an earlier error */
     note_error(agent, local_rank, text);
     agent->out.server_due = true;
 }
@@ -150,7 +149,7 @@ static bool next_generation_tells(const struct dpt_agent *agent, uint32_t local_
         return false;
     return agent->ranks[local_rank].started &&
            (others_take_part(agent, local_rank) ||
-            agent->server.n_nodes <= agent->node.spec.min_nodes);
+            agent->server.n_nodes <= agent->node.spec->min_nodes);
 }
 
 static void log_crash(struct dpt_agent *agent, uint32_t local_rank, const char *how, bool is_told)

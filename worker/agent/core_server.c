@@ -1,8 +1,7 @@
-/* The messages of the server: its orders, and the ends that it tells. */
+/* The messages of the server: orders to the ranks, and ends of this node or of the run. */
 #include "worker/agent/core_state.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- orders ---- */
@@ -26,25 +25,6 @@ static void take_prepare(struct dpt_agent *agent, const Dpt__ServerState *messag
     dpt_agent_tell_ranks(agent);
 }
 
-static bool copy_plan(struct dpt_agent *agent, const Dpt__Plan *plan)
-{
-    size_t bytes = dpt__plan__get_packed_size(plan);
-    uint8_t *packed = malloc(bytes + 1);
-    Dpt__Plan *copy = NULL;
-    if (packed != NULL) {
-        (void)dpt__plan__pack(plan, packed);
-        copy = dpt__plan__unpack(NULL, bytes, packed);
-    }
-    free(packed);
-    if (copy == NULL) {
-        agent->out.no_memory = true;
-        return false;
-    }
-    dpt_agent_drop_plan(agent);
-    agent->gen.plan = copy;
-    return true;
-}
-
 /* A plan is made of reports and names their processes: a successor that has quiesced for the same
  * generation has no place in it. */
 static void take_plan(struct dpt_agent *agent, const Dpt__ServerState *message)
@@ -52,9 +32,13 @@ static void take_plan(struct dpt_agent *agent, const Dpt__ServerState *message)
     const Dpt__Plan *plan = message->plan;
     struct agent_generation *gen = &agent->gen;
     if (plan == NULL || plan->generation != gen->number ||
-        message->stamp->generation != gen->number || !is_preparing(agent) ||
-        !copy_plan(agent, plan))
+        message->stamp->generation != gen->number || !is_preparing(agent))
         return;
+    Dpt__Plan *copy = dpt_agent_copy_message(agent, &plan->base);
+    if (copy == NULL)
+        return;
+    dpt_agent_drop_plan(agent);
+    gen->plan = copy;
     for (size_t i = 0; i < plan->n_ranks; i++) {
         int32_t local = plan->ranks[i]->local_rank;
         if (local < 0 || (uint32_t)local >= agent->n_ranks)
@@ -102,7 +86,7 @@ static void take_go(struct dpt_agent *agent, const Dpt__ServerState *message)
         while (report->n_steps > 0 && report->steps[report->n_steps - 1]->step > resume_step)
             report->n_steps--; /* lost: the world computes it again */
     }
-    agent->step_high = resume_step; /* the plan tells what was lost */
+    agent->step_high = resume_step; /* the plan names the lost steps */
     agent->gone.step = 0;
     agent->expulsions = 0;
     dpt_agent_tell_ranks(agent);
@@ -152,8 +136,8 @@ static void take_released(struct dpt_agent *agent, const Dpt__ServerState *messa
 {
     agent->server.phase = message->phase;
     agent->end.last_holder = message->last_holder;
-    /* Nodes that leave together have tried to save in one folder, which failed. The folder of this
-       node may take a rescue. */
+    /* Nodes that leave together have failed to save in one folder. The folder of this node may take
+       a rescue. */
     if (message->last_holder && agent->server.n_nodes > 1)
         dpt_agent_end_saved(agent, DPT_EXIT_DONE, "");
     else
@@ -163,8 +147,8 @@ static void take_released(struct dpt_agent *agent, const Dpt__ServerState *messa
 static void take_refused(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     struct agent_end *end = &agent->end;
-    if (message->spec != NULL && end->spec.config_yaml == NULL)
-        (void)dpt_agent_copy_spec(agent, message->spec, &end->spec);
+    if (message->spec != NULL && end->spec == NULL)
+        end->spec = dpt_agent_copy_message(agent, &message->spec->base);
     dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_CONFIG, "refused by the server: %s", message->text);
 }
 
@@ -207,7 +191,7 @@ static bool ends_by_fatal_error(const struct dpt_agent *agent)
 static void take_hello(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     struct agent_outputs *out = &agent->out;
-    if (agent->node.configured) {
+    if (agent->node.spec != NULL) {
         out->server_due = out->server_due || dpt_agent_spec_is_known(agent);
         agent->server.spec_counter = 0;
         return;
@@ -216,10 +200,9 @@ static void take_hello(struct dpt_agent *agent, const Dpt__ServerState *message)
         return;
     agent->server.configure_asked = true;
     if (message->spec != NULL)
-        (void)dpt_agent_copy_spec(agent, message->spec, &out->configure_spec);
-    dpt_agent_act(agent, &(struct dpt_agent_action){
-                             .kind = DPT_AGENT_ACTION_CONFIGURE,
-                             .spec = message->spec != NULL ? &out->configure_spec : NULL});
+        out->configure_spec = dpt_agent_copy_message(agent, &message->spec->base);
+    dpt_agent_act(agent, &(struct dpt_agent_action){.kind = DPT_AGENT_ACTION_CONFIGURE,
+                                                    .spec = out->configure_spec});
 }
 
 static void take_last_call(struct dpt_agent *agent, const Dpt__ServerState *message)

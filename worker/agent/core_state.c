@@ -4,7 +4,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- outputs ---- */
 
@@ -39,35 +38,23 @@ void dpt_agent_copy_text(char *to, size_t to_bytes, const char *from)
     (void)snprintf(to, to_bytes, "%s", from);
 }
 
-bool dpt_agent_copy_spec(struct dpt_agent *agent, const Dpt__RunSpec *from, Dpt__RunSpec *to)
+void *dpt_agent_copy_message(struct dpt_agent *agent, const ProtobufCMessage *from)
 {
-    Dpt__RunSpec copy = *from;
-    copy.base.n_unknown_fields = 0;
-    copy.base.unknown_fields = NULL;
-    copy.config_digest = strdup(from->config_digest);
-    copy.config_yaml = strdup(from->config_yaml);
-    copy.user = strdup(from->user);
-    if (copy.config_digest == NULL || copy.config_yaml == NULL || copy.user == NULL) {
-        dpt_agent_free_spec(&copy);
-        agent->out.no_memory = true;
-        return false;
+    const size_t bytes = protobuf_c_message_get_packed_size(from);
+    uint8_t *packed = malloc(bytes + 1);
+    ProtobufCMessage *copy = NULL;
+    if (packed != NULL) {
+        (void)protobuf_c_message_pack(from, packed);
+        copy = protobuf_c_message_unpack(from->descriptor, NULL, bytes, packed);
     }
-    *to = copy;
-    return true;
-}
-
-void dpt_agent_free_spec(Dpt__RunSpec *spec)
-{
-    free(spec->config_digest);
-    free(spec->config_yaml);
-    free(spec->user);
-    spec->config_digest = spec->config_yaml = spec->user = NULL;
+    free(packed);
+    agent->out.no_memory = agent->out.no_memory || copy == NULL;
+    return copy;
 }
 
 void dpt_agent_drop_plan(struct dpt_agent *agent)
 {
-    if (agent->gen.plan != NULL)
-        dpt__plan__free_unpacked(agent->gen.plan, NULL);
+    dpt__plan__free_unpacked(agent->gen.plan, NULL);
     agent->gen.plan = NULL;
     agent->gen.grant_step = -1;
     for (uint32_t i = 0; i < agent->n_ranks; i++)

@@ -66,8 +66,7 @@ enum order { ORDER_NONE, ORDER_PREPARE_SOFT, ORDER_PREPARE, ORDER_PLAN, ORDER_GO
 struct agent_node {
     char run[DPT_PROTO_NAME_BYTES], id[DPT_PROTO_NAME_BYTES], software[DPT_PROTO_NAME_BYTES];
     uint64_t incarnation;
-    bool configured;
-    Dpt__RunSpec spec; /* strings owned */
+    Dpt__RunSpec *spec; /* owned; NULL: there is no config yet */
     struct dpt_agent_facts facts;
 };
 
@@ -121,11 +120,11 @@ struct agent_errors {
     int64_t fatal_by_ms;
 };
 
-/* What a process held that died since the last GO. */
+/* The newest step of the processes that died since the last GO. */
 struct agent_gone {
-    int64_t step;   /* newest; 0: none */
+    int64_t step;   /* 0: none */
     bool is_copied; /* other nodes of its generation, if any, hold the same */
-    bool is_logged; /* a line of the log has told its death */
+    bool is_logged; /* the log has a line of its death */
 };
 
 /* Leaving, and the end. */
@@ -133,7 +132,7 @@ struct agent_end {
     bool leaving;      /* ranks and server know that this node leaves */
     bool signalled;    /* by a signal; `leaving` without it: the run has ended */
     bool last_holder;  /* released, and no other node has the state of this one */
-    bool unsaved_told; /* a line of the log has told the steps lost with this incarnation */
+    bool unsaved_told; /* the log has a line of the steps lost with this incarnation */
     bool rescuing;     /* the ranks write a rescue; the server's orders are ignored */
     int64_t rescue_step;
     int rescue_code; /* exit code after the rescue; 0: that of a node that leaves */
@@ -142,7 +141,7 @@ struct agent_end {
     bool goodbye; /* a last message to the server is due */
     int code;
     char text[END_TEXT_BYTES];
-    Dpt__RunSpec spec; /* of the run that has refused this config; strings owned, NULL: none */
+    Dpt__RunSpec *spec; /* of the run that has refused this config; owned, NULL: none */
 };
 
 /* The outputs of one event. */
@@ -153,7 +152,7 @@ struct agent_outputs {
     struct dpt_agent_log_line logs[LOG_LINES_MAX];
     char log_texts[LOG_LINES_MAX][LOG_TEXT_BYTES];
     size_t n_logs;
-    Dpt__RunSpec configure_spec; /* of CONFIGURE; strings owned, NULL: none */
+    Dpt__RunSpec *configure_spec; /* of CONFIGURE; owned, NULL: none */
     Dpt__AgentToRank to_rank[DPT_PROTO_RANKS_MAX];
     struct dpt_agent_send sends[DPT_PROTO_RANKS_MAX];
     size_t n_sends;
@@ -188,9 +187,8 @@ void dpt_agent_log(struct dpt_agent *agent, enum dpt_log_level level, const char
 /* A message to each rank is due. */
 void dpt_agent_tell_ranks(struct dpt_agent *agent);
 void dpt_agent_copy_text(char *to, size_t to_bytes, const char *from);
-/* Owned copies of the strings; false (and no_memory): nothing is held. */
-bool dpt_agent_copy_spec(struct dpt_agent *agent, const Dpt__RunSpec *from, Dpt__RunSpec *to);
-void dpt_agent_free_spec(Dpt__RunSpec *spec);
+/* Returns an owned message of the same type; NULL, and no_memory is set: out of memory. */
+void *dpt_agent_copy_message(struct dpt_agent *agent, const ProtobufCMessage *from);
 /* Frees the plan; its places and its grant end. */
 void dpt_agent_drop_plan(struct dpt_agent *agent);
 /* Ranks write no files until the server has answered a later message. */

@@ -13,7 +13,7 @@ static void view_generation(const struct dpt_agent *agent, struct dpt_agent_view
     const int64_t lost = plan->steps_done_before - plan->resume_step;
     if (agent->gen.order != ORDER_GO ||
         (plan->farewell && lost <= 0 && strcmp(plan->cause_kind, "left") == 0))
-        return; /* a farewell saves and makes no step; the node that leaves has its own line */
+        return; /* a farewell saves and makes no step; the node that leaves prints another line */
     ret->trains = true;
     ret->cause = plan->cause;
     ret->cause_kind = plan->cause_kind;
