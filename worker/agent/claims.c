@@ -32,33 +32,25 @@ struct dpt_claims {
     int64_t lease_ms, beat_ms, margin_ms;
     bool waits;
     struct claim claim[DPT_CLAIMS_MAX]; /* the thread's until HELD; then only read */
+    _Atomic uint64_t server;
+    _Atomic int64_t until_ms;
 
     pthread_mutex_t mutex;
     pthread_cond_t cond;
     /* Under the mutex. */
     bool stop, ended;
-    uint64_t server;
     enum dpt_claims_state state;
-    int64_t until_ms;
     char text[DPT_ERR_TEXT_BYTES];
 };
 
 /* ---- between the thread and its callers ---- */
 
-static uint64_t server_of(struct dpt_claims *c)
-{
-    (void)pthread_mutex_lock(&c->mutex);
-    const uint64_t server = c->server;
-    (void)pthread_mutex_unlock(&c->mutex);
-    return server;
-}
-
 static void publish_state(struct dpt_claims *c, enum dpt_claims_state state, int64_t until_ms,
                           const char *text)
 {
     (void)pthread_mutex_lock(&c->mutex);
+    c->until_ms = until_ms; /* before the state: a caller that reads HELD reads this time, too */
     c->state = state;
-    c->until_ms = until_ms;
     (void)snprintf(c->text, sizeof c->text, "%s", text);
     (void)pthread_mutex_unlock(&c->mutex);
 }
@@ -71,13 +63,13 @@ static bool wait_for_flag(struct dpt_claims *c, const bool *flag, int64_t ms)
     int rc = 0;
     (void)pthread_mutex_lock(&c->mutex);
     while (!*flag && rc != ETIMEDOUT)
-        rc = pthread_cond_timedwait(&c->cond, &c->mutex, &end);
+        rc = pthread_cond_clockwait(&c->cond, &c->mutex, CLOCK_MONOTONIC, &end);
     const bool is_set = *flag;
     (void)pthread_mutex_unlock(&c->mutex);
     return is_set;
 }
 
-static void raise_flag(struct dpt_claims *c, bool *flag)
+static void set_flag(struct dpt_claims *c, bool *flag)
 {
     (void)pthread_mutex_lock(&c->mutex);
     *flag = true;
@@ -86,21 +78,20 @@ static void raise_flag(struct dpt_claims *c, bool *flag)
 }
 
 /* False: the thread must end. */
-static bool pause_for(struct dpt_claims *c, int64_t ms)
+static bool wait_unless_stopped(struct dpt_claims *c, int64_t ms)
 {
     return !wait_for_flag(c, &c->stop, ms);
 }
 
 /* ---- taking a folder ---- */
 
-static const char *format_owner(const struct dpt_claim_record *r, char ret[OWNER_BYTES])
+static void format_owner(const struct dpt_claim_record *r, char ret[OWNER_BYTES])
 {
     (void)snprintf(ret, OWNER_BYTES, "run %s (host %s, user %s, pid %d, since %s)", r->run, r->host,
                    r->user, r->pid, r->since);
-    return ret;
 }
 
-static bool is_another_runs(const struct dpt_claim_seen *seen, const char *run)
+static bool is_of_another_run(const struct dpt_claim_seen *seen, const char *run)
 {
     return !seen->readable || strcmp(seen->record.run, run) != 0;
 }
@@ -115,8 +106,8 @@ static enum dpt_status refuse_folder(const char *dir, const char *run,
             "'%s' has an owner that cannot be read (OWNER.%08lld); name another folder, "
             "or remove that file if no run uses the folder",
             dir, (long long)seen->number);
-    (void)format_owner(&seen->record, owner);
-    if (is_another_runs(seen, run))
+    format_owner(&seen->record, owner);
+    if (is_of_another_run(seen, run))
         return dpt_fail(
             err, DPT_EREFUSED,
             "'%s' belongs to %s, and this is run %s; name another folder, or, if that run "
@@ -134,14 +125,14 @@ enum dpt_status dpt_claims_check_guest(const char *dir, const char *run, struct 
     const enum dpt_status status = dpt_claim_look(dir, &seen, err);
     if (status != DPT_OK)
         return status == DPT_ENOENT ? DPT_OK : status;
-    return seen.number > 0 && is_another_runs(&seen, run) ? refuse_folder(dir, run, &seen, err)
-                                                          : DPT_OK;
+    return seen.number > 0 && is_of_another_run(&seen, run) ? refuse_folder(dir, run, &seen, err)
+                                                            : DPT_OK;
 }
 
 static void log_takeover(const struct claim *claim, const struct dpt_claim_seen *seen)
 {
     char owner[OWNER_BYTES];
-    (void)format_owner(&seen->record, owner);
+    format_owner(&seen->record, owner);
     if (!seen->shared && !dpt_claim_may_live(&seen->record))
         dpt_log(DPT_LOG_INFO, "'%s' is taken over from %s, whose process has ended", claim->dir,
                 owner);
@@ -152,11 +143,11 @@ static void log_takeover(const struct claim *claim, const struct dpt_claim_seen 
                 claim->dir, owner, seen->record.lease_ms);
 }
 
-static enum dpt_status take_folder(struct dpt_claims *c, struct claim *claim,
-                                   const struct dpt_claim_seen *seen, struct dpt_err *err)
+static enum dpt_status claim_folder(struct dpt_claims *c, struct claim *claim,
+                                    const struct dpt_claim_seen *seen, struct dpt_err *err)
 {
     const int64_t began_ms = dpt_now_ms();
-    claim->record.server = server_of(c);
+    claim->record.server = c->server;
     const enum dpt_status status =
         dpt_claim_take(claim->dir, seen->number + 1, &claim->record, err);
     if (status != DPT_OK) /* EEXIST, ENOENT: another process took it first; look again */
@@ -169,19 +160,19 @@ static enum dpt_status take_folder(struct dpt_claims *c, struct claim *claim,
     return DPT_OK;
 }
 
-/* The claim is held if it still counts a beat after this process joined it: a process that took its
- * holders for dead has taken it over by then. */
+/* The claim is held if it still counts a beat after this process joined it: a process that took the
+ * holders for dead has taken the folder over by then. */
 static enum dpt_status join_folder(struct dpt_claims *c, struct claim *claim,
                                    const struct dpt_claim_seen *seen, struct dpt_err *err)
 {
     struct dpt_claim_record record = claim->record;
     (void)snprintf(record.token, sizeof record.token, "%s", seen->record.token);
-    record.server = server_of(c);
+    record.server = c->server;
     DPT_TRY(dpt_claim_share(claim->dir, seen->number, err));
     for (int i = 0; i < 2; i++) {
         claim->renewed_ms = dpt_now_ms();
         const enum dpt_status status = dpt_claim_renew(claim->dir, seen->number, &record, err);
-        if (status == DPT_EREFUSED || !pause_for(c, i == 0 ? c->beat_ms : 0))
+        if (status == DPT_EREFUSED || !wait_unless_stopped(c, i == 0 ? c->beat_ms : 0))
             return DPT_OK;
         if (status != DPT_OK)
             return status;
@@ -192,14 +183,14 @@ static enum dpt_status join_folder(struct dpt_claims *c, struct claim *claim,
     return DPT_OK;
 }
 
-/* Reads the claim once; takes nothing. DPT_EREFUSED: another run's. */
-static enum dpt_status look_at_folder(struct dpt_claims *c, struct claim *claim,
-                                      struct dpt_claim_seen *seen,
-                                      enum dpt_claim_verdict *ret_verdict, struct dpt_err *err)
+/* Reads the claim once and changes nothing. DPT_EREFUSED: it is another run's. */
+static enum dpt_status judge_folder(struct dpt_claims *c, struct claim *claim,
+                                    struct dpt_claim_seen *seen,
+                                    enum dpt_claim_verdict *ret_verdict, struct dpt_err *err)
 {
     char owner[OWNER_BYTES];
     struct dpt_claim_record me = claim->record;
-    me.server = server_of(c);
+    me.server = c->server;
     DPT_TRY(dpt_claim_look(claim->dir, seen, err));
     const bool may_live = seen->readable && dpt_claim_may_live(&seen->record);
     const enum dpt_claim_verdict verdict =
@@ -207,8 +198,10 @@ static enum dpt_status look_at_folder(struct dpt_claims *c, struct claim *claim,
     if (verdict == DPT_CLAIM_REFUSED)
         return refuse_folder(claim->dir, claim->record.run, seen, err);
     if (verdict == DPT_CLAIM_WAIT && !claim->wait_logged) {
-        dpt_log(DPT_LOG_INFO, "'%s' was claimed by %s; waiting for %" PRId64 " ms whether it lives",
-                claim->dir, format_owner(&seen->record, owner), seen->record.lease_ms);
+        format_owner(&seen->record, owner);
+        dpt_log(DPT_LOG_INFO,
+                "'%s' is claimed by %s; waiting for %" PRId64 " ms to see whether it lives",
+                claim->dir, owner, seen->record.lease_ms);
         claim->wait_logged = true;
     }
     *ret_verdict = verdict;
@@ -217,8 +210,8 @@ static enum dpt_status look_at_folder(struct dpt_claims *c, struct claim *claim,
 
 /* ---- holding the folders ---- */
 
-/* A disk error ends nothing, but the record stands still until a rewriting succeeds. In a folder
- * that was removed there is no record to rewrite. DPT_EREFUSED: lost. */
+/* A disk error ends nothing, but the claim is not renewed until a rewriting succeeds. In a folder
+ * that was removed there is no record to rewrite. DPT_EREFUSED: the claim is lost. */
 static enum dpt_status renew_all(struct dpt_claims *c, bool *logged, struct dpt_err *err)
 {
     for (int i = 0; i < DPT_CLAIMS_MAX; i++) {
@@ -227,7 +220,7 @@ static enum dpt_status renew_all(struct dpt_claims *c, bool *logged, struct dpt_
         if (!claim->held)
             continue;
         const int64_t began_ms = dpt_now_ms();
-        claim->record.server = server_of(c);
+        claim->record.server = c->server;
         const enum dpt_status status =
             dpt_claim_renew(claim->dir, claim->number, &claim->record, &why);
         if (status == DPT_EREFUSED)
@@ -235,10 +228,11 @@ static enum dpt_status renew_all(struct dpt_claims *c, bool *logged, struct dpt_
         if (status == DPT_OK || status == DPT_ENOENT)
             claim->renewed_ms = began_ms;
         if (status != DPT_OK && !*logged)
-            dpt_log(DPT_LOG_WARN,
-                    "the claim of '%s' could not be renewed: %s; while no claim can be, this node "
-                    "writes nothing and waits at the next checkpoint",
-                    claim->dir, why.text);
+            dpt_log(
+                DPT_LOG_WARN,
+                "the claim of '%s' could not be renewed: %s; until a claim is renewed, this node "
+                "writes nothing and waits at the next checkpoint",
+                claim->dir, why.text);
         *logged = *logged || status != DPT_OK;
     }
     return DPT_OK;
@@ -265,12 +259,12 @@ static void hold_folders(struct dpt_claims *c)
             return;
         }
         publish_state(c, DPT_CLAIMS_HELD, newest_renewal_ms(c) + c->lease_ms - c->margin_ms, "");
-    } while (pause_for(c, c->beat_ms));
+    } while (wait_unless_stopped(c, c->beat_ms));
 }
 
 /* Looks at all folders that are not held and takes the first of them if that is possible now.
  * *ret_left: how many are not held. */
-static enum dpt_status take_first_folder(struct dpt_claims *c, int *ret_left, struct dpt_err *err)
+static enum dpt_status claim_first_folder(struct dpt_claims *c, int *ret_left, struct dpt_err *err)
 {
     struct claim *first = NULL;
     struct dpt_claim_seen seen;
@@ -280,12 +274,12 @@ static enum dpt_status take_first_folder(struct dpt_claims *c, int *ret_left, st
         struct claim *claim = &c->claim[i];
         if (!claim->wanted || claim->held)
             continue;
-        DPT_TRY(look_at_folder(c, claim, &seen, &verdict, err));
+        DPT_TRY(judge_folder(c, claim, &seen, &verdict, err));
         first = claim;
         left++;
     }
     if (verdict == DPT_CLAIM_TAKE)
-        DPT_TRY(take_folder(c, first, &seen, err));
+        DPT_TRY(claim_folder(c, first, &seen, err));
     else if (verdict == DPT_CLAIM_JOIN)
         DPT_TRY(join_folder(c, first, &seen, err));
     *ret_left = first && first->held ? left - 1 : left;
@@ -294,18 +288,18 @@ static enum dpt_status take_first_folder(struct dpt_claims *c, int *ret_left, st
 
 /* Claims each folder after those before it: of two processes that start at the same time one gets
  * the first folder, and the other gets none. The owners of all folders are watched at the same
- * time, so that the wait for dead owners lasts one lease. A folder that is held is renewed
- * meanwhile. */
+ * time, so that the wait for dead owners lasts one lease. Held folders are renewed during the wait.
+ */
 static enum dpt_status acquire_folders(struct dpt_claims *c, struct dpt_err *err)
 {
     bool logged = false;
     int before = DPT_CLAIMS_MAX + 1;
     for (;;) {
         int left;
-        DPT_TRY(take_first_folder(c, &left, err));
+        DPT_TRY(claim_first_folder(c, &left, err));
         if (left == 0)
             return DPT_OK;
-        if (!pause_for(c, left < before ? 0 : c->beat_ms / 2))
+        if (!wait_unless_stopped(c, left < before ? 0 : c->beat_ms / 2))
             return dpt_fail(err, DPT_EABORTED, "ended while the folders were claimed");
         before = left;
         DPT_TRY(renew_all(c, &logged, err));
@@ -336,11 +330,11 @@ static void *claims_thread(void *arg)
     else if (status != DPT_EABORTED)
         publish_state(c, DPT_CLAIMS_REFUSED, 0, err.text);
     release_all(c);
-    raise_flag(c, &c->ended);
+    set_flag(c, &c->ended);
     return NULL;
 }
 
-/* ---- begin and end ---- */
+/* ---- create, destroy, callers ---- */
 
 static bool same_folder(const char *a, const char *b)
 {
@@ -349,8 +343,8 @@ static bool same_folder(const char *a, const char *b)
            (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
 }
 
-static enum dpt_status init_claims(struct dpt_claims *c, const struct dpt_claims_options *options,
-                                   struct dpt_err *err)
+static enum dpt_status init_folders(struct dpt_claims *c, const struct dpt_claims_options *options,
+                                    struct dpt_err *err)
 {
     struct dpt_claim_record me = {.lease_ms = c->lease_ms};
     (void)snprintf(me.run, sizeof me.run, "%s", options->run);
@@ -373,7 +367,6 @@ enum dpt_status dpt_claims_create(const struct dpt_claims_options *options, stru
                                   struct dpt_err *err)
 {
     struct dpt_claims *c = calloc(1, sizeof *c);
-    pthread_condattr_t attributes;
     if (!c)
         return dpt_fail_nomem(err, "claims of folders");
     c->lease_ms = options->timeout_ms > LEASE_MS_MIN ? options->timeout_ms : LEASE_MS_MIN;
@@ -381,16 +374,13 @@ enum dpt_status dpt_claims_create(const struct dpt_claims_options *options, stru
     c->margin_ms = c->lease_ms / 4; /* the longest rewriting of a record */
     c->waits = !options->embedded;
     c->server = options->server;
-    enum dpt_status status = init_claims(c, options, err);
+    enum dpt_status status = init_folders(c, options, err);
     if (status != DPT_OK) {
         free(c);
         return status;
     }
     (void)pthread_mutex_init(&c->mutex, NULL);
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&c->cond, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
+    (void)pthread_cond_init(&c->cond, NULL);
     int rc = pthread_create(&c->thread, NULL, claims_thread, c);
     if (rc != 0) {
         free(c);
@@ -406,9 +396,8 @@ void dpt_claims_destroy(struct dpt_claims **claims, int wait_ms)
     if (!c)
         return;
     *claims = NULL;
-    raise_flag(c, &c->stop);
-    if (!wait_for_flag(c, &c->ended,
-                       wait_ms)) { /* a disk hangs: the thread ends with the process */
+    set_flag(c, &c->stop);
+    if (!wait_for_flag(c, &c->ended, wait_ms)) { /* a disk hangs: the process ends the thread */
         (void)pthread_detach(c->thread);
         return;
     }
@@ -420,37 +409,30 @@ void dpt_claims_destroy(struct dpt_claims **claims, int wait_ms)
 
 void dpt_claims_set_server(struct dpt_claims *c, uint64_t server)
 {
-    (void)pthread_mutex_lock(&c->mutex);
     if (server != 0)
         c->server = server;
-    (void)pthread_mutex_unlock(&c->mutex);
 }
 
 enum dpt_claims_state dpt_claims_state(struct dpt_claims *c, char *ret_text)
 {
     (void)pthread_mutex_lock(&c->mutex);
     const enum dpt_claims_state state = c->state;
-    (void)snprintf(ret_text, DPT_ERR_TEXT_BYTES, "%s", c->text);
+    if (ret_text != NULL)
+        (void)snprintf(ret_text, DPT_ERR_TEXT_BYTES, "%s", c->text);
     (void)pthread_mutex_unlock(&c->mutex);
     return state;
 }
 
 int64_t dpt_claims_until_ms(struct dpt_claims *c)
 {
-    (void)pthread_mutex_lock(&c->mutex);
-    const int64_t until_ms = c->until_ms;
-    (void)pthread_mutex_unlock(&c->mutex);
-    return until_ms;
+    return c->until_ms;
 }
 
 bool dpt_claims_get(struct dpt_claims *c, int i, int64_t *ret_number,
                     char ret_token[DPT_CLAIM_TOKEN_BYTES])
 {
-    char text[DPT_ERR_TEXT_BYTES];
-    if (dpt_claims_state(c, text) != DPT_CLAIMS_HELD)
-        return false;
     const struct claim *claim = c->claim[i].wanted ? &c->claim[i] : &c->claim[0];
-    if (!claim->held || !c->claim[i].dir[0])
+    if (dpt_claims_state(c, NULL) != DPT_CLAIMS_HELD || !claim->held || !c->claim[i].dir[0])
         return false;
     *ret_number = claim->number;
     memcpy(ret_token, claim->record.token, DPT_CLAIM_TOKEN_BYTES);

@@ -40,7 +40,7 @@ void dpt_claims_destroy(struct dpt_claims **claims, int wait_ms);
 /* The epoch of a restarted server; 0: unknown. Any thread. */
 void dpt_claims_set_server(struct dpt_claims *claims, uint64_t server);
 
-/* `ret_text` (DPT_ERR_TEXT_BYTES): the reason of REFUSED and LOST. Any thread. */
+/* `ret_text` (DPT_ERR_TEXT_BYTES; may be NULL): the reason of REFUSED and LOST. Any thread. */
 enum dpt_claims_state dpt_claims_state(struct dpt_claims *claims, char *ret_text);
 
 /* Time (dpt_now_ms) until which the ranks may write to the folders: no other run takes them over

@@ -25,7 +25,7 @@ struct entry {
 struct dpt_terminal {
     struct dpt_terminal_options options;
     pthread_t thread;
-    pthread_mutex_t mutex; /* guards what follows, up to the thread's own */
+    pthread_mutex_t mutex; /* guards the fields up to `facts` */
     pthread_cond_t changed;
     struct entry *first, **last;
     size_t queued_bytes;
@@ -34,7 +34,7 @@ struct dpt_terminal {
     bool ended;     /* the thread has ended */
     bool abandoned; /* no caller waits for the thread: it frees this struct */
     struct dpt_live_facts facts;
-    /* the thread's */
+    /* Of the thread only. */
     int drawn_columns; /* of the live line on the screen; 0: none */
     int64_t drawn_ms;
 };
@@ -67,7 +67,7 @@ static int columns_of(int fd)
 
 /* ---- writing ---- */
 
-/* An error means that the terminal is gone, and cannot be printed. */
+/* An error means that the terminal is gone: it cannot be reported there. */
 static void write_all(int fd, const char *text, size_t bytes)
 {
     while (bytes > 0) {
@@ -95,7 +95,7 @@ static void erase_live(struct dpt_terminal *terminal)
     terminal->drawn_columns = 0;
 }
 
-/* Columns of a text whose characters all take one. */
+/* Columns of a text in which each character takes one. */
 static int width_of(const char *text)
 {
     int width = 0;
@@ -147,7 +147,7 @@ static void wait_for_work(struct dpt_terminal *terminal)
         if (dpt_now_ms() >= due_ms)
             return;
         const struct timespec until = {.tv_sec = due_ms / 1000, .tv_nsec = due_ms % 1000 * 1000000};
-        (void)pthread_cond_timedwait(&terminal->changed, &terminal->mutex, &until);
+        (void)pthread_cond_clockwait(&terminal->changed, &terminal->mutex, CLOCK_MONOTONIC, &until);
     }
 }
 
@@ -205,11 +205,7 @@ enum dpt_status dpt_terminal_create(const struct dpt_terminal_options *options,
         return dpt_fail_nomem(err, "terminal");
     terminal->options = *options;
     terminal->last = &terminal->first;
-    pthread_condattr_t monotonic;
-    (void)pthread_condattr_init(&monotonic);
-    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&terminal->changed, &monotonic);
-    (void)pthread_condattr_destroy(&monotonic);
+    (void)pthread_cond_init(&terminal->changed, NULL);
     (void)pthread_mutex_init(&terminal->mutex, NULL);
     int failed = pthread_create(&terminal->thread, NULL, write_queue, terminal);
     if (failed != 0) {

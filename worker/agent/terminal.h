@@ -1,8 +1,8 @@
 /* Writes the agent's lines to standard output and standard error, and on a terminal one live line
  * below them.
  *
- * A thread of its own writes: a terminal may take nothing for a while (Ctrl-S, a connection that
- * hangs, a full pipe), and the agent must answer the server meanwhile. Lines are queued up to
+ * A separate thread writes: a terminal may take nothing for a while (Ctrl-S, a connection that
+ * hangs, a full pipe), and the agent must go on answering the server. Lines are queued up to
  * DPT_TERMINAL_QUEUE_BYTES; later ones are counted and dropped. Without a live line exactly the
  * caller's bytes are written. */
 #ifndef DPT_WORKER_AGENT_TERMINAL_H
