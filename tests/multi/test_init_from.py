@@ -245,7 +245,8 @@ def test_another_tokenizer(make_cluster, slow, tmp_path, config):
                              ("bytes", {"tokenizer": "bytes"}, "data.tokenizer: bytes"),
                              ("gpt2", of_gpt2, f"data.encoder_json ('{RECORDED}/tiny.json')")):
         (line,) = told(run(name, known, **sets))
-        assert f"{said} is another tokenizer than {own}, whose tokens the weights know: unless that is meant" in line
+        assert (f"{said} is another tokenizer than {own}, with which the weights were trained: if this is not "
+                "intended") in line
     small = folder("small", 300)
     refused(run("large", small, tokenizer="hf", tokenizer_json=mine), slow,
             f"and the weights of model.init_from ('{small}') a vocabulary of 300: it is not their tokenizer; set "

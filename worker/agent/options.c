@@ -9,8 +9,7 @@ enum option_kind {
     OPTION_TEXT, /* field: const char * */
     OPTION_FLAG, /* field: bool */
     OPTION_SET,
-    OPTION_KEY,  /* another name of a config key */
-    OPTION_EVAL, /* a config key without a value: true */
+    OPTION_KEY, /* another name of a config key; without a value: true */
     OPTION_ALLOW,
     OPTION_LOG_LEVEL,
     OPTION_QUIET,
@@ -21,7 +20,7 @@ struct option_entry {
     const char *name;
     const char *value; /* its name in the help; NULL: takes none */
     enum option_kind kind;
-    const char *key; /* of KEY and EVAL */
+    const char *key; /* of KEY */
     size_t field;    /* of TEXT and FLAG */
     const char *help;
 };
@@ -42,7 +41,7 @@ static const struct option_entry table[] = {
      "where dpt-rdzv listens ([ADDRESS]:PORT for IPv6)"},
     {"--node-id", "NAME", OPTION_TEXT, NULL, FIELD(node_id),
      "name of this node in logs and folders (default: random)"},
-    {"--eval", NULL, OPTION_EVAL, "train.eval_only", 0,
+    {"--eval", NULL, OPTION_KEY, "train.eval_only", 0,
      "train nothing: evaluate the newest checkpoint on data.val, print the loss, end"},
     {"--step", "N", OPTION_KEY, "train.eval_step", 0, "with --eval: the checkpoint of this step"},
     {"--allow-change", "KEY", OPTION_ALLOW, NULL, 0,
@@ -117,8 +116,8 @@ static enum dpt_status add_allowed(struct dpt_worker_options *options, const cha
     return DPT_OK;
 }
 
-static enum dpt_status take_option(const struct option_entry *entry, const char *value,
-                                   struct dpt_worker_options *options, struct dpt_err *err)
+static enum dpt_status store_option(const struct option_entry *entry, const char *value,
+                                    struct dpt_worker_options *options, struct dpt_err *err)
 {
     char *field = (char *)options + entry->field;
     switch (entry->kind) {
@@ -133,9 +132,7 @@ static enum dpt_status take_option(const struct option_entry *entry, const char 
             return dpt_fail(err, DPT_ECONFIG, "--set '%s' is not KEY=VALUE", value);
         return add_override(options, NULL, value, err);
     case OPTION_KEY:
-        return add_override(options, entry->key, value, err);
-    case OPTION_EVAL:
-        return add_override(options, entry->key, "true", err);
+        return add_override(options, entry->key, value != NULL ? value : "true", err);
     case OPTION_ALLOW:
         return add_allowed(options, value, err);
     case OPTION_LOG_LEVEL:
@@ -172,7 +169,7 @@ enum dpt_status dpt_worker_options_parse(int argc, char *const *argv,
         if (entry->value != NULL && (value == NULL || value[0] == '\0'))
             return dpt_fail(err, DPT_ECONFIG, "%s needs a value: %s %s", entry->name, entry->name,
                             entry->value);
-        DPT_TRY(take_option(entry, value, ret, err));
+        DPT_TRY(store_option(entry, value, ret, err));
     }
     return DPT_OK;
 }

@@ -43,7 +43,7 @@ static enum dpt_status sizes_of_checkpoint(const char *dir, int64_t step,
     return status;
 }
 
-/* A fault of the folder is a fault of the key that names it. */
+/* Blames the key that names the folder. */
 static enum dpt_status blame_key(enum dpt_status status, struct dpt_err *err)
 {
     return status == DPT_OK || status == DPT_ENOMEM ? status
@@ -166,10 +166,11 @@ enum dpt_status dpt_origin_compare_tokenizer(const struct dpt_config *config, st
         blame_key(dpt_tokenizer_is_of_folder(config, config->model.init_from, &same, err), err));
     name_tokenizer(config, mine, sizeof mine);
     if (!same)
-        dpt_log(DPT_LOG_WARN,
-                "%s is another tokenizer than '%s/" DPT_TOKENIZER_JSON
-                "' of model.init_from, whose tokens the weights know: unless that is meant, set "
-                "data.tokenizer: hf and data.tokenizer_json: %s/" DPT_TOKENIZER_JSON,
-                mine, config->model.init_from, config->model.init_from);
+        dpt_log(
+            DPT_LOG_WARN,
+            "%s is another tokenizer than '%s/" DPT_TOKENIZER_JSON
+            "' of model.init_from, with which the weights were trained: if this is not intended, "
+            "set data.tokenizer: hf and data.tokenizer_json: %s/" DPT_TOKENIZER_JSON,
+            mine, config->model.init_from, config->model.init_from);
     return DPT_OK;
 }

@@ -20,8 +20,8 @@ DPT_MUST_USE enum dpt_status dpt_origin_read(struct dpt_config *config, bool che
                                              struct dpt_err *err);
 
 /* If the run begins from the folder and is not of images: one warning in the log if the run's
- * tokens are not those of the folder's tokenizer (dpt_tokenizer_is_of_folder), which may be
- * intended. DPT_ECONFIG: a tokenizer's file cannot be read. */
+ * tokens are not those of the folder's tokenizer (dpt_tokenizer_is_of_folder). DPT_ECONFIG: a
+ * tokenizer's file cannot be read. */
 DPT_MUST_USE enum dpt_status dpt_origin_compare_tokenizer(const struct dpt_config *config,
                                                           struct dpt_err *err);
 

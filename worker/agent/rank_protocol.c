@@ -21,10 +21,10 @@
 
 /* ---- the command line ---- */
 
-enum arg_kind { ARG_TEXT, ARG_INT, ARG_U64, ARG_NUMBER, ARG_FLAG, ARG_ALLOW };
+enum arg_kind { ARG_TEXT, ARG_INT, ARG_NUMBER, ARG_FLAG, ARG_ALLOW };
 
 /* The arguments in the order of the command line. Left out: an empty TEXT, a NUMBER of 0, a FLAG
- * that is false. */
+ * that is false. A NUMBER has 64 bits. */
 static const struct arg {
     const char *key;
     enum arg_kind kind;
@@ -36,12 +36,15 @@ static const struct arg {
 #name, kind, offsetof(struct dpt_rank_start, name),                                        \
             sizeof((struct dpt_rank_start *)NULL)->name, min                                       \
     }
-    ARG(node, ARG_TEXT, 0),           ARG(incarnation, ARG_U64, 0),  ARG(local_rank, ARG_INT, 0),
-    ARG(ranks, ARG_INT, 1),           ARG(spawn, ARG_INT, 1),        ARG(threads, ARG_INT, 0),
-    ARG(agent, ARG_INT, 1),           ARG(address, ARG_TEXT, 0),     ARG(log_level, ARG_INT, 0),
-    ARG(data, ARG_TEXT, 0),           ARG(data_stamp, ARG_TEXT, 0),  ARG(val, ARG_TEXT, 0),
-    ARG(val_stamp, ARG_TEXT, 0),      ARG(allow, ARG_ALLOW, 0),      ARG(allow_fresh, ARG_FLAG, 0),
-    ARG(claim_number, ARG_NUMBER, 0), ARG(claim_token, ARG_TEXT, 0),
+    ARG(node, ARG_TEXT, 0),        ARG(incarnation, ARG_NUMBER, 0),
+    ARG(local_rank, ARG_INT, 0),   ARG(ranks, ARG_INT, 1),
+    ARG(spawn, ARG_INT, 1),        ARG(threads, ARG_INT, 0),
+    ARG(agent, ARG_INT, 1),        ARG(address, ARG_TEXT, 0),
+    ARG(log_level, ARG_INT, 0),    ARG(data, ARG_TEXT, 0),
+    ARG(data_stamp, ARG_TEXT, 0),  ARG(val, ARG_TEXT, 0),
+    ARG(val_stamp, ARG_TEXT, 0),   ARG(allow, ARG_ALLOW, 0),
+    ARG(allow_fresh, ARG_FLAG, 0), ARG(claim_number, ARG_NUMBER, 0),
+    ARG(claim_token, ARG_TEXT, 0),
 #undef ARG
 };
 enum { TABLE_COUNT = sizeof table / sizeof table[0] };
@@ -72,12 +75,9 @@ static void encode_arg(const struct arg *arg, const struct dpt_rank_start *start
     case ARG_INT:
         add_arg(ret, n, "%s=%d", arg->key, *(const int *)field);
         break;
-    case ARG_U64:
-        add_arg(ret, n, "%s=%" PRIu64, arg->key, *(const uint64_t *)field);
-        break;
     case ARG_NUMBER:
-        if (*(const int64_t *)field > 0)
-            add_arg(ret, n, "%s=%" PRId64, arg->key, *(const int64_t *)field);
+        if (*(const uint64_t *)field > 0)
+            add_arg(ret, n, "%s=%" PRIu64, arg->key, *(const uint64_t *)field);
         break;
     case ARG_FLAG:
         if (*(const bool *)field)
@@ -100,7 +100,8 @@ void dpt_rank_start_encode(const struct dpt_rank_start *start, const char *progr
         encode_arg(&table[i], start, ret, &n);
 }
 
-static bool decode_text(const char *value, char *ret, size_t bytes)
+/* False: `value` is empty or too long. */
+static bool copy_value(const char *value, char *ret, size_t bytes)
 {
     const size_t length = strlen(value);
     if (length == 0 || length >= bytes)
@@ -116,21 +117,19 @@ static bool decode_arg(const struct arg *arg, const char *value, struct dpt_rank
     int64_t number;
     switch (arg->kind) {
     case ARG_TEXT:
-        return decode_text(value, field, arg->bytes);
+        return copy_value(value, field, arg->bytes);
     case ARG_INT:
         if (dpt_parse_i64(value, arg->min, INT_MAX, &number, NULL) != DPT_OK)
             return false;
         *(int *)field = (int)number;
         return true;
-    case ARG_U64:
-        return dpt_parse_u64(value, UINT64_MAX, field, NULL) == DPT_OK;
     case ARG_NUMBER:
-        return dpt_parse_i64(value, 1, INT64_MAX, field, NULL) == DPT_OK;
+        return dpt_parse_u64(value, INT64_MAX, field, NULL) == DPT_OK;
     case ARG_FLAG:
         return *(bool *)field = strcmp(value, "1") == 0;
     case ARG_ALLOW:
         return start->n_allow < DPT_RANK_ALLOW_MAX &&
-               decode_text(value, start->allow[start->n_allow++], sizeof start->allow[0]);
+               copy_value(value, start->allow[start->n_allow++], sizeof start->allow[0]);
     }
     return false;
 }
@@ -216,6 +215,8 @@ enum dpt_status dpt_rank_start_config(int config_fd, struct dpt_config *ret, str
 
 /* ---- frames ---- */
 
+static const char link_ended[] = "the other end of the link between agent and rank has ended";
+
 enum dpt_status dpt_rank_link_pair(int ret_fds[2], struct dpt_err *err)
 {
     int fds[2];
@@ -249,8 +250,7 @@ enum dpt_status dpt_rank_link_send(int fd, const void *frame, size_t bytes, stru
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)
         return DPT_INPROGRESS;
     if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN)
-        return dpt_fail(err, DPT_EPEER,
-                        "the other end of the link between agent and rank has ended");
+        return dpt_fail(err, DPT_EPEER, link_ended);
     return dpt_fail_errno(err, errno, "send between agent and rank");
 }
 
@@ -275,14 +275,11 @@ enum dpt_status dpt_rank_link_recv(int fd, int timeout_ms, void *buf, size_t *re
     if (got < 0) {
         if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
             return DPT_INPROGRESS;
-        if (errno == ECONNRESET)
-            return dpt_fail(err, DPT_EPEER,
-                            "the other end of the link between agent and rank has ended");
-        return dpt_fail_errno(err, errno, "receive between agent and rank");
+        if (errno != ECONNRESET)
+            return dpt_fail_errno(err, errno, "receive between agent and rank");
     }
-    if (got == 0)
-        return dpt_fail(err, DPT_EPEER,
-                        "the other end of the link between agent and rank has ended");
+    if (got <= 0)
+        return dpt_fail(err, DPT_EPEER, link_ended);
     if (got > DPT_RANK_FRAME_BYTES_MAX)
         return dpt_fail(err, DPT_EPROTO, "frame of %zd bytes between agent and rank (at most %d)",
                         got, DPT_RANK_FRAME_BYTES_MAX);
@@ -292,8 +289,8 @@ enum dpt_status dpt_rank_link_recv(int fd, int timeout_ms, void *buf, size_t *re
 
 /* ---- the rank's report ---- */
 
-/* Strings, lists and bytes of `report` are its own arrays. */
-static void point_into_itself(struct dpt_report *report, size_t outcome_bytes)
+/* Strings, lists and bytes of the messages become the arrays of `report`. */
+static void point_into_report(struct dpt_report *report, size_t outcome_bytes)
 {
     Dpt__RankState *state = &report->state;
     report->message.state = state;
@@ -319,7 +316,7 @@ void dpt_report_init(struct dpt_report *report)
     state->step_applied = state->outcome_step = state->checkpoint_step = state->grant_step = -1;
     state->suspect = state->plan_rank = -1;
     report->shm_addr[0] = report->tcp_addr[0] = report->text[0] = report->weights_hash[0] = '\0';
-    point_into_itself(report, 0);
+    point_into_report(report, 0);
 }
 
 /* The fields of an unknown, newer version are the sender's memory. */
@@ -362,5 +359,5 @@ void dpt_report_copy(struct dpt_report *report, const Dpt__RankToAgent *from)
         report->summary.weights_hash = report->weights_hash;
         report->message.summary = &report->summary;
     }
-    point_into_itself(report, outcome_bytes);
+    point_into_report(report, outcome_bytes);
 }

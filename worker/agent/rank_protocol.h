@@ -8,8 +8,8 @@
  *   fd 3    SOCK_SEQPACKET socket, one protobuf message a frame (AgentToRank in, RankToAgent out);
  *           an end of file means that the agent ended, and the rank ends at once
  *   fd 4    sealed memfd with the canonical text of the node's config
- *   fd 5    memfd of DPT_RANK_STEP_BYTES with the rank's newest completed step; the agent reads it
- *           at every event, so that a rank that dies between two reports loses no count of steps */
+ *   fd 5    memfd of DPT_RANK_STEP_BYTES with the rank's newest completed step. The agent reads it
+ *           at every event and so knows the steps after the last report of a rank that died. */
 #ifndef DPT_WORKER_AGENT_RANK_PROTOCOL_H
 #define DPT_WORKER_AGENT_RANK_PROTOCOL_H
 

@@ -44,10 +44,10 @@ DPT_MUST_USE enum dpt_status dpt_rank_log_init(struct dpt_rank_log *log, const c
 /* Reads the non-blocking `fd` and writes its lines. False at the end of file. */
 DPT_MUST_USE bool dpt_rank_log_read(struct dpt_rank_log *log, int fd, bool may_write);
 
-/* Writes what was held back. */
+/* Writes the bytes that were held back. */
 void dpt_rank_log_release(struct dpt_rank_log *log);
 
-/* Drops what was held back: this incarnation is expelled. */
+/* Drops the bytes that were held back: this incarnation is expelled. */
 void dpt_rank_log_discard(struct dpt_rank_log *log);
 
 /* Writes an unfinished last line and closes. */

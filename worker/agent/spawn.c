@@ -53,9 +53,9 @@ static void close_fds(int *fds, size_t n)
             close(fds[i]);
 }
 
-/* A memfd with `data`; with `sealed` nobody can change it. */
-static enum dpt_status make_memfd(const void *data, size_t bytes, bool sealed, int *ret,
-                                  struct dpt_err *err)
+/* A memfd with `data`; `sealed`: its bytes cannot change. */
+static enum dpt_status create_memfd(const void *data, size_t bytes, bool sealed, int *ret,
+                                    struct dpt_err *err)
 {
     const int seals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
     const int fd = memfd_create("dpt-rank", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -71,7 +71,7 @@ static enum dpt_status make_memfd(const void *data, size_t bytes, bool sealed, i
 }
 
 /* After fork in a process with threads: async-signal-safe calls only. Reports errno and ends. */
-static _Noreturn void run_child(const struct child_setup *setup)
+static _Noreturn void exec_in_child(const struct child_setup *setup)
 {
     const int *fds = setup->fds;
     (void)setpgid(0, 0);
@@ -112,14 +112,14 @@ static int read_exec_status(int fd)
     return got == (ssize_t)sizeof failed ? failed : 0;
 }
 
-static enum dpt_status fork_rank(struct child_setup *setup, struct dpt_rank_process *ret,
-                                 struct dpt_err *err)
+static enum dpt_status fork_and_exec(struct child_setup *setup, struct dpt_rank_process *ret,
+                                     struct dpt_err *err)
 {
     pid_t pid = fork();
     if (pid < 0)
         return dpt_fail_errno(err, errno, "start a rank process");
     if (pid == 0)
-        run_child(setup);
+        exec_in_child(setup);
     (void)setpgid(pid, pid); /* fails after exec, when the child has done it */
     close(setup->fds[STATUS_WRITE]);
     setup->fds[STATUS_WRITE] = -1;
@@ -158,8 +158,8 @@ static enum dpt_status open_descriptors(const struct dpt_spawn_options *options,
         fcntl(fds[OUT_READ], F_SETFL, O_NONBLOCK) != 0 ||
         (fds[NULL_FD] = open("/dev/null", O_RDONLY | O_CLOEXEC)) < 0)
         return dpt_fail_errno(err, errno, "pipes of a rank process");
-    DPT_TRY(make_memfd(options->config_text, options->config_bytes, true, &fds[CONFIG], err));
-    return make_memfd(&no_step, sizeof no_step, false, &fds[STEP], err);
+    DPT_TRY(create_memfd(options->config_text, options->config_bytes, true, &fds[CONFIG], err));
+    return create_memfd(&no_step, sizeof no_step, false, &fds[STEP], err);
 }
 
 static const struct dpt_rank_process no_process = {
@@ -181,7 +181,7 @@ enum dpt_status dpt_rank_spawn(const struct dpt_spawn_options *options,
     struct dpt_rank_process process = no_process;
     enum dpt_status status = open_descriptors(options, fds, err);
     if (status == DPT_OK)
-        status = fork_rank(&setup, &process, err);
+        status = fork_and_exec(&setup, &process, err);
     if (status == DPT_OK) {
         process.link_fd = fds[LINK_AGENT];
         process.output_fd = fds[OUT_READ];

@@ -42,7 +42,7 @@ struct dpt_spawn_options {
 DPT_MUST_USE enum dpt_status dpt_rank_spawn(const struct dpt_spawn_options *options,
                                             struct dpt_rank_process *ret, struct dpt_err *err);
 
-/* SIGKILL to its process group. dpt_rank_reap tells its end. */
+/* SIGKILL to its process group. dpt_rank_reap returns its exit code. */
 void dpt_rank_kill(const struct dpt_rank_process *process);
 
 /* True when it has ended and was not reaped. Its last frames can still be received. */
@@ -57,7 +57,7 @@ DPT_MUST_USE bool dpt_rank_reap(struct dpt_rank_process *process, int *ret_exit_
 int64_t dpt_rank_step(const struct dpt_rank_process *process);
 void dpt_rank_process_forget_step(struct dpt_rank_process *process);
 
-/* Closes what is open. Does not kill. */
+/* Closes the open descriptors. Does not kill. */
 void dpt_rank_process_fini(struct dpt_rank_process *process);
 
 /* Orphaned descendants become children of this process. */
