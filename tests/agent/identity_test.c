@@ -26,8 +26,8 @@ static void test_node_ids(void **state)
     (void)state;
     char a[DPT_CONFIG_NAME_BYTES], b[DPT_CONFIG_NAME_BYTES], longest[80];
     struct dpt_err err;
-    assert_int_equal(dpt_node_id_random(a, &err), DPT_OK);
-    assert_int_equal(dpt_node_id_random(b, &err), DPT_OK);
+    assert_int_equal(dpt_random_hex(6, a, &err), DPT_OK);
+    assert_int_equal(dpt_random_hex(6, b, &err), DPT_OK);
     assert_string_not_equal(a, b);
     assert_int_equal(dpt_node_id_check(a, &err), DPT_OK);
     assert_int_equal(dpt_node_id_check("gpu-07.rack_3", &err), DPT_OK);

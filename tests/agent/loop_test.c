@@ -244,11 +244,11 @@ static void test_whole_run(void **state)
     set_up(&world, script_run, "");
     struct dpt_loop_end end = run(&world, true, play_rank);
     assert_int_equal(end.exit_code, DPT_EXIT_DONE);
-    assert_int_equal(end.step, 7);
-    assert_int_equal(end.generation, GENERATION);
+    assert_int_equal(end.closing.step, 7);
+    assert_int_equal(end.closing.generation, GENERATION);
     assert_int_equal(world.spawn, 1);
     assert_int_equal(world.configured, 0);
-    assert_false(end.released);
+    assert_false(end.closing.released);
     assert_null(end.run_config);
 }
 
@@ -267,7 +267,7 @@ static void test_sigterm_leaves(void **state)
     struct dpt_loop_end end = run(&world, true, play_rank);
     assert_int_equal(end.exit_code, DPT_EXIT_DONE);
     assert_true(world.leaving);
-    assert_true(end.released);
+    assert_true(end.closing.released);
 }
 
 static void test_refused(void **state)

@@ -30,7 +30,7 @@ void show_live(struct scene *s)
 void update_more(struct scene *s)
 {
     s->now_ms += 100;
-    dpt_progress_update(&s->progress, &s->view, &s->run, s->now_ms);
+    dpt_progress_update(&s->progress, &s->view, &s->config, s->now_ms);
 }
 
 void update(struct scene *s)
@@ -41,25 +41,24 @@ void update(struct scene *s)
 
 void open_scene(struct scene *s, bool is_first)
 {
-    *s = (struct scene){.progress = {.options = {.print = take_line,
-                                                 .endpoint = "head:1",
-                                                 .source = "the test",
-                                                 .run = "r"},
-                                     .step_printed = -1},
-                        .view = {.server_up = true,
-                                 .phase = DPT__SERVER_PHASE__SERVER_RUNNING,
-                                 .generation = 1,
-                                 .world_size = 2,
-                                 .trains = true,
-                                 .first = is_first ? &s->first : NULL,
-                                 .cause = "start",
-                                 .cause_kind = "start"},
-                        .run = {.min_nodes = 1,
-                                .steps = 100,
-                                .tokens_per_step = 1000,
-                                .log_every = 1,
-                                .checkpoint_dir = "ck"},
-                        .now_ms = 1000};
+    *s = (struct scene){
+        .progress = {.options = {.print = take_line,
+                                 .endpoint = "head:1",
+                                 .source = "the test",
+                                 .run = "r"},
+                     .step_printed = -1},
+        .view = {.server_up = true,
+                 .phase = DPT__SERVER_PHASE__SERVER_RUNNING,
+                 .generation = 1,
+                 .world_size = 2,
+                 .trains = true,
+                 .first = is_first ? &s->first : NULL,
+                 .cause = "start",
+                 .cause_kind = "start"},
+        .config = {.cluster.nnodes_min = 1,
+                   .train = {.steps = 100, .global_batch = 10, .seq_len = 100, .log_every = 1},
+                   .checkpoint.dir = "ck"},
+        .now_ms = 1000};
     s->first.steps = s->step_list;
     for (int i = 0; i < STEPS_MAX; i++)
         s->step_list[i] = &s->steps[i];

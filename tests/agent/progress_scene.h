@@ -19,7 +19,7 @@ struct scene {
     struct dpt_agent_view view;
     Dpt__RankToAgent first; /* the report of rank 0 */
     Dpt__StepRecord steps[STEPS_MAX], *step_list[STEPS_MAX];
-    struct dpt_progress_run run;
+    struct dpt_config config;
     int64_t now_ms;
 };
 void open_scene(struct scene *s, bool is_first);

@@ -57,7 +57,7 @@ static void long_standstill_has_one_line_more(void **state)
     update_more(&s);
     assert_int_equal(count_of("\n"), 1);
     stand_still(&s, DPT__SERVER_PHASE__SERVER_WAITING, 1);
-    s.run.min_nodes = 2;
+    s.config.cluster.nnodes_min = 2;
     update_more(&s);
     update_more(&s);
     assert_int_equal(count_of("\n"), 2);
@@ -77,7 +77,7 @@ static void start_says_what_it_waits_for(void **state)
     struct scene s;
     open_scene(&s, true);
     stand_still(&s, DPT__SERVER_PHASE__SERVER_WAITING, 1);
-    s.run.min_nodes = 2;
+    s.config.cluster.nnodes_min = 2;
     update(&s);
     assert_string_equal(said, "waiting for nodes: 1 of 2 at head:1\n");
     stand_still(&s, DPT__SERVER_PHASE__SERVER_SETTLING, 2);

@@ -35,7 +35,7 @@ static void live_line_does_not_wait_for_a_line(void **state)
     struct scene s;
     for (int live = 0; live < 2; live++) {
         open_scene(&s, true);
-        s.run.log_every = 10;
+        s.config.train.log_every = 10;
         if (live)
             show_live(&s);
         update(&s);
@@ -102,7 +102,7 @@ static void lines_that_were_lost_are_elsewhere(void **state)
         for (int live = 0; live < 2; live++) {
             struct scene s;
             open_scene(&s, true);
-            s.run.log_every = rows[i].log_every;
+            s.config.train.log_every = rows[i].log_every;
             if (live)
                 show_live(&s);
             update(&s);
@@ -147,7 +147,7 @@ static void start_says_what_it_goes_on_from(void **state)
     assert_string_equal(said, "generation 1: already finished at step 100; for more: --set "
                               "train.steps=N --allow-change train.steps\n");
     open_scene(&s, true);
-    s.run.epochs = 10;
+    s.config.train.epochs = 10;
     s.view.resume_step = s.view.step = 100;
     update(&s);
     assert_string_equal(said, "generation 1: already finished at step 100; for more: --set "
@@ -161,9 +161,9 @@ static void epochs_have_lines(void **state)
     struct scene s;
     for (int live = 0; live < 2; live++) {
         open_scene(&s, true);
-        s.run.log_every = 50;
-        s.run.epochs = 25;
-        s.run.epoch_steps = 4;
+        s.config.train.log_every = 50;
+        s.config.train.epochs = 25;
+        s.config.train.epoch_steps = 4;
         if (live)
             show_live(&s);
         update(&s);
@@ -342,7 +342,7 @@ static void quiet_says_nothing_but_what_was_asked_for(void **state)
     s.view.val.step = 3;
     update(&s);
     assert_string_equal(said, "");
-    s.run.evaluates = true;
+    s.config.train.eval_only = true;
     s.view.val.step = 4;
     s.view.val.samples = 1;
     update(&s);

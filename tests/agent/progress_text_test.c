@@ -172,16 +172,14 @@ static void bar_grows_from_nothing_to_all(void **state)
 static void recovery_is_one_line(void **state)
 {
     (void)state;
-    struct dpt_recovery_facts facts = {.cause = "rank 3 (node b, host gpu7) died: signal 9",
-                                       .still_ms = 264,
-                                       .world_before = 4,
-                                       .world_size = 3};
-    dpt_text_recovery(&facts, line);
+    struct dpt_agent_view view = {
+        .cause = "rank 3 (node b, host gpu7) died: signal 9", .still_ms = 264, .world_size = 3};
+    dpt_text_recovery(&view, 4, line);
     assert_string_equal(line, "rank 3 (node b, host gpu7) died: signal 9; training resumed after "
                               "264 ms, 0 steps lost, world 4 -> 3");
-    facts = (struct dpt_recovery_facts){
+    view = (struct dpt_agent_view){
         .cause = "node c joined", .still_ms = 12345, .steps_lost = 1, .world_size = 2};
-    dpt_text_recovery(&facts, line);
+    dpt_text_recovery(&view, 0, line);
     assert_string_equal(line, "node c joined; training resumed after 12 s, 1 step lost, world 2");
 }
 
@@ -266,14 +264,13 @@ static void rows_of_a_run_that_is_left(void **state)
     (void)state;
     static char text[DPT_TEXT_SUMMARY_BYTES];
     struct dpt_live_facts facts = {.step = step, .val = {.step = 10, .loss = 3.3}};
-    struct dpt_left_facts left = {.live = &facts,
-                                  .step = 12,
+    struct dpt_left_facts left = {.step = 12,
                                   .steps = 1000,
-                                  .steps_made = 10,
+                                  .first_step = 2,
                                   .samples_per_step = 8,
                                   .recoveries = 2,
                                   .steps_lost = 1};
-    dpt_text_left(&left, text);
+    dpt_text_left(&left, &facts, text);
     assert_string_equal(text, "  steps            12 of 1,000\n"
                               "  last loss        3.2104\n"
                               "  validation loss  3.3000\n"
@@ -285,16 +282,15 @@ static void rows_of_a_run_that_is_left(void **state)
                               "  recoveries       2, 1 step lost");
     left.step = 15;
     left.steps = 0;
-    dpt_text_left(&left, text);
+    dpt_text_left(&left, &facts, text);
     assert_non_null(strstr(text, "  steps            15\n  last loss        3.2104, of step 12\n"));
-    left.live = &facts;
     facts.step.of_images = true;
-    dpt_text_left(&left, text);
+    dpt_text_left(&left, &facts, text);
     assert_non_null(strstr(text, "samples/s"));
     assert_null(strstr(text, "tokens/s"));
     facts = (struct dpt_live_facts){.step = {.elapsed_ms = 1000}}; /* no line was due yet */
-    left = (struct dpt_left_facts){.live = &facts, .step = 3, .steps = 1000};
-    dpt_text_left(&left, text);
+    left = (struct dpt_left_facts){.step = 3, .steps = 1000, .first_step = 3};
+    dpt_text_left(&left, &facts, text);
     assert_string_equal(text, "  steps            3 of 1,000\n"
                               "  total time       1.0 s\n"
                               "  checkpoints      the last of step 3\n"

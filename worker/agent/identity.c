@@ -1,4 +1,4 @@
-/* Node id, secret and incarnation, host key, folder ids, user. */
+/* Node id, secret and incarnation, host key, folder ids. */
 #include "worker/agent/identity.h"
 
 #include "base/fs.h"
@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,11 +27,6 @@ enum dpt_status dpt_random_hex(size_t n_bytes, char *ret, struct dpt_err *err)
     for (size_t i = 0; i < n_bytes; i++)
         (void)snprintf(ret + 2 * i, 3, "%02x", bytes[i]);
     return DPT_OK;
-}
-
-enum dpt_status dpt_node_id_random(char *ret, struct dpt_err *err)
-{
-    return dpt_random_hex(6, ret, err);
 }
 
 enum dpt_status dpt_node_id_check(const char *node_id, struct dpt_err *err)
@@ -91,16 +85,16 @@ static enum dpt_status read_identity_line(int fd, const char *path, char line[ID
     return DPT_OK;
 }
 
-/* The process that has the file: the rest of its line. */
-static const char *owner_of(const char *line)
+/* The process that has the file: the rest of the line. */
+static const char *owner_in_line(const char *line)
 {
     const char *owner = strchr(line, ' ');
     owner = owner == NULL ? NULL : strchr(owner + 1, ' ');
     return owner == NULL || owner[1] == '\0' ? "unknown" : owner + 1;
 }
 
-/* At most one process of an id lives in a folder. On a file system without locks only the server's
- * rule holds: the newer process takes the place of the older. */
+/* At most one process of an id lives in a folder. On a file system without locks the server alone
+ * decides: the newer process takes the place of the older. */
 static enum dpt_status lock_identity(int fd, const char *path, struct dpt_err *err)
 {
     char line[IDENTITY_BYTES_MAX];
@@ -113,7 +107,7 @@ static enum dpt_status lock_identity(int fd, const char *path, struct dpt_err *e
     return dpt_fail(err, DPT_ECONFIG,
                     "--node-id: a process of this node id works here already (process %s; it holds "
                     "'%s'): end it, or give this one another --node-id",
-                    owner_of(line), path);
+                    owner_in_line(line), path);
 }
 
 /* False: the line is not whole. */
@@ -158,9 +152,10 @@ static enum dpt_status take_identity(struct dpt_identity *identity, const char *
     DPT_TRY(read_identity_line(identity->fd, path, line, &bytes, err));
     if (bytes > 0) {
         if (!parse_identity(line, &former))
-            return dpt_fail(err, DPT_ECORRUPT,
-                            "'%s' does not hold a node's secret: delete it, it will be made anew",
-                            path);
+            return dpt_fail(
+                err, DPT_ECORRUPT,
+                "'%s' does not hold a node's secret: delete it; the next start makes a new one",
+                path);
         memcpy(identity->secret, former.secret, sizeof identity->secret);
         if (identity->incarnation < former.incarnation + INCARNATIONS_OF_A_PROCESS)
             identity->incarnation = former.incarnation + INCARNATIONS_OF_A_PROCESS;
@@ -190,7 +185,7 @@ enum dpt_status dpt_identity_open(const char *log_dir, const char *node_id, int6
     return status;
 }
 
-/* ---- host, folders, user ---- */
+/* ---- host, folders ---- */
 
 enum dpt_status dpt_host_key(const char *host_group, char ret[DPT_HOST_KEY_BYTES],
                              struct dpt_err *err)
@@ -229,14 +224,15 @@ static enum dpt_status read_dir_id(const char *path, char ret[DPT_DIR_ID_BYTES],
         ret[digits] = '\0';
     }
     free(text);
-    return whole
-               ? DPT_OK
-               : dpt_fail(err, DPT_ECORRUPT,
-                          "'%s' does not hold a folder id: delete it, it will be made anew", path);
+    return whole ? DPT_OK
+                 : dpt_fail(
+                       err, DPT_ECORRUPT,
+                       "'%s' does not hold a folder id: delete it; the next start makes a new one",
+                       path);
 }
 
-/* Writes the id to a private file, then links that under the common name: the first link wins, and
- * the common file is never empty. */
+/* Writes the id to a private file and links that file under the common name: the first link wins,
+ * and the common file is never empty. */
 static enum dpt_status make_dir_id(const char *dir, const char *path, struct dpt_err *err)
 {
     char id[DPT_DIR_ID_BYTES + 1], own[DPT_CONFIG_PATH_BYTES + 64];
@@ -270,23 +266,4 @@ enum dpt_status dpt_dir_id(const char *dir, char ret[DPT_DIR_ID_BYTES], struct d
         DPT_TRY(make_dir_id(dir, path, err));
     }
     return status; /* another process keeps deleting it */
-}
-
-void dpt_host_name(char *ret)
-{
-    if (gethostname(ret, DPT_CONFIG_NAME_BYTES) != 0)
-        ret[0] = '\0';
-    ret[DPT_CONFIG_NAME_BYTES - 1] = '\0';
-    if (ret[strcspn(ret, "\001\002\003\004\005\006\a\b\t\n\v\f\r\033\177")] != '\0')
-        ret[0] = '\0';
-}
-
-void dpt_user_name(char *ret, size_t bytes)
-{
-    struct passwd entry, *found = NULL;
-    char text[4096];
-    if (getpwuid_r(getuid(), &entry, text, sizeof text, &found) == 0 && found != NULL)
-        (void)snprintf(ret, bytes, "%s", found->pw_name);
-    else
-        (void)snprintf(ret, bytes, "uid %lu", (unsigned long)getuid());
 }

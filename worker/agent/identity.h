@@ -1,5 +1,4 @@
-/* The identity of this node: id, secret and incarnation, host for shared memory, folder ids, user.
- * Host names are for people alone. */
+/* The identity of this node: id, secret and incarnation, host for shared memory, folder ids. */
 #ifndef DPT_WORKER_AGENT_IDENTITY_H
 #define DPT_WORKER_AGENT_IDENTITY_H
 
@@ -18,11 +17,8 @@ enum {
 /* 2 * n_bytes random hex digits and a NUL; n_bytes is 16 at most. */
 DPT_MUST_USE enum dpt_status dpt_random_hex(size_t n_bytes, char *ret, struct dpt_err *err);
 
-/* A random node id: 12 hex digits. `ret` holds DPT_CONFIG_NAME_BYTES. */
-DPT_MUST_USE enum dpt_status dpt_node_id_random(char *ret, struct dpt_err *err);
-
-/* A given one: letters, digits, '.', '_', '-', beginning with a letter or digit, at most 63 bytes
- * (it names a folder). */
+/* DPT_ECONFIG unless the node id has letters, digits, '.', '_', '-', beginning with a letter or
+ * digit, at most 63 bytes (it names a folder). */
 DPT_MUST_USE enum dpt_status dpt_node_id_check(const char *node_id, struct dpt_err *err);
 
 /* The secret by which a process proves its node id, and its first incarnation. A later process of
@@ -50,16 +46,9 @@ void dpt_identity_fini(struct dpt_identity *identity);
 DPT_MUST_USE enum dpt_status dpt_host_key(const char *host_group, char ret[DPT_HOST_KEY_BYTES],
                                           struct dpt_err *err);
 
-/* The host's name, for people; "" when it has control characters. `ret` holds
- * DPT_CONFIG_NAME_BYTES. */
-void dpt_host_name(char *ret);
-
 /* The random id in `dir`/.dpt-dir-id; folder and file are made if they do not exist. Equal ids are
  * one folder seen by two nodes. The file appears whole or not at all. */
 DPT_MUST_USE enum dpt_status dpt_dir_id(const char *dir, char ret[DPT_DIR_ID_BYTES],
                                         struct dpt_err *err);
-
-/* Name of this process's user, or "uid 1000". */
-void dpt_user_name(char *ret, size_t bytes);
 
 #endif

@@ -1,13 +1,11 @@
-/* The loop: take events, step the core, carry out its outputs, wait. */
+/* The loop: read events, step the core, carry out its outputs, wait. */
 #include "worker/agent/loop.h"
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/sample.h"
 #include "base/signals.h"
 #include "worker/agent/progress.h"
 #include "worker/agent/ranks.h"
-#include "worker/agent/starts.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -17,21 +15,22 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+static const struct dpt_config empty_config;
+
 struct loop {
     const struct dpt_loop_options *options;
     struct dpt_agent *agent;
     const struct dpt_node *node; /* NULL until there is a config */
-    bool configured_pending;     /* the node is there, and the core has no event of it */
+    bool configured_pending;     /* the node exists, and the core has no event of it yet */
     struct dpt_ranks ranks;
-    struct dpt_starts starts;
     int signal_fd;
     sigset_t signals;
     int64_t deadline_ms, signalled_ms;
     uint64_t incarnation;
     uint8_t *message; /* the newest state for the server, DPT_MESSAGE_BYTES_MAX */
     size_t message_bytes;
-    bool unsent; /* it was dropped */
-    bool up;
+    bool unsent; /* the connection took no message */
+    bool up;     /* there is a connection */
     struct dpt_progress progress;
     bool ended;
     struct dpt_loop_end end;
@@ -39,28 +38,22 @@ struct loop {
 
 /* ---- outputs of the core ---- */
 
-static void end_with(struct loop *loop, int exit_code, const char *text)
+static void end_loop(struct loop *loop, int exit_code, const char *text)
 {
     loop->ended = true;
     loop->end.exit_code = exit_code;
     (void)snprintf(loop->end.text, sizeof loop->end.text, "%.*s", DPT_PROTO_TEXT_BYTES - 1, text);
 }
 
-/* Signals end the program at once meanwhile (worker.c): reading the data for its digest may take
- * long, and nothing runs yet. */
+/* Reading the data for its digest may take long, and nothing runs yet: signals end the program at
+ * once (worker.c). */
 static enum dpt_status configure_node(struct loop *loop, const Dpt__RunSpec *spec,
                                       struct dpt_err *err)
 {
     (void)pthread_sigmask(SIG_UNBLOCK, &loop->signals, NULL);
     enum dpt_status status = loop->options->configure(loop->options->ctx, spec, &loop->node, err);
     (void)pthread_sigmask(SIG_BLOCK, &loop->signals, NULL);
-    return status;
-}
-
-static enum dpt_status open_ranks(struct loop *loop, struct dpt_err *err)
-{
-    return dpt_ranks_init(&loop->ranks, loop->node->n_ranks, loop->node->config.log.dir,
-                          loop->options->agent.node, err);
+    return status == DPT_OK ? dpt_ranks_init(&loop->ranks, loop->options, loop->node, err) : status;
 }
 
 static uint64_t server_epoch(const struct loop *loop)
@@ -75,18 +68,19 @@ static int64_t write_until_ms(const struct loop *loop)
 {
     struct dpt_agent_view view;
     dpt_agent_view(loop->agent, &view);
-    struct dpt_claims *claims = loop->starts.claims;
+    struct dpt_claims *claims = loop->ranks.claims;
     const int64_t claimed_ms = claims != NULL ? dpt_claims_until_ms(claims) : INT64_MAX;
     return view.write_until_ms < claimed_ms ? view.write_until_ms : claimed_ms;
 }
 
-static void take_exit(struct loop *loop, const struct dpt_agent_action *action)
+static void note_exit(struct loop *loop, const struct dpt_agent_action *action)
 {
-    end_with(loop, action->exit_code, action->text != NULL ? action->text : "");
+    end_loop(loop, action->exit_code, action->text != NULL ? action->text : "");
     loop->end.no_run = loop->progress.no_run && action->exit_code == DPT_EXIT_SERVER;
     memcpy(loop->end.why, loop->progress.why, sizeof loop->end.why);
+    loop->end.closing.no_server = loop->end.why[0] != '\0';
     if (action->spec != NULL && action->spec->config_yaml != NULL)
-        loop->end.run_config = strdup(action->spec->config_yaml); /* NULL: said without the keys */
+        loop->end.run_config = strdup(action->spec->config_yaml); /* NULL: the line names no keys */
 }
 
 static void carry_out_action(struct loop *loop, const struct dpt_agent_action *action)
@@ -95,27 +89,26 @@ static void carry_out_action(struct loop *loop, const struct dpt_agent_action *a
     switch (action->kind) {
     case DPT_AGENT_ACTION_CONFIGURE:
         loop->configured_pending = true;
-        if (configure_node(loop, action->spec, &err) != DPT_OK || open_ranks(loop, &err) != DPT_OK)
-            end_with(loop, DPT_EXIT_CONFIG, err.text);
+        if (configure_node(loop, action->spec, &err) != DPT_OK)
+            end_loop(loop, DPT_EXIT_CONFIG, err.text);
         break;
     case DPT_AGENT_ACTION_SPAWN:
-        DPT_ASSERT(loop->node != NULL);
-        if (dpt_starts_add(&loop->starts, loop->node, action, server_epoch(loop), &err) != DPT_OK)
-            end_with(loop, DPT_EXIT_CONFIG, err.text);
+        if (dpt_ranks_start(&loop->ranks, action, server_epoch(loop), &err) != DPT_OK)
+            end_loop(loop, DPT_EXIT_CONFIG, err.text);
         break;
     case DPT_AGENT_ACTION_KILL:
-        dpt_starts_kill(&loop->starts, action);
+        dpt_ranks_kill(&loop->ranks, action);
         break;
     case DPT_AGENT_ACTION_EXIT:
-        take_exit(loop, action);
+        note_exit(loop, action);
         break;
     case DPT_AGENT_ACTION_COUNT:
         break;
     }
 }
 
-/* Sends the newest state. A connection that has just been made takes nothing for a moment: then it
- * is sent again soon. Without a connection it is dropped; the core makes a new one later. */
+/* Sends the newest state. A new connection takes no message for a moment: then the state is sent
+ * again soon. Without a connection the state is dropped, and the core makes a new one later. */
 static enum dpt_status send_state(struct loop *loop, struct dpt_err *err)
 {
     const enum dpt_status status =
@@ -124,8 +117,8 @@ static enum dpt_status send_state(struct loop *loop, struct dpt_err *err)
     return status == DPT_INPROGRESS ? DPT_OK : status;
 }
 
-static enum dpt_status carry_out(struct loop *loop, const struct dpt_agent_output *out,
-                                 struct dpt_err *err)
+static enum dpt_status carry_out_output(struct loop *loop, const struct dpt_agent_output *out,
+                                        struct dpt_err *err)
 {
     loop->deadline_ms = out->deadline_ms;
     for (size_t i = 0; i < out->n_logs; i++) {
@@ -158,10 +151,10 @@ static enum dpt_status step_core(struct loop *loop, struct dpt_agent_event event
     event.steps = steps;
     event.now_ms = dpt_now_ms();
     DPT_TRY(dpt_agent_step(loop->agent, &event, &out, err));
-    return carry_out(loop, &out, err);
+    return carry_out_output(loop, &out, err);
 }
 
-static enum dpt_status take_configured(struct loop *loop, struct dpt_err *err)
+static enum dpt_status feed_core_configured(struct loop *loop, struct dpt_err *err)
 {
     const struct dpt_agent_event event = {.kind = DPT_AGENT_EVENT_CONFIGURED,
                                           .facts = &loop->node->facts};
@@ -169,50 +162,50 @@ static enum dpt_status take_configured(struct loop *loop, struct dpt_err *err)
     return step_core(loop, event, err);
 }
 
-static enum dpt_status take_event(struct loop *loop, struct dpt_agent_event event,
-                                  struct dpt_err *err)
+static enum dpt_status feed_core(struct loop *loop, struct dpt_agent_event event,
+                                 struct dpt_err *err)
 {
     DPT_TRY(step_core(loop, event, err));
-    return loop->configured_pending && !loop->ended ? take_configured(loop, err) : DPT_OK;
+    return loop->configured_pending && !loop->ended ? feed_core_configured(loop, err) : DPT_OK;
 }
 
 /* An event without data. */
-static enum dpt_status take_kind(struct loop *loop, enum dpt_agent_event_kind kind,
-                                 struct dpt_err *err)
+static enum dpt_status feed_core_kind(struct loop *loop, enum dpt_agent_event_kind kind,
+                                      struct dpt_err *err)
 {
-    return take_event(loop, (struct dpt_agent_event){.kind = kind}, err);
+    return feed_core(loop, (struct dpt_agent_event){.kind = kind}, err);
 }
 
-/* A start that waits is no silent process. */
-static enum dpt_status note_waiting_starts(struct loop *loop, struct dpt_err *err)
+/* A rank whose start waits for the claims is not silent. */
+static enum dpt_status feed_waiting_starts(struct loop *loop, struct dpt_err *err)
 {
-    for (uint32_t i = 0; i < DPT_PROTO_RANKS_MAX && !loop->ended; i++)
-        if (loop->starts.waiting[i].spawn != 0)
-            DPT_TRY(take_event(loop,
-                               (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_WAITS,
-                                                        .local_rank = i,
-                                                        .spawn = loop->starts.waiting[i].spawn},
-                               err));
+    for (int i = 0; i < loop->ranks.n && !loop->ended; i++) {
+        const struct dpt_agent_event event = {.kind = DPT_AGENT_EVENT_RANK_WAITS,
+                                              .local_rank = (uint32_t)i,
+                                              .spawn = loop->ranks.slots[i].waiting.spawn};
+        if (event.spawn != 0)
+            DPT_TRY(feed_core(loop, event, err));
+    }
     return DPT_OK;
 }
 
-static enum dpt_status take_claims(struct loop *loop, struct dpt_err *err)
+static enum dpt_status follow_claims(struct loop *loop, struct dpt_err *err)
 {
     char text[DPT_ERR_TEXT_BYTES];
-    if (loop->starts.claims == NULL)
+    if (loop->ranks.claims == NULL)
         return DPT_OK;
-    dpt_claims_set_server(loop->starts.claims, server_epoch(loop));
-    switch (dpt_claims_state(loop->starts.claims, text)) {
+    dpt_claims_set_server(loop->ranks.claims, server_epoch(loop));
+    switch (dpt_claims_state(loop->ranks.claims, text)) {
     case DPT_CLAIMS_PENDING:
-        return note_waiting_starts(loop, err);
+        return feed_waiting_starts(loop, err);
     case DPT_CLAIMS_HELD:
-        dpt_starts_release(&loop->starts, loop->node);
+        dpt_ranks_start_waiting(&loop->ranks);
         break;
     case DPT_CLAIMS_REFUSED:
-        end_with(loop, DPT_EXIT_CONFIG, text);
+        end_loop(loop, DPT_EXIT_CONFIG, text);
         break;
     case DPT_CLAIMS_LOST:
-        return take_event(
+        return feed_core(
             loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_DISOWNED, .text = text}, err);
     }
     return DPT_OK;
@@ -220,14 +213,14 @@ static enum dpt_status take_claims(struct loop *loop, struct dpt_err *err)
 
 /* ---- events ---- */
 
-/* An answer without a config for an agent that has none. */
+/* The server has no config of the run, and neither has this node. */
 static bool brings_no_config(const struct loop *loop, const Dpt__ServerState *message)
 {
     return loop->node == NULL && message->spec == NULL && message->version == DPT_PROTO_VERSION &&
            message->counter_seen == 0;
 }
 
-static enum dpt_status take_server_message(struct loop *loop, const void *bytes, size_t n,
+static enum dpt_status read_server_message(struct loop *loop, const void *bytes, size_t n,
                                            struct dpt_err *err)
 {
     Dpt__ServerState *message = NULL;
@@ -241,23 +234,23 @@ static enum dpt_status take_server_message(struct loop *loop, const void *bytes,
     }
     const bool no_config = brings_no_config(loop, message);
     const bool needs_run = loop->options->worker->names_run;
-    /* Not handed to the core, which then asks until its join deadline. */
+    /* The core does not get this message: it asks again until the join deadline. */
     loop->progress.no_run =
         no_config && needs_run && message->phase == DPT__SERVER_PHASE__SERVER_WAITING;
     if (no_config && !needs_run && message->only_run[0] != '\0') {
-        end_with(loop, DPT_EXIT_DONE, "");
+        end_loop(loop, DPT_EXIT_DONE, "");
         (void)snprintf(loop->end.other_run, sizeof loop->end.other_run, "%s", message->only_run);
     } else if (!loop->progress.no_run) {
-        status = take_event(loop,
-                            (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE,
-                                                     .server_message = message},
-                            err);
+        status = feed_core(loop,
+                           (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE,
+                                                    .server_message = message},
+                           err);
     }
     dpt_message_free_server_state(&message);
     return status;
 }
 
-static enum dpt_status take_client(struct loop *loop, struct dpt_err *err)
+static enum dpt_status read_client(struct loop *loop, struct dpt_err *err)
 {
     struct dpt_client *client = loop->options->client;
     dpt_client_tick(client, dpt_now_ms());
@@ -267,18 +260,18 @@ static enum dpt_status take_client(struct loop *loop, struct dpt_err *err)
         if (status != DPT_OK)
             return status == DPT_INPROGRESS ? DPT_OK : status;
         if (event.kind == DPT_CLIENT_MESSAGE) {
-            DPT_TRY(take_server_message(loop, event.message, event.bytes, err));
+            DPT_TRY(read_server_message(loop, event.message, event.bytes, err));
             continue;
         }
         loop->up = event.kind == DPT_CLIENT_UP;
         loop->progress.no_run = loop->progress.no_run && loop->up;
-        DPT_TRY(take_kind(loop, loop->up ? DPT_AGENT_EVENT_SERVER_UP : DPT_AGENT_EVENT_SERVER_DOWN,
-                          err));
+        DPT_TRY(feed_core_kind(
+            loop, loop->up ? DPT_AGENT_EVENT_SERVER_UP : DPT_AGENT_EVENT_SERVER_DOWN, err));
     }
     return DPT_OK;
 }
 
-static enum dpt_status take_signals(struct loop *loop, struct dpt_err *err)
+static enum dpt_status read_signals(struct loop *loop, struct dpt_err *err)
 {
     struct signalfd_siginfo info;
     for (int i = 0; i < DPT_LOOP_EVENTS_MAX && !loop->ended; i++) {
@@ -288,12 +281,12 @@ static enum dpt_status take_signals(struct loop *loop, struct dpt_err *err)
         if (now_ms - loop->signalled_ms < DPT_LOOP_ECHO_MS)
             continue;
         loop->signalled_ms = now_ms;
-        DPT_TRY(take_kind(loop, DPT_AGENT_EVENT_SIGNAL, err));
+        DPT_TRY(feed_core_kind(loop, DPT_AGENT_EVENT_SIGNAL, err));
     }
     return DPT_OK;
 }
 
-/* A node whose lease has run out may have been expelled. */
+/* Else the lease has ended, and this node may have been expelled. */
 static bool may_write(const struct loop *loop)
 {
     return dpt_now_ms() < write_until_ms(loop);
@@ -307,24 +300,8 @@ static void keep_summary(struct dpt_loop_end *end, const Dpt__RunSummary *summar
     end->summary.weights_hash = end->weights_hash;
 }
 
-static struct dpt_progress_run run_of(const struct dpt_node *node)
-{
-    const struct dpt_config *config = &node->config;
-    return (struct dpt_progress_run){.min_nodes = node->spec.min_nodes,
-                                     .steps = config->train.steps,
-                                     .tokens_per_step = config->train.global_batch *
-                                                        dpt_sample_form(config).positions,
-                                     .samples_per_step = config->train.global_batch,
-                                     .of_images = dpt_config_reads_images(config),
-                                     .epochs = config->train.epochs,
-                                     .epoch_steps = config->train.epoch_steps,
-                                     .log_every = config->train.log_every,
-                                     .evaluates = config->train.eval_only,
-                                     .checkpoint_dir = config->checkpoint.dir};
-}
-
-/* Prints what has changed. Log lines that were held back are written once this node may write, and
- * dropped when it was expelled. */
+/* Prints the changes. Log lines that were held back are written once this node may write, and
+ * dropped when this incarnation was expelled. */
 static void show_progress(struct loop *loop)
 {
     struct dpt_agent_view view;
@@ -336,25 +313,24 @@ static void show_progress(struct loop *loop)
         dpt_ranks_release_logs(&loop->ranks);
     loop->incarnation = view.incarnation;
     if (view.step >= 0) /* the ranks may end before the loop */
-        loop->end.step = view.step;
-    loop->end.generation = view.generation;
-    loop->end.released = view.phase == DPT__SERVER_PHASE__SERVER_RELEASED ||
-                         (view.leaving && view.phase != DPT__SERVER_PHASE__SERVER_DONE);
+        loop->end.closing.step = view.step;
+    loop->end.closing.generation = view.generation;
+    loop->end.closing.released = view.phase == DPT__SERVER_PHASE__SERVER_RELEASED ||
+                                 (view.leaving && view.phase != DPT__SERVER_PHASE__SERVER_DONE);
     if (view.first != NULL && view.first->summary != NULL)
         keep_summary(&loop->end, view.first->summary);
     dpt_client_why(loop->options->client, loop->progress.why);
-    const struct dpt_progress_run run =
-        loop->node != NULL ? run_of(loop->node) : (struct dpt_progress_run){.min_nodes = 0};
-    dpt_progress_update(&loop->progress, &view, &run, now_ms);
+    dpt_progress_update(&loop->progress, &view,
+                        loop->node != NULL ? &loop->node->config : &empty_config, now_ms);
 }
 
-static enum dpt_status take_rank(struct loop *loop, int i, struct dpt_err *err)
+static enum dpt_status read_rank(struct loop *loop, int i, struct dpt_err *err)
 {
     struct dpt_agent_event event;
     for (int n = 0; n < DPT_LOOP_EVENTS_MAX && !loop->ended; n++) {
         if (!dpt_ranks_next(&loop->ranks, i, may_write(loop), &event))
             break;
-        DPT_TRY(take_event(loop, event, err));
+        DPT_TRY(feed_core(loop, event, err));
         if (event.rank_message != NULL && event.rank_message->n_steps > 0)
             show_progress(loop); /* the next report replaces the steps */
     }
@@ -373,8 +349,8 @@ static enum dpt_status wait_for_events(struct loop *loop, struct dpt_err *err)
     items[n++] = (struct pollfd){.fd = loop->signal_fd, .events = POLLIN};
     n += dpt_ranks_poll(&loop->ranks, items + n);
     int64_t wait_ms = loop->deadline_ms - dpt_now_ms();
-    int64_t most_ms = loop->unsent || !dpt_starts_is_claimed(&loop->starts) ? DPT_LOOP_RETRY_MS
-                                                                            : DPT_LOOP_WAIT_MS;
+    int64_t most_ms =
+        loop->unsent || !dpt_ranks_are_claimed(&loop->ranks) ? DPT_LOOP_RETRY_MS : DPT_LOOP_WAIT_MS;
     if (wait_ms > most_ms)
         wait_ms = most_ms;
     wait_ms = dpt_ranks_wait_ms(&loop->ranks, wait_ms < 0 ? 0 : wait_ms);
@@ -383,23 +359,23 @@ static enum dpt_status wait_for_events(struct loop *loop, struct dpt_err *err)
     return DPT_OK;
 }
 
-static enum dpt_status take_turn(struct loop *loop, struct dpt_err *err)
+static enum dpt_status do_turn(struct loop *loop, struct dpt_err *err)
 {
-    DPT_TRY(take_signals(loop, err));
-    DPT_TRY(take_client(loop, err));
+    DPT_TRY(read_signals(loop, err));
+    DPT_TRY(read_client(loop, err));
     for (int i = 0; i < loop->ranks.n && !loop->ended; i++)
-        DPT_TRY(take_rank(loop, i, err));
+        DPT_TRY(read_rank(loop, i, err));
     if (!loop->ended)
-        DPT_TRY(take_claims(loop, err));
+        DPT_TRY(follow_claims(loop, err));
     if (!loop->ended)
-        DPT_TRY(take_kind(loop, DPT_AGENT_EVENT_TICK, err));
+        DPT_TRY(feed_core_kind(loop, DPT_AGENT_EVENT_TICK, err));
     if (!loop->ended && loop->unsent)
         DPT_TRY(send_state(loop, err));
     show_progress(loop);
     return DPT_OK;
 }
 
-/* ---- begin and end ---- */
+/* ---- start and end ---- */
 
 static enum dpt_status open_signals(struct loop *loop, struct dpt_err *err)
 {
@@ -419,9 +395,9 @@ static enum dpt_status start_core(struct loop *loop, struct dpt_err *err)
     loop->incarnation = agent.incarnation;
     DPT_TRY(dpt_agent_create(&agent, &loop->agent, err));
     if (loop->node == NULL)
-        return take_kind(loop, DPT_AGENT_EVENT_TICK, err);
-    DPT_TRY(open_ranks(loop, err));
-    return take_configured(loop, err);
+        return feed_core_kind(loop, DPT_AGENT_EVENT_TICK, err);
+    DPT_TRY(dpt_ranks_init(&loop->ranks, loop->options, loop->node, err));
+    return feed_core_configured(loop, err);
 }
 
 enum dpt_status dpt_loop_run(const struct dpt_loop_options *options, struct dpt_loop_end *ret,
@@ -434,8 +410,7 @@ enum dpt_status dpt_loop_run(const struct dpt_loop_options *options, struct dpt_
     loop->node = options->node;
     loop->signal_fd = -1;
     loop->message = malloc(DPT_MESSAGE_BYTES_MAX);
-    loop->end.step = -1;
-    loop->starts = (struct dpt_starts){.options = options, .ranks = &loop->ranks};
+    loop->end.closing = (struct dpt_closing_facts){.run = options->agent.run, .step = -1};
     loop->progress =
         (struct dpt_progress){.options = {.terminal = options->terminal,
                                           .print = dpt_terminal_print,
@@ -448,13 +423,12 @@ enum dpt_status dpt_loop_run(const struct dpt_loop_options *options, struct dpt_
     enum dpt_status status = loop->message != NULL ? start_core(loop, err)
                                                    : dpt_fail_nomem(err, "messages to the server");
     while (status == DPT_OK && !loop->ended) {
-        status = take_turn(loop, err);
+        status = do_turn(loop, err);
         if (status == DPT_OK && !loop->ended)
             status = wait_for_events(loop, err);
     }
     bool writes = loop->agent != NULL && (may_write(loop) || loop->end.exit_code == DPT_EXIT_DONE);
     dpt_ranks_fini(&loop->ranks, writes, DPT_LOOP_KILL_WAIT_MS);
-    dpt_claims_destroy(&loop->starts.claims, DPT_LOOP_KILL_WAIT_MS);
     dpt_agent_destroy(&loop->agent);
     if (loop->signal_fd >= 0)
         close(loop->signal_fd);

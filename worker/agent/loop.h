@@ -34,7 +34,7 @@ struct dpt_loop_options {
     bool embedded;       /* the server is in this process */
     struct dpt_terminal *terminal;
     bool live;                     /* the terminal has a live line */
-    const char *endpoint, *source; /* of the server, and who named it */
+    const char *endpoint, *source; /* of the server; the option, variable or key that named it */
 };
 
 struct dpt_loop_end {
@@ -44,14 +44,12 @@ struct dpt_loop_end {
     char other_run[DPT_PROTO_NAME_BYTES]; /* the only run at the server, if neither a config nor a
                                              run was named; nothing was begun */
     char *run_config; /* owned: the run's config (YAML) if it refused ours, else NULL */
-    int64_t step;     /* newest of a rank of this node; -1: none */
-    uint64_t generation;
+    struct dpt_closing_facts closing;
     /* The end of the run, if rank 0 was on this node. */
     bool has_summary;
     Dpt__RunSummary summary; /* its hash is weights_hash */
     char weights_hash[DPT_PROTO_DIGEST_BYTES];
-    bool released; /* left before the run's end, as it was told to */
-    bool no_run;   /* a server answered, but no worker brought the run's config in time */
+    bool no_run; /* a server answered, but no worker brought the run's config in time */
 };
 
 /* Runs the node until ACTION_EXIT. When it returns, every process that it or its ranks started has

@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -66,7 +67,7 @@ static enum dpt_status load_config(const struct dpt_worker_options *options,
                                            .overrides = overrides,
                                            .n_overrides = n,
                                            .sizes = &sizes};
-    if (from->source != DPT_NODE_FROM_SERVER) { /* whose config has all sizes */
+    if (from->source != DPT_NODE_FROM_SERVER) { /* else the config has all sizes */
         DPT_TRY(dpt_config_parse(&input, ret, err));
         DPT_TRY(dpt_origin_sizes(ret, &sizes, err));
     }
@@ -94,9 +95,9 @@ static enum dpt_status check_readable(const char *dir, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* A folder that cannot be used is a wrong value of its key. Without `writes` *ret_id stays. */
-static enum dpt_status take_folder(const char *key, const char *dir, bool writes,
-                                   char ret_id[DPT_DIR_ID_BYTES], struct dpt_err *err)
+/* Blames the key for a folder that cannot be used. Without `writes` *ret_id is left as it is. */
+static enum dpt_status prepare_folder(const char *key, const char *dir, bool writes,
+                                      char ret_id[DPT_DIR_ID_BYTES], struct dpt_err *err)
 {
     struct dpt_err why;
     enum dpt_status status = writes ? open_folder(dir, ret_id, &why) : check_readable(dir, &why);
@@ -118,8 +119,8 @@ static enum dpt_status write_demo_text(struct dpt_config *config, struct dpt_err
 
 /* The fingerprint of the ranks' device, and with CUDA the number of devices (else 0). Opens no GPU:
  * the ranks do. */
-static enum dpt_status look_at_device(const struct dpt_config *config, int *ret_gpus,
-                                      char ret[DPT_PROTO_DIGEST_BYTES], struct dpt_err *err)
+static enum dpt_status describe_device(const struct dpt_config *config, int *ret_gpus,
+                                       char ret[DPT_PROTO_DIGEST_BYTES], struct dpt_err *err)
 {
     _Static_assert((int)DPT_FINGERPRINT_BYTES <= (int)DPT_PROTO_DIGEST_BYTES, "it travels");
     const bool cuda = config->cluster.device == DPT_DEVICE_CUDA;
@@ -135,6 +136,18 @@ static enum dpt_status look_at_device(const struct dpt_config *config, int *ret_
         (void)snprintf(ret, DPT_FINGERPRINT_BYTES, "%s", dpt_device_fingerprint(host));
     dpt_device_destroy(&host);
     return DPT_OK;
+}
+
+/* The names appear in messages, which have one line. */
+static void name_user_and_host(struct dpt_node *node)
+{
+    const struct passwd *user = getpwuid(getuid());
+    if (user != NULL)
+        (void)snprintf(node->user, sizeof node->user, "%s", user->pw_name);
+    else
+        (void)snprintf(node->user, sizeof node->user, "uid %lu", (unsigned long)getuid());
+    (void)gethostname(node->facts.host_name, sizeof node->facts.host_name - 1);
+    dpt_one_line(node->facts.host_name);
 }
 
 static void fill_spec(struct dpt_node *node)
@@ -158,7 +171,7 @@ static void fill_spec(struct dpt_node *node)
     spec->user = node->user;
 }
 
-/* The facts that are not found while the node is filled. */
+/* The facts that fill_node has not set. */
 static void fill_facts(struct dpt_node *node)
 {
     const struct dpt_config *config = &node->config;
@@ -177,8 +190,8 @@ static void fill_facts(struct dpt_node *node)
     memcpy(facts->secret, node->identity.secret, sizeof facts->secret);
 }
 
-/* Called once nothing of the config changes any more. */
-static enum dpt_status print_config(struct dpt_node *node, struct dpt_err *err)
+/* Called when the config is complete: nothing changes it afterwards. */
+static enum dpt_status print_and_hash_config(struct dpt_node *node, struct dpt_err *err)
 {
     node->config_text = malloc(DPT_CONFIG_TEXT_BYTES_MAX);
     if (node->config_text == NULL)
@@ -204,21 +217,20 @@ static enum dpt_status fill_node(struct dpt_node *node, enum dpt_node_source sou
     struct dpt_config *config = &node->config;
     const int64_t wall_ms = (int64_t)(dpt_wall_seconds() * 1000.0);
     DPT_TRY(check_log_dir(config, err));
-    DPT_TRY(take_folder("log.dir", config->log.dir, true, node->facts.log_dir_id, err));
+    DPT_TRY(prepare_folder("log.dir", config->log.dir, true, node->facts.log_dir_id, err));
     if (node_id != NULL)
         DPT_TRY(dpt_identity_open(config->log.dir, node_id, wall_ms, &node->identity, err));
     else
         DPT_TRY(dpt_identity_draw(wall_ms, &node->identity, err));
     if (config->checkpoint.dir[0] != '\0') /* a run that only evaluates reads there */
-        DPT_TRY(take_folder("checkpoint.dir", config->checkpoint.dir, !config->train.eval_only,
-                            node->facts.checkpoint_dir_id, err));
+        DPT_TRY(prepare_folder("checkpoint.dir", config->checkpoint.dir, !config->train.eval_only,
+                               node->facts.checkpoint_dir_id, err));
     DPT_TRY(write_demo_text(config, err));
     node->threads = config->cluster.threads != DPT_AUTO ? config->cluster.threads : 0;
-    dpt_user_name(node->user, sizeof node->user);
-    dpt_host_name(node->facts.host_name);
+    name_user_and_host(node);
     DPT_TRY(dpt_host_key(config->cluster.host_group, node->facts.host, err));
     int gpus;
-    DPT_TRY(look_at_device(config, &gpus, node->fingerprint, err));
+    DPT_TRY(describe_device(config, &gpus, node->fingerprint, err));
     node->n_ranks = config->cluster.gpus_per_node != DPT_AUTO ? config->cluster.gpus_per_node
                     : gpus > 0                                ? gpus
                                                               : 1;
@@ -230,11 +242,11 @@ static enum dpt_status fill_node(struct dpt_node *node, enum dpt_node_source sou
                 node->n_ranks, gpus == 1 ? "is" : "are", gpus);
     DPT_TRY(dpt_origin_read(config, source != DPT_NODE_FROM_SERVER, err));
     DPT_TRY(dpt_data_digest(config, &node->data, err));
-    if (source != DPT_NODE_FROM_SERVER) /* after the data, whose vocabulary must fit the model */
+    if (source != DPT_NODE_FROM_SERVER) /* dpt_data_digest has compared vocabulary and model */
         DPT_TRY(dpt_origin_compare_tokenizer(config, err));
     if (!config->train.eval_only)
         DPT_TRY(dpt_config_count_epochs(config, node->data.train_samples, err));
-    DPT_TRY(print_config(node, err));
+    DPT_TRY(print_and_hash_config(node, err));
     fill_spec(node);
     fill_facts(node);
     return DPT_OK;

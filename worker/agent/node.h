@@ -15,7 +15,7 @@
 
 enum dpt_node_source {
     DPT_NODE_FROM_FILE,   /* --config */
-    DPT_NODE_FROM_SERVER, /* the run's: each node has its own device, ranks, threads, interface */
+    DPT_NODE_FROM_SERVER, /* the run's, without the keys of one node: device, ranks, threads, … */
     DPT_NODE_FROM_DEMO    /* built in */
 };
 
@@ -43,9 +43,9 @@ struct dpt_node {
     struct dpt_agent_facts facts;
 };
 
-/* Loads the text with the command line's overrides, makes the folders, looks at the device, and
- * reads the data and with train.lora the base once for their digests (which takes as long as
- * reading them). DPT_ECONFIG and others say what to do. */
+/* Loads the text with the command line's overrides, makes the folders, reads the device's
+ * fingerprint, and reads all of the data, and with train.lora the base, for their digests. The
+ * error texts of DPT_ECONFIG and others name the remedy. */
 DPT_MUST_USE enum dpt_status dpt_node_create(const struct dpt_worker_options *options,
                                              const struct dpt_node_text *text,
                                              struct dpt_node **ret, struct dpt_err *err);

@@ -3,11 +3,12 @@
  * Pure but for its sinks.
  *
  * The node of rank 0 alone prints steps and evaluations; each generation may move rank 0. Every
- * node prints its own changes. A loss has one line, printed when training resumes. If that takes
- * longer than DPT_PROGRESS_FORMING_MS, one more line gives the reason. */
+ * node prints its own changes. A loss has one line, printed when training resumes. After
+ * DPT_PROGRESS_FORMING_MS without training one more line gives the reason. */
 #ifndef DPT_WORKER_AGENT_PROGRESS_H
 #define DPT_WORKER_AGENT_PROGRESS_H
 
+#include "base/config.h"
 #include "rendezvous/client/client.h"
 #include "worker/agent/core.h"
 #include "worker/agent/progress_text.h"
@@ -22,17 +23,6 @@ enum {
     DPT_PROGRESS_FORMING_MS = 2000  /* a formation, or a standstill, that lasts longer has a line */
 };
 
-/* The run as the config describes it; all 0 while there is no config. */
-struct dpt_progress_run {
-    uint32_t min_nodes;
-    int64_t steps, tokens_per_step, samples_per_step;
-    bool of_images;
-    int64_t epochs, epoch_steps; /* 0: none */
-    int64_t log_every;           /* steps from one line to the next */
-    bool evaluates;              /* it only evaluates */
-    const char *checkpoint_dir;  /* borrowed; NULL or "": none */
-};
-
 struct dpt_terminal;
 
 /* Everything is borrowed. print and show: those of terminal.h; a test has its own. */
@@ -42,7 +32,7 @@ struct dpt_progress_options {
     /* The live line; NULL: each step has a line that stays. */
     void (*show)(struct dpt_terminal *terminal, const struct dpt_live_facts *facts);
     /* Prints the evaluations of a run that only evaluates, the reason of a lack of the server,
-     * steps that wait for a server, and what a drain has saved. Nothing else. */
+     * steps that wait for a server, and the step that a drain has saved. Nothing else. */
     bool quiet;
     const char *endpoint; /* of the server */
     const char *source;   /* of the endpoint: "--rdzv-endpoint", …, "the default" */
@@ -62,22 +52,19 @@ struct dpt_progress {
     int64_t forming_ms;                /* since when a generation is formed; 0: none is */
     bool was_up, was_gone, all_done, leaving_printed, left_printed, was_first;
     bool forming_printed; /* a line was printed since forming_ms */
-    uint64_t generation;  /* newest whose begin was printed */
+    uint64_t generation;  /* newest with a printed line of its start */
     uint32_t world_size;  /* of the newest that trained here */
     int64_t trained_ms;   /* when training began here; 0: not yet */
-    int64_t first_step;   /* with which it began */
-    uint32_t recoveries;  /* since then, and steps lost by them */
-    int64_t steps_lost;
     int64_t step_printed, val_printed;
     int64_t lines_to;      /* step up to which each line is printed, or known to be elsewhere */
-    int64_t held_step;     /* newest that ranks of this node held, ... */
-    int64_t unsaved_steps; /* ... and the steps of it that no checkpoint had */
+    int64_t unsaved_steps; /* up to left.step, that no checkpoint had */
     double tokens_per_s;   /* smoothed */
     struct dpt_live_facts live;
+    struct dpt_left_facts left; /* its step: the newest that ranks of this node held */
 };
 
-/* Prints what has changed since the last call. */
+/* Prints the changes since the last call. `config`: of the run; all 0 while there is none. */
 void dpt_progress_update(struct dpt_progress *progress, const struct dpt_agent_view *view,
-                         const struct dpt_progress_run *run, int64_t now_ms);
+                         const struct dpt_config *config, int64_t now_ms);
 
 #endif

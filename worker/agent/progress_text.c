@@ -44,54 +44,62 @@ void dpt_text_share(int64_t right, int64_t samples, char ret[DPT_TEXT_NUMBER_BYT
     (void)snprintf(ret, DPT_TEXT_NUMBER_BYTES, "%.2f%%", 100.0 * (double)right / (double)samples);
 }
 
-static void print_rate(double per_s, const char *unit, char *ret, size_t bytes)
+/* ---- the fields of a step ---- */
+
+/* The fields of a step, in the order of the live line. */
+enum field {
+    FIELD_STEP,
+    FIELD_LOSS,
+    FIELD_VAL,
+    FIELD_LR,
+    FIELD_NORM,
+    FIELD_RATE,
+    FIELD_WORLD,
+    FIELD_ETA,
+    FIELD_CHECKPOINT,
+    FIELD_COUNT
+};
+enum { FIELD_BYTES = 64, GAP = 2 };
+
+static void print_rate(double per_s, const char *unit, char ret[FIELD_BYTES])
 {
     char number[DPT_TEXT_NUMBER_BYTES] = "?";
     if (per_s > 0 && per_s < 9e15)
         dpt_text_count((int64_t)llround(per_s), number);
-    (void)snprintf(ret, bytes, "%s %s", number, unit);
+    (void)snprintf(ret, FIELD_BYTES, "%s %s", number, unit);
 }
 
-/* A run that diverges has any norm. */
-static void print_norm(double norm, char *ret, size_t bytes)
+/* The fields of a step. A run that diverges has any norm. */
+static void print_fields(const struct dpt_step_facts *step, const char *rate_unit,
+                         char fields[FIELD_COUNT][FIELD_BYTES])
 {
-    (void)snprintf(ret, bytes, fabs(norm) >= 1e6 ? "norm %.3g" : "norm %.2f", norm);
-}
-
-static void print_ranks(uint32_t n, char *ret, size_t bytes)
-{
-    (void)snprintf(ret, bytes, "%" PRIu32 " rank%s", n, n == 1 ? "" : "s");
-}
-
-static void print_step(const struct dpt_step_facts *facts, char *ret, size_t bytes)
-{
-    if (facts->steps > 0)
-        (void)snprintf(ret, bytes, "step %" PRId64 "/%" PRId64, facts->step, facts->steps);
-    else
-        (void)snprintf(ret, bytes, "step %" PRId64, facts->step);
-}
-
-static void print_eta(const struct dpt_step_facts *facts, char *ret, size_t bytes)
-{
-    char left[DPT_TEXT_NUMBER_BYTES] = "?";
-    if (facts->eta_ms >= 0)
-        dpt_text_duration(facts->eta_ms, left);
-    (void)snprintf(ret, bytes, "ETA %s", left);
+    char left[DPT_TEXT_NUMBER_BYTES] = "?", of[DPT_TEXT_NUMBER_BYTES] = "";
+    if (step->steps > 0)
+        (void)snprintf(of, sizeof of, "/%" PRId64, step->steps);
+    if (step->eta_ms >= 0)
+        dpt_text_duration(step->eta_ms, left);
+    memset(fields, 0, FIELD_COUNT * sizeof fields[0]);
+    (void)snprintf(fields[FIELD_STEP], FIELD_BYTES, "step %" PRId64 "%s", step->step, of);
+    (void)snprintf(fields[FIELD_LOSS], FIELD_BYTES, "loss %.4f", step->loss);
+    (void)snprintf(fields[FIELD_LR], FIELD_BYTES, "lr %.2e", step->lr);
+    (void)snprintf(fields[FIELD_NORM], FIELD_BYTES,
+                   fabs(step->grad_norm) >= 1e6 ? "norm %.3g" : "norm %.2f", step->grad_norm);
+    print_rate(step->tokens_per_s, rate_unit, fields[FIELD_RATE]);
+    (void)snprintf(fields[FIELD_WORLD], FIELD_BYTES, "%" PRIu32 " rank%s", step->world_size,
+                   step->world_size == 1 ? "" : "s");
+    (void)snprintf(fields[FIELD_ETA], FIELD_BYTES, "ETA %s", left);
 }
 
 /* ---- the line of a step ---- */
 
 void dpt_text_step(const struct dpt_step_facts *facts, char ret[DPT_TEXT_LINE_BYTES])
 {
-    char step[64], norm[64], rate[64], ranks[32], eta[64], elapsed[DPT_TEXT_NUMBER_BYTES];
-    print_step(facts, step, sizeof step);
-    print_norm(facts->grad_norm, norm, sizeof norm);
-    print_rate(facts->tokens_per_s, facts->of_images ? "images/s" : "tokens/s", rate, sizeof rate);
-    print_ranks(facts->world_size, ranks, sizeof ranks);
-    print_eta(facts, eta, sizeof eta);
+    char fields[FIELD_COUNT][FIELD_BYTES], elapsed[DPT_TEXT_NUMBER_BYTES];
+    print_fields(facts, facts->of_images ? "images/s" : "tokens/s", fields);
     dpt_text_duration(facts->elapsed_ms, elapsed);
-    (void)snprintf(ret, DPT_TEXT_LINE_BYTES, "%s  loss %.4f  lr %.2e  %s  %s  %s  %s  %s", step,
-                   facts->loss, facts->lr, norm, rate, ranks, elapsed, eta);
+    (void)snprintf(ret, DPT_TEXT_LINE_BYTES, "%s  %s  %s  %s  %s  %s  %s  %s", fields[FIELD_STEP],
+                   fields[FIELD_LOSS], fields[FIELD_LR], fields[FIELD_NORM], fields[FIELD_RATE],
+                   fields[FIELD_WORLD], elapsed, fields[FIELD_ETA]);
 }
 
 /* ---- the line of an epoch ---- */
@@ -113,53 +121,17 @@ void dpt_text_epoch(const Dpt__StepRecord *step, int64_t epochs, bool whole,
 
 /* ---- the live line ---- */
 
-/* In the order of the line. */
-enum field {
-    FIELD_STEP,
-    FIELD_LOSS,
-    FIELD_VAL,
-    FIELD_LR,
-    FIELD_NORM,
-    FIELD_RATE,
-    FIELD_WORLD,
-    FIELD_ETA,
-    FIELD_CHECKPOINT,
-    FIELD_COUNT
-};
-enum { FIELD_BYTES = 64, GAP = 2 };
-
 /* The order in which fields are left out of a narrow line. */
 static const enum field dispensable[] = {FIELD_LR,   FIELD_NORM,       FIELD_WORLD, FIELD_VAL,
                                          FIELD_RATE, FIELD_CHECKPOINT, FIELD_ETA,   FIELD_LOSS};
 enum { DISPENSABLE_COUNT = sizeof dispensable / sizeof dispensable[0] };
 
-static void print_val(const struct dpt_live_facts *facts, char ret[FIELD_BYTES])
+static void print_val(const struct dpt_agent_evaluation *val, char ret[FIELD_BYTES])
 {
-    char share[DPT_TEXT_NUMBER_BYTES];
-    if (facts->val.samples == 0) {
-        (void)snprintf(ret, FIELD_BYTES, "val %.4f", facts->val.loss);
-        return;
-    }
-    dpt_text_share(facts->val.right, facts->val.samples, share);
-    (void)snprintf(ret, FIELD_BYTES, "val %.4f %s", facts->val.loss, share);
-}
-
-static void print_fields(const struct dpt_live_facts *facts, char fields[FIELD_COUNT][FIELD_BYTES])
-{
-    const struct dpt_step_facts *step = &facts->step;
-    memset(fields, 0, FIELD_COUNT * sizeof fields[0]);
-    print_step(step, fields[FIELD_STEP], FIELD_BYTES);
-    (void)snprintf(fields[FIELD_LOSS], FIELD_BYTES, "loss %.4f", step->loss);
-    if (facts->val.step > 0)
-        print_val(facts, fields[FIELD_VAL]);
-    (void)snprintf(fields[FIELD_LR], FIELD_BYTES, "lr %.2e", step->lr);
-    print_norm(step->grad_norm, fields[FIELD_NORM], FIELD_BYTES);
-    print_rate(step->tokens_per_s, step->of_images ? "img/s" : "tok/s", fields[FIELD_RATE],
-               FIELD_BYTES);
-    print_ranks(step->world_size, fields[FIELD_WORLD], FIELD_BYTES);
-    print_eta(step, fields[FIELD_ETA], FIELD_BYTES);
-    if (facts->checkpoint > 0)
-        (void)snprintf(fields[FIELD_CHECKPOINT], FIELD_BYTES, "saved %" PRId64, facts->checkpoint);
+    char share[DPT_TEXT_NUMBER_BYTES] = "";
+    if (val->samples > 0)
+        dpt_text_share(val->right, val->samples, share);
+    (void)snprintf(ret, FIELD_BYTES, "val %.4f%s%s", val->loss, val->samples > 0 ? " " : "", share);
 }
 
 static int width_of(char fields[FIELD_COUNT][FIELD_BYTES])
@@ -194,7 +166,11 @@ void dpt_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
     char fields[FIELD_COUNT][FIELD_BYTES];
     const int room = columns - 1; /* a full line wraps */
     ret[0] = '\0';
-    print_fields(facts, fields);
+    print_fields(&facts->step, facts->step.of_images ? "img/s" : "tok/s", fields);
+    if (facts->val.step > 0)
+        print_val(&facts->val, fields[FIELD_VAL]);
+    if (facts->checkpoint > 0)
+        (void)snprintf(fields[FIELD_CHECKPOINT], FIELD_BYTES, "saved %" PRId64, facts->checkpoint);
     bool wants_bar = facts->step.steps > 0;
     for (int i = 0; i < DISPENSABLE_COUNT; i++) {
         if (dispensable[i] == FIELD_WORLD) /* the fields after it are worth more than the bar */
@@ -218,22 +194,20 @@ void dpt_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
 
 /* ---- a recovery ---- */
 
-void dpt_text_recovery(const struct dpt_recovery_facts *facts, char ret[DPT_TEXT_LINE_BYTES])
+void dpt_text_recovery(const struct dpt_agent_view *view, uint32_t world_before,
+                       char ret[DPT_TEXT_LINE_BYTES])
 {
-    char world[64], still[DPT_TEXT_NUMBER_BYTES];
-    if (facts->world_before > 0)
-        (void)snprintf(world, sizeof world, "%" PRIu32 " -> %" PRIu32, facts->world_before,
-                       facts->world_size);
+    char before[DPT_TEXT_NUMBER_BYTES] = "", still[DPT_TEXT_NUMBER_BYTES];
+    if (world_before > 0)
+        (void)snprintf(before, sizeof before, "%" PRIu32 " -> ", world_before);
+    if (view->still_ms < 1000)
+        (void)snprintf(still, sizeof still, "%" PRId64 " ms", view->still_ms);
     else
-        (void)snprintf(world, sizeof world, "%" PRIu32, facts->world_size);
-    if (facts->still_ms < 1000)
-        (void)snprintf(still, sizeof still, "%" PRId64 " ms", facts->still_ms);
-    else
-        dpt_text_duration(facts->still_ms, still);
+        dpt_text_duration(view->still_ms, still);
     (void)snprintf(ret, DPT_TEXT_LINE_BYTES,
-                   "%.1024s; training resumed after %s, %" PRId64 " step%s lost, world %s",
-                   facts->cause, still, facts->steps_lost, facts->steps_lost == 1 ? "" : "s",
-                   world);
+                   "%.1024s; training resumed after %s, %" PRId64 " step%s lost, world %s%" PRIu32,
+                   view->cause, still, view->steps_lost, view->steps_lost == 1 ? "" : "s", before,
+                   view->world_size);
 }
 
 /* ---- the closing line ---- */
@@ -341,11 +315,12 @@ void dpt_text_summary(const Dpt__RunSummary *s, char ret[DPT_TEXT_SUMMARY_BYTES]
     add_row(ret, "weights hash", "%s", s->weights_hash);
 }
 
-void dpt_text_left(const struct dpt_left_facts *facts, char ret[DPT_TEXT_SUMMARY_BYTES])
+void dpt_text_left(const struct dpt_left_facts *facts, const struct dpt_live_facts *live,
+                   char ret[DPT_TEXT_SUMMARY_BYTES])
 {
-    const struct dpt_live_facts *live = facts->live;
     const struct dpt_step_facts *newest = &live->step;
     const double seconds = (double)newest->elapsed_ms * 1e-3;
+    const int64_t steps_made = facts->step - facts->first_step; /* without lost steps */
     ret[0] = '\0';
     if (facts->steps > 0)
         add_row(ret, "steps", "%s of %s", count_of((double)facts->step).text,
@@ -360,12 +335,11 @@ void dpt_text_left(const struct dpt_left_facts *facts, char ret[DPT_TEXT_SUMMARY
         add_row(ret, "validation loss", "%.4f", live->val.loss);
     add_accuracy_row(ret, live->val.right, live->val.samples);
     add_time_row(ret, newest->elapsed_ms);
-    if (facts->steps_made > 0 && seconds > 0) {
-        add_row(ret, "time of a step", "%.1f ms on average",
-                1e3 * seconds / (double)facts->steps_made);
+    if (steps_made > 0 && seconds > 0) {
+        add_row(ret, "time of a step", "%.1f ms on average", 1e3 * seconds / (double)steps_made);
         if (facts->samples_per_step > 0)
             add_row(ret, "samples/s", "%.1f",
-                    (double)(facts->steps_made * facts->samples_per_step) / seconds);
+                    (double)(steps_made * facts->samples_per_step) / seconds);
     }
     if (newest->tokens_per_s > 0 && !newest->of_images)
         add_row(ret, "tokens/s", "%s", count_of(newest->tokens_per_s).text);

@@ -34,14 +34,6 @@ struct dpt_live_facts {
     int64_t checkpoint;              /* step of the newest; 0: none */
 };
 
-/* The cause of a generation and its cost. */
-struct dpt_recovery_facts {
-    const char *cause;
-    int64_t still_ms; /* how long training stopped */
-    int64_t steps_lost;
-    uint32_t world_before, world_size; /* before: 0: this node had no part in it */
-};
-
 /* 1234567 as "1,234,567". */
 void dpt_text_count(int64_t number, char ret[DPT_TEXT_NUMBER_BYTES]);
 
@@ -65,15 +57,16 @@ void dpt_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
                    char ret[DPT_TEXT_LINE_BYTES]);
 
 /* "rank 3 (node b, host gpu7) died: signal 9; training resumed after 264 ms, 0 steps lost, world 4
- * -> 3". */
-void dpt_text_recovery(const struct dpt_recovery_facts *facts, char ret[DPT_TEXT_LINE_BYTES]);
+ * -> 3". world_before 0: this node had no part in that world. */
+void dpt_text_recovery(const struct dpt_agent_view *view, uint32_t world_before,
+                       char ret[DPT_TEXT_LINE_BYTES]);
 
 /* A node's part in a run that ended with exit code 0. */
 struct dpt_closing_facts {
     const char *run;
     int64_t step;        /* newest applied by a rank of this node; -1: none */
     uint64_t generation; /* 0: none */
-    bool released;       /* it left before the run's end, as it was told to */
+    bool released;       /* it left as asked, before the run's end */
     bool no_server;      /* none was reached */
 };
 
@@ -85,15 +78,16 @@ void dpt_text_summary(const Dpt__RunSummary *summary, char ret[DPT_TEXT_SUMMARY_
 
 /* A run that the last node leaves, as the node of rank 0 knows it. */
 struct dpt_left_facts {
-    const struct dpt_live_facts *live; /* borrowed; elapsed_ms: since training began here */
-    int64_t step, steps;               /* saved; of the run, 0: not known */
-    int64_t steps_made;                /* since training began here, without lost steps */
-    int64_t samples_per_step;          /* 0: not known */
-    uint32_t recoveries;               /* seen here, and the steps that they lost */
+    int64_t step;             /* newest that is saved */
+    int64_t steps;            /* of the run; 0: not known */
+    int64_t first_step;       /* with which training began here */
+    int64_t samples_per_step; /* 0: not known */
+    uint32_t recoveries;      /* seen here, and the steps that they lost */
     int64_t steps_lost;
 };
 
-/* The same block for a run that is left. */
-void dpt_text_left(const struct dpt_left_facts *facts, char ret[DPT_TEXT_SUMMARY_BYTES]);
+/* The same block for a run that is left. live->step.elapsed_ms: since training began here. */
+void dpt_text_left(const struct dpt_left_facts *facts, const struct dpt_live_facts *live,
+                   char ret[DPT_TEXT_SUMMARY_BYTES]);
 
 #endif

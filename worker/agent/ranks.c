@@ -1,27 +1,29 @@
-/* The slots of a node's rank processes. */
+/* The slots of a node's rank processes: their starts, events and ends. */
 #include "worker/agent/ranks.h"
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "worker/agent/address.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum dpt_status dpt_ranks_init(struct dpt_ranks *ranks, int n, const char *log_dir,
-                               const char *node, struct dpt_err *err)
+enum dpt_status dpt_ranks_init(struct dpt_ranks *ranks, const struct dpt_loop_options *options,
+                               const struct dpt_node *node, struct dpt_err *err)
 {
-    DPT_ASSERT(n >= 1 && n <= DPT_PROTO_RANKS_MAX);
-    *ranks = (struct dpt_ranks){.frame = malloc(DPT_RANK_FRAME_BYTES_MAX)};
+    DPT_ASSERT(node->n_ranks >= 1 && node->n_ranks <= DPT_PROTO_RANKS_MAX);
+    *ranks = (struct dpt_ranks){
+        .options = options, .node = node, .frame = malloc(DPT_RANK_FRAME_BYTES_MAX)};
     if (ranks->frame == NULL)
         return dpt_fail_nomem(err, "frames of rank processes");
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < node->n_ranks; i++) {
         struct dpt_rank_slot *slot = &ranks->slots[i];
         slot->process =
             (struct dpt_rank_process){.pid_fd = -1, .link_fd = -1, .output_fd = -1, .step_fd = -1};
-        enum dpt_status status =
-            dpt_rank_log_init(&slot->log, log_dir, node, i, STDERR_FILENO, err);
+        enum dpt_status status = dpt_rank_log_init(&slot->log, node->config.log.dir,
+                                                   options->agent.node, i, STDERR_FILENO, err);
         ranks->n = i + 1;
         if (status != DPT_OK) {
             dpt_ranks_fini(ranks, false, 0);
@@ -31,52 +33,126 @@ enum dpt_status dpt_ranks_init(struct dpt_ranks *ranks, int n, const char *log_d
     return DPT_OK;
 }
 
-static void fail_start(struct dpt_rank_slot *slot, uint32_t spawn, const char *text, bool is_final)
+/* ---- starts ---- */
+
+/* A run that only evaluates claims nothing: others may train in the folders. */
+static enum dpt_status begin_claims(struct dpt_ranks *ranks, uint64_t epoch, struct dpt_err *err)
 {
-    slot->spawn = spawn;
+    const struct dpt_config *config = &ranks->node->config;
+    if (ranks->claims != NULL || config->train.eval_only)
+        return DPT_OK;
+    const struct dpt_claims_options options = {.dir = {config->log.dir, config->checkpoint.dir},
+                                               .run = config->run,
+                                               .server = epoch,
+                                               .embedded = ranks->options->embedded,
+                                               .timeout_ms = ranks->node->spec.timeout_ms};
+    return dpt_claims_create(&options, &ranks->claims, err);
+}
+
+bool dpt_ranks_are_claimed(const struct dpt_ranks *ranks)
+{
+    return ranks->claims == NULL || dpt_claims_state(ranks->claims, NULL) == DPT_CLAIMS_HELD;
+}
+
+static void fail_start(struct dpt_rank_slot *slot, const char *text, bool is_final)
+{
     slot->exit_final = is_final;
     slot->exit_pending = true;
-    slot->exit_code = 127; /* as a shell says "cannot be run" */
+    slot->exit_code = 127; /* of a shell, for a command that cannot be run */
     (void)snprintf(slot->text, sizeof slot->text, "%.*s", DPT_RANK_TEXT_BYTES - 1, text);
 }
 
-void dpt_ranks_spawn_failed(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn,
-                            const char *text)
+/* The address is looked up for each start: a host may get another one. */
+static enum dpt_status fill_start(const struct dpt_ranks *ranks,
+                                  const struct dpt_agent_action *action, struct dpt_rank_start *ret,
+                                  struct dpt_err *err)
 {
-    DPT_ASSERT((int)local_rank < ranks->n);
-    fail_start(&ranks->slots[local_rank], spawn, text, false);
+    const struct dpt_worker_options *options = ranks->options->worker;
+    const struct dpt_data_digest *data = &ranks->node->data;
+    *ret = (struct dpt_rank_start){.incarnation = action->incarnation,
+                                   .local_rank = (int)action->local_rank,
+                                   .ranks = ranks->n,
+                                   .spawn = (int)action->spawn,
+                                   .threads = ranks->node->threads,
+                                   .agent = getpid(),
+                                   .log_level = (int)options->log_level,
+                                   .n_allow = options->n_allow,
+                                   .allow_fresh = options->allow_fresh};
+    (void)snprintf(ret->node, sizeof ret->node, "%s", ranks->options->agent.node);
+    memcpy(ret->data, data->train.hash, sizeof ret->data);
+    memcpy(ret->data_stamp, data->train.stamp, sizeof ret->data_stamp);
+    memcpy(ret->val, data->val.hash, sizeof ret->val);
+    memcpy(ret->val_stamp, data->val.stamp, sizeof ret->val_stamp);
+    for (int i = 0; i < options->n_allow; i++)
+        (void)snprintf(ret->allow[i], sizeof ret->allow[i], "%s", options->allow[i]);
+    if (ranks->claims != NULL)
+        (void)dpt_claims_get(ranks->claims, 1, &ret->claim_number, ret->claim_token);
+    return dpt_address_find(ranks->node->config.cluster.interface, ranks->options->endpoint,
+                            ret->address, err);
 }
 
-void dpt_ranks_spawn(struct dpt_ranks *ranks, const struct dpt_spawn_options *options)
+static void start_process(struct dpt_ranks *ranks, const struct dpt_agent_action *action)
 {
-    DPT_ASSERT(options->start->local_rank < ranks->n);
-    struct dpt_rank_slot *slot = &ranks->slots[options->start->local_rank];
-    DPT_ASSERT(slot->process.pid == 0 && !slot->exit_pending);
-    uint32_t spawn = (uint32_t)options->start->spawn;
+    struct dpt_rank_slot *slot = &ranks->slots[action->local_rank];
+    struct dpt_rank_start start;
     struct dpt_err err;
+    DPT_ASSERT(slot->process.pid == 0 && !slot->exit_pending);
     if (slot->process.output_fd >= 0) /* of the process before, if another one still has its end */
         close(slot->process.output_fd);
     slot->process.output_fd = -1;
     slot->log.last_error[0] = '\0';
     slot->eof_ms = 0;
     slot->exit_final = false;
-    const enum dpt_status status = dpt_rank_spawn(options, &slot->process, &err);
+    slot->spawn = action->spawn;
+    enum dpt_status status = fill_start(ranks, action, &start, &err);
+    if (status == DPT_OK) {
+        const struct dpt_spawn_options options = {
+            ranks->options->program, &start, ranks->node->config_text, ranks->node->config_bytes};
+        status = dpt_rank_spawn(&options, &slot->process, &err);
+    }
     if (status != DPT_OK)
-        fail_start(slot, spawn, err.text, status == DPT_EOVERFLOW);
-    slot->spawn = spawn;
+        fail_start(slot, err.text, status == DPT_EOVERFLOW);
 }
 
-void dpt_ranks_kill(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn)
+enum dpt_status dpt_ranks_start(struct dpt_ranks *ranks, const struct dpt_agent_action *action,
+                                uint64_t epoch, struct dpt_err *err)
 {
-    if ((int)local_rank < ranks->n && ranks->slots[local_rank].spawn == spawn)
-        dpt_rank_kill(&ranks->slots[local_rank].process);
+    DPT_ASSERT((int)action->local_rank < ranks->n);
+    DPT_TRY(begin_claims(ranks, epoch, err));
+    if (dpt_ranks_are_claimed(ranks))
+        start_process(ranks, action);
+    else
+        ranks->slots[action->local_rank].waiting = *action;
+    return DPT_OK;
 }
+
+void dpt_ranks_start_waiting(struct dpt_ranks *ranks)
+{
+    for (int i = 0; i < ranks->n; i++) {
+        const struct dpt_agent_action action = ranks->slots[i].waiting;
+        ranks->slots[i].waiting.spawn = 0;
+        if (action.spawn != 0)
+            start_process(ranks, &action);
+    }
+}
+
+void dpt_ranks_kill(struct dpt_ranks *ranks, const struct dpt_agent_action *action)
+{
+    struct dpt_rank_slot *slot = &ranks->slots[action->local_rank];
+    if (slot->waiting.spawn == action->spawn) {
+        slot->waiting.spawn = 0;
+        slot->spawn = action->spawn;
+        fail_start(slot, "was given up while log.dir or checkpoint.dir was being claimed", false);
+    } else if (slot->spawn == action->spawn) {
+        dpt_rank_kill(&slot->process);
+    }
+}
+
+/* ---- frames and events ---- */
 
 void dpt_ranks_send(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn,
                     const Dpt__AgentToRank *message)
 {
-    if ((int)local_rank >= ranks->n)
-        return;
     const struct dpt_rank_slot *slot = &ranks->slots[local_rank];
     if (slot->spawn != spawn || slot->process.link_fd < 0)
         return;
@@ -147,7 +223,7 @@ static void take_output(struct dpt_rank_slot *slot, bool may_write)
     }
 }
 
-/* The last error of the process tells its end. A message has no control characters. */
+/* The last error of the process is the cause of its end. A message has no control characters. */
 static void keep_last_error(struct dpt_rank_slot *slot)
 {
     memcpy(slot->text, slot->log.last_error, sizeof slot->log.last_error);
@@ -262,6 +338,7 @@ void dpt_ranks_fini(struct dpt_ranks *ranks, bool may_write, int wait_ms)
     if (ranks->n > 0)
         (void)dpt_orphans_kill(NULL, 0);
     dpt_message_free_rank_to_agent(&ranks->message);
+    dpt_claims_destroy(&ranks->claims, wait_ms);
     free(ranks->frame);
     *ranks = (struct dpt_ranks){0};
 }

@@ -1,10 +1,10 @@
-/* The rank processes of a node, one slot for each local rank: their processes, logs and frames. */
+/* The rank processes of a node, one slot for each local rank: starts, processes, logs and frames. A
+ * rank starts once the run's folders are claimed (claims.h); until then the start waits. */
 #ifndef DPT_WORKER_AGENT_RANKS_H
 #define DPT_WORKER_AGENT_RANKS_H
 
-#include "base/err.h"
-#include "rendezvous/proto/message.h"
-#include "worker/agent/node.h"
+#include "worker/agent/claims.h"
+#include "worker/agent/loop.h"
 #include "worker/agent/ranklog.h"
 #include "worker/agent/spawn.h"
 
@@ -26,35 +26,47 @@ struct dpt_rank_slot {
     struct dpt_rank_log log;
     uint32_t spawn;    /* of the newest process; 0: none yet */
     int64_t eof_ms;    /* time of the link's end; 0: no end, or its event was returned */
-    bool exit_pending; /* the process ended or was not started, and no event has told it */
-    bool exit_final;   /* and no other can be started: the agent has no descriptor left */
+    bool exit_pending; /* the process ended or was not started, and the event is due */
+    bool exit_final;   /* no other process can be started: the agent has no descriptor left */
     int exit_code;
-    char text[DPT_RANK_TEXT_BYTES]; /* its last error, or why it was not started */
+    char text[DPT_RANK_TEXT_BYTES];  /* its last error, or why it was not started */
+    struct dpt_agent_action waiting; /* the start that waits for the claims; spawn 0: none */
 };
 
 struct dpt_ranks {
+    const struct dpt_loop_options *options; /* borrowed, like the node */
+    const struct dpt_node *node;
+    struct dpt_claims *claims; /* NULL: before the first start, and of a run that only evaluates */
     struct dpt_rank_slot slots[DPT_PROTO_RANKS_MAX];
     int n;
     uint8_t *frame;            /* DPT_RANK_FRAME_BYTES_MAX */
     Dpt__RankToAgent *message; /* of the newest event; NULL: none */
 };
 
-/* Slots for n ranks that log into log_dir/node-ID. */
-DPT_MUST_USE enum dpt_status dpt_ranks_init(struct dpt_ranks *ranks, int n, const char *log_dir,
-                                            const char *node, struct dpt_err *err);
+/* A slot for each rank of the node. Both arguments are borrowed. */
+DPT_MUST_USE enum dpt_status dpt_ranks_init(struct dpt_ranks *ranks,
+                                            const struct dpt_loop_options *options,
+                                            const struct dpt_node *node, struct dpt_err *err);
 
-/* Kills every rank, waits at most wait_ms for their ends, kills their orphans, closes the logs. */
+/* Kills every rank, waits at most wait_ms for their ends, kills their orphans, closes the logs, and
+ * releases the claims, for which it waits wait_ms again. */
 void dpt_ranks_fini(struct dpt_ranks *ranks, bool may_write, int wait_ms);
 
-/* Starts process `start->spawn` of start->local_rank. A failure becomes its EXITED event. */
-void dpt_ranks_spawn(struct dpt_ranks *ranks, const struct dpt_spawn_options *options);
+/* Starts process action->spawn, or lets the start wait for the claims, which the first start
+ * begins. A failure of the process becomes its EXITED event. DPT_EREFUSED and others: the folders
+ * cannot be claimed. `epoch`: of the server. */
+DPT_MUST_USE enum dpt_status dpt_ranks_start(struct dpt_ranks *ranks,
+                                             const struct dpt_agent_action *action, uint64_t epoch,
+                                             struct dpt_err *err);
 
-/* A start that failed before there was a process becomes an EXITED event. */
-void dpt_ranks_spawn_failed(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn,
-                            const char *text);
+/* Starts the processes that have waited. The claims must be held. */
+void dpt_ranks_start_waiting(struct dpt_ranks *ranks);
 
-/* SIGKILL to process `spawn` of the local rank, if it runs. */
-void dpt_ranks_kill(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn);
+/* No start has to wait: the claims are held, or the run has none. */
+bool dpt_ranks_are_claimed(const struct dpt_ranks *ranks);
+
+/* SIGKILL to process action->spawn, if it runs; a start that waits becomes an EXITED event. */
+void dpt_ranks_kill(struct dpt_ranks *ranks, const struct dpt_agent_action *action);
 
 /* Sends a frame to process `spawn`, if it runs; drops the frame when the rank does not read. */
 void dpt_ranks_send(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn,

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SILENCE_MS_MIN = 500, COMPLAINT_BYTES = 4096 };
+enum { SILENCE_MS_MIN = 500, ERROR_LINE_BYTES = 4096, RANDOM_ID_BYTES = 6 };
 
 struct worker {
     struct dpt_worker_options options;
@@ -24,12 +24,11 @@ struct worker {
     struct dpt_config config; /* --config's, else the demo's: names the server and the run */
     struct dpt_node *node;    /* NULL until there is a config */
     struct dpt_worker_endpoint server_at;
-    bool in_loop; /* what fails now is not the user's input */
+    bool in_loop; /* a failure from now on is not one of the user's input */
     bool live;    /* standard output has a live line */
     struct dpt_server_thread *server;
     struct dpt_client *client;
-    /* Prints everything once the ending signals are blocked, so that a terminal that takes nothing
-     * holds up nothing else. */
+    /* Prints every line once the ending signals are blocked. NULL before: lines go to stdio. */
     struct dpt_terminal *terminal;
 };
 
@@ -62,7 +61,7 @@ static void print_info(const struct worker *worker, const char *fmt, ...)
 static void print_error(const struct worker *worker, const char *fmt, ...) DPT_PRINTF(2, 3);
 static void print_error(const struct worker *worker, const char *fmt, ...)
 {
-    char line[COMPLAINT_BYTES];
+    char line[ERROR_LINE_BYTES];
     va_list ap;
     int used = snprintf(line, sizeof line, "dpt-worker: ");
     va_start(ap, fmt);
@@ -98,7 +97,7 @@ static enum dpt_status create_demo_node(struct worker *worker, struct dpt_err *e
     return create_node(worker, &text, err);
 }
 
-static enum dpt_status read_config(struct worker *worker, struct dpt_err *err)
+static enum dpt_status load_config_file(struct worker *worker, struct dpt_err *err)
 {
     struct dpt_node_text from = {.source = DPT_NODE_FROM_FILE, .name = worker->options.config_path};
     char *text = NULL;
@@ -111,12 +110,12 @@ static enum dpt_status read_config(struct worker *worker, struct dpt_err *err)
     return status;
 }
 
-/* From a file; without one the server's or the demo's, of which the keys that name server and run
- * are read now. */
-static enum dpt_status find_config(struct worker *worker, struct dpt_err *err)
+/* Loads the file. Without one the config of the server or the demo is used later; server and run
+ * are named by the demo's config and the command line. */
+static enum dpt_status load_config_or_demo(struct worker *worker, struct dpt_err *err)
 {
     if (worker->options.config_path != NULL)
-        return read_config(worker, err);
+        return load_config_file(worker, err);
     const char *overrides[DPT_CONFIG_OVERRIDES_MAX];
     dpt_worker_options_overrides(&worker->options, overrides);
     const struct dpt_config_input input = {.text = (const char *)dpt_demo_config,
@@ -131,7 +130,7 @@ static enum dpt_status find_config(struct worker *worker, struct dpt_err *err)
 }
 
 /* One line, and with --verbose its details. */
-static void log_start(const struct worker *worker)
+static void log_node(const struct worker *worker)
 {
     char text[512], threads[64];
     const struct dpt_node *node = worker->node;
@@ -160,7 +159,7 @@ static enum dpt_status configure_node(void *ctx, const Dpt__RunSpec *spec,
                                            strlen(spec->config_yaml), "config of the run"};
         DPT_TRY(create_node(worker, &text, err));
     }
-    log_start(worker);
+    log_node(worker);
     *ret = worker->node;
     return DPT_OK;
 }
@@ -180,7 +179,7 @@ static enum dpt_status connect_client(struct worker *worker, struct dpt_err *err
     return status == DPT_OK ? status : dpt_wrap(err, status, "%s", worker->server_at.source);
 }
 
-static void write_log(void *ctx, const char *line, size_t bytes)
+static void print_log_line(void *ctx, const char *line, size_t bytes)
 {
     dpt_terminal_print_error(ctx, line, bytes);
 }
@@ -194,7 +193,7 @@ static enum dpt_status open_terminal(struct worker *worker, struct dpt_err *err)
                                                  .live = worker->live,
                                                  .utf8 = dpt_terminal_is_utf8()};
     DPT_TRY(dpt_terminal_create(&options, &worker->terminal, err));
-    dpt_log_set_sink(write_log, worker->terminal);
+    dpt_log_set_sink(print_log_line, worker->terminal);
     return DPT_OK;
 }
 
@@ -204,7 +203,7 @@ static void close_terminal(struct worker *worker)
     dpt_terminal_destroy(&worker->terminal);
 }
 
-static enum dpt_status find_server(struct worker *worker, struct dpt_err *err)
+static enum dpt_status open_server(struct worker *worker, struct dpt_err *err)
 {
     DPT_TRY(dpt_worker_endpoint(&worker->options, getenv("DPT_RDZV_ENDPOINT"), &worker->config,
                                 &worker->server_at, err));
@@ -237,7 +236,8 @@ static bool has_other_base(const struct dpt_config *theirs, const struct dpt_con
            strcmp(theirs->train.lora.base_hash, mine->train.lora.base_hash) != 0;
 }
 
-/* Names the keys in which this config differs from the run's. False: unknown. */
+/* Names the keys in which this config differs from the run's. False: there are none, or the config
+ * cannot be read. */
 static bool print_difference(const struct worker *worker, const char *run_config)
 {
     struct dpt_config *theirs = malloc(sizeof *theirs);
@@ -271,22 +271,16 @@ out:
 
 static void print_closing(const struct worker *worker, const struct dpt_loop_end *end)
 {
-    char text[DPT_TEXT_LINE_BYTES + DPT_TEXT_SUMMARY_BYTES], block[DPT_TEXT_SUMMARY_BYTES] = "";
-    const struct dpt_closing_facts facts = {.run = worker->config.run,
-                                            .step = end->step,
-                                            .generation = end->generation,
-                                            .released = end->released,
-                                            .no_server = end->why[0] != '\0'};
-    dpt_text_closing(&facts, text);
-    if (end->has_summary && !end->released) {
+    char line[DPT_TEXT_LINE_BYTES], block[DPT_TEXT_SUMMARY_BYTES];
+    dpt_text_closing(&end->closing, line);
+    print_line(worker, line);
+    if (end->has_summary && !end->closing.released) {
         dpt_text_summary(&end->summary, block);
-        const size_t used = strlen(text);
-        (void)snprintf(text + used, sizeof text - used, "\n%s", block);
+        print_line(worker, block);
     }
-    print_line(worker, text);
 }
 
-static int end_run(const struct worker *worker, struct dpt_loop_end *end)
+static int report_end(const struct worker *worker, struct dpt_loop_end *end)
 {
     dpt_terminal_show(worker->terminal, NULL);
     const bool refused = end->run_config != NULL && end->exit_code != DPT_EXIT_DONE;
@@ -311,8 +305,8 @@ static int end_run(const struct worker *worker, struct dpt_loop_end *end)
     return end->exit_code;
 }
 
-static enum dpt_status run_once(struct worker *worker, const char *program,
-                                struct dpt_loop_end *ret, struct dpt_err *err)
+static enum dpt_status run_loop_once(struct worker *worker, const char *program,
+                                     struct dpt_loop_end *ret, struct dpt_err *err)
 {
     const struct dpt_loop_options options = {.worker = &worker->options,
                                              .agent = {.run = worker->config.run,
@@ -335,7 +329,7 @@ static enum dpt_status run_once(struct worker *worker, const char *program,
 }
 
 /* Neither a config nor a run was named: joins the only run at the server. */
-static enum dpt_status take_other_run(struct worker *worker, const char *run, struct dpt_err *err)
+static enum dpt_status join_other_run(struct worker *worker, const char *run, struct dpt_err *err)
 {
     print_info(worker, "no config given: taking part in run '%s', the one at %s", run,
                worker->server_at.endpoint);
@@ -345,16 +339,16 @@ static enum dpt_status take_other_run(struct worker *worker, const char *run, st
     return connect_client(worker, err);
 }
 
-static enum dpt_status run_loop(struct worker *worker, const char *program, int *ret_exit,
-                                struct dpt_err *err)
+static enum dpt_status run_loop_and_report(struct worker *worker, const char *program,
+                                           int *ret_exit, struct dpt_err *err)
 {
     struct dpt_loop_end end;
-    DPT_TRY(run_once(worker, program, &end, err));
+    DPT_TRY(run_loop_once(worker, program, &end, err));
     if (end.other_run[0] != '\0') {
-        DPT_TRY(take_other_run(worker, end.other_run, err));
-        DPT_TRY(run_once(worker, program, &end, err));
+        DPT_TRY(join_other_run(worker, end.other_run, err));
+        DPT_TRY(run_loop_once(worker, program, &end, err));
     }
-    *ret_exit = end_run(worker, &end);
+    *ret_exit = report_end(worker, &end);
     return DPT_OK;
 }
 
@@ -374,17 +368,17 @@ static enum dpt_status run_worker(struct worker *worker, int argc, char *const *
         DPT_TRY(dpt_node_id_check(worker->options.node_id, err));
         memcpy(worker->node_id, worker->options.node_id, strlen(worker->options.node_id) + 1);
     } else {
-        DPT_TRY(dpt_node_id_random(worker->node_id, err));
+        DPT_TRY(dpt_random_hex(RANDOM_ID_BYTES, worker->node_id, err));
     }
     dpt_log_set_level(worker->options.log_level);
     dpt_log_set_who("dpt-worker", worker->node_id);
     /* Reading all the data may take long, and nothing runs yet. */
     DPT_TRY(dpt_signals_end_at_once(left_early, DPT_EXIT_DONE, err));
-    DPT_TRY(find_config(worker, err));
-    DPT_TRY(find_server(worker, err));
+    DPT_TRY(load_config_or_demo(worker, err));
+    DPT_TRY(open_server(worker, err));
     if (worker->node != NULL)
-        log_start(worker);
-    return run_loop(worker, program, ret_exit, err);
+        log_node(worker);
+    return run_loop_and_report(worker, program, ret_exit, err);
 }
 
 /* Before the loop nearly every failure is one of the user's input. */
