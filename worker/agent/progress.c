@@ -11,23 +11,19 @@
 
 #define SMOOTH 0.3 /* weight of the newest rate in the rate that predicts the time left */
 
-static void print_always(const struct dpt_progress *progress, const char *line)
-{
-    progress->options.print(progress->options.terminal, line);
-}
+enum print_when { UNLESS_QUIET, ALWAYS };
 
-static void print_unless_quiet(const struct dpt_progress *progress, const char *fmt, ...)
-    DPT_PRINTF(2, 3);
-static void print_unless_quiet(const struct dpt_progress *progress, const char *fmt, ...)
+static DPT_PRINTF(3, 4) void print_line(const struct dpt_progress *progress, enum print_when when,
+                                        const char *fmt, ...)
 {
     char line[DPT_TEXT_LINE_BYTES];
     va_list ap;
-    if (progress->options.quiet)
+    if (progress->options.quiet && when == UNLESS_QUIET)
         return;
     va_start(ap, fmt);
     (void)vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    print_always(progress, line);
+    progress->options.print(progress->options.terminal, line);
 }
 
 /* ---- the state in one line ---- */
@@ -156,8 +152,9 @@ static bool lacks_nodes(const struct dpt_agent_view *view, const struct dpt_conf
 /* The line of a generation's start gives the cause. Before it a long formation has one line, and
  * one more if nodes are missing. Until training has begun here, a wait for others is printed at
  * once. */
-static bool is_due(const struct dpt_progress *progress, const struct dpt_agent_view *view,
-                   const struct dpt_config *config, int64_t now_ms)
+static bool state_line_is_due(const struct dpt_progress *progress,
+                              const struct dpt_agent_view *view, const struct dpt_config *config,
+                              int64_t now_ms)
 {
     const bool has_trained = progress->trained_ms != 0;
     const bool lasts = now_ms - progress->state_ms >= DPT_PROGRESS_FORMING_MS;
@@ -172,11 +169,12 @@ static bool is_due(const struct dpt_progress *progress, const struct dpt_agent_v
            (!progress->forming_printed || lacks_nodes(view, config));
 }
 
-/* A person must act on it, so it is printed in spite of --quiet. */
-static bool is_never_quiet(const struct dpt_progress *progress, const struct dpt_agent_view *view)
+/* A line that asks for an action is printed in spite of --quiet. */
+static enum print_when when_to_print(const struct dpt_progress *progress,
+                                     const struct dpt_agent_view *view)
 {
-    return !view->server_up &&
-           (holds_steps(view) || (!progress->was_up && progress->why[0] != '\0'));
+    const bool has_no_server = !progress->was_up && progress->why[0] != '\0';
+    return !view->server_up && (holds_steps(view) || has_no_server) ? ALWAYS : UNLESS_QUIET;
 }
 
 static void print_state(struct dpt_progress *progress, const struct dpt_agent_view *view,
@@ -187,7 +185,7 @@ static void print_state(struct dpt_progress *progress, const struct dpt_agent_vi
     if (progress->was_gone && view->server_up && !view->ended) {
         (void)snprintf(progress->printed, sizeof progress->printed, "the server at %.256s is back",
                        progress->options.endpoint);
-        print_unless_quiet(progress, "%s", progress->printed);
+        print_line(progress, UNLESS_QUIET, "%s", progress->printed);
     }
     progress->was_gone = progress->was_up && !view->server_up;
     progress->was_up = progress->was_up || view->server_up;
@@ -197,12 +195,9 @@ static void print_state(struct dpt_progress *progress, const struct dpt_agent_vi
     }
     const bool again = !view->server_up && now_ms - progress->printed_ms >= DPT_PROGRESS_AGAIN_MS;
     if (line[0] == '\0' || (!again && strcmp(line, progress->printed) == 0) ||
-        !is_due(progress, view, config, now_ms))
+        !state_line_is_due(progress, view, config, now_ms))
         return;
-    if (is_never_quiet(progress, view))
-        print_always(progress, line);
-    else
-        print_unless_quiet(progress, "%s", line);
+    print_line(progress, when_to_print(progress, view), "%s", line);
     memcpy(progress->printed, line, sizeof line);
     progress->printed_ms = now_ms;
     progress->forming_printed = progress->forming_printed || (view->server_up && is_forming(view));
@@ -230,10 +225,10 @@ static void print_begin(const struct dpt_progress *progress, const struct dpt_ag
     const bool is_first_here = progress->trained_ms == 0;
     if (!config->train.eval_only && is_first_here && config->train.steps > 0 &&
         view->resume_step >= config->train.steps) {
-        print_unless_quiet(progress,
-                           "generation %" PRIu64 ": already finished at step %" PRId64
-                           "; for more: --set train.%s=N --allow-change train.%s",
-                           view->generation, view->resume_step, length, length);
+        print_line(progress, UNLESS_QUIET,
+                   "generation %" PRIu64 ": already finished at step %" PRId64
+                   "; for more: --set train.%s=N --allow-change train.%s",
+                   view->generation, view->resume_step, length, length);
         return;
     }
     if (is_first_here && view->unsaved_steps == 0 && has_folder(config))
@@ -241,9 +236,9 @@ static void print_begin(const struct dpt_progress *progress, const struct dpt_ag
     if (!config->train.eval_only && view->resume_step > 0)
         (void)snprintf(from, sizeof from, " from step %" PRId64 "%.950s", view->resume_step,
                        folder);
-    print_unless_quiet(
-        progress, "generation %" PRIu64 ": %s on %" PRIu32 " rank%s%s%s", view->generation,
-        config->train.eval_only ? "evaluating" : "training", view->world_size,
+    print_line(
+        progress, UNLESS_QUIET, "generation %" PRIu64 ": %s on %" PRIu32 " rank%s%s%s",
+        view->generation, config->train.eval_only ? "evaluating" : "training", view->world_size,
         view->world_size == 1 ? "" : "s", from,
         view->first != NULL || config->train.eval_only ? "" : "; steps are shown where rank 0 is");
 }
@@ -252,7 +247,7 @@ static void print_recovery(const struct dpt_progress *progress, const struct dpt
 {
     char line[DPT_TEXT_LINE_BYTES];
     dpt_text_recovery(view, progress->world_size, line);
-    print_unless_quiet(progress, "%s", line);
+    print_line(progress, UNLESS_QUIET, "%s", line);
 }
 
 static void print_generation(struct dpt_progress *progress, const struct dpt_agent_view *view,
@@ -311,7 +306,7 @@ static void fill_step(struct dpt_progress *progress, const Dpt__StepRecord *step
 }
 
 /* Ranks also report steps that have no line: the newest one. */
-static bool has_a_line(const struct dpt_config *config, int64_t step)
+static bool step_has_line(const struct dpt_config *config, int64_t step)
 {
     return config->train.log_every <= 0 || step % config->train.log_every == 0 ||
            step == config->train.steps;
@@ -325,10 +320,10 @@ static void print_gap(struct dpt_progress *progress, const struct dpt_config *co
     const int64_t first = (progress->lines_to / every + 1) * every;
     const int64_t last = config->train.log_every > 0 ? (step - 1) / every * every : 0;
     if (first == last)
-        print_unless_quiet(progress, "(step %" PRId64 " is in metrics.jsonl)", first);
+        print_line(progress, UNLESS_QUIET, "(step %" PRId64 " is in metrics.jsonl)", first);
     else if (first < last)
-        print_unless_quiet(progress, "(steps %" PRId64 "-%" PRId64 " are in metrics.jsonl)", first,
-                           last);
+        print_line(progress, UNLESS_QUIET, "(steps %" PRId64 "-%" PRId64 " are in metrics.jsonl)",
+                   first, last);
     progress->lines_to = step;
 }
 
@@ -338,7 +333,7 @@ static void print_epoch(const struct dpt_progress *progress, const Dpt__StepReco
     char line[DPT_TEXT_LINE_BYTES];
     const int64_t begins = (step->epoch - 1) * config->train.epoch_steps + 1;
     dpt_text_epoch(step, config->train.epochs, step->epoch_first_step <= begins, line);
-    print_unless_quiet(progress, "%s", line);
+    print_line(progress, UNLESS_QUIET, "%s", line);
 }
 
 static void print_steps(struct dpt_progress *progress, const Dpt__RankToAgent *first,
@@ -351,7 +346,7 @@ static void print_steps(struct dpt_progress *progress, const Dpt__RankToAgent *f
         const Dpt__StepRecord *step = first->steps[i];
         if (step->step <= progress->step_printed)
             continue;
-        const bool has_line = progress->options.show == NULL && has_a_line(config, step->step);
+        const bool has_line = progress->options.show == NULL && step_has_line(config, step->step);
         if (has_line)
             print_gap(progress, config, step->step);
         fill_step(progress, step, config, now_ms);
@@ -359,7 +354,7 @@ static void print_steps(struct dpt_progress *progress, const Dpt__RankToAgent *f
         is_news = true;
         if (has_line) {
             dpt_text_step(&live->step, line);
-            print_unless_quiet(progress, "%s", line);
+            print_line(progress, UNLESS_QUIET, "%s", line);
         }
         if (step->epoch > 0)
             print_epoch(progress, step, config);
@@ -373,18 +368,16 @@ static void print_steps(struct dpt_progress *progress, const Dpt__RankToAgent *f
 static void print_evaluation(struct dpt_progress *progress, const struct dpt_agent_evaluation *val,
                              const struct dpt_config *config)
 {
-    const bool was_quiet = progress->options.quiet;
-    progress->options.quiet = was_quiet && !config->train.eval_only;
+    const enum print_when when = config->train.eval_only ? ALWAYS : UNLESS_QUIET;
     if (val->samples == 0) {
-        print_unless_quiet(progress, "step %" PRId64 "  val_loss %.6f  perplexity %.4g", val->step,
-                           val->loss, exp(val->loss));
+        print_line(progress, when, "step %" PRId64 "  val_loss %.6f  perplexity %.4g", val->step,
+                   val->loss, exp(val->loss));
     } else {
         char share[DPT_TEXT_NUMBER_BYTES];
         dpt_text_share(val->right, val->samples, share);
-        print_unless_quiet(progress, "step %" PRId64 "  val_loss %.6f", val->step, val->loss);
-        print_unless_quiet(progress, "Evaluation accuracy: %s", share);
+        print_line(progress, when, "step %" PRId64 "  val_loss %.6f", val->step, val->loss);
+        print_line(progress, when, "Evaluation accuracy: %s", share);
     }
-    progress->options.quiet = was_quiet;
     progress->val_printed = val->step;
     progress->live.val = *val;
 }
@@ -407,18 +400,18 @@ static void print_left(struct dpt_progress *progress, const struct dpt_agent_vie
     (void)snprintf(line, sizeof line, "step %" PRId64 " is saved%s%.1024s%s", progress->left.step,
                    named ? " (checkpoint in " : "", named ? config->checkpoint.dir : "",
                    named ? ")" : "");
-    print_always(progress, line);
+    print_line(progress, ALWAYS, "%s", line);
     if (!progress->was_first || progress->trained_ms == 0)
         return;
     progress->live.step.elapsed_ms = now_ms - progress->trained_ms;
     progress->left.steps = config->train.steps;
     progress->left.samples_per_step = config->train.global_batch;
     dpt_text_left(&progress->left, &progress->live, rows);
-    print_always(progress, rows);
+    print_line(progress, ALWAYS, "%s", rows);
 }
 
-static void note_state(struct dpt_progress *progress, const struct dpt_agent_view *view,
-                       const struct dpt_config *config, int64_t now_ms)
+static void note_progress_state(struct dpt_progress *progress, const struct dpt_agent_view *view,
+                                const struct dpt_config *config, int64_t now_ms)
 {
     if (progress->first_ms == 0)
         progress->first_ms = now_ms;
@@ -440,11 +433,11 @@ static void note_state(struct dpt_progress *progress, const struct dpt_agent_vie
 void dpt_progress_update(struct dpt_progress *progress, const struct dpt_agent_view *view,
                          const struct dpt_config *config, int64_t now_ms)
 {
-    note_state(progress, view, config, now_ms);
+    note_progress_state(progress, view, config, now_ms);
     print_generation(progress, view, config, now_ms);
     print_state(progress, view, config, now_ms);
     if (view->leaving && !progress->leaving_printed && view->trains && !view->ended) {
-        print_unless_quiet(progress, "leaving at the next step boundary");
+        print_line(progress, UNLESS_QUIET, "leaving at the next step boundary");
         progress->leaving_printed = true;
     }
     if (view->first != NULL && !config->train.eval_only)

@@ -134,7 +134,7 @@ static void print_val(const struct dpt_agent_evaluation *val, char ret[FIELD_BYT
     (void)snprintf(ret, FIELD_BYTES, "val %.4f%s%s", val->loss, val->samples > 0 ? " " : "", share);
 }
 
-static int width_of(char fields[FIELD_COUNT][FIELD_BYTES])
+static int fields_width(char fields[FIELD_COUNT][FIELD_BYTES])
 {
     int width = 0;
     for (int i = 0; i < FIELD_COUNT; i++)
@@ -174,11 +174,11 @@ void dpt_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
     bool wants_bar = facts->step.steps > 0;
     for (int i = 0; i < DISPENSABLE_COUNT; i++) {
         if (dispensable[i] == FIELD_WORLD) /* the fields after it are worth more than the bar */
-            wants_bar = wants_bar && width_of(fields) + GAP + DPT_TEXT_BAR_MIN <= room;
-        if (width_of(fields) + (wants_bar ? GAP + DPT_TEXT_BAR_MIN : 0) > room)
+            wants_bar = wants_bar && fields_width(fields) + GAP + DPT_TEXT_BAR_MIN <= room;
+        if (fields_width(fields) + (wants_bar ? GAP + DPT_TEXT_BAR_MIN : 0) > room)
             fields[dispensable[i]][0] = '\0';
     }
-    int width = width_of(fields);
+    int width = fields_width(fields);
     if (width > room)
         return;
     int bar = room - width - GAP < DPT_TEXT_BAR_MAX ? room - width - GAP : DPT_TEXT_BAR_MAX;
@@ -242,7 +242,7 @@ struct number {
     char text[DPT_TEXT_NUMBER_BYTES];
 };
 
-static struct number count_of(double number)
+static struct number grouped_count(double number)
 {
     struct number ret;
     dpt_text_count((int64_t)llround(number), ret.text);
@@ -250,8 +250,7 @@ static struct number count_of(double number)
 }
 
 /* Appends "  NAME  VALUE"; the last row has no newline. */
-static void add_row(char *ret, const char *name, const char *fmt, ...) DPT_PRINTF(3, 4);
-static void add_row(char *ret, const char *name, const char *fmt, ...)
+static DPT_PRINTF(3, 4) void add_row(char *ret, const char *name, const char *fmt, ...)
 {
     char value[256];
     va_list ap;
@@ -289,10 +288,10 @@ void dpt_text_summary(const Dpt__RunSummary *s, char ret[DPT_TEXT_SUMMARY_BYTES]
 {
     ret[0] = '\0';
     if (s->start_step > 0)
-        add_row(ret, "steps", "%s, from %" PRId64 " on", count_of((double)s->steps).text,
+        add_row(ret, "steps", "%s, from %" PRId64 " on", grouped_count((double)s->steps).text,
                 s->start_step);
     else
-        add_row(ret, "steps", "%s", count_of((double)s->steps).text);
+        add_row(ret, "steps", "%s", grouped_count((double)s->steps).text);
     if (isfinite(s->loss))
         add_row(ret, "last loss", "%.4f", s->loss);
     else
@@ -304,7 +303,7 @@ void dpt_text_summary(const Dpt__RunSummary *s, char ret[DPT_TEXT_SUMMARY_BYTES]
     add_row(ret, "time of a step", "%.1f ms on average", s->step_ms);
     add_row(ret, "samples/s", "%.1f", s->samples_per_s);
     if (s->tokens_per_s != s->samples_per_s) /* images have no tokens */
-        add_row(ret, "tokens/s", "%s", count_of(s->tokens_per_s).text);
+        add_row(ret, "tokens/s", "%s", grouped_count(s->tokens_per_s).text);
     add_row(ret, "peak memory", "%.0f MiB a rank", (double)s->peak_bytes_per_rank / (1 << 20));
     if (s->checkpoints_saved > 0)
         add_row(ret, "checkpoints", "%" PRIu32 " saved, the last of step %" PRId64,
@@ -323,10 +322,10 @@ void dpt_text_left(const struct dpt_left_facts *facts, const struct dpt_live_fac
     const int64_t steps_made = facts->step - facts->first_step; /* without lost steps */
     ret[0] = '\0';
     if (facts->steps > 0)
-        add_row(ret, "steps", "%s of %s", count_of((double)facts->step).text,
-                count_of((double)facts->steps).text);
+        add_row(ret, "steps", "%s of %s", grouped_count((double)facts->step).text,
+                grouped_count((double)facts->steps).text);
     else
-        add_row(ret, "steps", "%s", count_of((double)facts->step).text);
+        add_row(ret, "steps", "%s", grouped_count((double)facts->step).text);
     if (newest->step == facts->step && facts->step > 0)
         add_row(ret, "last loss", "%.4f", newest->loss);
     else if (newest->step > 0)
@@ -342,7 +341,7 @@ void dpt_text_left(const struct dpt_left_facts *facts, const struct dpt_live_fac
                     (double)(steps_made * facts->samples_per_step) / seconds);
     }
     if (newest->tokens_per_s > 0 && !newest->of_images)
-        add_row(ret, "tokens/s", "%s", count_of(newest->tokens_per_s).text);
+        add_row(ret, "tokens/s", "%s", grouped_count(newest->tokens_per_s).text);
     add_row(ret, "checkpoints", "the last of step %" PRId64, facts->step);
     add_recoveries_row(ret, facts->recoveries, facts->steps_lost);
 }
