@@ -16,7 +16,8 @@ void dpt_agent_rank_reset(struct agent_rank *rank, uint32_t local_rank)
 }
 
 /* The process of `event` in its local rank; NULL: it is an earlier one, or reaped. */
-static struct agent_rank *process_of(struct dpt_agent *agent, const struct dpt_agent_event *event)
+static struct agent_rank *process_of_event(struct dpt_agent *agent,
+                                           const struct dpt_agent_event *event)
 {
     if (event->local_rank >= agent->n_ranks)
         return NULL;
@@ -244,7 +245,7 @@ void dpt_agent_on_rank_step(struct dpt_agent *agent, uint32_t local_rank, int64_
 
 void dpt_agent_on_rank_eof(struct dpt_agent *agent, const struct dpt_agent_event *event)
 {
-    const struct agent_rank *rank = process_of(agent, event);
+    const struct agent_rank *rank = process_of_event(agent, event);
     if (rank == NULL || rank->life == LIFE_KILLED || agent->stage >= STAGE_RESETTING)
         return; /* a process that was told to exit closes its link first */
     dpt_agent_on_rank_step(agent, event->local_rank, event->step);
@@ -253,14 +254,14 @@ void dpt_agent_on_rank_eof(struct dpt_agent *agent, const struct dpt_agent_event
 
 void dpt_agent_on_rank_waits(struct dpt_agent *agent, const struct dpt_agent_event *event)
 {
-    struct agent_rank *rank = process_of(agent, event);
+    struct agent_rank *rank = process_of_event(agent, event);
     if (rank != NULL && rank->life == LIFE_UP)
         rank->judged_ms = rank->report_ms = agent->now_ms;
 }
 
 void dpt_agent_on_rank_exited(struct dpt_agent *agent, const struct dpt_agent_event *event)
 {
-    struct agent_rank *rank = process_of(agent, event);
+    struct agent_rank *rank = process_of_event(agent, event);
     const char *text = event->text != NULL ? event->text : "";
     if (rank == NULL)
         return;
@@ -285,7 +286,7 @@ void dpt_agent_on_rank_exited(struct dpt_agent *agent, const struct dpt_agent_ev
 
 /* ---- reports ---- */
 
-static bool is_news(const Dpt__RankState *old, const Dpt__RankState *new)
+static bool report_is_news(const Dpt__RankState *old, const Dpt__RankState *new)
 {
     return old->phase != new->phase || old->generation != new->generation ||
            old->failed_generation != new->failed_generation || old->grant_step != new->grant_step ||
@@ -326,14 +327,14 @@ static void take_error(struct dpt_agent *agent, uint32_t local_rank,
 
 void dpt_agent_on_rank(struct dpt_agent *agent, const struct dpt_agent_event *event)
 {
-    struct agent_rank *rank = process_of(agent, event);
+    struct agent_rank *rank = process_of_event(agent, event);
     const Dpt__RankToAgent *message = event->rank_message;
     if (rank == NULL || rank->life != LIFE_UP ||
         message->state->phase == DPT__RANK_PHASE__RANK_DEAD)
         return;
     const Dpt__RankState *state = &rank->report.state;
     rank->judged_ms = rank->report_ms = agent->now_ms;
-    if (is_news(state, message->state))
+    if (report_is_news(state, message->state))
         agent->out.server_due = rank->has_news = true;
     dpt_report_copy(&rank->report, message);
     note_standstill(agent);
@@ -360,7 +361,7 @@ static bool has_not_quiesced(const struct dpt_agent *agent, const struct agent_r
            agent->now_ms - rank->asked_ms > quiesce_ms;
 }
 
-static void check_process(struct dpt_agent *agent, uint32_t local_rank)
+static void judge_process(struct dpt_agent *agent, uint32_t local_rank)
 {
     struct agent_rank *rank = &agent->ranks[local_rank];
     if (agent->now_ms >= rank->respawn_at_ms && dpt_agent_will_respawn(agent, local_rank)) {
@@ -383,5 +384,5 @@ void dpt_agent_check_ranks(struct dpt_agent *agent)
     if (agent->stage >= STAGE_RESETTING)
         return;
     for (uint32_t i = 0; i < agent->n_ranks; i++)
-        check_process(agent, i);
+        judge_process(agent, i);
 }

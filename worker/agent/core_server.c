@@ -153,7 +153,7 @@ static void take_refused(struct dpt_agent *agent, const Dpt__ServerState *messag
 }
 
 /* The ends, whether or not the server counts this incarnation in. False: another phase. */
-static bool take_end(struct dpt_agent *agent, const Dpt__ServerState *message)
+static bool take_ending_phase(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     switch (message->phase) {
     case DPT__SERVER_PHASE__SERVER_DONE:
@@ -280,7 +280,7 @@ static void take_order(struct dpt_agent *agent, const Dpt__ServerState *message)
 }
 
 /* A message of a server that counts this incarnation in. */
-static void take_state(struct dpt_agent *agent, const Dpt__ServerState *message)
+static void take_member_message(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     if (!take_counters(agent, message))
         return;
@@ -288,7 +288,7 @@ static void take_state(struct dpt_agent *agent, const Dpt__ServerState *message)
     take_saved_step(agent, message);
     take_last_call(agent, message);
     take_confirmation(agent, message->phase);
-    if (take_end(agent, message))
+    if (take_ending_phase(agent, message))
         return;
     if (ends_by_fatal_error(agent)) {
         dpt_agent_end(agent, END_IN_ORDER, agent->errors.fatal_code, "%s", agent->errors.first);
@@ -322,7 +322,7 @@ void dpt_agent_on_server(struct dpt_agent *agent, const Dpt__ServerState *messag
     }
     agent->server.n_nodes = message->n_nodes;
     if (message->counter_seen != 0)
-        take_state(agent, message);
-    else if (!take_end(agent, message))
+        take_member_message(agent, message);
+    else if (!take_ending_phase(agent, message))
         take_hello(agent, message);
 }
