@@ -17,21 +17,16 @@
 
 enum { PROBE_MS = 200, HOST_BYTES = 256 };
 
-static bool is_loopback(const struct sockaddr_storage *address)
+static bool is_loopback_address(const struct sockaddr_storage *address)
 {
-    if (address->ss_family == AF_INET) {
-        struct sockaddr_in v4;
-        memcpy(&v4, address, sizeof v4);
-        return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
-    }
-    struct sockaddr_in6 v6;
-    memcpy(&v6, address, sizeof v6);
-    const struct in6_addr *number = &v6.sin6_addr;
+    if (address->ss_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
+    const struct in6_addr *number = &((const struct sockaddr_in6 *)address)->sin6_addr;
     return IN6_IS_ADDR_LOOPBACK(number) ||
            (IN6_IS_ADDR_V4MAPPED(number) && number->s6_addr[12] == 127);
 }
 
-static void print_address(const struct sockaddr *address, char ret[DPT_ADDRESS_BYTES])
+static void format_address(const struct sockaddr *address, char ret[DPT_ADDRESS_BYTES])
 {
     const void *number = address->sa_family == AF_INET
                              ? (const void *)&((const struct sockaddr_in *)address)->sin_addr
@@ -72,7 +67,7 @@ static enum dpt_status find_address_of_interface(const char *interface, char ret
             best = entry->ifa_addr;
     }
     if (best != NULL)
-        print_address(best, ret);
+        format_address(best, ret);
     freeifaddrs(list);
     if (best != NULL)
         return DPT_OK;
@@ -140,7 +135,7 @@ static bool accepts_at(const struct sockaddr_storage *address, const char *port)
 }
 
 /* This host's address towards other hosts, if the server answers there too. */
-static bool own_address(const char *port, struct sockaddr_storage *ret)
+static bool find_own_address(const char *port, struct sockaddr_storage *ret)
 {
     /* Of other networks: TEST-NET-3 (RFC 5737) and the documentation prefix (RFC 3849). */
     static const char *const outside[] = {"203.0.113.1", "2001:db8::1"};
@@ -152,7 +147,7 @@ static bool own_address(const char *port, struct sockaddr_storage *ret)
         struct addrinfo *list;
         if (getaddrinfo(outside[i], "9", &hints, &list) != 0)
             continue;
-        found = route_from(list->ai_addr, list->ai_addrlen, &from) && !is_loopback(&from) &&
+        found = route_from(list->ai_addr, list->ai_addrlen, &from) && !is_loopback_address(&from) &&
                 accepts_at(&from, port);
         freeaddrinfo(list);
         if (found)
@@ -183,11 +178,11 @@ enum dpt_status dpt_address_find(const char *interface, const char *endpoint,
         return dpt_fail(
             err, DPT_ECONFIG,
             "no route to the server at %s; cluster.interface names the interface to use", endpoint);
-    if (is_loopback(&from)) {
+    if (is_loopback_address(&from)) {
         struct sockaddr_storage own = {0};
-        if (own_address(port, &own))
+        if (find_own_address(port, &own))
             from = own;
     }
-    print_address((struct sockaddr *)&from, ret);
+    format_address((struct sockaddr *)&from, ret);
     return DPT_OK;
 }

@@ -47,8 +47,8 @@ static void end_loop(struct loop *loop, int exit_code, const char *text)
 
 /* Reading the data for its digest may take long, and nothing runs yet: signals end the program at
  * once (worker.c). */
-static enum dpt_status configure_node(struct loop *loop, const Dpt__RunSpec *spec,
-                                      struct dpt_err *err)
+static enum dpt_status configure_from_spec(struct loop *loop, const Dpt__RunSpec *spec,
+                                           struct dpt_err *err)
 {
     (void)pthread_sigmask(SIG_UNBLOCK, &loop->signals, NULL);
     enum dpt_status status = loop->options->configure(loop->options->ctx, spec, &loop->node, err);
@@ -89,7 +89,7 @@ static void carry_out_action(struct loop *loop, const struct dpt_agent_action *a
     switch (action->kind) {
     case DPT_AGENT_ACTION_CONFIGURE:
         loop->configured_pending = true;
-        if (configure_node(loop, action->spec, &err) != DPT_OK)
+        if (configure_from_spec(loop, action->spec, &err) != DPT_OK)
             end_loop(loop, DPT_EXIT_CONFIG, err.text);
         break;
     case DPT_AGENT_ACTION_SPAWN:
@@ -109,7 +109,7 @@ static void carry_out_action(struct loop *loop, const struct dpt_agent_action *a
 
 /* Sends the newest state. A new connection takes no message for a moment: then the state is sent
  * again soon. Without a connection the state is dropped, and the core makes a new one later. */
-static enum dpt_status send_state(struct loop *loop, struct dpt_err *err)
+static enum dpt_status send_newest_state(struct loop *loop, struct dpt_err *err)
 {
     const enum dpt_status status =
         dpt_client_send(loop->options->client, loop->message, loop->message_bytes, err);
@@ -138,11 +138,11 @@ static enum dpt_status carry_out_output(struct loop *loop, const struct dpt_agen
         return DPT_OK;
     DPT_TRY(dpt_message_encode(&out->to_server->base, loop->message, DPT_MESSAGE_BYTES_MAX,
                                &loop->message_bytes, err));
-    return send_state(loop, err);
+    return send_newest_state(loop, err);
 }
 
-static enum dpt_status step_core(struct loop *loop, struct dpt_agent_event event,
-                                 struct dpt_err *err)
+static enum dpt_status step_agent(struct loop *loop, struct dpt_agent_event event,
+                                  struct dpt_err *err)
 {
     struct dpt_agent_output out;
     int64_t steps[DPT_PROTO_RANKS_MAX] = {0};
@@ -154,26 +154,26 @@ static enum dpt_status step_core(struct loop *loop, struct dpt_agent_event event
     return carry_out_output(loop, &out, err);
 }
 
-static enum dpt_status feed_core_configured(struct loop *loop, struct dpt_err *err)
+static enum dpt_status feed_agent_configured(struct loop *loop, struct dpt_err *err)
 {
     const struct dpt_agent_event event = {.kind = DPT_AGENT_EVENT_CONFIGURED,
                                           .facts = &loop->node->facts};
     loop->configured_pending = false;
-    return step_core(loop, event, err);
+    return step_agent(loop, event, err);
 }
 
-static enum dpt_status feed_core(struct loop *loop, struct dpt_agent_event event,
-                                 struct dpt_err *err)
+static enum dpt_status feed_agent(struct loop *loop, struct dpt_agent_event event,
+                                  struct dpt_err *err)
 {
-    DPT_TRY(step_core(loop, event, err));
-    return loop->configured_pending && !loop->ended ? feed_core_configured(loop, err) : DPT_OK;
+    DPT_TRY(step_agent(loop, event, err));
+    return loop->configured_pending && !loop->ended ? feed_agent_configured(loop, err) : DPT_OK;
 }
 
 /* An event without data. */
-static enum dpt_status feed_core_kind(struct loop *loop, enum dpt_agent_event_kind kind,
-                                      struct dpt_err *err)
+static enum dpt_status feed_agent_kind(struct loop *loop, enum dpt_agent_event_kind kind,
+                                       struct dpt_err *err)
 {
-    return feed_core(loop, (struct dpt_agent_event){.kind = kind}, err);
+    return feed_agent(loop, (struct dpt_agent_event){.kind = kind}, err);
 }
 
 /* A rank whose start waits for the claims is not silent. */
@@ -184,7 +184,7 @@ static enum dpt_status feed_waiting_starts(struct loop *loop, struct dpt_err *er
                                               .local_rank = (uint32_t)i,
                                               .spawn = loop->ranks.slots[i].waiting.spawn};
         if (event.spawn != 0)
-            DPT_TRY(feed_core(loop, event, err));
+            DPT_TRY(feed_agent(loop, event, err));
     }
     return DPT_OK;
 }
@@ -205,7 +205,7 @@ static enum dpt_status follow_claims(struct loop *loop, struct dpt_err *err)
         end_loop(loop, DPT_EXIT_CONFIG, text);
         break;
     case DPT_CLAIMS_LOST:
-        return feed_core(
+        return feed_agent(
             loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_DISOWNED, .text = text}, err);
     }
     return DPT_OK;
@@ -241,10 +241,10 @@ static enum dpt_status read_server_message(struct loop *loop, const void *bytes,
         end_loop(loop, DPT_EXIT_DONE, "");
         (void)snprintf(loop->end.other_run, sizeof loop->end.other_run, "%s", message->only_run);
     } else if (!loop->progress.no_run) {
-        status = feed_core(loop,
-                           (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE,
-                                                    .server_message = message},
-                           err);
+        status = feed_agent(loop,
+                            (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE,
+                                                     .server_message = message},
+                            err);
     }
     dpt_message_free_server_state(&message);
     return status;
@@ -265,7 +265,7 @@ static enum dpt_status read_client(struct loop *loop, struct dpt_err *err)
         }
         loop->up = event.kind == DPT_CLIENT_UP;
         loop->progress.no_run = loop->progress.no_run && loop->up;
-        DPT_TRY(feed_core_kind(
+        DPT_TRY(feed_agent_kind(
             loop, loop->up ? DPT_AGENT_EVENT_SERVER_UP : DPT_AGENT_EVENT_SERVER_DOWN, err));
     }
     return DPT_OK;
@@ -281,7 +281,7 @@ static enum dpt_status read_signals(struct loop *loop, struct dpt_err *err)
         if (now_ms - loop->signalled_ms < DPT_LOOP_ECHO_MS)
             continue;
         loop->signalled_ms = now_ms;
-        DPT_TRY(feed_core_kind(loop, DPT_AGENT_EVENT_SIGNAL, err));
+        DPT_TRY(feed_agent_kind(loop, DPT_AGENT_EVENT_SIGNAL, err));
     }
     return DPT_OK;
 }
@@ -330,7 +330,7 @@ static enum dpt_status read_rank(struct loop *loop, int i, struct dpt_err *err)
     for (int n = 0; n < DPT_LOOP_EVENTS_MAX && !loop->ended; n++) {
         if (!dpt_ranks_next(&loop->ranks, i, may_write(loop), &event))
             break;
-        DPT_TRY(feed_core(loop, event, err));
+        DPT_TRY(feed_agent(loop, event, err));
         if (event.rank_message != NULL && event.rank_message->n_steps > 0)
             show_progress(loop); /* the next report replaces the steps */
     }
@@ -359,7 +359,7 @@ static enum dpt_status wait_for_events(struct loop *loop, struct dpt_err *err)
     return DPT_OK;
 }
 
-static enum dpt_status do_turn(struct loop *loop, struct dpt_err *err)
+static enum dpt_status do_loop_turn(struct loop *loop, struct dpt_err *err)
 {
     DPT_TRY(read_signals(loop, err));
     DPT_TRY(read_client(loop, err));
@@ -368,26 +368,26 @@ static enum dpt_status do_turn(struct loop *loop, struct dpt_err *err)
     if (!loop->ended)
         DPT_TRY(follow_claims(loop, err));
     if (!loop->ended)
-        DPT_TRY(feed_core_kind(loop, DPT_AGENT_EVENT_TICK, err));
+        DPT_TRY(feed_agent_kind(loop, DPT_AGENT_EVENT_TICK, err));
     if (!loop->ended && loop->unsent)
-        DPT_TRY(send_state(loop, err));
+        DPT_TRY(send_newest_state(loop, err));
     show_progress(loop);
     return DPT_OK;
 }
 
 /* ---- start and end ---- */
 
-static enum dpt_status open_signals(struct loop *loop, struct dpt_err *err)
+static enum dpt_status open_signal_fd(struct loop *loop, struct dpt_err *err)
 {
     DPT_TRY(dpt_signals_block_ends(&loop->signals, err));
     loop->signal_fd = signalfd(-1, &loop->signals, SFD_CLOEXEC | SFD_NONBLOCK);
     return loop->signal_fd >= 0 ? DPT_OK : dpt_fail_errno(err, errno, "signal descriptor");
 }
 
-static enum dpt_status start_core(struct loop *loop, struct dpt_err *err)
+static enum dpt_status start_agent(struct loop *loop, struct dpt_err *err)
 {
     DPT_TRY(dpt_orphans_adopt(err));
-    DPT_TRY(open_signals(loop, err));
+    DPT_TRY(open_signal_fd(loop, err));
     struct dpt_agent_options agent = loop->options->agent;
     agent.now_ms = dpt_now_ms();
     loop->deadline_ms = agent.now_ms;
@@ -395,9 +395,9 @@ static enum dpt_status start_core(struct loop *loop, struct dpt_err *err)
     loop->incarnation = agent.incarnation;
     DPT_TRY(dpt_agent_create(&agent, &loop->agent, err));
     if (loop->node == NULL)
-        return feed_core_kind(loop, DPT_AGENT_EVENT_TICK, err);
+        return feed_agent_kind(loop, DPT_AGENT_EVENT_TICK, err);
     DPT_TRY(dpt_ranks_init(&loop->ranks, loop->options, loop->node, err));
-    return feed_core_configured(loop, err);
+    return feed_agent_configured(loop, err);
 }
 
 enum dpt_status dpt_loop_run(const struct dpt_loop_options *options, struct dpt_loop_end *ret,
@@ -420,10 +420,10 @@ enum dpt_status dpt_loop_run(const struct dpt_loop_options *options, struct dpt_
                                           .source = options->source,
                                           .run = options->agent.run},
                               .step_printed = -1};
-    enum dpt_status status = loop->message != NULL ? start_core(loop, err)
+    enum dpt_status status = loop->message != NULL ? start_agent(loop, err)
                                                    : dpt_fail_nomem(err, "messages to the server");
     while (status == DPT_OK && !loop->ended) {
-        status = do_turn(loop, err);
+        status = do_loop_turn(loop, err);
         if (status == DPT_OK && !loop->ended)
             status = wait_for_events(loop, err);
     }

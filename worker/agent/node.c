@@ -47,9 +47,9 @@ enum dpt_status dpt_node_config_digest(const struct dpt_config *config,
 
 static const char demo_data[] = "data.train=" DPT_DEMO_TEXT_NAME;
 
-static enum dpt_status load_config(const struct dpt_worker_options *options,
-                                   const struct dpt_node_text *from, struct dpt_config *ret,
-                                   struct dpt_err *err)
+static enum dpt_status load_node_config(const struct dpt_worker_options *options,
+                                        const struct dpt_node_text *from, struct dpt_config *ret,
+                                        struct dpt_err *err)
 {
     const char *overrides[NOT_TAKEN_OVER + DPT_CONFIG_OVERRIDES_MAX];
     size_t n = 0; /* the command line's come last and count */
@@ -75,8 +75,8 @@ static enum dpt_status load_config(const struct dpt_worker_options *options,
     return dpt_config_load(&input, ret, err);
 }
 
-static enum dpt_status open_folder(const char *dir, char ret_id[DPT_DIR_ID_BYTES],
-                                   struct dpt_err *err)
+static enum dpt_status open_writable_folder(const char *dir, char ret_id[DPT_DIR_ID_BYTES],
+                                            struct dpt_err *err)
 {
     DPT_TRY(dpt_fs_mkdirs(dir, err));
     if (access(dir, R_OK | W_OK | X_OK) != 0)
@@ -100,7 +100,8 @@ static enum dpt_status prepare_folder(const char *key, const char *dir, bool wri
                                       char ret_id[DPT_DIR_ID_BYTES], struct dpt_err *err)
 {
     struct dpt_err why;
-    enum dpt_status status = writes ? open_folder(dir, ret_id, &why) : check_readable(dir, &why);
+    enum dpt_status status =
+        writes ? open_writable_folder(dir, ret_id, &why) : check_readable(dir, &why);
     return status == DPT_OK ? DPT_OK
                             : dpt_fail(err, DPT_ECONFIG, "%s: %s; give another with --set %s=PATH",
                                        key, why.text, key);
@@ -260,7 +261,7 @@ enum dpt_status dpt_node_create(const struct dpt_worker_options *options,
     if (node == NULL)
         return dpt_fail_nomem(err, "this node's config");
     node->identity.fd = -1;
-    enum dpt_status status = load_config(options, text, &node->config, err);
+    enum dpt_status status = load_node_config(options, text, &node->config, err);
     if (status == DPT_OK)
         status = fill_node(node, text->source, options->node_id, err);
     if (status != DPT_OK)

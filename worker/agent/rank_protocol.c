@@ -1,6 +1,7 @@
 /* The command line of a rank, frames between agent and rank, the rank's report. */
 #include "worker/agent/rank_protocol.h"
 
+#include "base/fs.h"
 #include "base/log.h"
 #include "base/parse.h"
 
@@ -50,8 +51,7 @@ static const struct arg {
 enum { TABLE_COUNT = sizeof table / sizeof table[0] };
 _Static_assert(sizeof(pid_t) == sizeof(int), "agent is an ARG_INT");
 
-static void add_arg(struct dpt_rank_args *args, int *n, const char *fmt, ...) DPT_PRINTF(3, 4);
-static void add_arg(struct dpt_rank_args *args, int *n, const char *fmt, ...)
+static DPT_PRINTF(3, 4) void add_arg(struct dpt_rank_args *args, int *n, const char *fmt, ...)
 {
     DPT_ASSERT(*n < DPT_RANK_ARGS_MAX);
     va_list ap;
@@ -197,16 +197,10 @@ enum dpt_status dpt_rank_start_config(int config_fd, struct dpt_config *ret, str
     char *text = malloc(bytes + 1);
     if (text == NULL)
         return dpt_fail_nomem(err, "inherited config of %zu bytes", bytes);
-    enum dpt_status status = DPT_OK;
-    ssize_t got = pread(config_fd, text, bytes, 0);
-    if (got != (ssize_t)bytes)
-        status = dpt_fail_errno(err, got < 0 ? errno : EIO, "read the inherited config");
     text[bytes] = '\0';
+    enum dpt_status status = dpt_fs_pread_all(config_fd, text, bytes, 0, "inherited config", err);
     if (status == DPT_OK)
-        status = dpt_config_load(&(struct dpt_config_input){.text = text,
-                                                            .bytes = bytes,
-                                                            .name = "config of the node agent"},
-                                 ret, err);
+        status = dpt_config_load_text(text, "config of the node agent", NULL, 0, ret, err);
     free(text);
     if (status == DPT_OK)
         close(config_fd);

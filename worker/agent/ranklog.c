@@ -32,7 +32,7 @@ static void give_file_up(struct dpt_rank_log *log, const char *why)
     log->failed = true;
 }
 
-static void write_file(struct dpt_rank_log *log, const char *data, size_t bytes)
+static void append_to_log_file(struct dpt_rank_log *log, const char *data, size_t bytes)
 {
     if (log->failed)
         log->dropped_bytes += bytes;
@@ -111,7 +111,7 @@ static void echo_line(const struct dpt_rank_log *log, const char *line, size_t b
     dpt_log_repeat(log->echo_fd, text, text_bytes); /* one write: lines never mix */
 }
 
-static void file_line(struct dpt_rank_log *log, bool may_write)
+static void store_line(struct dpt_rank_log *log, bool may_write)
 {
     if (log->line_bytes == 0)
         return;
@@ -121,7 +121,7 @@ static void file_line(struct dpt_rank_log *log, bool may_write)
     if (level != 'I' && level != 'D')
         echo_line(log, log->line, log->line_bytes);
     if (may_write)
-        write_file(log, log->line, log->line_bytes);
+        append_to_log_file(log, log->line, log->line_bytes);
     else
         hold_back(log, log->line, log->line_bytes);
     log->line_bytes = 0;
@@ -141,7 +141,7 @@ bool dpt_rank_log_read(struct dpt_rank_log *log, int fd, bool may_write)
         for (ssize_t k = 0; k < got; k++) {
             log->line[log->line_bytes++] = buf[k];
             if (buf[k] == '\n' || log->line_bytes == sizeof log->line)
-                file_line(log, may_write);
+                store_line(log, may_write);
         }
     }
     return true;
@@ -155,9 +155,9 @@ void dpt_rank_log_release(struct dpt_rank_log *log)
         char text[96];
         int bytes = snprintf(text, sizeof text,
                              "(%zu bytes lost while this node might not write)\n", log->held_lost);
-        write_file(log, text, (size_t)bytes);
+        append_to_log_file(log, text, (size_t)bytes);
     }
-    write_file(log, log->held, log->held_bytes);
+    append_to_log_file(log, log->held, log->held_bytes);
     log->held_bytes = log->held_lost = 0;
 }
 
@@ -172,7 +172,7 @@ void dpt_rank_log_fini(struct dpt_rank_log *log, bool may_write)
         return;
     if (may_write)
         dpt_rank_log_release(log);
-    file_line(log, may_write);
+    store_line(log, may_write);
     if (log->dropped_bytes > 0)
         dpt_log(DPT_LOG_WARN, "%zu bytes of '%s' were dropped", log->dropped_bytes, log->path);
     if (log->file_fd >= 0)

@@ -162,7 +162,8 @@ void dpt_ranks_send(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn
         dpt_message_encode(&message->base, ranks->frame, DPT_RANK_FRAME_BYTES_MAX, &bytes, &err);
     if (status == DPT_OK)
         status = dpt_rank_link_send(slot->process.link_fd, ranks->frame, bytes, &err);
-    /* A full queue (INPROGRESS): the next heartbeat repeats it. take_frame notices an ended peer.
+    /* A full queue (INPROGRESS): the next heartbeat repeats it. next_frame_event notices an ended
+     * peer.
      */
     if (status != DPT_OK && status != DPT_INPROGRESS && status != DPT_EPEER)
         dpt_log(DPT_LOG_ERROR, "message to local rank %u dropped: %s", (unsigned)local_rank,
@@ -176,9 +177,9 @@ static void close_link(struct dpt_rank_slot *slot)
 }
 
 /* The next frame of a rank as an event. After a malformed frame the link is closed, which ends the
- * rank. The end of the link is noted here and becomes an event by take_eof. */
-static bool take_frame(struct dpt_ranks *ranks, struct dpt_rank_slot *slot,
-                       struct dpt_agent_event *ret)
+ * rank. The end of the link is noted here and becomes an event by next_eof_event. */
+static bool next_frame_event(struct dpt_ranks *ranks, struct dpt_rank_slot *slot,
+                             struct dpt_agent_event *ret)
 {
     if (slot->process.link_fd < 0)
         return false;
@@ -204,7 +205,7 @@ static bool take_frame(struct dpt_ranks *ranks, struct dpt_rank_slot *slot,
 }
 
 /* The end of the link, if the process has not ended soon after it. */
-static bool take_eof(struct dpt_rank_slot *slot, struct dpt_agent_event *ret)
+static bool next_eof_event(struct dpt_rank_slot *slot, struct dpt_agent_event *ret)
 {
     if (slot->eof_ms == 0 || dpt_now_ms() - slot->eof_ms < DPT_RANK_EOF_MS)
         return false;
@@ -214,7 +215,7 @@ static bool take_eof(struct dpt_rank_slot *slot, struct dpt_agent_event *ret)
     return true;
 }
 
-static void take_output(struct dpt_rank_slot *slot, bool may_write)
+static void read_output(struct dpt_rank_slot *slot, bool may_write)
 {
     if (slot->process.output_fd >= 0 &&
         !dpt_rank_log_read(&slot->log, slot->process.output_fd, may_write)) {
@@ -245,7 +246,7 @@ static void reap_process(struct dpt_ranks *ranks, struct dpt_rank_slot *slot, bo
     int orphans = dpt_orphans_kill(alive, n);
     if (orphans > 0)
         dpt_log(DPT_LOG_WARN, "killed %d process(es) that a rank had left behind", orphans);
-    take_output(slot, may_write);
+    read_output(slot, may_write);
     keep_last_error(slot);
     slot->exit_pending = true;
 }
@@ -257,13 +258,13 @@ bool dpt_ranks_next(struct dpt_ranks *ranks, int i, bool may_write, struct dpt_a
     *ret = (struct dpt_agent_event){.local_rank = (uint32_t)i, .spawn = slot->spawn};
     /* Asked before its frames are read: of a process that has ended these are all. */
     const bool ended = dpt_rank_ended(&slot->process);
-    take_output(slot, may_write);
-    if (take_frame(ranks, slot, ret))
+    read_output(slot, may_write);
+    if (next_frame_event(ranks, slot, ret))
         return true;
     if (ended)
         reap_process(ranks, slot, may_write);
     if (!slot->exit_pending)
-        return take_eof(slot, ret);
+        return next_eof_event(slot, ret);
     slot->exit_pending = false;
     slot->eof_ms = 0;
     ret->kind = DPT_AGENT_EVENT_RANK_EXITED;
@@ -331,7 +332,7 @@ void dpt_ranks_fini(struct dpt_ranks *ranks, bool may_write, int wait_ms)
             dpt_log(DPT_LOG_ERROR,
                     "local rank %d (pid %d) is killed and has not ended: it hangs in the kernel", i,
                     (int)slot->process.pid);
-        take_output(slot, may_write);
+        read_output(slot, may_write);
         dpt_rank_log_fini(&slot->log, may_write);
         dpt_rank_process_fini(&slot->process);
     }

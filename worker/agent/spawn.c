@@ -1,6 +1,8 @@
 /* Starting, killing and reaping rank processes. */
 #include "worker/agent/spawn.h"
 
+#include "base/fs.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -62,9 +64,7 @@ static enum dpt_status create_memfd(const void *data, size_t bytes, bool sealed,
     if (fd < 0)
         return dpt_fail_errno(err, errno, "memory for a rank");
     *ret = fd; /* the caller closes it */
-    const ssize_t written = pwrite(fd, data, bytes, 0);
-    if (written != (ssize_t)bytes)
-        return dpt_fail_errno(err, written < 0 ? errno : EIO, "memory for a rank");
+    DPT_TRY(dpt_fs_pwrite_all(fd, data, bytes, 0, "memory for a rank", err));
     if (sealed && fcntl(fd, F_ADD_SEALS, seals) != 0)
         return dpt_fail_errno(err, errno, "memory for a rank");
     return DPT_OK;

@@ -68,7 +68,7 @@ static int columns_of(int fd)
 /* ---- writing ---- */
 
 /* An error means that the terminal is gone: it cannot be reported there. */
-static void write_all(int fd, const char *text, size_t bytes)
+static void write_to_fd(int fd, const char *text, size_t bytes)
 {
     while (bytes > 0) {
         ssize_t n = write(fd, text, bytes);
@@ -90,13 +90,13 @@ static void erase_live(struct dpt_terminal *terminal)
     const int rows = (terminal->drawn_columns - 1) / columns_of(terminal->options.out_fd);
     if (rows > 0)
         (void)snprintf(text, sizeof text, "\r\033[%dA", rows);
-    write_all(terminal->options.out_fd, text, strlen(text));
-    write_all(terminal->options.out_fd, "\033[J", strlen("\033[J"));
+    write_to_fd(terminal->options.out_fd, text, strlen(text));
+    write_to_fd(terminal->options.out_fd, "\033[J", strlen("\033[J"));
     terminal->drawn_columns = 0;
 }
 
 /* Columns of a text in which each character takes one. */
-static int width_of(const char *text)
+static int text_width(const char *text)
 {
     int width = 0;
     for (; *text != '\0'; text++)
@@ -109,8 +109,8 @@ static void draw_live(struct dpt_terminal *terminal, const struct dpt_live_facts
     char line[DPT_TEXT_LINE_BYTES];
     erase_live(terminal);
     dpt_text_live(facts, columns_of(terminal->options.out_fd), terminal->options.utf8, line);
-    write_all(terminal->options.out_fd, line, strlen(line));
-    terminal->drawn_columns = width_of(line);
+    write_to_fd(terminal->options.out_fd, line, strlen(line));
+    terminal->drawn_columns = text_width(line);
     terminal->drawn_ms = dpt_now_ms();
 }
 
@@ -118,8 +118,8 @@ static void write_entries(struct dpt_terminal *terminal, struct entry *entry)
 {
     while (entry != NULL) {
         struct entry *next = entry->next;
-        write_all(entry->error ? terminal->options.err_fd : terminal->options.out_fd, entry->text,
-                  entry->bytes);
+        write_to_fd(entry->error ? terminal->options.err_fd : terminal->options.out_fd, entry->text,
+                    entry->bytes);
         free(entry);
         entry = next;
     }
@@ -130,7 +130,7 @@ static void write_left_out(struct dpt_terminal *terminal, uint64_t lines)
     char text[128];
     int n = snprintf(text, sizeof text, "(%llu lines are not shown: they were not taken in time)\n",
                      (unsigned long long)lines);
-    write_all(terminal->options.out_fd, text, (size_t)n);
+    write_to_fd(terminal->options.out_fd, text, (size_t)n);
 }
 
 /* ---- the thread ---- */

@@ -34,7 +34,7 @@ struct worker {
 
 static const char left_early[] = "left as asked while it was starting: nothing was trained\n";
 
-static void print_line(const struct worker *worker, const char *line)
+static void print_to_stdout(const struct worker *worker, const char *line)
 {
     if (worker->terminal != NULL) {
         dpt_terminal_print(worker->terminal, line);
@@ -45,8 +45,7 @@ static void print_line(const struct worker *worker, const char *line)
 }
 
 /* A line for standard output, unless it should be quiet. */
-static void print_info(const struct worker *worker, const char *fmt, ...) DPT_PRINTF(2, 3);
-static void print_info(const struct worker *worker, const char *fmt, ...)
+static DPT_PRINTF(2, 3) void print_info(const struct worker *worker, const char *fmt, ...)
 {
     char line[DPT_TEXT_LINE_BYTES];
     va_list ap;
@@ -54,12 +53,11 @@ static void print_info(const struct worker *worker, const char *fmt, ...)
     (void)vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
     if (!worker->options.quiet)
-        print_line(worker, line);
+        print_to_stdout(worker, line);
 }
 
 /* A line for standard error, after the program's name. */
-static void print_error(const struct worker *worker, const char *fmt, ...) DPT_PRINTF(2, 3);
-static void print_error(const struct worker *worker, const char *fmt, ...)
+static DPT_PRINTF(2, 3) void print_error(const struct worker *worker, const char *fmt, ...)
 {
     char line[ERROR_LINE_BYTES];
     va_list ap;
@@ -148,8 +146,8 @@ static void log_node(const struct worker *worker)
     dpt_log(DPT_LOG_DEBUG, "deadlines from %s", text);
 }
 
-static enum dpt_status configure_node(void *ctx, const Dpt__RunSpec *spec,
-                                      const struct dpt_node **ret, struct dpt_err *err)
+static enum dpt_status create_node_of_run(void *ctx, const Dpt__RunSpec *spec,
+                                          const struct dpt_node **ret, struct dpt_err *err)
 {
     struct worker *worker = ctx;
     if (spec == NULL) {
@@ -175,8 +173,8 @@ static enum dpt_status connect_client(struct worker *worker, struct dpt_err *err
     const struct dpt_client_options options = {
         .endpoint = worker->server_at.endpoint,
         .silence_ms = silence_ms > SILENCE_MS_MIN ? (int)silence_ms : SILENCE_MS_MIN};
-    enum dpt_status status = dpt_client_create(&options, &worker->client, err);
-    return status == DPT_OK ? status : dpt_wrap(err, status, "%s", worker->server_at.source);
+    return dpt_wrap(err, dpt_client_create(&options, &worker->client, err), "%s",
+                    worker->server_at.source);
 }
 
 static void print_log_line(void *ctx, const char *line, size_t bytes)
@@ -273,10 +271,10 @@ static void print_closing(const struct worker *worker, const struct dpt_loop_end
 {
     char line[DPT_TEXT_LINE_BYTES], block[DPT_TEXT_SUMMARY_BYTES];
     dpt_text_closing(&end->closing, line);
-    print_line(worker, line);
+    print_to_stdout(worker, line);
     if (end->has_summary && !end->closing.released) {
         dpt_text_summary(&end->summary, block);
-        print_line(worker, block);
+        print_to_stdout(worker, block);
     }
 }
 
@@ -316,7 +314,7 @@ static enum dpt_status run_loop_once(struct worker *worker, const char *program,
                                                        .timeout_ms = timeout_ms(worker)},
                                              .node = worker->node,
                                              .client = worker->client,
-                                             .configure = configure_node,
+                                             .configure = create_node_of_run,
                                              .ctx = worker,
                                              .program = program,
                                              .embedded = worker->server_at.embed,
@@ -382,7 +380,7 @@ static enum dpt_status run_worker(struct worker *worker, int argc, char *const *
 }
 
 /* Before the loop nearly every failure is one of the user's input. */
-static int exit_code_of(enum dpt_status status)
+static int exit_code_of_status(enum dpt_status status)
 {
     switch (status) {
     case DPT_ECONFIG:
@@ -414,7 +412,8 @@ int dpt_worker_run(int argc, char *const *argv, const char *program)
     enum dpt_status status = run_worker(worker, argc, argv, program, &exit_code, &err);
     if (status != DPT_OK) {
         print_error(worker, "%s", err.text);
-        exit_code = worker->in_loop && status == DPT_EIO ? DPT_EXIT_FAILED : exit_code_of(status);
+        exit_code =
+            worker->in_loop && status == DPT_EIO ? DPT_EXIT_FAILED : exit_code_of_status(status);
     }
     dpt_client_destroy(&worker->client);
     dpt_server_thread_stop(&worker->server);
