@@ -1,4 +1,4 @@
-/* The shared part of an attempt (attempt.h). */
+/* Checks and opens an attempt; reads and writes reports (attempt.h). */
 #include "checkpoint/attempt.h"
 
 #include <stdlib.h>
@@ -15,21 +15,14 @@ static enum dpt_status check_spec(const struct dpt_checkpoint_spec *spec, struct
     if (spec->n_tensors < 1 || spec->n_tensors > DPT_CHECKPOINT_TENSORS_MAX)
         return dpt_fail(err, DPT_EINVAL, "%d tensors: 1 to %d are written", spec->n_tensors,
                         DPT_CHECKPOINT_TENSORS_MAX);
-    const size_t prefix = sizeof DPT_NAME_RESCUE_ATTEMPT - 1;
-    if (spec->attempt && (spec->state.rescue.node != NULL) !=
-                             (strncmp(spec->attempt, DPT_NAME_RESCUE_ATTEMPT, prefix) == 0))
+    if (spec->attempt &&
+        (spec->state.rescue.node != NULL) != dpt_name_is_rescue_attempt(spec->attempt))
         return dpt_fail(err, DPT_EINVAL,
                         "checkpoint attempt '%.80s': " DPT_NAME_RESCUE_ATTEMPT
-                        " begins those of rescues, and no others",
+                        " is the prefix of rescues, and of no other attempt",
                         spec->attempt);
     if (spec->state.step < 0 || spec->state.samples < 0 || spec->keep < 1)
         return dpt_fail(err, DPT_EINVAL, "checkpoint step, samples or keep is out of range");
-    for (int i = 0; !spec->pieces && i < spec->n_tensors; i++) {
-        const struct dpt_checkpoint_tensor *tensor = &spec->tensors[i];
-        if (!tensor->param || (spec->moments && (!tensor->m || (!tensor->v && !spec->no_v))))
-            return dpt_fail(err, DPT_EINVAL, "tensor '%s': param is needed%s", tensor->name,
-                            spec->moments ? ", m and v too" : "");
-    }
     return DPT_OK;
 }
 
@@ -38,7 +31,7 @@ static enum dpt_status check_pieces(const struct dpt_checkpoint_spec *spec,
 {
     int tensor = -1;
     int64_t end = 0;
-    for (int i = 0; spec->pieces && i < spec->n_pieces; i++) {
+    for (int i = 0; i < spec->n_pieces; i++) {
         const struct dpt_checkpoint_piece *piece = &spec->pieces[i];
         if (piece->tensor < 0 || piece->tensor >= spec->n_tensors || piece->tensor < tensor ||
             piece->first < (piece->tensor == tensor ? end : 0) || piece->end <= piece->first ||
@@ -46,7 +39,7 @@ static enum dpt_status check_pieces(const struct dpt_checkpoint_spec *spec,
             (spec->moments && (!piece->m || (!piece->v && !spec->no_v))))
             return dpt_fail(err, DPT_EINVAL,
                             "piece %d of the writer, elements %lld to %lld of tensor %d, is out of "
-                            "order or of range, or without values",
+                            "order, out of range or without values",
                             i, (long long)piece->first, (long long)piece->end, piece->tensor);
         tensor = piece->tensor;
         end = piece->end;
@@ -57,15 +50,13 @@ static enum dpt_status check_pieces(const struct dpt_checkpoint_spec *spec,
 enum dpt_status dpt_attempt_init(const struct dpt_checkpoint_spec *spec, struct dpt_attempt *ret,
                                  struct dpt_err *err)
 {
+    ret->spec = spec;
     ret->dir.fd = ret->temporary.fd = -1;
     ret->files = (struct dpt_files){.n = 0};
     DPT_TRY(check_spec(spec, err));
     DPT_TRY(dpt_name_temporary(spec->state.step, spec->generation, spec->attempt,
                                ret->temporary_name, err));
-    if (spec->state.rescue.node)
-        dpt_name_rescue(spec->state.step, ret->step_name);
-    else
-        dpt_name_step(spec->state.step, ret->step_name);
+    dpt_name_step(spec->state.step, spec->state.rescue.node != NULL, ret->step_name);
     ret->n_kinds = spec->moments ? DPT_KIND_COUNT : 1;
     DPT_TRY(dpt_files_init(spec->tensors, spec->n_tensors, spec->file_bytes, spec->adapters,
                            &ret->files, err));
@@ -74,22 +65,27 @@ enum dpt_status dpt_attempt_init(const struct dpt_checkpoint_spec *spec, struct 
     return dpt_folder_open(spec->dir, &ret->dir, err);
 }
 
-void dpt_attempt_fini(struct dpt_attempt *attempt)
+enum dpt_status dpt_attempt_end(struct dpt_attempt *attempt, enum dpt_status status,
+                                struct dpt_err *err)
 {
+    const struct dpt_checkpoint_spec *spec = attempt->spec;
     dpt_folder_close(&attempt->temporary);
     dpt_folder_close(&attempt->dir);
     dpt_files_fini(&attempt->files);
+    return dpt_wrap(err, status, "checkpoint of step %lld in '%s' dropped",
+                    (long long)spec->state.step, spec->dir ? spec->dir : "");
 }
 
-enum dpt_status dpt_attempt_open(struct dpt_attempt *attempt, bool make, struct dpt_err *err)
+enum dpt_status dpt_attempt_open(struct dpt_attempt *attempt, bool create, struct dpt_err *err)
 {
-    if (make)
+    if (create)
         DPT_TRY(dpt_folder_make(&attempt->dir, attempt->temporary_name, err));
     return dpt_folder_open_in(&attempt->dir, attempt->temporary_name, &attempt->temporary, err);
 }
 
-enum dpt_status dpt_attempt_go_on(const struct dpt_checkpoint_spec *spec, struct dpt_err *err)
+enum dpt_status dpt_attempt_check_cancelled(const struct dpt_attempt *attempt, struct dpt_err *err)
 {
+    const struct dpt_checkpoint_spec *spec = attempt->spec;
     if (spec->cancelled && spec->cancelled(spec->ctx))
         return dpt_fail(err, DPT_EABORTED, "given up by the run");
     return DPT_OK;
@@ -108,32 +104,7 @@ enum dpt_status dpt_attempt_write_part(const struct dpt_attempt *attempt,
     return status;
 }
 
-enum dpt_status dpt_attempt_read_part(const struct dpt_attempt *attempt, int writer,
-                                      struct dpt_manifest *ret, struct dpt_err *err)
-{
-    char name[DPT_CHECKPOINT_NAME_BYTES];
-    char *text;
-    size_t bytes;
-    dpt_name_part(writer, name);
-    DPT_TRY(
-        dpt_io_read_small(&attempt->temporary, name, DPT_MANIFEST_BYTES_MAX, &text, &bytes, err));
-    enum dpt_status status = dpt_manifest_parse(text, bytes, name, ret, err);
-    free(text);
-    if (status == DPT_OK && ret->writer != writer) {
-        dpt_manifest_fini(ret);
-        return dpt_fail(err, DPT_ECORRUPT, "'%s' is the report of another writer", name);
-    }
-    return status;
-}
-
 enum dpt_status dpt_attempt_refuse_values(const struct dpt_manifest *part, struct dpt_err *err)
 {
     return dpt_fail(err, DPT_EDIVERGED, "%s holds a value that is not finite", part->not_finite);
-}
-
-enum dpt_status dpt_attempt_wrap(const struct dpt_checkpoint_spec *spec, enum dpt_status status,
-                                 struct dpt_err *err)
-{
-    return dpt_wrap(err, status, "checkpoint of step %lld in '%s' dropped",
-                    (long long)spec->state.step, spec->dir ? spec->dir : "");
 }

@@ -10,6 +10,26 @@
 #include <string.h>
 #include <unistd.h>
 
+static enum dpt_status check_size(const struct dpt_manifest_file *file, const char *path,
+                                  int64_t bytes, struct dpt_err *err)
+{
+    if (bytes != file->bytes)
+        return dpt_fail(err, DPT_ECORRUPT, "'%s' has %lld bytes, the manifest says %lld", path,
+                        (long long)bytes, (long long)file->bytes);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_blocks_check_size(const struct dpt_folder *folder,
+                                      const struct dpt_manifest_file *file, struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    int fd;
+    int64_t bytes;
+    DPT_TRY(dpt_io_open(folder, file->name, &fd, &bytes, path, err));
+    (void)close(fd); /* opened for reading */
+    return check_size(file, path, bytes, err);
+}
+
 enum dpt_status dpt_blocks_open(const struct dpt_folder *folder,
                                 const struct dpt_manifest_file *file, struct dpt_blocks *ret,
                                 struct dpt_err *err)
@@ -17,17 +37,14 @@ enum dpt_status dpt_blocks_open(const struct dpt_folder *folder,
     int fd;
     int64_t bytes;
     DPT_TRY(dpt_io_open(folder, file->name, &fd, &bytes, ret->path, err));
-    if (bytes != file->bytes) {
+    enum dpt_status status = check_size(file, ret->path, bytes, err);
+    if (status == DPT_OK && !(ret->block = malloc(DPT_CHECKPOINT_BLOCK_BYTES)))
+        status = dpt_fail_nomem(err, "read '%s'", ret->path);
+    if (status != DPT_OK) {
         (void)close(fd); /* opened for reading */
-        return dpt_fail(err, DPT_ECORRUPT, "'%s' has %lld bytes, the manifest says %lld", ret->path,
-                        (long long)bytes, (long long)file->bytes);
+        return status;
     }
-    ret->block = malloc(DPT_CHECKPOINT_BLOCK_BYTES);
-    if (!ret->block) {
-        (void)close(fd);
-        return dpt_fail_nomem(err, "read '%s'", ret->path);
-    }
-    /* What was written past the page cache is read from the disk: a hint to read further ahead. */
+    /* A hint to read ahead: bytes that were written past the page cache are read from the disk. */
     (void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     ret->file = file;
     ret->fd = fd;
@@ -52,19 +69,27 @@ static struct dpt_interval block_range(const struct dpt_manifest_file *file, int
     return (struct dpt_interval){first, end < file->bytes ? end : file->bytes};
 }
 
-static enum dpt_status load(struct dpt_blocks *blocks, int64_t i, void *to, struct dpt_err *err)
+static enum dpt_status check_block(const struct dpt_manifest_file *file, const char *path,
+                                   int64_t i, const void *data, struct dpt_err *err)
 {
-    struct dpt_interval range = block_range(blocks->file, i);
-    const size_t bytes = (size_t)(range.end - range.first);
-    DPT_TRY(dpt_fs_pread_all(blocks->fd, to, bytes, range.first, blocks->path, err));
-    uint32_t crc = dpt_crc32c(0, to, bytes);
-    if (crc != blocks->file->crc[i])
+    const struct dpt_interval range = block_range(file, i);
+    const uint32_t crc = dpt_crc32c(0, data, (size_t)(range.end - range.first));
+    if (crc != file->crc[i])
         return dpt_fail(err, DPT_ECORRUPT,
                         "'%s' is damaged in block %lld (bytes %lld to %lld): its CRC32C is %08x, "
                         "the manifest says %08x",
-                        blocks->path, (long long)i, (long long)range.first, (long long)range.end,
-                        crc, blocks->file->crc[i]);
+                        path, (long long)i, (long long)range.first, (long long)range.end, crc,
+                        file->crc[i]);
     return DPT_OK;
+}
+
+static enum dpt_status read_block(struct dpt_blocks *blocks, int64_t i, void *to,
+                                  struct dpt_err *err)
+{
+    const struct dpt_interval range = block_range(blocks->file, i);
+    DPT_TRY(dpt_fs_pread_all(blocks->fd, to, (size_t)(range.end - range.first), range.first,
+                             blocks->path, err));
+    return check_block(blocks->file, blocks->path, i, to, err);
 }
 
 enum dpt_status dpt_blocks_read(struct dpt_blocks *blocks, int64_t first, int64_t bytes, void *ret,
@@ -81,11 +106,11 @@ enum dpt_status dpt_blocks_read(struct dpt_blocks *blocks, int64_t first, int64_
         struct dpt_interval part = dpt_interval_intersect(want, block);
         const size_t part_bytes = (size_t)(part.end - part.first);
         if (part.first == block.first && part.end == block.end && i != blocks->in_block) {
-            DPT_TRY(load(blocks, i, to, err)); /* a whole block: in place */
+            DPT_TRY(read_block(blocks, i, to, err)); /* a whole block: in place */
         } else {
             if (i != blocks->in_block) {
                 blocks->in_block = -1;
-                DPT_TRY(load(blocks, i, blocks->block, err));
+                DPT_TRY(read_block(blocks, i, blocks->block, err));
                 blocks->in_block = i;
             }
             memcpy(to, blocks->block + (part.first - block.first), part_bytes);
@@ -96,32 +121,32 @@ enum dpt_status dpt_blocks_read(struct dpt_blocks *blocks, int64_t first, int64_
     return DPT_OK;
 }
 
-enum dpt_status dpt_blocks_read_file(const struct dpt_folder *folder,
-                                     const struct dpt_manifest_file *file, size_t bytes_max,
-                                     char **ret_text, struct dpt_err *err)
+enum dpt_status dpt_blocks_verify_file(const struct dpt_folder *folder,
+                                       const struct dpt_manifest_file *file, struct dpt_err *err)
 {
     struct dpt_blocks blocks = {0};
     DPT_TRY(dpt_blocks_open(folder, file, &blocks, err));
     enum dpt_status status = DPT_OK;
-    char *text = NULL;
-    if ((uint64_t)file->bytes > bytes_max) {
-        status = dpt_fail(err, DPT_ECORRUPT, "'%s' has %lld bytes, more than the limit of %zu",
-                          blocks.path, (long long)file->bytes, bytes_max);
-        goto out;
-    }
-    text = malloc((size_t)file->bytes + 1);
-    if (!text) {
-        status = dpt_fail_nomem(err, "read '%s'", blocks.path);
-        goto out;
-    }
-    status = dpt_blocks_read(&blocks, 0, file->bytes, text, err);
-    if (status != DPT_OK)
-        goto out;
-    text[file->bytes] = '\0';
-    *ret_text = text;
-    text = NULL;
-out:
-    free(text);
+    for (int64_t i = 0; status == DPT_OK && i < file->n_crc; i++)
+        status = read_block(&blocks, i, blocks.block, err);
     dpt_blocks_close(&blocks);
+    return status;
+}
+
+enum dpt_status dpt_blocks_read_file(const struct dpt_folder *folder,
+                                     const struct dpt_manifest_file *file, size_t bytes_max,
+                                     char **ret_text, struct dpt_err *err)
+{
+    char path[PATH_MAX], *text = NULL;
+    size_t bytes;
+    DPT_TRY(dpt_fs_join(folder->path, file->name, path, sizeof path, err));
+    DPT_TRY(dpt_io_read_small(folder, file->name, bytes_max, &text, &bytes, err));
+    enum dpt_status status = check_size(file, path, (int64_t)bytes, err);
+    for (int64_t i = 0; status == DPT_OK && i < file->n_crc; i++)
+        status = check_block(file, path, i, text + i * DPT_CHECKPOINT_BLOCK_BYTES, err);
+    if (status != DPT_OK)
+        free(text);
+    else
+        *ret_text = text;
     return status;
 }

@@ -1,5 +1,5 @@
-/* Bytes of a checkpoint's file, each block checked against the manifest before a byte of it is
- * handed out. */
+/* Reads bytes of a checkpoint's file. Each block is compared with its checksum in the manifest
+ * before one of its bytes is returned. */
 #ifndef DPT_CHECKPOINT_BLOCKS_H
 #define DPT_CHECKPOINT_BLOCKS_H
 
@@ -14,21 +14,30 @@ struct dpt_blocks {
     const struct dpt_manifest_file *file; /* borrowed; NULL when closed */
     int fd;
     uint8_t *block;
-    int64_t in_block; /* which block `block` holds; -1: none */
+    int64_t in_block; /* number of the block in `block`; -1: none */
     char path[PATH_MAX];
 };
 
-/* Opens `file` of the checkpoint in `folder`; its size must be the manifest's. `ret` zeroed. */
+/* Opens `file` of the checkpoint in `folder`; DPT_ECORRUPT: the size differs from the manifest's.
+ * `ret` zeroed. */
 DPT_MUST_USE enum dpt_status dpt_blocks_open(const struct dpt_folder *folder,
                                              const struct dpt_manifest_file *file,
                                              struct dpt_blocks *ret, struct dpt_err *err);
 void dpt_blocks_close(struct dpt_blocks *blocks);
 
-/* Reads [first, first + bytes), which must lie in the file (DPT_ECORRUPT otherwise), and only the
- * blocks it touches; going through a file in order reads each once. DPT_ECORRUPT names file and
- * block. */
+/* Reads bytes [first, first + bytes), and only the blocks that they touch. Calls in the order of
+ * the file read each block once. DPT_ECORRUPT names file and block, or the bytes that the file
+ * lacks. */
 DPT_MUST_USE enum dpt_status dpt_blocks_read(struct dpt_blocks *blocks, int64_t first,
                                              int64_t bytes, void *ret, struct dpt_err *err);
+
+/* Compares the size of `file` with the manifest, or its size and every block. */
+DPT_MUST_USE enum dpt_status dpt_blocks_check_size(const struct dpt_folder *folder,
+                                                   const struct dpt_manifest_file *file,
+                                                   struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_blocks_verify_file(const struct dpt_folder *folder,
+                                                    const struct dpt_manifest_file *file,
+                                                    struct dpt_err *err);
 
 /* The whole file, of at most bytes_max bytes: owned text with a NUL after the end. */
 DPT_MUST_USE enum dpt_status dpt_blocks_read_file(const struct dpt_folder *folder,

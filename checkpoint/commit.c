@@ -1,6 +1,6 @@
-/* From parts to a checkpoint: slot 0 waits for all reports, adds the common files, and after the
- * caller's grant gives the whole its name. In this order: files durable, then the list
- * of them durable, then the name, then the name durable. */
+/* Slot 0 turns the parts into a checkpoint: it waits for all reports, adds the common files, and
+ * after the caller's grant renames the folder. Durable in this order: the files, the list of them,
+ * the name. */
 #include "checkpoint/parts.h"
 #include "checkpoint/state.h"
 #include "checkpoint/whole.h"
@@ -27,10 +27,10 @@ static enum dpt_status add_common(const struct dpt_attempt *attempt, const char 
     return dpt_io_write_small(&attempt->temporary, name, text, bytes, err);
 }
 
-static enum dpt_status write_common(const struct dpt_checkpoint_spec *spec,
-                                    const struct dpt_attempt *attempt,
+static enum dpt_status write_common(const struct dpt_attempt *attempt,
                                     struct dpt_hash128 weights_hash, struct dpt_err *err)
 {
+    const struct dpt_checkpoint_spec *spec = attempt->spec;
     struct dpt_manifest part = {
         .step = spec->state.step, .writer = -1, .n_writers = spec->n_writers};
     struct dpt_checkpoint_state run = spec->state;
@@ -69,36 +69,34 @@ enum dpt_status dpt_checkpoint_collect(const struct dpt_checkpoint_spec *spec, i
     if (status == DPT_OK)
         status = dpt_attempt_open(&attempt, false, err);
     if (status == DPT_OK)
-        status = dpt_parts_wait(spec, &attempt, deadline_ms, err);
+        status = dpt_parts_wait(&attempt, deadline_ms, err);
     if (status == DPT_OK)
-        status = dpt_parts_join(spec, &attempt, false, &joined, err);
+        status = dpt_parts_join(&attempt, false, &joined, err);
     if (status == DPT_OK)
-        status = dpt_parts_weights_hash(spec, &attempt, &joined, &weights_hash, err);
+        status = dpt_parts_weights_hash(&attempt, &joined, &weights_hash, err);
     if (status == DPT_OK)
-        status = dpt_attempt_go_on(spec, err);
+        status = dpt_attempt_check_cancelled(&attempt, err);
     if (status == DPT_OK)
-        status = write_common(spec, &attempt, weights_hash, err);
+        status = write_common(&attempt, weights_hash, err);
     dpt_manifest_fini(&joined);
-    dpt_attempt_fini(&attempt);
-    return dpt_attempt_wrap(spec, status, err);
+    return dpt_attempt_end(&attempt, status, err);
 }
 
-/* The parts joined into one list, written and synced; the parts are removed. */
-static enum dpt_status write_manifest(const struct dpt_checkpoint_spec *spec,
-                                      const struct dpt_attempt *attempt, struct dpt_err *err)
+/* Joins the reports to the manifest, writes and syncs it, and removes the reports. */
+static enum dpt_status write_manifest(const struct dpt_attempt *attempt, struct dpt_err *err)
 {
     struct dpt_manifest manifest = {0};
     char name[DPT_CHECKPOINT_NAME_BYTES];
     char *text = NULL;
     size_t bytes;
-    enum dpt_status status = dpt_parts_join(spec, attempt, true, &manifest, err);
+    enum dpt_status status = dpt_parts_join(attempt, true, &manifest, err);
     if (status == DPT_OK)
         status = dpt_manifest_print(&manifest, &text, &bytes, err);
     if (status == DPT_OK)
         status = dpt_io_write_small(&attempt->temporary, DPT_NAME_MANIFEST, text, bytes, err);
-    for (int writer = -1; status == DPT_OK && writer < spec->n_writers; writer++) {
+    for (int writer = -1; status == DPT_OK && writer < attempt->spec->n_writers; writer++) {
         dpt_name_part(writer, name);
-        status = dpt_io_unlink(&attempt->temporary, name, err);
+        status = dpt_io_remove_tree(&attempt->temporary, name, err);
     }
     if (status == DPT_OK)
         status = dpt_folder_sync(&attempt->temporary, err);
@@ -107,12 +105,12 @@ static enum dpt_status write_manifest(const struct dpt_checkpoint_spec *spec,
     return status;
 }
 
-/* Best effort on the way out of a failed commit: the error already found is the one to report. */
-static void take_back(const struct dpt_folder *dir, const char *from, const char *to)
+/* After a failed commit, best effort: the caller reports the error of the commit. */
+static void undo_rename(const struct dpt_folder *dir, const char *from, const char *to)
 {
     struct dpt_err err;
     if (dpt_io_rename(dir, from, to, &err) != DPT_OK)
-        dpt_log(DPT_LOG_DEBUG, "a failed commit could not be taken back: %s", err.text);
+        dpt_log(DPT_LOG_DEBUG, "a failed commit could not be undone: %s", err.text);
 }
 
 static enum dpt_status publish_new(const struct dpt_attempt *attempt, struct dpt_err *err)
@@ -121,7 +119,7 @@ static enum dpt_status publish_new(const struct dpt_attempt *attempt, struct dpt
     DPT_TRY(dpt_io_rename(dir, attempt->temporary_name, attempt->step_name, err));
     enum dpt_status status = dpt_folder_sync(dir, err);
     if (status != DPT_OK)
-        take_back(dir, attempt->step_name, attempt->temporary_name);
+        undo_rename(dir, attempt->step_name, attempt->temporary_name);
     return status;
 }
 
@@ -133,14 +131,14 @@ static enum dpt_status replace_by_renames(const struct dpt_attempt *attempt, con
     DPT_TRY(dpt_io_rename(dir, attempt->step_name, aside, err));
     enum dpt_status status = publish_new(attempt, err);
     if (status != DPT_OK)
-        take_back(dir, aside, attempt->step_name);
+        undo_rename(dir, aside, attempt->step_name);
     return status;
 }
 
-/* A checkpoint of this step is there already (written before a failure that this history does not
- * contain, or damaged): it is swapped out in one step. `ret_old` is the name it has then. */
-static enum dpt_status replace(const struct dpt_attempt *attempt,
-                               char ret_old[DPT_CHECKPOINT_NAME_BYTES], struct dpt_err *err)
+/* The step already has a checkpoint, which is damaged or of a history that a failure ended:
+ * exchanges the two names atomically. `ret_old` becomes the name of the old checkpoint. */
+static enum dpt_status replace_step(const struct dpt_attempt *attempt,
+                                    char ret_old[DPT_CHECKPOINT_NAME_BYTES], struct dpt_err *err)
 {
     const struct dpt_folder *dir = &attempt->dir;
     struct dpt_err why;
@@ -157,16 +155,16 @@ static enum dpt_status replace(const struct dpt_attempt *attempt,
     status = dpt_folder_sync(dir, err);
     if (status != DPT_OK &&
         dpt_io_exchange(dir, attempt->temporary_name, attempt->step_name, &why) != DPT_OK)
-        dpt_log(DPT_LOG_DEBUG, "a failed commit could not be taken back: %s", why.text);
+        dpt_log(DPT_LOG_DEBUG, "a failed commit could not be undone: %s", why.text);
     return status;
 }
 
-/* Gives the finished folder its name. After a failure the name is what it was before. The caller is
- * asked between the last look at the folder and the rename: a writer that was stopped while it
- * synced the manifest may have been replaced. */
-static enum dpt_status publish(const struct dpt_checkpoint_spec *spec,
-                               const struct dpt_attempt *attempt, struct dpt_err *err)
+/* Renames the finished folder. After a failure it has its temporary name again. may_rename is asked
+ * immediately before the rename: a writer that was stopped while it synced the manifest may have
+ * been replaced. */
+static enum dpt_status publish_step(const struct dpt_attempt *attempt, struct dpt_err *err)
 {
+    const struct dpt_checkpoint_spec *spec = attempt->spec;
     const struct dpt_folder *dir = &attempt->dir;
     char old[DPT_CHECKPOINT_NAME_BYTES];
     struct stat st;
@@ -179,11 +177,11 @@ static enum dpt_status publish(const struct dpt_checkpoint_spec *spec,
     if (is_new) {
         if (publish_new(attempt, &why) == DPT_OK)
             return DPT_OK;
-        /* Of nodes that hold the same rescue another may have been a moment faster. */
+        /* Another node that holds the same rescue may have been faster. */
         if (!spec->state.rescue.node || (why.saved_errno != ENOTEMPTY && why.saved_errno != EEXIST))
             return dpt_pass(err, &why);
     }
-    DPT_TRY(replace(attempt, old, err));
+    DPT_TRY(replace_step(attempt, old, err));
     if (dpt_io_remove_tree(dir, old, &why) != DPT_OK)
         dpt_log(DPT_LOG_WARN, "a replaced checkpoint remains: %s", why.text);
     return DPT_OK;
@@ -198,25 +196,18 @@ enum dpt_status dpt_checkpoint_commit(const struct dpt_checkpoint_spec *spec, st
     if (status == DPT_OK)
         status = dpt_attempt_open(&attempt, false, err);
     if (status == DPT_OK)
-        status = dpt_attempt_go_on(spec, err);
+        status = dpt_attempt_check_cancelled(&attempt, err);
     if (status == DPT_OK)
-        status = write_manifest(spec, &attempt, err);
+        status = write_manifest(&attempt, err);
     if (status == DPT_OK)
-        status = dpt_attempt_go_on(spec, err);
+        status = dpt_attempt_check_cancelled(&attempt, err);
     if (status == DPT_OK)
-        status = publish(spec, &attempt, err);
-    const struct dpt_whole_keep keep = {.newest = spec->keep,
-                                        .steps = spec->keep_steps,
-                                        .n_steps = spec->n_keep_steps,
-                                        .best = spec->keep_best,
-                                        .damaged = spec->damaged,
-                                        .n_damaged = spec->n_damaged};
+        status = publish_step(&attempt, err);
     if (status == DPT_OK && !spec->state.rescue.node &&
-        dpt_whole_prune(&attempt.dir, spec->state.step, &keep, spec->generation, &why) != DPT_OK)
+        dpt_whole_prune(&attempt.dir, spec, &why) != DPT_OK)
         dpt_log(DPT_LOG_WARN, "the checkpoint of step %lld is whole, but older ones remain: %s",
                 (long long)spec->state.step, why.text);
-    dpt_attempt_fini(&attempt);
-    return dpt_attempt_wrap(spec, status, err);
+    return dpt_attempt_end(&attempt, status, err);
 }
 
 void dpt_checkpoint_abandon(const struct dpt_checkpoint_spec *spec)
@@ -230,7 +221,7 @@ void dpt_checkpoint_abandon(const struct dpt_checkpoint_spec *spec)
             DPT_OK ||
         dpt_folder_open(spec->dir, &dir, &err) != DPT_OK)
         return; /* then nothing was written either */
-    /* The name goes first: a writer that still works there tells by it why its files are gone. */
+    /* Renames first: from the name a writer of this attempt learns why its files are missing. */
     enum dpt_status status = dpt_io_remove_tree(&dir, removed, &err);
     if (status == DPT_OK)
         status = dpt_io_rename(&dir, name, removed, &err);

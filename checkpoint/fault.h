@@ -1,5 +1,5 @@
-/* Seam for tests: what the write path asks of the operating system passes here first, so that a
- * test can end the process at any step or let any call fail. Nothing but tests sets the hook. */
+/* A hook for tests, called before every system call of the write path: a test can end the process
+ * at any step or let any call fail. Only tests set it. */
 #ifndef DPT_CHECKPOINT_FAULT_H
 #define DPT_CHECKPOINT_FAULT_H
 
@@ -12,13 +12,12 @@ enum dpt_fault_op {
     DPT_FAULT_CLOSE,
     DPT_FAULT_RENAME,
     DPT_FAULT_EXCHANGE,
-    DPT_FAULT_UNLINK,
     DPT_FAULT_REMOVE_TREE,
     DPT_FAULT_COUNT
 };
 
-/* Called before the operation on `path`; 0 lets it happen, an errno makes it fail with that
- * instead. Set before any thread writes; NULL normally. */
+/* Called before the operation on `path`. 0: the operation happens; an errno: it fails with this
+ * errno. Set it before any thread writes; normally NULL. */
 extern int (*dpt_fault_hook)(enum dpt_fault_op op, const char *path);
 
 #endif

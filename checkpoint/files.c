@@ -3,12 +3,11 @@
 
 #include "checkpoint/layout/layout.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/weights_hash.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Sizes of tensors [n_tensors] and their sum, and the numbering of hash blocks. */
+/* Fills bytes [n_tensors] and the number and hash blocks of each tensor. */
 static enum dpt_status measure_tensors(const struct dpt_checkpoint_tensor *tensors, int n_tensors,
                                        struct dpt_files *files, int64_t *bytes, int64_t *ret_total,
                                        struct dpt_err *err)
@@ -45,7 +44,7 @@ static enum dpt_status lay_out_file(const struct dpt_checkpoint_tensor *tensors,
     return DPT_OK;
 }
 
-/* `n` files at most. */
+/* At most `n` files. */
 static enum dpt_status lay_out_files(const struct dpt_checkpoint_tensor *tensors, int n_tensors,
                                      int n, const int64_t *bytes, struct dpt_files *files,
                                      struct dpt_err *err)
@@ -56,7 +55,7 @@ static enum dpt_status lay_out_files(const struct dpt_checkpoint_tensor *tensors
         free(first);
         return dpt_fail_nomem(err, "layout of tensor files");
     }
-    files->n = dpt_layout_deal(bytes, n_tensors, n, first);
+    files->n = dpt_layout_divide(bytes, n_tensors, n, first);
     for (int i = 0; i < files->n; i++) {
         files->file[i].first = first[i];
         files->file[i].end = first[i + 1];

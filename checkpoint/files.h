@@ -1,6 +1,6 @@
-/* The layout of the tensor files: a function of the tensors and the wanted size of a file alone, so
- * that all writers compute the same one. The files of m and v are laid out like those of the
- * masters. Adapters are one file of each kind, whatever their size: PEFT reads no shards. */
+/* The layout of the tensor files. It is a function of the tensors and the wanted size of a file
+ * alone, so that all writers compute the same layout. The files of m and v are laid out like those
+ * of the masters. Adapters are one file of each kind, because PEFT reads no shards. */
 #ifndef DPT_CHECKPOINT_FILES_H
 #define DPT_CHECKPOINT_FILES_H
 
@@ -21,9 +21,8 @@ struct dpt_file_layout {
 
 struct dpt_tensor_layout {
     int file;
-    int64_t numel, begin; /* byte of the file where its data begins */
-    int64_t block;        /* number of its first block of the weights hash: blocks are numbered
-                             through all tensors */
+    int64_t numel, begin; /* offset of its data in the file, bytes */
+    int64_t block;        /* its first block of the weights hash, counted over all tensors */
 };
 
 struct dpt_files {
@@ -34,9 +33,9 @@ struct dpt_files {
     int64_t n_blocks;                 /* of the weights hash */
 };
 
-/* Tensors in their order, cut into files of about `file_bytes` (0: DPT_CHECKPOINT_FILE_BYTES), as
- * even as dpt_layout_deal makes them; `adapters`: into one. DPT_EINVAL for a tensor that fits no
- * file. `ret` is ready for dpt_files_fini whatever the result. */
+/* Divides the tensors, in their order, among files of about `file_bytes` (0:
+ * DPT_CHECKPOINT_FILE_BYTES; dpt_layout_divide makes them even); `adapters`: one file. DPT_EINVAL:
+ * a tensor has an impossible name or shape. Call dpt_files_fini whatever the result. */
 DPT_MUST_USE enum dpt_status dpt_files_init(const struct dpt_checkpoint_tensor *tensors,
                                             int n_tensors, int64_t file_bytes, bool adapters,
                                             struct dpt_files *ret, struct dpt_err *err);

@@ -14,7 +14,7 @@
 
 int (*dpt_fault_hook)(enum dpt_fault_op op, const char *path);
 
-/* Whether a test lets the operation fail here; then errno says how. */
+/* True: a test lets the operation fail with the errno that is now set. */
 static bool is_faulty(enum dpt_fault_op op, const char *path)
 {
     const int injected = dpt_fault_hook ? dpt_fault_hook(op, path) : 0;
@@ -79,7 +79,7 @@ enum dpt_status dpt_folder_make_all(const char *path, struct dpt_err *err)
             continue;
         memcpy(level, path, i);
         level[i] = '\0';
-        /* A name that is no folder is found when it is opened. */
+        /* Opening the level later reports a name that is not a folder. */
         if (!dpt_fs_exists(level))
             DPT_TRY(make_level(level, above, err));
         memcpy(above, level, i + 1);
@@ -110,7 +110,7 @@ void dpt_folder_close(struct dpt_folder *folder)
     folder->fd = -1;
 }
 
-/* openat of "name" or "inner/name" with no link followed on the way. -1 and errno on failure. */
+/* openat of "name" or "inner/name" that follows no links. -1 and errno on failure. */
 static int open_below(int folder_fd, const char *name, int flags)
 {
     const char *slash = strchr(name, '/');
@@ -166,8 +166,8 @@ enum dpt_status dpt_io_create(const struct dpt_folder *folder, const char *name,
     return DPT_OK;
 }
 
-/* The file has its size from the start, so that writers may write in any order. A file system that
- * cannot reserve room gives it the size alone. */
+/* Sets the size at once, so that writers may write in any order. A file system that cannot reserve
+ * space sets the size alone. */
 static enum dpt_status allocate_file(int fd, int64_t bytes, const char *path, struct dpt_err *err)
 {
     bool failed =
@@ -189,13 +189,14 @@ enum dpt_status dpt_io_create_shared(const struct dpt_folder *folder, const char
         return dpt_fail_errno(err, errno, "create '%s'", ret_path);
     int fd = open_below(folder->fd, name, O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY);
     if (fd < 0 && (errno == ELOOP || errno == EISDIR || errno == ENXIO))
-        return dpt_fail(err, DPT_EEXIST, "create '%s': there is a link or no regular file",
-                        ret_path);
+        return dpt_fail(err, DPT_EEXIST,
+                        "create '%s': the name belongs to a link or to no regular file", ret_path);
     if (fd < 0)
         return dpt_fail_errno(err, errno, "create '%s'", ret_path);
     enum dpt_status status = DPT_OK;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink != 1 || st.st_size > bytes)
-        status = dpt_fail(err, DPT_EEXIST, "create '%s': there is another file", ret_path);
+        status =
+            dpt_fail(err, DPT_EEXIST, "create '%s': the name belongs to another file", ret_path);
     if (status == DPT_OK)
         status = allocate_file(fd, bytes, ret_path, err);
     if (status != DPT_OK) {
@@ -213,8 +214,8 @@ enum dpt_status dpt_io_write(int fd, const void *data, size_t bytes, int64_t off
     const int flags = fcntl(fd, F_GETFL);
     bool failed = is_faulty(DPT_FAULT_WRITE, path);
     if (!failed && flags >= 0 && (flags & O_DIRECT) != 0) {
-        /* One direct write. The bytes that it leaves (all of them if the device wants another
-         * alignment, the rest after a short write) go through the page cache. */
+        /* One direct write. The remaining bytes (all of them if the device needs another alignment,
+         * or those after a short write) go through the page cache. */
         const ssize_t n = pwrite(fd, data, bytes, offset);
         failed = n < 0 && errno != EINVAL && errno != EINTR;
         done = n > 0 ? (size_t)n : 0;
@@ -230,7 +231,7 @@ enum dpt_status dpt_io_write(int fd, const void *data, size_t bytes, int64_t off
 void dpt_io_direct(int fd, bool on)
 {
     const int flags = fcntl(fd, F_GETFL);
-    /* Refused where direct writes are not supported: buffered ones are slower and as durable. */
+    /* A failure is ignored: buffered writes are slower, and as durable after fsync. */
     if (flags >= 0)
         (void)fcntl(fd, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT);
 }
@@ -249,16 +250,6 @@ enum dpt_status dpt_io_close(int *fd, const char *path, struct dpt_err *err)
     *fd = -1;
     if (failed)
         return dpt_fail_errno(err, errno, "close '%s'", path);
-    return DPT_OK;
-}
-
-enum dpt_status dpt_io_size(const struct dpt_folder *folder, const char *name, int64_t *ret_bytes,
-                            struct dpt_err *err)
-{
-    char path[PATH_MAX];
-    int fd = -1;
-    DPT_TRY(dpt_io_open(folder, name, &fd, ret_bytes, path, err));
-    (void)close(fd); /* opened for reading */
     return DPT_OK;
 }
 
@@ -295,7 +286,7 @@ enum dpt_status dpt_io_write_small(const struct dpt_folder *folder, const char *
 {
     char temporary[NAME_MAX + 1], path[PATH_MAX];
     int n = snprintf(temporary, sizeof temporary, "%s.tmp", name);
-    DPT_ASSERT(n > 0 && (size_t)n < sizeof temporary); /* our own names are short */
+    DPT_ASSERT(n > 0 && (size_t)n < sizeof temporary); /* names.h: all names are short */
     int fd = -1;
     DPT_TRY(dpt_io_create(folder, temporary, &fd, path, err));
     enum dpt_status status = dpt_io_write(fd, data, bytes, 0, path, err);
@@ -331,17 +322,6 @@ enum dpt_status dpt_io_exchange(const struct dpt_folder *folder, const char *a, 
         return dpt_fail(err, DPT_EUNSUPPORTED, "the file system of '%s' cannot swap names",
                         folder->path);
     return dpt_fail_errno(err, errno, "swap '%s' with '%s'", a, path);
-}
-
-enum dpt_status dpt_io_unlink(const struct dpt_folder *folder, const char *name,
-                              struct dpt_err *err)
-{
-    char path[PATH_MAX];
-    DPT_TRY(dpt_fs_join(folder->path, name, path, sizeof path, err));
-    if (is_faulty(DPT_FAULT_UNLINK, path) ||
-        (unlinkat(folder->fd, name, 0) != 0 && errno != ENOENT))
-        return dpt_fail_errno(err, errno, "remove '%s'", path);
-    return DPT_OK;
 }
 
 enum dpt_status dpt_io_remove_tree(const struct dpt_folder *folder, const char *name,

@@ -136,12 +136,12 @@ static int by_name_and_first(const void *a, const void *b)
 {
     const struct dpt_manifest_file *x = a, *y = b;
     const int names = strcmp(x->name, y->name);
-    if (names || x->first == y->first) /* a run of nothing before what begins there */
+    if (names || x->first == y->first) /* an empty run before the run at the same byte */
         return names ? names : (x->bytes > y->bytes) - (x->bytes < y->bytes);
     return x->first < y->first ? -1 : 1;
 }
 
-/* `run` continues `file`, which it follows byte by byte. */
+/* `run` starts at the end of `file`. */
 static enum dpt_status append_run(struct dpt_manifest_file *file,
                                   const struct dpt_manifest_file *run, struct dpt_err *err)
 {

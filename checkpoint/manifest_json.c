@@ -1,6 +1,7 @@
-/* Sealed lists of files as JSON, and back (manifest.h). */
+/* Manifests and reports as sealed JSON (manifest.h). */
 #include "checkpoint/manifest.h"
 
+#include "base/fs.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/names.h"
 
@@ -13,42 +14,30 @@
 #define SEAL_ZEROS  "00000000"
 #define SEAL_AFTER  "\"\n}\n"
 
-enum { SEAL_DIGITS = 8, SEAL_TAIL = SEAL_DIGITS + sizeof SEAL_AFTER - 1, HASH_DIGITS = 32 };
+enum { CRC_DIGITS = 8, SEAL_TAIL = CRC_DIGITS + sizeof SEAL_AFTER - 1, HASH_DIGITS = 32 };
 
-/* The checksums as one string of eight hex digits a block. */
+/* The checksums as one string, CRC_DIGITS hex digits a block. */
 static json_t *print_crc(const struct dpt_manifest_file *file)
 {
-    static const char digits[] = "0123456789abcdef";
-    size_t n = (size_t)file->n_crc;
-    char *hex = malloc(n * 8 + 1);
+    const size_t n = (size_t)file->n_crc;
+    char *hex = malloc(n * CRC_DIGITS + 1);
     if (!hex)
         return NULL;
     for (size_t i = 0; i < n; i++)
-        for (int d = 0; d < 8; d++)
-            hex[i * 8 + (size_t)d] = digits[(file->crc[i] >> (28 - 4 * d)) & 15];
-    json_t *text = json_stringn(hex, n * 8);
+        (void)snprintf(hex + i * CRC_DIGITS, CRC_DIGITS + 1, "%08x", file->crc[i]);
+    json_t *text = json_stringn(hex, n * CRC_DIGITS);
     free(hex);
     return text;
 }
 
-static int hex_value(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-/* Eight hex digits; false for anything else. */
+/* CRC_DIGITS lower-case hex digits; false for anything else. */
 static bool parse_crc(const char *hex, uint32_t *ret)
 {
-    uint32_t value = 0;
-    for (int d = 0; d < 8; d++) {
-        int digit = hex_value(hex[d]);
-        if (digit < 0)
-            return false;
-        value = value << 4 | (uint32_t)digit;
-    }
-    *ret = value;
+    char digits[CRC_DIGITS + 1] = "";
+    memcpy(digits, hex, CRC_DIGITS);
+    if (strspn(digits, "0123456789abcdef") != CRC_DIGITS)
+        return false;
+    *ret = (uint32_t)strtoul(digits, NULL, 16);
     return true;
 }
 
@@ -57,10 +46,8 @@ static json_t *print_files(const struct dpt_manifest *manifest)
     json_t *files = json_array();
     for (int i = 0; files && i < manifest->n_files; i++) {
         const struct dpt_manifest_file *file = &manifest->files[i];
-        json_t *crc = print_crc(file);
-        json_t *entry = crc ? json_pack("{s:s, s:I, s:o}", "name", file->name, "bytes",
-                                        (json_int_t)file->bytes, "crc32c", crc)
-                            : NULL;
+        json_t *entry = json_pack("{s:s, s:I, s:o}", "name", file->name, "bytes",
+                                  (json_int_t)file->bytes, "crc32c", print_crc(file));
         /* A manifest lists whole files. */
         if (!entry ||
             (manifest->writer >= 0 &&
@@ -93,34 +80,28 @@ static json_t *print_hashes(const struct dpt_manifest *manifest)
     return runs;
 }
 
-/* All but the seal, which comes last. */
+/* With zeros as the seal, which is the last member. */
 static json_t *print_root(const struct dpt_manifest *manifest)
 {
-    json_t *files = print_files(manifest);
-    json_t *root = files ? json_pack("{s:s, s:i, s:I, s:i, s:i, s:i, s:o}", "format",
-                                     "dpt-checkpoint", "version", (int)DPT_CHECKPOINT_VERSION,
-                                     "step", (json_int_t)manifest->step, "writer", manifest->writer,
-                                     "writers", manifest->n_writers, "block_bytes",
-                                     (int)DPT_CHECKPOINT_BLOCK_BYTES, "files", files)
-                         : NULL;
-    if (root && manifest->writer >= 0 &&
-        (json_object_set_new(root, "hashes", print_hashes(manifest)) != 0 ||
-         (manifest->not_finite[0] &&
-          json_object_set_new(root, "not_finite", json_string(manifest->not_finite)) != 0))) {
-        json_decref(root);
+    const bool is_part = manifest->writer >= 0;
+    json_t *files = print_files(manifest), *hashes = is_part ? print_hashes(manifest) : NULL;
+    if (!files || (is_part && !hashes)) {
+        json_decref(files);
+        json_decref(hashes);
         return NULL;
     }
-    return root;
+    return json_pack("{s:s, s:i, s:I, s:i, s:i, s:i, s:o, s:o*, s:s*, s:s}", "format",
+                     "dpt-checkpoint", "version", (int)DPT_CHECKPOINT_VERSION, "step",
+                     (json_int_t)manifest->step, "writer", manifest->writer, "writers",
+                     manifest->n_writers, "block_bytes", (int)DPT_CHECKPOINT_BLOCK_BYTES, "files",
+                     files, "hashes", hashes, "not_finite",
+                     manifest->not_finite[0] ? manifest->not_finite : NULL, "crc32c", SEAL_ZEROS);
 }
 
 enum dpt_status dpt_manifest_print(const struct dpt_manifest *manifest, char **ret_text,
                                    size_t *ret_bytes, struct dpt_err *err)
 {
     json_t *root = print_root(manifest);
-    if (root && json_object_set_new(root, "crc32c", json_string(SEAL_ZEROS)) != 0) {
-        json_decref(root);
-        root = NULL;
-    }
     char *text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
     json_decref(root);
     size_t bytes = text ? strlen(text) : 0;
@@ -133,15 +114,15 @@ enum dpt_status dpt_manifest_print(const struct dpt_manifest *manifest, char **r
     line[bytes] = '\0';
     char *seal = line + bytes - SEAL_TAIL;
     DPT_ASSERT(memcmp(seal, SEAL_ZEROS SEAL_AFTER, SEAL_TAIL) == 0);
-    char hex[SEAL_DIGITS + 1];
+    char hex[CRC_DIGITS + 1];
     (void)snprintf(hex, sizeof hex, "%08x", dpt_crc32c(0, line, bytes));
-    memcpy(seal, hex, SEAL_DIGITS);
+    memcpy(seal, hex, CRC_DIGITS);
     *ret_text = line;
     *ret_bytes = bytes;
     return DPT_OK;
 }
 
-/* True if the text ends in the checksum of itself. */
+/* True if the text ends with its own checksum. */
 static bool seal_holds(const char *text, size_t bytes)
 {
     const size_t before = sizeof SEAL_BEFORE - 1;
@@ -150,14 +131,14 @@ static bool seal_holds(const char *text, size_t bytes)
     const char *seal = text + bytes - SEAL_TAIL;
     uint32_t expected;
     if (memcmp(seal - before, SEAL_BEFORE, before) != 0 ||
-        memcmp(seal + SEAL_DIGITS, SEAL_AFTER, sizeof SEAL_AFTER - 1) != 0 ||
+        memcmp(seal + CRC_DIGITS, SEAL_AFTER, sizeof SEAL_AFTER - 1) != 0 ||
         !parse_crc(seal, &expected))
         return false;
     uint32_t crc = dpt_crc32c(0, text, bytes - SEAL_TAIL);
     return dpt_crc32c(crc, SEAL_ZEROS SEAL_AFTER, SEAL_TAIL) == expected;
 }
 
-/* Blocks that bytes [first, first + bytes) touch. */
+/* The number of blocks that bytes [first, first + bytes) touch. */
 static int64_t blocks_of(int64_t first, int64_t bytes)
 {
     const int64_t last = first + bytes - 1;
@@ -173,7 +154,7 @@ static enum dpt_status parse_crcs(const char *hex, const char *what, struct dpt_
         return dpt_fail_nomem(err, "'%s'", what);
     file->crc_room = (size_t)file->n_crc;
     for (int64_t i = 0; i < file->n_crc; i++)
-        if (!parse_crc(hex + i * 8, &file->crc[i]))
+        if (!parse_crc(hex + i * CRC_DIGITS, &file->crc[i]))
             return dpt_fail(err, DPT_ECORRUPT, "'%s': '%s': a checksum is no hex number", what,
                             file->name);
     return DPT_OK;
@@ -193,8 +174,8 @@ static enum dpt_status parse_file(json_t *entry, const char *what, struct dpt_ma
         (manifest->writer < 0 && (first != 0 || dpt_manifest_find(manifest, name))))
         return dpt_fail(err, DPT_ECORRUPT, "'%s': file name '%.100s' is not allowed or given twice",
                         what, name);
-    if (first < 0 || bytes < 0 || bytes > INT64_MAX - first || hex_n % 8 != 0 ||
-        (int64_t)(hex_n / 8) != blocks_of(first, bytes))
+    if (first < 0 || bytes < 0 || bytes > INT64_MAX - first || hex_n % CRC_DIGITS != 0 ||
+        (int64_t)(hex_n / CRC_DIGITS) != blocks_of(first, bytes))
         return dpt_fail(err, DPT_ECORRUPT,
                         "'%s': '%s': %lld bytes at %lld do not fit %zu checksum digits", what, name,
                         (long long)bytes, (long long)first, hex_n);
@@ -202,16 +183,16 @@ static enum dpt_status parse_file(json_t *entry, const char *what, struct dpt_ma
     DPT_TRY(dpt_manifest_add(manifest, name, first, &file, err));
     DPT_ASSERT(file);
     file->bytes = bytes;
-    file->n_crc = (int64_t)(hex_n / 8);
+    file->n_crc = (int64_t)(hex_n / CRC_DIGITS);
     return parse_crcs(hex, what, file, err);
 }
 
-/* 32 hex digits; false for anything else. */
+/* HASH_DIGITS hex digits; false for anything else. */
 static bool parse_hash(const char *hex, struct dpt_hash128 *ret)
 {
     uint32_t word[4];
     for (int i = 0; i < 4; i++)
-        if (!parse_crc(hex + 8 * i, &word[i]))
+        if (!parse_crc(hex + CRC_DIGITS * i, &word[i]))
             return false;
     *ret = (struct dpt_hash128){.hi = (uint64_t)word[0] << 32 | word[1],
                                 .lo = (uint64_t)word[2] << 32 | word[3]};
@@ -302,5 +283,18 @@ enum dpt_status dpt_manifest_parse(const char *text, size_t bytes, const char *w
         dpt_manifest_fini(&manifest);
     else
         *ret = manifest;
+    return status;
+}
+
+enum dpt_status dpt_manifest_read(const struct dpt_folder *folder, const char *name,
+                                  struct dpt_manifest *ret, struct dpt_err *err)
+{
+    char *text, path[PATH_MAX];
+    size_t bytes;
+    DPT_TRY(dpt_io_read_small(folder, name, DPT_MANIFEST_BYTES_MAX, &text, &bytes, err));
+    enum dpt_status status = dpt_fs_join(folder->path, name, path, sizeof path, err);
+    if (status == DPT_OK)
+        status = dpt_manifest_parse(text, bytes, path, ret, err);
+    free(text);
     return status;
 }

@@ -50,14 +50,24 @@ void dpt_name_part(int writer, char ret[DPT_CHECKPOINT_NAME_BYTES])
         (void)snprintf(ret, DPT_CHECKPOINT_NAME_BYTES, "part-%05d.json", writer);
 }
 
-void dpt_name_step(int64_t step, char ret[DPT_CHECKPOINT_NAME_BYTES])
+void dpt_name_step(int64_t step, bool rescue, char ret[DPT_CHECKPOINT_NAME_BYTES])
 {
-    (void)snprintf(ret, DPT_CHECKPOINT_NAME_BYTES, "step-%08lld", (long long)step);
+    (void)snprintf(ret, DPT_CHECKPOINT_NAME_BYTES, "%sstep-%08lld", rescue ? RESCUE : "",
+                   (long long)step);
 }
 
-void dpt_name_rescue(int64_t step, char ret[DPT_CHECKPOINT_NAME_BYTES])
+/* sscanf also accepts signs and blanks, so the number must print as the name again. */
+bool dpt_name_parse_step(const char *name, int64_t *ret_step)
 {
-    (void)snprintf(ret, DPT_CHECKPOINT_NAME_BYTES, RESCUE "step-%08lld", (long long)step);
+    long long step;
+    char exact[DPT_CHECKPOINT_NAME_BYTES];
+    if (sscanf(name, "step-%18lld", &step) != 1 || step < 0)
+        return false;
+    dpt_name_step(step, false, exact);
+    if (strcmp(name, exact) != 0)
+        return false;
+    *ret_step = step;
+    return true;
 }
 
 bool dpt_name_parse_rescue(const char *name, int64_t *ret_step)
@@ -66,34 +76,13 @@ bool dpt_name_parse_rescue(const char *name, int64_t *ret_step)
     return strncmp(name, RESCUE, prefix) == 0 && dpt_name_parse_step(name + prefix, ret_step);
 }
 
-/* Digits at `*at` as a number that fits int64_t; moves *at behind them. */
-static bool parse_digits(const char **at, uint64_t *ret)
+/* Returns the length without the attempt. */
+static size_t print_temporary(int64_t step, uint64_t generation, const char *attempt,
+                              char ret[DPT_CHECKPOINT_NAME_BYTES])
 {
-    uint64_t value = 0;
-    int n = 0;
-    for (; **at >= '0' && **at <= '9'; (*at)++, n++) {
-        if (n >= 18)
-            return false;
-        value = value * 10 + (uint64_t)(**at - '0');
-    }
-    *ret = value;
-    return n > 0;
-}
-
-bool dpt_name_parse_step(const char *name, int64_t *ret_step)
-{
-    if (strncmp(name, "step-", 5) != 0)
-        return false;
-    const char *at = name + 5;
-    uint64_t step;
-    char exact[DPT_CHECKPOINT_NAME_BYTES];
-    if (!parse_digits(&at, &step) || *at != '\0')
-        return false;
-    dpt_name_step((int64_t)step, exact);
-    if (strcmp(name, exact) != 0)
-        return false;
-    *ret_step = (int64_t)step;
-    return true;
+    const int n = snprintf(ret, DPT_CHECKPOINT_NAME_BYTES, ".tmp-step-%08lld-g%llu-%s",
+                           (long long)step, (unsigned long long)generation, attempt);
+    return (size_t)n - strlen(attempt);
 }
 
 enum dpt_status dpt_name_temporary(int64_t step, uint64_t generation, const char *attempt,
@@ -104,43 +93,28 @@ enum dpt_status dpt_name_temporary(int64_t step, uint64_t generation, const char
         strspn(attempt, "0123456789abcdefghijklmnopqrstuvwxyz-") != n)
         return dpt_fail(err, DPT_EINVAL, "checkpoint attempt '%.80s': 1 to %d of [0-9a-z-]",
                         attempt ? attempt : "", DPT_CHECKPOINT_ATTEMPT_BYTES_MAX);
-    (void)snprintf(ret, DPT_CHECKPOINT_NAME_BYTES, ".tmp-step-%08lld-g%llu-%s", (long long)step,
-                   (unsigned long long)generation, attempt);
+    (void)print_temporary(step, generation, attempt, ret);
     return DPT_OK;
 }
 
-/* Where the attempt begins in a temporary folder's name; NULL: it is another name. */
-static const char *parse_temporary(const char *name, int64_t *ret_step, uint64_t *ret_generation)
+const char *dpt_name_parse_temporary(const char *name, int64_t *ret_step, uint64_t *ret_generation)
 {
-    if (strncmp(name, ".tmp-step-", 10) != 0)
+    long long step;
+    unsigned long long generation;
+    char exact[DPT_CHECKPOINT_NAME_BYTES];
+    if (sscanf(name, ".tmp-step-%18lld-g%18llu-", &step, &generation) != 2 || step < 0)
         return NULL;
-    const char *at = name + 10;
-    uint64_t step, generation;
-    if (!parse_digits(&at, &step) || strncmp(at, "-g", 2) != 0)
+    const size_t n = print_temporary(step, generation, "", exact);
+    if (strncmp(name, exact, n) != 0)
         return NULL;
-    at += 2;
-    if (!parse_digits(&at, &generation) || *at != '-')
-        return NULL;
-    *ret_step = (int64_t)step;
-    *ret_generation = generation;
-    return at + 1;
-}
-
-bool dpt_name_parse_temporary(const char *name, int64_t *ret_step, uint64_t *ret_generation)
-{
-    return parse_temporary(name, ret_step, ret_generation) != NULL;
-}
-
-bool dpt_name_parse_rescue_attempt(const char *name, int64_t *ret_step)
-{
-    int64_t step;
-    uint64_t generation;
-    const char *attempt = parse_temporary(name, &step, &generation);
-    if (!attempt ||
-        strncmp(attempt, DPT_NAME_RESCUE_ATTEMPT, sizeof DPT_NAME_RESCUE_ATTEMPT - 1) != 0)
-        return false;
     *ret_step = step;
-    return true;
+    *ret_generation = generation;
+    return name + n;
+}
+
+bool dpt_name_is_rescue_attempt(const char *attempt)
+{
+    return strncmp(attempt, DPT_NAME_RESCUE_ATTEMPT, sizeof DPT_NAME_RESCUE_ATTEMPT - 1) == 0;
 }
 
 bool dpt_name_is_listable(const char *name)

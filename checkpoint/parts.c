@@ -1,9 +1,8 @@
-/* Reports put together (parts.h). */
+/* Waits for reports and joins them (parts.h). */
 #include "checkpoint/parts.h"
 
 #include "base/clock.h"
 #include "checkpoint/blocks.h"
-#include "checkpoint/weights_hash.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,10 +23,10 @@ static const struct dpt_file_layout *layout_of(const struct dpt_attempt *attempt
     return strcmp(name, exact) == 0 ? &attempt->files.file[i] : NULL;
 }
 
-static enum dpt_status check_part(const struct dpt_checkpoint_spec *spec,
-                                  const struct dpt_attempt *attempt, int writer,
+static enum dpt_status check_part(const struct dpt_attempt *attempt, int writer,
                                   const struct dpt_manifest *part, struct dpt_err *err)
 {
+    const struct dpt_checkpoint_spec *spec = attempt->spec;
     if (part->step != spec->state.step || part->n_writers != spec->n_writers)
         return dpt_fail(err, DPT_ECORRUPT,
                         "writer %d reports files of step %lld by %d writers, expected step %lld by "
@@ -49,13 +48,18 @@ static enum dpt_status check_part(const struct dpt_checkpoint_spec *spec,
     return DPT_OK;
 }
 
-static enum dpt_status read_part(const struct dpt_checkpoint_spec *spec,
-                                 const struct dpt_attempt *attempt, int writer,
+/* DPT_ENOENT: the writer has not reported yet. Writer -1: slot 0's common files. */
+static enum dpt_status read_part(const struct dpt_attempt *attempt, int writer,
                                  struct dpt_manifest *ret, struct dpt_err *err)
 {
-    DPT_TRY(dpt_attempt_read_part(attempt, writer, ret, err));
-    enum dpt_status status =
-        writer >= 0 ? check_part(spec, attempt, writer, ret, err) : DPT_OK; /* slot 0's own */
+    char name[DPT_CHECKPOINT_NAME_BYTES];
+    dpt_name_part(writer, name);
+    DPT_TRY(dpt_manifest_read(&attempt->temporary, name, ret, err));
+    enum dpt_status status = DPT_OK;
+    if (ret->writer != writer)
+        status = dpt_fail(err, DPT_ECORRUPT, "'%s' is the report of another writer", name);
+    else if (writer >= 0)
+        status = check_part(attempt, writer, ret, err);
     if (status != DPT_OK)
         dpt_manifest_fini(ret);
     return status;
@@ -64,38 +68,36 @@ static enum dpt_status read_part(const struct dpt_checkpoint_spec *spec,
 static void pause_ms(int64_t ms)
 {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
-    (void)nanosleep(&t, NULL); /* cut short by a signal: polled sooner */
+    (void)nanosleep(&t, NULL); /* interrupted by a signal: the next poll comes earlier */
 }
 
-/* Polls, because a shared file system has no other means that works on all of them. */
-static enum dpt_status wait_for_part(const struct dpt_checkpoint_spec *spec,
-                                     const struct dpt_attempt *attempt, int writer,
+/* Polls: no other way to notice a file works on every shared file system. */
+static enum dpt_status wait_for_part(const struct dpt_attempt *attempt, int writer,
                                      int64_t deadline_ms, struct dpt_err *err)
 {
     for (int64_t pause = POLL_MS_MIN;; pause = pause * 2 < POLL_MS_MAX ? pause * 2 : POLL_MS_MAX) {
         struct dpt_manifest part = {0};
         struct dpt_err why;
-        enum dpt_status status = read_part(spec, attempt, writer, &part, &why);
+        enum dpt_status status = read_part(attempt, writer, &part, &why);
         dpt_manifest_fini(&part);
         if (status == DPT_OK)
             return DPT_OK;
         if (status != DPT_ENOENT)
             return dpt_pass(err, &why);
-        DPT_TRY(dpt_attempt_go_on(spec, err));
+        DPT_TRY(dpt_attempt_check_cancelled(attempt, err));
         const int64_t now = dpt_now_ms();
         if (now >= deadline_ms)
             return dpt_fail(err, DPT_ETIMEOUT, "writer %d of %d has not reported its part in time",
-                            writer, spec->n_writers);
+                            writer, attempt->spec->n_writers);
         pause_ms(pause < deadline_ms - now ? pause : deadline_ms - now);
     }
 }
 
-enum dpt_status dpt_parts_wait(const struct dpt_checkpoint_spec *spec,
-                               const struct dpt_attempt *attempt, int64_t deadline_ms,
+enum dpt_status dpt_parts_wait(const struct dpt_attempt *attempt, int64_t deadline_ms,
                                struct dpt_err *err)
 {
-    for (int writer = 0; writer < spec->n_writers; writer++)
-        DPT_TRY(wait_for_part(spec, attempt, writer, deadline_ms, err));
+    for (int writer = 0; writer < attempt->spec->n_writers; writer++)
+        DPT_TRY(wait_for_part(attempt, writer, deadline_ms, err));
     return DPT_OK;
 }
 
@@ -104,31 +106,25 @@ static enum dpt_status check_file(const struct dpt_attempt *attempt,
                                   struct dpt_err *err)
 {
     char name[DPT_CHECKPOINT_NAME_BYTES];
-    int64_t bytes;
     const int64_t wanted = attempt->files.file[i].bytes;
     dpt_files_name(&attempt->files, kind, i, name);
     const struct dpt_manifest_file *file = dpt_manifest_find(joined, name);
-    const int64_t reported = file ? file->bytes : 0;
-    if (!file || reported != wanted)
+    if (!file || file->bytes != wanted)
         return dpt_fail(err, DPT_ECORRUPT, "no writer reports bytes %lld to %lld of '%s'",
-                        (long long)reported, (long long)wanted, name);
-    DPT_TRY(dpt_io_size(&attempt->temporary, name, &bytes, err));
-    if (bytes != wanted)
-        return dpt_fail(err, DPT_ECORRUPT, "'%s' has %lld bytes, its writers report %lld", name,
-                        (long long)bytes, (long long)wanted);
-    return DPT_OK;
+                        file ? (long long)file->bytes : 0, (long long)wanted, name);
+    return dpt_blocks_check_size(&attempt->temporary, file, err);
 }
 
-enum dpt_status dpt_parts_join(const struct dpt_checkpoint_spec *spec,
-                               const struct dpt_attempt *attempt, bool common,
+enum dpt_status dpt_parts_join(const struct dpt_attempt *attempt, bool common,
                                struct dpt_manifest *ret, struct dpt_err *err)
 {
+    const int n_writers = attempt->spec->n_writers;
     struct dpt_manifest joined = {
-        .step = spec->state.step, .writer = -1, .n_writers = spec->n_writers};
+        .step = attempt->spec->state.step, .writer = -1, .n_writers = n_writers};
     enum dpt_status status = DPT_OK;
-    for (int writer = common ? -1 : 0; status == DPT_OK && writer < spec->n_writers; writer++) {
+    for (int writer = common ? -1 : 0; status == DPT_OK && writer < n_writers; writer++) {
         struct dpt_manifest part = {0};
-        status = read_part(spec, attempt, writer, &part, err);
+        status = read_part(attempt, writer, &part, err);
         if (status == DPT_OK)
             status = dpt_manifest_take(&joined, &part, err);
         dpt_manifest_fini(&part);
@@ -167,13 +163,11 @@ static enum dpt_status gather_hashes(const struct dpt_manifest *joined, struct b
     return DPT_OK;
 }
 
-/* Where blocks are read back: one file is open at a time. */
+/* The file whose blocks are read; one is open at a time. */
 struct read_back {
-    const struct dpt_checkpoint_spec *spec;
     const struct dpt_attempt *attempt;
     const struct dpt_manifest *joined;
     struct dpt_blocks blocks;
-    int file; /* that is open; -1: none */
     float *values;
 };
 
@@ -183,15 +177,13 @@ static enum dpt_status hash_read_back(struct read_back *r, const struct dpt_tens
     const int64_t first = block * DPT_WEIGHTS_HASH_BLOCK, left = tensor->numel - first;
     const int64_t numel = left < DPT_WEIGHTS_HASH_BLOCK ? left : DPT_WEIGHTS_HASH_BLOCK;
     const int64_t bytes = numel * (int64_t)sizeof(float);
-    DPT_TRY(dpt_attempt_go_on(r->spec, err));
-    if (tensor->file != r->file) {
-        char name[DPT_CHECKPOINT_NAME_BYTES];
-        dpt_files_name(&r->attempt->files, DPT_KIND_PARAM, tensor->file, name);
+    char name[DPT_CHECKPOINT_NAME_BYTES];
+    DPT_TRY(dpt_attempt_check_cancelled(r->attempt, err));
+    dpt_files_name(&r->attempt->files, DPT_KIND_PARAM, tensor->file, name);
+    const struct dpt_manifest_file *file = dpt_manifest_find(r->joined, name);
+    if (file != r->blocks.file) {
         dpt_blocks_close(&r->blocks);
-        r->file = -1;
-        DPT_TRY(dpt_blocks_open(&r->attempt->temporary, dpt_manifest_find(r->joined, name),
-                                &r->blocks, err));
-        r->file = tensor->file;
+        DPT_TRY(dpt_blocks_open(&r->attempt->temporary, file, &r->blocks, err));
     }
     DPT_TRY(dpt_blocks_read(&r->blocks, tensor->begin + first * (int64_t)sizeof(float), bytes,
                             r->values, err));
@@ -203,10 +195,10 @@ static enum dpt_status join_hashes(struct read_back *r, struct block_hash *block
                                    struct dpt_hash128 *ret, struct dpt_err *err)
 {
     const struct dpt_files *files = &r->attempt->files;
+    const int n_tensors = r->attempt->spec->n_tensors;
     struct dpt_hash128 h = {0, 0};
-    for (int i = 0; i < r->spec->n_tensors; i++) {
-        const int64_t end =
-            i + 1 < r->spec->n_tensors ? files->tensor[i + 1].block : files->n_blocks;
+    for (int i = 0; i < n_tensors; i++) {
+        const int64_t end = i + 1 < n_tensors ? files->tensor[i + 1].block : files->n_blocks;
         for (int64_t at = files->tensor[i].block; at < end; at++) {
             if (!blocks[at].known)
                 DPT_TRY(hash_read_back(r, &files->tensor[i], at - files->tensor[i].block,
@@ -218,13 +210,12 @@ static enum dpt_status join_hashes(struct read_back *r, struct block_hash *block
     return DPT_OK;
 }
 
-enum dpt_status dpt_parts_weights_hash(const struct dpt_checkpoint_spec *spec,
-                                       const struct dpt_attempt *attempt,
+enum dpt_status dpt_parts_weights_hash(const struct dpt_attempt *attempt,
                                        const struct dpt_manifest *joined, struct dpt_hash128 *ret,
                                        struct dpt_err *err)
 {
     const int64_t n = attempt->files.n_blocks;
-    struct read_back r = {.spec = spec, .attempt = attempt, .joined = joined, .file = -1};
+    struct read_back r = {.attempt = attempt, .joined = joined};
     struct block_hash *blocks = calloc((size_t)n + 1, sizeof *blocks);
     r.values = malloc(DPT_WEIGHTS_HASH_BLOCK * sizeof *r.values);
     enum dpt_status status = blocks && r.values ? DPT_OK : dpt_fail_nomem(err, "weights hash");

@@ -3,7 +3,17 @@
 #include "checkpoint/checkpoint.h"
 
 #include "checkpoint/layout/layout.h"
-#include "checkpoint/weights_hash.h"
+
+void dpt_checkpoint_whole_tensors(const struct dpt_checkpoint_tensor *tensors, int n,
+                                  struct dpt_checkpoint_piece *ret)
+{
+    for (int i = 0; i < n; i++)
+        ret[i] = (struct dpt_checkpoint_piece){.tensor = i,
+                                               .end = dpt_checkpoint_numel(&tensors[i]),
+                                               .param = tensors[i].param,
+                                               .m = tensors[i].m,
+                                               .v = tensors[i].v};
+}
 
 int dpt_checkpoint_cut(const struct dpt_checkpoint_vector *vector,
                        const struct dpt_checkpoint_range *ranges, int n_ranges,
@@ -34,8 +44,8 @@ int dpt_checkpoint_cut(const struct dpt_checkpoint_vector *vector,
     return n;
 }
 
-/* The begin of part `part` of `n_parts` in the row of pieces: a piece and an element of its tensor,
- * moved back to the begin of a block of the weights hash. */
+/* Where part `part` of `n_parts` of the pieces begins: a piece and an element of its tensor,
+ * rounded down to the first element of a block of the weights hash. */
 struct cut {
     int piece;
     int64_t element;
@@ -57,8 +67,8 @@ static struct cut cut_at(const struct dpt_checkpoint_piece *pieces, int n, int64
     return (struct cut){i, element > pieces[i].first ? element : pieces[i].first};
 }
 
-int dpt_checkpoint_deal(const struct dpt_checkpoint_piece *pieces, int n, int replica,
-                        int n_replicas, struct dpt_checkpoint_piece *ret)
+int dpt_checkpoint_divide(const struct dpt_checkpoint_piece *pieces, int n, int replica,
+                          int n_replicas, struct dpt_checkpoint_piece *ret)
 {
     DPT_ASSERT(replica >= 0 && replica < n_replicas);
     int64_t total = 0;

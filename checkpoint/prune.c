@@ -1,7 +1,6 @@
-/* Removing checkpoints that are not kept, and what is left of attempts (whole.h). */
+/* Removing checkpoints that are not kept, and the leftovers of attempts (whole.h). */
 #include "base/fs.h"
 #include "checkpoint/blocks.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/names.h"
 #include "checkpoint/state.h"
 #include "checkpoint/whole.h"
@@ -9,70 +8,45 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Renames first: half of a removed checkpoint must not look like a checkpoint. */
+/* Renames first: a partly removed checkpoint must not look like a checkpoint, and a writer of a
+ * removed attempt learns from the name that the attempt is gone. */
 static enum dpt_status remove_named(const struct dpt_folder *dir, const char *name, int64_t step,
                                     uint64_t generation, struct dpt_err *err)
 {
     char removed[DPT_CHECKPOINT_NAME_BYTES];
     DPT_TRY(dpt_name_temporary(step, generation, "pruned", removed, err));
-    DPT_TRY(dpt_io_remove_tree(dir, removed, err)); /* of a prune that was cut short */
+    DPT_TRY(dpt_io_remove_tree(dir, removed, err)); /* of an interrupted removal */
     DPT_TRY(dpt_io_rename(dir, name, removed, err));
     return dpt_io_remove_tree(dir, removed, err);
 }
 
-static enum dpt_status remove_step(const struct dpt_folder *dir, int64_t step, uint64_t generation,
-                                   struct dpt_err *err)
-{
-    char name[DPT_CHECKPOINT_NAME_BYTES];
-    dpt_name_step(step, name);
-    return remove_named(dir, name, step, generation, err);
-}
-
-/* A rescue, or an attempt to write one. */
-static bool is_rescue(const char *name, int64_t *ret_step)
-{
-    return dpt_name_parse_rescue(name, ret_step) || dpt_name_parse_rescue_attempt(name, ret_step);
-}
-
-/* The checkpoint that was just committed has their steps or a later one. Attempts of all
- * generations go, too: a writer that still works on one finds the step saved. */
-static enum dpt_status remove_rescues(const struct dpt_folder *dir, int64_t newest,
-                                      uint64_t generation, struct dpt_err *err)
-{
-    char **names = NULL;
-    size_t n = 0;
-    DPT_TRY(dpt_fs_list(dir->path, &names, &n, err));
-    enum dpt_status status = DPT_OK;
-    for (size_t i = 0; status == DPT_OK && i < n; i++) {
-        int64_t step;
-        if (is_rescue(names[i], &step) && step <= newest)
-            status = remove_named(dir, names[i], step, generation, err);
-        if (status == DPT_ENOENT) /* its writer gave it another name, or removed it */
-            status = DPT_OK;
-    }
-    dpt_fs_list_free(&names, n);
-    return status;
-}
-
-/* Temporary folders of checkpoints to remove. Those of rescues stay until remove_rescues: a rescue
- * is written without a server, so no server knows whether a writer still works on it. */
-struct temporary_filter {
-    int64_t below_step;
+/* Which leftovers go. */
+struct leftover_rule {
+    int64_t saved_step; /* just committed; -1: none */
     uint64_t generation;
-    /* All but this attempt of this generation. NULL: all of generations up to it. */
-    const char *attempt;
+    const char *attempt; /* of `generation`, still being written; NULL: none */
 };
 
-static bool is_of_attempt(const char *name, int64_t step, const struct temporary_filter *filter)
+/* A rescue and the attempts at it, of any generation, go when a checkpoint has their step: a writer
+ * that still works on one finds the step saved. Before that they stay: a rescue is written without
+ * a server, so no generation knows whether a writer still works on it. */
+static bool is_leftover(const char *name, const struct leftover_rule *rule, int64_t *ret_step)
 {
-    char theirs[DPT_CHECKPOINT_NAME_BYTES];
-    return dpt_name_temporary(step, filter->generation, filter->attempt, theirs, NULL) == DPT_OK &&
-           strcmp(name, theirs) == 0;
+    uint64_t generation;
+    if (dpt_name_parse_rescue(name, ret_step))
+        return *ret_step <= rule->saved_step;
+    const char *attempt = dpt_name_parse_temporary(name, ret_step, &generation);
+    if (!attempt)
+        return false;
+    if (dpt_name_is_rescue_attempt(attempt))
+        return *ret_step <= rule->saved_step;
+    if (rule->attempt)
+        return generation != rule->generation || strcmp(attempt, rule->attempt) != 0;
+    return *ret_step < rule->saved_step && generation <= rule->generation;
 }
 
-static enum dpt_status remove_temporaries(const struct dpt_folder *dir,
-                                          const struct temporary_filter *filter,
-                                          struct dpt_err *err)
+static enum dpt_status remove_leftovers(const struct dpt_folder *dir,
+                                        const struct leftover_rule *rule, struct dpt_err *err)
 {
     char **names = NULL;
     size_t n = 0;
@@ -80,13 +54,13 @@ static enum dpt_status remove_temporaries(const struct dpt_folder *dir,
     enum dpt_status status = DPT_OK;
     for (size_t i = 0; status == DPT_OK && i < n; i++) {
         int64_t step;
-        uint64_t generation;
-        if (!dpt_name_parse_temporary(names[i], &step, &generation) || step >= filter->below_step ||
-            dpt_name_parse_rescue_attempt(names[i], &step))
+        if (!is_leftover(names[i], rule, &step))
             continue;
-        if (filter->attempt ? !is_of_attempt(names[i], step, filter)
-                            : generation <= filter->generation)
-            status = dpt_io_remove_tree(dir, names[i], err);
+        /* Several nodes may clean one folder at once, and would rename to the same name. */
+        status = rule->attempt ? dpt_io_remove_tree(dir, names[i], err)
+                               : remove_named(dir, names[i], step, rule->generation, err);
+        if (status == DPT_ENOENT) /* its writer renamed or removed it */
+            status = DPT_OK;
     }
     dpt_fs_list_free(&names, n);
     return status;
@@ -95,19 +69,19 @@ static enum dpt_status remove_temporaries(const struct dpt_folder *dir,
 /* A checkpoint that may be removed. */
 struct candidate {
     int64_t step;
-    bool whole, keep, has_val_loss;
+    bool whole, keep, is_best, has_val_loss;
     double val_loss;
 };
 
-/* A state that cannot be read has no loss to be kept for. */
-static void read_val_loss(const struct dpt_folder *folder, const struct dpt_manifest *manifest,
-                          struct candidate *c)
+/* A checkpoint whose state cannot be read counts as one without a loss. */
+static void read_val_loss(const struct dpt_whole *whole, struct candidate *c)
 {
-    const struct dpt_manifest_file *file = dpt_manifest_find(manifest, DPT_NAME_STATE);
+    const struct dpt_manifest_file *file = dpt_manifest_find(&whole->manifest, DPT_NAME_STATE);
     struct dpt_state_copy copy = {0};
     char *text = NULL;
-    if (file && dpt_blocks_read_file(folder, file, DPT_STATE_BYTES_MAX, &text, NULL) == DPT_OK &&
-        dpt_state_parse(text, (size_t)file->bytes, DPT_NAME_STATE, &copy, NULL) == DPT_OK) {
+    if (file &&
+        dpt_blocks_read_file(&whole->folder, file, DPT_STATE_BYTES_MAX, &text, NULL) == DPT_OK &&
+        dpt_state_parse(text, (size_t)file->bytes, &copy, NULL) == DPT_OK) {
         c->has_val_loss = copy.state.has_val_loss;
         c->val_loss = copy.state.val_loss;
     }
@@ -115,15 +89,14 @@ static void read_val_loss(const struct dpt_folder *folder, const struct dpt_mani
     free(text);
 }
 
-static void look_at(const struct dpt_folder *dir, bool wants_loss, struct candidate *c)
+static void read_candidate(const struct dpt_folder *dir, bool wants_loss, struct candidate *c)
 {
     struct dpt_whole whole;
     c->whole = dpt_whole_open(dir, c->step, DPT_WHOLE_STEP, &whole, NULL) == DPT_OK;
-    if (!c->whole)
-        return;
-    if (wants_loss)
-        read_val_loss(&whole.folder, &whole.manifest, c);
-    dpt_whole_close(&whole);
+    if (c->whole && wants_loss)
+        read_val_loss(&whole, c);
+    if (c->whole)
+        dpt_whole_close(&whole);
 }
 
 static bool is_in(const int64_t *steps, int64_t n, int64_t step)
@@ -134,84 +107,73 @@ static bool is_in(const int64_t *steps, int64_t n, int64_t step)
     return false;
 }
 
-/* Of those with the lowest loss the newest. */
-static struct candidate *best_left(struct candidate *c, size_t n, const bool *taken)
+/* Keeps the `n_best` with the lowest loss; of equal losses the newest. */
+static void keep_best(struct candidate *c, size_t n, int n_best)
 {
-    struct candidate *best = NULL;
-    for (size_t i = n; i-- > 0;)
-        if (c[i].whole && c[i].has_val_loss && !taken[i] &&
-            (!best || c[i].val_loss < best->val_loss))
-            best = &c[i];
-    return best;
-}
-
-static void keep_best(struct candidate *c, size_t n, int n_best, bool *taken)
-{
-    for (int i = 0; i < n_best; i++) {
-        struct candidate *best = best_left(c, n, taken);
+    for (; n_best > 0; n_best--) {
+        struct candidate *best = NULL;
+        for (size_t i = n; i-- > 0;)
+            if (c[i].has_val_loss && !c[i].is_best && (!best || c[i].val_loss < best->val_loss))
+                best = &c[i];
         if (!best)
             return;
-        taken[best - c] = best->keep = true;
+        best->is_best = best->keep = true;
     }
 }
 
-/* `c`: [n] in ascending order. Damaged checkpoints stay: a person may repair them. */
-static void choose(const struct dpt_folder *dir, const struct dpt_whole_keep *keep,
-                   struct candidate *c, size_t n, bool *taken)
+/* `c`: [n] in ascending order. */
+static void choose_kept(const struct dpt_folder *dir, const struct dpt_checkpoint_spec *spec,
+                        struct candidate *c, size_t n)
 {
     int newest = 0;
     for (size_t i = n; i-- > 0;) {
-        c[i].keep = is_in(keep->damaged, keep->n_damaged, c[i].step);
+        c[i].keep = is_in(spec->damaged, spec->n_damaged, c[i].step);
         if (c[i].keep)
             continue;
-        if (newest < keep->newest || keep->best > 0)
-            look_at(dir, keep->best > 0, &c[i]);
-        c[i].keep = is_in(keep->steps, keep->n_steps, c[i].step) || newest < keep->newest;
+        if (newest < spec->keep || spec->keep_best > 0)
+            read_candidate(dir, spec->keep_best > 0, &c[i]);
+        c[i].keep = is_in(spec->keep_steps, spec->n_keep_steps, c[i].step) || newest < spec->keep;
         newest += c[i].whole;
     }
-    keep_best(c, n, keep->best, taken);
+    keep_best(c, n, spec->keep_best);
 }
 
-enum dpt_status dpt_whole_prune(const struct dpt_folder *dir, int64_t newest,
-                                const struct dpt_whole_keep *keep, uint64_t generation,
-                                struct dpt_err *err)
+enum dpt_status dpt_whole_prune(const struct dpt_folder *dir,
+                                const struct dpt_checkpoint_spec *spec, struct dpt_err *err)
 {
     int64_t *steps = NULL;
     size_t n = 0;
-    DPT_TRY(remove_rescues(dir, newest, generation, err));
+    const struct leftover_rule rule = {.saved_step = spec->state.step,
+                                       .generation = spec->generation};
+    DPT_TRY(remove_leftovers(dir, &rule, err));
     DPT_TRY(dpt_whole_steps(dir, &steps, &n, err));
-    while (n > 0 && steps[n - 1] > newest)
+    while (n > 0 && steps[n - 1] > spec->state.step)
         n--;
-    enum dpt_status status = DPT_OK;
     struct candidate *candidates = calloc(n + 1, sizeof *candidates);
-    bool *taken = calloc(n + 1, sizeof *taken);
-    if (!candidates || !taken)
-        status = dpt_fail_nomem(err, "list of checkpoints");
+    enum dpt_status status = candidates ? DPT_OK : dpt_fail_nomem(err, "list of checkpoints");
     for (size_t i = 0; status == DPT_OK && i < n; i++)
         candidates[i].step = steps[i];
     if (status == DPT_OK)
-        choose(dir, keep, candidates, n, taken);
-    for (size_t i = 0; status == DPT_OK && i < n; i++)
+        choose_kept(dir, spec, candidates, n);
+    for (size_t i = 0; status == DPT_OK && i < n; i++) {
+        char name[DPT_CHECKPOINT_NAME_BYTES];
+        dpt_name_step(steps[i], false, name);
         if (!candidates[i].keep)
-            status = remove_step(dir, steps[i], generation, err);
+            status = remove_named(dir, name, steps[i], spec->generation, err);
+    }
     free(candidates);
-    free(taken);
     free(steps);
-    if (status != DPT_OK)
-        return status;
-    const struct temporary_filter filter = {.below_step = newest, .generation = generation};
-    return remove_temporaries(dir, &filter, err);
+    return status;
 }
 
 enum dpt_status dpt_checkpoint_clean(const char *dir, uint64_t generation, const char *attempt,
                                      struct dpt_err *err)
 {
     struct dpt_folder folder;
-    const struct temporary_filter filter = {
-        .below_step = INT64_MAX, .generation = generation, .attempt = attempt};
+    const struct leftover_rule rule = {
+        .saved_step = -1, .generation = generation, .attempt = attempt};
     DPT_TRY(dpt_folder_open_if_present(dir, &folder, err));
-    const enum dpt_status status =
-        folder.fd >= 0 ? remove_temporaries(&folder, &filter, err) : DPT_OK;
+    const enum dpt_status status = folder.fd >= 0 ? remove_leftovers(&folder, &rule, err) : DPT_OK;
     dpt_folder_close(&folder);
     return status;
 }

@@ -1,5 +1,5 @@
-/* Opening a checkpoint and reading tensors out of it, at any number of readers: who needs a tensor
- * finds it by name, and reads its bytes and the blocks round them. */
+/* Opens a checkpoint and reads tensors from it, with any number of readers: a reader finds a tensor
+ * by name and reads the blocks that hold its bytes. */
 #include "checkpoint/reader.h"
 
 #include "checkpoint/blocks.h"
@@ -32,8 +32,7 @@ static enum dpt_status read_state(struct dpt_checkpoint *checkpoint, struct dpt_
                         checkpoint->folder.path);
     char *text;
     DPT_TRY(dpt_blocks_read_file(&checkpoint->folder, file, DPT_STATE_BYTES_MAX, &text, err));
-    enum dpt_status status =
-        dpt_state_parse(text, (size_t)file->bytes, DPT_NAME_STATE, &checkpoint->state, err);
+    enum dpt_status status = dpt_state_parse(text, (size_t)file->bytes, &checkpoint->state, err);
     free(text);
     if (status == DPT_OK && checkpoint->state.state.step != checkpoint->manifest.step)
         return dpt_fail(err, DPT_ECORRUPT, "'%s/" DPT_NAME_STATE "' belongs to step %lld",
@@ -59,6 +58,8 @@ static enum dpt_status read_header(const struct dpt_folder *folder,
     }
     if (status == DPT_OK)
         status = dpt_safetensors_parse(json, n, file->file->bytes, blocks.path, &file->header, err);
+    if (status == DPT_OK)
+        status = dpt_safetensors_check_f32(&file->header, blocks.path, err);
     free(json);
     dpt_blocks_close(&blocks);
     return status;
@@ -161,20 +162,8 @@ const struct dpt_checkpoint_state *dpt_checkpoint_get_state(const struct dpt_che
     return &checkpoint->state.state;
 }
 
-static float *destination(const struct dpt_checkpoint_piece *piece, enum dpt_kind kind)
-{
-    switch (kind) {
-    case DPT_KIND_M:
-        return piece->m;
-    case DPT_KIND_V:
-        return piece->v;
-    default:
-        return piece->param;
-    }
-}
-
-static const struct dpt_tensor_at *find(const struct dpt_checkpoint *checkpoint, enum dpt_kind kind,
-                                        const char *name)
+static const struct dpt_tensor_at *find_tensor(const struct dpt_checkpoint *checkpoint,
+                                               enum dpt_kind kind, const char *name)
 {
     struct dpt_safetensors_entry entry = {.name = (char *)(uintptr_t)name};
     const struct dpt_tensor_at key = {.kind = kind, .entry = &entry};
@@ -182,10 +171,11 @@ static const struct dpt_tensor_at *find(const struct dpt_checkpoint *checkpoint,
                    sizeof *checkpoint->tensors, by_kind_and_name);
 }
 
-/* What was found must be there and have the wanted shape. */
-static enum dpt_status check_found(const struct dpt_checkpoint *checkpoint, enum dpt_kind kind,
-                                   const struct dpt_checkpoint_tensor *want,
-                                   const struct dpt_tensor_at *at, struct dpt_err *err)
+/* `at` is NULL when the checkpoint does not have the tensor. */
+static enum dpt_status check_found_tensor(const struct dpt_checkpoint *checkpoint,
+                                          enum dpt_kind kind,
+                                          const struct dpt_checkpoint_tensor *want,
+                                          const struct dpt_tensor_at *at, struct dpt_err *err)
 {
     static const char *const what[DPT_KIND_COUNT] = {"weights", "first moments", "second moments"};
     if (!at)
@@ -203,7 +193,7 @@ static enum dpt_status check_found(const struct dpt_checkpoint *checkpoint, enum
     return DPT_OK;
 }
 
-/* The pieces of one kind, a file open until one of another comes. */
+/* Reads the pieces of one kind. A file stays open until a piece of another file follows. */
 static enum dpt_status read_kind(const struct dpt_checkpoint *checkpoint, enum dpt_kind kind,
                                  const struct dpt_checkpoint_tensor *tensors,
                                  const struct dpt_checkpoint_piece *pieces, int n_pieces,
@@ -214,11 +204,11 @@ static enum dpt_status read_kind(const struct dpt_checkpoint *checkpoint, enum d
     for (int i = 0; status == DPT_OK && i < n_pieces; i++) {
         const struct dpt_checkpoint_piece *piece = &pieces[i];
         const struct dpt_checkpoint_tensor *want = &tensors[piece->tensor];
-        float *to = destination(piece, kind);
-        if (!to)
+        float *const values[DPT_KIND_COUNT] = {piece->param, piece->m, piece->v};
+        if (!values[kind])
             continue;
-        const struct dpt_tensor_at *at = find(checkpoint, kind, want->name);
-        status = check_found(checkpoint, kind, want, at, err);
+        const struct dpt_tensor_at *at = find_tensor(checkpoint, kind, want->name);
+        status = check_found_tensor(checkpoint, kind, want, at, err);
         if (!at || status != DPT_OK)
             break;
         if (blocks.file != at->in->file) {
@@ -229,7 +219,8 @@ static enum dpt_status read_kind(const struct dpt_checkpoint *checkpoint, enum d
         const int64_t end = piece->end * (int64_t)sizeof(float);
         DPT_ASSERT(first >= 0 && first <= end && end <= at->entry->end - at->entry->begin);
         if (status == DPT_OK)
-            status = dpt_blocks_read(&blocks, at->entry->begin + first, end - first, to, err);
+            status =
+                dpt_blocks_read(&blocks, at->entry->begin + first, end - first, values[kind], err);
     }
     dpt_blocks_close(&blocks);
     return status;
@@ -268,18 +259,11 @@ enum dpt_status dpt_checkpoint_read(struct dpt_checkpoint *checkpoint,
                                     struct dpt_err *err)
 {
     struct dpt_checkpoint_piece *pieces = calloc((size_t)n_tensors + 1, sizeof *pieces);
-    enum dpt_status status = pieces ? DPT_OK : dpt_fail_nomem(err, "read checkpoint");
-    for (int i = 0; status == DPT_OK && i < n_tensors; i++) {
-        int64_t bytes = 0;
-        status = dpt_tensor_bytes(&tensors[i], &bytes, err);
-        pieces[i] = (struct dpt_checkpoint_piece){.tensor = i,
-                                                  .end = bytes / (int64_t)sizeof(float),
-                                                  .param = tensors[i].param,
-                                                  .m = tensors[i].m,
-                                                  .v = tensors[i].v};
-    }
-    if (status == DPT_OK)
-        status = dpt_checkpoint_read_pieces(checkpoint, tensors, pieces, n_tensors, err);
+    if (!pieces)
+        return dpt_fail_nomem(err, "read checkpoint");
+    dpt_checkpoint_whole_tensors(tensors, n_tensors, pieces);
+    enum dpt_status status =
+        dpt_checkpoint_read_pieces(checkpoint, tensors, pieces, n_tensors, err);
     free(pieces);
     return status;
 }

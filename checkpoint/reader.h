@@ -1,4 +1,4 @@
-/* An open checkpoint from inside: its files and the tensors in them. */
+/* The files and the tensors of an open checkpoint. */
 #ifndef DPT_CHECKPOINT_READER_H
 #define DPT_CHECKPOINT_READER_H
 
@@ -13,12 +13,11 @@
 struct dpt_checkpoint_file {
     const struct dpt_manifest_file *file;
     enum dpt_kind kind;
-    int number; /* i of i-of-n: files of a kind in this order hold the tensors in the model's order
-                 */
+    int number; /* i of i-of-n: in this order the files of a kind hold the model's tensors */
     struct dpt_safetensors header;
 };
 
-/* Where one tensor's values of one kind lie. */
+/* The place of one tensor's values of one kind. */
 struct dpt_tensor_at {
     enum dpt_kind kind;
     const struct dpt_checkpoint_file *in;
@@ -35,7 +34,7 @@ struct dpt_checkpoint {
     int n_tensors;
 };
 
-/* dpt_checkpoint_open of the checkpoint or the rescue alone. */
+/* dpt_checkpoint_open for the checkpoint or the rescue alone. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_open_named(const char *dir, int64_t step,
                                                        enum dpt_whole_name name,
                                                        struct dpt_checkpoint **ret,

@@ -1,5 +1,5 @@
-/* Making a rescue whole without anybody who could say which writer does it: the first that finds
- * all parts takes the attempt over by giving its folder another name, which only one can. */
+/* Completes a rescue. No server chooses the writer that does so: the first writer that finds all
+ * parts takes the attempt over by a rename of its folder, which succeeds for one writer only. */
 #include "checkpoint/parts.h"
 #include "checkpoint/whole.h"
 
@@ -10,8 +10,8 @@
 
 enum { POLL_MS = 20 };
 
-/* DPT_OK: the attempt is ours alone. DPT_ETIMEOUT: parts are missing. DPT_ENOENT: it is another's.
- */
+/* DPT_OK: the attempt belongs to this writer alone. DPT_ETIMEOUT: parts are missing. DPT_ENOENT: it
+ * belongs to another writer. */
 static enum dpt_status take_over(const struct dpt_checkpoint_spec *spec,
                                  const struct dpt_attempt *ours, struct dpt_err *err)
 {
@@ -20,41 +20,44 @@ static enum dpt_status take_over(const struct dpt_checkpoint_spec *spec,
     if (status == DPT_OK)
         status = dpt_attempt_open(&shared, false, err);
     if (status == DPT_OK)
-        status = dpt_parts_wait(spec, &shared, dpt_now_ms(), err);
+        status = dpt_parts_wait(&shared, dpt_now_ms(), err);
     if (status == DPT_OK)
         status = dpt_io_rename(&shared.dir, shared.temporary_name, ours->temporary_name, err);
-    dpt_attempt_fini(&shared);
-    return dpt_attempt_wrap(spec, status, err);
+    return dpt_attempt_end(&shared, status, err);
 }
 
-static enum dpt_status make_whole(const struct dpt_checkpoint_spec *sealer,
-                                  const struct dpt_folder *dir, struct dpt_err *err)
+static bool is_rescued(const struct dpt_attempt *ours)
 {
-    enum dpt_status status = dpt_checkpoint_collect(sealer, 0, err);
+    struct dpt_whole whole;
+    const enum dpt_status status =
+        dpt_whole_open(&ours->dir, ours->spec->state.step, DPT_WHOLE_RESCUE, &whole, NULL);
     if (status == DPT_OK)
-        status = dpt_checkpoint_commit(sealer, err);
+        dpt_whole_close(&whole);
+    return status == DPT_OK;
+}
+
+static enum dpt_status commit_rescue(const struct dpt_attempt *ours, struct dpt_err *err)
+{
+    enum dpt_status status = dpt_checkpoint_collect(ours->spec, 0, err);
+    if (status == DPT_OK)
+        status = dpt_checkpoint_commit(ours->spec, err);
     if (status == DPT_OK)
         return DPT_OK;
-    dpt_checkpoint_abandon(sealer);
-    /* Another node that holds everything was a moment faster. */
-    struct dpt_err none;
-    return dpt_whole_check(dir, sealer->state.step, DPT_WHOLE_RESCUE, &none) == DPT_OK ? DPT_OK
-                                                                                       : status;
+    dpt_checkpoint_abandon(ours->spec);
+    return is_rescued(ours) ? DPT_OK : status; /* by another node that holds the whole state */
 }
 
 static enum dpt_status try_to_seal(const struct dpt_checkpoint_spec *spec,
-                                   const struct dpt_checkpoint_spec *sealer,
                                    const struct dpt_attempt *ours, struct dpt_err *err)
 {
-    struct dpt_err none;
     enum dpt_status status = take_over(spec, ours, err);
     if (status == DPT_OK)
-        return make_whole(sealer, &ours->dir, err);
+        return commit_rescue(ours, err);
     if (status != DPT_ENOENT && status != DPT_ETIMEOUT)
         return status;
-    if (dpt_whole_check(&ours->dir, spec->state.step, DPT_WHOLE_RESCUE, &none) != DPT_OK)
+    if (!is_rescued(ours))
         return DPT_ETIMEOUT;
-    dpt_checkpoint_abandon(spec); /* what this writer began after another took the attempt over */
+    dpt_checkpoint_abandon(spec); /* this writer began it after another took the attempt over */
     return DPT_OK;
 }
 
@@ -69,15 +72,12 @@ enum dpt_status dpt_checkpoint_seal(const struct dpt_checkpoint_spec *spec, int6
     sealer.writer = 0;
     sealer.attempt = name;
     enum dpt_status status = dpt_attempt_init(&sealer, &ours, err);
-    if (status == DPT_OK)
-        status = try_to_seal(spec, &sealer, &ours, err);
-    else
-        status = dpt_attempt_wrap(spec, status, err);
-    while (status == DPT_ETIMEOUT && dpt_now_ms() < deadline_ms) {
+    if (status != DPT_OK)
+        return dpt_attempt_end(&ours, status, err);
+    while ((status = try_to_seal(spec, &ours, err)) == DPT_ETIMEOUT && dpt_now_ms() < deadline_ms) {
         const struct timespec pause = {.tv_nsec = POLL_MS * 1000000};
-        (void)nanosleep(&pause, NULL); /* polled, because a shared file system has no other means */
-        status = try_to_seal(spec, &sealer, &ours, err);
+        (void)nanosleep(&pause, NULL); /* no notification works on every shared file system */
     }
-    dpt_attempt_fini(&ours);
+    dpt_attempt_end(&ours, DPT_OK, err);
     return status;
 }

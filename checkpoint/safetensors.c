@@ -39,7 +39,7 @@ static enum dpt_safetensors_dtype dtype_of(const char *name)
     return (enum dpt_safetensors_dtype)i;
 }
 
-/* `width` times the dimensions; false when one is negative or the product leaves int64_t. */
+/* `width` times the dimensions; false: a dimension is negative or the product overflows. */
 static bool shape_bytes(const int64_t *dim, int ndim, int64_t width, int64_t *ret)
 {
     int64_t bytes = width;
@@ -63,7 +63,7 @@ enum dpt_status dpt_tensor_bytes(const struct dpt_checkpoint_tensor *tensor, int
     return DPT_OK;
 }
 
-/* Adds one tensor to the header's object; *at is moved behind its data. */
+/* Adds one tensor to the header's object; *at becomes the end of its data. */
 static enum dpt_status print_entry(json_t *root, const struct dpt_checkpoint_tensor *tensor,
                                    enum dpt_safetensors_dtype dtype, int64_t *at,
                                    struct dpt_err *err)
@@ -83,7 +83,7 @@ static enum dpt_status print_entry(json_t *root, const struct dpt_checkpoint_ten
     if (!entry)
         goto no_memory;
     json_decref(shape);
-    /* Out of memory, or a name that is no UTF-8: both end here. */
+    /* Out of memory, or the name is not UTF-8. */
     if (json_object_set_new(root, tensor->name, entry) != 0)
         return dpt_fail(err, DPT_EINVAL, "tensor '%s' does not fit a JSON header", tensor->name);
     *at += bytes;
@@ -93,9 +93,9 @@ no_memory:
     return dpt_fail_nomem(err, "header of tensor files");
 }
 
-/* Length, JSON, blanks up to the alignment. */
-static enum dpt_status frame(const char *json, char **ret_head, size_t *ret_bytes,
-                             struct dpt_err *err)
+/* Length, JSON, and blanks up to the alignment. */
+static enum dpt_status frame_header(const char *json, char **ret_head, size_t *ret_bytes,
+                                    struct dpt_err *err)
 {
     const size_t n = strlen(json);
     const size_t total = (DPT_SAFETENSORS_LENGTH_BYTES + n + DPT_SAFETENSORS_ALIGN - 1) /
@@ -127,7 +127,7 @@ enum dpt_status dpt_safetensors_print(const struct dpt_checkpoint_tensor *tensor
         status = print_entry(root, &tensors[i], dtype, &at, err);
     if (status == DPT_OK) {
         json = root ? json_dumps(root, JSON_COMPACT) : NULL;
-        status = json ? frame(json, ret_head, ret_bytes, err)
+        status = json ? frame_header(json, ret_head, ret_bytes, err)
                       : dpt_fail_nomem(err, "header of tensor files");
     }
     free(json);
@@ -151,7 +151,7 @@ enum dpt_status dpt_safetensors_parse_length(const uint8_t head[DPT_SAFETENSORS_
     return DPT_OK;
 }
 
-/* The file of a header under parse. */
+/* The file of the header that is parsed. */
 struct source {
     const char *what;         /* its name, for errors */
     int64_t data, data_bytes; /* byte at which the data begins, and its length */
@@ -210,7 +210,7 @@ static enum dpt_status parse_entry(const struct source *source, const char *name
     return parse_shape(shape, entry, what, err);
 }
 
-/* By offset; empty tensors before the one that starts where they lie. */
+/* By offset; an empty tensor before the tensor at the same offset. */
 static int by_offset(const void *a, const void *b)
 {
     const struct dpt_safetensors_entry *x = a, *y = b;
@@ -264,9 +264,9 @@ static enum dpt_status parse_header(json_t *root, const struct source *source,
     return check_cover(header, source, err);
 }
 
-enum dpt_status dpt_safetensors_parse_any(const char *json, size_t json_bytes, int64_t file_bytes,
-                                          const char *what, struct dpt_safetensors *ret,
-                                          struct dpt_err *err)
+enum dpt_status dpt_safetensors_parse(const char *json, size_t json_bytes, int64_t file_bytes,
+                                      const char *what, struct dpt_safetensors *ret,
+                                      struct dpt_err *err)
 {
     if (json_bytes > DPT_SAFETENSORS_HEADER_BYTES_MAX || json_bytes == 0 || json[0] != '{')
         return dpt_fail(err, DPT_ECORRUPT, "'%s': the header does not begin with '{'", what);
@@ -286,21 +286,13 @@ enum dpt_status dpt_safetensors_parse_any(const char *json, size_t json_bytes, i
     return status;
 }
 
-enum dpt_status dpt_safetensors_parse(const char *json, size_t json_bytes, int64_t file_bytes,
-                                      const char *what, struct dpt_safetensors *ret,
-                                      struct dpt_err *err)
+enum dpt_status dpt_safetensors_check_f32(const struct dpt_safetensors *header, const char *what,
+                                          struct dpt_err *err)
 {
-    struct dpt_safetensors header = {0};
-    DPT_TRY(dpt_safetensors_parse_any(json, json_bytes, file_bytes, what, &header, err));
-    enum dpt_status status = DPT_OK;
-    for (int i = 0; status == DPT_OK && i < header.n; i++)
-        if (header.entries[i].dtype != DPT_SAFETENSORS_F32)
-            status = dpt_fail(err, DPT_EUNSUPPORTED,
-                              "'%s': tensor '%.100s' has dtype %s, only F32 is read", what,
-                              header.entries[i].name, header.entries[i].dtype_name);
-    if (status == DPT_OK)
-        *ret = header;
-    else
-        dpt_safetensors_fini(&header);
-    return status;
+    for (int i = 0; i < header->n; i++)
+        if (header->entries[i].dtype != DPT_SAFETENSORS_F32)
+            return dpt_fail(err, DPT_EUNSUPPORTED,
+                            "'%s': tensor '%.100s' has dtype %s, only F32 is read", what,
+                            header->entries[i].name, header->entries[i].dtype_name);
+    return DPT_OK;
 }

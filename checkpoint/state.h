@@ -1,5 +1,5 @@
-/* The two JSON files beside the tensors: state.json (what a run needs to go on) and the index in
- * Hugging Face's form. */
+/* The two JSON files beside the tensors: state.json (all that a run needs to resume) and the index
+ * in Hugging Face's format. */
 #ifndef DPT_CHECKPOINT_STATE_H
 #define DPT_CHECKPOINT_STATE_H
 
@@ -11,7 +11,7 @@
 
 enum { DPT_STATE_BYTES_MAX = 16 << 20, DPT_INDEX_BYTES_MAX = 64 << 20 };
 
-/* A state whose strings lie in a parsed text. Zero-initialise. */
+/* A state with the parsed text that owns its strings. Zero-initialise. */
 struct dpt_state_copy {
     struct dpt_checkpoint_state state;
     struct json_t *root;
@@ -24,23 +24,27 @@ void dpt_state_fini(struct dpt_state_copy *copy);
 DPT_MUST_USE enum dpt_status dpt_state_print(const struct dpt_checkpoint_state *state,
                                              char **ret_text, struct dpt_err *err);
 /* Parses any bytes; `ret` (zeroed) is filled only on success. */
-DPT_MUST_USE enum dpt_status dpt_state_parse(const char *text, size_t bytes, const char *what,
+DPT_MUST_USE enum dpt_status dpt_state_parse(const char *text, size_t bytes,
                                              struct dpt_state_copy *ret, struct dpt_err *err);
 
-/* Which file holds each tensor, and the bytes of them all. Owned text. */
+/* The file of each tensor, and the bytes of all tensors. Owned text. */
 DPT_MUST_USE enum dpt_status dpt_index_print(const struct dpt_checkpoint_tensor *tensors,
                                              const struct dpt_files *files, char **ret_text,
                                              struct dpt_err *err);
 
-/* An index of any bytes against one tensor: DPT_ECORRUPT unless it maps `tensor` to `file`. Opaque
- * so that the text is parsed once. */
-struct dpt_index;
-DPT_MUST_USE enum dpt_status dpt_index_parse(const char *text, size_t bytes, const char *what,
-                                             struct dpt_index **ret, struct dpt_err *err);
+struct dpt_index {
+    struct json_t *map; /* tensor -> file */
+    int n;
+    int64_t total_bytes;
+};
+
+/* Parses any bytes; `ret` (zeroed) is filled only on success. */
+DPT_MUST_USE enum dpt_status dpt_index_parse(const char *text, size_t bytes, struct dpt_index *ret,
+                                             struct dpt_err *err);
+void dpt_index_fini(struct dpt_index *index);
+
+/* DPT_ECORRUPT unless the index maps `tensor` to `file`. */
 DPT_MUST_USE enum dpt_status dpt_index_check(const struct dpt_index *index, const char *tensor,
                                              const char *file, struct dpt_err *err);
-int64_t dpt_index_total_bytes(const struct dpt_index *index);
-int dpt_index_n(const struct dpt_index *index);
-void dpt_index_destroy(struct dpt_index **index);
 
 #endif

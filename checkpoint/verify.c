@@ -1,8 +1,7 @@
-/* Checking a whole checkpoint, and the weights hash of one on disk. */
+/* Verifies every byte of a checkpoint, and computes the weights hash of one on disk. */
 #include "checkpoint/reader.h"
 
 #include "checkpoint/blocks.h"
-#include "checkpoint/weights_hash.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,11 +10,11 @@ static enum dpt_status hash_tensor(struct dpt_blocks *blocks,
                                    const struct dpt_safetensors_entry *entry, float *buffer,
                                    struct dpt_hash128 *h, struct dpt_err *err)
 {
-    const int64_t step = DPT_WEIGHTS_HASH_BLOCK * (int64_t)sizeof(float);
+    const int64_t step = DPT_WEIGHTS_HASH_BLOCK * (int64_t)sizeof *buffer;
     for (int64_t at = entry->begin; at < entry->end; at += step) {
         const int64_t bytes = entry->end - at < step ? entry->end - at : step;
         DPT_TRY(dpt_blocks_read(blocks, at, bytes, buffer, err));
-        *h = dpt_hash128_join(*h, dpt_hash128(buffer, (size_t)bytes));
+        *h = dpt_weights_hash_add(*h, buffer, bytes / (int64_t)sizeof *buffer);
     }
     return DPT_OK;
 }
@@ -44,23 +43,6 @@ enum dpt_status dpt_checkpoint_hash(const struct dpt_checkpoint *checkpoint,
     return status;
 }
 
-static enum dpt_status verify_blocks(const struct dpt_folder *folder,
-                                     const struct dpt_manifest_file *file, uint8_t *buffer,
-                                     struct dpt_err *err)
-{
-    struct dpt_blocks blocks = {0};
-    DPT_TRY(dpt_blocks_open(folder, file, &blocks, err));
-    enum dpt_status status = DPT_OK;
-    for (int64_t at = 0; status == DPT_OK && at < file->bytes; at += DPT_CHECKPOINT_BLOCK_BYTES) {
-        const int64_t left = file->bytes - at;
-        status = dpt_blocks_read(
-            &blocks, at, left < DPT_CHECKPOINT_BLOCK_BYTES ? left : DPT_CHECKPOINT_BLOCK_BYTES,
-            buffer, err);
-    }
-    dpt_blocks_close(&blocks);
-    return status;
-}
-
 static enum dpt_status check_index(const struct dpt_checkpoint *checkpoint,
                                    const struct dpt_index *index, struct dpt_err *err)
 {
@@ -74,16 +56,16 @@ static enum dpt_status check_index(const struct dpt_checkpoint *checkpoint,
         n++;
         total += at->entry->end - at->entry->begin;
     }
-    if (n != dpt_index_n(index) || total != dpt_index_total_bytes(index))
+    if (n != index->n || total != index->total_bytes)
         return dpt_fail(err, DPT_ECORRUPT,
                         "'%s/" DPT_NAME_INDEX "' lists %d tensors of %lld bytes, the files hold "
                         "%d of %lld",
-                        checkpoint->folder.path, dpt_index_n(index),
-                        (long long)dpt_index_total_bytes(index), n, (long long)total);
+                        checkpoint->folder.path, index->n, (long long)index->total_bytes, n,
+                        (long long)total);
     return DPT_OK;
 }
 
-/* PEFT's one file of adapters has none. */
+/* An adapter checkpoint, in PEFT's format, has no index. */
 static enum dpt_status verify_index(const struct dpt_checkpoint *checkpoint, struct dpt_err *err)
 {
     const struct dpt_manifest_file *file = dpt_manifest_find(&checkpoint->manifest, DPT_NAME_INDEX);
@@ -93,13 +75,12 @@ static enum dpt_status verify_index(const struct dpt_checkpoint *checkpoint, str
         return dpt_fail(err, DPT_ECORRUPT, "'%s' holds no " DPT_NAME_INDEX,
                         checkpoint->folder.path);
     char *text;
-    struct dpt_index *index = NULL;
+    struct dpt_index index = {0};
     DPT_TRY(dpt_blocks_read_file(&checkpoint->folder, file, DPT_INDEX_BYTES_MAX, &text, err));
-    enum dpt_status status =
-        dpt_index_parse(text, (size_t)file->bytes, DPT_NAME_INDEX, &index, err);
+    enum dpt_status status = dpt_index_parse(text, (size_t)file->bytes, &index, err);
     if (status == DPT_OK)
-        status = check_index(checkpoint, index, err);
-    dpt_index_destroy(&index);
+        status = check_index(checkpoint, &index, err);
+    dpt_index_fini(&index);
     free(text);
     return status;
 }
@@ -119,14 +100,8 @@ static enum dpt_status verify_hash(const struct dpt_checkpoint *checkpoint, stru
 
 enum dpt_status dpt_checkpoint_verify(const struct dpt_checkpoint *checkpoint, struct dpt_err *err)
 {
-    uint8_t *buffer = malloc(DPT_CHECKPOINT_BLOCK_BYTES);
-    if (!buffer)
-        return dpt_fail_nomem(err, "verify '%s'", checkpoint->folder.path);
-    enum dpt_status status = DPT_OK;
-    for (int i = 0; status == DPT_OK && i < checkpoint->manifest.n_files; i++)
-        status = verify_blocks(&checkpoint->folder, &checkpoint->manifest.files[i], buffer, err);
-    free(buffer);
-    if (status == DPT_OK)
-        status = verify_index(checkpoint, err);
-    return status == DPT_OK ? verify_hash(checkpoint, err) : status;
+    for (int i = 0; i < checkpoint->manifest.n_files; i++)
+        DPT_TRY(dpt_blocks_verify_file(&checkpoint->folder, &checkpoint->manifest.files[i], err));
+    DPT_TRY(verify_index(checkpoint, err));
+    return verify_hash(checkpoint, err);
 }

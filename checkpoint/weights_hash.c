@@ -1,6 +1,4 @@
 /* The weights hash (checkpoint.h): h <- XXH3-128(h, XXH3-128(block)), block by block. */
-#include "checkpoint/weights_hash.h"
-
 #include "checkpoint/checkpoint.h"
 
 struct dpt_hash128 dpt_weights_hash_add(struct dpt_hash128 so_far, const float *values, int64_t n)

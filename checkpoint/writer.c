@@ -1,11 +1,10 @@
-/* One writer's part of a checkpoint: its ranges are written to their places in the tensor files,
- * made durable, then reported with their checksums. Bytes go through one buffer, whose start lies
- * on the grid of direct writes. Whole pages are written directly; the ends of a run, whose pages
- * other writers may share, go through the page cache. */
+/* Writes one writer's part of a checkpoint: its ranges to their places in the tensor files, makes
+ * them durable, then reports them with their checksums. Bytes go through one buffer, which starts
+ * on the grid of direct writes. Whole pages are written directly. The ends of a run go through the
+ * page cache, because other writers may share their pages. */
 #include "base/finite.h"
 #include "base/fs.h"
 #include "checkpoint/attempt.h"
-#include "checkpoint/weights_hash.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +16,7 @@
 
 enum {
     BUFFER_BYTES = 2 * DPT_CHECKPOINT_BLOCK_BYTES,
-    UNSYNCED_MAX = 64 /* files kept open until they are made durable together */
+    UNSYNCED_MAX = 64 /* files that stay open until they are synced together */
 };
 
 struct unsynced {
@@ -25,15 +24,14 @@ struct unsynced {
     char name[DPT_CHECKPOINT_NAME_BYTES];
 };
 
-/* The file being written. */
+/* The file that is written. */
 struct sink {
-    const struct dpt_checkpoint_spec *spec;
     const struct dpt_attempt *attempt;
     struct dpt_manifest *part;
-    uint8_t *buffer; /* BUFFER_BYTES; its first is byte `base` of the file, [from, to) waits */
-    int64_t base;    /* a multiple of DPT_IO_DIRECT_ALIGN */
-    size_t from, to;
-    struct dpt_manifest_file *run; /* that `to` continues; NULL: none yet */
+    uint8_t *buffer; /* [BUFFER_BYTES] */
+    int64_t base;    /* place of buffer[0] in the file, a multiple of DPT_IO_DIRECT_ALIGN */
+    size_t from, to; /* bytes of the buffer that are not written yet */
+    struct dpt_manifest_file *run; /* the run that ends at `to`; NULL: none */
     int fd;
     const char *name;
     char path[PATH_MAX];
@@ -41,7 +39,7 @@ struct sink {
     struct unsynced unsynced[UNSYNCED_MAX];
 };
 
-/* How much of [from, to) the next write takes, and whether it can be direct. */
+/* The length of the next write of [from, to), and whether it can be direct. */
 static size_t next_write(size_t from, size_t to, bool *ret_direct)
 {
     const size_t past = from % DPT_IO_DIRECT_ALIGN, whole = (to - from) / DPT_IO_DIRECT_ALIGN;
@@ -55,7 +53,7 @@ static size_t next_write(size_t from, size_t to, bool *ret_direct)
 static enum dpt_status sink_flush(struct sink *sink, struct dpt_err *err)
 {
     if (sink->from < sink->to)
-        DPT_TRY(dpt_attempt_go_on(sink->spec, err));
+        DPT_TRY(dpt_attempt_check_cancelled(sink->attempt, err));
     while (sink->from < sink->to) {
         bool direct;
         const size_t n = next_write(sink->from, sink->to, &direct);
@@ -67,7 +65,7 @@ static enum dpt_status sink_flush(struct sink *sink, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* The bytes put next go to byte `at` of the file. */
+/* The next sink_put writes to byte `at` of the file. */
 static enum dpt_status sink_seek(struct sink *sink, int64_t at, struct dpt_err *err)
 {
     if (sink->run && at == sink->base + (int64_t)sink->to)
@@ -104,32 +102,33 @@ static enum dpt_status sink_put(struct sink *sink, const void *data, size_t byte
 }
 
 /* Notes the first tensor with a value that is not finite; then the attempt is never committed. */
-static void note_not_finite(struct sink *sink, enum dpt_kind kind,
-                            const struct dpt_checkpoint_piece *piece, const float *values, size_t n)
+static void note_not_finite(struct sink *sink, enum dpt_kind kind, const char *tensor,
+                            const float *values, size_t n)
 {
     static const char *const what[DPT_KIND_COUNT] = {"", "first moment of ", "second moment of "};
     if (!sink->part->not_finite[0] && !dpt_all_finite(values, n))
         (void)snprintf(sink->part->not_finite, sizeof sink->part->not_finite, "%stensor '%.80s'",
-                       what[kind], sink->spec->tensors[piece->tensor].name);
+                       what[kind], tensor);
 }
 
-/* Puts the piece block by block of the weights hash, and checks and hashes each block while it is
- * in the cache. Blocks of weights are hashed if they lie in the piece whole. `values` NULL: zeroes.
- */
-static enum dpt_status put_values(struct sink *sink, enum dpt_kind kind,
-                                  const struct dpt_tensor_layout *tensor,
-                                  const struct dpt_checkpoint_piece *piece, const float *values,
-                                  struct dpt_err *err)
+/* Writes the piece in blocks of the weights hash; each block is checked and hashed while it is in
+ * the cache. Only weights are hashed, and only blocks that lie in the piece whole. */
+static enum dpt_status put_piece(struct sink *sink, enum dpt_kind kind,
+                                 const struct dpt_checkpoint_piece *piece, struct dpt_err *err)
 {
+    const struct dpt_tensor_layout *tensor = &sink->attempt->files.tensor[piece->tensor];
+    const char *name = sink->attempt->spec->tensors[piece->tensor].name;
+    const float *const values[DPT_KIND_COUNT] = {piece->param, piece->m, piece->v};
+    DPT_TRY(sink_seek(sink, tensor->begin + piece->first * (int64_t)sizeof(float), err));
     for (int64_t at = piece->first; at < piece->end;) {
         const int64_t block = at / DPT_WEIGHTS_HASH_BLOCK, first = block * DPT_WEIGHTS_HASH_BLOCK;
         const int64_t left = tensor->numel - first;
         const int64_t end = first + (left < DPT_WEIGHTS_HASH_BLOCK ? left : DPT_WEIGHTS_HASH_BLOCK);
         const int64_t stop = end < piece->end ? end : piece->end;
-        const float *from = values ? values + (at - piece->first) : NULL;
+        const float *from = values[kind] ? values[kind] + (at - piece->first) : NULL;
         const size_t bytes = (size_t)(stop - at) * sizeof *from;
         if (from)
-            note_not_finite(sink, kind, piece, from, (size_t)(stop - at));
+            note_not_finite(sink, kind, name, from, (size_t)(stop - at));
         if (kind == DPT_KIND_PARAM && at == first && stop == end)
             DPT_TRY(dpt_manifest_add_hash(sink->part, tensor->block + block,
                                           dpt_hash128(from, bytes), err));
@@ -139,16 +138,7 @@ static enum dpt_status put_values(struct sink *sink, enum dpt_kind kind,
     return DPT_OK;
 }
 
-static enum dpt_status put_piece(struct sink *sink, enum dpt_kind kind,
-                                 const struct dpt_tensor_layout *tensor,
-                                 const struct dpt_checkpoint_piece *piece, struct dpt_err *err)
-{
-    const float *const values[DPT_KIND_COUNT] = {piece->param, piece->m, piece->v};
-    DPT_TRY(sink_seek(sink, tensor->begin + piece->first * (int64_t)sizeof(float), err));
-    return put_values(sink, kind, tensor, piece, values[kind], err);
-}
-
-/* The header of a file is written by whoever writes its first element. */
+/* The writer of a file's first element also writes its header. */
 static bool writes_head(const struct sink *sink, const struct dpt_file_layout *file,
                         const struct dpt_checkpoint_piece *pieces, int n_pieces)
 {
@@ -157,7 +147,7 @@ static bool writes_head(const struct sink *sink, const struct dpt_file_layout *f
     while (tensor < file->end && files->tensor[tensor].numel == 0)
         tensor++;
     if (tensor == file->end)
-        return sink->spec->writer == 0;
+        return sink->attempt->spec->writer == 0;
     return n_pieces > 0 && pieces[0].tensor == tensor && pieces[0].first == 0;
 }
 
@@ -166,16 +156,15 @@ static void close_files(struct sink *sink)
     for (int i = 0; i < sink->n_unsynced; i++)
         if (sink->unsynced[i].fd >= 0)
             (void)close(sink->unsynced[i].fd); /* an earlier error is reported */
-    sink->n_unsynced = 0;
 }
 
-/* Makes durable what was written, in that order, and closes it. */
+/* Syncs and closes the written files, in the order of writing. */
 static enum dpt_status sync_files(struct sink *sink, struct dpt_err *err)
 {
     const struct dpt_folder *folder = &sink->attempt->temporary;
     for (int i = 0; i < sink->n_unsynced; i++) {
         struct unsynced *file = &sink->unsynced[i];
-        DPT_TRY(dpt_attempt_go_on(sink->spec, err));
+        DPT_TRY(dpt_attempt_check_cancelled(sink->attempt, err));
         DPT_TRY(dpt_fs_join(folder->path, file->name, sink->path, sizeof sink->path, err));
         DPT_TRY(dpt_io_sync(file->fd, sink->path, err));
         DPT_TRY(dpt_io_close(&file->fd, sink->path, err));
@@ -207,7 +196,7 @@ static enum dpt_status write_file(struct sink *sink, enum dpt_kind kind, int num
     if (head && status == DPT_OK)
         status = sink_put(sink, file->head, file->head_bytes, err);
     for (int i = 0; status == DPT_OK && i < n_pieces; i++)
-        status = put_piece(sink, kind, &attempt->files.tensor[pieces[i].tensor], &pieces[i], err);
+        status = put_piece(sink, kind, &pieces[i], err);
     if (status == DPT_OK)
         status = sink_flush(sink, err);
     struct unsynced *written = &sink->unsynced[sink->n_unsynced++];
@@ -218,17 +207,16 @@ static enum dpt_status write_file(struct sink *sink, enum dpt_kind kind, int num
     return status;
 }
 
-static enum dpt_status write_kind(struct sink *sink, enum dpt_kind kind,
-                                  const struct dpt_checkpoint_piece *pieces, int n_pieces,
-                                  struct dpt_err *err)
+static enum dpt_status write_kind(struct sink *sink, enum dpt_kind kind, struct dpt_err *err)
 {
-    const struct dpt_attempt *attempt = sink->attempt;
+    const struct dpt_files *files = &sink->attempt->files;
+    const struct dpt_checkpoint_spec *spec = sink->attempt->spec;
     int next = 0;
-    for (int number = 0; number < attempt->files.n; number++) {
+    for (int number = 0; number < files->n; number++) {
         const int first = next;
-        while (next < n_pieces && attempt->files.tensor[pieces[next].tensor].file == number)
+        while (next < spec->n_pieces && files->tensor[spec->pieces[next].tensor].file == number)
             next++;
-        DPT_TRY(write_file(sink, kind, number, pieces + first, next - first, err));
+        DPT_TRY(write_file(sink, kind, number, spec->pieces + first, next - first, err));
     }
     return DPT_OK;
 }
@@ -244,14 +232,13 @@ static enum dpt_status sync_optimizer(const struct dpt_attempt *attempt, struct 
     return status;
 }
 
-static enum dpt_status write_pieces(const struct dpt_checkpoint_spec *spec,
-                                    const struct dpt_attempt *attempt,
-                                    const struct dpt_checkpoint_piece *pieces, int n_pieces,
-                                    struct dpt_manifest *part, struct dpt_err *err)
+static enum dpt_status write_pieces(const struct dpt_attempt *attempt, struct dpt_manifest *part,
+                                    struct dpt_err *err)
 {
-    if (n_pieces == 0 && spec->writer > 0)
-        return DPT_OK; /* more writers than there is to write */
-    struct sink sink = {.spec = spec, .attempt = attempt, .part = part, .fd = -1};
+    const struct dpt_checkpoint_spec *spec = attempt->spec;
+    if (spec->n_pieces == 0 && spec->writer > 0)
+        return DPT_OK; /* there are more writers than blocks */
+    struct sink sink = {.attempt = attempt, .part = part, .fd = -1};
     sink.buffer = aligned_alloc(DPT_IO_DIRECT_ALIGN, BUFFER_BYTES);
     if (!sink.buffer)
         return dpt_fail_nomem(err, "write buffer");
@@ -260,7 +247,7 @@ static enum dpt_status write_pieces(const struct dpt_checkpoint_spec *spec,
     if (spec->moments)
         status = dpt_folder_make(&attempt->temporary, DPT_NAME_OPTIMIZER, err);
     for (int kind = 0; status == DPT_OK && kind < attempt->n_kinds; kind++)
-        status = write_kind(&sink, (enum dpt_kind)kind, pieces, n_pieces, err);
+        status = write_kind(&sink, (enum dpt_kind)kind, err);
     if (status == DPT_OK && spec->taken)
         spec->taken(spec->ctx);
     if (status == DPT_OK)
@@ -273,31 +260,8 @@ static enum dpt_status write_pieces(const struct dpt_checkpoint_spec *spec,
     return status;
 }
 
-/* Every writer has all tensors whole: writes this writer's share of them. */
-static enum dpt_status write_share(const struct dpt_checkpoint_spec *spec,
-                                   const struct dpt_attempt *attempt, struct dpt_manifest *part,
-                                   struct dpt_err *err)
-{
-    int n = 0;
-    struct dpt_checkpoint_piece *pieces = calloc((size_t)spec->n_tensors, 2 * sizeof *pieces);
-    if (!pieces)
-        return dpt_fail_nomem(err, "ranges to write");
-    struct dpt_checkpoint_piece *share = pieces + spec->n_tensors;
-    for (int i = 0; i < spec->n_tensors; i++)
-        if (attempt->files.tensor[i].numel > 0)
-            pieces[n++] = (struct dpt_checkpoint_piece){.tensor = i,
-                                                        .end = attempt->files.tensor[i].numel,
-                                                        .param = spec->tensors[i].param,
-                                                        .m = spec->tensors[i].m,
-                                                        .v = spec->tensors[i].v};
-    n = dpt_checkpoint_deal(pieces, n, spec->writer, spec->n_writers, share);
-    enum dpt_status status = write_pieces(spec, attempt, share, n, part, err);
-    free(pieces);
-    return status;
-}
-
-/* The first writer removes an attempt that it gives up. Other writers then fail for want of files;
- * the removal is the cause to report. */
+/* The first writer removes an attempt that it gives up. The other writers then miss files, and must
+ * report the removal as the cause. */
 static bool is_removed(const struct dpt_attempt *attempt, enum dpt_status why)
 {
     struct stat st;
@@ -315,14 +279,12 @@ enum dpt_status dpt_checkpoint_write_part(const struct dpt_checkpoint_spec *spec
         .step = spec->state.step, .writer = spec->writer, .n_writers = spec->n_writers};
     enum dpt_status status = dpt_attempt_init(spec, &attempt, err);
     if (status == DPT_OK)
-        status = dpt_attempt_go_on(spec, err);
+        status = dpt_attempt_check_cancelled(&attempt, err);
     if (status == DPT_OK)
         status = dpt_attempt_open(&attempt, true, err);
     if (status == DPT_OK)
-        status = spec->pieces
-                     ? write_pieces(spec, &attempt, spec->pieces, spec->n_pieces, &part, err)
-                     : write_share(spec, &attempt, &part, err);
-    /* The report says that everything it names is durable: the entries first, then the report. */
+        status = write_pieces(&attempt, &part, err);
+    /* The report says that its files are durable: sync their directory entries before it. */
     if (status == DPT_OK)
         status = dpt_folder_sync(&attempt.temporary, err);
     if (status == DPT_OK)
@@ -334,6 +296,5 @@ enum dpt_status dpt_checkpoint_write_part(const struct dpt_checkpoint_spec *spec
     if (status != DPT_OK && spec->writer > 0 && is_removed(&attempt, status))
         status = dpt_fail(err, DPT_EABORTED, "given up by its first writer");
     dpt_manifest_fini(&part);
-    dpt_attempt_fini(&attempt);
-    return dpt_attempt_wrap(spec, status, err);
+    return dpt_attempt_end(&attempt, status, err);
 }

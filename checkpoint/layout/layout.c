@@ -1,4 +1,4 @@
-/* Intervals, grids and the dealing of tensors (layout.h). */
+/* Intervals, grids, and the division of tensors among files (layout.h). */
 #include "checkpoint/layout/layout.h"
 
 #include "base/err.h"
@@ -10,7 +10,7 @@ struct dpt_interval dpt_interval_intersect(struct dpt_interval a, struct dpt_int
     return both.first < both.end ? both : (struct dpt_interval){0, 0};
 }
 
-/* Runs of at most `most` bytes needed for all items when each is filled before the next begins. */
+/* The number of runs when each takes as many items as fit into `most` bytes. */
 static int runs_needed(const int64_t *bytes, int n_items, int64_t most)
 {
     int runs = 1;
@@ -25,7 +25,7 @@ static int runs_needed(const int64_t *bytes, int n_items, int64_t most)
     return runs;
 }
 
-/* The least size with which n_runs runs suffice. It lies between the largest item and the sum. */
+/* The smallest `most` for which n_runs runs suffice: between the largest item and the sum. */
 static int64_t least_most(const int64_t *bytes, int n_items, int n_runs)
 {
     int64_t low = 0, high = 0;
@@ -44,23 +44,23 @@ static int64_t least_most(const int64_t *bytes, int n_items, int n_runs)
     return low;
 }
 
-int dpt_layout_deal(const int64_t *bytes, int n_items, int n_writers, int *ret_first)
+int dpt_layout_divide(const int64_t *bytes, int n_items, int n_runs_max, int *ret_first)
 {
-    DPT_ASSERT(n_items >= 0 && n_writers >= 1);
-    const int n_runs = n_items < n_writers ? n_items : n_writers;
+    DPT_ASSERT(n_items >= 0 && n_runs_max >= 1);
+    const int n_runs = n_items < n_runs_max ? n_items : n_runs_max;
     const int64_t most = least_most(bytes, n_items, n_runs);
     int item = 0;
     for (int run = 0; run < n_runs; run++) {
         ret_first[run] = item;
-        /* One item at least is left for each run to come: where that cuts a run short, what follows
-         * are single items, none larger than `most`. */
+        /* Leaves one item for each later run. If this limit shortens a run, all later runs are
+         * single items, none larger than `most`. */
         const int end_max = n_items - (n_runs - 1 - run);
         int64_t filled = bytes[item++];
         while (item < end_max && bytes[item] <= most - filled)
             filled += bytes[item++];
     }
     DPT_ASSERT(item == n_items);
-    for (int run = n_runs; run <= n_writers; run++)
+    for (int run = n_runs; run <= n_runs_max; run++)
         ret_first[run] = n_items;
     return n_runs;
 }

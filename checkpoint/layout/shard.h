@@ -1,9 +1,9 @@
-/* Shards: which part of the flat vectors a rank holds at rest.
+/* Shards: the part of the flat vectors that a rank stores.
  *
- * The flat vector is a row of units, each padded to whole blocks (worker/model/model.h). Shard
- * `index` of `of` is piece `index` of every unit, cut in whole blocks, nearly equal
- * (dpt_layout_piece); a unit of fewer blocks than `of` leaves some pieces empty. Shards of one `of`
- * are disjoint and cover everything. Pure. */
+ * The flat vector is a sequence of units, each padded to whole blocks (worker/model/model.h). Shard
+ * `index` of `of` is piece `index` of every unit, cut in whole blocks of nearly equal number
+ * (dpt_layout_piece); in a unit with fewer blocks than `of` some pieces are empty. Shards of one
+ * `of` are disjoint and cover the vector. Pure. */
 #ifndef DPT_CHECKPOINT_LAYOUT_SHARD_H
 #define DPT_CHECKPOINT_LAYOUT_SHARD_H
 
@@ -17,11 +17,11 @@ struct dpt_grid {
     int64_t block;
 };
 
-/* What the shard has of unit `unit`, as elements of the flat vector; perhaps empty. */
+/* The shard's piece of unit `unit`, as elements of the flat vector; may be empty. */
 struct dpt_interval dpt_shard_piece(const struct dpt_grid *grid, struct dpt_shard shard, int unit);
 
-/* A shard kept compactly: its pieces in the order of the units, without gaps. Its length, and where
- * unit `unit`'s piece begins in it. O(n_units). */
+/* A shard in memory is its pieces in the order of the units, without gaps. Its length, and the
+ * offset of unit `unit`'s piece in it. O(n_units). */
 int64_t dpt_shard_numel(const struct dpt_grid *grid, struct dpt_shard shard);
 int64_t dpt_shard_offset(const struct dpt_grid *grid, struct dpt_shard shard, int unit);
 

@@ -3,22 +3,19 @@
 
 #include "base/err.h"
 
-/* Writers whose shards are cut in `of`; 0 when they are not everything. */
+/* The number of writers whose shards are of `of`; 0: these shards are not a cover. */
 static int cover_size(const struct dpt_shard *shards, int n, int of)
 {
     int size = 0;
-    for (int index = 0; index < of; index++) {
-        int holders = 0;
-        for (int i = 0; i < n; i++)
-            holders += shards[i].of == of && shards[i].index == index;
-        if (holders == 0)
+    for (int index = 0; index < of; index++)
+        if (!dpt_shard_is_among(shards, n, (struct dpt_shard){index, of}))
             return 0;
-        size += holders;
-    }
+    for (int i = 0; i < n; i++)
+        size += shards[i].of == of;
     return size;
 }
 
-/* True at the first shard of each `of`: so that covers are gone through once each, in one order. */
+/* True for the first shard of each `of`, so that a loop over shards visits each cover once. */
 static bool is_first_of(const struct dpt_shard *shards, int i)
 {
     for (int k = 0; k < i; k++)
@@ -27,12 +24,12 @@ static bool is_first_of(const struct dpt_shard *shards, int i)
     return shards[i].of > 0;
 }
 
-/* Where the covers' weights lie on the line: those before `own`, own, all. */
+/* Numbers of writers: in the covers before the own cover, in the own cover, in all. */
 struct weights {
     int64_t before, own, all;
 };
 
-static struct weights weigh(const struct dpt_shard *shards, int n, int of)
+static struct weights weigh_covers(const struct dpt_shard *shards, int n, int of)
 {
     struct weights w = {0, 0, 0};
     for (int i = 0; i < n; i++) {
@@ -68,7 +65,7 @@ void dpt_writer_share(const struct dpt_grid *grid, const struct dpt_shard *shard
                       int writer, struct dpt_share *ret, int max)
 {
     const struct dpt_shard own = shards[writer];
-    struct weights w = weigh(shards, n, own.of);
+    struct weights w = weigh_covers(shards, n, own.of);
     *ret = (struct dpt_share){.interval = ret->interval};
     if (own.of == 0 || w.own == 0)
         return;

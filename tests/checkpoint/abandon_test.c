@@ -1,4 +1,4 @@
-/* The first writer gives up while another one writes. */
+/* The first writer abandons the attempt while another writer works on it. */
 #include "tests/checkpoint/fixture.h"
 
 #include "base/fs.h"
@@ -26,8 +26,7 @@
 
 static struct dpt_err err;
 
-/* Slot 0 gives up while another writer is at work: that one is told so, and not what it ran into.
- */
+/* The other writer reports the abandoned attempt, not the missing file that it found. */
 static int writes_left;
 
 static int abandon_meanwhile(enum dpt_fault_op op, const char *path)
@@ -41,7 +40,7 @@ static int abandon_meanwhile(enum dpt_fault_op op, const char *path)
     return 0;
 }
 
-static void abandoned_by_the_first(void **state)
+static void abandoned_by_first_writer(void **state)
 {
     (void)state;
     struct model model;
@@ -50,7 +49,7 @@ static void abandoned_by_the_first(void **state)
         struct dpt_checkpoint_spec spec = model_spec(&model, root, 20, 1, 2);
         const int round = writes_left;
         dpt_fault_hook = abandon_meanwhile;
-        assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EABORTED);
+        assert_int_equal(model_write_part(&spec, &err), DPT_EABORTED);
         dpt_fault_hook = NULL;
         assert_non_null(strstr(err.text, "given up by its first writer"));
         writes_left = round;
@@ -58,7 +57,7 @@ static void abandoned_by_the_first(void **state)
     model_fini(&model);
 }
 
-/* The same while slot 0 is still removing what there is: some files are gone, others not yet. */
+/* The same while slot 0 removes the files: some are removed, others not yet. */
 static struct dpt_checkpoint_spec first_spec;
 
 static int abandon_in_part(enum dpt_fault_op op, const char *path)
@@ -74,7 +73,7 @@ static int abandon_in_part(enum dpt_fault_op op, const char *path)
     return 0;
 }
 
-static void abandoned_in_part(void **state)
+static void abandoned_while_removing(void **state)
 {
     (void)state;
     struct model model;
@@ -84,7 +83,7 @@ static void abandoned_in_part(void **state)
         struct dpt_checkpoint_spec spec = model_spec(&model, root, 20, 1, 2);
         writes_left = round;
         dpt_fault_hook = abandon_in_part;
-        assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EABORTED);
+        assert_int_equal(model_write_part(&spec, &err), DPT_EABORTED);
         dpt_fault_hook = NULL;
         assert_int_equal(writes_left, -1);
         assert_non_null(strstr(err.text, "given up by its first writer"));
@@ -103,6 +102,7 @@ static int setup(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(abandoned_by_the_first), TEST(abandoned_in_part)};
+    const struct CMUnitTest tests[] = {TEST(abandoned_by_first_writer),
+                                       TEST(abandoned_while_removing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Checkpoints from outside: round trips over numbers of writers and readers, the newest whole one,
- * pruning, state, mismatching models. */
+/* The public interface: round trips with different numbers of writers and readers, the search for
+ * the newest whole checkpoint, pruning, state, models that do not match. */
 #include "tests/checkpoint/fixture.h"
 
 #include "base/clock.h"
@@ -46,7 +46,7 @@ static void round_trips(void **state)
         OK(dpt_checkpoint_newest(root, &newest, &err));
         assert_int_equal(newest, step);
     }
-    /* keep = 2 and nothing else left over. */
+    /* keep = 2, and no other file remains. */
     char **names;
     size_t n;
     OK(dpt_fs_list(root, &names, &n, &err));
@@ -55,7 +55,7 @@ static void round_trips(void **state)
     dpt_fs_list_free(&names, n);
 }
 
-static void state_comes_back(void **state)
+static void state_round_trip(void **state)
 {
     (void)state;
     struct dpt_checkpoint *checkpoint;
@@ -75,8 +75,8 @@ static void state_comes_back(void **state)
     assert_null(checkpoint);
 }
 
-/* A reader that wants some tensors only, in another order, without moments. */
-static void read_some(void **state)
+/* Reads some tensors only, in another order, without moments. */
+static void read_some_tensors(void **state)
 {
     (void)state;
     struct model model, some;
@@ -93,7 +93,7 @@ static void read_some(void **state)
     assert_memory_equal(some.tensors[0].m, model.tensors[0].m, 100 * 33 * 4);
     assert_memory_equal(some.tensors[0].v, model.tensors[0].v, 100 * 33 * 4);
     assert_memory_equal(some.tensors[4].m, model.tensors[4].m, 99 * 4);
-    /* What was not wanted was not touched. */
+    /* Tensors that were not requested are unchanged. */
     assert_memory_not_equal(some.tensors[6].m, model.tensors[6].m, 33 * 99 * 4);
     assert_memory_not_equal(some.tensors[0].param, model.tensors[0].param, 100 * 33 * 4);
     model_fini(&model);
@@ -124,7 +124,7 @@ static void another_model(void **state)
     model_fini(&model);
 }
 
-/* Without moments (plain SGD) there is no optimizer folder; asking for them then is an error. */
+/* Without moments (plain SGD) there is no optimizer folder, and reading moments is an error. */
 static void no_moments(void **state)
 {
     (void)state;
@@ -139,7 +139,7 @@ static void no_moments(void **state)
     struct dpt_checkpoint_spec spec = model_spec(&model, root, 20, 0, 1);
     spec.tensors = bare;
     spec.moments = false;
-    OK(dpt_checkpoint_write_part(&spec, &err));
+    OK(model_write_part(&spec, &err));
     OK(dpt_checkpoint_collect(&spec, 1000, &err));
     OK(dpt_checkpoint_commit(&spec, &err));
     assert_false(dpt_fs_exists(in_root("step-00000020/optimizer")));
@@ -147,14 +147,14 @@ static void no_moments(void **state)
     OK(dpt_checkpoint_read(checkpoint, bare, model.n, &err));
     assert_int_equal(dpt_checkpoint_read(checkpoint, model.tensors, 1, &err), DPT_ECONFIG);
     dpt_checkpoint_close(&checkpoint);
-    /* Some with and some without is a programmer's slip that is refused. */
+    /* Moments of some tensors only are refused. */
     spec.moments = true;
     bare[0].m = bare[0].v = model.tensors[0].m;
-    assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EINVAL);
+    assert_int_equal(model_write_part(&spec, &err), DPT_EINVAL);
     model_fini(&model);
 }
 
-/* One moment (SGD): the second is written as zeroes, from no memory. */
+/* One moment (SGD): the second is NULL and written as zeros. */
 static void no_second_moment(void **state)
 {
     (void)state;
@@ -168,9 +168,9 @@ static void no_second_moment(void **state)
     }
     struct dpt_checkpoint_spec spec = model_spec(&model, root, 21, 0, 1);
     spec.tensors = one;
-    assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EINVAL); /* forgotten? */
+    assert_int_equal(model_write_part(&spec, &err), DPT_EINVAL); /* v is NULL without no_v */
     spec.no_v = true;
-    OK(dpt_checkpoint_write_part(&spec, &err));
+    OK(model_write_part(&spec, &err));
     OK(dpt_checkpoint_collect(&spec, 1000, &err));
     OK(dpt_checkpoint_commit(&spec, &err));
     OK(dpt_checkpoint_open(root, 21, &checkpoint, &err));
@@ -189,7 +189,7 @@ static void no_second_moment(void **state)
     model_fini(&model);
 }
 
-static void newest_among_others(void **state)
+static void newest_among_other_names(void **state)
 {
     (void)state;
     int64_t step = 5;
@@ -199,7 +199,7 @@ static void newest_among_others(void **state)
     assert_int_equal(step, -1);
     write_step(20, 2);
     write_step(30, 1);
-    /* Aliens: names almost right, temporary folders, files and links in a checkpoint's place. */
+    /* Not checkpoints: similar names, temporary folders, files and links. */
     assert_int_equal(mkdir(in_root("step-0000000000040"), 0777), 0);
     assert_int_equal(mkdir(in_root("step-40"), 0777), 0);
     assert_int_equal(mkdir(in_root("step-00000040.old"), 0777), 0);
@@ -220,8 +220,8 @@ static void newest_among_others(void **state)
     assert_int_not_equal(dpt_checkpoint_newest(in_root("notes.txt"), &step, &err), DPT_OK);
 }
 
-/* One line says what is wrong and what is used instead. */
-static void one_line_for_damage(void **state)
+/* One log line names the damage and the checkpoint that is used instead. */
+static void damage_logs_one_line(void **state)
 {
     (void)state;
     int64_t step;
@@ -252,21 +252,20 @@ static void prune_keeps_whole_ones(void **state)
     write_step(10, 1);
     write_step(20, 1);
     assert_int_equal(unlink(in_root("step-00000020/state.json")), 0);
-    write_step(30, 1); /* keep 2: 30 and 10, for 20 is damaged and does not count */
+    write_step(30, 1); /* keep 2: 30 and 10; the damaged 20 does not count */
     assert_true(dpt_fs_exists(in_root("step-00000010")));
-    write_step(40, 1); /* 40 and 30; the damaged one goes with the older ones */
+    write_step(40, 1); /* 40 and 30; the damaged 20 is removed like older ones */
     assert_false(dpt_fs_exists(in_root("step-00000010")));
     assert_false(dpt_fs_exists(in_root("step-00000020")));
     assert_true(dpt_fs_exists(in_root("step-00000030")));
-    write_step(15,
-               1); /* going on from an earlier step: later ones are not this history's to remove */
+    write_step(15, 1); /* resumed from an earlier step: later steps belong to another history */
     assert_true(dpt_fs_exists(in_root("step-00000015")));
     assert_true(dpt_fs_exists(in_root("step-00000030")));
     assert_true(dpt_fs_exists(in_root("step-00000040")));
 }
 
-/* The same step again, over a whole one and over a damaged one. */
-static void replace(void **state)
+/* The same step again replaces a whole checkpoint and a damaged one. */
+static void replace_same_step(void **state)
 {
     (void)state;
     int64_t step;
@@ -283,8 +282,8 @@ static void replace(void **state)
     assert_int_equal(step, 20);
 }
 
-/* checkpoint.dir is made when it is absent, all levels of it; what is no folder is an error. */
-static void folder_is_made(void **state)
+/* An absent checkpoint.dir is created with all levels; a file in its place is an error. */
+static void folder_is_created(void **state)
 {
     (void)state;
     struct model model;
@@ -306,25 +305,25 @@ static void bad_specs(void **state)
     model_init(&model, 20, 1);
     struct dpt_checkpoint_spec spec = model_spec(&model, root, 20, 0, 1);
     spec.attempt = "../../etc";
-    assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EINVAL);
+    assert_int_equal(model_write_part(&spec, &err), DPT_EINVAL);
     spec.attempt = "";
-    assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EINVAL);
+    assert_int_equal(model_write_part(&spec, &err), DPT_EINVAL);
     spec = model_spec(&model, root, -1, 0, 1);
-    assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EINVAL);
+    assert_int_equal(model_write_part(&spec, &err), DPT_EINVAL);
     spec = model_spec(&model, root, 20, 1, 1);
-    assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EINVAL);
+    assert_int_equal(model_write_part(&spec, &err), DPT_EINVAL);
     spec = model_spec(&model, root, 20, 0, 1);
     spec.n_tensors = 0;
-    assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EINVAL);
+    assert_int_equal(model_write_part(&spec, &err), DPT_EINVAL);
     spec = model_spec(&model, root, 20, 0, 1);
     const char *name = model.tensors[3].name;
     model.tensors[3].name = model.tensors[2].name;
-    assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EINVAL);
+    assert_int_equal(model_write_part(&spec, &err), DPT_EINVAL);
     assert_non_null(strstr(err.text, "given twice"));
     model.tensors[3].name = name;
     dpt_checkpoint_abandon(&spec);
     spec.state.history_json = "{}";
-    OK(dpt_checkpoint_write_part(&spec, &err));
+    OK(model_write_part(&spec, &err));
     assert_int_equal(dpt_checkpoint_collect(&spec, 1000, &err), DPT_EINVAL);
     dpt_checkpoint_abandon(&spec);
     assert_false(dpt_fs_exists(in_root(".tmp-step-00000020-g7-a1")));
@@ -351,7 +350,7 @@ static void weights_hash(void **state)
     x[N - 1] = (float)(N - 1);
     dpt_hash128_hex(dpt_weights_hash(&square, 1), again);
     assert_string_not_equal(hex, again);
-    /* Cut at a block's end, the same elements as two tensors are the same blocks. */
+    /* Two tensors that meet at the end of a block have the same blocks as one tensor. */
     const struct dpt_checkpoint_tensor two[2] = {
         {.name = "a", .ndim = 1, .dim = {65536}, .param = x},
         {.name = "b", .ndim = 1, .dim = {N - 65536}, .param = x + 65536}};
@@ -365,16 +364,16 @@ static void weights_hash(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {TEST(round_trips),
-                                       TEST(state_comes_back),
-                                       TEST(read_some),
+                                       TEST(state_round_trip),
+                                       TEST(read_some_tensors),
                                        TEST(another_model),
                                        TEST(no_moments),
                                        TEST(no_second_moment),
-                                       TEST(newest_among_others),
-                                       TEST(one_line_for_damage),
+                                       TEST(newest_among_other_names),
+                                       TEST(damage_logs_one_line),
                                        TEST(prune_keeps_whole_ones),
-                                       TEST(replace),
-                                       TEST(folder_is_made),
+                                       TEST(replace_same_step),
+                                       TEST(folder_is_created),
                                        TEST(bad_specs),
                                        cmocka_unit_test(weights_hash)};
     return cmocka_run_group_tests(tests, NULL, NULL);

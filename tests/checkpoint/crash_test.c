@@ -1,5 +1,6 @@
-/* The write path is cut at every step: by death, failing calls, a full disk. The newest checkpoint
- * is then the old or the new one, whole, also after a power cut (the order of the calls). */
+/* The write path is interrupted at every system call: by the death of the process, a failing call,
+ * a full disk. The newest checkpoint is then the old or the new one, and whole. The order of the
+ * calls shows that this holds after a power failure too. */
 #include "tests/checkpoint/fixture.h"
 
 #include "base/fs.h"
@@ -31,7 +32,7 @@ static struct dpt_err err;
 static int countdown;
 static int injected_errno;       /* 0: die instead */
 static int n_files;              /* of each kind; 0: as many as writers */
-static bool no_exchange;         /* as on file systems without it */
+static bool no_exchange;         /* as a file system without RENAME_EXCHANGE */
 static enum dpt_fault_op wanted; /* DPT_FAULT_COUNT: any operation counts */
 
 static int hook(enum dpt_fault_op op, const char *path)
@@ -81,7 +82,7 @@ static enum dpt_status write_model(const struct model *model, int64_t step, int 
     return model_write_files(model, root, step, n_writers, n_files > 0 ? n_files : n_writers, ret);
 }
 
-/* In a child, which dies before its `at`-th operation. True when it got to the end instead. */
+/* In a child process, which dies before its `at`-th operation. True: it finished before that. */
 static bool write_and_die(const struct model *model, int64_t step, int n_writers, int at)
 {
     pid_t pid = fork();
@@ -117,7 +118,7 @@ static void die_at_every_step(int n_writers, int64_t before, int64_t step)
         seen_old |= newest == before;
         seen_new |= newest == step;
         assert_true(!ended || newest == step);
-        /* What the next run does: away with the leftovers, and go on. */
+        /* The next run removes the leftovers and continues. */
         OK(dpt_checkpoint_clean(root, 99, "next", &err));
         if (!ended && newest == step && before != step)
             OK(dpt_fs_remove_tree(in_root("step-00000020"), &err));
@@ -133,7 +134,7 @@ static void death(void **state)
     die_at_every_step(2, 10, 20);
 }
 
-/* Three writers to one file of each kind. */
+/* Three writers write into one file of each kind. */
 static void death_in_shared_files(void **state)
 {
     (void)state;
@@ -147,7 +148,7 @@ static void death_of_the_first(void **state)
     die_at_every_step(1, -1, 20);
 }
 
-/* Over a whole one of the same step: there is never a moment without it. */
+/* Replaces a whole checkpoint of the same step, which exists at every moment. */
 static void death_while_replacing(void **state)
 {
     (void)state;
@@ -155,7 +156,7 @@ static void death_while_replacing(void **state)
     die_at_every_step(1, 20, 20);
 }
 
-/* Without the swap there is such a moment, but then the older one is still there. */
+/* Without RENAME_EXCHANGE the step is absent for a moment, but the older checkpoint is there. */
 static void death_while_renaming(void **state)
 {
     (void)state;
@@ -177,9 +178,9 @@ static void death_while_renaming(void **state)
     model_fini(&model);
 }
 
-/* Each call in turn fails with EIO: reported as dropped, the older one stays the newest, nothing is
- * left over, and the next attempt succeeds. Only removing old files may fail without consequence.
- */
+/* Each call in turn fails with EIO. The attempt is reported as dropped, the older checkpoint stays
+ * the newest, no file remains, and the next attempt succeeds. Only removals of old files may fail
+ * without an error. */
 static void fail_every_call(int n_writers)
 {
     struct model model;
@@ -233,8 +234,8 @@ static void failing_calls_in_shared_files(void **state)
     fail_every_call(3);
 }
 
-/* The same over a whole one of this step: it is there after each failure, with the swap and
- * without. */
+/* The same while a whole checkpoint of this step is replaced, with RENAME_EXCHANGE and without: it
+ * is there after each failure. */
 static void failing_replacements(void **state)
 {
     (void)state;
@@ -264,8 +265,7 @@ static void failing_replacements(void **state)
     model_fini(&model);
 }
 
-/* A failed fsync is not tried a second time: the very next operation would be another fsync of the
- * same file, and it never comes. */
+/* A failed fsync is not repeated: no second fsync of the same file follows. */
 static char synced[OPS_MAX][256];
 static int n_synced;
 
@@ -312,7 +312,7 @@ static int recorder(enum dpt_fault_op op, const char *path)
     return 0;
 }
 
-/* Index of the last such call on a path that ends in `tail`; -1. */
+/* Index of the last call `op` on a path that ends in `tail`; -1: none. */
 static int last_call(enum dpt_fault_op op, const char *tail)
 {
     for (int i = n_calls - 1; i >= 0; i--) {
@@ -349,7 +349,7 @@ static void order_of_calls(void **state)
             const int sync = last_call(DPT_FAULT_FSYNC, moment ? "/optimizer" : "-g7-a1");
             assert_true(i < sync && sync < publish);
         }
-        /* Nothing inside changes once it has its name. */
+        /* No file changes after the rename. */
         assert_true(i <= publish || calls[i].op != DPT_FAULT_WRITE);
     }
     model_fini(&model);
@@ -375,7 +375,7 @@ static void full_disk_injected(void **state)
     model_fini(&model);
 }
 
-/* In a file system of 3 MiB that only this process sees. 0 when all is as it should be. */
+/* In a file system of 3 MiB that only this process sees. 0: passed. */
 static int fill_a_disk(void)
 {
     struct model model, small;
@@ -396,7 +396,7 @@ static int fill_a_disk(void)
     return dpt_fs_exists(in_root(".tmp-step-00000010-g7-a1")) ? 4 : 0;
 }
 
-/* A real one, where the test may mount. */
+/* On a real file system, if the test may mount one. */
 static void full_disk(void **state)
 {
     (void)state;
@@ -435,7 +435,7 @@ static void file_size_limit(void **state)
 
 /* --- several processes --- */
 
-/* Four writers as processes, one killed for good: slot 0 gives up in time, the older one stays. */
+/* Four writer processes, one of them killed: slot 0 times out, the older checkpoint stays. */
 static void a_writer_dies(void **state)
 {
     (void)state;
@@ -454,7 +454,7 @@ static void a_writer_dies(void **state)
             const struct dpt_checkpoint_spec spec = model_spec(&model, root, 20, writer, WRITERS);
             if (round == 0 && writer == 2)
                 set_hook(5, 0, DPT_FAULT_COUNT);
-            enum dpt_status status = dpt_checkpoint_write_part(&spec, NULL);
+            enum dpt_status status = model_write_part(&spec, NULL);
             if (status == DPT_OK && writer == 0)
                 status = dpt_checkpoint_collect(&spec, round == 0 ? 300 : 10000, NULL);
             if (status == DPT_OK && writer == 0)

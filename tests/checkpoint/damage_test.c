@@ -1,5 +1,5 @@
 /* Damage of every kind to every file is found and named, links are not followed, and the search
- * goes on to an older checkpoint. */
+ * continues with an older checkpoint. */
 #include "tests/checkpoint/fixture.h"
 
 #include "base/fs.h"
@@ -20,7 +20,7 @@
 
 static struct dpt_err err;
 
-/* One of each kind of file that two writers make. */
+/* One of each kind of file that two writers write. */
 static const char *const files[] = {"MANIFEST.json",
                                     "state.json",
                                     "config.json",
@@ -53,7 +53,7 @@ static const char *path_of(const char *file)
     return in_root(name);
 }
 
-/* Everything a careful reader does with step 20. */
+/* Opens step 20, reads and verifies all of it. */
 static enum dpt_status use(void)
 {
     struct dpt_checkpoint *checkpoint = NULL;
@@ -127,7 +127,7 @@ static void every_byte_of_the_manifest(void **state)
     assert_int_equal(step, 20);
 }
 
-/* Shorter, empty, longer, absent: seen without reading the data, so the search passes over it. */
+/* Shorter, empty, longer, absent: found without reading the data, so the search skips the step. */
 static void wrong_sizes(void **state)
 {
     (void)state;
@@ -167,8 +167,8 @@ static void count_warning(void *ctx, const char *line, size_t bytes)
     n_warned += strstr(line, "is not usable") != NULL;
 }
 
-/* Who looks again finds nothing new, whatever is used instead; other damage is news. */
-static void damage_is_said_once(void **state)
+/* A second search does not warn again, whichever checkpoint it uses; other damage warns. */
+static void damage_is_logged_once(void **state)
 {
     (void)state;
     int64_t step;
@@ -191,11 +191,11 @@ static void damage_is_said_once(void **state)
         assert_int_equal(step, -1);
         OK(dpt_checkpoint_newest_below(root, 20, &step, &err));
     }
-    assert_int_equal(n_warned, 4); /* of both together, and of the older alone */
+    assert_int_equal(n_warned, 4); /* about both together, and about the older alone */
     dpt_log_set_sink(NULL, NULL);
 }
 
-/* Reading names the block; what lies in other blocks can still be read. */
+/* Reading names the damaged block; other blocks can still be read. */
 static void damaged_block(void **state)
 {
     (void)state;
@@ -219,7 +219,7 @@ static void damaged_block(void **state)
     model_fini(&model);
 }
 
-/* A file of the right size and content, but through a link: refused all the same. */
+/* A link to a file with the right size and content is refused. */
 static void links_are_not_followed(void **state)
 {
     (void)state;
@@ -238,7 +238,7 @@ static void links_are_not_followed(void **state)
     expect_named("optimizer/");
 }
 
-/* A pipe in a file's place does not hang the reader; a folder does not fool it. */
+/* A pipe in place of a file does not block the reader; a folder is refused. */
 static void no_regular_file(void **state)
 {
     (void)state;
@@ -252,7 +252,7 @@ static void no_regular_file(void **state)
     expect_named("state.json' is no regular file");
 }
 
-/* Links laid in a writer's way: nothing is written where they point. */
+/* Links in place of a writer's files: the targets stay unchanged. */
 static void writing_through_links(void **state)
 {
     (void)state;
@@ -264,18 +264,18 @@ static void writing_through_links(void **state)
     const char *temporary = in_root(".tmp-step-00000030-g7-a1");
     assert_int_equal(mkdir(in_root("victim"), 0777), 0);
     assert_int_equal(symlink("victim", temporary), 0);
-    assert_int_not_equal(dpt_checkpoint_write_part(&spec, &err), DPT_OK);
-    dpt_checkpoint_abandon(&spec); /* removes the link, not what it points to */
+    assert_int_not_equal(model_write_part(&spec, &err), DPT_OK);
+    dpt_checkpoint_abandon(&spec); /* removes the link, not its target */
     assert_true(dpt_fs_exists(in_root("victim")));
     assert_int_equal(mkdir(temporary, 0777), 0);
     assert_int_equal(symlink("../victim/x",
                              in_root(".tmp-step-00000030-g7-a1/model-00001-of-00001.safetensors")),
                      0);
-    assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EEXIST);
+    assert_int_equal(model_write_part(&spec, &err), DPT_EEXIST);
     dpt_checkpoint_abandon(&spec);
     assert_int_equal(mkdir(temporary, 0777), 0);
     assert_int_equal(symlink("../victim", in_root(".tmp-step-00000030-g7-a1/optimizer")), 0);
-    assert_int_not_equal(dpt_checkpoint_write_part(&spec, &err), DPT_OK);
+    assert_int_not_equal(model_write_part(&spec, &err), DPT_OK);
     dpt_checkpoint_abandon(&spec);
     OK(dpt_fs_list(in_root("victim"), &names, &n, &err));
     assert_int_equal(n, 0);
@@ -283,7 +283,7 @@ static void writing_through_links(void **state)
     model_fini(&model);
 }
 
-/* A part that changed between its report and the commit. */
+/* A report that changed before the commit. */
 static void damaged_part(void **state)
 {
     (void)state;
@@ -291,7 +291,7 @@ static void damaged_part(void **state)
     int64_t step;
     model_init(&model, 30, 1);
     const struct dpt_checkpoint_spec spec = model_spec(&model, root, 30, 0, 1);
-    OK(dpt_checkpoint_write_part(&spec, &err));
+    OK(model_write_part(&spec, &err));
     flip(in_root(".tmp-step-00000030-g7-a1/part-00000.json"), 50, 0);
     assert_int_equal(dpt_checkpoint_collect(&spec, 1000, &err), DPT_ECORRUPT);
     expect_named("part-00000.json");
@@ -313,7 +313,7 @@ static void damaged_part(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {TEST(bit_flips),       TEST(every_byte_of_the_manifest),
-                                       TEST(wrong_sizes),     TEST(damage_is_said_once),
+                                       TEST(wrong_sizes),     TEST(damage_is_logged_once),
                                        TEST(damaged_block),   TEST(links_are_not_followed),
                                        TEST(no_regular_file), TEST(writing_through_links),
                                        TEST(damaged_part)};

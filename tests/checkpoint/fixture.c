@@ -115,6 +115,25 @@ struct dpt_checkpoint_spec model_spec(const struct model *model, const char *dir
         .keep = 2};
 }
 
+void model_share(struct dpt_checkpoint_spec *spec,
+                 struct dpt_checkpoint_piece pieces[MODEL_TENSORS_MAX])
+{
+    DPT_ASSERT(spec->n_tensors <= MODEL_TENSORS_MAX);
+    dpt_checkpoint_whole_tensors(spec->tensors, spec->n_tensors, pieces);
+    spec->pieces = pieces;
+    spec->n_pieces =
+        dpt_checkpoint_divide(pieces, spec->n_tensors, spec->writer, spec->n_writers, pieces);
+}
+
+enum dpt_status model_write_part(const struct dpt_checkpoint_spec *spec, struct dpt_err *err)
+{
+    struct dpt_checkpoint_spec part = *spec;
+    struct dpt_checkpoint_piece pieces[MODEL_TENSORS_MAX];
+    if (spec->writer >= 0 && spec->writer < spec->n_writers)
+        model_share(&part, pieces);
+    return dpt_checkpoint_write_part(&part, err);
+}
+
 enum dpt_status model_write_files(const struct model *model, const char *dir, int64_t step,
                                   int n_writers, int n_files, struct dpt_err *err)
 {
@@ -123,7 +142,7 @@ enum dpt_status model_write_files(const struct model *model, const char *dir, in
     spec.n_writers = n_writers;
     for (int writer = n_writers - 1; status == DPT_OK && writer >= 0; writer--) {
         spec.writer = writer;
-        status = dpt_checkpoint_write_part(&spec, err);
+        status = model_write_part(&spec, err);
     }
     spec.writer = 0;
     if (status == DPT_OK)

@@ -21,10 +21,18 @@ void model_zero(struct model *model);
 void model_fini(struct model *model);
 bool model_equal(const struct model *a, const struct model *b);
 
-/* A spec for writer `writer` of `n_writers`, with as many files of each kind (but no more than
- * tensors); it borrows the model. */
+/* A spec for writer `writer` of `n_writers`, without pieces, with as many files of each kind as
+ * writers (but no more than tensors); it borrows the model. */
 struct dpt_checkpoint_spec model_spec(const struct model *model, const char *dir, int64_t step,
                                       int writer, int n_writers);
+
+/* Gives the spec's writer its share of the tensors, all of which every writer holds. `pieces` must
+ * live as long as the spec. */
+void model_share(struct dpt_checkpoint_spec *spec,
+                 struct dpt_checkpoint_piece pieces[MODEL_TENSORS_MAX]);
+
+/* dpt_checkpoint_write_part of this share, for a spec without pieces. */
+enum dpt_status model_write_part(const struct dpt_checkpoint_spec *spec, struct dpt_err *err);
 
 /* All writers one after another, collect, commit; the first failure is returned, after abandon. */
 enum dpt_status model_write(const struct model *model, const char *dir, int64_t step, int n_writers,

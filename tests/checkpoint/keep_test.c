@@ -1,5 +1,5 @@
-/* Which checkpoints a commit keeps: the newest, pinned steps, the best by validation loss; and that
- * a value which is not finite is never committed. */
+/* The checkpoints that a commit keeps: the newest, pinned steps, the best by validation loss. A
+ * value that is not finite is never committed. */
 #include "tests/checkpoint/fixture.h"
 
 #include "base/fs.h"
@@ -21,7 +21,7 @@ static enum dpt_status write_spec(struct dpt_checkpoint_spec *spec)
     enum dpt_status status = DPT_OK;
     for (int writer = spec->n_writers - 1; status == DPT_OK && writer >= 0; writer--) {
         spec->writer = writer;
-        status = dpt_checkpoint_write_part(spec, &err);
+        status = model_write_part(spec, &err);
     }
     spec->writer = 0;
     if (status == DPT_OK)
@@ -33,7 +33,7 @@ static enum dpt_status write_spec(struct dpt_checkpoint_spec *spec)
     return status;
 }
 
-/* Of the writer that commits. */
+/* Damaged steps that the first writer knows. */
 static const int64_t *damaged;
 static int n_damaged;
 
@@ -57,7 +57,7 @@ static void write_step(int64_t step, int keep, int keep_best, double val_loss)
     model_fini(&model);
 }
 
-/* The names of `root` are exactly these steps. */
+/* `root` holds exactly these steps. */
 static void assert_steps(const int64_t *steps, size_t n)
 {
     char **names = NULL;
@@ -81,29 +81,29 @@ static void pinned_steps_stay(void **state)
     for (int64_t step = 10; step <= 60; step += 10)
         write_step(step, 1, 0, NAN);
     ASSERT_STEPS(20, 40, 60);
-    /* A pinned one is one of the newest while it is. */
+    /* A pinned step counts among the newest. */
     write_step(70, 3, 0, NAN);
     ASSERT_STEPS(20, 40, 60, 70);
     write_step(80, 2, 0, NAN);
     ASSERT_STEPS(20, 40, 70, 80);
 }
 
-static void best_stay(void **state)
+static void lowest_losses_stay(void **state)
 {
     (void)state;
     static const double losses[] = {3.0, NAN, 1.5, 2.5, 1.5, 4.0, 3.5};
     for (int i = 0; i < 7; i++)
         write_step(101 + i, 1, 2, losses[i]);
-    ASSERT_STEPS(103, 105, 107); /* of those with the lowest loss, both 1.5 */
+    ASSERT_STEPS(103, 105, 107); /* both have the lowest loss, 1.5 */
     write_step(108, 1, 1, 9);
-    ASSERT_STEPS(105, 108); /* of equal ones the newer */
+    ASSERT_STEPS(105, 108); /* of equal losses the newer step */
     write_step(109, 1, 1, 1);
     ASSERT_STEPS(109);
 }
 
-/* What is known to be damaged, though its files have their sizes, counts as none and stays: a
- * person may mend it. */
-static void known_damage_neither_counts_nor_goes(void **state)
+/* A checkpoint with known damage and right sizes does not count and stays: a person may repair it.
+ */
+static void known_damage_does_not_count_and_stays(void **state)
 {
     (void)state;
     for (int64_t step = 101; step <= 103; step++)
@@ -112,7 +112,7 @@ static void known_damage_neither_counts_nor_goes(void **state)
     n_damaged = 2;
     write_step(104, 3, 0, NAN);
     ASSERT_STEPS(101, 102, 103, 104);
-    write_step(105, 2, 1, NAN); /* the best of those that count */
+    write_step(105, 2, 1, NAN); /* the best without known damage */
     ASSERT_STEPS(101, 102, 103, 104, 105);
     write_step(106, 2, 0, NAN);
     ASSERT_STEPS(102, 103, 105, 106);
@@ -122,8 +122,8 @@ static void known_damage_neither_counts_nor_goes(void **state)
     ASSERT_STEPS(106, 107);
 }
 
-/* What cannot be read has no loss to be kept for, and the best of the rest stays. */
-static void damaged_best_goes(void **state)
+/* A state that cannot be read has no loss; the best of the others stays. */
+static void damaged_best_is_removed(void **state)
 {
     (void)state;
     write_step(101, 3, 1, 1.0);
@@ -136,7 +136,7 @@ static void damaged_best_goes(void **state)
     ASSERT_STEPS(102, 104);
 }
 
-/* Every kind of value, on any writer; what was whole stays, and nothing is left over. */
+/* In every kind of value, on any writer: whole checkpoints stay, and no other file remains. */
 static void not_finite_is_never_committed(void **state)
 {
     (void)state;
@@ -162,17 +162,17 @@ static void not_finite_is_never_committed(void **state)
             }
 }
 
-/* The first writer learns it from the report of the one that has the value. */
+/* The report of the writer with the value tells the first writer. */
 static void first_writer_is_told(void **state)
 {
     (void)state;
     struct model model;
     model_init(&model, 102, 1);
     struct dpt_checkpoint_spec spec = model_spec(&model, root, 102, 0, 2);
-    assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_OK);
+    assert_int_equal(model_write_part(&spec, &err), DPT_OK);
     model.tensors[model.n - 1].param[0] = NAN;
     spec.writer = 1;
-    assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EDIVERGED);
+    assert_int_equal(model_write_part(&spec, &err), DPT_EDIVERGED);
     spec.writer = 0;
     assert_int_equal(dpt_checkpoint_collect(&spec, 60000, &err), DPT_EDIVERGED);
     assert_non_null(strstr(err.text, "not finite"));
@@ -185,9 +185,9 @@ static void first_writer_is_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {TEST(pinned_steps_stay),
-                                       TEST(best_stay),
-                                       TEST(known_damage_neither_counts_nor_goes),
-                                       TEST(damaged_best_goes),
+                                       TEST(lowest_losses_stay),
+                                       TEST(known_damage_does_not_count_and_stays),
+                                       TEST(damaged_best_is_removed),
                                        TEST(not_finite_is_never_committed),
                                        TEST(first_writer_is_told)};
     return cmocka_run_group_tests(tests, NULL, NULL);

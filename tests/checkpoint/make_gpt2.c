@@ -75,8 +75,13 @@ static int number(const char *text)
 
 static enum dpt_status write_all(struct dpt_checkpoint_spec *spec, struct dpt_err *err)
 {
+    struct dpt_checkpoint_piece pieces[TENSORS_MAX];
     for (int writer = spec->n_writers - 1; writer >= 0; writer--) {
         spec->writer = writer;
+        dpt_checkpoint_whole_tensors(spec->tensors, spec->n_tensors, pieces);
+        spec->pieces = pieces;
+        spec->n_pieces =
+            dpt_checkpoint_divide(pieces, spec->n_tensors, writer, spec->n_writers, pieces);
         DPT_TRY(dpt_checkpoint_write_part(spec, err));
     }
     DPT_TRY(dpt_checkpoint_collect(spec, 1000, err));

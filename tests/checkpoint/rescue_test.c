@@ -1,5 +1,5 @@
-/* Rescues: as whole as checkpoints, found where nothing newer is committed, sealed by whoever finds
- * all parts, and removed when the run has gone on. */
+/* Rescues are whole like checkpoints. The search finds them when nothing newer is committed, any
+ * writer that finds all parts seals them, and a later commit removes them. */
 #include "tests/checkpoint/fixture.h"
 
 #include "base/clock.h"
@@ -39,7 +39,7 @@ static enum dpt_status write_rescue(const char *dir, int64_t step)
     struct model model;
     model_init(&model, step, 1);
     const struct dpt_checkpoint_spec spec = rescue_spec(&model, dir, step, 0, 1);
-    enum dpt_status status = dpt_checkpoint_write_part(&spec, &err);
+    enum dpt_status status = model_write_part(&spec, &err);
     if (status == DPT_OK)
         status = dpt_checkpoint_seal(&spec, 0, &err);
     model_fini(&model);
@@ -94,7 +94,7 @@ static bool is_rescue(const char *dir, int64_t step)
     return is;
 }
 
-static void a_rescue_is_found_and_read(void **state)
+static void rescue_is_found_and_read(void **state)
 {
     (void)state;
     const char *dir = in_root("alone");
@@ -105,12 +105,12 @@ static void a_rescue_is_found_and_read(void **state)
     assert_true(is_rescue(dir, STEP));
     OK(model_check(dir, STEP, 1, &err));
     int64_t step;
-    assert_false(dpt_name_parse_step("rescue-step-00000005", &step)); /* an older program's view */
-    OK(write_rescue(dir, STEP));                                      /* once more: equal content */
+    assert_false(dpt_name_parse_step("rescue-step-00000005", &step)); /* older programs ignore it */
+    OK(write_rescue(dir, STEP)); /* again, with equal content */
     assert_int_equal(entries(dir), 1);
 }
 
-static void what_is_committed_comes_first(void **state)
+static void newer_checkpoint_comes_first(void **state)
 {
     (void)state;
     const char *dir = in_root("beside");
@@ -140,9 +140,9 @@ static void flip_byte(const char *path)
     assert_int_equal(fclose(f), 0);
 }
 
-/* A rescue is written beside a checkpoint of its step only where that one's bytes are damaged,
- * which its sizes do not show. */
-static void a_rescue_beside_a_damaged_checkpoint(void **state)
+/* A rescue exists beside a checkpoint of its step when the checkpoint's bytes are damaged and its
+ * sizes are right. */
+static void rescue_beside_damaged_checkpoint(void **state)
 {
     (void)state;
     const char *dir = in_root("beside-damaged");
@@ -159,7 +159,7 @@ static void a_rescue_beside_a_damaged_checkpoint(void **state)
     assert_int_equal(entries(dir), 1);
 }
 
-static void a_damaged_rescue_is_passed_over(void **state)
+static void damaged_rescue_is_skipped(void **state)
 {
     (void)state;
     const char *dir = in_root("damaged");
@@ -174,8 +174,8 @@ static void a_damaged_rescue_is_passed_over(void **state)
     assert_non_null(strstr(err.text, "rescue-step-00000005"));
 }
 
-/* Nobody is the first writer: whoever comes last has all parts. */
-static void the_last_part_makes_it_whole(void **state)
+/* No writer is the first one: the last writer finds all parts. */
+static void last_writer_seals(void **state)
 {
     (void)state;
     const char *dir = in_root("parts");
@@ -183,7 +183,7 @@ static void the_last_part_makes_it_whole(void **state)
     model_init(&model, STEP, 1);
     for (int writer = 0; writer < WRITERS; writer++) {
         const struct dpt_checkpoint_spec spec = rescue_spec(&model, dir, STEP, writer, WRITERS);
-        OK(dpt_checkpoint_write_part(&spec, &err));
+        OK(model_write_part(&spec, &err));
         enum dpt_status status = dpt_checkpoint_seal(&spec, dpt_now_ms() + 50, &err);
         assert_int_equal(status, writer < WRITERS - 1 ? DPT_ETIMEOUT : DPT_OK);
         if (status != DPT_OK)
@@ -204,7 +204,7 @@ struct hand {
 static void *write_part_and_seal(void *arg)
 {
     struct hand *hand = arg;
-    hand->status = dpt_checkpoint_write_part(&hand->spec, &hand->err);
+    hand->status = model_write_part(&hand->spec, &hand->err);
     if (hand->status == DPT_OK || hand->status == DPT_EEXIST)
         hand->status = dpt_checkpoint_seal(&hand->spec, dpt_now_ms() + SOON_MS, &hand->err);
     return NULL;
@@ -218,7 +218,7 @@ static void all_at_once(struct hand *hands, int n)
         assert_int_equal(pthread_join(hands[i].thread, NULL), 0);
 }
 
-static void writers_at_once(void **state)
+static void writers_seal_at_once(void **state)
 {
     (void)state;
     struct model model;
@@ -240,8 +240,8 @@ static void writers_at_once(void **state)
     model_fini(&model);
 }
 
-/* Nodes that hold everything, each under its own name. */
-static void holders_of_everything_at_once(void **state)
+/* Nodes that each hold the whole state, under separate names. */
+static void whole_holders_at_once(void **state)
 {
     (void)state;
     struct model model;
@@ -266,7 +266,7 @@ static void holders_of_everything_at_once(void **state)
     model_fini(&model);
 }
 
-/* In the moment before the rename of the first, the second makes its rescue whole. */
+/* The second node completes its rescue immediately before the rename of the first. */
 static bool let_another_be_faster(void *ctx)
 {
     const struct dpt_checkpoint_spec *other = ctx;
@@ -274,7 +274,7 @@ static bool let_another_be_faster(void *ctx)
     return true;
 }
 
-static void another_holder_is_a_moment_faster(void **state)
+static void another_holder_is_faster(void **state)
 {
     (void)state;
     const char *dir = in_root("faster");
@@ -286,25 +286,25 @@ static void another_holder_is_a_moment_faster(void **state)
     second.state.rescue.node = "n2";
     first.may_rename = let_another_be_faster;
     first.ctx = &second;
-    OK(dpt_checkpoint_write_part(&first, &err));
-    OK(dpt_checkpoint_write_part(&second, &err));
+    OK(model_write_part(&first, &err));
+    OK(model_write_part(&second, &err));
     OK(dpt_checkpoint_seal(&first, 0, &err));
-    assert_true(is_rescue(dir, STEP)); /* of n1: the other one is replaced */
+    assert_true(is_rescue(dir, STEP)); /* the rescue of n1 has replaced the other */
     OK(model_check(dir, STEP, 1, &err));
     assert_int_equal(entries(dir), 1);
     model_fini(&model);
 }
 
-/* Whoever forms a generation knows nothing of a node that is cut off and writes a rescue, itself or
- * to be sealed. */
-static void an_attempt_outlives_a_formation(void **state)
+/* A new generation does not remove the attempt at a rescue of a node without a server, sealed or
+ * not. */
+static void attempt_survives_formation(void **state)
 {
     (void)state;
     const char *dir = in_root("formation");
     struct model model;
     model_init(&model, STEP, 1);
     const struct dpt_checkpoint_spec spec = rescue_spec(&model, dir, STEP, 0, 1);
-    OK(dpt_checkpoint_write_part(&spec, &err));
+    OK(model_write_part(&spec, &err));
     OK(dpt_fs_mkdirs(in_root("formation/.tmp-step-00000006-g9-rescue-b2-seal"), &err));
     OK(dpt_fs_mkdirs(in_root("formation/.tmp-step-00000006-g9-b2"), &err));
     OK(dpt_checkpoint_clean(dir, 1, "new", &err));
@@ -316,10 +316,10 @@ static void an_attempt_outlives_a_formation(void **state)
     model_fini(&model);
 }
 
-/* What is left of a killed rescue goes with the commit of its step or a later one, though its
- * generation's number is higher: the server was started anew. A writer that is still at it fails,
- * and finds the step. */
-static void a_commit_removes_attempts(void **state)
+/* The commit of the same or a later step removes an attempt of a killed node, also one with a
+ * higher generation, which a restarted server causes. A writer that still works on it fails, and
+ * finds the step saved. */
+static void commit_removes_attempts(void **state)
 {
     (void)state;
     const char *dir = in_root("leftovers");
@@ -327,9 +327,9 @@ static void a_commit_removes_attempts(void **state)
     model_init(&model, STEP, 1);
     struct dpt_checkpoint_spec killed = rescue_spec(&model, dir, STEP, 0, 2), later = killed;
     killed.generation = 99;
-    OK(dpt_checkpoint_write_part(&killed, &err));
+    OK(model_write_part(&killed, &err));
     later.state.step = STEP + 1;
-    OK(dpt_checkpoint_write_part(&later, &err));
+    OK(model_write_part(&later, &err));
     commit(dir, STEP - 1);
     assert_int_equal(entries(dir), 3);
     commit(dir, STEP);
@@ -342,8 +342,8 @@ static void a_commit_removes_attempts(void **state)
     model_fini(&model);
 }
 
-/* By its attempt's name a rescue is known as one. */
-static void a_name_that_is_not_a_rescues(void **state)
+/* Only attempts at rescues have the prefix of rescues. */
+static void attempt_prefix_is_checked(void **state)
 {
     (void)state;
     const char *dir = in_root("names");
@@ -353,8 +353,8 @@ static void a_name_that_is_not_a_rescues(void **state)
                                checkpoint = model_spec(&model, dir, STEP, 0, 1);
     rescue.attempt = "a1";
     checkpoint.attempt = "rescue-a1";
-    assert_int_equal(dpt_checkpoint_write_part(&rescue, &err), DPT_EINVAL);
-    assert_int_equal(dpt_checkpoint_write_part(&checkpoint, &err), DPT_EINVAL);
+    assert_int_equal(model_write_part(&rescue, &err), DPT_EINVAL);
+    assert_int_equal(model_write_part(&checkpoint, &err), DPT_EINVAL);
     assert_int_equal(newest(dir), -1);
     model_fini(&model);
 }
@@ -364,7 +364,7 @@ static int fail_renames(enum dpt_fault_op op, const char *path)
     return op == DPT_FAULT_RENAME && strstr(path, "rescue-step-") != NULL ? ENOSPC : 0;
 }
 
-static void a_disk_that_fails(void **state)
+static void failing_disk(void **state)
 {
     (void)state;
     const char *dir = in_root("failing");
@@ -377,8 +377,8 @@ static void a_disk_that_fails(void **state)
     assert_int_equal(newest(dir), STEP);
 }
 
-/* Where one part has such a value no writer makes a rescue of it. */
-static void a_value_that_is_not_finite(void **state)
+/* A part with such a value is never sealed. */
+static void not_finite_is_never_sealed(void **state)
 {
     (void)state;
     struct model model;
@@ -391,8 +391,7 @@ static void a_value_that_is_not_finite(void **state)
             const float sound = *value;
             if (writer == bad)
                 *value = NAN;
-            assert_int_equal(dpt_checkpoint_write_part(&spec, &err),
-                             writer == bad ? DPT_EDIVERGED : DPT_OK);
+            assert_int_equal(model_write_part(&spec, &err), writer == bad ? DPT_EDIVERGED : DPT_OK);
             *value = sound;
         }
         const struct dpt_checkpoint_spec other = rescue_spec(&model, dir, STEP, 1 - bad, 2);
@@ -407,19 +406,19 @@ int main(void)
 {
     dpt_log_set_level(DPT_LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_rescue_is_found_and_read),
-        cmocka_unit_test(what_is_committed_comes_first),
-        cmocka_unit_test(a_rescue_beside_a_damaged_checkpoint),
-        cmocka_unit_test(a_damaged_rescue_is_passed_over),
-        cmocka_unit_test(the_last_part_makes_it_whole),
-        cmocka_unit_test(writers_at_once),
-        cmocka_unit_test(holders_of_everything_at_once),
-        cmocka_unit_test(another_holder_is_a_moment_faster),
-        cmocka_unit_test(an_attempt_outlives_a_formation),
-        cmocka_unit_test(a_commit_removes_attempts),
-        cmocka_unit_test(a_name_that_is_not_a_rescues),
-        cmocka_unit_test(a_disk_that_fails),
-        cmocka_unit_test(a_value_that_is_not_finite),
+        cmocka_unit_test(rescue_is_found_and_read),
+        cmocka_unit_test(newer_checkpoint_comes_first),
+        cmocka_unit_test(rescue_beside_damaged_checkpoint),
+        cmocka_unit_test(damaged_rescue_is_skipped),
+        cmocka_unit_test(last_writer_seals),
+        cmocka_unit_test(writers_seal_at_once),
+        cmocka_unit_test(whole_holders_at_once),
+        cmocka_unit_test(another_holder_is_faster),
+        cmocka_unit_test(attempt_survives_formation),
+        cmocka_unit_test(commit_removes_attempts),
+        cmocka_unit_test(attempt_prefix_is_checked),
+        cmocka_unit_test(failing_disk),
+        cmocka_unit_test(not_finite_is_never_sealed),
     };
     return cmocka_run_group_tests_name("rescue", tests, make_fast_root, remove_root);
 }

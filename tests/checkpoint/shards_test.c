@@ -1,6 +1,5 @@
-/* Checkpoints written from shards and read into shards: any number of writers and any cut give the
- * files of one writer, and any other cut reads them. Reports that do not fit together are refused.
- */
+/* Checkpoints written from shards and read into shards: any number of writers and any cut write the
+ * same files as one writer, and any other cut reads them. Contradicting reports are refused. */
 #include "tests/checkpoint/fixture.h"
 
 #include "base/fs.h"
@@ -33,7 +32,7 @@ struct flat {
     int64_t offset[MODEL_TENSORS_MAX], unit[UNITS + 1];
     struct dpt_grid grid;
     float *vector[3];
-    bool adapters; /* the form in which it is written */
+    bool adapters; /* written in PEFT's format */
 };
 
 static int64_t numel(const struct dpt_checkpoint_tensor *tensor)
@@ -72,7 +71,7 @@ static void flat_fini(struct flat *flat)
     model_fini(&flat->model);
 }
 
-/* Pieces of the given intervals, in the flat vectors themselves. */
+/* Pieces of the given intervals; their values are those of the flat vectors. */
 static int pieces_of(const struct flat *flat, const struct dpt_interval *intervals, int n,
                      float *const vector[3], struct dpt_checkpoint_piece *ret)
 {
@@ -105,7 +104,7 @@ static int pieces_of_writer(const struct flat *flat, const struct writers *write
     assert_true(share.n <= PIECES_MAX);
     const int n = pieces_of(flat, intervals, share.n, flat->vector, pieces);
     return share.n_replicas > 0
-               ? dpt_checkpoint_deal(pieces, n, share.replica, share.n_replicas, ret)
+               ? dpt_checkpoint_divide(pieces, n, share.replica, share.n_replicas, ret)
                : 0;
 }
 
@@ -159,7 +158,7 @@ static void same_file(const char *a, const char *b, const char *name)
     free(text_b);
 }
 
-/* Every file of both, but the manifest and state.json, whose step or writers differ. */
+/* Compares every file of both except the manifest and state.json, which have step and writers. */
 static void same_files(const char *a, const char *b, int n_files)
 {
     for (int kind = 0; kind < 3; kind++)
@@ -181,7 +180,7 @@ static void verify_step(const struct flat *flat, int64_t step)
     dpt_checkpoint_close(&checkpoint);
 }
 
-/* Reads shard `shard` into empty vectors: it comes, and nothing else. */
+/* Reads shard `shard` into zeroed vectors and checks that nothing else changes. */
 static void read_shard(const struct flat *flat, int64_t step, struct dpt_shard shard)
 {
     struct dpt_interval intervals[UNITS];
@@ -218,8 +217,8 @@ static struct writers sharded(int of, int replicas)
     return w;
 }
 
-/* Writers of every kind and number; the same bytes as one writer, and as the toy's hash. */
-static void any_writers_the_same_files(void **state)
+/* Any kind and number of writers: the same bytes as one writer, and the model's hash. */
+static void any_writers_write_same_files(void **state)
 {
     (void)state;
     struct flat flat;
@@ -240,7 +239,7 @@ static void any_writers_the_same_files(void **state)
         OK(write_shards(&flat, &all[i], ++step, 3));
         (void)snprintf(name, sizeof name, "step-%08lld", (long long)step);
         verify_step(&flat, step);
-        if (i > 0) { /* two are kept: against the one before */
+        if (i > 0) { /* two are kept: compare with the previous one */
             char before[32];
             (void)snprintf(before, sizeof before, "step-%08lld", (long long)step - 1);
             same_files(before, name, 3);
@@ -249,7 +248,7 @@ static void any_writers_the_same_files(void **state)
     flat_fini(&flat);
 }
 
-static void any_readers(void **state)
+static void any_cut_reads(void **state)
 {
     (void)state;
     struct flat flat;
@@ -264,8 +263,8 @@ static void any_readers(void **state)
     flat_fini(&flat);
 }
 
-/* Fewer blocks than writers: some have nothing, slot 0 among them. */
-static void writers_with_nothing(void **state)
+/* Fewer blocks than writers: some write nothing, slot 0 among them. */
+static void more_writers_than_blocks(void **state)
 {
     (void)state;
     struct flat flat;
@@ -286,8 +285,8 @@ static void writers_with_nothing(void **state)
     flat_fini(&flat);
 }
 
-/* Writers that disagree on who writes what: nothing is committed, and the bytes are named. */
-static void pieces_that_do_not_fit(void **state)
+/* Writers with gaps or overlaps: nothing is committed, and the error names the bytes. */
+static void contradicting_pieces(void **state)
 {
     (void)state;
     struct flat flat;
@@ -323,8 +322,8 @@ static void pieces_that_do_not_fit(void **state)
     flat_fini(&flat);
 }
 
-/* In PEFT's form, by any writers: one file however large, no index, and nothing that another loader
- * would take for a whole model. The tensors are those of the other form. */
+/* PEFT's format, with any number of writers: one file of any size, no index, and no file of a whole
+ * model's name. The tensors are the same as in the other format. */
 static void adapters_are_one_file(void **state)
 {
     (void)state;
@@ -352,7 +351,7 @@ static void adapters_are_one_file(void **state)
         for (int index = 0; index < 3; index++)
             read_shard(&flat, 20 + i, (struct dpt_shard){index, 3});
     }
-    flat.adapters = false; /* takes the place of step 22 */
+    flat.adapters = false; /* replaces step 22 */
     OK(write_shards(&flat, &cuts[2], 22, 1));
     assert_false(dpt_fs_exists(in_root("step-00000022/adapter_model.safetensors")));
     verify_step(&flat, 22);
@@ -360,8 +359,8 @@ static void adapters_are_one_file(void **state)
     flat_fini(&flat);
 }
 
-/* Of two writers one has adapters: the first drops the attempt, in either case. */
-static void writers_of_two_forms(void **state)
+/* Only one of two writers has adapters: the first drops the attempt, whichever it is. */
+static void one_writer_has_adapters(void **state)
 {
     (void)state;
     struct flat flat;
@@ -385,9 +384,9 @@ static void writers_of_two_forms(void **state)
     flat_fini(&flat);
 }
 
-/* A block of the hash that no writer has whole is read back, and what was written is not taken for
- * what is there. */
-static void damage_before_the_hash(void **state)
+/* A block of the weights hash that no writer holds whole is read back, and damage in it is found.
+ */
+static void read_back_finds_damage(void **state)
 {
     (void)state;
     struct flat flat;
@@ -404,7 +403,7 @@ static void damage_before_the_hash(void **state)
     assert_true(pieces[0].tensor == 0 && pieces[0].end % 65536 != 0);
     int fd = open(in_root(".tmp-step-00000020-g7-a1/model-00001-of-00001.safetensors"), O_RDWR);
     assert_true(fd >= 0);
-    const int64_t at = 1200 + pieces[0].end * 4; /* a little behind it: the header is shorter */
+    const int64_t at = 1200 + pieces[0].end * 4; /* after this byte: the header is shorter */
     assert_int_equal(pwrite(fd, "damage", 6, at), 6);
     assert_int_equal(close(fd), 0);
     assert_int_equal(dpt_checkpoint_collect(&spec, 1000, &err), DPT_ECORRUPT);
@@ -456,7 +455,7 @@ static void runs_joined(void **state)
         struct dpt_manifest parts = {.writer = 0}, other = {.writer = 1};
         for (int at = 0; at < BYTES;) {
             x = x * 1664525u + 1013904223u;
-            int n = round % 2 ? (int)(x >> 12) : (int)(x >> 18); /* up to a block, or far less */
+            int n = round % 2 ? (int)(x >> 12) : (int)(x >> 18); /* up to a block, or much less */
             n = n < BYTES - at ? n : BYTES - at;
             OK(dpt_manifest_add(x & 256 ? &parts : &other, "f", at, &file, &err));
             OK(dpt_manifest_add_bytes(file, data + at, (size_t)n / 2, &err));
@@ -485,10 +484,10 @@ static int quiet(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(any_writers_the_same_files), TEST(any_readers),
-        TEST(writers_with_nothing),       TEST(pieces_that_do_not_fit),
-        TEST(adapters_are_one_file),      TEST(writers_of_two_forms),
-        TEST(damage_before_the_hash),     TEST(bad_pieces),
+        TEST(any_writers_write_same_files), TEST(any_cut_reads),
+        TEST(more_writers_than_blocks),     TEST(contradicting_pieces),
+        TEST(adapters_are_one_file),        TEST(one_writer_has_adapters),
+        TEST(read_back_finds_damage),       TEST(bad_pieces),
         cmocka_unit_test(runs_joined)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

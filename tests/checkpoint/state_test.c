@@ -1,4 +1,4 @@
-/* state.json: what is printed is parsed again; damage is refused. */
+/* state.json: round trips; damage is refused. */
 #include "checkpoint/state.h"
 
 #include <setjmp.h>
@@ -36,7 +36,7 @@ static void state_round_trip(void **state)
     struct dpt_state_copy copy = {0};
     char *text;
     assert_int_equal(dpt_state_print(&full_state, &text, &err), DPT_OK);
-    assert_int_equal(dpt_state_parse(text, strlen(text), "s", &copy, &err), DPT_OK);
+    assert_int_equal(dpt_state_parse(text, strlen(text), &copy, &err), DPT_OK);
     assert_true(copy.state.seed == UINT64_MAX && copy.state.samples == INT64_MAX);
     assert_string_equal(copy.state.config_yaml, "a: \"b\"\n");
     assert_string_equal(copy.state.data_digest, "11aa");
@@ -51,7 +51,7 @@ static void state_round_trip(void **state)
     free(text);
 }
 
-/* What is not known is not written. */
+/* Unknown values are not written. */
 static void state_without_optional_members(void **state)
 {
     (void)state;
@@ -65,7 +65,7 @@ static void state_without_optional_members(void **state)
     assert_int_equal(dpt_state_print(&s, &silent, &err), DPT_OK);
     assert_null(strstr(silent, "data_digest"));
     assert_null(strstr(silent, "fingerprint"));
-    assert_int_equal(dpt_state_parse(silent, strlen(silent), "s", &copy, &err), DPT_OK);
+    assert_int_equal(dpt_state_parse(silent, strlen(silent), &copy, &err), DPT_OK);
     assert_null(copy.state.data_digest);
     assert_null(copy.state.fingerprint);
     assert_null(strstr(silent, "scaler"));
@@ -87,27 +87,27 @@ static void state_refused(void **state)
     assert_int_equal(dpt_state_print(&s, &text, &err), DPT_OK);
     char *good = strstr(text, "good_steps");
     good[0] = 'w';
-    assert_int_equal(dpt_state_parse(text, strlen(text), "s", &copy, &err), DPT_ECORRUPT);
+    assert_int_equal(dpt_state_parse(text, strlen(text), &copy, &err), DPT_ECORRUPT);
     assert_non_null(strstr(err.text, "scaler"));
     good[0] = 'g';
     char *from = strstr(text, "\"from\": 2");
-    from[8] = '3'; /* three steps, of which two are left */
-    assert_int_equal(dpt_state_parse(text, strlen(text), "s", &copy, &err), DPT_ECORRUPT);
+    from[8] = '3'; /* finite_steps is 3, but only 2 steps remain */
+    assert_int_equal(dpt_state_parse(text, strlen(text), &copy, &err), DPT_ECORRUPT);
     assert_non_null(strstr(err.text, "epoch: a number is out of range"));
     from[1] = 'w';
-    assert_int_equal(dpt_state_parse(text, strlen(text), "s", &copy, &err), DPT_ECORRUPT);
+    assert_int_equal(dpt_state_parse(text, strlen(text), &copy, &err), DPT_ECORRUPT);
     assert_non_null(strstr(err.text, "epoch"));
     from[1] = 'f';
     from[8] = '2';
     /* Out of range. */
     char *seed = strstr(text, "18446744073709551615");
     seed[19] = '6';
-    assert_int_equal(dpt_state_parse(text, strlen(text), "s", &copy, &err), DPT_ECORRUPT);
+    assert_int_equal(dpt_state_parse(text, strlen(text), &copy, &err), DPT_ECORRUPT);
     seed[19] = 'x';
-    assert_int_equal(dpt_state_parse(text, strlen(text), "s", &copy, &err), DPT_ECORRUPT);
+    assert_int_equal(dpt_state_parse(text, strlen(text), &copy, &err), DPT_ECORRUPT);
     seed[19] = '5';
     strstr(text, "\"version\": 1")[11] = '9';
-    assert_int_equal(dpt_state_parse(text, strlen(text), "s", &copy, &err), DPT_EVERSION);
+    assert_int_equal(dpt_state_parse(text, strlen(text), &copy, &err), DPT_EVERSION);
     free(text);
     s.config_yaml = "\xff";
     assert_int_equal(dpt_state_print(&s, &text, &err), DPT_EINVAL);

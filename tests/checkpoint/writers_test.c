@@ -1,4 +1,4 @@
-/* Writers that give up, are missing, of several generations, or run side by side. */
+/* Writers that are cancelled, missing, of several generations, or run at the same time. */
 #include "tests/checkpoint/fixture.h"
 
 #include "base/clock.h"
@@ -27,8 +27,8 @@ static bool yes(void *ctx)
     return (*left)-- <= 0;
 }
 
-/* Given up at every poll in turn: nothing appears, and the way is free for the next attempt. */
-static void cancelled(void **state)
+/* Cancelled at each poll in turn: no checkpoint appears, and the next attempt succeeds. */
+static void cancelled_at_each_poll(void **state)
 {
     (void)state;
     struct model model;
@@ -40,7 +40,7 @@ static void cancelled(void **state)
         int left = polls;
         spec.cancelled = yes;
         spec.ctx = &left;
-        enum dpt_status status = dpt_checkpoint_write_part(&spec, &err);
+        enum dpt_status status = model_write_part(&spec, &err);
         if (status == DPT_OK)
             status = dpt_checkpoint_collect(&spec, 1000, &err);
         if (status == DPT_OK)
@@ -68,8 +68,7 @@ static void set(void *ctx)
     *(bool *)ctx = true;
 }
 
-/* Given up when all has been handed to the disk, and when all parts are there: no sync is waited
- * for that is of no use any more. */
+/* Cancelled after the last write, and after all parts are there: no further sync is waited for. */
 static void cancelled_before_the_syncs(void **state)
 {
     (void)state;
@@ -80,11 +79,11 @@ static void cancelled_before_the_syncs(void **state)
     spec.cancelled = is_set;
     spec.taken = set;
     spec.ctx = &given_up;
-    assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EABORTED);
+    assert_int_equal(model_write_part(&spec, &err), DPT_EABORTED);
     dpt_checkpoint_abandon(&spec);
     given_up = false;
     spec.taken = NULL;
-    OK(dpt_checkpoint_write_part(&spec, &err));
+    OK(model_write_part(&spec, &err));
     given_up = true;
     assert_int_equal(dpt_checkpoint_collect(&spec, 1000, &err), DPT_EABORTED);
     dpt_checkpoint_abandon(&spec);
@@ -97,7 +96,7 @@ static void a_writer_is_missing(void **state)
     struct model model;
     model_init(&model, 20, 1);
     const struct dpt_checkpoint_spec spec = model_spec(&model, root, 20, 0, 3);
-    OK(dpt_checkpoint_write_part(&spec, &err));
+    OK(model_write_part(&spec, &err));
     assert_int_equal(dpt_checkpoint_collect(&spec, 20, &err), DPT_ETIMEOUT);
     assert_non_null(strstr(err.text, "writer 1 of 3"));
     assert_int_not_equal(dpt_checkpoint_commit(&spec, &err), DPT_OK);
@@ -108,7 +107,7 @@ static void a_writer_is_missing(void **state)
     model_fini(&model);
 }
 
-/* Attempts of two generations at one step, interleaved; then what is left is cleaned. */
+/* Interleaved attempts of two generations at one step; then the leftovers are cleaned. */
 static void two_generations(void **state)
 {
     (void)state;
@@ -118,18 +117,19 @@ static void two_generations(void **state)
     old.generation = 3;
     old.attempt = "old";
     new.attempt = "new";
-    OK(dpt_checkpoint_write_part(&old, &err));
-    OK(dpt_checkpoint_write_part(&new, &err));
+    OK(model_write_part(&old, &err));
+    OK(model_write_part(&new, &err));
     OK(dpt_checkpoint_collect(&old, 1000, &err));
     OK(dpt_checkpoint_collect(&new, 1000, &err));
     OK(dpt_checkpoint_commit(&new, &err));
     OK(model_check(root, 20, 1, &err));
-    OK(dpt_checkpoint_commit(&old, &err)); /* the server refuses this; even so all stays whole */
+    OK(dpt_checkpoint_commit(
+        &old, &err)); /* the server refuses this; the checkpoint stays whole even so */
     OK(model_check(root, 20, 1, &err));
-    OK(dpt_checkpoint_write_part(&old, &err));
-    OK(dpt_checkpoint_write_part(&new, &err));
+    OK(model_write_part(&old, &err));
+    OK(model_write_part(&new, &err));
     dpt_checkpoint_abandon(&old);
-    OK(dpt_checkpoint_write_part(&old, &err));
+    OK(model_write_part(&old, &err));
     OK(dpt_checkpoint_clean(root, 7, "new", &err));
     assert_false(dpt_fs_exists(in_root(".tmp-step-00000020-g3-old")));
     OK(dpt_checkpoint_collect(&new, 1000, &err));
@@ -139,9 +139,9 @@ static void two_generations(void **state)
     model_fini(&model);
 }
 
-/* A server started anew counts from the first generation again: what an attempt of the same number
- * left at the same step goes too, and the one of this generation stays. */
-static void same_generation(void **state)
+/* A restarted server counts generations from the beginning: leftovers of an attempt with the same
+ * step and generation are removed, and the current attempt stays. */
+static void same_generation_number(void **state)
 {
     (void)state;
     struct model model;
@@ -149,8 +149,8 @@ static void same_generation(void **state)
     struct dpt_checkpoint_spec killed = model_spec(&model, root, 20, 0, 1), now = killed;
     killed.attempt = "killed";
     now.attempt = "now";
-    OK(dpt_checkpoint_write_part(&killed, &err));
-    OK(dpt_checkpoint_write_part(&now, &err));
+    OK(model_write_part(&killed, &err));
+    OK(model_write_part(&now, &err));
     OK(dpt_checkpoint_clean(root, now.generation, "now", &err));
     char **names;
     size_t n;
@@ -164,8 +164,8 @@ static void same_generation(void **state)
     model_fini(&model);
 }
 
-/* Ranks as threads of one process write step after step while another one looks for the newest: it
- * sees whole ones only, and never an older one than before. */
+/* Threads of one process write step after step while another thread searches for the newest: it
+ * finds whole checkpoints only, and never an older one than before. */
 enum { THREADS = 4, ROUNDS = 6 };
 
 struct rank_thread {
@@ -183,7 +183,7 @@ static void *write_as_rank(void *ctx)
     for (int round = 0; round < ROUNDS; round++) {
         const struct dpt_checkpoint_spec spec =
             model_spec(&rank->models[round], root, round + 1, rank->writer, THREADS);
-        enum dpt_status status = dpt_checkpoint_write_part(&spec, &why);
+        enum dpt_status status = model_write_part(&spec, &why);
         if (status == DPT_OK && rank->writer == 0)
             status = dpt_checkpoint_collect(&spec, 20000, &why);
         if (status == DPT_OK && rank->writer == 0)
@@ -230,8 +230,8 @@ static void ranks_as_threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(cancelled),           TEST(cancelled_before_the_syncs),
-                                       TEST(a_writer_is_missing), TEST(two_generations),
-                                       TEST(same_generation),     TEST(ranks_as_threads)};
+    const struct CMUnitTest tests[] = {
+        TEST(cancelled_at_each_poll), TEST(cancelled_before_the_syncs), TEST(a_writer_is_missing),
+        TEST(two_generations),        TEST(same_generation_number),     TEST(ranks_as_threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,14 +71,6 @@ static int64_t manifest_bytes(const struct dpt_manifest *manifest)
     return bytes;
 }
 
-static void name_of(int64_t step, enum dpt_whole_name which, char ret[DPT_CHECKPOINT_NAME_BYTES])
-{
-    if (which == DPT_WHOLE_RESCUE)
-        dpt_name_rescue(step, ret);
-    else
-        dpt_name_step(step, ret);
-}
-
 static enum dpt_status verify_named(const char *path, int64_t step, enum dpt_whole_name name,
                                     struct dpt_err *err)
 {
@@ -96,7 +88,7 @@ static bool list_named(const struct dpt_folder *dir, const char *path, int64_t s
     struct dpt_whole whole;
     struct dpt_err err = {.text = ""};
     char name[DPT_CHECKPOINT_NAME_BYTES];
-    name_of(step, which, name);
+    dpt_name_step(step, which == DPT_WHOLE_RESCUE, name);
     enum dpt_status status = dpt_whole_open(dir, step, which, &whole, &err);
     const bool opened = status == DPT_OK;
     if (opened && verify)
@@ -119,7 +111,7 @@ static bool list_step(const struct dpt_folder *dir, const char *path, int64_t st
     bool good = true;
     for (enum dpt_whole_name which = DPT_WHOLE_STEP; which <= DPT_WHOLE_RESCUE; which++) {
         char name[DPT_CHECKPOINT_NAME_BYTES], folder[PATH_MAX];
-        name_of(step, which, name);
+        dpt_name_step(step, which == DPT_WHOLE_RESCUE, name);
         if (dpt_fs_join(path, name, folder, sizeof folder, NULL) == DPT_OK && dpt_fs_exists(folder))
             good = list_named(dir, path, step, which, verify) && good;
     }

@@ -1,7 +1,6 @@
 /* Weights of a checkpoint, and of a base with its adapters merged (merged.h). */
 #include "worker/weights/merged.h"
 
-#include "checkpoint/weights_hash.h"
 #include "worker/weights/published.h"
 
 #include <stdlib.h>

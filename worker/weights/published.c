@@ -3,7 +3,6 @@
 
 #include "base/fs.h"
 #include "checkpoint/names.h"
-#include "checkpoint/weights_hash.h"
 #include "kernels/half.h"
 #include "worker/model/hf_config.h"
 #include "worker/weights/finite.h"

@@ -50,7 +50,7 @@ static enum dpt_status read_header(struct dpt_published_file *file, int64_t byte
         return dpt_fail_nomem(err, "read '%s'", file->path);
     enum dpt_status status = dpt_fs_pread_all(file->fd, json, n, sizeof length, file->path, err);
     if (status == DPT_OK)
-        status = dpt_safetensors_parse_any(json, n, bytes, file->path, &file->header, err);
+        status = dpt_safetensors_parse(json, n, bytes, file->path, &file->header, err);
     free(json);
     return status;
 }

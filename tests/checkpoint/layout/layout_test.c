@@ -1,4 +1,4 @@
-/* Index math of layouts: dealing, pieces, owners, overlaps. */
+/* Index math of layouts: division of tensors, pieces, owners, intersections. */
 #include "checkpoint/layout/layout.h"
 
 #include <setjmp.h>
@@ -19,7 +19,7 @@ static int64_t run_bytes(const int64_t *bytes, int first, int end)
     return sum;
 }
 
-/* The smallest possible largest run, by trying every way to cut. */
+/* The smallest possible largest run, by trying all cuts. */
 static int64_t best(const int64_t *bytes, int n, int runs)
 {
     if (runs == 1)
@@ -47,7 +47,7 @@ static void dealing(void **state)
             bytes[i] = x >> 30 ? (int64_t)(x >> 20) : 0; /* empty ones too */
         }
         const int writers = 1 + (int)(x >> 8) % WRITERS_MAX;
-        const int runs = dpt_layout_deal(bytes, n, writers, first);
+        const int runs = dpt_layout_divide(bytes, n, writers, first);
         assert_int_equal(runs, n < writers ? n : writers);
         assert_int_equal(first[0], 0);
         int64_t most = 0;
@@ -66,7 +66,7 @@ static void nothing_to_deal(void **state)
 {
     (void)state;
     int first[3];
-    assert_int_equal(dpt_layout_deal(NULL, 0, 2, first), 0);
+    assert_int_equal(dpt_layout_divide(NULL, 0, 2, first), 0);
     assert_int_equal(first[0], 0);
     assert_int_equal(first[2], 0);
 }

@@ -1,4 +1,4 @@
-/* Who gives what to whom: every need is filled, exactly once, from the nearest who has it. */
+/* Resharding: every need is filled exactly once, from the nearest holder. */
 #include "checkpoint/layout/reshard.h"
 
 #include <setjmp.h>
@@ -47,7 +47,7 @@ static bool has(const struct dpt_holding *have, const struct dpt_move *move)
     return contains(dpt_shard_piece(&grid, have->shard, move->unit), move->range);
 }
 
-/* Nobody nearer has any of what was taken from farther away. */
+/* No nearer rank holds a part of a piece that comes from a farther one. */
 static void check_nearest(const struct dpt_reshard_plan *plan, const struct dpt_move *move)
 {
     const struct dpt_holding *from = find(plan->have, plan->n_have, move->from, move->from_part);
@@ -87,7 +87,7 @@ static void check(const struct dpt_reshard_plan *plan)
     }
 }
 
-/* rank r of n: shard r, in part 0; with `shadow` that of the rank before it, in part 1. */
+/* Rank r of n holds shard r in part 0; with `shadow` also the shard of rank r - 1 in part 1. */
 static int deal(int n, bool shadow, int n_hosts, int lost, struct dpt_holding *ret)
 {
     int at = 0;
@@ -123,8 +123,8 @@ static void any_layout_from_any_other(void **state)
                     }
 }
 
-/* Shard groups of two hosts, of two and of three ranks: each replica is whole, and what one lacks
- * the other has. */
+/* Two hosts, with two and with three ranks: each holds a whole replica, and each fills the other's
+ * gaps. */
 static void replicas_of_uneven_groups(void **state)
 {
     (void)state;
@@ -137,7 +137,7 @@ static void replicas_of_uneven_groups(void **state)
     check(&plan);
 }
 
-/* Four joiners, and three who have everything. */
+/* Four ranks join, and three hold the whole state. */
 static void holders_share_the_work(void **state)
 {
     (void)state;
@@ -160,7 +160,7 @@ static void holders_share_the_work(void **state)
     assert_int_equal(given[4], 1);
 }
 
-static void what_nobody_has(void **state)
+static void piece_without_holder(void **state)
 {
     (void)state;
     static struct seen seen;
@@ -186,7 +186,7 @@ static enum dpt_status refuse(void *ctx, const struct dpt_move *move, struct dpt
     return DPT_OK;
 }
 
-static void a_refusal_ends_it(void **state)
+static void failing_move_ends_it(void **state)
 {
     (void)state;
     struct dpt_err err;
@@ -203,8 +203,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_layout_from_any_other), cmocka_unit_test(replicas_of_uneven_groups),
-        cmocka_unit_test(holders_share_the_work),    cmocka_unit_test(what_nobody_has),
-        cmocka_unit_test(a_refusal_ends_it),
+        cmocka_unit_test(holders_share_the_work),    cmocka_unit_test(piece_without_holder),
+        cmocka_unit_test(failing_move_ends_it),
     };
     return cmocka_run_group_tests_name("checkpoint_reshard", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Shards of the flat vectors: disjoint, whole, in whole blocks. */
+/* Shards of the flat vectors are disjoint, cover everything, and have whole blocks. */
 #include "checkpoint/layout/shard.h"
 
 #include <setjmp.h>

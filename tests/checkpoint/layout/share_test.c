@@ -1,4 +1,4 @@
-/* Shares of writers: every element once, by one who has it, evenly, whatever shards there are. */
+/* Shares of writers: every element once, by a holder, evenly, with any shards. */
 #include "checkpoint/layout/share.h"
 
 #include <setjmp.h>
@@ -25,7 +25,7 @@ static bool holds(struct dpt_shard shard, int64_t x)
     return false;
 }
 
-/* Each writer's elements, dealt among the replicas by turns: how many at least and at most. */
+/* Counts each writer's elements, dealt among the replicas in turn, and checks the extremes. */
 static void check(const struct dpt_shard *shards, int n, int slack)
 {
     struct dpt_interval intervals[INTERVALS_MAX];
@@ -71,7 +71,7 @@ static void one_cover(void **state)
         }
 }
 
-/* Nodes of unequal size, each of which holds everything in its own cut. */
+/* Nodes of unequal size; each holds the whole state in a different cut. */
 static void several_covers(void **state)
 {
     (void)state;
@@ -90,8 +90,8 @@ static void several_covers(void **state)
             }
 }
 
-/* Who is in no cover writes nothing, and is not waited for. */
-static void leftovers(void **state)
+/* A writer outside of all covers writes nothing. */
+static void writers_outside_of_covers(void **state)
 {
     (void)state;
     const struct dpt_shard shards[] = {{0, 3}, {0, 2}, {0, 0}, {1, 2}, {2, 3}};
@@ -106,7 +106,8 @@ static void leftovers(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_cover), cmocka_unit_test(several_covers), cmocka_unit_test(leftovers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_cover),
+                                       cmocka_unit_test(several_covers),
+                                       cmocka_unit_test(writers_outside_of_covers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -315,7 +315,7 @@ static void missing(struct rank *self)
     struct dpt_comm *comm = world_comm(self, 1);
     struct dpt_reshard reshard = reshard_of(self, s, &m);
     CHECK_STATUS(DPT_EPEER, dpt_reshard_run(comm, &reshard, &self->err), &self->err);
-    CHECK(strstr(self->err.text, "nobody holds") != NULL);
+    CHECK(strstr(self->err.text, "no rank holds") != NULL);
     leave_together(self, &comm);
     free_memory(&m);
 }

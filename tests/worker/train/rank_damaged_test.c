@@ -51,6 +51,7 @@ static void write_damaged(const char *checkpoints, int64_t step)
     struct dpt_err err;
     const struct dpt_checkpoint_tensor tensor = {
         .name = "x", .ndim = 1, .dim = {4}, .param = value};
+    const struct dpt_checkpoint_piece piece = {.end = 4, .param = value};
     const struct dpt_checkpoint_spec spec = {
         .dir = checkpoints,
         .n_writers = 1,
@@ -58,6 +59,8 @@ static void write_damaged(const char *checkpoints, int64_t step)
         .attempt = "damaged",
         .tensors = &tensor,
         .n_tensors = 1,
+        .pieces = &piece,
+        .n_pieces = 1,
         .hf_config_json = "{}",
         .state = {.step = step, .config_yaml = "run: other\n", .history_json = "[]"},
         .keep = 1000};

@@ -169,6 +169,7 @@ static void write_older(const struct dpt_config *config, const char *run)
     struct dpt_model *model = NULL;
     struct dpt_checkpoint *checkpoint = NULL;
     struct dpt_checkpoint_tensor tensors[TENSORS_MAX];
+    struct dpt_checkpoint_piece pieces[TENSORS_MAX];
     struct dpt_err err;
     (void)snprintf(dir, sizeof dir, "%s/checkpoints", rig_dir(run));
     assert_int_equal(dpt_model_create(config, &model, &err), DPT_OK);
@@ -182,12 +183,15 @@ static void write_older(const struct dpt_config *config, const char *run)
     }
     assert_int_equal(dpt_checkpoint_open(dir, 4, &checkpoint, &err), DPT_OK);
     assert_int_equal(dpt_checkpoint_read(checkpoint, tensors, n, &err), DPT_OK);
+    dpt_checkpoint_whole_tensors(tensors, n, pieces);
     const struct dpt_checkpoint_spec spec = {.dir = dir,
                                              .n_writers = 1,
                                              .generation = 1,
                                              .attempt = "older",
                                              .tensors = tensors,
                                              .n_tensors = n,
+                                             .pieces = pieces,
+                                             .n_pieces = n,
                                              .moments = true,
                                              .hf_config_json = "{}",
                                              .state = *dpt_checkpoint_get_state(checkpoint),

@@ -115,7 +115,8 @@ void saver_stage_end(struct saver_stage *s)
 
 void saver_stage_save_part(struct saver_stage *s, const char *dir, int writer, int n_writers)
 {
-    const struct dpt_checkpoint_spec spec = model_spec(&s->model, dir, STEP, writer, n_writers);
+    struct dpt_checkpoint_spec spec = model_spec(&s->model, dir, STEP, writer, n_writers);
+    model_share(&spec, s->pieces);
     dpt_saver_begin(s->saver, &spec);
 }
 

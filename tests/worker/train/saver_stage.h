@@ -29,6 +29,7 @@ struct saver_stage {
     struct dpt_link *link;
     struct dpt_saver *saver;
     struct model model;
+    struct dpt_checkpoint_piece pieces[MODEL_TENSORS_MAX]; /* of the save under way */
     /* Grants asked for: the last one, and how many times (withdrawn ones too). */
     _Atomic int64_t wanted;
     atomic_int asked, withdrawn;

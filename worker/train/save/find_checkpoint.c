@@ -36,8 +36,8 @@ static uint64_t folder_mark(const struct dpt_rank *r, const char *name)
 static uint64_t mark_of(const struct dpt_rank *r, int64_t step)
 {
     char name[DPT_CHECKPOINT_NAME_BYTES], rescue[DPT_CHECKPOINT_NAME_BYTES];
-    dpt_name_step(step, name);
-    dpt_name_rescue(step, rescue);
+    dpt_name_step(step, false, name);
+    dpt_name_step(step, true, rescue);
     return folder_mark(r, name) + 3 * folder_mark(r, rescue);
 }
 

@@ -1,8 +1,6 @@
 /* The weights hash over shards (state_hash.h). */
 #include "worker/train/save/state_hash.h"
 
-#include "checkpoint/weights_hash.h"
-
 #include <stdlib.h>
 #include <string.h>
 

@@ -119,7 +119,7 @@ enum dpt_status dpt_pieces_to_write(const struct dpt_tensors *tensors,
     /* In place: a replica's pieces are a run of all of them. */
     if (status == DPT_OK && share.n_replicas > 1)
         ret->n =
-            dpt_checkpoint_deal(ret->piece, ret->n, share.replica, share.n_replicas, ret->piece);
+            dpt_checkpoint_divide(ret->piece, ret->n, share.replica, share.n_replicas, ret->piece);
     free(intervals);
     return status;
 }

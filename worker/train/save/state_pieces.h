@@ -43,7 +43,7 @@ struct dpt_piece_writers {
     int n, writer; /* this rank's number */
 };
 
-/* Of the part, which is this writer's, what it writes (dpt_writer_share, dpt_checkpoint_deal). */
+/* Of the part, which is this writer's, what it writes (dpt_writer_share, dpt_checkpoint_divide). */
 DPT_MUST_USE enum dpt_status dpt_pieces_to_write(const struct dpt_tensors *tensors,
                                                  const struct dpt_state_part *part,
                                                  const struct dpt_piece_writers *writers,
