@@ -182,8 +182,7 @@ int dpt_launch_attention_backward(void *queue, const struct dpt_attention *a, fl
 template <typename E> static __global__ void head_sums(struct dpt_launch_head_sums a)
 {
     const int64_t width = a.kv_heads * a.head_size;
-    GRID_LOOP(i, a.rows * width)
-    {
+    GRID_LOOP(i, a.rows * width) {
         const int64_t row = i / width, head = i % width / a.head_size, j = i % a.head_size;
         const E *from = (const E *)a.from + (row * width + head * a.head_size) * a.group + j;
         float sum = 0.0f;

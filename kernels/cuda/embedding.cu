@@ -250,8 +250,7 @@ static __global__ void sum_places(struct dpt_embedding_backward a, struct drop d
     enum { N = some<E>::N };
     const int64_t n = a.t * a.c;
     const E *dy = (const E *)a.dy;
-    GRID_LOOP(g, (n + N - 1) / N)
-    {
+    GRID_LOOP(g, (n + N - 1) / N) {
         const int64_t at = g * N;
         float sum[N] = {};
 #pragma unroll 8

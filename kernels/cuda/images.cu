@@ -49,8 +49,7 @@ static __device__ inline int64_t window_at(const struct dpt_windows &of, int64_t
 template <typename E>
 static __global__ void arrange(int64_t n, int64_t in, int64_t taps, const E *from, E *to)
 {
-    GRID_LOOP(i, n)
-    {
+    GRID_LOOP(i, n) {
         const int64_t channel = i % in, tap = i / in % taps, out = i / in / taps;
         to[i] = from[(out * in + channel) * taps + tap];
     }
@@ -67,8 +66,7 @@ int dpt_launch_conv_arrange(void *queue, const struct dpt_launch_conv_weight *a,
 static __global__ void restore(int64_t n, int64_t in, int64_t taps, const float *from,
                                bool accumulate, float *to)
 {
-    GRID_LOOP(i, n)
-    {
+    GRID_LOOP(i, n) {
         const int64_t tap = i % taps, channel = i / taps % in, out = i / taps / in;
         const float x = from[(out * taps + tap) * in + channel];
         to[i] = accumulate ? to[i] + x : x;
@@ -91,8 +89,7 @@ static __global__ void windows(struct dpt_windows of, int64_t c, int64_t items, 
 {
     enum { N = some<E>::N };
     const int64_t groups = (c + N - 1) / N, taps = of.kernel * of.kernel;
-    GRID_LOOP(i, items)
-    {
+    GRID_LOOP(i, items) {
         const int64_t at = i % groups * N, tap = i / groups % taps, row = i / groups / taps;
         const int64_t pixel = pixel_at(of, row, tap);
         float v[N] = {};
@@ -125,8 +122,7 @@ static __global__ void pixels(struct dpt_windows of, int64_t c, int64_t items, c
                               bool add, E *dx)
 {
     const int64_t taps = of.kernel * of.kernel;
-    GRID_LOOP(i, items)
-    {
+    GRID_LOOP(i, items) {
         float sum = 0.0f;
         for (int64_t tap = taps - 1; tap >= 0; tap--) {
             const int64_t row = window_at(of, i / c, tap);
@@ -176,12 +172,12 @@ static __global__ void norm_sums(int64_t n, int64_t c, int64_t chunk, const E *x
     const int64_t i = CHANNEL, from = blockIdx.y * chunk, end = from + chunk < n ? from + chunk : n;
     float sum = 0.0f, squares = 0.0f;
     if (i < c)
-        ROW_LOOP(r, from, end) sum += widened(x[r * c + i]);
+        ROW_LOOP(r, from, end)
+            sum += widened(x[r * c + i]);
     sum = channel_sum(sum, place);
     const float mean = sum / (float)(end - from);
     if (i < c)
-        ROW_LOOP(r, from, end)
-        {
+        ROW_LOOP(r, from, end) {
             const float d = widened(x[r * c + i]) - mean;
             squares = fmaf(d, d, squares);
         }
@@ -199,11 +195,11 @@ static __global__ void norm_join(struct dpt_batchnorm_forward a, int64_t chunk, 
     const float n = (float)a.n;
     float sum = 0.0f, squares = 0.0f;
     if (i < c)
-        ROW_LOOP(k, 0, chunks) sum += sums[k * 2 * c + i];
+        ROW_LOOP(k, 0, chunks)
+            sum += sums[k * 2 * c + i];
     const float mean = channel_sum(sum, place) / n;
     if (i < c)
-        ROW_LOOP(k, 0, chunks)
-        {
+        ROW_LOOP(k, 0, chunks) {
             const int64_t left = a.n - k * chunk;
             const float rows = (float)(left < chunk ? left : chunk);
             const float away = sums[k * 2 * c + i] / rows - mean;
@@ -220,8 +216,7 @@ static __global__ void norm_join(struct dpt_batchnorm_forward a, int64_t chunk, 
 template <typename E>
 static __global__ void running(struct dpt_batchnorm_forward a, float *mean, float *rstd)
 {
-    GRID_LOOP(i, a.c)
-    {
+    GRID_LOOP(i, a.c) {
         mean[i] = widened(((const E *)a.running_mean)[i]);
         rstd[i] = 1.0f / sqrtf(widened(((const E *)a.running_var)[i]) + a.eps);
     }
@@ -234,8 +229,7 @@ static __global__ void normalise(struct dpt_batchnorm_forward a, int64_t items, 
 {
     enum { N = some<E>::N };
     const int64_t groups = (a.c + N - 1) / N;
-    GRID_LOOP(i, items)
-    {
+    GRID_LOOP(i, items) {
         const int64_t at = i % groups * N, row = i / groups * a.c;
         float x[N], gamma[N], beta[N], residual[N] = {};
         get<N, WHOLE>((const E *)a.x + row, at, a.c, x);
@@ -305,8 +299,7 @@ static __global__ void grad_sums(struct dpt_batchnorm_backward a, int64_t chunk,
     const int64_t end = from + chunk < a.n ? from + chunk : a.n;
     float dot = 0.0f, sum = 0.0f;
     if (i < c)
-        ROW_LOOP(r, from, end)
-        {
+        ROW_LOOP(r, from, end) {
             const float hat = (widened(((const E *)a.x)[r * c + i]) - a.mean[i]) * a.rstd[i];
             const float g = past_relu<E>(a, r * c + i);
             dot = fmaf(g, hat, dot);
@@ -334,8 +327,7 @@ static __global__ void grad_join(struct dpt_batchnorm_backward a, int64_t chunks
     const int64_t i = CHANNEL, c = a.c;
     float dgamma = 0.0f, dbeta = 0.0f;
     if (i < c)
-        ROW_LOOP(k, 0, chunks)
-        {
+        ROW_LOOP(k, 0, chunks) {
             dgamma += sums[k * 2 * c + i];
             dbeta += sums[(k * 2 + 1) * c + i];
         }
@@ -355,8 +347,7 @@ static __global__ void grad_join(struct dpt_batchnorm_backward a, int64_t chunks
 template <typename E>
 static __global__ void norm_grad(struct dpt_batchnorm_backward a, const float *means)
 {
-    GRID_LOOP(at, a.n * a.c)
-    {
+    GRID_LOOP(at, a.n * a.c) {
         const int64_t i = at % a.c;
         const float hat = (widened(((const E *)a.x)[at]) - a.mean[i]) * a.rstd[i];
         const float g = past_relu<E>(a, at), d = g - means[a.c + i] - hat * means[i];
@@ -385,8 +376,7 @@ int dpt_launch_batchnorm_backward(void *queue, const struct dpt_batchnorm_backwa
 
 template <typename E> static __global__ void maxpool(struct dpt_maxpool a, int64_t items)
 {
-    GRID_LOOP(i, items)
-    {
+    GRID_LOOP(i, items) {
         float most = 0.0f;
         int64_t which = -1, from = 0;
         for (int64_t tap = 0; tap < a.of.kernel * a.of.kernel; tap++) {
@@ -415,8 +405,7 @@ int dpt_launch_maxpool_forward(void *queue, const struct dpt_maxpool *a)
 
 template <typename E> static __global__ void maxpool_grad(struct dpt_maxpool a, int64_t items)
 {
-    GRID_LOOP(i, items)
-    {
+    GRID_LOOP(i, items) {
         float sum = 0.0f;
         for (int64_t tap = a.of.kernel * a.of.kernel - 1; tap >= 0; tap--) {
             const int64_t window = window_at(a.of, i / a.c, tap), at = window * a.c + i % a.c;
@@ -436,8 +425,7 @@ int dpt_launch_maxpool_backward(void *queue, const struct dpt_maxpool *a)
 
 template <typename E> static __global__ void avgpool(struct dpt_avgpool a)
 {
-    GRID_LOOP(i, a.b * a.c)
-    {
+    GRID_LOOP(i, a.b * a.c) {
         const E *x = (const E *)a.in + i / a.c * a.pixels * a.c + i % a.c;
         float sum = 0.0f;
 #pragma unroll 8
@@ -455,8 +443,7 @@ int dpt_launch_avgpool_forward(void *queue, const struct dpt_avgpool *a)
 
 template <typename E> static __global__ void avgpool_grad(struct dpt_avgpool a)
 {
-    GRID_LOOP(i, a.b * a.pixels * a.c)
-    {
+    GRID_LOOP(i, a.b * a.pixels * a.c) {
         const float dy = widened(((const E *)a.in)[i / a.c / a.pixels * a.c + i % a.c]);
         ((E *)a.out)[i] = rounded<E>(dy / (float)a.pixels);
     }

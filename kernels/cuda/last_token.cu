@@ -8,8 +8,7 @@ template <typename E> static __global__ void last_token(struct dpt_last_token a)
 {
     const E *x = (const E *)a.x;
     E *y = (E *)a.y;
-    GRID_LOOP(i, a.b * a.c)
-    {
+    GRID_LOOP(i, a.b * a.c) {
         const int64_t sample = i / a.c;
         y[i] = x[(sample * a.t + a.lengths[sample] - 1) * a.c + i % a.c];
     }
@@ -26,8 +25,7 @@ template <typename E> static __global__ void last_token_grad(struct dpt_last_tok
 {
     const E *dy = (const E *)a.x;
     E *dx = (E *)a.y;
-    GRID_LOOP(i, a.b * a.t * a.c)
-    {
+    GRID_LOOP(i, a.b * a.t * a.c) {
         const int64_t row = i / a.c, sample = row / a.t;
         const bool last = row % a.t == a.lengths[sample] - 1;
         dx[i] = last ? dy[sample * a.c + i % a.c] : rounded<E>(0.0f);

@@ -175,8 +175,7 @@ template <typename E, bool WHOLE> static __global__ void norm_grad(struct dpt_la
     E *dx = (E *)a.dx + r * c;
     const float inv_c = 1.0f / (float)c, mean = mean_of(a, r), rstd = a.rstd[r];
     float sum = 0.0f, dot = 0.0f, v[N], d[N], g[N];
-    ROW_LOOP(j, c)
-    {
+    ROW_LOOP(j, c) {
         get<N, WHOLE>(x, j, c, v);
         get<N, WHOLE>(dy, j, c, d);
         get<N, WHOLE>(gamma, j, c, g);
@@ -190,8 +189,7 @@ template <typename E, bool WHOLE> static __global__ void norm_grad(struct dpt_la
     }
     const norm_row row = {mean, rstd, a.mean ? group_sum<LANES>(sum) * inv_c : 0.0f,
                           group_sum<LANES>(dot) * inv_c};
-    ROW_LOOP(j, c)
-    {
+    ROW_LOOP(j, c) {
         float to[N] = {};
         get<N, WHOLE>(x, j, c, v);
         get<N, WHOLE>(dy, j, c, d);

@@ -42,8 +42,7 @@ template <typename OP, typename E, bool WHOLE>
 static __global__ void map(int64_t n, const E *x, const E *y, E *to)
 {
     enum { N = some<E>::N };
-    GRID_LOOP(g, (n + N - 1) / N)
-    {
+    GRID_LOOP(g, (n + N - 1) / N) {
         float v[N], w[N] = {};
         get<N, WHOLE>(x, g * N, n, v);
         if (OP::TAKES_Y)
@@ -62,8 +61,7 @@ static __global__ void swiglu(int64_t n, int64_t c, const E *x, const E *dy, E *
 {
     enum { N = some<E>::N };
     const int64_t groups = (c + N - 1) / N;
-    GRID_LOOP(i, n * groups)
-    {
+    GRID_LOOP(i, n * groups) {
         const int64_t row = i / groups, at = i % groups * N;
         const E *gate = x + 2 * row * c, *up = gate + c;
         float g[N], u[N], d[N];
@@ -93,8 +91,7 @@ template <typename E>
 static __global__ void drop_add(int64_t n, struct drop d, const E *a, const E *b, E *y)
 {
     const int64_t skip = (int64_t)(d.first % 4);
-    GRID_LOOP(g, (n + skip + 3) / 4)
-    {
+    GRID_LOOP(g, (n + skip + 3) / 4) {
         uint32_t words[4];
         dpt_draw_words(d.key, d.first / 4 + (uint64_t)g, words);
 #pragma unroll
@@ -113,17 +110,14 @@ static __global__ void drop_add(int64_t n, struct drop d, const E *a, const E *b
 template <typename E> static __global__ void repeat_row(int64_t n, int64_t cols, const E *row, E *y)
 {
     GRID_LOOP(i, n)
-    {
         y[i] = row[i % cols];
-    }
 }
 
 template <typename E>
 static __global__ void ordered_sum(int64_t n, int n_parts, const float *const *parts,
                                    const uint8_t *joins, float *dst)
 {
-    GRID_LOOP(i, n)
-    {
+    GRID_LOOP(i, n) {
         float below[DPT_SUM_DEPTH_MAX];
         int depth = 0;
         float top = parts[0][i];
@@ -152,8 +146,7 @@ static __device__ inline float exactly(f16 x)
 template <typename FROM, typename TO, bool WHOLE>
 static __global__ void convert(int64_t n, const FROM *src, TO *dst)
 {
-    GRID_LOOP(g, (n + 3) / 4)
-    {
+    GRID_LOOP(g, (n + 3) / 4) {
         const struct held<4, FROM> h = load<4, WHOLE>(src, g * 4, n);
         FROM from[4];
         TO to[4];
@@ -174,33 +167,26 @@ static __global__ void convert(int64_t n, const FROM *src, TO *dst)
 template <typename E> static __global__ void round_to(int64_t n, float *x)
 {
     GRID_LOOP(i, n)
-    {
         x[i] = exactly(rounded<E>(x[i]));
-    }
 }
 
 template <typename E> static __global__ void scale(int64_t n, float factor, E *x)
 {
     GRID_LOOP(i, n)
-    {
         x[i] = rounded<E>(widened(x[i]) * factor);
-    }
 }
 
 static __global__ void fill(int64_t n, float value, float *dst)
 {
     GRID_LOOP(i, n)
-    {
         dst[i] = value;
-    }
 }
 
 /* --- random values --- */
 
 static __global__ void fill_normal(int64_t n, struct dpt_normal of, float *dst)
 {
-    GRID_LOOP(at, n)
-    {
+    GRID_LOOP(at, n) {
         const uint64_t i = of.first + (uint64_t)at;
         uint32_t words[4];
         float pair[2];
@@ -213,8 +199,7 @@ static __global__ void fill_normal(int64_t n, struct dpt_normal of, float *dst)
 
 static __global__ void fill_uniform(int64_t n, struct dpt_uniform of, float *dst)
 {
-    GRID_LOOP(at, n)
-    {
+    GRID_LOOP(at, n) {
         const uint64_t i = of.first + (uint64_t)at;
         uint32_t words[4];
         dpt_draw_words(of.key, i / 4, words);

@@ -9,8 +9,7 @@ enum { THREADS = 256 };
 
 static __global__ void rope_table(struct dpt_rope_table a)
 {
-    GRID_LOOP(i, a.t * a.half)
-    {
+    GRID_LOOP(i, a.t * a.half) {
         const float angle = (float)(a.first + i / a.half) * a.inv_freq[i % a.half];
         dpt_rope_cos_sin(angle, &a.cos[i], &a.sin[i]);
     }
@@ -29,8 +28,7 @@ template <typename E, bool WHOLE> static __global__ void rope(struct dpt_rope a,
     enum { N = some<E>::N };
     const int64_t half = a.head_size / 2, groups = (half + N - 1) / N;
     const float sign = a.inverse ? -1.0f : 1.0f;
-    GRID_LOOP(i, items)
-    {
+    GRID_LOOP(i, items) {
         const int64_t at = i % groups * N, row = i / groups / a.heads;
         const int64_t angle = row % a.t * half;
         E *low = (E *)a.x + row * a.stride + i / groups % a.heads * a.head_size, *high = low + half;

@@ -43,8 +43,7 @@ static __device__ inline void join_warps(const float mine[N], int64_t at, int64_
  * sums + i*ld. */
 static __global__ void join_groups(int64_t chunks, int64_t cols, float *sums, int64_t ld)
 {
-    GRID_LOOP(at, (chunks + GROUP - 1) / GROUP * cols)
-    {
+    GRID_LOOP(at, (chunks + GROUP - 1) / GROUP * cols) {
         const int64_t first = at / cols * GROUP, j = at % cols;
         const int64_t end = first + GROUP < chunks ? first + GROUP : chunks;
         float sum = 0.0f;
@@ -59,8 +58,7 @@ static __global__ void join_groups(int64_t chunks, int64_t cols, float *sums, in
 static __global__ void join_chunks(int64_t groups, int64_t cols, const float *sums, int64_t ld,
                                    bool accumulate, float *ret)
 {
-    GRID_LOOP(j, cols)
-    {
+    GRID_LOOP(j, cols) {
         float sum = 0.0f;
 #pragma unroll 8
         for (int64_t i = 0; i < groups; i++)

@@ -42,8 +42,7 @@ template <typename E> static __global__ void adamw(struct dpt_adamw a, struct te
 {
     const float b1_rest = 1.0f - a.beta1, b2_rest = 1.0f - a.beta2;
     const int64_t first = t.begin[0];
-    GRID_LOOP(at, t.end[t.n - 1] - first)
-    {
+    GRID_LOOP(at, t.end[t.n - 1] - first) {
         const int64_t i = first + at;
         const int tensor = tensor_of(t, i);
         if (tensor < 0)
@@ -69,8 +68,7 @@ template <typename E> static __global__ void sgd(struct dpt_sgd a, struct tensor
 {
     const bool keeps = a.momentum > 0.0f;
     const int64_t first = t.begin[0];
-    GRID_LOOP(at, t.end[t.n - 1] - first)
-    {
+    GRID_LOOP(at, t.end[t.n - 1] - first) {
         const int64_t i = first + at;
         const int tensor = tensor_of(t, i);
         if (tensor < 0)

@@ -79,9 +79,7 @@ static void store_rows(const struct dpt_head_rows *a, const float *from, float s
     v16 factor = v_set(scale);
     for (int64_t r = 0; r < a->t; r++)
         FOR_LANES(j, n, a->hd)
-        {
             e_put(to + r * a->ld + j, n, v_mul(factor, v_load(from + r * hp + j)));
-        }
 }
 
 /* x[0 … 63] *= mask of row `t`, columns from `s0`, of those below `s1`. */
@@ -91,9 +89,7 @@ static void drop_row(const struct dpt_head_rows *a, struct work *w, int64_t t, i
     uint64_t first = a->drop_first + (uint64_t)(t * a->t + s0);
     SIMD(drop_factors)(s1 - s0, a->dropout, first, w->drop);
     FOR_LANES(j, n, s1 - s0)
-    {
         v_put(x + j, n, v_mul(v_get(x + j, n, 0.0f), v_get(w->drop + j, n, 0.0f)));
-    }
 }
 
 /* s (rows, TILE) = q rows from i0, times k rows from j0; with -inf above the diagonal. */
@@ -172,9 +168,7 @@ static void attend_tile(const struct dpt_head_rows *a, struct work *w, int64_t i
     for (int64_t r = 0; r < rows; r++) {
         v16 scale = v_set(1.0f / sum[r]);
         FOR_LANES(j, n, a->hd)
-        {
             e_put((elem *)a->y + (i0 + r) * a->ldy + j, n, v_mul(scale, v_load(w->o + r * hp + j)));
-        }
         a->lse[i0 + r] = max[r] + (float)dpt_natural_log((double)sum[r]);
     }
 }
@@ -199,9 +193,7 @@ static void row_dots(const struct dpt_head_rows *a, struct work *w)
         const elem *dy = (const elem *)a->dy + t * a->ldy, *y = (const elem *)a->y + t * a->ldy;
         v16 sum = v_set(0.0f);
         FOR_LANES(j, n, a->hd)
-        {
             sum = v_fma(e_get(dy + j, n, 0.0f), e_get(y + j, n, 0.0f), sum);
-        }
         w->row[t] = v_sum(sum);
     }
 }

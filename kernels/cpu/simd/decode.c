@@ -41,8 +41,7 @@ void SIMD(dots)(const struct dpt_row_dots *a)
         for (int s = 0; s < STRIP; s++)
             sum[s] = v_set(0.0f);
         int s = 0;
-        FOR_LANES(j, count, n)
-        {
+        FOR_LANES(j, count, n) {
             sum[s] = v_fma(v_get(x + j, count, 0.0f), v_get(row + j, count, 0.0f), sum[s]);
             s = (s + 1) % STRIP;
         }
@@ -54,19 +53,14 @@ void SIMD(softmax)(int64_t n, float *x)
 {
     v16 most = v_set(-3.0e38f), total = v_set(0.0f);
     FOR_LANES(j, count, n)
-    {
         most = v_max(most, v_get(x + j, count, -3.0e38f));
-    }
     v16 shift = v_set(v_greatest(most));
-    FOR_LANES(j, count, n)
-    {
+    FOR_LANES(j, count, n) {
         v16 p = v_exp(v_sub(v_get(x + j, count, -3.0e38f), shift));
         total = v_add(total, p);
         v_put(x + j, count, p);
     }
     v16 factor = v_set(1.0f / v_sum(total));
     FOR_LANES(j, count, n)
-    {
         v_put(x + j, count, v_mul(factor, v_get(x + j, count, 0.0f)));
-    }
 }

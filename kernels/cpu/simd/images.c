@@ -7,8 +7,7 @@ void ELEM(batchnorm_sums)(const struct dpt_batchnorm_forward *a, int64_t first, 
 {
     const elem *x = a->x;
     const float inv_rows = 1.0f / (float)(end - first);
-    FOR_LANES(j, n, a->c)
-    {
+    FOR_LANES(j, n, a->c) {
         v16 sum = v_set(0.0f), square = v_set(0.0f);
         for (int64_t r = first; r < end; r++)
             sum = v_add(sum, e_get(x + r * a->c + j, n, 0.0f));
@@ -31,8 +30,7 @@ void ELEM(batchnorm)(const struct dpt_batchnorm_forward *a, int64_t first, int64
         const elem *x = (const elem *)a->x + r * a->c;
         const elem *residual = a->residual ? (const elem *)a->residual + r * a->c : NULL;
         elem *y = (elem *)a->y + r * a->c;
-        FOR_LANES(j, n, a->c)
-        {
+        FOR_LANES(j, n, a->c) {
             const v16 centred = v_sub(e_get(x + j, n, 0.0f), v_get(mean + j, n, 0.0f));
             const v16 hat = v_mul(centred, v_get(rstd + j, n, 0.0f));
             v16 v = v_fma(hat, e_get(gamma + j, n, 0.0f), e_get(beta + j, n, 0.0f));
@@ -58,8 +56,7 @@ INLINE v16 past_relu(const struct dpt_batchnorm_backward *a, int64_t at, int64_t
 void ELEM(batchnorm_grad_sums)(const struct dpt_batchnorm_backward *a, int64_t first, int64_t end,
                                float *dgamma, float *dbeta)
 {
-    FOR_LANES(j, n, a->c)
-    {
+    FOR_LANES(j, n, a->c) {
         const v16 mean = v_get(a->mean + j, n, 0.0f), rstd = v_get(a->rstd + j, n, 0.0f);
         v16 dot = v_set(0.0f), sum = v_set(0.0f);
         for (int64_t r = first; r < end; r++) {
@@ -78,8 +75,7 @@ void ELEM(batchnorm_grad)(const struct dpt_batchnorm_backward *a, int64_t first,
                           const float *mean_dgamma, const float *mean_dbeta)
 {
     for (int64_t r = first; r < end; r++)
-        FOR_LANES(j, n, a->c)
-        {
+        FOR_LANES(j, n, a->c) {
             const int64_t at = r * a->c + j;
             const v16 mean = v_get(a->mean + j, n, 0.0f), rstd = v_get(a->rstd + j, n, 0.0f);
             const v16 hat = v_mul(v_sub(e_get((const elem *)a->x + at, n, 0.0f), mean), rstd);
@@ -112,8 +108,7 @@ INLINE v16 get_numbers(const uint8_t *from, int64_t n)
 
 void ELEM(maxpool)(const struct dpt_maxpool_pixel *a)
 {
-    FOR_LANES(j, n, a->c)
-    {
+    FOR_LANES(j, n, a->c) {
         v16 most = e_get((const elem *)a->x[0] + j, n, 0.0f), which = v_set((float)a->number[0]);
         for (int i = 1; i < a->count; i++) {
             const v16 x = e_get((const elem *)a->x[i] + j, n, 0.0f);
@@ -130,8 +125,7 @@ void ELEM(maxpool)(const struct dpt_maxpool_pixel *a)
 void ELEM(maxpool_grad)(const struct dpt_maxpool_grad_pixel *a)
 {
     const v16 zero = v_set(0.0f);
-    FOR_LANES(j, n, a->c)
-    {
+    FOR_LANES(j, n, a->c) {
         v16 sum = zero;
         for (int i = 0; i < a->count; i++) {
             const v16 which = get_numbers(a->taken[i] + j, n), number = v_set((float)a->number[i]);

@@ -108,7 +108,7 @@ INLINE v16 v_exp(v16 x)
     return v_select(under, v_set(0.0f), v_mul(p, v_exp2_of_magic(t)));
 }
 
-/* Runs STATEMENT(at, count) over [0, n): count is 16 but for the last. */
+/* A loop over [0, n): lanes at, at + 1, … of each group; count is 16 except in the last group. */
 #define FOR_LANES(at, count, n)                                                                    \
     for (int64_t at = 0, count = (n) < LANES ? (n) : LANES; at < (n);                              \
          at += LANES, count = (n)-at < LANES ? (n)-at : LANES)

@@ -6,9 +6,7 @@ INLINE float row_mean(const elem *x, int64_t c, float inv_c)
 {
     v16 sum = v_set(0.0f);
     FOR_LANES(j, n, c)
-    {
         sum = v_add(sum, e_get(x + j, n, 0.0f));
-    }
     return v_sum(sum) * inv_c;
 }
 
@@ -23,15 +21,13 @@ void ELEM(norm)(const struct dpt_layernorm_forward *a, int64_t first, int64_t en
         const float mean = a->mean ? row_mean(x, c, inv_c) : 0.0f;
         const v16 mean16 = v_set(mean);
         v16 squares = v_set(0.0f);
-        FOR_LANES(j, n, c)
-        {
+        FOR_LANES(j, n, c) {
             v16 d = v_sub(e_get(x + j, n, mean), mean16);
             squares = v_fma(d, d, squares);
         }
         const float rstd = 1.0f / sqrtf(v_sum(squares) * inv_c + a->eps);
         const v16 rstd16 = v_set(rstd);
-        FOR_LANES(j, n, c)
-        {
+        FOR_LANES(j, n, c) {
             v16 hat = v_mul(v_sub(e_get(x + j, n, 0.0f), mean16), rstd16);
             v16 shift = beta ? e_get(beta + j, n, 0.0f) : v_set(0.0f);
             e_put(y + j, n, v_fma(hat, e_get(gamma + j, n, 0.0f), shift));
@@ -56,8 +52,7 @@ void ELEM(norm_grad)(const struct dpt_layernorm_backward *a, int64_t first, int6
         elem *dx = (elem *)a->dx + r * c;
         const v16 mean = v_set(a->mean ? a->mean[r] : 0.0f), rstd = v_set(a->rstd[r]);
         v16 sum = v_set(0.0f), dot = v_set(0.0f);
-        FOR_LANES(j, n, c)
-        {
+        FOR_LANES(j, n, c) {
             v16 hat = v_mul(v_sub(e_get(x + j, n, 0.0f), mean), rstd);
             v16 g = e_get(dy + j, n, 0.0f);
             v16 weighted = v_mul(g, e_get(gamma + j, n, 0.0f));
@@ -69,8 +64,7 @@ void ELEM(norm_grad)(const struct dpt_layernorm_backward *a, int64_t first, int6
         }
         const v16 mean_sum = v_set(a->mean ? v_sum(sum) * inv_c : 0.0f);
         const v16 mean_dot = v_set(v_sum(dot) * inv_c);
-        FOR_LANES(j, n, c)
-        {
+        FOR_LANES(j, n, c) {
             v16 hat = v_mul(v_sub(e_get(x + j, n, 0.0f), mean), rstd);
             v16 weighted = v_mul(e_get(dy + j, n, 0.0f), e_get(gamma + j, n, 0.0f));
             v16 d = v_mul(rstd, v_sub(v_sub(weighted, mean_sum), v_mul(hat, mean_dot)));

@@ -99,8 +99,7 @@ void SIMD(panel_product)(const struct dpt_panel_product *p)
         tell_operands(p);
     for (int64_t at = 0; at < p->k; at += DEPTH) {
         struct part part = {.p = p, .at = at, .depth = p->k - at < DEPTH ? p->k - at : DEPTH};
-        FOR_LANES(j, n, p->cols)
-        {
+        FOR_LANES(j, n, p->cols) {
             part.column = j;
             part.columns = n;
             part.b = p->b + j * p->k + at * LANES;

@@ -5,9 +5,7 @@ void SIMD(fill)(int64_t n, float value, float *dst)
 {
     v16 v = v_set(value);
     FOR_LANES(j, count, n)
-    {
         v_put(dst + j, count, v);
-    }
 }
 
 void SIMD(adamw)(const struct dpt_adamw *a)
@@ -19,8 +17,7 @@ void SIMD(adamw)(const struct dpt_adamw *a)
     const v16 b2 = v_set(a->beta2), b2_rest = v_set(1.0f - a->beta2);
     const v16 bias1 = v_set(a->bias1), bias2 = v_set(a->bias2), eps = v_set(a->eps),
               lr = v_set(a->lr);
-    FOR_LANES(j, count, a->n)
-    {
+    FOR_LANES(j, count, a->n) {
         v16 g = v_mul(v_get(a->grad + j, count, 0.0f), scale);
         v16 p = v_get(a->param + j, count, 0.0f);
         if (l2)
@@ -42,8 +39,7 @@ void SIMD(sgd)(const struct dpt_sgd *a)
     const v16 scale = v_set(a->grad_scale), decay = v_set(a->weight_decay);
     const v16 momentum = v_set(a->momentum), lr = v_set(a->lr);
     const bool keeps = a->momentum > 0.0f;
-    FOR_LANES(j, count, a->n)
-    {
+    FOR_LANES(j, count, a->n) {
         v16 p = v_get(a->param + j, count, 0.0f);
         v16 g = v_fma(decay, p, v_mul(v_get(a->grad + j, count, 0.0f), scale));
         v16 step = g;
@@ -77,15 +73,11 @@ void SIMD(softmax_part)(int64_t n, const float *x, float *max, float *sum)
 {
     v16 most = v_set(*max);
     FOR_LANES(j, count, n)
-    {
         most = v_max(most, v_get(x + j, count, *max));
-    }
     float new_max = v_greatest(most);
     v16 shift = v_set(new_max), total = v_set(0.0f);
     FOR_LANES(j, count, n)
-    {
         total = v_add(total, v_exp(v_sub(v_get(x + j, count, -INFINITY), shift)));
-    }
     float factor[LANES];
     v_store(factor, v_exp(v_set(*max - new_max)));
     *sum = fmaf(*sum, factor[0], v_sum(total));

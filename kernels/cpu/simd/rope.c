@@ -10,8 +10,7 @@ void ELEM(rope)(const struct dpt_rope *a, int64_t first, int64_t end)
         const int64_t at = r % a->t * half;
         for (int64_t h = 0; h < a->heads; h++) {
             elem *low = (elem *)a->x + r * a->stride + h * 2 * half, *high = low + half;
-            FOR_LANES(j, count, half)
-            {
+            FOR_LANES(j, count, half) {
                 v16 c = v_get(a->cos + at + j, count, 0.0f);
                 v16 s = v_mul(sign, v_get(a->sin + at + j, count, 0.0f));
                 v16 x = e_get(low + j, count, 0.0f), y = e_get(high + j, count, 0.0f);

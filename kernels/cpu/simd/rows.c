@@ -32,8 +32,7 @@ void ELEM(tile_store)(const struct dpt_tile *t)
     for (int64_t r = 0; r < t->rows; r++) {
         const float *from = t->tile + r * t->cols;
         elem *to = (elem *)t->c + r * t->ldc;
-        FOR_LANES(j, n, t->cols)
-        {
+        FOR_LANES(j, n, t->cols) {
             v16 x = v_get(from + j, n, 0.0f);
             if (bias)
                 x = v_add(x, e_get(bias + j, n, 0.0f));
@@ -83,13 +82,10 @@ void ELEM(panels)(const struct dpt_panels *a)
     const elem *b = a->b;
     for (int64_t i = 0; a->col == 1 && i < a->k; i++)
         FOR_LANES(j, n, a->cols)
-        {
             v_store(a->to + j * a->k + i * LANES, e_get(b + i * a->row + j, n, 0.0f));
-        }
     if (a->col == 1)
         return;
-    FOR_LANES(j, n, a->cols)
-    {
+    FOR_LANES(j, n, a->cols) {
         if (n < LANES)
             SIMD(fill)(a->k * LANES, 0.0f, a->to + j * a->k);
         ELEM(transpose)(n, a->k, b + j * a->col, a->col, a->to + j * a->k, LANES);
@@ -100,8 +96,7 @@ void ELEM(column_sums)(int64_t rows, int64_t cols, const void *x_elems, int64_t 
                        float *ret)
 {
     const elem *x = x_elems;
-    FOR_LANES(j, n, cols)
-    {
+    FOR_LANES(j, n, cols) {
         v16 sum = v_set(0.0f);
         for (int64_t r = 0; r < rows; r++)
             sum = v_add(sum, e_get(x + r * ld + j, n, 0.0f));
@@ -115,8 +110,7 @@ void ELEM(softmax_grad)(int64_t n, const float *x, float lse, float scale, void 
 {
     elem *ret = ret_elems;
     v16 shift = v_set(lse), factor = v_set(scale);
-    FOR_LANES(j, count, n)
-    {
+    FOR_LANES(j, count, n) {
         v16 p = v_exp(v_sub(v_get(x + j, count, 0.0f), shift));
         e_put(ret + j, count, v_mul(p, factor));
     }
