@@ -1,11 +1,10 @@
 /* Causal attention of a head in one pass over tiles of TILE x TILE scores (Dao et al. 2022,
- * "FlashAttention", algorithms 1 and 4): T x T is never stored, backward makes the probabilities
- * anew from the kept log-sum-exp. Backward goes over the query heads of a key and value head one
- * after another, and the sums of dk and dv go on from one to the next.
+ * "FlashAttention", algorithms 1 and 4). T x T scores are never stored: backward computes the
+ * probabilities again from the kept log-sum-exp. Backward processes the query heads of a key and
+ * value head one after another, and accumulates dk and dv over all of them.
  *
- * Rows of q, k and v lie far apart in memory, at a stride that throws them on few cache sets; so a
- * head is first copied into dense rows of `hp` floats (hd rounded up to 16, padded with
- * zeros), q scaled by 1/sqrt(hd). */
+ * Rows of q, k and v lie far apart in memory, at a stride that maps them to few cache sets. So a
+ * head is first copied into dense rows of `hp` floats, and q is scaled by 1/sqrt(hd). */
 #include "base/natural_log.h"
 #include "kernels/cpu/simd/elem.h"
 
@@ -21,8 +20,10 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The parts of `work`; forward uses the first half. Rows beyond T, up to a whole tile, are zero. */
+/* The parts of `work`; forward uses the first half. tp and hp are T and hd, rounded up to whole
+ * tiles and vectors. Rows and channels beyond T and hd are zero. */
 struct work {
+    int64_t tp, hp;
     float *q, *k, *v; /* (tp, hp) */
     float *kt, *vt;   /* (hd, tp): transposed */
     float *dy, *dq;   /* (tp, hp) */
@@ -35,7 +36,9 @@ struct work {
 
 static size_t lay_out(int64_t t, int64_t hd, bool backward, float *base, struct work *ret)
 {
-    size_t tp = (size_t)round_up(t, TILE), hp = (size_t)round_up(hd, LANES), used = 0;
+    ret->tp = round_up(t, TILE);
+    ret->hp = round_up(hd, LANES);
+    size_t tp = (size_t)ret->tp, hp = (size_t)ret->hp, used = 0;
     struct part {
         float **at;
         size_t floats;
@@ -92,29 +95,62 @@ static void drop_row(const struct dpt_head_rows *a, struct work *w, int64_t t, i
         v_put(x + j, n, v_mul(v_get(x + j, n, 0.0f), v_get(w->drop + j, n, 0.0f)));
 }
 
-/* s (rows, TILE) = q rows from i0, times k rows from j0; with -inf above the diagonal. */
-static void scores(const struct dpt_head_rows *a, const struct work *w, int64_t i0, int64_t rows,
-                   int64_t j0)
+/* A tile of scores: `rows` queries from i0 and `keys` keys from j0. */
+struct tile {
+    int64_t i0, rows, j0, keys;
+};
+
+static struct tile tile_at(const struct dpt_head_rows *a, int64_t i0, int64_t j0)
 {
-    int64_t tp = round_up(a->t, TILE), hp = round_up(a->hd, LANES);
-    const struct simd_product qk = {.rows = rows,
-                                    .cols = TILE,
-                                    .k = a->hd,
-                                    .a = w->q + i0 * hp,
-                                    .a_row = hp,
-                                    .a_col = 1,
-                                    .b = w->kt + j0,
-                                    .ldb = tp,
-                                    .c = w->s,
-                                    .ldc = TILE};
-    SIMD(product)(&qk, false);
-    if (i0 == j0)
-        for (int64_t r = 0; r < rows; r++)
+    return (struct tile){i0, least(TILE, a->t - i0), j0, least(TILE, a->t - j0)};
+}
+
+/* ret (rows, TILE) = the tile's rows of x (tp, hp) times its columns of y (hd, tp). */
+static void tile_products(const struct dpt_head_rows *a, const struct work *w,
+                          const struct tile *at, const float *x, const float *y, float *ret)
+{
+    const struct simd_product p = {.rows = at->rows,
+                                   .cols = TILE,
+                                   .k = a->hd,
+                                   .a = x + at->i0 * w->hp,
+                                   .a_row = w->hp,
+                                   .a_col = 1,
+                                   .b = y + at->j0,
+                                   .ldb = w->tp,
+                                   .c = ret,
+                                   .ldc = TILE};
+    SIMD(product)(&p, false);
+}
+
+/* w->s = q k^T, with -inf above the diagonal. */
+static void tile_scores(const struct dpt_head_rows *a, const struct work *w, const struct tile *at)
+{
+    tile_products(a, w, at, w->q, w->kt, w->s);
+    if (at->i0 == at->j0)
+        for (int64_t r = 0; r < at->rows; r++)
             SIMD(fill)(TILE - 1 - r, -INFINITY, w->s + r * TILE + r + 1);
 }
 
-/* One row of scores becomes exp(s - max); running max and sum follow, and the row of o so far is
- * scaled to the new max. */
+/* ret (rows, hp) += p (rows, keys) times x (keys, hp), or, with p transposed, ret (keys, hp) += p^T
+ * times x (rows, hp). Rows of p are TILE apart. */
+static void add_products(const struct work *w, const struct tile *at, bool transposed,
+                         const float *p, const float *x, float *ret)
+{
+    const struct simd_product sum = {.rows = transposed ? at->keys : at->rows,
+                                     .cols = w->hp,
+                                     .k = transposed ? at->rows : at->keys,
+                                     .a = p,
+                                     .a_row = transposed ? 1 : TILE,
+                                     .a_col = transposed ? TILE : 1,
+                                     .b = x,
+                                     .ldb = w->hp,
+                                     .c = ret,
+                                     .ldc = w->hp};
+    SIMD(product)(&sum, true);
+}
+
+/* One row of scores becomes exp(s - max). Updates the running max and sum, and scales the row of o
+ * to the new max. */
 static void softmax_row(float *s, float *max, float *sum, float *o, int64_t hp)
 {
     v16 most = v_set(*max), total = v_set(0.0f);
@@ -136,9 +172,9 @@ static void softmax_row(float *s, float *max, float *sum, float *o, int64_t hp)
         v_store(o + j, v_mul(f, v_load(o + j)));
 }
 
-static void attend_tile(const struct dpt_head_rows *a, struct work *w, int64_t i0)
+static void attend_rows(const struct dpt_head_rows *a, struct work *w, int64_t i0)
 {
-    int64_t hp = round_up(a->hd, LANES), rows = least(TILE, a->t - i0);
+    const int64_t hp = w->hp, rows = least(TILE, a->t - i0);
     float max[TILE], sum[TILE];
     for (int r = 0; r < TILE; r++) {
         max[r] = -3.0e38f; /* finite, so that max - max is never NaN */
@@ -146,24 +182,14 @@ static void attend_tile(const struct dpt_head_rows *a, struct work *w, int64_t i
     }
     SIMD(fill)(TILE * hp, 0.0f, w->o);
     for (int64_t j0 = 0; j0 <= i0; j0 += TILE) {
-        int64_t keys = least(TILE, a->t - j0);
-        scores(a, w, i0, rows, j0);
+        const struct tile at = tile_at(a, i0, j0);
+        tile_scores(a, w, &at);
         for (int64_t r = 0; r < rows; r++) {
             softmax_row(w->s + r * TILE, &max[r], &sum[r], w->o + r * hp, hp);
             if (a->dropout->p > 0.0f)
-                drop_row(a, w, i0 + r, j0, j0 + keys, w->s + r * TILE);
+                drop_row(a, w, i0 + r, j0, j0 + at.keys, w->s + r * TILE);
         }
-        const struct simd_product pv = {.rows = rows,
-                                        .cols = hp,
-                                        .k = keys,
-                                        .a = w->s,
-                                        .a_row = TILE,
-                                        .a_col = 1,
-                                        .b = w->v + j0 * hp,
-                                        .ldb = hp,
-                                        .c = w->o,
-                                        .ldc = hp};
-        SIMD(product)(&pv, true);
+        add_products(w, &at, false, w->s, w->v + j0 * hp, w->o);
     }
     for (int64_t r = 0; r < rows; r++) {
         v16 scale = v_set(1.0f / sum[r]);
@@ -177,16 +203,16 @@ void ELEM(attention)(const struct dpt_head_rows *a)
 {
     struct work w;
     lay_out(a->t, a->hd, false, a->work, &w);
-    int64_t tp = round_up(a->t, TILE), hp = round_up(a->hd, LANES);
     copy_rows(a, a->q, a->ld, 1.0f / sqrtf((float)a->hd), w.q);
     copy_rows(a, a->k, a->ld, 1.0f, w.k);
     copy_rows(a, a->v, a->ld, 1.0f, w.v);
-    SIMD(transpose_f32)(tp, hp, w.k, hp, w.kt, tp);
+    SIMD(transpose_f32)(w.tp, w.hp, w.k, w.hp, w.kt, w.tp);
     for (int64_t i0 = 0; i0 < a->t; i0 += TILE)
-        attend_tile(a, &w, i0);
+        attend_rows(a, &w, i0);
 }
 
-/* w->row[t] = sum over channels of dy*y: what each probability's gradient is measured against. */
+/* w->row[t] = sum over channels of dy*y, which is subtracted from the gradient of each probability
+ * of row t. */
 static void row_dots(const struct dpt_head_rows *a, struct work *w)
 {
     for (int64_t t = 0; t < a->t; t++) {
@@ -200,16 +226,15 @@ static void row_dots(const struct dpt_head_rows *a, struct work *w)
 
 /* From scores s and dp = dy v^T (in ds): s becomes the (dropped) probabilities, ds the gradient of
  * the scores. */
-static void grad_rows(const struct dpt_head_rows *a, struct work *w, int64_t i0, int64_t rows,
-                      int64_t j0)
+static void score_gradients(const struct dpt_head_rows *a, struct work *w, const struct tile *at)
 {
-    int64_t keys = least(TILE, a->t - j0);
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t r = 0; r < at->rows; r++) {
         float *s = w->s + r * TILE, *ds = w->ds + r * TILE;
-        v16 lse = v_set(a->lse[i0 + r]), dot = v_set(w->row[i0 + r]);
+        const int64_t query = at->i0 + r;
+        v16 lse = v_set(a->lse[query]), dot = v_set(w->row[query]);
         bool drop = a->dropout->p > 0.0f;
-        if (drop)
-            drop_row(a, w, i0 + r, j0, j0 + keys, ds); /* leaves the factors in w->drop */
+        if (drop) /* leaves the factors in w->drop */
+            drop_row(a, w, query, at->j0, at->j0 + at->keys, ds);
         for (int64_t j = 0; j < TILE; j += LANES) {
             v16 p = v_exp(v_sub(v_load(s + j), lse));
             v_store(ds + j, v_mul(p, v_sub(v_load(ds + j), dot)));
@@ -220,64 +245,30 @@ static void grad_rows(const struct dpt_head_rows *a, struct work *w, int64_t i0,
     }
 }
 
-static void grad_tile(const struct dpt_head_rows *a, struct work *w, int64_t i0, int64_t j0)
+static void add_tile_gradients(const struct dpt_head_rows *a, struct work *w, int64_t i0,
+                               int64_t j0)
 {
-    int64_t tp = round_up(a->t, TILE), hp = round_up(a->hd, LANES);
-    int64_t rows = least(TILE, a->t - i0), keys = least(TILE, a->t - j0);
-    const struct simd_product dp = {.rows = rows,
-                                    .cols = TILE,
-                                    .k = a->hd,
-                                    .a = w->dy + i0 * hp,
-                                    .a_row = hp,
-                                    .a_col = 1,
-                                    .b = w->vt + j0,
-                                    .ldb = tp,
-                                    .c = w->ds,
-                                    .ldc = TILE};
-    scores(a, w, i0, rows, j0);
-    SIMD(product)(&dp, false);
-    grad_rows(a, w, i0, rows, j0);
-    const struct simd_product dv = {.rows = keys,
-                                    .cols = hp,
-                                    .k = rows,
-                                    .a = w->s,
-                                    .a_row = 1,
-                                    .a_col = TILE,
-                                    .b = w->dy + i0 * hp,
-                                    .ldb = hp,
-                                    .c = w->dv + j0 * hp,
-                                    .ldc = hp};
-    struct simd_product dk = dv;
-    dk.a = w->ds;
-    dk.b = w->q + i0 * hp;
-    dk.c = w->dk + j0 * hp;
-    const struct simd_product dq = {.rows = rows,
-                                    .cols = hp,
-                                    .k = keys,
-                                    .a = w->ds,
-                                    .a_row = TILE,
-                                    .a_col = 1,
-                                    .b = w->k + j0 * hp,
-                                    .ldb = hp,
-                                    .c = w->dq + i0 * hp,
-                                    .ldc = hp};
-    SIMD(product)(&dv, true);
-    SIMD(product)(&dk, true);
-    SIMD(product)(&dq, true);
+    const struct tile at = tile_at(a, i0, j0);
+    const int64_t hp = w->hp;
+    tile_scores(a, w, &at);
+    tile_products(a, w, &at, w->dy, w->vt, w->ds);
+    score_gradients(a, w, &at);
+    add_products(w, &at, true, w->s, w->dy + i0 * hp, w->dv + j0 * hp);
+    add_products(w, &at, true, w->ds, w->q + i0 * hp, w->dk + j0 * hp);
+    add_products(w, &at, false, w->ds, w->k + j0 * hp, w->dq + i0 * hp);
 }
 
-/* dq of one query head, and what it adds to dk and dv. */
-static void head_grad(const struct dpt_head_rows *a, struct work *w)
+/* Computes dq of one query head, and adds the head's part to dk and dv. */
+static void add_head_gradients(const struct dpt_head_rows *a, struct work *w)
 {
-    int64_t tp = round_up(a->t, TILE), hp = round_up(a->hd, LANES);
     const float scale = 1.0f / sqrtf((float)a->hd);
     copy_rows(a, a->q, a->ld, scale, w->q);
     copy_rows(a, a->dy, a->ldy, 1.0f, w->dy);
-    SIMD(fill)(tp * hp, 0.0f, w->dq);
+    SIMD(fill)(w->tp * w->hp, 0.0f, w->dq);
     row_dots(a, w);
     for (int64_t j0 = 0; j0 < a->t; j0 += TILE)
         for (int64_t i0 = j0; i0 < a->t; i0 += TILE)
-            grad_tile(a, w, i0, j0);
+            add_tile_gradients(a, w, i0, j0);
     store_rows(a, w->dq, scale, a->dq);
 }
 
@@ -285,14 +276,13 @@ void ELEM(attention_grad)(const struct dpt_head_rows *a)
 {
     struct work w;
     lay_out(a->t, a->hd, true, a->work, &w);
-    int64_t tp = round_up(a->t, TILE), hp = round_up(a->hd, LANES);
     struct dpt_head_rows one = *a;
     copy_rows(a, a->k, a->ld, 1.0f, w.k);
     copy_rows(a, a->v, a->ld, 1.0f, w.v);
-    SIMD(transpose_f32)(tp, hp, w.k, hp, w.kt, tp);
-    SIMD(transpose_f32)(tp, hp, w.v, hp, w.vt, tp);
-    SIMD(fill)(tp * hp, 0.0f, w.dk);
-    SIMD(fill)(tp * hp, 0.0f, w.dv);
+    SIMD(transpose_f32)(w.tp, w.hp, w.k, w.hp, w.kt, w.tp);
+    SIMD(transpose_f32)(w.tp, w.hp, w.v, w.hp, w.vt, w.tp);
+    SIMD(fill)(w.tp * w.hp, 0.0f, w.dk);
+    SIMD(fill)(w.tp * w.hp, 0.0f, w.dv);
     SIMD(fill)(TILE, 0.0f, w.drop);
     for (int64_t g = 0; g < a->group; g++) {
         one.q = (const elem *)a->q + g * a->hd;
@@ -301,7 +291,7 @@ void ELEM(attention_grad)(const struct dpt_head_rows *a)
         one.dq = (elem *)a->dq + g * a->hd;
         one.lse = a->lse + g * a->t;
         one.drop_first = a->drop_first + (uint64_t)g * (uint64_t)(a->t * a->t);
-        head_grad(&one, &w);
+        add_head_gradients(&one, &w);
     }
     store_rows(a, w.dk, 1.0f, a->dk);
     store_rows(a, w.dv, 1.0f, a->dv);

@@ -1,11 +1,11 @@
-/* What one row at a time needs: a row times a matrix, rows against a row, a softmax. Nothing is
- * packed or copied: the matrix is read as it lies, once. */
+/* The kernels of decoding one row at a time: a row times a matrix, the dot products of rows with a
+ * row, a softmax. The matrix is read once, without packing or copying. */
 #include "kernels/cpu/simd/simd.h"
 
 enum { STRIP = 4 }; /* vectors of columns that are summed side by side */
 
 /* Columns at, at + 1, … of `n` vectors, the last of `count` lanes. */
-INLINE void strip(const struct dpt_row_times *a, int64_t at, int n, int64_t count)
+INLINE void row_times_strip(const struct dpt_row_times *a, int64_t at, int n, int64_t count)
 {
     v16 sum[STRIP];
     for (int s = 0; s < n; s++) {
@@ -26,9 +26,9 @@ void SIMD(row_times)(const struct dpt_row_times *a)
 {
     int64_t at = 0;
     for (; at + STRIP * LANES <= a->cols; at += STRIP * LANES)
-        strip(a, at, STRIP, LANES);
+        row_times_strip(a, at, STRIP, LANES);
     for (; at < a->cols; at += LANES)
-        strip(a, at, 1, a->cols - at < LANES ? a->cols - at : LANES);
+        row_times_strip(a, at, 1, a->cols - at < LANES ? a->cols - at : LANES);
 }
 
 void SIMD(dots)(const struct dpt_row_dots *a)

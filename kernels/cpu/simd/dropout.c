@@ -36,7 +36,7 @@ INLINE void philox16(struct dpt_rng_key key, uint64_t counter, const uint32_t or
 }
 
 /* Factors of the 64 elements of blocks `block` to `block` + 15. */
-INLINE void group(const struct dpt_dropout *d, uint64_t block, w16 below, v16 keep, float *ret)
+INLINE void drop_group(const struct dpt_dropout *d, uint64_t block, w16 below, v16 keep, float *ret)
 {
     /* Lane 4q+j works on block 4j+q: a transposition of 4 x 4 lanes then puts a block's words side
      * by side and the blocks in order. */
@@ -59,12 +59,12 @@ void SIMD(drop_factors)(int64_t n, const struct dpt_dropout *d, uint64_t first, 
     int64_t skip = (int64_t)(first % 4), at = 0;
     while (at < n) {
         if (skip == 0 && n - at >= GROUP) {
-            group(d, block, below, keep, ret + at);
+            drop_group(d, block, below, keep, ret + at);
             at += GROUP;
         } else {
             float part[GROUP];
             int64_t count = n - at < GROUP - skip ? n - at : GROUP - skip;
-            group(d, block, below, keep, part);
+            drop_group(d, block, below, keep, part);
             memcpy(ret + at, part + skip, (size_t)count * sizeof *ret);
             at += count;
             skip = 0;

@@ -22,7 +22,7 @@ INLINE void e_put(elem *p, int64_t count, v16 a)
 {
     v_put(p, count, a);
 }
-/* What e_get would bring back of a after e_put. */
+/* The value that e_get returns after e_put of a. */
 INLINE v16 e_stored(v16 a)
 {
     return a;

@@ -43,7 +43,7 @@ void ELEM(batchnorm)(const struct dpt_batchnorm_forward *a, int64_t first, int64
     }
 }
 
-/* dy, zero where what came out of the relu is not above zero. */
+/* dy, zero where the output of the relu is not above zero. */
 INLINE v16 past_relu(const struct dpt_batchnorm_backward *a, int64_t at, int64_t n)
 {
     const v16 dy = e_get((const elem *)a->dy + at, n, 0.0f);

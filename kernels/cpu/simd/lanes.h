@@ -29,7 +29,29 @@ enum { LANES = 16 };
 #define INLINE static inline __attribute__((always_inline))
 #endif
 
-/* n lanes, 0 <= n <= 16, are read or written by *_part; lanes not read are `fill`. */
+#if !defined(DPT_ISA_PLAIN)
+#include <immintrin.h>
+
+/* Sixteen lanes of uint16_t. */
+typedef struct {
+    __m256i v;
+} h16;
+INLINE h16 h_load(const uint16_t *p)
+{
+    return (h16){_mm256_loadu_si256((const __m256i *)(const void *)p)};
+}
+INLINE void h_store(uint16_t *p, h16 a)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, a.v);
+}
+INLINE void v_stream_end(void)
+{
+    _mm_sfence();
+}
+#endif
+
+/* *_part reads or writes the first n lanes, 0 <= n <= 16; the other lanes that it returns are
+ * `fill`, of 16 bits 0. */
 #if defined(DPT_ISA_AVX512)
 #include "kernels/cpu/simd/lanes_avx512.h"
 #elif defined(DPT_ISA_AVX2)
@@ -40,36 +62,35 @@ enum { LANES = 16 };
 
 /* --- the same in every instruction set --- */
 
-/* Sum and maximum of the lanes: halves are joined, then quarters, eighths, pairs. */
-INLINE float v_sum(v16 a)
+#if !defined(DPT_ISA_AVX512)
+INLINE h16 h_load_part(const uint16_t *p, int64_t n)
 {
-    float f[LANES];
-    v_store(f, a);
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            f[i] = f[i] + f[i + half];
-    return f[0];
+    uint16_t u[LANES] = {0};
+    memcpy(u, p, (size_t)n * sizeof *u);
+    return h_load(u);
 }
+INLINE void h_store_part(uint16_t *p, int64_t n, h16 a)
+{
+    uint16_t u[LANES];
+    h_store(u, a);
+    memcpy(p, u, (size_t)n * sizeof *u);
+}
+#endif
 
-INLINE float v_greatest(v16 a)
-{
-    float f[LANES];
-    v_store(f, a);
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            f[i] = f[i] > f[i + half] ? f[i] : f[i + half];
-    return f[0];
-}
-
-INLINE double d_sum(d16 a)
-{
-    double d[LANES];
-    d_store(d, a);
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            d[i] = d[i] + d[i + half];
-    return d[0];
-}
+/* The lanes joined in one tree: halves, then quarters, eighths, pairs. */
+#define JOIN(type, name, vector, store, joined)                                                    \
+    INLINE type name(vector a)                                                                     \
+    {                                                                                              \
+        type x[LANES];                                                                             \
+        store(x, a);                                                                               \
+        for (int half = LANES / 2; half > 0; half /= 2)                                            \
+            for (int i = 0; i < half; i++)                                                         \
+                x[i] = joined;                                                                     \
+        return x[0];                                                                               \
+    }
+JOIN(float, v_sum, v16, v_store, x[i] + x[i + half])
+JOIN(float, v_greatest, v16, v_store, x[i] > x[i + half] ? x[i] : x[i + half])
+JOIN(double, d_sum, d16, d_store, x[i] + x[i + half])
 
 /* bf16 (kernels/half.h): the one place where the own kernels round to it. */
 INLINE h16 bf16_of_v(v16 a)
@@ -84,6 +105,12 @@ INLINE h16 bf16_of_v(v16 a)
 INLINE v16 v_of_bf16(h16 a)
 {
     return v_of_w(w_left(w_of_h(a), 16));
+}
+
+/* 2^n for the n left in the low bits of the sum 1.5*2^23 + n. */
+INLINE v16 v_exp2_of_magic(v16 t)
+{
+    return v_of_w(w_add(w_left(w_of_v(t), 23), w_set(0x3f800000)));
 }
 
 /* e^x within 1.5 ulp; 0 below -87.33 (no subnormal results), 2.4e38 above 88.37; NaN stays NaN.
@@ -112,12 +139,6 @@ INLINE v16 v_exp(v16 x)
 #define FOR_LANES(at, count, n)                                                                    \
     for (int64_t at = 0, count = (n) < LANES ? (n) : LANES; at < (n);                              \
          at += LANES, count = (n)-at < LANES ? (n)-at : LANES)
-
-/* Brings the cache line of p, which is read soon. */
-INLINE void v_prefetch(const float *p)
-{
-    __builtin_prefetch(p);
-}
 
 /* A load that is masked only in a row's last lanes. */
 INLINE v16 v_get(const float *p, int64_t count, float fill)

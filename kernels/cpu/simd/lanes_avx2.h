@@ -2,8 +2,6 @@
 #ifndef DPT_KERNELS_CPU_SIMD_LANES_AVX2_H
 #define DPT_KERNELS_CPU_SIMD_LANES_AVX2_H
 
-#include <immintrin.h>
-
 typedef struct {
     __m256 l, h;
 } v16;
@@ -29,10 +27,6 @@ INLINE void v_stream(float *p, v16 a)
     _mm256_stream_ps(p, a.l);
     _mm256_stream_ps(p + 8, a.h);
 }
-INLINE void v_stream_end(void)
-{
-    _mm_sfence();
-}
 INLINE __m256i lane_mask(int64_t n, int from)
 {
     const __m256i at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -55,16 +49,18 @@ INLINE void v_store_part(float *p, int64_t n, v16 a)
     {                                                                                              \
         return (type){operation(a.l, b.l), operation(a.h, b.h)};                                   \
     }
+#define UNARY(result, name, type, operation)                                                       \
+    INLINE result name(type a)                                                                     \
+    {                                                                                              \
+        return (result){operation(a.l), operation(a.h)};                                           \
+    }
 BINARY(v16, v_add, _mm256_add_ps)
 BINARY(v16, v_sub, _mm256_sub_ps)
 BINARY(v16, v_mul, _mm256_mul_ps)
 BINARY(v16, v_div, _mm256_div_ps)
 BINARY(v16, v_max, _mm256_max_ps)
 BINARY(v16, v_min, _mm256_min_ps)
-INLINE v16 v_sqrt(v16 a)
-{
-    return (v16){_mm256_sqrt_ps(a.l), _mm256_sqrt_ps(a.h)};
-}
+UNARY(v16, v_sqrt, v16, _mm256_sqrt_ps)
 INLINE v16 v_fma(v16 a, v16 b, v16 c)
 {
     return (v16){_mm256_fmadd_ps(a.l, b.l, c.l), _mm256_fmadd_ps(a.h, b.h, c.h)};
@@ -76,15 +72,6 @@ INLINE m16 v_less(v16 a, v16 b)
 INLINE v16 v_select(m16 m, v16 a, v16 b)
 {
     return (v16){_mm256_blendv_ps(b.l, a.l, m.l), _mm256_blendv_ps(b.h, a.h, m.h)};
-}
-INLINE __m256 exp2_of_magic8(__m256 t)
-{
-    __m256i i = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
-    return _mm256_castsi256_ps(_mm256_add_epi32(i, _mm256_set1_epi32(0x3f800000)));
-}
-INLINE v16 v_exp2_of_magic(v16 t)
-{
-    return (v16){exp2_of_magic8(t.l), exp2_of_magic8(t.h)};
 }
 typedef struct {
     __m256d q[4];
@@ -148,14 +135,8 @@ INLINE v16 w_keep(w16 a, w16 b, v16 value)
 }
 #define w_left(a, n)  ((w16){_mm256_slli_epi32((a).l, n), _mm256_slli_epi32((a).h, n)})
 #define w_right(a, n) ((w16){_mm256_srli_epi32((a).l, n), _mm256_srli_epi32((a).h, n)})
-INLINE w16 w_of_v(v16 a)
-{
-    return (w16){_mm256_castps_si256(a.l), _mm256_castps_si256(a.h)};
-}
-INLINE v16 v_of_w(w16 a)
-{
-    return (v16){_mm256_castsi256_ps(a.l), _mm256_castsi256_ps(a.h)};
-}
+UNARY(w16, w_of_v, v16, _mm256_castps_si256)
+UNARY(v16, v_of_w, w16, _mm256_castsi256_ps)
 INLINE m16 v_is_nan(v16 a)
 {
     return (m16){_mm256_cmp_ps(a.l, a.l, _CMP_UNORD_Q), _mm256_cmp_ps(a.h, a.h, _CMP_UNORD_Q)};
@@ -165,29 +146,6 @@ INLINE m16 m_first(int64_t n)
     return (m16){_mm256_castsi256_ps(lane_mask(n, 0)), _mm256_castsi256_ps(lane_mask(n, 8))};
 }
 
-typedef struct {
-    __m256i v;
-} h16;
-INLINE h16 h_load(const uint16_t *p)
-{
-    return (h16){_mm256_loadu_si256((const __m256i *)(const void *)p)};
-}
-INLINE h16 h_load_part(const uint16_t *p, int64_t n)
-{
-    uint16_t u[LANES] = {0};
-    memcpy(u, p, (size_t)n * sizeof *u);
-    return h_load(u);
-}
-INLINE void h_store(uint16_t *p, h16 a)
-{
-    _mm256_storeu_si256((__m256i *)(void *)p, a.v);
-}
-INLINE void h_store_part(uint16_t *p, int64_t n, h16 a)
-{
-    uint16_t u[LANES];
-    h_store(u, a);
-    memcpy(p, u, (size_t)n * sizeof *u);
-}
 INLINE w16 w_of_h(h16 a)
 {
     return (w16){_mm256_cvtepu16_epi32(_mm256_castsi256_si128(a.v)),

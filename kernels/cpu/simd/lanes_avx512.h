@@ -2,8 +2,6 @@
 #ifndef DPT_KERNELS_CPU_SIMD_LANES_AVX512_H
 #define DPT_KERNELS_CPU_SIMD_LANES_AVX512_H
 
-#include <immintrin.h>
-
 typedef struct {
     __m512 v;
 } v16;
@@ -26,26 +24,28 @@ INLINE void v_stream(float *p, v16 a)
 {
     _mm512_stream_ps(p, a.v);
 }
-INLINE void v_stream_end(void)
+/* Set in the first n lanes. */
+INLINE m16 m_first(int64_t n)
 {
-    _mm_sfence();
-}
-INLINE __mmask16 first_lanes(int64_t n)
-{
-    return (__mmask16)((1u << n) - 1u);
+    return (m16)((1u << n) - 1u);
 }
 INLINE v16 v_load_part(const float *p, int64_t n, float fill)
 {
-    return (v16){_mm512_mask_loadu_ps(_mm512_set1_ps(fill), first_lanes(n), p)};
+    return (v16){_mm512_mask_loadu_ps(_mm512_set1_ps(fill), m_first(n), p)};
 }
 INLINE void v_store_part(float *p, int64_t n, v16 a)
 {
-    _mm512_mask_storeu_ps(p, first_lanes(n), a.v);
+    _mm512_mask_storeu_ps(p, m_first(n), a.v);
 }
 #define BINARY(type, name, operation)                                                              \
     INLINE type name(type a, type b)                                                               \
     {                                                                                              \
         return (type){operation(a.v, b.v)};                                                        \
+    }
+#define UNARY(result, name, type, operation)                                                       \
+    INLINE result name(type a)                                                                     \
+    {                                                                                              \
+        return (result){operation(a.v)};                                                           \
     }
 BINARY(v16, v_add, _mm512_add_ps)
 BINARY(v16, v_sub, _mm512_sub_ps)
@@ -53,10 +53,7 @@ BINARY(v16, v_mul, _mm512_mul_ps)
 BINARY(v16, v_div, _mm512_div_ps)
 BINARY(v16, v_max, _mm512_max_ps)
 BINARY(v16, v_min, _mm512_min_ps)
-INLINE v16 v_sqrt(v16 a)
-{
-    return (v16){_mm512_sqrt_ps(a.v)};
-}
+UNARY(v16, v_sqrt, v16, _mm512_sqrt_ps)
 INLINE v16 v_fma(v16 a, v16 b, v16 c)
 {
     return (v16){_mm512_fmadd_ps(a.v, b.v, c.v)};
@@ -70,12 +67,6 @@ INLINE m16 v_less(v16 a, v16 b)
 INLINE v16 v_select(m16 m, v16 a, v16 b)
 {
     return (v16){_mm512_mask_blend_ps(m, b.v, a.v)};
-}
-/* 2^n for the n left in the low bits of the sum 1.5*2^23 + n */
-INLINE v16 v_exp2_of_magic(v16 t)
-{
-    __m512i i = _mm512_slli_epi32(_mm512_castps_si512(t.v), 23);
-    return (v16){_mm512_castsi512_ps(_mm512_add_epi32(i, _mm512_set1_epi32(0x3f800000)))};
 }
 /* Sixteen lanes of double. */
 typedef struct {
@@ -129,57 +120,24 @@ INLINE v16 w_keep(w16 a, w16 b, v16 value)
 }
 #define w_left(a, n)  ((w16){_mm512_slli_epi32((a).v, n)})
 #define w_right(a, n) ((w16){_mm512_srli_epi32((a).v, n)})
-INLINE w16 w_of_v(v16 a)
-{
-    return (w16){_mm512_castps_si512(a.v)};
-}
-INLINE v16 v_of_w(w16 a)
-{
-    return (v16){_mm512_castsi512_ps(a.v)};
-}
+UNARY(w16, w_of_v, v16, _mm512_castps_si512)
+UNARY(v16, v_of_w, w16, _mm512_castsi512_ps)
 INLINE m16 v_is_nan(v16 a)
 {
     return _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
 }
-/* Set in the first n lanes. */
-INLINE m16 m_first(int64_t n)
-{
-    return first_lanes(n);
-}
 
-/* Sixteen lanes of uint16_t. */
-typedef struct {
-    __m256i v;
-} h16;
-INLINE h16 h_load(const uint16_t *p)
-{
-    return (h16){_mm256_loadu_si256((const __m256i *)(const void *)p)};
-}
 INLINE h16 h_load_part(const uint16_t *p, int64_t n)
 {
-    return (h16){_mm256_maskz_loadu_epi16(first_lanes(n), p)};
-}
-INLINE void h_store(uint16_t *p, h16 a)
-{
-    _mm256_storeu_si256((__m256i *)(void *)p, a.v);
+    return (h16){_mm256_maskz_loadu_epi16(m_first(n), p)};
 }
 INLINE void h_store_part(uint16_t *p, int64_t n, h16 a)
 {
-    _mm256_mask_storeu_epi16(p, first_lanes(n), a.v);
+    _mm256_mask_storeu_epi16(p, m_first(n), a.v);
 }
-INLINE w16 w_of_h(h16 a)
-{
-    return (w16){_mm512_cvtepu16_epi32(a.v)};
-}
-/* The low halves. */
-INLINE h16 h_of_w(w16 a)
-{
-    return (h16){_mm512_cvtepi32_epi16(a.v)};
-}
-INLINE v16 v_of_f16(h16 a)
-{
-    return (v16){_mm512_cvtph_ps(a.v)};
-}
+UNARY(w16, w_of_h, h16, _mm512_cvtepu16_epi32)
+UNARY(h16, h_of_w, w16, _mm512_cvtepi32_epi16) /* the low halves */
+UNARY(v16, v_of_f16, h16, _mm512_cvtph_ps)
 INLINE h16 f16_of_v(v16 a)
 {
     return (h16){_mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};

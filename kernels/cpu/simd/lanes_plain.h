@@ -14,12 +14,22 @@ typedef struct {
 
 #define EACH_LANE for (int i = 0; i < LANES; i++)
 
-INLINE v16 v_set(float x)
-{
-    v16 r;
-    EACH_LANE r.f[i] = x;
-    return r;
-}
+/* r.lane[i] = x, of a and, for BINARY, b. */
+#define UNARY(result, name, type, lane, x)                                                         \
+    INLINE result name(type a)                                                                     \
+    {                                                                                              \
+        result r;                                                                                  \
+        EACH_LANE r.lane[i] = x;                                                                   \
+        return r;                                                                                  \
+    }
+#define BINARY(result, name, left, right, lane, x)                                                 \
+    INLINE result name(left a, right b)                                                            \
+    {                                                                                              \
+        result r;                                                                                  \
+        EACH_LANE r.lane[i] = x;                                                                   \
+        return r;                                                                                  \
+    }
+UNARY(v16, v_set, float, f, a)
 INLINE v16 v_load(const float *p)
 {
     v16 r;
@@ -48,46 +58,25 @@ INLINE void v_store_part(float *p, int64_t n, v16 a)
     for (int64_t i = 0; i < n; i++)
         p[i] = a.f[i];
 }
-#define BINARY(type, name, lane, x)                                                                \
-    INLINE type name(type a, type b)                                                               \
-    {                                                                                              \
-        EACH_LANE a.lane[i] = x;                                                                   \
-        return a;                                                                                  \
-    }
-BINARY(v16, v_add, f, a.f[i] + b.f[i])
-BINARY(v16, v_sub, f, a.f[i] - b.f[i])
-BINARY(v16, v_mul, f, a.f[i] * b.f[i])
-BINARY(v16, v_div, f, a.f[i] / b.f[i])
-BINARY(v16, v_max, f, a.f[i] > b.f[i] ? a.f[i] : b.f[i])
-BINARY(v16, v_min, f, a.f[i] < b.f[i] ? a.f[i] : b.f[i])
-INLINE v16 v_sqrt(v16 a)
-{
-    EACH_LANE a.f[i] = sqrtf(a.f[i]);
-    return a;
-}
+BINARY(v16, v_add, v16, v16, f, a.f[i] + b.f[i])
+BINARY(v16, v_sub, v16, v16, f, a.f[i] - b.f[i])
+BINARY(v16, v_mul, v16, v16, f, a.f[i] * b.f[i])
+BINARY(v16, v_div, v16, v16, f, a.f[i] / b.f[i])
+BINARY(v16, v_max, v16, v16, f, a.f[i] > b.f[i] ? a.f[i] : b.f[i])
+BINARY(v16, v_min, v16, v16, f, a.f[i] < b.f[i] ? a.f[i] : b.f[i])
+BINARY(m16, v_less, v16, v16, u, a.f[i] < b.f[i])
+UNARY(v16, v_sqrt, v16, f, sqrtf(a.f[i]))
+UNARY(m16, v_is_nan, v16, u, a.f[i] != a.f[i])
+UNARY(m16, m_first, int64_t, u, i < a)
 INLINE v16 v_fma(v16 a, v16 b, v16 c)
 {
     EACH_LANE c.f[i] = fmaf(a.f[i], b.f[i], c.f[i]);
     return c;
 }
-INLINE m16 v_less(v16 a, v16 b)
-{
-    m16 r;
-    EACH_LANE r.u[i] = a.f[i] < b.f[i];
-    return r;
-}
 INLINE v16 v_select(m16 m, v16 a, v16 b)
 {
     EACH_LANE a.f[i] = m.u[i] ? a.f[i] : b.f[i];
     return a;
-}
-INLINE v16 v_exp2_of_magic(v16 t)
-{
-    uint32_t u[LANES];
-    memcpy(u, t.f, sizeof u);
-    EACH_LANE u[i] = (u[i] << 23) + 0x3f800000u;
-    memcpy(t.f, u, sizeof u);
-    return t;
 }
 typedef struct {
     double d[LANES];
@@ -112,32 +101,21 @@ INLINE void d_store(double *p, d16 a)
 typedef struct {
     uint32_t u[LANES];
 } w16;
-INLINE w16 w_set(uint32_t x)
-{
-    w16 r;
-    EACH_LANE r.u[i] = x;
-    return r;
-}
+UNARY(w16, w_set, uint32_t, u, a)
+UNARY(w16, w_of_v, v16, u, dpt_f32_bits(a.f[i]))
+UNARY(v16, v_of_w, w16, f, dpt_f32_of_bits(a.u[i]))
 INLINE w16 w_load(const uint32_t *p)
 {
     w16 r;
     memcpy(r.u, p, sizeof r.u);
     return r;
 }
-BINARY(w16, w_add, u, a.u[i] + b.u[i])
-BINARY(w16, w_xor, u, a.u[i] ^ b.u[i])
-BINARY(w16, w_and, u, a.u[i] & b.u[i])
-BINARY(w16, w_or, u, a.u[i] | b.u[i])
-INLINE w16 w_left(w16 a, int n)
-{
-    EACH_LANE a.u[i] <<= n;
-    return a;
-}
-INLINE w16 w_right(w16 a, int n)
-{
-    EACH_LANE a.u[i] >>= n;
-    return a;
-}
+BINARY(w16, w_add, w16, w16, u, a.u[i] + b.u[i])
+BINARY(w16, w_xor, w16, w16, u, a.u[i] ^ b.u[i])
+BINARY(w16, w_and, w16, w16, u, a.u[i] & b.u[i])
+BINARY(w16, w_or, w16, w16, u, a.u[i] | b.u[i])
+BINARY(w16, w_left, w16, int, u, a.u[i] << b)
+BINARY(w16, w_right, w16, int, u, a.u[i] >> b)
 INLINE void w_multiply(w16 a, w16 b, w16 *hi, w16 *lo)
 {
     EACH_LANE
@@ -152,76 +130,24 @@ INLINE v16 w_keep(w16 a, w16 b, v16 value)
     EACH_LANE value.f[i] = a.u[i] >= b.u[i] ? value.f[i] : 0.0f;
     return value;
 }
-INLINE w16 w_of_v(v16 a)
-{
-    w16 r;
-    memcpy(r.u, a.f, sizeof r.u);
-    return r;
-}
-INLINE v16 v_of_w(w16 a)
-{
-    v16 r;
-    memcpy(r.f, a.u, sizeof r.f);
-    return r;
-}
-INLINE m16 v_is_nan(v16 a)
-{
-    m16 r;
-    EACH_LANE r.u[i] = a.f[i] != a.f[i];
-    return r;
-}
-INLINE m16 m_first(int64_t n)
-{
-    m16 r;
-    EACH_LANE r.u[i] = i < n;
-    return r;
-}
 
 typedef struct {
     uint16_t u[LANES];
 } h16;
-INLINE h16 h_load_part(const uint16_t *p, int64_t n)
-{
-    h16 r = {{0}};
-    memcpy(r.u, p, (size_t)n * sizeof *p);
-    return r;
-}
 INLINE h16 h_load(const uint16_t *p)
 {
-    return h_load_part(p, LANES);
-}
-INLINE void h_store_part(uint16_t *p, int64_t n, h16 a)
-{
-    memcpy(p, a.u, (size_t)n * sizeof *p);
+    h16 r;
+    memcpy(r.u, p, sizeof r.u);
+    return r;
 }
 INLINE void h_store(uint16_t *p, h16 a)
 {
-    h_store_part(p, LANES, a);
+    memcpy(p, a.u, sizeof a.u);
 }
-INLINE w16 w_of_h(h16 a)
-{
-    w16 r;
-    EACH_LANE r.u[i] = a.u[i];
-    return r;
-}
-INLINE h16 h_of_w(w16 a)
-{
-    h16 r;
-    EACH_LANE r.u[i] = (uint16_t)a.u[i];
-    return r;
-}
-INLINE v16 v_of_f16(h16 a)
-{
-    v16 r;
-    EACH_LANE r.f[i] = dpt_f32_of_f16(a.u[i]);
-    return r;
-}
-INLINE h16 f16_of_v(v16 a)
-{
-    h16 r;
-    EACH_LANE r.u[i] = dpt_f16_of_f32(a.f[i]);
-    return r;
-}
+UNARY(w16, w_of_h, h16, u, a.u[i])
+UNARY(h16, h_of_w, w16, u, (uint16_t)a.u[i])
+UNARY(v16, v_of_f16, h16, f, dpt_f32_of_f16(a.u[i]))
+UNARY(h16, f16_of_v, v16, u, dpt_f16_of_f32(a.f[i]))
 #define v_store_quarter(p, a, q) memcpy(p, (a).f + 4 * (q), 4 * sizeof(float))
 INLINE void v_transpose4(v16 r[4])
 {

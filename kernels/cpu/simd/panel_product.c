@@ -10,8 +10,8 @@
  */
 enum { HEIGHT = 6, DEPTH = DPT_PANEL_DEPTH };
 
-/* What is multiplied next: rows at … at+depth-1 of a panel, the columns of the result that it is
- * for, and the memory that is read after it. */
+/* A part of a panel that is multiplied: its rows at … at+depth-1, its columns of the result, and
+ * the part that is read next. */
 struct part {
     const struct dpt_panel_product *p;
     int64_t at, depth, column, columns;
@@ -19,7 +19,7 @@ struct part {
 };
 
 /* `rows` is a constant at each call, so that the compiler unrolls all but the loop over k. */
-INLINE void block(const struct part *part, int64_t i, const int rows)
+INLINE void panel_block(const struct part *part, int64_t i, const int rows)
 {
     v16 sum[HEIGHT];
     const int64_t lda = part->p->k, ldc = part->p->cols;
@@ -43,26 +43,26 @@ INLINE void block(const struct part *part, int64_t i, const int rows)
     }
 }
 
-static void block_of(const struct part *part, int64_t i, int64_t rows)
+static void panel_block_of(const struct part *part, int64_t i, int64_t rows)
 {
     switch (rows) {
     case 1:
-        block(part, i, 1);
+        panel_block(part, i, 1);
         break;
     case 2:
-        block(part, i, 2);
+        panel_block(part, i, 2);
         break;
     case 3:
-        block(part, i, 3);
+        panel_block(part, i, 3);
         break;
     case 4:
-        block(part, i, 4);
+        panel_block(part, i, 4);
         break;
     case 5:
-        block(part, i, 5);
+        panel_block(part, i, 5);
         break;
     default:
-        block(part, i, HEIGHT);
+        panel_block(part, i, HEIGHT);
     }
 }
 
@@ -71,7 +71,7 @@ static void block_of(const struct part *part, int64_t i, int64_t rows)
 static void fetch_ahead(const struct part *part, int64_t i, int64_t rows)
 {
     for (int64_t k = 2 * i; part->b_next && k < 2 * (i + rows) && k < part->depth; k++)
-        v_prefetch(part->b_next + k * LANES);
+        __builtin_prefetch(part->b_next + k * LANES);
 }
 
 static void multiply_part(const struct part *part)
@@ -81,16 +81,16 @@ static void multiply_part(const struct part *part)
     for (int64_t i = 0, rows; i < part->p->rows; i += rows, blocks--) {
         rows = (part->p->rows - i + blocks - 1) / blocks;
         fetch_ahead(part, i, rows);
-        block_of(part, i, rows);
+        panel_block_of(part, i, rows);
     }
 }
 
 static void tell_operands(const struct dpt_panel_product *p)
 {
     const int64_t panels = (p->cols + LANES - 1) / LANES;
-    tell(p->a, p->rows * p->k, false);
-    tell(p->b, panels * LANES * p->k, false);
-    tell(p->c, p->rows * p->cols, true);
+    tell_range(p->a, p->rows * p->k, false);
+    tell_range(p->b, panels * LANES * p->k, false);
+    tell_range(p->c, p->rows * p->cols, true);
 }
 
 void SIMD(panel_product)(const struct dpt_panel_product *p)

@@ -15,8 +15,8 @@ enum { ROWS = 1, VECTORS = 1 };
 
 /* rows and vectors are constants at each call, so that the compiler unrolls all but the loop over
  * k. */
-INLINE void block(const struct simd_product *p, bool accumulate, int64_t i, int64_t j,
-                  const int rows, const int vectors)
+INLINE void product_block(const struct simd_product *p, bool accumulate, int64_t i, int64_t j,
+                          const int rows, const int vectors)
 {
     v16 sum[ROWS][VECTORS];
     const float *a = p->a + i * p->a_row, *b = p->b + j;
@@ -46,13 +46,14 @@ INLINE void block(const struct simd_product *p, bool accumulate, int64_t i, int6
             v_store(c + r * p->ldc + v * LANES, sum[r][v]);
 }
 
-INLINE void columns(const struct simd_product *p, bool accumulate, int64_t j, const int vectors)
+INLINE void product_columns(const struct simd_product *p, bool accumulate, int64_t j,
+                            const int vectors)
 {
     int64_t i = 0;
     for (; i + ROWS <= p->rows; i += ROWS)
-        block(p, accumulate, i, j, ROWS, vectors);
+        product_block(p, accumulate, i, j, ROWS, vectors);
     for (; i < p->rows; i++)
-        block(p, accumulate, i, j, 1, vectors);
+        product_block(p, accumulate, i, j, 1, vectors);
 }
 
 static void tell_operands(const struct simd_product *p, bool accumulate)
@@ -61,13 +62,13 @@ static void tell_operands(const struct simd_product *p, bool accumulate)
     const int64_t lines = by_rows ? p->rows : p->k, ld = by_rows ? p->a_row : p->a_col;
     DPT_ASSERT(by_rows || p->a_row == 1);
     for (int64_t i = 0; i < lines; i++)
-        tell(p->a + i * ld, by_rows ? p->k : p->rows, false);
+        tell_range(p->a + i * ld, by_rows ? p->k : p->rows, false);
     for (int64_t i = 0; i < p->k; i++)
-        tell(p->b + i * p->ldb, p->cols, false);
+        tell_range(p->b + i * p->ldb, p->cols, false);
     for (int64_t i = 0; i < p->rows; i++) {
         if (accumulate)
-            tell(p->c + i * p->ldc, p->cols, false);
-        tell(p->c + i * p->ldc, p->cols, true);
+            tell_range(p->c + i * p->ldc, p->cols, false);
+        tell_range(p->c + i * p->ldc, p->cols, true);
     }
 }
 
@@ -77,7 +78,7 @@ void SIMD(product)(const struct simd_product *p, bool accumulate)
         tell_operands(p, accumulate);
     int64_t j = 0;
     for (; j + VECTORS * LANES <= p->cols; j += VECTORS * LANES)
-        columns(p, accumulate, j, VECTORS);
+        product_columns(p, accumulate, j, VECTORS);
     for (; j < p->cols; j += LANES)
-        columns(p, accumulate, j, 1);
+        product_columns(p, accumulate, j, 1);
 }

@@ -4,7 +4,7 @@
 #if defined(DPT_ISA_PLAIN)
 enum { BLOCK = 1 };
 
-INLINE void block(const uint16_t *src, int64_t ld, uint16_t *dst, int64_t ld_dst)
+INLINE void transpose16_block(const uint16_t *src, int64_t ld, uint16_t *dst, int64_t ld_dst)
 {
     (void)ld;
     (void)ld_dst;
@@ -13,7 +13,7 @@ INLINE void block(const uint16_t *src, int64_t ld, uint16_t *dst, int64_t ld_dst
 #else
 enum { BLOCK = 8 };
 
-INLINE void block(const uint16_t *src, int64_t ld, uint16_t *dst, int64_t ld_dst)
+INLINE void transpose16_block(const uint16_t *src, int64_t ld, uint16_t *dst, int64_t ld_dst)
 {
     __m128i r[BLOCK], s[BLOCK];
     for (int i = 0; i < BLOCK; i++)
@@ -47,7 +47,7 @@ void SIMD(transpose16)(int64_t rows, int64_t cols, const uint16_t *src, int64_t 
         int64_t end = strip + STRIP < whole_cols ? strip + STRIP : whole_cols;
         for (int64_t i = 0; i < whole_rows; i += BLOCK)
             for (int64_t j = strip; j < end; j += BLOCK)
-                block(src + i * ld + j, ld, dst + j * ld_dst + i, ld_dst);
+                transpose16_block(src + i * ld + j, ld, dst + j * ld_dst + i, ld_dst);
     }
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = i < whole_rows ? whole_cols : 0; j < cols; j++)
