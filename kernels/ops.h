@@ -1,12 +1,12 @@
-/* The mathematics that models and strategies are made of, as one const vtable per device
+/* The operations that models and strategies are made of, as one const vtable per device
  * (dpt_device_ops).
  *
  * Rules every op keeps, so that a run has one trajectory of bits:
- * - Bits depend on shapes and values alone: never on the thread count, on where a range starts, or
- * on what ran before. Work is cut by shape, partial sums are joined in chunk order.
+ * - Bits depend on shapes and values alone: never on the thread count, on the start of a range, or
+ * on earlier ops. Work is cut by shape, partial sums are joined in chunk order.
  * - `accumulate` false: the output is overwritten (its old content is not read, NaN included).
- * True: it is added to, as old + contribution, where the contribution has the bits it would have
- * been stored with.
+ * True: it becomes old + contribution, where the contribution has the bits that the op stores when
+ * it overwrites.
  * - Outputs never overlap inputs unless the op says so.
  * - With a 16-bit `dtype` values are widened when read and rounded once when stored (half.h); sums,
  * statistics and losses are f32 (DPT_BF16 products: bf16 operands, f32 sums; DPT_F16 products: f32
@@ -16,6 +16,7 @@
 #ifndef DPT_KERNELS_OPS_H
 #define DPT_KERNELS_OPS_H
 
+#include "base/device_fn.h"
 #include "base/rng.h"
 #include "kernels/tensor.h"
 #ifdef __cplusplus
@@ -232,8 +233,8 @@ struct dpt_head_loss {
     float *dbias;           /* (V), with dw, or NULL */
 };
 
-/* The row of each sample's last token, for what is computed of a sample as a whole. Rows behind it
- * are padding. */
+/* The row of each sample's last token, for the outputs of whole samples. Rows behind it are
+ * padding. */
 struct dpt_last_token {
     int64_t b, t, c;
     enum dpt_dtype dtype;
@@ -261,7 +262,7 @@ static inline bool dpt_windows_are_valid(const struct dpt_windows *of)
     return of->kernel % 2 == 1 && of->kernel <= DPT_WINDOW_MAX && of->stride > 0;
 }
 
-static inline int64_t dpt_windows_along(int64_t pixels, int64_t stride)
+DPT_DEVICE_FN int64_t dpt_windows_along(int64_t pixels, int64_t stride)
 {
     return (pixels + stride - 1) / stride;
 }
@@ -293,10 +294,11 @@ struct dpt_conv_backward {
     const void *packed; /* the weight packed (DPT_PACK_CONV), or NULL */
 };
 
-/* Batch norm (Ioffe & Szegedy 2015) over the n = B*H*W values of each channel, with what follows it
- * in a residual network (He et al. 2016): y = relu((x - mean) rstd gamma + beta + residual), rstd =
- * 1/sqrt(variance + eps). In training mean and variance (biased) are those of the values, n is 2 or
- * more, and they are kept for backward. With running_mean they are the running ones. */
+/* Batch norm (Ioffe & Szegedy 2015) over the n = B*H*W values of each channel, with the ops that
+ * follow it in a residual network (He et al. 2016): y = relu((x - mean) rstd gamma + beta +
+ * residual), rstd = 1/sqrt(variance + eps). In training mean and variance (biased) are those of the
+ * values, n is 2 or more, and they are kept for backward. With running_mean they are the running
+ * ones. */
 struct dpt_batchnorm_forward {
     int64_t n, c;
     float eps;
@@ -310,8 +312,8 @@ struct dpt_batchnorm_forward {
     float *mean, *rstd, *var; /* (c), f32; var unbiased, /(n-1). Evaluation: not written */
 };
 
-/* Of training. The gradient of a running statistic is the micro-batch's own, times `share`: so sums
- * over micro-batches become their mean. */
+/* Backward of training. The gradient of a running statistic is the micro-batch's statistic times
+ * `share`, so sums over micro-batches become their mean. */
 struct dpt_batchnorm_backward {
     int64_t n, c;
     enum dpt_dtype dtype;
@@ -328,8 +330,8 @@ struct dpt_batchnorm_backward {
     bool accumulate; /* dgamma, dbeta, dmean, dvar */
 };
 
-/* The greatest value of each window, and which of its kernel*kernel pixels, row by row, it is: the
- * first of several. A NaN is greater than all, and the last of several is taken, as PyTorch has it.
+/* The greatest value of each window, and its number among the kernel*kernel pixels, row by row: the
+ * first of several. A NaN is greater than all, and the last of several is taken, as in PyTorch.
  * Pixels outside of the image are no part of a window. Backward: a pixel's gradient is the sum of
  * those of the windows that took it, in the windows' order. */
 struct dpt_maxpool {
@@ -352,8 +354,8 @@ struct dpt_avgpool {
 };
 
 /* Packed weights. A weight is the same for all slots of a step, and each product would convert it
- * again into the form that it is fastest on. `pack` converts it once, into the caller's memory, for
- * all products of the weight's kind, forward and backward. An op that gets the packed form beside w
+ * again into the product's fastest form. `pack` converts it once, into the caller's memory, for all
+ * products of the weight's kind, forward and backward. An op that gets the packed form beside w
  * reads that form and not w. The result has the same bits.
  *
  * The form belongs to this device and process and depends on the shape, not on the address of w. It
@@ -375,11 +377,11 @@ struct dpt_pack {
     int64_t kernel, stride; /* of DPT_PACK_CONV */
 };
 
-/* A tensor among the elements of an optimizer's op: [begin, end) of them, ascending from one to the
- * next. What lies between two of them stays as it is. */
+/* A tensor among the elements of an optimizer's op: elements [begin, end). Tensors ascend; elements
+ * between two of them do not change. */
 struct dpt_updated {
     int64_t begin, end;
-    bool decays; /* by weight_decay; else by nothing */
+    bool decays; /* by weight_decay; else not at all */
 };
 
 /* AdamW (Loshchilov & Hutter 2019; PyTorch's order of operations): g = grad*grad_scale; p -=
@@ -434,7 +436,7 @@ struct dpt_uniform {
 
 /* The sum of vectors in an order: each is put on a stack, and then, joins[i] times after the i-th,
  * the top is added to the one below it and takes its place, rounded to `dtype` (DPT_F32: as it is).
- * What is there at the end, one sum, is written. The arrays are the device's, too. */
+ * At the end one sum is there, and is written. The arrays are in device memory, too. */
 enum { DPT_SUM_DEPTH_MAX = 16 }; /* of the stack */
 struct dpt_ordered_sum {
     int64_t n;
@@ -465,7 +467,7 @@ struct dpt_attention_rows {
     float *y;         /* (end - first, heads * head_size) */
 };
 
-/* The ops, with what each does where its arguments are no struct: ops.def. */
+/* The ops. ops.def describes those whose arguments are no struct. */
 struct dpt_ops {
 #define DPT_OP_VALUES(name, class, parameters, names) void(*name) parameters;
 #define DPT_OP_QUERY(name, result, parameters, names) result(*name) parameters;

@@ -1,7 +1,7 @@
-/* What a build without CUDA has in its place. */
+/* The CUDA device's functions in a build without CUDA. */
 #include "kernels/device.h"
 
-static enum dpt_status absent(struct dpt_err *err)
+static enum dpt_status fail_without_cuda(struct dpt_err *err)
 {
     return dpt_fail(err, DPT_EUNSUPPORTED,
                     "this build has no CUDA; `deploy/build cuda` makes one that has (docs/gpu.md "
@@ -12,7 +12,7 @@ enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret, struc
 {
     (void)index;
     (void)ret;
-    return absent(err);
+    return fail_without_cuda(err);
 }
 
 enum dpt_status dpt_device_cuda_name(int index, char ret[DPT_DEVICE_NAME_BYTES],
@@ -20,14 +20,14 @@ enum dpt_status dpt_device_cuda_name(int index, char ret[DPT_DEVICE_NAME_BYTES],
 {
     (void)index;
     (void)ret;
-    return absent(err);
+    return fail_without_cuda(err);
 }
 
 enum dpt_status dpt_device_cuda_bus(int index, char ret[DPT_DEVICE_BUS_BYTES], struct dpt_err *err)
 {
     (void)index;
     (void)ret;
-    return absent(err);
+    return fail_without_cuda(err);
 }
 
 enum dpt_status dpt_device_cuda_look(int *ret_count, char ret_fingerprint[DPT_FINGERPRINT_BYTES],
@@ -35,5 +35,5 @@ enum dpt_status dpt_device_cuda_look(int *ret_count, char ret_fingerprint[DPT_FI
 {
     (void)ret_count;
     (void)ret_fingerprint;
-    return absent(err);
+    return fail_without_cuda(err);
 }

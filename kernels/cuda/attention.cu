@@ -81,25 +81,26 @@ static __global__ void __launch_bounds__(TILE_THREADS) attend(struct attention_a
 }
 
 template <int HDP, int TILE>
-static int post_attend(struct attention_args *a, int64_t heads, void *queue)
+static void post_attend(struct attention_args *a, int64_t heads, void *queue)
 {
     constexpr int bytes = tile_bytes<HDP, TILE>(2);
     static_assert(bytes <= DPT_CUDA_SHARED_BYTES_MIN, "every device has room for it");
     a->tiles = ceil_div(a->t, TILE);
-    return post_tiles(attend<HDP, TILE>, a, heads, bytes, queue);
+    post_tiles(attend<HDP, TILE>, a, heads, bytes, queue);
 }
 
-int dpt_launch_attention_forward(void *queue, const struct dpt_attention *a)
+void dpt_launch_attention_forward(void *queue, const struct dpt_attention *a)
 {
     struct attention_args args = args_of(a);
     const int64_t heads = a->b * a->heads;
     if (heads == 0 || a->t == 0)
-        return 0;
+        return;
     if (takes_mma(&args))
-        return dpt_post_attention_mma(queue, &args, heads);
-    if (args.hd <= 64)
-        return post_attend<64, 64>(&args, heads, queue);
-    if (args.hd <= 128)
-        return post_attend<128, 64>(&args, heads, queue);
-    return post_attend<DPT_CUDA_HEAD_CHANNELS_MAX, 32>(&args, heads, queue);
+        dpt_post_attention_mma(queue, &args, heads);
+    else if (args.hd <= 64)
+        post_attend<64, 64>(&args, heads, queue);
+    else if (args.hd <= 128)
+        post_attend<128, 64>(&args, heads, queue);
+    else
+        post_attend<DPT_CUDA_HEAD_CHANNELS_MAX, 32>(&args, heads, queue);
 }

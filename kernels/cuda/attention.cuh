@@ -1,5 +1,5 @@
 /* Tiles of attention, forward and backward (Dao et al. 2022, "FlashAttention", algorithms 1 and 4),
- * for what tensor cores do not take (attention_mma.cuh).
+ * for the shapes that tensor cores do not take (attention_mma.cuh).
  *
  * A block of 256 threads, 16 x 16, works on tiles of TILE rows by HDP channels in shared memory,
  * TILE being 64, or less where there is no room for so many rows (docs/gpu.md has the sizes):
@@ -56,8 +56,8 @@ static __device__ inline float score_factor(const struct attention_args &a,
                      : 1.0f;
 }
 
-/* Of a query's scores so far: the greatest, and the sum of exp(score - most). The first is finite,
- * so that most - most is never NaN. */
+/* The greatest of a query's scores so far, and the sum of exp(score - most). `most` is finite, so
+ * that most - most is never NaN. */
 struct softmax_state {
     float most, sum;
 };
@@ -199,10 +199,10 @@ template <int HDP, int TILE> constexpr int tile_bytes(int operands)
     return (operands * TILE * (HDP + 1) + TILE * (TILE + 1)) * (int)sizeof(float);
 }
 
-static inline int post_tiles(void (*kernel)(struct attention_args), const struct attention_args *a,
-                             int64_t heads, int bytes, void *queue)
+static inline void post_tiles(void (*kernel)(struct attention_args), const struct attention_args *a,
+                              int64_t heads, int bytes, void *queue)
 {
-    return post_with_shared(kernel, a, (unsigned)(heads * a->tiles), TILE_THREADS, bytes, queue);
+    post_with_shared(kernel, a, (unsigned)(heads * a->tiles), TILE_THREADS, bytes, queue);
 }
 
 /* On tensor cores, which have no f32 (attention_mma.cu, attention_mma_grad.cu). */
@@ -210,7 +210,7 @@ static inline bool takes_mma(const struct attention_args *a)
 {
     return a->dtype != DPT_F32 && (a->hd == 64 || a->hd == 128);
 }
-int dpt_post_attention_mma(void *queue, struct attention_args *a, int64_t heads);
-int dpt_post_attention_mma_grad(void *queue, struct attention_args *a, int64_t b);
+void dpt_post_attention_mma(void *queue, struct attention_args *a, int64_t heads);
+void dpt_post_attention_mma_grad(void *queue, struct attention_args *a, int64_t b);
 
 #endif

@@ -9,9 +9,9 @@
 enum { MASKS_BY_INFINITY = 91000 }; /* cuDNN's version */
 enum { CHANNELS_MAX = 128, CHANNELS_UNIT = 8, ROWS_UNIT = 4, SCRATCH_MAX = 512 << 20 };
 
-/* Samples at once: the most that divide them all, whose rows begin where cuDNN is promised, and of
- * whose scores there is room for `each` bytes of one; 0: not even one. */
-static int64_t portion(int64_t b, int64_t t, int64_t heads)
+/* The number of samples of a run: the greatest divisor of b whose rows begin at aligned addresses
+ * and whose scores fit into the scratch memory; 0: the scores of one sample do not fit. */
+static int64_t portion_samples(int64_t b, int64_t t, int64_t heads)
 {
     int64_t n = b;
     while (n > 0 && (b % n != 0 || (n < b && n * heads * t % ROWS_UNIT != 0) ||
@@ -60,7 +60,7 @@ static enum dpt_status attention_plan(const union dpt_cudnn_shape *shape, cudnnH
                     (long long)a->head_size);
 }
 
-/* Q, K and V lie together; y and LSE, or what flows back, may lie there as well. */
+/* Q, K and V lie together; y and LSE, or the gradients, may lie in the same place. */
 static size_t attention_cold_bytes(const struct dpt_cudnn_entry *entry)
 {
     const struct dpt_attention_shape *a = &entry->shape.attention;
@@ -98,13 +98,6 @@ static struct dpt_cudnn_entry *attention_entry(struct dpt_cuda_stream *s,
     return dpt_cudnn_entry(s, &attention_kind, &(union dpt_cudnn_shape){.attention = *shape});
 }
 
-/* Runs the plan on a portion; `tensors` by name, NULL where the plan has no such tensor. */
-static bool run_portion(struct dpt_cuda_stream *s, struct dpt_cudnn_entry *entry,
-                        void *const tensors[DPT_ATTENTION_TENSORS], void *workspace)
-{
-    return dpt_cudnn_run(s, entry, tensors, DPT_ATTENTION_TENSORS, workspace);
-}
-
 /* Values that are given with each run: for one thread at a time, the stream's. */
 struct values {
     float scale, masked, one;
@@ -112,13 +105,13 @@ struct values {
 
 static struct values values_of(int64_t head_size)
 {
-    /* What the library's own graphs give, by its version. */
+    /* As the library's own graphs, by its version. */
     const float masked = dpt_cudnn_version() < MASKS_BY_INFINITY ? -FLT_MAX : -INFINITY;
     return (struct values){(float)(1.0 / sqrt((double)head_size)), masked, 1.0f};
 }
 
-/* Of sample `first` of a tensor with `elements` a sample. */
-static void *sample(const void *p, enum dpt_dtype dtype, int64_t first, int64_t elements)
+/* Sample `first` of a tensor with `elements` elements a sample. */
+static void *sample_at(const void *p, enum dpt_dtype dtype, int64_t first, int64_t elements)
 {
     return (char *)(uintptr_t)p + (size_t)(first * elements) * dpt_dtype_bytes(dtype);
 }
@@ -128,7 +121,7 @@ static void place_three(void *tensors[DPT_ATTENTION_TENSORS], int name, const vo
                         const struct dpt_attention_shape *s, int64_t first)
 {
     const size_t bytes = dpt_dtype_bytes(s->dtype);
-    char *at = sample(of, s->dtype, first, s->t * row_of(s));
+    char *at = sample_at(of, s->dtype, first, s->t * row_of(s));
     tensors[name] = at;
     tensors[name + 1] = at + (size_t)channels_of(s) * bytes;
     tensors[name + 2] = at + (size_t)((s->heads + s->kv_heads) * s->head_size) * bytes;
@@ -150,17 +143,17 @@ bool dpt_cudnn_attention_forward(struct dpt_cuda_stream *s, const struct dpt_att
     place_three(tensors, DPT_ATTENTION_Q, a->qkv, &shape, 0);
     tensors[DPT_ATTENTION_O] = a->y;
     tensors[DPT_ATTENTION_LSE] = a->lse;
-    (void)run_portion(s, entry, tensors, workspace);
+    dpt_cudnn_run(s, entry, tensors, DPT_ATTENTION_TENSORS, workspace);
     return true;
 }
 
-/* What backward needs of the workspace, in bytes from its beginning: behind cuDNN's own the sums of
+/* The parts of backward's workspace, in bytes from its beginning: behind cuDNN's part the sums of
  * rows, and, where query heads share keys, dK and dV by query head. */
 struct scratch {
     size_t rows, dk, dv, end;
 };
 
-static size_t aligned(size_t bytes)
+static size_t align_up(size_t bytes)
 {
     return (bytes + 255) / 256 * 256;
 }
@@ -170,16 +163,16 @@ static struct scratch scratch_of(const struct dpt_attention_shape *s, size_t own
     const size_t rows = (size_t)(s->b * s->t);
     const size_t full = s->kv_heads == s->heads
                             ? 0
-                            : aligned(rows * (size_t)channels_of(s) * dpt_dtype_bytes(s->dtype));
-    struct scratch at = {.rows = aligned(own)};
-    at.dk = at.rows + aligned(rows * (size_t)s->heads * sizeof(float));
+                            : align_up(rows * (size_t)channels_of(s) * dpt_dtype_bytes(s->dtype));
+    struct scratch at = {.rows = align_up(own)};
+    at.dk = at.rows + align_up(rows * (size_t)s->heads * sizeof(float));
     at.dv = at.dk + full;
     at.end = at.dv + full;
     return at;
 }
 
 /* dK and dV of a portion, from those of its query heads. */
-static bool add_heads(struct dpt_cuda_stream *s, const struct dpt_attention_shape *shape,
+static void add_heads(struct dpt_cuda_stream *s, const struct dpt_attention_shape *shape,
                       const void *from, void *to)
 {
     const struct dpt_launch_head_sums sums = {.rows = shape->b * shape->t,
@@ -190,12 +183,12 @@ static bool add_heads(struct dpt_cuda_stream *s, const struct dpt_attention_shap
                                               .dtype = shape->dtype,
                                               .from = from,
                                               .to = to};
-    return dpt_cuda_posted(s, dpt_launch_head_sums(s->queue, &sums), "attention backward");
+    DPT_CUDA_LAUNCH(s, "attention backward", head_sums, &sums);
 }
 
-/* One portion; `memory` is the workspace. */
-static bool run_back(struct dpt_cuda_stream *s, struct dpt_cudnn_entry *entry,
-                     const struct dpt_attention *a, int64_t first, char *memory)
+/* Posts backward of the portion from sample `first`; `memory` is the workspace. */
+static void post_portion_backward(struct dpt_cuda_stream *s, struct dpt_cudnn_entry *entry,
+                                  const struct dpt_attention *a, int64_t first, char *memory)
 {
     const struct dpt_attention_shape *shape = &entry->shape.attention;
     const struct scratch at = scratch_of(shape, dpt_cudnn_plan_workspace(entry->plan));
@@ -207,22 +200,27 @@ static bool run_back(struct dpt_cuda_stream *s, struct dpt_cudnn_entry *entry,
     tensors[DPT_ATTENTION_ROWS] = memory + at.rows;
     place_three(tensors, DPT_ATTENTION_Q, a->qkv, shape, first);
     place_three(tensors, DPT_ATTENTION_DQ, a->dqkv, shape, first);
-    tensors[DPT_ATTENTION_O] = sample(a->y, a->dtype, first, a->t * channels_of(shape));
-    tensors[DPT_ATTENTION_DO] = sample(a->dy, a->dtype, first, a->t * channels_of(shape));
-    tensors[DPT_ATTENTION_LSE] = sample(a->lse, DPT_F32, first, a->heads * a->t);
-    if (a->kv_heads == a->heads)
-        return run_portion(s, entry, tensors, memory);
+    tensors[DPT_ATTENTION_O] = sample_at(a->y, a->dtype, first, a->t * channels_of(shape));
+    tensors[DPT_ATTENTION_DO] = sample_at(a->dy, a->dtype, first, a->t * channels_of(shape));
+    tensors[DPT_ATTENTION_LSE] = sample_at(a->lse, DPT_F32, first, a->heads * a->t);
     void *const dk = tensors[DPT_ATTENTION_DK], *const dv = tensors[DPT_ATTENTION_DV];
-    tensors[DPT_ATTENTION_DK] = memory + at.dk;
-    tensors[DPT_ATTENTION_DV] = memory + at.dv;
-    return run_portion(s, entry, tensors, memory) && add_heads(s, shape, memory + at.dk, dk) &&
-           add_heads(s, shape, memory + at.dv, dv);
+    const bool by_query_head = a->kv_heads != a->heads;
+    if (by_query_head) {
+        tensors[DPT_ATTENTION_DK] = memory + at.dk;
+        tensors[DPT_ATTENTION_DV] = memory + at.dv;
+    }
+    dpt_cudnn_run(s, entry, tensors, DPT_ATTENTION_TENSORS, memory);
+    if (by_query_head) {
+        add_heads(s, shape, memory + at.dk, dk);
+        add_heads(s, shape, memory + at.dv, dv);
+    }
 }
 
 bool dpt_cudnn_attention_backward(struct dpt_cuda_stream *s, const struct dpt_attention *a)
 {
-    const struct dpt_attention_shape shape = {
-        portion(a->b, a->t, a->heads), a->t, a->heads, a->kv_heads, a->head_size, a->dtype, true};
+    const int64_t samples = portion_samples(a->b, a->t, a->heads);
+    const struct dpt_attention_shape shape = {samples,      a->t,     a->heads, a->kv_heads,
+                                              a->head_size, a->dtype, true};
     void *workspace;
     if (!is_for_cudnn(a->dtype, a->head_size, a->dropout.p) || shape.b == 0)
         return false;
@@ -232,8 +230,7 @@ bool dpt_cudnn_attention_backward(struct dpt_cuda_stream *s, const struct dpt_at
     const size_t own = dpt_cudnn_plan_workspace(entry->plan);
     if (!dpt_cuda_workspace(s, scratch_of(&shape, own).end, &workspace))
         return true;
-    for (int64_t first = 0; first < a->b; first += shape.b)
-        if (!run_back(s, entry, a, first, workspace))
-            break;
+    for (int64_t first = 0; first < a->b && s->base.error.status == DPT_OK; first += shape.b)
+        post_portion_backward(s, entry, a, first, workspace);
     return true;
 }

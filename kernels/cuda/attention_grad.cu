@@ -1,8 +1,7 @@
 /* Attention's gradient without atomics, the same bits every time: one kernel has a tile of keys and
  * goes over the queries from there on, of one query head of theirs after another, for dk and dv;
- * another a tile of queries and goes over the
- * keys up to there, for dq. Both make the probabilities anew from the kept log-sum-exp. See
- * attention.cuh. */
+ * another has a tile of queries and goes over the keys up to there, for dq. Both compute the
+ * probabilities again from the kept log-sum-exp. See attention.cuh. */
 #include "kernels/cuda/attention.cuh"
 
 enum { LANES = 32, WARPS = 4 };
@@ -131,17 +130,17 @@ static __global__ void __launch_bounds__(TILE_THREADS) queries_grad(struct atten
     store_rows<HDP, TILE>(a, dq, scale, {a.dqkv, head.q, a.ld}, i0);
 }
 
-template <int HDP, int TILE> static int post_grad(struct attention_args *a, int64_t b, void *queue)
+template <int HDP, int TILE> static void post_grad(struct attention_args *a, int64_t b, void *queue)
 {
     constexpr int bytes = tile_bytes<HDP, TILE>(4);
     a->tiles = ceil_div(a->t, TILE);
-    const int error = post_tiles(keys_grad<HDP, TILE>, a, b * a->kv_heads, bytes, queue);
-    return error ? error : post_tiles(queries_grad<HDP, TILE>, a, b * a->heads, bytes, queue);
+    post_tiles(keys_grad<HDP, TILE>, a, b * a->kv_heads, bytes, queue);
+    post_tiles(queries_grad<HDP, TILE>, a, b * a->heads, bytes, queue);
 }
 
 /* Tiles of TILE rows, or of half as many where the device has no room for those. */
 template <int HDP, int TILE>
-static int post_fitting(struct attention_args *a, int64_t b, int shared_bytes, void *queue)
+static void post_fitting(struct attention_args *a, int64_t b, int shared_bytes, void *queue)
 {
     if constexpr (tile_bytes<HDP, TILE>(4) > DPT_CUDA_SHARED_BYTES_MIN) {
         static_assert(tile_bytes<HDP, TILE / 2>(4) <= DPT_CUDA_SHARED_BYTES_MIN,
@@ -157,26 +156,24 @@ int64_t dpt_launch_attention_backward_floats(int64_t b, int64_t t, int64_t heads
     return b * t * heads;
 }
 
-int dpt_launch_attention_backward(void *queue, const struct dpt_attention *a, float *work,
-                                  int shared_bytes)
+void dpt_launch_attention_backward(void *queue, const struct dpt_attention *a, float *work,
+                                   int shared_bytes)
 {
     struct attention_args args = args_of(a);
     args.dot = work;
     const int64_t rows = a->b * a->heads * a->t;
     if (rows == 0)
-        return 0;
+        return;
     row_dots<<<(unsigned)ceil_div(rows, WARPS), WARPS * LANES, 0, (cudaStream_t)queue>>>(args, rows,
                                                                                          work);
-    const cudaError_t error = cudaGetLastError();
-    if (error != cudaSuccess)
-        return error;
     if (takes_mma(&args))
-        return dpt_post_attention_mma_grad(queue, &args, a->b);
-    if (args.hd <= 64)
-        return post_fitting<64, 64>(&args, a->b, shared_bytes, queue);
-    if (args.hd <= 128)
-        return post_fitting<128, 64>(&args, a->b, shared_bytes, queue);
-    return post_fitting<DPT_CUDA_HEAD_CHANNELS_MAX, 32>(&args, a->b, shared_bytes, queue);
+        dpt_post_attention_mma_grad(queue, &args, a->b);
+    else if (args.hd <= 64)
+        post_fitting<64, 64>(&args, a->b, shared_bytes, queue);
+    else if (args.hd <= 128)
+        post_fitting<128, 64>(&args, a->b, shared_bytes, queue);
+    else
+        post_fitting<DPT_CUDA_HEAD_CHANNELS_MAX, 32>(&args, a->b, shared_bytes, queue);
 }
 
 template <typename E> static __global__ void head_sums(struct dpt_launch_head_sums a)
@@ -192,10 +189,9 @@ template <typename E> static __global__ void head_sums(struct dpt_launch_head_su
     }
 }
 
-int dpt_launch_head_sums(void *queue, const struct dpt_launch_head_sums *a)
+void dpt_launch_head_sums(void *queue, const struct dpt_launch_head_sums *a)
 {
     enum { THREADS = 256 };
     const int64_t n = a->rows * a->kv_heads * a->head_size;
     FOR_ELEM(a->dtype, POST(head_sums<E>, n, *a));
-    return cudaGetLastError();
 }

@@ -54,7 +54,7 @@ static __global__ void __launch_bounds__(MMA_THREADS) attend_mma(attention_args 
     left_operands<HD>(k, q);
     for (int64_t j0 = 0; j0 <= i0; j0 += MMA_TILE) {
         float s[KEYS][4] = {};
-        __syncthreads(); /* what was there is no longer read */
+        __syncthreads(); /* the tiles before are no longer read */
         load_words<HD>(a, {a.qkv, head.k, a.ld}, j0, k);
         load_words<HD>(a, {a.qkv, head.v, a.ld}, j0, v);
         __syncthreads();
@@ -85,14 +85,16 @@ static __global__ void __launch_bounds__(MMA_THREADS) attend_mma(attention_args 
     store_products<E, HD>(a, o, scale, {a.y, head.y, a.ldy}, i0);
 }
 
-template <typename E> static int post_mma(void *queue, attention_args *a, int64_t heads)
+template <typename E> static void post_mma(void *queue, attention_args *a, int64_t heads)
 {
     a->tiles = ceil_div(a->t, MMA_TILE);
-    return a->hd == 64 ? post_words(attend_mma<E, 64>, a, heads, 2 * tile_words<64>, queue)
-                       : post_words(attend_mma<E, 128>, a, heads, 2 * tile_words<128>, queue);
+    if (a->hd == 64)
+        post_words(attend_mma<E, 64>, a, heads, 2 * tile_words<64>, queue);
+    else
+        post_words(attend_mma<E, 128>, a, heads, 2 * tile_words<128>, queue);
 }
 
-int dpt_post_attention_mma(void *queue, attention_args *a, int64_t heads)
+void dpt_post_attention_mma(void *queue, attention_args *a, int64_t heads)
 {
-    return a->dtype == DPT_BF16 ? post_mma<bf16>(queue, a, heads) : post_mma<f16>(queue, a, heads);
+    (a->dtype == DPT_BF16 ? post_mma<bf16> : post_mma<f16>)(queue, a, heads);
 }

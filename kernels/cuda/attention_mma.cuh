@@ -1,13 +1,13 @@
 /* Tiles of attention on tensor cores, for elements of 16 bits and heads of HD = 64 or 128 channels:
- * the same algorithms as in attention.cuh (Dao 2023, "FlashAttention-2": which warp has which
- * rows).
+ * the same algorithms as in attention.cuh (Dao 2023, "FlashAttention-2", for the rows of each
+ * warp).
  *
  * A block of four warps has a tile of 64 rows, each warp sixteen of them, and goes over tiles of 64
  * of the others, which lie in shared memory as they come, rows PITCH words apart: four words more
  * than they need, so that the lanes of a load meet in no bank. Sums are f32; probabilities and
  * gradients of scores are rounded to the element's type before the next product, as every
- * implementation on tensor cores has it. Lanes have the parts of a product that mma.cuh says; what
- * comes out of one is the left operand of the next as it lies. */
+ * implementation on tensor cores does. mma.cuh has each lane's parts of a product; a result is in
+ * the layout of the next product's left operand. */
 #ifndef DPT_KERNELS_CUDA_ATTENTION_MMA_CUH
 #define DPT_KERNELS_CUDA_ATTENTION_MMA_CUH
 
@@ -136,11 +136,11 @@ static __device__ inline void store_products(const attention_args &a, float c[HD
     }
 }
 
-static inline int post_words(void (*kernel)(attention_args), const attention_args *a, int64_t heads,
-                             int words, void *queue)
+static inline void post_words(void (*kernel)(attention_args), const attention_args *a,
+                              int64_t heads, int words, void *queue)
 {
-    return post_with_shared(kernel, a, (unsigned)(heads * a->tiles), MMA_THREADS,
-                            words * (int)sizeof(uint32_t), queue);
+    post_with_shared(kernel, a, (unsigned)(heads * a->tiles), MMA_THREADS,
+                     words * (int)sizeof(uint32_t), queue);
 }
 
 #endif

@@ -2,7 +2,7 @@
  * and dv and one for dq. See attention_mma.cuh. */
 #include "kernels/cuda/attention_mma.cuh"
 
-/* A query of a head, and what backward keeps of it. */
+/* A query of a head, and its log-sum-exp and sum of dy*y. */
 struct query_row {
     query_place place;
     float lse, dot;
@@ -46,7 +46,7 @@ static __global__ void __launch_bounds__(MMA_THREADS) keys_grad_mma(attention_ar
     for (int64_t tile = 0; tile < tiles * (a.heads / a.kv_heads); tile++) {
         const head_place head = head_of(a, first + tile / tiles);
         const int64_t i0 = j0 + tile % tiles * MMA_TILE;
-        __syncthreads(); /* what was there is no longer read */
+        __syncthreads(); /* the tiles before are no longer read */
         load_words<HD>(a, {a.qkv, head.q, a.ld}, i0, q);
         load_words<HD>(a, {a.dy, head.y, a.ldy}, i0, dy);
         if (threadIdx.x < MMA_TILE) {
@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(MMA_THREADS, HD == 64 ? 4 : 2)
     left_operands<HD>(k, q);
     left_operands<HD>(v, dy);
     for (int64_t j0 = 0; j0 <= i0; j0 += MMA_TILE) {
-        __syncthreads(); /* what was there is no longer read */
+        __syncthreads(); /* the tiles before are no longer read */
         load_words<HD>(a, {a.qkv, head.k, a.ld}, j0, k);
         load_words<HD>(a, {a.qkv, head.v, a.ld}, j0, v);
         __syncthreads();
@@ -134,20 +134,18 @@ static __global__ void __launch_bounds__(MMA_THREADS, HD == 64 ? 4 : 2)
     store_products<E, HD>(a, dq, scale, {a.dqkv, head.q, a.ld}, i0);
 }
 
-template <typename E, int HD> static int post_mma_grad(void *queue, attention_args *a, int64_t b)
+template <typename E, int HD> static void post_mma_grad(void *queue, attention_args *a, int64_t b)
 {
     constexpr int words = 2 * tile_words<HD>;
     a->tiles = ceil_div(a->t, MMA_TILE);
-    const int error =
-        post_words(keys_grad_mma<E, HD>, a, b * a->kv_heads, words + 2 * MMA_TILE, queue);
-    return error ? error : post_words(queries_grad_mma<E, HD>, a, b * a->heads, words, queue);
+    post_words(keys_grad_mma<E, HD>, a, b * a->kv_heads, words + 2 * MMA_TILE, queue);
+    post_words(queries_grad_mma<E, HD>, a, b * a->heads, words, queue);
 }
 
-int dpt_post_attention_mma_grad(void *queue, attention_args *a, int64_t b)
+void dpt_post_attention_mma_grad(void *queue, attention_args *a, int64_t b)
 {
     if (a->hd == 64)
-        return a->dtype == DPT_BF16 ? post_mma_grad<bf16, 64>(queue, a, b)
-                                    : post_mma_grad<f16, 64>(queue, a, b);
-    return a->dtype == DPT_BF16 ? post_mma_grad<bf16, 128>(queue, a, b)
-                                : post_mma_grad<f16, 128>(queue, a, b);
+        (a->dtype == DPT_BF16 ? post_mma_grad<bf16, 64> : post_mma_grad<f16, 64>)(queue, a, b);
+    else
+        (a->dtype == DPT_BF16 ? post_mma_grad<bf16, 128> : post_mma_grad<f16, 128>)(queue, a, b);
 }

@@ -6,7 +6,7 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 
-/* Of the windows that are written out at once, unless one image alone has more. */
+/* The most windows that are written out at once, unless one image has more. */
 enum { WINDOWS_BYTES_MAX = 256 << 20, ALIGN_BYTES = 256 };
 
 /* A convolution, and how it is cut: `each` images at a time. */
@@ -25,7 +25,7 @@ struct layout {
     size_t weight, windows, sums, end;
 };
 
-static size_t aligned(size_t bytes)
+static size_t align_up(size_t bytes)
 {
     return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
 }
@@ -88,7 +88,7 @@ static const void *windows_in(const struct conv *c, const struct dpt_windows *im
 
 /* The workspace: false when the op ends here. While the stream prepares there is none, and its
  * products are prepared all the same. */
-static bool workspace(const struct conv *c, const struct layout *at, char **ret)
+static bool conv_workspace(const struct conv *c, const struct layout *at, char **ret)
 {
     void *memory = NULL;
     const bool is_there = dpt_cuda_workspace(c->s, at->end, &memory);
@@ -96,7 +96,7 @@ static bool workspace(const struct conv *c, const struct layout *at, char **ret)
     return is_there || (c->s->base.preparing && c->s->base.error.status == DPT_OK);
 }
 
-static void *part(char *memory, size_t at)
+static void *workspace_part(char *memory, size_t at)
 {
     return memory ? memory + at : NULL;
 }
@@ -109,9 +109,9 @@ static size_t weight_bytes(const struct conv *c)
 static struct layout layout_of(const struct conv *c, size_t element, size_t sums)
 {
     struct layout at = {.weight = 0};
-    at.windows = aligned(weight_bytes(c));
-    at.sums = at.windows + aligned((size_t)(c->each * c->per_image * c->width) * element);
-    at.end = at.sums + aligned(sums);
+    at.windows = align_up(weight_bytes(c));
+    at.sums = at.windows + align_up((size_t)(c->each * c->per_image * c->width) * element);
+    at.end = at.sums + align_up(sums);
     return at;
 }
 
@@ -125,33 +125,33 @@ static struct dpt_conv_shape shape_of(const struct conv *c, bool back)
 static void cudnn_forward(const struct conv *c, const struct dpt_conv_forward *a)
 {
     const struct dpt_conv_shape y = shape_of(c, false);
-    struct layout at = {.windows = aligned(weight_bytes(c))};
+    struct layout at = {.windows = align_up(weight_bytes(c))};
     size_t scratch;
     char *memory;
     struct dpt_cudnn_entry *plan = dpt_cudnn_conv_plan(c->s, &y, &scratch);
     if (!plan)
         return;
     at.end = at.windows + scratch;
-    if (!workspace(c, &at, &memory) || !goes_on(c))
+    if (!conv_workspace(c, &at, &memory) || !goes_on(c))
         return;
     const void *weight = weight_in(c, a->weight, memory);
     dpt_cudnn_conv_run(c->s, plan, a->x, weight, a->y, memory + at.windows);
 }
 
-/* What is to be added to dx is made beside it first. */
+/* A gradient that is added to dx is computed in the workspace first. */
 static void cudnn_input_gradient(const struct conv *c, const struct dpt_conv_backward *a)
 {
     const struct dpt_conv_shape product = shape_of(c, true);
     const int64_t n = c->of.b * c->of.h * c->of.w * c->in;
-    struct layout at = {.windows = aligned(weight_bytes(c))};
+    struct layout at = {.windows = align_up(weight_bytes(c))};
     size_t scratch;
     char *memory;
     struct dpt_cudnn_entry *plan = dpt_cudnn_conv_plan(c->s, &product, &scratch);
     if (!plan)
         return;
-    at.sums = at.windows + aligned(scratch);
+    at.sums = at.windows + align_up(scratch);
     at.end = at.sums + (size_t)n * dpt_dtype_bytes(c->dtype);
-    if (!workspace(c, &at, &memory) || !goes_on(c))
+    if (!conv_workspace(c, &at, &memory) || !goes_on(c))
         return;
     const void *weight = weight_in(c, a->weight, memory);
     void *const dx = a->add_dx ? memory + at.sums : a->dx;
@@ -178,9 +178,9 @@ void dpt_cuda_conv_forward(struct dpt_stream *stream, const struct dpt_conv_forw
         cudnn_forward(&c, a);
         return;
     }
-    if (!workspace(&c, &at, &memory))
+    if (!conv_workspace(&c, &at, &memory))
         return;
-    const void *weight = weight_in(&c, a->weight, part(memory, at.weight));
+    const void *weight = weight_in(&c, a->weight, workspace_part(memory, at.weight));
     for (int64_t first = 0; first < c.of.b; first += c.each) {
         const struct dpt_windows images = images_at(&c, first);
         const struct dpt_cuda_gemm y = {
@@ -188,7 +188,7 @@ void dpt_cuda_conv_forward(struct dpt_stream *stream, const struct dpt_conv_forw
             .of.n = c.out,
             .of.k = c.width,
             .of.dtype = c.dtype,
-            .a = windows_in(&c, &images, first, a->x, part(memory, at.windows)),
+            .a = windows_in(&c, &images, first, a->x, workspace_part(memory, at.windows)),
             .of.lda = c.width,
             .b = weight,
             .of.ldb = c.width,
@@ -204,10 +204,10 @@ static void input_gradient(const struct conv *c, const struct dpt_conv_backward 
 {
     const struct layout at = layout_of(c, c->pixels ? 0 : sizeof(float), 0);
     char *memory;
-    if (!workspace(c, &at, &memory))
+    if (!conv_workspace(c, &at, &memory))
         return;
-    const void *weight = weight_in(c, a->weight, part(memory, at.weight));
-    void *const windows = part(memory, at.windows);
+    const void *weight = weight_in(c, a->weight, workspace_part(memory, at.weight));
+    void *const windows = workspace_part(memory, at.windows);
     for (int64_t first = 0; first < c->of.b; first += c->each) {
         const struct dpt_windows images = images_at(c, first);
         void *const dx = dpt_at_out(a->dx, c->dtype, first * c->of.h * c->of.w * c->in);
@@ -237,9 +237,9 @@ static void weight_gradient(const struct conv *c, const struct dpt_conv_backward
                                        (size_t)(c->out * c->width) * sizeof(float));
     const struct dpt_launch_conv_weight weight = weight_of(c);
     char *memory;
-    if (!workspace(c, &at, &memory))
+    if (!conv_workspace(c, &at, &memory))
         return;
-    void *const sums = part(memory, at.sums);
+    void *const sums = workspace_part(memory, at.sums);
     for (int64_t first = 0; first < c->of.b; first += c->each) {
         const struct dpt_windows images = images_at(c, first);
         const struct dpt_cuda_gemm dw = {
@@ -250,7 +250,7 @@ static void weight_gradient(const struct conv *c, const struct dpt_conv_backward
             .a = dpt_at(a->dy, c->dtype, first * c->per_image * c->out),
             .of.lda = c->out,
             .of.a_transposed = true,
-            .b = windows_in(c, &images, first, a->x, part(memory, at.windows)),
+            .b = windows_in(c, &images, first, a->x, workspace_part(memory, at.windows)),
             .of.ldb = c->width,
             .of.out = DPT_F32,
             .c = sums,

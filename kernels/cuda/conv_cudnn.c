@@ -33,12 +33,12 @@ static enum dpt_status conv_plan(const union dpt_cudnn_shape *shape, cudnnHandle
         (long long)c->out, (long long)c->of.kernel, (long long)c->of.stride);
 }
 
-static size_t most(size_t a, size_t b)
+static size_t max_size(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
 
-/* Of the largest of the three tensors, which may all lie in one place. */
+/* Bytes of the largest of the three tensors, which may all lie in one place. */
 static size_t operand_bytes(const struct dpt_conv_shape *c)
 {
     const struct dpt_windows *of = &c->of;
@@ -47,7 +47,7 @@ static size_t operand_bytes(const struct dpt_conv_shape *c)
     const size_t x = (size_t)(of->b * of->h * of->w * c->in),
                  y = (size_t)(of->b * out_h * out_w * c->out),
                  w = (size_t)(c->out * c->in * of->kernel * of->kernel);
-    return (most(x, most(y, w)) * dpt_dtype_bytes(c->dtype) + 255) / 256 * 256;
+    return (max_size(x, max_size(y, w)) * dpt_dtype_bytes(c->dtype) + 255) / 256 * 256;
 }
 
 static size_t conv_cold_bytes(const struct dpt_cudnn_entry *entry)
@@ -82,5 +82,5 @@ void dpt_cudnn_conv_run(struct dpt_cuda_stream *s, struct dpt_cudnn_entry *plan,
     void *pointers[DPT_CONV_TENSORS];
     for (int i = 0; i < DPT_CONV_TENSORS; i++)
         pointers[i] = (void *)(uintptr_t)tensors[i]; /* the library takes no pointer to const */
-    (void)dpt_cudnn_run(s, plan, pointers, DPT_CONV_TENSORS, scratch);
+    dpt_cudnn_run(s, plan, pointers, DPT_CONV_TENSORS, scratch);
 }

@@ -1,4 +1,4 @@
-/* What a build without cuDNN's header has (cudnn_ops.h). */
+/* The functions of cudnn_ops.h in a build without cuDNN's header. */
 #include "kernels/cuda/cudnn_ops.h"
 
 size_t dpt_cudnn_version(void)

@@ -85,10 +85,11 @@ struct dpt_cudnn_entry *dpt_cudnn_entry(struct dpt_cuda_stream *s,
     return made;
 }
 
-bool dpt_cudnn_run(struct dpt_cuda_stream *s, struct dpt_cudnn_entry *entry, void *const *tensors,
+void dpt_cudnn_run(struct dpt_cuda_stream *s, struct dpt_cudnn_entry *entry, void *const *tensors,
                    int n, void *workspace)
 {
-    int ids[DPT_ATTENTION_TENSORS], given = 0;
+    int64_t ids[DPT_ATTENTION_TENSORS];
+    int given = 0;
     void *pointers[DPT_ATTENTION_TENSORS];
     struct dpt_err err;
     entry->ran = true;
@@ -102,7 +103,6 @@ bool dpt_cudnn_run(struct dpt_cuda_stream *s, struct dpt_cudnn_entry *entry, voi
         dpt_cudnn_plan_run(entry->plan, ids, pointers, given, workspace, &err);
     if (status != DPT_OK)
         dpt_stream_fail(&s->base, status, err.text);
-    return status == DPT_OK;
 }
 
 size_t dpt_cudnn_cold_bytes(const struct dpt_cuda_stream *s)

@@ -35,9 +35,9 @@ struct dpt_cudnn_entry *dpt_cudnn_entry(struct dpt_cuda_stream *s,
                                         const struct dpt_cudnn_kind *kind,
                                         const union dpt_cudnn_shape *shape);
 
-/* Posts a run: `tensors` (n) by name, read where the plan has such a tensor. False with the
- * stream's error set. */
-bool dpt_cudnn_run(struct dpt_cuda_stream *s, struct dpt_cudnn_entry *entry, void *const *tensors,
+/* Posts a run: `tensors` (n) by name, read where the plan has a tensor of that name. Errors stick
+ * to the stream. */
+void dpt_cudnn_run(struct dpt_cuda_stream *s, struct dpt_cudnn_entry *entry, void *const *tensors,
                    int n, void *workspace);
 
 #endif

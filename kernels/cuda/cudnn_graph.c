@@ -141,7 +141,7 @@ static void set_tensor(struct dpt_cudnn_graph *g, cudnnBackendDescriptor_t op,
     set_descriptor(&g->builder, op, name, g->tensors[tensor]);
 }
 
-/* What an operation computes in f32; its other attributes follow. */
+/* The descriptor of an operation that computes in f32; the caller sets the other attributes. */
 static cudnnBackendDescriptor_t create_kind(struct dpt_cudnn_graph *g, const char *what,
                                             cudnnBackendDescriptorType_t type,
                                             cudnnBackendAttributeName_t computes)
@@ -153,7 +153,7 @@ static cudnnBackendDescriptor_t create_kind(struct dpt_cudnn_graph *g, const cha
     return kind;
 }
 
-/* Finishes an operation, and destroys what it was described with. */
+/* Finishes an operation, and destroys its `kind`. */
 static void add_op(struct dpt_cudnn_graph *g, cudnnBackendDescriptor_t op,
                    cudnnBackendDescriptor_t kind)
 {
@@ -225,7 +225,7 @@ void dpt_cudnn_reshape(struct dpt_cudnn_graph *g, int a, int to)
     add_op(g, op, NULL);
 }
 
-/* What a convolution is called, forward and back, and its tensors. */
+/* The library's names of a convolution, forward and back, and of its tensors. */
 struct pass {
     cudnnBackendDescriptorType_t type;
     cudnnBackendAttributeName_t alpha, beta, conv, x, w, y;
@@ -276,7 +276,7 @@ void dpt_cudnn_convolution(struct dpt_cudnn_graph *g, const struct dpt_cudnn_con
 
 /* ---- plans ---- */
 
-/* What a plan is for. */
+/* Where a plan shall run. */
 struct target {
     cudnnHandle_t handle;            /* or NULL, */
     cudnnBackendDescriptor_t device; /* or NULL */
@@ -301,7 +301,7 @@ static bool is_unfit(cudnnBackendDescriptor_t config)
     return unfit;
 }
 
-/* A plan of this configuration; its workspace. NULL: it is of no use. */
+/* The plan of this configuration, and its workspace. NULL: the library refuses it. */
 static cudnnBackendDescriptor_t plan_of(cudnnBackendDescriptor_t config,
                                         const struct target *target, int64_t *ret_workspace)
 {
@@ -414,15 +414,11 @@ size_t dpt_cudnn_plan_workspace(const struct dpt_cudnn_plan *plan)
     return (size_t)plan->workspace;
 }
 
-enum dpt_status dpt_cudnn_plan_run(const struct dpt_cudnn_plan *plan, const int *which,
+enum dpt_status dpt_cudnn_plan_run(const struct dpt_cudnn_plan *plan, const int64_t *ids,
                                    void *const *pointers, int n, void *workspace,
                                    struct dpt_err *err)
 {
     struct dpt_cudnn_builder b = {.what = "running a plan"};
-    int64_t ids[DPT_CUDNN_TENSORS_MAX];
-    DPT_ASSERT(n <= DPT_CUDNN_TENSORS_MAX);
-    for (int i = 0; i < n; i++)
-        ids[i] = which[i];
     cudnnBackendDescriptor_t pack = create_descriptor(&b, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     set_attribute(&b, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
     set_attribute(&b, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n,

@@ -1,10 +1,9 @@
-/* A graph of cuDNN's operations on four-dimensional tensors, and its plan: what a file describes
- * with a few functions and the library then runs as one kernel or a few. Of its graph API
- * (cudnn_graph.h) what attention and convolutions need.
+/* A graph of cuDNN's operations on four-dimensional tensors, and its plan, which the library runs
+ * as one kernel or a few. Wraps the part of cuDNN's graph API that attention and convolutions need.
  *
  * There is a library (cudnn_calls.h) before any of these is called. A tensor is named by a number.
- * Errors stick to the graph, with cuDNN's own words, and come out of dpt_cudnn_plan_create; what is
- * built on a failed part is nothing. */
+ * Errors, with cuDNN's text, stick to the graph, and dpt_cudnn_plan_create returns them. After an
+ * error the other functions do nothing. */
 #ifndef DPT_KERNELS_CUDA_CUDNN_GRAPH_H
 #define DPT_KERNELS_CUDA_CUDNN_GRAPH_H
 
@@ -79,10 +78,10 @@ dpt_cudnn_plan_create(struct dpt_cudnn_graph *graph, cudnnHandle_t handle,
 void dpt_cudnn_plan_destroy(struct dpt_cudnn_plan **plan);
 size_t dpt_cudnn_plan_workspace(const struct dpt_cudnn_plan *plan);
 
-/* Posts it to the stream of the handle that it was made on. Pointers in the order of the tensors'
- * numbers `which`, of the device but for scalars. */
-DPT_MUST_USE enum dpt_status dpt_cudnn_plan_run(const struct dpt_cudnn_plan *plan, const int *which,
-                                                void *const *pointers, int n, void *workspace,
-                                                struct dpt_err *err);
+/* Posts the plan to the stream of the handle that it was made on. pointers[i] is of the tensor with
+ * number ids[i]: device memory, or for a scalar host memory. */
+DPT_MUST_USE enum dpt_status dpt_cudnn_plan_run(const struct dpt_cudnn_plan *plan,
+                                                const int64_t *ids, void *const *pointers, int n,
+                                                void *workspace, struct dpt_err *err);
 
 #endif

@@ -43,7 +43,7 @@ struct dpt_cudnn_entry *dpt_cudnn_conv_plan(struct dpt_cuda_stream *s,
 void dpt_cudnn_conv_run(struct dpt_cuda_stream *s, struct dpt_cudnn_entry *plan, const void *x,
                         const void *w, const void *y, void *scratch);
 
-/* The first runs of what was prepared, as gemm.h has those of products. */
+/* The first runs of prepared plans, as gemm.h has the first runs of products. */
 size_t dpt_cudnn_cold_bytes(const struct dpt_cuda_stream *s);
 void dpt_cudnn_warm_up(struct dpt_cuda_stream *s, void *memory);
 

@@ -31,16 +31,15 @@ static __global__ void linear_row_out_in(struct dpt_linear_row a)
         a.y[j] = a.bias ? sum + a.bias[j] : sum;
 }
 
-int dpt_launch_linear_row(void *queue, const struct dpt_linear_row *a)
+void dpt_launch_linear_row(void *queue, const struct dpt_linear_row *a)
 {
     cudaStream_t q = (cudaStream_t)queue;
     if (a->out == 0)
-        return 0;
+        return;
     if (a->out_in)
         linear_row_out_in<<<(unsigned)ceil_div(a->out, WARPS), WARPS * LANES, 0, q>>>(*a);
     else
         linear_row<<<(unsigned)ceil_div(a->out, THREADS), THREADS, 0, q>>>(*a);
-    return cudaGetLastError();
 }
 
 /* One block a head of a row; its scores are in shared memory. */
@@ -82,11 +81,11 @@ int64_t dpt_launch_attention_rows_max(int shared_bytes)
     return shared_bytes / (int)sizeof(float) - THREADS; /* those of `place` */
 }
 
-int dpt_launch_attention_rows(void *queue, const struct dpt_attention_rows *a)
+void dpt_launch_attention_rows(void *queue, const struct dpt_attention_rows *a)
 {
     const int64_t blocks = (a->end - a->first) * a->heads;
     /* Whole groups of four scores: the compiler reads the last ones as a group. */
     const int bytes = (int)(ceil_div(a->end, 4) * 4) * (int)sizeof(float);
-    return blocks == 0 ? 0
-                       : post_with_shared(attend_rows, a, (unsigned)blocks, THREADS, bytes, queue);
+    if (blocks > 0)
+        post_with_shared(attend_rows, a, (unsigned)blocks, THREADS, bytes, queue);
 }

@@ -1,6 +1,5 @@
 /* The CUDA device and its streams: memory, workspace, sticky errors. */
 #include "kernels/cuda/cudnn_ops.h"
-#include "kernels/cuda/discover.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/load.h"
@@ -52,7 +51,7 @@ static enum dpt_status cuda_alloc(struct dpt_device *dev, size_t bytes, void **r
         code = cudaMalloc(&p, cuda_reserved(bytes));
     if (code == cudaSuccess)
         code = cudaMemsetAsync(p, 0, cuda_reserved(bytes), cudaStreamPerThread);
-    if (code == cudaSuccess) /* that alone: what is under way elsewhere may wait for other ranks */
+    if (code == cudaSuccess) /* only this stream: work of other streams may wait for other ranks */
         code = cudaStreamSynchronize(cudaStreamPerThread);
     if (code != cudaSuccess) {
         (void)cudaGetLastError(); /* reported here, so that the next launch does not report it */
@@ -67,7 +66,7 @@ static enum dpt_status cuda_alloc(struct dpt_device *dev, size_t bytes, void **r
 static void cuda_free(struct dpt_device *dev, void *ptr, size_t bytes)
 {
     (void)bytes;
-    /* What fails here has failed before, in an op: its stream says so. */
+    /* An error here is that of an earlier op, and sticks to the op's stream. */
     if (cudaSetDevice(index_of(dev)) == cudaSuccess)
         (void)cudaFree(ptr);
 }
@@ -237,8 +236,8 @@ static void cuda_event_wait(void *event, struct dpt_stream *stream)
                           "what was posted before an event");
 }
 
-/* An event that could not be recorded has no time; the stream's error says why. That of this call
- * is taken back, lest the next kernel seems to have it. */
+/* An event that could not be recorded has no time; the stream has the error of the recording. The
+ * error of this call is cleared, so that the next launch does not report it. */
 static double cuda_event_ms(void *from, void *to)
 {
     float ms = 0;

@@ -1,6 +1,4 @@
-/* Which CUDA devices there are, and what kind they are. Opens none of them. */
-#include "kernels/cuda/discover.h"
-
+/* The CUDA devices of this machine and their kinds. Opens no device. */
 #include "kernels/cuda/cudnn_ops.h"
 
 #include <cublasLt.h>

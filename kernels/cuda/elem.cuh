@@ -1,4 +1,4 @@
-/* What every kernel is made of: elements of f32, bf16 and fp16 as kernels/half.h defines them, the
+/* Common parts of the kernels: elements of f32, bf16 and fp16 as kernels/half.h defines them, the
  * exponential of the CPU's kernels, GELU, dropout's factors, and sums in fixed trees.
  *
  * The files that include this are compiled with -fmad=false: a fused multiply-add is written where
@@ -27,7 +27,7 @@ __device__ inline float widened(bf16 x)
 {
     return dpt_f32_of_bf16(x.bits);
 }
-__device__ inline float widened(f16 x) /* of a NaN no more than that it is one */
+__device__ inline float widened(f16 x) /* a NaN stays a NaN, its payload may change */
 {
 #ifdef __CUDA_ARCH__
     float y;
@@ -52,8 +52,8 @@ template <> __device__ inline f16 rounded<f16>(float x)
     return f16{dpt_f16_of_f32(x)};
 }
 
-/* Two floats in a word, rounded to the nearest even, the first in its lower half; of a NaN no more
- * is said than that it is one. */
+/* Two floats in a word, rounded to the nearest even, the first in the lower half. A NaN
+ * stays a NaN; its payload may change. */
 #ifdef __CUDA_ARCH__
 __device__ inline uint32_t pair_of(bf16, float first, float second)
 {
@@ -84,7 +84,7 @@ template <int BYTES> struct alignas(BYTES) words {
     uint32_t w[BYTES / 4];
 };
 
-/* N elements as they lie in memory: what a thread loads early and needs late. */
+/* N elements as they lie in memory, for a thread that loads early and computes late. */
 template <int N, typename E> struct held {
     static_assert(N * sizeof(E) <= 16, "one access");
     words<N * sizeof(E)> bits;
@@ -272,7 +272,7 @@ __device__ inline float gelu_of(float x)
     return x * reciprocal_near(1.0f + exp2_near(x * fmaf(b, x * x, a)));
 }
 
-/* Dropout as kernels want it: what a word is compared with, and what is kept is multiplied by. */
+/* Dropout for kernels: a word is compared with `below`; a kept element is multiplied by `keep`. */
 struct drop {
     struct dpt_rng_key key;
     uint64_t first;
@@ -391,15 +391,12 @@ inline unsigned grid_for(int64_t items, int threads)
 
 /* Posts a kernel that takes more shared memory than a block is given unasked. */
 template <typename ARGS>
-inline int post_with_shared(void (*kernel)(ARGS), const ARGS *a, unsigned blocks, int threads,
-                            int bytes, void *queue)
+inline void post_with_shared(void (*kernel)(ARGS), const ARGS *a, unsigned blocks, int threads,
+                             int bytes, void *queue)
 {
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (error != cudaSuccess)
-        return error;
-    kernel<<<blocks, threads, (size_t)bytes, (cudaStream_t)queue>>>(*a);
-    return cudaGetLastError();
+    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) ==
+        cudaSuccess)
+        kernel<<<blocks, threads, (size_t)bytes, (cudaStream_t)queue>>>(*a);
 }
 
 #define GRID_LOOP(i, n)                                                                            \

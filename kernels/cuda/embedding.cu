@@ -2,8 +2,8 @@
  *
  * Backward needs no atomics. The positions are put in the order of (token, position): tiles of them
  * are sorted, and the place of each is the number of those before it in all tiles. The rows of the
- * gradient are then added up in that order, in pieces of PIECE places. What a piece has of a token
- * that goes on in the next one is a part, and a token's parts are added in their order. */
+ * gradient are then added up in that order, in pieces of PIECE places. A token that
+ * continues in the next piece has a part in each, and its parts are added in their order. */
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 
@@ -17,7 +17,7 @@ enum {
     AHEAD = 8 /* rows whose loads are under way at once */
 };
 
-/* A row is a warp's, whose lanes take some elements in a row at a time (elem.cuh). */
+/* A warp has a row. Its lanes take some elements in a row at a time (elem.cuh). */
 template <typename E, bool WHOLE>
 static __global__ void __launch_bounds__(THREADS, 4)
     embed(struct dpt_embedding_forward a, struct drop d)
@@ -58,12 +58,11 @@ template <typename E> static void post_embed(cudaStream_t q, const struct dpt_em
                   *a, drop_of(&a->dropout)));
 }
 
-int dpt_launch_embedding_forward(void *queue, const struct dpt_embedding_forward *a)
+void dpt_launch_embedding_forward(void *queue, const struct dpt_embedding_forward *a)
 {
     if (a->b * a->t * a->c == 0)
-        return 0;
+        return;
     FOR_ELEM(a->dtype, post_embed<E>((cudaStream_t)queue, a));
-    return cudaGetLastError();
 }
 
 /* --- the order of the positions ---
@@ -154,8 +153,9 @@ static __device__ inline void put_sums(float *to, int64_t at, int64_t n, bool ac
     }
 }
 
-/* Of piece p, `parts` (pieces, 2, c) has the part of a token that began before, and of one that
- * goes on behind; of one that does both, the former. Block (x: piece, y: channels). */
+/* For each piece, `parts` (pieces, 2, c) has the part of a token that began in an earlier piece,
+ * then that of a token that continues in the next one; a token that does both has the first. Block
+ * (x: piece, y: channels). */
 template <typename E, bool WHOLE>
 static __global__ void sum_pieces(struct dpt_embedding_backward a, struct drop d, int64_t n,
                                   const uint64_t *order, float *parts)
@@ -211,8 +211,8 @@ static __global__ void sum_pieces(struct dpt_embedding_backward a, struct drop d
     }
 }
 
-/* Adds the parts up of the token that begins in a piece and goes on behind it. Block (x: piece, y:
- * channels). */
+/* Adds up the parts of the token that begins in a piece and continues behind it. Block (x: piece,
+ * y: channels). */
 static __global__ void join_pieces(struct dpt_embedding_backward a, int64_t n,
                                    const uint64_t *order, const float *parts)
 {
@@ -265,7 +265,8 @@ static __global__ void sum_places(struct dpt_embedding_backward a, struct drop d
     }
 }
 
-/* Within `work`. The keys come last, of 8 bytes: what is before them is a multiple of that. */
+/* Within `work`. The keys come last, of 8 bytes each: the parts before them take a multiple of 8.
+ */
 struct work {
     float *parts;
     uint64_t *order, *keys;
@@ -307,23 +308,21 @@ static void post_sums(cudaStream_t q, const struct dpt_embedding_backward *a, co
     }
 }
 
-int dpt_launch_embedding_backward(void *queue, const struct dpt_embedding_backward *a, void *work)
+void dpt_launch_embedding_backward(void *queue, const struct dpt_embedding_backward *a, void *work)
 {
     cudaStream_t q = (cudaStream_t)queue;
     const int64_t n = a->b * a->t;
     const struct work w = work_at(work, n, a->c);
-    cudaError_t error = cudaSuccess;
     if (!a->accumulate_wte)
-        error = cudaMemsetAsync(a->dwte, 0, (size_t)(a->v * a->c) * sizeof(float), q);
+        (void)cudaMemsetAsync(a->dwte, 0, (size_t)(a->v * a->c) * sizeof(float), q);
     const int64_t beyond = n > 0 ? a->t : 0; /* rows of wpe from here on get nothing */
-    if (error == cudaSuccess && a->dwpe && !a->accumulate_wpe && a->context > beyond)
-        error = cudaMemsetAsync(a->dwpe + beyond * a->c, 0,
-                                (size_t)((a->context - beyond) * a->c) * sizeof(float), q);
-    if (error != cudaSuccess || n == 0 || a->c == 0)
-        return error;
+    if (a->dwpe && !a->accumulate_wpe && a->context > beyond)
+        (void)cudaMemsetAsync(a->dwpe + beyond * a->c, 0,
+                              (size_t)((a->context - beyond) * a->c) * sizeof(float), q);
+    if (n == 0 || a->c == 0)
+        return;
     const unsigned tiles = (unsigned)ceil_div(n, TILE);
     sort_tiles<<<tiles, TILE / 2, 0, q>>>(n, a->tokens, w.keys);
     rank_keys<<<tiles *(TILE / RANK_THREADS), RANK_THREADS, 0, q>>>(n, w.keys, w.order);
     FOR_ELEM(a->dtype, post_sums<E>(q, a, &w));
-    return cudaGetLastError();
 }

@@ -65,8 +65,8 @@ static cudaDataType_t type_of(enum dpt_dtype dtype)
     return types[dtype];
 }
 
-/* What can be promised of every address that is a multiple of a row from an aligned beginning; by
- * shape, so that where an operand lies never changes the algorithm. */
+/* The alignment of every row of an operand that begins at an aligned address. By shape, so that an
+ * operand's address never changes the algorithm. */
 static uint32_t alignment(enum dpt_dtype dtype, int64_t ld)
 {
     uint32_t bytes = ALIGNMENT_BYTES;
@@ -89,8 +89,8 @@ static bool blas_ok(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm_shape 
     return false;
 }
 
-static cublasStatus_t layout(cublasLtMatrixLayout_t *ret, enum dpt_dtype dtype, int64_t rows,
-                             int64_t cols, int64_t ld)
+static cublasStatus_t create_layout(cublasLtMatrixLayout_t *ret, enum dpt_dtype dtype, int64_t rows,
+                                    int64_t cols, int64_t ld)
 {
     return cublasLtMatrixLayoutCreate(ret, type_of(dtype), (uint64_t)rows, (uint64_t)cols, ld);
 }
@@ -111,7 +111,7 @@ static cublasStatus_t set_slope(const struct plan *p, const void *slope_at)
     return set_attribute(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &slope_at, sizeof slope_at);
 }
 
-/* What is done to a product on its way to memory. */
+/* The operation that is applied to a product before it is stored. */
 static cublasLtEpilogue_t epilogue_of(const struct dpt_cuda_gemm_shape *k)
 {
     if (k->with_slope)
@@ -120,7 +120,7 @@ static cublasLtEpilogue_t epilogue_of(const struct dpt_cuda_gemm_shape *k)
 }
 
 /* Fills in everything but the algorithm. Our b is the library's first operand, a its second. */
-static bool describe(struct dpt_cuda_stream *s, struct plan *p)
+static bool describe_plan(struct dpt_cuda_stream *s, struct plan *p)
 {
     const struct dpt_cuda_gemm_shape *k = &p->of;
     const cublasOperation_t first = k->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -129,8 +129,8 @@ static bool describe(struct dpt_cuda_stream *s, struct plan *p)
     const cublasComputeType_t how = k->dtype == DPT_F32 && s->base.device->tf32
                                         ? CUBLAS_COMPUTE_32F_FAST_TF32
                                         : CUBLAS_COMPUTE_32F;
-    /* The choice wants to see a bias, and where slopes are: an address that is aligned to what is
-     * promised, and to no more. */
+    /* The choice of an algorithm reads the alignment of the bias and of the slopes: these addresses
+     * have the alignment of the real ones, and no greater one. */
     const uint32_t bias_bytes = alignment(k->out, k->n);
     const char *bias = s->gemm->workspace;
     bias += bias_bytes < ALIGNMENT_BYTES ? bias_bytes : 0;
@@ -142,13 +142,13 @@ static bool describe(struct dpt_cuda_stream *s, struct plan *p)
     if (status == CUBLAS_STATUS_SUCCESS)
         status = set_attribute(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = layout(&p->b, k->dtype, k->b_transposed ? k->k : k->n,
-                        k->b_transposed ? k->n : k->k, k->ldb);
+        status = create_layout(&p->b, k->dtype, k->b_transposed ? k->k : k->n,
+                               k->b_transposed ? k->n : k->k, k->ldb);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = layout(&p->a, k->dtype, k->a_transposed ? k->m : k->k,
-                        k->a_transposed ? k->k : k->m, k->lda);
+        status = create_layout(&p->a, k->dtype, k->a_transposed ? k->m : k->k,
+                               k->a_transposed ? k->k : k->m, k->lda);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = layout(&p->c, k->out, k->n, k->m, k->ldc);
+        status = create_layout(&p->c, k->out, k->n, k->m, k->ldc);
     if (status == CUBLAS_STATUS_SUCCESS && k->with_bias)
         status = set_bias(p, bias);
     if (status == CUBLAS_STATUS_SUCCESS && k->with_slope)
@@ -158,13 +158,13 @@ static bool describe(struct dpt_cuda_stream *s, struct plan *p)
     return blas_ok(s, k, status);
 }
 
-static cublasStatus_t prefer(cublasLtMatmulPreference_t preference,
-                             const struct dpt_cuda_gemm_shape *k)
+static cublasStatus_t set_preferences(cublasLtMatmulPreference_t preference,
+                                      const struct dpt_cuda_gemm_shape *k)
 {
     const uint64_t workspace = WORKSPACE_BYTES;
     /* Parts of an f32 sum are added by a kernel of their own, in their order; a 16-bit result would
-     * have to be rounded between. Whole parts alone: of others some versions are said to lose what
-     * remains (facebookexperimental/triton#2767). */
+     * have to be rounded between. Only whole parts: some versions
+     * are said to lose a remainder (facebookexperimental/triton#2767). */
     const bool may_split = k->out == DPT_F32 && k->k % SPLIT_UNIT == 0;
     const uint32_t scheme =
         may_split ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_NONE;
@@ -198,7 +198,7 @@ static bool choose_algorithm(struct dpt_cuda_stream *s, struct plan *p)
     memset(&result, 0, sizeof result);
     cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = prefer(preference, &p->of);
+        status = set_preferences(preference, &p->of);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulAlgoGetHeuristic(dpt_cuda_device_of(s)->blas, p->product, p->b, p->a,
                                                 p->c, p->c, preference, 1, &result, &found);
@@ -231,7 +231,7 @@ static struct plan *plan_of(struct dpt_cuda_stream *s, const struct dpt_cuda_gem
     struct plan *p = &e->plans[e->next];
     plan_fini(p);
     p->of = *shape;
-    if (!describe(s, p) || !choose_algorithm(s, p)) {
+    if (!describe_plan(s, p) || !choose_algorithm(s, p)) {
         plan_fini(p);
         return NULL;
     }
@@ -241,8 +241,8 @@ static struct plan *plan_of(struct dpt_cuda_stream *s, const struct dpt_cuda_gem
     return p;
 }
 
-static bool aligned(struct dpt_cuda_stream *s, const char *what, const void *p,
-                    enum dpt_dtype dtype, int64_t ld)
+static bool is_aligned(struct dpt_cuda_stream *s, const char *what, const void *p,
+                       enum dpt_dtype dtype, int64_t ld)
 {
     const uint32_t bytes = alignment(dtype, ld);
     if ((uintptr_t)p % bytes == 0)
@@ -268,12 +268,12 @@ static bool has_workspace(struct dpt_cuda_stream *s)
 static void run_plan(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g, struct plan *plan)
 {
     const float one = 1.0f, old = g->accumulate ? 1.0f : 0.0f;
-    if (!aligned(s, "left operand", g->a, g->of.dtype, g->of.lda) ||
-        !aligned(s, "right operand", g->b, g->of.dtype, g->of.ldb) ||
-        !aligned(s, "result", g->c, g->of.out, g->of.ldc) ||
-        (g->of.with_bias && (!aligned(s, "bias", g->bias, g->of.out, g->of.n) ||
+    if (!is_aligned(s, "left operand", g->a, g->of.dtype, g->of.lda) ||
+        !is_aligned(s, "right operand", g->b, g->of.dtype, g->of.ldb) ||
+        !is_aligned(s, "result", g->c, g->of.out, g->of.ldc) ||
+        (g->of.with_bias && (!is_aligned(s, "bias", g->bias, g->of.out, g->of.n) ||
                              !blas_ok(s, &plan->of, set_bias(plan, g->bias)))) ||
-        (g->of.with_slope && (!aligned(s, "slopes", g->slope_at, g->of.out, g->of.ldc) ||
+        (g->of.with_slope && (!is_aligned(s, "slopes", g->slope_at, g->of.out, g->of.ldc) ||
                               !blas_ok(s, &plan->of, set_slope(plan, g->slope_at)))))
         return;
     plan->ran = true;
@@ -332,8 +332,8 @@ size_t dpt_cuda_gemm_cold_bytes(const struct dpt_cuda_stream *s)
     return most;
 }
 
-/* All operands lie in one place: what is computed is of no use. Adding to what is there, which
- * nobody does with a bias or slopes, may be another kernel. */
+/* All operands lie in one place: the result is not used. A product that accumulates may be another
+ * kernel; no product with a bias or slopes accumulates. */
 static void run_once(struct dpt_cuda_stream *s, struct plan *p, void *memory)
 {
     struct dpt_cuda_gemm g = {

@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/stream.h"
 
-/* Everything of a product but where things lie: what a plan is made for. */
+/* All of a product except the addresses: the key of a plan. */
 struct dpt_cuda_gemm_shape {
     int64_t m, n, k;
     enum dpt_dtype dtype; /* of a and b */
@@ -18,7 +18,7 @@ struct dpt_cuda_gemm_shape {
     bool a_transposed; /* a lies as (k, m) */
     bool b_transposed; /* b lies as (n, k) */
     bool with_bias;
-    bool with_slope; /* what would be c is multiplied by the slope of GELU, before it is rounded */
+    bool with_slope; /* c is multiplied by the slope of GELU before it is rounded */
 };
 
 /* c (m, n) = or += a (m, k) b (k, n) + bias; all row-major, rows `ld` elements apart. */
@@ -28,7 +28,7 @@ struct dpt_cuda_gemm {
     void *c;
     bool accumulate;
     const void *bias;     /* (n) */
-    const void *slope_at; /* (m, n) of `out`, rows ldc apart: what GELU's slope is taken of */
+    const void *slope_at; /* (m, n) of `out`, rows ldc apart: the argument of GELU's slope */
 };
 
 /* Runs (or, while the stream prepares, only prepares) a product. Operands begin at multiples of 16
@@ -41,9 +41,8 @@ void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g);
 bool dpt_cuda_gemm_fused(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g);
 
 /* A library loads a kernel into the device at its first launch, which may wait for all that is
- * under way there: transfers that wait for other ranks included. So the products that were prepared
- * are run once before there are any, on memory that nobody needs: of _bytes, 0 when all have run.
- */
+ * under way there, including transfers that wait for other ranks. So each prepared product is run
+ * once before the first transfer, on scratch memory of cold_bytes; 0 when all have run. */
 size_t dpt_cuda_gemm_cold_bytes(const struct dpt_cuda_stream *s);
 void dpt_cuda_gemm_warm_up(struct dpt_cuda_stream *s, void *memory);
 

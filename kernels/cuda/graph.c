@@ -1,5 +1,5 @@
-/* What a stream was given, as a CUDA graph (device.h): captured from the queue, instantiated, and
- * launched again and again. */
+/* The ops of a stream as a CUDA graph (device.h): captured from the queue, instantiated, and
+ * launched repeatedly. */
 #include "kernels/cuda/stream.h"
 
 #include <cuda_runtime_api.h>
@@ -15,14 +15,15 @@ bool dpt_cuda_capture_begin(struct dpt_stream *stream)
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     if (!dpt_cuda_begin(s, DPT_F32, "a graph"))
         return false;
-    /* Of this thread's calls alone: others allocate meanwhile, and NCCL does what it does. A
-     * refusal comes out at the end. */
+    /* Only this thread's calls are restricted: other threads allocate meanwhile, and NCCL has its
+     * own. dpt_cuda_capture_end returns an error of this call. */
     (void)dpt_cuda_posted(s, cudaStreamBeginCapture(s->queue, cudaStreamCaptureModeThreadLocal),
                           "a graph");
     return true;
 }
 
-/* Of what was captured; an error of an op, or of this, becomes the stream's. */
+/* Instantiates the captured ops. An error of an op, or of the instantiation, becomes the stream's.
+ */
 static void instantiate_captured(struct dpt_cuda_stream *s, struct graph *ret)
 {
     cudaGraph_t captured = NULL;

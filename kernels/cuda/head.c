@@ -1,14 +1,14 @@
 /* Head fused with softmax cross-entropy: rows go in chunks, so that the logits exist
  * once and only for one chunk. A chunk's gradient of the weights is added to those of the chunks
- * before it; where the op accumulates over several chunks they gather apart, so that what is added
- * to the old value has the bits it would have been stored with.
+ * before it; where the op accumulates over several chunks, their sum is made apart and then added
+ * to the old value: its bits are those of a stored contribution.
  *
  * Products see a vocabulary of whole LOGITS_UNITs: with an odd number of rows of the weights, such
  * as GPT-2's 50,257, cuBLASLt takes kernels that read one element at a time, and on an H200 the
  * head took 59 % of a step. The weights are copied to a workspace with rows of zeros behind them,
  * the padding of dlogits is zero, and the gradient of the padded weights gathers apart.
  *
- * A bias is what the rows of logits are before the product is added to them. */
+ * A bias is written into the rows of logits, and the product is added to them. */
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 
@@ -63,7 +63,7 @@ static void widen_bias(const struct job *j)
     DPT_CUDA_LAUNCH(j->s, "head", widen, a->v, a->dtype, a->bias, j->bias);
 }
 
-/* Of the chunk. Columns from V on are padding: their sums are never read. */
+/* The bias's gradient of the chunk. Columns from V are padding: their sums are never read. */
 static void bias_gradient(const struct job *j)
 {
     const struct dpt_launch_column_sums sums = {.rows = j->rows,
@@ -77,7 +77,7 @@ static void bias_gradient(const struct job *j)
         DPT_CUDA_LAUNCH(j->s, "head", column_sums, &sums);
 }
 
-/* to (n) = or += what gathered apart. */
+/* to (n) = or += the sum that was made apart. */
 static void give_gathered(const struct job *j, int64_t n, const float *gathered, float *to)
 {
     if (!goes_on(j))
@@ -88,7 +88,7 @@ static void give_gathered(const struct job *j, int64_t n, const float *gathered,
         dpt_cuda_copy(&j->s->base, (size_t)n * sizeof(float), gathered, to);
 }
 
-static void gradients(const struct job *j, const void *x)
+static void chunk_gradients(const struct job *j, const void *x)
 {
     const struct dpt_head_loss *a = j->a;
     const bool preparing = j->s->base.preparing;
@@ -157,14 +157,14 @@ static void run_chunk(const struct job *j)
                                                    .dloss = a->dloss,
                                                    .dlogits = j->grad ? j->logits : NULL,
                                                    .dlogits_ld = j->dlogits_ld};
-        DPT_CUDA_LAUNCH(j->s, "head", softmax_loss, &softmax);
+        (void)dpt_cuda_posted(j->s, dpt_launch_softmax_loss(j->s->queue, &softmax), "head");
     }
     if (j->grad)
-        gradients(j, x);
+        chunk_gradients(j, x);
     bias_gradient(j);
 }
 
-/* The weights with rows of zeros behind them, in `to`. What is cleared begins at a whole float. */
+/* The weights with rows of zeros behind them, in `to`. The cleared part begins at a whole float. */
 static void pad_weights(struct job *j, char *to)
 {
     const struct dpt_head_loss *a = j->a;

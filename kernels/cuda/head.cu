@@ -33,7 +33,7 @@ struct exp_sum {
     float most, sum;
 };
 
-/* What the threads of a block tell each other. */
+/* Shared by the threads of a block. */
 struct place {
     struct exp_sum of_warp[WARP];
     int beaten; /* a logit is greater than the target's */
@@ -58,8 +58,8 @@ template <int THREADS> struct pattern {
     enum { STRIDE = THREADS * WORD, GROUP = AHEAD * STRIDE };
 };
 
-/* The words at `at`, at + STRIDE, ... of a row; what is not among its v logits is LEAST. WHOLE:
- * they all are. */
+/* The words at `at`, at + STRIDE, ... of a row; an element behind its v logits is LEAST.
+ * WHOLE: there is none. */
 template <int THREADS, bool WHOLE>
 static __device__ inline void read_words(const float *row, int at, int v, float ret[AHEAD][WORD])
 {
@@ -93,15 +93,16 @@ static __device__ inline void add_words(const float x[AHEAD][WORD], int at, int 
                 to->sum += fast_exp(x[i][k] - most);
 }
 
-/* Of the warp's lanes; each gets it. */
+/* The sum over the warp's lanes; each lane gets it. */
 static __device__ inline struct exp_sum warp_exp_sum(struct exp_sum s)
 {
     const float most = group_max<WARP>(s.most);
     return {most, group_sum<WARP>(s.sum * fast_exp(s.most - most))};
 }
 
-/* Of the block's threads; each gets it, and `beaten` is 0 then. There is one barrier in it: what a
- * thread did before it is seen after it, and before the next call there must be another. */
+/* The sum over the block's threads; each thread gets it, and `beaten` is 0 then. It has one
+ * barrier: writes of a thread before the call are visible after it. Before the next call there must
+ * be another. */
 template <int THREADS>
 static __device__ inline struct exp_sum block_exp_sum(struct exp_sum s, struct place *place)
 {
@@ -141,7 +142,7 @@ static __device__ inline void give_loss(const struct dpt_launch_softmax &a, int6
 }
 
 /* The gradients of the words as read_words gave them, into a row of ld. The probability of LEAST is
- * 0, and so is the gradient of what is padding. */
+ * 0, and so is the gradient of the padding. */
 template <int THREADS, bool WHOLE, typename E>
 static __device__ inline void write_slopes(const struct dpt_launch_softmax &a, int target,
                                            struct exp_sum s, int at, float x[AHEAD][WORD], E *row)
@@ -162,8 +163,8 @@ static __device__ inline void write_slopes(const struct dpt_launch_softmax &a, i
     }
 }
 
-/* dlogits may lie where the logits do: what is written of a group lies at or before it, and all of
- * it has been read by then. */
+/* dlogits may lie where the logits do: the gradients of a group are written at or before the group,
+ * after all of the group has been read. */
 template <typename E, int THREADS>
 static __global__ void __launch_bounds__(THREADS, THREADS_RESIDENT / THREADS)
     softmax_loss(struct dpt_launch_softmax a)
@@ -229,7 +230,7 @@ static __global__ void __launch_bounds__(THREADS_SHARED)
         }
         s = block_exp_sum<THREADS_SHARED>(s, &place);
         give_loss<THREADS_SHARED>(a, r, row, target, s, &place);
-        __syncthreads(); /* what others fetched is not read again */
+        __syncthreads(); /* words that other threads fetched are not read again */
         const int64_t next = r + gridDim.x;
         const float *from = a.logits + next * a.ld;
         const int next_v = next < a.rows ? v : 0;
@@ -245,7 +246,7 @@ static __global__ void __launch_bounds__(THREADS_SHARED)
     }
 }
 
-template <typename E> static int post_softmax(cudaStream_t q, const struct dpt_launch_softmax *a)
+template <typename E> static void post_softmax(cudaStream_t q, const struct dpt_launch_softmax *a)
 {
     const unsigned rows = (unsigned)a->rows;
     const int row_bytes = (int)(a->ld < SHARED_ROW_MAX ? a->ld * sizeof(float) : INT32_MAX / 2);
@@ -255,10 +256,9 @@ template <typename E> static int post_softmax(cudaStream_t q, const struct dpt_l
         softmax_loss<E, THREADS_LONG><<<rows, THREADS_LONG, 0, q>>>(*a);
     } else {
         const unsigned most = (unsigned)a->multiprocessors;
-        return post_with_shared(softmax_loss_shared<E>, a, rows < most ? rows : most,
-                                THREADS_SHARED, row_bytes, q);
+        post_with_shared(softmax_loss_shared<E>, a, rows < most ? rows : most, THREADS_SHARED,
+                         row_bytes, q);
     }
-    return cudaGetLastError();
 }
 
 int dpt_launch_softmax_loss(void *queue, const struct dpt_launch_softmax *a)
@@ -267,7 +267,6 @@ int dpt_launch_softmax_loss(void *queue, const struct dpt_launch_softmax *a)
         return 0;
     if (a->ld % ROW_UNIT != 0 || a->dlogits_ld % ROW_UNIT != 0 || a->ld > ROW_MAX)
         return cudaErrorInvalidValue;
-    int code = 0;
-    FOR_ELEM(a->dtype, code = post_softmax<E>((cudaStream_t)queue, a));
-    return code;
+    FOR_ELEM(a->dtype, post_softmax<E>((cudaStream_t)queue, a));
+    return cudaGetLastError();
 }

@@ -1,4 +1,4 @@
-/* What convolutions need around their products, batch norm, pools.
+/* The kernels around the products of convolutions, batch norm, pools.
  *
  * Sums over rows are made in chunks of rows. The number of rows alone decides the size of a chunk.
  * A block has 32 channels and 8 threads for each channel. A thread adds every 8th row. The sums of
@@ -9,22 +9,17 @@
 
 enum { THREADS = 256, LANES = 32, ROWS = THREADS / LANES, CHUNK_MIN = 64, CHUNKS_MAX = 1024 };
 
-/* dpt_windows_along, for kernels, too. */
-static __host__ __device__ inline int64_t along(int64_t pixels, int64_t stride)
-{
-    return (pixels + stride - 1) / stride;
-}
-
 /* The number of all windows. */
 static inline int64_t windows_of(const struct dpt_windows &of)
 {
-    return of.b * along(of.h, of.stride) * along(of.w, of.stride);
+    return of.b * dpt_windows_along(of.h, of.stride) * dpt_windows_along(of.w, of.stride);
 }
 
 /* The pixel of all images that tap `tap` of a window lies on; -1: it lies outside. */
 static __device__ inline int64_t pixel_at(const struct dpt_windows &of, int64_t window, int64_t tap)
 {
-    const int64_t out_h = along(of.h, of.stride), out_w = along(of.w, of.stride);
+    const int64_t out_h = dpt_windows_along(of.h, of.stride),
+                  out_w = dpt_windows_along(of.w, of.stride);
     const int64_t y = window / out_w % out_h * of.stride - of.kernel / 2 + tap / of.kernel;
     const int64_t x = window % out_w * of.stride - of.kernel / 2 + tap % of.kernel;
     return y < 0 || y >= of.h || x < 0 || x >= of.w
@@ -35,7 +30,8 @@ static __device__ inline int64_t pixel_at(const struct dpt_windows &of, int64_t 
 /* The window whose tap `tap` lies on a pixel; -1: there is none. */
 static __device__ inline int64_t window_at(const struct dpt_windows &of, int64_t pixel, int64_t tap)
 {
-    const int64_t out_h = along(of.h, of.stride), out_w = along(of.w, of.stride);
+    const int64_t out_h = dpt_windows_along(of.h, of.stride),
+                  out_w = dpt_windows_along(of.w, of.stride);
     const int64_t up = pixel / of.w % of.h + of.kernel / 2 - tap / of.kernel;
     const int64_t left = pixel % of.w + of.kernel / 2 - tap % of.kernel;
     if (up < 0 || up % of.stride != 0 || up / of.stride >= out_h || left < 0 ||
@@ -55,12 +51,11 @@ static __global__ void arrange(int64_t n, int64_t in, int64_t taps, const E *fro
     }
 }
 
-int dpt_launch_conv_arrange(void *queue, const struct dpt_launch_conv_weight *a, const void *from,
-                            void *to)
+void dpt_launch_conv_arrange(void *queue, const struct dpt_launch_conv_weight *a, const void *from,
+                             void *to)
 {
     const int64_t n = a->out * a->in * a->taps;
     FOR_ELEM(a->dtype, POST(arrange<E>, n, n, a->in, a->taps, (const E *)from, (E *)to));
-    return cudaGetLastError();
 }
 
 static __global__ void restore(int64_t n, int64_t in, int64_t taps, const float *from,
@@ -73,12 +68,11 @@ static __global__ void restore(int64_t n, int64_t in, int64_t taps, const float 
     }
 }
 
-int dpt_launch_conv_restore(void *queue, const struct dpt_launch_conv_weight *a, const float *from,
-                            bool accumulate, float *to)
+void dpt_launch_conv_restore(void *queue, const struct dpt_launch_conv_weight *a, const float *from,
+                             bool accumulate, float *to)
 {
     const int64_t n = a->out * a->in * a->taps;
     POST(restore, n, n, a->in, a->taps, from, accumulate, to);
-    return cudaGetLastError();
 }
 
 /* --- windows as rows, and back --- */
@@ -108,15 +102,14 @@ static void post_windows(void *queue, const struct dpt_windows *of, int64_t c, c
               POST((windows<E, WHOLE>), items, *of, c, items, x, to));
 }
 
-int dpt_launch_windows(void *queue, const struct dpt_windows *of, int64_t c, enum dpt_dtype dtype,
-                       const void *x, void *to)
+void dpt_launch_windows(void *queue, const struct dpt_windows *of, int64_t c, enum dpt_dtype dtype,
+                        const void *x, void *to)
 {
     FOR_ELEM(dtype, post_windows<E>(queue, of, c, (const E *)x, (E *)to));
-    return cudaGetLastError();
 }
 
-/* A thread has a pixel's channel, and adds what the windows that the pixel is in say, in their
- * order. */
+/* A thread has a channel of a pixel, and adds the values of the windows that contain the pixel, in
+ * their order. */
 template <typename E>
 static __global__ void pixels(struct dpt_windows of, int64_t c, int64_t items, const float *from,
                               bool add, E *dx)
@@ -133,11 +126,10 @@ static __global__ void pixels(struct dpt_windows of, int64_t c, int64_t items, c
     }
 }
 
-int dpt_launch_pixels(void *queue, const struct dpt_launch_pixels *a)
+void dpt_launch_pixels(void *queue, const struct dpt_launch_pixels *a)
 {
     const int64_t items = a->of.b * a->of.h * a->of.w * a->c;
     FOR_ELEM(a->dtype, POST(pixels<E>, items, a->of, a->c, items, a->from, a->add, (E *)a->dx));
-    return cudaGetLastError();
 }
 
 /* --- batch norm --- */
@@ -214,7 +206,7 @@ static __global__ void norm_join(struct dpt_batchnorm_forward a, int64_t chunk, 
 }
 
 template <typename E>
-static __global__ void running(struct dpt_batchnorm_forward a, float *mean, float *rstd)
+static __global__ void running_statistics(struct dpt_batchnorm_forward a, float *mean, float *rstd)
 {
     GRID_LOOP(i, a.c) {
         mean[i] = widened(((const E *)a.running_mean)[i]);
@@ -258,7 +250,7 @@ static void post_norm(cudaStream_t q, const struct dpt_batchnorm_forward *a, flo
     const unsigned blocks = (unsigned)ceil_div(a->c, LANES);
     const float *mean = a->mean, *rstd = a->rstd;
     if (a->running_mean) {
-        running<E><<<grid_for(a->c, THREADS), THREADS, 0, q>>>(*a, work, work + a->c);
+        running_statistics<E><<<grid_for(a->c, THREADS), THREADS, 0, q>>>(*a, work, work + a->c);
         mean = work;
         rstd = work + a->c;
     } else {
@@ -276,15 +268,14 @@ int64_t dpt_launch_batchnorm_bytes(int64_t n, int64_t c)
     return (ceil_div(n, chunk_of(n)) + 1) * 2 * c * (int64_t)sizeof(float);
 }
 
-int dpt_launch_batchnorm_forward(void *queue, const struct dpt_batchnorm_forward *a, void *work)
+void dpt_launch_batchnorm_forward(void *queue, const struct dpt_batchnorm_forward *a, void *work)
 {
     if (a->n * a->c == 0)
-        return 0;
+        return;
     FOR_ELEM(a->dtype, post_norm<E>((cudaStream_t)queue, a, (float *)work));
-    return cudaGetLastError();
 }
 
-/* dy, zero where what came out of the relu is not above zero. */
+/* dy, zero where the output of the relu is not above zero. */
 template <typename E>
 static __device__ inline float past_relu(const struct dpt_batchnorm_backward &a, int64_t at)
 {
@@ -313,8 +304,8 @@ static __global__ void grad_sums(struct dpt_batchnorm_backward a, int64_t chunk,
     }
 }
 
-static __device__ inline void give(const struct dpt_batchnorm_backward &a, float *to, int64_t i,
-                                   float x)
+static __device__ inline void give_gradient(const struct dpt_batchnorm_backward &a, float *to,
+                                            int64_t i, float x)
 {
     if (to)
         to[i] = a.accumulate ? to[i] + x : x;
@@ -336,10 +327,10 @@ static __global__ void grad_join(struct dpt_batchnorm_backward a, int64_t chunks
     if (i < c && threadIdx.x < LANES) {
         means[i] = dgamma / (float)a.n;
         means[c + i] = dbeta / (float)a.n;
-        give(a, a.dgamma, i, dgamma);
-        give(a, a.dbeta, i, dbeta);
-        give(a, a.dmean, i, a.share * a.mean[i]);
-        give(a, a.dvar, i, a.share * a.var[i]);
+        give_gradient(a, a.dgamma, i, dgamma);
+        give_gradient(a, a.dbeta, i, dbeta);
+        give_gradient(a, a.dmean, i, a.share * a.mean[i]);
+        give_gradient(a, a.dvar, i, a.share * a.var[i]);
     }
 }
 
@@ -357,19 +348,18 @@ static __global__ void norm_grad(struct dpt_batchnorm_backward a, const float *m
     }
 }
 
-int dpt_launch_batchnorm_backward(void *queue, const struct dpt_batchnorm_backward *a, void *work)
+void dpt_launch_batchnorm_backward(void *queue, const struct dpt_batchnorm_backward *a, void *work)
 {
     cudaStream_t q = (cudaStream_t)queue;
     const int64_t chunk = chunk_of(a->n), chunks = ceil_div(a->n, chunk);
     const unsigned blocks = (unsigned)ceil_div(a->c, LANES);
     float *const means = (float *)work, *const sums = means + 2 * a->c;
     if (a->n * a->c == 0)
-        return 0;
+        return;
     FOR_ELEM(a->dtype,
              grad_sums<E><<<dim3(blocks, (unsigned)chunks), THREADS, 0, q>>>(*a, chunk, sums));
     grad_join<<<blocks, THREADS, 0, q>>>(*a, chunks, sums, means);
     FOR_ELEM(a->dtype, norm_grad<E><<<grid_for(a->n * a->c, THREADS), THREADS, 0, q>>>(*a, means));
-    return cudaGetLastError();
 }
 
 /* --- pools: a thread has a channel of a pixel --- */
@@ -396,11 +386,10 @@ template <typename E> static __global__ void maxpool(struct dpt_maxpool a, int64
     }
 }
 
-int dpt_launch_maxpool_forward(void *queue, const struct dpt_maxpool *a)
+void dpt_launch_maxpool_forward(void *queue, const struct dpt_maxpool *a)
 {
     const int64_t items = windows_of(a->of) * a->c;
     FOR_ELEM(a->dtype, POST(maxpool<E>, items, *a, items));
-    return cudaGetLastError();
 }
 
 template <typename E> static __global__ void maxpool_grad(struct dpt_maxpool a, int64_t items)
@@ -416,11 +405,10 @@ template <typename E> static __global__ void maxpool_grad(struct dpt_maxpool a, 
     }
 }
 
-int dpt_launch_maxpool_backward(void *queue, const struct dpt_maxpool *a)
+void dpt_launch_maxpool_backward(void *queue, const struct dpt_maxpool *a)
 {
     const int64_t items = a->of.b * a->of.h * a->of.w * a->c;
     FOR_ELEM(a->dtype, POST(maxpool_grad<E>, items, *a, items));
-    return cudaGetLastError();
 }
 
 template <typename E> static __global__ void avgpool(struct dpt_avgpool a)
@@ -435,10 +423,9 @@ template <typename E> static __global__ void avgpool(struct dpt_avgpool a)
     }
 }
 
-int dpt_launch_avgpool_forward(void *queue, const struct dpt_avgpool *a)
+void dpt_launch_avgpool_forward(void *queue, const struct dpt_avgpool *a)
 {
     FOR_ELEM(a->dtype, POST(avgpool<E>, a->b * a->c, *a));
-    return cudaGetLastError();
 }
 
 template <typename E> static __global__ void avgpool_grad(struct dpt_avgpool a)
@@ -449,9 +436,8 @@ template <typename E> static __global__ void avgpool_grad(struct dpt_avgpool a)
     }
 }
 
-int dpt_launch_avgpool_backward(void *queue, const struct dpt_avgpool *a)
+void dpt_launch_avgpool_backward(void *queue, const struct dpt_avgpool *a)
 {
     const int64_t n = a->b * a->pixels * a->c;
     FOR_ELEM(a->dtype, POST(avgpool_grad<E>, n, *a));
-    return cudaGetLastError();
 }

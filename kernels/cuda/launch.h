@@ -1,8 +1,10 @@
-/* What the .cu files give to the C files of this folder: functions that post kernels to a queue.
+/* The interface of the .cu files for the C files of this folder: functions that post kernels to a
+ * queue.
  *
- * `queue` is a cudaStream_t. Each returns a cudaError_t as an int, 0 for posted; nothing waits, and
- * nothing is allocated. Pointers are of the device. Arguments are those of the ops (kernels/ops.h)
- * of the same name where no others are given. Counts may be zero. */
+ * `queue` is a cudaStream_t. After a launch the caller reads the error by cudaGetLastError
+ * (stream.h: dpt_cuda_launched). A launch neither waits nor allocates. Pointers are of the device.
+ * Arguments are those of the op (kernels/ops.h) of the same name where no others are given. Counts
+ * may be zero. */
 #ifndef DPT_KERNELS_CUDA_LAUNCH_H
 #define DPT_KERNELS_CUDA_LAUNCH_H
 
@@ -13,7 +15,7 @@ extern "C" {
 #endif
 
 /* Ops that are one launch and need no more of the stream than its queue: name, struct of arguments,
- * dtype of the elements, the op's name in errors, and what its caller promises. ops.c makes the ops
+ * dtype of the elements, the op's name in errors, and the op's precondition. ops.c makes the ops
  * of this list. */
 #define DPT_CUDA_LAUNCHED_OPS(X)                                                                   \
     /* pointwise.cu */                                                                             \
@@ -63,11 +65,11 @@ extern "C" {
       dpt_launch_batchnorm_bytes(a->n, a->c), !a->dmean == !a->dvar && !a->dgamma == !a->dbeta)
 
 #define DPT_CUDA_LAUNCHER(name, type, dtype, text, holds)                                          \
-    int dpt_launch_##name(void *queue, const struct type *a);
+    void dpt_launch_##name(void *queue, const struct type *a);
 DPT_CUDA_LAUNCHED_OPS(DPT_CUDA_LAUNCHER)
 #undef DPT_CUDA_LAUNCHER
 #define DPT_CUDA_LAUNCHER(name, type, text, bytes, holds)                                          \
-    int dpt_launch_##name(void *queue, const struct type *a, void *work);
+    void dpt_launch_##name(void *queue, const struct type *a, void *work);
 DPT_CUDA_WORKING_OPS(DPT_CUDA_LAUNCHER)
 #undef DPT_CUDA_LAUNCHER
 int64_t dpt_launch_layernorm_backward_bytes(int64_t n, int64_t c);
@@ -76,22 +78,22 @@ int64_t dpt_launch_embedding_backward_bytes(int64_t n, int64_t c);
 int64_t dpt_launch_batchnorm_bytes(int64_t n, int64_t c); /* both ways */
 
 /* --- pointwise.cu --- */
-int dpt_launch_dropout_backward(void *queue, const struct dpt_dropout_backward *a);
-int dpt_launch_add(void *queue, int64_t n, const float *a, const float *b, float *dst);
+void dpt_launch_dropout_backward(void *queue, const struct dpt_dropout_backward *a);
+void dpt_launch_add(void *queue, int64_t n, const float *a, const float *b, float *dst);
 /* Every row of y (rows, cols) becomes `row` (cols), all of `dtype`. */
-int dpt_launch_repeat_row(void *queue, enum dpt_dtype dtype, int64_t rows, int64_t cols,
-                          const void *row, void *y);
-int dpt_launch_cast(void *queue, int64_t n, const float *src, enum dpt_dtype dtype, void *dst);
-int dpt_launch_widen(void *queue, int64_t n, enum dpt_dtype dtype, const void *src, float *dst);
-int dpt_launch_round_to(void *queue, int64_t n, enum dpt_dtype dtype, float *x);
-int dpt_launch_scale(void *queue, int64_t n, enum dpt_dtype dtype, float factor, void *x);
-int dpt_launch_fill(void *queue, int64_t n, float value, float *dst);
-int dpt_launch_fill_normal(void *queue, int64_t n, const struct dpt_normal *of, float *dst);
-int dpt_launch_fill_uniform(void *queue, int64_t n, const struct dpt_uniform *of, float *dst);
+void dpt_launch_repeat_row(void *queue, enum dpt_dtype dtype, int64_t rows, int64_t cols,
+                           const void *row, void *y);
+void dpt_launch_cast(void *queue, int64_t n, const float *src, enum dpt_dtype dtype, void *dst);
+void dpt_launch_widen(void *queue, int64_t n, enum dpt_dtype dtype, const void *src, float *dst);
+void dpt_launch_round_to(void *queue, int64_t n, enum dpt_dtype dtype, float *x);
+void dpt_launch_scale(void *queue, int64_t n, enum dpt_dtype dtype, float factor, void *x);
+void dpt_launch_fill(void *queue, int64_t n, float value, float *dst);
+void dpt_launch_fill_normal(void *queue, int64_t n, const struct dpt_normal *of, float *dst);
+void dpt_launch_fill_uniform(void *queue, int64_t n, const struct dpt_uniform *of, float *dst);
 
 /* --- rows.cu --- */
-int dpt_launch_sumsq_blocks(void *queue, int64_t n, int64_t block, const float *x, double *ret);
-int dpt_launch_orthonormalise(void *queue, int64_t n, int64_t r, float *x);
+void dpt_launch_sumsq_blocks(void *queue, int64_t n, int64_t block, const float *x, double *ret);
+void dpt_launch_orthonormalise(void *queue, int64_t n, int64_t r, float *x);
 
 /* ret[j] (+)= sum over the rows of x, in chunks of rows that are joined in order. */
 struct dpt_launch_column_sums {
@@ -103,15 +105,15 @@ struct dpt_launch_column_sums {
     float *ret;  /* (cols) */
 };
 int64_t dpt_launch_column_sums_floats(int64_t rows, int64_t cols);
-int dpt_launch_column_sums(void *queue, const struct dpt_launch_column_sums *a);
+void dpt_launch_column_sums(void *queue, const struct dpt_launch_column_sums *a);
 
 /* --- norm.cu --- */
-int dpt_launch_residual_norm(void *queue, const struct dpt_residual_norm *a); /* no dropout */
+void dpt_launch_residual_norm(void *queue, const struct dpt_residual_norm *a); /* no dropout */
 
 /* --- head.cu --- */
 /* Softmax, loss and its gradient, for a chunk of rows of logits. Rows of both begin at multiples of
- * 32 bytes and have `ld` elements at least: v, and padding. What the logits' padding holds changes
- * nothing; the padding of the gradients, elements [v, ld) of each row, becomes 0. */
+ * 32 bytes and have `ld` elements at least: v, and padding. The contents of the logits' padding
+ * change nothing; the padding of the gradients, elements [v, ld) of each row, becomes 0. */
 struct dpt_launch_softmax {
     int multiprocessors, shared_bytes; /* of the device; of a block there */
     int64_t rows, v, ld;               /* of logits; ld at most 2^30 */
@@ -124,6 +126,7 @@ struct dpt_launch_softmax {
     void *dlogits; /* NULL: none; may be where the logits are, their rows then in the same places */
     int64_t dlogits_ld; /* at least ld */
 };
+/* Returns a cudaError_t, 0 for posted: cudaErrorInvalidValue for rows that do not begin so. */
 int dpt_launch_softmax_loss(void *queue, const struct dpt_launch_softmax *a);
 
 /* Bytes of shared memory that any device has for a block: those of compute capability 8.6, 8.9 and
@@ -132,12 +135,12 @@ enum { DPT_CUDA_SHARED_BYTES_MIN = 99 << 10 };
 
 /* --- attention.cu and attention_grad.cu --- */
 enum { DPT_CUDA_HEAD_CHANNELS_MAX = 256 };
-int dpt_launch_attention_forward(void *queue, const struct dpt_attention *a);
+void dpt_launch_attention_forward(void *queue, const struct dpt_attention *a);
 int64_t dpt_launch_attention_backward_floats(int64_t b, int64_t t, int64_t heads);
 /* `shared_bytes`, what the device has for a block, decides between tiles, and so the bits. */
-int dpt_launch_attention_backward(void *queue, const struct dpt_attention *a, float *work,
-                                  int shared_bytes);
-/* Of each row, the sum over the heads of a group, in f32 and in their order. */
+void dpt_launch_attention_backward(void *queue, const struct dpt_attention *a, float *work,
+                                   int shared_bytes);
+/* The sum over the heads of a group, for each row, in f32 and in the heads' order. */
 struct dpt_launch_head_sums {
     int64_t rows, kv_heads, group, head_size;
     int64_t ld; /* of `to` */
@@ -145,7 +148,7 @@ struct dpt_launch_head_sums {
     const void *from; /* (rows, kv_heads, group, head_size) */
     void *to;         /* (rows, kv_heads, head_size), rows `ld` apart */
 };
-int dpt_launch_head_sums(void *queue, const struct dpt_launch_head_sums *a);
+void dpt_launch_head_sums(void *queue, const struct dpt_launch_head_sums *a);
 
 /* --- images.cu --- */
 struct dpt_launch_conv_weight {
@@ -153,14 +156,14 @@ struct dpt_launch_conv_weight {
     enum dpt_dtype dtype;
 };
 /* to (out, taps, in) = from (out, in, taps), the table's; and in f32 back. */
-int dpt_launch_conv_arrange(void *queue, const struct dpt_launch_conv_weight *a, const void *from,
-                            void *to);
-int dpt_launch_conv_restore(void *queue, const struct dpt_launch_conv_weight *a, const float *from,
-                            bool accumulate, float *to);
+void dpt_launch_conv_arrange(void *queue, const struct dpt_launch_conv_weight *a, const void *from,
+                             void *to);
+void dpt_launch_conv_restore(void *queue, const struct dpt_launch_conv_weight *a, const float *from,
+                             bool accumulate, float *to);
 /* to (windows, kernel, kernel, c) = those of x (b, h, w, c), zero outside of the images; and dx (b,
  * h, w, c) = or += of each pixel the sum of all places in `from` that are that pixel. */
-int dpt_launch_windows(void *queue, const struct dpt_windows *of, int64_t c, enum dpt_dtype dtype,
-                       const void *x, void *to);
+void dpt_launch_windows(void *queue, const struct dpt_windows *of, int64_t c, enum dpt_dtype dtype,
+                        const void *x, void *to);
 struct dpt_launch_pixels {
     struct dpt_windows of;
     int64_t c;
@@ -169,12 +172,12 @@ struct dpt_launch_pixels {
     bool add;
     void *dx;
 };
-int dpt_launch_pixels(void *queue, const struct dpt_launch_pixels *a);
+void dpt_launch_pixels(void *queue, const struct dpt_launch_pixels *a);
 
 /* --- decode.cu --- */
 /* Positions whose scores fit into `shared_bytes` of a block. */
 int64_t dpt_launch_attention_rows_max(int shared_bytes);
-int dpt_launch_attention_rows(void *queue, const struct dpt_attention_rows *a);
+void dpt_launch_attention_rows(void *queue, const struct dpt_attention_rows *a);
 
 #ifdef __cplusplus
 }

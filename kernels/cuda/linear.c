@@ -1,8 +1,8 @@
 /* Linear layers: three products, GELU, and the sum of columns for the bias. The library reads
  * weights as they lie: no op of this device has a packed form.
  *
- * GELU's slope goes into the product in front of it. GELU itself does not: what goes into it is
- * kept rounded, and made anew from that it has to have the same bits
+ * GELU's slope is fused into the product before it. GELU itself is not: its input is kept rounded,
+ * and GELU of that input has to have the same bits when it is computed again
  * (train.activation_checkpointing). */
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"

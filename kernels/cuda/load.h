@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-/* How many kernels there are, and what the compiler calls kernel `i`; static storage. */
+/* The number of kernels, and the compiler's name of kernel `i`; static storage. */
 int dpt_cuda_kernels(void);
 const char *dpt_cuda_kernel_name(int i);
 

@@ -39,9 +39,9 @@ static __device__ inline void hold_groups(const struct dpt_residual_norm &a, int
     }
 }
 
-/* Of a row of a, or with RESIDUAL of a + b. A lane holds its groups of the row, P at most, from the
- * first loop to the last. P = 0, for any row: each loop reads them again, of `sum` what the same
- * lane wrote. */
+/* The norm of a row of a, or with RESIDUAL of a + b. A lane holds its groups of the row, P at most,
+ * from the first loop to the last. P = 0, for any row: each loop reads them again; from `sum` a
+ * lane reads the elements that it wrote. */
 template <typename E, int P, bool RESIDUAL, bool WHOLE>
 static __global__ void __launch_bounds__(WARPS *LANES) norm(struct dpt_residual_norm a)
 {
@@ -113,7 +113,7 @@ static void post_norm(cudaStream_t q, const struct dpt_residual_norm *a)
         else norm<E, 0, RESIDUAL, WHOLE><<<grid, WARPS * LANES, 0, q>>>(*a));
 }
 
-int dpt_launch_layernorm_forward(void *queue, const struct dpt_layernorm_forward *a)
+void dpt_launch_layernorm_forward(void *queue, const struct dpt_layernorm_forward *a)
 {
     struct dpt_residual_norm alone = {};
     alone.n = a->n;
@@ -126,17 +126,15 @@ int dpt_launch_layernorm_forward(void *queue, const struct dpt_layernorm_forward
     alone.mean = a->mean;
     alone.rstd = a->rstd;
     if (a->n == 0)
-        return 0;
+        return;
     FOR_ELEM(a->dtype, post_norm<E, false>((cudaStream_t)queue, &alone));
-    return cudaGetLastError();
 }
 
-int dpt_launch_residual_norm(void *queue, const struct dpt_residual_norm *a)
+void dpt_launch_residual_norm(void *queue, const struct dpt_residual_norm *a)
 {
     if (a->n == 0)
-        return 0;
+        return;
     FOR_ELEM(a->dtype, post_norm<E, true>((cudaStream_t)queue, a));
-    return cudaGetLastError();
 }
 
 static __device__ inline float mean_of(const struct dpt_layernorm_backward &a, int64_t row)
@@ -201,7 +199,8 @@ template <typename E, bool WHOLE> static __global__ void norm_grad(struct dpt_la
     }
 }
 
-/* Of a chunk: sums (chunk, 2, c), gamma's and beta's; RMS norm's of beta are not used. Block (x:
+/* sums (chunks, 2, c) = each chunk's gradients of gamma and of beta. RMS norm does not use those of
+ * beta. Block (x:
  * columns, y: chunks). */
 template <typename E, bool WHOLE>
 static __global__ void norm_weights_chunk(struct dpt_layernorm_backward a, float *sums)
@@ -233,7 +232,7 @@ static __global__ void norm_weights_chunk(struct dpt_layernorm_backward a, float
     }
 }
 
-/* Blocks of norm_grad_once for each SM, by the registers of a thread's sums and of what it has of
+/* Blocks of norm_grad_once for each SM, by the registers of a thread's sums and of its parts of
  * three rows. With four, 32,768 rows are all under way at once on 132 SMs; fp16 takes more. */
 template <typename E> static constexpr int once_blocks(int groups)
 {
@@ -350,13 +349,13 @@ static void post_norm_grad(cudaStream_t q, const struct dpt_layernorm_backward *
     join_groups<<<join_grid(chunks, 2 * c), COLUMNS, 0, q>>>(chunks, 2 * c, work, 2 * c);
 }
 
-int dpt_launch_layernorm_backward(void *queue, const struct dpt_layernorm_backward *a, void *work)
+void dpt_launch_layernorm_backward(void *queue, const struct dpt_layernorm_backward *a, void *work)
 {
     cudaStream_t q = (cudaStream_t)queue;
     float *sums = (float *)work;
     const int64_t groups = groups_of(a->n);
     if (a->c == 0)
-        return 0;
+        return;
     if (a->n > 0)
         FOR_ELEM(a->dtype, post_norm_grad<E>(q, a, sums));
     const unsigned grid = grid_for(a->c, COLUMNS);
@@ -366,5 +365,4 @@ int dpt_launch_layernorm_backward(void *queue, const struct dpt_layernorm_backwa
     if (a->dbeta)
         join_chunks<<<grid, COLUMNS, 0, q>>>(groups, a->c, sums + a->c, 2 * a->c, a->accumulate,
                                              a->dbeta);
-    return cudaGetLastError();
 }

@@ -1,4 +1,4 @@
-/* Ops that are one launch (launch.h): what they need of the stream, and the launch. */
+/* Ops that are one launch (launch.h): checks, workspace, and the launch. */
 #include "kernels/cuda/cudnn_ops.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/stream.h"
@@ -6,22 +6,16 @@
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 
-/* Whether an op with no workspace is to be posted now. */
-static bool posts(struct dpt_cuda_stream *s, enum dpt_dtype dtype, const char *op)
-{
-    return dpt_cuda_begin(s, dtype, op) && !s->base.preparing;
-}
-
 /* --- ops that need no more than the queue --- */
 
 #define LAUNCHED_OP(name, type, dtype, text, holds)                                                \
     void dpt_cuda_##name(struct dpt_stream *stream, const struct type *a)                          \
     {                                                                                              \
         struct dpt_cuda_stream *s = dpt_cuda_stream(stream);                                       \
-        if (!posts(s, dtype, text))                                                                \
+        if (!dpt_cuda_begin(s, dtype, text) || s->base.preparing)                                  \
             return;                                                                                \
         DPT_ASSERT(holds);                                                                         \
-        (void)dpt_cuda_posted(s, dpt_launch_##name(s->queue, a), text);                            \
+        DPT_CUDA_LAUNCH(s, text, name, a);                                                         \
     }
 DPT_CUDA_LAUNCHED_OPS(LAUNCHED_OP)
 
@@ -29,8 +23,8 @@ DPT_CUDA_LAUNCHED_OPS(LAUNCHED_OP)
     void dpt_cuda_##name parameters                                                                \
     {                                                                                              \
         struct dpt_cuda_stream *s = dpt_cuda_stream(stream);                                       \
-        if (posts(s, dtype, #name))                                                                \
-            (void)dpt_cuda_posted(s, dpt_launch_##name(s->queue, __VA_ARGS__), #name);             \
+        if (dpt_cuda_begin(s, dtype, #name))                                                       \
+            DPT_CUDA_LAUNCH(s, #name, name, __VA_ARGS__);                                          \
     }
 LAUNCHED_VALUES(add, DPT_F32,
                 (struct dpt_stream * stream, int64_t n, const float *a, const float *b, float *dst),
@@ -68,7 +62,7 @@ LAUNCHED_VALUES(orthonormalise, DPT_F32,
 void dpt_cuda_copy(struct dpt_stream *stream, size_t bytes, const void *src, void *dst)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
-    if (posts(s, DPT_F32, "copy") && bytes > 0)
+    if (dpt_cuda_begin(s, DPT_F32, "copy") && !s->base.preparing && bytes > 0)
         (void)dpt_cuda_posted(s, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->queue),
                               "copy");
 }
@@ -81,20 +75,20 @@ void dpt_cuda_copy(struct dpt_stream *stream, size_t bytes, const void *src, voi
         if (!dpt_cuda_begin(s, a->dtype, text) || !dpt_cuda_workspace(s, (size_t)(bytes), &work))  \
             return;                                                                                \
         DPT_ASSERT(holds);                                                                         \
-        (void)dpt_cuda_posted(s, dpt_launch_##name(s->queue, a, work), text);                      \
+        DPT_CUDA_LAUNCH(s, text, name, a, work);                                                   \
     }
 DPT_CUDA_WORKING_OPS(WORKING_OP)
 
 /* --- ops with a choice between kernels --- */
 
-/* One kernel, but with dropout. */
+/* One kernel without dropout, two ops with it. */
 void dpt_cuda_residual_norm(struct dpt_stream *stream, const struct dpt_residual_norm *a)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     if (a->dropout.p > 0.0f)
         dpt_residual_norm_by_two(stream, dpt_cuda_residual, dpt_cuda_layernorm_forward, a);
-    else if (posts(s, a->dtype, "residual and norm"))
-        (void)dpt_cuda_posted(s, dpt_launch_residual_norm(s->queue, a), "residual and norm");
+    else if (dpt_cuda_begin(s, a->dtype, "residual and norm"))
+        DPT_CUDA_LAUNCH(s, "residual and norm", residual_norm, a);
 }
 
 void dpt_cuda_dropout_backward(struct dpt_stream *stream, const struct dpt_dropout_backward *a)
@@ -102,13 +96,13 @@ void dpt_cuda_dropout_backward(struct dpt_stream *stream, const struct dpt_dropo
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     if (a->dropout.p <= 0.0f && a->dx != a->dy)
         dpt_cuda_copy(stream, (size_t)a->n * dpt_dtype_bytes(a->dtype), a->dy, a->dx);
-    else if (posts(s, a->dtype, "dropout backward") && a->dropout.p > 0.0f)
-        (void)dpt_cuda_posted(s, dpt_launch_dropout_backward(s->queue, a), "dropout backward");
+    else if (dpt_cuda_begin(s, a->dtype, "dropout backward") && a->dropout.p > 0.0f)
+        DPT_CUDA_LAUNCH(s, "dropout backward", dropout_backward, a);
 }
 
 /* --- attention --- */
 
-/* Heads there are kernels for. */
+/* Whether there are kernels for these heads; else the stream's error is set. */
 static bool heads_fit(struct dpt_cuda_stream *s, int64_t heads, int64_t kv_heads, int64_t channels)
 {
     DPT_ASSERT(kv_heads > 0 && heads % kv_heads == 0);
@@ -127,8 +121,8 @@ void dpt_cuda_attention_forward(struct dpt_stream *stream, const struct dpt_atte
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     if (!dpt_cuda_begin(s, a->dtype, "attention") || dpt_cudnn_attention_forward(s, a))
         return;
-    if (heads_fit(s, a->heads, a->kv_heads, a->head_size) && !s->base.preparing)
-        (void)dpt_cuda_posted(s, dpt_launch_attention_forward(s->queue, a), "attention");
+    if (heads_fit(s, a->heads, a->kv_heads, a->head_size))
+        DPT_CUDA_LAUNCH(s, "attention", attention_forward, a);
 }
 
 void dpt_cuda_attention_backward(struct dpt_stream *stream, const struct dpt_attention *a)
@@ -140,13 +134,11 @@ void dpt_cuda_attention_backward(struct dpt_stream *stream, const struct dpt_att
         return;
     if (heads_fit(s, a->heads, a->kv_heads, a->head_size) &&
         dpt_cuda_workspace(s, floats * sizeof(float), &work))
-        (void)dpt_cuda_posted(
-            s,
-            dpt_launch_attention_backward(s->queue, a, work, dpt_cuda_device_of(s)->shared_bytes),
-            "attention backward");
+        DPT_CUDA_LAUNCH(s, "attention backward", attention_backward, a, work,
+                        dpt_cuda_device_of(s)->shared_bytes);
 }
 
-/* Rows whose scores a block can keep. */
+/* Whether a block has room for the scores of so many rows; else the stream's error is set. */
 static bool rows_fit(struct dpt_cuda_stream *s, int64_t rows)
 {
     const int bytes = dpt_cuda_device_of(s)->shared_bytes;
@@ -166,6 +158,6 @@ void dpt_cuda_attention_rows(struct dpt_stream *stream, const struct dpt_attenti
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     DPT_ASSERT(a->kv_heads > 0 && a->heads % a->kv_heads == 0 && a->first < a->end);
-    if (dpt_cuda_begin(s, DPT_F32, "attention rows") && rows_fit(s, a->end) && !s->base.preparing)
-        (void)dpt_cuda_posted(s, dpt_launch_attention_rows(s->queue, a), "attention rows");
+    if (dpt_cuda_begin(s, DPT_F32, "attention rows") && rows_fit(s, a->end))
+        DPT_CUDA_LAUNCH(s, "attention rows", attention_rows, a);
 }

@@ -6,7 +6,7 @@
 
 enum { THREADS = 256 };
 
-/* What becomes of an element x, and of y beside it where there is one. */
+/* Functions of an element x, and of y beside it where there is one. */
 struct gelu_op {
     static constexpr bool TAKES_Y = false;
     static __device__ inline float of(float x, float)
@@ -54,8 +54,8 @@ static __global__ void map(int64_t n, const E *x, const E *y, E *to)
     }
 }
 
-/* x has rows of a gate and what it gates, `c` each, in `c / N` groups; GRAD: dy is given, and `out`
- * is as x is. 1-s = e s as above. */
+/* x has rows of gate and up, `c` each, in `c / N` groups. GRAD: dy is given, and `out` has the
+ * shape of x. 1-s = e s as above. */
 template <typename E, bool WHOLE, bool GRAD>
 static __global__ void swiglu(int64_t n, int64_t c, const E *x, const E *dy, E *out)
 {
@@ -219,21 +219,20 @@ static void post_map(void *queue, int64_t n, const E *x, const E *y, E *to)
 
 /* y may be NULL for an op that takes none. */
 template <typename OP>
-static int launch_map(void *queue, int64_t n, enum dpt_dtype dtype, const void *x, const void *y,
-                      void *to)
+static void launch_map(void *queue, int64_t n, enum dpt_dtype dtype, const void *x, const void *y,
+                       void *to)
 {
     FOR_ELEM(dtype, (post_map<OP, E>(queue, n, (const E *)x, (const E *)y, (E *)to)));
-    return cudaGetLastError();
 }
 
-int dpt_launch_gelu_forward(void *queue, const struct dpt_gelu *a)
+void dpt_launch_gelu_forward(void *queue, const struct dpt_gelu *a)
 {
-    return launch_map<gelu_op>(queue, a->n, a->dtype, a->x, NULL, a->out);
+    launch_map<gelu_op>(queue, a->n, a->dtype, a->x, NULL, a->out);
 }
 
-int dpt_launch_gelu_backward(void *queue, const struct dpt_gelu *a)
+void dpt_launch_gelu_backward(void *queue, const struct dpt_gelu *a)
 {
-    return launch_map<gelu_grad_op>(queue, a->n, a->dtype, a->x, a->dy, a->out);
+    launch_map<gelu_grad_op>(queue, a->n, a->dtype, a->x, a->dy, a->out);
 }
 
 template <typename E, bool GRAD> static void post_swiglu(void *queue, const struct dpt_swiglu *a)
@@ -245,54 +244,51 @@ template <typename E, bool GRAD> static void post_swiglu(void *queue, const stru
               POST((swiglu<E, WHOLE, GRAD>), a->n * ceil_div(a->c, N), a->n, a->c, x, dy, out));
 }
 
-int dpt_launch_swiglu_forward(void *queue, const struct dpt_swiglu *a)
+void dpt_launch_swiglu_forward(void *queue, const struct dpt_swiglu *a)
 {
     FOR_ELEM(a->dtype, (post_swiglu<E, false>(queue, a)));
-    return cudaGetLastError();
 }
 
-int dpt_launch_swiglu_backward(void *queue, const struct dpt_swiglu *a)
+void dpt_launch_swiglu_backward(void *queue, const struct dpt_swiglu *a)
 {
     FOR_ELEM(a->dtype, (post_swiglu<E, true>(queue, a)));
-    return cudaGetLastError();
 }
 
-static int launch_drop_add(void *queue, const struct dpt_residual *a)
+static void launch_drop_add(void *queue, const struct dpt_residual *a)
 {
     const int64_t groups = (a->n + (int64_t)(a->dropout.first % 4) + 3) / 4;
     FOR_ELEM(a->dtype, POST(drop_add<E>, groups, a->n, drop_of(&a->dropout), (const E *)a->a,
                             (const E *)a->b, (E *)a->y));
-    return cudaGetLastError();
 }
 
-int dpt_launch_residual(void *queue, const struct dpt_residual *a)
+void dpt_launch_residual(void *queue, const struct dpt_residual *a)
 {
-    return a->dropout.p > 0.0f ? launch_drop_add(queue, a)
-                               : launch_map<add_op>(queue, a->n, a->dtype, a->a, a->b, a->y);
+    if (a->dropout.p > 0.0f)
+        launch_drop_add(queue, a);
+    else
+        launch_map<add_op>(queue, a->n, a->dtype, a->a, a->b, a->y);
 }
 
-int dpt_launch_dropout_backward(void *queue, const struct dpt_dropout_backward *a)
+void dpt_launch_dropout_backward(void *queue, const struct dpt_dropout_backward *a)
 {
     const struct dpt_residual alone = {a->n, a->dtype, a->dropout, NULL, a->dy, a->dx};
-    return launch_drop_add(queue, &alone);
+    launch_drop_add(queue, &alone);
 }
 
-int dpt_launch_add(void *queue, int64_t n, const float *a, const float *b, float *dst)
+void dpt_launch_add(void *queue, int64_t n, const float *a, const float *b, float *dst)
 {
-    return launch_map<add_op>(queue, n, DPT_F32, a, b, dst);
+    launch_map<add_op>(queue, n, DPT_F32, a, b, dst);
 }
 
-int dpt_launch_repeat_row(void *queue, enum dpt_dtype dtype, int64_t rows, int64_t cols,
-                          const void *row, void *y)
+void dpt_launch_repeat_row(void *queue, enum dpt_dtype dtype, int64_t rows, int64_t cols,
+                           const void *row, void *y)
 {
     FOR_ELEM(dtype, POST(repeat_row<E>, rows * cols, rows * cols, cols, (const E *)row, (E *)y));
-    return cudaGetLastError();
 }
 
-int dpt_launch_ordered_sum(void *queue, const struct dpt_ordered_sum *a)
+void dpt_launch_ordered_sum(void *queue, const struct dpt_ordered_sum *a)
 {
     FOR_ELEM(a->dtype, POST(ordered_sum<E>, a->n, a->n, a->n_parts, a->parts, a->joins, a->dst));
-    return cudaGetLastError();
 }
 
 template <typename FROM, typename TO>
@@ -302,46 +298,39 @@ static void post_convert(void *queue, int64_t n, const FROM *src, TO *dst)
               POST((convert<FROM, TO, WHOLE>), ceil_div(n, 4), n, src, dst));
 }
 
-int dpt_launch_cast(void *queue, int64_t n, const float *src, enum dpt_dtype dtype, void *dst)
+void dpt_launch_cast(void *queue, int64_t n, const float *src, enum dpt_dtype dtype, void *dst)
 {
     FOR_ELEM(dtype, post_convert(queue, n, src, (E *)dst));
-    return cudaGetLastError();
 }
 
-int dpt_launch_widen(void *queue, int64_t n, enum dpt_dtype dtype, const void *src, float *dst)
+void dpt_launch_widen(void *queue, int64_t n, enum dpt_dtype dtype, const void *src, float *dst)
 {
     FOR_ELEM(dtype, post_convert(queue, n, (const E *)src, dst));
-    return cudaGetLastError();
 }
 
-int dpt_launch_round_to(void *queue, int64_t n, enum dpt_dtype dtype, float *x)
+void dpt_launch_round_to(void *queue, int64_t n, enum dpt_dtype dtype, float *x)
 {
     if (n == 0 || dtype == DPT_F32)
-        return 0;
+        return;
     FOR_ELEM(dtype, POST(round_to<E>, n, n, x));
-    return cudaGetLastError();
 }
 
-int dpt_launch_scale(void *queue, int64_t n, enum dpt_dtype dtype, float factor, void *x)
+void dpt_launch_scale(void *queue, int64_t n, enum dpt_dtype dtype, float factor, void *x)
 {
     FOR_ELEM(dtype, POST(scale<E>, n, n, factor, (E *)x));
-    return cudaGetLastError();
 }
 
-int dpt_launch_fill(void *queue, int64_t n, float value, float *dst)
+void dpt_launch_fill(void *queue, int64_t n, float value, float *dst)
 {
     POST(fill, n, n, value, dst);
-    return cudaGetLastError();
 }
 
-int dpt_launch_fill_normal(void *queue, int64_t n, const struct dpt_normal *of, float *dst)
+void dpt_launch_fill_normal(void *queue, int64_t n, const struct dpt_normal *of, float *dst)
 {
     POST(fill_normal, n, n, *of, dst);
-    return cudaGetLastError();
 }
 
-int dpt_launch_fill_uniform(void *queue, int64_t n, const struct dpt_uniform *of, float *dst)
+void dpt_launch_fill_uniform(void *queue, int64_t n, const struct dpt_uniform *of, float *dst)
 {
     POST(fill_uniform, n, n, *of, dst);
-    return cudaGetLastError();
 }

@@ -1,6 +1,6 @@
 /* Rotary embeddings: the table of angles, by a thread each, and the rotation. A thread has some
- * elements in a row of a head's lower half, and those that they meet in the upper one; which thread
- * has which changes no bit. */
+ * elements in a row of a head's lower half, and the elements of the upper half that they are
+ * rotated with. The assignment of elements to threads changes no bit. */
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/rope.h"
@@ -15,11 +15,10 @@ static __global__ void rope_table(struct dpt_rope_table a)
     }
 }
 
-int dpt_launch_rope_table(void *queue, const struct dpt_rope_table *a)
+void dpt_launch_rope_table(void *queue, const struct dpt_rope_table *a)
 {
     const int64_t n = a->t * a->half;
     POST(rope_table, n, *a);
-    return cudaGetLastError();
 }
 
 /* Products and sums are rounded one by one, as on the CPU. */
@@ -57,8 +56,7 @@ template <typename E> static void post_rope(void *queue, const struct dpt_rope *
               POST((rope<E, WHOLE>), items, *a, items));
 }
 
-int dpt_launch_rope(void *queue, const struct dpt_rope *a)
+void dpt_launch_rope(void *queue, const struct dpt_rope *a)
 {
     FOR_ELEM(a->dtype, post_rope<E>(queue, a));
-    return cudaGetLastError();
 }

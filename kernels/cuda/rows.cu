@@ -59,16 +59,15 @@ static void sum_chunks(cudaStream_t q, int64_t rows, int64_t cols, const E *x, f
     join_groups<<<join_grid(chunks, cols), COLUMNS, 0, q>>>(chunks, cols, sums, cols);
 }
 
-int dpt_launch_column_sums(void *queue, const struct dpt_launch_column_sums *a)
+void dpt_launch_column_sums(void *queue, const struct dpt_launch_column_sums *a)
 {
     cudaStream_t q = (cudaStream_t)queue;
     if (a->cols == 0)
-        return 0;
+        return;
     if (a->rows > 0)
         FOR_ELEM(a->dtype, sum_chunks(q, a->rows, a->cols, (const E *)a->x, a->work));
     join_chunks<<<grid_for(a->cols, COLUMNS), COLUMNS, 0, q>>>(groups_of(a->rows), a->cols, a->work,
                                                                a->cols, a->accumulate, a->ret);
-    return cudaGetLastError();
 }
 
 /* --- sums of squares --- */
@@ -88,13 +87,12 @@ static __global__ void sumsq(int64_t n, int64_t block, const float *x, double *r
     }
 }
 
-int dpt_launch_sumsq_blocks(void *queue, int64_t n, int64_t block, const float *x, double *ret)
+void dpt_launch_sumsq_blocks(void *queue, int64_t n, int64_t block, const float *x, double *ret)
 {
     if (n == 0)
-        return 0;
+        return;
     sumsq<<<grid_for(ceil_div(n, block), 1), SUM_THREADS, 0, (cudaStream_t)queue>>>(n, block, x,
                                                                                     ret);
-    return cudaGetLastError();
 }
 
 /* --- Gram-Schmidt --- */
@@ -116,7 +114,8 @@ static __device__ void scale(int64_t n, int64_t r, double factor, float *x)
     __syncthreads();
 }
 
-/* One block: a few columns. Each thread reads and writes rows of its own alone, but for dot. */
+/* One block, for a few columns. Except in dot, each thread reads and writes only the rows that it
+ * owns. */
 static __global__ void gram_schmidt(int64_t n, int64_t r, float *x)
 {
     __shared__ double place[GRAM_THREADS];
@@ -137,10 +136,9 @@ static __global__ void gram_schmidt(int64_t n, int64_t r, float *x)
     }
 }
 
-int dpt_launch_orthonormalise(void *queue, int64_t n, int64_t r, float *x)
+void dpt_launch_orthonormalise(void *queue, int64_t n, int64_t r, float *x)
 {
     if (n == 0 || r == 0)
-        return 0;
+        return;
     gram_schmidt<<<1, GRAM_THREADS, 0, (cudaStream_t)queue>>>(n, r, x);
-    return cudaGetLastError();
 }

@@ -18,8 +18,8 @@ static __device__ inline struct held<N, E> load_some(const E *row, int64_t at, i
     return at < c ? load<N, WHOLE>(row, at, c) : none;
 }
 
-/* What the warps of a block have of the columns that begin at `at`, added up in their order; lane i
- * has columns N*i and on. */
+/* ret = the sums of a block's warps, in their order, for the columns from `at`. Lane i has columns
+ * N*i ... N*i + N - 1. */
 template <int N>
 static __device__ inline void join_warps(const float mine[N], int64_t at, int64_t c,
                                          float place[WARPS][LANES * N], float *ret)

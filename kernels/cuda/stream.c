@@ -19,6 +19,11 @@ bool dpt_cuda_posted(struct dpt_cuda_stream *s, int code, const char *op)
     return false;
 }
 
+void dpt_cuda_launched(struct dpt_cuda_stream *s, const char *op)
+{
+    (void)dpt_cuda_posted(s, cudaGetLastError(), op);
+}
+
 bool dpt_cuda_begin(struct dpt_cuda_stream *s, enum dpt_dtype dtype, const char *op)
 {
     return dpt_stream_begin(&s->base, dtype, op) &&

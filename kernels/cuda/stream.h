@@ -1,4 +1,4 @@
-/* Inside of a CUDA device and its streams: the queue, the workspace, the products, the sticky
+/* The parts of a CUDA device and its streams: the queue, the workspace, the products, the sticky
  * error. For the C files of kernels/cuda only; no type of CUDA's is seen here. */
 #ifndef DPT_KERNELS_CUDA_STREAM_H
 #define DPT_KERNELS_CUDA_STREAM_H
@@ -38,17 +38,28 @@ static inline struct dpt_cuda_device *dpt_cuda_device_of(const struct dpt_cuda_s
     return (struct dpt_cuda_device *)s->base.device;
 }
 
+/* discover.c: whether device `index` is there and can run what was compiled, and its fingerprint.
+ * Errors as dpt_device_cuda_create's. */
+DPT_MUST_USE enum dpt_status dpt_cuda_find_fingerprint(int index, char ret[DPT_FINGERPRINT_BYTES],
+                                                       struct dpt_err *err);
+
 /* Makes *err of a cudaError_t other than 0, which `what` returned on device `index`. */
 enum dpt_status dpt_cuda_translate(struct dpt_err *err, int code, const char *what, int index);
 
 /* True for 0. Any other cudaError_t becomes the stream's error, as a failure of `op`. */
 bool dpt_cuda_posted(struct dpt_cuda_stream *s, int code, const char *op);
 
+/* Makes the error of the launches since the last call, if there is one, the stream's, as a failure
+ * of `op`. */
+void dpt_cuda_launched(struct dpt_cuda_stream *s, const char *op);
+
 /* Posts dpt_launch_NAME (launch.h) as part of `op`, unless the stream prepares or has an error. */
 #define DPT_CUDA_LAUNCH(s, op, name, ...)                                                          \
     do {                                                                                           \
-        if (!(s)->base.preparing && (s)->base.error.status == DPT_OK)                              \
-            (void)dpt_cuda_posted(s, dpt_launch_##name((s)->queue, __VA_ARGS__), op);              \
+        if (!(s)->base.preparing && (s)->base.error.status == DPT_OK) {                            \
+            dpt_launch_##name((s)->queue, __VA_ARGS__);                                            \
+            dpt_cuda_launched(s, op);                                                              \
+        }                                                                                          \
     } while (0)
 
 /* True when the op may go on: a dtype there is, and no error yet; the device is this thread's.
@@ -56,7 +67,7 @@ bool dpt_cuda_posted(struct dpt_cuda_stream *s, int code, const char *op);
 bool dpt_cuda_begin(struct dpt_cuda_stream *s, enum dpt_dtype dtype, const char *op);
 
 /* Gives the op its workspace, growing the stream's if this op needs more than any before (which
- * waits for what is posted). While preparing it returns false after growing: the op ends there;
+ * waits for posted ops). While preparing it returns false after growing: the op ends there;
  * also when memory is short, with the error set. */
 bool dpt_cuda_workspace(struct dpt_cuda_stream *s, size_t bytes, void **ret);
 

@@ -32,63 +32,53 @@ static __device__ bool does_decay(const struct tensors &t, int tensor)
     return t.decays[tensor / 32] >> (tensor % 32) & 1;
 }
 
-template <typename E> static __device__ void store_copy(void *copy, int64_t i, float p)
-{
-    if (copy)
-        ((E *)copy)[i] = rounded<E>(p);
-}
-
-template <typename E> static __global__ void adamw(struct dpt_adamw a, struct tensors t)
+/* Element i of the parameters after the update; the moments are stored. */
+static __device__ float updated(const struct dpt_adamw &a, int64_t i, float weight_decay)
 {
     const float b1_rest = 1.0f - a.beta1, b2_rest = 1.0f - a.beta2;
-    const int64_t first = t.begin[0];
-    GRID_LOOP(at, t.end[t.n - 1] - first) {
-        const int64_t i = first + at;
-        const int tensor = tensor_of(t, i);
-        if (tensor < 0)
-            continue;
-        const float weight_decay = does_decay(t, tensor) ? a.weight_decay : 0.0f;
-        float g = a.grad[i] * a.grad_scale;
-        float p = a.param[i];
-        if (a.l2)
-            g = fmaf(weight_decay, p, g);
-        const float m = fmaf(a.beta1, a.m[i], b1_rest * g);
-        const float v = fmaf(a.beta2, a.v[i], b2_rest * (g * g));
-        if (!a.l2)
-            p = p - a.lr * weight_decay * p;
-        p = p - a.lr * ((m / a.bias1) / (sqrtf(v / a.bias2) + a.eps));
-        a.param[i] = p;
-        a.m[i] = m;
-        a.v[i] = v;
-        store_copy<E>(a.copy, i, p);
-    }
+    float g = a.grad[i] * a.grad_scale;
+    float p = a.param[i];
+    if (a.l2)
+        g = fmaf(weight_decay, p, g);
+    const float m = fmaf(a.beta1, a.m[i], b1_rest * g);
+    const float v = fmaf(a.beta2, a.v[i], b2_rest * (g * g));
+    if (!a.l2)
+        p = p - a.lr * weight_decay * p;
+    a.m[i] = m;
+    a.v[i] = v;
+    return p - a.lr * ((m / a.bias1) / (sqrtf(v / a.bias2) + a.eps));
 }
 
-template <typename E> static __global__ void sgd(struct dpt_sgd a, struct tensors t)
+static __device__ float updated(const struct dpt_sgd &a, int64_t i, float weight_decay)
 {
-    const bool keeps = a.momentum > 0.0f;
+    const float p = a.param[i];
+    const float g = fmaf(weight_decay, p, a.grad[i] * a.grad_scale);
+    float step = g;
+    if (a.momentum > 0.0f) {
+        const float m = fmaf(a.momentum, a.m[i], g);
+        a.m[i] = m;
+        step = a.nesterov ? fmaf(a.momentum, m, g) : m;
+    }
+    return p - a.lr * step;
+}
+
+/* OP: struct dpt_adamw or struct dpt_sgd. */
+template <typename E, typename OP> static __global__ void update(OP a, struct tensors t)
+{
     const int64_t first = t.begin[0];
     GRID_LOOP(at, t.end[t.n - 1] - first) {
         const int64_t i = first + at;
         const int tensor = tensor_of(t, i);
         if (tensor < 0)
             continue;
-        const float decay = does_decay(t, tensor) ? a.weight_decay : 0.0f;
-        const float p = a.param[i];
-        const float g = fmaf(decay, p, a.grad[i] * a.grad_scale);
-        float step = g;
-        if (keeps) {
-            const float m = fmaf(a.momentum, a.m[i], g);
-            a.m[i] = m;
-            step = a.nesterov ? fmaf(a.momentum, m, g) : m;
-        }
-        const float next = p - a.lr * step;
-        a.param[i] = next;
-        store_copy<E>(a.copy, i, next);
+        const float p = updated(a, i, does_decay(t, tensor) ? a.weight_decay : 0.0f);
+        a.param[i] = p;
+        if (a.copy)
+            ((E *)a.copy)[i] = rounded<E>(p);
     }
 }
 
-/* Those from `first` on that one launch takes. */
+/* The tensors from `first` on that one launch takes. */
 static struct tensors some_of(const struct dpt_updated *tensors, int n, int first)
 {
     struct tensors t = {};
@@ -101,24 +91,24 @@ static struct tensors some_of(const struct dpt_updated *tensors, int n, int firs
     return t;
 }
 
-/* KERNEL<E>(*a, tensors) for as many tensors at a time as a launch takes. */
-#define LAUNCH_UPDATE(KERNEL)                                                                      \
-    const struct dpt_updated whole = {0, a->n, true};                                              \
-    const struct dpt_updated *tensors = a->tensors ? a->tensors : &whole;                          \
-    const int n = a->tensors ? a->n_tensors : 1;                                                   \
-    for (int first = 0; a->n > 0 && first < n; first += TENSORS_MAX) {                             \
-        const struct tensors t = some_of(tensors, n, first);                                       \
-        const unsigned grid = grid_for(t.end[t.n - 1] - t.begin[0], THREADS);                      \
-        FOR_ELEM(a->copy_dtype, KERNEL<E><<<grid, THREADS, 0, (cudaStream_t)queue>>>(*a, t));      \
-    }                                                                                              \
-    return cudaGetLastError()
-
-int dpt_launch_adamw(void *queue, const struct dpt_adamw *a)
+template <typename OP> static void launch_update(void *queue, const OP *a)
 {
-    LAUNCH_UPDATE(adamw);
+    const struct dpt_updated whole = {0, a->n, true};
+    const struct dpt_updated *tensors = a->tensors ? a->tensors : &whole;
+    const int n = a->tensors ? a->n_tensors : 1;
+    for (int first = 0; a->n > 0 && first < n; first += TENSORS_MAX) {
+        const struct tensors t = some_of(tensors, n, first);
+        const int64_t elements = t.end[t.n - 1] - t.begin[0];
+        FOR_ELEM(a->copy_dtype, POST((update<E, OP>), elements, *a, t));
+    }
 }
 
-int dpt_launch_sgd(void *queue, const struct dpt_sgd *a)
+void dpt_launch_adamw(void *queue, const struct dpt_adamw *a)
 {
-    LAUNCH_UPDATE(sgd);
+    launch_update(queue, a);
+}
+
+void dpt_launch_sgd(void *queue, const struct dpt_sgd *a)
+{
+    launch_update(queue, a);
 }
