@@ -1,5 +1,5 @@
 /* The sizes in which the CPU device cuts its work, and so the memory that its ops work in:
- * kernels/cpu computes with them, worker/strategy/product_workspace.c works out what they take.
+ * kernels/cpu computes with them, worker/strategy/memory computes the bytes from them.
  * They decide the order of sums, and so the bits. */
 #ifndef DPT_KERNELS_CPU_SIZES_H
 #define DPT_KERNELS_CPU_SIZES_H
@@ -9,9 +9,9 @@ enum {
      * whole number. A tile of b with k = 768 and one of c stay in a second-level cache of 1 MiB. */
     DPT_TILE_M = 128,
     DPT_TILE_N = 192,
-    /* With fewer tiles along a side that operand is packed ahead in a loop of its own, so that
-     * several threads can share it; with more, each item packs its own, while it is in the cache.
-     */
+    /* With fewer tiles along a side, a separate loop packs that operand ahead, so that several
+     * threads can share it. With more, each item packs the tile that it multiplies, while the
+     * tile is in the cache. */
     DPT_PACK_AHEAD_TILES = 32,
     /* Rows of the head whose logits exist at once. Each chunk packs the weights and adds to their
      * gradient; where products are twice as fast, that weighs twice, and the chunk is twice as

@@ -1,4 +1,4 @@
-/* Devices and streams: where memory lives and where mathematics runs. ops.h says what can be run.
+/* Devices and streams: where memory lives and where ops run. ops.h has the ops.
  *
  * A stream is a queue of ops with its own workers (on CPU: a pool of threads that includes the
  * caller's, so ops are done when they return; on CUDA: a stream and its handles). One thread uses a
@@ -6,8 +6,8 @@
  * dpt_stream_sync.
  *
  * Nothing is allocated in a training step. To that end a stream has a preparing mode: between
- * prepare_begin and prepare_end ops touch no tensor (pointers may be NULL) and only create what
- * they will need for these shapes (primitives, workspace). An op of a shape that was never prepared
+ * prepare_begin and prepare_end ops touch no tensor (pointers may be NULL) and only create the
+ * primitives and the workspace that these shapes need. An op of a shape that was never prepared
  * still works, and allocates. */
 #ifndef DPT_KERNELS_DEVICE_H
 #define DPT_KERNELS_DEVICE_H
@@ -45,8 +45,8 @@ DPT_MUST_USE enum dpt_status dpt_device_cuda_bus(int index, char ret[DPT_DEVICE_
                                                  struct dpt_err *err);
 /* Opens CUDA device `index` of those that CUDA_VISIBLE_DEVICES leaves. Its memory is not the
  * host's: ops take memory of dpt_device_alloc, and `copy` takes host memory on either side.
- * DPT_EUNSUPPORTED in a build without CUDA, DPT_ENOENT without the device: the text says what to
- * do. */
+ * DPT_EUNSUPPORTED in a build without CUDA, DPT_ENOENT without the device; the text has the
+ * remedy. */
 DPT_MUST_USE enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret,
                                                     struct dpt_err *err);
 void dpt_device_destroy(struct dpt_device **dev);
@@ -57,23 +57,23 @@ DPT_MUST_USE enum dpt_status dpt_device_enter(struct dpt_device *dev, struct dpt
 /* The mathematics of this device (static storage). */
 const struct dpt_ops *dpt_device_ops(const struct dpt_device *dev);
 
-/* Names the arithmetic of this device: kind, ISA level used, library versions and a hash of what
- * some products come to
+/* Names the arithmetic of this device: kind, ISA level used, library versions and a hash of the
+ * results of some products
  * ("cpu avx512 onednn-2.6.3 isa-e7 probe-5ae11ba5"). Two nodes with the same fingerprint compute
  * the same bits. Static storage of the device. */
 const char *dpt_device_fingerprint(const struct dpt_device *dev);
-/* Of ranks that compute gradients on `device` and all else on `host`. */
+/* The fingerprint of ranks that compute gradients on `device` and everything else on `host`. */
 void dpt_fingerprint_join(const char *device, const char *host, char ret[DPT_FINGERPRINT_BYTES]);
 
 /* From this call on, matrix products of f32 round their operands to TF32, with 10 bits of mantissa,
- * and add in f32. Of a CUDA device, before its first stream. */
+ * and add in f32. For CUDA devices, before the first stream. */
 void dpt_device_use_tf32(struct dpt_device *dev);
 
 /* From this call on, allocations count into `account` (borrowed for the device's life) and into the
  * device's own counters. Once, before the first allocation that is kept. */
 void dpt_device_set_account(struct dpt_device *dev, struct dpt_account *account);
 
-/* Device memory, aligned to 64 bytes, zeroed and touched, for what `tag` says. Owned by the caller,
+/* Device memory, aligned to 64 bytes, zeroed and touched, counted as `tag`. Owned by the caller,
  * freed with dpt_device_free_for and the same numbers. Counts into the account and into
  * dpt_device_bytes. */
 DPT_MUST_USE enum dpt_status dpt_device_alloc_for(struct dpt_device *dev, enum dpt_memory_tag tag,
@@ -104,8 +104,8 @@ DPT_MUST_USE enum dpt_status dpt_stream_create_urgent(struct dpt_device *dev, in
 void dpt_stream_destroy(struct dpt_stream **stream);
 
 /* Computes with `threads` workers from the next op on: 1 up to the number that the stream was
- * created with; the others sleep. By the thread that uses the stream. With more than before, what
- * was prepared has to be prepared again if its ops shall not allocate. */
+ * created with; the others sleep. By the thread that uses the stream. After an increase,
+ * shapes have to be prepared again if their ops shall not allocate. */
 void dpt_stream_set_threads(struct dpt_stream *stream, int threads);
 
 void dpt_stream_prepare_begin(struct dpt_stream *stream);
@@ -115,7 +115,7 @@ DPT_MUST_USE enum dpt_status dpt_stream_prepare_end(struct dpt_stream *stream, s
 DPT_MUST_USE enum dpt_status dpt_stream_sync(struct dpt_stream *stream, struct dpt_err *err);
 
 /* A mark in a stream of this device, for other queues of the device to wait for, without the host:
- * what was posted into the stream when the mark was last set. */
+ * it stands for all ops that were posted to the stream when the event was last recorded. */
 DPT_MUST_USE enum dpt_status dpt_event_create(struct dpt_device *dev, struct dpt_event **ret,
                                               struct dpt_err *err);
 /* When no queue waits for it any more. Accepts a pointer to NULL. */

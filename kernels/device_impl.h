@@ -1,5 +1,5 @@
-/* What a device gives to kernels/device.c: one small const vtable per kind. Only kernels/ includes
- * this. */
+/* The interface between kernels/device.c and a device: one const vtable per kind. Only kernels/
+ * includes this. */
 #ifndef DPT_KERNELS_DEVICE_IMPL_H
 #define DPT_KERNELS_DEVICE_IMPL_H
 
@@ -31,8 +31,8 @@ struct dpt_device_vtable {
     enum dpt_status (*prepare_end)(struct dpt_stream *stream, struct dpt_err *err);
     enum dpt_status (*sync)(struct dpt_stream *stream, struct dpt_err *err);
     bool has_tf32;
-    /* NULL, all seven: what is posted is done, and the device is every thread's. An event is a
-     * moment of a queue; it may be recorded again and again. */
+    /* NULL, all seven: an op is done when it returns, and any thread may use the device. An event
+     * marks a position in a queue; it may be recorded again. */
     enum dpt_status (*enter)(struct dpt_device *dev, struct dpt_err *err);
     enum dpt_status (*event_create)(struct dpt_device *dev, bool timed, void **ret_native,
                                     struct dpt_err *err);
@@ -105,11 +105,11 @@ extern const struct dpt_ops dpt_timed_ops;
 DPT_MUST_USE enum dpt_status dpt_op_timer_create(struct dpt_stream *stream, struct dpt_err *err);
 /* Before the stream is destroyed. Accepts a stream without one. */
 void dpt_op_timer_destroy(struct dpt_stream *stream);
-/* While a stream prepares nothing counts, nor does the time that goes by. */
+/* While a stream prepares, neither ops nor idle time count. */
 void dpt_op_timer_pause(struct dpt_stream *stream, bool paused);
-/* What was posted failed: its marks tell nothing. */
+/* The posted ops failed: discards their marks. */
 void dpt_op_timer_drop(struct dpt_stream *stream);
-/* All that was posted is done: reads the marks. */
+/* Reads the marks. All posted ops are done. */
 void dpt_op_timer_drain(struct dpt_stream *stream);
 
 #endif

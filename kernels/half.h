@@ -1,7 +1,7 @@
 /* Floats of 16 bits: bf16 (8 bits of exponent, 7 of fraction) and fp16 (IEEE binary16: 5 and 10).
  *
- * These functions define what a conversion is, on every device and instruction set: f32 is rounded
- * to the nearest, ties to even; what is too large becomes infinity; subnormal numbers are kept; a
+ * These functions define conversions for every device and instruction set: f32 is rounded to the
+ * nearest, ties to even; values that are too large become infinity; subnormal numbers are kept; a
  * NaN stays one, made quiet, with its sign and the leading bits of its payload. Widening is exact,
  * but for a signalling NaN of fp16, which is made quiet, as x86's instruction does. */
 #ifndef DPT_KERNELS_HALF_H
@@ -44,7 +44,7 @@ DPT_DEVICE_FN uint16_t dpt_f16_of_f32(float x)
     uint32_t u = dpt_f32_bits(x), sign = u >> 16 & 0x8000u, size = u & 0x7fffffffu;
     if (size > 0x7f800000u)
         return (uint16_t)(sign | 0x7e00u | (size >> 13 & 0x3ffu));
-    if (size >= 0x477ff000u) /* 65520: half-way to what would be the next power of two */
+    if (size >= 0x477ff000u) /* 65520: half-way to the next power of two */
         return (uint16_t)(sign | 0x7c00u);
     if (size >= 0x38800000u) { /* normal: from 2^-14 */
         size -= 112u << 23;

@@ -1,4 +1,4 @@
-/* Ops around ops (op_times.h). */
+/* Timed ops, each around the untimed op (op_times.h). */
 #include "kernels/op_times.h"
 
 #include "base/clock.h"
@@ -59,7 +59,7 @@ void dpt_stream_op_times(struct dpt_stream *stream, struct dpt_op_times *ret)
     *ret = stream->timer ? stream->timer->total : (struct dpt_op_times){.idle_ms = 0};
 }
 
-/* ---- making and unmaking ---- */
+/* ---- create and destroy ---- */
 
 enum dpt_status dpt_op_timer_create(struct dpt_stream *stream, struct dpt_err *err)
 {

@@ -16,7 +16,7 @@
     X(LINEAR, "linear")       /* products with weights, bias and its gradient */                   \
     X(ATTENTION, "attention") /* rotary embeddings, too */                                         \
     X(LAYERNORM, "layernorm")                                                                      \
-    X(GELU, "gelu")         /* of its own, where it is not part of a product */                    \
+    X(GELU, "gelu")         /* where it is not part of a product */                                \
     X(SWIGLU, "swiglu")     /* the activation, without its products */                             \
     X(RESIDUAL, "residual") /* dropout, too */                                                     \
     X(EMBEDDING, "embedding")                                                                      \

@@ -12,7 +12,7 @@ struct place {
     char *memory;
     struct dpt_event *copied; /* the device's part is done */
     bool busy;
-    void *to; /* of the host; NULL: what is here goes to the device */
+    void *to; /* host memory; NULL: the copy goes to the device */
     size_t bytes;
 };
 
@@ -80,7 +80,7 @@ void dpt_stager_destroy(struct dpt_stager **stager)
     *stager = NULL;
 }
 
-/* Its bytes are where they belong. */
+/* Completes the copy that uses the place. */
 static void empty_place(struct dpt_stager *s, struct place *place)
 {
     if (!place->busy)

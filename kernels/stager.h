@@ -1,10 +1,10 @@
 /* Bulk copies between a device and host memory that is not page-locked.
  *
  * A device copies from and to page-locked memory at the speed of its bus; for other memory CUDA's
- * driver copies by one core through memory of its own, at a fraction of that (8.5 GB/s on an H200,
- * whose bus has 50). To page-lock gigabytes of a state takes longer than to copy them. So bytes go
- * through a ring of page-locked places: all workers of a stream of the host fill or empty one place
- * while the device copies others.
+ * driver copies by one core through an internal buffer, at a fraction of that speed (8.5 GB/s on an
+ * H200, whose bus has 50). To page-lock gigabytes of a state takes longer than to copy them. So
+ * bytes go through a ring of page-locked buffers: all workers of a stream of the host fill or empty
+ * one buffer while the device copies others.
  *
  * By the thread that uses both streams. Nothing is allocated after create. */
 #ifndef DPT_KERNELS_STAGER_H
@@ -27,15 +27,15 @@ size_t dpt_stager_bytes(size_t bytes_max);
 
 DPT_MUST_USE enum dpt_status dpt_stager_create(const struct dpt_stager_options *options,
                                                struct dpt_stager **ret, struct dpt_err *err);
-/* Waits for what it has posted. Accepts a pointer to NULL. */
+/* Waits for all posted copies. Accepts a pointer to NULL. */
 void dpt_stager_destroy(struct dpt_stager **stager);
 
 /* Posts a copy of host memory; the caller may change that memory when the call returns. */
 void dpt_stager_to_device(struct dpt_stager *stager, size_t bytes, const void *from, void *to);
 /* Posts a copy to host memory; the bytes are there after dpt_stager_finish. */
 void dpt_stager_to_host(struct dpt_stager *stager, size_t bytes, const void *from, void *to);
-/* Waits for all that was posted, and syncs the device's stream: its error. After an error what
- * should have come to the host is undefined. */
+/* Waits for all posted copies and syncs the device's stream; returns the stream's error. After an
+ * error the contents of the host memory are undefined. */
 DPT_MUST_USE enum dpt_status dpt_stager_finish(struct dpt_stager *stager, struct dpt_err *err);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* half.h says what the 16-bit ones are. */
+/* half.h defines the 16-bit types. */
 enum dpt_dtype { DPT_F32, DPT_BF16, DPT_F16, DPT_DTYPE_COUNT };
 
 static inline size_t dpt_dtype_bytes(enum dpt_dtype dtype)

@@ -30,7 +30,7 @@ static struct dpt_head_rows head_rows(const struct dpt_cpu_op *op, int64_t head,
                                   .work = dpt_workspace_of(&op->w, thread)};
 }
 
-static void forward_item(void *ctx, int64_t item, int thread)
+static void attention_forward_item(void *ctx, int64_t item, int thread)
 {
     const struct dpt_cpu_op *op = ctx;
     const struct dpt_attention *a = op->a;
@@ -38,7 +38,7 @@ static void forward_item(void *ctx, int64_t item, int thread)
     op->kernels->of[a->dtype]->attention(&rows);
 }
 
-static void backward_item(void *ctx, int64_t item, int thread)
+static void attention_backward_item(void *ctx, int64_t item, int thread)
 {
     const struct dpt_cpu_op *op = ctx;
     const struct dpt_attention *a = op->a;
@@ -53,7 +53,7 @@ static void run_attention(struct dpt_cpu_stream *s, const struct dpt_attention *
     const size_t work = s->kernels->of[a->dtype]->attention_work(a->t, a->head_size, backward);
     if (dpt_cpu_workspace(s, DPT_WORKSPACE_OP, 0, work * sizeof(float), &op.w))
         dpt_pool_run(s->pool, a->b * (backward ? a->kv_heads : a->heads),
-                     backward ? backward_item : forward_item, &op);
+                     backward ? attention_backward_item : attention_forward_item, &op);
 }
 
 void dpt_cpu_attention_forward(struct dpt_stream *stream, const struct dpt_attention *a)

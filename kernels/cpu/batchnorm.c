@@ -1,6 +1,6 @@
 /* Batch norm. Rows are cut into chunks of CHUNK; of each the sums by channel are made, and the
- * chunks' sums are added in order. Of squares, each chunk's are around its own mean, and its
- * distance to the mean of all is added (Chan et al. 1983). */
+ * chunks' sums are added in order. A chunk's squares are around the mean of the chunk, and the
+ * distance of that mean to the mean of all rows is added (Chan et al. 1983). */
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu_sizes.h"
 
@@ -20,7 +20,7 @@ struct forward_job {
     const struct dpt_batchnorm_forward *a;
     int64_t chunks;
     float *sums;              /* (chunks, 2, c): sums, and squares */
-    const float *mean, *rstd; /* (c): what is normalised with */
+    const float *mean, *rstd; /* (c): used to normalise */
 };
 
 static void sums_item(void *ctx, int64_t chunk, int thread)
@@ -40,7 +40,7 @@ static void normal_item(void *ctx, int64_t chunk, int thread)
                                            j->rstd);
 }
 
-/* Of one channel, from the chunks' sums. */
+/* The statistics of one channel, from the chunks' sums. */
 static void statistics_of(const struct forward_job *j, int64_t channel)
 {
     const struct dpt_batchnorm_forward *a = j->a;
@@ -72,8 +72,8 @@ static void statistics_item(void *ctx, int64_t item, int thread)
 }
 
 /* mean and rstd (c) of the running statistics. */
-static void running(const struct dpt_cpu_stream *s, const struct dpt_batchnorm_forward *a,
-                    float *mean, float *rstd)
+static void running_statistics(const struct dpt_cpu_stream *s,
+                               const struct dpt_batchnorm_forward *a, float *mean, float *rstd)
 {
     s->kernels->of[a->dtype]->widen(a->c, a->running_mean, mean);
     s->kernels->of[a->dtype]->widen(a->c, a->running_var, rstd);
@@ -98,7 +98,7 @@ void dpt_cpu_batchnorm_forward(struct dpt_stream *stream, const struct dpt_batch
         return;
     job.sums = (float *)(void *)w.shared;
     if (a->running_mean) {
-        running(s, a, job.sums, job.sums + a->c);
+        running_statistics(s, a, job.sums, job.sums + a->c);
         job.mean = job.sums;
         job.rstd = job.sums + a->c;
     } else {
@@ -135,7 +135,8 @@ static void grad_item(void *ctx, int64_t chunk, int thread)
                                                 j->means, j->means + j->a->c);
 }
 
-static void give(const struct dpt_batchnorm_backward *a, float *to, int64_t channel, float x)
+static void give_gradient(const struct dpt_batchnorm_backward *a, float *to, int64_t channel,
+                          float x)
 {
     if (to)
         to[channel] = a->accumulate ? to[channel] + x : x;
@@ -156,10 +157,10 @@ static void join_item(void *ctx, int64_t item, int thread)
         }
         j->means[i] = dgamma / (float)a->n;
         j->means[a->c + i] = dbeta / (float)a->n;
-        give(a, a->dgamma, i, dgamma);
-        give(a, a->dbeta, i, dbeta);
-        give(a, a->dmean, i, a->share * a->mean[i]);
-        give(a, a->dvar, i, a->share * a->var[i]);
+        give_gradient(a, a->dgamma, i, dgamma);
+        give_gradient(a, a->dbeta, i, dbeta);
+        give_gradient(a, a->dmean, i, a->share * a->mean[i]);
+        give_gradient(a, a->dvar, i, a->share * a->var[i]);
     }
 }
 

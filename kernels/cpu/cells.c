@@ -2,9 +2,9 @@
  *
  * dnnl_primitive_execute builds a hash map of its arguments and a few shared pointers in every
  * call: some eight requests of 32 to 104 bytes to C++'s operator new, freed before it returns. A
- * training step makes thousands of such calls, and "no allocation inside the step" includes
- * libraries (it is what keeps a step's time and memory flat, and what a test can count). The
- * library offers no hook for it, but operator new is replaceable by the program, by the C++
+ * training step makes thousands of these calls, and "no allocation inside the step" includes
+ * libraries (it keeps a step's time and memory constant, and a test can count it). The library
+ * offers no hook for it, but operator new is replaceable by the program, by the C++
  * standard. So we define it here, under its Itanium ABI names because the project is C: while a
  * thread is inside a call (dpt_cells_enter), small requests are served from a static store of equal
  * cells through a list of the thread's own; everything else, and all memory outside such a call, is
@@ -48,7 +48,7 @@ void dpt_cells_thread_end(void)
 enum {
     CELL_BYTES = 128,
     CELLS_MAX = 8192,     /* 1 MiB of address space; 32 for each of 256 threads */
-    CELLS_PER_REFILL = 16 /* twice what one call holds at a time */
+    CELLS_PER_REFILL = 16 /* twice the cells of one call */
 };
 
 union cell {
@@ -86,7 +86,7 @@ void dpt_cells_thread_end(void)
     pthread_mutex_unlock(&returned_lock);
 }
 
-static void refill(void)
+static void refill_cells(void)
 {
     if (atomic_load(&returned)) {
         pthread_mutex_lock(&returned_lock);
@@ -110,7 +110,7 @@ static void *cell_new(size_t bytes)
 {
     if (depth > 0 && bytes <= CELL_BYTES) {
         if (!mine)
-            refill();
+            refill_cells();
         if (mine) {
             union cell *c = mine;
             mine = c->next;
@@ -133,7 +133,7 @@ static void cell_delete(void *p)
 }
 
 /* C cannot throw std::bad_alloc; a process that cannot have a few bytes is over either way. */
-static void *must(void *p)
+static void *or_abort(void *p)
 {
     if (!p) {
         fputs("dpt: out of memory in a C++ library\n", stderr);
@@ -160,18 +160,20 @@ static void *aligned_new(size_t bytes, size_t align)
     {                                                                                              \
         return memory;                                                                             \
     }
-OPERATOR_NEW(_Znwm, (size_t bytes), must(cell_new(bytes)))
-OPERATOR_NEW(_Znam, (size_t bytes), must(cell_new(bytes)))
+OPERATOR_NEW(_Znwm, (size_t bytes), or_abort(cell_new(bytes)))
+OPERATOR_NEW(_Znam, (size_t bytes), or_abort(cell_new(bytes)))
 OPERATOR_NEW(_ZnwmRKSt9nothrow_t, (size_t bytes, const void *tag), ((void)tag, cell_new(bytes)))
 OPERATOR_NEW(_ZnamRKSt9nothrow_t, (size_t bytes, const void *tag), ((void)tag, cell_new(bytes)))
-OPERATOR_NEW(_ZnwmSt11align_val_t, (size_t bytes, size_t align), must(aligned_new(bytes, align)))
-OPERATOR_NEW(_ZnamSt11align_val_t, (size_t bytes, size_t align), must(aligned_new(bytes, align)))
+OPERATOR_NEW(_ZnwmSt11align_val_t, (size_t bytes, size_t align),
+             or_abort(aligned_new(bytes, align)))
+OPERATOR_NEW(_ZnamSt11align_val_t, (size_t bytes, size_t align),
+             or_abort(aligned_new(bytes, align)))
 OPERATOR_NEW(_ZnwmSt11align_val_tRKSt9nothrow_t, (size_t bytes, size_t align, const void *tag),
              ((void)tag, aligned_new(bytes, align)))
 OPERATOR_NEW(_ZnamSt11align_val_tRKSt9nothrow_t, (size_t bytes, size_t align, const void *tag),
              ((void)tag, aligned_new(bytes, align)))
 
-/* What is passed beside the pointer changes nothing. */
+/* The parameters besides the pointer change nothing. */
 #define OPERATOR_DELETE(name, parameters, ...)                                                     \
     void name parameters;                                                                          \
     void name parameters                                                                           \

@@ -3,16 +3,14 @@
  * conv_weights.c.
  *
  * With a stride of s the pixels of x fall into s*s classes, by their place modulo s: each meets
- * other taps of the kernel, and in each dx is a product of its own, of those taps and no zeros
- * between. The packed form of a weight is that for y, then that of each class. */
-#include "kernels/cpu/conv.h"
-
+ * other taps of the kernel, and for each, dx is a separate product of those taps, without zeros
+ * between them. The packed form of a weight is that for y, then that of each class. */
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/packed.h"
+#include "kernels/cpu/windows.h"
 
 #include <string.h>
 
-/* A weight and what it is convolved with. */
+/* A weight and the images that it is convolved with. */
 struct layer {
     struct dpt_cpu_stream *s;
     struct dpt_windows of;
@@ -21,7 +19,7 @@ struct layer {
     const void *weight; /* (out, in, kernel, kernel) */
 };
 
-/* One product with taps of the weight: the windows, and the matrix b that they meet. */
+/* One product with taps of the weight: the windows times the matrix b. */
 struct part {
     const struct layer *layer;
     struct dpt_cpu_windows windows;
@@ -91,7 +89,7 @@ static struct part input_part(const struct layer *l, const void *dy, int64_t cla
                          .class_x = class_x};
 }
 
-static int64_t classes(const struct layer *l)
+static int64_t pixel_classes(const struct layer *l)
 {
     return l->of.stride * l->of.stride;
 }
@@ -126,7 +124,7 @@ static void arrange_item(void *ctx, int64_t item, int thread)
 
 /* The matrix of the part, in the stream's workspace. While the stream prepares, or after an error,
  * nothing is there. */
-static const void *arranged(const struct part *p)
+static const void *arranged_weight(const struct part *p)
 {
     const struct layer *l = p->layer;
     const int64_t elements = dpt_cpu_windows_width(&p->windows) * p->cols;
@@ -141,15 +139,16 @@ static const void *arranged(const struct part *p)
 
 /* --- products --- */
 
-static void gather(const void *ctx, int64_t first, int64_t rows, enum dpt_dtype in, void *to)
+static void gather_windows(const void *ctx, int64_t first, int64_t rows, enum dpt_dtype in,
+                           void *to)
 {
     const struct part *p = ctx;
     const struct dpt_windows_part part = {first, rows, 0, dpt_cpu_windows_width(&p->windows)};
     dpt_cpu_windows_gather(&p->windows, &part, in, to);
 }
 
-/* Of the pixels of a class. */
-static int64_t place(const void *ctx, int64_t row)
+/* The row of dx of a pixel of a class. */
+static int64_t place_of_row(const void *ctx, int64_t row)
 {
     const struct part *p = ctx;
     const struct dpt_windows *of = &p->layer->of;
@@ -158,7 +157,7 @@ static int64_t place(const void *ctx, int64_t row)
     return (n * of->h + i * of->stride + p->class_y) * of->w + j * of->stride + p->class_x;
 }
 
-/* Without what is read and where the result goes. */
+/* The part's product, all but the operands' addresses and the store. */
 static struct dpt_gemm product_of(const struct part *p)
 {
     return (struct dpt_gemm){.n = p->cols,
@@ -174,16 +173,17 @@ static struct dpt_gemm product_of(const struct part *p)
 static void multiply_part(const struct part *p, const void *packed, void *y, bool accumulate)
 {
     const struct layer *l = p->layer;
-    /* Of a class of several, which lie apart. */
-    const bool places = classes(l) > 1 && p->spread < 0;
-    const struct dpt_gemm_rows rows = {.gather = gather, .place = places ? place : NULL, .ctx = p};
+    /* The pixels of one class of several lie apart. */
+    const bool places = pixel_classes(l) > 1 && p->spread < 0;
+    const struct dpt_gemm_rows rows = {
+        .gather = gather_windows, .place = places ? place_of_row : NULL, .ctx = p};
     struct dpt_gemm g = product_of(p);
     g.m = dpt_cpu_windows_rows(&p->windows);
     g.a = p->windows.image;
     g.rows = places || !dpt_cpu_windows_are_pixels(&p->windows) ? &rows : NULL;
     g.b_packed = packed;
     if (!packed)
-        g.b = arranged(p);
+        g.b = arranged_weight(p);
     g.store = (struct dpt_gemm_store){
         .dtype = l->dtype, .c = y, .ldc = p->cols, .accumulate = accumulate};
     dpt_cpu_gemm(l->s, &g);
@@ -200,7 +200,7 @@ static size_t pack_part(const struct part *p, void *packed, size_t at)
     struct dpt_gemm g = product_of(p);
     if (g.k == 0)
         return at;
-    g.b = arranged(p);
+    g.b = arranged_weight(p);
     dpt_cpu_gemm_pack(p->layer->s, &g, packed ? (char *)packed + at : NULL);
     return at + packed_bytes_of(p);
 }
@@ -220,7 +220,7 @@ size_t dpt_cpu_conv_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_pack
     const struct layer l = layer_to_pack(s, a);
     const struct part y = forward_part(&l, NULL);
     size_t bytes = packed_bytes_of(&y);
-    for (int64_t class = 0; class < classes(&l); class ++) {
+    for (int64_t class = 0; class < pixel_classes(&l); class ++) {
         const struct part dx = input_part(&l, NULL, class);
         bytes += packed_bytes_of(&dx);
     }
@@ -232,7 +232,7 @@ void dpt_cpu_conv_pack(struct dpt_cpu_stream *s, const struct dpt_pack *a)
     const struct layer l = layer_to_pack(s, a);
     const struct part y = forward_part(&l, NULL);
     size_t at = pack_part(&y, a->packed, 0);
-    for (int64_t class = 0; class < classes(&l); class ++) {
+    for (int64_t class = 0; class < pixel_classes(&l); class ++) {
         const struct part dx = input_part(&l, NULL, class);
         at = pack_part(&dx, a->packed, at);
     }
@@ -248,7 +248,7 @@ void dpt_cpu_conv_forward(struct dpt_stream *stream, const struct dpt_conv_forwa
     multiply_part(&y, a->packed, a->y, false);
 }
 
-/* --- the gradient of what came in --- */
+/* --- the gradient of the input --- */
 
 struct clear_job {
     const struct part *part;
@@ -264,7 +264,7 @@ static void clear_item(void *ctx, int64_t item, int thread)
     const size_t bytes = (size_t)p->cols * dpt_dtype_bytes(p->layer->dtype);
     (void)thread;
     for (int64_t row = item * each; row < (item + 1) * each; row++)
-        memset(j->dx + (size_t)place(p, row) * bytes, 0, bytes);
+        memset(j->dx + (size_t)place_of_row(p, row) * bytes, 0, bytes);
 }
 
 static void input_gradient(const struct layer *l, const struct dpt_conv_backward *a)
@@ -273,7 +273,7 @@ static void input_gradient(const struct layer *l, const struct dpt_conv_backward
     const char *packed = a->packed;
     if (packed)
         packed += packed_bytes_of(&y);
-    for (int64_t class = 0; class < classes(l); class ++) {
+    for (int64_t class = 0; class < pixel_classes(l); class ++) {
         const struct part dx = input_part(l, a->dy, class);
         struct clear_job job = {&dx, a->dx};
         if (dpt_cpu_windows_width(&dx.windows) > 0)

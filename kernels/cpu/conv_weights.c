@@ -1,12 +1,12 @@
 /* The gradient of a convolution's weight: dw (out, width) = dy^T (out, pixels) times windows of x
  * (pixels, width), and then turned into the table's order.
  *
- * The pixels are cut into chunks of CHUNK, the chunks into groups, both by shape. Of each group and
- * tile of columns an item gathers the windows chunk by chunk and adds their products in order;
- * then the groups' sums are added in order. */
-#include "kernels/cpu/conv.h"
+ * The pixels are cut into chunks of CHUNK, the chunks into groups, both by shape. An item has a
+ * group and a tile of columns: it gathers the windows chunk by chunk and adds their products in
+ * order. Then the groups' sums are added in order. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/onednn.h"
+#include "kernels/cpu/windows.h"
 
 #include <stdatomic.h>
 
@@ -20,7 +20,7 @@ struct gradient {
     int64_t chunks, per_group, groups, m_tiles, n_tiles;
     bool own;          /* our kernels multiply, not the library: gemm.c */
     bool whole;        /* windows are pixels: read where they lie */
-    enum dpt_dtype in; /* what is multiplied */
+    enum dpt_dtype in; /* the type of the operands */
     /* The library's: [0] whole tiles and chunks, [1] the last ones */
     struct dpt_primitive *matmul[2][2][2], *reorder[2][2];
     char *dy;    /* chunk by chunk: (out, pixels of the chunk), as multiplied */
@@ -153,7 +153,7 @@ static void join_item(void *ctx, int64_t item, int thread)
         }
 }
 
-/* --- what they need --- */
+/* --- primitives and workspace --- */
 
 static bool make_primitives(struct gradient *g, size_t *ret_packed, size_t *ret_scratch)
 {
@@ -214,7 +214,7 @@ void dpt_cpu_conv_weight_gradient(struct dpt_cpu_stream *s, const struct dpt_con
                          .in = dpt_onednn_operands(s->gemm, a->dtype)};
     g.pixels = dpt_cpu_windows_rows(&g.windows);
     g.width = dpt_cpu_windows_width(&g.windows);
-    /* The library packs what is of the operands' type, our panels are made of any. */
+    /* The library packs only elements of the operands' type; our panels are made of any. */
     g.whole = dpt_cpu_windows_are_pixels(&g.windows) && (g.own || g.in == a->dtype);
     g.chunks = dpt_ceil_div(g.pixels, CHUNK);
     DPT_ASSERT(g.chunks > 0);

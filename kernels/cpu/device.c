@@ -137,13 +137,13 @@ static const struct dpt_device_vtable cpu_vtable = {
     .sync = dpt_stream_take_error, /* ops are done when they return */
 };
 
-/* The library's choice holds for the process, so what one device of these kernels found holds for
- * the next: a process that opens many need not compute it each time. */
+/* The library's choice is fixed for the process, so the hash of one device with these kernels is
+ * that of the next: a process that opens many devices computes it once. */
 static enum dpt_status probe_once(struct dpt_cpu_device *dev, uint32_t *ret_hash,
                                   struct dpt_err *err)
 {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-    static const struct dpt_cpu_kernels *known; /* whose hash it is; NULL: of none yet */
+    static const struct dpt_cpu_kernels *known; /* the kernels of `hash`; NULL: not computed yet */
     static uint32_t hash;
     enum dpt_status status = DPT_OK;
     (void)pthread_mutex_lock(&mutex);

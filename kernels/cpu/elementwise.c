@@ -1,5 +1,5 @@
-/* Ops over elements, cut into chunks of a fixed size. Elements do not meet, so a range may be split
- * anywhere. */
+/* Ops over elements, cut into chunks of a fixed size. Elements are independent, so a range may be
+ * split anywhere. */
 #include "base/draw.h"
 #include "kernels/cpu/stream.h"
 
@@ -30,7 +30,7 @@ static void chunk_item(void *ctx, int64_t item, int thread)
     e->compute(e, item * CHUNK, dpt_min64(CHUNK, e->n - item * CHUNK));
 }
 
-/* Runs *e, whose kernels it fills in, as the op `name`. */
+/* Fills in the kernels of *e, and runs it as the op `name`. */
 static void run_elements(struct dpt_stream *stream, const char *name, struct elements *e)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);

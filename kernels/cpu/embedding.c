@@ -13,7 +13,7 @@ enum {
     ZERO_ROWS = 256 /* rows of wte an item */
 };
 
-static void forward_item(void *ctx, int64_t item, int thread)
+static void embedding_forward_item(void *ctx, int64_t item, int thread)
 {
     const struct dpt_cpu_op *op = ctx;
     const struct dpt_embedding_forward *a = op->a;
@@ -36,7 +36,7 @@ void dpt_cpu_embedding_forward(struct dpt_stream *stream, const struct dpt_embed
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
     if (dpt_cpu_posts(s, a->dtype, "embedding"))
-        dpt_cpu_run_op(s, dpt_ceil_div(a->b * a->t, ROWS), forward_item, a);
+        dpt_cpu_run_op(s, dpt_ceil_div(a->b * a->t, ROWS), embedding_forward_item, a);
 }
 
 struct backward_job {

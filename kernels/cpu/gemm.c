@@ -15,7 +15,7 @@ struct product {
     const struct dpt_gemm *g;
     int64_t m_tiles, n_tiles;
     bool own;          /* our kernels multiply (panel_product), not the library */
-    enum dpt_dtype in; /* what is multiplied: g->dtype, or f32 to which it is widened */
+    enum dpt_dtype in; /* the operands' type: g->dtype, or f32 when they are widened */
     bool a_dense;      /* used in place */
     bool a_own, b_own; /* packed by each item; never both */
     size_t b_stride;   /* bytes from one packed tile of b to the next */
@@ -73,7 +73,7 @@ static size_t in_bytes(const struct product *p, int64_t elements)
     return (size_t)elements * dpt_dtype_bytes(p->in);
 }
 
-static bool widens(const struct product *p)
+static bool widens_operands(const struct product *p)
 {
     return p->in != p->g->dtype;
 }
@@ -86,7 +86,8 @@ static bool stages_b(const struct product *p)
     enum { FEW_SETS_BYTES = 2048 };
     const struct dpt_gemm *g = p->g;
     bool by_column = g->b_row == 1 && g->b_col != 1;
-    return !p->own && (widens(p) || (by_column && in_bytes(p, g->b_col) % FEW_SETS_BYTES == 0));
+    return !p->own &&
+           (widens_operands(p) || (by_column && in_bytes(p, g->b_col) % FEW_SETS_BYTES == 0));
 }
 
 /* A part of an operand: its element (i,j) is x[i*row + j*col]; row or col is 1. */
@@ -113,7 +114,7 @@ static void make_dense(const struct product *p, const struct operand *o, char *t
     for (int64_t i = 0; i < o->rows; i++) {
         const void *from = dpt_at(o->x, dtype, i * o->row);
         char *dense = to + in_bytes(p, i * o->cols);
-        if (widens(p))
+        if (widens_operands(p))
             kernels->of[dtype]->widen(o->cols, from, (float *)(void *)dense);
         else
             memcpy(dense, from, in_bytes(p, o->cols));
@@ -290,7 +291,7 @@ static bool product_init(struct product *p, struct dpt_cpu_stream *s, const stru
                           .own = !dpt_onednn_multiplies(s->gemm),
                           .in = dpt_onednn_operands(s->gemm, g->dtype)};
     DPT_ASSERT((g->rows || g->a_row == 1 || g->a_col == 1) && (g->b_row == 1 || g->b_col == 1));
-    p->a_dense = !g->rows && g->a_row == g->k && g->a_col == 1 && !widens(p);
+    p->a_dense = !g->rows && g->a_row == g->k && g->a_col == 1 && !widens_operands(p);
     p->b_own = !g->b_packed && !g->rows && p->n_tiles >= DPT_PACK_AHEAD_TILES;
     p->a_own = g->rows || (!p->b_own && !p->a_dense && p->m_tiles >= DPT_PACK_AHEAD_TILES);
     if (!p->own && !product_reorders(p))

@@ -56,7 +56,15 @@ struct dpt_gemm {
 size_t dpt_cpu_gemm_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_gemm *g);
 void dpt_cpu_gemm_pack(struct dpt_cpu_stream *s, const struct dpt_gemm *g, void *ret_packed);
 
-/* A hash of the bits that products come to on this machine; see probe.c. A few milliseconds. */
+/* The packed forms of weights (packed.c), each defined by the file of the op that reads it. */
+size_t dpt_cpu_linear_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_pack *a);
+void dpt_cpu_linear_pack(struct dpt_cpu_stream *s, const struct dpt_pack *a);
+size_t dpt_cpu_head_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_pack *a);
+void dpt_cpu_head_pack(struct dpt_cpu_stream *s, const struct dpt_pack *a);
+size_t dpt_cpu_conv_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_pack *a);
+void dpt_cpu_conv_pack(struct dpt_cpu_stream *s, const struct dpt_pack *a);
+
+/* A hash of the bits of products on this machine; see probe.c. Takes a few milliseconds. */
 DPT_MUST_USE enum dpt_status dpt_cpu_probe(struct dpt_device *dev, uint32_t *ret_hash,
                                            struct dpt_err *err);
 
@@ -65,7 +73,7 @@ struct dpt_primitive_shape;
 struct dpt_primitive *dpt_gemm_primitive(struct dpt_cpu_stream *s,
                                          const struct dpt_primitive_shape *shape);
 
-/* Keeps the first status of the library that is not 0, of the items of a loop; and makes it the
+/* Keeps the first status of the library that is not 0, among the items of a loop; and makes it the
  * stream's error, as a failure of `what`. */
 void dpt_gemm_note(_Atomic int *failed, int status);
 void dpt_gemm_report(struct dpt_cpu_stream *s, int failed, const char *what);

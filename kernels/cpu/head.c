@@ -6,12 +6,11 @@
  * to pack.
  *
  * With elements of 16 bits, logits are f32 all the same; their gradient is rounded for the
- * products, into blocks of its own, and dx is summed in f32 before it is rounded.
+ * products, into separate blocks, and dx is summed in f32 before it is rounded.
  *
  * The packed form of the weights is, block by block, that for the logits and then that for dx. */
 #include "base/natural_log.h"
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/packed.h"
 #include "kernels/cpu_sizes.h"
 
 enum { BLOCK = DPT_HEAD_COLUMNS };
@@ -260,7 +259,7 @@ static void run_chunk(struct job *j)
 }
 
 /* Gives the job its memory: logits of a chunk; with 16-bit elements also their gradient, dx of a
- * chunk and the bias in f32; and a dw and dbias of its own, if they are `apart`. False when it is
+ * chunk and the bias in f32; and a separate dw and dbias, if they are `apart`. False when memory is
  * short. */
 static bool lay_out(struct job *j, bool apart)
 {

@@ -1,4 +1,4 @@
-/* Which table of kernels this machine runs, and what DPT_TEST_ISA allows. */
+/* The table of kernels that this machine runs within the limit of DPT_TEST_ISA. */
 #include "kernels/cpu/kernels.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@ static bool has_f16c(void)
 }
 #endif
 
-static int tables(const struct dpt_cpu_kernels *ret[TABLES_MAX])
+static int runnable_tables(const struct dpt_cpu_kernels *ret[TABLES_MAX])
 {
     int n = 0;
     ret[n++] = &dpt_cpu_kernels_plain;
@@ -40,14 +40,14 @@ static int tables(const struct dpt_cpu_kernels *ret[TABLES_MAX])
 const struct dpt_cpu_kernels *dpt_cpu_kernels_at(int i)
 {
     const struct dpt_cpu_kernels *all[TABLES_MAX];
-    int n = tables(all);
+    int n = runnable_tables(all);
     return i < n ? all[i] : NULL;
 }
 
 const struct dpt_cpu_kernels *dpt_cpu_kernels_best(enum dpt_cpu_isa limit)
 {
     const struct dpt_cpu_kernels *all[TABLES_MAX];
-    const int last = tables(all) - 1;
+    const int last = runnable_tables(all) - 1;
     return all[(int)limit < last ? (int)limit : last];
 }
 

@@ -58,7 +58,7 @@ struct dpt_head_rows {
     float *lse; /* (t) */
     const struct dpt_dropout *dropout;
     uint64_t drop_first; /* index of this head's element (0,0) in the mask */
-    int64_t group;       /* backward, and what follows */
+    int64_t group;       /* from here on: backward only */
     const void *dy;
     void *dq, *dk, *dv; /* rows `ld` apart */
     float *work;
@@ -134,9 +134,8 @@ enum dpt_cpu_isa {
 };
 const char *dpt_cpu_isa_name(enum dpt_cpu_isa isa);
 
-/* What the environment's DPT_TEST_ISA limits the own kernels and the library to, so that one
- * machine can test the paths of weaker ones. DPT_EINVAL, with the names there are, for any other.
- */
+/* The limit that the environment's DPT_TEST_ISA sets for the own kernels and the library, so that
+ * one machine can test the paths of weaker ones. DPT_EINVAL, with all names, for any other. */
 DPT_MUST_USE enum dpt_status dpt_cpu_isa_limit(enum dpt_cpu_isa *ret, struct dpt_err *err);
 
 /* The best table this machine can run within the limit. */

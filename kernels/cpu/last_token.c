@@ -25,14 +25,14 @@ static char *row_out(const struct last_token_job *j, int64_t row)
     return (char *)j->a->y + (size_t)row * j->row_bytes;
 }
 
-static void forward_item(void *ctx, int64_t sample, int thread)
+static void last_token_forward_item(void *ctx, int64_t sample, int thread)
 {
     const struct last_token_job *j = ctx;
     (void)thread;
     memcpy(row_out(j, sample), row_in(j, last_row(j->a, sample)), j->row_bytes);
 }
 
-static void backward_item(void *ctx, int64_t item, int thread)
+static void last_token_backward_item(void *ctx, int64_t item, int thread)
 {
     const struct last_token_job *j = ctx;
     const int64_t end = dpt_min64((item + 1) * ROWS, j->a->b * j->a->t);
@@ -46,8 +46,8 @@ static void backward_item(void *ctx, int64_t item, int thread)
     }
 }
 
-static void post(struct dpt_stream *stream, const struct dpt_last_token *a, const char *op,
-                 dpt_pool_fn *item, int64_t items)
+static void post_rows(struct dpt_stream *stream, const struct dpt_last_token *a, const char *op,
+                      dpt_pool_fn *item, int64_t items)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
     struct last_token_job job = {a, (size_t)a->c * dpt_dtype_bytes(a->dtype)};
@@ -57,10 +57,11 @@ static void post(struct dpt_stream *stream, const struct dpt_last_token *a, cons
 
 void dpt_cpu_last_token_forward(struct dpt_stream *stream, const struct dpt_last_token *a)
 {
-    post(stream, a, "last token", forward_item, a->b);
+    post_rows(stream, a, "last token", last_token_forward_item, a->b);
 }
 
 void dpt_cpu_last_token_backward(struct dpt_stream *stream, const struct dpt_last_token *a)
 {
-    post(stream, a, "last token backward", backward_item, dpt_ceil_div(a->b * a->t, ROWS));
+    post_rows(stream, a, "last token backward", last_token_backward_item,
+              dpt_ceil_div(a->b * a->t, ROWS));
 }

@@ -4,7 +4,7 @@
 
 enum { CHUNK = 32, COLUMNS = 128 };
 
-static void forward_item(void *ctx, int64_t item, int thread)
+static void layernorm_forward_item(void *ctx, int64_t item, int thread)
 {
     const struct dpt_cpu_op *op = ctx;
     const struct dpt_layernorm_forward *a = op->a;
@@ -17,7 +17,7 @@ void dpt_cpu_layernorm_forward(struct dpt_stream *stream, const struct dpt_layer
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
     DPT_ASSERT(s->base.preparing || !a->beta == !a->mean);
     if (dpt_cpu_posts(s, a->dtype, "layernorm"))
-        dpt_cpu_run_op(s, dpt_ceil_div(a->n, CHUNK), forward_item, a);
+        dpt_cpu_run_op(s, dpt_ceil_div(a->n, CHUNK), layernorm_forward_item, a);
 }
 
 struct backward_job {
@@ -28,7 +28,7 @@ struct backward_job {
                     Made, and read by nobody, where neither gradient is wanted */
 };
 
-static void backward_item(void *ctx, int64_t item, int thread)
+static void layernorm_backward_item(void *ctx, int64_t item, int thread)
 {
     const struct backward_job *j = ctx;
     const struct dpt_layernorm_backward *a = j->a;
@@ -61,7 +61,7 @@ void dpt_cpu_layernorm_backward(struct dpt_stream *stream, const struct dpt_laye
                            &w))
         return;
     job.sums = (float *)(void *)w.shared;
-    dpt_pool_run(s->pool, job.chunks, backward_item, &job);
+    dpt_pool_run(s->pool, job.chunks, layernorm_backward_item, &job);
     if (a->dgamma)
         dpt_pool_run(s->pool, (a->dbeta ? 2 : 1) * dpt_ceil_div(a->c, COLUMNS), join_item, &job);
 }

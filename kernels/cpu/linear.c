@@ -1,7 +1,6 @@
 /* Linear layers: three products, and the sum of columns for the bias. The packed form of w is that
  * for the forward product, then that for the inputs' gradient. */
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/packed.h"
 
 enum { COLUMNS = 128 };
 

@@ -290,7 +290,7 @@ struct dpt_primitive *dpt_onednn_primitive(struct dpt_gemm_engine *e,
         p->shape = *shape;
         const int status = (int)primitive_make(e, p);
         if (dpt_onednn_error(status, shape->m ? "matmul" : "reorder", err) != DPT_OK) {
-            primitive_release(p, e->threads); /* nobody finds it: no product has k = 0 */
+            primitive_release(p, e->threads); /* never found again: no product has k = 0 */
             return NULL;
         }
     }
@@ -390,8 +390,8 @@ void dpt_gemm_engine_destroy(struct dpt_gemm_engine **engine)
     *engine = NULL;
 }
 
-/* The library takes a limit until it is first asked what it uses; after that the call fails, and
- * what it uses must be the limit already. */
+/* The library accepts a limit until it is first asked for its instruction set. After that the call
+ * fails, and the instruction set must be the limit already. */
 static enum dpt_status limit_isa(enum dpt_cpu_isa limit, struct dpt_err *err)
 {
     static const dnnl_cpu_isa_t isas[DPT_CPU_ISA_COUNT] = {dnnl_cpu_isa_sse41, dnnl_cpu_isa_avx2,

@@ -1,4 +1,4 @@
-/* oneDNN's primitives behind a plain face: single-threaded products of one tile, and the repacking
+/* A wrapper of oneDNN's primitives: single-threaded products of one tile, and the repacking
  * of a tile of b. Made once for each size and kept in the stream's engine, the most recently used
  * of many; running one allocates nothing (cells.c). gemm.c cuts products into these. */
 #ifndef DPT_KERNELS_CPU_ONEDNN_H
@@ -36,7 +36,7 @@ DPT_MUST_USE enum dpt_status dpt_onednn_open(enum dpt_cpu_isa limit, char *ret_t
  * primitive. */
 bool dpt_onednn_multiplies(const struct dpt_gemm_engine *e);
 
-/* What the operands of a product of tensors of `dtype` must be: bf16 where the machine multiplies
+/* The type of operands of a product of tensors of `dtype`: bf16 where the machine multiplies
  * it (AVX512_BF16 or AMX), else f32. */
 enum dpt_dtype dpt_onednn_operands(const struct dpt_gemm_engine *e, enum dpt_dtype dtype);
 

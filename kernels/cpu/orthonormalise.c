@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* Of a column's length: what is left of one that those before it span, within f32's rounding. */
+/* Relative length that remains, by f32's rounding, of a column that those before it span. */
 static const double VANISHED = 1e-6;
 
 static double dot(int64_t n, int64_t r, const float *a, const float *b)
@@ -38,10 +38,11 @@ void dpt_cpu_orthonormalise(struct dpt_stream *stream, int64_t n, int64_t r, flo
         const double before = sqrt(dot(n, r, x + j, x + j));
         if (before > 0) /* so that squares stay in range */
             scale(n, r, 1 / before, x + j);
-        for (int pass = 0; pass < 2; pass++) /* the second for what the first's rounding has left */
+        /* The second pass removes the rounding error of the first. */
+        for (int pass = 0; pass < 2; pass++)
             for (int64_t k = 0; k < j; k++)
                 project_out(n, r, x + k, x + j);
         const double left = sqrt(dot(n, r, x + j, x + j));
-        scale(n, r, left <= VANISHED ? 0 : 1 / left, x + j); /* not a number goes on */
+        scale(n, r, left <= VANISHED ? 0 : 1 / left, x + j); /* a NaN stays */
     }
 }

@@ -63,7 +63,7 @@ struct dpt_pool {
  * cores. */
 static atomic_int threads_total;
 
-static int spins(void)
+static int spins_max(void)
 {
     return dpt_cores_spare(atomic_load_explicit(&threads_total, memory_order_relaxed)) ? SPINS : 0;
 }
@@ -73,7 +73,7 @@ static int counted_threads(int threads)
     return threads > 1 ? threads : 0; /* a pool of one thread never waits */
 }
 
-static void relax(void)
+static void pause_core(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -109,7 +109,7 @@ static bool takes_part(const struct worker *w)
 static uint32_t wait_for_loop(const struct worker *w, uint32_t seen)
 {
     struct dpt_pool *pool = w->pool;
-    int left = spins();
+    int left = spins_max();
     for (;;) {
         uint32_t s = atomic_load(&pool->state);
         if (s & END)
@@ -121,7 +121,7 @@ static uint32_t wait_for_loop(const struct worker *w, uint32_t seen)
         if ((s & OPEN) && (s >> EPOCH_SHIFT) != seen)
             return s;
         if (left-- > 0) {
-            relax();
+            pause_core();
             continue;
         }
         atomic_fetch_add(&pool->sleepers, 1);
@@ -132,7 +132,7 @@ static uint32_t wait_for_loop(const struct worker *w, uint32_t seen)
     }
 }
 
-static void leave(struct dpt_pool *pool)
+static void leave_loop(struct dpt_pool *pool)
 {
     uint32_t before = atomic_fetch_sub(&pool->state, 1);
     if ((before & COUNT_MASK) == 1 && (before & CALLER_SLEEPS))
@@ -156,7 +156,7 @@ static void *worker_main(void *arg)
         seen = s >> EPOCH_SHIFT;
         if (takes_part(w)) /* not so if the word has come round to the value it was read with */
             run_items(pool, w->index);
-        leave(pool);
+        leave_loop(pool);
     }
     if (pool->hooks.thread_end)
         pool->hooks.thread_end();
@@ -236,13 +236,13 @@ int dpt_pool_threads(const struct dpt_pool *pool)
 /* Waits until every worker that entered the (closed) loop has left it. */
 static void wait_for_workers(struct dpt_pool *pool)
 {
-    int left = spins();
+    int left = spins_max();
     for (;;) {
         uint32_t s = atomic_load(&pool->state);
         if (!(s & COUNT_MASK))
             return;
         if (left-- > 0) {
-            relax();
+            pause_core();
             continue;
         }
         if (!(s & CALLER_SLEEPS)) {

@@ -22,7 +22,8 @@ enum { DPT_POOL_THREADS_MAX = DPT_STREAM_THREADS_MAX };
 /* `item` in [0, items), `thread` in [0, threads): 0 is the caller. */
 typedef void dpt_pool_fn(void *ctx, int64_t item, int thread);
 
-/* What each worker runs first, before dpt_pool_create returns, and last. Either may be NULL. */
+/* Each worker calls thread_begin first, before dpt_pool_create returns, and thread_end last. Either
+ * may be NULL. */
 struct dpt_pool_hooks {
     void (*thread_begin)(void);
     void (*thread_end)(void);

@@ -1,10 +1,10 @@
-/* What the library's products come to on this machine, as a few digits of the device's fingerprint.
+/* A hash of the library's products on this machine, as a few digits of the device's fingerprint.
  *
  * oneDNN sums a long k in blocks and chooses their size by the machine's caches as well as by its
- * version and instruction set. Two nodes compute the same bits only if it chooses alike; rather
- * than guess at its reasons, products of several k, f32 and bf16, are run when the device is
- * opened, and the bits of their results are hashed. Our own products (gemm.h) are alike in every
- * row and on every machine: a few rows tell them from the library's. */
+ * version and instruction set. Two nodes compute the same bits only if the library chooses
+ * the same sizes. So products of several k, f32 and bf16, are run when the device is opened, and
+ * the bits of their results are hashed. Our own products (gemm.h) have the same bits in every row
+ * and on every machine: a few rows tell them from the library's. */
 #include "base/hash.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/onednn.h"
@@ -28,8 +28,8 @@ static void fill_drawn(float *x, int64_t n, uint32_t which)
 }
 
 /* The bits of products of these operands. */
-static uint64_t products(struct dpt_cpu_stream *s, enum dpt_dtype dtype, const void *a,
-                         const void *b, float *c)
+static uint64_t hash_products(struct dpt_cpu_stream *s, enum dpt_dtype dtype, const void *a,
+                              const void *b, float *c)
 {
     const int64_t rows = dpt_onednn_multiplies(s->gemm) ? ROWS : OWN_ROWS;
     uint64_t hash = 0;
@@ -70,9 +70,9 @@ enum dpt_status dpt_cpu_probe(struct dpt_device *dev, uint32_t *ret_hash, struct
     status = dpt_stream_create(dev, 1, &stream, err);
     if (status == DPT_OK) {
         struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-        hash = products(s, DPT_F32, a, b, c);
+        hash = hash_products(s, DPT_F32, a, b, c);
         dpt_cpu_cast(stream, a_floats + b_floats, a, DPT_BF16, half);
-        hash = hash * 31 + products(s, DPT_BF16, half, half + a_floats, c);
+        hash = hash * 31 + hash_products(s, DPT_BF16, half, half + a_floats, c);
         status = dpt_stream_sync(stream, err);
     }
     dpt_stream_destroy(&stream);

@@ -1,5 +1,5 @@
-/* Rotary embeddings: the table of angles, and the rotation of rows. Elements meet their other half
- * alone, so rows may be cut anywhere. */
+/* Rotary embeddings: the table of angles, and the rotation of rows. An element is combined only
+ * with that of the other half of its head, so work may be cut between any two rows. */
 #include "kernels/rope.h"
 
 #include "kernels/cpu/stream.h"

@@ -1,5 +1,5 @@
-/* Inside of a CPU stream: the pool, the workspace, the products, the sticky error. For kernels/cpu
- * only. */
+/* The parts of a CPU stream: the pool, the workspace, the products, the sticky error. For
+ * kernels/cpu only. */
 #ifndef DPT_KERNELS_CPU_STREAM_H
 #define DPT_KERNELS_CPU_STREAM_H
 
@@ -45,7 +45,7 @@ static inline struct dpt_cpu_stream *dpt_cpu_stream(struct dpt_stream *s)
     return (struct dpt_cpu_stream *)s;
 }
 
-/* What the items of an op are given that need no more. */
+/* The context of an op's items that need no more. */
 struct dpt_cpu_op {
     const struct dpt_cpu_kernels *kernels;
     const void *a; /* the op's arguments */

@@ -1,5 +1,4 @@
-/* See windows.h. Of a window, the pixels of one of the image's rows lie together, and are copied
- * together. */
+/* See windows.h. A window's pixels of one row of the image lie together and are copied together. */
 #include "kernels/cpu/windows.h"
 
 #include <string.h>
@@ -26,14 +25,14 @@ struct dpt_cpu_windows dpt_cpu_conv_windows(const struct dpt_cpu_stream *s,
                                     .wide = of->kernel};
 }
 
-static int64_t within(int64_t x, int64_t least, int64_t most)
+static int64_t clamped(int64_t x, int64_t least, int64_t most)
 {
     return x < least ? least : dpt_min64(x, most);
 }
 
 /* n elements of the image from element `from` on; returns where the next go. */
-static char *copied(const struct dpt_cpu_windows *a, int64_t from, int64_t n, enum dpt_dtype in,
-                    char *to)
+static char *append_pixels(const struct dpt_cpu_windows *a, int64_t from, int64_t n,
+                           enum dpt_dtype in, char *to)
 {
     const void *at = dpt_at(a->image, a->dtype, from);
     const size_t bytes = (size_t)n * dpt_dtype_bytes(in);
@@ -44,7 +43,7 @@ static char *copied(const struct dpt_cpu_windows *a, int64_t from, int64_t n, en
     return to + bytes;
 }
 
-static char *zeros(int64_t n, enum dpt_dtype in, char *to)
+static char *append_zeros(int64_t n, enum dpt_dtype in, char *to)
 {
     const size_t bytes = (size_t)n * dpt_dtype_bytes(in);
     memset(to, 0, bytes);
@@ -57,21 +56,22 @@ static char *gather_row(const struct dpt_cpu_windows *a, const int64_t at[3], in
 {
     const int64_t line = a->wide * a->c; /* elements of a row of pixels */
     const int64_t y0 = a->top + at[1] * a->step, x0 = a->left + at[2] * a->step;
-    const int64_t inside_from = within(-x0, 0, a->wide) * a->c;
-    const int64_t inside_to = within(a->w - x0, 0, a->wide) * a->c;
+    const int64_t inside_from = clamped(-x0, 0, a->wide) * a->c;
+    const int64_t inside_to = clamped(a->w - x0, 0, a->wide) * a->c;
     for (int64_t tap = col / line; tap * line < end; tap++) {
         const int64_t y = y0 + tap;
         const int64_t from = col - tap * line > 0 ? col - tap * line : 0;
         const int64_t until = dpt_min64(end - tap * line, line);
         if (y < 0 || y >= a->h) {
-            to = zeros(until - from, in, to);
+            to = append_zeros(until - from, in, to);
             continue;
         }
-        const int64_t first = within(inside_from, from, until);
-        const int64_t last = within(inside_to, first, until);
-        to = zeros(first - from, in, to);
-        to = copied(a, ((at[0] * a->h + y) * a->w + x0) * a->c + first, last - first, in, to);
-        to = zeros(until - last, in, to);
+        const int64_t first = clamped(inside_from, from, until);
+        const int64_t last = clamped(inside_to, first, until);
+        to = append_zeros(first - from, in, to);
+        to =
+            append_pixels(a, ((at[0] * a->h + y) * a->w + x0) * a->c + first, last - first, in, to);
+        to = append_zeros(until - last, in, to);
     }
     return to;
 }

@@ -47,4 +47,7 @@ struct dpt_windows_part {
 void dpt_cpu_windows_gather(const struct dpt_cpu_windows *a, const struct dpt_windows_part *part,
                             enum dpt_dtype in, void *to);
 
+/* conv_weights.c: posts, or prepares, the gradient a->dw. */
+void dpt_cpu_conv_weight_gradient(struct dpt_cpu_stream *s, const struct dpt_conv_backward *a);
+
 #endif

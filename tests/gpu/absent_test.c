@@ -1,4 +1,4 @@
-/* A build without CUDA says so, and what to do. */
+/* A build without CUDA says that it is one, and the remedy. */
 #include "kernels/device.h"
 
 #include <setjmp.h>

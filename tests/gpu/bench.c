@@ -10,7 +10,7 @@
 enum { B = 16, T = 1024, C = 768, HEADS = 12, V = 50257, N = B * T, RUNS = 5, WIDE = 4 * C };
 enum { PARAMETERS = 124439808 };
 
-/* Buffers that every op takes what it needs from: the widest input and output are a layer's. */
+/* Buffers for the operands of every op: the widest input and output are a layer's. */
 struct bench {
     struct test_stream t;
     enum dpt_dtype dtype;

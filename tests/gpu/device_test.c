@@ -143,7 +143,7 @@ static void check_shared_memory(struct test_stream *t)
 #endif
 }
 
-/* Ops that are noted, and given again; the emulated device cannot, and goes on without. */
+/* Ops that are captured as a graph and launched; the emulated device refuses and goes on. */
 static void check_graphs(struct test_stream *t)
 {
     enum { VALUES = 4, LAUNCHES = 3 };
@@ -171,7 +171,7 @@ static void check_graphs(struct test_stream *t)
     dpt_device_free(t->device, dy, sizeof y);
 }
 
-/* One stream waits for what another has been given up to a mark. */
+/* One stream waits for another stream's ops up to an event. */
 static void check_events(struct test_stream *t)
 {
     enum { VALUES = 1 << 22, ADDED = 50 };
@@ -251,7 +251,7 @@ static void check_no_packed_form(struct test_stream *t)
     CHECK(!t->ops->packed_bytes && !t->ops->pack);
 }
 
-/* A device that is told to use TF32 rounds what it multiplies, and no further: f32 alone. */
+/* A device that is told to use TF32 rounds the operands of f32 products, and nothing else. */
 static void check_tf32(void)
 {
     enum { ROWS = 64, IN = 512, OUT = 96 };
@@ -291,7 +291,7 @@ static void check_tf32(void)
     CHECK(sqrt(off[1] / norm) > 3e-5 && sqrt(off[1] / norm) < 2e-3);
 }
 
-/* What was prepared of the libraries' has run once when preparing ends. */
+/* Prepared products and plans of the libraries have run once when preparing ends. */
 static void check_warm(struct test_stream *t)
 {
     const struct dpt_attention forward = {

@@ -32,7 +32,7 @@ struct test_stream gpu_open(void)
     const enum dpt_status status = dpt_device_cuda_create(0, &t.device, &err);
     if (status == DPT_ENOENT || status == DPT_EVERSION) {
         (void)fprintf(stderr, "%s\n", err.text);
-        if (!strstr(err.text, "cluster.device")) { /* what the reader can do */
+        if (!strstr(err.text, "cluster.device")) { /* the remedy */
             (void)fprintf(stderr, "that does not say what to do\n");
             exit(1);
         }

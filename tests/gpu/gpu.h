@@ -1,4 +1,4 @@
-/* What the tests on a CUDA device share. They need no test framework. */
+/* Shared by the tests on a CUDA device. They need no test framework. */
 #ifndef DPT_TESTS_GPU_GPU_H
 #define DPT_TESTS_GPU_GPU_H
 

@@ -136,8 +136,8 @@ static void one_hash_bf16(void **state)
     one_hash(DPT_PRECISION_BF16, 1e-2);
 }
 
-/* What cuDNN is for: heads of 64 channels, in 16 bits, without dropout. One hash with units noted
- * as graphs and without, and in two worlds; losses near the host's. */
+/* Shapes that cuDNN takes: heads of 64 channels, in 16 bits, without dropout. One hash with units
+ * noted as graphs and without, and in two worlds; losses near the host's. */
 static void heads_of_64_channels(void **state)
 {
     (void)state;
@@ -198,7 +198,7 @@ static void a_llama(void **state)
     }
 }
 
-/* A trajectory of its own, near that of fp32. */
+/* Another trajectory than that of fp32, near it. */
 static void tf32(void **state)
 {
     (void)state;

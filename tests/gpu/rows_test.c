@@ -57,7 +57,7 @@ static float as_stored(enum dpt_dtype dtype, float x)
     return dtype == DPT_F32 ? x : float_of(dtype, half_of(dtype, x));
 }
 
-/* Forth and back; what follows the heads stays. */
+/* Rotates forth and back; elements behind the heads stay. */
 static void check_rotation(struct test_stream *t)
 {
     enum { N = ROWS * STRIDE };

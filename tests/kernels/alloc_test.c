@@ -95,7 +95,7 @@ void *mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
 
 enum { B = 2, T = 80, C = 96, H = 3, V = 1000, CONTEXT = 128, N = B * T, LAYERS = 2 };
 
-/* Floats of the largest packed form; and what stands for one where there is no tensor. */
+/* Floats of the largest packed form, and its stand-in where there is no tensor. */
 enum { PACKED = 3 * V * C };
 static const float nowhere[16];
 

@@ -72,7 +72,7 @@ static void linear_ref(const struct op_case *c, double *const *in, const int32_t
     ref_linear_grad(n, i, o, out_in, in[0], in[1], in[3], out[2], out[3], out[4]);
 }
 
-/* --- mlp: n, in, out, out_in: what is behind a GELU --- */
+/* --- mlp: n, in, out, out_in: a layer behind a GELU --- */
 
 static void mlp_layout(const struct op_case *c, struct case_layout *r)
 {

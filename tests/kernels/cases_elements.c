@@ -1,4 +1,4 @@
-/* Cases of the ops whose elements meet nobody, or their own row alone (cases.h). */
+/* Cases of the ops whose elements are independent, or depend on their row only (cases.h). */
 #include "tests/kernels/case_families.h"
 #include "tests/kernels/ref.h"
 

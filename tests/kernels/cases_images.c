@@ -180,7 +180,7 @@ void batchnorm_ref(const struct op_case *c, double *const *in, const int32_t *in
     }
 }
 
-/* --- maxpool: b, h, w, c, kernel, stride. The third input is memory for what was taken. --- */
+/* --- maxpool: b, h, w, c, kernel, stride. The third input is memory for `taken`. --- */
 
 void maxpool_layout(const struct op_case *c, struct case_layout *r)
 {

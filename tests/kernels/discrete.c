@@ -39,7 +39,7 @@ struct discrete_stream {
     size_t n, max;
     uint64_t done; /* ops that were in the queue before */
     bool preparing;
-    struct graph *capture; /* what is posted goes there; NULL: into the queue */
+    struct graph *capture; /* takes the posted ops; NULL: the queue takes them */
     struct dpt_err error;
 };
 
@@ -79,7 +79,7 @@ static void complain(struct discrete_stream *s, enum dpt_status status, const ch
     discrete_unlock(&device_of(&s->base)->queues);
 }
 
-/* What has stuck, which is forgotten. */
+/* The error that has stuck; it is forgotten. */
 static struct dpt_err take_error(struct discrete_stream *s)
 {
     discrete_lock(&device_of(&s->base)->queues);

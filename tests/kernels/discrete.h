@@ -15,7 +15,7 @@
 DPT_MUST_USE enum dpt_status dpt_device_discrete_create(size_t bytes, struct dpt_device **ret,
                                                         struct dpt_err *err);
 
-/* What is allocated on it, for other threads than its owner's; 0 once it is destroyed. */
+/* The bytes allocated on it, for other threads than its owner's; 0 once it is destroyed. */
 size_t dpt_device_discrete_bytes(const struct dpt_device *dev);
 
 /* From here on its op number `n` (from 0) fails with DPT_EIO, as a device that breaks; -1: none. */

@@ -60,7 +60,7 @@ void arena_fini(struct arena *arena)
 
 size_t arena_reserved(size_t bytes)
 {
-    return (bytes + PAGE) / PAGE * PAGE; /* a page more: an overrun meets nobody */
+    return (bytes + PAGE) / PAGE * PAGE; /* a page more: an overrun hits no other allocation */
 }
 
 enum dpt_status arena_alloc(struct arena *arena, size_t bytes, void **ret, struct dpt_err *err)

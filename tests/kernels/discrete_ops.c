@@ -155,7 +155,7 @@ static void copy(struct dpt_stream *stream, size_t bytes, const void *src, void 
     discrete_post(stream, run_copy, &args, sizeof args, taken);
 }
 
-/* What a model and a step are made of; an op that is missing here is a NULL that crashes its first
+/* The ops of a model and a step; an op that is missing here is a NULL that crashes its first
  * user. */
 const struct dpt_ops discrete_ops = {
     .linear_forward = linear_forward,

@@ -21,7 +21,7 @@ void case_buffers_fini(struct case_buffers *b);
 bool case_has(const struct op_case *c, enum dpt_dtype dtype);
 const char *dtype_name(enum dpt_dtype dtype);
 
-/* What stands in memory for x, and what it is worth (kernels/half.h). */
+/* The bits of x in memory, and their value (kernels/half.h). */
 uint16_t half_of(enum dpt_dtype dtype, float x);
 float float_of(enum dpt_dtype dtype, uint16_t half);
 

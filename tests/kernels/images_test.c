@@ -151,7 +151,7 @@ static void check_packed(struct test_stream *t, enum dpt_dtype dtype, int shape)
     const int64_t weights = l.out * l.in * l.of.kernel * l.of.kernel;
     void *others = values(t, dtype, weights, 5);
     memcpy(l.weight, others,
-           (size_t)weights * dpt_dtype_bytes(dtype)); /* the form is what counts */
+           (size_t)weights * dpt_dtype_bytes(dtype)); /* the packed form is read */
     layer_run(&l, t, pack.packed);
     if (!same(&l, plain))
         fail_msg("%s, shape %d: a packed weight gives other bits", dtype_name(dtype), shape);

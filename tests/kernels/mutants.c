@@ -122,7 +122,7 @@ static void lost_row_of_gates(struct dpt_stream *s, const struct dpt_swiglu *a)
     right->swiglu_forward(s, &wrong);
 }
 
-/* Gates and what they gate are a row each, and not the halves of one. */
+/* Gate and up are a row each, and not the halves of one row. */
 static void other_halves(struct dpt_stream *s, const struct dpt_swiglu *a)
 {
     struct dpt_swiglu wrong = *a;
@@ -249,7 +249,7 @@ static void no_slope(struct dpt_stream *s, const struct dpt_linear_backward *a)
     right->linear_backward(s, &wrong);
 }
 
-/* Of what came in, and not of the sum. */
+/* The norm of the input, and not of the sum. */
 static void norm_of_a(struct dpt_stream *s, const struct dpt_residual_norm *a)
 {
     right->residual_norm(s, a);

@@ -98,7 +98,7 @@ static void preparing_does_not_count(void **state)
     }
 }
 
-/* More ops than a queue has marks for, and nobody waits meanwhile. */
+/* More ops than a queue has marks for, without a wait between them. */
 static void more_than_marks(void **state)
 {
     (void)state;

@@ -114,8 +114,8 @@ static void test_bad_thread_counts(void **state)
     assert_null(dev);
 }
 
-/* The same machine, the same fingerprint; and it says what it should. The products are computed
- * anew: devices after the first do not. */
+/* The same machine has the same fingerprint, with the right text. The products are computed again,
+ * which devices after the first do not do. */
 static void test_fingerprint(void **state)
 {
     (void)state;

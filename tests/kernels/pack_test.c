@@ -13,7 +13,7 @@
 
 enum { THREADS_MAX = 2, RESULTS = 5 };
 
-/* What there is a form for. */
+/* The weights that have a packed form. */
 struct form {
     const char *name;
     enum dpt_pack_kind kind;
@@ -23,7 +23,7 @@ static const struct form in_out = {"linear", DPT_PACK_LINEAR, false};
 static const struct form out_in = {"linear (out, in)", DPT_PACK_LINEAR, true};
 static const struct form head = {"head", DPT_PACK_HEAD, false};
 
-/* A layer's operands in the dtype, and what comes of them, stored as bytes. */
+/* A layer's operands in the dtype, and the results, as bytes. */
 struct layer {
     struct dpt_pack pack;
     int64_t n;
@@ -188,13 +188,13 @@ static void check(struct test_stream *t, int threads, const struct form *of, enu
         fail_msg("%s %s (%d,%d,%d), %d threads: packed weights give other bits", of->name,
                  dtype_name(dtype), (int)shape[0], (int)shape[1], (int)shape[2], threads);
 
-    /* The form is what counts: with other weights beside it nothing changes … */
+    /* The packed form is read: other weights beside it change nothing … */
     const int64_t numel = shape[1] * shape[2];
     void *others = values(t, dtype, numel, 5);
     memcpy(l.w, others, (size_t)numel * dpt_dtype_bytes(dtype));
     layer_run(&l, t, form);
     assert_true(same(&l, plain));
-    /* … until they are packed anew, and then it is as if they had been used themselves. */
+    /* … until they are packed; then the results are those of the other weights. */
     t->ops->pack(t->stream, &l.pack);
     layer_run(&l, t, form);
     assert_false(same(&l, plain));

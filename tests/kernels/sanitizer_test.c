@@ -87,7 +87,7 @@ static void (*const products[])(const struct operands *) = {product_by_rows, pro
                                                             panel_product};
 enum { PRODUCTS = sizeof products / sizeof *products };
 
-/* Exit code of a process that runs `body`, without what the sanitizer prints. */
+/* Exit code of a process that runs `body`, without the sanitizer's output. */
 static int code_of(void (*body)(int), int which)
 {
     const pid_t pid = fork();

@@ -127,7 +127,7 @@ static void broken_device_is_an_error(void **state)
     close_scene(&s);
 }
 
-/* A place that is filled while the device has yet to read it: what the test above relies on. */
+/* A place that is filled before the device has read it: the test above relies on this. */
 static void page_locked_memory_is_read_when_the_queue_runs(void **state)
 {
     (void)state;

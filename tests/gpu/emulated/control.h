@@ -1,4 +1,4 @@
-/* What tests in C ask and tell the emulated device (emulated.h). */
+/* The control of the emulated device (emulated.h) by tests in C. */
 #ifndef DPT_TESTS_GPU_EMULATED_CONTROL_H
 #define DPT_TESTS_GPU_EMULATED_CONTROL_H
 

@@ -99,7 +99,7 @@ static struct values *find(struct run *run, const struct descriptor *tensor)
     return NULL;
 }
 
-/* What an operation reads: made by one before it, or in memory. */
+/* An input of an operation: the result of an earlier one, or a tensor in memory. */
 static struct values *input(struct run *run, const struct descriptor *op,
                             cudnnBackendAttributeName_t name)
 {

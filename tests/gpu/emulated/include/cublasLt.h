@@ -1,4 +1,4 @@
-/* What device.c asks of cuBLASLt; products are gemm.c's of this folder. */
+/* The part of cuBLASLt that device.c uses; gemm.c of tests/gpu/emulated has the products. */
 #ifndef DPT_TESTS_GPU_EMULATED_INCLUDE_CUBLASLT_H
 #define DPT_TESTS_GPU_EMULATED_INCLUDE_CUBLASLT_H
 

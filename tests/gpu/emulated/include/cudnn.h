@@ -1,4 +1,4 @@
-/* What kernels/cuda uses of cuDNN's graph API, for cudnn_double.c: names, and numbers of our own.
+/* The part of cuDNN's graph API that kernels/cuda uses, for cudnn_double.c: names, and our numbers.
  */
 #ifndef DPT_TESTS_GPU_EMULATED_INCLUDE_CUDNN_H
 #define DPT_TESTS_GPU_EMULATED_INCLUDE_CUDNN_H

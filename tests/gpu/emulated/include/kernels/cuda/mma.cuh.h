@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/elem.cuh"
 
-/* As floats: 32 lanes read what one lane has. */
+/* As floats: 32 lanes read the value of one lane. */
 struct mma_operands {
     float a[4][2], b[2][2];
 };
