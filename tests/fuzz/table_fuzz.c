@@ -4,6 +4,7 @@
 #include "tests/fuzz/fuzz.h"
 #include "worker/data/label_table.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -55,13 +56,14 @@ static struct told read_rows(enum dpt_rows_form form, const uint8_t *data, size_
     return told;
 }
 
-static void read_table(const struct dpt_label_table_options *options, int fd)
+static void read_table(const struct dpt_label_table_options *options,
+                       const struct dpt_data_file *file)
 {
     struct dpt_label_table *table = calloc(1, sizeof *table);
     struct dpt_label_table_row row;
     struct dpt_err err;
     bool any = true;
-    DPT_ASSERT(table != NULL && dpt_label_table_init(table, options, fd, &err) == DPT_OK);
+    DPT_ASSERT(table != NULL && dpt_label_table_init(table, options, file, &err) == DPT_OK);
     while (any) {
         const enum dpt_status status = dpt_label_table_next(table, &row, &any, &err);
         if (status != DPT_OK) {
@@ -96,10 +98,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (fd < 0)
         fd = memfd_create("table", MFD_CLOEXEC);
     DPT_ASSERT(fd >= 0 && ftruncate(fd, (off_t)n) == 0 && pwrite(fd, rest, n, 0) == (ssize_t)n);
+    char path[32];
+    struct dpt_data_file file = {.path = path};
+    struct dpt_err err;
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    DPT_ASSERT(dpt_data_file_identify(&file, &err) == DPT_OK);
     const struct told whole = read_rows(form, rest, n, FILE_BYTES_MAX + 1),
                       bytewise = read_rows(form, rest, n, 1);
     DPT_ASSERT(whole.status == bytewise.status && whole.rows == bytewise.rows &&
                whole.line == bytewise.line && whole.sum == bytewise.sum);
-    read_table(&options, fd);
+    read_table(&options, &file);
     return 0;
 }

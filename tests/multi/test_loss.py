@@ -82,7 +82,7 @@ def test_data_of_one_node_end(make_cluster, tmp_path, slow):
     os.truncate(copy, 100)
     assert b.wait(30 * slow) == 4, b.log()
     line, = [line for line in b.log().splitlines() if line.startswith("dpt-worker: ")]
-    assert f"'{copy}' was changed while the run reads it" in line, line
+    assert f"'{copy}' was changed while in use" in line, line
     assert "NOT SAVED" not in b.log(), b.log()
     cluster.wait_step(cluster.step() + 5, 30 * slow)
     assert re.search(r"node b .* lost: .*, 0 steps lost, world 2 -> 1", a.log()), a.log()
@@ -101,7 +101,7 @@ def test_data_of_the_last_node_end(make_cluster, tmp_path, slow, strategy):
     assert worker.wait(30 * slow) == 4, worker.log_tail()
     step, = re.findall(r"step (\d+) is saved: the run goes on from there", worker.log())
     assert "NOT SAVED" not in worker.log(), worker.log_tail()
-    assert worker.log().count("was changed while the run reads it") == 1, worker.log()
+    assert worker.log().count("was changed while in use") == 1, worker.log()
     text.write_bytes(whole)
     again = cluster.start_worker("a", nnodes=1, ranks=2, endpoint=False)
     again.wait_log(rf"(?m)^step +{int(step) + 2}/", 30 * slow)

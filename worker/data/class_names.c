@@ -5,21 +5,16 @@
 #include "base/log.h"
 #include "worker/data/utf8.h"
 
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { META_BYTES_MAX = 1 << 20 };
 
-#define META_NAME "batches.meta.txt"
-
 struct names {
-    char **name; /* [labels] */
+    char **name; /* (labels) */
     size_t n;
 };
 
-/* Adds a copy of the name; there is room. */
 static enum dpt_status add_name(struct names *names, const char *name, size_t bytes,
                                 struct dpt_err *err)
 {
@@ -30,85 +25,84 @@ static enum dpt_status add_name(struct names *names, const char *name, size_t by
     return DPT_OK;
 }
 
-static void drop_names(struct names *names)
-{
-    while (names->n > 0)
-        free(names->name[--names->n]);
-}
-
 static bool is_text(const char *name, size_t bytes)
 {
     return strlen(name) == bytes && dpt_utf8_valid((const uint8_t *)name, bytes) == bytes;
 }
 
-/* Each line is a name; empty lines, which the file of CIFAR-10 has at its end, are passed over.
- * Counts all names and adds the first `labels` of them. */
-static enum dpt_status split_lines(const char *text, size_t bytes, int labels, struct names *names,
-                                   int64_t *ret_lines, struct dpt_err *err)
+/* The next line from *at on, without white space at its end; NULL: there is none. Skips empty
+ * lines, such as the last one of CIFAR-10's file. */
+static const char *next_line(const char **at, size_t *ret_bytes)
 {
-    *ret_lines = 0;
-    for (const char *at = text, *end = text + bytes; at < end;) {
-        const char *stop = memchr(at, '\n', (size_t)(end - at));
-        const char *next = stop ? stop + 1 : end;
-        stop = stop ? stop : end;
-        while (stop > at && (stop[-1] == '\r' || stop[-1] == ' '))
-            stop--;
-        if (stop > at && (*ret_lines)++ < labels)
-            DPT_TRY(add_name(names, at, (size_t)(stop - at), err));
-        at = next;
+    while (**at) {
+        const char *line = *at;
+        size_t n = strcspn(line, "\n");
+        *at = line + n + (line[n] == '\n');
+        while (n > 0 && (line[n - 1] == '\r' || line[n - 1] == ' '))
+            n--;
+        *ret_bytes = n;
+        if (n > 0)
+            return line;
     }
+    return NULL;
+}
+
+static enum dpt_status read_lines(const struct dpt_data *data, const char *path, const char *text,
+                                  struct names *names, struct dpt_err *err)
+{
+    int lines = 0;
+    size_t bytes;
+    for (const char *at = text; next_line(&at, &bytes);)
+        lines++;
+    if (lines != data->labels) {
+        dpt_log(DPT_LOG_WARN,
+                "'%s' has %d names and model.labels is %d: the classes in config.json are "
+                "LABEL_0, …; correct the file, or remove it",
+                path, lines, data->labels);
+        return DPT_OK;
+    }
+    for (const char *at = text, *line; (line = next_line(&at, &bytes));)
+        DPT_TRY(add_name(names, line, bytes, err));
     return DPT_OK;
 }
 
-/* The file that CIFAR-10's binary version has beside its batches. */
+/* The names in the file that CIFAR-10's binary version has beside its batches. */
 static enum dpt_status read_meta(const struct dpt_data *data, struct names *names,
                                  struct dpt_err *err)
 {
-    const char *first = data->shards[0].file.path, *slash = strrchr(first, '/');
-    char path[PATH_MAX], *text;
+    char folder[PATH_MAX], path[PATH_MAX], *text;
     size_t bytes;
-    int64_t lines = 0;
-    const int written =
-        snprintf(path, sizeof path, "%.*s" META_NAME, slash ? (int)(slash + 1 - first) : 0, first);
-    if (written >= (int)sizeof path || !dpt_fs_exists(path))
+    if (dpt_fs_folder(data->shards[0].file.path, folder, NULL) != DPT_OK ||
+        dpt_fs_join(folder, "batches.meta.txt", path, sizeof path, NULL) != DPT_OK ||
+        !dpt_fs_exists(path))
         return DPT_OK;
     DPT_TRY(dpt_fs_read_file(path, META_BYTES_MAX, &text, &bytes, err));
-    const bool valid = is_text(text, bytes);
-    enum dpt_status status =
-        valid ? split_lines(text, bytes, data->labels, names, &lines, err) : DPT_OK;
-    free(text);
-    if (status != DPT_OK || (valid && lines == data->labels))
-        return status;
-    if (valid)
-        dpt_log(DPT_LOG_WARN,
-                "'%s' has %lld names and model.labels is %d: the classes in config.json are "
-                "LABEL_0, …; correct the file, or remove it",
-                path, (long long)lines, data->labels);
+    enum dpt_status status = DPT_OK;
+    if (is_text(text, bytes))
+        status = read_lines(data, path, text, names, err);
     else
         dpt_log(DPT_LOG_WARN,
                 "'%s' is not UTF-8: the classes in config.json are LABEL_0, …; correct the file, "
                 "or remove it",
                 path);
-    drop_names(names);
-    return DPT_OK;
+    free(text);
+    return status;
 }
 
-static enum dpt_status copy_folders(const struct dpt_data *data, struct names *names,
-                                    struct dpt_err *err)
+static enum dpt_status copy_folder_names(const struct dpt_data *data, struct names *names,
+                                         struct dpt_err *err)
 {
-    for (int i = 0; i < data->labels; i++) {
-        const char *name = data->folder->class_names[i];
-        if (is_text(name, strlen(name))) {
-            DPT_TRY(add_name(names, name, strlen(name), err));
-            continue;
+    char *const *name = data->folder->class_names;
+    for (int i = 0; i < data->labels; i++)
+        if (!is_text(name[i], strlen(name[i]))) {
+            dpt_log(DPT_LOG_WARN,
+                    "%s: the name of the sub-folder of class %d is not UTF-8: the classes in "
+                    "config.json are LABEL_0, …; rename the folder",
+                    data->key, i);
+            return DPT_OK;
         }
-        dpt_log(DPT_LOG_WARN,
-                "%s: the name of the sub-folder of class %d is not UTF-8: the classes in "
-                "config.json are LABEL_0, …; rename the folder",
-                data->key, i);
-        drop_names(names);
-        return DPT_OK;
-    }
+    for (int i = 0; i < data->labels; i++)
+        DPT_TRY(add_name(names, name[i], strlen(name[i]), err));
     return DPT_OK;
 }
 
@@ -121,8 +115,8 @@ enum dpt_status dpt_data_class_names(const struct dpt_data *data, char ***ret, s
     names.name = calloc((size_t)data->labels, sizeof *names.name);
     if (!names.name)
         return dpt_fail_nomem(err, "names of classes");
-    const enum dpt_status status = data->kind == DPT_DATA_IMAGES ? copy_folders(data, &names, err)
-                                                                 : read_meta(data, &names, err);
+    const enum dpt_status status =
+        data->folder ? copy_folder_names(data, &names, err) : read_meta(data, &names, err);
     if (status == DPT_OK && names.n > 0)
         *ret = names.name;
     else

@@ -1,29 +1,25 @@
-/* The content hash of the training data: over the number of tokens and the bytes of each shard, in
- * order, in blocks, so that a copy elsewhere under another name has the same. While every byte is
- * at hand, the largest token is found, so that data of another vocabulary is refused at the start.
- * Texts with labels have a hash of their own (labelled.h). */
+/* The content hash of the data: over the number of tokens and the bytes of each shard, in order, in
+ * blocks. A copy in another place has the same hash. The same pass finds the largest token, so that
+ * data of another vocabulary is refused at the start. Tables and folders of images have other
+ * hashes (labelled.h, image_folder.h). */
 #include "worker/data/source.h"
 
 #include "base/cursor.h"
-#include "base/fs.h"
 #include "base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { BLOCK_BYTES = 1 << 20, VOCAB_MAX = 1 << 24 /* base/config_table.c: model.vocab */ };
+enum { BLOCK_BYTES = 1 << 20, MANY_IMAGES = 10000 /* decoding them takes seconds */ };
 /* Reading that many bytes takes seconds. */
 static const int64_t LONG_BYTES = (int64_t)2 << 30;
-/* So does decoding that many images. */
-static const int64_t MANY_IMAGES = 10000;
 
 /* `n` bytes of the shard's tokens from byte `at` of them on. */
-static enum dpt_status read_block(const struct dpt_token_shard *shard, int fd, int64_t at, size_t n,
+static enum dpt_status read_block(const struct dpt_token_shard *shard, int64_t at, size_t n,
                                   uint8_t *ret, struct dpt_err *err)
 {
     if (!shard->encoded)
-        return dpt_fs_pread_all(fd, ret, n, shard->at + at, shard->file.path, err);
+        return dpt_data_file_read(&shard->file, shard->at + at, ret, n, err);
     struct dpt_writer writer;
     dpt_writer_init(&writer, ret, n);
     const size_t width = (size_t)shard->width, first = (size_t)at / width;
@@ -39,7 +35,7 @@ struct content {
 };
 
 /* The largest of the little-endian numbers of `width` bytes that the `n` bytes hold. */
-static uint32_t largest_of(const uint8_t *block, size_t n, int width)
+static uint32_t largest_token(const uint8_t *block, size_t n, int width)
 {
     uint32_t largest = 0;
     for (size_t i = 0; width == 1 && i < n; i++)
@@ -60,7 +56,7 @@ static void add_block(const struct dpt_token_shard *shard, const uint8_t *block,
                       struct content *content)
 {
     const struct dpt_hash128 of_block = dpt_hash128(block, n);
-    const uint32_t largest = largest_of(block, n, shard->width);
+    const uint32_t largest = largest_token(block, n, shard->width);
     content->hash = dpt_hash128_join(content->hash, of_block);
     if (!content->largest_in || largest > content->largest) {
         content->largest = largest;
@@ -72,24 +68,17 @@ static enum dpt_status add_shard(const struct dpt_token_shard *shard, uint8_t *b
                                  struct content *content, struct dpt_err *err)
 {
     const int64_t bytes = shard->tokens * shard->width;
-    int fd = -1;
-    if (!shard->encoded)
-        DPT_TRY(dpt_data_file_open(&shard->file, &fd, err));
-    enum dpt_status status = DPT_OK;
     content->hash = dpt_hash128_join(
         content->hash, (struct dpt_hash128){(uint64_t)shard->tokens, (uint64_t)shard->width});
-    for (int64_t at = 0; status == DPT_OK && at < bytes; at += BLOCK_BYTES) {
+    for (int64_t at = 0; at < bytes; at += BLOCK_BYTES) {
         const size_t n = bytes - at < BLOCK_BYTES ? (size_t)(bytes - at) : BLOCK_BYTES;
-        status = read_block(shard, fd, at, n, block, err);
-        if (status == DPT_OK)
-            add_block(shard, block, n, content);
+        DPT_TRY(read_block(shard, at, n, block, err));
+        add_block(shard, block, n, content);
     }
-    if (fd >= 0)
-        (void)close(fd); /* opened for reading */
-    return status;
+    return DPT_OK;
 }
 
-static void say_long(const struct dpt_data *data)
+static void log_long_read(const struct dpt_data *data)
 {
     int64_t bytes = 0;
     for (int i = 0; i < data->n_shards; i++)
@@ -99,47 +88,41 @@ static void say_long(const struct dpt_data *data)
                 (double)bytes / 1e9);
 }
 
-static enum dpt_status hash_folder(const struct dpt_data *data, struct dpt_hash128 *ret,
-                                   struct dpt_err *err)
+static enum dpt_status add_shards(const struct dpt_data *data, struct content *content,
+                                  struct dpt_err *err)
 {
-    if (data->samples >= MANY_IMAGES)
-        dpt_log(DPT_LOG_INFO, "%s: reading %lld images once, for the hash of their content",
-                data->key, (long long)data->samples);
-    const enum dpt_status status = dpt_image_folder_hash(data->folder, ret, err);
-    return dpt_wrap(err, status, "%s", data->key);
+    uint8_t *block = malloc(BLOCK_BYTES);
+    if (!block)
+        return dpt_fail_nomem(err, "hash the data");
+    log_long_read(data);
+    enum dpt_status status = DPT_OK;
+    for (int i = 0; status == DPT_OK && i < data->n_shards; i++)
+        status = add_shard(&data->shards[i], block, content, err);
+    free(block);
+    return status;
 }
 
 static enum dpt_status read_content(const struct dpt_data *data, struct content *ret,
                                     struct dpt_err *err)
 {
     struct content content = {.largest_in = NULL};
-    if (data->labelled || data->folder) {
-        const enum dpt_status status = data->labelled
-                                           ? dpt_labelled_hash(data->labelled, &content.hash, err)
-                                           : hash_folder(data, &content.hash, err);
-        *ret = content;
-        return status;
-    }
-    uint8_t *block = malloc(BLOCK_BYTES);
-    if (!block)
-        return dpt_fail_nomem(err, "hash the data");
-    say_long(data);
-    enum dpt_status status = DPT_OK;
-    for (int i = 0; status == DPT_OK && i < data->n_shards; i++)
-        status = add_shard(&data->shards[i], block, &content, err);
-    free(block);
+    if (data->folder && data->samples >= MANY_IMAGES)
+        dpt_log(DPT_LOG_INFO, "%s: reading %lld images once, for the hash of their content",
+                data->key, (long long)data->samples);
+    const enum dpt_status status =
+        data->labelled ? dpt_labelled_hash(data->labelled, &content.hash, err)
+        : data->folder ? dpt_image_folder_hash(data->folder, &content.hash, err)
+                       : add_shards(data, &content, err);
     *ret = content;
     return dpt_wrap(err, status, "%s", data->key);
 }
 
-static void make_stamp(const struct dpt_data *data, char ret[DPT_HASH_HEX_BYTES])
+static void stamp_files(const struct dpt_data *data, char ret[DPT_HASH_HEX_BYTES])
 {
     struct dpt_hash128 h =
         data->folder ? dpt_image_folder_stamp(data->folder) : (struct dpt_hash128){0, 0};
-    for (int i = 0; i < data->n_shards; i++) {
-        const struct dpt_token_shard *shard = &data->shards[i];
-        h = dpt_data_file_stamp(&shard->file, h);
-    }
+    for (int i = 0; i < data->n_shards; i++)
+        h = dpt_data_file_stamp(&data->shards[i].file, h);
     dpt_hash128_hex(h, ret);
 }
 
@@ -147,9 +130,9 @@ static enum dpt_status check_largest(const struct dpt_data *data, const struct c
                                      struct dpt_err *err)
 {
     const bool pixels = data->kind == DPT_DATA_CIFAR10 || data->kind == DPT_DATA_IMAGES;
-    if (pixels || content->largest < (uint32_t)data->vocab) /* bytes of pixels are no tokens */
+    if (pixels || content->largest < (uint32_t)data->vocab)
         return DPT_OK;
-    if (content->largest >= VOCAB_MAX)
+    if (content->largest >= DPT_VOCAB_TOKENS_MAX)
         return dpt_fail(err, DPT_ECONFIG,
                         "%s: '%s' has token %u, beyond every vocabulary; make the shard again, or "
                         "name other data",
@@ -163,11 +146,11 @@ static enum dpt_status check_largest(const struct dpt_data *data, const struct c
 
 struct digesting {
     struct dpt_hash128 used;    /* so far */
-    struct dpt_hash128 classes; /* of the folder that was read first */
+    struct dpt_hash128 classes; /* of the first folder */
     bool has_classes;
 };
 
-/* The order of the sub-folders' names numbers the classes. */
+/* The names of the sub-folders, in order, number the classes. */
 static enum dpt_status check_classes(const struct dpt_data *data, struct digesting *digesting,
                                      struct dpt_err *err)
 {
@@ -181,9 +164,9 @@ static enum dpt_status check_classes(const struct dpt_data *data, struct digesti
     return DPT_OK;
 }
 
-/* Takes the data. */
-static enum dpt_status identify(struct dpt_data *data, struct dpt_data_identity *ret,
-                                struct digesting *digesting, struct dpt_err *err)
+/* Closes the data. */
+static enum dpt_status identify_data(struct dpt_data *data, struct dpt_data_identity *ret,
+                                     struct digesting *digesting, struct dpt_err *err)
 {
     struct content content;
     enum dpt_status status = data->folder ? check_classes(data, digesting, err) : DPT_OK;
@@ -193,7 +176,7 @@ static enum dpt_status identify(struct dpt_data *data, struct dpt_data_identity 
         status = check_largest(data, &content, err);
     if (status == DPT_OK) {
         dpt_hash128_hex(content.hash, ret->hash);
-        make_stamp(data, ret->stamp);
+        stamp_files(data, ret->stamp);
         digesting->used = dpt_hash128_join(digesting->used, content.hash);
     }
     dpt_data_close(&data);
@@ -209,11 +192,11 @@ enum dpt_status dpt_data_digest(const struct dpt_config *config, struct dpt_data
     if (!config->train.eval_only) {
         DPT_TRY(dpt_data_open(config, &data, err));
         digest.train_samples = dpt_data_samples(data);
-        DPT_TRY(identify(data, &digest.train, &digesting, err));
+        DPT_TRY(identify_data(data, &digest.train, &digesting, err));
     }
     if (dpt_config_evaluates(config)) {
         DPT_TRY(dpt_data_open_val(config, &data, err));
-        DPT_TRY(identify(data, &digest.val, &digesting, err));
+        DPT_TRY(identify_data(data, &digest.val, &digesting, err));
     }
     dpt_hash128_hex(digesting.used, digest.used);
     *ret = digest;
@@ -225,7 +208,7 @@ enum dpt_status dpt_data_check(const struct dpt_data *data, const struct dpt_dat
 {
     char stamp[DPT_HASH_HEX_BYTES], hash[DPT_HASH_HEX_BYTES];
     struct content content;
-    make_stamp(data, stamp);
+    stamp_files(data, stamp);
     if (!was->hash[0] || strcmp(stamp, was->stamp) == 0)
         return DPT_OK;
     DPT_TRY(read_content(data, &content, err));

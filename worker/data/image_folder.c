@@ -1,4 +1,4 @@
-/* Folders of images: what is in them, read file by file (image_folder.h). */
+/* Folders of images: listing their files, reading and hashing them (image_folder.h). */
 #include "worker/data/image_folder.h"
 
 #include "base/array.h"
@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum {
     PATH_BYTES = 2 * DPT_CONFIG_PATH_BYTES,
@@ -34,22 +33,18 @@ void dpt_image_folder_close(struct dpt_image_folder **folder)
 
 /* ---------------------------------------------------------------- reading */
 
-/* A file's bytes, owned. */
-static enum dpt_status read_bytes(const struct dpt_data_file *file, uint8_t **ret,
-                                  struct dpt_err *err)
+/* The bytes of image `i`'s file, owned. */
+static enum dpt_status read_image_file(const struct dpt_image_folder *folder, int64_t i,
+                                       uint8_t **ret, struct dpt_err *err)
 {
-    int fd = -1;
+    const struct dpt_data_file *file = &folder->images[i].file;
     if (file->bytes > DPT_PICTURE_FILE_BYTES_MAX)
         return dpt_fail(err, DPT_ECORRUPT, "'%s' has %lld bytes; files of at most %d are read",
                         file->path, (long long)file->bytes, DPT_PICTURE_FILE_BYTES_MAX);
     uint8_t *bytes = malloc(file->bytes > 0 ? (size_t)file->bytes : 1);
     if (!bytes)
         return dpt_fail_nomem(err, "read '%s'", file->path);
-    enum dpt_status status = dpt_data_file_open(file, &fd, err);
-    if (status == DPT_OK)
-        status = dpt_fs_pread_all(fd, bytes, (size_t)file->bytes, 0, file->path, err);
-    if (fd >= 0)
-        (void)close(fd); /* opened for reading */
+    const enum dpt_status status = dpt_data_file_read(file, 0, bytes, (size_t)file->bytes, err);
     if (status == DPT_OK)
         *ret = bytes;
     else
@@ -57,8 +52,8 @@ static enum dpt_status read_bytes(const struct dpt_data_file *file, uint8_t **re
     return status;
 }
 
-static enum dpt_status decode(const struct dpt_data_file *file, const uint8_t *bytes,
-                              struct dpt_picture *ret, struct dpt_err *err)
+static enum dpt_status decode_image(const struct dpt_data_file *file, const uint8_t *bytes,
+                                    struct dpt_picture *ret, struct dpt_err *err)
 {
     const enum dpt_status status = dpt_picture_decode(bytes, (size_t)file->bytes, ret, err);
     return status == DPT_ECORRUPT ? dpt_wrap(err, status, "'%s' is damaged", file->path) : status;
@@ -68,42 +63,31 @@ enum dpt_status dpt_image_folder_read(const struct dpt_image_folder *folder, int
                                       struct dpt_picture *ret, struct dpt_err *err)
 {
     uint8_t *bytes = NULL;
-    DPT_TRY(read_bytes(&folder->images[i].file, &bytes, err));
-    const enum dpt_status status = decode(&folder->images[i].file, bytes, ret, err);
+    DPT_TRY(read_image_file(folder, i, &bytes, err));
+    const enum dpt_status status = decode_image(&folder->images[i].file, bytes, ret, err);
     free(bytes);
     return status;
 }
 
-/* Before the run begins, where the file can still be left out. */
-static enum dpt_status verify(const struct dpt_data_file *file, const uint8_t *bytes,
-                              struct dpt_picture *picture, struct dpt_err *err)
-{
-    struct dpt_err why;
-    const enum dpt_status status = decode(file, bytes, picture, &why);
-    if (status == DPT_OK)
-        return DPT_OK;
-    if (status != DPT_ECORRUPT)
-        return dpt_pass(err, &why);
-    return dpt_fail(err, status, "%s; replace it, or set data.damaged_images: skip", why.text);
-}
-
+/* Images that were not decoded when the folder was opened are decoded here: the run has not begun,
+ * so the message can name the setting that leaves them out. */
 static enum dpt_status add_to_hash(const struct dpt_image_folder *folder, int64_t i,
                                    struct dpt_picture *picture, struct dpt_hash128 *h,
                                    struct dpt_err *err)
 {
     const struct dpt_image *image = &folder->images[i];
+    struct dpt_err why = {.status = DPT_OK};
     uint8_t *bytes = NULL;
-    enum dpt_status status = DPT_OK;
-    DPT_TRY(read_bytes(&image->file, &bytes, err));
-    if (!folder->decoded)
-        status = verify(&image->file, bytes, picture, err);
-    if (status == DPT_OK) {
-        const struct dpt_hash128 content = dpt_hash128(bytes, (size_t)image->file.bytes);
-        const struct dpt_hash128 head = {(uint64_t)image->label, (uint64_t)image->file.bytes};
-        *h = dpt_hash128_join(dpt_hash128_join(*h, head), content);
-    }
+    DPT_TRY(read_image_file(folder, i, &bytes, err));
+    const enum dpt_status status =
+        folder->decoded ? DPT_OK : decode_image(&image->file, bytes, picture, &why);
+    const struct dpt_hash128 content = dpt_hash128(bytes, (size_t)image->file.bytes);
+    const struct dpt_hash128 head = {(uint64_t)image->label, (uint64_t)image->file.bytes};
+    *h = dpt_hash128_join(dpt_hash128_join(*h, head), content);
     free(bytes);
-    return status;
+    if (status == DPT_ECORRUPT)
+        return dpt_fail(err, status, "%s; replace it, or set data.damaged_images: skip", why.text);
+    return status == DPT_OK ? DPT_OK : dpt_pass(err, &why);
 }
 
 enum dpt_status dpt_image_folder_hash(const struct dpt_image_folder *folder,
@@ -128,15 +112,15 @@ struct dpt_hash128 dpt_image_folder_stamp(const struct dpt_image_folder *folder)
     return h;
 }
 
-/* ---------------------------------------------------------------- looking */
+/* ---------------------------------------------------------------- listing */
 
-struct looking {
+struct listing {
     const struct dpt_config *config;
     const char *key;
     struct dpt_image_folder *folder;
     struct dpt_picture picture;          /* room to decode in */
     char left_out[LEFT_OUT_NAMES_BYTES]; /* names of the first damaged images */
-    int named;                           /* how many they are */
+    int named;                           /* number of names in left_out */
 };
 
 static bool is_image(const char *name)
@@ -144,14 +128,14 @@ static bool is_image(const char *name)
     return dpt_fs_has_ending(name, "jpg,jpeg,png");
 }
 
-/* A user would miss such an image if it were passed over. */
+/* Such an image is refused: a user would miss it if it were skipped. */
 static bool is_other_image(const char *name)
 {
     return dpt_fs_has_ending(name, "bmp,gif,heic,pgm,ppm,tif,tiff,webp,avif");
 }
 
 /* Adds a damaged image to the names of the warning if there is room. */
-static void name_left_out(struct looking *l, const char *path)
+static void name_left_out(struct listing *l, const char *path)
 {
     const size_t used = strlen(l->left_out), room = sizeof l->left_out - used;
     const char *name = path + strlen(l->folder->path);
@@ -165,7 +149,7 @@ static void name_left_out(struct looking *l, const char *path)
 }
 
 /* One warning for all damaged images; each has its reason in a line of level debug. */
-static void warn_of_left_out(const struct looking *l)
+static void warn_of_left_out(const struct listing *l)
 {
     const struct dpt_image_folder *folder = l->folder;
     const long long left_out = folder->left_out, all = left_out + folder->n;
@@ -176,30 +160,29 @@ static void warn_of_left_out(const struct looking *l)
             left_out, all, folder->path, l->left_out, more);
 }
 
-/* Decodes the last image of the list; takes it off again if it is damaged. */
-static enum dpt_status try_last(struct looking *l, struct dpt_err *err)
+/* Decodes the last image of the list; removes it from the list if it is damaged. */
+static enum dpt_status keep_last_if_sound(struct listing *l, struct dpt_err *err)
 {
     struct dpt_image_folder *folder = l->folder;
-    struct dpt_image *last = &folder->images[folder->n - 1];
+    struct dpt_data_file *file = &folder->images[folder->n - 1].file;
     struct dpt_err why;
     uint8_t *bytes = NULL;
-    DPT_TRY(read_bytes(&last->file, &bytes, err));
-    const enum dpt_status status = decode(&last->file, bytes, &l->picture, &why);
+    DPT_TRY(read_image_file(folder, folder->n - 1, &bytes, err));
+    const enum dpt_status status = decode_image(file, bytes, &l->picture, &why);
     free(bytes);
     if (status != DPT_ECORRUPT)
         return status == DPT_OK ? DPT_OK : dpt_pass(err, &why);
     dpt_log(DPT_LOG_DEBUG, "%s: left out: %s", l->key, why.text);
-    name_left_out(l, last->file.path);
-    free(last->file.path);
+    name_left_out(l, file->path);
+    free(file->path);
     folder->n--;
     folder->left_out++;
     return DPT_OK;
 }
 
-static enum dpt_status add_image(struct looking *l, const char *path, int32_t label,
+static enum dpt_status add_image(struct listing *l, const char *path, int32_t label,
                                  struct dpt_err *err)
 {
-    int fd = -1;
     struct dpt_image_folder *folder = l->folder;
     if (folder->n >= DPT_IMAGES_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "there are more than %d images", DPT_IMAGES_MAX);
@@ -211,13 +194,12 @@ static enum dpt_status add_image(struct looking *l, const char *path, int32_t la
     }
     struct dpt_image *image = &folder->images[folder->n++];
     *image = (struct dpt_image){.label = label, .file.path = copy};
-    DPT_TRY(dpt_data_file_open_first(&image->file, &fd, err));
-    (void)close(fd); /* opened for reading */
-    return l->folder->decoded ? try_last(l, err) : DPT_OK;
+    DPT_TRY(dpt_data_file_identify(&image->file, err));
+    return folder->decoded ? keep_last_if_sound(l, err) : DPT_OK;
 }
 
-static enum dpt_status look_at_file(struct looking *l, const char *folder, const char *name,
-                                    int32_t label, struct dpt_err *err)
+static enum dpt_status list_file(struct listing *l, const char *folder, const char *name,
+                                 int32_t label, struct dpt_err *err)
 {
     char path[PATH_BYTES];
     if (name[0] == '.')
@@ -231,20 +213,20 @@ static enum dpt_status look_at_file(struct looking *l, const char *folder, const
     return is_image(name) ? add_image(l, path, label, err) : DPT_OK;
 }
 
-static enum dpt_status look_at_files(struct looking *l, const char *folder, int32_t label,
-                                     struct dpt_err *err)
+static enum dpt_status list_files(struct listing *l, const char *folder, int32_t label,
+                                  struct dpt_err *err)
 {
     char **names = NULL;
     size_t n = 0;
     DPT_TRY(dpt_fs_list(folder, &names, &n, err));
     enum dpt_status status = DPT_OK;
     for (size_t i = 0; status == DPT_OK && i < n; i++)
-        status = look_at_file(l, folder, names[i], label, err);
+        status = list_file(l, folder, names[i], label, err);
     dpt_fs_list_free(&names, n);
     return status;
 }
 
-/* Folders of a class: its own and those below it. */
+/* The folder of a class and the folders below it. */
 struct tree {
     char **paths; /* (n) owned */
     size_t n, room;
@@ -261,7 +243,7 @@ static enum dpt_status add_folder(struct tree *tree, const char *path, struct dp
     return DPT_OK;
 }
 
-/* A name that is an image's is a file's. A symbolic link to nothing is no folder. */
+/* An entry with the name of an image counts as a file. A symbolic link to nothing is no folder. */
 static enum dpt_status is_folder(const char *path, const char *name, bool *ret, struct dpt_err *err)
 {
     struct stat st;
@@ -299,31 +281,31 @@ static enum dpt_status add_tree(struct tree *tree, const char *path, int level, 
     return status;
 }
 
-static int by_path(const void *a, const void *b)
+static int compare_paths(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
 /* torchvision sorts whole paths of folders, and names in each: make_dataset of
  * torchvision/datasets/folder.py. */
-static enum dpt_status look_at_tree(struct looking *l, const char *path, int32_t label,
-                                    struct dpt_err *err)
+static enum dpt_status list_tree(struct listing *l, const char *path, int32_t label,
+                                 struct dpt_err *err)
 {
     struct tree tree = {.n = 0};
     enum dpt_status status = add_tree(&tree, path, 0, err);
     if (status == DPT_OK)
-        qsort(tree.paths, tree.n, sizeof *tree.paths, by_path);
+        qsort(tree.paths, tree.n, sizeof *tree.paths, compare_paths);
     for (size_t i = 0; status == DPT_OK && i < tree.n; i++)
-        status = look_at_files(l, tree.paths[i], label, err);
+        status = list_files(l, tree.paths[i], label, err);
     dpt_fs_list_free(&tree.paths, tree.n);
     return status;
 }
 
-static enum dpt_status look_at_class(struct looking *l, const char *path, int32_t label,
-                                     struct dpt_err *err)
+static enum dpt_status list_class(struct listing *l, const char *path, int32_t label,
+                                  struct dpt_err *err)
 {
     const int64_t before = l->folder->n, left_out = l->folder->left_out;
-    DPT_TRY(look_at_tree(l, path, label, err));
+    DPT_TRY(list_tree(l, path, label, err));
     if (l->folder->n > before)
         return DPT_OK;
     return dpt_fail(err, DPT_ECONFIG,
@@ -333,61 +315,62 @@ static enum dpt_status look_at_class(struct looking *l, const char *path, int32_
                     l->config->model.labels - 1);
 }
 
-/* Keeps those of the names that are folders of classes, in their order; `*n` of them. */
-static enum dpt_status keep_folders(const char *path, char **names, size_t *n, struct dpt_err *err)
+/* Moves the names of the sub-folders from the `n` names of the folder's entries to class_names. */
+static enum dpt_status take_class_names(struct dpt_image_folder *folder, char **names, size_t n,
+                                        struct dpt_err *err)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i < *n; i++) {
-        char whole[PATH_BYTES];
+    folder->class_names = calloc(n + 1, sizeof *folder->class_names); /* never of 0 bytes */
+    if (!folder->class_names)
+        return dpt_fail_nomem(err, "list '%s'", folder->path);
+    for (size_t i = 0; i < n; i++) {
+        char path[PATH_BYTES];
         struct stat st;
         if (names[i][0] == '.')
             continue;
-        DPT_TRY(dpt_fs_join(path, names[i], whole, sizeof whole, err));
-        if (stat(whole, &st) != 0)
-            return dpt_fail_errno(err, errno, "look at '%s'", whole);
+        DPT_TRY(dpt_fs_join(folder->path, names[i], path, sizeof path, err));
+        if (stat(path, &st) != 0)
+            return dpt_fail_errno(err, errno, "look at '%s'", path);
         if (!S_ISDIR(st.st_mode))
             continue;
-        char *name = names[kept];
-        names[kept++] = names[i];
-        names[i] = name;
+        folder->class_names[folder->n_classes++] = names[i];
+        names[i] = NULL;
     }
-    *n = kept;
     return DPT_OK;
 }
 
-static enum dpt_status check_classes(const struct looking *l, const char *path, size_t n,
-                                     struct dpt_err *err)
+static enum dpt_status check_classes(const struct listing *l, struct dpt_err *err)
 {
     const int labels = l->config->model.labels;
+    const size_t n = l->folder->n_classes;
     if (n == 0)
         return dpt_fail(err, DPT_ECONFIG,
-                        "'%s' has no sub-folders; put the images of each class into one", path);
+                        "'%s' has no sub-folders; put the images of each class into one",
+                        l->folder->path);
     if (n == (size_t)labels)
         return DPT_OK;
     return dpt_fail(err, DPT_ECONFIG,
                     "'%s' has %zu sub-folders, a class each, and model.labels is %d; set it to "
                     "%zu, or name the folder of %d classes",
-                    path, n, labels, n, labels);
+                    l->folder->path, n, labels, n, labels);
 }
 
-static enum dpt_status look_at_classes(struct looking *l, const char *path, char **names, size_t n,
-                                       struct dpt_err *err)
+static enum dpt_status list_classes(struct listing *l, struct dpt_err *err)
 {
-    DPT_TRY(keep_folders(path, names, &n, err));
-    DPT_TRY(check_classes(l, path, n, err));
-    l->folder->class_names = calloc(n, sizeof *l->folder->class_names);
-    if (!l->folder->class_names)
-        return dpt_fail_nomem(err, "look at '%s'", path);
-    for (size_t i = 0; i < n; i++) {
-        char whole[PATH_BYTES];
-        const struct dpt_hash128 name = dpt_hash128(names[i], strlen(names[i]));
-        l->folder->class_names[i] = strdup(names[i]);
-        if (!l->folder->class_names[i])
-            return dpt_fail_nomem(err, "look at '%s'", path);
-        l->folder->n_classes++;
-        DPT_TRY(dpt_fs_join(path, names[i], whole, sizeof whole, err));
-        DPT_TRY(look_at_class(l, whole, (int32_t)i, err));
-        l->folder->classes = dpt_hash128_join(l->folder->classes, name);
+    struct dpt_image_folder *folder = l->folder;
+    char **names = NULL;
+    size_t n = 0;
+    DPT_TRY(dpt_fs_list(folder->path, &names, &n, err));
+    const enum dpt_status status = take_class_names(folder, names, n, err);
+    dpt_fs_list_free(&names, n);
+    if (status != DPT_OK)
+        return status;
+    DPT_TRY(check_classes(l, err));
+    for (size_t i = 0; i < folder->n_classes; i++) {
+        char path[PATH_BYTES];
+        const char *name = folder->class_names[i];
+        DPT_TRY(dpt_fs_join(folder->path, name, path, sizeof path, err));
+        DPT_TRY(list_class(l, path, (int32_t)i, err));
+        folder->classes = dpt_hash128_join(folder->classes, dpt_hash128(name, strlen(name)));
     }
     return DPT_OK;
 }
@@ -396,26 +379,22 @@ enum dpt_status dpt_image_folder_open(const struct dpt_config *config, const cha
                                       const char *path, struct dpt_image_folder **ret,
                                       struct dpt_err *err)
 {
-    char **names = NULL;
-    size_t n = 0;
-    struct looking l = {.config = config, .key = key};
-    DPT_TRY(dpt_fs_list(path, &names, &n, err));
-    l.folder = calloc(1, sizeof *l.folder);
+    struct listing l = {.config = config, .key = key, .folder = calloc(1, sizeof *l.folder)};
     if (l.folder)
         l.folder->path = strdup(path);
-    enum dpt_status status =
-        l.folder && l.folder->path ? DPT_OK : dpt_fail_nomem(err, "look at '%s'", path);
-    if (status == DPT_OK) {
-        l.folder->decoded = config->data.damaged_images == DPT_DAMAGED_IMAGES_SKIP;
-        status = look_at_classes(&l, path, names, n, err);
-    }
-    if (status == DPT_OK && l.folder->left_out > 0)
-        warn_of_left_out(&l);
-    dpt_fs_list_free(&names, n);
-    dpt_picture_fini(&l.picture);
-    if (status == DPT_OK)
-        *ret = l.folder;
-    else
+    if (!l.folder || !l.folder->path) {
         dpt_image_folder_close(&l.folder);
-    return status;
+        return dpt_fail_nomem(err, "list '%s'", path);
+    }
+    l.folder->decoded = config->data.damaged_images == DPT_DAMAGED_IMAGES_SKIP;
+    const enum dpt_status status = list_classes(&l, err);
+    dpt_picture_fini(&l.picture);
+    if (status != DPT_OK) {
+        dpt_image_folder_close(&l.folder);
+        return status;
+    }
+    if (l.folder->left_out > 0)
+        warn_of_left_out(&l);
+    *ret = l.folder;
+    return DPT_OK;
 }

@@ -27,17 +27,17 @@ struct dpt_image_folder {
     int64_t left_out;   /* damaged images */
     char **class_names; /* (n_classes) of the sub-folders, in the order of labels */
     size_t n_classes;
-    struct dpt_hash128 classes; /* of the sub-folders' names */
+    struct dpt_hash128 classes; /* hash of the names */
     bool decoded;               /* each file was decoded once when the folder was opened */
 };
 
-/* Looks at the folder `path`, which `key` of the config names. Names that begin with a dot are
- * passed over, as are files beside the sub-folders and files in these that are no images by their
- * name. Symbolic links are followed, and at most 16 levels of folders below a class. With
- * damaged_images: skip all files are decoded, and those that cannot be are left out: one warning
- * says how many and names the first 10, and each has a line of level debug. DPT_ECONFIG: not as
- * many sub-folders as model.labels, one without images, more levels, or a file of another kind of
- * image (.gif, .webp, …). Errors name file or folder. */
+/* Lists the folder `path`, which `key` of the config names. Skips names that begin with a dot,
+ * files beside the sub-folders, and files in these without the name of an image. Follows symbolic
+ * links, and at most 16 levels of folders below a class. With damaged_images: skip all files are
+ * decoded, and damaged ones are left out: one warning has their number and the first 10 names, and
+ * a line of level debug tells the reason of each. DPT_ECONFIG: the number of sub-folders is not
+ * model.labels, one has no images, there are more levels, or a file is another kind of image (.gif,
+ * .webp, …). Errors name the file or folder. */
 DPT_MUST_USE enum dpt_status dpt_image_folder_open(const struct dpt_config *config, const char *key,
                                                    const char *path, struct dpt_image_folder **ret,
                                                    struct dpt_err *err);
@@ -48,12 +48,12 @@ void dpt_image_folder_close(struct dpt_image_folder **folder);
 DPT_MUST_USE enum dpt_status dpt_image_folder_read(const struct dpt_image_folder *folder, int64_t i,
                                                    struct dpt_picture *ret, struct dpt_err *err);
 
-/* Over every image's label and the bytes of its file, in order. Images that were not decoded yet
- * are: DPT_ECORRUPT as of dpt_image_folder_read. */
+/* The hash of every image's label and the bytes of its file, in order. Decodes images that were not
+ * decoded yet: DPT_ECORRUPT as in dpt_image_folder_read. */
 DPT_MUST_USE enum dpt_status dpt_image_folder_hash(const struct dpt_image_folder *folder,
                                                    struct dpt_hash128 *ret, struct dpt_err *err);
 
-/* Of which files these are. */
+/* The hash of the identities of the files. */
 struct dpt_hash128 dpt_image_folder_stamp(const struct dpt_image_folder *folder);
 
 #endif

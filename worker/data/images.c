@@ -4,10 +4,6 @@
  * (https://www.cs.toronto.edu/~kriz/cifar.html, "Binary version"). */
 #include "worker/data/source.h"
 
-#include "base/fs.h"
-
-#include <unistd.h>
-
 enum {
     SIDE = 32,
     PLANE_BYTES = SIDE * SIDE,
@@ -29,31 +25,19 @@ static enum dpt_status check_label(const struct dpt_token_shard *shard, int64_t 
                     labels - 1);
 }
 
-/* Of records first … first + n - 1. */
-static enum dpt_status check_block(const struct dpt_token_shard *shard, int fd, int64_t first,
-                                   int64_t n, int labels, struct dpt_err *err)
-{
-    uint8_t block[BLOCK_RECORDS * RECORD_BYTES];
-    DPT_TRY(dpt_fs_pread_all(fd, block, (size_t)n * RECORD_BYTES, first * RECORD_BYTES,
-                             shard->file.path, err));
-    for (int64_t i = 0; i < n; i++)
-        DPT_TRY(check_label(shard, first + i, block[i * RECORD_BYTES], labels, err));
-    return DPT_OK;
-}
-
 static enum dpt_status check_labels(const struct dpt_token_shard *shard, int labels,
                                     struct dpt_err *err)
 {
-    int fd = -1;
-    DPT_TRY(dpt_data_file_open(&shard->file, &fd, err));
-    enum dpt_status status = DPT_OK;
-    for (int64_t at = 0; status == DPT_OK && at < shard->n_samples; at += BLOCK_RECORDS) {
-        const int64_t left = shard->n_samples - at;
-        status =
-            check_block(shard, fd, at, left < BLOCK_RECORDS ? left : BLOCK_RECORDS, labels, err);
+    uint8_t block[BLOCK_RECORDS * RECORD_BYTES];
+    for (int64_t first = 0; first < shard->n_samples; first += BLOCK_RECORDS) {
+        const int64_t left = shard->n_samples - first;
+        const int64_t n = left < BLOCK_RECORDS ? left : BLOCK_RECORDS;
+        DPT_TRY(dpt_data_file_read(&shard->file, first * RECORD_BYTES, block,
+                                   (size_t)n * RECORD_BYTES, err));
+        for (int64_t i = 0; i < n; i++)
+            DPT_TRY(check_label(shard, first + i, block[i * RECORD_BYTES], labels, err));
     }
-    (void)close(fd); /* opened for reading */
-    return status;
+    return DPT_OK;
 }
 
 static enum dpt_status open_cifar10(struct dpt_token_shard *shard, int labels, struct dpt_err *err)
@@ -75,15 +59,8 @@ static enum dpt_status read_cifar10(const struct dpt_token_shard *shard, int64_t
                                     int32_t *ret_label, struct dpt_err *err)
 {
     uint8_t bytes[RECORD_BYTES];
-    int fd = -1;
-    DPT_TRY(dpt_data_file_open(&shard->file, &fd, err));
-    enum dpt_status status =
-        dpt_fs_pread_all(fd, bytes, sizeof bytes, record * RECORD_BYTES, shard->file.path, err);
-    (void)close(fd); /* opened for reading */
-    if (status == DPT_OK)
-        status = check_label(shard, record, bytes[0], labels, err);
-    if (status != DPT_OK)
-        return status;
+    DPT_TRY(dpt_data_file_read(&shard->file, record * RECORD_BYTES, bytes, sizeof bytes, err));
+    DPT_TRY(check_label(shard, record, bytes[0], labels, err));
     for (int pixel = 0; pixel < PLANE_BYTES; pixel++)
         for (int c = 0; c < DPT_PICTURE_CHANNELS; c++)
             ret_rgb[pixel * DPT_PICTURE_CHANNELS + c] = bytes[1 + c * PLANE_BYTES + pixel];
@@ -109,8 +86,8 @@ enum dpt_status dpt_images_open(const struct dpt_config *config, const char *pat
     return DPT_OK;
 }
 
-static enum dpt_status render(const struct dpt_data *data, const struct dpt_picture *picture,
-                              int64_t number, float *ret, struct dpt_err *err)
+static enum dpt_status render_view(const struct dpt_data *data, const struct dpt_picture *picture,
+                                   int64_t number, float *ret, struct dpt_err *err)
 {
     const struct dpt_view view = dpt_view_of(&data->view, picture->width, picture->height, number);
     return dpt_view_render(&data->view, &view, picture, ret, err);
@@ -125,12 +102,12 @@ enum dpt_status dpt_images_read(const struct dpt_data *data, int64_t index, int6
         const struct dpt_picture picture = {.width = SIDE, .height = SIDE, .rgb = rgb};
         DPT_TRY(
             read_cifar10(shard, index - shard->first_sample, data->labels, rgb, ret_label, err));
-        return render(data, &picture, number, ret_pixels, err);
+        return render_view(data, &picture, number, ret_pixels, err);
     }
     struct dpt_picture picture = {.rgb = NULL};
     enum dpt_status status = dpt_image_folder_read(data->folder, index, &picture, err);
     if (status == DPT_OK)
-        status = render(data, &picture, number, ret_pixels, err);
+        status = render_view(data, &picture, number, ret_pixels, err);
     dpt_picture_fini(&picture);
     if (status == DPT_OK)
         *ret_label = data->folder->images[index].label;

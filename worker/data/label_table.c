@@ -1,16 +1,12 @@
-/* Which columns of a row are the text and the label, and what they may be. */
+/* The text and the label of each row, by their columns, and the checks on them. */
 #include "worker/data/label_table.h"
 
 #include "base/fs.h"
 #include "base/parse.h"
 
 #include <jansson.h>
-
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { NAMES_BYTES = 300, NAME_SHOWN = 40, LABEL_SHOWN = 40 };
 
@@ -22,14 +18,14 @@ static bool by_number(const struct dpt_label_table_options *options)
 }
 
 enum dpt_status dpt_label_table_init(struct dpt_label_table *table,
-                                     const struct dpt_label_table_options *options, int fd,
-                                     struct dpt_err *err)
+                                     const struct dpt_label_table_options *options,
+                                     const struct dpt_data_file *file, struct dpt_err *err)
 {
     const bool jsonl = dpt_fs_has_ending(options->path, "jsonl,ndjson");
     if (!jsonl && !dpt_fs_has_ending(options->path, "csv,tsv"))
         return dpt_fail(err, DPT_ECONFIG,
-                        "'%s' ends with neither .csv, .tsv nor .jsonl, which says what kind of "
-                        "table it is; rename it, or convert it to one of these",
+                        "the name '%s' does not end in .csv, .tsv or .jsonl, which tells the kind "
+                        "of table; rename it, or convert it to one of these",
                         options->path);
     if (jsonl && by_number(options))
         return dpt_fail(err, DPT_ECONFIG,
@@ -37,7 +33,7 @@ enum dpt_status dpt_label_table_init(struct dpt_label_table *table,
                         "data.label_column to those of the text and the label",
                         options->path);
     table->options = options;
-    table->fd = fd;
+    table->file = file;
     table->jsonl = jsonl;
     table->rows.form = jsonl                                     ? DPT_ROWS_LINES
                        : dpt_fs_has_ending(options->path, "tsv") ? DPT_ROWS_TSV
@@ -57,8 +53,8 @@ int64_t dpt_label_table_line(const struct dpt_label_table *table)
     return table->rows.line;
 }
 
-/* Before the first row: passes over the byte order mark of UTF-8, refuses those of UTF-16. */
-static enum dpt_status take_mark(struct dpt_label_table *table, struct dpt_err *err)
+/* Before the first row: skips the byte order mark of UTF-8, refuses those of UTF-16. */
+static enum dpt_status skip_byte_order_mark(struct dpt_label_table *table, struct dpt_err *err)
 {
     static const uint8_t utf8[] = {0xef, 0xbb, 0xbf}, little[] = {0xff, 0xfe}, big[] = {0xfe, 0xff};
     const size_t bytes = table->chunk_bytes;
@@ -72,50 +68,37 @@ static enum dpt_status take_mark(struct dpt_label_table *table, struct dpt_err *
     return DPT_OK;
 }
 
-/* Reads until the chunk is full or the file ends. */
 static enum dpt_status fill_chunk(struct dpt_label_table *table, struct dpt_err *err)
 {
-    const bool first = table->at == 0;
-    size_t bytes = 0;
-    while (bytes < sizeof table->chunk && !table->ended) {
-        const ssize_t n =
-            pread(table->fd, table->chunk + bytes, sizeof table->chunk - bytes, table->at);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return dpt_fail_errno(err, errno, "read it");
-        table->ended = n == 0;
-        bytes += (size_t)n;
-        table->at += n;
-    }
+    const int64_t left = table->file->bytes - table->at;
+    const size_t bytes = left < (int64_t)sizeof table->chunk ? (size_t)left : sizeof table->chunk;
+    DPT_TRY(dpt_data_file_read(table->file, table->at, table->chunk, bytes, err));
     table->chunk_bytes = bytes;
     table->chunk_at = 0;
-    return first ? take_mark(table, err) : DPT_OK;
+    table->at += (int64_t)bytes;
+    return table->at == (int64_t)bytes ? skip_byte_order_mark(table, err) : DPT_OK;
 }
 
 static enum dpt_status next_fields(struct dpt_label_table *table, bool *ret_any,
                                    struct dpt_err *err)
 {
-    bool any = false;
-    while (!any) {
+    *ret_any = false;
+    while (!*ret_any) {
         size_t taken = 0;
-        if (table->chunk_at == table->chunk_bytes && !table->ended)
+        if (table->chunk_at == table->chunk_bytes && table->at == table->file->bytes)
+            return dpt_rows_end(&table->rows, ret_any, err);
+        if (table->chunk_at == table->chunk_bytes)
             DPT_TRY(fill_chunk(table, err));
-        if (table->chunk_at == table->chunk_bytes) {
-            DPT_TRY(dpt_rows_end(&table->rows, &any, err));
-            break;
-        }
         DPT_TRY(dpt_rows_feed(&table->rows, table->chunk + table->chunk_at,
-                              table->chunk_bytes - table->chunk_at, &taken, &any, err));
+                              table->chunk_bytes - table->chunk_at, &taken, ret_any, err));
         table->chunk_at += taken;
     }
-    *ret_any = any;
     return DPT_OK;
 }
 
 /* ---------------------------------------------------------------- columns */
 
-static void list_names(const struct dpt_rows *rows, char ret[NAMES_BYTES])
+static void list_column_names(const struct dpt_rows *rows, char ret[NAMES_BYTES])
 {
     size_t used = 0, bytes;
     ret[0] = '\0';
@@ -124,8 +107,8 @@ static void list_names(const struct dpt_rows *rows, char ret[NAMES_BYTES])
                                  NAME_SHOWN, dpt_rows_field(rows, i, &bytes));
 }
 
-static enum dpt_status find_column(const struct dpt_rows *rows, const char *key, const char *name,
-                                   int *ret, struct dpt_err *err)
+static enum dpt_status column_by_name(const struct dpt_rows *rows, const char *key,
+                                      const char *name, int *ret, struct dpt_err *err)
 {
     int found = -1;
     for (int i = 0; i < rows->n_fields; i++) {
@@ -141,7 +124,7 @@ static enum dpt_status find_column(const struct dpt_rows *rows, const char *key,
     }
     if (found < 0) {
         char names[NAMES_BYTES];
-        list_names(rows, names);
+        list_column_names(rows, names);
         return dpt_fail(err, DPT_ECONFIG,
                         "no column is named '%s'; set %s to one of %s, or to its number if this "
                         "row is data",
@@ -151,16 +134,14 @@ static enum dpt_status find_column(const struct dpt_rows *rows, const char *key,
     return DPT_OK;
 }
 
-/* A number, of a row that has no names. */
-static enum dpt_status count_column(const struct dpt_rows *rows, const char *key, const char *name,
-                                    int *ret, struct dpt_err *err)
+static enum dpt_status column_by_number(const struct dpt_rows *rows, const char *key,
+                                        const char *number, int *ret, struct dpt_err *err)
 {
-    int64_t number = 0;
-    struct dpt_err why;
-    if (dpt_parse_i64(name, 1, rows->n_fields, &number, &why) != DPT_OK)
+    int64_t column = 0;
+    if (dpt_parse_i64(number, 1, rows->n_fields, &column, NULL) != DPT_OK)
         return dpt_fail(err, DPT_ECONFIG, "%s is %s, and the row has %d column%s; set it to one",
-                        key, name, rows->n_fields, rows->n_fields == 1 ? "" : "s");
-    *ret = (int)number - 1;
+                        key, number, rows->n_fields, rows->n_fields == 1 ? "" : "s");
+    *ret = (int)column - 1;
     return DPT_OK;
 }
 
@@ -168,12 +149,17 @@ static enum dpt_status count_column(const struct dpt_rows *rows, const char *key
 static enum dpt_status find_columns(struct dpt_label_table *table, struct dpt_err *err)
 {
     const struct dpt_label_table_options *o = table->options;
-    enum dpt_status (*find)(const struct dpt_rows *, const char *, const char *, int *,
-                            struct dpt_err *) = by_number(o) ? count_column : find_column;
-    table->columns = table->rows.n_fields;
-    DPT_TRY(find(&table->rows, "data.text_column", o->text_column, &table->text, err));
-    return find(&table->rows, "data.label_column", o->label_column, &table->label, err);
+    const struct dpt_rows *rows = &table->rows;
+    table->columns = rows->n_fields;
+    if (by_number(o)) {
+        DPT_TRY(column_by_number(rows, "data.text_column", o->text_column, &table->text, err));
+        return column_by_number(rows, "data.label_column", o->label_column, &table->label, err);
+    }
+    DPT_TRY(column_by_name(rows, "data.text_column", o->text_column, &table->text, err));
+    return column_by_name(rows, "data.label_column", o->label_column, &table->label, err);
 }
+
+/* ---------------------------------------------------------------- a row */
 
 static enum dpt_status check_columns(const struct dpt_label_table *table, struct dpt_err *err)
 {
@@ -187,10 +173,8 @@ static enum dpt_status check_columns(const struct dpt_label_table *table, struct
                                                        : "write no tabs inside a text");
 }
 
-/* ---------------------------------------------------------------- a row */
-
-static enum dpt_status take_label(const struct dpt_label_table *table, int64_t label, int32_t *ret,
-                                  struct dpt_err *err)
+static enum dpt_status class_of_label(const struct dpt_label_table *table, int64_t label,
+                                      int32_t *ret, struct dpt_err *err)
 {
     const struct dpt_label_table_options *o = table->options;
     if (label < o->first_label || label >= o->first_label + o->labels)
@@ -204,37 +188,44 @@ static enum dpt_status take_label(const struct dpt_label_table *table, int64_t l
     return DPT_OK;
 }
 
-static enum dpt_status take_fields(const struct dpt_label_table *table,
+static enum dpt_status read_fields(const struct dpt_label_table *table,
                                    struct dpt_label_table_row *ret, struct dpt_err *err)
 {
     int64_t label = 0;
     size_t bytes;
-    struct dpt_err why;
     DPT_TRY(check_columns(table, err));
     const char *field = dpt_rows_field(&table->rows, table->label, &bytes);
     if (strlen(field) != bytes ||
-        dpt_parse_i64(field, INT64_MIN, INT64_MAX, &label, &why) != DPT_OK)
+        dpt_parse_i64(field, INT64_MIN, INT64_MAX, &label, NULL) != DPT_OK)
         return dpt_fail(err, DPT_ECORRUPT,
                         "label '%.*s' (column %d) is no integer; labels are the numbers of classes",
                         LABEL_SHOWN, field, table->label + 1);
-    DPT_TRY(take_label(table, label, &ret->label, err));
+    DPT_TRY(class_of_label(table, label, &ret->label, err));
     ret->text = dpt_rows_field(&table->rows, table->text, &ret->bytes);
     return DPT_OK;
 }
 
-static enum dpt_status take_members(const struct dpt_label_table *table,
-                                    struct dpt_label_table_row *ret, struct dpt_err *err)
+static enum dpt_status read_json_line(struct dpt_label_table *table,
+                                      struct dpt_label_table_row *ret, struct dpt_err *err)
 {
     const struct dpt_label_table_options *o = table->options;
-    const json_t *json = table->json, *text = json_object_get(json, o->text_column),
-                 *label = json_object_get(json, o->label_column);
-    if (!json_is_object(json))
+    json_error_t at;
+    size_t bytes;
+    const char *line = dpt_rows_field(&table->rows, 0, &bytes);
+    json_decref(table->json);
+    table->json = json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
+    const json_t *text = json_object_get(table->json, o->text_column),
+                 *label = json_object_get(table->json, o->label_column);
+    if (!table->json)
         return dpt_fail(err, DPT_ECORRUPT,
-                        "no JSON object; each line is one with a text and a "
-                        "label");
+                        "no JSON (column %d): %s; each line is one object with a text and a label",
+                        at.column, at.text);
+    if (!json_is_object((json_t *)table->json))
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "no JSON object; each line is one with a text and a label");
     if (!text || !label)
         return dpt_fail(err, DPT_ECONFIG,
-                        "it has no member '%s'; give it one, or set %s to the name that it has",
+                        "it has no member '%s'; give it one, or set %s to the name in the file",
                         text ? o->label_column : o->text_column,
                         text ? "data.label_column" : "data.text_column");
     if (!json_is_string(text))
@@ -243,25 +234,10 @@ static enum dpt_status take_members(const struct dpt_label_table *table,
     if (!json_is_integer(label))
         return dpt_fail(err, DPT_ECORRUPT, "'%s' is no integer; labels are the numbers of classes",
                         o->label_column);
-    DPT_TRY(take_label(table, json_integer_value(label), &ret->label, err));
+    DPT_TRY(class_of_label(table, json_integer_value(label), &ret->label, err));
     ret->text = json_string_value(text);
     ret->bytes = json_string_length(text);
     return DPT_OK;
-}
-
-static enum dpt_status take_line(struct dpt_label_table *table, struct dpt_label_table_row *ret,
-                                 struct dpt_err *err)
-{
-    json_error_t at;
-    size_t bytes;
-    const char *line = dpt_rows_field(&table->rows, 0, &bytes);
-    json_decref(table->json);
-    table->json = json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
-    if (!table->json)
-        return dpt_fail(err, DPT_ECORRUPT,
-                        "no JSON (column %d): %s; each line is one object with a text and a label",
-                        at.column, at.text);
-    return take_members(table, ret, err);
 }
 
 enum dpt_status dpt_label_table_next(struct dpt_label_table *table, struct dpt_label_table_row *ret,
@@ -276,7 +252,7 @@ enum dpt_status dpt_label_table_next(struct dpt_label_table *table, struct dpt_l
     }
     table->started = true;
     if (any)
-        DPT_TRY(table->jsonl ? take_line(table, ret, err) : take_fields(table, ret, err));
+        DPT_TRY(table->jsonl ? read_json_line(table, ret, err) : read_fields(table, ret, err));
     *ret_any = any;
     return DPT_OK;
 }

@@ -30,7 +30,7 @@ int64_t dpt_labelled_tokens(const struct dpt_labelled *l)
     return begin_of(l, l->n);
 }
 
-static enum dpt_status make_room(struct dpt_labelled *l, int64_t tokens, struct dpt_err *err)
+static enum dpt_status reserve_text(struct dpt_labelled *l, int64_t tokens, struct dpt_err *err)
 {
     const size_t n = (size_t)l->n + 1, n_tokens = (size_t)(dpt_labelled_tokens(l) + tokens);
     if (dpt_array_reserve(&l->labels, &l->labels_room, n, sizeof *l->labels) &&
@@ -43,7 +43,7 @@ static enum dpt_status make_room(struct dpt_labelled *l, int64_t tokens, struct 
 static enum dpt_status add_text(struct dpt_labelled *l, const uint32_t *ids, int64_t n,
                                 int32_t label, struct dpt_err *err)
 {
-    DPT_TRY(make_room(l, n, err));
+    DPT_TRY(reserve_text(l, n, err));
     const int64_t begin = dpt_labelled_tokens(l);
     for (int64_t i = 0; i < n; i++)
         if (l->width == 2)
@@ -60,7 +60,7 @@ struct reading {
     struct dpt_label_table table;
     struct dpt_encoder *encoder;
     struct dpt_tokens tokens; /* of a row */
-    int64_t replaced_line;    /* of the first row that is not UTF-8; 0: there is none so far */
+    int64_t replaced_line;    /* of the first row that is not UTF-8; 0: none so far */
 };
 
 static enum dpt_status read_row(struct reading *reading, struct dpt_labelled *l, bool *ret_any,
@@ -99,35 +99,29 @@ static enum dpt_status check_count(const struct dpt_labelled_source *source, int
 {
     if (n == 0)
         return dpt_fail(err, DPT_ECONFIG, "'%s' has no row of data; name another file",
-                        source->path);
+                        source->file->path);
     if (n < source->samples)
         return dpt_fail(err, DPT_ECONFIG,
                         "'%s' has %lld rows of data, and %s is %lld; set it to at most that, or 0 "
                         "for all",
-                        source->path, (long long)n, source->key, (long long)source->samples);
+                        source->file->path, (long long)n, source->key, (long long)source->samples);
     return DPT_OK;
 }
 
-/* `reading`: zeroed, in memory that is large. */
+/* `reading`: zeroed; it is too large for the stack. */
 static enum dpt_status read_table(struct reading *reading,
                                   const struct dpt_label_table_options *options,
                                   const struct dpt_labelled_source *source,
                                   const struct dpt_vocab *vocab, struct dpt_labelled *l,
                                   struct dpt_err *err)
 {
-    DPT_TRY(dpt_label_table_init(&reading->table, options, source->fd, err));
-    enum dpt_status status = dpt_encoder_create(vocab, &reading->encoder, err);
-    if (status == DPT_OK)
-        status = read_rows(reading, source->samples, l, err);
-    if (status == DPT_OK)
-        status = check_count(source, l->n, err);
-    if (status == DPT_OK)
-        dpt_text_warn_of_replaced(source->path, reading->replaced_line,
-                                  dpt_encoder_replaced(reading->encoder));
-    dpt_label_table_fini(&reading->table);
-    dpt_tokens_fini(&reading->tokens);
-    dpt_encoder_destroy(&reading->encoder);
-    return status;
+    DPT_TRY(dpt_label_table_init(&reading->table, options, source->file, err));
+    DPT_TRY(dpt_encoder_create(vocab, &reading->encoder, err));
+    DPT_TRY(read_rows(reading, source->samples, l, err));
+    DPT_TRY(check_count(source, l->n, err));
+    dpt_text_warn_of_replaced(source->file->path, reading->replaced_line,
+                              dpt_encoder_replaced(reading->encoder));
+    return DPT_OK;
 }
 
 enum dpt_status dpt_labelled_create(const struct dpt_config *config,
@@ -135,21 +129,24 @@ enum dpt_status dpt_labelled_create(const struct dpt_config *config,
                                     const struct dpt_vocab *vocab, struct dpt_labelled **ret,
                                     struct dpt_err *err)
 {
-    const struct dpt_label_table_options options = {.path = source->path,
+    const struct dpt_label_table_options options = {.path = source->file->path,
                                                     .text_column = config->data.text_column,
                                                     .label_column = config->data.label_column,
                                                     .first_label = config->data.first_label,
                                                     .labels = config->model.labels};
     struct reading *reading = calloc(1, sizeof *reading);
     struct dpt_labelled *l = calloc(1, sizeof *l);
-    enum dpt_status status;
-    if (reading && l) {
-        l->seq_len = config->train.seq_len;
-        l->width = dpt_vocab_token_bytes(vocab);
-        status = read_table(reading, &options, source, vocab, l, err);
-    } else {
-        status = dpt_fail_nomem(err, "read '%s'", source->path);
+    if (!reading || !l) {
+        free(reading);
+        free(l);
+        return dpt_fail_nomem(err, "read '%s'", options.path);
     }
+    l->seq_len = config->train.seq_len;
+    l->width = dpt_vocab_token_bytes(vocab);
+    const enum dpt_status status = read_table(reading, &options, source, vocab, l, err);
+    dpt_label_table_fini(&reading->table);
+    dpt_tokens_fini(&reading->tokens);
+    dpt_encoder_destroy(&reading->encoder);
     free(reading);
     if (status != DPT_OK)
         dpt_labelled_destroy(&l);

@@ -1,36 +1,31 @@
-/* Texts with labels, as tokens in memory: what data.kind: classification trains on. */
+/* Texts with labels, as tokens in memory: the data of data.kind: classification. */
 #ifndef DPT_WORKER_DATA_LABELLED_H
 #define DPT_WORKER_DATA_LABELLED_H
 
-#include "base/config.h"
-#include "base/err.h"
-#include "base/hash.h"
+#include "worker/data/file.h"
 #include "worker/data/tokenizer.h"
-
-#include <stdint.h>
 
 struct dpt_labelled {
     int64_t n;       /* texts */
     int32_t *labels; /* (n) in [0, model.labels) */
-    int64_t *ends;   /* (n) behind the last token of each; the first begins at 0 */
+    int64_t *ends;   /* (n) index behind the last token of each; the first begins at 0 */
     int seq_len;     /* tokens of the longest text, or more */
     int width;       /* bytes of a token: 2 or 4 */
     void *tokens;    /* (ends[n - 1]) */
     size_t labels_room, ends_room, tokens_room;
 };
 
-/* A table, open as `fd`, of which the first `samples` rows are read (0: all), as `key` of the
- * config says. */
+/* A table of which the first `samples` rows are read (0: all), as `key` of the config says. */
 struct dpt_labelled_source {
-    const char *path, *key;
-    int fd;
+    const struct dpt_data_file *file; /* identified */
+    const char *key;
     int64_t samples;
 };
 
-/* Reads texts as the config says: of each the first train.seq_len tokens. Errors begin with the
- * file and the line. DPT_ECORRUPT and DPT_ECONFIG: of a row (worker/data/label_table.h), or that
- * its text is empty. DPT_ECONFIG also: fewer rows than are to be read, or none. A warning tells of
- * texts that are not UTF-8, unless their bytes are the tokens. */
+/* Reads texts as the config says, of each the first train.seq_len tokens. Errors begin with the
+ * file and the line. DPT_ECORRUPT and DPT_ECONFIG: a fault of a row (worker/data/label_table.h), or
+ * an empty text. DPT_ECONFIG also: no row, or fewer rows than are to be read. A warning tells of
+ * texts that are not UTF-8, unless tokens are bytes. */
 DPT_MUST_USE enum dpt_status dpt_labelled_create(const struct dpt_config *config,
                                                  const struct dpt_labelled_source *source,
                                                  const struct dpt_vocab *vocab,
@@ -40,11 +35,11 @@ void dpt_labelled_destroy(struct dpt_labelled **labelled);
 /* Tokens of all texts. */
 int64_t dpt_labelled_tokens(const struct dpt_labelled *labelled);
 
-/* Text `i`: its tokens, 1 … seq_len of them, to `ret_tokens`, which has room for seq_len. */
+/* Text `i`: writes its tokens, 1 … seq_len of them, to `ret_tokens`, which has room for seq_len. */
 void dpt_labelled_get(const struct dpt_labelled *labelled, int64_t i, int32_t *ret_tokens,
                       int32_t *ret_length, int32_t *ret_label);
 
-/* Over every text's label, length and tokens, in order. DPT_ENOMEM. */
+/* The hash of every text's label, length and tokens, in order. DPT_ENOMEM. */
 DPT_MUST_USE enum dpt_status dpt_labelled_hash(const struct dpt_labelled *labelled,
                                                struct dpt_hash128 *ret, struct dpt_err *err);
 

@@ -1,15 +1,15 @@
 /* The loader: one thread that reads this rank's micro-batches ahead into a ring.
  *
- * The ring's buffers in order: at most one held by the consumer, then those that are ready, then
- * the one being filled.
+ * The ring's buffers in order: at most one that the consumer holds, ready ones, the one that the
+ * reader fills, free ones.
  *
  *        held    ready     ready    filling   free
  *      ┌───────┬─────────┬─────────┬─────────┬──────┐
  *      │ head  │ head+1  │   …     │         │      │
  *      └───────┴─────────┴─────────┴─────────┴──────┘
  *
- * The reader works outside the lock on a buffer that nobody else touches; a restart while it reads
- * changes `serial`, by which it knows that what it read is not wanted any more. */
+ * The reader fills its buffer without the lock. A restart in that time changes `serial`, and the
+ * reader drops the micro-batch that it has read for the earlier start. */
 #include "worker/data/data.h"
 
 #include "worker/plan/sampler.h"
@@ -22,7 +22,7 @@
 
 enum { RING_BUFFERS = 8 };
 
-/* Where in the run: the next slot of this rank. */
+/* A slot of a step of the run. */
 struct position {
     int64_t step;
     int slot;
@@ -46,11 +46,12 @@ struct dpt_loader {
     /* Under the mutex from here on. */
     struct buffer ring[RING_BUFFERS];
     int head, n_held, n_ready;
-    int first_slot, end_slot, stride; /* empty: idle */
-    struct position next;             /* to be read */
+    int first_slot, end_slot, stride; /* first_slot >= end_slot: idle */
+    struct position next;             /* to be read next */
     uint64_t serial;                  /* of starts */
     bool stop, failed;
-    struct dpt_err error; /* of the reader, once `failed`: what is ready before it is still good */
+    struct dpt_err
+        error; /* of the reader, once `failed`; micro-batches that are ready stay valid */
 };
 
 static bool has_room(const struct dpt_loader *loader)
@@ -73,9 +74,9 @@ static enum dpt_status read_batch(const struct dpt_loader *loader, struct buffer
     return DPT_OK;
 }
 
-/* Takes over what was read for start `serial`, unless there was another start meanwhile. */
-static void hand_over(struct dpt_loader *loader, uint64_t serial, enum dpt_status status,
-                      const struct dpt_err *err)
+/* Makes the buffer read for start `serial` ready, unless there was another start since. */
+static void finish_read(struct dpt_loader *loader, uint64_t serial, enum dpt_status status,
+                        const struct dpt_err *err)
 {
     if (serial != loader->serial)
         return;
@@ -93,7 +94,7 @@ static void hand_over(struct dpt_loader *loader, uint64_t serial, enum dpt_statu
     (void)pthread_cond_signal(&loader->wake_consumer);
 }
 
-static void *reader_main(void *ctx)
+static void *read_ahead(void *ctx)
 {
     struct dpt_loader *loader = ctx;
     struct dpt_err err;
@@ -110,7 +111,7 @@ static void *reader_main(void *ctx)
         (void)pthread_mutex_unlock(&loader->mutex);
         enum dpt_status status = read_batch(loader, buffer, &err);
         (void)pthread_mutex_lock(&loader->mutex);
-        hand_over(loader, serial, status, &err);
+        finish_read(loader, serial, status, &err);
     }
     (void)pthread_mutex_unlock(&loader->mutex);
     return NULL;
@@ -124,7 +125,7 @@ static int start_thread(struct dpt_loader *loader)
     int failed = pthread_sigmask(SIG_SETMASK, &all, &before);
     if (failed)
         return failed;
-    failed = pthread_create(&loader->thread, NULL, reader_main, loader);
+    failed = pthread_create(&loader->thread, NULL, read_ahead, loader);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     return failed;
 }
@@ -148,7 +149,7 @@ enum dpt_status dpt_loader_create(const struct dpt_config *config, const struct 
         free(memory);
         return dpt_fail_nomem(err, "loader: %d micro-batches of %zu bytes", RING_BUFFERS, bytes);
     }
-    /* Every page is written: the step never waits for the kernel to find memory. */
+    /* Every page is written, so that no step waits for the kernel to find memory. */
     memset(memory, 0, bytes * RING_BUFFERS);
     loader->data = data;
     loader->seed = config->seed;
@@ -212,41 +213,28 @@ void dpt_loader_start(struct dpt_loader *loader, int64_t step, int first_slot, i
     (void)pthread_mutex_unlock(&loader->mutex);
 }
 
-/* What the consumer asked for against what comes next. */
-static enum dpt_status check_order(const struct dpt_loader *loader, struct position want,
-                                   struct dpt_err *err)
-{
-    if (loader->first_slot >= loader->end_slot)
-        return dpt_fail(err, DPT_EINVAL, "the loader idles: it was started with no slots");
-    if (loader->n_ready == 0)
-        return DPT_OK;
-    const struct position at = loader->ring[loader->head].at;
-    if (at.step != want.step || at.slot != want.slot)
-        return dpt_fail(err, DPT_EINVAL,
-                        "the loader stands at step %lld slot %d, not at step %lld "
-                        "slot %d",
-                        (long long)at.step, at.slot, (long long)want.step, want.slot);
-    return DPT_OK;
-}
-
 enum dpt_status dpt_loader_next(struct dpt_loader *loader, int64_t step, int slot,
                                 struct dpt_batch *ret, struct dpt_err *err)
 {
+    enum dpt_status status = DPT_OK;
     (void)pthread_mutex_lock(&loader->mutex);
+    const bool idle = loader->first_slot >= loader->end_slot;
     loader->head = (loader->head + loader->n_held) % RING_BUFFERS;
     loader->n_held = 0;
     (void)pthread_cond_signal(&loader->wake_reader);
-    enum dpt_status status = check_order(loader, (struct position){step, slot}, err);
-    while (status == DPT_OK && loader->n_ready == 0) {
-        if (loader->failed)
-            status = dpt_fail(err, loader->error.status, "%s", loader->error.text);
-        else
-            (void)pthread_cond_wait(&loader->wake_consumer, &loader->mutex);
-    }
-    if (status == DPT_OK)
-        status = check_order(loader, (struct position){step, slot}, err);
-    if (status == DPT_OK) {
-        *ret = loader->ring[loader->head].batch;
+    while (!idle && loader->n_ready == 0 && !loader->failed)
+        (void)pthread_cond_wait(&loader->wake_consumer, &loader->mutex);
+    const struct buffer *next = &loader->ring[loader->head];
+    if (idle) {
+        status = dpt_fail(err, DPT_EINVAL, "the loader idles: it was started with no slots");
+    } else if (loader->n_ready == 0) {
+        status = dpt_pass(err, &loader->error);
+    } else if (next->at.step != step || next->at.slot != slot) {
+        status = dpt_fail(err, DPT_EINVAL,
+                          "the loader stands at step %lld slot %d, not at step %lld slot %d",
+                          (long long)next->at.step, next->at.slot, (long long)step, slot);
+    } else {
+        *ret = next->batch;
         loader->n_ready--;
         loader->n_held = 1;
     }

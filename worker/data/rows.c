@@ -1,4 +1,4 @@
-/* A state machine over bytes; stretches without a byte that means something are copied at once. */
+/* A state machine over bytes (rows.h). Stretches without special bytes are copied at once. */
 #include "worker/data/rows.h"
 
 #include "base/array.h"
@@ -29,8 +29,8 @@ static void begin_row(struct dpt_rows *rows)
     rows->begin[0] = 0;
 }
 
-static enum dpt_status add(struct dpt_rows *rows, const void *data, size_t bytes,
-                           struct dpt_err *err)
+static enum dpt_status append_bytes(struct dpt_rows *rows, const void *data, size_t bytes,
+                                    struct dpt_err *err)
 {
     if (bytes == 0) /* there may be no memory yet */
         return DPT_OK;
@@ -48,14 +48,14 @@ static enum dpt_status end_field(struct dpt_rows *rows, struct dpt_err *err)
 {
     if (rows->n_fields == DPT_ROW_FIELDS_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "a row of more than %d columns", DPT_ROW_FIELDS_MAX);
-    DPT_TRY(add(rows, "", 1, err));
+    DPT_TRY(append_bytes(rows, "", 1, err));
     rows->n_fields++;
     rows->begin[rows->n_fields] = rows->bytes;
     rows->state = DPT_ROWS_FIELD;
     return DPT_OK;
 }
 
-static bool is_blank(const struct dpt_rows *rows)
+static bool is_blank_row(const struct dpt_rows *rows)
 {
     if (rows->n_fields > 1 || rows->quoted)
         return false;
@@ -63,11 +63,11 @@ static bool is_blank(const struct dpt_rows *rows)
            (rows->form == DPT_ROWS_LINES && strspn(rows->text, " \t\r") == rows->bytes - 1);
 }
 
-/* Ends the row, unless it is none. */
+/* Ends the row; a blank one does not count. */
 static enum dpt_status end_row(struct dpt_rows *rows, struct dpt_err *err)
 {
     DPT_TRY(end_field(rows, err));
-    rows->whole = !is_blank(rows);
+    rows->whole = !is_blank_row(rows);
     return DPT_OK;
 }
 
@@ -83,7 +83,7 @@ static bool is_separator(const struct dpt_rows *rows, uint8_t byte)
 }
 
 /* A byte outside quotes that ends a field. */
-static enum dpt_status take_end(struct dpt_rows *rows, uint8_t byte, struct dpt_err *err)
+static enum dpt_status end_at_byte(struct dpt_rows *rows, uint8_t byte, struct dpt_err *err)
 {
     if (is_separator(rows, byte))
         return end_field(rows, err);
@@ -95,14 +95,14 @@ static enum dpt_status take_end(struct dpt_rows *rows, uint8_t byte, struct dpt_
     return DPT_OK;
 }
 
-static enum dpt_status take_special(struct dpt_rows *rows, uint8_t byte, struct dpt_err *err)
+static enum dpt_status handle_special_byte(struct dpt_rows *rows, uint8_t byte, struct dpt_err *err)
 {
     const bool ends = is_separator(rows, byte) || is_end_of_line(rows, byte);
     switch (rows->state) {
     case DPT_ROWS_FIELD:
     case DPT_ROWS_PLAIN:
         if (ends)
-            return take_end(rows, byte, err);
+            return end_at_byte(rows, byte, err);
         rows->state = DPT_ROWS_QUOTED;
         rows->quoted = true;
         rows->field_line = rows->lines + 1;
@@ -111,12 +111,12 @@ static enum dpt_status take_special(struct dpt_rows *rows, uint8_t byte, struct 
         rows->lines += byte == '\r' || (byte == '\n' && !rows->after_cr);
         rows->after_cr = byte == '\r';
         if (byte != '"')
-            return add(rows, &byte, 1, err);
+            return append_bytes(rows, &byte, 1, err);
         rows->state = DPT_ROWS_AFTER_QUOTE;
         return DPT_OK;
     default:
         if (ends)
-            return take_end(rows, byte, err);
+            return end_at_byte(rows, byte, err);
         if (byte != '"') {
             rows->line = rows->lines + 1;
             return dpt_fail(err, DPT_ECORRUPT,
@@ -124,12 +124,12 @@ static enum dpt_status take_special(struct dpt_rows *rows, uint8_t byte, struct 
                             "inside it");
         }
         rows->state = DPT_ROWS_QUOTED;
-        return add(rows, &byte, 1, err);
+        return append_bytes(rows, &byte, 1, err);
     }
 }
 
-/* How many bytes at the beginning are the field's own. */
-static size_t plain_bytes(struct dpt_rows *rows, const uint8_t *data, size_t bytes)
+/* The number of bytes at the beginning that belong to the field as they are. */
+static size_t count_plain_bytes(struct dpt_rows *rows, const uint8_t *data, size_t bytes)
 {
     size_t n = 0;
     if (rows->state == DPT_ROWS_AFTER_QUOTE)
@@ -162,12 +162,12 @@ enum dpt_status dpt_rows_feed(struct dpt_rows *rows, const void *data, size_t by
         at += skip;
         if (at == bytes)
             break;
-        const size_t n = plain_bytes(rows, from + at, bytes - at);
-        DPT_TRY(add(rows, from + at, n, err));
+        const size_t n = count_plain_bytes(rows, from + at, bytes - at);
+        DPT_TRY(append_bytes(rows, from + at, n, err));
         at += n;
         if (at == bytes)
             break;
-        DPT_TRY(take_special(rows, from[at++], err));
+        DPT_TRY(handle_special_byte(rows, from[at++], err));
     }
     *ret_taken = at;
     *ret_row = rows->whole;

@@ -1,10 +1,10 @@
-/* The rows of a table, found in its bytes as they come. Pure.
+/* The rows of a table, from its bytes in pieces of any size. Pure.
  *
  * CSV is RFC 4180: fields between commas, quoted where they hold a comma, a quote (doubled) or the
- * end of a line. Beyond it, a quote inside a field that does not begin with one is text, and a row
- * may end with LF or CR alone. TSV is text/tab-separated-values of IANA: fields between tabs, as
- * they stand, without quoting. LINES are rows of one field each, which end with LF. Empty lines are
- * no rows; among LINES neither are those of white space. */
+ * end of a line. In addition, a quote inside a field that does not begin with one is text, and a
+ * row may end with LF or CR alone. TSV is text/tab-separated-values of IANA: fields between tabs,
+ * as they stand, without quoting. LINES are rows of one field each, which end with LF. Empty lines
+ * are no rows; among LINES neither are those of white space. */
 #ifndef DPT_WORKER_DATA_ROWS_H
 #define DPT_WORKER_DATA_ROWS_H
 
@@ -30,9 +30,9 @@ struct dpt_rows {
     enum dpt_rows_form form;
     enum dpt_rows_state state;
     bool whole;               /* the row has ended: the next byte begins another */
-    bool skip_lf;             /* the last row ended with CR, to which an LF belongs */
+    bool skip_lf;             /* the last row ended with CR: an LF at the beginning belongs to it */
     bool after_cr;            /* the byte before, between quotes, is a CR */
-    bool quoted;              /* a field of the row is */
+    bool quoted;              /* a field of the row is quoted */
     int64_t lines;            /* ended so far */
     int64_t line, field_line; /* from 1: where the row and its last quoted field begin */
     char *text;               /* of the row's fields, each with a NUL behind it; owned */
@@ -43,9 +43,9 @@ struct dpt_rows {
 
 void dpt_rows_fini(struct dpt_rows *rows);
 
-/* Takes bytes up to the end of a row, or all of them. `*ret_row`: rows->n_fields fields are there,
- * until the next call. DPT_ECORRUPT: what is no CSV; DPT_EOVERFLOW: a row beyond the limits;
- * rows->line is the line of that. */
+/* Reads bytes up to the end of a row, or all of them. `*ret_row`: the row is complete; its
+ * rows->n_fields fields stay until the next call. DPT_ECORRUPT: no valid CSV; DPT_EOVERFLOW: a row
+ * beyond the limits; rows->line is the line of the fault. */
 DPT_MUST_USE enum dpt_status dpt_rows_feed(struct dpt_rows *rows, const void *data, size_t bytes,
                                            size_t *ret_taken, bool *ret_row, struct dpt_err *err);
 

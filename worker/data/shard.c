@@ -3,11 +3,8 @@
 #include "worker/data/source.h"
 
 #include "base/cursor.h"
-#include "base/fs.h"
 
-#include <unistd.h>
-
-enum { CHUNK_TOKENS = 2048 };
+enum { CHUNK_TOKENS = 16 << 10 };
 
 const struct dpt_token_shard *dpt_shard_of(const struct dpt_data *data, int64_t index)
 {
@@ -60,39 +57,33 @@ static enum dpt_status parse_header(struct dpt_token_shard *shard, const uint8_t
 enum dpt_status dpt_shard_probe_tokens(struct dpt_token_shard *shard, struct dpt_err *err)
 {
     uint8_t header[DPT_SHARD_HEADER_BYTES] = {0};
-    int fd = -1;
-    DPT_TRY(dpt_data_file_open_first(&shard->file, &fd, err));
-    enum dpt_status status =
-        shard->file.bytes < DPT_SHARD_HEADER_BYTES
-            ? dpt_fail(err, DPT_ECORRUPT,
-                       "'%s' is no token shard: it has %lld bytes, its header alone "
-                       "takes %d",
-                       shard->file.path, (long long)shard->file.bytes, DPT_SHARD_HEADER_BYTES)
-            : dpt_fs_pread_all(fd, header, sizeof header, 0, shard->file.path, err);
-    (void)close(fd); /* opened for reading */
-    return status == DPT_OK ? parse_header(shard, header, err) : status;
+    DPT_TRY(dpt_data_file_identify(&shard->file, err));
+    if (shard->file.bytes < DPT_SHARD_HEADER_BYTES)
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "'%s' is no token shard: it has %lld bytes, its header alone takes %d",
+                        shard->file.path, (long long)shard->file.bytes, DPT_SHARD_HEADER_BYTES);
+    DPT_TRY(dpt_data_file_read(&shard->file, 0, header, sizeof header, err));
+    return parse_header(shard, header, err);
 }
 
 enum dpt_status dpt_shard_probe_text(struct dpt_token_shard *shard, struct dpt_err *err)
 {
-    int fd = -1;
-    DPT_TRY(dpt_data_file_open_first(&shard->file, &fd, err));
-    (void)close(fd); /* opened for reading */
+    DPT_TRY(dpt_data_file_identify(&shard->file, err));
     shard->width = 1;
     shard->tokens = shard->file.bytes;
     return DPT_OK;
 }
 
-static enum dpt_status read_file(const struct dpt_token_shard *shard, int fd, int64_t first,
-                                 int64_t n, int32_t *ret, struct dpt_err *err)
+static enum dpt_status read_tokens_of_file(const struct dpt_token_shard *shard, int64_t first,
+                                           int64_t n, int32_t *ret, struct dpt_err *err)
 {
     uint8_t chunk[CHUNK_TOKENS * 4];
     for (int64_t done = 0; done < n;) {
         const int64_t left = n - done;
         const int64_t count = left < CHUNK_TOKENS ? left : CHUNK_TOKENS;
         const size_t bytes = (size_t)(count * shard->width);
-        DPT_TRY(dpt_fs_pread_all(fd, chunk, bytes, shard->at + (first + done) * shard->width,
-                                 shard->file.path, err));
+        DPT_TRY(dpt_data_file_read(&shard->file, shard->at + (first + done) * shard->width, chunk,
+                                   bytes, err));
         struct dpt_reader reader;
         dpt_reader_init(&reader, chunk, bytes);
         for (int64_t i = 0; i < count; i++) {
@@ -110,20 +101,14 @@ static enum dpt_status read_file(const struct dpt_token_shard *shard, int fd, in
 enum dpt_status dpt_shard_read(const struct dpt_token_shard *shard, int64_t first, int64_t n,
                                int vocab, int32_t *ret, struct dpt_err *err)
 {
-    if (shard->encoded) {
-        for (int64_t i = 0; i < n; i++)
+    if (!shard->encoded)
+        DPT_TRY(read_tokens_of_file(shard, first, n, ret, err));
+    for (int64_t i = 0; i < n; i++) {
+        if (shard->encoded)
             ret[i] = (int32_t)shard->encoded[first + i];
-    } else {
-        int fd = -1;
-        DPT_TRY(dpt_data_file_open(&shard->file, &fd, err));
-        enum dpt_status status = read_file(shard, fd, first, n, ret, err);
-        (void)close(fd); /* opened for reading */
-        if (status != DPT_OK)
-            return status;
-    }
-    for (int64_t i = 0; i < n; i++)
         if (ret[i] >= vocab)
             return dpt_fail(err, DPT_ECORRUPT, "token %lld of '%s' is %d, model.vocab is %d",
                             (long long)first + i, shard->file.path, ret[i], vocab);
+    }
     return DPT_OK;
 }

@@ -1,4 +1,4 @@
-/* Token sources: which files a key of the config names, and where in them each sample lies. */
+/* Opening data.train or data.val: the files that the key names, and the place of each sample. */
 #include "worker/data/source.h"
 
 #include "base/log.h"
@@ -6,19 +6,13 @@
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { BYTE_VOCAB = 256 };
 
-static int by_name(const void *a, const void *b)
+static int compare_paths(const void *a, const void *b)
 {
     return strcmp(((const struct dpt_token_shard *)a)->file.path,
                   ((const struct dpt_token_shard *)b)->file.path);
-}
-
-static enum dpt_status no_memory(struct dpt_err *err)
-{
-    return dpt_fail_nomem(err, "open the data");
 }
 
 static enum dpt_status list_paths(const char *const *paths, size_t n, struct dpt_data *data,
@@ -29,23 +23,22 @@ static enum dpt_status list_paths(const char *const *paths, size_t n, struct dpt
                         n, DPT_SHARDS_MAX);
     data->shards = calloc(n, sizeof *data->shards);
     if (!data->shards)
-        return no_memory(err);
+        return dpt_fail_nomem(err, "open the data");
     for (size_t i = 0; i < n; i++) {
         data->shards[i].file.path = strdup(paths[i]);
         data->n_shards = (int)i + 1;
         if (!data->shards[i].file.path)
-            return no_memory(err);
+            return dpt_fail_nomem(err, "open the data");
     }
-    qsort(data->shards, n, sizeof *data->shards, by_name);
+    qsort(data->shards, n, sizeof *data->shards, compare_paths);
     return DPT_OK;
 }
 
-/* What is to be done about files at `path` that are not there. Those of configs/ are made by a
- * program of ours. */
-static const char *where_from(enum dpt_data_kind kind, const char *path)
+/* The remedy when no file is at `path`. Scripts of deploy/ make the files that configs/ name. */
+static const char *remedy_of_absent(enum dpt_data_kind kind, const char *path)
 {
     static const struct {
-        const char *front, *what;
+        const char *front, *remedy;
     } made[] = {{"data/cifar10/", "run `deploy/fetch cifar10`, which makes data/cifar10"},
                 {"data/fineweb-10b/", "run `deploy/fetch fineweb-10b`, which makes it"},
                 {"data/yelp/", "run `deploy/fetch yelp`, which makes it"},
@@ -54,7 +47,7 @@ static const char *where_from(enum dpt_data_kind kind, const char *path)
                 {"runs/quickstart/", "run `deploy/quickstart`, which makes it"}};
     for (size_t i = 0; i < sizeof made / sizeof *made; i++)
         if (strncmp(path, made[i].front, strlen(made[i].front)) == 0)
-            return made[i].what;
+            return made[i].remedy;
     switch (kind) {
     case DPT_DATA_CIFAR10:
         return "correct the path, or run `deploy/fetch cifar10`, which makes data/cifar10";
@@ -69,54 +62,48 @@ static enum dpt_status list_shards(const char *pattern, struct dpt_data *data, s
 {
     glob_t found = {0};
     enum dpt_status status;
-    /* Sorted by us: glob's order is the locale's. */
+    /* list_paths sorts: glob's order depends on the locale. */
     switch (glob(pattern, GLOB_NOSORT | GLOB_ERR, NULL, &found)) {
     case 0:
         status = list_paths((const char *const *)found.gl_pathv, found.gl_pathc, data, err);
         break;
     case GLOB_NOMATCH:
         status = dpt_fail(err, DPT_ENOENT, "%s: no file matches '%s'; %s", data->key, pattern,
-                          where_from(data->kind, pattern));
+                          remedy_of_absent(data->kind, pattern));
         break;
     case GLOB_NOSPACE:
-        status = no_memory(err);
+        status = dpt_fail_nomem(err, "open the data");
         break;
     default:
         status = dpt_fail(err, DPT_EIO, "%s: a folder of '%s' is not there or cannot be read; %s",
-                          data->key, pattern, where_from(data->kind, pattern));
+                          data->key, pattern, remedy_of_absent(data->kind, pattern));
     }
     globfree(&found);
     return status;
 }
 
-/* `vocab`: of text; NULL: its bytes are the tokens. */
-static enum dpt_status open_shard(enum dpt_data_kind kind, const struct dpt_vocab *vocab,
-                                  struct dpt_token_shard *shard, struct dpt_err *err)
-{
-    enum dpt_status status = kind == DPT_DATA_TEXT ? dpt_shard_probe_text(shard, err)
-                                                   : dpt_shard_probe_tokens(shard, err);
-    if (status == DPT_OK && vocab)
-        status = dpt_shard_encode_text(shard, vocab, err);
-    return status;
-}
-
-/* What opening a file of the key found. */
+/* The error of opening a file that the key names; of an absent file with its remedy. */
 static enum dpt_status refuse_file(const struct dpt_data *data, const char *path,
                                    enum dpt_status status, struct dpt_err *err)
 {
     if (status != DPT_ENOENT || !err)
         return dpt_wrap(err, status, "%s", data->key);
     const struct dpt_err found = *err;
-    return dpt_fail(err, status, "%s: %s; %s", data->key, found.text, where_from(data->kind, path));
+    return dpt_fail(err, status, "%s: %s; %s", data->key, found.text,
+                    remedy_of_absent(data->kind, path));
 }
 
-/* Opens each shard and counts its samples. */
-static enum dpt_status open_shards(enum dpt_data_kind kind, const struct dpt_vocab *vocab,
-                                   struct dpt_data *data, struct dpt_err *err)
+/* Opens each shard and counts its samples. `vocab`: of text; NULL: the text's bytes are the tokens.
+ */
+static enum dpt_status open_shards(const struct dpt_vocab *vocab, struct dpt_data *data,
+                                   struct dpt_err *err)
 {
     for (int i = 0; i < data->n_shards; i++) {
         struct dpt_token_shard *shard = &data->shards[i];
-        enum dpt_status status = open_shard(kind, vocab, shard, err);
+        enum dpt_status status = data->kind == DPT_DATA_TEXT ? dpt_shard_probe_text(shard, err)
+                                                             : dpt_shard_probe_tokens(shard, err);
+        if (status == DPT_OK && vocab)
+            status = dpt_shard_encode_text(shard, vocab, err);
         if (status != DPT_OK)
             return refuse_file(data, shard->file.path, status, err);
         if (shard->width != data->shards[0].width)
@@ -131,7 +118,7 @@ static enum dpt_status open_shards(enum dpt_data_kind kind, const struct dpt_voc
     return DPT_OK;
 }
 
-/* A run says so where it takes seconds. */
+/* A table of that size takes seconds; the log says so. */
 static const int64_t LONG_TABLE_BYTES = (int64_t)64 << 20;
 
 /* The one file is a table, whose rows become tokens. */
@@ -139,30 +126,25 @@ static enum dpt_status open_table(const struct dpt_config *config, bool val,
                                   const struct dpt_vocab *vocab, struct dpt_data *data,
                                   struct dpt_err *err)
 {
-    struct dpt_token_shard *shard = &data->shards[0];
-    struct dpt_labelled_source source = {.path = shard->file.path,
-                                         .key = val ? "data.val_samples" : "data.train_samples",
-                                         .samples = val ? config->data.val_samples
-                                                        : config->data.train_samples};
-    enum dpt_status status = dpt_shard_probe_text(shard, err);
-    shard->tokens = 0;
-    if (status == DPT_OK)
-        status = dpt_data_file_open(&shard->file, &source.fd, err);
+    struct dpt_data_file *file = &data->shards[0].file;
+    const struct dpt_labelled_source source = {
+        .file = file,
+        .key = val ? "data.val_samples" : "data.train_samples",
+        .samples = val ? config->data.val_samples : config->data.train_samples};
+    const enum dpt_status status = dpt_data_file_identify(file, err);
     if (status != DPT_OK)
-        return refuse_file(data, shard->file.path, status, err);
-    if (shard->file.bytes >= LONG_TABLE_BYTES && source.samples == 0)
+        return refuse_file(data, file->path, status, err);
+    if (file->bytes >= LONG_TABLE_BYTES && source.samples == 0)
         dpt_log(DPT_LOG_INFO, "%s: making tokens of the texts of '%s', %.1f GB", data->key,
-                shard->file.path, (double)shard->file.bytes / 1e9);
-    status = dpt_labelled_create(config, &source, vocab, &data->labelled, err);
-    (void)close(source.fd); /* opened for reading */
-    if (status != DPT_OK)
-        return dpt_wrap(err, status, "%s", data->key);
+                file->path, (double)file->bytes / 1e9);
+    DPT_TRY(dpt_wrap(err, dpt_labelled_create(config, &source, vocab, &data->labelled, err), "%s",
+                     data->key));
     data->samples = data->labelled->n;
     data->tokens = dpt_labelled_tokens(data->labelled);
     return DPT_OK;
 }
 
-static const char *what_to_name(enum dpt_data_kind kind)
+static const char *expected_data(enum dpt_data_kind kind)
 {
     switch (kind) {
     case DPT_DATA_CLASSIFICATION:
@@ -181,7 +163,7 @@ static enum dpt_status check_config(const struct dpt_config *config, const char 
 {
     if (!path[0])
         return dpt_fail(err, DPT_ECONFIG, "%s is empty: name %s", key,
-                        what_to_name(config->data.kind));
+                        expected_data(config->data.kind));
     if (config->train.seq_len < 1)
         return dpt_fail(err, DPT_ECONFIG, "train.seq_len must be 1 at least");
     if (dpt_config_reads_text(config) && config->data.tokenizer == DPT_TOKENIZER_BYTES &&
@@ -208,7 +190,7 @@ static enum dpt_status open_samples(const struct dpt_config *config, bool val, c
     if (table || (kind == DPT_DATA_TEXT && config->data.tokenizer != DPT_TOKENIZER_BYTES))
         DPT_TRY(dpt_text_open_vocab(config, &vocab, err));
     const enum dpt_status status =
-        table ? open_table(config, val, vocab, data, err) : open_shards(kind, vocab, data, err);
+        table ? open_table(config, val, vocab, data, err) : open_shards(vocab, data, err);
     dpt_vocab_close(&vocab);
     if (status == DPT_OK && data->samples == 0)
         return dpt_fail(err, DPT_ECONFIG,
@@ -218,7 +200,6 @@ static enum dpt_status open_samples(const struct dpt_config *config, bool val, c
     return status;
 }
 
-/* What data.train or data.val of the config names. */
 static enum dpt_status open_key(const struct dpt_config *config, bool val, struct dpt_data **ret,
                                 struct dpt_err *err)
 {
@@ -227,7 +208,7 @@ static enum dpt_status open_key(const struct dpt_config *config, bool val, struc
     DPT_TRY(check_config(config, key, path, err));
     struct dpt_data *data = calloc(1, sizeof *data);
     if (!data)
-        return no_memory(err);
+        return dpt_fail_nomem(err, "open the data");
     data->key = key;
     data->kind = config->data.kind;
     data->form = dpt_sample_form(config);

@@ -17,8 +17,9 @@ enum {
     DPT_SHARD_VERSION_LLAMA3 = 7 /* tokens of 32 bits */
 };
 
-/* One file of tokens: `tokens` numbers of `width` bytes (1, 2 or 4, little-endian) from `at` on. A
- * file of CIFAR-10's binary version: its bytes as such, with a sample for each record. */
+/* One file of tokens: `tokens` numbers of `width` bytes (1, 2 or 4, little-endian) from byte `at`
+ * on. In a file of CIFAR-10's binary version each byte counts as a token, and each record is a
+ * sample. */
 struct dpt_token_shard {
     struct dpt_data_file file;
     int64_t at, tokens;
@@ -41,8 +42,8 @@ struct dpt_data {
     int seq_len, vocab, labels;
 };
 
-/* Looks at the file `shard->file.path` and fills in the rest, but for the samples: a .bin shard,
- * whose magic, version and length are checked, or a text whose bytes are the tokens. */
+/* Identifies the file `shard->file.path` and fills all other members but the samples: a .bin shard,
+ * whose magic, version and length are checked; or a text, whose bytes are the tokens. */
 DPT_MUST_USE enum dpt_status dpt_shard_probe_tokens(struct dpt_token_shard *shard,
                                                     struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_shard_probe_text(struct dpt_token_shard *shard,
@@ -53,27 +54,28 @@ DPT_MUST_USE enum dpt_status dpt_shard_probe_text(struct dpt_token_shard *shard,
 DPT_MUST_USE enum dpt_status dpt_text_open_vocab(const struct dpt_config *config,
                                                  struct dpt_vocab **ret, struct dpt_err *err);
 
-/* After dpt_shard_probe_text: encodes the text and keeps its tokens. Text of DPT_ENCODE_BYTES_MAX
- * bytes at most; more is for `dpt-data encode`. */
+/* After dpt_shard_probe_text: encodes the text and keeps its tokens. DPT_EOVERFLOW: the text has
+ * more than DPT_ENCODE_BYTES_MAX bytes. */
 DPT_MUST_USE enum dpt_status dpt_shard_encode_text(struct dpt_token_shard *shard,
                                                    const struct dpt_vocab *vocab,
                                                    struct dpt_err *err);
 
-/* Warns, unless none, of sequences of bytes of a file that are not UTF-8 and became U+FFFD
- * (dpt_encoder_replaced). `line`: of the first, from 1; 0 if it is not known. */
+/* Warns of sequences of bytes that are not UTF-8 and became U+FFFD (dpt_encoder_replaced), if there
+ * are any. `line`: of the first, from 1; 0: not known. */
 void dpt_text_warn_of_replaced(const char *path, int64_t line, int64_t replaced);
 
-/* The shard that holds sample `index`: the last one that begins at or before it. A shard without
+/* The shard that has sample `index`: the last one that begins at or before it. A shard without
  * samples begins where the next one does, so it is never the last. */
 const struct dpt_token_shard *dpt_shard_of(const struct dpt_data *data, int64_t index);
 
-/* Reads `n` tokens from token `first` on, which the shard has. A token >= vocab is DPT_ECORRUPT. */
+/* Reads `n` tokens of the shard from token `first` on. DPT_ECORRUPT: a token is not below `vocab`.
+ */
 DPT_MUST_USE enum dpt_status dpt_shard_read(const struct dpt_token_shard *shard, int64_t first,
                                             int64_t n, int vocab, int32_t *ret,
                                             struct dpt_err *err);
 
-/* Of cifar10 and images: opens `path` as data->kind says and counts the samples. Errors do not
- * begin with the key. */
+/* For cifar10 and images: opens the files of data->shards, or the folder `path`, and counts the
+ * samples. Errors do not begin with the key. */
 DPT_MUST_USE enum dpt_status dpt_images_open(const struct dpt_config *config, const char *path,
                                              struct dpt_data *data, struct dpt_err *err);
 

@@ -1,9 +1,8 @@
-/* Text that is encoded as it is opened: the short way to a run. */
+/* Text that is encoded when a run opens it. */
 #include "worker/data/source.h"
 
 #include "base/fs.h"
 #include "base/log.h"
-#include "worker/data/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,21 +19,9 @@ void dpt_text_warn_of_replaced(const char *path, int64_t line, int64_t replaced)
             path, (long long)replaced, replaced == 1 ? "" : "s", at);
 }
 
-static enum dpt_status encode(const struct dpt_vocab *vocab, const char *path, const char *text,
-                              size_t bytes, struct dpt_tokens *tokens, struct dpt_err *err)
-{
-    struct dpt_encoder *encoder = NULL;
-    DPT_TRY(dpt_encoder_create(vocab, &encoder, err));
-    enum dpt_status status = dpt_encoder_encode(encoder, text, bytes, tokens, err);
-    if (status == DPT_OK)
-        dpt_text_warn_of_replaced(path, 0, dpt_encoder_replaced(encoder));
-    dpt_encoder_destroy(&encoder);
-    return status;
-}
-
-/* The size of published weights cannot be set: the tokenizer is the wrong one. */
-static enum dpt_status refuse_size(const struct dpt_config *config, const char *file, int size,
-                                   struct dpt_err *err)
+/* With published weights the vocabulary's size is fixed, so the tokenizer is the wrong one. */
+static enum dpt_status refuse_vocab_size(const struct dpt_config *config, const char *file,
+                                         int size, struct dpt_err *err)
 {
     const char *folder = config->model.init_from;
     if (folder[0] != '\0')
@@ -63,7 +50,7 @@ enum dpt_status dpt_text_open_vocab(const struct dpt_config *config, struct dpt_
     const int size = dpt_vocab_size(vocab);
     if (config->model.vocab < size) {
         dpt_vocab_close(&vocab);
-        return refuse_size(config, file, size, err);
+        return refuse_vocab_size(config, file, size, err);
     }
     *ret = vocab;
     return DPT_OK;
@@ -73,24 +60,27 @@ enum dpt_status dpt_shard_encode_text(struct dpt_token_shard *shard, const struc
                                       struct dpt_err *err)
 {
     struct dpt_tokens tokens = {0};
-    char *text = NULL;
-    size_t bytes = 0;
+    struct dpt_encoder *encoder = NULL;
+    char *text;
+    size_t bytes;
     if (shard->file.bytes > DPT_ENCODE_BYTES_MAX)
         return dpt_fail(err, DPT_EOVERFLOW,
                         "'%s' has %lld bytes, at most %d are encoded as a run starts; make token "
                         "shards of it with dpt-data encode and set data.kind: tokens",
                         shard->file.path, (long long)shard->file.bytes, DPT_ENCODE_BYTES_MAX);
-    enum dpt_status status =
-        dpt_fs_read_file(shard->file.path, DPT_ENCODE_BYTES_MAX, &text, &bytes, err);
+    DPT_TRY(dpt_fs_read_file(shard->file.path, DPT_ENCODE_BYTES_MAX, &text, &bytes, err));
+    enum dpt_status status = dpt_encoder_create(vocab, &encoder, err);
     if (status == DPT_OK)
-        status = encode(vocab, shard->file.path, text, bytes, &tokens, err);
-    shard->width = dpt_vocab_token_bytes(vocab);
-    free(text);
-    if (status != DPT_OK) {
+        status = dpt_encoder_encode(encoder, text, bytes, &tokens, err);
+    if (status == DPT_OK) {
+        dpt_text_warn_of_replaced(shard->file.path, 0, dpt_encoder_replaced(encoder));
+        shard->width = dpt_vocab_token_bytes(vocab);
+        shard->tokens = (int64_t)tokens.n;
+        shard->encoded = tokens.ids; /* takes them */
+    } else {
         dpt_tokens_fini(&tokens);
-        return status;
     }
-    shard->tokens = (int64_t)tokens.n;
-    shard->encoded = tokens.ids; /* taken */
-    return DPT_OK;
+    dpt_encoder_destroy(&encoder);
+    free(text);
+    return status;
 }

@@ -86,7 +86,7 @@ static void files_that_change(void **state)
     expect_sample(data, 0, 100);
     assert_int_equal(truncate(path, 1030), 0);
     assert_int_equal(read_sample(data, 0, tokens, targets), DPT_ECORRUPT);
-    assert_non_null(strstr(err.text, "/c.bin' was changed while the run reads it"));
+    assert_non_null(strstr(err.text, "/c.bin' was changed while in use"));
     write_shard("c.bin", (struct shard){MAGIC16, 1, 2 * SEQ + 1, 2, 100, -1});
     assert_int_equal(read_sample(data, 0, tokens, targets), DPT_ECORRUPT);
     assert_int_equal(unlink(path), 0);

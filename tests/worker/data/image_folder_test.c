@@ -293,7 +293,7 @@ static void images_that_change(void **state)
     struct dpt_data *data = open_data();
     copy_image("444.jpg", "t/B/2.jpg");
     assert_int_equal(dpt_data_read(data, 1, 0, &one, 0, &err), DPT_ECORRUPT);
-    expect_text("data.train: 'ROOT/t/B/2.jpg' was changed while the run reads it; put the former "
+    expect_text("data.train: 'ROOT/t/B/2.jpg' was changed while in use; put the former "
                 "file back and start again");
     dpt_data_close(&data);
 }

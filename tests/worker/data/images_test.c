@@ -161,7 +161,7 @@ static void records_that_change(void **state)
     struct dpt_data *data = open_data();
     write_records("c.bin", 1, 3);
     assert_int_equal(dpt_data_read(data, 0, 0, &one, 0, &err), DPT_ECORRUPT);
-    expect_text("data.train: 'ROOT/c.bin' was changed while the run reads it; put the former file "
+    expect_text("data.train: 'ROOT/c.bin' was changed while in use; put the former file "
                 "back and start again");
     dpt_data_close(&data);
 }

@@ -67,8 +67,8 @@ static const struct {
     {"t.jsonl", "[1, 2]\n", DPT_ECORRUPT,
      ":1: no JSON object; each line is one with a text and a label"},
     {"t.jsonl", "{\"text\": \"a\"}\n", DPT_ECONFIG,
-     ":1: it has no member 'label'; give it one, or set data.label_column to the name that it "
-     "has"},
+     ":1: it has no member 'label'; give it one, or set data.label_column to the name in "
+     "the file"},
     {"t.jsonl", "{\"label\": 1}\n", DPT_ECONFIG,
      ":1: it has no member 'text'; give it one, or set data.text_column to"},
     {"t.jsonl", "{\"text\": 5, \"label\": 1}\n", DPT_ECORRUPT,
@@ -114,8 +114,8 @@ static void bad_files(void **state)
     char why[2048];
     labelled_use("t.txt", "text,label\na,1\n");
     (void)snprintf(why, sizeof why,
-                   "'%s' ends with neither .csv, .tsv nor .jsonl, which says what kind of table it "
-                   "is; rename it, or convert it to one of these",
+                   "the name '%s' does not end in .csv, .tsv or .jsonl, which tells the kind of "
+                   "table; rename it, or convert it to one of these",
                    labelled_config.data.train);
     expect_refusal(DPT_ECONFIG, why);
     static const char *const empty[] = {"", "\n\n", "text,label\n", "\xef\xbb\xbf"};

@@ -1,4 +1,4 @@
-/* dpt-data encode: its options, how it tells where it is, and what it says at the end. */
+/* dpt-data encode: its options, the display of its progress, the summary at its end. */
 #include "worker/data/prepare/commands.h"
 
 #include "base/clock.h"
@@ -87,13 +87,13 @@ static enum dpt_status set_split(void *ctx, const char *value, struct dpt_err *e
     return DPT_OK;
 }
 
-/* ---------------------------------------------------------------- telling */
+/* ---------------------------------------------------------------- progress */
 
-struct teller {
+struct progress_display {
     bool tty;
-    int64_t start_ns, told_ns;
-    int64_t first_bytes; /* of the inputs, that were done before; -1: not known yet */
-    bool any;            /* something was told */
+    int64_t start_ns, shown_ns;
+    int64_t first_bytes; /* of the inputs, encoded before this start; -1: not known yet */
+    bool any;            /* something was shown */
 };
 
 static double mb(int64_t bytes)
@@ -116,26 +116,27 @@ static void draw_bar(int64_t done, int64_t all, double rate)
 }
 
 /* A bar ten times a second on a terminal, else a line every ten seconds. */
-static void tell(void *ctx, int64_t done, int64_t all, int64_t tokens)
+static void show_progress(void *ctx, int64_t done, int64_t all, int64_t tokens)
 {
-    struct teller *teller = ctx;
+    struct progress_display *display = ctx;
     const int64_t now = dpt_now_ns(), second = 1000000000;
-    if (teller->first_bytes < 0)
-        teller->first_bytes = done;
-    if (now - teller->told_ns < (teller->tty ? second / 10 : 10 * second))
+    if (display->first_bytes < 0)
+        display->first_bytes = done;
+    if (now - display->shown_ns < (display->tty ? second / 10 : 10 * second))
         return;
-    const double rate = mb(done - teller->first_bytes) / ((double)(now - teller->start_ns) * 1e-9);
-    teller->told_ns = now;
-    teller->any = true;
-    if (teller->tty)
+    const double rate =
+        mb(done - display->first_bytes) / ((double)(now - display->start_ns) * 1e-9);
+    display->shown_ns = now;
+    display->any = true;
+    if (display->tty)
         draw_bar(done, all, rate);
     else
         (void)fprintf(stderr, "dpt-data: %.1f of %.1f MB, %lld tokens, %.1f MB/s\n", mb(done),
                       mb(all), (long long)tokens, rate);
 }
 
-static void report(const struct command *command, const struct dpt_inputs *inputs,
-                   const struct dpt_encode_result *result, double seconds)
+static void print_summary(const struct command *command, const struct dpt_inputs *inputs,
+                          const struct dpt_encode_result *result, double seconds)
 {
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
         (void)printf("%-5s  %lld tokens of %lld document%s in %d shard%s\n", dpt_split_names[s],
@@ -181,24 +182,24 @@ static enum dpt_status list_inputs(struct command *command, struct dpt_inputs *i
     return DPT_OK;
 }
 
-static int encode(struct command *command)
+static int run_encode(struct command *command)
 {
     struct dpt_inputs inputs = {0};
     struct dpt_encode_result result;
     struct dpt_err err;
-    struct teller teller = {
+    struct progress_display display = {
         .tty = isatty(STDERR_FILENO), .start_ns = dpt_now_ns(), .first_bytes = -1};
-    teller.told_ns = teller.start_ns;
-    command->encode.progress = tell;
-    command->encode.progress_ctx = &teller;
+    display.shown_ns = display.start_ns;
+    command->encode.progress = show_progress;
+    command->encode.progress_ctx = &display;
     enum dpt_status status = list_inputs(command, &inputs, &err);
     if (status == DPT_OK)
         status = dpt_encode(&command->encode, &inputs, &result, &err);
     command->encode.progress_ctx = NULL;
-    if (teller.tty && teller.any)
+    if (display.tty && display.any)
         (void)fprintf(stderr, "\r\033[K");
     if (status == DPT_OK)
-        report(command, &inputs, &result, (double)(dpt_now_ns() - teller.start_ns) * 1e-9);
+        print_summary(command, &inputs, &result, (double)(dpt_now_ns() - display.start_ns) * 1e-9);
     else if (status == DPT_ENOSPC)
         (void)dpt_wrap(&err, status, "the disk is full; free some and run this again to go on");
     dpt_inputs_fini(&inputs);
@@ -247,5 +248,5 @@ int dpt_data_command_encode(int argc, char **argv)
     o->cut.seed = (uint64_t)c.seed;
     o->cut.block_bytes = (size_t)c.block_kib * 1024;
     o->threads = (int)c.threads;
-    return encode(&c);
+    return run_encode(&c);
 }

@@ -1,4 +1,4 @@
-/* dpt-data inspect: what a shard holds, in numbers and in words. */
+/* dpt-data inspect: the content of a shard, as numbers and as text. */
 #include "worker/data/prepare/commands.h"
 
 #include "base/parse.h"
@@ -42,8 +42,7 @@ static bool is_c1(const uint8_t *text, size_t bytes)
     return bytes >= 2 && text[0] == 0xc2 && text[1] <= 0x9f;
 }
 
-/* Bytes as they can be printed: valid UTF-8 as it is, control characters and what is no UTF-8 as
- * \n, \xNN. */
+/* Prints valid UTF-8 as it is, control characters and invalid bytes as \n or \xNN. */
 static void print_escaped(const uint8_t *text, size_t bytes)
 {
     for (size_t at = 0; at < bytes;) {

@@ -1,4 +1,4 @@
-/* dpt-data verify: are the shards whole, of tokens that there are, and the files they were? */
+/* dpt-data verify: checks length, tokens and checksum of shards. */
 #include "worker/data/prepare/commands.h"
 
 #include "base/fs.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { SUMS_BYTES_MAX = 16 << 20, VOCAB_GPT2 = 50257, VOCAB_LLAMA3 = 128256, VOCAB_MAX = 1 << 24 };
+enum { SUMS_BYTES_MAX = 16 << 20, VOCAB_GPT2 = 50257, VOCAB_LLAMA3 = 128256 };
 
 static const char help[] =
     "usage: dpt-data verify [--vocab N] PATH…\n"
@@ -37,7 +37,7 @@ struct verify {
 
 /* ---------------------------------------------------------------- SHA256SUMS */
 
-/* The text of DIR/SHA256SUMS, owned; NULL when there is none. */
+/* The text of DIR/SHA256SUMS, owned; NULL: there is no such file. */
 static enum dpt_status read_sums(const char *dir, char **ret, struct dpt_err *err)
 {
     char path[PATH_MAX];
@@ -49,7 +49,7 @@ static enum dpt_status read_sums(const char *dir, char **ret, struct dpt_err *er
 }
 
 /* The next line "SUM  NAME" or "SUM *NAME" from *at on; false at the end. Lines of another form are
- * passed over, as sha256sum does. */
+ * skipped, as by sha256sum. */
 static bool next_sum(const char **at, char ret_sum[DPT_SHA256_HEX_BYTES], char ret_name[PATH_MAX])
 {
     while (**at) {
@@ -81,8 +81,8 @@ static bool find_sum(const char *sums, const char *name, char ret_sum[DPT_SHA256
 
 /* ---------------------------------------------------------------- one shard */
 
-static enum dpt_status check(const struct verify *verify, const struct dpt_scan *scan,
-                             const char *sum, struct dpt_err *err)
+static enum dpt_status check_shard(const struct verify *verify, const struct dpt_scan *scan,
+                                   const char *sum, struct dpt_err *err)
 {
     struct dpt_record record;
     dpt_record_look(scan->shard.file.path, &record);
@@ -118,7 +118,7 @@ static void verify_file(struct verify *verify, char *path)
         status = dpt_scan_shard(path, &scan, &err);
     if (status == DPT_OK) {
         listed = find_sum(sums, name, sum);
-        status = check(verify, &scan, listed ? sum : NULL, &err);
+        status = check_shard(verify, &scan, listed ? sum : NULL, &err);
     }
     if (status == DPT_OK) {
         (void)printf("%s  good, %lld tokens, %s\n", path, (long long)scan.shard.tokens,
@@ -135,8 +135,9 @@ static void verify_file(struct verify *verify, char *path)
 
 /* ---------------------------------------------------------------- a folder */
 
-/* Every file of the list must be there; what is, is read with the others. */
-static enum dpt_status check_list(struct verify *verify, const char *dir, struct dpt_err *err)
+/* Counts the listed files that are absent as bad; verify_folder reads those that are there. */
+static enum dpt_status check_listed_files(struct verify *verify, const char *dir,
+                                          struct dpt_err *err)
 {
     char sum[DPT_SHA256_HEX_BYTES], name[PATH_MAX], path[PATH_MAX], *sums;
     DPT_TRY(read_sums(dir, &sums, err));
@@ -158,7 +159,7 @@ static enum dpt_status verify_folder(struct verify *verify, const char *dir, str
     char **names, path[PATH_MAX];
     size_t n;
     const int before = verify->good + verify->bad;
-    DPT_TRY(check_list(verify, dir, err));
+    DPT_TRY(check_listed_files(verify, dir, err));
     DPT_TRY(dpt_fs_list(dir, &names, &n, err));
     enum dpt_status status = DPT_OK;
     for (size_t i = 0; status == DPT_OK && i < n; i++) {
@@ -190,7 +191,7 @@ int dpt_data_command_verify(int argc, char **argv)
 {
     struct verify verify = {0};
     const struct dpt_option vocab = {"--vocab", "N", .number = &verify.vocab, .min = 1,
-                                     .max = VOCAB_MAX};
+                                     .max = DPT_VOCAB_TOKENS_MAX};
     struct dpt_args args = {.argc = argc,
                             .argv = argv,
                             .help = help,

@@ -1,20 +1,13 @@
-/* Cutting: which part of which file comes next, and in which split. */
+/* The cutter: the next part of the inputs, and its split. */
 #include "worker/data/prepare/cut.h"
 
 #include "base/array.h"
-#include "base/fs.h"
 #include "worker/data/split.h"
 #include "worker/plan/sampler.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-static enum dpt_status no_memory(struct dpt_err *err)
-{
-    return dpt_fail_nomem(err, "encode");
-}
 
 bool dpt_line_is_blank(const uint8_t *line, size_t bytes)
 {
@@ -24,7 +17,7 @@ bool dpt_line_is_blank(const uint8_t *line, size_t bytes)
     return true;
 }
 
-/* Lines of whole .jsonl lines, and those of them that are not blank. */
+/* Adds the number of lines of .jsonl text, and of those that are not blank. */
 static void count_lines(const uint8_t *text, size_t bytes, int64_t *lines, int64_t *documents)
 {
     for (size_t at = 0; at < bytes; (*lines)++) {
@@ -37,28 +30,14 @@ static void count_lines(const uint8_t *text, size_t bytes, int64_t *lines, int64
 
 /* ---------------------------------------------------------------- blocks */
 
-static enum dpt_status open_file(struct dpt_cutter *cutter, struct dpt_err *err)
-{
-    if (cutter->opened == cutter->at.file)
-        return DPT_OK;
-    if (cutter->fd >= 0)
-        (void)close(cutter->fd); /* opened for reading */
-    cutter->fd = -1;
-    cutter->opened = -1;
-    DPT_TRY(dpt_input_open(&cutter->inputs->files[cutter->at.file], &cutter->fd, err));
-    cutter->opened = cutter->at.file;
-    cutter->n_runs = 0;
-    return DPT_OK;
-}
-
-/* Where a block of `bytes` bytes may end; 0: nowhere in it. */
-static size_t end_of_lines(const struct dpt_block *block, size_t bytes)
+/* The place behind the last end of a line in the first `bytes` bytes; 0: there is none. */
+static size_t end_of_last_line(const struct dpt_block *block, size_t bytes)
 {
     const uint8_t *end = memrchr(block->text, '\n', bytes);
     return end ? (size_t)(end - block->text) + 1 : 0;
 }
 
-/* Reads from at.offset up to `end`, a block or what it takes to get to a place to cut. */
+/* Reads from at.offset up to `end` at most: a block, or more until there is a place to cut. */
 static enum dpt_status read_block(struct dpt_cutter *cutter, struct dpt_block *block, int64_t end,
                                   struct dpt_err *err)
 {
@@ -69,21 +48,21 @@ static enum dpt_status read_block(struct dpt_cutter *cutter, struct dpt_block *b
         want = want < DPT_BLOCK_BYTES_MAX ? want : DPT_BLOCK_BYTES_MAX;
         want = (int64_t)want < left ? want : (size_t)left;
         if (!dpt_array_reserve(&block->text, &block->room, want, 1))
-            return no_memory(err);
-        DPT_TRY(dpt_fs_pread_all(cutter->fd, block->text + have, want - have,
-                                 cutter->at.offset + (int64_t)have, input->path, err));
+            return dpt_fail_nomem(err, "encode");
+        DPT_TRY(dpt_data_file_read(&input->file, cutter->at.offset + (int64_t)have,
+                                   block->text + have, want - have, err));
         have = want;
         const enum dpt_cuts cuts = cutter->options.cuts;
         if ((int64_t)want == left || (cuts == DPT_CUTS_ANYWHERE && !input->jsonl))
             block->bytes = want;
         else
-            block->bytes =
-                input->jsonl ? end_of_lines(block, want) : dpt_split_cut(block->text, want, cuts);
+            block->bytes = input->jsonl ? end_of_last_line(block, want)
+                                        : dpt_split_cut(block->text, want, cuts);
         if (block->bytes > 0)
             return DPT_OK;
         if (want == DPT_BLOCK_BYTES_MAX)
             return dpt_fail(err, DPT_EOVERFLOW, "'%s' has %d bytes from byte %lld on without %s",
-                            input->path, DPT_BLOCK_BYTES_MAX, (long long)cutter->at.offset,
+                            input->file.path, DPT_BLOCK_BYTES_MAX, (long long)cutter->at.offset,
                             input->jsonl ? "the end of a line; is it text?"
                             : cuts == DPT_CUTS_NONE
                                 ? "its end, and the tokenizer's pattern may match across any "
@@ -115,49 +94,49 @@ static bool is_in_stretches(const struct dpt_cutter *cutter, const struct dpt_in
 
 static int64_t stretches_of(const struct dpt_cutter *cutter, const struct dpt_input *input)
 {
-    return (input->bytes + cutter->stretch_bytes - 1) / cutter->stretch_bytes;
+    return (input->file.bytes + cutter->stretch_bytes - 1) / cutter->stretch_bytes;
 }
 
-/* The first line that begins at byte `at` or later; the file's end when there is none. */
-static enum dpt_status line_from(struct dpt_cutter *cutter, const struct dpt_input *input,
-                                 int64_t at, int64_t *ret, struct dpt_err *err)
+/* The place of the first line that begins at byte `at` or later; else the end of the file. */
+static enum dpt_status first_line_from(const struct dpt_input *input, int64_t at, int64_t *ret,
+                                       struct dpt_err *err)
 {
     uint8_t scan[4096];
     if (at == 0) {
         *ret = 0;
         return DPT_OK;
     }
-    for (at--; at < input->bytes; at += (int64_t)sizeof scan) {
-        const int64_t left = input->bytes - at;
+    for (at--; at < input->file.bytes; at += (int64_t)sizeof scan) {
+        const int64_t left = input->file.bytes - at;
         const size_t n = left < (int64_t)sizeof scan ? (size_t)left : sizeof scan;
-        DPT_TRY(dpt_fs_pread_all(cutter->fd, scan, n, at, input->path, err));
+        DPT_TRY(dpt_data_file_read(&input->file, at, scan, n, err));
         const uint8_t *end = memchr(scan, '\n', n);
         if (end) {
             *ret = at + (end - scan) + 1;
             return DPT_OK;
         }
     }
-    *ret = input->bytes;
+    *ret = input->file.bytes;
     return DPT_OK;
 }
 
-/* The runs of the file: each stretch begins at the first line in it or after it. */
+/* The runs of the file. A stretch begins at the first line that begins in it or behind it. */
 static enum dpt_status find_runs(struct dpt_cutter *cutter, const struct dpt_input *input,
                                  struct dpt_err *err)
 {
     const int64_t n = is_in_stretches(cutter, input) ? stretches_of(cutter, input) : 1;
     struct dpt_cut_run *runs = realloc(cutter->runs, (size_t)n * sizeof *runs);
     if (!runs)
-        return no_memory(err);
+        return dpt_fail_nomem(err, "encode");
     cutter->runs = runs;
     cutter->n_runs = 0;
     int64_t begin = 0;
     for (int64_t i = 0; i < n; i++) {
-        int64_t end = input->bytes;
+        int64_t end = input->file.bytes;
         const enum dpt_split split = dpt_cutter_split(cutter, input, cutter->at.unit + i);
         struct dpt_cut_run *last = cutter->n_runs > 0 ? &runs[cutter->n_runs - 1] : NULL;
         if (i + 1 < n)
-            DPT_TRY(line_from(cutter, input, (i + 1) * cutter->stretch_bytes, &end, err));
+            DPT_TRY(first_line_from(input, (i + 1) * cutter->stretch_bytes, &end, err));
         if (end == begin) /* a line that is longer than a stretch */
             continue;
         if (last && last->split == split)
@@ -169,7 +148,6 @@ static enum dpt_status find_runs(struct dpt_cutter *cutter, const struct dpt_inp
     return DPT_OK;
 }
 
-/* Counts the lot's units. */
 static enum dpt_status count_documents(struct dpt_cutter *cutter, struct dpt_err *err)
 {
     struct dpt_block block = {0};
@@ -185,12 +163,11 @@ static enum dpt_status count_documents(struct dpt_cutter *cutter, struct dpt_err
         int64_t lines = 0;
         block.input = input;
         cutter->at = (struct dpt_cut_position){.file = i};
-        status = open_file(cutter, err);
-        for (; status == DPT_OK && cutter->at.offset < input->bytes;
-             cutter->at.offset += (int64_t)block.bytes) {
-            status = read_block(cutter, &block, input->bytes, err);
+        while (status == DPT_OK && cutter->at.offset < input->file.bytes) {
+            status = read_block(cutter, &block, input->file.bytes, err);
             if (status == DPT_OK)
                 count_lines(block.text, block.bytes, &lines, &cutter->units);
+            cutter->at.offset += (int64_t)block.bytes;
         }
     }
     cutter->at = (struct dpt_cut_position){0};
@@ -207,8 +184,8 @@ static enum dpt_status count_stretches(struct dpt_cutter *cutter, struct dpt_err
             return dpt_fail(err, DPT_EINVAL,
                             "'%s' is split by its documents, not at lines of their text: set "
                             "--split document",
-                            input->path);
-        bytes += is_by_lot(cutter, input) ? input->bytes : 0;
+                            input->file.path);
+        bytes += is_by_lot(cutter, input) ? input->file.bytes : 0;
     }
     cutter->stretch_bytes = bytes / DPT_STRETCHES;
     if (cutter->stretch_bytes < DPT_STRETCH_BYTES_MIN)
@@ -224,7 +201,7 @@ static enum dpt_status count_stretches(struct dpt_cutter *cutter, struct dpt_err
 enum dpt_status dpt_cutter_init(struct dpt_cutter *cutter, const struct dpt_cut_options *options,
                                 const struct dpt_inputs *inputs, struct dpt_err *err)
 {
-    *cutter = (struct dpt_cutter){.options = *options, .inputs = inputs, .fd = -1, .opened = -1};
+    *cutter = (struct dpt_cutter){.options = *options, .inputs = inputs};
     if (options->val_fraction <= 0)
         return DPT_OK;
     enum dpt_status status = options->unit == DPT_UNIT_LINES ? count_stretches(cutter, err)
@@ -248,10 +225,8 @@ enum dpt_status dpt_cutter_init(struct dpt_cutter *cutter, const struct dpt_cut_
 
 void dpt_cutter_fini(struct dpt_cutter *cutter)
 {
-    if (cutter->fd >= 0)
-        (void)close(cutter->fd); /* opened for reading */
     free(cutter->runs);
-    *cutter = (struct dpt_cutter){.fd = -1, .opened = -1};
+    *cutter = (struct dpt_cutter){.inputs = NULL};
 }
 
 void dpt_cutter_seek(struct dpt_cutter *cutter, struct dpt_cut_position at)
@@ -270,7 +245,7 @@ bool dpt_cutter_at_end(const struct dpt_cutter *cutter)
 static enum dpt_status next_lines(struct dpt_cutter *cutter, struct dpt_block *block,
                                   struct dpt_err *err)
 {
-    DPT_TRY(read_block(cutter, block, block->input->bytes, err));
+    DPT_TRY(read_block(cutter, block, block->input->file.bytes, err));
     block->unit = cutter->at.unit;
     block->line = cutter->at.line;
     block->begins = false;
@@ -279,7 +254,7 @@ static enum dpt_status next_lines(struct dpt_cutter *cutter, struct dpt_block *b
     if (is_by_lot(cutter, block->input))
         cutter->at.unit += documents;
     cutter->at.offset += (int64_t)block->bytes;
-    if (cutter->at.offset == block->input->bytes)
+    if (cutter->at.offset == block->input->file.bytes)
         cutter->at =
             (struct dpt_cut_position){.file = cutter->at.file + 1, .unit = cutter->at.unit};
     return DPT_OK;
@@ -298,12 +273,12 @@ static enum dpt_status next_text(struct dpt_cutter *cutter, struct dpt_block *bl
     block->begins = cutter->at.offset == run->begin;
     block->split = run->split;
     cutter->at.offset += (int64_t)block->bytes;
-    if (cutter->at.offset == input->bytes) {
+    if (cutter->at.offset == input->file.bytes) {
         const int64_t units = !is_by_lot(cutter, input)        ? 0
                               : is_in_stretches(cutter, input) ? stretches_of(cutter, input)
                                                                : 1;
-        cutter->at =
-            (struct dpt_cut_position){.file = cutter->at.file + 1, .unit = cutter->at.unit + units};
+        dpt_cutter_seek(cutter, (struct dpt_cut_position){.file = cutter->at.file + 1,
+                                                          .unit = cutter->at.unit + units});
     }
     return DPT_OK;
 }
@@ -313,7 +288,6 @@ enum dpt_status dpt_cutter_next(struct dpt_cutter *cutter, struct dpt_block *blo
 {
     DPT_ASSERT(!dpt_cutter_at_end(cutter));
     block->input = &cutter->inputs->files[cutter->at.file];
-    DPT_TRY(open_file(cutter, err));
     DPT_TRY(block->input->jsonl ? next_lines(cutter, block, err) : next_text(cutter, block, err));
     block->after = cutter->at;
     return DPT_OK;

@@ -1,7 +1,7 @@
-/* Cutting the inputs into blocks that are encoded apart from each other.
+/* Cutting the inputs into blocks that are encoded independently of each other.
  *
- * What is encoded depends on the inputs and the split alone: blocks are cut where the tokens are
- * the same as without the cut, so their size changes nothing. */
+ * The tokens depend on the inputs and the split alone: a block is cut only at places where the
+ * tokens are the same as without the cut, so the size of blocks changes nothing. */
 #ifndef DPT_WORKER_DATA_PREPARE_CUT_H
 #define DPT_WORKER_DATA_PREPARE_CUT_H
 
@@ -16,7 +16,7 @@ enum {
     DPT_STRETCH_BYTES_MAX = 16 << 20
 };
 
-/* What goes to the validation data as a whole. */
+/* The unit that goes to one split as a whole. */
 enum dpt_split_unit {
     DPT_UNIT_DOCUMENT, /* a text file, or a line of .jsonl */
     DPT_UNIT_LINES     /* a stretch of lines, about 1/200 of all the text */
@@ -47,11 +47,10 @@ struct dpt_cutter {
     struct dpt_cut_options options;
     const struct dpt_inputs *inputs; /* borrowed */
     struct dpt_cut_position at;
-    int64_t units, val_units; /* that are split by lot, and how many of them go to validation */
+    int64_t units,
+        val_units; /* number of units that are drawn by lot, and of those in validation */
     int64_t stretch_bytes;
-    int fd;         /* of the file at.file; -1: none is open */
-    int64_t opened; /* that file; -1: none */
-    struct dpt_cut_run *runs;
+    struct dpt_cut_run *runs; /* (n_runs) of the file at.file; 0: not found yet */
     int n_runs;
 };
 
@@ -66,14 +65,14 @@ struct dpt_block {
     struct dpt_cut_position after;
 };
 
-/* Borrows the inputs. Counts the lines of .jsonl when they are to be split. DPT_EINVAL when the
- * inputs cannot be split as asked. */
+/* Borrows the inputs. Counts the lines of .jsonl if they are to be split. DPT_EINVAL: the inputs
+ * cannot be split as the options say. */
 DPT_MUST_USE enum dpt_status dpt_cutter_init(struct dpt_cutter *cutter,
                                              const struct dpt_cut_options *options,
                                              const struct dpt_inputs *inputs, struct dpt_err *err);
 void dpt_cutter_fini(struct dpt_cutter *cutter);
 
-/* Goes on from `at`, which `after` of a block was once. */
+/* Continues at `at`, the `after` of an earlier block. */
 void dpt_cutter_seek(struct dpt_cutter *cutter, struct dpt_cut_position at);
 
 bool dpt_cutter_at_end(const struct dpt_cutter *cutter);
@@ -86,7 +85,8 @@ DPT_MUST_USE enum dpt_status dpt_cutter_next(struct dpt_cutter *cutter, struct d
 enum dpt_split dpt_cutter_split(const struct dpt_cutter *cutter, const struct dpt_input *input,
                                 int64_t unit);
 
-/* Is this line of .jsonl (without its end) empty but for blanks? It then counts as none. */
+/* Whether the line of .jsonl, given without its end, has white space alone; it counts as no line.
+ */
 bool dpt_line_is_blank(const uint8_t *line, size_t bytes);
 
 #endif

@@ -1,4 +1,5 @@
-/* Reading, handing to the threads, writing: the caller's thread of dpt-data encode. */
+/* The caller's thread of dpt-data encode: reads blocks, gives them to the threads, writes tokens.
+ */
 #include "worker/data/prepare/encode.h"
 
 #include "base/parse.h"
@@ -9,8 +10,8 @@
 #include <jansson.h>
 #include <sys/stat.h>
 
-/* Blocks' worth of text between two saves of the state: what dying costs at most, beside what is on
- * its way through the threads. */
+/* Text between two saves of the state, in blocks. A process that dies loses at most that much work,
+ * and the blocks that the threads hold. */
 enum { BLOCKS_PER_SAVE = 32 };
 
 struct encode {
@@ -21,11 +22,11 @@ struct encode {
     struct dpt_shards shards;
     struct dpt_job_pool *pool;
     int64_t file_bytes; /* of the files before progress.at.file */
-    int64_t first_file; /* that file */
+    int64_t first_file; /* the index of that file */
     size_t unsaved;     /* bytes of text written since the last save */
 };
 
-/* All that the bytes of the shards depend on. */
+/* Everything on which the bytes of the shards depend. */
 static json_t *make_settings(const struct dpt_encode_options *options,
                              const struct dpt_vocab *vocab, const struct dpt_inputs *inputs)
 {
@@ -43,7 +44,7 @@ static json_t *make_settings(const struct dpt_encode_options *options,
                   hash, "text_key", options->text_key, "val_fraction", fraction, "split",
                   lots ? unit : "as named", "seed", lots ? (json_int_t)options->cut.seed : 0,
                   "shard_tokens", (json_int_t)options->shard_tokens);
-    /* Of the other kinds everybody knows it. */
+    /* The other tokenizers have fixed numbers of tokens. */
     if (settings && options->vocab.kind == DPT_TOKENIZER_HF &&
         json_object_set_new(settings, "vocab_tokens", json_integer(dpt_vocab_size(vocab))) != 0) {
         json_decref(settings);
@@ -55,11 +56,11 @@ static json_t *make_settings(const struct dpt_encode_options *options,
 static int64_t bytes_done(struct encode *e)
 {
     for (; e->first_file < e->shards.progress.at.file; e->first_file++)
-        e->file_bytes += e->inputs->files[e->first_file].bytes;
+        e->file_bytes += e->inputs->files[e->first_file].file.bytes;
     return e->file_bytes + e->shards.progress.at.offset;
 }
 
-static void tell(struct encode *e)
+static void report_progress(struct encode *e)
 {
     int64_t tokens = 0;
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
@@ -89,13 +90,13 @@ static enum dpt_status write_oldest(struct encode *e, const struct dpt_job *job,
         DPT_TRY(dpt_shards_save(&e->shards, err));
         e->unsaved = 0;
     }
-    tell(e);
+    report_progress(e);
     return DPT_OK;
 }
 
-static enum dpt_status run(struct encode *e, struct dpt_err *err)
+static enum dpt_status encode_blocks(struct encode *e, struct dpt_err *err)
 {
-    tell(e);
+    report_progress(e);
     for (;;) {
         struct dpt_job *job = dpt_cutter_at_end(&e->cutter) ? NULL : dpt_job_pool_empty(e->pool);
         if (job) {
@@ -111,25 +112,26 @@ static enum dpt_status run(struct encode *e, struct dpt_err *err)
     }
 }
 
-/* A finished folder is of these inputs unless one of them was changed since. */
+/* The record of a finished folder has no times of inputs: an input that is newer than the record
+ * was changed since. */
 static enum dpt_status check_not_newer(const struct encode *e, struct dpt_err *err)
 {
     struct stat st;
     if (fstatat(e->shards.dir_fd, DPT_RECORD_NAME, &st, 0) != 0)
         return dpt_fail_errno(err, errno, "look at '%s/" DPT_RECORD_NAME "'", e->shards.dir);
     for (int i = 0; i < e->inputs->n; i++) {
-        const struct dpt_input *input = &e->inputs->files[i];
-        if (input->changed_s > st.st_mtim.tv_sec ||
-            (input->changed_s == st.st_mtim.tv_sec && input->changed_ns > st.st_mtim.tv_nsec))
+        const struct dpt_data_file *file = &e->inputs->files[i].file;
+        if (file->changed_s > st.st_mtim.tv_sec ||
+            (file->changed_s == st.st_mtim.tv_sec && file->changed_ns > st.st_mtim.tv_nsec))
             return dpt_fail(err, DPT_EREFUSED,
                             "'%s' was changed since '%s/" DPT_RECORD_NAME
                             "' was written; name another --out, or remove that folder",
-                            input->path, e->shards.dir);
+                            file->path, e->shards.dir);
     }
     return DPT_OK;
 }
 
-/* Whatever is wrong with the files of a tokenizer, they are not the ones to be named. */
+/* Any fault of the tokenizer's files is a wrong option of the user. */
 static enum dpt_status refuse_vocab(struct dpt_err *err)
 {
     if (err->status != DPT_ENOMEM)
@@ -137,8 +139,8 @@ static enum dpt_status refuse_vocab(struct dpt_err *err)
     return err->status;
 }
 
-static enum dpt_status start(struct encode *e, bool *ret_done, int64_t *ret_resumed,
-                             struct dpt_err *err)
+static enum dpt_status open_folder(struct encode *e, bool *ret_done, int64_t *ret_resumed,
+                                   struct dpt_err *err)
 {
     const struct dpt_encode_options *o = e->options;
     struct dpt_cut_options cut = o->cut;
@@ -160,9 +162,9 @@ static enum dpt_status start(struct encode *e, bool *ret_done, int64_t *ret_resu
                         o->out);
     dpt_cutter_seek(&e->cutter, e->shards.progress.at);
     *ret_resumed = bytes_done(e);
-    const struct dpt_job_pool_options pool = {
-        .vocab = e->vocab, .cutter = &e->cutter, .text_key = o->text_key, .threads = o->threads};
-    return dpt_job_pool_create(&pool, &e->pool, err);
+    const struct dpt_job_options jobs = {
+        .vocab = e->vocab, .cutter = &e->cutter, .text_key = o->text_key};
+    return dpt_job_pool_create(&jobs, o->threads, &e->pool, err);
 }
 
 enum dpt_status dpt_encode(const struct dpt_encode_options *options,
@@ -171,13 +173,12 @@ enum dpt_status dpt_encode(const struct dpt_encode_options *options,
 {
     struct encode e = {.options = options,
                        .inputs = inputs,
-                       .cutter = {.fd = -1, .opened = -1},
                        .shards = {.dir_fd = -1, .list = {{.fd = -1}, {.fd = -1}}}};
     bool done = false;
     int64_t resumed = 0;
-    enum dpt_status status = start(&e, &done, &resumed, err);
+    enum dpt_status status = open_folder(&e, &done, &resumed, err);
     if (status == DPT_OK && !done)
-        status = run(&e, err);
+        status = encode_blocks(&e, err);
     if (status == DPT_OK) {
         *ret = (struct dpt_encode_result){.replaced = e.shards.progress.replaced,
                                           .resumed_bytes = resumed,

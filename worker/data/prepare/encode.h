@@ -1,13 +1,13 @@
 /* dpt-data encode: text files to shards, on all cores.
  *
- * One thread (the caller's) reads blocks in order and writes their tokens in order; the others
+ * The caller's thread reads blocks in order and writes their tokens in order; the other threads
  * encode. The bytes written depend on the inputs and the settings alone, not on the number of
- * threads, on the size of blocks or on how often the process died and was started again. */
+ * threads, the size of blocks or the number of times that the process died and was started again.
+ */
 #ifndef DPT_WORKER_DATA_PREPARE_ENCODE_H
 #define DPT_WORKER_DATA_PREPARE_ENCODE_H
 
 #include "worker/data/prepare/cut.h"
-#include "worker/data/tokenizer.h"
 
 enum { DPT_ENCODE_THREADS_MAX = 128 };
 
@@ -30,15 +30,14 @@ struct dpt_encode_result {
     } split[DPT_SPLIT_COUNT];
     int vocab;             /* tokens that the tokenizer has */
     int64_t replaced;      /* sequences of invalid UTF-8 that became U+FFFD */
-    int64_t resumed_bytes; /* of the inputs, that an earlier process had done */
-    bool was_done;         /* the folder was finished already: nothing was done */
+    int64_t resumed_bytes; /* of the inputs, encoded by an earlier process */
+    bool was_done;         /* the folder was finished before this call */
 };
 
-/* Encodes the inputs into options->out, going on where an earlier process with the same settings
- * and inputs stopped. On an error what was done so far stays and the next call goes on from it.
- * DPT_ECONFIG: the tokenizer's files cannot be used. DPT_EREFUSED: the folder is of other settings,
- * or an input was changed since it was written; DPT_ECORRUPT names the file and line of .jsonl that
- * has no text. */
+/* Encodes the inputs into options->out. Continues where an earlier process with the same settings
+ * and inputs stopped; after an error the next call continues. DPT_ECONFIG: the tokenizer's files
+ * cannot be used. DPT_EREFUSED: the folder was made with other settings, or an input was changed
+ * since. DPT_ECORRUPT: names the file and line of .jsonl that has no text. */
 DPT_MUST_USE enum dpt_status dpt_encode(const struct dpt_encode_options *options,
                                         const struct dpt_inputs *inputs,
                                         struct dpt_encode_result *ret, struct dpt_err *err);

@@ -1,13 +1,8 @@
-/* The texts that are to be encoded: which files, in which order, of which kind. */
+/* The texts that are to be encoded: their files, in order, with the kind of each. */
 #ifndef DPT_WORKER_DATA_PREPARE_INPUTS_H
 #define DPT_WORKER_DATA_PREPARE_INPUTS_H
 
-#include "base/err.h"
-#include "base/hash.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "worker/data/file.h"
 
 enum { DPT_INPUTS_MAX = 1000000, DPT_INPUT_DEPTH_MAX = 16 };
 
@@ -15,10 +10,9 @@ enum dpt_split { DPT_SPLIT_TRAIN, DPT_SPLIT_VAL, DPT_SPLIT_COUNT };
 extern const char *const dpt_split_names[DPT_SPLIT_COUNT]; /* in files' names and in JSON */
 
 struct dpt_input {
-    char *path;
-    bool jsonl; /* a JSON object a line; else one text */
-    bool val;   /* named as validation text */
-    int64_t bytes, changed_s, changed_ns;
+    struct dpt_data_file file; /* its path is owned */
+    bool jsonl;                /* a JSON object a line; else one text */
+    bool val;                  /* named as validation text */
 };
 
 struct dpt_inputs {
@@ -30,18 +24,14 @@ struct dpt_inputs {
 };
 
 /* Adds `path`: a file, or every file below a folder whose name ends in one of `endings` (such as
- * "txt,jsonl"), sorted bytewise; names that begin with a dot are passed over. Files that end in
- * .jsonl or .ndjson hold a JSON object a line. Empty files are left out. DPT_EREFUSED: a file is
- * compressed (gzip, zstd) or Parquet, which its first bytes tell. */
+ * "txt,jsonl"), sorted bytewise; names that begin with a dot are skipped. Files that end in .jsonl
+ * or .ndjson hold a JSON object a line. Empty files are left out. DPT_EREFUSED: the first bytes are
+ * those of a compressed file (gzip, zstd) or of Parquet. */
 DPT_MUST_USE enum dpt_status dpt_inputs_add(struct dpt_inputs *inputs, const char *path,
                                             const char *endings, bool val, struct dpt_err *err);
 void dpt_inputs_fini(struct dpt_inputs *inputs);
 
 /* Of every path, kind and size, in order; with the times of their last change, or without. */
 void dpt_inputs_hash(const struct dpt_inputs *inputs, bool times, char ret_hex[DPT_HASH_HEX_BYTES]);
-
-/* Opens a file for reading; DPT_ECORRUPT when it is not as it was when it was added. */
-DPT_MUST_USE enum dpt_status dpt_input_open(const struct dpt_input *input, int *ret_fd,
-                                            struct dpt_err *err);
 
 #endif

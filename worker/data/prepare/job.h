@@ -1,21 +1,31 @@
-/* Encoding one block: its documents, in the splits they belong to. */
+/* Encoding one block: its documents, each in its split. */
 #ifndef DPT_WORKER_DATA_PREPARE_JOB_H
 #define DPT_WORKER_DATA_PREPARE_JOB_H
 
-#include "worker/data/prepare/job_pool.h"
+#include "worker/data/prepare/cut.h"
 
-/* One thread's; the encoder is made with the first block. */
-struct dpt_job_encoder {
-    const struct dpt_vocab *vocab;
-    const struct dpt_cutter *cutter;
-    const char *text_key;
-    struct dpt_encoder *encoder;
+/* A block that is read, then encoded, then written. */
+struct dpt_job {
+    struct dpt_block block;
+    struct dpt_tokens tokens[DPT_SPLIT_COUNT];
+    int64_t documents[DPT_SPLIT_COUNT];
+    int64_t replaced;       /* sequences of invalid UTF-8 */
+    enum dpt_status status; /* of encoding */
+    struct dpt_err err;
 };
-void dpt_job_encoder_fini(struct dpt_job_encoder *encoder);
 
-/* Fills everything of the job but its block. Each document begins with <|endoftext|>, where the
- * vocabulary has it, as in the shards of llm.c; a text in stretches has one wherever it goes on
- * after a stretch of the other split. Documents without text leave nothing. */
-void dpt_job_encode(struct dpt_job_encoder *encoder, struct dpt_job *job);
+/* The same for all jobs; borrowed. */
+struct dpt_job_options {
+    const struct dpt_vocab *vocab;
+    const struct dpt_cutter *cutter; /* for dpt_cutter_split */
+    const char *text_key;
+};
+
+/* Fills all members of the job but its block. `*encoder` belongs to the calling thread; NULL: it is
+ * created here. Each document begins with <|endoftext|>, where the vocabulary has it, as in the
+ * shards of llm.c; a text in stretches has one wherever it continues after a stretch of the other
+ * split. A document without text has no tokens. */
+void dpt_job_encode(const struct dpt_job_options *options, struct dpt_encoder **encoder,
+                    struct dpt_job *job);
 
 #endif

@@ -1,5 +1,5 @@
-/* The ring of jobs. In order: those that are encoded or being encoded, those that wait for a
- * thread, the empty ones.
+/* The ring of jobs. In order: jobs that are encoded or that a thread encodes, jobs that wait for a
+ * thread, empty jobs.
  *
  *      oldest            to take           to fill
  *      ┌───────┬─────────┬───────┬────────┬───────┐
@@ -8,7 +8,7 @@
  */
 #include "worker/data/prepare/job_pool.h"
 
-#include "worker/data/prepare/job.h"
+#include "worker/data/prepare/encode.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -20,7 +20,7 @@ struct slot {
 };
 
 struct dpt_job_pool {
-    struct dpt_job_pool_options options;
+    struct dpt_job_options options;
     struct slot *slots; /* (n_slots) */
     int n_slots;
     pthread_t threads[DPT_ENCODE_THREADS_MAX];
@@ -37,12 +37,10 @@ static struct slot *slot_of(struct dpt_job_pool *pool, int64_t job)
     return &pool->slots[job % pool->n_slots];
 }
 
-static void *thread_main(void *ctx)
+static void *encode_jobs(void *ctx)
 {
     struct dpt_job_pool *pool = ctx;
-    struct dpt_job_encoder encoder = {.vocab = pool->options.vocab,
-                                      .cutter = pool->options.cutter,
-                                      .text_key = pool->options.text_key};
+    struct dpt_encoder *encoder = NULL;
     (void)pthread_mutex_lock(&pool->mutex);
     while (!pool->stop) {
         if (pool->taken == pool->submitted) {
@@ -51,24 +49,24 @@ static void *thread_main(void *ctx)
         }
         struct slot *slot = slot_of(pool, pool->taken++);
         (void)pthread_mutex_unlock(&pool->mutex);
-        dpt_job_encode(&encoder, &slot->job);
+        dpt_job_encode(&pool->options, &encoder, &slot->job);
         (void)pthread_mutex_lock(&pool->mutex);
         slot->done = true;
         (void)pthread_cond_signal(&pool->wake_owner);
     }
     (void)pthread_mutex_unlock(&pool->mutex);
-    dpt_job_encoder_fini(&encoder);
+    dpt_encoder_destroy(&encoder);
     return NULL;
 }
 
 /* Starts the threads with all signals blocked: they are the main thread's. */
-static enum dpt_status start_threads(struct dpt_job_pool *pool, struct dpt_err *err)
+static enum dpt_status start_threads(struct dpt_job_pool *pool, int n, struct dpt_err *err)
 {
     sigset_t all, before;
     (void)sigfillset(&all);
     int failed = pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (; !failed && pool->n_threads < pool->options.threads; pool->n_threads++) {
-        failed = pthread_create(&pool->threads[pool->n_threads], NULL, thread_main, pool);
+    for (; !failed && pool->n_threads < n; pool->n_threads++) {
+        failed = pthread_create(&pool->threads[pool->n_threads], NULL, encode_jobs, pool);
         if (failed)
             break;
     }
@@ -77,12 +75,12 @@ static enum dpt_status start_threads(struct dpt_job_pool *pool, struct dpt_err *
                   : DPT_OK;
 }
 
-enum dpt_status dpt_job_pool_create(const struct dpt_job_pool_options *options,
+enum dpt_status dpt_job_pool_create(const struct dpt_job_options *options, int threads,
                                     struct dpt_job_pool **ret, struct dpt_err *err)
 {
-    DPT_ASSERT(options->threads >= 1 && options->threads <= DPT_ENCODE_THREADS_MAX);
+    DPT_ASSERT(threads >= 1 && threads <= DPT_ENCODE_THREADS_MAX);
     struct dpt_job_pool *pool = calloc(1, sizeof *pool);
-    const int n_slots = 2 * options->threads + 2;
+    const int n_slots = 2 * threads + 2;
     struct slot *slots = calloc((size_t)n_slots, sizeof *slots);
     if (!pool || !slots) {
         free(pool);
@@ -95,7 +93,7 @@ enum dpt_status dpt_job_pool_create(const struct dpt_job_pool_options *options,
     (void)pthread_mutex_init(&pool->mutex, NULL);
     (void)pthread_cond_init(&pool->wake_threads, NULL);
     (void)pthread_cond_init(&pool->wake_owner, NULL);
-    enum dpt_status status = start_threads(pool, err);
+    enum dpt_status status = start_threads(pool, threads, err);
     if (status != DPT_OK)
         dpt_job_pool_destroy(&pool);
     else
@@ -129,7 +127,7 @@ void dpt_job_pool_destroy(struct dpt_job_pool **pool_p)
 
 struct dpt_job *dpt_job_pool_empty(struct dpt_job_pool *pool)
 {
-    /* Only the owner, who asks, changes these two. */
+    /* Only the calling thread, the pool's owner, changes the two counts. */
     return pool->submitted - pool->released < pool->n_slots ? &slot_of(pool, pool->submitted)->job
                                                             : NULL;
 }

@@ -2,40 +2,24 @@
 #ifndef DPT_WORKER_DATA_PREPARE_JOB_POOL_H
 #define DPT_WORKER_DATA_PREPARE_JOB_POOL_H
 
-#include "worker/data/prepare/encode.h"
-
-/* A block on its way: read, then encoded, then written. */
-struct dpt_job {
-    struct dpt_block block;
-    struct dpt_tokens tokens[DPT_SPLIT_COUNT];
-    int64_t documents[DPT_SPLIT_COUNT];
-    int64_t replaced;
-    enum dpt_status status; /* of encoding it */
-    struct dpt_err err;
-};
+#include "worker/data/prepare/job.h"
 
 struct dpt_job_pool;
 
-/* Borrows all but `threads` until destroyed. */
-struct dpt_job_pool_options {
-    const struct dpt_vocab *vocab;
-    const struct dpt_cutter *cutter; /* for dpt_cutter_split */
-    const char *text_key;
-    int threads;
-};
-DPT_MUST_USE enum dpt_status dpt_job_pool_create(const struct dpt_job_pool_options *options,
+/* `threads`: 1 … DPT_ENCODE_THREADS_MAX. */
+DPT_MUST_USE enum dpt_status dpt_job_pool_create(const struct dpt_job_options *options, int threads,
                                                  struct dpt_job_pool **ret, struct dpt_err *err);
-/* Waits for the threads; jobs not yet taken are dropped. */
+/* Waits for the threads; jobs that wait for a thread are dropped. */
 void dpt_job_pool_destroy(struct dpt_job_pool **pool);
 
-/* An empty job to read into; NULL while all are on their way. */
+/* An empty job, to read a block into; NULL: none is empty. */
 struct dpt_job *dpt_job_pool_empty(struct dpt_job_pool *pool);
-/* Hands the job that dpt_job_pool_empty gave to the threads. */
+/* Gives the job of dpt_job_pool_empty to the threads. */
 void dpt_job_pool_submit(struct dpt_job_pool *pool);
 
-/* Waits for the oldest job to be encoded; NULL when there is none on its way. */
+/* Waits until the oldest submitted job is encoded; NULL: no job is submitted. */
 struct dpt_job *dpt_job_pool_oldest(struct dpt_job_pool *pool);
-/* The oldest is written: it may be used again. */
+/* The oldest job is written and becomes empty. */
 void dpt_job_pool_release(struct dpt_job_pool *pool);
 
 #endif

@@ -1,4 +1,4 @@
-/* dpt-data: makes token shards of text, looks at them, checks them. */
+/* dpt-data: makes token shards of text, inspects and verifies them. */
 #include "worker/data/prepare/commands.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@ static const char usage[] =
     "       dpt-data COMMAND --help | --help | --version\n"
     "Exit codes: 0 done, 1 failed or damaged, 2 usage.\n";
 
-static int run(int argc, char **argv)
+static int run_command(int argc, char **argv)
 {
     static const struct {
         const char *name;
@@ -41,8 +41,8 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    const int code = run(argc, argv);
-    /* What could not be written to a full disk or a closed pipe was not shown. */
+    const int code = run_command(argc, argv);
+    /* A full disk or a closed pipe is an error: the user did not see the output. */
     if (fflush(stdout) != 0) {
         (void)fprintf(stderr, "dpt-data: write to the standard output failed\n");
         return DPT_DATA_EXIT_FAILED;

@@ -1,4 +1,4 @@
-/* Reading the record for what it says of the tokens; one that cannot be read says nothing. */
+/* Reads the tokenizer from the record; a record that cannot be read counts as none. */
 #include "worker/data/prepare/record.h"
 
 #include "base/fs.h"

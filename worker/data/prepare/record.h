@@ -1,4 +1,4 @@
-/* What dpt-data.json beside a shard says of its tokens. */
+/* The tokenizer of a shard by the record beside it, dpt-data.json. */
 #ifndef DPT_WORKER_DATA_PREPARE_RECORD_H
 #define DPT_WORKER_DATA_PREPARE_RECORD_H
 

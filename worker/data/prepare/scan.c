@@ -2,10 +2,8 @@
 #include "worker/data/prepare/scan.h"
 
 #include "base/cursor.h"
-#include "base/fs.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 enum { BLOCK_BYTES = 1 << 20 };
 
@@ -15,7 +13,7 @@ void dpt_scan_fini(struct dpt_scan *scan)
     scan->counts = NULL;
 }
 
-static void count(struct dpt_scan *scan, const uint8_t *block, size_t bytes, int64_t first)
+static void count_tokens(struct dpt_scan *scan, const uint8_t *block, size_t bytes, int64_t first)
 {
     struct dpt_reader reader;
     dpt_reader_init(&reader, block, bytes);
@@ -30,19 +28,19 @@ static void count(struct dpt_scan *scan, const uint8_t *block, size_t bytes, int
     }
 }
 
-static enum dpt_status read_all(struct dpt_scan *scan, int fd, uint8_t *block, struct dpt_err *err)
+static enum dpt_status read_all(struct dpt_scan *scan, uint8_t *block, struct dpt_err *err)
 {
     struct dpt_sha256 sha;
     const struct dpt_token_shard *shard = &scan->shard;
     dpt_sha256_init(&sha);
-    DPT_TRY(dpt_fs_pread_all(fd, block, DPT_SHARD_HEADER_BYTES, 0, shard->file.path, err));
+    DPT_TRY(dpt_data_file_read(&shard->file, 0, block, DPT_SHARD_HEADER_BYTES, err));
     dpt_sha256_add(&sha, block, DPT_SHARD_HEADER_BYTES);
     const int64_t bytes = shard->tokens * shard->width;
     for (int64_t at = 0; at < bytes; at += BLOCK_BYTES) {
         const size_t n = bytes - at < BLOCK_BYTES ? (size_t)(bytes - at) : BLOCK_BYTES;
-        DPT_TRY(dpt_fs_pread_all(fd, block, n, shard->at + at, shard->file.path, err));
+        DPT_TRY(dpt_data_file_read(&shard->file, shard->at + at, block, n, err));
         dpt_sha256_add(&sha, block, n);
-        count(scan, block, n, at / shard->width);
+        count_tokens(scan, block, n, at / shard->width);
     }
     dpt_sha256_hex(&sha, scan->sha256);
     return DPT_OK;
@@ -51,15 +49,12 @@ static enum dpt_status read_all(struct dpt_scan *scan, int fd, uint8_t *block, s
 enum dpt_status dpt_scan_shard(char *path, struct dpt_scan *ret, struct dpt_err *err)
 {
     struct dpt_scan scan = {.shard.file.path = path};
-    int fd;
     DPT_TRY(dpt_shard_probe_tokens(&scan.shard, err));
-    DPT_TRY(dpt_data_file_open(&scan.shard.file, &fd, err));
     uint8_t *block = malloc(BLOCK_BYTES);
     scan.counts = calloc(DPT_SCAN_TOKENS, sizeof *scan.counts);
-    enum dpt_status status = block && scan.counts ? read_all(&scan, fd, block, err)
-                                                  : dpt_fail_nomem(err, "read '%s'", path);
+    enum dpt_status status =
+        block && scan.counts ? read_all(&scan, block, err) : dpt_fail_nomem(err, "read '%s'", path);
     free(block);
-    (void)close(fd); /* opened for reading */
     if (status != DPT_OK)
         dpt_scan_fini(&scan);
     else

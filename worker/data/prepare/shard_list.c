@@ -18,9 +18,7 @@ enum dpt_status dpt_shard_list_reserve(struct dpt_shard_list *list, int n, struc
     if (n > DPT_PREPARED_SHARDS_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "more than %d shards: set a larger --shard-tokens",
                         DPT_PREPARED_SHARDS_MAX);
-    return dpt_array_reserve(&list->sha256, &list->sha256_room, (size_t)n, sizeof *list->sha256) &&
-                   dpt_array_reserve(&list->shard_tokens, &list->tokens_room, (size_t)n,
-                                     sizeof *list->shard_tokens)
+    return dpt_array_reserve(&list->shards, &list->room, (size_t)n, sizeof *list->shards)
                ? DPT_OK
                : dpt_fail_nomem(err, "list of shards");
 }
@@ -28,8 +26,7 @@ enum dpt_status dpt_shard_list_reserve(struct dpt_shard_list *list, int n, struc
 void dpt_shard_list_fini(struct dpt_shard_list *list)
 {
     if (list->fd >= 0)
-        (void)close(list->fd); /* saved bytes are durable; the others are made again */
-    free(list->sha256);
-    free(list->shard_tokens);
+        (void)close(list->fd); /* saved bytes are durable; a resume writes the others again */
+    free(list->shards);
     *list = (struct dpt_shard_list){.fd = -1};
 }

@@ -8,6 +8,11 @@
 
 enum { DPT_SHARD_NAME_BYTES = 32, DPT_PREPARED_SHARDS_MAX = 65536 };
 
+struct dpt_full_shard {
+    int64_t tokens;
+    char sha256[DPT_SHA256_HEX_BYTES];
+};
+
 struct dpt_shard_list {
     const char *split; /* "train" or "val" */
     int full;          /* shards of shard_tokens tokens; at the end the last shard too */
@@ -15,9 +20,8 @@ struct dpt_shard_list {
     int64_t current;   /* tokens of the growing shard */
     int64_t tokens;    /* of all shards */
     int64_t documents;
-    char (*sha256)[DPT_SHA256_HEX_BYTES]; /* (full) */
-    int64_t *shard_tokens;                /* (full) */
-    size_t sha256_room, tokens_room;
+    struct dpt_full_shard *shards; /* (full) */
+    size_t room;
     int fd; /* of the growing shard; -1: none */
 };
 

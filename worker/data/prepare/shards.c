@@ -1,4 +1,4 @@
-/* Shards: growing, full, named. */
+/* Growing shards, full shards, and the resume of both. */
 #include "worker/data/prepare/shards.h"
 
 #include "base/cursor.h"
@@ -68,7 +68,7 @@ void dpt_shards_close(struct dpt_shards *shards)
 
 /* ---------------------------------------------------------------- growing */
 
-/* Bytes of a shard's file up to its token `tokens`. */
+/* Bytes of a shard's file with `tokens` tokens. */
 static int64_t bytes_before(const struct dpt_shards *shards, int64_t tokens)
 {
     return DPT_SHARD_HEADER_BYTES + tokens * shards->token_bytes;
@@ -93,8 +93,8 @@ static enum dpt_status write_tokens(const struct dpt_shards *shards,
     return DPT_OK;
 }
 
-static enum dpt_status sum_of(int fd, const char *path, int64_t bytes,
-                              char ret_hex[DPT_SHA256_HEX_BYTES], struct dpt_err *err)
+static enum dpt_status checksum_of(int fd, const char *path, int64_t bytes,
+                                   char ret_hex[DPT_SHA256_HEX_BYTES], struct dpt_err *err)
 {
     struct dpt_sha256 sha;
     uint8_t *block = malloc(READ_BYTES);
@@ -112,7 +112,8 @@ static enum dpt_status sum_of(int fd, const char *path, int64_t bytes,
     return status;
 }
 
-/* The growing shard is full: its header, its checksum, on the disk. It keeps its name for now. */
+/* The growing shard is full: writes its header, makes it durable and takes its checksum. It keeps
+ * the name of a part until the state is saved. */
 static enum dpt_status end_shard(struct dpt_shards *shards, struct dpt_shard_list *list,
                                  struct dpt_err *err)
 {
@@ -121,6 +122,7 @@ static enum dpt_status end_shard(struct dpt_shards *shards, struct dpt_shard_lis
     struct dpt_writer writer;
     DPT_TRY(shard_path(shards, list, list->full, PART, path, err));
     DPT_TRY(dpt_shard_list_reserve(list, list->full + 1, err));
+    struct dpt_full_shard *full = &list->shards[list->full];
     dpt_writer_init(&writer, header, sizeof header);
     const bool narrow = shards->token_bytes == 2;
     dpt_writer_u32(&writer, narrow ? DPT_SHARD_MAGIC_GPT2 : DPT_SHARD_MAGIC_LLAMA3);
@@ -128,13 +130,13 @@ static enum dpt_status end_shard(struct dpt_shards *shards, struct dpt_shard_lis
     dpt_writer_u32(&writer, (uint32_t)list->current);
     DPT_TRY(dpt_disk_write(list->fd, header, sizeof header, 0, path, err));
     DPT_TRY(dpt_disk_sync(list->fd, path, err));
-    DPT_TRY(
-        sum_of(list->fd, path, bytes_before(shards, list->current), list->sha256[list->full], err));
+    DPT_TRY(checksum_of(list->fd, path, bytes_before(shards, list->current), full->sha256, err));
     const int fd = list->fd;
     list->fd = -1;
     if (close(fd) != 0)
         return dpt_fail_errno(err, errno, "close '%s'", path);
-    list->shard_tokens[list->full++] = list->current;
+    full->tokens = list->current;
+    list->full++;
     list->current = 0;
     return DPT_OK;
 }
@@ -170,8 +172,8 @@ bool dpt_shards_want_save(const struct dpt_shards *shards)
     return false;
 }
 
-static enum dpt_status rename_full(struct dpt_shards *shards, struct dpt_shard_list *list,
-                                   struct dpt_err *err)
+static enum dpt_status rename_full_shards(struct dpt_shards *shards, struct dpt_shard_list *list,
+                                          struct dpt_err *err)
 {
     for (; list->renamed < list->full; list->renamed++) {
         char part[PATH_MAX], whole[PATH_MAX];
@@ -192,7 +194,7 @@ enum dpt_status dpt_shards_save(struct dpt_shards *shards, struct dpt_err *err)
     if (!dpt_shards_want_save(shards))
         return DPT_OK;
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
-        DPT_TRY(rename_full(shards, &shards->list[s], err));
+        DPT_TRY(rename_full_shards(shards, &shards->list[s], err));
     return dpt_disk_sync(shards->dir_fd, shards->dir, err);
 }
 
@@ -209,13 +211,14 @@ enum dpt_status dpt_shards_finish(struct dpt_shards *shards, struct dpt_err *err
 
 /* ---------------------------------------------------------------- resuming */
 
-/* A full shard has its final name, or is renamed to it now. */
-static enum dpt_status find_full(const struct dpt_shards *shards, const struct dpt_shard_list *list,
-                                 int index, struct dpt_err *err)
+/* Checks that a full shard is there; renames it if it still has the name of a part. */
+static enum dpt_status check_full_shard(const struct dpt_shards *shards,
+                                        const struct dpt_shard_list *list, int index,
+                                        struct dpt_err *err)
 {
     struct stat st;
     char part[PATH_MAX], whole[PATH_MAX];
-    const int64_t bytes = bytes_before(shards, list->shard_tokens[index]);
+    const int64_t bytes = bytes_before(shards, list->shards[index].tokens);
     DPT_TRY(shard_path(shards, list, index, PART, part, err));
     DPT_TRY(shard_path(shards, list, index, FULL, whole, err));
     if (stat(whole, &st) != 0 && errno == ENOENT && stat(part, &st) == 0)
@@ -228,20 +231,21 @@ static enum dpt_status find_full(const struct dpt_shards *shards, const struct d
     return DPT_OK;
 }
 
-static enum dpt_status find_all_full(struct dpt_shards *shards, struct dpt_err *err)
+static enum dpt_status check_full_shards(struct dpt_shards *shards, struct dpt_err *err)
 {
     for (int s = 0; s < DPT_SPLIT_COUNT; s++) {
         struct dpt_shard_list *list = &shards->list[s];
         for (int i = 0; i < list->full; i++)
-            DPT_TRY(find_full(shards, list, i, err));
+            DPT_TRY(check_full_shard(shards, list, i, err));
         list->renamed = list->full;
     }
     return DPT_OK;
 }
 
-/* The part that grows, cut back to what the state says; what lies behind it is removed. */
-static enum dpt_status find_part(struct dpt_shards *shards, struct dpt_shard_list *list,
-                                 struct dpt_err *err)
+/* Opens the growing part and truncates it to the length in the state; removes the parts after it.
+ */
+static enum dpt_status reopen_part(struct dpt_shards *shards, struct dpt_shard_list *list,
+                                   struct dpt_err *err)
 {
     const int64_t bytes = bytes_before(shards, list->current);
     char path[PATH_MAX];
@@ -263,9 +267,9 @@ static enum dpt_status find_part(struct dpt_shards *shards, struct dpt_shard_lis
     return dpt_disk_truncate(list->fd, bytes, path, err);
 }
 
-/* Shards in a folder without state or record are somebody else's; parts are left of an encode
- * that died before its first save. */
-static enum dpt_status refuse_others(struct dpt_shards *shards, struct dpt_err *err)
+/* Shards in a folder without state or record were made by another program, and are refused; parts
+ * are left of an encode that died before its first save, and are removed. */
+static enum dpt_status refuse_foreign_shards(struct dpt_shards *shards, struct dpt_err *err)
 {
     char path[PATH_MAX];
     for (int s = 0; s < DPT_SPLIT_COUNT; s++) {
@@ -275,12 +279,12 @@ static enum dpt_status refuse_others(struct dpt_shards *shards, struct dpt_err *
                             "'%s' is there and no " DPT_RECORD_NAME " beside it says what it was "
                             "made from; name an empty folder",
                             path);
-        DPT_TRY(find_part(shards, &shards->list[s], err));
+        DPT_TRY(reopen_part(shards, &shards->list[s], err));
     }
     return DPT_OK;
 }
 
-/* What dpt_fs_write_file_atomic leaves of a process that died in it. */
+/* A file that dpt_fs_write_file_atomic leaves of a process that died in it. */
 static bool is_temporary(const char *name)
 {
     static const char *const files[] = {DPT_STATE_NAME, DPT_RECORD_NAME, DPT_SUMS_NAME};
@@ -316,14 +320,14 @@ enum dpt_status dpt_shards_resume(struct dpt_shards *shards, bool *ret_done, str
     DPT_TRY(remove_temporaries(shards, err));
     DPT_TRY(dpt_state_check_record(shards, ret_done, err));
     if (*ret_done) {
-        DPT_TRY(find_all_full(shards, err));
+        DPT_TRY(check_full_shards(shards, err));
         return dpt_state_remove(shards, err);
     }
     DPT_TRY(dpt_state_read(shards, &found, err));
     if (!found)
-        return refuse_others(shards, err);
-    DPT_TRY(find_all_full(shards, err));
+        return refuse_foreign_shards(shards, err);
+    DPT_TRY(check_full_shards(shards, err));
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
-        DPT_TRY(find_part(shards, &shards->list[s], err));
+        DPT_TRY(reopen_part(shards, &shards->list[s], err));
     return dpt_disk_sync(shards->dir_fd, shards->dir, err);
 }

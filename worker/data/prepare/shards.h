@@ -1,9 +1,9 @@
 /* The folder that dpt-data encode fills: train_NNNNNN.bin and val_NNNNNN.bin, whole or absent.
  *
- * A shard grows as NAME.part and gets its final name when it is full. dpt_shards_save makes what
- * was appended durable, writes the state beside it, and only then renames what is full: whatever
- * moment the process dies at, dpt_shards_resume finds the state of the last save, cuts the parts
- * back to it, and the rest is made again, with the same bytes.
+ * A shard grows as NAME.part and gets its final name when it is full. dpt_shards_save makes the
+ * appended tokens durable, writes the state beside the parts, and then renames full shards. After
+ * the death of the process at any moment, dpt_shards_resume finds the state of the last save and
+ * truncates the parts to it; the encode writes the rest again, with the same bytes.
  *
  *   append … append        save                                      append …
  *   parts grow             fsync parts, write state, rename full ones   ↑ resume starts here */
@@ -37,8 +37,7 @@ struct dpt_shards {
     struct dpt_shards_progress progress;
 };
 
-/* Creates the folder if need be and takes it for this process: DPT_EREFUSED when another one
- * writes there. */
+/* Creates the folder if it is absent, and locks it. DPT_EREFUSED: another process has the lock. */
 DPT_MUST_USE enum dpt_status dpt_shards_open(struct dpt_shards *shards, const char *dir,
                                              int64_t shard_tokens, int token_bytes,
                                              struct dpt_err *err);
@@ -55,13 +54,13 @@ DPT_MUST_USE enum dpt_status dpt_shards_resume(struct dpt_shards *shards, bool *
 DPT_MUST_USE enum dpt_status dpt_shards_append(struct dpt_shards *shards, enum dpt_split split,
                                                const uint32_t *ids, size_t n, struct dpt_err *err);
 
-/* Is there a full shard that waits for its name? */
+/* Whether a full shard waits for its final name. */
 bool dpt_shards_want_save(const struct dpt_shards *shards);
 
 DPT_MUST_USE enum dpt_status dpt_shards_save(struct dpt_shards *shards, struct dpt_err *err);
 
-/* The end: the last shards get their headers and names, SHA256SUMS and dpt-data.json are written,
- * the state is removed. */
+/* Gives the last shards their headers and names, writes SHA256SUMS and dpt-data.json, and removes
+ * the state. */
 DPT_MUST_USE enum dpt_status dpt_shards_finish(struct dpt_shards *shards, struct dpt_err *err);
 
 #endif

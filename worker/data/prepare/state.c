@@ -10,22 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum dpt_status no_memory(struct dpt_err *err)
-{
-    return dpt_fail_nomem(err, "state");
-}
-
 /* ---------------------------------------------------------------- writing */
 
-static json_t *shards_json(const struct dpt_shard_list *list)
+static json_t *full_shards_json(const struct dpt_shard_list *list)
 {
     json_t *array = json_array();
     for (int i = 0; i < list->full; i++) {
         char name[DPT_SHARD_NAME_BYTES];
         dpt_shard_list_name(list, i, name);
         if (json_array_append_new(array, json_pack("{s:s, s:I, s:s}", "file", name, "tokens",
-                                                   (json_int_t)list->shard_tokens[i], "sha256",
-                                                   list->sha256[i])) != 0) {
+                                                   (json_int_t)list->shards[i].tokens, "sha256",
+                                                   list->shards[i].sha256)) != 0) {
             json_decref(array);
             return NULL;
         }
@@ -36,13 +31,13 @@ static json_t *shards_json(const struct dpt_shard_list *list)
 static json_t *list_json(const struct dpt_shard_list *list, bool state)
 {
     json_t *json = json_pack("{s:I, s:I, s:o}", "tokens", (json_int_t)list->tokens, "documents",
-                             (json_int_t)list->documents, "shards", shards_json(list));
+                             (json_int_t)list->documents, "shards", full_shards_json(list));
     if (state && json)
         (void)json_object_set_new(json, "current", json_integer(list->current));
     return json;
 }
 
-static json_t *whole_json(const struct dpt_shards *shards, bool state)
+static json_t *state_json(const struct dpt_shards *shards, bool state)
 {
     const struct dpt_shards_progress *progress = &shards->progress;
     json_t *json = json_pack("{s:i, s:O, s:I}", "dpt-data", DPT_STATE_VERSION, "settings",
@@ -64,28 +59,22 @@ static json_t *whole_json(const struct dpt_shards *shards, bool state)
     return json;
 }
 
-static enum dpt_status path_of(const struct dpt_shards *shards, const char *name,
-                               char ret[PATH_MAX], struct dpt_err *err)
-{
-    return dpt_fs_join(shards->dir, name, ret, PATH_MAX, err);
-}
-
 static enum dpt_status write_text(const struct dpt_shards *shards, const char *name,
                                   const char *text, size_t bytes, struct dpt_err *err)
 {
     char path[PATH_MAX];
-    DPT_TRY(path_of(shards, name, path, err));
+    DPT_TRY(dpt_fs_join(shards->dir, name, path, sizeof path, err));
     return dpt_disk_write_file(path, text, bytes, err);
 }
 
 static enum dpt_status write_json(const struct dpt_shards *shards, const char *name, bool state,
                                   struct dpt_err *err)
 {
-    json_t *json = whole_json(shards, state);
+    json_t *json = state_json(shards, state);
     char *text = json ? json_dumps(json, JSON_INDENT(1)) : NULL;
     json_decref(json);
     if (!text)
-        return no_memory(err);
+        return dpt_fail_nomem(err, "state");
     const enum dpt_status status = write_text(shards, name, text, strlen(text), err);
     free(text);
     return status;
@@ -110,13 +99,13 @@ enum dpt_status dpt_state_write_sums(const struct dpt_shards *shards, struct dpt
         n += shards->list[s].full;
     char *text = malloc((size_t)n * LINE_BYTES + 1);
     if (!text)
-        return no_memory(err);
+        return dpt_fail_nomem(err, "state");
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
         for (int i = 0; i < shards->list[s].full; i++) {
             char name[DPT_SHARD_NAME_BYTES];
             dpt_shard_list_name(&shards->list[s], i, name);
-            at += (size_t)snprintf(text + at, LINE_BYTES, "%s  %s\n", shards->list[s].sha256[i],
-                                   name);
+            at += (size_t)snprintf(text + at, LINE_BYTES, "%s  %s\n",
+                                   shards->list[s].shards[i].sha256, name);
         }
     const enum dpt_status status = write_text(shards, DPT_SUMS_NAME, text, at, err);
     free(text);
@@ -126,19 +115,19 @@ enum dpt_status dpt_state_write_sums(const struct dpt_shards *shards, struct dpt
 enum dpt_status dpt_state_remove(const struct dpt_shards *shards, struct dpt_err *err)
 {
     char path[PATH_MAX];
-    DPT_TRY(path_of(shards, DPT_STATE_NAME, path, err));
+    DPT_TRY(dpt_fs_join(shards->dir, DPT_STATE_NAME, path, sizeof path, err));
     return dpt_disk_remove(path, err);
 }
 
 /* ---------------------------------------------------------------- reading */
 
-static enum dpt_status damaged(const char *path, struct dpt_err *err)
+static enum dpt_status refuse_damaged(const char *path, struct dpt_err *err)
 {
     return dpt_fail(err, DPT_ECORRUPT,
                     "'%s' cannot be understood; remove its folder and start again", path);
 }
 
-static bool get_number(const json_t *json, const char *key, int64_t *ret)
+static bool read_number(const json_t *json, const char *key, int64_t *ret)
 {
     const json_t *value = json_object_get(json, key);
     if (!json_is_integer(value) || json_integer_value(value) < 0)
@@ -147,7 +136,7 @@ static bool get_number(const json_t *json, const char *key, int64_t *ret)
     return true;
 }
 
-/* The first setting in which a and b differ, as "KEY (was A, is B)". */
+/* DPT_EREFUSED names the first setting that differs, with both values. */
 static enum dpt_status compare_settings(const json_t *was, const json_t *is, const char *path,
                                         struct dpt_err *err)
 {
@@ -180,7 +169,7 @@ static enum dpt_status read_json(const struct dpt_shards *shards, const char *na
     char *text;
     size_t bytes;
     *ret = NULL;
-    DPT_TRY(path_of(shards, name, ret_path, err));
+    DPT_TRY(dpt_fs_join(shards->dir, name, ret_path, PATH_MAX, err));
     enum dpt_status status = dpt_fs_read_file(ret_path, DPT_STATE_BYTES_MAX, &text, &bytes, err);
     if (status != DPT_OK)
         return status == DPT_ENOENT ? DPT_OK : status;
@@ -189,7 +178,7 @@ static enum dpt_status read_json(const struct dpt_shards *shards, const char *na
     status =
         json_integer_value(json_object_get(json, "dpt-data")) == DPT_STATE_VERSION
             ? compare_settings(json_object_get(json, "settings"), shards->settings, ret_path, err)
-            : damaged(ret_path, err);
+            : refuse_damaged(ret_path, err);
     if (status == DPT_OK)
         *ret = json;
     else
@@ -197,7 +186,7 @@ static enum dpt_status read_json(const struct dpt_shards *shards, const char *na
     return status;
 }
 
-static bool get_shards(struct dpt_shard_list *list, const json_t *array, struct dpt_err *err)
+static bool read_full_shards(struct dpt_shard_list *list, const json_t *array, struct dpt_err *err)
 {
     size_t i;
     json_t *shard;
@@ -208,27 +197,29 @@ static bool get_shards(struct dpt_shard_list *list, const json_t *array, struct 
     {
         const char *sum = json_string_value(json_object_get(shard, "sha256"));
         if (!sum || strlen(sum) != DPT_SHA256_HEX_BYTES - 1 ||
-            !get_number(shard, "tokens", &list->shard_tokens[i]))
+            !read_number(shard, "tokens", &list->shards[i].tokens))
             return false;
-        memcpy(list->sha256[i], sum, DPT_SHA256_HEX_BYTES);
+        memcpy(list->shards[i].sha256, sum, DPT_SHA256_HEX_BYTES);
     }
     list->full = (int)json_array_size(array);
     return true;
 }
 
-static bool get_list(struct dpt_shard_list *list, const json_t *json, bool state,
-                     struct dpt_err *err)
+static bool read_list(struct dpt_shard_list *list, const json_t *json, bool state,
+                      struct dpt_err *err)
 {
-    return get_number(json, "tokens", &list->tokens) &&
-           get_number(json, "documents", &list->documents) &&
-           (!state || get_number(json, "current", &list->current)) &&
-           get_shards(list, json_object_get(json, "shards"), err);
+    return read_number(json, "tokens", &list->tokens) &&
+           read_number(json, "documents", &list->documents) &&
+           (!state || read_number(json, "current", &list->current)) &&
+           read_full_shards(list, json_object_get(json, "shards"), err);
 }
 
-static bool get_all(struct dpt_shards *shards, const json_t *json, bool state, struct dpt_err *err)
+static bool read_lists(struct dpt_shards *shards, const json_t *json, bool state,
+                       struct dpt_err *err)
 {
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
-        if (!get_list(&shards->list[s], json_object_get(json, shards->list[s].split), state, err) ||
+        if (!read_list(&shards->list[s], json_object_get(json, shards->list[s].split), state,
+                       err) ||
             shards->list[s].current >= shards->shard_tokens)
             return false;
     return true;
@@ -250,11 +241,12 @@ enum dpt_status dpt_state_read(struct dpt_shards *shards, bool *ret_found, struc
                           "an input was changed since '%s' was written; name another --out, or "
                           "remove that folder",
                           path);
-    else if (!(get_all(shards, json, true, err) && get_number(json, "replaced", &found.replaced) &&
-               get_number(at, "file", &found.at.file) &&
-               get_number(at, "offset", &found.at.offset) &&
-               get_number(at, "unit", &found.at.unit) && get_number(at, "line", &found.at.line)))
-        status = damaged(path, err);
+    else if (!(read_lists(shards, json, true, err) &&
+               read_number(json, "replaced", &found.replaced) &&
+               read_number(at, "file", &found.at.file) &&
+               read_number(at, "offset", &found.at.offset) &&
+               read_number(at, "unit", &found.at.unit) && read_number(at, "line", &found.at.line)))
+        status = refuse_damaged(path, err);
     json_decref(json);
     *ret_found = status == DPT_OK;
     if (*ret_found)
@@ -268,8 +260,8 @@ enum dpt_status dpt_state_check_record(struct dpt_shards *shards, bool *ret_done
     char path[PATH_MAX];
     json_t *json;
     DPT_TRY(read_json(shards, DPT_RECORD_NAME, path, &json, err));
-    *ret_done = json && get_all(shards, json, false, err);
-    const enum dpt_status status = json && !*ret_done ? damaged(path, err) : DPT_OK;
+    *ret_done = json && read_lists(shards, json, false, err);
+    const enum dpt_status status = json && !*ret_done ? refuse_damaged(path, err) : DPT_OK;
     json_decref(json);
     return status;
 }

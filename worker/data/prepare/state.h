@@ -1,5 +1,5 @@
-/* What dpt-data encode writes beside the shards, as JSON: the state while it works (how far it got
- * with which settings), and the record of what the shards are, once it is done. */
+/* The files that dpt-data encode writes beside the shards, as JSON: the state while it works (its
+ * progress and settings), and the record of the shards at its end. */
 #ifndef DPT_WORKER_DATA_PREPARE_STATE_H
 #define DPT_WORKER_DATA_PREPARE_STATE_H
 

@@ -3,7 +3,7 @@
 
 #include "base/rng.h"
 #include "tests/tmp.h"
-#include "worker/data/prepare/fault.h"
+#include "worker/data/prepare/disk.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* dpt-data encode however often the process dies or the disk is full; what it refuses. */
 #include "tests/worker/data/prepare/fixture.h"
 
-#include "worker/data/prepare/fault.h"
+#include "worker/data/prepare/disk.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -151,8 +151,7 @@ static void what_changed_meanwhile(void **state)
     expect_refusal("out", DPT_EREFUSED, "val_fraction was \"0.2\", now it is \"0.3\"");
     options.cut.val_fraction = 0.2;
     write_text("texts/more/f.txt", 1, 4); /* the same, made again */
-    expect_refusal("out/..//texts/../out2", DPT_ECORRUPT,
-                   "/f.txt' was changed while it is encoded");
+    expect_refusal("out/..//texts/../out2", DPT_ECORRUPT, "/f.txt' was changed while in use");
     dpt_inputs_fini(&inputs);
     add("texts", false);
     expect_refusal("out", DPT_EREFUSED, "an input was changed since");
