@@ -1,10 +1,10 @@
 /* Added tokens by their first byte, the longest first. */
-#include "worker/data/added.h"
+#include "worker/data/vocab.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static int in_order(const void *left, const void *right)
+static int compare_added(const void *left, const void *right)
 {
     const struct dpt_added *a = left, *b = right;
     if (a->late != b->late)
@@ -23,7 +23,7 @@ void dpt_added_sort(struct dpt_vocab *vocab)
     for (int k = 0; k < vocab->n_added; k++)
         vocab->n_added_plain += !vocab->added[k].special;
     if (vocab->n_added > 0)
-        qsort(vocab->added, (size_t)vocab->n_added, sizeof *vocab->added, in_order);
+        qsort(vocab->added, (size_t)vocab->n_added, sizeof *vocab->added, compare_added);
     for (int pass = 0; pass < DPT_ADDED_PASSES; pass++)
         for (int byte = 0; byte <= DPT_BYTES; byte++) {
             vocab->added_at[pass][byte] = i;

@@ -29,7 +29,7 @@ enum dpt_status dpt_tokens_add(struct dpt_tokens *tokens, uint32_t id, struct dp
     return DPT_OK;
 }
 
-/* The tokens of the bytes, but for those that have none. */
+/* The tokens of the bytes that have one. */
 static size_t byte_tokens(const struct dpt_vocab *vocab, const uint8_t *piece, size_t bytes,
                           uint32_t *ids)
 {
@@ -41,7 +41,7 @@ static size_t byte_tokens(const struct dpt_vocab *vocab, const uint8_t *piece, s
     return n;
 }
 
-/* ids and the merges of each with its right neighbour, moved together. */
+/* Keeps the ids, and the merge of each id with its right neighbour. */
 static size_t merge_short(const struct dpt_vocab *vocab, const uint8_t *piece, size_t n,
                           uint32_t *ids)
 {
@@ -68,8 +68,8 @@ static size_t merge_short(const struct dpt_vocab *vocab, const uint8_t *piece, s
     return n;
 }
 
-/* A long piece: a list of symbols in place of their first byte, and a heap of pairs, the lowest
- * rank first, then the leftmost. A pair in the heap that is no more what it was is passed over. */
+/* A long piece: a list of symbols, each at the index of its first byte, and a heap of pairs, the
+ * lowest rank first, then the leftmost. A pair of the heap that has changed since is skipped. */
 struct symbol {
     uint32_t before, after; /* positions; END: none */
     uint32_t id;
@@ -82,7 +82,7 @@ struct heap {
     size_t n;
 };
 
-static void push(struct heap *heap, uint64_t pair)
+static void push_pair(struct heap *heap, uint64_t pair)
 {
     size_t at = heap->n++;
     while (at > 0 && heap->pairs[(at - 1) / 2] > pair) {
@@ -92,7 +92,7 @@ static void push(struct heap *heap, uint64_t pair)
     heap->pairs[at] = pair;
 }
 
-static uint64_t pop(struct heap *heap)
+static uint64_t pop_pair(struct heap *heap)
 {
     const uint64_t top = heap->pairs[0], last = heap->pairs[--heap->n];
     size_t at = 0;
@@ -108,24 +108,25 @@ static uint64_t pop(struct heap *heap)
     return top;
 }
 
-/* Looks at the pair of symbol `at` and its neighbour, and puts it on the heap if it can merge. */
-static void look(const struct dpt_vocab *vocab, struct symbol *symbols, uint32_t at,
-                 struct heap *heap)
+/* Sets the rank of symbol `at` and its right neighbour; puts the pair on the heap if it can merge.
+ */
+static void update_pair(const struct dpt_vocab *vocab, struct symbol *symbols, uint32_t at,
+                        struct heap *heap)
 {
     struct symbol *s = &symbols[at];
     s->rank = s->after == (uint32_t)END ? DPT_RANK_NONE
                                         : dpt_vocab_merge(vocab, s->id, symbols[s->after].id)->rank;
     if (s->rank != DPT_RANK_NONE)
-        push(heap, (uint64_t)s->rank << 32 | at);
+        push_pair(heap, (uint64_t)s->rank << 32 | at);
 }
 
 static void merge_long(const struct dpt_vocab *vocab, struct symbol *symbols, struct heap *heap)
 {
     while (heap->n > 0) {
-        const uint64_t pair = pop(heap);
+        const uint64_t pair = pop_pair(heap);
         const uint32_t at = (uint32_t)pair;
         struct symbol *s = &symbols[at];
-        if (s->rank != (uint32_t)(pair >> 32)) /* merged since, or with another neighbour */
+        if (s->rank != (uint32_t)(pair >> 32)) /* merged since, or has another neighbour now */
             continue;
         struct symbol *gone = &symbols[s->after];
         s->id = dpt_vocab_merge(vocab, s->id, gone->id)->id;
@@ -133,9 +134,9 @@ static void merge_long(const struct dpt_vocab *vocab, struct symbol *symbols, st
         gone->rank = DPT_RANK_NONE;
         if (s->after != (uint32_t)END)
             symbols[s->after].before = at;
-        look(vocab, symbols, at, heap);
+        update_pair(vocab, symbols, at, heap);
         if (s->before != (uint32_t)END)
-            look(vocab, symbols, s->before, heap);
+            update_pair(vocab, symbols, s->before, heap);
     }
 }
 
@@ -145,9 +146,9 @@ void dpt_bpe_space_fini(struct dpt_bpe_space *space)
     *space = (struct dpt_bpe_space){0};
 }
 
-static enum dpt_status encode_long(const struct dpt_vocab *vocab, struct dpt_bpe_space *space,
-                                   const uint8_t *piece, size_t n, struct dpt_tokens *tokens,
-                                   struct dpt_err *err)
+static enum dpt_status encode_long_piece(const struct dpt_vocab *vocab, struct dpt_bpe_space *space,
+                                         const uint8_t *piece, size_t n, struct dpt_tokens *tokens,
+                                         struct dpt_err *err)
 {
     /* n - 1 pairs at the start, and two more for each of at most n - 1 merges. */
     const size_t pairs_bytes = 3 * n * sizeof(uint64_t);
@@ -163,7 +164,7 @@ static enum dpt_status encode_long(const struct dpt_vocab *vocab, struct dpt_bpe
                                      .after = i + 1 == n ? (uint32_t)END : (uint32_t)(i + 1),
                                      .id = ids[i]};
     for (size_t i = 0; i < n; i++)
-        look(vocab, symbols, (uint32_t)i, &heap);
+        update_pair(vocab, symbols, (uint32_t)i, &heap);
     merge_long(vocab, symbols, &heap);
     for (uint32_t at = n > 0 ? 0 : (uint32_t)END; at != (uint32_t)END; at = symbols[at].after)
         tokens->ids[tokens->n++] = symbols[at].id;
@@ -185,7 +186,7 @@ enum dpt_status dpt_bpe_piece(const struct dpt_vocab *vocab, struct dpt_bpe_spac
         return DPT_OK;
     }
     if (bytes > SHORT_BYTES_MAX)
-        return encode_long(vocab, space, piece, bytes, tokens, err);
+        return encode_long_piece(vocab, space, piece, bytes, tokens, err);
     tokens->n += merge_short(vocab, piece, bytes, tokens->ids + tokens->n);
     return DPT_OK;
 }

@@ -12,10 +12,10 @@ struct dpt_bpe_space {
 };
 void dpt_bpe_space_fini(struct dpt_bpe_space *space);
 
-/* Appends the tokens of a piece of 1 byte at least: the token that it is, if the vocabulary ignores
- * merges then; else, starting from the bytes, the adjacent pair of the lowest rank, the leftmost
- * such, is merged until none can be. A long piece takes time n log n
- * and 40 bytes of memory a byte, so that one of more than DPT_PIECE_BYTES_MAX is DPT_EOVERFLOW. */
+/* Appends the tokens of a piece of 1 byte at least. With ignore_merges a piece with the bytes of a
+ * token is that token. Else, from the tokens of the bytes on, the adjacent pair of the lowest rank,
+ * the leftmost of these, is merged until no pair can be. A long piece takes time n log n and 40
+ * bytes of memory a byte. DPT_EOVERFLOW: more than DPT_PIECE_BYTES_MAX bytes. */
 enum { DPT_PIECE_BYTES_MAX = 16 << 20 };
 DPT_MUST_USE enum dpt_status dpt_bpe_piece(const struct dpt_vocab *vocab,
                                            struct dpt_bpe_space *space, const uint8_t *piece,

@@ -1,13 +1,12 @@
-/* The encoder: repairs the text where it is no UTF-8, cuts it into pieces and encodes each, the
- * short ones at most once as long as they are remembered.
+/* The encoder: repairs text that is not UTF-8, cuts it into pieces, and encodes each piece.
  *
- * Text is made of few words that return often: the tokens of pieces of up to 16 bytes are kept in a
- * table, one place for each hash. Of a tokenizer.json's vocabulary the text is searched for added
- * tokens first, and what lies between them is cut by the vocabulary's steps. */
+ * A text is searched for the vocabulary's added tokens first. The vocabulary's steps cut the text
+ * between them: each step cuts every piece of the step before it, depth first, so that pieces come
+ * in order and none is stored. Few words make up most of a text: the tokens of pieces of up to 16
+ * bytes are kept in a table with one place for each hash. */
 #include "base/array.h"
-#include "worker/data/added.h"
 #include "worker/data/bpe.h"
-#include "worker/data/presplit.h"
+#include "worker/data/pattern.h"
 #include "worker/data/split.h"
 #include "worker/data/utf8.h"
 
@@ -27,10 +26,11 @@ struct dpt_encoder {
     const struct dpt_vocab *vocab; /* borrowed */
     struct entry *entries;         /* (ENTRIES) */
     struct dpt_bpe_space space;
-    struct dpt_presplit split; /* kind HF */
+    struct dpt_matcher *matcher; /* created when a pattern is first used */
+    struct dpt_tokens *tokens;   /* of the present call; borrowed */
+    uint8_t *prefixed, *repaired;
+    size_t prefixed_room, repaired_room;
     bool take_special;
-    uint8_t *repaired;
-    size_t repaired_bytes;
     int64_t replaced;
 };
 
@@ -56,8 +56,9 @@ void dpt_encoder_destroy(struct dpt_encoder **encoder)
     if (!*encoder)
         return;
     dpt_bpe_space_fini(&(*encoder)->space);
-    dpt_presplit_fini(&(*encoder)->split);
+    dpt_matcher_destroy(&(*encoder)->matcher);
     free((*encoder)->entries);
+    free((*encoder)->prefixed);
     free((*encoder)->repaired);
     free(*encoder);
     *encoder = NULL;
@@ -73,8 +74,10 @@ void dpt_encoder_take_special(struct dpt_encoder *encoder)
     encoder->take_special = true;
 }
 
+/* ---------------------------------------------------------------- a piece */
+
 /* The piece as a key. `room` bytes may be read from `piece` on. */
-static void load_key(const uint8_t *piece, size_t bytes, size_t room, uint64_t ret_key[2])
+static void key_of_piece(const uint8_t *piece, size_t bytes, size_t room, uint64_t ret_key[2])
 {
     if (room < KEY_BYTES) {
         uint8_t padded[KEY_BYTES] = {0};
@@ -91,7 +94,7 @@ static void load_key(const uint8_t *piece, size_t bytes, size_t room, uint64_t r
     }
 }
 
-static struct entry *entry_of(struct dpt_encoder *encoder, const uint64_t key[2])
+static struct entry *entry_of_key(struct dpt_encoder *encoder, const uint64_t key[2])
 {
     uint64_t h =
         key[0] * 0x9e3779b97f4a7c15u ^ (key[1] + 0x165667b19e3779f9u) * 0xc2b2ae3d27d4eb4fu;
@@ -101,13 +104,17 @@ static struct entry *entry_of(struct dpt_encoder *encoder, const uint64_t key[2]
 }
 _Static_assert(ENTRIES == 1 << (64 - 49), "a hash's upper bits are an entry's place");
 
-/* A piece of at most KEY_BYTES: from the table, or encoded and put there. */
-static enum dpt_status encode_short(struct dpt_encoder *encoder, const uint8_t *piece, size_t bytes,
-                                    size_t room, struct dpt_tokens *tokens, struct dpt_err *err)
+/* `room` bytes may be read from `piece` on. */
+static enum dpt_status encode_piece(struct dpt_encoder *encoder, const uint8_t *piece, size_t bytes,
+                                    size_t room, struct dpt_err *err)
 {
+    const struct dpt_vocab *vocab = encoder->vocab;
+    struct dpt_tokens *tokens = encoder->tokens;
     uint64_t key[2];
-    load_key(piece, bytes, room, key);
-    struct entry *entry = entry_of(encoder, key);
+    if (bytes > KEY_BYTES)
+        return dpt_bpe_piece(vocab, &encoder->space, piece, bytes, tokens, err);
+    key_of_piece(piece, bytes, room, key);
+    struct entry *entry = entry_of_key(encoder, key);
     if (entry->key[0] == key[0] && entry->key[1] == key[1] && entry->bytes == bytes &&
         tokens->room - tokens->n >= KEPT_IDS_MAX) {
         memcpy(tokens->ids + tokens->n, entry->ids, sizeof entry->ids);
@@ -115,7 +122,7 @@ static enum dpt_status encode_short(struct dpt_encoder *encoder, const uint8_t *
         return DPT_OK;
     }
     const size_t before = tokens->n;
-    DPT_TRY(dpt_bpe_piece(encoder->vocab, &encoder->space, piece, bytes, tokens, err));
+    DPT_TRY(dpt_bpe_piece(vocab, &encoder->space, piece, bytes, tokens, err));
     const size_t n = tokens->n - before;
     if (n <= KEPT_IDS_MAX) {
         *entry = (struct entry){.key = {key[0], key[1]}, .bytes = (uint8_t)bytes, .n = (uint8_t)n};
@@ -124,88 +131,99 @@ static enum dpt_status encode_short(struct dpt_encoder *encoder, const uint8_t *
     return DPT_OK;
 }
 
-/* `room` bytes may be read from `piece` on. */
-static enum dpt_status encode_piece(struct dpt_encoder *encoder, const uint8_t *piece, size_t bytes,
-                                    size_t room, struct dpt_tokens *tokens, struct dpt_err *err)
+/* ---------------------------------------------------------------- steps */
+
+/* Step `i` and the steps after it. `room` bytes may be read from `text` on. */
+static enum dpt_status encode_from_step(struct dpt_encoder *encoder, int i, const uint8_t *text,
+                                        size_t bytes, size_t room, struct dpt_err *err);
+
+static size_t after_character(const uint8_t *text, size_t bytes, size_t at)
 {
-    if (bytes <= KEY_BYTES)
-        return encode_short(encoder, piece, bytes, room, tokens, err);
-    return dpt_bpe_piece(encoder->vocab, &encoder->space, piece, bytes, tokens, err);
+    for (at++; at < bytes && (text[at] & 0xc0) == 0x80;)
+        at++;
+    return at;
 }
 
-static enum dpt_status encode_pieces(struct dpt_encoder *encoder, const uint8_t *text, size_t bytes,
-                                     struct dpt_tokens *tokens, struct dpt_err *err)
+/* The matches and the text between them; an empty match cuts, too. */
+static enum dpt_status cut_by_pattern(struct dpt_encoder *encoder, int i, const uint8_t *text,
+                                      size_t bytes, size_t room, struct dpt_err *err)
 {
+    const struct dpt_pattern *pattern = encoder->vocab->steps[i].pattern;
+    size_t done = 0;
+    if (!encoder->matcher)
+        DPT_TRY(dpt_matcher_create(&encoder->matcher, err));
+    for (struct dpt_match match = {.from = 0}; match.from < bytes;) {
+        DPT_TRY(dpt_pattern_next(pattern, encoder->matcher, text, bytes, &match, err));
+        const size_t begin = match.begin, end = match.end;
+        DPT_TRY(encode_from_step(encoder, i + 1, text + done, begin - done, room - done, err));
+        DPT_TRY(encode_from_step(encoder, i + 1, text + begin, end - begin, room - begin, err));
+        done = end;
+        match.from = end > begin ? end : after_character(text, bytes, end);
+    }
+    return encode_from_step(encoder, i + 1, text + done, bytes - done, room - done, err);
+}
+
+static enum dpt_status put_prefix(struct dpt_encoder *encoder, int i, const uint8_t *text,
+                                  size_t bytes, size_t room, struct dpt_err *err)
+{
+    DPT_ASSERT(text != encoder->prefixed); /* a vocabulary has one such step at most */
+    if (text[0] == ' ')
+        return encode_from_step(encoder, i + 1, text, bytes, room, err);
+    if (!dpt_array_reserve(&encoder->prefixed, &encoder->prefixed_room, bytes + 1, 1))
+        return dpt_fail_nomem(err, "tokenizer: %zu bytes of text", bytes);
+    encoder->prefixed[0] = ' ';
+    memcpy(encoder->prefixed + 1, text, bytes);
+    return encode_from_step(encoder, i + 1, encoder->prefixed, bytes + 1, bytes + 1, err);
+}
+
+static enum dpt_status encode_from_step(struct dpt_encoder *encoder, int i, const uint8_t *text,
+                                        size_t bytes, size_t room, struct dpt_err *err)
+{
+    if (bytes == 0)
+        return DPT_OK;
+    if (i == encoder->vocab->n_steps)
+        return encode_piece(encoder, text, bytes, room, err);
+    const struct dpt_step *step = &encoder->vocab->steps[i];
+    if (step->kind == DPT_STEP_PATTERN)
+        return cut_by_pattern(encoder, i, text, bytes, room, err);
+    if (step->kind == DPT_STEP_PREFIX)
+        return put_prefix(encoder, i, text, bytes, room, err);
     for (size_t at = 0, n; at < bytes; at += n) {
-        n = dpt_split_next(text + at, bytes - at);
-        DPT_TRY(encode_piece(encoder, text + at, n, bytes - at, tokens, err));
+        n = step->kind == DPT_STEP_GPT2 ? dpt_split_next(text + at, bytes - at)
+                                        : dpt_split_digits_next(text + at, bytes - at, step->each);
+        DPT_TRY(encode_from_step(encoder, i + 1, text + at, n, room - at, err));
     }
     return DPT_OK;
 }
 
-/* ---------------------------------------------------------------- kind HF */
+/* ---------------------------------------------------------------- a text */
 
-struct sink {
-    struct dpt_encoder *encoder;
-    struct dpt_tokens *tokens;
-};
-
-static enum dpt_status take_piece(void *ctx, const uint8_t *piece, size_t bytes, size_t room,
-                                  struct dpt_err *err)
-{
-    const struct sink *sink = ctx;
-    return encode_piece(sink->encoder, piece, bytes, room, sink->tokens, err);
-}
-
-/* Looks for added tokens in pass `pass`, and in what lies between them in the passes after it; what
- * is left is cut into pieces. */
-static enum dpt_status encode_added(struct dpt_encoder *encoder, int pass, const uint8_t *text,
-                                    size_t bytes, size_t room, struct dpt_err *err)
+/* Searches for the added tokens of pass `pass`, and between them for those of the passes after it.
+ */
+static enum dpt_status encode_from_pass(struct dpt_encoder *encoder, int pass, const uint8_t *text,
+                                        size_t bytes, size_t room, struct dpt_err *err)
 {
     const struct dpt_vocab *vocab = encoder->vocab;
-    const struct sink *sink = encoder->split.ctx;
     const bool any = encoder->take_special ? vocab->n_added > 0 : vocab->n_added_plain > 0;
     if (!any || pass == DPT_ADDED_PASSES)
-        return dpt_presplit_text(&encoder->split, vocab, text, bytes, room, err);
+        return encode_from_step(encoder, 0, text, bytes, room, err);
     size_t done = 0, at = 0, n = 0;
     for (const struct dpt_added *added; (added = dpt_added_next(vocab, pass, text, bytes, &at, &n));
          at += n) {
         if (added->special && !encoder->take_special)
-            continue; /* text, in which no other is looked for */
-        DPT_TRY(encode_added(encoder, pass + 1, text + done, at - done, room - done, err));
-        DPT_TRY(dpt_tokens_add(sink->tokens, added->id, err));
+            continue; /* it is text, and no other added token begins in it */
+        DPT_TRY(encode_from_pass(encoder, pass + 1, text + done, at - done, room - done, err));
+        DPT_TRY(dpt_tokens_add(encoder->tokens, added->id, err));
         done = at + n;
     }
-    return encode_added(encoder, pass + 1, text + done, bytes - done, room - done, err);
+    return encode_from_pass(encoder, pass + 1, text + done, bytes - done, room - done, err);
 }
-
-static enum dpt_status encode_hf(struct dpt_encoder *encoder, const uint8_t *text, size_t bytes,
-                                 struct dpt_tokens *tokens, struct dpt_err *err)
-{
-    struct sink sink = {.encoder = encoder, .tokens = tokens};
-    encoder->split.piece = take_piece;
-    encoder->split.ctx = &sink;
-    const enum dpt_status status = encode_added(encoder, 0, text, bytes, bytes, err);
-    encoder->split.ctx = NULL;
-    return status;
-}
-
-/* ---------------------------------------------------------------- all kinds */
 
 static enum dpt_status encode_bytes(const uint8_t *text, size_t bytes, struct dpt_tokens *tokens,
                                     struct dpt_err *err)
 {
     for (size_t i = 0; i < bytes; i++)
         DPT_TRY(dpt_tokens_add(tokens, text[i], err));
-    return DPT_OK;
-}
-
-static enum dpt_status repair(struct dpt_encoder *encoder, const uint8_t *text, size_t bytes,
-                              size_t *ret_bytes, struct dpt_err *err)
-{
-    if (!dpt_array_reserve(&encoder->repaired, &encoder->repaired_bytes, 3 * bytes, 1))
-        return dpt_fail_nomem(err, "tokenizer: %zu bytes of text", bytes);
-    *ret_bytes = dpt_utf8_repair(text, bytes, encoder->repaired, &encoder->replaced);
     return DPT_OK;
 }
 
@@ -218,10 +236,13 @@ enum dpt_status dpt_encoder_encode(struct dpt_encoder *encoder, const void *text
     if (encoder->vocab->kind == DPT_TOKENIZER_BYTES)
         return encode_bytes(text, bytes, tokens, err);
     if (dpt_utf8_valid(text, bytes) < bytes) {
-        DPT_TRY(repair(encoder, text, bytes, &bytes, err));
+        if (!dpt_array_reserve(&encoder->repaired, &encoder->repaired_room, 3 * bytes, 1))
+            return dpt_fail_nomem(err, "tokenizer: %zu bytes of text", bytes);
+        bytes = dpt_utf8_repair(text, bytes, encoder->repaired, &encoder->replaced);
         text = encoder->repaired;
     }
-    return encoder->vocab->kind == DPT_TOKENIZER_HF
-               ? encode_hf(encoder, text, bytes, tokens, err)
-               : encode_pieces(encoder, text, bytes, tokens, err);
+    encoder->tokens = tokens;
+    const enum dpt_status status = encode_from_pass(encoder, 0, text, bytes, bytes, err);
+    encoder->tokens = NULL;
+    return status;
 }

@@ -1,8 +1,7 @@
-/* Loads a tokenizer.json; checks the members that must not change a token. */
-#include "worker/data/hf_file.h"
+/* Loads a tokenizer.json; refuses members that would change a token and are not supported. */
+#include "worker/data/hf_parts.h"
 
 #include "base/fs.h"
-#include "worker/data/hf_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +25,7 @@ static enum dpt_status check_decoder(const json_t *decoder, struct dpt_err *err)
                     dpt_hf_type(decoder));
 }
 
-static bool is_harmless(const json_t *post_processor)
+static bool adds_special_tokens_only(const json_t *post_processor)
 {
     const char *type = dpt_hf_type(post_processor);
     return strcmp(type, "ByteLevel") == 0 || strcmp(type, "TemplateProcessing") == 0;
@@ -36,7 +35,7 @@ static enum dpt_status check_post_processor(const json_t *post_processor, struct
 {
     size_t i;
     const json_t *part;
-    if (!post_processor || json_is_null(post_processor) || is_harmless(post_processor))
+    if (!post_processor || json_is_null(post_processor) || adds_special_tokens_only(post_processor))
         return DPT_OK;
     if (strcmp(dpt_hf_type(post_processor), "Sequence") != 0)
         return dpt_fail(err, DPT_ECONFIG,
@@ -45,7 +44,7 @@ static enum dpt_status check_post_processor(const json_t *post_processor, struct
                         dpt_hf_type(post_processor));
     json_array_foreach(json_object_get(post_processor, "processors"), i, part)
     {
-        if (!is_harmless(part))
+        if (!adds_special_tokens_only(part))
             return dpt_fail(err, DPT_ECONFIG,
                             "post_processor.processors[%zu]: '%.40s' is not supported; ByteLevel "
                             "and TemplateProcessing are",
@@ -82,7 +81,7 @@ static enum dpt_status read_root(struct dpt_vocab *vocab, const json_t *root, si
     return dpt_hf_read_steps(vocab, json_object_get(root, "pre_tokenizer"), err);
 }
 
-static enum dpt_status load(struct dpt_vocab *vocab, const char *path, struct dpt_err *err)
+static enum dpt_status read_hf_file(struct dpt_vocab *vocab, const char *path, struct dpt_err *err)
 {
     char *text;
     size_t bytes;
@@ -97,19 +96,16 @@ static enum dpt_status load(struct dpt_vocab *vocab, const char *path, struct dp
     if (!root)
         return dpt_fail(err, DPT_ECONFIG, "'%s', line %d, column %d: no JSON: %s", path, at.line,
                         at.column, at.text);
-    enum dpt_status status = read_root(vocab, root, bytes, err);
+    const enum dpt_status status = read_root(vocab, root, bytes, err);
     json_decref(root);
     if (status == DPT_OK && !vocab->ignore_merges)
         dpt_vocab_drop_names(vocab);
     return dpt_wrap(err, status, "'%s'", path);
 }
 
-enum dpt_status dpt_hf_load(struct dpt_vocab *vocab, const struct dpt_vocab_options *options,
-                            struct dpt_err *err)
+enum dpt_status dpt_vocab_load_hf(struct dpt_vocab *vocab, const struct dpt_vocab_options *options,
+                                  struct dpt_err *err)
 {
-    const enum dpt_status status = load(vocab, options->tokenizer_json, err);
-    if (status == DPT_OK)
-        return DPT_OK;
-    return dpt_wrap(err, status, "%s",
-                    options->by_options ? "--tokenizer-json" : "data.tokenizer_json");
+    const char *key = options->by_options ? "--tokenizer-json" : "data.tokenizer_json";
+    return dpt_wrap(err, read_hf_file(vocab, options->tokenizer_json, err), "%s", key);
 }

@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-enum { BOTH_BYTES_MAX = 8192, MERGES_MAX = 1 << 26 };
+enum { MERGES_MAX = 1 << 26 };
 
 /* Settings that would change tokens in a way that is not implemented. */
-static enum dpt_status refuse_settings(const json_t *model, struct dpt_err *err)
+static enum dpt_status refuse_model_settings(const json_t *model, struct dpt_err *err)
 {
     static const char *const flags[] = {"fuse_unk", "byte_fallback"};
     static const char *const texts[] = {"continuing_subword_prefix", "end_of_word_suffix"};
@@ -29,49 +29,34 @@ static enum dpt_status refuse_settings(const json_t *model, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* A part of a merge in symbols; appends its bytes to `both`. */
-static int take_part(const struct dpt_vocab *vocab, const struct dpt_symbols *symbols,
-                     const char *text, size_t bytes, uint8_t *both, size_t *used)
-{
-    size_t n;
-    if (!dpt_symbols_parse(symbols, text, bytes, both + *used, BOTH_BYTES_MAX - *used, &n))
-        return -1;
-    *used += n;
-    return dpt_vocab_find(vocab, both + *used - n, n);
-}
-
-/* "LEFT RIGHT" or ["LEFT", "RIGHT"]; false when it is neither. */
-static bool find_parts(const json_t *merge, const char *ret_text[2], size_t ret_bytes[2])
+/* "LEFT RIGHT" or ["LEFT", "RIGHT"]; false: another value. */
+static bool read_merge_text(const json_t *merge, struct dpt_merge_text *ret)
 {
     const char *text = json_string_value(merge), *blank = text ? strchr(text, ' ') : NULL;
-    ret_text[0] = blank ? text : json_string_value(json_array_get(merge, 0));
-    ret_text[1] = blank ? blank + 1 : json_string_value(json_array_get(merge, 1));
-    if (!ret_text[0] || !ret_text[1] || (!blank && json_array_size(merge) != 2))
+    ret->text[0] = blank ? text : json_string_value(json_array_get(merge, 0));
+    ret->text[1] = blank ? blank + 1 : json_string_value(json_array_get(merge, 1));
+    if (!ret->text[0] || !ret->text[1] || (!blank && json_array_size(merge) != 2))
         return false;
-    ret_bytes[0] = blank ? (size_t)(blank - text) : strlen(ret_text[0]);
-    ret_bytes[1] = strlen(ret_text[1]);
+    ret->bytes[0] = blank ? (size_t)(blank - text) : strlen(ret->text[0]);
+    ret->bytes[1] = strlen(ret->text[1]);
     return true;
 }
 
-static enum dpt_status take_merge(struct dpt_vocab *vocab, const struct dpt_symbols *symbols,
-                                  const json_t *merge, uint32_t rank, struct dpt_err *err)
+static enum dpt_status add_merge(struct dpt_vocab *vocab, const struct dpt_symbols *symbols,
+                                 const json_t *json, uint32_t rank, struct dpt_err *err)
 {
-    uint8_t both[BOTH_BYTES_MAX];
-    const char *text[2];
-    size_t bytes[2], used = 0;
-    int id[2];
-    if (!find_parts(merge, text, bytes))
+    struct dpt_merge_text merge;
+    int id[3];
+    if (!read_merge_text(json, &merge))
         return dpt_fail(err, DPT_ECONFIG, "it is not two tokens");
-    for (int i = 0; i < 2; i++) {
-        id[i] = take_part(vocab, symbols, text[i], bytes[i], both, &used);
+    (void)dpt_vocab_find_merge(vocab, symbols, &merge, id);
+    for (int i = 0; i < 2; i++)
         if (id[i] < 0)
             return dpt_fail(err, DPT_ECONFIG, "'%.*s' is no token of model.vocab",
-                            bytes[i] < 80 ? (int)bytes[i] : 80, text[i]);
-    }
-    const int whole = dpt_vocab_find(vocab, both, used);
-    if (whole < 0)
+                            merge.bytes[i] < 80 ? (int)merge.bytes[i] : 80, merge.text[i]);
+    if (id[2] < 0)
         return dpt_fail(err, DPT_ECONFIG, "its result is no token of model.vocab");
-    dpt_vocab_put_merge(vocab, (uint32_t)id[0], (uint32_t)id[1], rank, (uint32_t)whole);
+    dpt_vocab_put_merge(vocab, id, rank);
     return DPT_OK;
 }
 
@@ -90,16 +75,15 @@ static enum dpt_status read_merges(struct dpt_vocab *vocab, const json_t *merges
     dpt_symbols_fill(&symbols);
     json_array_foreach(merges, i, merge)
     {
-        const enum dpt_status status = take_merge(vocab, &symbols, merge, (uint32_t)i, err);
-        if (status != DPT_OK)
-            return dpt_wrap(err, status, "model.merges[%zu]", i);
+        DPT_TRY(dpt_wrap(err, add_merge(vocab, &symbols, merge, (uint32_t)i, err),
+                         "model.merges[%zu]", i));
     }
     return DPT_OK;
 }
 
 enum dpt_status dpt_hf_read_model(struct dpt_vocab *vocab, const json_t *model, struct dpt_err *err)
 {
-    DPT_TRY(refuse_settings(model, err));
+    DPT_TRY(refuse_model_settings(model, err));
     DPT_TRY(dpt_hf_bool(model, "model", "ignore_merges", &vocab->ignore_merges, err));
     return read_merges(vocab, json_object_get(model, "merges"), err);
 }

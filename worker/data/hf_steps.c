@@ -17,8 +17,8 @@ static enum dpt_status add_step(struct dpt_vocab *vocab, struct dpt_step step, c
     return DPT_OK;
 }
 
-static enum dpt_status take_split(struct dpt_vocab *vocab, const json_t *split, const char *where,
-                                  struct dpt_err *err)
+static enum dpt_status read_split_step(struct dpt_vocab *vocab, const json_t *split,
+                                       const char *where, struct dpt_err *err)
 {
     struct dpt_step step = {.kind = DPT_STEP_PATTERN};
     const char *text =
@@ -33,22 +33,20 @@ static enum dpt_status take_split(struct dpt_vocab *vocab, const json_t *split, 
     DPT_TRY(dpt_hf_bool(split, where, "invert", &invert, err));
     if (invert)
         return dpt_fail(err, DPT_ECONFIG, "%s.invert: true is not supported", where);
-    const enum dpt_status status = dpt_pattern_compile(text, &step.pattern, err);
-    if (status != DPT_OK)
-        return dpt_wrap(err, status, "%s.pattern", where);
+    DPT_TRY(dpt_wrap(err, dpt_pattern_compile(text, &step.pattern, err), "%s.pattern", where));
     return add_step(vocab, step, where, err);
 }
 
-static enum dpt_status take_digits(struct dpt_vocab *vocab, const json_t *digits, const char *where,
-                                   struct dpt_err *err)
+static enum dpt_status read_digits_step(struct dpt_vocab *vocab, const json_t *digits,
+                                        const char *where, struct dpt_err *err)
 {
     struct dpt_step step = {.kind = DPT_STEP_DIGITS};
     DPT_TRY(dpt_hf_bool(digits, where, "individual_digits", &step.each, err));
     return add_step(vocab, step, where, err);
 }
 
-static enum dpt_status take_byte_level(struct dpt_vocab *vocab, const json_t *byte_level,
-                                       const char *where, struct dpt_err *err)
+static enum dpt_status read_byte_level_steps(struct dpt_vocab *vocab, const json_t *byte_level,
+                                             const char *where, struct dpt_err *err)
 {
     bool prefix, regex = true; /* its default */
     DPT_TRY(dpt_hf_bool(byte_level, where, "add_prefix_space", &prefix, err));
@@ -61,8 +59,8 @@ static enum dpt_status take_byte_level(struct dpt_vocab *vocab, const json_t *by
     return DPT_OK;
 }
 
-static enum dpt_status take(struct dpt_vocab *vocab, const json_t *json, const char *where,
-                            bool last, struct dpt_err *err)
+static enum dpt_status read_step(struct dpt_vocab *vocab, const json_t *json, const char *where,
+                                 bool last, struct dpt_err *err)
 {
     const char *type = dpt_hf_type(json);
     const bool byte_level = strcmp(type, "ByteLevel") == 0;
@@ -72,16 +70,16 @@ static enum dpt_status take(struct dpt_vocab *vocab, const json_t *json, const c
     if (byte_level && !last)
         return dpt_fail(err, DPT_ECONFIG, "%s: ByteLevel is supported as the last alone", where);
     if (byte_level)
-        return take_byte_level(vocab, json, where, err);
+        return read_byte_level_steps(vocab, json, where, err);
     if (strcmp(type, "Split") == 0)
-        return take_split(vocab, json, where, err);
+        return read_split_step(vocab, json, where, err);
     if (strcmp(type, "Digits") == 0)
-        return take_digits(vocab, json, where, err);
+        return read_digits_step(vocab, json, where, err);
     return dpt_fail(err, DPT_ECONFIG,
                     "%s: '%.40s' is not supported; Split, Digits and ByteLevel are", where, type);
 }
 
-/* Places where every regular expression of the steps ends a piece, and no added token lies. */
+/* The places where every regular expression of the steps ends a piece and no added token lies. */
 static enum dpt_cuts find_cuts(const struct dpt_vocab *vocab)
 {
     bool ends = false;
@@ -109,13 +107,13 @@ enum dpt_status dpt_hf_read_steps(struct dpt_vocab *vocab, const json_t *pre_tok
     const json_t *sequence = sole ? NULL : json_object_get(pre_tokenizer, "pretokenizers");
     const size_t n = json_array_size(sequence);
     if (sole)
-        DPT_TRY(take(vocab, pre_tokenizer, "pre_tokenizer", true, err));
+        DPT_TRY(read_step(vocab, pre_tokenizer, "pre_tokenizer", true, err));
     else if (n == 0)
         return dpt_fail(err, DPT_ECONFIG, "pre_tokenizer: a Sequence of none");
     for (size_t i = 0; i < n; i++) {
         char where[64];
         (void)snprintf(where, sizeof where, "pre_tokenizer.pretokenizers[%zu]", i);
-        DPT_TRY(take(vocab, json_array_get(sequence, i), where, i + 1 == n, err));
+        DPT_TRY(read_step(vocab, json_array_get(sequence, i), where, i + 1 == n, err));
     }
     vocab->cuts = find_cuts(vocab);
     return DPT_OK;

@@ -1,5 +1,4 @@
 /* The tokens of a tokenizer.json: model.vocab, then added_tokens, of which some are in both. */
-#include "worker/data/added.h"
 #include "worker/data/hf_parts.h"
 
 #include <stdlib.h>
@@ -9,58 +8,33 @@ struct tokens {
     struct dpt_vocab *vocab;
     struct dpt_symbols symbols;
     const json_t *model; /* model.vocab */
-    uint32_t used;       /* of vocab->bytes */
 };
 
-/* Of a token of model.vocab, or an added one: its id, which no other may have. */
-static enum dpt_status take_id(const struct tokens *tokens, const char *name, const json_t *value,
+/* The id of a token of model.vocab, or of an added one. */
+static enum dpt_status read_id(const struct tokens *tokens, const char *token, const json_t *value,
                                uint32_t *ret, struct dpt_err *err)
 {
     const json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
-    if (id < 0 || id >= tokens->vocab->n_tokens)
-        return dpt_fail(err, DPT_ECONFIG,
-                        "token '%.80s': its id is none of 0 … %d, and there are %d tokens: the ids "
-                        "have holes",
-                        name, tokens->vocab->n_tokens - 1, tokens->vocab->n_tokens);
-    if (tokens->vocab->texts[id].bytes > 0)
-        return dpt_fail(err, DPT_ECONFIG, "token '%.80s': its id %lld is that of another token",
-                        name, (long long)id);
-    *ret = (uint32_t)id;
-    return DPT_OK;
+    return dpt_vocab_check_id(tokens->vocab, token, id, DPT_ECONFIG, ret, err);
 }
 
-static void set_text(struct tokens *tokens, uint32_t id, const void *text, size_t bytes)
+/* A token with other characters than symbols is kept, but no text is encoded as it. */
+static enum dpt_status add_token(struct tokens *tokens, const char *token, const json_t *value,
+                                 struct dpt_err *err)
 {
-    struct dpt_vocab *vocab = tokens->vocab;
-    if (text)
-        memcpy(vocab->bytes + tokens->used, text, bytes);
-    vocab->texts[id] = (struct dpt_token_text){tokens->used, (uint32_t)bytes};
-    tokens->used += (uint32_t)bytes;
-}
-
-/* One that is not written in symbols is no token of text. */
-static enum dpt_status take_token(struct tokens *tokens, const char *key, const json_t *value,
-                                  struct dpt_err *err)
-{
-    struct dpt_vocab *vocab = tokens->vocab;
-    const size_t bytes = strlen(key);
     uint32_t id = 0;
-    size_t n = 0;
-    DPT_TRY(take_id(tokens, key, value, &id, err));
-    if (bytes == 0)
+    DPT_TRY(read_id(tokens, token, value, &id, err));
+    if (!token[0])
         return dpt_fail(err, DPT_ECONFIG, "model.vocab: token %u is empty", id);
-    if (!dpt_symbols_parse(&tokens->symbols, key, bytes, vocab->bytes + tokens->used, bytes, &n)) {
-        set_text(tokens, id, key, bytes);
-        return DPT_OK;
-    }
-    set_text(tokens, id, NULL, n);
-    dpt_vocab_name(vocab, id);
+    if (!dpt_vocab_add_symbols(tokens->vocab, id, &tokens->symbols, token))
+        dpt_vocab_set_text(tokens->vocab, id, token, strlen(token));
     return DPT_OK;
 }
 
 /* ---------------------------------------------------------------- added tokens */
 
-static enum dpt_status refuse_members(const json_t *added, const char *where, struct dpt_err *err)
+static enum dpt_status refuse_added_members(const json_t *added, const char *where,
+                                            struct dpt_err *err)
 {
     static const char *const keys[] = {"single_word", "lstrip", "rstrip"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
@@ -72,9 +46,9 @@ static enum dpt_status refuse_members(const json_t *added, const char *where, st
     return DPT_OK;
 }
 
-/* The id of an added token, and its text, if it is not of model.vocab, too. */
-static enum dpt_status take_content(struct tokens *tokens, const json_t *json, const char *where,
-                                    uint32_t *ret, struct dpt_err *err)
+/* The id of an added token; adds its text unless model.vocab has the token, too. */
+static enum dpt_status add_content(struct tokens *tokens, const json_t *json, const char *where,
+                                   uint32_t *ret, struct dpt_err *err)
 {
     const struct dpt_vocab *vocab = tokens->vocab;
     const json_t *value = json_object_get(json, "id");
@@ -83,10 +57,8 @@ static enum dpt_status take_content(struct tokens *tokens, const json_t *json, c
         return dpt_fail(err, DPT_ECONFIG, "%s.content: expected a string", where);
     const json_t *known = json_object_get(tokens->model, content);
     if (!known) {
-        const enum dpt_status status = take_id(tokens, content, value, ret, err);
-        if (status != DPT_OK)
-            return dpt_wrap(err, status, "%s", where);
-        set_text(tokens, *ret, content, strlen(content));
+        DPT_TRY(dpt_wrap(err, read_id(tokens, content, value, ret, err), "%s", where));
+        dpt_vocab_set_text(tokens->vocab, *ret, content, strlen(content));
         return DPT_OK;
     }
     if (!json_equal(known, value))
@@ -104,17 +76,17 @@ static enum dpt_status take_content(struct tokens *tokens, const json_t *json, c
     return DPT_OK;
 }
 
-static enum dpt_status take_added(struct tokens *tokens, const json_t *json, int i,
-                                  struct dpt_err *err)
+static enum dpt_status add_added_token(struct tokens *tokens, const json_t *json, int i,
+                                       struct dpt_err *err)
 {
     struct dpt_vocab *vocab = tokens->vocab;
     struct dpt_added *added = &vocab->added[i];
     char where[32];
     (void)snprintf(where, sizeof where, "added_tokens[%d]", i);
-    DPT_TRY(refuse_members(json, where, err));
+    DPT_TRY(refuse_added_members(json, where, err));
     DPT_TRY(dpt_hf_bool(json, where, "special", &added->special, err));
     DPT_TRY(dpt_hf_bool(json, where, "normalized", &added->late, err));
-    DPT_TRY(take_content(tokens, json, where, &added->id, err));
+    DPT_TRY(add_content(tokens, json, where, &added->id, err));
     const struct dpt_token_text *text = &vocab->texts[added->id];
     added->first = vocab->bytes[text->at];
     added->bytes = text->bytes;
@@ -135,8 +107,8 @@ static int find_end_of_text(const struct dpt_vocab *vocab)
     return -1;
 }
 
-static enum dpt_status take_all_added(struct tokens *tokens, const json_t *array,
-                                      struct dpt_err *err)
+static enum dpt_status add_all_added(struct tokens *tokens, const json_t *array,
+                                     struct dpt_err *err)
 {
     struct dpt_vocab *vocab = tokens->vocab;
     const size_t n = json_array_size(array);
@@ -145,11 +117,11 @@ static enum dpt_status take_all_added(struct tokens *tokens, const json_t *array
     if (n > DPT_ADDED_MAX)
         return dpt_fail(err, DPT_ECONFIG, "added_tokens: %zu of them, at most %d are taken", n,
                         DPT_ADDED_MAX);
-    vocab->added = calloc(n + 1, sizeof *vocab->added); /* NULL is for want of memory alone */
+    vocab->added = calloc(n + 1, sizeof *vocab->added); /* never of 0 bytes */
     if (!vocab->added)
         return dpt_fail_nomem(err, "tokenizer: %zu added tokens", n);
     for (size_t i = 0; i < n; i++)
-        DPT_TRY(take_added(tokens, json_array_get(array, i), (int)i, err));
+        DPT_TRY(add_added_token(tokens, json_array_get(array, i), (int)i, err));
     vocab->n_added = (int)n;
     vocab->end_of_text = find_end_of_text(vocab);
     dpt_added_sort(vocab);
@@ -171,7 +143,8 @@ static size_t count_new(const json_t *added, const json_t *vocab)
 }
 
 /* A byte without a token becomes unk_token, or nothing. */
-static enum dpt_status take_bytes(struct dpt_vocab *vocab, const json_t *model, struct dpt_err *err)
+static enum dpt_status set_byte_tokens(struct dpt_vocab *vocab, const json_t *model,
+                                       struct dpt_err *err)
 {
     const char *unknown = json_string_value(json_object_get(model, "unk_token"));
     const json_t *id = unknown ? json_object_get(json_object_get(model, "vocab"), unknown) : NULL;
@@ -193,11 +166,11 @@ static enum dpt_status take_bytes(struct dpt_vocab *vocab, const json_t *model, 
 enum dpt_status dpt_hf_read_tokens(struct dpt_vocab *vocab, const json_t *root, size_t bytes,
                                    struct dpt_err *err)
 {
-    const json_t *model = json_object_get(root, "model"), *added;
+    const json_t *model = json_object_get(root, "model"),
+                 *added = json_object_get(root, "added_tokens");
     struct tokens tokens = {.vocab = vocab, .model = json_object_get(model, "vocab")};
     const char *key;
     json_t *value;
-    added = json_object_get(root, "added_tokens");
     if (!json_is_object(tokens.model))
         return dpt_fail(err, DPT_ECONFIG, "model.vocab: expected an object of tokens");
     const size_t n = json_object_size(tokens.model) + count_new(added, tokens.model);
@@ -207,7 +180,7 @@ enum dpt_status dpt_hf_read_tokens(struct dpt_vocab *vocab, const json_t *root, 
     DPT_TRY(dpt_vocab_reserve(vocab, n, bytes, err));
     dpt_symbols_fill(&tokens.symbols);
     json_object_foreach((json_t *)tokens.model, key, value)
-        DPT_TRY(take_token(&tokens, key, value, err));
-    DPT_TRY(take_all_added(&tokens, added, err));
-    return take_bytes(vocab, model, err);
+        DPT_TRY(add_token(&tokens, key, value, err));
+    DPT_TRY(add_all_added(&tokens, added, err));
+    return set_byte_tokens(vocab, model, err);
 }

@@ -1,4 +1,4 @@
-/* From oniguruma's pattern to PCRE2's, and its matches. */
+/* Translates a pattern of oniguruma to PCRE2, compiles it and finds its matches. */
 #include "worker/data/pattern.h"
 
 #include <ctype.h>
@@ -10,7 +10,7 @@
 
 enum { JIT_STACK_BYTES_MIN = 32 << 10, JIT_STACK_BYTES_MAX = 8 << 20, SHOWN_BYTES = 24 };
 
-/* White space is oniguruma's: Unicode's White_Space. PCRE2's \s has U+180E, too. */
+/* Oniguruma's \s is Unicode's White_Space. PCRE2's has U+180E, too. */
 #define SPACES "\\t-\\r\\x{85}\\p{Z}"
 enum { GROWS_MAX = sizeof "[^" SPACES "]" };
 
@@ -22,7 +22,7 @@ struct dpt_pattern {
 struct dpt_matcher {
     pcre2_match_data *data;
     pcre2_match_context *context;
-    pcre2_jit_stack *stack; /* NULL: patterns are not compiled to machine code here */
+    pcre2_jit_stack *stack; /* NULL: this machine interprets patterns */
 };
 
 /* ---------------------------------------------------------------- translation */
@@ -33,21 +33,21 @@ struct translation {
     bool in_class;
 };
 
-static enum dpt_status refuse(const struct translation *t, size_t n, const char *why,
-                              struct dpt_err *err)
+static enum dpt_status refuse_part(const struct translation *t, size_t n, const char *why,
+                                   struct dpt_err *err)
 {
     return dpt_fail(err, DPT_ECONFIG, "'%.*s' in the pattern: %s", (int)n, t->at, why);
 }
 
-static void copy(struct translation *t, size_t n)
+static void copy_characters(struct translation *t, size_t n)
 {
     memcpy(t->to, t->at, n);
     t->to += n;
     t->at += n;
 }
 
-/* Writes `text` for the next two characters. */
-static void put(struct translation *t, const char *text)
+/* Writes `text` in place of the next two characters. */
+static void put_for_escape(struct translation *t, const char *text)
 {
     const size_t n = strlen(text);
     memcpy(t->to, text, n);
@@ -56,68 +56,68 @@ static void put(struct translation *t, const char *text)
 }
 
 /* \p{L}, \p{Nd} and the like. */
-static enum dpt_status take_property(struct translation *t, struct dpt_err *err)
+static enum dpt_status translate_property(struct translation *t, struct dpt_err *err)
 {
     const char *name = t->at + 3;
     const size_t n = t->at[2] == '{' ? strcspn(name, "}") : 0;
     if ((n != 1 && n != 2) || name[n] != '}' || !isupper((unsigned char)name[0]) ||
         (n == 2 && !islower((unsigned char)name[1])))
-        return refuse(t, strnlen(t->at, SHOWN_BYTES),
-                      "only general categories are known, such as \\p{L} and \\p{Nd}", err);
-    copy(t, n + 4);
+        return refuse_part(t, strnlen(t->at, SHOWN_BYTES),
+                           "only general categories are known, such as \\p{L} and \\p{Nd}", err);
+    copy_characters(t, n + 4);
     return DPT_OK;
 }
 
-static enum dpt_status take_escape(struct translation *t, struct dpt_err *err)
+static enum dpt_status translate_escape(struct translation *t, struct dpt_err *err)
 {
     const char c = t->at[1];
     if (c == 'p' || c == 'P')
-        return take_property(t, err);
+        return translate_property(t, err);
     if (c == 'S' && t->in_class)
-        return refuse(t, 2, "it is not supported in a class", err);
+        return refuse_part(t, 2, "it is not supported in a class", err);
     if (c == 's')
-        put(t, t->in_class ? SPACES : "[" SPACES "]");
+        put_for_escape(t, t->in_class ? SPACES : "[" SPACES "]");
     else if (c == 'S')
-        put(t, "[^" SPACES "]");
+        put_for_escape(t, "[^" SPACES "]");
     else if (c == 'd' || c == 'D')
-        put(t, c == 'd' ? "\\p{Nd}" : "\\P{Nd}");
+        put_for_escape(t, c == 'd' ? "\\p{Nd}" : "\\P{Nd}");
     else if (c && (strchr("rntf", c) || ispunct((unsigned char)c) || c == ' '))
-        copy(t, 2);
+        copy_characters(t, 2);
     else
-        return refuse(t, c ? 2 : 1, "this escape is not supported", err);
+        return refuse_part(t, c ? 2 : 1, "this escape is not supported", err);
     return DPT_OK;
 }
 
-static enum dpt_status take_in_class(struct translation *t, struct dpt_err *err)
+static enum dpt_status translate_in_class(struct translation *t, struct dpt_err *err)
 {
     if (t->at[0] == '[')
-        return refuse(t, 1, "a class within a class is not supported", err);
+        return refuse_part(t, 1, "a class within a class is not supported", err);
     if (t->at[0] == '&' && t->at[1] == '&')
-        return refuse(t, 2, "intersections of classes are not supported", err);
+        return refuse_part(t, 2, "intersections of classes are not supported", err);
     t->in_class = t->at[0] != ']';
-    copy(t, 1);
+    copy_characters(t, 1);
     return DPT_OK;
 }
 
-static enum dpt_status take_group(struct translation *t, struct dpt_err *err)
+static enum dpt_status translate_group(struct translation *t, struct dpt_err *err)
 {
     static const char *const groups[] = {"(?:", "(?i:", "(?>", "(?=", "(?!", "(?<=", "(?<!"};
     if (t->at[1] == '*')
-        return refuse(t, 2, "verbs are not supported", err);
+        return refuse_part(t, 2, "verbs are not supported", err);
     if (t->at[1] != '?') {
-        copy(t, 1);
+        copy_characters(t, 1);
         return DPT_OK;
     }
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         if (strncmp(t->at, groups[i], strlen(groups[i])) == 0) {
-            copy(t, strlen(groups[i]));
+            copy_characters(t, strlen(groups[i]));
             return DPT_OK;
         }
-    return refuse(t, strnlen(t->at, 4), "this kind of group is not supported", err);
+    return refuse_part(t, strnlen(t->at, 4), "this kind of group is not supported", err);
 }
 
 /* {n}, {n,} or {n,m}. In Ruby's syntax {n}? and {}+ repeat a repeat. */
-static enum dpt_status take_count(struct translation *t, struct dpt_err *err)
+static enum dpt_status translate_count(struct translation *t, struct dpt_err *err)
 {
     static const char digits[] = "0123456789";
     const size_t least = strspn(t->at + 1, digits);
@@ -126,50 +126,51 @@ static enum dpt_status take_count(struct translation *t, struct dpt_err *err)
     if (range)
         n += 1 + strspn(t->at + n + 1, digits);
     if (least == 0 || t->at[n] != '}')
-        return refuse(t, strnlen(t->at, n + 1), "expected {n}, {n,} or {n,m}, or \\{", err);
+        return refuse_part(t, strnlen(t->at, n + 1), "expected {n}, {n,} or {n,m}, or \\{", err);
     if (t->at[n + 1] == '+' || (t->at[n + 1] == '?' && !range))
-        return refuse(t, n + 2, "what follows {} has another meaning in Ruby's syntax", err);
-    copy(t, n + 1);
+        return refuse_part(t, n + 2, "what follows {} has another meaning in Ruby's syntax", err);
+    copy_characters(t, n + 1);
     return DPT_OK;
 }
 
-static enum dpt_status take(struct translation *t, struct dpt_err *err)
+static enum dpt_status translate_next(struct translation *t, struct dpt_err *err)
 {
     const char c = t->at[0];
     if (c == '\\')
-        return take_escape(t, err);
+        return translate_escape(t, err);
     if (t->in_class)
-        return take_in_class(t, err);
+        return translate_in_class(t, err);
     if (c == '(')
-        return take_group(t, err);
+        return translate_group(t, err);
     if (c == '{')
-        return take_count(t, err);
+        return translate_count(t, err);
     if (c == '^' || c == '$')
-        return refuse(t, 1, "the ends of lines have another meaning in Ruby's syntax", err);
+        return refuse_part(t, 1, "the ends of lines have another meaning in Ruby's syntax", err);
     if (c == '[') {
         const size_t n = t->at[1] == '^' ? 2 : 1;
         if (t->at[n] == ']')
-            return refuse(t, n + 1, "it is not known if this class is empty", err);
+            return refuse_part(t, n + 1, "it is not known if this class is empty", err);
         t->in_class = true;
-        copy(t, n);
+        copy_characters(t, n);
         return DPT_OK;
     }
-    copy(t, 1);
+    copy_characters(t, 1);
     return DPT_OK;
 }
 
-static enum dpt_status translate(const char *text, char *ret, struct dpt_err *err)
+static enum dpt_status translate_pattern(const char *text, char *ret, struct dpt_err *err)
 {
     struct translation t = {.at = text, .to = ret};
     while (*t.at)
-        DPT_TRY(take(&t, err));
+        DPT_TRY(translate_next(&t, err));
     *t.to = '\0';
     return DPT_OK;
 }
 
 /* ---------------------------------------------------------------- compiling */
 
-static enum dpt_status compile(const char *translated, pcre2_code **ret, struct dpt_err *err)
+static enum dpt_status compile_translated(const char *translated, pcre2_code **ret,
+                                          struct dpt_err *err)
 {
     int number;
     PCRE2_SIZE place;
@@ -200,15 +201,15 @@ enum dpt_status dpt_pattern_compile(const char *text, struct dpt_pattern **ret, 
         free(translated);
         return dpt_fail_nomem(err, "tokenizer: pattern");
     }
-    enum dpt_status status = translate(text, translated, err);
+    enum dpt_status status = translate_pattern(text, translated, err);
     if (status == DPT_OK)
-        status = compile(translated, &pattern->code, err);
+        status = compile_translated(translated, &pattern->code, err);
     free(translated);
     if (status != DPT_OK) {
         free(pattern);
         return status;
     }
-    /* Where machine code may not be made the pattern is interpreted: slower, and the same. */
+    /* A system that forbids machine code interprets the pattern: slower, with the same matches. */
     (void)pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE);
     memcpy(pattern->text, text, bytes + 1);
     *ret = pattern;
@@ -231,7 +232,7 @@ const char *dpt_pattern_text(const struct dpt_pattern *pattern)
 
 enum dpt_cuts dpt_pattern_cuts(const struct dpt_pattern *pattern)
 {
-    /* Llama 3's signs take the ends of lines after them along. */
+    /* Llama 3's runs of signs include the ends of lines after them. */
 #define WORDS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
 #define SIGNS "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
     static const struct {
@@ -298,7 +299,7 @@ enum dpt_status dpt_pattern_next(const struct dpt_pattern *pattern, struct dpt_m
                         "tokenizer: the pattern '%.60s' gives up at byte %zu of a text of %zu: %s",
                         pattern->text, match->from, bytes, (const char *)why);
     }
-    /* 0: there are groups, which nobody asks for. */
+    /* found == 0: the pattern has groups, which have no place in the match data. */
     const PCRE2_SIZE *place = pcre2_get_ovector_pointer(matcher->data);
     match->begin = place[0];
     match->end = place[1];

@@ -5,7 +5,7 @@
 
 enum kind { OTHER, LETTER, NUMBER, SPACE };
 
-/* Classes of ASCII, as in the table: most text never gets to it. */
+/* The classes of ASCII, which make up most text, without the two stages of the table. */
 #define O OTHER
 #define L LETTER
 #define N NUMBER
@@ -28,7 +28,7 @@ static enum kind class_of(uint32_t c)
     return (enum kind)(word >> 2 * (c & 15) & 3);
 }
 
-/* The character at `at`, which is of valid UTF-8. */
+/* The class of the character at `at`; the text is valid UTF-8. */
 static enum kind class_at(const uint8_t *text, size_t at, size_t *ret_bytes)
 {
     const uint8_t *p = text + at;
@@ -49,7 +49,7 @@ static enum kind class_at(const uint8_t *text, size_t at, size_t *ret_bytes)
                     (p[3] & 0x3fu));
 }
 
-/* Where the characters of class `of` end that begin at `at`. */
+/* The end of the run of characters of class `of` that begins at `at`. */
 static size_t run_end(const uint8_t *text, size_t at, size_t bytes, enum kind of)
 {
     for (;;) {
@@ -63,7 +63,7 @@ static size_t run_end(const uint8_t *text, size_t at, size_t bytes, enum kind of
 }
 
 /* Bytes of the contraction at `text`, which begins with an apostrophe; 0: none. */
-static size_t contraction(const uint8_t *text, size_t bytes)
+static size_t contraction_bytes(const uint8_t *text, size_t bytes)
 {
     const uint8_t a = bytes > 1 ? text[1] : 0, b = bytes > 2 ? text[2] : 0;
     if (a == 's' || a == 't' || a == 'm' || a == 'd')
@@ -73,9 +73,9 @@ static size_t contraction(const uint8_t *text, size_t bytes)
     return 0;
 }
 
-/* A run of white space: all of it at the end of the text, else all but its last character, which
- * may belong to what follows; a single one by itself. */
-static size_t blanks(const uint8_t *text, size_t bytes)
+/* Bytes of a run of white space: at the end of the text the whole run, else all but its last
+ * character, which may belong to the next piece; a single character is a piece. */
+static size_t white_space_bytes(const uint8_t *text, size_t bytes)
 {
     size_t at = 0, last = 0, n;
     while (at < bytes && class_at(text, at, &n) == SPACE) {
@@ -88,13 +88,13 @@ static size_t blanks(const uint8_t *text, size_t bytes)
 size_t dpt_split_next(const uint8_t *text, size_t bytes)
 {
     size_t at = 0, n;
-    if (text[0] == '\'' && (n = contraction(text, bytes)) > 0)
+    if (text[0] == '\'' && (n = contraction_bytes(text, bytes)) > 0)
         return n;
     if (text[0] == ' ' && bytes > 1)
         at = 1;
     const enum kind first = class_at(text, at, &n);
     if (first == SPACE)
-        return blanks(text, bytes);
+        return white_space_bytes(text, bytes);
     return run_end(text, at + n, bytes, first);
 }
 
@@ -107,9 +107,9 @@ size_t dpt_split_digits_next(const uint8_t *text, size_t bytes, bool each)
     return at;
 }
 
-/* Is the character that ends just before `at` no white space? Broken UTF-8 becomes U+FFFD, which
+/* Whether the character that ends before `at` is no white space. Broken UTF-8 becomes U+FFFD, which
  * is none. */
-static bool ends_with_black(const uint8_t *text, size_t at)
+static bool no_space_before(const uint8_t *text, size_t at)
 {
     size_t first = at - 1, n = 0;
     while (first > 0 && at - first < 4 && (text[first] & 0xc0) == 0x80)
@@ -128,7 +128,7 @@ size_t dpt_split_cut(const uint8_t *text, size_t bytes, enum dpt_cuts cuts)
 {
     for (size_t at = cuts == DPT_CUTS_NONE ? 0 : bytes; at-- > 1;)
         if (text[at] < 0x80 && ascii[text[at]] == SPACE &&
-            (text[at] == ' ' || cuts == DPT_CUTS_SPACES) && ends_with_black(text, at))
+            (text[at] == ' ' || cuts == DPT_CUTS_SPACES) && no_space_before(text, at))
             return at;
     return 0;
 }

@@ -1,8 +1,8 @@
-/* How text becomes tokens and tokens text: bytes, GPT-2's byte pair encoding from OpenAI's two
- * files, or byte pair encoding over bytes as a tokenizer.json of Hugging Face's has it.
+/* Encoding text to tokens and back: bytes, GPT-2's byte pair encoding from OpenAI's two files, or
+ * the byte pair encoding over bytes of a tokenizer.json of Hugging Face's.
  *
- * A dpt_vocab is read-only once open and may be shared by threads; each thread encodes with a
- * dpt_encoder of its own. */
+ * A dpt_vocab is read-only once open, and threads may share it; each thread has its own
+ * dpt_encoder. */
 #ifndef DPT_WORKER_DATA_TOKENIZER_H
 #define DPT_WORKER_DATA_TOKENIZER_H
 
@@ -31,8 +31,8 @@ bool dpt_tokenizer_named(const char *name, enum dpt_tokenizer *ret);
 struct dpt_vocab_options {
     enum dpt_tokenizer kind;
     /* Of kind GPT2: the files as OpenAI published them. Files with other contents are refused
-     * unless `any_vocab`, because they would quietly give other tokens than those of the models,
-     * shards and tools that the user's tokens will meet. Their form is checked in any case. */
+     * unless `any_vocab`, because their tokens would not be those of published models, shards and
+     * tools. Their form is checked in any case. */
     const char *vocab_bpe, *encoder_json;
     bool any_vocab;
     const char *tokenizer_json; /* of kind HF */
@@ -41,10 +41,9 @@ struct dpt_vocab_options {
     bool by_options;
 };
 
-/* Errors begin with the key or option of the file. DPT_ECONFIG names the file that is not OpenAI's
- * or not given, and in a tokenizer.json the place that cannot be understood or asks for something
- * else than what is said in hf_file.h; DPT_ECORRUPT the place in OpenAI's files that cannot be
- * understood. */
+/* Errors begin with the key or option of the file. DPT_ECONFIG: a file is not OpenAI's or not
+ * given, or a tokenizer.json has a member that is not supported (dpt_vocab_load_hf in vocab.h).
+ * DPT_ECORRUPT: a place in OpenAI's files is malformed. */
 DPT_MUST_USE enum dpt_status dpt_vocab_open(const struct dpt_vocab_options *options,
                                             struct dpt_vocab **ret, struct dpt_err *err);
 void dpt_vocab_close(struct dpt_vocab **vocab);
@@ -52,9 +51,9 @@ void dpt_vocab_close(struct dpt_vocab **vocab);
 #define DPT_TOKENIZER_JSON "tokenizer.json" /* in a Hugging Face folder */
 
 /* Whether the config's tokens are those of `folder`'s tokenizer.json, as far as the config tells:
- * true where the folder has no such file. The config of a run on shards need not name the
- * tokenizer: then the tokens are the folder's, since its weights fit no others. Of a config's
- * tokenizer.json the bytes are compared, if it is there. */
+ * true if the folder has no such file. The config of a run on shards need not name the tokenizer:
+ * then the tokens are the folder's, since its weights fit no others. If the config names a
+ * tokenizer.json that exists, the bytes of the files are compared. */
 DPT_MUST_USE enum dpt_status dpt_tokenizer_is_of_folder(const struct dpt_config *config,
                                                         const char *folder, bool *ret,
                                                         struct dpt_err *err);
@@ -67,12 +66,13 @@ int dpt_vocab_size(const struct dpt_vocab *vocab);
  * shards), else 4 (Llama 3's). */
 int dpt_vocab_token_bytes(const struct dpt_vocab *vocab);
 
-/* The token that stands between documents, which text never encodes to: <|endoftext|>; of a
- * tokenizer.json the first of <|endoftext|>, <|end_of_text|>, </s> and <eos> that it adds; -1 when
- * there is none. */
+/* The token between documents, which no text is encoded as: <|endoftext|>; in a tokenizer.json the
+ * first of <|endoftext|>, <|end_of_text|>, </s> and <eos> that is an added token; -1: there is
+ * none. */
 int dpt_vocab_end_of_text(const struct dpt_vocab *vocab);
 
-/* Where a text may be cut so that its parts encoded alone give the tokens of the whole. */
+/* The places where a text may be cut so that its parts encoded alone give the tokens of the whole.
+ */
 enum dpt_cuts {
     DPT_CUTS_ANYWHERE, /* tokens are bytes */
     DPT_CUTS_SPACES,   /* before ASCII white space that follows none */
@@ -81,12 +81,12 @@ enum dpt_cuts {
 };
 enum dpt_cuts dpt_vocab_cuts(const struct dpt_vocab *vocab);
 
-/* A hash of all that decides about tokens: equal for equal vocabularies. */
+/* A hash of everything on which tokens depend: equal for equal vocabularies. */
 void dpt_vocab_digest(const struct dpt_vocab *vocab, char ret_hex[DPT_HASH_HEX_BYTES]);
 
-/* The bytes that `token` stands for, owned by the vocabulary, not terminated; text decodes to
- * those of its tokens in a row (which need not be valid UTF-8 when cut anywhere). NULL when there
- * is no such token. */
+/* The bytes of `token`, owned by the vocabulary, not terminated; NULL: there is no such token. The
+ * text of several tokens is their bytes in a row; the bytes of one token need not be valid UTF-8.
+ */
 const uint8_t *dpt_vocab_token(const struct dpt_vocab *vocab, int token, size_t *ret_bytes);
 
 /* A growing list of tokens. Zero-initialise; free with dpt_tokens_fini. */
@@ -105,10 +105,10 @@ DPT_MUST_USE enum dpt_status dpt_encoder_create(const struct dpt_vocab *vocab,
                                                 struct dpt_encoder **ret, struct dpt_err *err);
 void dpt_encoder_destroy(struct dpt_encoder **encoder);
 
-/* From now on special tokens of a tokenizer.json (<|im_start|>, say) that are written in a text
- * become those tokens, as in a prompt; else they are text like any other, so that nothing in
- * training data can pretend to be the end of a document. Added tokens that are not special always
- * become tokens. */
+/* From now on special tokens of a tokenizer.json (such as <|im_start|>) that are written in a text
+ * become those tokens, as in a prompt. Without this call they are ordinary text, so that training
+ * data cannot imitate the end of a document. Added tokens that are not special always become
+ * tokens. */
 void dpt_encoder_take_special(struct dpt_encoder *encoder);
 
 /* Appends the tokens of `text`, at most DPT_ENCODE_BYTES_MAX bytes, to `tokens`. Byte tokens are

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* What may follow a first byte: `more` bytes of 80..BF, the first of them in low..high. */
+/* The bytes that may follow a first byte: `more` of 80..BF, the first of them in low..high. */
 struct lead {
     uint8_t more, low, high;
 };
@@ -21,7 +21,7 @@ static struct lead lead_of(uint8_t first)
 }
 
 /* Bytes of the character at `text`, or of its maximal subpart when it is not `*ret_valid`. */
-static size_t sequence(const uint8_t *text, size_t bytes, bool *ret_valid)
+static size_t sequence_bytes(const uint8_t *text, size_t bytes, bool *ret_valid)
 {
     *ret_valid = true;
     if (text[0] < 0x80)
@@ -48,7 +48,7 @@ size_t dpt_utf8_valid(const uint8_t *text, size_t bytes)
                 continue;
             }
         }
-        const size_t n = sequence(text + at, bytes - at, &valid);
+        const size_t n = sequence_bytes(text + at, bytes - at, &valid);
         if (!valid)
             break;
         at += n;
@@ -68,7 +68,7 @@ size_t dpt_utf8_repair(const uint8_t *text, size_t bytes, uint8_t *ret, int64_t 
         if (at == bytes)
             break;
         bool valid;
-        at += sequence(text + at, bytes - at, &valid);
+        at += sequence_bytes(text + at, bytes - at, &valid);
         memcpy(ret + written, replacement, sizeof replacement);
         written += sizeof replacement;
         (*replaced)++;

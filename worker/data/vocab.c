@@ -1,7 +1,6 @@
-/* Vocabularies: that of bytes, the life of any, and what a token stands for. */
+/* Vocabularies: opening and closing, the vocabulary of bytes, the bytes of a token, the digest. */
 #include "worker/data/vocab.h"
 
-#include "worker/data/hf_file.h"
 #include "worker/data/pattern.h"
 
 #include <stdio.h>
@@ -27,24 +26,21 @@ bool dpt_tokenizer_named(const char *name, enum dpt_tokenizer *ret)
     return false;
 }
 
-static enum dpt_status no_memory(struct dpt_err *err)
-{
-    return dpt_fail_nomem(err, "tokenizer");
-}
-
-static enum dpt_status make_bytes(struct dpt_vocab *vocab, struct dpt_err *err)
+static enum dpt_status fill_byte_vocab(struct dpt_vocab *vocab, struct dpt_err *err)
 {
     vocab->texts = calloc(DPT_BYTES, sizeof *vocab->texts);
     vocab->bytes = malloc(DPT_BYTES);
     if (!vocab->texts || !vocab->bytes)
-        return no_memory(err);
+        return dpt_fail_nomem(err, "tokenizer");
     for (int i = 0; i < DPT_BYTES; i++) {
         vocab->bytes[i] = (uint8_t)i;
         vocab->texts[i] = (struct dpt_token_text){(uint32_t)i, 1};
         vocab->of_byte[i] = (uint32_t)i;
     }
     vocab->n_tokens = DPT_BYTES;
+    vocab->n_bytes = DPT_BYTES;
     vocab->end_of_text = -1;
+    vocab->cuts = DPT_CUTS_ANYWHERE;
     return DPT_OK;
 }
 
@@ -53,12 +49,12 @@ enum dpt_status dpt_vocab_open(const struct dpt_vocab_options *options, struct d
 {
     struct dpt_vocab *vocab = calloc(1, sizeof *vocab);
     if (!vocab)
-        return no_memory(err);
+        return dpt_fail_nomem(err, "tokenizer");
     vocab->kind = options->kind;
-    enum dpt_status status = options->kind == DPT_TOKENIZER_BYTES ? make_bytes(vocab, err)
+    enum dpt_status status = options->kind == DPT_TOKENIZER_BYTES ? fill_byte_vocab(vocab, err)
                              : options->kind == DPT_TOKENIZER_HF
-                                 ? dpt_hf_load(vocab, options, err)
-                                 : dpt_vocab_load(vocab, options, err);
+                                 ? dpt_vocab_load_hf(vocab, options, err)
+                                 : dpt_vocab_load_gpt2(vocab, options, err);
     if (status != DPT_OK)
         dpt_vocab_close(&vocab);
     else
@@ -93,9 +89,7 @@ int dpt_vocab_token_bytes(const struct dpt_vocab *vocab)
 
 enum dpt_cuts dpt_vocab_cuts(const struct dpt_vocab *vocab)
 {
-    return vocab->kind == DPT_TOKENIZER_BYTES  ? DPT_CUTS_ANYWHERE
-           : vocab->kind == DPT_TOKENIZER_GPT2 ? DPT_CUTS_SPACES
-                                               : vocab->cuts;
+    return vocab->cuts;
 }
 
 int dpt_vocab_end_of_text(const struct dpt_vocab *vocab)
@@ -111,7 +105,7 @@ const uint8_t *dpt_vocab_token(const struct dpt_vocab *vocab, int token, size_t 
     return vocab->bytes + vocab->texts[token].at;
 }
 
-/* What a tokenizer.json says beyond tokens and merges. */
+/* The members of a tokenizer.json besides tokens and merges. */
 static struct dpt_hash128 hash_of_hf(const struct dpt_vocab *vocab)
 {
     struct dpt_hash128 parts[DPT_STEPS_MAX + 3] = {
@@ -135,11 +129,8 @@ static struct dpt_hash128 hash_of_hf(const struct dpt_vocab *vocab)
 
 void dpt_vocab_digest(const struct dpt_vocab *vocab, char ret_hex[DPT_HASH_HEX_BYTES])
 {
-    size_t bytes = 0;
-    for (int i = 0; i < vocab->n_tokens; i++)
-        bytes += vocab->texts[i].bytes;
     const struct dpt_hash128 parts[] = {
-        dpt_hash128(vocab->bytes, bytes),
+        dpt_hash128(vocab->bytes, vocab->n_bytes),
         dpt_hash128(vocab->texts, (size_t)vocab->n_tokens * sizeof *vocab->texts),
         dpt_hash128(vocab->merges,
                     vocab->merges ? ((size_t)vocab->merges_mask + 1) * sizeof *vocab->merges : 0),

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLOTS_PER_MERGE = 2 };
+enum { SLOTS_PER_MERGE = 2, MERGE_BYTES_MAX = 8192 };
 
 void dpt_symbols_fill(struct dpt_symbols *symbols)
 {
@@ -17,8 +17,10 @@ void dpt_symbols_fill(struct dpt_symbols *symbols)
     }
 }
 
-bool dpt_symbols_parse(const struct dpt_symbols *symbols, const char *text, size_t bytes,
-                       uint8_t *ret, size_t room, size_t *ret_bytes)
+/* The bytes of a token from its symbols. False: the text is empty, has another character, or has
+ * more than `room` symbols. */
+static bool parse_symbols(const struct dpt_symbols *symbols, const char *text, size_t bytes,
+                          uint8_t *ret, size_t room, size_t *ret_bytes)
 {
     size_t n = 0;
     for (size_t i = 0; i < bytes; n++) {
@@ -52,7 +54,7 @@ enum dpt_status dpt_vocab_reserve(struct dpt_vocab *vocab, size_t n, size_t byte
 {
     const uint32_t slots = power_of_two_above(2 * n);
     vocab->texts = calloc(n, sizeof *vocab->texts);
-    vocab->bytes = malloc(bytes + 1); /* NULL is for want of memory alone */
+    vocab->bytes = malloc(bytes + 1); /* never of 0 bytes */
     vocab->names = calloc(slots, sizeof *vocab->names);
     vocab->names_mask = slots - 1;
     vocab->n_tokens = (int)n;
@@ -78,10 +80,40 @@ int dpt_vocab_find(const struct dpt_vocab *vocab, const uint8_t *bytes, size_t n
     return (int)vocab->names[slot_of(vocab, bytes, n)] - 1;
 }
 
-void dpt_vocab_name(struct dpt_vocab *vocab, uint32_t id)
+enum dpt_status dpt_vocab_check_id(const struct dpt_vocab *vocab, const char *token, int64_t id,
+                                   enum dpt_status refusal, uint32_t *ret, struct dpt_err *err)
 {
-    const struct dpt_token_text *text = &vocab->texts[id];
-    vocab->names[slot_of(vocab, vocab->bytes + text->at, text->bytes)] = id + 1;
+    if (id < 0 || id >= vocab->n_tokens)
+        return dpt_fail(err, refusal,
+                        "token '%.80s': its id is none of 0 … %d, and there are %d tokens: the ids "
+                        "have holes",
+                        token, vocab->n_tokens - 1, vocab->n_tokens);
+    if (vocab->texts[id].bytes > 0)
+        return dpt_fail(err, refusal, "token '%.80s': its id %lld is that of another token", token,
+                        (long long)id);
+    *ret = (uint32_t)id;
+    return DPT_OK;
+}
+
+void dpt_vocab_set_text(struct dpt_vocab *vocab, uint32_t id, const void *text, size_t bytes)
+{
+    memcpy(vocab->bytes + vocab->n_bytes, text, bytes);
+    vocab->texts[id] = (struct dpt_token_text){vocab->n_bytes, (uint32_t)bytes};
+    vocab->n_bytes += (uint32_t)bytes;
+}
+
+bool dpt_vocab_add_symbols(struct dpt_vocab *vocab, uint32_t id, const struct dpt_symbols *symbols,
+                           const char *text)
+{
+    const size_t room = strlen(text);
+    uint8_t *bytes = vocab->bytes + vocab->n_bytes;
+    size_t n;
+    if (!parse_symbols(symbols, text, room, bytes, room, &n))
+        return false;
+    vocab->texts[id] = (struct dpt_token_text){vocab->n_bytes, (uint32_t)n};
+    vocab->n_bytes += (uint32_t)n;
+    vocab->names[slot_of(vocab, bytes, n)] = id + 1;
+    return true;
 }
 
 void dpt_vocab_drop_names(struct dpt_vocab *vocab)
@@ -102,9 +134,27 @@ enum dpt_status dpt_vocab_reserve_merges(struct dpt_vocab *vocab, size_t n, stru
     return DPT_OK;
 }
 
-void dpt_vocab_put_merge(struct dpt_vocab *vocab, uint32_t left, uint32_t right, uint32_t rank,
-                         uint32_t id)
+bool dpt_vocab_find_merge(const struct dpt_vocab *vocab, const struct dpt_symbols *symbols,
+                          const struct dpt_merge_text *merge, int ret_id[3])
 {
+    uint8_t both[MERGE_BYTES_MAX];
+    size_t used = 0, n;
+    ret_id[0] = ret_id[1] = ret_id[2] = -1;
+    for (int i = 0; i < 2; i++) {
+        if (!parse_symbols(symbols, merge->text[i], merge->bytes[i], both + used,
+                           sizeof both - used, &n))
+            return false;
+        ret_id[i] = dpt_vocab_find(vocab, both + used, n);
+        used += n;
+    }
+    ret_id[2] = dpt_vocab_find(vocab, both, used);
+    return true;
+}
+
+void dpt_vocab_put_merge(struct dpt_vocab *vocab, const int id[3], uint32_t rank)
+{
+    const uint32_t left = (uint32_t)id[0], right = (uint32_t)id[1];
     struct dpt_merge *slot = &vocab->merges[dpt_vocab_merge(vocab, left, right) - vocab->merges];
-    *slot = (struct dpt_merge){.pair = (uint64_t)left << 32 | right, .rank = rank, .id = id};
+    *slot = (struct dpt_merge){
+        .pair = (uint64_t)left << 32 | right, .rank = rank, .id = (uint32_t)id[2]};
 }

@@ -1,6 +1,6 @@
 /* The files of GPT-2's vocabulary: vocab.bpe (merges, one a line, the most frequent first) and
- * encoder.json (the number of each token), in OpenAI's form and those of others in that form. Both
- * write a token's bytes as symbols (worker/data/vocab_build.h). */
+ * encoder.json (the id of each token). Other vocabularies may have the same form. Both files write
+ * a token's bytes as symbols (worker/data/vocab_build.h). */
 #include "worker/data/vocab_build.h"
 
 #include "base/fs.h"
@@ -11,170 +11,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE_BYTES_MAX = 4096 };
-
 static const char end_of_text[] = "<|endoftext|>";
 
-/* As published with GPT-2, and as everybody who uses it knows them. */
+/* Of the files that OpenAI published with GPT-2. */
 static const char vocab_bpe_sha256[] =
     "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5";
 static const char encoder_json_sha256[] =
     "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783";
 
-/* While loading. */
-struct names {
+/* A vocabulary that is being loaded. */
+struct loading {
     struct dpt_vocab *vocab;
-    bool *made; /* (n_tokens) it is a byte or the result of a merge */
+    bool *made; /* (n_tokens) the token is a byte or the result of a merge */
     struct dpt_symbols symbols;
 };
-
-/* ---------------------------------------------------------------- encoder.json */
-
-static enum dpt_status reserve_tokens(struct names *names, size_t n, size_t bytes,
-                                      struct dpt_err *err)
-{
-    DPT_TRY(dpt_vocab_reserve(names->vocab, n, bytes, err));
-    names->made = calloc(n, sizeof *names->made);
-    return names->made ? DPT_OK : dpt_fail_nomem(err, "tokenizer: %zu tokens", n);
-}
-
-static enum dpt_status add_token(struct names *names, const char *path, const char *key,
-                                 const json_t *value, uint32_t *used, struct dpt_err *err)
-{
-    struct dpt_vocab *vocab = names->vocab;
-    const json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
-    uint8_t *bytes = vocab->bytes + *used;
-    size_t n;
-    if (id < 0 || id >= vocab->n_tokens)
-        return dpt_fail(err, DPT_ECORRUPT,
-                        "'%s': the number of token '%s' is none of 0 … %d; each number is there "
-                        "once",
-                        path, key, vocab->n_tokens - 1);
-    if (strcmp(key, end_of_text) == 0) {
-        n = sizeof end_of_text - 1;
-        memcpy(bytes, end_of_text, n);
-        vocab->end_of_text = (int)id;
-    } else if (!dpt_symbols_parse(&names->symbols, key, strlen(key), bytes, strlen(key), &n)) {
-        return dpt_fail(err, DPT_ECORRUPT,
-                        "'%s': token '%s' is not written in the characters that stand for bytes",
-                        path, key);
-    }
-    if (vocab->texts[id].bytes > 0)
-        return dpt_fail(err, DPT_ECORRUPT, "'%s': token '%s' has the number %lld of another token",
-                        path, key, (long long)id);
-    vocab->texts[id] = (struct dpt_token_text){*used, (uint32_t)n};
-    *used += (uint32_t)n;
-    if (id == vocab->end_of_text)
-        return DPT_OK; /* text never becomes this */
-    dpt_vocab_name(vocab, (uint32_t)id);
-    return DPT_OK;
-}
-
-static enum dpt_status find_bytes(struct names *names, const char *path, struct dpt_err *err)
-{
-    for (int b = 0; b < DPT_BYTES; b++) {
-        const uint8_t byte = (uint8_t)b;
-        const int id = dpt_vocab_find(names->vocab, &byte, 1);
-        if (id < 0)
-            return dpt_fail(err, DPT_ECORRUPT, "'%s' has no token for the byte %d", path, b);
-        names->vocab->of_byte[b] = (uint32_t)id;
-        names->made[id] = true;
-    }
-    return DPT_OK;
-}
-
-static enum dpt_status load_tokens(struct names *names, const char *path, const char *text,
-                                   size_t bytes, struct dpt_err *err)
-{
-    json_error_t at;
-    const char *key;
-    json_t *value;
-    uint32_t used = 0;
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &at);
-    const size_t n = json_object_size(root);
-    enum dpt_status status = DPT_OK;
-    if (!json_is_object(root))
-        status = dpt_fail(err, DPT_ECORRUPT, "'%s' is no JSON object: %s", path,
-                          root ? "it is another value" : at.text);
-    else if (n < DPT_BYTES || n > DPT_VOCAB_TOKENS_MAX)
-        status = dpt_fail(err, DPT_ECORRUPT, "'%s' has %zu tokens, %d to %d are possible", path, n,
-                          DPT_BYTES, DPT_VOCAB_TOKENS_MAX);
-    else
-        status = reserve_tokens(names, n, bytes, err);
-    if (status == DPT_OK) {
-        names->vocab->end_of_text = -1;
-        json_object_foreach(root, key, value)
-        {
-            status = add_token(names, path, key, value, &used, err);
-            if (status != DPT_OK)
-                break;
-        }
-    }
-    json_decref(root);
-    return status == DPT_OK ? find_bytes(names, path, err) : status;
-}
-
-/* ---------------------------------------------------------------- vocab.bpe */
-
-/* One line, "LEFT RIGHT", the merge of rank `rank`. Parts must be made already and the result must
- * not: then merging the lowest rank, leftmost first, is what OpenAI's encoder does, which merges
- * all of a rank at once. */
-static enum dpt_status add_merge(struct names *names, const char *line, size_t bytes, int rank,
-                                 struct dpt_err *err)
-{
-    struct dpt_vocab *vocab = names->vocab;
-    uint8_t both[LINE_BYTES_MAX];
-    const char *blank = memchr(line, ' ', bytes);
-    size_t left_bytes, right_bytes;
-    if (!blank || bytes > LINE_BYTES_MAX ||
-        !dpt_symbols_parse(&names->symbols, line, (size_t)(blank - line), both, sizeof both,
-                           &left_bytes) ||
-        !dpt_symbols_parse(&names->symbols, blank + 1, bytes - (size_t)(blank - line) - 1,
-                           both + left_bytes, sizeof both - left_bytes, &right_bytes))
-        return dpt_fail(err, DPT_ECORRUPT, "it is not two tokens with a blank between");
-    const int left = dpt_vocab_find(vocab, both, left_bytes),
-              right = dpt_vocab_find(vocab, both + left_bytes, right_bytes),
-              whole = dpt_vocab_find(vocab, both, left_bytes + right_bytes);
-    if (left < 0 || right < 0 || whole < 0)
-        return dpt_fail(err, DPT_ECORRUPT, "encoder.json has no number for %s",
-                        whole < 0 ? "its result" : "one of its tokens");
-    if (!names->made[left] || !names->made[right] || names->made[whole])
-        return dpt_fail(err, DPT_ECORRUPT, "%s",
-                        names->made[whole] ? "an earlier line makes the same token"
-                                           : "no earlier line makes one of its tokens");
-    names->made[whole] = true;
-    dpt_vocab_put_merge(vocab, (uint32_t)left, (uint32_t)right, (uint32_t)rank, (uint32_t)whole);
-    return DPT_OK;
-}
-
-static enum dpt_status load_merges(struct names *names, const char *path, const char *text,
-                                   size_t bytes, struct dpt_err *err)
-{
-    static const char version[] = "#version: 0.2\n";
-    struct dpt_vocab *vocab = names->vocab;
-    int rank = 0;
-    if (bytes < sizeof version - 1 || memcmp(text, version, sizeof version - 1) != 0)
-        return dpt_fail(err, DPT_ECORRUPT, "'%s' does not begin with the line '#version: 0.2'",
-                        path);
-    DPT_TRY(dpt_vocab_reserve_merges(vocab, (size_t)vocab->n_tokens, err));
-    for (size_t at = sizeof version - 1; at < bytes; rank++) {
-        const char *end = memchr(text + at, '\n', bytes - at);
-        const size_t n = end ? (size_t)(end - text) - at : bytes - at;
-        enum dpt_status status = add_merge(names, text + at, n, rank, err);
-        if (status != DPT_OK)
-            return dpt_wrap(err, status, "'%s', line %d", path, rank + 2);
-        at += n + 1;
-    }
-    for (int id = 0; id < vocab->n_tokens; id++)
-        if (!names->made[id] && id != vocab->end_of_text)
-            return dpt_fail(err, DPT_ECORRUPT,
-                            "'%s': token %d of encoder.json is neither a byte nor made by a merge; "
-                            "are the two files of one vocabulary?",
-                            path, id);
-    return DPT_OK;
-}
-
-/* ---------------------------------------------------------------- both */
 
 /* One of the two files. */
 struct known {
@@ -183,6 +33,127 @@ struct known {
     char *text; /* owned */
     size_t bytes;
 };
+
+/* ---------------------------------------------------------------- encoder.json */
+
+static enum dpt_status add_token(struct loading *loading, const char *token, const json_t *value,
+                                 struct dpt_err *err)
+{
+    struct dpt_vocab *vocab = loading->vocab;
+    const json_int_t number = json_is_integer(value) ? json_integer_value(value) : -1;
+    uint32_t id = 0;
+    DPT_TRY(dpt_vocab_check_id(vocab, token, number, DPT_ECORRUPT, &id, err));
+    if (strcmp(token, end_of_text) == 0) { /* no text is encoded as this token: it gets no name */
+        dpt_vocab_set_text(vocab, id, token, strlen(token));
+        vocab->end_of_text = (int)id;
+        return DPT_OK;
+    }
+    if (dpt_vocab_add_symbols(vocab, id, &loading->symbols, token))
+        return DPT_OK;
+    return dpt_fail(err, DPT_ECORRUPT,
+                    "token '%s' is not written in the characters that stand for bytes", token);
+}
+
+static enum dpt_status find_byte_tokens(struct loading *loading, const char *path,
+                                        struct dpt_err *err)
+{
+    for (int b = 0; b < DPT_BYTES; b++) {
+        const uint8_t byte = (uint8_t)b;
+        const int id = dpt_vocab_find(loading->vocab, &byte, 1);
+        if (id < 0)
+            return dpt_fail(err, DPT_ECORRUPT, "'%s' has no token for the byte %d", path, b);
+        loading->vocab->of_byte[b] = (uint32_t)id;
+        loading->made[id] = true;
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status add_all_tokens(struct loading *loading, json_t *root,
+                                      const struct known *file, struct dpt_err *err)
+{
+    const size_t n = json_object_size(root);
+    const char *token;
+    json_t *value;
+    if (n < DPT_BYTES || n > DPT_VOCAB_TOKENS_MAX)
+        return dpt_fail(err, DPT_ECORRUPT, "'%s' has %zu tokens, %d to %d are possible", file->path,
+                        n, DPT_BYTES, DPT_VOCAB_TOKENS_MAX);
+    DPT_TRY(dpt_vocab_reserve(loading->vocab, n, file->bytes, err));
+    loading->made = calloc(n, sizeof *loading->made);
+    if (!loading->made)
+        return dpt_fail_nomem(err, "tokenizer: %zu tokens", n);
+    loading->vocab->end_of_text = -1;
+    json_object_foreach(root, token, value)
+        DPT_TRY(dpt_wrap(err, add_token(loading, token, value, err), "'%s'", file->path));
+    return find_byte_tokens(loading, file->path, err);
+}
+
+static enum dpt_status load_tokens(struct loading *loading, const struct known *file,
+                                   struct dpt_err *err)
+{
+    json_error_t at;
+    json_t *root = json_loadb(file->text, file->bytes, JSON_REJECT_DUPLICATES, &at);
+    const enum dpt_status status =
+        json_is_object(root) ? add_all_tokens(loading, root, file, err)
+                             : dpt_fail(err, DPT_ECORRUPT, "'%s' is no JSON object: %s", file->path,
+                                        root ? "it is another value" : at.text);
+    json_decref(root);
+    return status;
+}
+
+/* ---------------------------------------------------------------- vocab.bpe */
+
+/* One line, "LEFT RIGHT", the merge of rank `rank`. An earlier line must make both parts and no
+ * earlier line the result: then merging the lowest rank, leftmost first, is equal to OpenAI's
+ * encoder, which merges all pairs of a rank at once. */
+static enum dpt_status add_merge(struct loading *loading, const char *line, size_t bytes, int rank,
+                                 struct dpt_err *err)
+{
+    const bool *made = loading->made;
+    const char *blank = memchr(line, ' ', bytes);
+    const size_t left = blank ? (size_t)(blank - line) : 0;
+    const struct dpt_merge_text text = {{line, line + left + 1}, {left, bytes - left - 1}};
+    int id[3];
+    if (!blank || !dpt_vocab_find_merge(loading->vocab, &loading->symbols, &text, id))
+        return dpt_fail(err, DPT_ECORRUPT, "it is not two tokens with a blank between");
+    if (id[0] < 0 || id[1] < 0 || id[2] < 0)
+        return dpt_fail(err, DPT_ECORRUPT, "encoder.json has no number for %s",
+                        id[2] < 0 ? "its result" : "one of its tokens");
+    if (!made[id[0]] || !made[id[1]] || made[id[2]])
+        return dpt_fail(err, DPT_ECORRUPT, "%s",
+                        made[id[2]] ? "an earlier line makes the same token"
+                                    : "no earlier line makes one of its tokens");
+    loading->made[id[2]] = true;
+    dpt_vocab_put_merge(loading->vocab, id, (uint32_t)rank);
+    return DPT_OK;
+}
+
+static enum dpt_status load_merges(struct loading *loading, const struct known *file,
+                                   struct dpt_err *err)
+{
+    static const char version[] = "#version: 0.2\n";
+    const struct dpt_vocab *vocab = loading->vocab;
+    int rank = 0;
+    if (file->bytes < sizeof version - 1 || memcmp(file->text, version, sizeof version - 1) != 0)
+        return dpt_fail(err, DPT_ECORRUPT, "'%s' does not begin with the line '#version: 0.2'",
+                        file->path);
+    DPT_TRY(dpt_vocab_reserve_merges(loading->vocab, (size_t)vocab->n_tokens, err));
+    for (size_t at = sizeof version - 1; at < file->bytes; rank++) {
+        const char *line = file->text + at, *end = memchr(line, '\n', file->bytes - at);
+        const size_t n = end ? (size_t)(end - line) : file->bytes - at;
+        DPT_TRY(dpt_wrap(err, add_merge(loading, line, n, rank, err), "'%s', line %d", file->path,
+                         rank + 2));
+        at += n + 1;
+    }
+    for (int id = 0; id < vocab->n_tokens; id++)
+        if (!loading->made[id] && id != vocab->end_of_text)
+            return dpt_fail(err, DPT_ECORRUPT,
+                            "'%s': token %d of encoder.json is neither a byte nor made by a merge; "
+                            "are the two files of one vocabulary?",
+                            file->path, id);
+    return DPT_OK;
+}
+
+/* ---------------------------------------------------------------- both */
 
 static enum dpt_status read_known(const struct dpt_vocab_options *options, struct known *file,
                                   struct dpt_err *err)
@@ -208,10 +179,19 @@ static enum dpt_status read_known(const struct dpt_vocab_options *options, struc
                     options->by_options ? "--any-vocab" : "data.any_vocab: true");
 }
 
-enum dpt_status dpt_vocab_load(struct dpt_vocab *vocab, const struct dpt_vocab_options *options,
-                               struct dpt_err *err)
+static enum dpt_status load_files(struct loading *loading, const struct dpt_vocab_options *options,
+                                  struct known *merges, struct known *tokens, struct dpt_err *err)
 {
-    struct names names = {.vocab = vocab};
+    DPT_TRY(dpt_wrap(err, read_known(options, merges, err), "%s", merges->key));
+    DPT_TRY(dpt_wrap(err, read_known(options, tokens, err), "%s", tokens->key));
+    DPT_TRY(dpt_wrap(err, load_tokens(loading, tokens, err), "%s", tokens->key));
+    return dpt_wrap(err, load_merges(loading, merges, err), "%s", merges->key);
+}
+
+enum dpt_status dpt_vocab_load_gpt2(struct dpt_vocab *vocab,
+                                    const struct dpt_vocab_options *options, struct dpt_err *err)
+{
+    struct loading loading = {.vocab = vocab};
     struct known merges = {.path = options->vocab_bpe,
                            .key = options->by_options ? "--vocab-bpe" : "data.vocab_bpe",
                            .name = "vocab.bpe",
@@ -220,22 +200,14 @@ enum dpt_status dpt_vocab_load(struct dpt_vocab *vocab, const struct dpt_vocab_o
                            .key = options->by_options ? "--encoder-json" : "data.encoder_json",
                            .name = "encoder.json",
                            .sha256 = encoder_json_sha256};
-    const struct known *at = &merges;
-    dpt_symbols_fill(&names.symbols);
-    enum dpt_status status = read_known(options, &merges, err);
-    if (status == DPT_OK) {
-        at = &tokens;
-        status = read_known(options, &tokens, err);
-    }
-    if (status == DPT_OK)
-        status = load_tokens(&names, tokens.path, tokens.text, tokens.bytes, err);
-    if (status == DPT_OK) {
-        at = &merges;
-        status = load_merges(&names, merges.path, merges.text, merges.bytes, err);
-    }
+    dpt_symbols_fill(&loading.symbols);
+    vocab->steps[0].kind = DPT_STEP_GPT2;
+    vocab->n_steps = 1;
+    vocab->cuts = DPT_CUTS_SPACES;
+    const enum dpt_status status = load_files(&loading, options, &merges, &tokens, err);
     dpt_vocab_drop_names(vocab);
-    free(names.made);
+    free(loading.made);
     free(merges.text);
     free(tokens.text);
-    return dpt_wrap(err, status, "%s", at->key);
+    return status;
 }

@@ -80,9 +80,9 @@ static void expect_damage(const char *from, const char *old, const char *new, co
 static void damaged_files(void **state)
 {
     (void)state;
-    expect_damage(TINY_JSON, "\"!\": 0,", "\"!\": 657,", "the number of token '!' is none of");
-    expect_damage(TINY_JSON, "\"!\": 0,", "\"!\": -1,", "the number of token '!' is none of");
-    expect_damage(TINY_JSON, "\"!\": 0,", "\"!\": \"0\",", "the number of token '!' is none of");
+    expect_damage(TINY_JSON, "\"!\": 0,", "\"!\": 657,", "token '!': its id is none of");
+    expect_damage(TINY_JSON, "\"!\": 0,", "\"!\": -1,", "token '!': its id is none of");
+    expect_damage(TINY_JSON, "\"!\": 0,", "\"!\": \"0\",", "token '!': its id is none of");
     expect_damage(TINY_JSON, "\"!\": 0,", "\"!\": 1,", "of another token");
     expect_damage(TINY_JSON, "\"!\": 0,", "\"\\\"\": 0,", "is no JSON object: duplicate");
     expect_damage(TINY_JSON, "\"!\": 0,", "\"!!!!\": 0,", "has no token for the byte 33");
