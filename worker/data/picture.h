@@ -1,9 +1,9 @@
-/* Pictures: what JPEG and PNG files hold, as bytes of red, green and blue.
+/* Pictures: the pixels of JPEG and PNG files, as bytes of red, green and blue, and their resizing.
  *
- * The first bytes of a file say which kind it is; its name does not. All become three channels of 8
- * bits as by Pillow's convert("RGB"): grey three times, palettes looked up, transparency dropped,
- * of 16 bits the upper 8 (Pillow makes grey of 16 bits white), CMYK multiplied out. Profiles, gamma
- * and orientation are not applied. */
+ * The first bytes of a file tell its kind; its name does not. All become three channels of 8 bits
+ * as by Pillow's convert("RGB"): grey three times, palettes looked up, transparency dropped, of 16
+ * bits the upper 8 (Pillow makes grey of 16 bits white), CMYK multiplied out. Profiles, gamma and
+ * orientation are not applied. */
 #ifndef DPT_WORKER_DATA_PICTURE_H
 #define DPT_WORKER_DATA_PICTURE_H
 
@@ -19,7 +19,7 @@ enum {
     DPT_PICTURE_CHANNELS = 3
 };
 
-/* Zero-initialise; may be filled again and again. */
+/* Zero-initialise; may be filled any number of times. */
 struct dpt_picture {
     int width, height;
     uint8_t *rgb; /* (height, width, 3); owned */
@@ -28,20 +28,41 @@ struct dpt_picture {
 
 void dpt_picture_fini(struct dpt_picture *picture);
 
-/* Sets the size, with room for as many pixels, whose values are left open. DPT_ECORRUPT: a side is
- * 0, or one of the limits above is passed. */
-DPT_MUST_USE enum dpt_status dpt_picture_resize(struct dpt_picture *picture, int64_t width,
-                                                int64_t height, struct dpt_err *err);
+/* Sets the size and makes room for the pixels; their values are undefined. DPT_ECORRUPT: a side is
+ * 0, or beyond one of the limits above. */
+DPT_MUST_USE enum dpt_status dpt_picture_set_size(struct dpt_picture *picture, int64_t width,
+                                                  int64_t height, struct dpt_err *err);
 
-/* Decodes a file's bytes. DPT_ECORRUPT: neither JPEG nor PNG, or the decoder met damage, also where
- * it could go on. Errors do not name the file. Any thread; nothing is printed. */
+/* Decodes a file's bytes. DPT_ECORRUPT: the file is neither JPEG nor PNG, or is damaged, also where
+ * the decoder could continue. Errors do not name the file. Any thread; nothing is printed. */
 DPT_MUST_USE enum dpt_status dpt_picture_decode(const uint8_t *file, size_t bytes,
                                                 struct dpt_picture *ret, struct dpt_err *err);
 
-/* Of these kinds. */
+/* The same for a file of one kind. */
 DPT_MUST_USE enum dpt_status dpt_picture_decode_jpeg(const uint8_t *file, size_t bytes,
                                                      struct dpt_picture *ret, struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_picture_decode_png(const uint8_t *file, size_t bytes,
                                                     struct dpt_picture *ret, struct dpt_err *err);
+
+/* A part of a picture. */
+struct dpt_area {
+    int x, y, width, height;
+};
+
+/* The part `from` of a picture, resized to width x height, of which the part `cut` is wanted. */
+struct dpt_scaling {
+    struct dpt_area from;
+    int width, height;
+    struct dpt_area cut;
+};
+
+/* Writes that part to `ret`, another picture. Pillow's bilinear filter: each pixel of the result is
+ * the mean of the source's pixels below a triangle, which is as wide as two pixels of the result,
+ * or of the source if these are wider. Weights are rounded to 22 bits; rows and columns are summed
+ * one after the other, rounded to 8 bits between. The result has the bits of Pillow
+ * (src/libImaging/Resample.c), which torchvision's transforms of PIL images use. DPT_ENOMEM. */
+DPT_MUST_USE enum dpt_status dpt_picture_scale(const struct dpt_picture *source,
+                                               const struct dpt_scaling *scaling,
+                                               struct dpt_picture *ret, struct dpt_err *err);
 
 #endif

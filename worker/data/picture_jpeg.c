@@ -61,18 +61,18 @@ static void on_message(j_common_ptr jpeg, int level)
 }
 
 /* a * b / 255, rounded. */
-static uint8_t times(int a, int b)
+static uint8_t multiply_bytes(int a, int b)
 {
     const int product = a * b + 128;
     return (uint8_t)((product + (product >> 8)) >> 8);
 }
 
 /* A row of CMYK as RGB. The numbers are inverted, as Adobe's programs write them: 255 is no ink. */
-static void multiply_out(const uint8_t *cmyk, int width, uint8_t *ret_rgb)
+static void convert_cmyk_row(const uint8_t *cmyk, int width, uint8_t *ret_rgb)
 {
     for (int x = 0; x < width; x++, cmyk += 4, ret_rgb += DPT_PICTURE_CHANNELS)
         for (int c = 0; c < DPT_PICTURE_CHANNELS; c++)
-            ret_rgb[c] = (uint8_t)(cmyk[3] - times(255 - cmyk[c], cmyk[3]));
+            ret_rgb[c] = (uint8_t)(cmyk[3] - multiply_bytes(255 - cmyk[c], cmyk[3]));
 }
 
 static void read_rows(struct decoding *d, bool cmyk)
@@ -88,12 +88,12 @@ static void read_rows(struct decoding *d, bool cmyk)
         JSAMPROW row = cmyk ? wide[0] : rgb;
         (void)jpeg_read_scanlines(jpeg, &row, 1);
         if (cmyk)
-            multiply_out(row, d->picture->width, rgb);
+            convert_cmyk_row(row, d->picture->width, rgb);
     }
 }
 
 /* May jump to d->failed at any place. */
-static void decode(struct decoding *d, const uint8_t *file, size_t bytes)
+static void decode_jpeg(struct decoding *d, const uint8_t *file, size_t bytes)
 {
     struct jpeg_decompress_struct *jpeg = &d->jpeg;
     jpeg_create_decompress(jpeg);
@@ -101,7 +101,7 @@ static void decode(struct decoding *d, const uint8_t *file, size_t bytes)
     (void)jpeg_read_header(jpeg, TRUE);
     const bool cmyk = jpeg->num_components == 4;
     jpeg->out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
-    d->status = dpt_picture_resize(d->picture, jpeg->image_width, jpeg->image_height, d->err);
+    d->status = dpt_picture_set_size(d->picture, jpeg->image_width, jpeg->image_height, d->err);
     if (d->status != DPT_OK)
         return;
     (void)jpeg_start_decompress(jpeg);
@@ -109,13 +109,13 @@ static void decode(struct decoding *d, const uint8_t *file, size_t bytes)
     (void)jpeg_finish_decompress(jpeg);
 }
 
-/* False: it failed, for the reason d->why. `d` is not this function's: what it holds is defined
- * after a jump. */
-static bool guarded(struct decoding *d, const uint8_t *file, size_t bytes)
+/* False: it failed for the reason d->why. `d` belongs to the caller, because a local variable has
+ * no defined value after a jump. */
+static bool decode_until_error(struct decoding *d, const uint8_t *file, size_t bytes)
 {
     if (setjmp(d->failed) != 0)
         return false;
-    decode(d, file, bytes);
+    decode_jpeg(d, file, bytes);
     return true;
 }
 
@@ -127,7 +127,7 @@ enum dpt_status dpt_picture_decode_jpeg(const uint8_t *file, size_t bytes, struc
     d.jpeg.client_data = &d;
     d.errors.error_exit = on_error;
     d.errors.emit_message = on_message;
-    if (!guarded(&d, file, bytes))
+    if (!decode_until_error(&d, file, bytes))
         d.status = dpt_fail(err, DPT_ECORRUPT, "JPEG: %s", d.why);
     jpeg_destroy_decompress(&d.jpeg);
     return d.status;

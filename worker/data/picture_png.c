@@ -59,7 +59,7 @@ static void ask_for_rgb(struct decoding *d)
 }
 
 /* May jump to d->failed at any place. */
-static void decode(struct decoding *d)
+static void decode_png(struct decoding *d)
 {
     png_set_user_limits(d->png, DPT_PICTURE_SIDE_MAX, DPT_PICTURE_SIDE_MAX);
     png_set_chunk_malloc_max(d->png, CHUNK_BYTES_MAX);
@@ -69,7 +69,7 @@ static void decode(struct decoding *d)
     png_read_info(d->png, d->info);
     const png_uint_32 width = png_get_image_width(d->png, d->info),
                       height = png_get_image_height(d->png, d->info);
-    d->status = dpt_picture_resize(d->picture, width, height, d->err);
+    d->status = dpt_picture_set_size(d->picture, width, height, d->err);
     if (d->status != DPT_OK)
         return;
     ask_for_rgb(d);
@@ -84,16 +84,16 @@ static void decode(struct decoding *d)
     png_read_end(d->png, NULL);
 }
 
-/* False: it failed, for the reason d->why. `d` is not this function's: what it holds is defined
- * after a jump. */
-static bool guarded(struct decoding *d)
+/* False: it failed for the reason d->why. `d` belongs to the caller, because a local variable has
+ * no defined value after a jump. */
+static bool decode_until_error(struct decoding *d)
 {
     if (setjmp(d->failed) != 0)
         return false;
     d->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, d, on_error, on_warning);
     d->info = d->png ? png_create_info_struct(d->png) : NULL;
     if (d->info)
-        decode(d);
+        decode_png(d);
     else
         d->status = dpt_fail_nomem(d->err, "PNG");
     return true;
@@ -104,7 +104,7 @@ enum dpt_status dpt_picture_decode_png(const uint8_t *file, size_t bytes, struct
 {
     struct decoding d = {
         .file = file, .bytes = bytes, .picture = ret, .err = err, .status = DPT_OK};
-    if (!guarded(&d))
+    if (!decode_until_error(&d))
         d.status = dpt_fail(err, DPT_ECORRUPT, "PNG: %s", d.why);
     png_destroy_read_struct(&d.png, &d.info, NULL);
     return d.status;

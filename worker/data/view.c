@@ -27,12 +27,12 @@ struct dpt_view_rule dpt_view_rule(const struct dpt_config *config)
 /* ---------------------------------------------------------------- drawing */
 
 /* 0 … n - 1. */
-static int below(uint32_t bits, int n)
+static int draw_below(uint32_t bits, int n)
 {
     return (int)((uint64_t)bits * (uint64_t)n >> 32);
 }
 
-static double unit(uint32_t bits)
+static double draw_unit(uint32_t bits)
 {
     return (double)bits * 0x1p-32;
 }
@@ -47,7 +47,7 @@ static double exp_of_small(double x)
 }
 
 /* Half to even, as Python rounds. x >= 0. */
-static int rounded(double x)
+static int round_half_even(double x)
 {
     const double down = floor(x);
     const bool up = x - down > 0.5 || (x - down == 0.5 && fmod(down, 2) == 1);
@@ -56,9 +56,9 @@ static int rounded(double x)
 
 /* ---------------------------------------------------------------- views */
 
-static int middle(int whole, int part)
+static int middle_offset(int whole, int part)
 {
-    return rounded((whole - part) / 2.0);
+    return round_half_even((whole - part) / 2.0);
 }
 
 static struct dpt_view plain_view(const struct dpt_view_rule *rule, int width, int height)
@@ -69,8 +69,8 @@ static struct dpt_view plain_view(const struct dpt_view_rule *rule, int width, i
     const int64_t shorter = width < height ? width : height;
     view.width = (int)((int64_t)rule->resize * width / shorter);
     view.height = (int)((int64_t)rule->resize * height / shorter);
-    view.x = middle(view.width, rule->size);
-    view.y = middle(view.height, rule->size);
+    view.x = middle_offset(view.width, rule->size);
+    view.y = middle_offset(view.height, rule->size);
     return view;
 }
 
@@ -80,9 +80,9 @@ static struct dpt_area middle_part(int width, int height)
     const double sides = (double)width / height;
     struct dpt_area part = {0, 0, width, height};
     if (sides < SIDES_MIN)
-        part.height = rounded(width / SIDES_MIN);
+        part.height = round_half_even(width / SIDES_MIN);
     else if (sides > SIDES_MAX)
-        part.width = rounded(height * SIDES_MAX);
+        part.width = round_half_even(height * SIDES_MAX);
     part.x = (width - part.width) / 2;
     part.y = (height - part.height) / 2;
     return part;
@@ -94,12 +94,13 @@ static struct dpt_area drawn_part(struct dpt_rng_key key, int width, int height)
     for (uint64_t i = 1; i <= TRIES; i++) {
         uint32_t bits[4];
         dpt_philox(key, i, bits);
-        const double share = area * (AREA_MIN + (1 - AREA_MIN) * unit(bits[0]));
-        const double sides = exp_of_small(LOG_SIDES_MAX * (2 * unit(bits[1]) - 1));
-        const int w = rounded(sqrt(share * sides)), h = rounded(sqrt(share / sides));
+        const double share = area * (AREA_MIN + (1 - AREA_MIN) * draw_unit(bits[0]));
+        const double sides = exp_of_small(LOG_SIDES_MAX * (2 * draw_unit(bits[1]) - 1));
+        const int w = round_half_even(sqrt(share * sides)),
+                  h = round_half_even(sqrt(share / sides));
         if (w >= 1 && w <= width && h >= 1 && h <= height)
-            return (struct dpt_area){below(bits[2], width - w + 1), below(bits[3], height - h + 1),
-                                     w, h};
+            return (struct dpt_area){draw_below(bits[2], width - w + 1),
+                                     draw_below(bits[3], height - h + 1), w, h};
     }
     return middle_part(width, height);
 }
@@ -113,8 +114,8 @@ struct dpt_view dpt_view_of(const struct dpt_view_rule *rule, int width, int hei
     uint32_t bits[4];
     dpt_philox(key, 0, bits);
     if (rule->augment == DPT_AUGMENT_CROP_FLIP) {
-        view.x += below(bits[1], 2 * rule->padding + 1) - rule->padding;
-        view.y += below(bits[2], 2 * rule->padding + 1) - rule->padding;
+        view.x += draw_below(bits[1], 2 * rule->padding + 1) - rule->padding;
+        view.y += draw_below(bits[2], 2 * rule->padding + 1) - rule->padding;
     } else {
         view = (struct dpt_view){
             .from = drawn_part(key, width, height), .width = rule->size, .height = rule->size};
@@ -126,7 +127,7 @@ struct dpt_view dpt_view_of(const struct dpt_view_rule *rule, int width, int hei
 /* ---------------------------------------------------------------- numbers */
 
 /* The value of a channel for each byte of it. */
-static void make_table(enum dpt_data_kind kind, int channel, float ret[UINT8_MAX + 1])
+static void fill_value_table(enum dpt_data_kind kind, int channel, float ret[UINT8_MAX + 1])
 {
     static const struct {
         float mean[CHANNELS], std[CHANNELS];
@@ -152,7 +153,7 @@ static void write_numbers(const struct dpt_view_rule *rule, const struct dpt_vie
     static const uint8_t black[CHANNELS] = {0};
     float table[CHANNELS][UINT8_MAX + 1];
     for (int c = 0; c < CHANNELS; c++)
-        make_table(rule->kind, c, table[c]);
+        fill_value_table(rule->kind, c, table[c]);
     for (int y = 0; y < rule->size; y++)
         for (int i = 0; i < rule->size; i++) {
             const int x = (view->mirrored ? rule->size - 1 - i : i) - window->left,

@@ -3,7 +3,6 @@
 
 #include "base/fs.h"
 #include "base/sha256.h"
-#include "worker/data/resize.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -211,14 +210,14 @@ static void sizes(void **state)
 {
     (void)state;
     struct dpt_picture picture = {.rgb = NULL};
-    assert_int_equal(dpt_picture_resize(&picture, 0, 1, &err), DPT_ECORRUPT);
-    assert_int_equal(dpt_picture_resize(&picture, 1, 65536, &err), DPT_ECORRUPT);
-    assert_int_equal(dpt_picture_resize(&picture, 8193, 8192, &err), DPT_ECORRUPT);
+    assert_int_equal(dpt_picture_set_size(&picture, 0, 1, &err), DPT_ECORRUPT);
+    assert_int_equal(dpt_picture_set_size(&picture, 1, 65536, &err), DPT_ECORRUPT);
+    assert_int_equal(dpt_picture_set_size(&picture, 8193, 8192, &err), DPT_ECORRUPT);
     assert_string_equal(err.text, "it has 8193 x 8192 pixels; from 1 x 1 to 67108864 in all can be "
                                   "read");
-    assert_int_equal(dpt_picture_resize(&picture, 4, 3, &err), DPT_OK);
+    assert_int_equal(dpt_picture_set_size(&picture, 4, 3, &err), DPT_OK);
     const uint8_t *rgb = picture.rgb;
-    assert_int_equal(dpt_picture_resize(&picture, 2, 6, &err), DPT_OK);
+    assert_int_equal(dpt_picture_set_size(&picture, 2, 6, &err), DPT_OK);
     assert_ptr_equal(picture.rgb, rgb);
     assert_int_equal(picture.width, 2);
     assert_int_equal(picture.height, 6);
