@@ -69,7 +69,8 @@ static enum dpt_status read_merges(struct dpt_vocab *vocab, const json_t *merges
     if (!json_is_array(merges))
         return dpt_fail(err, DPT_ECONFIG, "model.merges: expected a list");
     if (json_array_size(merges) > MERGES_MAX)
-        return dpt_fail(err, DPT_ECONFIG, "model.merges: %zu of them, at most %d are taken",
+        return dpt_fail(err, DPT_ECONFIG,
+                        "model.merges: it has %zu entries, at most %d are supported",
                         json_array_size(merges), MERGES_MAX);
     DPT_TRY(dpt_vocab_reserve_merges(vocab, json_array_size(merges), err));
     dpt_symbols_fill(&symbols);

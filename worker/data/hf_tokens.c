@@ -115,7 +115,8 @@ static enum dpt_status add_all_added(struct tokens *tokens, const json_t *array,
     if (array && !json_is_null(array) && !json_is_array(array))
         return dpt_fail(err, DPT_ECONFIG, "added_tokens: expected a list");
     if (n > DPT_ADDED_MAX)
-        return dpt_fail(err, DPT_ECONFIG, "added_tokens: %zu of them, at most %d are taken", n,
+        return dpt_fail(err, DPT_ECONFIG,
+                        "added_tokens: it has %zu entries, at most %d are supported", n,
                         DPT_ADDED_MAX);
     vocab->added = calloc(n + 1, sizeof *vocab->added); /* never of 0 bytes */
     if (!vocab->added)

@@ -128,7 +128,7 @@ static enum dpt_status translate_count(struct translation *t, struct dpt_err *er
     if (least == 0 || t->at[n] != '}')
         return refuse_part(t, strnlen(t->at, n + 1), "expected {n}, {n,} or {n,m}, or \\{", err);
     if (t->at[n + 1] == '+' || (t->at[n + 1] == '?' && !range))
-        return refuse_part(t, n + 2, "what follows {} has another meaning in Ruby's syntax", err);
+        return refuse_part(t, n + 2, "the sign after {} has another meaning in Ruby's syntax", err);
     copy_characters(t, n + 1);
     return DPT_OK;
 }
@@ -192,8 +192,8 @@ enum dpt_status dpt_pattern_compile(const char *text, struct dpt_pattern **ret, 
 {
     const size_t bytes = strlen(text);
     if (bytes > DPT_PATTERN_BYTES_MAX)
-        return dpt_fail(err, DPT_ECONFIG, "the pattern has %zu bytes, at most %d are taken", bytes,
-                        DPT_PATTERN_BYTES_MAX);
+        return dpt_fail(err, DPT_ECONFIG, "the pattern has %zu bytes, at most %d are supported",
+                        bytes, DPT_PATTERN_BYTES_MAX);
     struct dpt_pattern *pattern = calloc(1, sizeof *pattern);
     char *translated = malloc(bytes * GROWS_MAX + 1);
     if (!pattern || !translated) {

@@ -1,9 +1,9 @@
 /* JPEG by libjpeg-turbo.
  *
  * The library reports an error by a call that may not return. That call jumps back to
- * dpt_picture_decode_jpeg, over frames of the library alone: they own nothing but what
- * jpeg_destroy_decompress frees. Warnings about damaged data, after which the library would go on
- * with grey, end the decoding, too.
+ * dpt_picture_decode_jpeg, over frames of the library alone. Their memory is freed by
+ * jpeg_destroy_decompress. Warnings about damaged data end the decoding, too: the library would
+ * continue with grey.
  *
  * The decoder's settings are the library's defaults (accurate integer DCT, smooth upsampling),
  * which have the same bits with and without SIMD. */

@@ -1,8 +1,8 @@
 /* PNG by libpng.
  *
  * The library reports an error by a call that may not return. That call jumps back to
- * dpt_picture_decode_png, over frames of the library and of this file, which own nothing but what
- * png_destroy_read_struct frees. */
+ * dpt_picture_decode_png, over frames of the library and of this file. Their memory is freed by
+ * png_destroy_read_struct. */
 #include "worker/data/picture.h"
 
 #include <png.h>

@@ -32,7 +32,7 @@ static void begin_row(struct dpt_rows *rows)
 static enum dpt_status append_bytes(struct dpt_rows *rows, const void *data, size_t bytes,
                                     struct dpt_err *err)
 {
-    if (bytes == 0) /* there may be no memory yet */
+    if (bytes == 0) /* rows->text may be NULL */
         return DPT_OK;
     if (rows->bytes + bytes > DPT_ROW_BYTES_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "a row of more than %d bytes%s", DPT_ROW_BYTES_MAX,
@@ -120,7 +120,7 @@ static enum dpt_status handle_special_byte(struct dpt_rows *rows, uint8_t byte, 
         if (byte != '"') {
             rows->line = rows->lines + 1;
             return dpt_fail(err, DPT_ECORRUPT,
-                            "a quoted field goes on behind its closing quote; double the quotes "
+                            "a quoted field continues behind its closing quote; double the quotes "
                             "inside it");
         }
         rows->state = DPT_ROWS_QUOTED;

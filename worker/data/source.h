@@ -49,8 +49,8 @@ DPT_MUST_USE enum dpt_status dpt_shard_probe_tokens(struct dpt_token_shard *shar
 DPT_MUST_USE enum dpt_status dpt_shard_probe_text(struct dpt_token_shard *shard,
                                                   struct dpt_err *err);
 
-/* Opens the config's tokenizer, gpt2 or hf, whose tokens model.vocab must hold. Errors name the key
- * that is wrong. */
+/* Opens the config's tokenizer. DPT_ECONFIG: it has more tokens than model.vocab. Errors name the
+ * key to set. */
 DPT_MUST_USE enum dpt_status dpt_text_open_vocab(const struct dpt_config *config,
                                                  struct dpt_vocab **ret, struct dpt_err *err);
 

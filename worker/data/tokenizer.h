@@ -75,7 +75,7 @@ int dpt_vocab_end_of_text(const struct dpt_vocab *vocab);
  */
 enum dpt_cuts {
     DPT_CUTS_ANYWHERE, /* tokens are bytes */
-    DPT_CUTS_SPACES,   /* before ASCII white space that follows none */
+    DPT_CUTS_SPACES,   /* before ASCII white space that follows no white space */
     DPT_CUTS_BLANKS,   /* before a blank that follows no white space */
     DPT_CUTS_NONE      /* not known */
 };

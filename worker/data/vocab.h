@@ -68,7 +68,7 @@ struct dpt_vocab {
     enum dpt_cuts cuts;
 };
 
-/* The token whose bytes these are, -1 when there is none; needs the names. */
+/* The token with these bytes; -1: there is no such token. Needs the names. */
 int dpt_vocab_find(const struct dpt_vocab *vocab, const uint8_t *bytes, size_t n);
 
 /* Fills a zeroed vocabulary from GPT-2's two files. dpt_vocab_close frees it, also after an error.

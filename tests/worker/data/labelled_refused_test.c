@@ -52,7 +52,7 @@ static const struct {
     {"t.csv", "text,label\na,0\n\"b,1\nc,2\n", DPT_ECORRUPT,
      ":3: a quoted field that begins here does not end"},
     {"t.csv", "text,label\na,0\n\n\"b\"c,1\n", DPT_ECORRUPT,
-     ":4: a quoted field goes on behind its closing quote; double the quotes inside it"},
+     ":4: a quoted field continues behind its closing quote; double the quotes inside it"},
     {"t.csv", "review,label\na,0\n", DPT_ECONFIG,
      ":1: no column is named 'text'; set data.text_column to one of 'review', 'label', or to "
      "its number if this row is data"},

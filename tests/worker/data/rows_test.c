@@ -173,9 +173,9 @@ static void refused(void **state)
         int line;
         const char *why;
     } cases[] = {
-        {"a,b\n\"x\"y,1\n", 2, "a quoted field goes on behind its closing quote"},
-        {"a,b\n\"x\" ,1\n", 2, "a quoted field goes on behind its closing quote"},
-        {"a,b\n\"1\n2\n3\"x\n", 4, "a quoted field goes on behind its closing quote"},
+        {"a,b\n\"x\"y,1\n", 2, "a quoted field continues behind its closing quote"},
+        {"a,b\n\"x\" ,1\n", 2, "a quoted field continues behind its closing quote"},
+        {"a,b\n\"1\n2\n3\"x\n", 4, "a quoted field continues behind its closing quote"},
         {"a,b\n1,2\n\n3,\"x\n4,5\n", 4, "a quoted field that begins here does not end"},
         {"\"", 1, "a quoted field that begins here does not end"},
     };

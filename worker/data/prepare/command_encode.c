@@ -19,10 +19,10 @@ static const char help[] =
     "tokens.\n"
     "A PATH is a text file, which is one document; a .jsonl file with a document a line; or a "
     "folder\n"
-    "with any number of both. Started again after it was stopped at any moment, it goes on and\n"
-    "gives the same bytes.\n"
+    "with any number of both. After a stop at any moment the same command continues and gives the\n"
+    "same bytes.\n"
     "\n"
-    "  --out DIR              where the shards go; created if need be\n"
+    "  --out DIR              folder of the shards; created if it is absent\n"
     "  --tokenizer NAME       bytes, gpt2 or hf (default: bytes, or the one whose files are "
     "given)\n"
     "  --vocab-bpe FILE       of gpt2: OpenAI's vocab.bpe …\n"
@@ -30,16 +30,16 @@ static const char help[] =
     "  --any-vocab            take other files of that form\n"
     "  --tokenizer-json FILE  of hf: a tokenizer.json of Hugging Face's\n"
     "  --val PATH             text for validation only; may be given again\n"
-    "  --val-fraction F       this share (0.1) of the PATHs, by lot, is for validation\n"
-    "  --split UNIT           what the lot is about: document; line, for stretches of lines, each\n"
+    "  --val-fraction F       a share (0.1) of the PATHs, drawn by lot, is for validation\n"
+    "  --split UNIT           unit of the lot: document; line, for stretches of lines, each\n"
     "                         about 1/200 of the text (default: document, or line of a sole text)\n"
     "  --seed N               of the lot (default: 42)\n"
     "  --shard-tokens N       tokens of a shard (default: 100000000)\n"
     "  --text-key KEY         of .jsonl: the member that is the text (default: text)\n"
     "  --ext LIST             endings of files taken from folders, in any case\n"
     "                         (default: txt,text,md,rst,jsonl,ndjson)\n"
-    "  --threads N            that encode (default: the cores)\n"
-    "  --block-kib N          read at a time (default: 1024)\n"
+    "  --threads N            threads that encode (default: the cores)\n"
+    "  --block-kib N          KiB that are read at a time (default: 1024)\n"
     "\n"
     "Exit codes: 0 done, 1 failed, 2 usage, or files of a tokenizer that cannot be used.\n";
 
@@ -157,7 +157,7 @@ static void print_summary(const struct command *command, const struct dpt_inputs
         return;
     }
     if (result->resumed_bytes > 0)
-        (void)printf("went on after %.1f MB that were done before\n", mb(result->resumed_bytes));
+        (void)printf("continued after %.1f MB of an earlier start\n", mb(result->resumed_bytes));
     const double done = mb(inputs->bytes - result->resumed_bytes);
     (void)printf("%s: %.1f MB in %.1f s, %.1f MB/s\n", command->encode.out, done, seconds,
                  seconds > 0 ? done / seconds : 0);
@@ -201,7 +201,8 @@ static int run_encode(struct command *command)
     if (status == DPT_OK)
         print_summary(command, &inputs, &result, (double)(dpt_now_ns() - display.start_ns) * 1e-9);
     else if (status == DPT_ENOSPC)
-        (void)dpt_wrap(&err, status, "the disk is full; free some and run this again to go on");
+        (void)dpt_wrap(&err, status,
+                       "the disk is full; free space and run this command again to continue");
     dpt_inputs_fini(&inputs);
     if (status == DPT_OK)
         return 0;

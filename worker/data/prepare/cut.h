@@ -24,13 +24,13 @@ enum dpt_split_unit {
 
 struct dpt_cut_options {
     enum dpt_split_unit unit;
-    double val_fraction; /* of the units; 0: none but the inputs named as validation text */
+    double val_fraction; /* of the units; 0: validation has the inputs named so alone */
     uint64_t seed;
     size_t block_bytes; /* read at a time */
-    enum dpt_cuts cuts; /* where a text may be cut: dpt_encode sets it to the vocabulary's */
+    enum dpt_cuts cuts; /* places to cut; dpt_encode sets the vocabulary's */
 };
 
-/* Where the next block begins; all zeros at first. A value that may be stored. */
+/* The place of the next block; all zeros at first. The state stores it. */
 struct dpt_cut_position {
     int64_t file, offset;
     int64_t unit; /* documents or stretches before this file; in .jsonl: before this line */

@@ -27,7 +27,7 @@ struct dpt_job_pool {
     int n_threads;
     pthread_mutex_t mutex;
     pthread_cond_t wake_threads, wake_owner;
-    /* Counts of jobs since the start, under the mutex: released <= taken <= submitted. */
+    /* Numbers of jobs since the start, under the mutex: released <= taken <= submitted. */
     int64_t released, taken, submitted;
     bool stop;
 };

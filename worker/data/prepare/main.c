@@ -7,7 +7,7 @@
 static const char usage[] =
     "usage: dpt-data encode [OPTIONS] --out DIR PATH…   texts (files, or folders of them) to "
     "shards\n"
-    "       dpt-data inspect [OPTIONS] FILE…            what a shard holds\n"
+    "       dpt-data inspect [OPTIONS] FILE…            shows the content of a shard\n"
     "       dpt-data verify [OPTIONS] PATH…             checks shards, or a folder of them\n"
     "       dpt-data COMMAND --help | --help | --version\n"
     "Exit codes: 0 done, 1 failed or damaged, 2 usage.\n";
