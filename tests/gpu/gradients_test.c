@@ -184,7 +184,8 @@ static void check(struct test_stream *gpu, struct test_stream *cpu, const struct
     float *noise = malloc((size_t)n * 2 * sizeof *noise);
     int32_t *tokens = malloc((size_t)n * 2 * sizeof *tokens);
     DPT_ASSERT(weights && noise && tokens);
-    dpt_model_init_weights(model, cpu->ops, cpu->stream, fill_random_seed, weights);
+    dpt_model_init_range(model, cpu->ops, cpu->stream, fill_random_seed,
+                         (struct dpt_span){0, dpt_model_flat_numel(model)}, weights);
     cpu->ops->round_to(cpu->stream, dpt_model_flat_numel(model), dpt_model_dtype(model), weights);
     test_stream_check(cpu);
     fill_random(noise, n * 2, 1);

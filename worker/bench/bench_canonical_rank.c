@@ -137,8 +137,9 @@ static void open_generation(struct rank *r)
     MUST(r, dpt_strategy_begin_generation(r->strategy, &r->world, r->rank, &r->err));
     if (r->generation == 0) {
         const struct dpt_state_part *own = &dpt_strategy_wanted(r->strategy)->own;
-        dpt_model_init_weights(r->model, r->ops, r->stream, 1,
-                               dpt_comm_mem_data(own->vector[DPT_VECTOR_PARAM].mem));
+        dpt_model_init_range(r->model, r->ops, r->stream, 1,
+                             (struct dpt_span){0, dpt_model_flat_numel(r->model)},
+                             dpt_comm_mem_data(own->vector[DPT_VECTOR_PARAM].mem));
         MUST(r, dpt_stream_sync(r->stream, &r->err));
         dpt_strategy_state_changed(r->strategy);
     }

@@ -26,7 +26,8 @@ struct dpt_model_kind {
     void (*fini)(struct dpt_model *model); /* what it holds beside its table; NULL: nothing */
     size_t (*saved_bytes)(const struct dpt_model *model, int64_t b, int64_t t);
     size_t (*scratch_bytes)(const struct dpt_model *model, int64_t b, int64_t t);
-    bool (*packing)(const struct dpt_model *model, int param, struct dpt_pack *ret);
+    bool (*packing)(const struct dpt_model *model, int param,
+                    struct dpt_pack *ret); /* NULL: no weight has a packed form */
     bool (*windows)(const struct dpt_model *model, int param, int64_t b,
                     struct dpt_windows *ret); /* NULL: it has no convolutions */
     void (*forward)(const struct dpt_unit_call *call);

@@ -13,107 +13,80 @@ static const struct dpt_param_rule one = {false, DPT_INIT_ONE, 0.0f, false};
 static const struct dpt_param_rule zero = {false, DPT_INIT_ZERO, 0.0f, false};
 static const struct dpt_param_rule normal = {true, DPT_INIT_NORMAL, INIT_STD, false};
 
-/* A block's tensors, in the order of the table; biases are there where the config says so. Those of
- * queries, keys and values follow each other without gaps, and so do those of gate and up: each
- * group is one matrix (R, C) or (2*I, C) to products. */
+/* A block's tensors, in the order of the table. Queries, keys and values lie one behind the other
+ * without gaps, and so do gate and up: each group is one matrix (R, C) or (2*I, C) to products. */
 enum tensor {
-    NORM_1, /* (C) */
-    Q_W,    /* (Q, C) */
-    K_W,    /* (K*D, C) */
-    V_W,    /* (K*D, C) */
-    Q_B,    /* (Q) */
-    K_B,    /* (K*D) */
-    V_B,    /* (K*D) */
-    O_W,    /* (C, Q) */
-    O_B,    /* (C) */
-    NORM_2, /* (C) */
-    GATE_W, /* (I, C) */
-    UP_W,   /* (I, C) */
-    GATE_B, /* (I) */
-    UP_B,   /* (I) */
-    DOWN_W, /* (C, I) */
-    DOWN_B, /* (C) */
+    NORM_1,
+    Q_W,
+    K_W,
+    V_W,
+    Q_B,
+    K_B,
+    V_B,
+    O_W,
+    O_B,
+    NORM_2,
+    GATE_W,
+    UP_W,
+    GATE_B,
+    UP_B,
+    DOWN_W,
+    DOWN_B,
     TENSORS
 };
 
-/* Of a block: its tensors' names, shapes and initial values. */
-static struct entry {
-    const char *name;
-    struct dpt_shape shape;
-    const struct dpt_param_rule *rule;
-} entry_of(const struct dpt_transformer *m, enum tensor tensor)
-{
-    const int64_t c = m->c, kv = m->kv_heads * m->head, i = m->inner, q = m->q;
-    switch (tensor) {
-    case NORM_1:
-        return (struct entry){"input_layernorm.weight", {{c}}, &one};
-    case Q_W:
-        return (struct entry){"self_attn.q_proj.weight", {{q, c}}, &normal};
-    case K_W:
-        return (struct entry){"self_attn.k_proj.weight", {{kv, c}}, &normal};
-    case V_W:
-        return (struct entry){"self_attn.v_proj.weight", {{kv, c}}, &normal};
-    case Q_B:
-        return (struct entry){"self_attn.q_proj.bias", {{q}}, &zero};
-    case K_B:
-        return (struct entry){"self_attn.k_proj.bias", {{kv}}, &zero};
-    case V_B:
-        return (struct entry){"self_attn.v_proj.bias", {{kv}}, &zero};
-    case O_W:
-        return (struct entry){"self_attn.o_proj.weight", {{c, q}}, &normal};
-    case O_B:
-        return (struct entry){"self_attn.o_proj.bias", {{c}}, &zero};
-    case NORM_2:
-        return (struct entry){"post_attention_layernorm.weight", {{c}}, &one};
-    case GATE_W:
-        return (struct entry){"mlp.gate_proj.weight", {{i, c}}, &normal};
-    case UP_W:
-        return (struct entry){"mlp.up_proj.weight", {{i, c}}, &normal};
-    case GATE_B:
-        return (struct entry){"mlp.gate_proj.bias", {{i}}, &zero};
-    case UP_B:
-        return (struct entry){"mlp.up_proj.bias", {{i}}, &zero};
-    case DOWN_W:
-        return (struct entry){"mlp.down_proj.weight", {{c, i}}, &normal};
-    case DOWN_B:
-    case TENSORS:
-        break;
-    }
-    return (struct entry){"mlp.down_proj.bias", {{c}}, &zero};
-}
+/* Sizes of a block's tensors: C, Q, K*D and I of transformer.h. */
+enum extent { NO_EXTENT, C, Q, KV, INNER, EXTENTS };
 
+static const struct block_tensor {
+    const char *name;
+    enum extent rows, cols; /* cols NO_EXTENT: a vector */
+    const struct dpt_param_rule *rule;
+} block_tensors[TENSORS] = {
+    [NORM_1] = {"input_layernorm.weight", C, NO_EXTENT, &one},
+    [Q_W] = {"self_attn.q_proj.weight", Q, C, &normal},
+    [K_W] = {"self_attn.k_proj.weight", KV, C, &normal},
+    [V_W] = {"self_attn.v_proj.weight", KV, C, &normal},
+    [Q_B] = {"self_attn.q_proj.bias", Q, NO_EXTENT, &zero},
+    [K_B] = {"self_attn.k_proj.bias", KV, NO_EXTENT, &zero},
+    [V_B] = {"self_attn.v_proj.bias", KV, NO_EXTENT, &zero},
+    [O_W] = {"self_attn.o_proj.weight", C, Q, &normal},
+    [O_B] = {"self_attn.o_proj.bias", C, NO_EXTENT, &zero},
+    [NORM_2] = {"post_attention_layernorm.weight", C, NO_EXTENT, &one},
+    [GATE_W] = {"mlp.gate_proj.weight", INNER, C, &normal},
+    [UP_W] = {"mlp.up_proj.weight", INNER, C, &normal},
+    [GATE_B] = {"mlp.gate_proj.bias", INNER, NO_EXTENT, &zero},
+    [UP_B] = {"mlp.up_proj.bias", INNER, NO_EXTENT, &zero},
+    [DOWN_W] = {"mlp.down_proj.weight", C, INNER, &normal},
+    [DOWN_B] = {"mlp.down_proj.bias", C, NO_EXTENT, &zero},
+};
+
+/* Biases, the tensors that begin with zero, are there where the config says so. */
 static bool has_tensor(const struct dpt_config *config, enum tensor tensor)
 {
-    switch (tensor) {
-    case Q_B:
-    case K_B:
-    case V_B:
-    case O_B:
-        return config->model.attention_bias;
-    case GATE_B:
-    case UP_B:
-    case DOWN_B:
-        return config->model.mlp_bias;
-    default:
+    if (block_tensors[tensor].rule != &zero)
         return true;
-    }
+    return tensor < NORM_2 ? config->model.attention_bias : config->model.mlp_bias;
 }
 
 static void add_block(struct dpt_transformer *m, const struct dpt_config *config, int layer)
 {
+    const int64_t extents[EXTENTS] = {
+        [C] = m->c, [Q] = m->q, [KV] = m->kv_heads * m->head, [INNER] = m->inner};
     char prefix[32], unit[32];
     (void)snprintf(prefix, sizeof prefix, "model.layers.%d.", layer);
     (void)snprintf(unit, sizeof unit, "layers.%d", layer);
     dpt_table_begin_unit(&m->base, unit);
     for (int t = 0; t < TENSORS; t++) {
-        const struct entry entry = entry_of(m, (enum tensor)t);
+        const struct block_tensor *of = &block_tensors[t];
         if (has_tensor(config, (enum tensor)t))
-            dpt_table_add(&m->base, prefix, entry.name, entry.shape, *entry.rule);
+            dpt_table_add(&m->base, prefix, of->name,
+                          (struct dpt_shape){{extents[of->rows], extents[of->cols]}}, *of->rule);
     }
     dpt_table_end_unit(&m->base);
 }
 
-static void add_all(struct dpt_transformer *m, const struct dpt_config *config)
+static void add_units(struct dpt_transformer *m, const struct dpt_config *config)
 {
     struct dpt_model *model = &m->base;
     const struct dpt_shape table = {{model->vocab, m->c}};
@@ -135,16 +108,21 @@ static void add_all(struct dpt_transformer *m, const struct dpt_config *config)
     DPT_ASSERT(model->n_params == model->params_max && model->n_units == model->units_max);
 }
 
-/* The parts of a product are one matrix, and one bias (base/config_model.c refuses other sizes). */
-static void check_products(const struct dpt_transformer *m)
+static bool adjoins_next(const struct dpt_param *param)
+{
+    return param->offset + param->numel == param[1].offset;
+}
+
+/* The weights of a product are one matrix, its biases one vector: base/config_model.c refuses other
+ * sizes. */
+static void assert_products_contiguous(const struct dpt_transformer *m)
 {
     const struct dpt_param *params = m->base.params;
     for (int name = 0; name < DPT_PRODUCTS; name++) {
         const struct dpt_product p = dpt_transformer_product(m, 0, (enum dpt_product_name)name);
-        for (int i = p.weight; i + 1 < p.weight + p.n; i++)
-            DPT_ASSERT(params[i].offset + params[i].numel == params[i + 1].offset);
-        for (int i = p.bias; p.bias >= 0 && i + 1 < p.bias + p.n; i++)
-            DPT_ASSERT(params[i].offset + params[i].numel == params[i + 1].offset);
+        for (int i = 0; i + 1 < p.n; i++)
+            DPT_ASSERT(adjoins_next(&params[p.weight + i]) &&
+                       (p.bias < 0 || adjoins_next(&params[p.bias + i])));
     }
 }
 
@@ -168,8 +146,7 @@ static void set_frequencies(const struct dpt_config *config, struct dpt_transfor
     }
 }
 
-/* Places of the tensors among their block's, -1 of those that it has not; returns how many it has.
- */
+/* Places of the tensors in a block, -1 of a tensor that the block lacks; returns their number. */
 static int place_tensors(const struct dpt_config *config, int ret_place[TENSORS])
 {
     int n = 0;
@@ -178,11 +155,11 @@ static int place_tensors(const struct dpt_config *config, int ret_place[TENSORS]
     return n;
 }
 
-static enum dpt_status create(const struct dpt_config *config, struct dpt_model **ret,
-                              struct dpt_err *err)
+static enum dpt_status llama_create(const struct dpt_config *config, struct dpt_model **ret,
+                                    struct dpt_err *err)
 {
     int place[TENSORS];
-    const int block_tensors = place_tensors(config, place);
+    const int per_block = place_tensors(config, place);
     struct dpt_transformer family = {
         .base = {.kind = &dpt_llama_kind},
         .kv_heads = config->model.n_kv_head,
@@ -203,10 +180,10 @@ static enum dpt_status create(const struct dpt_config *config, struct dpt_model 
     set_frequencies(config, &family);
     const int ends = family.tied ? 2 : 3; /* tensors of embedding and head */
     struct dpt_transformer *m;
-    DPT_TRY(dpt_transformer_create(&family, config, ends + config->model.n_layer * block_tensors,
-                                   &m, err));
-    add_all(m, config);
-    check_products(m);
+    DPT_TRY(
+        dpt_transformer_create(&family, config, ends + config->model.n_layer * per_block, &m, err));
+    add_units(m, config);
+    assert_products_contiguous(m);
     *ret = &m->base;
     return DPT_OK;
 }
@@ -215,7 +192,7 @@ const struct dpt_model_kind dpt_llama_kind = {
     .name = "llama",
     .any_context = true,
     .out_in = true,
-    .create = create,
+    .create = llama_create,
     .saved_bytes = dpt_transformer_saved_bytes,
     .scratch_bytes = dpt_transformer_scratch_bytes,
     .packing = dpt_transformer_packing,

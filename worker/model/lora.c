@@ -85,7 +85,7 @@ static void add_adapter(struct dpt_lora *m, int param)
     dpt_table_add(&m->model, prefix, ".lora_B.weight", (struct dpt_shape){{out, m->rank}}, zero);
 }
 
-static void add_all(struct dpt_lora *m, const struct dpt_config *config)
+static void add_units(struct dpt_lora *m, const struct dpt_config *config)
 {
     const struct dpt_model *base = m->base;
     struct dpt_model *model = &m->model;
@@ -110,7 +110,7 @@ static void add_all(struct dpt_lora *m, const struct dpt_config *config)
     dpt_table_end_unit(model);
 }
 
-static void fini(struct dpt_model *model)
+static void lora_fini(struct dpt_model *model)
 {
     struct dpt_lora *m = (struct dpt_lora *)model;
     dpt_model_destroy(&m->base);
@@ -125,7 +125,7 @@ enum dpt_status dpt_lora_create(const struct dpt_config *config, struct dpt_mode
     int *first = calloc((size_t)base->n_params, sizeof *first);
     int n_params = base->labels > 0 ? 1 : 0;
     if (m == NULL || first == NULL) {
-        status = dpt_fail(err, DPT_ENOMEM, "adapters of %d tensors", base->n_params);
+        status = dpt_fail_nomem(err, "adapters of %d tensors", base->n_params);
         goto out;
     }
     for (int i = 0; i < base->n_params; i++)
@@ -142,7 +142,7 @@ enum dpt_status dpt_lora_create(const struct dpt_config *config, struct dpt_mode
         goto out;
     m->base = base;
     m->first = first;
-    add_all(m, config);
+    add_units(m, config);
     DPT_ASSERT(m->model.n_params == n_params);
     *ret = &m->model;
     return DPT_OK;
@@ -333,7 +333,7 @@ static void set_base_run(const struct dpt_unit_call *call, struct base_run *ret)
     ret->slot.adapters = &ret->adapters;
 }
 
-static void forward(const struct dpt_unit_call *call)
+static void lora_forward(const struct dpt_unit_call *call)
 {
     struct base_run run;
     set_base_run(call, &run);
@@ -342,7 +342,7 @@ static void forward(const struct dpt_unit_call *call)
 }
 
 /* The embedding, the base's first unit, has no backward: nothing before it is trained. */
-static void backward(const struct dpt_unit_call *call)
+static void lora_backward(const struct dpt_unit_call *call)
 {
     const struct dpt_model *base = lora_of(call->model)->base;
     struct base_run run;
@@ -354,12 +354,12 @@ static void backward(const struct dpt_unit_call *call)
     }
 }
 
-static size_t saved_bytes(const struct dpt_model *model, int64_t b, int64_t t)
+static size_t lora_saved_bytes(const struct dpt_model *model, int64_t b, int64_t t)
 {
     return dpt_model_saved_bytes(lora_of(model)->base, b, t);
 }
 
-static size_t scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t)
+static size_t lora_scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t)
 {
     const struct dpt_lora *m = lora_of(model);
     struct dpt_carver carver = {NULL, dpt_model_scratch_bytes(m->base, b, t)};
@@ -368,22 +368,13 @@ static size_t scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t)
     return carver.at;
 }
 
-/* Adapters are small: their products read them as they lie. */
-static bool packing(const struct dpt_model *model, int param, struct dpt_pack *ret)
-{
-    (void)model;
-    (void)param;
-    (void)ret;
-    return false;
-}
-
-/* Decoding is of merged weights, which are the base's (dpt_model_merge). */
+/* Adapters are small: products read them unpacked. Decoding reads merged weights (dpt_model_merge).
+ */
 const struct dpt_model_kind dpt_lora_kind = {
     .name = "lora",
-    .fini = fini,
-    .saved_bytes = saved_bytes,
-    .scratch_bytes = scratch_bytes,
-    .packing = packing,
-    .forward = forward,
-    .backward = backward,
+    .fini = lora_fini,
+    .saved_bytes = lora_saved_bytes,
+    .scratch_bytes = lora_scratch_bytes,
+    .forward = lora_forward,
+    .backward = lora_backward,
 };

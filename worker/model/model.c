@@ -70,12 +70,6 @@ void dpt_model_init_range(const struct dpt_model *model, const struct dpt_ops *o
     }
 }
 
-void dpt_model_init_weights(const struct dpt_model *model, const struct dpt_ops *ops,
-                            struct dpt_stream *stream, uint64_t seed, float *flat)
-{
-    dpt_model_init_range(model, ops, stream, seed, (struct dpt_span){0, model->flat_numel}, flat);
-}
-
 void dpt_model_clear_gaps(const struct dpt_model *model, const struct dpt_ops *ops,
                           struct dpt_stream *stream, int unit, float *grads)
 {
@@ -95,7 +89,7 @@ void dpt_model_clear_gaps(const struct dpt_model *model, const struct dpt_ops *o
 bool dpt_model_packing(const struct dpt_model *model, int param, struct dpt_pack *ret)
 {
     DPT_ASSERT(param >= 0 && param < model->n_params);
-    return model->kind->packing(model, param, ret);
+    return model->kind->packing && model->kind->packing(model, param, ret);
 }
 
 bool dpt_model_windows(const struct dpt_model *model, int param, int64_t b, struct dpt_windows *ret)

@@ -191,11 +191,8 @@ bool dpt_model_packing(const struct dpt_model *model, int param, struct dpt_pack
 bool dpt_model_windows(const struct dpt_model *model, int param, int64_t b,
                        struct dpt_windows *ret);
 
-/* Initial weights of the whole flat vector: a function of the seed and the table alone (padding
- * zero). */
-void dpt_model_init_weights(const struct dpt_model *model, const struct dpt_ops *ops,
-                            struct dpt_stream *stream, uint64_t seed, float *flat);
-/* The same of elements `span` of the flat vector alone, to `dst`. */
+/* Initial weights of elements `span` of the flat vector, to `dst`: a function of the seed and the
+ * table alone; padding is zero. */
 void dpt_model_init_range(const struct dpt_model *model, const struct dpt_ops *ops,
                           struct dpt_stream *stream, uint64_t seed, struct dpt_span span,
                           float *dst);

@@ -127,7 +127,7 @@ static void place_gradients(struct dpt_resnet *m)
     }
 }
 
-static void add_all(struct dpt_resnet *m, const struct dpt_config *config)
+static void add_units(struct dpt_resnet *m, const struct dpt_config *config)
 {
     const struct dpt_config_steps *stages = &config->model.stages;
     struct place at = {DPT_SAMPLE_CHANNELS, m->side};
@@ -147,13 +147,13 @@ static int layers_max(const struct dpt_config *config)
     return 1 + config->model.n_layer * path + (int)config->model.stages.n;
 }
 
-static enum dpt_status create(const struct dpt_config *config, struct dpt_model **ret,
-                              struct dpt_err *err)
+static enum dpt_status resnet_create(const struct dpt_config *config, struct dpt_model **ret,
+                                     struct dpt_err *err)
 {
     const int blocks = config->model.n_layer;
     struct dpt_resnet *m = calloc(1, sizeof *m + (size_t)blocks * sizeof *m->blocks);
     if (m == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "model of %d blocks", blocks);
+        return dpt_fail_nomem(err, "model of %d blocks", blocks);
     m->base.kind = &dpt_resnet_kind;
     m->base.labels = config->model.labels;
     m->base.score_biases = 1;
@@ -166,12 +166,12 @@ static enum dpt_status create(const struct dpt_config *config, struct dpt_model 
         free(m);
         return status;
     }
-    add_all(m, config);
+    add_units(m, config);
     *ret = &m->base;
     return DPT_OK;
 }
 
-static size_t saved_bytes(const struct dpt_model *model, int64_t b, int64_t t)
+static size_t resnet_saved_bytes(const struct dpt_model *model, int64_t b, int64_t t)
 {
     const struct dpt_resnet *m = (const struct dpt_resnet *)model;
     const struct dpt_slot slot = {.b = b, .t = t};
@@ -180,7 +180,7 @@ static size_t saved_bytes(const struct dpt_model *model, int64_t b, int64_t t)
     return bytes;
 }
 
-static size_t scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t)
+static size_t resnet_scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t)
 {
     const struct dpt_slot slot = {.b = b, .t = t};
     size_t bytes;
@@ -205,7 +205,7 @@ static const struct dpt_resnet_layer *layer_of(const struct dpt_resnet *m, int p
     return block->projects && block->shortcut.first_param == param ? &block->shortcut : NULL;
 }
 
-static bool packing(const struct dpt_model *model, int param, struct dpt_pack *ret)
+static bool resnet_packing(const struct dpt_model *model, int param, struct dpt_pack *ret)
 {
     const struct dpt_resnet *m = (const struct dpt_resnet *)model;
     const struct dpt_resnet_layer *layer = layer_of(m, param);
@@ -224,7 +224,8 @@ static bool packing(const struct dpt_model *model, int param, struct dpt_pack *r
     return param == m->fc_weight || layer != NULL;
 }
 
-static bool windows(const struct dpt_model *model, int param, int64_t b, struct dpt_windows *ret)
+static bool resnet_windows(const struct dpt_model *model, int param, int64_t b,
+                           struct dpt_windows *ret)
 {
     const struct dpt_resnet_layer *layer = layer_of((const struct dpt_resnet *)model, param);
     if (layer != NULL)
@@ -234,11 +235,11 @@ static bool windows(const struct dpt_model *model, int param, int64_t b, struct 
 
 const struct dpt_model_kind dpt_resnet_kind = {
     .name = "resnet",
-    .create = create,
-    .saved_bytes = saved_bytes,
-    .scratch_bytes = scratch_bytes,
-    .packing = packing,
-    .windows = windows,
+    .create = resnet_create,
+    .saved_bytes = resnet_saved_bytes,
+    .scratch_bytes = resnet_scratch_bytes,
+    .packing = resnet_packing,
+    .windows = resnet_windows,
     .forward = dpt_resnet_forward,
     .backward = dpt_resnet_backward,
 };

@@ -25,7 +25,7 @@ enum dpt_status dpt_table_init(struct dpt_model *model, int units_max, int param
     model->params = calloc((size_t)params_max, sizeof *model->params);
     if (model->units == NULL || model->params == NULL) {
         dpt_table_fini(model);
-        return dpt_fail(err, DPT_ENOMEM, "table of %d tensors", params_max);
+        return dpt_fail_nomem(err, "table of %d tensors", params_max);
     }
     model->units_max = units_max;
     model->params_max = params_max;

@@ -16,7 +16,7 @@ enum dpt_status dpt_transformer_create(const struct dpt_transformer *family,
 {
     struct dpt_transformer *m = calloc(1, sizeof *m);
     if (m == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "model of %zu bytes", sizeof *m);
+        return dpt_fail_nomem(err, "model of %zu bytes", sizeof *m);
     *m = *family;
     m->base.vocab = config->model.vocab;
     m->base.labels = config->model.labels;

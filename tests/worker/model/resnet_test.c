@@ -196,7 +196,8 @@ static void learns(void **state)
         size.b = 15;
         rig_family = (enum rig_family)family;
         rig_open(&rig, &size);
-        dpt_model_init_weights(rig.model, rig.ops, rig.stream, 3, rig.flat);
+        dpt_model_init_range(rig.model, rig.ops, rig.stream, 3,
+                             (struct dpt_span){0, dpt_model_flat_numel(rig.model)}, rig.flat);
         fill_classes(&rig);
         const double first = rig_run(&rig);
         double last = first, right = 0.0;

@@ -424,7 +424,8 @@ static void initial_weights(void **state)
     struct rig rig;
     rig_open(&rig, &(struct rig_size){4, 3, 51, 37, 131, 1, 2, 3, 0.0, DPT_PRECISION_FP32});
     memset(rig.flat, 0xff, (size_t)rig.numel * sizeof(float));
-    dpt_model_init_weights(rig.model, rig.ops, rig.stream, 42, rig.flat);
+    dpt_model_init_range(rig.model, rig.ops, rig.stream, 42,
+                         (struct dpt_span){0, dpt_model_flat_numel(rig.model)}, rig.flat);
     assert_int_equal(dpt_stream_sync(rig.stream, &err), DPT_OK);
     int64_t at = 0;
     for (int i = 0; i < dpt_model_n_params(rig.model); i++) {
@@ -453,7 +454,8 @@ static void initial_weights(void **state)
         }
     }
     float *again = rig_memory((size_t)rig.numel * sizeof(float));
-    dpt_model_init_weights(rig.model, rig.ops, rig.stream, 43, again);
+    dpt_model_init_range(rig.model, rig.ops, rig.stream, 43,
+                         (struct dpt_span){0, dpt_model_flat_numel(rig.model)}, again);
     assert_int_equal(dpt_stream_sync(rig.stream, &err), DPT_OK);
     assert_memory_not_equal(again, rig.flat, 64);
     /* A range has the bits that it has in the whole, wherever it begins and ends. */

@@ -39,7 +39,8 @@ static void open_without(struct fixture *f, enum dpt_pack_weights mode, int with
     for (int i = 0; i < 2; i++) {
         f->flat[i] = malloc(bytes);
         assert_non_null(f->flat[i]);
-        dpt_model_init_weights(f->model, dpt_device_ops(f->device), f->stream, 3, f->flat[i]);
+        dpt_model_init_range(f->model, dpt_device_ops(f->device), f->stream, 3,
+                             (struct dpt_span){0, dpt_model_flat_numel(f->model)}, f->flat[i]);
         for (int u = 0; u < dpt_model_n_units(f->model); u++)
             f->weights[i][u] = f->flat[i] + dpt_model_unit(f->model, u)->offset;
     }

@@ -392,7 +392,9 @@ void begin_scene(struct scene *s, const struct variant *v, enum dpt_accumulate a
         s->vector[i] = calloc((size_t)s->numel, sizeof(float));
         CHECK(s->vector[i] != NULL);
     }
-    dpt_model_init_weights(model, dpt_device_ops(device), stream, 3, s->vector[DPT_VECTOR_PARAM]);
+    dpt_model_init_range(model, dpt_device_ops(device), stream, 3,
+                         (struct dpt_span){0, dpt_model_flat_numel(model)},
+                         s->vector[DPT_VECTOR_PARAM]);
     CHECK_OK(dpt_stream_sync(stream, &err), &err);
     dpt_model_destroy(&model);
     dpt_stream_destroy(&stream);

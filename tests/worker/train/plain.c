@@ -95,7 +95,8 @@ static void begin(struct plain *p)
     p->scale = p->scales ? c->train.loss_scale : 1.0;
     p->saved = room(dpt_model_saved_bytes(p->model, b, t));
     p->scratch = room(dpt_model_scratch_bytes(p->model, b, t));
-    dpt_model_init_weights(p->model, p->ops, p->stream, c->seed, p->param);
+    dpt_model_init_range(p->model, p->ops, p->stream, c->seed,
+                         (struct dpt_span){0, dpt_model_flat_numel(p->model)}, p->param);
     OK(dpt_stream_sync(p->stream, err_));
 }
 

@@ -193,7 +193,8 @@ static void dump_weights(struct dpt_writer *w, const struct dpt_config *config,
     assert_non_null(flat);
     assert_int_equal(dpt_device_cpu_create(&device, err), DPT_OK);
     assert_int_equal(dpt_stream_create(device, 1, &stream, err), DPT_OK);
-    dpt_model_init_weights(model, dpt_device_ops(device), stream, config->seed, flat);
+    dpt_model_init_range(model, dpt_device_ops(device), stream, config->seed,
+                         (struct dpt_span){0, dpt_model_flat_numel(model)}, flat);
     assert_int_equal(dpt_stream_sync(stream, err), DPT_OK);
     dpt_writer_u32(w, (uint32_t)dpt_model_n_params(model));
     for (int i = 0; i < dpt_model_n_params(model); i++) {
