@@ -4,19 +4,6 @@
 #include "base/err.h"
 #include "checkpoint/layout/layout.h"
 
-/* A list being made; `ret` may be shorter than the list, which then is only counted. */
-struct list {
-    struct dpt_transfer *ret;
-    int max, n;
-};
-
-static void list_add(struct list *list, struct dpt_transfer transfer)
-{
-    if (list->n < list->max)
-        list->ret[list->n] = transfer;
-    list->n++;
-}
-
 /* Which rank of the host at these positions gathers piece `piece` in stage 1. */
 static int gatherer_of(const struct dpt_world *world, struct dpt_range positions, int piece)
 {
@@ -26,55 +13,45 @@ static int gatherer_of(const struct dpt_world *world, struct dpt_range positions
     return world->rank_of_position[positions.first + piece % (positions.end - positions.first)];
 }
 
-static void check_world(const struct dpt_world *world)
+static void assert_world(const struct dpt_world *world)
 {
     DPT_ASSERT(world->size >= 1 && world->size <= world->lanes && world->lanes <= DPT_LANES_MAX);
 }
 
+/* The transfers of a stage: of every piece, from each host, the sums over each of its positions'
+ * lanes to the host's gatherer, or over the lanes of the whole host to the owner. */
+static int list_stage(const struct dpt_world *world, bool between_hosts, struct dpt_transfer *ret,
+                      int max)
+{
+    int n = 0;
+    assert_world(world);
+    for (int piece = 0; piece < world->size; piece++)
+        for (int p = 0; p < world->size;) {
+            const struct dpt_range host = dpt_world_host(world, p),
+                                   from = between_hosts ? host : (struct dpt_range){p, p + 1};
+            const int gatherer = gatherer_of(world, host, piece);
+            struct dpt_range nodes[DPT_COVER_MAX];
+            const int n_nodes = dpt_tree_cover(world->lanes, dpt_world_lanes(world, from), nodes);
+            for (int i = 0; i < n_nodes; i++, n++)
+                if (n < max)
+                    ret[n] = (struct dpt_transfer){
+                        .piece = piece,
+                        .from = between_hosts ? gatherer : world->rank_of_position[p],
+                        .to = between_hosts ? piece : gatherer,
+                        .node = nodes[i]};
+            p = from.end;
+        }
+    return n;
+}
+
 int dpt_reduce_stage1(const struct dpt_world *world, struct dpt_transfer *ret, int max)
 {
-    check_world(world);
-    struct list list = {.ret = ret, .max = max};
-    for (int piece = 0; piece < world->size; piece++) {
-        struct dpt_range host;
-        for (int at = 0; at < world->size; at = host.end) {
-            host = dpt_world_host(world, at);
-            const int to = gatherer_of(world, host, piece);
-            for (int p = host.first; p < host.end; p++) {
-                struct dpt_range cover[DPT_COVER_MAX];
-                const struct dpt_range run = dpt_position_lanes(world->lanes, world->size, p);
-                const int n = dpt_tree_cover(world->lanes, run, cover);
-                for (int i = 0; i < n; i++)
-                    list_add(&list, (struct dpt_transfer){.piece = piece,
-                                                          .from = world->rank_of_position[p],
-                                                          .to = to,
-                                                          .node = cover[i]});
-            }
-        }
-    }
-    return list.n;
+    return list_stage(world, false, ret, max);
 }
 
 int dpt_reduce_stage2(const struct dpt_world *world, struct dpt_transfer *ret, int max)
 {
-    check_world(world);
-    struct list list = {.ret = ret, .max = max};
-    if (dpt_world_host(world, 0).end == world->size)
-        return 0;
-    for (int piece = 0; piece < world->size; piece++) {
-        struct dpt_range host;
-        for (int at = 0; at < world->size; at = host.end) {
-            host = dpt_world_host(world, at);
-            struct dpt_range cover[DPT_COVER_MAX];
-            const int n = dpt_tree_cover(world->lanes, dpt_world_lanes(world, host), cover);
-            for (int i = 0; i < n; i++)
-                list_add(&list, (struct dpt_transfer){.piece = piece,
-                                                      .from = gatherer_of(world, host, piece),
-                                                      .to = piece,
-                                                      .node = cover[i]});
-        }
-    }
-    return list.n;
+    return dpt_world_host(world, 0).end == world->size ? 0 : list_stage(world, true, ret, max);
 }
 
 int dpt_reduce_buffers(const struct dpt_world *world, int position)
@@ -92,7 +69,7 @@ int dpt_reduce_buffers(const struct dpt_world *world, int position)
 int64_t dpt_reduce_bytes_sent(const struct dpt_world *world, int64_t numel, int64_t block, int rank,
                               bool gather, int far_bytes)
 {
-    check_world(world);
+    assert_world(world);
     const int position = dpt_world_position(world, rank);
     const struct dpt_range host = dpt_world_host(world, position);
     const int neighbours = host.end - host.first - 1;

@@ -57,15 +57,11 @@ static int n_ranges(const struct dpt_step_spec *spec)
     return spec->n_buckets > 0 ? spec->n_buckets : spec->n_units;
 }
 
-int dpt_step_own_buffer(const struct dpt_step_spec *spec, int unit)
+/* Index of a borrowed unit's own buffer, of weights and of gradients; -1: the unit shares buffers.
+ */
+static int own_buffer(const struct dpt_step_spec *spec, int unit)
 {
     return is_borrowed(spec, unit) ? n_borrowed_below(spec, unit) : -1;
-}
-
-int dpt_step_weight_buffers(const struct dpt_step_spec *spec, int *ret_own)
-{
-    *ret_own = spec->weights == DPT_WEIGHTS_UNITS ? n_borrowed_below(spec, spec->n_units) : 0;
-    return spec->weights == DPT_WEIGHTS_UNITS ? *ret_own + spec->gathered_max : 0;
 }
 
 int dpt_step_gradient_buffers(const struct dpt_step_spec *spec, int *ret_own)
@@ -146,8 +142,8 @@ static int choose_buffer(const struct maker *m, int own)
 
 static void use_shared(struct maker *m, int unit)
 {
-    int own, found = -1;
-    (void)dpt_step_weight_buffers(m->spec, &own);
+    const int own = n_borrowed_below(m->spec, m->spec->n_units);
+    int found = -1;
     for (int b = 0; b < m->spec->gathered_max; b++)
         if (m->buffers[b].unit == unit)
             found = b;
@@ -170,7 +166,7 @@ static void need_weights(struct maker *m, int unit)
     for (int i = 0; i < 2; i++) {
         if (needed[i] < 0)
             continue;
-        const int own = dpt_step_own_buffer(spec, needed[i]);
+        const int own = own_buffer(spec, needed[i]);
         if (spec->weights == DPT_WEIGHTS_UNITS && own < 0) {
             use_shared(m, needed[i]);
         } else if (!m->here[needed[i]]) {
@@ -200,7 +196,7 @@ static void reserve(struct maker *m, int unit)
 {
     int own;
     (void)dpt_step_gradient_buffers(m->spec, &own);
-    int buffer = dpt_step_own_buffer(m->spec, unit);
+    int buffer = own_buffer(m->spec, unit);
     if (buffer < 0)
         buffer = own + m->turn++ % GRADIENT_BUFFERS;
     m->place[unit] = buffer;

@@ -101,12 +101,9 @@ DPT_MUST_USE enum dpt_status dpt_step_list_init(struct dpt_step_list *list,
                                                 struct dpt_err *err);
 void dpt_step_list_fini(struct dpt_step_list *list);
 
-/* Buffers that the lists name: of weights under UNITS (borrowed units' first, in their order, then
- * the shared ones), of gradients in waves (borrowed units' first, then two that the others use in
- * turn). *ret_own: how many are a borrowed unit's. */
-int dpt_step_weight_buffers(const struct dpt_step_spec *spec, int *ret_own);
+/* Number of gradient buffers that the lists name in waves: first one for each borrowed unit,
+ * *ret_own in all, then two that the other units use in turn. Buffers of weights under UNITS are in
+ * the same order: borrowed units', then gathered_max shared ones. */
 int dpt_step_gradient_buffers(const struct dpt_step_spec *spec, int *ret_own);
-/* Index of a borrowed unit's own buffer; -1: it shares. */
-int dpt_step_own_buffer(const struct dpt_step_spec *spec, int unit);
 
 #endif

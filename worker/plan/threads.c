@@ -11,18 +11,12 @@ static bool share_cores(const struct dpt_rank_cores *a, const struct dpt_rank_co
     return a->host == b->host && a->id == b->id;
 }
 
-/* Of the ranks [0, end) those that share the cores of `rank`. */
-static int sharers_below(const struct dpt_rank_cores *ranks, int end, int rank)
+int dpt_rank_sharers(const struct dpt_rank_cores *ranks, int end, int rank)
 {
     int n = 0;
     for (int i = 0; i < end; i++)
         n += share_cores(&ranks[i], &ranks[rank]);
     return n;
-}
-
-int dpt_rank_sharers(const struct dpt_rank_cores *ranks, int n, int rank)
-{
-    return sharers_below(ranks, n, rank);
 }
 
 int dpt_rank_threads(const struct dpt_rank_cores *ranks, int n, int rank, int most)
@@ -32,7 +26,7 @@ int dpt_rank_threads(const struct dpt_rank_cores *ranks, int n, int rank, int mo
     if (threads <= 0) {
         const struct dpt_range share =
             dpt_share(ranks[rank].cores > 0 ? ranks[rank].cores : 1,
-                      dpt_rank_sharers(ranks, n, rank), sharers_below(ranks, rank, rank));
+                      dpt_rank_sharers(ranks, n, rank), dpt_rank_sharers(ranks, rank, rank));
         threads = share.end - share.first;
     }
     return threads < 1 ? 1 : threads > most ? most : threads;
@@ -43,7 +37,7 @@ int dpt_near_threads(const struct dpt_rank_cores *ranks, int n, const struct dpt
 {
     int threads = 0;
     for (int i = 0; i < n; i++)
-        if (ranks[i].host == own->host && ranks[i].id == own->id)
+        if (share_cores(&ranks[i], own))
             threads += dpt_rank_threads(ranks, n, i, most);
     return threads;
 }

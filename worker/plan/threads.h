@@ -1,27 +1,27 @@
-/* How many threads each rank computes with: the cores of a host, assigned to the ranks of a
- * generation that are on it. Pure. */
+/* The number of threads that each rank computes with: the cores of a host are divided among the
+ * ranks of a generation on that host. Pure. */
 #ifndef DPT_WORKER_PLAN_THREADS_H
 #define DPT_WORKER_PLAN_THREADS_H
 
 #include <stdint.h>
 
-/* What a rank may compute on and was asked to. */
+/* The cores that a rank may use, and the threads that its config asks for. */
 struct dpt_rank_cores {
     int host;    /* as in dpt_world.host_of_position */
     uint64_t id; /* equal for ranks of a host that share the same cores (base/cores.h) */
-    int cores;   /* how many those are */
+    int cores;   /* their number */
     int asked;   /* threads that its config asks for; 0: its share of the cores */
 };
 
-/* Threads of rank `rank` out of `ranks` [n, by rank]: what it was asked for; else its share, nearly
- * equal and the larger ones to the lower ranks, of the cores that it has in common with all ranks
- * of its host that have the same ones, asked or not. From 1 to `most`. */
+/* Threads of rank `rank` of `ranks` [n, by rank]: the number that its config asks for; else its
+ * share of its cores among all ranks that have these cores, whatever their configs ask for. Shares
+ * differ by at most one, and lower ranks have the larger ones. From 1 to `most`. */
 int dpt_rank_threads(const struct dpt_rank_cores *ranks, int n, int rank, int most);
 
-/* Ranks that the cores of rank `rank` are assigned to, itself counted. */
-int dpt_rank_sharers(const struct dpt_rank_cores *ranks, int n, int rank);
+/* How many of ranks [0, end) have the cores of rank `rank`. */
+int dpt_rank_sharers(const struct dpt_rank_cores *ranks, int end, int rank);
 
-/* Threads of all ranks that have the cores of `own`, which need not be one of them. */
+/* Threads of all ranks that have the cores of `own`. `own` need not be one of `ranks`. */
 int dpt_near_threads(const struct dpt_rank_cores *ranks, int n, const struct dpt_rank_cores *own,
                      int most);
 

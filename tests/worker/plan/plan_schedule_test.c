@@ -424,20 +424,33 @@ static void an_evaluation_goes_forward(void **state)
     dpt_step_list_fini(&list);
 }
 
+/* The buffers that a unit is gathered to, as a set of bits; unit -1: those of all units. */
+static unsigned weight_buffers(const struct dpt_step_list *list, int unit)
+{
+    unsigned buffers = 0;
+    for (int a = 0; a < list->n_actions; a++) {
+        const struct dpt_action *action = &list->actions[a];
+        if (action->kind == DPT_ACTION_GATHER && action->buffer >= 0 &&
+            (unit < 0 || action->unit == unit))
+            buffers |= 1u << action->buffer;
+    }
+    return buffers;
+}
+
 static void buffers_are_counted(void **state)
 {
     (void)state;
     struct world w;
     int own;
     make_world(&w, (struct setting){2, 4, 4, 5, true, DPT_WEIGHTS_UNITS, 2, true, true, false});
-    assert_int_equal(dpt_step_weight_buffers(&w.spec[0], &own), 3);
-    assert_int_equal(own, 1);
+    assert_int_equal(weight_buffers(&w.list[0], -1), 7);
+    assert_int_equal(weight_buffers(&w.list[0], 0), 1);     /* a borrowed unit's own buffer */
+    assert_int_equal(weight_buffers(&w.list[0], 4) & 1, 0); /* the others share the rest */
     assert_int_equal(dpt_step_gradient_buffers(&w.spec[0], &own), 3);
-    assert_int_equal(dpt_step_own_buffer(&w.spec[0], 0), 0);
-    assert_int_equal(dpt_step_own_buffer(&w.spec[0], 4), -1);
+    assert_int_equal(own, 1);
     end_world(&w);
     make_world(&w, (struct setting){2, 4, 4, 5, false, DPT_WEIGHTS_ONCE, 2, true, true, false});
-    assert_int_equal(dpt_step_weight_buffers(&w.spec[0], &own), 0);
+    assert_int_equal(weight_buffers(&w.list[0], -1), 0);
     assert_int_equal(dpt_step_gradient_buffers(&w.spec[0], &own), 2);
     assert_int_equal(own, 0);
     end_world(&w);
