@@ -50,17 +50,16 @@ static void make_reducer(struct rank *r, int index)
         r->buckets[index][r->n_buckets[index]++] =
             (struct dpt_bucket){.first = end > most ? end - most : 0, .end = end};
     }
-    const struct dpt_host_reducer_spec spec = {.ops = dpt_device_ops(r->device),
-                                               .stream = r->stream,
-                                               .thread = r->thread,
+    const struct dpt_host_reducer_spec spec = {.of = {.thread = r->thread,
+                                                      .stream = r->stream,
+                                                      .buckets = r->buckets[index],
+                                                      .n_buckets = r->n_buckets[index],
+                                                      .block = BLOCK,
+                                                      .world = &r->world,
+                                                      .rank = r->rank},
+                                               .ops = dpt_device_ops(r->device),
                                                .listener = r->listener,
-                                               .buckets = r->buckets[index],
-                                               .n_buckets = r->n_buckets[index],
-                                               .block = BLOCK,
-                                               .buffers = &r->buffer,
-                                               .n_buffers = 1,
-                                               .world = &r->world,
-                                               .rank = r->rank};
+                                               .buffers = &r->buffer};
     MUST(r, dpt_host_reducer_create(&spec, &r->reducers[index], &r->err));
 }
 

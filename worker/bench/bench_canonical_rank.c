@@ -177,12 +177,12 @@ static void begin_slot(struct rank *r, int index, struct dpt_slot *slot)
     dpt_strategy_begin_slot(r->strategy, index, slot);
 }
 
-static void end_slot(struct rank *r, int index)
+static void end_slot(struct rank *r)
 {
     MUST(r, dpt_stream_sync(r->stream, &r->err));
     for (int64_t i = 0; i < (int64_t)r->config.train.micro_batch * r->config.train.seq_len; i++)
         r->loss += (double)r->losses[i];
-    dpt_strategy_end_slot(r->strategy, index);
+    dpt_strategy_end_slot(r->strategy);
 }
 
 static void run_actions(struct rank *r)
@@ -198,9 +198,9 @@ static void run_actions(struct rank *r)
         else if (a->kind == DPT_ACTION_BACKWARD)
             dpt_model_backward(r->model, r->ops, r->stream, a->unit, &slot);
         else if (a->kind == DPT_ACTION_END_SLOT)
-            end_slot(r, a->slot);
+            end_slot(r);
         else
-            MUST(r, dpt_strategy_act(r->strategy, i, &slot, &r->err));
+            MUST(r, dpt_strategy_act(r->strategy, i, &r->err));
     }
 }
 

@@ -138,8 +138,14 @@ struct dpt_assignment dpt_partition_assign(const struct dpt_config *config,
                                            const struct dpt_world *world, int position)
 {
     const struct dpt_strategy_traits traits = dpt_strategy_traits(config);
-    if (traits.route == DPT_GRADIENT_LANES)
-        return dpt_assign_lanes(dpt_config_slots(config), world->lanes, world->size, position);
+    if (traits.route == DPT_GRADIENT_LANES) {
+        const struct dpt_waves alone = {.slots = dpt_config_slots(config),
+                                        .lanes = world->lanes,
+                                        .run =
+                                            dpt_position_lanes(world->lanes, world->size, position),
+                                        .members = 1};
+        return dpt_waves_assign(&alone, 0);
+    }
     const struct dpt_waves waves = waves_of(&traits, config, world, position);
     return dpt_waves_assign(&waves, position - members_of(&traits, world, position).first);
 }

@@ -3,14 +3,6 @@
 
 #include "base/err.h"
 
-struct dpt_assignment dpt_assign_lanes(int slots, int lanes, int world, int position)
-{
-    const struct dpt_range run = dpt_position_lanes(lanes, world, position);
-    const int first = dpt_lane_slots(slots, lanes, run.first).first;
-    const int end = dpt_lane_slots(slots, lanes, run.end - 1).end;
-    return (struct dpt_assignment){.first = first, .stride = 1, .n = end - first};
-}
-
 int dpt_assignment_end(const struct dpt_assignment *assignment)
 {
     return assignment->n > 0 ? assignment->first + (assignment->n - 1) * assignment->stride + 1

@@ -19,10 +19,6 @@ struct dpt_assignment {
 /* One past the last of them; first when there is none. */
 int dpt_assignment_end(const struct dpt_assignment *assignment);
 
-/* What plan position `position` of `world` computes when runs of lanes are owned (lanes.h): slots
- * in a row. */
-struct dpt_assignment dpt_assign_lanes(int slots, int lanes, int world, int position);
-
 struct dpt_waves {
     int slots, lanes;     /* of the step; lanes 1: a running sum over all slots */
     struct dpt_range run; /* the lanes that these members compute and sum */

@@ -136,12 +136,6 @@ enum dpt_status dpt_strategy_create(const struct dpt_strategy_env *env, struct d
 
 /* ---- a generation ---- */
 
-struct dpt_assignment dpt_strategy_assign(const struct dpt_strategy *s,
-                                          const struct dpt_world *world, int position)
-{
-    return dpt_partition_assign(s->env.config, world, position);
-}
-
 static void warn_of_bare_shards(const struct dpt_strategy *s)
 {
     const struct dpt_world *world = s->part.world;
@@ -287,14 +281,8 @@ static void ignore_announcement(void *ctx, int param)
 static void use_weights(struct dpt_strategy *s, struct dpt_slot *slot)
 {
     slot->weights = s->state.weights;
-    for (int u = 0; s->packed && u < s->n_units; u++)
-        dpt_packed_weights_use(s->packed, u, slot);
-}
-
-static void forget_packed(struct dpt_strategy *s)
-{
-    for (int u = 0; s->packed && u < s->n_units; u++)
-        dpt_packed_weights_forget(s->packed, u);
+    if (s->packed)
+        dpt_packed_weights_use(s->packed, slot);
 }
 
 void dpt_strategy_begin_slot(struct dpt_strategy *s, int slot_index, struct dpt_slot *slot)
@@ -312,9 +300,8 @@ void dpt_strategy_begin_slot(struct dpt_strategy *s, int slot_index, struct dpt_
         slot->grads = s->waves.grads;
 }
 
-void dpt_strategy_end_slot(struct dpt_strategy *s, int slot_index)
+void dpt_strategy_end_slot(struct dpt_strategy *s)
 {
-    (void)slot_index;
     if (s->lanes)
         dpt_lane_sums_end_slot(s->lanes);
 }
@@ -324,7 +311,7 @@ static enum dpt_status act_gather(struct dpt_strategy *s, const struct dpt_actio
 {
     DPT_TRY(dpt_task_runner_await(s->runner, a->first_task, a->n_tasks, false, err));
     if (a->buffer >= 0)
-        s->state.weights[a->unit] = s->state.gathered[a->buffer];
+        s->state.weights[a->unit] = s->state.gathered[a->buffer].data;
     return DPT_OK;
 }
 
@@ -363,11 +350,9 @@ static enum dpt_status act_reduce(struct dpt_strategy *s, int action, struct dpt
                                         : reduce_bucket(s, action, err);
 }
 
-enum dpt_status dpt_strategy_act(struct dpt_strategy *s, int action, struct dpt_slot *slot,
-                                 struct dpt_err *err)
+enum dpt_status dpt_strategy_act(struct dpt_strategy *s, int action, struct dpt_err *err)
 {
     const struct dpt_action *a = &s->step.present->actions[action];
-    (void)slot; /* it points to the tables that are filled in here */
     switch (a->kind) {
     case DPT_ACTION_GATHER:
         return act_gather(s, a, err);
@@ -390,16 +375,6 @@ enum dpt_status dpt_strategy_await_gradient(struct dpt_strategy *s, struct dpt_e
         DPT_TRY(dpt_reducer_finish(dpt_lane_sums_reducer(s->lanes), err));
     s->step.reduced_step = s->step.step;
     return DPT_OK;
-}
-
-enum dpt_status dpt_strategy_apply(struct dpt_strategy *s, const struct dpt_optim_step *step,
-                                   struct dpt_err *err)
-{
-    DPT_ASSERT(s->step.reduced_step == step->step);
-    forget_packed(s);
-    if (s->lanes)
-        dpt_lane_sums_applied(s->lanes, step->step);
-    return strategy_update(s, step, err);
 }
 
 /* ---- an evaluation ---- */
@@ -435,12 +410,6 @@ const struct dpt_strategy_state *dpt_strategy_wanted(const struct dpt_strategy *
 {
     const struct strategy_state *state = &s->state;
     return state->moves ? &state->wanted : &state->held;
-}
-
-void dpt_strategy_state_changed(struct dpt_strategy *s)
-{
-    strategy_state_changed(s);
-    forget_packed(s);
 }
 
 bool dpt_strategy_rebuilding(const struct dpt_strategy *s)

@@ -1,4 +1,4 @@
-/* A generation's lists, and the task runner that goes through their tasks (core.h). */
+/* A generation's lists and its task runner (core.h). */
 #include "worker/strategy/core.h"
 
 static const struct dpt_task_handler *const handlers[DPT_TASK_COUNT] = {
@@ -11,10 +11,10 @@ static const struct dpt_task_handler *const handlers[DPT_TASK_COUNT] = {
 static enum dpt_status make_runner(struct dpt_strategy *s, struct dpt_err *err)
 {
     const int world_size = s->part.world->size, others = world_size - 1,
-              crossing = strategy_cross_xfers_max(s->waves.cross);
+              crossing = s->waves.cross_xfers_max;
     const int most =
         s->list.n_tasks > s->eval_list.n_tasks ? s->list.n_tasks : s->eval_list.n_tasks;
-    /* Nodes that add by themselves have tasks of their own, and a group for them. */
+    /* Where nodes add their own lanes, GATHER and SCATTER stay within a node's group. */
     const int group = s->traits.by_node && world_size > 1 ? STRATEGY_NODE_GROUP : 0;
     const struct dpt_task_runner_spec spec = {
         .thread = s->env.comm_thread,
@@ -26,7 +26,7 @@ static enum dpt_status make_runner(struct dpt_strategy *s, struct dpt_err *err)
         .stream = s->stream,
         .comm_stream = s->comm_stream,
         .handlers = handlers,
-        .turns = {[DPT_TASK_SCATTER] = s->waves.n_staged > 0 ? DPT_STAGING_TURNS : 0,
+        .turns = {[DPT_TASK_SCATTER] = s->waves.staging.data ? DPT_STAGING_TURNS : 0,
                   [DPT_TASK_CROSS] = DPT_STAGING_TURNS},
         .group = {[DPT_TASK_GATHER] = group, [DPT_TASK_SCATTER] = group},
         .ctx = s,
@@ -35,8 +35,8 @@ static enum dpt_status make_runner(struct dpt_strategy *s, struct dpt_err *err)
     return dpt_task_runner_create(&spec, most, &s->runner, err);
 }
 
-/* Ranks of a node are a group of NCCL's where they have tasks among themselves. */
-static void choose_groups(const struct dpt_strategy *s)
+/* The ranks of a node are a group of NCCL's where they have tasks among themselves. */
+static void set_nccl_groups(const struct dpt_strategy *s)
 {
     const struct dpt_nccl_split_of node = {.color = s->part.group.first, .key = s->part.position};
     if (s->env.resident)
@@ -56,7 +56,7 @@ static enum dpt_status begin_waves(struct dpt_strategy *s, struct dpt_step_spec 
     const bool replicas =
         t->state == DPT_STATE_REPLICATED || (t->state == DPT_STATE_PER_NODE && !t->by_node);
     spec->parts = s->waves.parts;
-    spec->cross_parts = strategy_cross_parts(s->waves.cross);
+    spec->cross_parts = s->waves.cross_parts;
     spec->share = by_buckets || (s->part.world->size > 1 &&
                                  (replicas || s->part.crosses || s->part.shadow_shift > 0));
     spec->copies = s->part.shadow_shift > 0 ? dpt_vectors(s->env.config) : 0;
@@ -94,7 +94,7 @@ enum dpt_status strategy_lists_begin(struct dpt_strategy *s, struct dpt_err *err
         spec.bucket_unit = s->buckets.unit;
         spec.buckets = s->traits.buckets;
     }
-    choose_groups(s);
+    set_nccl_groups(s);
     DPT_TRY(s->lanes ? dpt_lane_sums_begin_generation(s->lanes, &s->part, &s->memory, err)
                      : begin_waves(s, &spec, err));
     DPT_TRY(make_lists(s, &spec, err));
@@ -116,7 +116,11 @@ void strategy_lists_end(struct dpt_strategy *s)
 int64_t strategy_bytes_sent(const struct dpt_strategy *s)
 {
     int64_t bytes = s->lanes ? dpt_reducer_bytes_sent(dpt_lane_sums_reducer(s->lanes)) : 0;
-    for (int i = 0; i < s->list.n_tasks; i++)
-        bytes += handlers[s->list.tasks[i].kind]->bytes(s, &s->list.tasks[i]);
+    for (int i = 0; i < s->list.n_tasks; i++) {
+        const struct dpt_task *task = &s->list.tasks[i];
+        const struct dpt_task_handler *handler = handlers[task->kind];
+        for (int k = 1; handler->bytes_to && k < s->part.world->size; k++)
+            bytes += handler->bytes_to(s, task, strategy_other(s, k));
+    }
     return bytes;
 }

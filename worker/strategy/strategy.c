@@ -1,4 +1,4 @@
-/* Where a part of the state lies, and what a model needs (strategy.h). */
+/* Places in a part of the state, and units of a model (strategy.h). */
 #include "worker/strategy/strategy.h"
 
 int64_t dpt_state_offset(const struct dpt_state_part *part, const struct dpt_grid *grid,

@@ -3,6 +3,7 @@
  * order of addition gives the same sum; who waits for whom is held against what the other has
  * begun. */
 #include "tests/worker/comm/comm_world.h"
+#include "worker/plan/partition.h"
 #include "worker/strategy/reduce/model_buckets.h"
 #include "worker/strategy/strategy.h"
 
@@ -164,7 +165,7 @@ static void act(struct part *p, enum dpt_action_kind kind, int slot)
     const struct dpt_step_list *list = dpt_strategy_step_list(p->strategy);
     for (int i = 0; i < list->n_actions; i++)
         if (list->actions[i].kind == kind && list->actions[i].slot == slot)
-            CHECK_OK(dpt_strategy_act(p->strategy, i, &p->slot, &p->self->err), &p->self->err);
+            CHECK_OK(dpt_strategy_act(p->strategy, i, &p->self->err), &p->self->err);
 }
 
 static void run_slot(struct part *p, int slot)
@@ -183,7 +184,7 @@ static void run_slot(struct part *p, int slot)
             p->scene->after(p, slot, param);
     }
     act(p, DPT_ACTION_REDUCE, slot);
-    dpt_strategy_end_slot(p->strategy, slot);
+    dpt_strategy_end_slot(p->strategy);
     if (p->scene->slot_over)
         p->scene->slot_over(p, slot);
 }
@@ -193,7 +194,7 @@ static void run_step(struct rank *self)
     struct part p;
     make_part(self, &p);
     open_world(&p);
-    const struct dpt_assignment assignment = dpt_strategy_assign(p.strategy, &p.world, self->rank);
+    const struct dpt_assignment assignment = dpt_partition_assign(&p.config, &p.world, self->rank);
     dpt_strategy_begin_step(p.strategy, 0);
     for (int i = 0; i < assignment.n; i++) {
         p.last = i == assignment.n - 1;

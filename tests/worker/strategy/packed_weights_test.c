@@ -124,10 +124,9 @@ static void test_tied_to_the_weights_given(void **state)
     open_fixture(&f, DPT_PACK_WEIGHTS_ON);
     decide(&f, 1, 1);
     struct dpt_slot slot = {.weights = f.weights[0]};
-    dpt_packed_weights_use(f.packed, 1, &slot);
+    dpt_packed_weights_use(f.packed, &slot);
     expect_forms(&f, &slot, 1, 0);
-    /* Other units have not been given. */
-    assert_null(slot.packed[0]);
+    expect_forms(&f, &slot, 0, 0);
 
     /* The same values at another place: the forms are still true, and nothing is read. */
     const int64_t from = dpt_model_unit(f.model, 1)->offset;
@@ -135,19 +134,16 @@ static void test_tied_to_the_weights_given(void **state)
     for (int64_t i = 0; i < numel; i++)
         f.flat[1][from + i] = 0.5f * f.flat[1][from + i];
     slot.weights = f.weights[1];
-    dpt_packed_weights_use(f.packed, 1, &slot);
+    dpt_packed_weights_use(f.packed, &slot);
     expect_forms(&f, &slot, 1, 0);
 
     /* Until they are forgotten: then there are none, and the next slot's are of what it has. */
-    dpt_packed_weights_forget(f.packed, 1);
+    dpt_packed_weights_forget(f.packed);
     const struct dpt_unit *unit = dpt_model_unit(f.model, 1);
     for (int p = unit->first_param; p < unit->first_param + unit->n_params; p++)
         assert_null(slot.packed[p]);
-    dpt_packed_weights_use(f.packed, 1, &slot);
+    dpt_packed_weights_use(f.packed, &slot);
     expect_forms(&f, &slot, 1, 1);
-    /* A unit's forgetting is its own. */
-    dpt_packed_weights_use(f.packed, 0, &slot);
-    dpt_packed_weights_forget(f.packed, 1);
     expect_forms(&f, &slot, 0, 1);
     close_fixture(&f);
 }
@@ -172,7 +168,7 @@ static void test_without_one(void **state)
     assert_int_equal(dpt_packed_weights_bytes(f.packed), all - (int64_t)(bytes + 63) / 64 * 64);
     struct dpt_slot slot = {.weights = f.weights[0]};
     const struct dpt_unit *unit = dpt_model_unit(f.model, 1);
-    dpt_packed_weights_use(f.packed, 1, &slot);
+    dpt_packed_weights_use(f.packed, &slot);
     assert_null(slot.packed[without]);
     for (int p = without + 1; p < unit->first_param + unit->n_params; p++)
         if (dpt_model_packing(f.model, p, &pack))
@@ -188,13 +184,13 @@ static void test_memory(void **state)
     const size_t before = dpt_device_bytes(f.device);
     struct dpt_slot slot = {.weights = f.weights[0]};
     decide(&f, 1, 1); /* one slot: it does not pay */
-    dpt_packed_weights_use(f.packed, 1, &slot);
+    dpt_packed_weights_use(f.packed, &slot);
     assert_null(slot.packed);
     assert_int_equal(dpt_packed_weights_bytes(f.packed), 0);
     assert_int_equal(dpt_device_bytes(f.device), before);
 
     decide(&f, 2, 1);
-    dpt_packed_weights_use(f.packed, 1, &slot);
+    dpt_packed_weights_use(f.packed, &slot);
     assert_non_null(slot.packed);
     const int64_t bytes = dpt_packed_weights_bytes(f.packed);
     assert_int_equal(dpt_device_bytes(f.device), before + (size_t)bytes);
@@ -223,7 +219,7 @@ static void test_memory(void **state)
     assert_int_equal(dpt_device_bytes(f.device), before + (size_t)bytes);
     f.flat[1][dpt_model_unit(f.model, 1)->offset] = 3.0f;
     slot = (struct dpt_slot){.weights = f.weights[1]};
-    dpt_packed_weights_use(f.packed, 1, &slot);
+    dpt_packed_weights_use(f.packed, &slot);
     expect_forms(&f, &slot, 1, 1);
     close_fixture(&f);
 }
@@ -245,8 +241,8 @@ static void test_off(void **state)
     open_fixture(&f, DPT_PACK_WEIGHTS_OFF);
     decide(&f, 100, 1);
     struct dpt_slot slot = {.weights = f.weights[0]};
-    dpt_packed_weights_use(f.packed, 0, &slot);
-    dpt_packed_weights_forget(f.packed, 0);
+    dpt_packed_weights_use(f.packed, &slot);
+    dpt_packed_weights_forget(f.packed);
     assert_null(slot.packed);
     assert_int_equal(dpt_packed_weights_bytes(f.packed), 0);
     close_fixture(&f);

@@ -1,5 +1,5 @@
 /* What convolutions pack and work in, beside the formulas: by hand, and what the ops ask for. */
-#include "worker/strategy/memory/product_workspace.h"
+#include "worker/strategy/memory/memory_formula.h"
 
 #include "kernels/device.h"
 

@@ -128,19 +128,18 @@ static void make_part(struct rank *self, struct setting *s, struct part *p)
         CHECK_OK(
             dpt_host_reducer_buffer_create(self->listener, i, s->numel, &p->buffers[i], &self->err),
             &self->err);
-    const struct dpt_host_reducer_spec spec = {.ops = dpt_device_ops(p->device),
-                                               .stream = p->stream,
-                                               .thread = p->thread,
+    const struct dpt_host_reducer_spec spec = {.of = {.thread = p->thread,
+                                                      .stream = p->stream,
+                                                      .buckets = s->buckets,
+                                                      .n_buckets = s->n_buckets,
+                                                      .block = s->block,
+                                                      .world = &p->world,
+                                                      .rank = self->rank,
+                                                      .wire = s->wire},
+                                               .ops = dpt_device_ops(p->device),
                                                .listener = self->listener,
-                                               .buckets = s->buckets,
-                                               .n_buckets = s->n_buckets,
-                                               .block = s->block,
                                                .buffers = p->buffers,
-                                               .n_buffers = p->n_buffers,
-                                               .world = &p->world,
-                                               .piece_bytes = s->piece_bytes,
-                                               .wire = s->wire,
-                                               .rank = self->rank};
+                                               .piece_bytes = s->piece_bytes};
     CHECK_OK(dpt_host_reducer_create(&spec, &p->reducer, &self->err), &self->err);
     struct dpt_comm_spec comm = world_spec(self, s->seed + 1);
     dpt_comm_thread_arm(p->thread);

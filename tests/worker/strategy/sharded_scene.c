@@ -239,10 +239,10 @@ static void run_list(struct rank *self, struct part *p, const struct dpt_step_li
             break;
         case DPT_ACTION_END_SLOT:
             CHECK_OK(dpt_stream_sync(p->stream, &self->err), &self->err);
-            dpt_strategy_end_slot(p->strategy, a->slot);
+            dpt_strategy_end_slot(p->strategy);
             break;
         default:
-            CHECK_OK(dpt_strategy_act(p->strategy, i, &slot, &self->err), &self->err);
+            CHECK_OK(dpt_strategy_act(p->strategy, i, &self->err), &self->err);
         }
     }
 }
@@ -292,7 +292,7 @@ static double evaluate(struct rank *self, struct part *p)
         if (a->kind == DPT_ACTION_FORWARD)
             dpt_model_forward(p->model, p->ops, p->stream, a->unit, &slot);
         else if (a->kind == DPT_ACTION_GATHER || a->kind == DPT_ACTION_FREE)
-            CHECK_OK(dpt_strategy_act(p->strategy, i, &slot, &self->err), &self->err);
+            CHECK_OK(dpt_strategy_act(p->strategy, i, &self->err), &self->err);
     }
     CHECK_OK(dpt_stream_sync(p->stream, &self->err), &self->err);
     CHECK_OK(dpt_strategy_end_eval(p->strategy, &self->err), &self->err);

@@ -5,71 +5,49 @@
 #include "worker/comm/comm.h"
 #include "worker/optim/optim.h"
 #include "worker/plan/partition.h"
-#include "worker/plan/reduce.h"
 #include "worker/strategy/memory/memory_list.h"
-#include "worker/strategy/memory/product_workspace.h"
+#include "worker/strategy/reduce/host_reducer.h"
 #include "worker/strategy/reduce/model_buckets.h"
 #include "worker/strategy/state/packed_weights.h"
 #include "worker/strategy/strategy.h"
 
 #include <string.h>
 
-enum {
-    F32 = 4,
-    TURNS = 2,            /* parts under way between hosts at once */
-    PART_BYTES = 2 << 20, /* of a piece that goes round at once, */
-    LOADER_BATCHES = 8    /* micro-batches read ahead */
-};
+enum { F32 = 4, LOADER_BATCHES = 8 /* micro-batches read ahead */ };
 
-/* A spec with what follows from it. */
+/* A spec with values that follow from it. */
 struct memory {
     const struct dpt_memory_spec *spec;
     struct dpt_partition part;
-    struct dpt_strategy_traits traits;
-    bool units;   /* weights are gathered unit by unit */
+    int64_t offset[DPT_PARAMS_MAX + 1];
+    struct dpt_grid buckets; /* of gradients, as ranges of the flat vector */
     bool by_host; /* sums of lanes are in the host's memory, or come there to be reduced */
-    int64_t p, w, k, wire, largest;
-    int n; /* ranks */
+    int64_t p, w, k, largest; /* P, w, k and U of dpt_memory_bound */
+    int n;                    /* ranks */
 };
 
-static struct memory memory_of(const struct dpt_memory_spec *spec)
+static void memory_init(struct memory *m, const struct dpt_memory_spec *spec)
 {
-    struct memory m = {.spec = spec,
-                       .part = dpt_partition_of(spec->config, spec->world, spec->rank),
-                       .p = dpt_model_flat_numel(spec->model),
-                       .w = (int64_t)dpt_dtype_bytes(dpt_model_dtype(spec->model)),
-                       .n = spec->world->size};
-    m.traits = m.part.traits;
-    m.units = m.traits.weights == DPT_WEIGHTS_UNITS;
-    m.k = m.w == F32 ? 0 : F32;
-    m.by_host = !m.traits.on_device || (m.n > 1 && !m.traits.by_nccl);
-    m.wire = m.traits.wire_bytes;
-    m.largest = dpt_largest_unit(spec->model, -1);
-    return m;
-}
-
-static int count(struct dpt_range range)
-{
-    return range.end - range.first;
-}
-
-static int64_t numel_of(struct dpt_interval range)
-{
-    return range.end - range.first;
+    struct dpt_model_buckets buckets;
+    struct dpt_err err;
+    *m = (struct memory){.spec = spec,
+                         .part = dpt_partition_of(spec->config, spec->world, spec->rank),
+                         .p = dpt_model_flat_numel(spec->model),
+                         .w = (int64_t)dpt_dtype_bytes(dpt_model_dtype(spec->model)),
+                         .largest = dpt_largest_unit(spec->model, -1),
+                         .n = spec->world->size};
+    m->k = m->w == F32 ? 0 : F32;
+    m->by_host = !m->part.traits.on_device || (m->n > 1 && !m->part.traits.by_nccl);
+    DPT_ASSERT(dpt_model_buckets_init(&buckets, spec->config, spec->model, &err) == DPT_OK);
+    memcpy(m->offset, buckets.offset, ((size_t)buckets.n + 1) * sizeof *m->offset);
+    m->buckets = (struct dpt_grid){m->offset, buckets.n, spec->grid->block};
+    dpt_model_buckets_fini(&buckets);
 }
 
 /* Elements of a shard; there is memory for a block at least. */
 static int64_t shard_numel(const struct memory *m, struct dpt_shard shard)
 {
-    const int64_t numel = dpt_shard_numel(m->spec->grid, shard);
-    return numel > 0 ? numel : m->spec->grid->block;
-}
-
-/* Whole subtrees of the lanes of positions in a row: a host's, a node's. */
-static int subtrees(const struct memory *m, struct dpt_range positions)
-{
-    struct dpt_range cover[DPT_COVER_MAX];
-    return dpt_tree_cover(m->spec->world->lanes, dpt_world_lanes(m->spec->world, positions), cover);
+    return (int64_t)dpt_shard_bytes(m->spec->grid, shard, 1);
 }
 
 /* Of the weights that adapters go with, which each rank has whole; a GPU has them itself. */
@@ -80,32 +58,19 @@ static int64_t base_bytes(const struct memory *m)
     return here ? dpt_model_flat_numel(base) * m->w : 0;
 }
 
-/* What is reduced together, as ranges of the flat vector. */
-static struct dpt_grid find_ranges(const struct memory *m, int64_t offset[DPT_PARAMS_MAX + 1])
-{
-    struct dpt_model_buckets buckets;
-    struct dpt_err err;
-    DPT_ASSERT(dpt_model_buckets_init(&buckets, m->spec->config, m->spec->model, &err) == DPT_OK);
-    memcpy(offset, buckets.offset, ((size_t)buckets.n + 1) * sizeof *offset);
-    const struct dpt_grid ranges = {offset, buckets.n, m->spec->grid->block};
-    dpt_model_buckets_fini(&buckets);
-    return ranges;
-}
-
 /* What the strategy itself holds of the host's memory. */
 static void add_held(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
 {
-    int64_t offset[DPT_PARAMS_MAX + 1];
-    const struct dpt_grid ranges =
-        m->traits.route == DPT_GRADIENT_BUCKETS ? find_ranges(m, offset) : *m->spec->grid;
-    const struct dpt_memory_place place = {.config = m->spec->config,
-                                           .model = m->spec->model,
-                                           .grid = m->spec->grid,
-                                           .ranges = &ranges,
-                                           .part = &m->part};
+    const struct dpt_strategy_traits *traits = &m->part.traits;
+    const struct dpt_memory_place place = {
+        .config = m->spec->config,
+        .model = m->spec->model,
+        .grid = m->spec->grid,
+        .ranges = traits->route == DPT_GRADIENT_BUCKETS ? &m->buckets : m->spec->grid,
+        .part = &m->part};
     struct dpt_memory_list list;
     dpt_memory_list_make(&place, &list);
-    const int n = m->traits.on_device ? DPT_ITEM_REGISTERED_COUNT : DPT_ITEM_COUNT;
+    const int n = traits->on_device ? DPT_ITEM_REGISTERED_COUNT : DPT_ITEM_COUNT;
     for (int i = 0; i < n; i++)
         ret[list.item[i].tag] += list.item[i].n * (int64_t)list.item[i].bytes;
 }
@@ -114,39 +79,39 @@ static void add_held(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
  * or of a part of a unit. */
 static int64_t largest_reduced(const struct memory *m)
 {
-    const int64_t block = m->spec->grid->block, most = PART_BYTES / F32 * m->n;
-    int64_t offset[DPT_PARAMS_MAX + 1], largest = 0;
-    const struct dpt_grid ranges = find_ranges(m, offset);
-    for (int r = 0; r < ranges.n_units; r++) {
-        const int64_t numel = ranges.offset[r + 1] - ranges.offset[r];
+    const struct dpt_grid *buckets = &m->buckets;
+    const struct dpt_shard own = {m->part.rank, m->n};
+    const int64_t most = DPT_HOST_REDUCER_PIECE_BYTES / F32 * m->n;
+    int64_t largest = 0;
+    for (int r = 0; r < buckets->n_units; r++) {
+        const int64_t numel = buckets->offset[r + 1] - buckets->offset[r];
         const int parts =
-            m->traits.state == DPT_STATE_REPLICATED ? 1 : (int)((numel + most - 1) / most);
-        const struct dpt_interval piece =
-            dpt_shard_piece(&ranges, (struct dpt_shard){m->part.rank, m->n}, r);
-        const int64_t part = numel_of(dpt_part_of(piece, block, 0, parts));
-        largest = part > largest ? part : largest;
+            m->part.traits.state == DPT_STATE_REPLICATED ? 1 : (int)((numel + most - 1) / most);
+        const struct dpt_interval part =
+            dpt_part_of(dpt_shard_piece(buckets, own, r), buckets->block, 0, parts);
+        largest = part.end - part.first > largest ? part.end - part.first : largest;
     }
     return largest;
 }
 
-/* What a reducer of sums of lanes holds between hosts: what arrives is staged, and the own pieces'
- * sums are kept as other hosts get them, unless they stay with their owners. */
-static int64_t of_reducer(const struct memory *m)
+/* The memory of a reducer of sums of lanes between hosts: staging for sums that arrive, and the own
+ * pieces' sums as other hosts get them, unless they stay with their owners. */
+static int64_t reducer_bytes(const struct memory *m)
 {
     const struct dpt_world *world = m->spec->world;
-    int64_t offset[DPT_PARAMS_MAX + 1], arrive = 0, narrow = 0;
-    struct dpt_range host;
-    if (m->traits.route != DPT_GRADIENT_LANES || count(m->part.host) == m->n)
+    const struct dpt_strategy_traits *traits = &m->part.traits;
+    int64_t arrive = 0, narrow = 0;
+    struct dpt_range host, cover[DPT_COVER_MAX];
+    if (traits->route != DPT_GRADIENT_LANES || m->part.host.end - m->part.host.first == m->n)
         return 0;
     for (int at = 0; at < m->n; at = host.end) {
         host = dpt_world_host(world, at);
-        arrive += host.first == m->part.host.first ? 0 : subtrees(m, host);
+        if (host.first != m->part.host.first)
+            arrive += dpt_tree_cover(world->lanes, dpt_world_lanes(world, host), cover);
     }
-    if (m->wire != F32 && m->traits.state == DPT_STATE_REPLICATED) {
-        const struct dpt_grid ranges = find_ranges(m, offset);
-        narrow = dpt_shard_numel(&ranges, (struct dpt_shard){m->part.rank, m->n});
-    }
-    return (TURNS * arrive * largest_reduced(m) + narrow) * m->wire;
+    if (traits->wire_bytes != F32 && traits->state == DPT_STATE_REPLICATED)
+        narrow = dpt_shard_numel(&m->buckets, (struct dpt_shard){m->part.rank, m->n});
+    return (DPT_HOST_REDUCER_STAGINGS * arrive * largest_reduced(m) + narrow) * traits->wire_bytes;
 }
 
 bool dpt_memory_may_pack(const struct dpt_memory_spec *spec)
@@ -160,26 +125,29 @@ bool dpt_memory_may_pack(const struct dpt_memory_spec *spec)
 
 void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMORY_COUNT])
 {
-    const struct memory m = memory_of(spec);
+    struct memory m;
     const struct dpt_config *config = spec->config;
+    const bool cuda = config->cluster.device == DPT_DEVICE_CUDA;
     const struct dpt_sample_form form = dpt_sample_form(config);
     const int64_t b = config->train.micro_batch, t = form.positions;
+    memory_init(&m, spec);
+    const struct dpt_strategy_traits *traits = &m.part.traits;
     memset(ret, 0, DPT_MEMORY_COUNT * sizeof *ret);
     add_held(&m, ret);
     ret[DPT_MEMORY_WEIGHTS] += base_bytes(&m);
     if (spec->packed_operand > 0)
         ret[DPT_MEMORY_PACKED] = dpt_memory_packed(spec->model, spec->packed_operand);
-    if (spec->config->cluster.device == DPT_DEVICE_CUDA) {
-        ret[DPT_MEMORY_SLOT_GRADIENTS] += m.traits.on_device ? 0 : m.largest * F32;
+    if (cuda) {
+        ret[DPT_MEMORY_SLOT_GRADIENTS] += traits->on_device ? 0 : m.largest * F32;
     } else {
         ret[DPT_MEMORY_ACTIVATIONS] = (int64_t)dpt_model_saved_bytes(spec->model, b, t);
         ret[DPT_MEMORY_SCRATCH] = (int64_t)dpt_model_scratch_bytes(spec->model, b, t);
         ret[DPT_MEMORY_WORKSPACE] =
-            dpt_memory_workspace(spec, m.traits.order_open || dpt_tied_unit(spec->model) < 0);
+            dpt_memory_workspace(spec, traits->order_open || dpt_tied_unit(spec->model) < 0);
     }
-    ret[DPT_MEMORY_COMM] += (m.by_host ? of_reducer(&m) : 0) + (int64_t)dpt_comm_own_bytes(m.n);
+    ret[DPT_MEMORY_COMM] += (m.by_host ? reducer_bytes(&m) : 0) + (int64_t)dpt_comm_own_bytes(m.n);
     ret[DPT_MEMORY_DATA] = LOADER_BATCHES * (int64_t)dpt_batch_bytes(&form, b);
-    if (spec->config->cluster.device == DPT_DEVICE_CUDA) /* on their way to the device */
+    if (cuda) /* on their way to the device */
         ret[DPT_MEMORY_DATA] += (int64_t)dpt_batch_bytes(&form, b) +
                                 (int64_t)dpt_stager_bytes((size_t)m.p * sizeof(float));
 }
@@ -212,8 +180,10 @@ static int64_t bound_beside_device(const struct memory *m, const int64_t formula
 
 int64_t dpt_memory_bound(const struct dpt_memory_spec *spec)
 {
-    const struct memory m = memory_of(spec);
-    const struct dpt_strategy_traits *t = &m.traits;
+    struct memory m;
+    memory_init(&m, spec);
+    const struct dpt_strategy_traits *t = &m.part.traits;
+    const bool units = t->weights == DPT_WEIGHTS_UNITS;
     const int64_t shard = shard_numel(&m, (struct dpt_shard){0, m.n}),
                   held = shard_numel(&m, largest_held(&m));
     const bool lanes = t->route == DPT_GRADIENT_LANES;
@@ -223,13 +193,13 @@ int64_t dpt_memory_bound(const struct dpt_memory_spec *spec)
         return bound_beside_device(&m, formula);
     if (t->state == DPT_STATE_REPLICATED)
         bytes += m.p * (m.w + m.k + 12);
-    else if (!m.units && lanes)
+    else if (!units && lanes)
         bytes += m.p * (m.w + F32) + shard * (m.k + 8);
-    else if (!m.units)
+    else if (!units)
         bytes += m.p * m.w + shard * (m.k + 12);
     else
         bytes += held * (m.w + m.k + 12) + 2 * m.largest * (m.w + F32);
-    if (!m.units && t->route == DPT_GRADIENT_UNITS)
+    if (!units && t->route == DPT_GRADIENT_UNITS)
         bytes += 8 * m.largest;
     if (t->state == DPT_STATE_PER_NODE)
         bytes += shard * F32;

@@ -58,6 +58,10 @@ int64_t dpt_memory_bound(const struct dpt_memory_spec *spec);
  * else the library may round to fewer. */
 int64_t dpt_memory_packed(const struct dpt_model *model, int operand_bytes);
 
+/* The workspace of the stream that a slot is computed on: an upper bound, apart from some hundred
+ * KiB. `head_meets`: the head's gradient is added to other gradients. */
+int64_t dpt_memory_workspace(const struct dpt_memory_spec *spec, bool head_meets);
+
 /* Whether this rank packs its weights, if its host has the memory: by cluster.pack_weights, the
  * strategy and the slots that it computes of a step. `packed_operand` is not read. */
 bool dpt_memory_may_pack(const struct dpt_memory_spec *spec);

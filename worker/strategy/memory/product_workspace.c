@@ -1,7 +1,7 @@
-/* The memory of products (product_workspace.h): packed forms, and the workspace of ops, which is as
+/* The memory of products (memory_formula.h): packed forms, and the workspace of ops, which is as
  * large as the largest needs. It follows kernels/cpu/gemm.c, head.c, conv.c, conv_weights.c and
  * batchnorm.c, which cut work by the same sizes (kernels/cpu_sizes.h). */
-#include "worker/strategy/memory/product_workspace.h"
+#include "worker/strategy/memory/memory_formula.h"
 
 #include "base/sample.h"
 #include "kernels/cpu_sizes.h"

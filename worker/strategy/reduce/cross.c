@@ -18,17 +18,16 @@ struct strategy_cross {
         int n;
         struct dpt_range node[DPT_COVER_MAX];
     } * covers;
-    int n_parts[DPT_UNITS_MAX]; /* that what goes round at once is cut into */
-    int xfers_max;
     /* The step: where what a position gives begins, by sum; the parts of a sum. */
     const float **sources; /* [world size * DPT_COVER_MAX] */
     struct dpt_partial *partials;
     float *scratch;
-    void *staging;
-    size_t staging_bytes; /* of a turn */
-    /* On a device: where what is added lies, and what is joined after each, here and there. */
-    const float **parts, **device_parts; /* [world size * DPT_COVER_MAX] */
-    uint8_t *joins, *device_joins;       /* likewise */
+    struct dpt_buffer staging; /* of all turns */
+    /* On a device: the places of the sums to add and the joins after each, in the host's memory and
+     * in the device's. */
+    const float **parts; /* [world size * DPT_COVER_MAX] */
+    uint8_t *joins;      /* likewise */
+    struct dpt_buffer device_parts, device_joins;
 };
 
 /* What the rank at `from` has added of the part that the one at `to` adds. */
@@ -39,36 +38,34 @@ static struct dpt_interval crossing_piece(const struct dpt_strategy *s, int from
     return dpt_partition_crossing(&s->part, s->env.grid, from, crossed, unit, part);
 }
 
-static void post_cross(void *ctx, const struct dpt_task *task, int turn,
-                       struct dpt_task_transfers *x)
+static int64_t cross_bytes_to(const void *ctx, const struct dpt_task *task, int position)
+{
+    const struct dpt_strategy *s = ctx;
+    const int me = s->part.position;
+    return s->waves.cross->covers[me].n *
+           strategy_numel(crossing_piece(s, me, position, task->unit, task->part)) *
+           (int64_t)sizeof(float);
+}
+
+static void post_cross(void *ctx, const struct dpt_task *task, struct dpt_task_transfers *x)
 {
     const struct dpt_strategy *s = ctx;
     const struct strategy_cross *cross = s->waves.cross;
-    const int unit = task->unit, me = s->part.position, n_own = cross->covers[me].n;
-    char *staging =
-        (char *)cross->staging + (size_t)(turn % DPT_STAGING_TURNS) * cross->staging_bytes;
+    const int unit = task->unit, me = s->part.position;
+    char *staging = strategy_staging(&cross->staging, x->turn);
     for (int i = 1; i < s->part.world->size; i++) {
-        const int position = strategy_other(s, i), peer = s->part.world->rank_of_position[position];
+        const int position = strategy_other(s, i);
         const struct dpt_interval give = crossing_piece(s, me, position, unit, task->part),
                                   take = crossing_piece(s, position, me, unit, task->part);
         const int64_t skip = give.first - strategy_held_piece(s, me, unit).first;
-        for (int c = 0; c < n_own && !strategy_is_empty(give); c++) {
+        for (int c = 0; c < cross->covers[me].n; c++) {
             const float *sums = s->waves.sums[c].data;
-            x->out[x->n_out++] =
-                dpt_buffer_send(&s->waves.sums[c], peer,
-                                (size_t)(strategy_sum(s, c, unit) + skip - sums) * sizeof(float),
-                                (size_t)strategy_numel(give) * sizeof(float));
+            strategy_send(s, x, position, &s->waves.sums[c],
+                          (size_t)(strategy_sum(s, c, unit) - sums + skip) * sizeof(float),
+                          (size_t)strategy_numel(give) * sizeof(float));
         }
-        for (int c = 0; c < cross->covers[position].n && !strategy_is_empty(take); c++) {
-            struct dpt_comm_xfer *in = &x->in[x->n_in++];
-            *in = (struct dpt_comm_xfer){.dir = DPT_COMM_LEND,
-                                         .peer = peer,
-                                         .bytes = (size_t)strategy_numel(take) * sizeof(float)};
-            if (dpt_partition_is_staged(&s->part, position)) {
-                in->buf = staging;
-                staging += in->bytes;
-            }
-        }
+        for (int c = 0; c < cross->covers[position].n && !strategy_is_empty(take); c++)
+            strategy_borrow(s, x, position, &staging, (size_t)strategy_numel(take) * sizeof(float));
     }
 }
 
@@ -84,13 +81,13 @@ static void add_on_device(const struct dpt_strategy *s, int n, int64_t numel, fl
     }
     const struct dpt_ordered_sum args = {.n = numel,
                                          .n_parts = n,
-                                         .parts = cross->device_parts,
-                                         .joins = cross->device_joins,
+                                         .parts = cross->device_parts.data,
+                                         .joins = cross->device_joins.data,
                                          .dtype = DPT_F32,
                                          .dst = sum};
     s->ops->copy(s->comm_stream, (size_t)n * sizeof *cross->parts, cross->parts,
-                 (void *)cross->device_parts);
-    s->ops->copy(s->comm_stream, (size_t)n, cross->joins, cross->device_joins);
+                 cross->device_parts.data);
+    s->ops->copy(s->comm_stream, (size_t)n, cross->joins, cross->device_joins.data);
     s->ops->ordered_sum(s->comm_stream, &args);
 }
 
@@ -130,7 +127,7 @@ static int64_t add_run(const struct dpt_strategy *s, const struct dpt_task *task
     return end;
 }
 
-static enum dpt_status crossed(void *ctx, const struct dpt_task *task, int turn,
+static enum dpt_status crossed(void *ctx, const struct dpt_task *task,
                                const struct dpt_task_transfers *x, struct dpt_err *err)
 {
     const struct dpt_strategy *s = ctx;
@@ -139,7 +136,6 @@ static enum dpt_status crossed(void *ctx, const struct dpt_task *task, int turn,
     const struct dpt_interval own =
         dpt_part_of(strategy_whole_piece(s, me, task->unit), DPT_BLOCK, task->part, task->n_parts);
     int n = 0;
-    (void)turn;
     for (int i = 0; i < s->part.world->size; i++) {
         const int position = strategy_other(s, i);
         const struct dpt_interval take = crossing_piece(s, position, me, task->unit, task->part);
@@ -154,20 +150,10 @@ static enum dpt_status crossed(void *ctx, const struct dpt_task *task, int turn,
     return dpt_stream_sync(s->comm_stream, err);
 }
 
-static int64_t cross_bytes(const void *ctx, const struct dpt_task *task)
-{
-    const struct dpt_strategy *s = ctx;
-    const int me = s->part.position;
-    int64_t numel = 0;
-    for (int i = 1; i < s->part.world->size; i++)
-        numel +=
-            strategy_numel(crossing_piece(s, me, strategy_other(s, i), task->unit, task->part));
-    return s->waves.cross->covers[me].n * numel * (int64_t)sizeof(float);
-}
-
 /* ---- memory and plan ---- */
 
-static void find_covers(struct dpt_strategy *s, struct strategy_cross *cross)
+/* The sums of each node, and the piece of all nodes' sums that each position adds. */
+static void list_covers(struct dpt_strategy *s, struct strategy_cross *cross)
 {
     for (int p = 0; p < s->part.world->size; p++) {
         s->waves.crossed[p] = dpt_partition_crossed(&s->part, p).index;
@@ -175,99 +161,83 @@ static void find_covers(struct dpt_strategy *s, struct strategy_cross *cross)
     }
 }
 
-/* How many transfers a task has at most, in one direction. */
-static void bound_transfers(const struct dpt_strategy *s, struct strategy_cross *cross, int unit,
-                            int part)
+/* The number of transfers of a task in one direction, if it is more than `most`. */
+static int most_transfers(const struct dpt_strategy *s, int unit, int part, int most)
 {
+    const struct cover *covers = s->waves.cross->covers;
     const int me = s->part.position;
     int in = 0, out = 0;
     for (int i = 1; i < s->part.world->size; i++) {
         const int position = strategy_other(s, i);
         if (!strategy_is_empty(crossing_piece(s, me, position, unit, part)))
-            out += cross->covers[me].n;
+            out += covers[me].n;
         if (!strategy_is_empty(crossing_piece(s, position, me, unit, part)))
-            in += cross->covers[position].n;
+            in += covers[position].n;
     }
-    cross->xfers_max = in > cross->xfers_max ? in : cross->xfers_max;
-    cross->xfers_max = out > cross->xfers_max ? out : cross->xfers_max;
+    most = in > most ? in : most;
+    return out > most ? out : most;
 }
 
-static void cut_parts(const struct dpt_strategy *s, struct strategy_cross *cross)
+static void cut_parts(struct dpt_strategy *s)
 {
+    struct strategy_waves *w = &s->waves;
     for (int u = 0; u < s->n_units; u++) {
-        cross->n_parts[u] = dpt_partition_cross_parts(&s->part, s->env.grid, u);
-        for (int part = 0; part < cross->n_parts[u]; part++)
-            bound_transfers(s, cross, u, part);
+        w->cross_parts[u] = dpt_partition_cross_parts(&s->part, s->env.grid, u);
+        for (int part = 0; part < w->cross_parts[u]; part++)
+            w->cross_xfers_max = most_transfers(s, u, part, w->cross_xfers_max);
     }
-}
-
-static size_t sources_of(const struct dpt_strategy *s)
-{
-    return (size_t)s->part.world->size * DPT_COVER_MAX;
-}
-
-static enum dpt_status no_memory(struct dpt_err *err)
-{
-    return dpt_fail_nomem(err, "sums of nodes");
 }
 
 static enum dpt_status make_device_lists(const struct dpt_strategy *s, struct strategy_cross *cross,
-                                         struct dpt_err *err)
+                                         size_t n, struct dpt_err *err)
 {
-    const size_t n = sources_of(s);
-    void *memory = NULL;
     cross->parts = calloc(n, sizeof *cross->parts);
     cross->joins = calloc(n, sizeof *cross->joins);
     if (!cross->parts || !cross->joins)
-        return no_memory(err);
-    DPT_TRY(
-        dpt_device_alloc_for(s->device, DPT_MEMORY_COMM, n * sizeof *cross->parts, &memory, err));
-    cross->device_parts = memory;
-    DPT_TRY(dpt_device_alloc_for(s->device, DPT_MEMORY_COMM, n, &memory, err));
-    cross->device_joins = memory;
-    return DPT_OK;
+        return dpt_fail_nomem(err, "sums of nodes");
+    DPT_TRY(dpt_buffer_make_private(s->device, DPT_MEMORY_COMM, n * sizeof *cross->parts,
+                                    &cross->device_parts, err));
+    return dpt_buffer_make_private(s->device, DPT_MEMORY_COMM, n, &cross->device_joins, err);
 }
 
 enum dpt_status strategy_cross_begin(struct dpt_strategy *s, struct dpt_err *err)
 {
-    const size_t size = (size_t)s->part.world->size;
+    struct strategy_waves *w = &s->waves;
+    const size_t size = (size_t)s->part.world->size, sources = size * DPT_COVER_MAX;
     struct strategy_cross *cross = calloc(1, sizeof *cross);
-    s->waves.cross = cross;
-    s->waves.crossed = calloc(size, sizeof *s->waves.crossed);
+    w->cross = cross;
+    w->crossed = calloc(size, sizeof *w->crossed);
+    w->cross_parts = calloc((size_t)s->n_units, sizeof *w->cross_parts);
     if (cross) {
         cross->covers = calloc(size, sizeof *cross->covers);
-        cross->sources = calloc(sources_of(s), sizeof *cross->sources);
+        cross->sources = calloc(sources, sizeof *cross->sources);
         cross->partials = calloc(DPT_TREE_SUM_PARTS_MAX, sizeof *cross->partials);
         cross->scratch = aligned_alloc(64, dpt_tree_sum_scratch_numel() * sizeof(float));
     }
-    if (!cross || !s->waves.crossed || !cross->covers || !cross->sources || !cross->partials ||
-        !cross->scratch)
-        return no_memory(err);
-    find_covers(s, cross);
-    cut_parts(s, cross);
+    if (!cross || !w->crossed || !w->cross_parts || !cross->covers || !cross->sources ||
+        !cross->partials || !cross->scratch)
+        return dpt_fail_nomem(err, "sums of nodes");
+    list_covers(s, cross);
+    cut_parts(s);
     if (s->env.resident)
-        DPT_TRY(make_device_lists(s, cross, err));
-    const struct dpt_memory_entry *staging = &s->memory.item[DPT_ITEM_CROSSING];
-    cross->staging_bytes = staging->bytes;
-    return staging->n == 0
-               ? DPT_OK
-               : dpt_device_alloc_for(s->device, staging->tag, (size_t)staging->n * staging->bytes,
-                                      &cross->staging, err);
+        DPT_TRY(make_device_lists(s, cross, sources, err));
+    return strategy_staging_make(s, DPT_ITEM_CROSSING, &cross->staging, err);
 }
 
 void strategy_cross_end(struct dpt_strategy *s)
 {
-    struct strategy_cross *cross = s->waves.cross;
-    free(s->waves.crossed);
-    s->waves.crossed = NULL;
-    s->waves.cross = NULL;
+    struct strategy_waves *w = &s->waves;
+    struct strategy_cross *cross = w->cross;
+    free(w->crossed);
+    free(w->cross_parts);
+    w->crossed = w->cross_parts = NULL;
+    w->cross_xfers_max = 0;
+    w->cross = NULL;
     if (!cross)
         return;
-    dpt_device_free_for(s->device, DPT_MEMORY_COMM, cross->staging,
-                        DPT_STAGING_TURNS * cross->staging_bytes);
-    dpt_device_free_for(s->device, DPT_MEMORY_COMM, (void *)cross->device_parts,
-                        sources_of(s) * sizeof *cross->parts);
-    dpt_device_free_for(s->device, DPT_MEMORY_COMM, cross->device_joins, sources_of(s));
+    dpt_buffer_free(&cross->staging);
+    dpt_buffer_free(&cross->device_parts);
+    dpt_buffer_free(&cross->device_joins);
     free(cross->parts);
     free(cross->joins);
     free(cross->covers);
@@ -277,14 +247,4 @@ void strategy_cross_end(struct dpt_strategy *s)
     free(cross);
 }
 
-const int *strategy_cross_parts(const struct strategy_cross *cross)
-{
-    return cross ? cross->n_parts : NULL;
-}
-
-int strategy_cross_xfers_max(const struct strategy_cross *cross)
-{
-    return cross ? cross->xfers_max : 0;
-}
-
-const struct dpt_task_handler strategy_cross = {post_cross, crossed, cross_bytes};
+const struct dpt_task_handler strategy_cross = {post_cross, crossed, cross_bytes_to};

@@ -15,9 +15,6 @@
 #include <string.h>
 
 enum {
-    CHUNK_PIECE_BYTES = 2 << 20, /* a rank's piece of a chunk inside one host */
-    /* What other hosts send is staged; two chunks can be under way between hosts at once. */
-    STAGING_COUNT = 2,
     GATHERS_MAX = 32, /* all-gathers under way at once: a communicator bounds its operations */
     LAG_MAX = 2,      /* turns from a chunk's first stage to its all-gather */
     RUNS = GATHERS_MAX + LAG_MAX + 1
@@ -50,7 +47,7 @@ struct host_reducer {
     struct dpt_partial *partials;
     float **copies; /* [n_transfers]: where others want a sum */
     float *scratch;
-    struct dpt_comm_mem *staging[STAGING_COUNT];
+    struct dpt_comm_mem *staging[DPT_HOST_REDUCER_STAGINGS];
     struct dpt_comm_mem *narrow; /* the sums of the own pieces as other hosts get them */
     atomic_int *ready;           /* [n_buckets] */
 };
@@ -67,12 +64,13 @@ enum dpt_status dpt_host_reducer_buffer_create(struct dpt_comm_listener *listene
 /* Elements of a chunk. */
 static int64_t chunk_numel(const struct host_reducer *r)
 {
-    if (r->transfers.cross && !r->spec.shards)
+    if (r->transfers.cross && !r->base.of.shards)
         return INT64_MAX / 2;
-    const int64_t block = r->spec.block;
-    const size_t bytes = r->spec.piece_bytes > 0 ? r->spec.piece_bytes : CHUNK_PIECE_BYTES;
+    const int64_t block = r->base.of.block;
+    const size_t bytes =
+        r->spec.piece_bytes > 0 ? r->spec.piece_bytes : DPT_HOST_REDUCER_PIECE_BYTES;
     const int64_t blocks = (int64_t)(bytes / sizeof(float)) / block;
-    return (blocks > 0 ? blocks : 1) * block * r->spec.world->size;
+    return (blocks > 0 ? blocks : 1) * block * r->base.of.world->size;
 }
 
 /* A bucket's chunks: runs of it; of shards parts of all its pieces, which are the bucket's. */
@@ -84,9 +82,9 @@ static int64_t chunks_of(const struct host_reducer *r, const struct dpt_bucket *
 
 static struct chunk chunk_of(const struct host_reducer *r, int bucket, int64_t i, int64_t n)
 {
-    const struct dpt_bucket *b = &r->spec.buckets[bucket];
+    const struct dpt_bucket *b = &r->base.of.buckets[bucket];
     const int64_t most = chunk_numel(r);
-    if (r->spec.shards)
+    if (r->base.of.shards)
         return (struct chunk){bucket, b->first, b->end, (int)i, (int)n, 0};
     const int64_t first = b->first + i * most, end = first + most;
     return (struct chunk){bucket, first, end < b->end ? end : b->end, 0, 1, 0};
@@ -95,16 +93,16 @@ static struct chunk chunk_of(const struct host_reducer *r, int bucket, int64_t i
 static enum dpt_status cut_chunks(struct host_reducer *r, struct dpt_err *err)
 {
     int64_t n = 0;
-    for (int b = 0; b < r->spec.n_buckets; b++)
-        n += chunks_of(r, &r->spec.buckets[b]);
+    for (int b = 0; b < r->base.of.n_buckets; b++)
+        n += chunks_of(r, &r->base.of.buckets[b]);
     if (n > INT32_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "all-reduce of %lld chunks", (long long)n);
     r->chunks = calloc((size_t)n + 1, sizeof *r->chunks);
-    r->first_chunk = calloc((size_t)r->spec.n_buckets + 1, sizeof *r->first_chunk);
+    r->first_chunk = calloc((size_t)r->base.of.n_buckets + 1, sizeof *r->first_chunk);
     if (!r->chunks || !r->first_chunk)
         return dpt_fail_nomem(err, "all-reduce");
-    for (int b = 0; b < r->spec.n_buckets; b++) {
-        const int64_t of_bucket = chunks_of(r, &r->spec.buckets[b]);
+    for (int b = 0; b < r->base.of.n_buckets; b++) {
+        const int64_t of_bucket = chunks_of(r, &r->base.of.buckets[b]);
         for (int64_t i = 0; i < of_bucket; i++)
             r->chunks[r->n_chunks++] = chunk_of(r, b, i, of_bucket);
         r->first_chunk[b + 1] = r->n_chunks;
@@ -117,9 +115,9 @@ static enum dpt_status cut_chunks(struct host_reducer *r, struct dpt_err *err)
 static int64_t piece_at(const struct host_reducer *r, int c, int piece, int64_t *ret_numel)
 {
     const struct chunk *chunk = &r->chunks[c];
-    const int64_t block = r->spec.block, first = chunk->first;
+    const int64_t block = r->base.of.block, first = chunk->first;
     const struct dpt_interval whole =
-        dpt_layout_piece(chunk->end - first, block, r->spec.world->size, piece);
+        dpt_layout_piece(chunk->end - first, block, r->base.of.world->size, piece);
     const struct dpt_interval part = dpt_part_of(whole, block, chunk->part, chunk->n_parts);
     *ret_numel = part.end - part.first;
     return first + part.first;
@@ -140,22 +138,22 @@ static bool make_run(struct host_reducer *r, struct chunk_run *run)
 /* Bytes of an element between hosts. */
 static size_t far_bytes(const struct host_reducer *r)
 {
-    return dpt_dtype_bytes(r->spec.wire);
+    return dpt_dtype_bytes(r->base.of.wire);
 }
 
 static bool is_narrow(const struct host_reducer *r, const struct dpt_rank_transfer *transfer)
 {
-    return transfer->far && r->spec.wire != DPT_F32;
+    return transfer->far && r->base.of.wire != DPT_F32;
 }
 
 static enum dpt_status make_narrow(struct host_reducer *r, struct dpt_err *err)
 {
     int64_t numel, at = 0;
-    if (!r->transfers.cross || r->spec.shards || r->spec.wire == DPT_F32)
+    if (!r->transfers.cross || r->base.of.shards || r->base.of.wire == DPT_F32)
         return DPT_OK;
     for (int c = 0; c < r->n_chunks; c++) {
         r->chunks[c].narrow_at = at;
-        (void)piece_at(r, c, r->spec.rank, &numel);
+        (void)piece_at(r, c, r->base.of.rank, &numel);
         at += numel;
     }
     return at > 0
@@ -177,21 +175,21 @@ static enum dpt_status make_staging(struct host_reducer *r, struct dpt_err *err)
         }
         bytes_max = bytes > bytes_max ? bytes : bytes_max;
     }
-    for (int i = 0; bytes_max > 0 && i < STAGING_COUNT; i++)
+    for (int i = 0; bytes_max > 0 && i < DPT_HOST_REDUCER_STAGINGS; i++)
         DPT_TRY(dpt_comm_mem_create(r->spec.listener, bytes_max, &r->staging[i], err));
     return DPT_OK;
 }
 
 static enum dpt_status make_host_reducer(struct host_reducer *r, struct dpt_err *err)
 {
-    r->ready = calloc((size_t)r->spec.n_buckets, sizeof *r->ready);
+    r->ready = calloc((size_t)r->base.of.n_buckets, sizeof *r->ready);
     r->partials = calloc(DPT_TREE_SUM_PARTS_MAX, sizeof *r->partials);
     r->scratch = aligned_alloc(64, dpt_tree_sum_scratch_numel() * sizeof *r->scratch);
-    r->copies = calloc((size_t)r->spec.world->size, sizeof *r->copies);
+    r->copies = calloc((size_t)r->base.of.world->size, sizeof *r->copies);
     if (!r->ready || !r->partials || !r->copies || !r->scratch)
         return dpt_fail_nomem(err, "all-reduce");
-    DPT_TRY(
-        dpt_rank_transfers_init(&r->transfers, r->spec.world, r->spec.rank, !r->spec.shards, err));
+    DPT_TRY(dpt_rank_transfers_init(&r->transfers, r->base.of.world, r->base.of.rank,
+                                    !r->base.of.shards, err));
     DPT_TRY(cut_chunks(r, err));
     for (int i = 0; i < RUNS; i++)
         if (!make_run(r, &r->run[i]))
@@ -212,7 +210,7 @@ static void narrow_xfer(struct host_reducer *r, int c, enum dpt_stage s,
         x->offset =
             (size_t)((char *)dpt_wire_inbox(numel, values) - (char *)dpt_comm_mem_data(x->mem));
     } else if (transfer->dir == DPT_COMM_SEND && s == DPT_STAGE_CROSS) {
-        dpt_wire_pack(r->spec.ops, r->spec.stream, r->spec.wire, numel, values);
+        dpt_wire_pack(r->spec.ops, r->base.of.stream, r->base.of.wire, numel, values);
     } else if (transfer->dir == DPT_COMM_SEND) {
         x->mem = r->narrow;
         x->offset = (size_t)r->chunks[c].narrow_at * far_bytes(r);
@@ -223,10 +221,10 @@ static void narrow_xfer(struct host_reducer *r, int c, enum dpt_stage s,
 static void narrow_own(struct host_reducer *r, int c)
 {
     int64_t numel;
-    const int64_t at = piece_at(r, c, r->spec.rank, &numel);
+    const int64_t at = piece_at(r, c, r->base.of.rank, &numel);
     const float *sum = (float *)dpt_comm_mem_data(r->spec.buffers[0]) + at;
     if (r->narrow && numel > 0)
-        r->spec.ops->cast(r->spec.stream, numel, sum, r->spec.wire,
+        r->spec.ops->cast(r->base.of.stream, numel, sum, r->base.of.wire,
                           (char *)dpt_comm_mem_data(r->narrow) +
                               (size_t)r->chunks[c].narrow_at * far_bytes(r));
 }
@@ -256,14 +254,14 @@ static enum dpt_status post_stage(struct host_reducer *r, struct dpt_comm *comm,
         if (is_narrow(r, transfer))
             narrow_xfer(r, c, s, transfer, &run->xfers[s][n - 1]);
         if (s == DPT_STAGE_CROSS && transfer->dir == DPT_COMM_LEND) {
-            run->xfers[s][n - 1].mem = r->staging[c % STAGING_COUNT];
+            run->xfers[s][n - 1].mem = r->staging[c % DPT_HOST_REDUCER_STAGINGS];
             run->xfers[s][n - 1].offset = staged;
             staged += run->xfers[s][n - 1].bytes;
         }
     }
     if (n == 0)
         return DPT_OK;
-    DPT_TRY(dpt_stream_sync(r->spec.stream, err));
+    DPT_TRY(dpt_stream_sync(r->base.of.stream, err));
     return dpt_comm_exchange(comm, run->xfers[s], n, &run->op[s], err);
 }
 
@@ -298,10 +296,10 @@ static void sum_piece(struct host_reducer *r, int c, enum dpt_stage s,
                                      .n_out = g->n_out,
                                      .copies = r->copies,
                                      .n_copies = n_copies,
-                                     .dtype = r->spec.wire,
+                                     .dtype = r->base.of.wire,
                                      .numel = numel,
                                      .scratch = r->scratch};
-    dpt_tree_sum_add(r->spec.ops, r->spec.stream, &sum);
+    dpt_tree_sum_add(r->spec.ops, r->base.of.stream, &sum);
 }
 
 /* Carries a chunk from the arrival of one stage's parts to the sums of that stage. */
@@ -318,7 +316,7 @@ static enum dpt_status finish_stage(struct host_reducer *r, struct dpt_comm *com
     DPT_TRY(status);
     for (int i = 0; i < r->transfers.stage[s].n_sums; i++)
         sum_piece(r, c, s, &r->transfers.stage[s].sums[i]);
-    status = dpt_stream_sync(r->spec.stream, err);
+    status = dpt_stream_sync(r->base.of.stream, err);
     dpt_comm_write_end(comm);
     if (status == DPT_OK && *op)
         dpt_comm_op_free(comm, op);
@@ -345,10 +343,10 @@ static enum dpt_status widen_arrived(struct host_reducer *r, int c, struct dpt_e
         const struct dpt_rank_transfer *transfer = &plan->transfers[i];
         int64_t numel, at = piece_at(r, c, transfer->piece, &numel);
         if (transfer->dir == DPT_COMM_RECV && numel > 0 && is_narrow(r, transfer))
-            dpt_wire_unpack(r->spec.ops, r->spec.stream, r->spec.wire, numel,
+            dpt_wire_unpack(r->spec.ops, r->base.of.stream, r->base.of.wire, numel,
                             (float *)dpt_comm_mem_data(r->spec.buffers[transfer->buffer]) + at);
     }
-    return dpt_stream_sync(r->spec.stream, err);
+    return dpt_stream_sync(r->base.of.stream, err);
 }
 
 /* Waits until chunk `c` has gone round: everything received, everything sent taken. */
@@ -425,7 +423,7 @@ static bool host_begin(struct dpt_reducer *reducer, int64_t step)
 {
     struct host_reducer *r = host_of(reducer);
     (void)step;
-    for (int b = 0; b < r->spec.n_buckets; b++)
+    for (int b = 0; b < r->base.of.n_buckets; b++)
         atomic_store_explicit(&r->ready[b], 0, memory_order_relaxed);
     return true;
 }
@@ -435,8 +433,8 @@ static enum dpt_status host_ready(struct dpt_reducer *reducer, int bucket, struc
     struct host_reducer *r = host_of(reducer);
     (void)err;
     atomic_store_explicit(&r->ready[bucket], 1, memory_order_release);
-    if (r->spec.world->size > 1)
-        dpt_comm_thread_wake(r->spec.thread);
+    if (r->base.of.world->size > 1)
+        dpt_comm_thread_wake(r->base.of.thread);
     return DPT_OK;
 }
 
@@ -447,12 +445,12 @@ static void host_cost(const struct dpt_reducer *reducer, struct dpt_strategy_cos
         const struct chunk *chunk = &r->chunks[c];
         if (chunk->part == 0) /* the first part counts for the whole bucket */
             cost->sent_bytes +=
-                dpt_reduce_bytes_sent(r->spec.world, chunk->end - chunk->first, r->spec.block,
-                                      r->spec.rank, !r->spec.shards, (int)far_bytes(r));
+                dpt_reduce_bytes_sent(r->base.of.world, chunk->end - chunk->first, r->base.of.block,
+                                      r->base.of.rank, !r->base.of.shards, (int)far_bytes(r));
     }
 }
 
-static void host_destroy(struct dpt_reducer *reducer)
+static void host_release(struct dpt_reducer *reducer)
 {
     struct host_reducer *r = host_of(reducer);
     for (int i = 0; i < RUNS; i++)
@@ -460,7 +458,7 @@ static void host_destroy(struct dpt_reducer *reducer)
             free(r->run[i].xfers[s]);
             free(r->run[i].xfer_of[s]);
         }
-    for (int i = 0; i < STAGING_COUNT; i++)
+    for (int i = 0; i < DPT_HOST_REDUCER_STAGINGS; i++)
         dpt_comm_mem_destroy(&r->staging[i]);
     dpt_comm_mem_destroy(&r->narrow);
     dpt_rank_transfers_fini(&r->transfers);
@@ -470,10 +468,9 @@ static void host_destroy(struct dpt_reducer *reducer)
     free(r->partials);
     free(r->copies);
     free(r->scratch);
-    free(r);
 }
 
-static const struct dpt_reducer_ops host_reducer = {.destroy = host_destroy,
+static const struct dpt_reducer_ops host_reducer = {.release = host_release,
                                                     .begin = host_begin,
                                                     .ready = host_ready,
                                                     .run_buckets = host_run_buckets,
@@ -485,15 +482,13 @@ enum dpt_status dpt_host_reducer_create(const struct dpt_host_reducer_spec *spec
     struct host_reducer *r = calloc(1, sizeof *r);
     if (!r)
         return dpt_fail_nomem(err, "all-reduce");
-    r->base = (struct dpt_reducer){.ops = &host_reducer,
-                                   .thread = spec->thread,
-                                   .n_buckets = spec->n_buckets,
-                                   .world_size = spec->world->size};
+    r->base = (struct dpt_reducer){.ops = &host_reducer, .of = spec->of};
     r->spec = *spec;
+    struct dpt_reducer *base = &r->base;
     const enum dpt_status status = make_host_reducer(r, err);
     if (status != DPT_OK)
-        host_destroy(&r->base);
+        dpt_reducer_destroy(&base);
     else
-        *ret = &r->base;
+        *ret = base;
     return status;
 }

@@ -10,30 +10,21 @@
 #ifndef DPT_WORKER_STRATEGY_REDUCE_HOST_REDUCER_H
 #define DPT_WORKER_STRATEGY_REDUCE_HOST_REDUCER_H
 
-#include "worker/plan/buckets.h"
 #include "worker/plan/reduce.h"
 #include "worker/strategy/reduce/reducer.h"
 
+enum {
+    DPT_HOST_REDUCER_PIECE_BYTES = 2 << 20, /* of a rank's piece of a chunk inside one host */
+    DPT_HOST_REDUCER_STAGINGS = 2           /* chunks under way at once between hosts */
+};
+
 struct dpt_host_reducer_spec {
+    struct dpt_reducer_spec of;
     const struct dpt_ops *ops;
-    struct dpt_stream *stream; /* the communication thread's own */
-    struct dpt_comm_thread *thread;
     struct dpt_comm_listener *listener; /* for registered staging memory */
-    const struct dpt_bucket *buckets;   /* borrowed */
-    int n_buckets;
-    int64_t block;
-    struct dpt_comm_mem *const
-        *buffers;  /* [n_buffers] lane buffers of the whole flat gradient; borrowed */
-    int n_buffers; /* >= dpt_reduce_buffers() of the same world */
-    const struct dpt_world *world; /* borrowed */
-    size_t piece_bytes;            /* of a chunk inside one host, about; 0: as fits the caches */
-    int rank;
-    /* What every sum is rounded to, and goes to other hosts in; DPT_F32: nothing is rounded. What
-     * the buffers hold at the beginning has been rounded. */
-    enum dpt_dtype wire;
-    /* Each bucket is a unit, and its sum stays with the ranks whose shards of it are its pieces:
-     * rank r of n has piece r of n of every bucket. */
-    bool shards;
+    /* Lane buffers of the whole flat gradient, dpt_reduce_buffers() of the world; borrowed. */
+    struct dpt_comm_mem *const *buffers;
+    size_t piece_bytes; /* of a chunk inside one host, about; 0: as fits the caches */
 };
 
 /* Makes lane buffer `index` of `numel` elements; buffer 0 is open to the peers of the host, which

@@ -49,31 +49,6 @@ void dpt_lane_buffers_free(struct dpt_lane_buffers *b)
     *b = (struct dpt_lane_buffers){.n_registered = 0};
 }
 
-static enum dpt_status create_nccl(const struct dpt_strategy_env *env,
-                                   const struct dpt_partition *part,
-                                   const struct dpt_model_buckets *buckets,
-                                   const struct dpt_lane_buffers *b, struct dpt_reducer **ret,
-                                   struct dpt_err *err)
-{
-    const enum dpt_dtype wire = dpt_wire_dtype(env->config);
-    const bool shards = part->traits.state != DPT_STATE_REPLICATED;
-    const struct dpt_nccl_reducer_spec spec = {.device = env->resident,
-                                               .stream = env->resident_comm_stream,
-                                               .main_stream = env->resident_stream,
-                                               .thread = env->comm_thread,
-                                               .buckets = buckets->bucket,
-                                               .n_buckets = buckets->n,
-                                               .block = DPT_BLOCK,
-                                               .buffers = b->data,
-                                               .world = part->world,
-                                               .rank = part->rank,
-                                               .wire = wire,
-                                               .any_order = part->traits.order_open &&
-                                                            wire == DPT_F32 && !shards,
-                                               .shards = shards};
-    return dpt_nccl_reducer_create(&spec, ret, err);
-}
-
 enum dpt_status dpt_lane_reducer_create(const struct dpt_strategy_env *env,
                                         const struct dpt_partition *part,
                                         const struct dpt_model_buckets *buckets,
@@ -81,25 +56,32 @@ enum dpt_status dpt_lane_reducer_create(const struct dpt_strategy_env *env,
                                         struct dpt_err *err)
 {
     const struct dpt_world *world = part->world;
-    struct dpt_range cover[DPT_COVER_MAX];
-    if (world->size > 1 && env->resident_comm_stream)
-        return create_nccl(env, part, buckets, b, ret, err);
-    const struct dpt_host_reducer_spec host = {.ops = dpt_device_ops(env->device),
-                                               .stream = env->comm_stream,
-                                               .thread = env->comm_thread,
+    const bool by_nccl = world->size > 1 && env->resident_comm_stream;
+    const struct dpt_reducer_spec of = {.thread = env->comm_thread,
+                                        .stream =
+                                            by_nccl ? env->resident_comm_stream : env->comm_stream,
+                                        .buckets = buckets->bucket,
+                                        .n_buckets = buckets->n,
+                                        .block = DPT_BLOCK,
+                                        .world = world,
+                                        .rank = part->rank,
+                                        .wire = dpt_wire_dtype(env->config),
+                                        .shards = part->traits.state != DPT_STATE_REPLICATED};
+    const struct dpt_nccl_reducer_spec nccl = {.of = of,
+                                               .device = env->resident,
+                                               .main_stream = env->resident_stream,
+                                               .buffers = b->data,
+                                               .any_order = part->traits.order_open &&
+                                                            of.wire == DPT_F32 && !of.shards};
+    if (by_nccl)
+        return dpt_nccl_reducer_create(&nccl, ret, err);
+    const struct dpt_host_reducer_spec host = {.of = of,
+                                               .ops = dpt_device_ops(env->device),
                                                .listener = env->listener,
-                                               .buckets = buckets->bucket,
-                                               .n_buckets = buckets->n,
-                                               .block = DPT_BLOCK,
-                                               .buffers = b->registered,
-                                               .n_buffers = b->n_registered,
-                                               .world = world,
-                                               .rank = part->rank,
-                                               .wire = dpt_wire_dtype(env->config),
-                                               .shards =
-                                                   part->traits.state != DPT_STATE_REPLICATED};
+                                               .buffers = b->registered};
     if (!env->resident || world->size == 1)
         return dpt_host_reducer_create(&host, ret, err);
+    struct dpt_range cover[DPT_COVER_MAX];
     const struct dpt_staged_reducer_spec staged = {
         .stream = env->resident_stream,
         .ops = dpt_device_ops(env->resident),

@@ -222,5 +222,5 @@ void dpt_lane_sums_cost(const struct dpt_lane_sums *d, struct dpt_strategy_cost 
                                                             (int64_t)sizeof(float) +
                                                         (int64_t)d->apart.bytes,
                                       .gradient_buffers = n};
-    d->reducer->ops->cost(d->reducer, ret);
+    dpt_reducer_cost(d->reducer, ret);
 }

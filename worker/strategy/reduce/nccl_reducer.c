@@ -1,9 +1,10 @@
-/* The pipeline of buckets through NCCL (gpu_reducer.h). */
+/* The pipeline of buckets through NCCL (nccl_reducer.h). */
 #include "worker/strategy/reduce/nccl_reducer.h"
 
 #include "checkpoint/layout/layout.h"
 #include "kernels/ops.h"
 #include "worker/comm/nccl_comm.h"
+#include "worker/strategy/transport/buffer.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -31,17 +32,17 @@ struct nccl_reducer {
     int n_parts;
     struct part *parts; /* [n_parts], of every sum, in lane order */
     struct bucket *buckets;
-    float *staging[STAGINGS]; /* the others' parts of the own piece, one after another */
-    size_t staging_bytes;
-    const float **lists; /* of the device: [n_buckets][n_parts] where the parts lie */
-    uint8_t *joins;      /* of the device: [n_parts] */
+    /* Memory of the device. */
+    struct dpt_buffer staging[STAGINGS]; /* the others' parts of the own piece, one after another */
+    struct dpt_buffer lists;             /* const float *[n_buckets][n_parts] places of the parts */
+    struct dpt_buffer joins;             /* uint8_t [n_parts] */
 };
 
 static struct dpt_interval bucket_piece(const struct nccl_reducer *r, int bucket, int rank)
 {
-    const struct dpt_bucket *b = &r->spec.buckets[bucket];
+    const struct dpt_bucket *b = &r->base.of.buckets[bucket];
     const struct dpt_interval piece =
-        dpt_layout_piece(b->end - b->first, r->spec.block, r->spec.world->size, rank);
+        dpt_layout_piece(b->end - b->first, r->base.of.block, r->base.of.world->size, rank);
     return (struct dpt_interval){b->first + piece.first, b->first + piece.end};
 }
 
@@ -55,7 +56,7 @@ static enum dpt_status out_of_memory(struct dpt_err *err)
 /* Whose sums there are, in lane order, and how many joins follow each. */
 static enum dpt_status list_parts(struct nccl_reducer *r, uint8_t **ret_joins, struct dpt_err *err)
 {
-    const struct dpt_world *world = r->spec.world;
+    const struct dpt_world *world = r->base.of.world;
     const struct dpt_range all = {0, world->lanes};
     r->parts = calloc((size_t)world->size * DPT_COVER_MAX, sizeof *r->parts);
     uint8_t *joins = calloc((size_t)world->size * DPT_COVER_MAX, sizeof *joins);
@@ -71,7 +72,7 @@ static enum dpt_status list_parts(struct nccl_reducer *r, uint8_t **ret_joins, s
             joins[r->n_parts] = (uint8_t)dpt_tree_joins_at(world->lanes, all, nodes[i]);
             r->parts[r->n_parts++] = (struct part){rank, i};
         }
-        if (rank == r->spec.rank)
+        if (rank == r->base.of.rank)
             r->n_own = n;
     }
     return DPT_OK;
@@ -90,7 +91,7 @@ static void add_piece(struct dpt_nccl_piece *pieces, int *n, enum dpt_nccl_kind 
 
 static enum dpt_status plan_all_reduce(struct nccl_reducer *r, int index, struct dpt_err *err)
 {
-    const struct dpt_bucket *whole = &r->spec.buckets[index];
+    const struct dpt_bucket *whole = &r->base.of.buckets[index];
     struct bucket *b = &r->buckets[index];
     float *at = r->spec.buffers[0] + whole->first;
     b->to_all = calloc(1, sizeof *b->to_all);
@@ -110,9 +111,9 @@ static enum dpt_status plan_bucket(struct nccl_reducer *r, int index, const floa
                                    struct dpt_err *err)
 {
     struct bucket *b = &r->buckets[index];
-    const int size = r->spec.world->size, me = r->spec.rank;
+    const int size = r->base.of.world->size, me = r->base.of.rank;
     const struct dpt_interval own = bucket_piece(r, index, me);
-    float *staged = r->staging[index % STAGINGS];
+    float *staged = r->staging[index % STAGINGS].data;
     b->own_first = own.first;
     b->own_numel = own.end - own.first;
     b->to_owners = calloc((size_t)(size * r->n_own + r->n_parts), sizeof *b->to_owners);
@@ -124,7 +125,7 @@ static enum dpt_status plan_bucket(struct nccl_reducer *r, int index, const floa
         for (int i = 0; i < r->n_own && q != me; i++)
             add_piece(b->to_owners, &b->n_to_owners, DPT_NCCL_SEND, q,
                       r->spec.buffers[i] + piece.first, piece.end - piece.first);
-        if (q == me || r->spec.shards)
+        if (q == me || r->base.of.shards)
             continue;
         add_piece(b->to_all, &b->n_to_all, DPT_NCCL_SEND, q, r->spec.buffers[0] + own.first,
                   b->own_numel);
@@ -149,30 +150,27 @@ static enum dpt_status plan_bucket(struct nccl_reducer *r, int index, const floa
     return dpt_event_create(r->spec.device, &b->event, err);
 }
 
-static enum dpt_status alloc_on_device(struct nccl_reducer *r, size_t bytes, void *ret,
-                                       struct dpt_err *err)
+static enum dpt_status make_on_device(struct nccl_reducer *r, size_t bytes,
+                                      struct dpt_buffer *buffer, struct dpt_err *err)
 {
-    return dpt_device_alloc_for(r->spec.device, DPT_MEMORY_COMM, bytes, ret, err);
+    return dpt_buffer_make_private(r->spec.device, DPT_MEMORY_COMM, bytes, buffer, err);
 }
 
 static size_t lists_bytes(const struct nccl_reducer *r)
 {
-    return (size_t)r->spec.n_buckets * (size_t)r->n_parts * sizeof *r->lists;
+    return (size_t)r->base.of.n_buckets * (size_t)r->n_parts * sizeof(float *);
 }
 
 static enum dpt_status make_staging(struct nccl_reducer *r, struct dpt_err *err)
 {
     int64_t most = 0;
-    for (int b = 0; b < r->spec.n_buckets; b++) {
-        const struct dpt_interval own = bucket_piece(r, b, r->spec.rank);
+    for (int b = 0; b < r->base.of.n_buckets; b++) {
+        const struct dpt_interval own = bucket_piece(r, b, r->base.of.rank);
         most = own.end - own.first > most ? own.end - own.first : most;
     }
-    r->staging_bytes = (size_t)most * (size_t)(r->n_parts - r->n_own) * sizeof(float);
-    for (int i = 0; i < STAGINGS; i++) {
-        void *memory = NULL;
-        DPT_TRY(alloc_on_device(r, r->staging_bytes, &memory, err));
-        r->staging[i] = memory;
-    }
+    const size_t bytes = (size_t)most * (size_t)(r->n_parts - r->n_own) * sizeof(float);
+    for (int i = 0; i < STAGINGS; i++)
+        DPT_TRY(make_on_device(r, bytes, &r->staging[i], err));
     return DPT_OK;
 }
 
@@ -180,28 +178,25 @@ static enum dpt_status plan_buckets(struct nccl_reducer *r, const uint8_t *joins
                                     const float **lists, struct dpt_err *err)
 {
     const struct dpt_ops *ops = dpt_device_ops(r->spec.device);
-    void *memory = NULL;
-    for (int b = 0; b < r->spec.n_buckets; b++)
+    for (int b = 0; b < r->base.of.n_buckets; b++)
         DPT_TRY(plan_bucket(r, b, lists + (size_t)b * (size_t)r->n_parts, err));
-    DPT_TRY(alloc_on_device(r, lists_bytes(r), &memory, err));
-    r->lists = memory;
-    DPT_TRY(alloc_on_device(r, (size_t)r->n_parts, &memory, err));
-    r->joins = memory;
-    ops->copy(r->spec.stream, lists_bytes(r), lists, r->lists);
-    ops->copy(r->spec.stream, (size_t)r->n_parts, joins, r->joins);
-    return dpt_stream_sync(r->spec.stream, err);
+    DPT_TRY(make_on_device(r, lists_bytes(r), &r->lists, err));
+    DPT_TRY(make_on_device(r, (size_t)r->n_parts, &r->joins, err));
+    ops->copy(r->base.of.stream, lists_bytes(r), lists, r->lists.data);
+    ops->copy(r->base.of.stream, (size_t)r->n_parts, joins, r->joins.data);
+    return dpt_stream_sync(r->base.of.stream, err);
 }
 
 static enum dpt_status make_nccl_reducer(struct nccl_reducer *r, uint8_t **joins,
                                          const float ***lists, struct dpt_err *err)
 {
-    r->buckets = calloc((size_t)r->spec.n_buckets, sizeof *r->buckets);
+    r->buckets = calloc((size_t)r->base.of.n_buckets, sizeof *r->buckets);
     if (!r->buckets)
         return out_of_memory(err);
     DPT_TRY(list_parts(r, joins, err));
     if (r->spec.any_order) {
-        DPT_ASSERT(r->n_own == 1 && r->spec.wire == DPT_F32 && !r->spec.shards);
-        for (int b = 0; b < r->spec.n_buckets; b++)
+        DPT_ASSERT(r->n_own == 1 && r->base.of.wire == DPT_F32 && !r->base.of.shards);
+        for (int b = 0; b < r->base.of.n_buckets; b++)
             DPT_TRY(plan_all_reduce(r, b, err));
         return DPT_OK;
     }
@@ -253,15 +248,16 @@ static enum dpt_status await_ready(struct dpt_comm_thread *thread, struct bucket
 static enum dpt_status add_parts(struct nccl_reducer *r, int index, struct dpt_err *err)
 {
     const struct bucket *b = &r->buckets[index];
+    const float *const *lists = r->lists.data;
     const struct dpt_ordered_sum sum = {.n = b->own_numel,
                                         .n_parts = r->n_parts,
-                                        .parts = r->lists + (size_t)index * (size_t)r->n_parts,
-                                        .joins = r->joins,
-                                        .dtype = r->spec.wire,
+                                        .parts = lists + (size_t)index * (size_t)r->n_parts,
+                                        .joins = r->joins.data,
+                                        .dtype = r->base.of.wire,
                                         .dst = r->spec.buffers[0] + b->own_first};
     if (b->own_numel > 0)
-        dpt_device_ops(r->spec.device)->ordered_sum(r->spec.stream, &sum);
-    return dpt_stream_sync(r->spec.stream, err);
+        dpt_device_ops(r->spec.device)->ordered_sum(r->base.of.stream, &sum);
+    return dpt_stream_sync(r->base.of.stream, err);
 }
 
 /* The same by NCCL's own all-reduce. */
@@ -304,7 +300,7 @@ static enum dpt_status nccl_run_buckets(struct dpt_reducer *reducer, struct dpt_
                     &(struct dpt_nccl_op){b->to_owners, b->n_to_owners, dpt_event_native(b->event)},
                     &contributed, err));
             else
-                dpt_event_await(b->event, r->spec.stream);
+                dpt_event_await(b->event, r->base.of.stream);
         }
         if (turn > first) {
             const struct bucket *b = &r->buckets[turn - 1];
@@ -326,7 +322,7 @@ static bool nccl_begin(struct dpt_reducer *reducer, int64_t step)
 {
     struct nccl_reducer *r = nccl_of(reducer);
     (void)step;
-    for (int b = 0; b < r->spec.n_buckets; b++)
+    for (int b = 0; b < r->base.of.n_buckets; b++)
         atomic_store_explicit(&r->buckets[b].ready, 0, memory_order_relaxed);
     return true;
 }
@@ -337,39 +333,38 @@ static enum dpt_status nccl_ready(struct dpt_reducer *reducer, int bucket, struc
     (void)err;
     dpt_event_record(r->buckets[bucket].event, r->spec.main_stream);
     atomic_store_explicit(&r->buckets[bucket].ready, 1, memory_order_release);
-    dpt_comm_thread_wake(r->spec.thread);
+    dpt_comm_thread_wake(r->base.of.thread);
     return DPT_OK;
 }
 
 static void nccl_cost(const struct dpt_reducer *reducer, struct dpt_strategy_cost *cost)
 {
     const struct nccl_reducer *r = (const struct nccl_reducer *)reducer;
-    const int size = r->spec.world->size;
+    const int size = r->base.of.world->size;
     size_t bytes = 0;
-    for (int b = 0; b < r->spec.n_buckets; b++)
+    for (int b = 0; b < r->base.of.n_buckets; b++)
         bytes += bytes_sent(r->buckets[b].to_owners, r->buckets[b].n_to_owners, size) +
                  bytes_sent(r->buckets[b].to_all, r->buckets[b].n_to_all, size);
     cost->sent_bytes += (int64_t)bytes;
 }
 
-static void nccl_destroy(struct dpt_reducer *reducer)
+static void nccl_release(struct dpt_reducer *reducer)
 {
     struct nccl_reducer *r = nccl_of(reducer);
-    for (int b = 0; r->buckets && b < r->spec.n_buckets; b++) {
+    for (int b = 0; r->buckets && b < r->base.of.n_buckets; b++) {
         free(r->buckets[b].to_owners);
         free(r->buckets[b].to_all);
         dpt_event_destroy(&r->buckets[b].event);
     }
     for (int i = 0; i < STAGINGS; i++)
-        dpt_device_free_for(r->spec.device, DPT_MEMORY_COMM, r->staging[i], r->staging_bytes);
-    dpt_device_free_for(r->spec.device, DPT_MEMORY_COMM, (void *)r->lists, lists_bytes(r));
-    dpt_device_free_for(r->spec.device, DPT_MEMORY_COMM, r->joins, (size_t)r->n_parts);
+        dpt_buffer_free(&r->staging[i]);
+    dpt_buffer_free(&r->lists);
+    dpt_buffer_free(&r->joins);
     free(r->buckets);
     free(r->parts);
-    free(r);
 }
 
-static const struct dpt_reducer_ops nccl_reducer = {.destroy = nccl_destroy,
+static const struct dpt_reducer_ops nccl_reducer = {.release = nccl_release,
                                                     .begin = nccl_begin,
                                                     .ready = nccl_ready,
                                                     .run_buckets = nccl_run_buckets,
@@ -383,17 +378,15 @@ enum dpt_status dpt_nccl_reducer_create(const struct dpt_nccl_reducer_spec *spec
     const float **lists = NULL;
     if (!r)
         return out_of_memory(err);
-    r->base = (struct dpt_reducer){.ops = &nccl_reducer,
-                                   .thread = spec->thread,
-                                   .n_buckets = spec->n_buckets,
-                                   .world_size = spec->world->size};
+    r->base = (struct dpt_reducer){.ops = &nccl_reducer, .of = spec->of};
     r->spec = *spec;
+    struct dpt_reducer *base = &r->base;
     const enum dpt_status status = make_nccl_reducer(r, &joins, &lists, err);
     free(joins);
     free(lists);
     if (status != DPT_OK)
-        nccl_destroy(&r->base);
+        dpt_reducer_destroy(&base);
     else
-        *ret = &r->base;
+        *ret = base;
     return status;
 }

@@ -16,25 +16,16 @@
 #ifndef DPT_WORKER_STRATEGY_REDUCE_NCCL_REDUCER_H
 #define DPT_WORKER_STRATEGY_REDUCE_NCCL_REDUCER_H
 
-#include "worker/plan/buckets.h"
-#include "worker/plan/world.h"
 #include "worker/strategy/reduce/reducer.h"
 
 struct dpt_nccl_reducer_spec {
+    struct dpt_reducer_spec of; /* two ranks or more; the thread opens NCCL
+                                (dpt_comm_thread_set_gpu); the stream is the device's */
     struct dpt_device *device;
-    struct dpt_stream *stream;        /* the communication thread's own, of the device, */
-    struct dpt_stream *main_stream;   /* and the main thread's */
-    struct dpt_comm_thread *thread;   /* that opens NCCL (dpt_comm_thread_set_gpu) */
-    const struct dpt_bucket *buckets; /* borrowed */
-    int n_buckets;
-    int64_t block;
+    struct dpt_stream *main_stream; /* the main thread's, of the device */
     float *const *buffers; /* of the device: the stack of this rank's lanes, whole flat gradients,
                               its subtree sums in the first ones; borrowed */
-    const struct dpt_world *world; /* of two ranks or more; borrowed */
-    int rank;
-    enum dpt_dtype wire; /* what every sum is rounded to; DPT_F32: nothing is */
-    bool any_order;      /* each rank has one sum, and nothing is rounded */
-    bool shards;         /* sums stay with the owners of their pieces; not with any_order */
+    bool any_order; /* each rank has one sum, nothing is rounded, and all ranks get the sums */
 };
 
 /* Makes everything one generation needs, on the device, too; nothing is allocated later. Of NCCL's

@@ -2,6 +2,7 @@
 #include "worker/strategy/reduce/powersgd.h"
 
 #include "worker/strategy/reduce/host_reducer.h"
+#include "worker/strategy/transport/buffer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,20 +37,19 @@ struct dpt_powersgd {
     int64_t errors_numel, right_numel, column_max;
 
     /* Two of each: as of the last step that was applied, and what the present one makes. */
-    void *errors[2];
-    void *right[2]; /* the factors Q, (m, r) each, at right_at */
+    struct dpt_buffer errors[2];
+    struct dpt_buffer right[2]; /* the factors Q, (m, r) each, at right_at */
     int current;
-    void *across;         /* transposed right factors, at right_at; */
-    void *column;         /* one column drawn anew */
+    struct dpt_buffer across; /* transposed right factors, at right_at */
+    struct dpt_buffer column; /* one column drawn anew */
     int64_t error_step;   /* the step whose gradient the errors are added to; -1: they are zero */
     int64_t reduced_step; /* in this generation; -1: none */
 };
 
 /* Of a generation. */
 struct powersgd_reducer {
-    struct dpt_reducer base;
+    struct dpt_reducer base; /* `inner` reduces the steps that are not compressed */
     struct dpt_powersgd *powersgd;
-    struct dpt_reducer *inner; /* of steps that are not compressed */
     float *gradient;
     int64_t step;
 };
@@ -79,9 +79,11 @@ static void plan_item(struct dpt_powersgd *p, const struct dpt_param *param, str
     p->column_max = m > p->column_max ? m : p->column_max;
 }
 
-static size_t bytes_of(int64_t numel)
+static enum dpt_status make_floats(struct dpt_powersgd *p, int64_t numel, struct dpt_buffer *buffer,
+                                   struct dpt_err *err)
 {
-    return (size_t)(numel > 0 ? numel : 1) * sizeof(float);
+    const size_t bytes = (size_t)(numel > 0 ? numel : 1) * sizeof(float);
+    return dpt_buffer_make_private(p->env.device, DPT_MEMORY_COMM, bytes, buffer, err);
 }
 
 static enum dpt_status make_powersgd(struct dpt_powersgd *p, struct dpt_err *err)
@@ -95,15 +97,11 @@ static enum dpt_status make_powersgd(struct dpt_powersgd *p, struct dpt_err *err
         plan_item(p, dpt_model_param(model, i), &p->items[i]);
     p->right_numel = p->channel[1].bucket.end;
     for (int i = 0; i < 2; i++) {
-        DPT_TRY(dpt_device_alloc_for(p->env.device, DPT_MEMORY_COMM, bytes_of(p->errors_numel),
-                                     &p->errors[i], err));
-        DPT_TRY(dpt_device_alloc_for(p->env.device, DPT_MEMORY_COMM, bytes_of(p->right_numel),
-                                     &p->right[i], err));
+        DPT_TRY(make_floats(p, p->errors_numel, &p->errors[i], err));
+        DPT_TRY(make_floats(p, p->right_numel, &p->right[i], err));
     }
-    DPT_TRY(dpt_device_alloc_for(p->env.device, DPT_MEMORY_COMM, bytes_of(p->right_numel),
-                                 &p->across, err));
-    return dpt_device_alloc_for(p->env.device, DPT_MEMORY_COMM, bytes_of(p->column_max), &p->column,
-                                err);
+    DPT_TRY(make_floats(p, p->right_numel, &p->across, err));
+    return make_floats(p, p->column_max, &p->column, err);
 }
 
 enum dpt_status dpt_powersgd_create(const struct dpt_strategy_env *env, struct dpt_powersgd **ret,
@@ -124,11 +122,6 @@ enum dpt_status dpt_powersgd_create(const struct dpt_strategy_env *env, struct d
     return status;
 }
 
-static void release_memory(struct dpt_powersgd *p, void *memory, int64_t numel)
-{
-    dpt_device_free_for(p->env.device, DPT_MEMORY_COMM, memory, bytes_of(numel));
-}
-
 void dpt_powersgd_destroy(struct dpt_powersgd **powersgd)
 {
     struct dpt_powersgd *p = *powersgd;
@@ -138,11 +131,11 @@ void dpt_powersgd_destroy(struct dpt_powersgd **powersgd)
         for (int i = 0; i < p->channel[c].n_buffers; i++)
             dpt_comm_mem_destroy(&p->channel[c].buffer[i]);
     for (int i = 0; i < 2; i++) {
-        release_memory(p, p->errors[i], p->errors_numel);
-        release_memory(p, p->right[i], p->right_numel);
+        dpt_buffer_free(&p->errors[i]);
+        dpt_buffer_free(&p->right[i]);
     }
-    release_memory(p, p->across, p->right_numel);
-    release_memory(p, p->column, p->column_max);
+    dpt_buffer_free(&p->across);
+    dpt_buffer_free(&p->column);
     free(p->items);
     free(p);
     *powersgd = NULL;
@@ -217,17 +210,16 @@ static enum dpt_status open_channel(struct dpt_powersgd *p, struct channel *c,
         DPT_TRY(dpt_host_reducer_buffer_create(p->env.listener, c->n_buffers,
                                                c->bucket.end > 0 ? c->bucket.end : 1,
                                                &c->buffer[c->n_buffers], err));
-    const struct dpt_host_reducer_spec spec = {.ops = p->ops,
-                                               .stream = p->env.comm_stream,
-                                               .thread = p->env.comm_thread,
+    const struct dpt_host_reducer_spec spec = {.of = {.thread = p->env.comm_thread,
+                                                      .stream = p->env.comm_stream,
+                                                      .buckets = &c->bucket,
+                                                      .n_buckets = 1,
+                                                      .block = DPT_BLOCK,
+                                                      .world = world,
+                                                      .rank = rank},
+                                               .ops = p->ops,
                                                .listener = p->env.listener,
-                                               .buckets = &c->bucket,
-                                               .n_buckets = 1,
-                                               .block = DPT_BLOCK,
-                                               .buffers = c->buffer,
-                                               .n_buffers = c->n_buffers,
-                                               .world = world,
-                                               .rank = rank};
+                                               .buffers = c->buffer};
     return dpt_host_reducer_create(&spec, &c->reducer, err);
 }
 
@@ -250,7 +242,7 @@ static void settle_errors(struct dpt_powersgd *p, int64_t step)
 {
     const bool skipped = p->reduced_step == step - 1 && p->error_step == step - 1;
     if (p->error_step != step && !skipped)
-        memset(p->errors[p->current], 0, bytes_of(p->errors_numel));
+        memset(p->errors[p->current].data, 0, p->errors[p->current].bytes);
     p->error_step = step;
 }
 
@@ -258,8 +250,8 @@ static void settle_errors(struct dpt_powersgd *p, int64_t step)
  */
 static void begin_factors(struct dpt_powersgd *p, const float *gradient)
 {
-    float *out = channel_data(p, 0), *sums = p->errors[!p->current];
-    const float *errors = p->errors[p->current], *right = p->right[p->current];
+    float *out = channel_data(p, 0), *sums = p->errors[!p->current].data;
+    const float *errors = p->errors[p->current].data, *right = p->right[p->current].data;
     for (int i = 0; i < p->n_items; i++) {
         const struct item *t = &p->items[i];
         const float *g = gradient + t->offset;
@@ -275,8 +267,8 @@ static void begin_factors(struct dpt_powersgd *p, const float *gradient)
 /* The right factors of this rank, to the second channel, and transposed for its new errors. */
 static void own_factors(struct dpt_powersgd *p)
 {
-    float *left = channel_data(p, 0), *out = channel_data(p, 1), *across = p->across;
-    const float *sums = p->errors[!p->current];
+    float *left = channel_data(p, 0), *out = channel_data(p, 1), *across = p->across.data;
+    const float *sums = p->errors[!p->current].data;
     for (int i = 0; i < p->n_items; i++) {
         const struct item *t = &p->items[i];
         if (t->n == 0)
@@ -290,8 +282,8 @@ static void own_factors(struct dpt_powersgd *p)
 /* What the own factors lack; the gradient's memory serves meanwhile. */
 static void new_errors(struct dpt_powersgd *p, float *gradient)
 {
-    const float *left = channel_data(p, 0), *across = p->across;
-    float *sums = p->errors[!p->current];
+    const float *left = channel_data(p, 0), *across = p->across.data;
+    float *sums = p->errors[!p->current].data;
     for (int i = 0; i < p->n_items; i++) {
         const struct item *t = &p->items[i];
         float *g = gradient + t->offset, *error = sums + t->error_at;
@@ -309,7 +301,7 @@ static void new_errors(struct dpt_powersgd *p, float *gradient)
 static void renew_columns(struct dpt_powersgd *p, int item, int64_t step, float *right)
 {
     const int64_t m = p->items[item].m;
-    float *column = p->column;
+    float *column = p->column.data;
     for (int64_t j = 0; j < p->rank; j++) {
         bool gone = true;
         for (int64_t i = 0; i < m && gone; i++)
@@ -326,7 +318,7 @@ static void renew_columns(struct dpt_powersgd *p, int item, int64_t step, float 
 static void end_factors(struct dpt_powersgd *p, int64_t step, float *gradient)
 {
     const float *left = channel_data(p, 0), *sum = channel_data(p, 1);
-    float *across = p->across, *next = p->right[!p->current];
+    float *across = p->across.data, *next = p->right[!p->current].data;
     for (int i = 0; i < p->n_items; i++) {
         const struct item *t = &p->items[i];
         if (t->n == 0)
@@ -391,35 +383,27 @@ static bool powersgd_begin(struct dpt_reducer *reducer, int64_t step)
 {
     struct powersgd_reducer *r = reducer_of(reducer);
     r->step = step;
-    return dpt_reducer_begin(r->inner, step) && !is_due(r->powersgd, step);
+    return dpt_reducer_begin(reducer->inner, step) && !is_due(r->powersgd, step);
 }
 
 static enum dpt_status powersgd_ready(struct dpt_reducer *reducer, int bucket, struct dpt_err *err)
 {
     struct powersgd_reducer *r = reducer_of(reducer);
-    return is_due(r->powersgd, r->step) ? DPT_OK : dpt_reducer_ready(r->inner, bucket, err);
-}
-
-static enum dpt_status powersgd_run_buckets(struct dpt_reducer *reducer,
-                                            struct dpt_comm_thread *thread, int first, int end,
-                                            struct dpt_err *err)
-{
-    struct dpt_reducer *inner = reducer_of(reducer)->inner;
-    return inner->ops->run_buckets(inner, thread, first, end, err);
+    return is_due(r->powersgd, r->step) ? DPT_OK : dpt_reducer_ready(reducer->inner, bucket, err);
 }
 
 static enum dpt_status powersgd_finish(struct dpt_reducer *reducer, struct dpt_err *err)
 {
     struct powersgd_reducer *r = reducer_of(reducer);
     return is_due(r->powersgd, r->step) ? reduce_by_factors(r->powersgd, r->step, r->gradient, err)
-                                        : dpt_reducer_finish(r->inner, err);
+                                        : dpt_reducer_finish(reducer->inner, err);
 }
 
 /* Of a compressed step. */
 static void powersgd_cost(const struct dpt_reducer *reducer, struct dpt_strategy_cost *cost)
 {
     const struct dpt_powersgd *p = ((const struct powersgd_reducer *)reducer)->powersgd;
-    cost->gradient_bytes += 2 * (int64_t)bytes_of(p->errors_numel);
+    cost->gradient_bytes += 2 * (int64_t)p->errors[0].bytes;
     for (int c = 0; c < CHANNELS; c++) {
         for (int i = 0; i < p->channel[c].n_buffers; i++)
             cost->gradient_bytes += (int64_t)dpt_comm_mem_bytes(p->channel[c].buffer[i]);
@@ -427,19 +411,15 @@ static void powersgd_cost(const struct dpt_reducer *reducer, struct dpt_strategy
     }
 }
 
-static void powersgd_destroy(struct dpt_reducer *reducer)
+static void powersgd_release(struct dpt_reducer *reducer)
 {
-    struct powersgd_reducer *r = reducer_of(reducer);
     for (int c = 0; c < CHANNELS; c++)
-        dpt_reducer_destroy(&r->powersgd->channel[c].reducer);
-    dpt_reducer_destroy(&r->inner);
-    free(r);
+        dpt_reducer_destroy(&reducer_of(reducer)->powersgd->channel[c].reducer);
 }
 
-static const struct dpt_reducer_ops powersgd_reducer = {.destroy = powersgd_destroy,
+static const struct dpt_reducer_ops powersgd_reducer = {.release = powersgd_release,
                                                         .begin = powersgd_begin,
                                                         .ready = powersgd_ready,
-                                                        .run_buckets = powersgd_run_buckets,
                                                         .finish = powersgd_finish,
                                                         .cost = powersgd_cost};
 
@@ -450,8 +430,9 @@ static enum dpt_status wrap_reducer(struct dpt_powersgd *p, float *gradient,
     if (!r)
         return dpt_fail_nomem(err, "powersgd");
     *r = (struct powersgd_reducer){
-        .base = **reducer, .powersgd = p, .inner = *reducer, .gradient = gradient};
-    r->base.ops = &powersgd_reducer;
+        .base = {.ops = &powersgd_reducer, .of = (*reducer)->of, .inner = *reducer},
+        .powersgd = p,
+        .gradient = gradient};
     *reducer = &r->base;
     return DPT_OK;
 }
@@ -465,7 +446,7 @@ enum dpt_status dpt_powersgd_begin_generation(struct dpt_powersgd *p, const stru
     for (int c = 0; c < CHANNELS; c++)
         DPT_TRY(open_channel(p, &p->channel[c], world, rank, err));
     DPT_TRY(prepare_products(p, err));
-    float *right = p->right[p->current];
+    float *right = p->right[p->current].data;
     for (int i = 0; i < p->n_items; i++)
         if (p->items[i].n > 0)
             draw_factor(p, i, -1, -1, p->items[i].m * p->rank, right + p->items[i].right_at);

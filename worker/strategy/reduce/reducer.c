@@ -1,21 +1,35 @@
 /* What reducers have in common (reducer.h). */
 #include "worker/strategy/reduce/reducer.h"
 
+#include <stdlib.h>
+
 void dpt_reducer_destroy(struct dpt_reducer **reducer)
 {
-    if (*reducer)
-        (*reducer)->ops->destroy(*reducer);
+    struct dpt_reducer *r = *reducer;
+    if (!r)
+        return;
+    dpt_reducer_destroy(&r->inner);
+    if (r->ops->release)
+        r->ops->release(r);
+    free(r);
     *reducer = NULL;
 }
 
 bool dpt_reducer_begin(struct dpt_reducer *r, int64_t step)
 {
-    return r->ops->begin(r, step);
+    return r->ops->begin ? r->ops->begin(r, step) : dpt_reducer_begin(r->inner, step);
 }
 
 enum dpt_status dpt_reducer_ready(struct dpt_reducer *r, int bucket, struct dpt_err *err)
 {
     return r->ops->ready(r, bucket, err);
+}
+
+static enum dpt_status reduce_buckets(struct dpt_reducer *r, struct dpt_comm_thread *thread,
+                                      int first, int end, struct dpt_err *err)
+{
+    return r->ops->run_buckets ? r->ops->run_buckets(r, thread, first, end, err)
+                               : reduce_buckets(r->inner, thread, first, end, err);
 }
 
 struct one_bucket {
@@ -27,27 +41,28 @@ static enum dpt_status job_one_bucket(struct dpt_comm_thread *thread, void *ctx,
                                       struct dpt_err *err)
 {
     const struct one_bucket *one = ctx;
-    return one->reducer->ops->run_buckets(one->reducer, thread, one->bucket, one->bucket + 1, err);
+    return reduce_buckets(one->reducer, thread, one->bucket, one->bucket + 1, err);
 }
 
 enum dpt_status dpt_reducer_run(struct dpt_reducer *r, int bucket, struct dpt_err *err)
 {
     struct one_bucket one = {r, bucket};
-    DPT_TRY(r->ops->ready(r, bucket, err));
-    return r->world_size == 1 ? DPT_OK : dpt_comm_thread_run(r->thread, job_one_bucket, &one, err);
+    DPT_TRY(dpt_reducer_ready(r, bucket, err));
+    return r->of.world->size == 1 ? DPT_OK
+                                  : dpt_comm_thread_run(r->of.thread, job_one_bucket, &one, err);
 }
 
 enum dpt_status dpt_reducer_job(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
     struct dpt_reducer *r = ctx;
-    return r->ops->run_buckets(r, thread, 0, r->n_buckets, err);
+    return reduce_buckets(r, thread, 0, r->of.n_buckets, err);
 }
 
 void dpt_reducer_post(struct dpt_reducer *r)
 {
-    r->posted = r->world_size > 1;
+    r->posted = r->of.world->size > 1;
     if (r->posted)
-        dpt_comm_thread_post(r->thread, dpt_reducer_job, r);
+        dpt_comm_thread_post(r->of.thread, dpt_reducer_job, r);
 }
 
 enum dpt_status dpt_reducer_finish(struct dpt_reducer *r, struct dpt_err *err)
@@ -55,13 +70,20 @@ enum dpt_status dpt_reducer_finish(struct dpt_reducer *r, struct dpt_err *err)
     const bool posted = r->posted;
     r->posted = false;
     if (posted)
-        DPT_TRY(dpt_comm_thread_wait(r->thread, err));
+        DPT_TRY(dpt_comm_thread_wait(r->of.thread, err));
     return r->ops->finish ? r->ops->finish(r, err) : DPT_OK;
+}
+
+void dpt_reducer_cost(const struct dpt_reducer *r, struct dpt_strategy_cost *cost)
+{
+    while (!r->ops->cost)
+        r = r->inner;
+    r->ops->cost(r, cost);
 }
 
 int64_t dpt_reducer_bytes_sent(const struct dpt_reducer *r)
 {
     struct dpt_strategy_cost cost = {.sent_bytes = 0};
-    r->ops->cost(r, &cost);
+    dpt_reducer_cost(r, &cost);
     return cost.sent_bytes;
 }

@@ -12,13 +12,14 @@
 #ifndef DPT_WORKER_STRATEGY_REDUCE_REDUCER_H
 #define DPT_WORKER_STRATEGY_REDUCE_REDUCER_H
 
+#include "worker/plan/buckets.h"
 #include "worker/strategy/strategy.h"
 
 struct dpt_reducer;
 
 struct dpt_reducer_ops {
-    /* After the communicator is closed. */
-    void (*destroy)(struct dpt_reducer *reducer);
+    /* Frees what the reducer holds beside itself and `inner`; NULL: nothing. */
+    void (*release)(struct dpt_reducer *reducer);
     /* No bucket is ready. Returns whether this step's buckets are reduced one by one; if not, all
      * is done by finish, and there is no job. */
     bool (*begin)(struct dpt_reducer *reducer, int64_t step);
@@ -29,18 +30,35 @@ struct dpt_reducer_ops {
     enum dpt_status (*run_buckets)(struct dpt_reducer *reducer, struct dpt_comm_thread *thread,
                                    int first, int end, struct dpt_err *err);
     enum dpt_status (*finish)(struct dpt_reducer *reducer, struct dpt_err *err); /* or NULL */
-    /* Adds the bytes that this rank sends in a step, and of gradients that the reducer holds. */
     void (*cost)(const struct dpt_reducer *reducer, struct dpt_strategy_cost *cost);
+};
+
+/* What a generation reduces, and between which ranks. All borrowed for the reducer's life. */
+struct dpt_reducer_spec {
+    struct dpt_comm_thread *thread;
+    struct dpt_stream *stream;        /* the communication thread's own */
+    const struct dpt_bucket *buckets; /* of the flat gradient */
+    int n_buckets;
+    int64_t block; /* a bucket is cut into a piece for each rank in whole blocks */
+    const struct dpt_world *world;
+    int rank;
+    /* The dtype to which every sum is rounded and in which it goes to other hosts; DPT_F32: nothing
+     * is rounded. The values that the buffers hold at the beginning are rounded already. */
+    enum dpt_dtype wire;
+    /* Each bucket is a unit, and the sum of a piece stays with its owner: rank r of n has piece r
+     * of n of every bucket. Else all ranks get all sums. */
+    bool shards;
 };
 
 /* Every reducer starts with this. */
 struct dpt_reducer {
     const struct dpt_reducer_ops *ops;
-    struct dpt_comm_thread *thread;
-    int n_buckets, world_size;
+    struct dpt_reducer_spec of;
+    struct dpt_reducer *inner; /* owned: carries out the ops that are NULL in `ops`; or NULL */
     bool posted;
 };
 
+/* After the communicator is closed. */
 void dpt_reducer_destroy(struct dpt_reducer **reducer);
 bool dpt_reducer_begin(struct dpt_reducer *reducer, int64_t step);
 DPT_MUST_USE enum dpt_status dpt_reducer_ready(struct dpt_reducer *reducer, int bucket,
@@ -54,6 +72,8 @@ DPT_MUST_USE enum dpt_status dpt_reducer_job(struct dpt_comm_thread *thread, voi
 /* Posts the job, in a world of several; finish then waits for it. */
 void dpt_reducer_post(struct dpt_reducer *reducer);
 DPT_MUST_USE enum dpt_status dpt_reducer_finish(struct dpt_reducer *reducer, struct dpt_err *err);
+/* Adds the bytes that this rank sends in a step, and of gradients that the reducer holds. */
+void dpt_reducer_cost(const struct dpt_reducer *reducer, struct dpt_strategy_cost *cost);
 int64_t dpt_reducer_bytes_sent(const struct dpt_reducer *reducer);
 
 #endif

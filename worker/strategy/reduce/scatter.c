@@ -27,35 +27,37 @@ static struct dpt_interval task_piece(const struct dpt_strategy *s, const struct
                        task->n_parts);
 }
 
-static void post_scatter(void *ctx, const struct dpt_task *task, int turn,
-                         struct dpt_task_transfers *x)
+static bool is_member(const struct dpt_strategy *s, int position)
+{
+    return position >= s->part.members.first && position < s->part.members.end;
+}
+
+static int64_t scatter_bytes_to(const void *ctx, const struct dpt_task *task, int position)
+{
+    const struct dpt_strategy *s = ctx;
+    if (task->idle || !is_member(s, position))
+        return 0;
+    return strategy_numel(task_piece(s, task, position)) * (int64_t)strategy_width(s, position);
+}
+
+static void post_scatter(void *ctx, const struct dpt_task *task, struct dpt_task_transfers *x)
 {
     const struct dpt_strategy *s = ctx;
     const struct strategy_waves *w = &s->waves;
-    const struct dpt_interval own = task_piece(s, task, s->part.position);
-    const int64_t origin = origin_of(s, task);
-    char *staging = (char *)w->staging +
-                    (size_t)(turn % DPT_STAGING_TURNS) * (size_t)w->n_staged * w->staging_bytes;
-    for (int i = 1; i < strategy_n_members(s); i++) {
-        const int position = strategy_member(s, i),
-                  peer = s->part.world->rank_of_position[position];
-        const struct dpt_interval theirs = task_piece(s, task, position);
+    const struct dpt_range members = s->part.members;
+    const int64_t own = strategy_numel(task_piece(s, task, s->part.position));
+    char *staging = strategy_staging(&w->staging, x->turn);
+    for (int i = 1; i < members.end - members.first; i++) {
+        const int position = strategy_next_of(s, members, i);
+        const int64_t first = task_piece(s, task, position).first - origin_of(s, task);
         const size_t width = strategy_width(s, position);
-        if (!task->idle && !strategy_is_empty(theirs))
-            x->out[x->n_out++] =
-                dpt_buffer_send(strategy_is_narrow(s, position) ? &w->narrow_gradient[task->buffer]
-                                                                : &w->gradient[task->buffer],
-                                peer, (size_t)(theirs.first - origin) * width,
-                                (size_t)strategy_numel(theirs) * width);
-        if (position >= strategy_active(s, task) || strategy_is_empty(own))
-            continue;
-        struct dpt_comm_xfer *in = &x->in[x->n_in++];
-        *in = (struct dpt_comm_xfer){
-            .dir = DPT_COMM_LEND, .peer = peer, .bytes = (size_t)strategy_numel(own) * width};
-        if (dpt_partition_is_staged(&s->part, position)) {
-            in->buf = staging;
-            staging += w->staging_bytes;
-        }
+        if (!task->idle)
+            strategy_send(s, x, position,
+                          strategy_is_narrow(s, position) ? &w->narrow_gradient[task->buffer]
+                                                          : &w->gradient[task->buffer],
+                          (size_t)first * width, (size_t)scatter_bytes_to(s, task, position));
+        if (position < strategy_active(s, task) && own > 0)
+            strategy_borrow(s, x, position, &staging, (size_t)own * width);
     }
 }
 
@@ -76,31 +78,31 @@ static void add_wave(const struct dpt_strategy *s, const struct dpt_task *task, 
                                       .wire = s->wire,
                                       .last = task->wave == dpt_waves_count(&s->part.waves) - 1,
                                       .numel = numel,
-                                      .wide = s->env.resident ? w->scratch : wide,
+                                      .wide = s->env.resident ? w->scratch.data : wide,
                                       .chunk = s->env.resident            ? numel
                                                : s->part.world->size == 1 ? ALONE_CHUNK_NUMEL
                                                                           : DPT_WAVE_SUM_CHUNK};
     dpt_wave_sum_add(s->ops, stream, &wave);
 }
 
-static enum dpt_status scattered(void *ctx, const struct dpt_task *task, int turn,
+static enum dpt_status scattered(void *ctx, const struct dpt_task *task,
                                  const struct dpt_task_transfers *x, struct dpt_err *err)
 {
     const struct dpt_strategy *s = ctx;
     const struct strategy_waves *w = &s->waves;
-    const int me = s->part.position, first_member = s->part.members.first;
+    const struct dpt_range members = s->part.members;
+    const int me = s->part.position;
     const struct dpt_interval own = task_piece(s, task, me);
     int n = 0;
-    (void)turn;
     if (strategy_is_empty(own))
         return DPT_OK;
     if (!task->idle)
-        w->contributions[me - first_member] =
+        w->contributions[me - members.first] =
             (const float *)w->gradient[task->buffer].data + (own.first - origin_of(s, task));
-    for (int i = 1; i < strategy_n_members(s); i++) {
-        const int position = strategy_member(s, i);
+    for (int i = 1; i < members.end - members.first; i++) {
+        const int position = strategy_next_of(s, members, i);
         if (position < strategy_active(s, task))
-            w->contributions[position - first_member] = x->in[n++].lent;
+            w->contributions[position - members.first] = x->in[n++].lent;
     }
     DPT_ASSERT(n == x->n_in);
     const bool alone = s->part.world->size == 1;
@@ -113,16 +115,4 @@ static enum dpt_status scattered(void *ctx, const struct dpt_task *task, int tur
     return alone && s->env.resident ? DPT_OK : dpt_stream_sync(stream, err);
 }
 
-static int64_t scatter_bytes(const void *ctx, const struct dpt_task *task)
-{
-    const struct dpt_strategy *s = ctx;
-    int64_t bytes = 0;
-    for (int i = 1; !task->idle && i < strategy_n_members(s); i++) {
-        const int position = strategy_member(s, i);
-        bytes +=
-            strategy_numel(task_piece(s, task, position)) * (int64_t)strategy_width(s, position);
-    }
-    return bytes;
-}
-
-const struct dpt_task_handler strategy_scatter = {post_scatter, scattered, scatter_bytes};
+const struct dpt_task_handler strategy_scatter = {post_scatter, scattered, scatter_bytes_to};

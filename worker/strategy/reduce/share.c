@@ -46,36 +46,36 @@ static void share_own(const struct dpt_strategy *s, int range)
                      whole_sum(s, range) + skip, share_place(s, range, take.first));
 }
 
-static void post_share(void *ctx, const struct dpt_task *task, int turn,
-                       struct dpt_task_transfers *x)
+static int64_t share_bytes_to(const void *ctx, const struct dpt_task *task, int position)
+{
+    const struct dpt_strategy *s = ctx;
+    return strategy_numel(shared_piece(s, s->part.position, position, task->unit)) *
+           (int64_t)strategy_width(s, position);
+}
+
+static void post_share(void *ctx, const struct dpt_task *task, struct dpt_task_transfers *x)
 {
     const struct dpt_strategy *s = ctx;
     const int range = task->unit, me = s->part.position;
     const struct dpt_buffer *from = s->waves.crossed ? &s->waves.added : &s->waves.sums[0];
-    const float *sums = from->data, *own = whole_sum(s, range);
-    const int64_t own_first = strategy_whole_piece(s, me, range).first;
-    (void)turn;
+    const int64_t own_at = whole_sum(s, range) - (const float *)from->data,
+                  own_first = strategy_whole_piece(s, me, range).first;
     share_own(s, range);
     for (int i = 1; i < s->part.world->size; i++) {
-        const int position = strategy_other(s, i), peer = s->part.world->rank_of_position[position];
-        const struct dpt_interval give = shared_piece(s, me, position, range),
-                                  take = shared_piece(s, position, me, range);
+        const int position = strategy_other(s, i);
+        const struct dpt_interval take = shared_piece(s, position, me, range);
+        const int64_t skip = shared_piece(s, me, position, range).first - own_first;
         const bool narrow = strategy_is_narrow(s, position);
-        const size_t width = strategy_width(s, position);
-        if (!strategy_is_empty(give))
-            x->out[x->n_out++] = dpt_buffer_send(
-                narrow ? &s->waves.narrow_sum : from, peer,
-                narrow ? strategy_narrow_offset(s, range, give.first - own_first)
-                       : (size_t)(own + (give.first - own_first) - sums) * sizeof(float),
-                (size_t)strategy_numel(give) * width);
+        strategy_send(s, x, position, narrow ? &s->waves.narrow_sum : from,
+                      narrow ? strategy_narrow_offset(s, range, skip)
+                             : (size_t)(own_at + skip) * sizeof(float),
+                      (size_t)share_bytes_to(s, task, position));
         if (strategy_is_empty(take))
             continue;
         float *place = share_place(s, range, take.first);
-        x->in[x->n_in++] = (struct dpt_comm_xfer){
-            .dir = DPT_COMM_RECV,
-            .peer = peer,
-            .buf = narrow ? dpt_wire_inbox(strategy_numel(take), place) : place,
-            .bytes = (size_t)strategy_numel(take) * width};
+        strategy_receive(s, x, position,
+                         narrow ? dpt_wire_inbox(strategy_numel(take), place) : place,
+                         (size_t)strategy_numel(take) * strategy_width(s, position));
     }
 }
 
@@ -87,15 +87,14 @@ static void widen_shared(const struct dpt_strategy *s, int64_t n, float *values)
         return;
     }
     s->ops->copy(s->comm_stream, (size_t)n * dpt_dtype_bytes(s->wire), dpt_wire_inbox(n, values),
-                 s->waves.scratch);
-    s->ops->widen(s->comm_stream, n, s->wire, s->waves.scratch, values);
+                 s->waves.scratch.data);
+    s->ops->widen(s->comm_stream, n, s->wire, s->waves.scratch.data, values);
 }
 
-static enum dpt_status shared(void *ctx, const struct dpt_task *task, int turn,
+static enum dpt_status shared(void *ctx, const struct dpt_task *task,
                               const struct dpt_task_transfers *x, struct dpt_err *err)
 {
     const struct dpt_strategy *s = ctx;
-    (void)turn;
     (void)x;
     for (int i = 1; i < s->part.world->size; i++) {
         const int position = strategy_other(s, i);
@@ -106,16 +105,4 @@ static enum dpt_status shared(void *ctx, const struct dpt_task *task, int turn,
     return dpt_stream_sync(s->comm_stream, err);
 }
 
-static int64_t share_bytes(const void *ctx, const struct dpt_task *task)
-{
-    const struct dpt_strategy *s = ctx;
-    int64_t bytes = 0;
-    for (int i = 1; i < s->part.world->size; i++) {
-        const int position = strategy_other(s, i);
-        bytes += strategy_numel(shared_piece(s, s->part.position, position, task->unit)) *
-                 (int64_t)strategy_width(s, position);
-    }
-    return bytes;
-}
-
-const struct dpt_task_handler strategy_share = {post_share, shared, share_bytes};
+const struct dpt_task_handler strategy_share = {post_share, shared, share_bytes_to};

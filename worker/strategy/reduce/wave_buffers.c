@@ -60,7 +60,7 @@ static enum dpt_status make_steps(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_waves *w = &s->waves;
     const struct dpt_waves *waves = &s->part.waves;
-    const size_t members = (size_t)strategy_n_members(s);
+    const size_t members = (size_t)waves->members;
     w->steps = calloc((size_t)(waves->slots + waves->lanes), sizeof *w->steps);
     w->first_step = calloc((size_t)dpt_waves_count(waves) + 1, sizeof *w->first_step);
     w->contributions = calloc(members, sizeof *w->contributions);
@@ -73,24 +73,23 @@ static enum dpt_status make_steps(struct dpt_strategy *s, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* Room on a device for what came in 16 bits: a part in f32, or what is shared of a unit. */
+/* Memory of a device for 16-bit values on their way to f32: as large as a staged part of one rank
+ * in f32, or the shared values of a unit. */
 static enum dpt_status make_scratch(struct dpt_strategy *s, struct dpt_err *err)
 {
-    struct strategy_waves *w = &s->waves;
-    w->scratch_bytes = w->staging_bytes;
+    const int others = s->part.waves.members - 1; /* all staged */
+    size_t bytes = s->memory.item[DPT_ITEM_STAGING].bytes / (size_t)others;
     for (int u = 0; u < s->n_units; u++) {
         const size_t unit = (size_t)dpt_model_unit(s->env.model, u)->numel * sizeof(uint16_t);
-        w->scratch_bytes = unit > w->scratch_bytes ? unit : w->scratch_bytes;
+        bytes = unit > bytes ? unit : bytes;
     }
-    return dpt_device_alloc_for(s->device, DPT_MEMORY_COMM, w->scratch_bytes, &w->scratch, err);
+    return dpt_buffer_make_private(s->device, DPT_MEMORY_COMM, bytes, &s->waves.scratch, err);
 }
 
-/* Cuts pieces into parts; room for those of others. What is narrow comes to rest there before it is
- * f32. */
+/* Cuts pieces into parts, and makes staging memory. */
 static enum dpt_status make_parts(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_waves *w = &s->waves;
-    const struct dpt_memory_entry *staging = &s->memory.item[DPT_ITEM_STAGING];
     const size_t n = (size_t)w->ranges.n_units;
     int64_t own_at = 0;
     w->parts = calloc(n, sizeof *w->parts);
@@ -102,15 +101,9 @@ static enum dpt_status make_parts(struct dpt_strategy *s, struct dpt_err *err)
         w->own_at[r] = own_at;
         own_at += strategy_numel(strategy_added_piece(s, s->part.position, r));
     }
-    for (int p = s->part.members.first; p < s->part.members.end; p++)
-        w->n_staged += p != s->part.position && dpt_partition_is_staged(&s->part, p);
-    w->staging_bytes = w->n_staged > 0 ? staging->bytes / (size_t)w->n_staged : 0;
     if (s->env.resident && s->memory.item[DPT_ITEM_NARROW_SUM].n > 0)
         DPT_TRY(make_scratch(s, err));
-    return w->n_staged == 0
-               ? DPT_OK
-               : dpt_device_alloc_for(s->device, staging->tag, (size_t)staging->n * staging->bytes,
-                                      &w->staging, err);
+    return strategy_staging_make(s, DPT_ITEM_STAGING, &w->staging, err);
 }
 
 enum dpt_status strategy_waves_begin(struct dpt_strategy *s, const struct dpt_step_spec *spec,
@@ -131,17 +124,13 @@ void strategy_waves_end(struct dpt_strategy *s)
     free(w->narrow_from);
     free(w->parts);
     free(w->own_at);
-    dpt_device_free_for(s->device, DPT_MEMORY_COMM, w->staging,
-                        DPT_STAGING_TURNS * (size_t)w->n_staged * w->staging_bytes);
-    dpt_device_free_for(s->device, DPT_MEMORY_COMM, w->scratch, w->scratch_bytes);
+    dpt_buffer_free(&w->staging);
+    dpt_buffer_free(&w->scratch);
     w->steps = NULL;
     w->first_step = w->parts = NULL;
     w->contributions = NULL;
     w->narrow_from = NULL;
     w->own_at = NULL;
-    w->staging = w->scratch = NULL;
-    w->n_staged = 0;
-    w->scratch_bytes = 0;
 }
 
 void strategy_waves_destroy(struct dpt_strategy *s)

@@ -8,8 +8,8 @@
 
 struct form {
     struct dpt_pack pack;
-    size_t at, bytes; /* in the memory of all; bytes 0: the parameter has no form */
-    bool is_true;
+    size_t at, bytes; /* in `memory`; bytes 0: the parameter has no form */
+    bool is_current;  /* packed from the weights as they are */
 };
 
 struct dpt_packed_weights {
@@ -26,7 +26,7 @@ struct dpt_packed_weights {
     bool used;    /* in this generation */
 };
 
-/* The first slot that reads a form pays for it, the others gain. */
+/* The first slot pays for the packing, later slots gain. */
 enum { SLOTS_MIN = 2, SHARE_OF_AVAILABLE = 2 };
 
 bool dpt_packing_pays(enum dpt_pack_weights mode, int slots, int64_t bytes, int64_t available)
@@ -87,10 +87,8 @@ enum dpt_status dpt_packed_weights_create(const struct dpt_packed_weights_option
 
 static void release_forms(struct dpt_packed_weights *p)
 {
-    for (int i = 0; p->memory && i < p->n_params; i++) {
-        p->forms[i].is_true = false;
-        p->pointers[i] = NULL;
-    }
+    if (p->memory)
+        dpt_packed_weights_forget(p);
     dpt_device_free_for(p->device, DPT_MEMORY_PACKED, p->memory, p->bytes);
     p->memory = NULL;
 }
@@ -110,7 +108,7 @@ void dpt_packed_weights_destroy(struct dpt_packed_weights **packed)
 enum dpt_status dpt_packed_weights_decide(struct dpt_packed_weights *p, int slots,
                                           int ranks_of_host, struct dpt_err *err)
 {
-    /* Memory that is held already is not asked for again. */
+    /* Memory that is allocated already needs no room. */
     const int64_t wanted = p->memory ? 0 : (int64_t)p->bytes * ranks_of_host;
     p->used = p->bytes > 0 && dpt_packing_pays(p->mode, slots, wanted, dpt_memory_available(""));
     if (!p->used)
@@ -137,34 +135,33 @@ int64_t dpt_packed_weights_bytes(const struct dpt_packed_weights *p)
     return p->used ? (int64_t)p->bytes : 0;
 }
 
-static void make_form_true(struct dpt_packed_weights *p, int param, const void *unit_weights)
+static void pack_form(struct dpt_packed_weights *p, int param, const void *const *weights)
 {
     struct form *form = &p->forms[param];
     const struct dpt_param *of = dpt_model_param(p->model, param);
     const int64_t place = of->offset - dpt_model_unit(p->model, of->unit)->offset;
-    form->pack.w = (const char *)unit_weights + (size_t)place * dpt_dtype_bytes(form->pack.dtype);
+    form->pack.w =
+        (const char *)weights[of->unit] + (size_t)place * dpt_dtype_bytes(form->pack.dtype);
     form->pack.packed = p->memory + form->at;
     p->ops->pack(p->stream, &form->pack);
     p->pointers[param] = form->pack.packed;
-    form->is_true = true;
+    form->is_current = true;
 }
 
-void dpt_packed_weights_use(struct dpt_packed_weights *p, int unit, struct dpt_slot *slot)
+void dpt_packed_weights_use(struct dpt_packed_weights *p, struct dpt_slot *slot)
 {
-    const struct dpt_unit *u = dpt_model_unit(p->model, unit);
     if (!p->used)
         return;
-    for (int i = u->first_param; i < u->first_param + u->n_params; i++)
-        if (p->forms[i].bytes > 0 && !p->forms[i].is_true)
-            make_form_true(p, i, slot->weights[unit]);
+    for (int i = 0; i < p->n_params; i++)
+        if (p->forms[i].bytes > 0 && !p->forms[i].is_current)
+            pack_form(p, i, slot->weights);
     slot->packed = p->pointers;
 }
 
-void dpt_packed_weights_forget(struct dpt_packed_weights *p, int unit)
+void dpt_packed_weights_forget(struct dpt_packed_weights *p)
 {
-    const struct dpt_unit *u = dpt_model_unit(p->model, unit);
-    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
-        p->forms[i].is_true = false;
-        p->pointers[i] = NULL; /* a slot that was not given new ones reads the weights */
+    for (int i = 0; i < p->n_params; i++) {
+        p->forms[i].is_current = false;
+        p->pointers[i] = NULL; /* a slot that still has the pointers reads the weights */
     }
 }

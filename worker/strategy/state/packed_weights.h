@@ -1,10 +1,6 @@
-/* The packed forms of a model's weights (dpt_ops.pack), for a holder of weights (a strategy, or the
- * base of adapters) from which several slots are computed: whether they pay, their memory, and
- * which of them are true.
- *
- * A form is tied to the weights that a slot is given, never to where they lie: the holder calls
- * dpt_packed_weights_use for a unit whose weights the slot has, and dpt_packed_weights_forget when
- * they change or go. All on the main thread. */
+/* The packed forms of a model's weights (dpt_ops.pack), for an owner of weights (a strategy, or the
+ * base of adapters) from which several slots are computed: the decision to pack, the memory of the
+ * forms, and the packing when weights have changed. All on the main thread. */
 #ifndef DPT_WORKER_STRATEGY_STATE_PACKED_WEIGHTS_H
 #define DPT_WORKER_STRATEGY_STATE_PACKED_WEIGHTS_H
 
@@ -12,8 +8,8 @@
 
 struct dpt_packed_weights;
 
-/* Whether weights are packed under `mode` by a rank that computes `slots` slots of a step, when the
- * forms of all ranks of its host take `bytes` and the host has `available`. */
+/* Whether a rank that computes `slots` slots of a step packs its weights under `mode`, where the
+ * forms of all ranks of its host need `bytes` and the host has `available`. */
 bool dpt_packing_pays(enum dpt_pack_weights mode, int slots, int64_t bytes, int64_t available);
 
 /* model, device and stream are borrowed for the life of the packed weights; the config and the
@@ -26,28 +22,27 @@ struct dpt_packed_weights_options {
     int without;               /* parameter to leave unpacked; -1: none */
 };
 
-/* Prepares packing on the stream; holds no forms yet. Errors: DPT_ENOMEM and those of the stream.
- */
+/* Prepares packing on the stream; allocates no forms. Errors: DPT_ENOMEM and the stream's. */
 DPT_MUST_USE enum dpt_status
 dpt_packed_weights_create(const struct dpt_packed_weights_options *options,
                           struct dpt_packed_weights **ret, struct dpt_err *err);
 void dpt_packed_weights_destroy(struct dpt_packed_weights **packed);
 
-/* Decides for a generation in which this rank computes `slots` slots of a step beside others on its
- * host, `ranks_of_host` in all. Memory is allocated when forms are used and freed when they are
- * not: a rank holds forms only in generations that use them. DPT_ENOMEM names the key; with `auto`
- * the weights are not packed then, and the log says so. */
+/* Decides whether a generation uses packed forms, in which this rank computes `slots` slots of a
+ * step and its host has `ranks_of_host` ranks. Allocates the forms' memory if they are used, else
+ * frees it. DPT_ENOMEM names the config's key; under `auto` the weights stay unpacked instead, with
+ * a line in the log. */
 DPT_MUST_USE enum dpt_status dpt_packed_weights_decide(struct dpt_packed_weights *packed, int slots,
                                                        int ranks_of_host, struct dpt_err *err);
 
 /* Bytes of the forms that this generation uses; 0: none. */
 int64_t dpt_packed_weights_bytes(const struct dpt_packed_weights *packed);
 
-/* Gives the slot the forms of the parameters of `unit`. Forms that are not true are made of
- * slot->weights[unit]. Errors stick to the stream. */
-void dpt_packed_weights_use(struct dpt_packed_weights *packed, int unit, struct dpt_slot *slot);
+/* Gives the slot the forms of all parameters. Forms that are not packed since the last
+ * dpt_packed_weights_forget are packed from slot->weights. Errors stick to the stream. */
+void dpt_packed_weights_use(struct dpt_packed_weights *packed, struct dpt_slot *slot);
 
-/* The weights of `unit` changed: their forms are no longer true. */
-void dpt_packed_weights_forget(struct dpt_packed_weights *packed, int unit);
+/* The weights changed, or lie elsewhere. */
+void dpt_packed_weights_forget(struct dpt_packed_weights *packed);
 
 #endif

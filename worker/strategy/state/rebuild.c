@@ -94,39 +94,24 @@ void strategy_rebuild_drop(struct dpt_strategy *s)
     strategy_part_free(s, false, &s->rebuild.late, NULL);
 }
 
-static void post_copy(void *ctx, const struct dpt_task *task, int turn,
-                      struct dpt_task_transfers *x)
+static void post_copy(void *ctx, const struct dpt_task *task, struct dpt_task_transfers *x)
 {
     const struct dpt_strategy *s = ctx;
-    const struct dpt_grid *grid = s->env.grid;
     const size_t width = sizeof(float);
-    const int *rank = s->part.world->rank_of_position;
     const enum dpt_vector vector = (enum dpt_vector)task->part;
     const struct dpt_state_part *own = &s->state.held.own, *late = &s->rebuild.late;
-    const struct dpt_interval give = dpt_shard_piece(grid, own->shard, task->unit),
-                              take = dpt_shard_piece(grid, late->shard, task->unit);
-    (void)turn;
-    if (s->rebuild.holder_late && !strategy_is_empty(give)) {
+    const struct dpt_interval give = dpt_shard_piece(s->env.grid, own->shard, task->unit),
+                              take = dpt_shard_piece(s->env.grid, late->shard, task->unit);
+    if (s->rebuild.holder_late) {
         const struct dpt_buffer from = strategy_vector(s, own, vector);
-        x->out[x->n_out++] =
-            dpt_buffer_send(&from, rank[s->part.shadow_holder],
-                            (size_t)strategy_vector_offset(s, own, vector, task->unit) * width,
-                            (size_t)strategy_numel(give) * width);
+        strategy_send(s, x, s->part.shadow_holder, &from,
+                      (size_t)strategy_vector_offset(s, own, vector, task->unit) * width,
+                      (size_t)strategy_numel(give) * width);
     }
     if (!strategy_is_empty(take)) /* empty without a late shadow */
-        x->in[x->n_in++] =
-            (struct dpt_comm_xfer){.dir = DPT_COMM_RECV,
-                                   .peer = rank[s->part.shadow_source],
-                                   .buf = strategy_vector_at(s, late, vector, task->unit),
-                                   .bytes = (size_t)strategy_numel(take) * width};
+        strategy_receive(s, x, s->part.shadow_source,
+                         strategy_vector_at(s, late, vector, task->unit),
+                         (size_t)strategy_numel(take) * width);
 }
 
-/* Copies are no part of an ordinary step. */
-static int64_t copy_bytes(const void *ctx, const struct dpt_task *task)
-{
-    (void)ctx;
-    (void)task;
-    return 0;
-}
-
-const struct dpt_task_handler strategy_copy = {post_copy, NULL, copy_bytes};
+const struct dpt_task_handler strategy_copy = {.post = post_copy};

@@ -62,8 +62,7 @@ void strategy_state_destroy(struct dpt_strategy *s)
     dpt_buffer_free(&state->whole);
     dpt_buffer_free(&state->copy);
     for (int i = 0; i < state->n_gathered; i++)
-        dpt_device_free_for(s->device, DPT_MEMORY_GATHERED, state->gathered[i],
-                            state->gathered_bytes[i]);
+        dpt_buffer_free(&state->gathered[i]);
 }
 
 /* Room for units that are gathered, the tied one's own place first: no world changes it. */
@@ -75,8 +74,8 @@ static enum dpt_status make_gathered(struct dpt_strategy *s, struct dpt_err *err
     while (state->n_gathered < tied->n + others->n) {
         const int i = state->n_gathered;
         const struct dpt_memory_entry *item = i < tied->n ? tied : others;
-        state->gathered_bytes[i] = item->bytes;
-        DPT_TRY(dpt_device_alloc_for(s->device, item->tag, item->bytes, &state->gathered[i], err));
+        DPT_TRY(
+            dpt_buffer_make_private(s->device, item->tag, item->bytes, &state->gathered[i], err));
         state->n_gathered++;
     }
     return DPT_OK;
@@ -144,7 +143,7 @@ void *strategy_own_weights(const struct dpt_strategy *s, int unit)
     return data + offset;
 }
 
-void strategy_state_changed(struct dpt_strategy *s)
+void dpt_strategy_state_changed(struct dpt_strategy *s)
 {
     struct strategy_state *state = &s->state;
     DPT_ASSERT(state->newest != STRATEGY_ON_DEVICE); /* it was fetched before it was written to */
@@ -156,6 +155,8 @@ void strategy_state_changed(struct dpt_strategy *s)
     }
     state->stale = true;
     state->newest = STRATEGY_REGISTERED;
+    if (s->packed)
+        dpt_packed_weights_forget(s->packed);
 }
 
 /* Between registered memory and the device's, piece by piece. */

@@ -20,12 +20,17 @@ static void apply_piece(const struct dpt_strategy *s, const struct dpt_optim_ste
         dpt_optim_update(s->env.config, s->env.model, s->ops, s->stream, step, &vectors);
 }
 
-enum dpt_status strategy_update(struct dpt_strategy *s, const struct dpt_optim_step *step,
-                                struct dpt_err *err)
+enum dpt_status dpt_strategy_apply(struct dpt_strategy *s, const struct dpt_optim_step *step,
+                                   struct dpt_err *err)
 {
     const struct strategy_gradient own = strategy_own_gradient(s),
                                    shadowed = strategy_shadow_gradient(s);
     const struct dpt_state_part *shadow = strategy_shadow(s);
+    DPT_ASSERT(s->step.reduced_step == step->step);
+    if (s->packed)
+        dpt_packed_weights_forget(s->packed);
+    if (s->lanes)
+        dpt_lane_sums_applied(s->lanes, step->step);
     strategy_state_refresh(s);
     for (int u = 0; u < s->n_units; u++) {
         apply_piece(s, step, &s->state.held.own, u, strategy_gradient_at(s, &own, u),

@@ -1,6 +1,6 @@
-/* One rank's part in the canonical all-reduce of a generation (worker/plan/reduce.h): what it sends
- * and receives in each stage, and the pieces whose sums it makes. The same for every range that is
- * reduced, but for the elements. */
+/* One rank's part in the canonical all-reduce of a generation (worker/plan/reduce.h): its transfers
+ * in each stage, and the pieces that it adds. The same for every range that is reduced, apart from
+ * the elements. */
 #ifndef DPT_WORKER_STRATEGY_TRANSPORT_RANK_TRANSFERS_H
 #define DPT_WORKER_STRATEGY_TRANSPORT_RANK_TRANSFERS_H
 
@@ -15,13 +15,12 @@ struct dpt_rank_transfer {
     int peer;
     int piece;
     int buffer; /* lane buffer sent from or received into; -1: lent */
-    bool write; /* the borrower writes the sum there */
+    bool write; /* the borrower writes the sum to the lent memory */
     bool far;   /* the peer is of another host */
-    struct dpt_range node;
 };
 
-/* A piece that this rank sums in a stage: parts in lane order, each from an own buffer or from a
- * lend of that stage. */
+/* A piece that this rank adds in a stage: parts in lane order, each in an own buffer or lent by a
+ * transfer of the stage. */
 struct dpt_piece_sum {
     int piece;
     int n_parts;
@@ -47,13 +46,12 @@ struct dpt_stage_transfers {
  * there; they are posted together. */
 struct dpt_rank_transfers {
     struct dpt_stage_transfers stage[DPT_STAGE_COUNT];
-    bool cross; /* the world has several hosts: of the world, not of this rank, since all must post
-                   in one order */
+    bool cross; /* the world has several hosts; the same on all ranks, which post in one order */
 };
 
-/* Plans; `transfers` is to be finished in any case. A world of one has no transfers. Without
- * `gather` each sum stays with the owner of its piece: GATHER is empty, and within one host nothing
- * is written to others. */
+/* Plans; the caller finishes `transfers` after a failure, too. A world of one has no transfers.
+ * Without `gather` each sum stays with the owner of its piece: GATHER is empty, and within one host
+ * no rank writes to another's memory. */
 DPT_MUST_USE enum dpt_status dpt_rank_transfers_init(struct dpt_rank_transfers *transfers,
                                                      const struct dpt_world *world, int rank,
                                                      bool gather, struct dpt_err *err);

@@ -1,4 +1,4 @@
-/* The task runner over a step's tasks (task runner.h). */
+/* The task runner (task_runner.h). */
 #include "worker/strategy/transport/task_runner.h"
 
 #include "base/clock.h"
@@ -25,7 +25,6 @@ struct running {
     struct dpt_comm_op *in, *out; /* NULL: there is none, or it is over */
     struct dpt_nccl_piece *pieces;
     uint64_t ticket; /* of NCCL's operation; 0: there is none */
-    int turn;
     bool arrived;
 };
 
@@ -203,11 +202,11 @@ static enum dpt_status start_task(struct dpt_task_runner *w, struct dpt_err *err
     run->xfers.n_in = run->xfers.n_out = 0;
     run->ticket = 0;
     run->arrived = false;
-    run->turn = w->turn[task->kind]++;
+    run->xfers.turn = w->turn[task->kind]++;
     w->next++;
     if (left_out(w, task))
         return DPT_OK;
-    w->spec.handlers[task->kind]->post(w->spec.ctx, task, run->turn, &run->xfers);
+    w->spec.handlers[task->kind]->post(w->spec.ctx, task, &run->xfers);
     DPT_ASSERT(run->xfers.n_in <= w->spec.xfers_max && run->xfers.n_out <= w->spec.xfers_max);
     if (w->nccl)
         return start_by_nccl(w, task, run, err);
@@ -233,7 +232,7 @@ static enum dpt_status take_arrival(struct dpt_task_runner *w, int index, struct
     struct running *run = &w->running[index % w->window];
     const struct dpt_task_handler *kind = w->spec.handlers[task->kind];
     if (kind->arrived && !left_out(w, task))
-        DPT_TRY(kind->arrived(w->spec.ctx, task, run->turn, &run->xfers, err));
+        DPT_TRY(kind->arrived(w->spec.ctx, task, &run->xfers, err));
     if (run->in)
         dpt_comm_op_free(w->comm, &run->in);
     run->arrived = true;

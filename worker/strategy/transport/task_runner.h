@@ -22,19 +22,20 @@
 struct dpt_task_transfers {
     struct dpt_comm_xfer *in, *out;
     int n_in, n_out;
+    int turn; /* number of tasks of this kind before it: two tasks with the same turn modulo `turns`
+                 of the spec are never under way together, and may use the same staging */
 };
 
 /* How tasks of a kind are carried out. */
 struct dpt_task_handler {
-    /* Fills in the transfers. `turn` counts tasks of this kind: two with the same turn modulo
-     * `turns` are never under way together, so that each may have its own staging. */
-    void (*post)(void *ctx, const struct dpt_task *task, int turn,
-                 struct dpt_task_transfers *transfers);
-    /* All of `in` is there. What is lent is given back afterwards. NULL: nothing to do. */
-    enum dpt_status (*arrived)(void *ctx, const struct dpt_task *task, int turn,
+    /* Adds to the transfers, of which there are none. */
+    void (*post)(void *ctx, const struct dpt_task *task, struct dpt_task_transfers *transfers);
+    /* All of `in` has arrived. Lent memory is given back afterwards. NULL: nothing to do. */
+    enum dpt_status (*arrived)(void *ctx, const struct dpt_task *task,
                                const struct dpt_task_transfers *transfers, struct dpt_err *err);
-    /* Bytes that the task makes this rank send. */
-    int64_t (*bytes)(const void *ctx, const struct dpt_task *task);
+    /* Bytes that the task sends from this rank to the rank at another position. NULL: the task is
+     * no part of an ordinary step. */
+    int64_t (*bytes_to)(const void *ctx, const struct dpt_task *task, int position);
 };
 
 struct dpt_task_runner_spec {

@@ -109,8 +109,7 @@ static enum dpt_status pack_weights(struct dpt_base *b, const struct dpt_base_op
     struct dpt_slot slot = {.weights = b->weights};
     DPT_TRY(dpt_packed_weights_create(&options, &b->packed, err));
     DPT_TRY(dpt_packed_weights_decide(b->packed, MANY_SLOTS, o->ranks, err));
-    for (int u = 0; u < dpt_model_n_units(model); u++)
-        dpt_packed_weights_use(b->packed, u, &slot);
+    dpt_packed_weights_use(b->packed, &slot);
     b->forms = slot.packed;
     return dpt_stream_sync(o->stream, err);
 }

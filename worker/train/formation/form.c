@@ -6,6 +6,7 @@
 #include "base/cores.h"
 #include "base/log.h"
 #include "base/strategy_traits.h"
+#include "worker/plan/partition.h"
 #include "worker/train/device/device.h"
 #include "worker/train/log/log.h"
 #include "worker/train/save/save.h"
@@ -78,7 +79,7 @@ static void divide_slots(struct dpt_rank *r)
 {
     struct generation *g = &r->gen;
     for (int p = 0; p < g->n_trainers; p++) {
-        const struct dpt_assignment slots = dpt_strategy_assign(r->strategy, &g->world, p);
+        const struct dpt_assignment slots = dpt_partition_assign(r->config, &g->world, p);
         if (p == g->position)
             g->slots = slots;
         if (slots.n > g->slots_max)

@@ -94,7 +94,7 @@ static enum dpt_status evaluate_batch(struct dpt_rank *r, struct dpt_sample_rang
             return dpt_fail(err, DPT_EABORTED, "the evaluation at step %lld was interrupted",
                             (long long)r->state.step);
         if (action->kind == DPT_ACTION_GATHER || action->kind == DPT_ACTION_FREE)
-            DPT_TRY(dpt_strategy_act(r->strategy, i, &slot, err));
+            DPT_TRY(dpt_strategy_act(r->strategy, i, err));
         else if (action->kind == DPT_ACTION_FORWARD && computes)
             rank_forward(r, action->unit, &slot);
     }

@@ -84,7 +84,7 @@ static enum dpt_status end_slot(struct dpt_rank *r, int index, const struct dpt_
 {
     DPT_TRY(rank_end_slot(r, slot, err));
     r->stepping->slot_losses[index] = slot_loss(r);
-    dpt_strategy_end_slot(r->strategy, index);
+    dpt_strategy_end_slot(r->strategy);
     return DPT_OK;
 }
 
@@ -106,7 +106,7 @@ static enum dpt_status carry_out(struct dpt_rank *r, const struct dpt_action *ac
     case DPT_ACTION_FREE:
     case DPT_ACTION_RESERVE:
     case DPT_ACTION_REDUCE:
-        return dpt_strategy_act(r->strategy, i, slot, err);
+        return dpt_strategy_act(r->strategy, i, err);
     case DPT_ACTION_COUNT:
         break;
     }
