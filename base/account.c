@@ -1,4 +1,4 @@
-/* Counters of memory: see account.h. */
+/* Counters of memory (account.h). */
 #include "base/account.h"
 
 #include "base/err.h"
@@ -28,7 +28,7 @@ const char *dpt_memory_tag_name(enum dpt_memory_tag tag)
     return names[tag];
 }
 
-static void add(struct dpt_counter *counter, size_t bytes)
+static void count_add(struct dpt_counter *counter, size_t bytes)
 {
     const long long now = atomic_fetch_add(&counter->now, (long long)bytes) + (long long)bytes;
     long long peak = atomic_load(&counter->peak);
@@ -36,10 +36,10 @@ static void add(struct dpt_counter *counter, size_t bytes)
     }
 }
 
-static void sub(struct dpt_counter *counter, size_t bytes)
+static void count_sub(struct dpt_counter *counter, size_t bytes)
 {
     const long long before = atomic_fetch_sub(&counter->now, (long long)bytes);
-    DPT_ASSERT(before >= (long long)bytes); /* released as what it was not allocated as */
+    DPT_ASSERT(before >= (long long)bytes); /* else released under another purpose */
 }
 
 void dpt_account_add(struct dpt_account *account, enum dpt_memory_tag tag, size_t bytes,
@@ -47,9 +47,9 @@ void dpt_account_add(struct dpt_account *account, enum dpt_memory_tag tag, size_
 {
     if (!account)
         return;
-    add(&account->tag[tag], bytes);
-    add(&account->all, bytes);
-    add(&account->reserved, reserved);
+    count_add(&account->tag[tag], bytes);
+    count_add(&account->all, bytes);
+    count_add(&account->reserved, reserved);
 }
 
 void dpt_account_sub(struct dpt_account *account, enum dpt_memory_tag tag, size_t bytes,
@@ -57,9 +57,9 @@ void dpt_account_sub(struct dpt_account *account, enum dpt_memory_tag tag, size_
 {
     if (!account)
         return;
-    sub(&account->tag[tag], bytes);
-    sub(&account->all, bytes);
-    sub(&account->reserved, reserved);
+    count_sub(&account->tag[tag], bytes);
+    count_sub(&account->all, bytes);
+    count_sub(&account->reserved, reserved);
 }
 
 void dpt_account_read(const struct dpt_account *account, struct dpt_memory_use *ret)

@@ -10,7 +10,7 @@ enum {
     LIMB_BITS = 32,
     MANTISSA_BITS = 52, /* stored bits of a double's mantissa */
     EXPONENT_SPECIAL = 2047,
-    /* Carries move when so many terms may have met in a limb: 2^30 * 2^32 is well inside int64. */
+    /* Terms in a limb after which carries are moved: 2^30 * 2^32 is well inside int64. */
     PENDING_MAX = 1 << 30
 };
 #define LIMB_MASK ((int64_t)0xffffffff)
@@ -78,7 +78,7 @@ void dpt_accum_add(struct dpt_accum *accum, double value)
 
 void dpt_accum_merge(struct dpt_accum *accum, const struct dpt_accum *other)
 {
-    struct dpt_accum term = *other; /* also when it is the same object */
+    struct dpt_accum term = *other; /* a copy: `other` may be the same object */
     if ((uint64_t)accum->pending + term.pending + 1 >= PENDING_MAX) {
         dpt_accum_normalise(accum);
         dpt_accum_normalise(&term);

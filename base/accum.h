@@ -1,12 +1,12 @@
-/* Exact sum of floats and doubles: a fixed-point integer wide enough for every finite double, so
- * that the sum does not depend on the order of the additions nor on how they were spread over
- * threads and ranks (a "long accumulator", Kulisch, "Computer Arithmetic and Validity", ch. 8; as
- * limbs with delayed carries in Neal, arXiv:1505.05571).
+/* Exact sum of floats and doubles: a fixed-point integer wide enough for every finite double. The
+ * sum does not depend on the order of the additions nor on their division among threads and ranks
+ * (a "long accumulator", Kulisch, "Computer Arithmetic and Validity", ch. 8; as limbs with delayed
+ * carries in Neal, arXiv:1505.05571).
  *
- * Limb i weighs 2^(32 i - 1074). A limb is a signed 64-bit integer that takes 32 bits and signs of
- * many terms before its carry must move on; `pending` counts terms since the last carry. The struct
- * is plain data: ranks may send it as bytes between machines of one byte order, best normalised,
- * when equal values are equal bytes. */
+ * Limb i has the weight 2^(32 i - 1074). A limb is a signed 64-bit integer that sums 32 bits of
+ * many terms before its carry must be moved; `pending` counts terms since the last carry. The
+ * struct is plain data that ranks may send as bytes between machines of one byte order. Normalised,
+ * equal values are equal bytes. */
 #ifndef DPT_BASE_ACCUM_H
 #define DPT_BASE_ACCUM_H
 
@@ -32,8 +32,8 @@ _Static_assert(sizeof(struct dpt_accum) == DPT_ACCUM_LIMBS * 8 + 8, "sent as byt
 
 void dpt_accum_init(struct dpt_accum *accum);
 
-/* Can these numbers have come from additions? To be asked before anything else of an accumulator
- * that another process sent. */
+/* Whether additions can have produced these numbers. To be called first for an accumulator that
+ * another process sent. */
 bool dpt_accum_is_sound(const struct dpt_accum *accum);
 
 /* Adds a value exactly; NaN and infinities set a flag instead. At most 2^31 additions in all

@@ -2,6 +2,7 @@
  * Documentation/admin-guide/cgroup-v2.rst (cpu.max), cgroup-v1 and scheduler/sched-bwc.rst. */
 #include "base/cgroup.h"
 
+#include "base/fs.h"
 #include "base/hash.h"
 
 #include <stdio.h>
@@ -9,30 +10,25 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { PATH_BYTES = 1024, LINE_BYTES = 1024, LINES_MAX = 64, LEVELS_MAX = 64 };
+enum { PATH_BYTES = 1024, LINE_BYTES = 1024, LINES_MAX = 64 };
 
 struct quota {
     double cpus; /* 0: none */
     uint64_t group;
 };
 
-static bool read_line(const char *dir, const char *name, char ret[LINE_BYTES])
+static bool read_value(const char *dir, const char *name, char ret[LINE_BYTES])
 {
     char path[PATH_BYTES + 32];
     (void)snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return false;
-    const bool read = fgets(ret, LINE_BYTES, file) != NULL;
-    (void)fclose(file);
-    return read;
+    return dpt_fs_read_line(path, ret, LINE_BYTES);
 }
 
 /* "QUOTA PERIOD", or "max PERIOD" where there is none. */
 static double quota_v2(const char *dir)
 {
     char line[LINE_BYTES], *end;
-    if (!read_line(dir, "cpu.max", line))
+    if (!read_value(dir, "cpu.max", line))
         return 0;
     const long long quota = strtoll(line, &end, 10), period = strtoll(end, NULL, 10);
     return end != line && quota > 0 && period > 0 ? (double)quota / (double)period : 0;
@@ -42,36 +38,34 @@ static double quota_v2(const char *dir)
 static double quota_v1(const char *dir)
 {
     char quota_text[LINE_BYTES], period_text[LINE_BYTES];
-    if (!read_line(dir, "cpu.cfs_quota_us", quota_text) ||
-        !read_line(dir, "cpu.cfs_period_us", period_text))
+    if (!read_value(dir, "cpu.cfs_quota_us", quota_text) ||
+        !read_value(dir, "cpu.cfs_period_us", period_text))
         return 0;
     const long long quota = strtoll(quota_text, NULL, 10), period = strtoll(period_text, NULL, 10);
     return quota > 0 && period > 0 ? (double)quota / (double)period : 0;
 }
 
-/* A group and all above it up to the hierarchy's root. Inside a container the path may be that of
- * the host, while what is mounted begins at the container's own group: folders that are not there
- * are passed over. */
-static void look_up(const char *base, const char *group, double (*quota_of)(const char *dir),
-                    struct quota *best)
+/* The quotas of a group and of all groups above it, up to the hierarchy's root. Inside a container
+ * the path may be the host's, although the mount begins at the container's group: missing folders
+ * have no quota. */
+static void find_tightest(const char *base, const char *group, double (*quota_of)(const char *dir),
+                          struct quota *best)
 {
     char dir[PATH_BYTES];
     const size_t base_bytes = strlen(base);
-    const bool outside = strstr(group, "/..") != NULL; /* of a namespace: only its root is seen */
+    const bool outside =
+        strstr(group, "/..") != NULL; /* of the namespace, which shows only its root */
     const int length = snprintf(dir, sizeof dir, "%s%s", base, outside ? "" : group);
     if (length < 0 || (size_t)length >= sizeof dir)
         return;
-    for (int level = 0; level < LEVELS_MAX; level++) {
-        const double cpus = quota_of(dir);
+    for (char *end = dir + length; end; end = strrchr(dir + base_bytes, '/')) {
         struct stat st;
+        *end = '\0';
+        const double cpus = quota_of(dir);
         if (cpus > 0 && (best->cpus <= 0 || cpus < best->cpus) && stat(dir, &st) == 0) {
             const uint64_t id[] = {(uint64_t)st.st_dev, (uint64_t)st.st_ino};
             *best = (struct quota){.cpus = cpus, .group = dpt_hash128(id, sizeof id).lo};
         }
-        char *slash = strrchr(dir + base_bytes, '/');
-        if (!slash)
-            return;
-        *slash = '\0';
     }
 }
 
@@ -83,8 +77,8 @@ static bool lists_cpu(const char *controllers)
     return false;
 }
 
-/* One line: "ID:CONTROLLERS:GROUP", the controllers of version 2 being none. */
-static void look_at_line(char *line, const char *mount, struct quota *best)
+/* One line, "ID:CONTROLLERS:GROUP"; of version 2 CONTROLLERS is empty. */
+static void read_membership(char *line, const char *mount, struct quota *best)
 {
     char base[PATH_BYTES];
     line[strcspn(line, "\n")] = '\0';
@@ -95,12 +89,12 @@ static void look_at_line(char *line, const char *mount, struct quota *best)
     *controllers++ = '\0';
     *group++ = '\0';
     if (!*controllers) {
-        look_up(mount, group, quota_v2, best);
+        find_tightest(mount, group, quota_v2, best);
         (void)snprintf(base, sizeof base, "%s/unified", mount); /* beside version 1 */
-        look_up(base, group, quota_v2, best);
+        find_tightest(base, group, quota_v2, best);
     } else if (lists_cpu(controllers)) {
         (void)snprintf(base, sizeof base, "%s/cpu", mount);
-        look_up(base, group, quota_v1, best);
+        find_tightest(base, group, quota_v1, best);
     }
 }
 
@@ -113,7 +107,7 @@ bool dpt_cgroup_quota(const char *membership, const char *mount, double *ret_cpu
     if (!file)
         return false;
     for (int i = 0; i < LINES_MAX && fgets(line, sizeof line, file); i++)
-        look_at_line(line, mount, &best);
+        read_membership(line, mount, &best);
     (void)fclose(file);
     if (best.cpus <= 0)
         return false;

@@ -19,7 +19,7 @@
 
 #define CLAIM_PREFIX "OWNER."
 
-enum { DIGITS = 8, NUMBER_MAX = 99999999, TEXT_BYTES = 256 };
+enum { DIGITS = 8, NUMBER_MAX = 99999999, HOST_BYTES = 256, SPACE_BYTES = 128 };
 
 /* ---- this process ---- */
 
@@ -32,32 +32,18 @@ static void copy_plain(char *ret, size_t bytes, const char *text)
     ret[n] = '\0';
 }
 
-/* The first word of a file, or of what a link points to; "?" when there is none. */
-static void read_word(const char *path, bool link, char *ret, size_t bytes)
+/* Boot and PID namespace, in which a pid is unique; "?" if they are unknown. */
+static void read_space(char ret[SPACE_BYTES])
 {
-    char text[TEXT_BYTES] = "";
-    int fd = link ? -1 : open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = link ? readlink(path, text, sizeof text - 1) : -1;
-    if (fd >= 0) {
-        n = read(fd, text, sizeof text - 1);
-        (void)close(fd);
-    }
-    text[n > 0 ? n : 0] = '\0';
-    text[strcspn(text, " \n")] = '\0';
-    copy_plain(ret, bytes, text[0] ? text : "?");
+    char boot[64], space[48] = "", text[SPACE_BYTES];
+    const bool known = dpt_fs_read_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot) &&
+                       readlink("/proc/self/ns/pid", space, sizeof space - 1) > 0;
+    (void)snprintf(text, sizeof text, "%s/%s", known ? boot : "?", space);
+    copy_plain(ret, SPACE_BYTES, text);
 }
 
-/* Boot and process space: what a pid is a number in. */
-static void read_space(char ret[128])
-{
-    char boot[64], space[48];
-    read_word("/proc/sys/kernel/random/boot_id", false, boot, sizeof boot);
-    read_word("/proc/self/ns/pid", true, space, sizeof space);
-    (void)snprintf(ret, 128, "%s/%s", boot, space);
-}
-
-/* Clock ticks from boot to the process's start, as text; "" when the process has ended. False: that
- * cannot be known (/proc hides it, no descriptor is free). */
+/* Clock ticks from boot to the process's start, as text; "" when the process has ended. False: the
+ * start is unknown (/proc hides it, no descriptor is free). */
 static bool read_start(int pid, char ret[32])
 {
     char path[64], text[1024];
@@ -70,7 +56,7 @@ static bool read_start(int pid, char ret[32])
     if (n <= 0)
         return kill(pid, 0) != 0 && errno == ESRCH;
     text[n] = '\0';
-    char *at = strrchr(text, ')'); /* a program's name may hold anything */
+    char *at = strrchr(text, ')'); /* the program's name before it may hold any byte */
     char state = 0;
     /* After the name: state, then 18 fields up to the start. */
     if (at &&
@@ -86,7 +72,7 @@ static bool read_start(int pid, char ret[32])
 
 void dpt_claim_describe_self(struct dpt_claim_record *ret)
 {
-    char space[128], start[32], host[TEXT_BYTES] = "?";
+    char space[SPACE_BYTES], start[32], host[HOST_BYTES] = "?";
     const struct passwd *user = getpwuid(geteuid());
     struct tm utc;
     const time_t now = time(NULL);
@@ -108,7 +94,7 @@ void dpt_claim_describe_self(struct dpt_claim_record *ret)
 
 bool dpt_claim_may_live(const struct dpt_claim_record *record)
 {
-    char space[128], start[32];
+    char space[SPACE_BYTES], start[32];
     read_space(space);
     const size_t n = strlen(space);
     if (strchr(space, '?') || strncmp(record->process, space, n) != 0 || record->process[n] != '/')
@@ -121,7 +107,8 @@ bool dpt_claim_may_live(const struct dpt_claim_record *record)
 
 /* ---- the record ---- */
 
-/* Every rewriting has other bytes: `beat` differs. Filled with blanks to its full size. */
+/* The text is padded with blanks to its full size. `beat` makes the bytes of each write different.
+ */
 static enum dpt_status print_record(const struct dpt_claim_record *r,
                                     char ret[DPT_CLAIM_RECORD_BYTES], struct dpt_err *err)
 {
@@ -140,7 +127,7 @@ static enum dpt_status print_record(const struct dpt_claim_record *r,
     return DPT_OK;
 }
 
-/* `text` ends with a NUL behind DPT_CLAIM_RECORD_BYTES. */
+/* `text` ends with a NUL after DPT_CLAIM_RECORD_BYTES. */
 static bool parse_record(const char *text, struct dpt_claim_record *ret)
 {
     struct dpt_claim_record r = {.pid = 0};
@@ -168,17 +155,16 @@ static enum dpt_status path_of(const char *dir, int64_t number, const char *suff
     return dpt_fs_join(dir, name, ret, PATH_MAX, err);
 }
 
-/* OWNER.NNNNNNNN: its number; 0 for other names. */
+/* The number of OWNER.NNNNNNNN and of OWNER.NNNNNNNN.SUFFIX; 0 for other names. */
 static int64_t number_of(const char *name)
 {
     const size_t prefix = sizeof CLAIM_PREFIX - 1;
-    if (strncmp(name, CLAIM_PREFIX, prefix) != 0 || strlen(name) != prefix + DIGITS ||
-        strspn(name + prefix, "0123456789") != DIGITS)
+    if (strncmp(name, CLAIM_PREFIX, prefix) != 0 || strspn(name + prefix, "0123456789") != DIGITS)
         return 0;
     return strtoll(name + prefix, NULL, 10);
 }
 
-static enum dpt_status highest(const char *dir, int64_t *ret, struct dpt_err *err)
+static enum dpt_status find_highest(const char *dir, int64_t *ret, struct dpt_err *err)
 {
     char **names = NULL;
     size_t n = 0;
@@ -186,58 +172,66 @@ static enum dpt_status highest(const char *dir, int64_t *ret, struct dpt_err *er
     DPT_TRY(dpt_fs_list(dir, &names, &n, err));
     for (size_t i = 0; i < n; i++) {
         const int64_t number = number_of(names[i]);
-        most = number > most ? number : most;
+        if (number > most && strlen(names[i]) == sizeof CLAIM_PREFIX - 1 + DIGITS)
+            most = number;
     }
     dpt_fs_list_free(&names, n);
     *ret = most;
     return DPT_OK;
 }
 
-/* Opened anew each time, as a shared file system needs to show what others wrote. DPT_ENOENT: a
- * later claim has removed it. */
-static enum dpt_status read_record(const char *path, char ret[DPT_CLAIM_RECORD_BYTES + 1],
-                                   size_t *ret_bytes, struct dpt_err *err)
+static enum dpt_status read_record(int fd, const char *path, struct dpt_claim_seen *seen,
+                                   struct dpt_err *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return dpt_fail_errno(err, errno == ESTALE ? ENOENT : errno, "open '%s'", path);
-    ssize_t n = read(fd, ret, DPT_CLAIM_RECORD_BYTES);
-    int saved_errno = errno;
-    (void)close(fd);
+    char text[DPT_CLAIM_RECORD_BYTES + 1];
+    const ssize_t n = pread(fd, text, DPT_CLAIM_RECORD_BYTES, 0);
     if (n < 0)
-        return dpt_fail_errno(err, saved_errno == ESTALE ? ENOENT : saved_errno, "read '%s'", path);
-    ret[n] = '\0';
-    *ret_bytes = (size_t)n;
+        return dpt_fail_errno(err, errno, "read '%s'", path);
+    text[n] = '\0';
+    seen->readable = n == DPT_CLAIM_RECORD_BYTES && parse_record(text, &seen->record);
+    seen->digest = dpt_hash128(text, (size_t)n).lo;
     return DPT_OK;
+}
+
+/* Opens the file for each read: a shared file system then shows the writes of other hosts.
+ * DPT_ENOENT: a later claim has removed the file. */
+static enum dpt_status open_and_read(const char *path, struct dpt_claim_seen *seen,
+                                     struct dpt_err *err)
+{
+    struct dpt_err why;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const enum dpt_status status =
+        fd < 0 ? dpt_fail_errno(&why, errno, "open '%s'", path) : read_record(fd, path, seen, &why);
+    if (fd >= 0)
+        (void)close(fd); /* opened for reading */
+    if (status != DPT_OK && why.saved_errno == ESTALE)
+        why.status = DPT_ENOENT;
+    return status == DPT_OK ? DPT_OK : dpt_pass(err, &why);
 }
 
 enum dpt_status dpt_claim_look(const char *dir, struct dpt_claim_seen *ret, struct dpt_err *err)
 {
     enum { TRIES_MAX = 16 };
-    char path[PATH_MAX], text[DPT_CLAIM_RECORD_BYTES + 1];
+    char path[PATH_MAX];
     for (int i = 0; i < TRIES_MAX; i++) {
         struct dpt_claim_seen seen = {.number = 0};
         struct dpt_err why;
-        size_t bytes = 0;
-        DPT_TRY(highest(dir, &seen.number, err));
-        if (seen.number == 0) {
-            *ret = seen;
-            return DPT_OK;
+        DPT_TRY(find_highest(dir, &seen.number, err));
+        if (seen.number > 0) {
+            DPT_TRY(path_of(dir, seen.number, "", path, err));
+            const enum dpt_status status = open_and_read(path, &seen, &why);
+            if (status == DPT_ENOENT) /* taken over in between */
+                continue;
+            if (status != DPT_OK)
+                return dpt_pass(err, &why);
+            DPT_TRY(path_of(dir, seen.number, ".shared", path, err));
+            seen.shared = dpt_fs_exists(path);
         }
-        DPT_TRY(path_of(dir, seen.number, "", path, err));
-        const enum dpt_status status = read_record(path, text, &bytes, &why);
-        if (status == DPT_ENOENT) /* taken over in between */
-            continue;
-        if (status != DPT_OK)
-            return dpt_pass(err, &why);
-        seen.readable = bytes == DPT_CLAIM_RECORD_BYTES && parse_record(text, &seen.record);
-        seen.digest = dpt_hash128(text, bytes).lo;
-        DPT_TRY(path_of(dir, seen.number, ".shared", path, err));
-        seen.shared = dpt_fs_exists(path);
         *ret = seen;
         return DPT_OK;
     }
-    return dpt_fail(err, DPT_EIO, "the claim of '%s' changes hands all the time", dir);
+    return dpt_fail(err, DPT_EIO, "the claim of '%s' was taken over %d times while it was read",
+                    dir, TRIES_MAX);
 }
 
 static bool has_no_links(int error)
@@ -245,18 +239,18 @@ static bool has_no_links(int error)
     return error == EPERM || error == ENOSYS || error == EOPNOTSUPP || error == EMLINK;
 }
 
-/* Gives `from` the name `to`, which must be free: exactly one of several does. */
-static enum dpt_status name_it(const char *from, const char *to, struct dpt_err *err)
+/* Gives `from` the name `to`, which must be free: of several processes exactly one succeeds. */
+static enum dpt_status link_or_rename(const char *from, const char *to, struct dpt_err *err)
 {
     int rc = link(from, to);
     if (rc != 0 && has_no_links(errno)) {
         rc = renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
         if (rc != 0 && errno == EINVAL)
-            return dpt_fail(err, DPT_EUNSUPPORTED,
-                            "'%s': this file system has neither hard links nor renames that "
-                            "replace nothing, so that no run can own a folder there; name a folder "
-                            "of another one",
-                            to);
+            return dpt_fail(
+                err, DPT_EUNSUPPORTED,
+                "'%s': this file system has neither hard links nor RENAME_NOREPLACE, "
+                "so no run can own a folder there; name a folder on another file system",
+                to);
     }
     if (rc != 0)
         return dpt_fail_errno(err, errno, "create '%s'", to);
@@ -270,15 +264,10 @@ static enum dpt_status write_new(const char *path, const char text[DPT_CLAIM_REC
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
         return dpt_fail_errno(err, errno, "create '%s'", path);
-    enum dpt_status status = dpt_fs_pwrite_all(fd, text, DPT_CLAIM_RECORD_BYTES, 0, path, err);
-    if (status == DPT_OK && fsync(fd) != 0)
-        status = dpt_fail_errno(err, errno, "fsync '%s'", path);
-    if (close(fd) != 0 && status == DPT_OK)
-        status = dpt_fail_errno(err, errno, "close '%s'", path);
-    return status;
+    return dpt_fs_write_and_close(fd, text, DPT_CLAIM_RECORD_BYTES, path, err);
 }
 
-/* What counts no more; best effort, for what stays is passed over. */
+/* Removes the files of earlier claims. Errors are ignored: a file that stays is never read. */
 static void remove_before(const char *dir, int64_t number)
 {
     char **names = NULL, path[PATH_MAX];
@@ -286,10 +275,7 @@ static void remove_before(const char *dir, int64_t number)
     if (dpt_fs_list(dir, &names, &n, NULL) != DPT_OK)
         return;
     for (size_t i = 0; i < n; i++) {
-        char plain[32];
-        (void)snprintf(plain, sizeof plain, "%.*s", (int)(sizeof CLAIM_PREFIX - 1 + DIGITS),
-                       names[i]);
-        const int64_t found = number_of(plain);
+        const int64_t found = number_of(names[i]);
         if (found > 0 && found < number &&
             dpt_fs_join(dir, names[i], path, sizeof path, NULL) == DPT_OK)
             (void)unlink(path);
@@ -303,7 +289,7 @@ enum dpt_status dpt_claim_take(const char *dir, int64_t number,
     char text[DPT_CLAIM_RECORD_BYTES], suffix[64], path[PATH_MAX], draft[PATH_MAX];
     if (number > NUMBER_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "'%s' has been claimed %d times", dir, NUMBER_MAX);
-    /* Holders of one claim, which have one token, may make it anew at the same time. */
+    /* Holders of one claim have one token and may create its file again at the same time. */
     uint32_t draw;
     if (getrandom(&draw, sizeof draw, 0) != (ssize_t)sizeof draw)
         return dpt_fail_errno(err, errno, "random bytes for a claim");
@@ -313,12 +299,12 @@ enum dpt_status dpt_claim_take(const char *dir, int64_t number,
     DPT_TRY(print_record(record, text, err));
     enum dpt_status status = write_new(draft, text, err);
     if (status == DPT_OK)
-        status = name_it(draft, path, err);
+        status = link_or_rename(draft, path, err);
     (void)unlink(draft);
     DPT_TRY(status);
     int64_t most = 0;
-    DPT_TRY(highest(dir, &most, err));
-    if (most > number) { /* others went on while this one stood still: the number was free again */
+    DPT_TRY(find_highest(dir, &most, err));
+    if (most > number) { /* this process was suspended, and others removed the number again */
         (void)unlink(path);
         return dpt_fail(err, DPT_EEXIST, "'%s' was claimed %lld times meanwhile", dir,
                         (long long)most);
@@ -350,27 +336,16 @@ static enum dpt_status fail_superseded(const char *dir, const struct dpt_claim_s
         r->run, r->host, r->user, r->pid, r->since);
 }
 
-/* DPT_EREFUSED when a later claim is there, the next one or, where this one's file could not be
- * removed, one after it. */
+/* DPT_EREFUSED: the folder has a claim later than `number`. */
 static enum dpt_status check_later(const char *dir, int64_t number, struct dpt_err *err)
 {
     struct dpt_claim_seen seen;
     int64_t most = 0;
-    DPT_TRY(highest(dir, &most, err));
+    DPT_TRY(find_highest(dir, &most, err));
     if (most <= number)
         return DPT_OK;
     DPT_TRY(dpt_claim_look(dir, &seen, err));
-    return fail_superseded(dir, &seen, err);
-}
-
-/* The file of claim `number` is gone: superseded, or somebody has emptied the folder
- * (*ret_empty). */
-static enum dpt_status explain_absence(const char *dir, bool *ret_empty, struct dpt_err *err)
-{
-    struct dpt_claim_seen seen;
-    DPT_TRY(dpt_claim_look(dir, &seen, err));
-    *ret_empty = seen.number == 0;
-    return seen.number == 0 ? DPT_OK : fail_superseded(dir, &seen, err);
+    return seen.number <= number ? DPT_OK : fail_superseded(dir, &seen, err);
 }
 
 static bool is_anothers(const struct dpt_claim_seen *seen, const char *token)
@@ -378,50 +353,37 @@ static bool is_anothers(const struct dpt_claim_seen *seen, const char *token)
     return seen->readable && strcmp(seen->record.token, token) != 0;
 }
 
-/* In a folder that was emptied. Of several holders one makes the claim anew; a contender that saw
- * the folder empty may have been quicker than all of them. */
+/* In a folder that was emptied. One of the holders creates the claim again, unless another run that
+ * saw the folder empty was quicker. */
 static enum dpt_status take_again(const char *dir, int64_t number,
                                   const struct dpt_claim_record *record, struct dpt_err *err)
 {
     struct dpt_claim_seen seen;
     struct dpt_err why;
     const enum dpt_status status = dpt_claim_take(dir, number, record, &why);
-    if (status != DPT_OK && status != DPT_EEXIST)
-        return dpt_pass(err, &why);
-    if (status == DPT_OK)
-        return DPT_OK;
+    if (status != DPT_EEXIST)
+        return status == DPT_OK ? DPT_OK : dpt_pass(err, &why);
     DPT_TRY(dpt_claim_look(dir, &seen, err));
-    if (seen.number == 0) /* emptied once more: the next renewal sees what becomes of it */
-        return dpt_fail(err, DPT_EEXIST, "%s", why.text);
+    if (seen.number == 0) /* emptied once more: the next renewal tries again */
+        return dpt_pass(err, &why);
     if (seen.number != number || is_anothers(&seen, record->token))
         return fail_superseded(dir, &seen, err);
     return DPT_OK;
 }
 
-/* Whose record the file has. An unreadable one is this claim's, half written by a holder that has
- * ended: it is written anew. */
-static enum dpt_status check_owner(int fd, const char *dir, int64_t number, const char *token,
-                                   const char *path, struct dpt_err *err)
-{
-    char text[DPT_CLAIM_RECORD_BYTES + 1];
-    struct dpt_claim_seen seen = {.number = number};
-    const ssize_t n = pread(fd, text, DPT_CLAIM_RECORD_BYTES, 0);
-    if (n < 0)
-        return dpt_fail_errno(err, errno, "read '%s'", path);
-    text[n] = '\0';
-    seen.readable = n == DPT_CLAIM_RECORD_BYTES && parse_record(text, &seen.record);
-    return is_anothers(&seen, token) ? fail_superseded(dir, &seen, err) : DPT_OK;
-}
-
-/* `fd`: the claim's file, which is closed. */
-static enum dpt_status rewrite(int fd, const char *dir, int64_t number,
-                               const struct dpt_claim_record *record, const char *path,
-                               struct dpt_err *err)
+/* Writes the claim's file, which is open as `fd`, and closes it. An unreadable record is this
+ * claim's: a holder that has ended left it half written. */
+static enum dpt_status rewrite_record(int fd, const char *dir,
+                                      const struct dpt_claim_record *record, const char *path,
+                                      struct dpt_err *err)
 {
     char text[DPT_CLAIM_RECORD_BYTES];
+    struct dpt_claim_seen seen = {.number = 0};
     enum dpt_status status = print_record(record, text, err);
     if (status == DPT_OK)
-        status = check_owner(fd, dir, number, record->token, path, err);
+        status = read_record(fd, path, &seen, err);
+    if (status == DPT_OK && is_anothers(&seen, record->token))
+        status = fail_superseded(dir, &seen, err);
     if (status == DPT_OK)
         status = dpt_fs_pwrite_all(fd, text, DPT_CLAIM_RECORD_BYTES, 0, path, err);
     if (close(fd) != 0 && status == DPT_OK)
@@ -433,18 +395,17 @@ enum dpt_status dpt_claim_renew(const char *dir, int64_t number,
                                 const struct dpt_claim_record *record, struct dpt_err *err)
 {
     char path[PATH_MAX];
-    bool empty = false;
     struct dpt_err why;
     DPT_TRY(path_of(dir, number, "", path, err));
-    /* Opened and closed each time, so that other hosts see it. */
+    /* Opened and closed each time: a shared file system then shows the write to other hosts. */
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0 && (errno == ENOENT || errno == ESTALE)) {
-        DPT_TRY(explain_absence(dir, &empty, err));
+        DPT_TRY(check_later(dir, 0, err));
         return take_again(dir, number, record, err);
     }
     const enum dpt_status status = fd < 0 ? dpt_fail_errno(&why, errno, "open '%s'", path)
-                                          : rewrite(fd, dir, number, record, path, &why);
-    /* A record that could not be rewritten stands still, and others may have taken over. */
+                                          : rewrite_record(fd, dir, record, path, &why);
+    /* Also after a failure: a run whose record does not change may lose the folder to another. */
     const enum dpt_status later = check_later(dir, number, err);
     return status == DPT_OK || later == DPT_EREFUSED ? later : dpt_pass(err, &why);
 }
@@ -452,18 +413,15 @@ enum dpt_status dpt_claim_renew(const char *dir, int64_t number,
 enum dpt_status dpt_claim_check(const char *dir, int64_t number, const char *token,
                                 struct dpt_err *err)
 {
-    char path[PATH_MAX], text[DPT_CLAIM_RECORD_BYTES + 1];
+    char path[PATH_MAX];
     struct dpt_claim_seen seen = {.number = number};
     struct dpt_err why;
-    size_t bytes = 0;
-    bool empty = false;
     DPT_TRY(path_of(dir, number, "", path, err));
-    const enum dpt_status status = read_record(path, text, &bytes, &why);
+    const enum dpt_status status = open_and_read(path, &seen, &why);
     if (status == DPT_ENOENT)
-        return explain_absence(dir, &empty, err);
+        return check_later(dir, 0, err);
     if (status != DPT_OK)
         return dpt_pass(err, &why);
-    seen.readable = bytes == DPT_CLAIM_RECORD_BYTES && parse_record(text, &seen.record);
     if (is_anothers(&seen, token))
         return fail_superseded(dir, &seen, err);
     return check_later(dir, number, err);

@@ -1,10 +1,11 @@
-/* Who may have a folder (claim.h): the rules, by what is seen of it. */
+/* The rules that decide whether a run may take a folder (claim.h). */
 #include "base/claim.h"
 
 #include <string.h>
 
 /* Notes whether the record has moved since the last look. */
-static void note(struct dpt_claim_watch *watch, const struct dpt_claim_seen *seen, int64_t now_ms)
+static void note_record(struct dpt_claim_watch *watch, const struct dpt_claim_seen *seen,
+                        int64_t now_ms)
 {
     const bool same =
         watch->begun && watch->number == seen->number && watch->digest == seen->digest;
@@ -24,10 +25,10 @@ enum dpt_claim_verdict dpt_claim_judge(struct dpt_claim_watch *watch,
                                        int64_t now_ms)
 {
     const struct dpt_claim_record *owner = &seen->record;
-    note(watch, seen, now_ms);
+    note_record(watch, seen, now_ms);
     if (seen->number == 0)
         return DPT_CLAIM_TAKE;
-    if (!seen->readable) /* a holder that is gone may have left it half written */
+    if (!seen->readable) /* a holder that has ended may have left it half written */
         return now_ms - watch->moved_ms >= me->lease_ms ? DPT_CLAIM_REFUSED : DPT_CLAIM_WAIT;
     if (strcmp(owner->run, me->run) != 0)
         return DPT_CLAIM_REFUSED;
@@ -35,7 +36,7 @@ enum dpt_claim_verdict dpt_claim_judge(struct dpt_claim_watch *watch,
         return DPT_CLAIM_JOIN;
     if (!seen->shared && (owner->released || !may_live))
         return DPT_CLAIM_TAKE;
-    /* Workers that meet at one server are one run: the server says which of them counts. */
+    /* Workers at one server are one run: the server decides which of them are members. */
     if (owner->server == me->server)
         return DPT_CLAIM_JOIN;
     if (now_ms - watch->moved_ms >= owner->lease_ms)

@@ -1,4 +1,4 @@
-/* Time. The only place that reads a clock; pure modules are given the time in their events. */
+/* Clocks. Pure modules do not read them: their events carry the time. */
 #ifndef DPT_BASE_CLOCK_H
 #define DPT_BASE_CLOCK_H
 

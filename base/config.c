@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The first key of another program tells more than an unknown key or section before it. */
+/* The first key of another program: an error about it helps more than one about an unknown section
+ * before it. */
 static const struct dpt_yaml_pair *find_foreign(const struct dpt_yaml *yaml,
                                                 char ret_text[DPT_CONFIG_FOREIGN_BYTES])
 {
@@ -20,7 +21,7 @@ static const struct dpt_yaml_pair *find_foreign(const struct dpt_yaml *yaml,
     return NULL;
 }
 
-/* A path that is no key: a section, or unknown. */
+/* Checks a path that is no key. DPT_ECONFIG: it is no section either. */
 static enum dpt_status check_section(const struct dpt_yaml_pair *pair, struct dpt_err *err)
 {
     char foreign[DPT_CONFIG_FOREIGN_BYTES];
@@ -59,7 +60,7 @@ static enum dpt_status apply_pair(struct dpt_config_load *load, const struct dpt
     return DPT_OK;
 }
 
-/* Takes `yaml`: the file (`override` -1) or one --set. */
+/* Applies and destroys `yaml`, the file (`override` -1) or one --set. */
 static enum dpt_status apply_yaml(struct dpt_config_load *load, struct dpt_yaml **yaml,
                                   int override, struct dpt_err *err)
 {
@@ -159,8 +160,8 @@ enum dpt_status dpt_config_load_text(const char *yaml, const char *name,
     return dpt_config_load(&input, ret, err);
 }
 
-/* Writes the headings of the sections that hold the key but not `before`, the key before it, then
- * the key's line. Returns the length of the whole text. */
+/* Writes the headings of the key's sections that do not contain `before`, the key before it, then
+ * the key's line. Returns the length of the text. */
 static size_t print_key(const char *path, const char *before, const char *value, char *to,
                         size_t to_bytes)
 {

@@ -1,10 +1,9 @@
-/* The run's configuration: one YAML file, every key typed, ranged and defaulted in one table
- * (config_table.c), from which loading, validation, `--help` and docs/config.md are made.
+/* The run's configuration: one YAML file. One table (config_table.c) has the type, range and
+ * default of every key; loading, validation, `--help` and docs/config.md are made from it.
  *
- * A key's `scope` says whether it belongs to the run (must agree on every node; a worker that
- * differs is refused with the keys named), and whether it belongs to the trajectory (changes the
- * bits of the weights; resume refuses a change unless
- * `--allow-change KEY`), or to the node (device, threads, paths: each node's own). */
+ * A key's `scope` is the run (equal on every node; a worker that differs is refused with the keys
+ * named), the trajectory (of the run, and changes the bits of the weights: resume refuses a change
+ * without `--allow-change KEY`), or the node (device, threads, paths: each node has its own). */
 #ifndef DPT_BASE_CONFIG_H
 #define DPT_BASE_CONFIG_H
 
@@ -29,10 +28,10 @@ enum dpt_precision {
     DPT_PRECISION_FP32,
     DPT_PRECISION_BF16,
     DPT_PRECISION_FP16,
-    DPT_PRECISION_TF32 /* as fp32, but that products round what they multiply */
+    DPT_PRECISION_TF32 /* as fp32, but products round their operands */
 };
 enum { DPT_CONFIG_STEPS_MAX = 16 };
-/* A list of numbers, ascending ones but in model.stages; zeroes behind the n-th. */
+/* A list of numbers, ascending except in model.stages; zeroes after the n-th. */
 struct dpt_config_steps {
     int64_t n, step[DPT_CONFIG_STEPS_MAX];
 };
@@ -47,7 +46,7 @@ enum dpt_data_kind {
     DPT_DATA_IMAGES
 };
 enum dpt_augment {
-    DPT_AUGMENT_AUTO, /* not after loading a config that reads images */
+    DPT_AUGMENT_AUTO, /* resolved by loading if the config reads images */
     DPT_AUGMENT_NONE,
     DPT_AUGMENT_CROP_FLIP,
     DPT_AUGMENT_RESIZED_CROP_FLIP
@@ -87,9 +86,9 @@ enum dpt_compression {
 enum dpt_redundancy { DPT_REDUNDANCY_NONE, DPT_REDUNDANCY_SHADOW };
 enum dpt_offload { DPT_OFFLOAD_NONE, DPT_OFFLOAD_OPTIMIZER };
 enum dpt_backend { DPT_BACKEND_NCCL, DPT_BACKEND_HOST };
-/* Linear layers that adapters go with (train.lora.targets): a set of bits. */
+/* Linear layers that have adapters (train.lora.targets): a set of bits. */
 enum dpt_lora_target {
-    DPT_LORA_ALL = 0, /* all that the model has */
+    DPT_LORA_ALL = 0, /* all linear layers of the model */
     DPT_LORA_Q_PROJ = 1,
     DPT_LORA_K_PROJ = 2,
     DPT_LORA_V_PROJ = 4,
@@ -101,7 +100,8 @@ enum dpt_lora_target {
     DPT_LORA_C_PROJ = 256,
     DPT_LORA_C_FC = 512
 };
-enum { DPT_AUTO = 0 }; /* integer keys that take `auto` hold this */
+enum { DPT_VOCAB_BYTES = 256, DPT_VOCAB_GPT2 = 50257 }; /* tokens of two tokenizers */
+enum { DPT_AUTO = 0 }; /* the value of an integer key that is `auto` */
 
 /* The sections of a config, in the order of the file. Strings are fixed arrays. */
 struct dpt_config_cluster {
@@ -109,7 +109,7 @@ struct dpt_config_cluster {
     int gpus_per_node;          /* ranks a node starts; DPT_AUTO: one per GPU, on CPU one */
     enum dpt_device_kind device;
     enum dpt_numa_use numa;
-    enum dpt_backend backend; /* between GPUs */
+    enum dpt_backend backend; /* for gradients between GPUs */
     bool cuda_graphs;
     int threads; /* compute threads a rank; DPT_AUTO: its share of the host's cores in each
                     generation */
@@ -128,12 +128,11 @@ struct dpt_config_model {
     char name[32];   /* "gpt2", "llama", "resnet" */
     char preset[32]; /* "" when the sizes are free; a preset fills the sizes below, explicit
                         keys win */
-    /* never DPT_AUTO after loading: vocab is the preset's, else 256 for byte tokens, else
-     * 50,257 */
+    /* Not DPT_AUTO after loading; vocab: the preset's, else 256 for byte tokens, else 50,257. */
     int n_layer, n_head, n_embd, context, vocab;
     double dropout;
-    int labels; /* classes that the model tells apart; 0: it predicts the next token */
-    /* Of llama; never DPT_AUTO after loading there */
+    int labels; /* classes; 0: the model predicts the next token */
+    /* Of llama, where they are not DPT_AUTO after loading. */
     int n_kv_head, head_size, n_inner;
     double norm_eps;
     bool tied_head, attention_bias, mlp_bias;
@@ -141,11 +140,11 @@ struct dpt_config_model {
     enum dpt_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* of rope_scaling */
     int rope_original_context;
-    /* Of resnet; n_layer is the sum of the stages after loading there */
+    /* Of resnet, where n_layer is the sum of the stages after loading. */
     int width; /* channels of the stem, and of a block's inner layers in the first stage */
     enum dpt_stem stem;
     enum dpt_residual_block block;
-    struct dpt_config_steps stages; /* blocks of each; never empty after loading there */
+    struct dpt_config_steps stages; /* blocks of each; not empty after loading */
     double batch_norm_momentum;
     char init_from[DPT_CONFIG_PATH_BYTES];
 };
@@ -159,15 +158,15 @@ struct dpt_config_data {
     /* Of classification: columns by name, or by number from 1 of files without names. */
     char text_column[DPT_CONFIG_NAME_BYTES], label_column[DPT_CONFIG_NAME_BYTES];
     int first_label;                    /* the label in the files that is class 0 */
-    int64_t train_samples, val_samples; /* the first so many rows; 0: all */
+    int64_t train_samples, val_samples; /* number of rows, from the first; 0: all */
     enum dpt_tokenizer tokenizer;
     char vocab_bpe[DPT_CONFIG_PATH_BYTES]; /* of tokenizer gpt2; "" = null */
     char encoder_json[DPT_CONFIG_PATH_BYTES];
-    bool any_vocab;                             /* files other than OpenAI's are meant */
+    bool any_vocab;                             /* accepts files other than OpenAI's */
     char tokenizer_json[DPT_CONFIG_PATH_BYTES]; /* of tokenizer hf */
-    /* Of cifar10 and images; none is auto after loading there */
+    /* Of cifar10 and images, where none is auto after loading. */
     int image_size; /* height and width of a sample */
-    int resize;     /* the shorter side of an image that is cut to that; of images alone */
+    int resize;     /* shorter side of an image before it is cut; of kind images only */
     enum dpt_augment augment;
     int crop_padding; /* pixels on each side, with augment: crop_flip */
     enum dpt_damaged_images damaged_images;
@@ -182,15 +181,15 @@ struct dpt_config_lora {
 };
 
 struct dpt_config_train {
-    int64_t steps;       /* DPT_AUTO: train.epochs says, and the samples are not known yet */
-    int64_t epochs;      /* passes over data.train; 0: steps counts */
-    int64_t epoch_steps; /* of one pass; DPT_AUTO until the samples are known, or no epochs */
+    int64_t steps;       /* DPT_AUTO: from train.epochs, before the samples are counted */
+    int64_t epochs;      /* passes over data.train; 0: the run has `steps` */
+    int64_t epoch_steps; /* of one pass; DPT_AUTO until the samples are counted, or no epochs */
     int global_batch, micro_batch, seq_len;
     enum dpt_precision precision;
     double loss_scale, loss_scale_growth, loss_scale_backoff; /* of fp16; powers of two */
     int64_t loss_scale_interval;
     enum dpt_divergence on_divergence;
-    int64_t divergence_limit; /* steps in a row that `skip` leaves out */
+    int64_t divergence_limit; /* most steps in a row that `skip` leaves out */
     enum dpt_reduction reduction;
     enum dpt_accumulate accumulate;
     int lanes; /* DPT_AUTO: min(G, 16), G = global_batch / micro_batch */
@@ -201,7 +200,7 @@ struct dpt_config_train {
     int64_t eval_every;   /* 0 = never */
     int64_t eval_tokens;  /* most tokens of data.val that an evaluation reads */
     bool eval_only;       /* no training: evaluate one checkpoint, then end */
-    int64_t eval_step;    /* with eval_only: which checkpoint; DPT_AUTO: the newest */
+    int64_t eval_step;    /* with eval_only: step of the checkpoint; DPT_AUTO: the newest */
     struct dpt_config_lora lora;
 };
 
@@ -210,12 +209,12 @@ struct dpt_config_optimizer {
     double lr, min_lr;
     enum dpt_schedule schedule;
     int64_t warmup_steps;
-    int64_t schedule_steps; /* of the decay; DPT_AUTO: down to the last step */
+    int64_t schedule_steps; /* of the decay; DPT_AUTO: until the last step */
     double beta1, beta2, eps, weight_decay;
     double momentum; /* of sgd */
     bool nesterov;
     enum dpt_lr_scaling lr_scaling;
-    int base_batch; /* DPT_AUTO: none named */
+    int base_batch; /* DPT_AUTO: not given */
 };
 
 struct dpt_config_strategy {
@@ -225,10 +224,10 @@ struct dpt_config_strategy {
     enum dpt_sharding sharding;
     enum dpt_redundancy redundancy;
     enum dpt_offload offload;
-    double rebuild_mib;     /* of a shadow, copied while training waits, or beside a step */
+    double rebuild_mib;     /* of a shadow: copied before training goes on, or during each step */
     bool prefetch;          /* gather a unit while the one before it is computed */
     int gathered_units_max; /* units gathered at once */
-    enum dpt_compression compression; /* of gradients on their way */
+    enum dpt_compression compression; /* of gradients between ranks */
     int powersgd_rank;
     int64_t powersgd_start_step;
 };
@@ -264,16 +263,16 @@ struct dpt_config {
 /* Fills `ret` with the defaults of the table. */
 void dpt_config_defaults(struct dpt_config *ret);
 
-/* Sizes of a model that another file names: a config.json, or a checkpoint. */
+/* Sizes of a model in another file: a config.json, or a checkpoint. */
 enum { DPT_CONFIG_SIZES_MAX = 24, DPT_CONFIG_SIZE_BYTES = 64 };
 struct dpt_config_size {
-    const char *key, *name; /* its path here, its name there; static */
+    const char *key, *name; /* path of our key, name in the file; static */
     char value[DPT_CONFIG_SIZE_BYTES];
 };
 struct dpt_config_sizes {
     char source[DPT_CONFIG_PATH_BYTES + 64]; /* for errors: "'DIR/config.json'" */
-    bool binding;   /* the config may not contradict; else only keys that it leaves open are set */
-    bool over_text; /* they replace the model of the config's text: only --set counts beside them */
+    bool binding; /* a contradiction in the config is an error; else the config takes precedence */
+    bool over_text; /* they replace the model keys of the config's text, but not those of --set */
     int n;
     struct dpt_config_size key[DPT_CONFIG_SIZES_MAX];
 };
@@ -282,40 +281,39 @@ struct dpt_config_sizes {
 struct dpt_config_input {
     const char *text; /* YAML */
     size_t bytes;
-    const char *name;             /* of the text, in errors */
+    const char *name;             /* of the text, for errors */
     const char *const *overrides; /* "train.steps=5", applied in this order after the text */
     size_t n_overrides;
-    const struct dpt_config_sizes *sizes; /* NULL: no other file names sizes */
+    const struct dpt_config_sizes *sizes; /* NULL: no other file has sizes */
 };
 
 /* Loads the text over the defaults, applies the overrides and the sizes, then validates ranges and
- * combinations. Errors are DPT_ECONFIG and say file:line:column, the key's path, what is wrong, the
- * nearest known name for an unknown key, and for an impossible combination the nearest legal
- * setting. A contradiction between the config and binding sizes names both values. */
+ * combinations. Errors are DPT_ECONFIG and have file:line:column, the key's path, the fault, the
+ * nearest known name of an unknown key, and the nearest legal setting of an impossible combination.
+ * A contradiction between the config and binding sizes names both values. */
 DPT_MUST_USE enum dpt_status dpt_config_load(const struct dpt_config_input *input,
                                              struct dpt_config *ret, struct dpt_err *err);
 
-/* The same with a string, and without sizes. */
+/* The same from a string, without sizes. */
 DPT_MUST_USE enum dpt_status dpt_config_load_text(const char *yaml, const char *name,
                                                   const char *const *overrides, size_t n_overrides,
                                                   struct dpt_config *ret, struct dpt_err *err);
 
-/* Reads the text and the overrides over the defaults as they are written. Ranges are checked.
- * Combinations are not checked, and no value is derived. For a caller that needs a key before the
- * whole config can be loaded. */
+/* Reads the text and the overrides over the defaults. Checks ranges, but no combinations, and
+ * derives no value. For a caller that needs a key before the whole config can be loaded. */
 DPT_MUST_USE enum dpt_status dpt_config_parse(const struct dpt_config_input *input,
                                               struct dpt_config *ret, struct dpt_err *err);
 
-/* The config as canonical YAML: every key in table order with its value, so that equal configs give
- * equal text and dpt_config_load reads it back to the same value. `ret_text` holds
+/* The config as canonical YAML: every key in table order with its value. Equal configs give equal
+ * text, and dpt_config_load reads the text back to an equal config. `ret_text` has
  * DPT_CONFIG_TEXT_BYTES_MAX bytes. */
 DPT_MUST_USE enum dpt_status dpt_config_print(const struct dpt_config *config, char *ret_text,
                                               struct dpt_err *err);
 
 enum dpt_config_scope {
-    DPT_CONFIG_TRAJECTORY, /* run-wide and part of the trajectory */
-    DPT_CONFIG_RUN,        /* run-wide: must agree, may change between runs */
-    DPT_CONFIG_NODE        /* each node's own */
+    DPT_CONFIG_TRAJECTORY, /* equal on all nodes; part of the trajectory */
+    DPT_CONFIG_RUN,        /* equal on all nodes; may change between runs */
+    DPT_CONFIG_NODE        /* each node has its own */
 };
 
 /* Writes into `ret_keys` ("train.lanes (8, here 4), …") the keys of scope <= `scope` in which a and
@@ -331,82 +329,66 @@ size_t dpt_config_edit_distance(const char *a, const char *b);
 /* DPT_ECONFIG: no key has this path; the nearest is named. */
 DPT_MUST_USE enum dpt_status dpt_config_check_path(const char *path, struct dpt_err *err);
 
-/* Prints the table: as the keys' part of `--help`, or as the Markdown of docs/config.md. */
+/* Prints the table of keys as a part of `--help`. */
 void dpt_config_help(FILE *out);
-void dpt_config_markdown(FILE *out);
 
-/* With train.epochs: an epoch has as many steps as fill whole global batches from the `samples` of
- * data.train, and the run epochs times that. Sets train.epoch_steps and train.steps; does nothing
- * without epochs. Every node does so when it has opened its data, before it compares or prints the
- * config. DPT_ECONFIG: no whole batch; an epoch of other steps than the config (another node's, or
- * a checkpoint's) says; more steps, or a longer warm-up, than there may be. */
+/* With train.epochs: sets train.epoch_steps to the whole global batches in the `samples` of
+ * data.train, and train.steps to epochs times that. No effect without epochs. Every node calls it
+ * after it has opened its data, before it compares or prints the config. DPT_ECONFIG: no whole
+ * batch; another number than train.epoch_steps of the config (another node's, or a checkpoint's);
+ * more steps, or a longer warm-up, than the limit. */
 DPT_MUST_USE enum dpt_status dpt_config_count_epochs(struct dpt_config *config, int64_t samples,
                                                      struct dpt_err *err);
 
 /* Whether `step` completed steps end an epoch. */
 bool dpt_config_ends_epoch(const struct dpt_config *config, int64_t step);
 
-/* Slots of a step: a rank's part of the commit's all-gather, and its outcome, have a loss for each.
- */
+/* Most slots of a step: messages of the commit have a loss for each. */
 enum { DPT_CONFIG_SLOTS_MAX = 4096 };
 
 /* Derived numbers, defined once. G = global_batch / micro_batch; lanes resolved from auto. */
 int dpt_config_slots(const struct dpt_config *config);
 int dpt_config_lanes(const struct dpt_config *config);
-/* Lanes of a world of so many ranks: the config's, or, with reduction fast, one a rank. */
+/* Lanes in a world of `world_size` ranks: the config's, or one a rank (reduction fast, powersgd).
+ */
 int dpt_config_lanes_of(const struct dpt_config *config, int world_size);
-/* Ranks of the largest world that trains: one a lane, or, where slots are added one by one
- * (`accumulate: reduce`) and there are no lanes, one a slot; at most DPT_CONFIG_WORLD_MAX. */
+/* Ranks of the largest world that trains: one a lane, or one a slot with `accumulate: reduce`; at
+ * most DPT_CONFIG_WORLD_MAX. */
 enum { DPT_CONFIG_WORLD_MAX = 1024 };
 int dpt_config_world_max(const struct dpt_config *config);
 
-/* Whether adapters go with the linear layers of this name ("q_proj"); without train.lora with none.
- */
+/* Whether the linear layers of this name ("q_proj") have adapters; false without train.lora. */
 bool dpt_config_adapts(const struct dpt_config *config, const char *layer);
 
-/* Whether `hash`, hex, of the weights in `folder` is train.lora.base_hash. DPT_ECONFIG: it is not;
- * the line names the folder and both hashes. */
+/* Compares `hash`, the hex hash of the weights in `folder`, with train.lora.base_hash. DPT_ECONFIG:
+ * they differ; the line names the folder and both hashes. */
 DPT_MUST_USE enum dpt_status dpt_config_check_base(const struct dpt_config *config,
                                                    const char *folder, const char *hash,
                                                    struct dpt_err *err);
 
-/* With train.lora: `hash`, hex, is that of the weights that model.init_from has on this node. Sets
- * train.lora.base_hash; does nothing without adapters. Every node does so before it compares or
- * prints the config. DPT_ECONFIG: the config (another node's, or a checkpoint's) says another. */
+/* With train.lora: sets train.lora.base_hash to `hash`, the hex hash of the weights of
+ * model.init_from on this node. No effect without adapters. Every node calls it before it compares
+ * or prints the config. DPT_ECONFIG: the config (another node's, or a checkpoint's) has another
+ * hash. */
 DPT_MUST_USE enum dpt_status dpt_config_note_base(struct dpt_config *config, const char *hash,
                                                   struct dpt_err *err);
 
-/* Whether data.train and data.val hold text, which data.tokenizer makes tokens of. */
+/* Whether data.train and data.val are text, which data.tokenizer converts to tokens. */
 bool dpt_config_reads_text(const struct dpt_config *config);
 
-/* Whether samples are images; and whether they have labels, as texts of classification and images
- * do. */
+/* Whether samples are images, and whether they have labels (images and texts of classification). */
 bool dpt_config_reads_images(const struct dpt_config *config);
 bool dpt_config_reads_labels(const struct dpt_config *config);
 
 /* Whether the run reads data.val. */
 bool dpt_config_evaluates(const struct dpt_config *config);
 
-/* Whether the loss is multiplied by a dynamic scale: fp16 computes or carries gradients. */
+/* Whether the loss has a dynamic scale: gradients are computed or sent in fp16. */
 bool dpt_config_scales_loss(const struct dpt_config *config);
 
-/* base/strategy_traits.h has everything that follows from the strategy; these three are common.
- *
- * Whether a GPU keeps the training state and applies the steps: cluster.device cuda without
- * strategy.offload. */
-bool dpt_config_state_on_device(const struct dpt_config *config);
-
-/* Whether GPUs send their gradients to each other themselves: they keep the state, and
- * cluster.backend is not host. */
-bool dpt_config_uses_nccl(const struct dpt_config *config);
-
-/* Refuses `ranks` ranks on a node of `gpus` GPUs (0: none are used), if their gradients go by NCCL
- * and they would share one. */
+/* Refuses `ranks` ranks on a node of `gpus` GPUs (0: no GPU is used), if they use NCCL and would
+ * share a GPU. */
 DPT_MUST_USE enum dpt_status dpt_config_check_gpus(const struct dpt_config *config, int ranks,
                                                    int gpus, struct dpt_err *err);
-
-/* `accumulate` resolved from auto: reduce for zero2, zero3 and fsdp, local for all else and
- * hybrid_shard. */
-enum dpt_accumulate dpt_config_accumulate(const struct dpt_config *config);
 
 #endif

@@ -1,5 +1,4 @@
-/* What the table's ranges cannot say: combinations that cannot be. Every refusal names the nearest
- * legal setting. */
+/* Impossible combinations of keys. Every refusal names the nearest legal setting. */
 #include "base/config_table.h"
 
 #include "base/parse.h"
@@ -52,7 +51,7 @@ static enum dpt_status refuse_slots(const struct dpt_config_load *load, struct d
     while (c->train.global_batch % micro_batch != 0 ||
            c->train.global_batch / micro_batch > DPT_CONFIG_SLOTS_MAX)
         micro_batch++;
-    if (micro_batch <= MICRO_BATCH_MAX) /* a batch may have no divisor but itself */
+    if (micro_batch <= MICRO_BATCH_MAX) /* false: the batch has no smaller divisor */
         (void)snprintf(larger, sizeof larger, ", or a micro_batch of %d", micro_batch);
     return dpt_refuse_both(load, "train.global_batch", "train.micro_batch", err,
                            "train.global_batch (%d) in micro-batches of train.micro_batch (%d) is "
@@ -99,8 +98,8 @@ static enum dpt_status check_length(const struct dpt_config_load *load, struct d
                                (long long)c->train.epoch_steps);
     if (c->train.epochs > 0 && c->train.steps != c->train.epochs * c->train.epoch_steps)
         return dpt_refuse_both(load, "train.epochs", "train.steps", err,
-                               "train.epochs (%lld) and train.steps (%lld) both say how long the "
-                               "run is; give one of them (train.steps: auto, or train.epochs: 0)",
+                               "train.epochs (%lld) and train.steps (%lld) both give the length of "
+                               "the run; give only one (train.steps: auto, or train.epochs: 0)",
                                (long long)c->train.epochs, (long long)c->train.steps);
     return DPT_OK;
 }
@@ -128,7 +127,7 @@ static enum dpt_status check_optimizer(const struct dpt_config_load *load, struc
     if (c->optimizer.nesterov && !(c->optimizer.momentum > 0))
         return dpt_refuse_both(
             load, "optimizer.nesterov", "optimizer.momentum", err,
-            "optimizer.nesterov has no momentum to look ahead by (optimizer.momentum is 0); set it "
+            "optimizer.nesterov needs momentum, and optimizer.momentum is 0; set it "
             "to e.g. 0.9, or nesterov to false");
     if (c->optimizer.min_lr > c->optimizer.lr)
         return dpt_refuse_both(
@@ -137,7 +136,7 @@ static enum dpt_status check_optimizer(const struct dpt_config_load *load, struc
     return DPT_OK;
 }
 
-/* The powers of two round a positive number, as "2 or 4". */
+/* The powers of two below and above a positive number, as "2 or 4". */
 static void nearest_powers(double value, char ret_text[128])
 {
     int exponent;
@@ -148,7 +147,7 @@ static void nearest_powers(double value, char ret_text[128])
     (void)snprintf(ret_text, 128, "%s or %s", below, above);
 }
 
-/* Whatever the precision: what is no power of two now would be refused when it matters. */
+/* Checked with every precision, so that a later change to fp16 is not refused. */
 static enum dpt_status check_loss_scale(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -165,10 +164,10 @@ static enum dpt_status check_loss_scale(const struct dpt_config_load *load, stru
         char value[DPT_DOUBLE_TEXT_BYTES], nearest[128];
         dpt_format_double(keys[i].value, value);
         nearest_powers(keys[i].value, nearest);
-        return dpt_refuse_key(load, keys[i].path, err,
-                              "%s is no power of two, so that gradients could not be scaled back "
-                              "exactly; nearest: %s",
-                              value, nearest);
+        return dpt_refuse_key(
+            load, keys[i].path, err,
+            "%s is no power of two, so gradients cannot be scaled back exactly; nearest: %s", value,
+            nearest);
     }
     return DPT_OK;
 }
@@ -203,8 +202,7 @@ static enum dpt_status check_evaluation(const struct dpt_config_load *load, stru
     return DPT_OK;
 }
 
-/* checkpoint.keep_steps may name any step: those of another every_steps, from before it was
- * changed, stay pinned. */
+/* checkpoint.keep_steps may name any step, also one of an earlier checkpoint.every_steps. */
 static enum dpt_status check_kept(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -232,7 +230,7 @@ static enum dpt_status check_rest(const struct dpt_config_load *load, struct dpt
                                "strategy.first_bucket_mib (%g) is more than strategy.bucket_mib "
                                "(%g); set it to at most that",
                                c->strategy.first_bucket_mib, c->strategy.bucket_mib);
-    /* A null that is written means no checkpoints, whatever else is said of them. */
+    /* checkpoint.dir: null in the config means no checkpoints, whatever the other keys are. */
     if (c->checkpoint.every_steps > 0 && !c->checkpoint.dir[0] &&
         !dpt_config_given(load, "checkpoint.dir"))
         return dpt_refuse_key(load, "checkpoint.every_steps", err,
@@ -242,13 +240,12 @@ static enum dpt_status check_rest(const struct dpt_config_load *load, struct dpt
     return DPT_OK;
 }
 
-/* Published weights know the tokens of one tokenizer, and the default is seldom that one. A
- * vocabulary of bytes has no room for another. */
+/* Published weights need their tokenizer, which is rarely the default. A vocabulary of 256 tokens
+ * is that of bytes. */
 static enum dpt_status check_published(const struct dpt_config_load *load, struct dpt_err *err)
 {
-    enum { BYTES_VOCAB = 256 };
     const struct dpt_config *c = &load->config;
-    if (!c->model.init_from[0] || !dpt_config_reads_text(c) || c->model.vocab <= BYTES_VOCAB ||
+    if (!c->model.init_from[0] || !dpt_config_reads_text(c) || c->model.vocab <= DPT_VOCAB_BYTES ||
         dpt_config_given(load, "data.tokenizer"))
         return DPT_OK;
     return dpt_refuse_key(

@@ -1,11 +1,11 @@
-/* Classification: its keys, and combinations that cannot be. */
+/* Classification: its keys, and impossible combinations. */
 #include "base/config_table.h"
 
 #include <string.h>
 
 enum { LABELS_MIN = 2 };
 
-/* Classes come with texts or images that have labels, and these with classes. */
+/* A model has classes if, and only if, its samples have labels. */
 static enum dpt_status check_labels(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -37,7 +37,7 @@ static bool is_zero(const char *column)
     return column[strspn(column, "0")] == '\0';
 }
 
-/* The two columns of a table, and how much of it is read. */
+/* The two columns of a table, and the number of rows that are read. */
 static enum dpt_status check_table(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;

@@ -1,4 +1,4 @@
-/* Facts that follow from several keys of a config, each defined once. */
+/* Values that follow from several keys of a config, each defined once. */
 #include "base/config.h"
 
 #include "base/strategy_traits.h"
@@ -29,7 +29,7 @@ int dpt_config_lanes_of(const struct dpt_config *config, int world_size)
 
 int dpt_config_world_max(const struct dpt_config *config)
 {
-    const int most = dpt_config_accumulate(config) == DPT_ACCUMULATE_REDUCE
+    const int most = dpt_strategy_traits(config).order == DPT_ACCUMULATE_REDUCE
                          ? dpt_config_slots(config)
                          : dpt_config_lanes(config);
     return most < DPT_CONFIG_WORLD_MAX ? most : DPT_CONFIG_WORLD_MAX;
@@ -50,7 +50,7 @@ bool dpt_config_scales_loss(const struct dpt_config *config)
 enum dpt_status dpt_config_check_gpus(const struct dpt_config *config, int ranks, int gpus,
                                       struct dpt_err *err)
 {
-    if (gpus == 0 || ranks <= gpus || !dpt_config_uses_nccl(config))
+    if (gpus == 0 || ranks <= gpus || !dpt_strategy_traits(config).by_nccl)
         return DPT_OK;
     return dpt_fail(err, DPT_ECONFIG,
                     "cluster.gpus_per_node is %d and there %s %d, and NCCL takes one rank a GPU: "

@@ -1,6 +1,8 @@
 /* The keys in which two configs differ. */
 #include "base/config_table.h"
 
+#include "base/strategy_traits.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +17,7 @@ static bool both_have_epochs(const struct dpt_config *a, const struct dpt_config
     return a->train.epochs > 0 && b->train.epochs > 0;
 }
 
-/* The number of steps changes no weight before the last step unless the learning rate depends on
+/* The number of steps changes no weight before the last step, unless the learning rate depends on
  * it. A run that has not stopped yet has the same bits under every on_divergence. */
 static enum dpt_config_scope scope_of(const struct dpt_key *key, const struct dpt_config *a,
                                       const struct dpt_config *b)
@@ -30,11 +32,11 @@ static enum dpt_config_scope scope_of(const struct dpt_key *key, const struct dp
     return key->scope;
 }
 
-/* `auto` and the value that it stands for are no difference. */
+/* `auto` and its resolved value are no difference. */
 static void replace_auto(struct dpt_config *config)
 {
     config->train.lanes = dpt_config_lanes(config);
-    config->train.accumulate = dpt_config_accumulate(config);
+    config->train.accumulate = dpt_strategy_traits(config).order;
 }
 
 static bool is_compared(const struct dpt_key *key, const struct dpt_config *a,
@@ -43,7 +45,7 @@ static bool is_compared(const struct dpt_key *key, const struct dpt_config *a,
 {
     if ((key->flags & DPT_KEY_ALIAS) || scope_of(key, a, b) > scope)
         return false;
-    /* With epochs, train.steps is a product: the key that was changed tells of the change. */
+    /* With epochs, train.steps is derived: the changed key is compared. */
     if (both_have_epochs(a, b) && strcmp(key->path, "train.steps") == 0)
         return false;
     for (; allowed && *allowed; allowed++)
@@ -75,7 +77,7 @@ int dpt_config_diff(const struct dpt_config *a, const struct dpt_config *b,
         int written = snprintf(ret_keys + used, keys_bytes - used, "%s%s (%.*s, here %.*s)",
                                n ? ", " : "", key->path, DPT_CONFIG_SHOWN_BYTES, left_text,
                                DPT_CONFIG_SHOWN_BYTES, right_text);
-        if (written > 0) /* text that does not fit is cut: it is for a person */
+        if (written > 0) /* the text is for people: the rest is cut */
             used += (size_t)written < keys_bytes - used ? (size_t)written : keys_bytes - used - 1;
         n++;
     }

@@ -1,12 +1,14 @@
-/* How many steps a run of train.epochs has. An epoch takes the first so many samples of its own
- * permutation as fill whole global batches (drop_last): no sample comes twice in it. */
+/* The number of steps of a run with train.epochs. An epoch uses as many samples from the start of
+ * its permutation as fill whole global batches (drop_last), so no sample is used twice in an epoch.
+ */
 #include "base/config_table.h"
 
 #include <stdio.h>
 
 enum { SAMPLES_BYTES = 96 };
 
-static void say_samples(const struct dpt_config *c, int64_t samples, char ret_text[SAMPLES_BYTES])
+static void format_samples(const struct dpt_config *c, int64_t samples,
+                           char ret_text[SAMPLES_BYTES])
 {
     const bool most = c->data.kind == DPT_DATA_CLASSIFICATION;
     if (dpt_config_reads_images(c))
@@ -24,7 +26,7 @@ enum dpt_status dpt_config_count_epochs(struct dpt_config *config, int64_t sampl
     char what[SAMPLES_BYTES];
     if (epochs == 0)
         return DPT_OK;
-    say_samples(config, samples, what);
+    format_samples(config, samples, what);
     if (counted < 1)
         return dpt_fail(err, DPT_ECONFIG,
                         "data.train ('%s') has %s, less than one train.global_batch (%d): an epoch "

@@ -1,4 +1,4 @@
-/* Images: their keys, and combinations that cannot be. */
+/* Images: their keys, and impossible combinations. */
 #include "base/config_table.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ void dpt_config_resolve_images(struct dpt_config_load *load)
         c->train.seq_len = 1;
 }
 
-/* CIFAR-10's images have one size, and no file of its own that could be damaged. */
+/* Images of CIFAR-10 have one size, and no image is a file that could be damaged. */
 static enum dpt_status check_cifar10(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;

@@ -1,4 +1,4 @@
-/* Adapters (train.lora): their keys, and combinations that cannot be. */
+/* Adapters (train.lora): their keys, and impossible combinations. */
 #include "base/config_table.h"
 
 #include <stdio.h>
@@ -26,7 +26,7 @@ bool dpt_config_adapts(const struct dpt_config *config, const char *layer)
     return false;
 }
 
-/* Without a rank there are no adapters for the other keys. */
+/* Without a rank there are no adapters: their other keys must be defaults. */
 static enum dpt_status check_unused(const struct dpt_config_load *load, struct dpt_err *err)
 {
     static const char *const keys[] = {"train.lora.alpha", "train.lora.targets",
@@ -34,8 +34,8 @@ static enum dpt_status check_unused(const struct dpt_config_load *load, struct d
     const char *path = dpt_config_first_changed(load, keys, sizeof keys / sizeof *keys);
     return path == NULL ? DPT_OK
                         : dpt_refuse_both(load, path, "train.lora.rank", err,
-                                          "%s is of adapters, and train.lora.rank is 0; set the "
-                                          "rank to at least 1, or leave %s out",
+                                          "%s is a setting of adapters, and train.lora.rank is 0; "
+                                          "set the rank to at least 1, or leave %s out",
                                           path, path);
 }
 
@@ -86,12 +86,9 @@ enum dpt_status dpt_config_note_base(struct dpt_config *config, const char *hash
     char *said = config->train.lora.base_hash;
     if (config->train.lora.rank == 0)
         return DPT_OK;
-    if (said[0] != '\0') {
-        const enum dpt_status status =
-            dpt_config_check_base(config, config->model.init_from, hash, err);
-        if (status != DPT_OK)
-            return dpt_wrap(err, status, "model.init_from");
-    }
+    if (said[0] != '\0')
+        DPT_TRY(dpt_wrap(err, dpt_config_check_base(config, config->model.init_from, hash, err),
+                         "model.init_from"));
     (void)snprintf(said, sizeof config->train.lora.base_hash, "%s", hash);
     return DPT_OK;
 }

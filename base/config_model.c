@@ -1,5 +1,5 @@
-/* Sizes of models: presets, what one size follows from others by, and combinations that cannot be.
- * Every refusal names the nearest legal setting. */
+/* Sizes of models: presets, sizes that follow from others, and impossible combinations. Every
+ * refusal names the nearest legal setting. */
 #include "base/config_table.h"
 
 #include <stdio.h>
@@ -8,27 +8,25 @@
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
 enum {
-    BYTES_VOCAB = 256,
-    GPT2_VOCAB = 50257,
     GPT2_CONTEXT = 1024,
-    INNER_STEP = 64,     /* n_inner: auto is a multiple of it */
-    LINE = 32,           /* numbers after which a tensor starts (DPT_PARAM_ALIGN of worker/model) */
+    INNER_STEP = 64,     /* n_inner: auto is a multiple of this */
+    LINE = 32,           /* alignment of tensors in elements (DPT_PARAM_ALIGN of worker/model) */
     HEAD_SIZE_MAX = 256, /* of the table */
     N_INNER_MAX = 262144 /* of the table */
 };
 
-/* GPT-2's are of Radford et al. 2019, table 2, SmolLM2's and Llama's of their config.json, those of
- * residual networks in config_resnet.c. */
+/* Sources: GPT-2: Radford et al. 2019, table 2; SmolLM2 and Llama: their config.json; residual
+ * networks: config_resnet.c. */
 static const struct preset {
     const char *name, *model;
     int n_layer, n_head, n_embd, context, vocab;
     int n_kv_head, n_inner;         /* of llama */
     double rope_theta, rope_factor; /* rope_factor 0: no scaling */
 } presets[] = {
-    {"gpt2-124m", "gpt2", 12, 12, 768, GPT2_CONTEXT, GPT2_VOCAB, 0, 0, 0, 0},
-    {"gpt2-350m", "gpt2", 24, 16, 1024, GPT2_CONTEXT, GPT2_VOCAB, 0, 0, 0, 0},
-    {"gpt2-774m", "gpt2", 36, 20, 1280, GPT2_CONTEXT, GPT2_VOCAB, 0, 0, 0, 0},
-    {"gpt2-1558m", "gpt2", 48, 25, 1600, GPT2_CONTEXT, GPT2_VOCAB, 0, 0, 0, 0},
+    {"gpt2-124m", "gpt2", 12, 12, 768, GPT2_CONTEXT, DPT_VOCAB_GPT2, 0, 0, 0, 0},
+    {"gpt2-350m", "gpt2", 24, 16, 1024, GPT2_CONTEXT, DPT_VOCAB_GPT2, 0, 0, 0, 0},
+    {"gpt2-774m", "gpt2", 36, 20, 1280, GPT2_CONTEXT, DPT_VOCAB_GPT2, 0, 0, 0, 0},
+    {"gpt2-1558m", "gpt2", 48, 25, 1600, GPT2_CONTEXT, DPT_VOCAB_GPT2, 0, 0, 0, 0},
     {"smollm2-135m", "llama", 30, 9, 576, 8192, 49152, 3, 1536, 1e5, 0},
     {"smollm2-360m", "llama", 32, 15, 960, 8192, 49152, 5, 2560, 1e5, 0},
     {"smollm2-1.7b", "llama", 24, 32, 2048, 8192, 49152, 32, 8192, 1.3e5, 0},
@@ -39,13 +37,13 @@ static const struct preset {
     {.name = "resnet50", .model = "resnet"},
 };
 
-/* Keys of texts' models alone, and of images'. */
+/* Keys of models of texts only, and of models of images only. */
 static const char *const of_texts[] = {"model.n_head", "model.n_embd", "model.context",
                                        "model.vocab", "model.dropout"};
 static const char *const of_resnet[] = {"model.width", "model.stem", "model.block", "model.stages",
                                         "model.batch_norm_momentum"};
 
-/* Keys that llama alone has. */
+/* Keys of llama only. */
 static const char *const of_llama[] = {"model.n_kv_head",
                                        "model.head_size",
                                        "model.n_inner",
@@ -78,7 +76,7 @@ static const struct preset *find_preset(const struct dpt_config *c)
     return NULL;
 }
 
-static void fill(const struct dpt_config_load *load, const char *path, int *size, int preset)
+static void fill_size(const struct dpt_config_load *load, const char *path, int *size, int preset)
 {
     if (!dpt_config_given(load, path))
         *size = preset;
@@ -100,15 +98,15 @@ static void fill_preset(struct dpt_config_load *load, const struct preset *prese
         dpt_config_fill_resnet(load, preset->name);
         return;
     }
-    fill(load, "model.n_layer", &c->model.n_layer, preset->n_layer);
-    fill(load, "model.n_head", &c->model.n_head, preset->n_head);
-    fill(load, "model.n_embd", &c->model.n_embd, preset->n_embd);
-    fill(load, "model.context", &c->model.context, preset->context);
-    fill(load, "model.vocab", &c->model.vocab, preset->vocab);
+    fill_size(load, "model.n_layer", &c->model.n_layer, preset->n_layer);
+    fill_size(load, "model.n_head", &c->model.n_head, preset->n_head);
+    fill_size(load, "model.n_embd", &c->model.n_embd, preset->n_embd);
+    fill_size(load, "model.context", &c->model.context, preset->context);
+    fill_size(load, "model.vocab", &c->model.vocab, preset->vocab);
     if (preset->n_inner == 0)
         return;
-    fill(load, "model.n_kv_head", &c->model.n_kv_head, preset->n_kv_head);
-    fill(load, "model.n_inner", &c->model.n_inner, preset->n_inner);
+    fill_size(load, "model.n_kv_head", &c->model.n_kv_head, preset->n_kv_head);
+    fill_size(load, "model.n_inner", &c->model.n_inner, preset->n_inner);
     fill_number(load, "model.rope_theta", &c->model.rope_theta, preset->rope_theta);
     if (preset->rope_factor > 0 && !dpt_config_given(load, "model.rope_scaling"))
         c->model.rope_scaling = DPT_ROPE_SCALING_LLAMA3;
@@ -140,7 +138,7 @@ void dpt_config_resolve_model(struct dpt_config_load *load)
     }
     const bool is_hf = dpt_config_reads_text(c) && c->data.tokenizer == DPT_TOKENIZER_HF;
     if (c->model.vocab == DPT_AUTO && !is_hf) /* else refused by the check */
-        c->model.vocab = is_byte_text(c) && !preset ? BYTES_VOCAB : GPT2_VOCAB;
+        c->model.vocab = is_byte_text(c) && !preset ? DPT_VOCAB_BYTES : DPT_VOCAB_GPT2;
     if (!is_llama(c))
         return;
     if (c->model.n_kv_head == DPT_AUTO)
@@ -151,7 +149,7 @@ void dpt_config_resolve_model(struct dpt_config_load *load)
         c->model.n_inner = usual_inner(c->model.n_embd);
 }
 
-/* DPT_ECONFIG: the config sets one of these keys, which belong to the models `whose` alone. */
+/* DPT_ECONFIG: the config sets one of these keys, which only the models `whose` have. */
 static enum dpt_status check_keys(const struct dpt_config_load *load, const char *const *paths,
                                   size_t n, const char *whose, struct dpt_err *err)
 {
@@ -184,8 +182,8 @@ static enum dpt_status check_heads(const struct dpt_config_load *load, struct dp
 {
     const struct dpt_config *c = &load->config;
     char multiples[DPT_CONFIG_NEAREST_BYTES], divisors[DPT_CONFIG_NEAREST_BYTES];
-    if (c->model.n_embd % c->model.n_head !=
-        0) { /* Hugging Face's rule, with head_dim given, too */
+    /* Hugging Face's rule, also if head_dim is given. */
+    if (c->model.n_embd % c->model.n_head != 0) {
         dpt_config_nearest_multiples(c->model.n_embd, c->model.n_head, multiples);
         dpt_config_nearest_divisors(c->model.n_embd, c->model.n_head, divisors);
         return dpt_refuse_both(load, "model.n_embd", "model.n_head", err,
@@ -233,7 +231,7 @@ static enum dpt_status check_row_size(const struct dpt_config_load *load, struct
                            row.has_biases ? "biases" : "tensors that lie together", multiples);
 }
 
-/* Products read neighbouring matrices as one: matrices and their biases lie without a gap. Rotary
+/* A product reads neighbouring matrices as one, so matrices and their biases are contiguous. Rotary
  * embeddings rotate pairs of elements. */
 static enum dpt_status check_row_sizes(const struct dpt_config_load *load, struct dpt_err *err)
 {
@@ -287,10 +285,10 @@ enum dpt_status dpt_config_check_model(const struct dpt_config_load *load, struc
             load, "model.vocab", "data.tokenizer", err,
             "model.vocab: auto is not known with data.tokenizer: hf; set it to the number of that "
             "tokenizer's tokens, which dpt-data encode prints, or more");
-    if (is_byte_text(c) && c->model.vocab < BYTES_VOCAB)
+    if (is_byte_text(c) && c->model.vocab < DPT_VOCAB_BYTES)
         return dpt_refuse_key(load, "model.vocab", err,
                               "%d is too small for byte tokens; at least %d, or auto",
-                              c->model.vocab, BYTES_VOCAB);
+                              c->model.vocab, DPT_VOCAB_BYTES);
     if (c->train.seq_len > c->model.context)
         return dpt_refuse_both(
             load, "train.seq_len", "model.context", err,

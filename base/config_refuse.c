@@ -1,4 +1,4 @@
-/* Refusals of a config: where a key was written, and the nearest legal values. */
+/* Refusals of a config: the position of a key, and the nearest legal values. */
 #include "base/config_table.h"
 
 #include <stdio.h>
@@ -34,7 +34,7 @@ enum dpt_status dpt_refuse_key(const struct dpt_config_load *load, const char *p
     return dpt_config_wrap_origin(load, &load->origin[dpt_config_key_index(path)], err);
 }
 
-/* Defaults come before the file, the file before --set. */
+/* Order: defaults, file, --set. */
 static bool is_written_before(const struct dpt_config_origin *a, const struct dpt_config_origin *b)
 {
     if (a->override != b->override)

@@ -1,16 +1,16 @@
-/* Residual networks: their presets, sizes that others decide, and combinations that cannot be. */
+/* Residual networks: presets, sizes that follow from others, and impossible combinations. */
 #include "base/config_table.h"
 
 #include <string.h>
 
 enum {
-    SMALL_STAGES = 3,  /* where model.stages leaves them open, */
-    SMALL_BLOCKS = 18, /* and their blocks, where model.n_layer does, too */
+    SMALL_STAGES = 3,  /* if model.stages is empty */
+    SMALL_BLOCKS = 18, /* if model.n_layer is not given either */
     STAGES_MAX = 6,
-    BLOCKS_MAX = 254 /* of the table: units of a model but stem and head */
+    BLOCKS_MAX = 254 /* of the table: units of a model without stem and head */
 };
 
-/* He et al. 2016, table 1, as torchvision has them. */
+/* He et al. 2016, table 1, in torchvision's form. */
 static const struct resnet {
     const char *preset;
     enum dpt_stem stem;
@@ -94,7 +94,7 @@ static int halved(int pixels)
     return (pixels + 1) / 2;
 }
 
-/* Batch norm's variance is that of two values or more. */
+/* The variance of batch norm needs two values or more. */
 static enum dpt_status check_pixels(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -112,7 +112,7 @@ static enum dpt_status check_pixels(const struct dpt_config_load *load, struct d
     return DPT_OK;
 }
 
-static const char *word_of(const struct dpt_config *c, const char *path)
+static const char *choice_name(const struct dpt_config *c, const char *path)
 {
     return dpt_config_key_choice(dpt_config_key(path), c)->name;
 }
@@ -124,12 +124,12 @@ enum dpt_status dpt_config_check_resnet(const struct dpt_config_load *load, stru
         return dpt_refuse_both(
             load, "data.kind", "model.name", err,
             "data.kind: %s is not what model.name: resnet reads; write cifar10 or images",
-            word_of(c, "data.kind"));
+            choice_name(c, "data.kind"));
     if (c->train.activation_checkpointing != DPT_ACTIVATION_CHECKPOINTING_NONE)
         return dpt_refuse_both(
             load, "train.activation_checkpointing", "model.name", err,
             "train.activation_checkpointing: %s is not for model.name: resnet; write none",
-            word_of(c, "train.activation_checkpointing"));
+            choice_name(c, "train.activation_checkpointing"));
     if (c->strategy.compression == DPT_COMPRESSION_FP16)
         return dpt_refuse_both(
             load, "strategy.compression", "model.name", err,

@@ -1,5 +1,5 @@
-/* Sizes of a model that another file names (config.h): taken as if the config had them, unless the
- * config has them, too. */
+/* Sizes of a model from another file (config.h): set as if the config had them, unless the config
+ * gives them. */
 #include "base/config_table.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ static enum dpt_status parse_size(const struct dpt_config_sizes *sizes,
                     size->name);
 }
 
-/* The config has the key, too. */
+/* Compares a size with the value of the config, which gives the key, too. */
 static enum dpt_status compare_size(const struct dpt_config_load *load,
                                     const struct dpt_config_size *size, struct dpt_err *err)
 {
@@ -33,8 +33,8 @@ static enum dpt_status compare_size(const struct dpt_config_load *load,
                           mine, sizes->source, size->name, other);
 }
 
-/* Resets every key of the model that the text has: no size of the text may stay beside those of
- * another model. */
+/* Resets every model key of the text, so that no size of the text is mixed with those of another
+ * model. */
 static void forget_model(struct dpt_config_load *load)
 {
     static const char section[] = "model.";

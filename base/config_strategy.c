@@ -1,4 +1,4 @@
-/* The strategy: its defaults, and combinations of its keys that are impossible. */
+/* The strategy: its defaults, and impossible combinations of its keys. */
 #include "base/config_table.h"
 
 #include "base/strategy_traits.h"
@@ -10,7 +10,7 @@ static bool is_strategy(const struct dpt_config *c, const char *name)
     return strcmp(c->strategy.name, name) == 0;
 }
 
-/* The only place for a gathered unit is in use while that unit is computed. */
+/* One unit is gathered at a time: there is no room for the next one while it is computed. */
 static bool has_one_place(const struct dpt_config *c)
 {
     return dpt_strategy_traits(c).weights == DPT_WEIGHTS_UNITS &&
@@ -51,7 +51,7 @@ static enum dpt_status check_redundancy(const struct dpt_config_load *load, stru
     return DPT_OK;
 }
 
-/* The teaching variants of ddp differ in the moment at which gradients are reduced. */
+/* The teaching variants of ddp differ only in the time at which gradients are reduced. */
 static enum dpt_status check_overlap(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -71,8 +71,8 @@ static enum dpt_status check_prefetch(const struct dpt_config_load *load, struct
     if (c->strategy.prefetch && has_one_place(c))
         return dpt_refuse_both(load, "strategy.prefetch", "strategy.gathered_units_max", err,
                                "strategy.prefetch gathers a unit while the one before it is "
-                               "computed, but strategy.gathered_units_max is 1, a place for that "
-                               "one only; set it to 2, or prefetch to false");
+                               "computed, but strategy.gathered_units_max is 1, room for one unit; "
+                               "set it to 2, or prefetch to false");
     if (c->strategy.prefetch && !c->strategy.overlap &&
         dpt_strategy_traits(c).state != DPT_STATE_REPLICATED)
         return dpt_refuse_both(
@@ -82,8 +82,8 @@ static enum dpt_status check_prefetch(const struct dpt_config_load *load, struct
     return DPT_OK;
 }
 
-/* train.reduction fast leaves the order of addition open, which is possible only where a rank adds
- * its own slots. */
+/* train.reduction fast has no fixed order of addition. Only a strategy whose ranks add their own
+ * slots supports it. */
 static enum dpt_status check_reduction(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -93,8 +93,8 @@ static enum dpt_status check_reduction(const struct dpt_config_load *load, struc
     if (!traits.takes_open_order || traits.shadow)
         return dpt_refuse_both(
             load, "train.reduction", "strategy.name", err,
-            "train.reduction fast has nothing to gain with strategy.name %s%s, where every slot's "
-            "gradient goes to its owners and is added as it comes; write canonical",
+            "train.reduction fast is not supported with strategy.name %s%s: every slot's gradient "
+            "is sent to its owners at once; write canonical",
             c->strategy.name, traits.takes_open_order ? " and shadows" : "");
     if (c->train.accumulate == DPT_ACCUMULATE_REDUCE)
         return dpt_refuse_both(
@@ -110,7 +110,7 @@ static enum dpt_status check_reduction(const struct dpt_config_load *load, struc
     return DPT_OK;
 }
 
-/* Gradients of a slot (`reduce`) or of a lane (`local`) are rounded, alike in every world. */
+/* The gradient of each slot (`reduce`) or lane (`local`) is rounded, in every world. */
 static enum dpt_status check_compression(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -121,8 +121,8 @@ static enum dpt_status check_compression(const struct dpt_config_load *load, str
     if (powersgd && !traits.takes_powersgd)
         return dpt_refuse_both(
             load, "strategy.compression", "strategy.name", err,
-            "strategy.compression powersgd needs the whole gradient on every rank, which %s does "
-            "not give; write strategy.name ddp, or compression none, bf16 or fp16",
+            "strategy.compression powersgd needs the whole gradient on every rank, unlike %s; "
+            "write strategy.name ddp, or compression none, bf16 or fp16",
             c->strategy.name);
     if (powersgd && !local)
         return dpt_refuse_both(
@@ -130,13 +130,13 @@ static enum dpt_status check_compression(const struct dpt_config_load *load, str
             "strategy.compression powersgd compresses the sum of a rank's slots once a step, and "
             "train.accumulate reduce sends each; write local there, or none, bf16 or fp16 here");
     if (powersgd && c->train.precision == DPT_PRECISION_FP16)
-        return dpt_refuse_both(
-            load, "strategy.compression", "train.precision", err,
-            "strategy.compression powersgd keeps what it has not sent for the next step, whose "
-            "loss train.precision fp16 may scale otherwise; write bf16 or fp32 there");
+        return dpt_refuse_both(load, "strategy.compression", "train.precision", err,
+                               "strategy.compression powersgd adds the unsent part of a gradient "
+                               "to the next step, whose loss may have another scale with "
+                               "train.precision fp16; write bf16 or fp32 there");
     if (!traits.takes_16_bits)
         return dpt_refuse_both(load, "strategy.compression", "strategy.name", err,
-                               "strategy.compression is of ddp, zero1 to zero3 and fsdp, not of "
+                               "strategy.compression is for ddp, zero1 to zero3 and fsdp, not for "
                                "%s; write ddp there, or none here",
                                c->strategy.name);
     if (c->train.reduction != DPT_REDUCTION_CANONICAL)
@@ -174,13 +174,13 @@ static enum dpt_status check_offload(const struct dpt_config_load *load, struct 
         return dpt_refuse_both(
             load, "strategy.offload", "strategy.name", err,
             "strategy.offload none keeps the training state on the GPU, which simple, ddp's other "
-            "teaching variants under train.accumulate reduce, and powersgd do not do yet; write "
+            "teaching variants under train.accumulate reduce, and powersgd do not support; write "
             "optimizer there, or cluster.device cpu");
     if (!traits.by_nccl && !traits.takes_host_backend)
         return dpt_refuse_both(
             load, "cluster.backend", "strategy.name", err,
-            "cluster.backend host brings the gradients of ddp and its like under train.accumulate "
-            "local to the host, and no others; write nccl, or strategy.offload: optimizer");
+            "cluster.backend host supports only ddp and its variants under train.accumulate local; "
+            "write nccl, or strategy.offload: optimizer");
     return DPT_OK;
 }
 
@@ -189,8 +189,8 @@ static enum dpt_status check_precision(const struct dpt_config_load *load, struc
     if (load->config.train.precision == DPT_PRECISION_TF32 &&
         load->config.cluster.device != DPT_DEVICE_CUDA)
         return dpt_refuse_both(load, "train.precision", "cluster.device", err,
-                               "train.precision tf32 is a GPU's way to multiply fp32, and "
-                               "cluster.device is not cuda; write cuda there, or fp32 here");
+                               "train.precision tf32 needs a GPU, and cluster.device is not cuda; "
+                               "write cuda there, or fp32 here");
     return DPT_OK;
 }
 
@@ -201,8 +201,8 @@ static enum dpt_status check_divergence(const struct dpt_config_load *load, stru
         c->strategy.compression == DPT_COMPRESSION_POWERSGD)
         return dpt_refuse_both(
             load, "train.on_divergence", "strategy.compression", err,
-            "train.on_divergence skip leaves a gradient out, and strategy.compression powersgd "
-            "would keep it as its error; write stop here, or bf16 there");
+            "train.on_divergence skip leaves a gradient out, but strategy.compression powersgd "
+            "would add it to the next step; write stop here, or bf16 there");
     return DPT_OK;
 }
 

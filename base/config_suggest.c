@@ -6,8 +6,7 @@
 
 enum { SUGGESTION_BYTES = 384 };
 
-/* Edit distance with neighbours swapped as one edit ("optimal string alignment"), for texts shorter
- * than a path. */
+/* A swap of neighbours is one edit ("optimal string alignment"). */
 size_t dpt_config_edit_distance(const char *a, const char *b)
 {
     size_t rows[3][DPT_YAML_PATH_BYTES + 1];
@@ -43,7 +42,7 @@ static const char *leaf_of(const char *path)
     return dot ? dot + 1 : path;
 }
 
-/* Is `path` the section of key i ("train" of "train.steps")? */
+/* Whether `path` is the section of key i ("train" of "train.steps"). */
 static bool is_section_of(size_t i, const char *path)
 {
     size_t n = strlen(path);
@@ -82,8 +81,8 @@ static void list_names(const char *section, char ret_text[SUGGESTION_BYTES])
     }
 }
 
-/* Takes `known` as the best guess for `path` if it is nearer than the best so far. The difference
- * of their lengths alone excludes most names. */
+/* Makes `known` the best guess for `path` if it is nearer than the best so far. The difference of
+ * the lengths excludes most names. */
 static void consider_name(const char *path, const char *known, bool same, size_t *least,
                           char best[DPT_YAML_PATH_BYTES])
 {
@@ -102,7 +101,7 @@ static void consider_name(const char *path, const char *known, bool same, size_t
 static void suggest_name(const char *path, char ret_text[SUGGESTION_BYTES])
 {
     char best[DPT_YAML_PATH_BYTES] = "", section[DPT_YAML_PATH_BYTES];
-    size_t least = 1 + strlen(path) / 4; /* more edits are no typing error */
+    size_t least = 1 + strlen(path) / 4; /* more edits are not a typing error */
     for (size_t i = 0; i < dpt_config_n_keys; i++) {
         const char *known = dpt_config_keys[i].path;
         bool same_leaf = strcmp(leaf_of(path), leaf_of(known)) == 0;

@@ -1,5 +1,5 @@
-/* The table of config keys, and one key's value as text: private to base/config*.c, to the tables
- * that name keys beside their own words (worker/model/hf_config.c), and to tests. */
+/* The table of config keys, and one key's value as text. For base/config*.c, tables that map other
+ * names to keys (worker/model/hf_config.c), and tests only. */
 #ifndef DPT_BASE_CONFIG_TABLE_H
 #define DPT_BASE_CONFIG_TABLE_H
 
@@ -16,7 +16,8 @@ enum dpt_key_type {
     DPT_KEY_DOUBLE,
     DPT_KEY_DOUBLE_PAIR, /* double[2]: [a, b] */
     DPT_KEY_STEPS,       /* struct dpt_config_steps: [a, b, …], ascending */
-    DPT_KEY_WORDS,       /* int, a set of bits: one of `choices`, or [a, b, …] of those not 0 */
+    DPT_KEY_WORDS, /* int, a set of bits: one of `choices`, or [a, b, …] of choices that are not 0
+                    */
     DPT_KEY_BOOL,
     DPT_KEY_RANGE /* int[2]: N or "MIN:MAX" */
 };
@@ -24,7 +25,7 @@ enum dpt_key_type {
 enum {
     DPT_KEY_AUTO = 1,     /* an integer that takes the word auto */
     DPT_KEY_NULL = 2,     /* takes null: the text "", or the first choice */
-    DPT_KEY_OPEN_MIN = 4, /* the least value itself is outside */
+    DPT_KEY_OPEN_MIN = 4, /* the range does not contain its least value */
     DPT_KEY_OPEN_MAX = 8,
     DPT_KEY_ALIAS = 16,    /* sets other keys and is not compared itself */
     DPT_KEY_ANY_ORDER = 32 /* DPT_KEY_STEPS that need not ascend */
@@ -41,7 +42,7 @@ struct dpt_key {
     enum dpt_key_type type;
     unsigned flags;
     size_t offset, size; /* in struct dpt_config */
-    double min, max;     /* of numbers, both inside unless OPEN */
+    double min, max;     /* of numbers; both in the range unless OPEN */
     const struct dpt_choice *choices;
     const char *def; /* as written in YAML, without quotes */
     const char *help;
@@ -62,10 +63,10 @@ enum { DPT_CONFIG_SHOWN_BYTES = 60 };
 /* Index of a key; dpt_config_n_keys: no key has this path. */
 size_t dpt_config_key_index(const char *path);
 
-/* The key of a path that the program names. */
+/* The key of `path`, which must be a key. */
 const struct dpt_key *dpt_config_key(const char *path);
 
-/* Sets one key from a value of the text. The error says what is expected, without path and
+/* Sets one key from a value of the text. The error names the expected value, without path and
  * position. */
 DPT_MUST_USE enum dpt_status dpt_config_key_parse(const struct dpt_key *key,
                                                   const struct dpt_yaml_pair *pair,
@@ -83,9 +84,13 @@ const struct dpt_config *dpt_config_table_defaults(void);
 /* Sets one key to its default. */
 void dpt_config_key_reset(const struct dpt_key *key, struct dpt_config *config);
 
-/* One key's value as YAML that key_parse reads back to the same value. */
+/* One key's value as YAML, which dpt_config_key_parse_text reads back to the same value. */
 void dpt_config_key_format(const struct dpt_key *key, const struct dpt_config *config,
                            char ret_text[DPT_CONFIG_VALUE_BYTES]);
+
+/* The values that a key takes, for people: "integer: 1 … 8, auto". */
+enum { DPT_CONFIG_TAKES_BYTES = 512 };
+void dpt_config_key_takes(const struct dpt_key *key, char ret_text[DPT_CONFIG_TAKES_BYTES]);
 
 /* The words that a key takes: "fp32", "constant, linear, cosine". */
 void dpt_config_key_choices(const struct dpt_key *key, char *ret_text, size_t text_bytes);
@@ -94,11 +99,11 @@ void dpt_config_key_choices(const struct dpt_key *key, char *ret_text, size_t te
 const struct dpt_choice *dpt_config_key_choice(const struct dpt_key *key,
                                                const struct dpt_config *config);
 
-/* Where a key's value came from, for errors. */
+/* The source of a key's value, for errors. */
 struct dpt_config_origin {
-    int line, column; /* in the file; 0 = not there */
-    int override;     /* index of the --set it came from; -1 = none */
-    bool sizes;       /* it is of input->sizes */
+    int line, column; /* in the file; 0: not in the file */
+    int override;     /* index of the --set; -1: none */
+    bool sizes;       /* the value is from input->sizes */
 };
 
 /* A config being loaded. */
@@ -111,54 +116,55 @@ struct dpt_config_load {
 /* Whether `path` is a section ("train"). */
 bool dpt_config_is_section(const char *path);
 
-/* Whether another program's config has a key of this path, which is no key here. The text is a
- * sentence with our spelling, and begins with the path. */
+/* Whether other programs' configs have a key of this path, which is no key here. The text is a
+ * sentence that begins with the path and names our key. */
 enum { DPT_CONFIG_FOREIGN_BYTES = 384 };
 bool dpt_config_foreign_key(const char *path, char ret_text[DPT_CONFIG_FOREIGN_BYTES]);
 
 /* Fails with DPT_ECONFIG: `path` is no key; names the nearest key. */
 enum dpt_status dpt_config_fail_unknown(const char *path, struct dpt_err *err);
 
-/* Whether the file, --set or input->sizes has the key. */
+/* Whether the file, --set or input->sizes gives the key. */
 bool dpt_config_given(const struct dpt_config_load *load, const char *path);
 
-/* Fails with DPT_ECONFIG: where the key was written, its path, the text. */
+/* Fails with DPT_ECONFIG and the key's position, its path and the text. */
 enum dpt_status dpt_refuse_key(const struct dpt_config_load *load, const char *path,
                                struct dpt_err *err, const char *fmt, ...) DPT_PRINTF(4, 5);
 
-/* The same for a combination of two keys, whose names the text holds: points at the one written
- * last. */
+/* The same for a combination of two keys, which the text names. The position is that of the key
+ * that was written last. */
 enum dpt_status dpt_refuse_both(const struct dpt_config_load *load, const char *path,
                                 const char *other, struct dpt_err *err, const char *fmt, ...)
     DPT_PRINTF(5, 6);
 
-/* Puts the place of `origin` before an error, and makes it DPT_ECONFIG. */
+/* Puts the position of `origin` before an error, and makes it DPT_ECONFIG. */
 enum dpt_status dpt_config_wrap_origin(const struct dpt_config_load *load,
                                        const struct dpt_config_origin *origin, struct dpt_err *err);
 
-/* The multiples of `of` round `n`, as "28 or 32"; the divisors of `n` round `by`, which is none, as
- * "3 or 5". */
+/* The multiples of `of` below and above `n`, as "28 or 32"; the divisors of `n` below and above
+ * `by`, which is none, as "3 or 5". */
 enum { DPT_CONFIG_NEAREST_BYTES = 64 };
 void dpt_config_nearest_multiples(int n, int of, char ret_text[DPT_CONFIG_NEAREST_BYTES]);
 void dpt_config_nearest_divisors(int n, int by, char ret_text[DPT_CONFIG_NEAREST_BYTES]);
 
-/* Takes those of input->sizes that are not given; compares the others if the sizes are binding.
- * DPT_ECONFIG: a contradiction, or a value that the key does not take. */
+/* Sets the keys of input->sizes that are not given; compares the given keys if the sizes are
+ * binding. DPT_ECONFIG: a contradiction, or a value out of the key's range. */
 DPT_MUST_USE enum dpt_status dpt_config_take_sizes(struct dpt_config_load *load,
                                                    struct dpt_err *err);
 
-/* Sets the keys that a preset or another key decides: all; of one part of the config. */
+/* Set the keys that follow from a preset or another key: all keys; keys of one part of the config.
+ */
 void dpt_config_resolve(struct dpt_config_load *load);
 void dpt_config_resolve_model(struct dpt_config_load *load);
 void dpt_config_resolve_images(struct dpt_config_load *load);
 void dpt_config_resolve_strategy(struct dpt_config_load *load);
 
-/* The first of the `n` keys that has another value than its default; NULL: none has. */
+/* The first of the `n` keys whose value is not the default; NULL: there is none. */
 const char *dpt_config_first_changed(const struct dpt_config_load *load, const char *const *paths,
                                      size_t n);
 
-/* config_resnet.c: the sizes of a ResNet, of a preset by name and of keys that others decide; and
- * combinations of its keys that cannot be. */
+/* Of a ResNet: set the sizes of a preset, set the sizes that follow from others, and refuse
+ * impossible combinations. */
 void dpt_config_fill_resnet(struct dpt_config_load *load, const char *preset);
 void dpt_config_resolve_resnet(struct dpt_config_load *load);
 DPT_MUST_USE enum dpt_status dpt_config_check_resnet(const struct dpt_config_load *load,

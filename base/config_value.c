@@ -9,19 +9,19 @@
 
 enum { SHOWN_BYTES = DPT_CONFIG_SHOWN_BYTES, CHOICES_BYTES = 256 };
 
-static const char *shown(const struct dpt_yaml_pair *pair)
+static const char *pair_text(const struct dpt_yaml_pair *pair)
 {
     return pair->kind == DPT_YAML_SCALAR ? pair->value[0].text
            : pair->kind == DPT_YAML_LIST ? "a list"
                                          : "a section";
 }
 
-static void *member(const struct dpt_key *key, struct dpt_config *config)
+static void *key_member(const struct dpt_key *key, struct dpt_config *config)
 {
     return (char *)config + key->offset;
 }
 
-static const void *member_const(const struct dpt_key *key, const struct dpt_config *config)
+static const void *key_member_const(const struct dpt_key *key, const struct dpt_config *config)
 {
     return (const char *)config + key->offset;
 }
@@ -33,7 +33,7 @@ void dpt_config_key_choices(const struct dpt_key *key, char *ret_text, size_t te
     for (const struct dpt_choice *c = key->choices; c->name; c++) {
         int n = snprintf(ret_text + used, text_bytes - used, "%s%s", used ? ", " : "",
                          c->name[0] ? c->name : "null");
-        DPT_ASSERT(n > 0 && (size_t)n < text_bytes - used); /* the table's lists are short */
+        DPT_ASSERT(n > 0 && (size_t)n < text_bytes - used); /* the lists of the table are short */
         used += (size_t)n;
     }
 }
@@ -43,22 +43,22 @@ const struct dpt_choice *dpt_config_key_choice(const struct dpt_key *key,
 {
     int value = 0;
     if (key->type == DPT_KEY_CHOICE)
-        memcpy(&value, member_const(key, config), sizeof value);
+        memcpy(&value, key_member_const(key, config), sizeof value);
     for (const struct dpt_choice *c = key->choices; c->name; c++)
         if (key->type == DPT_KEY_CHOICE ? c->value == value
-                                        : strcmp(c->name, member_const(key, config)) == 0)
+                                        : strcmp(c->name, key_member_const(key, config)) == 0)
             return c;
     return NULL;
 }
 
-/* The choice with the name `text`. */
-/* NULL: DPT_ECONFIG is in `err`. */
+/* The choice with the name `text`; NULL: `err` has a DPT_ECONFIG. */
 static const struct dpt_choice *choice_named(const struct dpt_key *key, const char *text,
                                              struct dpt_err *err)
 {
     char choices[CHOICES_BYTES];
     for (const struct dpt_choice *c = key->choices; c->name; c++)
-        if (strcmp(c->name, text) == 0) return c;
+        if (strcmp(c->name, text) == 0)
+            return c;
     dpt_config_key_choices(key, choices, sizeof choices);
     (void)dpt_fail(err, DPT_ECONFIG, "unknown value '%.*s'; supported: %s", SHOWN_BYTES, text,
                    choices);
@@ -69,11 +69,12 @@ static enum dpt_status parse_choice(const struct dpt_key *key, const char *text,
                                     struct dpt_config *config, struct dpt_err *err)
 {
     const struct dpt_choice *choice = choice_named(key, text, err);
-    if (!choice) return DPT_ECONFIG;
+    if (!choice)
+        return DPT_ECONFIG;
     if (key->type == DPT_KEY_CHOICE)
-        memcpy(member(key, config), &choice->value, sizeof choice->value);
+        memcpy(key_member(key, config), &choice->value, sizeof choice->value);
     else
-        (void)snprintf(member(key, config), key->size, "%s", choice->name);
+        (void)snprintf(key_member(key, config), key->size, "%s", choice->name);
     return DPT_OK;
 }
 
@@ -105,7 +106,7 @@ static enum dpt_status parse_text(const struct dpt_key *key, const char *text,
                         key->size - 1);
     if (!is_printable(text))
         return dpt_fail(err, DPT_ECONFIG, "holds a control character");
-    memcpy(member(key, config), text, n + 1);
+    memcpy(key_member(key, config), text, n + 1);
     return DPT_OK;
 }
 
@@ -116,7 +117,7 @@ static enum dpt_status parse_bool(const struct dpt_key *key, const char *text,
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strcmp(text, words[i]) == 0) {
             const bool yes = i < 3;
-            memcpy(member(key, config), &yes, sizeof yes);
+            memcpy(key_member(key, config), &yes, sizeof yes);
             return DPT_OK;
         }
     return dpt_fail(err, DPT_ECONFIG, "expected true or false, got '%.*s'", SHOWN_BYTES, text);
@@ -132,9 +133,9 @@ static enum dpt_status parse_integer(const struct dpt_key *key, const char *text
     }
     if (key->type == DPT_KEY_INT) {
         int small = (int)value; /* the table's ranges fit */
-        memcpy(member(key, config), &small, sizeof small);
+        memcpy(key_member(key, config), &small, sizeof small);
     } else {
-        memcpy(member(key, config), &value, sizeof value);
+        memcpy(key_member(key, config), &value, sizeof value);
     }
     return DPT_OK;
 }
@@ -175,12 +176,12 @@ static enum dpt_status parse_range(const struct dpt_key *key, const char *text,
         return dpt_fail(err, DPT_ECONFIG, "MIN:MAX is '%s': the first is larger, write '%lld:%lld'",
                         text, (long long)max, (long long)min);
     const int pair[2] = {(int)min, (int)max};
-    memcpy(member(key, config), pair, sizeof pair);
+    memcpy(key_member(key, config), pair, sizeof pair);
     return DPT_OK;
 }
 
-/* Numbers of a list are written without quotes. */
-static enum dpt_status check_plain(const struct dpt_yaml_value *value, struct dpt_err *err)
+/* Refuses numbers in quotes. */
+static enum dpt_status check_unquoted(const struct dpt_yaml_value *value, struct dpt_err *err)
 {
     return value->plain ? DPT_OK
                         : dpt_fail(err, DPT_ECONFIG, "expected numbers, got text in quotes: '%.*s'",
@@ -194,10 +195,10 @@ static enum dpt_status parse_pair(const struct dpt_key *key, const struct dpt_ya
     if (pair->kind != DPT_YAML_LIST || pair->n_values != 2)
         return dpt_fail(err, DPT_ECONFIG, "expected two numbers such as %s", key->def);
     for (int i = 0; i < 2; i++) {
-        DPT_TRY(check_plain(&pair->value[i], err));
+        DPT_TRY(check_unquoted(&pair->value[i], err));
         DPT_TRY(parse_number(key, pair->value[i].text, &value[i], err));
     }
-    memcpy(member(key, config), value, sizeof value);
+    memcpy(key_member(key, config), value, sizeof value);
     return DPT_OK;
 }
 
@@ -211,14 +212,14 @@ static enum dpt_status parse_steps(const struct dpt_key *key, const struct dpt_y
                         DPT_CONFIG_STEPS_MAX);
     for (int64_t i = 0; i < steps.n; i++) {
         const struct dpt_yaml_value *value = &pair->value[i];
-        DPT_TRY(check_plain(value, err));
+        DPT_TRY(check_unquoted(value, err));
         DPT_TRY(
             dpt_parse_i64(value->text, (int64_t)key->min, (int64_t)key->max, &steps.step[i], err));
         if (!(key->flags & DPT_KEY_ANY_ORDER) && i > 0 && steps.step[i] <= steps.step[i - 1])
             return dpt_fail(err, DPT_ECONFIG, "expected ascending numbers, got %lld after %lld",
                             (long long)steps.step[i], (long long)steps.step[i - 1]);
     }
-    memcpy(member(key, config), &steps, sizeof steps);
+    memcpy(key_member(key, config), &steps, sizeof steps);
     return DPT_OK;
 }
 
@@ -232,16 +233,17 @@ static enum dpt_status parse_words(const struct dpt_key *key, const struct dpt_y
     dpt_config_key_choices(key, choices, sizeof choices);
     if (pair->n_values == 0)
         return dpt_fail(err, DPT_ECONFIG, "expected one word or more, got %s; supported: %s",
-                        pair->kind == DPT_YAML_LIST ? "an empty list" : shown(pair), choices);
+                        pair->kind == DPT_YAML_LIST ? "an empty list" : pair_text(pair), choices);
     for (size_t i = 0; i < pair->n_values; i++) {
         const struct dpt_choice *word = choice_named(key, pair->value[i].text, err);
-        if (!word) return DPT_ECONFIG;
+        if (!word)
+            return DPT_ECONFIG;
         if (word->value == 0 && pair->n_values > 1)
             return dpt_fail(err, DPT_ECONFIG, "'%s' cannot be part of a list with others",
                             word->name);
         bits |= word->value;
     }
-    memcpy(member(key, config), &bits, sizeof bits);
+    memcpy(key_member(key, config), &bits, sizeof bits);
     return DPT_OK;
 }
 
@@ -261,7 +263,7 @@ enum dpt_status dpt_config_key_parse(const struct dpt_key *key, const struct dpt
     if (key->type == DPT_KEY_WORDS)
         return parse_words(key, pair, config, err);
     if (pair->kind != DPT_YAML_SCALAR)
-        return dpt_fail(err, DPT_ECONFIG, "expected one value, got %s", shown(pair));
+        return dpt_fail(err, DPT_ECONFIG, "expected one value, got %s", pair_text(pair));
     const char *text = pair->value[0].text;
     if (dpt_yaml_is_null(&pair->value[0])) {
         if (!(key->flags & DPT_KEY_NULL))
@@ -282,9 +284,9 @@ enum dpt_status dpt_config_key_parse(const struct dpt_key *key, const struct dpt
     case DPT_KEY_INT64:
         return parse_integer(key, text, config, err);
     case DPT_KEY_UINT64:
-        return dpt_parse_u64(text, UINT64_MAX, member(key, config), err);
+        return dpt_parse_u64(text, UINT64_MAX, key_member(key, config), err);
     case DPT_KEY_DOUBLE:
-        return parse_number(key, text, member(key, config), err);
+        return parse_number(key, text, key_member(key, config), err);
     case DPT_KEY_BOOL:
         return parse_bool(key, text, config, err);
     case DPT_KEY_RANGE:
@@ -308,8 +310,8 @@ enum dpt_status dpt_config_key_parse_text(const struct dpt_key *key, const char 
     return status;
 }
 
-/* Every key's default, parsed as if a file had it. Made once: the table never changes, and parsing
- * it takes most of the time of a load. */
+/* Every key's default, parsed as if a file had it. Parsed once, since this takes most of the time
+ * of a load. */
 static struct dpt_config table_defaults;
 
 static void parse_defaults(void)
@@ -332,7 +334,7 @@ const struct dpt_config *dpt_config_table_defaults(void)
 
 void dpt_config_key_reset(const struct dpt_key *key, struct dpt_config *config)
 {
-    memcpy(member(key, config), member_const(key, dpt_config_table_defaults()), key->size);
+    memcpy(key_member(key, config), key_member_const(key, dpt_config_table_defaults()), key->size);
 }
 
 /* A double-quoted YAML scalar; "" is null. Values hold no control characters. */
@@ -388,7 +390,7 @@ static void format_words(const struct dpt_key *key, int bits, char ret_text[DPT_
 void dpt_config_key_format(const struct dpt_key *key, const struct dpt_config *config,
                            char ret_text[DPT_CONFIG_VALUE_BYTES])
 {
-    const void *from = member_const(key, config);
+    const void *from = key_member_const(key, config);
     const int *pair = from;
     const double *number = from;
     char low[DPT_DOUBLE_TEXT_BYTES], high[DPT_DOUBLE_TEXT_BYTES];

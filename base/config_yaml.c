@@ -8,8 +8,7 @@
 #include <string.h>
 #include <yaml.h>
 
-/* The parse under way. An event is fetched, looked at, and released by the function that fetched
- * it. */
+/* A parse. The function that fetches an event also deletes it. */
 struct walk {
     yaml_parser_t parser;
     struct dpt_yaml *yaml;
@@ -20,10 +19,9 @@ struct walk {
     struct dpt_err *err;
 };
 
-static enum dpt_status refuse(const struct walk *walk, size_t line, size_t column, const char *fmt,
-                              ...) DPT_PRINTF(4, 5);
-static enum dpt_status refuse(const struct walk *walk, size_t line, size_t column, const char *fmt,
-                              ...)
+/* Fails with the formatted text at `mark`, which counts lines and columns from 0. */
+static enum dpt_status DPT_PRINTF(3, 4)
+    refuse_at(const struct walk *walk, yaml_mark_t mark, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -31,25 +29,20 @@ static enum dpt_status refuse(const struct walk *walk, size_t line, size_t colum
     va_end(ap);
     if (walk->is_override)
         return dpt_wrap(walk->err, DPT_ECONFIG, "%s", walk->source);
-    return dpt_wrap(walk->err, DPT_ECONFIG, "%s:%zu:%zu", walk->source, line, column);
-}
-
-static enum dpt_status refuse_at(const struct walk *walk, yaml_mark_t mark, const char *problem)
-{
-    return refuse(walk, mark.line + 1, mark.column + 1, "%s", problem);
+    return dpt_wrap(walk->err, DPT_ECONFIG, "%s:%zu:%zu", walk->source, mark.line + 1,
+                    mark.column + 1);
 }
 
 /* Refuses at a byte offset of the text. */
 static enum dpt_status refuse_at_byte(const struct walk *walk, size_t at, const char *problem)
 {
-    size_t line = 1, start = 0;
-    for (size_t i = 0; i < at && i < walk->bytes; i++) {
+    yaml_mark_t mark = {.column = at};
+    for (size_t i = 0; i < at && i < walk->bytes; i++)
         if (walk->text[i] == '\n') {
-            line++;
-            start = i + 1;
+            mark.line++;
+            mark.column = at - i - 1;
         }
-    }
-    return refuse(walk, line, at - start + 1, "%s", problem);
+    return refuse_at(walk, mark, "%s", problem);
 }
 
 static bool is_indented_by_tab(const struct walk *walk, size_t line)
@@ -75,18 +68,15 @@ static enum dpt_status parser_error(const struct walk *walk)
         (void)snprintf(octets, sizeof octets, "%s; a config is UTF-8", problem);
         return refuse_at_byte(walk, parser->problem_offset, octets);
     }
-    yaml_mark_t mark = parser->problem_mark;
-    bool tab = is_indented_by_tab(walk, mark.line);
-    return refuse(walk, mark.line + 1, mark.column + 1, "%s%s%s%s", problem,
-                  parser->context ? " " : "", parser->context ? parser->context : "",
-                  tab ? "; indent with spaces, not tabs" : "");
+    const bool tab = is_indented_by_tab(walk, parser->problem_mark.line);
+    return refuse_at(walk, parser->problem_mark, "%s%s%s%s", problem, parser->context ? " " : "",
+                     parser->context ? parser->context : "",
+                     tab ? "; indent with spaces, not tabs" : "");
 }
 
 static enum dpt_status next_event(struct walk *walk, yaml_event_t *ret_event)
 {
-    if (!yaml_parser_parse(&walk->parser, ret_event))
-        return parser_error(walk);
-    return DPT_OK;
+    return yaml_parser_parse(&walk->parser, ret_event) ? DPT_OK : parser_error(walk);
 }
 
 static enum dpt_status add_pair(struct walk *walk, const char *path, enum dpt_yaml_kind kind,
@@ -96,12 +86,10 @@ static enum dpt_status add_pair(struct walk *walk, const char *path, enum dpt_ya
     for (size_t i = 0; i < yaml->n_pairs; i++) {
         const struct dpt_yaml_pair *old = &yaml->pair[i];
         if (strcmp(old->path, path) == 0)
-            return refuse(walk, mark.line + 1, mark.column + 1,
-                          "%s is given twice, first on line %d", path, old->line);
+            return refuse_at(walk, mark, "%s is given twice, first on line %d", path, old->line);
     }
     if (yaml->n_pairs == DPT_YAML_PAIRS_MAX)
-        return refuse(walk, mark.line + 1, mark.column + 1, "more than %d keys",
-                      DPT_YAML_PAIRS_MAX);
+        return refuse_at(walk, mark, "more than %d keys", DPT_YAML_PAIRS_MAX);
     struct dpt_yaml_pair *pair = &yaml->pair[yaml->n_pairs++];
     (void)snprintf(pair->path, sizeof pair->path, "%s", path);
     pair->kind = kind;
@@ -112,8 +100,8 @@ static enum dpt_status add_pair(struct walk *walk, const char *path, enum dpt_ya
     return DPT_OK;
 }
 
-/* What no config may hold: anchors and explicit tags on any node. */
-static enum dpt_status check_plainness(const struct walk *walk, const yaml_event_t *event)
+/* Refuses anchors, tags and aliases. */
+static enum dpt_status check_plain_node(const struct walk *walk, const yaml_event_t *event)
 {
     const yaml_char_t *anchor = NULL, *tag = NULL;
     if (event->type == YAML_SCALAR_EVENT) {
@@ -140,17 +128,15 @@ static enum dpt_status add_value(struct walk *walk, struct dpt_yaml_pair *pair,
                                  const yaml_event_t *event)
 {
     struct dpt_yaml *yaml = walk->yaml;
-    DPT_TRY(check_plainness(walk, event));
+    DPT_TRY(check_plain_node(walk, event));
     if (event->type != YAML_SCALAR_EVENT)
-        return refuse(walk, event->start_mark.line + 1, event->start_mark.column + 1,
-                      "%s: a list holds plain values only", pair->path);
+        return refuse_at(walk, event->start_mark, "%s: a list holds plain values only", pair->path);
     const char *text = (const char *)event->data.scalar.value;
     if (strlen(text) != event->data.scalar.length)
-        return refuse(walk, event->start_mark.line + 1, event->start_mark.column + 1,
-                      "%s: a value may not hold a NUL character", pair->path);
+        return refuse_at(walk, event->start_mark, "%s: a value may not hold a NUL character",
+                         pair->path);
     if (yaml->n_values == DPT_YAML_VALUES_MAX)
-        return refuse(walk, event->start_mark.line + 1, event->start_mark.column + 1,
-                      "more than %d values", DPT_YAML_VALUES_MAX);
+        return refuse_at(walk, event->start_mark, "more than %d values", DPT_YAML_VALUES_MAX);
     char *copy = strdup(text);
     if (!copy)
         return dpt_fail_nomem(walk->err, "parse '%s'", walk->source);
@@ -181,13 +167,12 @@ static enum dpt_status walk_list(struct walk *walk, struct dpt_yaml_pair *pair)
 
 static enum dpt_status walk_mapping(struct walk *walk, const char *path, int depth);
 
-/* A node whose first event is at hand. `path` is "" for the root; `mark` is where its key stands.
- */
+/* A node that begins with `event`. `path` is "" for the root; `mark` is the position of its key. */
 static enum dpt_status walk_node(struct walk *walk, const yaml_event_t *event, const char *path,
                                  yaml_mark_t mark, int depth)
 {
     struct dpt_yaml_pair *pair;
-    DPT_TRY(check_plainness(walk, event));
+    DPT_TRY(check_plain_node(walk, event));
     switch (event->type) {
     case YAML_MAPPING_START_EVENT:
         if (path[0])
@@ -213,7 +198,7 @@ static enum dpt_status walk_node(struct walk *walk, const yaml_event_t *event, c
 static enum dpt_status key_path(const struct walk *walk, const yaml_event_t *event,
                                 const char *path, char ret_path[DPT_YAML_PATH_BYTES])
 {
-    DPT_TRY(check_plainness(walk, event));
+    DPT_TRY(check_plain_node(walk, event));
     if (event->type != YAML_SCALAR_EVENT)
         return refuse_at(walk, event->start_mark, "a key must be a word");
     const char *name = (const char *)event->data.scalar.value;
@@ -221,12 +206,11 @@ static enum dpt_status key_path(const struct walk *walk, const yaml_event_t *eve
     if (n == 0 || strlen(name) != n)
         return refuse_at(walk, event->start_mark, "a key must be a word");
     if (strchr(name, '.'))
-        return refuse(walk, event->start_mark.line + 1, event->start_mark.column + 1,
-                      "key '%.60s' has a dot: write the section, and the key inside it", name);
+        return refuse_at(walk, event->start_mark,
+                         "key '%.60s' has a dot: write the section, and the key inside it", name);
     int used = snprintf(ret_path, DPT_YAML_PATH_BYTES, "%s%s%s", path, path[0] ? "." : "", name);
     if (used < 0 || used >= DPT_YAML_PATH_BYTES)
-        return refuse(walk, event->start_mark.line + 1, event->start_mark.column + 1,
-                      "unknown key '%.60s…'", name);
+        return refuse_at(walk, event->start_mark, "unknown key '%.60s…'", name);
     return DPT_OK;
 }
 
@@ -256,7 +240,7 @@ static enum dpt_status walk_mapping(struct walk *walk, const char *path, int dep
 static enum dpt_status walk_stream(struct walk *walk, const char *prefix)
 {
     bool seen = false;
-    for (;;) { /* ends with the stream, which the text's size bounds */
+    for (;;) { /* the size of the text limits the number of events */
         yaml_event_t event = {.type = YAML_NO_EVENT};
         enum dpt_status status = DPT_OK;
         DPT_TRY(next_event(walk, &event));
@@ -291,7 +275,7 @@ static enum dpt_status walk_stream(struct walk *walk, const char *prefix)
 enum dpt_status dpt_yaml_parse(const char *text, size_t bytes, const char *source,
                                const char *prefix, struct dpt_yaml **ret_yaml, struct dpt_err *err)
 {
-    static const char mark[] = {'\xef', '\xbb', '\xbf'}; /* U+FEFF, as some editors begin a file */
+    static const char mark[] = {'\xef', '\xbb', '\xbf'}; /* U+FEFF, which some editors write */
     if (!prefix && bytes >= sizeof mark && memcmp(text, mark, sizeof mark) == 0) {
         text += sizeof mark;
         bytes -= sizeof mark;

@@ -1,10 +1,9 @@
-/* YAML text as a flat list of (path, value, position): what libyaml's events say, without any
- * knowledge of the keys.
+/* YAML text as a flat list of (path, value, position), made from libyaml's events without knowledge
+ * of the keys.
  *
- * Accepted is what a config needs: one document; mappings of text keys, at most four deep; values
- * that are scalars or lists of scalars. Refused with their position: a key given twice, anchors,
- * aliases, tags, more documents, deeper nesting, NUL bytes, damaged UTF-8 and whatever libyaml
- * refuses. */
+ * Accepted: one document; mappings of text keys, at most four deep; values that are scalars or
+ * lists of scalars. Refused with their position: a key given twice, anchors, aliases, tags, more
+ * documents, deeper nesting, NUL bytes, damaged UTF-8 and errors of libyaml. */
 #ifndef DPT_BASE_CONFIG_YAML_H
 #define DPT_BASE_CONFIG_YAML_H
 
@@ -51,7 +50,7 @@ DPT_MUST_USE enum dpt_status dpt_yaml_parse(const char *text, size_t bytes, cons
                                             struct dpt_err *err);
 void dpt_yaml_destroy(struct dpt_yaml **yaml);
 
-/* Is it a plain null, ~ or nothing? */
+/* Whether the value is a plain null, ~ or empty. */
 bool dpt_yaml_is_null(const struct dpt_yaml_value *value);
 
 #endif

@@ -17,12 +17,12 @@ int dpt_cores_identified(uint64_t *ret_id)
     CPU_ZERO(&set);
     long n = sched_getaffinity(0, sizeof set, &set) == 0
                  ? CPU_COUNT(&set)
-                 : sysconf(_SC_NPROCESSORS_ONLN); /* more than a cpu_set_t holds */
+                 : sysconf(_SC_NPROCESSORS_ONLN); /* more cores than a cpu_set_t holds */
     n = n > 0 ? n : 1;
     *ret_id = dpt_hash128(&set, sizeof set).lo;
     double cpus;
     uint64_t group;
-    /* Rounded down: threads work in lockstep, so if one has to wait for the next period all do. */
+    /* Rounded down: threads work in lockstep, so all wait if one waits for the next period. */
     if (dpt_cgroup_quota(DPT_CGROUP_MEMBERSHIP, DPT_CGROUP_MOUNT, &cpus, &group) &&
         cpus < (double)n) {
         n = cpus >= 1 ? (long)cpus : 1;
@@ -38,7 +38,7 @@ int dpt_cores(void)
     return dpt_cores_identified(&id);
 }
 
-static int counted(void)
+static int counted_cores(void)
 {
     const int n = atomic_load_explicit(&cores, memory_order_relaxed);
     return n > 0 ? n : dpt_cores();
@@ -46,18 +46,18 @@ static int counted(void)
 
 void dpt_cores_set_demand(int threads)
 {
-    (void)dpt_cores(); /* as they are now */
+    (void)dpt_cores(); /* counts them again */
     atomic_store_explicit(&demand, threads, memory_order_relaxed);
 }
 
 bool dpt_cores_spare(int threads)
 {
     const int known = atomic_load_explicit(&demand, memory_order_relaxed);
-    return threads <= counted() && known <= counted();
+    return threads <= counted_cores() && known <= counted_cores();
 }
 
 bool dpt_cores_known_spare(void)
 {
     const int known = atomic_load_explicit(&demand, memory_order_relaxed);
-    return known > 0 && known <= counted();
+    return known > 0 && known <= counted_cores();
 }

@@ -1,10 +1,8 @@
-/* Bounded reader and writer over a range of bytes: how every binary header and message body is
- * parsed and made.
+/* Bounded reader and writer over a range of bytes, for every binary header and message body.
  *
- * An access that does not fit changes nothing but a sticky `failed` flag; from then on reads give
- * zeros and writes do nothing, so a parser reads all its fields in a row and asks once at the end
- * (the idea of s2n's stuffer). Numbers are little-endian. Neither allocates; both borrow the bytes.
- */
+ * An access that does not fit only sets a sticky `failed` flag; from then on reads return zeros and
+ * writes have no effect. So a parser reads all its fields and checks once at the end (the idea of
+ * s2n's stuffer). Numbers are little-endian. Neither allocates; both borrow the bytes. */
 #ifndef DPT_BASE_CURSOR_H
 #define DPT_BASE_CURSOR_H
 
@@ -22,7 +20,7 @@ struct dpt_reader {
 
 struct dpt_writer {
     uint8_t *data;
-    size_t bytes, at; /* `at` bytes are written */
+    size_t bytes, at; /* `at` bytes were written */
     bool failed;
 };
 
@@ -40,14 +38,14 @@ void dpt_reader_bytes(struct dpt_reader *reader, void *ret, size_t bytes);
 /* The next `bytes` bytes in place (valid as long as the reader's data), NULL on failure. */
 const uint8_t *dpt_reader_view(struct dpt_reader *reader, size_t bytes);
 
-/* Marks the data as malformed for a reason that the caller found (a number out of range). */
+/* Marks the data as malformed for a reason that the caller found, such as a number out of range. */
 void dpt_reader_reject(struct dpt_reader *reader);
 
-/* DPT_EPROTO when anything failed, or when bytes are left over; `what` names the thing read. */
+/* DPT_EPROTO: a read failed, or bytes are left over. `what` names the data in the error. */
 DPT_MUST_USE enum dpt_status dpt_reader_end(const struct dpt_reader *reader, const char *what,
                                             struct dpt_err *err);
 
-/* DPT_EPROTO when anything failed; bytes may be left over. */
+/* DPT_EPROTO: a read failed. Bytes may be left over. */
 DPT_MUST_USE enum dpt_status dpt_reader_status(const struct dpt_reader *reader, const char *what,
                                                struct dpt_err *err);
 
@@ -60,7 +58,7 @@ void dpt_writer_u64(struct dpt_writer *writer, uint64_t value);
 void dpt_writer_uint(struct dpt_writer *writer, uint64_t value, size_t bytes);
 void dpt_writer_bytes(struct dpt_writer *writer, const void *data, size_t bytes);
 
-/* DPT_EPROTO when anything did not fit; `what` names the thing written. */
+/* DPT_EPROTO: a write did not fit. `what` names the data in the error. */
 DPT_MUST_USE enum dpt_status dpt_writer_end(const struct dpt_writer *writer, const char *what,
                                             struct dpt_err *err);
 

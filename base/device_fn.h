@@ -1,6 +1,6 @@
-/* Functions with the same result, bit for bit, on host and device: gcc compiles them for the host,
- * nvcc for its kernels. Such a function calls no function of libm but sqrt, and its files are
- * compiled without fusing of products and sums, so that each operation is rounded by itself. */
+/* DPT_DEVICE_FN: a function with the same bits on host and device, compiled by gcc for the host and
+ * by nvcc for its kernels. Such a function calls no function of libm except sqrt, and its files are
+ * compiled without fused multiply-add: each operation is rounded. */
 #ifndef DPT_BASE_DEVICE_FN_H
 #define DPT_BASE_DEVICE_FN_H
 

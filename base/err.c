@@ -36,6 +36,16 @@ enum dpt_status dpt_vfail(struct dpt_err *err, enum dpt_status status, const cha
     return status;
 }
 
+/* Appends to the text; what does not fit is cut. */
+static void DPT_PRINTF(2, 3) append_text(struct dpt_err *err, const char *fmt, ...)
+{
+    const size_t used = strlen(err->text);
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(err->text + used, sizeof err->text - used, fmt, ap);
+    va_end(ap);
+}
+
 enum dpt_status dpt_fail(struct dpt_err *err, enum dpt_status status, const char *fmt, ...)
 {
     va_list ap;
@@ -71,12 +81,10 @@ enum dpt_status dpt_fail_errno(struct dpt_err *err, int saved_errno, const char 
     (void)dpt_vfail(err, status, fmt, ap);
     va_end(ap);
     if (err) {
-        err->saved_errno = saved_errno;
-        size_t used = strlen(err->text);
         char buf[128];
-        (void)snprintf(err->text + used, sizeof err->text - used, ": %s%s",
-                       strerror_r(saved_errno, buf, sizeof buf),
-                       saved_errno == EFBIG ? " (ulimit -f is the limit of a process)" : "");
+        err->saved_errno = saved_errno;
+        append_text(err, ": %s%s", strerror_r(saved_errno, buf, sizeof buf),
+                    saved_errno == EFBIG ? " (ulimit -f is the limit of a process)" : "");
     }
     return status;
 }
@@ -87,11 +95,8 @@ enum dpt_status dpt_fail_nomem(struct dpt_err *err, const char *fmt, ...)
     va_start(ap, fmt);
     (void)dpt_vfail(err, DPT_ENOMEM, fmt, ap);
     va_end(ap);
-    if (err) {
-        const size_t used = strlen(err->text);
-        (void)snprintf(err->text + used, sizeof err->text - used, ": %s",
-                       dpt_status_text(DPT_ENOMEM));
-    }
+    if (err)
+        append_text(err, ": %s", dpt_status_text(DPT_ENOMEM));
     return DPT_ENOMEM;
 }
 
@@ -99,16 +104,13 @@ enum dpt_status dpt_wrap(struct dpt_err *err, enum dpt_status status, const char
 {
     if (!err || status == DPT_OK)
         return status;
-    char inner[DPT_ERR_TEXT_BYTES];
-    const int saved_errno = err->saved_errno;
-    memcpy(inner, err->text, sizeof inner);
+    const struct dpt_err inner = *err;
     va_list ap;
     va_start(ap, fmt);
     (void)dpt_vfail(err, status, fmt, ap);
     va_end(ap);
-    err->saved_errno = saved_errno;
-    size_t used = strlen(err->text);
-    (void)snprintf(err->text + used, sizeof err->text - used, ": %s", inner);
+    err->saved_errno = inner.saved_errno;
+    append_text(err, ": %s", inner.text);
     return status;
 }
 

@@ -2,7 +2,7 @@
  *
  * Every function that can fail returns an `enum dpt_status`, which may not be ignored, and takes a
  * `struct dpt_err *err` last. On failure it fills *err (if err is not NULL) and leaves its `ret_`
- * outputs untouched. An error has one of four sources, and each has one function:
+ * outputs untouched. An error has one of four sources, and each source has one function:
  *
  *     return dpt_fail(err, DPT_ECORRUPT, "'%s' has no header", path);     a rule of ours
  *     return dpt_fail_errno(err, errno, "open '%s'", path);               the system
@@ -68,8 +68,8 @@ struct dpt_err {
 /* Returns the short text of a status ("timed out"); never NULL. */
 const char *dpt_status_text(enum dpt_status status);
 
-/* Makes blanks of the control characters in a message: what a user or a foreign library wrote may
- * hold newlines, and one message is one line. */
+/* Replaces control characters by blanks: text of a user or of a foreign library may have newlines,
+ * and one message is one line. */
 void dpt_one_line(char *text);
 
 /* Fills *err (may be NULL) with `status` and the formatted text, as one line, and returns `status`,
@@ -82,7 +82,7 @@ enum dpt_status dpt_vfail(struct dpt_err *err, enum dpt_status status, const cha
 /* Copies an error: *err (may be NULL) becomes *why. Returns the status of *why. */
 enum dpt_status dpt_pass(struct dpt_err *err, const struct dpt_err *why);
 
-/* Whether both have one cause, as far as status and errno tell: texts also name file and place. */
+/* Whether both have the same status and errno. Texts are not compared: they name file and place. */
 bool dpt_err_is_like(const struct dpt_err *a, const struct dpt_err *b);
 
 /* Like dpt_fail with the text of `saved_errno` appended after ": ". Maps ENOSPC, ENOENT, ENOMEM,
@@ -90,7 +90,7 @@ bool dpt_err_is_like(const struct dpt_err *a, const struct dpt_err *b);
 enum dpt_status dpt_fail_errno(struct dpt_err *err, int saved_errno, const char *fmt, ...)
     DPT_PRINTF(3, 4);
 
-/* Fails with DPT_ENOMEM and the formatted text, which says what the memory was for, followed by
+/* Fails with DPT_ENOMEM and the formatted text, which names the purpose of the memory, followed by
  * ": out of memory". */
 enum dpt_status dpt_fail_nomem(struct dpt_err *err, const char *fmt, ...) DPT_PRINTF(2, 3);
 

@@ -107,11 +107,26 @@ out:
     return status;
 }
 
+bool dpt_fs_read_line(const char *path, char *ret, size_t ret_bytes)
+{
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    const bool read = fgets(ret, (int)ret_bytes, file) != NULL;
+    (void)fclose(file); /* opened for reading */
+    if (!read)
+        return false;
+    const size_t length = strcspn(ret, "\n");
+    const bool whole = ret[length] == '\n' || length + 1 < ret_bytes;
+    ret[length] = '\0';
+    return whole;
+}
+
 enum dpt_status dpt_fs_read_file(const char *path, size_t bytes_max, char **ret_text,
                                  size_t *ret_bytes, struct dpt_err *err)
 {
     struct stat st;
-    /* O_NONBLOCK: a named pipe that nobody writes to does not hold up its own refusal. */
+    /* O_NONBLOCK: open() of a named pipe without a writer would wait. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return dpt_fail_errno(err, errno, "open '%s'", path);
@@ -150,7 +165,7 @@ enum dpt_status dpt_fs_folder(const char *path, char ret_dir[PATH_MAX], struct d
     return DPT_OK;
 }
 
-/* Opens a new file beside `path`, under a name nobody else uses. */
+/* Opens a new file beside `path`, under a name that no other process uses. */
 static int open_temporary(const char *path, char ret_name[PATH_MAX])
 {
     static atomic_uint serial;
@@ -171,6 +186,17 @@ static int open_temporary(const char *path, char ret_name[PATH_MAX])
     return -1;
 }
 
+enum dpt_status dpt_fs_write_and_close(int fd, const void *data, size_t bytes, const char *path,
+                                       struct dpt_err *err)
+{
+    enum dpt_status status = dpt_fs_pwrite_all(fd, data, bytes, 0, path, err);
+    if (status == DPT_OK && fsync(fd) != 0)
+        status = dpt_fail_errno(err, errno, "fsync '%s'", path);
+    if (close(fd) != 0 && status == DPT_OK)
+        status = dpt_fail_errno(err, errno, "close '%s'", path);
+    return status;
+}
+
 enum dpt_status dpt_fs_write_file_atomic(const char *path, const void *data, size_t bytes,
                                          struct dpt_err *err)
 {
@@ -180,11 +206,7 @@ enum dpt_status dpt_fs_write_file_atomic(const char *path, const void *data, siz
     if (fd < 0)
         return dpt_fail_errno(err, errno, "create a temporary file for '%s'", path);
 
-    enum dpt_status status = dpt_fs_pwrite_all(fd, data, bytes, 0, temporary, err);
-    if (status == DPT_OK && fsync(fd) != 0)
-        status = dpt_fail_errno(err, errno, "fsync '%s'", temporary);
-    if (close(fd) != 0 && status == DPT_OK)
-        status = dpt_fail_errno(err, errno, "close '%s'", temporary);
+    enum dpt_status status = dpt_fs_write_and_close(fd, data, bytes, temporary, err);
     if (status == DPT_OK && rename(temporary, path) != 0)
         status = dpt_fail_errno(err, errno, "rename '%s' to '%s'", temporary, path);
     if (status != DPT_OK) {
@@ -194,9 +216,9 @@ enum dpt_status dpt_fs_write_file_atomic(const char *path, const void *data, siz
     return dpt_fs_sync_dir(dir, err);
 }
 
-/* Cuts off the `n` bytes that were just appended; not if another writer has appended since. Where
- * that fails they stay, and the caller's error tells of them. */
-static void take_back(int fd, ssize_t n)
+/* Removes the `n` bytes that were just appended, unless another writer has appended since. On
+ * failure they stay; the caller reports an error in any case. */
+static void remove_appended(int fd, ssize_t n)
 {
     struct stat st;
     const off_t end = lseek(fd, 0, SEEK_CUR);
@@ -221,7 +243,7 @@ enum dpt_status dpt_fs_append(const char *path, const void *data, size_t bytes, 
     } else if ((size_t)n != bytes) { /* a full disk or a file size limit */
         status = dpt_fail(err, DPT_ENOSPC, "append to '%s': only %zd of %zu bytes were written",
                           path, n, bytes);
-        take_back(fd, n);
+        remove_appended(fd, n);
     }
     if (close(fd) != 0 && status == DPT_OK)
         status = dpt_fail_errno(err, errno, "close '%s'", path);
@@ -249,8 +271,7 @@ enum dpt_status dpt_fs_mkdirs(const char *path, struct dpt_err *err)
         part[i] = '\0';
         if (mkdir(part, 0777) != 0) {
             int saved_errno = errno;
-            /* An existing prefix may answer EEXIST, EROFS or EACCES; what counts is that it is a
-             * folder. */
+            /* mkdir of an existing folder may fail with EEXIST, EROFS or EACCES. */
             if (!is_folder(part))
                 return dpt_fail_errno(err, saved_errno == EEXIST ? ENOTDIR : saved_errno,
                                       "create folder '%s'", part);
@@ -277,8 +298,8 @@ static bool is_dots(const char *name)
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-/* Removes what is inside the folder open as `fd`, which it takes. `path` is the tree's root, for
- * errors. ENOENT is none: another has removed it meanwhile, the folder itself included. */
+/* Removes the entries of the folder that is open as `fd`, and closes `fd`. `path` is the tree's
+ * root, for errors. ENOENT is no error: another process has removed the entry or the folder. */
 static enum dpt_status remove_inside(int fd, const char *path, int depth, struct dpt_err *err)
 {
     if (depth >= TREE_DEPTH_MAX) {

@@ -18,6 +18,14 @@ DPT_MUST_USE enum dpt_status dpt_fs_pwrite_all(int fd, const void *buf, size_t b
                                                int64_t offset, const char *path,
                                                struct dpt_err *err);
 
+/* Writes `bytes` at the start of the new file `fd`, syncs and closes the file. */
+DPT_MUST_USE enum dpt_status dpt_fs_write_and_close(int fd, const void *data, size_t bytes,
+                                                    const char *path, struct dpt_err *err);
+
+/* Reads the first line of a small file, without its newline, into `ret` of `ret_bytes` bytes.
+ * False: there is no such file, the file is empty, or the line is longer. */
+bool dpt_fs_read_line(const char *path, char *ret, size_t ret_bytes);
+
 /* Reads a whole regular file of at most bytes_max bytes; returns owned memory (free()) with a NUL
  * after the end. Does not wait: a pipe, a device and a folder are DPT_EIO. */
 DPT_MUST_USE enum dpt_status dpt_fs_read_file(const char *path, size_t bytes_max, char **ret_text,
@@ -33,8 +41,7 @@ DPT_MUST_USE enum dpt_status dpt_fs_read_stream(const char *path, size_t bytes_m
 DPT_MUST_USE enum dpt_status dpt_fs_write_file_atomic(const char *path, const void *data,
                                                       size_t bytes, struct dpt_err *err);
 
-/* Appends one record with a single write(2) to a file opened with O_APPEND (created when absent).
- */
+/* Appends one record with one write(2) to a file opened with O_APPEND (created when absent). */
 DPT_MUST_USE enum dpt_status dpt_fs_append(const char *path, const void *data, size_t bytes,
                                            struct dpt_err *err);
 
@@ -44,8 +51,8 @@ DPT_MUST_USE enum dpt_status dpt_fs_mkdirs(const char *path, struct dpt_err *err
 /* fsync of a folder's entries. */
 DPT_MUST_USE enum dpt_status dpt_fs_sync_dir(const char *path, struct dpt_err *err);
 
-/* rm -r of a folder; an absent one is fine, and what another removes meanwhile, too. Symbolic links
- * are removed, never followed. At most 16 levels deep. */
+/* rm -r of a folder. An absent folder, and entries that another process removes meanwhile, are no
+ * error. Symbolic links are removed, never followed. At most 16 levels deep. */
 DPT_MUST_USE enum dpt_status dpt_fs_remove_tree(const char *path, struct dpt_err *err);
 
 /* Names in a folder without "." and "..", sorted bytewise; returns an owned array of owned strings.

@@ -101,8 +101,8 @@ uint32_t dpt_crc32c(uint32_t crc, const void *data, size_t bytes)
 }
 #endif
 
-/* a x b modulo the polynomial, both with the coefficient of x^0 in the highest bit. */
-static uint32_t multiply(uint32_t a, uint32_t b)
+/* a x b modulo the polynomial; the highest bit is the coefficient of x^0. */
+static uint32_t multiply_polynomials(uint32_t a, uint32_t b)
 {
     uint32_t product = 0;
     for (uint32_t bit = UINT32_C(1) << 31; bit != 0; bit >>= 1) {
@@ -118,8 +118,8 @@ uint32_t dpt_crc32c_join(uint32_t first, uint32_t second, int64_t second_bytes)
     uint32_t power = UINT32_C(1) << (31 - 8); /* x^8: one byte */
     for (uint64_t n = (uint64_t)second_bytes; n != 0; n >>= 1) {
         if (n & 1)
-            shift = multiply(shift, power);
-        power = multiply(power, power);
+            shift = multiply_polynomials(shift, power);
+        power = multiply_polynomials(power, power);
     }
-    return multiply(shift, first) ^ second;
+    return multiply_polynomials(shift, first) ^ second;
 }

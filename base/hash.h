@@ -1,5 +1,5 @@
-/* Hashes: XXH3-128 for content, CRC32C (hardware instruction where there is one) for blocks of
- * files. */
+/* Hashes: XXH3-128 for content, CRC32C (by hardware instruction if available) for blocks of files.
+ */
 #ifndef DPT_BASE_HASH_H
 #define DPT_BASE_HASH_H
 
@@ -23,14 +23,12 @@ void dpt_hash128_hex(struct dpt_hash128 h, char ret_hex[DPT_HASH_HEX_BYTES]);
 /* CRC32C (Castagnoli, as in RFC 3720 B.4) of `data`, continuing `crc` (0 to start). */
 uint32_t dpt_crc32c(uint32_t crc, const void *data, size_t bytes);
 
-/* The CRC32C of two stretches of bytes one after the other, of the CRC32C of each and the length of
- * the second: `first` is carried over `second_bytes` zero bytes, which is a product of polynomials
- * modulo the CRC's own (as crc32_combine of zlib 1.2.12 by Mark Adler does it for CRC-32).
- * O(log second_bytes). */
+/* The CRC32C of two byte ranges one after the other, from the CRC32C of each and the length of the
+ * second. `first` is advanced by `second_bytes` zero bytes, a product of polynomials modulo the
+ * CRC's polynomial (as in crc32_combine of zlib 1.2.12 by Mark Adler). O(log second_bytes). */
 uint32_t dpt_crc32c_join(uint32_t first, uint32_t second, int64_t second_bytes);
 
-/* dpt_crc32c by table, for processors without the instruction (and for the test that both agree).
- */
+/* dpt_crc32c by table, for processors without the instruction. */
 uint32_t dpt_crc32c_portable(uint32_t crc, const void *data, size_t bytes);
 
 #endif

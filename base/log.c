@@ -1,5 +1,4 @@
-/* The log sink: who speaks and where is kept under one lock; a line is formatted on the stack and
- * written at once. */
+/* The log: a line is formatted on the stack and written with one call (log.h). */
 #include "base/log.h"
 
 #include <errno.h>
@@ -14,8 +13,8 @@
 
 enum { LINE_BYTES_MAX = 2048, NAME_BYTES = 64, WRITES_MAX = 64 };
 
-/* State of the process' log; `lock` guards all but the atomics. */
-struct log_who {
+/* The context in each line; `lock` guards it. */
+struct log_context {
     char program[NAME_BYTES];
     char node[NAME_BYTES];
     int rank;
@@ -24,14 +23,14 @@ struct log_who {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct log_who who = {.rank = -1, .step = -1};
+static struct log_context context = {.rank = -1, .step = -1};
 static atomic_int sink_fd = 2;
-static pthread_mutex_t sink_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two below */
+static pthread_mutex_t sink_lock = PTHREAD_MUTEX_INITIALIZER; /* guards sink and sink_ctx */
 static void (*sink)(void *ctx, const char *line, size_t bytes);
 static void *sink_ctx;
 static atomic_int least_level = DPT_LOG_INFO;
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
-static bool environment_rules; /* DPT_LOG_LEVEL is set and legal; written once */
+static bool level_is_fixed; /* DPT_LOG_LEVEL is set and legal; written once */
 
 static const char *const level_names[DPT_LOG_LEVEL_COUNT] = {"debug", "info", "warn", "error"};
 static const char level_letters[DPT_LOG_LEVEL_COUNT] = {'D', 'I', 'W', 'E'};
@@ -44,7 +43,7 @@ static void read_environment(void)
     for (int i = 0; i < DPT_LOG_LEVEL_COUNT; i++) {
         if (strcmp(name, level_names[i]) == 0) {
             atomic_store(&least_level, i);
-            environment_rules = true;
+            level_is_fixed = true;
         }
     }
 }
@@ -57,24 +56,24 @@ void dpt_log_set_fd(int fd)
 void dpt_log_set_level(enum dpt_log_level level)
 {
     (void)pthread_once(&environment_once, read_environment);
-    if (!environment_rules)
+    if (!level_is_fixed)
         atomic_store(&least_level, (int)level);
 }
 
 void dpt_log_set_who(const char *program, const char *node)
 {
     (void)pthread_mutex_lock(&lock);
-    (void)snprintf(who.program, sizeof who.program, "%s", program ? program : "");
-    (void)snprintf(who.node, sizeof who.node, "%s", node ? node : "");
+    (void)snprintf(context.program, sizeof context.program, "%s", program ? program : "");
+    (void)snprintf(context.node, sizeof context.node, "%s", node ? node : "");
     (void)pthread_mutex_unlock(&lock);
 }
 
 void dpt_log_set_where(int rank, uint64_t generation, int64_t step)
 {
     (void)pthread_mutex_lock(&lock);
-    who.rank = rank;
-    who.generation = generation;
-    who.step = step;
+    context.rank = rank;
+    context.generation = generation;
+    context.step = step;
     (void)pthread_mutex_unlock(&lock);
 }
 
@@ -93,8 +92,7 @@ static void line_vadd(struct line *line, const char *fmt, va_list ap)
     line->used += (size_t)n < room ? (size_t)n : room - 1;
 }
 
-static void line_add(struct line *line, const char *fmt, ...) DPT_PRINTF(2, 3);
-static void line_add(struct line *line, const char *fmt, ...)
+static void DPT_PRINTF(2, 3) line_add(struct line *line, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -109,7 +107,7 @@ static void add_prefix(struct line *line, enum dpt_log_level level)
     (void)clock_gettime(CLOCK_REALTIME, &now);
     (void)gmtime_r(&now.tv_sec, &utc);
     (void)pthread_mutex_lock(&lock);
-    struct log_who me = who;
+    const struct log_context me = context;
     (void)pthread_mutex_unlock(&lock);
 
     line_add(line, "%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ %c", utc.tm_year + 1900, utc.tm_mon + 1,
@@ -128,8 +126,7 @@ static void add_prefix(struct line *line, enum dpt_log_level level)
     line_add(line, ": ");
 }
 
-/* A log that cannot be written has nobody to tell; the program's work goes on. One write unless the
- * sink takes less. */
+/* Errors are ignored: they cannot be logged. One write(2) unless the file takes fewer bytes. */
 static void write_line(int fd, const char *text, size_t bytes)
 {
     for (int tries = 0; bytes > 0 && tries < WRITES_MAX; tries++) {

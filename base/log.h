@@ -1,4 +1,4 @@
-/* Logging: one line per event to a sink, with the context of who speaks.
+/* Logging: one line per event, with the context of the process.
  *
  * Libraries log at debug; programs log once, with node, rank, generation, step, and what happens
  * next ("…, retrying in 200 ms"). A line is written with one write(2), so lines of several
@@ -18,20 +18,22 @@ enum dpt_log_level {
     DPT_LOG_LEVEL_COUNT
 };
 
-/* Where lines go (default 2) and the least level shown (default info; the environment's
- * DPT_LOG_LEVEL=debug|info|warn| error overrides). */
+/* The descriptor of the lines (default 2), and the least level that is written (default info;
+ * DPT_LOG_LEVEL=debug|info|warn|error in the environment takes precedence). */
 void dpt_log_set_fd(int fd);
 void dpt_log_set_level(enum dpt_log_level level);
 
-/* Lines go to `sink` from now on, each with its newline; NULL: to the descriptor again, and no call
- * of the old one goes on. The sink is called by one thread at a time and logs nothing itself. */
+/* From now on lines go to `sink`, each with its newline; NULL: to the descriptor again. On return
+ * no call of the former sink is in progress. One thread at a time calls the sink. The sink may not
+ * log.
+ */
 void dpt_log_set_sink(void (*sink)(void *ctx, const char *line, size_t bytes), void *ctx);
 
 /* A line of another program, with its newline: to the sink if there is one, else to `fd`. */
 void dpt_log_repeat(int fd, const char *line, size_t bytes);
 
-/* Who speaks: program name and node id, copied (cut at 63 bytes). rank < 0, generation 0 and step <
- * 0 are not shown. */
+/* Sets the context of later lines: program and node id, copied (cut at 63 bytes); rank, generation
+ * and step. rank < 0, generation 0 and step < 0 are not written. */
 void dpt_log_set_who(const char *program, const char *node);
 void dpt_log_set_where(int rank, uint64_t generation, int64_t step);
 

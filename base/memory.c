@@ -1,11 +1,11 @@
-/* Available memory, and a process's own (memory.h). */
+/* Memory that is available, and memory of this process (memory.h). */
 #include "base/memory.h"
 
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { PATH_BYTES = 4096, LINE_BYTES = 4352, GROUP_DEPTH_MAX = 64 };
+enum { PATH_BYTES = 4096, LINE_BYTES = 4352 };
 
 /* Opens dir/name; NULL when there is no such file. */
 static FILE *open_in(const char *dir, const char *name)
@@ -34,39 +34,38 @@ static int64_t read_number(const char *dir, const char *name, const char *key)
     return found;
 }
 
-/* What the control group in `dir` leaves; -1: it has no limit. */
-static int64_t left_in_group(const char *dir)
+/* As read_number, with 0 where there is no number. */
+static int64_t read_count(const char *dir, const char *name, const char *key)
 {
-    const int64_t max = read_number(dir, "memory.max", "");
-    const int64_t current = read_number(dir, "memory.current", "");
-    const int64_t files = read_number(dir, "memory.stat", "inactive_file ");
-    if (max < 0 || current < 0)
-        return -1;
-    const int64_t left = max - current + (files > 0 ? files : 0);
-    return left > 0 ? left : 0;
+    const int64_t number = read_number(dir, name, key);
+    return number > 0 ? number : 0;
 }
 
-/* The same with all pages of files given up. Of these shared memory (tmpfs) cannot be. */
-static int64_t most_in_group(const char *dir)
+/* The use of a control group's memory that counts against its limit. */
+enum group_use {
+    USE_NONE,         /* the whole limit is left */
+    USE_NOW,          /* without inactive pages of files, which the kernel reclaims first */
+    USE_WITHOUT_FILES /* without any page of a file; shared memory (tmpfs), a part of these, stays
+                       */
+};
+
+/* Bytes that the control group in `dir` leaves; -1: it has no limit. */
+static int64_t left_in_group(const char *dir, enum group_use use)
 {
     const int64_t max = read_number(dir, "memory.max", "");
-    const int64_t current = read_number(dir, "memory.current", "");
-    const int64_t files = read_number(dir, "memory.stat", "file ");
-    const int64_t shared = read_number(dir, "memory.stat", "shmem ");
-    if (max < 0 || current < 0)
+    int64_t used = use == USE_NONE ? 0 : read_number(dir, "memory.current", "");
+    if (max < 0 || used < 0)
         return -1;
-    const int64_t used = current - (files > 0 ? files : 0) + (shared > 0 ? shared : 0);
-    return used < max ? max - (used > 0 ? used : 0) : 0;
-}
-
-/* All that the control group in `dir` may have; -1: it has no limit. */
-static int64_t max_of_group(const char *dir)
-{
-    return read_number(dir, "memory.max", "");
+    if (use == USE_NOW)
+        used -= read_count(dir, "memory.stat", "inactive_file ");
+    if (use == USE_WITHOUT_FILES)
+        used += read_count(dir, "memory.stat", "shmem ") - read_count(dir, "memory.stat", "file ");
+    used = used > 0 ? used : 0;
+    return used < max ? max - used : 0;
 }
 
 /* This process's control group, "/a/b"; false when the kernel has no version 2. */
-static bool own_group(const char *root, char ret[PATH_BYTES])
+static bool read_own_group(const char *root, char ret[PATH_BYTES])
 {
     char line[LINE_BYTES];
     bool found = false;
@@ -81,52 +80,45 @@ static bool own_group(const char *root, char ret[PATH_BYTES])
     return found;
 }
 
-/* `available`, or less where a control group of this process leaves less by `left_in`. */
-static int64_t limit_by_groups(const char *root, int64_t available,
-                               int64_t (*left_in)(const char *dir))
+/* The fields `memory` and `swap` (NULL: no swap) of /proc/meminfo together, the memory limited by
+ * the control groups of this process; 0: the kernel does not say. */
+static int64_t read_memory(const char *root, const char *memory, const char *swap,
+                           enum group_use use)
 {
     char path[PATH_BYTES], group[PATH_BYTES];
-    if (!own_group(root, group))
-        return available;
-    /* A limit holds for all groups below it. */
-    for (int depth = 0; depth < GROUP_DEPTH_MAX; depth++) {
+    const int64_t kib = read_number(root, "proc/meminfo", memory);
+    const int64_t swap_bytes = swap ? read_count(root, "proc/meminfo", swap) * 1024 : 0;
+    int64_t bytes = kib * 1024;
+    if (kib < 0)
+        return 0;
+    /* A limit holds for all groups below it: each pass removes the last part of the path. */
+    char *end = read_own_group(root, group) ? group + strlen(group) : NULL;
+    for (; end; end = strrchr(group, '/')) {
+        *end = '\0';
         if (snprintf(path, sizeof path, "%s/sys/fs/cgroup%s", root, group) < (int)sizeof path) {
-            const int64_t left = left_in(path);
-            available = left >= 0 && left < available ? left : available;
+            const int64_t left = left_in_group(path, use);
+            bytes = left >= 0 && left < bytes ? left : bytes;
         }
-        char *slash = strrchr(group, '/');
-        if (!slash)
-            break;
-        *slash = '\0';
     }
-    return available;
+    return bytes + swap_bytes;
 }
 
 int64_t dpt_memory_available(const char *root)
 {
-    const int64_t kib = read_number(root, "proc/meminfo", "MemAvailable:");
-    return kib < 0 ? 0 : limit_by_groups(root, kib * 1024, left_in_group);
+    return read_memory(root, "MemAvailable:", NULL, USE_NOW);
 }
 
 int64_t dpt_memory_at_most(const char *root)
 {
-    const int64_t kib = read_number(root, "proc/meminfo", "MemAvailable:");
-    const int64_t swap_kib = read_number(root, "proc/meminfo", "SwapFree:");
-    if (kib < 0)
-        return 0;
-    return limit_by_groups(root, kib * 1024, most_in_group) + (swap_kib > 0 ? swap_kib * 1024 : 0);
+    return read_memory(root, "MemAvailable:", "SwapFree:", USE_WITHOUT_FILES);
 }
 
 int64_t dpt_memory_of_machine(const char *root)
 {
-    const int64_t kib = read_number(root, "proc/meminfo", "MemTotal:");
-    const int64_t swap_kib = read_number(root, "proc/meminfo", "SwapTotal:");
-    if (kib < 0)
-        return 0;
-    return limit_by_groups(root, kib * 1024, max_of_group) + (swap_kib > 0 ? swap_kib * 1024 : 0);
+    return read_memory(root, "MemTotal:", "SwapTotal:", USE_NONE);
 }
 
-/* One look at the file: its numbers belong together. */
+/* The file is read once, so its numbers are of one moment. */
 void dpt_memory_of_process(const char *root, struct dpt_process_memory *ret)
 {
     const struct {

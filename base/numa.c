@@ -2,6 +2,8 @@
  * /sys/bus/pci/devices/ID/numa_node. */
 #include "base/numa.h"
 
+#include "base/fs.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -9,22 +11,6 @@
 #include <string.h>
 
 enum { PATH_BYTES = 512, LIST_BYTES = 4096 };
-
-/* The first line of a small file, without its end. False: it is not there, or longer. */
-static bool read_line(const char *path, char *ret, int bytes)
-{
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return false;
-    const bool there = fgets(ret, bytes, f) != NULL;
-    (void)fclose(f);
-    if (!there)
-        return false;
-    const size_t length = strcspn(ret, "\n");
-    const bool whole = ret[length] == '\n' || length + 1 < (size_t)bytes;
-    ret[length] = '\0';
-    return whole;
-}
 
 bool dpt_numa_parse_cores(const char *text, cpu_set_t *ret)
 {
@@ -60,11 +46,11 @@ void dpt_numa_read(const char *sys, struct dpt_numa *ret)
         char path[PATH_BYTES], list[LIST_BYTES];
         cpu_set_t cores;
         (void)snprintf(path, sizeof path, "%s/devices/system/node/node%d/cpulist", sys, node);
-        if (!read_line(path, list, sizeof list) || !dpt_numa_parse_cores(list, &cores))
+        if (!dpt_fs_read_line(path, list, sizeof list) || !dpt_numa_parse_cores(list, &cores))
             continue;
         CPU_AND(&cores, &cores, &mine);
         if (CPU_COUNT(&cores) == 0)
-            continue; /* memory alone, or cores that are others' */
+            continue; /* no cores, or none that this thread may use */
         ret->node[ret->n] = node;
         ret->cores[ret->n++] = cores;
     }
@@ -74,14 +60,12 @@ int dpt_numa_of_pci(const char *sys, const char *bus_id)
 {
     char path[PATH_BYTES], text[32];
     int node;
-    const int head = snprintf(path, sizeof path, "%s/bus/pci/devices/", sys);
-    if (head < 0 || (size_t)head + strlen(bus_id) + sizeof "/numa_node" > sizeof path)
+    const int bytes = snprintf(path, sizeof path, "%s/bus/pci/devices/%s/numa_node", sys, bus_id);
+    if (bytes < 0 || (size_t)bytes >= sizeof path)
         return -1;
-    char *at = path + head;
-    for (const char *c = bus_id; *c; c++) /* sysfs writes small letters, NVIDIA large ones */
-        *at++ = (char)tolower((unsigned char)*c);
-    (void)snprintf(at, sizeof path - (size_t)(at - path), "/numa_node");
-    if (!read_line(path, text, sizeof text) || sscanf(text, "%d", &node) != 1)
+    for (char *c = path + strlen(sys); *c; c++) /* sysfs has small letters, NVIDIA capital ones */
+        *c = (char)tolower((unsigned char)*c);
+    if (!dpt_fs_read_line(path, text, sizeof text) || sscanf(text, "%d", &node) != 1)
         return -1;
     return node;
 }

@@ -1,7 +1,7 @@
-/* Which cores are near to which memory and which devices, as Linux' sysfs says, and staying there.
+/* NUMA nodes of cores and devices, from Linux' sysfs, and binding a process to a node.
  *
- * A thread takes memory from the node that it runs on, so to keep a process on the cores of a node
- * is to keep its memory there. */
+ * Linux allocates memory on the node of the thread that touches it first, so a process that stays
+ * on the cores of a node has its memory there. */
 #ifndef DPT_BASE_NUMA_H
 #define DPT_BASE_NUMA_H
 
@@ -16,37 +16,35 @@ enum { DPT_NUMA_NODES_MAX = 64 };
 /* Nodes that have cores which the calling thread may use. */
 struct dpt_numa {
     int n;
-    int node[DPT_NUMA_NODES_MAX];        /* numbers as the system has them, ascending */
-    cpu_set_t cores[DPT_NUMA_NODES_MAX]; /* that it may use */
+    int node[DPT_NUMA_NODES_MAX];        /* the system's numbers, ascending */
+    cpu_set_t cores[DPT_NUMA_NODES_MAX]; /* that the thread may use */
 };
 
-/* Reads them below `sys` (DPT_NUMA_SYS; tests have another). A machine that tells nothing has none:
- * n is 0. */
+/* Reads the nodes below `sys` (DPT_NUMA_SYS except in tests). n is 0 if the machine reports none.
+ */
 void dpt_numa_read(const char *sys, struct dpt_numa *ret);
 
-/* The node of a PCI device ("0000:1B:00.0"); -1: it has none, or nobody knows. */
+/* The node of a PCI device ("0000:1B:00.0"); -1: it has none, or the node is unknown. */
 int dpt_numa_of_pci(const char *sys, const char *bus_id);
 
-/* Reads a list such as "0-3,8"; false: it is none. An empty one is empty. */
+/* Reads a list such as "0-3,8", which may be empty; false: the text is no list. */
 bool dpt_numa_parse_cores(const char *text, cpu_set_t *ret);
 
 /* Cores of all nodes together. */
 int dpt_numa_cores(const struct dpt_numa *numa);
 
-/* Whether ranks on the nodes with these indices (`at`, [ranks]) have as many cores each as if they
- * were anywhere, and `threads` each (0: their share) have cores of their own. False if one of them
- * is -1, or `usable` (dpt_cores) is less than the nodes have: a quota is shared by all, wherever
- * they are. */
+/* Whether ranks bound to the nodes with these indices (`at`, [ranks]) have as many cores each as
+ * unbound ranks, and a core for each of their `threads` (0: their share). False if an index is -1,
+ * or `usable` (dpt_cores) is less than the nodes have: all ranks share a quota, on any node. */
 bool dpt_numa_is_even(const struct dpt_numa *numa, const int *at, int ranks, int threads,
                       int usable);
 
-/* The index in `numa` for a rank that has no device, of `ranks` on this node of the run: as many
- * ranks on each, neighbours together. -1: they cannot be dealt evenly, or there is nothing to
- * choose. */
+/* The index in `numa` for one of `ranks` ranks without a device on this machine: an equal number of
+ * ranks on each node, neighbours together. -1: the nodes are unequal or do not divide the ranks, or
+ * there is only one. */
 int dpt_numa_deal(const struct dpt_numa *numa, int local_rank, int ranks);
 
-/* Keeps the calling thread, and those that it starts from here on, on the cores of numa->node[i].
- */
+/* Binds the calling thread, and threads that it starts later, to the cores of numa->node[i]. */
 DPT_MUST_USE enum dpt_status dpt_numa_stay(const struct dpt_numa *numa, int i, struct dpt_err *err);
 
 #endif

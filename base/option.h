@@ -1,4 +1,4 @@
-/* Options of command lines, "--name VALUE" or "--name=VALUE", from a table. */
+/* A table of command line options, "--name VALUE" or "--name=VALUE". */
 #ifndef DPT_BASE_OPTION_H
 #define DPT_BASE_OPTION_H
 
@@ -11,7 +11,7 @@
 /* The value goes to one of `text`, `number` and `set`. An option without a value sets *flag. */
 struct dpt_option {
     const char *name;  /* "--dtype" */
-    const char *value; /* its name in the help; NULL: the option takes no value */
+    const char *value; /* name of the value in the help; NULL: the option takes no value */
     const char *help;  /* NULL: another text describes the option */
     const char **text;
     bool *flag;
@@ -21,8 +21,8 @@ struct dpt_option {
 };
 
 /* Reads the option at argv[*at], which begins with "--", into its target and moves *at to the last
- * word of the option. DPT_EINVAL names the option: it is not in the table, its value is missing, or
- * its value is not accepted. */
+ * word of the option. DPT_EINVAL names the option: it is unknown, or its value is missing or not
+ * accepted. */
 DPT_MUST_USE enum dpt_status dpt_option_read(const struct dpt_option *table, size_t n, int argc,
                                              char *const *argv, int *at, struct dpt_err *err);
 

@@ -1,6 +1,6 @@
-/* Strict numbers from text: the whole text, decimal, in range, or an error that says what is
- * expected. Used by the config and by command lines. Nothing is skipped, nothing is cut: no blanks,
- * no "0x", no leading zeros, no "inf" or "nan". */
+/* Strict numbers from text, for the config and command lines. The whole text is one decimal number
+ * in range: no blanks, no "0x", no leading zeros, no "inf" or "nan". An error names the expected
+ * form. */
 #ifndef DPT_BASE_PARSE_H
 #define DPT_BASE_PARSE_H
 
@@ -14,8 +14,8 @@ DPT_MUST_USE enum dpt_status dpt_parse_i64(const char *text, int64_t min, int64_
 DPT_MUST_USE enum dpt_status dpt_parse_u64(const char *text, uint64_t max, uint64_t *ret_value,
                                            struct dpt_err *err);
 
-/* A finite decimal number such as 3, 0.5, .5, 3.0e-4; the nearest double. DPT_EINVAL when it is
- * none, and when it is too large or too small (but not zero) for a normal double. */
+/* A finite decimal number such as 3, 0.5, .5, 3.0e-4; the nearest double. DPT_EINVAL: the text is
+ * no number, or the number is too large or too small (but not zero) for a normal double. */
 DPT_MUST_USE enum dpt_status dpt_parse_double(const char *text, double *ret_value,
                                               struct dpt_err *err);
 
@@ -23,7 +23,7 @@ DPT_MUST_USE enum dpt_status dpt_parse_double(const char *text, double *ret_valu
 enum { DPT_DOUBLE_TEXT_BYTES = 32 };
 void dpt_format_double(double value, char ret_text[DPT_DOUBLE_TEXT_BYTES]);
 
-/* HOST:PORT, [IPv6]:PORT. DPT_EINVAL names what is missing. Checks the shape only. */
+/* Checks the form HOST:PORT or [IPv6]:PORT, not the address. DPT_EINVAL names the missing part. */
 DPT_MUST_USE enum dpt_status dpt_parse_endpoint(const char *text, struct dpt_err *err);
 
 #endif

@@ -1,24 +1,14 @@
-/* Streams of random numbers for the host: keys, and the draws of draw.h. */
+/* Keys of streams, and normal values for the host (rng.h). */
 #include "base/rng.h"
 
 #include "base/draw.h"
 #include "base/err.h"
 
-void dpt_philox_block(struct dpt_rng_key key, const uint32_t counter[4], uint32_t ret_block[4])
-{
-    dpt_draw_block(key, counter, ret_block);
-}
-
-void dpt_philox(struct dpt_rng_key key, uint64_t counter, uint32_t ret_block[4])
-{
-    dpt_draw_words(key, counter, ret_block);
-}
-
 struct dpt_rng_key dpt_rng_key(uint64_t seed, enum dpt_rng_purpose purpose, uint64_t a, uint64_t b,
                                uint64_t c)
 {
-    /* Two chained blocks: every input is a whole counter word, so no two tuples are mixed up before
-     * hashing. */
+    /* Two chained blocks: every input is a whole counter word, so different tuples are different
+     * counters. */
     struct dpt_rng_key key = {{(uint32_t)seed, (uint32_t)(seed >> 32)}};
     uint32_t block[4];
     const uint32_t first[4] = {(uint32_t)purpose, 0x64707431u /* "dpt1" */, (uint32_t)a,

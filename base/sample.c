@@ -15,23 +15,14 @@ struct dpt_sample_form dpt_sample_form(const struct dpt_config *config)
 {
     const int64_t t = config->train.seq_len;
     const size_t bytes = (size_t)t * sizeof(int32_t);
-    if (config->data.kind == DPT_DATA_CLASSIFICATION)
-        return (struct dpt_sample_form){.part_bytes = {[DPT_SAMPLE_INPUT] = bytes,
-                                                       [DPT_SAMPLE_TARGET] = sizeof(int32_t),
-                                                       [DPT_SAMPLE_LENGTH] = sizeof(int32_t)},
-                                        .positions = t,
-                                        .losses = 1,
-                                        .ragged = true};
-    if (dpt_config_reads_images(config))
-        return (struct dpt_sample_form){
-            .part_bytes =
-                {[DPT_SAMPLE_INPUT] = image_bytes(config), [DPT_SAMPLE_TARGET] = sizeof(int32_t)},
-            .positions = 1,
-            .losses = 1};
-    return (struct dpt_sample_form){
-        .part_bytes = {[DPT_SAMPLE_INPUT] = bytes, [DPT_SAMPLE_TARGET] = bytes},
-        .positions = t,
-        .losses = t};
+    const bool images = dpt_config_reads_images(config), labels = dpt_config_reads_labels(config);
+    struct dpt_sample_form form = {.positions = images ? 1 : t,
+                                   .losses = labels ? 1 : t,
+                                   .ragged = config->data.kind == DPT_DATA_CLASSIFICATION};
+    form.part_bytes[DPT_SAMPLE_INPUT] = images ? image_bytes(config) : bytes;
+    form.part_bytes[DPT_SAMPLE_TARGET] = labels ? sizeof(int32_t) : bytes;
+    form.part_bytes[DPT_SAMPLE_LENGTH] = form.ragged ? sizeof(int32_t) : 0;
+    return form;
 }
 
 static size_t bytes_of_part(const struct dpt_sample_form *form, int part, int64_t n)

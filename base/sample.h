@@ -1,6 +1,5 @@
-/* What a sample is, where the data source that fills it and the model that reads it agree. Those
- * that carry samples between the two (the loader, the trainer, the accelerator, the evaluation)
- * know sizes alone. Pure. */
+/* The form of a sample, shared by the data source that fills it and the model that reads it. The
+ * code between the two (loader, trainer, accelerator, evaluation) uses only its sizes. Pure. */
 #ifndef DPT_BASE_SAMPLE_H
 #define DPT_BASE_SAMPLE_H
 
@@ -20,38 +19,38 @@ enum dpt_sample_part { DPT_SAMPLE_INPUT, DPT_SAMPLE_TARGET, DPT_SAMPLE_LENGTH, D
 enum { DPT_SAMPLE_CHANNELS = 3 }; /* of a pixel */
 
 struct dpt_sample_form {
-    size_t part_bytes[DPT_SAMPLE_PARTS]; /* of one sample; 0: it has no such part */
-    int64_t positions; /* that a model computes at most: tokens of a sequence; 1 image */
-    int64_t losses;    /* that a model gives a sample */
-    bool ragged;       /* samples have lengths of their own */
+    size_t part_bytes[DPT_SAMPLE_PARTS]; /* of one sample; 0: the part does not exist */
+    int64_t
+        positions;  /* most positions that a model computes: tokens of a sequence; 1 for an image */
+    int64_t losses; /* of the model for one sample */
+    bool ragged;    /* samples have different lengths */
 };
 
 struct dpt_sample_form dpt_sample_form(const struct dpt_config *config);
 
 enum { DPT_BATCH_ALIGN = 64 };
 
-/* A micro-batch, in one piece of memory: each part of all its samples, one sample behind the other.
- */
+/* A micro-batch in one piece of memory: part by part, and in a part sample by sample. */
 struct dpt_batch {
     void *part[DPT_SAMPLE_PARTS]; /* each at DPT_BATCH_ALIGN */
-    int64_t positions; /* of a sample, that the model computes: form->positions until it is closed,
-                          then the longest sample's */
+    int64_t positions; /* of a sample that the model computes: form->positions until the micro-batch
+                          is closed, then the length of the longest sample */
 };
 
 /* Bytes of a micro-batch of `n` samples. */
 size_t dpt_batch_bytes(const struct dpt_sample_form *form, int64_t n);
-/* Its parts in `memory`, which has that many bytes and is aligned to DPT_BATCH_ALIGN. */
+/* Its parts in `memory`, which has dpt_batch_bytes bytes and is aligned to DPT_BATCH_ALIGN. */
 struct dpt_batch dpt_batch_at(const struct dpt_sample_form *form, int64_t n, void *memory);
 
-/* Part `part` of sample `i`, to fill the micro-batch; of a closed one not the INPUT of ragged
- * samples. */
+/* Part `part` of sample `i`, to fill the micro-batch. Not for INPUT of ragged samples after the
+ * micro-batch is closed. */
 void *dpt_batch_part(const struct dpt_sample_form *form, const struct dpt_batch *batch,
                      enum dpt_sample_part part, int64_t i);
 
-/* To be called once all `n` samples are there. Ragged samples: sets batch->positions to the length
+/* To be called when all `n` samples are filled. Ragged samples: sets batch->positions to the length
  * of the longest and moves the rows of INPUT together, from (n, form->positions) to
- * (n, batch->positions) tokens; those behind a sample's length become 0. Others stay as they are.
- * The memory may be filled again afterwards, as if it never had been closed. */
+ * (n, batch->positions) tokens; tokens after a sample's length become 0. No effect on other
+ * samples. The memory may be filled again afterwards. */
 void dpt_batch_close(const struct dpt_sample_form *form, struct dpt_batch *batch, int64_t n);
 
 #endif

@@ -1,5 +1,5 @@
-/* SHA-256 (FIPS 180-4): the checksum by which files that others publish are known, and that
- * `sha256sum -c` checks. Everything else here is hashed by base/hash.h, which is faster. */
+/* SHA-256 (FIPS 180-4), for files that other projects publish with this checksum, and for
+ * `sha256sum -c`. All other data is hashed with base/hash.h, which is faster. */
 #ifndef DPT_BASE_SHA256_H
 #define DPT_BASE_SHA256_H
 
@@ -9,7 +9,7 @@
 struct dpt_sha256 {
     uint32_t h[8];
     uint64_t bytes;    /* added so far */
-    uint8_t block[64]; /* the last bytes % 64 of them */
+    uint8_t block[64]; /* the last bytes % 64 bytes */
 };
 
 /* init, then add any number of times, then once hex: 64 lower-case hex digits and a NUL. */

@@ -1,4 +1,4 @@
-/* The one list of signals that end a program. */
+/* Signals that end a program (signals.h). */
 #include "base/signals.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ static void leave_with_line(int number)
     if (sigaction(SIGALRM, &late, NULL) == 0)
         (void)alarm(DPT_SIGNALS_LINE_S);
     const ssize_t written = write(STDOUT_FILENO, last_line, last_bytes);
-    (void)written; /* nobody is left to be told */
+    (void)written; /* the process ends in any case */
     _exit(last_code);
 }
 
@@ -65,7 +65,8 @@ static void handle_as_before(int number)
     }
 }
 
-/* In a thread that does not block the signal; the reader does not while it says so. */
+/* Runs in a thread that does not block the signal: an earlier thread, or the reader itself after it
+ * has unblocked the signal. */
 static void hand_over(int number)
 {
     const int kept = errno;

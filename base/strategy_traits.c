@@ -103,18 +103,3 @@ struct dpt_strategy_traits dpt_strategy_traits(const struct dpt_config *config)
     t.takes_host_backend = replicated && t.route == DPT_GRADIENT_LANES && !t.powersgd;
     return t;
 }
-
-enum dpt_accumulate dpt_config_accumulate(const struct dpt_config *config)
-{
-    return dpt_strategy_traits(config).order;
-}
-
-bool dpt_config_state_on_device(const struct dpt_config *config)
-{
-    return dpt_strategy_traits(config).on_device;
-}
-
-bool dpt_config_uses_nccl(const struct dpt_config *config)
-{
-    return dpt_strategy_traits(config).by_nccl;
-}

@@ -2,7 +2,7 @@
 #ifndef DPT_KERNELS_ROPE_H
 #define DPT_KERNELS_ROPE_H
 
-#include "base/sincos.h"
+#include "base/exact_math.h"
 
 /* |angle| at most 2^24. The nearest multiple of pi/2 is taken off in three parts (Cody & Waite
  * 1980): the first two have 24 bits, so that their products with the multiple, and the differences,

@@ -9,7 +9,7 @@
  * products, into separate blocks, and dx is summed in f32 before it is rounded.
  *
  * The packed form of the weights is, block by block, that for the logits and then that for dx. */
-#include "base/natural_log.h"
+#include "base/exact_math.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu_sizes.h"
 

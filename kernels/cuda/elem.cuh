@@ -304,7 +304,7 @@ __device__ inline float drop_factor(const struct drop &d, uint64_t i)
 {
     uint32_t words[4];
     i += d.first;
-    dpt_draw_words(d.key, i / 4, words);
+    dpt_philox(d.key, i / 4, words);
     return word_of(words, (uint32_t)(i % 4)) >= d.below ? d.keep : 0.0f;
 }
 
@@ -316,7 +316,7 @@ template <int N> __device__ inline void drop_some(const struct drop &d, uint64_t
 #pragma unroll 1
     for (uint32_t block = 0; block < (skip + N + 3) / 4; block++) {
         uint32_t words[4];
-        dpt_draw_words(d.key, i / 4 + block, words);
+        dpt_philox(d.key, i / 4 + block, words);
 #pragma unroll
         for (uint32_t k = 0; k < N; k++) {
             if ((skip + k) / 4 == block)

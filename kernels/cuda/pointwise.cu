@@ -93,7 +93,7 @@ static __global__ void drop_add(int64_t n, struct drop d, const E *a, const E *b
     const int64_t skip = (int64_t)(d.first % 4);
     GRID_LOOP(g, (n + skip + 3) / 4) {
         uint32_t words[4];
-        dpt_draw_words(d.key, d.first / 4 + (uint64_t)g, words);
+        dpt_philox(d.key, d.first / 4 + (uint64_t)g, words);
 #pragma unroll
         for (int w = 0; w < 4; w++) {
             const int64_t i = 4 * g - skip + w;
@@ -190,7 +190,7 @@ static __global__ void fill_normal(int64_t n, struct dpt_normal of, float *dst)
         const uint64_t i = of.first + (uint64_t)at;
         uint32_t words[4];
         float pair[2];
-        dpt_draw_words(of.key, i / 4, words);
+        dpt_philox(of.key, i / 4, words);
         const bool second = i & 2;
         dpt_draw_normal_pair(second ? words[2] : words[0], second ? words[3] : words[1], pair);
         dst[at] = of.mean + of.std * (i & 1 ? pair[1] : pair[0]);
@@ -202,7 +202,7 @@ static __global__ void fill_uniform(int64_t n, struct dpt_uniform of, float *dst
     GRID_LOOP(at, n) {
         const uint64_t i = of.first + (uint64_t)at;
         uint32_t words[4];
-        dpt_draw_words(of.key, i / 4, words);
+        dpt_philox(of.key, i / 4, words);
         dst[at] = of.bound * dpt_draw_uniform(words[i % 4]);
     }
 }

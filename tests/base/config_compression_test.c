@@ -28,7 +28,7 @@ static void combinations(void **state)
         {"strategy.name=ddp", NULL},
         {"strategy.compression=none", NULL},
         {"strategy={name: simple_ga, compression: bf16}",
-         "strategy.compression is of ddp, zero1 to zero3 and fsdp, not of simple_ga; write ddp "
+         "strategy.compression is for ddp, zero1 to zero3 and fsdp, not for simple_ga; write ddp "
          "there, or none here"},
         {"strategy={name: fsdp, sharding: hybrid_shard, compression: bf16}",
          "strategy.compression is not of hybrid_shard under train.accumulate local, whose nodes "
@@ -39,8 +39,8 @@ static void combinations(void **state)
          "compression: none"},
         {"strategy={name: ddp, compression: powersgd}", NULL},
         {"strategy.compression=powersgd",
-         "strategy.compression powersgd needs the whole gradient on every rank, which zero3 does "
-         "not give; write strategy.name ddp, or compression none, bf16 or fp16"},
+         "strategy.compression powersgd needs the whole gradient on every rank, unlike zero3; "
+         "write strategy.name ddp, or compression none, bf16 or fp16"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_config c;
@@ -99,8 +99,8 @@ static void powersgd_has_its_terms(void **state)
          "strategy.compression powersgd compresses the sum of a rank's slots once a step, and "
          "train.accumulate reduce sends each; write local there, or none, bf16 or fp16 here"},
         {"train.precision=fp16",
-         "strategy.compression powersgd keeps what it has not sent for the next step, whose loss "
-         "train.precision fp16 may scale otherwise; write bf16 or fp32 there"},
+         "strategy.compression powersgd adds the unsent part of a gradient to the next step, whose "
+         "loss may have another scale with train.precision fp16; write bf16 or fp32 there"},
         {"train.reduction=fast", "write canonical there, or none here"},
         {"strategy.powersgd_rank=0", "strategy.powersgd_rank: "},
     };

@@ -1,10 +1,8 @@
 /* dpt-config-doc: prints the reference page of the config keys, docs/config.md. */
-#include "base/config.h"
-
-#include <stdio.h>
+#include "tests/base/config_page.h"
 
 int main(void)
 {
-    dpt_config_markdown(stdout);
+    print_config_page(stdout);
     return fflush(stdout) == 0 ? 0 : 1;
 }

@@ -89,10 +89,10 @@ static void combinations(void **state)
         const char *set, *error; /* NULL: it can be */
     } cases[] = {
         {"train={epochs: 2, steps: 100}",
-         "train.epochs (2) and train.steps (100) both say how long the run is; give one of them "
+         "train.epochs (2) and train.steps (100) both give the length of the run; give only one "
          "(train.steps: auto, or train.epochs: 0)"},
         {"train={epochs: 2, steps: 100, epoch_steps: 40}",
-         "train.epochs (2) and train.steps (100) both say how long the run is; give one of them "
+         "train.epochs (2) and train.steps (100) both give the length of the run; give only one "
          "(train.steps: auto, or train.epochs: 0)"},
         {"train={epochs: 2, steps: 80, epoch_steps: 40}", NULL},
         {"train={epochs: 2, epoch_steps: 40}", NULL},

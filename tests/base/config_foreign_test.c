@@ -33,7 +33,7 @@ static const struct {
     {"model: {type: gpt2}\n", "my.yaml:1:9: model.type is another program's word; here: "
                               "model.name: gpt2, llama or resnet" TRANSLATES},
     {"data: {num_workers: 4}\n",
-     "my.yaml:1:8: data.num_workers is the loader's, which reads ahead by itself here; leave "
+     "my.yaml:1:8: data.num_workers is not needed: the data loader reads ahead by itself; leave "
      "it out" TRANSLATES},
     /* What has our name in another section, and what nobody knows. */
     {"experiment: 4\nscheduler: {type: cosine}\n",

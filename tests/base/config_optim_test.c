@@ -15,7 +15,7 @@ static void combinations(void **state)
         const char *set, *error; /* NULL: it can be */
     } cases[] = {
         {"optimizer={name: sgd, nesterov: true, momentum: 0}",
-         "optimizer.nesterov has no momentum to look ahead by (optimizer.momentum is 0); set it to "
+         "optimizer.nesterov needs momentum, and optimizer.momentum is 0; set it to "
          "e.g. 0.9, or nesterov to false"},
         {"optimizer={name: sgd, nesterov: true}", NULL},
         {"optimizer={lr_scaling: linear}",
@@ -33,10 +33,10 @@ static void combinations(void **state)
         {"optimizer.name=Adam",
          "optimizer.name: unknown value 'Adam'; supported: adamw, adam, sgd"},
         {"train.loss_scale=3",
-         "train.loss_scale: 3 is no power of two, so that gradients could not be scaled back "
+         "train.loss_scale: 3 is no power of two, so gradients cannot be scaled back "
          "exactly; nearest: 2 or 4"},
         {"train={precision: fp16, loss_scale_backoff: 0.3}",
-         "train.loss_scale_backoff: 0.3 is no power of two, so that gradients could not be scaled "
+         "train.loss_scale_backoff: 0.3 is no power of two, so gradients cannot be scaled "
          "back exactly; nearest: 0.25 or 0.5"},
         {"train={on_divergence: skip, divergence_limit: 3}", NULL},
         {"train.on_divergence=ignore",

@@ -1,6 +1,8 @@
 /* Configs: strategies and orders of addition, what each refuses, what auto stands for. */
 #include "base/config.h"
 
+#include "base/strategy_traits.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,7 +59,7 @@ static void refused_combinations(void **state)
         {"strategy={name: zero2, gathered_units_max: 1, prefetch: true}", NULL},
         {"strategy={name: fsdp, gathered_units_max: 1, prefetch: true}",
          "strategy.prefetch gathers a unit while the one before it is computed, but "
-         "strategy.gathered_units_max is 1, a place for that one only; set it to 2, or prefetch to "
+         "strategy.gathered_units_max is 1, room for one unit; set it to 2, or prefetch to "
          "false"},
         {"strategy={name: ddp, overlap: false, prefetch: true}", NULL},
         {"strategy={name: zero2, overlap: false, prefetch: true}",
@@ -66,9 +68,8 @@ static void refused_combinations(void **state)
         {"strategy={offload: optimizer}",
          "strategy.offload optimizer keeps on the host what a GPU need not hold, and without "
          "cluster.device cuda all is on the host; write none"},
-        {"train={precision: tf32}",
-         "train.precision tf32 is a GPU's way to multiply fp32, and cluster.device is not cuda; "
-         "write cuda there, or fp32 here"},
+        {"train={precision: tf32}", "train.precision tf32 needs a GPU, and cluster.device is not "
+                                    "cuda; write cuda there, or fp32 here"},
         {"strategy={name: async, redundancy: shadow}",
          "strategy.redundancy shadow keeps a second copy of shards, but with async every rank "
          "holds the whole state already; write none"},
@@ -143,13 +144,13 @@ static void state_on_a_gpu(void **state)
             assert_non_null(strstr(err.text, "write optimizer there, or cluster.device cpu"));
             continue;
         }
-        assert_int_equal(dpt_config_state_on_device(&c), c.strategy.offload == DPT_OFFLOAD_NONE);
-        assert_int_equal(dpt_config_uses_nccl(&c), dpt_config_state_on_device(&c));
+        assert_int_equal(dpt_strategy_traits(&c).on_device, c.strategy.offload == DPT_OFFLOAD_NONE);
+        assert_int_equal(dpt_strategy_traits(&c).by_nccl, dpt_strategy_traits(&c).on_device);
         const enum dpt_status hosted = dpt_config_load_text(yaml, "c.yaml", by_host, 1, &c, &err);
         if ((hosted == DPT_OK) != cases[i].by_host)
             fail_msg("%s by the host: %s", cases[i].yaml, hosted == DPT_OK ? "taken" : err.text);
         if (cases[i].by_host)
-            assert_false(dpt_config_uses_nccl(&c));
+            assert_false(dpt_strategy_traits(&c).by_nccl);
         else
             assert_non_null(strstr(err.text, "write nccl, or strategy.offload: optimizer"));
     }
@@ -209,12 +210,12 @@ static void accumulation_by_strategy(void **state)
                  {"zero3", DPT_ACCUMULATE_REDUCE},    {"fsdp", DPT_ACCUMULATE_REDUCE}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         (void)snprintf(c.strategy.name, sizeof c.strategy.name, "%s", cases[i].strategy);
-        assert_int_equal(dpt_config_accumulate(&c), cases[i].accumulate);
+        assert_int_equal(dpt_strategy_traits(&c).order, cases[i].accumulate);
     }
     c.strategy.sharding = DPT_SHARDING_HYBRID_SHARD;
-    assert_int_equal(dpt_config_accumulate(&c), DPT_ACCUMULATE_LOCAL);
+    assert_int_equal(dpt_strategy_traits(&c).order, DPT_ACCUMULATE_LOCAL);
     c.train.accumulate = DPT_ACCUMULATE_REDUCE;
-    assert_int_equal(dpt_config_accumulate(&c), DPT_ACCUMULATE_REDUCE);
+    assert_int_equal(dpt_strategy_traits(&c).order, DPT_ACCUMULATE_REDUCE);
 }
 
 static void lanes_by_the_config_alone(void **state)
@@ -267,10 +268,10 @@ static void fast_has_lanes_of_the_world(void **state)
     assert_int_equal(load("train={reduction: fast, global_batch: 256}", &c), DPT_OK);
     assert_int_equal(dpt_config_lanes(&c), 64); /* ranks at most: one a slot */
     assert_int_equal(dpt_config_lanes_of(&c, 3), 3);
-    assert_int_equal(dpt_config_accumulate(&c), DPT_ACCUMULATE_LOCAL);
+    assert_int_equal(dpt_strategy_traits(&c).order, DPT_ACCUMULATE_LOCAL);
     c.strategy.sharding = DPT_SHARDING_NO_SHARD;
     (void)snprintf(c.strategy.name, sizeof c.strategy.name, "fsdp");
-    assert_int_equal(dpt_config_accumulate(&c), DPT_ACCUMULATE_LOCAL);
+    assert_int_equal(dpt_strategy_traits(&c).order, DPT_ACCUMULATE_LOCAL);
     c.train.global_batch = 4 * 4096;
     assert_int_equal(dpt_config_lanes(&c), 1024);
 }
@@ -292,7 +293,7 @@ static void fast_where_it_gains_nothing(void **state)
                        "train: {reduction: fast}\nstrategy: %s\ncluster: {nnodes: 2}\n",
                        strategies[i]);
         assert_int_equal(dpt_config_load_text(text, "c.yaml", NULL, 0, &c, &err), DPT_ECONFIG);
-        assert_non_null(strstr(err.text, "train.reduction fast has nothing to gain with "));
+        assert_non_null(strstr(err.text, "train.reduction fast is not supported with "));
         assert_non_null(strstr(err.text, "; write canonical"));
     }
 }

@@ -2,6 +2,7 @@
 #include "base/config_table.h"
 
 #include "base/fs.h"
+#include "tests/base/config_page.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -80,7 +81,7 @@ static void reference_page_is_current(void **state)
     size_t made_bytes = 0, kept_bytes = 0;
     FILE *out = open_memstream(&made, &made_bytes);
     assert_non_null(out);
-    dpt_config_markdown(out);
+    print_config_page(out);
     assert_int_equal(fclose(out), 0);
     if (dpt_fs_read_file(DPT_DOC_FILE, 1 << 20, &kept, &kept_bytes, &err) != DPT_OK)
         fail_msg("%s", err.text);

@@ -2,6 +2,7 @@
 #include "base/config.h"
 
 #include "base/rng.h"
+#include "base/strategy_traits.h"
 #include "tests/base/config_example.h"
 
 #include <setjmp.h>
@@ -48,7 +49,7 @@ static void the_example_loads(void **state)
     assert_int_equal(c.train.lanes, DPT_AUTO);
     assert_int_equal(dpt_config_slots(&c), 8);
     assert_int_equal(dpt_config_lanes(&c), 8);
-    assert_int_equal(dpt_config_accumulate(&c), DPT_ACCUMULATE_LOCAL);
+    assert_int_equal(dpt_strategy_traits(&c).order, DPT_ACCUMULATE_LOCAL);
     assert_true(c.optimizer.lr == 3e-4 && c.optimizer.beta1 == 0.9 && c.optimizer.beta2 == 0.95);
     assert_int_equal(c.optimizer.schedule, DPT_SCHEDULE_COSINE);
     assert_string_equal(c.strategy.name, "ddp");

@@ -1,6 +1,6 @@
 /* Each op forward and backward against the double-precision reference, outputs poisoned before; and
  * what an op does with a dtype it does not have. */
-#include "base/natural_log.h"
+#include "base/exact_math.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/kernels.h"
 #include "tests/kernels/harness.h"

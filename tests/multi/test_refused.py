@@ -245,7 +245,7 @@ def test_more_epochs(tmp_path):
                           sets={**epochs, "train.epochs": 3})
     assert code == 0 and "already finished at step 15; for more: --set train.epochs=N" in out, out
     code, _, err = worker(tmp_path, "--nnodes", "1", sets={"train.epochs": 2, "train.steps": 20})
-    assert code == 2 and "train.epochs (2) and train.steps (20) both say how long the run is" in one_line(err)
+    assert code == 2 and "train.epochs (2) and train.steps (20) both give the length of the run" in one_line(err)
 
 
 def test_no_checkpoints(tmp_path):

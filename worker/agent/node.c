@@ -179,7 +179,7 @@ static void fill_facts(struct dpt_node *node)
     struct dpt_agent_facts *facts = &node->facts;
     /* Under `fast` devices with other bits may take part, but all must reduce by one backend. */
     const char *backend =
-        dpt_config_uses_nccl(config) ? "gradients go by NCCL" : "gradients go by hosts";
+        dpt_strategy_traits(config).by_nccl ? "gradients go by NCCL" : "gradients go by hosts";
     const bool fast = config->train.reduction == DPT_REDUCTION_FAST;
     (void)snprintf(facts->fingerprint, sizeof facts->fingerprint, "%s",
                    fast ? backend : node->fingerprint);

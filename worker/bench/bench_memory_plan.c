@@ -4,6 +4,7 @@
 #include "worker/bench/bench_memory_plan.h"
 
 #include "base/fs.h"
+#include "base/strategy_traits.h"
 #include "worker/model/model.h"
 #include "worker/strategy/memory/memory_formula.h"
 
@@ -140,7 +141,7 @@ static void print_row(const struct row *row)
 static void print_limit(const struct dpt_config *config, const struct row *row)
 {
     const int *shape = row->shape, ranks = row->ranks;
-    const bool reduce = dpt_config_accumulate(config) == DPT_ACCUMULATE_REDUCE;
+    const bool reduce = dpt_strategy_traits(config).order == DPT_ACCUMULATE_REDUCE;
     printf("%-18s %4dx%-2d trains on at most %d ranks, one a %s; the other %d stand by\n", "",
            shape[0], shape[1], ranks,
            reduce ? "slot (train.global_batch / train.micro_batch)" : "lane (train.lanes)",

@@ -1,5 +1,7 @@
 /* The page of `dpt-bench strategies`: three charts and the table. */
 #include "worker/bench/bench_strategies.h"
+
+#include "base/strategy_traits.h"
 #include "worker/bench/chart.h"
 
 #include <errno.h>
@@ -45,16 +47,16 @@ static void write_row(const struct st_strategy *s, FILE *out)
 {
     (void)fputs("<tr><td>", out);
     chart_text(out, s->label);
-    (void)fprintf(out,
-                  "</td><td>%s</td><td>%d</td><td>%.1f</td><td>%.0f</td><td>%.1f%%</td>"
-                  "<td>%.2f</td><td>%.2f</td><td>%.1f</td><td>%.1f</td><td>%.1f</"
-                  "td><td><code>%.16s</code></td>"
-                  "</tr>\n",
-                  dpt_config_accumulate(&s->config) == DPT_ACCUMULATE_LOCAL ? "local" : "reduce",
-                  s->nodes, s->step_ms, s->tokens_per_s, 100 * s->wait_share,
-                  (double)s->sent_bytes / mib, (double)s->sends_bytes / mib,
-                  (double)s->held_bytes / mib, (double)s->holds_bytes / mib,
-                  (double)s->peak_bytes / mib, s->runs[0].hash);
+    (void)fprintf(
+        out,
+        "</td><td>%s</td><td>%d</td><td>%.1f</td><td>%.0f</td><td>%.1f%%</td>"
+        "<td>%.2f</td><td>%.2f</td><td>%.1f</td><td>%.1f</td><td>%.1f</"
+        "td><td><code>%.16s</code></td>"
+        "</tr>\n",
+        dpt_strategy_traits(&s->config).order == DPT_ACCUMULATE_LOCAL ? "local" : "reduce",
+        s->nodes, s->step_ms, s->tokens_per_s, 100 * s->wait_share, (double)s->sent_bytes / mib,
+        (double)s->sends_bytes / mib, (double)s->held_bytes / mib, (double)s->holds_bytes / mib,
+        (double)s->peak_bytes / mib, s->runs[0].hash);
 }
 
 static void write_table(const struct st_bench *b, FILE *out)

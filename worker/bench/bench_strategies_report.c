@@ -1,6 +1,7 @@
 /* What `dpt-bench strategies` concludes of its runs; the table and the JSON. */
 #include "worker/bench/bench_strategies.h"
 
+#include "base/strategy_traits.h"
 #include "worker/bench/bench.h"
 #include "worker/model/model.h"
 
@@ -58,7 +59,7 @@ bool st_one_hash(const struct st_bench *b, enum dpt_accumulate order)
     const char *first = NULL;
     for (int i = 0; i < b->n; i++) {
         const struct st_strategy *s = &b->strategies[i];
-        if (dpt_config_accumulate(&s->config) != order)
+        if (dpt_strategy_traits(&s->config).order != order)
             continue;
         if (!s->one_hash || (first && strcmp(first, s->runs[0].hash) != 0))
             return false;
@@ -86,7 +87,7 @@ void st_print(const struct st_bench *b)
         char runs[32];
         (void)snprintf(runs, sizeof runs, "%.1f … %.1f", s->step_ms_best, s->step_ms_worst);
         printf("%-14s %-6s %5d %9.1f %19s %9.0f %6.1f%% %9.2f %9.2f %9.1f %9.1f %9.1f  %.16s%s\n",
-               s->label, orders[dpt_config_accumulate(&s->config)], s->nodes, s->step_ms, runs,
+               s->label, orders[dpt_strategy_traits(&s->config).order], s->nodes, s->step_ms, runs,
                s->tokens_per_s, 100 * s->wait_share, (double)s->sent_bytes / mib,
                (double)s->sends_bytes / mib, (double)s->held_bytes / mib,
                (double)s->holds_bytes / mib, (double)s->peak_bytes / mib, s->runs[0].hash,
@@ -107,7 +108,7 @@ static json_t *strategy_json(const struct st_strategy *s)
         "{s:s, s:s, s:s?, s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, "
         "s:f, s:s, s:b}",
         "strategy", s->label, "name", s->name, "sharding", s->sharding[0] ? s->sharding : NULL,
-        "accumulate", orders[dpt_config_accumulate(&s->config)], "nodes", s->nodes, "runs",
+        "accumulate", orders[dpt_strategy_traits(&s->config).order], "nodes", s->nodes, "runs",
         s->n_runs, "step_ms", s->step_ms, "step_ms_best_run", s->step_ms_best, "step_ms_worst_run",
         s->step_ms_worst, "tokens_per_s", s->tokens_per_s, "wait_share", s->wait_share,
         "sent_bytes", (json_int_t)s->sent_bytes, "sent_bytes_formula", (json_int_t)s->sends_bytes,

@@ -5,7 +5,7 @@
  *
  * Rows of q, k and v lie far apart in memory, at a stride that maps them to few cache sets. So a
  * head is first copied into dense rows of `hp` floats, and q is scaled by 1/sqrt(hd). */
-#include "base/natural_log.h"
+#include "base/exact_math.h"
 #include "kernels/cpu/simd/elem.h"
 
 enum { TILE = 64 };

@@ -1,6 +1,6 @@
 /* Dropout's mask: sixteen Philox4x32-10 blocks at a time (Salmon et al., SC'11), the words of
  * dpt_philox. */
-#include "base/draw.h"
+#include "base/rng.h"
 #include "kernels/cpu/simd/simd.h"
 
 enum { GROUP = 4 * LANES };

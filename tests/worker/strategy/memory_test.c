@@ -4,6 +4,7 @@
  * generation's beginning. */
 #include "tests/worker/strategy/memory_scene.h"
 
+#include "base/strategy_traits.h"
 #include "kernels/device.h"
 
 #include <setjmp.h>
@@ -54,7 +55,7 @@ static void check_bound(const struct scene *s, const struct place *place, int ra
     const int more = (max < others ? max : others) - 2; /* places than the bound's two */
     int64_t bound = dpt_memory_bound(&spec) + (more > 0 ? more : 0) * other * w;
     /* Slots of a lane are added. */
-    if (dpt_config_accumulate(&s->config) == DPT_ACCUMULATE_LOCAL)
+    if (dpt_strategy_traits(&s->config).order == DPT_ACCUMULATE_LOCAL)
         bound += formula[DPT_MEMORY_SLOT_GRADIENTS] == tied * 4 ? tied * 4 : 0;
     if (tied < 2 * other)
         bound += tied * (4 + w);

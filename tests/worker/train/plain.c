@@ -3,6 +3,7 @@
 #include "tests/worker/train/plain.h"
 
 #include "base/accum.h"
+#include "base/strategy_traits.h"
 #include "checkpoint/checkpoint.h"
 #include "kernels/device.h"
 #include "kernels/half.h"
@@ -182,7 +183,7 @@ static void run_slot(struct plain *p, int64_t step, int index, float *sum, bool 
     for (int u = n_units - 1; u >= 0; u--)
         dpt_model_backward(p->model, p->ops, p->stream, u, &slot);
     OK(dpt_stream_sync(p->stream, err_));
-    const bool reduce = dpt_config_accumulate(c) == DPT_ACCUMULATE_REDUCE;
+    const bool reduce = dpt_strategy_traits(c).order == DPT_ACCUMULATE_REDUCE;
     for (int64_t i = 0; i < p->numel; i++) {
         const float term = reduce ? carried(p, p->slot[i]) : p->slot[i];
         sum[i] = accumulate ? sum[i] + term : term;
@@ -234,7 +235,7 @@ static void unscale(struct plain *p)
 static void train_step(struct plain *p, int64_t step)
 {
     /* `reduce` adds slot after slot: one lane. */
-    const bool reduce = dpt_config_accumulate(p->config) == DPT_ACCUMULATE_REDUCE;
+    const bool reduce = dpt_strategy_traits(p->config).order == DPT_ACCUMULATE_REDUCE;
     int slots = dpt_config_slots(p->config), lanes = reduce ? 1 : dpt_config_lanes(p->config);
     for (int lane = 0; lane < lanes; lane++) {
         struct dpt_range of_lane = dpt_lane_slots(slots, lanes, lane);

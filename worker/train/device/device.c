@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/strategy_traits.h"
 #include "worker/train/device/unit_graphs.h"
 
 #include <stdio.h>
@@ -57,7 +58,7 @@ static enum dpt_status make_accelerator(struct dpt_rank *r, struct dpt_err *err)
                                               .form = &r->form,
                                               .b = r->config->train.micro_batch,
                                               .evaluates = dpt_config_evaluates(r->config),
-                                              .resident = dpt_config_state_on_device(r->config)};
+                                              .resident = dpt_strategy_traits(r->config).on_device};
     const int64_t began_ms = dpt_now_ms();
     DPT_TRY((r->options->open_accelerator ? r->options->open_accelerator
                                           : open_cuda)(r->options->start, &options.device, err));
@@ -90,7 +91,7 @@ static enum dpt_status load_nccl(void *ctx, const struct dpt_nccl_calls **ret, v
 static enum dpt_status choose_backend(struct dpt_rank *r, struct dpt_err *err)
 {
     struct dpt_device *gpu = dpt_accelerator_device(r->device->accelerator);
-    const bool nccl = dpt_config_uses_nccl(r->config);
+    const bool nccl = dpt_strategy_traits(r->config).by_nccl;
     if (nccl)
         DPT_TRY(dpt_stream_create_urgent(gpu, 1, &r->device->gpu_comm_stream, err));
     dpt_comm_thread_set_gpu(r->comm_thread, nccl ? load_nccl : NULL, r, gpu,
@@ -130,7 +131,7 @@ enum dpt_status rank_open_accelerator(struct dpt_rank *r, struct dpt_err *err)
 enum dpt_status rank_create_strategy(struct dpt_rank *r, struct dpt_err *err)
 {
     const struct rank_device *d = r->device;
-    const bool on_device = dpt_config_state_on_device(r->config);
+    const bool on_device = dpt_strategy_traits(r->config).on_device;
     const struct dpt_strategy_env env = {
         .config = r->config,
         .model = r->model,

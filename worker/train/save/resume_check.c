@@ -1,5 +1,6 @@
 /* Whether a rank may go on: with this config, these data and this kind of machine from the newest
  * checkpoint, and with the data that its agent has seen. */
+#include "base/strategy_traits.h"
 #include "worker/train/device/device.h"
 #include "worker/train/save/save.h"
 
@@ -176,8 +177,8 @@ enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
     DPT_TRY(status);
     /* The meaning of auto depends on the strategy, which may have changed. */
     mine = *r->config;
-    mine.train.accumulate = dpt_config_accumulate(&mine);
-    saved.train.accumulate = dpt_config_accumulate(&saved);
+    mine.train.accumulate = dpt_strategy_traits(&mine).order;
+    saved.train.accumulate = dpt_strategy_traits(&saved).order;
     if (mine.train.eval_only)
         pass_over_training(&mine, &saved);
     return check_settings(r, step, &saved, &mine, err);
