@@ -113,7 +113,7 @@ def test_log_probabilities_not_written(checkpoints, tmp_path):
 def test_beyond_the_context(checkpoints):
     """The model's context is of 32 tokens."""
     out, err = generate(checkpoints, "--prompt", "word " * 20, "--max-tokens", 200)
-    assert len(out) > 300 and "the prompt has 100 tokens, the model's context is of 32: it sees the last 20" in err
+    assert len(out) > 300 and "the prompt has 100 tokens, the model's context 32: the model sees the last 20" in err
     # What it does not see makes no difference.
     other = generate(checkpoints, "--prompt", "drow " * 16 + "word " * 4, "--max-tokens", 200)[0]
     assert out[100:] == other[100:]
@@ -153,7 +153,7 @@ def shards(root, *args):
 
 
 PROMPT = ["--prompt", "the ", "--max-tokens", 20, "--temperature", 0]
-NOT_SAID = "do not say which tokenizer made the shards: give --tokenizer-json FILE"
+NOT_SAID = "do not name the tokenizer of the shards: give --tokenizer-json FILE"
 
 
 def test_shards_of_a_tokenizer_json(tmp_path, slow):
@@ -168,7 +168,7 @@ def test_shards_of_a_tokenizer_json(tmp_path, slow):
     assert NOT_SAID in err and len(err.splitlines()) == 1 and not out
     assert text == text_of(checkpoints, *PROMPT, "--tokenizer-json", RECORDED / "hf_llama3.json")
     _, err = generate(checkpoints, *PROMPT, "--vocab-bpe", RECORDED / "tiny.bpe", code=2)
-    assert "the tokens of this model are GPT-2's: name its files" in err
+    assert "this model has GPT-2's tokens: name the tokenizer's files" in err
 
 
 @pytest.mark.parametrize("vocab", [256, 300])
@@ -189,7 +189,7 @@ def test_shards_of_gpt2(tmp_path, slow):
     sets = {**shards(tmp_path, "--tokenizer", "bytes"), "model.vocab": 50257, "train.steps": 1,
             "model.n_embd": 32, "model.n_layer": 1, "model.n_head": 2, "model.dropout": 0}
     (tmp_path / "shards" / "dpt-data.json").unlink()
-    for name, said in (("gpt2", "the tokens of this model are GPT-2's: name its files"), ("llama", NOT_SAID)):
+    for name, said in (("gpt2", "this model has GPT-2's tokens: name the tokenizer's files"), ("llama", NOT_SAID)):
         (tmp_path / name).mkdir()
         checkpoints = trained(tmp_path / name, slow, **{**sets, "model.name": name})
         assert said in generate(checkpoints, *PROMPT, code=2)[1]

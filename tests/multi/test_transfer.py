@@ -292,7 +292,7 @@ def test_export_refused(tmp_path, trained):
     refused(2, "--dtype: expected fp32, bf16 or fp16, got 'int8'", "export", checkpoints, folders / "x",
             "--dtype", "int8")
     refused(2, "--shard-size: expected a number with KB", "export", checkpoints, folders / "x", "--shard-size", "5")
-    refused(2, "expected what to read and the folder to write", "export", checkpoints)
+    refused(2, "expected the weights to read and the folder to write", "export", checkpoints)
     refused(2, "unexpected argument 'more'", "export", checkpoints, folders / "x", "more")
     refused(2, "--dtype needs a value", "export", checkpoints, folders / "x", "--dtype")
     refused(2, "--dtype: expected fp32, bf16 or fp16, got ''", "export", checkpoints, folders / "x", "--dtype=")

@@ -115,7 +115,7 @@ static enum dpt_status note_base(struct dpt_config *config, struct dpt_published
 {
     struct dpt_hash128 hash;
     char hex[DPT_HASH_HEX_BYTES];
-    DPT_TRY(blame_key(dpt_published_hash(weights, &hash, err), err));
+    DPT_TRY(blame_key(dpt_published_read_all(weights, NULL, &hash, err), err));
     dpt_hash128_hex(hash, hex);
     return dpt_config_note_base(config, hex, err);
 }

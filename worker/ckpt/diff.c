@@ -4,7 +4,7 @@
 #include "checkpoint/reader.h"
 #include "worker/ckpt/open.h"
 #include "worker/weights/published.h"
-#include "worker/weights/tensor_name.h"
+#include "worker/weights/tensor.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 enum { CHUNK = 1 << 20 }; /* elements that are read at once */
 
-/* One of the two: a checkpoint, or a folder. */
+/* A checkpoint or a folder. */
 struct side {
     struct dpt_checkpoint *checkpoint;
     struct dpt_published *folder;
@@ -25,7 +25,6 @@ struct sides {
     struct dpt_ckpt_difference found;
 };
 
-/* What a tensor's elements differ by. */
 struct distance {
     bool same_bits;
     double largest, squares, of_a; /* sums of squares of the difference, and of a */
@@ -63,7 +62,7 @@ static int n_tensors(const struct side *side)
     return side->folder ? dpt_published_n_tensors(side->folder) : side->checkpoint->n_tensors;
 }
 
-/* NULL: it is no master. */
+/* NULL: the tensor is no master. */
 static const struct dpt_safetensors_entry *tensor_at(const struct side *side, int i)
 {
     if (side->folder)
@@ -72,8 +71,8 @@ static const struct dpt_safetensors_entry *tensor_at(const struct side *side, in
     return at->kind == DPT_KIND_PARAM ? at->entry : NULL;
 }
 
-/* The name in the base model, of adapters as of weights: a folder of the base model alone, or
- * PEFT's files of it, lack the front "transformer." or "model.". */
+/* The name in the base model, of weights and of adapters. Folders of the base model alone, and
+ * PEFT's files of it, lack the prefix "transformer." or "model.". */
 static const char *base_name(const char *name)
 {
     static const char peft[] = "base_model.model.";
@@ -81,8 +80,8 @@ static const char *base_name(const char *name)
     return dpt_tensor_base_name(strncmp(name, peft, n) == 0 ? name + n : name);
 }
 
-/* The index of the master of this name, else of one of the same base name; -1: there is none. */
-static int find(const struct side *side, const char *name)
+/* The index of the master of this name, else of one with the same base name; -1: there is none. */
+static int find_master(const struct side *side, const char *name)
 {
     int found = -1;
     for (int i = 0; i < n_tensors(side); i++) {
@@ -95,12 +94,12 @@ static int find(const struct side *side, const char *name)
     return found;
 }
 
-/* The index in `to` of the tensor that is `i` in `from`; -1: it is in `from` alone. No tensor is
- * that of two, where a side has both names. */
+/* The index in `to` of tensor `i` of `from`; -1: only `from` has the tensor. Each tensor has at
+ * most one counterpart, also if a side has both names. */
 static int other_of(const struct side *from, int i, const struct side *to)
 {
-    const int other = find(to, tensor_at(from, i)->name);
-    return other >= 0 && find(from, tensor_at(to, other)->name) == i ? other : -1;
+    const int other = find_master(to, tensor_at(from, i)->name);
+    return other >= 0 && find_master(from, tensor_at(to, other)->name) == i ? other : -1;
 }
 
 /* Elements [first, end) of tensor `i` to side->values. */
@@ -120,10 +119,7 @@ static enum dpt_status read_side(struct side *side, int i, int64_t first, int64_
 
 static bool same_shape(const struct dpt_safetensors_entry *a, const struct dpt_safetensors_entry *b)
 {
-    bool same = a->ndim == b->ndim;
-    for (int d = 0; same && d < a->ndim; d++)
-        same = a->dim[d] == b->dim[d];
-    return same;
+    return a->ndim == b->ndim && memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof *a->dim) == 0;
 }
 
 static int64_t numel_of(const struct dpt_safetensors_entry *entry)
@@ -134,7 +130,7 @@ static int64_t numel_of(const struct dpt_safetensors_entry *entry)
     return n;
 }
 
-/* A NaN counts as the largest. */
+/* NaN is larger than every number. */
 static double larger(double a, double b)
 {
     return isnan(b) || b > a ? b : a;
@@ -151,7 +147,7 @@ static void add_chunk(struct distance *d, const float *a, const float *b, int64_
     }
 }
 
-/* Tensor `a` of the first and `b` of the second, of one name and shape. */
+/* Tensor `a` of the first side and tensor `b` of the second, which have one name and shape. */
 static enum dpt_status compare_tensor(struct sides *s, int a, int b, struct dpt_err *err)
 {
     const struct dpt_safetensors_entry *entry = tensor_at(&s->a, a);

@@ -1,4 +1,4 @@
-/* Options, checkpoint, tokenizer, and the loop that prints. */
+/* dpt-ckpt generate (generate.h). */
 #include "worker/ckpt/generate.h"
 
 #include "base/clock.h"
@@ -30,7 +30,7 @@ enum {
 struct options {
     const char *path, *prompt, *tokenizer, *vocab_bpe, *encoder_json, *tokenizer_json, *logprobs;
     const char *base;                   /* NULL: model.init_from of the run */
-    int64_t max_tokens, top_k, threads; /* threads 0: as many as there are processors */
+    int64_t max_tokens, top_k, threads; /* threads 0: one a core */
     struct dpt_sampling sampling;
     bool any_vocab, help;
 };
@@ -53,8 +53,8 @@ static enum dpt_status set_seed(void *ctx, const char *value, struct dpt_err *er
 
 enum { OPTION_COUNT = 14 };
 
-/* The options, with their places in `o`. */
-static void make_options(struct options *o, struct dpt_option ret[OPTION_COUNT])
+/* The options, which are read into `o`. */
+static void fill_options(struct options *o, struct dpt_option ret[OPTION_COUNT])
 {
     const struct dpt_option options[OPTION_COUNT] = {
         {"--prompt", "TEXT", "the start of the text", .text = &o->prompt},
@@ -93,7 +93,7 @@ void dpt_ckpt_generate_help(FILE *out)
 {
     struct options o;
     struct dpt_option options[OPTION_COUNT];
-    make_options(&o, options);
+    fill_options(&o, options);
     (void)fputs("usage: dpt-ckpt generate DIR[/step-N] --prompt TEXT [options]\n"
                 "\n"
                 "Continues a text with the model of a checkpoint (default: the newest whole one in "
@@ -134,7 +134,7 @@ static enum dpt_status parse_command_line(int argc, char *const *argv, struct op
                                           struct dpt_err *err)
 {
     struct dpt_option options[OPTION_COUNT];
-    make_options(o, options);
+    fill_options(o, options);
     for (int i = 0; i < argc; i++)
         if (strncmp(argv[i], "--", 2) == 0)
             DPT_TRY(dpt_option_read(options, OPTION_COUNT, argc, argv, &i, err));
@@ -151,9 +151,9 @@ static enum dpt_status parse_command_line(int argc, char *const *argv, struct op
 struct parts {
     struct options options;
     struct dpt_ckpt_weights *weights;
-    struct dpt_config config; /* of the model that they are of, and of its tokens */
+    struct dpt_config config; /* of the model and its tokenizer */
     struct dpt_vocab *vocab;
-    struct dpt_hf_ends ends; /* n 0: the vocabulary's end of text ends it */
+    struct dpt_hf_ends ends; /* n 0: the end of text of the vocabulary */
     struct dpt_model *model;
     struct dpt_device *device;
     struct dpt_stream *stream;
@@ -181,12 +181,11 @@ static void close_parts(struct parts *p)
     dpt_tokens_fini(&p->prompt);
 }
 
-/* The tokenizer of token shards, where the config names none: that of the record beside them, else
- * the only one that has a vocabulary of this size. */
+/* The tokenizer of token shards if the config names none: that of the record beside the shards,
+ * else the only one with a vocabulary of this size. */
 static enum dpt_status tokenizer_of_shards(const struct parts *p, enum dpt_tokenizer *ret,
                                            struct dpt_err *err)
 {
-    enum { BYTES_TOKENS = 256, GPT2_TOKENS = 50257 };
     const struct dpt_config *c = &p->config;
     struct dpt_record record;
     if (dpt_ckpt_weights_step(p->weights) < 0)
@@ -198,20 +197,16 @@ static enum dpt_status tokenizer_of_shards(const struct parts *p, enum dpt_token
     dpt_record_look(c->data.train, &record);
     if (dpt_tokenizer_named(record.tokenizer, ret))
         return DPT_OK;
-    if (c->model.vocab == BYTES_TOKENS) {
-        *ret = DPT_TOKENIZER_BYTES;
+    const bool gpt2 = c->model.vocab == DPT_VOCAB_GPT2 && strcmp(c->model.name, "gpt2") == 0;
+    if (c->model.vocab == DPT_VOCAB_BYTES || gpt2) {
+        *ret = gpt2 ? DPT_TOKENIZER_GPT2 : DPT_TOKENIZER_BYTES;
         return DPT_OK;
     }
-    if (c->model.vocab == GPT2_TOKENS && strcmp(c->model.name, "gpt2") == 0) {
-        *ret = DPT_TOKENIZER_GPT2;
-        return DPT_OK;
-    }
-    return dpt_fail(
-        err, DPT_ECONFIG,
-        "the run's config and data.train ('%.200s') do not say which tokenizer made the "
-        "shards: give --tokenizer-json FILE, --vocab-bpe FILE and --encoder-json FILE, "
-        "or --tokenizer bytes",
-        c->data.train);
+    return dpt_fail(err, DPT_ECONFIG,
+                    "the run's config and data.train ('%.200s') do not name the tokenizer of the "
+                    "shards: give --tokenizer-json FILE, --vocab-bpe FILE and --encoder-json FILE, "
+                    "or --tokenizer bytes",
+                    c->data.train);
 }
 
 static enum dpt_status tokenizer_of(const struct parts *p, enum dpt_tokenizer *ret,
@@ -220,18 +215,13 @@ static enum dpt_status tokenizer_of(const struct parts *p, enum dpt_tokenizer *r
     const struct options *o = &p->options;
     if (o->tokenizer && dpt_tokenizer_named(o->tokenizer, ret))
         return DPT_OK;
-    if (o->tokenizer_json) {
-        *ret = DPT_TOKENIZER_HF;
-        return DPT_OK;
-    }
-    if (o->vocab_bpe || o->encoder_json) {
-        *ret = DPT_TOKENIZER_GPT2;
-        return DPT_OK;
-    }
-    /* Bytes are the default of the key, which a run on shards need not give. */
-    if (p->config.data.kind == DPT_DATA_TOKENS && p->config.data.tokenizer == DPT_TOKENIZER_BYTES)
-        return tokenizer_of_shards(p, ret, err);
     *ret = p->config.data.tokenizer;
+    if (o->tokenizer_json)
+        *ret = DPT_TOKENIZER_HF;
+    else if (o->vocab_bpe || o->encoder_json)
+        *ret = DPT_TOKENIZER_GPT2;
+    else if (p->config.data.kind == DPT_DATA_TOKENS && *ret == DPT_TOKENIZER_BYTES)
+        return tokenizer_of_shards(p, ret, err); /* the key has its default with shards */
     return DPT_OK;
 }
 
@@ -250,11 +240,11 @@ static enum dpt_status open_vocab(struct parts *p, struct dpt_err *err)
     if (options.kind == DPT_TOKENIZER_GPT2 && (!options.vocab_bpe[0] || !options.encoder_json[0]))
         return dpt_fail(
             err, DPT_ECONFIG,
-            "the tokens of this model are GPT-2's: name its files with --vocab-bpe FILE "
+            "this model has GPT-2's tokens: name the tokenizer's files with --vocab-bpe FILE "
             "and --encoder-json FILE");
     if (options.kind == DPT_TOKENIZER_HF && !options.tokenizer_json[0])
         return dpt_fail(err, DPT_ECONFIG,
-                        "the tokens of this model are those of a tokenizer.json: name it with "
+                        "this model has the tokens of a tokenizer.json: name the file with "
                         "--tokenizer-json FILE");
     DPT_TRY(dpt_vocab_open(&options, &p->vocab, err));
     if (dpt_vocab_size(p->vocab) > p->config.model.vocab)
@@ -269,14 +259,14 @@ static enum dpt_status encode_prompt(struct parts *p, struct dpt_err *err)
 {
     struct dpt_encoder *encoder = NULL;
     DPT_TRY(dpt_encoder_create(p->vocab, &encoder, err));
-    dpt_encoder_take_special(encoder); /* as a chat's template writes them */
+    dpt_encoder_take_special(encoder); /* as in a chat template */
     enum dpt_status status =
         dpt_encoder_encode(encoder, p->options.prompt, strlen(p->options.prompt), &p->prompt, err);
     dpt_encoder_destroy(&encoder);
     return status;
 }
 
-/* The cache is as long as the context, which need not be longer than the text. */
+/* The cache has the length of the context, which need not be longer than the text. */
 static void shorten_context(struct parts *p)
 {
     const int64_t text = (int64_t)p->prompt.n + p->options.max_tokens;
@@ -303,15 +293,10 @@ static enum dpt_status open_logprobs(struct parts *p, struct dpt_err *err)
     return p->logprobs ? DPT_OK : dpt_fail_errno(err, errno, "--logprobs: create '%s'", path);
 }
 
-static int processors(void)
-{
-    const int n = dpt_cores();
-    return n < THREADS_MAX ? n : THREADS_MAX;
-}
-
 static enum dpt_status open_parts(struct parts *p, struct dpt_err *err)
 {
     const struct options *o = &p->options;
+    const int cores = dpt_cores(), threads = cores < THREADS_MAX ? cores : THREADS_MAX;
     DPT_TRY(dpt_ckpt_weights_open(o->path, o->base, &p->config, &p->weights, err));
     DPT_TRY(open_vocab(p, err));
     DPT_TRY(dpt_ckpt_weights_ends(p->weights, &p->ends, err));
@@ -319,8 +304,8 @@ static enum dpt_status open_parts(struct parts *p, struct dpt_err *err)
     shorten_context(p);
     DPT_TRY(dpt_model_create(&p->config, &p->model, err));
     DPT_TRY(dpt_device_cpu_create(&p->device, err));
-    DPT_TRY(dpt_stream_create(p->device, o->threads > 0 ? (int)o->threads : processors(),
-                              &p->stream, err));
+    DPT_TRY(
+        dpt_stream_create(p->device, o->threads > 0 ? (int)o->threads : threads, &p->stream, err));
     DPT_TRY(read_weights(p, err));
     const struct dpt_generator_options options = {.model = p->model,
                                                   .device = p->device,
@@ -334,27 +319,27 @@ static enum dpt_status open_parts(struct parts *p, struct dpt_err *err)
 
 /* ---- the text ---- */
 
-static enum dpt_status print(const uint8_t *text, size_t bytes, struct dpt_err *err)
+static enum dpt_status print_text(const uint8_t *text, size_t bytes, struct dpt_err *err)
 {
     if (fwrite(text, 1, bytes, stdout) != bytes || fflush(stdout) != 0)
         return dpt_fail_errno(err, errno, "write to the standard output");
     return DPT_OK;
 }
 
-/* Any number of bytes, in pieces that the stream takes. */
-static enum dpt_status say(struct dpt_utf8_stream *stream, const uint8_t *bytes, size_t n,
-                           struct dpt_err *err)
+/* Prints any number of bytes, in pieces of the stream's size. */
+static enum dpt_status print_bytes(struct dpt_utf8_stream *stream, const uint8_t *bytes, size_t n,
+                                   struct dpt_err *err)
 {
     uint8_t text[DPT_UTF8_TEXT_BYTES];
     for (size_t at = 0; at < n; at += DPT_UTF8_PIECE_BYTES_MAX) {
         const size_t piece =
             n - at < DPT_UTF8_PIECE_BYTES_MAX ? n - at : (size_t)DPT_UTF8_PIECE_BYTES_MAX;
-        DPT_TRY(print(text, dpt_utf8_stream_put(stream, bytes + at, piece, text), err));
+        DPT_TRY(print_text(text, dpt_utf8_stream_put(stream, bytes + at, piece, text), err));
     }
     return DPT_OK;
 }
 
-/* Of the token just drawn, and of the likeliest ones, which it was drawn from. */
+/* Log-probabilities of the drawn token and of the top_k tokens. */
 static enum dpt_status write_logprobs(struct parts *p, int32_t token, struct dpt_err *err)
 {
     if (!p->logprobs)
@@ -383,12 +368,12 @@ static bool ends_text(const struct parts *p, int32_t token)
     return p->ends.n == 0 && token == dpt_vocab_end_of_text(p->vocab);
 }
 
-static enum dpt_status say_tokens(struct parts *p, int64_t *ret_drawn, struct dpt_err *err)
+static enum dpt_status print_tokens(struct parts *p, int64_t *ret_drawn, struct dpt_err *err)
 {
     struct dpt_utf8_stream stream = {0};
     uint8_t rest[DPT_UTF8_TEXT_BYTES];
     const uint8_t *prompt = (const uint8_t *)p->options.prompt;
-    DPT_TRY(say(&stream, prompt, strlen(p->options.prompt), err));
+    DPT_TRY(print_bytes(&stream, prompt, strlen(p->options.prompt), err));
     for (int64_t i = 0; i < p->options.max_tokens; i++) {
         int32_t token = 0;
         size_t bytes = 0;
@@ -399,13 +384,13 @@ static enum dpt_status say_tokens(struct parts *p, int64_t *ret_drawn, struct dp
             break;
         const uint8_t *text = dpt_vocab_token(p->vocab, token, &bytes);
         if (text)
-            DPT_TRY(say(&stream, text, bytes, err));
+            DPT_TRY(print_bytes(&stream, text, bytes, err));
     }
-    DPT_TRY(print(rest, dpt_utf8_stream_end(&stream, rest), err));
-    return print((const uint8_t *)"\n", 1, err);
+    DPT_TRY(print_text(rest, dpt_utf8_stream_end(&stream, rest), err));
+    return print_text((const uint8_t *)"\n", 1, err);
 }
 
-static enum dpt_status generate(struct parts *p, struct dpt_err *err)
+static enum dpt_status generate_text(struct parts *p, struct dpt_err *err)
 {
     const int64_t step = dpt_ckpt_weights_step(p->weights);
     char from[32] = "";
@@ -418,11 +403,11 @@ static enum dpt_status generate(struct parts *p, struct dpt_err *err)
     if (seen < (int64_t)p->prompt.n)
         (void)fprintf(
             stderr,
-            "dpt-ckpt: the prompt has %zu tokens, the model's context is of %lld: it sees "
-            "the last %lld\n",
+            "dpt-ckpt: the prompt has %zu tokens, the model's context %lld: the model sees the "
+            "last %lld\n",
             p->prompt.n, (long long)dpt_model_context(p->model), (long long)seen);
     const int64_t begin = dpt_now_ns();
-    DPT_TRY(say_tokens(p, &drawn, err));
+    DPT_TRY(print_tokens(p, &drawn, err));
     const double seconds = (double)(dpt_now_ns() - begin) * 1e-9;
     (void)fprintf(stderr, "dpt-ckpt: %s%lld tokens in %.1f s (%.1f a second)\n", from,
                   (long long)drawn, seconds, seconds > 0 ? (double)drawn / seconds : 0.0);
@@ -443,7 +428,7 @@ enum dpt_status dpt_ckpt_generate(int argc, char *const *argv, struct dpt_err *e
     } else if (status == DPT_OK) {
         status = open_parts(p, err);
         if (status == DPT_OK)
-            status = generate(p, err);
+            status = generate_text(p, err);
     }
     close_parts(p);
     free(p);

@@ -1,5 +1,5 @@
-/* dpt-ckpt: looks at checkpoints, lets the model in one speak, and brings weights in and out.
- * Changes no checkpoint. */
+/* dpt-ckpt: lists and verifies checkpoints, generates text, exports and imports weights. Changes no
+ * checkpoint. */
 #include "checkpoint/reader.h"
 
 #include "base/fs.h"
@@ -51,8 +51,7 @@ static const char usage[] =
     "there or, of import, weights that cannot be taken. Of diff: 0 equal, 1 different, 2 one of\n"
     "the two is absent or cannot be read.\n";
 
-/* One line to stderr. */
-static int complain(const struct dpt_err *err)
+static int print_error(const struct dpt_err *err)
 {
     (void)fprintf(stderr, "dpt-ckpt: %s\n", err->text);
     return EXIT_DAMAGED;
@@ -81,7 +80,7 @@ static enum dpt_status verify_named(const char *path, int64_t step, enum dpt_who
     return status;
 }
 
-/* One line; false: damaged. Nothing is called whole whose bytes were not read. */
+/* Prints one line; false: damaged. "whole" means that every byte was read. */
 static bool list_named(const struct dpt_folder *dir, const char *path, int64_t step,
                        enum dpt_whole_name which, bool verify)
 {
@@ -105,7 +104,7 @@ static bool list_named(const struct dpt_folder *dir, const char *path, int64_t s
     return status == DPT_OK;
 }
 
-/* A line for the checkpoint and one for the rescue, of those that are there. */
+/* Prints a line for the checkpoint and one for the rescue of a step, if they exist. */
 static bool list_step(const struct dpt_folder *dir, const char *path, int64_t step, bool verify)
 {
     bool good = true;
@@ -118,7 +117,7 @@ static bool list_step(const struct dpt_folder *dir, const char *path, int64_t st
     return good;
 }
 
-static int list(const char *path, bool verify)
+static int list_checkpoints(const char *path, bool verify)
 {
     struct dpt_folder dir;
     struct dpt_err err;
@@ -126,11 +125,10 @@ static int list(const char *path, bool verify)
     size_t n;
     bool good = true;
     if (dpt_folder_open(path, &dir, &err) != DPT_OK)
-        return complain(&err);
-    enum dpt_status status = dpt_whole_steps(&dir, &steps, &n, &err);
-    if (status != DPT_OK) {
+        return print_error(&err);
+    if (dpt_whole_steps(&dir, &steps, &n, &err) != DPT_OK) {
         dpt_folder_close(&dir);
-        return complain(&err);
+        return print_error(&err);
     }
     for (size_t i = 0; i < n; i++)
         good = list_step(&dir, path, steps[i], verify) && good;
@@ -158,7 +156,7 @@ static void print_tensors(const struct dpt_checkpoint *checkpoint)
     (void)printf("parameters    %lld\n", (long long)total);
 }
 
-static int show(const struct dpt_checkpoint *checkpoint)
+static int show_checkpoint(const struct dpt_checkpoint *checkpoint)
 {
     const struct dpt_checkpoint_state *state = dpt_checkpoint_get_state(checkpoint);
     (void)printf("checkpoint    %s\n", checkpoint->folder.path);
@@ -184,46 +182,47 @@ static int show(const struct dpt_checkpoint *checkpoint)
     return EXIT_SUCCESS;
 }
 
-static int verify(const struct dpt_checkpoint *checkpoint)
+static int verify_checkpoint(const struct dpt_checkpoint *checkpoint)
 {
     struct dpt_err err;
     if (dpt_checkpoint_verify(checkpoint, &err) != DPT_OK)
-        return complain(&err);
+        return print_error(&err);
     (void)printf("%s  whole, %d files, %.1f MiB, every byte checked\n", checkpoint->folder.path,
                  checkpoint->manifest.n_files, mib(manifest_bytes(&checkpoint->manifest)));
     return EXIT_SUCCESS;
 }
 
-static int hash(const struct dpt_checkpoint *checkpoint)
+static int print_hash(const struct dpt_checkpoint *checkpoint)
 {
     struct dpt_err err;
     struct dpt_hash128 h;
     char hex[DPT_HASH_HEX_BYTES];
     if (dpt_checkpoint_hash(checkpoint, &h, &err) != DPT_OK)
-        return complain(&err);
+        return print_error(&err);
     dpt_hash128_hex(h, hex);
     (void)printf("%s\n", hex);
     return EXIT_SUCCESS;
 }
 
-static int with_one(const char *path, int (*command)(const struct dpt_checkpoint *checkpoint))
+static int with_checkpoint(const char *path,
+                           int (*command)(const struct dpt_checkpoint *checkpoint))
 {
     struct dpt_checkpoint *checkpoint = NULL;
     struct dpt_err err;
     if (dpt_ckpt_open(path, &checkpoint, &err) != DPT_OK || !checkpoint)
-        return complain(&err);
+        return print_error(&err);
     int code = command(checkpoint);
     dpt_checkpoint_close(&checkpoint);
     return code;
 }
 
-static int diff(const char *a, const char *b)
+static int print_diff(const char *a, const char *b)
 {
     struct dpt_err err;
     struct dpt_ckpt_difference found;
     if (dpt_ckpt_diff(a, b, &found, &err) != DPT_OK) {
-        (void)complain(&err);
-        return EXIT_USAGE; /* 1 says that they differ */
+        (void)print_error(&err);
+        return EXIT_USAGE; /* 1 means that they differ */
     }
     (void)printf("%lld tensor%s equal, %lld differ%s, %lld in one alone or of another shape\n",
                  (long long)found.equal, found.equal == 1 ? " is" : "s are", (long long)found.other,
@@ -243,17 +242,17 @@ static int with_command_line(int argc, char **argv,
     if (status == DPT_EINVAL)
         (void)fprintf(stderr, "dpt-ckpt: %s; see dpt-ckpt --help\n", err.text);
     else
-        (void)complain(&err);
+        (void)print_error(&err);
     return status == DPT_EINVAL || status == DPT_ECONFIG || status == DPT_EEXIST ? EXIT_USAGE
                                                                                  : EXIT_DAMAGED;
 }
 
-static int run(int argc, char **argv)
+static int run_command(int argc, char **argv)
 {
     static const struct {
         const char *name;
         int (*command)(const struct dpt_checkpoint *checkpoint);
-    } commands[] = {{"show", show}, {"verify", verify}, {"hash", hash}};
+    } commands[] = {{"show", show_checkpoint}, {"verify", verify_checkpoint}, {"hash", print_hash}};
     static const struct {
         const char *name;
         enum dpt_status (*command)(int argc, char *const *argv, struct dpt_err *err);
@@ -273,28 +272,28 @@ static int run(int argc, char **argv)
         if (strcmp(argv[1], others[i].name) == 0)
             return with_command_line(argc - 2, argv + 2, others[i].command);
     if (argc == 3 && strcmp(argv[1], "list") == 0 && argv[2][0] != '-')
-        return list(argv[2], false);
+        return list_checkpoints(argv[2], false);
     if (argc == 4 && strcmp(argv[1], "list") == 0 && strcmp(argv[2], "--verify") == 0)
-        return list(argv[3], true);
+        return list_checkpoints(argv[3], true);
     if (argc == 4 && strcmp(argv[1], "diff") == 0)
-        return diff(argv[2], argv[3]);
+        return print_diff(argv[2], argv[3]);
     for (size_t i = 0; argc == 3 && i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
-            return with_one(argv[2], commands[i].command);
+            return with_checkpoint(argv[2], commands[i].command);
     struct dpt_err err;
     (void)dpt_fail(&err, DPT_EINVAL,
                    "expected list, show, verify or hash with one DIR, diff, export or import with "
                    "two, or generate; got '%.80s' with %d arguments; see dpt-ckpt --help",
                    argc > 1 ? argv[1] : "", argc > 2 ? argc - 2 : 0);
-    (void)complain(&err);
+    (void)print_error(&err);
     return EXIT_USAGE;
 }
 
 int main(int argc, char **argv)
 {
     dpt_log_set_who("dpt-ckpt", "");
-    int code = run(argc, argv);
-    /* A full disk or a closed pipe has lost a part of the output. */
+    int code = run_command(argc, argv);
+    /* Fails if a full disk or a closed pipe has lost a part of the output. */
     if (fflush(stdout) != 0) {
         (void)fprintf(stderr, "dpt-ckpt: write to the standard output failed\n");
         return EXIT_DAMAGED;

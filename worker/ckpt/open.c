@@ -1,6 +1,7 @@
-/* Checkpoints and folders named on the command line (open.h). */
+/* Checkpoints and folders on the command line (open.h). */
 #include "worker/ckpt/open.h"
 
+#include "base/fs.h"
 #include "checkpoint/names.h"
 #include "checkpoint/reader.h"
 #include "worker/weights/folder_kind.h"
@@ -9,27 +10,27 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The path without slashes at its end; `ret_name` is the last part of it. */
-static enum dpt_status take_path(const char *path, char ret_dir[PATH_MAX], char **ret_slash,
-                                 const char **ret_name, struct dpt_err *err)
+/* Copies the path without slashes at its end; `ret_name` is the last part of it. */
+static enum dpt_status split_path(const char *path, char ret_path[PATH_MAX], const char **ret_name,
+                                  struct dpt_err *err)
 {
     size_t n = strlen(path);
     if (n == 0 || n >= PATH_MAX)
         return dpt_fail(err, DPT_EINVAL, "the path is empty or too long");
-    memcpy(ret_dir, path, n + 1);
-    while (n > 1 && ret_dir[n - 1] == '/')
-        ret_dir[--n] = '\0';
-    *ret_slash = strrchr(ret_dir, '/');
-    *ret_name = *ret_slash ? *ret_slash + 1 : ret_dir;
+    memcpy(ret_path, path, n + 1);
+    while (n > 1 && ret_path[n - 1] == '/')
+        ret_path[--n] = '\0';
+    const char *slash = strrchr(ret_path, '/');
+    *ret_name = slash ? slash + 1 : ret_path;
     return DPT_OK;
 }
 
 bool dpt_ckpt_names_one(const char *path)
 {
-    char dir[PATH_MAX], *slash;
+    char copy[PATH_MAX];
     const char *name;
     int64_t step;
-    return take_path(path, dir, &slash, &name, NULL) == DPT_OK &&
+    return split_path(path, copy, &name, NULL) == DPT_OK &&
            (dpt_name_parse_rescue(name, &step) || dpt_name_parse_step(name, &step));
 }
 
@@ -58,19 +59,15 @@ static enum dpt_status refuse_no_checkpoint(const char *dir, struct dpt_err *err
 
 enum dpt_status dpt_ckpt_open(const char *path, struct dpt_checkpoint **ret, struct dpt_err *err)
 {
-    char dir[PATH_MAX], *slash;
+    char dir[PATH_MAX], parent[PATH_MAX];
     const char *name;
     int64_t step;
-    DPT_TRY(take_path(path, dir, &slash, &name, err));
+    DPT_TRY(split_path(path, dir, &name, err));
     const bool is_rescue = dpt_name_parse_rescue(name, &step);
     if (is_rescue || dpt_name_parse_step(name, &step)) {
-        if (slash)
-            *slash = '\0';
-        return dpt_checkpoint_open_named(slash == dir ? "/"
-                                         : slash      ? dir
-                                                      : ".",
-                                         step, is_rescue ? DPT_WHOLE_RESCUE : DPT_WHOLE_STEP, ret,
-                                         err);
+        DPT_TRY(dpt_fs_folder(dir, parent, err));
+        return dpt_checkpoint_open_named(parent, step,
+                                         is_rescue ? DPT_WHOLE_RESCUE : DPT_WHOLE_STEP, ret, err);
     }
     DPT_TRY(dpt_checkpoint_newest(dir, &step, err));
     if (step < 0)
@@ -81,7 +78,8 @@ enum dpt_status dpt_ckpt_open(const char *path, struct dpt_checkpoint **ret, str
 enum dpt_status dpt_ckpt_config_of_sizes(const char *from, const struct dpt_config_sizes *sizes,
                                          struct dpt_config *ret, struct dpt_err *err)
 {
-    static const char *const shortest[] = {"train.seq_len=1"}; /* the default may be too long */
+    static const char *const shortest[] = {
+        "train.seq_len=1"}; /* the default may exceed the context */
     return dpt_config_load(&(struct dpt_config_input){.text = "",
                                                       .bytes = 0,
                                                       .name = from,

@@ -9,11 +9,7 @@
 #include "worker/ckpt/open.h"
 #include "worker/data/tokenizer.h"
 #include "worker/model/hf_config.h"
-#include "worker/weights/finite.h"
 #include "worker/weights/folder.h"
-#include "worker/weights/llmc.h"
-#include "worker/weights/merged.h"
-#include "worker/weights/published.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,17 +18,14 @@
 
 struct transfer {
     const char *from, *dir;
-    bool merge;       /* adapters into the base, which is in */
-    const char *base; /* NULL: model.init_from of the run */
+    bool merge;       /* --merge: merge adapters into their base */
+    const char *base; /* folder of the base; NULL: model.init_from of the run */
     struct dpt_folder_spec spec;
     struct dpt_hf_tokens tokens;
     char **label_names; /* [model.labels]; NULL: none */
     struct dpt_config config;
-    struct dpt_model *model;
-    struct dpt_checkpoint *checkpoint; /* one of these three */
-    struct dpt_published *published;
-    struct dpt_llmc *llmc;
-    struct dpt_merged *merged; /* of the checkpoint, with `merge` */
+    struct dpt_model *model; /* of the source, unless it merges adapters */
+    struct dpt_weights_source source;
 };
 
 /* ---- the command line ---- */
@@ -95,47 +88,9 @@ static enum dpt_status parse_command_line(int argc, char *const *argv, struct tr
             return dpt_fail(err, DPT_EINVAL, "unexpected argument '%.80s'", argv[i]);
         else
             *(n++ == 0 ? &t->from : &t->dir) = argv[i];
-    return n == 2 ? DPT_OK
-                  : dpt_fail(err, DPT_EINVAL, "expected what to read and the folder to write");
-}
-
-/* ---- sources ---- */
-
-static enum dpt_status read_checkpoint(void *ctx, int param, int64_t first, int64_t end, float *ret,
-                                       struct dpt_err *err)
-{
-    struct transfer *t = ctx;
-    return dpt_checkpoint_weights(t->checkpoint, dpt_model_param(t->model, param), first, end, ret,
-                                  err);
-}
-
-static enum dpt_status read_merged(void *ctx, int param, int64_t first, int64_t end, float *ret,
-                                   struct dpt_err *err)
-{
-    struct transfer *t = ctx;
-    return dpt_merged_read(t->merged, param, first, end, ret, err);
-}
-
-static enum dpt_status check_merged(void *ctx, struct dpt_err *err)
-{
-    const struct transfer *t = ctx;
-    return dpt_merged_check(t->merged, err);
-}
-
-static enum dpt_status read_published(void *ctx, int param, int64_t first, int64_t end, float *ret,
-                                      struct dpt_err *err)
-{
-    struct transfer *t = ctx;
-    return dpt_published_read(t->published, param, first, end, ret, err);
-}
-
-static enum dpt_status read_llmc(void *ctx, int param, int64_t first, int64_t end, float *ret,
-                                 struct dpt_err *err)
-{
-    struct transfer *t = ctx;
-    dpt_llmc_read(t->llmc, t->model, param, first, end, ret);
-    return dpt_weights_check_finite(t->from, dpt_model_param(t->model, param)->name, first, end,
-                                    ret, err);
+    return n == 2
+               ? DPT_OK
+               : dpt_fail(err, DPT_EINVAL, "expected the weights to read and the folder to write");
 }
 
 /* ---- files beside the weights ---- */
@@ -148,7 +103,7 @@ static bool has_copy(const struct transfer *t, const char *name)
     return false;
 }
 
-/* A file that is not there is told in a line and not copied: the user asked for the weights. */
+/* A missing file is no error, since the user asked for the weights: a line names it. */
 static void add_copy(struct transfer *t, const char *path, const char *name, const char *key)
 {
     if (path[0] == '\0' || has_copy(t, name))
@@ -175,9 +130,9 @@ static void copy_tokenizer_of_run(struct transfer *t)
     add_copy(t, c->data.encoder_json, "vocab.json", "data.encoder_json");
 }
 
-/* Takes the files for text over from the folder of the weights: the tokenizer's files that are not
- * copied already, and the special tokens of config.json. */
-static enum dpt_status take_text_of_folder(struct transfer *t, const char *folder,
+/* Copies the tokenizer's files of the folder of the weights, unless files of these names are copied
+ * already, and reads the special tokens of its config.json. */
+static enum dpt_status copy_text_of_folder(struct transfer *t, const char *folder,
                                            struct dpt_err *err)
 {
     static const char *const names[] = {
@@ -194,9 +149,9 @@ static enum dpt_status take_text_of_folder(struct transfer *t, const char *folde
     return dpt_fs_exists(path) ? dpt_hf_config_tokens(path, &t->tokens, err) : DPT_OK;
 }
 
-/* The same from the folder that a run began from, unless the run's tokens are others. It may be
- * gone: the user asked for the weights. */
-static enum dpt_status take_text_of_origin(struct transfer *t, const char *folder,
+/* Does the same with the folder of the run's first weights, if the run has the folder's tokens. A
+ * missing folder is no error, since the user asked for the weights. */
+static enum dpt_status copy_text_of_origin(struct transfer *t, const char *folder,
                                            struct dpt_err *err)
 {
     bool same;
@@ -204,28 +159,27 @@ static enum dpt_status take_text_of_origin(struct transfer *t, const char *folde
         return DPT_OK;
     if (!dpt_fs_exists(folder)) {
         (void)fprintf(stderr,
-                      "dpt-ckpt: '%s' (model.init_from of the run) is not there; the tokenizer's "
-                      "files and the special tokens (eos_token_id) that it may have are not taken "
-                      "over\n",
+                      "dpt-ckpt: '%s' (model.init_from of the run) is not there; its tokenizer's "
+                      "files and special tokens (eos_token_id) are not taken over\n",
                       folder);
         return DPT_OK;
     }
     DPT_TRY(dpt_tokenizer_is_of_folder(&t->config, folder, &same, err));
-    return same ? take_text_of_folder(t, folder, err) : DPT_OK;
+    return same ? copy_text_of_folder(t, folder, err) : DPT_OK;
 }
 
 /* ---- both ---- */
 
-static enum dpt_status write_folder(struct transfer *t, struct dpt_weights_source source,
+static enum dpt_status write_folder(struct transfer *t, const struct dpt_model *model,
                                     struct dpt_err *err)
 {
-    source.ctx = t;
+    t->source.model = model;
     t->spec.config = &t->config;
     t->spec.beside = (struct dpt_hf_beside){.tokens = &t->tokens,
                                             .label_names = (const char *const *)t->label_names};
-    DPT_TRY(dpt_folder_write(t->dir, &t->spec, &source, err));
+    DPT_TRY(dpt_folder_write(t->dir, &t->spec, &t->source, err));
     (void)printf("%s  %s, %d tensors, %lld parameters\n", t->dir, t->config.model.name,
-                 dpt_model_n_params(source.model), (long long)dpt_model_param_count(source.model));
+                 dpt_model_n_params(model), (long long)dpt_model_param_count(model));
     return DPT_OK;
 }
 
@@ -233,21 +187,19 @@ static void close_transfer(struct transfer *t)
 {
     if (t->label_names)
         dpt_fs_list_free(&t->label_names, (size_t)t->config.model.labels);
-    dpt_merged_close(&t->merged);
-    dpt_checkpoint_close(&t->checkpoint);
-    dpt_published_close(&t->published);
-    dpt_llmc_close(&t->llmc);
+    dpt_weights_source_close(&t->source);
     dpt_model_destroy(&t->model);
     free(t);
 }
 
-/* The names that the run had of its data. A checkpoint of adapters has no config.json. */
-static enum dpt_status take_label_names(struct transfer *t, struct dpt_err *err)
+/* Names of labels from the run's data. A checkpoint of adapters has no config.json. */
+static enum dpt_status read_label_names(struct transfer *t, struct dpt_err *err)
 {
     char path[DPT_CONFIG_PATH_BYTES];
     if (t->config.model.labels == 0)
         return DPT_OK;
-    DPT_TRY(dpt_fs_join(t->checkpoint->folder.path, DPT_NAME_CONFIG, path, sizeof path, err));
+    DPT_TRY(
+        dpt_fs_join(t->source.checkpoint->folder.path, DPT_NAME_CONFIG, path, sizeof path, err));
     return dpt_fs_exists(path)
                ? dpt_hf_config_label_names(path, t->config.model.labels, &t->label_names, err)
                : DPT_OK;
@@ -255,8 +207,8 @@ static enum dpt_status take_label_names(struct transfer *t, struct dpt_err *err)
 
 static enum dpt_status export_checkpoint(struct transfer *t, struct dpt_err *err)
 {
-    DPT_TRY(dpt_ckpt_open(t->from, &t->checkpoint, err));
-    const char *yaml = dpt_checkpoint_get_state(t->checkpoint)->config_yaml;
+    DPT_TRY(dpt_ckpt_open(t->from, &t->source.checkpoint, err));
+    const char *yaml = dpt_checkpoint_get_state(t->source.checkpoint)->config_yaml;
     DPT_TRY(dpt_config_load_text(yaml, "the checkpoint's config", NULL, 0, &t->config, err));
     const bool adapters = t->config.train.lora.rank > 0;
     if ((t->merge || t->base) && !adapters)
@@ -272,25 +224,19 @@ static enum dpt_status export_checkpoint(struct transfer *t, struct dpt_err *err
                         "out, or give --merge");
     const char *origin = t->base ? t->base : t->config.model.init_from;
     if (t->merge)
-        DPT_TRY(dpt_merged_open(&t->config, origin, t->checkpoint, &t->merged, err));
+        DPT_TRY(dpt_merged_open(&t->config, origin, t->source.checkpoint, &t->source.merged, err));
     copy_tokenizer_of_run(t);
     if (!adapters || t->merge)
-        DPT_TRY(take_text_of_origin(t, origin, err));
+        DPT_TRY(copy_text_of_origin(t, origin, err));
     if (t->merge)
-        return write_folder(t,
-                            (struct dpt_weights_source){.model = dpt_merged_model(t->merged),
-                                                        .read = read_merged,
-                                                        .check = check_merged},
-                            err);
-    DPT_TRY(take_label_names(t, err));
+        return write_folder(t, dpt_merged_model(t->source.merged), err);
+    DPT_TRY(read_label_names(t, err));
     DPT_TRY(dpt_model_create(&t->config, &t->model, err));
-    return write_folder(t, (struct dpt_weights_source){.model = t->model, .read = read_checkpoint},
-                        err);
+    return write_folder(t, t->model, err);
 }
 
-/* The model of these sizes; nothing else of the config counts. */
-static enum dpt_status make_model(struct transfer *t, const struct dpt_config_sizes *sizes,
-                                  struct dpt_err *err)
+static enum dpt_status
+create_model_of_sizes(struct transfer *t, const struct dpt_config_sizes *sizes, struct dpt_err *err)
 {
     DPT_TRY(dpt_ckpt_config_of_sizes(t->from, sizes, &t->config, err));
     return dpt_model_create(&t->config, &t->model, err);
@@ -299,12 +245,12 @@ static enum dpt_status make_model(struct transfer *t, const struct dpt_config_si
 static enum dpt_status import_llmc(struct transfer *t, struct dpt_err *err)
 {
     struct dpt_config_sizes sizes;
-    DPT_TRY(dpt_llmc_open(t->from, &t->llmc, &sizes, err));
-    DPT_TRY(make_model(t, &sizes, err));
-    return write_folder(t, (struct dpt_weights_source){.model = t->model, .read = read_llmc}, err);
+    DPT_TRY(dpt_llmc_open(t->from, &t->source.llmc, &sizes, err));
+    DPT_TRY(create_model_of_sizes(t, &sizes, err));
+    return write_folder(t, t->model, err);
 }
 
-/* import writes no head over labels: that of a trained classifier would be lost. */
+/* import writes no head over labels, so it would lose the head of a classifier. */
 static enum dpt_status refuse_labels(const struct transfer *t, struct dpt_err *err)
 {
     int64_t labels;
@@ -336,12 +282,11 @@ static enum dpt_status import_folder(struct transfer *t, struct dpt_err *err)
     DPT_TRY(dpt_published_sizes(t->from, &sizes, err));
     DPT_TRY(refuse_images(t, &sizes, err));
     DPT_TRY(refuse_labels(t, err));
-    DPT_TRY(make_model(t, &sizes, err));
-    DPT_TRY(dpt_published_open(t->from, t->model, &t->published, err));
-    dpt_ckpt_tell_left_out(t->from, t->published);
-    DPT_TRY(take_text_of_folder(t, t->from, err));
-    return write_folder(t, (struct dpt_weights_source){.model = t->model, .read = read_published},
-                        err);
+    DPT_TRY(create_model_of_sizes(t, &sizes, err));
+    DPT_TRY(dpt_published_open(t->from, t->model, &t->source.published, err));
+    dpt_ckpt_tell_left_out(t->from, t->source.published);
+    DPT_TRY(copy_text_of_folder(t, t->from, err));
+    return write_folder(t, t->model, err);
 }
 
 static enum dpt_status import_weights(struct transfer *t, struct dpt_err *err)
@@ -353,9 +298,10 @@ static enum dpt_status import_weights(struct transfer *t, struct dpt_err *err)
     return dpt_ckpt_of_folder(is_file ? import_llmc(t, err) : import_folder(t, err));
 }
 
-static enum dpt_status run(int argc, char *const *argv,
-                           enum dpt_status (*command)(struct transfer *t, struct dpt_err *err),
-                           struct dpt_err *err)
+static enum dpt_status run_transfer(int argc, char *const *argv,
+                                    enum dpt_status (*command)(struct transfer *t,
+                                                               struct dpt_err *err),
+                                    struct dpt_err *err)
 {
     struct transfer *t = calloc(1, sizeof *t);
     if (!t)
@@ -369,10 +315,10 @@ static enum dpt_status run(int argc, char *const *argv,
 
 enum dpt_status dpt_ckpt_export(int argc, char *const *argv, struct dpt_err *err)
 {
-    return run(argc, argv, export_checkpoint, err);
+    return run_transfer(argc, argv, export_checkpoint, err);
 }
 
 enum dpt_status dpt_ckpt_import(int argc, char *const *argv, struct dpt_err *err)
 {
-    return run(argc, argv, import_weights, err);
+    return run_transfer(argc, argv, import_weights, err);
 }

@@ -1,12 +1,11 @@
-/* Weights to compute with (weights.h). */
+/* The weights of a model on the command line (weights.h). */
 #include "worker/ckpt/weights.h"
 
 #include "base/fs.h"
 #include "checkpoint/checkpoint.h"
 #include "worker/ckpt/open.h"
 #include "worker/data/tokenizer.h"
-#include "worker/weights/merged.h"
-#include "worker/weights/published.h"
+#include "worker/weights/source.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -14,12 +13,11 @@
 #include <string.h>
 
 struct dpt_ckpt_weights {
-    char folder[PATH_MAX];    /* Hugging Face's; "": none */
-    char origin[PATH_MAX];    /* of a checkpoint's run: where its weights came from; "": drawn */
-    struct dpt_config config; /* of the whole model; */
+    char folder[PATH_MAX];    /* a Hugging Face folder; "": none */
+    char origin[PATH_MAX];    /* the folder of the run's first weights; "": drawn from the seed */
+    struct dpt_config config; /* of the whole model */
     struct dpt_config saved;  /* of the checkpoint */
-    struct dpt_checkpoint *checkpoint;
-    struct dpt_merged *merged; /* of a run with adapters; else NULL */
+    struct dpt_weights_source source;
 };
 
 static enum dpt_status refuse_labels(const char *path, struct dpt_err *err)
@@ -32,21 +30,11 @@ static enum dpt_status refuse_labels(const char *path, struct dpt_err *err)
 
 /* ---- of a checkpoint ---- */
 
-/* Adapters are merged into their base; the config is then that of the whole model. */
-static enum dpt_status open_merged(struct dpt_ckpt_weights *w, struct dpt_err *err)
-{
-    if (w->saved.train.lora.rank == 0)
-        return DPT_OK;
-    DPT_TRY(dpt_merged_open(&w->saved, w->origin, w->checkpoint, &w->merged, err));
-    w->config.train.lora.rank = 0;
-    return DPT_OK;
-}
-
 static enum dpt_status open_checkpoint(struct dpt_ckpt_weights *w, const char *path,
                                        const char *base, struct dpt_err *err)
 {
-    DPT_TRY(dpt_ckpt_open(path, &w->checkpoint, err));
-    const char *yaml = dpt_checkpoint_get_state(w->checkpoint)->config_yaml;
+    DPT_TRY(dpt_ckpt_open(path, &w->source.checkpoint, err));
+    const char *yaml = dpt_checkpoint_get_state(w->source.checkpoint)->config_yaml;
     DPT_TRY(dpt_config_load_text(yaml, "the checkpoint's config", NULL, 0, &w->saved, err));
     w->saved.train.precision = DPT_PRECISION_FP32; /* the masters */
     if (w->saved.model.labels > 0)
@@ -55,42 +43,17 @@ static enum dpt_status open_checkpoint(struct dpt_ckpt_weights *w, const char *p
     const char *origin = base ? base : w->saved.model.init_from;
     if (snprintf(w->origin, sizeof w->origin, "%s", origin) >= (int)sizeof w->origin)
         return dpt_fail(err, DPT_EINVAL, "the path of the base is too long");
-    return open_merged(w, err);
-}
-
-static enum dpt_status read_merged(struct dpt_ckpt_weights *w, const struct dpt_model *model,
-                                   float *flat, struct dpt_err *err)
-{
-    for (int i = 0; i < dpt_model_n_params(model); i++) {
-        const struct dpt_param *param = dpt_model_param(model, i);
-        DPT_TRY(dpt_merged_read(w->merged, i, 0, param->numel, flat + param->offset, err));
-    }
-    return dpt_merged_check(w->merged, err);
-}
-
-static enum dpt_status read_checkpoint(struct dpt_ckpt_weights *w, const struct dpt_model *model,
-                                       float *flat, struct dpt_err *err)
-{
-    const int n = dpt_model_n_params(model);
-    struct dpt_checkpoint_tensor *tensors = calloc((size_t)n, sizeof *tensors);
-    if (!tensors)
-        return dpt_fail_nomem(err, "table of tensors");
-    for (int i = 0; i < n; i++) {
-        const struct dpt_param *param = dpt_model_param(model, i);
-        tensors[i] = (struct dpt_checkpoint_tensor){
-            .name = param->name, .ndim = param->ndim, .param = flat + param->offset};
-        memcpy(tensors[i].dim, param->dim, sizeof param->dim);
-    }
-    enum dpt_status status = dpt_checkpoint_read(w->checkpoint, tensors, n, err);
-    free(tensors);
-    return status;
+    if (w->saved.train.lora.rank == 0)
+        return DPT_OK;
+    w->config.train.lora.rank = 0; /* its adapters are merged into their base */
+    return dpt_merged_open(&w->saved, w->origin, w->source.checkpoint, &w->source.merged, err);
 }
 
 /* ---- of a folder ---- */
 
-/* Sets *ret to the folder's file, or to "" if there is none. */
-static enum dpt_status find_file(const char *folder, const char *name,
-                                 char ret[DPT_CONFIG_PATH_BYTES], struct dpt_err *err)
+/* Sets *ret to the path of the folder's file, or to "" if there is no such file. */
+static enum dpt_status find_file_in(const char *folder, const char *name,
+                                    char ret[DPT_CONFIG_PATH_BYTES], struct dpt_err *err)
 {
     DPT_TRY(dpt_fs_join(folder, name, ret, DPT_CONFIG_PATH_BYTES, err));
     if (!dpt_fs_exists(ret))
@@ -101,16 +64,15 @@ static enum dpt_status find_file(const char *folder, const char *name,
 static enum dpt_status find_tokenizer(const char *folder, struct dpt_config *config,
                                       struct dpt_err *err)
 {
-    enum { BYTES_TOKENS = 256 };
-    DPT_TRY(find_file(folder, "tokenizer.json", config->data.tokenizer_json, err));
-    DPT_TRY(find_file(folder, "merges.txt", config->data.vocab_bpe, err));
-    DPT_TRY(find_file(folder, "vocab.json", config->data.encoder_json, err));
-    config->data.any_vocab = true; /* the files are those of these weights */
+    DPT_TRY(find_file_in(folder, "tokenizer.json", config->data.tokenizer_json, err));
+    DPT_TRY(find_file_in(folder, "merges.txt", config->data.vocab_bpe, err));
+    DPT_TRY(find_file_in(folder, "vocab.json", config->data.encoder_json, err));
+    config->data.any_vocab = true; /* the files belong to these weights */
     if (config->data.tokenizer_json[0])
         config->data.tokenizer = DPT_TOKENIZER_HF;
     else if (config->data.vocab_bpe[0] && config->data.encoder_json[0])
         config->data.tokenizer = DPT_TOKENIZER_GPT2;
-    else if (config->model.vocab != BYTES_TOKENS)
+    else if (config->model.vocab != DPT_VOCAB_BYTES)
         config->data.kind = DPT_DATA_TOKENS;
     return DPT_OK;
 }
@@ -131,19 +93,13 @@ static enum dpt_status open_folder(struct dpt_ckpt_weights *w, const char *path,
     return find_tokenizer(path, &w->config, err);
 }
 
-static enum dpt_status read_folder(struct dpt_ckpt_weights *w, const struct dpt_model *model,
-                                   float *flat, struct dpt_err *err)
+/* Opened only when the model is known. */
+static enum dpt_status open_published(struct dpt_ckpt_weights *w, const struct dpt_model *model,
+                                      struct dpt_err *err)
 {
-    struct dpt_published *published = NULL;
-    DPT_TRY(dpt_published_open(w->folder, model, &published, err));
-    dpt_ckpt_tell_left_out(w->folder, published);
-    enum dpt_status status = DPT_OK;
-    for (int i = 0; i < dpt_model_n_params(model) && status == DPT_OK; i++) {
-        const struct dpt_param *param = dpt_model_param(model, i);
-        status = dpt_published_read(published, i, 0, param->numel, flat + param->offset, err);
-    }
-    dpt_published_close(&published);
-    return status;
+    DPT_TRY(dpt_published_open(w->folder, model, &w->source.published, err));
+    dpt_ckpt_tell_left_out(w->folder, w->source.published);
+    return DPT_OK;
 }
 
 /* ---- either ---- */
@@ -158,7 +114,7 @@ enum dpt_status dpt_ckpt_weights_open(const char *path, const char *base,
     enum dpt_status status = dpt_ckpt_is_folder(path)
                                  ? dpt_ckpt_of_folder(open_folder(w, path, err))
                                  : open_checkpoint(w, path, base, err);
-    if (status == DPT_OK && base && !w->merged)
+    if (status == DPT_OK && base && !w->source.merged)
         status = dpt_fail(err, DPT_EINVAL,
                           "--base: '%s' has all weights of its model and no adapters "
                           "(train.lora); leave the option out",
@@ -178,14 +134,14 @@ void dpt_ckpt_weights_close(struct dpt_ckpt_weights **weights)
     *weights = NULL;
     if (!w)
         return;
-    dpt_merged_close(&w->merged);
-    dpt_checkpoint_close(&w->checkpoint);
+    dpt_weights_source_close(&w->source);
     free(w);
 }
 
 int64_t dpt_ckpt_weights_step(const struct dpt_ckpt_weights *weights)
 {
-    return weights->checkpoint ? dpt_checkpoint_get_state(weights->checkpoint)->step : -1;
+    const struct dpt_checkpoint *checkpoint = weights->source.checkpoint;
+    return checkpoint ? dpt_checkpoint_get_state(checkpoint)->step : -1;
 }
 
 enum dpt_status dpt_ckpt_weights_ends(const struct dpt_ckpt_weights *weights,
@@ -193,7 +149,7 @@ enum dpt_status dpt_ckpt_weights_ends(const struct dpt_ckpt_weights *weights,
 {
     bool same;
     ret->n = 0;
-    if (!weights->checkpoint)
+    if (!weights->source.checkpoint)
         return dpt_ckpt_of_folder(dpt_hf_config_ends(weights->folder, ret, err));
     if (weights->origin[0] == '\0' || !dpt_fs_exists(weights->origin))
         return DPT_OK;
@@ -205,8 +161,16 @@ enum dpt_status dpt_ckpt_weights_read(struct dpt_ckpt_weights *weights,
                                       const struct dpt_model *model, float *flat,
                                       struct dpt_err *err)
 {
-    if (!weights->checkpoint)
-        return dpt_ckpt_of_folder(read_folder(weights, model, flat, err));
-    return weights->merged ? read_merged(weights, model, flat, err)
-                           : read_checkpoint(weights, model, flat, err);
+    struct dpt_weights_source *source = &weights->source;
+    enum dpt_status status = DPT_OK;
+    source->model = model;
+    if (!source->checkpoint)
+        status = open_published(weights, model, err);
+    for (int i = 0; i < dpt_model_n_params(model) && status == DPT_OK; i++) {
+        const struct dpt_param *param = dpt_model_param(model, i);
+        status = dpt_weights_source_read(source, i, 0, param->numel, flat + param->offset, err);
+    }
+    if (status == DPT_OK)
+        status = dpt_weights_source_check(source, err);
+    return source->checkpoint ? status : dpt_ckpt_of_folder(status);
 }

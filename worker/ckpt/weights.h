@@ -1,5 +1,5 @@
-/* All weights of the model that a path on the command line names: the weights of a checkpoint, of a
- * checkpoint's adapters merged into their base, or of a Hugging Face folder. */
+/* All weights of the model at a path on the command line: of a checkpoint, of a checkpoint's
+ * adapters merged into their base, or of a Hugging Face folder. */
 #ifndef DPT_WORKER_CKPT_WEIGHTS_H
 #define DPT_WORKER_CKPT_WEIGHTS_H
 
@@ -10,33 +10,32 @@
 struct dpt_ckpt_weights;
 
 /* Opens a Hugging Face folder (config.json and model.safetensors or shards) if `path` is one, else
- * the checkpoint of dpt_ckpt_open. `base` is the folder of the base of adapters; NULL: that of the
- * run's config.
+ * the checkpoint of dpt_ckpt_open. `base` is the folder of the adapters' base; NULL:
+ * model.init_from of the run.
  *
- * *ret_config is that of the model with all of its weights, in fp32, and its tokenizer's: of a
- * folder tokenizer.json, or merges.txt and vocab.json, or bytes for 256 tokens; where the tokenizer
- * of a folder is not known, data.kind is tokens. DPT_ECONFIG: a model that makes no text, a folder
- * of adapters without a model, or what is wrong with a folder; DPT_EINVAL: a base without adapters.
- * Owned by the caller, one thread. */
+ * *ret_config is the config of the model with all weights, in fp32, and of its tokenizer. The
+ * tokenizer of a folder is tokenizer.json, or merges.txt and vocab.json, or bytes for 256 tokens;
+ * if it is unknown, data.kind is tokens. DPT_ECONFIG: the model predicts labels, the folder has
+ * adapters and no model, or the folder is faulty; DPT_EINVAL: a base without adapters. Owned by the
+ * caller, one thread. */
 DPT_MUST_USE enum dpt_status dpt_ckpt_weights_open(const char *path, const char *base,
                                                    struct dpt_config *ret_config,
                                                    struct dpt_ckpt_weights **ret,
                                                    struct dpt_err *err);
 void dpt_ckpt_weights_close(struct dpt_ckpt_weights **weights);
 
-/* The step of the checkpoint; -1: the weights are a folder's. */
+/* The step of the checkpoint; -1: the weights are from a folder. */
 int64_t dpt_ckpt_weights_step(const struct dpt_ckpt_weights *weights);
 
-/* The tokens that end a text: those of the folder (dpt_hf_config_ends); of a checkpoint those of
- * the folder that its run began from, if that is there and the run's tokens are the folder's. n 0:
- * none is named. Errors as of dpt_hf_config_ends. */
+/* The tokens that end a text: those of the folder (dpt_hf_config_ends); for a checkpoint those of
+ * the folder of its run's first weights, if it exists and the run has its tokens. n 0: there are
+ * none. Errors as of dpt_hf_config_ends. */
 DPT_MUST_USE enum dpt_status dpt_ckpt_weights_ends(const struct dpt_ckpt_weights *weights,
                                                    struct dpt_hf_ends *ret, struct dpt_err *err);
 
-/* Reads all weights, once, to `flat`, of dpt_model_flat_numel elements. The model is that of
- * *ret_config; its context may differ if dpt_model_takes_any_context. Errors name the file and the
- * tensor.
- */
+/* Reads all weights to `flat`, of dpt_model_flat_numel elements; to be called once. The model is
+ * that of *ret_config; its context may differ if dpt_model_takes_any_context. Errors name the file
+ * and the tensor. */
 DPT_MUST_USE enum dpt_status dpt_ckpt_weights_read(struct dpt_ckpt_weights *weights,
                                                    const struct dpt_model *model, float *flat,
                                                    struct dpt_err *err);

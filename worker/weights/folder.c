@@ -24,10 +24,10 @@ enum { COPY_BYTES_MAX = 1 << 28 };
 struct writing {
     const struct dpt_folder_spec *spec;
     const struct dpt_weights_source *source;
-    struct dpt_folder folder; /* the temporary one */
+    struct dpt_folder folder; /* temporary */
     float *values;            /* [DPT_WEIGHTS_CHUNK] */
     uint16_t *halves;         /* likewise */
-    int *first;               /* [n_files + 1] tensor that a file begins with */
+    int *first;               /* [n_files + 1] first tensor of each file */
     int n_files;
     int64_t bytes; /* of all tensors */
 };
@@ -44,8 +44,8 @@ static int64_t tensor_bytes(const struct writing *w, int param)
 
 /* ---- which tensors go into which file ---- */
 
-/* Tensors in their order: a file is closed before it would grow too large. */
-static enum dpt_status deal(struct writing *w, struct dpt_err *err)
+/* Divides the tensors, in order, among files of at most spec->shard_bytes. */
+static enum dpt_status assign_files(struct writing *w, struct dpt_err *err)
 {
     const int n = dpt_model_n_params(w->source->model);
     int64_t in_file = 0;
@@ -124,7 +124,7 @@ static enum dpt_status write_tensor(struct writing *w, int param, int fd, int64_
     for (int64_t first = 0; first < p->numel; first += DPT_WEIGHTS_CHUNK) {
         const int64_t end =
             p->numel - first < DPT_WEIGHTS_CHUNK ? p->numel : first + DPT_WEIGHTS_CHUNK;
-        DPT_TRY(w->source->read(w->source->ctx, param, first, end, w->values, err));
+        DPT_TRY(dpt_weights_source_read(w->source, param, first, end, w->values, err));
         if (w->spec->dtype != DPT_SAFETENSORS_F32)
             DPT_TRY(round_values(w, p, end - first, err));
         const void *from =
@@ -155,7 +155,7 @@ static enum dpt_status write_file(struct writing *w, int file, struct dpt_err *e
     if (status == DPT_OK)
         status = dpt_io_close(&fd, path, err);
     if (fd >= 0)
-        (void)close(fd); /* of a folder that is removed */
+        (void)close(fd); /* after an error: the folder is removed */
     free(head);
     return status;
 }
@@ -217,15 +217,14 @@ static enum dpt_status copy_file(struct writing *w, const struct dpt_folder_copy
 
 static enum dpt_status write_all(struct writing *w, struct dpt_err *err)
 {
-    DPT_TRY(deal(w, err));
+    DPT_TRY(assign_files(w, err));
     w->values = malloc(DPT_WEIGHTS_CHUNK * sizeof *w->values);
     w->halves = malloc(DPT_WEIGHTS_CHUNK * sizeof *w->halves);
     if (!w->values || !w->halves)
         return dpt_fail_nomem(err, "room for a part of a tensor");
     for (int file = 0; file < w->n_files; file++)
         DPT_TRY(write_file(w, file, err));
-    if (w->source->check)
-        DPT_TRY(w->source->check(w->source->ctx, err));
+    DPT_TRY(dpt_weights_source_check(w->source, err));
     if (w->n_files > 1)
         DPT_TRY(write_index(w, err));
     DPT_TRY(write_config(w, err));
@@ -236,22 +235,11 @@ static enum dpt_status write_all(struct writing *w, struct dpt_err *err)
 
 /* ---- the folder ---- */
 
-static enum dpt_status sync_parent(const char *dir, struct dpt_err *err)
-{
-    char parent[PATH_MAX];
-    (void)snprintf(parent, sizeof parent, "%s", dir);
-    char *slash = strrchr(parent, '/');
-    if (!slash)
-        return dpt_fs_sync_dir(".", err);
-    slash[slash == parent] = '\0';
-    return dpt_fs_sync_dir(parent, err);
-}
-
 enum dpt_status dpt_folder_write(const char *dir, const struct dpt_folder_spec *spec,
                                  const struct dpt_weights_source *source, struct dpt_err *err)
 {
     struct writing w = {.spec = spec, .source = source, .folder = DPT_FOLDER_CLOSED};
-    char path[PATH_MAX], temporary[PATH_MAX];
+    char path[PATH_MAX], temporary[PATH_MAX], parent[PATH_MAX];
     const int n = snprintf(path, sizeof path, "%s", dir);
     for (size_t end = strlen(path); end > 1 && path[end - 1] == '/'; end--)
         path[end - 1] = '\0';
@@ -269,11 +257,13 @@ enum dpt_status dpt_folder_write(const char *dir, const struct dpt_folder_spec *
     if (status == DPT_OK && rename(temporary, path) != 0)
         status = dpt_fail_errno(err, errno, "rename '%s' to '%s'", temporary, path);
     if (status == DPT_OK)
-        status = sync_parent(path, err);
+        status = dpt_fs_folder(path, parent, err);
+    if (status == DPT_OK)
+        status = dpt_fs_sync_dir(parent, err);
     struct dpt_err why;
     if (status != DPT_OK && dpt_fs_exists(temporary) &&
         dpt_fs_remove_tree(temporary, &why) != DPT_OK)
-        dpt_log(DPT_LOG_WARN, "what was begun is still there: %s", why.text);
+        dpt_log(DPT_LOG_WARN, "the unfinished folder was not removed: %s", why.text);
     free(w.values);
     free(w.halves);
     free(w.first);

@@ -1,25 +1,14 @@
 /* Writes a Hugging Face folder: config.json, model.safetensors or shards with their index, and
- * files that are copied along. Of adapters, PEFT's: adapter_config.json and
+ * copied files. For adapters it writes PEFT's files: adapter_config.json and
  * adapter_model.safetensors, which has no shards. */
 #ifndef DPT_WORKER_WEIGHTS_FOLDER_H
 #define DPT_WORKER_WEIGHTS_FOLDER_H
 
 #include "checkpoint/safetensors.h"
 #include "worker/model/hf_config.h"
-#include "worker/model/model.h"
+#include "worker/weights/source.h"
 
-/* Where the values come from. */
-struct dpt_weights_source {
-    const struct dpt_model *model; /* names and shapes */
-    /* Elements [first, end) of tensor `param`, at most DPT_WEIGHTS_CHUNK at once: all elements of
-       all tensors in order, each once. */
-    enum dpt_status (*read)(void *ctx, int param, int64_t first, int64_t end, float *ret,
-                            struct dpt_err *err);
-    /* Called after the last element; an error discards the folder. NULL: no check. */
-    enum dpt_status (*check)(void *ctx, struct dpt_err *err);
-    void *ctx;
-};
-enum { DPT_WEIGHTS_CHUNK = 1 << 20 };
+enum { DPT_WEIGHTS_CHUNK = 1 << 20 }; /* elements that are read at once */
 
 struct dpt_folder_copy {
     char from[DPT_CONFIG_PATH_BYTES]; /* a path */
@@ -36,8 +25,9 @@ struct dpt_folder_spec {
     int n_copies;
 };
 
-/* Writes `dir`, which must not exist: whole or absent, durable. Values pass through a few
- * MiB. DPT_EEXIST: it is there; DPT_EINVAL: fp16 cannot hold a value. */
+/* Writes `dir`, which must not exist: whole or absent, durable. Reads the source in order, each
+ * element once, through a buffer of a few MiB, and checks it at the end. DPT_EEXIST: `dir` exists;
+ * DPT_EINVAL: fp16 cannot hold a value. */
 DPT_MUST_USE enum dpt_status dpt_folder_write(const char *dir, const struct dpt_folder_spec *spec,
                                               const struct dpt_weights_source *source,
                                               struct dpt_err *err);

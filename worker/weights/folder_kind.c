@@ -34,7 +34,7 @@ static enum dpt_status refuse_adapters(const char *dir, struct dpt_err *err)
                     dir);
 }
 
-/* checkpoint.dir of a run is no folder of weights: those of its steps are. */
+/* checkpoint.dir of a run has no weights itself; the folders of its steps have them. */
 static enum dpt_status refuse_checkpoints(const char *dir, struct dpt_err *err)
 {
     struct dpt_checkpoint *newest = NULL;

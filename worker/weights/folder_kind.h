@@ -1,4 +1,4 @@
-/* What a folder that is named for its weights has in it. */
+/* The kind of a folder of weights, by the files in it. */
 #ifndef DPT_WORKER_WEIGHTS_FOLDER_KIND_H
 #define DPT_WORKER_WEIGHTS_FOLDER_KIND_H
 
@@ -11,16 +11,16 @@
 /* Whether folder `dir` has an entry of this name. */
 bool dpt_folder_has(const char *dir, const char *name);
 
-/* Whether `dir` has the files of a model's weights, or an index that names them. */
+/* Whether `dir` has model.safetensors or an index of shards. */
 bool dpt_folder_has_model(const char *dir);
 
-/* Whether `dir` has LoRA adapters, by adapter_config.json, and no model: the folder of a checkpoint
- * or of an export with train.lora, or one of PEFT's. */
+/* Whether `dir` has LoRA adapters (adapter_config.json) and no model: a checkpoint or an export
+ * with train.lora, or a folder of PEFT's. */
 bool dpt_folder_has_adapters(const char *dir);
 
-/* Refuses, with DPT_ECONFIG and what to name in place of it, a path that is no folder, as the name
- * of a model in the hub is, a folder of adapters, and checkpoint.dir of a run. Else errors of
- * looking for its checkpoints. Opening the files finds other faults. */
+/* DPT_ECONFIG: the path is no folder (such as the name of a model of the hub), has only adapters,
+ * or is checkpoint.dir of a run; the error says what to name instead. Other errors are those of
+ * dpt_checkpoint_newest. Other faults of the folder are found when its files are opened. */
 DPT_MUST_USE enum dpt_status dpt_folder_check_model(const char *dir, struct dpt_err *err);
 
 #endif

@@ -1,7 +1,9 @@
 /* llm.c's model file, mapped (llmc.h). */
 #include "worker/weights/llmc.h"
 
+#include "base/cursor.h"
 #include "kernels/half.h"
+#include "worker/weights/tensor.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,6 +26,7 @@ enum {
 };
 
 struct dpt_llmc {
+    const char *path;
     const uint8_t *map;
     size_t map_bytes;
     int64_t width; /* bytes of an element */
@@ -65,55 +68,51 @@ static int64_t layers_of(const struct dpt_llmc *f, int kind)
     return kinds[kind].of_layer ? f->layers : 1;
 }
 
-static uint32_t header_at(const struct dpt_llmc *f, int i)
+static enum dpt_status fail_not_llmc(const struct dpt_llmc *f, struct dpt_err *err)
 {
-    const uint8_t *at = f->map + 4 * i;
-    return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+    return dpt_fail(err, DPT_ECONFIG, "'%s' is no model file of llm.c's GPT-2", f->path);
 }
 
-static void say(struct dpt_config_sizes *said, const char *key, const char *name, int64_t value)
-{
-    struct dpt_config_size *at = &said->key[said->n++];
-    *at = (struct dpt_config_size){.key = key, .name = name};
-    (void)snprintf(at->value, sizeof at->value, "%lld", (long long)value);
-}
-
-static enum dpt_status read_sizes(struct dpt_llmc *f, const char *path,
-                                  struct dpt_config_sizes *said, struct dpt_err *err)
+/* Reads the sizes that follow magic and version in the header. */
+static enum dpt_status read_sizes(struct dpt_llmc *f, struct dpt_reader *header,
+                                  struct dpt_config_sizes *ret, struct dpt_err *err)
 {
     static const struct {
-        const char *name;
+        const char *name, *key;
         int64_t max;
-    } numbers[] = {
-        {"context", ROWS_MAX},          {"vocabulary", ROWS_MAX}, {"number of layers", LAYERS_MAX},
-        {"number of heads", WIDTH_MAX}, {"width", WIDTH_MAX},     {"padded vocabulary", ROWS_MAX}};
-    enum { NUMBERS = sizeof numbers / sizeof numbers[0], FIRST_NUMBER = 2 };
+    } numbers[] = {{"context", "model.context", ROWS_MAX},
+                   {"vocabulary", "model.vocab", ROWS_MAX},
+                   {"number of layers", "model.n_layer", LAYERS_MAX},
+                   {"number of heads", "model.n_head", WIDTH_MAX},
+                   {"width", "model.n_embd", WIDTH_MAX},
+                   {"padded vocabulary", NULL, ROWS_MAX}};
+    enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
     int64_t size[NUMBERS];
     for (int i = 0; i < NUMBERS; i++) {
-        size[i] = header_at(f, FIRST_NUMBER + i);
+        size[i] = dpt_reader_u32(header);
         if (size[i] < 1 || size[i] > numbers[i].max)
-            return dpt_fail(err, DPT_ECONFIG, "'%s': its %s is %lld", path, numbers[i].name,
+            return dpt_fail(err, DPT_ECONFIG, "'%s': its %s is %lld", f->path, numbers[i].name,
                             (long long)size[i]);
+        if (!numbers[i].key)
+            continue;
+        struct dpt_config_size *at = &ret->key[ret->n++];
+        *at = (struct dpt_config_size){.key = numbers[i].key, .name = numbers[i].name};
+        (void)snprintf(at->value, sizeof at->value, "%lld", (long long)size[i]);
     }
+    (void)snprintf(ret->source, sizeof ret->source, "'%s'", f->path);
+    ret->binding = true;
     f->context = size[0];
     f->vocab = size[1];
     f->layers = size[2];
     f->c = size[4];
     f->padded = size[5];
     if (f->padded < f->vocab)
-        return dpt_fail(err, DPT_ECONFIG, "'%s': a vocabulary of %lld is padded to %lld", path,
+        return dpt_fail(err, DPT_ECONFIG, "'%s': a vocabulary of %lld is padded to %lld", f->path,
                         (long long)f->vocab, (long long)f->padded);
-    (void)snprintf(said->source, sizeof said->source, "'%s'", path);
-    said->binding = true;
-    say(said, "model.context", "context", f->context);
-    say(said, "model.vocab", "vocabulary", f->vocab);
-    say(said, "model.n_layer", "layers", f->layers);
-    say(said, "model.n_head", "heads", size[3]);
-    say(said, "model.n_embd", "width", f->c);
     return DPT_OK;
 }
 
-static enum dpt_status check_length(const struct dpt_llmc *f, const char *path, struct dpt_err *err)
+static enum dpt_status check_length(const struct dpt_llmc *f, struct dpt_err *err)
 {
     int64_t elements = 0;
     for (int k = 0; k < KINDS; k++)
@@ -123,63 +122,63 @@ static enum dpt_status check_length(const struct dpt_llmc *f, const char *path, 
         return dpt_fail(err, DPT_ECONFIG,
                         "'%s' has %zu bytes, by the sizes in its header it has %lld: it is cut "
                         "off, or another file",
-                        path, f->map_bytes, (long long)bytes);
+                        f->path, f->map_bytes, (long long)bytes);
     return DPT_OK;
 }
 
-static enum dpt_status check(struct dpt_llmc *f, const char *path, struct dpt_config_sizes *said,
-                             struct dpt_err *err)
+static enum dpt_status read_header(struct dpt_llmc *f, struct dpt_config_sizes *ret_sizes,
+                                   struct dpt_err *err)
 {
-    const uint32_t version = header_at(f, 1);
-    if (header_at(f, 0) != MAGIC)
-        return dpt_fail(err, DPT_ECONFIG, "'%s' is no model file of llm.c's GPT-2", path);
+    struct dpt_reader header;
+    dpt_reader_init(&header, f->map, HEADER_BYTES);
+    if (dpt_reader_u32(&header) != MAGIC)
+        return fail_not_llmc(f, err);
+    const uint32_t version = dpt_reader_u32(&header);
     if (version != VERSION_FP32 && version != VERSION_BF16)
         return dpt_fail(err, DPT_ECONFIG,
-                        "'%s' is a model file of llm.c's version %u; 3 and 5 are read", path,
+                        "'%s' is a model file of llm.c's version %u; 3 and 5 are read", f->path,
                         version);
     f->width = version == VERSION_FP32 ? 4 : 2;
-    DPT_TRY(read_sizes(f, path, said, err));
-    return check_length(f, path, err);
+    DPT_TRY(read_sizes(f, &header, ret_sizes, err));
+    return check_length(f, err);
 }
 
-static enum dpt_status map_file(struct dpt_llmc *f, const char *path, struct dpt_err *err)
+static enum dpt_status map_file(struct dpt_llmc *f, struct dpt_err *err)
 {
     struct stat st;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return dpt_fail_errno(err, errno, "open '%s'", path);
-    enum dpt_status status = DPT_OK;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size < HEADER_BYTES) {
-        status = dpt_fail(err, DPT_ECONFIG, "'%s' is no model file of llm.c's GPT-2", path);
-    } else {
-        void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (map == MAP_FAILED) {
-            status = dpt_fail_errno(err, errno, "map '%s'", path);
-        } else {
-            f->map = map;
-            f->map_bytes = (size_t)st.st_size;
-        }
-    }
+        return dpt_fail_errno(err, errno, "open '%s'", f->path);
+    const bool fits = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size >= HEADER_BYTES;
+    void *map = fits ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
+    const int saved_errno = errno;
     (void)close(fd); /* opened for reading */
-    return status;
+    if (!fits)
+        return fail_not_llmc(f, err);
+    if (map == MAP_FAILED)
+        return dpt_fail_errno(err, saved_errno, "map '%s'", f->path);
+    f->map = map;
+    f->map_bytes = (size_t)st.st_size;
+    return DPT_OK;
 }
 
 enum dpt_status dpt_llmc_open(const char *path, struct dpt_llmc **ret,
                               struct dpt_config_sizes *ret_sizes, struct dpt_err *err)
 {
-    struct dpt_config_sizes said = {.n = 0};
+    struct dpt_config_sizes sizes = {.n = 0};
     struct dpt_llmc *f = calloc(1, sizeof *f);
     if (!f)
         return dpt_fail_nomem(err, "open '%s'", path);
-    enum dpt_status status = map_file(f, path, err);
+    f->path = path;
+    enum dpt_status status = map_file(f, err);
     if (status == DPT_OK)
-        status = check(f, path, &said, err);
+        status = read_header(f, &sizes, err);
     if (status != DPT_OK) {
         dpt_llmc_close(&f);
         return status;
     }
     *ret = f;
-    *ret_sizes = said;
+    *ret_sizes = sizes;
     return DPT_OK;
 }
 
@@ -189,13 +188,13 @@ void dpt_llmc_close(struct dpt_llmc **llmc)
     if (!f)
         return;
     if (f->map)
-        (void)munmap((void *)(uintptr_t)f->map, f->map_bytes); /* fails of wrong arguments alone */
+        (void)munmap((void *)(uintptr_t)f->map, f->map_bytes); /* fails only for wrong arguments */
     free(f);
     *llmc = NULL;
 }
 
-/* The kind of a tensor, and the element of the file that its layer's begins with. */
-static int find(const struct dpt_llmc *f, const char *name, int64_t *ret_at)
+/* The kind of a tensor; *ret_at is its first element in the file. */
+static int kind_of(const struct dpt_llmc *f, const char *name, int64_t *ret_at)
 {
     int layer = 0, skip = 0;
     int64_t at = 0;
@@ -223,21 +222,22 @@ static float value_at(const struct dpt_llmc *f, int64_t element)
     return dpt_f32_of_bf16((uint16_t)(at[0] | at[1] << 8));
 }
 
-void dpt_llmc_read(const struct dpt_llmc *llmc, const struct dpt_model *model, int param,
-                   int64_t first, int64_t end, float *ret)
+enum dpt_status dpt_llmc_read(const struct dpt_llmc *llmc, const struct dpt_model *model, int param,
+                              struct dpt_span span, float *ret, struct dpt_err *err)
 {
     const struct dpt_param *p = dpt_model_param(model, param);
+    const int64_t first = span.first, end = span.end;
     int64_t at;
-    const int kind = find(llmc, p->name, &at);
-    if (!kinds[kind].is_matrix) {
+    if (kinds[kind_of(llmc, p->name, &at)].is_matrix) {
+        /* Along the file's rows, which are our columns. */
+        const int64_t in = p->dim[0], out = p->dim[1];
+        for (int64_t o = 0; o < out; o++)
+            for (int64_t i = first / out; i * out < end; i++)
+                if (i * out + o >= first && i * out + o < end)
+                    ret[i * out + o - first] = value_at(llmc, at + o * in + i);
+    } else {
         for (int64_t i = first; i < end; i++)
             ret[i - first] = value_at(llmc, at + i);
-        return;
     }
-    /* Along the file's rows, which are the columns here. */
-    const int64_t in = p->dim[0], out = p->dim[1];
-    for (int64_t o = 0; o < out; o++)
-        for (int64_t i = first / out; i * out < end; i++)
-            if (i * out + o >= first && i * out + o < end)
-                ret[i * out + o - first] = value_at(llmc, at + o * in + i);
+    return dpt_tensor_check_finite(llmc->path, p->name, first, end, ret, err);
 }

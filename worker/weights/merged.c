@@ -31,11 +31,9 @@ enum dpt_status dpt_checkpoint_weights(struct dpt_checkpoint *checkpoint,
 
 static enum dpt_status wrap_base_error(enum dpt_status status, struct dpt_err *err)
 {
-    return status == DPT_OK
-               ? DPT_OK
-               : dpt_wrap(err, status,
-                          "base of the adapters (model.init_from of the run; --base FOLDER names "
-                          "another place)");
+    return dpt_wrap(err, status,
+                    "base of the adapters (model.init_from of the run; --base FOLDER names another "
+                    "place)");
 }
 
 static enum dpt_status alloc_adapters(struct dpt_merged *m, struct dpt_err *err)
@@ -105,24 +103,29 @@ static enum dpt_status load_adapters(struct dpt_merged *m, int param, int adapte
     return DPT_OK;
 }
 
-/* The trained head takes the place of the one that the base may have, which its hash covers. */
+static enum dpt_status read_base(struct dpt_merged *m, int param, int64_t first, int64_t end,
+                                 float *ret, struct dpt_err *err)
+{
+    DPT_TRY(dpt_published_read(m->base, param, first, end, ret, err));
+    m->hash = dpt_weights_hash_add(m->hash, ret, end - first);
+    return DPT_OK;
+}
+
+/* The trained head replaces the head of the base, which the hash of the base covers. */
 static enum dpt_status read_head(struct dpt_merged *m, int param, int64_t first, int64_t end,
                                  float *ret, struct dpt_err *err)
 {
-    if (dpt_published_has(m->base, param)) {
-        DPT_TRY(dpt_published_read(m->base, param, first, end, ret, err));
-        m->hash = dpt_weights_hash_add(m->hash, ret, end - first);
-    }
+    if (dpt_published_has(m->base, param))
+        DPT_TRY(read_base(m, param, first, end, ret, err));
     return dpt_checkpoint_weights(
         m->checkpoint, dpt_model_param(m->model, dpt_model_score(m->model)), first, end, ret, err);
 }
 
-static enum dpt_status read_frozen(struct dpt_merged *m, int param, int64_t first, int64_t end,
+static enum dpt_status read_merged(struct dpt_merged *m, int param, int64_t first, int64_t end,
                                    float *ret, struct dpt_err *err)
 {
     const int adapter = dpt_model_adapter(m->model, param);
-    DPT_TRY(dpt_published_read(m->base, param, first, end, ret, err));
-    m->hash = dpt_weights_hash_add(m->hash, ret, end - first);
+    DPT_TRY(read_base(m, param, first, end, ret, err));
     if (adapter < 0)
         return DPT_OK;
     DPT_TRY(load_adapters(m, param, adapter, err));
@@ -138,7 +141,7 @@ enum dpt_status dpt_merged_read(struct dpt_merged *m, int param, int64_t first, 
     DPT_ASSERT(end == numel || end % DPT_WEIGHTS_HASH_BLOCK == 0);
     DPT_TRY(param == dpt_model_score(dpt_merged_model(m))
                 ? read_head(m, param, first, end, ret, err)
-                : read_frozen(m, param, first, end, ret, err));
+                : read_merged(m, param, first, end, ret, err));
     m->next_param += end == numel;
     m->next_first = end == numel ? 0 : end;
     return DPT_OK;

@@ -1,4 +1,4 @@
-/* Weights out of a checkpoint: its tensors, and, of a run with train.lora, the weights of the whole
+/* Weights from a checkpoint: its tensors, and, for a run with train.lora, the weights of the whole
  * model, W + (alpha / rank) B A (docs/lora.md). */
 #ifndef DPT_WORKER_WEIGHTS_MERGED_H
 #define DPT_WORKER_WEIGHTS_MERGED_H
@@ -13,8 +13,8 @@ DPT_MUST_USE enum dpt_status dpt_checkpoint_weights(struct dpt_checkpoint *check
 
 struct dpt_merged;
 
-/* Of a checkpoint whose config has train.lora, over the base in `folder`: all borrowed. Errors as
- * of dpt_published_open. Owned by the caller, one thread at a time. */
+/* Opens the base in `folder` for a checkpoint whose config has train.lora. Borrows all arguments.
+ * Errors as of dpt_published_open. Owned by the caller, one thread at a time. */
 DPT_MUST_USE enum dpt_status dpt_merged_open(const struct dpt_config *config, const char *folder,
                                              struct dpt_checkpoint *checkpoint,
                                              struct dpt_merged **ret, struct dpt_err *err);
@@ -23,14 +23,14 @@ void dpt_merged_close(struct dpt_merged **merged);
 /* The model with all weights. */
 const struct dpt_model *dpt_merged_model(const struct dpt_merged *merged);
 
-/* Elements [first, end) of its tensor `param`. The base is read once, and hashed as it is read: the
+/* Elements [first, end) of the model's tensor `param`. The base is hashed while it is read, so the
  * caller reads all elements of all tensors in order, each once; `end` is a tensor's end or a
- * multiple of DPT_WEIGHTS_HASH_BLOCK. Keeps the adapters of the tensor read last. */
+ * multiple of DPT_WEIGHTS_HASH_BLOCK. */
 DPT_MUST_USE enum dpt_status dpt_merged_read(struct dpt_merged *merged, int param, int64_t first,
                                              int64_t end, float *ret, struct dpt_err *err);
 
-/* Compares the hash of the base with train.lora.base_hash, after all elements were read and before
- * they are used. DPT_ECONFIG: the hashes differ. */
+/* Compares the hash of the base with train.lora.base_hash. To be called after all elements were
+ * read and before they are used. DPT_ECONFIG: the hashes differ. */
 DPT_MUST_USE enum dpt_status dpt_merged_check(const struct dpt_merged *merged, struct dpt_err *err);
 
 #endif

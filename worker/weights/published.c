@@ -5,10 +5,9 @@
 #include "checkpoint/names.h"
 #include "kernels/half.h"
 #include "worker/model/hf_config.h"
-#include "worker/weights/finite.h"
 #include "worker/weights/folder_kind.h"
 #include "worker/weights/published_files.h"
-#include "worker/weights/tensor_name.h"
+#include "worker/weights/tensor.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +40,7 @@ enum dpt_status dpt_published_sizes(const char *dir, struct dpt_config_sizes *re
     return dpt_hf_config_read(path, ret, err);
 }
 
-static int by_name(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
     const struct place *x = a, *y = b;
     return strcmp(x->entry->name, y->entry->name);
@@ -60,9 +59,9 @@ static enum dpt_status index_tensors(struct dpt_published *p, struct dpt_err *er
         for (int i = 0; i < file->header.n; i++)
             p->places[n++] = (struct place){file, &file->header.entries[i]};
     }
-    qsort(p->places, (size_t)n, sizeof *p->places, by_name);
+    qsort(p->places, (size_t)n, sizeof *p->places, compare_names);
     for (int i = 1; i < n; i++)
-        if (by_name(&p->places[i - 1], &p->places[i]) == 0)
+        if (compare_names(&p->places[i - 1], &p->places[i]) == 0)
             return dpt_fail(err, DPT_ECORRUPT, "'%s': tensor '%s' is in another file, too",
                             p->places[i].file->path, p->places[i].entry->name);
     return DPT_OK;
@@ -72,7 +71,7 @@ static const struct place *tensor_named(const struct dpt_published *p, const cha
 {
     struct dpt_safetensors_entry entry = {.name = (char *)(uintptr_t)name};
     const struct place key = {.entry = &entry};
-    return bsearch(&key, p->places, (size_t)p->files.n_tensors, sizeof *p->places, by_name);
+    return bsearch(&key, p->places, (size_t)p->files.n_tensors, sizeof *p->places, compare_names);
 }
 
 static void format_shape(const int64_t *dim, int ndim, char ret[SHAPE_BYTES])
@@ -115,7 +114,7 @@ static enum dpt_status check_entry(const struct place *place, const struct dpt_p
     return check_dtype(place, err);
 }
 
-/* The place of a parameter, under its name or under the base model's; NULL: there is none. */
+/* The place of a parameter, by its name or by its name in the base model; NULL: there is none. */
 static enum dpt_status find_param(const struct dpt_published *p, const char *name,
                                   const struct place **ret, struct dpt_err *err)
 {
@@ -129,7 +128,8 @@ static enum dpt_status find_param(const struct dpt_published *p, const char *nam
     return DPT_OK;
 }
 
-/* Of the labels' head, which begins fresh where the folder's is missing or of another shape. */
+/* Whether the tensor belongs to the labels' head, which starts from the seed if the folder's head
+ * is missing or has another shape. */
 static bool is_score(const struct dpt_published *p, int param)
 {
     const int score = dpt_model_score(p->model);
@@ -157,8 +157,8 @@ static enum dpt_status match_params(struct dpt_published *p, struct dpt_err *err
 
 /* ---- tensors that are not in the model ---- */
 
-/* Whether a tensor lies beneath the heads, where the model's tensors are: below the base model's
- * front, or beside tensors of the model. */
+/* Whether a tensor that is not in the model belongs to the model's body: it has the base model's
+ * prefix, or the first part of its name is that of a tensor of the model, and it is no head. */
 static bool is_in_body(const struct dpt_published *p, const char *name)
 {
     const char *base = dpt_tensor_base_name(name);
@@ -175,8 +175,7 @@ static bool is_in_body(const struct dpt_published *p, const char *name)
     return false;
 }
 
-/* A model without some of the body's tensors would be another than the one that was saved: heads
- * alone may be left out. */
+/* Only heads may be left out: without a tensor of the body the model would be a different one. */
 static enum dpt_status check_unused(const struct dpt_published *p, struct dpt_err *err)
 {
     const struct place *first = NULL;
@@ -250,7 +249,7 @@ enum dpt_status dpt_published_labels(const char *dir, int64_t *ret, struct dpt_e
     return DPT_OK;
 }
 
-/* " [4, 64]" of a head's tensor, which is left out for its shape alone; else "". */
+/* " [4, 64]" for a tensor of the labels' head that is left out because of its shape; else "". */
 static void format_unfit(const struct dpt_published *p, const struct dpt_safetensors_entry *entry,
                          char ret[SHAPE_BYTES])
 {
@@ -329,7 +328,7 @@ enum dpt_status dpt_published_read(struct dpt_published *published, int param, i
 {
     const struct place *place = &published->of_param[param];
     DPT_TRY(read_place(place, first, end, ret, err));
-    return dpt_weights_check_finite(place->file->path, place->entry->name, first, end, ret, err);
+    return dpt_tensor_check_finite(place->file->path, place->entry->name, first, end, ret, err);
 }
 
 /* ---- tensors of any model ---- */
@@ -352,12 +351,12 @@ enum dpt_status dpt_published_read_tensor(struct dpt_published *published, int i
     return read_place(&published->places[i], first, end, ret, err);
 }
 
-/* A part is a block of the weights hash. */
-static enum dpt_status read_tensor(struct dpt_published *p, int param,
-                                   const struct dpt_published_sink *sink, float *block,
-                                   struct dpt_hash128 *h, struct dpt_err *err)
+static enum dpt_status read_in_parts(struct dpt_published *p, int param,
+                                     const struct dpt_published_sink *sink, float *block,
+                                     struct dpt_hash128 *h, struct dpt_err *err)
 {
-    _Static_assert((int)DPT_PUBLISHED_PART == (int)DPT_WEIGHTS_HASH_BLOCK, "it is hashed whole");
+    _Static_assert((int)DPT_PUBLISHED_PART == (int)DPT_WEIGHTS_HASH_BLOCK,
+                   "a part is a block of the hash");
     const int64_t numel = dpt_model_param(p->model, param)->numel;
     for (int64_t at = 0; at < numel; at += DPT_PUBLISHED_PART) {
         const int64_t end = numel - at < DPT_PUBLISHED_PART ? numel : at + DPT_PUBLISHED_PART;
@@ -380,15 +379,9 @@ enum dpt_status dpt_published_read_all(struct dpt_published *published,
         return dpt_fail_nomem(err, "read weights");
     for (int i = 0; i < dpt_model_n_params(published->model) && status == DPT_OK; i++)
         if (dpt_published_has(published, i))
-            status = read_tensor(published, i, sink, block, &h, err);
+            status = read_in_parts(published, i, sink, block, &h, err);
     free(block);
     if (status == DPT_OK)
         *ret = h;
     return status;
-}
-
-enum dpt_status dpt_published_hash(struct dpt_published *published, struct dpt_hash128 *ret,
-                                   struct dpt_err *err)
-{
-    return dpt_published_read_all(published, NULL, ret, err);
 }

@@ -3,8 +3,8 @@
  *   model.safetensors                                      all tensors, or
  *   model.safetensors.index.json, model-0000i-of-0000n…    shards, named by the index,
  * in F32, BF16 or F16. A name may lack the prefix of the base model's tensors
- * ("transformer.", "model."), as in a folder where the base model alone was saved. Matrices lie as
- * in our own checkpoints, which Hugging Face opens. */
+ * ("transformer.", "model."), as in a folder of the base model alone. Matrices have the same layout
+ * as in our checkpoints. */
 #ifndef DPT_WORKER_WEIGHTS_PUBLISHED_H
 #define DPT_WORKER_WEIGHTS_PUBLISHED_H
 
@@ -14,74 +14,70 @@
 
 struct dpt_published;
 
-/* The model's sizes in config.json of folder `dir` (dpt_hf_config_read). DPT_ECONFIG: there is no
- * such folder, it has adapters and no model, it is checkpoint.dir of a run, or it has no
- * config.json of a model that this version has. */
+/* The model's sizes in config.json of folder `dir` (dpt_hf_config_read). DPT_ECONFIG: the folder
+ * does not exist, has adapters and no model, is checkpoint.dir of a run, or has no config.json of a
+ * supported model. */
 DPT_MUST_USE enum dpt_status dpt_published_sizes(const char *dir, struct dpt_config_sizes *ret,
                                                  struct dpt_err *err);
 
-/* Opens the folder and finds every tensor of the model in it: headers are read, no values. Tensors
- * of the labels (from dpt_model_score on) may be missing or have another shape. A tensor that is
- * not in the model is refused if it belongs to the model's body (layers, embeddings and norms):
- * config.json contradicts it. Borrows the model; NULL: the folder may be of any model, or have
- * PEFT's adapters (adapter_model.safetensors), and no tensor is looked for. DPT_ECONFIG,
- * DPT_ECORRUPT, DPT_ENOENT, DPT_EUNSUPPORTED: one line with the file and the tensor. Owned by the
- * caller, one thread at a time. */
+/* Opens the folder and finds every tensor of the model in it. Reads headers, no values. Tensors of
+ * the labels (from dpt_model_score on) may be missing or have another shape. A tensor that is not
+ * in the model is refused if it belongs to the model's body (layers, embeddings and norms), since
+ * it contradicts config.json. Borrows the model; NULL: the folder may be of any model, or have
+ * PEFT's adapters (adapter_model.safetensors). DPT_ECONFIG, DPT_ECORRUPT, DPT_ENOENT,
+ * DPT_EUNSUPPORTED: one line with the file and the tensor. Owned by the caller, one thread at a
+ * time. */
 DPT_MUST_USE enum dpt_status dpt_published_open(const char *dir, const struct dpt_model *model,
                                                 struct dpt_published **ret, struct dpt_err *err);
 void dpt_published_close(struct dpt_published **published);
 
-/* How many labels score.weight of folder `dir` has; 0: there is no such tensor. Errors as of
+/* The number of labels of score.weight in folder `dir`; 0: there is no such tensor. Errors as of
  * opening the folder's files. */
 DPT_MUST_USE enum dpt_status dpt_published_labels(const char *dir, int64_t *ret,
                                                   struct dpt_err *err);
 
-/* The folder's tensors that are not in the model, most of them heads, without buffers that hold no
- * weights: how many, and the first of them as text ("lm_head.weight, score.weight [4, 64] and 3
- * more"; a shape stands behind tensors of the labels' head that do not fit by it). */
+/* Returns the number of the folder's tensors that are not in the model, without buffers
+ * (dpt_tensor_is_buffer), and their first names ("lm_head.weight, score.weight [4, 64] and 3
+ * more"). A tensor of the labels' head that is left out because of its shape has the shape behind
+ * its name. */
 enum { DPT_PUBLISHED_LEFT_OUT_BYTES = 512 };
 int dpt_published_left_out(const struct dpt_published *published,
                            char ret_names[DPT_PUBLISHED_LEFT_OUT_BYTES]);
 
-/* Whether the folder has the model's tensor `param`, in its shape. A tensor of the labels that
- * is not there begins fresh. */
+/* Whether the folder has the model's tensor `param` in its shape. False only for tensors of the
+ * labels, which then start from the seed. */
 bool dpt_published_has(const struct dpt_published *published, int param);
 
 /* Elements [first, end) of the model's tensor `param`, which the folder has, widened exactly. Reads
- * their bytes alone. DPT_ECORRUPT: one is NaN or infinite; the line names the file and the tensor.
+ * only their bytes. DPT_ECORRUPT: one is NaN or infinite; the line names the file and the tensor.
  */
 DPT_MUST_USE enum dpt_status dpt_published_read(struct dpt_published *published, int param,
                                                 int64_t first, int64_t end, float *ret,
                                                 struct dpt_err *err);
 
-/* Takes elements [first, end) of the model's tensor `param`; an error ends the reading. */
+/* Receives elements [first, end) of the model's tensor `param`; an error ends the reading. */
 struct dpt_published_sink {
     enum dpt_status (*take)(void *ctx, int param, int64_t first, int64_t end, const float *values,
                             struct dpt_err *err);
     void *ctx;
 };
 
-/* Gives the sink every tensor that the folder has, in the model's order and in parts of at most
- * DPT_PUBLISHED_PART elements, and returns dpt_published_hash of these parts: reads everything,
- * once. On failure `ret` is untouched, and the sink may have been given parts. */
+/* Reads every tensor of the model that the folder has, in the model's order and in parts of at most
+ * DPT_PUBLISHED_PART elements, and gives the parts to the sink (may be NULL). Returns their weights
+ * hash (checkpoint/checkpoint.h). On failure `ret` is untouched, and the sink may have parts. */
 enum { DPT_PUBLISHED_PART = 65536 };
 DPT_MUST_USE enum dpt_status dpt_published_read_all(struct dpt_published *published,
                                                     const struct dpt_published_sink *sink,
                                                     struct dpt_hash128 *ret, struct dpt_err *err);
 
-/* All tensors of the folder, sorted by name, of any model: how many, tensor `i`, which lives as
- * long as `published`, and its elements [first, end), widened exactly, finite or not.
- * DPT_EUNSUPPORTED: a dtype that is not read. */
+/* All tensors of the folder, of any model, sorted by name: their number; tensor `i`, valid as long
+ * as `published`; and its elements [first, end), widened exactly, finite or not. DPT_EUNSUPPORTED:
+ * an unsupported dtype. */
 int dpt_published_n_tensors(const struct dpt_published *published);
 const struct dpt_safetensors_entry *dpt_published_tensor(const struct dpt_published *published,
                                                          int i);
 DPT_MUST_USE enum dpt_status dpt_published_read_tensor(struct dpt_published *published, int i,
                                                        int64_t first, int64_t end, float *ret,
                                                        struct dpt_err *err);
-
-/* The weights hash (checkpoint/checkpoint.h) of the model's tensors that are in the folder. Reads
- * everything. */
-DPT_MUST_USE enum dpt_status dpt_published_hash(struct dpt_published *published,
-                                                struct dpt_hash128 *ret, struct dpt_err *err);
 
 #endif

@@ -42,7 +42,7 @@ static enum dpt_status read_header(struct dpt_published_file *file, int64_t byte
         return dpt_fail(err, DPT_ECORRUPT, "'%s' has %lld bytes: it is cut off", file->path,
                         (long long)bytes);
     DPT_TRY(dpt_fs_pread_all(file->fd, length, sizeof length, 0, file->path, err));
-    if (memcmp(length, "version ", sizeof length) == 0) /* no file is as long as that says */
+    if (memcmp(length, "version ", sizeof length) == 0) /* these bytes are no length of a header */
         DPT_TRY(refuse_pointer(file, bytes, err));
     DPT_TRY(dpt_safetensors_parse_length(length, bytes, file->path, &n, err));
     char *json = malloc(n);
@@ -55,7 +55,7 @@ static enum dpt_status read_header(struct dpt_published_file *file, int64_t byte
     return status;
 }
 
-/* Links are followed: Hugging Face's cache is made of them. */
+/* Follows links: Hugging Face's cache consists of links. */
 static enum dpt_status add_file(struct dpt_published_files *p, const char *name,
                                 struct dpt_err *err)
 {
@@ -108,9 +108,7 @@ static enum dpt_status add_indexed(struct dpt_published_files *p, const json_t *
     DPT_TRY(alloc_files(p, json_object_size(names), err));
     json_object_foreach(names, name, value)
     {
-        enum dpt_status status = add_file(p, name, err);
-        if (status != DPT_OK)
-            return dpt_wrap(err, status, DPT_NAME_INDEX " names it");
+        DPT_TRY(dpt_wrap(err, add_file(p, name, err), DPT_NAME_INDEX " names it"));
     }
     return DPT_OK;
 }

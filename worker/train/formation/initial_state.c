@@ -84,7 +84,7 @@ static enum dpt_status begin_from_folder(struct dpt_rank *r, struct dpt_hash128 
     enum dpt_status status =
         dpt_published_open(r->config->model.init_from, base ? base : r->model, &weights, err);
     if (status == DPT_OK && says_origin(r))
-        status = dpt_published_hash(weights, ret_origin, err);
+        status = dpt_published_read_all(weights, NULL, ret_origin, err);
     if (status == DPT_OK)
         status = begin_parts(r, weights, err);
     dpt_published_close(&weights);

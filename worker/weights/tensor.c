@@ -1,6 +1,9 @@
-/* Kinds of published tensors (tensor_name.h). */
-#include "worker/weights/tensor_name.h"
+/* Kinds of published tensors, and their values (tensor.h). */
+#include "worker/weights/tensor.h"
 
+#include "base/finite.h"
+
+#include <math.h>
 #include <string.h>
 
 const char *dpt_tensor_base_name(const char *name)
@@ -38,4 +41,18 @@ size_t dpt_tensor_part_bytes(const char *base)
     while (n > 0 && base[n - 1] >= '0' && base[n - 1] <= '9')
         n--;
     return n;
+}
+
+enum dpt_status dpt_tensor_check_finite(const char *path, const char *name, int64_t first,
+                                        int64_t end, const float *values, struct dpt_err *err)
+{
+    int64_t at = 0;
+    if (dpt_all_finite(values, (size_t)(end - first)))
+        return DPT_OK;
+    while (isfinite(values[at]))
+        at++;
+    return dpt_fail(err, DPT_ECORRUPT,
+                    "'%s': tensor '%s' has the value %s at element %lld: no model computes with "
+                    "it; take weights of a run that has not diverged, or download the file again",
+                    path, name, isnan(values[at]) ? "NaN" : "infinity", (long long)(first + at));
 }
