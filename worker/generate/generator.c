@@ -8,8 +8,8 @@ struct dpt_generator {
     struct dpt_generator_options options;
     const void **weights; /* [n_units] */
     int64_t context;
-    int32_t *window;   /* [context] the tokens seen */
-    int64_t n, cached; /* of them; whose keys and values are in the cache */
+    int32_t *window;   /* [context] the latest tokens */
+    int64_t n, cached; /* tokens of the window; tokens whose keys and values are in the cache */
     int64_t drawn;
     void *cache, *scratch;
     size_t cache_bytes, scratch_bytes;
@@ -32,7 +32,7 @@ void dpt_generator_destroy(struct dpt_generator **generator)
     free(g);
 }
 
-static enum dpt_status make_memory(struct dpt_generator *g, struct dpt_err *err)
+static enum dpt_status alloc_generator(struct dpt_generator *g, struct dpt_err *err)
 {
     const struct dpt_model *model = g->options.model;
     g->weights = calloc((size_t)dpt_model_n_units(model), sizeof *g->weights);
@@ -58,7 +58,7 @@ enum dpt_status dpt_generator_create(const struct dpt_generator_options *options
         return dpt_fail_nomem(err, "generate");
     g->options = *options;
     g->context = dpt_model_context(options->model);
-    enum dpt_status status = make_memory(g, err);
+    enum dpt_status status = alloc_generator(g, err);
     if (status != DPT_OK)
         dpt_generator_destroy(&g);
     else
@@ -69,7 +69,7 @@ enum dpt_status dpt_generator_create(const struct dpt_generator_options *options
 void dpt_generator_feed(struct dpt_generator *g, int32_t token)
 {
     DPT_ASSERT(token >= 0 && token < dpt_model_vocab(g->options.model));
-    if (g->n == g->context) { /* the positions of what stays change, so all of it is made anew */
+    if (g->n == g->context) { /* the kept tokens change their positions: all are computed again */
         const int64_t kept = g->context / 2;
         memmove(g->window, g->window + g->n - kept, (size_t)kept * sizeof *g->window);
         g->n = kept;

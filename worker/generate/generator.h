@@ -1,10 +1,9 @@
 /* Text continued by a model, token after token.
  *
- * A token costs one position: keys and values of the tokens before are kept. When the model's
- * context is full its last half is taken for a new beginning and computed again, so that text may
- * go on for ever; a prompt longer than the context is treated likewise, as if it had been fed token
- * by token. The tokens are a function of weights, prompt, settings and seed: not of the number of
- * threads. */
+ * The keys and values of earlier tokens are kept, so a token costs the computation of one position.
+ * When the context is full, its last half becomes the new context and is computed again, so a text
+ * has no limit; the same happens with a prompt that is longer than the context. The tokens are a
+ * function of weights, prompt, settings and seed, and not of the number of threads. */
 #ifndef DPT_WORKER_GENERATE_GENERATOR_H
 #define DPT_WORKER_GENERATE_GENERATOR_H
 
@@ -13,13 +12,13 @@
 
 struct dpt_generator;
 
-/* All borrowed for its life. */
+/* All pointers are borrowed for the generator's life. */
 struct dpt_generator_options {
     const struct dpt_model *model; /* of compute dtype f32 */
     struct dpt_device *device;
     struct dpt_stream *stream;
     const float *flat; /* the model's weights, (flat_numel) */
-    int tokens;        /* only tokens below are drawn: of the tokenizer; at most the vocabulary */
+    int tokens;        /* of the tokenizer: only lower ids are drawn; at most the vocabulary */
     struct dpt_sampling sampling;
 };
 
@@ -30,11 +29,11 @@ void dpt_generator_destroy(struct dpt_generator **generator);
 /* Appends a token of the text so far, in [0, V). */
 void dpt_generator_feed(struct dpt_generator *g, int32_t token);
 
-/* Draws the token that follows and appends it. There is one token at least. */
+/* Draws the next token and appends it. At least one token must have been fed. */
 DPT_MUST_USE enum dpt_status dpt_generator_next(struct dpt_generator *g, int32_t *ret_token,
                                                 struct dpt_err *err);
 
-/* How many of the tokens so far the model sees at its next one. */
+/* The number of earlier tokens that the next draw depends on. */
 int64_t dpt_generator_seen(const struct dpt_generator *g);
 
 /* The logits that the last token was drawn from, (V); overwritten by the next draw. */

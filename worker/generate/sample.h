@@ -21,13 +21,13 @@ struct dpt_candidate {
 /* DPT_ECORRUPT: one of the `v` logits is not finite. */
 DPT_MUST_USE enum dpt_status dpt_logits_check(const float *logits, int v, struct dpt_err *err);
 
-/* Token `i` of the seed's sequence, drawn from `v` finite logits with weights
- * exp(logit / temperature): from the top_k greatest, of equal logits the lower tokens. `scratch`
- * [v] is overwritten. */
+/* Draw `i` of the seed: a token of `v` finite logits with weights exp(logit / temperature), from
+ * the top_k greatest (of equal logits the lower tokens). `scratch` [v] is overwritten. */
 int32_t dpt_sample(const float *logits, int v, const struct dpt_sampling *sampling, int64_t i,
                    struct dpt_candidate *scratch);
 
-/* The `v` logits with their tokens, the greatest first, of equal ones the lower token; ret [v]. */
+/* Sorts the `v` logits with their tokens into ret [v], greatest first, of equal logits the lower
+ * token first. */
 void dpt_candidates_sort(const float *logits, int v, struct dpt_candidate *ret);
 
 /* log(sum of exp(logit)) of `v` finite logits, in double precision: a token's logit less this is

@@ -1,4 +1,4 @@
-/* Holding back the beginning of a character. */
+/* Unfinished characters are held back until their rest arrives (utf8_stream.h). */
 #include "worker/generate/utf8_stream.h"
 
 #include "base/err.h"
@@ -7,14 +7,14 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Bytes of the character that begins with `lead`; 1 for what begins none. */
+/* Bytes of the character that begins with `lead`; 1 if no character begins with it. */
 static size_t length_of(uint8_t lead)
 {
     return lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc2 ? 2 : 1;
 }
 
-/* True when `n` bytes are a character's beginning that some rest would make whole: continuation
- * bytes after the second may be any, and after the first there always is one. */
+/* Whether `n` bytes are the beginning of a valid character. Only the first two bytes restrict each
+ * other, so any continuation bytes may be put for the rest. */
 static bool can_become_whole(const uint8_t *bytes, size_t n)
 {
     const size_t length = length_of(bytes[0]);
@@ -25,8 +25,8 @@ static bool can_become_whole(const uint8_t *bytes, size_t n)
     return n == 1 || dpt_utf8_valid(whole, length) == length;
 }
 
-/* Bytes at the end of `text` to wait with. */
-static size_t unfinished(const uint8_t *text, size_t n)
+/* Bytes of the unfinished character at the end of `text`. */
+static size_t unfinished_bytes(const uint8_t *text, size_t n)
 {
     for (size_t tail = n < 3 ? n : 3; tail > 0; tail--)
         if (can_become_whole(text + n - tail, tail))
@@ -43,7 +43,7 @@ size_t dpt_utf8_stream_put(struct dpt_utf8_stream *stream, const uint8_t *bytes,
     memcpy(text, stream->held, stream->n_held);
     memcpy(text + stream->n_held, bytes, n);
     n += stream->n_held;
-    stream->n_held = unfinished(text, n);
+    stream->n_held = unfinished_bytes(text, n);
     memcpy(stream->held, text + n - stream->n_held, stream->n_held);
     return dpt_utf8_repair(text, n - stream->n_held, ret, &replaced);
 }

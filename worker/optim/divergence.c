@@ -1,4 +1,4 @@
-/* Steps that are not finite (divergence.h). */
+/* The fate of steps that are not finite (divergence.h). */
 #include "worker/optim/divergence.h"
 
 #include <math.h>
@@ -35,6 +35,6 @@ void dpt_step_fate_note(const struct dpt_config *config, enum dpt_step_fate fate
     if (fate != DPT_STEP_SKIPPED)
         return;
     scaler->diverged_in_row++;
-    if (!overflowed) /* else it is counted */
+    if (!overflowed) /* else dpt_scaler_advance has counted it */
         scaler->skipped++;
 }

@@ -1,11 +1,11 @@
-/* What becomes of a step whose loss or gradient is not finite (train.on_divergence).
+/* The fate of a step whose loss or gradient is not finite (train.on_divergence).
  *
  * The fate of a step is a function of the config, of the step's outcome and of the scaler. All
  * three are the same on all ranks, and so is the fate.
  *
- * fp16's overflow is no divergence while the loss is finite and its scale is at least 1: the step
- * is left out, and a smaller scale mends the next. Below a scale of 1 the network itself overflows.
- * Pure. */
+ * An overflow of fp16 is no divergence while the loss is finite and its scale is at least 1: the
+ * step is left out, and the next step has a smaller scale. At a scale below 1 the network itself
+ * overflows. Pure. */
 #ifndef DPT_WORKER_OPTIM_DIVERGENCE_H
 #define DPT_WORKER_OPTIM_DIVERGENCE_H
 
@@ -19,11 +19,13 @@ enum dpt_step_fate {
     DPT_STEP_FATE_COUNT
 };
 
-/* Of a step with this loss and this norm of its unscaled gradient; `scaler` as of before it. */
+/* The fate of a step with this loss and this norm of its unscaled gradient; `scaler` is the state
+ * before the step. */
 enum dpt_step_fate dpt_step_fate_of(const struct dpt_config *config, double loss, double norm,
                                     const struct dpt_scaler *scaler);
 
-/* After a step of any fate but STOPS: moves the scale, counts what was left out. */
+/* To be called after a step of any fate except STOPS: updates the scale and counts skipped steps.
+ */
 void dpt_step_fate_note(const struct dpt_config *config, enum dpt_step_fate fate, double norm,
                         struct dpt_scaler *scaler);
 

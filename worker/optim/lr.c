@@ -36,8 +36,8 @@ static double batch_factor(const struct dpt_config *config)
     return (double)config->train.global_batch / (double)config->optimizer.base_batch;
 }
 
-/* Which part of the decay is over `done` steps after the warm-up. A cosine of a period of its own
- * goes on as PyTorch's: back up to its beginning after schedule_steps, and down again. */
+/* The part of the decay that is over `done` steps after the warm-up. With schedule_steps a cosine
+ * goes up again after as many steps, and down again, as PyTorch's. */
 static double part_decayed(const struct dpt_config *config, int64_t done, int64_t span)
 {
     if (config->optimizer.schedule == DPT_SCHEDULE_COSINE &&

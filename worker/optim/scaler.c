@@ -31,7 +31,7 @@ enum dpt_status dpt_scaler_resume(const struct dpt_config *config, int64_t step,
     if (!(saved->scale >= DPT_SCALE_MIN && saved->scale <= DPT_SCALE_MAX) ||
         frexp(saved->scale, &exponent) != 0.5 || saved->good_steps < 0)
         return dpt_fail(err, DPT_ECORRUPT,
-                        "the state of the loss scale: %g after %lld good steps is none",
+                        "the state of the loss scale is impossible: %g after %lld good steps",
                         saved->scale, (long long)saved->good_steps);
     *ret = *saved;
     return DPT_OK;

@@ -30,7 +30,7 @@ bool dpt_optim_has_second_moment(const struct dpt_config *config)
     return !is_sgd(config);
 }
 
-/* One kind of update; its numbers are the step's. */
+/* The arguments of the op that makes an update. */
 struct update {
     bool is_sgd;
     struct dpt_adamw adamw;
@@ -64,7 +64,8 @@ static struct update update_of(const struct dpt_config *config, const struct dpt
     return u;
 }
 
-/* Running statistics by SGD's op without momentum: its g = p - s, its learning rate the factor. */
+/* Running statistics use SGD's op without momentum: g = p - s, and the factor is the learning rate.
+ */
 static struct update average_of(const struct dpt_config *config, const struct dpt_model *model)
 {
     const double kept = power(1.0 - config->model.batch_norm_momentum, dpt_config_slots(config));
@@ -75,7 +76,7 @@ static struct update average_of(const struct dpt_config *config, const struct dp
                                    .copy_dtype = dpt_model_dtype(model)}};
 }
 
-/* Of the elements: those that are averaged, or those that are not. */
+/* The parts of tensors in `span` that are running statistics (`averaged`), or all others. */
 static int find_tensors(const struct dpt_model *model, bool averaged, struct dpt_span span,
                         struct dpt_updated ret[DPT_PARAMS_MAX])
 {
@@ -90,7 +91,6 @@ static int find_tensors(const struct dpt_model *model, bool averaged, struct dpt
     return n;
 }
 
-/* Updates `tensors`, which find_tensors found. */
 static void update_tensors(struct update *u, const struct dpt_ops *ops, struct dpt_stream *stream,
                            const struct dpt_updated *tensors, int n_tensors,
                            const struct dpt_optim_vectors *v)

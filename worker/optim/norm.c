@@ -1,8 +1,8 @@
-/* The squares of a gradient for its norm (optim.h): a sum for each block, and behind these, where
- * blocks hold running statistics, one for each piece of them that holds none.
+/* The global norm of a gradient and clipping (optim.h). The squares are a sum for each block,
+ * followed by a sum for each piece without running statistics of the blocks that have some.
  *
- * The sum of such a block is made with all others but not counted: it only tells whether the block
- * is finite. */
+ * The sum of a block with running statistics is not counted; it only shows whether the block is
+ * finite. */
 #include "worker/optim/optim.h"
 
 enum { PIECES_MAX = 2 * DPT_PARAMS_MAX };
@@ -12,13 +12,13 @@ static int64_t block_start(int64_t element)
     return element / DPT_BLOCK * DPT_BLOCK;
 }
 
-/* Pieces without running statistics of the blocks with some, ascending: before each statistic, and
- * at the end of a block. */
+/* In the blocks with running statistics, the pieces without: before each statistic, and at the end
+ * of a block. Ascending. */
 static int find_pieces(const struct dpt_model *model, struct dpt_span span,
                        struct dpt_span ret[PIECES_MAX])
 {
     const int n_params = dpt_model_n_params(model);
-    int64_t done = span.first; /* a block's start, or inside of one that holds statistics */
+    int64_t done = span.first; /* a block's start, or inside a block with statistics */
     int n = 0;
     for (int i = 0; i < n_params; i++) {
         const struct dpt_param *p = dpt_model_param(model, i);
@@ -43,7 +43,7 @@ int64_t dpt_optim_squares_max(const struct dpt_model *model, int64_t numel)
 {
     int64_t n = numel / DPT_BLOCK;
     for (int i = 0; i < dpt_model_n_params(model); i++)
-        n += dpt_model_param(model, i)->averaged ? 2 : 0; /* before it, and behind */
+        n += dpt_model_param(model, i)->averaged ? 2 : 0; /* before and after it */
     return n;
 }
 
@@ -67,7 +67,7 @@ int64_t dpt_optim_squares_add(const struct dpt_model *model, struct dpt_span spa
 {
     const int64_t n_blocks = (span.end - span.first) / DPT_BLOCK;
     const int n_params = dpt_model_n_params(model);
-    int i = 0; /* the next statistic that is not before the block */
+    int i = 0; /* the first statistic that does not end before the block */
     for (int64_t b = 0; b < n_blocks; b++) {
         const int64_t start = span.first + b * DPT_BLOCK;
         while (i < n_params && (!dpt_model_param(model, i)->averaged ||
@@ -81,4 +81,11 @@ int64_t dpt_optim_squares_add(const struct dpt_model *model, struct dpt_span spa
     for (int p = 0; p < n_pieces; p++)
         dpt_accum_add(sum, squares[n_blocks + p]);
     return n_blocks + n_pieces;
+}
+
+float dpt_clip_scale(double norm, double max_norm)
+{
+    if (max_norm == 0.0 || norm <= max_norm)
+        return 1.0f;
+    return (float)(max_norm / (norm + 1e-6));
 }
