@@ -38,11 +38,6 @@ struct departed *dpt_rdzv_find_departed(struct run *run, const Dpt__AgentState *
     return newest;
 }
 
-static uint64_t newer_of(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 uint64_t dpt_rdzv_newest_ran(const Dpt__AgentState *message)
 {
     uint64_t newest = 0;
@@ -50,12 +45,13 @@ uint64_t dpt_rdzv_newest_ran(const Dpt__AgentState *message)
         const Dpt__RankState *rank = message->ranks[i];
         if (rank->phase == DPT__RANK_PHASE__RANK_DEAD)
             continue;
-        newest = newer_of(newest, newer_of(rank->ran_generation, rank->pending_generation));
-        newest = newer_of(newest, rank->failed_generation);
+        newest =
+            dpt_rdzv_newer(newest, dpt_rdzv_newer(rank->ran_generation, rank->pending_generation));
+        newest = dpt_rdzv_newer(newest, rank->failed_generation);
         if (rank->phase == DPT__RANK_PHASE__RANK_RUNNING ||
             rank->phase == DPT__RANK_PHASE__RANK_READY ||
             rank->phase == DPT__RANK_PHASE__RANK_FINISHED)
-            newest = newer_of(newest, rank->generation);
+            newest = dpt_rdzv_newer(newest, rank->generation);
     }
     return newest;
 }
@@ -68,7 +64,7 @@ bool dpt_rdzv_may_return(const struct inquiry *from, const struct run *run,
     const uint64_t carried_out = dpt_rdzv_newest_ran(from->message);
     uint64_t ran = forgotten != NULL ? forgotten->run_generation : 0;
     if (run != NULL)
-        ran = newer_of(run->formation.run_generation, run->formation.ran_before);
+        ran = dpt_rdzv_newer(run->formation.run_generation, run->formation.ran_before);
     if (departed != NULL && (!departed->cut_off || departed->incarnation != stamp->incarnation))
         return false;
     return carried_out > 0 && carried_out >= ran;

@@ -248,9 +248,9 @@ void dpt_rdzv_exclude_accused(struct run *run)
         others += run->nodes[i] != node && dpt_rdzv_group_of(run->nodes[i]) == GROUP_STAYING;
     if (node == NULL || others < dpt_rdzv_min_nodes(run))
         return;
-    node->excluded_until_ms = run->core->now_ms + run->timing.bench_ms;
+    node->excluded_until_ms = run->core->now_ms + run->timing.exclude_ms;
     dpt_rdzv_log(run, DPT_LOG_WARN,
                  "node %s: two formations in a row failed, and peers could not reach it: excluded "
                  "for %lld s",
-                 node->id, (long long)(run->timing.bench_ms / 1000));
+                 node->id, (long long)(run->timing.exclude_ms / 1000));
 }

@@ -65,7 +65,7 @@ struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *me
     (void)snprintf(run->data_digest, sizeof run->data_digest, "%s", message->data_digest);
     (void)snprintf(run->checkpoint_dir_id, sizeof run->checkpoint_dir_id, "%s",
                    message->checkpoint_dir_id);
-    run->timing = dpt_timing_of_run(run->spec.timeout_ms, run->spec.drain_ms);
+    run->timing = dpt_timing_from(run->spec.timeout_ms, run->spec.drain_ms);
     run->phase = DPT_RDZV_WAITING;
     run->phase_ms = core->now_ms;
     run->membership.empty_ms = core->now_ms;
@@ -121,11 +121,6 @@ void dpt_rdzv_run_destroy(struct run **run)
     *run = NULL;
 }
 
-static uint64_t newer_generation(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 void dpt_rdzv_forget(struct dpt_rdzv *core, size_t i)
 {
     struct run *run = core->runs[i];
@@ -134,13 +129,12 @@ void dpt_rdzv_forget(struct dpt_rdzv *core, size_t i)
     struct forgotten_run *entry = &core->forgotten[core->n_forgotten++ % FORGOTTEN_MAX];
     if (earlier != NULL)
         *earlier = (struct forgotten_run){0}; /* this run began above its generations */
-    core->generation_floor = newer_generation(core->generation_floor, entry->generation);
+    core->generation_floor = dpt_rdzv_newer(core->generation_floor, entry->generation);
     *entry = (struct forgotten_run){
         .name_hash = dpt_rdzv_id_hash(run->name),
-        .generation =
-            newer_generation(run->generation, newer_generation(formation->generation_high,
-                                                               formation->generation_floor)),
-        .run_generation = newer_generation(formation->run_generation, formation->ran_before),
+        .generation = dpt_rdzv_newer(run->generation, dpt_rdzv_newer(formation->generation_high,
+                                                                     formation->generation_floor)),
+        .run_generation = dpt_rdzv_newer(formation->run_generation, formation->ran_before),
         .ended = dpt_rdzv_has_ended(run),
         .failed = run->phase == DPT_RDZV_FAILED};
     dpt_rdzv_run_destroy(&run);

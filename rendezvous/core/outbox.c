@@ -85,30 +85,24 @@ static void *grow_list(struct outbox *out, void *list, size_t n, size_t element_
 void dpt_outbox_send(struct outbox *out, uint64_t conn, const Dpt__ServerState *message)
 {
     out->sends = grow_list(out, out->sends, out->n_sends, sizeof out->sends[0]);
-    if (out->sends != NULL)
+    if (!out->no_memory)
         out->sends[out->n_sends++] = (struct dpt_rdzv_send){.conn = conn, .message = message};
 }
 
-void dpt_outbox_record(struct outbox *out, const struct dpt_rdzv_record *record)
+void dpt_outbox_record(struct outbox *out, struct dpt_rdzv_record record)
 {
-    const char *run = dpt_outbox_text(out, record->run);
-    const char *text = dpt_outbox_text(out, record->text);
+    record.run = dpt_outbox_text(out, record.run);
+    record.text = dpt_outbox_text(out, record.text);
     out->records = grow_list(out, out->records, out->n_records, sizeof out->records[0]);
-    if (run == NULL || text == NULL || out->records == NULL)
-        return;
-    out->records[out->n_records] = *record;
-    out->records[out->n_records].run = run;
-    out->records[out->n_records++].text = text;
+    if (!out->no_memory)
+        out->records[out->n_records++] = record;
 }
 
-void dpt_outbox_log(struct outbox *out, const struct dpt_rdzv_log_line *line)
+void dpt_outbox_log(struct outbox *out, struct dpt_rdzv_log_line line)
 {
-    const char *run = dpt_outbox_text(out, line->run);
-    const char *text = dpt_outbox_text(out, line->text);
+    line.run = dpt_outbox_text(out, line.run);
+    line.text = dpt_outbox_text(out, line.text);
     out->logs = grow_list(out, out->logs, out->n_logs, sizeof out->logs[0]);
-    if (run == NULL || text == NULL || out->logs == NULL)
-        return;
-    out->logs[out->n_logs] = *line;
-    out->logs[out->n_logs].run = run;
-    out->logs[out->n_logs++].text = text;
+    if (!out->no_memory)
+        out->logs[out->n_logs++] = line;
 }

@@ -21,8 +21,7 @@ void *dpt_outbox_alloc(struct outbox *out, size_t bytes);
 char *dpt_outbox_text(struct outbox *out, const char *text);
 void dpt_outbox_send(struct outbox *out, uint64_t conn, const Dpt__ServerState *message);
 /* `run` and `text` are copied. */
-void dpt_outbox_record(struct outbox *out, const struct dpt_rdzv_record *record);
-/* `run` and `text` are copied. */
-void dpt_outbox_log(struct outbox *out, const struct dpt_rdzv_log_line *line);
+void dpt_outbox_record(struct outbox *out, struct dpt_rdzv_record record);
+void dpt_outbox_log(struct outbox *out, struct dpt_rdzv_log_line line);
 
 #endif

@@ -286,8 +286,8 @@ static void make_digest(const struct run *run, struct plan *plan)
     dpt_hash128_hex(hash, plan->digest);
 }
 
-/* The outcome is sent only if a rank needs it. */
-static bool copy_outcome(struct dpt_rdzv *core, const struct draft *draft, struct plan *plan)
+/* The outcome is sent only if a rank needs it. False: no memory. */
+static bool copy_outcome_to_plan(const struct draft *draft, struct plan *plan)
 {
     const struct rank *from = draft->resume.outcome_of;
     bool needed = false;
@@ -297,10 +297,8 @@ static bool copy_outcome(struct dpt_rdzv *core, const struct draft *draft, struc
     if (!needed || from == NULL)
         return true;
     plan->outcome = malloc(from->outcome_bytes);
-    if (plan->outcome == NULL) {
-        core->out.no_memory = true;
+    if (plan->outcome == NULL)
         return false;
-    }
     memcpy(plan->outcome, from->outcome, from->outcome_bytes);
     plan->outcome_bytes = from->outcome_bytes;
     return true;
@@ -343,7 +341,7 @@ static bool fill_plan(const struct run *run, struct draft *draft, struct plan *p
     if (!choose_world(run, draft, plan))
         return false;
     plan->places = calloc(plan->world_size, sizeof plan->places[0]);
-    if (plan->places == NULL || !copy_outcome(run->core, draft, plan)) {
+    if (plan->places == NULL || !copy_outcome_to_plan(draft, plan)) {
         run->core->out.no_memory = true;
         return false;
     }

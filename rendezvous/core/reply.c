@@ -16,7 +16,7 @@ static Dpt__ServerState *new_state(struct dpt_rdzv *core, const Dpt__Stamp *to,
     char *run = dpt_outbox_text(&core->out, to->run);
     char *node = dpt_outbox_text(&core->out, to->node);
     char *line = dpt_outbox_text(&core->out, text != NULL ? text : "");
-    if (state == NULL || stamp == NULL || run == NULL || node == NULL || line == NULL)
+    if (core->out.no_memory)
         return NULL;
     dpt__server_state__init(state);
     dpt__stamp__init(stamp);
@@ -41,18 +41,7 @@ static int64_t at_least_0(int64_t step)
 
 /* ---- processes that are not nodes ---- */
 
-static Dpt__RunSpec *copy_spec(struct dpt_rdzv *core, const Dpt__RunSpec *spec)
-{
-    Dpt__RunSpec *copy = dpt_outbox_alloc(&core->out, sizeof *copy);
-    if (copy == NULL)
-        return NULL;
-    *copy = *spec;
-    copy->config_digest = dpt_outbox_text(&core->out, spec->config_digest);
-    copy->config_yaml = dpt_outbox_text(&core->out, spec->config_yaml);
-    copy->user = dpt_outbox_text(&core->out, spec->user);
-    return copy;
-}
-
+/* The spec and the name of a run stay until the next step. */
 void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *answer)
 {
     struct dpt_rdzv *core = from->core;
@@ -61,17 +50,16 @@ void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *a
     if (state == NULL)
         return;
     if (run != NULL && answer->with_spec)
-        state->spec = copy_spec(core, &run->spec);
+        state->spec = (Dpt__RunSpec *)&run->spec;
     if (run != NULL)
         state->n_nodes = (uint32_t)run->n_nodes;
     else if (answer->with_spec && core->n_runs == 1 && !dpt_rdzv_has_ended(core->runs[0]))
-        state->only_run = dpt_outbox_text(&core->out, core->runs[0]->name);
+        state->only_run = core->runs[0]->name;
     if (run != NULL && answer->phase == DPT__SERVER_PHASE__SERVER_EXPELLED) {
         state->saved_step = at_least_0(run->progress.saved_step);
         state->world_step = at_least_0(answer->world_step);
     }
-    if (!core->out.no_memory)
-        dpt_outbox_send(&core->out, from->conn, state);
+    dpt_outbox_send(&core->out, from->conn, state);
 }
 
 /* ---- the plan of one node ---- */

@@ -262,8 +262,7 @@ static void take_fatal_error(struct run *run, struct node *node, const struct in
                                   .run = run,
                                   .world_step = others.members ? step_kept_by_others(run, node) : 0,
                                   .text = text};
-    if (node->link.conn != 0)
-        dpt_rdzv_answer_outsider(from, &answer);
+    dpt_rdzv_answer_outsider(from, &answer);
     dpt_rdzv_node_lost(run, node, text);
 }
 
@@ -311,8 +310,8 @@ struct node *dpt_rdzv_take_report(struct run *run, struct node *node, const stru
     node->plan_world = message->plan_world;
     node->generation = message->stamp->generation;
     take_leaving(run, node, message->leaving);
-    if (node->generation > run->formation.generation_high)
-        run->formation.generation_high = node->generation;
+    run->formation.generation_high =
+        dpt_rdzv_newer(run->formation.generation_high, node->generation);
     /* Before this server's first generation only the agents know how far the run was. */
     if (run->formation.run_generation == 0 && message->step_high > run->progress.steps_done)
         run->progress.steps_done = message->step_high;

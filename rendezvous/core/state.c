@@ -138,7 +138,7 @@ uint64_t dpt_rdzv_state_generation(const struct run *run)
     uint64_t newest = run->formation.run_generation;
     struct rank_cursor at = {0};
     for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
-        newest = rank->ran_generation > newest ? rank->ran_generation : newest;
+        newest = dpt_rdzv_newer(newest, rank->ran_generation);
     return newest;
 }
 
@@ -183,12 +183,12 @@ struct cause dpt_rdzv_cause(enum cause_kind kind, int64_t detect_ms, const char 
 void dpt_rdzv_record(const struct run *run, enum dpt_rdzv_record_kind kind, uint64_t generation,
                      int64_t step)
 {
-    dpt_outbox_record(&run->core->out, &(struct dpt_rdzv_record){.kind = kind,
-                                                                 .run = run->name,
-                                                                 .generation = generation,
-                                                                 .step = step,
-                                                                 .text = run->end_text,
-                                                                 .spec = &run->spec});
+    dpt_outbox_record(&run->core->out, (struct dpt_rdzv_record){.kind = kind,
+                                                                .run = run->name,
+                                                                .generation = generation,
+                                                                .step = step,
+                                                                .text = run->end_text,
+                                                                .spec = &run->spec});
 }
 
 void dpt_rdzv_log(const struct run *run, enum dpt_log_level level, const char *fmt, ...)
@@ -198,8 +198,8 @@ void dpt_rdzv_log(const struct run *run, enum dpt_log_level level, const char *f
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    dpt_outbox_log(&run->core->out, &(struct dpt_rdzv_log_line){.level = level,
-                                                                .run = run->name,
-                                                                .generation = run->generation,
-                                                                .text = text});
+    dpt_outbox_log(&run->core->out, (struct dpt_rdzv_log_line){.level = level,
+                                                               .run = run->name,
+                                                               .generation = run->generation,
+                                                               .text = text});
 }

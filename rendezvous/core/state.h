@@ -276,6 +276,12 @@ struct dpt_rdzv {
 
 /* ---- state.c: queries ---- */
 
+/* The newer of two generations. */
+static inline uint64_t dpt_rdzv_newer(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 /* Position of a walk over all ranks of a run, node by node; begins zeroed. */
 struct rank_cursor {
     size_t node;

@@ -10,10 +10,12 @@ static int64_t clamp_ms(int64_t value, int64_t low, int64_t high)
     return value < low ? low : value > high ? high : value;
 }
 
-struct dpt_timing dpt_timing_from(int64_t timeout_ms)
+struct dpt_timing dpt_timing_from(int64_t timeout_ms, int64_t drain_ms)
 {
-    int64_t t = clamp_ms(timeout_ms, DPT_PROTO_TIMEOUT_MS_MIN, DPT_PROTO_TIMEOUT_MS_MAX);
-    struct dpt_timing timing = {
+    const int64_t t = clamp_ms(timeout_ms, DPT_PROTO_TIMEOUT_MS_MIN, DPT_PROTO_TIMEOUT_MS_MAX);
+    const int64_t drain = clamp_ms(drain_ms != 0 ? drain_ms : DPT_PROTO_DRAIN_MS_DEFAULT,
+                                   DPT_PROTO_DRAIN_MS_MIN, DPT_PROTO_DRAIN_MS_MAX);
+    return (struct dpt_timing){
         .timeout_ms = t,
         .heartbeat_ms = clamp_ms(t / 50, 10, 200),
         .grace_ms = clamp_ms(t / 8, 10, 250),
@@ -27,24 +29,14 @@ struct dpt_timing dpt_timing_from(int64_t timeout_ms)
         .stall_ms = t,
         .busy_ms = 60 * t,
         .join_ms = 12 * t,
-        .drain_ms = DPT_PROTO_DRAIN_MS_DEFAULT,
-        .boundary_ms = DPT_PROTO_DRAIN_MS_DEFAULT / 2,
+        .drain_ms = drain,
+        .boundary_ms = drain / 2,
         .exit_ms = clamp_ms(t / 5, 50, 1000),
         .respawn_ms = clamp_ms(t / 50, 10, 200),
         .respawn_max_ms = t,
-        .bench_ms = 6 * t,
+        .exclude_ms = 6 * t,
         .forget_ms = 2 * t,
     };
-    return timing;
-}
-
-struct dpt_timing dpt_timing_of_run(int64_t timeout_ms, int64_t drain_ms)
-{
-    struct dpt_timing timing = dpt_timing_from(timeout_ms);
-    if (drain_ms != 0)
-        timing.drain_ms = clamp_ms(drain_ms, DPT_PROTO_DRAIN_MS_MIN, DPT_PROTO_DRAIN_MS_MAX);
-    timing.boundary_ms = timing.drain_ms / 2;
-    return timing;
 }
 
 void dpt_timing_print(const struct dpt_timing *timing, char *ret_text, size_t text_bytes)
@@ -53,13 +45,12 @@ void dpt_timing_print(const struct dpt_timing *timing, char *ret_text, size_t te
         ret_text, text_bytes,
         "timeout %lld ms: heartbeat %lld, grace %lld, lease %lld, write %lld, gap %lld, "
         "last call %lld, quiesce %lld, stall %lld, busy %lld, join %lld, drain %lld, boundary "
-        "%lld, exit %lld, "
-        "respawn %lld to %lld, bench %lld, forget %lld",
+        "%lld, exit %lld, respawn %lld to %lld, exclude %lld, forget %lld",
         (long long)timing->timeout_ms, (long long)timing->heartbeat_ms, (long long)timing->grace_ms,
         (long long)timing->lease_ms, (long long)timing->write_ms, (long long)timing->gap_ms,
         (long long)timing->last_call_ms, (long long)timing->quiesce_ms, (long long)timing->stall_ms,
         (long long)timing->busy_ms, (long long)timing->join_ms, (long long)timing->drain_ms,
         (long long)timing->boundary_ms, (long long)timing->exit_ms, (long long)timing->respawn_ms,
-        (long long)timing->respawn_max_ms, (long long)timing->bench_ms,
+        (long long)timing->respawn_max_ms, (long long)timing->exclude_ms,
         (long long)timing->forget_ms);
 }

@@ -24,15 +24,13 @@ struct dpt_timing {
     int64_t exit_ms;        /* asked to exit -> killed */
     int64_t respawn_ms;     /* first pause before a dead rank is started again; it doubles ... */
     int64_t respawn_max_ms; /* ... up to this */
-    int64_t bench_ms;       /* a node that peers could not reach twice is excluded this long */
+    int64_t exclude_ms;     /* a node that peers could not reach twice is excluded this long */
     int64_t forget_ms;      /* a finished run is remembered at most this long for late agents */
 };
 
-/* timeout_ms is clamped to DPT_PROTO_TIMEOUT_MS_MIN … _MAX; drain_ms is the default. */
-struct dpt_timing dpt_timing_from(int64_t timeout_ms);
-
-/* The same with the run's drain_ms, clamped to DPT_PROTO_DRAIN_MS_MIN … _MAX; 0: the default. */
-struct dpt_timing dpt_timing_of_run(int64_t timeout_ms, int64_t drain_ms);
+/* timeout_ms is clamped to DPT_PROTO_TIMEOUT_MS_MIN … _MAX, drain_ms (0: the default) to
+ * DPT_PROTO_DRAIN_MS_MIN … _MAX. */
+struct dpt_timing dpt_timing_from(int64_t timeout_ms, int64_t drain_ms);
 
 /* One line for the log: "timeout 5000 ms: heartbeat 100, …". */
 void dpt_timing_print(const struct dpt_timing *timing, char *ret_text, size_t text_bytes);

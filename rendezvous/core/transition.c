@@ -23,11 +23,9 @@ void dpt_rdzv_enter(struct run *run, enum dpt_rdzv_phase phase)
 static void advance_generation(struct run *run)
 {
     const struct formation *formation = &run->formation;
-    if (formation->generation_high > run->generation)
-        run->generation = formation->generation_high;
-    if (formation->generation_floor > run->generation)
-        run->generation = formation->generation_floor;
-    run->generation++;
+    run->generation =
+        1 + dpt_rdzv_newer(run->generation,
+                           dpt_rdzv_newer(formation->generation_high, formation->generation_floor));
 }
 
 static void ask_for_reports(struct run *run)

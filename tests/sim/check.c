@@ -6,7 +6,7 @@
 
 struct dpt_timing sim_timing(const struct sim *sim)
 {
-    return dpt_timing_of_run(sim->profile.timeout_ms, sim->profile.drain_ms);
+    return dpt_timing_from(sim->profile.timeout_ms, sim->profile.drain_ms);
 }
 
 static bool is_in_generation(const struct proc *proc)

@@ -49,7 +49,7 @@ void profile_random(struct rng *rng, struct profile *ret)
     if (rng_chance(&keys, KEY_PERMILLE))
         ret->drain_ms = rng_range(&keys, 2000, 30000);
     if (rng_chance(rng, OUTAGE_PERMILLE)) /* up to ten join times: beyond every deadline */
-        ret->outage_ms = rng_range(rng, 1000, 10 * dpt_timing_from(ret->timeout_ms).join_ms);
+        ret->outage_ms = rng_range(rng, 1000, 10 * dpt_timing_from(ret->timeout_ms, 0).join_ms);
 }
 
 void profile_big(struct rng *rng, struct profile *ret)
@@ -253,7 +253,7 @@ enum { RECONNECT_MS = 1000 };
 
 static void note_fault(struct sim *sim, struct machine *m, const struct fault *fault)
 {
-    const int64_t lease_ms = dpt_timing_from(sim->profile.timeout_ms).lease_ms;
+    const int64_t lease_ms = dpt_timing_from(sim->profile.timeout_ms, 0).lease_ms;
     const bool in_bad_pair = fault->kind == FAULT_BAD_PAIR;
     const bool is_short = fault->kind == FAULT_REFUSE &&
                           fault->length_ms + RECONNECT_MS < lease_ms && !m->partitioned;

@@ -50,7 +50,7 @@ static void say(struct sim *sim, const struct proc *proc, const char *what, int6
 
 static void beat_later(struct sim *sim, const struct proc *proc)
 {
-    struct dpt_timing timing = dpt_timing_from(sim->profile.timeout_ms);
+    struct dpt_timing timing = dpt_timing_from(sim->profile.timeout_ms, 0);
     sim_push(sim, (struct event){.at_ms = sim->now_ms + timing.heartbeat_ms,
                                  .kind = EV_RANK_BEAT,
                                  .machine = proc->machine,
@@ -273,7 +273,7 @@ static void append_line(struct sim *sim, struct proc *proc, const struct log_lin
 
 static bool may_append(const struct sim *sim, const struct proc *proc, int64_t made_ms)
 {
-    const int64_t grace_ms = dpt_timing_from(sim->profile.timeout_ms).grace_ms;
+    const int64_t grace_ms = dpt_timing_from(sim->profile.timeout_ms, 0).grace_ms;
     return may_write(sim, proc) &&
            (made_ms <= proc->confirmed_ms || sim->now_ms < proc->confirmed_ms + grace_ms);
 }

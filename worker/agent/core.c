@@ -18,7 +18,7 @@ enum dpt_status dpt_agent_create(const struct dpt_agent_options *options, struct
     dpt_agent_copy_text(node->id, sizeof node->id, options->node);
     dpt_agent_copy_text(node->software, sizeof node->software, options->software);
     node->incarnation = options->incarnation;
-    agent->timing = dpt_timing_from(options->timeout_ms);
+    agent->timing = dpt_timing_from(options->timeout_ms, 0);
     agent->now_ms = agent->deadline_ms = agent->beat_ms = options->now_ms;
     agent->server.contact_ms = options->now_ms;
     end->drain_by_ms = end->kill_at_ms = end->give_up_ms = agent->errors.fatal_by_ms = INT64_MAX;
@@ -95,7 +95,7 @@ static void on_configured(struct dpt_agent *agent, const struct dpt_agent_facts 
     agent->n_ranks = facts->n_ranks;
     for (uint32_t i = 0; i < agent->n_ranks; i++)
         dpt_agent_rank_reset(&agent->ranks[i], i);
-    agent->timing = dpt_timing_of_run(facts->spec->timeout_ms, facts->spec->drain_ms);
+    agent->timing = dpt_timing_from(facts->spec->timeout_ms, facts->spec->drain_ms);
     if (agent->stage == STAGE_ASKING)
         agent->stage = STAGE_JOINING;
     agent->out.server_due = true;

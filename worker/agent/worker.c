@@ -132,7 +132,7 @@ static void log_node(const struct worker *worker)
 {
     char text[512], threads[64];
     const struct dpt_node *node = worker->node;
-    struct dpt_timing timing = dpt_timing_of_run(node->spec.timeout_ms, node->spec.drain_ms);
+    struct dpt_timing timing = dpt_timing_from(node->spec.timeout_ms, node->spec.drain_ms);
     dpt_log(DPT_LOG_INFO, "run %s at %s (from %s): %d rank%s here, world of at most %u",
             node->config.run, worker->server_at.endpoint, worker->server_at.source, node->n_ranks,
             node->n_ranks == 1 ? "" : "s", (unsigned)node->spec.max_world);

@@ -51,7 +51,7 @@ static enum dpt_status open_link(struct dpt_rank *r, struct dpt_err *err)
 {
     const struct dpt_rank_start *start = r->options->start;
     const struct dpt_timing timing =
-        dpt_timing_from((int64_t)(r->config->cluster.timeout_s * 1000));
+        dpt_timing_from((int64_t)(r->config->cluster.timeout_s * 1000), 0);
     struct dpt_process_memory process;
     dpt_memory_of_process("", &process);
     r->device->memory_at_start = process.resident;

@@ -204,7 +204,7 @@ static void test_enough_others(void **state)
 static void test_a_long_step(void **state)
 {
     (void)state;
-    const struct dpt_timing timing = dpt_timing_from(5000);
+    const struct dpt_timing timing = dpt_timing_from(5000, 0);
     start(1);
     leave(&a);
     leave(&b);
@@ -226,7 +226,7 @@ static void test_a_long_save(void **state)
     leave(&b);
     a.ranks[0].busy = true;
     fake_say(&a, &stage);
-    stage_pass_speaking(&stage, both, 2, 2 * dpt_timing_from(5000).boundary_ms);
+    stage_pass_speaking(&stage, both, 2, 2 * dpt_timing_from(5000, 0).boundary_ms);
     IS(a, PREPARE);
     assert_true(a.soft && b.soft);
 }

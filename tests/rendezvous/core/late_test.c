@@ -61,7 +61,7 @@ static void test_a_pause_moves_the_hold(void **state)
     assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
 }
 
-static void test_a_pause_moves_the_bench(void **state)
+static void test_a_pause_moves_the_exclusion(void **state)
 {
     (void)state;
     struct fake *const all[] = {&a, &b, &c};
@@ -143,7 +143,7 @@ int main(void)
         T(test_own_gap),
         T(test_a_pause_moves_the_plan),
         T(test_a_pause_moves_the_hold),
-        T(test_a_pause_moves_the_bench),
+        T(test_a_pause_moves_the_exclusion),
         T(test_a_pause_moves_the_start_of_ranks),
         T(test_a_pause_moves_the_end_of_an_empty_run),
         T(test_a_backlog_expels_nobody),

@@ -314,7 +314,7 @@ static void test_leaving_while_they_build(void **state)
 {
     (void)state;
     struct fake *all[] = {&a, &b};
-    const struct dpt_timing timing = dpt_timing_from(5000);
+    const struct dpt_timing timing = dpt_timing_from(5000, 0);
     a_leaves(-1);
     report(all, 2);
     stage_pass_speaking(&stage, all, 2, timing.drain_ms * 3 / 4 - 2 * timing.heartbeat_ms);
@@ -345,7 +345,7 @@ static void test_leaving_in_a_long_step(void **state)
     (void)state;
     struct fake *all[] = {&a, &b};
     a_leaves(-1);
-    const struct dpt_timing timing = dpt_timing_from(5000);
+    const struct dpt_timing timing = dpt_timing_from(5000, 0);
     stage_pass_speaking(&stage, all, 2, timing.boundary_ms - 2 * timing.heartbeat_ms);
     assert_true(a.soft && b.soft);
     stage_pass_speaking(&stage, all, 2, 4 * timing.heartbeat_ms);

@@ -16,7 +16,7 @@ static void test_relations(void **state)
     (void)state;
     for (int64_t timeout_ms = DPT_PROTO_TIMEOUT_MS_MIN; timeout_ms <= DPT_PROTO_TIMEOUT_MS_MAX;
          timeout_ms += 97) {
-        struct dpt_timing t = dpt_timing_from(timeout_ms);
+        struct dpt_timing t = dpt_timing_from(timeout_ms, 0);
         assert_int_equal(t.timeout_ms, timeout_ms);
         assert_true(t.heartbeat_ms * 10 <= t.timeout_ms);
         assert_true(t.grace_ms <= 250);
@@ -30,26 +30,26 @@ static void test_relations(void **state)
 static void test_clamped(void **state)
 {
     (void)state;
-    assert_int_equal(dpt_timing_from(0).timeout_ms, DPT_PROTO_TIMEOUT_MS_MIN);
-    assert_int_equal(dpt_timing_from(INT64_MAX).timeout_ms, DPT_PROTO_TIMEOUT_MS_MAX);
+    assert_int_equal(dpt_timing_from(0, 0).timeout_ms, DPT_PROTO_TIMEOUT_MS_MIN);
+    assert_int_equal(dpt_timing_from(INT64_MAX, 0).timeout_ms, DPT_PROTO_TIMEOUT_MS_MAX);
 }
 
 static void test_drain(void **state)
 {
     (void)state;
-    assert_int_equal(dpt_timing_of_run(5000, 0).drain_ms, 8000);
-    assert_int_equal(dpt_timing_of_run(5000, 30000).drain_ms, 30000);
-    assert_int_equal(dpt_timing_of_run(5000, 30000).boundary_ms, 15000);
-    assert_int_equal(dpt_timing_of_run(5000, 30000).lease_ms, dpt_timing_from(5000).lease_ms);
-    assert_int_equal(dpt_timing_of_run(5000, 1).drain_ms, DPT_PROTO_DRAIN_MS_MIN);
-    assert_int_equal(dpt_timing_of_run(5000, INT64_MAX).drain_ms, DPT_PROTO_DRAIN_MS_MAX);
+    assert_int_equal(dpt_timing_from(5000, 0).drain_ms, 8000);
+    assert_int_equal(dpt_timing_from(5000, 30000).drain_ms, 30000);
+    assert_int_equal(dpt_timing_from(5000, 30000).boundary_ms, 15000);
+    assert_int_equal(dpt_timing_from(5000, 30000).lease_ms, dpt_timing_from(5000, 0).lease_ms);
+    assert_int_equal(dpt_timing_from(5000, 1).drain_ms, DPT_PROTO_DRAIN_MS_MIN);
+    assert_int_equal(dpt_timing_from(5000, INT64_MAX).drain_ms, DPT_PROTO_DRAIN_MS_MAX);
 }
 
 static void test_print(void **state)
 {
     (void)state;
     char text[DPT_PROTO_TEXT_BYTES];
-    struct dpt_timing t = dpt_timing_from(5000);
+    struct dpt_timing t = dpt_timing_from(5000, 0);
     dpt_timing_print(&t, text, sizeof text);
     assert_non_null(strstr(text, "timeout 5000 ms: heartbeat 100, grace 250, lease 4500"));
 }

@@ -117,7 +117,7 @@ static void add_run(struct watch *watch, const struct dpt_rdzv_record *record)
     }
     struct seen_run *run = &watch->runs[watch->n_runs++];
     *run = (struct seen_run){.grant_step = -1,
-                             .gap_ms = dpt_timing_from(record->spec->timeout_ms).gap_ms};
+                             .gap_ms = dpt_timing_from(record->spec->timeout_ms, 0).gap_ms};
     (void)snprintf(run->name, sizeof run->name, "%s", record->run);
 }
 
