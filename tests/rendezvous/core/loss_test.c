@@ -1,4 +1,4 @@
-/* Who is lost and when; stalls, grants, adoption by a restarted server. */
+/* Which rank or node is lost, and when; stalls; adoption by a restarted server. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -264,51 +264,6 @@ static void test_later_loss_without_steps(void **state)
     assert_null(strstr(stage.view.text, "node a"));
 }
 
-static void test_grants(void **state)
-{
-    (void)state;
-    trio_start();
-    a.ranks[0].grant_step = 10;
-    fake_say(&a, &stage);
-    assert_int_equal(a.grant_step, 10);
-    assert_int_equal(stage.records[DPT_RDZV_RECORD_GRANT], 1);
-    /* While a soft PREPARE waits for the boundary, the generation is still in force. */
-    fake_say(&c, &stage);
-    assert_true(a.soft);
-    a.ranks[0].grant_step = 20;
-    fake_say(&a, &stage);
-    assert_int_equal(a.grant_step, 20);
-    /* A hard one ends it. */
-    b.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
-    fake_say(&b, &stage);
-    a.ranks[0].grant_step = 30;
-    fake_say(&a, &stage);
-    assert_int_equal(a.grant_step, -1);
-    /* A stranger asks in vain. */
-    c.ranks[0].grant_step = 30;
-    fake_say(&c, &stage);
-    assert_int_equal(c.grant_step, -1);
-    assert_int_equal(stage.records[DPT_RDZV_RECORD_GRANT], 2);
-}
-
-/* One who has no place in the generation is granted nothing, and nobody else on its word. */
-static void test_no_grant_for_a_spare(void **state)
-{
-    (void)state;
-    a.spec.max_world = b.spec.max_world = c.spec.max_world = 2;
-    trio_start();
-    fake_say(&c, &stage);
-    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SPARE);
-    c.ranks[0].grant_step = 40;
-    fake_say(&c, &stage);
-    a.ranks[0].grant_step = 50;
-    a.ranks[0].generation = 0; /* of another generation */
-    fake_say(&a, &stage);
-    assert_int_equal(a.grant_step, -1);
-    assert_int_equal(c.grant_step, -1);
-    assert_int_equal(stage.records[DPT_RDZV_RECORD_GRANT], 0);
-}
-
 /* Only ranks that step can be asked to stop at a step boundary: a joiner waits until all do. */
 static void test_soft_waits_for_go(void **state)
 {
@@ -466,8 +421,6 @@ int main(void)
         T(test_below_min),
         T(test_later_loss_below_min),
         T(test_later_loss_without_steps),
-        T(test_grants),
-        T(test_no_grant_for_a_spare),
         T(test_soft_waits_for_go),
         T(test_adoption),
         T(test_adoption_incomplete),
