@@ -39,9 +39,9 @@ static void budget_free(void *data, void *pointer)
         free(pointer);
 }
 
-static enum dpt_status decode_within(const ProtobufCMessageDescriptor *type, struct budget *budget,
-                                     const void *data, size_t bytes, ProtobufCMessage **ret,
-                                     struct dpt_err *err)
+static enum dpt_status decode_within_budget(const ProtobufCMessageDescriptor *type,
+                                            struct budget *budget, const void *data, size_t bytes,
+                                            ProtobufCMessage **ret, struct dpt_err *err)
 {
     if (bytes > DPT_MESSAGE_BYTES_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "%s of %zu bytes, at most %d", type->short_name, bytes,
@@ -57,13 +57,6 @@ static enum dpt_status decode_within(const ProtobufCMessageDescriptor *type, str
     return DPT_OK;
 }
 
-static enum dpt_status decode(const ProtobufCMessageDescriptor *type, const void *data,
-                              size_t bytes, ProtobufCMessage **ret, struct dpt_err *err)
-{
-    struct budget budget = {.left_bytes = DPT_MESSAGE_MEMORY_BYTES(bytes)};
-    return decode_within(type, &budget, data, bytes, ret, err);
-}
-
 enum dpt_status dpt_message_decode_agent_to_rank_in(void *memory, size_t memory_bytes,
                                                     const void *data, size_t bytes,
                                                     Dpt__AgentToRank **ret, struct dpt_err *err)
@@ -71,7 +64,8 @@ enum dpt_status dpt_message_decode_agent_to_rank_in(void *memory, size_t memory_
     DPT_ASSERT((uintptr_t)memory % alignof(max_align_t) == 0);
     struct budget budget = {.left_bytes = memory_bytes, .memory = memory};
     ProtobufCMessage *message = NULL;
-    DPT_TRY(decode_within(&dpt__agent_to_rank__descriptor, &budget, data, bytes, &message, err));
+    DPT_TRY(
+        decode_within_budget(&dpt__agent_to_rank__descriptor, &budget, data, bytes, &message, err));
     DPT_TRY(dpt_check_agent_to_rank((const Dpt__AgentToRank *)message, err));
     *ret = (Dpt__AgentToRank *)message;
     return DPT_OK;
@@ -82,8 +76,9 @@ enum dpt_status dpt_message_decode_agent_to_rank_in(void *memory, size_t memory_
     enum dpt_status dpt_message_decode_##name(const void *data, size_t bytes, Type **ret,          \
                                               struct dpt_err *err)                                 \
     {                                                                                              \
+        struct budget budget = {.left_bytes = DPT_MESSAGE_MEMORY_BYTES(bytes)};                    \
         ProtobufCMessage *message = NULL;                                                          \
-        DPT_TRY(decode(&descriptor_, data, bytes, &message, err));                                 \
+        DPT_TRY(decode_within_budget(&descriptor_, &budget, data, bytes, &message, err));          \
         enum dpt_status status = dpt_check_##name((const Type *)message, err);                     \
         if (status != DPT_OK) {                                                                    \
             protobuf_c_message_free_unpacked(message, NULL);                                       \
@@ -118,21 +113,4 @@ enum dpt_status dpt_message_encode(const ProtobufCMessage *message, void *buf, s
                         message->descriptor->short_name, bytes, buf_bytes);
     *ret_bytes = protobuf_c_message_pack(message, buf);
     return DPT_OK;
-}
-
-/* Names without the enum's prefix: "RANK_STANDBY" -> "STANDBY". */
-static const char *enum_name(const ProtobufCEnumDescriptor *type, int value, size_t prefix_bytes)
-{
-    const ProtobufCEnumValue *found = protobuf_c_enum_descriptor_get_value(type, value);
-    return found == NULL ? "?" : found->name + prefix_bytes;
-}
-
-const char *dpt_message_rank_phase_name(Dpt__RankPhase phase)
-{
-    return enum_name(&dpt__rank_phase__descriptor, (int)phase, sizeof "RANK_" - 1);
-}
-
-const char *dpt_message_server_phase_name(Dpt__ServerPhase phase)
-{
-    return enum_name(&dpt__server_phase__descriptor, (int)phase, sizeof "SERVER_" - 1);
 }

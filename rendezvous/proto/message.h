@@ -62,9 +62,9 @@ DPT_MUST_USE enum dpt_status dpt_message_decode_rank_to_agent(const void *data, 
                                                               Dpt__RankToAgent **ret,
                                                               struct dpt_err *err);
 
-/* The same without allocation: the message lies in the caller's `memory` and is not freed.
- * DPT_EOVERFLOW: it does not fit; DPT_MESSAGE_MEMORY_BYTES(n) holds any message of n encoded bytes.
- */
+/* The same without allocation: the message lies in the caller's `memory`, aligned as by malloc, and
+ * is not freed. DPT_EOVERFLOW: it does not fit; DPT_MESSAGE_MEMORY_BYTES(n) holds any message of n
+ * encoded bytes. */
 #define DPT_MESSAGE_MEMORY_BYTES(bytes) (64 * 1024 + 16 * (size_t)(bytes))
 DPT_MUST_USE enum dpt_status dpt_message_decode_agent_to_rank_in(void *memory, size_t memory_bytes,
                                                                  const void *data, size_t bytes,
@@ -84,9 +84,5 @@ size_t dpt_message_bytes(const ProtobufCMessage *message);
 DPT_MUST_USE enum dpt_status dpt_message_encode(const ProtobufCMessage *message, void *buf,
                                                 size_t buf_bytes, size_t *ret_bytes,
                                                 struct dpt_err *err);
-
-/* Names for people: "RUNNING", "PREPARE", …; "?" for a value out of range. */
-const char *dpt_message_rank_phase_name(Dpt__RankPhase phase);
-const char *dpt_message_server_phase_name(Dpt__ServerPhase phase);
 
 #endif

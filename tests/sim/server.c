@@ -195,9 +195,11 @@ static void say_sent(struct sim *sim, const struct machine *to, const Dpt__Serve
         return;
     /* Timelines show what is new: the first word of each phase and generation. */
     char word[64];
-    (void)snprintf(word, sizeof word, "%s%s generation %llu",
-                   dpt_message_server_phase_name(message->phase), message->soft ? " (soft)" : "",
-                   (unsigned long long)message->stamp->generation);
+    const char *phase =
+        protobuf_c_enum_descriptor_get_value(&dpt__server_phase__descriptor, (int)message->phase)
+            ->name;
+    (void)snprintf(word, sizeof word, "%s%s generation %llu", phase + strlen("SERVER_"),
+                   message->soft ? " (soft)" : "", (unsigned long long)message->stamp->generation);
     char *told = sim->told[to - sim->machines];
     if (strcmp(told, word) == 0)
         return;

@@ -465,15 +465,6 @@ static void test_other_version_refused(void **state)
     SPOIL(SERVER, "text", (f.server.version = 1, f.server.text = "\001"));
 }
 
-static void test_names(void **state)
-{
-    (void)state;
-    assert_string_equal(dpt_message_rank_phase_name(DPT__RANK_PHASE__RANK_STANDBY), "STANDBY");
-    assert_string_equal(dpt_message_server_phase_name(DPT__SERVER_PHASE__SERVER_PREPARE),
-                        "PREPARE");
-    assert_string_equal(dpt_message_rank_phase_name((Dpt__RankPhase)99), "?");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -488,7 +479,6 @@ int main(void)
         cmocka_unit_test(test_story_fields),
         cmocka_unit_test(test_other_version),
         cmocka_unit_test(test_other_version_refused),
-        cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,7 +29,10 @@ void director_fail_at(const struct director *d, const char *what)
         if (m->alive && m->said)
             (void)fprintf(
                 stderr, "  rank %d: %s of generation %llu, step %lld, failed generation %llu: %s\n",
-                i, dpt_message_rank_phase_name(m->said->state->phase),
+                i,
+                protobuf_c_enum_descriptor_get_value(&dpt__rank_phase__descriptor,
+                                                     (int)m->said->state->phase)
+                    ->name,
                 (unsigned long long)m->said->state->generation,
                 (long long)m->said->state->step_applied,
                 (unsigned long long)m->said->state->failed_generation, m->said->state->text);
