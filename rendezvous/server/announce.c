@@ -1,14 +1,10 @@
 /* The text that the server prints when it listens. */
 #include "rendezvous/server/announce.h"
 
-#include "base/err.h"
-
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 /* ---- this machine's addresses ---- */
@@ -50,77 +46,59 @@ void dpt_announce_look(struct dpt_announce *announce)
 
 /* ---- the text ---- */
 
-struct text {
-    char *at;
-    size_t used;
-};
-
-static void add_text(struct text *text, const char *fmt, ...) DPT_PRINTF(2, 3);
-static void add_text(struct text *text, const char *fmt, ...)
-{
-    const size_t room = DPT_ANNOUNCE_TEXT_BYTES - text->used;
-    va_list ap;
-    va_start(ap, fmt);
-    int n = vsnprintf(text->at + text->used, room, fmt, ap);
-    va_end(ap);
-    if (n > 0)
-        text->used += (size_t)n < room ? (size_t)n : room - 1;
-}
-
 /* The commands for two machines; `announce` gives the server's address if `endpoint` is NULL. */
-static void add_commands(struct text *text, const struct dpt_announce *announce,
-                         const char *endpoint)
+static void print_commands(FILE *out, const struct dpt_announce *announce, const char *endpoint)
 {
     char first[DPT_ANNOUNCE_ADDRESS_BYTES + 16];
     (void)snprintf(first, sizeof first, "%s:%d",
                    announce->n_addresses > 0 ? announce->addresses[0].number : "HEAD",
                    announce->port);
     endpoint = endpoint != NULL ? endpoint : first;
-    add_text(
-        text,
+    (void)fprintf(
+        out,
         "    dpt-worker --nnodes 2 --rdzv-endpoint %s --config FILE    # on one\n"
         "    dpt-worker --nnodes 2 --rdzv-endpoint %s --rdzv-id RUN    # on the other; RUN: run "
         "of FILE\n",
         endpoint, endpoint);
 }
 
-static void add_open(struct text *text, const struct dpt_announce *announce)
+static void print_open(FILE *out, const struct dpt_announce *announce)
 {
-    add_text(
-        text,
+    (void)fprintf(
+        out,
         "dpt-rdzv %s listening on %s without keys: whoever reaches it can join and stop runs\n",
         announce->version, announce->endpoint);
     for (size_t i = 0; announce->anywhere && i < announce->n_addresses; i++)
-        add_text(text, "%s%s:%d (%s)", i == 0 ? "  Addresses of this machine: " : ", ",
-                 announce->addresses[i].number, announce->port, announce->addresses[i].interface);
+        (void)fprintf(out, "%s%s:%d (%s)", i == 0 ? "  Addresses of this machine: " : ", ",
+                      announce->addresses[i].number, announce->port,
+                      announce->addresses[i].interface);
     if (announce->anywhere)
-        add_text(text, announce->n_addresses > 0
-                           ? "\n"
-                           : "  This machine has no address but localhost.\n");
-    add_text(text, "  For a run of two machines:\n");
-    add_commands(text, announce, announce->anywhere ? NULL : announce->endpoint);
+        (void)fputs(announce->n_addresses > 0 ? "\n"
+                                              : "  This machine has no address but localhost.\n",
+                    out);
+    (void)fputs("  For a run of two machines:\n", out);
+    print_commands(out, announce, announce->anywhere ? NULL : announce->endpoint);
 }
 
-static void add_closed(struct text *text, const struct dpt_announce *announce)
+static void print_closed(FILE *out, const struct dpt_announce *announce)
 {
-    add_text(text,
-             "dpt-rdzv %s listening on %s (this host only; --insecure lets others in)\n"
-             "  On this machine:\n"
-             "    dpt-worker --nnodes 1 --rdzv-endpoint %s --config FILE\n"
-             "  Other machines cannot connect: there are no keys yet. Inside a network that you "
-             "trust, start it so:\n"
-             "    dpt-rdzv --port %d --insecure\n"
-             "  and on two machines:\n",
-             announce->version, announce->endpoint, announce->endpoint, announce->port);
-    add_commands(text, announce, NULL);
+    (void)fprintf(
+        out,
+        "dpt-rdzv %s listening on %s (this host only; --insecure lets others in)\n"
+        "  On this machine:\n"
+        "    dpt-worker --nnodes 1 --rdzv-endpoint %s --config FILE\n"
+        "  Other machines cannot connect: there are no keys yet. Inside a network that you "
+        "trust, start it so:\n"
+        "    dpt-rdzv --port %d --insecure\n"
+        "  and on two machines:\n",
+        announce->version, announce->endpoint, announce->endpoint, announce->port);
+    print_commands(out, announce, NULL);
 }
 
-void dpt_announce_print(const struct dpt_announce *announce, char ret[DPT_ANNOUNCE_TEXT_BYTES])
+void dpt_announce_print(const struct dpt_announce *announce, FILE *out)
 {
-    struct text text = {.at = ret};
-    ret[0] = '\0';
     if (announce->open)
-        add_open(&text, announce);
+        print_open(out, announce);
     else
-        add_closed(&text, announce);
+        print_closed(out, announce);
 }

@@ -5,12 +5,9 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
-enum {
-    DPT_ANNOUNCE_ADDRESSES_MAX = 8,
-    DPT_ANNOUNCE_ADDRESS_BYTES = 64,
-    DPT_ANNOUNCE_TEXT_BYTES = 4096
-};
+enum { DPT_ANNOUNCE_ADDRESSES_MAX = 8, DPT_ANNOUNCE_ADDRESS_BYTES = 64 };
 
 /* An address of this machine that other machines may reach. */
 struct dpt_announce_address {
@@ -31,7 +28,7 @@ struct dpt_announce {
  * IPv4 before IPv6. None if they cannot be read. */
 void dpt_announce_look(struct dpt_announce *announce);
 
-/* The text, cut at DPT_ANNOUNCE_TEXT_BYTES. Pure. */
-void dpt_announce_print(const struct dpt_announce *announce, char ret[DPT_ANNOUNCE_TEXT_BYTES]);
+/* Writes the text; the caller checks `out` for errors. */
+void dpt_announce_print(const struct dpt_announce *announce, FILE *out);
 
 #endif

@@ -190,9 +190,7 @@ static enum dpt_status read_message(struct dpt_server *server, bool *ret_read, s
 enum dpt_status dpt_server_run(struct dpt_server *server, struct dpt_err *err)
 {
     for (;;) {
-        int64_t wait_ms = server->deadline_ms - dpt_now_ms();
-        if (wait_ms > DPT_SERVER_WAIT_MS)
-            wait_ms = DPT_SERVER_WAIT_MS;
+        const int64_t wait_ms = server->deadline_ms - dpt_now_ms();
         zmq_pollitem_t items[] = {{.socket = server->router, .events = ZMQ_POLLIN},
                                   {.socket = server->monitor, .events = ZMQ_POLLIN},
                                   {.fd = server->stop_fd, .events = ZMQ_POLLIN}};
@@ -260,9 +258,7 @@ enum dpt_status dpt_server_create(const struct dpt_server_options *options, stru
     server->stop_fd = options->stop_fd;
     server->embedded = options->embedded;
     server->deadline_ms = core.now_ms;
-    enum dpt_status status = dpt_peers_init(&server->peers, err);
-    if (status == DPT_OK)
-        status = dpt_rdzv_create(&core, &server->core, err);
+    enum dpt_status status = dpt_rdzv_create(&core, &server->core, err);
     if (status == DPT_OK)
         status = open_sockets(server, options, err);
     if (status != DPT_OK)
@@ -291,7 +287,6 @@ void dpt_server_destroy(struct dpt_server **server_p)
         while (zmq_ctx_term(server->context) != 0 && zmq_errno() == EINTR)
             continue; /* ends: LINGER bounds it */
     dpt_rdzv_destroy(&server->core);
-    dpt_peers_fini(&server->peers);
     free(server);
 }
 

@@ -3,36 +3,26 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/option.h"
 #include "base/signals.h"
 #include "rendezvous/server/announce.h"
 #include "rendezvous/server/bind.h"
 #include "rendezvous/server/server.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 enum { EXIT_OK = 0, EXIT_CONFIG = 2, EXIT_BROKEN = 4 };
-enum {
-    OPTION_PORT = 256,
-    OPTION_BIND,
-    OPTION_INSECURE,
-    OPTION_FRESH,
-    OPTION_PORT_FILE,
-    OPTION_LOG_LEVEL,
-    OPTION_VERSION,
-    OPTION_HELP
-};
 
 struct arguments {
     struct dpt_server_options server;
+    int64_t port;
     const char *port_file;
-    bool done; /* --help or --version: nothing is served */
+    bool help, version;
 };
 
 static const char help_text[] =
@@ -62,76 +52,40 @@ static const char help_text[] =
     "goes on. Exit codes: 0 ended, 2 bad option or "
     "port in use, 4 internal failure.\n";
 
-static enum dpt_status parse_port(const char *text, int *ret, struct dpt_err *err)
-{
-    char *end;
-    errno = 0;
-    long port = strtol(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || port < 0 || port > 65535)
-        return dpt_fail(err, DPT_ECONFIG, "--port '%s' is not a number of 0 … 65535", text);
-    *ret = (int)port;
-    return DPT_OK;
-}
-
-static enum dpt_status set_log_level(const char *text, struct dpt_err *err)
+static enum dpt_status set_log_level(void *ctx, const char *text, struct dpt_err *err)
 {
     static const char *const names[] = {"debug", "info", "warn", "error"};
+    (void)ctx;
     for (int i = 0; i < DPT_LOG_LEVEL_COUNT; i++)
         if (strcmp(text, names[i]) == 0) {
             dpt_log_set_level((enum dpt_log_level)i);
             return DPT_OK;
         }
-    return dpt_fail(err, DPT_ECONFIG, "--log-level '%s' is none of debug, info, warn, error", text);
+    return dpt_fail(err, DPT_EINVAL, "'%s' is none of debug, info, warn, error", text);
 }
 
 static enum dpt_status parse_arguments(int argc, char **argv, struct arguments *ret,
                                        struct dpt_err *err)
 {
-    static const struct option options[] = {
-        {"port", required_argument, NULL, OPTION_PORT},
-        {"bind", required_argument, NULL, OPTION_BIND},
-        {"insecure", no_argument, NULL, OPTION_INSECURE},
-        {"fresh", no_argument, NULL, OPTION_FRESH},
-        {"port-file", required_argument, NULL, OPTION_PORT_FILE},
-        {"log-level", required_argument, NULL, OPTION_LOG_LEVEL},
-        {"version", no_argument, NULL, OPTION_VERSION},
-        {"help", no_argument, NULL, OPTION_HELP},
-        {NULL, 0, NULL, 0}};
-    opterr = 0;
-    for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;)
-        switch (option) {
-        case OPTION_PORT:
-            DPT_TRY(parse_port(optarg, &ret->server.port, err));
-            break;
-        case OPTION_BIND:
-            ret->server.address = optarg;
-            break;
-        case OPTION_INSECURE:
-            ret->server.insecure = true;
-            break;
-        case OPTION_FRESH:
-            ret->server.fresh = true;
-            break;
-        case OPTION_PORT_FILE:
-            ret->port_file = optarg;
-            break;
-        case OPTION_LOG_LEVEL:
-            DPT_TRY(set_log_level(optarg, err));
-            break;
-        case OPTION_VERSION:
-            ret->done = true;
-            (void)puts("dpt-rdzv " DPT_VERSION);
-            return DPT_OK;
-        case OPTION_HELP:
-            ret->done = true;
-            (void)fputs(help_text, stdout);
-            return DPT_OK;
-        default:
-            return dpt_fail(err, DPT_ECONFIG, "unknown option or missing value: '%s' (see --help)",
-                            argv[optind - 1]);
-        }
-    if (optind < argc)
-        return dpt_fail(err, DPT_ECONFIG, "unexpected argument '%s' (see --help)", argv[optind]);
+    const struct dpt_option options[] = {
+        {"--port", "N", .number = &ret->port, .max = 65535},
+        {"--bind", "ADDRESS", .text = &ret->server.address},
+        {"--insecure", .flag = &ret->server.insecure},
+        {"--fresh", .flag = &ret->server.fresh},
+        {"--port-file", "FILE", .text = &ret->port_file},
+        {"--log-level", "L", .set = set_log_level},
+        {"--version", .flag = &ret->version},
+        {"--help", .flag = &ret->help},
+    };
+    struct dpt_err why;
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], "--", 2) != 0)
+            return dpt_fail(err, DPT_ECONFIG, "unexpected argument '%s' (see --help)", argv[i]);
+        if (dpt_option_read(options, sizeof options / sizeof options[0], argc, argv, &i, &why) !=
+            DPT_OK)
+            return dpt_fail(err, DPT_ECONFIG, "%s (see --help)", why.text);
+    }
+    ret->server.port = (int)ret->port;
     return DPT_OK;
 }
 
@@ -164,11 +118,9 @@ static enum dpt_status print_announcement(const struct dpt_server *server,
                                  .port = dpt_server_port(server),
                                  .open = options->insecure && !dpt_server_is_loopback(address),
                                  .anywhere = strcmp(address, "*") == 0};
-    char screen[DPT_ANNOUNCE_TEXT_BYTES];
     dpt_announce_look(&facts);
-    dpt_announce_print(&facts, screen);
-    (void)fputs(screen, stdout);
-    if (fflush(stdout) != 0)
+    dpt_announce_print(&facts, stdout);
+    if (fflush(stdout) != 0 || ferror(stdout))
         return dpt_fail_errno(err, errno, "write to standard output");
     if (arguments->port_file == NULL)
         return DPT_OK;
@@ -182,10 +134,12 @@ static enum dpt_status print_announcement(const struct dpt_server *server,
 
 static enum dpt_status run_server(int argc, char **argv, struct dpt_err *err)
 {
-    struct arguments arguments = {.server = {.port = DPT_SERVER_PORT, .stop_fd = -1}};
+    struct arguments arguments = {.port = DPT_SERVER_PORT};
     DPT_TRY(parse_arguments(argc, argv, &arguments, err));
-    if (arguments.done)
+    if (arguments.help || arguments.version) {
+        (void)fputs(arguments.help ? help_text : "dpt-rdzv " DPT_VERSION "\n", stdout);
         return DPT_OK;
+    }
     raise_descriptor_limit();
     DPT_TRY(open_signals(&arguments.server.stop_fd, err));
     struct dpt_server *server = NULL;
@@ -207,6 +161,5 @@ int main(int argc, char **argv)
     if (status == DPT_OK)
         return EXIT_OK;
     (void)fprintf(stderr, "dpt-rdzv: %s\n", err.text);
-    return status == DPT_ECONFIG || status == DPT_EEXIST || status == DPT_ENOENT ? EXIT_CONFIG
-                                                                                 : EXIT_BROKEN;
+    return status == DPT_ECONFIG || status == DPT_EEXIST ? EXIT_CONFIG : EXIT_BROKEN;
 }

@@ -1,23 +1,9 @@
 /* Connections by descriptor: an array that is indexed by it. */
 #include "rendezvous/server/peers.h"
 
-#include <stdlib.h>
-
 static bool is_watched(int fd)
 {
     return fd >= 0 && fd < DPT_PEERS_FDS_MAX;
-}
-
-enum dpt_status dpt_peers_init(struct dpt_peers *peers, struct dpt_err *err)
-{
-    peers->fds = calloc(DPT_PEERS_FDS_MAX, sizeof *peers->fds); /* untouched pages cost nothing */
-    return peers->fds != NULL ? DPT_OK : dpt_fail_nomem(err, "table of connections");
-}
-
-void dpt_peers_fini(struct dpt_peers *peers)
-{
-    free(peers->fds);
-    peers->fds = NULL;
 }
 
 void dpt_peers_connected(struct dpt_peers *peers, int fd)

@@ -28,12 +28,10 @@ struct dpt_peer_fd {
     bool connected;
 };
 
+/* Zeroed at first. 1 MiB, of which untouched pages take no memory. */
 struct dpt_peers {
-    struct dpt_peer_fd *fds; /* by descriptor */
+    struct dpt_peer_fd fds[DPT_PEERS_FDS_MAX]; /* by descriptor */
 };
-
-DPT_MUST_USE enum dpt_status dpt_peers_init(struct dpt_peers *peers, struct dpt_err *err);
-void dpt_peers_fini(struct dpt_peers *peers);
 
 /* The monitor reported that `fd` was accepted. */
 void dpt_peers_connected(struct dpt_peers *peers, int fd);

@@ -2,8 +2,7 @@
  * (rendezvous/core/core.h).
  *
  * It carries no training data and keeps nothing on disk: after a restart the agents' messages tell
- * it which runs exist. One thread creates, runs and destroys a server; dpt_server_thread starts it.
- */
+ * it which runs exist. One thread at a time uses a server. */
 #ifndef DPT_RENDEZVOUS_SERVER_SERVER_H
 #define DPT_RENDEZVOUS_SERVER_SERVER_H
 
@@ -17,7 +16,6 @@ enum {
     DPT_SERVER_RECEIVED_MAX = 64, /* unread messages of a peer; then TCP stops it */
     DPT_SERVER_ROUND_MAX = 16384, /* messages read between two TICKs */
     DPT_SERVER_FAILED_MAX = 1024, /* peers found broken by sending, per round; leases find others */
-    DPT_SERVER_WAIT_MS = 1000,    /* longest wait of the loop */
     DPT_SERVER_ENDPOINT_BYTES = 280
 };
 

@@ -276,9 +276,7 @@ class Drawer:
             return Draw(program, [*command[1:], *right, f"{option}=x"], {usage}, [re.escape(option)], note=how)
         if how == "dashes":
             dashes = rng.choice(["--", "---", "--=", "--1", "---nnodes"])
-            ends_options = program == "dpt-rdzv" and dashes == "--"
-            return Draw(program, [*command[1:], *right, dashes], CODES[program] - ({0} if not ends_options else set()),
-                        note=how)
+            return Draw(program, [*command[1:], *right, dashes], CODES[program] - {0}, note=how)
         if how == "many" and program == "dpt-worker":
             return Draw(program, [*right, *["--set", "seed=1"] * rng.choice([65, 200])], {usage}, note=how)
         wrong = rng.choice(["x", "-1", "nan", "99999999999999999999999", "1e400", "\udcff", "x" * 5000, "[", "-",

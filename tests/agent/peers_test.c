@@ -11,17 +11,10 @@
 
 static struct dpt_peers peers;
 
-static int set_up(void **state)
+static int forget_peers(void **state)
 {
     (void)state;
-    struct dpt_err err;
-    return dpt_peers_init(&peers, &err) == DPT_OK ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    dpt_peers_fini(&peers);
+    memset(&peers, 0, sizeof peers);
     return 0;
 }
 
@@ -109,7 +102,7 @@ static void test_routing_ids(void **state)
 
 int main(void)
 {
-#define CASE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define CASE(test) cmocka_unit_test_setup(test, forget_peers)
     const struct CMUnitTest tests[] = {
         CASE(test_life),
         CASE(test_nobody_was_heard),

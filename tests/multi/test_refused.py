@@ -26,11 +26,11 @@ def one_line(text):
 
 
 @pytest.mark.parametrize("args, said", [
-    (["--port", "x"], "--port 'x' is not a number of 0 … 65535"),
-    (["--port", "70000"], "--port '70000'"),
+    (["--port", "x"], "--port: expected an integer from 0 to 65535, got 'x'"),
+    (["--port", "70000"], "--port: expected an integer from 0 to 65535, got '70000'"),
     (["--bind", "0.0.0.0"], "--insecure"),
     (["--bind", "somewhere"], "--bind 'somewhere' is not a numeric IP address, localhost or *"),
-    (["--prot", "1"], "'--prot'"),
+    (["--prot", "1"], "unknown option '--prot'"),
     (["29500"], "unexpected argument '29500'"),
     (["--port", "0", "--port-file", "/nonexistent/folder/port"], "/nonexistent/folder"),
     (["--port", "0", "--port-file", "/proc"], "--port-file: "),
@@ -100,7 +100,7 @@ def test_most_slots_of_a_step(tmp_path):
 @pytest.mark.parametrize("args, said", [
     (["--rdvz-endpoint", "h:1"], "did you mean --rdzv-endpoint"),
     (["--rdzv-endpoint", "host"], "--rdzv-endpoint 'host' is not HOST:PORT"),
-    (["--rdzv-endpoint", "host:0"], "port must be 1 … 65535"),
+    (["--rdzv-endpoint", "host:0"], "port of 'host:0': expected an integer from 1 to 65535, got '0'"),
     (["--node-id", "a/b"], "--node-id 'a/b'"),
     (["--node-id", "-"], "--node-id '-'"),
     (["--set", "run=é"], "run: 'é': only letters"),
