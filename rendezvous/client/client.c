@@ -2,6 +2,7 @@
 #include "rendezvous/client/client.h"
 
 #include "base/log.h"
+#include "base/parse.h"
 #include "rendezvous/client/reach.h"
 
 #include <errno.h>
@@ -26,10 +27,9 @@ struct dpt_client {
     int fds[DPT_CLIENT_FDS];
     uint32_t sockets; /* opened so far: names the monitors */
     bool up;
-    bool gave_up; /* the socket was replaced and DOWN is not told yet */
-    bool holds_message;
-    zmq_msg_t message;
-    bool heard; /* since the last tick */
+    bool gave_up;      /* the socket was replaced and DOWN is not told yet */
+    zmq_msg_t message; /* received last */
+    bool heard;        /* since the last tick */
     int64_t last_heard_ms, last_tick_ms;
     int64_t first_tick_ms;   /* -1: none yet */
     bool was_up, looked;     /* there was a connection; the reason for its lack was looked for */
@@ -47,29 +47,15 @@ static enum dpt_status fail_zmq(struct dpt_err *err, const char *what)
 
 enum dpt_status dpt_client_check_endpoint(const char *endpoint, struct dpt_err *err)
 {
-    const char *wrong = NULL;
-    const char *colon = strrchr(endpoint, ':');
-    char *end = NULL;
-    long port = colon == NULL ? 0 : strtol(colon + 1, &end, 10);
-    if (strlen(endpoint) >= DPT_CLIENT_ENDPOINT_BYTES - sizeof "tcp://")
-        wrong = "it is too long";
-    else if (strstr(endpoint, "://") != NULL)
-        wrong = "leave out the protocol";
-    else if (colon == NULL || colon[1] == '\0')
-        wrong = "the port is missing";
-    else if (colon == endpoint)
-        wrong = "the host is missing";
-    else if (*end != '\0' || colon[1] < '0' || colon[1] > '9' || port < 1 || port > 65535)
-        wrong = "the port must be 1 … 65535";
-    else if (endpoint[0] == '[' ? colon[-1] != ']' || colon - endpoint < 4
-                                : memchr(endpoint, ':', (size_t)(colon - endpoint)) != NULL)
-        wrong = "an IPv6 address goes in brackets, [::1]:29500";
-    else if (strcspn(endpoint, " \t\r\n/;*") != strlen(endpoint))
-        wrong = "it holds a character that no host has";
-    if (wrong == NULL)
-        return DPT_OK;
-    return dpt_fail(err, DPT_ECONFIG, "rendezvous endpoint '%s' is not HOST:PORT: %s", endpoint,
-                    wrong);
+    struct dpt_err why;
+    enum dpt_status status = dpt_parse_endpoint(endpoint, &why);
+    if (status == DPT_OK && strlen(endpoint) >= DPT_CLIENT_ENDPOINT_BYTES - sizeof "tcp://")
+        status = dpt_fail(&why, DPT_EINVAL, "'%s' is too long", endpoint);
+    if (status == DPT_OK && strcspn(endpoint, " \t\r\n/;*") != strlen(endpoint))
+        status =
+            dpt_fail(&why, DPT_EINVAL, "'%s' holds a character that no host name has", endpoint);
+    return status == DPT_OK ? DPT_OK
+                            : dpt_fail(err, DPT_ECONFIG, "rendezvous endpoint: %s", why.text);
 }
 
 static int set_int(void *socket, int option, int value)
@@ -79,10 +65,6 @@ static int set_int(void *socket, int option, int value)
 
 static void close_socket(struct dpt_client *client, int linger_ms)
 {
-    if (client->holds_message) {
-        zmq_msg_close(&client->message);
-        client->holds_message = false;
-    }
     /* None of these can fail on an open socket. */
     if (client->socket != NULL) {
         (void)zmq_socket_monitor(client->socket, NULL, 0);
@@ -155,25 +137,22 @@ static enum dpt_status open_socket(struct dpt_client *client, struct dpt_err *er
     return read_fd(client->monitor, &client->fds[1], err);
 }
 
-enum dpt_status dpt_client_create(const struct dpt_client_options *options, struct dpt_client **ret,
+enum dpt_status dpt_client_create(const char *endpoint, int silence_ms, struct dpt_client **ret,
                                   struct dpt_err *err)
 {
-    DPT_ASSERT(options->silence_ms > 0);
-    DPT_TRY(dpt_client_check_endpoint(options->endpoint, err));
+    DPT_ASSERT(silence_ms > 0);
+    DPT_TRY(dpt_client_check_endpoint(endpoint, err));
     struct dpt_client *client = calloc(1, sizeof *client);
     if (client == NULL)
         return dpt_fail_nomem(err, "rendezvous client");
     client->fds[0] = client->fds[1] = -1;
-    client->silence_ms = options->silence_ms;
+    client->silence_ms = silence_ms;
     client->last_tick_ms = client->first_tick_ms = -1;
-    int written = snprintf(client->address, sizeof client->address, "tcp://%s", options->endpoint);
-    DPT_ASSERT(written > 0 && (size_t)written < sizeof client->address);
-    enum dpt_status status = DPT_OK;
+    (void)snprintf(client->address, sizeof client->address, "tcp://%s", endpoint);
+    (void)zmq_msg_init(&client->message); /* cannot fail */
     client->context = zmq_ctx_new();
-    if (client->context == NULL)
-        status = fail_zmq(err, "start ZeroMQ");
-    else
-        status = open_socket(client, err);
+    enum dpt_status status =
+        client->context == NULL ? fail_zmq(err, "start ZeroMQ") : open_socket(client, err);
     if (status != DPT_OK)
         dpt_client_destroy(&client);
     else
@@ -189,6 +168,7 @@ void dpt_client_destroy(struct dpt_client **client_p)
         return;
     dpt_reach_stop(&client->reach);
     close_socket(client, DPT_CLIENT_LINGER_MS);
+    (void)zmq_msg_close(&client->message);
     if (client->context != NULL)
         while (zmq_ctx_term(client->context) != 0 && zmq_errno() == EINTR)
             continue; /* ends: LINGER bounds it */
@@ -213,20 +193,11 @@ enum dpt_status dpt_client_send(struct dpt_client *client, const void *message, 
 /* Receives one part into client->message; DPT_INPROGRESS: none there. */
 static enum dpt_status recv_part(struct dpt_client *client, struct dpt_err *err)
 {
-    if (client->holds_message)
-        zmq_msg_close(&client->message);
-    client->holds_message = false;
-    if (zmq_msg_init(&client->message) != 0)
-        return fail_zmq(err, "receive from the server");
-    if (zmq_msg_recv(&client->message, client->socket, ZMQ_DONTWAIT) >= 0) {
-        client->holds_message = true;
+    if (zmq_msg_recv(&client->message, client->socket, ZMQ_DONTWAIT) >= 0)
         return DPT_OK;
-    }
-    int saved = zmq_errno();
-    zmq_msg_close(&client->message);
-    if (saved == EAGAIN || saved == EINTR)
+    if (zmq_errno() == EAGAIN || zmq_errno() == EINTR)
         return DPT_INPROGRESS;
-    return dpt_fail(err, DPT_EIO, "receive from the server: %s", zmq_strerror(saved));
+    return fail_zmq(err, "receive from the server");
 }
 
 static enum dpt_status recv_message(struct dpt_client *client, struct dpt_client_event *ret,

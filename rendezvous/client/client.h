@@ -27,17 +27,12 @@ enum {
 
 struct dpt_client;
 
-struct dpt_client_options {
-    const char *endpoint; /* HOST:PORT, [IPV6]:PORT; copied */
-    int silence_ms;       /* > 0: time without a message after which the socket is replaced */
-};
-
-/* Checks HOST:PORT or [IPV6]:PORT; DPT_ECONFIG says what is wrong with it. The port is 1 … 65535.
- */
+/* DPT_ECONFIG: the endpoint is not HOST:PORT or [IPV6]:PORT; the text says why. */
 DPT_MUST_USE enum dpt_status dpt_client_check_endpoint(const char *endpoint, struct dpt_err *err);
 
-/* Starts connecting; never waits for the server. */
-DPT_MUST_USE enum dpt_status dpt_client_create(const struct dpt_client_options *options,
+/* Starts connecting to `endpoint` (copied); never waits for the server. silence_ms > 0: time
+ * without a message after which the socket is replaced. */
+DPT_MUST_USE enum dpt_status dpt_client_create(const char *endpoint, int silence_ms,
                                                struct dpt_client **ret, struct dpt_err *err);
 
 /* Closes within DPT_CLIENT_LINGER_MS; accepts NULL and nulls the pointer. */

@@ -39,9 +39,8 @@ struct result {
 struct dpt_reach {
     char host[DPT_REACH_HOST_BYTES], port[PORT_BYTES];
     pthread_mutex_t mutex; /* guards what follows */
-    int owners;
-    bool stopped;
-    int64_t lookup_ms; /* since when the name is looked up; 0: it has been */
+    int owners;            /* 1: the caller has stopped it */
+    int64_t lookup_ms;     /* since when the name is looked up; 0: it has been */
     struct result result;
     int connected; /* attempts in a row that found something listening */
 };
@@ -137,7 +136,7 @@ static bool publish_result(struct dpt_reach *reach, const struct result *result)
     (void)pthread_mutex_lock(&reach->mutex);
     reach->result = *result;
     reach->connected = result->finding == FINDING_CONNECTED ? reach->connected + 1 : 0;
-    const bool stopped = reach->stopped;
+    const bool stopped = reach->owners == 1;
     (void)pthread_mutex_unlock(&reach->mutex);
     return stopped;
 }
@@ -239,10 +238,6 @@ void dpt_reach_stop(struct dpt_reach **reach_p)
 {
     struct dpt_reach *reach = *reach_p;
     *reach_p = NULL;
-    if (reach == NULL)
-        return;
-    (void)pthread_mutex_lock(&reach->mutex);
-    reach->stopped = true;
-    (void)pthread_mutex_unlock(&reach->mutex);
-    release_reach(reach);
+    if (reach != NULL)
+        release_reach(reach);
 }

@@ -53,8 +53,7 @@ struct dpt_client *transport_start_client(int port)
     struct dpt_client *client;
     struct dpt_err err;
     (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%d", port);
-    const struct dpt_client_options options = {.endpoint = endpoint, .silence_ms = SILENCE_MS};
-    assert_int_equal(dpt_client_create(&options, &client, &err), DPT_OK);
+    assert_int_equal(dpt_client_create(endpoint, SILENCE_MS, &client, &err), DPT_OK);
     return client;
 }
 

@@ -169,12 +169,11 @@ static int64_t timeout_ms(const struct worker *worker)
 
 static enum dpt_status connect_client(struct worker *worker, struct dpt_err *err)
 {
-    int64_t silence_ms = timeout_ms(worker) / 2;
-    const struct dpt_client_options options = {
-        .endpoint = worker->server_at.endpoint,
-        .silence_ms = silence_ms > SILENCE_MS_MIN ? (int)silence_ms : SILENCE_MS_MIN};
-    return dpt_wrap(err, dpt_client_create(&options, &worker->client, err), "%s",
-                    worker->server_at.source);
+    const int silence_ms = (int)(timeout_ms(worker) / 2);
+    const enum dpt_status status = dpt_client_create(
+        worker->server_at.endpoint, silence_ms > SILENCE_MS_MIN ? silence_ms : SILENCE_MS_MIN,
+        &worker->client, err);
+    return dpt_wrap(err, status, "%s", worker->server_at.source);
 }
 
 static void print_log_line(void *ctx, const char *line, size_t bytes)
