@@ -9,8 +9,8 @@
 
 enum { HOST_BYTES = 80, PORT_BYTES = 8 };
 
-static enum dpt_status resolve(const char *host, const char *port, struct dpt_address *ret,
-                               struct dpt_err *err)
+enum dpt_status dpt_address_of_host(const char *host, const char *port, struct dpt_address *ret,
+                                    struct dpt_err *err)
 {
     const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV,
                                    .ai_socktype = SOCK_STREAM};
@@ -55,13 +55,7 @@ enum dpt_status dpt_address_parse(const char *text, struct dpt_address *ret, str
         return dpt_fail(err, DPT_EINVAL, "'%s' is no address of the form HOST:PORT", text);
     memcpy(name, host, host_bytes);
     name[host_bytes] = '\0';
-    return resolve(name, colon + 1, ret, err);
-}
-
-enum dpt_status dpt_address_parse_host(const char *host, struct dpt_address *ret,
-                                       struct dpt_err *err)
-{
-    return resolve(host, "0", ret, err);
+    return dpt_address_of_host(name, colon + 1, ret, err);
 }
 
 enum dpt_status dpt_address_format(const struct dpt_address *address, char *ret_text,

@@ -16,9 +16,9 @@ struct dpt_address {
 DPT_MUST_USE enum dpt_status dpt_address_parse(const char *text, struct dpt_address *ret,
                                                struct dpt_err *err);
 
-/* A host without a port ("::1", "10.0.0.2"), with port 0. */
-DPT_MUST_USE enum dpt_status dpt_address_parse_host(const char *host, struct dpt_address *ret,
-                                                    struct dpt_err *err);
+/* A host ("::1", "10.0.0.2") and a port, both numeric. */
+DPT_MUST_USE enum dpt_status dpt_address_of_host(const char *host, const char *port,
+                                                 struct dpt_address *ret, struct dpt_err *err);
 
 /* The text of an IP address. */
 DPT_MUST_USE enum dpt_status dpt_address_format(const struct dpt_address *address, char *ret_text,

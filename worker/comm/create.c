@@ -35,7 +35,12 @@ enum {
     ACCEPTS_MAX = 64    /* in a row from one socket */
 };
 
-enum dial_state { DIAL_IDLE, DIAL_CONNECTING, DIAL_GREETED, DIAL_HELD };
+enum dial_state {
+    DIAL_IDLE, /* has no socket */
+    DIAL_CONNECTING,
+    DIAL_GREETED,
+    DIAL_HELD
+};
 
 /* The attempt to reach one peer. */
 struct dial {
@@ -98,9 +103,8 @@ static bool same_user(int fd)
 
 static void dial_again(struct dial *dial, int64_t now, int saved_errno)
 {
-    if (dial->fd >= 0)
+    if (dial->state != DIAL_IDLE)
         close(dial->fd);
-    dial->fd = -1;
     dial->state = DIAL_IDLE;
     dial->next_ms = now + RETRY_MS;
     dial->last_errno = saved_errno;
@@ -155,9 +159,7 @@ static enum dpt_status dial_connect_result(struct creation *c, struct dial *dial
         return dial_connected(c, dial, now, err);
     if (connect_errno == ECONNREFUSED)
         return dial_refused(c, dial, now, err);
-    if (connect_errno == EINPROGRESS)
-        dial->state = DIAL_CONNECTING;
-    else
+    if (connect_errno != EINPROGRESS)
         dial_again(dial, now, connect_errno);
     return DPT_OK;
 }
@@ -169,6 +171,7 @@ static enum dpt_status start_dial(struct creation *c, struct dial *dial, int64_t
     dial->fd = socket(dial->address.addr.ss_family, type, 0);
     if (dial->fd < 0)
         return dpt_fail_errno(err, errno, "a socket to reach rank %d", dial->peer->rank);
+    dial->state = DIAL_CONNECTING;
     const int rc = connect(dial->fd, (struct sockaddr *)&dial->address.addr, dial->address.len);
     return dial_connect_result(c, dial, rc == 0 ? 0 : errno, now, err);
 }
@@ -198,10 +201,8 @@ static enum dpt_status dial_event(struct creation *c, struct dial *dial, int64_t
         dial_again(dial, now, ECONNRESET);
         return DPT_OK;
     }
-    const int fd = dial->fd;
-    dial->fd = -1;
     dial->state = DIAL_IDLE;
-    return add_link(c, from, fd, dial->shm, err);
+    return add_link(c, from, dial->fd, dial->shm, err);
 }
 
 static enum dpt_status start_dials(struct creation *c, int64_t now, struct dpt_err *err)
@@ -248,9 +249,8 @@ static bool half_event(struct creation *c, int i, enum dpt_status *ret_status, s
     const struct half kept = *half;
     drop_half(c, i, !welcome);
     if (welcome) {
-        if (dial->fd >= 0)
+        if (dial->state != DIAL_IDLE)
             close(dial->fd);
-        dial->fd = -1;
         dial->state = DIAL_IDLE;
         /* If this fails, the dialer has given up; the link will read its end. */
         (void)!dpt_hello_send(kept.fd, c->spec, DPT_HELLO_WELCOME, from);
@@ -337,10 +337,12 @@ static nfds_t fill_pollfds(struct creation *c, int abort_fd)
         c->pollfds[n++] = (struct pollfd){.fd = link->gone || link->doubtful ? -1 : link->fd,
                                           .events = (short)link->ops->interest(link)};
     }
-    for (int i = 0; i < c->spec->n_peers; i++)
+    for (int i = 0; i < c->spec->n_peers; i++) {
+        const struct dial *dial = &c->dials[i];
         c->pollfds[n++] =
-            (struct pollfd){.fd = c->dials[i].fd,
-                            .events = c->dials[i].state == DIAL_CONNECTING ? POLLOUT : POLLIN};
+            (struct pollfd){.fd = dial->state == DIAL_IDLE ? -1 : dial->fd,
+                            .events = dial->state == DIAL_CONNECTING ? POLLOUT : POLLIN};
+    }
     for (int i = 0; i < c->n_halves; i++)
         c->pollfds[n++] = (struct pollfd){.fd = c->halves[i].fd, .events = POLLIN};
     return n;
@@ -428,8 +430,6 @@ static enum dpt_status prepare_dials(struct creation *c, struct dpt_err *err)
     c->pollfds = calloc(3 + 2 * peers + (size_t)c->halves_max, sizeof *c->pollfds);
     if (c->dials == NULL || c->halves == NULL || c->pollfds == NULL)
         return dpt_fail_nomem(err, "connections to %d peers", c->spec->n_peers);
-    for (int i = 0; i < c->spec->n_peers; i++)
-        c->dials[i].fd = -1;
     for (int i = 0; i < c->spec->n_peers; i++) {
         const struct dpt_comm_peer *peer = &c->spec->peers[i];
         struct dial *dial = &c->dials[i];
@@ -452,9 +452,9 @@ static void say_goodbye(struct creation *c, struct dial *dial)
                                 ? dpt_shm_link_create(c->comm, dial->peer->rank, dial->fd, NULL)
                                 : dpt_tcp_link_create(c->comm, dial->peer->rank, dial->fd, NULL);
     if (link == NULL)
-        return;
-    dial->fd = -1;
-    link->ops->destroy(link, GOODBYE_FAILED, c->comm->suspect);
+        close(dial->fd);
+    else
+        link->ops->destroy(link, GOODBYE_FAILED, c->comm->suspect);
 }
 
 static void clear_creation(struct creation *c)
@@ -462,7 +462,7 @@ static void clear_creation(struct creation *c)
     for (int i = 0; c->dials != NULL && i < c->spec->n_peers; i++) {
         if (c->dials[i].state == DIAL_GREETED)
             say_goodbye(c, &c->dials[i]);
-        if (c->dials[i].fd >= 0)
+        else if (c->dials[i].state != DIAL_IDLE)
             close(c->dials[i].fd);
     }
     while (c->n_halves > 0)

@@ -1,6 +1,7 @@
 /* The sockets on which peers dial, and the texts of addresses (comm.h). */
 #include "worker/comm/listener.h"
 
+#include "base/hash.h"
 #include "worker/comm/address.h"
 
 #include <errno.h>
@@ -11,17 +12,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BACKLOG = 1024, NAME_BYTES = 16 };
+enum { BACKLOG = 1024 };
 
 static enum dpt_status open_shm(struct dpt_comm_listener *listener, struct dpt_err *err)
 {
-    uint8_t name[NAME_BYTES];
-    if (getrandom(name, sizeof name, 0) != (ssize_t)sizeof name)
+    struct dpt_hash128 name; /* random */
+    char hex[DPT_HASH_HEX_BYTES];
+    if (getrandom(&name, sizeof name, 0) != (ssize_t)sizeof name)
         return dpt_fail_errno(err, errno, "random name of a socket");
-    int at = snprintf(listener->shm_addr, sizeof listener->shm_addr, "@dpt-comm-");
-    for (size_t i = 0; i < sizeof name; i++)
-        at += snprintf(listener->shm_addr + at, sizeof listener->shm_addr - (size_t)at, "%02x",
-                       name[i]);
+    dpt_hash128_hex(name, hex);
+    (void)snprintf(listener->shm_addr, sizeof listener->shm_addr, "@dpt-comm-%s", hex);
     struct dpt_address address;
     DPT_TRY(dpt_address_parse(listener->shm_addr, &address, err));
     listener->shm_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -36,7 +36,7 @@ static enum dpt_status open_tcp(struct dpt_comm_listener *listener, const char *
                                 struct dpt_err *err)
 {
     struct dpt_address address;
-    DPT_TRY(dpt_address_parse_host(host, &address, err));
+    DPT_TRY(dpt_address_of_host(host, "0", &address, err));
     listener->tcp_fd =
         socket(address.addr.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (listener->tcp_fd < 0 ||

@@ -1,9 +1,9 @@
 /* Registered memory: sealed memory of its owner, which peers of the host map (comm.h). */
+#include "base/memory.h"
 #include "worker/comm/listener.h"
 #include "worker/comm/sealed.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,27 +17,12 @@ static int free_region(const struct dpt_comm_listener *listener)
     return -1;
 }
 
-/* Bytes that can be allocated before the kernel kills processes; SIZE_MAX: unknown. */
-static size_t available_bytes(void)
-{
-    unsigned long long kib;
-    char line[128];
-    size_t bytes = SIZE_MAX;
-    FILE *file = fopen("/proc/meminfo", "re");
-    if (file == NULL)
-        return bytes;
-    while (fgets(line, sizeof line, file) != NULL)
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-            bytes = (size_t)kib * 1024;
-    (void)fclose(file); /* read only: nothing can be lost */
-    return bytes;
-}
-
 static enum dpt_status map_pages(const struct dpt_comm_mem *mem, struct sealed_memory *ret,
                                  struct dpt_err *err)
 {
+    const int64_t available = dpt_memory_available("");
     /* The kernel would kill processes before it refused. */
-    if (mem->map_bytes > available_bytes())
+    if (available > 0 && mem->map_bytes > (size_t)available)
         return dpt_fail(err, DPT_ENOMEM,
                         "shared memory of %zu bytes is more than this machine has available",
                         mem->bytes);

@@ -3,7 +3,6 @@
 #include "worker/comm/nccl_calls.h"
 
 #include "base/clock.h"
-#include "worker/comm/nccl_settings.h"
 
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -105,7 +104,7 @@ static enum dpt_nccl_result call_unique_id(void *ctx, uint8_t ret[DPT_NCCL_ID_BY
     if (result != DPT_NCCL_OK)
         return result;
     /* The library has now read its configuration files into the environment. */
-    const char *why, *name = dpt_nccl_unbearable_setting(&why);
+    const char *why, *name = dpt_nccl_refused_setting(&why);
     if (name != NULL) {
         (void)snprintf(last_text, sizeof last_text, "NCCL's configuration file sets %s: %s", name,
                        why);
@@ -306,7 +305,7 @@ enum dpt_status dpt_nccl_calls_load(const struct dpt_nccl_calls **ret, struct dp
     if (ncclGetVersion(&version) != ncclSuccess || version < least)
         return dpt_fail(err, DPT_EUNSUPPORTED, "NCCL %d is loaded, %d or newer is needed", version,
                         least);
-    const char *why, *name = dpt_nccl_unbearable_setting(&why);
+    const char *why, *name = dpt_nccl_refused_setting(&why);
     if (name != NULL)
         return dpt_fail(err, DPT_EUNSUPPORTED, "%s in the environment: %s; unset it", name, why);
     *ret = &calls;

@@ -109,4 +109,8 @@ struct dpt_nccl_calls {
 DPT_MUST_USE enum dpt_status dpt_nccl_calls_load(const struct dpt_nccl_calls **ret,
                                                  struct dpt_err *err);
 
+/* nccl_settings.c: the first environment variable of NCCL with a value that is refused; NULL: none.
+ * *ret_why: its effect. Both static text. */
+const char *dpt_nccl_refused_setting(const char **ret_why);
+
 #endif

@@ -4,9 +4,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 enum { LOOKS = 8 }; /* in a limit */
 
@@ -58,37 +61,21 @@ bool dpt_nccl_guard_expired(struct dpt_nccl_guard *guard, int64_t now_ms, const 
 struct dpt_nccl_watch {
     struct dpt_nccl_guard *guard;
     pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t cond;
-    bool stop; /* under the mutex */
+    int stop_fd; /* readable: the thread ends */
 };
-
-static struct timespec later(int ms)
-{
-    struct timespec at;
-    (void)clock_gettime(CLOCK_MONOTONIC, &at); /* cannot fail: base/clock.c relies on it too */
-    const int64_t ns = at.tv_nsec + (int64_t)ms * 1000000;
-    at.tv_sec += ns / 1000000000;
-    at.tv_nsec = ns % 1000000000;
-    return at;
-}
 
 static void *watch_guard(void *arg)
 {
-    struct dpt_nccl_watch *watch = arg;
-    const int eighth_ms = watch->guard->limit_ms / LOOKS;
-    const int period_ms = eighth_ms > 0 ? eighth_ms : 1;
+    const struct dpt_nccl_watch *watch = arg;
+    struct pollfd stop = {.fd = watch->stop_fd, .events = POLLIN};
+    const int period_ms = watch->guard->limit_ms / LOOKS;
     const char *what;
-    (void)pthread_mutex_lock(&watch->mutex);
-    while (!watch->stop) {
+    do {
         if (dpt_nccl_guard_expired(watch->guard, dpt_now_ms(), &what)) {
             dpt_nccl_guard_lost(watch->guard, what);
             break;
         }
-        const struct timespec until = later(period_ms);
-        (void)pthread_cond_timedwait(&watch->cond, &watch->mutex, &until);
-    }
-    (void)pthread_mutex_unlock(&watch->mutex);
+    } while (poll(&stop, 1, period_ms > 0 ? period_ms : 1) <= 0);
     return NULL;
 }
 
@@ -99,18 +86,14 @@ enum dpt_status dpt_nccl_watch_create(struct dpt_nccl_guard *guard, struct dpt_n
     if (watch == NULL)
         return dpt_fail_nomem(err, "the watch over the GPU's communicators");
     watch->guard = guard;
-    pthread_condattr_t attr;
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&watch->cond, &attr);
-    (void)pthread_condattr_destroy(&attr);
-    (void)pthread_mutex_init(&watch->mutex, NULL);
-    const int rc = pthread_create(&watch->thread, NULL, watch_guard, watch);
-    if (rc != 0) {
-        (void)pthread_cond_destroy(&watch->cond);
-        (void)pthread_mutex_destroy(&watch->mutex);
+    watch->stop_fd = eventfd(0, EFD_CLOEXEC);
+    const int failed =
+        watch->stop_fd < 0 ? errno : pthread_create(&watch->thread, NULL, watch_guard, watch);
+    if (failed != 0) {
+        if (watch->stop_fd >= 0)
+            close(watch->stop_fd);
         free(watch);
-        return dpt_fail_errno(err, rc, "start the watch over the GPU's communicators");
+        return dpt_fail_errno(err, failed, "start the watch over the GPU's communicators");
     }
     *ret = watch;
     return DPT_OK;
@@ -122,12 +105,8 @@ void dpt_nccl_watch_destroy(struct dpt_nccl_watch **watch_p)
     *watch_p = NULL;
     if (watch == NULL)
         return;
-    (void)pthread_mutex_lock(&watch->mutex);
-    watch->stop = true;
-    (void)pthread_cond_broadcast(&watch->cond);
-    (void)pthread_mutex_unlock(&watch->mutex);
+    (void)eventfd_write(watch->stop_fd, 1);
     (void)pthread_join(watch->thread, NULL);
-    (void)pthread_cond_destroy(&watch->cond);
-    (void)pthread_mutex_destroy(&watch->mutex);
+    close(watch->stop_fd);
     free(watch);
 }

@@ -101,12 +101,13 @@ static enum dpt_status wait_created(struct dpt_nccl_comm *c, struct dpt_err *err
     }
 }
 
-/* One split after another: each of them uses the world's communicator. */
-static enum dpt_status create_splits(struct dpt_nccl_comm *c, const struct dpt_nccl_comm_spec *spec,
-                                     struct dpt_err *err)
+/* The world's communicator is under way. Then one split after another: each uses it. */
+static enum dpt_status finish_world(struct dpt_nccl_comm *c, const struct dpt_nccl_comm_spec *spec,
+                                    struct dpt_err *err)
 {
     const int rank = dpt_comm_rank(c->control), size = dpt_comm_world_size(c->control);
     struct nccl_group *world = &c->groups[0];
+    DPT_TRY(wait_created(c, err));
     world->size = size;
     memcpy(world->order, c->world.order, sizeof world->order);
     for (int s = 0; s < spec->n_splits; s++) {
@@ -126,8 +127,7 @@ static enum dpt_status shrink_kept_world(struct dpt_nccl_comm *c,
     c->world_at = 1 - old;
     DPT_TRY(
         dpt_nccl_shrink(c->machine, c->world_at, old, c->world.excluded, c->world.n_excluded, err));
-    DPT_TRY(wait_created(c, err));
-    return create_splits(c, spec, err);
+    return finish_world(c, spec, err);
 }
 
 static enum dpt_status exchange_id(struct dpt_nccl_comm *c, const struct dpt_nccl_comm_spec *spec,
@@ -159,8 +159,7 @@ static enum dpt_status create_new_world(struct dpt_nccl_comm *c,
 {
     DPT_TRY(dpt_nccl_init(c->machine, c->world_at, dpt_comm_world_size(c->control),
                           dpt_comm_rank(c->control), id, err));
-    DPT_TRY(wait_created(c, err));
-    return create_splits(c, spec, err);
+    return finish_world(c, spec, err);
 }
 
 static enum dpt_status wait_for(struct dpt_nccl_comm *c, struct dpt_comm_op *op, int64_t until_ms,
@@ -271,10 +270,8 @@ static enum dpt_status build_communicators(struct dpt_nccl_comm *c,
     if (c->world.shrink) {
         DPT_TRY(listen_for_verdicts(c, err));
         const enum dpt_status status = shrink_kept_world(c, spec, &failure);
-        if (exchange_verdicts(c, status, &all, &failure) != DPT_OK) {
-            *err = failure;
-            return failure.status;
-        }
+        if (exchange_verdicts(c, status, &all, &failure) != DPT_OK)
+            return dpt_pass(err, &failure);
         if (all) {
             dpt_nccl_release(c->machine, 1 - c->world_at);
             return DPT_OK;
@@ -288,8 +285,7 @@ static enum dpt_status build_communicators(struct dpt_nccl_comm *c,
     status = exchange_verdicts(c, status, &all, &failure);
     if (status == DPT_OK && all)
         return DPT_OK;
-    *err = failure;
-    return failure.status;
+    return dpt_pass(err, &failure);
 }
 
 enum dpt_status dpt_nccl_comm_open(struct dpt_nccl_comm *c, const struct dpt_nccl_comm_spec *spec,
@@ -297,16 +293,13 @@ enum dpt_status dpt_nccl_comm_open(struct dpt_nccl_comm *c, const struct dpt_ncc
 {
     DPT_ASSERT(c->control == NULL && spec->control != NULL);
     DPT_ASSERT(spec->n_splits >= 0 && spec->n_splits <= DPT_NCCL_SPLITS_MAX);
-    struct dpt_err failure = {0};
     c->control = spec->control;
     c->n_splits = spec->n_splits;
     c->built = false;
-    const enum dpt_status status = build_communicators(c, spec, &failure);
+    const enum dpt_status status = build_communicators(c, spec, err);
     if (status != DPT_OK) {
         dpt_nccl_comm_stop(c, -1);
         dpt_nccl_comm_forget(c);
-        if (err != NULL)
-            *err = failure;
         return status;
     }
     c->built = true;

@@ -1,8 +1,6 @@
-/* Settings of NCCL's that are refused (nccl_settings.h). */
-#include "worker/comm/nccl_settings.h"
+/* Environment variables of NCCL that break an assumption of the machine (nccl_machine.h). */
+#include "worker/comm/nccl_calls.h"
 
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdlib.h>
 
 static const struct {
@@ -17,7 +15,7 @@ static const struct {
     {"NCCL_COMM_ID", "all generations would meet at one address", true},
 };
 
-const char *dpt_nccl_unbearable_setting(const char **ret_why)
+const char *dpt_nccl_refused_setting(const char **ret_why)
 {
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         const char *value = getenv(settings[i].name);

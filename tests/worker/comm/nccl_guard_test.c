@@ -3,7 +3,7 @@
 #include "worker/comm/nccl_guard.h"
 
 #include "base/clock.h"
-#include "worker/comm/nccl_settings.h"
+#include "worker/comm/nccl_calls.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -111,9 +111,9 @@ static void settings_that_are_refused(void **state)
                  {"NCCL_DEBUG", "1", false}};
     const char *why = NULL;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        assert_null(dpt_nccl_unbearable_setting(&why));
+        assert_null(dpt_nccl_refused_setting(&why));
         assert_int_equal(setenv(cases[i].name, cases[i].value, 1), 0);
-        const char *found = dpt_nccl_unbearable_setting(&why);
+        const char *found = dpt_nccl_refused_setting(&why);
         assert_int_equal(found != NULL, cases[i].refused);
         if (found != NULL)
             assert_string_equal(found, cases[i].name);
