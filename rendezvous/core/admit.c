@@ -12,7 +12,7 @@ static void answer_with_text(const struct inquiry *from, Dpt__ServerPhase phase,
 /* ---- ends ---- */
 
 /* A run of this name and this server has ended and was forgotten; another one may have its name. */
-static bool tell_forgotten_end(const struct inquiry *from, const struct run *newer)
+static bool answer_forgotten_end(const struct inquiry *from, const struct run *newer)
 {
     const Dpt__Stamp *stamp = from->message->stamp;
     const struct forgotten_run *run = dpt_rdzv_find_forgotten(from->core, stamp->run);
@@ -26,7 +26,7 @@ static bool tell_forgotten_end(const struct inquiry *from, const struct run *new
     return true;
 }
 
-static void tell_end(const struct inquiry *from, const struct run *run)
+static void answer_ended_run(const struct inquiry *from, const struct run *run)
 {
     const bool done = run->phase == DPT_RDZV_DONE;
     const struct answer answer = {.phase = done ? DPT__SERVER_PHASE__SERVER_DONE
@@ -45,7 +45,7 @@ static void answer_after_end(const struct inquiry *from, const struct run *run)
         answer_with_text(from, DPT__SERVER_PHASE__SERVER_WAITING,
                          "the run of this name has ended, and its nodes are leaving");
     else
-        tell_end(from, run);
+        answer_ended_run(from, run);
 }
 
 /* ---- removed incarnations ---- */
@@ -59,8 +59,8 @@ static bool is_stale(const struct departed *departed, const Dpt__AgentState *mes
 }
 
 /* Answers an incarnation that was a member once and may not return. */
-static bool tell_expelled(const struct inquiry *from, const struct run *run,
-                          const struct node *former, const struct departed *departed)
+static bool answer_removed_incarnation(const struct inquiry *from, const struct run *run,
+                                       const struct node *former, const struct departed *departed)
 {
     const Dpt__Stamp *stamp = from->message->stamp;
     const bool was_member = stamp->epoch == from->core->epoch && stamp->generation > 0;
@@ -85,8 +85,8 @@ static bool tell_expelled(const struct inquiry *from, const struct run *run,
 /* ---- joining ---- */
 
 /* Answers a process that may not join, or not yet. */
-static bool tell_refused(const struct inquiry *from, const struct run *run,
-                         const struct node *former)
+static bool answer_refused_claim(const struct inquiry *from, const struct run *run,
+                                 const struct node *former)
 {
     struct refusal refusal;
     const enum claim claim = dpt_rdzv_judge_claim(run, former, from->message, &refusal);
@@ -108,7 +108,7 @@ static bool tell_refused(const struct inquiry *from, const struct run *run,
 
 static struct node *join_run(const struct inquiry *from, struct run *run, struct node *former)
 {
-    if (tell_refused(from, run, former))
+    if (answer_refused_claim(from, run, former))
         return NULL;
     if (former != NULL) {
         dpt_rdzv_node_lost(run, former,
@@ -116,7 +116,7 @@ static struct node *join_run(const struct inquiry *from, struct run *run, struct
                                ? "it came back as a new incarnation"
                                : "another process trains as this node");
         if (dpt_rdzv_has_ended(run)) { /* that loss has used up the restarts */
-            tell_end(from, run);
+            answer_ended_run(from, run);
             return NULL;
         }
     }
@@ -135,8 +135,8 @@ struct node *dpt_rdzv_admit(const struct inquiry *from, struct run **run_at, str
 {
     struct run *run = *run_at;
     struct departed *departed = run == NULL ? NULL : dpt_rdzv_find_departed(run, from->message);
-    if (tell_forgotten_end(from, run) || is_stale(departed, from->message) ||
-        tell_expelled(from, run, former, departed))
+    if (answer_forgotten_end(from, run) || is_stale(departed, from->message) ||
+        answer_removed_incarnation(from, run, former, departed))
         return NULL;
     if (run != NULL && dpt_rdzv_has_ended(run)) {
         answer_after_end(from, run);
@@ -161,8 +161,8 @@ struct node *dpt_rdzv_admit(const struct inquiry *from, struct run **run_at, str
     return node;
 }
 
-/* The first node that returns waits for others that were removed like it, as each may hold what the
- * others lack. A plan that was made without it has not run, and is made again. */
+/* For a lease after the first return no plan is made, because each removed node may hold a part
+ * that the others lack. A plan without this node has not run yet and is made again. */
 void dpt_rdzv_node_returned(struct run *run, struct node *node)
 {
     const int64_t now_ms = run->core->now_ms;

@@ -1,4 +1,4 @@
-/* The phases of a run and what moves it from one to the next (diagram in core.h). */
+/* The phases of a run and the transitions between them (diagram in core.h). */
 #include "rendezvous/core/advance.h"
 
 #include "rendezvous/core/queries.h"
@@ -60,7 +60,7 @@ static void advance_adopting(struct run *run)
     const bool failed = has_adoptable_failed(run);
     if (!failed && adopt_generation(run)) {
         formation->adopt_until_ms = -1;
-        dpt_rdzv_enter(run, DPT_RDZV_RUNNING);
+        dpt_rdzv_enter_phase(run, DPT_RDZV_RUNNING);
         dpt_rdzv_log(run, DPT_LOG_INFO, "adopted generation %llu of an earlier server, world %u",
                      (unsigned long long)run->generation, run->plan.world_size);
         return;
@@ -85,7 +85,7 @@ static void fail_waiting(struct run *run, uint32_t ready)
                    "%zu here %s ready: start more workers, or change one of these keys",
                    (long long)(waited_ms / 1000), dpt_rdzv_min_nodes(run), ready, run->n_nodes,
                    ready == 1 ? "was" : "were");
-    dpt_rdzv_fail(run, text);
+    dpt_rdzv_fail_run(run, text);
 }
 
 static void advance_waiting(struct run *run)
@@ -113,7 +113,7 @@ static void advance_waiting(struct run *run)
         return;
     }
     if (run->generation == 0) {
-        dpt_rdzv_enter(run, DPT_RDZV_SETTLING);
+        dpt_rdzv_enter_phase(run, DPT_RDZV_SETTLING);
         return;
     }
     /* A loss that took the run below its minimum stays the cause. */
@@ -121,7 +121,7 @@ static void advance_waiting(struct run *run)
     if (cause.kind != CAUSE_RANK_LOST && cause.kind != CAUSE_NODE_LOST)
         cause = dpt_rdzv_cause(CAUSE_JOINED, 0, "enough nodes are here again");
     dpt_rdzv_prepare(run, PREPARE_HARD, cause);
-    formation->after_failure = false; /* that was long ago */
+    formation->after_failure = false; /* the failure was before the wait */
 }
 
 static void advance_settling(struct run *run)
@@ -129,7 +129,7 @@ static void advance_settling(struct run *run)
     dpt_rdzv_release_leaving(run);
     const uint32_t ready = count_ready_nodes(run);
     if (ready < run->spec.min_nodes)
-        dpt_rdzv_enter(run, DPT_RDZV_WAITING);
+        dpt_rdzv_enter_phase(run, DPT_RDZV_WAITING);
     else if (ready >= run->spec.max_nodes || run->core->now_ms >= dpt_rdzv_last_call_until_ms(run))
         dpt_rdzv_prepare(run, PREPARE_HARD, dpt_rdzv_cause(CAUSE_START, 0, "start"));
 }
@@ -160,7 +160,7 @@ static bool have_all_reported(const struct run *run)
 static void advance_preparing(struct run *run)
 {
     if (have_all_finished(&run->plan)) {
-        dpt_rdzv_done(run);
+        dpt_rdzv_finish_run(run);
         return;
     }
     dpt_rdzv_stop_step_for_leaving(run);
@@ -177,11 +177,11 @@ static void advance_preparing(struct run *run)
                                       : "fewer than %u nodes, as none is left: waiting for those "
                                         "that come back with their state, and for others",
                      dpt_rdzv_min_nodes(run));
-        dpt_rdzv_enter(run, DPT_RDZV_WAITING);
+        dpt_rdzv_enter_phase(run, DPT_RDZV_WAITING);
         return;
     }
     const struct plan *plan = &run->plan;
-    dpt_rdzv_enter(run, DPT_RDZV_PLANNED);
+    dpt_rdzv_enter_phase(run, DPT_RDZV_PLANNED);
     dpt_rdzv_record(run, DPT_RDZV_RECORD_PLAN, run->generation, plan->resume_step);
     dpt_rdzv_log(
         run, DPT_LOG_INFO, "plan of generation %llu: world %u on %u node%s, from step %lld (%s)",
@@ -213,7 +213,7 @@ static void advance_planned(struct run *run)
     if (run->plan.n_ready < (int)run->plan.world_size)
         return;
     run->formation.run_generation = run->generation;
-    dpt_rdzv_await_nobody(run);
+    dpt_rdzv_end_awaiting(run);
     progress->n_losses = 0;
     if (run->plan.guests > 0) {
         dpt_rdzv_prepare(run, PREPARE_HARD,
@@ -224,14 +224,14 @@ static void advance_planned(struct run *run)
     progress->steps_done = run->plan.resume_step; /* earlier steps are told as lost by this plan */
     progress->stepped = false;
     progress->step_ms = dpt_rdzv_listened_ms(run);
-    dpt_rdzv_enter(run, DPT_RDZV_RUNNING);
+    dpt_rdzv_enter_phase(run, DPT_RDZV_RUNNING);
     log_running(run);
 }
 
 /* ---- RUNNING, DRAINING ---- */
 
 /* A node with a rank that could enter the world now; NULL: none. */
-static const struct node *joiner(const struct run *run)
+static const struct node *find_joining_node(const struct run *run)
 {
     const int64_t final_step = run->progress.final_step;
     uint32_t member_nodes = 0;
@@ -254,7 +254,7 @@ static const struct node *joiner(const struct run *run)
     return NULL;
 }
 
-static const struct node *first_leaving(const struct run *run)
+static const struct node *first_leaving_node(const struct run *run)
 {
     for (size_t i = 0; run->membership.n_leaving > 0 && i < run->n_nodes; i++)
         if (run->nodes[i]->leaving)
@@ -262,7 +262,7 @@ static const struct node *first_leaving(const struct run *run)
     return NULL;
 }
 
-static void note_rebuilt(struct run *run)
+static void note_rebuilt_redundancy(struct run *run)
 {
     if (!run->progress.rebuilding || run->plan.n_rebuilding > 0)
         return;
@@ -275,13 +275,13 @@ static void note_rebuilt(struct run *run)
 
 static void advance_running(struct run *run)
 {
-    char who[WHO_BYTES];
+    char text[NODE_TEXT_BYTES];
     if (run->plan.n_finished > 0) {
-        dpt_rdzv_enter(run, DPT_RDZV_DRAINING);
+        dpt_rdzv_enter_phase(run, DPT_RDZV_DRAINING);
         return;
     }
     dpt_rdzv_release_leaving(run);
-    note_rebuilt(run);
+    note_rebuilt_redundancy(run);
     const struct node *foreign = dpt_rdzv_foreign_node(run);
     if (foreign != NULL) {
         dpt_rdzv_prepare(run, PREPARE_HARD,
@@ -292,24 +292,25 @@ static void advance_running(struct run *run)
     if (run->plan.n_running < (int)run->plan.world_size)
         return; /* only ranks that have heard GO can stop at a step boundary */
     if (run->plan.farewell) {
-        dpt_rdzv_prepare(run, PREPARE_SOFT, dpt_rdzv_cause(CAUSE_LEFT, 0, "what is held is saved"));
+        dpt_rdzv_prepare(run, PREPARE_SOFT,
+                         dpt_rdzv_cause(CAUSE_LEFT, 0, "the state that the nodes hold is saved"));
         return;
     }
-    const struct node *leaving = first_leaving(run);
-    const struct node *node = leaving != NULL ? leaving : joiner(run);
+    const struct node *leaving = first_leaving_node(run);
+    const struct node *node = leaving != NULL ? leaving : find_joining_node(run);
     if (node == NULL)
         return;
-    dpt_rdzv_who(&run->plan, node, who);
+    dpt_rdzv_print_node(&run->plan, node, text);
     dpt_rdzv_prepare(run, PREPARE_SOFT,
                      dpt_rdzv_cause(leaving != NULL ? CAUSE_LEFT : CAUSE_JOINED, 0,
-                                    leaving != NULL ? "%s leaves" : "%s joined", who));
+                                    leaving != NULL ? "%s leaves" : "%s joined", text));
 }
 
 static void advance_draining(struct run *run)
 {
     dpt_rdzv_release_leaving(run);
     if (have_all_finished(&run->plan))
-        dpt_rdzv_done(run);
+        dpt_rdzv_finish_run(run);
 }
 
 void dpt_rdzv_advance(struct run *run)
@@ -326,7 +327,7 @@ void dpt_rdzv_advance(struct run *run)
     }
 }
 
-static int64_t sooner(int64_t due_ms, int64_t at_ms)
+static int64_t earlier_ms(int64_t due_ms, int64_t at_ms)
 {
     return at_ms < due_ms ? at_ms : due_ms;
 }
@@ -334,13 +335,13 @@ static int64_t sooner(int64_t due_ms, int64_t at_ms)
 int64_t dpt_rdzv_due_ms(struct run *run)
 {
     const struct formation *formation = &run->formation;
-    /* What has no entry here is looked at once a heartbeat. */
+    /* Conditions without an entry here are checked once a heartbeat. */
     int64_t due_ms = dpt_rdzv_silence_due_ms(run, run->core->now_ms + run->timing.heartbeat_ms);
     if (run->phase == DPT_RDZV_WAITING && run->spec.wait_ms > 0 && formation->waits_since_ms >= 0)
-        due_ms = sooner(due_ms, formation->waits_since_ms + run->spec.wait_ms);
+        due_ms = earlier_ms(due_ms, formation->waits_since_ms + run->spec.wait_ms);
     const int64_t plan_ms[] = {formation->plan_after_ms, formation->regather_until_ms};
     for (int i = 0; run->phase == DPT_RDZV_PREPARING && i < 2; i++)
         if (plan_ms[i] > run->core->now_ms)
-            due_ms = sooner(due_ms, plan_ms[i]);
+            due_ms = earlier_ms(due_ms, plan_ms[i]);
     return due_ms > run->core->now_ms ? due_ms : run->core->now_ms + 1;
 }

@@ -1,4 +1,4 @@
-/* Transitions: the plan of a generation, leaving, and what is due in each phase. */
+/* Transitions: the plan of a generation, leaving, and the phases. */
 #ifndef DPT_RENDEZVOUS_CORE_ADVANCE_H
 #define DPT_RENDEZVOUS_CORE_ADVANCE_H
 

@@ -62,7 +62,7 @@ void dpt_rdzv_count_crashes(struct run *run, uint32_t crashes, const char *what)
                    "%u crash%s without enough progress between; the first: %.400s", budget->used,
                    budget->used == 1 ? "" : "es",
                    budget->error_ms >= 0 ? budget->first_error : what);
-    dpt_rdzv_fail(run, text);
+    dpt_rdzv_fail_run(run, text);
 }
 
 void dpt_rdzv_count_incident(struct run *run, const char *what)

@@ -1,9 +1,9 @@
-/* Who may join a run, and as which node: the run's user with its config, device and data, under a
- * node id that is free or its own. Nothing is changed here.
+/* The right to join a run: a process of the run's user with its config, device and data joins under
+ * a node id that is free or that belongs to the process. Nothing is changed here.
  *
  * A node id belongs to the processes that know the secret with which the node joined. The secret is
- * stored beside the node's logs, where a restarted worker finds it; the server tells it to nobody.
- * When the node is removed, its id is free for a process with another secret, and removed
+ * stored beside the node's logs, where a restarted worker finds it; the server sends it to no
+ * process. When the node is removed, its id is free for a process with another secret, and removed
  * incarnations stay out only if they know their secret. */
 #include "rendezvous/core/join.h"
 
@@ -111,8 +111,8 @@ bool dpt_rdzv_differs(const struct run *run, const Dpt__AgentState *message, str
     return true;
 }
 
-/* A later process of the same node, or one that trains and so had the id at an earlier server, if
- * the node that has it here takes part in no generation. */
+/* The process may replace `former`: a later process of the same node; or a process that trains, so
+ * that an earlier server gave it the id, if `former` takes part in no generation. */
 static bool may_replace(const struct node *former, const Dpt__AgentState *message)
 {
     return dpt_rdzv_is_own(former, message) ||

@@ -54,7 +54,7 @@ static void shift_time(int64_t *at_ms, int64_t gap_ms)
 /* This process was suspended or starved: the silence of the nodes in that time says nothing, and
  * all periods that the server measures are as much longer. But leaving_ms stays: the time of a
  * leaving node is measured by its agent. */
-static void shift_run(struct run *run, int64_t gap_ms)
+static void shift_run_deadlines(struct run *run, int64_t gap_ms)
 {
     struct formation *formation = &run->formation;
     int64_t *const times[] = {&run->phase_ms,
@@ -76,7 +76,7 @@ static void shift_run(struct run *run, int64_t gap_ms)
     }
 }
 
-static void take_time(struct dpt_rdzv *core, int64_t now_ms)
+static void advance_clock(struct dpt_rdzv *core, int64_t now_ms)
 {
     DPT_ASSERT(now_ms >= core->now_ms);
     const int64_t expected_ms = core->deadline_ms > core->now_ms ? core->deadline_ms : core->now_ms;
@@ -91,7 +91,7 @@ static void take_time(struct dpt_rdzv *core, int64_t now_ms)
         struct run *run = core->runs[i];
         if (gap_ms <= run->timing.gap_ms)
             continue;
-        shift_run(run, gap_ms);
+        shift_run_deadlines(run, gap_ms);
         dpt_rdzv_log(run, DPT_LOG_WARN,
                      "the server was suspended or starved for %lld ms: all deadlines move by that "
                      "time",
@@ -104,7 +104,7 @@ static void take_time(struct dpt_rdzv *core, int64_t now_ms)
 
 /* A run is forgotten when it has ended and all nodes have gone or had their time to hear of it, or
  * when it has had no node for some time. */
-static bool is_over(struct run *run)
+static bool is_run_over(struct run *run)
 {
     const bool ended = dpt_rdzv_has_ended(run);
     int64_t *empty_ms = &run->membership.empty_ms;
@@ -121,11 +121,11 @@ static void forget_runs(struct dpt_rdzv *core)
 {
     for (size_t i = core->n_runs; i-- > 0;) {
         struct run *run = core->runs[i];
-        if (!is_over(run))
+        if (!is_run_over(run))
             continue;
         dpt_rdzv_record(run, DPT_RDZV_RECORD_FORGET, run->generation, run->progress.step);
         dpt_rdzv_log(run, DPT_LOG_INFO, "run is over, its name is free");
-        dpt_rdzv_forget(core, i);
+        dpt_rdzv_forget_run(core, i);
     }
 }
 
@@ -157,7 +157,7 @@ static void take_node_message(struct run *run, struct node *node, const struct i
         dpt_rdzv_node_returned(run, node);
 }
 
-static void on_message(const struct inquiry *from)
+static void handle_message(const struct inquiry *from)
 {
     struct dpt_rdzv *core = from->core;
     const Dpt__Stamp *stamp = from->message->stamp;
@@ -187,7 +187,7 @@ static void on_message(const struct inquiry *from)
         dpt_rdzv_advance(run);
 }
 
-static void on_tick(struct dpt_rdzv *core, bool backlog)
+static void handle_tick(struct dpt_rdzv *core, bool backlog)
 {
     for (size_t i = 0; i < core->n_runs; i++) {
         if (!backlog)
@@ -217,18 +217,19 @@ static void finish_step(struct dpt_rdzv *core, struct dpt_rdzv_output *ret)
     };
 }
 
-static void take_event(struct dpt_rdzv *core, const struct dpt_rdzv_event *event)
+static void handle_event(struct dpt_rdzv *core, const struct dpt_rdzv_event *event)
 {
     switch (event->kind) {
     case DPT_RDZV_EVENT_MESSAGE:
         DPT_ASSERT(event->conn != 0 && event->message != NULL);
-        on_message(&(struct inquiry){.core = core, .conn = event->conn, .message = event->message});
+        handle_message(
+            &(struct inquiry){.core = core, .conn = event->conn, .message = event->message});
         break;
     case DPT_RDZV_EVENT_BROKEN:
         dpt_rdzv_connection_broke(core, event->conn);
         break;
     case DPT_RDZV_EVENT_TICK:
-        on_tick(core, event->backlog);
+        handle_tick(core, event->backlog);
         break;
     default:
         DPT_ASSERT(false);
@@ -240,8 +241,8 @@ enum dpt_status dpt_rdzv_step(struct dpt_rdzv *core, const struct dpt_rdzv_event
 {
     dpt_outbox_reset(&core->out);
     core->random = event->random;
-    take_time(core, event->now_ms);
-    take_event(core, event);
+    advance_clock(core, event->now_ms);
+    handle_event(core, event);
     if (!core->out.no_memory)
         finish_step(core, ret);
     core->random = NULL; /* the caller's */

@@ -107,8 +107,8 @@ static void find_whole_step(struct holders *holders)
     holders->newest.step = -1;
 }
 
-/* Pending shards of a generation that perhaps never ran are whole and right wherever they are
- * reported. They count when they save what is lost otherwise. */
+/* Pending shards of a generation that may never have run are complete and correct on each rank that
+ * reports them. They count if they save steps that are lost otherwise. */
 static void find_newest_step(struct holders *holders)
 {
     find_whole_step(holders);
@@ -238,19 +238,19 @@ int dpt_rdzv_parts_of(const struct resume *resume, const struct rank *rank,
     return in_memory ? dpt_rdzv_shards_of(rank, resume->state_generation, ret) : 0;
 }
 
-void dpt_rdzv_tell_loss(const struct run *run, const struct resume *resume,
-                        char ret[DPT_PROTO_TEXT_BYTES])
+void dpt_rdzv_print_loss(const struct run *run, const struct resume *resume,
+                         char ret[DPT_PROTO_TEXT_BYTES])
 {
     const struct progress *progress = &run->progress;
-    char who[DPT_PROTO_TEXT_BYTES / 2] = "", back[DPT_PROTO_NAME_BYTES] = "the beginning";
+    char holders_text[DPT_PROTO_TEXT_BYTES / 2] = "", back[DPT_PROTO_NAME_BYTES] = "the beginning";
     size_t used = 0;
     ret[0] = '\0';
     if (resume->lost_step < 0 || resume->step >= resume->lost_step)
         return;
-    for (size_t i = 0; i < progress->n_losses && used < sizeof who; i++) {
+    for (size_t i = 0; i < progress->n_losses && used < sizeof holders_text; i++) {
         const struct loss *loss = &progress->losses[i];
         if (dpt_shard_is_among(loss->shards, loss->n_shards, resume->missing))
-            used += (size_t)snprintf(who + used, sizeof who - used, "%s node %s",
+            used += (size_t)snprintf(holders_text + used, sizeof holders_text - used, "%s node %s",
                                      used == 0 ? " with" : " and its shadow holder", loss->node);
     }
     if (resume->load_checkpoint >= 0)
@@ -260,7 +260,7 @@ void dpt_rdzv_tell_loss(const struct run *run, const struct resume *resume,
         (void)snprintf(back, sizeof back, "step %lld", (long long)resume->step);
     (void)snprintf(ret, DPT_PROTO_TEXT_BYTES,
                    "shard %d of %d is lost%s%s: going back to %s, losing %lld steps",
-                   resume->missing.index, resume->missing.of, who,
+                   resume->missing.index, resume->missing.of, holders_text,
                    progress->rebuilding ? ", before its copy was complete after the last loss" : "",
                    back, (long long)(progress->steps_done - (resume->step > 0 ? resume->step : 0)));
 }

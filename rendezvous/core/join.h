@@ -22,7 +22,7 @@ struct refusal {
     char text[DPT_PROTO_TEXT_BYTES];
     bool show_spec; /* the run's config is told, so that the process can name what differs */
 };
-/* The process lacks what the run demands of each node. Its spec is there. */
+/* The process lacks a property that the run demands of each node. The message has a spec. */
 bool dpt_rdzv_differs(const struct run *run, const Dpt__AgentState *message, struct refusal *ret);
 enum claim {
     CLAIM_GRANTED,

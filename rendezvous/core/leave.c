@@ -1,4 +1,4 @@
-/* Save before leaving: what a leaving node holds stays until another node or a checkpoint has it.
+/* Save before leaving: a node leaves when another node or a checkpoint has its state.
  *
  *   others stay and train     the leaving node hands its part over (a guest of the plan, plan.c),
  *                             and stays until the generation without it runs
@@ -100,7 +100,7 @@ static void release_node(struct run *run, struct node *node)
         told.n_nodes = run->plan.n_nodes;
     dpt_rdzv_answer_released(run, node, &told);
     dpt_rdzv_log(run, DPT_LOG_INFO, "node %s is released", node->id);
-    struct departed *departed = dpt_rdzv_remove(run, node);
+    struct departed *departed = dpt_rdzv_remove_node(run, node);
     departed->released = true;
     departed->last_holder = told.last_holder;
     departed->n_nodes = told.n_nodes;

@@ -14,14 +14,15 @@ enum {
 };
 
 /* In tenths. */
-static double seconds(int64_t ms)
+static double seconds_of_ms(int64_t ms)
 {
     return (double)(ms / 100) / 10;
 }
 
 /* ---- losses ---- */
 
-/* A loss while the run waits for nodes, which costs steps: the next generation names it, too. */
+/* A loss that costs steps while the run waits for nodes is added to the cause of the next
+ * generation. */
 static void add_loss_to_cause(struct run *run, const struct cause *cause)
 {
     const bool is_loss = cause->kind == CAUSE_RANK_LOST || cause->kind == CAUSE_NODE_LOST;
@@ -35,8 +36,8 @@ static void add_loss_to_cause(struct run *run, const struct cause *cause)
         dpt_rdzv_log(run, DPT_LOG_WARN, "while the run waits for nodes: %s", cause->text);
 }
 
-/* A generation failed by itself: without a step in between, pauses grow and each failure costs a
- * restart at last. */
+/* A generation failed without the loss of a process. Until a step is made, pauses grow, and after
+ * FREE_FAILED_FORMATIONS each failure costs a restart. */
 static void count_failed_formation(struct run *run, const char *what)
 {
     struct formation *formation = &run->formation;
@@ -62,30 +63,31 @@ void dpt_rdzv_member_lost(struct run *run, struct cause cause)
         count_failed_formation(run, cause.text);
 }
 
-int64_t dpt_rdzv_detect_ms(const struct run *run, int64_t word_ms)
+int64_t dpt_rdzv_detect_ms(const struct run *run, int64_t heard_ms)
 {
     const enum cause_kind kind = run->formation.cause.kind;
     const bool peers_noticed = run->phase == DPT_RDZV_PREPARING && !run->formation.soft &&
                                (kind == CAUSE_COMM_ERROR || kind == CAUSE_STALLED);
-    return (peers_noticed && run->phase_ms > word_ms ? run->phase_ms : run->core->now_ms) - word_ms;
+    return (peers_noticed && run->phase_ms > heard_ms ? run->phase_ms : run->core->now_ms) -
+           heard_ms;
 }
 
 void dpt_rdzv_node_lost(struct run *run, struct node *node, const char *why)
 {
     const bool leaving = node->leaving;
-    bool costs = false; /* it has a place and has not finished */
+    bool costs_restart = false; /* it has a place and has not finished */
     for (uint32_t i = 0; i < node->n_ranks && !dpt_rdzv_has_ended(run); i++)
-        costs = costs || (dpt_rdzv_rank_is_member(&node->ranks[i]) &&
-                          !dpt_rdzv_has_finished(&node->ranks[i]));
-    char who[WHO_BYTES];
-    dpt_rdzv_who(&run->plan, node, who);
+        costs_restart = costs_restart || (dpt_rdzv_rank_is_member(&node->ranks[i]) &&
+                                          !dpt_rdzv_has_finished(&node->ranks[i]));
+    char text[NODE_TEXT_BYTES];
+    dpt_rdzv_print_node(&run->plan, node, text);
     const struct cause cause = dpt_rdzv_cause(
-        CAUSE_NODE_LOST, dpt_rdzv_detect_ms(run, node->link.heard_ms), "%s lost: %s", who, why);
+        CAUSE_NODE_LOST, dpt_rdzv_detect_ms(run, node->link.heard_ms), "%s lost: %s", text, why);
     if (!dpt_rdzv_has_ended(run))
         dpt_rdzv_log(run, DPT_LOG_WARN, "%s", cause.text);
-    (void)dpt_rdzv_remove(run, node);
+    (void)dpt_rdzv_remove_node(run, node);
     run->changed = true;
-    if (!costs)
+    if (!costs_restart)
         return;
     if (run->budget.error_ms < 0) {
         run->budget.error_ms = run->core->now_ms;
@@ -99,8 +101,8 @@ void dpt_rdzv_node_lost(struct run *run, struct node *node, const char *why)
 /* ---- stalls ---- */
 
 /* How long `progress.step_ms` may be ago. A formation may move much state, so it gets longer each
- * time. The first step of all has a time of its own; the first of a later generation has the join
- * time. A rank that is saving or evaluating has no deadline for its step. */
+ * time. The first step of a run has cluster.first_step_s; the first step of a later generation has
+ * the join time. A rank that is saving or evaluating has no deadline for its step. */
 static int64_t stall_limit_ms(const struct run *run)
 {
     const struct dpt_timing *timing = &run->timing;
@@ -123,8 +125,8 @@ static int64_t stall_limit_ms(const struct run *run)
     return 10 * median_ms > least_ms ? 10 * median_ms : least_ms;
 }
 
-/* The rank that hangs shows when it does not quiesce. */
-static void check_stall(struct run *run)
+/* The rank that hangs is found later: it does not quiesce. */
+static void judge_stall(struct run *run)
 {
     const int64_t still_ms = dpt_rdzv_listened_ms(run) - run->progress.step_ms;
     if (still_ms <= stall_limit_ms(run))
@@ -136,7 +138,7 @@ static void check_stall(struct run *run)
         planned ? "readiness"
         : first ? "first step"
                 : "step",
-        seconds(still_ms),
+        seconds_of_ms(still_ms),
         first ? ": a rank hangs, or a step takes longer than cluster.first_step_s" : "");
     run->formation.slow += planned;
     dpt_rdzv_member_lost(run, cause);
@@ -163,7 +165,8 @@ static bool is_quiesce_overdue(const struct run *run, const struct node *node)
 }
 
 /* Sets link.cut_off of a lost node: it was silent, so it may have been cut off and may return. */
-static bool is_lost(const struct run *run, struct node *node, char ret_why[DPT_PROTO_NAME_BYTES])
+static bool is_node_lost(const struct run *run, struct node *node,
+                         char ret_why[DPT_PROTO_NAME_BYTES])
 {
     node->link.cut_off = true;
     if (dpt_rdzv_is_suspect(node) && dpt_rdzv_is_loss_confirmed(node)) {
@@ -172,7 +175,7 @@ static bool is_lost(const struct run *run, struct node *node, char ret_why[DPT_P
     }
     if (dpt_rdzv_lease_left_ms(node) < 0) {
         (void)snprintf(ret_why, DPT_PROTO_NAME_BYTES, "silent for %.1f s",
-                       seconds(run->core->now_ms - node->link.heard_ms));
+                       seconds_of_ms(run->core->now_ms - node->link.heard_ms));
         return true;
     }
     node->link.cut_off = false;
@@ -180,7 +183,7 @@ static bool is_lost(const struct run *run, struct node *node, char ret_why[DPT_P
     return is_quiesce_overdue(run, node);
 }
 
-static void report_broken(const struct run *run, struct node *node)
+static void log_broken_connection(const struct run *run, struct node *node)
 {
     if (node->link.reported_broken || dpt_rdzv_has_ended(run) || !dpt_rdzv_is_suspect(node))
         return;
@@ -188,26 +191,26 @@ static void report_broken(const struct run *run, struct node *node)
     dpt_rdzv_log(run, DPT_LOG_WARN,
                  "node %s: control connection broken; lost when its data connections end, too, or "
                  "when its lease ends in %.1f s",
-                 node->id, seconds(dpt_rdzv_lease_left_ms(node)));
+                 node->id, seconds_of_ms(dpt_rdzv_lease_left_ms(node)));
 }
 
 void dpt_rdzv_judge_silence(struct run *run)
 {
-    check_stall(run);
+    judge_stall(run);
     for (size_t i = run->n_nodes; i-- > 0;) {
         struct node *node = run->nodes[i];
         char why[DPT_PROTO_NAME_BYTES];
-        if (is_lost(run, node, why))
+        if (is_node_lost(run, node, why))
             dpt_rdzv_node_lost(run, node, why);
         else
-            report_broken(run, node);
+            log_broken_connection(run, node);
     }
 }
 
 /* ---- nodes that cannot reach one another ---- */
 
-/* A process of the plan has ended. Its peers gave up for that, and others for them: an accusation
- * means nothing then. */
+/* A process of the plan has ended. Its peers gave up because of it, and others because of them, so
+ * an accusation proves nothing. */
 static bool is_any_process_gone(const struct plan *plan)
 {
     for (uint32_t i = 0; i < plan->world_size; i++) {

@@ -121,7 +121,7 @@ void dpt_rdzv_run_destroy(struct run **run)
     *run = NULL;
 }
 
-void dpt_rdzv_forget(struct dpt_rdzv *core, size_t i)
+void dpt_rdzv_forget_run(struct dpt_rdzv *core, size_t i)
 {
     struct run *run = core->runs[i];
     const struct formation *formation = &run->formation;
@@ -190,7 +190,7 @@ void dpt_rdzv_note_loss(const struct rank *rank)
     loss->n_shards = dpt_rdzv_shards_of(rank, dpt_rdzv_state_generation(run), loss->shards);
 }
 
-struct departed *dpt_rdzv_remove(struct run *run, struct node *node)
+struct departed *dpt_rdzv_remove_node(struct run *run, struct node *node)
 {
     struct membership *membership = &run->membership;
     struct departed *departed = &membership->departed[membership->n_departed++ % DEPARTED_MAX];

@@ -250,8 +250,8 @@ static void add_to_hash(struct dpt_hash128 *hash, const void *data, size_t bytes
     *hash = dpt_hash128(parts, sizeof parts);
 }
 
-/* One event may cause plans of several runs: each gets its own nonce. */
-static void make_nonce(const struct run *run, struct plan *plan)
+/* One event may cause plans of several runs, so the nonce depends on the run. */
+static void fill_plan_nonce(const struct run *run, struct plan *plan)
 {
     struct dpt_hash128 hash = dpt_hash128(run->core->random, DPT_PROTO_NONCE_BYTES);
     const uint64_t words[2] = {dpt_rdzv_id_hash(run->name), plan->generation};
@@ -260,7 +260,7 @@ static void make_nonce(const struct run *run, struct plan *plan)
 }
 
 /* Covers everything that all ranks must agree on: equal digests are equal plans. */
-static void make_digest(const struct run *run, struct plan *plan)
+static void fill_plan_digest(const struct run *run, struct plan *plan)
 {
     char text[DPT_PROTO_TEXT_BYTES];
     struct dpt_hash128 hash = dpt_hash128(plan->nonce, sizeof plan->nonce);
@@ -309,14 +309,14 @@ static bool copy_outcome_to_plan(const struct draft *draft, struct plan *plan)
 /* The cause names the first node without a place in the plan before, with its new ranks. */
 static void name_joined_node(struct run *run, const struct plan *plan)
 {
-    char who[WHO_BYTES];
+    char node_text[NODE_TEXT_BYTES];
     for (uint32_t i = 0; i < plan->world_size && run->formation.cause.kind == CAUSE_JOINED; i++) {
         const struct place *place = &plan->places[i];
         if (dpt_rdzv_rank_is_member(&place->node->ranks[place->local_rank]))
             continue;
-        dpt_rdzv_who(plan, place->node, who);
+        dpt_rdzv_print_node(plan, place->node, node_text);
         (void)snprintf(run->formation.cause.text, sizeof run->formation.cause.text, "%s joined",
-                       who);
+                       node_text);
         return;
     }
 }
@@ -325,7 +325,7 @@ static void name_joined_node(struct run *run, const struct plan *plan)
 static void add_lost_steps(struct run *run, const struct resume *resume)
 {
     char text[DPT_PROTO_TEXT_BYTES], *cause = run->formation.cause.text;
-    dpt_rdzv_tell_loss(run, resume, text);
+    dpt_rdzv_print_loss(run, resume, text);
     if (text[0] == '\0')
         return;
     dpt_rdzv_log(run, DPT_LOG_WARN, "%s", text);
@@ -358,12 +358,12 @@ static bool fill_plan(const struct run *run, struct draft *draft, struct plan *p
         plan->places[i].takes_state = false;
     assign_positions(plan);
     assign_writers(plan);
-    make_nonce(run, plan);
-    make_digest(run, plan);
+    fill_plan_nonce(run, plan);
+    fill_plan_digest(run, plan);
     return true;
 }
 
-/* Takes what `plan` owns. */
+/* Takes ownership of the places and the outcome of `plan`. */
 static void put_in_force(struct run *run, const struct plan *plan)
 {
     dpt_rdzv_plan_fini(&run->plan);
@@ -416,9 +416,9 @@ static bool fits_adopted_plan(const struct plan *plan, const struct rank *rank)
     return (rank->phase == DPT__RANK_PHASE__RANK_RUNNING ||
             rank->phase == DPT__RANK_PHASE__RANK_FINISHED) &&
            rank->generation == plan->generation &&
-           strcmp(rank->node->plan_digest, plan->digest) == 0 && rank->told_rank >= 0 &&
-           (uint32_t)rank->told_rank < plan->world_size &&
-           plan->places[rank->told_rank].node == NULL;
+           strcmp(rank->node->plan_digest, plan->digest) == 0 && rank->reported_rank >= 0 &&
+           (uint32_t)rank->reported_rank < plan->world_size &&
+           plan->places[rank->reported_rank].node == NULL;
 }
 
 bool dpt_rdzv_adopt_plan(struct run *run, const struct node *node)
@@ -443,7 +443,7 @@ bool dpt_rdzv_adopt_plan(struct run *run, const struct node *node)
         if (!fits_adopted_plan(&plan, rank))
             continue;
         const bool finished = rank->phase == DPT__RANK_PHASE__RANK_FINISHED;
-        plan.places[rank->told_rank] =
+        plan.places[rank->reported_rank] =
             (struct place){.node = rank->node,
                            .local_rank = (uint32_t)(rank - rank->node->ranks),
                            .spawn = rank->spawn,

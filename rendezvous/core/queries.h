@@ -1,11 +1,11 @@
-/* Questions that need more than one object: what silence means, which training state the nodes hold
- * together, what a run waits for. */
+/* Queries on several objects: silence, the training state that nodes hold together, the reasons to
+ * wait. */
 #ifndef DPT_RENDEZVOUS_CORE_QUERIES_H
 #define DPT_RENDEZVOUS_CORE_QUERIES_H
 
 #include "rendezvous/core/state.h"
 
-/* ---- silence.c: leases, broken control connections, a server that hears nobody ---- */
+/* ---- silence.c: leases, broken control connections, a server that hears no node ---- */
 
 /* A message of a node is about to be taken. */
 void dpt_rdzv_heard_node(struct run *run, struct node *node);
@@ -32,8 +32,7 @@ bool dpt_rdzv_node_is_ready(const struct node *node);
 /* When the silence of a node is judged next; at most `latest_ms`. */
 int64_t dpt_rdzv_silence_due_ms(struct run *run, int64_t latest_ms);
 
-/* ---- held.c: the newest step that is whole, who has which part, whether every part exists twice
- * ---- */
+/* ---- held.c: the newest whole step, the holders of its parts, redundancy ---- */
 
 /* Nodes by whether they stay; sets of groups are bit sets. */
 enum group {
@@ -71,14 +70,14 @@ struct resume dpt_rdzv_choose_state(const struct run *run, unsigned groups);
  */
 bool dpt_rdzv_has_state(const struct run *run, const struct resume *resume,
                         const struct rank *rank);
-/* Shards of the state that such a rank has in memory; returns their number. */
+/* Shards of the state that the rank has in memory; returns their number. */
 int dpt_rdzv_parts_of(const struct resume *resume, const struct rank *rank,
                       struct dpt_shard ret[DPT_PROTO_SHARDS_MAX]);
 /* "shard 2 of 4 is lost with node c: going back to …"; "" when no step is lost. */
-void dpt_rdzv_tell_loss(const struct run *run, const struct resume *resume,
-                        char ret[DPT_PROTO_TEXT_BYTES]);
+void dpt_rdzv_print_loss(const struct run *run, const struct resume *resume,
+                         char ret[DPT_PROTO_TEXT_BYTES]);
 
-/* Sets progress.redundant and .rebuilding from what the ranks of the plan report. */
+/* Sets progress.redundant and .rebuilding from the reports of the ranks of the plan. */
 void dpt_rdzv_update_redundancy(struct run *run);
 
 /* ---- wait.c: the minimum of nodes, the last call, nodes that may come back ---- */
@@ -104,6 +103,6 @@ bool dpt_rdzv_awaits_return(const struct run *run);
  * leaves may become a whole state with its shards. */
 bool dpt_rdzv_is_return_possible(const struct run *run);
 /* A generation runs: nodes that are not in it cannot return with their state. */
-void dpt_rdzv_await_nobody(struct run *run);
+void dpt_rdzv_end_awaiting(struct run *run);
 
 #endif

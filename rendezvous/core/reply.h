@@ -14,21 +14,21 @@ struct inquiry {
     const Dpt__AgentState *message;
 };
 
-/* What a process is told that is no node of the run (any more). */
+/* Answer to a process that is not, or no longer, a node of the run. */
 struct answer {
     Dpt__ServerPhase phase;
-    const struct run *run; /* whose size, and spec, is told; NULL: none */
-    bool with_spec;        /* with the run's config; without a run, the name of the only one here */
-    int64_t
-        world_step;   /* EXPELLED: step of the world that goes on with all that it held; 0: none */
-    const char *text; /* NULL: none */
+    const struct run *run; /* its number of nodes is sent; NULL: none */
+    bool with_spec; /* send the run's config; without a run, the name of the server's only run */
+    int64_t world_step; /* EXPELLED: step of the world that trains on with its steps; 0: none */
+    const char *text;   /* NULL: none */
 };
 void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *answer);
 
-/* The node may go; it is removed afterwards. Of `departed` only what it is told is filled in. */
+/* Tells the node that it may go; the caller removes it. Reads last_holder and n_nodes of
+ * `departed`. */
 void dpt_rdzv_answer_released(const struct run *run, const struct node *node,
                               const struct departed *departed);
-/* The same for a node that did not hear it and was removed. */
+/* The same to a removed node that has not heard it. */
 void dpt_rdzv_answer_released_again(const struct inquiry *from, const struct departed *departed);
 
 #endif

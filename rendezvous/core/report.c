@@ -39,7 +39,7 @@ static void copy_rank_state(struct rank *rank, const Dpt__RankState *state)
     rank->busy = state->busy;
     rank->work_done = state->work_done;
     rank->step_ms_median = state->step_ms_median;
-    rank->told_rank = state->plan_rank;
+    rank->reported_rank = state->plan_rank;
     rank->n_shards = (int)state->n_shards; /* at most DPT_PROTO_SHARDS_MAX: the message's check */
     for (int i = 0; i < rank->n_shards; i++) {
         const Dpt__Shard *shard = state->shards[i];
@@ -62,7 +62,7 @@ static void note_finished(struct plan *plan, const struct rank *rank)
 }
 
 /* Returns true if a process died that had a place in the newest plan and had not finished. */
-static bool take_rank(struct run *run, struct rank *rank, const Dpt__RankState *state)
+static bool take_rank_report(struct run *run, struct rank *rank, const Dpt__RankState *state)
 {
     const bool same = state->spawn == rank->spawn;
     const bool died = rank->spawn != 0 && rank->phase != DPT__RANK_PHASE__RANK_DEAD &&
@@ -82,7 +82,7 @@ static bool take_rank(struct run *run, struct rank *rank, const Dpt__RankState *
     const bool member = dpt_rdzv_rank_is_member(rank);
     if (state->busy && state->work_done != rank->work_done && run->plan.in_force && member)
         run->progress.step_ms = dpt_rdzv_listened_ms(run); /* no stall */
-    rank->word_ms = run->core->now_ms - state->silent_ms;
+    rank->heard_ms = run->core->now_ms - state->silent_ms;
     copy_rank_state(rank, state);
     copy_outcome(run->core, rank, state);
     dpt_rdzv_count_rank(rank, 1);
@@ -126,7 +126,8 @@ static void note_ready_since(struct node *node)
 }
 
 /* Returns the number of processes with a place in the newest plan that died. */
-static uint32_t take_ranks(struct run *run, struct node *node, const Dpt__AgentState *message)
+static uint32_t take_rank_reports(struct run *run, struct node *node,
+                                  const Dpt__AgentState *message)
 {
     uint32_t lost = 0;
     if (!reserve_ranks(node, message->n_ranks)) {
@@ -140,12 +141,12 @@ static uint32_t take_ranks(struct run *run, struct node *node, const Dpt__AgentS
             continue;
         const int plan_rank = (int)rank->plan_rank;
         const char *how = short_error(state->text);
-        const int64_t word_ms =
-            state->spawn == rank->spawn ? run->core->now_ms - state->silent_ms : rank->word_ms;
-        if (!take_rank(run, rank, state) || lost++ > 0)
+        const int64_t heard_ms =
+            state->spawn == rank->spawn ? run->core->now_ms - state->silent_ms : rank->heard_ms;
+        if (!take_rank_report(run, rank, state) || lost++ > 0)
             continue;
         const struct cause cause = dpt_rdzv_cause(
-            CAUSE_RANK_LOST, dpt_rdzv_detect_ms(run, word_ms), "rank %d (node %s%s%s) died%s%s",
+            CAUSE_RANK_LOST, dpt_rdzv_detect_ms(run, heard_ms), "rank %d (node %s%s%s) died%s%s",
             plan_rank, node->id, node->host_name[0] != '\0' ? ", host " : "", node->host_name,
             how[0] != '\0' ? ": " : "", how);
         dpt_rdzv_member_lost(run, cause);
@@ -157,13 +158,13 @@ static uint32_t take_ranks(struct run *run, struct node *node, const Dpt__AgentS
 
 /* When the process last showed life that broke the data plane: the suspect, or without one the
  * member that has been silent longest. */
-static int64_t last_word_ms(const struct run *run, int32_t suspect)
+static int64_t last_heard_ms(const struct run *run, int32_t suspect)
 {
     int64_t oldest_ms = run->core->now_ms;
     for (uint32_t i = 0; i < run->plan.world_size; i++) {
         const struct rank *rank = dpt_rdzv_rank_at(&run->plan.places[i]);
-        if (rank != NULL && (suspect < 0 || (uint32_t)suspect == i) && rank->word_ms < oldest_ms)
-            oldest_ms = rank->word_ms;
+        if (rank != NULL && (suspect < 0 || (uint32_t)suspect == i) && rank->heard_ms < oldest_ms)
+            oldest_ms = rank->heard_ms;
     }
     return oldest_ms;
 }
@@ -178,7 +179,7 @@ static void take_data_plane_error(struct run *run, const struct node *node,
             continue;
         const char *text = i < message->n_ranks ? message->ranks[i]->text : "";
         const struct cause cause =
-            dpt_rdzv_cause(CAUSE_COMM_ERROR, run->core->now_ms - last_word_ms(run, rank->suspect),
+            dpt_rdzv_cause(CAUSE_COMM_ERROR, run->core->now_ms - last_heard_ms(run, rank->suspect),
                            "node %s: rank %d: %s", node->id, rank->plan_rank,
                            text[0] != '\0' ? text : "data plane error");
         dpt_rdzv_member_lost(run, cause);
@@ -254,7 +255,7 @@ static void take_fatal_error(struct run *run, struct node *node, const struct in
         return;
     if (!dispensable && (dpt_rdzv_node_is_member(node) || !others.train)) {
         (void)snprintf(text, sizeof text, "node %.63s: %.440s", node->id, error);
-        dpt_rdzv_fail(run, text);
+        dpt_rdzv_fail_run(run, text);
         return;
     }
     (void)snprintf(text, sizeof text, "it cannot take part: %.440s", error);
@@ -315,7 +316,7 @@ struct node *dpt_rdzv_take_report(struct run *run, struct node *node, const stru
     /* Before this server's first generation only the agents know how far the run was. */
     if (run->formation.run_generation == 0 && message->step_high > run->progress.steps_done)
         run->progress.steps_done = message->step_high;
-    const uint32_t lost = take_ranks(run, node, message);
+    const uint32_t lost = take_rank_reports(run, node, message);
     note_ready_since(node);
     take_data_plane_error(run, node, message);
     if (message->fatal) {

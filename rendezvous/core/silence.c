@@ -5,8 +5,8 @@ enum { OUTSIDER_GAP_MS = 1000 }; /* an outsider that speaks less often proves no
 
 /* ---- the time in which silence counts ---- */
 
-/* Outsiders have been heard for so long, and no node, that the nodes are gone rather than cut off.
- * Without this a run whose nodes all died would keep its name for ever. */
+/* For forget_ms outsiders have been heard and no node: the network works, and the nodes are gone.
+ * Without this rule a run of dead nodes would never end. */
 static bool are_nodes_gone(const struct run *run)
 {
     const struct hearing *hearing = &run->core->hearing;

@@ -91,7 +91,8 @@ bool dpt_rdzv_may_hold_newest(const struct node *node)
     return false;
 }
 
-void dpt_rdzv_who(const struct plan *plan, const struct node *node, char ret[WHO_BYTES])
+void dpt_rdzv_print_node(const struct plan *plan, const struct node *node,
+                         char ret[NODE_TEXT_BYTES])
 {
     int first = -1, last = -1;
     for (uint32_t i = 0; i < plan->world_size; i++)
@@ -105,9 +106,10 @@ void dpt_rdzv_who(const struct plan *plan, const struct node *node, char ret[WHO
     else if (first >= 0)
         (void)snprintf(ranks, sizeof ranks, ", ranks %d to %d", first, last);
     if (node->host_name[0] != '\0')
-        (void)snprintf(ret, WHO_BYTES, "node %s (host %s%s)", node->id, node->host_name, ranks);
+        (void)snprintf(ret, NODE_TEXT_BYTES, "node %s (host %s%s)", node->id, node->host_name,
+                       ranks);
     else
-        (void)snprintf(ret, WHO_BYTES, "node %s", node->id);
+        (void)snprintf(ret, NODE_TEXT_BYTES, "node %s", node->id);
 }
 
 /* ---- runs ---- */

@@ -1,5 +1,5 @@
-/* The state of the server's machine: runs, nodes, rank processes, plans; how runs and nodes are
- * made and removed; questions that one of them answers.
+/* The state of the server's machine: runs, nodes, rank processes, plans; their creation and
+ * removal; queries on one of them.
  *
  * Layers of this folder, lowest first. A file calls lower layers and files that stand before it in
  * its own layer, so there are no circles:
@@ -7,10 +7,10 @@
  *   outbox.h    outbox.c                                  outputs of a step
  *   timing.h    timing.c                                  every period of a run
  *   state.h     state.c, members.c                        runs, nodes, ranks, plans
- *   queries.h   silence.c, held.c, wait.c                 questions about many of them
+ *   queries.h   silence.c, held.c, wait.c                 queries on several of them
  *   rules.h     transition.c, budget.c, loss.c            how a generation ends
  *   reply.h     reply.c                                   messages to agents
- *   advance.h   plan.c, leave.c, advance.c                what is due in each phase
+ *   advance.h   plan.c, leave.c, advance.c                transitions of each phase
  *   join.h      claim.c, admit.c, report.c                messages of agents
  *   core.h      core.c                                    events, time, views */
 #ifndef DPT_RENDEZVOUS_CORE_STATE_H
@@ -25,13 +25,13 @@ enum {
     DEPARTED_MAX = 1024, /* removed incarnations that a run remembers */
     FORGOTTEN_MAX = 64,  /* forgotten runs that are remembered by name */
     LOSSES_MAX = 16,     /* lost ranks that are remembered to explain a missing shard */
-    WHO_BYTES = 2 * DPT_PROTO_NAME_BYTES + 64
+    NODE_TEXT_BYTES = 2 * DPT_PROTO_NAME_BYTES + 64
 };
 
 /* ---- ranks and nodes ---- */
 
-/* One rank process: the last report of its agent, and what this server decided about it. All of it
- * is about process `spawn`; a successor starts from zero. */
+/* One rank process: the last report of its agent, and this server's decisions about it. Every
+ * member is about process `spawn`; its successor starts zeroed. */
 struct rank {
     struct node *node;
     uint32_t spawn;
@@ -52,12 +52,12 @@ struct rank {
     bool busy;
     uint32_t work_done; /* grows while busy */
     int64_t step_ms_median;
-    int64_t word_ms; /* when its agent last heard it */
+    int64_t heard_ms; /* when its agent last heard it */
 
     uint64_t asked;           /* newest PREPARE whose report is waited for */
     uint64_t plan_generation; /* newest plan with a place for it; 0: none */
     int32_t plan_rank;        /* its rank there */
-    int32_t told_rank;        /* the same as its agent reports it (adoption) */
+    int32_t reported_rank;    /* the same by its agent (adoption) */
 };
 
 /* The control connection of a node. */
@@ -171,7 +171,7 @@ struct membership {
     int64_t empty_ms;         /* since when there is no node; < 0: there are some */
 };
 
-/* What the forming of generations depends on. */
+/* State of the forming of generations. */
 struct formation {
     uint64_t generation_high;  /* newest that an agent knows: above ours after an earlier server */
     uint64_t generation_floor; /* highest that earlier runs of this name may have used */
@@ -189,7 +189,7 @@ struct formation {
     uint32_t slow;             /* formations in a row in which not all ranks were READY in time */
 };
 
-/* What a lost rank held; kept until a generation runs. */
+/* Shards of a lost rank; kept until a generation runs. */
 struct loss {
     char node[DPT_PROTO_NAME_BYTES];
     struct dpt_shard shards[DPT_PROTO_SHARDS_MAX];
@@ -199,7 +199,7 @@ struct loss {
 /* Steps, checkpoints and copies of the state. Steps count completed ones; -1: none. */
 struct progress {
     int64_t step;       /* newest since the last plan was made */
-    int64_t steps_done; /* highest since a generation last ran: what a plan loses counts from it */
+    int64_t steps_done; /* highest since a generation last ran; a plan's lost steps count from it */
     int64_t step_best;  /* newest ever */
     int64_t step_ms;    /* when `step` last grew, in the time in which silence counts */
     int64_t step_ms_median; /* last reported by a rank; 0: no step yet */
@@ -252,7 +252,7 @@ struct forgotten_run {
     bool ended, failed;      /* late agents are told so */
 };
 
-/* When anybody was last heard. */
+/* Times at which processes were last heard. */
 struct hearing {
     int64_t heard_ms; /* a node of any run over a standing connection */
     /* Processes that are no nodes: first and last heard since then. < 0: none. */
@@ -308,7 +308,8 @@ bool dpt_rdzv_node_is_member(const struct node *node);
  * generation of this server a node of an earlier server. */
 bool dpt_rdzv_may_hold_newest(const struct node *node);
 /* "node b (host gpu7, rank 1)"; without a rank when it has no place in the plan. */
-void dpt_rdzv_who(const struct plan *plan, const struct node *node, char ret[WHO_BYTES]);
+void dpt_rdzv_print_node(const struct plan *plan, const struct node *node,
+                         char ret[NODE_TEXT_BYTES]);
 
 /* DONE or FAILED. */
 bool dpt_rdzv_has_ended(const struct run *run);
@@ -332,7 +333,7 @@ void dpt_rdzv_record(const struct run *run, enum dpt_rdzv_record_kind kind, uint
 void dpt_rdzv_log(const struct run *run, enum dpt_log_level level, const char *fmt, ...)
     DPT_PRINTF(3, 4);
 
-/* ---- members.c: runs and nodes are made, found and removed ---- */
+/* ---- members.c: creation, search and removal of runs and nodes ---- */
 
 uint64_t dpt_rdzv_id_hash(const char *id);
 struct run *dpt_rdzv_find_run(const struct dpt_rdzv *core, const char *name);
@@ -343,13 +344,14 @@ struct forgotten_run *dpt_rdzv_find_forgotten(struct dpt_rdzv *core, const char 
 /* NULL: no memory. */
 struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *message);
 void dpt_rdzv_run_destroy(struct run **run);
-/* Remembers what later processes and runs of this name must know, and destroys the run. */
-void dpt_rdzv_forget(struct dpt_rdzv *core, size_t i);
+/* Remembers the end and the generations of the run for later processes and runs of its name, and
+ * destroys it. */
+void dpt_rdzv_forget_run(struct dpt_rdzv *core, size_t i);
 /* A node without ranks: these are taken from the message afterwards. NULL: no memory. */
 struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *message);
 /* Takes the node out of the run and frees it. */
-struct departed *dpt_rdzv_remove(struct run *run, struct node *node);
-/* Remembers what is lost with a rank. */
+struct departed *dpt_rdzv_remove_node(struct run *run, struct node *node);
+/* Remembers the shards of a lost rank. */
 void dpt_rdzv_note_loss(const struct rank *rank);
 void dpt_rdzv_plan_fini(struct plan *plan);
 /* Bytes of the message's secret; zeroes: it has none. */

@@ -13,7 +13,7 @@ struct dpt_timing {
     int64_t grace_ms;       /* broken control connection -> the node is suspect */
     int64_t lease_ms;       /* silence -> lost: a node at the server, a rank at its agent */
     int64_t write_ms;       /* how far ahead of now a rank may write files (lease_until_ms) */
-    int64_t gap_ms;         /* an event later than this: the own loop was suspended */
+    int64_t gap_ms;         /* an event later than this: this process was suspended */
     int64_t last_call_ms;   /* enough nodes -> first formation */
     int64_t quiesce_ms;     /* PREPARE(hard) -> a rank that has not reported is lost */
     int64_t stall_ms;       /* no progress -> stall, or 10 x the median step if that is more */

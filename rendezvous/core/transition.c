@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-void dpt_rdzv_enter(struct run *run, enum dpt_rdzv_phase phase)
+void dpt_rdzv_enter_phase(struct run *run, enum dpt_rdzv_phase phase)
 {
     struct formation *formation = &run->formation;
     run->phase = phase;
@@ -55,7 +55,7 @@ void dpt_rdzv_prepare(struct run *run, enum prepare how, struct cause cause)
     advance_generation(run);
     formation->soft = soft && run->plan.in_force;
     formation->adopt_until_ms = -1;
-    dpt_rdzv_enter(run, DPT_RDZV_PREPARING);
+    dpt_rdzv_enter_phase(run, DPT_RDZV_PREPARING);
     ask_for_reports(run);
     dpt_rdzv_record(run, DPT_RDZV_RECORD_GENERATION, run->generation, -1);
     dpt_rdzv_log(run, DPT_LOG_INFO, "forming generation %llu%s: %s",
@@ -69,11 +69,11 @@ static void end_run(struct run *run, enum dpt_rdzv_phase phase, const char *text
 {
     run->plan.in_force = false;
     (void)snprintf(run->end_text, sizeof run->end_text, "%s", text);
-    dpt_rdzv_enter(run, phase);
+    dpt_rdzv_enter_phase(run, phase);
     dpt_rdzv_record(run, DPT_RDZV_RECORD_END, run->generation, run->progress.step);
 }
 
-void dpt_rdzv_fail(struct run *run, const char *text)
+void dpt_rdzv_fail_run(struct run *run, const char *text)
 {
     if (dpt_rdzv_has_ended(run))
         return;
@@ -81,7 +81,7 @@ void dpt_rdzv_fail(struct run *run, const char *text)
     dpt_rdzv_log(run, DPT_LOG_ERROR, "run failed: %s", text);
 }
 
-void dpt_rdzv_done(struct run *run)
+void dpt_rdzv_finish_run(struct run *run)
 {
     const uint64_t generations = run->generation - run->formation.generation_floor;
     end_run(run, DPT_RDZV_DONE, "");

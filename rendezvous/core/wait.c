@@ -70,7 +70,7 @@ bool dpt_rdzv_is_return_possible(const struct run *run)
     return is_any_awaited(&run->membership);
 }
 
-void dpt_rdzv_await_nobody(struct run *run)
+void dpt_rdzv_end_awaiting(struct run *run)
 {
     run->formation.regather_until_ms = -1;
     for (size_t i = 0; i < DEPARTED_MAX; i++)
