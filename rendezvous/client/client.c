@@ -36,8 +36,6 @@ struct dpt_client {
     struct dpt_reach *reach; /* until there is a connection */
 };
 
-_Static_assert((int)DPT_CLIENT_WHY_BYTES == (int)DPT_REACH_TEXT_BYTES, "one text is handed on");
-
 static enum dpt_status fail_zmq(struct dpt_err *err, const char *what)
 {
     int saved = zmq_errno();

@@ -181,9 +181,9 @@ enum dpt_status dpt_reach_start(const char *endpoint, struct dpt_reach **ret, st
     return DPT_OK;
 }
 
-void dpt_reach_text(struct dpt_reach *reach, char ret[DPT_REACH_TEXT_BYTES])
+void dpt_reach_text(struct dpt_reach *reach, char ret[DPT_CLIENT_WHY_BYTES])
 {
-    enum { BYTES = DPT_REACH_TEXT_BYTES };
+    enum { BYTES = DPT_CLIENT_WHY_BYTES };
     (void)pthread_mutex_lock(&reach->mutex);
     struct result result = reach->result;
     if (reach->lookup_ms > 0 && dpt_now_ms() - reach->lookup_ms > DPT_REACH_LOOKUP_MS)

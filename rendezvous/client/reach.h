@@ -3,10 +3,9 @@
 #ifndef DPT_RENDEZVOUS_CLIENT_REACH_H
 #define DPT_RENDEZVOUS_CLIENT_REACH_H
 
-#include "base/err.h"
+#include "rendezvous/client/client.h"
 
 enum {
-    DPT_REACH_TEXT_BYTES = 256,
     DPT_REACH_EVERY_MS = 2000,   /* pause between two attempts */
     DPT_REACH_ANSWER_MS = 2000,  /* an address that has not answered by then is silent */
     DPT_REACH_LOOKUP_MS = 700,   /* a lookup that takes longer is reported */
@@ -22,7 +21,7 @@ DPT_MUST_USE enum dpt_status dpt_reach_start(const char *endpoint, struct dpt_re
 
 /* The newest result: what is wrong and what to do; "" while nothing is known. Any thread; does not
  * wait. */
-void dpt_reach_text(struct dpt_reach *reach, char ret[DPT_REACH_TEXT_BYTES]);
+void dpt_reach_text(struct dpt_reach *reach, char ret[DPT_CLIENT_WHY_BYTES]);
 
 /* Does not wait for the thread, which ends after its attempt. Accepts NULL and nulls the pointer.
  */

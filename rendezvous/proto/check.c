@@ -90,8 +90,8 @@ static enum dpt_status check_value(const ProtobufCFieldDescriptor *field, const 
 /* The schema is not recursive: its depth (three) bounds this recursion. */
 static enum dpt_status check_form(const ProtobufCMessage *message, struct dpt_err *err)
 {
-    /* Fields of later versions pass. Field 0 does not exist; protobuf-c reads it, but cannot read
-     * what it writes then. */
+    /* Fields of later versions pass. Tag 0 is invalid: protobuf-c decodes it, but cannot decode the
+     * message that it encodes from it. */
     for (unsigned i = 0; i < message->n_unknown_fields; i++)
         if (message->unknown_fields[i].tag == 0)
             return dpt_fail(err, DPT_EPROTO, "field 0 of %s", message->descriptor->short_name);

@@ -64,10 +64,10 @@ static void print_commands(FILE *out, const struct dpt_announce *announce, const
 
 static void print_open(FILE *out, const struct dpt_announce *announce)
 {
-    (void)fprintf(
-        out,
-        "dpt-rdzv %s listening on %s without keys: whoever reaches it can join and stop runs\n",
-        announce->version, announce->endpoint);
+    (void)fprintf(out,
+                  "dpt-rdzv %s listening on %s without keys: any process that reaches it can join "
+                  "and stop runs\n",
+                  announce->version, announce->endpoint);
     for (size_t i = 0; announce->anywhere && i < announce->n_addresses; i++)
         (void)fprintf(out, "%s%s:%d (%s)", i == 0 ? "  Addresses of this machine: " : ", ",
                       announce->addresses[i].number, announce->port,

@@ -49,11 +49,8 @@ static int bind_endpoint(void *router, const char *address, int port)
 {
     char endpoint[DPT_SERVER_ENDPOINT_BYTES];
     bool v6 = strchr(address, ':') != NULL;
-    char number[16] = "*";
-    if (port != 0)
-        (void)snprintf(number, sizeof number, "%d", port);
-    (void)snprintf(endpoint, sizeof endpoint, "tcp://%s%s%s:%s", v6 ? "[" : "", address,
-                   v6 ? "]" : "", number);
+    (void)snprintf(endpoint, sizeof endpoint, "tcp://%s%s%s:%d", v6 ? "[" : "", address,
+                   v6 ? "]" : "", port);
     return zmq_bind(router, endpoint);
 }
 

@@ -57,7 +57,8 @@ static void open_server_lists_addresses(void **state)
     print_text(&open);
     assert_string_equal(
         text,
-        "dpt-rdzv 1.2.3 listening on *:29500 without keys: whoever reaches it can join and stop "
+        "dpt-rdzv 1.2.3 listening on *:29500 without keys: any process that reaches it can join "
+        "and stop "
         "runs\n"
         "  Addresses of this machine: 10.0.0.7:29500 (eth0), [fd00::7]:29500 (wg0)\n"
         "  For a run of two machines:\n"

@@ -170,7 +170,7 @@ def test_insecure_server_on_loopback_promises_no_other_machine_anything(tmp_path
     argv = [program("dpt-rdzv"), "--port", 0, "--bind", "127.0.0.1", "--insecure"]
     server = Process("dpt-rdzv", argv, tmp_path / "server.log")
     server.wait_log("listening on 127.0.0.1", 10 * slow)
-    assert "(this host only; " in server.log() and "whoever reaches it" not in server.log()
+    assert "(this host only; " in server.log() and "any process that reaches it" not in server.log()
     server.term()
     assert server.wait(10 * slow) == 0
 
