@@ -97,7 +97,7 @@ bool dpt_box_must_wake(struct box *box);
 bool dpt_box_write_begin(struct box *box);
 void dpt_box_write_end(struct box *box);
 
-/* Shuts the memory lent to the other, for ever. */
+/* Shuts the memory lent to the other rank permanently. */
 void dpt_box_shut(struct box *box);
 /* True while the other may still be writing into it. After dpt_box_shut. */
 bool dpt_box_is_written(const struct box *box);

@@ -110,7 +110,7 @@ void dpt_comm_abort(struct dpt_comm *comm);
 
 /* Closes everything; accepts a pointer to NULL. By the owner. Posted operations and their handles
  * end here. Peers see an orderly goodbye if nothing has failed and no abort came while something
- * was in flight (what is lent is given back; poll with op NULL first if sends may be in flight).
+ * was in flight (borrowed memory is given back; poll with op NULL first if sends may be in flight).
  * Otherwise they see a failed one that names the suspect. */
 void dpt_comm_destroy(struct dpt_comm **comm);
 
@@ -178,7 +178,7 @@ bool dpt_comm_op_received(const struct dpt_comm_op *op);
 /* After a poll. Everything has arrived, and peers have taken everything that was sent. */
 bool dpt_comm_op_done(const struct dpt_comm_op *op);
 
-/* Ends the use of an op and gives back what it borrowed. Everything it receives must have arrived,
+/* Ends the use of an op and gives back the memory that it borrowed. Its receives must be complete,
  * unless the communicator has failed. Later polls finish SENDs that are not done. Accepts a pointer
  * to NULL. */
 void dpt_comm_op_free(struct dpt_comm *comm, struct dpt_comm_op **op);
@@ -213,8 +213,8 @@ uint64_t dpt_comm_bytes_sent(const struct dpt_comm *comm);
 /* All-gather of at most DPT_COMM_SMALL_BYTES_MAX bytes per rank, in rank order, into `ret_all`
  * (world x bytes); blocks the owner until done. The commit of a step needs this rule: data that one
  * rank has received from all, every survivor receives too. Therefore, when a peer is lost meanwhile
- * or an abort comes, the call still takes what the others have sent. If that is everything, it
- * succeeds, and the next call fails. */
+ * or an abort comes, the call still receives the parts that the others have sent. If these are all,
+ * it succeeds, and the next call fails. */
 DPT_MUST_USE enum dpt_status dpt_comm_small_all_gather(struct dpt_comm *comm, const void *mine,
                                                        size_t bytes, void *ret_all,
                                                        struct dpt_err *err);

@@ -70,8 +70,8 @@ bool dpt_comm_aborting(const struct dpt_comm *comm);
 /* poll.c: the nearest deadline of a link; fails when it has passed. */
 DPT_MUST_USE enum dpt_status dpt_comm_check_deadlines(struct dpt_comm *comm, int64_t now,
                                                       int64_t *ret_next, struct dpt_err *err);
-/* After a poll of `op` has failed because a peer was lost or an abort came: takes what the others
- * had sent. True when everything that `op` receives has arrived. After a loss the others have
+/* After a poll of `op` has failed because a peer was lost or an abort came: receives the bytes that
+ * the others had sent. True when all receives of `op` are complete. After a loss the others have
  * COMM_DOUBT_MS, after an abort one look. */
 bool dpt_comm_settle(struct dpt_comm *comm, struct dpt_comm_op *op);
 

@@ -73,7 +73,7 @@ struct creation {
     struct pollfd *pollfds;
 };
 
-static struct dpt_link *link_of(const struct creation *c, const struct dial *dial)
+static struct dpt_link *link_of_dial(const struct creation *c, const struct dial *dial)
 {
     DPT_ASSERT(dial->peer != NULL); /* set by prepare_dials */
     return c->comm->link_of[dial->peer->rank];
@@ -123,8 +123,8 @@ static enum dpt_status dial_refused(struct creation *c, struct dial *dial, int64
                     dial->peer->rank);
 }
 
-/* While nobody listens on a port of the local range, dialing it can connect a socket with itself.
- */
+/* If no process listens on a port of the ephemeral range, connect() can connect the socket to
+ * itself. */
 static bool is_own_echo(int fd)
 {
     struct sockaddr_storage own, peer;
@@ -209,7 +209,7 @@ static enum dpt_status start_dials(struct creation *c, int64_t now, struct dpt_e
 {
     for (int i = 0; i < c->spec->n_peers; i++) {
         struct dial *dial = &c->dials[i];
-        if (link_of(c, dial) == NULL && dial->state == DIAL_IDLE && now >= dial->next_ms)
+        if (link_of_dial(c, dial) == NULL && dial->state == DIAL_IDLE && now >= dial->next_ms)
             DPT_TRY(start_dial(c, dial, now, err));
     }
     return DPT_OK;
@@ -245,7 +245,7 @@ static bool half_event(struct creation *c, int i, enum dpt_status *ret_status, s
     if (whole > 0 && dpt_hello_check(c->spec, DPT_HELLO_DIALER, half->hello, &from))
         dial = dial_of(c, from);
     const bool welcome =
-        dial != NULL && dial->probe && dial->shm == half->shm && link_of(c, dial) == NULL;
+        dial != NULL && dial->probe && dial->shm == half->shm && link_of_dial(c, dial) == NULL;
     const struct half kept = *half;
     drop_half(c, i, !welcome);
     if (welcome) {
@@ -297,7 +297,7 @@ static int next_wait_ms(const struct creation *c, int64_t now, int64_t link_dead
         next = link_deadline_ms;
     for (int i = 0; i < c->spec->n_peers; i++) {
         const struct dial *dial = &c->dials[i];
-        if (link_of(c, dial) == NULL && dial->state == DIAL_IDLE && dial->next_ms < next)
+        if (link_of_dial(c, dial) == NULL && dial->state == DIAL_IDLE && dial->next_ms < next)
             next = dial->next_ms;
     }
     return next <= now ? 0 : (int)(next - now);
@@ -308,7 +308,7 @@ static enum dpt_status timed_out(struct creation *c, struct dpt_err *err)
     int missing = 0;
     const struct dial *first = NULL;
     for (int i = 0; i < c->spec->n_peers; i++) {
-        const struct dpt_link *link = link_of(c, &c->dials[i]);
+        const struct dpt_link *link = link_of_dial(c, &c->dials[i]);
         if (link != NULL && link->ready)
             continue;
         missing++;

@@ -1,10 +1,9 @@
 /* The calls of NCCL and CUDA that move device memory, as one table of functions. nccl.c binds it to
- * the libraries, the tests bind it to doubles, and nccl_machine.c decides when to call what.
+ * the libraries, the tests bind it to doubles, and nccl_machine.c decides when a call is made.
  *
  * One thread, the owner, makes all calls. Communicators are non-blocking, so calls return at once,
  * except abort, destroy and revoke, which may take long or never return: nccl_guard.h detects that.
- * DPT_NCCL_INPROGRESS means posted; async_error tells how it went.
- */
+ * DPT_NCCL_INPROGRESS means posted; async_error tells how it went. */
 #ifndef DPT_WORKER_COMM_NCCL_CALLS_H
 #define DPT_WORKER_COMM_NCCL_CALLS_H
 
@@ -23,7 +22,7 @@ enum dpt_nccl_result {
     DPT_NCCL_EREMOTE,   /* a peer is lost, or the network to it */
     DPT_NCCL_ESYSTEM,   /* a system call */
     DPT_NCCL_EINTERNAL, /* the library's own */
-    DPT_NCCL_ECUDA,     /* the device's: mostly the end of what this process can do with it */
+    DPT_NCCL_ECUDA,     /* the device's; this process can seldom use the device again */
     DPT_NCCL_RESULT_COUNT
 };
 
@@ -97,7 +96,7 @@ struct dpt_nccl_calls {
 
     enum dpt_nccl_result (*stream_create)(void *ctx, struct dpt_nccl_stream **ret);
     void (*stream_destroy)(void *ctx, struct dpt_nccl_stream *stream);
-    /* What follows in the stream waits for `event` (a cudaEvent_t). */
+    /* Later work in the stream waits for `event` (a cudaEvent_t). */
     enum dpt_nccl_result (*stream_after)(void *ctx, struct dpt_nccl_stream *stream, void *event);
     /* OK: all that was put into the stream is done; INPROGRESS; ECUDA. */
     enum dpt_nccl_result (*stream_query)(void *ctx, struct dpt_nccl_stream *stream);

@@ -47,18 +47,18 @@ void dpt_nccl_comm_close(struct dpt_nccl_comm *c)
         DPT_ASSERT(c->groups[g].done == c->groups[g].posted);
     bool woken;
     struct dpt_err ignored; /* any failure ends it too */
-    if (dpt_nccl_comm_meet(c, &ignored) != DPT_OK) {
+    if (dpt_nccl_comm_barrier(c, &ignored) != DPT_OK) {
         dpt_nccl_comm_quit(c);
         return;
     }
     dpt_nccl_close(c->machine);
     while (dpt_nccl_step(c->machine, NULL) == DPT_INPROGRESS)
-        if (dpt_nccl_comm_listen(c, DPT_NCCL_NAP_NS, &woken, &ignored) != DPT_OK) {
+        if (dpt_nccl_comm_poll_control(c, DPT_NCCL_NAP_NS, &woken, &ignored) != DPT_OK) {
             dpt_nccl_comm_stop(c, -1); /* a peer is lost, or an abort has come */
             break;
         }
     c->kept = 0;
-    dpt_nccl_comm_forget(c);
+    dpt_nccl_comm_reset(c);
 }
 
 void dpt_nccl_comm_quit(struct dpt_nccl_comm *c)
@@ -67,5 +67,5 @@ void dpt_nccl_comm_quit(struct dpt_nccl_comm *c)
         return;
     const bool keep = c->built && dpt_nccl_can_shrink(c->machine);
     dpt_nccl_comm_stop(c, keep ? c->world_at : -1);
-    dpt_nccl_comm_forget(c);
+    dpt_nccl_comm_reset(c);
 }

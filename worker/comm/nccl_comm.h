@@ -3,8 +3,8 @@
  *
  * NCCL is no third kind of link, for three reasons. A group of sends and receives is one kernel in
  * a stream and matches the peers' groups in order, while a link matches single transfers. A peer
- * cannot map device memory. After an NCCL abort it is unknown which rank received what, so NCCL
- * cannot carry the all-gather that commits a step.
+ * cannot map device memory. After an NCCL abort it is unknown which rank received which bytes, so
+ * NCCL cannot carry the all-gather that commits a step.
  *
  * Therefore gradients and weights use NCCL; sizes, ids, losses, flags and the commit use the
  * control. A death shows in the control at once (EOF of a socket), where NCCL would wait.
@@ -59,9 +59,9 @@ DPT_MUST_USE enum dpt_status dpt_nccl_comm_open(struct dpt_nccl_comm *comm,
  * read when the operation starts. A piece's `peer` is a rank of the run that is in the group. `op`
  * is copied; its pieces are borrowed, and their memory must not change, until it is done. Every
  * rank of the group posts its part of the same operations in the same order and omits operations
- * without a part. In the k-th operation that two ranks share, one receives what the other sends.
- * *ret_ticket names the operation. DPT_EINVAL: ill-formed; DPT_EOVERFLOW: too many posted; nothing
- * is posted then. */
+ * without a part. In the k-th operation that two ranks share, the receives of one match the sends
+ * of the other. *ret_ticket names the operation. DPT_EINVAL: ill-formed; DPT_EOVERFLOW: too many
+ * posted; nothing is posted then. */
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_post(struct dpt_nccl_comm *comm, int group,
                                                 const struct dpt_nccl_op *op, uint64_t *ret_ticket,
                                                 struct dpt_err *err);

@@ -26,13 +26,13 @@ struct dpt_nccl_comm {
     struct dpt_nccl_world world;
     struct nccl_group groups[DPT_NCCL_GROUPS_MAX];
     uint64_t bytes_sent;
-    uint64_t n_done, n_told; /* operations of all groups; those that poll_any has told of */
+    uint64_t n_done, n_reported; /* operations of all groups; those that poll_any has told of */
     struct dpt_nccl_offer offers[DPT_COMM_WORLD_MAX]; /* of an opening */
-    uint8_t told[DPT_COMM_WORLD_MAX * DPT_NCCL_ID_MESSAGE_BYTES];
+    uint8_t gathered[DPT_COMM_WORLD_MAX * DPT_NCCL_ID_MESSAGE_BYTES];
     /* Verdicts by rank, and their transfers. */
     uint8_t verdicts[DPT_COMM_WORLD_MAX];
     struct dpt_comm_xfer verdicts_in[DPT_COMM_WORLD_MAX], verdicts_out[DPT_COMM_WORLD_MAX];
-    struct dpt_comm_op *hearing;
+    struct dpt_comm_op *verdicts_op;
     struct dpt_nccl_piece scratch[DPT_NCCL_PIECES_MAX];
 };
 
@@ -52,16 +52,16 @@ enum { DPT_NCCL_NAP_NS = 100 * 1000 };
 /* Steps the machine, counts the operations that are done, launches the next ones. */
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_move(struct dpt_nccl_comm *c, struct dpt_err *err);
 /* Keeps the control moving for wait_ns, or until it is woken; its failure. */
-DPT_MUST_USE enum dpt_status dpt_nccl_comm_listen(struct dpt_nccl_comm *c, int64_t wait_ns,
-                                                  bool *ret_woken, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_nccl_comm_poll_control(struct dpt_nccl_comm *c, int64_t wait_ns,
+                                                        bool *ret_woken, struct dpt_err *err);
 /* Stops and frees every communicator of the machine but `keep` (-1: none), which can be shrunk
  * later if it came to rest. Takes bounded time. */
 void dpt_nccl_comm_stop(struct dpt_nccl_comm *c, int keep);
 /* The generation is over: nothing is open. */
-void dpt_nccl_comm_forget(struct dpt_nccl_comm *c);
+void dpt_nccl_comm_reset(struct dpt_nccl_comm *c);
 
 /* nccl_open.c: waits for all ranks before an orderly end, because the library waits for its peers
  * there. DPT_ETIMEOUT after stop_ms, else the control's failure. */
-DPT_MUST_USE enum dpt_status dpt_nccl_comm_meet(struct dpt_nccl_comm *c, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_nccl_comm_barrier(struct dpt_nccl_comm *c, struct dpt_err *err);
 
 #endif

@@ -57,8 +57,7 @@ DPT_MUST_USE enum dpt_status dpt_nccl_id_unpack(const uint8_t bytes[DPT_NCCL_ID_
 struct dpt_nccl_world {
     bool shrink;
     int n_excluded;
-    int excluded[DPT_COMM_WORLD_MAX]; /* shrink: ranks of the kept one that are no more, ascending
-                                       */
+    int excluded[DPT_COMM_WORLD_MAX]; /* shrink: missing ranks of the kept one, ascending */
     int order[DPT_COMM_WORLD_MAX];    /* rank of the run → rank in the communicator */
 };
 

@@ -11,7 +11,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { LOOKS = 8 }; /* in a limit */
+enum { CHECKS_PER_LIMIT = 8 };
 
 static void end_process(void *ctx, const char *what, int limit_ms)
 {
@@ -68,7 +68,7 @@ static void *watch_guard(void *arg)
 {
     const struct dpt_nccl_watch *watch = arg;
     struct pollfd stop = {.fd = watch->stop_fd, .events = POLLIN};
-    const int period_ms = watch->guard->limit_ms / LOOKS;
+    const int period_ms = watch->guard->limit_ms / CHECKS_PER_LIMIT;
     const char *what;
     do {
         if (dpt_nccl_guard_expired(watch->guard, dpt_now_ms(), &what)) {

@@ -105,8 +105,8 @@ static int64_t call_limit(const struct dpt_nccl *n)
 
 /* Creation. */
 
-/* Up to the call that creates, `what`, which follows under the guard; creation_returned leaves it.
- */
+/* Prepares a creation. The caller makes the library's call `what` next, under the guard, which
+ * creation_returned leaves. */
 static enum dpt_status begin_creation(struct dpt_nccl *n, int comm, int parent, const char *what,
                                       struct dpt_err *err)
 {
@@ -115,7 +115,7 @@ static enum dpt_status begin_creation(struct dpt_nccl *n, int comm, int parent, 
     struct nccl_comm *c = &n->comms[comm];
     DPT_ASSERT(c->state == DPT_NCCL_FREE);
     c->parent = parent;
-    c->lends = false;
+    c->has_child = false;
     atomic_store(&c->place.handle, NULL);
     dpt_nccl_guard_enter(n->guard, "cudaStreamCreate", call_limit(n));
     const enum dpt_nccl_result result = n->calls->stream_create(n->ctx, &c->stream);
@@ -134,9 +134,9 @@ static enum dpt_status creation_returned(struct dpt_nccl *n, struct nccl_comm *c
                                          enum dpt_nccl_result result, struct dpt_err *err)
 {
     dpt_nccl_guard_leave(n->guard);
-    if (dpt_nccl_went(result)) {
+    if (dpt_nccl_accepted(result)) {
         if (c->parent >= 0)
-            n->comms[c->parent].lends = true;
+            n->comms[c->parent].has_child = true;
         return DPT_OK;
     }
     const enum dpt_status status = machine_fail(n, c, "the creation", result, err);
@@ -158,7 +158,7 @@ enum dpt_status dpt_nccl_split(struct dpt_nccl *n, int comm, int parent, int col
                                struct dpt_err *err)
 {
     const struct nccl_comm *p = &n->comms[parent];
-    DPT_ASSERT(p->state == DPT_NCCL_READY && !p->lends);
+    DPT_ASSERT(p->state == DPT_NCCL_READY && !p->has_child);
     DPT_TRY(begin_creation(n, comm, parent, "ncclCommSplit", err));
     struct nccl_comm *c = &n->comms[comm];
     return creation_returned(
@@ -169,7 +169,7 @@ enum dpt_status dpt_nccl_shrink(struct dpt_nccl *n, int comm, int parent, const 
                                 int n_excluded, struct dpt_err *err)
 {
     const struct nccl_comm *p = &n->comms[parent];
-    DPT_ASSERT(p->state == DPT_NCCL_REVOKED && !p->lends && n_excluded > 0);
+    DPT_ASSERT(p->state == DPT_NCCL_REVOKED && !p->has_child && n_excluded > 0);
     DPT_ASSERT(dpt_nccl_can_shrink(n));
     DPT_TRY(begin_creation(n, comm, parent, "ncclCommShrink", err));
     struct nccl_comm *c = &n->comms[comm];
@@ -183,12 +183,12 @@ static enum dpt_nccl_result look_at_creation(struct dpt_nccl *n, struct nccl_com
 {
     if (c->parent >= 0) {
         const enum dpt_nccl_result result =
-            dpt_nccl_look(n, dpt_nccl_handle_of(&n->comms[c->parent]));
+            dpt_nccl_query_error(n, dpt_nccl_handle_of(&n->comms[c->parent]));
         if (result != DPT_NCCL_OK)
             return result;
     }
     struct dpt_nccl_handle *handle = dpt_nccl_handle_of(c);
-    return handle != NULL ? dpt_nccl_look(n, handle) : DPT_NCCL_EINTERNAL;
+    return handle != NULL ? dpt_nccl_query_error(n, handle) : DPT_NCCL_EINTERNAL;
 }
 
 static enum dpt_status step_creating(struct dpt_nccl *n, struct nccl_comm *c, struct dpt_err *err)
@@ -208,7 +208,7 @@ static enum dpt_status step_creating(struct dpt_nccl *n, struct nccl_comm *c, st
         return machine_fail(n, c, "the creation", result, err);
     c->state = DPT_NCCL_READY;
     if (c->parent >= 0) {
-        n->comms[c->parent].lends = false;
+        n->comms[c->parent].has_child = false;
         c->parent = -1;
     }
     return DPT_OK;
@@ -218,7 +218,7 @@ void dpt_nccl_release(struct dpt_nccl *n, int comm)
 {
     struct nccl_comm *c = &n->comms[comm];
     dpt_nccl_assert_owner(n);
-    DPT_ASSERT(n->phase == PHASE_WORKING && c->state == DPT_NCCL_REVOKED && !c->lends);
+    DPT_ASSERT(n->phase == PHASE_WORKING && c->state == DPT_NCCL_REVOKED && !c->has_child);
     dpt_nccl_free_comm(n, c, call_limit(n));
 }
 
@@ -233,12 +233,12 @@ static enum dpt_nccl_result post_group(struct dpt_nccl *n, const struct nccl_com
     if (result == DPT_NCCL_OK)
         result = n->calls->group_start(n->ctx);
     if (result != DPT_NCCL_OK) /* these two never return INPROGRESS */
-        return dpt_nccl_went(result) ? DPT_NCCL_EINTERNAL : result;
-    for (int i = 0; i < op->n_pieces && dpt_nccl_went(result); i++)
+        return dpt_nccl_accepted(result) ? DPT_NCCL_EINTERNAL : result;
+    for (int i = 0; i < op->n_pieces && dpt_nccl_accepted(result); i++)
         result = n->calls->post(n->ctx, dpt_nccl_handle_of(c), &op->pieces[i], c->stream);
     /* A group that was begun must be ended, also after a failure. */
     const enum dpt_nccl_result ended = n->calls->group_end(n->ctx);
-    return dpt_nccl_went(result) ? ended : result;
+    return dpt_nccl_accepted(result) ? ended : result;
 }
 
 enum dpt_status dpt_nccl_launch(struct dpt_nccl *n, int comm, const struct dpt_nccl_op *op,
@@ -246,7 +246,7 @@ enum dpt_status dpt_nccl_launch(struct dpt_nccl *n, int comm, const struct dpt_n
 {
     DPT_TRY(check_working(n, err));
     struct nccl_comm *c = &n->comms[comm];
-    if (c->state != DPT_NCCL_READY || c->lends)
+    if (c->state != DPT_NCCL_READY || c->has_child)
         return dpt_fail(err, DPT_EINVAL,
                         "an operation on the GPU's communicator %d, which is not free for one",
                         comm);
@@ -254,7 +254,7 @@ enum dpt_status dpt_nccl_launch(struct dpt_nccl *n, int comm, const struct dpt_n
     const enum dpt_nccl_result result = post_group(n, c, op);
     dpt_nccl_guard_leave(n->guard);
     c->state = DPT_NCCL_LAUNCHING;
-    return dpt_nccl_went(result) ? DPT_OK : machine_fail(n, c, "an operation", result, err);
+    return dpt_nccl_accepted(result) ? DPT_OK : machine_fail(n, c, "an operation", result, err);
 }
 
 static enum dpt_status step_operation(struct dpt_nccl *n, struct nccl_comm *c, struct dpt_err *err)
@@ -263,11 +263,11 @@ static enum dpt_status step_operation(struct dpt_nccl *n, struct nccl_comm *c, s
        library is launching, an idle stream means nothing. */
     enum dpt_nccl_result device = DPT_NCCL_INPROGRESS;
     if (c->state == DPT_NCCL_RUNNING)
-        device = dpt_nccl_look_at_stream(n, c->stream);
-    const enum dpt_nccl_result result = dpt_nccl_look(n, dpt_nccl_handle_of(c));
-    if (!dpt_nccl_went(result))
+        device = dpt_nccl_query_stream(n, c->stream);
+    const enum dpt_nccl_result result = dpt_nccl_query_error(n, dpt_nccl_handle_of(c));
+    if (!dpt_nccl_accepted(result))
         return machine_fail(n, c, "an operation", result, err);
-    if (!dpt_nccl_went(device))
+    if (!dpt_nccl_accepted(device))
         return machine_fail(n, c, "the stream", device, err);
     if (result == DPT_NCCL_OK && c->state == DPT_NCCL_LAUNCHING)
         c->state = DPT_NCCL_RUNNING;
@@ -278,10 +278,10 @@ static enum dpt_status step_operation(struct dpt_nccl *n, struct nccl_comm *c, s
 
 static enum dpt_status step_ready(struct dpt_nccl *n, struct nccl_comm *c, struct dpt_err *err)
 {
-    if (c->lends) /* its state is that of the creation */
+    if (c->has_child) /* its state is that of the creation */
         return DPT_OK;
-    const enum dpt_nccl_result result = dpt_nccl_look(n, dpt_nccl_handle_of(c));
-    return dpt_nccl_went(result) ? DPT_OK : machine_fail(n, c, "the state", result, err);
+    const enum dpt_nccl_result result = dpt_nccl_query_error(n, dpt_nccl_handle_of(c));
+    return dpt_nccl_accepted(result) ? DPT_OK : machine_fail(n, c, "the state", result, err);
 }
 
 static enum dpt_status step_working(struct dpt_nccl *n, struct dpt_err *err)

@@ -14,7 +14,7 @@ struct nccl_comm {
     struct dpt_nccl_place place; /* of its handle; written by the library until it is READY */
     struct dpt_nccl_stream *stream;
     int parent;       /* CREATING by split or shrink: of whom; else -1 */
-    bool lends;       /* parent of a creation: only async_error and abort are legal */
+    bool has_child;   /* parent of a creation: only async_error and abort are legal */
     int64_t until_ms; /* CREATING, DRAINING */
 };
 
@@ -25,7 +25,7 @@ struct dpt_nccl {
     int create_ms, revoke_ms, stop_ms;
     pthread_t owner;
     enum nccl_phase phase;
-    int keep;               /* what stays REVOKED after the stop; -1: nothing */
+    int keep;               /* the communicator that stays REVOKED after the stop; -1: none */
     int64_t phase_until_ms; /* CLOSING, REVOKING */
     int64_t stop_until_ms;  /* of REVOKING and FREEING together */
     enum dpt_status status; /* the failure, once there is one */
@@ -49,14 +49,15 @@ static inline int dpt_nccl_index(const struct dpt_nccl *n, const struct nccl_com
     return (int)(c - n->comms);
 }
 
-/* The call has succeeded, or has begun. */
-static inline bool dpt_nccl_went(enum dpt_nccl_result result)
+/* The library has accepted the call: it has succeeded, or has begun. */
+static inline bool dpt_nccl_accepted(enum dpt_nccl_result result)
 {
     return result == DPT_NCCL_OK || result == DPT_NCCL_INPROGRESS;
 }
 
 /* Under the guard like every call: a driver can hang in any call. */
-static inline enum dpt_nccl_result dpt_nccl_look(struct dpt_nccl *n, struct dpt_nccl_handle *handle)
+static inline enum dpt_nccl_result dpt_nccl_query_error(struct dpt_nccl *n,
+                                                        struct dpt_nccl_handle *handle)
 {
     dpt_nccl_guard_enter(n->guard, "ncclCommGetAsyncError", n->calls->now_ms(n->ctx) + n->stop_ms);
     const enum dpt_nccl_result result = n->calls->async_error(n->ctx, handle);
@@ -64,8 +65,8 @@ static inline enum dpt_nccl_result dpt_nccl_look(struct dpt_nccl *n, struct dpt_
     return result;
 }
 
-static inline enum dpt_nccl_result dpt_nccl_look_at_stream(struct dpt_nccl *n,
-                                                           struct dpt_nccl_stream *stream)
+static inline enum dpt_nccl_result dpt_nccl_query_stream(struct dpt_nccl *n,
+                                                         struct dpt_nccl_stream *stream)
 {
     dpt_nccl_guard_enter(n->guard, "cudaStreamQuery", n->calls->now_ms(n->ctx) + n->stop_ms);
     const enum dpt_nccl_result result = n->calls->stream_query(n->ctx, stream);

@@ -1,7 +1,7 @@
 /* Creation of a generation's GPU communicators (nccl_comm.h), with messages over the control:
  *
  *   offers ──► shrink ──► splits ──► verdicts ──all through──► open
- *     │           └ somebody failed: stop, free ┐
+ *     │           └ a rank failed: stop, free   ┐
  *     └─ nothing to shrink ─────────────────────┴► id ──► init ──► splits ──► verdicts ──► open
  *
  * A peer's death ends it as soon as the control shows the death, else the machine's deadline does.
@@ -33,9 +33,9 @@ static enum dpt_status exchange_offers(struct dpt_nccl_comm *c,
     uint8_t bytes[DPT_NCCL_OFFER_BYTES];
     memcpy(mine.splits, spec->splits, sizeof mine.splits);
     dpt_nccl_offer_pack(&mine, bytes);
-    DPT_TRY(dpt_comm_small_all_gather(c->control, bytes, sizeof bytes, c->told, err));
+    DPT_TRY(dpt_comm_small_all_gather(c->control, bytes, sizeof bytes, c->gathered, err));
     for (int i = 0; i < dpt_comm_world_size(c->control); i++) {
-        DPT_TRY(dpt_nccl_offer_unpack(c->told + (size_t)i * sizeof bytes, spec->generation,
+        DPT_TRY(dpt_nccl_offer_unpack(c->gathered + (size_t)i * sizeof bytes, spec->generation,
                                       &c->offers[i], err));
         if (c->offers[i].n_splits != spec->n_splits)
             return dpt_fail(err, DPT_EPROTO,
@@ -47,7 +47,7 @@ static enum dpt_status exchange_offers(struct dpt_nccl_comm *c,
 
 /* The receives of verdicts are posted when an attempt begins, so that a rank stops waiting for a
  * rank that has failed. */
-static enum dpt_status listen_for_verdicts(struct dpt_nccl_comm *c, struct dpt_err *err)
+static enum dpt_status post_verdict_receives(struct dpt_nccl_comm *c, struct dpt_err *err)
 {
     int n = 0;
     for (int i = 0; i < dpt_comm_world_size(c->control); i++) {
@@ -56,11 +56,11 @@ static enum dpt_status listen_for_verdicts(struct dpt_nccl_comm *c, struct dpt_e
             c->verdicts_in[n++] = (struct dpt_comm_xfer){
                 .dir = DPT_COMM_RECV, .peer = i, .buf = &c->verdicts[i], .bytes = 1};
     }
-    return dpt_comm_exchange(c->control, c->verdicts_in, n, &c->hearing, err);
+    return dpt_comm_exchange(c->control, c->verdicts_in, n, &c->verdicts_op, err);
 }
 
 /* The first rank with this verdict; -1: none. */
-static int first_that_said(const struct dpt_nccl_comm *c, enum verdict verdict)
+static int first_rank_with(const struct dpt_nccl_comm *c, enum verdict verdict)
 {
     for (int i = 0; i < dpt_comm_world_size(c->control); i++)
         if (c->verdicts[i] == verdict)
@@ -70,16 +70,16 @@ static int first_that_said(const struct dpt_nccl_comm *c, enum verdict verdict)
 
 /* The rank to blame by the verdicts received so far; -1: none. The blamed rank is lost with its
  * state, and one rank's failure can make others fail, so only one rank is blamed at a time. */
-static int first_failed(const struct dpt_nccl_comm *c)
+static int rank_to_blame(const struct dpt_nccl_comm *c)
 {
     static const enum verdict worst_first[] = {VERDICT_FAULT, VERDICT_CAUGHT, VERDICT_GAVE_UP};
     int rank = -1;
     for (size_t i = 0; i < sizeof worst_first / sizeof *worst_first && rank < 0; i++)
-        rank = first_that_said(c, worst_first[i]);
+        rank = first_rank_with(c, worst_first[i]);
     return rank;
 }
 
-static enum dpt_status fail_because_of(int other, struct dpt_err *err)
+static enum dpt_status fail_because_of_rank(int other, struct dpt_err *err)
 {
     return dpt_fail(err, DPT_EPEER, "rank %d could not create the GPU's communicators", other);
 }
@@ -93,9 +93,10 @@ static enum dpt_status wait_created(struct dpt_nccl_comm *c, struct dpt_err *err
         if (status != DPT_INPROGRESS && status != DPT_EIO)
             return status;
         /* Another rank may have caused the failure: its verdict counts first. */
-        DPT_TRY(dpt_nccl_comm_listen(c, status == DPT_EIO ? 0 : DPT_NCCL_NAP_NS, &woken, err));
-        if (first_failed(c) >= 0)
-            return fail_because_of(first_failed(c), err);
+        DPT_TRY(
+            dpt_nccl_comm_poll_control(c, status == DPT_EIO ? 0 : DPT_NCCL_NAP_NS, &woken, err));
+        if (rank_to_blame(c) >= 0)
+            return fail_because_of_rank(rank_to_blame(c), err);
         if (status == DPT_EIO)
             return dpt_nccl_comm_move(c, err); /* the same failure again */
     }
@@ -144,13 +145,13 @@ static enum dpt_status exchange_id(struct dpt_nccl_comm *c, const struct dpt_ncc
         if (made)
             dpt_nccl_id_pack(spec->generation, spec->nonce, id, bytes);
     }
-    DPT_TRY(dpt_comm_small_all_gather(c->control, bytes, sizeof bytes, c->told, err));
+    DPT_TRY(dpt_comm_small_all_gather(c->control, bytes, sizeof bytes, c->gathered, err));
     if (!made)
         return dpt_fail(err, DPT_EDEVICE, "an id for the GPU's communicators: %s",
                         c->calls->last_error(c->ctx, NULL));
-    if (memcmp(c->told, none, sizeof none) == 0)
-        return fail_because_of(0, err);
-    return dpt_nccl_id_unpack(c->told, spec->generation, spec->nonce, ret_id, err);
+    if (memcmp(c->gathered, none, sizeof none) == 0)
+        return fail_because_of_rank(0, err);
+    return dpt_nccl_id_unpack(c->gathered, spec->generation, spec->nonce, ret_id, err);
 }
 
 static enum dpt_status create_new_world(struct dpt_nccl_comm *c,
@@ -162,8 +163,8 @@ static enum dpt_status create_new_world(struct dpt_nccl_comm *c,
     return finish_world(c, spec, err);
 }
 
-static enum dpt_status wait_for(struct dpt_nccl_comm *c, struct dpt_comm_op *op, int64_t until_ms,
-                                struct dpt_err *err)
+static enum dpt_status await_exchange(struct dpt_nccl_comm *c, struct dpt_comm_op *op,
+                                      int64_t until_ms, struct dpt_err *err)
 {
     for (;;) {
         const int64_t left_ms = until_ms - c->calls->now_ms(c->ctx);
@@ -178,8 +179,8 @@ static enum dpt_status wait_for(struct dpt_nccl_comm *c, struct dpt_comm_op *op,
 }
 
 /* Sends this rank's verdict to all. */
-static enum dpt_status say_verdict(struct dpt_nccl_comm *c, enum verdict verdict,
-                                   struct dpt_comm_op **ret, struct dpt_err *err)
+static enum dpt_status post_verdict(struct dpt_nccl_comm *c, enum verdict verdict,
+                                    struct dpt_comm_op **ret, struct dpt_err *err)
 {
     const int rank = dpt_comm_rank(c->control);
     int n = 0;
@@ -192,26 +193,26 @@ static enum dpt_status say_verdict(struct dpt_nccl_comm *c, enum verdict verdict
 }
 
 /* Waits until this verdict is sent and all others are received. */
-static enum dpt_status hear_verdicts(struct dpt_nccl_comm *c, struct dpt_comm_op *saying,
-                                     int64_t until_ms, struct dpt_err *err)
+static enum dpt_status await_verdicts(struct dpt_nccl_comm *c, struct dpt_comm_op *sent,
+                                      int64_t until_ms, struct dpt_err *err)
 {
-    DPT_TRY(wait_for(c, saying, until_ms, err));
-    dpt_comm_op_free(c->control, &saying);
-    DPT_TRY(wait_for(c, c->hearing, until_ms, err));
-    dpt_comm_op_free(c->control, &c->hearing);
+    DPT_TRY(await_exchange(c, sent, until_ms, err));
+    dpt_comm_op_free(c->control, &sent);
+    DPT_TRY(await_exchange(c, c->verdicts_op, until_ms, err));
+    dpt_comm_op_free(c->control, &c->verdicts_op);
     for (int i = 0; i < dpt_comm_world_size(c->control); i++)
         if (c->verdicts[i] >= VERDICT_NONE)
             return dpt_fail(err, DPT_EPROTO, "the message of rank %d is no verdict", i);
     return DPT_OK;
 }
 
-enum dpt_status dpt_nccl_comm_meet(struct dpt_nccl_comm *c, struct dpt_err *err)
+enum dpt_status dpt_nccl_comm_barrier(struct dpt_nccl_comm *c, struct dpt_err *err)
 {
-    struct dpt_comm_op *saying;
+    struct dpt_comm_op *sent;
     const int64_t until_ms = c->calls->now_ms(c->ctx) + c->guard.limit_ms;
-    DPT_TRY(listen_for_verdicts(c, err));
-    DPT_TRY(say_verdict(c, VERDICT_THROUGH, &saying, err));
-    return hear_verdicts(c, saying, until_ms, err);
+    DPT_TRY(post_verdict_receives(c, err));
+    DPT_TRY(post_verdict(c, VERDICT_THROUGH, &sent, err));
+    return await_verdicts(c, sent, until_ms, err);
 }
 
 static enum verdict verdict_of(enum dpt_status status)
@@ -236,24 +237,24 @@ static enum dpt_status exchange_verdicts(struct dpt_nccl_comm *c, enum dpt_statu
                                          bool *ret_all, struct dpt_err *failure)
 {
     struct dpt_err err = {0};
-    struct dpt_comm_op *saying;
+    struct dpt_comm_op *sent;
     if (status != DPT_OK)
         dpt_log(DPT_LOG_DEBUG, "the GPU's communicators: %s", failure->text);
-    enum dpt_status told = say_verdict(c, verdict_of(status), &saying, &err);
-    if (told == DPT_OK)
-        told = hear_verdicts(c, saying, INT64_MAX, &err);
+    enum dpt_status exchanged = post_verdict(c, verdict_of(status), &sent, &err);
+    if (exchanged == DPT_OK)
+        exchanged = await_verdicts(c, sent, INT64_MAX, &err);
     if (status != DPT_OK)
         dpt_nccl_comm_stop(c, -1);
-    if (told != DPT_OK) {
+    if (exchanged != DPT_OK) {
         *failure = err;
-        return told;
+        return exchanged;
     }
-    const int rank = dpt_comm_rank(c->control), first = first_failed(c);
+    const int rank = dpt_comm_rank(c->control), first = rank_to_blame(c);
     *ret_all = first < 0;
     if (first == rank && status == DPT_EIO)
         failure->status = DPT_EDEVICE;
     else if (first >= 0 && first != rank)
-        (void)fail_because_of(first, failure);
+        (void)fail_because_of_rank(first, failure);
     return DPT_OK;
 }
 
@@ -268,7 +269,7 @@ static enum dpt_status build_communicators(struct dpt_nccl_comm *c,
     DPT_TRY(exchange_offers(c, spec, err));
     dpt_nccl_plan_world(c->offers, size, dpt_nccl_can_shrink(c->machine), &c->world);
     if (c->world.shrink) {
-        DPT_TRY(listen_for_verdicts(c, err));
+        DPT_TRY(post_verdict_receives(c, err));
         const enum dpt_status status = shrink_kept_world(c, spec, &failure);
         if (exchange_verdicts(c, status, &all, &failure) != DPT_OK)
             return dpt_pass(err, &failure);
@@ -280,7 +281,7 @@ static enum dpt_status build_communicators(struct dpt_nccl_comm *c,
     }
     dpt_nccl_comm_stop(c, -1); /* the kept communicator, or the remains of a shrink */
     DPT_TRY(exchange_id(c, spec, id, err));
-    DPT_TRY(listen_for_verdicts(c, err));
+    DPT_TRY(post_verdict_receives(c, err));
     enum dpt_status status = create_new_world(c, spec, id, &failure);
     status = exchange_verdicts(c, status, &all, &failure);
     if (status == DPT_OK && all)
@@ -299,7 +300,7 @@ enum dpt_status dpt_nccl_comm_open(struct dpt_nccl_comm *c, const struct dpt_ncc
     const enum dpt_status status = build_communicators(c, spec, err);
     if (status != DPT_OK) {
         dpt_nccl_comm_stop(c, -1);
-        dpt_nccl_comm_forget(c);
+        dpt_nccl_comm_reset(c);
         return status;
     }
     c->built = true;

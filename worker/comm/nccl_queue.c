@@ -114,8 +114,8 @@ enum dpt_status dpt_nccl_comm_move(struct dpt_nccl_comm *c, struct dpt_err *err)
     return status;
 }
 
-enum dpt_status dpt_nccl_comm_listen(struct dpt_nccl_comm *c, int64_t wait_ns, bool *ret_woken,
-                                     struct dpt_err *err)
+enum dpt_status dpt_nccl_comm_poll_control(struct dpt_nccl_comm *c, int64_t wait_ns,
+                                           bool *ret_woken, struct dpt_err *err)
 {
     const enum dpt_status status = dpt_comm_poll_woken(c->control, wait_ns, err);
     *ret_woken = c->control->woken;
@@ -130,7 +130,7 @@ bool dpt_nccl_comm_done(const struct dpt_nccl_comm *c, int group, uint64_t ticke
 /* Ticket 0: any operation that was not reported. */
 static bool operation_arrived(const struct dpt_nccl_comm *c, int group, uint64_t ticket)
 {
-    return ticket > 0 ? dpt_nccl_comm_done(c, group, ticket) : c->n_done > c->n_told;
+    return ticket > 0 ? dpt_nccl_comm_done(c, group, ticket) : c->n_done > c->n_reported;
 }
 
 static bool is_idle(const struct dpt_nccl_comm *c)
@@ -156,7 +156,8 @@ static enum dpt_status await_operation(struct dpt_nccl_comm *c, int group, uint6
         if (woken || dpt_now_ms() >= end)
             return DPT_INPROGRESS;
         const bool spin = dpt_now_ns() - start_ns < SPIN_NS && dpt_cores_known_spare();
-        DPT_TRY(dpt_nccl_comm_listen(c, spin || wait_ms == 0 ? 0 : DPT_NCCL_NAP_NS, &woken, err));
+        DPT_TRY(
+            dpt_nccl_comm_poll_control(c, spin || wait_ms == 0 ? 0 : DPT_NCCL_NAP_NS, &woken, err));
         if (wait_ms == 0)
             return DPT_INPROGRESS;
     }
@@ -171,11 +172,11 @@ enum dpt_status dpt_nccl_comm_poll(struct dpt_nccl_comm *c, int group, uint64_t 
 
 enum dpt_status dpt_nccl_comm_poll_any(struct dpt_nccl_comm *c, int wait_ms, struct dpt_err *err)
 {
-    if (is_idle(c) && c->n_done == c->n_told)
+    if (is_idle(c) && c->n_done == c->n_reported)
         return dpt_comm_poll_woken(c->control, wait_ms < 0 ? -1 : wait_ms * 1000000LL, err);
     const enum dpt_status status = await_operation(c, 0, 0, wait_ms, err);
     if (status == DPT_OK)
-        c->n_told = c->n_done;
+        c->n_reported = c->n_done;
     return status;
 }
 
@@ -189,7 +190,7 @@ void dpt_nccl_comm_stop(struct dpt_nccl_comm *c, int keep)
         c->kept = 0;
 }
 
-void dpt_nccl_comm_forget(struct dpt_nccl_comm *c)
+void dpt_nccl_comm_reset(struct dpt_nccl_comm *c)
 {
     c->control = NULL;
     for (int g = 0; g < DPT_NCCL_GROUPS_MAX; g++)

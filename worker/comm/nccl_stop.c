@@ -2,7 +2,7 @@
 #include "base/log.h"
 #include "worker/comm/nccl_machine_state.h"
 
-static int64_t now_of(const struct dpt_nccl *n)
+static int64_t machine_now_ms(const struct dpt_nccl *n)
 {
     return n->calls->now_ms(n->ctx);
 }
@@ -11,16 +11,16 @@ static int64_t now_of(const struct dpt_nccl *n)
  * stop_ms from now, so that no call is late by the watchdog's period alone. */
 static int64_t end_limit(const struct dpt_nccl *n)
 {
-    const int64_t least = now_of(n) + n->stop_ms / 8;
+    const int64_t least = machine_now_ms(n) + n->stop_ms / 8;
     return n->stop_until_ms > least ? n->stop_until_ms : least;
 }
 
-static int count(const struct dpt_nccl *n, enum dpt_nccl_state state)
+static bool any_in_state(const struct dpt_nccl *n, enum dpt_nccl_state state)
 {
-    int sum = 0;
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)
-        sum += n->comms[i].state == state;
-    return sum;
+        if (n->comms[i].state == state)
+            return true;
+    return false;
 }
 
 void dpt_nccl_free_comm(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_ms)
@@ -37,7 +37,7 @@ void dpt_nccl_free_comm(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_m
                     n->calls->last_error(n->ctx, NULL));
     }
     atomic_store(&c->place.handle, NULL);
-    c->lends = false;
+    c->has_child = false;
     c->parent = -1;
     c->until_ms = until_ms;
     c->state = DPT_NCCL_DRAINING;
@@ -45,7 +45,7 @@ void dpt_nccl_free_comm(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_m
 
 void dpt_nccl_drop_stream(struct dpt_nccl *n, struct nccl_comm *c)
 {
-    dpt_nccl_guard_enter(n->guard, "cudaStreamDestroy", now_of(n) + n->stop_ms);
+    dpt_nccl_guard_enter(n->guard, "cudaStreamDestroy", machine_now_ms(n) + n->stop_ms);
     n->calls->stream_destroy(n->ctx, c->stream);
     dpt_nccl_guard_leave(n->guard);
     c->stream = NULL;
@@ -55,9 +55,9 @@ void dpt_nccl_drop_stream(struct dpt_nccl *n, struct nccl_comm *c)
 
 void dpt_nccl_drain(struct dpt_nccl *n, struct nccl_comm *c)
 {
-    const enum dpt_nccl_result result = dpt_nccl_look_at_stream(n, c->stream);
+    const enum dpt_nccl_result result = dpt_nccl_query_stream(n, c->stream);
     if (result == DPT_NCCL_INPROGRESS) {
-        if (now_of(n) > c->until_ms)
+        if (machine_now_ms(n) > c->until_ms)
             dpt_nccl_guard_lost(n->guard, "a kernel of an aborted communicator");
         return;
     }
@@ -70,7 +70,7 @@ void dpt_nccl_drain(struct dpt_nccl *n, struct nccl_comm *c)
 /* Not while LAUNCHING: NCCL's revoke does not end that work, its abort does. */
 static bool may_revoke(const struct dpt_nccl *n, const struct nccl_comm *c)
 {
-    return n->calls->revoke != NULL && !c->lends &&
+    return n->calls->revoke != NULL && !c->has_child &&
            (c->state == DPT_NCCL_READY || c->state == DPT_NCCL_RUNNING);
 }
 
@@ -79,7 +79,7 @@ static void revoke_one(struct dpt_nccl *n, struct nccl_comm *c)
     dpt_nccl_guard_enter(n->guard, "ncclCommRevoke", end_limit(n));
     const enum dpt_nccl_result result = n->calls->revoke(n->ctx, dpt_nccl_handle_of(c));
     dpt_nccl_guard_leave(n->guard);
-    if (dpt_nccl_went(result))
+    if (dpt_nccl_accepted(result))
         c->state = DPT_NCCL_REVOKING;
     else
         dpt_log(DPT_LOG_DEBUG, "a communicator of the GPU is aborted as it is, not revoked: %s",
@@ -93,7 +93,7 @@ void dpt_nccl_stop(struct dpt_nccl *n, int keep)
         n->keep = n->keep == keep ? keep : -1;
         return;
     }
-    const int64_t now = now_of(n);
+    const int64_t now = machine_now_ms(n);
     n->keep = keep;
     n->phase = PHASE_REVOKING;
     n->phase_until_ms = now + n->revoke_ms;
@@ -107,25 +107,25 @@ void dpt_nccl_stop(struct dpt_nccl *n, int keep)
 
 static void step_revoking(struct dpt_nccl *n)
 {
-    const bool late = now_of(n) >= n->phase_until_ms;
+    const bool late = machine_now_ms(n) >= n->phase_until_ms;
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
         struct nccl_comm *c = &n->comms[i];
         if (c->state != DPT_NCCL_REVOKING)
             continue;
-        const enum dpt_nccl_result result = dpt_nccl_look(n, dpt_nccl_handle_of(c));
-        const enum dpt_nccl_result device = dpt_nccl_look_at_stream(n, c->stream);
+        const enum dpt_nccl_result result = dpt_nccl_query_error(n, dpt_nccl_handle_of(c));
+        const enum dpt_nccl_result device = dpt_nccl_query_stream(n, c->stream);
         if (result == DPT_NCCL_OK && device == DPT_NCCL_OK)
             c->state = DPT_NCCL_REVOKED;
-        else if (late || !dpt_nccl_went(result) || !dpt_nccl_went(device))
+        else if (late || !dpt_nccl_accepted(result) || !dpt_nccl_accepted(device))
             c->state = DPT_NCCL_RUNNING; /* not brought to rest: only abort is left */
     }
-    if (count(n, DPT_NCCL_REVOKING) == 0)
+    if (!any_in_state(n, DPT_NCCL_REVOKING))
         n->phase = PHASE_FREEING;
 }
 
 static bool is_kept(const struct dpt_nccl *n, const struct nccl_comm *c)
 {
-    return c->state == DPT_NCCL_REVOKED && !c->lends && dpt_nccl_index(n, c) == n->keep;
+    return c->state == DPT_NCCL_REVOKED && !c->has_child && dpt_nccl_index(n, c) == n->keep;
 }
 
 /* The order of freeing. Busy ones first, so that an end that waits for them does not hang. Parents
@@ -133,7 +133,7 @@ static bool is_kept(const struct dpt_nccl *n, const struct nccl_comm *c)
  * whether the child has a handle. */
 enum turn { TURN_BUSY, TURN_AT_REST, TURN_CHILDREN, TURN_COUNT };
 
-static enum turn turn_of(const struct nccl_comm *c)
+static enum turn freeing_turn_of(const struct nccl_comm *c)
 {
     if (c->state == DPT_NCCL_CREATING && c->parent >= 0)
         return TURN_CHILDREN;
@@ -141,12 +141,12 @@ static enum turn turn_of(const struct nccl_comm *c)
                                                                           : TURN_BUSY;
 }
 
-static void free_all(struct dpt_nccl *n, enum turn turn)
+static void free_comms_of_turn(struct dpt_nccl *n, enum turn turn)
 {
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
         struct nccl_comm *c = &n->comms[i];
         if (c->state != DPT_NCCL_FREE && c->state != DPT_NCCL_DRAINING && !is_kept(n, c) &&
-            turn_of(c) == turn)
+            freeing_turn_of(c) == turn)
             dpt_nccl_free_comm(n, c, end_limit(n));
     }
 }
@@ -154,11 +154,11 @@ static void free_all(struct dpt_nccl *n, enum turn turn)
 static enum dpt_status step_freeing(struct dpt_nccl *n)
 {
     for (int turn = 0; turn < TURN_COUNT; turn++)
-        free_all(n, turn);
+        free_comms_of_turn(n, turn);
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)
         if (n->comms[i].state == DPT_NCCL_DRAINING)
             dpt_nccl_drain(n, &n->comms[i]);
-    if (count(n, DPT_NCCL_DRAINING) > 0)
+    if (any_in_state(n, DPT_NCCL_DRAINING))
         return DPT_INPROGRESS;
     n->phase = PHASE_WORKING;
     n->status = DPT_OK;
@@ -172,14 +172,14 @@ void dpt_nccl_close(struct dpt_nccl *n)
     dpt_nccl_assert_owner(n);
     if (n->phase != PHASE_WORKING)
         return;
-    const bool busy =
-        count(n, DPT_NCCL_CREATING) + count(n, DPT_NCCL_LAUNCHING) + count(n, DPT_NCCL_RUNNING) > 0;
+    const bool busy = any_in_state(n, DPT_NCCL_CREATING) || any_in_state(n, DPT_NCCL_LAUNCHING) ||
+                      any_in_state(n, DPT_NCCL_RUNNING);
     if (busy || n->status != DPT_OK) {
         dpt_nccl_stop(n, -1);
         return;
     }
     n->phase = PHASE_CLOSING;
-    n->phase_until_ms = now_of(n) + n->stop_ms;
+    n->phase_until_ms = machine_now_ms(n) + n->stop_ms;
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
         struct nccl_comm *c = &n->comms[i];
         if (c->state != DPT_NCCL_READY)
@@ -188,7 +188,7 @@ void dpt_nccl_close(struct dpt_nccl *n)
         const enum dpt_nccl_result result = n->calls->finalize(n->ctx, dpt_nccl_handle_of(c));
         dpt_nccl_guard_leave(n->guard);
         c->state = DPT_NCCL_FINALIZING;
-        if (!dpt_nccl_went(result)) {
+        if (!dpt_nccl_accepted(result)) {
             dpt_nccl_stop(n, -1);
             return;
         }
@@ -197,21 +197,21 @@ void dpt_nccl_close(struct dpt_nccl *n)
 
 static void step_closing(struct dpt_nccl *n)
 {
-    bool ends = now_of(n) >= n->phase_until_ms;
+    bool ends = machine_now_ms(n) >= n->phase_until_ms;
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
         struct nccl_comm *c = &n->comms[i];
         if (c->state == DPT_NCCL_DRAINING)
             dpt_nccl_drain(n, c);
         if (c->state != DPT_NCCL_FINALIZING)
             continue;
-        const enum dpt_nccl_result result = dpt_nccl_look(n, dpt_nccl_handle_of(c));
+        const enum dpt_nccl_result result = dpt_nccl_query_error(n, dpt_nccl_handle_of(c));
         if (result == DPT_NCCL_OK)
             c->state = DPT_NCCL_FINALIZED;
-        ends |= !dpt_nccl_went(result);
+        ends |= !dpt_nccl_accepted(result);
     }
-    if (count(n, DPT_NCCL_FINALIZING) == 0) {
+    if (!any_in_state(n, DPT_NCCL_FINALIZING)) {
         n->keep = -1;
-        n->stop_until_ms = now_of(n) + n->stop_ms;
+        n->stop_until_ms = machine_now_ms(n) + n->stop_ms;
         n->phase = PHASE_FREEING;
     } else if (ends) {
         dpt_nccl_stop(n, -1);

@@ -16,10 +16,10 @@ static const int64_t NS_A_MS = 1000 * 1000;
 enum {
     EVENTS_MAX = 64,
     SPIN_NS = 100 * 1000, /* before sleeping: a few times the cost of waking a sleeper */
-    LOOKS = 64            /* between two looks at the clock */
+    CHECKS_PER_CLOCK = 64 /* for mail, between two readings of the clock */
 };
 
-static bool still_talks(const struct dpt_link *link)
+static bool is_connected(const struct dpt_link *link)
 {
     return !link->lost && !link->gone && !link->doubtful;
 }
@@ -56,7 +56,7 @@ static void drain_wake(struct dpt_comm *comm)
 
 static bool has_mail(struct dpt_link *link)
 {
-    return link->ops->has_mail != NULL && still_talks(link) && link->ops->has_mail(link);
+    return link->ops->has_mail != NULL && is_connected(link) && link->ops->has_mail(link);
 }
 
 static bool any_mail(const struct dpt_comm *comm)
@@ -92,7 +92,7 @@ static bool spin_for_mail(const struct dpt_comm *comm)
         return false;
     const int64_t end = dpt_now_ns() + SPIN_NS;
     do {
-        for (int i = 0; i < LOOKS; i++) {
+        for (int i = 0; i < CHECKS_PER_CLOCK; i++) {
             if (any_mail(comm) || atomic_load_explicit(&comm->abort_asked, memory_order_relaxed) ||
                 atomic_load_explicit(&comm->wake_asked, memory_order_relaxed))
                 return true;
@@ -248,15 +248,15 @@ static enum dpt_status poll_comm(struct dpt_comm *comm, struct dpt_comm_op *op, 
 /* Settling. */
 
 /* Receives and sends on every link that is neither lost nor gone. */
-static void look_at_all(struct dpt_comm *comm)
+static void move_all_links(struct dpt_comm *comm)
 {
     for (int i = 0; i < comm->n_links; i++) {
         struct dpt_link *link = comm->links[i];
         struct dpt_err ignored; /* the first failure is the one that is reported */
         link->readable = true;
-        if (still_talks(link) && link->ops->receive(link, &ignored) != DPT_OK)
+        if (is_connected(link) && link->ops->receive(link, &ignored) != DPT_OK)
             link->lost = true;
-        if (still_talks(link) && link->ops->send(link, &ignored) != DPT_OK)
+        if (is_connected(link) && link->ops->send(link, &ignored) != DPT_OK)
             link->lost = true;
         if (dpt_link_watch(link, &ignored) != DPT_OK)
             link->lost = true;
@@ -267,7 +267,7 @@ static void look_at_all(struct dpt_comm *comm)
 static bool waits_for_lost(const struct dpt_comm *comm, const struct dpt_comm_op *op)
 {
     for (int i = 0; i < comm->n_links; i++) {
-        if (still_talks(comm->links[i]))
+        if (is_connected(comm->links[i]))
             continue;
         for (const struct dpt_rec *rec = comm->links[i]->recvs.first; rec != NULL; rec = rec->next)
             if (rec->op == op)
@@ -281,7 +281,7 @@ static bool settle_op(struct dpt_comm *comm, const struct dpt_comm_op *op)
     const int64_t end = dpt_now_ms() + COMM_DOUBT_MS;
     for (bool last = false;;) {
         last = last || atomic_load(&comm->abort_asked);
-        look_at_all(comm);
+        move_all_links(comm);
         if (dpt_comm_op_received(op))
             return true;
         const int64_t now = dpt_now_ms();

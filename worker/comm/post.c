@@ -162,7 +162,7 @@ void dpt_comm_withdraw(struct dpt_comm *comm, struct dpt_comm_mem *mem)
     send_now_keeping_failure(comm);
 }
 
-/* Writing what was lent. */
+/* Writing into lent memory. */
 
 void dpt_comm_write_end(struct dpt_comm *comm)
 {

@@ -244,7 +244,7 @@ static enum dpt_status match_one(struct shm_link *shm, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* Reads at most one ring of messages, so that no peer occupies the owner for ever. */
+/* Reads at most one ring of messages, so that no peer occupies the owner without end. */
 static enum dpt_status read_box(struct shm_link *shm, struct dpt_err *err)
 {
     struct box_message message;

@@ -190,8 +190,8 @@ static void finish_receive(struct tcp_link *tcp)
     dpt_rec_free(rec);
 }
 
-/* One read: the rest of the payload (when a frame is open) and as much of the next header. *ret_n:
- * what readv returned. */
+/* One read: the rest of the payload (when a frame is open) and of the next header. Returns the
+ * result of readv. */
 static ssize_t read_some(struct tcp_link *tcp)
 {
     struct iovec iov[2];
@@ -264,7 +264,7 @@ static bool ends_with_goodbye(const struct tcp_link *tcp)
 }
 
 /* While a payload waits for its receive: checks whether the connection has broken or ended. */
-static enum dpt_status look_at_waiting(struct tcp_link *tcp, struct dpt_err *err)
+static enum dpt_status check_waiting_connection(struct tcp_link *tcp, struct dpt_err *err)
 {
     struct pollfd pollfd = {.fd = tcp->link.fd, .events = POLLRDHUP};
     if (poll(&pollfd, 1, 0) <= 0)
@@ -285,7 +285,7 @@ static enum dpt_status read_all(struct tcp_link *tcp, bool *ret_eof, struct dpt_
         bool waits;
         DPT_TRY(check_frame(tcp, &waits, err));
         if (waits)
-            return look_at_waiting(tcp, err);
+            return check_waiting_connection(tcp, err);
         const ssize_t n = read_some(tcp);
         if (n < 0 && errno == EAGAIN)
             return DPT_OK;

@@ -165,7 +165,7 @@ static struct dpt_comm *survivors_comm(struct rank *self, uint64_t generation)
     return comm;
 }
 
-/* One dies while the others wait for what it should send; they go on without it. */
+/* One rank dies while the others wait for its data; they go on without it. */
 static void death_ranks(struct rank *self)
 {
     struct gpu g = gpu_plug_in(self);
@@ -202,7 +202,7 @@ static void death_ranks(struct rank *self)
     CHECK(g.view.inits == (g.scene->fault == FABRIC_WELL ? 1 : 2));
     gpu_all_reduce(&g);
     /* Every survivor has opened its new communicator, so every parent of a shrink is freed. The
-     * victim's thread may be slower than all of them: wait until it has freed its own. */
+     * victim's thread may be slower than all of them: wait until it has freed its communicators. */
     pthread_barrier_wait(&self->world->barrier);
     CHECK(fabric_live(g.view.fabric) <= dpt_comm_world_size(g.control));
     gpu_unplug(&g);
@@ -259,7 +259,7 @@ static void after_an_orderly_end_all_is_new(void **state)
     gpu_run(3, &scene, leaving_ranks);
 }
 
-/* One comes late to the end: nobody ends before it, for an end waits inside the library. */
+/* One rank comes late to the end: none ends before it, because an end waits inside the library. */
 static void late_ranks(struct rank *self)
 {
     struct gpu g = gpu_plug_in(self);
@@ -305,7 +305,7 @@ static void an_end_to_which_one_does_not_come(void **state)
     gpu_run(3, &scene, absent_ranks);
 }
 
-/* One dies instead of closing with the others, who need not wait for the deadline. */
+/* One rank dies instead of closing; the others do not wait for the deadline. */
 static void dying_in_close_ranks(struct rank *self)
 {
     struct gpu g = gpu_plug_in(self);
@@ -318,7 +318,7 @@ static void dying_in_close_ranks(struct rank *self)
         struct dpt_comm_op *op;
         uint64_t nothing;
         if (g.scene->meets)
-            CHECK_OK(dpt_nccl_comm_meet(g.comm, &self->err), &self->err);
+            CHECK_OK(dpt_nccl_comm_barrier(g.comm, &self->err), &self->err);
         struct dpt_comm_xfer never = {
             .dir = DPT_COMM_RECV, .peer = 0, .buf = &nothing, .bytes = sizeof nothing};
         CHECK_OK(dpt_comm_exchange(g.control, &never, 1, &op, &self->err), &self->err);
@@ -354,7 +354,7 @@ static void *wake_control(void *control)
     return NULL;
 }
 
-/* An abort from another thread, while the owner waits for what never comes. */
+/* An abort from another thread, while the owner waits for data that never comes. */
 static void abort_ranks(struct rank *self)
 {
     struct gpu g = gpu_plug_in(self);
@@ -382,9 +382,9 @@ static void abort_ranks(struct rank *self)
     CHECK(status == DPT_EABORTED || status == DPT_EPEER);
     CHECK(pthread_join(thread, NULL) == 0);
     dpt_nccl_comm_quit(g.comm);
-    memset(in, 0, sizeof in); /* nobody writes there any more */
+    memset(in, 0, sizeof in); /* nothing writes there any more */
     dpt_comm_destroy(&g.control);
-    dpt_nccl_comm_destroy(&g.comm); /* gives back what was kept */
+    dpt_nccl_comm_destroy(&g.comm); /* frees the kept communicator */
 }
 
 static void an_abort_from_another_thread(void **state)

@@ -27,7 +27,7 @@ struct life {
     int64_t ending_since_ms;
 };
 
-/* What all lives together have seen: that the faults do happen. */
+/* Events over all lives: the faults do happen. */
 static struct {
     int lost, timeouts, peers, shrunk, splits, done, closed, kept, left, released;
 } seen;
@@ -175,7 +175,7 @@ static int some_comm(struct life *l, enum dpt_nccl_state state)
     const int first = below(l, DPT_NCCL_COMMS_MAX);
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
         const int comm = (first + i) % DPT_NCCL_COMMS_MAX;
-        if (dpt_nccl_state(l->n, comm) == state && !l->n->comms[comm].lends)
+        if (dpt_nccl_state(l->n, comm) == state && !l->n->comms[comm].has_child)
             return comm;
     }
     return -1;
@@ -213,7 +213,7 @@ static void operate(struct life *l)
         {.kind = DPT_NCCL_ALL_GATHER, .from = memory, .to = memory, .count = 1}};
     const int comm = below(l, DPT_NCCL_COMMS_MAX); /* in any state: a wrong one is refused */
     const enum dpt_nccl_state state = dpt_nccl_state(l->n, comm);
-    const bool ready = state == DPT_NCCL_READY && !l->n->comms[comm].lends;
+    const bool ready = state == DPT_NCCL_READY && !l->n->comms[comm].has_child;
     const int calls = l->d.n_calls;
     const enum dpt_status status = dpt_nccl_launch(
         l->n, comm,
@@ -286,7 +286,7 @@ static void live(struct life *l, uint64_t seed)
         seen.left++;
         return;
     }
-    RULE(&l->d, l->may_lose); /* with what returns in its time no process is lost */
+    RULE(&l->d, l->may_lose); /* if all calls return in time, no process is lost */
     RULE(&l->d, l->ending || l->d.lost != NULL);
     seen.lost++;
     free(l->n); /* as the process's memory would be */
