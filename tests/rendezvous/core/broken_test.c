@@ -56,7 +56,7 @@ static void test_broken_connection(void **state)
     assert_int_equal(stage.view.nodes, 1);
 }
 
-/* Nor where a step boundary is waited for: the node may hold what the others lack. */
+/* Nor while the run waits for a step boundary: the node may hold the newest state. */
 static void test_broken_before_a_boundary(void **state)
 {
     (void)state;
@@ -79,8 +79,8 @@ static void test_broken_before_a_boundary(void **state)
     assert_int_equal(stage.view.generation, 2);
 }
 
-/* Another node dies beside one whose control connection is broken: its peers name the dead one, and
- * the other has its lease. */
+/* A node dies while the control connection of another is broken: the peers name the dead one, and
+ * the other keeps its lease. */
 static void beside_another_loss(bool process_alone)
 {
     struct fake *const three[] = {&a, &b, &c}, *const rest[] = {&a}, *const back[] = {&a, &b};
@@ -159,7 +159,7 @@ static void test_named_for_quiescing(void **state)
     assert_int_equal(stage.view.world_size, 2);
 }
 
-/* A peer that does not know whose connection ended says nothing about it. */
+/* A peer that does not know the lost rank names none. */
 static void test_broken_beside_an_unknown_error(void **state)
 {
     (void)state;
@@ -175,8 +175,8 @@ static void test_broken_beside_an_unknown_error(void **state)
     assert_int_equal(stage.view.nodes, 1); /* its lease */
 }
 
-/* Who has no place yet has no peers that would see it die: nobody waits for it, and it is lost with
- * its lease. */
+/* A node without a place has no peers that would notice its death: the run does not wait for it,
+ * and it is lost when its lease ends. */
 static void test_broken_newcomer(void **state)
 {
     (void)state;
@@ -196,7 +196,7 @@ static void test_broken_newcomer(void **state)
     assert_int_equal(stage.view.generation, 2);
 }
 
-/* Below the minimum: what a node holds that waits is not given up for its connection. */
+/* Below the minimum a broken connection does not cost the state that a waiting node holds. */
 static void test_broken_while_waiting(void **state)
 {
     (void)state;

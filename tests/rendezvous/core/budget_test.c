@@ -1,4 +1,4 @@
-/* The restart budget: what uses it up, what gives it back. */
+/* The restart budget: its use and its refill. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,7 +39,8 @@ static void test_budget(void **state)
     assert_int_equal(stage.view.phase, DPT_RDZV_FAILED);
     assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_FAILED);
     assert_non_null(strstr(a.text, "node b: rank process 0: illegal instruction"));
-    assert_int_equal(stage.records[DPT_RDZV_RECORD_CRASH], 3); /* those told at once are one */
+    assert_int_equal(stage.records[DPT_RDZV_RECORD_CRASH],
+                     3); /* crashes in one report are one record */
 }
 
 /* However many are told, they are counted at once, without end only by the budget's own size. */
@@ -114,8 +115,8 @@ static void test_many_ranks_are_one_incident(void **state)
     assert_int_equal(stage.view.restarts_left, 1);
 }
 
-/* What happens to the next generation is another incident, and so is each end of a process that has
- * no place: a crash loop ends. */
+/* A failure of the next generation is another incident, and so is each end of a process without a
+ * place, so a crash loop ends. */
 static void test_later_losses_are_others(void **state)
 {
     (void)state;

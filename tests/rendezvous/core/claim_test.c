@@ -57,7 +57,7 @@ static void refused_and_unnoticed(struct stage *stage, const char *why)
 {
     stage_tick(stage, 0);
     fake_refused(&old, stage, why);
-    assert_int_equal(stage->n_sends, 1); /* nobody else is told anything */
+    assert_int_equal(stage->n_sends, 1); /* no other node gets a message */
     assert_int_equal(stage->view.phase, DPT_RDZV_RUNNING);
     assert_int_equal(stage->view.generation, 1);
     assert_int_equal(stage->view.nodes, 2);
@@ -66,7 +66,8 @@ static void refused_and_unnoticed(struct stage *stage, const char *why)
     assert_int_equal(b.phase, PHASE(RUNNING));
 }
 
-/* Whoever is refused leaves the node of its id where it is, even where the id is its own. */
+/* A refused process does not change the node that has its id, even if the process knows the secret.
+ */
 static void test_refused_changes_nothing(void **state)
 {
     struct stage *stage = *state;
@@ -97,7 +98,7 @@ static void test_refused_changes_nothing(void **state)
     }
 }
 
-/* Nobody takes the place of a node but who knows its secret. */
+/* Only a process that knows the secret of a node takes its place. */
 static void test_stranger_of_a_node_id(void **state)
 {
     struct stage *stage = *state;
@@ -179,7 +180,7 @@ static void test_owner_is_suspect(void **state)
     assert_int_equal(stage->view.nodes, 2);
 }
 
-/* A server that was restarted meets a stranger first: who trains has its id again. */
+/* A restarted server hears a stranger first: the process that trains gets its id again. */
 static void test_who_trains_has_its_id(void **state)
 {
     struct stage *stage = *state;

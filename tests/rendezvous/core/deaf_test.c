@@ -1,4 +1,4 @@
-/* A server that hears nobody: cut off, or starved of the processor. */
+/* A server that hears no node: cut off, or starved of the processor. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,8 +17,7 @@ static void break_all(void)
                    (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = two[i]->conn});
 }
 
-/* Nobody is heard at all: it is the server that is cut off, or starved, and when all are back
- * nobody was lost. */
+/* If no node is heard, the server is cut off or starved. When all are back, none was lost. */
 static void test_deaf_server(void **state)
 {
     (void)state;
@@ -42,8 +41,8 @@ static void test_deaf_server(void **state)
     assert_int_equal(stage.view.nodes, 1);
 }
 
-/* What had been sent before the connections broke may be read after that, and be followed by the
- * word that they broke. */
+/* Messages that were sent before the connections broke may be read after the break, and before its
+ * event. */
 static void test_last_words_of_broken_connections(void **state)
 {
     (void)state;
@@ -67,7 +66,7 @@ static void test_last_words_of_broken_connections(void **state)
     assert_int_equal(stage.view.generation, 1);
 }
 
-/* However long it takes, nobody is lost: who should go on without them? */
+/* No node is lost, however long it takes: none could go on without them. */
 static void test_deaf_for_long(void **state)
 {
     (void)state;
@@ -96,11 +95,12 @@ static void test_deaf_is_no_stall(void **state)
     stage_pass_speaking(&stage, two, 2, 4000);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
     assert_int_equal(stage.view.generation, 1);
-    stage_pass_speaking(&stage, two, 2, 2000); /* what stands still while it is heard has stalled */
+    stage_pass_speaking(&stage, two, 2,
+                        2000); /* a run without steps whose nodes are heard has stalled */
     assert_string_equal(stage.view.cause_kind, "stalled");
 }
 
-/* Nor for what they do not say: that they have quiesced. */
+/* Nor because they have not reported that they quiesced. */
 static void test_deaf_while_forming(void **state)
 {
     (void)state;
@@ -116,7 +116,7 @@ static void test_deaf_while_forming(void **state)
     assert_int_equal(stage.view.nodes, 2);
 }
 
-/* Who has just become able to hear that it shall quiesce has its time for that from then on. */
+/* The quiesce deadline of a node begins when it can hear PREPARE. */
 static void test_deaf_while_a_rank_quiesces(void **state)
 {
     (void)state;
@@ -133,7 +133,7 @@ static void test_deaf_while_a_rank_quiesces(void **state)
     assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
 }
 
-/* Nor for a connection that is known to be broken, together with those of its peers. */
+/* Nor for a connection that broke together with those of its peers. */
 static void test_deaf_after_a_node_died(void **state)
 {
     (void)state;
@@ -167,7 +167,7 @@ static void test_deaf_for_good(void **state)
     assert_int_equal(stage.view.nodes, 1);
 }
 
-/* One is dead and the other is always late: the dead one is not forgiven for ever. */
+/* One node is dead and the other always late: the dead one is lost in the end. */
 static void test_deaf_now_and_then(void **state)
 {
     (void)state;
@@ -190,7 +190,7 @@ static void test_deaf_now_and_then(void **state)
     }
 }
 
-/* c is a run of its own whose timeout is ten minutes, and runs. */
+/* c is another run, with a timeout of ten minutes, and runs. */
 static void start_slow_run(void)
 {
     struct fake *const alone[] = {&c};
@@ -225,8 +225,8 @@ static void start_both(void)
     assert_int_equal(view_of("demo").phase, DPT_RDZV_RUNNING);
 }
 
-/* A minute of silence is nothing to the slow run: that does not make the quick one's nodes silent
- * when it is the server that hears nobody. */
+/* A minute of silence is short for the slow run. The nodes of the quick run do not count as silent
+ * while the server hears no node. */
 static void test_deaf_beside_a_slow_run(void **state)
 {
     (void)state;
@@ -239,8 +239,8 @@ static void test_deaf_beside_a_slow_run(void **state)
     assert_int_equal(a.generation, 1);
 }
 
-/* Nor does the slow run hide who is dead in the quick one, whether others of that are heard or the
- * slow run alone. */
+/* Nor does the slow run hide a dead node of the quick run, whether other nodes of the quick run are
+ * heard or only the slow run. */
 static void test_dead_beside_a_slow_run(void **state)
 {
     (void)state;

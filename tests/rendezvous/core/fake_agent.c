@@ -1,4 +1,4 @@
-/* The agents of fake_agent.h: they speak, keep what they are told, and do as a rank would. */
+/* The agents of fake_agent.h: they send messages, keep the answers, and act as ranks would. */
 #include "tests/rendezvous/core/fake_agent.h"
 
 #include <setjmp.h>
@@ -165,7 +165,7 @@ void fake_reset(struct fake *fake, const char *id)
     fake->state.stamp = &fake->stamp;
     fake->state.spec = &fake->spec;
     fake->state.fingerprint = "cpu";
-    fake->state.host = fake->id; /* a host of its own */
+    fake->state.host = fake->id; /* another host for each fake */
     fake->state.log_dir_id = "logs";
     fake->state.checkpoint_dir_id = "checkpoints";
     fake->state.data_digest = "data";

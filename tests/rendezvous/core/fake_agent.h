@@ -1,5 +1,5 @@
-/* Agents that say what a test wants, to drive the server's machine by hand; what each was told last
- * is kept. */
+/* Agents whose messages a test sets, to drive the server's machine by hand. Each keeps the last
+ * answer. */
 #ifndef DPT_TESTS_RENDEZVOUS_CORE_FAKE_AGENT_H
 #define DPT_TESTS_RENDEZVOUS_CORE_FAKE_AGENT_H
 
@@ -19,7 +19,7 @@ struct fake {
     Dpt__Shard shards[FAKE_RANKS][DPT_PROTO_SHARDS_MAX];
     Dpt__Shard *shard_list[FAKE_RANKS][DPT_PROTO_SHARDS_MAX];
     Dpt__AgentState state;
-    bool cannot_save; /* what a farewell shall save */
+    bool cannot_save; /* its ranks write no checkpoint in a farewell */
     char plan_digest[DPT_PROTO_DIGEST_BYTES];
     /* told last; plan is kept when a message brought one */
     bool told;
@@ -52,17 +52,17 @@ void stage_close(struct stage *stage);
 void stage_restart(struct stage *stage, uint64_t epoch);
 void stage_step(struct stage *stage, struct dpt_rdzv_event event);
 void stage_tick(struct stage *stage, int64_t after_ms);
-/* A TICK while words that have arrived are unread. */
+/* A TICK while messages that have arrived are unread. */
 void stage_backlog(struct stage *stage, int64_t after_ms);
-/* Ticks as often as asked for, while nobody speaks. */
+/* Ticks at each deadline; no fake sends. */
 void stage_pass(struct stage *stage, int64_t ms);
-/* Ticks as often as asked for, with every fake of the list speaking each heartbeat. */
+/* Ticks at each deadline; every fake of the list sends after each tick. */
 void stage_pass_speaking(struct stage *stage, struct fake *const *fakes, size_t n, int64_t ms);
 
 /* min 1, max 4 nodes, 5 s, one rank in STANDBY. */
 void fake_init(struct fake *fake, struct stage *stage, const char *id);
 void fake_fini(struct fake *fake);
-/* As after fake_init, on no stage: who is on one stays there. */
+/* As after fake_init, but on no stage. A fake that is on a stage stays there. */
 void fake_reset(struct fake *fake, const char *id);
 /* Its next message is in `state`: counter, epoch and plan are filled in. */
 void fake_prepare(struct fake *fake);
@@ -71,18 +71,18 @@ void fake_say(struct fake *fake, struct stage *stage);
 void fake_refused(struct fake *fake, struct stage *stage, const char *why);
 void fake_phase(struct fake *fake, Dpt__RankPhase phase, uint64_t generation);
 
-/* Rank 0 holds one more part of the state; parts it has told of are forgotten by fake_no_parts. */
+/* Rank 0 holds one more shard of the state; fake_no_parts removes all shards. */
 void fake_part(struct fake *fake, uint32_t index, uint32_t of, bool pending);
 void fake_no_parts(struct fake *fake);
 
-/* Its rank 0 sees its data connection to `peer` end, and says so with its next word. */
+/* The data connection of its rank 0 to `peer` ends; its next message reports that. */
 void fake_loses(struct fake *fake, const struct fake *peer);
 /* Its node dies: its control connection breaks, and the data connections of its peer `seen_by`. */
 void fake_dies(struct fake *fake, struct fake *seen_by, struct stage *stage);
 
-/* Its ranks do what it was told last: quiesce, build, run, save. */
+/* Its ranks carry out its last answer: quiesce, build, run, save. */
 void fake_obey(struct fake *fake);
-/* Speaks, and does what a rank would: quiesces, builds, runs; until nothing changes. */
+/* Each sends and acts as a rank would (quiesces, builds, runs) until nothing changes. */
 void fakes_settle(struct stage *stage, struct fake *const *fakes, size_t n);
 /* They join, last call passes, and they settle: now the run is RUNNING. */
 void fakes_start(struct stage *stage, struct fake *const *fakes, size_t n);

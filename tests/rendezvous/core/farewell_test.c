@@ -1,4 +1,4 @@
-/* Too few stay to go on: what is held is saved before who leaves may go. */
+/* Too few nodes stay to train: the state is saved before a leaving node may go. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -126,7 +126,7 @@ static void test_all_leave_within_one_formation(void **state)
     assert_int_equal(stage.view.restarts_left, 100);
 }
 
-/* What remains has it in memory, too, and may go at once. */
+/* The remaining node has the state in memory, so the leaving one may go at once. */
 static void test_too_few_stay(void **state)
 {
     (void)state;
@@ -140,8 +140,8 @@ static void test_too_few_stay(void **state)
     released(&b, false);
 }
 
-/* Each node has a folder of its own: the one that did not write is not told that it takes what is
- * saved with it. */
+/* Each node has another folder: the node that did not write is not told that it is the last holder
+ * of the saved state. */
 static void test_saved_elsewhere(void **state)
 {
     (void)state;
@@ -199,8 +199,8 @@ static void test_enough_others(void **state)
     assert_false(c.plan->farewell);
 }
 
-/* All leave in a step that takes longer than they have: it is given up, what was held before it is
- * saved. */
+/* All leave in a step that takes longer than their time: the step is given up, and the state before
+ * it is saved. */
 static void test_a_long_step(void **state)
 {
     (void)state;
@@ -231,7 +231,7 @@ static void test_a_long_save(void **state)
     assert_true(a.soft && b.soft);
 }
 
-/* Who quiesces before the first writer has committed does not see the checkpoint yet. */
+/* A rank that quiesces before the first writer has committed does not see the checkpoint yet. */
 static void test_who_looked_too_early(void **state)
 {
     (void)state;
@@ -243,7 +243,7 @@ static void test_who_looked_too_early(void **state)
     both_go();
 }
 
-/* Halves that cannot be saved: who takes the first away has destroyed both. */
+/* Halves that cannot be saved: the first node that leaves would destroy both. */
 static void test_halves(void **state)
 {
     (void)state;
@@ -261,7 +261,7 @@ static void test_halves(void **state)
     released(&b, false);
 }
 
-/* The only rank of who leaves dies: what the others hold is saved all the same. */
+/* The only rank of the leaving node dies: the state of the others is saved all the same. */
 static void test_the_leaving_rank_dies(void **state)
 {
     (void)state;
@@ -280,8 +280,8 @@ static void test_the_leaving_rank_dies(void **state)
     assert_int_equal(b.ranks[0].checkpoint_step, 9);
 }
 
-/* Its peer died, and then the only process that had the steps: who leaves hears that nobody has
- * them. */
+/* The peer died, and then the only process that had the steps: the leaving node hears that no node
+ * has them. */
 static void test_what_died_is_told(void **state)
 {
     (void)state;
@@ -317,7 +317,7 @@ static void test_the_last_rank_dies(void **state)
     released(&a, true);
 }
 
-/* The half that is left is of no use; who had it did not lose the steps. */
+/* The half that is left is useless, but its holder did not lose the steps. */
 static void test_a_half_dies(void **state)
 {
     (void)state;
@@ -335,7 +335,7 @@ static void test_a_half_dies(void **state)
     released(&b, false);
 }
 
-/* A newcomer is not given first what others shall save. */
+/* The state that the others shall save is not sent to a newcomer first. */
 static void test_no_newcomers(void **state)
 {
     (void)state;
@@ -351,7 +351,7 @@ static void test_no_newcomers(void **state)
     save_together();
 }
 
-/* Both leave, and the folder of rank 0 took nothing: each is told to save what it holds. */
+/* Both leave, and the folder of rank 0 took nothing: each is told to save its state. */
 static void leave_together_unsaved(void)
 {
     leave(&a);
@@ -416,7 +416,7 @@ static void test_what_cannot_be_saved_stays(void **state)
     assert_false(a.last_holder);
 }
 
-/* A rank dies while they save: those who are left try again. */
+/* A rank dies while they save: the remaining ranks try again. */
 static void test_broken_farewell(void **state)
 {
     (void)state;
@@ -438,7 +438,7 @@ static void test_broken_farewell(void **state)
     released(&b, false);
 }
 
-/* Who joins meanwhile takes over from memory. */
+/* A node that joins meanwhile takes the state over from memory. */
 static void test_join_while_they_save(void **state)
 {
     (void)state;
@@ -456,7 +456,7 @@ static void test_join_while_they_save(void **state)
     assert_false(c.plan->farewell);
 }
 
-/* Nothing was learnt since the newest checkpoint: nobody is kept. */
+/* No step was made since the newest checkpoint: no node is kept. */
 static void test_all_is_saved(void **state)
 {
     (void)state;

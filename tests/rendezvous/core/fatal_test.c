@@ -1,4 +1,4 @@
-/* What no restart mends: whose end it is. */
+/* Errors that no restart mends: they end a node or the run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ static void test_fatal_to_a_member(void **state)
     assert_string_equal(a.text, "node b: rank process 0: shard 'x.bin' is truncated");
 }
 
-/* The run has its minimum without that member, and goes on with what the others hold. */
+/* The run has its minimum without that member, and goes on with the state of the others. */
 static void test_fatal_to_a_dispensable_member(void **state)
 {
     (void)state;
@@ -68,7 +68,7 @@ static void test_fatal_to_a_joiner_in_formation(void **state)
     assert_int_equal(a.plan->resume_step, 3);
 }
 
-/* Who has no place among those who train cannot end their run. */
+/* A node without a place cannot end the run of the others. */
 static void test_fatal_to_a_spare(void **state)
 {
     (void)state;
@@ -92,7 +92,7 @@ static void test_fatal_to_a_spare(void **state)
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
 }
 
-/* One whose process ended has no place while the others have formed anew. */
+/* A node whose process ended has no place after the others have formed anew. */
 static void test_fatal_after_a_death(void **state)
 {
     (void)state;
@@ -106,7 +106,7 @@ static void test_fatal_after_a_death(void **state)
     fake_say(&b, &stage);
     assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
-    /* Nobody else is left to train: then it is the run's end. */
+    /* No other node is left to train, so the run ends. */
     a.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
     a.state.fatal = true;
     a.state.first_error = "rank process 0: 10 processes in a row ended";
@@ -126,7 +126,7 @@ static void test_fatal_at_first(void **state)
     fake_say(&b, &stage);
     assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
     assert_int_equal(stage.view.nodes, 1);
-    /* What is wrong with all ends the run when it comes to the last. */
+    /* An error of all nodes ends the run when the last node reports it. */
     a.state.fatal = true;
     a.state.first_error = b.state.first_error;
     fake_say(&a, &stage);
@@ -135,7 +135,7 @@ static void test_fatal_at_first(void **state)
     assert_int_equal(stage.view.phase, DPT_RDZV_FAILED);
 }
 
-/* Too few would be left: nobody waits for others that may lack the same. */
+/* Too few would be left: the run does not wait for others, which may have the same fault. */
 static void test_fatal_below_min(void **state)
 {
     (void)state;
@@ -151,7 +151,7 @@ static void test_fatal_below_min(void **state)
     assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_FAILED);
 }
 
-/* A server that has just come back has not heard of those who train. It waits for them. */
+/* A restarted server has not heard the nodes that train. It waits for them. */
 static void test_fatal_after_a_restart(void **state)
 {
     (void)state;
@@ -164,7 +164,7 @@ static void test_fatal_after_a_restart(void **state)
     fake_say(&c, &stage);
     assert_int_not_equal(c.phase, DPT__SERVER_PHASE__SERVER_FAILED);
     fake_say(&a, &stage);
-    fake_say(&c, &stage); /* one of them is here: nobody is adopted yet */
+    fake_say(&c, &stage); /* one of them is here: nothing is adopted yet */
     assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
     a.generation = 1; /* it has been told nothing else */
     fake_say(&b, &stage);
@@ -172,7 +172,7 @@ static void test_fatal_after_a_restart(void **state)
     assert_int_equal(stage.view.generation, 1);
 }
 
-/* Nobody comes: then it is the run's end after all. */
+/* No node comes back, so the run ends. */
 static void test_fatal_on_a_young_server(void **state)
 {
     (void)state;
@@ -189,7 +189,8 @@ static void test_fatal_on_a_young_server(void **state)
     assert_string_equal(c.text, "node c: rank process 0: no such device");
 }
 
-/* All processes of those who trained are new ones: they have no place, and hold the run. */
+/* All processes of the nodes that trained are new ones: they have no place, and they hold the run.
+ */
 static void test_fatal_while_others_begin_anew(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Who is in a plan when more ranks hold the state of its step than there is room for: spares that
- * an earlier generation left at the step to which a later one has come. */
+/* The members of a plan when more ranks hold the state of its step than fit: an earlier generation
+ * left spares at the step that a later one has reached. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -116,9 +116,9 @@ static void second_begins_anew(struct fake *fake)
     rank->n_shards = 0;
 }
 
-/* c and d join first; a and b train, the two nodes that a run may have. Then b is lost and a
- * process of a, whose quarter the other one shadows; and c and d turn out to hold a quarter each of
- * the step to which these came. */
+/* c and d join first; a and b train (the run has at most two nodes). Then b is lost, and a process
+ * of a, of which the other one shadows a quarter. c and d hold a quarter each of the step that
+ * these have reached. */
 static void lose_b(uint32_t min_nodes)
 {
     struct fake *two[] = {&a, &b}, *spares[] = {&c, &d};
@@ -154,8 +154,8 @@ static void lose_b(uint32_t min_nodes)
     stage_pass_speaking(&stage, rest, 3, 300);
 }
 
-/* Only c finds room beside a. What d holds is handed over, and a generation later d is out, though
- * it joined before the others. */
+/* Only c fits beside a. The state of d is handed over, and one generation later d is out, though it
+ * joined before the others. */
 static void a_node_too_many_is_a_guest(void **state)
 {
     (void)state;

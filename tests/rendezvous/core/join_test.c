@@ -131,7 +131,7 @@ static void test_config_question(void **state)
     assert_int_equal(stage->view.nodes, 1);
 }
 
-/* Who asks for the config of a run that is not here hears of the only one that is. */
+/* A process that asks for the config of an unknown run is told the name of the only run. */
 static void test_only_run_is_named(void **state)
 {
     struct stage *stage = *state;
@@ -188,7 +188,7 @@ static void test_full_is_formed_at_once(void **state)
     assert_int_equal(stage->view.phase, DPT_RDZV_PREPARING);
 }
 
-/* A server that was just started does not know what an earlier one formed. */
+/* A server that was just started does not know the generations of an earlier one. */
 static void test_young_server_waits(void **state)
 {
     struct stage *stage = *state;
@@ -234,7 +234,7 @@ static void test_incarnations(void **state)
     stage_pass_speaking(stage, all, 2, 1100);
     fakes_settle(stage, all, 2);
     assert_int_equal(stage->view.world_size, 2);
-    old = b; /* what it was, speaking on the old connection */
+    old = b; /* its state before, sent over the old connection */
     old.plan = NULL;
     old.state.stamp = &old.stamp;
     /* The node comes back as a new incarnation: the old one's ranks are lost. */
@@ -276,7 +276,7 @@ static void test_done(void **state)
     fake_phase(&a, DPT__RANK_PHASE__RANK_FINISHED, a.generation);
     fake_say(&a, stage);
     assert_int_equal(stage->view.phase, DPT_RDZV_DRAINING);
-    assert_int_equal(a.phase, PHASE(DRAINING)); /* nobody exits yet */
+    assert_int_equal(a.phase, PHASE(DRAINING)); /* no node exits yet */
     fake_phase(&b, DPT__RANK_PHASE__RANK_FINISHED, b.generation);
     fake_say(&b, stage);
     assert_int_equal(a.phase, PHASE(DONE));
@@ -296,8 +296,8 @@ static void test_done(void **state)
     assert_int_equal(late.phase, PHASE(SETTLING));
 }
 
-/* A process with another config is not told an end that is not its own: its run begins when those
- * of the last one have gone. */
+/* A process with another config is not told the end of this run: its run begins when the nodes of
+ * the last one have gone. */
 static void test_another_run_after_the_end(void **state)
 {
     struct stage *stage = *state;

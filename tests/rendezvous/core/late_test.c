@@ -1,4 +1,4 @@
-/* A server that is late: its loop stood still, or it reads slower than it is spoken to. */
+/* A server that is late: its loop was suspended, or it reads slower than messages come. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@ static void stand_still(void)
     stage_tick(&stage, PAUSE_MS);
 }
 
-/* The server itself stood still: the others' silence says nothing. */
+/* The server itself was suspended: the silence of the nodes proves nothing. */
 static void test_own_gap(void **state)
 {
     (void)state;
@@ -116,7 +116,7 @@ static void test_a_pause_moves_the_end_of_an_empty_run(void **state)
     assert_int_equal(dpt_rdzv_runs(stage.core), 0);
 }
 
-/* Only a is read for far longer than a lease; what b says waits in the queue all the time. */
+/* Only a is read for far longer than a lease; the messages of b wait in the queue meanwhile. */
 static void test_a_backlog_expels_nobody(void **state)
 {
     (void)state;

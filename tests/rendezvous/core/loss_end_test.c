@@ -63,7 +63,7 @@ static void test_finish_lost_before_all(void **state)
     finish_with_loss(false, true);
 }
 
-/* Who has said FINISHED may go: its word counts on. */
+/* A rank that has reported FINISHED may go: its report still counts. */
 static void test_finished_then_gone(void **state)
 {
     (void)state;
@@ -80,7 +80,7 @@ static void test_finished_then_gone(void **state)
     assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_DONE);
 }
 
-/* What is noticed is counted from the last word of the process, not from that of its agent. */
+/* The time to notice a loss begins with the last message of the process, not of its agent. */
 static void test_detect_rank_lost(void **state)
 {
     (void)state;
@@ -118,7 +118,7 @@ static void test_detect_comm_error(void **state)
     assert_int_equal(a.plan->detect_ms, 1830);
 }
 
-/* Nobody is suspected: it counts from the member that has been silent longest. */
+/* Without a suspect the time begins with the member that has been silent longest. */
 static void test_detect_unknown(void **state)
 {
     (void)state;

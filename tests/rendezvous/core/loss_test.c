@@ -103,7 +103,8 @@ static void test_stall(void **state)
     stage_pass_speaking(&stage, two, 2, 400);
     assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
     assert_string_equal(stage.view.cause_kind, "stalled");
-    assert_int_equal(stage.view.nodes, 2); /* who hangs shows in who does not quiesce */
+    assert_int_equal(stage.view.nodes,
+                     2); /* the rank that hangs is found because it does not quiesce */
     fake_phase(&a, DPT__RANK_PHASE__RANK_QUIESCED, 2);
     stage_pass_speaking(&stage, two, 2, 5800);
     assert_int_equal(stage.view.nodes, 1);
@@ -245,7 +246,8 @@ static void test_later_loss_below_min(void **state)
     assert_null(strstr(strstr(stage.view.text, "signal 9"), "; ")); /* once */
 }
 
-/* One replica dies, another has the same: what cost the generation is its cause. */
+/* One replica dies, another has the same state: the cause of the generation is the loss that cost
+ * steps. */
 static void test_later_loss_without_steps(void **state)
 {
     (void)state;
@@ -354,7 +356,7 @@ static void test_lost_steps_over_a_restart(void **state)
     assert_int_equal(a.plan->steps_done_before, 5);
 }
 
-/* Two nodes that cannot reach one another do not keep all the others from training for ever. */
+/* Two nodes that cannot reach each other do not stop the others. */
 static void test_pair(void **state)
 {
     (void)state;
@@ -382,8 +384,8 @@ static void test_pair(void **state)
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
 }
 
-/* Whose processes die in two formations running is no pair with those who could not reach it; nor
- * are those who gave up for that and others who could not reach them. */
+/* A node is not excluded for connections that its dead processes ended in two formations in a row,
+ * nor are the peers that gave up because of these. */
 static void test_no_pair_beside_the_dead(void **state)
 {
     (void)state;

@@ -185,7 +185,7 @@ static void test_nobody_has_the_outcome(void **state)
     assert_int_equal(a.plan->outcome.len, 0);
 }
 
-/* One who is further behind, or was not there, does not have the gradients. */
+/* A rank that is further behind, or was absent, does not have the gradients. */
 static void test_behind_is_healed(void **state)
 {
     (void)state;
@@ -232,7 +232,8 @@ static void test_memory_against_checkpoint(void **state)
     fakes_settle(&stage, all, 2);
     holds(&a, 61, -1);
     holds(&b, 61, -1);
-    a.ranks[0].checkpoint_step = b.ranks[0].checkpoint_step = 80; /* all who wrote it are gone */
+    a.ranks[0].checkpoint_step = b.ranks[0].checkpoint_step =
+        80; /* all ranks that wrote it are gone */
     break_data_plane(&a);
     report(all, 2);
     assert_int_equal(a.plan->load_checkpoint, 80);
@@ -267,7 +268,7 @@ static void test_max_nodes(void **state)
     fakes_start(&stage, all, 2);
     fake_say(&c, &stage);
     fakes_settle(&stage, all, 3);
-    assert_int_equal(stage.view.generation, 1); /* a surplus node disturbs nobody */
+    assert_int_equal(stage.view.generation, 1); /* a surplus node disturbs no member */
     assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SPARE);
 }
 
@@ -295,7 +296,7 @@ static void a_leaves(int64_t outcome)
     assert_true(a.soft);
 }
 
-/* Leaving nodes are let go, and what only they hold is handed over first. */
+/* Leaving nodes are released after their unique parts were handed over. */
 static void test_leaving(void **state)
 {
     (void)state;
@@ -309,7 +310,7 @@ static void test_leaving(void **state)
     goes_when_they_run(&a, &all[1], 1);
 }
 
-/* The others build for long: who leaves waits no longer than it can. */
+/* The others take long to connect: a leaving node waits no longer than its time allows. */
 static void test_leaving_while_they_build(void **state)
 {
     (void)state;
@@ -324,7 +325,8 @@ static void test_leaving_while_they_build(void **state)
     assert_int_equal(stage.view.phase, DPT_RDZV_PLANNED);
 }
 
-/* Who is left dies while it builds: who leaves still has the state, and it is saved. */
+/* The remaining node dies while it connects: the leaving one still has the state, which is saved.
+ */
 static void test_leaving_from_who_dies(void **state)
 {
     (void)state;
@@ -339,7 +341,7 @@ static void test_leaving_from_who_dies(void **state)
     assert_int_equal(a.plan->resume_step, 9);
 }
 
-/* Who leaves cannot wait for the end of a long step: the others give it up. */
+/* A leaving node cannot wait for the end of a long step: the others give the step up. */
 static void test_leaving_in_a_long_step(void **state)
 {
     (void)state;
@@ -358,8 +360,8 @@ static void test_leaving_in_a_long_step(void **state)
     assert_int_equal(stage.view.restarts_left, 100);
 }
 
-/* Nodes leave one after another and nothing can be saved: who goes last hears that the state goes
- * with it. */
+/* Nodes leave one after another and nothing can be saved: the last hears that it is the last
+ * holder. */
 static void test_leaving_one_by_one(void **state)
 {
     (void)state;

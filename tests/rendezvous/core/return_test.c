@@ -1,4 +1,4 @@
-/* Nodes that were lost for their silence alone and come back: with their state when nobody went on
+/* Nodes that were removed for silence alone and come back: with their state if no generation ran
  * without them, else expelled. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 
 enum { LEASE_MS = 4500 };
 
-/* c is a run of its own, which goes on speaking. */
+/* c is another run, which goes on sending. */
 static struct fake *const beside[] = {&c};
 
 static struct dpt_rdzv_run_view demo(void)
@@ -54,7 +54,7 @@ static void test_all_come_back(void **state)
     assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PREPARE);
     fake_obey(&a);
     fake_say(&a, &stage);
-    stage_pass_speaking(&stage, two, 1, 1000); /* b may hold what a lacks */
+    stage_pass_speaking(&stage, two, 1, 1000); /* b may hold parts that a lacks */
     assert_int_equal(demo().phase, DPT_RDZV_PREPARING);
     returns(&b, 3001);
     fakes_settle(&stage, two, 2);
@@ -183,8 +183,8 @@ static void test_back_while_planned(void **state)
     assert_int_equal(a.plan->resume_step, 8);
 }
 
-/* Two of three are cut off. When one is back the other may hold what both lack: no plan is made
- * without it for a lease. */
+/* Two of three are cut off. When one is back, the other may hold parts that both lack: for a lease
+ * no plan is made without it. */
 static void test_first_back_waits_for_the_rest(void **state)
 {
     static struct fake *const three[] = {&a, &b, &c};

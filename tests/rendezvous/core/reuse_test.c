@@ -1,4 +1,4 @@
-/* A run's name that is used again: what the earlier run used up stays used up. */
+/* A run's name that is used again: generations of the earlier run stay used. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -66,7 +66,7 @@ static void test_generations_grow_over_runs(void **state)
     }
 }
 
-/* Nobody saw the end of it: it was left by all. */
+/* No process saw its end: all nodes left it. */
 static void test_a_run_that_was_left(void **state)
 {
     (void)state;

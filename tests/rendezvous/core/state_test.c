@@ -1,5 +1,5 @@
-/* From which state a generation goes on when ranks hold parts of it: the newest step that is whole,
- * by whom it is brought together, and what is said when it is gone. */
+/* The state from which a generation resumes when ranks hold parts of it: the newest whole step, its
+ * holders, and the message when it is lost. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -138,7 +138,7 @@ static void a_second_loss_goes_back(void **state)
     a.ranks[0].checkpoint_step = 4;
     lose(&c, both, 2);
     lose(&b, both, 1);
-    stage_pass_speaking(&stage, both, 1, 4600); /* nobody had a connection to it any more */
+    stage_pass_speaking(&stage, both, 1, 4600); /* no peer had a connection to it any more */
     report(both, 1);
     expect_resume(4, 4);
     assert_int_equal(a.plan->steps_done_before, 7);
@@ -218,7 +218,7 @@ static void a_whole_step_wins_over_a_newer_part(void **state)
     assert_false(fake_place(&b)->takes_state);
 }
 
-/* A formation that moved parts failed before it was sent off: what was before it counts. */
+/* A formation that moved parts failed before GO: the parts before it count. */
 static void what_is_pending_is_dropped(void **state)
 {
     (void)state;
@@ -243,12 +243,12 @@ static void what_was_sent_off_counts(void **state)
     run_in_thirds(true);
     lose_c();
     const uint64_t sent_off = stage.view.generation;
-    fake_no_parts(&a); /* has heard GO, and let go of what was before */
+    fake_no_parts(&a); /* has heard GO, and has freed the parts before */
     fake_part(&a, 0, 2, false);
     a.ranks[0].ran_generation = sent_off;
     b.ranks[0].pending_generation = sent_off;
     fake_part(&b, 1, 2, true);
-    b.ranks[0].gradient = true; /* of what was before: of no use any more */
+    b.ranks[0].gradient = true; /* of the state before: useless now */
     stage_restart(&stage, 99);
     for (int i = 0; i < 2; i++) {
         both[i]->epoch = 0;
@@ -262,7 +262,7 @@ static void what_was_sent_off_counts(void **state)
     expect_resume(7, -1);
 }
 
-/* Nobody is known to have been sent off, but only what is pending is whole. */
+/* No rank is known to have got GO, but only the pending parts are whole. */
 static void what_is_pending_may_save_the_rest(void **state)
 {
     (void)state;
@@ -279,7 +279,7 @@ static void what_is_pending_may_save_the_rest(void **state)
     expect_resume(7, -1);
 }
 
-/* Who leaves hands over what only it holds, as a guest of one generation, and goes. */
+/* A leaving node hands its unique part over, as a guest of one generation, and goes. */
 static void who_leaves_hands_over(void **state)
 {
     (void)state;
@@ -446,7 +446,7 @@ static void leave_thirds(void)
     assert_int_equal(a.plan->resume_step, 7);
 }
 
-/* With shadows who leaves has nothing to hand over; it goes when the others run. */
+/* With shadows a leaving node has nothing to hand over; it goes when the others run. */
 static void who_is_covered_goes_when_the_others_run(void **state)
 {
     (void)state;

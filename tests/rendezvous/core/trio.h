@@ -8,7 +8,7 @@ extern struct stage stage;
 extern struct fake a, b, c;
 extern struct fake *const two[2]; /* a and b */
 
-/* cmocka's setup and teardown: the server is up, nobody has spoken. */
+/* cmocka's setup and teardown: the server is up, no fake has sent. */
 int trio_setup(void **state);
 int trio_teardown(void **state);
 

@@ -108,7 +108,7 @@ static void lose_b_at_step_9(void)
     assert_int_equal(stage.view.phase, DPT_RDZV_WAITING);
 }
 
-/* What the nodes here hold goes into a checkpoint before the run ends. */
+/* The state of the nodes that are here goes into a checkpoint before the run ends. */
 static void test_what_is_held_is_saved(void **state)
 {
     (void)state;
@@ -121,7 +121,7 @@ static void test_what_is_held_is_saved(void **state)
     assert_null(strstr(a.text, "no checkpoint"));
 }
 
-/* Whether a node could save alone what they could not save together, the nodes say. */
+/* A node reports whether it could save alone the state that they could not save together. */
 static void test_what_cannot_be_saved(void **state)
 {
     (void)state;
@@ -159,7 +159,7 @@ static void test_first_step_without_limit(void **state)
     assert_int_equal(stage.view.generation, 1);
 }
 
-/* Nodes of an earlier server have a lease to come back, and who waits for them is told so. */
+/* Nodes of an earlier server have a lease to come back, and waiting nodes are told the reason. */
 static void test_young_server_says_why(void **state)
 {
     (void)state;

@@ -16,12 +16,12 @@
 
 struct watch;
 
-/* For one server's life: another server, another watch. `decodes`: every message is encoded and
- * decoded again, for who does not do so anyway. */
+/* For one server's life: another server, another watch. `decodes`: the watch encodes and decodes
+ * every message; the caller does not. */
 struct watch *watch_create(bool decodes);
 void watch_destroy(struct watch **watch);
 
-/* After a step. NULL: all is well; else what is broken, valid until the next call. */
+/* After a step. NULL: all is well; else the broken promise, valid until the next call. */
 const char *watch_step(struct watch *watch, const struct dpt_rdzv *core,
                        const struct dpt_rdzv_event *event, const struct dpt_rdzv_output *out);
 

@@ -31,7 +31,7 @@ struct member {
     bool finished;
 };
 
-/* What all who get the plan must be told alike. */
+/* The part of a plan that every node must be told alike. */
 struct seat {
     uint32_t position, host, node;
     int32_t checkpoint_slot;
@@ -44,7 +44,7 @@ struct seen_run {
     uint64_t generation, planned;  /* newest of each record */
     int64_t grant_step;            /* of `planned`; -1: none */
     bool ended;
-    int64_t gap_ms;                      /* so long nobody speaks: the server is deaf to this run */
+    int64_t gap_ms; /* a longer silence of all: the server is deaf to this run */
     char digest[DPT_PROTO_DIGEST_BYTES]; /* of the newest plan in force */
     uint64_t plan_generation;
     struct member *members; /* (n_members) by rank; owned */
@@ -57,7 +57,7 @@ struct seen_run {
     uint32_t n_seats;
 };
 
-/* What is remembered of a name for ever. */
+/* Remembered of a name for the life of the watch. */
 struct seen_name {
     char name[DPT_PROTO_NAME_BYTES];
     uint64_t generation; /* highest that a run of it has used */
@@ -94,7 +94,7 @@ void watch_broken(struct watch *watch, const char *fmt, ...) DPT_PRINTF(2, 3);
 
 /* watch_plan.c */
 
-/* The plan in force changed: who is in it. */
+/* The plan in force changed: its members. */
 void watch_members(struct watch *watch, struct seen_run *run, const struct dpt_rdzv *core,
                    const struct dpt_rdzv_run_view *view);
 /* A plan as one node is told it. */

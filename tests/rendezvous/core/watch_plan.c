@@ -1,4 +1,4 @@
-/* The watch's part about plans: who is in one, and whether it is one. */
+/* The watch's checks on plans: their members and their form. */
 #include "tests/rendezvous/core/watch_internal.h"
 
 #include <stdio.h>
@@ -161,7 +161,7 @@ static void note_nonce(struct watch *watch, const Dpt__Plan *plan)
     watch->nonces[watch->n_nonces++] = nonce;
 }
 
-/* Whoever gets the plan gets the same. */
+/* Every node gets the same plan. */
 static void check_alike(struct watch *watch, struct seen_run *run, const Dpt__Plan *plan)
 {
     const int64_t numbers[12] = {plan->world_size,
@@ -199,7 +199,7 @@ static void check_alike(struct watch *watch, struct seen_run *run, const Dpt__Pl
         watch_broken(watch, "two plans of generation %llu", (unsigned long long)plan->generation);
 }
 
-/* Its own ranks are those of its processes that are counted in. */
+/* The ranks of the receiver are its processes that are members. */
 static void check_own(struct watch *watch, const struct seen_run *run, const struct dpt_rdzv *core,
                       const Dpt__ServerState *message)
 {

@@ -1,4 +1,4 @@
-/* Decoding of control plane messages: what is taken, and everything that is not. */
+/* Decoding of control plane messages: valid ones, and each kind of invalid one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -253,7 +253,7 @@ static void test_bytes(void **state)
         }
     }
     assert_int_equal(decode(AGENT, "", 0, &err), DPT_EPROTO);
-    /* Field 0 does not exist; protobuf-c would write it so that nobody reads it again. */
+    /* Tag 0 is invalid; protobuf-c would encode it so that it cannot be decoded. */
     const uint8_t field_zero[] = {0x85, 0x00, 0x00, 0x00, 0x00, 0x00};
     assert_int_equal(decode(TO_RANK, field_zero, sizeof field_zero, &err), DPT_EPROTO);
     memset(buf, 0xff, 100);
@@ -342,7 +342,7 @@ static void test_agent_fields(void **state)
                (char *)text_of(DPT_PROTO_NAME_BYTES));
 }
 
-/* What a rank tells for people: it is printed, and read as numbers. */
+/* Results of a rank for the log: printed, and read as numbers. */
 static void test_story_fields(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* The message box: order and content over many laps, a full ring, what is no box, who must be
- * woken, and two threads that sleep and wake each other without missing anything. */
+/* The message box: order and content over many laps, a full ring, memory that is no box, the rule
+ * of waking, and two threads that sleep and wake each other without missing a message. */
 #include "tests/worker/comm/comm_world.h"
 #include "worker/comm/box.h"
 

@@ -158,7 +158,7 @@ struct strangers {
     int liars[2 * STRANGERS], silent[SILENT];
 };
 
-/* All kinds of wrong hellos to rank 0 of `spec`, from what claims to be rank 1. */
+/* All kinds of wrong hellos to rank 0 of `spec`, sent in the name of rank 1. */
 static void send_strangers(struct strangers *s, struct dpt_comm_spec spec, const char *shm,
                            const char *tcp)
 {
@@ -286,7 +286,7 @@ struct aborter {
 static void *abort_later(void *arg)
 {
     struct aborter *a = arg;
-    let_pass_us(a->delay_us); /* what is tested is a random moment, not an order */
+    let_pass_us(a->delay_us); /* the delay makes the moment random; it orders nothing */
     a->aborted_ms = dpt_now_ms();
     const uint64_t one = 1;
     if (a->comm != NULL)

@@ -1,5 +1,4 @@
-/* Ranks as processes, and what the others see when one is killed or stopped at each stage of its
- * life. */
+/* Ranks as processes: one is killed or stopped at each stage of its life, and the others notice. */
 #include "tests/worker/comm/comm_world.h"
 
 #include "base/clock.h"
@@ -17,7 +16,7 @@
 #include <cmocka.h>
 
 enum {
-    DETECT_MS = 100, /* what is promised, when this process gets the processor */
+    DETECT_MS = 100, /* the promise, when this process gets the processor */
     SLACK_MS = 900,  /* for a machine that is busy with other tests, and sanitizers */
     ATTEMPTS = 5,    /* of which one is in time, however busy it is */
     BYTES = 2 << 20
@@ -66,8 +65,8 @@ static void check_victim_named(struct rank *self, enum dpt_status status, int su
         continue;
 }
 
-/* The last rank is the killer in every scene: it does it from a thread of its own while it talks
- * like the others. */
+/* The last rank is the killer in every scene. It kills on another thread while it communicates like
+ * the others. */
 static void *killer(void *arg)
 {
     struct rank *self = arg;
@@ -118,7 +117,7 @@ static enum dpt_status talk(struct rank *self, struct dpt_comm *comm, struct dpt
     }
 }
 
-/* The end of what lives on must not be taken for the victim's, which a busy rank may see later. */
+/* A survivor's end must not be taken for the victim's, which a busy rank may see later. */
 static void leave_together(struct rank *self)
 {
     mark_set(&self->world->marks[self->rank], 2);
@@ -143,7 +142,8 @@ static void live_and_die(struct rank *self)
         mark_set(&world->marks[self->rank], 1);
     if (victim && scene->stage == BEFORE_CREATE)
         wait_to_be_killed();
-    /* IN_CREATE: the killer does not come, so nobody gets through, and all others are connected. */
+    /* IN_CREATE: the killer does not come, so no creation succeeds, and all others are connected.
+     */
     const struct dpt_comm_spec spec = world_spec(self, 1);
     int suspect = -1;
     enum dpt_status status = DPT_EPEER;
@@ -301,7 +301,7 @@ static void stop_in_transfer(struct rank *self)
                               .peer = 1 - self->rank,
                               .mem = mem,
                               .bytes = 16 * (size_t)BYTES};
-    if (self->rank == 1) { /* what the socket takes at once, then nothing more */
+    if (self->rank == 1) { /* as much as the socket takes at once, then nothing more */
         CHECK_OK(dpt_comm_exchange(comm, &x, 1, &op, &self->err), &self->err);
         mark_set(&world->marks[1], 1);
         wait_to_be_killed();
@@ -329,7 +329,8 @@ static void begun_transfer_that_stops(void **state)
 }
 
 /* Rank 1 sends twice to rank 0, which reads the first alone and waits for rank 2. Then rank 1 dies,
- * which is noticed though nobody reads what it sent last, or leaves, and that can still be read. */
+ * which is noticed although its last message is unread; or it leaves, and that message can still be
+ * read. */
 static void end_behind_unread(struct rank *self)
 {
     enum { PART = 64 << 10 };

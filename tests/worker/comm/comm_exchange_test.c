@@ -241,7 +241,8 @@ static void gathers_of_all_sizes(void **state)
     }
 }
 
-/* One leaves in good order while the others still talk; nobody who needs nothing of it minds. */
+/* One rank leaves in good order while the others still communicate; ranks that wait for nothing
+ * from it go on. */
 static void leaves_early(struct rank *self)
 {
     struct dpt_comm *comm = world_comm(self, 1);
@@ -261,7 +262,7 @@ static void leaves_early(struct rank *self)
         CHECK_OK(dpt_comm_exchange(comm, &x, 1, &op, &self->err), &self->err);
         CHECK_OK(dpt_comm_poll(comm, op, -1, &self->err), &self->err);
         dpt_comm_op_free(comm, &op);
-        /* But who then wants something of it is told. */
+        /* A rank that then waits for it gets an error. */
         x = (struct dpt_comm_xfer){.dir = DPT_COMM_RECV, .peer = 2, .buf = buf, .bytes = 4};
         CHECK_OK(dpt_comm_exchange(comm, &x, 1, &op, &self->err), &self->err);
         CHECK_STATUS(DPT_EPEER, dpt_comm_poll(comm, op, -1, &self->err), &self->err);
@@ -413,8 +414,7 @@ static void naps_are_short(void **state)
     dpt_cores_set_demand(0);
 }
 
-/* Of two exchanges the later one is done first: what waits for any is told of it, and then of the
- * other, each once. */
+/* Of two exchanges the later is done first: poll_any reports it, and then the other, each once. */
 static void any_of_two(struct rank *self)
 {
     struct dpt_comm_mem *mem;
@@ -454,7 +454,7 @@ static void any_of_two(struct rank *self)
 static void a_wait_for_any(void **state)
 {
     (void)state;
-    struct world shm = {.size = 2}; /* a socket takes what is sent at once */
+    struct world shm = {.size = 2}; /* a socket takes all bytes at once */
     world_run_threads(&shm, any_of_two);
 }
 

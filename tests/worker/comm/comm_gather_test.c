@@ -1,4 +1,5 @@
-/* The small all-gather when a rank dies in it: what one rank got whole, the others get too. */
+/* The small all-gather when a rank dies in it: bytes that one rank has received from all, the
+ * others receive, too. */
 #include "tests/worker/comm/comm_world.h"
 #include "worker/comm/comm_state.h"
 
@@ -21,7 +22,7 @@ enum scene {
     ALL_SENT,       /* the victim may have got all: both others must */
     ABORTED,        /* likewise, and FIRST is told to abort before it looks */
     SECOND_GAVE_UP, /* likewise, and SECOND has failed and left before FIRST looks */
-    SECOND_MISSING, /* nobody can have got all */
+    SECOND_MISSING, /* no rank can have received all */
     VICTIM_MISSING, /* likewise */
     SCENE_COUNT
 };
@@ -44,7 +45,7 @@ static bool sends_first(enum scene scene, int rank)
            !(scene == VICTIM_MISSING && rank == VICTIM) && rank != FIRST;
 }
 
-/* What small_all_gather posts, in two halves: the sends are gone when this returns. */
+/* The transfers of small_all_gather in two halves: the sends are gone when this returns. */
 static struct dpt_comm_op *post(struct rank *self, struct dpt_comm *comm, struct dpt_comm_mem *mem,
                                 struct dpt_comm_xfer xfers[2 * SIZE], uint8_t *all)
 {

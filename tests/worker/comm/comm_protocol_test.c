@@ -136,7 +136,7 @@ static void region(int fd, bool sealed, uint64_t said_bytes, uint32_t index)
     close(memfd);
 }
 
-/* The box of this rank, made by `ready`. Its own half alone: what rank 0 says is not read. */
+/* The box of this rank, made by `ready`. Only this half: messages of rank 0 are not read. */
 static struct box box = {.fd = -1};
 
 static void ready(int fd)
@@ -282,7 +282,7 @@ static void shm_closes(int fd)
     CHECK(shutdown(fd, SHUT_RDWR) == 0);
 }
 
-/* What was put into the box before the end counts: the nonsense, not the end, is the failure. */
+/* Messages in the box count before the end: the failure is the ill-formed message. */
 static void shm_nonsense_then_closes(int fd)
 {
     ready(fd);
@@ -328,7 +328,8 @@ static void play(const struct scene *scene)
     struct dpt_comm_listener *listener, *other;
     const int fds = count_fds(), maps = count_maps();
     CHECK_OK(dpt_comm_listener_create("127.0.0.1", &listener, &err), &err);
-    CHECK_OK(dpt_comm_listener_create("127.0.0.1", &other, &err), &err); /* what rank 0 may probe */
+    CHECK_OK(dpt_comm_listener_create("127.0.0.1", &other, &err),
+             &err); /* a listener that rank 0 may probe */
     struct dpt_comm_peer peer = {.rank = 1, .host = scene->tcp};
     set_text(peer.shm_addr, sizeof peer.shm_addr, dpt_comm_listener_shm_addr(other));
     set_text(peer.tcp_addr, sizeof peer.tcp_addr, dpt_comm_listener_tcp_addr(other));

@@ -54,7 +54,8 @@ static uint8_t pattern(int step, int from, int to, int i, size_t at)
     return (uint8_t)(at * 7 + at / 256 + (size_t)(step * 31 + from * 17 + to * 5 + i * 3));
 }
 
-/* Sends and receives are two ops: what was lent goes back before the own sends are waited for. */
+/* Sends and receives are two ops: borrowed memory is given back before the rank waits for its
+ * sends. */
 struct step {
     int step;
     int n_sends, n_recvs;

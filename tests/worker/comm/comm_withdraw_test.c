@@ -1,5 +1,5 @@
 /* Memory that is withdrawn while its communicator goes on: peers unmap it, the owner may destroy
- * it, and what is left of the communicator works as before. */
+ * it, and the communicator works as before. */
 #include "tests/worker/comm/comm_world.h"
 
 #include <setjmp.h>
@@ -28,8 +28,7 @@ static void pass_on(struct rank *self, struct dpt_comm *comm, struct dpt_comm_me
         CHECK(((uint8_t *)to)[i] == 1 + (self->rank + size - 1) % size);
 }
 
-/* Says that it is here, and looks what the others say, until all have said so: whoever returns has
- * read everything that was sent to it before. */
+/* A barrier: a rank that returns has read everything that was sent to it before. */
 static void meet(struct rank *self, struct dpt_comm *comm)
 {
     uint32_t all[RANKS_MAX], mine = (uint32_t)self->rank;

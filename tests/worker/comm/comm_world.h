@@ -34,13 +34,14 @@
     } while (0)
 #define CHECK_OK(call, err) CHECK_STATUS(DPT_OK, call, err)
 
-/* TIMEOUT_MS is nobody's bound: it ends what would hang, also where a core has many to serve. */
+/* TIMEOUT_MS bounds no operation that is tested: it ends a test that would hang, also on a loaded
+ * core. */
 enum { RANKS_MAX = 8, TIMEOUT_MS = 30000 };
 
 struct world {
     int size;
     int hosts[RANKS_MAX];
-    const char *address;     /* what TCP listens on */
+    const char *address;     /* the address on which TCP listens */
     struct dpt_sim_net *sim; /* or NULL */
     uint64_t seed;
     void *arg;
@@ -63,10 +64,10 @@ struct rank {
 
 typedef void (*rank_fn)(struct rank *self);
 
-/* Runs fn in `size` threads, each with a listener whose address all know. */
+/* Runs fn in `size` threads, each with a listener; all know its address. */
 void world_run_threads(struct world *world, rank_fn fn);
 
-/* The same in forked processes; ret_status[rank] is what waitpid gave. World must come from
+/* The same in forked processes; ret_status[rank] is the status of waitpid. World must come from
  * world_shared. */
 void world_run_forks(struct world *world, rank_fn fn, int *ret_status);
 

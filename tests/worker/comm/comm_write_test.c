@@ -1,5 +1,6 @@
-/* Memory that is lent to be written: who borrows it writes a result there; who gives up takes it
- * back, and nothing is written there afterwards, even by a writer that was stopped in the midst. */
+/* Memory that is lent to be written: the borrower writes a result there. A lender that gives up
+ * takes it back, and nothing is written there afterwards, even by a writer that was stopped in the
+ * middle. */
 #include "tests/worker/comm/comm_world.h"
 
 #include "base/clock.h"
@@ -17,7 +18,7 @@
 enum {
     FLOATS = 3000,
     ROUNDS = 200,
-    SOON_MS = TIMEOUT_MS / 2, /* what ends by itself has not waited for the deadline */
+    SOON_MS = TIMEOUT_MS / 2, /* an end within it has not waited for the deadline */
     LENDER = 0,
     WRITER = 1
 };
@@ -40,7 +41,7 @@ static struct dpt_comm_xfer lending(enum dpt_comm_dir dir, int peer, struct dpt_
                                   .write = true};
 }
 
-/* Rank 0 adds what all have, in place of each. */
+/* Rank 0 adds the values of all ranks, in place in each memory. */
 static void sum_rounds(struct rank *self)
 {
     const int size = self->world->size;
@@ -201,7 +202,7 @@ static void be_lender(struct rank *self, struct dpt_comm *comm, struct dpt_comm_
     const enum dpt_status status = dpt_comm_poll(comm, op, -1, &self->err);
     CHECK(status == DPT_EABORTED || (status == DPT_EPEER && moment == DEAD_IN_THE_MIDST));
     CHECK(dpt_now_ms() - start < SOON_MS);
-    for (int i = 0; i < FLOATS; i++) /* its own again */
+    for (int i = 0; i < FLOATS; i++) /* the rank's values again */
         data[i] = (float)i;
     dpt_comm_destroy(&comm);
     mark_set(&world->marks[LENDER], MARK_SHUT);
@@ -265,7 +266,7 @@ static void taken_back_from_a_dead_writer(void **state)
     play(DEAD_IN_THE_MIDST);
 }
 
-/* Exchanged memory is what the next generation's peers get. */
+/* The peers of the next generation get the exchanged memory. */
 static void next_generation(struct rank *self)
 {
     struct dpt_comm_mem *mem = open_mem(self);

@@ -22,12 +22,12 @@ static struct nccl_double *enter(void *ctx)
 {
     struct nccl_double *d = ctx;
     d->n_calls++;
-    /* No call is made that nobody watches over. */
+    /* Every call is made under the guard. */
     RULE(d, atomic_load(&d->guard.until_ms) != INT64_MAX);
     return d;
 }
 
-/* A call that takes so long; what does not come back in its time loses the process. */
+/* A call that takes this long; one that exceeds its limit loses the process. */
 static void take(struct nccl_double *d, int ms)
 {
     const char *what;
@@ -66,7 +66,7 @@ static void publish(struct double_handle *h)
     atomic_store(&h->place->handle, (struct dpt_nccl_handle *)(void *)h);
 }
 
-/* What was to be done by now is done. */
+/* Completes everything that is due. */
 static void advance(struct nccl_double *d, struct double_handle *h)
 {
     if (h->error != DPT_NCCL_OK || d->now_ms < h->done_ms)
@@ -76,7 +76,7 @@ static void advance(struct nccl_double *d, struct double_handle *h)
         h->state = IN_OPERATION;
         h->done_ms = after(d, h->script.op_ms);
         h->ends = h->script.op_ends;
-        /* An operation that fails leaves its kernel waiting for ever. */
+        /* The kernel of an operation that fails never ends. */
         h->stream->idle_ms = h->ends == DPT_NCCL_OK ? h->done_ms : INT64_MAX;
         return;
     case IN_OPERATION:

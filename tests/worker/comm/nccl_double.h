@@ -1,12 +1,11 @@
-/* A double of NCCL and of a CUDA stream for the tests of one rank's machine: what each call does
- * and when it is done is written in a script, time is a number, and every call is held against the
- * rules that NCCL's users must keep. A broken rule ends the program with the seed.
+/* A double of NCCL and of a CUDA stream for the tests of one rank's machine. A script gives the
+ * effect and the duration of each call, time is a number, and every call is checked against the
+ * rules for users of NCCL. A broken rule ends the program with the seed.
  *
- * The rules: nothing is called on a freed communicator; one
- * operation at a time on each, none while a child is made of it; operations only inside a group, a
- * group for one communicator; revoke once, never after finalize; destroy only what is finalized;
- * and nobody is freed in use while another is in use that nobody tried to revoke.
- */
+ * The rules: no call on a freed communicator; one operation at a time on each, none while a child
+ * is made of it; operations only inside a group, a group for one communicator; revoke once, never
+ * after finalize; destroy only after finalize; no communicator in use is freed while another one in
+ * use was not revoked. */
 #ifndef DPT_TESTS_WORKER_COMM_NCCL_DOUBLE_H
 #define DPT_TESTS_WORKER_COMM_NCCL_DOUBLE_H
 
@@ -16,7 +15,7 @@
 
 enum { NEVER = -1, DOUBLE_HANDLES_MAX = 256 };
 
-/* What the next call of each kind does. Times in ms after the call; NEVER. */
+/* The effect of the next call of each kind. Times in ms after the call; NEVER. */
 struct nccl_script {
     int create_ms, launch_ms, op_ms, revoke_ms, finalize_ms;
     int abort_takes_ms, revoke_takes_ms; /* the call itself; NEVER: it does not return */
@@ -31,7 +30,7 @@ enum double_state { IN_CREATION, AT_REST, IN_LAUNCH, IN_OPERATION, IN_REVOKE, IN
 struct double_handle {
     bool used, freed;
     enum double_state state;
-    int64_t done_ms; /* of what the state says; INT64_MAX: never */
+    int64_t done_ms; /* of the present state; INT64_MAX: never */
     enum dpt_nccl_result ends, error;
     struct nccl_script script;    /* as it was when the present work began */
     struct double_handle *parent; /* while it is made by split or shrink */
@@ -63,7 +62,7 @@ struct nccl_double {
     struct double_handle *grouped; /* the communicator of the open group, once it has one */
     bool group_failed;
     jmp_buf *lost_to; /* where losing the process goes; must be set before it is */
-    const char *lost; /* what was named then */
+    const char *lost; /* the name that was given then */
 };
 
 enum {

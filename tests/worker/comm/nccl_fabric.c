@@ -10,7 +10,7 @@
 enum { TEAR_MS = 20000 }; /* for all to ask, of a clique that tears */
 
 struct fabric_stream {
-    struct fabric_handle *handle; /* whose operations it takes */
+    struct fabric_handle *handle; /* that it takes operations from */
 };
 
 void fabric_init(struct fabric *fabric)
@@ -169,7 +169,7 @@ static enum dpt_nccl_result fabric_shrink(void *ctx, struct dpt_nccl_handle *han
     self->shrinks++;
     if (self->fault == FABRIC_NO_SHRINK)
         return unlock(self, DPT_NCCL_EINTERNAL);
-    int color = 0; /* the same for all who exclude the same */
+    int color = 0; /* the same for all ranks that exclude the same */
     for (int i = 0; i < n_excluded; i++) {
         CHECK(excluded[i] != parent->rank);
         color |= 1 << excluded[i];
@@ -367,7 +367,7 @@ static void sum_pieces(struct fabric *f, struct clique *clique)
     free(sum);
 }
 
-/* Moves what both sides have put into their streams. Returns whether all of `h` has moved. */
+/* Moves the bytes that both sides have put into their streams. True if all of `h` has moved. */
 static bool move_pieces(struct fabric *f, struct fabric_handle *h)
 {
     bool all = true;

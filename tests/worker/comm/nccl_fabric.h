@@ -1,6 +1,6 @@
-/* A double of NCCL among ranks that are threads: communicators come to be when all have called,
- * what is sent is copied from the sender's memory to the receiver's, and an operation waits for the
- * peer's. For the tests of what stands on the machine; the machine itself has nccl_double.h. */
+/* A double of NCCL among ranks that are threads: a communicator exists when all have called, sends
+ * are copied from the sender's memory to the receiver's, and an operation waits for the peer's. For
+ * the tests of the code above the machine; the machine itself has nccl_double.h. */
 #ifndef DPT_TESTS_WORKER_COMM_NCCL_FABRIC_H
 #define DPT_TESTS_WORKER_COMM_NCCL_FABRIC_H
 
@@ -14,7 +14,7 @@ enum { FABRIC_RANKS_MAX = 8, FABRIC_CLIQUES_MAX = 128, FABRIC_PIECES_MAX = 64 };
 
 enum fabric_fault {
     FABRIC_WELL,
-    FABRIC_SILENT_IN_INIT, /* the others wait for it for ever */
+    FABRIC_SILENT_IN_INIT, /* the others wait for it without end */
     FABRIC_FAILS_IN_INIT,  /* and when it gives up, fail themselves */
     FABRIC_TEARS_IN_INIT,  /* and fail with it, all at one moment */
     FABRIC_NO_ID,          /* it can make none */
@@ -59,11 +59,11 @@ struct clique {
     atomic_int n_asked;
 };
 
-/* Memory of devices that the host cannot touch, and their events: NULL, both, for memory of the
- * host whose queues are done at once. */
+/* Memory of devices that the host cannot touch, and its events. Both NULL: memory of the host,
+ * whose queues are done at once. */
 struct fabric_devices {
     void (*copy)(void *to, const void *from, size_t bytes);
-    void (*await)(void *event); /* what was marked is done when it returns */
+    void (*await)(void *event); /* returns when the marked work is done */
 };
 
 struct fabric {

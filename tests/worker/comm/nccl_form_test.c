@@ -1,5 +1,5 @@
-/* What ranks tell each other to build the GPU's communicators: as bytes and back, what is refused,
- * and what follows for every rank alike. */
+/* The messages with which ranks build the GPU's communicators: encoding, refusals, and decisions
+ * that are equal on every rank. */
 #include "worker/comm/nccl_form.h"
 
 #include <setjmp.h>
@@ -27,7 +27,7 @@ static void offers_travel(void **state)
     assert_int_equal(dpt_nccl_offer_unpack(bytes, offer.generation, &back, &err), DPT_OK);
     assert_memory_equal(&back, &offer, sizeof offer);
     assert_int_equal(dpt_nccl_offer_unpack(bytes, offer.generation + 1, &back, &err), DPT_EPROTO);
-    /* Mark, splits, rank, size, what is 0, color, a split too many. */
+    /* Mark, splits, rank, size, the reserved zero, color, one split too many. */
     static const size_t spoilt[] = {0, 7, 27, 31, 32, 43, 56};
     for (size_t i = 0; i < sizeof spoilt / sizeof spoilt[0]; i++) {
         memcpy(wrong, bytes, sizeof wrong);
@@ -54,7 +54,7 @@ static void an_id_of_another_generation_is_refused(void **state)
     assert_int_equal(dpt_nccl_id_unpack(bytes, 42, nonce, back, &err), DPT_EPROTO);
     assert_non_null(strstr(err.text, "generation 41"));
     assert_int_equal(dpt_nccl_id_unpack(bytes, 41, other, back, &err), DPT_EPROTO);
-    memset(bytes, 0, sizeof bytes); /* what a rank that has none sends */
+    memset(bytes, 0, sizeof bytes); /* the message of a rank without an id */
     assert_int_equal(dpt_nccl_id_unpack(bytes, 0, nonce, back, &err), DPT_EPROTO);
     for (size_t i = 0; i < sizeof back; i++)
         assert_int_equal(back[i], 0);
@@ -99,7 +99,7 @@ static void when_the_world_is_shrunk(void **state)
     offer_kept(offers, 4, (const int[]){3, 0, 3, 1}, 6); /* two say they are the same */
     dpt_nccl_plan_world(offers, 4, true, &world);
     assert_false(world.shrink);
-    offer_kept(offers, 4, (const int[]){3, 0, 2, 1}, 4); /* nobody is missing */
+    offer_kept(offers, 4, (const int[]){3, 0, 2, 1}, 4); /* none is missing */
     dpt_nccl_plan_world(offers, 4, true, &world);
     assert_false(world.shrink);
     for (int i = 0; i < 4; i++)

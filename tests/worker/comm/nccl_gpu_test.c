@@ -1,6 +1,7 @@
 /* The data plane between GPUs with the real NCCL: three processes on one GPU, each made to look
- * like a machine of its own, so that all goes through sockets: right, never fast. A canonical
- * all-reduce; one dies while the others wait for it; they go on without it. Skips without a GPU. */
+ * like another machine, so that all data goes through sockets: correct, but slow. A canonical
+ * all-reduce; one process dies while the others wait for it; they go on without it. Skips without a
+ * GPU. */
 #include "kernels/ops.h"
 #include "tests/worker/comm/comm_world.h"
 

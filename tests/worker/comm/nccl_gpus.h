@@ -30,7 +30,8 @@ struct gpu {
     struct dpt_comm *control;
 };
 
-/* Runs `fn` as so many ranks, whose world's argument the scene is; nothing may be left then. */
+/* Runs `fn` in one thread a rank with the scene as the world's argument; no communicator may be
+ * left after it. */
 void gpu_run(int size, struct scene *scene, rank_fn fn);
 
 /* Its GPU; VICTIM's has the scene's fault. Then its communicators, none of them open. */

@@ -1,5 +1,5 @@
-/* The watch over calls that do not return: in a process of its own, which it ends. What of the
- * environment is refused. */
+/* The watch over calls that do not return, in a child process, which it ends. The environment
+ * variables that are refused. */
 #include "worker/comm/nccl_guard.h"
 
 #include "base/clock.h"
@@ -19,7 +19,7 @@
 
 enum { SHORT_MS = 160, LONG_MS = 60000 };
 
-/* The call never returns: a read of what nobody writes. */
+/* The call never returns: it reads a pipe without a writer. */
 static void be_stuck(int to_parent, int never)
 {
     struct dpt_nccl_guard guard;

@@ -1,5 +1,5 @@
-/* The machine of NCCL's communicators against a double, fault by fault: what is called, what the
- * caller is told, and when it ends. */
+/* The machine of NCCL's communicators against a double, fault by fault: the calls, the results for
+ * the caller, and the ends. */
 #include "tests/worker/comm/nccl_double.h"
 
 #include <stdarg.h>
@@ -291,7 +291,7 @@ static void an_abort_that_takes_long(void **state)
     s.d.script.abort_takes_ms = 0;
 }
 
-/* Runs to the loss of the process; what was lost it. */
+/* Runs until the process is lost; returns the reason. */
 static const char *lose(void)
 {
     jmp_buf lost;
@@ -359,7 +359,7 @@ static void bring(int which)
         s.d.script.child_left = which == 7;
         assert_int_equal(dpt_nccl_shrink(s.n, 1, 0, (const int[]){1, 3}, 2, &s.err), DPT_OK);
         break;
-    case 8: /* a split that is made, but nobody has looked yet */
+    case 8: /* a split that is complete and not yet seen */
         assert_int_equal(dpt_nccl_split(s.n, 1, 0, 0, 0, &s.err), DPT_OK);
         s.d.now_ms += 50;
         s.d.script.child_left = true;
@@ -389,7 +389,7 @@ static void stop_from_any_state(void **state)
         const int64_t start = s.d.now_ms;
         dpt_nccl_stop(s.n, 0);
         dpt_nccl_stop(s.n, -1);
-        dpt_nccl_stop(s.n, 0); /* what was given up stays given up */
+        dpt_nccl_stop(s.n, 0); /* a stop that keeps none is not undone */
         assert_int_equal(step_for(DOUBLE_TIMEOUT_MS), DPT_OK);
         assert_true(s.d.now_ms - start <= DOUBLE_TIMEOUT_MS);
         for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-/* The library of one rank waits for ever in the creation: all fail, and can try again. */
+/* The library of one rank never ends its creation: all fail, and can try again. */
 static void silent_ranks(struct rank *self)
 {
     struct gpu g = gpu_plug_in(self);
@@ -48,7 +48,7 @@ static void failing_ranks(struct rank *self)
     gpu_unplug(&g);
 }
 
-/* Who makes the id cannot: that is its fault, no other's. */
+/* The rank that makes the id fails: the fault is its own, not another rank's. */
 static void ranks_without_an_id(struct rank *self)
 {
     struct gpu g = gpu_plug_in(self);

@@ -34,7 +34,7 @@ struct sim_listener {
     int node;
 };
 
-/* What a peer has sent and nobody has received yet. */
+/* A message that a peer has sent and that is not received yet. */
 struct sim_offer {
     struct sim_offer *next;
     bool small;
@@ -320,7 +320,7 @@ static void sim_destroy(struct dpt_link *link, enum link_goodbye goodbye, int su
     free(sim);
 }
 
-/* Without descriptors nobody asks for interest. */
+/* Without descriptors the interest is unused. */
 static const struct dpt_link_ops sim_ops = {
     .send = sim_send,
     .receive = sim_receive,
@@ -441,7 +441,8 @@ static enum dpt_status sim_create(struct dpt_comm_listener *listener,
         dpt_comm_destroy(&comm);
         return status;
     }
-    /* What peers have sent meanwhile woke the wait above: the first poll looks at every link. */
+    /* Messages that peers sent meanwhile woke the wait above, so the first poll checks every link.
+     */
     for (int i = 0; i < comm->n_links; i++)
         comm->links[i]->dirty = comm->dirty = true;
     *ret = comm;
