@@ -160,7 +160,7 @@ static void close_link(void)
         free(world.posted[i].buf);
     comm->link_of[1] = NULL;
     comm->n_links = 0;
-    comm->status = DPT_OK;
+    comm->failure.status = DPT_OK;
     comm->suspect = -1;
     comm->ops_in_flight = 0;
     comm->dirty = false;

@@ -116,8 +116,8 @@ void dpt_comm_destroy(struct dpt_comm **comm_p)
     if (comm == NULL)
         return;
     /* After an abort with nothing in flight the peers can go on with each other. */
-    const bool failed =
-        comm->status != DPT_OK || (atomic_load(&comm->abort_asked) && comm->ops_in_flight > 0);
+    const bool failed = comm->failure.status != DPT_OK ||
+                        (atomic_load(&comm->abort_asked) && comm->ops_in_flight > 0);
     if (!failed)
         for (int i = 0; i < DPT_COMM_OPS_MAX; i++) {
             struct dpt_comm_op *op = &comm->pool.ops[i];

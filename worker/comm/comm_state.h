@@ -31,8 +31,7 @@ struct dpt_comm {
     int epoll_fd, wake_fd;
     atomic_bool abort_asked, wake_asked;
     atomic_bool spin_allowed; /* by dpt_comm_allow_spin */
-    enum dpt_status status;   /* the first failure */
-    struct dpt_err failure;
+    struct dpt_err failure;   /* the first; DPT_OK: none */
     int suspect;
     int ops_in_flight; /* not done */
     bool shut;         /* no peer writes here any more */
@@ -59,9 +58,9 @@ uint8_t *dpt_small_take(struct dpt_comm *comm);
 void dpt_small_give(struct dpt_comm *comm, uint8_t *slot);
 void dpt_op_give(struct dpt_comm_op *op);
 
-/* link.c: keeps the first failure, fills *err with it (may be NULL) and returns it. */
-enum dpt_status dpt_comm_keep_failure(struct dpt_comm *comm, enum dpt_status status,
-                                      const struct dpt_err *failure, struct dpt_err *err);
+/* link.c: keeps the first failure, fills *err with it (may be NULL) and returns its status. */
+enum dpt_status dpt_comm_keep_failure(struct dpt_comm *comm, const struct dpt_err *failure,
+                                      struct dpt_err *err);
 /* Takes back from all peers the memory that was lent for writing; bounded. Again: no effect. */
 void dpt_comm_shut_links(struct dpt_comm *comm);
 /* True when an abort should end the present work. */

@@ -489,7 +489,7 @@ enum dpt_status dpt_comm_create(struct dpt_comm_listener *listener,
     if (status != DPT_OK) {
         if (ret_suspect != NULL)
             *ret_suspect = c.comm->suspect;
-        status = dpt_comm_keep_failure(c.comm, failure.status, &failure, err);
+        status = dpt_comm_keep_failure(c.comm, &failure, err);
         dpt_comm_destroy(&c.comm);
         return status;
     }

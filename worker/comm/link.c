@@ -105,15 +105,12 @@ void dpt_comm_shut_links(struct dpt_comm *comm)
     }
 }
 
-enum dpt_status dpt_comm_keep_failure(struct dpt_comm *comm, enum dpt_status status,
-                                      const struct dpt_err *failure, struct dpt_err *err)
+enum dpt_status dpt_comm_keep_failure(struct dpt_comm *comm, const struct dpt_err *failure,
+                                      struct dpt_err *err)
 {
-    if (comm->status == DPT_OK) {
-        comm->status = status;
+    if (comm->failure.status == DPT_OK) {
         comm->failure = *failure;
         dpt_comm_shut_links(comm);
     }
-    if (err != NULL)
-        *err = comm->failure;
-    return comm->status;
+    return dpt_pass(err, &comm->failure);
 }

@@ -48,18 +48,6 @@ bool dpt_nccl_can_shrink(const struct dpt_nccl *n)
     return n->calls->shrink != NULL && n->calls->revoke != NULL;
 }
 
-/* Keeps the first failure, whose text is in n->failure; fills *err with it. */
-static enum dpt_status keep_failure(struct dpt_nccl *n, enum dpt_status status, struct dpt_err *err)
-{
-    if (n->status == DPT_OK) {
-        n->status = status;
-        n->failure.status = status;
-    }
-    if (err != NULL)
-        *err = n->failure;
-    return n->status;
-}
-
 /* The library often reports a peer's death as a failed system call or an internal error. On a
  * communicator that was READY such an error counts as a peer's death, so that the survivors go on;
  * a fault of this process fails its next creation. During a creation it may be either. */
@@ -84,18 +72,16 @@ static enum dpt_status status_of(const struct nccl_comm *c, enum dpt_nccl_result
 static enum dpt_status machine_fail(struct dpt_nccl *n, const struct nccl_comm *c, const char *what,
                                     enum dpt_nccl_result result, struct dpt_err *err)
 {
-    if (n->status == DPT_OK)
-        (void)dpt_fail(&n->failure, status_of(c, result), "%s of the GPU's communicator %d: %s",
-                       what, dpt_nccl_index(n, c),
-                       n->calls->last_error(n->ctx, dpt_nccl_handle_of(c)));
-    return keep_failure(n, status_of(c, result), err);
+    (void)dpt_fail(&n->failure, status_of(c, result), "%s of the GPU's communicator %d: %s", what,
+                   dpt_nccl_index(n, c), n->calls->last_error(n->ctx, dpt_nccl_handle_of(c)));
+    return dpt_pass(err, &n->failure);
 }
 
 static enum dpt_status check_working(struct dpt_nccl *n, struct dpt_err *err)
 {
     dpt_nccl_assert_owner(n);
     DPT_ASSERT(n->phase == PHASE_WORKING);
-    return n->status == DPT_OK ? DPT_OK : keep_failure(n, n->status, err);
+    return n->failure.status == DPT_OK ? DPT_OK : dpt_pass(err, &n->failure);
 }
 
 static int64_t call_limit(const struct dpt_nccl *n)
@@ -197,12 +183,11 @@ static enum dpt_status step_creating(struct dpt_nccl *n, struct nccl_comm *c, st
     if (result == DPT_NCCL_INPROGRESS && n->calls->now_ms(n->ctx) < c->until_ms)
         return DPT_OK;
     if (result == DPT_NCCL_INPROGRESS) {
-        if (n->status == DPT_OK)
-            (void)dpt_fail(&n->failure, DPT_ETIMEOUT,
-                           "the GPU's communicator %d was not created within %d ms: a rank of it "
-                           "did not start its creation, or cannot reach the others' network",
-                           dpt_nccl_index(n, c), n->create_ms);
-        return keep_failure(n, DPT_ETIMEOUT, err);
+        (void)dpt_fail(&n->failure, DPT_ETIMEOUT,
+                       "the GPU's communicator %d was not created within %d ms: a rank of it "
+                       "did not start its creation, or cannot reach the others' network",
+                       dpt_nccl_index(n, c), n->create_ms);
+        return dpt_pass(err, &n->failure);
     }
     if (result != DPT_NCCL_OK)
         return machine_fail(n, c, "the creation", result, err);

@@ -28,8 +28,7 @@ struct dpt_nccl {
     int keep;               /* the communicator that stays REVOKED after the stop; -1: none */
     int64_t phase_until_ms; /* CLOSING, REVOKING */
     int64_t stop_until_ms;  /* of REVOKING and FREEING together */
-    enum dpt_status status; /* the failure, once there is one */
-    struct dpt_err failure;
+    struct dpt_err failure; /* the first; DPT_OK: none */
     struct nccl_comm comms[DPT_NCCL_COMMS_MAX];
 };
 

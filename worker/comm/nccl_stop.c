@@ -161,7 +161,7 @@ static enum dpt_status step_freeing(struct dpt_nccl *n)
     if (any_in_state(n, DPT_NCCL_DRAINING))
         return DPT_INPROGRESS;
     n->phase = PHASE_WORKING;
-    n->status = DPT_OK;
+    n->failure.status = DPT_OK;
     return DPT_OK;
 }
 
@@ -174,7 +174,7 @@ void dpt_nccl_close(struct dpt_nccl *n)
         return;
     const bool busy = any_in_state(n, DPT_NCCL_CREATING) || any_in_state(n, DPT_NCCL_LAUNCHING) ||
                       any_in_state(n, DPT_NCCL_RUNNING);
-    if (busy || n->status != DPT_OK) {
+    if (busy || n->failure.status != DPT_OK) {
         dpt_nccl_stop(n, -1);
         return;
     }

@@ -234,7 +234,7 @@ static enum dpt_status poll_comm(struct dpt_comm *comm, struct dpt_comm_op *op, 
                                  int64_t wait_ns, struct dpt_err *err)
 {
     struct dpt_err failure = {0};
-    enum dpt_status status = comm->status;
+    enum dpt_status status = comm->failure.status;
     if (status == DPT_OK && comm->listener->network != NULL)
         status = comm->listener->network->call(comm, &failure);
     if (status == DPT_OK)
@@ -242,7 +242,7 @@ static enum dpt_status poll_comm(struct dpt_comm *comm, struct dpt_comm_op *op, 
     comm->last_poll_ms = dpt_now_ms();
     if (status == DPT_OK || status == DPT_INPROGRESS)
         return status;
-    return dpt_comm_keep_failure(comm, status, &failure, err);
+    return dpt_comm_keep_failure(comm, &failure, err);
 }
 
 /* Settling. */
@@ -295,9 +295,9 @@ static bool settle_op(struct dpt_comm *comm, const struct dpt_comm_op *op)
 
 bool dpt_comm_settle(struct dpt_comm *comm, struct dpt_comm_op *op)
 {
-    const bool aborted = comm->status == DPT_EABORTED && atomic_load(&comm->abort_asked);
+    const bool aborted = comm->failure.status == DPT_EABORTED && atomic_load(&comm->abort_asked);
     struct dpt_err ignored;
-    if (comm->status != DPT_EPEER && !aborted)
+    if (comm->failure.status != DPT_EPEER && !aborted)
         return false;
     if (comm->listener->network != NULL && comm->listener->network->call(comm, &ignored) != DPT_OK)
         return false;

@@ -82,11 +82,11 @@ enum dpt_status dpt_comm_exchange(struct dpt_comm *comm, struct dpt_comm_xfer *x
                                   struct dpt_comm_op **ret, struct dpt_err *err)
 {
     struct dpt_err failure = {0};
-    enum dpt_status status = comm->status;
+    enum dpt_status status = comm->failure.status;
     if (status == DPT_OK && comm->listener->network != NULL)
         status = comm->listener->network->call(comm, &failure);
     if (status != DPT_OK)
-        return dpt_comm_keep_failure(comm, status, &failure, err);
+        return dpt_comm_keep_failure(comm, &failure, err);
     if (n < 0 || n > DPT_COMM_XFERS_MAX)
         return dpt_fail(err, DPT_EINVAL, "an exchange of %d transfers (at most %d)", n,
                         DPT_COMM_XFERS_MAX);
@@ -105,9 +105,8 @@ enum dpt_status dpt_comm_exchange(struct dpt_comm *comm, struct dpt_comm_xfer *x
         queue_xfer(comm, op, &xfers[i]);
     if (n > 0)
         comm->ops_in_flight++;
-    status = send_now(comm, &failure);
-    if (status != DPT_OK)
-        return dpt_comm_keep_failure(comm, status, &failure, err);
+    if (send_now(comm, &failure) != DPT_OK)
+        return dpt_comm_keep_failure(comm, &failure, err);
     *ret = op;
     return DPT_OK;
 }
@@ -116,16 +115,15 @@ enum dpt_status dpt_comm_exchange(struct dpt_comm *comm, struct dpt_comm_xfer *x
 static void send_now_keeping_failure(struct dpt_comm *comm)
 {
     struct dpt_err failure;
-    const enum dpt_status status = send_now(comm, &failure);
-    if (status != DPT_OK)
-        (void)dpt_comm_keep_failure(comm, status, &failure, NULL);
+    if (send_now(comm, &failure) != DPT_OK)
+        (void)dpt_comm_keep_failure(comm, &failure, NULL);
 }
 
 void dpt_comm_op_free(struct dpt_comm *comm, struct dpt_comm_op **op_p)
 {
     struct dpt_comm_op *op = *op_p;
     *op_p = NULL;
-    if (op == NULL || comm->status != DPT_OK)
+    if (op == NULL || comm->failure.status != DPT_OK)
         return; /* after a failure nothing moves any more, and destroy ends all */
     DPT_ASSERT(op->used && !op->freed);
     DPT_ASSERT(op->recvs_left == 0 || atomic_load(&comm->abort_asked));
@@ -148,11 +146,12 @@ void dpt_comm_withdraw(struct dpt_comm *comm, struct dpt_comm_mem *mem)
     DPT_ASSERT(mem->listener == comm->listener && !mem->withdrawn);
     for (int i = 0; i < COMM_RECORDS_MAX; i++) {
         const struct dpt_rec *rec = &comm->pool.recs[i];
-        DPT_ASSERT(comm->status != DPT_OK || rec->state == REC_FREE || rec->dir != DPT_COMM_SEND ||
-                   rec->small != NULL || rec->region != (uint32_t)mem->region);
+        DPT_ASSERT(comm->failure.status != DPT_OK || rec->state == REC_FREE ||
+                   rec->dir != DPT_COMM_SEND || rec->small != NULL ||
+                   rec->region != (uint32_t)mem->region);
     }
     mem->withdrawn = true;
-    if (comm->status != DPT_OK)
+    if (comm->failure.status != DPT_OK)
         return; /* destroy is all that follows */
     for (int i = 0; i < comm->n_links; i++)
         if (comm->links[i]->ops->withdraw != NULL) {
@@ -176,7 +175,7 @@ void dpt_comm_write_end(struct dpt_comm *comm)
 enum dpt_status dpt_comm_write_begin(struct dpt_comm *comm, const struct dpt_comm_op *op,
                                      struct dpt_err *err)
 {
-    bool shut = comm->status != DPT_OK;
+    bool shut = comm->failure.status != DPT_OK;
     for (const struct dpt_rec *rec = op->lends; !shut && rec != NULL; rec = rec->next)
         if (rec->write && !rec->link->writing) {
             rec->link->writing = rec->link->ops->write_begin(rec->link);

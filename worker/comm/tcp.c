@@ -58,8 +58,7 @@ struct tcp_link {
     int64_t doubt_ms; /* since when the link is doubtful */
     bool blocked;     /* the socket took no more */
     bool half_closed; /* the peer has closed; earlier frames are still being read */
-    bool broken;      /* a send failed */
-    int broken_errno; /* of that send */
+    int broken_errno; /* of a send that failed; 0: none */
 };
 
 static struct tcp_link *tcp_of(struct dpt_link *link)
@@ -128,8 +127,7 @@ static void send_queued(struct tcp_link *tcp)
             if (errno == EAGAIN)
                 tcp->blocked = true;
             else
-                tcp->broken = true;
-            tcp->broken_errno = errno;
+                tcp->broken_errno = errno;
             return;
         }
         advance_sends(tcp, (size_t)n);
@@ -141,9 +139,9 @@ static enum dpt_status tcp_send(struct dpt_link *link, struct dpt_err *err)
     (void)err; /* receiving reports a broken connection, after the frames before its end */
     struct tcp_link *tcp = tcp_of(link);
     tcp->blocked = false;
-    if (!tcp->broken && !link->bye && !link->doubtful)
+    if (tcp->broken_errno == 0 && !link->bye && !link->doubtful)
         send_queued(tcp);
-    if (tcp->broken && !link->doubtful)
+    if (tcp->broken_errno != 0 && !link->doubtful)
         link->dirty = link->comm->dirty = true;
     return DPT_OK;
 }
@@ -311,7 +309,7 @@ static enum dpt_status tcp_receive(struct dpt_link *link, struct dpt_err *err)
     DPT_TRY(dpt_link_check_end(link, eof, err));
     if (eof)
         return DPT_OK;
-    if (tcp->broken && !link->bye)
+    if (tcp->broken_errno != 0 && !link->bye)
         return tcp_lost(tcp, tcp->broken_errno, err);
     const bool active = (tcp->in_frame && link->recvs.first != NULL) || tcp->head_got > 0;
     if (active && !tcp->active)
@@ -350,7 +348,7 @@ static enum dpt_status tcp_late(struct dpt_link *link, struct dpt_err *err)
 static void tcp_destroy(struct dpt_link *link, enum link_goodbye goodbye, int suspect)
 {
     struct tcp_link *tcp = tcp_of(link);
-    if (!tcp->broken && !link->gone && !link->doubtful) {
+    if (tcp->broken_errno == 0 && !link->gone && !link->doubtful) {
         if (goodbye == GOODBYE_ORDERLY)
             send_queued(tcp);
         const struct dpt_rec *rec = link->sends.first;

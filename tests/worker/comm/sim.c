@@ -437,7 +437,7 @@ static enum dpt_status sim_create(struct dpt_comm_listener *listener,
     if (status != DPT_OK) {
         if (ret_suspect != NULL)
             *ret_suspect = comm->suspect;
-        status = dpt_comm_keep_failure(comm, status, &failure, err);
+        status = dpt_comm_keep_failure(comm, &failure, err);
         dpt_comm_destroy(&comm);
         return status;
     }
