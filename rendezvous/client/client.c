@@ -1,4 +1,4 @@
-/* One ZeroMQ DEALER that reconnects, and is replaced when its connection has gone silent. */
+/* One ZeroMQ DEALER that reconnects, and is replaced after silence_ms without a message. */
 #include "rendezvous/client/client.h"
 
 #include "base/log.h"
@@ -21,13 +21,13 @@ enum {
 
 struct dpt_client {
     void *context, *socket;
-    void *monitor; /* tells when the connection stands and when it is gone */
+    void *monitor; /* reports that the connection is established, and its end */
     char address[DPT_CLIENT_ENDPOINT_BYTES]; /* tcp://… */
     int silence_ms;
     int fds[DPT_CLIENT_FDS];
     uint32_t sockets; /* opened so far: names the monitors */
     bool up;
-    bool gave_up;      /* the socket was replaced and DOWN is not told yet */
+    bool gave_up;      /* the socket was replaced and DOWN is not returned yet */
     zmq_msg_t message; /* received last */
     bool heard;        /* since the last tick */
     int64_t last_heard_ms, last_tick_ms;
@@ -201,7 +201,7 @@ static enum dpt_status recv_part(struct dpt_client *client, struct dpt_err *err)
 static enum dpt_status recv_message(struct dpt_client *client, struct dpt_client_event *ret,
                                     struct dpt_err *err)
 {
-    bool whole = true; /* false: inside a message of many parts, which our server does not send */
+    bool whole = true; /* false: inside a message of many parts, which dpt-rdzv does not send */
     for (int part = 0; part < PARTS_MAX; part++) {
         DPT_TRY(recv_part(client, err));
         bool more = zmq_msg_more(&client->message) != 0;

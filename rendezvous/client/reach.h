@@ -1,5 +1,5 @@
-/* Why a server cannot be reached, as a text: a thread looks the host's name up and tries to
- * connect, again and again, because ZeroMQ retries without giving a reason. */
+/* The reason why a server cannot be reached, as a text. A thread looks the host's name up and tries
+ * to connect, repeatedly, because ZeroMQ retries without giving a reason. */
 #ifndef DPT_RENDEZVOUS_CLIENT_REACH_H
 #define DPT_RENDEZVOUS_CLIENT_REACH_H
 

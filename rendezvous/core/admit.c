@@ -142,7 +142,8 @@ struct node *dpt_rdzv_admit(const struct inquiry *from, struct run **run_at, str
         answer_after_end(from, run);
         return NULL;
     }
-    if (from->message->spec == NULL) { /* it asks for the config, or thinks that it is a member */
+    /* It asks for the config, or has not noticed that it is no member. */
+    if (from->message->spec == NULL) {
         const struct answer answer = {
             .phase = DPT__SERVER_PHASE__SERVER_WAITING, .run = run, .with_spec = true};
         dpt_rdzv_answer_outsider(from, &answer);

@@ -136,8 +136,8 @@ static void advance_settling(struct run *run)
 
 /* ---- PREPARING, PLANNED ---- */
 
-/* Every member has finished, removed ones included: only the first writer knows that the last
- * checkpoint was committed. */
+/* Every member, also a removed one, has finished. All must, because only the first writer knows
+ * that the last checkpoint was committed. */
 static bool have_all_finished(const struct plan *plan)
 {
     return plan->world_size > 0 && plan->n_finished == plan->world_size;
@@ -221,7 +221,7 @@ static void advance_planned(struct run *run)
         return;
     }
     dpt_rdzv_update_redundancy(run);
-    progress->steps_done = run->plan.resume_step; /* earlier steps are told as lost by this plan */
+    progress->steps_done = run->plan.resume_step; /* this plan's cause has named the lost steps */
     progress->stepped = false;
     progress->step_ms = dpt_rdzv_listened_ms(run);
     dpt_rdzv_enter_phase(run, DPT_RDZV_RUNNING);

@@ -12,7 +12,7 @@
 bool dpt_rdzv_make_plan(struct run *run, bool farewell);
 
 /* Puts the plan of formation.generation_high in force, which an earlier server made and `node`
- * knows. False: a rank of it is not here or does not train. */
+ * knows. False: a rank of it is missing or does not train. */
 bool dpt_rdzv_adopt_plan(struct run *run, const struct node *node);
 
 /* ---- leave.c: the state of a node that leaves is saved first ---- */

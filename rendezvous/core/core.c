@@ -51,9 +51,9 @@ static void shift_time(int64_t *at_ms, int64_t gap_ms)
         *at_ms += gap_ms;
 }
 
-/* This process was suspended or starved: the silence of the nodes in that time says nothing, and
- * all periods that the server measures are as much longer. But leaving_ms stays: the time of a
- * leaving node is measured by its agent. */
+/* This process was suspended or starved: the silence of the nodes in that time proves nothing, so
+ * every deadline of the server moves by it. leaving_ms does not move, because the agent measures
+ * the time of a leaving node. */
 static void shift_run_deadlines(struct run *run, int64_t gap_ms)
 {
     struct formation *formation = &run->formation;
@@ -85,7 +85,7 @@ static void advance_clock(struct dpt_rdzv *core, int64_t now_ms)
         core->hearing.heard_ms += gap_ms;
         shift_time(&core->hearing.outsiders_since_ms, gap_ms);
         shift_time(&core->hearing.outsider_ms, gap_ms);
-        core->start_ms += gap_ms; /* nodes of an earlier server have as much longer to come back */
+        core->start_ms += gap_ms; /* nodes of an earlier server get that time, too, to come back */
     }
     for (size_t i = 0; i < core->n_runs; i++) {
         struct run *run = core->runs[i];
@@ -102,8 +102,8 @@ static void advance_clock(struct dpt_rdzv *core, int64_t now_ms)
 
 /* ---- runs that are over ---- */
 
-/* A run is forgotten when it has ended and all nodes have gone or had their time to hear of it, or
- * when it has had no node for some time. */
+/* An ended run is forgotten when it has had no node for grace_ms, or forget_ms after its end;
+ * another run when it has had no node for forget_ms. */
 static bool is_run_over(struct run *run)
 {
     const bool ended = dpt_rdzv_has_ended(run);

@@ -72,7 +72,7 @@ static int shards_at_step(const struct holders *holders, int64_t step)
     return n;
 }
 
-/* The highest step below `limit` at which a rank is; -1: none. */
+/* The highest step below `limit` that a rank holds, or can apply; -1: none. */
 static int64_t next_lower_step(const struct holders *holders, int64_t limit)
 {
     int64_t best = -1;
@@ -149,7 +149,7 @@ int64_t dpt_rdzv_step_held(const struct run *run, unsigned groups, const struct 
 
 /* ---- checkpoints ---- */
 
-/* The newest that one of the ranks sees: a rank that looked before the commit does not. */
+/* The newest checkpoint that some rank has seen; a rank that looked before the commit has not. */
 static int64_t newest_seen_checkpoint(const struct holders *holders)
 {
     int64_t newest = -1;
@@ -178,7 +178,7 @@ int64_t dpt_rdzv_step_unsaved(const struct run *run)
 
 /* ---- the choice ---- */
 
-/* Nodes of the groups that have a rank which has quiesced. */
+/* The number of nodes of the groups with a rank that has quiesced. */
 static uint32_t count_reported(const struct run *run, unsigned groups)
 {
     uint32_t n = 0;

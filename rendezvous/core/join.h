@@ -20,7 +20,7 @@ bool dpt_rdzv_may_return(const struct inquiry *from, const struct run *run,
 
 struct refusal {
     char text[DPT_PROTO_TEXT_BYTES];
-    bool show_spec; /* the run's config is told, so that the process can name what differs */
+    bool show_spec; /* the answer contains the run's config: the process names the difference */
 };
 /* The process lacks a property that the run demands of each node. The message has a spec. */
 bool dpt_rdzv_differs(const struct run *run, const Dpt__AgentState *message, struct refusal *ret);
@@ -35,9 +35,9 @@ enum claim dpt_rdzv_judge_claim(const struct run *run, const struct node *former
 
 /* ---- admit.c ---- */
 
-/* Returns the node of a process that is taken in, in the place of `former` (NULL: none); creates
- * the run if *run_at is NULL. Returns NULL, having answered, if it is not taken in; then `former`
- * stays as it is. */
+/* Admits the process as a node, which replaces `former` (NULL: none), and creates the run if
+ * *run_at is NULL. Returns NULL after an answer if the process is not admitted; then `former` is
+ * unchanged. */
 struct node *dpt_rdzv_admit(const struct inquiry *from, struct run **run_at, struct node *former);
 /* The node was removed for silence and has been taken in with its state. */
 void dpt_rdzv_node_returned(struct run *run, struct node *node);

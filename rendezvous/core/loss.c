@@ -146,8 +146,9 @@ static void judge_stall(struct run *run)
 
 /* ---- nodes ---- */
 
-/* The agent kills a rank that does not quiesce. A node that does not even do this hangs, if it was
- * heard for that long. A rank notices an abort between two kernels, at worst after a step. */
+/* The agent kills a rank that does not quiesce. If the agent has not done so although it was heard
+ * for that long, the node hangs. A rank notices an abort between two kernels, at worst after a
+ * step. */
 static bool is_quiesce_overdue(const struct run *run, const struct node *node)
 {
     const struct dpt_timing *timing = &run->timing;
@@ -221,7 +222,7 @@ static bool is_any_process_gone(const struct plan *plan)
     return false;
 }
 
-/* The node that most ranks of other nodes name; of equal ones the later to join. NULL: none. */
+/* The node that most ranks of other nodes name; of several, the last to join. NULL: none. */
 static struct node *most_accused_node(const struct run *run)
 {
     struct node *most = NULL;

@@ -321,7 +321,7 @@ static void name_joined_node(struct run *run, const struct plan *plan)
     }
 }
 
-/* Lost steps are told with the cause of the generation. */
+/* Adds the lost steps to the cause of the generation. */
 static void add_lost_steps(struct run *run, const struct resume *resume)
 {
     char text[DPT_PROTO_TEXT_BYTES], *cause = run->formation.cause.text;

@@ -9,20 +9,20 @@
 
 /* A message of a node is about to be taken. */
 void dpt_rdzv_heard_node(struct run *run, struct node *node);
-/* A process speaks that may not be a node: it does not show that the server hears the nodes. */
+/* A message of a process that may be no node: it does not prove that the server hears the nodes. */
 void dpt_rdzv_heard_outsider(struct dpt_rdzv *core);
 void dpt_rdzv_connection_broke(struct dpt_rdzv *core, uint64_t conn);
 
-/* The time in which the silence of nodes counts. It stands still while the server hears no node of
- * any run for longer than the gap: its network is down, or its reading thread starves. */
+/* The time in which the silence of nodes counts. It stops while the server hears no node of any run
+ * for longer than the gap, because then its network is down or its reading thread starves. */
 int64_t dpt_rdzv_listened_ms(const struct run *run);
-/* How much longer the node may be silent before it is lost; < 0: it is. */
+/* How much longer the node may be silent before it is lost; < 0: it is lost. */
 int64_t dpt_rdzv_lease_left_ms(const struct node *node);
 /* The control connection of the node has been broken for longer than the grace. This is one sign of
  * its death; alone it costs only a node that is not in the newest plan. */
 bool dpt_rdzv_is_suspect(const struct node *node);
-/* The place in the newest plan that the rank names as the one whose data connection ended, on
- * another node; NULL: none. */
+/* The place in the newest plan, on another node, with which the rank reports a broken data
+ * connection; NULL: none. */
 const struct place *dpt_rdzv_accused_by(const struct rank *rank);
 /* The second sign: the generation has failed, and a peer names the node. A run that has ended needs
  * no second sign. */

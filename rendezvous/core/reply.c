@@ -187,7 +187,7 @@ static const char *text_for(const struct run *run)
                                               : "";
 }
 
-/* A message to a node; counted, so that the node can tell an older one. */
+/* A message to a node; its counter lets the node detect an older message. */
 static Dpt__ServerState *new_node_state(const struct run *run, const struct node *node,
                                         Dpt__ServerPhase phase, const char *text)
 {

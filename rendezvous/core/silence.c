@@ -1,7 +1,7 @@
 /* Leases, broken control connections and the deaf server (docs/membership.md, "Who is lost"). */
 #include "rendezvous/core/queries.h"
 
-enum { OUTSIDER_GAP_MS = 1000 }; /* an outsider that speaks less often proves nothing */
+enum { OUTSIDER_GAP_MS = 1000 }; /* an outsider that sends less often proves nothing */
 
 /* ---- the time in which silence counts ---- */
 

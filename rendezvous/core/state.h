@@ -255,7 +255,7 @@ struct forgotten_run {
 /* Times at which processes were last heard. */
 struct hearing {
     int64_t heard_ms; /* a node of any run over a standing connection */
-    /* Processes that are no nodes: first and last heard since then. < 0: none. */
+    /* Processes that are no nodes, heard since heard_ms: first and last. < 0: none. */
     int64_t outsiders_since_ms, outsider_ms;
 };
 
@@ -270,7 +270,7 @@ struct dpt_rdzv {
     size_t n_runs;
     struct forgotten_run forgotten[FORGOTTEN_MAX]; /* ring; unused entries are zero */
     size_t n_forgotten;                            /* ever */
-    uint64_t generation_floor; /* highest of those that have fallen out of the ring */
+    uint64_t generation_floor;                     /* highest of the runs that have left the ring */
     struct outbox out;
 };
 

@@ -23,7 +23,7 @@ enum {
     DPT_PROTO_WORLD_MAX = 1024,  /* ranks of one generation */
     DPT_PROTO_NODES_MAX = 1024,  /* nodes of one run */
     DPT_PROTO_STEPS_MAX = 256,   /* completed steps in one message of a rank */
-    DPT_PROTO_SHARDS_MAX = 4,    /* parts of the state a rank tells of: own and shadow, twice */
+    DPT_PROTO_SHARDS_MAX = 4,    /* parts of the state that a rank reports: own and shadow, twice */
     DPT_PROTO_NAME_BYTES = 64,   /* run, node id, user, software, cause_kind; NUL included */
     DPT_PROTO_ADDR_BYTES = 128,  /* an address of the data plane; NUL included */
     DPT_PROTO_DIGEST_BYTES = 72, /* digests, fingerprints, folder ids, host; NUL included */

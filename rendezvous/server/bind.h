@@ -7,8 +7,8 @@
 
 #include <stdbool.h>
 
-/* Binds `router` as the options say; the endpoint as bound and its port go to ret_endpoint and
- * ret_port. Errors as of dpt_server_create. */
+/* Binds `router` to the address and port of the options; ret_endpoint and ret_port get those in
+ * use. Errors as of dpt_server_create. */
 DPT_MUST_USE enum dpt_status dpt_server_bind(void *router, const struct dpt_server_options *options,
                                              char ret_endpoint[DPT_SERVER_ENDPOINT_BYTES],
                                              int *ret_port, struct dpt_err *err);

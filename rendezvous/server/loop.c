@@ -198,7 +198,7 @@ enum dpt_status dpt_server_run(struct dpt_server *server, struct dpt_err *err)
             zmq_errno() != EINTR)
             return fail_zmq(err, "wait for messages");
         if (items[2].revents != 0)
-            return DPT_OK; /* agents are not told: training goes on */
+            return DPT_OK; /* agents get no message: training goes on */
         bool more = true;
         for (int i = 0; i < DPT_SERVER_ROUND_MAX && more; i++)
             DPT_TRY(read_message(server, &more, err));

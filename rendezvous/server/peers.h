@@ -1,4 +1,4 @@
-/* Over which connection a message came, and whether that connection still stands.
+/* The connection over which a message came, and whether it still exists.
  *
  * libzmq (4.3.4, Debian) does not tell a ROUTER which peer disconnected. Its monitor names the
  * descriptor of a socket that was accepted or disconnected, and a message has the descriptor that

@@ -27,7 +27,7 @@ struct dpt_server_options {
     int port;            /* 0: the kernel chooses */
     bool insecure;       /* may be bound to an address that other hosts reach: there are no keys */
     int stop_fd;         /* dpt_server_run returns when it becomes readable; borrowed */
-    bool fresh;          /* no worker that comes has known an earlier server; implied by port 0 */
+    bool fresh;          /* no worker has known an earlier server; implied by port 0 */
     bool embedded;       /* in the worker of its only run: the core's lines are logged at debug */
 };
 
