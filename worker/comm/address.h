@@ -12,7 +12,7 @@ struct dpt_address {
     socklen_t len;
 };
 
-/* A whole address. DPT_EINVAL when it is none. */
+/* Host and port, or a local name. DPT_EINVAL: the text is no address. */
 DPT_MUST_USE enum dpt_status dpt_address_parse(const char *text, struct dpt_address *ret,
                                                struct dpt_err *err);
 

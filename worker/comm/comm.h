@@ -193,9 +193,9 @@ void dpt_comm_write_end(struct dpt_comm *comm);
 /* Makes the owner's waiting poll return DPT_INPROGRESS because there is new work. Any thread. */
 void dpt_comm_wake(struct dpt_comm *comm);
 
-/* Ends the use of registered memory while the communicator lives. Nothing of it may be in flight,
- * and nothing more may be sent from it. Peers of this host unmap it in their next poll. By the
- * owner. dpt_comm_mem_destroy may follow at once. */
+/* Ends the use of registered memory while the communicator lives. No transfer of it may be in
+ * flight or follow. Peers of this host unmap it in their next poll. By the owner.
+ * dpt_comm_mem_destroy may follow at once. */
 void dpt_comm_withdraw(struct dpt_comm *comm, struct dpt_comm_mem *mem);
 
 /* Allows the owner to spin for a moment before it sleeps. To be on while this process's compute

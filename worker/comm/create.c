@@ -445,7 +445,8 @@ static enum dpt_status prepare_dials(struct creation *c, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* A peer that was greeted may answer later; the goodbye then tells it why this side is gone. */
+/* A peer that was greeted may answer later; the goodbye gives it the reason why this side has
+ * closed. */
 static void say_goodbye(struct creation *c, struct dial *dial)
 {
     struct dpt_link *link = dial->shm

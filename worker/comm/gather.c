@@ -1,6 +1,6 @@
 /* The small all-gather by direct exchange (comm.h): every rank sends its part to every other at
- * once. Each link carries each byte once, which is as much as an all-gather must move, and
- * receivers of one host copy in parallel. */
+ * once. Each link carries each byte once, the least that an all-gather must move, and receivers of
+ * one host copy in parallel. */
 #include "worker/comm/comm_state.h"
 
 #include <string.h>

@@ -3,7 +3,7 @@
  *
  * One thread, the owner, makes all calls. Communicators are non-blocking, so calls return at once,
  * except abort, destroy and revoke, which may take long or never return: nccl_guard.h detects that.
- * DPT_NCCL_INPROGRESS means posted; async_error tells how it went. */
+ * DPT_NCCL_INPROGRESS means posted; async_error reports the result. */
 #ifndef DPT_WORKER_COMM_NCCL_CALLS_H
 #define DPT_WORKER_COMM_NCCL_CALLS_H
 
@@ -75,10 +75,10 @@ struct dpt_nccl_calls {
                                    int n_excluded, struct dpt_nccl_place *ret);
     /* State of the last call on it: OK, INPROGRESS, or its error. */
     enum dpt_nccl_result (*async_error)(void *ctx, struct dpt_nccl_handle *handle);
-    /* Stops what is in flight, keeps the communicator; async_error tells when it is quiet. NULL:
+    /* Stops the work in flight, keeps the communicator; async_error reports when it is quiet. NULL:
      * the library has none. */
     enum dpt_nccl_result (*revoke)(void *ctx, struct dpt_nccl_handle *handle);
-    /* Flushes, with all peers; async_error tells when. */
+    /* Flushes, with all peers; async_error reports the end. */
     enum dpt_nccl_result (*finalize)(void *ctx, struct dpt_nccl_handle *handle);
     /* After finalize / from any state: stop, and free. The handle is gone whatever they return. */
     enum dpt_nccl_result (*destroy)(void *ctx, struct dpt_nccl_handle *handle);

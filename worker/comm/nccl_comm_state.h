@@ -19,14 +19,14 @@ struct dpt_nccl_comm {
     struct dpt_nccl *machine;
     struct dpt_comm *control; /* NULL: nothing is open */
     bool built;               /* every group is READY, on every rank */
-    int world_at;             /* which of the machine's two places for worlds is the present one */
-    uint64_t kept;            /* number of the world there: in use, or kept; 0: there is none */
+    int world_at;  /* index of the present world; the machine has two places for worlds */
+    uint64_t kept; /* number of the world there: in use, or kept; 0: there is none */
     int kept_rank, kept_size;
     int n_splits;
     struct dpt_nccl_world world;
     struct nccl_group groups[DPT_NCCL_GROUPS_MAX];
     uint64_t bytes_sent;
-    uint64_t n_done, n_reported; /* operations of all groups; those that poll_any has told of */
+    uint64_t n_done, n_reported; /* operations that are done; that poll_any has reported */
     struct dpt_nccl_offer offers[DPT_COMM_WORLD_MAX]; /* of an opening */
     uint8_t gathered[DPT_COMM_WORLD_MAX * DPT_NCCL_ID_MESSAGE_BYTES];
     /* Verdicts by rank, and their transfers. */
@@ -44,14 +44,14 @@ static inline int dpt_nccl_comm_at(const struct dpt_nccl_comm *c, int group)
 }
 _Static_assert(2 + DPT_NCCL_SPLITS_MAX <= DPT_NCCL_COMMS_MAX, "every group has its place");
 
-/* Time between two looks at the library. A look takes some microseconds. The next operation of a
- * group starts when a look finds the previous one done. */
+/* Time between two checks of the library. A check takes some microseconds. The next operation of a
+ * group starts when a check finds the previous one done. */
 enum { DPT_NCCL_NAP_NS = 100 * 1000 };
 
 /* nccl_queue.c */
 /* Steps the machine, counts the operations that are done, launches the next ones. */
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_move(struct dpt_nccl_comm *c, struct dpt_err *err);
-/* Keeps the control moving for wait_ns, or until it is woken; its failure. */
+/* Polls the control for wait_ns, or until it is woken. Fails with its failure. */
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_poll_control(struct dpt_nccl_comm *c, int64_t wait_ns,
                                                         bool *ret_woken, struct dpt_err *err);
 /* Stops and frees every communicator of the machine but `keep` (-1: none), which can be shrunk

@@ -1,6 +1,6 @@
-/* The state machine of one rank's NCCL communicators: which call is legal when, the deadline of
- * each wait, and the ends. It uses a table of calls (nccl_calls.h) and the clock in it, starts no
- * thread and never waits: dpt_nccl_step checks everything once and returns.
+/* The state machine of one rank's NCCL communicators: the legal calls in each state, the deadline
+ * of each wait, and the ends. It uses a table of calls (nccl_calls.h) and the clock in it, starts
+ * no thread and never waits: dpt_nccl_step checks everything once and returns.
  *
  * One communicator:
  *

@@ -179,7 +179,7 @@ static int64_t wait_until(int64_t now_ns, int64_t end_ns, int64_t deadline_ms)
     return until < now_ns ? 0 : until - now_ns;
 }
 
-/* The goal of a poll, which errors, its deadline and dpt_comm_wake end earlier. */
+/* The goal of a poll. Errors, its deadline and dpt_comm_wake end it earlier. */
 enum until { UNTIL_DONE, UNTIL_RECEIVED, UNTIL_ANY, UNTIL_WOKEN };
 
 static bool poll_goal_reached(const struct dpt_comm *comm, const struct dpt_comm_op *op,
