@@ -1,4 +1,4 @@
-/* Lost ranks and nodes, stalls, deadlines (docs/membership.md, "Who is lost"). */
+/* Lost ranks and nodes, stalls, deadlines (docs/membership.md, "Losses"). */
 #include "rendezvous/core/rules.h"
 
 #include "rendezvous/core/queries.h"

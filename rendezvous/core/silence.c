@@ -1,4 +1,4 @@
-/* Leases, broken control connections and the deaf server (docs/membership.md, "Who is lost"). */
+/* Leases, broken control connections and the deaf server (docs/membership.md, "Losses"). */
 #include "rendezvous/core/queries.h"
 
 enum { OUTSIDER_GAP_MS = 1000 }; /* an outsider that sends less often proves nothing */

@@ -21,7 +21,7 @@ struct dpt_timing dpt_timing_from(int64_t timeout_ms, int64_t drain_ms)
         .grace_ms = clamp_ms(t / 8, 10, 250),
         /* Below the timeout by the time that messages need, so that a loss is seen within it. */
         .lease_ms = t - t / 10,
-        /* write_ms + gap_ms < lease_ms (docs/membership.md, "Who may write") */
+        /* write_ms + gap_ms < lease_ms (docs/membership.md, "Write permission") */
         .write_ms = t / 4,
         .gap_ms = t / 10,
         .last_call_ms = t / 5,

@@ -2,7 +2,7 @@
  * tell this from an outage: it may train on while the server has expelled it and another world
  * writes the same log. So a line is appended only when the server is known to have counted this
  * node in after the line was made, or so shortly before that it cannot have expelled it since
- * (docs/membership.md, "Who may write"). Until then it waits here.
+ * (docs/membership.md, "Write permission"). Until then it waits here.
  *
  * Every rank keeps the newest lines, written or not: a generation's log writer completes the file
  * with those that its predecessor could not write any more. One thread, the rank's main. */
