@@ -7,10 +7,9 @@
 #include <string.h>
 
 enum {
-    SLOW_SHIFT_MAX = 4,         /* the time for a formation doubles this often */
-    FAILED_SHIFT_MAX = 6,       /* the pause between failing formations doubles this often */
-    FREE_FAILED_FORMATIONS = 2, /* in a row; each further one costs a restart */
-    SECONDS_BYTES = 32
+    SLOW_SHIFT_MAX = 4,        /* the time for a formation doubles this often */
+    FAILED_SHIFT_MAX = 6,      /* the pause between failing formations doubles this often */
+    FREE_FAILED_FORMATIONS = 2 /* in a row; each further one costs a restart */
 };
 
 /* In tenths. */
