@@ -18,8 +18,9 @@ static enum dpt_status meet_all_ranks(struct dpt_rank *r, bool *flag, struct dpt
 {
     const uint8_t mine = *flag;
     DPT_TRY(generation_all_gather(&r->gen, r->comm_thread, &mine, sizeof mine, err));
+    const uint8_t *flags = r->gen.gathered;
     for (int i = 0; i < r->gen.world_size; i++)
-        *flag = *flag || r->gen.gathered[i] != 0;
+        *flag = *flag || flags[i] != 0;
     return DPT_OK;
 }
 
@@ -88,7 +89,7 @@ enum dpt_status rank_end_diverged(struct dpt_rank *r, struct dpt_err *err)
     dpt_link_publish_busy(r->link, true);
     bool gave_up = false;
     enum dpt_status status = save_held(r, &gave_up, err);
-    if (status == DPT_OK && !gave_up && rank_keeps_log(r)) {
+    if (status == DPT_OK && !gave_up) {
         rank_log_divergence(r, r->state.step + 1, "stop", r->state.scaler.diverged_in_row);
         (void)rank_settles_log(r);
     }
@@ -163,10 +164,8 @@ enum dpt_status rank_end_not_finite(struct dpt_rank *r, struct dpt_err *err)
 {
     char why[DPT_ERR_TEXT_BYTES];
     dpt_link_publish_busy(r->link, true);
-    if (rank_keeps_log(r)) {
-        rank_log_divergence(r, r->state.step, "stop", 0);
-        (void)rank_settles_log(r);
-    }
+    rank_log_divergence(r, r->state.step, "stop", 0);
+    (void)rank_settles_log(r);
     enum dpt_status status = settle_and_meet(r, err);
     dpt_link_publish_busy(r->link, false);
     DPT_TRY(status);

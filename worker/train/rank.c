@@ -62,12 +62,12 @@ static enum dpt_status open_link(struct dpt_rank *r, struct dpt_err *err)
                                           .heartbeat_ms = timing.heartbeat_ms,
                                           .on_interrupt = on_interrupt,
                                           .on_closed = on_closed,
-                                          .ctx = r};
-    const struct dpt_link_rank rank = {.local_rank = (uint32_t)start->local_rank,
-                                       .spawn = (uint32_t)start->spawn,
-                                       .shm_addr = dpt_comm_listener_shm_addr(r->listener),
-                                       .tcp_addr = dpt_comm_listener_tcp_addr(r->listener)};
-    DPT_TRY(dpt_link_create(&link, &rank, &r->link, err));
+                                          .ctx = r,
+                                          .local_rank = (uint32_t)start->local_rank,
+                                          .spawn = (uint32_t)start->spawn,
+                                          .shm_addr = dpt_comm_listener_shm_addr(r->listener),
+                                          .tcp_addr = dpt_comm_listener_tcp_addr(r->listener)};
+    DPT_TRY(dpt_link_create(&link, &r->link, err));
     r->log->grace_ms = timing.grace_ms;
     DPT_TRY(rank_open_log(r, err));
     const struct dpt_saver_options saver = {.link = r->link,

@@ -153,40 +153,17 @@ static void tell_missed_step(struct dpt_rank *r)
  * and this rank may have been given the state after it. */
 static void log_missed_step(struct dpt_rank *r)
 {
-    const struct dpt_runlog_place place = {.step = r->state.step};
-    rank_begin_log(r);
-    if (!rank_keeps_log(r) || !r->gen.writes_log || !r->state.has_outcome ||
-        r->state.step % r->config->train.log_every != 0 || dpt_logbook_has(r->log->lines, &place))
+    if (!r->gen.writes_log || !r->state.has_outcome ||
+        r->state.step % r->config->train.log_every != 0 || !rank_lacks_line(r, DPT_LINE_STEP))
         return;
     const struct dpt_comm_account unknown = {0};
-    struct dpt_err err;
-    struct dpt_runlog_place last;
-    enum dpt_status status = dpt_runlog_last(r->config->log.dir, &last, &err);
-    rank_check_log(r, status, &err);
-    if (status == DPT_OK && last.step < r->state.step) {
-        log_metrics(r, 0, &unknown);
-        if (!is_finite(&r->state.outcome))
-            rank_tell_divergence(r);
-    }
-}
-
-/* The evaluation that a generation begins with may be in the file: written by the last generation's
- * log writer, or before the run was stopped and resumed. */
-static bool evaluation_is_logged(struct dpt_rank *r)
-{
-    const struct dpt_runlog_place place = {.step = r->state.step, .is_evaluation = true};
-    if (!rank_keeps_log(r))
-        return false;
-    if (dpt_logbook_has(r->log->lines, &place))
-        return true;
-    const struct dpt_runlog_place last = rank_last_logged(r);
-    return last.is_evaluation && last.step == r->state.step;
+    log_metrics(r, 0, &unknown);
+    if (!is_finite(&r->state.outcome))
+        rank_tell_divergence(r);
 }
 
 static void log_event(struct dpt_rank *r)
 {
-    if (!rank_keeps_log(r))
-        return;
     int64_t now = dpt_now_ms();
     struct dpt_strategy_cost cost;
     dpt_strategy_cost(r->strategy, &cost);
@@ -239,7 +216,7 @@ static enum dpt_status evaluate_if_due(struct dpt_rank *r, bool again, bool *ret
     if (!evaluation_is_due(r))
         return DPT_OK;
     DPT_TRY(evaluate_once(r, ret_stopped, err));
-    if (!*ret_stopped && !(again && evaluation_is_logged(r)))
+    if (!*ret_stopped && !(again && rank_logged_evaluation(r)))
         rank_log_evaluation(r);
     begin_step_account(r);
     return DPT_OK;
@@ -266,8 +243,7 @@ static enum dpt_status one_step(struct dpt_rank *r, struct dpt_err *err)
     rank_flush_log(r);
     tell_step(r, rate_since_line(r));
     if (line_is_due(r)) {
-        if (rank_keeps_log(r))
-            log_metrics(r, step_ms, &account);
+        log_metrics(r, step_ms, &account);
         begin_line(r);
     }
     if (rank_ends_epoch(r))
@@ -332,8 +308,10 @@ static bool is_of_generation(const struct dpt_rank *r, enum dpt_status status)
 
 static void begin_training(struct dpt_rank *r)
 {
+    rank_begin_log(r);
     log_missed_step(r);
-    rank_log_missed_epoch(r);
+    if (rank_ends_epoch(r) && rank_lacks_line(r, DPT_LINE_EPOCH))
+        rank_log_epoch(r);
     log_event(r);
     if (r->state.began_ms == 0)
         r->state.began_ms = dpt_now_ms();

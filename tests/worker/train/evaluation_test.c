@@ -43,21 +43,19 @@ static struct dpt_eval_share share_of(const struct dpt_evaluation *e, int rank)
                                    .right = right_of(batch)};
 }
 
-static void pack_all(const struct dpt_evaluation *e, uint8_t *all)
+static void share_all(const struct dpt_evaluation *e, struct dpt_eval_share *all)
 {
-    for (int rank = 0; rank < e->world; rank++) {
-        const struct dpt_eval_share share = share_of(e, rank);
-        dpt_eval_share_pack(&share, all + (size_t)rank * DPT_EVAL_SHARE_BYTES);
-    }
+    for (int rank = 0; rank < e->world; rank++)
+        all[rank] = share_of(e, rank);
 }
 
 static double whole_sum(int world)
 {
-    uint8_t all[WORLD_MAX * DPT_EVAL_SHARE_BYTES];
+    struct dpt_eval_share all[WORLD_MAX];
     struct dpt_evaluation e;
     dpt_evaluation_begin(&e, &start, SEQUENCES, MICRO_BATCH, world);
     while (e.round < e.rounds) {
-        pack_all(&e, all);
+        share_all(&e, all);
         assert_int_equal(dpt_evaluation_fold(&e, all, &err), DPT_OK);
         assert_false(e.reform || e.all_leave);
     }
@@ -82,13 +80,13 @@ static void through_changing_worlds(void **state)
     (void)state;
     const double sum = whole_sum(1);
     for (int first = 1; first <= WORLD_MAX; first++) {
-        uint8_t all[WORLD_MAX * DPT_EVAL_SHARE_BYTES];
+        struct dpt_eval_share all[WORLD_MAX];
         struct dpt_eval_part part = start;
         struct dpt_evaluation e;
         for (int world = first; part.batches < (SEQUENCES + MICRO_BATCH - 1) / MICRO_BATCH;
              world = world % WORLD_MAX + 1) {
             dpt_evaluation_begin(&e, &part, SEQUENCES, MICRO_BATCH, world);
-            pack_all(&e, all);
+            share_all(&e, all);
             assert_int_equal(dpt_evaluation_fold(&e, all, &err), DPT_OK);
             part = dpt_evaluation_part(&e);
         }
@@ -127,18 +125,17 @@ static void ranks_that_have_gone_apart(void **state)
         {{.right = -2}, "rank 1 predicted -1 labels of 4 samples"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        uint8_t all[3 * DPT_EVAL_SHARE_BYTES];
+        struct dpt_eval_share all[3];
         struct dpt_evaluation e;
         dpt_evaluation_begin(&e, &start, SEQUENCES, MICRO_BATCH, 3);
-        pack_all(&e, all);
-        struct dpt_eval_share share = share_of(&e, 1);
-        share.step += cases[i].change.step;
-        share.round += cases[i].change.round;
-        share.right += cases[i].change.right;
-        share.first += cases[i].change.first;
-        share.reform += cases[i].change.reform;
-        share.leaving += cases[i].change.leaving;
-        dpt_eval_share_pack(&share, all + DPT_EVAL_SHARE_BYTES);
+        share_all(&e, all);
+        struct dpt_eval_share *share = &all[1];
+        share->step += cases[i].change.step;
+        share->round += cases[i].change.round;
+        share->right += cases[i].change.right;
+        share->first += cases[i].change.first;
+        share->reform += cases[i].change.reform;
+        share->leaving += cases[i].change.leaving;
         assert_int_equal(dpt_evaluation_fold(&e, all, &err), DPT_EPROTO);
         assert_non_null(strstr(err.text, cases[i].said));
         assert_true(e.sum == 0 && e.round == 0);
@@ -148,14 +145,13 @@ static void ranks_that_have_gone_apart(void **state)
 static void who_wants_to_leave(void **state)
 {
     (void)state;
-    uint8_t all[2 * DPT_EVAL_SHARE_BYTES];
+    struct dpt_eval_share all[2];
     for (int who = 0; who < 4; who++) { /* a bit for each rank */
         struct dpt_evaluation e;
         dpt_evaluation_begin(&e, &start, SEQUENCES, MICRO_BATCH, 2);
         for (int rank = 0; rank < 2; rank++) {
-            struct dpt_eval_share share = share_of(&e, rank);
-            share.reform = share.leaving = who >> rank & 1;
-            dpt_eval_share_pack(&share, all + (size_t)rank * DPT_EVAL_SHARE_BYTES);
+            all[rank] = share_of(&e, rank);
+            all[rank].reform = all[rank].leaving = who >> rank & 1;
         }
         assert_int_equal(dpt_evaluation_fold(&e, all, &err), DPT_OK);
         assert_true(e.reform == (who != 0));

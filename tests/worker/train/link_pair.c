@@ -35,9 +35,11 @@ void link_pair_begin(struct link_pair *p, int heartbeat_ms)
                                              .heartbeat_ms = heartbeat_ms,
                                              .on_interrupt = on_interrupt,
                                              .on_closed = on_closed,
-                                             .ctx = p};
-    const struct dpt_link_rank rank = {.spawn = 1, .shm_addr = "@shm", .tcp_addr = "127.0.0.1:1"};
-    if (dpt_link_create(&options, &rank, &p->link, &err) != DPT_OK)
+                                             .ctx = p,
+                                             .spawn = 1,
+                                             .shm_addr = "@shm",
+                                             .tcp_addr = "127.0.0.1:1"};
+    if (dpt_link_create(&options, &p->link, &err) != DPT_OK)
         fail_msg("%s", err.text);
 }
 

@@ -74,6 +74,11 @@ static struct dpt_logbook *open_begun(const char *name, bool writes)
     return book;
 }
 
+static enum dpt_line_kind kind_of(bool is_evaluation)
+{
+    return is_evaluation ? DPT_LINE_EVALUATION : DPT_LINE_STEP;
+}
+
 /* Made at 10 ms a step. */
 static void add_in(struct dpt_logbook *book, uint64_t generation, int64_t step, bool is_evaluation)
 {
@@ -81,8 +86,7 @@ static void add_in(struct dpt_logbook *book, uint64_t generation, int64_t step, 
     (void)snprintf(text, sizeof text, "\n{\"step\": %lld%s, \"generation\": %d}\n", (long long)step,
                    is_evaluation ? ", \"val_loss\": 1" : "", (int)generation);
     const struct dpt_runlog_line line = {
-        "metrics.jsonl",
-        {.step = step, .is_evaluation = is_evaluation, .generation = generation},
+        {.step = step, .kind = kind_of(is_evaluation), .generation = generation},
         text,
         strlen(text)};
     dpt_logbook_add(book, &line, step * 10);
@@ -110,7 +114,8 @@ static void begin_writing(struct dpt_logbook *book, int64_t step)
 static void add_event(struct dpt_logbook *book, int64_t made_ms)
 {
     static const char text[] = "\n{\"kind\": \"start\"}\n";
-    const struct dpt_runlog_line line = {"events.jsonl", {.step = -1}, text, sizeof text - 1};
+    const struct dpt_runlog_line line = {
+        {.step = -1, .kind = DPT_LINE_EVENT}, text, sizeof text - 1};
     dpt_logbook_add(book, &line, made_ms);
 }
 
@@ -246,7 +251,7 @@ static void a_rescue_of_the_writer(void **state)
 
 static bool has(const struct dpt_logbook *book, int64_t step, bool is_evaluation)
 {
-    const struct dpt_runlog_place place = {.step = step, .is_evaluation = is_evaluation};
+    const struct dpt_runlog_place place = {.step = step, .kind = kind_of(is_evaluation)};
     return dpt_logbook_has(book, &place);
 }
 
@@ -412,8 +417,7 @@ static void a_long_line_after_short_ones(void **state)
     memset(text, ' ', sizeof text);
     memcpy(text, "\n{\"step\": 1}", 12);
     text[sizeof text - 1] = '\n';
-    const struct dpt_runlog_line line = {
-        "metrics.jsonl", {.step = 1, .generation = 1}, text, sizeof text};
+    const struct dpt_runlog_line line = {{.step = 1, .generation = 1}, text, sizeof text};
     add_steps(book, 1, 1, 6000); /* some 190 KiB in 6000 lines: their quarter is little */
     for (int i = 0; i < 8; i++)
         dpt_logbook_add(book, &line, 6001 * 10);

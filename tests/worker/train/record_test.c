@@ -38,12 +38,14 @@ static int setup(void **state)
     const struct dpt_link_options options = {.fd = fds[1],
                                              .heartbeat_ms = 10,
                                              .on_interrupt = ignore_interrupt,
-                                             .on_closed = ignore_close};
-    const struct dpt_link_rank first = {.spawn = 1, .shm_addr = "", .tcp_addr = ""};
+                                             .on_closed = ignore_close,
+                                             .spawn = 1,
+                                             .shm_addr = "",
+                                             .tcp_addr = ""};
     dpt_config_defaults(&config);
     rank = (struct dpt_rank){.config = &config};
     rank.gen.number = 1;
-    assert_int_equal(dpt_link_create(&options, &first, &rank.link, &err), DPT_OK);
+    assert_int_equal(dpt_link_create(&options, &rank.link, &err), DPT_OK);
     return 0;
 }
 

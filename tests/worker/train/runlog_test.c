@@ -235,7 +235,7 @@ static bool ends_with_evaluation(void)
     struct dpt_runlog_place last;
     struct dpt_err err;
     assert_int_equal(dpt_runlog_last(dir, &last, &err), DPT_OK);
-    return last.is_evaluation;
+    return last.kind == DPT_LINE_EVALUATION;
 }
 
 /* An evaluation is a line of its own, told from a step's by what it holds. */
@@ -327,12 +327,12 @@ static void epochs(void **state)
                                        .avg_loss = 1.0 / 3,
                                        .seconds = 1.5,
                                        .samples_per_s = 512};
-    struct dpt_runlog_place last, step = {.step = 9}, evaluation = {.step = 9};
+    struct dpt_runlog_place last, step = {.step = 9};
+    const struct dpt_runlog_place evaluation = {.step = 9, .kind = DPT_LINE_EVALUATION};
     struct dpt_err err;
     assert_int_equal(dpt_runlog_epoch(&here, &e, &err), DPT_OK);
     assert_int_equal(dpt_runlog_last(dir, &last, &err), DPT_OK);
-    evaluation.is_evaluation = true;
-    assert_true(last.step == 9 && last.is_epoch && !last.is_evaluation && last.generation == 2);
+    assert_true(last.step == 9 && last.kind == DPT_LINE_EPOCH && last.generation == 2);
     assert_true(dpt_runlog_is_after(&last, &step) && !dpt_runlog_is_after(&step, &last));
     assert_true(dpt_runlog_is_after(&evaluation, &last) &&
                 !dpt_runlog_is_after(&last, &evaluation));

@@ -74,9 +74,11 @@ void saver_stage_begin(struct saver_stage *s, int collect_ms)
                                           .heartbeat_ms = HEARTBEAT_MS,
                                           .on_interrupt = ignore_prepare,
                                           .on_closed = ignore_closed,
-                                          .ctx = s};
-    const struct dpt_link_rank rank = {.spawn = 1, .shm_addr = "", .tcp_addr = ""};
-    if (dpt_link_create(&link, &rank, &s->link, &err) != DPT_OK)
+                                          .ctx = s,
+                                          .spawn = 1,
+                                          .shm_addr = "",
+                                          .tcp_addr = ""};
+    if (dpt_link_create(&link, &s->link, &err) != DPT_OK)
         fail_msg("%s", err.text);
     dpt_link_edit(s->link)->state.generation = GENERATION;
     dpt_link_publish(s->link, false);

@@ -15,15 +15,10 @@ struct buffer {
 enum { WEIGHTS, GRADS, SAVED, SCRATCH, BATCH, LOSSES, RIGHT, N_BUFFERS };
 
 struct dpt_accelerator {
-    struct dpt_account memory, *host;
-    struct dpt_device *device;
+    struct dpt_accelerator_options o;
     struct dpt_stream *stream;
     const struct dpt_ops *ops;
-    const struct dpt_model *model;
-    struct dpt_sample_form form;
-    int64_t b; /* samples of a micro-batch */
     int n_units;
-    bool resident;
     struct dpt_unit_graphs *graphs;  /* NULL: units op by op */
     struct buffer buffer[N_BUFFERS]; /* of the device */
     struct dpt_stager *stager;
@@ -38,19 +33,19 @@ struct dpt_accelerator {
     struct dpt_announced announced; /* by backward of a unit; told when it is on the host */
 };
 
-/* The same slot with all that it points to on the device. Unless they are there already, gradients
- * are those of the slot alone: what they are added to is on the host. */
-static struct dpt_slot on_device(struct dpt_accelerator *a, const struct dpt_slot *slot)
+/* The slot with pointers to the memory of the device. Unless the state is resident, the gradients
+ * there are those of this slot alone: the sums are on the host. */
+static struct dpt_slot slot_on_device(struct dpt_accelerator *a, const struct dpt_slot *slot)
 {
     struct dpt_slot mine = *slot;
-    mine.batch = dpt_batch_at(&a->form, a->b, a->buffer[BATCH].at);
-    mine.t = a->form.positions;
+    mine.batch = dpt_batch_at(a->o.form, a->o.b, a->buffer[BATCH].at);
+    mine.t = a->o.form->positions;
     mine.packed = NULL;
     mine.saved = a->buffer[SAVED].at;
     mine.scratch = a->buffer[SCRATCH].at;
     mine.losses = a->buffer[LOSSES].at;
     mine.right = slot->right ? a->buffer[RIGHT].at : NULL;
-    if (a->resident)
+    if (a->o.resident)
         return mine;
     mine.weights = a->weights;
     mine.grads = a->grads;
@@ -60,39 +55,37 @@ static struct dpt_slot on_device(struct dpt_accelerator *a, const struct dpt_slo
     return mine;
 }
 
-/* ---- making and unmaking ---- */
+/* ---- creation and destruction ---- */
 
 static size_t losses_bytes(const struct dpt_accelerator *a)
 {
-    return (size_t)(a->b * a->form.losses) * sizeof(float);
+    return (size_t)(a->o.b * a->o.form->losses) * sizeof(float);
 }
 
 static size_t right_bytes(const struct dpt_accelerator *a)
 {
-    return dpt_model_labels(a->model) > 0 ? (size_t)a->b * sizeof(float) : 0;
+    return dpt_model_labels(a->o.model) > 0 ? (size_t)a->o.b * sizeof(float) : 0;
 }
 
 /* Page-locked memory of the host for transfers, beside those of the strategy with the stager. */
-static enum dpt_status make_host_memory(struct dpt_accelerator *a,
-                                        const struct dpt_accelerator_options *o,
-                                        struct dpt_err *err)
+static enum dpt_status allocate_host_memory(struct dpt_accelerator *a, struct dpt_err *err)
 {
-    const size_t bytes = (size_t)dpt_model_flat_numel(o->model) * sizeof(float);
-    const struct dpt_stager_options stager = {.device = a->device,
+    const size_t bytes = (size_t)dpt_model_flat_numel(a->o.model) * sizeof(float);
+    const struct dpt_stager_options stager = {.device = a->o.device,
                                               .stream = a->stream,
-                                              .host_stream = o->host_stream,
+                                              .host_stream = a->o.host_stream,
                                               .bytes_max = bytes};
-    DPT_TRY(dpt_device_alloc_host(a->device, a->buffer[BATCH].bytes, &a->batch, err));
-    dpt_account_add(a->host, DPT_MEMORY_DATA, a->buffer[BATCH].bytes, a->buffer[BATCH].bytes);
+    DPT_TRY(dpt_device_alloc_host(a->o.device, a->buffer[BATCH].bytes, &a->batch, err));
+    dpt_account_add(a->o.host, DPT_MEMORY_DATA, a->buffer[BATCH].bytes, a->buffer[BATCH].bytes);
     DPT_TRY(dpt_stager_create(&stager, &a->stager, err));
     a->stager_bytes = dpt_stager_bytes(bytes);
-    dpt_account_add(a->host, DPT_MEMORY_DATA, a->stager_bytes, a->stager_bytes);
+    dpt_account_add(a->o.host, DPT_MEMORY_DATA, a->stager_bytes, a->stager_bytes);
     return DPT_OK;
 }
 
-static enum dpt_status make_buffers(struct dpt_accelerator *a,
-                                    const struct dpt_accelerator_options *o, struct dpt_err *err)
+static enum dpt_status allocate_buffers(struct dpt_accelerator *a, struct dpt_err *err)
 {
+    const struct dpt_accelerator_options *o = &a->o;
     const size_t numel = (size_t)dpt_model_flat_numel(o->model);
     const size_t weight_bytes = dpt_dtype_bytes(dpt_model_dtype(o->model));
     const size_t copied = o->resident ? 0 : numel;
@@ -110,9 +103,9 @@ static enum dpt_status make_buffers(struct dpt_accelerator *a,
     memcpy(a->buffer, wanted, sizeof wanted);
     for (int i = 0; i < N_BUFFERS; i++)
         if (wanted[i].bytes > 0)
-            DPT_TRY(dpt_device_alloc_for(a->device, wanted[i].tag, wanted[i].bytes,
+            DPT_TRY(dpt_device_alloc_for(a->o.device, wanted[i].tag, wanted[i].bytes,
                                          &a->buffer[i].at, err));
-    DPT_TRY(make_host_memory(a, o, err));
+    DPT_TRY(allocate_host_memory(a, err));
     if (o->resident)
         return DPT_OK;
     int64_t largest = 0;
@@ -124,32 +117,31 @@ static enum dpt_status make_buffers(struct dpt_accelerator *a,
     }
     a->staging_bytes = (size_t)largest * sizeof *a->staging;
     void *staging;
-    DPT_TRY(dpt_device_alloc_host(a->device, a->staging_bytes, &staging, err));
+    DPT_TRY(dpt_device_alloc_host(a->o.device, a->staging_bytes, &staging, err));
     a->staging = staging;
-    dpt_account_add(a->host, DPT_MEMORY_SLOT_GRADIENTS, a->staging_bytes, a->staging_bytes);
+    dpt_account_add(a->o.host, DPT_MEMORY_SLOT_GRADIENTS, a->staging_bytes, a->staging_bytes);
     return DPT_OK;
 }
 
-static enum dpt_status prepare_units(struct dpt_accelerator *a,
-                                     const struct dpt_accelerator_options *o, struct dpt_err *err)
+static enum dpt_status prepare_units(struct dpt_accelerator *a, struct dpt_err *err)
 {
-    const struct dpt_slot any = {.mode = DPT_MODE_TRAIN, .b = o->b, .t = o->form->positions};
-    struct dpt_slot slot = on_device(a, &any);
+    const struct dpt_slot any = {.mode = DPT_MODE_TRAIN, .b = a->o.b, .t = a->o.form->positions};
+    struct dpt_slot slot = slot_on_device(a, &any);
     slot.weights = a->weights;
     slot.grads = a->grads;
     slot.announce = dpt_announced_note;
     slot.announce_ctx = &a->announced;
     dpt_stream_prepare_begin(a->stream);
     for (int u = 0; u < a->n_units; u++)
-        dpt_model_forward(a->model, a->ops, a->stream, u, &slot);
-    for (int added = 0; added <= (o->resident ? 1 : 0); added++) {
+        dpt_model_forward(a->o.model, a->ops, a->stream, u, &slot);
+    for (int added = 0; added <= (a->o.resident ? 1 : 0); added++) {
         slot.accumulate = slot.parts_apart = added != 0;
         for (int u = a->n_units - 1; u >= 0; u--)
-            dpt_model_backward(a->model, a->ops, a->stream, u, &slot);
+            dpt_model_backward(a->o.model, a->ops, a->stream, u, &slot);
     }
     slot.mode = DPT_MODE_EVAL; /* where nothing is dropped, and the head computes losses */
-    for (int u = 0; u < a->n_units && o->evaluates; u++)
-        dpt_model_forward(a->model, a->ops, a->stream, u, &slot);
+    for (int u = 0; u < a->n_units && a->o.evaluates; u++)
+        dpt_model_forward(a->o.model, a->ops, a->stream, u, &slot);
     return dpt_stream_prepare_end(a->stream, err);
 }
 
@@ -162,22 +154,16 @@ enum dpt_status dpt_accelerator_create(const struct dpt_accelerator_options *opt
         dpt_device_destroy(&device);
         return dpt_fail_nomem(err, "accelerator");
     }
-    a->device = options->device;
-    a->ops = dpt_device_ops(a->device);
-    a->model = options->model;
-    a->host = options->host;
-    a->resident = options->resident;
-    a->form = *options->form;
-    a->b = options->b;
+    a->o = *options;
+    a->ops = dpt_device_ops(a->o.device);
     a->n_units = dpt_model_n_units(options->model);
-    dpt_device_set_account(a->device, &a->memory);
-    enum dpt_status status = dpt_stream_create(a->device, 1, &a->stream, err);
+    enum dpt_status status = dpt_stream_create(a->o.device, 1, &a->stream, err);
     if (status == DPT_OK)
-        status = make_buffers(a, options, err);
+        status = allocate_buffers(a, err);
     if (status == DPT_OK)
-        status = prepare_units(a, options, err);
+        status = prepare_units(a, err);
     if (status == DPT_OK && options->graphs)
-        status = dpt_unit_graphs_create(a->model, a->device, a->stream, &a->graphs, err);
+        status = dpt_unit_graphs_create(a->o.model, a->o.device, a->stream, &a->graphs, err);
     if (status != DPT_OK) {
         dpt_accelerator_destroy(&a);
         return status;
@@ -193,27 +179,28 @@ void dpt_accelerator_destroy(struct dpt_accelerator **a)
         return;
     dpt_unit_graphs_destroy(&it->graphs);
     dpt_stager_destroy(&it->stager);
-    dpt_account_sub(it->host, DPT_MEMORY_DATA, it->stager_bytes, it->stager_bytes);
+    dpt_account_sub(it->o.host, DPT_MEMORY_DATA, it->stager_bytes, it->stager_bytes);
     dpt_stream_destroy(&it->stream);
     for (int i = 0; i < N_BUFFERS; i++)
-        dpt_device_free_for(it->device, it->buffer[i].tag, it->buffer[i].at, it->buffer[i].bytes);
+        dpt_device_free_for(it->o.device, it->buffer[i].tag, it->buffer[i].at, it->buffer[i].bytes);
     if (it->staging) {
-        dpt_device_free_host(it->device, it->staging, it->staging_bytes);
-        dpt_account_sub(it->host, DPT_MEMORY_SLOT_GRADIENTS, it->staging_bytes, it->staging_bytes);
+        dpt_device_free_host(it->o.device, it->staging, it->staging_bytes);
+        dpt_account_sub(it->o.host, DPT_MEMORY_SLOT_GRADIENTS, it->staging_bytes,
+                        it->staging_bytes);
     }
     if (it->batch) {
-        dpt_device_free_host(it->device, it->batch, it->buffer[BATCH].bytes);
-        dpt_account_sub(it->host, DPT_MEMORY_DATA, it->buffer[BATCH].bytes,
+        dpt_device_free_host(it->o.device, it->batch, it->buffer[BATCH].bytes);
+        dpt_account_sub(it->o.host, DPT_MEMORY_DATA, it->buffer[BATCH].bytes,
                         it->buffer[BATCH].bytes);
     }
-    dpt_device_destroy(&it->device);
+    dpt_device_destroy(&it->o.device);
     free(it);
     *a = NULL;
 }
 
 struct dpt_device *dpt_accelerator_device(const struct dpt_accelerator *a)
 {
-    return a->device;
+    return a->o.device;
 }
 
 struct dpt_stream *dpt_accelerator_stream(const struct dpt_accelerator *a)
@@ -224,16 +211,6 @@ struct dpt_stream *dpt_accelerator_stream(const struct dpt_accelerator *a)
 struct dpt_stager *dpt_accelerator_stager(const struct dpt_accelerator *a)
 {
     return a->stager;
-}
-
-const char *dpt_accelerator_fingerprint(const struct dpt_accelerator *a)
-{
-    return dpt_device_fingerprint(a->device);
-}
-
-void dpt_accelerator_memory(const struct dpt_accelerator *a, struct dpt_memory_use *ret)
-{
-    dpt_account_read(&a->memory, ret);
 }
 
 /* ---- a micro-batch ---- */
@@ -254,10 +231,10 @@ void dpt_accelerator_forget_weights(struct dpt_accelerator *a)
 /* The weights that a unit borrows are of an earlier unit and were copied with it. */
 static void bring_weights(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot)
 {
-    if (a->resident || a->fresh[unit])
+    if (a->o.resident || a->fresh[unit])
         return;
-    const size_t bytes =
-        (size_t)dpt_model_unit(a->model, unit)->numel * dpt_dtype_bytes(dpt_model_dtype(a->model));
+    const size_t bytes = (size_t)dpt_model_unit(a->o.model, unit)->numel *
+                         dpt_dtype_bytes(dpt_model_dtype(a->o.model));
     dpt_stager_to_device(a->stager, bytes, slot->weights[unit], (void *)a->weights[unit]);
     a->fresh[unit] = true;
 }
@@ -266,23 +243,23 @@ static void bring_weights(struct dpt_accelerator *a, int unit, const struct dpt_
  */
 static void pad_batch(struct dpt_accelerator *a, const struct dpt_batch *batch)
 {
-    const struct dpt_batch padded = dpt_batch_at(&a->form, a->b, a->batch);
-    const size_t n = (size_t)a->b, row = (size_t)batch->positions * sizeof(int32_t),
-                 whole = a->form.part_bytes[DPT_SAMPLE_INPUT];
+    const struct dpt_batch padded = dpt_batch_at(a->o.form, a->o.b, a->batch);
+    const size_t n = (size_t)a->o.b, row = (size_t)batch->positions * sizeof(int32_t),
+                 whole = a->o.form->part_bytes[DPT_SAMPLE_INPUT];
     for (size_t i = 0; i < n; i++) {
         char *to = (char *)padded.part[DPT_SAMPLE_INPUT] + i * whole;
         memcpy(to, (const char *)batch->part[DPT_SAMPLE_INPUT] + i * row, row);
         memset(to + row, 0, whole - row);
     }
     for (int part = DPT_SAMPLE_INPUT + 1; part < DPT_SAMPLE_PARTS; part++)
-        memcpy(padded.part[part], batch->part[part], n * a->form.part_bytes[part]);
+        memcpy(padded.part[part], batch->part[part], n * a->o.form->part_bytes[part]);
 }
 
 /* The last slot's micro-batch is on the device: end_slot has synced, or begin_generation. */
 void dpt_accelerator_begin_slot(struct dpt_accelerator *a, const struct dpt_slot *slot)
 {
-    DPT_ASSERT(slot->b == a->b && slot->t == slot->batch.positions);
-    if (a->form.ragged)
+    DPT_ASSERT(slot->b == a->o.b && slot->t == slot->batch.positions);
+    if (a->o.form->ragged)
         pad_batch(a, &slot->batch);
     else
         memcpy(a->batch, slot->batch.part[0], a->buffer[BATCH].bytes);
@@ -291,12 +268,12 @@ void dpt_accelerator_begin_slot(struct dpt_accelerator *a, const struct dpt_slot
 
 void dpt_accelerator_forward(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot)
 {
-    const struct dpt_slot mine = on_device(a, slot);
+    const struct dpt_slot mine = slot_on_device(a, slot);
     bring_weights(a, unit, slot);
     if (a->graphs)
         dpt_unit_graphs_forward(a->graphs, unit, &mine);
     else
-        dpt_model_forward(a->model, a->ops, a->stream, unit, &mine);
+        dpt_model_forward(a->o.model, a->ops, a->stream, unit, &mine);
 }
 
 static void announce_noted(const struct dpt_accelerator *a, const struct dpt_slot *slot)
@@ -309,27 +286,27 @@ enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a, const struct
                                          struct dpt_stream *stream, int unit,
                                          const struct dpt_slot *slot, struct dpt_err *err)
 {
-    const struct dpt_slot mine = on_device(a, slot);
+    const struct dpt_slot mine = slot_on_device(a, slot);
     a->announced = (struct dpt_announced){.first = 1, .last = 0};
     if (a->graphs)
         dpt_unit_graphs_backward(a->graphs, unit, &mine, &a->announced);
     else
-        dpt_model_backward(a->model, a->ops, a->stream, unit, &mine);
-    if (a->resident) {
+        dpt_model_backward(a->o.model, a->ops, a->stream, unit, &mine);
+    if (a->o.resident) {
         if (a->graphs)
             announce_noted(a, slot);
         return DPT_OK;
     }
     DPT_ASSERT(a->announced.first <= a->announced.last); /* every unit has parameters */
-    const struct dpt_param *low = dpt_model_param(a->model, a->announced.first);
-    const struct dpt_param *high = dpt_model_param(a->model, a->announced.last);
+    const struct dpt_param *low = dpt_model_param(a->o.model, a->announced.first);
+    const struct dpt_param *high = dpt_model_param(a->o.model, a->announced.last);
     DPT_ASSERT(low->unit == unit && high->unit == unit); /* its own, and none left out */
-    const int64_t first = low->offset - dpt_model_unit(a->model, unit)->offset;
+    const int64_t first = low->offset - dpt_model_unit(a->o.model, unit)->offset;
     const int64_t n = high->offset + high->numel - low->offset;
     a->ops->copy(a->stream, (size_t)n * sizeof *a->staging, a->grads[unit] + first, a->staging);
     DPT_TRY(dpt_stream_sync(a->stream, err));
     float *to = slot->grads[unit] + first;
-    if (slot->accumulate && !(slot->parts_apart && dpt_model_unit(a->model, unit)->in_parts))
+    if (slot->accumulate && !(slot->parts_apart && dpt_model_unit(a->o.model, unit)->in_parts))
         ops->add(stream, n, to, a->staging, to);
     else
         ops->copy(stream, (size_t)n * sizeof *to, a->staging, to);

@@ -33,15 +33,15 @@ struct dpt_accelerator_options {
     struct dpt_device *device; /* owned by the accelerator from here on, also when create fails */
     const struct dpt_model *model;
     struct dpt_stream *host_stream;     /* whose workers copy; the main thread's, borrowed */
-    struct dpt_account *host;           /* counts its memory on the host; NULL: not counted */
-    const struct dpt_sample_form *form; /* of its samples */
-    int64_t b;                          /* of every micro-batch */
+    struct dpt_account *host;           /* counts page-locked memory; borrowed; NULL: not counted */
+    const struct dpt_sample_form *form; /* of the samples; borrowed */
+    int64_t b;                          /* samples of a micro-batch */
     bool evaluates;
-    bool graphs;   /* its units as graphs, where they serve (unit_graphs.h) */
+    bool graphs;   /* units are launched as graphs (unit_graphs.h) */
     bool resident; /* slots have their weights and gradients on the device */
 };
 
-/* Allocates all it will need, counted into its own account, and prepares the ops. */
+/* Allocates all memory, counted into the device's account, and prepares the ops. */
 DPT_MUST_USE enum dpt_status dpt_accelerator_create(const struct dpt_accelerator_options *options,
                                                     struct dpt_accelerator **ret,
                                                     struct dpt_err *err);
@@ -53,9 +53,6 @@ struct dpt_device *dpt_accelerator_device(const struct dpt_accelerator *a);
 struct dpt_stream *dpt_accelerator_stream(const struct dpt_accelerator *a);
 /* Its own, between that stream and host_stream. */
 struct dpt_stager *dpt_accelerator_stager(const struct dpt_accelerator *a);
-
-const char *dpt_accelerator_fingerprint(const struct dpt_accelerator *a);
-void dpt_accelerator_memory(const struct dpt_accelerator *a, struct dpt_memory_use *ret);
 
 /* Before a generation: what was captured of the last one goes, when its last step is through. */
 DPT_MUST_USE enum dpt_status dpt_accelerator_begin_generation(struct dpt_accelerator *a,

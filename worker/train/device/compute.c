@@ -1,5 +1,6 @@
 /* Forward and backward of the model's units: on the host, or on the accelerator. */
 #include "worker/train/device/device.h"
+#include "worker/train/device/unit_graphs.h"
 
 #include <stdlib.h>
 
@@ -55,12 +56,6 @@ void rank_forget_weights(struct dpt_rank *r)
 
 /* ---- what a micro-batch needs on the host ---- */
 
-static void ignore_announcement(void *ctx, int param)
-{
-    (void)ctx;
-    (void)param;
-}
-
 /* All products of a slot, with what is in slot->packed. */
 static void prepare_slot(const struct dpt_rank *r, struct dpt_slot *slot)
 {
@@ -89,11 +84,13 @@ enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err *err)
     const void **weights = calloc(n_units, sizeof *weights);
     float **grads = calloc(n_units, sizeof *grads);
     const void **packed = calloc((size_t)n_params, sizeof *packed);
+    struct dpt_announced ignored = {.first = 1};
     enum dpt_status status = DPT_OK;
     if (weights && grads && packed) {
         slot.weights = weights;
         slot.grads = grads;
-        slot.announce = ignore_announcement;
+        slot.announce = dpt_announced_note;
+        slot.announce_ctx = &ignored;
         dpt_stream_prepare_begin(r->device->stream);
         prepare_slot(r, &slot);
         for (int i = 0; i < n_params; i++) {

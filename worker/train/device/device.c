@@ -62,6 +62,7 @@ static enum dpt_status make_accelerator(struct dpt_rank *r, struct dpt_err *err)
     const int64_t began_ms = dpt_now_ms();
     DPT_TRY((r->options->open_accelerator ? r->options->open_accelerator
                                           : open_cuda)(r->options->start, &options.device, err));
+    dpt_device_set_account(options.device, &r->device->accelerator_memory);
     if (r->config->log.op_times)
         dpt_device_time_ops(options.device);
     if (r->config->train.precision == DPT_PRECISION_TF32)
@@ -72,8 +73,7 @@ static enum dpt_status make_accelerator(struct dpt_rank *r, struct dpt_err *err)
     dpt_log(DPT_LOG_INFO, "device ready in %lld ms: opened in %lld, buffers and first runs in %lld",
             (long long)(dpt_now_ms() - began_ms), (long long)(opened_ms - began_ms),
             (long long)(dpt_now_ms() - opened_ms));
-    dpt_fingerprint_join(dpt_accelerator_fingerprint(r->device->accelerator), host,
-                         r->device->fingerprint);
+    dpt_fingerprint_join(dpt_device_fingerprint(options.device), host, r->device->fingerprint);
     return DPT_OK;
 }
 
@@ -117,7 +117,7 @@ static enum dpt_status make_base(struct dpt_rank *r, struct dpt_err *err)
         .stream = r->device->accelerator ? dpt_accelerator_stream(r->device->accelerator)
                                          : r->device->stream,
         .ranks = r->options->start->ranks};
-    return dpt_model_base(r->model) ? dpt_base_create(&options, &r->device->base, err) : DPT_OK;
+    return dpt_base_create(&options, &r->device->base, err);
 }
 
 enum dpt_status rank_open_accelerator(struct dpt_rank *r, struct dpt_err *err)
@@ -186,17 +186,13 @@ void rank_close_device(struct dpt_rank *r)
 {
     struct rank_device *d = r->device;
     dpt_stream_destroy(&d->gpu_comm_stream);
-    if (d->losses)
-        dpt_device_free_host(computing_device(r), d->losses, losses_bytes(r));
-    if (d->right)
-        dpt_device_free_host(computing_device(r), d->right, right_bytes(r));
+    dpt_device_free_host(computing_device(r), d->losses, losses_bytes(r));
+    dpt_device_free_host(computing_device(r), d->right, right_bytes(r));
     dpt_base_destroy(&d->base);
     dpt_accelerator_destroy(&d->accelerator);
     dpt_model_destroy(&r->model);
-    if (d->saved)
-        dpt_device_free_for(d->host, DPT_MEMORY_ACTIVATIONS, d->saved, d->saved_bytes);
-    if (d->scratch)
-        dpt_device_free_for(d->host, DPT_MEMORY_SCRATCH, d->scratch, d->scratch_bytes);
+    dpt_device_free_for(d->host, DPT_MEMORY_ACTIVATIONS, d->saved, d->saved_bytes);
+    dpt_device_free_for(d->host, DPT_MEMORY_SCRATCH, d->scratch, d->scratch_bytes);
     dpt_stream_destroy(&d->stream);
     dpt_stream_destroy(&d->comm_stream);
     dpt_device_destroy(&d->host);

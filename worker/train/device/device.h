@@ -9,9 +9,10 @@
 #include "worker/train/state/rooms.h"
 
 struct rank_device {
-    struct dpt_account memory; /* all large allocations */
-    int64_t memory_at_start;   /* of the process, before them */
-    int64_t memory_first;      /* of `memory`, after the first step */
+    struct dpt_account memory; /* all large allocations on the host */
+    struct dpt_account accelerator_memory;
+    int64_t memory_at_start; /* of the process, before them */
+    int64_t memory_first;    /* of `memory`, after the first step */
     struct dpt_device *host;
     const struct dpt_ops *ops;           /* of the host */
     struct dpt_stream *stream;           /* of the main thread on the host */

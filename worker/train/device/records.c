@@ -1,48 +1,100 @@
 /* The records of one rank at the end of a run: its memory, and the times of its kernels by class
  * (log.op_times). */
+#include "base/fs.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "worker/strategy/memory/memory_formula.h"
 #include "worker/train/device/device.h"
 #include "worker/train/log/log.h"
 
+#include <math.h>
+#include <stdio.h>
+
+/* Makes the object the file node-NODE/rank-LOCAL.KIND.json in log.dir; takes the object. */
+static void write_record(const struct dpt_rank *r, const char *kind, json_t *object)
+{
+    char name[64];
+    struct dpt_err err;
+    (void)snprintf(name, sizeof name, "rank-%d.%s.json", r->options->start->local_rank, kind);
+    enum dpt_status status = dpt_fs_mkdirs(r->log->node_dir, &err);
+    if (status == DPT_OK)
+        status = dpt_runlog_write_json(object, r->log->node_dir, name, &err);
+    else
+        json_decref(object);
+    if (status != DPT_OK)
+        dpt_log(DPT_LOG_ERROR, "the record '%s' of this rank is lost: %s", name, err.text);
+}
+
+/* ---- memory ---- */
+
+static json_t *use_json(int64_t bytes, int64_t peak)
+{
+    return json_pack("{s:I, s:I}", "bytes", (json_int_t)bytes, "peak", (json_int_t)peak);
+}
+
+/* By tag; with the bytes that the formula gives, or NULL. */
+static json_t *tags_json(const struct dpt_memory_use *use, const int64_t *formula)
+{
+    json_t *tags = json_object();
+    for (int i = 0; tags && i < DPT_MEMORY_COUNT; i++) {
+        json_t *tag = use_json(use->tag[i], use->tag_peak[i]);
+        int failed =
+            formula ? json_object_set_new(tag, "formula", json_integer((json_int_t)formula[i])) : 0;
+        failed |= json_object_set_new(tags, dpt_memory_tag_name((enum dpt_memory_tag)i), tag);
+        if (failed) {
+            json_decref(tags);
+            return NULL;
+        }
+    }
+    return tags;
+}
+
 static void write_memory(const struct dpt_rank *r)
 {
+    const struct rank_device *d = r->device;
     struct dpt_strategy_cost cost;
     if (!r->gen.begun || !r->config->log.dir[0] || !rank_may_record(r, "the account of memory is"))
         return; /* a guest holds nothing of this world */
     dpt_strategy_cost(r->strategy, &cost);
-    /* Whether weights are packed is the strategy's choice; what they take then is worked out. */
-    const size_t operand = dpt_device_ops(r->device->host)
-                               ->operand_bytes(r->device->stream, dpt_model_dtype(r->model));
+    /* Whether weights are packed is the strategy's choice; the formula gives their size then. */
+    const size_t operand =
+        dpt_device_ops(d->host)->operand_bytes(d->stream, dpt_model_dtype(r->model));
     const struct dpt_memory_spec spec = {
         .config = r->config,
         .model = r->model,
         .grid = &r->grid,
         .world = &r->gen.world,
         .rank = r->gen.rank,
-        .threads = r->device->threads,
-        .packed_operand =
-            cost.packed_bytes > 0 || dpt_base_packed(r->device->base) ? (int)operand : 0};
-    struct dpt_memory_record m = {.node = r->options->start->node,
-                                  .local_rank = r->options->start->local_rank,
-                                  .rank = r->gen.rank,
-                                  .world_size = r->gen.world_size,
-                                  .strategy = r->config->strategy.name,
-                                  .parameters = dpt_model_param_count(r->model),
-                                  .elements = dpt_model_flat_numel(r->model),
-                                  .after_first_step = r->device->memory_first,
-                                  .bound = dpt_memory_bound(&spec),
-                                  .process_at_start = r->device->memory_at_start,
-                                  .shared_own = (int64_t)dpt_comm_listener_bytes(r->listener)};
-    dpt_account_read(&r->device->memory, &m.use);
-    if (r->device->accelerator)
-        dpt_accelerator_memory(r->device->accelerator, &m.device);
-    dpt_memory_formula(&spec, m.formula);
-    dpt_memory_of_process("", &m.process);
-    struct dpt_err err;
-    if (dpt_runlog_memory(r->config->log.dir, &m, &err) != DPT_OK)
-        dpt_log(DPT_LOG_ERROR, "the account of this rank's memory is lost: %s", err.text);
+        .threads = d->threads,
+        .packed_operand = cost.packed_bytes > 0 || dpt_base_packed(d->base) ? (int)operand : 0};
+    struct dpt_memory_use use, device;
+    struct dpt_process_memory process;
+    int64_t formula[DPT_MEMORY_COUNT], formula_all = 0;
+    dpt_account_read(&d->memory, &use);
+    dpt_account_read(&d->accelerator_memory, &device);
+    dpt_memory_of_process("", &process);
+    dpt_memory_formula(&spec, formula);
+    for (int i = 0; i < DPT_MEMORY_COUNT; i++)
+        formula_all += formula[i];
+    json_t *object = json_pack(
+        "{s:s, s:i, s:i, s:i, s:s, s:I, s:I, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "s:I, s:I, s:I, s:{s:I, s:I, s:o}}",
+        "node", r->options->start->node, "local_rank", r->options->start->local_rank, "rank",
+        r->gen.rank, "world_size", r->gen.world_size, "strategy", r->config->strategy.name,
+        "parameters", (json_int_t)dpt_model_param_count(r->model), "elements",
+        (json_int_t)dpt_model_flat_numel(r->model), "tags", tags_json(&use, formula), "counted",
+        use_json(use.all, use.all_peak), "reserved", use_json(use.reserved, use.reserved_peak),
+        "after_first_step", (json_int_t)d->memory_first, "formula", (json_int_t)formula_all,
+        "bound", (json_int_t)dpt_memory_bound(&spec), "process_peak", (json_int_t)process.peak,
+        "process_resident", (json_int_t)process.resident, "process_at_start",
+        (json_int_t)d->memory_at_start, "anon", (json_int_t)process.anon, "file",
+        (json_int_t)process.file, "shared", (json_int_t)process.shared, "shared_own",
+        (json_int_t)dpt_comm_listener_bytes(r->listener), "device", "bytes", (json_int_t)device.all,
+        "peak", (json_int_t)device.all_peak, "tags", tags_json(&device, NULL));
+    write_record(r, "memory", object);
 }
+
+/* ---- times of kernels ---- */
 
 static void read_times(const struct dpt_rank *r, struct dpt_op_times *ret_host,
                        struct dpt_op_times *ret_device)
@@ -53,24 +105,43 @@ static void read_times(const struct dpt_rank *r, struct dpt_op_times *ret_host,
         dpt_stream_op_times(dpt_accelerator_stream(r->device->accelerator), ret_device);
 }
 
+/* A time that is unknown is null. */
+static json_t *ms_json(double ms)
+{
+    return isfinite(ms) ? json_real(ms) : json_null();
+}
+
+static json_t *op_times_json(const struct dpt_op_times *now, const struct dpt_op_times *before)
+{
+    struct dpt_op_times t;
+    json_t *classes = json_object();
+    double busy_ms = 0;
+    dpt_op_times_since(now, before, &t);
+    for (int i = 0; i < DPT_OP_CLASSES; i++) {
+        busy_ms += t.ms[i];
+        if (t.calls[i] > 0)
+            json_object_set_new(
+                classes, dpt_op_class_name((enum dpt_op_class)i),
+                json_pack("{s:o, s:I}", "ms", ms_json(t.ms[i]), "calls", (json_int_t)t.calls[i]));
+    }
+    return json_pack("{s:o, s:o, s:o}", "busy_ms", ms_json(busy_ms), "idle_ms", ms_json(t.idle_ms),
+                     "classes", classes);
+}
+
 static void write_op_times(const struct dpt_rank *r)
 {
-    if (!r->device->op_times.begun || !r->config->log.dir[0] ||
+    const struct rank_device *d = r->device;
+    struct dpt_op_times host, device;
+    if (!d->op_times.begun || !r->config->log.dir[0] ||
         !rank_may_record(r, "the times of this rank's kernels are"))
         return;
-    struct dpt_op_times host, device;
     read_times(r, &host, &device);
-    struct dpt_op_times_record record = {.node = r->options->start->node,
-                                         .local_rank = r->options->start->local_rank,
-                                         .rank = r->gen.rank,
-                                         .world_size = r->gen.world_size,
-                                         .steps = r->device->op_times.steps,
-                                         .has_device = r->device->accelerator != NULL};
-    dpt_op_times_since(&host, &r->device->op_times.host, &record.host);
-    dpt_op_times_since(&device, &r->device->op_times.device, &record.device);
-    struct dpt_err err;
-    if (dpt_runlog_op_times(r->config->log.dir, &record, &err) != DPT_OK)
-        dpt_log(DPT_LOG_ERROR, "the times of this rank's kernels are lost: %s", err.text);
+    json_t *object = json_pack(
+        "{s:s, s:i, s:i, s:i, s:I, s:o, s:o}", "node", r->options->start->node, "local_rank",
+        r->options->start->local_rank, "rank", r->gen.rank, "world_size", r->gen.world_size,
+        "steps", (json_int_t)d->op_times.steps, "host", op_times_json(&host, &d->op_times.host),
+        "device", d->accelerator ? op_times_json(&device, &d->op_times.device) : json_null());
+    write_record(r, "op_times", object);
 }
 
 void rank_note_step(struct dpt_rank *r)

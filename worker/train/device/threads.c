@@ -3,13 +3,11 @@
 #include "worker/plan/threads.h"
 
 #include "base/cores.h"
-#include "base/cursor.h"
 #include "base/log.h"
 #include "worker/train/device/device.h"
 
 #include <limits.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum dpt_status rank_open_stream(struct dpt_rank *r, struct dpt_err *err)
 {
@@ -26,37 +24,32 @@ enum dpt_status rank_open_stream(struct dpt_rank *r, struct dpt_err *err)
     return DPT_OK;
 }
 
-enum { CORES_BYTES = 3 * 8 };
-
-static int to_int(uint64_t x)
-{
-    return x < INT_MAX ? (int)x : INT_MAX;
-}
-
-/* The cores of rank `rank`, from the exchange. */
-static struct dpt_rank_cores cores_of(const struct generation *g, int rank)
-{
-    struct dpt_reader reader;
-    dpt_reader_init(&reader, g->gathered + (size_t)rank * CORES_BYTES, CORES_BYTES);
-    struct dpt_rank_cores ret = {.host = g->host_of_rank[rank]};
-    ret.id = dpt_reader_u64(&reader);
-    ret.cores = to_int(dpt_reader_u64(&reader));
-    ret.asked = to_int(dpt_reader_u64(&reader));
-    return ret;
-}
+/* The message of a rank about the cores that it may use. */
+struct cores_share {
+    uint64_t id; /* of the set of cores */
+    int64_t cores, asked;
+};
 
 static enum dpt_status exchange_cores(struct dpt_rank *r, struct dpt_err *err)
 {
-    struct dpt_writer w;
-    uint8_t mine[CORES_BYTES];
-    uint64_t id;
-    const int cores = dpt_cores_identified(&id); /* by the thread that computes */
-    dpt_writer_init(&w, mine, sizeof mine);
-    dpt_writer_u64(&w, id);
-    dpt_writer_u64(&w, (uint64_t)cores);
-    dpt_writer_u64(&w, (uint64_t)r->options->start->threads);
-    DPT_ASSERT(!w.failed);
-    return generation_all_gather(&r->gen, r->comm_thread, mine, sizeof mine, err);
+    struct cores_share mine = {.asked = r->options->start->threads};
+    mine.cores = dpt_cores_identified(&mine.id); /* by the thread that computes */
+    return generation_all_gather(&r->gen, r->comm_thread, &mine, sizeof mine, err);
+}
+
+static int clamp_to_int(int64_t x)
+{
+    return x < 0 || x > INT_MAX ? INT_MAX : (int)x;
+}
+
+/* The cores of rank `rank`, from the exchange. */
+static struct dpt_rank_cores cores_of_rank(const struct generation *g, int rank)
+{
+    const struct cores_share share = ((const struct cores_share *)g->gathered)[rank];
+    return (struct dpt_rank_cores){.host = g->host_of_rank[rank],
+                                   .id = share.id,
+                                   .cores = clamp_to_int(share.cores),
+                                   .asked = clamp_to_int(share.asked)};
 }
 
 static void say_threads(struct dpt_rank *r, const struct dpt_rank_cores *all)
@@ -100,7 +93,7 @@ enum dpt_status rank_share_cores(struct dpt_rank *r, struct dpt_err *err)
         return dpt_fail_nomem(err, "formation");
     enum dpt_status status = exchange_cores(r, err);
     for (int i = 0; status == DPT_OK && i < r->gen.world_size; i++)
-        all[i] = cores_of(&r->gen, i);
+        all[i] = cores_of_rank(&r->gen, i);
     if (status == DPT_OK)
         status = take_share(r, all, err);
     free(all);

@@ -12,8 +12,8 @@
 #include <string.h>
 
 /* Messages between ranks have no version: the server's version keeps other builds out. */
-_Static_assert(DPT_PROTO_VERSION == 3 && DPT_HELLO_BYTES == 43 * 8 && DPT_EVAL_SHARE_BYTES == 6 * 8,
-               "a hello or share of another size is another DPT_PROTO_VERSION");
+_Static_assert(DPT_PROTO_VERSION == 3 && DPT_HELLO_BYTES == 43 * 8,
+               "a hello of another size is another DPT_PROTO_VERSION");
 
 enum source { SOURCE_MEMORY, SOURCE_CHECKPOINT, SOURCE_SEED };
 
@@ -34,8 +34,9 @@ static enum dpt_status exchange_hellos(struct filling *f, struct dpt_err *err)
     uint8_t mine[DPT_HELLO_BYTES];
     dpt_hello_pack(&f->mine, mine);
     DPT_TRY(generation_all_gather(g, f->rank->comm_thread, mine, sizeof mine, err));
+    const uint8_t(*all)[DPT_HELLO_BYTES] = g->gathered;
     for (int i = 0; i < g->world_size; i++)
-        f->hellos[i] = dpt_hello_unpack(g->gathered + (size_t)i * DPT_HELLO_BYTES);
+        f->hellos[i] = dpt_hello_unpack(all[i]);
     return DPT_OK;
 }
 

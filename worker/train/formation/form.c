@@ -37,13 +37,6 @@ static const Dpt__PlanRank *own_entry(const struct dpt_rank *r, const Dpt__Plan 
     return NULL;
 }
 
-static void copy_addr(char ret[DPT_COMM_ADDR_BYTES], const char *addr)
-{
-    size_t bytes = strlen(addr);
-    DPT_ASSERT(bytes < DPT_COMM_ADDR_BYTES); /* message validation bounds it */
-    memcpy(ret, addr, bytes + 1);
-}
-
 static void fill_members(struct generation *g, const Dpt__Plan *plan)
 {
     int n_peers = 0;
@@ -60,8 +53,9 @@ static void fill_members(struct generation *g, const Dpt__Plan *plan)
         struct dpt_comm_peer *peer = &g->peers[n_peers++];
         peer->rank = (int)p->rank;
         peer->host = (int)p->host;
-        copy_addr(peer->shm_addr, p->shm_addr);
-        copy_addr(peer->tcp_addr, p->tcp_addr);
+        /* Message validation bounds the addresses. */
+        (void)snprintf(peer->shm_addr, sizeof peer->shm_addr, "%s", p->shm_addr);
+        (void)snprintf(peer->tcp_addr, sizeof peer->tcp_addr, "%s", p->tcp_addr);
     }
 }
 

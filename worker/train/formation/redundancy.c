@@ -123,8 +123,6 @@ static void log_rebuilt(struct dpt_rank *r, double ms)
     if (r->gen.rank == 0)
         dpt_log(DPT_LOG_INFO, "redundancy %s: %s, %.0f ms", generation_redundancy(&r->gen), cause,
                 ms);
-    if (!rank_keeps_log(r))
-        return;
     const struct dpt_event_record e = {.kind = "redundancy",
                                        .cause = cause,
                                        .rebuild_ms = ms,

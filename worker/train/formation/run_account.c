@@ -83,9 +83,9 @@ void rank_adopt_account(struct dpt_rank *r, const struct dpt_hello *hellos, int6
 static enum dpt_status share_history(struct dpt_rank *r, struct dpt_err *err)
 {
     struct dpt_history *history = &r->state.history;
-    const size_t bytes = sizeof *history;
-    DPT_TRY(generation_all_gather(&r->gen, r->comm_thread, history, bytes, err));
-    memcpy(history, r->gen.gathered + (size_t)generation_state_source(&r->gen) * bytes, bytes);
+    DPT_TRY(generation_all_gather(&r->gen, r->comm_thread, history, sizeof *history, err));
+    const struct dpt_history *all = r->gen.gathered;
+    *history = all[generation_state_source(&r->gen)];
     history->json[sizeof history->json - 1] = '\0';
     return DPT_OK;
 }

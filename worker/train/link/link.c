@@ -238,24 +238,23 @@ static void free_link(struct dpt_link *link)
     free(link);
 }
 
-static void begin_report(struct dpt_report *report, const struct dpt_link_rank *rank)
+static void init_first_report(struct dpt_report *report, const struct dpt_link_options *options)
 {
     dpt_report_init(report);
-    report->state.local_rank = rank->local_rank;
-    report->state.spawn = rank->spawn;
-    (void)snprintf(report->shm_addr, sizeof report->shm_addr, "%s", rank->shm_addr);
-    (void)snprintf(report->tcp_addr, sizeof report->tcp_addr, "%s", rank->tcp_addr);
+    report->state.local_rank = options->local_rank;
+    report->state.spawn = options->spawn;
+    (void)snprintf(report->shm_addr, sizeof report->shm_addr, "%s", options->shm_addr);
+    (void)snprintf(report->tcp_addr, sizeof report->tcp_addr, "%s", options->tcp_addr);
 }
 
-enum dpt_status dpt_link_create(const struct dpt_link_options *options,
-                                const struct dpt_link_rank *rank, struct dpt_link **ret,
+enum dpt_status dpt_link_create(const struct dpt_link_options *options, struct dpt_link **ret,
                                 struct dpt_err *err)
 {
     struct dpt_link *link = calloc(1, sizeof *link);
     if (!link)
         return dpt_fail_nomem(err, "link to the agent");
     link->options = *options;
-    begin_report(&link->report, rank);
+    init_first_report(&link->report, options);
     link->grant_step = -1;
     link->newest = link->current = -1;
     link->frame_in = malloc(DPT_RANK_FRAME_BYTES_MAX);
@@ -380,37 +379,37 @@ bool dpt_link_may_write(const struct dpt_link *link)
     return !atomic_load(&link->gone) && dpt_now_ms() < atomic_load(&link->lease_until_ms);
 }
 
-int64_t dpt_link_confirmed_ms(const struct dpt_link *link)
+bool dpt_link_may_append(const struct dpt_link *link, int64_t made_ms, int64_t grace_ms)
 {
-    return atomic_load(&link->confirmed_ms);
+    const int64_t confirmed_ms = atomic_load(&link->confirmed_ms);
+    return dpt_link_may_write(link) &&
+           (made_ms <= confirmed_ms || dpt_now_ms() < confirmed_ms + grace_ms);
 }
 
 /* The condition that a thread waits for, with the mutex held. */
 struct wait {
-    enum { WAIT_WRITE, WAIT_CONFIRMED, WAIT_GRANT } what;
-    int64_t began_ms, grace_ms; /* CONFIRMED */
+    enum { WAIT_WRITE, WAIT_APPEND, WAIT_GRANT } what;
+    int64_t began_ms, grace_ms; /* APPEND */
     uint64_t generation;        /* GRANT */
     int64_t step;
 };
 
-static bool is_over(const struct dpt_link *link, const struct wait *wait)
+static bool wait_is_over(const struct dpt_link *link, const struct wait *wait)
 {
     if (wait->what == WAIT_GRANT)
         return link->grant_generation == wait->generation && link->grant_step == wait->step;
-    const int64_t confirmed_ms = dpt_link_confirmed_ms(link);
-    return dpt_link_may_write(link) &&
-           (wait->what == WAIT_WRITE || confirmed_ms >= wait->began_ms ||
-            dpt_now_ms() < confirmed_ms + wait->grace_ms);
+    return wait->what == WAIT_WRITE ? dpt_link_may_write(link)
+                                    : dpt_link_may_append(link, wait->began_ms, wait->grace_ms);
 }
 
-/* A cancellation signals no condition: it is seen within a heartbeat, even if the agent is silent.
- */
-static bool await_word(struct dpt_link *link, const struct wait *wait, bool (*cancelled)(void *ctx),
-                       void *ctx)
+/* A cancellation signals no condition variable: it is seen within a heartbeat, even if the agent
+ * sends nothing. */
+static bool await_permission(struct dpt_link *link, const struct wait *wait,
+                             bool (*cancelled)(void *ctx), void *ctx)
 {
     bool over;
     (void)pthread_mutex_lock(&link->mutex);
-    while (!(over = is_over(link, wait)) && !link->closed && !cancelled(ctx)) {
+    while (!(over = wait_is_over(link, wait)) && !link->closed && !cancelled(ctx)) {
         struct timespec next = deadline_after((int)link->options.heartbeat_ms);
         (void)pthread_cond_timedwait(&link->cond, &link->mutex, &next);
     }
@@ -420,22 +419,21 @@ static bool await_word(struct dpt_link *link, const struct wait *wait, bool (*ca
 
 bool dpt_link_await_write(struct dpt_link *link, bool (*cancelled)(void *ctx), void *ctx)
 {
-    return await_word(link, &(struct wait){.what = WAIT_WRITE}, cancelled, ctx);
+    return await_permission(link, &(struct wait){.what = WAIT_WRITE}, cancelled, ctx);
 }
 
-bool dpt_link_await_confirmed(struct dpt_link *link, int64_t grace_ms, bool (*cancelled)(void *ctx),
-                              void *ctx)
+bool dpt_link_await_append(struct dpt_link *link, int64_t grace_ms, bool (*cancelled)(void *ctx),
+                           void *ctx)
 {
-    const struct wait wait = {
-        .what = WAIT_CONFIRMED, .began_ms = dpt_now_ms(), .grace_ms = grace_ms};
-    return await_word(link, &wait, cancelled, ctx);
+    const struct wait wait = {.what = WAIT_APPEND, .began_ms = dpt_now_ms(), .grace_ms = grace_ms};
+    return await_permission(link, &wait, cancelled, ctx);
 }
 
 bool dpt_link_granted(struct dpt_link *link, uint64_t generation, int64_t step)
 {
     const struct wait wait = {.what = WAIT_GRANT, .generation = generation, .step = step};
     (void)pthread_mutex_lock(&link->mutex);
-    const bool granted = is_over(link, &wait);
+    const bool granted = wait_is_over(link, &wait);
     (void)pthread_mutex_unlock(&link->mutex);
     return granted;
 }
@@ -444,7 +442,7 @@ enum dpt_status dpt_link_await_grant(struct dpt_link *link, uint64_t generation,
                                      bool (*cancelled)(void *ctx), void *ctx, struct dpt_err *err)
 {
     const struct wait wait = {.what = WAIT_GRANT, .generation = generation, .step = step};
-    if (await_word(link, &wait, cancelled, ctx))
+    if (await_permission(link, &wait, cancelled, ctx))
         return DPT_OK;
     return dpt_fail(err, DPT_EABORTED,
                     "no grant for the checkpoint of step %lld in generation %llu", (long long)step,

@@ -22,16 +22,14 @@ struct dpt_link_options {
     void (*on_interrupt)(void *ctx, uint64_t generation);
     void (*on_closed)(void *ctx);
     void *ctx;
-};
-
-/* The report begins as dpt_report_init makes it, with these addresses of the data plane. */
-struct dpt_link_rank {
+    /* For the first report, which dpt_report_init makes; the addresses of the data plane are
+     * copied.
+     */
     uint32_t local_rank, spawn;
     const char *shm_addr, *tcp_addr;
 };
 
 DPT_MUST_USE enum dpt_status dpt_link_create(const struct dpt_link_options *options,
-                                             const struct dpt_link_rank *rank,
                                              struct dpt_link **ret, struct dpt_err *err);
 void dpt_link_destroy(struct dpt_link **link);
 
@@ -88,14 +86,15 @@ bool dpt_link_may_write(const struct dpt_link *link);
  * the agent is gone. Any thread but the link's. */
 bool dpt_link_await_write(struct dpt_link *link, bool (*cancelled)(void *ctx), void *ctx);
 
-/* When the newest message was sent that the server has answered while it counted this node in
- * (dpt_now_ms). Any thread. */
-int64_t dpt_link_confirmed_ms(const struct dpt_link *link);
+/* Whether a line made at made_ms may be appended to a file that other worlds append to as well: the
+ * fence allows a write, and the server has counted this node as a member after made_ms, or less
+ * than grace_ms ago (the server expels no node within grace_ms). Times are dpt_now_ms. Any thread.
+ */
+bool dpt_link_may_append(const struct dpt_link *link, int64_t made_ms, int64_t grace_ms);
 
-/* Waits until a write to what other worlds write, too, is allowed: the fence, and the server's word
- * younger than grace_ms. False as above. Any thread but the link's. */
-bool dpt_link_await_confirmed(struct dpt_link *link, int64_t grace_ms, bool (*cancelled)(void *ctx),
-                              void *ctx);
+/* Waits until a line made now may be appended. False as above. Any thread but the link's. */
+bool dpt_link_await_append(struct dpt_link *link, int64_t grace_ms, bool (*cancelled)(void *ctx),
+                           void *ctx);
 
 /* True when the server grants the commit of `step`'s checkpoint in `generation`. Any thread. */
 bool dpt_link_granted(struct dpt_link *link, uint64_t generation, int64_t step);

@@ -9,16 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { KIND_STEP, KIND_EPOCH, KIND_EVALUATION, KIND_EVENT };
-
-static enum kind kind_of(const struct dpt_runlog_place *place)
-{
-    return place->step < 0        ? KIND_EVENT
-           : place->is_evaluation ? KIND_EVALUATION
-           : place->is_epoch      ? KIND_EPOCH
-                                  : KIND_STEP;
-}
-
 struct line {
     bool waits;   /* this rank is to append it */
     bool settled; /* this rank has appended or spilled it, or found it in the file */
@@ -29,13 +19,12 @@ struct line {
 
 static bool is_event(const struct line *line)
 {
-    return kind_of(&line->place) == KIND_EVENT;
+    return line->place.kind == DPT_LINE_EVENT;
 }
 
 struct dpt_logbook {
     struct dpt_logbook_options options;
-    char dir[DPT_CONFIG_PATH_BYTES], spill_dir[2 * DPT_CONFIG_PATH_BYTES];
-    char spill[3 * DPT_CONFIG_PATH_BYTES];
+    char spill[3 * DPT_CONFIG_PATH_BYTES]; /* path of the spill file */
     bool writes, begun;
     int64_t bytes_before;        /* of the file, when the first generation here began */
     struct dpt_runlog_place end; /* what the file ends with, as far as is known here */
@@ -55,8 +44,6 @@ enum dpt_status dpt_logbook_create(const struct dpt_logbook_options *options,
     if (!book)
         return dpt_fail_nomem(err, "lines of the run's log");
     book->options = *options;
-    (void)snprintf(book->dir, sizeof book->dir, "%s", options->dir);
-    (void)snprintf(book->spill_dir, sizeof book->spill_dir, "%s", options->spill_dir);
     (void)snprintf(book->spill, sizeof book->spill, "%s/%s", options->spill_dir,
                    options->spill_name);
     *ret = book;
@@ -65,10 +52,7 @@ enum dpt_status dpt_logbook_create(const struct dpt_logbook_options *options,
 
 static struct dpt_runlog_line line_of(const struct dpt_logbook *book, const struct line *line)
 {
-    return (struct dpt_runlog_line){.file = is_event(line) ? "events.jsonl" : "metrics.jsonl",
-                                    .place = line->place,
-                                    .text = book->text + line->at,
-                                    .bytes = line->bytes};
+    return (struct dpt_runlog_line){line->place, book->text + line->at, line->bytes};
 }
 
 static void settle_line(struct dpt_logbook *book, struct line *line)
@@ -83,7 +67,7 @@ static void spill_line(struct dpt_logbook *book, struct line *line)
     struct dpt_err err;
     const struct dpt_runlog_line whole = line_of(book, line);
     settle_line(book, line);
-    enum dpt_status status = dpt_fs_mkdirs(book->spill_dir, &err);
+    enum dpt_status status = dpt_fs_mkdirs(book->options.spill_dir, &err);
     if (status == DPT_OK)
         status = dpt_runlog_append_to(book->spill, &whole, &err);
     book->spilled += status == DPT_OK;
@@ -96,7 +80,7 @@ static void say_spilled(struct dpt_logbook *book)
         dpt_log(DPT_LOG_WARN,
                 "%lld lines for '%s' are in '%s': no server has said that this node still counted "
                 "when it made them",
-                (long long)book->spilled, book->dir, book->spill);
+                (long long)book->spilled, book->options.dir, book->spill);
     book->spilled = 0;
 }
 
@@ -127,7 +111,7 @@ static void drop_what_is_there(struct dpt_logbook *book)
 {
     struct dpt_err err;
     struct dpt_runlog_place last;
-    if (dpt_runlog_last(book->dir, &last, &err) != DPT_OK)
+    if (dpt_runlog_last(book->options.dir, &last, &err) != DPT_OK)
         return; /* all that waits is kept elsewhere */
     for (int i = 0; i < book->n; i++) {
         struct line *line = &book->lines[i];
@@ -183,7 +167,7 @@ static void make_room(struct dpt_logbook *book, size_t bytes)
 void dpt_logbook_add(struct dpt_logbook *book, const struct dpt_runlog_line *line, int64_t made_ms)
 {
     DPT_ASSERT(line->bytes <= DPT_LOGBOOK_BYTES / 4);
-    if (line->place.step < 0 && !book->writes)
+    if (line->place.kind == DPT_LINE_EVENT && !book->writes)
         return;
     make_room(book, line->bytes);
     memcpy(book->text + book->bytes, line->text, line->bytes);
@@ -236,8 +220,7 @@ void dpt_logbook_keep_unwritten(struct dpt_logbook *book)
 bool dpt_logbook_has(const struct dpt_logbook *book, const struct dpt_runlog_place *place)
 {
     for (int i = book->n - 1; i >= 0; i--)
-        if (kind_of(&book->lines[i].place) == kind_of(place) &&
-            book->lines[i].place.step == place->step)
+        if (book->lines[i].place.kind == place->kind && book->lines[i].place.step == place->step)
             return true;
     return false;
 }
@@ -248,7 +231,7 @@ static bool has_foreign_end(struct dpt_logbook *book)
 {
     struct dpt_err err;
     struct dpt_runlog_place last;
-    if (!book->stalled || dpt_runlog_last(book->dir, &last, &err) != DPT_OK)
+    if (!book->stalled || dpt_runlog_last(book->options.dir, &last, &err) != DPT_OK)
         return false; /* a file that cannot be read: the attempt to append says so */
     book->stalled = false;
     return dpt_runlog_is_after(&last, &book->end) || dpt_runlog_is_after(&book->end, &last) ||
@@ -272,7 +255,7 @@ bool dpt_logbook_flush(struct dpt_logbook *book)
         struct dpt_err err;
         const struct dpt_runlog_line whole = line_of(book, line);
         settle_line(book, line);
-        const enum dpt_status status = dpt_runlog_append(book->dir, &whole, &err);
+        const enum dpt_status status = dpt_runlog_append(book->options.dir, &whole, &err);
         if (status == DPT_OK && !is_event(line))
             book->end = line->place;
         book->options.appended(book->options.ctx, status, &err);

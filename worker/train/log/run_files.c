@@ -1,4 +1,4 @@
-/* metrics.jsonl, events.jsonl, summary.json, evaluation.json, accounts of memory. */
+/* The files of a run (run_files.h). */
 #include "worker/train/log/run_files.h"
 
 #include "base/clock.h"
@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -17,7 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define EVENTS "events.jsonl"
+#define METRICS "metrics.jsonl"
+#define EVENTS  "events.jsonl"
 
 enum { TEXT_BYTES = 1024 };
 
@@ -39,7 +39,7 @@ static bool ends_within_line(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return false; /* absent; if it is something worse, appending says so */
+        return false; /* absent; any other error comes again when the line is appended */
     struct stat st;
     char last = '\n';
     bool within = fstat(fd, &st) == 0 && st.st_size > 0 &&
@@ -60,7 +60,8 @@ enum dpt_status dpt_runlog_append(const char *dir, const struct dpt_runlog_line 
                                   struct dpt_err *err)
 {
     char path[DPT_CONFIG_PATH_BYTES + 32];
-    DPT_TRY(dpt_fs_join(dir, line->file, path, sizeof path, err));
+    const char *name = line->place.kind == DPT_LINE_EVENT ? EVENTS : METRICS;
+    DPT_TRY(dpt_fs_join(dir, name, path, sizeof path, err));
     return dpt_runlog_append_to(path, line, err);
 }
 
@@ -73,9 +74,8 @@ static enum dpt_status put_line(const struct dpt_runlog *log, const struct dpt_r
     return DPT_OK;
 }
 
-/* A line of metrics.jsonl with these fields, and with those that every line has. */
-static enum dpt_status put_metrics(const struct dpt_runlog *log, struct dpt_runlog_place place,
-                                   struct dpt_err *err, const char *fmt, ...) DPT_PRINTF(4, 5);
+/* A line of metrics.jsonl with these fields and the fields that every line has. */
+DPT_PRINTF(4, 5)
 static enum dpt_status put_metrics(const struct dpt_runlog *log, struct dpt_runlog_place place,
                                    struct dpt_err *err, const char *fmt, ...)
 {
@@ -92,7 +92,7 @@ static enum dpt_status put_metrics(const struct dpt_runlog *log, struct dpt_runl
                  log->world_size, log->run, dpt_wall_seconds());
     DPT_ASSERT(n > 0 && n < (int)sizeof line);
     place.generation = log->generation;
-    const struct dpt_runlog_line whole = {DPT_RUNLOG_METRICS, place, line, (size_t)n};
+    const struct dpt_runlog_line whole = {place, line, (size_t)n};
     return put_line(log, &whole, err);
 }
 
@@ -130,29 +130,29 @@ enum dpt_status dpt_runlog_eval(const struct dpt_runlog *log, const struct dpt_e
                        (long long)e->samples);
     else
         (void)snprintf(of, sizeof of, "\"val_tokens\": %lld", (long long)e->tokens);
-    return put_metrics(log, (struct dpt_runlog_place){.step = e->step, .is_evaluation = true}, err,
-                       "\"val_loss\": %s, %s, \"val_ms\": %s", number_text(e->val_loss, loss), of,
-                       isfinite(e->ms) ? ms : "null");
+    return put_metrics(log, (struct dpt_runlog_place){.step = e->step, .kind = DPT_LINE_EVALUATION},
+                       err, "\"val_loss\": %s, %s, \"val_ms\": %s", number_text(e->val_loss, loss),
+                       of, isfinite(e->ms) ? ms : "null");
 }
 
 enum dpt_status dpt_runlog_epoch(const struct dpt_runlog *log, const struct dpt_epoch_record *e,
                                  struct dpt_err *err)
 {
     char loss[32];
-    return put_metrics(log, (struct dpt_runlog_place){.step = e->step, .is_epoch = true}, err,
+    return put_metrics(log, (struct dpt_runlog_place){.step = e->step, .kind = DPT_LINE_EPOCH}, err,
                        "\"epoch\": %lld, \"epochs\": %lld, \"avg_loss\": %s, \"first_step\": %lld, "
                        "\"seconds\": %.3f, \"samples_per_s\": %.1f",
                        (long long)e->epoch, (long long)e->epochs, number_text(e->avg_loss, loss),
                        (long long)e->first_step, e->seconds, e->samples_per_s);
 }
 
-/* A value that is not known is null. */
+/* A value that is unknown is null. */
 static json_t *real_or_null(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-/* Takes the object; its text between newlines, owned. */
+/* Takes the object; returns its text between newlines, owned. */
 static enum dpt_status print_json(json_t *object, size_t flags, const char *dir, const char *name,
                                   char **ret_text, struct dpt_err *err)
 {
@@ -163,9 +163,8 @@ static enum dpt_status print_json(json_t *object, size_t flags, const char *dir,
     return bytes < 0 ? dpt_fail_nomem(err, "write '%s/%s'", dir, name) : DPT_OK;
 }
 
-/* Takes the object; makes it the whole file. */
-static enum dpt_status write_json(json_t *object, const char *dir, const char *name,
-                                  struct dpt_err *err)
+enum dpt_status dpt_runlog_write_json(json_t *object, const char *dir, const char *name,
+                                      struct dpt_err *err)
 {
     char path[DPT_CONFIG_PATH_BYTES + 32], *text = NULL;
     DPT_TRY(print_json(object, JSON_INDENT(2), dir, name, &text, err));
@@ -176,18 +175,18 @@ static enum dpt_status write_json(json_t *object, const char *dir, const char *n
     return status;
 }
 
-/* Takes the object; makes it a line of the events. */
+/* Takes the object, which becomes a line of the events. */
 static enum dpt_status put_event(json_t *object, const struct dpt_runlog *log, struct dpt_err *err)
 {
     char *text = NULL;
     DPT_TRY(print_json(object, JSON_COMPACT, log->dir, EVENTS, &text, err));
-    const struct dpt_runlog_line line = {EVENTS, {.step = -1}, text, strlen(text)};
+    const struct dpt_runlog_line line = {{.step = -1, .kind = DPT_LINE_EVENT}, text, strlen(text)};
     enum dpt_status status = put_line(log, &line, err);
     free(text);
     return status;
 }
 
-/* A text of others as JSON, which is UTF-8 only: a path or a message need not be. */
+/* A path or a message as JSON. Either may be no UTF-8, which JSON must be. */
 static json_t *text_json(const char *text)
 {
     json_t *string = json_string(text);
@@ -215,7 +214,7 @@ enum dpt_status dpt_runlog_event(const struct dpt_runlog *log, const struct dpt_
     return put_event(object, log, err);
 }
 
-/* A number that may be neither finite nor JSON. */
+/* JSON has no NaN and no infinity: they become "nan" and "inf". */
 static json_t *number_json(double value)
 {
     char text[32];
@@ -236,21 +235,21 @@ enum dpt_status dpt_runlog_divergence(const struct dpt_runlog *log,
     return put_event(object, log, err);
 }
 
-/* Takes the value; without memory the object becomes NULL. */
-static void add_member(json_t **object, const char *name, json_t *value)
+/* Adds the members of `more` to the object; takes both. NULL: out of memory. */
+static json_t *join_objects(json_t *object, json_t *more)
 {
-    if (!*object)
-        json_decref(value);
-    else if (json_object_set_new(*object, name, value) != 0) {
-        json_decref(*object);
-        *object = NULL;
+    if (json_object_update(object, more) != 0) {
+        json_decref(object);
+        object = NULL;
     }
+    json_decref(more);
+    return object;
 }
 
-static void add_accuracy(json_t **object, int64_t right, int64_t samples)
+static json_t *accuracy_json(int64_t right, int64_t samples)
 {
-    add_member(object, "val_accuracy", json_real(accuracy_of(right, samples)));
-    add_member(object, "val_samples", json_integer((json_int_t)samples));
+    return json_pack("{s:f, s:I}", "val_accuracy", accuracy_of(right, samples), "val_samples",
+                     (json_int_t)samples);
 }
 
 enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *s,
@@ -270,109 +269,8 @@ enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *s,
         (json_int_t)s->skipped_steps, "world_size", s->world_size, "peak_bytes_per_rank",
         (json_int_t)told->peak_bytes_per_rank, "time", dpt_wall_seconds());
     if (told->val_samples > 0)
-        add_accuracy(&object, told->val_right, told->val_samples);
-    return write_json(object, dir, "summary.json", err);
-}
-
-static json_t *use_json(int64_t bytes, int64_t peak)
-{
-    return json_pack("{s:I, s:I}", "bytes", (json_int_t)bytes, "peak", (json_int_t)peak);
-}
-
-static json_t *tags_json(const struct dpt_memory_record *m)
-{
-    json_t *tags = json_object();
-    for (int i = 0; tags && i < DPT_MEMORY_COUNT; i++) {
-        json_t *tag =
-            json_pack("{s:I, s:I, s:I}", "bytes", (json_int_t)m->use.tag[i], "peak",
-                      (json_int_t)m->use.tag_peak[i], "formula", (json_int_t)m->formula[i]);
-        if (json_object_set_new(tags, dpt_memory_tag_name((enum dpt_memory_tag)i), tag) != 0) {
-            json_decref(tags);
-            return NULL;
-        }
-    }
-    return tags;
-}
-
-/* Of the accelerator, tag by tag. */
-static json_t *device_json(const struct dpt_memory_record *m)
-{
-    json_t *device = use_json(m->device.all, m->device.all_peak), *tags = json_object();
-    for (int i = 0; tags && i < DPT_MEMORY_COUNT; i++)
-        if (json_object_set_new(tags, dpt_memory_tag_name((enum dpt_memory_tag)i),
-                                use_json(m->device.tag[i], m->device.tag_peak[i])) != 0) {
-            json_decref(tags);
-            tags = NULL;
-        }
-    if (json_object_set_new(device, "tags", tags) == 0)
-        return device;
-    json_decref(device);
-    return NULL;
-}
-
-/* node-NODE below the run's folder, made if need be. */
-static enum dpt_status node_folder(const char *dir, const char *node, char *ret, size_t ret_bytes,
-                                   struct dpt_err *err)
-{
-    char name[DPT_CONFIG_NAME_BYTES + 16];
-    (void)snprintf(name, sizeof name, "node-%s", node);
-    DPT_TRY(dpt_fs_join(dir, name, ret, ret_bytes, err));
-    return dpt_fs_mkdirs(ret, err);
-}
-
-enum dpt_status dpt_runlog_memory(const char *dir, const struct dpt_memory_record *m,
-                                  struct dpt_err *err)
-{
-    char folder[DPT_CONFIG_PATH_BYTES + 32], name[DPT_CONFIG_NAME_BYTES + 64];
-    int64_t formula = 0;
-    for (int i = 0; i < DPT_MEMORY_COUNT; i++)
-        formula += m->formula[i];
-    DPT_TRY(node_folder(dir, m->node, folder, sizeof folder, err));
-    (void)snprintf(name, sizeof name, "rank-%d.memory.json", m->local_rank);
-    json_t *object = json_pack(
-        "{s:s, s:i, s:i, s:i, s:s, s:I, s:I, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-        "s:I, s:I, s:I, s:o}",
-        "node", m->node, "local_rank", m->local_rank, "rank", m->rank, "world_size", m->world_size,
-        "strategy", m->strategy, "parameters", (json_int_t)m->parameters, "elements",
-        (json_int_t)m->elements, "tags", tags_json(m), "counted",
-        use_json(m->use.all, m->use.all_peak), "reserved",
-        use_json(m->use.reserved, m->use.reserved_peak), "after_first_step",
-        (json_int_t)m->after_first_step, "formula", (json_int_t)formula, "bound",
-        (json_int_t)m->bound, "process_peak", (json_int_t)m->process.peak, "process_resident",
-        (json_int_t)m->process.resident, "process_at_start", (json_int_t)m->process_at_start,
-        "anon", (json_int_t)m->process.anon, "file", (json_int_t)m->process.file, "shared",
-        (json_int_t)m->process.shared, "shared_own", (json_int_t)m->shared_own, "device",
-        device_json(m));
-    return write_json(object, folder, name, err);
-}
-
-static json_t *op_times_json(const struct dpt_op_times *t)
-{
-    json_t *classes = json_object();
-    double busy_ms = 0;
-    for (int i = 0; i < DPT_OP_CLASSES; i++) {
-        busy_ms += t->ms[i];
-        if (t->calls[i] > 0)
-            json_object_set_new(classes, dpt_op_class_name((enum dpt_op_class)i),
-                                json_pack("{s:o, s:I}", "ms", real_or_null(t->ms[i]), "calls",
-                                          (json_int_t)t->calls[i]));
-    }
-    return json_pack("{s:o, s:o, s:o}", "busy_ms", real_or_null(busy_ms), "idle_ms",
-                     real_or_null(t->idle_ms), "classes", classes);
-}
-
-enum dpt_status dpt_runlog_op_times(const char *dir, const struct dpt_op_times_record *record,
-                                    struct dpt_err *err)
-{
-    char folder[DPT_CONFIG_PATH_BYTES + 32], name[64];
-    DPT_TRY(node_folder(dir, record->node, folder, sizeof folder, err));
-    (void)snprintf(name, sizeof name, "rank-%d.op_times.json", record->local_rank);
-    json_t *object =
-        json_pack("{s:s, s:i, s:i, s:i, s:I, s:o, s:o}", "node", record->node, "local_rank",
-                  record->local_rank, "rank", record->rank, "world_size", record->world_size,
-                  "steps", (json_int_t)record->steps, "host", op_times_json(&record->host),
-                  "device", record->has_device ? op_times_json(&record->device) : json_null());
-    return write_json(object, folder, name, err);
+        object = join_objects(object, accuracy_json(told->val_right, told->val_samples));
+    return dpt_runlog_write_json(object, dir, "summary.json", err);
 }
 
 enum dpt_status dpt_runlog_evaluation(const struct dpt_runlog *log, const struct dpt_eval_record *e,
@@ -383,13 +281,11 @@ enum dpt_status dpt_runlog_evaluation(const struct dpt_runlog *log, const struct
                                real_or_null(e->ms), "weights_hash", weights_hash, "generation",
                                (json_int_t)log->generation, "world_size", log->world_size, "time",
                                dpt_wall_seconds());
-    if (e->samples > 0) {
-        add_accuracy(&object, e->right, e->samples);
-    } else {
-        add_member(&object, "perplexity", real_or_null(exp(e->val_loss)));
-        add_member(&object, "val_tokens", json_integer((json_int_t)e->tokens));
-    }
-    return write_json(object, log->dir, "evaluation.json", err);
+    json_t *more = e->samples > 0
+                       ? accuracy_json(e->right, e->samples)
+                       : json_pack("{s:o, s:I}", "perplexity", real_or_null(exp(e->val_loss)),
+                                   "val_tokens", (json_int_t)e->tokens);
+    return dpt_runlog_write_json(join_objects(object, more), log->dir, "evaluation.json", err);
 }
 
 struct dpt_runlog_place dpt_runlog_place_of(const char *line, size_t bytes)
@@ -400,23 +296,18 @@ struct dpt_runlog_place dpt_runlog_place_of(const char *line, size_t bytes)
     if (json_is_integer(step) && json_integer_value(step) >= 0 && !json_object_get(object, "kind"))
         place = (struct dpt_runlog_place){
             .step = (int64_t)json_integer_value(step),
-            .is_epoch = json_object_get(object, "epoch") != NULL,
-            .is_evaluation = json_object_get(object, "val_loss") != NULL,
+            .kind = json_object_get(object, "val_loss") ? DPT_LINE_EVALUATION
+                    : json_object_get(object, "epoch")  ? DPT_LINE_EPOCH
+                                                        : DPT_LINE_STEP,
             .generation = (uint64_t)json_integer_value(json_object_get(object, "generation")),
             .made_s = json_number_value(json_object_get(object, "time"))};
     json_decref(object);
     return place;
 }
 
-/* Of the lines of one step. */
-static int order_of(const struct dpt_runlog_place *place)
-{
-    return place->is_evaluation ? 2 : place->is_epoch;
-}
-
 bool dpt_runlog_is_after(const struct dpt_runlog_place *a, const struct dpt_runlog_place *b)
 {
-    return a->step != b->step ? a->step > b->step : order_of(a) > order_of(b);
+    return a->step != b->step ? a->step > b->step : a->kind > b->kind;
 }
 
 /* The last whole record in the text, which may hold any bytes: a machine that lost power leaves
@@ -437,7 +328,7 @@ static struct dpt_runlog_place last_in(const char *text, size_t bytes)
 enum dpt_status dpt_runlog_last(const char *dir, struct dpt_runlog_place *ret, struct dpt_err *err)
 {
     char path[DPT_CONFIG_PATH_BYTES + 32], tail[DPT_RUNLOG_LINE_BYTES_MAX];
-    DPT_TRY(dpt_fs_join(dir, DPT_RUNLOG_METRICS, path, sizeof path, err));
+    DPT_TRY(dpt_fs_join(dir, METRICS, path, sizeof path, err));
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) {
         *ret = (struct dpt_runlog_place){.step = -1};

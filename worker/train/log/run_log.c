@@ -1,5 +1,5 @@
-/* The run's log as a rank sees it: which rank writes it, when it may, and the lines that the writer
- * before could not write (pending_lines.h). */
+/* The run's log on one rank: when lines may be appended, and the lines that the last writer did not
+ * append (pending_lines.h). */
 #include "worker/train/log/log.h"
 
 #include "base/clock.h"
@@ -20,20 +20,23 @@ static bool log_interrupted(void *ctx)
     return dpt_link_interrupted(r->link, r->gen.number);
 }
 
+/* Whether this rank keeps lines, as the log writer or in case the writer dies. */
+static bool keeps_lines(const struct dpt_rank *r)
+{
+    return r->log->lines && r->gen.begun;
+}
+
 static void hold_line(void *ctx, const struct dpt_runlog_line *line)
 {
     struct dpt_rank *r = ctx;
-    dpt_logbook_add(r->log->lines, line, dpt_now_ms());
+    if (keeps_lines(r))
+        dpt_logbook_add(r->log->lines, line, dpt_now_ms());
 }
 
-/* A line made before the server last confirmed this node is of a world that counted. So is a line
- * made within the grace after that, since no node is expelled within the grace. */
 static bool may_append(void *ctx, int64_t made_ms)
 {
     const struct dpt_rank *r = ctx;
-    const int64_t confirmed_ms = dpt_link_confirmed_ms(r->link);
-    return dpt_link_may_write(r->link) &&
-           (made_ms <= confirmed_ms || dpt_now_ms() < confirmed_ms + r->log->grace_ms);
+    return dpt_link_may_append(r->link, made_ms, r->log->grace_ms);
 }
 
 /* ---- lost records ---- */
@@ -68,19 +71,19 @@ enum dpt_status rank_open_log(struct dpt_rank *r, struct dpt_err *err)
 {
     const struct dpt_rank_start *start = r->options->start;
     const char *dir = r->config->log.dir;
-    char folder[2 * DPT_CONFIG_PATH_BYTES], name[64];
+    char name[64];
+    r->log->files =
+        (struct dpt_runlog){.dir = dir, .run = r->config->run, .hold = hold_line, .ctx = r};
     if (!dir[0])
         return DPT_OK;
-    (void)snprintf(folder, sizeof folder, "%s/node-%s", dir, start->node);
+    (void)snprintf(r->log->node_dir, sizeof r->log->node_dir, "%s/node-%s", dir, start->node);
     (void)snprintf(name, sizeof name, "rank-%d.unconfirmed.jsonl", start->local_rank);
     const struct dpt_logbook_options options = {.dir = dir,
-                                                .spill_dir = folder,
+                                                .spill_dir = r->log->node_dir,
                                                 .spill_name = name,
                                                 .may_append = may_append,
                                                 .appended = line_appended,
                                                 .ctx = r};
-    r->log->files =
-        (struct dpt_runlog){.dir = dir, .run = r->config->run, .hold = hold_line, .ctx = r};
     return dpt_logbook_create(&options, &r->log->lines, err);
 }
 
@@ -118,11 +121,6 @@ bool rank_may_record(const struct dpt_rank *r, const char *what)
     return false;
 }
 
-bool rank_keeps_log(const struct dpt_rank *r)
-{
-    return r->log->lines && r->gen.begun;
-}
-
 void rank_flush_log(struct dpt_rank *r)
 {
     if (r->log->lines)
@@ -145,19 +143,40 @@ void rank_end_log(struct dpt_rank *r)
 bool rank_settles_log(struct dpt_rank *r)
 {
     if (!r->log->lines || !r->gen.writes_log ||
-        !dpt_link_await_confirmed(r->link, r->log->grace_ms, log_interrupted, r))
+        !dpt_link_await_append(r->link, r->log->grace_ms, log_interrupted, r))
         return false;
     rank_flush_log(r);
     return true;
 }
 
-struct dpt_runlog_place rank_last_logged(struct dpt_rank *r)
+/* The last record in the file; step -1: none, or this rank is not the log writer. */
+static struct dpt_runlog_place last_logged(struct dpt_rank *r)
 {
     struct dpt_err err;
     struct dpt_runlog_place last = {.step = -1};
     if (r->gen.writes_log)
         rank_check_log(r, dpt_runlog_last(r->config->log.dir, &last, &err), &err);
     return last;
+}
+
+bool rank_lacks_line(struct dpt_rank *r, enum dpt_line_kind kind)
+{
+    const struct dpt_runlog_place place = {.step = r->state.step, .kind = kind};
+    if (!keeps_lines(r) || dpt_logbook_has(r->log->lines, &place))
+        return false;
+    const struct dpt_runlog_place last = last_logged(r);
+    return dpt_runlog_is_after(&place, &last);
+}
+
+bool rank_logged_evaluation(struct dpt_rank *r)
+{
+    const struct dpt_runlog_place place = {.step = r->state.step, .kind = DPT_LINE_EVALUATION};
+    if (!keeps_lines(r))
+        return false;
+    if (dpt_logbook_has(r->log->lines, &place))
+        return true;
+    const struct dpt_runlog_place last = last_logged(r);
+    return last.kind == place.kind && last.step == place.step;
 }
 
 /* ---- the line of an epoch ---- */
@@ -178,18 +197,7 @@ void rank_log_epoch(struct dpt_rank *r)
         .avg_loss = dpt_epoch_loss(&r->state.epoch),
         .seconds = r->state.epoch.seconds,
         .samples_per_s = dpt_epoch_samples_per_s(&r->state.epoch, r->config->train.global_batch)};
-    if (rank_keeps_log(r))
-        rank_add_line(r, dpt_runlog_epoch(&r->log->files, &e, &err), &err);
-}
-
-void rank_log_missed_epoch(struct dpt_rank *r)
-{
-    const struct dpt_runlog_place place = {.step = r->state.step, .is_epoch = true};
-    if (!rank_ends_epoch(r) || !rank_keeps_log(r) || dpt_logbook_has(r->log->lines, &place))
-        return;
-    const struct dpt_runlog_place last = rank_last_logged(r);
-    if (dpt_runlog_is_after(&place, &last))
-        rank_log_epoch(r);
+    rank_add_line(r, dpt_runlog_epoch(&r->log->files, &e, &err), &err);
 }
 
 /* ---- a generation begins ---- */

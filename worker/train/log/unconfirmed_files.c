@@ -2,6 +2,7 @@
  * file). Where the run goes on from a rescue, metrics.jsonl takes those that it lacks. */
 #include "worker/train/log/log.h"
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/log.h"
@@ -109,21 +110,8 @@ struct completion {
     struct dpt_rank *r;
     struct dpt_runlog_place last;   /* of the file, and of what was added to it */
     struct unconfirmed_line *lines; /* owned */
-    size_t n, n_max;
+    size_t n, room;
 };
-
-static enum dpt_status make_room(struct completion *to, struct dpt_err *err)
-{
-    const size_t n_max = to->n_max > 0 ? 2 * to->n_max : 1024;
-    if (to->n < to->n_max)
-        return DPT_OK;
-    void *lines = realloc(to->lines, n_max * sizeof *to->lines);
-    if (!lines)
-        return dpt_fail_nomem(err, "lines that no server has confirmed");
-    to->lines = lines;
-    to->n_max = n_max;
-    return DPT_OK;
-}
 
 /* Keeps a line, if the file ends before it and the run goes on after it. */
 static enum dpt_status gather_line(struct completion *to, const char *line, size_t bytes,
@@ -133,8 +121,9 @@ static enum dpt_status gather_line(struct completion *to, const char *line, size
     if (place.step < 0 || place.step > to->r->state.step || bytes + 3 > DPT_RUNLOG_LINE_BYTES_MAX ||
         !dpt_runlog_is_after(&place, &to->last))
         return DPT_OK;
-    DPT_TRY(make_room(to, err));
-    char *text = malloc(bytes + 3);
+    char *text = dpt_array_reserve(&to->lines, &to->room, to->n + 1, sizeof *to->lines)
+                     ? malloc(bytes + 3)
+                     : NULL;
     if (!text)
         return dpt_fail_nomem(err, "lines that no server has confirmed");
     (void)snprintf(text, bytes + 3, "\n%.*s\n", (int)bytes, line);
@@ -182,8 +171,7 @@ static void append_gathered(struct completion *to)
         qsort(to->lines, to->n, sizeof *to->lines, by_place);
     for (size_t i = 0; i < to->n; i++) {
         const struct unconfirmed_line *line = &to->lines[i];
-        const struct dpt_runlog_line whole = {DPT_RUNLOG_METRICS, line->place, line->text,
-                                              line->bytes};
+        const struct dpt_runlog_line whole = {line->place, line->text, line->bytes};
         if (!dpt_runlog_is_after(&line->place, &to->last))
             continue;
         dpt_logbook_add(to->r->log->lines, &whole, dpt_now_ms());

@@ -1,7 +1,5 @@
-/* Packing and folding of an evaluation's rounds. */
+/* The rounds of an evaluation (eval_shares.h). */
 #include "worker/train/state/eval_shares.h"
-
-#include "worker/train/state/codec.h"
 
 void dpt_evaluation_begin(struct dpt_evaluation *e, const struct dpt_eval_part *from,
                           int64_t samples, int micro_batch, int world)
@@ -32,41 +30,11 @@ struct dpt_sample_range dpt_evaluation_batch(const struct dpt_evaluation *e, int
     return dpt_eval_batch(e->samples, e->micro_batch, e->done, e->world, e->round, rank);
 }
 
-static void code_share(struct codec *c, struct dpt_eval_share *share)
-{
-    codec_bits(c, &share->step);
-    codec_bits(c, &share->round);
-    codec_u32(c, &share->reform);
-    codec_u32(c, &share->leaving);
-    codec_bits(c, &share->first);
-    codec_bits(c, &share->sum);
-    codec_bits(c, &share->right);
-}
-
-void dpt_eval_share_pack(const struct dpt_eval_share *share, uint8_t buf[DPT_EVAL_SHARE_BYTES])
-{
-    struct dpt_writer w;
-    struct dpt_eval_share copy = *share;
-    dpt_writer_init(&w, buf, DPT_EVAL_SHARE_BYTES);
-    code_share(&(struct codec){.writer = &w}, &copy);
-    DPT_ASSERT(!w.failed && w.at == w.bytes);
-}
-
-/* The share of rank `rank`. */
-static struct dpt_eval_share share_of(const uint8_t *all, int rank)
-{
-    struct dpt_reader r;
-    struct dpt_eval_share share = {0};
-    dpt_reader_init(&r, all + (size_t)rank * DPT_EVAL_SHARE_BYTES, DPT_EVAL_SHARE_BYTES);
-    code_share(&(struct codec){.reader = &r}, &share);
-    return share;
-}
-
-static enum dpt_status check_shares(const struct dpt_evaluation *e, const uint8_t *all,
-                                    struct dpt_err *err)
+static enum dpt_status check_eval_shares(const struct dpt_evaluation *e,
+                                         const struct dpt_eval_share *all, struct dpt_err *err)
 {
     for (int rank = 0; rank < e->world; rank++) {
-        const struct dpt_eval_share s = share_of(all, rank);
+        const struct dpt_eval_share s = all[rank];
         if (s.step != e->step || s.round != e->round)
             return dpt_fail(err, DPT_EPROTO,
                             "rank %d is in round %lld of the evaluation at step %lld, this rank in "
@@ -85,17 +53,16 @@ static enum dpt_status check_shares(const struct dpt_evaluation *e, const uint8_
     return DPT_OK;
 }
 
-enum dpt_status dpt_evaluation_fold(struct dpt_evaluation *e, const uint8_t *all,
+enum dpt_status dpt_evaluation_fold(struct dpt_evaluation *e, const struct dpt_eval_share *all,
                                     struct dpt_err *err)
 {
-    DPT_TRY(check_shares(e, all, err));
+    DPT_TRY(check_eval_shares(e, all, err));
     int leaving = 0;
     for (int rank = 0; rank < e->world; rank++) {
-        const struct dpt_eval_share s = share_of(all, rank);
-        e->reform = e->reform || s.reform;
-        leaving += s.leaving != 0;
-        e->sum += s.sum;
-        e->right += s.right;
+        e->reform = e->reform || all[rank].reform;
+        leaving += all[rank].leaving != 0;
+        e->sum += all[rank].sum;
+        e->right += all[rank].right;
     }
     e->all_leave = leaving == e->world;
     e->round++;

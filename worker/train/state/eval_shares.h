@@ -1,41 +1,41 @@
-/* An evaluation's small exchange: what each rank says after a round of batches, and what everyone
- * makes of it. The sums are added in the order of the batches, so that the loss has the same bits
- * in every world; every sample is in one batch, and so counts once. Pure. */
+/* The exchange of an evaluation: after each round of batches every rank sends the sums of its
+ * batch, and every rank adds the sums of all ranks in the order of the batches. So the loss has the
+ * same bits in every world. Each sample is in one batch and counts once. Pure. */
 #ifndef DPT_WORKER_TRAIN_STATE_EVAL_SHARES_H
 #define DPT_WORKER_TRAIN_STATE_EVAL_SHARES_H
 
 #include "base/err.h"
 #include "worker/plan/evaluation.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DPT_EVAL_SHARE_BYTES = 6 * 8 };
-
-/* The message of a rank after its batch of a round. */
+/* The message of a rank after its batch of a round, sent as it lies in memory. */
 struct dpt_eval_share {
     int64_t step, round;
-    uint32_t reform;  /* 1: it was told that the world shall change */
-    uint32_t leaving; /* 1: its node drains */
-    int64_t first;    /* sequence of its batch */
-    double sum;       /* of the losses of the batch, nats; 0 when it is empty */
-    int64_t right;    /* with labels: samples of the batch whose label is predicted */
+    uint32_t reform;  /* 1: the rank was told that the world shall change */
+    uint32_t leaving; /* 1: the rank's node drains */
+    int64_t first;    /* first sample of the batch */
+    double sum;       /* of the losses of the batch, nats; 0 for an empty batch */
+    int64_t right;    /* with labels: correctly predicted samples of the batch */
 };
+static_assert(sizeof(struct dpt_eval_share) == 48, "every byte of the message is a field's");
 
-/* How far an evaluation has come: from there another world goes on, with the same bits. */
+/* The finished batches of an evaluation. Another world continues after them with the same bits. */
 struct dpt_eval_part {
-    int64_t step;    /* completed steps of the weights; -1: there is none */
-    int64_t batches; /* done, from the first on */
+    int64_t step;    /* completed steps of the weights; -1: no evaluation */
+    int64_t batches; /* finished, from the first on */
     double sum;      /* of their losses, nats */
-    int64_t right;   /* with labels: of their samples those whose label is predicted */
+    int64_t right;   /* with labels: their correctly predicted samples */
 };
 
-/* An evaluation under way. */
+/* An evaluation in progress. */
 struct dpt_evaluation {
     int64_t step, samples;
     int micro_batch, world;
     int64_t done;          /* batches, before this world */
-    int64_t rounds, round; /* of this world; of them done */
+    int64_t rounds, round; /* of this world, and the finished ones of them */
     double sum;
     int64_t right;
     bool reform;    /* a rank was told that the world shall change: stop here */
@@ -51,11 +51,10 @@ struct dpt_eval_part dpt_evaluation_part(const struct dpt_evaluation *e);
 /* The batch of rank `rank` in the present round. */
 struct dpt_sample_range dpt_evaluation_batch(const struct dpt_evaluation *e, int rank);
 
-void dpt_eval_share_pack(const struct dpt_eval_share *share, uint8_t buf[DPT_EVAL_SHARE_BYTES]);
-
-/* Takes the shares of all ranks, in rank order, and ends the round. DPT_EPROTO: a rank is at
- * another step or round, or has computed something else; nothing is added then. */
-DPT_MUST_USE enum dpt_status dpt_evaluation_fold(struct dpt_evaluation *e, const uint8_t *all,
+/* Adds the shares of all ranks, [world] by rank, and ends the round. DPT_EPROTO, and nothing is
+ * added: a rank is at another step or round, or its share cannot be of its batch. */
+DPT_MUST_USE enum dpt_status dpt_evaluation_fold(struct dpt_evaluation *e,
+                                                 const struct dpt_eval_share *all,
                                                  struct dpt_err *err);
 
 #endif

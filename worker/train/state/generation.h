@@ -27,7 +27,7 @@ struct generation {
     uint64_t plan_hash;          /* of the plan's digest: compared in the first exchange */
     struct dpt_assignment slots; /* of this rank */
     int slots_max;               /* the most that any rank has */
-    uint8_t *gathered;           /* [world_size x gathered_bytes], of generation_all_gather */
+    void *gathered;              /* [world_size x gathered_bytes], of generation_all_gather */
     size_t gathered_bytes;
     struct generation_redundancy {
         bool whole;      /* every part of the state is on two nodes at least */

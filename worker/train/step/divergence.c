@@ -52,8 +52,7 @@ void rank_tell_divergence(struct dpt_rank *r)
         dpt_log(DPT_LOG_WARN, "step %lld is left out: %s; %lld in a row, the run ends after %lld",
                 (long long)r->state.step, say_what(&r->state.outcome, what), (long long)in_row,
                 (long long)r->config->train.divergence_limit);
-        if (rank_keeps_log(r))
-            rank_log_divergence(r, r->state.step, "skip", in_row);
+        rank_log_divergence(r, r->state.step, "skip", in_row);
     }
     /* Said once: what follows is of no use. An overflow that fp16 mends is none. */
     const bool overflowed = dpt_scaler_skips(r->config, r->state.outcome.norm) &&
@@ -65,8 +64,7 @@ void rank_tell_divergence(struct dpt_rank *r)
             "step %lld: %s: the run has diverged and will not recover; start from an earlier "
             "checkpoint with a lower optimizer.lr, longer warmup_steps or train.grad_clip",
             (long long)r->state.step, say_what(&r->state.outcome, what));
-    if (rank_keeps_log(r))
-        rank_log_divergence(r, r->state.step, "continue", 0);
+    rank_log_divergence(r, r->state.step, "continue", 0);
 }
 
 /* Left out by the rules of fp16. An overflow at the smallest scales is the network's own, not the

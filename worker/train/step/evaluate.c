@@ -110,12 +110,10 @@ static enum dpt_status evaluate_round(struct dpt_rank *r, struct dpt_evaluation 
 {
     const struct dpt_sample_range batch = dpt_evaluation_batch(e, r->gen.rank);
     struct dpt_eval_share mine = {.step = e->step, .round = e->round, .first = batch.first};
-    uint8_t packed[DPT_EVAL_SHARE_BYTES];
     DPT_TRY(evaluate_batch(r, batch, &mine, err));
     mine.reform = dpt_link_reform_wanted(r->link, r->gen.number);
     mine.leaving = dpt_link_leaving(r->link);
-    dpt_eval_share_pack(&mine, packed);
-    DPT_TRY(generation_all_gather(&r->gen, r->comm_thread, packed, sizeof packed, err));
+    DPT_TRY(generation_all_gather(&r->gen, r->comm_thread, &mine, sizeof mine, err));
     return dpt_evaluation_fold(e, r->gen.gathered, err);
 }
 
@@ -193,7 +191,6 @@ void rank_log_evaluation(struct dpt_rank *r)
     else if (r->gen.rank == 0)
         dpt_log(DPT_LOG_INFO, "step %lld: val_loss %.6f, perplexity %.4g, over %lld tokens",
                 (long long)e.step, e.val_loss, exp(e.val_loss), (long long)e.tokens);
-    if (r->config->train.eval_only || !rank_keeps_log(r))
-        return;
-    rank_add_line(r, dpt_runlog_eval(&r->log->files, &e, &err), &err);
+    if (!r->config->train.eval_only)
+        rank_add_line(r, dpt_runlog_eval(&r->log->files, &e, &err), &err);
 }

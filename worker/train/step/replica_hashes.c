@@ -1,44 +1,13 @@
-/* Packing and judging of ranks' hashes (replica_hashes.h). */
+/* The comparison of the ranks' hashes (replica_hashes.h). */
 #include "worker/train/step/replica_hashes.h"
-
-#include "worker/train/state/codec.h"
 
 #include <stdbool.h>
 
-static void code_share(struct codec *c, struct dpt_verify_share *share)
-{
-    codec_bits(c, &share->step);
-    for (int i = 0; i < DPT_VERIFY_PARTS; i++) {
-        codec_int32(c, &share->part[i].shard.index);
-        codec_int32(c, &share->part[i].shard.of);
-        codec_hash(c, &share->part[i].hash);
-    }
-}
-
-void dpt_verify_share_pack(const struct dpt_verify_share *share,
-                           uint8_t buf[DPT_VERIFY_SHARE_BYTES])
-{
-    struct dpt_writer w;
-    struct dpt_verify_share copy = *share;
-    dpt_writer_init(&w, buf, DPT_VERIFY_SHARE_BYTES);
-    code_share(&(struct codec){.writer = &w}, &copy);
-    DPT_ASSERT(!w.failed && w.at == w.bytes);
-}
-
-static struct dpt_verify_share share_of(const uint8_t *all, int rank)
-{
-    struct dpt_reader r;
-    struct dpt_verify_share share = {0};
-    dpt_reader_init(&r, all + (size_t)rank * DPT_VERIFY_SHARE_BYTES, DPT_VERIFY_SHARE_BYTES);
-    code_share(&(struct codec){.reader = &r}, &share);
-    return share;
-}
-
-static enum dpt_status check_shares(const uint8_t *all, int world, int64_t step,
-                                    struct dpt_err *err)
+static enum dpt_status check_verify_shares(const struct dpt_verify_share *all, int world,
+                                           int64_t step, struct dpt_err *err)
 {
     for (int rank = 0; rank < world; rank++) {
-        const struct dpt_verify_share s = share_of(all, rank);
+        const struct dpt_verify_share s = all[rank];
         if (s.step != step)
             return dpt_fail(err, DPT_EPROTO,
                             "rank %d compares its weights after step %lld, this rank after step "
@@ -56,9 +25,9 @@ static enum dpt_status check_shares(const uint8_t *all, int world, int64_t step,
 }
 
 /* Part `i` of all, counted through the ranks. */
-static struct dpt_verify_part part_of(const uint8_t *all, int i)
+static struct dpt_verify_part part_of(const struct dpt_verify_share *all, int i)
 {
-    return share_of(all, i / DPT_VERIFY_PARTS).part[i % DPT_VERIFY_PARTS];
+    return all[i / DPT_VERIFY_PARTS].part[i % DPT_VERIFY_PARTS];
 }
 
 static bool same_hash(struct dpt_hash128 a, struct dpt_hash128 b)
@@ -71,7 +40,8 @@ struct count {
     int holders, agree;
 };
 
-static struct count count_holders(const uint8_t *all, int n, const struct dpt_verify_part *with)
+static struct count count_holders(const struct dpt_verify_share *all, int n,
+                                  const struct dpt_verify_part *with)
 {
     struct count c = {0, 0};
     for (int i = 0; i < n; i++) {
@@ -85,8 +55,8 @@ static struct count count_holders(const uint8_t *all, int n, const struct dpt_ve
 }
 
 /* The holders of the shard do not agree: names the rank at fault. */
-static enum dpt_status blame_rank(const uint8_t *all, int n, struct dpt_shard shard, int64_t step,
-                                  struct dpt_err *err)
+static enum dpt_status blame_rank(const struct dpt_verify_share *all, int n, struct dpt_shard shard,
+                                  int64_t step, struct dpt_err *err)
 {
     int best = -1, odd = -1; /* the lowest of the most, and the lowest that is not of them */
     struct count most = {0, 0};
@@ -121,10 +91,11 @@ static enum dpt_status blame_rank(const uint8_t *all, int n, struct dpt_shard sh
         odd, (long long)step, best);
 }
 
-enum dpt_status dpt_verify_fold(const uint8_t *all, int world, int64_t step, struct dpt_err *err)
+enum dpt_status dpt_verify_fold(const struct dpt_verify_share *all, int world, int64_t step,
+                                struct dpt_err *err)
 {
     const int n = world * DPT_VERIFY_PARTS;
-    DPT_TRY(check_shares(all, world, step, err));
+    DPT_TRY(check_verify_shares(all, world, step, err));
     for (int i = 0; i < n; i++) {
         const struct dpt_verify_part part = part_of(all, i);
         if (dpt_shard_is_none(part.shard))

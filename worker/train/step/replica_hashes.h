@@ -7,14 +7,13 @@
 #include "base/hash.h"
 #include "checkpoint/layout/shard.h"
 
+#include <assert.h>
 #include <stdint.h>
 
-enum {
-    DPT_VERIFY_PARTS = 2, /* own, shadow */
-    DPT_VERIFY_SHARE_BYTES = 8 + DPT_VERIFY_PARTS * (2 * 4 + 2 * 8)
-};
+enum { DPT_VERIFY_PARTS = 2 }; /* own, shadow */
 
-/* The message of a rank. A part that it does not have is the shard 0 of 0. */
+/* The message of a rank, sent as it lies in memory. A part that the rank lacks is the shard 0 of 0.
+ */
 struct dpt_verify_share {
     int64_t step; /* completed */
     struct dpt_verify_part {
@@ -22,14 +21,12 @@ struct dpt_verify_share {
         struct dpt_hash128 hash;
     } part[DPT_VERIFY_PARTS];
 };
+static_assert(sizeof(struct dpt_verify_share) == 56, "every byte of the message is a field's");
 
-void dpt_verify_share_pack(const struct dpt_verify_share *share,
-                           uint8_t buf[DPT_VERIFY_SHARE_BYTES]);
-
-/* Looks at the shares of all ranks, in rank order: DPT_ECORRUPT names the rank that differs from
+/* Compares the shares of all ranks, [world] by rank. DPT_ECORRUPT names the rank that differs from
  * the majority of the shard's holders or, without a majority, from the lowest of them. DPT_EPROTO:
- * a rank is at another step, or says what no rank can. The same text on every rank. */
-DPT_MUST_USE enum dpt_status dpt_verify_fold(const uint8_t *all, int world, int64_t step,
-                                             struct dpt_err *err);
+ * a rank is at another step, or names a shard that cannot exist. The same text on every rank. */
+DPT_MUST_USE enum dpt_status dpt_verify_fold(const struct dpt_verify_share *all, int world,
+                                             int64_t step, struct dpt_err *err);
 
 #endif

@@ -10,7 +10,6 @@ enum dpt_status rank_verify(struct dpt_rank *r, struct dpt_err *err)
     const struct dpt_strategy_state *state = dpt_strategy_held(r->strategy);
     const struct dpt_state_part *const parts[DPT_VERIFY_PARTS] = {&state->own, &state->shadow};
     struct dpt_verify_share mine = {.step = r->state.step};
-    uint8_t packed[DPT_VERIFY_SHARE_BYTES];
     if (r->gen.world_size == 1)
         return DPT_OK;
     DPT_TRY(dpt_strategy_fetch_state(r->strategy, err));
@@ -20,8 +19,7 @@ enum dpt_status rank_verify(struct dpt_rank *r, struct dpt_err *err)
         mine.part[i].shard = parts[i]->shard;
         mine.part[i].hash = dpt_state_part_hash(parts[i], &r->grid, dpt_vectors(r->config));
     }
-    dpt_verify_share_pack(&mine, packed);
-    DPT_TRY(generation_all_gather(&r->gen, r->comm_thread, packed, sizeof packed, err));
+    DPT_TRY(generation_all_gather(&r->gen, r->comm_thread, &mine, sizeof mine, err));
     return dpt_verify_fold(r->gen.gathered, r->gen.world_size, r->state.step, err);
 }
 
