@@ -91,7 +91,7 @@ class Resources:
         # Cluster.dirs; a search of all folders would meet checkpoints that are being removed.
         name = f"log/node-{args['node']}/rank-{args['local_rank']}.log"
         logs = [log for pattern in (name, f"*/{name}") for log in self.folder.glob(pattern)]
-        said = r"rank \d+ of (\d+) goes on .* of gradients in (\d+) buffers"
+        said = r"rank \d+ of (\d+) continues .* of gradients in (\d+) buffers"
         told = [m for log in logs for m in re.findall(said, log.read_text())]
         return told[-1] if told else None
 

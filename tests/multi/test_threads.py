@@ -86,5 +86,5 @@ def test_a_count_of_its_own_stays(make_cluster, slow):
     assert cluster.wait_done(240 * slow) == {"a": 0, "b": 0}
     for worker in workers:
         log = (worker.outputs.dir / f"node-{worker.node}" / "rank-0.log").read_text()
-        assert log.count("computes with") == 1 and "computes with 3 threads, as cluster.threads says" in log
+        assert log.count("computes with") == 1 and "computes with 3 threads (cluster.threads)" in log
     assert hashes(cluster) == {hash_of_one_thread(make_cluster, slow)}

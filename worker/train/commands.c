@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-enum { LOOK_MS = 1000 };
+enum { LOOK_FOR_CHECKPOINT_MS = 1000 };
 
 static void quiesce(struct dpt_rank *r, const Dpt__AgentToRank *command)
 {
@@ -20,19 +20,19 @@ static void quiesce(struct dpt_rank *r, const Dpt__AgentToRank *command)
     int64_t newest = -1;
     const bool found = rank_newest_checkpoint(r, &newest, &err) == DPT_OK;
     Dpt__RankState *state = &dpt_link_edit(r->link)->state;
-    if (found) /* else the one found before counts */
+    if (found) /* else the checkpoint found before counts */
         state->checkpoint_step = newest;
     newest = state->checkpoint_step;
     dpt_link_publish(r->link, false);
     if (!found)
-        dpt_log(rank_say_why(r, &err, why) ? DPT_LOG_ERROR : DPT_LOG_INFO,
-                "checkpoints cannot be looked up%s; the newest known is of step %lld", why,
-                (long long)newest);
+        dpt_log(rank_quote_error(r, &err, why) ? DPT_LOG_ERROR : DPT_LOG_INFO,
+                "checkpoints cannot be looked up%s; the newest known checkpoint is of step %lld",
+                why, (long long)newest);
     r->formation->quiesced_ms = dpt_now_ms();
     rank_report(r, DPT__RANK_PHASE__RANK_QUIESCED, command->generation);
 }
 
-/* PLAN: DPT_OK also when this generation came to nothing, which the agent is told. */
+/* PLAN. DPT_OK also if the generation could not be formed, which is reported to the agent. */
 static enum dpt_status carry_out_plan(struct dpt_rank *r, const Dpt__AgentToRank *command,
                                       struct dpt_err *err)
 {
@@ -62,7 +62,7 @@ static enum dpt_status go_and_train(struct dpt_rank *r, struct dpt_err *err)
     if (end == TRAIN_FINISHED)
         rank_report(r, DPT__RANK_PHASE__RANK_FINISHED, r->gen.number);
     if (end == TRAIN_BROKEN && !dpt_link_interrupted(r->link, r->gen.number)) {
-        /* The terminal's line of the next generation says what broke it. */
+        /* The terminal shows the cause with the next generation. */
         dpt_log(DPT_LOG_INFO, "generation %llu broke at step %lld (%s); waiting for the next one",
                 (unsigned long long)r->gen.number, (long long)r->state.step, err->text);
         dpt_link_publish_failure(r->link, r->gen.number, dpt_comm_thread_suspect(r->comm_thread),
@@ -79,23 +79,27 @@ static bool running_is_implied(const struct dpt_rank *r, const Dpt__AgentToRank 
            command->generation > r->gen.number;
 }
 
-/* RESCUE: this node leaves while there is no server. After this the rank only waits for EXIT. */
-static void rescue_state(struct dpt_rank *r, int64_t deadline_ms)
+/* RESCUE, carried out once: this node leaves while no server answers. After this the rank only
+ * waits for EXIT. */
+static void carry_out_rescue(struct dpt_rank *r, int64_t deadline_ms)
 {
     struct dpt_err err;
     char why[RANK_WHY_BYTES];
     const int64_t step = r->state.step;
+    if (r->loop->rescued)
+        return;
+    r->loop->rescued = true;
     rank_leave_generation(r);
-    /* The step's checkpoint may have been committed after this rank last looked; and another node
-     * may be faster. */
+    /* The step's checkpoint may have been committed after the last look, and another node may write
+     * the rescue faster. */
     const bool saved = rank_step_is_there(r, step) ||
                        rank_write_rescue(r, deadline_ms, &err) == DPT_OK ||
                        rank_step_is_there(r, step);
     if (saved) {
-        dpt_log(DPT_LOG_INFO, "step %lld is whole in '%s', as a rescue if not as a checkpoint",
+        dpt_log(DPT_LOG_INFO, "step %lld is complete in '%s', as a checkpoint or as a rescue",
                 (long long)step, r->config->checkpoint.dir);
     } else {
-        (void)rank_say_why(r, &err, why);
+        (void)rank_quote_error(r, &err, why);
         dpt_log(DPT_LOG_ERROR, "step %lld is not rescued%s", (long long)step, why);
     }
     if (saved && r->log->lines)
@@ -110,8 +114,8 @@ static void rescue_state(struct dpt_rank *r, int64_t deadline_ms)
     dpt_link_publish(r->link, true);
 }
 
-/* The next command. A rank that has finished sees meanwhile whether the last checkpoint is whole,
- * which another may commit: with it nothing here would be lost. */
+/* The next command. Meanwhile a rank that has finished reports when the last checkpoint, which
+ * another rank may commit, is complete: then this process may be lost. */
 static enum dpt_status await_command(struct dpt_rank *r, struct dpt_err *err)
 {
     for (;;) {
@@ -119,7 +123,7 @@ static enum dpt_status await_command(struct dpt_rank *r, struct dpt_err *err)
         const bool looks = state->phase == DPT__RANK_PHASE__RANK_FINISHED &&
                            state->checkpoint_step < r->state.step;
         dpt_link_publish(r->link, false);
-        enum dpt_status status = dpt_link_wait(r->link, looks ? LOOK_MS : -1, err);
+        enum dpt_status status = dpt_link_wait(r->link, looks ? LOOK_FOR_CHECKPOINT_MS : -1, err);
         if (status != DPT_INPROGRESS)
             return status;
         if (rank_step_is_there(r, r->state.step))
@@ -130,7 +134,6 @@ static enum dpt_status await_command(struct dpt_rank *r, struct dpt_err *err)
 enum dpt_status rank_follow(struct dpt_rank *r, struct dpt_err *err)
 {
     uint64_t quiesced = 0; /* the newest generation reported for */
-    bool rescued = false;
     enum dpt_status status = DPT_OK;
     while (status == DPT_OK && (status = await_command(r, err)) == DPT_OK) {
         const Dpt__AgentToRank *command = dpt_link_command(r->link);
@@ -156,9 +159,8 @@ enum dpt_status rank_follow(struct dpt_rank *r, struct dpt_err *err)
                 status = go_and_train(r, err);
             break;
         case DPT__RANK_COMMAND__COMMAND_RESCUE:
-            if (status == DPT_OK && !rescued)
-                rescue_state(r, command->rescue_by_ms);
-            rescued = true;
+            if (status == DPT_OK)
+                carry_out_rescue(r, command->rescue_by_ms);
             break;
         default:
             break;
@@ -170,15 +172,12 @@ enum dpt_status rank_follow(struct dpt_rank *r, struct dpt_err *err)
 void rank_await_rescue(struct dpt_rank *r)
 {
     struct dpt_err err;
-    const Dpt__AgentToRank *command = dpt_link_command(r->link);
-    bool rescued = false;
-    while (!command || command->command != DPT__RANK_COMMAND__COMMAND_EXIT) {
-        if (command && command->command == DPT__RANK_COMMAND__COMMAND_RESCUE && !rescued) {
-            rescue_state(r, command->rescue_by_ms);
-            rescued = true;
-        }
-        if (dpt_link_wait(r->link, -1, &err) != DPT_OK)
-            return; /* the agent is gone */
+    const Dpt__AgentToRank *command;
+    do {
         command = dpt_link_command(r->link);
-    }
+        if (command && command->command == DPT__RANK_COMMAND__COMMAND_EXIT)
+            return;
+        if (command && command->command == DPT__RANK_COMMAND__COMMAND_RESCUE)
+            carry_out_rescue(r, command->rescue_by_ms);
+    } while (dpt_link_wait(r->link, -1, &err) == DPT_OK); /* else the agent has ended */
 }

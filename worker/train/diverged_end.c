@@ -1,4 +1,4 @@
-/* The end of a run that has diverged: before a step that is not finite, or with a state that is not
+/* The end of a run that has diverged: a step is not finite, or the state is not finite
  * (worker/optim/divergence.h). */
 #include "worker/train/process.h"
 
@@ -12,9 +12,9 @@
 
 enum { WHAT_BYTES = 128, ARGUMENTS_BYTES = 256 };
 
-/* The first rank that reports the error ends the run for all ranks: so all meet before that.
- * *flag: of this rank; becomes that of any. */
-static enum dpt_status meet_all_ranks(struct dpt_rank *r, bool *flag, struct dpt_err *err)
+/* The first rank that reports the error ends the run for all ranks: so all ranks wait for each
+ * other before. *flag: of this rank; becomes true if any rank's is. */
+static enum dpt_status join_flags(struct dpt_rank *r, bool *flag, struct dpt_err *err)
 {
     const uint8_t mine = *flag;
     DPT_TRY(generation_all_gather(&r->gen, r->comm_thread, &mine, sizeof mine, err));
@@ -24,8 +24,8 @@ static enum dpt_status meet_all_ranks(struct dpt_rank *r, bool *flag, struct dpt
     return DPT_OK;
 }
 
-/* The arguments that lower the learning rate: min_lr, too, where it would be above. */
-static const char *say_lower_lr(const struct dpt_config *config, char ret[ARGUMENTS_BYTES])
+/* The arguments that lower the learning rate, and min_lr if it would be above. */
+static const char *print_lower_lr(const struct dpt_config *config, char ret[ARGUMENTS_BYTES])
 {
     char lr[32], min_lr[96] = "", allow[40] = "";
     (void)snprintf(lr, sizeof lr, "%g", config->optimizer.lr / 10);
@@ -39,7 +39,7 @@ static const char *say_lower_lr(const struct dpt_config *config, char ret[ARGUME
     return ret;
 }
 
-/* `why`, and what to do; the command's arguments are given as they are to be typed. */
+/* `why`, the newest checkpoint, and the arguments that may help, as they are to be typed. */
 static enum dpt_status fail_diverged(struct dpt_rank *r, const char *why, bool may_skip,
                                      struct dpt_err *err)
 {
@@ -56,14 +56,15 @@ static enum dpt_status fail_diverged(struct dpt_rank *r, const char *why, bool m
         err, DPT_EDIVERGED,
         "%s; newest finite checkpoint: %s; start again with a lower learning rate, %s, or in the "
         "same way with more optimizer.warmup_steps or another train.grad_clip%s",
-        why, newest, say_lower_lr(r->config, arguments),
+        why, newest, print_lower_lr(r->config, arguments),
         may_skip ? "; or leave such steps out, --set train.on_divergence=skip" : "");
 }
 
-/* The state before the step, unless a checkpoint has it. It may not be finite either: then it is
- * dropped, and said. *ret_gave_up: the world changes before it was saved, and the next generation
- * has to save it. */
-static enum dpt_status save_held(struct dpt_rank *r, bool *ret_gave_up, struct dpt_err *err)
+/* Saves the state before the step, unless a checkpoint has it. If that state is not finite either,
+ * the saver logs it and drops the checkpoint. *ret_gave_up: the world changes before the state is
+ * saved, and the next generation has to save it. */
+static enum dpt_status save_before_diverged_step(struct dpt_rank *r, bool *ret_gave_up,
+                                                 struct dpt_err *err)
 {
     char hash[DPT_HASH_HEX_BYTES];
     *ret_gave_up = false;
@@ -88,14 +89,13 @@ enum dpt_status rank_end_diverged(struct dpt_rank *r, struct dpt_err *err)
     const struct dpt_err why = *err;
     dpt_link_publish_busy(r->link, true);
     bool gave_up = false;
-    enum dpt_status status = save_held(r, &gave_up, err);
+    enum dpt_status status = save_before_diverged_step(r, &gave_up, err);
     if (status == DPT_OK && !gave_up) {
         rank_log_divergence(r, r->state.step + 1, "stop", r->state.scaler.diverged_in_row);
         (void)rank_settles_log(r);
     }
-    /* The first rank that reports the error ends the run for all: so all save before. */
     if (status == DPT_OK)
-        status = meet_all_ranks(r, &gave_up, err);
+        status = join_flags(r, &gave_up, err);
     dpt_link_publish_busy(r->link, false);
     if (status != DPT_OK)
         return status;
@@ -109,7 +109,7 @@ enum dpt_status rank_end_diverged(struct dpt_rank *r, struct dpt_err *err)
 
 /* ---- a state that is not finite ---- */
 
-/* The first of the values, -1: none. */
+/* Index of the first value that is not finite; -1: none. */
 static int64_t find_not_finite(const float *values, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -126,10 +126,10 @@ static const char *name_of_element(const struct dpt_rank *r, int64_t element)
     return r->save->tensors.tensor[t].name;
 }
 
-/* Where the part has a value that is not finite, as "second moment of tensor 'x'"; false: it has
- * none. */
-static bool find_in_part(const struct dpt_rank *r, const struct dpt_state_part *part,
-                         char ret[WHAT_BYTES])
+/* False: all values of the part are finite. True: `ret` names the place, as "second moment of
+ * tensor 'x'". */
+static bool name_not_finite(const struct dpt_rank *r, const struct dpt_state_part *part,
+                            char ret[WHAT_BYTES])
 {
     static const char *const words[DPT_VECTOR_COUNT] = {"", "first moment of ",
                                                         "second moment of "};
@@ -151,13 +151,13 @@ static bool find_in_part(const struct dpt_rank *r, const struct dpt_state_part *
     return false;
 }
 
-/* Earlier saves are whole on all ranks before the first rank reports that the run ends. */
-static enum dpt_status settle_and_meet(struct dpt_rank *r, struct dpt_err *err)
+/* Earlier saves have ended on all ranks before the first rank reports the end of the run. */
+static enum dpt_status settle_savers(struct dpt_rank *r, struct dpt_err *err)
 {
     bool none = false;
     if (r->config->checkpoint.dir[0])
         rank_settle_saver(r);
-    return meet_all_ranks(r, &none, err);
+    return join_flags(r, &none, err);
 }
 
 enum dpt_status rank_end_not_finite(struct dpt_rank *r, struct dpt_err *err)
@@ -166,7 +166,7 @@ enum dpt_status rank_end_not_finite(struct dpt_rank *r, struct dpt_err *err)
     dpt_link_publish_busy(r->link, true);
     rank_log_divergence(r, r->state.step, "stop", 0);
     (void)rank_settles_log(r);
-    enum dpt_status status = settle_and_meet(r, err);
+    enum dpt_status status = settle_savers(r, err);
     dpt_link_publish_busy(r->link, false);
     DPT_TRY(status);
     (void)snprintf(why, sizeof why, "step %lld is the last: %.500s", (long long)r->state.step,
@@ -182,11 +182,11 @@ enum dpt_status rank_check_last_state(struct dpt_rank *r, struct dpt_err *err)
     char why[2 * WHAT_BYTES + 64], where[WHAT_BYTES] = "the part of another rank";
     const struct dpt_strategy_state *held = dpt_strategy_held(r->strategy);
     DPT_TRY(dpt_strategy_fetch_state(r->strategy, err));
-    bool bad = r->config->checkpoint.dir[0] && find_in_part(r, &held->own, where);
-    DPT_TRY(meet_all_ranks(r, &bad, err));
+    bool bad = r->config->checkpoint.dir[0] && name_not_finite(r, &held->own, where);
+    DPT_TRY(join_flags(r, &bad, err));
     if (!bad)
         return DPT_OK;
-    DPT_TRY(settle_and_meet(r, err));
+    DPT_TRY(settle_savers(r, err));
     (void)snprintf(
         why, sizeof why,
         "the last checkpoint, of step %lld, is not written: %s holds a value that is not "

@@ -1,4 +1,4 @@
-/* The error that ends a process: whose fault it is, and what its agent is told. */
+/* The error that ends a process: its exit code, and its report to the agent. */
 #include "worker/train/process.h"
 
 #include "base/log.h"
@@ -15,28 +15,28 @@ static int exit_code_of(enum dpt_status status)
     case DPT_ECONFIG:
     case DPT_EINVAL:
     case DPT_ENOENT:
-    case DPT_EIO: /* before the first step: a file that was named and cannot be read */
+    case DPT_EIO: /* before the first step: a file of the config that cannot be read */
     case DPT_ECORRUPT:
     case DPT_EVERSION:
     case DPT_EUNSUPPORTED:
         return EXIT_CODE_CONFIG;
-    case DPT_EREFUSED: /* the folder is another run's now */
+    case DPT_EREFUSED: /* another run has taken the folder */
         return EXIT_CODE_EXPELLED;
     default:
         return EXIT_CODE_FAILED;
     }
 }
 
-/* The first process of a local rank had it, and a later one may lack it for a time: a mount, a
- * device, memory. */
-static bool may_come_back(enum dpt_status status)
+/* A mount, a device or memory that the first process of this local rank had may be absent for a
+ * time. */
+static bool is_temporary(enum dpt_status status)
 {
     return status == DPT_EDEVICE || status == DPT_EIO || status == DPT_ENOENT ||
            status == DPT_ENOMEM;
 }
 
-/* The last report. The agent makes it the error of the run (`fatal`) or, if the fault is this
- * machine's, the error of this process, which it starts again. */
+/* The last report. `fatal`: the agent reports it as the error of the run. Else the cause is this
+ * machine, and the agent starts the process again. */
 static void publish_end(struct dpt_rank *r, bool fatal, int exit_code, const char *text)
 {
     dpt_log(r->link ? DPT_LOG_INFO : DPT_LOG_ERROR, "this process ends: %s", text);
@@ -59,7 +59,7 @@ int rank_report_end(struct dpt_rank *r, enum dpt_status status, bool at_work, st
                               ? EXIT_CODE_FAILED
                               : exit_code_of(status);
     const bool own =
-        at_work ? status == DPT_EDEVICE : r->options->start->spawn > 1 && may_come_back(status);
+        at_work ? status == DPT_EDEVICE : r->options->start->spawn > 1 && is_temporary(status);
     rank_explain_memory(status, err);
     publish_end(r, !own, exit_code, err->text);
     return exit_code;

@@ -9,15 +9,18 @@ enum { STEP_TIMES_COUNT = 16 };
 
 /* Times and tokens of the steps of this process. */
 struct rank_loop {
-    int64_t last_step_ns;                 /* when the last step, or what came after it, ended */
-    struct dpt_comm_account last_account; /* as of then */
+    int64_t last_step_ns; /* end of the last step and of its save, evaluation and comparison */
+    struct dpt_comm_account last_account; /* at last_step_ns */
     int64_t step_ms[STEP_TIMES_COUNT];
     int n_step_ms;
     int64_t tokens_trained;
     double train_seconds;
-    int64_t line_tokens; /* as of the last step that has a line (train.log_every), or of the ... */
-    double line_seconds; /* ... begin of the generation */
+    /* tokens_trained and train_seconds at the last step with a line (train.log_every), or at the
+     * beginning of the generation. */
+    int64_t line_tokens;
+    double line_seconds;
     int64_t steps_made;
+    bool rescued; /* a RESCUE was carried out */
 };
 
 static inline int64_t rank_tokens_per_step(const struct dpt_rank *r)
@@ -28,8 +31,8 @@ static inline int64_t rank_tokens_per_step(const struct dpt_rank *r)
 /* commands.c: follows the agent's commands until EXIT, an error, or the end of the agent
  * (DPT_EPEER). */
 DPT_MUST_USE enum dpt_status rank_follow(struct dpt_rank *r, struct dpt_err *err);
-/* After the last report of a rank whose state is whole: writes a rescue if the agent says so, and
- * returns at EXIT. */
+/* After the last report of a rank with a complete state: writes a rescue if the agent commands it,
+ * and returns at EXIT. */
 void rank_await_rescue(struct dpt_rank *r);
 
 enum train_end {
@@ -42,22 +45,22 @@ enum train_end {
 DPT_MUST_USE enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret,
                                         struct dpt_err *err);
 
-/* run_end.c. With all ranks: the last checkpoint, the summary, and the hash in the report; of a run
- * that only evaluates evaluation.json. */
+/* run_end.c. With all ranks: rank_finish makes the last checkpoint, the summary, and the hash in
+ * the report; rank_finish_evaluation makes evaluation.json of a run that only evaluates. */
 DPT_MUST_USE enum dpt_status rank_finish(struct dpt_rank *r, struct dpt_err *err);
 DPT_MUST_USE enum dpt_status rank_finish_evaluation(struct dpt_rank *r, struct dpt_err *err);
 
-/* diverged_end.c. Each with all ranks, and each ends the run with DPT_EDIVERGED, whose text says
- * why, the newest checkpoint and what to change; other errors are rank_compute_step's.
- * rank_end_diverged: after DPT_EDIVERGED of a step, saves what is held. rank_end_not_finite: after
- * a step whose checkpoint some rank could not write, since the state is not finite.
- * rank_check_last_state: DPT_OK if the state that would be saved last is finite on all ranks. */
+/* diverged_end.c. Each with all ranks. Each ends the run with DPT_EDIVERGED, whose text has the
+ * cause, the newest checkpoint and the settings to change; other errors as rank_compute_step.
+ * rank_end_diverged: after DPT_EDIVERGED of a step; saves the held state. rank_end_not_finite:
+ * after a step whose checkpoint a rank dropped because the state is not finite.
+ * rank_check_last_state: DPT_OK if the state of the last checkpoint is finite on all ranks. */
 DPT_MUST_USE enum dpt_status rank_end_diverged(struct dpt_rank *r, struct dpt_err *err);
 DPT_MUST_USE enum dpt_status rank_end_not_finite(struct dpt_rank *r, struct dpt_err *err);
 DPT_MUST_USE enum dpt_status rank_check_last_state(struct dpt_rank *r, struct dpt_err *err);
 
-/* end_report.c: tells the agent the error that ends this process; returns the exit code. `at_work`:
- * the setup was over. */
+/* end_report.c. Reports the error that ends this process to the agent; returns the exit code.
+ * `at_work`: the setup had succeeded. */
 int rank_report_end(struct dpt_rank *r, enum dpt_status status, bool at_work, struct dpt_err *err);
 
 #endif

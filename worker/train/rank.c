@@ -7,7 +7,6 @@
 #include "base/numa.h"
 #include "rendezvous/core/timing.h"
 #include "worker/train/device/device.h"
-#include "worker/train/device/numa_bind.h"
 #include "worker/train/formation/formation.h"
 #include "worker/train/log/log.h"
 #include "worker/train/process.h"
@@ -46,7 +45,8 @@ static void on_closed(void *ctx)
     dpt_comm_thread_abort(r->comm_thread);
 }
 
-/* The link to the agent and what its thread uses, the log and the saver. */
+/* Opens the link to the agent, the communication thread that the link's callbacks abort, the log
+ * and the saver. */
 static enum dpt_status open_link(struct dpt_rank *r, struct dpt_err *err)
 {
     const struct dpt_rank_start *start = r->options->start;
@@ -99,14 +99,16 @@ static void close_log(struct dpt_rank *r)
     rank_tell_unsaved(r);
 }
 
-/* Returns the exit code. */
-static int end_rank(struct dpt_rank *r, enum dpt_status status, bool at_work, struct dpt_err *err)
+/* Reports the end to the agent; returns the exit code. */
+static int report_and_close_log(struct dpt_rank *r, enum dpt_status status, bool at_work,
+                                struct dpt_err *err)
 {
     const bool sound = status != DPT_OK && at_work && r->stepping->reading_failed;
     if (!sound)
-        close_log(r); /* the agent may end this process as soon as it has the last report */
+        close_log(r); /* before the last report: after it the agent may end this process */
     const int exit_code = status == DPT_OK ? 0 : rank_report_end(r, status, at_work, err);
-    if (status != DPT_OK && r->comm_thread) /* no farewell: the others are anywhere */
+    if (status != DPT_OK &&
+        r->comm_thread) /* no orderly close: the other ranks may not take part */
         dpt_comm_thread_abort(r->comm_thread);
     if (sound) {
         rank_await_rescue(r);
@@ -120,7 +122,7 @@ static void close_rooms(struct dpt_rank *r)
     if (r->link && r->comm_thread && r->save->saver && r->strategy)
         rank_leave_generation(r);
     dpt_saver_destroy(&r->save->saver);
-    dpt_link_destroy(&r->link); /* its thread aborts the communicator: it ends first */
+    dpt_link_destroy(&r->link); /* before comm_thread, which the link's thread aborts */
     dpt_comm_thread_destroy(&r->comm_thread);
     if (r->strategy)
         dpt_strategy_destroy(&r->strategy);
@@ -130,7 +132,7 @@ static void close_rooms(struct dpt_rank *r)
     rank_close_save(r);
 }
 
-static void begin_rank(struct whole_rank *whole, const struct dpt_rank_options *options)
+static void init_rank(struct whole_rank *whole, const struct dpt_rank_options *options)
 {
     whole->rank = (struct dpt_rank){
         .options = options,
@@ -158,14 +160,14 @@ int dpt_rank_run(const struct dpt_rank_options *options)
         dpt_log(DPT_LOG_ERROR, "rank: out of memory");
         return EXIT_CODE_FAILED;
     }
-    begin_rank(whole, options);
+    init_rank(whole, options);
     enum dpt_status status = open_rooms(&whole->rank, &err);
     const bool at_work = status == DPT_OK;
     if (at_work) {
         rank_report(&whole->rank, DPT__RANK_PHASE__RANK_STANDBY, 0);
         status = rank_follow(&whole->rank, &err);
     }
-    const int exit_code = end_rank(&whole->rank, status, at_work, &err);
+    const int exit_code = report_and_close_log(&whole->rank, status, at_work, &err);
     close_rooms(&whole->rank);
     free(whole);
     return exit_code;
@@ -173,7 +175,7 @@ int dpt_rank_run(const struct dpt_rank_options *options)
 
 static void end_process(void)
 {
-    /* The node's agent died: this rank must leave nothing behind that a successor would meet, so
+    /* The node's agent died. A successor may run already: this rank must write nothing any more,
      * not even a log line. */
     _exit(EXIT_CODE_FAILED);
 }

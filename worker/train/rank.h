@@ -16,14 +16,15 @@
 #ifndef DPT_WORKER_TRAIN_RANK_H
 #define DPT_WORKER_TRAIN_RANK_H
 
-#include "worker/train/state/rank_options.h"
+#include "worker/train/state/rooms.h"
 
-/* Runs a rank to its end; returns the exit code that was also told to the agent: 0 after EXIT, 2
- * for what the configuration or its files cause, 4 for other errors. The reason of an error is
- * logged and told to the agent. Blocks; uses no process-wide state but the log. */
+/* Runs a rank to its end. Returns the exit code, which the agent's last report has, too: 0 after
+ * EXIT, 2 for an error of the configuration or of its files, 75 for a folder that another run has
+ * taken, 4 for other errors. The reason of an error is logged and reported to the agent. Blocks;
+ * the log is the only process-wide state that it uses. */
 int dpt_rank_run(const struct dpt_rank_options *options);
 
-/* The rank process: fd DPT_RANK_FD_LINK, dies with its agent. */
+/* The rank process, which ends with its agent. The link is file descriptor DPT_RANK_FD_LINK. */
 int dpt_rank_main(const struct dpt_rank_start *start, const struct dpt_config *config);
 
 #endif

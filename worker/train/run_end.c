@@ -75,7 +75,7 @@ enum dpt_status rank_finish(struct dpt_rank *r, struct dpt_err *err)
     DPT_TRY(rank_check_last_state(r, err));
     DPT_TRY(rank_save_last(r, hash, err));
     const struct dpt_summary summary = summary_of(r, hash);
-    if (rank_settles_log(r)) /* like every record: the run is done without it, too */
+    if (rank_settles_log(r)) /* a summary that cannot be written does not fail the run */
         rank_check_log(r, write_summary(r, &summary, err), err);
     struct dpt_report *report = dpt_link_edit(r->link);
     report_hash(report, hash);

@@ -30,8 +30,7 @@ static double account_step(struct dpt_rank *r, struct dpt_comm_account *ret)
     double step_ms = (double)(r->loop->last_step_ns - began) * 1e-6;
     ret->waited_ns = r->loop->last_account.waited_ns - before.waited_ns;
     ret->bytes_sent = r->loop->last_account.bytes_sent - before.bytes_sent;
-    /* Rounded up: a median of 0 says that there was none yet, and then nothing counts as a stall.
-     */
+    /* Rounded up: a median of 0 means no step yet, and then no silence counts as a stall. */
     r->loop->step_ms[r->loop->n_step_ms++ % STEP_TIMES_COUNT] = 1 + (int64_t)step_ms;
     r->loop->tokens_trained += rank_tokens_per_step(r);
     r->loop->train_seconds += step_ms * 1e-3;
@@ -53,17 +52,17 @@ static int64_t median_step_ms(const struct dpt_rank *r)
     return n > 0 ? sorted[n / 2] : 0;
 }
 
-/* ---- what a step tells ---- */
+/* ---- the reports of a step ---- */
 
-/* metrics.jsonl has the step, and so has a terminal's log. */
+/* Whether metrics.jsonl and the terminal have a line of the step. */
 static bool line_is_due(const struct dpt_rank *r)
 {
     return r->state.step % r->config->train.log_every == 0 ||
            r->state.step == r->config->train.steps;
 }
 
-/* The step for the agent, which shows the newest one and prints those that are due. */
-static void tell_step(struct dpt_rank *r, double tokens_per_s)
+/* Sends the step to the agent, which shows the newest step and prints those with a line. */
+static void send_step(struct dpt_rank *r, double tokens_per_s)
 {
     const struct train_state *s = &r->state;
     const bool ends_epoch = rank_ends_epoch(r);
@@ -94,7 +93,7 @@ static double rate_since_line(const struct dpt_rank *r)
     return seconds > 0 ? (double)(r->loop->tokens_trained - r->loop->line_tokens) / seconds : 0;
 }
 
-static void begin_line(struct dpt_rank *r)
+static void restart_rate(struct dpt_rank *r)
 {
     r->loop->line_tokens = r->loop->tokens_trained;
     r->loop->line_seconds = r->loop->train_seconds;
@@ -138,19 +137,19 @@ static void publish_progress(struct dpt_rank *r)
     dpt_link_publish(r->link, false);
 }
 
-/* ---- what the last generation did not tell ---- */
+/* ---- lines that the last generation lacks ---- */
 
-/* A step that the last generation committed and the formation of this one applied, or whose line
- * was lost with the node that should have printed it. */
-static void tell_missed_step(struct dpt_rank *r)
+/* A step that the last generation committed and the formation of this generation applied, or a step
+ * whose line was lost with the node that had to print it. */
+static void send_missed_step(struct dpt_rank *r)
 {
     if (r->state.has_outcome && r->state.step > 0 && (line_is_due(r) || rank_ends_epoch(r)))
-        tell_step(r, 0);
-    begin_line(r);
+        send_step(r, 0);
+    restart_rate(r);
 }
 
-/* The last step may have been committed by a generation whose log writer died before writing it,
- * and this rank may have been given the state after it. */
+/* The log writer of the last generation may have died before it wrote the last step. This rank may
+ * have received the state after that step. */
 static void log_missed_step(struct dpt_rank *r)
 {
     if (!r->gen.writes_log || !r->state.has_outcome ||
@@ -195,8 +194,8 @@ static bool evaluation_is_due(const struct dpt_rank *r)
            (every > 0 && (r->state.step % every == 0 || r->state.step == r->config->train.steps));
 }
 
-/* Evaluates what this world has not evaluated yet. True: it was given up, since the world shall
- * change; the next one does it. */
+/* Evaluates the state if this world has not evaluated it. *ret_stopped: the evaluation was stopped
+ * because the world shall change; the next world continues it. */
 static enum dpt_status evaluate_once(struct dpt_rank *r, bool *ret_stopped, struct dpt_err *err)
 {
     bool all_leave = false;
@@ -208,7 +207,7 @@ static enum dpt_status evaluate_once(struct dpt_rank *r, bool *ret_stopped, stru
     return DPT_OK;
 }
 
-/* `again`: as the generation begins, the one before it may have written the evaluation. */
+/* `again`: the generation begins, and the line of the evaluation may have been written before. */
 static enum dpt_status evaluate_if_due(struct dpt_rank *r, bool again, bool *ret_stopped,
                                        struct dpt_err *err)
 {
@@ -229,22 +228,22 @@ static bool verification_is_due(const struct dpt_rank *r)
     return r->config->train.verify_every > 0 && r->state.step % r->config->train.verify_every == 0;
 }
 
-static enum dpt_status one_step(struct dpt_rank *r, struct dpt_err *err)
+static enum dpt_status make_one_step(struct dpt_rank *r, struct dpt_err *err)
 {
     dpt_log_set_where(r->gen.rank, r->gen.number, r->state.step);
     DPT_TRY(rank_compute_step(r, err));
     DPT_TRY(rank_apply(r, err));
     rank_note_step(r);
-    if (verification_is_due(r)) /* before anything of the step is logged or saved */
+    if (verification_is_due(r)) /* before the step is logged or saved */
         DPT_TRY(rank_verify(r, err));
-    DPT_TRY(rank_look_after_rebuild(r, err));
+    DPT_TRY(rank_finish_rebuild(r, err));
     struct dpt_comm_account account;
     double step_ms = account_step(r, &account);
     rank_flush_log(r);
-    tell_step(r, rate_since_line(r));
+    send_step(r, rate_since_line(r));
     if (line_is_due(r)) {
         log_metrics(r, step_ms, &account);
-        begin_line(r);
+        restart_rate(r);
     }
     if (rank_ends_epoch(r))
         rank_log_epoch(r);
@@ -254,12 +253,12 @@ static enum dpt_status one_step(struct dpt_rank *r, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* One step with all that follows it. *ret_stopped: all ranks have agreed to stop after it. */
+/* One step, and its evaluation and save. *ret_stopped: all ranks have agreed to stop after it. */
 static enum dpt_status step_and_follow_up(struct dpt_rank *r, bool *ret_stopped,
                                           struct dpt_err *err)
 {
     bool stopped = false;
-    enum dpt_status status = one_step(r, err);
+    enum dpt_status status = make_one_step(r, err);
     if (status == DPT_EDIVERGED)
         return rank_end_diverged(r, err);
     DPT_TRY(status);
@@ -267,9 +266,10 @@ static enum dpt_status step_and_follow_up(struct dpt_rank *r, bool *ret_stopped,
     if (flags & DPT_COMMIT_NOT_FINITE)
         return rank_end_not_finite(r, err);
     const bool more = r->state.step < r->config->train.steps;
-    /* When all leave no step is of use any more, though the server's word is not here yet. */
+    /* When all nodes leave, a further step would be lost: no need to wait for the server's PREPARE.
+     */
     const bool leaves = more && (flags & (DPT_COMMIT_REFORM | DPT_COMMIT_ALL_LEAVE));
-    if (!leaves) /* before the step is saved, with its loss */
+    if (!leaves) /* before the save, which has the validation loss */
         DPT_TRY(evaluate_if_due(r, false, &stopped, err));
     if (rank_save_if_due(r))
         begin_step_account(r);
@@ -283,7 +283,7 @@ static enum dpt_status step_and_follow_up(struct dpt_rank *r, bool *ret_stopped,
 static enum dpt_status train_steps(struct dpt_rank *r, bool *ret_stopped, struct dpt_err *err)
 {
     DPT_TRY(evaluate_if_due(r, true, ret_stopped, err));
-    tell_missed_step(r);
+    send_missed_step(r);
     begin_step_account(r);
     while (!*ret_stopped && r->state.step < r->config->train.steps)
         DPT_TRY(step_and_follow_up(r, ret_stopped, err));
@@ -299,8 +299,8 @@ static enum dpt_status evaluate_only(struct dpt_rank *r, bool *ret_stopped, stru
     return *ret_stopped ? DPT_OK : rank_finish_evaluation(r, err);
 }
 
-/* An error of a step ends this generation only, or the run. */
-static bool is_of_generation(const struct dpt_rank *r, enum dpt_status status)
+/* Whether an error of a step ends this generation only; else it ends the run. */
+static bool ends_generation_only(const struct dpt_rank *r, enum dpt_status status)
 {
     return dpt_link_interrupted(r->link, r->gen.number) || status == DPT_EABORTED ||
            status == DPT_EPEER || status == DPT_ETIMEOUT;
@@ -327,7 +327,7 @@ enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_e
     } else {
         DPT_TRY(rank_check_folder(r, err));
         begin_training(r);
-        if (r->gen.farewell) { /* after the last step, too: its end has no time now */
+        if (r->gen.farewell) { /* also after the last step: the end of the run has no time now */
             rank_save_before_leaving(r);
             return DPT_OK;
         }
@@ -337,11 +337,11 @@ enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_e
         *ret = TRAIN_FINISHED;
     if (status == DPT_EREFUSED) /* the folder is another run's: this run ends */
         return status;
-    if (status != DPT_OK && is_of_generation(r, status)) {
+    if (status != DPT_OK && ends_generation_only(r, status)) {
         *ret = TRAIN_BROKEN;
         return DPT_OK;
     }
-    if (status == DPT_EDIVERGED && r->state.diverged) /* its text is whole */
+    if (status == DPT_EDIVERGED && r->state.diverged) /* the text needs no context */
         return status;
     return dpt_wrap(err, status, "step %lld", (long long)r->state.step);
 }

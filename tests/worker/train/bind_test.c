@@ -1,6 +1,6 @@
 /* A rank stays on its share of the machine's nodes, and nowhere where there is nothing to choose.
  * The machine is a fake one, made of two cores that this process has. */
-#include "worker/train/device/numa_bind.h"
+#include "worker/train/device/device.h"
 
 #include "base/fs.h"
 #include "tests/tmp.h"

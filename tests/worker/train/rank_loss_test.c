@@ -307,7 +307,7 @@ static void all_checkpoints_damaged(void **state)
             director_plan(d);
             text = director_await_fatal(d);
         }
-        assert_non_null(strstr(text, "none that the run can go on from"));
+        assert_non_null(strstr(text, "none from which the run can continue"));
         assert_non_null(strstr(text, "dpt-ckpt list --verify"));
         assert_non_null(strstr(text, "--allow-fresh"));
         director_destroy(&d);

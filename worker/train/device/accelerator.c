@@ -19,7 +19,7 @@ struct dpt_accelerator {
     struct dpt_stream *stream;
     const struct dpt_ops *ops;
     int n_units;
-    struct dpt_unit_graphs *graphs;  /* NULL: units op by op */
+    struct dpt_unit_graphs *graphs;  /* NULL: ops are posted one by one */
     struct buffer buffer[N_BUFFERS]; /* of the device */
     struct dpt_stager *stager;
     size_t stager_bytes;
@@ -29,8 +29,8 @@ struct dpt_accelerator {
     void *batch;
     const void *weights[DPT_UNITS_MAX]; /* of the device */
     float *grads[DPT_UNITS_MAX];
-    bool fresh[DPT_UNITS_MAX];      /* weights[u] are the host's */
-    struct dpt_announced announced; /* by backward of a unit; told when it is on the host */
+    bool fresh[DPT_UNITS_MAX];      /* weights[u] equal the host's */
+    struct dpt_announced announced; /* by backward of a unit; passed on when it is on the host */
 };
 
 /* The slot with pointers to the memory of the device. Unless the state is resident, the gradients
@@ -67,7 +67,7 @@ static size_t right_bytes(const struct dpt_accelerator *a)
     return dpt_model_labels(a->o.model) > 0 ? (size_t)a->o.b * sizeof(float) : 0;
 }
 
-/* Page-locked memory of the host for transfers, beside those of the strategy with the stager. */
+/* Page-locked memory of the host for transfers. */
 static enum dpt_status allocate_host_memory(struct dpt_accelerator *a, struct dpt_err *err)
 {
     const size_t bytes = (size_t)dpt_model_flat_numel(a->o.model) * sizeof(float);
@@ -139,7 +139,7 @@ static enum dpt_status prepare_units(struct dpt_accelerator *a, struct dpt_err *
         for (int u = a->n_units - 1; u >= 0; u--)
             dpt_model_backward(a->o.model, a->ops, a->stream, u, &slot);
     }
-    slot.mode = DPT_MODE_EVAL; /* where nothing is dropped, and the head computes losses */
+    slot.mode = DPT_MODE_EVAL; /* no dropout, and the head computes losses */
     for (int u = 0; u < a->n_units && a->o.evaluates; u++)
         dpt_model_forward(a->o.model, a->ops, a->stream, u, &slot);
     return dpt_stream_prepare_end(a->stream, err);
@@ -217,7 +217,7 @@ struct dpt_stager *dpt_accelerator_stager(const struct dpt_accelerator *a)
 
 enum dpt_status dpt_accelerator_begin_generation(struct dpt_accelerator *a, struct dpt_err *err)
 {
-    DPT_TRY(dpt_stream_sync(a->stream, err)); /* a step may have been left */
+    DPT_TRY(dpt_stream_sync(a->stream, err)); /* a step may have been interrupted */
     if (a->graphs)
         dpt_unit_graphs_forget(a->graphs);
     return DPT_OK;
@@ -228,7 +228,7 @@ void dpt_accelerator_forget_weights(struct dpt_accelerator *a)
     memset(a->fresh, 0, sizeof a->fresh);
 }
 
-/* The weights that a unit borrows are of an earlier unit and were copied with it. */
+/* Borrowed weights belong to an earlier unit and were copied with it. */
 static void bring_weights(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot)
 {
     if (a->o.resident || a->fresh[unit])
@@ -239,8 +239,7 @@ static void bring_weights(struct dpt_accelerator *a, int unit, const struct dpt_
     a->fresh[unit] = true;
 }
 
-/* Ragged samples in rows of form.positions, as if one had that length: the shape that is prepared.
- */
+/* Copies ragged samples into rows of form->positions, the prepared shape. */
 static void pad_batch(struct dpt_accelerator *a, const struct dpt_batch *batch)
 {
     const struct dpt_batch padded = dpt_batch_at(a->o.form, a->o.b, a->batch);
@@ -255,7 +254,7 @@ static void pad_batch(struct dpt_accelerator *a, const struct dpt_batch *batch)
         memcpy(padded.part[part], batch->part[part], n * a->o.form->part_bytes[part]);
 }
 
-/* The last slot's micro-batch is on the device: end_slot has synced, or begin_generation. */
+/* The staging memory is free: end_slot or begin_generation has synced since the last slot. */
 void dpt_accelerator_begin_slot(struct dpt_accelerator *a, const struct dpt_slot *slot)
 {
     DPT_ASSERT(slot->b == a->o.b && slot->t == slot->batch.positions);
@@ -300,7 +299,7 @@ enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a, const struct
     DPT_ASSERT(a->announced.first <= a->announced.last); /* every unit has parameters */
     const struct dpt_param *low = dpt_model_param(a->o.model, a->announced.first);
     const struct dpt_param *high = dpt_model_param(a->o.model, a->announced.last);
-    DPT_ASSERT(low->unit == unit && high->unit == unit); /* its own, and none left out */
+    DPT_ASSERT(low->unit == unit && high->unit == unit);
     const int64_t first = low->offset - dpt_model_unit(a->o.model, unit)->offset;
     const int64_t n = high->offset + high->numel - low->offset;
     a->ops->copy(a->stream, (size_t)n * sizeof *a->staging, a->grads[unit] + first, a->staging);

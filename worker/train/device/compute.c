@@ -2,8 +2,6 @@
 #include "worker/train/device/device.h"
 #include "worker/train/device/unit_graphs.h"
 
-#include <stdlib.h>
-
 struct dpt_slot rank_slot(const struct dpt_rank *r, enum dpt_mode mode)
 {
     const struct rank_device *d = r->device;
@@ -54,22 +52,22 @@ void rank_forget_weights(struct dpt_rank *r)
         dpt_accelerator_forget_weights(r->device->accelerator);
 }
 
-/* ---- what a micro-batch needs on the host ---- */
+/* ---- preparation of the ops on the host ---- */
 
-/* All products of a slot, with what is in slot->packed. */
+/* All products of a slot, with the packed weights of slot->packed. */
 static void prepare_slot(const struct dpt_rank *r, struct dpt_slot *slot)
 {
     const int n_units = dpt_model_n_units(r->model);
     for (int u = 0; u < n_units; u++)
         dpt_model_forward(r->model, r->device->ops, r->device->stream, u, slot);
-    if (dpt_config_evaluates(r->config)) { /* the head, which computes losses there only then */
+    if (dpt_config_evaluates(r->config)) { /* only then the head computes losses in forward */
         slot->mode = DPT_MODE_EVAL;
         dpt_model_forward(r->model, r->device->ops, r->device->stream, n_units - 1, slot);
         slot->mode = DPT_MODE_TRAIN;
     }
     for (int accumulate = 0; accumulate < 2; accumulate++) {
         slot->accumulate = accumulate != 0;
-        /* As strategies add: lane_sums.h. */
+        /* As strategies add gradients: lane_sums.h. */
         slot->parts_apart = accumulate && r->config->train.reduction != DPT_REDUCTION_FAST;
         for (int u = n_units - 1; u >= 0; u--)
             dpt_model_backward(r->model, r->device->ops, r->device->stream, u, slot);
@@ -78,33 +76,22 @@ static void prepare_slot(const struct dpt_rank *r, struct dpt_slot *slot)
 
 enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err *err)
 {
-    const size_t n_units = (size_t)dpt_model_n_units(r->model);
-    const int n_params = dpt_model_n_params(r->model);
-    struct dpt_slot slot = rank_slot(r, DPT_MODE_TRAIN);
-    const void **weights = calloc(n_units, sizeof *weights);
-    float **grads = calloc(n_units, sizeof *grads);
-    const void **packed = calloc((size_t)n_params, sizeof *packed);
+    /* While ops are prepared they read no memory: the addresses may be NULL. */
+    const void *weights[DPT_UNITS_MAX] = {NULL}, *packed[DPT_PARAMS_MAX] = {NULL};
+    float *grads[DPT_UNITS_MAX] = {NULL};
     struct dpt_announced ignored = {.first = 1};
-    enum dpt_status status = DPT_OK;
-    if (weights && grads && packed) {
-        slot.weights = weights;
-        slot.grads = grads;
-        slot.announce = dpt_announced_note;
-        slot.announce_ctx = &ignored;
-        dpt_stream_prepare_begin(r->device->stream);
-        prepare_slot(r, &slot);
-        for (int i = 0; i < n_params; i++) {
-            struct dpt_pack pack;
-            packed[i] = dpt_model_packing(r->model, i, &pack) ? r : NULL; /* never read */
-        }
-        slot.packed = packed;
-        prepare_slot(r, &slot);
-        status = dpt_stream_prepare_end(r->device->stream, err);
-    } else {
-        status = dpt_fail_nomem(err, "prepare the model");
+    struct dpt_slot slot = rank_slot(r, DPT_MODE_TRAIN);
+    slot.weights = weights;
+    slot.grads = grads;
+    slot.announce = dpt_announced_note;
+    slot.announce_ctx = &ignored;
+    dpt_stream_prepare_begin(r->device->stream);
+    prepare_slot(r, &slot);
+    for (int i = 0; i < dpt_model_n_params(r->model); i++) {
+        struct dpt_pack pack;
+        packed[i] = dpt_model_packing(r->model, i, &pack) ? r : NULL; /* any address */
     }
-    free(weights);
-    free(grads);
-    free(packed);
-    return status;
+    slot.packed = packed;
+    prepare_slot(r, &slot);
+    return dpt_stream_prepare_end(r->device->stream, err);
 }

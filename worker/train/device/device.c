@@ -44,8 +44,8 @@ static enum dpt_status open_cuda(const struct dpt_rank_start *start, struct dpt_
     return dpt_device_cuda_create(start->local_rank % count, ret, err);
 }
 
-/* Where the model is computed: on the host, or on a device beside it. */
-static enum dpt_status make_accelerator(struct dpt_rank *r, struct dpt_err *err)
+/* Opens the accelerator, if the config has one, and makes the fingerprint. */
+static enum dpt_status open_accelerator(struct dpt_rank *r, struct dpt_err *err)
 {
     const char *host = dpt_device_fingerprint(r->device->host);
     if (r->config->cluster.device != DPT_DEVICE_CUDA) {
@@ -87,8 +87,8 @@ static enum dpt_status load_nccl(void *ctx, const struct dpt_nccl_calls **ret, v
     return dpt_nccl_calls_load(ret, err);
 }
 
-/* How gradients go between ranks that have a device. */
-static enum dpt_status choose_backend(struct dpt_rank *r, struct dpt_err *err)
+/* Communication of gradients between devices. */
+static enum dpt_status open_gpu_communication(struct dpt_rank *r, struct dpt_err *err)
 {
     struct dpt_device *gpu = dpt_accelerator_device(r->device->accelerator);
     const bool nccl = dpt_strategy_traits(r->config).by_nccl;
@@ -106,7 +106,7 @@ static struct dpt_device *computing_device(const struct dpt_rank *r)
                                   : r->device->host;
 }
 
-static enum dpt_status make_base(struct dpt_rank *r, struct dpt_err *err)
+static enum dpt_status create_base(struct dpt_rank *r, struct dpt_err *err)
 {
     const struct dpt_base_options options = {
         .config = r->config,
@@ -122,10 +122,10 @@ static enum dpt_status make_base(struct dpt_rank *r, struct dpt_err *err)
 
 enum dpt_status rank_open_accelerator(struct dpt_rank *r, struct dpt_err *err)
 {
-    DPT_TRY(make_accelerator(r, err));
+    DPT_TRY(open_accelerator(r, err));
     if (dpt_model_base(r->model))
-        DPT_TRY(make_base(r, err));
-    return r->device->accelerator ? choose_backend(r, err) : DPT_OK;
+        DPT_TRY(create_base(r, err));
+    return r->device->accelerator ? open_gpu_communication(r, err) : DPT_OK;
 }
 
 enum dpt_status rank_create_strategy(struct dpt_rank *r, struct dpt_err *err)

@@ -46,9 +46,9 @@ struct reading {
     void *rounded; /* [DPT_PUBLISHED_PART] in the compute dtype, page-locked */
 };
 
-/* Rounds a part of a tensor and puts it where it belongs. */
-static enum dpt_status take_weights(void *ctx, int param, int64_t first, int64_t end,
-                                    const float *values, struct dpt_err *err)
+/* Rounds a part of a tensor and copies it to its place. */
+static enum dpt_status copy_rounded_weights(void *ctx, int param, int64_t first, int64_t end,
+                                            const float *values, struct dpt_err *err)
 {
     const struct reading *r = ctx;
     const struct dpt_base_options *o = r->o;
@@ -59,7 +59,7 @@ static enum dpt_status take_weights(void *ctx, int param, int64_t first, int64_t
     dpt_device_ops(r->b->device)
         ->copy(o->stream, (size_t)(end - first) * dpt_dtype_bytes(dtype), r->rounded,
                place_of_element(r->b, model, dpt_model_param(model, param)->offset + first));
-    return dpt_stream_sync(o->stream, err); /* the next part takes its place */
+    return dpt_stream_sync(o->stream, err); /* the next part overwrites r->rounded */
 }
 
 /* The folder may have changed since the worker hashed it and the run agreed on the hash. */
@@ -80,7 +80,7 @@ static enum dpt_status read_weights(const struct dpt_base *b, const struct dpt_b
     struct dpt_published *weights = NULL;
     struct dpt_hash128 hash;
     struct reading reading = {.b = b, .o = o};
-    const struct dpt_published_sink sink = {take_weights, &reading};
+    const struct dpt_published_sink sink = {copy_rounded_weights, &reading};
     DPT_TRY(dpt_device_alloc_host(b->device, ROUNDED_BYTES, &reading.rounded, err));
     enum dpt_status status =
         dpt_published_open(o->config->model.init_from, dpt_model_base(o->model), &weights, err);
@@ -95,8 +95,8 @@ static enum dpt_status read_weights(const struct dpt_base *b, const struct dpt_b
 
 /* ---- packing ---- */
 
-/* Packs every weight that stays as it is, which pays however few slots this rank has. The labels'
- * head is trained: the base's has no form. */
+/* Packs every frozen weight, which pays off for any number of slots. The labels' head is trained:
+ * the base's is not packed. */
 static enum dpt_status pack_weights(struct dpt_base *b, const struct dpt_base_options *o,
                                     struct dpt_err *err)
 {

@@ -1,5 +1,5 @@
-/* Whether this machine has the memory for its ranks, checked before they allocate it: else the
- * kernel would kill a process in the middle of a step without a message. */
+/* Checks before the allocations that this machine has the memory for its ranks: else the kernel
+ * would kill a process in the middle of a step without a message. */
 #include "base/memory.h"
 #include "worker/strategy/memory/memory_formula.h"
 #include "worker/train/device/device.h"
@@ -9,9 +9,9 @@
 #include <string.h>
 #include <sys/resource.h>
 
-enum { TOLERANCE = 16 }; /* the formulas are held to be right within 1/16 */
+enum { TOLERANCE = 16 }; /* the formulas are right within 1/16 */
 
-/* Bytes of a rank in a world of `size` ranks, of the kinds whose formulas are exact. */
+/* Bytes of a rank in a world of `size` ranks, of the tags with exact formulas. */
 static int64_t bytes_in_world(const struct dpt_rank *r, int size, int64_t ret[DPT_MEMORY_COUNT])
 {
     static const enum dpt_memory_tag inexact[] = {DPT_MEMORY_WORKSPACE, DPT_MEMORY_COMM,
@@ -44,8 +44,8 @@ static int64_t bytes_in_world(const struct dpt_rank *r, int size, int64_t ret[DP
     return sum;
 }
 
-/* The world in which a rank of this run holds least: the largest, or a rank alone, which sends
- * nothing. */
+/* Bytes in the world in which a rank of this run holds least: the largest world, or a world of one
+ * rank, which sends nothing. */
 static int64_t least_bytes(const struct dpt_rank *r, int64_t ret[DPT_MEMORY_COUNT])
 {
     const int most = dpt_config_world_max(r->config),
@@ -64,8 +64,7 @@ static double mib(int64_t bytes)
     return (double)bytes / 0x1p20;
 }
 
-/* Whether `most` bytes are too few for `ranks` ranks that need `wanted` bytes each. 0: not known.
- */
+/* Whether `most` bytes (0: unknown) are too few for `ranks` ranks that need `wanted` bytes each. */
 static bool is_too_little(int64_t wanted, int ranks, int64_t most)
 {
     return most > 0 && (wanted - wanted / TOLERANCE) * ranks > most;
@@ -73,7 +72,7 @@ static bool is_too_little(int64_t wanted, int ranks, int64_t most)
 
 /* The keys that make a micro-batch smaller. */
 enum { SMALLER_BYTES = 160 };
-static void say_smaller(const struct dpt_config *config, char ret[SMALLER_BYTES])
+static void list_smaller_settings(const struct dpt_config *config, char ret[SMALLER_BYTES])
 {
     if (dpt_config_reads_images(config))
         (void)snprintf(ret, SMALLER_BYTES,
@@ -86,8 +85,8 @@ static void say_smaller(const struct dpt_config *config, char ret[SMALLER_BYTES]
                        config->train.micro_batch, config->train.seq_len);
 }
 
-/* One rank asks for what is left now. The ranks of a node ask for the whole machine: what is left
- * depends on how far the others have come. */
+/* One rank is compared with the memory available now, all ranks of a node with the whole machine:
+ * the other ranks may have allocated already. */
 enum dpt_status rank_check_memory(const struct dpt_rank *r, struct dpt_err *err)
 {
     const struct dpt_config *config = r->config;
@@ -106,7 +105,7 @@ enum dpt_status rank_check_memory(const struct dpt_rank *r, struct dpt_err *err)
                        mib(all));
     else
         return DPT_OK;
-    say_smaller(config, smaller);
+    list_smaller_settings(config, smaller);
     return dpt_fail(
         err, DPT_ENOMEM,
         "too little memory: a rank needs at least %.0f MiB (%.0f for the activations of a "

@@ -1,17 +1,16 @@
-/* See numa_bind.h. */
-#include "worker/train/device/numa_bind.h"
+/* The binding of a rank to the cores of a NUMA node. */
+#include "worker/train/device/device.h"
 
 #include "base/cores.h"
 #include "base/log.h"
 #include "base/numa.h"
-#include "kernels/device.h"
 #include "rendezvous/proto/message.h"
 
-/* Index of the NUMA node of that rank's GPU; -1: not known. */
-static int beside_gpu(const struct dpt_numa *numa, int local_rank, int gpus, const char *sys)
+/* Index of the NUMA node of a local rank's GPU; -1: unknown. */
+static int node_of_gpu(const struct dpt_numa *numa, int local_rank, int gpus, const char *sys)
 {
     char bus[DPT_DEVICE_BUS_BYTES];
-    struct dpt_err err; /* the error comes again when the device is opened */
+    struct dpt_err err; /* not reported: opening the device fails with it */
     if (dpt_device_cuda_bus(local_rank % gpus, bus, &err) != DPT_OK)
         return -1;
     const int node = dpt_numa_of_pci(sys, bus);
@@ -21,15 +20,15 @@ static int beside_gpu(const struct dpt_numa *numa, int local_rank, int gpus, con
     return -1;
 }
 
-/* Likewise of all of this node's ranks. */
-static void find_gpus(const struct dpt_numa *numa, int ranks, const char *sys, int *ret)
+/* node_of_gpu of all local ranks. */
+static void find_nodes_of_gpus(const struct dpt_numa *numa, int ranks, const char *sys, int *ret)
 {
     int gpus = 0;
     char fingerprint[DPT_FINGERPRINT_BYTES];
     struct dpt_err err;
     const bool there = dpt_device_cuda_look(&gpus, fingerprint, &err) == DPT_OK;
     for (int r = 0; r < ranks; r++)
-        ret[r] = there ? beside_gpu(numa, r, gpus, sys) : -1;
+        ret[r] = there ? node_of_gpu(numa, r, gpus, sys) : -1;
 }
 
 void dpt_rank_bind(const struct dpt_rank_start *start, const struct dpt_config *config,
@@ -45,7 +44,7 @@ void dpt_rank_bind(const struct dpt_rank_start *start, const struct dpt_config *
         return;
     const bool gpu = config->cluster.device == DPT_DEVICE_CUDA;
     if (gpu)
-        find_gpus(&numa, start->ranks, sys, beside);
+        find_nodes_of_gpus(&numa, start->ranks, sys, beside);
     for (int r = 0; !gpu && r < start->ranks; r++)
         beside[r] = dpt_numa_deal(&numa, r, start->ranks);
     const int i = beside[start->local_rank];

@@ -18,7 +18,7 @@ enum dpt_status rank_open_stream(struct dpt_rank *r, struct dpt_err *err)
                                                          : DPT_STREAM_THREADS_MAX;
     DPT_TRY(dpt_stream_create(r->device->host, threads, &r->device->stream, err));
     r->device->threads_max = threads;
-    /* Memory of threads is prepared for as many as a generation gives this rank. */
+    /* rank_share_cores prepares memory for more threads if a generation gives them to this rank. */
     r->device->threads = r->device->threads_prepared = asked > 0 ? asked : 1;
     dpt_stream_set_threads(r->device->stream, r->device->threads);
     return DPT_OK;
@@ -52,14 +52,13 @@ static struct dpt_rank_cores cores_of_rank(const struct generation *g, int rank)
                                    .asked = clamp_to_int(share.asked)};
 }
 
-static void say_threads(struct dpt_rank *r, const struct dpt_rank_cores *all)
+static void log_threads(struct dpt_rank *r, const struct dpt_rank_cores *all)
 {
     const char *s = r->device->threads == 1 ? "" : "s";
     const struct dpt_rank_cores *own = &all[r->gen.rank];
     const int sharers = dpt_rank_sharers(all, r->gen.n_trainers, r->gen.rank);
     if (own->asked > 0)
-        dpt_log(DPT_LOG_INFO, "computes with %d thread%s, as cluster.threads says",
-                r->device->threads, s);
+        dpt_log(DPT_LOG_INFO, "computes with %d thread%s (cluster.threads)", r->device->threads, s);
     else
         dpt_log(DPT_LOG_INFO, "computes with %d thread%s: %d core%s for %d rank%s of this host",
                 r->device->threads, s, own->cores, own->cores == 1 ? "" : "s", sharers,
@@ -68,18 +67,18 @@ static void say_threads(struct dpt_rank *r, const struct dpt_rank_cores *all)
 }
 
 /* `all`: of the ranks that train. */
-static enum dpt_status take_share(struct dpt_rank *r, const struct dpt_rank_cores *all,
-                                  struct dpt_err *err)
+static enum dpt_status use_share(struct dpt_rank *r, const struct dpt_rank_cores *all,
+                                 struct dpt_err *err)
 {
     const int n = r->gen.n_trainers;
     dpt_cores_set_demand(dpt_near_threads(all, n, &all[r->gen.rank], DPT_STREAM_THREADS_MAX));
     if (r->gen.rank >= n)
         return DPT_OK; /* a guest computes nothing */
-    /* Cores that came after the start are left alone: there are no threads for them. */
+    /* The stream has threads_max threads: cores that were added after the start are not used. */
     r->device->threads = dpt_rank_threads(all, n, r->gen.rank, r->device->threads_max);
     dpt_stream_set_threads(r->device->stream, r->device->threads);
     if (r->device->threads != r->device->threads_told)
-        say_threads(r, all);
+        log_threads(r, all);
     if (r->device->threads <= r->device->threads_prepared)
         return DPT_OK;
     r->device->threads_prepared = r->device->threads;
@@ -95,7 +94,7 @@ enum dpt_status rank_share_cores(struct dpt_rank *r, struct dpt_err *err)
     for (int i = 0; status == DPT_OK && i < r->gen.world_size; i++)
         all[i] = cores_of_rank(&r->gen, i);
     if (status == DPT_OK)
-        status = take_share(r, all, err);
+        status = use_share(r, all, err);
     free(all);
     return status;
 }

@@ -19,19 +19,19 @@ struct key {
 
 struct entry {
     struct key key;
-    struct dpt_graph *graph; /* NULL: met once */
+    struct dpt_graph *graph; /* NULL: not captured yet */
     struct dpt_announced announced;
 };
 
-/* More than a step has: a unit forward, and backward into each buffer of a stack, setting and
- * adding. What comes when all are taken goes without. */
+/* More than a step needs: a unit forward, and backward into each gradient buffer, setting and
+ * adding. Further sets of arguments have no graph. */
 enum { ENTRIES_A_UNIT = 64 };
 
 struct dpt_unit_graphs {
     const struct dpt_model *model;
     const struct dpt_ops *ops;
     struct dpt_stream *stream;
-    bool off; /* one could not be made */
+    bool off; /* a graph could not be made */
     int n, max;
     struct entry *entries;
 };
@@ -100,7 +100,7 @@ static void fill_key(const struct dpt_unit_graphs *g, int unit, bool backward,
     key->borrowed_grads = borrows < 0 ? NULL : slot->grads[borrows];
 }
 
-/* NULL: it is new, and there is room for no more. *ret_new: it was not met before. */
+/* The entry of the arguments; *ret_new: it was added. NULL: the table is full. */
 static struct entry *find_entry(struct dpt_unit_graphs *g, const struct key *key, bool *ret_new)
 {
     *ret_new = false;
@@ -124,7 +124,7 @@ void dpt_announced_note(void *announced, int param)
     noted->first = param;
 }
 
-/* Gives the unit to the stream op by op. */
+/* Posts the unit's ops one by one. */
 static void post_ops(struct dpt_unit_graphs *g, const struct key *key, const struct dpt_slot *slot,
                      struct dpt_announced *announced)
 {
@@ -138,7 +138,8 @@ static void post_ops(struct dpt_unit_graphs *g, const struct key *key, const str
         dpt_model_forward(g->model, g->ops, g->stream, key->unit, &mine);
 }
 
-static void make_graph(struct dpt_unit_graphs *g, struct entry *entry, const struct dpt_slot *slot)
+static void capture_graph(struct dpt_unit_graphs *g, struct entry *entry,
+                          const struct dpt_slot *slot)
 {
     struct dpt_err err;
     struct dpt_announced announced;
@@ -152,7 +153,7 @@ static void make_graph(struct dpt_unit_graphs *g, struct entry *entry, const str
     entry->graph = NULL;
     g->off = true;
     dpt_log(DPT_LOG_WARN,
-            "no graphs: %s; ops are given to the device one by one (cluster.cuda_graphs: false "
+            "no graphs: %s; ops are posted to the device one by one (cluster.cuda_graphs: false "
             "does so from the start)",
             err.text);
 }
@@ -165,7 +166,7 @@ static void launch_unit(struct dpt_unit_graphs *g, const struct key *key,
     if (entry && entry->graph && !dpt_graph_is_current(entry->graph, g->stream))
         dpt_graph_destroy(&entry->graph);
     if (entry && !is_new && !entry->graph)
-        make_graph(g, entry, slot);
+        capture_graph(g, entry, slot);
     if (!entry || !entry->graph) {
         post_ops(g, key, slot, announced);
         return;

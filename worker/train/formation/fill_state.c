@@ -1,5 +1,5 @@
-/* Formation, the state's part: from what the ranks hold, a checkpoint or the seed to what each
- * shall hold in its generation, and the proof that all hold the same (formation.h). */
+/* The state in a formation: each rank receives its parts from the ranks that hold them, a
+ * checkpoint or the seed, and all ranks compare the result (formation.h). */
 #include "worker/train/formation/formation.h"
 
 #include "base/clock.h"
@@ -40,27 +40,28 @@ static enum dpt_status exchange_hellos(struct filling *f, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* A shard that another rank tells of must be one. */
-static bool is_shard(struct dpt_shard shard)
+/* Whether a shard in another rank's message can exist. */
+static bool is_possible_shard(struct dpt_shard shard)
 {
     return dpt_shard_is_none(shard) || (shard.of > 0 && shard.of <= DPT_COMM_WORLD_MAX &&
                                         shard.index >= 0 && shard.index < shard.of);
 }
 
-/* The shards that the ranks will hold, and those of the writers of a checkpoint. */
+/* Notes the shards that the ranks will hold, and those of the writers of a checkpoint. */
 static enum dpt_status learn_shards(struct filling *f, struct dpt_err *err)
 {
     struct generation *g = &f->rank->gen;
     for (int i = 0; i < g->world_size; i++) {
         const struct dpt_hello h = f->hellos[i];
-        bool good = is_shard(h.own) && is_shard(h.late) &&
+        bool good = is_possible_shard(h.own) && is_possible_shard(h.late) &&
                     dpt_shard_is_none(h.own) == (i >= g->n_trainers) &&
                     h.checkpoint_slot < g->checkpoint_writers;
         for (int k = 0; k < DPT_RESHARD_PARTS; k++)
-            good = good && is_shard(h.held[k]) && is_shard(h.wanted[k]);
+            good = good && is_possible_shard(h.held[k]) && is_possible_shard(h.wanted[k]);
         if (!good)
-            return dpt_fail(err, DPT_EPROTO, "rank %d says that it holds shard %d of %d, writer %d",
-                            i, h.own.index, h.own.of, h.checkpoint_slot);
+            return dpt_fail(err, DPT_EPROTO,
+                            "rank %d reports that it holds shard %d of %d, writer %d", i,
+                            h.own.index, h.own.of, h.checkpoint_slot);
         g->shards[i] = h.own;
         if (h.checkpoint_slot >= 0)
             g->writer_shards[h.checkpoint_slot] = h.own;
@@ -90,18 +91,17 @@ static bool parts_differ(const struct dpt_hello *a, const struct dpt_hello *b)
     return false;
 }
 
-/* Nodes that begin from folders of their own begin from the same weights. Every rank finds the
- * same.
- */
+/* Nodes whose ranks read different folders must begin from the same weights. Every rank comes to
+ * the same result. */
 static enum dpt_status compare_origins(const struct filling *f, struct dpt_err *err)
 {
     int first = -1;
-    struct dpt_hash128 said = {0, 0};
+    struct dpt_hash128 reported = {0, 0};
     for (int i = 0; i < f->rank->gen.world_size; i++) {
         const struct dpt_hash128 origin = f->hellos[i].origin;
         if (origin.hi == 0 && origin.lo == 0)
             continue;
-        if (first >= 0 && (origin.hi != said.hi || origin.lo != said.lo))
+        if (first >= 0 && (origin.hi != reported.hi || origin.lo != reported.lo))
             return dpt_fail(err, DPT_ECONFIG,
                             "model.init_from: rank %d begins from other weights than rank %d; give "
                             "all nodes a folder with the same weights, or none (here: %s)",
@@ -109,7 +109,7 @@ static enum dpt_status compare_origins(const struct filling *f, struct dpt_err *
                             f->rank->config->model.init_from[0] ? f->rank->config->model.init_from
                                                                 : "null");
         first = first < 0 ? i : first;
-        said = origin;
+        reported = origin;
     }
     return DPT_OK;
 }
@@ -131,7 +131,7 @@ static enum dpt_status compare_parts(struct filling *f, struct dpt_err *err)
     return rank_adopt_scale(f->rank, f->hellos, err);
 }
 
-/* ---- the state moves ---- */
+/* ---- filling the state ---- */
 
 static enum dpt_status job_reshard(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
@@ -177,16 +177,16 @@ static enum source source_of(const Dpt__Plan *plan)
                                         : SOURCE_MEMORY;
 }
 
-static void set_parts(struct dpt_shard ret[DPT_RESHARD_PARTS],
-                      const struct dpt_strategy_state *state)
+static void list_shards(struct dpt_shard ret[DPT_RESHARD_PARTS],
+                        const struct dpt_strategy_state *state)
 {
     ret[0] = state->own.shard;
     ret[1] = state->shadow.shard;
 }
 
-/* The parts that this rank gives and lacks: `held` and `wanted` of its hello, and their memory. A
- * rank that loads its state gives what it has loaded. */
-static void say_parts(struct filling *f)
+/* The parts that this rank sends and receives: `held` and `wanted` of its hello, and their memory.
+ * A rank that loads a checkpoint sends the loaded parts. */
+static void list_parts_before_filling(struct filling *f)
 {
     struct dpt_rank *r = f->rank;
     f->held = dpt_strategy_held(r->strategy);
@@ -194,15 +194,16 @@ static void say_parts(struct filling *f)
     if (f->source == SOURCE_CHECKPOINT)
         f->held = f->wanted;
     if (f->source != SOURCE_SEED && !f->takes_state)
-        set_parts(f->mine.held, f->held);
+        list_shards(f->mine.held, f->held);
     if (f->takes_state || (f->source == SOURCE_MEMORY && f->wanted != f->held))
-        set_parts(f->mine.wanted, f->wanted);
+        list_shards(f->mine.wanted, f->wanted);
     if (!is_guest(r))
         f->mine.own = f->wanted->own.shard;
 }
 
-static enum dpt_status check_place(const struct filling *f, const Dpt__Plan *plan,
-                                   struct dpt_err *err)
+/* DPT_EPROTO: the plan resumes at a step that this rank's state does not have. */
+static enum dpt_status check_resume_step(const struct filling *f, const Dpt__Plan *plan,
+                                         struct dpt_err *err)
 {
     const struct dpt_rank *r = f->rank;
     if (f->source != SOURCE_MEMORY || f->takes_state || r->state.step == plan->resume_step)
@@ -212,7 +213,7 @@ static enum dpt_status check_place(const struct filling *f, const Dpt__Plan *pla
                     (long long)plan->resume_step, (long long)r->state.step);
 }
 
-/* Fills what this rank shall hold. */
+/* Fills the parts that this rank shall hold. */
 static enum dpt_status fill_wanted(struct filling *f, const Dpt__Plan *plan, struct dpt_err *err)
 {
     struct dpt_rank *r = f->rank;
@@ -228,9 +229,9 @@ static enum dpt_status fill_wanted(struct filling *f, const Dpt__Plan *plan, str
                                     : dpt_comm_thread_run(r->comm_thread, job_reshard, f, err);
 }
 
-/* The filled state is whole. It is the state from now on if this rank held none before; else it
+/* The filled state is complete. If this rank held no state before, it is held from now on; else it
  * waits beside the old state until GO. */
-static enum dpt_status take_filled(struct filling *f, int64_t step, struct dpt_err *err)
+static enum dpt_status keep_filled_state(struct filling *f, int64_t step, struct dpt_err *err)
 {
     struct dpt_rank *r = f->rank;
     const bool waits = r->state.step >= 0 && f->wanted != f->held;
@@ -246,11 +247,11 @@ static enum dpt_status take_filled(struct filling *f, int64_t step, struct dpt_e
 }
 
 /* The parts that this rank holds now, for the second exchange. */
-static void say_held(struct filling *f)
+static void hash_filled_parts(struct filling *f)
 {
     const struct dpt_rank *r = f->rank;
     const int vectors = dpt_vectors(r->config);
-    set_parts(f->mine.held, f->wanted);
+    list_shards(f->mine.held, f->wanted);
     f->mine.hash[0] = dpt_state_part_hash(&f->wanted->own, &r->grid, vectors);
     f->mine.hash[1] = dpt_state_part_hash(&f->wanted->shadow, &r->grid, vectors);
     f->mine.scaler = r->state.scaler;
@@ -276,20 +277,21 @@ static struct dpt_hello hello_of(const struct dpt_rank *r)
                               .checkpoint_slot = r->gen.checkpoint_slot};
 }
 
-static enum dpt_status fill_and_prove(struct filling *f, const Dpt__Plan *plan, struct dpt_err *err)
+static enum dpt_status fill_and_compare(struct filling *f, const Dpt__Plan *plan,
+                                        struct dpt_err *err)
 {
     struct dpt_rank *r = f->rank;
-    DPT_TRY(check_place(f, plan, err));
+    DPT_TRY(check_resume_step(f, plan, err));
     DPT_TRY(dpt_strategy_fetch_state(r->strategy, err));
-    say_parts(f);
+    list_parts_before_filling(f);
     DPT_TRY(greet_ranks(f, err));
     DPT_TRY(rank_begin_rebuild(r, f->hellos, err));
     rank_adopt_account(r, f->hellos, plan->resume_step);
     DPT_TRY(fill_wanted(f, plan, err));
-    DPT_TRY(take_filled(f, plan->resume_step, err));
-    say_held(f);
+    DPT_TRY(keep_filled_state(f, plan->resume_step, err));
+    hash_filled_parts(f);
     DPT_TRY(rank_extend_history(r, err));
-    if (f->source == SOURCE_CHECKPOINT) /* each rank has read its part alone */
+    if (f->source == SOURCE_CHECKPOINT) /* each rank has read only its part */
         DPT_TRY(rank_check_loaded(r, err));
     DPT_TRY(compare_parts(f, err));
     return rank_judge_redundancy(r, f->hellos, err);
@@ -307,7 +309,7 @@ enum dpt_status rank_fill_state(struct dpt_rank *r, const Dpt__Plan *plan, struc
     r->save->loaded_hash[0] = '\0';
     if (f.source == SOURCE_MEMORY)
         f.mine.late = rank_defer_shadow(r, plan);
-    const enum dpt_status status = fill_and_prove(&f, plan, err);
+    const enum dpt_status status = fill_and_compare(&f, plan, err);
     free(f.hellos);
     return status;
 }

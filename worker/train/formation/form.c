@@ -1,5 +1,4 @@
-/* Formation, the rank's part: from a plan to a communicator. fill_state.c puts the state in
- * place. */
+/* Formation on a rank: from a plan to a communicator. fill_state.c fills the state. */
 #include "worker/train/formation/formation.h"
 
 #include "base/clock.h"
@@ -120,7 +119,7 @@ static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, stru
 static enum dpt_status open_communicator(struct dpt_rank *r, const Dpt__Plan *plan,
                                          struct dpt_err *err)
 {
-    r->gen.begun = r->gen.rank < r->gen.n_trainers; /* a guest only gives */
+    r->gen.begun = r->gen.rank < r->gen.n_trainers; /* a guest only sends its state */
     if (r->device->accelerator)
         DPT_TRY(dpt_accelerator_begin_generation(r->device->accelerator, err));
     if (r->gen.begun)
@@ -133,7 +132,7 @@ static enum dpt_status open_communicator(struct dpt_rank *r, const Dpt__Plan *pl
                                  .n_peers = r->gen.world_size - 1,
                                  .timeout_ms = (int)(r->config->cluster.timeout_s * 1000)};
     (void)snprintf(spec.run, sizeof spec.run, "%s", r->config->run);
-    dpt_cores_set_demand(0); /* unknown until the others have said what they compute with */
+    dpt_cores_set_demand(0); /* unknown until rank_share_cores */
     if (plan->nonce.len != DPT_COMM_NONCE_BYTES)
         return dpt_fail(err, DPT_EPROTO, "the plan's nonce has %zu bytes", plan->nonce.len);
     memcpy(spec.nonce, plan->nonce.data, DPT_COMM_NONCE_BYTES);
@@ -144,7 +143,7 @@ static enum dpt_status open_communicator(struct dpt_rank *r, const Dpt__Plan *pl
     return dpt_comm_thread_open(r->comm_thread, &spec, err);
 }
 
-static double mib_of(const struct dpt_rank *r, const struct dpt_state_part *part)
+static double mib_of_part(const struct dpt_rank *r, const struct dpt_state_part *part)
 {
     int vectors = 0;
     for (int v = 0; v < DPT_VECTOR_COUNT; v++)
@@ -152,8 +151,8 @@ static double mib_of(const struct dpt_rank *r, const struct dpt_state_part *part
     return (double)dpt_shard_numel(&r->grid, part->shard) * vectors * sizeof(float) / 1048576.0;
 }
 
-/* Logs what this generation takes of the rank, in bytes. */
-static void tell_plan(const struct dpt_rank *r)
+/* Logs the work and the memory of the rank in this generation. */
+static void log_plan(const struct dpt_rank *r)
 {
     const struct dpt_strategy_state *state = dpt_strategy_wanted(r->strategy);
     struct dpt_strategy_cost cost;
@@ -161,11 +160,12 @@ static void tell_plan(const struct dpt_rank *r)
     const double mib = 1024.0 * 1024.0;
     dpt_log(
         DPT_LOG_INFO,
-        "rank %d of %d goes on from step %lld: %d of %d slots, from slot %d on by %d; holds %.1f "
+        "rank %d of %d continues from step %lld: %d of %d slots, from slot %d on by %d; holds %.1f "
         "MiB of weights and moments, %.1f MiB of packed weights and %.1f MiB of gradients in %d "
         "buffers, sends %.1f MiB a step",
         r->gen.rank, r->gen.world_size, (long long)r->state.step, r->gen.slots.n, r->slots,
-        r->gen.slots.first, r->gen.slots.stride, mib_of(r, &state->own) + mib_of(r, &state->shadow),
+        r->gen.slots.first, r->gen.slots.stride,
+        mib_of_part(r, &state->own) + mib_of_part(r, &state->shadow),
         (double)cost.packed_bytes / mib, (double)cost.gradient_bytes / mib, cost.gradient_buffers,
         (double)cost.sent_bytes / mib);
     if (dpt_strategy_traits(r->config).powersgd && r->gen.rank == 0)
@@ -212,18 +212,18 @@ enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_
     if (r->stepping->loader)
         dpt_loader_start(r->stepping->loader, r->state.step, r->gen.slots.first,
                          dpt_assignment_end(&r->gen.slots), r->gen.slots.stride);
-    tell_plan(r);
+    log_plan(r);
     rank_warn_of_kept(r);
     return DPT_OK;
 }
 
 enum dpt_status rank_enter_generation(struct dpt_rank *r, struct dpt_err *err)
 {
-    r->gen.ready = false; /* a generation is trained once */
+    r->gen.ready = false; /* a generation trains once */
     r->formation->ran_generation = r->gen.number;
     r->formation->gradient_void = false;
     rank_note_held(r);
-    if (r->formation->pending_generation != 0) /* all ranks have theirs */
+    if (r->formation->pending_generation != 0) /* GO: all ranks have their state */
         DPT_TRY(rank_adopt_state(r, err));
     rank_report(r, DPT__RANK_PHASE__RANK_RUNNING, r->gen.number);
     return DPT_OK;

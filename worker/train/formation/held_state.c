@@ -21,7 +21,7 @@ bool rank_holds_gradient(const struct dpt_rank *r)
            dpt_strategy_holds_gradient(r->strategy, r->state.step);
 }
 
-static bool is_in(const struct dpt_comm_mem *mem, const struct dpt_strategy_state *state)
+static bool state_has_memory(const struct dpt_comm_mem *mem, const struct dpt_strategy_state *state)
 {
     for (int v = 0; v < DPT_VECTOR_COUNT; v++)
         if (state->own.vector[v].mem == mem || state->shadow.vector[v].mem == mem)
@@ -33,7 +33,7 @@ static void withdraw_part(struct dpt_comm *comm, const struct dpt_state_part *ol
                           const struct dpt_strategy_state *kept)
 {
     for (int v = 0; v < DPT_VECTOR_COUNT; v++)
-        if (old->vector[v].mem && !is_in(old->vector[v].mem, kept))
+        if (old->vector[v].mem && !state_has_memory(old->vector[v].mem, kept))
             dpt_comm_withdraw(comm, old->vector[v].mem);
 }
 
@@ -71,9 +71,9 @@ void rank_settle_pending(struct dpt_rank *r, const Dpt__Plan *plan)
     if (r->formation->pending_generation != 0 &&
         r->formation->pending_generation <= plan->state_generation) {
         dpt_strategy_state_changed(r->strategy);
-        r->formation->gradient_void = true; /* it was of what was held before */
+        r->formation->gradient_void = true; /* it belongs to the state held before */
     }
-    r->formation->pending_generation = 0; /* else the next begin_generation drops what was wanted */
+    r->formation->pending_generation = 0; /* begin_generation drops a state that got no GO */
 }
 
 enum dpt_status rank_take_outcome(struct dpt_rank *r, const Dpt__Plan *plan, bool takes_state,

@@ -3,7 +3,7 @@
 
 #include "worker/train/state/codec.h"
 
-/* An int takes as much as the other fields. */
+/* As 64 bits, like the other fields. */
 static void code_int(struct codec *c, int *value)
 {
     int64_t wide = *value;

@@ -14,20 +14,20 @@
  * state that it holds and lacks. */
 struct dpt_hello {
     uint64_t plan_hash;
-    int64_t step; /* before it is given any; -1: no state */
+    int64_t step; /* before the formation fills the state; -1: no state */
     int64_t start_step, steps_lost;
     uint64_t generations;
-    int64_t trained_ms, checkpoints; /* since its training began; saved by it or told to it */
+    int64_t trained_ms, checkpoints; /* since the training began; number of saved checkpoints */
     int64_t val_step;                /* the newest evaluation; -1: none */
     double val_loss;
     int64_t val_right;
-    struct dpt_eval_part eval; /* the one that it was in */
+    struct dpt_eval_part eval; /* finished part of an evaluation */
     int checkpoint_slot;
-    struct dpt_shard late; /* of the shadow that comes while training goes on; of 0: none */
-    struct dpt_shard own;  /* that it shall hold; a guest's: none */
+    struct dpt_shard late; /* the shadow that is rebuilt during training; of 0: none */
+    struct dpt_shard own;  /* the rank's shard after the formation; a guest's: none */
     struct dpt_shard held[DPT_RESHARD_PARTS], wanted[DPT_RESHARD_PARTS];
-    /* In the second exchange: of the weights in each part that it holds now; how the loss is scaled
-     * from here on; the account of the epoch; of which weights it began (zero: it does not say).
+    /* In the second exchange: hash of the weights and moments in each part that it holds now; loss
+     * scale of the next step; account of the epoch; hash of model.init_from (zero: not compared).
      */
     struct dpt_hash128 hash[DPT_RESHARD_PARTS];
     struct dpt_scaler scaler;

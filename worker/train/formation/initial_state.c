@@ -1,5 +1,5 @@
 /* The state of step 0: weights drawn from the seed or read from model.init_from, and moments of
- * zero. Each rank makes its own part and its shadow's. Tensors that the folder lacks are drawn. */
+ * zero. Each rank makes its own part and its shadow. Tensors that the folder lacks are drawn. */
 #include "worker/train/device/device.h"
 #include "worker/train/formation/formation.h"
 #include "worker/train/save/save.h"
@@ -19,8 +19,8 @@ static void clear_part(const struct dpt_rank *r, const struct dpt_state_part *pa
     }
 }
 
-/* The tensor of the folder that tensor `tensor` of the model begins from; -1: none, or no folder.
- * Adapters have none. The head of labels, which is trained beside them, is the base's. */
+/* The tensor of the folder from which tensor `tensor` of the model is read; -1: it is drawn.
+ * Adapters are drawn. The head of labels, which is trained beside them, is read from the base's. */
 static int published_tensor(const struct dpt_rank *r, const struct dpt_published *weights,
                             int tensor)
 {
@@ -31,8 +31,8 @@ static int published_tensor(const struct dpt_rank *r, const struct dpt_published
     return weights && published >= 0 && dpt_published_has(weights, published) ? published : -1;
 }
 
-static enum dpt_status begin_piece(struct dpt_rank *r, struct dpt_published *weights,
-                                   const struct dpt_checkpoint_piece *piece, struct dpt_err *err)
+static enum dpt_status init_piece(struct dpt_rank *r, struct dpt_published *weights,
+                                  const struct dpt_checkpoint_piece *piece, struct dpt_err *err)
 {
     const int published = published_tensor(r, weights, piece->tensor);
     const int64_t offset = dpt_model_param(r->model, piece->tensor)->offset;
@@ -44,8 +44,8 @@ static enum dpt_status begin_piece(struct dpt_rank *r, struct dpt_published *wei
     return DPT_OK;
 }
 
-static enum dpt_status begin_part(struct dpt_rank *r, struct dpt_published *weights,
-                                  const struct dpt_state_part *part, struct dpt_err *err)
+static enum dpt_status init_part(struct dpt_rank *r, struct dpt_published *weights,
+                                 const struct dpt_state_part *part, struct dpt_err *err)
 {
     struct dpt_pieces pieces = {.n = 0};
     enum dpt_status status = DPT_OK;
@@ -54,23 +54,23 @@ static enum dpt_status begin_part(struct dpt_rank *r, struct dpt_published *weig
     clear_part(r, part);
     DPT_TRY(dpt_pieces_of_part(&r->save->tensors, part, &pieces, err));
     for (int i = 0; i < pieces.n && status == DPT_OK; i++)
-        status = begin_piece(r, weights, &pieces.piece[i], err);
+        status = init_piece(r, weights, &pieces.piece[i], err);
     dpt_pieces_fini(&pieces);
     return status;
 }
 
-static enum dpt_status begin_parts(struct dpt_rank *r, struct dpt_published *weights,
-                                   struct dpt_err *err)
+static enum dpt_status init_parts(struct dpt_rank *r, struct dpt_published *weights,
+                                  struct dpt_err *err)
 {
     const struct dpt_strategy_state *wanted = dpt_strategy_wanted(r->strategy);
-    DPT_TRY(begin_part(r, weights, &wanted->own, err));
-    DPT_TRY(begin_part(r, weights, &wanted->shadow, err));
-    return dpt_stream_sync(r->device->stream, err); /* what was drawn */
+    DPT_TRY(init_part(r, weights, &wanted->own, err));
+    DPT_TRY(init_part(r, weights, &wanted->shadow, err));
+    return dpt_stream_sync(r->device->stream, err); /* waits for the drawn values */
 }
 
-/* Where several nodes begin together, one rank of each node reads its whole folder for the hash: a
- * part of the folder does not show a difference between nodes. */
-static bool says_origin(const struct dpt_rank *r)
+/* If several nodes begin together, one rank of each node reads its whole folder for the hash: the
+ * parts that the ranks read do not show a difference between nodes. */
+static bool hashes_origin(const struct dpt_rank *r)
 {
     return !dpt_model_base(r->model) && r->config->cluster.nnodes_max > 1 &&
            r->options->start->local_rank == 0;
@@ -83,10 +83,10 @@ static enum dpt_status begin_from_folder(struct dpt_rank *r, struct dpt_hash128 
     struct dpt_published *weights = NULL;
     enum dpt_status status =
         dpt_published_open(r->config->model.init_from, base ? base : r->model, &weights, err);
-    if (status == DPT_OK && says_origin(r))
+    if (status == DPT_OK && hashes_origin(r))
         status = dpt_published_read_all(weights, NULL, ret_origin, err);
     if (status == DPT_OK)
-        status = begin_parts(r, weights, err);
+        status = init_parts(r, weights, err);
     dpt_published_close(&weights);
     return status == DPT_OK || status == DPT_ENOMEM ? status
                                                     : dpt_wrap(err, DPT_ECONFIG, "model.init_from");
@@ -100,7 +100,7 @@ enum dpt_status rank_begin_state(struct dpt_rank *r, struct dpt_hash128 *ret_ori
     dpt_scaler_init(r->config, &r->state.scaler);
     r->state.epoch = (struct dpt_epoch){0};
     const bool from_seed = base ? dpt_model_score(base) < 0 : !r->config->model.init_from[0];
-    if (from_seed || base) /* both are compared with the config */
+    if (from_seed || base) /* a base is compared with the config's hash */
         *ret_origin = (struct dpt_hash128){.lo = 1};
-    return from_seed ? begin_parts(r, NULL, err) : begin_from_folder(r, ret_origin, err);
+    return from_seed ? init_parts(r, NULL, err) : begin_from_folder(r, ret_origin, err);
 }

@@ -1,6 +1,5 @@
-/* How much of the state is on two nodes, and the rebuilding of shadows beside the training: the
- * strategy copies them (strategy.h, rebuild); this file agrees with the other ranks, logs and
- * reports. */
+/* Whether the state is on two nodes, and the rebuilding of shadows during training: the strategy
+ * copies them (strategy.h, rebuild); this file synchronises the ranks, logs and reports. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/strategy_traits.h"
@@ -11,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A join or a drain has time to fill the shadows: the old holders keep the state until all ranks
- * have theirs. After a loss all ranks wait for the formation. */
+/* A join or a drain may take the time to fill the shadows: the old holders keep the state until all
+ * ranks have theirs. After a loss all ranks wait for the formation. */
 static bool follows_loss(const Dpt__Plan *plan)
 {
     static const char *const kinds[] = {"rank_lost", "node_lost", "comm_error", "stalled"};
@@ -46,9 +45,9 @@ enum dpt_status rank_begin_rebuild(struct dpt_rank *r, const struct dpt_hello *h
     return DPT_OK;
 }
 
-/* Whether the other nodes than rank `i`'s hold a whole state, or (late) will. Replicas of nodes of
- * different sizes are cut differently, so it is not enough to look for the rank's own shard.
- * `shards` has room for all that `n_trainers` ranks hold. */
+/* Whether the nodes other than rank `i`'s hold the whole state, or (late) will hold it. Nodes of
+ * different sizes cut their replicas differently, so that a search for the rank's own shard is not
+ * enough. `shards` has room for the parts of `n_trainers` ranks. */
 static bool is_covered(const struct generation *g, const struct dpt_hello *hellos, int i, bool late,
                        struct dpt_shard *shards)
 {
@@ -64,7 +63,7 @@ static bool is_covered(const struct generation *g, const struct dpt_hello *hello
     return dpt_shards_cover(shards, n);
 }
 
-/* `alone`: a rank whose node has what no other has. */
+/* `alone`: a rank whose node has a part that no other node has. */
 static void warn_of_single_copies(const struct dpt_rank *r, int alone)
 {
     const struct dpt_config *c = r->config;
@@ -72,22 +71,22 @@ static void warn_of_single_copies(const struct dpt_rank *r, int alone)
     const bool replicas = traits.state == DPT_STATE_PER_NODE;
     if (replicas && c->cluster.nnodes_max > 1)
         dpt_log(DPT_LOG_WARN,
-                "strategy.sharding: hybrid_shard, but there is one node, and so one replica: a "
-                "rank that is lost costs back to the newest checkpoint; add a node");
+                "strategy.sharding: hybrid_shard, but there is one node, and so one replica: after "
+                "the loss of a rank the run goes back to its newest checkpoint; add a node");
     if (!traits.shadow)
         return;
     if (r->gen.redundancy.rebuilding)
-        dpt_log(
-            DPT_LOG_WARN,
-            "redundancy rebuilding: shadows are copied while training goes on from step %lld; a "
-            "node that is lost before they are whole costs back to the newest checkpoint",
-            (long long)r->state.step);
+        dpt_log(DPT_LOG_WARN,
+                "redundancy rebuilding: shadows are copied while training continues from step "
+                "%lld; if a node is lost before they are complete, the run goes back to its newest "
+                "checkpoint",
+                (long long)r->state.step);
     else
-        dpt_log(
-            DPT_LOG_WARN,
-            "strategy.redundancy: shadow, but the other nodes lack something that rank %d's node "
-            "has: with it the run goes back to its newest checkpoint; add a node",
-            alone);
+        dpt_log(DPT_LOG_WARN,
+                "strategy.redundancy: shadow, but the other nodes lack a part of the state that "
+                "rank %d's node has: after its loss the run goes back to its newest checkpoint; "
+                "add a node",
+                alone);
 }
 
 enum dpt_status rank_judge_redundancy(struct dpt_rank *r, const struct dpt_hello *hellos,
@@ -133,7 +132,7 @@ static void log_rebuilt(struct dpt_rank *r, double ms)
     rank_add_line(r, dpt_runlog_event(&r->log->files, &e, &err), &err);
 }
 
-enum dpt_status rank_look_after_rebuild(struct dpt_rank *r, struct dpt_err *err)
+enum dpt_status rank_finish_rebuild(struct dpt_rank *r, struct dpt_err *err)
 {
     if (!r->gen.redundancy.rebuilding || dpt_strategy_rebuilding(r->strategy))
         return DPT_OK;

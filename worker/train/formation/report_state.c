@@ -1,4 +1,4 @@
-/* The report of a rank's phase and of what it holds. */
+/* The report of a rank's phase and of its state. */
 #include "worker/train/formation/formation.h"
 #include "worker/train/link/link.h"
 #include "worker/train/step/step.h"
@@ -20,7 +20,7 @@ static void report_parts(struct dpt_report *report, const struct dpt_strategy_st
     }
 }
 
-/* The parts of the state of r->state.step. */
+/* Reports the parts of the state of r->state.step. */
 static void report_held(const struct dpt_rank *r, struct dpt_report *report)
 {
     Dpt__RankState *state = &report->state;

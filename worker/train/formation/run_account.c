@@ -1,4 +1,4 @@
-/* The values that go with the weights into a new generation: the run's history and totals, an
+/* The values that a new generation adopts beside the weights: the run's history and totals, an
  * evaluation, the loss scale, the account of the epoch. */
 #include "worker/train/formation/formation.h"
 
@@ -11,9 +11,9 @@
 
 /* ---- after the first exchange ---- */
 
-/* The rank whose account of the run counts: the lowest of those at the step that the world goes on
- * from. Where none is there (all go back to a checkpoint), the lowest that has seen the most
- * generations. */
+/* The account of the run that counts: of the lowest rank at the step from which the world
+ * continues. If no rank is at that step (all go back to a checkpoint), of the lowest rank with the
+ * most generations. */
 static bool has_better_account(const struct dpt_hello *h, const struct dpt_hello *best,
                                int64_t resume_step)
 {
@@ -22,7 +22,7 @@ static bool has_better_account(const struct dpt_hello *h, const struct dpt_hello
     return h->step != resume_step && h->generations > best->generations;
 }
 
-/* For the summary: the highest counts are the most complete. */
+/* For the summary. The highest counts are the most complete. */
 static void adopt_totals(struct dpt_rank *r, const struct dpt_hello *hellos)
 {
     int64_t trained_ms = 0, checkpoints = 0;
@@ -50,9 +50,9 @@ static void adopt_history(struct dpt_rank *r, const struct dpt_hello *hellos, in
     r->state.generations = best.generations + 1;
 }
 
-/* An evaluation of the state that the world goes on from counts for all ranks if one has it, since
- * its sums are of all. Where none has it whole the one that is furthest counts: a rank may have
- * seen the end of a round that others did not. */
+/* If one rank has evaluated the state from which the world continues, its evaluation counts for
+ * all, because its sums are of all ranks. Else the evaluation with the most batches counts: a rank
+ * may have seen the end of a round that the others have not. */
 static void adopt_validation(struct dpt_rank *r, const struct dpt_hello *hellos,
                              int64_t resume_step)
 {
@@ -79,7 +79,7 @@ void rank_adopt_account(struct dpt_rank *r, const struct dpt_hello *hellos, int6
 
 /* ---- after the state was filled ---- */
 
-/* All ranks go on with the history of the lowest rank that has a part of the state. */
+/* All ranks continue the history of the lowest rank that has a part of the state. */
 static enum dpt_status share_history(struct dpt_rank *r, struct dpt_err *err)
 {
     struct dpt_history *history = &r->state.history;
@@ -92,8 +92,7 @@ static enum dpt_status share_history(struct dpt_rank *r, struct dpt_err *err)
 
 enum dpt_status rank_extend_history(struct dpt_rank *r, struct dpt_err *err)
 {
-    const bool begins =
-        r->state.generations == 1; /* no process of the run is left that knows more */
+    const bool begins = r->state.generations == 1; /* no process knows an earlier generation */
     if (begins)
         rank_complete_history(r);
     if (r->gen.world_size > 1)
@@ -119,7 +118,7 @@ static enum dpt_status adopt_scaler(struct dpt_rank *r, int source, const struct
     if (dpt_scaler_equal(theirs, mine))
         return DPT_OK;
     return dpt_fail(err, DPT_ECORRUPT,
-                    "rank %d goes on from step %lld with the loss scaled by %g and %lld steps "
+                    "rank %d continues from step %lld with the loss scaled by %g and %lld steps "
                     "skipped, rank %d by %g and %lld",
                     source, (long long)r->state.step, theirs->scale, (long long)theirs->skipped,
                     r->gen.rank, mine->scale, (long long)mine->skipped);

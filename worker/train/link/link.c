@@ -20,24 +20,24 @@ enum { SLOTS = 3 };
 struct dpt_link {
     struct dpt_link_options options;
     pthread_t thread;
-    int wake_fd;                   /* eventfd: there is something to send, or to stop for */
+    int wake_fd;                   /* eventfd: send the report now, or stop */
     uint8_t *frame_in, *frame_out; /* DPT_RANK_FRAME_BYTES_MAX each, of the link's thread */
 
     pthread_mutex_t mutex;
-    pthread_cond_t cond; /* CLOCK_MONOTONIC; a frame has come, or the agent is gone */
+    pthread_cond_t cond; /* CLOCK_MONOTONIC; a frame was received, or the agent has ended */
     /* Under the mutex. */
-    struct dpt_report report; /* its steps are those that wait */
-    int newest; /* slot of a message not yet taken by the main thread; -1: none since */
+    struct dpt_report report; /* its steps wait to be sent */
+    int newest; /* slot of the newest message that the main thread has not read; -1: none */
     bool closed;
     uint64_t grant_generation;
     int64_t grant_step; /* -1: none */
-    size_t n_sending;   /* of the steps that wait, from the oldest on: sent, not yet taken */
-    bool newest_passes; /* of the newest step that waits: see dpt_link_tell_step */
+    size_t n_sending;   /* oldest waiting steps that are in the frame being sent */
+    bool newest_passes; /* of the newest waiting step: see dpt_link_tell_step */
 
-    int current; /* slot of the main thread's; -1: none yet. Changed by it, under the mutex */
+    int current; /* slot of the main thread's message; -1: none. Main thread, under the mutex */
 
-    /* Messages are built in place, so that listening never allocates. Three: the main thread's, the
-     * newest, and the one being read. */
+    /* Messages are decoded in place, so that receiving never allocates. Three: the main thread's,
+     * the newest, and the one being decoded. */
     struct {
         void *memory; /* DPT_MESSAGE_MEMORY_BYTES(DPT_RANK_FRAME_BYTES_MAX) */
         Dpt__AgentToRank *message;
@@ -64,7 +64,7 @@ static void raise_to(_Atomic uint64_t *target, uint64_t value)
     }
 }
 
-/* Drops the oldest `n` of the steps that wait. With the mutex held. */
+/* Drops the oldest `n` waiting steps. With the mutex held. */
 static void drop_steps(struct dpt_link *link, size_t n)
 {
     struct dpt_report *report = &link->report;
@@ -74,8 +74,8 @@ static void drop_steps(struct dpt_link *link, size_t n)
     memmove(report->steps, report->steps + n, *n_steps * sizeof report->steps[0]);
 }
 
-/* Sends the report; false: the agent is gone. A full queue drops the frame: the next heartbeat
- * sends a newer one. */
+/* Sends the report; false: the agent has ended. A full queue drops the frame: the next heartbeat
+ * sends a newer report. */
 static bool send_report(struct dpt_link *link)
 {
     struct dpt_report *report = &link->report;
@@ -102,10 +102,10 @@ void dpt_link_tell_step(struct dpt_link *link, const Dpt__StepRecord *record, bo
     Dpt__StepRecord *steps = link->report.steps;
     size_t *n = &link->report.message.n_steps;
     if (link->newest_passes && *n > link->n_sending)
-        --*n; /* this one is told in its place */
+        --*n; /* the new step replaces it */
     link->newest_passes = passes;
     while (*n > 0 && steps[*n - 1].step >= record->step)
-        --*n; /* lost, and made again */
+        --*n; /* the step was lost and is computed again */
     if (link->n_sending > *n)
         link->n_sending = *n;
     if (*n == DPT_PROTO_STEPS_MAX)
@@ -117,7 +117,7 @@ void dpt_link_tell_step(struct dpt_link *link, const Dpt__StepRecord *record, bo
         wake_link_thread(link);
 }
 
-/* A grant is for the generation in force: with a soft PREPARE that is the one which ends. With the
+/* The generation of a message's grant: with a soft PREPARE it is the generation that ends. With the
  * mutex held. */
 static uint64_t granted_generation(const struct dpt_link *link, const Dpt__AgentToRank *m)
 {
@@ -126,14 +126,14 @@ static uint64_t granted_generation(const struct dpt_link *link, const Dpt__Agent
     return link->report.state.generation;
 }
 
-/* Ends the work of every generation below this one. */
+/* Interrupts the work of every generation below this one. */
 static void interrupt_generation(struct dpt_link *link, uint64_t generation)
 {
     raise_to(&link->hard_generation, generation);
     link->options.on_interrupt(link->options.ctx, generation);
 }
 
-static void take_frame(struct dpt_link *link, int slot)
+static void handle_message(struct dpt_link *link, int slot)
 {
     const Dpt__AgentToRank *m = link->slots[slot].message;
     atomic_store(&link->lease_until_ms, m->lease_until_ms);
@@ -155,7 +155,7 @@ static void take_frame(struct dpt_link *link, int slot)
     (void)pthread_mutex_unlock(&link->mutex);
 }
 
-/* A slot in which the main thread has no message and will find none. */
+/* A slot with neither the main thread's message nor the newest. */
 static int free_slot(struct dpt_link *link)
 {
     (void)pthread_mutex_lock(&link->mutex);
@@ -166,7 +166,7 @@ static int free_slot(struct dpt_link *link)
     return slot;
 }
 
-/* Reads all frames that have come; false: the agent is gone. */
+/* Reads all frames that were received; false: the agent has ended. */
 static bool receive_frames(struct dpt_link *link)
 {
     for (;;) {
@@ -187,7 +187,7 @@ static bool receive_frames(struct dpt_link *link)
             dpt_log(DPT_LOG_ERROR, "a message of the agent is dropped: %s", err.text);
             continue;
         }
-        take_frame(link, slot);
+        handle_message(link, slot);
     }
 }
 
@@ -219,7 +219,7 @@ static void *link_thread(void *arg)
     bool stopped = atomic_load(&link->stop);
     atomic_store(&link->gone, true);
     if (stopped)
-        (void)send_report(link); /* the newest, such as a fatal error */
+        (void)send_report(link); /* the last, perhaps with a fatal error */
     else
         link->options.on_closed(link->options.ctx);
     (void)pthread_mutex_lock(&link->mutex);
@@ -347,7 +347,7 @@ enum dpt_status dpt_link_wait(struct dpt_link *link, int wait_ms, struct dpt_err
             }
         }
         if (link->closed) {
-            status = dpt_fail(err, DPT_EPEER, "the agent of this rank is gone");
+            status = dpt_fail(err, DPT_EPEER, "the agent of this rank has ended");
             break;
         }
         if (wait_ms < 0)

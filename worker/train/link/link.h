@@ -1,8 +1,8 @@
 /* The rank's link to its agent: a thread that receives commands and sends the rank's report with
  * every heartbeat and on change. It never computes and opens no file.
  *
- * The main thread writes the report and waits for commands. What it asks while it computes
- * (interrupted, may write) are atomics. */
+ * The main thread writes the report and waits for commands. The functions that it calls while it
+ * computes (interrupted, may write) read atomics. */
 #ifndef DPT_WORKER_TRAIN_LINK_LINK_H
 #define DPT_WORKER_TRAIN_LINK_LINK_H
 
@@ -15,7 +15,7 @@
 struct dpt_link;
 
 struct dpt_link_options {
-    int fd; /* SOCK_SEQPACKET; owned by the link from here on */
+    int fd; /* SOCK_SEQPACKET; taken by the link */
     int64_t heartbeat_ms;
     /* On the link's thread: a hard PREPARE of `generation`, an EXIT or a RESCUE (UINT64_MAX),
      * repeated with every heartbeat, and the end of the agent. */
@@ -39,23 +39,23 @@ void dpt_link_destroy(struct dpt_link **link);
 struct dpt_report *dpt_link_edit(struct dpt_link *link);
 void dpt_link_publish(struct dpt_link *link, bool now);
 
-/* report.c: one change each, published. `busy`: in work between steps that has no deadline; while
- * busy, more work done shows that this is no stall. */
+/* report.c: one change each, published. `busy`: the rank does work between steps that has no
+ * deadline; while busy, an increasing work count shows that the rank is not stalled. */
 void dpt_link_publish_busy(struct dpt_link *link, bool busy);
 void dpt_link_publish_work(struct dpt_link *link);
 /* A checkpoint of `step` is whole. */
 void dpt_link_publish_saved(struct dpt_link *link, int64_t step);
-/* Asks for the grant to commit the checkpoint of `step`; -1: no longer. */
+/* Asks for the grant to commit the checkpoint of `step`; -1: withdraws the request. */
 void dpt_link_publish_grant_wanted(struct dpt_link *link, int64_t step);
-/* The communicator of `generation` failed; `suspect`: the rank that is suspected of it, or -1. */
+/* The communicator of `generation` failed; `suspect`: the rank that may have caused it, or -1. */
 void dpt_link_publish_failure(struct dpt_link *link, uint64_t generation, int suspect,
                               const char *text);
-/* Cuts a text that is longer than the report's. In an edit. */
+/* Sets the report's text, cut to its length. Between dpt_link_edit and dpt_link_publish. */
 void dpt_report_set_text(struct dpt_report *report, const char *text);
 
 /* Queues a completed step for the next heartbeat, or sooner when many wait. Of more than
- * DPT_PROTO_STEPS_MAX that wait the oldest are lost. `passes`: the step has no line of its own and
- * is left out if a newer one follows in time. Main thread. */
+ * DPT_PROTO_STEPS_MAX waiting steps the oldest are lost. `passes`: the terminal has no line of the
+ * step, which is left out if a newer step follows before it is sent. Main thread. */
 void dpt_link_tell_step(struct dpt_link *link, const Dpt__StepRecord *record, bool passes);
 
 /* The newest command, borrowed until the next call of dpt_link_wait; NULL before the first one.
@@ -63,7 +63,7 @@ void dpt_link_tell_step(struct dpt_link *link, const Dpt__StepRecord *record, bo
 const Dpt__AgentToRank *dpt_link_command(const struct dpt_link *link);
 
 /* Waits until a command arrives that differs in (command, generation) from the one dpt_link_command
- * gives, or until the agent is gone (DPT_EPEER), or wait_ms is over (DPT_INPROGRESS; -1: no
+ * gives, or until the agent has ended (DPT_EPEER), or wait_ms is over (DPT_INPROGRESS; -1: no
  * deadline). Main thread. */
 DPT_MUST_USE enum dpt_status dpt_link_wait(struct dpt_link *link, int wait_ms, struct dpt_err *err);
 
@@ -77,13 +77,13 @@ bool dpt_link_reform_wanted(const struct dpt_link *link, uint64_t generation);
 /* The node drains. Any thread. */
 bool dpt_link_leaving(const struct dpt_link *link);
 
-/* The fence: false for a rank whose agent, or which itself, was stopped and may have been replaced.
- * Asked before every write to a file that outlives the process. Any thread. */
+/* The fence: false if the agent or this process was suspended, so that the rank may have been
+ * replaced. Asked before every write to a file that outlives the process. Any thread. */
 bool dpt_link_may_write(const struct dpt_link *link);
 
-/* Waits until that write is allowed: an agent that is late gives the lease back with its next word,
- * and what is to be written waits for it. False: cancelled(ctx), asked within every heartbeat, or
- * the agent is gone. Any thread but the link's. */
+/* Waits until dpt_link_may_write: the next message of a late agent renews the lease. False:
+ * cancelled(ctx), which is asked with every heartbeat, or the agent has ended. Any thread but the
+ * link's. */
 bool dpt_link_await_write(struct dpt_link *link, bool (*cancelled)(void *ctx), void *ctx);
 
 /* Whether a line made at made_ms may be appended to a file that other worlds append to as well: the
@@ -96,11 +96,11 @@ bool dpt_link_may_append(const struct dpt_link *link, int64_t made_ms, int64_t g
 bool dpt_link_await_append(struct dpt_link *link, int64_t grace_ms, bool (*cancelled)(void *ctx),
                            void *ctx);
 
-/* True when the server grants the commit of `step`'s checkpoint in `generation`. Any thread. */
+/* Whether the server grants the commit of `step`'s checkpoint in `generation`. Any thread. */
 bool dpt_link_granted(struct dpt_link *link, uint64_t generation, int64_t step);
 
-/* Waits for that grant; DPT_EABORTED when cancelled(ctx), asked with every heartbeat, holds first,
- * or the agent is gone. Any thread but the link's. */
+/* Waits for that grant. DPT_EABORTED: cancelled(ctx), which is asked with every heartbeat, or the
+ * agent has ended. Any thread but the link's. */
 DPT_MUST_USE enum dpt_status dpt_link_await_grant(struct dpt_link *link, uint64_t generation,
                                                   int64_t step, bool (*cancelled)(void *ctx),
                                                   void *ctx, struct dpt_err *err);

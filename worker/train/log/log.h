@@ -21,7 +21,7 @@ DPT_MUST_USE enum dpt_status rank_open_log(struct dpt_rank *r, struct dpt_err *e
 void rank_close_log(struct dpt_rank *r);
 
 /* A generation begins. Its log writer appends the lines that the writer before could not append
- * and, when the run goes on from a rescue, the lines that no server had confirmed before the
+ * and, when the run continues from a rescue, the lines that no server had confirmed before the
  * rescue. */
 void rank_begin_log(struct dpt_rank *r);
 /* The generation has ended: lines that still wait are for the next generation's writer. */

@@ -1,4 +1,4 @@
-/* Lines that wait for the server's word (pending_lines.h). */
+/* Lines that wait for the server's confirmation (pending_lines.h). */
 #include "worker/train/log/pending_lines.h"
 
 #include "base/config.h"
@@ -27,7 +27,7 @@ struct dpt_logbook {
     char spill[3 * DPT_CONFIG_PATH_BYTES]; /* path of the spill file */
     bool writes, begun;
     int64_t bytes_before;        /* of the file, when the first generation here began */
-    struct dpt_runlog_place end; /* what the file ends with, as far as is known here */
+    struct dpt_runlog_place end; /* last line of the file that is known here */
     bool stalled;                /* lines had to wait since one was appended */
     int64_t spilled;             /* lines */
     int waiting;                 /* lines */
@@ -74,30 +74,30 @@ static void spill_line(struct dpt_logbook *book, struct line *line)
     book->options.appended(book->options.ctx, status, &err);
 }
 
-static void say_spilled(struct dpt_logbook *book)
+static void log_spilled(struct dpt_logbook *book)
 {
     if (book->spilled > 0)
         dpt_log(DPT_LOG_WARN,
-                "%lld lines for '%s' are in '%s': no server has said that this node still counted "
-                "when it made them",
+                "%lld lines for '%s' are in '%s': no server has confirmed that this node was a "
+                "member when it made them",
                 (long long)book->spilled, book->options.dir, book->spill);
     book->spilled = 0;
 }
 
-static void spill_all(struct dpt_logbook *book)
+static void spill_waiting_lines(struct dpt_logbook *book)
 {
     for (int i = 0; i < book->n; i++)
         if (book->lines[i].waits)
             spill_line(book, &book->lines[i]);
-    say_spilled(book);
+    log_spilled(book);
 }
 
-/* A file that ends with `last` has the line of `place`: not if a newer world went back and made the
- * step again, nor if an older one, whose state counts now, got further. A file that has not grown
- * since the first generation of this process has none of its lines: what it ends with is of an
- * earlier start of the run, whose generations may have had higher numbers. */
-static bool is_there(const struct dpt_logbook *book, const struct dpt_runlog_place *place,
-                     const struct dpt_runlog_place *last)
+/* Whether a file that ends with `last` has the line of `place`. It lacks the line if `place` is of
+ * a newer generation, which went back and computed the step again. It lacks all lines of this
+ * process if it has not grown since the first generation here: then `last` is of an earlier start
+ * of the run, whose generations may have had higher numbers. */
+static bool file_has_line(const struct dpt_logbook *book, const struct dpt_runlog_place *place,
+                          const struct dpt_runlog_place *last)
 {
     if (last->file_bytes == book->bytes_before)
         return false;
@@ -106,16 +106,16 @@ static bool is_there(const struct dpt_logbook *book, const struct dpt_runlog_pla
     return !dpt_runlog_is_after(place, last);
 }
 
-/* Lines that the writers of later generations have appended wait no more. */
-static void drop_what_is_there(struct dpt_logbook *book)
+/* Lines that the writers of later generations have appended no longer wait. */
+static void settle_lines_in_file(struct dpt_logbook *book)
 {
     struct dpt_err err;
     struct dpt_runlog_place last;
     if (dpt_runlog_last(book->options.dir, &last, &err) != DPT_OK)
-        return; /* all that waits is kept elsewhere */
+        return; /* then all waiting lines go to the spill file */
     for (int i = 0; i < book->n; i++) {
         struct line *line = &book->lines[i];
-        if (!is_event(line) && line->waits && is_there(book, &line->place, &last))
+        if (!is_event(line) && line->waits && file_has_line(book, &line->place, &last))
             settle_line(book, line);
     }
 }
@@ -126,14 +126,14 @@ void dpt_logbook_destroy(struct dpt_logbook **book_p)
     if (!book)
         return;
     if (!dpt_logbook_flush(book) && !book->writes)
-        drop_what_is_there(book);
-    spill_all(book);
+        settle_lines_in_file(book);
+    spill_waiting_lines(book);
     free(book);
     *book_p = NULL;
 }
 
-/* Drops the lines before `first`, and those of later steps. */
-static void keep_from(struct dpt_logbook *book, int first, int64_t step_max)
+/* Drops the lines before `first`, and those of steps after step_max. */
+static void keep_lines_from(struct dpt_logbook *book, int first, int64_t step_max)
 {
     int n = 0;
     size_t bytes = 0;
@@ -150,18 +150,18 @@ static void keep_from(struct dpt_logbook *book, int first, int64_t step_max)
     book->bytes = bytes;
 }
 
-/* The oldest quarter of the lines goes, so that it need not be done for every one; more where that
- * is little text. */
-static void make_room(struct dpt_logbook *book, size_t bytes)
+/* Drops the oldest quarter of the lines, so that not every new line moves the text; more quarters
+ * until `bytes` fit. */
+static void drop_oldest_lines(struct dpt_logbook *book, size_t bytes)
 {
     while (book->n == DPT_LOGBOOK_LINES_MAX || book->bytes + bytes > DPT_LOGBOOK_BYTES) {
         const int first = book->n / 4 + 1;
         for (int i = 0; i < first; i++)
             if (book->lines[i].waits)
                 spill_line(book, &book->lines[i]);
-        keep_from(book, first, INT64_MAX);
+        keep_lines_from(book, first, INT64_MAX);
     }
-    say_spilled(book);
+    log_spilled(book);
 }
 
 void dpt_logbook_add(struct dpt_logbook *book, const struct dpt_runlog_line *line, int64_t made_ms)
@@ -169,7 +169,7 @@ void dpt_logbook_add(struct dpt_logbook *book, const struct dpt_runlog_line *lin
     DPT_ASSERT(line->bytes <= DPT_LOGBOOK_BYTES / 4);
     if (line->place.kind == DPT_LINE_EVENT && !book->writes)
         return;
-    make_room(book, line->bytes);
+    drop_oldest_lines(book, line->bytes);
     memcpy(book->text + book->bytes, line->text, line->bytes);
     book->lines[book->n++] = (struct line){.waits = book->writes,
                                            .place = line->place,
@@ -189,12 +189,12 @@ void dpt_logbook_begin(struct dpt_logbook *book, bool writes, int64_t step,
     book->writes = writes;
     book->end = *last;
     book->stalled = false;
-    keep_from(book, 0, step);
+    keep_lines_from(book, 0, step);
     book->waiting = 0;
     for (int i = 0; i < book->n; i++) {
         struct line *line = &book->lines[i];
-        if (!is_event(line)) /* no other rank has those */
-            line->waits = writes && !is_there(book, &line->place, last);
+        if (!is_event(line)) /* no other rank has the events: they wait here until appended */
+            line->waits = writes && !file_has_line(book, &line->place, last);
         book->waiting += line->waits;
     }
 }
@@ -225,14 +225,14 @@ bool dpt_logbook_has(const struct dpt_logbook *book, const struct dpt_runlog_pla
     return false;
 }
 
-/* Lines that waited may be of a world that a server which is gone had given up: then another has
- * written since. */
+/* Whether another world has appended to the file: lines that waited may be of a world that an
+ * earlier server had expelled. */
 static bool has_foreign_end(struct dpt_logbook *book)
 {
     struct dpt_err err;
     struct dpt_runlog_place last;
     if (!book->stalled || dpt_runlog_last(book->options.dir, &last, &err) != DPT_OK)
-        return false; /* a file that cannot be read: the attempt to append says so */
+        return false; /* the error of a file that cannot be read comes again when appending */
     book->stalled = false;
     return dpt_runlog_is_after(&last, &book->end) || dpt_runlog_is_after(&book->end, &last) ||
            last.generation != book->end.generation;
@@ -249,7 +249,7 @@ bool dpt_logbook_flush(struct dpt_logbook *book)
             return false;
         }
         if (book->writes && has_foreign_end(book)) {
-            spill_all(book);
+            spill_waiting_lines(book);
             break;
         }
         struct dpt_err err;

@@ -14,12 +14,6 @@
 
 enum { EVENTS_BYTES_MAX = 64 << 20 };
 
-static bool log_interrupted(void *ctx)
-{
-    const struct dpt_rank *r = ctx;
-    return dpt_link_interrupted(r->link, r->gen.number);
-}
-
 /* Whether this rank keeps lines, as the log writer or in case the writer dies. */
 static bool keeps_lines(const struct dpt_rank *r)
 {
@@ -58,7 +52,8 @@ void rank_check_log(struct dpt_rank *r, enum dpt_status status, const struct dpt
     }
     if (r->log->records_lost++ == 0)
         dpt_log(DPT_LOG_ERROR,
-                "a record of the run's log is lost: %s; training goes on, more of them are counted",
+                "a record of the run's log is lost: %s; training continues, and further lost "
+                "records are counted",
                 err->text);
 }
 
@@ -93,30 +88,30 @@ void rank_close_log(struct dpt_rank *r)
     tell_lost_records(r);
 }
 
-/* ---- the right to write ---- */
+/* ---- the permission to write ---- */
 
-struct patience {
+struct record_wait {
     const struct dpt_rank *r;
     int64_t until_ms;
 };
 
-static bool is_over(void *ctx)
+static bool record_wait_is_over(void *ctx)
 {
-    const struct patience *patience = ctx;
-    return dpt_link_interrupted(patience->r->link, patience->r->gen.number) ||
-           dpt_now_ms() >= patience->until_ms;
+    const struct record_wait *wait = ctx;
+    return dpt_link_interrupted(wait->r->link, wait->r->gen.number) ||
+           dpt_now_ms() >= wait->until_ms;
 }
 
 bool rank_may_record(const struct dpt_rank *r, const char *what)
 {
     const int64_t limit_ms = (int64_t)(r->config->log.wait_s * 1000.0);
-    struct patience patience = {r, dpt_now_ms() + limit_ms};
-    if (dpt_link_await_write(r->link, is_over, &patience))
+    struct record_wait wait = {r, dpt_now_ms() + limit_ms};
+    if (dpt_link_await_write(r->link, record_wait_is_over, &wait))
         return true;
     if (!dpt_link_interrupted(r->link, r->gen.number))
         dpt_log(DPT_LOG_WARN,
-                "%s not written: this node stood still and has not heard for %g s (log.wait_s) "
-                "whether it was replaced meanwhile",
+                "%s not written: this node was suspended and has not learned within %g s "
+                "(log.wait_s) whether it was replaced meanwhile",
                 what, r->config->log.wait_s);
     return false;
 }
@@ -142,8 +137,9 @@ void rank_end_log(struct dpt_rank *r)
 
 bool rank_settles_log(struct dpt_rank *r)
 {
+    struct record_wait wait = {r, INT64_MAX};
     if (!r->log->lines || !r->gen.writes_log ||
-        !dpt_link_await_append(r->link, r->log->grace_ms, log_interrupted, r))
+        !dpt_link_await_append(r->link, r->log->grace_ms, record_wait_is_over, &wait))
         return false;
     rank_flush_log(r);
     return true;
@@ -209,7 +205,7 @@ void rank_complete_history(struct dpt_rank *r)
     size_t bytes = 0;
     struct dpt_err err;
     if (!dir[0] || (r->state.step == 0 && strcmp(r->gen.cause.kind, "start") == 0))
-        return; /* what is there is of a run before this one */
+        return; /* the events in the file are of an earlier run */
     enum dpt_status status = dpt_fs_join(dir, "events.jsonl", path, sizeof path, &err);
     if (status == DPT_OK)
         status = dpt_fs_read_file(path, EVENTS_BYTES_MAX, &events, &bytes, &err);

@@ -1,5 +1,6 @@
-/* Lines of steps that no server had confirmed when their rank ended (pending_lines.h, the spill
- * file). Where the run goes on from a rescue, metrics.jsonl takes those that it lacks. */
+/* The spill files (pending_lines.h): lines of steps that no server had confirmed when their rank
+ * ended. When the run continues from a rescue, the log writer appends those that metrics.jsonl
+ * lacks. */
 #include "worker/train/log/log.h"
 
 #include "base/array.h"
@@ -23,7 +24,7 @@ static bool is_unconfirmed(const char *name)
     return n > m && strcmp(name + n - m, suffix) == 0;
 }
 
-/* Takes one file of unconfirmed lines. */
+/* Called with each file of unconfirmed lines. */
 typedef void visit_unconfirmed(void *ctx, const char *path);
 
 static void visit_folder(const char *folder, visit_unconfirmed *visit, void *ctx)
@@ -31,7 +32,7 @@ static void visit_folder(const char *folder, visit_unconfirmed *visit, void *ctx
     char **names = NULL, path[PATH_MAX];
     size_t n_names = 0;
     if (dpt_fs_list(folder, &names, &n_names, NULL) != DPT_OK)
-        return; /* a file of that name, not ours */
+        return; /* another program's file of that name */
     for (size_t i = 0; i < n_names; i++)
         if (is_unconfirmed(names[i]) &&
             dpt_fs_join(folder, names[i], path, sizeof path, NULL) == DPT_OK)
@@ -46,7 +47,9 @@ static void visit_all_nodes(struct dpt_rank *r, visit_unconfirmed *visit, void *
     size_t n_names = 0;
     struct dpt_err err;
     if (dpt_fs_list(dir, &names, &n_names, &err) != DPT_OK) {
-        dpt_log(DPT_LOG_WARN, "lines that no server has confirmed stay as they are: %s", err.text);
+        dpt_log(DPT_LOG_WARN,
+                "lines that no server has confirmed are neither appended nor removed: %s",
+                err.text);
         return;
     }
     for (size_t i = 0; i < n_names; i++)
@@ -56,8 +59,8 @@ static void visit_all_nodes(struct dpt_rank *r, visit_unconfirmed *visit, void *
     dpt_fs_list_free(&names, n_names);
 }
 
-/* Moves the lines of steps up to `step` to the front; returns how many bytes they are. What is no
- * whole line goes. */
+/* Moves the lines of steps up to `step` to the front; returns their length in bytes. Drops a line
+ * without an end. */
 static size_t keep_lines(char *text, size_t bytes, int64_t step)
 {
     size_t kept = 0;
@@ -72,7 +75,7 @@ static size_t keep_lines(char *text, size_t bytes, int64_t step)
     return kept;
 }
 
-static void forget_in(void *ctx, const char *path)
+static void remove_later_lines(void *ctx, const char *path)
 {
     const struct dpt_rank *r = ctx;
     char *text = NULL;
@@ -87,33 +90,33 @@ static void forget_in(void *ctx, const char *path)
     free(text);
     if (status != DPT_OK)
         dpt_log(DPT_LOG_WARN,
-                "lines after step %lld of a history that is not gone on with stay: %s",
+                "lines after step %lld, of a history that the run has left, are not removed: %s",
                 (long long)r->state.step, err.text);
 }
 
 void rank_forget_unconfirmed(struct dpt_rank *r)
 {
-    visit_all_nodes(r, forget_in, r);
+    visit_all_nodes(r, remove_later_lines, r);
 }
 
-/* ---- completing the file ---- */
+/* ---- appending to metrics.jsonl ---- */
 
 struct unconfirmed_line {
     struct dpt_runlog_place place;
-    size_t order; /* that it was found in */
-    char *text;   /* owned; begins and ends with a newline, as what is appended does */
+    size_t order; /* in which it was found */
+    char *text;   /* owned; as in dpt_runlog_line */
     size_t bytes;
 };
 
-/* The lines that a writer completes the file with. */
+/* The lines that a writer appends to metrics.jsonl. */
 struct completion {
     struct dpt_rank *r;
-    struct dpt_runlog_place last;   /* of the file, and of what was added to it */
+    struct dpt_runlog_place last;   /* of the file, appended lines included */
     struct unconfirmed_line *lines; /* owned */
     size_t n, room;
 };
 
-/* Keeps a line, if the file ends before it and the run goes on after it. */
+/* Keeps a line that comes after the end of the file and not after the step of the run. */
 static enum dpt_status gather_line(struct completion *to, const char *line, size_t bytes,
                                    struct dpt_err *err)
 {
@@ -132,8 +135,8 @@ static enum dpt_status gather_line(struct completion *to, const char *line, size
     return DPT_OK;
 }
 
-/* The file stays: the next start may go on from an older rescue. */
-static void gather_from(void *ctx, const char *path)
+/* The file stays: the next start may continue from an older rescue. */
+static void gather_lines(void *ctx, const char *path)
 {
     struct completion *to = ctx;
     char *text = NULL;
@@ -157,13 +160,13 @@ static int by_place(const void *a, const void *b)
         return 1;
     if (dpt_runlog_is_after(&y->place, &x->place))
         return -1;
-    if (x->place.made_s != y->place.made_s) /* of another history, if not the same */
+    if (x->place.made_s != y->place.made_s) /* lines of different histories, or of two ranks */
         return x->place.made_s < y->place.made_s ? 1 : -1;
     return (x->order > y->order) - (x->order < y->order);
 }
 
-/* In order: what one node has may begin before, end after, and overlap what another has. Of one
- * step the line that was made last counts. */
+/* The lines of different nodes may overlap: they are sorted. Of the lines of one step the newest
+ * counts. */
 static void append_gathered(struct completion *to)
 {
     size_t n = 0;
@@ -184,12 +187,12 @@ static void append_gathered(struct completion *to)
                 "metrics.jsonl is completed with %zu lines that no server had confirmed", n);
 }
 
-/* The world whose state the rescue is made its lines without a server. The steps of any other world
- * have the same values, so every line that the file lacks is taken. */
+/* The rescued world made its lines without a server. The steps of any other world have the same
+ * values, so that every line that the file lacks may be appended. */
 void rank_append_unconfirmed(struct dpt_rank *r, const struct dpt_runlog_place *last)
 {
     struct completion to = {.r = r, .last = *last};
-    visit_all_nodes(r, gather_from, &to);
+    visit_all_nodes(r, gather_lines, &to);
     append_gathered(&to);
     for (size_t i = 0; i < to.n; i++)
         free(to.lines[i].text);

@@ -1,4 +1,5 @@
-/* The checkpoints that are there: the newest that the run may go on from, and which are damaged. */
+/* The checkpoints in the folder: the newest from which the run may continue, and the damaged ones.
+ */
 #include "base/fs.h"
 #include "base/log.h"
 #include "checkpoint/names.h"
@@ -9,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static enum dpt_status read_whole(struct dpt_rank *r, int64_t step, struct dpt_err *err)
+static enum dpt_status verify_checkpoint(struct dpt_rank *r, int64_t step, struct dpt_err *err)
 {
     struct dpt_checkpoint *checkpoint = NULL;
     DPT_TRY(dpt_checkpoint_open(r->config->checkpoint.dir, step, &checkpoint, err));
@@ -18,8 +19,9 @@ static enum dpt_status read_whole(struct dpt_rank *r, int64_t step, struct dpt_e
     return status;
 }
 
-/* ---- what is known of steps ---- */
+/* ---- intact and damaged checkpoints ---- */
 
+/* Identifies a folder and its newest change; 0: no folder. */
 static uint64_t folder_mark(const struct dpt_rank *r, const char *name)
 {
     char path[PATH_MAX];
@@ -32,7 +34,7 @@ static uint64_t folder_mark(const struct dpt_rank *r, const char *name)
     return dpt_hash128(words, sizeof words).lo;
 }
 
-/* Differs once the step was committed anew, rescued, or mended by a person. */
+/* Changes when the step is committed again, rescued, or repaired by a person. */
 static uint64_t mark_of(const struct dpt_rank *r, int64_t step)
 {
     char name[DPT_CHECKPOINT_NAME_BYTES], rescue[DPT_CHECKPOINT_NAME_BYTES];
@@ -49,7 +51,7 @@ static struct damaged_step *find_damaged(struct dpt_rank *r, int64_t step)
     return NULL;
 }
 
-/* Of more than are remembered the oldest is forgotten. */
+/* A full list drops its oldest step. */
 static void note_damaged(struct dpt_rank *r, int64_t step, uint64_t mark)
 {
     struct damaged_step *known = find_damaged(r, step);
@@ -82,9 +84,9 @@ void rank_mark_save(struct dpt_rank *r)
     r->save->mark_before_save = mark_of(r, r->state.step);
 }
 
-/* This process has read it, committed it, or written its part of it. In the last case the folder of
- * an earlier history may still be there, until the first writer commits. */
-static bool is_own(struct dpt_rank *r, int64_t step)
+/* This process has read the checkpoint, committed it, or written its part of it. In the last case
+ * the folder of an earlier history may still be there, until the first writer commits. */
+static bool is_known_intact(struct dpt_rank *r, int64_t step)
 {
     const struct dpt_saved saved = dpt_saver_saved(r->save->saver);
     return step == r->save->verified_step || step == r->save->loaded_step ||
@@ -92,18 +94,18 @@ static bool is_own(struct dpt_rank *r, int64_t step)
            (saved.n > 0 && saved.step == step && mark_of(r, step) != r->save->mark_before_save);
 }
 
-/* The bytes of this step's checkpoint, or rescue, are sound: this process has read them, now or
+/* The bytes of this step's checkpoint, or rescue, are intact: this process has read them, now or
  * before, or has written or committed them. */
-static bool is_whole(struct dpt_rank *r, int64_t step)
+static bool is_intact(struct dpt_rank *r, int64_t step)
 {
     struct dpt_err damage;
-    if (is_own(r, step))
+    if (is_known_intact(r, step))
         return true;
     const uint64_t mark = mark_of(r, step);
     const struct damaged_step *known = find_damaged(r, step);
-    if (known && known->mark == mark) /* told when it was found */
+    if (known && known->mark == mark) /* logged when it was found */
         return false;
-    if (read_whole(r, step, &damage) == DPT_OK) {
+    if (verify_checkpoint(r, step, &damage) == DPT_OK) {
         r->save->verified_step = step;
         forget_damaged(r, step);
         return true;
@@ -116,22 +118,21 @@ static bool is_whole(struct dpt_rank *r, int64_t step)
 
 /* ---- the newest ---- */
 
-/* Step of the newest checkpoint, -1: none. The world may have to go on from it, whatever this rank
- * holds: the bytes of one that is not known here are read, once. */
-static enum dpt_status newest_whole(struct dpt_rank *r, int64_t *ret_step, struct dpt_err *err)
+/* Step of the newest intact checkpoint, -1: none. The world may have to continue from it, whatever
+ * this rank holds: so the bytes of an unknown checkpoint are read, once. */
+static enum dpt_status newest_intact(struct dpt_rank *r, int64_t *ret_step, struct dpt_err *err)
 {
     const char *dir = r->config->checkpoint.dir;
     int64_t step = -1;
     DPT_TRY(dpt_checkpoint_newest(dir, &step, err));
-    while (step >= 0 && !is_whole(r, step))
+    while (step >= 0 && !is_intact(r, step))
         DPT_TRY(dpt_checkpoint_newest_below(dir, step, &step, err));
     *ret_step = step;
     return DPT_OK;
 }
 
-/* What a run that only evaluates looks at: the newest, or the one that was asked for, if it is
- * here. Once it is in memory there is no other: one that a training run writes meanwhile is not
- * meant. */
+/* The checkpoint for a run that only evaluates: the newest, or that of train.eval_step if it is
+ * here. Once it is in memory, checkpoints that a training run writes meanwhile are ignored. */
 static enum dpt_status checkpoint_to_evaluate(struct dpt_rank *r, int64_t *ret_step,
                                               struct dpt_err *err)
 {
@@ -141,9 +142,9 @@ static enum dpt_status checkpoint_to_evaluate(struct dpt_rank *r, int64_t *ret_s
         return DPT_OK;
     }
     if (wanted == DPT_AUTO)
-        return newest_whole(r, ret_step, err);
-    /* One that is not here may be on another node: rank_refuse_seed says that none has it. */
-    *ret_step = mark_of(r, wanted) != 0 && is_whole(r, wanted) ? wanted : -1;
+        return newest_intact(r, ret_step, err);
+    /* Another node may have it; if no node has, rank_refuse_seed fails. */
+    *ret_step = mark_of(r, wanted) != 0 && is_intact(r, wanted) ? wanted : -1;
     return DPT_OK;
 }
 
@@ -153,7 +154,7 @@ enum dpt_status rank_newest_checkpoint(struct dpt_rank *r, int64_t *ret_step, st
     if (!r->config->checkpoint.dir[0])
         return DPT_OK;
     return r->config->train.eval_only ? checkpoint_to_evaluate(r, ret_step, err)
-                                      : newest_whole(r, ret_step, err);
+                                      : newest_intact(r, ret_step, err);
 }
 
 bool rank_step_is_there(struct dpt_rank *r, int64_t step)
@@ -181,13 +182,13 @@ enum dpt_status rank_is_saved(struct dpt_rank *r, const char *weights_hash, bool
     const struct dpt_checkpoint_state *state = dpt_checkpoint_get_state(checkpoint);
     *ret = !state->rescue.node && strcmp(state->weights_hash, weights_hash) == 0;
     dpt_checkpoint_close(&checkpoint);
-    *ret = *ret && is_whole(r, newest);
+    *ret = *ret && is_intact(r, newest);
     return DPT_OK;
 }
 
-/* ---- none ---- */
+/* ---- no checkpoint ---- */
 
-static enum dpt_status nothing_to_evaluate(const struct dpt_rank *r, struct dpt_err *err)
+static enum dpt_status fail_nothing_to_evaluate(const struct dpt_rank *r, struct dpt_err *err)
 {
     const char *dir = r->config->checkpoint.dir;
     if (!dpt_fs_exists(dir))
@@ -201,8 +202,8 @@ static enum dpt_status nothing_to_evaluate(const struct dpt_rank *r, struct dpt_
                         "of a run that has written one",
                         dir);
     return dpt_fail(err, DPT_ECONFIG,
-                    "there is no whole checkpoint of step %lld in '%s'; `dpt-ckpt list %s` says "
-                    "which there are",
+                    "there is no whole checkpoint of step %lld in '%s'; `dpt-ckpt list %s` lists "
+                    "them",
                     (long long)r->config->train.eval_step, dir, dir);
 }
 
@@ -211,7 +212,7 @@ enum dpt_status rank_refuse_seed(const struct dpt_rank *r, struct dpt_err *err)
     const char *dir = r->config->checkpoint.dir;
     int64_t n = 0;
     if (r->config->train.eval_only)
-        return nothing_to_evaluate(r, err);
+        return fail_nothing_to_evaluate(r, err);
     if (!dir[0] || r->options->start->allow_fresh)
         return DPT_OK;
     DPT_TRY(dpt_checkpoint_count(dir, &n, err));
@@ -219,9 +220,9 @@ enum dpt_status rank_refuse_seed(const struct dpt_rank *r, struct dpt_err *err)
         return DPT_OK;
     return dpt_fail(
         err, DPT_ECONFIG,
-        "checkpoint.dir holds %lld checkpoint%s and none that the run can go on from; it "
+        "checkpoint.dir holds %lld checkpoint%s and none from which the run can continue; it "
         "does not begin from step 0 over them: put a whole one back, give another "
-        "checkpoint.dir, or --allow-fresh; `dpt-ckpt list --verify %s` says what is "
+        "checkpoint.dir, or --allow-fresh; `dpt-ckpt list --verify %s` tells which are "
         "damaged",
         (long long)n, n == 1 ? "" : "s", dir);
 }

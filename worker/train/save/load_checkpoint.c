@@ -1,4 +1,4 @@
-/* Loading a checkpoint, and the weights hash that proves it. */
+/* Loading a checkpoint, and the comparison of its weights hash. */
 #include "worker/train/save/save.h"
 #include "worker/train/save/state_hash.h"
 
@@ -104,6 +104,6 @@ enum dpt_status rank_check_loaded(struct dpt_rank *r, struct dpt_err *err)
     if (strcmp(r->save->loaded_hash, hash) == 0 || !r->save->loaded_hash[0])
         return DPT_OK;
     return dpt_fail(err, DPT_ECORRUPT,
-                    "checkpoint of step %lld: its weights hash is %s, its state says %s",
+                    "checkpoint of step %lld: its weights hash is %s, and %s in its state.json",
                     (long long)r->state.step, hash, r->save->loaded_hash);
 }

@@ -1,7 +1,7 @@
-/* A rescue, the rank's part (checkpoint.h): the held state, written without a generation and
- * without a server. A rank that holds everything writes it alone. Else the ranks of other nodes
- * write their parts when they are told to leave, too, under the name of the generation in which
- * they got them. */
+/* A rank's part of a rescue (checkpoint.h): the held state, written without a generation and
+ * without a server. A rank that holds the whole state writes it alone. Else every rank that must
+ * leave writes its part, under the name of the generation in which the ranks agreed on the state.
+ */
 #include "base/hash.h"
 #include "base/log.h"
 #include "checkpoint/names.h"
@@ -15,8 +15,8 @@ static bool holds_all(const struct dpt_state_part *part)
     return part->shard.of == 1;
 }
 
-/* One holder of everything is whole by itself, and others may write the same: its own name keeps
- * them apart. */
+/* `alone`: this rank writes the whole state. Other ranks may do the same: its own name separates
+ * the attempts. */
 static void name_attempt(const struct dpt_rank *r, bool alone, char ret[DPT_PROTO_NAME_BYTES])
 {
     const struct dpt_rank_start *start = r->options->start;
@@ -30,8 +30,8 @@ static void name_attempt(const struct dpt_rank *r, bool alone, char ret[DPT_PROT
                        r->state.held_attempt);
 }
 
-static enum dpt_status write_shard(struct dpt_rank *r, const struct dpt_state_part *part,
-                                   struct dpt_checkpoint_spec *spec, struct dpt_err *err)
+static enum dpt_status write_rescued_part(struct dpt_rank *r, const struct dpt_state_part *part,
+                                          struct dpt_checkpoint_spec *spec, struct dpt_err *err)
 {
     DPT_TRY(dpt_pieces_of_part(&r->save->tensors, part, &r->save->saved_pieces, err));
     spec->pieces = r->save->saved_pieces.piece;
@@ -39,11 +39,11 @@ static enum dpt_status write_shard(struct dpt_rank *r, const struct dpt_state_pa
     spec->writer = part->shard.index;
     spec->n_writers = part->shard.of;
     enum dpt_status status = dpt_checkpoint_write_part(spec, err);
-    return status == DPT_EEXIST ? DPT_OK : status; /* a replica of it is being written */
+    return status == DPT_EEXIST ? DPT_OK : status; /* another rank writes a replica of it */
 }
 
-/* Without a grant the claim alone says that no new start of the run has the folder. */
-static bool may_rename(void *ctx)
+/* There is no grant: the claim alone shows that no new start of the run has taken the folder. */
+static bool may_rename_rescue(void *ctx)
 {
     const struct dpt_rank *r = ctx;
     struct dpt_err err;
@@ -67,11 +67,11 @@ enum dpt_status rank_write_rescue(struct dpt_rank *r, int64_t deadline_ms, struc
     spec.state.rescue.run = r->config->run;
     spec.state.rescue.node = r->options->start->node;
     spec.state.rescue.generation = r->state.held_generation;
-    spec.may_rename = may_rename;
+    spec.may_rename = may_rename_rescue;
     spec.ctx = r;
-    DPT_TRY(write_shard(r, &held->own, &spec, err));
-    /* The shard of a rank that may be dead. */
+    DPT_TRY(write_rescued_part(r, &held->own, &spec, err));
+    /* The shadow is the shard of a rank that may be dead. */
     if (!dpt_shard_is_none(shadow) && shadow.of == own.of)
-        DPT_TRY(write_shard(r, &held->shadow, &spec, err));
+        DPT_TRY(write_rescued_part(r, &held->shadow, &spec, err));
     return dpt_checkpoint_seal(&spec, deadline_ms, err);
 }

@@ -1,5 +1,5 @@
-/* Whether a rank may go on: with this config, these data and this kind of machine from the newest
- * checkpoint, and with the data that its agent has seen. */
+/* Whether a rank may continue: from the newest checkpoint with this config, these data and this
+ * kind of machine, and with the data that its agent has found. */
 #include "base/strategy_traits.h"
 #include "worker/train/device/device.h"
 #include "worker/train/save/save.h"
@@ -15,8 +15,8 @@ enum dpt_status rank_check_source(const struct dpt_data *data, const char *hash,
     return dpt_data_check(data, &was, err);
 }
 
-/* In a run that only evaluates only the model's settings must be the checkpoint's. */
-static void pass_over_training(const struct dpt_config *config, struct dpt_config *saved)
+/* A run that only evaluates must have the model's settings of the checkpoint, and no others. */
+static void ignore_training_settings(const struct dpt_config *config, struct dpt_config *saved)
 {
     const struct dpt_config was = *saved;
     saved->seed = config->seed;
@@ -38,7 +38,7 @@ static bool change_allowed(const struct dpt_rank *r, const char *key)
     return false;
 }
 
-/* Is data.train what the checkpoint was trained on? Yes, if one of them has no digest. */
+/* DPT_ECONFIG: data.train is not the data of the checkpoint. Data without a digest are accepted. */
 static enum dpt_status check_data(const struct dpt_rank *r, int64_t step, const char *was,
                                   struct dpt_err *err)
 {
@@ -52,8 +52,8 @@ static enum dpt_status check_data(const struct dpt_rank *r, int64_t step, const 
                     r->config->checkpoint.dir, (long long)step, r->config->data.train);
 }
 
-/* Another kind of machine computes other bits. Under `fast`, and where nothing is trained, they
- * are not promised. */
+/* Another kind of machine computes other bits. `fast` and a run that only evaluates do not promise
+ * bits. */
 static enum dpt_status check_fingerprint(const struct dpt_rank *r, int64_t step, const char *was,
                                          struct dpt_err *err)
 {
@@ -63,12 +63,12 @@ static enum dpt_status check_fingerprint(const struct dpt_rank *r, int64_t step,
         return DPT_OK;
     return dpt_fail(err, DPT_ECONFIG,
                     "'%s' holds step %lld of a run on another kind of machine: %s; this one (%s) "
-                    "would go on with other bits; give machines of the former kind, or "
+                    "would continue with other bits; give machines of the former kind, or "
                     "--allow-change cluster.device",
                     r->config->checkpoint.dir, (long long)step, was, is);
 }
 
-/* How many steps a run has is most often changed on purpose. */
+/* The number of steps differs, which is most often intended: the message names the option. */
 static enum dpt_status refuse_length(int64_t step, const struct dpt_config *saved,
                                      const struct dpt_config *mine, struct dpt_err *err)
 {
@@ -86,12 +86,12 @@ static enum dpt_status refuse_length(int64_t step, const struct dpt_config *save
                         dir, at, was, unit, key, is, key);
     return dpt_fail(err, DPT_ECONFIG,
                     "'%s' holds step %lld of a run of %lld %s, and %s is %lld here: "
-                    "give --allow-change %s to go on to step %lld (the learning rate "
+                    "give --allow-change %s to continue to step %lld (the learning rate "
                     "follows the new number), or another checkpoint.dir to start anew",
                     dir, at, was, unit, key, is, key, steps);
 }
 
-/* Has the model the tensors, by name and shape, of the config that the checkpoint has? */
+/* Whether the model has the tensors, by name and shape, of the checkpoint's config. */
 static enum dpt_status has_tensors_of(const struct dpt_model *model, const struct dpt_config *saved,
                                       bool *ret, struct dpt_err *err)
 {
@@ -111,7 +111,7 @@ static enum dpt_status has_tensors_of(const struct dpt_model *model, const struc
     return DPT_OK;
 }
 
-/* `keys` differ. */
+/* `keys`: the names of the settings that differ. */
 static enum dpt_status refuse_settings(const struct dpt_rank *r, int64_t step,
                                        const struct dpt_config *saved, const char *keys,
                                        struct dpt_err *err)
@@ -131,7 +131,7 @@ static enum dpt_status refuse_settings(const struct dpt_rank *r, int64_t step,
                     dir, (long long)step, keys);
 }
 
-/* The trajectory's keys. */
+/* Compares the keys that determine the trajectory. */
 static enum dpt_status check_settings(const struct dpt_rank *r, int64_t step,
                                       const struct dpt_config *saved, const struct dpt_config *mine,
                                       struct dpt_err *err)
@@ -151,8 +151,6 @@ static enum dpt_status check_settings(const struct dpt_rank *r, int64_t step,
     return refuse_length(step, saved, mine, err);
 }
 
-/* A run goes on only as itself: the trajectory's keys in the newest checkpoint must be those of the
- * config, the data those it was trained on, the machine of the kind that computed it. */
 enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
 {
     if (!r->config->checkpoint.dir[0])
@@ -160,7 +158,7 @@ enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
     int64_t step = -1;
     DPT_TRY(rank_newest_checkpoint(r, &step, err));
     if (step < 0 && r->config->cluster.nnodes_max == 1)
-        return rank_refuse_seed(r, err); /* no other node has one */
+        return rank_refuse_seed(r, err); /* no other node has a checkpoint */
     if (step < 0)
         return DPT_OK;
     struct dpt_checkpoint *checkpoint = NULL;
@@ -180,6 +178,6 @@ enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
     mine.train.accumulate = dpt_strategy_traits(&mine).order;
     saved.train.accumulate = dpt_strategy_traits(&saved).order;
     if (mine.train.eval_only)
-        pass_over_training(&mine, &saved);
+        ignore_training_settings(&mine, &saved);
     return check_settings(r, step, &saved, &mine, err);
 }

@@ -1,4 +1,4 @@
-/* The contents of a save, and the begin and end of an attempt. */
+/* The contents of a checkpoint, and the beginning and the end of an attempt to save it. */
 #include "worker/train/save/save.h"
 
 #include "base/fs.h"
@@ -59,9 +59,9 @@ void rank_settle_saver(struct dpt_rank *r)
     if (status == DPT_EREFUSED)
         r->save->folder_lost = err;
     if (status == DPT_EDIVERGED && r->gen.checkpoint_slot > 0)
-        dpt_log(DPT_LOG_DEBUG, "%s", err.text); /* the first writer says it */
+        dpt_log(DPT_LOG_DEBUG, "%s", err.text); /* the first writer logs the error */
     else if (status == DPT_EDIVERGED)
-        dpt_log(DPT_LOG_ERROR, "%s; what was saved before stays", err.text);
+        dpt_log(DPT_LOG_ERROR, "%s; earlier checkpoints stay", err.text);
     else if (status == DPT_EREFUSED)
         dpt_log(DPT_LOG_ERROR, "%s", err.text);
     else if (status == DPT_EABORTED)
@@ -76,14 +76,14 @@ void rank_clear_leftovers(struct dpt_rank *r)
     if (!r->config->checkpoint.dir[0] || slot > 0 ||
         (slot < 0 && r->options->start->local_rank != 0))
         return;
-    if (r->config->train.eval_only) /* what is unfinished there is a training run's */
+    if (r->config->train.eval_only) /* an unfinished checkpoint there is a training run's */
         return;
     struct dpt_err err;
     char why[RANK_WHY_BYTES];
     if (dpt_checkpoint_clean(r->config->checkpoint.dir, r->gen.number, r->gen.attempt, &err) !=
         DPT_OK)
-        dpt_log(rank_say_why(r, &err, why) ? DPT_LOG_WARN : DPT_LOG_INFO,
-                "what is left of an unfinished checkpoint stays%s", why);
+        dpt_log(rank_quote_error(r, &err, why) ? DPT_LOG_WARN : DPT_LOG_INFO,
+                "the remains of an unfinished checkpoint are not removed%s", why);
 }
 
 struct dpt_checkpoint_spec rank_checkpoint_spec(struct dpt_rank *r)
@@ -142,7 +142,7 @@ void rank_save_begin(struct dpt_rank *r)
     if (dpt_strategy_fetch_state(r->strategy, &err) != DPT_OK ||
         dpt_pieces_to_write(&r->save->tensors, &dpt_strategy_held(r->strategy)->own, &writers,
                             &r->save->saved_pieces, &err) != DPT_OK) {
-        dpt_log(DPT_LOG_ERROR, "a checkpoint was not written: %s; training goes on", err.text);
+        dpt_log(DPT_LOG_ERROR, "a checkpoint was not written: %s; training continues", err.text);
         return;
     }
     struct dpt_checkpoint_spec spec = rank_checkpoint_spec(r);

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-bool rank_say_why(struct dpt_rank *r, const struct dpt_err *err, char ret[RANK_WHY_BYTES])
+bool rank_quote_error(struct dpt_rank *r, const struct dpt_err *err, char ret[RANK_WHY_BYTES])
 {
     const bool is_news = !dpt_err_is_like(&r->save->told_error, err);
     if (is_news)
@@ -35,11 +35,13 @@ void rank_note_unsaved(struct dpt_rank *r, const struct dpt_err *err)
     r->save->save_error = *err;
     if (r->save->saves_failed++ > 0)
         return; /* rank_tell_unsaved says how often */
-    (void)rank_say_why(r, err, why);
-    dpt_log(DPT_LOG_ERROR,
-            "a checkpoint was not written%s; training goes on, more of them are counted; %s", why,
-            err->status == DPT_ENOSPC ? "make room before the next one or lower checkpoint.keep"
-                                      : "the next one is tried at its step");
+    (void)rank_quote_error(r, err, why);
+    dpt_log(
+        DPT_LOG_ERROR,
+        "a checkpoint was not written%s; training continues, and further failures are counted; %s",
+        why,
+        err->status == DPT_ENOSPC ? "make room before the next one or lower checkpoint.keep"
+                                  : "the next one is tried at its step");
 }
 
 void rank_note_saves(struct dpt_rank *r)

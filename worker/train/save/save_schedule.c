@@ -21,15 +21,16 @@ static bool is_pinned(const struct dpt_rank *r)
     return false;
 }
 
-/* Once until a checkpoint is begun again; each pinned step. */
-static void tell_put_off(struct dpt_rank *r)
+/* Logs a pinned step each time, other steps once until a checkpoint is begun again. */
+static void log_put_off(struct dpt_rank *r)
 {
     const bool pinned = is_pinned(r);
     if (r->gen.checkpoint_slot == 0 && (pinned || !r->save->told_put_off))
-        dpt_log(DPT_LOG_WARN,
-                "no checkpoint at step %lld%s: the last one still waits for the server's grant; "
-                "training goes on, and the next checkpoint comes when it is due after that",
-                (long long)r->state.step, pinned ? " (in checkpoint.keep_steps)" : "");
+        dpt_log(
+            DPT_LOG_WARN,
+            "no checkpoint at step %lld%s: the last one still waits for the server's grant; "
+            "training continues; the next checkpoint is written when one is due after the grant",
+            (long long)r->state.step, pinned ? " (in checkpoint.keep_steps)" : "");
     r->save->told_put_off = true;
 }
 
@@ -50,11 +51,11 @@ bool rank_save_if_due(struct dpt_rank *r)
     if (!r->config->checkpoint.dir[0])
         return false;
     if (!dpt_saver_busy(r->save->saver))
-        rank_settle_saver(r); /* tells a failure now, and not when the next save is due */
+        rank_settle_saver(r); /* logs a failure now, not when the next save is due */
     if (!save_is_due(r) || rank_has_saved(r))
         return false;
     if (r->state.outcome.flags & DPT_COMMIT_SAVER_BUSY) {
-        tell_put_off(r);
+        log_put_off(r);
         return false;
     }
     r->save->told_put_off = false;
@@ -65,7 +66,7 @@ bool rank_save_if_due(struct dpt_rank *r)
 }
 
 /* Saves the held state, unless it is saved, and waits. `weights_hash`: a checkpoint of another
- * generation with these weights will do; NULL: not. */
+ * generation with these weights counts as saved; NULL: does not count. */
 static enum dpt_status save_held(struct dpt_rank *r, const char *weights_hash, struct dpt_err *err)
 {
     if (!r->config->checkpoint.dir[0] || r->gen.checkpoint_slot < 0)
@@ -93,10 +94,11 @@ void rank_save_before_leaving(struct dpt_rank *r)
     const enum dpt_status status = save_held(r, NULL, &err);
     (void)rank_settles_log(r); /* no later generation's writer completes the log */
     dpt_link_publish_busy(r->link, false);
-    if (status == DPT_OK || dpt_link_interrupted(r->link, r->gen.number)) /* it is not over */
+    /* An interrupted save is the task of the next generation. */
+    if (status == DPT_OK || dpt_link_interrupted(r->link, r->gen.number))
         return;
-    if (r->save->unsaved_told != r->state.step) { /* a farewell tries once more */
-        (void)rank_say_why(r, &err, why);
+    if (r->save->unsaved_told != r->state.step) { /* a farewell tries again */
+        (void)rank_quote_error(r, &err, why);
         dpt_log(DPT_LOG_ERROR, "leaving, but step %lld could not be saved%s",
                 (long long)r->state.step, why);
     }

@@ -13,7 +13,7 @@ struct dpt_saver {
     struct dpt_saver_options options;
     pthread_t thread;
     atomic_bool cancel;
-    struct dpt_err lost; /* the thread's, of one attempt: DPT_EREFUSED, the folder is another's */
+    struct dpt_err lost; /* of one attempt, saver's thread; DPT_EREFUSED: another run's folder */
 
     pthread_mutex_t mutex;
     pthread_cond_t cond;
@@ -40,8 +40,8 @@ static void set_written(void *ctx)
     (void)pthread_mutex_unlock(&s->mutex);
 }
 
-/* The fence is asked before the first and before the last write: what was stopped in between has
- * lost its generation's grant. */
+/* The fence is asked before the first and before the last write: a process that was suspended in
+ * between has lost its generation's grant. */
 static enum dpt_status await_fence(struct dpt_saver *s, struct dpt_err *err)
 {
     if (dpt_link_await_write(s->options.link, save_cancelled, s))
@@ -49,7 +49,7 @@ static enum dpt_status await_fence(struct dpt_saver *s, struct dpt_err *err)
     return dpt_fail(err, DPT_EABORTED, "this rank may have been replaced and writes no checkpoint");
 }
 
-/* A disk that does not say whose the folder is takes no rename either. */
+/* If the claim cannot be read, the rename fails too: the folder counts as owned. */
 bool dpt_saver_owns_folder(const struct dpt_saver *s, const char *dir, struct dpt_err *err)
 {
     return s->options.claim_number == 0 ||
@@ -57,9 +57,9 @@ bool dpt_saver_owns_folder(const struct dpt_saver *s, const char *dir, struct dp
                DPT_EREFUSED;
 }
 
-/* At the rename itself: joining the parts and syncing the manifest may have outlasted the lease, a
- * hard PREPARE withdraws the grant, and a process that stood still for longer than the claim's
- * lease may have lost the folder to a new start of the run. */
+/* Asked immediately before the rename: the lease may have ended while parts were joined and the
+ * manifest was synced, a hard PREPARE withdraws the grant, and after a suspension longer than the
+ * claim's lease a new start of the run may have taken the folder. */
 static bool may_rename(void *ctx)
 {
     struct dpt_saver *s = ctx;
@@ -100,7 +100,7 @@ static enum dpt_status attempt_save(struct dpt_saver *s, struct dpt_err *err)
     enum dpt_status status = await_fence(s, err);
     if (status == DPT_OK)
         status = dpt_checkpoint_write_part(spec, err);
-    set_written(s); /* also when it has failed */
+    set_written(s); /* also after a failure */
     if (status == DPT_OK && spec->writer == 0)
         status = commit_checkpoint(s, err);
     if (status == DPT_OK && spec->writer == 0)
@@ -219,7 +219,7 @@ enum dpt_status dpt_saver_wait(struct dpt_saver *s, struct dpt_err *err)
     enum dpt_status status = s->status;
     if (status != DPT_OK && err)
         *err = s->err;
-    s->status = DPT_OK; /* told once */
+    s->status = DPT_OK; /* reported once */
     (void)pthread_mutex_unlock(&s->mutex);
     return status;
 }

@@ -1,9 +1,9 @@
-/* The checkpoint writer: a thread that writes this rank's part and, on the rank with slot 0, brings
- * the checkpoint to its commit.
+/* The checkpoint writer: a thread that writes this rank's part and, on the rank with slot 0,
+ * commits the checkpoint.
  *
- * The main thread waits only while the weights are being read (dpt_saver_wait_written); what
- * follows (parts of others, the server's grant, manifest, rename) goes on beside the training.
- * Without a server the grant, and so the checkpoint, waits. */
+ * The main thread waits only while the weights are read (dpt_saver_wait_written). Training
+ * continues during the rest: parts of other ranks, the server's grant, manifest, rename. Without a
+ * server the checkpoint waits for its grant. */
 #ifndef DPT_WORKER_TRAIN_SAVE_SAVER_THREAD_H
 #define DPT_WORKER_TRAIN_SAVE_SAVER_THREAD_H
 
@@ -14,8 +14,8 @@ struct dpt_saver;
 
 struct dpt_saver_options {
     struct dpt_link *link;  /* grants, fence, interruption and the report; borrowed */
-    int collect_timeout_ms; /* how long slot 0 waits for the others' parts */
-    /* The claim of checkpoint.dir, looked at again at the rename itself; number 0: none. */
+    int collect_timeout_ms; /* slot 0 waits at most this long for the parts of other ranks */
+    /* The claim of checkpoint.dir, checked again at the rename; number 0: none. */
     int64_t claim_number;
     const char *claim_token;
 };
@@ -34,23 +34,23 @@ bool dpt_saver_busy(struct dpt_saver *saver);
 /* Waits until the tensors are no longer read. */
 void dpt_saver_wait_written(struct dpt_saver *saver);
 
-/* Waits until the attempt is over and returns how the last one ended (DPT_OK when there was none).
- * DPT_EREFUSED: the folder's claim is another's, and nothing may be written there any more. */
+/* Waits until the attempt is over and returns its status, once (then, and without an attempt,
+ * DPT_OK). DPT_EREFUSED: another run has the folder's claim, and this run must not write there. */
 DPT_MUST_USE enum dpt_status dpt_saver_wait(struct dpt_saver *saver, struct dpt_err *err);
 
-/* Makes an attempt end soon with DPT_EABORTED, if it is not committed first; then dpt_saver_wait.
+/* The attempt ends soon with DPT_EABORTED, unless it is committed before. Then call dpt_saver_wait.
  */
 void dpt_saver_cancel(struct dpt_saver *saver);
 
-/* Whether the claim of `dir` counts; if not, `err` says whose it is. Any thread. */
+/* Whether this run has the claim of `dir`; if not, `err` names the owner. Any thread. */
 bool dpt_saver_owns_folder(const struct dpt_saver *saver, const char *dir, struct dpt_err *err);
 
-/* The saves so far. An attempt ends well when this rank's part is written and, on slot 0,
- * the checkpoint is committed. */
+/* The saves so far. An attempt succeeds when this rank's part is written and, on slot 0, the
+ * checkpoint is committed. */
 struct dpt_saved {
-    int64_t n;              /* attempts that ended well */
-    uint64_t generation;    /* of the newest of them */
-    int64_t step;           /* likewise; 0: none */
+    int64_t n;              /* successful attempts */
+    uint64_t generation;    /* of the newest successful attempt */
+    int64_t step;           /* of the newest successful attempt; 0: none */
     int64_t committed_step; /* of the newest checkpoint that this thread committed; -1: none */
 };
 struct dpt_saved dpt_saver_saved(struct dpt_saver *saver);

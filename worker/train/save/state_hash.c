@@ -16,22 +16,21 @@ struct block {
 struct work {
     const struct dpt_state_hash *spec;
     struct dpt_comm *comm;
-    int of;      /* of the cover that is hashed */
-    int *holder; /* [of] rank of each of its shards: the lowest */
-    int me;      /* which of them this rank holds; -1: none */
+    int of;      /* number of shards of the chosen partition */
+    int *holder; /* [of] lowest rank that holds the shard */
+    int me;      /* shard that this rank hashes; -1: none */
     struct block *blocks;
     int64_t n_blocks;
     int64_t *count; /* [of] blocks of each shard */
     int64_t count_max;
     struct dpt_hash128 *mine; /* [count_max] */
     int64_t n_mine;
-    float *values; /* of a block that is put together */
+    float *values; /* of a block that lies in several shards */
     struct dpt_comm_xfer *xfers;
 };
 
-/* The first `of`, in the order of ranks, whose shards are all there, and the ranks that hold them.
- */
-static enum dpt_status choose_cover(struct work *w, struct dpt_err *err)
+/* Chooses the partition: the first `of`, in the order of ranks, of which all shards are held. */
+static enum dpt_status choose_partition(struct work *w, struct dpt_err *err)
 {
     const struct dpt_shard *shards = w->spec->shards;
     const int world = w->spec->world;
@@ -100,7 +99,7 @@ static enum dpt_status list_blocks(struct work *w, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* The part of the block that shard `index` has. */
+/* The part of the block in shard `index`. */
 static struct dpt_interval part_of(const struct work *w, const struct block *block, int index)
 {
     return dpt_interval_intersect(
@@ -108,7 +107,7 @@ static struct dpt_interval part_of(const struct work *w, const struct block *blo
         block->range);
 }
 
-/* Where this rank has element `x`: element of its memory. */
+/* Index of element `x` in this rank's memory. */
 static int64_t place_of(const struct work *w, const struct block *block, int64_t x)
 {
     const struct dpt_grid *grid = w->spec->tensors->grid;
@@ -129,8 +128,8 @@ static enum dpt_status exchange_parts(struct work *w, int n, struct dpt_err *err
     return status;
 }
 
-/* Parts of a block that several shards have go to the first of them. */
-static enum dpt_status put_together(struct work *w, const struct block *block, struct dpt_err *err)
+/* The parts of a block in several shards go to the holder of the first. */
+static enum dpt_status gather_block(struct work *w, const struct block *block, struct dpt_err *err)
 {
     struct dpt_comm_mem *mem = w->spec->own->vector[DPT_VECTOR_PARAM].mem;
     if (w->me > block->first) {
@@ -167,7 +166,7 @@ static enum dpt_status hash_block(struct work *w, const struct block *block, str
     const size_t bytes = (size_t)(block->range.end - block->range.first) * sizeof(float);
     const float *values = w->values;
     if (block->first < block->last)
-        DPT_TRY(put_together(w, block, err));
+        DPT_TRY(gather_block(w, block, err));
     else
         values = (const float *)dpt_comm_mem_data(w->spec->own->vector[DPT_VECTOR_PARAM].mem) +
                  place_of(w, block, block->range.first);
@@ -176,7 +175,7 @@ static enum dpt_status hash_block(struct work *w, const struct block *block, str
     return DPT_OK;
 }
 
-/* The hashes of all ranks round by round, then joined in the order of the blocks. */
+/* Gathers the hashes of all ranks round by round, then joins them in the order of the blocks. */
 static enum dpt_status join_hashes(struct work *w, struct dpt_hash128 *ret, struct dpt_err *err)
 {
     const int64_t round = ROUND_BYTES / HASH_BYTES, world = w->spec->world;
@@ -210,7 +209,7 @@ static enum dpt_status join_hashes(struct work *w, struct dpt_hash128 *ret, stru
 
 static enum dpt_status hash_shards(struct work *w, struct dpt_hash128 *ret, struct dpt_err *err)
 {
-    DPT_TRY(choose_cover(w, err));
+    DPT_TRY(choose_partition(w, err));
     DPT_TRY(list_blocks(w, err));
     w->mine = calloc((size_t)w->count_max + 1, sizeof *w->mine);
     if (!w->mine)
@@ -220,7 +219,7 @@ static enum dpt_status hash_shards(struct work *w, struct dpt_hash128 *ret, stru
     return join_hashes(w, ret, err);
 }
 
-/* Where every rank holds everything: no communicator is needed. */
+/* Every rank holds the whole state: no communicator is needed. */
 static enum dpt_status hash_whole(const struct dpt_state_hash *spec, struct dpt_hash128 *ret,
                                   struct dpt_err *err)
 {

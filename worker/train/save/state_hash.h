@@ -14,17 +14,17 @@ struct dpt_state_hash {
     int world, rank;
 };
 
-/* Every rank holds everything: then the hash is no collective, and needs no communicator. */
+/* Whether every rank holds the whole state: then dpt_state_hash needs no communicator. */
 bool dpt_state_hash_is_local(const struct dpt_state_hash *spec);
 
-/* Otherwise a collective of the communicator's owner: all ranks of its world call it and get the
- * same hash. DPT_ECORRUPT when the shards are not everything; else errors of the communicator. */
+/* Unless local, a collective by the communicator's owner: all ranks call it and get the same hash.
+ * DPT_ECORRUPT: the shards do not make the whole state; else errors of the communicator. */
 DPT_MUST_USE enum dpt_status dpt_state_hash(struct dpt_comm *comm,
                                             const struct dpt_state_hash *spec,
                                             struct dpt_hash128 *ret, struct dpt_err *err);
 
-/* Hash of a part as one rank holds it, of its first `vectors` vectors, to compare with that of
- * another holder of the shard; 0: it has none. */
+/* Hash of the first `vectors` vectors of a part, equal for all ranks that hold the same values of
+ * the shard; 0: no shard. */
 struct dpt_hash128 dpt_state_part_hash(const struct dpt_state_part *part,
                                        const struct dpt_grid *grid, int vectors);
 

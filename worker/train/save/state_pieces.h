@@ -1,4 +1,4 @@
-/* The part of the state that a rank holds, in the terms of checkpoints: pieces of tensors. */
+/* The part of the state that a rank holds, as checkpoints describe it: pieces of tensors. */
 #ifndef DPT_WORKER_TRAIN_SAVE_STATE_PIECES_H
 #define DPT_WORKER_TRAIN_SAVE_STATE_PIECES_H
 
@@ -16,8 +16,7 @@ struct dpt_tensors {
     const struct dpt_grid *grid; /* of the flat vector */
 };
 
-/* Borrows `grid` and the model, whose names it uses. `ret` is ready for fini whatever the result.
- */
+/* Borrows `grid` and the model's names. After a failure, too, `ret` needs dpt_tensors_fini. */
 DPT_MUST_USE enum dpt_status dpt_tensors_init(const struct dpt_model *model,
                                               const struct dpt_grid *grid, struct dpt_tensors *ret,
                                               struct dpt_err *err);
@@ -31,8 +30,8 @@ struct dpt_pieces {
 
 void dpt_pieces_fini(struct dpt_pieces *pieces);
 
-/* Everything of the part, in its memory; vectors it does not hold are NULL. Takes the place of what
- * `ret` held. */
+/* All elements of the part, in its memory; vectors that it does not hold are NULL. Replaces the
+ * pieces in `ret`. */
 DPT_MUST_USE enum dpt_status dpt_pieces_of_part(const struct dpt_tensors *tensors,
                                                 const struct dpt_state_part *part,
                                                 struct dpt_pieces *ret, struct dpt_err *err);
@@ -43,7 +42,7 @@ struct dpt_piece_writers {
     int n, writer; /* this rank's number */
 };
 
-/* Of the part, which is this writer's, what it writes (dpt_writer_share, dpt_checkpoint_divide). */
+/* The pieces of its part that this writer writes (dpt_writer_share, dpt_checkpoint_divide). */
 DPT_MUST_USE enum dpt_status dpt_pieces_to_write(const struct dpt_tensors *tensors,
                                                  const struct dpt_state_part *part,
                                                  const struct dpt_piece_writers *writers,

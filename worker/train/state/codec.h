@@ -1,5 +1,5 @@
-/* One list of fields for both directions: a function that names the fields of a struct in order
- * packs them or unpacks them, as the codec was begun. Numbers are little-endian (base/cursor.h). */
+/* One list of fields for packing and unpacking: a function calls the codec with each field of a
+ * struct in order. Numbers are little-endian (base/cursor.h). */
 #ifndef DPT_WORKER_TRAIN_STATE_CODEC_H
 #define DPT_WORKER_TRAIN_STATE_CODEC_H
 

@@ -1,5 +1,5 @@
-/* A generation as this rank sees it: the plan in a form for use, and the exchange of small messages
- * among its ranks. */
+/* A generation: the plan as arrays and numbers, and the exchange of small messages among its ranks.
+ */
 #ifndef DPT_WORKER_TRAIN_STATE_GENERATION_H
 #define DPT_WORKER_TRAIN_STATE_GENERATION_H
 
@@ -11,9 +11,9 @@ struct generation {
     uint64_t number; /* 0: none */
     int rank, world_size, position, host;
     int n_trainers; /* higher ranks are guests, which hand over their state and train nothing */
-    bool begun;     /* the strategy's generation; never a guest's */
+    bool begun;     /* dpt_strategy_begin_generation was called; never on a guest */
     bool ready;     /* formed and not trained yet */
-    bool farewell;  /* too few nodes stay: what is held is saved, no step is made */
+    bool farewell;  /* too few nodes stay: the held state is saved, no step is computed */
     bool writes_log;
     int *rank_of_position, *host_of_position, *node_of_position; /* [world_size] */
     int *host_of_rank, *node_of_rank;                            /* [world_size] */
@@ -26,13 +26,13 @@ struct generation {
     char attempt[2 * DPT_COMM_NONCE_BYTES + 1];
     uint64_t plan_hash;          /* of the plan's digest: compared in the first exchange */
     struct dpt_assignment slots; /* of this rank */
-    int slots_max;               /* the most that any rank has */
+    int slots_max;               /* largest number of slots of a rank */
     void *gathered;              /* [world_size x gathered_bytes], of generation_all_gather */
     size_t gathered_bytes;
     struct generation_redundancy {
         bool whole;      /* every part of the state is on two nodes at least */
-        bool rebuilding; /* shadows are copied beside the steps; when they are whole, ... */
-        bool then_whole; /* ... `whole` is this */
+        bool rebuilding; /* shadows are copied while steps are computed */
+        bool then_whole; /* `whole` when the rebuilding has ended */
     } redundancy;
     struct generation_cause { /* for events.jsonl */
         char text[DPT_PROTO_TEXT_BYTES], kind[DPT_PROTO_NAME_BYTES];
@@ -41,8 +41,8 @@ struct generation {
     } cause;
 };
 
-/* Allocates the lists, of g->world_size, g->checkpoint_writers and `gathered_bytes` of each rank.
- */
+/* generation_alloc allocates the lists, by g->world_size and g->checkpoint_writers;
+ * generation_alloc_gathered allocates g->gathered, by g->slots_max. */
 DPT_MUST_USE enum dpt_status generation_alloc(struct generation *g, struct dpt_err *err);
 DPT_MUST_USE enum dpt_status generation_alloc_gathered(struct generation *g, struct dpt_err *err);
 /* Frees them; g->number becomes 0. */
@@ -58,7 +58,7 @@ DPT_MUST_USE enum dpt_status generation_all_gather(struct generation *g,
 /* The lowest rank that has the state before the formation fills it. */
 int generation_state_source(const struct generation *g);
 
-/* As events.jsonl has it: whole, rebuilding or none. */
+/* The text in events.jsonl: whole, rebuilding or none. */
 const char *generation_redundancy(const struct generation *g);
 
 #endif

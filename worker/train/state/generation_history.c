@@ -24,7 +24,7 @@ static enum dpt_status parse_history(const char *json, json_t **ret, struct dpt_
     return DPT_OK;
 }
 
-/* Prints what fits, without the oldest entries if need be. */
+/* Prints the array; drops the oldest entries until the text fits. */
 static enum dpt_status print_history(struct dpt_history *history, json_t *array,
                                      struct dpt_err *err)
 {
@@ -38,12 +38,11 @@ static enum dpt_status print_history(struct dpt_history *history, json_t *array,
         free(text);
         if (bytes <= sizeof history->json)
             return DPT_OK;
-        /* An eighth at a time: a history at its limit must not be printed once for every entry that
-         * goes. */
+        /* An eighth at a time: printing once for each dropped entry would take too long. */
         for (size_t n = json_array_size(array) / 8 + 1; n > 0; n--)
             if (json_array_remove(array, 0) != 0)
                 return dpt_fail(err, DPT_ECORRUPT,
-                                "the run's history holds something longer than %d bytes",
+                                "an entry of the run's history is longer than %d bytes",
                                 DPT_HISTORY_BYTES);
     }
 }
@@ -57,7 +56,19 @@ enum dpt_status dpt_history_load(struct dpt_history *history, const char *json, 
     return status;
 }
 
-/* ---- what the log has and a checkpoint has not ---- */
+/* Adds the entries of an array to the history `array`; takes both. NULL: out of memory. */
+static enum dpt_status extend_history(struct dpt_history *history, json_t *array, json_t *more,
+                                      struct dpt_err *err)
+{
+    enum dpt_status status = json_array_extend(array, more) == 0
+                                 ? print_history(history, array, err)
+                                 : dpt_fail_nomem(err, "the run's history");
+    json_decref(more);
+    json_decref(array);
+    return status;
+}
+
+/* ---- generations that the log has and the checkpoint lacks ---- */
 
 static json_int_t integer_of(const json_t *object, const char *key)
 {
@@ -70,8 +81,9 @@ static bool is_kind(const json_t *object, const char *kind)
     return is && strcmp(is, kind) == 0;
 }
 
-/* The event of a generation, as an entry; NULL: of another kind, torn, or there is no memory. */
-static json_t *entry_of(const char *line, size_t bytes)
+/* The event of a generation, as an entry; NULL: an event of another kind, a torn line, or no
+ * memory. */
+static json_t *entry_of_event(const char *line, size_t bytes)
 {
     json_t *event = json_loadb(line, bytes, 0, NULL), *entry = NULL;
     const char *kind = json_string_value(json_object_get(event, "kind"));
@@ -86,8 +98,8 @@ static json_t *entry_of(const char *line, size_t bytes)
     return entry;
 }
 
-/* Whether the history is told as far as this entry, and no further. */
-static bool ends_with(const json_t *array, const json_t *entry)
+/* Whether this entry is the last of the history. */
+static bool is_last_entry(const json_t *array, const json_t *entry)
 {
     const size_t n = json_array_size(array);
     const json_t *last = json_array_get(array, n > 0 ? n - 1 : 0);
@@ -104,11 +116,11 @@ static json_t *find_missing(const json_t *array, const char *events, size_t byte
     json_t *missing = json_array();
     bool found = false, good = missing != NULL;
     for (const char *end; good && (end = memchr(events, '\n', bytes)) != NULL;) {
-        json_t *entry = entry_of(events, (size_t)(end - events));
+        json_t *entry = entry_of_event(events, (size_t)(end - events));
         bytes -= (size_t)(end + 1 - events);
         events = end + 1;
         const bool begins = empty && is_kind(entry, "start") && integer_of(entry, "step") == 0;
-        const bool meets = !empty && ends_with(array, entry);
+        const bool meets = !empty && is_last_entry(array, entry);
         if (begins || meets)
             good = json_array_clear(missing) == 0;
         found = found || begins || meets;
@@ -127,15 +139,7 @@ enum dpt_status dpt_history_add_events(struct dpt_history *history, const char *
 {
     json_t *array = NULL;
     DPT_TRY(parse_history(history->json, &array, err));
-    json_t *missing = find_missing(array, events, bytes);
-    enum dpt_status status = DPT_OK;
-    if (!missing || json_array_extend(array, missing) != 0)
-        status = dpt_fail_nomem(err, "the run's history");
-    if (status == DPT_OK)
-        status = print_history(history, array, err);
-    json_decref(missing);
-    json_decref(array);
-    return status;
+    return extend_history(history, array, find_missing(array, events, bytes), err);
 }
 
 struct dpt_history_totals dpt_history_totals(const struct dpt_history *history)
@@ -161,15 +165,9 @@ enum dpt_status dpt_history_append(struct dpt_history *history, const struct dpt
 {
     json_t *array = NULL;
     DPT_TRY(parse_history(history->json, &array, err));
-    json_t *object =
-        json_pack("{s:I, s:I, s:i, s:s, s:s, s:I}", "generation", (json_int_t)e->generation, "step",
-                  (json_int_t)e->step, "world_size", e->world_size, "kind", e->kind, "cause",
-                  e->cause, "steps_lost", (json_int_t)e->steps_lost);
-    enum dpt_status status = DPT_OK;
-    if (!object || json_array_append_new(array, object) != 0)
-        status = dpt_fail_nomem(err, "the run's history");
-    if (status == DPT_OK)
-        status = print_history(history, array, err);
-    json_decref(array);
-    return status;
+    json_t *more =
+        json_pack("[{s:I, s:I, s:i, s:s, s:s, s:I}]", "generation", (json_int_t)e->generation,
+                  "step", (json_int_t)e->step, "world_size", e->world_size, "kind", e->kind,
+                  "cause", e->cause, "steps_lost", (json_int_t)e->steps_lost);
+    return extend_history(history, array, more, err);
 }

@@ -1,6 +1,6 @@
 /* The run's history, as state.json has it: a JSON array with one object for each generation, oldest
- * first. It goes from rank to rank and from checkpoint to checkpoint. When it grows too long the
- * oldest entries are dropped. */
+ * first. Checkpoints and messages between ranks carry it. When it grows too long the oldest entries
+ * are dropped. */
 #ifndef DPT_WORKER_TRAIN_STATE_GENERATION_HISTORY_H
 #define DPT_WORKER_TRAIN_STATE_GENERATION_HISTORY_H
 
@@ -18,7 +18,7 @@ struct dpt_history {
 
 struct dpt_history_entry {
     uint64_t generation;
-    int64_t step; /* completed steps it went on from */
+    int64_t step; /* completed steps at its beginning */
     int world_size;
     const char *kind, *cause; /* why it was formed */
     int64_t steps_lost;
@@ -31,18 +31,18 @@ void dpt_history_init(struct dpt_history *history);
 DPT_MUST_USE enum dpt_status dpt_history_load(struct dpt_history *history, const char *json,
                                               struct dpt_err *err);
 
-/* Of all generations: those that were formed because something was lost, and the steps lost at
- * their forming. 0 if the history is not readable. */
+/* Over all generations: those formed after a loss, and the steps lost. 0 if the history is not
+ * readable. */
 struct dpt_history_totals {
     int recoveries;
     int64_t steps_lost;
 };
 struct dpt_history_totals dpt_history_totals(const struct dpt_history *history);
 
-/* Adds the generations that `events`, the lines of events.jsonl, have after the newest of the
- * history; to an empty history those from the last start at step 0 on. Nothing is added where the
- * events lack that generation, or that start. Lines of other kinds, and torn ones, are passed over.
- */
+/* Adds the generations in `events`, the lines of events.jsonl, that come after the newest
+ * generation of the history; to an empty history those from the last start at step 0 on. Nothing is
+ * added if the events lack that generation, or that start. Lines of other kinds and torn lines are
+ * ignored. */
 DPT_MUST_USE enum dpt_status dpt_history_add_events(struct dpt_history *history, const char *events,
                                                     size_t bytes, struct dpt_err *err);
 

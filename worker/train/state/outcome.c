@@ -1,4 +1,4 @@
-/* Packing, folding and unpacking of the exchange that commits a step (outcome.h). */
+/* The messages of the all-gather that commits a step (outcome.h). */
 #include "worker/train/state/outcome.h"
 
 #include "worker/optim/scaler.h"
@@ -19,7 +19,7 @@ size_t dpt_contribution_bytes(int slots_max)
     return 8 + 5 * 4 + 8 * DPT_ACCUM_LIMBS + 4 + 4 + 8 + 8 * (size_t)slots_max;
 }
 
-/* All but the losses. */
+/* All fields but the losses. */
 static void code_contribution(struct codec *c, struct dpt_contribution *mine)
 {
     codec_bits(c, &mine->step);
@@ -52,7 +52,7 @@ void dpt_contribution_pack(const struct dpt_contribution *contribution, int slot
 
 enum { RANK_FLAGS = DPT_COMMIT_REFORM | DPT_COMMIT_SAVER_BUSY | DPT_COMMIT_NOT_FINITE };
 
-/* Whether a rank of this world can contribute this; `scale`: of rank 0. */
+/* DPT_EPROTO: no rank of this world can contribute this. `scale`: of rank 0. */
 static enum dpt_status check_contribution(const struct dpt_commit_world *world, int rank,
                                           const struct dpt_contribution *its, double scale,
                                           struct dpt_err *err)
@@ -66,7 +66,7 @@ static enum dpt_status check_contribution(const struct dpt_commit_world *world, 
         return dpt_fail(err, DPT_EPROTO, "rank %d commits with flags %#x, leaving %u", rank,
                         its->flags, its->leaving);
     if (!dpt_accum_is_sound(&its->norm))
-        return dpt_fail(err, DPT_EPROTO, "rank %d commits a norm that no sum can be", rank);
+        return dpt_fail(err, DPT_EPROTO, "rank %d commits a norm with invalid bits", rank);
     if (!is_scale(its->scale) || its->scale != scale)
         return dpt_fail(err, DPT_EPROTO,
                         "rank %d commits step %lld with the loss scaled by %g, rank 0 by %g", rank,
@@ -79,8 +79,8 @@ static enum dpt_status check_contribution(const struct dpt_commit_world *world, 
                            rank, (uint32_t)n, (uint32_t)first, (uint32_t)stride, slots);
 }
 
-/* Adds the losses, which follow in `c`; marks their slots in `seen`. */
-static enum dpt_status take_losses(struct codec *c, const struct dpt_contribution *its, int rank,
+/* Reads the losses, which follow in `c`; marks their slots in `seen`. */
+static enum dpt_status read_losses(struct codec *c, const struct dpt_contribution *its, int rank,
                                    bool *seen, double *losses, struct dpt_err *err)
 {
     for (int i = 0; i < its->n_slots; i++) {
@@ -114,7 +114,7 @@ enum dpt_status dpt_outcome_fold(const struct dpt_commit_world *world, const voi
         code_contribution(&c, &its);
         scale = rank == 0 ? its.scale : scale;
         DPT_TRY(check_contribution(world, rank, &its, scale, err));
-        DPT_TRY(take_losses(&c, &its, rank, seen, ret->losses, err));
+        DPT_TRY(read_losses(&c, &its, rank, seen, ret->losses, err));
         dpt_accum_merge(&norm, &its.norm);
         flags |= its.flags;
         leaving += its.leaving;
@@ -131,7 +131,7 @@ enum dpt_status dpt_outcome_fold(const struct dpt_commit_world *world, const voi
     return DPT_OK;
 }
 
-/* All but the losses. */
+/* All fields but the losses. */
 static void code_outcome(struct codec *c, struct dpt_outcome *o)
 {
     codec_bits(c, &o->step);

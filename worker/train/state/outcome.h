@@ -17,14 +17,15 @@
 enum { DPT_OUTCOME_BYTES_MAX = 64 + 8 * DPT_CONFIG_SLOTS_MAX };
 
 enum dpt_commit_flag {
-    DPT_COMMIT_REFORM =
-        1, /* a rank was told that the world shall change: quiesce after this step */
-    DPT_COMMIT_SAVER_BUSY =
-        2, /* a rank still writes the last checkpoint: none is begun at this step */
-    DPT_COMMIT_ALL_LEAVE =
-        4, /* outcome only: every rank's node is leaving, save before quiescing */
-    DPT_COMMIT_NOT_FINITE = 8 /* a checkpoint was dropped for a value that is not finite: the run
-                                 ends after this step */
+    /* A rank was told that the world shall change: quiesce after this step. */
+    DPT_COMMIT_REFORM = 1,
+    /* A rank still writes the last checkpoint: no checkpoint is begun at this step. */
+    DPT_COMMIT_SAVER_BUSY = 2,
+    /* In outcomes only: the nodes of all ranks leave, save before quiescing. */
+    DPT_COMMIT_ALL_LEAVE = 4,
+    /* A checkpoint was dropped because of a value that is not finite: the run ends after this step.
+     */
+    DPT_COMMIT_NOT_FINITE = 8
 };
 
 struct dpt_contribution {
@@ -32,10 +33,10 @@ struct dpt_contribution {
     uint32_t flags;
     uint32_t leaving;                /* 1: this rank's node drains */
     int first_slot, stride, n_slots; /* slots first_slot, first_slot + stride, … */
-    const double *losses;  /* mean loss of slot first_slot + i, nats a token: of the rank's
-                              slots */
-    struct dpt_accum norm; /* its share of the squared norm */
-    double scale;          /* of the loss, and so of the gradient and its norm */
+    const double
+        *losses; /* [i * stride]: mean loss of slot first_slot + i * stride, nats a token */
+    struct dpt_accum norm; /* this rank's share of the squared norm */
+    double scale;          /* of the loss, the gradient and its norm */
 };
 
 /* Caller's storage; `losses` [slots]. */
@@ -44,7 +45,7 @@ struct dpt_outcome {
     uint32_t flags;
     int slots;
     double norm;  /* of the reduced gradient, unscaled, before clipping */
-    double scale; /* of the loss in this step: 1, or what dpt_scaler had */
+    double scale; /* of the loss in this step */
     double *losses;
 };
 
@@ -58,13 +59,13 @@ void dpt_contribution_pack(const struct dpt_contribution *contribution, int slot
 struct dpt_commit_world {
     int64_t step;
     int size;             /* ranks */
-    int slots, slots_max; /* 1 … DPT_CONFIG_SLOTS_MAX in all; at most of one rank */
+    int slots, slots_max; /* of all ranks, 1 … DPT_CONFIG_SLOTS_MAX; largest number of a rank */
 };
 
-/* Folds the contributions of all ranks, each dpt_contribution_bytes(slots_max) long in `all`. Every
- * slot must come exactly once, every step be world->step, every scale the same and every flag one
- * that a rank may set, else DPT_EPROTO: the ranks have gone apart, and the step must not be applied
- * (ret->losses may have been written). */
+/* Adds the contributions of all ranks, each dpt_contribution_bytes(slots_max) long in `all`.
+ * DPT_EPROTO, and the step must not be applied (ret->losses may have been written): a slot comes
+ * twice or not at all, a step is not world->step, a scale differs, or a rank sets a flag that is
+ * not a rank's. */
 DPT_MUST_USE enum dpt_status dpt_outcome_fold(const struct dpt_commit_world *world, const void *all,
                                               struct dpt_outcome *ret, struct dpt_err *err);
 

@@ -11,13 +11,34 @@
  *   formation/  from a plan to a communicator and a filled state
  *   ..          the process: start, commands, the loop over steps, the end
  *
- * The structs of the rooms are incomplete here: a file sees those whose headers it includes. */
+ * The structs of the rooms are incomplete here; the header of a room has its struct. */
 #ifndef DPT_WORKER_TRAIN_STATE_ROOMS_H
 #define DPT_WORKER_TRAIN_STATE_ROOMS_H
 
+#include "base/config.h"
+#include "kernels/device.h"
+#include "worker/agent/rank_protocol.h"
+#include "worker/comm/nccl_calls.h"
 #include "worker/train/state/generation.h"
-#include "worker/train/state/rank_options.h"
 #include "worker/train/state/train_state.h"
+
+struct dpt_rank_options {
+    const struct dpt_rank_start *start;
+    const struct dpt_config *config;
+    int link_fd; /* taken by the rank */
+    /* Opens the device of cluster.device: cuda; NULL: a CUDA device. */
+    enum dpt_status (*open_accelerator)(const struct dpt_rank_start *start, struct dpt_device **ret,
+                                        struct dpt_err *err);
+    /* Gives the calls of NCCL, and their context, on the communication thread; NULL: the library's.
+     */
+    enum dpt_status (*load_nccl)(const struct dpt_rank_start *start,
+                                 const struct dpt_nccl_calls **ret, void **ret_ctx,
+                                 struct dpt_err *err);
+    int step_fd; /* the rank writes its newest step there (rank_protocol.h); -1: nowhere */
+    /* Called on the link's thread when the agent has ended: a process exits there at once; NULL:
+     * the rank only stops. */
+    void (*on_agent_gone)(void);
+};
 
 struct dpt_link;
 struct rank_log;

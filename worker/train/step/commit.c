@@ -40,7 +40,7 @@ enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err)
 {
     const enum dpt_step_fate fate = dpt_step_fate_of(r->config, dpt_outcome_loss(&r->state.outcome),
                                                      r->state.outcome.norm, &r->state.scaler);
-    if (fate == DPT_STEP_STOPS) /* no rank hands over an outcome that ends the run */
+    if (fate == DPT_STEP_STOPS) /* ranks report no outcome that ends the run */
         return dpt_fail(err, DPT_EPROTO, "the outcome of step %lld ends the run",
                         (long long)r->state.step);
     /* The scale is a power of two: the quotient is exact. */
@@ -68,5 +68,5 @@ void rank_keep_step(const struct dpt_rank *r)
     if (r->options->step_fd < 0)
         return;
     const ssize_t kept = pwrite(r->options->step_fd, &step, sizeof step, 0);
-    DPT_ASSERT(kept == (ssize_t)sizeof step); /* into memory that the agent has made */
+    DPT_ASSERT(kept == (ssize_t)sizeof step); /* a memory file of the agent: cannot be full */
 }

@@ -1,5 +1,5 @@
-/* Steps whose loss or gradient is not finite: which of them end the run, and what is told of them
- * (worker/optim/divergence.h). */
+/* Steps whose loss or gradient is not finite: the error of those that end the run, and the messages
+ * about the others (worker/optim/divergence.h). */
 #include "worker/train/step/step.h"
 
 #include "base/log.h"
@@ -11,7 +11,7 @@
 enum { WHAT_BYTES = 128 };
 
 /* "the loss is nan, the gradient's norm inf" */
-static const char *say_what(const struct dpt_outcome *outcome, char ret[WHAT_BYTES])
+static const char *describe_divergence(const struct dpt_outcome *outcome, char ret[WHAT_BYTES])
 {
     const double loss = dpt_outcome_loss(outcome);
     if (isfinite(loss))
@@ -29,7 +29,8 @@ enum dpt_status rank_judge_diverged(struct dpt_rank *r, struct dpt_err *err)
         (void)snprintf(row, sizeof row, " after %lld such steps in a row",
                        (long long)r->state.scaler.diverged_in_row);
     return dpt_fail(err, DPT_EDIVERGED, "step %lld: %s%s, and the step is not applied",
-                    (long long)r->state.step + 1, say_what(&r->state.outcome, what), row);
+                    (long long)r->state.step + 1, describe_divergence(&r->state.outcome, what),
+                    row);
 }
 
 void rank_log_divergence(struct dpt_rank *r, int64_t step, const char *action, int64_t in_row)
@@ -50,11 +51,11 @@ void rank_tell_divergence(struct dpt_rank *r)
     const int64_t in_row = r->state.scaler.diverged_in_row;
     if (skips && in_row > 0) {
         dpt_log(DPT_LOG_WARN, "step %lld is left out: %s; %lld in a row, the run ends after %lld",
-                (long long)r->state.step, say_what(&r->state.outcome, what), (long long)in_row,
-                (long long)r->config->train.divergence_limit);
+                (long long)r->state.step, describe_divergence(&r->state.outcome, what),
+                (long long)in_row, (long long)r->config->train.divergence_limit);
         rank_log_divergence(r, r->state.step, "skip", in_row);
     }
-    /* Said once: what follows is of no use. An overflow that fp16 mends is none. */
+    /* Logged once for all later steps. An overflow after which fp16 lowers its scale is none. */
     const bool overflowed = dpt_scaler_skips(r->config, r->state.outcome.norm) &&
                             isfinite(dpt_outcome_loss(&r->state.outcome));
     if (skips || overflowed || r->stepping->told_divergence)
@@ -63,12 +64,11 @@ void rank_tell_divergence(struct dpt_rank *r)
     dpt_log(DPT_LOG_ERROR,
             "step %lld: %s: the run has diverged and will not recover; start from an earlier "
             "checkpoint with a lower optimizer.lr, longer warmup_steps or train.grad_clip",
-            (long long)r->state.step, say_what(&r->state.outcome, what));
+            (long long)r->state.step, describe_divergence(&r->state.outcome, what));
     rank_log_divergence(r, r->state.step, "continue", 0);
 }
 
-/* Left out by the rules of fp16. An overflow at the smallest scales is the network's own, not the
- * scale's. */
+/* Overflows at a scale below 1 are not caused by the scale: the run has diverged. */
 void rank_tell_overflow(struct dpt_rank *r)
 {
     dpt_log(

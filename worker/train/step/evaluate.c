@@ -1,8 +1,7 @@
-/* Evaluation: the weights on data.val, computed by all ranks of the generation, a batch of each at
- * a time. After each batch the ranks tell each other the sums, of losses and of right predictions,
- * and whether somebody wants to leave the generation, so that a long evaluation holds up neither a
- * join nor a drain; the next generation goes on where it was (hello.h). Weights and gradients are
- * not touched: the next step is what it would have been. */
+/* Evaluation of the weights on data.val by all ranks of the generation, in rounds of one batch a
+ * rank. After each round the ranks exchange their sums of losses and of correct predictions, and
+ * whether the world shall change: so a long evaluation delays neither a join nor a drain, and the
+ * next generation continues it (hello.h). It changes neither weights nor gradients. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "worker/train/device/device.h"
@@ -33,23 +32,23 @@ enum dpt_status rank_open_validation(struct dpt_rank *r, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* Fills the micro-batch. A short batch is filled up with its first sample, so that every batch has
- * as many; what is filled up does not count. */
+/* Reads the micro-batch. A short batch is padded with its first sample, so that all batches have
+ * one size; padding does not count. */
 static enum dpt_status read_eval_batch(struct dpt_rank *r, struct dpt_sample_range batch,
                                        struct dpt_err *err)
 {
     for (int64_t i = 0; i < r->config->train.micro_batch; i++) {
         const int64_t sample = batch.first + i < batch.end ? batch.first + i : batch.first;
-        DPT_TRY(rank_own_disk(r,
-                              dpt_data_read(r->stepping->val, sample, DPT_DATA_NOT_VARIED,
-                                            &r->stepping->val_batch, i, err),
-                              err));
+        DPT_TRY(rank_note_reading(r,
+                                  dpt_data_read(r->stepping->val, sample, DPT_DATA_NOT_VARIED,
+                                                &r->stepping->val_batch, i, err),
+                                  err));
     }
     dpt_batch_close(&r->form, &r->stepping->val_batch, r->config->train.micro_batch);
     return DPT_OK;
 }
 
-/* Sum of the losses: of each sample, and then of the samples, in their order. */
+/* Sum of the losses: first within each sample, then over the samples, in their order. */
 static double sum_losses(const struct dpt_rank *r, int64_t samples)
 {
     const int64_t n = r->form.losses;
@@ -63,7 +62,7 @@ static double sum_losses(const struct dpt_rank *r, int64_t samples)
     return sum;
 }
 
-/* Right predictions of the first `samples` samples. */
+/* Correct predictions among the first `samples` samples. */
 static int64_t count_right(const struct dpt_rank *r, int64_t samples)
 {
     int64_t right = 0;
@@ -72,8 +71,8 @@ static int64_t count_right(const struct dpt_rank *r, int64_t samples)
     return right;
 }
 
-/* Into the sums of `share`. A rank without a batch goes along, since the others may want its
- * weights. */
+/* Computes the sums of `share`. A rank without a batch carries out the list, too: other ranks may
+ * gather its weights. */
 static enum dpt_status evaluate_batch(struct dpt_rank *r, struct dpt_sample_range batch,
                                       struct dpt_eval_share *share, struct dpt_err *err)
 {
@@ -90,7 +89,7 @@ static enum dpt_status evaluate_batch(struct dpt_rank *r, struct dpt_sample_rang
         rank_begin_slot(r, &slot);
     for (int i = 0; i < list->n_actions; i++) {
         const struct dpt_action *action = &list->actions[i];
-        if (rank_in_vain(r))
+        if (rank_interrupted(r))
             return dpt_fail(err, DPT_EABORTED, "the evaluation at step %lld was interrupted",
                             (long long)r->state.step);
         if (action->kind == DPT_ACTION_GATHER || action->kind == DPT_ACTION_FREE)
@@ -130,7 +129,7 @@ enum dpt_status rank_evaluate(struct dpt_rank *r, bool *ret_stopped, bool *ret_a
                          r->config->train.micro_batch, r->gen.world_size);
     if (goes_on && r->gen.rank == 0)
         dpt_log(
-            DPT_LOG_INFO, "the evaluation at step %lld goes on after %lld of %lld batches",
+            DPT_LOG_INFO, "the evaluation at step %lld continues after %lld of %lld batches",
             (long long)r->state.step, (long long)r->state.eval_part.batches,
             (long long)dpt_eval_batches(r->stepping->val_samples, r->config->train.micro_batch));
     rank_forget_weights(r);

@@ -35,7 +35,7 @@ static bool same_hash(struct dpt_hash128 a, struct dpt_hash128 b)
     return a.hi == b.hi && a.lo == b.lo;
 }
 
-/* Of the n parts those that are this shard, and of them those that have this hash. */
+/* Of the n parts: those of a shard, and of them those with a certain hash. */
 struct count {
     int holders, agree;
 };
@@ -58,7 +58,7 @@ static struct count count_holders(const struct dpt_verify_share *all, int n,
 static enum dpt_status blame_rank(const struct dpt_verify_share *all, int n, struct dpt_shard shard,
                                   int64_t step, struct dpt_err *err)
 {
-    int best = -1, odd = -1; /* the lowest of the most, and the lowest that is not of them */
+    int best = -1, odd = -1; /* lowest part with the most frequent hash, lowest with another hash */
     struct count most = {0, 0};
     for (int i = 0; i < n; i++) {
         const struct dpt_verify_part part = part_of(all, i);
@@ -81,12 +81,12 @@ static enum dpt_status blame_rank(const struct dpt_verify_share *all, int n, str
             err, DPT_ECORRUPT,
             "rank %d holds other weights or moments after step %lld than rank %d and %d of the %d "
             "that hold them: its memory or its arithmetic is at fault; take its "
-            "machine out of the run and go on from the last checkpoint",
+            "machine out of the run and continue from the last checkpoint",
             odd, (long long)step, best, most.agree, most.holders);
     return dpt_fail(
         err, DPT_ECORRUPT,
         "rank %d holds other weights or moments after step %lld than rank %d, and too few hold "
-        "them to tell which of the two is at fault; go on from the last checkpoint, on "
+        "them to tell which of the two is at fault; continue from the last checkpoint, on "
         "other machines or on more of them",
         odd, (long long)step, best);
 }
@@ -100,7 +100,7 @@ enum dpt_status dpt_verify_fold(const struct dpt_verify_share *all, int world, i
         const struct dpt_verify_part part = part_of(all, i);
         if (dpt_shard_is_none(part.shard))
             continue;
-        int first = 0; /* the first holder: all agree when each agrees with it */
+        int first = 0; /* the first holder of the shard, with which every other must agree */
         while (!dpt_shard_equal(part_of(all, first).shard, part.shard))
             first++;
         if (!same_hash(part_of(all, first).hash, part.hash))

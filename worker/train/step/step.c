@@ -38,7 +38,7 @@ void rank_close_samples(struct dpt_rank *r)
     free(r->state.outcome.losses);
 }
 
-bool rank_in_vain(const struct dpt_rank *r)
+bool rank_interrupted(const struct dpt_rank *r)
 {
     return dpt_link_interrupted(r->link, r->gen.number) || dpt_comm_thread_failed(r->comm_thread);
 }
@@ -53,7 +53,7 @@ static double slot_loss(const struct dpt_rank *r)
     return sum / (double)n;
 }
 
-enum dpt_status rank_own_disk(struct dpt_rank *r, enum dpt_status status, struct dpt_err *err)
+enum dpt_status rank_note_reading(struct dpt_rank *r, enum dpt_status status, struct dpt_err *err)
 {
     r->stepping->reading_failed = status != DPT_OK;
     if (status == DPT_EIO || status == DPT_ENOENT || status == DPT_ENOMEM)
@@ -61,8 +61,8 @@ enum dpt_status rank_own_disk(struct dpt_rank *r, enum dpt_status status, struct
     return status;
 }
 
-static enum dpt_status begin_slot(struct dpt_rank *r, int index, struct dpt_slot *slot,
-                                  struct dpt_err *err)
+static enum dpt_status begin_training_slot(struct dpt_rank *r, int index, struct dpt_slot *slot,
+                                           struct dpt_err *err)
 {
     const double losses = (double)(r->config->train.micro_batch * r->form.losses);
     *slot = rank_slot(r, DPT_MODE_TRAIN);
@@ -71,16 +71,17 @@ static enum dpt_status begin_slot(struct dpt_rank *r, int index, struct dpt_slot
     slot->slot = index;
     slot->dloss = (float)(1.0 / (losses * r->slots)) * (float)r->state.scaler.scale;
     slot->share = (float)(1.0 / (double)r->slots);
-    DPT_TRY(rank_own_disk(
-        r, dpt_loader_next(r->stepping->loader, r->state.step, index, &slot->batch, err), err));
+    const enum dpt_status status =
+        dpt_loader_next(r->stepping->loader, r->state.step, index, &slot->batch, err);
+    DPT_TRY(rank_note_reading(r, status, err));
     slot->t = slot->batch.positions;
     dpt_strategy_begin_slot(r->strategy, index, slot);
     rank_begin_slot(r, slot);
     return DPT_OK;
 }
 
-static enum dpt_status end_slot(struct dpt_rank *r, int index, const struct dpt_slot *slot,
-                                struct dpt_err *err)
+static enum dpt_status end_training_slot(struct dpt_rank *r, int index, const struct dpt_slot *slot,
+                                         struct dpt_err *err)
 {
     DPT_TRY(rank_end_slot(r, slot, err));
     r->stepping->slot_losses[index] = slot_loss(r);
@@ -89,19 +90,19 @@ static enum dpt_status end_slot(struct dpt_rank *r, int index, const struct dpt_
 }
 
 /* Action `i` of the list. */
-static enum dpt_status carry_out(struct dpt_rank *r, const struct dpt_action *action, int i,
-                                 struct dpt_slot *slot, struct dpt_err *err)
+static enum dpt_status carry_out_action(struct dpt_rank *r, const struct dpt_action *action, int i,
+                                        struct dpt_slot *slot, struct dpt_err *err)
 {
     switch (action->kind) {
     case DPT_ACTION_BEGIN_SLOT:
-        return begin_slot(r, action->slot, slot, err);
+        return begin_training_slot(r, action->slot, slot, err);
     case DPT_ACTION_FORWARD:
         rank_forward(r, action->unit, slot);
         return DPT_OK;
     case DPT_ACTION_BACKWARD:
         return rank_backward(r, action->unit, slot, err);
     case DPT_ACTION_END_SLOT:
-        return end_slot(r, action->slot, slot, err);
+        return end_training_slot(r, action->slot, slot, err);
     case DPT_ACTION_GATHER:
     case DPT_ACTION_FREE:
     case DPT_ACTION_RESERVE:
@@ -122,10 +123,10 @@ enum dpt_status rank_compute_step(struct dpt_rank *r, struct dpt_err *err)
     rank_forget_weights(r);
     dpt_strategy_begin_step(r->strategy, r->state.step);
     for (int i = 0; i < list->n_actions; i++) {
-        if (rank_in_vain(r))
+        if (rank_interrupted(r))
             return dpt_fail(err, DPT_EABORTED, "step %lld was interrupted",
                             (long long)r->state.step);
-        DPT_TRY(carry_out(r, &list->actions[i], i, &slot, err));
+        DPT_TRY(carry_out_action(r, &list->actions[i], i, &slot, err));
     }
     DPT_TRY(dpt_strategy_await_gradient(r->strategy, err));
     return rank_commit_step(r, err);
