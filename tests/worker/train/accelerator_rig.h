@@ -1,5 +1,5 @@
-/* Ranks with a device beside the host: a CPU's whose memory the host cannot touch (discrete.h).
- * NCCL is a double that copies between such devices (nccl_fabric.h). */
+/* Ranks with an emulated device: a CPU device with memory that the host cannot access (discrete.h).
+ * NCCL is a double that copies between these devices (nccl_fabric.h). */
 #ifndef DPT_TESTS_WORKER_TRAIN_ACCELERATOR_RIG_H
 #define DPT_TESTS_WORKER_TRAIN_ACCELERATOR_RIG_H
 
@@ -13,7 +13,7 @@ enum { ACCELERATOR_ROOM = 64 << 20, ACCELERATOR_SEQUENCES = 5 };
 int accelerator_setup(void **state);
 int accelerator_teardown(void **state);
 
-/* For director_accelerate: what ranks have after the setup. */
+/* For director_accelerate: the device of ranks after the setup. */
 enum dpt_status accelerator_open(const struct dpt_rank_start *start, struct dpt_device **ret,
                                  struct dpt_err *err);
 

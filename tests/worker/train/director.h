@@ -1,6 +1,6 @@
-/* Ranks as threads under a scripted agent: a test says who lives, who dies and when the world
- * re-forms; everything below the agent (link, formation, communicator, steps, checkpoints) is the
- * real thing. */
+/* Ranks as threads under a scripted agent: a test decides which ranks live and die and when the
+ * world re-forms. Everything below the agent (link, formation, communicator, steps, checkpoints) is
+ * product code. */
 #ifndef DPT_TESTS_WORKER_TRAIN_DIRECTOR_H
 #define DPT_TESTS_WORKER_TRAIN_DIRECTOR_H
 
@@ -28,8 +28,8 @@ void director_read_checkpoints(struct director *d, const char *dir);
 /* Ends every rank and joins. */
 void director_destroy(struct director **director);
 
-/* Ranks of all directors that are started from now on compute on what this opens; NULL: on the
- * host. */
+/* All ranks that are started from now on compute on the device that this opens; NULL: on the host.
+ */
 void director_accelerate(enum dpt_status (*open)(const struct dpt_rank_start *start,
                                                  struct dpt_device **ret, struct dpt_err *err));
 /* And have NCCL from here; NULL: the library. */
@@ -65,8 +65,8 @@ void director_offload(struct director *d);
 /* Ranks from now on have no device. */
 void director_on_cpu(struct director *d);
 
-/* In generations from now on the first rank alone writes checkpoints, as where nodes have folders
- * of their own. */
+/* In generations from now on only the first rank writes checkpoints, as with a separate folder on
+ * each node. */
 void director_one_writes(struct director *d);
 
 /* The rank leaves with the next formation: it hands its part of the state over as a guest of one
@@ -80,7 +80,7 @@ void director_kill(struct director *d, int handle);
  * when a rank reported a broken communicator meanwhile. Survivors keep their order. */
 bool director_form(struct director *d, bool soft);
 
-/* Only the first half, PREPARE(hard) until all have reported: for what dies while forming. */
+/* Only the first half, PREPARE(hard) until all have reported: for deaths during a formation. */
 void director_prepare(struct director *d, bool soft);
 /* Sends a hard PREPARE, does not wait for the reports. */
 void director_send_prepare(struct director *d);
@@ -89,7 +89,7 @@ void director_send_prepare(struct director *d);
 void director_leave(struct director *d);
 /* Every checkpoint that is asked for is granted, but none from now on. */
 void director_withhold_grants(struct director *d);
-/* Takes what the ranks say, and grants what they ask for, for so long. */
+/* Reads the ranks' reports and grants checkpoints for this time. */
 void director_listen(struct director *d, int ms);
 /* Sends the plan, does not wait. */
 void director_plan(struct director *d);
@@ -106,8 +106,7 @@ void director_await_step(struct director *d, int64_t step);
 /* Waits until a checkpoint of at least `step` steps is whole. */
 void director_await_checkpoint(struct director *d, int64_t step);
 
-/* Waits until a rank said that the run cannot go on; returns what it said, until that rank is
- * killed. */
+/* Waits until a rank reports a fatal error; returns its text, valid until that rank is killed. */
 const char *director_await_fatal(struct director *d);
 /* Waits until a rank said that it is broken, and kills it as its agent does; returns its words. */
 const char *director_await_broken(struct director *d);

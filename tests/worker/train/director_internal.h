@@ -1,8 +1,8 @@
-/* What the files of the director share.
+/* Shared by the files of the director.
  *
- *   director.c       ranks, what they are told and say
+ *   director.c       ranks, commands and reports
  *   director_plan.c  plans
- *   director_wait.c  what is waited for */
+ *   director_wait.c  waits */
 #ifndef DPT_TESTS_WORKER_TRAIN_DIRECTOR_INTERNAL_H
 #define DPT_TESTS_WORKER_TRAIN_DIRECTOR_INTERNAL_H
 
@@ -44,7 +44,7 @@ struct director {
     int64_t claim_number;
     const char *claim_token;
     bool one_writes; /* of checkpoints */
-    bool lost;       /* somebody was killed since a generation was last sent off */
+    bool lost;       /* a rank was killed since the last GO */
 };
 
 /* In the generation that is being formed or runs. */
@@ -55,13 +55,13 @@ static inline bool plays(const struct member *m)
 
 enum { DIRECTOR_DEADLINE_MS = 20000 };
 
-/* Aborts the test; _at: with what every rank said last. */
+/* Aborts the test; _at: prints the last report of every rank. */
 void director_fail(const char *what);
 void director_fail_at(const struct director *d, const char *what);
 
 void director_send(struct director *d, struct member *m, Dpt__RankCommand command, Dpt__Plan *plan);
 void director_tell_all(struct director *d, Dpt__RankCommand command);
-/* Takes what the ranks say for at most wait_ms; grants checkpoints. */
+/* Reads the ranks' reports for at most wait_ms; grants checkpoints. */
 void director_listen_once(struct director *d, int wait_ms);
 /* What a rank said last: that it is in the phase of this generation; that its communicator broke.
  */

@@ -1,11 +1,11 @@
-/* The director's plans: the newest step that those who play hold whole, their seats, guests. */
+/* The director's plans: the newest step whose state the members hold, their ranks, guests. */
 #include "base/shard.h"
 #include "tests/worker/train/director_internal.h"
 
 #include <stdio.h>
 
-/* The shards of a member that count: what is pending of a generation that was sent off, else what
- * was before it. */
+/* The shards of a member that count: the pending ones if their generation got GO, else the old
+ * ones. */
 static int shards_of(const struct director *d, const struct member *m, struct dpt_shard *ret)
 {
     const Dpt__RankState *said = m->said->state;
@@ -37,8 +37,8 @@ static bool stands_at(const struct director *d, const struct member *m, int64_t 
             (said->step_applied == step - 1 && said->gradient && outcome_of(d, step)));
 }
 
-/* The step from which the generation goes on: the newest of which those who play hold all; -1: no
- * step. */
+/* The step from which the generation continues: the newest whose whole state the members hold; -1:
+ * none. */
 static int64_t newest_whole(const struct director *d)
 {
     int64_t best = -1;

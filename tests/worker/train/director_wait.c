@@ -60,7 +60,7 @@ bool director_form(struct director *d, bool soft)
         handed_over = handed_over || (plays(m) && m->retires);
         m->benched = m->benched || m->retires;
     }
-    if (handed_over) /* who retires has given what it had: on without it */
+    if (handed_over) /* the retiring rank has handed over its state: continue without it */
         return director_form(d, false);
     for (int i = 0; i < d->n; i++)
         if (plays(&d->member[i]))

@@ -1,4 +1,4 @@
-/* Hellos as bytes: every field arrives as it was sent, and has a place of its own. */
+/* Hellos as bytes: every field arrives as it was sent, and no two fields share bytes. */
 #include "worker/train/formation/hello.h"
 
 #include <setjmp.h>
@@ -70,7 +70,7 @@ static void every_field_arrives(void **state)
     assert_true(h.origin.hi == sent.origin.hi && h.origin.lo == sent.origin.lo);
 }
 
-/* A change of any eight bytes is seen in what is packed again: none is left out, or read twice. */
+/* A change of any eight bytes changes the hello when it is packed again: no field is left out. */
 static void every_byte_counts(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The run's history: what comes in comes out, bounded, and nonsense is refused. */
+/* The run's history: entries are kept up to a limit, and invalid text is refused. */
 #include "worker/train/state/generation_history.h"
 
 #include <setjmp.h>
@@ -93,7 +93,7 @@ static void expect_added(struct dpt_history *h, const char *events, int64_t lost
     assert_int_equal(dpt_history_totals(h).recoveries, recoveries);
 }
 
-/* A checkpoint of generation 2; the log goes on to two losses after it, and has an older start. */
+/* A checkpoint of generation 2; the log has two losses after it, and an older start. */
 static void events_complete_a_checkpoint(void **state)
 {
     (void)state;

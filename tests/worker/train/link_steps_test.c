@@ -80,7 +80,8 @@ static void steps_that_pass_are_told_at_most_once(void **state)
     link_pair_end(&p);
 }
 
-/* With no heartbeat at all, a quarter of what fits is told by itself; of too many the oldest go. */
+/* Without a heartbeat, a quarter of the limit is sent at once; of too many the oldest are dropped.
+ */
 static void many_steps_do_not_wait(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The rank's link to its agent: what is said, what is heard, the fence and the grants. */
+/* The rank's link to its agent: reports, commands, the fence and the grants. */
 #include "tests/worker/train/link_pair.h"
 
 #include "base/clock.h"
@@ -127,7 +127,7 @@ static void the_last_words_arrive(void **state)
     }
 }
 
-/* Frames that find the queue full are lost; the newest state is what counts and arrives. */
+/* Frames for a full queue are lost; the newest state arrives. */
 static void an_agent_that_does_not_listen(void **state)
 {
     (void)state;
@@ -207,7 +207,7 @@ static void a_prepare_and_the_end_interrupt(void **state)
     follow(&p, PREPARE, 3); /* a late one takes nothing back */
     assert_true(dpt_link_interrupted(p.link, 4));
     assert_false(dpt_link_interrupted(p.link, 5));
-    follow(&p, EXIT, 3); /* nothing that goes on outlives the end */
+    follow(&p, EXIT, 3); /* the end interrupts every generation */
     assert_true(dpt_link_interrupted(p.link, 5));
     assert_int_equal(atomic_load(&p.prepared), UINT64_MAX);
     link_pair_end(&p);
@@ -237,7 +237,7 @@ static void the_fence(void **state)
     (void)state;
     struct link_pair p;
     link_pair_begin(&p, HEARTBEAT_MS);
-    assert_false(dpt_link_may_write(p.link)); /* nobody has said so yet */
+    assert_false(dpt_link_may_write(p.link)); /* no message yet */
     follow(&p, GO, 1);
     assert_true(dpt_link_may_write(p.link));
     assert_false(dpt_link_leaving(p.link));

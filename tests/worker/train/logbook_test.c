@@ -168,7 +168,7 @@ static void lines_wait_for_the_word(void **state)
     assert_string_equal(steps_in("node-a/own.jsonl"), "");
 }
 
-/* It ends without that word: the lines are in a file of its own. */
+/* The rank ends without that confirmation: the lines are in its spill file. */
 static void unconfirmed_lines_go_to_the_own_file(void **state)
 {
     (void)state;
@@ -212,7 +212,7 @@ static void a_rescue_keeps_the_lines_of_a_dead_writer(void **state)
     dpt_logbook_destroy(&writer);
 }
 
-/* The file has all of them: another node's, whose writer could still append. */
+/* The file has all lines: the writer on another node has appended them. */
 static void a_rescue_keeps_nothing_that_is_written(void **state)
 {
     (void)state;
@@ -255,7 +255,7 @@ static bool has(const struct dpt_logbook *book, int64_t step, bool is_evaluation
     return dpt_logbook_has(book, &place);
 }
 
-/* The next writer has what the last one could not write, of the history that counts. */
+/* The next writer appends the lines that the last one did not, of the history that counts. */
 static void a_successor_completes_the_file(void **state)
 {
     (void)state;
@@ -282,7 +282,7 @@ static void a_successor_completes_the_file(void **state)
                           .step = 6, .generation = 1, .file_bytes = 1}); /* nothing is missing */
     assert_true(dpt_logbook_flush(book));
     assert_string_equal(steps_in("metrics.jsonl"), "v2 3 4 v4 5 6");
-    /* Another writes: what this one still had waiting is the other's to write. */
+    /* Another rank writes: it appends the lines that still wait here. */
     confirmed_ms = 0;
     add(book, 7, false);
     dpt_logbook_begin(book, false, 7, &nothing);
@@ -307,15 +307,15 @@ static void a_writer_that_leaves(void **state)
     assert_string_equal(steps_in("metrics.jsonl"), "1 2");
     begin_writing(next, 3);
     confirmed_ms = 60;
-    assert_false(dpt_logbook_flush(old)); /* but for the event, which nobody else has */
+    assert_false(dpt_logbook_flush(old)); /* the event waits: no other rank has it */
     assert_int_equal(n_lost, 0);
     add_steps(next, 2, 4, 6);
     assert_true(dpt_logbook_flush(next));
     close_books(old, next, "1 2 3 4 5 6", "");
 }
 
-/* A server that began anew confirms a world which the one before had given up: another has written
- * meanwhile, and what waited here is not mixed into it. */
+/* A new server confirms a world that the server before had expelled: another world has written
+ * meanwhile, and the lines that waited here are not appended. */
 static void another_world_has_written(void **state)
 {
     (void)state;

@@ -1,6 +1,5 @@
-/* Keys of a node, in which the ranks of one world may differ: threads and packed weights change no
- * bit, nor does a share of the cores that changes. A rank whose weights are healed packs them anew.
- */
+/* Keys in which the ranks of one world may differ: threads, packed weights and changing shares of
+ * the cores change no bit. A rank that receives new weights packs them again. */
 #include "tests/worker/train/plain.h"
 #include "tests/worker/train/rig.h"
 

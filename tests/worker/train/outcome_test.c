@@ -1,4 +1,5 @@
-/* The commit of a step as bytes: what is folded, and every contribution that is refused. */
+/* The messages of a step's commit: the outcome of valid contributions, the refusal of all others.
+ */
 #include "worker/train/state/outcome.h"
 
 #include "base/rng.h"

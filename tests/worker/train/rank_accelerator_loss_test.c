@@ -1,5 +1,5 @@
-/* Ranks with a device beside the host, which breaks, does not come back, is too small or not like
- * the others'; and a library between them that fails. Clear words, and whoever is well goes on. */
+/* Ranks with a device that fails, stays absent, is too small or differs from the others; and a
+ * communication library that fails. The message is clear, and the healthy ranks continue. */
 #include "tests/worker/train/accelerator_rig.h"
 
 #include <setjmp.h>
@@ -30,7 +30,7 @@ static enum dpt_status open_one_that_breaks(const struct dpt_rank_start *start,
     return DPT_OK;
 }
 
-/* The library fails on one rank, with nobody dead: nobody is lost by it, and no step. */
+/* The library fails on one rank, and no rank is dead: no rank and no step is lost. */
 static void nccl_fails_on_one_rank(void **state)
 {
     (void)state;
@@ -74,7 +74,7 @@ static void nccl_is_silent_at_first(void **state)
     director_destroy(&d);
 }
 
-/* One rank's library fails in the creation: that rank goes, with what it said, and no other. */
+/* One rank's library fails in the creation: that rank alone ends, with its message. */
 static void nccl_fails_at_first(void **state)
 {
     (void)state;
@@ -117,7 +117,7 @@ static void ranks_differ_in_the_backend(void **state)
     assert_refused(d, "give all nodes the same cluster.device and strategy.offload, or, where");
 }
 
-/* Where bits are nobody's promise a rank with a GPU and one without train together. */
+/* Without the promise of bits, a rank with a GPU and one without train together. */
 static void a_gpu_beside_none(void **state)
 {
     (void)state;
@@ -156,7 +156,7 @@ static void there_is_no_nccl(void **state)
     assert_refused(d, "set cluster.backend to host");
 }
 
-/* Its rank says why and is gone; the others go on. */
+/* Its rank reports the cause and ends; the others continue. */
 static void breaks(const struct dpt_config *config, const char *name, const char *expected)
 {
     char folder[64], dir[128];
@@ -187,7 +187,7 @@ static void a_device_breaks(void **state)
     breaks(&config, "kept-by-host", expected);
 }
 
-/* In a step, between steps, in an evaluation: the others are wherever they are, and go on. */
+/* In a step, between steps, in an evaluation: the other ranks continue from any point. */
 static void a_device_breaks_anywhere(void **state)
 {
     (void)state;
@@ -211,8 +211,8 @@ static enum dpt_status open_none(const struct dpt_rank_start *start, struct dpt_
     return dpt_fail(err, DPT_EDEVICE, "device %d has fallen off the bus", start->local_rank);
 }
 
-/* A device that cannot be opened is the user's to see when a run is started. Where a process has
- * ended and its device is gone for good, its place stays empty, and the others go on. */
+/* A device that cannot be opened at the start of a run ends the run. If it cannot be opened after
+ * the process has ended once, its place stays empty, and the others continue. */
 static void a_device_stays_away(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* Ranks with a device beside the host, which computes the model (strategy.offload: optimizer) or
- * keeps the state, too (none): damage there is found, NCCL sends and adds what it should, and
- * memory is where it should be. */
+/* Ranks with a device that computes the model (strategy.offload: optimizer) or also keeps the state
+ * (none): damage there is found, NCCL sends the expected bytes, and memory is on the expected
+ * device. */
 #include "tests/worker/train/accelerator_rig.h"
 #include "tests/worker/train/plain.h"
 
@@ -32,7 +32,7 @@ static void samples_with_labels(void **state)
     struct plain_validation found;
     rig_choose_labels(&config);
     rig_evaluate(&config, 2, ACCELERATOR_SEQUENCES);
-    config.model.dropout = 0; /* what is drawn depends on the shape, too */
+    config.model.dropout = 0; /* its random numbers depend on the shape */
     plain_train_and_evaluate(&config, ACCELERATOR_SEQUENCES, on_host, &found);
     rig_undisturbed(&config, "labels", 1, false, first);
     for (int s = 0; s < RIG_STRATEGIES; s += RIG_EVERY) {
@@ -55,8 +55,7 @@ static void samples_with_labels(void **state)
 
 /* ---- the state is on the device ---- */
 
-/* Rank 1 goes wrong in the third step, on the device, and nobody looks before the fourth is over.
- */
+/* Rank 1's device damages the third step; the next comparison is after the fourth. */
 static void damage_of_what_is_kept_there_is_found(void **state)
 {
     (void)state;
@@ -76,8 +75,8 @@ static void damage_of_what_is_kept_there_is_found(void **state)
     director_destroy(&d);
 }
 
-/* One rank has read what it keeps there, for its checkpoints, and the others have not: the weights
- * that are compared afterwards are nevertheless those of the step. */
+/* One rank has fetched its state from the device, for its checkpoints, and the others have not: the
+ * compared weights are those of the step all the same. */
 static void what_is_compared_is_read_anew(void **state)
 {
     (void)state;
@@ -116,7 +115,7 @@ static void state_kept_there_survives(void **state)
     struct dpt_config config = rig_make_config(14, 18, "");
     keep_on_device(&config);
     rig_deaths_and_healing(&config);
-    assert_true(nccl_views[0].shrinks > 0); /* of what the dead left */
+    assert_true(nccl_views[0].shrinks > 0); /* of the groups of dead ranks */
     config.train.precision = DPT_PRECISION_BF16;
     rig_deaths_and_healing(&config);
     rig_all_die(&config);
@@ -140,7 +139,7 @@ static json_int_t elements_of(const char *name)
     return elements;
 }
 
-/* Where each rank's lanes come to one sum, what an all-reduce sends at least: 2 (N - 1) D. */
+/* If each rank's lanes make one sum: the least that an all-reduce sends, 2 (N - 1) D. */
 static void nccl_sends_what_it_must(void **state)
 {
     (void)state;

@@ -27,12 +27,13 @@ void __wrap_dpt_contribution_pack(const struct dpt_contribution *contribution, i
 enum dpt_status __wrap_dpt_comm_small_all_gather(struct dpt_comm *comm, const void *mine,
                                                  size_t bytes, void *ret_all, struct dpt_err *err);
 
-/* Who is cut off in the commit of HURT_STEP, and to whom alone it has spoken by then. */
+/* The rank that is cut off in the commit of HURT_STEP, and the one rank that it has sent to by
+ * then. */
 static struct scene {
-    atomic_int victim; /* a rank; -1: nobody */
+    atomic_int victim; /* a rank; -1: none */
     int told;          /* a rank */
     atomic_int n_packed;
-    const void *_Atomic packed[RANKS]; /* what the ranks give to that commit */
+    const void *_Atomic packed[RANKS]; /* the ranks' contributions to that commit */
 } scene;
 
 void __wrap_dpt_contribution_pack(const struct dpt_contribution *contribution, int slots_max,
@@ -126,7 +127,7 @@ static void die_in_commit(const char *strategy, int victim, int told, const char
     for (int i = 0; i < RANKS; i++)
         (void)director_start(d, i % 2);
     assert_true(director_form(d, false));
-    director_await_step(d, HURT_STEP + 1); /* by whom it has spoken to */
+    director_await_step(d, HURT_STEP + 1); /* by the rank that it has sent to */
     for (int rank = 0; rank < RANKS; rank++)
         assert_int_equal(director_step(d, handle_of(rank)) == HURT_STEP + 1, rank == told);
     director_kill(d, handle_of(victim));
@@ -145,7 +146,7 @@ static void die_in_commit(const char *strategy, int victim, int told, const char
 static void hurt_strategy(const char *strategy)
 {
     char expected[64], name[64];
-    const struct dpt_config config = make_config("ddp"); /* whose hash is every strategy's */
+    const struct dpt_config config = make_config("ddp"); /* every strategy has its hash */
     (void)snprintf(name, sizeof name, "calm-%s", strategy);
     calm_scene();
     rig_undisturbed(&config, name, 1, false, expected);

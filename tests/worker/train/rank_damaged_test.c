@@ -1,5 +1,5 @@
-/* Checkpoints whose sizes are right and whose bytes are not, newer than what the run goes on from:
- * they count neither as what a world may go on from nor as what is saved. */
+/* Checkpoints with right sizes and wrong bytes, newer than the intact one: no world continues from
+ * them, and they do not count as saved. */
 #include "tests/worker/train/rig.h"
 
 #include "base/fs.h"
@@ -43,7 +43,7 @@ static void flip_byte(const char *path)
     assert_int_equal(fclose(f), 0);
 }
 
-/* Whole by its sizes, and damaged; what else it holds nobody gets to read. */
+/* Complete by its sizes, and damaged; its other files are not read. */
 static void write_damaged(const char *checkpoints, int64_t step)
 {
     float value[4] = {1, 2, 3, 4};
@@ -141,7 +141,7 @@ static void what_is_damaged_is_not_saved(void **state)
     finish_as_calm("rescued", step);
 }
 
-/* A second node comes: no plan goes on from what one of them only believes. */
+/* A second node joins: no plan continues from a checkpoint that a node has not verified. */
 static void what_is_damaged_is_no_step_to_go_on_from(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Steps that are not finite: the run ends before them with all that it held saved, or leaves them
- * out with one hash in every world; what is not finite is never a checkpoint. */
+/* Steps that are not finite: the run saves its state and ends before them, or leaves them out with
+ * one hash in every world. A state that is not finite never becomes a checkpoint. */
 #include "tests/worker/train/rig.h"
 
 #include "base/fs.h"
@@ -88,8 +88,8 @@ static struct director *begin(const struct dpt_config *config, const char *name,
     return d;
 }
 
-/* The run ends before the step, with the state before it saved; without the fault it goes on from
- * there as if nothing had been. */
+/* The run saves the state before the step and ends; without the fault it continues from there as if
+ * undisturbed. */
 static void stop_keeps_what_was_held(void **state)
 {
     (void)state;

@@ -107,7 +107,7 @@ static void one_account_in_every_world(void **state)
         expect_epochs(rig_dir(name));
         assert_int_equal(told_in(rig_dir(name)).n_evaluations, 0);
     }
-    /* Each epoch has a permutation of its own, which train.steps goes through to its end. */
+    /* Each epoch has a different permutation, and the run reads all of it. */
     steps.train.epochs = 0;
     steps.train.epoch_steps = DPT_AUTO;
     rig_undisturbed(&steps, "steps", 1, false, hash);
@@ -129,8 +129,8 @@ static void evaluated_after_each(void **state)
         assert_int_equal(t.evaluated[i], (i + 1) * EPOCH_STEPS);
 }
 
-/* The log's writer dies within an epoch, and at its end; who comes in between is given the account
- * with the weights, and writes the next line. */
+/* The log writer dies within an epoch, and at its end; a rank that joins in between receives the
+ * account with the weights, and writes the next line. */
 static void losses_within_epochs(void **state)
 {
     (void)state;
@@ -159,7 +159,7 @@ static void losses_within_epochs(void **state)
     }
 }
 
-/* All die after the checkpoint of step 8, the third of an epoch's: what goes on from it knows the
+/* All die after the checkpoint of step 8, the third step of an epoch: the resumed run knows the
  * losses of the steps before. */
 static void resumed_within_an_epoch(void **state)
 {

@@ -174,8 +174,8 @@ static void losses_meanwhile(void **state)
     }
 }
 
-/* Worlds change faster than an evaluation takes: each goes on where the last one was, and no batch
- * is computed again, but for the round that a hard end cuts short. */
+/* Worlds change faster than an evaluation takes: each continues after the last one's batches, and
+ * no batch is computed again, except the round that a hard end interrupts. */
 static void no_batch_twice(void **state)
 {
     (void)state;
@@ -234,8 +234,8 @@ static void restless_worlds(void **state)
     }
 }
 
-/* All die; the checkpoint's run evaluates what is due where it goes on, and summary.json of a run
- * that was finished before has it, too. */
+/* All die; the resumed run makes the evaluation that is due at its first step, and summary.json of
+ * a run that had finished has it, too. */
 static void resumed_from_a_checkpoint(void **state)
 {
     (void)state;

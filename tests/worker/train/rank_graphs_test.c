@@ -80,8 +80,8 @@ static void every_slot_after_the_first(void **state)
     }
 }
 
-/* Lanes of several slots, whose buffers change; a loss that is scaled otherwise after a while;
- * activations made again; the state on the host. */
+/* Lanes of several slots, with changing buffers; a changing loss scale; activations that are
+ * computed again; the state on the host. */
 static void with_everything(void **state)
 {
     (void)state;
@@ -168,7 +168,7 @@ static void none(const struct dpt_config *config, const char *name)
     assert_int_equal(launches(), 0);
 }
 
-/* What they cannot do, and what was said against them. */
+/* Cases without graphs, and their messages. */
 static void without(void **state)
 {
     (void)state;

@@ -27,7 +27,7 @@ static struct dpt_config make_config(bool llama, int steps)
     return config;
 }
 
-/* The losses fall, and what is learnt is what the texts say. */
+/* The losses fall, and the predicted labels are those of the texts. */
 static void it_learns(void **state)
 {
     (void)state;

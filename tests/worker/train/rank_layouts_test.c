@@ -1,5 +1,5 @@
-/* A checkpoint does not show who wrote it: under every strategy, in every world, the files of a
- * step are the same bytes, and any other strategy and world goes on from them. */
+/* A checkpoint does not depend on its writers: every strategy and world writes the same bytes, and
+ * any other strategy and world continues from them. */
 #include "base/fs.h"
 #include "checkpoint/checkpoint.h"
 #include "tests/worker/train/plain.h"
@@ -105,7 +105,7 @@ static void same_files_of_all(void **state)
     }
 }
 
-/* All die after a checkpoint, and others go on from it. */
+/* All die after a checkpoint, and other ranks continue from it. */
 static void go_on(const struct layout *first, const struct layout *then, const char *name,
                   const char *expected)
 {

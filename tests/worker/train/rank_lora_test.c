@@ -1,5 +1,5 @@
-/* Adapters: what they begin with, checkpoints that hold adapters alone, and the base, which is read
- * once and refused when it has changed. */
+/* Adapters: their first weights, checkpoints of adapters alone, and the base, which is read once
+ * and refused if it has changed. */
 #include "tests/worker/train/plain.h"
 #include "tests/worker/train/rig.h"
 
@@ -53,7 +53,7 @@ static struct dpt_config make_config(bool llama, int steps)
     return config;
 }
 
-/* A head that the base's folder has is what training begins with, whichever ranks hold it. */
+/* Training begins with the head in the base's folder, whichever ranks hold it. */
 static void a_head_of_the_folder(void **state)
 {
     (void)state;
@@ -241,7 +241,8 @@ static void an_older_checkpoint_is_gone_on_from(void **state)
     json_decref(summary);
 }
 
-/* A config over a base, whose hash it has and whose file is watched. Returns the file's bytes. */
+/* A config with a base and its hash; reads of the base's file are counted. Returns the file's
+ * bytes. */
 static int64_t watch_base(const char *base, struct dpt_config *ret_config)
 {
     struct dpt_config config = make_config(false, 3);

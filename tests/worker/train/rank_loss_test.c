@@ -1,5 +1,5 @@
-/* Losses where they hurt: while a generation is being formed, two at once, of who heals and of who
- * is healed, of checkpoints. Whatever happens, the hash is that of the undisturbed run. */
+/* Losses at difficult moments: during a formation, two at once, of the sender and of the receiver
+ * of the state, of checkpoints. In every case the hash is that of the undisturbed run. */
 #include "tests/worker/train/rig.h"
 
 #include "base/clock.h"
@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Handles of those who stand by. */
+/* Handles of the spares. */
 enum { SUBSTITUTE = 3, OTHER = 4 };
 
 enum { STEPS = 24 };
@@ -52,7 +52,7 @@ static struct director *begin_three(const char *name, bool two_hosts, char dir[1
     struct director *d = rig_begin(&config, name, dir);
     for (int i = 0; i < 3; i++)
         (void)director_start(d, two_hosts ? i % 2 : 0);
-    /* Two who stand by, so that they can be in at once, before the run is over. */
+    /* Two spares, which can join at once, before the end of the run. */
     for (int i = 0; i < 2; i++)
         director_bench(d, director_start(d, i), true);
     assert_true(director_form(d, false));
@@ -92,7 +92,7 @@ static void lost_before_the_report(void **state)
         }
 }
 
-/* Between PLAN and READY: creation waits for one who does not come. */
+/* Between PLAN and READY: the communicator waits for a rank that never connects. */
 static void lost_after_the_plan(void **state)
 {
     (void)state;
@@ -109,7 +109,7 @@ static void lost_after_the_plan(void **state)
             director_kill(d, victim);
             assert_true(director_form(d, false));
             director_await_step(d, 6);
-            /* And the one who comes instead, too. */
+            /* The rank that replaces it dies, too. */
             director_bench(d, SUBSTITUTE, false);
             director_prepare(d, false);
             director_plan(d);
@@ -161,8 +161,8 @@ static void a_joiner_lost_while_healed(void **state)
     }
 }
 
-/* A spare that held an old state is being healed when its healer dies, and nobody else is left:
- * what it has half received must not be taken for the state it once had. */
+/* A spare with an old state receives the new one when the sender dies, and no other rank is left:
+ * the half received state must not be taken for the old one. */
 static void a_healer_lost_while_healing(void **state)
 {
     (void)state;
@@ -195,7 +195,7 @@ static void a_healer_lost_while_healing(void **state)
     }
 }
 
-/* Every file of a checkpoint whose name holds `part` gets one byte changed. */
+/* Changes one byte in every file of a checkpoint with `part` in its name. */
 static void damage(const char *dir, int64_t step, const char *part)
 {
     char path[256];
@@ -228,7 +228,7 @@ static int64_t start_step_of(const char *dir)
     return step;
 }
 
-/* All die; others, of another number, go on from the checkpoint. */
+/* All die; another number of ranks continues from the checkpoint. */
 static void resumed_by_another_world(void **state)
 {
     (void)state;
@@ -336,8 +336,8 @@ static void put_file_for_folder(const char *path)
     assert_int_equal(status, DPT_OK);
 }
 
-/* The disk takes no checkpoint: training goes on, and only the last one, without which the run has
- * not succeeded, is missed. */
+/* The disk takes no checkpoint: training continues, and only the missing last checkpoint fails the
+ * run. */
 static void a_disk_that_takes_no_checkpoint(void **state)
 {
     (void)state;
@@ -360,8 +360,8 @@ static void a_disk_that_takes_no_checkpoint(void **state)
     }
 }
 
-/* A folder that cannot be looked at for a while has not lost what was seen there: a run that went
- * on as if it had would begin anew after the next loss. */
+/* Checkpoints in a folder that cannot be read for a while still count: else the run would begin
+ * anew after the next loss. */
 static void checkpoints_that_cannot_be_looked_up(void **state)
 {
     (void)state;

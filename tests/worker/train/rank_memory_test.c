@@ -1,6 +1,6 @@
-/* What real ranks hold at the end of a run: tag by tag what the formulas say, and not a byte more
- * than after the first step. What they held at most while their world changed: masters and moments
- * of both worlds, all else of one of them (docs/strategies.md, "While the world changes"). */
+/* Memory of ranks at the end of a run: for each tag the bytes of the formula, and no byte more than
+ * after the first step. Peaks while the world changed: masters and moments of both worlds, all else
+ * of one of them (docs/strategies.md, "While the world changes"). */
 #include "tests/worker/train/rig.h"
 
 #include "base/account.h"
@@ -116,7 +116,7 @@ static void test_reduce(void **state)
         one(rig_strategies[s], DPT_ACCUMULATE_REDUCE, 1 + (s + 1) % 3);
 }
 
-/* Adapters: the base is held whole, and beside it what a model of the adapters' size has. */
+/* Adapters: the memory of the whole base, and of a model of the adapters' size. */
 static void test_lora(void **state)
 {
     (void)state;
@@ -183,7 +183,7 @@ static json_int_t tag_of(const json_t *account, enum dpt_memory_tag tag, const c
                   NULL);
 }
 
-/* Of what a rank keeps until all have their new parts: bytes at the end of the run. */
+/* Bytes at the end of the run of the tags that a rank keeps until all have their new parts. */
 static json_int_t state_of(const json_t *account, enum dpt_memory_tag tag, bool units,
                            enum dpt_precision precision)
 {
@@ -257,8 +257,8 @@ static void test_changed(void **state)
     }
 }
 
-/* Packed weights are for ranks that compute several slots: in a world that grows to a rank a slot
- * nobody holds them any more, and in one that shrinks they come. */
+/* Only ranks that compute several slots pack weights: in a world that grows to one slot a rank no
+ * rank holds them any more, and in a world that shrinks ranks pack them. */
 static void test_packed_while_used(void **state)
 {
     (void)state;

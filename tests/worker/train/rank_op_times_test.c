@@ -1,5 +1,5 @@
-/* log.op_times: what a rank's kernels took is written at the end of a run, of the host's and of a
- * device's; the run has the bits of one that does not look. */
+/* log.op_times: the times of a rank's kernels, on the host and on a device, are written at the end
+ * of a run. The run has the bits of a run without log.op_times. */
 #include "tests/worker/train/accelerator_rig.h"
 
 #include "kernels/op_times.h"

@@ -86,7 +86,7 @@ static void deaths_and_healing_cost_no_step(void **state)
     director_destroy(&d);
 }
 
-/* A checkpoint has neither errors nor factors: what goes on from one begins with none. */
+/* A checkpoint has neither errors nor factors: a resumed run begins with none. */
 static void a_run_goes_on_from_a_checkpoint(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* Whole runs against PyTorch's DDP and FSDP: the losses of a tiny GPT-2, trained in worlds of ranks
  * from the same weights on the same samples, as record_pytorch.py recorded them in fp32.
  *
- * `test_rank_pytorch --dump FILE` writes what the recording needs: the run's numbers, the initial
+ * `test_rank_pytorch --dump FILE` writes the input of the recording: the run's numbers, the initial
  * weights and every step's samples. */
 #include "tests/worker/train/rig.h"
 
@@ -117,7 +117,7 @@ static void train_losses(const struct dpt_config *config, int world, bool two_ho
     assert_int_equal(fclose(f), 0);
 }
 
-/* Every loss is to be near what each of the peers recorded. */
+/* Every loss must be near the recorded loss of each peer. */
 static void expect_losses(const struct dpt_config *config, const struct recorded peers[PEERS],
                           int world, bool two_hosts, double tolerance)
 {
@@ -159,7 +159,7 @@ static void losses_in_fp32(void **state)
     json_decref(file);
 }
 
-/* Within what their rounding allows; fp16 with the scaler as it is by default. */
+/* Within the tolerance of their rounding; fp16 with the default scaler. */
 static void losses_in_16_bits(void **state)
 {
     struct recorded recorded[GROUPS_MAX][PEERS];

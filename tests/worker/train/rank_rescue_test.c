@@ -1,5 +1,5 @@
-/* Ranks whose node leaves while there is no server: what they hold is written as a rescue, and a
- * run that is started again goes on from it, with the weights of the undisturbed run. */
+/* Ranks whose node leaves while no server answers write their state as a rescue. A run that is
+ * started again continues from it, with the weights of the undisturbed run. */
 #include "base/claim.h"
 #include "base/fs.h"
 #include "checkpoint/checkpoint.h"
@@ -21,7 +21,7 @@ static struct dpt_config make_config(const char *strategy)
     rig_choose(&config, strategy);
     config.train.accumulate = DPT_ACCUMULATE_REDUCE; /* one hash for all strategies */
     config.train.lanes = RANKS;
-    config.checkpoint.every_steps = 0; /* there is nothing else to go on from */
+    config.checkpoint.every_steps = 0; /* no other state is left */
     return config;
 }
 
@@ -52,7 +52,7 @@ static struct director *begin(const char *strategy, const char *name, char dir[1
     return begin_config(&config, name, dir);
 }
 
-/* New processes go on from step `from`, and end as undisturbed. */
+/* New processes continue from step `from`, and end as undisturbed. */
 static void go_on(const char *strategy, const char *name, int64_t from)
 {
     char dir[128];
@@ -85,7 +85,7 @@ static void go_on(const char *strategy, const char *name, int64_t from)
     dpt_checkpoint_close(&checkpoint);
 }
 
-/* A rank dies, and with it or not the others write what there is. */
+/* A rank dies; the others write the rescue, with its part or without. */
 static void rescue_in(const char *strategy, enum place place, int killed)
 {
     char dir[128], name[64];
@@ -213,8 +213,8 @@ static void a_checkpoint_for_a_folder_that_was_taken_over(void **state)
     assert_int_equal(newest, -1);
 }
 
-/* A start that goes on from a rescue takes over lines that no server has confirmed: of steps up to
- * the rescue that the log lacks, no events, no lines of later steps, nothing that is cut. */
+/* A start from a rescue appends unconfirmed lines: those of steps up to the rescue that the log
+ * lacks, no events, no lines of later steps, no incomplete lines. */
 static void lines_that_were_not_confirmed_complete_the_log(void **state)
 {
     (void)state;
@@ -290,8 +290,8 @@ static void lines_of_several_nodes_come_in_order(void **state)
     free(log);
 }
 
-/* A run that begins anew in the folder of an earlier one takes none of its lines, neither where it
- * begins nor when it goes on from a rescue of its own. */
+/* A run that begins anew in the folder of an earlier one appends none of the earlier run's lines,
+ * neither at its start nor when it continues from a rescue. */
 static void lines_of_an_earlier_history_go(void **state)
 {
     (void)state;
@@ -322,7 +322,7 @@ static void lines_of_an_earlier_history_go(void **state)
     free(log);
 }
 
-/* One that goes on from a step keeps the lines up to it: a later start may need them. */
+/* A run that continues from a step keeps the lines up to it: a later start may need them. */
 static void lines_after_the_step_go(void **state)
 {
     (void)state;

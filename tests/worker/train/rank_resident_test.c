@@ -1,5 +1,5 @@
-/* State in shards on a device that the host cannot touch: groups of NCCL's that break and are made
- * again, and what host and device hold. */
+/* State in shards on a device that the host cannot access: NCCL groups that break and are made
+ * again, and the memory of host and device. */
 #include "tests/worker/train/accelerator_rig.h"
 #include "tests/worker/train/plain.h"
 
@@ -77,7 +77,7 @@ static void memory_is_where_it_should_be(void **state)
         }
 }
 
-/* A world after another, of ranks that come and go: the device has what it had. */
+/* Ranks join and leave: the memory of the device stays the same. */
 static void devices_fill_no_further(void **state)
 {
     (void)state;

@@ -1,5 +1,4 @@
-/* The scale of fp16's loss: what the log and a checkpoint say of it; skipped steps change nothing.
- */
+/* The loss scale of fp16: in the log and in checkpoints; skipped steps change no weight. */
 #include "tests/worker/train/plain.h"
 #include "tests/worker/train/rig.h"
 

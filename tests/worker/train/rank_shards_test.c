@@ -134,7 +134,7 @@ static void let_pass_us(int us)
     (void)nanosleep(&time, NULL); /* tidy: pause of a bounded poll (here: one turn) */
 }
 
-/* One who joins dies while the state moves: those who were there go on with what they held. */
+/* A joining rank dies while it receives the state: the others continue with their old state. */
 static void a_joiner_lost_while_state_moves(void **state)
 {
     (void)state;
@@ -176,7 +176,7 @@ static void a_lost_part_goes_back(void **state)
     }
 }
 
-/* Each of four in turn; then one who joins, while what was lost is mended; then another. */
+/* Each of four in turn; then a joining rank, while the shadows are rebuilt; then another. */
 static void a_covered_loss_costs_nothing(void **state)
 {
     (void)state;
@@ -275,7 +275,7 @@ static void redundancy_told(const char *dir, char *ret, size_t bytes)
     ret[n] = '\0';
 }
 
-/* While shadows are rebuilt training goes on; when they are there another loss costs nothing. */
+/* Training continues while shadows are rebuilt; after that another loss costs no step. */
 static void shadows_come_back_beside_the_steps(void **state)
 {
     (void)state;
@@ -310,8 +310,8 @@ static void a_loss_before_shadows_are_back(void **state)
     director_destroy(&d);
 }
 
-/* Two nodes, of two ranks and of one, cut their replicas differently: each has what the other has.
- * When one is gone nobody has. */
+/* Two nodes, of two ranks and of one, cut their replicas differently: each has the whole state.
+ * With one node there is one copy. */
 static void replicas_of_different_nodes(void **state)
 {
     (void)state;

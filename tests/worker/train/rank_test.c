@@ -1,5 +1,5 @@
-/* What a rank does in any run: one trajectory for one config, through re-formations at any moment;
- * what it says of its steps; how a run ends that all ranks leave. */
+/* A rank in any run: one trajectory for one config, through re-formations at any moment; its
+ * reports of steps; the end of a run that all ranks leave. */
 #include "checkpoint/checkpoint.h"
 #include "tests/worker/train/rig.h"
 
@@ -43,8 +43,8 @@ static void steps_under_a_millisecond_have_a_median(void **state)
     director_destroy(&d);
 }
 
-/* The wish of all to leave is in the commit: one checkpoint, and no step after it, though nobody
- * has asked for another world yet. */
+/* The commit tells that all nodes leave: one checkpoint, and no step after it, before any PREPARE.
+ */
 static void when_all_leave_one_checkpoint_is_the_end(void **state)
 {
     (void)state;
@@ -70,7 +70,7 @@ static void when_all_leave_one_checkpoint_is_the_end(void **state)
     director_destroy(&d);
 }
 
-/* They had quiesced for another world when they were told that nobody stays. */
+/* They had quiesced for another world when they were told that all leave. */
 static void a_farewell_saves_and_makes_no_step(void **state)
 {
     (void)state;
@@ -134,7 +134,7 @@ static void restless_worlds(void **state)
 }
 
 /* The only holder of a shard dies: the run resumes from the checkpoint, with the same curve. The
- * account of the run goes on though its state went back. */
+ * account of the run is kept, although its state went back. */
 static void a_lost_shard_costs_back_to_the_checkpoint(void **state)
 {
     (void)state;

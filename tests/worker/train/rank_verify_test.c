@@ -1,5 +1,4 @@
-/* train.verify_every stops a run whose ranks have gone apart before anything of the step is kept.
- */
+/* train.verify_every stops a run whose ranks differ before the step is logged or saved. */
 #include "tests/worker/train/rig.h"
 
 #include <setjmp.h>
@@ -35,7 +34,7 @@ static int last_logged_step(const char *dir)
     return step;
 }
 
-/* Rank 1 goes wrong in the fourth step, whose weights are due to be compared and saved. */
+/* Rank 1 computes wrong weights in the fourth step, after which they are compared and saved. */
 static void a_rank_that_differs_is_named(void **state)
 {
     (void)state;
@@ -84,8 +83,8 @@ static void a_replica_or_shadow_that_differs_is_found(void **state)
     }
 }
 
-/* Also with 16-bit weights, whose masters are what is compared, and where nobody looks for a while:
- * the damage stays and is found at the next comparison. */
+/* Also with 16-bit weights, whose masters are compared, and with a later comparison: the damage
+ * stays and is found then. */
 static void damage_is_found_later(void **state)
 {
     (void)state;
@@ -123,8 +122,8 @@ static int said_of(const char *strategy, int first_node, int second_node, const 
     return rig_said(path, words);
 }
 
-/* Who has a part that nobody else has compares nothing, and says so; nodes of hybrid_shard with
- * different numbers of ranks cut otherwise. */
+/* A rank with the only copy of a part compares nothing and warns, as on nodes of hybrid_shard with
+ * different numbers of ranks. */
 static void what_cannot_be_compared_is_told(void **state)
 {
     (void)state;

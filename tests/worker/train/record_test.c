@@ -79,7 +79,7 @@ static void test_leave_never_comes(void **state)
     assert_true(dpt_now_ms() - before_ms >= 100);
 }
 
-/* The generation ends: nobody waits for the rest of the time. */
+/* The generation ends: the wait ends at once. */
 static void test_generation_ends(void **state)
 {
     (void)state;

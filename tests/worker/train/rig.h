@@ -29,8 +29,8 @@ enum { RIG_STRATEGIES = 7, RIG_COVERED = 4 };
 extern const char *const rig_strategies[RIG_STRATEGIES], *const rig_covered[RIG_COVERED];
 void rig_choose(struct dpt_config *config, const char *strategy);
 
-/* Makes the model a llama of the same depth and width: four heads of queries, of 32 channels, to
- * one of keys and values. Untied: a head of its own, biases, scaled rotary embeddings. */
+/* Makes the model a llama of the same depth and width: four query heads of 32 channels, one head of
+ * keys and values. Untied: a separate output head, biases, scaled rotary embeddings. */
 void rig_choose_llama(struct dpt_config *config, bool tied);
 
 /* Makes the model one of three labels, and the data texts that have them: of one word in each
@@ -54,7 +54,7 @@ void rig_choose_lora(struct dpt_config *config, const char *name);
  * images (some 60 at most). */
 void rig_evaluate(struct dpt_config *config, int every, int sequences);
 
-/* A director in the folder `name` (made when absent), whose path goes to `dir`. */
+/* A director in the folder `name` (made when absent); `dir` becomes its path. */
 struct director *rig_begin(const struct dpt_config *config, const char *name, char dir[128]);
 
 /* Path of the folder `name`; static. */
@@ -71,15 +71,15 @@ double rig_number(const json_t *object, const char *name);
 void rig_undisturbed(const struct dpt_config *config, const char *name, int world, bool two_hosts,
                      char ret[64]);
 
-/* What ranks log goes to the file dir/said from here on, whose path is given, until it goes back to
- * where it went; how many of its lines have these words. */
+/* From here on the ranks' log goes to the file dir/said, of which the path is returned, until the
+ * log is given back; and the number of its lines with these words. */
 int rig_log_to(const char *dir, char ret_path[160]);
 void rig_log_back(int fd);
 int rig_said(const char *path, const char *words);
 
-/* Stories that every trajectory must end as undisturbed. Two of three ranks die, one after another,
- * and a joiner is healed between (18 steps at least); all die after the checkpoint of step 4, and
- * three new ones go on from it (more than 4 steps, a checkpoint every 4). */
+/* Disturbed runs, which must end as undisturbed ones. Two of three ranks die, one after another,
+ * and a rank joins in between (18 steps at least); all die after the checkpoint of step 4, and
+ * three new ranks continue from it (more than 4 steps, a checkpoint every 4). */
 void rig_deaths_and_healing(const struct dpt_config *config);
 void rig_all_die(const struct dpt_config *config);
 

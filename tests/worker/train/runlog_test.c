@@ -1,4 +1,4 @@
-/* What a run leaves behind: whole lines, and the last step whatever state the file is in. */
+/* The files of a run: whole lines, and the last step of a file in any state. */
 #include "worker/train/log/run_files.h"
 
 #include "base/fs.h"
@@ -238,7 +238,7 @@ static bool ends_with_evaluation(void)
     return last.kind == DPT_LINE_EVALUATION;
 }
 
-/* An evaluation is a line of its own, told from a step's by what it holds. */
+/* An evaluation has a separate line, which its fields distinguish from a step's. */
 static void evaluations(void **state)
 {
     (void)state;
@@ -432,7 +432,7 @@ static void folders_that_fail(void **state)
     assert_int_equal(last.step, 5);
 }
 
-/* A disk that takes half a record: the error is told, and what follows is readable. */
+/* A disk that takes half a record: the error is reported, and later records are readable. */
 static void a_disk_that_fills_up(void **state)
 {
     (void)state;

@@ -68,7 +68,7 @@ static int wait_for_disk(enum dpt_fault_op op, const char *path)
     return 0;
 }
 
-/* The tensors are free as soon as they were read: whoever computes does not wait for the disk. */
+/* The tensors are free as soon as they were read: training does not wait for the disk. */
 static void a_slow_disk(void **state)
 {
     (void)state;
@@ -109,8 +109,8 @@ static int stop_in_manifest(enum dpt_fault_op op, const char *path)
     return 0;
 }
 
-/* The right to commit is asked for at the rename: what it was before the manifest was synced does
- * not count. */
+/* The permission to commit is asked at the rename: a permission before the sync of the manifest
+ * does not count. */
 static void a_right_lost_before_the_rename(void **state)
 {
     (void)state;

@@ -124,8 +124,8 @@ static void two_writers(void **state)
     saver_stage_end(&second);
 }
 
-/* A rank whose lease is over writes nothing, neither at the beginning nor, granted or not, at the
- * end. */
+/* A rank without a lease writes nothing, neither at the beginning nor, granted or not, at the end.
+ */
 static void the_fence(void **state)
 {
     (void)state;

@@ -52,7 +52,7 @@ struct settings {
     const char *under;   /* the strategy of STORY_HEALING and STORY_RESUME; NULL: ddp */
     const char *kept_by; /* strategies that lose no state with one rank */
     const char *refused; /* a resume with this KEY=VALUE is refused, and the key named */
-    const char *as;      /* the row whose hash this one has; NULL: no other row has its hash */
+    const char *as;      /* the row with the same hash; NULL: no other row has this hash */
 };
 
 enum { SLOTS = 11, STEPS = 4, EVALUATED = 13, EVALUATED_ON_DEVICE = 5 };

@@ -1,7 +1,8 @@
-/* What every run promises, under each row of settings_table.c: one hash in every world and under
- * every strategy, that of the plain loop, through deaths, healing, joins and a resume.
+/* The promise of every run, under each row of settings_table.c: one hash in every world and under
+ * every strategy, that of the plain loop, through deaths, joins and a resume.
  *
- * settings_test [STORY[: ROW]] [K/N]: what begins so, and of that each N-th from the K-th on. */
+ * settings_test [STORY[: ROW]] [K/N]: the tests with names that begin so, and of them each N-th
+ * from the K-th on. */
 #include "tests/worker/train/accelerator_rig.h"
 #include "tests/worker/train/plain.h"
 #include "tests/worker/train/settings.h"
@@ -165,7 +166,7 @@ static void play_resume(const struct settings *row)
     rig_all_die(&config);
 }
 
-/* The other node has what the dead rank had; the joiner receives a part of the state. */
+/* The other node has the dead rank's part; the joining rank receives a part of the state. */
 static void lose_one(const struct settings *row, const char *strategy, const char *expected,
                      struct dpt_config *config)
 {
@@ -262,8 +263,8 @@ static bool names(const struct settings *row, const struct settings *other)
            (strcmp(row->as, other->name) == 0 || (other->as && strcmp(row->as, other->as) == 0));
 }
 
-/* Else the comparisons with the plain loop would show nothing: two rows end with one hash only
- * where the table says so. Devices and other models repeat what GPT-2 shows on the host. */
+/* Two rows have one hash only if the table says so: else a comparison with the plain loop would
+ * show nothing. Devices and other models repeat rows of GPT-2 on the host. */
 static void each_row_has_its_trajectory(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* Ranks' hashes side by side: equal ones, who is blamed for a different one, what is refused. */
+/* The comparison of the ranks' hashes: equal hashes, the rank named for a different one, invalid
+ * messages. */
 #include "worker/train/step/replica_hashes.h"
 
 #include "base/rng.h"
@@ -16,7 +17,7 @@ enum { WORLD_MAX = 5, STEP = 12 };
 static struct dpt_verify_share shares[WORLD_MAX];
 static struct dpt_err err;
 
-/* Everybody holds everything, as with ddp. */
+/* Every rank holds the whole state, as with ddp. */
 static void replicas(int world)
 {
     for (int rank = 0; rank < world; rank++)
@@ -57,7 +58,7 @@ static void equal_weights(void **state)
         shadows(world);
         assert_int_equal(fold(world), DPT_OK);
     }
-    /* Shards that nobody else holds have nothing to be compared with. */
+    /* A shard with one holder is not compared. */
     shadows(WORLD_MAX);
     for (int rank = 0; rank < WORLD_MAX; rank++) {
         shares[rank].part[0].hash.hi = (uint64_t)rank;
@@ -78,7 +79,7 @@ static void the_minority_is_blamed(void **state)
                        rank == 0 ? 1 : 0);
         expect_corrupt(3, begin, "2 of the 3");
     }
-    /* Two of five, each in its own way: the lower one is told. */
+    /* Two of five, with different hashes: the lower rank is named. */
     replicas(5);
     shares[4].part[0].hash.hi = 1;
     shares[1].part[0].hash.hi = 2;
