@@ -85,10 +85,8 @@ static void add_in(struct dpt_logbook *book, uint64_t generation, int64_t step, 
     char text[80];
     (void)snprintf(text, sizeof text, "\n{\"step\": %lld%s, \"generation\": %d}\n", (long long)step,
                    is_evaluation ? ", \"val_loss\": 1" : "", (int)generation);
-    const struct dpt_runlog_line line = {
-        {.step = step, .kind = kind_of(is_evaluation), .generation = generation},
-        text,
-        strlen(text)};
+    const struct dpt_runlog_place place = {step, kind_of(is_evaluation), generation, 0, 0};
+    const struct dpt_runlog_line line = {place, text, strlen(text)};
     dpt_logbook_add(book, &line, step * 10);
 }
 

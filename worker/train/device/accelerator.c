@@ -57,12 +57,12 @@ static struct dpt_slot slot_on_device(struct dpt_accelerator *a, const struct dp
 
 /* ---- creation and destruction ---- */
 
-static size_t losses_bytes(const struct dpt_accelerator *a)
+static size_t losses_of_batch_bytes(const struct dpt_accelerator *a)
 {
     return (size_t)(a->o.b * a->o.form->losses) * sizeof(float);
 }
 
-static size_t right_bytes(const struct dpt_accelerator *a)
+static size_t right_of_batch_bytes(const struct dpt_accelerator *a)
 {
     return dpt_model_labels(a->o.model) > 0 ? (size_t)a->o.b * sizeof(float) : 0;
 }
@@ -97,8 +97,8 @@ static enum dpt_status allocate_buffers(struct dpt_accelerator *a, struct dpt_er
         [SCRATCH] = {NULL, dpt_model_scratch_bytes(o->model, o->b, o->form->positions),
                      DPT_MEMORY_SCRATCH},
         [BATCH] = {NULL, dpt_batch_bytes(o->form, o->b), DPT_MEMORY_DATA},
-        [LOSSES] = {NULL, losses_bytes(a), DPT_MEMORY_DATA},
-        [RIGHT] = {NULL, right_bytes(a), DPT_MEMORY_DATA},
+        [LOSSES] = {NULL, losses_of_batch_bytes(a), DPT_MEMORY_DATA},
+        [RIGHT] = {NULL, right_of_batch_bytes(a), DPT_MEMORY_DATA},
     };
     memcpy(a->buffer, wanted, sizeof wanted);
     for (int i = 0; i < N_BUFFERS; i++)
@@ -316,8 +316,8 @@ enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a, const struct
 enum dpt_status dpt_accelerator_end_slot(struct dpt_accelerator *a, const struct dpt_slot *slot,
                                          struct dpt_err *err)
 {
-    a->ops->copy(a->stream, losses_bytes(a), a->buffer[LOSSES].at, slot->losses);
+    a->ops->copy(a->stream, losses_of_batch_bytes(a), a->buffer[LOSSES].at, slot->losses);
     if (slot->right)
-        a->ops->copy(a->stream, right_bytes(a), a->buffer[RIGHT].at, slot->right);
+        a->ops->copy(a->stream, right_of_batch_bytes(a), a->buffer[RIGHT].at, slot->right);
     return dpt_stream_sync(a->stream, err);
 }

@@ -33,7 +33,7 @@ struct dpt_accelerator_options {
     struct dpt_device *device; /* taken, also if create fails */
     const struct dpt_model *model;
     struct dpt_stream *host_stream;     /* of the main thread; its workers copy; borrowed */
-    struct dpt_account *host;           /* counts page-locked memory; borrowed; NULL: not counted */
+    struct dpt_account *host;           /* counts page-locked memory; borrowed */
     const struct dpt_sample_form *form; /* of the samples; borrowed */
     int64_t b;                          /* samples of a micro-batch */
     bool evaluates;

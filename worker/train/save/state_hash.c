@@ -100,7 +100,7 @@ static enum dpt_status list_blocks(struct work *w, struct dpt_err *err)
 }
 
 /* The part of the block in shard `index`. */
-static struct dpt_interval part_of(const struct work *w, const struct block *block, int index)
+static struct dpt_interval part_in_shard(const struct work *w, const struct block *block, int index)
 {
     return dpt_interval_intersect(
         dpt_shard_piece(w->spec->tensors->grid, (struct dpt_shard){index, w->of}, block->unit),
@@ -133,7 +133,7 @@ static enum dpt_status gather_block(struct work *w, const struct block *block, s
 {
     struct dpt_comm_mem *mem = w->spec->own->vector[DPT_VECTOR_PARAM].mem;
     if (w->me > block->first) {
-        const struct dpt_interval part = part_of(w, block, w->me);
+        const struct dpt_interval part = part_in_shard(w, block, w->me);
         w->xfers[0] =
             (struct dpt_comm_xfer){.dir = DPT_COMM_SEND,
                                    .peer = w->holder[block->first],
@@ -142,13 +142,13 @@ static enum dpt_status gather_block(struct work *w, const struct block *block, s
                                    .bytes = (size_t)(part.end - part.first) * sizeof(float)};
         return exchange_parts(w, 1, err);
     }
-    const struct dpt_interval own = part_of(w, block, w->me);
+    const struct dpt_interval own = part_in_shard(w, block, w->me);
     const float *values = dpt_comm_mem_data(mem);
     int n = 0;
     memcpy(w->values, values + place_of(w, block, own.first),
            (size_t)(own.end - own.first) * sizeof(float));
     for (int index = block->first + 1; index <= block->last; index++) {
-        const struct dpt_interval part = part_of(w, block, index);
+        const struct dpt_interval part = part_in_shard(w, block, index);
         if (part.first < part.end)
             w->xfers[n++] =
                 (struct dpt_comm_xfer){.dir = DPT_COMM_RECV,
