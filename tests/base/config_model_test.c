@@ -146,9 +146,9 @@ static void published_weights_need_a_tokenizer(void **state)
             assert_non_null(
                 strstr(err.text, "data.tokenizer: the weights of model.init_from ('hf')"));
     }
-    assert_non_null(
-        strstr(err.text, "have a vocabulary of 400 tokens, and no key names their tokenizer; set "
-                         "data.tokenizer: hf and data.tokenizer_json: hf/tokenizer.json"));
+    assert_non_null(strstr(err.text,
+                           "have a vocabulary of 400 tokens, and no key names their tokenizer; set "
+                           "data.tokenizer: hf and data.tokenizer_json: hf/tokenizer.json"));
 }
 
 int main(void)
