@@ -247,7 +247,7 @@ static void whole_holders_at_once(void **state)
     struct model model;
     model_init(&model, STEP, 1);
     for (int round = 0; round < ROUNDS; round++) {
-        char name[32], attempts[WRITERS][16];
+        char name[32], attempts[WRITERS][24];
         (void)snprintf(name, sizeof name, "holders-%d", round);
         const char *dir = in_root(name);
         struct hand hands[WRITERS];
