@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -21,8 +22,15 @@ static enum dpt_status take_over(const struct dpt_checkpoint_spec *spec,
         status = dpt_attempt_open(&shared, false, err);
     if (status == DPT_OK)
         status = dpt_parts_wait(&shared, dpt_now_ms(), err);
-    if (status == DPT_OK)
-        status = dpt_io_rename(&shared.dir, shared.temporary_name, ours->temporary_name, err);
+    if (status == DPT_OK) {
+        struct dpt_err why = {.saved_errno = 0};
+        status = dpt_io_rename(&shared.dir, shared.temporary_name, ours->temporary_name, &why);
+        /* Another writer took the attempt over, and a late one began the shared folder again. */
+        if (why.saved_errno == ENOTEMPTY || why.saved_errno == EEXIST)
+            status = DPT_ENOENT;
+        if (status != DPT_OK && err)
+            *err = why;
+    }
     return dpt_attempt_end(&shared, status, err);
 }
 

@@ -295,6 +295,32 @@ static void another_holder_is_faster(void **state)
     model_fini(&model);
 }
 
+/* Immediately before the rename of the first writer, a late writer writes the same parts again. */
+static bool let_the_same_parts_come_again(void *ctx)
+{
+    const struct dpt_checkpoint_spec *late = ctx;
+    OK(model_write_part(late, &err));
+    assert_int_equal(dpt_checkpoint_seal(late, 0, &err), DPT_ETIMEOUT);
+    return true;
+}
+
+static void late_writer_waits_for_the_seal(void **state)
+{
+    (void)state;
+    const char *dir = in_root("late");
+    struct model model;
+    model_init(&model, STEP, 1);
+    struct dpt_checkpoint_spec first = rescue_spec(&model, dir, STEP, 0, 1), late = first;
+    first.may_rename = let_the_same_parts_come_again;
+    first.ctx = &late;
+    OK(model_write_part(&first, &err));
+    OK(dpt_checkpoint_seal(&first, 0, &err));
+    assert_true(is_rescue(dir, STEP));
+    OK(dpt_checkpoint_seal(&late, 0, &err));
+    assert_int_equal(entries(dir), 1);
+    model_fini(&model);
+}
+
 /* A new generation does not remove the attempt at a rescue of a node without a server, sealed or
  * not. */
 static void attempt_survives_formation(void **state)
@@ -412,6 +438,7 @@ int main(void)
         cmocka_unit_test(damaged_rescue_is_skipped),
         cmocka_unit_test(last_writer_seals),
         cmocka_unit_test(writers_seal_at_once),
+        cmocka_unit_test(late_writer_waits_for_the_seal),
         cmocka_unit_test(whole_holders_at_once),
         cmocka_unit_test(another_holder_is_faster),
         cmocka_unit_test(attempt_survives_formation),
