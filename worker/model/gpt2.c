@@ -1,5 +1,5 @@
 /* GPT-2 (Radford et al. 2019), pre-LN, as Hugging Face's GPT2LMHeadModel or, with labels,
- * GPT2ForSequenceClassification: its table, and what transformer.h needs to know. */
+ * GPT2ForSequenceClassification: its table, and its fields of transformer.h. */
 #include "worker/model/transformer.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* The members of config.json and the keys of the config that they are (hf_config.h). */
+/* The members of config.json and the config's keys (hf_config.h). */
 #include "worker/model/hf_config.h"
 
 #include "base/config_table.h"
@@ -12,14 +12,14 @@
 
 enum { MLP_FACTOR = 4 /* of GPT-2's width */ };
 
-/* A member that is a key of the config. Absent from a file, or null there, it is as `usual` says;
+/* A member that is a key of the config. If it is absent or null in a file it has the value `usual`;
  * NULL: the file must have it. */
 struct member {
     const char *name, *key, *usual;
     bool written_only; /* not a size: the user's, or another name for the same */
 };
 
-/* A member that has one value in all our models, as JSON. */
+/* A member with one value in all our models, as JSON. */
 struct constant {
     const char *name, *value;
     bool checked; /* a file that says otherwise is of another architecture */
@@ -197,7 +197,7 @@ static bool value_text(enum dpt_key_type type, const json_t *value, char ret[DPT
     return true;
 }
 
-/* How an error calls a value that is not of the key's type. */
+/* The words of an error for a value that is not of the key's type. */
 static const char *kind_text(enum dpt_key_type type)
 {
     if (type == DPT_KEY_STEPS)

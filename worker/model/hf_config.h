@@ -1,15 +1,15 @@
 /* config.json of Hugging Face's GPT2LMHeadModel and LlamaForCausalLM, and with labels of their
- * ForSequenceClassification: which of its members is which key of ours. That of a ResNet is our
- * own, for torchvision has none. One table (hf_config.c) writes the file of a checkpoint and reads
- * that of a folder with published weights. */
+ * ForSequenceClassification: its members and our keys. torchvision has no such file, so a ResNet's
+ * has our format. One table (hf_config.c) writes the file of a checkpoint and reads the file of a
+ * folder with published weights. */
 #ifndef DPT_WORKER_MODEL_HF_CONFIG_H
 #define DPT_WORKER_MODEL_HF_CONFIG_H
 
 #include "base/config.h"
 
-/* model.name and the sizes of the model in `path`, a config.json. Dropout belongs to training, and
- * the run decides which head there is: neither dropout nor labels are read. DPT_ECONFIG: no
- * config.json of a model that this version has; the line names the file and the member. */
+/* model.name and the sizes of the model in `path`, a config.json. Dropout belongs to training and
+ * the run decides about labels: neither is read. DPT_ECONFIG: this version has no such model; the
+ * line names the file and the member. */
 DPT_MUST_USE enum dpt_status dpt_hf_config_read(const char *path, struct dpt_config_sizes *ret,
                                                 struct dpt_err *err);
 
@@ -20,8 +20,8 @@ bool dpt_hf_config_has_tokens(const struct dpt_config_sizes *said);
 void dpt_hf_config_said(const struct dpt_config *saved, const char *source,
                         struct dpt_config_sizes *ret);
 
-/* Special tokens that a config.json names beside the sizes, which transformers' generate() begins,
- * ends and pads with. As JSON: the id, or a list of ids; "": the file names none. */
+/* Special tokens of a config.json, with which transformers' generate() begins, ends and pads. As
+ * JSON: the id, or a list of ids; "": the file names none. */
 enum { DPT_HF_TOKEN_BYTES = 256 };
 struct dpt_hf_tokens {
     char bos[DPT_HF_TOKEN_BYTES], eos[DPT_HF_TOKEN_BYTES], pad[DPT_HF_TOKEN_BYTES];

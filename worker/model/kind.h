@@ -1,5 +1,5 @@
-/* What a kind of model (gpt2, …) provides to model.c, and what it builds its table with. For this
- * folder alone, and for tests that make tables of their own. */
+/* The interface between model.c and the kinds of models (gpt2, …), and the functions that build a
+ * kind's table. For this folder alone, and for tests that make tables. */
 #ifndef DPT_WORKER_MODEL_KIND_H
 #define DPT_WORKER_MODEL_KIND_H
 
@@ -23,7 +23,7 @@ struct dpt_model_kind {
     bool out_in;      /* the matrices of linear layers lie (out, in), else (in, out) */
     enum dpt_status (*create)(const struct dpt_config *config, struct dpt_model **ret,
                               struct dpt_err *err);
-    void (*fini)(struct dpt_model *model); /* what it holds beside its table; NULL: nothing */
+    void (*fini)(struct dpt_model *model); /* frees memory beside the table; NULL: there is none */
     size_t (*saved_bytes)(const struct dpt_model *model, int64_t b, int64_t t);
     size_t (*scratch_bytes)(const struct dpt_model *model, int64_t b, int64_t t);
     bool (*packing)(const struct dpt_model *model, int param,
@@ -67,12 +67,12 @@ DPT_MUST_USE enum dpt_status dpt_table_init(struct dpt_model *model, int units_m
                                             struct dpt_err *err);
 void dpt_table_fini(struct dpt_model *model);
 
-/* A unit begins; the parameters that follow are its own, until dpt_table_end_unit pads it to
- * DPT_BLOCK. */
+/* Begins a unit, to which the next parameters belong; dpt_table_end_unit pads it to DPT_BLOCK. */
 void dpt_table_begin_unit(struct dpt_model *model, const char *name);
 void dpt_table_end_unit(struct dpt_model *model);
 
-/* How a parameter starts, whether it decays, whether it is a running statistic (dpt_param). */
+/* The initial values of a parameter, whether it decays, whether it is a running statistic
+ * (dpt_param). */
 struct dpt_param_rule {
     bool decay;
     enum dpt_init init;
@@ -89,9 +89,9 @@ struct dpt_shape {
 void dpt_table_add(struct dpt_model *model, const char *prefix, const char *name,
                    struct dpt_shape shape, struct dpt_param_rule rule);
 
-/* Hands out 64-byte aligned pieces of `base`, one after another. With base NULL it only counts, and
- * each piece is a valid address of no meaning, so that NULL keeps its meaning of "not wanted" in
- * the ops' arguments. */
+/* Returns 64-byte aligned pieces of `base`, one after another. With base NULL it only counts, and
+ * each piece is a valid address that is never accessed, because NULL means "not wanted" in the ops'
+ * arguments. */
 struct dpt_carver {
     uint8_t *base;
     size_t at; /* bytes handed out */
@@ -99,31 +99,31 @@ struct dpt_carver {
 void *dpt_carve(struct dpt_carver *carver, enum dpt_dtype dtype, int64_t n);
 
 /* A parameter's weights, their packed form (NULL: none) and gradients in a slot. In preparing mode
- * valid addresses of no meaning. Frozen weights have no gradient: NULL. */
+ * these are valid addresses that are never accessed. Frozen weights have no gradient: NULL. */
 const void *dpt_slot_weight(const struct dpt_unit_call *call, int param);
 const void *dpt_slot_packed(const struct dpt_unit_call *call, int param);
 float *dpt_slot_grad(const struct dpt_unit_call *call, int param);
 
-/* Announces parameters first … first + n - 1, if the slot wants to hear of it: the later one first,
- * as the flat vector is completed from its end. */
+/* Announces parameters first … first + n - 1, if the slot has a function for it: the last one
+ * first, because the flat vector is completed from its end. */
 void dpt_slot_announce(const struct dpt_slot *slot, int first, int n);
 
 /* Dropout of probability `p` at a site of the model; none in EVAL mode. */
 struct dpt_dropout dpt_slot_dropout(const struct dpt_slot *slot, double p, int site);
 
-/* The head's rows and logits of each: of all positions over the vocabulary, or of the samples over
- * their labels. */
+/* The number of the head's rows, and of the logits of a row: all positions and the vocabulary, or
+ * the samples and the labels. */
 int64_t dpt_head_rows(const struct dpt_model *model, const struct dpt_slot *slot);
 int64_t dpt_head_logits(const struct dpt_model *model);
 
-/* The states (B, T, C) that the head's rows are made of: all of `x`, or, with labels, those of the
- * last tokens, which are brought to `to` (B, C). */
+/* The states of the head's rows: all of `x` (B, T, C) or, with labels, the states of the last
+ * tokens, which are copied to `to` (B, C). */
 const void *dpt_head_states(const struct dpt_unit_call *call, int64_t c, const void *x, void *to);
 /* The gradient of all states, dx (B, T, C), from that of the head's rows, with labels alone: dy
  * (B, C). */
 void dpt_head_spread(const struct dpt_unit_call *call, int64_t c, const void *dy, void *dx);
-/* The losses of the head's rows `x`, whose logits parameter `weight` (logits, in) makes; the caller
- * adds what EVAL or TRAIN alone asks for. */
+/* The arguments for the losses of the head's rows `x` with parameter `weight` (logits, in); the
+ * caller adds the fields of EVAL or TRAIN. */
 struct dpt_head_loss dpt_head_loss_of(const struct dpt_unit_call *call, int weight, const void *x);
 
 /* ---- adapters (lora.c) ---- */
@@ -151,11 +151,11 @@ struct dpt_adapted {
 
 /* Whether one of the weights has adapters. */
 bool dpt_slot_adapts(const struct dpt_slot *slot, int weight, int n_weights);
-/* Whether anything reads the gradient of the input of block `layer`: not of the first block where
- * the embedding is frozen. */
+/* Whether the gradient of the input of block `layer` is needed: not of the first block if the
+ * embedding is frozen. */
 bool dpt_slot_needs_dx(const struct dpt_slot *slot, int layer);
-/* Adds to y, or to dx, what the product's adapters make of x and dy. Backward makes their
- * gradients, too, and announces them. They do nothing where there are no adapters. */
+/* Adds the results of the product's adapters to y, or to dx. Backward computes their gradients,
+ * too, and announces them. Without adapters they do nothing. */
 void dpt_adapters_forward(const struct dpt_unit_call *call, const struct dpt_adapted *product);
 void dpt_adapters_backward(const struct dpt_unit_call *call, const struct dpt_adapted *product);
 

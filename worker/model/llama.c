@@ -1,6 +1,6 @@
 /* The Llama family (Touvron et al. 2023; SmolLM2), as Hugging Face's LlamaForCausalLM or, with
- * labels, LlamaForSequenceClassification: its table, and what transformer.h needs to know. Weights
- * are (out, in), as PyTorch's nn.Linear has them. */
+ * labels, LlamaForSequenceClassification: its table, and its fields of transformer.h. Weights are
+ * (out, in), as in PyTorch's nn.Linear. */
 #include "worker/model/transformer.h"
 
 #include <math.h>
@@ -127,9 +127,9 @@ static void assert_products_contiguous(const struct dpt_transformer *m)
 }
 
 /* Frequencies of the rotary embeddings: theta^(-2i/D), as f32. With Llama 3's scaling (Hugging
- * Face's rope_type "llama3") waves longer than the original context / low_freq_factor are slowed
- * down by `factor`, those shorter than it / high_freq_factor stay, and in between both are mixed.
- */
+ * Face's rope_type "llama3") frequencies of waves longer than the original context /
+ * low_freq_factor are divided by `factor`, those of waves shorter than it / high_freq_factor stay,
+ * and between the two both are mixed. */
 static void set_frequencies(const struct dpt_config *config, struct dpt_transformer *m)
 {
     const double low = config->model.rope_low_freq_factor;

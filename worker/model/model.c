@@ -1,6 +1,5 @@
-/* What is the same for every kind of model: initial weights, checks, and calls of the kind
- * (model.h).
- */
+/* The functions that all kinds of models share: initial weights, checks, and calls of the kind
+ * (model.h). */
 #include "worker/model/model.h"
 
 #include "worker/model/kind.h"

@@ -73,7 +73,7 @@ struct dpt_unit {
     int64_t offset, numel; /* in the flat vector; numel is padded to DPT_BLOCK */
     int borrows;   /* an earlier unit with a tied tensor: read here too, and given a part of its
                       gradient; -1: none */
-    bool in_parts; /* its gradient is made in parts: of several tokens, or of several units */
+    bool in_parts; /* its gradient is a sum of parts: of several tokens, or of several units */
 };
 
 enum dpt_mode { DPT_MODE_TRAIN, DPT_MODE_EVAL };
@@ -98,9 +98,9 @@ struct dpt_slot {
                                f32, kept until backward is done, and (B) targets */
     const void *const
         *weights; /* [n_units] start of each unit's flat range, in the compute dtype */
-    /* [n_params] packed forms (dpt_model_packing) of exactly these weights, NULL for those that are
-       used as they lie; NULL: all are. They are the caller's to keep true: the model does not ask
-       where they come from, nor how old they are. */
+    /* [n_params] packed forms (dpt_model_packing) of exactly these weights, NULL for weights that
+       are used unpacked; NULL: all are. The caller keeps them up to date; the model does not check.
+     */
     const void *const *packed;
     /* With adapters: the base's, [n_units] and [n_params] of it, as weights and packed. */
     const void *const *base;
@@ -108,9 +108,8 @@ struct dpt_slot {
     const struct dpt_adapters *adapters; /* NULL; for slots that a model makes for its base */
     float *const *grads; /* [n_units] start of each unit's flat range, f32; TRAIN only */
     bool accumulate;     /* gradients are added to, else overwritten (padding is never written) */
-    bool parts_apart; /* with accumulate: those of a unit that is in_parts are overwritten all the
-                         same. Where they are added to, it is part by part, and not as the sum of
-                         whole slots */
+    bool parts_apart; /* with accumulate: gradients of a unit that is in_parts are overwritten all
+                         the same, because they would be added part by part, not as whole slots */
     float dloss;      /* factor of the gradient of the summed losses, e.g. 1/(N*G); read by the last
                          unit's backward alone */
     float share;      /* 1/G: factor of the slot's statistics where dpt_param.averaged */
@@ -167,9 +166,8 @@ int64_t dpt_model_param_count(const struct dpt_model *model);
 /* Distinct tokens; 0: the model has none, and reads images. */
 int dpt_model_vocab(const struct dpt_model *model);
 
-/* Classes of a classification; 0: it predicts the next token. And the first of the parameters, from
- * there to the end of the table, that make their logits, which weights of models without them lack;
- * -1: none. */
+/* Classes of a classification; 0: the model predicts the next token. The first parameter of the
+ * labels' head, which reaches to the end of the table; -1: none. */
 int dpt_model_labels(const struct dpt_model *model);
 int dpt_model_score(const struct dpt_model *model);
 
@@ -197,8 +195,8 @@ void dpt_model_init_range(const struct dpt_model *model, const struct dpt_ops *o
                           struct dpt_stream *stream, uint64_t seed, struct dpt_span span,
                           float *dst);
 
-/* Fills with zero what no op writes of a unit's gradients: the gaps before its tensors and the
- * padding behind the last. */
+/* Fills with zero the elements of a unit's gradients that no op writes: the gaps before its tensors
+ * and the padding behind the last. */
 void dpt_model_clear_gaps(const struct dpt_model *model, const struct dpt_ops *ops,
                           struct dpt_stream *stream, int unit, float *grads);
 

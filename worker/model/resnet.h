@@ -1,6 +1,6 @@
-/* What the files of the ResNet family share (He et al. 2016, "Deep Residual Learning"; its
- * bottlenecks have their stride in the 3x3 convolution, as torchvision's have): sizes, where
- * parameters are, and where a slot's activations lie. Inside this folder only.
+/* The ResNet family (He et al. 2016, "Deep Residual Learning"; bottlenecks have their stride in the
+ * 3x3 convolution, as torchvision's): sizes, and the places of parameters and of a slot's
+ * activations. Inside this folder only.
  *
  * Units: 0 stem, 1 … L blocks, L+1 head. B images of S x S pixels of C channels are (B, S, S, C)
  * here. Images are squares, for data.image_size is. A slot's t is 1. */

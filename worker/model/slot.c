@@ -1,4 +1,4 @@
-/* Where a slot's tensors lie (kind.h). */
+/* The places of a slot's tensors (kind.h). */
 #include "worker/model/kind.h"
 
 /* Stands for every tensor where there is no memory (preparing mode); never read nor written. */
@@ -18,8 +18,8 @@ static int64_t place_in_unit(const struct dpt_model *model, const struct dpt_par
     return param->offset - model->units[param->unit].offset;
 }
 
-/* Where the parameter's weights or gradients are: with adapters those of the labels' head are in
- * the adapters' slot, and all others of the base's slot are frozen. */
+/* The call whose slot has the parameter's weights and gradients: with adapters the adapters' slot
+ * has those of the labels' head; all other weights of the base's slot are frozen. */
 static const struct dpt_unit_call *owner_of(const struct dpt_unit_call *call, int *param)
 {
     const struct dpt_adapters *adapters = call->slot->adapters;

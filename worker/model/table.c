@@ -89,7 +89,7 @@ void dpt_table_add(struct dpt_model *model, const char *prefix, const char *name
         model->param_count += param->numel;
 }
 
-/* ---- what others read of it (model.h) ---- */
+/* ---- queries (model.h) ---- */
 
 int dpt_model_n_params(const struct dpt_model *model)
 {

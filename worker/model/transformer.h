@@ -1,6 +1,6 @@
-/* GPT-2 and the Llama family as one network: units, where a slot's activations lie, and the
- * helpers that forward, backward and decoding share. gpt2.c and llama.c say what differs: the table
- * of parameters, and the fields of struct dpt_transformer. Inside this folder only.
+/* GPT-2 and the Llama family as one network: units, the places of a slot's activations, and the
+ * helpers that forward, backward and decoding share. gpt2.c and llama.c have the differences: the
+ * table of parameters, and the fields of struct dpt_transformer. Inside this folder only.
  *
  * Units: 0 embedding, 1 … L blocks, L+1 head. A block is x += dropout(O(attention(QKV(norm_1(x)))))
  * and x += dropout(DOWN(activation(UP(norm_2(x))))). B, T, N = B*T, V = vocab as in ops.h; C =
@@ -69,13 +69,13 @@ struct dpt_normed {
 /* A slot's activations, in the compute dtype but for statistics and the rotary table. The residual
  * stream is kept at each block's two norms; its gradient flows through `dstream`.
  *
- * With activation checkpointing (Chen et al., arXiv:1604.06174) only part of a block's lies in
- * slot->saved. The rest lies in slot->scratch, one place for all blocks: forward writes it as ever,
- * and backward makes it again (dpt_transformer_recompute) by the same ops from the same inputs,
- * dropout drawn by the same keys: the same bits. `selective` keeps the results of products and of
- * attention, and drops those of cheap elementwise passes: the outputs of the norms and of the
- * activation (attention's probabilities are never stored). `full` keeps a block's output alone: the
- * next unit's input. */
+ * With activation checkpointing (Chen et al., arXiv:1604.06174) only some of a block's activations
+ * are in slot->saved. The others are in slot->scratch, one place for all blocks: forward writes
+ * them, and backward computes them again (dpt_transformer_recompute) by the same ops from the same
+ * inputs, dropout drawn by the same keys: the same bits. `selective` keeps the results of products
+ * and of attention, and drops those of cheap elementwise passes: the outputs of the norms and of
+ * the activation (attention's probabilities are never stored). `full` keeps a block's output alone:
+ * the next unit's input. */
 struct dpt_transformer_saved {
     void *dstream;    /* (N, C); before that, with labels, the head's rows */
     void *x0;         /* (N, C) the embedding's output */
@@ -139,7 +139,7 @@ bool dpt_transformer_packing(const struct dpt_model *model, int param, struct dp
 
 void dpt_transformer_forward(const struct dpt_unit_call *call);
 
-/* For backward: what the block's forward made and did not keep. */
+/* For backward: computes the activations of the block that forward did not keep. */
 void dpt_transformer_recompute(const struct dpt_unit_call *call);
 
 /* y (N, C) of tokens at positions `first` and on. */

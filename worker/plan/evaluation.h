@@ -1,4 +1,4 @@
-/* Which samples an evaluation reads, in which order, and which rank computes them. Pure.
+/* The samples of an evaluation, their order, and their assignment to ranks. Pure.
  *
  * Validation data is read from its start, in its own order: samples 0 … n-1, in batches of
  * micro_batch (the last one may be short). A world of W ranks that begins when `done` batches are

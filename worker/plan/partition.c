@@ -1,9 +1,9 @@
-/* Who holds and adds what (partition.h). */
+/* The partition of state and gradient (partition.h). */
 #include "worker/plan/partition.h"
 
 enum {
-    PART_BYTES = 2 << 20,   /* of a piece that goes round at once, */
-    DEVICE_BYTES = 32 << 20 /* of a device's those of all others together */
+    PART_BYTES = 2 << 20,   /* of a part of a piece */
+    DEVICE_BYTES = 32 << 20 /* on a device: of the parts of all other ranks together */
 };
 
 static struct dpt_range members_of(const struct dpt_strategy_traits *traits,
@@ -71,7 +71,9 @@ struct dpt_shard dpt_partition_crossed(const struct dpt_partition *p, int positi
     return (struct dpt_shard){index, p->world->size};
 }
 
-int64_t dpt_partition_part_bytes(const struct dpt_partition *p, int ranks)
+/* Bytes of a part that `ranks` ranks exchange, each of which may stage the parts of all others. On
+ * a device a part is an operation of NCCL, so it is larger. */
+static int64_t part_bytes_of(const struct dpt_partition *p, int ranks)
 {
     const int64_t share = DEVICE_BYTES / (ranks > 1 ? ranks - 1 : 1);
     return p->traits.on_device && share > PART_BYTES ? share : PART_BYTES;
@@ -96,16 +98,15 @@ int dpt_partition_parts(const struct dpt_partition *p, const struct dpt_grid *ra
 {
     const int members = p->members.end - p->members.first;
     const struct dpt_shard largest = {0, members};
-    return members == 1 ? 1
-                        : count_parts(dpt_shard_piece(ranges, largest, range),
-                                      dpt_partition_part_bytes(p, members));
+    return members == 1
+               ? 1
+               : count_parts(dpt_shard_piece(ranges, largest, range), part_bytes_of(p, members));
 }
 
 int dpt_partition_cross_parts(const struct dpt_partition *p, const struct dpt_grid *grid, int unit)
 {
     const struct dpt_shard largest = {0, p->world->size};
-    return count_parts(dpt_shard_piece(grid, largest, unit),
-                       dpt_partition_part_bytes(p, p->world->size));
+    return count_parts(dpt_shard_piece(grid, largest, unit), part_bytes_of(p, p->world->size));
 }
 
 struct dpt_interval dpt_partition_crossing(const struct dpt_partition *p,

@@ -1,5 +1,5 @@
-/* Who sends which partial sums of one bucket to whom, and in which order they are added: canonical
- * reduce-scatter by direct exchange followed by an all-gather, host by host.
+/* The transfers of partial sums of a bucket and their order of addition: canonical reduce-scatter
+ * by direct exchange, then an all-gather, host by host.
  *
  * A bucket (a range of blocks of the flat gradient) is cut into one piece a rank, in whole blocks,
  * nearly equal (dpt_layout_piece). A piece's owner ends up with its sum in tree order. A host first
@@ -34,8 +34,8 @@ int dpt_reduce_stage2(const struct dpt_world *world, struct dpt_transfer *ret, i
  * sums are brought together for others, as the host's lanes have subtrees. */
 int dpt_reduce_buffers(const struct dpt_world *world, int position);
 
-/* Bytes a rank sends in one reduction of `numel` f32 elements: both stages and, with `gather`, the
- * all-gather. An element that goes to another host has `far_bytes`, others four. */
+/* Bytes that a rank sends in one reduction of `numel` f32 elements: in both stages and, with
+ * `gather`, in the all-gather. An element has `far_bytes` bytes between hosts, else four. */
 int64_t dpt_reduce_bytes_sent(const struct dpt_world *world, int64_t numel, int64_t block, int rank,
                               bool gather, int far_bytes);
 

@@ -1,8 +1,8 @@
 /* The keyed permutation of samples (sampler.h): a balanced Feistel network on 2 h bits, the
- * smallest with 4^h >= n, walked until the value falls into [0, n) (J. Black and P. Rogaway,
- * "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, §3 "cycle walking"). The domain is less
- * than 4 n, so the task runner takes less than 4 turns on average; it ends because the network is a
- * permutation and the task runner started inside [0, n). The round function is Philox. */
+ * smallest with 4^h >= n, applied again until the value is in [0, n) (J. Black and P. Rogaway,
+ * "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, §3 "cycle walking"). The domain is smaller
+ * than 4 n, so it is applied less than 4 times on average. The walk ends because the network is a
+ * permutation and the walk starts inside [0, n). The round function is Philox. */
 #include "worker/plan/sampler.h"
 
 #include "base/err.h"

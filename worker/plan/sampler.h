@@ -1,5 +1,5 @@
-/* Which samples a slot reads: element (i mod n) of epoch (i div n)'s keyed permutation, found in
- * O(1). Pure. */
+/* The order of samples: sample i of the run is element (i mod n) of the keyed permutation of epoch
+ * (i div n), computed in O(1). Pure. */
 #ifndef DPT_WORKER_PLAN_SAMPLER_H
 #define DPT_WORKER_PLAN_SAMPLER_H
 
@@ -9,10 +9,10 @@
  * Feistel network keyed by (seed, epoch) with cycle walking (Black & Rogaway 2002). n >= 1. */
 int64_t dpt_sample_index(uint64_t seed, int64_t n, int64_t i);
 
-/* Number of the sample `i` of the run for dpt_sample_index that element `at` of step `step` is, in
- * steps of `batch` samples. epoch_steps 0: steps follow each other in the permutations, and one may
- * lie in two epochs. Else the first step of each epoch_steps begins the next permutation: their
- * batches are its first elements, those left over are in no step. epoch_steps * batch <= n. */
+/* The `i` for dpt_sample_index of element `at` of step `step`, in steps of `batch` samples.
+ * epoch_steps 0: steps follow each other in the permutations, and a step may lie in two epochs.
+ * Else each epoch of epoch_steps steps begins with the next permutation and reads its first
+ * elements; the rest is in no step. epoch_steps * batch <= n. */
 int64_t dpt_sample_number(int64_t n, int64_t epoch_steps, int64_t batch, int64_t step, int64_t at);
 
 #endif

@@ -7,8 +7,8 @@
 
 enum { GRADIENT_BUFFERS = 2, NO_UNIT = -1 };
 
-/* A list being made. It is that of member 0, which has a slot in every wave; what another member
- * has not is taken out at the end (task_order.h). */
+/* A list being made: first the list of member 0, which has a slot in every wave; the actions and
+ * tasks that another member lacks are taken out at the end (task_order.h). */
 struct maker {
     const struct dpt_step_spec *spec;
     struct dpt_action *actions;
@@ -89,8 +89,8 @@ static void add_task(struct maker *m, struct dpt_task task)
     m->tasks[m->n_tasks++] = task;
 }
 
-/* Into a place that is free when this number of actions is done. */
-static void gather(struct maker *m, int unit, int buffer, int actions)
+/* Gathers into a place that is free when this number of actions is done. */
+static void add_gather(struct maker *m, int unit, int buffer, int actions)
 {
     struct dpt_action *a = add_action(m, DPT_ACTION_GATHER, unit);
     a->buffer = buffer;
@@ -119,8 +119,8 @@ static int next_use(const struct maker *m, int unit, int from)
     return ahead;
 }
 
-/* The shared buffer that is given to the next unit: of those that the use before does not need, so
- * that it can be filled meanwhile, the one whose unit is wanted last (Belady's rule). */
+/* The shared buffer for the next unit: among buffers that the use before does not need, so that it
+ * can be filled meanwhile, the one whose unit is needed last (Belady's rule). */
 static int choose_buffer(const struct maker *m, int own)
 {
     const int n = m->spec->gathered_max;
@@ -150,7 +150,7 @@ static void use_shared(struct maker *m, int unit)
     if (found < 0) {
         const int index = choose_buffer(m, own);
         found = index - own;
-        gather(m, unit, index, m->buffers[found].freed);
+        add_gather(m, unit, index, m->buffers[found].freed);
         m->buffers[found].unit = unit;
     }
     m->buffers[found].used = m->uses;
@@ -170,7 +170,7 @@ static void need_weights(struct maker *m, int unit)
         if (spec->weights == DPT_WEIGHTS_UNITS && own < 0) {
             use_shared(m, needed[i]);
         } else if (!m->here[needed[i]]) {
-            gather(m, needed[i], spec->weights == DPT_WEIGHTS_UNITS ? own : -1, 0);
+            add_gather(m, needed[i], spec->weights == DPT_WEIGHTS_UNITS ? own : -1, 0);
             m->here[needed[i]] = true;
         }
     }
@@ -179,7 +179,8 @@ static void need_weights(struct maker *m, int unit)
 static void free_weights(struct maker *m, int unit)
 {
     const struct dpt_step_spec *spec = m->spec;
-    /* What is kept is not freed, but without prefetch the next unit is gathered from here on. */
+    /* Weights that are kept are not freed, but without prefetch the FREE lets the next unit's
+     * GATHER begin. */
     if (spec->weights == DPT_WEIGHTS_UNITS ||
         (spec->weights == DPT_WEIGHTS_ONCE && !spec->prefetch)) {
         (void)add_action(m, DPT_ACTION_FREE, unit);
@@ -192,7 +193,7 @@ static void free_weights(struct maker *m, int unit)
 }
 
 /* Before the first backward that writes a unit's gradient. */
-static void reserve(struct maker *m, int unit)
+static void add_reserve(struct maker *m, int unit)
 {
     int own;
     (void)dpt_step_gradient_buffers(m->spec, &own);
@@ -206,9 +207,9 @@ static void reserve(struct maker *m, int unit)
     a->n_tasks = m->scattered_by[buffer] < 0 ? 0 : m->scatter_parts[buffer];
 }
 
-/* Lets a range go that is whole in a gradient buffer. With `waits` the main thread waits for its
- * scatter, and for `shares` tasks that are put behind it (insert_tails). */
-static void reduce(struct maker *m, int range, int buffer, bool waits, int shares)
+/* Reduces a range that is complete in a gradient buffer. With `waits` the main thread waits for its
+ * scatter, and for `shares` tasks that insert_tails puts behind it. */
+static void add_reduce(struct maker *m, int range, int buffer, bool waits, int shares)
 {
     struct dpt_action *a = add_action(m, DPT_ACTION_REDUCE, range);
     const int parts = m->spec->waves ? m->spec->parts[range] : 0;
@@ -225,12 +226,12 @@ static void reduce(struct maker *m, int range, int buffer, bool waits, int share
                                       .actions = m->n_actions});
 }
 
-static void scatter(struct maker *m, int unit)
+static void add_scatter(struct maker *m, int unit)
 {
     const int buffer = m->place[unit];
     m->scattered_by[buffer] = m->n_tasks;
     m->scatter_parts[buffer] = m->spec->parts[unit];
-    reduce(m, unit, buffer, !m->spec->overlap, 0);
+    add_reduce(m, unit, buffer, !m->spec->overlap, 0);
     m->place[unit] = -1;
 }
 
@@ -242,28 +243,28 @@ static void reduce_buckets(struct maker *m, int unit)
                comes_back = spec->share && (last || spec->buckets.each_slot);
     for (int b = spec->n_buckets - 1; b >= 0 && (spec->waves || last); b--)
         if (unit < 0 || spec->bucket_unit[b] == unit)
-            reduce(m, b, 0, spec->buckets.waits, comes_back);
+            add_reduce(m, b, 0, spec->buckets.waits, comes_back);
 }
 
-static void backward(struct maker *m, int unit)
+static void add_backward(struct maker *m, int unit)
 {
     const struct dpt_step_spec *spec = m->spec;
     const bool by_units = spec->waves && spec->n_buckets == 0;
     need_weights(m, unit);
     if (by_units && spec->borrows[unit] >= 0 && m->place[spec->borrows[unit]] < 0)
-        reserve(m, spec->borrows[unit]);
+        add_reserve(m, spec->borrows[unit]);
     if (by_units && m->place[unit] < 0)
-        reserve(m, unit);
+        add_reserve(m, unit);
     (void)add_action(m, DPT_ACTION_BACKWARD, unit);
     free_weights(m, unit);
     if (by_units)
-        scatter(m, unit);
+        add_scatter(m, unit);
     else if (spec->buckets.announced)
         reduce_buckets(m, unit);
 }
 
-/* Before the first backward of a slot that writes to the flat vector: what the slot before has put
- * there must have been taken. */
+/* Before the first backward of a slot that writes to the flat vector: the scatters of the slot
+ * before must be over. */
 static void reserve_flat(struct maker *m)
 {
     if (m->spec->waves && m->wave > 0 && !m->spec->buckets.waits) {
@@ -274,8 +275,8 @@ static void reserve_flat(struct maker *m)
     m->first_of_wave = m->n_tasks;
 }
 
-/* Between forward and backward, which no copy keeps waiting. */
-static void copy_state(struct maker *m)
+/* Between forward and backward; neither waits for the copies. */
+static void add_copies(struct maker *m)
 {
     for (int unit = 0; unit < m->spec->n_units; unit++)
         for (int v = 0; v < m->spec->copies; v++)
@@ -297,11 +298,11 @@ static void make_slot(struct maker *m)
         free_weights(m, unit);
     }
     if (m->wave == 0 && !m->spec->forward_only)
-        copy_state(m);
+        add_copies(m);
     if (m->spec->n_buckets > 0)
         reserve_flat(m);
     for (int unit = n - 1; unit >= 0 && !m->spec->forward_only; unit--)
-        backward(m, unit);
+        add_backward(m, unit);
     if (m->spec->n_buckets > 0 && !m->spec->buckets.announced)
         reduce_buckets(m, -1);
     m->n_of_wave = m->n_tasks - m->first_of_wave;

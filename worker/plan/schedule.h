@@ -1,17 +1,16 @@
-/* What a rank does in a step: a list of actions that the trainer carries out in order on the main
- * thread, and a list of tasks that the communication thread goes through beside it. Strategies
- * differ in their lists, not in the loops. Pure but for the memory of the lists.
+/* The work of a rank in a step: a list of actions that the trainer carries out in order on the main
+ * thread, and a list of tasks that the communication thread carries out meanwhile. Strategies
+ * differ in their lists, not in the loops. Pure apart from the memory of the lists.
  *
- * Gradients are let go in ranges of the flat vector: by units, or, where the whole gradient is in
- * one flat vector, by buckets of tensors.
+ * Gradients are reduced in ranges of the flat vector: by units, or by buckets of tensors where the
+ * whole gradient is in one flat vector.
  *
- * All ranks that share the work make the same list of tasks, in the same order, and post them in
- * that order: so matching never depends on which rank is faster. (Where nodes add their own lanes,
- * each has waves of its own; CROSS and SHARE, which go between nodes, are in one order on all.) A
- * task is posted when as many of the rank's own actions are done as it says, the last of which is a
- * FREE or a REDUCE, and an action waits for the tasks that it names. Tasks are ordered by what they
- * wait for, so that no rank waits for a task behind one that it keeps back itself: the lists cannot
- * deadlock. */
+ * All ranks make the same list of tasks and post them in its order, so that matching never depends
+ * on the speed of a rank. (Where nodes add their own lanes, each node has other waves; CROSS and
+ * SHARE, which go between nodes, are in one order on all.) A task says how many of the rank's own
+ * actions must be done before it is posted; the last of them is a FREE or a REDUCE. An action waits
+ * for the tasks that it names. Tasks are in the order of these numbers, so no rank waits for a task
+ * behind one that waits for the rank itself: the lists cannot deadlock. */
 #ifndef DPT_WORKER_PLAN_SCHEDULE_H
 #define DPT_WORKER_PLAN_SCHEDULE_H
 
@@ -20,16 +19,16 @@
 #include "worker/plan/waves.h"
 
 enum dpt_action_kind {
-    DPT_ACTION_BEGIN_SLOT, /* fetch the micro-batch, choose where gradients go */
+    DPT_ACTION_BEGIN_SLOT, /* fetch the micro-batch, choose the gradient buffers */
     DPT_ACTION_GATHER,     /* wait until the weights of `unit` are in `buffer` */
     DPT_ACTION_FORWARD,    /* of `unit` */
     DPT_ACTION_BACKWARD,   /* of `unit` */
     DPT_ACTION_FREE,       /* the weights of `unit` have been used: others may take the place */
     DPT_ACTION_RESERVE,    /* wait until the gradient of `unit` may be written to `buffer`; unit -1:
                               that of all units, to the flat vector */
-    DPT_ACTION_REDUCE,     /* the gradient of range `unit` is whole: let it go. An announced bucket
-                              is let go within the BACKWARD before */
-    DPT_ACTION_END_SLOT,   /* the slot's loss is known */
+    DPT_ACTION_REDUCE,   /* the gradient of range `unit` is complete: reduce it. An announced bucket
+                            is reduced within the BACKWARD before */
+    DPT_ACTION_END_SLOT, /* the slot's loss is known */
     DPT_ACTION_COUNT
 };
 
@@ -60,7 +59,7 @@ struct dpt_task {
     int actions;       /* own actions that must be done before */
     int scatters;      /* tasks of kind SCATTER whose parts must have been added before */
     int crosses;       /* tasks of kind CROSS */
-    bool idle; /* this rank has no slot in the wave: it gives weights, takes gradients only */
+    bool idle; /* this rank has no slot in the wave: it only sends weights and receives gradients */
 };
 
 struct dpt_step_list {
@@ -84,18 +83,18 @@ struct dpt_step_spec {
 
     /* Gradients are scattered in waves; NULL: not. The assignment is then the waves' own. */
     const struct dpt_waves *waves;
-    const int *parts;       /* [n_ranges] into how many parts a scatter is cut; >= 1 */
-    const int *cross_parts; /* [n_units] the same of a CROSS; NULL: the waves' sums are whole */
+    const int *parts;       /* [n_ranges] number of parts of a scatter; >= 1 */
+    const int *cross_parts; /* [n_units] number of parts of a CROSS; NULL: sums do not cross */
     bool share;
     int copies; /* vectors of the state that may have to be copied beside the first slot; 0: none */
 
-    /* Ranges are buckets: without waves those of the last slot are let go. 0: ranges are units. */
+    /* Ranges are buckets; without waves they are reduced in the last slot. 0: ranges are units. */
     int n_buckets;
     const int *bucket_unit; /* [n_buckets], ascending: the unit whose backward makes it whole */
     struct dpt_bucket_traits buckets;
 };
 
-/* Makes the list; to be finished by fini, which accepts zeroes. DPT_ENOMEM. */
+/* Makes the list, which the caller finishes by fini; fini accepts zeroes. DPT_ENOMEM. */
 DPT_MUST_USE enum dpt_status dpt_step_list_init(struct dpt_step_list *list,
                                                 const struct dpt_step_spec *spec,
                                                 struct dpt_err *err);

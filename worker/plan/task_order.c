@@ -104,7 +104,7 @@ static void insert_tails(struct order *m, const struct dpt_task *sorted, int *no
     follow_tasks(m, now_at);
 }
 
-/* Takes out what a member without a slot in the last wave has not. */
+/* Takes out the last wave's actions of a member without a slot in it; its tasks become idle. */
 static void leave_out(struct order *m)
 {
     const struct dpt_step_spec *spec = m->spec;

@@ -5,9 +5,9 @@
 
 #include "worker/plan/schedule.h"
 
-/* Brings the tasks of a list, made for a member with a slot in each of `n_waves` waves, into the
- * order of what they wait for, puts CROSS and SHARE between them, for which there is room, and
- * takes out what the member of `spec` has not. False: out of memory. */
+/* Sorts the tasks of a list, made for a member with a slot in each of `n_waves` waves, by the
+ * number of actions that they wait for, puts CROSS and SHARE between them (there is room), and
+ * takes out the actions and tasks that the member of `spec` lacks. False: out of memory. */
 bool dpt_task_order(struct dpt_step_list *list, const struct dpt_step_spec *spec, int n_waves);
 
 #endif

@@ -30,9 +30,8 @@ int dpt_waves_count(const struct dpt_waves *waves);
 int dpt_waves_active(const struct dpt_waves *waves, int wave);
 struct dpt_assignment dpt_waves_assign(const struct dpt_waves *waves, int member);
 
-/* What the owner of a piece does with a wave's contributions, in order. Sums are a stack; when the
- * last wave is summed sum i is that of the i-th node of dpt_tree_cover(lanes, run): one, sum 0,
- * when the run is everything. */
+/* The additions of the owner of a piece, in order. Sums are a stack; after the last wave sum i is
+ * the sum of the i-th node of dpt_tree_cover(lanes, run): one, sum 0, if the run has all lanes. */
 enum dpt_sum_kind {
     DPT_SUM_SET, /* sum[sum] = contribution of `member` */
     DPT_SUM_ADD, /* sum[sum] += contribution of `member` */

@@ -37,7 +37,7 @@
 #include "kernels/stager.h"
 #include "worker/model/model.h"
 #include "worker/optim/optim.h"
-#include "worker/plan/reduce.h"
+#include "worker/plan/partition.h" /* and the slots of a position: dpt_partition_assign */
 #include "worker/plan/schedule.h"
 #include "worker/strategy/transport/comm_thread.h"
 

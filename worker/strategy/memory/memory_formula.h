@@ -1,7 +1,6 @@
-/* What a rank holds in memory, worked out: the formulas of docs/strategies.md, for any strategy,
- * order of addition, precision and world, in whole blocks of 1024. They know the config and the
- * world and look at nothing that was allocated; tests and dpt-bench hold them against the account
- * (base/account.h). Pure. */
+/* The memory of a rank by formula (docs/strategies.md), for any strategy, order of addition,
+ * precision and world, in whole blocks of 1024. The formulas read config and world, not
+ * allocations; tests and dpt-bench compare them with the account (base/account.h). Pure. */
 #ifndef DPT_WORKER_STRATEGY_MEMORY_MEMORY_FORMULA_H
 #define DPT_WORKER_STRATEGY_MEMORY_MEMORY_FORMULA_H
 
@@ -27,10 +26,9 @@ struct dpt_memory_spec {
  * what is counted is the copy of it and what goes to peers, else a buffer of the largest unit, as
  * slot_gradients.
  *
- * Exact for everything that a strategy holds, for activations, scratch and data; workspace and comm
- * are within a few hundred KiB (what a thread packs at a time, links to peers); packed forms by
- * dpt_memory_packed. `checkpoint` is
- * what a writer takes while it writes, and counts 0 here; `other` is 0. */
+ * Exact for the memory of a strategy, activations, scratch and data; workspace and comm are within
+ * a few hundred KiB (memory that a thread packs at a time, links to peers); packed forms are those
+ * of dpt_memory_packed. `checkpoint`, which a writer needs while it writes, and `other` are 0. */
 void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMORY_COUNT]);
 
 /* The same as one sum for a person to check: with P parameters, N ranks, w bytes of a parameter in

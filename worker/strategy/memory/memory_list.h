@@ -1,6 +1,5 @@
-/* What a strategy holds of weights, state and gradients in a generation, as one list of {tag,
- * bytes}: its allocations and the formulas (memory_formula.h) read it. Pure but for memory while it
- * is made. */
+/* The memory of weights, state and gradients of a strategy in a generation, as one list of {tag,
+ * bytes}: allocations and formulas (memory_formula.h) read it. Pure. */
 #ifndef DPT_WORKER_STRATEGY_MEMORY_MEMORY_LIST_H
 #define DPT_WORKER_STRATEGY_MEMORY_MEMORY_LIST_H
 

@@ -1,13 +1,14 @@
-/* Where nodes add their own lanes: their sums go once a step to the owners of pieces of the whole,
- * who add them in the lanes' tree. Tasks of kind CROSS (core.h).
+/* Tasks of kind CROSS (core.h): where nodes add their own lanes, their sums go once a step to the
+ * owners of pieces of the whole, and the owners add them in the lanes' tree.
  *
  *   node 0, ranks a b, lanes 0 … 3       node 1, ranks c d, lanes 4 … 7
  *   a: half 0, b: half 1                 c: half 0, d: half 1       added, slot after slot
  *   CROSS  quarters 0, 1, 2, 3 of the sums to a, c, b, d
  *   SHARE  the same quarters of the whole sum back
  *
- * So each element goes between two nodes once there and once back in a step, however many slots a
- * rank has. Nodes of different sizes cut differently; then more pieces meet, and go one by one. */
+ * So each element goes between two nodes once there and once back in a step, whatever the number of
+ * slots. Nodes of different sizes have other pieces; then more pieces overlap, and each overlap is
+ * a transfer. */
 #include "worker/strategy/core.h"
 #include "worker/strategy/reduce/tree_sum.h"
 
@@ -18,7 +19,7 @@ struct strategy_cross {
         int n;
         struct dpt_range node[DPT_COVER_MAX];
     } * covers;
-    /* The step: where what a position gives begins, by sum; the parts of a sum. */
+    /* The step: the begin of each position's contribution, by sum; the parts of a sum. */
     const float **sources; /* [world size * DPT_COVER_MAX] */
     struct dpt_partial *partials;
     float *scratch;
@@ -30,7 +31,7 @@ struct strategy_cross {
     struct dpt_buffer device_parts, device_joins;
 };
 
-/* What the rank at `from` has added of the part that the one at `to` adds. */
+/* The elements that the rank at `from` has added of the part that the rank at `to` adds. */
 static struct dpt_interval crossing_piece(const struct dpt_strategy *s, int from, int to, int unit,
                                           int part)
 {
@@ -91,7 +92,7 @@ static void add_on_device(const struct dpt_strategy *s, int n, int64_t numel, fl
     s->ops->ordered_sum(s->comm_stream, &args);
 }
 
-/* Adds what starts at `at`, as far as every node has it in one piece; returns where that ends. */
+/* Adds the elements from `at` on that every node has in one piece; returns their end. */
 static int64_t add_run(const struct dpt_strategy *s, const struct dpt_task *task,
                        struct dpt_interval own, int64_t at)
 {
@@ -161,7 +162,7 @@ static void list_covers(struct dpt_strategy *s, struct strategy_cross *cross)
     }
 }
 
-/* The number of transfers of a task in one direction, if it is more than `most`. */
+/* The larger of `most` and the number of transfers of a task in one direction. */
 static int most_transfers(const struct dpt_strategy *s, int unit, int part, int most)
 {
     const struct cover *covers = s->waves.cross->covers;

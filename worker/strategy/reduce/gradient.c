@@ -1,4 +1,4 @@
-/* Where gradients and sums lie, which piece is whose, and how they travel (core.h). */
+/* Places and pieces of gradients and sums, and transfers of tasks (core.h). */
 #include "worker/strategy/core.h"
 
 static struct dpt_shard shard_of_whole(const struct dpt_strategy *s, int position)

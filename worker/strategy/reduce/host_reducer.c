@@ -1,8 +1,8 @@
 /* The pipeline of chunks through the three stages of the canonical all-reduce (rank_transfers.h).
  *
- * Inside one host a bucket goes round in chunks, so that a peer that gives up never waits long for
- * what is written into its memory to end; between hosts in one, since each message has its price.
- * Where a range is cut changes no sum. */
+ * Inside one host a bucket is reduced in chunks, so that a peer that aborts does not wait long
+ * until the others have stopped writing into its memory; between hosts in one, because each message
+ * has a cost. The borders of chunks change no sum. */
 #include "worker/strategy/reduce/host_reducer.h"
 
 #include "worker/plan/partition.h"
@@ -21,7 +21,7 @@ enum {
 };
 _Static_assert(DPT_STAGE_COUNT *RUNS < DPT_COMM_OPS_MAX, "all stages of these chunks");
 
-/* What goes round at once. */
+/* A chunk of a bucket. */
 struct chunk {
     int bucket;
     int64_t first, end; /* elements of the flat gradient */
@@ -198,8 +198,8 @@ static enum dpt_status make_host_reducer(struct host_reducer *r, struct dpt_err 
     return make_staging(r, err);
 }
 
-/* Makes the transfer of an all-reduce narrow that goes to, or comes from, another host. What is
- * sent to be added is packed where it lies: this rank no longer needs it. */
+/* Makes a transfer to or from another host one of 16 bits. Sums that are sent to be added are
+ * packed in place: this rank no longer needs them. */
 static void narrow_xfer(struct host_reducer *r, int c, enum dpt_stage s,
                         const struct dpt_rank_transfer *transfer, struct dpt_comm_xfer *x)
 {
@@ -217,7 +217,7 @@ static void narrow_xfer(struct host_reducer *r, int c, enum dpt_stage s,
     }
 }
 
-/* The own piece of a chunk, summed, as other hosts get it. */
+/* Packs the sum of the own piece of a chunk for other hosts. */
 static void narrow_own(struct host_reducer *r, int c)
 {
     int64_t numel;
@@ -335,7 +335,7 @@ static enum dpt_status await_ready(struct host_reducer *r, struct dpt_comm *comm
     return DPT_OK;
 }
 
-/* What other hosts have sent of a chunk's sums lies narrow in its place. */
+/* Unpacks the sums of a chunk that other hosts have sent. */
 static enum dpt_status widen_arrived(struct host_reducer *r, int c, struct dpt_err *err)
 {
     const struct dpt_stage_transfers *plan = &r->transfers.stage[DPT_STAGE_GATHER];
@@ -349,7 +349,7 @@ static enum dpt_status widen_arrived(struct host_reducer *r, int c, struct dpt_e
     return dpt_stream_sync(r->base.of.stream, err);
 }
 
-/* Waits until chunk `c` has gone round: everything received, everything sent taken. */
+/* Waits until the all-gather of chunk `c` has ended: all is received, all sent memory is free. */
 static enum dpt_status end_gather(struct host_reducer *r, struct dpt_comm *comm, int c,
                                   struct dpt_err *err)
 {

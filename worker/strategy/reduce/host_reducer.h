@@ -4,9 +4,9 @@
  * complete; a job on the communication thread moves them: stage 1 inside the host, stage 2 between
  * hosts, ordered sum by the piece's owner, all-gather. Inside one host a bucket goes round in
  * chunks, between hosts it is one. All ranks post in one fixed order (stage 1 of chunk c, stage 2
- * of c-1, all-gather of c-2), so matching never depends on who is faster. At the end buffer 0 holds
- * the whole reduced gradient on every rank; or, of shards, there is no all-gather, and buffer 0
- * holds this rank's. */
+ * of c-1, all-gather of c-2), so matching never depends on the speed of a rank. At the end buffer 0
+ * holds the whole reduced gradient on every rank; or, of shards, there is no all-gather, and buffer
+ * 0 holds this rank's. */
 #ifndef DPT_WORKER_STRATEGY_REDUCE_HOST_REDUCER_H
 #define DPT_WORKER_STRATEGY_REDUCE_HOST_REDUCER_H
 

@@ -1,4 +1,4 @@
-/* PowerSGD (powersgd.h): two small canonical all-reduces a step, with the products between them. */
+/* PowerSGD (powersgd.h): two all-reduces of factors a step, and the products between them. */
 #include "worker/strategy/reduce/powersgd.h"
 
 #include "worker/strategy/reduce/host_reducer.h"
@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum {
-    RATE_MIN = 2, /* a matrix is compressed if it becomes so many times smaller at least */
+    RATE_MIN = 2, /* a matrix is compressed if it becomes at least this many times smaller */
     CHANNELS = 2  /* left factors and what is not compressed; right factors */
 };
 
@@ -19,7 +19,7 @@ struct item {
     int64_t left_at, right_at, error_at;
 };
 
-/* What one all-reduce goes over. */
+/* The operand of one all-reduce. */
 struct channel {
     struct dpt_bucket bucket;
     struct dpt_comm_mem *buffer[DPT_COVER_MAX];
@@ -236,8 +236,8 @@ static void transpose_factor(int64_t m, int64_t r, float factor, const float *x,
             ret[j * m + i] = factor * x[i * r + j];
 }
 
-/* Errors of another state than the one that is trained on are of no use. That they are a step
- * behind is right after a step that all have skipped. */
+/* Clears errors that belong to another state. After a step that all ranks have skipped they may be
+ * one step behind. */
 static void settle_errors(struct dpt_powersgd *p, int64_t step)
 {
     const bool skipped = p->reduced_step == step - 1 && p->error_step == step - 1;
@@ -279,7 +279,7 @@ static void own_factors(struct dpt_powersgd *p)
     }
 }
 
-/* What the own factors lack; the gradient's memory serves meanwhile. */
+/* The difference from the own factors' product; the gradient's memory is scratch. */
 static void new_errors(struct dpt_powersgd *p, float *gradient)
 {
     const float *left = channel_data(p, 0), *across = p->across.data;
@@ -296,8 +296,7 @@ static void new_errors(struct dpt_powersgd *p, float *gradient)
     }
 }
 
-/* Where a direction is gone, the next step looks into another one: a factor of zeroes would stay
- * so. */
+/* Draws a column that is zero again: it would stay zero in every later step. */
 static void renew_columns(struct dpt_powersgd *p, int item, int64_t step, float *right)
 {
     const int64_t m = p->items[item].m;

@@ -1,5 +1,5 @@
-/* How the sums of lanes of all ranks become the gradient of the step, bucket by bucket, beside the
- * computation. One interface, and what carries it out:
+/* Adds the sums of lanes of all ranks to the gradient of the step, bucket by bucket, beside the
+ * computation. One interface, with these implementations:
  *   host_reducer.h    in the hosts' memory: shared memory and sockets
  *   nccl_reducer.h    from GPU to GPU
  *   staged_reducer.h  from GPUs through the hosts' memory
@@ -20,11 +20,11 @@ struct dpt_reducer;
 struct dpt_reducer_ops {
     /* Frees what the reducer holds beside itself and `inner`; NULL: nothing. */
     void (*release)(struct dpt_reducer *reducer);
-    /* No bucket is ready. Returns whether this step's buckets are reduced one by one; if not, all
-     * is done by finish, and there is no job. */
+    /* No bucket is ready. Returns whether this step's buckets are reduced one by one; if not,
+     * finish reduces everything, and there is no job. */
     bool (*begin)(struct dpt_reducer *reducer, int64_t step);
-    /* What the main thread's stream was given up to here makes the bucket's range of this rank's
-     * sums final. */
+    /* The work posted to the main thread's stream so far completes the bucket's range of this
+     * rank's sums. */
     enum dpt_status (*ready)(struct dpt_reducer *reducer, int bucket, struct dpt_err *err);
     /* On the communication thread: buckets [first, end), from their readiness to their sums. */
     enum dpt_status (*run_buckets)(struct dpt_reducer *reducer, struct dpt_comm_thread *thread,

@@ -1,8 +1,8 @@
-/* Gradients to the owners of their pieces, who add them: tasks of kind SCATTER (core.h). */
+/* Tasks of kind SCATTER (core.h): gradients to the owners of their pieces, which add them. */
 #include "worker/strategy/core.h"
 #include "worker/strategy/reduce/wave_sum.h"
 
-enum { ALONE_CHUNK_NUMEL = 1 << 18 }; /* by all the threads of a rank that is alone */
+enum { ALONE_CHUNK_NUMEL = 1 << 18 }; /* in a world of one, by all threads of the main stream */
 
 void strategy_round_gradient(struct dpt_strategy *s, int unit)
 {
@@ -14,7 +14,7 @@ void strategy_round_gradient(struct dpt_strategy *s, int unit)
             s->ops->cast(s->stream, numel, w->grads[unit], s->wire, w->narrow_gradient[i].data);
 }
 
-/* The element of the flat vector that a gradient buffer begins at. */
+/* The element of the flat vector at which a gradient buffer begins. */
 static int64_t origin_of(const struct dpt_strategy *s, const struct dpt_task *task)
 {
     return s->traits.route == DPT_GRADIENT_BUCKETS ? 0 : s->env.grid->offset[task->unit];

@@ -1,9 +1,9 @@
-/* Whole sums to the ranks that apply them beside their owners (all ranks, the replicas, the holder
- * of the shadow): tasks of kind SHARE (core.h). */
+/* Tasks of kind SHARE (core.h): sums from their owners to the other ranks that apply them (all
+ * ranks, the replicas, the holder of the shadow). */
 #include "worker/strategy/core.h"
 #include "worker/strategy/reduce/wire.h"
 
-/* What the rank at position `from` has whole of a range and the one at `to` applies beside it. */
+/* The elements of a range whose sum the rank at `from` has and the rank at `to` applies, too. */
 static struct dpt_interval shared_piece(const struct dpt_strategy *s, int from, int to, int range)
 {
     const struct dpt_partition *p = &s->part;
@@ -16,7 +16,7 @@ static struct dpt_interval shared_piece(const struct dpt_strategy *s, int from, 
     return dpt_interval_intersect(whole, strategy_applied_piece(s, to, range));
 }
 
-/* Where this rank keeps element `element` of the sum of a range that other ranks give it. */
+/* The place of element `element` of a range in this rank's gradient. */
 static float *share_place(const struct dpt_strategy *s, int range, int64_t element)
 {
     const struct strategy_gradient g =
@@ -33,7 +33,7 @@ static float *whole_sum(const struct dpt_strategy *s, int range)
     return s->waves.crossed ? strategy_crossed_sum(s, range) : strategy_sum(s, 0, range);
 }
 
-/* The own part, where it is applied elsewhere than it was added. */
+/* Copies the own part where it was added in other memory than it is applied from. */
 static void share_own(const struct dpt_strategy *s, int range)
 {
     const int me = s->part.position;
@@ -79,7 +79,7 @@ static void post_share(void *ctx, const struct dpt_task *task, struct dpt_task_t
     }
 }
 
-/* What other hosts have added lies narrow in its place. */
+/* Sums of other hosts have arrived in 16 bits in their places. */
 static void widen_shared(const struct dpt_strategy *s, int64_t n, float *values)
 {
     if (!s->env.resident) {

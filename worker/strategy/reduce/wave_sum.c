@@ -1,4 +1,4 @@
-/* The sum steps of a wave, chunk by chunk (sum.h). */
+/* The sum steps of a wave, chunk by chunk (wave_sum.h). */
 #include "worker/strategy/reduce/wave_sum.h"
 
 #include "base/err.h"

@@ -14,12 +14,11 @@ struct dpt_wave_sum {
     int n;
     float *const *sums;               /* of `numel` elements each */
     const void *const *contributions; /* by member, likewise: f32, */
-    const bool *narrow;               /* or in `wire` where this says so; NULL: nowhere */
-    enum dpt_dtype wire;              /* what sums of lanes are rounded to (wire.h), */
-    bool last;                        /* and with the last wave sum 0 */
+    const bool *narrow;               /* by member: it is in `wire` instead; NULL: none is */
+    enum dpt_dtype wire;              /* to which sums of lanes are rounded (wire.h) */
+    bool last;                        /* the last wave: sum 0 is rounded, too */
     int64_t numel;
-    /* So many are gone through at a time that the sums stay in the caches while one after the other
-     * is added; on a device all at once. */
+    /* Elements added at a time, so that the sums stay in the caches; on a device all. */
     int64_t chunk;
     float *wide; /* with `narrow`: memory of the stream's device for a chunk */
 };

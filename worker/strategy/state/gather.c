@@ -1,4 +1,4 @@
-/* Weights from their owners to the ranks that compute with them: tasks of kind GATHER (core.h). */
+/* Tasks of kind GATHER (core.h): weights from their owners to the ranks that compute. */
 #include "worker/strategy/core.h"
 
 static char *gather_place(const struct dpt_strategy *s, const struct dpt_task *task,
@@ -10,7 +10,7 @@ static char *gather_place(const struct dpt_strategy *s, const struct dpt_task *t
            (size_t)(element - s->env.grid->offset[task->unit]) * s->width;
 }
 
-/* Puts the own piece where the unit is gathered. */
+/* Copies the own piece to the place of the gathered unit. */
 static void place_own(const struct dpt_strategy *s, const struct dpt_task *task)
 {
     const struct dpt_interval own = strategy_held_piece(s, s->part.position, task->unit);
@@ -48,7 +48,7 @@ static void post_gather(void *ctx, const struct dpt_task *task, struct dpt_task_
     }
 }
 
-/* Puts what comes from the shadow beside what others have sent. */
+/* Computes the piece whose shadow this rank holds, in the place of the gathered unit. */
 static void place_shadow(const struct dpt_strategy *s, const struct dpt_task *task)
 {
     const int source = s->part.shadow_source;

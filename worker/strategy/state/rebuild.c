@@ -1,16 +1,16 @@
-/* A shadow that is made anew while training goes on (core.h).
+/* Copies shadows while training goes on (core.h).
  *
- * After a loss every rank has its own shard when training goes on; the shadow that it shall hold
- * comes in the steps that follow: of some units a step, the source's masters and moments as the
- * step finds them, beside the step's other transfers. The step's gradient of every unit comes as
- * ever. When the step is committed all of its copies are there, so it is applied to them too: a
- * unit that has been copied once stays as its source's. Ranks copy the same units in the same
- * steps, and so all of them hold their shadows after the same one. */
+ * After a loss every rank has its own shard when training goes on; its shadow is copied in the
+ * steps that follow: each step copies some units, the source's masters and moments before the step,
+ * beside the step's other transfers. The holder receives the step's gradient of every unit. When
+ * the step is committed all of its copies have arrived, so it is applied to them, too: a unit that
+ * is copied once stays equal to its source. Ranks copy the same units in the same steps, so all of
+ * them have their shadows after the same step. */
 #include "worker/strategy/core.h"
 
 static const struct dpt_shard no_shard = {0, 0};
 
-/* Bytes that a step copies of a unit, at most: all ranks say the same. */
+/* The most bytes that a step copies of a unit; equal on all ranks. */
 static double unit_bytes(const struct dpt_strategy *s, int unit)
 {
     const struct dpt_shard largest = {0, s->part.world->size};

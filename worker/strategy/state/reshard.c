@@ -1,4 +1,4 @@
-/* The moves carried out (reshard.h). */
+/* Carries out the moves (reshard.h). */
 #include "worker/strategy/state/reshard.h"
 
 #include "checkpoint/layout/reshard.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is posted at once, here and, by the same count, on every other rank. */
+/* The transfers posted at once; batches end at the same moves on all ranks. */
 struct batch {
     struct dpt_reshard *reshard;
     struct dpt_comm *comm;
@@ -35,7 +35,7 @@ static enum dpt_status post_batch(struct batch *b, struct dpt_err *err)
     return status;
 }
 
-/* Every rank counts every move, its own or not, and so all cut at the same ones. */
+/* Every rank counts all moves, so all end their batches at the same ones. */
 static enum dpt_status count_move(struct batch *b, const struct dpt_move *move, struct dpt_err *err)
 {
     const int room = b->max / DPT_VECTOR_COUNT;
@@ -72,7 +72,7 @@ static void copy_move(const struct batch *b, const struct dpt_move *move, enum d
         memcpy(target, source, bytes);
 }
 
-static enum dpt_status take_move(void *ctx, const struct dpt_move *move, struct dpt_err *err)
+static enum dpt_status carry_out_move(void *ctx, const struct dpt_move *move, struct dpt_err *err)
 {
     struct batch *b = ctx;
     struct dpt_reshard *r = b->reshard;
@@ -135,7 +135,7 @@ enum dpt_status dpt_reshard_run(struct dpt_comm *comm, struct dpt_reshard *r, st
                                               .need = need,
                                               .n_have = list_holdings(r, false, have),
                                               .n_need = list_holdings(r, true, need)};
-        status = dpt_reshard_each(&plan, take_move, &batch, err);
+        status = dpt_reshard_each(&plan, carry_out_move, &batch, err);
     }
     if (status == DPT_OK)
         status = post_batch(&batch, err);

@@ -1,7 +1,6 @@
-/* Moving state between the ranks of a generation so that each comes to hold its part: what each
- * holds and wants is known to all, the moves are checkpoint/layout/reshard.h's, and masters and
- * moments go straight from the memory of a rank that has them into that of one that wants them.
- * Beside these two no memory is needed. */
+/* Moves the state between the ranks of a generation until each has its wanted part. All ranks know
+ * the held and the wanted parts of all; checkpoint/layout/reshard.h lists the moves; masters and
+ * moments go directly from held to wanted memory. No other memory is needed. */
 #ifndef DPT_WORKER_STRATEGY_STATE_RESHARD_H
 #define DPT_WORKER_STRATEGY_STATE_RESHARD_H
 
@@ -9,7 +8,7 @@
 
 enum { DPT_RESHARD_PARTS = 2 }; /* own, shadow */
 
-/* What one rank gives and takes; of 0 where it has, or wants, nothing. */
+/* The parts of one rank; of 0: none. */
 struct dpt_reshard_rank {
     int host;
     struct dpt_shard held[DPT_RESHARD_PARTS], wanted[DPT_RESHARD_PARTS];
@@ -19,13 +18,13 @@ struct dpt_reshard {
     const struct dpt_grid *grid;
     int rank, world_size;                 /* of the communicator */
     const struct dpt_reshard_rank *ranks; /* [world_size], the same on all; borrowed */
-    /* This rank's memory of what it told in `ranks`. Vectors are had by all ranks or by none. */
+    /* This rank's memory of its parts in `ranks`. All ranks have the same vectors. */
     const struct dpt_strategy_state *held, *wanted;
-    int xfers_max;                      /* of an exchange; 0: as many as the communicator takes */
+    int xfers_max;                      /* of an exchange; 0: the communicator's maximum */
     int64_t bytes_received, bytes_sent; /* out */
 };
 
-/* Fills what is wanted. By a job on the communication thread; `comm` may be NULL with one rank.
+/* Fills the wanted parts. By a job on the communication thread; `comm` may be NULL with one rank.
  * Ranks post in batches that are cut at the same moves everywhere, so that no batch waits for a
  * later one. DPT_EPEER also when no rank holds what one wants; DPT_EABORTED, DPT_ETIMEOUT as
  * dpt_comm_poll. After a failure `held` is as it was (where `wanted` is not the same memory), and

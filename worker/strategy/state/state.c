@@ -1,8 +1,7 @@
-/* Masters, moments and weights: what is held and wanted, how the weights are made from the masters
- * (core.h). */
+/* The held and the wanted state, and the weights made from the masters (core.h). */
 #include "worker/strategy/core.h"
 
-/* What is wanted: what is held, or a part of its own. */
+/* The wanted part: the held one, or new memory. */
 static enum dpt_status want_part(struct dpt_strategy *s, struct dpt_shard shard, bool own,
                                  const struct dpt_state_part *held, struct dpt_state_part *wanted,
                                  struct dpt_err *err)
@@ -45,7 +44,7 @@ enum dpt_status strategy_state_create(struct dpt_strategy *s, struct dpt_err *er
     state->stale = true;
     if (strategy_has_whole(s))
         DPT_TRY(make_whole(s, err));
-    /* What no world changes is there from the beginning. */
+    /* A replicated state is the same in every world. */
     if (s->traits.state != DPT_STATE_REPLICATED)
         return DPT_OK;
     DPT_TRY(strategy_part_create(s, (struct dpt_shard){0, 1}, true, &state->held.own, err));
@@ -65,7 +64,7 @@ void strategy_state_destroy(struct dpt_strategy *s)
         dpt_buffer_free(&state->gathered[i]);
 }
 
-/* Room for units that are gathered, the tied one's own place first: no world changes it. */
+/* The places of gathered units, the tied unit's place first. They are the same in every world. */
 static enum dpt_status make_gathered(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_state *state = &s->state;
@@ -81,7 +80,7 @@ static enum dpt_status make_gathered(struct dpt_strategy *s, struct dpt_err *err
     return DPT_OK;
 }
 
-/* What the device has of a part that is held, for the one that is wanted in its place. */
+/* Moves the memory of a held part on the device to the wanted part. */
 static enum dpt_status move_on_device(struct dpt_strategy *s, bool own, struct dpt_state_part *held,
                                       struct dpt_state_part *wanted, struct dpt_err *err)
 {
@@ -94,7 +93,7 @@ static enum dpt_status move_on_device(struct dpt_strategy *s, bool own, struct d
     return status;
 }
 
-/* Nothing of what is held is lost: registered memory has it first. */
+/* The held state is copied to registered memory first. */
 static enum dpt_status move_to_wanted(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_state *state = &s->state;

@@ -27,7 +27,7 @@ DPT_MUST_USE enum dpt_status dpt_buffer_make_private(struct dpt_device *device,
 /* Accepts zeroes, and leaves them. */
 void dpt_buffer_free(struct dpt_buffer *buffer);
 
-/* The sending of bytes [offset, offset + bytes) to a rank. */
+/* The transfer of bytes [offset, offset + bytes) to a rank. */
 struct dpt_comm_xfer dpt_buffer_send(const struct dpt_buffer *buffer, int peer, size_t offset,
                                      size_t bytes);
 

@@ -1,15 +1,15 @@
-/* Goes through a step's tasks (worker/plan/schedule.h) on the communication thread, beside the main
- * thread that goes through its actions.
+/* Carries out a step's tasks (worker/plan/schedule.h) on the communication thread, while the main
+ * thread carries out the actions.
  *
- * Tasks are posted in order, each as soon as the main thread has come as far as it says, and a
- * bounded number is under way at once. When all that a task receives has arrived, its kind's
- * function makes of it what it is for; gradients (SCATTER, CROSS) in the order of the tasks of
- * their kind, everything else as it comes. In a world of one there is no peer: the main
- * thread itself carries out what is ready. Nothing is allocated in a step.
+ * Tasks are posted in order, each when the main thread has done the number of actions that the task
+ * names, and a bounded number is under way at once. When a task has received everything, the
+ * `arrived` function of its kind runs: for gradients (SCATTER, CROSS) in the order of the tasks of
+ * their kind, for other kinds in the order of arrival. In a world of one the main thread carries
+ * out the tasks itself. Nothing is allocated in a step.
  *
- * Where the tasks' memory is a device's, each task is one operation of NCCL's (nccl_comm.h), which
- * waits on the device for what the main thread had posted there when it came as far as the task
- * says; the main thread waits for nothing that it has posted itself. */
+ * If the tasks' memory is a device's, each task is one operation of NCCL (nccl_comm.h). It waits on
+ * the device for the work that the main thread had posted when it had done these actions; the main
+ * thread does not wait for its own work. */
 #ifndef DPT_WORKER_STRATEGY_TRANSPORT_TASK_RUNNER_H
 #define DPT_WORKER_STRATEGY_TRANSPORT_TASK_RUNNER_H
 
@@ -74,16 +74,16 @@ void dpt_task_runner_begin(struct dpt_task_runner *runner, const struct dpt_step
  * first none. All ranks must say the same. */
 void dpt_task_runner_copy(struct dpt_task_runner *runner, int first, int end);
 
-/* This number of actions is done. */
+/* The main thread has done this number of actions. */
 DPT_MUST_USE enum dpt_status dpt_task_runner_advance(struct dpt_task_runner *runner, int actions,
                                                      struct dpt_err *err);
 
-/* Waits until tasks [first, first + n) have arrived, or (done) are over altogether, so that what
- * was sent may be overwritten. Fails as the communicator does. */
+/* Waits until tasks [first, first + n) have arrived or, with `done`, until they are over, so that
+ * their sent memory may be overwritten. Fails as the communicator does. */
 DPT_MUST_USE enum dpt_status dpt_task_runner_await(struct dpt_task_runner *runner, int first, int n,
                                                    bool done, struct dpt_err *err);
 
-/* Waits until everything is over. */
+/* Waits until all tasks, and the work that follows them, are over. */
 DPT_MUST_USE enum dpt_status dpt_task_runner_end(struct dpt_task_runner *runner,
                                                  struct dpt_err *err);
 

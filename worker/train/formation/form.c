@@ -5,7 +5,6 @@
 #include "base/cores.h"
 #include "base/log.h"
 #include "base/strategy_traits.h"
-#include "worker/plan/partition.h"
 #include "worker/train/device/device.h"
 #include "worker/train/log/log.h"
 #include "worker/train/save/save.h"
