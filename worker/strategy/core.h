@@ -136,6 +136,26 @@ struct dpt_strategy {
     struct strategy_step step;
 };
 
+/* transport/task_transfers.c: peers and transfers of tasks, and their staging memory. */
+/* The position i places after this rank's in a cycle of neighbouring positions, which contains it;
+ * in the cycle of all. Each rank begins with another peer. */
+int strategy_next_of(const struct dpt_strategy *s, struct dpt_range positions, int i);
+int strategy_other(const struct dpt_strategy *s, int i);
+/* Adds to a task's transfers: `bytes` from `offset` of a buffer to the rank at a position, if there
+ * are any; from that rank to `place`; a loan from that rank, which comes to *staging where it has
+ * to be staged and moves *staging on. */
+void strategy_send(const struct dpt_strategy *s, struct dpt_task_transfers *x, int position,
+                   const struct dpt_buffer *buffer, size_t offset, size_t bytes);
+void strategy_receive(const struct dpt_strategy *s, struct dpt_task_transfers *x, int position,
+                      void *place, size_t bytes);
+void strategy_borrow(const struct dpt_strategy *s, struct dpt_task_transfers *x, int position,
+                     char **staging, size_t bytes);
+/* Staging memory of DPT_STAGING_TURNS turns, as the memory list has it; that of a turn. */
+DPT_MUST_USE enum dpt_status strategy_staging_make(const struct dpt_strategy *s,
+                                                   enum dpt_memory_item item,
+                                                   struct dpt_buffer *staging, struct dpt_err *err);
+char *strategy_staging(const struct dpt_buffer *staging, int turn);
+
 /* state/parts.c: memory of a part of the state. `own`: it is this rank's shard; else the shadow. */
 bool strategy_has_whole(const struct dpt_strategy *s);
 DPT_MUST_USE enum dpt_status strategy_part_create(const struct dpt_strategy *s,
@@ -188,7 +208,7 @@ void *strategy_own_weights(const struct dpt_strategy *s, int unit);
 
 /* state/update.c has norm_share and apply of strategy.h. */
 
-/* reduce/gradient.c: places of gradients and sums, and transfers. */
+/* reduce/gradient.c: places of gradients and sums. */
 struct strategy_gradient { /* of a shard */
     float *data;
     bool flat; /* at its places in the flat vector; else compact */
@@ -204,24 +224,6 @@ float *strategy_gradient_at(const struct dpt_strategy *s, const struct strategy_
                             int unit);
 /* The ranks at positions below this one compute in the task's wave. */
 int strategy_active(const struct dpt_strategy *s, const struct dpt_task *task);
-/* The position i places after this rank's in a cycle of neighbouring positions, which contains it;
- * in the cycle of all. Each rank begins with another peer. */
-int strategy_next_of(const struct dpt_strategy *s, struct dpt_range positions, int i);
-int strategy_other(const struct dpt_strategy *s, int i);
-/* Adds to a task's transfers: `bytes` from `offset` of a buffer to the rank at a position, if there
- * are any; from that rank to `place`; a loan from that rank, which comes to *staging where it has
- * to be staged and moves *staging on. */
-void strategy_send(const struct dpt_strategy *s, struct dpt_task_transfers *x, int position,
-                   const struct dpt_buffer *buffer, size_t offset, size_t bytes);
-void strategy_receive(const struct dpt_strategy *s, struct dpt_task_transfers *x, int position,
-                      void *place, size_t bytes);
-void strategy_borrow(const struct dpt_strategy *s, struct dpt_task_transfers *x, int position,
-                     char **staging, size_t bytes);
-/* Staging memory of DPT_STAGING_TURNS turns, as the memory list has it; that of a turn. */
-DPT_MUST_USE enum dpt_status strategy_staging_make(const struct dpt_strategy *s,
-                                                   enum dpt_memory_item item,
-                                                   struct dpt_buffer *staging, struct dpt_err *err);
-char *strategy_staging(const struct dpt_buffer *staging, int turn);
 /* The piece of a unit or a range that the rank at a position holds; applies; adds of the members'
  * slots; has of the sum of all ranks before it is shared. */
 struct dpt_interval strategy_held_piece(const struct dpt_strategy *s, int position, int unit);
