@@ -117,6 +117,20 @@ static struct dpt_checkpoint_piece *shard_pieces(const struct bench_state *s, in
     return pieces;
 }
 
+/* The pieces that `writer` writes: its shard, or its share of the whole state; owned. */
+static struct dpt_checkpoint_piece *writer_pieces(const struct bench_state *s, int writer,
+                                                  int *ret_n)
+{
+    if (s->options->shards)
+        return shard_pieces(s, writer, ret_n);
+    struct dpt_checkpoint_piece *pieces = calloc((size_t)s->n_tensors, sizeof *pieces);
+    if (pieces) {
+        dpt_checkpoint_whole_tensors(s->tensors, s->n_tensors, pieces);
+        *ret_n = dpt_checkpoint_divide(pieces, s->n_tensors, writer, s->options->writers, pieces);
+    }
+    return pieces;
+}
+
 static double seconds_since(int64_t start_ns)
 {
     return 1e-9 * (double)(dpt_now_ns() - start_ns);
@@ -125,9 +139,9 @@ static double seconds_since(int64_t start_ns)
 static enum dpt_status write_as(struct bench_state *s, int writer, struct dpt_err *err)
 {
     int n = 0;
-    struct dpt_checkpoint_piece *pieces = s->options->shards ? shard_pieces(s, writer, &n) : NULL;
-    if (s->options->shards && !pieces)
-        return dpt_fail(err, DPT_ENOMEM, "pieces: out of memory");
+    struct dpt_checkpoint_piece *pieces = writer_pieces(s, writer, &n);
+    if (!pieces)
+        return dpt_fail_nomem(err, "pieces of a writer");
     const struct dpt_checkpoint_spec spec = {
         .dir = s->options->dir,
         .writer = writer,
