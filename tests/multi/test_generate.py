@@ -139,7 +139,7 @@ def test_tokenizer_json(hf_checkpoints):
     assert "tiny.json': it has no model" in err and len(err.splitlines()) == 1
     # The prompt's special token is one token; the context is of 32.
     _, err = generate(hf_checkpoints, "--prompt", "<|begin_of_text|>" * 40, "--max-tokens", 1)
-    assert "the prompt has 40 tokens, the model's context is of 32" in err
+    assert "the prompt has 40 tokens, the model's context 32: the model sees the last" in err
 
 
 def shards(root, *args):
@@ -161,7 +161,8 @@ def test_shards_of_a_tokenizer_json(tmp_path, slow):
     sets = shards(tmp_path, "--tokenizer-json", RECORDED / "hf_llama3.json")
     checkpoints = trained(tmp_path, slow, **sets, **{"model.vocab": 512})
     out, err = generate(checkpoints, *PROMPT, code=2)
-    assert "of a tokenizer.json: name it with --tokenizer-json FILE" in err and len(err.splitlines()) == 1 and not out
+    assert "of a tokenizer.json: name the file with --tokenizer-json FILE" in err
+    assert len(err.splitlines()) == 1 and not out
     text = text_of(checkpoints, *PROMPT, "--tokenizer-json", RECORDED / "hf_llama3.json")
     (tmp_path / "shards" / "dpt-data.json").unlink()
     out, err = generate(checkpoints, *PROMPT, code=2)
@@ -212,7 +213,7 @@ def test_help():
     (["--prompt", "x", "--threads", "0"], 2, "--threads"),
     (["--prompt", "x", "--tokenizer", "words"], 2, "--tokenizer 'words' is none of bytes, gpt2"),
     (["--prompt", "x", "--tokenizer", "gpt2"], 2, "--vocab-bpe FILE and --encoder-json FILE"),
-    (["--prompt", "x", "--tokenizer", "hf"], 2, "name it with --tokenizer-json FILE"),
+    (["--prompt", "x", "--tokenizer", "hf"], 2, "name the file with --tokenizer-json FILE"),
     (["--prompt", "x", "another"], 2, "unexpected argument 'another'"),
 ])
 def test_bad_options(checkpoints, args, code, said):

@@ -236,8 +236,8 @@ def test_more_epochs(tmp_path):
     assert worker(tmp_path, "--nnodes", "1", sets={**epochs, "train.epochs": 2})[0] == 0
     code, _, err = worker(tmp_path, "--nnodes", "1", sets={**epochs, "train.epochs": 3})
     assert code == 2
-    assert ("step 10 of a run of 2 epochs, and train.epochs is 3 here: give --allow-change train.epochs to go on to "
-            "step 15") in one_line(err)
+    assert ("step 10 of a run of 2 epochs, and train.epochs is 3 here: give --allow-change train.epochs to "
+            "continue to step 15") in one_line(err)
     code, out, err = worker(tmp_path, "--nnodes", "1", "--allow-change", "train.epochs",
                             sets={**epochs, "train.epochs": 3})
     assert code == 0 and re.findall(r"Epoch (\d+)/3 \|", out) == ["3"] and "done: run tiny, step 15" in out, out
