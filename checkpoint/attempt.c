@@ -2,7 +2,6 @@
 #include "checkpoint/attempt.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static enum dpt_status check_spec(const struct dpt_checkpoint_spec *spec, struct dpt_err *err)
 {

@@ -14,7 +14,7 @@ static enum dpt_status check_size(const struct dpt_manifest_file *file, const ch
                                   int64_t bytes, struct dpt_err *err)
 {
     if (bytes != file->bytes)
-        return dpt_fail(err, DPT_ECORRUPT, "'%s' has %lld bytes, the manifest says %lld", path,
+        return dpt_fail(err, DPT_ECORRUPT, "'%s' has %lld bytes, its writer reported %lld", path,
                         (long long)bytes, (long long)file->bytes);
     return DPT_OK;
 }

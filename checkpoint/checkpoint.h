@@ -130,7 +130,8 @@ struct dpt_checkpoint_spec {
      * DPT_EABORTED. */
     bool (*cancelled)(void *ctx);
     /* dpt_checkpoint_write_part calls it (NULL: not) after it has read the last value: the tensors
-     * may change while the call waits for the disk. The return of the call implies the same. */
+     * may change while the call waits for the disk. After the call has returned they may change,
+     * too. */
     void (*taken)(void *ctx);
     /* dpt_checkpoint_commit calls it (NULL: not) immediately before the rename, after all slow
      * work; false ends the commit with DPT_EABORTED. */
@@ -139,7 +140,8 @@ struct dpt_checkpoint_spec {
     struct dpt_account *account; /* counts the writer's buffers; NULL: not counted */
 };
 
-/* One piece for each tensor, with all of its elements. `ret`: [n]. */
+/* One piece for each tensor, with all of its elements. `ret`: [n]. The piece of a tensor without
+ * elements is empty: dpt_checkpoint_divide drops it, dpt_checkpoint_write_part refuses it. */
 void dpt_checkpoint_whole_tensors(const struct dpt_checkpoint_tensor *tensors, int n,
                                   struct dpt_checkpoint_piece *ret);
 

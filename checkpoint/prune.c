@@ -20,7 +20,7 @@ static enum dpt_status remove_named(const struct dpt_folder *dir, const char *na
     return dpt_io_remove_tree(dir, removed, err);
 }
 
-/* Which leftovers go. */
+/* The leftovers to remove. */
 struct leftover_rule {
     int64_t saved_step; /* just committed; -1: none */
     uint64_t generation;
@@ -145,7 +145,7 @@ enum dpt_status dpt_whole_prune(const struct dpt_folder *dir,
     size_t n = 0;
     const struct leftover_rule rule = {.saved_step = spec->state.step,
                                        .generation = spec->generation};
-    DPT_TRY(remove_leftovers(dir, &rule, err));
+    struct dpt_err why;
     DPT_TRY(dpt_whole_steps(dir, &steps, &n, err));
     while (n > 0 && steps[n - 1] > spec->state.step)
         n--;
@@ -163,7 +163,9 @@ enum dpt_status dpt_whole_prune(const struct dpt_folder *dir,
     }
     free(candidates);
     free(steps);
-    return status;
+    /* Last: leftovers of another user cannot be removed, and must not keep the checkpoints. */
+    const enum dpt_status leftovers = remove_leftovers(dir, &rule, &why);
+    return status == DPT_OK && leftovers != DPT_OK ? dpt_pass(err, &why) : status;
 }
 
 enum dpt_status dpt_checkpoint_clean(const char *dir, uint64_t generation, const char *attempt,

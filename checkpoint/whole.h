@@ -25,7 +25,7 @@ enum dpt_whole_name { DPT_WHOLE_ANY, DPT_WHOLE_STEP, DPT_WHOLE_RESCUE };
 
 /* Opens step `step` of `dir` under this name. ANY: the rescue if it is whole, else the checkpoint.
  * A commit removes the rescue of its step. So a rescue beside a checkpoint was written because the
- * checkpoint was damaged, or it holds the same. */
+ * checkpoint was damaged, or it holds the same. `ret` is filled on success only. */
 DPT_MUST_USE enum dpt_status dpt_whole_open(const struct dpt_folder *dir, int64_t step,
                                             enum dpt_whole_name name, struct dpt_whole *ret,
                                             struct dpt_err *err);

@@ -29,11 +29,11 @@ struct dpt_reshard_plan {
 };
 
 /* Calls `move` for every piece, by unit, then in the order of `need`, then by element. A piece
- * comes from the rank's own holdings, else from a holder on its host, else from any holder; among
- * several from the next rank after the needing rank, cyclically, so that holders of the same piece
- * share the work. Pieces of one need are disjoint and fill it. DPT_EPEER: no rank holds a needed
- * piece, after `move` was called for the pieces before it; DPT_ENOMEM; or the failure of `move`.
- * O(units x needs x holdings). */
+ * comes from the rank's own holdings, else from a holder on its host, else from any holder; of
+ * several holders, the first after the needing rank in cyclic order gives it, so that holders of
+ * the same piece share the work. Pieces of one need are disjoint and fill it. DPT_EPEER: no rank
+ * holds a needed piece, after `move` was called for the pieces before it; DPT_ENOMEM; or the
+ * failure of `move`. O(units x needs x holdings). */
 DPT_MUST_USE enum dpt_status dpt_reshard_each(const struct dpt_reshard_plan *plan, dpt_move_fn move,
                                               void *ctx, struct dpt_err *err);
 

@@ -123,8 +123,8 @@ static void two_generations(void **state)
     OK(dpt_checkpoint_collect(&new, 1000, &err));
     OK(dpt_checkpoint_commit(&new, &err));
     OK(model_check(root, 20, 1, &err));
-    OK(dpt_checkpoint_commit(
-        &old, &err)); /* the server refuses this; the checkpoint stays whole even so */
+    /* The server refuses this; the checkpoint stays whole even so. */
+    OK(dpt_checkpoint_commit(&old, &err));
     OK(model_check(root, 20, 1, &err));
     OK(model_write_part(&old, &err));
     OK(model_write_part(&new, &err));
