@@ -29,7 +29,7 @@ enum dpt_status dpt_tokens_add(struct dpt_tokens *tokens, uint32_t id, struct dp
     return DPT_OK;
 }
 
-/* The tokens of the bytes that have one. */
+/* Writes the token of each byte; skips bytes without a token. */
 static size_t byte_tokens(const struct dpt_vocab *vocab, const uint8_t *piece, size_t bytes,
                           uint32_t *ids)
 {

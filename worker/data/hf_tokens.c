@@ -118,7 +118,7 @@ static enum dpt_status add_all_added(struct tokens *tokens, const json_t *array,
         return dpt_fail(err, DPT_ECONFIG,
                         "added_tokens: it has %zu entries, at most %d are supported", n,
                         DPT_ADDED_MAX);
-    vocab->added = calloc(n + 1, sizeof *vocab->added); /* never of 0 bytes */
+    vocab->added = calloc(n + 1, sizeof *vocab->added); /* + 1: of 0 bytes it may be NULL */
     if (!vocab->added)
         return dpt_fail_nomem(err, "tokenizer: %zu added tokens", n);
     for (size_t i = 0; i < n; i++)

@@ -319,7 +319,8 @@ static enum dpt_status list_class(struct listing *l, const char *path, int32_t l
 static enum dpt_status take_class_names(struct dpt_image_folder *folder, char **names, size_t n,
                                         struct dpt_err *err)
 {
-    folder->class_names = calloc(n + 1, sizeof *folder->class_names); /* never of 0 bytes */
+    folder->class_names =
+        calloc(n + 1, sizeof *folder->class_names); /* + 1: of 0 bytes it may be NULL */
     if (!folder->class_names)
         return dpt_fail_nomem(err, "list '%s'", folder->path);
     for (size_t i = 0; i < n; i++) {

@@ -32,7 +32,7 @@ struct dpt_image_folder {
 };
 
 /* Lists the folder `path`, which `key` of the config names. Skips names that begin with a dot,
- * files beside the sub-folders, and files in these without the name of an image. Follows symbolic
+ * files beside the sub-folders, and in them files without the ending of an image. Follows symbolic
  * links, and at most 16 levels of folders below a class. With damaged_images: skip all files are
  * decoded, and damaged ones are left out: one warning has their number and the first 10 names, and
  * a line of level debug tells the reason of each. DPT_ECONFIG: the number of sub-folders is not

@@ -24,8 +24,8 @@ enum dpt_status dpt_label_table_init(struct dpt_label_table *table,
     const bool jsonl = dpt_fs_has_ending(options->path, "jsonl,ndjson");
     if (!jsonl && !dpt_fs_has_ending(options->path, "csv,tsv"))
         return dpt_fail(err, DPT_ECONFIG,
-                        "the name '%s' does not end in .csv, .tsv or .jsonl, which tells the kind "
-                        "of table; rename it, or convert it to one of these",
+                        "the name '%s' does not end in .csv, .tsv or .jsonl: the ending tells the "
+                        "kind of table; rename it, or convert it to one of these",
                         options->path);
     if (jsonl && by_number(options))
         return dpt_fail(err, DPT_ECONFIG,

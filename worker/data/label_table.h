@@ -5,7 +5,7 @@
 #include "worker/data/file.h"
 #include "worker/data/rows.h"
 
-enum { DPT_LABEL_TABLE_CHUNK_BYTES = 1 << 16 };
+enum { DPT_LABEL_TABLE_CHUNK_BYTES = 1 << 20 };
 
 struct dpt_label_table_options {
     const char *path; /* its ending, in any case, tells the kind of table */

@@ -50,8 +50,8 @@ struct dpt_loader {
     struct position next;             /* to be read next */
     uint64_t serial;                  /* of starts */
     bool stop, failed;
-    struct dpt_err
-        error; /* of the reader, once `failed`; micro-batches that are ready stay valid */
+    /* Of the reader, once `failed`; micro-batches that are ready stay valid. */
+    struct dpt_err error;
 };
 
 static bool has_room(const struct dpt_loader *loader)

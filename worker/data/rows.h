@@ -37,8 +37,8 @@ struct dpt_rows {
     int64_t line, field_line; /* from 1: where the row and its last quoted field begin */
     char *text;               /* of the row's fields, each with a NUL behind it; owned */
     size_t bytes, room;
-    size_t
-        begin[DPT_ROW_FIELDS_MAX + 1]; /* of each field in `text`; of the place behind the last */
+    /* Of each field in `text`; of the place behind the last. */
+    size_t begin[DPT_ROW_FIELDS_MAX + 1];
     int n_fields;
 };
 

@@ -42,7 +42,8 @@ struct dpt_vocab_options {
 };
 
 /* Errors begin with the key or option of the file. DPT_ECONFIG: a file is not OpenAI's or not
- * given, or a tokenizer.json has a member that is not supported (dpt_vocab_load_hf in vocab.h).
+ * given, or a tokenizer.json is malformed or has a member that is not supported
+ * (dpt_vocab_load_hf in vocab.h).
  * DPT_ECORRUPT: a place in OpenAI's files is malformed. */
 DPT_MUST_USE enum dpt_status dpt_vocab_open(const struct dpt_vocab_options *options,
                                             struct dpt_vocab **ret, struct dpt_err *err);

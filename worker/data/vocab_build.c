@@ -54,7 +54,7 @@ enum dpt_status dpt_vocab_reserve(struct dpt_vocab *vocab, size_t n, size_t byte
 {
     const uint32_t slots = power_of_two_above(2 * n);
     vocab->texts = calloc(n, sizeof *vocab->texts);
-    vocab->bytes = malloc(bytes + 1); /* never of 0 bytes */
+    vocab->bytes = malloc(bytes + 1); /* + 1: of 0 bytes it may be NULL */
     vocab->names = calloc(slots, sizeof *vocab->names);
     vocab->names_mask = slots - 1;
     vocab->n_tokens = (int)n;

@@ -17,8 +17,8 @@ void dpt_symbols_fill(struct dpt_symbols *symbols);
 DPT_MUST_USE enum dpt_status dpt_vocab_reserve(struct dpt_vocab *vocab, size_t n, size_t bytes,
                                                struct dpt_err *err);
 
-/* The id of `token`, which no other token may have. Fails with `refusal` if it is taken, or not in
- * 0 … n - 1 (-1: the file has no integer). */
+/* The id of `token`, which no other token may have. Fails with `refusal` if another token
+ * has the id, or the id is not in 0 … n - 1. `id` -1: the file has no integer. */
 DPT_MUST_USE enum dpt_status dpt_vocab_check_id(const struct dpt_vocab *vocab, const char *token,
                                                 int64_t id, enum dpt_status refusal, uint32_t *ret,
                                                 struct dpt_err *err);

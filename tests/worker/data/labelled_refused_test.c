@@ -113,10 +113,11 @@ static void bad_files(void **state)
     (void)state;
     char why[2048];
     labelled_use("t.txt", "text,label\na,1\n");
-    (void)snprintf(why, sizeof why,
-                   "the name '%s' does not end in .csv, .tsv or .jsonl, which tells the kind of "
-                   "table; rename it, or convert it to one of these",
-                   labelled_config.data.train);
+    (void)snprintf(
+        why, sizeof why,
+        "the name '%s' does not end in .csv, .tsv or .jsonl: the ending tells the kind of "
+        "table; rename it, or convert it to one of these",
+        labelled_config.data.train);
     expect_refusal(DPT_ECONFIG, why);
     static const char *const empty[] = {"", "\n\n", "text,label\n", "\xef\xbb\xbf"};
     for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) {

@@ -24,7 +24,7 @@ enum dpt_split_unit {
 
 struct dpt_cut_options {
     enum dpt_split_unit unit;
-    double val_fraction; /* of the units; 0: validation has the inputs named so alone */
+    double val_fraction; /* of the units; 0: only the inputs that are named as validation text */
     uint64_t seed;
     size_t block_bytes; /* read at a time */
     enum dpt_cuts cuts; /* places to cut; dpt_encode sets the vocabulary's */
@@ -47,8 +47,7 @@ struct dpt_cutter {
     struct dpt_cut_options options;
     const struct dpt_inputs *inputs; /* borrowed */
     struct dpt_cut_position at;
-    int64_t units,
-        val_units; /* number of units that are drawn by lot, and of those in validation */
+    int64_t units, val_units; /* units drawn by lot; those of them in validation */
     int64_t stretch_bytes;
     struct dpt_cut_run *runs; /* (n_runs) of the file at.file; 0: not found yet */
     int n_runs;

@@ -100,7 +100,12 @@ static enum dpt_status encode_blocks(struct encode *e, struct dpt_err *err)
     for (;;) {
         struct dpt_job *job = dpt_cutter_at_end(&e->cutter) ? NULL : dpt_job_pool_empty(e->pool);
         if (job) {
-            DPT_TRY(dpt_cutter_next(&e->cutter, &job->block, err));
+            struct dpt_err why;
+            const enum dpt_status status = dpt_cutter_next(&e->cutter, &job->block, &why);
+            if (status == DPT_ECORRUPT)
+                return dpt_fail(err, status, "%s, or name a new --out", why.text);
+            if (status != DPT_OK)
+                return dpt_pass(err, &why);
             dpt_job_pool_submit(e->pool);
             continue;
         }

@@ -78,7 +78,7 @@ static enum dpt_status add_path(struct dpt_inputs *inputs, const char *path, con
         return dpt_fail_errno(err, errno, "look at '%s'", path);
     if (!S_ISDIR(st.st_mode)) {
         if (S_ISREG(st.st_mode) && (depth == 0 || dpt_fs_has_ending(path, endings)))
-            return add_file(inputs, path, val, err);
+            return st.st_size == 0 ? DPT_OK : add_file(inputs, path, val, err);
         if (depth == 0)
             return dpt_fail(err, DPT_EINVAL, "'%s' is neither a file nor a folder", path);
         inputs->left_out++;

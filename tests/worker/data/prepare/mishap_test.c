@@ -151,7 +151,8 @@ static void what_changed_meanwhile(void **state)
     expect_refusal("out", DPT_EREFUSED, "val_fraction was \"0.2\", now it is \"0.3\"");
     options.cut.val_fraction = 0.2;
     write_text("texts/more/f.txt", 1, 4); /* the same, made again */
-    expect_refusal("out/..//texts/../out2", DPT_ECORRUPT, "/f.txt' was changed while in use");
+    expect_refusal("out/..//texts/../out2", DPT_ECORRUPT,
+                   "put the former file back and start again, or name a new --out");
     dpt_inputs_fini(&inputs);
     add("texts", false);
     expect_refusal("out", DPT_EREFUSED, "an input was changed since");
