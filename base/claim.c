@@ -336,7 +336,8 @@ static enum dpt_status fail_superseded(const char *dir, const struct dpt_claim_s
         r->run, r->host, r->user, r->pid, r->since);
 }
 
-/* DPT_EREFUSED: the folder has a claim later than `number`. */
+/* DPT_EREFUSED: the folder has a claim later than `number`. With number 0 a folder that was emptied
+ * meanwhile has none. */
 static enum dpt_status check_later(const char *dir, int64_t number, struct dpt_err *err)
 {
     struct dpt_claim_seen seen;
@@ -345,7 +346,7 @@ static enum dpt_status check_later(const char *dir, int64_t number, struct dpt_e
     if (most <= number)
         return DPT_OK;
     DPT_TRY(dpt_claim_look(dir, &seen, err));
-    return seen.number <= number ? DPT_OK : fail_superseded(dir, &seen, err);
+    return number == 0 && seen.number == 0 ? DPT_OK : fail_superseded(dir, &seen, err);
 }
 
 static bool is_anothers(const struct dpt_claim_seen *seen, const char *token)

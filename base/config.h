@@ -224,9 +224,10 @@ struct dpt_config_strategy {
     enum dpt_sharding sharding;
     enum dpt_redundancy redundancy;
     enum dpt_offload offload;
-    double rebuild_mib;     /* of a shadow: copied before training goes on, or during each step */
-    bool prefetch;          /* gather a unit while the one before it is computed */
-    int gathered_units_max; /* units gathered at once */
+    double rebuild_mib; /* a shadow up to this size is copied before training continues; of a larger
+                         * one, this much during each step */
+    bool prefetch;      /* gather a unit while the one before it is computed */
+    int gathered_units_max;           /* units gathered at once */
     enum dpt_compression compression; /* of gradients between ranks */
     int powersgd_rank;
     int64_t powersgd_start_step;

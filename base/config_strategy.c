@@ -121,8 +121,8 @@ static enum dpt_status check_compression(const struct dpt_config_load *load, str
     if (powersgd && !traits.takes_powersgd)
         return dpt_refuse_both(
             load, "strategy.compression", "strategy.name", err,
-            "strategy.compression powersgd needs the whole gradient on every rank, unlike %s; "
-            "write strategy.name ddp, or compression none, bf16 or fp16",
+            "strategy.compression powersgd needs the whole gradient on every rank, which %s does "
+            "not give; write strategy.name ddp, or compression none, bf16 or fp16",
             c->strategy.name);
     if (powersgd && !local)
         return dpt_refuse_both(

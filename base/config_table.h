@@ -16,8 +16,7 @@ enum dpt_key_type {
     DPT_KEY_DOUBLE,
     DPT_KEY_DOUBLE_PAIR, /* double[2]: [a, b] */
     DPT_KEY_STEPS,       /* struct dpt_config_steps: [a, b, …], ascending */
-    DPT_KEY_WORDS, /* int, a set of bits: one of `choices`, or [a, b, …] of choices that are not 0
-                    */
+    DPT_KEY_WORDS,       /* int, a set of bits: one of `choices`, or [a, b, …], none of them 0 */
     DPT_KEY_BOOL,
     DPT_KEY_RANGE /* int[2]: N or "MIN:MAX" */
 };
@@ -152,8 +151,7 @@ void dpt_config_nearest_divisors(int n, int by, char ret_text[DPT_CONFIG_NEAREST
 DPT_MUST_USE enum dpt_status dpt_config_take_sizes(struct dpt_config_load *load,
                                                    struct dpt_err *err);
 
-/* Set the keys that follow from a preset or another key: all keys; keys of one part of the config.
- */
+/* Set the keys that follow from a preset or another key; the last three those of one section. */
 void dpt_config_resolve(struct dpt_config_load *load);
 void dpt_config_resolve_model(struct dpt_config_load *load);
 void dpt_config_resolve_images(struct dpt_config_load *load);

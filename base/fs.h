@@ -18,7 +18,8 @@ DPT_MUST_USE enum dpt_status dpt_fs_pwrite_all(int fd, const void *buf, size_t b
                                                int64_t offset, const char *path,
                                                struct dpt_err *err);
 
-/* Writes `bytes` at the start of the new file `fd`, syncs and closes the file. */
+/* Writes `bytes` at the start of the new file `fd` and syncs it. Closes `fd`,
+ * also after a failure. */
 DPT_MUST_USE enum dpt_status dpt_fs_write_and_close(int fd, const void *data, size_t bytes,
                                                     const char *path, struct dpt_err *err);
 

@@ -24,9 +24,8 @@ void dpt_log_set_fd(int fd);
 void dpt_log_set_level(enum dpt_log_level level);
 
 /* From now on lines go to `sink`, each with its newline; NULL: to the descriptor again. On return
- * no call of the former sink is in progress. One thread at a time calls the sink. The sink may not
- * log.
- */
+ * no call of the former sink is in progress. One thread at a time calls the sink, which may not
+ * log. */
 void dpt_log_set_sink(void (*sink)(void *ctx, const char *line, size_t bytes), void *ctx);
 
 /* A line of another program, with its newline: to the sink if there is one, else to `fd`. */

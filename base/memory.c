@@ -45,8 +45,7 @@ static int64_t read_count(const char *dir, const char *name, const char *key)
 enum group_use {
     USE_NONE,         /* the whole limit is left */
     USE_NOW,          /* without inactive pages of files, which the kernel reclaims first */
-    USE_WITHOUT_FILES /* without any page of a file; shared memory (tmpfs), a part of these, stays
-                       */
+    USE_WITHOUT_FILES /* without pages of files, but with shared memory (tmpfs) */
 };
 
 /* Bytes that the control group in `dir` leaves; -1: it has no limit. */

@@ -41,7 +41,7 @@ bool dpt_numa_is_even(const struct dpt_numa *numa, const int *at, int ranks, int
 
 /* The index in `numa` for one of `ranks` ranks without a device on this machine: an equal number of
  * ranks on each node, neighbours together. -1: the nodes are unequal or do not divide the ranks, or
- * there is only one. */
+ * there are fewer than two. */
 int dpt_numa_deal(const struct dpt_numa *numa, int local_rank, int ranks);
 
 /* Binds the calling thread, and threads that it starts later, to the cores of numa->node[i]. */

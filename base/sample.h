@@ -20,10 +20,9 @@ enum { DPT_SAMPLE_CHANNELS = 3 }; /* of a pixel */
 
 struct dpt_sample_form {
     size_t part_bytes[DPT_SAMPLE_PARTS]; /* of one sample; 0: the part does not exist */
-    int64_t
-        positions;  /* most positions that a model computes: tokens of a sequence; 1 for an image */
-    int64_t losses; /* of the model for one sample */
-    bool ragged;    /* samples have different lengths */
+    int64_t positions; /* most that a model computes: tokens of a sequence; 1 for an image */
+    int64_t losses;    /* of the model for one sample */
+    bool ragged;       /* samples have different lengths */
 };
 
 struct dpt_sample_form dpt_sample_form(const struct dpt_config *config);

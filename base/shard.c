@@ -12,7 +12,7 @@ bool dpt_shard_is_among(const struct dpt_shard *shards, int n, struct dpt_shard 
 int dpt_shards_whole(const struct dpt_shard *shards, int n)
 {
     for (int i = 0; i < n; i++) {
-        /* A whole has the shard with index 0. */
+        /* Every whole state has a shard with index 0. */
         if (shards[i].of == 0 || shards[i].index != 0 || dpt_shard_is_among(shards, i, shards[i]))
             continue;
         int index = 1;

@@ -21,15 +21,15 @@ static inline bool dpt_shard_equal(struct dpt_shard a, struct dpt_shard b)
 
 bool dpt_shard_is_among(const struct dpt_shard *shards, int n, struct dpt_shard wanted);
 
-/* An `of` all of whose shards are among `shards`: together they hold a whole state; 0: there is
- * none. Shards of different `of` do not make a whole: their boundaries differ. */
+/* The number of shards of a whole state, if `shards` has all of them; 0: it has no whole state.
+ * Shards of different `of` do not make a whole: their boundaries differ. */
 int dpt_shards_whole(const struct dpt_shard *shards, int n);
 
 /* Whether dpt_shards_whole is not 0. */
 bool dpt_shards_cover(const struct dpt_shard *shards, int n);
 
-/* The lowest missing index of the most complete `of` (found / of); of 0: no shard is missing, or
- * all of `shards` are none. For messages when there is no whole. */
+/* For messages: the lowest index that is missing of the division into `of` shards of which the
+ * largest part is here. of 0: no shard is missing, or `shards` has none. */
 struct dpt_shard dpt_shards_missing(const struct dpt_shard *shards, int n);
 
 #endif

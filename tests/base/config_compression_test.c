@@ -39,8 +39,8 @@ static void combinations(void **state)
          "compression: none"},
         {"strategy={name: ddp, compression: powersgd}", NULL},
         {"strategy.compression=powersgd",
-         "strategy.compression powersgd needs the whole gradient on every rank, unlike zero3; "
-         "write strategy.name ddp, or compression none, bf16 or fp16"},
+         "strategy.compression powersgd needs the whole gradient on every rank, which zero3 does "
+         "not give; write strategy.name ddp, or compression none, bf16 or fp16"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_config c;

@@ -95,12 +95,10 @@ static void combinations(void **state)
          "train.lora.rank: expected an integer from 0 to 1024, got '-1'"},
         {"model: {init_from: base}\ntrain: {lora: {rank: 0, alpha: 8}}",
          "train.lora.alpha is a setting of adapters, and train.lora.rank is 0; set the rank to at "
-         "least 1, "
-         "or leave train.lora.alpha out"},
+         "least 1, or leave train.lora.alpha out"},
         {"model: {init_from: base}\ntrain: {lora: {targets: [c_fc]}}",
          "train.lora.targets is a setting of adapters, and train.lora.rank is 0; set the rank to "
-         "at least 1, "
-         "or leave train.lora.targets out"},
+         "at least 1, or leave train.lora.targets out"},
         {"model: {init_from: base}\ntrain: {lora: {rank: 4, targets: [c_fc, q_proj, v_proj]}}",
          "train.lora.targets: a gpt2 has no layers [q_proj, v_proj]; its blocks have [c_attn, "
          "c_proj, c_fc]"},
