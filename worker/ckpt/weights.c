@@ -102,6 +102,26 @@ static enum dpt_status open_published(struct dpt_ckpt_weights *w, const struct d
     return DPT_OK;
 }
 
+/* In one call, which reads each block of a file once. */
+static enum dpt_status read_checkpoint(const struct dpt_ckpt_weights *w,
+                                       const struct dpt_model *model, float *flat,
+                                       struct dpt_err *err)
+{
+    const int n = dpt_model_n_params(model);
+    struct dpt_checkpoint_tensor *tensors = calloc((size_t)n, sizeof *tensors);
+    if (!tensors)
+        return dpt_fail_nomem(err, "table of tensors");
+    for (int i = 0; i < n; i++) {
+        const struct dpt_param *param = dpt_model_param(model, i);
+        tensors[i] = (struct dpt_checkpoint_tensor){
+            .name = param->name, .ndim = param->ndim, .param = flat + param->offset};
+        memcpy(tensors[i].dim, param->dim, sizeof param->dim);
+    }
+    const enum dpt_status status = dpt_checkpoint_read(w->source.checkpoint, tensors, n, err);
+    free(tensors);
+    return status;
+}
+
 /* ---- either ---- */
 
 enum dpt_status dpt_ckpt_weights_open(const char *path, const char *base,
@@ -163,6 +183,8 @@ enum dpt_status dpt_ckpt_weights_read(struct dpt_ckpt_weights *weights,
 {
     struct dpt_weights_source *source = &weights->source;
     enum dpt_status status = DPT_OK;
+    if (source->checkpoint && !source->merged)
+        return read_checkpoint(weights, model, flat, err);
     source->model = model;
     if (!source->checkpoint)
         status = open_published(weights, model, err);
@@ -172,5 +194,7 @@ enum dpt_status dpt_ckpt_weights_read(struct dpt_ckpt_weights *weights,
     }
     if (status == DPT_OK)
         status = dpt_weights_source_check(source, err);
+    dpt_published_close(&source->published); /* borrows the model */
+    source->model = NULL;
     return source->checkpoint ? status : dpt_ckpt_of_folder(status);
 }

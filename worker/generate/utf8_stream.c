@@ -14,7 +14,7 @@ static size_t length_of(uint8_t lead)
 }
 
 /* Whether `n` bytes are the beginning of a valid character. Only the first two bytes restrict each
- * other, so any continuation bytes may be put for the rest. */
+ * other: any continuation bytes may follow them. */
 static bool can_become_whole(const uint8_t *bytes, size_t n)
 {
     const size_t length = length_of(bytes[0]);

@@ -1,5 +1,6 @@
-/* The global norm of a gradient and clipping (optim.h). The squares are a sum for each block,
- * followed by a sum for each piece without running statistics of the blocks that have some.
+/* The global norm of a gradient and clipping (optim.h). There is a sum of squares for
+ * each block. In a block with running statistics, each piece without them has a sum of its own,
+ * after the sums of all blocks.
  *
  * The sum of a block with running statistics is not counted; it only shows whether the block is
  * finite. */
