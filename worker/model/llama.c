@@ -61,7 +61,7 @@ static const struct block_tensor {
     [DOWN_B] = {"mlp.down_proj.bias", C, NO_EXTENT, &zero},
 };
 
-/* Biases, the tensors that begin with zero, are there where the config says so. */
+/* Biases are the tensors with initial value zero; the config says whether a block has them. */
 static bool has_tensor(const struct dpt_config *config, enum tensor tensor)
 {
     if (block_tensors[tensor].rule != &zero)

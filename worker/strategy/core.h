@@ -79,10 +79,10 @@ struct strategy_waves {
     struct dpt_buffer added;    /* this rank's piece of the sum of all nodes, where sums cross */
     struct dpt_buffer applied;  /* the reduced gradient of a replica's shard; none: sum 0 */
     struct dpt_buffer shadowed; /* the reduced gradient of the shadow */
-    struct strategy_cross
-        *cross;          /* NULL: sums do not go between nodes, and the next two are NULL */
+    /* NULL: sums do not go between nodes, and the next two are NULL. */
+    struct strategy_cross *cross;
     int *crossed;        /* [world size] piece that the rank at a position adds */
-    int *cross_parts;    /* [n_units] into which their transfers are cut */
+    int *cross_parts;    /* [n_units] number of parts of a CROSS task */
     int cross_xfers_max; /* of a CROSS task, in one direction */
     struct dpt_sum_step *steps;
     int *first_step;            /* [waves + 1] */
@@ -137,20 +137,21 @@ struct dpt_strategy {
 };
 
 /* transport/task_transfers.c: peers and transfers of tasks, and their staging memory. */
-/* The position i places after this rank's in a cycle of neighbouring positions, which contains it;
- * in the cycle of all. Each rank begins with another peer. */
+/* The position i places after this rank's, cyclically: in the range `positions`, which contains
+ * this rank; in the whole world. So ranks begin with different peers. */
 int strategy_next_of(const struct dpt_strategy *s, struct dpt_range positions, int i);
 int strategy_other(const struct dpt_strategy *s, int i);
-/* Adds to a task's transfers: `bytes` from `offset` of a buffer to the rank at a position, if there
- * are any; from that rank to `place`; a loan from that rank, which comes to *staging where it has
- * to be staged and moves *staging on. */
+/* Add to a task's transfers. send: `bytes` from `offset` of a buffer to the rank at a position;
+ * nothing if bytes is 0. receive: from that rank to `place`, bytes > 0. borrow: a loan from that
+ * rank, bytes > 0; if it needs staging memory it arrives at *staging, which advances by `bytes`. */
 void strategy_send(const struct dpt_strategy *s, struct dpt_task_transfers *x, int position,
                    const struct dpt_buffer *buffer, size_t offset, size_t bytes);
 void strategy_receive(const struct dpt_strategy *s, struct dpt_task_transfers *x, int position,
                       void *place, size_t bytes);
 void strategy_borrow(const struct dpt_strategy *s, struct dpt_task_transfers *x, int position,
                      char **staging, size_t bytes);
-/* Staging memory of DPT_STAGING_TURNS turns, as the memory list has it; that of a turn. */
+/* make: staging memory of DPT_STAGING_TURNS turns, of the size of `item` in the memory list.
+ * strategy_staging: the part of one turn. */
 DPT_MUST_USE enum dpt_status strategy_staging_make(const struct dpt_strategy *s,
                                                    enum dpt_memory_item item,
                                                    struct dpt_buffer *staging, struct dpt_err *err);
@@ -224,8 +225,9 @@ float *strategy_gradient_at(const struct dpt_strategy *s, const struct strategy_
                             int unit);
 /* The ranks at positions below this one compute in the task's wave. */
 int strategy_active(const struct dpt_strategy *s, const struct dpt_task *task);
-/* The piece of a unit or a range that the rank at a position holds; applies; adds of the members'
- * slots; has of the sum of all ranks before it is shared. */
+/* Pieces of a unit or a range of the rank at a position. held: of the state that it holds. applied:
+ * of the gradient that it applies. added: of the sum of the members' slots, which it adds. whole:
+ * of the sum of all ranks, before that is shared. */
 struct dpt_interval strategy_held_piece(const struct dpt_strategy *s, int position, int unit);
 struct dpt_interval strategy_applied_piece(const struct dpt_strategy *s, int position, int range);
 struct dpt_interval strategy_added_piece(const struct dpt_strategy *s, int position, int range);
@@ -234,8 +236,8 @@ struct dpt_interval strategy_whole_piece(const struct dpt_strategy *s, int posit
  */
 float *strategy_sum(const struct dpt_strategy *s, int sum, int range);
 float *strategy_crossed_sum(const struct dpt_strategy *s, int unit);
-/* Bytes of an element of a gradient on its way to or from the rank at a position; whether they are
- * fewer than four (wire.h). */
+/* Bytes of an element in transfers of gradients with the rank at a position; is_narrow: fewer than
+ * four (wire.h). */
 size_t strategy_width(const struct dpt_strategy *s, int position);
 bool strategy_is_narrow(const struct dpt_strategy *s, int position);
 /* Byte in narrow_sum of element `at` of the own piece of a range. */

@@ -23,12 +23,12 @@
  *   Until then `held` and `wanted` keep their memory. A begin_generation without a state_changed
  *   before it frees the wanted state.
  * - Before state_changed the caller withdraws (dpt_comm_withdraw) the memory of `held` that
- * `wanted` does not have, so that it may be destroyed while there is a communicator.
+ *   `wanted` does not have, so that it may be destroyed while there is a communicator.
  * - A step that is committed but not applied is applied before the next begin_generation, from the
  *   gradients of the generation before.
  * - A generation may end at any point of a step; the next begin_step starts clean.
  * - A reduced gradient is kept until the next begin_step, because the outcome of its step may
- * arrive only with the next formation. */
+ *   arrive only with the next formation. */
 #ifndef DPT_WORKER_STRATEGY_STRATEGY_H
 #define DPT_WORKER_STRATEGY_STRATEGY_H
 

@@ -28,8 +28,6 @@ struct memory {
 
 static void memory_init(struct memory *m, const struct dpt_memory_spec *spec)
 {
-    struct dpt_model_buckets buckets;
-    struct dpt_err err;
     *m = (struct memory){.spec = spec,
                          .part = dpt_partition_of(spec->config, spec->world, spec->rank),
                          .p = dpt_model_flat_numel(spec->model),
@@ -38,6 +36,10 @@ static void memory_init(struct memory *m, const struct dpt_memory_spec *spec)
                          .n = spec->world->size};
     m->k = m->w == F32 ? 0 : F32;
     m->by_host = !m->part.traits.on_device || (m->n > 1 && !m->part.traits.by_nccl);
+    if (m->part.traits.route == DPT_GRADIENT_UNITS)
+        return;
+    struct dpt_model_buckets buckets;
+    struct dpt_err err;
     DPT_ASSERT(dpt_model_buckets_init(&buckets, spec->config, spec->model, &err) == DPT_OK);
     memcpy(m->offset, buckets.offset, ((size_t)buckets.n + 1) * sizeof *m->offset);
     m->buckets = (struct dpt_grid){m->offset, buckets.n, spec->grid->block};

@@ -57,7 +57,8 @@ int64_t dpt_memory_bound(const struct dpt_memory_spec *spec);
 int64_t dpt_memory_packed(const struct dpt_model *model, int operand_bytes);
 
 /* The workspace of the stream that a slot is computed on: an upper bound, apart from some hundred
- * KiB. `head_meets`: the head's gradient is added to other gradients. */
+ * KiB. `head_meets`: the head's gradient is added to other gradients. For memory_formula.c and its
+ * test. */
 int64_t dpt_memory_workspace(const struct dpt_memory_spec *spec, bool head_meets);
 
 /* Whether this rank packs its weights, if its host has the memory: by cluster.pack_weights, the

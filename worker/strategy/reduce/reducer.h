@@ -54,7 +54,8 @@ struct dpt_reducer_spec {
 struct dpt_reducer {
     const struct dpt_reducer_ops *ops;
     struct dpt_reducer_spec of;
-    struct dpt_reducer *inner; /* owned: carries out the ops that are NULL in `ops`; or NULL */
+    struct dpt_reducer *inner; /* owned: carries out begin, run_buckets and cost where `ops` has
+                                * none of them; or NULL */
     bool posted;
 };
 

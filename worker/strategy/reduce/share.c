@@ -33,7 +33,7 @@ static float *whole_sum(const struct dpt_strategy *s, int range)
     return s->waves.crossed ? strategy_crossed_sum(s, range) : strategy_sum(s, 0, range);
 }
 
-/* Copies the own part where it was added in other memory than it is applied from. */
+/* Copies the own part if it was added in other memory than the update reads. */
 static void share_own(const struct dpt_strategy *s, int range)
 {
     const int me = s->part.position;

@@ -35,7 +35,8 @@ static void post_gather(void *ctx, const struct dpt_task *task, struct dpt_task_
     const struct dpt_range group = s->part.group;
     size_t offset;
     const struct dpt_buffer weights = strategy_weights(s, task->unit, &offset);
-    if (!s->env.resident) /* a device frees the place when the others' pieces arrive */
+    /* A device may still use the place; the transfers wait for that use, so gathered() copies. */
+    if (!s->env.resident)
         place_own(s, task);
     for (int i = 1; i < group.end - group.first; i++) {
         const int position = strategy_next_of(s, group, i);

@@ -28,7 +28,7 @@ struct dpt_task_transfers {
 
 /* How tasks of a kind are carried out. */
 struct dpt_task_handler {
-    /* Adds to the transfers, of which there are none. */
+    /* Fills in the transfers; they are empty before. */
     void (*post)(void *ctx, const struct dpt_task *task, struct dpt_task_transfers *transfers);
     /* All of `in` has arrived. Lent memory is given back afterwards. NULL: nothing to do. */
     enum dpt_status (*arrived)(void *ctx, const struct dpt_task *task,
