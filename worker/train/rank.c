@@ -107,8 +107,7 @@ static int report_and_close_log(struct dpt_rank *r, enum dpt_status status, bool
     if (!sound)
         close_log(r); /* before the last report: after it the agent may end this process */
     const int exit_code = status == DPT_OK ? 0 : rank_report_end(r, status, at_work, err);
-    if (status != DPT_OK &&
-        r->comm_thread) /* no orderly close: the other ranks may not take part */
+    if (status != DPT_OK && r->comm_thread) /* an orderly close would wait for the other ranks */
         dpt_comm_thread_abort(r->comm_thread);
     if (sound) {
         rank_await_rescue(r);

@@ -102,8 +102,7 @@ static void where_there_is_nothing_to_choose(void **state)
         cores_of(0, 3, 0, DPT_NUMA_AUTO, DPT_DEVICE_CPU),
         cores_of(0, 2, 0, DPT_NUMA_OFF, DPT_DEVICE_CPU),
         cores_of(0, 2, 2, DPT_NUMA_AUTO, DPT_DEVICE_CPU),  /* more threads than a node has cores */
-        cores_of(0, 2, 0, DPT_NUMA_AUTO, DPT_DEVICE_CUDA), /* no GPU: opening the device reports it
-                                                            */
+        cores_of(0, 2, 0, DPT_NUMA_AUTO, DPT_DEVICE_CUDA), /* without a GPU */
     };
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++)
         assert_true(CPU_EQUAL(&sets[i], &mine));

@@ -22,7 +22,7 @@ struct rank_device {
     struct dpt_base *base;               /* frozen weights under adapters; NULL: no adapters */
     char fingerprint[DPT_FINGERPRINT_BYTES];
     int threads;                            /* of `stream` in this generation */
-    int threads_max, threads_prepared;      /* of `stream` at most; with prepared memory */
+    int threads_max, threads_prepared;      /* most of `stream`; those whose memory is prepared */
     int threads_told;                       /* number that was logged last; 0: none */
     int64_t unit_offset[DPT_UNITS_MAX + 1]; /* memory of r->grid */
     void *saved, *scratch; /* activations of a micro-batch; NULL when the accelerator has them */

@@ -7,7 +7,6 @@
 #include "worker/train/device/device.h"
 #include "worker/train/log/log.h"
 
-#include <math.h>
 #include <stdio.h>
 
 /* Makes the object the file node-NODE/rank-LOCAL.KIND.json in log.dir; takes the object. */
@@ -105,12 +104,6 @@ static void read_times(const struct dpt_rank *r, struct dpt_op_times *ret_host,
         dpt_stream_op_times(dpt_accelerator_stream(r->device->accelerator), ret_device);
 }
 
-/* A time that is unknown is null. */
-static json_t *ms_json(double ms)
-{
-    return isfinite(ms) ? json_real(ms) : json_null();
-}
-
 static json_t *op_times_json(const struct dpt_op_times *now, const struct dpt_op_times *before)
 {
     struct dpt_op_times t;
@@ -120,12 +113,12 @@ static json_t *op_times_json(const struct dpt_op_times *now, const struct dpt_op
     for (int i = 0; i < DPT_OP_CLASSES; i++) {
         busy_ms += t.ms[i];
         if (t.calls[i] > 0)
-            json_object_set_new(
-                classes, dpt_op_class_name((enum dpt_op_class)i),
-                json_pack("{s:o, s:I}", "ms", ms_json(t.ms[i]), "calls", (json_int_t)t.calls[i]));
+            json_object_set_new(classes, dpt_op_class_name((enum dpt_op_class)i),
+                                json_pack("{s:o, s:I}", "ms", dpt_runlog_real(t.ms[i]), "calls",
+                                          (json_int_t)t.calls[i]));
     }
-    return json_pack("{s:o, s:o, s:o}", "busy_ms", ms_json(busy_ms), "idle_ms", ms_json(t.idle_ms),
-                     "classes", classes);
+    return json_pack("{s:o, s:o, s:o}", "busy_ms", dpt_runlog_real(busy_ms), "idle_ms",
+                     dpt_runlog_real(t.idle_ms), "classes", classes);
 }
 
 static void write_op_times(const struct dpt_rank *r)

@@ -12,8 +12,9 @@
 #include <string.h>
 
 /* Messages between ranks have no version: the server's version keeps other builds out. */
-_Static_assert(DPT_PROTO_VERSION == 3 && DPT_HELLO_BYTES == 43 * 8,
-               "a hello of another size is another DPT_PROTO_VERSION");
+_Static_assert(DPT_PROTO_VERSION == 3 && DPT_HELLO_BYTES == 43 * 8 &&
+                   sizeof(struct dpt_eval_share) == 6 * 8,
+               "a hello or share of another size is another DPT_PROTO_VERSION");
 
 enum source { SOURCE_MEMORY, SOURCE_CHECKPOINT, SOURCE_SEED };
 

@@ -22,9 +22,7 @@ struct dpt_link_options {
     void (*on_interrupt)(void *ctx, uint64_t generation);
     void (*on_closed)(void *ctx);
     void *ctx;
-    /* For the first report, which dpt_report_init makes; the addresses of the data plane are
-     * copied.
-     */
+    /* For the first report, which dpt_report_init makes; it copies the addresses. */
     uint32_t local_rank, spawn;
     const char *shm_addr, *tcp_addr;
 };
@@ -88,8 +86,8 @@ bool dpt_link_await_write(struct dpt_link *link, bool (*cancelled)(void *ctx), v
 
 /* Whether a line made at made_ms may be appended to a file that other worlds append to as well: the
  * fence allows a write, and the server has counted this node as a member after made_ms, or less
- * than grace_ms ago (the server expels no node within grace_ms). Times are dpt_now_ms. Any thread.
- */
+ * than grace_ms ago (the server expels no node within grace_ms). Times are dpt_now_ms.
+ * Any thread. */
 bool dpt_link_may_append(const struct dpt_link *link, int64_t made_ms, int64_t grace_ms);
 
 /* Waits until a line made now may be appended. False as above. Any thread but the link's. */

@@ -46,6 +46,7 @@ enum dpt_status dpt_logbook_create(const struct dpt_logbook_options *options,
     book->options = *options;
     (void)snprintf(book->spill, sizeof book->spill, "%s/%s", options->spill_dir,
                    options->spill_name);
+    book->options.spill_name = NULL;
     *ret = book;
     return DPT_OK;
 }

@@ -24,8 +24,8 @@ struct dpt_logbook;
 
 struct dpt_logbook_options {
     const char *dir; /* log.dir; borrowed */
-    /* The spill file has the lines that no server will confirm. Its folder, borrowed, is made with
-     * the first line. */
+    /* The spill file has the lines that no server will confirm. Its folder is made with the first
+     * line. spill_dir is borrowed, spill_name is copied. */
     const char *spill_dir, *spill_name;
     /* Whether lines made until `made_ms` may be appended now. */
     bool (*may_append)(void *ctx, int64_t made_ms);

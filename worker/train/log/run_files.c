@@ -146,8 +146,7 @@ enum dpt_status dpt_runlog_epoch(const struct dpt_runlog *log, const struct dpt_
                        (long long)e->first_step, e->seconds, e->samples_per_s);
 }
 
-/* A value that is unknown is null. */
-static json_t *real_or_null(double value)
+json_t *dpt_runlog_real(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();
 }
@@ -260,7 +259,7 @@ enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *s,
         "{s:s, s:I, s:I, s:o, s:o, s:I, s:f, s:f, s:f, s:f, s:i, s:I, s:i, s:s, s:I, s:I, s:I, "
         "s:i, s:I, s:f}",
         "run", s->run, "start_step", (json_int_t)told->start_step, "steps", (json_int_t)told->steps,
-        "loss", real_or_null(told->loss), "val_loss", real_or_null(told->val_loss), "tokens",
+        "loss", dpt_runlog_real(told->loss), "val_loss", dpt_runlog_real(told->val_loss), "tokens",
         (json_int_t)s->tokens, "total_s", s->total_s, "step_ms", told->step_ms, "samples_per_s",
         told->samples_per_s, "tokens_per_s", told->tokens_per_s, "checkpoints_saved",
         (int)told->checkpoints_saved, "saved_step", (json_int_t)told->saved_step, "recoveries",
@@ -277,13 +276,13 @@ enum dpt_status dpt_runlog_evaluation(const struct dpt_runlog *log, const struct
                                       const char *weights_hash, struct dpt_err *err)
 {
     json_t *object = json_pack("{s:s, s:I, s:o, s:o, s:s, s:I, s:i, s:f}", "run", log->run, "step",
-                               (json_int_t)e->step, "val_loss", real_or_null(e->val_loss), "val_ms",
-                               real_or_null(e->ms), "weights_hash", weights_hash, "generation",
-                               (json_int_t)log->generation, "world_size", log->world_size, "time",
-                               dpt_wall_seconds());
+                               (json_int_t)e->step, "val_loss", dpt_runlog_real(e->val_loss),
+                               "val_ms", dpt_runlog_real(e->ms), "weights_hash", weights_hash,
+                               "generation", (json_int_t)log->generation, "world_size",
+                               log->world_size, "time", dpt_wall_seconds());
     json_t *more = e->samples > 0
                        ? accuracy_json(e->right, e->samples)
-                       : json_pack("{s:o, s:I}", "perplexity", real_or_null(exp(e->val_loss)),
+                       : json_pack("{s:o, s:I}", "perplexity", dpt_runlog_real(exp(e->val_loss)),
                                    "val_tokens", (json_int_t)e->tokens);
     return dpt_runlog_write_json(join_objects(object, more), log->dir, "evaluation.json", err);
 }

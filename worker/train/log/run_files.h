@@ -133,6 +133,9 @@ dpt_runlog_append_to(const char *path, const struct dpt_runlog_line *line, struc
 DPT_MUST_USE enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *summary,
                                                 struct dpt_err *err);
 
+/* A number; null if it is not finite, which stands for an unknown value. */
+json_t *dpt_runlog_real(double value);
+
 /* Makes the object the whole file `name` in dir; takes the object. NULL: DPT_ENOMEM. */
 DPT_MUST_USE enum dpt_status dpt_runlog_write_json(json_t *object, const char *dir,
                                                    const char *name, struct dpt_err *err);

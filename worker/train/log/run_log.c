@@ -145,14 +145,17 @@ bool rank_settles_log(struct dpt_rank *r)
     return true;
 }
 
-/* The last record in the file; step -1: none, or this rank is not the log writer. */
-static struct dpt_runlog_place last_logged(struct dpt_rank *r)
+/* The last record in the file; step -1: none, or this rank is not the log writer. False: the file
+ * cannot be read, which is logged. */
+static bool find_last_logged(struct dpt_rank *r, struct dpt_runlog_place *ret)
 {
     struct dpt_err err;
-    struct dpt_runlog_place last = {.step = -1};
-    if (r->gen.writes_log)
-        rank_check_log(r, dpt_runlog_last(r->config->log.dir, &last, &err), &err);
-    return last;
+    *ret = (struct dpt_runlog_place){.step = -1};
+    if (!r->gen.writes_log)
+        return true;
+    const enum dpt_status status = dpt_runlog_last(r->config->log.dir, ret, &err);
+    rank_check_log(r, status, &err);
+    return status == DPT_OK;
 }
 
 bool rank_lacks_line(struct dpt_rank *r, enum dpt_line_kind kind)
@@ -160,8 +163,8 @@ bool rank_lacks_line(struct dpt_rank *r, enum dpt_line_kind kind)
     const struct dpt_runlog_place place = {.step = r->state.step, .kind = kind};
     if (!keeps_lines(r) || dpt_logbook_has(r->log->lines, &place))
         return false;
-    const struct dpt_runlog_place last = last_logged(r);
-    return dpt_runlog_is_after(&place, &last);
+    struct dpt_runlog_place last;
+    return find_last_logged(r, &last) && dpt_runlog_is_after(&place, &last);
 }
 
 bool rank_logged_evaluation(struct dpt_rank *r)
@@ -171,8 +174,8 @@ bool rank_logged_evaluation(struct dpt_rank *r)
         return false;
     if (dpt_logbook_has(r->log->lines, &place))
         return true;
-    const struct dpt_runlog_place last = last_logged(r);
-    return last.kind == place.kind && last.step == place.step;
+    struct dpt_runlog_place last;
+    return find_last_logged(r, &last) && last.kind == place.kind && last.step == place.step;
 }
 
 /* ---- the line of an epoch ---- */

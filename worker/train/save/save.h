@@ -107,7 +107,8 @@ DPT_MUST_USE enum dpt_status rank_is_saved(struct dpt_rank *r, const char *weigh
 DPT_MUST_USE enum dpt_status rank_refuse_seed(const struct dpt_rank *r, struct dpt_err *err);
 
 /* resume_check.c. DPT_ECONFIG: the run must not continue from the newest checkpoint, because the
- * config's trajectory keys, the data or the kind of machine differ from the checkpoint's. */
+ * config's trajectory keys, the data or the kind of machine differ from the checkpoint's; on one
+ * node without an intact checkpoint as rank_refuse_seed. */
 DPT_MUST_USE enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err);
 /* Whether an opened source is still the one that the agent found (dpt_data_check). */
 DPT_MUST_USE enum dpt_status rank_check_source(const struct dpt_data *data, const char *hash,

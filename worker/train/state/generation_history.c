@@ -56,7 +56,7 @@ enum dpt_status dpt_history_load(struct dpt_history *history, const char *json, 
     return status;
 }
 
-/* Adds the entries of an array to the history `array`; takes both. NULL: out of memory. */
+/* Appends `more` (NULL: DPT_ENOMEM) to `array` and prints the result as the history; takes both. */
 static enum dpt_status extend_history(struct dpt_history *history, json_t *array, json_t *more,
                                       struct dpt_err *err)
 {

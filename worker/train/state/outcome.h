@@ -34,7 +34,7 @@ struct dpt_contribution {
     uint32_t leaving;                /* 1: this rank's node drains */
     int first_slot, stride, n_slots; /* slots first_slot, first_slot + stride, … */
     const double
-        *losses; /* [i * stride]: mean loss of slot first_slot + i * stride, nats a token */
+        *losses; /* [i * stride]: of slot first_slot + i * stride, the mean in nats a token */
     struct dpt_accum norm; /* this rank's share of the squared norm */
     double scale;          /* of the loss, the gradient and its norm */
 };

@@ -55,7 +55,8 @@ void rank_tell_divergence(struct dpt_rank *r)
                 (long long)in_row, (long long)r->config->train.divergence_limit);
         rank_log_divergence(r, r->state.step, "skip", in_row);
     }
-    /* Logged once for all later steps. An overflow after which fp16 lowers its scale is none. */
+    /* Logged once for all later steps. An overflow after which fp16 lowers its scale is no
+     * divergence. */
     const bool overflowed = dpt_scaler_skips(r->config, r->state.outcome.norm) &&
                             isfinite(dpt_outcome_loss(&r->state.outcome));
     if (skips || overflowed || r->stepping->told_divergence)
