@@ -46,7 +46,10 @@ static enum dpt_status fail_zmq(struct dpt_err *err, const char *what)
 enum dpt_status dpt_client_check_endpoint(const char *endpoint, struct dpt_err *err)
 {
     struct dpt_err why;
-    enum dpt_status status = dpt_parse_endpoint(endpoint, &why);
+    enum dpt_status status =
+        strstr(endpoint, "://") != NULL
+            ? dpt_fail(&why, DPT_EINVAL, "'%s': leave out the protocol", endpoint)
+            : dpt_parse_endpoint(endpoint, &why);
     if (status == DPT_OK && strlen(endpoint) >= DPT_CLIENT_ENDPOINT_BYTES - sizeof "tcp://")
         status = dpt_fail(&why, DPT_EINVAL, "'%s' is too long", endpoint);
     if (status == DPT_OK && strcspn(endpoint, " \t\r\n/;*") != strlen(endpoint))

@@ -4,21 +4,27 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 struct dpt_server_thread {
     pthread_t thread;
-    struct dpt_server *server;
+    struct dpt_server *server; /* the thread's while it runs */
     int stop_fd;
+    char endpoint[DPT_SERVER_ENDPOINT_BYTES];
 };
 
+/* A server that fails is destroyed at once: its port closes, and clients find that out. */
 static void *serve_on_thread(void *arg)
 {
+    struct dpt_server_thread *thread = arg;
     struct dpt_err err;
-    if (dpt_server_run(arg, &err) != DPT_OK)
+    if (dpt_server_run(thread->server, &err) != DPT_OK) {
         dpt_log(DPT_LOG_ERROR, "the embedded rendezvous server ended: %s", err.text);
+        dpt_server_destroy(&thread->server);
+    }
     return NULL;
 }
 
@@ -41,8 +47,11 @@ enum dpt_status dpt_server_thread_start(struct dpt_server_thread **ret, struct d
     enum dpt_status status = DPT_OK;
     if (failed == 0)
         status = dpt_server_create(&options, &thread->server, err);
-    if (failed == 0 && status == DPT_OK)
-        failed = pthread_create(&thread->thread, NULL, serve_on_thread, thread->server);
+    if (failed == 0 && status == DPT_OK) {
+        (void)snprintf(thread->endpoint, sizeof thread->endpoint, "%s",
+                       dpt_server_endpoint(thread->server));
+        failed = pthread_create(&thread->thread, NULL, serve_on_thread, thread);
+    }
     if (failed != 0)
         status = dpt_fail_errno(err, failed, "start the embedded rendezvous server");
     if (status == DPT_OK)
@@ -54,7 +63,7 @@ enum dpt_status dpt_server_thread_start(struct dpt_server_thread **ret, struct d
 
 const char *dpt_server_thread_endpoint(const struct dpt_server_thread *thread)
 {
-    return dpt_server_endpoint(thread->server);
+    return thread->endpoint;
 }
 
 void dpt_server_thread_stop(struct dpt_server_thread **thread_p)
