@@ -20,11 +20,12 @@ static int free_region(const struct dpt_comm_listener *listener)
 static enum dpt_status map_pages(const struct dpt_comm_mem *mem, struct sealed_memory *ret,
                                  struct dpt_err *err)
 {
-    const int64_t available = dpt_memory_available("");
+    const int64_t available = dpt_memory_at_most("");
     /* The kernel would kill processes before it refused. */
     if (available > 0 && mem->map_bytes > (size_t)available)
         return dpt_fail(err, DPT_ENOMEM,
-                        "shared memory of %zu bytes is more than this machine has available",
+                        "shared memory of %zu bytes is more than this machine or its control group "
+                        "has available",
                         mem->bytes);
     return dpt_sealed_create(mem->map_bytes, mem->open, ret, err);
 }
