@@ -58,10 +58,10 @@ struct dpt_head_rows {
     float *lse; /* (t) */
     const struct dpt_dropout *dropout;
     uint64_t drop_first; /* index of this head's element (0,0) in the mask */
-    int64_t group;       /* from here on: backward only */
+    float *work;
+    int64_t group; /* from here on: backward only */
     const void *dy;
     void *dq, *dk, *dv; /* rows `ld` apart */
-    float *work;
 };
 
 /* y[r] = scale * the dot product of x (n) and row r of w; rows of w are `ld` apart. */

@@ -275,9 +275,20 @@ const char *cudaGetErrorString(cudaError_t code)
     return code == cudaErrorMemoryAllocation ? "out of memory" : "an error of the emulated device";
 }
 
+static thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t emulated_error(cudaError_t code)
+{
+    if (code != cudaSuccess)
+        last_error = code;
+    return code;
+}
+
 cudaError_t cudaGetLastError(void)
 {
-    return cudaSuccess;
+    const cudaError_t code = last_error;
+    last_error = cudaSuccess;
+    return code;
 }
 
 cudaError_t cudaGetDeviceCount(int *ret)

@@ -53,7 +53,8 @@ template <typename K> static inline cudaError_t cudaFuncSetAttribute(K *kernel, 
 {
     (void)kernel;
     (void)name;
-    return value <= emulated_shared_bytes_max() ? cudaSuccess : cudaErrorInvalidValue;
+    return emulated_error(value <= emulated_shared_bytes_max() ? cudaSuccess
+                                                               : cudaErrorInvalidValue);
 }
 
 #endif

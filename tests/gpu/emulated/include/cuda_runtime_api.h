@@ -45,6 +45,8 @@ enum { cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerBlockOptin }
 const char *cudaGetErrorName(cudaError_t code);
 const char *cudaGetErrorString(cudaError_t code);
 cudaError_t cudaGetLastError(void);
+/* Keeps an error for cudaGetLastError of this thread; returns `code`. */
+cudaError_t emulated_error(cudaError_t code);
 cudaError_t cudaGetDeviceCount(int *ret);
 cudaError_t cudaGetDevice(int *ret);
 cudaError_t cudaDeviceGetAttribute(int *ret, int attribute, int device);
