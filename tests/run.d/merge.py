@@ -5,8 +5,8 @@
 LABELS and EXCLUDED are regular expressions on labels, as ctest's -L and -LE ("" takes all, excludes none). A test t of
 FOLDER becomes NAME/t with the label NAME added. tests/run calls this; see there.
 
-A core is three of ctest's processors, which a test takes. A story of processes that wait for each other's deadlines
-takes two of them: three such stories run at once on two cores.
+A core is four of ctest's processors. A test takes three of them, a story of processes that wait for each other's
+deadlines two: on two cores four stories run at once, or two tests and a story.
 """
 
 import json
