@@ -286,10 +286,9 @@ static enum dpt_status claim_first_folder(struct dpt_claims *c, int *ret_left, s
     return DPT_OK;
 }
 
-/* Claims each folder after those before it: of two processes that start at the same time one gets
- * the first folder, and the other gets none. The owners of all folders are watched at the same
- * time, so that the wait for dead owners lasts one lease. Held folders are renewed during the wait.
- */
+/* Claims the folders in order: of two processes that start at the same time one gets the first
+ * folder, and the other gets none. The owners of all folders are watched at the same time, so that
+ * the wait for dead owners lasts one lease. Held folders are renewed during the wait. */
 static enum dpt_status acquire_folders(struct dpt_claims *c, struct dpt_err *err)
 {
     bool logged = false;

@@ -45,9 +45,9 @@ void dpt_agent_destroy(struct dpt_agent **agent_p)
 
 /* ---- time ---- */
 
-/* Ranks may write files for write_ms after the agent's newest message (docs/membership.md, "Who may
- * write"). The server may have expelled an agent whose loop stood still: the agent fences its ranks
- * until the server has answered a later message. Without a server no node is expelled, and a
+/* Ranks may write files for write_ms after the agent's newest message (docs/membership.md, "Write
+ * permission"). The server may have expelled an agent whose loop stood still: the agent fences its
+ * ranks until the server has answered a later message. Without a server no node is expelled, and a
  * restarted server grants a full lease: then only a longer gap fences. */
 static void note_time_and_gap(struct dpt_agent *agent, int64_t now_ms)
 {

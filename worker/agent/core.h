@@ -1,8 +1,8 @@
 /* The node agent's core: a pure state machine for one node of one run. It has no socket, clock,
  * thread, process or file; loop.h carries out its actions.
  *
- * The agent relays membership between the server and its ranks. It decides for
- * this node only: when a rank is started, killed and started again, when files may be written, and
+ * The agent relays membership between the server and its ranks. It decides for this node
+ * only: when a rank is started, killed and started again, when files may be written, and
  * when and with which exit code the program ends. docs/membership.md has the rules. */
 #ifndef DPT_WORKER_AGENT_CORE_H
 #define DPT_WORKER_AGENT_CORE_H
@@ -144,8 +144,8 @@ struct dpt_agent_evaluation {
     int64_t right, samples; /* samples whose label was predicted, of all; 0: without labels */
 };
 
-/* The effect of a SIGTERM on unsaved steps while no server answers: they are lost; a part of the
- * state is saved, which needs the parts of other nodes; or the whole state is saved. */
+/* The effect of a SIGTERM on unsaved steps while no server answers: they are lost; this node
+ * saves a part of the state, and other nodes must save the rest; or it saves the whole state. */
 enum dpt_agent_rescue { DPT_AGENT_RESCUE_NONE, DPT_AGENT_RESCUE_PART, DPT_AGENT_RESCUE_WHOLE };
 
 /* The state for the progress lines and the simulator. Pointers are valid until the next step. */

@@ -11,7 +11,7 @@ enum { ERROR_KNOWN_BYTES = 256 };
 
 /* ---- steps that are lost with this node ---- */
 
-/* Each node saves the steps that it holds when nodes leave together, and when the run has failed.
+/* When nodes leave together, and when the run has failed, each node saves the steps that it holds.
  */
 static bool others_may_have(const struct dpt_agent *agent)
 {
@@ -170,7 +170,8 @@ static void begin_rescue_if_due(struct dpt_agent *agent)
         dpt_agent_end(agent, END_IN_ORDER, DPT_EXIT_DONE, "%s", "");
 }
 
-/* A rank here still writes, or waits for the parts of other nodes. Else *ret_why is the reason. */
+/* A rank here still writes, or waits for the parts of other nodes. False: *ret_why
+ * is the reason why the rescue ended. */
 static bool rescue_goes_on(const struct dpt_agent *agent, const char **ret_why)
 {
     *ret_why = "the rank processes that held them have died";

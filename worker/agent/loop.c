@@ -286,7 +286,7 @@ static enum dpt_status read_signals(struct loop *loop, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* Else the lease has ended, and this node may have been expelled. */
+/* False: the lease has ended, and this node may have been expelled. */
 static bool may_write(const struct loop *loop)
 {
     return dpt_now_ms() < write_until_ms(loop);

@@ -67,7 +67,7 @@ static enum dpt_status load_node_config(const struct dpt_worker_options *options
                                            .overrides = overrides,
                                            .n_overrides = n,
                                            .sizes = &sizes};
-    if (from->source != DPT_NODE_FROM_SERVER) { /* else the config has all sizes */
+    if (from->source != DPT_NODE_FROM_SERVER) { /* the server's config has all sizes */
         DPT_TRY(dpt_config_parse(&input, ret, err));
         DPT_TRY(dpt_origin_sizes(ret, &sizes, err));
     }
@@ -139,7 +139,7 @@ static enum dpt_status describe_device(const struct dpt_config *config, int *ret
     return DPT_OK;
 }
 
-/* The names appear in messages, which have one line. */
+/* Messages have one line, and so has the name of the host, which the kernel does not check. */
 static void name_user_and_host(struct dpt_node *node)
 {
     const struct passwd *user = getpwuid(getuid());

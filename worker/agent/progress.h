@@ -57,7 +57,7 @@ struct dpt_progress {
     int64_t trained_ms;   /* when training began here; 0: not yet */
     int64_t step_printed, val_printed;
     int64_t lines_to;      /* step up to which each line is printed, or known to be elsewhere */
-    int64_t unsaved_steps; /* up to left.step, that no checkpoint had */
+    int64_t unsaved_steps; /* steps up to left.step that no checkpoint had */
     double tokens_per_s;   /* smoothed */
     struct dpt_live_facts live;
     struct dpt_left_facts left; /* its step: the newest that ranks of this node held */

@@ -69,7 +69,7 @@ static void print_rate(double per_s, const char *unit, char ret[FIELD_BYTES])
     (void)snprintf(ret, FIELD_BYTES, "%s %s", number, unit);
 }
 
-/* The fields of a step. A run that diverges has any norm. */
+/* A run that diverges may have any norm: each field is cut at FIELD_BYTES. */
 static void print_fields(const struct dpt_step_facts *step, const char *rate_unit,
                          char fields[FIELD_COUNT][FIELD_BYTES])
 {
