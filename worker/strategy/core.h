@@ -1,23 +1,23 @@
-/* The strategy, as the files of this folder share it. Strategies differ in their traits
- * (base/strategy_traits.h), in the partition of state and gradient among ranks
- * (worker/plan/partition.h), and in the lists made from both (worker/plan/schedule.h).
+/* The internal interface between the strategy's files. Strategies differ in three things: their
+ * traits (base/strategy_traits.h), the partition of state and gradient among ranks
+ * (worker/plan/partition.h), and the lists that follow from both (worker/plan/schedule.h).
  *
  *   executor.c               the calls of strategy.h: carries out a list's actions
  *   lists.c                  the lists of a generation, their memory, and the task runner
- *   state/                   masters, moments and weights: their places and their changes
- *   reduce/                  from the gradients of slots to the gradient of the step
+ *   state/                   masters, moments and weights: where they are stored and how they
+ * change reduce/                  from the gradients of slots to the gradient of the step
  *   transport/               the communication thread and the task runner on it
- *   memory/                  the memory that a rank holds, computed
+ *   memory/                  formulas for the memory that a rank holds
  *
- * There are two ways to add gradients. By lanes (lane_sums.h) a rank adds its own slots, and a
- * reducer (reducer.h) adds the sums of all ranks. In waves (worker/plan/waves.h) each slot's
- * gradient goes to the owners of its pieces, and the owners add the slots in order; the tasks of a
- * list say when.
+ * There are two ways to add gradients. With lanes (lane_sums.h) a rank adds the gradients of its
+ * slots, and a reducer (reducer.h) adds the sums of all ranks. With waves (worker/plan/waves.h) a
+ * rank sends each slot's gradient to the owners of its pieces, and each owner adds the slots in
+ * order. The tasks of a list set the time of these transfers.
  *
- * A device may keep the state (strategy.h): weights, gradients, sums, masters and moments are then
- * in its memory, and registered memory has a copy of the state. Each task is one operation of NCCL
- * from device to device, into the receiver's own memory. A device has room for one state: while a
- * generation begins, the held state is in registered memory alone. */
+ * A device may keep the state (strategy.h). Weights, gradients, sums, masters and moments are then
+ * in the device's memory, and registered memory has a copy of the state. Each task is one NCCL
+ * operation from device to device, into the receiver's memory. A device has room for one state.
+ * While a generation begins, the held state is therefore only in registered memory. */
 #ifndef DPT_WORKER_STRATEGY_CORE_H
 #define DPT_WORKER_STRATEGY_CORE_H
 
@@ -34,30 +34,33 @@ enum {
     STRATEGY_SUMS_MAX = DPT_TREE_DEPTH_MAX + 2,
     STRATEGY_PLACES_MAX = DPT_UNITS_MAX + 1,
     STRATEGY_GRADIENTS_MAX = 4,
-    STRATEGY_NODE_GROUP = 1 /* of NCCL's, where nodes add by themselves */
+    /* the NCCL group of a node's ranks, where each node adds its own lanes */
+    STRATEGY_NODE_GROUP = 1
 };
 
 struct strategy_state {
     struct dpt_strategy_state held, wanted;
     bool moves; /* `wanted` differs from `held` */
-    /* The memory that has the newest state: registered memory (weight copies are not made from it
-     * yet), the device's, or both. */
+    /* The memory that has the newest state: both, only registered memory (the weight copies are not
+     * made from it yet), or only the device's memory. */
     enum { STRATEGY_BOTH, STRATEGY_REGISTERED, STRATEGY_ON_DEVICE } newest;
-    /* Weights in the compute dtype. `whole`: of all units, at their places in the flat vector,
-     * unless units are gathered one by one; in f32 these are the masters, too. `copy`: this rank's
-     * shard, compact, where units are gathered one by one and the dtype is not f32. */
+    /* Weights in the compute dtype. `whole` has all units at their places in the flat vector; there
+     * is none where units are gathered one by one. With f32 the weights in `whole` are also the
+     * masters. `copy` has this rank's shard, compact; it exists where units are gathered one by one
+     * and the dtype is not f32. */
     struct dpt_buffer whole, copy;
     bool stale; /* other ranks' pieces of `whole` are older than the step */
     const void *weights[DPT_UNITS_MAX];
-    struct dpt_buffer gathered[STRATEGY_PLACES_MAX]; /* the places that units are gathered to */
+    struct dpt_buffer gathered[STRATEGY_PLACES_MAX]; /* buffers of gathered units */
     int n_gathered;
 };
 
 /* A shadow that is being copied (state/rebuild.c). */
 struct strategy_rebuild {
     bool active, holder_late;
-    struct dpt_state_part late; /* units below `units` equal their source's; 0 of 0: none */
-    int units, end;             /* this step copies units [units, end) */
+    /* the late shadow: its units below `units` equal the source's; 0 of 0: none */
+    struct dpt_state_part late;
+    int units, end; /* this step copies units [units, end) */
 };
 
 struct strategy_cross; /* reduce/cross.c */
@@ -66,14 +69,16 @@ struct strategy_cross; /* reduce/cross.c */
 struct strategy_waves {
     struct dpt_grid ranges; /* in ascending order */
     int *parts;             /* [n_ranges] number of parts of a scatter */
-    int64_t *own_at;        /* [n_ranges] begin of the range in a compact sum of the own pieces */
+    /* [n_ranges] offset of the range in a compact sum of this rank's pieces */
+    int64_t *own_at;
     float *grads[DPT_UNITS_MAX]; /* of the present slot */
-    /* A slot's gradient by units, or (buckets) in one flat vector, which has the reduced gradient
-     * in the end; and its copy in 16 bits for other hosts, if there is one. */
+    /* A slot's gradient. By units: one buffer per unit in use. By buckets: one flat vector, which
+     * in the end has the reduced gradient. `narrow_gradient`: the copy in 16 bits for other hosts,
+     * if there is one. */
     struct dpt_buffer gradient[STRATEGY_GRADIENTS_MAX], narrow_gradient[STRATEGY_GRADIENTS_MAX];
     int n_gradients;
-    /* Sums of the own pieces, compact; where the state is replicated and ranges are units, sum 0 is
-     * the whole flat vector. `narrow_sum`: sum 0 in 16 bits for other hosts. */
+    /* Sums of this rank's pieces, compact. Where the state is replicated and ranges are units, sum
+     * 0 is instead the whole flat vector. `narrow_sum`: sum 0 in 16 bits for other hosts. */
     struct dpt_buffer sums[STRATEGY_SUMS_MAX], narrow_sum;
     int n_sums;
     struct dpt_buffer added;    /* this rank's piece of the sum of all nodes, where sums cross */
@@ -81,25 +86,27 @@ struct strategy_waves {
     struct dpt_buffer shadowed; /* the reduced gradient of the shadow */
     /* NULL: sums do not go between nodes, and the next two are NULL. */
     struct strategy_cross *cross;
-    int *crossed;        /* [world size] piece that the rank at a position adds */
+    int *crossed;        /* [world size] index of the piece that the rank at a position adds */
     int *cross_parts;    /* [n_units] number of parts of a CROSS task */
-    int cross_xfers_max; /* of a CROSS task, in one direction */
+    int cross_xfers_max; /* most transfers of a CROSS task in one direction */
     struct dpt_sum_step *steps;
     int *first_step;            /* [waves + 1] */
     const void **contributions; /* [members] */
     bool *narrow_from;          /* [members] the contribution arrives as `wire` */
-    struct dpt_buffer staging;  /* for contributions of other hosts; on a device of all ranks */
-    struct dpt_buffer scratch;  /* of a device, for values that arrive in 16 bits */
+    /* for contributions of other hosts; on a device, of all other ranks */
+    struct dpt_buffer staging;
+    struct dpt_buffer scratch; /* on a device: for values that arrive in 16 bits */
 };
 
 /* The present step. */
 struct strategy_step {
-    const struct dpt_step_list *present; /* list or eval_list; NULL: none is under way */
-    int64_t step, reduced_step;          /* -1: none */
-    int slot;                            /* the present one */
-    int *announced;                      /* [buckets] tensors announced in this slot */
-    int next_reduce;                     /* the first REDUCE of a bucket that is not done */
-    enum dpt_status status;              /* of the buckets reduced in announcements */
+    /* `list` or `eval_list`; NULL: no step or evaluation of this generation has begun */
+    const struct dpt_step_list *present;
+    int64_t step, reduced_step; /* -1: none */
+    int slot;                   /* the present one */
+    int *announced;             /* [buckets] tensors announced in this slot */
+    int next_reduce;            /* the first REDUCE action whose bucket is not reduced */
+    enum dpt_status status;     /* of the buckets that announcements reduced */
     struct dpt_err err;
 };
 
@@ -112,9 +119,10 @@ struct dpt_strategy {
     struct dpt_stream *stream, *comm_stream;
     const struct dpt_ops *ops;
     enum dpt_dtype dtype;
-    size_t width;        /* bytes of an element of the weights */
-    enum dpt_dtype wire; /* to which gradients are rounded (wire.h); DPT_F32: they are not */
-    int n_units, tied;   /* tied: the unit from which others borrow; -1: none */
+    size_t width; /* bytes of an element of the weights */
+    /* the dtype that gradients are rounded to (wire.h); DPT_F32: no rounding */
+    enum dpt_dtype wire;
+    int n_units, tied; /* tied: the unit from which others borrow; -1: none */
     int borrows[DPT_UNITS_MAX];
     int64_t flat_numel;
     struct strategy_state state;
@@ -124,12 +132,12 @@ struct dpt_strategy {
     struct dpt_lane_sums *lanes;       /* NULL: waves */
     struct strategy_waves waves;
     double *block_sums;  /* [dpt_optim_squares_max] of the host */
-    double *device_sums; /* the same of the device that keeps the state */
+    double *device_sums; /* the same, on the device that keeps the state */
     bool told_of_slots;  /* warn_of_slots_sent has warned */
 
     /* The generation. */
-    struct dpt_partition part;     /* part.world NULL: there is none */
-    struct dpt_memory_list memory; /* that it holds */
+    struct dpt_partition part;     /* part.world is NULL between generations */
+    struct dpt_memory_list memory; /* of the generation */
     struct dpt_step_list list, eval_list;
     struct dpt_task_runner *runner;
 
@@ -137,43 +145,47 @@ struct dpt_strategy {
 };
 
 /* transport/task_transfers.c: peers and transfers of tasks, and their staging memory. */
-/* The position i places after this rank's, cyclically: in the range `positions`, which contains
- * this rank; in the whole world. So ranks begin with different peers. */
+/* The position i places after this rank's, cyclically. strategy_next_of counts within the range
+ * `positions`, which contains this rank; strategy_other counts within the whole world. So each rank
+ * begins with a different peer. */
 int strategy_next_of(const struct dpt_strategy *s, struct dpt_range positions, int i);
 int strategy_other(const struct dpt_strategy *s, int i);
-/* Add to a task's transfers. send: `bytes` from `offset` of a buffer to the rank at a position;
- * nothing if bytes is 0. receive: from that rank to `place`, bytes > 0. borrow: a loan from that
- * rank, bytes > 0; if it needs staging memory it arrives at *staging, which advances by `bytes`. */
+/* Each adds one transfer to a task's transfers. send: `bytes` from `offset` of a buffer to the rank
+ * at `position`; nothing if `bytes` is 0. receive: from that rank to `place`; `bytes` > 0. borrow:
+ * this rank reads memory of that rank; `bytes` > 0. A borrowed transfer that needs staging memory
+ * arrives at *staging, which advances by `bytes`. */
 void strategy_send(const struct dpt_strategy *s, struct dpt_task_transfers *x, int position,
                    const struct dpt_buffer *buffer, size_t offset, size_t bytes);
 void strategy_receive(const struct dpt_strategy *s, struct dpt_task_transfers *x, int position,
                       void *place, size_t bytes);
 void strategy_borrow(const struct dpt_strategy *s, struct dpt_task_transfers *x, int position,
                      char **staging, size_t bytes);
-/* make: staging memory of DPT_STAGING_TURNS turns, of the size of `item` in the memory list.
- * strategy_staging: the part of one turn. */
+/* strategy_staging_make makes staging memory for DPT_STAGING_TURNS turns, each of the size of
+ * `item` in the memory list. strategy_staging returns the part of one turn. */
 DPT_MUST_USE enum dpt_status strategy_staging_make(const struct dpt_strategy *s,
                                                    enum dpt_memory_item item,
                                                    struct dpt_buffer *staging, struct dpt_err *err);
 char *strategy_staging(const struct dpt_buffer *staging, int turn);
 
-/* state/parts.c: memory of a part of the state. `own`: it is this rank's shard; else the shadow. */
+/* state/parts.c: memory of a part of the state. `own`: true for this rank's shard, false for the
+ * shadow. */
 bool strategy_has_whole(const struct dpt_strategy *s);
 DPT_MUST_USE enum dpt_status strategy_part_create(const struct dpt_strategy *s,
                                                   struct dpt_shard shard, bool own,
                                                   struct dpt_state_part *part, struct dpt_err *err);
-/* Allocates the vectors of a part on the device that are not there. */
+/* Allocates the vectors of a part that are not yet on the device. */
 DPT_MUST_USE enum dpt_status strategy_part_enter_device(const struct dpt_strategy *s, bool own,
                                                         struct dpt_state_part *part,
                                                         struct dpt_err *err);
-/* Frees a part on the device, or the whole part, apart from memory that `kept` (or NULL) has, too.
- */
+/* strategy_part_leave_device frees a part's memory on the device, strategy_part_free all of its
+ * memory. Both keep the memory that `kept` shares with the part; `kept` may be NULL. */
 void strategy_part_leave_device(const struct dpt_strategy *s, bool own, struct dpt_state_part *part,
                                 const struct dpt_state_part *kept);
 void strategy_part_free(const struct dpt_strategy *s, bool own, struct dpt_state_part *part,
                         const struct dpt_state_part *kept);
-/* A vector of a part in the memory of s->device: a view, not owned; the offset and the place of its
- * piece of unit `unit` there. */
+/* A vector of a part in the memory of s->device, as a view that owns nothing.
+ * strategy_vector_offset and strategy_vector_at: offset and address of the vector's piece of unit
+ * `unit`. */
 struct dpt_buffer strategy_vector(const struct dpt_strategy *s, const struct dpt_state_part *part,
                                   enum dpt_vector vector);
 int64_t strategy_vector_offset(const struct dpt_strategy *s, const struct dpt_state_part *part,
@@ -181,20 +193,23 @@ int64_t strategy_vector_offset(const struct dpt_strategy *s, const struct dpt_st
 float *strategy_vector_at(const struct dpt_strategy *s, const struct dpt_state_part *part,
                           enum dpt_vector vector, int unit);
 
-/* state/rebuild.c, which has defer_shadow and rebuild of strategy.h, too. */
+/* state/rebuild.c, which also has dpt_strategy_defer_shadow and dpt_strategy_rebuild
+ * (strategy.h). */
 /* When a step begins: chooses the units that it copies. */
 void strategy_rebuild_step(struct dpt_strategy *s);
-/* The step is applied: its copies count. After the last copy the shadow is held. */
+/* When a step is applied: its copies count from now on. After the last copy the shadow is held. */
 void strategy_rebuild_applied(struct dpt_strategy *s);
 /* Frees an incomplete shadow. */
 void strategy_rebuild_drop(struct dpt_strategy *s);
 /* The shadow, complete or incomplete; 0 of 0: none. */
 const struct dpt_state_part *strategy_shadow(const struct dpt_strategy *s);
-/* Whether the rank at `holder` has the complete shadow of the shard of the rank at `position`: the
- * holder computes these weights from the shadow's masters, and no rank sends them to it. */
+/* Whether the rank at `holder` has the complete shadow of the shard of the rank at `position`. The
+ * holder then computes the shard's weights from the shadow's masters, and no rank sends them to the
+ * holder. */
 bool strategy_has_shadow_of(const struct dpt_strategy *s, int holder, int position);
 
-/* state/state.c, which has fetch_state and state_changed of strategy.h, too. */
+/* state/state.c, which also has dpt_strategy_fetch_state and dpt_strategy_state_changed
+ * (strategy.h). */
 DPT_MUST_USE enum dpt_status strategy_state_create(struct dpt_strategy *s, struct dpt_err *err);
 void strategy_state_destroy(struct dpt_strategy *s);
 /* Allocates the wanted state and the weights of this world. */
@@ -202,8 +217,9 @@ DPT_MUST_USE enum dpt_status strategy_state_begin(struct dpt_strategy *s, struct
 /* Before a step or an evaluation: refreshes the weight copies after the registered state was
  * written. */
 void strategy_state_refresh(struct dpt_strategy *s);
-/* The memory from which this rank sends its piece of a unit's weights: a view, not owned, and the
- * byte at which the piece begins; the piece itself. */
+/* strategy_weights: the memory from which this rank sends its piece of a unit's weights, as a view
+ * that owns nothing; the piece begins at byte *ret_offset. strategy_own_weights: the piece's
+ * address. */
 struct dpt_buffer strategy_weights(const struct dpt_strategy *s, int unit, size_t *ret_offset);
 void *strategy_own_weights(const struct dpt_strategy *s, int unit);
 
@@ -215,32 +231,34 @@ struct strategy_gradient { /* of a shard */
     bool flat; /* at its places in the flat vector; else compact */
     struct dpt_shard shard;
 };
-/* The reduced gradient: the shard that this rank adds; the shard that it applies; the shard that it
- * applies to the shadow. The last two are valid after the end of their generation, too. */
+/* Shards of the reduced gradient. whole: the shard that this rank adds. own: the shard that this
+ * rank applies to its own part. shadow: the shard that this rank applies to the shadow. The last
+ * two stay valid after the end of their generation. */
 struct strategy_gradient strategy_whole_gradient(const struct dpt_strategy *s);
 struct strategy_gradient strategy_own_gradient(const struct dpt_strategy *s);
 struct strategy_gradient strategy_shadow_gradient(const struct dpt_strategy *s);
-/* Its piece of a unit. */
+/* The piece of a unit in a shard of the gradient. */
 float *strategy_gradient_at(const struct dpt_strategy *s, const struct strategy_gradient *g,
                             int unit);
 /* The ranks at positions below this one compute in the task's wave. */
 int strategy_active(const struct dpt_strategy *s, const struct dpt_task *task);
-/* Pieces of a unit or a range of the rank at a position. held: of the state that it holds. applied:
- * of the gradient that it applies. added: of the sum of the members' slots, which it adds. whole:
- * of the sum of all ranks, before that is shared. */
+/* Pieces of a unit or a range that belong to the rank at `position`. held: the piece of the state
+ * that the rank holds. applied: the piece of the gradient that the rank applies. added: the piece
+ * of the sum of the members' slots that the rank adds. whole: the piece of the sum of all ranks
+ * that the rank has before sums are shared. */
 struct dpt_interval strategy_held_piece(const struct dpt_strategy *s, int position, int unit);
 struct dpt_interval strategy_applied_piece(const struct dpt_strategy *s, int position, int range);
 struct dpt_interval strategy_added_piece(const struct dpt_strategy *s, int position, int range);
 struct dpt_interval strategy_whole_piece(const struct dpt_strategy *s, int position, int range);
-/* Sum `sum` of the own piece of a range; the sum of all nodes of the own piece, where sums cross.
- */
+/* strategy_sum: sum number `sum` of this rank's piece of a range. strategy_crossed_sum: the sum of
+ * all nodes of this rank's piece of a unit, where sums go between nodes. */
 float *strategy_sum(const struct dpt_strategy *s, int sum, int range);
 float *strategy_crossed_sum(const struct dpt_strategy *s, int unit);
-/* Bytes of an element in transfers of gradients with the rank at a position; is_narrow: fewer than
- * four (wire.h). */
+/* strategy_width: bytes of an element in gradient transfers to and from the rank at `position`.
+ * strategy_is_narrow: whether that is fewer than four bytes (wire.h). */
 size_t strategy_width(const struct dpt_strategy *s, int position);
 bool strategy_is_narrow(const struct dpt_strategy *s, int position);
-/* Byte in narrow_sum of element `at` of the own piece of a range. */
+/* The byte in narrow_sum at which element `at` of this rank's piece of a range begins. */
 size_t strategy_narrow_offset(const struct dpt_strategy *s, int range, int64_t at);
 
 /* reduce/wave_buffers.c: memory of a generation in waves. */

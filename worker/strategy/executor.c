@@ -1,5 +1,5 @@
-/* The strategy: carries out the actions of a list (strategy.h, core.h). What tells strategies apart
- * is in the table of base/strategy_traits.c:
+/* The strategy: carries out the actions of a list (strategy.h, core.h). The table in
+ * base/strategy_traits.c says how strategies differ:
  *
  *                    state        weights                       gradients
  *   ddp, no_shard    everything   held                          lanes; reduce: units
@@ -12,7 +12,7 @@
  *   hybrid_shard     own shard of the node's replica, gathered unit by unit inside the node: units
  *
  * ddp: Li et al., VLDB'20. zero1 to zero3: Rajbhandari et al., SC'20. fsdp: Zhao et al., VLDB'23.
- * With a shadow, a rank of another node holds each shard too. */
+ * With shadows, a rank of another node also holds each shard. */
 #include "base/log.h"
 #include "worker/strategy/core.h"
 #include "worker/strategy/reduce/wire.h"
@@ -56,7 +56,7 @@ static enum dpt_status make_block_sums(struct dpt_strategy *s, struct dpt_err *e
     return DPT_OK;
 }
 
-/* What is reduced by buckets has them, and counts what is announced of each. */
+/* A strategy that reduces by buckets makes them, and a counter of announced tensors for each. */
 static enum dpt_status make_buckets(struct dpt_strategy *s, struct dpt_err *err)
 {
     s->waves.ranges = *s->env.grid;
@@ -88,7 +88,8 @@ static enum dpt_status make_strategy(struct dpt_strategy *s, struct dpt_err *err
     static const int alone[] = {0};
     const struct dpt_world world = {
         .lanes = 1, .size = 1, .rank_of_position = alone, .host_of_position = alone};
-    s->part = dpt_partition_of(s->env.config, &world, 0); /* what no world changes is made here */
+    /* only memory that is the same in every world is made from this */
+    s->part = dpt_partition_of(s->env.config, &world, 0);
     DPT_TRY(make_buckets(s, err));
     list_memory(s);
     s->part.world = NULL;
@@ -149,8 +150,8 @@ static void warn_of_bare_shards(const struct dpt_strategy *s)
                 bare, world->size);
 }
 
-/* A holder needs the sums as they are made: where zero1 would send its sums of lanes once a step,
- * with shadows it sends what zero2 does. */
+/* The holder of a shadow needs each sum when it is made. With shadows zero1 therefore sends the
+ * gradient of every slot, as zero2 does, and not its sums of lanes once a step. */
 static void warn_of_slots_sent(struct dpt_strategy *s)
 {
     if (s->told_of_slots || s->part.shadow_shift == 0 || !s->traits.warns_slots)
@@ -208,7 +209,7 @@ const struct dpt_step_list *dpt_strategy_eval_list(const struct dpt_strategy *s)
 
 /* ---- a step ---- */
 
-/* Weights that stay are gathered again only when they have changed. */
+/* Whole weights that a rank keeps are gathered again only after they changed. */
 static bool gathered_already(const struct dpt_strategy *s)
 {
     return s->traits.weights == DPT_WEIGHTS_ONCE && !s->state.stale;
@@ -239,7 +240,8 @@ void dpt_strategy_begin_step(struct dpt_strategy *s, int64_t step)
     dpt_task_runner_begin(s->runner, &s->list, gathered_already(s), job);
 }
 
-/* Lets a bucket go whose gradient, or sum of lanes, is whole. */
+/* Reduces a bucket whose gradient, or sum of lanes, is complete. With lanes the reduction may end
+ * later. */
 static enum dpt_status reduce_bucket(struct dpt_strategy *s, int action, struct dpt_err *err)
 {
     const struct dpt_action *a = &s->list.actions[action];
@@ -255,7 +257,8 @@ static enum dpt_status reduce_bucket(struct dpt_strategy *s, int action, struct 
                           : DPT_OK;
 }
 
-/* Backward has made a tensor's gradient whole. What fails here, the bucket's REDUCE tells. */
+/* Backward calls this when a tensor's gradient is complete. The bucket's REDUCE action returns an
+ * error that occurs here. */
 static void announce(void *ctx, int param)
 {
     struct dpt_strategy *s = ctx;
@@ -287,7 +290,8 @@ static void use_weights(struct dpt_strategy *s, struct dpt_slot *slot)
 
 void dpt_strategy_begin_slot(struct dpt_strategy *s, int slot_index, struct dpt_slot *slot)
 {
-    const bool by_units = s->traits.route == DPT_GRADIENT_UNITS; /* let go by REDUCE alone */
+    /* only the REDUCE action reduces units */
+    const bool by_units = s->traits.route == DPT_GRADIENT_UNITS;
     s->step.slot = slot_index;
     use_weights(s, slot);
     slot->announce = by_units ? ignore_announcement : announce;
@@ -326,11 +330,11 @@ static enum dpt_status act_reserve(struct dpt_strategy *s, const struct dpt_acti
     return DPT_OK;
 }
 
-/* From here on others may read, or overwrite, what the action's unit has used. */
+/* After this call transfers may read, or overwrite, the memory that the action's unit used. */
 static enum dpt_status act_let_go(struct dpt_strategy *s, int action, struct dpt_err *err)
 {
     const struct dpt_action *a = &s->step.present->actions[action];
-    if (!s->env.resident) /* a device's transfers wait for it */
+    if (!s->env.resident) /* transfers on a device wait for the stream */
         DPT_TRY(dpt_stream_sync(s->stream, err));
     DPT_TRY(dpt_task_runner_advance(s->runner, action + 1, err));
     return dpt_task_runner_await(s->runner, a->first_task, a->n_tasks, true, err);
@@ -346,7 +350,7 @@ static enum dpt_status act_reduce(struct dpt_strategy *s, int action, struct dpt
         *err = s->step.err;
         return s->step.status;
     }
-    return action < s->step.next_reduce ? DPT_OK /* it was announced */
+    return action < s->step.next_reduce ? DPT_OK /* an announcement reduced the bucket */
                                         : reduce_bucket(s, action, err);
 }
 

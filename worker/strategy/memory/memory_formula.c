@@ -15,13 +15,13 @@
 
 enum { F32 = 4, LOADER_BATCHES = 8 /* micro-batches read ahead */ };
 
-/* A spec with values that follow from it. */
+/* A spec, and the values that follow from it. */
 struct memory {
     const struct dpt_memory_spec *spec;
     struct dpt_partition part;
     int64_t offset[DPT_PARAMS_MAX + 1];
     struct dpt_grid buckets; /* of gradients, as ranges of the flat vector */
-    bool by_host; /* sums of lanes are in the host's memory, or come there to be reduced */
+    bool by_host; /* sums of lanes are in the host's memory, or are copied there and reduced */
     int64_t p, w, k, largest; /* P, w, k and U of dpt_memory_bound */
     int n;                    /* ranks */
 };
@@ -46,13 +46,14 @@ static void memory_init(struct memory *m, const struct dpt_memory_spec *spec)
     dpt_model_buckets_fini(&buckets);
 }
 
-/* Elements of a shard; there is memory for a block at least. */
+/* Elements of a shard's memory, which is at least one block. */
 static int64_t shard_numel(const struct memory *m, struct dpt_shard shard)
 {
     return (int64_t)dpt_shard_bytes(m->spec->grid, shard, 1);
 }
 
-/* Of the weights that adapters go with, which each rank has whole; a GPU has them itself. */
+/* Bytes of the weights of the base model under adapters. Each rank has them whole. With cuda they
+ * are on the GPU and do not count. */
 static int64_t base_bytes(const struct memory *m)
 {
     const struct dpt_model *base = dpt_model_base(m->spec->model);
@@ -60,7 +61,7 @@ static int64_t base_bytes(const struct memory *m)
     return here ? dpt_model_flat_numel(base) * m->w : 0;
 }
 
-/* What the strategy itself holds of the host's memory. */
+/* Adds the host memory that the strategy's memory list has. */
 static void add_held(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
 {
     const struct dpt_strategy_traits *traits = &m->part.traits;
@@ -77,8 +78,8 @@ static void add_held(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
         ret[list.item[i].tag] += list.item[i].n * (int64_t)list.item[i].bytes;
 }
 
-/* The most elements of this rank's pieces of sums of lanes that are under way at once: of a bucket,
- * or of a part of a unit. */
+/* The most elements that this rank's piece of a sum of lanes has while it is reduced: the piece of
+ * a bucket, or a part of the piece of a unit. */
 static int64_t largest_reduced(const struct memory *m)
 {
     const struct dpt_grid *buckets = &m->buckets;
@@ -96,8 +97,9 @@ static int64_t largest_reduced(const struct memory *m)
     return largest;
 }
 
-/* The memory of a reducer of sums of lanes between hosts: staging for sums that arrive, and the own
- * pieces' sums as other hosts get them, unless they stay with their owners. */
+/* The memory of a reducer of sums of lanes between hosts: staging for sums that arrive, and the
+ * 16-bit copy of this rank's sums for other hosts. There is no copy where sums stay with their
+ * owners. */
 static int64_t reducer_bytes(const struct memory *m)
 {
     const struct dpt_world *world = m->spec->world;
@@ -149,7 +151,7 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
     }
     ret[DPT_MEMORY_COMM] += (m.by_host ? reducer_bytes(&m) : 0) + (int64_t)dpt_comm_own_bytes(m.n);
     ret[DPT_MEMORY_DATA] = LOADER_BATCHES * (int64_t)dpt_batch_bytes(&form, b);
-    if (cuda) /* on their way to the device */
+    if (cuda) /* memory for transfers to the device: a batch, and the stager's */
         ret[DPT_MEMORY_DATA] += (int64_t)dpt_batch_bytes(&form, b) +
                                 (int64_t)dpt_stager_bytes((size_t)m.p * sizeof(float));
 }
@@ -165,14 +167,14 @@ static int64_t other_bytes(const int64_t formula[DPT_MEMORY_COUNT])
     return bytes;
 }
 
-/* The largest shard of the state that a rank of this world, or node, holds. */
+/* The largest shard of the state that any rank of this world (hybrid_shard: of this node) holds. */
 static struct dpt_shard largest_held(const struct memory *m)
 {
     return (struct dpt_shard){0, dpt_partition_held(&m->part, m->part.position).of};
 }
 
-/* A copy of the masters and moments that this rank keeps on its GPU, and the gradient, if that is
- * reduced here. */
+/* The bound where the GPU keeps the state: a copy of the rank's masters and moments, and the
+ * gradient, if it is reduced in the host's memory. */
 static int64_t bound_beside_device(const struct memory *m, const int64_t formula[DPT_MEMORY_COUNT])
 {
     const int64_t shard = shard_numel(m, (struct dpt_shard){0, m->n});

@@ -4,9 +4,9 @@
 #include "worker/plan/reduce.h"
 #include "worker/strategy/strategy.h"
 
-enum { F32 = sizeof(float), SLOT_UNITS = 2 /* whose gradient of a slot is held at once */ };
+enum { F32 = sizeof(float), SLOT_UNITS = 2 /* units whose slot gradients are held at once */ };
 
-/* A place with what follows from it. */
+/* A place, and the values that follow from it. */
 struct maker {
     const struct dpt_memory_place *place;
     const struct dpt_partition *part;
@@ -61,8 +61,8 @@ static void put_state(struct maker *m)
              dpt_gathered_places(config, m->place->model));
 }
 
-/* The stack of this rank's lanes, where they are added, and in the host's memory if they are
- * reduced there. */
+/* Lists the stack of this rank's lanes: on the device that adds them, and also in the host's memory
+ * if they are reduced there. */
 static void put_lanes(struct maker *m)
 {
     const struct dpt_world *world = m->part->world;
@@ -79,7 +79,7 @@ static void put_lanes(struct maker *m)
         put_item(m, DPT_ITEM_DEVICE_LANES, DPT_MEMORY_SUMS, m->flat * F32,
                  dpt_tree_buffers(world->lanes, own) - 1);
     }
-    /* PowerSGD's lanes are as many as ranks. */
+    /* PowerSGD has one lane for each rank. */
     const bool single =
         dpt_config_slots(config) == dpt_config_lanes(config) && !m->traits->powersgd;
     for (int u = 0; u < dpt_model_n_units(model) && !single && !m->traits->order_open; u++)
@@ -107,7 +107,8 @@ static void put_staging(struct maker *m)
              DPT_STAGING_TURNS);
 }
 
-/* The most that is staged of a part of a unit that this rank adds of the sums of nodes. */
+/* Lists this rank's piece of the sum of all nodes, and staging memory for the part of a unit of
+ * which most arrives at once. */
 static void put_crossing(struct maker *m)
 {
     const struct dpt_partition *p = m->part;

@@ -1,5 +1,5 @@
-/* The memory of products (memory_formula.h): packed forms, and the workspace of ops, which is as
- * large as the largest needs. It follows kernels/cpu/gemm.c, head.c, conv.c, conv_weights.c and
+/* The memory of products (memory_formula.h): packed forms, and the workspace of ops, which fits the
+ * op that needs most. The formulas follow kernels/cpu/gemm.c, head.c, conv.c, conv_weights.c and
  * batchnorm.c, which cut work by the same sizes (kernels/cpu_sizes.h). */
 #include "worker/strategy/memory/memory_formula.h"
 
@@ -8,9 +8,9 @@
 
 enum {
     F32 = 4,
-    PACK_COLUMNS = 64,     /* in which oneDNN packs a tile, */
-    PACK_ROW_BYTES = 64,   /* of so many rows at once, */
-    TILE_BYTES = 128 << 10 /* about, and what else a thread keeps for one */
+    PACK_COLUMNS = 64,     /* oneDNN rounds a tile's columns up to this */
+    PACK_ROW_BYTES = 64,   /* oneDNN rounds a tile's rows up to this many bytes */
+    TILE_BYTES = 128 << 10 /* about: a tile and a thread's other memory for it */
 };
 
 static int64_t most(int64_t a, int64_t b)
@@ -33,7 +33,7 @@ static int64_t round_up(int64_t n, int64_t to)
     return ceil_div(n, to) * to;
 }
 
-/* A product's right-hand operand of k rows and n columns. */
+/* Bytes of a product's right-hand operand of k rows and n columns. */
 static int64_t packed_operand(int64_t k, int64_t n, int64_t bytes)
 {
     const int64_t columns = round_up(least(n, DPT_TILE_N), PACK_COLUMNS);
@@ -47,7 +47,8 @@ static int64_t taps_met(const struct dpt_pack *pack, int64_t class)
     return first < pack->kernel ? ceil_div(pack->kernel - first, pack->stride) : 0;
 }
 
-/* Of y, and of each class of dx: the taps that it meets of all output channels. */
+/* Bytes of the operand of y, and of one operand for each class of dx: the taps that the class
+ * meets, of all output channels. */
 static int64_t packed_convolution(const struct dpt_pack *pack, int64_t bytes)
 {
     const int64_t in = pack->cols / (pack->kernel * pack->kernel), out = pack->rows;
@@ -58,7 +59,8 @@ static int64_t packed_convolution(const struct dpt_pack *pack, int64_t bytes)
     return all;
 }
 
-/* The model whose matrices products read: of adapters the base, to which theirs are small. */
+/* The model whose matrices the products read. With adapters it is the base model: the adapters'
+ * matrices are small beside it. */
 static const struct dpt_model *multiplied(const struct dpt_model *model)
 {
     const struct dpt_model *base = dpt_model_base(model);
@@ -68,7 +70,8 @@ static const struct dpt_model *multiplied(const struct dpt_model *model)
 int64_t dpt_memory_packed(const struct dpt_model *model, int operand_bytes)
 {
     const struct dpt_model *of = multiplied(model);
-    const int trained = of == model ? -1 : dpt_model_score(of); /* of the base's */
+    /* the base's trained parameter; -1: none */
+    const int trained = of == model ? -1 : dpt_model_score(of);
     struct dpt_pack pack;
     int64_t bytes = 0;
     for (int i = 0; i < dpt_model_n_params(of); i++) {
@@ -91,7 +94,7 @@ int64_t dpt_memory_packed(const struct dpt_model *model, int operand_bytes)
 /* The largest product of each kind of a model. */
 struct products {
     int64_t weights;     /* elements of a matrix of a linear layer */
-    int64_t sides;       /* its rows and columns together */
+    int64_t sides;       /* rows and columns of that matrix together */
     int64_t depth;       /* the longer of them */
     int64_t head, width; /* elements of a head's matrix that are multiplied at once; its columns */
 };
@@ -116,7 +119,7 @@ static struct products products_of(const struct dpt_model *model)
     return p;
 }
 
-/* Bytes of an op's own memory, and of that of the products that it runs. */
+/* Bytes of an op's own memory, and of the memory of the products that the op runs. */
 struct working {
     int64_t op, product;
 };
@@ -134,8 +137,9 @@ static struct working working_of_heads(const struct dpt_memory_spec *spec, bool 
     const int64_t most_rows = w == F32 ? DPT_HEAD_ROWS_F32 : DPT_HEAD_ROWS_HALF,
                   rows = least(losses, most_rows);
     const int64_t logits = rows * v * F32 + (w == F32 ? 0 : rows * (v * w + p.width * F32));
-    /* Where the head's gradient meets what is there already it is summed apart from it first. A
-     * tied one is made in a place of its own, but when the order is open. A frozen one has none. */
+    /* If the head's gradient is added to an existing gradient, it is first summed in separate
+     * memory. A tied head's gradient has a separate buffer, unless the order is open. A frozen head
+     * has no gradient. */
     const bool meets = head_meets && !dpt_model_base(model);
     const int64_t apart = meets && losses > most_rows ? v * p.width * F32 : 0;
     const int64_t operands = most(most(p.weights, p.sides * bt), p.head),
@@ -143,9 +147,10 @@ static struct working working_of_heads(const struct dpt_memory_spec *spec, bool 
     return (struct working){logits + apart, operands * w + (int64_t)spec->threads * of_thread};
 }
 
-/* A convolution with a window of k elements: the weight as it is multiplied, or in the gradient of
- * the weight dy, sums of groups of chunks, and of each thread a tile of windows in rows and packed;
- * and batch norm behind it, which keeps two sums of each channel and chunk. */
+/* The op memory of a convolution with a window of k elements is the largest of three needs.
+ * Forward: the weight in the dtype of the product. Gradient of the weight: dy, the sums of groups
+ * of chunks, and for each thread a tile of windows in rows and packed. Batch norm after the
+ * convolution: two sums for each channel and chunk. */
 static int64_t op_of_convolution(const struct dpt_pack *pack, int64_t pixels, int64_t o,
                                  int64_t threads)
 {
@@ -158,8 +163,8 @@ static int64_t op_of_convolution(const struct dpt_pack *pack, int64_t pixels, in
     return most(most(k * out * o, gradient + threads * of_thread), norm);
 }
 
-/* The right-hand operand, and of each thread a tile of windows and one of the operand in rows.
- * Where windows are pixels that are widened there are tiles that all share. */
+/* The right-hand operand, and for each thread a tile of windows and a tile of the operand in rows.
+ * With a 1 x 1 kernel windows are pixels, which are widened in tiles that all threads share. */
 static int64_t product_of_convolution(const struct dpt_pack *pack, int64_t pixels, int64_t o,
                                       int64_t threads)
 {
@@ -180,7 +185,7 @@ static int64_t product_of_convolution(const struct dpt_pack *pack, int64_t pixel
 static struct working working_of_convolutions(const struct dpt_memory_spec *spec)
 {
     const struct dpt_model *model = spec->model;
-    /* Where they are not packed it is not said what they are multiplied in: at most f32. */
+    /* Without packed weights the dtype of the products is not known; f32 is the largest. */
     const int64_t o = spec->packed_operand > 0 ? spec->packed_operand : F32;
     struct working w = {0};
     for (int i = 0; i < dpt_model_n_params(model); i++) {

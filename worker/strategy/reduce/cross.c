@@ -1,14 +1,15 @@
-/* Tasks of kind CROSS (core.h): where nodes add their own lanes, their sums go once a step to the
- * owners of pieces of the whole, and the owners add them in the lanes' tree.
+/* Tasks of kind CROSS (core.h). Where each node adds its own lanes, the nodes send their sums once
+ * a step to the owners of the pieces of the whole sum. The owners add them in the order of the
+ * lanes' tree.
  *
  *   node 0, ranks a b, lanes 0 … 3       node 1, ranks c d, lanes 4 … 7
  *   a: half 0, b: half 1                 c: half 0, d: half 1       added, slot after slot
  *   CROSS  quarters 0, 1, 2, 3 of the sums to a, c, b, d
  *   SHARE  the same quarters of the whole sum back
  *
- * So each element goes between two nodes once there and once back in a step, whatever the number of
- * slots. Nodes of different sizes have other pieces; then more pieces overlap, and each overlap is
- * a transfer. */
+ * So in a step each element goes between two nodes once in each direction, for any number of slots.
+ * Nodes of different sizes cut their sums into different pieces. Then more pieces overlap, and each
+ * overlap is a transfer. */
 #include "worker/strategy/core.h"
 #include "worker/strategy/reduce/tree_sum.h"
 
@@ -19,19 +20,22 @@ struct strategy_cross {
         int n;
         struct dpt_range node[DPT_COVER_MAX];
     } * covers;
-    /* The step: the begin of each position's contribution, by sum; the parts of a sum. */
+    /* In a step: the first element of each position's contribution, by sum; then the parts of one
+     * sum. */
     const float **sources; /* [world size * DPT_COVER_MAX] */
     struct dpt_partial *partials;
     float *scratch;
     struct dpt_buffer staging; /* of all turns */
-    /* On a device: the places of the sums to add and the joins after each, in the host's memory and
-     * in the device's. */
+    /* On a device: the addresses of the sums to add, and the number of joins after each. `parts`
+     * and `joins` are in the host's memory, `device_parts` and `device_joins` are their copies on
+     * the device. */
     const float **parts; /* [world size * DPT_COVER_MAX] */
     uint8_t *joins;      /* likewise */
     struct dpt_buffer device_parts, device_joins;
 };
 
-/* The elements that the rank at `from` has added of the part that the rank at `to` adds. */
+/* The elements that the rank at `from` has summed for its node and that lie in the part that the
+ * rank at `to` adds. */
 static struct dpt_interval crossing_piece(const struct dpt_strategy *s, int from, int to, int unit,
                                           int part)
 {
@@ -92,7 +96,8 @@ static void add_on_device(const struct dpt_strategy *s, int n, int64_t numel, fl
     s->ops->ordered_sum(s->comm_stream, &args);
 }
 
-/* Adds the elements from `at` on that every node has in one piece; returns their end. */
+/* Adds the elements from `at` on that lie in one piece on every node, and returns the end of these
+ * elements. */
 static int64_t add_run(const struct dpt_strategy *s, const struct dpt_task *task,
                        struct dpt_interval own, int64_t at)
 {

@@ -12,7 +12,7 @@ static bool sum_is_flat(const struct dpt_strategy *s)
     return s->traits.state == DPT_STATE_REPLICATED && s->traits.route == DPT_GRADIENT_UNITS;
 }
 
-/* The gradient of a shard, which in waves by units is at `data`. */
+/* The gradient of a shard. `data` is its memory in waves by units, and is not read otherwise. */
 static struct strategy_gradient gradient_of(const struct dpt_strategy *s, float *data,
                                             struct dpt_shard shard)
 {

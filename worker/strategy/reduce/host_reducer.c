@@ -1,8 +1,9 @@
 /* The pipeline of chunks through the three stages of the canonical all-reduce (rank_transfers.h).
  *
- * Inside one host a bucket is reduced in chunks, so that a peer that aborts does not wait long
- * until the others have stopped writing into its memory; between hosts in one, because each message
- * has a cost. The borders of chunks change no sum. */
+ * Inside one host a bucket is reduced in chunks: a peer that aborts has to wait until the others
+ * stop writing into its memory, and a chunk keeps that wait short. Between hosts a bucket is one
+ * chunk, because each message has a cost, unless sums stay in shards. The borders of chunks change
+ * no sum. */
 #include "worker/strategy/reduce/host_reducer.h"
 
 #include "worker/plan/partition.h"
@@ -26,7 +27,7 @@ struct chunk {
     int bucket;
     int64_t first, end; /* elements of the flat gradient */
     int part, n_parts;  /* of every piece of [first, end); 0 of 1 unless the sums stay in shards */
-    int64_t narrow_at;  /* of the own piece in `narrow` */
+    int64_t narrow_at;  /* element of `narrow` at which this rank's piece begins */
 };
 
 /* A chunk under way. */
@@ -43,12 +44,12 @@ struct host_reducer {
     int n_chunks;
     struct chunk *chunks;       /* bucket by bucket */
     int *first_chunk;           /* [n_buckets + 1] */
-    struct chunk_run run[RUNS]; /* of chunk i: i mod RUNS */
+    struct chunk_run run[RUNS]; /* chunk i uses run i mod RUNS */
     struct dpt_partial *partials;
-    float **copies; /* [n_transfers]: where others want a sum */
+    float **copies; /* [world size] addresses in peers' memory that also get a sum */
     float *scratch;
     struct dpt_comm_mem *staging[DPT_HOST_REDUCER_STAGINGS];
-    struct dpt_comm_mem *narrow; /* the sums of the own pieces as other hosts get them */
+    struct dpt_comm_mem *narrow; /* sums of this rank's pieces in `wire`, for other hosts */
     atomic_int *ready;           /* [n_buckets] */
 };
 
@@ -73,7 +74,8 @@ static int64_t chunk_numel(const struct host_reducer *r)
     return (blocks > 0 ? blocks : 1) * block * r->base.of.world->size;
 }
 
-/* A bucket's chunks: runs of it; of shards parts of all its pieces, which are the bucket's. */
+/* The number of chunks of a bucket. A chunk is a run of the bucket's elements; with `shards` it is
+ * a part of each of the bucket's pieces. */
 static int64_t chunks_of(const struct host_reducer *r, const struct dpt_bucket *bucket)
 {
     const int64_t most = chunk_numel(r), numel = bucket->end - bucket->first;
@@ -111,7 +113,7 @@ static enum dpt_status cut_chunks(struct host_reducer *r, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* The flat element range of `piece` of chunk `c`. */
+/* The first element of `piece` of chunk `c` in the flat gradient; its length goes to *ret_numel. */
 static int64_t piece_at(const struct host_reducer *r, int c, int piece, int64_t *ret_numel)
 {
     const struct chunk *chunk = &r->chunks[c];
@@ -198,8 +200,8 @@ static enum dpt_status make_host_reducer(struct host_reducer *r, struct dpt_err 
     return make_staging(r, err);
 }
 
-/* Makes a transfer to or from another host one of 16 bits. Sums that are sent to be added are
- * packed in place: this rank no longer needs them. */
+/* Changes a transfer to or from another host to 16 bits. Sums that another rank will add are packed
+ * in place: this rank no longer needs them. */
 static void narrow_xfer(struct host_reducer *r, int c, enum dpt_stage s,
                         const struct dpt_rank_transfer *transfer, struct dpt_comm_xfer *x)
 {
@@ -217,7 +219,7 @@ static void narrow_xfer(struct host_reducer *r, int c, enum dpt_stage s,
     }
 }
 
-/* Packs the sum of the own piece of a chunk for other hosts. */
+/* Packs the sum of this rank's piece of a chunk for other hosts. */
 static void narrow_own(struct host_reducer *r, int c)
 {
     int64_t numel;
@@ -302,7 +304,7 @@ static void sum_piece(struct host_reducer *r, int c, enum dpt_stage s,
     dpt_tree_sum_add(r->spec.ops, r->base.of.stream, &sum);
 }
 
-/* Carries a chunk from the arrival of one stage's parts to the sums of that stage. */
+/* Waits for the parts of one stage of a chunk, and adds them. */
 static enum dpt_status finish_stage(struct host_reducer *r, struct dpt_comm *comm, int c,
                                     enum dpt_stage s, struct dpt_err *err)
 {
@@ -323,7 +325,7 @@ static enum dpt_status finish_stage(struct host_reducer *r, struct dpt_comm *com
     return status;
 }
 
-/* Waits until the main thread has completed `bucket`, moving what is in flight meanwhile. */
+/* Waits until the main thread has completed `bucket`. Transfers in flight go on meanwhile. */
 static enum dpt_status await_ready(struct host_reducer *r, struct dpt_comm *comm, int bucket,
                                    struct dpt_err *err)
 {
@@ -366,8 +368,8 @@ static enum dpt_status end_gather(struct host_reducer *r, struct dpt_comm *comm,
     return widen_arrived(r, c, err);
 }
 
-/* Posts the last stage of a chunk, once that of a much earlier one has ended; `first` is the
- * earliest that is under way. */
+/* Posts the all-gather of chunk `c`. Before that it ends the all-gather of chunk c - GATHERS_MAX,
+ * so that at most GATHERS_MAX are under way; `first` is the first chunk of this run. */
 static enum dpt_status post_gather(struct host_reducer *r, struct dpt_comm *comm, int first, int c,
                                    struct dpt_err *err)
 {
@@ -377,7 +379,7 @@ static enum dpt_status post_gather(struct host_reducer *r, struct dpt_comm *comm
     return post_stage(r, comm, c, DPT_STAGE_GATHER, err);
 }
 
-/* Chunks [first, end), from their buckets' completion to their sums. */
+/* Reduces chunks [first, end), each when its bucket is complete. */
 static enum dpt_status run_chunks(struct host_reducer *r, struct dpt_comm *comm, int first, int end,
                                   struct dpt_err *err)
 {

@@ -25,7 +25,7 @@ enum dpt_status dpt_lane_buffers_make(struct dpt_lane_buffers *b,
     DPT_ASSERT(registered <= DPT_COVER_MAX && on_device <= DPT_COVER_MAX);
     for (int i = b->n_registered; i < registered; i++, b->n_registered++) {
         const struct dpt_memory_entry *entry = entry_of(memory, DPT_ITEM_LANE_FIRST, i);
-        /* Peers of the host write sums to the first. */
+        /* Peers of the same host write sums to the first buffer. */
         DPT_TRY(dpt_comm_mem_create_for(env->listener, entry->tag, i == 0, entry->bytes,
                                         &b->registered[i], err));
         if (!env->resident)

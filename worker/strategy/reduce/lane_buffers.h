@@ -1,7 +1,8 @@
-/* The lane buffers of a rank, whole flat gradients: a stack, as worker/plan/lanes.h describes, in
- * which slots are added. They are registered memory; or a device's, and then what of them goes
- * through the host's memory has registered buffers beside them. And the reducer of a generation,
- * chosen by where they are. All by the main thread, between generations. */
+/* The lane buffers of a rank, and the reducer of a generation. Each buffer has a whole flat
+ * gradient; together they are the stack of worker/plan/lanes.h, in which slots are added. The
+ * buffers are registered memory or a device's memory. Buffers of a device that go through the
+ * host's memory have registered buffers beside them. The place of the buffers decides which reducer
+ * a generation uses. All functions are called by the main thread, between generations. */
 #ifndef DPT_WORKER_STRATEGY_REDUCE_LANE_BUFFERS_H
 #define DPT_WORKER_STRATEGY_REDUCE_LANE_BUFFERS_H
 
@@ -15,12 +16,12 @@ struct dpt_lane_buffers {
     int n_registered, n_on_device;
     struct dpt_comm_mem *registered[DPT_COVER_MAX];
     struct dpt_buffer on_device[DPT_COVER_MAX];
-    float *data[DPT_COVER_MAX]; /* those that slots are added in */
+    float *data[DPT_COVER_MAX]; /* the buffers in which slots are added */
 };
 
-/* Makes those that `memory` lists. Buffers are kept when a larger world needs fewer: a failure,
- * which makes worlds smaller, should not wait for the kernel to clear memory that this rank has had
- * before. */
+/* Makes the buffers that `memory` lists. A rank keeps its buffers when a larger world needs fewer.
+ * After a failure the world is smaller and needs them again; recovery then does not wait until the
+ * kernel clears new memory. */
 DPT_MUST_USE enum dpt_status dpt_lane_buffers_make(struct dpt_lane_buffers *buffers,
                                                    const struct dpt_strategy_env *env,
                                                    const struct dpt_memory_list *memory,

@@ -11,17 +11,17 @@ struct dpt_lane_sums {
     struct dpt_strategy_env env;
     struct dpt_strategy_traits traits;
     const struct dpt_model_buckets *model_buckets;
-    struct dpt_device *device; /* that slots are added on, */
-    struct dpt_stream *stream; /* the main thread's there, */
-    const struct dpt_ops *ops; /* and its ops */
+    struct dpt_device *device; /* the device that adds the slots */
+    struct dpt_stream *stream; /* the main thread's, on `device` */
+    const struct dpt_ops *ops; /* of `device` */
     enum dpt_dtype wire;
     struct dpt_powersgd *powersgd; /* NULL: sums are not approximated */
     float **grads;                 /* [n_units], of the lane being filled */
     struct dpt_lane_buffers buffers;
-    /* Where lanes have several slots: the present slot's gradient of the unit that is in_parts,
-     * which is added to the lane's when it is whole. NULL: not needed. */
+    /* Where lanes have several slots: the present slot's gradient of the unit with `in_parts`. When
+     * it is complete it is added to the lane. data NULL: not needed. */
     struct dpt_buffer apart;
-    int parted; /* that unit; -1: none */
+    int parted; /* the unit with `in_parts`; -1: none */
 
     /* The generation. */
     const struct dpt_partition *part;
@@ -32,8 +32,9 @@ struct dpt_lane_sums {
     int lane;        /* being filled */
     int depth;       /* index of the buffer being filled */
     bool lane_ends;  /* the present slot is the lane's last */
-    bool adds_apart; /* it is not the lane's first */
-    bool direct;     /* it is the whole lane, and added to the sum below as backward makes it */
+    bool adds_apart; /* the slot is not the lane's first: `apart` is added to the lane */
+    /* the slot is the whole lane, and backward adds it directly to the sum below */
+    bool direct;
 };
 
 void dpt_lane_sums_destroy(struct dpt_lane_sums **sums)
@@ -130,13 +131,13 @@ static int joins_after_lane(const struct dpt_lane_sums *d)
     return dpt_tree_joins_after(d->part->world->lanes, d->lanes, d->lane);
 }
 
-/* A tensor is complete in the lane being filled: joins it up the stack, while it is still in the
- * caches, each sum rounded if they are (wire.h). What lies between units stays zero. */
+/* Joins a tensor that is complete in the lane being filled up the stack, while the tensor is still
+ * in the caches. Each sum is rounded to `wire` (wire.h). The gaps between units stay zero. */
 static void join_tensor(struct dpt_lane_sums *d, const struct dpt_param *param)
 {
     int joins = joins_after_lane(d), top = d->depth;
     d->ops->round_to(d->stream, param->numel, d->wire, d->buffers.data[top] + param->offset);
-    if (d->direct && param->unit != d->parted) { /* the first is done */
+    if (d->direct && param->unit != d->parted) { /* backward has done the first join */
         joins--;
         top--;
     }
@@ -147,7 +148,7 @@ static void join_tensor(struct dpt_lane_sums *d, const struct dpt_param *param)
     }
 }
 
-/* The parted unit's tensor is whole in this slot: adds it to the lane's. */
+/* Adds a tensor of the parted unit to the lane, once the tensor is complete in this slot. */
 static void add_apart(struct dpt_lane_sums *d, const struct dpt_param *param)
 {
     float *sum = d->buffers.data[d->depth] + param->offset;
@@ -165,7 +166,7 @@ void dpt_lane_sums_add_tensor(struct dpt_lane_sums *d, int param)
         join_tensor(d, p);
 }
 
-/* Gradients that were packed for the way (wire.h) have left bits where nothing is written. */
+/* Gradients that were packed for a transfer (wire.h) left bits in the gaps, which no op writes. */
 static void clear_gaps(const struct dpt_lane_sums *d)
 {
     for (int u = 0; u < dpt_model_n_units(d->env.model); u++)
@@ -179,8 +180,9 @@ void dpt_lane_sums_begin_slot(struct dpt_lane_sums *d, int slot_index, struct dp
         dpt_lane_slots(dpt_config_slots(d->env.config), d->part->world->lanes, d->lane);
     DPT_ASSERT(slot_index >= of_lane.first && slot_index < of_lane.end);
     const bool first = slot_index == of_lane.first;
-    /* Adding a slot as it is made is adding it when it is whole, but for what is in_parts, and
-     * where lanes are rounded first. */
+    /* Backward may add a slot while it makes the slot's gradient: the bits are the same as if the
+     * complete gradient were added. Not so for the unit with `in_parts`, and where lanes are
+     * rounded before they are added. */
     d->direct = d->wire == DPT_F32 && of_lane.end - of_lane.first == 1 && joins_after_lane(d) > 0;
     for (int u = 0; u < dpt_model_n_units(d->env.model); u++)
         d->grads[u] = d->buffers.data[d->depth - (d->direct && u != d->parted)] +

@@ -1,6 +1,7 @@
-/* The gradients of a rank's own run of lanes (`accumulate: local` with whole gradient buffers):
- * slots are added into lanes as backward goes, lanes up the tree, and buckets go to the reducer
- * while backward goes on with the tensors before them (Li et al., "PyTorch Distributed", VLDB'20).
+/* The gradients of a rank's own run of lanes (`accumulate: local` with whole gradient buffers).
+ * During backward slots are added into lanes, and lanes are added up the tree. The reducer gets a
+ * bucket while backward goes on with the tensors before it (Li et al., "PyTorch Distributed",
+ * VLDB'20).
  *
  * Lane buffers are a stack, as worker/plan/lanes.h describes. When the last slot of a lane
  * announces a tensor, that tensor is joined up the stack; after the last lane the sums of a bucket
@@ -34,17 +35,17 @@ struct dpt_reducer *dpt_lane_sums_reducer(const struct dpt_lane_sums *sums);
 void dpt_lane_sums_begin_step(struct dpt_lane_sums *sums);
 /* Fills grads, accumulate and parts_apart. */
 void dpt_lane_sums_begin_slot(struct dpt_lane_sums *sums, int slot_index, struct dpt_slot *slot);
-/* The present slot's gradient of a parameter is whole. */
+/* Adds a parameter's gradient of the present slot, which is complete. */
 void dpt_lane_sums_add_tensor(struct dpt_lane_sums *sums, int param);
 void dpt_lane_sums_end_slot(struct dpt_lane_sums *sums);
 
-/* The step was applied. Also after its generation. */
+/* Tells that the step was applied. May be called after the end of the step's generation. */
 void dpt_lane_sums_applied(struct dpt_lane_sums *sums, int64_t step);
 
 /* The reduced gradient at its places in the flat vector. */
 float *dpt_lane_sums_gradient(const struct dpt_lane_sums *sums);
 
-/* Gradient bytes held, in how many buffers, and bytes sent in a step. */
+/* Bytes of gradients held, the number of their buffers, and the bytes sent in a step. */
 void dpt_lane_sums_cost(const struct dpt_lane_sums *sums, struct dpt_strategy_cost *ret);
 
 #endif

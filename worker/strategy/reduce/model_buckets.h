@@ -7,8 +7,9 @@
 #include "worker/model/model.h"
 #include "worker/plan/buckets.h"
 
-/* In the order in which backward completes them: bucket 0 has the last tensors. As ranges of the
- * flat vector (worker/plan/schedule.h) they are in ascending order: bucket b is range n - 1 - b. */
+/* Buckets are in the order in which backward completes them: bucket 0 has the last tensors.
+ * Ranges of the flat vector (worker/plan/schedule.h) are in ascending order: bucket b is range n
+ * - 1 - b. */
 struct dpt_model_buckets {
     int n;
     struct dpt_bucket *bucket; /* [n] */
@@ -18,8 +19,9 @@ struct dpt_model_buckets {
     struct dpt_grid ranges;
 };
 
-/* Buckets of tensors, by the config's sizes; or of ONE unit each, where sums stay with the ranks
- * whose shards they are. To be finished in any case. DPT_ENOMEM. */
+/* Where the state is replicated, buckets are runs of tensors of the config's sizes. Elsewhere sums
+ * stay with the owners of the shards, and each bucket is one unit. The caller calls
+ * dpt_model_buckets_fini also after a failure. DPT_ENOMEM. */
 DPT_MUST_USE enum dpt_status dpt_model_buckets_init(struct dpt_model_buckets *buckets,
                                                     const struct dpt_config *config,
                                                     const struct dpt_model *model,

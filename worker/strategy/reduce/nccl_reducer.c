@@ -51,9 +51,9 @@ static enum dpt_status out_of_memory(struct dpt_err *err)
     return dpt_fail_nomem(err, "all-reduce between GPUs");
 }
 
-/* ---- what a generation needs ---- */
+/* ---- allocation and plan of a generation ---- */
 
-/* Whose sums there are, in lane order, and how many joins follow each. */
+/* Lists the sums of all ranks in lane order, and the number of joins after each. */
 static enum dpt_status list_parts(struct nccl_reducer *r, uint8_t **ret_joins, struct dpt_err *err)
 {
     const struct dpt_world *world = r->base.of.world;
@@ -105,8 +105,8 @@ static enum dpt_status plan_all_reduce(struct nccl_reducer *r, int index, struct
     return dpt_event_create(r->spec.device, &b->event, err);
 }
 
-/* The transfers of a bucket, and where what is added lies. Between two ranks the sums go in the
- * order in which the sender has them. */
+/* Plans the transfers of a bucket, and fills `list` with the addresses of the parts to add. Between
+ * two ranks sums go in the order of the sender's buffers. */
 static enum dpt_status plan_bucket(struct nccl_reducer *r, int index, const float **list,
                                    struct dpt_err *err)
 {
@@ -227,8 +227,8 @@ static enum dpt_status await_ticket(struct dpt_nccl_comm *nccl, uint64_t ticket,
     return status;
 }
 
-/* Waits until the main thread has said that it is ready, moving what is in flight (up to the
- * operation `last`; 0: none is) meanwhile. */
+/* Waits until the main thread has marked the bucket as ready. Operations in flight go on meanwhile;
+ * `last` is the last of them, 0: none is in flight. */
 static enum dpt_status await_ready(struct dpt_comm_thread *thread, struct bucket *b, uint64_t last,
                                    struct dpt_err *err)
 {
@@ -237,7 +237,7 @@ static enum dpt_status await_ready(struct dpt_comm_thread *thread, struct bucket
             last > 0 ? dpt_nccl_comm_poll(dpt_comm_thread_nccl(thread), 0, last, -1, err)
                      : dpt_comm_poll_woken(dpt_comm_thread_comm(thread), -1, err);
         if (status == DPT_OK)
-            last = 0; /* and look again: it may have been woken, too */
+            last = 0; /* and look again: a wake may have come at the same time */
         else if (status != DPT_INPROGRESS)
             return status;
     }
@@ -260,7 +260,7 @@ static enum dpt_status add_parts(struct nccl_reducer *r, int index, struct dpt_e
     return dpt_stream_sync(r->base.of.stream, err);
 }
 
-/* The same by NCCL's own all-reduce. */
+/* Reduces buckets by NCCL's own all-reduce. */
 static enum dpt_status all_reduce_buckets(struct nccl_reducer *r, struct dpt_comm_thread *thread,
                                           int first, int end, struct dpt_err *err)
 {

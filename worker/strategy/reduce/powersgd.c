@@ -9,13 +9,13 @@
 
 enum {
     RATE_MIN = 2, /* a matrix is compressed if it becomes at least this many times smaller */
-    CHANNELS = 2  /* left factors and what is not compressed; right factors */
+    CHANNELS = 2  /* 0: left factors, and gradients that are not compressed; 1: right factors */
 };
 
 /* A parameter, and where it is in the channels. */
 struct item {
     int64_t offset, numel; /* in the flat vector */
-    int64_t n, m;          /* of a matrix that is compressed; 0: as it is */
+    int64_t n, m;          /* of a compressed matrix (n, m); 0: not compressed */
     int64_t left_at, right_at, error_at;
 };
 
@@ -36,17 +36,18 @@ struct dpt_powersgd {
     struct channel channel[CHANNELS];
     int64_t errors_numel, right_numel, column_max;
 
-    /* Two of each: as of the last step that was applied, and what the present one makes. */
+    /* Two of each: index `current` is of the last step that was applied, the other one is filled by
+     * the present step. */
     struct dpt_buffer errors[2];
     struct dpt_buffer right[2]; /* the factors Q, (m, r) each, at right_at */
     int current;
     struct dpt_buffer across; /* transposed right factors, at right_at */
-    struct dpt_buffer column; /* one column drawn anew */
+    struct dpt_buffer column; /* one redrawn column */
     int64_t error_step;   /* the step whose gradient the errors are added to; -1: they are zero */
     int64_t reduced_step; /* in this generation; -1: none */
 };
 
-/* Of a generation. */
+/* The reducer of a generation. */
 struct powersgd_reducer {
     struct dpt_reducer base; /* `inner` reduces the steps that are not compressed */
     struct dpt_powersgd *powersgd;
@@ -141,7 +142,7 @@ void dpt_powersgd_destroy(struct dpt_powersgd **powersgd)
     *powersgd = NULL;
 }
 
-/* The three products of an item; with NULL while they are prepared. */
+/* The three products of an item. While products are prepared their operands are NULL. */
 static void left_product(const struct dpt_powersgd *p, const struct item *t, const float *d,
                          const float *right, float *left)
 {
@@ -246,8 +247,8 @@ static void settle_errors(struct dpt_powersgd *p, int64_t step)
     p->error_step = step;
 }
 
-/* Gradients with their errors; the left factors, and what is not compressed, to the first channel.
- */
+/* Adds the errors to the gradients. Fills the first channel with the left factors, and with the
+ * gradients that are not compressed. */
 static void begin_factors(struct dpt_powersgd *p, const float *gradient)
 {
     float *out = channel_data(p, 0), *sums = p->errors[!p->current].data;
@@ -264,7 +265,8 @@ static void begin_factors(struct dpt_powersgd *p, const float *gradient)
     }
 }
 
-/* The right factors of this rank, to the second channel, and transposed for its new errors. */
+/* Fills the second channel with this rank's right factors, and transposes them for the new
+ * errors. */
 static void own_factors(struct dpt_powersgd *p)
 {
     float *left = channel_data(p, 0), *out = channel_data(p, 1), *across = p->across.data;
@@ -279,7 +281,8 @@ static void own_factors(struct dpt_powersgd *p)
     }
 }
 
-/* The difference from the own factors' product; the gradient's memory is scratch. */
+/* Makes the new errors: the difference between this rank's gradient and the product of its factors.
+ * The gradient's memory is scratch. Gradients that are not compressed are copied back. */
 static void new_errors(struct dpt_powersgd *p, float *gradient)
 {
     const float *left = channel_data(p, 0), *across = p->across.data;
@@ -296,7 +299,7 @@ static void new_errors(struct dpt_powersgd *p, float *gradient)
     }
 }
 
-/* Draws a column that is zero again: it would stay zero in every later step. */
+/* Redraws each column that is zero: it would stay zero in every later step. */
 static void renew_columns(struct dpt_powersgd *p, int item, int64_t step, float *right)
 {
     const int64_t m = p->items[item].m;
@@ -313,7 +316,7 @@ static void renew_columns(struct dpt_powersgd *p, int item, int64_t step, float 
     }
 }
 
-/* The gradient of all ranks, and the factors that the next step begins with. */
+/* Makes the gradient of all ranks, and the factors with which the next step begins. */
 static void end_factors(struct dpt_powersgd *p, int64_t step, float *gradient)
 {
     const float *left = channel_data(p, 0), *sum = channel_data(p, 1);
@@ -335,11 +338,13 @@ static void post_channel(struct channel *c)
 {
     struct dpt_err none;
     (void)dpt_reducer_begin(c->reducer, 0);
-    DPT_ASSERT(dpt_reducer_ready(c->reducer, 0, &none) == DPT_OK); /* nothing is copied for it */
+    /* a host reducer copies nothing here */
+    DPT_ASSERT(dpt_reducer_ready(c->reducer, 0, &none) == DPT_OK);
     dpt_reducer_post(c->reducer);
 }
 
-/* `gradient`, the whole flat vector of this rank's own, becomes that of all. */
+/* `gradient` is the whole flat vector: this rank's own gradient before, the gradient of all ranks
+ * after. */
 static enum dpt_status reduce_by_factors(struct dpt_powersgd *p, int64_t step, float *gradient,
                                          struct dpt_err *err)
 {
@@ -398,7 +403,7 @@ static enum dpt_status powersgd_finish(struct dpt_reducer *reducer, struct dpt_e
                                         : dpt_reducer_finish(reducer->inner, err);
 }
 
-/* Of a compressed step. */
+/* The cost of a compressed step. */
 static void powersgd_cost(const struct dpt_reducer *reducer, struct dpt_strategy_cost *cost)
 {
     const struct dpt_powersgd *p = ((const struct powersgd_reducer *)reducer)->powersgd;

@@ -1,4 +1,4 @@
-/* What reducers have in common (reducer.h). */
+/* The code that all reducers share (reducer.h). */
 #include "worker/strategy/reduce/reducer.h"
 
 #include <stdlib.h>

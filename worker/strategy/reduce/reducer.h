@@ -5,10 +5,11 @@
  *   staged_reducer.h  from GPUs through the hosts' memory
  *   powersgd.h        approximated by matrices of low rank
  *
- * A step: begin; ready for each bucket as it becomes final; meanwhile, or afterwards,
- * dpt_reducer_job on the communication thread; finish. Or run for each bucket in place of ready and
- * the job. Buffer 0 of the rank's lanes (lane_buffers.h) then holds the sum: all of it, or this
- * rank's shards. All but the job by the main thread. */
+ * The calls of a step: begin; ready for each bucket when its sums are final; finish. At the same
+ * time or afterwards dpt_reducer_job runs on the communication thread. Instead of ready and the
+ * job, the caller may call run for each bucket. Buffer 0 of the rank's lanes (lane_buffers.h)
+ * then has the sum: the whole sum, or this rank's shards. The main thread calls everything but
+ * the job. */
 #ifndef DPT_WORKER_STRATEGY_REDUCE_REDUCER_H
 #define DPT_WORKER_STRATEGY_REDUCE_REDUCER_H
 
@@ -18,22 +19,22 @@
 struct dpt_reducer;
 
 struct dpt_reducer_ops {
-    /* Frees what the reducer holds beside itself and `inner`; NULL: nothing. */
+    /* Frees the reducer's resources apart from the struct and `inner`; NULL: there are none. */
     void (*release)(struct dpt_reducer *reducer);
-    /* No bucket is ready. Returns whether this step's buckets are reduced one by one; if not,
-     * finish reduces everything, and there is no job. */
+    /* Marks all buckets as not ready. Returns whether this step's buckets are reduced one by one;
+     * if not, finish reduces everything, and there is no job. */
     bool (*begin)(struct dpt_reducer *reducer, int64_t step);
     /* The work posted to the main thread's stream so far completes the bucket's range of this
      * rank's sums. */
     enum dpt_status (*ready)(struct dpt_reducer *reducer, int bucket, struct dpt_err *err);
-    /* On the communication thread: buckets [first, end), from their readiness to their sums. */
+    /* On the communication thread: reduces buckets [first, end), each when it is ready. */
     enum dpt_status (*run_buckets)(struct dpt_reducer *reducer, struct dpt_comm_thread *thread,
                                    int first, int end, struct dpt_err *err);
     enum dpt_status (*finish)(struct dpt_reducer *reducer, struct dpt_err *err); /* or NULL */
     void (*cost)(const struct dpt_reducer *reducer, struct dpt_strategy_cost *cost);
 };
 
-/* What a generation reduces, and between which ranks. All borrowed for the reducer's life. */
+/* The buckets that a generation reduces, and its ranks. All borrowed for the reducer's life. */
 struct dpt_reducer_spec {
     struct dpt_comm_thread *thread;
     struct dpt_stream *stream;        /* the communication thread's own */
@@ -54,26 +55,27 @@ struct dpt_reducer_spec {
 struct dpt_reducer {
     const struct dpt_reducer_ops *ops;
     struct dpt_reducer_spec of;
-    struct dpt_reducer *inner; /* owned: carries out begin, run_buckets and cost where `ops` has
-                                * none of them; or NULL */
+    /* Owned, or NULL. Carries out those of begin, run_buckets and cost that are NULL in `ops`. */
+    struct dpt_reducer *inner;
     bool posted;
 };
 
-/* After the communicator is closed. */
+/* Call it after the communicator is closed. */
 void dpt_reducer_destroy(struct dpt_reducer **reducer);
 bool dpt_reducer_begin(struct dpt_reducer *reducer, int64_t step);
 DPT_MUST_USE enum dpt_status dpt_reducer_ready(struct dpt_reducer *reducer, int bucket,
                                                struct dpt_err *err);
-/* Ready, and returns when the bucket's sum is here. */
+/* Marks the bucket as ready, and returns when this rank has the bucket's sum. */
 DPT_MUST_USE enum dpt_status dpt_reducer_run(struct dpt_reducer *reducer, int bucket,
                                              struct dpt_err *err);
 /* A dpt_comm_job with the reducer as its context. */
 DPT_MUST_USE enum dpt_status dpt_reducer_job(struct dpt_comm_thread *thread, void *ctx,
                                              struct dpt_err *err);
-/* Posts the job, in a world of several; finish then waits for it. */
+/* Posts the job if the world has several ranks; finish then waits for it. */
 void dpt_reducer_post(struct dpt_reducer *reducer);
 DPT_MUST_USE enum dpt_status dpt_reducer_finish(struct dpt_reducer *reducer, struct dpt_err *err);
-/* Adds the bytes that this rank sends in a step, and of gradients that the reducer holds. */
+/* Adds to `cost` the bytes that this rank sends in a step, and the bytes of gradients that the
+ * reducer holds. */
 void dpt_reducer_cost(const struct dpt_reducer *reducer, struct dpt_strategy_cost *cost);
 int64_t dpt_reducer_bytes_sent(const struct dpt_reducer *reducer);
 

@@ -1,8 +1,10 @@
-/* Tasks of kind SCATTER (core.h): gradients to the owners of their pieces, which add them. */
+/* Tasks of kind SCATTER (core.h): ranks send gradients to the owners of the pieces, and the owners
+ * add them. */
 #include "worker/strategy/core.h"
 #include "worker/strategy/reduce/wave_sum.h"
 
-enum { ALONE_CHUNK_NUMEL = 1 << 18 }; /* in a world of one, by all threads of the main stream */
+/* in a world of one rank, where all threads of the main stream add */
+enum { ALONE_CHUNK_NUMEL = 1 << 18 };
 
 void strategy_round_gradient(struct dpt_strategy *s, int unit)
 {

@@ -1,9 +1,10 @@
-/* Tasks of kind SHARE (core.h): sums from their owners to the other ranks that apply them (all
- * ranks, the replicas, the holder of the shadow). */
+/* Tasks of kind SHARE (core.h): owners send sums to the other ranks that apply them (all ranks, the
+ * replicas, the holder of the shadow). */
 #include "worker/strategy/core.h"
 #include "worker/strategy/reduce/wire.h"
 
-/* The elements of a range whose sum the rank at `from` has and the rank at `to` applies, too. */
+/* The elements of a range whose sum the rank at `from` has, and which the rank at `to` also
+ * applies. */
 static struct dpt_interval shared_piece(const struct dpt_strategy *s, int from, int to, int range)
 {
     const struct dpt_partition *p = &s->part;
@@ -33,7 +34,7 @@ static float *whole_sum(const struct dpt_strategy *s, int range)
     return s->waves.crossed ? strategy_crossed_sum(s, range) : strategy_sum(s, 0, range);
 }
 
-/* Copies the own part if it was added in other memory than the update reads. */
+/* Copies this rank's own part, if the sum was made in memory that the update does not read. */
 static void share_own(const struct dpt_strategy *s, int range)
 {
     const int me = s->part.position;
@@ -79,7 +80,7 @@ static void post_share(void *ctx, const struct dpt_task *task, struct dpt_task_t
     }
 }
 
-/* Sums of other hosts have arrived in 16 bits in their places. */
+/* Widens sums of another host, which arrived in 16 bits in the memory of `values`. */
 static void widen_shared(const struct dpt_strategy *s, int64_t n, float *values)
 {
     if (!s->env.resident) {
