@@ -1,6 +1,6 @@
-/* Buckets of gradients for overlap: contiguous runs of tensors of the flat gradient, taken from its
- * end (backward completes tensors in about reverse order), the first one small so that
- * communication starts early (Li et al., VLDB'20). Pure. */
+/* Buckets of gradients, which overlap communication with backward: contiguous runs of tensors of
+ * the flat gradient, taken from its end, because backward completes tensors in about reverse order.
+ * The first bucket may be small so that communication starts early (Li et al., VLDB'20). Pure. */
 #ifndef DPT_WORKER_PLAN_BUCKETS_H
 #define DPT_WORKER_PLAN_BUCKETS_H
 

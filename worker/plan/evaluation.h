@@ -1,9 +1,9 @@
 /* The samples of an evaluation, their order, and their assignment to ranks. Pure.
  *
- * Validation data is read from its start, in its own order: samples 0 … n-1, in batches of
- * micro_batch (the last one may be short). A world of W ranks that begins when `done` batches are
- * done computes in its round k, by rank r, batch done + k * W + r. What a batch holds depends on
- * the config alone, so its loss has the same bits whichever rank computes it. */
+ * Validation data is read from its start, in stored order: samples 0 … n-1, in batches of
+ * micro_batch; the last batch may be short. A world of W ranks begins when `done` batches are done;
+ * in round k rank r computes batch done + k * W + r. The samples of a batch depend only on the
+ * config, so its loss has the same bits on every rank. */
 #ifndef DPT_WORKER_PLAN_EVALUATION_H
 #define DPT_WORKER_PLAN_EVALUATION_H
 
@@ -14,18 +14,19 @@ struct dpt_sample_range {
     int64_t first, end;
 };
 
-/* How many samples an evaluation reads of `samples` that there are, of `positions` positions each,
- * when it may read tokens_max positions; 1 at least. samples, positions >= 1. */
+/* The number of samples that an evaluation reads: at most `samples`, and at most tokens_max
+ * positions in all, where a sample has `positions` positions; at least 1. samples, positions >=
+ * 1. */
 int64_t dpt_eval_samples(int64_t samples, int64_t positions, int64_t tokens_max);
 
-/* Batches that they make. */
+/* The number of batches of `samples` samples. */
 int64_t dpt_eval_batches(int64_t samples, int micro_batch);
 
-/* Rounds in which a world of `world` ranks computes those that are left. */
+/* The number of rounds in which a world of `world` ranks computes the batches that are left. */
 int64_t dpt_eval_rounds(int64_t samples, int micro_batch, int64_t done, int world);
 
-/* What rank `rank` computes in round `round`: at most micro_batch samples, none when the batches
- * have come to their end before it. */
+/* The samples that rank `rank` computes in round `round`: at most micro_batch samples, none if no
+ * batch is left for the rank. */
 struct dpt_sample_range dpt_eval_batch(int64_t samples, int micro_batch, int64_t done, int world,
                                        int64_t round, int rank);
 

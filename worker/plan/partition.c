@@ -2,8 +2,8 @@
 #include "worker/plan/partition.h"
 
 enum {
-    PART_BYTES = 2 << 20,   /* of a part of a piece */
-    DEVICE_BYTES = 32 << 20 /* on a device: of the parts of all other ranks together */
+    PART_BYTES = 2 << 20,   /* most bytes of a part of a piece */
+    DEVICE_BYTES = 32 << 20 /* on a device: bytes of the parts of all other ranks together */
 };
 
 static struct dpt_range members_of(const struct dpt_strategy_traits *traits,
@@ -71,8 +71,8 @@ struct dpt_shard dpt_partition_crossed(const struct dpt_partition *p, int positi
     return (struct dpt_shard){index, p->world->size};
 }
 
-/* Bytes of a part that `ranks` ranks exchange, each of which may stage the parts of all others. On
- * a device a part is an operation of NCCL, so it is larger. */
+/* Bytes of a part that `ranks` ranks exchange; a rank may stage the parts of all others. On a
+ * device each part is an NCCL operation, so parts are larger. */
 static int64_t part_bytes_of(const struct dpt_partition *p, int ranks)
 {
     const int64_t share = DEVICE_BYTES / (ranks > 1 ? ranks - 1 : 1);

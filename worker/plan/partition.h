@@ -16,32 +16,36 @@ struct dpt_partition {
     int rank, position;
     struct dpt_range host;    /* positions of this rank's host */
     struct dpt_range group;   /* positions whose shards are one whole state */
-    struct dpt_range members; /* positions that add slots together: all, or by_node the node's */
+    struct dpt_range members; /* positions that add slots together: all; with by_node the node's */
     struct dpt_waves waves;   /* of the members */
-    bool crosses;             /* sums of nodes go between them: by_node, with several nodes */
+    bool crosses;             /* nodes exchange their sums: by_node, with several nodes */
     int shadow_shift;         /* worker/plan/world.h; 0: no shard has a shadow */
     int shadow_holder;        /* position that holds a shadow of this rank's shard; -1: none */
     int shadow_source;        /* position whose shadow this rank holds; -1: none */
 };
 
-/* Of `rank` in `world`; both config and world are only read. */
+/* The partition as `rank` in `world` sees it. `config` is only read; `world` is borrowed for the
+ * partition's life. */
 struct dpt_partition dpt_partition_of(const struct dpt_config *config,
                                       const struct dpt_world *world, int rank);
 
 /* The shard of the state that the rank at a position holds. */
 struct dpt_shard dpt_partition_held(const struct dpt_partition *p, int position);
-/* The shard of the gradient that it adds of its members' slots. */
+/* The shard of the gradient for which the rank at a position adds its members' slots. */
 struct dpt_shard dpt_partition_added(const struct dpt_partition *p, int position);
-/* The shard that it adds of the sums of all nodes, where these cross. Shards are numbered in the
- * order of the held shards, so that the two overlap as far as they can. O(world size). */
+/* The shard for which the rank at a position adds the sums of all nodes, where nodes exchange sums.
+ * These shards are numbered in the order of the held shards, so that a rank's two shards overlap as
+ * much as possible. O(world size). */
 struct dpt_shard dpt_partition_crossed(const struct dpt_partition *p, int position);
 
-/* Pieces are sent in parts, cut alike on all ranks by the largest piece. The number of parts of the
- * members' pieces of a range; part `part` of `n` of a piece, in whole blocks. */
+/* Pieces are sent in parts. The largest piece decides the number of parts, so it is equal on all
+ * ranks. dpt_partition_parts: the number of parts of the members' pieces of a range. dpt_part_of:
+ * part `part` of `n` parts of a piece, in whole blocks. */
 int dpt_partition_parts(const struct dpt_partition *p, const struct dpt_grid *ranges, int range);
 struct dpt_interval dpt_part_of(struct dpt_interval piece, int64_t block, int part, int n);
-/* The number of parts of the pieces of a unit that cross between nodes; the elements that the rank
- * at position `from` has added of the part that the owner of `crossed` adds. */
+/* dpt_partition_cross_parts: the number of parts of a unit's pieces that nodes exchange.
+ * dpt_partition_crossing: the elements of part `part` of shard `crossed` for which the rank at
+ * position `from` has its node's sums. */
 int dpt_partition_cross_parts(const struct dpt_partition *p, const struct dpt_grid *grid, int unit);
 struct dpt_interval dpt_partition_crossing(const struct dpt_partition *p,
                                            const struct dpt_grid *grid, int from,
@@ -50,8 +54,8 @@ struct dpt_interval dpt_partition_crossing(const struct dpt_partition *p,
 int dpt_partition_node_sums(const struct dpt_partition *p, int position,
                             struct dpt_range ret[DPT_COVER_MAX]);
 
-/* Whether the rank at a position is on another host; whether its data need staging memory here,
- * because it is on another host or they come from a device. */
+/* is_far: whether the rank at a position is on another host. is_staged: whether data from that rank
+ * needs staging memory here, because the rank is on another host or the data is on a device. */
 bool dpt_partition_is_far(const struct dpt_partition *p, int position);
 bool dpt_partition_is_staged(const struct dpt_partition *p, int position);
 

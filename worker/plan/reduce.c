@@ -4,7 +4,7 @@
 #include "base/err.h"
 #include "checkpoint/layout/layout.h"
 
-/* Which rank of the host at these positions gathers piece `piece` in stage 1. */
+/* The rank that gathers piece `piece` in stage 1, of the host at these positions. */
 static int gatherer_of(const struct dpt_world *world, struct dpt_range positions, int piece)
 {
     for (int p = positions.first; p < positions.end; p++)
@@ -18,8 +18,9 @@ static void assert_world(const struct dpt_world *world)
     DPT_ASSERT(world->size >= 1 && world->size <= world->lanes && world->lanes <= DPT_LANES_MAX);
 }
 
-/* The transfers of a stage: of every piece, from each host, the sums over each of its positions'
- * lanes to the host's gatherer, or over the lanes of the whole host to the owner. */
+/* Lists the transfers of a stage for every piece and host. Stage 1: the sums over the lanes of each
+ * position go to the host's gatherer. Stage 2: the sums over the lanes of the whole host go to the
+ * owner. */
 static int list_stage(const struct dpt_world *world, bool between_hosts, struct dpt_transfer *ret,
                       int max)
 {

@@ -2,10 +2,10 @@
  * by direct exchange, then an all-gather, host by host.
  *
  * A bucket (a range of blocks of the flat gradient) is cut into one piece a rank, in whole blocks,
- * nearly equal (dpt_layout_piece). A piece's owner ends up with its sum in tree order. A host first
- * brings a piece's sums of its own lanes to one of its ranks (the owner, if it is of this host,
- * else rank `piece mod host's ranks` of the host), which joins them to the host's maximal subtrees;
- * only these cross to the owner. Pure. */
+ * nearly equal (dpt_layout_piece). In the end a piece's owner has the piece's sum in tree order.
+ * First each host sends a piece's sums of its own lanes to one of its ranks: the owner, if it is on
+ * this host, else the host's rank number `piece mod ranks of the host`. That rank joins them to the
+ * host's maximal subtrees, and only these are sent between hosts to the owner. Pure. */
 #ifndef DPT_WORKER_PLAN_REDUCE_H
 #define DPT_WORKER_PLAN_REDUCE_H
 
@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 /* One partial sum in flight: subtree `node` of piece `piece`, from rank `from` to rank `to`. from
- * == to: it is already there. */
+ * == to: the sum is already at its place. */
 struct dpt_transfer {
     int piece; /* == rank of its owner */
     int from, to;
@@ -23,15 +23,15 @@ struct dpt_transfer {
 };
 
 /* Stage 1 (inside hosts) and stage 2 (between hosts) of the reduction, all pieces, in an order that
- * is the same on every rank: by piece, then by lane (so what arrives at one rank for one piece
- * comes in tree order, see dpt_tree_joins_at). Returns the number of transfers, of which the first
- * `max` are written to the caller's array (max 0: only counted); those of stage 2 exist only when
- * there are several hosts. */
+ * is the same on every rank: by piece, then by lane. So the sums of one piece arrive at one rank in
+ * tree order (see dpt_tree_joins_at). Returns the number of transfers and writes the first `max` of
+ * them to the caller's array; max 0 only counts. Stage 2 has transfers only if there are several
+ * hosts. */
 int dpt_reduce_stage1(const struct dpt_world *world, struct dpt_transfer *ret, int max);
 int dpt_reduce_stage2(const struct dpt_world *world, struct dpt_transfer *ret, int max);
 
-/* Lane buffers a rank needs: as many as the stack of its own lanes is deep, or, where its host's
- * sums are brought together for others, as the host's lanes have subtrees. */
+/* The number of lane buffers that a rank needs: the depth of the stack of its own lanes, or, if
+ * that is less and there are several hosts, the number of subtrees of its host's lanes. */
 int dpt_reduce_buffers(const struct dpt_world *world, int position);
 
 /* Bytes that a rank sends in one reduction of `numel` f32 elements: in both stages and, with

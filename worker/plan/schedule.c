@@ -7,8 +7,9 @@
 
 enum { GRADIENT_BUFFERS = 2, NO_UNIT = -1 };
 
-/* A list being made: first the list of member 0, which has a slot in every wave; the actions and
- * tasks that another member lacks are taken out at the end (task_order.h). */
+/* A list being made. First the list of member 0 is made, which has a slot in every wave. At the end
+ * the actions that the rank does not have are removed, and its tasks there become idle
+ * (task_order.h). */
 struct maker {
     const struct dpt_step_spec *spec;
     struct dpt_action *actions;
@@ -16,16 +17,16 @@ struct maker {
     struct dpt_task *tasks;
     int n_tasks;
     int wave, n_waves;
-    int last_use; /* actions done when the last use of weights was over */
+    int last_use; /* number of actions up to the end of the last use of weights */
 
     /* UNITS: the shared buffers. */
     struct buffer {
         int unit;
-        int freed; /* actions done when it was free again */
-        int used;  /* number of the use */
+        int freed; /* number of actions up to its last FREE */
+        int used;  /* number of its last use */
     } * buffers;
-    int uses;   /* of shared units so far */
-    bool *here; /* [n_units] gathered in a place of its own */
+    int uses;   /* number of uses so far */
+    bool *here; /* [n_units] is gathered and stays gathered */
 
     /* Gradients. */
     int turn;          /* of the shared buffers */
@@ -57,8 +58,8 @@ static int n_ranges(const struct dpt_step_spec *spec)
     return spec->n_buckets > 0 ? spec->n_buckets : spec->n_units;
 }
 
-/* Index of a borrowed unit's own buffer, of weights and of gradients; -1: the unit shares buffers.
- */
+/* Index of the separate buffer of a borrowed unit, for weights and for gradients; -1: the unit
+ * shares buffers. */
 static int own_buffer(const struct dpt_step_spec *spec, int unit)
 {
     return is_borrowed(spec, unit) ? n_borrowed_below(spec, unit) : -1;
@@ -89,7 +90,7 @@ static void add_task(struct maker *m, struct dpt_task task)
     m->tasks[m->n_tasks++] = task;
 }
 
-/* Gathers into a place that is free when this number of actions is done. */
+/* Adds a gather into a buffer that is free after `actions` actions. */
 static void add_gather(struct maker *m, int unit, int buffer, int actions)
 {
     struct dpt_action *a = add_action(m, DPT_ACTION_GATHER, unit);
@@ -102,7 +103,8 @@ static void add_gather(struct maker *m, int unit, int buffer, int actions)
                     .kind = DPT_TASK_GATHER, .unit = unit, .buffer = buffer, .actions = actions});
 }
 
-/* The unit of a slot's use number `use` of shared units, forward and then backward. */
+/* The unit of use number `use`: in a slot forward uses the units in order, then backward uses them
+ * in reverse order. */
 static int unit_of_use(const struct maker *m, int use)
 {
     const int n = m->spec->n_units, per_slot = m->spec->forward_only ? n : 2 * n;
@@ -110,7 +112,7 @@ static int unit_of_use(const struct maker *m, int use)
     return at < n ? at : 2 * n - 1 - at;
 }
 
-/* Uses until the unit is wanted again. */
+/* The number of uses until the unit is used again. */
 static int next_use(const struct maker *m, int unit, int from)
 {
     int ahead = 1;
@@ -119,8 +121,9 @@ static int next_use(const struct maker *m, int unit, int from)
     return ahead;
 }
 
-/* The shared buffer for the next unit: among buffers that the use before does not need, so that it
- * can be filled meanwhile, the one whose unit is needed last (Belady's rule). */
+/* The shared buffer for the next unit. Buffers of the use before are left out, so that the buffer
+ * can be filled during that use. Among the others it is the buffer whose unit is used last
+ * (Belady's rule). */
 static int choose_buffer(const struct maker *m, int own)
 {
     const int n = m->spec->gathered_max;
@@ -156,7 +159,8 @@ static void use_shared(struct maker *m, int unit)
     m->buffers[found].used = m->uses;
 }
 
-/* Before unit `unit` is computed: its weights, and those that it borrows. */
+/* Before unit `unit` is computed: gathers its weights, and the weights of the unit from which it
+ * borrows. */
 static void need_weights(struct maker *m, int unit)
 {
     const struct dpt_step_spec *spec = m->spec;
@@ -235,7 +239,8 @@ static void add_scatter(struct maker *m, int unit)
     m->place[unit] = -1;
 }
 
-/* The buckets that the backward of `unit` makes whole, the last of them first; unit -1: all. */
+/* Reduces the buckets that the backward of `unit` completes, the last bucket first; unit -1: all
+ * buckets. */
 static void reduce_buckets(struct maker *m, int unit)
 {
     const struct dpt_step_spec *spec = m->spec;
@@ -275,7 +280,7 @@ static void reserve_flat(struct maker *m)
     m->first_of_wave = m->n_tasks;
 }
 
-/* Between forward and backward; neither waits for the copies. */
+/* Adds the copies between forward and backward; neither waits for them. */
 static void add_copies(struct maker *m)
 {
     for (int unit = 0; unit < m->spec->n_units; unit++)
@@ -330,7 +335,8 @@ static bool make_room(struct maker *m)
     const struct dpt_step_spec *spec = m->spec;
     const size_t units = (size_t)spec->n_units, waves = (size_t)m->n_waves,
                  ranges = (size_t)n_ranges(spec);
-    /* Beside a use of a unit there are at most: GATHER twice, RESERVE twice, FREE, REDUCE. */
+    /* A use of a unit adds, beside the use itself, at most two GATHER, two RESERVE, a FREE and a
+     * REDUCE. */
     const size_t actions_max = waves * (3 + 2 * units * 7 + ranges);
     const size_t tasks_max =
         waves * (4 * units + (size_t)parts_of(spec) + ranges) + units * (size_t)spec->copies;

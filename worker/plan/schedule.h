@@ -6,11 +6,12 @@
  * whole gradient is in one flat vector.
  *
  * All ranks make the same list of tasks and post them in its order, so that matching never depends
- * on the speed of a rank. (Where nodes add their own lanes, each node has other waves; CROSS and
- * SHARE, which go between nodes, are in one order on all.) A task says how many of the rank's own
- * actions must be done before it is posted; the last of them is a FREE or a REDUCE. An action waits
- * for the tasks that it names. Tasks are in the order of these numbers, so no rank waits for a task
- * behind one that waits for the rank itself: the lists cannot deadlock. */
+ * on the speed of a rank. (Where nodes add their own lanes, waves differ between nodes; CROSS and
+ * SHARE, which go between nodes, are in one order on all ranks.) A task names the number of the
+ * rank's own actions that must be done before it is posted; the last of these actions is a FREE or
+ * a REDUCE. An action waits for the tasks that it names. Tasks are in the order of these numbers.
+ * So no rank waits for a task that is posted after a task which waits for this rank: the lists
+ * cannot deadlock. */
 #ifndef DPT_WORKER_PLAN_SCHEDULE_H
 #define DPT_WORKER_PLAN_SCHEDULE_H
 
@@ -23,11 +24,13 @@ enum dpt_action_kind {
     DPT_ACTION_GATHER,     /* wait until the weights of `unit` are in `buffer` */
     DPT_ACTION_FORWARD,    /* of `unit` */
     DPT_ACTION_BACKWARD,   /* of `unit` */
-    DPT_ACTION_FREE,       /* the weights of `unit` have been used: others may take the place */
-    DPT_ACTION_RESERVE,    /* wait until the gradient of `unit` may be written to `buffer`; unit -1:
-                              that of all units, to the flat vector */
-    DPT_ACTION_REDUCE,   /* the gradient of range `unit` is complete: reduce it. An announced bucket
-                            is reduced within the BACKWARD before */
+    DPT_ACTION_FREE,       /* the weights of `unit` have been used: their buffer may be reused */
+    /* Wait until the gradient of `unit` may be written to `buffer`; unit -1: until the gradient of
+     * all units may be written to the flat vector. */
+    DPT_ACTION_RESERVE,
+    /* The gradient of range `unit` is complete: reduce it. An announced bucket is already reduced
+     * within the BACKWARD before. */
+    DPT_ACTION_REDUCE,
     DPT_ACTION_END_SLOT, /* the slot's loss is known */
     DPT_ACTION_COUNT
 };
@@ -37,28 +40,30 @@ struct dpt_action {
     int unit; /* REDUCE: a range; -1 where it has none */
     int slot; /* of the step; -1 in an evaluation */
     int buffer;
-    int first_task, n_tasks; /* GATHER, RESERVE, and a REDUCE that is waited for: these tasks */
+    int first_task, n_tasks; /* tasks that GATHER, RESERVE or a waiting REDUCE waits for */
 };
 
 enum dpt_task_kind {
-    DPT_TASK_GATHER,  /* owners' pieces of a unit's weights to the ranks that need them */
-    DPT_TASK_SCATTER, /* pieces of a slot's gradient of a range to their owners, who add them */
-    DPT_TASK_CROSS,   /* each node's sums of a unit to the owners of the whole sum's pieces, who add
-                         them */
-    DPT_TASK_SHARE,   /* the sums of a range's pieces to the ranks that apply them beside the owner
-                       */
-    DPT_TASK_COPY,    /* vector `part` of an owner's state of a unit to its shadow's holder */
+    DPT_TASK_GATHER, /* owners send their pieces of a unit's weights to the ranks that need them */
+    /* Ranks send pieces of a slot's gradient of a range to the owners, which add them. */
+    DPT_TASK_SCATTER,
+    /* Nodes send their sums of a unit to the owners of the whole sum's pieces, which add them. */
+    DPT_TASK_CROSS,
+    /* Owners send the sums of a range's pieces to the other ranks that apply them. */
+    DPT_TASK_SHARE,
+    /* An owner sends vector `part` of its state of a unit to the holder of its shadow. */
+    DPT_TASK_COPY,
     DPT_TASK_COUNT
 };
 
 struct dpt_task {
     enum dpt_task_kind kind;
     int unit, wave;    /* unit: SCATTER, SHARE: a range */
-    int buffer;        /* of weights, of gradients; -1: none */
+    int buffer;        /* buffer of weights or of gradients; -1: none */
     int part, n_parts; /* SCATTER, CROSS: which part of every piece; COPY: which vector */
     int actions;       /* own actions that must be done before */
     int scatters;      /* tasks of kind SCATTER whose parts must have been added before */
-    int crosses;       /* tasks of kind CROSS */
+    int crosses;       /* tasks of kind CROSS, likewise */
     bool idle; /* this rank has no slot in the wave: it only sends weights and receives gradients */
 };
 
@@ -76,21 +81,23 @@ struct dpt_step_spec {
     bool forward_only; /* an evaluation's batch instead of a step */
 
     enum dpt_weights_plan weights;
-    int gathered_max; /* UNITS: buffers that units share; those that are borrowed have their own,
-                         and stay in it for the step */
-    bool prefetch;    /* a unit is gathered while others are computed; else when it is needed */
-    bool overlap;     /* gradients travel during backward; else each unit's is waited for */
+    /* UNITS: number of buffers that units share. A borrowed unit has a separate buffer and stays in
+     * it for the step. */
+    int gathered_max;
+    bool prefetch; /* gather a unit while others are computed; else when it is needed */
+    bool overlap;  /* send gradients during backward; else wait for each unit's gradient */
 
-    /* Gradients are scattered in waves; NULL: not. The assignment is then the waves' own. */
+    /* The waves in which gradients are scattered, whose assignment the spec has; NULL: no waves. */
     const struct dpt_waves *waves;
     const int *parts;       /* [n_ranges] number of parts of a scatter; >= 1 */
     const int *cross_parts; /* [n_units] number of parts of a CROSS; NULL: sums do not cross */
     bool share;
-    int copies; /* vectors of the state that may have to be copied beside the first slot; 0: none */
+    int copies; /* number of state vectors that may be copied beside the first slot; 0: none */
 
     /* Ranges are buckets; without waves they are reduced in the last slot. 0: ranges are units. */
     int n_buckets;
-    const int *bucket_unit; /* [n_buckets], ascending: the unit whose backward makes it whole */
+    /* [n_buckets], ascending: the unit whose backward completes the bucket */
+    const int *bucket_unit;
     struct dpt_bucket_traits buckets;
 };
 

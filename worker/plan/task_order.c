@@ -1,4 +1,4 @@
-/* Tasks in order (task_order.h). */
+/* Orders the tasks of a list (task_order.h). */
 #include "worker/plan/task_order.h"
 
 #include <stdlib.h>
@@ -20,10 +20,10 @@ static void follow_tasks(struct order *m, const int *now_at)
             m->list->actions[a].first_task = now_at[m->list->actions[a].first_task];
 }
 
-/* Brings tasks into the order of what they wait for. */
+/* Sorts tasks by the number of actions that they wait for. */
 static void order_tasks(struct order *m, struct dpt_task *sorted, int *now_at)
 {
-    /* By counting: `actions` is at most n_actions. Stable. */
+    /* A counting sort, which is stable; `actions` is at most n_actions. */
     int *first = now_at + m->list->n_tasks;
     memset(first, 0, ((size_t)m->list->n_actions + 2) * sizeof *first);
     for (int i = 0; i < m->list->n_tasks; i++)
@@ -37,10 +37,10 @@ static void order_tasks(struct order *m, struct dpt_task *sorted, int *now_at)
     follow_tasks(m, now_at);
 }
 
-/* Behind the last scatter of a range come, of ranges before it: the CROSS of the one before, whose
- * sum is whole by then, and the SHARE of one SHARE_LAG before that, so that no rank waits for
- * another node's sums with the next scatter unposted. Where the range is waited for its own SHARE
- * follows at once. */
+/* A range whose last scatter is posted. After that scatter two tasks of earlier ranges follow: the
+ * CROSS of the range before, whose sum is complete by then, and the SHARE of the range SHARE_LAG
+ * before that one. So no rank waits for another node's sums before the next scatter is posted. If
+ * the main thread waits for the range, the range's own SHARE follows at once. */
 struct tail {
     int unit, wave, scatters, crosses;
 };
@@ -71,7 +71,7 @@ static void add_share(struct order *m, const struct tail *tail)
                                                                .crosses = tail->crosses};
 }
 
-/* Copies the ordered tasks, with what follows the last wave's scatters between them. */
+/* Copies the ordered tasks, and inserts the tasks that follow the scatters of the last wave. */
 static void insert_tails(struct order *m, const struct dpt_task *sorted, int *now_at,
                          struct tail *tails)
 {
@@ -104,7 +104,8 @@ static void insert_tails(struct order *m, const struct dpt_task *sorted, int *no
     follow_tasks(m, now_at);
 }
 
-/* Takes out the last wave's actions of a member without a slot in it; its tasks become idle. */
+/* If this member has no slot in the last wave: removes the wave's actions and marks its tasks as
+ * idle. */
 static void leave_out(struct order *m)
 {
     const struct dpt_step_spec *spec = m->spec;

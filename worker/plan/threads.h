@@ -1,5 +1,5 @@
-/* The number of threads that each rank computes with: the cores of a host are divided among the
- * ranks of a generation on that host. Pure. */
+/* The number of compute threads of each rank: the cores of a host are divided among the ranks of a
+ * generation on that host. Pure. */
 #ifndef DPT_WORKER_PLAN_THREADS_H
 #define DPT_WORKER_PLAN_THREADS_H
 
@@ -13,12 +13,13 @@ struct dpt_rank_cores {
     int asked;   /* threads that its config asks for; 0: its share of the cores */
 };
 
-/* Threads of rank `rank` of `ranks` [n, by rank]: the number that its config asks for; else its
- * share of its cores among all ranks that have these cores, whatever their configs ask for. Shares
- * differ by at most one, and lower ranks have the larger ones. From 1 to `most`. */
+/* Threads of rank `rank` of `ranks` [n, by rank], from 1 to `most`. It is the number that the
+ * rank's config asks for. If the config asks for none, it is the rank's equal share of its cores
+ * among all ranks that have these cores, also ranks whose config asks for a number. Shares differ
+ * by at most one, and lower ranks have the larger shares. */
 int dpt_rank_threads(const struct dpt_rank_cores *ranks, int n, int rank, int most);
 
-/* How many of ranks [0, end) have the cores of rank `rank`. */
+/* The number of ranks in [0, end) that have the cores of rank `rank`. */
 int dpt_rank_sharers(const struct dpt_rank_cores *ranks, int end, int rank);
 
 /* Threads of all ranks that have the cores of `own`. `own` need not be one of `ranks`. */

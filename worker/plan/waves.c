@@ -56,7 +56,7 @@ int dpt_waves_sum_steps(const struct dpt_waves *w, struct dpt_sum_step *ret, int
             continue;
         for (int joins = dpt_tree_joins_after(w->lanes, w->run, lane); joins > 0; joins--)
             ret[n++] = (struct dpt_sum_step){DPT_SUM_JOIN, --sum, -1};
-        sum++; /* where the next lane goes */
+        sum++; /* the sum of the next lane */
     }
     ret_first[dpt_waves_count(w)] = n;
     return n;

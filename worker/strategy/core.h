@@ -4,8 +4,8 @@
  *
  *   executor.c               the calls of strategy.h: carries out a list's actions
  *   lists.c                  the lists of a generation, their memory, and the task runner
- *   state/                   masters, moments and weights: where they are stored and how they
- * change reduce/                  from the gradients of slots to the gradient of the step
+ *   state/                   masters, moments and weights: their memory and their updates
+ *   reduce/                  from the gradients of slots to the gradient of the step
  *   transport/               the communication thread and the task runner on it
  *   memory/                  formulas for the memory that a rank holds
  *
@@ -34,7 +34,7 @@ enum {
     STRATEGY_SUMS_MAX = DPT_TREE_DEPTH_MAX + 2,
     STRATEGY_PLACES_MAX = DPT_UNITS_MAX + 1,
     STRATEGY_GRADIENTS_MAX = 4,
-    /* the NCCL group of a node's ranks, where each node adds its own lanes */
+    /* The NCCL group of a node's ranks, where each node adds its own lanes. */
     STRATEGY_NODE_GROUP = 1
 };
 
@@ -58,7 +58,7 @@ struct strategy_state {
 /* A shadow that is being copied (state/rebuild.c). */
 struct strategy_rebuild {
     bool active, holder_late;
-    /* the late shadow: its units below `units` equal the source's; 0 of 0: none */
+    /* The late shadow: its units below `units` equal the source's; 0 of 0: none. */
     struct dpt_state_part late;
     int units, end; /* this step copies units [units, end) */
 };
@@ -93,7 +93,7 @@ struct strategy_waves {
     int *first_step;            /* [waves + 1] */
     const void **contributions; /* [members] */
     bool *narrow_from;          /* [members] the contribution arrives as `wire` */
-    /* for contributions of other hosts; on a device, of all other ranks */
+    /* For contributions of other hosts; on a device, of all other ranks. */
     struct dpt_buffer staging;
     struct dpt_buffer scratch; /* on a device: for values that arrive in 16 bits */
 };
@@ -120,7 +120,7 @@ struct dpt_strategy {
     const struct dpt_ops *ops;
     enum dpt_dtype dtype;
     size_t width; /* bytes of an element of the weights */
-    /* the dtype that gradients are rounded to (wire.h); DPT_F32: no rounding */
+    /* The dtype that gradients are rounded to (wire.h); DPT_F32: no rounding. */
     enum dpt_dtype wire;
     int n_units, tied; /* tied: the unit from which others borrow; -1: none */
     int borrows[DPT_UNITS_MAX];
@@ -167,7 +167,7 @@ DPT_MUST_USE enum dpt_status strategy_staging_make(const struct dpt_strategy *s,
                                                    struct dpt_buffer *staging, struct dpt_err *err);
 char *strategy_staging(const struct dpt_buffer *staging, int turn);
 
-/* state/parts.c: memory of a part of the state. `own`: true for this rank's shard, false for the
+/* State/parts.c: memory of a part of the state. `own`: true for this rank's shard, false for the
  * shadow. */
 bool strategy_has_whole(const struct dpt_strategy *s);
 DPT_MUST_USE enum dpt_status strategy_part_create(const struct dpt_strategy *s,
@@ -193,7 +193,7 @@ int64_t strategy_vector_offset(const struct dpt_strategy *s, const struct dpt_st
 float *strategy_vector_at(const struct dpt_strategy *s, const struct dpt_state_part *part,
                           enum dpt_vector vector, int unit);
 
-/* state/rebuild.c, which also has dpt_strategy_defer_shadow and dpt_strategy_rebuild
+/* State/rebuild.c, which also has dpt_strategy_defer_shadow and dpt_strategy_rebuild
  * (strategy.h). */
 /* When a step begins: chooses the units that it copies. */
 void strategy_rebuild_step(struct dpt_strategy *s);
@@ -208,7 +208,7 @@ const struct dpt_state_part *strategy_shadow(const struct dpt_strategy *s);
  * holder. */
 bool strategy_has_shadow_of(const struct dpt_strategy *s, int holder, int position);
 
-/* state/state.c, which also has dpt_strategy_fetch_state and dpt_strategy_state_changed
+/* State/state.c, which also has dpt_strategy_fetch_state and dpt_strategy_state_changed
  * (strategy.h). */
 DPT_MUST_USE enum dpt_status strategy_state_create(struct dpt_strategy *s, struct dpt_err *err);
 void strategy_state_destroy(struct dpt_strategy *s);

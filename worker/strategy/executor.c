@@ -88,7 +88,7 @@ static enum dpt_status make_strategy(struct dpt_strategy *s, struct dpt_err *err
     static const int alone[] = {0};
     const struct dpt_world world = {
         .lanes = 1, .size = 1, .rank_of_position = alone, .host_of_position = alone};
-    /* only memory that is the same in every world is made from this */
+    /* Only memory that is the same in every world is made from this. */
     s->part = dpt_partition_of(s->env.config, &world, 0);
     DPT_TRY(make_buckets(s, err));
     list_memory(s);
@@ -290,7 +290,7 @@ static void use_weights(struct dpt_strategy *s, struct dpt_slot *slot)
 
 void dpt_strategy_begin_slot(struct dpt_strategy *s, int slot_index, struct dpt_slot *slot)
 {
-    /* only the REDUCE action reduces units */
+    /* Only the REDUCE action reduces units. */
     const bool by_units = s->traits.route == DPT_GRADIENT_UNITS;
     s->step.slot = slot_index;
     use_weights(s, slot);

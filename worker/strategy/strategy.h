@@ -16,18 +16,18 @@
  *     end_generation
  *   destroy
  *
- * - state_changed may come late. A rank that has filled its wanted state keeps the held one until
- *   it knows that all ranks have filled theirs (GO): if the generation fails before, the next one
- *   may go on from the held state. So state_changed comes before the generation's first step, or,
- *   when the generation ended before that, between end_generation and the next begin_generation.
- *   Until then `held` and `wanted` keep their memory. A begin_generation without a state_changed
- *   before it frees the wanted state.
- * - Before state_changed the caller withdraws (dpt_comm_withdraw) the memory of `held` that
+ * - state_changed may come late. A rank that has filled its wanted state keeps the held state until
+ * it knows that all ranks have filled theirs (GO). If the generation fails before GO, the next
+ * generation may continue from the held state. So state_changed comes before the generation's first
+ * step, or, if the generation ended before that, between end_generation and the next
+ * begin_generation. Until state_changed `held` and `wanted` keep their memory. If begin_generation
+ * comes without it, the wanted state is freed. - Before state_changed the caller withdraws
+ * (dpt_comm_withdraw) the memory of `held` that
  *   `wanted` does not have, so that it may be destroyed while there is a communicator.
- * - A step that is committed but not applied is applied before the next begin_generation, from the
- *   gradients of the generation before.
- * - A generation may end at any point of a step; the next begin_step starts clean.
- * - A reduced gradient is kept until the next begin_step, because the outcome of its step may
+ * - A step that is committed but not yet applied is applied before the next begin_generation, with
+ * the gradients of the generation in which it was computed. - A generation may end at any point of
+ * a step; the next begin_step starts clean. - A reduced gradient is kept until the next begin_step,
+ * because the outcome of its step may
  *   arrive only with the next formation. */
 #ifndef DPT_WORKER_STRATEGY_STRATEGY_H
 #define DPT_WORKER_STRATEGY_STRATEGY_H
@@ -71,8 +71,8 @@ struct dpt_state_part {
     struct dpt_state_vector {
         struct dpt_comm_mem *mem; /* NULL: not held */
         bool flat;
-        /* For the strategy alone: the vector on the device that keeps the state, and whether it is
-         * flat there. */
+        /* Only the strategy uses these: the vector on the device that keeps the state, and whether
+         * the vector is flat there. */
         float *resident;
         bool resident_flat;
     } vector[DPT_VECTOR_COUNT];
@@ -84,22 +84,23 @@ struct dpt_strategy_state {
     struct dpt_state_part own, shadow;
 };
 
-/* The element in the part's memory at which its piece of unit `unit` of a vector begins; its
- * address. */
+/* dpt_state_offset: the element of a vector's memory at which the part's piece of unit `unit`
+ * begins. dpt_state_at: the address of that element in registered memory. */
 int64_t dpt_state_offset(const struct dpt_state_part *part, const struct dpt_grid *grid,
                          enum dpt_vector vector, int unit);
 float *dpt_state_at(const struct dpt_state_part *part, const struct dpt_grid *grid,
                     enum dpt_vector vector, int unit);
 
-/* The number of vectors that are held: without a second moment two. */
+/* The number of vectors that a rank holds: three, or two without a second moment. */
 int dpt_vectors(const struct dpt_config *config);
 
-/* The unit from which others borrow; -1: none. Elements of the largest unit other than `except`. */
+/* dpt_tied_unit: the unit from which others borrow; -1: none. dpt_largest_unit: elements of the
+ * largest unit other than `except`. */
 int dpt_tied_unit(const struct dpt_model *model);
 int64_t dpt_largest_unit(const struct dpt_model *model, int except);
 
-/* The number of places that units share when they are gathered: strategy.gathered_units_max, or one
- * for each unit, if that is less. The unit from which others borrow has another place. */
+/* The number of buffers that gathered units share: strategy.gathered_units_max, or one for each
+ * unit, if that is less. The unit from which others borrow has a separate buffer. */
 int dpt_gathered_places(const struct dpt_config *config, const struct dpt_model *model);
 
 /* The account's tag of a vector of a rank's own part. */
@@ -108,18 +109,18 @@ enum dpt_memory_tag dpt_vector_tag(enum dpt_vector vector, enum dpt_dtype dtype)
 struct dpt_strategy_cost {
     int64_t gradient_bytes, sent_bytes;
     int gradient_buffers;
-    int64_t packed_bytes; /* of packed weights; 0: they are not packed */
+    int64_t packed_bytes; /* of packed weights; 0: weights are not packed */
 };
 
 struct dpt_strategy;
 
-/* DPT_ECONFIG: there is no strategy of the config's name. */
+/* DPT_ECONFIG: no strategy has the config's name. */
 DPT_MUST_USE enum dpt_status dpt_strategy_create(const struct dpt_strategy_env *env,
                                                  struct dpt_strategy **ret, struct dpt_err *err);
 void dpt_strategy_destroy(struct dpt_strategy **strategy);
 
-/* Allocates and plans for a world, before its communicator is opened. `world` is borrowed until
- * end_generation. */
+/* Allocates memory and makes the lists for a world, before its communicator is opened. `world` is
+ * borrowed until end_generation. */
 DPT_MUST_USE enum dpt_status dpt_strategy_begin_generation(struct dpt_strategy *s,
                                                            const struct dpt_world *world, int rank,
                                                            struct dpt_err *err);
@@ -132,14 +133,14 @@ void dpt_strategy_begin_step(struct dpt_strategy *s, int64_t step);
 /* Fills the slot's weights, grads, accumulate and announce. The tables of weights and grads change
  * with the slot's GATHER and RESERVE actions. */
 void dpt_strategy_begin_slot(struct dpt_strategy *s, int slot_index, struct dpt_slot *slot);
-/* Carries out action `action` of the list: GATHER, FREE, RESERVE or REDUCE. Waits for peers;
- * fails as await_gradient. */
+/* Carries out action `action` of the list: GATHER, FREE, RESERVE or REDUCE. May wait for peers.
+ * Errors as of dpt_strategy_await_gradient. */
 DPT_MUST_USE enum dpt_status dpt_strategy_act(struct dpt_strategy *s, int action,
                                               struct dpt_err *err);
 void dpt_strategy_end_slot(struct dpt_strategy *s);
 
 /* A batch of an evaluation, forward only, between steps. All ranks of the world carry out the list
- * together, ranks without a batch included. begin_eval fills the slot's weights. */
+ * together, also ranks without a batch. begin_eval fills the slot's weights. */
 const struct dpt_step_list *dpt_strategy_eval_list(const struct dpt_strategy *s);
 void dpt_strategy_begin_eval(struct dpt_strategy *s, struct dpt_slot *slot);
 DPT_MUST_USE enum dpt_status dpt_strategy_end_eval(struct dpt_strategy *s, struct dpt_err *err);
@@ -164,24 +165,24 @@ bool dpt_strategy_holds_gradient(const struct dpt_strategy *s, int64_t step);
  * that both have lies at the same place. */
 const struct dpt_strategy_state *dpt_strategy_held(const struct dpt_strategy *s);
 const struct dpt_strategy_state *dpt_strategy_wanted(const struct dpt_strategy *s);
-/* Copies the held state from the device that keeps it to registered memory: before that memory is
- * read. */
+/* Copies the held state from the device that keeps it to registered memory. Call it before that
+ * memory is read. */
 DPT_MUST_USE enum dpt_status dpt_strategy_fetch_state(struct dpt_strategy *s, struct dpt_err *err);
-/* `wanted` is filled, or the parameters were written: `wanted` is the held state from now on, the
- * memory of the old one is freed, and copies of the parameters are made again before the next
- * slot. */
+/* Call it when `wanted` is filled, or after the parameters were written. From now on `wanted` is
+ * the held state, the memory of the old held state is freed, and copies of the parameters are made
+ * again before the next slot. */
 void dpt_strategy_state_changed(struct dpt_strategy *s);
-/* Shadows after a loss.
- * Between begin_generation and state_changed: takes the shadow out of `wanted`, if it has to be
- * filled and is larger than the copy for which training waits (strategy.rebuild_mib). Returns the
- * shard of the late shadow; of 0: none is late. */
+/* Shadows after a loss. Between begin_generation and state_changed: takes the shadow out of
+ * `wanted`, if it has to be filled and a copy of it is larger than training may wait for
+ * (strategy.rebuild_mib). Returns the shard of the late shadow; `of` 0: none is late. */
 struct dpt_shard dpt_strategy_defer_shadow(struct dpt_strategy *s);
-/* Before the generation's first step, on all its ranks if the shadow of any is late: `late` says
- * which, by rank. From here on each step copies some units of the state, and the units that are
- * copied take part in the steps. A step that is not applied has copied nothing. */
+/* If the shadow of any rank is late, all ranks of the generation call this before the first step;
+ * late[rank] says whether the shadow of a rank is late. From here on each step copies some units of
+ * the state, and steps are also applied to the copied units. The copies of a step that is not
+ * applied do not count. */
 void dpt_strategy_rebuild(struct dpt_strategy *s, const bool *late);
-/* Whether a shadow is incomplete. Turns false on all ranks after the same step; the shadow is held
- * from then on. */
+/* Whether a shadow is incomplete. It becomes false on all ranks after the same step; from then on
+ * the shadow is held. */
 bool dpt_strategy_rebuilding(const struct dpt_strategy *s);
 /* The rank's costs in this generation: bytes and number of gradient buffers, bytes sent in a step,
  * bytes of packed weights. Between begin_generation and end_generation. */

@@ -17,7 +17,7 @@ struct dpt_memory_spec {
     const struct dpt_world *world;
     int rank;
     int threads; /* compute threads of the rank; they set the workspace */
-    /* bytes of an element of packed weights (dpt_ops.operand_bytes); 0: weights are not packed */
+    /* Bytes of an element of packed weights (dpt_ops.operand_bytes); 0: weights are not packed. */
     int packed_operand;
 };
 

@@ -70,7 +70,7 @@ static const struct dpt_model *multiplied(const struct dpt_model *model)
 int64_t dpt_memory_packed(const struct dpt_model *model, int operand_bytes)
 {
     const struct dpt_model *of = multiplied(model);
-    /* the base's trained parameter; -1: none */
+    /* The base's trained parameter; -1: none. */
     const int trained = of == model ? -1 : dpt_model_score(of);
     struct dpt_pack pack;
     int64_t bytes = 0;

@@ -25,7 +25,7 @@ struct dpt_host_reducer_spec {
     struct dpt_comm_listener *listener; /* for registered staging memory */
     /* dpt_reduce_buffers() lane buffers, each with the whole flat gradient; borrowed. */
     struct dpt_comm_mem *const *buffers;
-    /* of a rank's piece of a chunk inside one host, about; 0: a size that fits the caches */
+    /* Of a rank's piece of a chunk inside one host, about; 0: a size that fits the caches. */
     size_t piece_bytes;
 };
 

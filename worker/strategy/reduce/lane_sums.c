@@ -33,7 +33,7 @@ struct dpt_lane_sums {
     int depth;       /* index of the buffer being filled */
     bool lane_ends;  /* the present slot is the lane's last */
     bool adds_apart; /* the slot is not the lane's first: `apart` is added to the lane */
-    /* the slot is the whole lane, and backward adds it directly to the sum below */
+    /* The slot is the whole lane, and backward adds it directly to the sum below. */
     bool direct;
 };
 

@@ -338,7 +338,7 @@ static void post_channel(struct channel *c)
 {
     struct dpt_err none;
     (void)dpt_reducer_begin(c->reducer, 0);
-    /* a host reducer copies nothing here */
+    /* A host reducer copies nothing here. */
     DPT_ASSERT(dpt_reducer_ready(c->reducer, 0, &none) == DPT_OK);
     dpt_reducer_post(c->reducer);
 }

@@ -3,7 +3,7 @@
 #include "worker/strategy/core.h"
 #include "worker/strategy/reduce/wave_sum.h"
 
-/* in a world of one rank, where all threads of the main stream add */
+/* In a world of one rank, where all threads of the main stream add. */
 enum { ALONE_CHUNK_NUMEL = 1 << 18 };
 
 void strategy_round_gradient(struct dpt_strategy *s, int unit)

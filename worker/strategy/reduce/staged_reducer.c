@@ -1,4 +1,4 @@
-/* Through the hosts' memory (staged_reducer.h). */
+/* The reducer through the hosts' memory (staged_reducer.h). */
 #include "worker/strategy/reduce/staged_reducer.h"
 
 #include <stdlib.h>

@@ -14,7 +14,7 @@ struct eval {
     const struct dpt_ops *ops;
     struct dpt_stream *stream;
     const struct dpt_partial *parts;
-    int next; /* the first part not yet used: parts are met in lane order */
+    int next; /* the first part not yet used; the walk meets parts in lane order */
     int n_parts;
     enum dpt_dtype dtype;
     int64_t offset, numel; /* the chunk */
@@ -46,19 +46,20 @@ static const float *eval_node(struct eval *e, struct dpt_range node, int level, 
     return dst;
 }
 
-/* The outs' sums of the elements from `at` on. */
+/* Writes the sum of every output node over the chunk. */
 static void add_chunk(const struct dpt_tree_sum *s, struct eval *e)
 {
     const size_t bytes = (size_t)e->numel * sizeof(float);
     const int64_t at = e->offset;
     const float *sum[DPT_COVER_MAX];
     for (int i = 0; i < s->n_out; i++) {
-        /* A single result can go straight to its place: nothing is read after the last addition. */
+        /* A single result is written directly to its place: nothing is read after the last
+         * addition. */
         float *dst =
             s->n_out == 1 ? s->out_data[0] + at : s->scratch + (size_t)i * DPT_TREE_SUM_CHUNK;
         sum[i] = eval_node(e, s->out_nodes[i], 0, dst);
         if (s->n_out > 1 && sum[i] != dst && sum[i] != s->out_data[i] + at) {
-            /* A part that is a result as it stands may lie where another result goes. */
+            /* A part that is already a result may lie in the memory of another result. */
             e->ops->copy(e->stream, bytes, sum[i], dst);
             sum[i] = dst;
         }

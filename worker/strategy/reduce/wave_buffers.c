@@ -1,5 +1,5 @@
-/* What a generation in waves holds beside the state: slots' gradients, sums, staging (core.h), as
- * the list of its memory says. */
+/* The memory of a generation in waves, apart from the state: slots' gradients, sums and staging
+ * (core.h). The generation's memory list gives the sizes. */
 #include "worker/strategy/core.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@ static enum dpt_status no_memory(struct dpt_err *err)
     return dpt_fail_nomem(err, "gradients in waves");
 }
 
-/* Makes a buffer as the list says, or frees it where the list has none. */
+/* Makes a buffer of the list's size, or frees the buffer if the list has none. */
 static enum dpt_status make_item(struct dpt_strategy *s, enum dpt_memory_item item,
                                  struct dpt_buffer *buffer, struct dpt_err *err)
 {
@@ -20,8 +20,8 @@ static enum dpt_status make_item(struct dpt_strategy *s, enum dpt_memory_item it
     return DPT_OK;
 }
 
-/* A slot's gradients: those of the tied unit, and two that the other units use in turn; or one flat
- * vector. */
+/* Makes the buffers of a slot's gradients: one for the tied unit and two that the other units use
+ * in turn, or one flat vector. */
 static enum dpt_status make_gradients(struct dpt_strategy *s, const struct dpt_step_spec *spec,
                                       struct dpt_err *err)
 {
@@ -73,11 +73,12 @@ static enum dpt_status make_steps(struct dpt_strategy *s, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* Memory of a device for 16-bit values on their way to f32: as large as a staged part of one rank
- * in f32, or the shared values of a unit. */
+/* Makes memory of a device for 16-bit values before they are widened to f32. It has room for a
+ * staged part of one rank in f32, and for the shared values of a unit in 16 bits. */
 static enum dpt_status make_scratch(struct dpt_strategy *s, struct dpt_err *err)
 {
-    const int others = s->part.waves.members - 1; /* all staged */
+    /* A device stages the contributions of all others. */
+    const int others = s->part.waves.members - 1;
     size_t bytes = s->memory.item[DPT_ITEM_STAGING].bytes / (size_t)others;
     for (int u = 0; u < s->n_units; u++) {
         const size_t unit = (size_t)dpt_model_unit(s->env.model, u)->numel * sizeof(uint16_t);

@@ -13,12 +13,13 @@ struct dpt_wave_sum {
     const struct dpt_sum_step *steps;
     int n;
     float *const *sums;               /* of `numel` elements each */
-    const void *const *contributions; /* by member, likewise: f32, */
-    const bool *narrow;               /* by member: it is in `wire` instead; NULL: none is */
-    enum dpt_dtype wire;              /* to which sums of lanes are rounded (wire.h) */
-    bool last;                        /* the last wave: sum 0 is rounded, too */
+    const void *const *contributions; /* by member; `numel` f32 elements each */
+    /* By member: the contribution is in `wire`, not f32; NULL: all are f32. */
+    const bool *narrow;
+    enum dpt_dtype wire; /* sums of lanes are rounded to this (wire.h) */
+    bool last;           /* the last wave: sum 0 is also rounded */
     int64_t numel;
-    /* Elements added at a time, so that the sums stay in the caches; on a device all. */
+    /* Elements that are added at a time, so that the sums stay in the caches. On a device: all. */
     int64_t chunk;
     float *wide; /* with `narrow`: memory of the stream's device for a chunk */
 };

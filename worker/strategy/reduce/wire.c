@@ -1,6 +1,7 @@
-/* Narrow and wide in one place (wire.h): chunk by chunk through a buffer, in ascending order, so
- * that nothing is overwritten before it was read: n floats need 4 n bytes, their packed form ends
- * at 2 n from the start, and begins there when it is received. */
+/* Packs and unpacks values within their own memory (wire.h), chunk by chunk through a buffer, in
+ * ascending order. n floats have 4 n bytes. Values that are sent are packed into the first 2 n
+ * bytes; values that are received arrive in the last 2 n bytes. So no value is overwritten before
+ * it is read. */
 #include "worker/strategy/reduce/wire.h"
 
 #include "base/err.h"

@@ -1,16 +1,16 @@
 /* Gradients in 16 bits between hosts (strategy.compression bf16, fp16).
  *
- * Values are rounded in memory before they are sent, alike in every world: each slot under
- * `accumulate: reduce`, each lane and each sum of the lanes' tree under `local`, and the reduced
- * gradient. So packing them loses nothing, and the bits of a run depend on the config, not on the
- * transfers. Inside a host ranks read each other's f32 memory. */
+ * Values are rounded in memory before they are sent, in every world alike. Under `accumulate:
+ * reduce` each slot is rounded, under `local` each lane and each sum of the lanes' tree; the
+ * reduced gradient is always rounded. So packing loses nothing, and the bits of a run depend on the
+ * config, not on the transfers. Inside a host ranks read each other's f32 memory. */
 #ifndef DPT_WORKER_STRATEGY_REDUCE_WIRE_H
 #define DPT_WORKER_STRATEGY_REDUCE_WIRE_H
 
 #include "base/config.h"
 #include "kernels/ops.h"
 
-/* The dtype to which gradients are rounded; DPT_F32: they are not. */
+/* The dtype to which gradients are rounded; DPT_F32: they are not rounded. */
 enum dpt_dtype dpt_wire_dtype(const struct dpt_config *config);
 
 /* Packs `n` values of `dtype` in f32 at `values` into the first half of their own memory. */

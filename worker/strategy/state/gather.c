@@ -1,4 +1,4 @@
-/* Tasks of kind GATHER (core.h): weights from their owners to the ranks that compute. */
+/* Tasks of kind GATHER (core.h): owners send weights to the ranks that compute with them. */
 #include "worker/strategy/core.h"
 
 static char *gather_place(const struct dpt_strategy *s, const struct dpt_task *task,
@@ -10,7 +10,7 @@ static char *gather_place(const struct dpt_strategy *s, const struct dpt_task *t
            (size_t)(element - s->env.grid->offset[task->unit]) * s->width;
 }
 
-/* Copies the own piece to the place of the gathered unit. */
+/* Copies this rank's piece to the buffer of the gathered unit. */
 static void place_own(const struct dpt_strategy *s, const struct dpt_task *task)
 {
     const struct dpt_interval own = strategy_held_piece(s, s->part.position, task->unit);
@@ -35,7 +35,8 @@ static void post_gather(void *ctx, const struct dpt_task *task, struct dpt_task_
     const struct dpt_range group = s->part.group;
     size_t offset;
     const struct dpt_buffer weights = strategy_weights(s, task->unit, &offset);
-    /* A device may still use the place; the transfers wait for that use, so gathered() copies. */
+    /* A device may still read the buffer. The transfers wait for the device, so gathered() copies
+     * this rank's piece after them. */
     if (!s->env.resident)
         place_own(s, task);
     for (int i = 1; i < group.end - group.first; i++) {
@@ -49,7 +50,8 @@ static void post_gather(void *ctx, const struct dpt_task *task, struct dpt_task_
     }
 }
 
-/* Computes the piece whose shadow this rank holds, in the place of the gathered unit. */
+/* Computes the weights of the piece whose shadow this rank holds, in the buffer of the gathered
+ * unit. */
 static void place_shadow(const struct dpt_strategy *s, const struct dpt_task *task)
 {
     const int source = s->part.shadow_source;

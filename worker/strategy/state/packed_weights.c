@@ -9,7 +9,7 @@
 struct form {
     struct dpt_pack pack;
     size_t at, bytes; /* in `memory`; bytes 0: the parameter has no form */
-    bool is_current;  /* packed from the weights as they are */
+    bool is_current;  /* packed from the present weights */
 };
 
 struct dpt_packed_weights {
@@ -51,7 +51,7 @@ static enum dpt_status prepare_forms(struct dpt_packed_weights *p, int without, 
     return dpt_stream_prepare_end(p->stream, err);
 }
 
-/* A GPU has no such form. */
+/* A GPU packs no weights. */
 static bool packs_weights(const struct dpt_config *config)
 {
     return config->cluster.pack_weights != DPT_PACK_WEIGHTS_OFF &&

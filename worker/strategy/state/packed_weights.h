@@ -1,6 +1,7 @@
-/* The packed forms of a model's weights (dpt_ops.pack), for an owner of weights (a strategy, or the
- * base of adapters) from which several slots are computed: the decision to pack, the memory of the
- * forms, and the packing when weights have changed. All on the main thread. */
+/* The packed forms of a model's weights (dpt_ops.pack). The owner of weights with which several
+ * slots are computed (a strategy, or the base model of adapters) decides with this module whether
+ * to pack, keeps the memory of the forms, and packs again when weights have changed. All on the
+ * main thread. */
 #ifndef DPT_WORKER_STRATEGY_STATE_PACKED_WEIGHTS_H
 #define DPT_WORKER_STRATEGY_STATE_PACKED_WEIGHTS_H
 

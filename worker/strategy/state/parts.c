@@ -11,7 +11,7 @@ static enum dpt_memory_tag part_tag(const struct dpt_strategy *s, bool own, int 
     return own ? dpt_vector_tag((enum dpt_vector)vector, s->dtype) : DPT_MEMORY_SHADOW;
 }
 
-/* The own f32 weights lie in their places among all of them, if there are all. */
+/* This rank's f32 masters lie in the memory of all weights, if the rank has all weights. */
 static bool lies_in_whole(const struct dpt_strategy *s, bool own, int vector)
 {
     return vector == DPT_VECTOR_PARAM && own && strategy_has_whole(s) && s->dtype == DPT_F32;

@@ -1,16 +1,16 @@
 /* Copies shadows while training goes on (core.h).
  *
- * After a loss every rank has its own shard when training goes on; its shadow is copied in the
- * steps that follow: each step copies some units, the source's masters and moments before the step,
- * beside the step's other transfers. The holder receives the step's gradient of every unit. When
- * the step is committed all of its copies have arrived, so it is applied to them, too: a unit that
- * is copied once stays equal to its source. Ranks copy the same units in the same steps, so all of
- * them have their shadows after the same step. */
+ * When training continues after a loss, every rank has its own shard. Shadows are copied in the
+ * steps that follow. Each step copies some units beside its other transfers: the source's masters
+ * and moments as they are before the step. The holder receives the step's gradient of every unit.
+ * When the step is committed all of its copies have arrived, and the holder also applies the step
+ * to them. So a unit that was copied once stays equal to its source. All ranks copy the same units
+ * in the same steps, and have their shadows after the same step. */
 #include "worker/strategy/core.h"
 
 static const struct dpt_shard no_shard = {0, 0};
 
-/* The most bytes that a step copies of a unit; equal on all ranks. */
+/* Bytes of a unit's copy for the largest shard; equal on all ranks. */
 static double unit_bytes(const struct dpt_strategy *s, int unit)
 {
     const struct dpt_shard largest = {0, s->part.world->size};
@@ -108,7 +108,7 @@ static void post_copy(void *ctx, const struct dpt_task *task, struct dpt_task_tr
                       (size_t)strategy_vector_offset(s, own, vector, task->unit) * width,
                       (size_t)strategy_numel(give) * width);
     }
-    if (!strategy_is_empty(take)) /* empty without a late shadow */
+    if (!strategy_is_empty(take)) /* the piece is empty if no shadow is late */
         strategy_receive(s, x, s->part.shadow_source,
                          strategy_vector_at(s, late, vector, task->unit),
                          (size_t)strategy_numel(take) * width);

@@ -1,4 +1,4 @@
-/* Carries out the moves (reshard.h). */
+/* Carries out the moves of the state (reshard.h). */
 #include "worker/strategy/state/reshard.h"
 
 #include "checkpoint/layout/reshard.h"
@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The transfers posted at once; batches end at the same moves on all ranks. */
+/* The transfers that are posted at once. On all ranks a batch ends at the same move. */
 struct batch {
     struct dpt_reshard *reshard;
     struct dpt_comm *comm;
     struct dpt_comm_xfer *xfers; /* [max] */
     int n, max;
-    int *counts; /* [world_size] moves of the batch that each rank has a part in */
+    int *counts; /* [world_size] moves of the batch in which each rank sends or receives */
 };
 
 static const struct dpt_state_part *part_of(const struct dpt_strategy_state *state, int part)
@@ -35,7 +35,7 @@ static enum dpt_status post_batch(struct batch *b, struct dpt_err *err)
     return status;
 }
 
-/* Every rank counts all moves, so all end their batches at the same ones. */
+/* Every rank counts the moves of all ranks, so all ranks end their batches at the same moves. */
 static enum dpt_status count_move(struct batch *b, const struct dpt_move *move, struct dpt_err *err)
 {
     const int room = b->max / DPT_VECTOR_COUNT;

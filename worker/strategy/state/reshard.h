@@ -1,6 +1,6 @@
-/* Moves the state between the ranks of a generation until each has its wanted part. All ranks know
- * the held and the wanted parts of all; checkpoint/layout/reshard.h lists the moves; masters and
- * moments go directly from held to wanted memory. No other memory is needed. */
+/* Moves the state between the ranks of a generation until each rank has its wanted parts. All ranks
+ * know the held and the wanted parts of all ranks. checkpoint/layout/reshard.h lists the moves.
+ * Masters and moments are copied directly from held to wanted memory, without other memory. */
 #ifndef DPT_WORKER_STRATEGY_STATE_RESHARD_H
 #define DPT_WORKER_STRATEGY_STATE_RESHARD_H
 
@@ -8,7 +8,7 @@
 
 enum { DPT_RESHARD_PARTS = 2 }; /* own, shadow */
 
-/* The parts of one rank; of 0: none. */
+/* The parts of one rank. A shard whose `of` is 0: the rank does not have this part. */
 struct dpt_reshard_rank {
     int host;
     struct dpt_shard held[DPT_RESHARD_PARTS], wanted[DPT_RESHARD_PARTS];
@@ -17,18 +17,19 @@ struct dpt_reshard_rank {
 struct dpt_reshard {
     const struct dpt_grid *grid;
     int rank, world_size;                 /* of the communicator */
-    const struct dpt_reshard_rank *ranks; /* [world_size], the same on all; borrowed */
+    const struct dpt_reshard_rank *ranks; /* [world_size], equal on all ranks; borrowed */
     /* This rank's memory of its parts in `ranks`. All ranks have the same vectors. */
     const struct dpt_strategy_state *held, *wanted;
-    int xfers_max;                      /* of an exchange; 0: the communicator's maximum */
+    /* Most transfers of one exchange; 0: the communicator's maximum. */
+    int xfers_max;
     int64_t bytes_received, bytes_sent; /* out */
 };
 
-/* Fills the wanted parts. By a job on the communication thread; `comm` may be NULL with one rank.
- * Ranks post in batches that are cut at the same moves everywhere, so that no batch waits for a
- * later one. DPT_EPEER also when no rank holds what one wants; DPT_EABORTED, DPT_ETIMEOUT as
- * dpt_comm_poll. After a failure `held` is as it was (where `wanted` is not the same memory), and
- * `wanted` is undefined. */
+/* Fills the wanted parts. Called by a job on the communication thread; `comm` may be NULL with one
+ * rank. Ranks post in batches that end at the same moves on all ranks, so that no batch waits for a
+ * later one. Errors are those of dpt_comm_poll (DPT_EPEER, DPT_EABORTED, DPT_ETIMEOUT); DPT_EPEER
+ * also if no rank holds a wanted part. After a failure `held` is unchanged, apart from memory that
+ * it shares with `wanted`, and `wanted` is undefined. */
 DPT_MUST_USE enum dpt_status dpt_reshard_run(struct dpt_comm *comm, struct dpt_reshard *reshard,
                                              struct dpt_err *err);
 

@@ -1,7 +1,7 @@
 /* The held and the wanted state, and the weights made from the masters (core.h). */
 #include "worker/strategy/core.h"
 
-/* The wanted part: the held one, or new memory. */
+/* Sets the wanted part: the held part if the shard is the same, else new memory. */
 static enum dpt_status want_part(struct dpt_strategy *s, struct dpt_shard shard, bool own,
                                  const struct dpt_state_part *held, struct dpt_state_part *wanted,
                                  struct dpt_err *err)
@@ -23,7 +23,8 @@ static void drop_wanted(struct dpt_strategy *s)
     state->moves = false;
 }
 
-/* Memory of all weights: registered where ranks send them, or where they are the masters. */
+/* Makes the memory of all weights. It is registered where ranks send weights, and where the weights
+ * are the masters. */
 static enum dpt_status make_whole(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_state *state = &s->state;
@@ -64,7 +65,8 @@ void strategy_state_destroy(struct dpt_strategy *s)
         dpt_buffer_free(&state->gathered[i]);
 }
 
-/* The places of gathered units, the tied unit's place first. They are the same in every world. */
+/* Makes the buffers of gathered units, the tied unit's buffer first. They are the same in every
+ * world. */
 static enum dpt_status make_gathered(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_state *state = &s->state;
@@ -80,7 +82,8 @@ static enum dpt_status make_gathered(struct dpt_strategy *s, struct dpt_err *err
     return DPT_OK;
 }
 
-/* Moves the memory of a held part on the device to the wanted part. */
+/* Gives the wanted part memory on the device: the held part's memory if the shard is the same, else
+ * new memory after the held part's is freed. */
 static enum dpt_status move_on_device(struct dpt_strategy *s, bool own, struct dpt_state_part *held,
                                       struct dpt_state_part *wanted, struct dpt_err *err)
 {
@@ -93,7 +96,8 @@ static enum dpt_status move_on_device(struct dpt_strategy *s, bool own, struct d
     return status;
 }
 
-/* The held state is copied to registered memory first. */
+/* Moves from the held to the wanted state on the device. The held state is copied to registered
+ * memory first, because the device has room for one state. */
 static enum dpt_status move_to_wanted(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_state *state = &s->state;
@@ -145,7 +149,8 @@ void *strategy_own_weights(const struct dpt_strategy *s, int unit)
 void dpt_strategy_state_changed(struct dpt_strategy *s)
 {
     struct strategy_state *state = &s->state;
-    DPT_ASSERT(state->newest != STRATEGY_ON_DEVICE); /* it was fetched before it was written to */
+    /* The caller fetched the state before it wrote to it. */
+    DPT_ASSERT(state->newest != STRATEGY_ON_DEVICE);
     if (state->moves) {
         strategy_part_free(s, true, &state->held.own, &state->wanted.own);
         strategy_part_free(s, false, &state->held.shadow, &state->wanted.shadow);
@@ -158,7 +163,7 @@ void dpt_strategy_state_changed(struct dpt_strategy *s)
         dpt_packed_weights_forget(s->packed);
 }
 
-/* Between registered memory and the device's, piece by piece. */
+/* Copies a part between registered memory and the device's memory, piece by piece. */
 static void copy_part(const struct dpt_strategy *s, const struct dpt_state_part *part,
                       bool to_device)
 {

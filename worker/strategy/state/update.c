@@ -1,8 +1,9 @@
-/* A rank's share of the gradient's norm, and the step applied to its parts of the state (core.h).
- */
+/* Computes a rank's share of the gradient's norm, and applies the step to the rank's parts of the
+ * state (core.h). */
 #include "worker/strategy/core.h"
 
-/* Applies the step to a part's piece of a unit; `copy`: where its weights go, too. */
+/* Applies the step to a part's piece of a unit. `copy`, if not NULL, gets the new weights in the
+ * compute dtype. */
 static void apply_piece(const struct dpt_strategy *s, const struct dpt_optim_step *step,
                         const struct dpt_state_part *part, int unit, const float *grad, void *copy)
 {

@@ -1,4 +1,4 @@
-/* Memory that goes between ranks (buffer.h). */
+/* Memory that is sent between ranks (buffer.h). */
 #include "worker/strategy/transport/buffer.h"
 
 enum dpt_status dpt_buffer_make_private(struct dpt_device *device, enum dpt_memory_tag tag,

@@ -1,30 +1,30 @@
-/* Memory of a strategy that goes between ranks: registered memory of the host, or, where the state
- * is kept on a device (dpt_strategy_env.resident), memory of that. All by the main thread, between
- * generations. */
+/* Memory of a strategy that is sent between ranks: registered memory of the host, or, where a
+ * device keeps the state (dpt_strategy_env.resident), memory of that device. All functions are
+ * called by the main thread, between generations. */
 #ifndef DPT_WORKER_STRATEGY_TRANSPORT_BUFFER_H
 #define DPT_WORKER_STRATEGY_TRANSPORT_BUFFER_H
 
 #include "worker/strategy/strategy.h"
 
-/* Zeroes: there is none. */
+/* All zero: no memory. */
 struct dpt_buffer {
     void *data;
     size_t bytes;
-    struct dpt_comm_mem *mem;  /* NULL: of the device */
-    struct dpt_device *device; /* NULL: registered */
+    struct dpt_comm_mem *mem;  /* NULL: the memory is the device's */
+    struct dpt_device *device; /* NULL: the memory is registered */
     enum dpt_memory_tag tag;
 };
 
-/* Makes one in place of what is there, which is kept when it has the size. */
+/* Replaces the memory of `buffer`; memory that already has this size is kept. */
 DPT_MUST_USE enum dpt_status dpt_buffer_make(const struct dpt_strategy_env *env,
                                              enum dpt_memory_tag tag, size_t bytes,
                                              struct dpt_buffer *buffer, struct dpt_err *err);
-/* The same of a device, the host's own included, for what no peer reads. */
+/* The same for memory that no peer reads, of any device; the host is also a device. */
 DPT_MUST_USE enum dpt_status dpt_buffer_make_private(struct dpt_device *device,
                                                      enum dpt_memory_tag tag, size_t bytes,
                                                      struct dpt_buffer *buffer,
                                                      struct dpt_err *err);
-/* Accepts zeroes, and leaves them. */
+/* Accepts an all-zero buffer, and leaves it all zero. */
 void dpt_buffer_free(struct dpt_buffer *buffer);
 
 /* The transfer of bytes [offset, offset + bytes) to a rank. */

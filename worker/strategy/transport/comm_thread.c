@@ -18,7 +18,8 @@ struct dpt_comm_thread {
     struct dpt_comm_listener *listener;
     int abort_fd; /* eventfd, readable from abort until the next open: ends creation */
 
-    /* A GPU, or NULL; and NCCL, if gradients go by it. Its communicator is this thread's alone. */
+    /* A GPU, or NULL; and NCCL, if it sends the gradients. Only this thread uses NCCL's
+     * communicator. */
     struct dpt_device *device;
     dpt_comm_load_nccl load_nccl;
     void *load_ctx;
@@ -34,7 +35,7 @@ struct dpt_comm_thread {
     void *ctx;
     bool pending; /* posted and not yet waited for */
     bool done;
-    bool awaited; /* the main thread waits: its core is the job's */
+    bool awaited; /* the main thread waits, so the job may use its core */
     bool stop;
     bool aborted; /* since the last open */
     struct dpt_comm *comm;
@@ -44,14 +45,14 @@ struct dpt_comm_thread {
 
     atomic_bool failed; /* the pending job ended with an error */
 
-    /* Of `comm` and `nccl`, as the last job left them; what opening sent is not counted. The
-     * communicator's own thread's. */
+    /* Bytes that `comm` and `nccl` had sent after the last job; bytes sent while opening do not
+     * count. Only the communication thread uses these two. */
     uint64_t bytes_of_last;
     uint64_t nccl_bytes_of_last;
     struct dpt_comm_account account;
 };
 
-/* With the mutex, by the communicator's own thread. */
+/* Called by the communication thread, which holds the mutex. */
 static void count_bytes(struct dpt_comm_thread *t)
 {
     const uint64_t bytes = t->comm ? dpt_comm_bytes_sent(t->comm) : 0;
@@ -78,8 +79,8 @@ static void *comm_thread_main(void *arg)
 
         struct dpt_err err = {.status = DPT_OK};
         enum dpt_status status = job(t, ctx, &err);
-        /* At once: a kernel that waits for a dead peer may hold up what else the device is asked,
-         * and nothing waits any more for what is under way. */
+        /* Ends NCCL at once: a kernel that waits for a dead peer may block other work of the
+         * device, and nothing waits any more for the operations under way. */
         if (status != DPT_OK && t->nccl)
             dpt_nccl_comm_quit(t->nccl);
 
@@ -144,15 +145,15 @@ void dpt_comm_thread_set_groups(struct dpt_comm_thread *t, const struct dpt_nccl
 static enum dpt_status job_close(struct dpt_comm_thread *t, void *ctx, struct dpt_err *err)
 {
     (void)ctx;
-    /* What was received is done with, but a peer may still be reading what was sent: it would take
-     * our leaving now for a failure. An abort, or the peer's death, ends the wait. */
+    /* This rank has used everything that it received. But a peer may still read data that this rank
+     * sent, and would take a close for a failure. An abort, or the peer's death, ends the wait. */
     enum dpt_status status = DPT_OK;
     if (t->comm)
         do
             status = dpt_comm_poll(t->comm, NULL, -1, err);
         while (status == DPT_INPROGRESS);
     (void)pthread_mutex_lock(&t->mutex);
-    count_bytes(t); /* the farewells of the two belong to no step */
+    count_bytes(t); /* the closing messages of both communicators belong to no step */
     (void)pthread_mutex_unlock(&t->mutex);
     if (t->nccl && status != DPT_OK)
         dpt_nccl_comm_quit(t->nccl);
@@ -171,8 +172,8 @@ void dpt_comm_thread_close(struct dpt_comm_thread *t)
     struct dpt_err ignored;
     if (t->pending)
         dpt_comm_thread_abort(t);
-    /* What the job ended with was made to happen by this abort, or is reported where it was waited
-     * for. */
+    /* The job's error is ignored here: this abort caused it, or the wait for the job has reported
+     * it. */
     if (t->pending && dpt_comm_thread_wait(t, &ignored) == DPT_OK)
         DPT_ASSERT(!t->pending);
     DPT_ASSERT(dpt_comm_thread_run(t, job_close, NULL, &ignored) == DPT_OK);
@@ -197,7 +198,8 @@ void dpt_comm_thread_destroy(struct dpt_comm_thread **thread)
     *thread = NULL;
 }
 
-/* All ranks send gradients alike: what opens NCCL's communicator waits for all. */
+/* Checks that all ranks send gradients in the same way: opening NCCL's communicator waits for all
+ * ranks. */
 static enum dpt_status agree_on_nccl(struct dpt_comm_thread *t, struct dpt_err *err)
 {
     static const char *const ways[] = {"through the hosts", "by NCCL"};
@@ -248,7 +250,7 @@ static enum dpt_status job_open(struct dpt_comm_thread *t, void *ctx, struct dpt
     t->suspect = suspect;
     if (comm)
         dpt_comm_allow_spin(comm, t->awaited);
-    if (comm && t->aborted) /* the abort came after creation had stopped looking */
+    if (comm && t->aborted) /* the abort came after creation had last looked at abort_fd */
         dpt_comm_abort(comm);
     (void)pthread_mutex_unlock(&t->mutex);
     if (status == DPT_OK)
@@ -361,7 +363,7 @@ void dpt_comm_thread_wake(struct dpt_comm_thread *t)
 
 struct dpt_comm *dpt_comm_thread_comm(struct dpt_comm_thread *t)
 {
-    /* Changed only by jobs, and read only inside jobs: the same thread. */
+    /* Only jobs change and read it, so no lock is needed: jobs run on one thread. */
     return t->comm;
 }
 

@@ -21,7 +21,7 @@ static enum dpt_status no_memory(struct dpt_err *err)
     return dpt_fail_nomem(err, "plan of the all-reduce");
 }
 
-/* The own buffer that has the sum of `node` before the stage. */
+/* The buffer of this rank that has the sum of `node` before the stage. */
 static int buffer_of(const struct planner *p, struct dpt_range node)
 {
     struct dpt_range nodes[DPT_COVER_MAX];
@@ -47,7 +47,7 @@ static struct dpt_piece_sum *sum_of_piece(const struct planner *p, struct dpt_st
     return sum->parts ? sum : NULL;
 }
 
-/* Adds this rank's side of the transfer; `sends` takes what the rank sends. */
+/* Adds this rank's side of a transfer to the plan of the stage; a send is added to `sends`. */
 static enum dpt_status plan_transfer(const struct planner *p, const struct dpt_transfer *t,
                                      bool first_of_sender, struct dpt_stage_transfers *sends,
                                      struct dpt_err *err)

@@ -1,6 +1,6 @@
 /* One rank's part in the canonical all-reduce of a generation (worker/plan/reduce.h): its transfers
- * in each stage, and the pieces that it adds. The same for every range that is reduced, apart from
- * the elements. */
+ * in each stage, and the pieces that it adds. They are the same for every range that is reduced;
+ * only the elements differ. */
 #ifndef DPT_WORKER_STRATEGY_TRANSPORT_RANK_TRANSFERS_H
 #define DPT_WORKER_STRATEGY_TRANSPORT_RANK_TRANSFERS_H
 
@@ -19,14 +19,14 @@ struct dpt_rank_transfer {
     bool far;   /* the peer is of another host */
 };
 
-/* A piece that this rank adds in a stage: parts in lane order, each in an own buffer or lent by a
- * transfer of the stage. */
+/* A piece that this rank adds in a stage. Its parts are in lane order; each part is in a buffer of
+ * this rank or is lent by a transfer of the stage. */
 struct dpt_piece_sum {
     int piece;
     int n_parts;
     struct dpt_part_source {
         struct dpt_range node;
-        int buffer; /* own lane buffer; -1: lent by `transfer` */
+        int buffer; /* this rank's lane buffer; -1: lent by `transfer` */
         int transfer;
     } * parts;
     int n_out;
@@ -40,18 +40,18 @@ struct dpt_stage_transfers {
     struct dpt_piece_sum *sums;
 };
 
-/* Between hosts: LOCAL and CROSS bring subtree sums to the rank that adds them (sends and lends),
- * GATHER the whole sum to all. Inside one host the rank that adds writes the sum to where it has
- * borrowed the parts from: LOCAL has the lends, GATHER the sends, which are done when the sum is
- * there; they are posted together. */
+/* With several hosts LOCAL and CROSS send and lend subtree sums to the rank that adds them, and
+ * GATHER sends the whole sum to all ranks. With one host the rank that adds a piece borrows the
+ * parts and writes the sum into the memory that it borrowed. Then LOCAL has the lends and GATHER
+ * has the sends, both are posted together, and a send is done when the sum is in its memory. */
 struct dpt_rank_transfers {
     struct dpt_stage_transfers stage[DPT_STAGE_COUNT];
-    bool cross; /* the world has several hosts; the same on all ranks, which post in one order */
+    bool cross; /* the world has several hosts; equal on all ranks, so that all post in one order */
 };
 
-/* Plans; the caller finishes `transfers` after a failure, too. A world of one has no transfers.
- * Without `gather` each sum stays with the owner of its piece: GATHER is empty, and within one host
- * no rank writes to another's memory. */
+/* Plans the transfers. The caller calls dpt_rank_transfers_fini also after a failure. A world of
+ * one rank has no transfers. Without `gather` each sum stays with the owner of its piece: GATHER is
+ * empty, and within one host no rank writes to another's memory. */
 DPT_MUST_USE enum dpt_status dpt_rank_transfers_init(struct dpt_rank_transfers *transfers,
                                                      const struct dpt_world *world, int rank,
                                                      bool gather, struct dpt_err *err);

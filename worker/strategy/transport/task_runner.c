@@ -11,8 +11,9 @@
 
 enum {
     WINDOW_MAX = 32,      /* tasks under way; each has two operations */
-    TRANSFERS_MAX = 8192, /* of them all, within what a communicator takes */
-    EVENTS = 64           /* that the main thread sets in turn, far more than it is ahead */
+    TRANSFERS_MAX = 8192, /* of all tasks under way, within the communicator's limit */
+    /* The main thread sets them in turn; it is never this many actions ahead. */
+    EVENTS = 64
 };
 _Static_assert(2 * WINDOW_MAX < DPT_COMM_OPS_MAX, "the window fits into a communicator");
 _Static_assert((int)WINDOW_MAX < (int)DPT_NCCL_QUEUE_MAX, "and into one of NCCL's");
@@ -22,32 +23,33 @@ enum state { WAITING, ARRIVED, DONE };
 /* A task under way. */
 struct running {
     struct dpt_task_transfers xfers;
-    struct dpt_comm_op *in, *out; /* NULL: there is none, or it is over */
+    struct dpt_comm_op *in, *out; /* NULL: no operation, or it has ended */
     struct dpt_nccl_piece *pieces;
-    uint64_t ticket; /* of NCCL's operation; 0: there is none */
+    uint64_t ticket; /* of the NCCL operation; 0: none */
     bool arrived;
 };
 
 struct dpt_task_runner {
     struct dpt_task_runner_spec spec;
     int window, n_tasks_max;
-    struct running running[WINDOW_MAX]; /* of task i: i mod window */
-    struct dpt_comm_xfer *xfers;        /* all of theirs */
+    struct running running[WINDOW_MAX]; /* task i uses entry i mod window */
+    struct dpt_comm_xfer *xfers;        /* of all entries */
     struct dpt_nccl_piece *pieces;
-    struct dpt_event *events[EVENTS]; /* after a number of actions, modulo EVENTS, */
-    atomic_int set_at[EVENTS];        /* which these are */
+    /* Event k: set after a number of actions that is k modulo EVENTS. */
+    struct dpt_event *events[EVENTS];
+    atomic_int set_at[EVENTS]; /* that number of actions; -1: not set in this list */
 
     /* The step. */
     const struct dpt_step_list *list;
-    struct dpt_comm *comm;      /* NULL: world size 1, or */
-    struct dpt_nccl_comm *nccl; /* this one has the transfers */
+    struct dpt_comm *comm;      /* the host's communicator; NULL at world size 1 */
+    struct dpt_nccl_comm *nccl; /* not NULL: NCCL carries out the transfers */
     bool skip_gathers, then;
     int copy_first, copy_end;      /* units */
     bool posted;                   /* the job */
     int next;                      /* task to post */
-    int oldest;                    /* all before are over */
+    int oldest;                    /* all tasks before it are over */
     int turn[DPT_TASK_COUNT];      /* tasks posted */
-    int n_arrived[DPT_TASK_COUNT]; /* and arrived */
+    int n_arrived[DPT_TASK_COUNT]; /* tasks that arrived */
     atomic_int actions;
 
     pthread_mutex_t mutex;
@@ -55,7 +57,7 @@ struct dpt_task_runner {
     /* Under the mutex. */
     uint8_t *state; /* [n_tasks_max] enum state */
     bool awaited;   /* the main thread waits for a task */
-    bool ended;     /* the job has: no state changes any more */
+    bool ended;     /* the job has ended: no state changes any more */
 };
 
 static bool by_nccl(const struct dpt_task_runner_spec *spec)
@@ -66,7 +68,7 @@ static bool by_nccl(const struct dpt_task_runner_spec *spec)
 static enum dpt_status make_runner_room(struct dpt_task_runner *w, struct dpt_err *err)
 {
     const struct dpt_task_runner_spec *spec = &w->spec;
-    const size_t peers = (size_t)spec->xfers_max + 1; /* one more than there are */
+    const size_t peers = (size_t)spec->xfers_max + 1; /* one more than the peers */
     const size_t transfers = (size_t)w->window * 2 * peers;
     w->xfers = calloc(transfers, sizeof *w->xfers);
     w->pieces = by_nccl(spec) ? calloc(transfers, sizeof *w->pieces) : NULL;
@@ -170,8 +172,8 @@ static int add_pieces(struct dpt_nccl_piece *pieces, struct dpt_comm_xfer *xfers
     return n_xfers;
 }
 
-/* What is set when as many actions are done as the task says, or, where none is, the newest: it
- * waits for more. */
+/* The event that was set after the number of actions that the task waits for. If that event is set
+ * again or was never set, the newest event: it waits for more work, which is also correct. */
 static struct dpt_event *event_of(struct dpt_task_runner *w, const struct dpt_task *task)
 {
     const int exact = task->actions % EVENTS;
@@ -180,7 +182,8 @@ static struct dpt_event *event_of(struct dpt_task_runner *w, const struct dpt_ta
     return w->events[atomic_load_explicit(&w->actions, memory_order_acquire) % EVENTS];
 }
 
-/* A task without transfers here is what the device has before it, and needs no operation. */
+/* Starts a task by NCCL. A task without transfers on this rank needs no operation: the stream only
+ * waits for the device's earlier work. */
 static enum dpt_status start_by_nccl(struct dpt_task_runner *w, const struct dpt_task *task,
                                      struct running *run, struct dpt_err *err)
 {
@@ -225,7 +228,7 @@ static bool has_received(const struct dpt_task_runner *w, int index)
     return !run->in || dpt_comm_op_received(run->in);
 }
 
-/* What a task was to receive is there. */
+/* Handles a task that has received everything. */
 static enum dpt_status take_arrival(struct dpt_task_runner *w, int index, struct dpt_err *err)
 {
     const struct dpt_task *task = &w->list->tasks[index];
@@ -241,7 +244,7 @@ static enum dpt_status take_arrival(struct dpt_task_runner *w, int index, struct
     return DPT_OK;
 }
 
-/* Goes on with what can. *ret_moved: something could. */
+/* Advances all tasks that can advance. *ret_moved: whether any did. */
 static enum dpt_status move_tasks(struct dpt_task_runner *w, bool *ret_moved, struct dpt_err *err)
 {
     *ret_moved = false;
@@ -250,7 +253,7 @@ static enum dpt_status move_tasks(struct dpt_task_runner *w, bool *ret_moved, st
         DPT_TRY(start_task(w, err));
         *ret_moved = true;
     }
-    bool waits[DPT_TASK_COUNT] = {false}; /* one before it of the kind has not arrived */
+    bool waits[DPT_TASK_COUNT] = {false}; /* an earlier task of the kind has not arrived */
     for (int i = w->oldest; i < w->next; i++) {
         struct running *run = &w->running[i % w->window];
         const enum dpt_task_kind kind = w->list->tasks[i].kind;
@@ -307,7 +310,7 @@ void dpt_task_runner_copy(struct dpt_task_runner *w, int first, int end)
     w->copy_end = end;
 }
 
-/* So many are done, or, on a device, posted. */
+/* Publishes the number of actions that are done or, on a device, posted. */
 static void set_actions(struct dpt_task_runner *w, int actions)
 {
     if (by_nccl(&w->spec)) {
@@ -330,7 +333,7 @@ void dpt_task_runner_begin(struct dpt_task_runner *w, const struct dpt_step_list
     w->ended = false;
     memset(w->state, WAITING, (size_t)list->n_tasks);
     for (int i = 0; i < w->window; i++)
-        w->running[i].in = w->running[i].out = NULL; /* a step given up has left them */
+        w->running[i].in = w->running[i].out = NULL; /* an aborted step left these */
     for (int i = 0; i < EVENTS; i++)
         atomic_store_explicit(&w->set_at[i], -1, memory_order_relaxed);
     set_actions(w, 0);
@@ -352,7 +355,7 @@ enum dpt_status dpt_task_runner_advance(struct dpt_task_runner *w, int actions, 
     return DPT_OK;
 }
 
-/* The job ended before what is waited for: says why. */
+/* The job ended before the awaited tasks: returns the job's error. */
 static enum dpt_status tell_failure(struct dpt_task_runner *w, struct dpt_err *err)
 {
     if (!w->posted)

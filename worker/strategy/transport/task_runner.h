@@ -7,48 +7,50 @@
  * their kind, for other kinds in the order of arrival. In a world of one the main thread carries
  * out the tasks itself. Nothing is allocated in a step.
  *
- * If the tasks' memory is a device's, each task is one operation of NCCL (nccl_comm.h). It waits on
- * the device for the work that the main thread had posted when it had done these actions; the main
- * thread does not wait for its own work. */
+ * If the tasks' memory is a device's, each task is one NCCL operation (nccl_comm.h). The operation
+ * waits on the device for the work that the main thread posted up to the actions that the task
+ * names. The main thread does not wait for this work. */
 #ifndef DPT_WORKER_STRATEGY_TRANSPORT_TASK_RUNNER_H
 #define DPT_WORKER_STRATEGY_TRANSPORT_TASK_RUNNER_H
 
 #include "worker/plan/schedule.h"
 #include "worker/strategy/transport/comm_thread.h"
 
-/* The transfers of a task: `in` has room for as many of RECV and LEND as the task runner's spec
- * says, `out` for as many of SEND. Of a device's memory `buf` says where each begins, LEND's
- * staging included. */
+/* The transfers of a task: `in` has room for xfers_max (of the task runner's spec) transfers of
+ * kind RECV and LEND, `out` for xfers_max of kind SEND. In a device's memory `buf` is the first
+ * byte of each transfer; for LEND it is the staging memory. */
 struct dpt_task_transfers {
     struct dpt_comm_xfer *in, *out;
     int n_in, n_out;
-    int turn; /* number of tasks of this kind before it: two tasks with the same turn modulo `turns`
-                 of the spec are never under way together, and may use the same staging */
+    /* Number of tasks of this kind before it. Two tasks with the same turn modulo the spec's
+     * `turns` are never under way together, and may use the same staging. */
+    int turn;
 };
 
-/* How tasks of a kind are carried out. */
+/* The functions of a kind of task. */
 struct dpt_task_handler {
-    /* Fills in the transfers; they are empty before. */
+    /* Fills in the transfers, which are empty before. */
     void (*post)(void *ctx, const struct dpt_task *task, struct dpt_task_transfers *transfers);
-    /* All of `in` has arrived. Lent memory is given back afterwards. NULL: nothing to do. */
+    /* Called when all of `in` has arrived; lent memory is given back afterwards. NULL: nothing to
+     * do. */
     enum dpt_status (*arrived)(void *ctx, const struct dpt_task *task,
                                const struct dpt_task_transfers *transfers, struct dpt_err *err);
-    /* Bytes that the task sends from this rank to the rank at another position. NULL: the task is
-     * no part of an ordinary step. */
+    /* Bytes that the task sends from this rank to the rank at another position. NULL: tasks of this
+     * kind do not count as a step's traffic. */
     int64_t (*bytes_to)(const void *ctx, const struct dpt_task *task, int position);
 };
 
 struct dpt_task_runner_spec {
     struct dpt_comm_thread *thread;
     int world_size;
-    int xfers_max; /* of a task, in one direction */
+    int xfers_max; /* most transfers of a task in one direction */
     /* The device that has the memory, and its streams of the main and the communication thread;
      * NULL: the host has it. */
     struct dpt_device *device;
     struct dpt_stream *stream, *comm_stream;
     const struct dpt_task_handler *const *handlers; /* [DPT_TASK_COUNT] */
     int turns[DPT_TASK_COUNT];                      /* 0: no bound */
-    int group[DPT_TASK_COUNT]; /* of NCCL's, that has the transfers; 0: the world */
+    int group[DPT_TASK_COUNT];                      /* NCCL group of the transfers; 0: the world */
     void *ctx;
     /* Work of the same step that follows the tasks on the communication thread; NULL: none. */
     dpt_comm_job then;
@@ -57,7 +59,8 @@ struct dpt_task_runner_spec {
 
 struct dpt_task_runner;
 
-/* For one generation, before its communicator; n_tasks_max tasks in a list at most. */
+/* Made for one generation, before its communicator is opened. A list has at most n_tasks_max
+ * tasks. */
 DPT_MUST_USE enum dpt_status dpt_task_runner_create(const struct dpt_task_runner_spec *spec,
                                                     int n_tasks_max, struct dpt_task_runner **ret,
                                                     struct dpt_err *err);
@@ -70,16 +73,16 @@ void dpt_task_runner_destroy(struct dpt_task_runner **runner);
 void dpt_task_runner_begin(struct dpt_task_runner *runner, const struct dpt_step_list *list,
                            bool skip_gathers, bool then);
 
-/* From the next list on, of the tasks of kind COPY those of units [first, end) are carried out, at
- * first none. All ranks must say the same. */
+/* From the next list on, tasks of kind COPY are carried out for units [first, end) only; before the
+ * first call for none. All ranks must set the same units. */
 void dpt_task_runner_copy(struct dpt_task_runner *runner, int first, int end);
 
-/* The main thread has done this number of actions. */
+/* Tells that the main thread has done this number of actions. */
 DPT_MUST_USE enum dpt_status dpt_task_runner_advance(struct dpt_task_runner *runner, int actions,
                                                      struct dpt_err *err);
 
-/* Waits until tasks [first, first + n) have arrived or, with `done`, until they are over, so that
- * their sent memory may be overwritten. Fails as the communicator does. */
+/* Waits until tasks [first, first + n) have arrived. With `done` waits until they are over, so that
+ * the memory that they send may be overwritten. Errors are the communicator's. */
 DPT_MUST_USE enum dpt_status dpt_task_runner_await(struct dpt_task_runner *runner, int first, int n,
                                                    bool done, struct dpt_err *err);
 
