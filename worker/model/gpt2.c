@@ -63,7 +63,7 @@ static void add_units(struct dpt_transformer *m)
     DPT_ASSERT(model->n_params == model->params_max && model->n_units == model->units_max);
 }
 
-/* Places of norms and products: the order in which add_block adds the tensors. */
+/* The numbers of norms and products are places in the order in which add_block adds the tensors. */
 static enum dpt_status gpt2_create(const struct dpt_config *config, struct dpt_model **ret,
                                    struct dpt_err *err)
 {

@@ -12,17 +12,17 @@
 
 enum { MLP_FACTOR = 4 /* of GPT-2's width */ };
 
-/* A member that is a key of the config. If it is absent or null in a file it has the value `usual`;
- * NULL: the file must have it. */
+/* A member that is a key of the config. `usual` is its value if a file lacks it or has null; NULL:
+ * the file must have the member. */
 struct member {
     const char *name, *key, *usual;
-    bool written_only; /* not a size: the user's, or another name for the same */
+    bool written_only; /* written, not read: the user sets it, or it repeats another member */
 };
 
 /* A member with one value in all our models, as JSON. */
 struct constant {
     const char *name, *value;
-    bool checked; /* a file that says otherwise is of another architecture */
+    bool checked; /* a file with another value has another architecture */
 };
 
 static const struct member gpt2_members[] = {
@@ -60,7 +60,8 @@ static const struct member llama_members[] = {
     {"attention_dropout", "model.dropout", NULL, true},
 };
 
-/* In the file's own level, or, as newer releases of transformers write it, in rope_parameters. */
+/* A member of the file's top level or, in files of newer releases of transformers, of
+ * rope_parameters. */
 static const struct member rope_theta = {"rope_theta", "model.rope_theta", "10000", false};
 
 /* In rope_scaling or rope_parameters, with rope_type llama3. */
@@ -77,8 +78,8 @@ static const struct constant llama_constants[] = {
     {"use_cache", "true", false},
 };
 
-/* torchvision writes no config.json: members are named as the arguments of its ResNet, or as our
- * keys. */
+/* Torchvision writes no config.json: members have the names of the arguments of its ResNet, or of
+ * our keys. */
 static const struct member resnet_members[] = {
     {"block", "model.block", NULL, false},
     {"layers", "model.stages", NULL, false},
@@ -100,8 +101,8 @@ static const struct family {
     int n_members;
     const struct constant *constants;
     int n_constants;
-    const char *next_token, *classifier; /* its architectures, without (NULL: it has no tokens) and
-                                            with labels */
+    /* The architecture without labels (NULL: the family has no tokens), and with labels. */
+    const char *next_token, *classifier;
 } families[] = {
     {"gpt2", "gpt2", gpt2_members, COUNT(gpt2_members), gpt2_constants, COUNT(gpt2_constants),
      "GPT2LMHeadModel", "GPT2ForSequenceClassification"},
@@ -158,7 +159,7 @@ static void say(struct dpt_config_sizes *said, const char *key, const char *name
     said->n++;
 }
 
-/* "[3, 4]". False: it is no list of integers, or a long one. */
+/* Formats a list as "[3, 4]". False: the value is not a list of integers, or is too long. */
 static bool list_text(const json_t *list, char ret[DPT_CONFIG_SIZE_BYTES])
 {
     size_t used = (size_t)snprintf(ret, DPT_CONFIG_SIZE_BYTES, "[");
@@ -175,7 +176,7 @@ static bool list_text(const json_t *list, char ret[DPT_CONFIG_SIZE_BYTES])
     return json_is_array(list);
 }
 
-/* A value as the config writes it. False: it is of another type than the key. */
+/* Formats a value as the config writes it. False: the value does not have the key's type. */
 static bool value_text(enum dpt_key_type type, const json_t *value, char ret[DPT_CONFIG_SIZE_BYTES])
 {
     _Static_assert((int)DPT_CONFIG_SIZE_BYTES >= (int)DPT_DOUBLE_TEXT_BYTES, "a number fits");
@@ -242,7 +243,7 @@ static enum dpt_status check_constant(const struct reading *r, const struct cons
                            constant->name, dpt_hf_json_shown(is, odd), constant->value);
 }
 
-/* GPT-2's MLP is of four times its width; a file may say so in two ways. */
+/* The inner width of GPT-2's MLP is four times n_embd; n_inner is null or this number. */
 static enum dpt_status check_inner(const struct reading *r, struct dpt_err *err)
 {
     const json_t *inner = json_object_get(r->root, "n_inner");
@@ -399,7 +400,7 @@ static json_t *value_of(const struct member *member, const struct dpt_config *co
     }
 }
 
-/* json_object_set_new takes the value, and fails of NULL too. */
+/* json_object_set_new takes the value, and also fails if it is NULL. */
 static bool write_members(json_t *object, const struct member *members, int n,
                           const struct dpt_config *config)
 {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILE_BYTES_MAX = 1 << 24 }; /* with names of 65,536 labels */
+enum { FILE_BYTES_MAX = 1 << 24 }; /* room for the names of 65,536 labels */
 
 enum dpt_status dpt_hf_json_load(const char *path, json_t **ret, struct dpt_err *err)
 {
@@ -96,7 +96,7 @@ enum dpt_status dpt_hf_config_tokens(const char *path, struct dpt_hf_tokens *ret
     return status;
 }
 
-/* Of "[2,7]" or "2". */
+/* Parses "[2,7]" or "2". */
 static enum dpt_status parse_ends(const char *text, struct dpt_hf_ends *ret, struct dpt_err *err)
 {
     json_t *ids = json_loads(text, JSON_DECODE_ANY, NULL);
@@ -151,8 +151,9 @@ bool dpt_hf_end_of_text_write(const struct dpt_config *config, json_t *root)
            json_object_set_new(root, "eos_token_id", end) == 0;
 }
 
-/* Of a tokenizer that the config only names: the end of text of a vocabulary that is known by its
- * size, else the last id, which is no token where the vocabulary is larger than the tokenizer's. */
+/* The padding token of a tokenizer that the config only names. It is the end-of-text token of a
+ * vocabulary that is known by its size. Otherwise it is the last id, which is not a token if the
+ * vocabulary is larger than the tokenizer's. */
 static int pad_token(const struct dpt_config *config)
 {
     static const struct {

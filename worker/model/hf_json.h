@@ -11,11 +11,11 @@
  * the place. */
 DPT_MUST_USE enum dpt_status dpt_hf_json_load(const char *path, json_t **ret, struct dpt_err *err);
 
-/* A value as an error shows it, cut off where it is long. Returns `ret`. */
+/* Formats a value for an error message; a long value is cut off. Returns `ret`. */
 enum { DPT_HF_SHOWN_BYTES = 60 };
 const char *dpt_hf_json_shown(const json_t *value, char ret[DPT_HF_SHOWN_BYTES]);
 
-/* Sets id2label and label2id, whose size is the number of labels to transformers; `names` as in
+/* Sets id2label and label2id; transformers takes their size as the number of labels. `names` as in
  * dpt_hf_beside. False: no memory. */
 bool dpt_hf_labels_write(const char *const *names, int labels, json_t *root);
 
@@ -24,8 +24,9 @@ bool dpt_hf_labels_write(const char *const *names, int labels, json_t *root);
  * memory. */
 bool dpt_hf_end_of_text_write(const struct dpt_config *config, json_t *root);
 
-/* Sets pad_token_id of a model with labels. transformers takes a text's last token for the last one
- * that is not this, so that no text may end with it. False: no memory. */
+/* Sets pad_token_id of a model with labels. For transformers the last token of a text is the
+ * last one that is not the padding token, so no text may end with the padding token. False: no
+ * memory. */
 bool dpt_hf_pad_write(const struct dpt_config *config, json_t *root);
 
 /* Sets the members that `tokens` has, `pad_token_id` only with `pad`. False: no memory. */

@@ -1,5 +1,5 @@
 /* The interface between model.c and the kinds of models (gpt2, …), and the functions that build a
- * kind's table. For this folder alone, and for tests that make tables. */
+ * kind's table. Only for this folder, and for tests that make tables. */
 #ifndef DPT_WORKER_MODEL_KIND_H
 #define DPT_WORKER_MODEL_KIND_H
 
@@ -19,8 +19,8 @@ struct dpt_unit_call {
  * changes once created. */
 struct dpt_model_kind {
     const char *name; /* the config's model.name */
-    bool any_context; /* no weight depends on the context: it may be another than in training */
-    bool out_in;      /* the matrices of linear layers lie (out, in), else (in, out) */
+    bool any_context; /* no weight depends on the context, which may differ from the training's */
+    bool out_in;      /* matrices of linear layers are stored (out, in), else (in, out) */
     enum dpt_status (*create)(const struct dpt_config *config, struct dpt_model **ret,
                               struct dpt_err *err);
     void (*fini)(struct dpt_model *model); /* frees memory beside the table; NULL: there is none */
@@ -36,12 +36,12 @@ struct dpt_model_kind {
     size_t (*decode_bytes)(const struct dpt_model *model, int64_t n);
     void (*decode)(const struct dpt_model *model, const struct dpt_ops *ops,
                    struct dpt_stream *stream, const struct dpt_decode *decode);
-    /* The last three are NULL of a model that has no tokens, and of adapters. */
+    /* The last three are NULL for a model without tokens, and for adapters. */
 };
 
 extern const struct dpt_model_kind dpt_gpt2_kind, dpt_llama_kind, dpt_lora_kind, dpt_resnet_kind;
 
-/* Adapters of `base`, which it takes, also when it fails (lora.c). */
+/* Makes the adapters of `base` (lora.c). Takes `base`, also on failure. */
 DPT_MUST_USE enum dpt_status dpt_lora_create(const struct dpt_config *config,
                                              struct dpt_model *base, struct dpt_model **ret,
                                              struct dpt_err *err);
@@ -62,7 +62,7 @@ struct dpt_model {
 /* The compute dtype that the config asks for. */
 enum dpt_dtype dpt_dtype_of(enum dpt_precision precision);
 
-/* Room for the table. On failure nothing is held. */
+/* Allocates the table. After a failure nothing is allocated. */
 DPT_MUST_USE enum dpt_status dpt_table_init(struct dpt_model *model, int units_max, int params_max,
                                             struct dpt_err *err);
 void dpt_table_fini(struct dpt_model *model);
@@ -76,11 +76,11 @@ void dpt_table_end_unit(struct dpt_model *model);
 struct dpt_param_rule {
     bool decay;
     enum dpt_init init;
-    float std; /* of NORMAL; of UNIFORM the bound */
+    float std; /* NORMAL: the deviation; UNIFORM: the bound */
     bool averaged;
 };
 
-/* Extents from the outermost in; zero where there are fewer dimensions. */
+/* Extents, the outermost dimension first; zero for dimensions that the tensor does not have. */
 struct dpt_shape {
     int64_t dim[DPT_PARAM_NDIM_MAX];
 };
@@ -111,16 +111,16 @@ void dpt_slot_announce(const struct dpt_slot *slot, int first, int n);
 /* Dropout of probability `p` at a site of the model; none in EVAL mode. */
 struct dpt_dropout dpt_slot_dropout(const struct dpt_slot *slot, double p, int site);
 
-/* The number of the head's rows, and of the logits of a row: all positions and the vocabulary, or
- * the samples and the labels. */
+/* dpt_head_rows: the number of the head's rows: all positions or, with labels, the samples.
+ * dpt_head_logits: the number of a row's logits: the vocabulary or, with labels, the labels. */
 int64_t dpt_head_rows(const struct dpt_model *model, const struct dpt_slot *slot);
 int64_t dpt_head_logits(const struct dpt_model *model);
 
 /* The states of the head's rows: all of `x` (B, T, C) or, with labels, the states of the last
  * tokens, which are copied to `to` (B, C). */
 const void *dpt_head_states(const struct dpt_unit_call *call, int64_t c, const void *x, void *to);
-/* The gradient of all states, dx (B, T, C), from that of the head's rows, with labels alone: dy
- * (B, C). */
+/* Only with labels: computes the gradient of all states, dx (B, T, C), from the gradient of the
+ * head's rows, dy (B, C). */
 void dpt_head_spread(const struct dpt_unit_call *call, int64_t c, const void *dy, void *dx);
 /* The arguments for the losses of the head's rows `x` with parameter `weight` (logits, in); the
  * caller adds the fields of EVAL or TRAIN. */
@@ -131,15 +131,15 @@ struct dpt_head_loss dpt_head_loss_of(const struct dpt_unit_call *call, int weig
 /* The adapters of a slot that runs units of the base. */
 struct dpt_adapters {
     struct dpt_unit_call own; /* the call of the model and slot with the adapters' weights */
-    const int *first;         /* [parameters of the base] as dpt_model_adapter says */
+    const int *first;         /* [parameters of the base] the results of dpt_model_adapter */
     int64_t rank;
     float scale;  /* alpha / rank */
     void *u, *du; /* (N, rank) scratch */
 };
 
-/* A product of all of the slot's rows, whose weights are parameters weight … weight + n_weights -
- * 1: their results, or of backward the gradients of these, are columns of (N, out), one beside the
- * other. */
+/* A product over all rows of a slot. Its weights are parameters weight … weight + n_weights - 1.
+ * The results of the weights, and in backward the gradients of these results, are adjacent columns
+ * of (N, out). */
 struct dpt_adapted {
     int weight, n_weights;
     int64_t out;
@@ -151,11 +151,12 @@ struct dpt_adapted {
 
 /* Whether one of the weights has adapters. */
 bool dpt_slot_adapts(const struct dpt_slot *slot, int weight, int n_weights);
-/* Whether the gradient of the input of block `layer` is needed: not of the first block if the
- * embedding is frozen. */
+/* Whether the gradient of the input of block `layer` is needed. The first block does not need it if
+ * the embedding is frozen. */
 bool dpt_slot_needs_dx(const struct dpt_slot *slot, int layer);
-/* Adds the results of the product's adapters to y, or to dx. Backward computes their gradients,
- * too, and announces them. Without adapters they do nothing. */
+/* Forward adds the results of the product's adapters to y. backward adds the adapters' part of the
+ * input's gradient to dx, computes the adapters' own gradients and announces them. Both do nothing
+ * without adapters. */
 void dpt_adapters_forward(const struct dpt_unit_call *call, const struct dpt_adapted *product);
 void dpt_adapters_backward(const struct dpt_unit_call *call, const struct dpt_adapted *product);
 

@@ -13,8 +13,9 @@ static const struct dpt_param_rule one = {false, DPT_INIT_ONE, 0.0f, false};
 static const struct dpt_param_rule zero = {false, DPT_INIT_ZERO, 0.0f, false};
 static const struct dpt_param_rule normal = {true, DPT_INIT_NORMAL, INIT_STD, false};
 
-/* A block's tensors, in the order of the table. Queries, keys and values lie one behind the other
- * without gaps, and so do gate and up: each group is one matrix (R, C) or (2*I, C) to products. */
+/* A block's tensors, in the order of the table. The weights of queries, keys and values are
+ * adjacent without gaps, and so are those of gate and up. A product reads each group as one matrix,
+ * (R, C) or (2*I, C). */
 enum tensor {
     NORM_1,
     Q_W,
@@ -113,8 +114,8 @@ static bool adjoins_next(const struct dpt_param *param)
     return param->offset + param->numel == param[1].offset;
 }
 
-/* The weights of a product are one matrix, its biases one vector: base/config_model.c refuses other
- * sizes. */
+/* Asserts that the weights of each product are one matrix and its biases one vector;
+ * base/config_model.c refuses other sizes. */
 static void assert_products_contiguous(const struct dpt_transformer *m)
 {
     const struct dpt_param *params = m->base.params;
@@ -127,9 +128,9 @@ static void assert_products_contiguous(const struct dpt_transformer *m)
 }
 
 /* Frequencies of the rotary embeddings: theta^(-2i/D), as f32. With Llama 3's scaling (Hugging
- * Face's rope_type "llama3") frequencies of waves longer than the original context /
- * low_freq_factor are divided by `factor`, those of waves shorter than it / high_freq_factor stay,
- * and between the two both are mixed. */
+ * Face's rope_type "llama3") let W be the original context. Frequencies of waves longer than W /
+ * low_freq_factor are divided by `factor`. Frequencies of waves shorter than W / high_freq_factor
+ * stay unchanged. Frequencies between the two are a mix of both. */
 static void set_frequencies(const struct dpt_config *config, struct dpt_transformer *m)
 {
     const double low = config->model.rope_low_freq_factor;
@@ -146,7 +147,8 @@ static void set_frequencies(const struct dpt_config *config, struct dpt_transfor
     }
 }
 
-/* Places of the tensors in a block, -1 of a tensor that the block lacks; returns their number. */
+/* Sets the places of the tensors in a block, -1 for a tensor that the block does not have. Returns
+ * the number of tensors. */
 static int place_tensors(const struct dpt_config *config, int ret_place[TENSORS])
 {
     int n = 0;

@@ -1,12 +1,12 @@
 /* LoRA (Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models"), in the form and with
  * the names of Hugging Face's PEFT: y = x W^T + (alpha / rank) (x A^T) B^T, W frozen.
  *
- * The model of this kind has a table of adapters, and of the labels' head, and stands in front of
- * the base, a model of another kind with all of its weights. It gives the base's units a slot of
- * frozen weights (dpt_slot_grad is NULL there) with a list of adapters; the base's linear layers
- * call dpt_adapters_forward and dpt_adapters_backward behind their own product. Units: a block of
- * the base each, the first with the base's embedding, the last with its head; with labels the head
- * is a unit of its own, as it is trained. */
+ * A model of this kind wraps the base, a model of another kind that has all frozen weights. Its
+ * table has the adapters and, with labels, the labels' head. It runs the base's units with a slot
+ * of frozen weights (dpt_slot_grad is NULL there) and a list of adapters. The base's linear layers
+ * call dpt_adapters_forward and dpt_adapters_backward after their own product. Each unit is a block
+ * of the base; the first unit also runs the base's embedding, the last one its head. With labels
+ * the head is a separate unit, because it is trained. */
 #include "worker/model/kind.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ enum { TENSORS = 2 /* of an adapter: A, B */ };
 
 struct dpt_lora {
     struct dpt_model model; /* of adapters; the first member, as in every kind */
-    struct dpt_model *base; /* with the frozen weights; owned */
+    struct dpt_model *base; /* the model with the frozen weights; owned */
     int *first;             /* [parameters of the base] dpt_model_adapter */
     int64_t rank;
     double scale; /* alpha / rank */
@@ -37,7 +37,8 @@ static const struct dpt_lora *lora_of(const struct dpt_model *model)
 
 static const char suffix[] = ".weight";
 
-/* "q_proj" of "model.layers.0.self_attn.q_proj.weight". False: it is no weight of a layer. */
+/* Sets the layer's name: "q_proj" for "model.layers.0.self_attn.q_proj.weight". False: the
+ * parameter is not the weight of a layer. */
 static bool layer_of(const struct dpt_param *param, char ret[DPT_PARAM_NAME_BYTES])
 {
     const size_t n = strlen(param->name), tail = sizeof suffix - 1;
@@ -69,8 +70,8 @@ static int64_t out_of(const struct dpt_model *base, int param)
     return base->params[param].dim[base->kind->out_in ? 0 : 1];
 }
 
-/* A begins as torch.nn.Linear does (Kaiming's uniform with a = sqrt 5, a bound of 1 / sqrt(in)), B
- * with zero: PEFT's init_lora_weights. */
+/* As PEFT's init_lora_weights: A has the initial values of torch.nn.Linear (Kaiming's uniform with
+ * a = sqrt 5, a bound of 1 / sqrt(in)), B is zero. */
 static void add_adapter(struct dpt_lora *m, int param)
 {
     const int64_t in = in_of(m->base, param), out = out_of(m->base, param);
@@ -196,7 +197,7 @@ bool dpt_slot_needs_dx(const struct dpt_slot *slot, int layer)
     return layer > 0 || slot->adapters == NULL;
 }
 
-/* Where column `column` of a matrix begins. */
+/* The address of column `column` of a matrix. */
 static const void *columns(const void *matrix, enum dpt_dtype dtype, int64_t column)
 {
     return (const char *)matrix + (size_t)column * dpt_dtype_bytes(dtype);
@@ -247,7 +248,8 @@ void dpt_adapters_forward(const struct dpt_unit_call *call, const struct dpt_ada
     }
 }
 
-/* The adapter whose A is parameter `a`. Its results are columns of y from `column` on. */
+/* Backward of the adapter whose A is parameter `a`. Its results are the columns of y from `column`
+ * on. */
 static void adapter_backward(const struct dpt_adapters *adapters, const struct dpt_adapted *product,
                              int a, int64_t column)
 {
@@ -302,11 +304,11 @@ void dpt_adapters_backward(const struct dpt_unit_call *call, const struct dpt_ad
 
 /* ---- units ---- */
 
-/* What a unit of this kind runs: units [first, end) of the base, which are its block and, at the
- * ends, units without adapters. */
+/* The units [first, end) of the base that a unit of this kind runs: its block, and in the first and
+ * the last unit also units without adapters. */
 struct base_run {
     int first, end;
-    struct dpt_slot slot; /* of the base's units: frozen, and announcing nothing */
+    struct dpt_slot slot; /* for the base's units: frozen weights, no announcements */
     struct dpt_adapters adapters;
 };
 
@@ -341,7 +343,7 @@ static void lora_forward(const struct dpt_unit_call *call)
         dpt_model_forward(lora_of(call->model)->base, call->ops, call->stream, u, &run.slot);
 }
 
-/* The embedding, the base's first unit, has no backward: nothing before it is trained. */
+/* The embedding, the base's first unit, has no backward: it is frozen. */
 static void lora_backward(const struct dpt_unit_call *call)
 {
     const struct dpt_model *base = lora_of(call->model)->base;

@@ -39,7 +39,7 @@ static void init_param(const struct dpt_ops *ops, struct dpt_stream *stream,
     const float std = param->init_std;
     switch (param->init) {
     case DPT_INIT_ZERO:
-        break; /* by dpt_model_init_range */
+        break; /* dpt_model_init_range has written zeroes */
     case DPT_INIT_ONE:
         ops->fill(stream, n, 1.0f, dst);
         break;

@@ -21,7 +21,7 @@ static bool has_name(const json_t *names, const char *name, size_t n)
     return false;
 }
 
-/* The layers that have adapters, by the last parts of their names, which PEFT finds them by. */
+/* The last parts of the names of the layers with adapters; PEFT finds the layers by them. */
 static json_t *target_modules(const struct dpt_model *model)
 {
     json_t *names = json_array();
@@ -39,7 +39,8 @@ static json_t *target_modules(const struct dpt_model *model)
     return NULL;
 }
 
-/* A relative path means another folder to a reader in another place. */
+/* A folder by its absolute path: a relative path means another folder to a program that runs in
+ * another folder. */
 static const char *base_path(const char *init_from, char room[PATH_MAX])
 {
     struct stat st;

@@ -4,9 +4,9 @@
 
 #include "worker/model/model.h"
 
-/* The text of adapter_config.json of `model`, which this config made with adapters. The base is
- * named by the absolute path of model.init_from, and as the config has it where that is no folder
- * here. Owned. */
+/* The text of adapter_config.json of `model`, a model with adapters made from this config. It names
+ * the base by the absolute path of model.init_from, or by the config's value if that is not a
+ * folder on this machine. The caller owns *ret_json. */
 DPT_MUST_USE enum dpt_status dpt_peft_config_print(const struct dpt_config *config,
                                                    const struct dpt_model *model, char **ret_json,
                                                    struct dpt_err *err);

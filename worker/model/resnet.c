@@ -1,6 +1,6 @@
-/* The ResNet family: its table of parameters (resnet.h). Names and order are
- * torchvision's. Initial weights are those of its networks, too: convolutions He et al. 2015
- * ("kaiming", by what goes out), the head nn.Linear's. */
+/* The ResNet family: its table of parameters (resnet.h). Names, order and initial weights are
+ * torchvision's: convolutions as in He et al. 2015 ("kaiming", by the fan-out), the head as
+ * nn.Linear. */
 #include "worker/model/resnet.h"
 
 #include "base/sample.h"
@@ -21,12 +21,12 @@ static const struct dpt_param_rule running_var = {false, DPT_INIT_ONE, 0.0f, tru
 
 /* ---- the table ---- */
 
-/* Where the next layer begins. */
+/* The input of the next layer: its channels, and the pixels of an image's side. */
 struct place {
     int64_t channels, side;
 };
 
-/* Appends "<prefix><conv>.weight" and "<prefix><norm>.…", and moves `at` behind the layer. */
+/* Appends "<prefix><conv>.weight" and "<prefix><norm>.…", and sets `at` to the layer's output. */
 static struct dpt_resnet_layer add_layer(struct dpt_resnet *m, const char *prefix, const char *conv,
                                          const char *norm, struct dpt_resnet_layer layer,
                                          struct place *at)
@@ -115,8 +115,8 @@ static void add_head(struct dpt_resnet *m, const struct place *at)
     dpt_table_end_unit(&m->base);
 }
 
-/* The gradient goes from the head back: a block with a shortcut takes it from one place to the
- * other. */
+/* Assigns the dstream buffers from the head backwards: a block with a shortcut reads the gradient
+ * from one buffer and writes to the other. */
 static void place_gradients(struct dpt_resnet *m)
 {
     int at = 0;
@@ -140,7 +140,8 @@ static void add_units(struct dpt_resnet *m, const struct dpt_config *config)
     DPT_ASSERT(m->base.n_units == m->base.units_max && m->base.n_params <= m->base.params_max);
 }
 
-/* Those of stem and paths, and a shortcut for the first block of each stage. */
+/* The most layers: the stem, the layers of all paths, and a shortcut for the first block of each
+ * stage. */
 static int layers_max(const struct dpt_config *config)
 {
     const int path = config->model.block == DPT_RESIDUAL_BLOCK_BOTTLENECK ? 3 : 2;
@@ -190,7 +191,8 @@ static size_t resnet_scratch_bytes(const struct dpt_model *model, int64_t b, int
 
 /* ---- packing ---- */
 
-/* NULL: no convolution's weight. */
+/* The layer whose convolution has weight `param`; NULL: `param` is not the weight of a
+ * convolution. */
 static const struct dpt_resnet_layer *layer_of(const struct dpt_resnet *m, int param)
 {
     const int unit = m->base.params[param].unit;

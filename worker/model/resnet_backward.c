@@ -1,6 +1,6 @@
-/* ResNet's backward (resnet.h). The gradient of what goes from unit to unit lies in saved.dstream:
- * the head writes it, each block turns that of its output into that of its input, the stem reads
- * it. A block without a shortcut does so in place. */
+/* ResNet's backward (resnet.h). saved.dstream has the gradient of the values between units. The
+ * head writes it, each block computes the gradient of its input from the gradient of its output,
+ * and the stem reads it. A block without a shortcut layer works in place. */
 #include "worker/model/resnet.h"
 
 static void conv_backward(const struct dpt_unit_call *call, const struct dpt_resnet_layer *layer,
@@ -24,7 +24,7 @@ static void conv_backward(const struct dpt_unit_call *call, const struct dpt_res
     dpt_slot_announce(call->slot, weight, 1);
 }
 
-/* Of norm_forward in resnet_forward.c. */
+/* Backward of norm_forward (resnet_forward.c). */
 static void norm_backward(const struct dpt_unit_call *call, const struct dpt_resnet_layer *layer,
                           const struct dpt_resnet_layer_saved *saved, const void *dy, void *dx,
                           void *dresidual)
@@ -55,7 +55,8 @@ static void norm_backward(const struct dpt_unit_call *call, const struct dpt_res
                       });
 }
 
-/* The norm's parameters, once those behind them in the table have been announced. */
+/* Announces the norm's parameters. Call it after all later parameters of the table have been
+ * announced. */
 static void announce_norm(const struct dpt_slot *slot, const struct dpt_resnet_layer *layer)
 {
     dpt_slot_announce(slot, layer->first_param + DPT_RESNET_GAMMA,
@@ -81,7 +82,8 @@ static void head_backward(const struct dpt_unit_call *call)
     call->ops->avgpool_backward(call->stream, &pool);
 }
 
-/* The last norm gives the gradient past its relu to the shortcut, in the place of dy. */
+/* The last norm's backward overwrites dy with dy behind its relu, which is the gradient of the
+ * shortcut. */
 static void block_backward(const struct dpt_unit_call *call)
 {
     const struct dpt_resnet *m = dpt_resnet_of(call);

@@ -1,5 +1,5 @@
 /* ResNet's forward (resnet.h). Training normalises with the micro-batch's statistics and keeps them
- * for backward, evaluation with the running ones. */
+ * for backward. Evaluation normalises with the running statistics. */
 #include "worker/model/resnet.h"
 
 static void conv_forward(const struct dpt_unit_call *call, const struct dpt_resnet_layer *layer,
@@ -18,8 +18,8 @@ static void conv_forward(const struct dpt_unit_call *call, const struct dpt_resn
                                           });
 }
 
-/* saved->relu = relu(norm(saved->conv) + residual), without the residual where that is NULL; of a
- * shortcut `y` = norm(saved->conv). */
+/* Saved->relu = relu(norm(saved->conv) + residual), without the residual if that is NULL. For a
+ * shortcut instead y = norm(saved->conv). */
 static void norm_forward(const struct dpt_unit_call *call, const struct dpt_resnet_layer *layer,
                          const struct dpt_resnet_layer_saved *saved, const void *residual, void *y)
 {

@@ -13,7 +13,7 @@ static int64_t outputs_of(const struct dpt_resnet_layer *layer)
     return layer->side_out * layer->side_out * layer->out;
 }
 
-/* Of an image. */
+/* The elements of the stem's output for one image. */
 static int64_t stem_outputs(const struct dpt_resnet *m)
 {
     return m->pooled_side * m->pooled_side * m->stem.out;

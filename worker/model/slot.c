@@ -12,14 +12,15 @@ void *dpt_carve(struct dpt_carver *carver, enum dpt_dtype dtype, int64_t n)
     return piece;
 }
 
-/* Place of a parameter from its unit's start. */
+/* A parameter's offset from the start of its unit. */
 static int64_t place_in_unit(const struct dpt_model *model, const struct dpt_param *param)
 {
     return param->offset - model->units[param->unit].offset;
 }
 
-/* The call whose slot has the parameter's weights and gradients: with adapters the adapters' slot
- * has those of the labels' head; all other weights of the base's slot are frozen. */
+/* The call whose slot has the parameter's weights and gradients; *param becomes the index in that
+ * call's model. With adapters the labels' head belongs to the adapters' slot. All other weights of
+ * the base's slot are frozen. */
 static const struct dpt_unit_call *owner_of(const struct dpt_unit_call *call, int *param)
 {
     const struct dpt_adapters *adapters = call->slot->adapters;

@@ -20,17 +20,17 @@ enum dpt_product_name {
     DPT_PRODUCTS
 };
 
-/* The parameters of a product: n weights that are one matrix to it, and n biases behind them that
- * are one vector. In struct dpt_transformer, places among the block's parameters; else indices in
- * the table. */
+/* The parameters of a product: n weights, which it reads as one matrix, and after them n biases,
+ * which it reads as one vector. In struct dpt_transformer `weight` and `bias` are places among the
+ * block's parameters; elsewhere they are indices in the table. */
 struct dpt_product {
-    int weight, bias; /* of the first; bias -1: there is none */
+    int weight, bias; /* of the first one; bias -1: no biases */
     int n;
     int64_t in, out;
 };
 
-/* Where dropout is drawn: the third part of its key. In a block it is first_site + sites_per_block
- * * layer + one of the last three. */
+/* The sites of dropout; a site is the third part of the key of its random numbers. In a block the
+ * site is first_site + sites_per_block * layer + one of the last three values. */
 enum {
     DPT_SITE_EMBEDDING = 0,
     DPT_SITE_ATTENTION = 0, /* probabilities */
@@ -38,7 +38,8 @@ enum {
     DPT_SITE_MLP_RESIDUAL = 2
 };
 
-enum { DPT_TRANSFORMER_EMBEDDING = 0 }; /* parameter index; (V, C), a tied head's weight too */
+/* Parameter index; (V, C), also the weight of a tied head. */
+enum { DPT_TRANSFORMER_EMBEDDING = 0 };
 
 struct dpt_transformer {
     struct dpt_model base;
@@ -46,12 +47,13 @@ struct dpt_transformer {
     int64_t heads, kv_heads, head, c, inner;
     int64_t q, row, up; /* Q, R, U */
     float eps;          /* of the norms */
-    bool norm_bias;     /* layer norms, each with a bias behind its weight; else RMS norms */
-    bool positions;     /* the parameter behind the embedding is (context, C), added to it */
+    bool norm_bias;     /* layer norms, each with a bias after its weight; else RMS norms */
+    bool positions;     /* the parameter after the embedding, (context, C), is added to it */
     bool gated;         /* the activation is SwiGLU, else GELU */
     bool rope;          /* queries and keys are rotated */
-    bool tied;          /* the head to the embedding; never with labels */
-    double attention_dropout, dropout; /* of probabilities; of the embedding and of branches */
+    bool tied;          /* the head's weight is the embedding; never with labels */
+    /* Of probabilities; of the embedding and of residual branches. */
+    double attention_dropout, dropout;
     int first_site, sites_per_block;
     enum dpt_activation_checkpointing checkpointing;
     int norm[2]; /* places of the norms' weights in a block */
@@ -70,14 +72,14 @@ struct dpt_normed {
  * stream is kept at each block's two norms; its gradient flows through `dstream`.
  *
  * With activation checkpointing (Chen et al., arXiv:1604.06174) only some of a block's activations
- * are in slot->saved. The others are in slot->scratch, one place for all blocks: forward writes
- * them, and backward computes them again (dpt_transformer_recompute) by the same ops from the same
- * inputs, dropout drawn by the same keys: the same bits. `selective` keeps the results of products
- * and of attention, and drops those of cheap elementwise passes: the outputs of the norms and of
- * the activation (attention's probabilities are never stored). `full` keeps a block's output alone:
- * the next unit's input. */
+ * are in slot->saved. The others are in slot->scratch, in one place that all blocks share. Forward
+ * writes them, and backward computes them again (dpt_transformer_recompute). The same ops, inputs
+ * and dropout keys give the same bits. `selective` keeps the results of products and of attention,
+ * and drops those of cheap elementwise passes: the outputs of the norms and of the activation
+ * (attention's probabilities are never stored). `full` keeps only a block's output, which is the
+ * next unit's input. */
 struct dpt_transformer_saved {
-    void *dstream;    /* (N, C); before that, with labels, the head's rows */
+    void *dstream;    /* (N, C); with labels it first has the head's rows */
     void *x0;         /* (N, C) the embedding's output */
     float *cos, *sin; /* (T, D/2) of the rotary embeddings; written by the embedding's forward */
 };
@@ -111,15 +113,15 @@ static inline const struct dpt_transformer *dpt_transformer_of(const struct dpt_
 
 /* ---- transformer_memory.c ---- */
 
-/* A model with the fields of `family`, the fields that both families take from the config alike,
- * and an empty table. Owned by the caller. */
+/* Makes a model with the fields of `family`, with the fields that both families take from the
+ * config, and with an empty table. Owned by the caller. */
 DPT_MUST_USE enum dpt_status dpt_transformer_create(const struct dpt_transformer *family,
                                                     const struct dpt_config *config, int params_max,
                                                     struct dpt_transformer **ret,
                                                     struct dpt_err *err);
 
-/* Pointers into slot->saved and slot->scratch; a block's are those of the call's unit or, of the
- * head, of the last block. */
+/* Pointers into slot->saved and slot->scratch. dpt_transformer_block: of the block that is the
+ * call's unit; if the unit is the head, of the last block. */
 struct dpt_transformer_saved dpt_transformer_saved(const struct dpt_unit_call *call);
 struct dpt_transformer_block dpt_transformer_block(const struct dpt_unit_call *call);
 struct dpt_transformer_scratch dpt_transformer_scratch(const struct dpt_unit_call *call);
@@ -142,13 +144,14 @@ void dpt_transformer_forward(const struct dpt_unit_call *call);
 /* For backward: computes the activations of the block that forward did not keep. */
 void dpt_transformer_recompute(const struct dpt_unit_call *call);
 
-/* y (N, C) of tokens at positions `first` and on. */
+/* Writes the embedding y (N, C) of tokens at positions from `first` on. */
 void dpt_transformer_embed(const struct dpt_unit_call *call, const int32_t *tokens, int64_t first,
                            void *y);
-/* Fills the rotary table (T, D/2) of positions `first` and on, if the model has one. */
+/* Fills the rotary table (T, D/2) of positions from `first` on, if the model has rotary
+ * embeddings. */
 void dpt_transformer_rope_table(const struct dpt_unit_call *call, int64_t first, float *cos,
                                 float *sin);
-/* Rotates the queries and keys of rows (N, R), or turns their gradients back. */
+/* Rotates the queries and keys of rows (N, R); with `inverse` rotates their gradients back. */
 void dpt_transformer_rotate(const struct dpt_unit_call *call, const float *cos, const float *sin,
                             bool inverse, void *rows);
 /* The norm whose weight is parameter `weight`, of the call's n rows. */
@@ -158,8 +161,9 @@ void dpt_transformer_normalise(const struct dpt_unit_call *call, int weight,
 void dpt_transformer_linear(const struct dpt_unit_call *call, enum dpt_product_name name,
                             const void *x, void *y, void *gelu);
 void dpt_transformer_activate(const struct dpt_unit_call *call, const void *up, void *act);
-/* The head's last norm, of the rows that it reads, which with labels are brought to `rows`; its
- * output and statistics are in scratch. `ret_head` is the call with the number of these rows. */
+/* Computes the last norm on the rows that the head reads; with labels these rows are first copied
+ * to `rows`. The norm's output and statistics are in scratch. *ret_head is the call with the number
+ * of these rows. */
 struct dpt_normed dpt_transformer_head_norm(const struct dpt_unit_call *call, void *rows,
                                             struct dpt_unit_call *ret_head);
 /* The arguments of attention that forward and backward share. */

@@ -1,10 +1,10 @@
-/* Backward of the transformers (transformer.h). The gradient of the residual stream lies in
- * saved.dstream: the head writes it, each block turns the gradient of its output into that of its
- * input in place, the embedding reads it.
+/* Backward of the transformers (transformer.h). saved.dstream has the gradient of the residual
+ * stream. The head writes it, each block replaces the gradient of its output by the gradient of its
+ * input, and the embedding reads it.
  *
- * With a tied head the embedding's gradient comes in two parts: the head's first, which overwrites
- * (or adds to what other slots left), then the embedding's, which always adds; only then is it
- * announced. */
+ * With a tied head the embedding's gradient has two parts. First the head writes its part, or adds
+ * it to the gradient of earlier slots. Then the embedding adds its part, and announces the
+ * gradient. */
 #include "worker/model/transformer.h"
 
 /* Whether the gradients of the embedding, which a tied head borrows, are added to. */
@@ -13,7 +13,7 @@ static bool adds_to_embedding(const struct dpt_slot *slot)
     return slot->accumulate && !slot->parts_apart;
 }
 
-/* Of the call's n rows. */
+/* Backward of a norm, over the call's n rows. */
 static void norm_backward(const struct dpt_unit_call *call, int weight,
                           const struct dpt_normed *norm, const void *dy, void *dx, bool add_dx)
 {
@@ -37,8 +37,9 @@ static void norm_backward(const struct dpt_unit_call *call, int weight,
     dpt_slot_announce(call->slot, weight, m->norm_bias ? 2 : 1);
 }
 
-/* gelu_x: what x is GELU of, whose gradient dx is then; or NULL. With adapters all of dx goes
- * through GELU, and so GELU is no part of the product's op. */
+/* gelu_x: if not NULL, x = GELU(gelu_x), and dx becomes the gradient of gelu_x. With adapters
+ * the sum of both parts of dx passes through GELU's backward, so GELU is not part of the
+ * product's op. */
 static void linear_backward(const struct dpt_unit_call *call, enum dpt_product_name name,
                             const void *x, const void *dy, void *dx, const void *gelu_x)
 {
@@ -76,8 +77,8 @@ static void linear_backward(const struct dpt_unit_call *call, enum dpt_product_n
     dpt_slot_announce(call->slot, p.weight, p.bias < 0 ? p.n : 2 * p.n);
 }
 
-/* The gradient of a residual branch's end: dy through the branch's dropout, into `to`; dy itself
- * where there is none. */
+/* The gradient at the end of a residual branch: dy after the backward of the branch's dropout, in
+ * `to`; without dropout dy itself. */
 static const void *branch_backward(const struct dpt_unit_call *call, int site, const void *dy,
                                    void *to)
 {

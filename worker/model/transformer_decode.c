@@ -1,12 +1,12 @@
 /* Decoding with a transformer (model.h): the forward of transformer_forward.c on the rows of one
- * text, without dropout, with each block's keys and values kept. The cache is, block after block,
- * (context, R): what attention makes of a position, keys rotated, of which queries are not read
- * again. */
+ * text, without dropout, with each block's keys and values kept. The cache has (context, R) for
+ * each block: queries, keys and values of each position, with rotated keys. Cached queries are not
+ * read again. */
 #include "worker/model/transformer.h"
 
 /* Rows are the tokens of one call. */
 struct rows {
-    float *x, *norm;    /* (n, C) the residual stream; a norm of it, or a branch */
+    float *x, *norm;    /* (n, C) the residual stream; its norm, or a branch */
     float *a;           /* (n, max(C, Q)) attention's result, or a branch */
     float *up, *act;    /* (n, U), (n, I) */
     float *mean, *rstd; /* (n) */
@@ -57,7 +57,7 @@ static void normalise(const struct dpt_unit_call *call, int weight, const struct
         call, weight, &(struct dpt_normed){.x = x, .mean = r->mean, .rstd = r->rstd, .y = r->norm});
 }
 
-/* One row is not worth packing the weights for. */
+/* For one row it does not pay to pack the weights. */
 static void linear(const struct dpt_unit_call *call, enum dpt_product_name name, const float *x,
                    float *y)
 {

@@ -99,7 +99,8 @@ void dpt_transformer_activate(const struct dpt_unit_call *call, const void *up, 
             &(struct dpt_gelu){.n = call->n * m->inner, .dtype = dtype, .x = up, .out = act});
 }
 
-/* With adapters GELU is of the sum that they add to, and so no part of the product's op. */
+/* With adapters GELU's input is the sum of product and adapters, so GELU is not part of the
+ * product's op. */
 void dpt_transformer_linear(const struct dpt_unit_call *call, enum dpt_product_name name,
                             const void *x, void *y, void *gelu)
 {
@@ -169,7 +170,7 @@ static void residual_norm(const struct dpt_unit_call *call,
                                            });
 }
 
-/* The block up to its last activation, which is all that its backward needs of it. */
+/* Runs the block up to its last activation. The block's backward needs no later result. */
 static void forward_inside(const struct dpt_unit_call *call)
 {
     const struct dpt_transformer_saved shared = dpt_transformer_saved(call);

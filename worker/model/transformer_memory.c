@@ -69,7 +69,8 @@ struct dpt_product dpt_transformer_product(const struct dpt_transformer *m, int 
     return product;
 }
 
-/* The head's weight is one form. So is each product's matrix, under its first parameter. */
+/* The head's weight has one packed form. Each product's matrix also has one, under the product's
+ * first parameter. */
 bool dpt_transformer_packing(const struct dpt_model *model, int param, struct dpt_pack *ret)
 {
     const struct dpt_transformer *m = (const struct dpt_transformer *)model;
@@ -124,8 +125,8 @@ static struct dpt_normed carve_norm(const struct dpt_transformer *m, int64_t n,
     return norm;
 }
 
-/* One block's own activations, beginning with its output: those that are kept, and those that are
- * not. */
+/* Places one block's own activations, its output first: those that are saved come from `kept`, the
+ * others from `dropped`. */
 static struct dpt_transformer_block carve_block(const struct dpt_transformer *m,
                                                 const struct dpt_slot *slot,
                                                 struct dpt_carver *kept, struct dpt_carver *dropped)

@@ -36,8 +36,8 @@ static double batch_factor(const struct dpt_config *config)
     return (double)config->train.global_batch / (double)config->optimizer.base_batch;
 }
 
-/* The part of the decay that is over `done` steps after the warm-up. With schedule_steps the
- * cosine rises again after that many steps, and falls again, as PyTorch's does. */
+/* The fraction of the decay that is complete `done` steps after the warm-up. With schedule_steps
+ * the cosine rises again after that many steps, and then falls again, as PyTorch's does. */
 static double part_decayed(const struct dpt_config *config, int64_t done, int64_t span)
 {
     if (config->optimizer.schedule == DPT_SCHEDULE_COSINE &&

@@ -14,9 +14,10 @@
  * min_lr at the last step and later. If fewer than two steps follow the warm-up, the rate is lr.
  *
  * With schedule_steps the decay takes that many steps, whatever train.steps is; linear then stays
- * at min_lr, and cosine is PyTorch's CosineAnnealingLR of that T_max (Loshchilov & Hutter 2017),
- * which rises again for as many steps. With lr_scaling: linear, lr and min_lr are first multiplied
- * by global_batch / base_batch (Goyal et al., arXiv:1706.02677); the number of warm-up steps stays.
+ * at min_lr. Cosine is then PyTorch's CosineAnnealingLR with this number as T_max (Loshchilov &
+ * Hutter 2017): after schedule_steps steps the rate rises for another schedule_steps steps. With
+ * lr_scaling: linear, lr and min_lr are first multiplied by global_batch / base_batch (Goyal et
+ * al., arXiv:1706.02677); the number of warm-up steps stays.
  *
  * Pure. In double with correctly rounded operations only (the cosine is a polynomial): the same
  * bits on every machine. */
@@ -48,18 +49,18 @@ bool dpt_optim_has_second_moment(const struct dpt_config *config);
  *
  * Running statistics (dpt_param.averaged) have another rule, whatever the optimizer: r += (1 - (1 -
  * m)^G) (s - r), with m = model.batch_norm_momentum. Their gradient s is the mean of the statistic
- * over the step's G micro-batches. This is G times PyTorch's r += m (s - r) with the mean in place
- * of one micro-batch after the other. grad_scale, learning rate and weight decay do not apply.
- * Their moments m and v stay zero. */
+ * over the step's G micro-batches. This equals G updates by PyTorch's rule r += m (s - r), each
+ * with the mean s instead of the statistic of one micro-batch. grad_scale, learning rate and weight
+ * decay do not apply. Their moments m and v stay zero. */
 void dpt_optim_update(const struct dpt_config *config, const struct dpt_model *model,
                       const struct dpt_ops *ops, struct dpt_stream *stream,
                       const struct dpt_optim_step *step, const struct dpt_optim_vectors *flat);
 
 /* The squares of a gradient's elements `span` for its global norm. `span` is whole blocks
- * (DPT_BLOCK) of the flat vector; `grad` points to its first element. Posted on the stream, into
- * `ret`, at most dpt_optim_squares_max of as many elements. Returns the number of squares. Each is
- * a sum over a fixed part of the flat vector, so the exact sum of all does not depend on the ranks'
- * spans. */
+ * (DPT_BLOCK) of the flat vector; `grad` points to its first element. The work is posted on the
+ * stream; `ret` has room for dpt_optim_squares_max of this number of elements. Returns the number
+ * of squares. Each is a sum over a fixed part of the flat vector, so the exact sum of all does not
+ * depend on the ranks' spans. */
 int64_t dpt_optim_squares(const struct dpt_model *model, const struct dpt_ops *ops,
                           struct dpt_stream *stream, struct dpt_span span, const float *grad,
                           double *ret);

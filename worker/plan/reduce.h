@@ -30,8 +30,8 @@ struct dpt_transfer {
 int dpt_reduce_stage1(const struct dpt_world *world, struct dpt_transfer *ret, int max);
 int dpt_reduce_stage2(const struct dpt_world *world, struct dpt_transfer *ret, int max);
 
-/* The number of lane buffers that a rank needs: the depth of the stack of its own lanes, or, if
- * that is less and there are several hosts, the number of subtrees of its host's lanes. */
+/* The number of lane buffers that a rank needs: the depth of the stack of its own lanes. With
+ * several hosts it is at least the number of subtrees of its host's lanes. */
 int dpt_reduce_buffers(const struct dpt_world *world, int position);
 
 /* Bytes that a rank sends in one reduction of `numel` f32 elements: in both stages and, with

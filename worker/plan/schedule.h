@@ -87,7 +87,8 @@ struct dpt_step_spec {
     bool prefetch; /* gather a unit while others are computed; else when it is needed */
     bool overlap;  /* send gradients during backward; else wait for each unit's gradient */
 
-    /* The waves in which gradients are scattered, whose assignment the spec has; NULL: no waves. */
+    /* The waves in which gradients are scattered; `assignment` is then the waves' assignment. NULL:
+     * no waves. */
     const struct dpt_waves *waves;
     const int *parts;       /* [n_ranges] number of parts of a scatter; >= 1 */
     const int *cross_parts; /* [n_units] number of parts of a CROSS; NULL: sums do not cross */

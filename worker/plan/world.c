@@ -3,7 +3,7 @@
 
 #include "base/err.h"
 
-/* The run of equal entries round `position`. */
+/* The run of equal entries around `position`. */
 static struct dpt_range run_of(const struct dpt_world *world, const int *of_position, int position)
 {
     DPT_ASSERT(position >= 0 && position < world->size);
@@ -67,7 +67,7 @@ int dpt_shadow_shift(const struct dpt_world *world)
     return best;
 }
 
-/* The position `by` on, if it is of another node. */
+/* The position `by` places after `position`, cyclically; -1: it is on the same node. */
 static int across(const struct dpt_world *world, int position, int by)
 {
     const int other = (position + by) % world->size;

@@ -4,8 +4,8 @@
 
 #include "worker/plan/lanes.h"
 
-/* Plan positions are host by host, on a host node by node: the ranks of a node, as those of a host,
- * stand together. */
+/* Positions are ordered host by host, and on a host node by node. So the ranks of a host have
+ * adjacent positions, and so have the ranks of a node. */
 struct dpt_world {
     int lanes, size;
     const int *rank_of_position; /* [size] */
@@ -16,21 +16,22 @@ struct dpt_world {
 /* The position of a rank of the world. */
 int dpt_world_position(const struct dpt_world *world, int rank);
 
-/* The positions of the node, of the host at position `position`. */
+/* The positions on the same node, or on the same host, as `position`. */
 struct dpt_range dpt_world_node(const struct dpt_world *world, int position);
 struct dpt_range dpt_world_host(const struct dpt_world *world, int position);
 
-/* The lanes that positions in a row own together. */
+/* The lanes that a range of positions owns together. */
 struct dpt_range dpt_world_lanes(const struct dpt_world *world, struct dpt_range positions);
 
-/* The distance in positions, cyclically, from a shard to its shadow, if that position is on another
- * node: the distance that gives most shards a shadow and, of these, one that puts most shadows on
- * another host. All shards have one where no node has more than half of the ranks; else the shards
- * outside the largest node, and as many on it. 0: one node has all ranks. */
+/* The cyclic distance in positions from a shard to its shadow. A shard has a shadow if the position
+ * at that distance is on another node. The distance is chosen so that the most shards have a shadow
+ * and then the most shadows are on another host. If no node has more than half of the ranks, all
+ * shards have a shadow. Otherwise the shards outside the largest node have one, and an equal number
+ * of shards on it. 0: one node has all ranks. */
 int dpt_shadow_shift(const struct dpt_world *world);
 
-/* The position that holds the shadow of `position`'s shard; the position whose shadow `position`
- * holds; -1: none. `shift` is dpt_shadow_shift of the world. */
+/* Holder: the position that holds the shadow of `position`'s shard. source: the position whose
+ * shadow `position` holds. -1: none. `shift` is dpt_shadow_shift of the world. */
 int dpt_shadow_holder(const struct dpt_world *world, int shift, int position);
 int dpt_shadow_source(const struct dpt_world *world, int shift, int position);
 

@@ -44,11 +44,11 @@ struct dpt_task_runner {
     struct dpt_comm *comm;      /* the host's communicator; NULL at world size 1 */
     struct dpt_nccl_comm *nccl; /* not NULL: NCCL carries out the transfers */
     bool skip_gathers, then;
-    int copy_first, copy_end;      /* units */
-    bool posted;                   /* the job */
-    int next;                      /* task to post */
-    int oldest;                    /* all tasks before it are over */
-    int turn[DPT_TASK_COUNT];      /* tasks posted */
+    int copy_first, copy_end; /* units */
+    bool posted;              /* the job is posted, and the main thread has not waited for it */
+    int next;                 /* task to post */
+    int oldest;               /* all tasks before it are over */
+    int turn[DPT_TASK_COUNT]; /* tasks posted */
     int n_arrived[DPT_TASK_COUNT]; /* tasks that arrived */
     atomic_int actions;
 

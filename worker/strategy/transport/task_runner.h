@@ -35,8 +35,8 @@ struct dpt_task_handler {
      * do. */
     enum dpt_status (*arrived)(void *ctx, const struct dpt_task *task,
                                const struct dpt_task_transfers *transfers, struct dpt_err *err);
-    /* Bytes that the task sends from this rank to the rank at another position. NULL: tasks of this
-     * kind do not count as a step's traffic. */
+    /* Bytes that the task sends from this rank to the rank at another position. NULL: an ordinary
+     * step has no tasks of this kind, and their bytes are not counted. */
     int64_t (*bytes_to)(const void *ctx, const struct dpt_task *task, int position);
 };
 
