@@ -78,7 +78,7 @@ static const struct constant llama_constants[] = {
     {"use_cache", "true", false},
 };
 
-/* Torchvision writes no config.json: members have the names of the arguments of its ResNet, or of
+/* torchvision writes no config.json: members have the names of the arguments of its ResNet, or of
  * our keys. */
 static const struct member resnet_members[] = {
     {"block", "model.block", NULL, false},

@@ -1,4 +1,4 @@
-/* Config.json of Hugging Face's GPT2LMHeadModel and LlamaForCausalLM or, with labels, of
+/* config.json of Hugging Face's GPT2LMHeadModel and LlamaForCausalLM or, with labels, of
  * GPT2ForSequenceClassification and LlamaForSequenceClassification: its members and our keys.
  * torchvision has no config.json, so the file of a ResNet has our format. One table (hf_config.c)
  * writes the file of a checkpoint and reads the file of a folder with published weights. */

@@ -154,9 +154,9 @@ bool dpt_slot_adapts(const struct dpt_slot *slot, int weight, int n_weights);
 /* Whether the gradient of the input of block `layer` is needed. The first block does not need it if
  * the embedding is frozen. */
 bool dpt_slot_needs_dx(const struct dpt_slot *slot, int layer);
-/* Forward adds the results of the product's adapters to y. backward adds the adapters' part of the
- * input's gradient to dx, computes the adapters' own gradients and announces them. Both do nothing
- * without adapters. */
+/* dpt_adapters_forward adds the results of the product's adapters to y. dpt_adapters_backward adds
+ * the adapters' part of the input's gradient to dx, computes the adapters' own gradients and
+ * announces them. Both do nothing without adapters. */
 void dpt_adapters_forward(const struct dpt_unit_call *call, const struct dpt_adapted *product);
 void dpt_adapters_backward(const struct dpt_unit_call *call, const struct dpt_adapted *product);
 

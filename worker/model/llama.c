@@ -127,8 +127,8 @@ static void assert_products_contiguous(const struct dpt_transformer *m)
     }
 }
 
-/* Frequencies of the rotary embeddings: theta^(-2i/D), as f32. With Llama 3's scaling (Hugging
- * Face's rope_type "llama3") let W be the original context. Frequencies of waves longer than W /
+/* Frequencies of the rotary embeddings: theta^(-2i/D), as f32. Llama 3's scaling (Hugging Face's
+ * rope_type "llama3") changes them; W is the original context. Frequencies of waves longer than W /
  * low_freq_factor are divided by `factor`. Frequencies of waves shorter than W / high_freq_factor
  * stay unchanged. Frequencies between the two are a mix of both. */
 static void set_frequencies(const struct dpt_config *config, struct dpt_transformer *m)

@@ -100,8 +100,8 @@ struct dpt_slot {
      * neither losses nor gradients. Images: (B, S, S, 3) f32, kept until backward is done, and (B)
      * targets. */
     struct dpt_batch batch;
-    const void *const
-        *weights; /* [n_units] start of each unit's flat range, in the compute dtype */
+    /* [n_units] The start of each unit's flat range, in the compute dtype. */
+    const void *const *weights;
     /* [n_params] packed forms (dpt_model_packing) of exactly these weights; an entry is NULL if its
      * weight is used unpacked. NULL: all weights are used unpacked. The caller keeps the forms up
      * to date; the model does not check. */
@@ -121,7 +121,7 @@ struct dpt_slot {
     float dloss;
     float share; /* 1/G: factor of the slot's statistics (dpt_param.averaged) */
     void *saved; /* dpt_model_saved_bytes, 64-byte aligned; kept from forward to backward */
-    /* dpt_model_scratch_bytes, 64-byte aligned; no call reads values of another */
+    /* dpt_model_scratch_bytes, 64-byte aligned; no call reads values of an earlier call */
     void *scratch;
     /* (B, T), with labels (B), in nats; the head's forward (EVAL) or backward (TRAIN) writes
      * them. */
@@ -184,10 +184,10 @@ int dpt_model_score(const struct dpt_model *model);
 /* The compute dtype. */
 enum dpt_dtype dpt_model_dtype(const struct dpt_model *model);
 
-/* Memory of one slot of B x T tokens (T at most the context): saved: the activations from forward
- * to backward; train.activation_checkpointing keeps fewer. scratch: the memory of a single call,
- * including activations that backward computes again. The gradients have the same bits whichever
- * activations are kept. */
+/* Memory of one slot of B x T tokens (T at most the context). dpt_model_saved_bytes: the
+ * activations from forward to backward; train.activation_checkpointing keeps fewer.
+ * dpt_model_scratch_bytes: the memory of a single call, including activations that backward
+ * computes again. The gradients have the same bits whichever activations are kept. */
 size_t dpt_model_saved_bytes(const struct dpt_model *model, int64_t b, int64_t t);
 size_t dpt_model_scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t);
 

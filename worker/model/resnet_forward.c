@@ -18,7 +18,7 @@ static void conv_forward(const struct dpt_unit_call *call, const struct dpt_resn
                                           });
 }
 
-/* Saved->relu = relu(norm(saved->conv) + residual), without the residual if that is NULL. For a
+/* saved->relu = relu(norm(saved->conv) + residual), without the residual if that is NULL. For a
  * shortcut instead y = norm(saved->conv). */
 static void norm_forward(const struct dpt_unit_call *call, const struct dpt_resnet_layer *layer,
                          const struct dpt_resnet_layer_saved *saved, const void *residual, void *y)

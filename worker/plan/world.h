@@ -30,8 +30,9 @@ struct dpt_range dpt_world_lanes(const struct dpt_world *world, struct dpt_range
  * of shards on it. 0: one node has all ranks. */
 int dpt_shadow_shift(const struct dpt_world *world);
 
-/* Holder: the position that holds the shadow of `position`'s shard. source: the position whose
- * shadow `position` holds. -1: none. `shift` is dpt_shadow_shift of the world. */
+/* dpt_shadow_holder: the position that holds the shadow of `position`'s shard.
+ * dpt_shadow_source: the position whose shadow `position` holds. -1: none. `shift` is
+ * dpt_shadow_shift of the world. */
 int dpt_shadow_holder(const struct dpt_world *world, int shift, int position);
 int dpt_shadow_source(const struct dpt_world *world, int shift, int position);
 

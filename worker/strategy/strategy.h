@@ -17,17 +17,18 @@
  *   destroy
  *
  * - state_changed may come late. A rank that has filled its wanted state keeps the held state until
- * it knows that all ranks have filled theirs (GO). If the generation fails before GO, the next
- * generation may continue from the held state. So state_changed comes before the generation's first
- * step, or, if the generation ended before that, between end_generation and the next
- * begin_generation. Until state_changed `held` and `wanted` keep their memory. If begin_generation
- * comes without it, the wanted state is freed. - Before state_changed the caller withdraws
- * (dpt_comm_withdraw) the memory of `held` that
- *   `wanted` does not have, so that it may be destroyed while there is a communicator.
+ *   it knows that all ranks have filled theirs (GO). If the generation fails before GO, the next
+ *   generation may continue from the held state. So state_changed comes before the generation's
+ *   first step, or, if the generation ended before that, between end_generation and the next
+ *   begin_generation.
+ * - Until state_changed `held` and `wanted` keep their memory. A begin_generation without a
+ *   state_changed before it frees the wanted state.
+ * - Before state_changed the caller withdraws (dpt_comm_withdraw) the memory of `held` that
+ *   `wanted` does not share. Then it may be destroyed while there is a communicator.
  * - A step that is committed but not yet applied is applied before the next begin_generation, with
- * the gradients of the generation in which it was computed. - A generation may end at any point of
- * a step; the next begin_step starts clean. - A reduced gradient is kept until the next begin_step,
- * because the outcome of its step may
+ *   the gradients of the generation in which it was computed.
+ * - A generation may end at any point of a step; the next begin_step starts clean.
+ * - A reduced gradient is kept until the next begin_step, because the outcome of its step may
  *   arrive only with the next formation. */
 #ifndef DPT_WORKER_STRATEGY_STRATEGY_H
 #define DPT_WORKER_STRATEGY_STRATEGY_H

@@ -34,7 +34,7 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
 
 /* The same memory as one sum that a person can check. P: parameters, N: ranks, w: bytes of a
  * parameter in the compute dtype, k: bytes of the f32 master beside it (0 with f32, else 4), U:
- * elements of the largest unit.
+ * elements of the largest unit. The sum is
  *   ddp, no_shard          P (w + k + 12)                      (reduce: + 8 U)
  *   ddp's variants         P (w + k + 12)
  *   zero1                  P (w + 4) + P (k + 8) / N           (in waves: as zero2)
@@ -43,8 +43,8 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
  *   hybrid_shard           P (w + k + 12) / h + 4 P / N + 2 U (w + 4), h ranks on the node
  *   with a shadow          + 16 P / N
  *   with train.lora        + B w, B parameters of the base; P are the adapters'
- * The values of dpt_memory_formula for all other tags are added. A shard counts as the largest
- * shard. A rank holds no more than this sum, with two exceptions: a tied unit that is not the
+ * plus the values of dpt_memory_formula for all other tags. The largest shard counts for every
+ * rank. A rank holds no more than this sum, with two exceptions: a tied unit that is not the
  * largest unit (4 bytes an element in waves, w bytes where units are gathered), and the tied unit's
  * gradient (4 bytes an element) where lanes have several slots. */
 int64_t dpt_memory_bound(const struct dpt_memory_spec *spec);

@@ -7,9 +7,9 @@
 #include "worker/model/model.h"
 #include "worker/plan/buckets.h"
 
-/* Buckets are in the order in which backward completes them: bucket 0 has the last tensors.
- * Ranges of the flat vector (worker/plan/schedule.h) are in ascending order: bucket b is range n
- * - 1 - b. */
+/* Buckets are in the order in which backward completes them: bucket 0 has the last tensors. Ranges
+ * of the flat vector (worker/plan/schedule.h) are in ascending order: bucket b of n buckets is
+ * range n-1-b. */
 struct dpt_model_buckets {
     int n;
     struct dpt_bucket *bucket; /* [n] */

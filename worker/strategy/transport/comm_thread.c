@@ -16,7 +16,7 @@
 struct dpt_comm_thread {
     pthread_t thread;
     struct dpt_comm_listener *listener;
-    int abort_fd; /* eventfd, readable from abort until the next open: ends creation */
+    int abort_fd; /* eventfd, readable from an abort until the next arm; ends creation */
 
     /* A GPU, or NULL; and NCCL, if it sends the gradients. Only this thread uses NCCL's
      * communicator. */
@@ -37,7 +37,7 @@ struct dpt_comm_thread {
     bool done;
     bool awaited; /* the main thread waits, so the job may use its core */
     bool stop;
-    bool aborted; /* since the last open */
+    bool aborted; /* since the last arm */
     struct dpt_comm *comm;
     enum dpt_status status;
     struct dpt_err err;

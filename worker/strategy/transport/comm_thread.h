@@ -52,9 +52,9 @@ void dpt_comm_thread_destroy(struct dpt_comm_thread **thread);
  * generation is still wanted, then opens. By the main thread. */
 void dpt_comm_thread_arm(struct dpt_comm_thread *thread);
 
-/* Builds the communicator of a generation, after arm. Blocks until it is built, failed or aborted,
- * at most spec->timeout_ms. With world_size 1 there is no communicator, and dpt_comm_thread_comm
- * returns NULL. By the main thread. */
+/* Builds the communicator of a generation, after arm. Blocks until it is built, failed or aborted
+ * (bounded by spec->timeout_ms). With world_size 1 there is no communicator, and
+ * dpt_comm_thread_comm returns NULL. By the main thread. */
 DPT_MUST_USE enum dpt_status dpt_comm_thread_open(struct dpt_comm_thread *thread,
                                                   const struct dpt_comm_spec *spec,
                                                   struct dpt_err *err);
@@ -64,8 +64,8 @@ DPT_MUST_USE enum dpt_status dpt_comm_thread_open(struct dpt_comm_thread *thread
  * the main thread; no effect without a communicator. */
 void dpt_comm_thread_close(struct dpt_comm_thread *thread);
 
-/* Post: gives the thread a job; the caller must have waited for the job before. wait: waits for the
- * job and returns its status and error. By the main thread. */
+/* dpt_comm_thread_post: gives the thread a job; the caller must have waited for the job before.
+ * dpt_comm_thread_wait: waits for the job and returns its status and error. By the main thread. */
 void dpt_comm_thread_post(struct dpt_comm_thread *thread, dpt_comm_job job, void *ctx);
 DPT_MUST_USE enum dpt_status dpt_comm_thread_wait(struct dpt_comm_thread *thread,
                                                   struct dpt_err *err);

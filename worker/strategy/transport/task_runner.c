@@ -172,8 +172,9 @@ static int add_pieces(struct dpt_nccl_piece *pieces, struct dpt_comm_xfer *xfers
     return n_xfers;
 }
 
-/* The event that was set after the number of actions that the task waits for. If that event is set
- * again or was never set, the newest event: it waits for more work, which is also correct. */
+/* The event that was set after the number of actions that the task waits for. If there is no such
+ * event, or the main thread has set it again, the newest event, which waits for more work than
+ * needed. */
 static struct dpt_event *event_of(struct dpt_task_runner *w, const struct dpt_task *task)
 {
     const int exact = task->actions % EVENTS;
