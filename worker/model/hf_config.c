@@ -19,7 +19,7 @@ struct member {
     bool written_only; /* written, not read: the user sets it, or it repeats another member */
 };
 
-/* A member with one value in all our models, as JSON. */
+/* A member that has the same value in all our models; `value` is JSON. */
 struct constant {
     const char *name, *value;
     bool checked; /* a file with another value has another architecture */
@@ -43,7 +43,7 @@ static const struct constant gpt2_constants[] = {
     {"use_cache", "true", false},
 };
 
-/* Defaults of a member that is absent are LlamaConfig's. */
+/* The defaults of absent members are LlamaConfig's. */
 static const struct member llama_members[] = {
     {"hidden_size", "model.n_embd", NULL, false},
     {"intermediate_size", "model.n_inner", NULL, false},
@@ -64,7 +64,7 @@ static const struct member llama_members[] = {
  * rope_parameters. */
 static const struct member rope_theta = {"rope_theta", "model.rope_theta", "10000", false};
 
-/* In rope_scaling or rope_parameters, with rope_type llama3. */
+/* Members of rope_scaling or rope_parameters, with rope_type llama3. */
 static const struct member rope_members[] = {
     {"factor", "model.rope_factor", NULL, false},
     {"low_freq_factor", "model.rope_low_freq_factor", NULL, false},

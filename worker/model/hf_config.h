@@ -58,8 +58,8 @@ struct dpt_hf_beside {
     const char *const *label_names; /* [model.labels] UTF-8; NULL: "LABEL_0", … */
 };
 
-/* The text of the config.json of a model of this config, whose files are in `dtype` ("float32").
- * Owned. */
+/* The text of config.json for a model of this config whose weight files are in `dtype` ("float32").
+ * The caller owns *ret_json. */
 DPT_MUST_USE enum dpt_status dpt_hf_config_print(const struct dpt_config *config,
                                                  const struct dpt_hf_beside *beside,
                                                  const char *dtype, char **ret_json,

@@ -50,7 +50,7 @@ struct dpt_model {
     const struct dpt_model_kind *kind;
     int vocab;        /* 0: it has no tokens */
     int labels;       /* 0: the head predicts the next token */
-    int score_biases; /* parameters behind the labels' weight, at the end of the table */
+    int score_biases; /* parameters after the labels' weight, at the end of the table */
     int64_t context;
     enum dpt_dtype dtype;     /* of weights and activations in forward and backward */
     struct dpt_param *params; /* [params_max] owned */

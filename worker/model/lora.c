@@ -203,7 +203,7 @@ static const void *columns(const void *matrix, enum dpt_dtype dtype, int64_t col
     return (const char *)matrix + (size_t)column * dpt_dtype_bytes(dtype);
 }
 
-/* u = (alpha / rank) x A^T, A being parameter `a` of the adapters. */
+/* u = (alpha / rank) x A^T, where A is parameter `a` of the adapters. */
 static void make_u(const struct dpt_adapters *adapters, int a, const void *x)
 {
     const struct dpt_unit_call *own = &adapters->own;

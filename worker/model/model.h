@@ -145,8 +145,8 @@ void dpt_model_destroy(struct dpt_model **model);
 /* Whether the config's model has the same weights with another context. */
 bool dpt_model_takes_any_context(const struct dpt_config *config);
 
-/* The model whose weights are frozen while `model`'s adapters are trained, with the table of all of
- * them; borrowed. NULL: `model` trains all of its weights. */
+/* The model whose weights are frozen while `model`'s adapters are trained; its table has all of
+ * these weights. Borrowed. NULL: `model` trains all of its weights. */
 const struct dpt_model *dpt_model_base(const struct dpt_model *model);
 
 /* The index in the table of A (rank, in) of the adapters of the base's parameter `param`; B (out,

@@ -1,6 +1,6 @@
 /* GPT-2 and the Llama family as one network: units, the places of a slot's activations, and the
  * helpers that forward, backward and decoding share. gpt2.c and llama.c have the differences: the
- * table of parameters, and the fields of struct dpt_transformer. Inside this folder only.
+ * table of parameters, and the fields of struct dpt_transformer. Only for this folder.
  *
  * Units: 0 embedding, 1 … L blocks, L+1 head. A block is x += dropout(O(attention(QKV(norm_1(x)))))
  * and x += dropout(DOWN(activation(UP(norm_2(x))))). B, T, N = B*T, V = vocab as in ops.h; C =
@@ -92,13 +92,13 @@ struct dpt_transformer_block {
     void *att;  /* (N, Q) */
     void *mid;  /* (N, C) the residual stream after attention */
     void *up;   /* (N, U) before the activation */
-    /* Their outputs y, and act, are kept with `none` only. norm_1.x is the output of the unit
-       before. */
+    /* The outputs y of both norms, and act, are kept only with `none`. norm_1.x is the output of
+     * the unit before. */
     struct dpt_normed norm_1, norm_2;
     void *act; /* (N, I) */
 };
 
-/* Scratch of one call. The parts of a block that are not kept follow it. */
+/* Scratch of one call. In slot->scratch the parts of a block that are not kept follow it. */
 struct dpt_transformer_scratch {
     void *wide;         /* (N, max(U, R)) */
     void *inner;        /* (N, I), where gated */

@@ -7,7 +7,7 @@
  * gradient. */
 #include "worker/model/transformer.h"
 
-/* Whether the gradients of the embedding, which a tied head borrows, are added to. */
+/* Whether the slot adds to the existing gradient of the embedding, which a tied head borrows. */
 static bool adds_to_embedding(const struct dpt_slot *slot)
 {
     return slot->accumulate && !slot->parts_apart;

@@ -146,7 +146,7 @@ struct dpt_attention dpt_transformer_attention(const struct dpt_unit_call *call,
     };
 }
 
-/* mid = x + dropout(branch), and the second norm of it. */
+/* mid = x + dropout(branch), and norm_2 of mid. */
 static void residual_norm(const struct dpt_unit_call *call,
                           const struct dpt_transformer_block *block, const void *branch)
 {

@@ -3,9 +3,9 @@
  * The fate of a step is a function of the config, of the step's outcome and of the scaler. All
  * three are the same on all ranks, and so is the fate.
  *
- * An overflow of fp16 is no divergence while the loss is finite and its scale is at least 1: the
- * step is left out, and the next step has a smaller scale. At a scale below 1 the network itself
- * overflows. Pure. */
+ * An overflow of fp16 does not count as divergence while the loss is finite and the scale of the
+ * loss is at least 1: the step is left out, and the next step has a smaller scale. At a scale below
+ * 1 the network itself overflows. Pure. */
 #ifndef DPT_WORKER_OPTIM_DIVERGENCE_H
 #define DPT_WORKER_OPTIM_DIVERGENCE_H
 
@@ -24,8 +24,7 @@ enum dpt_step_fate {
 enum dpt_step_fate dpt_step_fate_of(const struct dpt_config *config, double loss, double norm,
                                     const struct dpt_scaler *scaler);
 
-/* To be called after a step of any fate except STOPS: updates the scale and counts skipped steps.
- */
+/* Call it after a step of any fate except STOPS. It updates the scale and counts skipped steps. */
 void dpt_step_fate_note(const struct dpt_config *config, enum dpt_step_fate fate, double norm,
                         struct dpt_scaler *scaler);
 

@@ -1,6 +1,6 @@
-/* The global norm of a gradient and clipping (optim.h). There is a sum of squares for
- * each block. In a block with running statistics, each piece without them has a sum of its own,
- * after the sums of all blocks.
+/* The global norm of a gradient and clipping (optim.h). There is a sum of squares for each block.
+ * In a block with running statistics, each piece without statistics has a separate sum, after the
+ * sums of all blocks.
  *
  * The sum of a block with running statistics is not counted; it only shows whether the block is
  * finite. */
@@ -13,8 +13,8 @@ static int64_t block_start(int64_t element)
     return element / DPT_BLOCK * DPT_BLOCK;
 }
 
-/* In the blocks with running statistics, the pieces without: before each statistic, and at the end
- * of a block. Ascending. */
+/* Finds the pieces without statistics in the blocks with running statistics: before each statistic,
+ * and at the end of a block. The pieces are in ascending order. */
 static int find_pieces(const struct dpt_model *model, struct dpt_span span,
                        struct dpt_span ret[PIECES_MAX])
 {

@@ -23,8 +23,8 @@
  * bits on every machine. */
 double dpt_lr(const struct dpt_config *config, int64_t step);
 
-/* The elements that a step updates, and the flat vectors that it reads and writes. Each pointer is
- * to element `origin` of its vector. */
+/* The elements that a step updates, and the flat vectors that it reads and writes. Each pointer
+ * points to element `origin` of its vector. */
 struct dpt_optim_vectors {
     struct dpt_span span;
     int64_t origin;
@@ -34,8 +34,9 @@ struct dpt_optim_vectors {
 };
 
 struct dpt_optim_step {
-    int64_t step;     /* 0-based, for the learning rate */
-    int64_t updates;  /* earlier updates, the moments' age: `step` less the skipped steps */
+    int64_t step; /* 0-based, for the learning rate */
+    /* Number of earlier updates, the moments' age: `step` minus the skipped steps. */
+    int64_t updates;
     float grad_scale; /* factor of each gradient: clipping, the loss's scale */
 };
 

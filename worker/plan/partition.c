@@ -87,7 +87,7 @@ struct dpt_interval dpt_part_of(struct dpt_interval piece, int64_t block, int pa
     return (struct dpt_interval){piece.first + range.first, piece.first + range.end};
 }
 
-/* Parts that a piece is cut into; 1 at least. */
+/* The number of parts that a piece is cut into; at least 1. */
 static int count_parts(struct dpt_interval piece, int64_t part_bytes)
 {
     const int64_t most = part_bytes / (int64_t)sizeof(float), numel = piece.end - piece.first;

@@ -196,7 +196,7 @@ static void free_weights(struct maker *m, int unit)
     m->uses++;
 }
 
-/* Before the first backward that writes a unit's gradient. */
+/* Adds the RESERVE before the first backward that writes a unit's gradient. */
 static void add_reserve(struct maker *m, int unit)
 {
     int own;
@@ -211,8 +211,8 @@ static void add_reserve(struct maker *m, int unit)
     a->n_tasks = m->scattered_by[buffer] < 0 ? 0 : m->scatter_parts[buffer];
 }
 
-/* Reduces a range that is complete in a gradient buffer. With `waits` the main thread waits for its
- * scatter, and for `shares` tasks that insert_tails puts behind it. */
+/* Reduces a range that is complete in a gradient buffer. With `waits` the main thread waits for the
+ * range's scatter, and for the `shares` tasks that insert_tails adds after it. */
 static void add_reduce(struct maker *m, int range, int buffer, bool waits, int shares)
 {
     struct dpt_action *a = add_action(m, DPT_ACTION_REDUCE, range);
@@ -268,8 +268,8 @@ static void add_backward(struct maker *m, int unit)
         reduce_buckets(m, unit);
 }
 
-/* Before the first backward of a slot that writes to the flat vector: the scatters of the slot
- * before must be over. */
+/* Adds a RESERVE before the first backward of a slot, which writes to the flat vector: the scatters
+ * of the slot before must be over. */
 static void reserve_flat(struct maker *m)
 {
     if (m->spec->waves && m->wave > 0 && !m->spec->buckets.waits) {
@@ -329,7 +329,7 @@ static void free_room(struct maker *m)
     free(m->table);
 }
 
-/* Memory for the list and for making it. */
+/* Allocates the list, and the memory for making it. */
 static bool make_room(struct maker *m)
 {
     const struct dpt_step_spec *spec = m->spec;

@@ -61,9 +61,9 @@ struct dpt_task {
     int unit, wave;    /* unit: SCATTER, SHARE: a range */
     int buffer;        /* buffer of weights or of gradients; -1: none */
     int part, n_parts; /* SCATTER, CROSS: which part of every piece; COPY: which vector */
-    int actions;       /* own actions that must be done before */
-    int scatters;      /* tasks of kind SCATTER whose parts must have been added before */
-    int crosses;       /* tasks of kind CROSS, likewise */
+    int actions;       /* number of this rank's actions that must be done before */
+    int scatters;      /* number of SCATTER tasks whose parts must have been added before */
+    int crosses;       /* number of CROSS tasks whose parts must have been added before */
     bool idle; /* this rank has no slot in the wave: it only sends weights and receives gradients */
 };
 
@@ -102,7 +102,8 @@ struct dpt_step_spec {
     struct dpt_bucket_traits buckets;
 };
 
-/* Makes the list, which the caller finishes by fini; fini accepts zeroes. DPT_ENOMEM. */
+/* Makes the list. The caller frees it by dpt_step_list_fini, which also accepts an all-zero list.
+ * DPT_ENOMEM. */
 DPT_MUST_USE enum dpt_status dpt_step_list_init(struct dpt_step_list *list,
                                                 const struct dpt_step_spec *spec,
                                                 struct dpt_err *err);

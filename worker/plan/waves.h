@@ -11,7 +11,7 @@
 
 #include "worker/plan/lanes.h"
 
-/* Slots first, first + stride, …: n of them. */
+/* n slots: first, first + stride, … */
 struct dpt_assignment {
     int first, stride, n;
 };

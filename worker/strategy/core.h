@@ -81,7 +81,8 @@ struct strategy_waves {
      * 0 is instead the whole flat vector. `narrow_sum`: sum 0 in 16 bits for other hosts. */
     struct dpt_buffer sums[STRATEGY_SUMS_MAX], narrow_sum;
     int n_sums;
-    struct dpt_buffer added;    /* this rank's piece of the sum of all nodes, where sums cross */
+    /* This rank's piece of the sum of all nodes, where nodes exchange sums. */
+    struct dpt_buffer added;
     struct dpt_buffer applied;  /* the reduced gradient of a replica's shard; none: sum 0 */
     struct dpt_buffer shadowed; /* the reduced gradient of the shadow */
     /* NULL: sums do not go between nodes, and the next two are NULL. */
@@ -223,7 +224,7 @@ void strategy_state_refresh(struct dpt_strategy *s);
 struct dpt_buffer strategy_weights(const struct dpt_strategy *s, int unit, size_t *ret_offset);
 void *strategy_own_weights(const struct dpt_strategy *s, int unit);
 
-/* state/update.c has norm_share and apply of strategy.h. */
+/* state/update.c has dpt_strategy_norm_share and dpt_strategy_apply (strategy.h). */
 
 /* reduce/gradient.c: places of gradients and sums. */
 struct strategy_gradient { /* of a shard */
@@ -240,7 +241,7 @@ struct strategy_gradient strategy_shadow_gradient(const struct dpt_strategy *s);
 /* The piece of a unit in a shard of the gradient. */
 float *strategy_gradient_at(const struct dpt_strategy *s, const struct strategy_gradient *g,
                             int unit);
-/* The ranks at positions below this one compute in the task's wave. */
+/* The end of the positions that compute in the task's wave. */
 int strategy_active(const struct dpt_strategy *s, const struct dpt_task *task);
 /* Pieces of a unit or a range that belong to the rank at `position`. held: the piece of the state
  * that the rank holds. applied: the piece of the gradient that the rank applies. added: the piece
@@ -270,7 +271,7 @@ void strategy_waves_destroy(struct dpt_strategy *s);
 /* reduce/scatter.c: rounds the slot's gradient of a unit, and makes its copy in 16 bits. */
 void strategy_round_gradient(struct dpt_strategy *s, int unit);
 
-/* reduce/cross.c: from the sums of nodes to the sum of all nodes. */
+/* reduce/cross.c: adds the sums of nodes to the sum of all nodes. */
 DPT_MUST_USE enum dpt_status strategy_cross_begin(struct dpt_strategy *s, struct dpt_err *err);
 void strategy_cross_end(struct dpt_strategy *s);
 

@@ -176,7 +176,7 @@ enum dpt_status dpt_strategy_begin_generation(struct dpt_strategy *s, const stru
 {
     s->part = dpt_partition_of(s->env.config, world, rank);
     list_memory(s);
-    s->step.reduced_step = -1; /* what was to be applied has been */
+    s->step.reduced_step = -1; /* a committed step was applied before */
     const bool first = s->part.position == 0;
     if (s->traits.shadow && first)
         warn_of_bare_shards(s);

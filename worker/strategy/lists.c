@@ -35,7 +35,7 @@ static enum dpt_status make_runner(struct dpt_strategy *s, struct dpt_err *err)
     return dpt_task_runner_create(&spec, most, &s->runner, err);
 }
 
-/* The ranks of a node are a group of NCCL's where they have tasks among themselves. */
+/* Makes the ranks of a node an NCCL group, if they have tasks among themselves. */
 static void set_nccl_groups(const struct dpt_strategy *s)
 {
     const struct dpt_nccl_split_of node = {.color = s->part.group.first, .key = s->part.position};
@@ -43,7 +43,7 @@ static void set_nccl_groups(const struct dpt_strategy *s)
         dpt_comm_thread_set_groups(s->env.comm_thread, &node, s->traits.by_node ? 1 : 0);
 }
 
-/* Memory and plan of the waves. */
+/* Makes the memory and the plan of the waves. */
 static enum dpt_status begin_waves(struct dpt_strategy *s, struct dpt_step_spec *spec,
                                    struct dpt_err *err)
 {

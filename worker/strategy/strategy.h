@@ -52,21 +52,23 @@ struct dpt_strategy_env {
     struct dpt_comm_listener *listener;
     struct dpt_comm_thread *comm_thread;
     const struct dpt_grid *grid; /* of the model's units */
-    /* The device that keeps the state, and the main thread's stream there: slots point to its
-     * memory, and registered memory is a copy (fetch_state). NULL: the host. */
+    /* The device that keeps the state, and the main thread's stream on it. Slots then point to the
+     * device's memory, and registered memory is a copy (dpt_strategy_fetch_state). NULL: the host
+     * keeps the state. */
     struct dpt_device *resident;
     struct dpt_stream *resident_stream;
-    /* The communication thread's stream there, if gradients go between ranks by NCCL; NULL: they go
-     * through the hosts' memory. */
+    /* The communication thread's stream on that device, if NCCL sends gradients between ranks;
+     * NULL: gradients are sent through the hosts' memory. */
     struct dpt_stream *resident_comm_stream;
-    struct dpt_stager *stager; /* between `stream` and resident_stream; NULL: the host */
+    /* Copies between the host (`stream`) and the device (resident_stream); NULL: the host keeps the
+     * state. */
+    struct dpt_stager *stager;
 };
 
 enum dpt_vector { DPT_VECTOR_PARAM, DPT_VECTOR_M, DPT_VECTOR_V, DPT_VECTOR_COUNT };
 
 /* One shard of the training state (fp32 masters and moments) in registered memory. A vector is
- * compact (dpt_shard_offset), or lies at its place in the flat vector where there is memory for
- * the whole of it. */
+ * compact (dpt_shard_offset), or, if `flat`, at its place in memory of the whole flat vector. */
 struct dpt_state_part {
     struct dpt_shard shard;
     struct dpt_state_vector {
@@ -80,7 +82,7 @@ struct dpt_state_part {
 };
 
 /* The state of a rank between steps: its own shard (ddp: everything) and the shadow of another
- * rank's shard (of 0: none). */
+ * rank's shard (`of` 0: no shadow). */
 struct dpt_strategy_state {
     struct dpt_state_part own, shadow;
 };
@@ -104,7 +106,7 @@ int64_t dpt_largest_unit(const struct dpt_model *model, int except);
  * unit, if that is less. The unit from which others borrow has a separate buffer. */
 int dpt_gathered_places(const struct dpt_config *config, const struct dpt_model *model);
 
-/* The account's tag of a vector of a rank's own part. */
+/* The tag, in the memory account, of a vector of a rank's own part. */
 enum dpt_memory_tag dpt_vector_tag(enum dpt_vector vector, enum dpt_dtype dtype);
 
 struct dpt_strategy_cost {
@@ -160,10 +162,11 @@ dpt_strategy_apply(struct dpt_strategy *s, const struct dpt_optim_step *step, st
 
 /* True while the whole reduced gradient of `step` is held. */
 bool dpt_strategy_holds_gradient(const struct dpt_strategy *s, int64_t step);
-/* The held state; and the state that the present generation wants: the same pointer if they are
- * equal. Between begin_generation and state_changed the caller fills `wanted` from the ranks' held
- * states, a checkpoint or the seed. A vector of both may be in the same memory: then an element
- * that both have lies at the same place. */
+/* dpt_strategy_held: the held state. dpt_strategy_wanted: the state that the present generation
+ * wants; the same pointer if both are equal. Between begin_generation and state_changed the caller
+ * fills the wanted state from the ranks' held states, a checkpoint or the seed. The held and the
+ * wanted state may share the memory of a vector; an element that both have is then at the same
+ * place. */
 const struct dpt_strategy_state *dpt_strategy_held(const struct dpt_strategy *s);
 const struct dpt_strategy_state *dpt_strategy_wanted(const struct dpt_strategy *s);
 /* Copies the held state from the device that keeps it to registered memory. Call it before that

@@ -1,5 +1,5 @@
-/* The memory of a rank by formula (docs/strategies.md), for any strategy, order of addition,
- * precision and world, in whole blocks of 1024. The formulas read config and world, not
+/* Formulas for the memory of a rank (docs/strategies.md), for any strategy, order of addition,
+ * precision and world, in whole blocks of 1024 elements. The formulas read config and world, not
  * allocations; tests and dpt-bench compare them with the account (base/account.h). Pure. */
 #ifndef DPT_WORKER_STRATEGY_MEMORY_MEMORY_FORMULA_H
 #define DPT_WORKER_STRATEGY_MEMORY_MEMORY_FORMULA_H

@@ -26,14 +26,15 @@ _Static_assert(DPT_STAGE_COUNT *RUNS < DPT_COMM_OPS_MAX, "all stages of these ch
 struct chunk {
     int bucket;
     int64_t first, end; /* elements of the flat gradient */
-    int part, n_parts;  /* of every piece of [first, end); 0 of 1 unless the sums stay in shards */
-    int64_t narrow_at;  /* element of `narrow` at which this rank's piece begins */
+    /* Which part of every piece of [first, end); 0 of 1 unless the sums stay in shards. */
+    int part, n_parts;
+    int64_t narrow_at; /* element of `narrow` at which this rank's piece begins */
 };
 
 /* A chunk under way. */
 struct chunk_run {
     struct dpt_comm_op *op[DPT_STAGE_COUNT];
-    struct dpt_comm_xfer *xfers[DPT_STAGE_COUNT]; /* [n_transfers], those with no bytes left out */
+    struct dpt_comm_xfer *xfers[DPT_STAGE_COUNT]; /* [n_transfers] without transfers of no bytes */
     int *xfer_of[DPT_STAGE_COUNT];                /* -1: no bytes */
 };
 
@@ -351,7 +352,8 @@ static enum dpt_status widen_arrived(struct host_reducer *r, int c, struct dpt_e
     return dpt_stream_sync(r->base.of.stream, err);
 }
 
-/* Waits until the all-gather of chunk `c` has ended: all is received, all sent memory is free. */
+/* Waits until the all-gather of chunk `c` has ended: everything has arrived, and the sent memory
+ * may be written again. Then unpacks the sums of other hosts. */
 static enum dpt_status end_gather(struct host_reducer *r, struct dpt_comm *comm, int c,
                                   struct dpt_err *err)
 {

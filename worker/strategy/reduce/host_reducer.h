@@ -29,8 +29,8 @@ struct dpt_host_reducer_spec {
     size_t piece_bytes;
 };
 
-/* Makes lane buffer `index` of `numel` elements; buffer 0 is open to the peers of the host, which
- * write the sums there. */
+/* Makes lane buffer `index` of `numel` elements; buffer 0 is open to peers on the same host, which
+ * write sums to it. */
 DPT_MUST_USE enum dpt_status dpt_host_reducer_buffer_create(struct dpt_comm_listener *listener,
                                                             int index, int64_t numel,
                                                             struct dpt_comm_mem **ret,

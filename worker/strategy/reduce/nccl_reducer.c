@@ -14,7 +14,7 @@ enum { STAGINGS = 2 /* contributions of one bucket arrive while those of another
 /* A subtree's sum of a piece, at the piece's owner. */
 struct part {
     int rank;
-    int at; /* which of the rank's sums */
+    int at; /* index of the sum among the rank's sums */
 };
 
 struct bucket {
@@ -33,9 +33,11 @@ struct nccl_reducer {
     struct part *parts; /* [n_parts], of every sum, in lane order */
     struct bucket *buckets;
     /* Memory of the device. */
-    struct dpt_buffer staging[STAGINGS]; /* the others' parts of the own piece, one after another */
-    struct dpt_buffer lists;             /* const float *[n_buckets][n_parts] places of the parts */
-    struct dpt_buffer joins;             /* uint8_t [n_parts] */
+    /* Other ranks' parts of this rank's piece, one after another. */
+    struct dpt_buffer staging[STAGINGS];
+    /* const float *[n_buckets][n_parts] addresses of the parts */
+    struct dpt_buffer lists;
+    struct dpt_buffer joins; /* uint8_t [n_parts] */
 };
 
 static struct dpt_interval bucket_piece(const struct nccl_reducer *r, int bucket, int rank)

@@ -24,11 +24,13 @@ struct dpt_nccl_reducer_spec {
      * device's. */
     struct dpt_reducer_spec of;
     struct dpt_device *device;
-    struct dpt_stream *main_stream; /* the main thread's, of the device */
+    struct dpt_stream *main_stream; /* the main thread's stream on the device */
     /* The stack of this rank's lanes in the device's memory, each buffer a whole flat gradient; the
      * first buffers get the rank's subtree sums. Borrowed. */
     float *const *buffers;
-    bool any_order; /* each rank has one sum, nothing is rounded, and all ranks get the sums */
+    /* Use NCCL's own all-reduce: each rank has one sum, nothing is rounded, and all ranks get the
+     * sums. */
+    bool any_order;
 };
 
 /* Allocates everything that one generation needs, including memory of the device; nothing is

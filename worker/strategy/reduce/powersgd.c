@@ -237,8 +237,8 @@ static void transpose_factor(int64_t m, int64_t r, float factor, const float *x,
             ret[j * m + i] = factor * x[i * r + j];
 }
 
-/* Clears errors that belong to another state. After a step that all ranks have skipped they may be
- * one step behind. */
+/* Clears the errors if they belong to another state. Errors that are one step behind stay, if this
+ * rank computed the step before and all ranks skipped it. */
 static void settle_errors(struct dpt_powersgd *p, int64_t step)
 {
     const bool skipped = p->reduced_step == step - 1 && p->error_step == step - 1;

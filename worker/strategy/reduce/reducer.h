@@ -24,8 +24,8 @@ struct dpt_reducer_ops {
     /* Marks all buckets as not ready. Returns whether this step's buckets are reduced one by one;
      * if not, finish reduces everything, and there is no job. */
     bool (*begin)(struct dpt_reducer *reducer, int64_t step);
-    /* The work posted to the main thread's stream so far completes the bucket's range of this
-     * rank's sums. */
+    /* Tells that the work posted to the main thread's stream so far completes the bucket's range of
+     * this rank's sums. */
     enum dpt_status (*ready)(struct dpt_reducer *reducer, int bucket, struct dpt_err *err);
     /* On the communication thread: reduces buckets [first, end), each when it is ready. */
     enum dpt_status (*run_buckets)(struct dpt_reducer *reducer, struct dpt_comm_thread *thread,
@@ -43,11 +43,11 @@ struct dpt_reducer_spec {
     int64_t block; /* a bucket is cut into a piece for each rank in whole blocks */
     const struct dpt_world *world;
     int rank;
-    /* The dtype to which every sum is rounded and in which it goes to other hosts; DPT_F32: nothing
-     * is rounded. The values that the buffers hold at the beginning are rounded already. */
+    /* The dtype to which every sum is rounded, and in which sums are sent to other hosts; DPT_F32:
+     * no rounding. The values in the buffers at the beginning are already rounded. */
     enum dpt_dtype wire;
-    /* Each bucket is a unit, and the sum of a piece stays with its owner: rank r of n has piece r
-     * of n of every bucket. Else all ranks get all sums. */
+    /* True: each bucket is a unit, and the sum of a piece stays with its owner; rank r of n owns
+     * piece r of n of every bucket. False: all ranks get all sums. */
     bool shards;
 };
 

@@ -63,7 +63,8 @@ static void post_scatter(void *ctx, const struct dpt_task *task, struct dpt_task
     }
 }
 
-/* Adds a wave's contributions to elements [first, first + numel) of the own piece of a range. */
+/* Adds a wave's contributions to elements [first, first + numel) of this rank's piece of a
+ * range. */
 static void add_wave(const struct dpt_strategy *s, const struct dpt_task *task, int64_t first,
                      int64_t numel, struct dpt_stream *stream)
 {

@@ -7,7 +7,7 @@
 #include "worker/strategy/reduce/host_reducer.h"
 
 struct dpt_staged_reducer_spec {
-    struct dpt_stream *stream;         /* the main thread's, of the device */
+    struct dpt_stream *stream;         /* the main thread's stream on the device */
     const struct dpt_ops *ops;         /* of the device */
     float *const *on_device;           /* lane buffers of the device; borrowed */
     int n_sums;                        /* sums of this rank, in its first buffers */

@@ -21,7 +21,7 @@ struct dpt_wave_sum {
     int64_t numel;
     /* Elements that are added at a time, so that the sums stay in the caches. On a device: all. */
     int64_t chunk;
-    float *wide; /* with `narrow`: memory of the stream's device for a chunk */
+    float *wide; /* with `narrow`: memory of the stream's device for one widened chunk */
 };
 
 void dpt_wave_sum_add(const struct dpt_ops *ops, struct dpt_stream *stream,

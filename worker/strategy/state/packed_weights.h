@@ -43,8 +43,8 @@ int64_t dpt_packed_weights_bytes(const struct dpt_packed_weights *packed);
  * dpt_packed_weights_forget are packed from slot->weights. Errors stick to the stream. */
 void dpt_packed_weights_use(struct dpt_packed_weights *packed, struct dpt_slot *slot);
 
-/* The values of the weights changed, or the weights are gone: no form is current. A form does not
- * depend on the address of the weights. */
+/* Call it when the values of the weights changed or the weights are freed: no form is current from
+ * then on. A form does not depend on the address of the weights. */
 void dpt_packed_weights_forget(struct dpt_packed_weights *packed);
 
 #endif

@@ -48,7 +48,7 @@ static enum dpt_status count_move(struct batch *b, const struct dpt_move *move, 
     return DPT_OK;
 }
 
-/* Byte of the part's memory where element `first` of the flat vector lies. */
+/* The byte of the part's memory at which the move's first element begins. */
 static size_t place_of_move(const struct batch *b, const struct dpt_state_part *part,
                             enum dpt_vector vector, const struct dpt_move *move)
 {

@@ -14,8 +14,8 @@ struct dpt_rank_transfer {
     enum dpt_comm_dir dir;
     int peer;
     int piece;
-    int buffer; /* lane buffer sent from or received into; -1: lent */
-    bool write; /* the borrower writes the sum to the lent memory */
+    int buffer; /* lane buffer that is sent or received into; -1: lent by the peer */
+    bool write; /* the rank that borrows writes the sum to the lent memory */
     bool far;   /* the peer is of another host */
 };
 

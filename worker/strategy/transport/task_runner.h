@@ -67,9 +67,9 @@ DPT_MUST_USE enum dpt_status dpt_task_runner_create(const struct dpt_task_runner
 /* After the communicator was closed. */
 void dpt_task_runner_destroy(struct dpt_task_runner **runner);
 
-/* By the main thread from here on. Begins a list (borrowed until end). `then` says whether the work
- * that follows is wanted; skip_gathers leaves out the tasks of kind GATHER, which all ranks must do
- * alike. */
+/* The main thread calls this function and those below. Begins a list, which is borrowed until
+ * dpt_task_runner_end. `then`: do the work that follows the tasks. skip_gathers: leave out the
+ * tasks of kind GATHER; all ranks must pass the same value. */
 void dpt_task_runner_begin(struct dpt_task_runner *runner, const struct dpt_step_list *list,
                            bool skip_gathers, bool then);
 
