@@ -52,7 +52,8 @@ struct dpt_transformer {
     bool gated;         /* the activation is SwiGLU, else GELU */
     bool rope;          /* queries and keys are rotated */
     bool tied;          /* the head's weight is the embedding; never with labels */
-    /* Of probabilities; of the embedding and of residual branches. */
+    /* attention_dropout: of attention's probabilities. dropout: of the embedding and of residual
+     * branches. */
     double attention_dropout, dropout;
     int first_site, sites_per_block;
     enum dpt_activation_checkpointing checkpointing;

@@ -16,8 +16,9 @@
  *
  * A device may keep the state (strategy.h). Weights, gradients, sums, masters and moments are then
  * in the device's memory, and registered memory has a copy of the state. Each task is one NCCL
- * operation from device to device, into the receiver's memory. A device has room for one state.
- * While a generation begins, the held state is therefore only in registered memory. */
+ * operation from device to device, into the receiver's memory. A device has room for one state. If
+ * a generation moves the state, the held state is therefore only in registered memory until the
+ * move is over. */
 #ifndef DPT_WORKER_STRATEGY_CORE_H
 #define DPT_WORKER_STRATEGY_CORE_H
 
@@ -55,7 +56,8 @@ struct strategy_state {
     int n_gathered;
 };
 
-/* A shadow that is being copied (state/rebuild.c). */
+/* A shadow that is being copied (state/rebuild.c). holder_late: the holder of this rank's shadow
+ * does not have it yet, and this rank sends it. */
 struct strategy_rebuild {
     bool active, holder_late;
     /* The late shadow: its units below `units` equal the source's; 0 of 0: none. */
@@ -72,9 +74,9 @@ struct strategy_waves {
     /* [n_ranges] offset of the range in a compact sum of this rank's pieces */
     int64_t *own_at;
     float *grads[DPT_UNITS_MAX]; /* of the present slot */
-    /* A slot's gradient. By units: one buffer per unit in use. By buckets: one flat vector, which
-     * in the end has the reduced gradient. `narrow_gradient`: the copy in 16 bits for other hosts,
-     * if there is one. */
+    /* A slot's gradient. By units: one buffer for the tied unit, and two that the other units use
+     * in turn. By buckets: one flat vector, which in the end has the reduced gradient.
+     * `narrow_gradient`: the copy in 16 bits for other hosts, if there is one. */
     struct dpt_buffer gradient[STRATEGY_GRADIENTS_MAX], narrow_gradient[STRATEGY_GRADIENTS_MAX];
     int n_gradients;
     /* Sums of this rank's pieces, compact. Where the state is replicated and ranges are units, sum
@@ -168,7 +170,7 @@ DPT_MUST_USE enum dpt_status strategy_staging_make(const struct dpt_strategy *s,
                                                    struct dpt_buffer *staging, struct dpt_err *err);
 char *strategy_staging(const struct dpt_buffer *staging, int turn);
 
-/* State/parts.c: memory of a part of the state. `own`: true for this rank's shard, false for the
+/* state/parts.c: memory of a part of the state. `own`: true for this rank's shard, false for the
  * shadow. */
 bool strategy_has_whole(const struct dpt_strategy *s);
 DPT_MUST_USE enum dpt_status strategy_part_create(const struct dpt_strategy *s,
@@ -194,7 +196,7 @@ int64_t strategy_vector_offset(const struct dpt_strategy *s, const struct dpt_st
 float *strategy_vector_at(const struct dpt_strategy *s, const struct dpt_state_part *part,
                           enum dpt_vector vector, int unit);
 
-/* State/rebuild.c, which also has dpt_strategy_defer_shadow and dpt_strategy_rebuild
+/* state/rebuild.c, which also has dpt_strategy_defer_shadow and dpt_strategy_rebuild
  * (strategy.h). */
 /* When a step begins: chooses the units that it copies. */
 void strategy_rebuild_step(struct dpt_strategy *s);
@@ -209,7 +211,7 @@ const struct dpt_state_part *strategy_shadow(const struct dpt_strategy *s);
  * holder. */
 bool strategy_has_shadow_of(const struct dpt_strategy *s, int holder, int position);
 
-/* State/state.c, which also has dpt_strategy_fetch_state and dpt_strategy_state_changed
+/* state/state.c, which also has dpt_strategy_fetch_state and dpt_strategy_state_changed
  * (strategy.h). */
 DPT_MUST_USE enum dpt_status strategy_state_create(struct dpt_strategy *s, struct dpt_err *err);
 void strategy_state_destroy(struct dpt_strategy *s);

@@ -180,10 +180,10 @@ void dpt_strategy_state_changed(struct dpt_strategy *s);
  * `wanted`, if it has to be filled and a copy of it is larger than training may wait for
  * (strategy.rebuild_mib). Returns the shard of the late shadow; `of` 0: none is late. */
 struct dpt_shard dpt_strategy_defer_shadow(struct dpt_strategy *s);
-/* If the shadow of any rank is late, all ranks of the generation call this before the first step;
- * late[rank] says whether the shadow of a rank is late. From here on each step copies some units of
- * the state, and steps are also applied to the copied units. The copies of a step that is not
- * applied do not count. */
+/* If any rank holds a late shadow, all ranks of the generation call this before the first step;
+ * late[r]: the shadow that rank r holds is late. From here on each step copies some units of the
+ * state, and steps are also applied to the copied units. The copies of a step that is not applied
+ * do not count. */
 void dpt_strategy_rebuild(struct dpt_strategy *s, const bool *late);
 /* Whether a shadow is incomplete. It becomes false on all ranks after the same step; from then on
  * the shadow is held. */

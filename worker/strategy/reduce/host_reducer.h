@@ -15,7 +15,7 @@
 #include "worker/strategy/reduce/reducer.h"
 
 enum {
-    DPT_HOST_REDUCER_PIECE_BYTES = 2 << 20, /* of a rank's piece of a chunk inside one host */
+    DPT_HOST_REDUCER_PIECE_BYTES = 2 << 20, /* bytes of a rank's piece of a chunk inside one host */
     DPT_HOST_REDUCER_STAGINGS = 2           /* chunks under way at once between hosts */
 };
 

@@ -33,7 +33,7 @@ struct dpt_lane_sums {
     int depth;       /* index of the buffer being filled */
     bool lane_ends;  /* the present slot is the lane's last */
     bool adds_apart; /* the slot is not the lane's first: `apart` is added to the lane */
-    /* The slot is the whole lane, and backward adds it directly to the sum below. */
+    /* The slot is the lane's only slot, and backward adds it directly to the sum below. */
     bool direct;
 };
 
@@ -181,8 +181,8 @@ void dpt_lane_sums_begin_slot(struct dpt_lane_sums *d, int slot_index, struct dp
     DPT_ASSERT(slot_index >= of_lane.first && slot_index < of_lane.end);
     const bool first = slot_index == of_lane.first;
     /* Backward may add a slot while it makes the slot's gradient: the bits are the same as if the
-     * complete gradient were added. Not so for the unit with `in_parts`, and where lanes are
-     * rounded before they are added. */
+     * complete gradient were added. There are two exceptions: the unit with `in_parts`, and lanes
+     * that are rounded before they are added. */
     d->direct = d->wire == DPT_F32 && of_lane.end - of_lane.first == 1 && joins_after_lane(d) > 0;
     for (int u = 0; u < dpt_model_n_units(d->env.model); u++)
         d->grads[u] = d->buffers.data[d->depth - (d->direct && u != d->parted)] +

@@ -338,7 +338,7 @@ static void post_channel(struct channel *c)
 {
     struct dpt_err none;
     (void)dpt_reducer_begin(c->reducer, 0);
-    /* A host reducer copies nothing here. */
+    /* The ready function of a host reducer copies nothing and cannot fail. */
     DPT_ASSERT(dpt_reducer_ready(c->reducer, 0, &none) == DPT_OK);
     dpt_reducer_post(c->reducer);
 }

@@ -3,7 +3,8 @@
 #include "worker/strategy/core.h"
 #include "worker/strategy/reduce/wave_sum.h"
 
-/* In a world of one rank, where all threads of the main stream add. */
+/* Elements that are added at a time in a world of one rank, where all threads of the main stream
+ * add. */
 enum { ALONE_CHUNK_NUMEL = 1 << 18 };
 
 void strategy_round_gradient(struct dpt_strategy *s, int unit)
