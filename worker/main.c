@@ -1,4 +1,5 @@
-/* dpt-worker: a node agent, or, started by one with --rank, a rank process. */
+/* The program dpt-worker. With --rank it is a rank process, which a node agent has started;
+ * otherwise it is a node agent. */
 #include "base/log.h"
 #include "worker/agent/core.h"
 #include "worker/agent/rank_protocol.h"
@@ -9,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* For tests: NCCL lets ranks of one node share a GPU (DPT_TEST_SHARE_GPUS) if each rank names
- * another host. */
+/* For tests with DPT_TEST_SHARE_GPUS: NCCL lets the ranks of one node share a GPU if each rank
+ * names another host (NCCL_HOSTID). */
 static void set_nccl_host(const struct dpt_rank_start *start)
 {
     const char *machine = getenv("NCCL_HOSTID");

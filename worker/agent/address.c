@@ -1,4 +1,5 @@
-/* Chooses the host's address for peers. A connected UDP socket tells the route without a packet. */
+/* Chooses the host's address for peers. Connecting a UDP socket gives the route without sending a
+ * packet. */
 #include "worker/agent/address.h"
 
 #include <arpa/inet.h>
@@ -35,7 +36,7 @@ static void format_address(const struct sockaddr *address, char ret[DPT_ADDRESS_
     DPT_ASSERT(text != NULL);
 }
 
-/* Smaller is better; -1: peers cannot use it. */
+/* The grade of an address: the smallest is the best. -1: peers cannot use the address. */
 static int grade_address(const struct sockaddr *address)
 {
     if (address == NULL)
@@ -76,7 +77,7 @@ static enum dpt_status find_address_of_interface(const char *interface, char ret
                     interface, names);
 }
 
-/* The local end of the route to `to`; false when there is none. */
+/* Finds the local address of the route to `to`. False: there is no route. */
 static bool route_from(const struct sockaddr *to, socklen_t to_bytes, struct sockaddr_storage *ret)
 {
     int fd = socket(to->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -107,11 +108,13 @@ static enum dpt_status split_endpoint(const char *endpoint, char host[HOST_BYTES
     return DPT_OK;
 }
 
-/* A server accepts TCP connections at this host's `address`; the host itself answers at once. */
+/* Whether a server accepts TCP connections at this host's `address`. The packets stay on this host,
+ * so PROBE_MS is long enough for the answer. */
 static bool accepts_at(const struct sockaddr_storage *address, const char *port)
 {
     struct sockaddr_storage target = *address;
-    in_port_t number = htons((uint16_t)strtol(port, NULL, 10)); /* getaddrinfo took it */
+    /* getaddrinfo has accepted `port` with AI_NUMERICSERV, so it is a number. */
+    in_port_t number = htons((uint16_t)strtol(port, NULL, 10));
     bool v4 = target.ss_family == AF_INET;
     if (v4)
         ((struct sockaddr_in *)&target)->sin_port = number;
@@ -134,10 +137,12 @@ static bool accepts_at(const struct sockaddr_storage *address, const char *port)
     return connected;
 }
 
-/* This host's address towards other hosts, if the server answers there too. */
+/* Finds this host's address towards other hosts. False: there is none, or the server does not
+ * accept connections at it. */
 static bool find_own_address(const char *port, struct sockaddr_storage *ret)
 {
-    /* Of other networks: TEST-NET-3 (RFC 5737) and the documentation prefix (RFC 3849). */
+    /* Addresses in other networks than this host's: TEST-NET-3 (RFC 5737) and the documentation
+     * prefix (RFC 3849). */
     static const char *const outside[] = {"203.0.113.1", "2001:db8::1"};
     const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM,
                                    .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};

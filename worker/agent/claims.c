@@ -22,7 +22,7 @@ struct claim {
     char dir[PATH_MAX];
     bool wanted, held, wait_logged;
     int64_t number;
-    int64_t renewed_ms; /* begin of the newest rewriting that succeeded */
+    int64_t renewed_ms; /* start time of the newest successful rewriting */
     struct dpt_claim_watch watch;
     struct dpt_claim_record record;
 };
@@ -31,7 +31,9 @@ struct dpt_claims {
     pthread_t thread;
     int64_t lease_ms, beat_ms, margin_ms;
     bool waits;
-    struct claim claim[DPT_CLAIMS_MAX]; /* the thread's until HELD; then only read */
+    /* Only the thread uses the claims until the state is HELD. After that their numbers, tokens and
+     * folders do not change, and any thread may read them. */
+    struct claim claim[DPT_CLAIMS_MAX];
     _Atomic uint64_t server;
     _Atomic int64_t until_ms;
 
@@ -49,13 +51,14 @@ static void publish_state(struct dpt_claims *c, enum dpt_claims_state state, int
                           const char *text)
 {
     (void)pthread_mutex_lock(&c->mutex);
-    c->until_ms = until_ms; /* before the state: a caller that reads HELD reads this time, too */
+    /* Set before the state: a caller that reads HELD also reads this time. */
+    c->until_ms = until_ms;
     c->state = state;
     (void)snprintf(c->text, sizeof c->text, "%s", text);
     (void)pthread_mutex_unlock(&c->mutex);
 }
 
-/* Waits until *flag (of the struct) is set, for ms at most; returns it. */
+/* Waits at most `ms` until *flag, a member of *c, is set. Returns the flag. */
 static bool wait_for_flag(struct dpt_claims *c, const bool *flag, int64_t ms)
 {
     const int64_t until_ms = dpt_now_ms() + ms;
@@ -150,7 +153,8 @@ static enum dpt_status claim_folder(struct dpt_claims *c, struct claim *claim,
     claim->record.server = c->server;
     const enum dpt_status status =
         dpt_claim_take(claim->dir, seen->number + 1, &claim->record, err);
-    if (status != DPT_OK) /* EEXIST, ENOENT: another process took it first; look again */
+    /* EEXIST, ENOENT: another process took the claim first, and the caller looks again. */
+    if (status != DPT_OK)
         return status == DPT_EEXIST || status == DPT_ENOENT ? DPT_OK : status;
     claim->number = seen->number + 1;
     claim->renewed_ms = began_ms;
@@ -160,8 +164,8 @@ static enum dpt_status claim_folder(struct dpt_claims *c, struct claim *claim,
     return DPT_OK;
 }
 
-/* The claim is held if it still counts a beat after this process joined it: a process that took the
- * holders for dead has taken the folder over by then. */
+/* Joins a claim of the same run. The claim is held if it is still valid one beat after this process
+ * joined it: a process that considered the holders dead has taken the folder over by then. */
 static enum dpt_status join_folder(struct dpt_claims *c, struct claim *claim,
                                    const struct dpt_claim_seen *seen, struct dpt_err *err)
 {
@@ -183,7 +187,7 @@ static enum dpt_status join_folder(struct dpt_claims *c, struct claim *claim,
     return DPT_OK;
 }
 
-/* Reads the claim once and changes nothing. DPT_EREFUSED: it is another run's. */
+/* Reads the claim once and changes nothing. DPT_EREFUSED: the claim belongs to another run. */
 static enum dpt_status judge_folder(struct dpt_claims *c, struct claim *claim,
                                     struct dpt_claim_seen *seen,
                                     enum dpt_claim_verdict *ret_verdict, struct dpt_err *err)
@@ -210,8 +214,9 @@ static enum dpt_status judge_folder(struct dpt_claims *c, struct claim *claim,
 
 /* ---- holding the folders ---- */
 
-/* A disk error ends nothing, but the claim is not renewed until a rewriting succeeds. In a folder
- * that was removed there is no record to rewrite. DPT_EREFUSED: the claim is lost. */
+/* Rewrites the records of the held claims. After a disk error the thread goes on, but the claim
+ * does not count as renewed until a rewriting succeeds. A folder that was removed has no record to
+ * rewrite and counts as renewed. DPT_EREFUSED: the claim is lost. */
 static enum dpt_status renew_all(struct dpt_claims *c, bool *logged, struct dpt_err *err)
 {
     for (int i = 0; i < DPT_CLAIMS_MAX; i++) {
@@ -238,8 +243,8 @@ static enum dpt_status renew_all(struct dpt_claims *c, bool *logged, struct dpt_
     return DPT_OK;
 }
 
-/* The newest renewal counts: a process that wants to take the run over watches all of its folders
- * for a lease and takes none while the record of one moves. */
+/* The newest renewal of any claim counts: a process that wants to take the run over watches all its
+ * folders for a lease, and takes none while one of their records changes. */
 static int64_t newest_renewal_ms(const struct dpt_claims *c)
 {
     int64_t newest_ms = 0;
@@ -262,8 +267,8 @@ static void hold_folders(struct dpt_claims *c)
     } while (wait_unless_stopped(c, c->beat_ms));
 }
 
-/* Looks at all folders that are not held and takes the first of them if that is possible now.
- * *ret_left: how many are not held. */
+/* Looks at all folders that are not held, and takes the first of them if that is possible now.
+ * *ret_left: number of folders that are still not held. */
 static enum dpt_status claim_first_folder(struct dpt_claims *c, int *ret_left, struct dpt_err *err)
 {
     struct claim *first = NULL;
@@ -286,9 +291,9 @@ static enum dpt_status claim_first_folder(struct dpt_claims *c, int *ret_left, s
     return DPT_OK;
 }
 
-/* Claims the folders in order: of two processes that start at the same time one gets the first
- * folder, and the other gets none. The owners of all folders are watched at the same time, so that
- * the wait for dead owners lasts one lease. Held folders are renewed during the wait. */
+/* Claims the folders in order: if two processes start at the same time, one gets the first folder
+ * and the other gets none. The thread watches the owners of all folders at the same time, so that
+ * it waits for dead owners only one lease. It renews held folders during the wait. */
 static enum dpt_status acquire_folders(struct dpt_claims *c, struct dpt_err *err)
 {
     bool logged = false;
@@ -305,7 +310,7 @@ static enum dpt_status acquire_folders(struct dpt_claims *c, struct dpt_err *err
     }
 }
 
-/* A claim that several processes share stays: the others may live. */
+/* A claim that several processes share is not released: the other processes may live. */
 static void release_all(struct dpt_claims *c)
 {
     for (int i = 0; i < DPT_CLAIMS_MAX; i++) {
@@ -356,7 +361,8 @@ static enum dpt_status init_folders(struct dpt_claims *c, const struct dpt_claim
         (void)snprintf(claim->dir, sizeof claim->dir, "%s", dir);
         if (!dir[0])
             continue;
-        DPT_TRY(dpt_fs_mkdirs(dir, err)); /* equal folders are recognised by stat */
+        /* same_folder compares folders by stat, so they must exist. */
+        DPT_TRY(dpt_fs_mkdirs(dir, err));
         claim->wanted = i == 0 || !options->dir[0][0] || !same_folder(options->dir[0], dir);
     }
     return DPT_OK;
@@ -370,7 +376,7 @@ enum dpt_status dpt_claims_create(const struct dpt_claims_options *options, stru
         return dpt_fail_nomem(err, "claims of folders");
     c->lease_ms = options->timeout_ms > LEASE_MS_MIN ? options->timeout_ms : LEASE_MS_MIN;
     c->beat_ms = c->lease_ms / BEATS_A_LEASE;
-    c->margin_ms = c->lease_ms / 4; /* the longest rewriting of a record */
+    c->margin_ms = c->lease_ms / 4; /* the longest time to rewrite a record */
     c->waits = !options->embedded;
     c->server = options->server;
     enum dpt_status status = init_folders(c, options, err);
@@ -396,7 +402,8 @@ void dpt_claims_destroy(struct dpt_claims **claims, int wait_ms)
         return;
     *claims = NULL;
     set_flag(c, &c->stop);
-    if (!wait_for_flag(c, &c->ended, wait_ms)) { /* a disk hangs: the process ends the thread */
+    /* False: a disk hangs. The thread goes on using `c` and ends with the process. */
+    if (!wait_for_flag(c, &c->ended, wait_ms)) {
         (void)pthread_detach(c->thread);
         return;
     }

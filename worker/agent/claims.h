@@ -1,7 +1,7 @@
-/* Claims the folders that a worker writes to for its run (base/claim.h): a thread takes or joins
- * the claims, rewrites them while the worker lives, and notices their loss. dpt_claims_create makes
- * the folders on its caller's thread. After that a disk that hangs holds up the claims' thread
- * alone. */
+/* Claims the folders that a worker writes to for its run (base/claim.h). A thread takes or joins
+ * the claims, rewrites them while the worker lives, and notices when a claim is lost.
+ * dpt_claims_create creates the folders on its caller's thread. After that a hanging disk delays
+ * only the claims' thread. */
 #ifndef DPT_WORKER_AGENT_CLAIMS_H
 #define DPT_WORKER_AGENT_CLAIMS_H
 
@@ -12,11 +12,13 @@ struct dpt_claims;
 enum { DPT_CLAIMS_MAX = 2 };
 
 struct dpt_claims_options {
-    const char *dir[DPT_CLAIMS_MAX]; /* made if need be; "": none; the same folder counts once */
+    /* The folders, created if absent; "": none. Two names of one folder are claimed once. */
+    const char *dir[DPT_CLAIMS_MAX];
     const char *run;
-    uint64_t server;    /* epoch of the server that the worker has joined */
-    bool embedded;      /* in this process: no other worker can come back to it */
-    int64_t timeout_ms; /* cluster.timeout_s */
+    uint64_t server; /* epoch of the server that the worker has joined */
+    /* The server runs in this process, so no worker of an earlier process can join it again. */
+    bool embedded;
+    int64_t timeout_ms; /* cluster.timeout_s in milliseconds */
 };
 
 enum dpt_claims_state {
@@ -29,12 +31,13 @@ enum dpt_claims_state {
 DPT_MUST_USE enum dpt_status dpt_claims_create(const struct dpt_claims_options *options,
                                                struct dpt_claims **ret, struct dpt_err *err);
 
-/* Whether a run that claims nothing may write into `dir`. DPT_EREFUSED, with the owner: another run
- * has claimed it. A folder without a claim, or that does not exist, is free. */
+/* Whether a run that claims no folder may write into `dir`. A folder without a claim is free, and
+ * so is a folder that does not exist. DPT_EREFUSED, with the owner: another run has claimed the
+ * folder. */
 DPT_MUST_USE enum dpt_status dpt_claims_check_guest(const char *dir, const char *run,
                                                     struct dpt_err *err);
 
-/* Releases the claims that no other process shares; waits at most wait_ms. */
+/* Releases the claims that no other process shares. Waits at most wait_ms for the thread. */
 void dpt_claims_destroy(struct dpt_claims **claims, int wait_ms);
 
 /* The epoch of a restarted server; 0: unknown. Any thread. */
@@ -43,11 +46,12 @@ void dpt_claims_set_server(struct dpt_claims *claims, uint64_t server);
 /* `ret_text` (DPT_ERR_TEXT_BYTES; may be NULL): the reason of REFUSED and LOST. Any thread. */
 enum dpt_claims_state dpt_claims_state(struct dpt_claims *claims, char *ret_text);
 
-/* Time (dpt_now_ms) until which the ranks may write to the folders: no other run takes them over
- * before it. Stands still while no claim can be renewed. Any thread. */
+/* Time (dpt_now_ms) until which the ranks may write to the folders: before this time no other run
+ * takes the folders over. The time does not advance while no claim can be renewed. Any thread. */
 int64_t dpt_claims_until_ms(struct dpt_claims *claims);
 
-/* The claim of dir[i], when HELD; false: it has none. */
+/* The number and token of the claim on dir[i]. False: the state is not HELD, or there is no
+ * dir[i]. */
 bool dpt_claims_get(struct dpt_claims *claims, int i, int64_t *ret_number,
                     char ret_token[DPT_CLAIM_TOKEN_BYTES]);
 

@@ -46,9 +46,10 @@ void dpt_agent_destroy(struct dpt_agent **agent_p)
 /* ---- time ---- */
 
 /* Ranks may write files for write_ms after the agent's newest message (docs/membership.md, "Write
- * permission"). The server may have expelled an agent whose loop stood still: the agent fences its
- * ranks until the server has answered a later message. Without a server no node is expelled, and a
- * restarted server grants a full lease: then only a longer gap fences. */
+ * permission"). If the agent's loop was suspended, the server may have expelled this node
+ * meanwhile: the agent fences its ranks until the server has answered a later message. Without a
+ * server no node is expelled, and a restarted server grants a full lease. So without a connection
+ * only a gap longer than lease_ms - write_ms fences the ranks. */
 static void note_time_and_gap(struct dpt_agent *agent, int64_t now_ms)
 {
     DPT_ASSERT(now_ms >= agent->now_ms);
@@ -121,8 +122,8 @@ static int64_t next_deadline(const struct dpt_agent *agent)
     return due_ms > agent->now_ms ? due_ms : agent->now_ms + 1;
 }
 
-/* A node that writes a rescue has left its generation without a PREPARE: the server must not read
- * the state of its ranks. */
+/* A node that writes a rescue has left its generation without a PREPARE. It sends nothing until its
+ * end: the server must not read the state of its ranks. */
 static bool sends_to_server(const struct dpt_agent *agent)
 {
     return agent->stage == STAGE_ASKING || agent->stage == STAGE_JOINING ||
@@ -186,7 +187,8 @@ static void handle_event(struct dpt_agent *agent, const struct dpt_agent_event *
     case DPT_AGENT_EVENT_RANK_WAITS:
         dpt_agent_on_rank_waits(agent, event);
         break;
-    case DPT_AGENT_EVENT_DISOWNED: /* this node must not write files any more */
+    case DPT_AGENT_EVENT_DISOWNED:
+        /* This node must not write files any more. */
         dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_EXPELLED, "%s", event->text);
         break;
     case DPT_AGENT_EVENT_SIGNAL:

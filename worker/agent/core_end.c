@@ -1,18 +1,18 @@
-/* The end of this node. Before it the ranks save what no other node saves: a rescue, which needs no
- * grant (docs/checkpoints.md). */
+/* The end of this node. Before the end, the ranks save the steps that no other node saves. This
+ * checkpoint is a rescue, which needs no grant (docs/checkpoints.md). */
 #include "worker/agent/core_state.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Bytes of an error that are compared: the server shortens a long text. */
+/* Number of bytes in which two errors are compared: the server shortens a long text. */
 enum { ERROR_KNOWN_BYTES = 256 };
 
 /* ---- steps that are lost with this node ---- */
 
-/* When nodes leave together, and when the run has failed, each node saves the steps that it holds.
- */
+/* Whether another node may have the steps of this one. When nodes leave together, and when the run
+ * has failed, each node saves the steps that it holds. */
 static bool others_may_have(const struct dpt_agent *agent)
 {
     return agent->server.n_nodes > 1 && (!agent->end.last_holder || agent->end.rescuing);
@@ -26,7 +26,8 @@ static bool ends_by_first_error(const struct dpt_agent *agent)
     return strstr(agent->end.text, known) != NULL;
 }
 
-/* Returns how many steps are lost that a checkpoint should have. */
+/* Logs the steps that are lost with this node. Returns the number of those that a checkpoint should
+ * have. */
 static int64_t log_unsaved(struct dpt_agent *agent, bool failed)
 {
     const struct agent_end *end = &agent->end;
@@ -35,8 +36,8 @@ static int64_t log_unsaved(struct dpt_agent *agent, bool failed)
     const bool died = !end->rescuing && gone > held;
     const int64_t step = died ? gone : held;
     const bool has_folder = agent->node.facts.checkpoint_dir_id[0] != '\0';
-    /* Other nodes have the steps of a node that the server releases. It may have released a fenced
-       node before it heard of the newest ones. */
+    /* If the server releases a node, other nodes have its steps. A fenced node is an exception: the
+     * server may have released it before it heard of the newest steps. */
     const bool others_have = agent->server.phase == DPT__SERVER_PHASE__SERVER_RELEASED &&
                              !end->last_holder && (died || !agent->lease.fenced);
     if (step <= saved || others_have || end->unsaved_told ||
@@ -88,7 +89,7 @@ void dpt_agent_end(struct dpt_agent *agent, enum end_kind kind, int code, const 
         dpt_agent_kill_ranks(agent);
     else
         end->kill_at_ms += agent->timing.exit_ms;
-    /* A process that hangs in the kernel does not keep the agent. */
+    /* A process that hangs in the kernel cannot delay the agent's end beyond this time. */
     end->give_up_ms = end->kill_at_ms + agent->timing.exit_ms;
     dpt_agent_tell_ranks(agent);
 }
@@ -110,7 +111,7 @@ static bool can_rescue(const struct dpt_agent *agent)
     return dpt_agent_holds_unsaved(agent) && agent->node.facts.checkpoint_dir_id[0] != '\0';
 }
 
-/* Called again when a rank has completed the step that was in flight. */
+/* Called a second time when a rank has completed the step that was in flight. */
 static void begin_rescue(struct dpt_agent *agent)
 {
     struct agent_end *end = &agent->end;
@@ -142,14 +143,16 @@ void dpt_agent_end_saved(struct dpt_agent *agent, int code, const char *text)
     }
     end->rescue_code = code;
     dpt_agent_copy_text(end->rescue_text, sizeof end->rescue_text, text);
-    if (!end->leaving) /* else the drain time runs already */
+    /* A node that leaves already has its drain time. */
+    if (!end->leaving)
         end->drain_by_ms = agent->now_ms + agent->timing.drain_ms;
     end->leaving = true;
     begin_rescue(agent);
 }
 
-/* Ranks here make steps. They go on for a while, so that nodes that are told to leave at about the
- * same time stop at one step. A rank that saves is busy. */
+/* Whether a local rank makes steps. The ranks go on for a while, so that nodes that are told to
+ * leave at about the same time stop at the same step. A rank that saves is busy and does not
+ * count. */
 static bool steps_go_on(const struct dpt_agent *agent)
 {
     for (uint32_t i = 0; i < agent->n_ranks; i++)
@@ -170,8 +173,8 @@ static void begin_rescue_if_due(struct dpt_agent *agent)
         dpt_agent_end(agent, END_IN_ORDER, DPT_EXIT_DONE, "%s", "");
 }
 
-/* A rank here still writes, or waits for the parts of other nodes. False: *ret_why
- * is the reason why the rescue ended. */
+/* Whether a local rank still writes, or waits for the parts of other nodes. False: *ret_why is the
+ * reason why the rescue ended. */
 static bool rescue_goes_on(const struct dpt_agent *agent, const char **ret_why)
 {
     *ret_why = "the rank processes that held them have died";
@@ -204,11 +207,12 @@ void dpt_agent_check_rescue(struct dpt_agent *agent)
         dpt_agent_log(agent, DPT_LOG_WARN,
                       "step %lld is saved: the run goes on from there when it is started again",
                       (long long)end->rescue_step);
+    /* dpt_agent_end changes DPT_EXIT_DONE if steps are lost. */
     if (end->rescue_code != 0)
         dpt_agent_end(agent, END_IN_ORDER, end->rescue_code, "%s", end->rescue_text);
     else if (agent->errors.fatal)
         dpt_agent_end(agent, END_IN_ORDER, agent->errors.fatal_code, "%s", agent->errors.first);
-    else if (saved || end->last_holder) /* dpt_agent_end changes the code if steps are lost */
+    else if (saved || end->last_holder)
         dpt_agent_end(agent, END_IN_ORDER, DPT_EXIT_DONE, "%s", "");
     else
         dpt_agent_end(agent, END_IN_ORDER, DPT_EXIT_EXPELLED, "left without a server: %.400s", why);

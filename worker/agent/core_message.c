@@ -32,7 +32,7 @@ void dpt_agent_send_to_rank(struct dpt_agent *agent, uint32_t local_rank)
     dpt__agent_to_rank__init(message);
     message->command = command_for(agent, local_rank);
     message->generation = gen->number;
-    /* A rank that has carried the plan out needs it no more. */
+    /* A rank that has carried out the plan needs no copy of it. */
     if (message->command == DPT__RANK_COMMAND__COMMAND_PLAN ||
         (message->command == DPT__RANK_COMMAND__COMMAND_GO &&
          rank->report.state.generation != gen->number))
@@ -43,7 +43,8 @@ void dpt_agent_send_to_rank(struct dpt_agent *agent, uint32_t local_rank)
     message->leaving = agent->end.leaving;
     message->prepare_ms = gen->prepare_ms;
     message->plan_ms = gen->plan_ms;
-    if (message->command == DPT__RANK_COMMAND__COMMAND_RESCUE) /* time is left to report it */
+    /* The rank has exit_ms left to report the result. */
+    if (message->command == DPT__RANK_COMMAND__COMMAND_RESCUE)
         message->rescue_by_ms = agent->end.drain_by_ms - agent->timing.exit_ms;
     if (message->command == DPT__RANK_COMMAND__COMMAND_PREPARE &&
         rank->asked_generation != gen->number) {
@@ -71,7 +72,7 @@ static Dpt__RankState *rank_state_for_server(struct dpt_agent *agent, uint32_t l
     return state;
 }
 
-/* What is known once there is a config. */
+/* Adds the fields that a configured node knows. */
 static void add_configured_state(struct dpt_agent *agent, Dpt__AgentState *state)
 {
     struct dpt_agent_facts *facts = &agent->node.facts;

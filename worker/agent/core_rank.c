@@ -15,7 +15,8 @@ void dpt_agent_rank_reset(struct agent_rank *rank, uint32_t local_rank)
     rank->plan_rank = -1;
 }
 
-/* The process of `event` in its local rank; NULL: it is an earlier one, or reaped. */
+/* The local rank of `event`. NULL: the event is about an earlier process, or the process was
+ * reaped. */
 static struct agent_rank *process_of_event(struct dpt_agent *agent,
                                            const struct dpt_agent_event *event)
 {
@@ -99,7 +100,7 @@ static void note_error(struct dpt_agent *agent, uint32_t local_rank, const char 
                    text);
 }
 
-/* The error ends this node, and the run if no other node trains. */
+/* Notes an error that ends this node. It also ends the run if no other node trains. */
 static void note_fatal(struct dpt_agent *agent, int exit_code, uint32_t local_rank,
                        const char *text)
 {
@@ -108,13 +109,14 @@ static void note_fatal(struct dpt_agent *agent, int exit_code, uint32_t local_ra
     errors->fatal_code = exit_code;
     errors->fatal_counter = agent->server.counter;
     errors->fatal_by_ms = agent->now_ms + agent->timing.timeout_ms;
-    errors->first[0] = '\0'; /* replaces an earlier error */
+    /* The fatal error replaces an earlier first error. */
+    errors->first[0] = '\0';
     note_error(agent, local_rank, text);
     agent->out.server_due = true;
 }
 
-/* No process starts in this local rank any more: the host lacks something, and other nodes need not
- * wait for it. The last local rank ends the node. */
+/* Starts no further process in this local rank: the host lacks something, and other nodes need not
+ * wait for it. If no local rank is left, the node ends. */
 static void close_local_rank(struct dpt_agent *agent, uint32_t local_rank, int exit_code,
                              const char *text)
 {
@@ -131,7 +133,8 @@ static void close_local_rank(struct dpt_agent *agent, uint32_t local_rank, int e
         note_fatal(agent, exit_code, local_rank, text);
 }
 
-/* Another process of this node is ready, and there is a run to take part in. */
+/* Whether another process of this node is ready and a run exists that this node can take part
+ * in. */
 static bool others_take_part(const struct dpt_agent *agent, uint32_t local_rank)
 {
     for (uint32_t i = 0; i < agent->n_ranks; i++)
@@ -142,7 +145,7 @@ static bool others_take_part(const struct dpt_agent *agent, uint32_t local_rank)
 
 /* ---- crashes ---- */
 
-/* A generation with this node comes soon, and the line of its start gives the cause. */
+/* Whether a generation with this node starts soon. The line of its start gives the cause. */
 static bool next_generation_tells(const struct dpt_agent *agent, uint32_t local_rank)
 {
     if (agent->end.leaving || !agent->server.up || dpt_agent_lacks_server(agent) ||
@@ -172,14 +175,15 @@ static void log_crash(struct dpt_agent *agent, uint32_t local_rank, const char *
                   differs ? ": " : "", differs ? text : "", lost, next);
 }
 
-/* Takes over the steps that the process completed since its last report. */
+/* Takes over the steps that the process has completed since its last report, from its memfd. */
 static void take_kept_step(struct dpt_agent *agent, struct agent_rank *rank)
 {
     Dpt__RankState *state = &rank->report.state;
     if (rank->kept_step <= 0 || rank->kept_step <= state->step_applied)
         return;
     state->step_applied = rank->kept_step;
-    state->outcome_step = -1; /* it died with the process */
+    /* The outcome of that step died with the process. */
+    state->outcome_step = -1;
     note_step(agent, rank->kept_step);
 }
 
@@ -192,8 +196,9 @@ static void lengthen_pause(const struct dpt_agent *agent, struct agent_rank *ran
     rank->respawn_at_ms = agent->now_ms + rank->pause_ms;
 }
 
-/* A process has ended, or must be ended. The cause is `how`, unless the report's text tells it: a
- * fatal error, or `text_is_cause`. Any other text of a report is about a peer. */
+/* Notes that a process has ended or must be ended. The cause is `how`, unless the report's text is
+ * the cause: that of a fatal error, or with `text_is_cause`. Any other text of a report is about a
+ * peer. */
 static void note_crash(struct dpt_agent *agent, uint32_t local_rank, const char *how,
                        bool text_is_cause)
 {
@@ -204,19 +209,22 @@ static void note_crash(struct dpt_agent *agent, uint32_t local_rank, const char 
     if (report->text[0] == '\0' || (!agent->errors.fatal && !text_is_cause))
         dpt_agent_copy_text(report->text, sizeof report->text, how);
     if (!finished) {
-        agent->errors.crashes += rank->started; /* STARTS_MAX bounds the others */
+        /* Crashes before the start are bounded by STARTS_MAX. */
+        agent->errors.crashes += rank->started;
         note_error(agent, local_rank, report->text);
     }
     take_kept_step(agent, rank);
     dpt_agent_note_gone(agent, rank);
-    rank->life = LIFE_KILLED; /* or soon, or reaped: its steps are lost */
+    /* Killed now, soon, or reaped already: in each case its steps are lost. */
+    rank->life = LIFE_KILLED;
     report->state.phase = DPT__RANK_PHASE__RANK_DEAD;
     rank->plan_rank = -1;
     note_standstill(agent);
     lengthen_pause(agent, rank);
     rank->failed_starts = rank->started ? 0 : rank->failed_starts + 1;
     agent->out.server_due = true;
-    if (is_last) /* logged before; no other process starts */
+    /* The error was logged before, and no other process starts. */
+    if (is_last)
         return;
     if (rank->failed_starts >= STARTS_MAX) {
         char text[DPT_PROTO_TEXT_BYTES];
@@ -246,8 +254,9 @@ void dpt_agent_on_rank_step(struct dpt_agent *agent, uint32_t local_rank, int64_
 void dpt_agent_on_rank_eof(struct dpt_agent *agent, const struct dpt_agent_event *event)
 {
     const struct agent_rank *rank = process_of_event(agent, event);
+    /* From STAGE_RESETTING on: a process that was told to exit closes its link first. */
     if (rank == NULL || rank->life == LIFE_KILLED || agent->stage >= STAGE_RESETTING)
-        return; /* a process that was told to exit closes its link first */
+        return;
     dpt_agent_on_rank_step(agent, event->local_rank, event->step);
     crash_process(agent, event->local_rank, "closed its link");
 }
@@ -268,7 +277,8 @@ void dpt_agent_on_rank_exited(struct dpt_agent *agent, const struct dpt_agent_ev
     const bool is_crash = rank->life == LIFE_UP && agent->stage < STAGE_RESETTING;
     dpt_agent_on_rank_step(agent, event->local_rank, event->step);
     rank->report.state.exit_code = event->exit_code;
-    if (is_crash && event->is_final) { /* it never ran */
+    /* With is_final the process never ran. */
+    if (is_crash && event->is_final) {
         dpt_agent_copy_text(rank->report.text, sizeof rank->report.text, text);
         close_local_rank(agent, event->local_rank, DPT_EXIT_FAILED, text);
     } else if (is_crash) {
@@ -304,12 +314,13 @@ static void forgive_error(struct dpt_agent *agent, struct agent_rank *rank)
     rank->pause_ms = 0;
 }
 
-/* The report of an error that ends the process, or this node. */
+/* Handles a report of an error that ends the process or this node. */
 static void take_error(struct dpt_agent *agent, uint32_t local_rank,
                        const Dpt__RankToAgent *message)
 {
     struct agent_rank *rank = &agent->ranks[local_rank];
-    if (message->broken && !agent->errors.fatal) { /* it may hang in its end */
+    /* The process may hang while it ends. */
+    if (message->broken && !agent->errors.fatal) {
         note_crash(agent, local_rank, "cannot go on", true);
         kill_process(agent, local_rank);
         return;
@@ -339,7 +350,8 @@ void dpt_agent_on_rank(struct dpt_agent *agent, const struct dpt_agent_event *ev
     dpt_report_copy(&rank->report, message);
     note_standstill(agent);
     rank->started = rank->started || state->phase != DPT__RANK_PHASE__RANK_STARTING;
-    if (state->checkpoint_step > agent->server.saved_step) /* it stays saved if the process dies */
+    /* The step stays saved if the process dies. */
+    if (state->checkpoint_step > agent->server.saved_step)
         agent->server.saved_step = state->checkpoint_step;
     note_step(agent, state->step_applied);
     forgive_error(agent, rank);
@@ -368,8 +380,9 @@ static void judge_process(struct dpt_agent *agent, uint32_t local_rank)
         spawn_process(agent, local_rank);
         return;
     }
-    /* A late process is killed so that a successor takes its place. Without a server no successor
-       can, and the process, which may only be stopped, may alone hold its steps: it is kept. */
+    /* The agent kills a late process so that a successor takes its place. Without a server no
+     * successor can. The late process may only be suspended, and it may be the only holder of its
+     * steps: so the agent keeps it. */
     if (rank->life != LIFE_UP || (dpt_agent_lacks_server(agent) &&
                                   rank->report.state.step_applied > dpt_agent_saved_step(agent)))
         return;

@@ -25,8 +25,8 @@ static void take_prepare(struct dpt_agent *agent, const Dpt__ServerState *messag
     dpt_agent_tell_ranks(agent);
 }
 
-/* A plan is made of reports and names their processes: a successor that has quiesced for the same
- * generation has no place in it. */
+/* The server makes a plan of reports, and the plan names the processes that reported. A later
+ * process that has quiesced for the same generation has no place in the plan. */
 static void take_plan(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     const Dpt__Plan *plan = message->plan;
@@ -55,8 +55,8 @@ static void take_plan(struct dpt_agent *agent, const Dpt__ServerState *message)
     dpt_agent_tell_ranks(agent);
 }
 
-/* How long training stopped. A soft stop comes some steps after PREPARE; before a hard PREPARE the
- * ranks may have waited for a lost one. */
+/* Duration of the standstill of training before this generation. A soft stop comes some steps after
+ * PREPARE; before a hard PREPARE the ranks may have waited for a lost rank. */
 static int64_t standstill_ms(const struct dpt_agent *agent)
 {
     const struct agent_generation *gen = &agent->gen;
@@ -83,10 +83,12 @@ static void take_go(struct dpt_agent *agent, const Dpt__ServerState *message)
         Dpt__RankToAgent *report = &rank->report.message;
         if (rank->plan_rank == 0)
             gen->first_local = (int32_t)i;
+        /* Steps after resume_step are lost: the world computes them again. */
         while (report->n_steps > 0 && report->steps[report->n_steps - 1]->step > resume_step)
-            report->n_steps--; /* lost: the world computes it again */
+            report->n_steps--;
     }
-    agent->step_high = resume_step; /* the plan names the lost steps */
+    /* The plan names the lost steps. */
+    agent->step_high = resume_step;
     agent->gone.step = 0;
     agent->expulsions = 0;
     dpt_agent_tell_ranks(agent);
@@ -136,8 +138,8 @@ static void take_released(struct dpt_agent *agent, const Dpt__ServerState *messa
 {
     agent->server.phase = message->phase;
     agent->end.last_holder = message->last_holder;
-    /* Nodes that leave together have failed to save in one folder. The folder of this node may take
-       a rescue. */
+    /* The nodes that leave together have failed to save in a common folder. This node's own folder
+     * may take a rescue. */
     if (message->last_holder && agent->server.n_nodes > 1)
         dpt_agent_end_saved(agent, DPT_EXIT_DONE, "");
     else
@@ -152,7 +154,8 @@ static void take_refused(struct dpt_agent *agent, const Dpt__ServerState *messag
     dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_CONFIG, "refused by the server: %s", message->text);
 }
 
-/* The ends, whether or not the server counts this incarnation in. False: another phase. */
+/* Handles the phases that end this node or the run, whether or not the server counts this
+ * incarnation in. False: the phase is another one. */
 static bool take_ending_phase(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     switch (message->phase) {
@@ -178,8 +181,9 @@ static bool take_ending_phase(struct dpt_agent *agent, const Dpt__ServerState *m
     }
 }
 
-/* The server knows of the fatal error here and ends neither the run nor this node: it has just been
- * started and may not know of other nodes that train. This node does not wait for that. */
+/* Whether this node ends by its own fatal error. The server knows of the error and ends neither the
+ * run nor this node: it has just been started and may not know yet that other nodes train. This
+ * node does not wait for that knowledge. */
 static bool ends_by_fatal_error(const struct dpt_agent *agent)
 {
     return agent->errors.fatal && agent->server.seen > agent->errors.fatal_counter;
@@ -187,7 +191,8 @@ static bool ends_by_fatal_error(const struct dpt_agent *agent)
 
 /* ---- counters ---- */
 
-/* The server does not count this incarnation in: it sends the config, or asks for everything. */
+/* Handles a message of a server that does not count this incarnation in. The server sends the run's
+ * config, or asks for this node's whole state. */
 static void take_hello(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     struct agent_outputs *out = &agent->out;
@@ -215,9 +220,10 @@ static void take_last_call(struct dpt_agent *agent, const Dpt__ServerState *mess
     dpt_agent_copy_text(server->reason, sizeof server->reason, settling ? message->text : "");
 }
 
-/* Confirms that the world of this node was the newest when it sent the echoed message: the server
- * has said RUNNING or DRAINING to this incarnation. A server that was restarted answers before it
- * knows of newer generations, and confirms nothing. Ranks append lines of the log by this time. */
+/* Notes that the server has confirmed this node: when the node sent the echoed message, its world
+ * was the newest. The server must have said RUNNING or DRAINING to this incarnation. A server that
+ * was restarted answers before it knows of newer generations, and confirms nothing. Ranks append
+ * lines of the log by this time. */
 static void take_confirmation(struct dpt_agent *agent, Dpt__ServerPhase phase)
 {
     struct agent_lease *lease = &agent->lease;
@@ -234,8 +240,8 @@ static void take_confirmation(struct dpt_agent *agent, Dpt__ServerPhase phase)
     dpt_agent_tell_ranks(agent);
 }
 
-/* False: the message is stale. A message of another epoch comes from a restarted server if it has
- * seen a later message of this node than the old server had. */
+/* Takes the counters of a message. False: the message is stale. A message of another epoch is from
+ * a restarted server if it echoes a later message of this node than the old server did. */
 static bool take_counters(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     struct agent_server *server = &agent->server;
@@ -274,12 +280,13 @@ static void take_order(struct dpt_agent *agent, const Dpt__ServerState *message)
         take_spare(agent, message);
         break;
     default:
-        break; /* WAITING and SETTLING: ranks that have quiesced stay so */
+        /* WAITING and SETTLING: ranks that have quiesced stay quiesced. */
+        break;
     }
     take_grant(agent, message);
 }
 
-/* A message of a server that counts this incarnation in. */
+/* Handles a message of a server that counts this incarnation in. */
 static void take_member_message(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     if (!take_counters(agent, message))
@@ -307,7 +314,8 @@ void dpt_agent_on_server(struct dpt_agent *agent, const Dpt__ServerState *messag
     if (agent->stage >= STAGE_RESETTING || strcmp(stamp->run, agent->node.run) != 0 ||
         strcmp(stamp->node, agent->node.id) != 0 || stamp->incarnation != agent->node.incarnation)
         return;
-    if (agent->end.rescuing) { /* orders are void, but other nodes may have saved the step */
+    /* Orders of the server are ignored now, but other nodes may have saved the step. */
+    if (agent->end.rescuing) {
         if (message->version == DPT_PROTO_VERSION)
             take_saved_step(agent, message);
         return;

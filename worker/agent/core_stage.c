@@ -29,7 +29,8 @@ void dpt_agent_on_expelled(struct dpt_agent *agent, int64_t world_step, const ch
     if (agent->stage >= STAGE_RESETTING)
         return;
     log_steps_of_expelled(agent, world_step);
-    if (agent->errors.fatal) { /* the other nodes go on */
+    /* The other nodes continue the run. */
+    if (agent->errors.fatal) {
         dpt_agent_end(agent, END_IN_ORDER, agent->errors.fatal_code, "%s", agent->errors.first);
         return;
     }
@@ -74,9 +75,9 @@ static void join_as_next_incarnation(struct dpt_agent *agent)
 
 /* ---- signals ---- */
 
-/* This node may end without the server: it has nothing to save or to hand over. Unsaved steps are
- * saved by a farewell while the server waits for nodes, and by a rescue without a server. Only the
- * server knows whether another node has the steps of a dead process. */
+/* Whether this node may end without the server, because it has nothing to save or to hand over. A
+ * farewell saves unsaved steps while the server waits for nodes, and a rescue saves them without a
+ * server. Only the server knows whether another node has the steps of a dead process. */
 static bool may_end_now(const struct dpt_agent *agent)
 {
     if (agent->stage != STAGE_JOINED)
@@ -197,8 +198,8 @@ void dpt_agent_check_stage(struct dpt_agent *agent)
     dpt_agent_check_rescue(agent);
     if (agent->stage == STAGE_ENDING || end->leaving)
         return; /* the drain has its own deadline */
-    /* Ranks that compute need no server. Steps that no checkpoint has wait for a server without
-       limit. A node without either ends. */
+    /* Ranks that compute need no server. Unsaved steps wait for a server without limit. A node with
+     * neither ends after join_ms. */
     const int64_t silent_ms = agent->now_ms - agent->server.contact_ms;
     if (silent_ms >= agent->timing.join_ms && !dpt_agent_is_computing(agent) &&
         !dpt_agent_holds_unsaved(agent))

@@ -132,7 +132,8 @@ bool dpt_agent_is_waiting(const struct dpt_agent *agent)
 bool dpt_agent_lacks_server(const struct dpt_agent *agent)
 {
     const struct dpt_timing *timing = &agent->timing;
-    const int64_t quarter_ms = timing->drain_ms / 4; /* most of a drain is left to the rescue */
+    /* The rescue has the other three quarters of the drain time. */
+    const int64_t quarter_ms = timing->drain_ms / 4;
     const int64_t silent_ms = timing->lease_ms < quarter_ms ? timing->lease_ms : quarter_ms;
     return agent->now_ms - agent->server.contact_ms >= silent_ms;
 }

@@ -33,8 +33,8 @@ static bool holds_whole_state(const struct agent_rank *rank)
     return state->n_shards == 0;
 }
 
-/* Each part that the rank holds has a second holder: the rank holds the whole state as replicas do,
- * or beside its own shard a shadow. */
+/* Whether each part that the rank holds has a second holder. The rank holds the whole state, as
+ * every replica does, or it holds a shadow beside its own shard. */
 static bool is_one_of_several(const struct agent_rank *rank)
 {
     const Dpt__RankState *state = &rank->report.state;
@@ -81,8 +81,8 @@ bool dpt_agent_gone_is_elsewhere(const struct dpt_agent *agent)
 
 /* ---- the ranks that write a rescue ---- */
 
-/* The lowest rank that holds the whole state writes alone, unless it has been silent for a lease.
- * Where each rank holds a part, all write. */
+/* If a rank holds the whole state, the lowest such rank writes alone, unless it has been silent for
+ * a lease. If each rank holds a part, all ranks write. */
 bool dpt_agent_is_rescuer(const struct dpt_agent *agent, uint32_t local_rank)
 {
     const int64_t step = agent->end.rescue_step;

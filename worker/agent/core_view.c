@@ -11,9 +11,10 @@ static void view_generation(const struct dpt_agent *agent, struct dpt_agent_view
     ret->world_size = plan->world_size;
     dpt_agent_copy_text(ret->plan_digest, sizeof ret->plan_digest, plan->digest);
     const int64_t lost = plan->steps_done_before - plan->resume_step;
+    /* A farewell saves and makes no step. The node that leaves prints another line. */
     if (agent->gen.order != ORDER_GO ||
         (plan->farewell && lost <= 0 && strcmp(plan->cause_kind, "left") == 0))
-        return; /* a farewell saves and makes no step; the node that leaves prints another line */
+        return;
     ret->trains = true;
     ret->cause = plan->cause;
     ret->cause_kind = plan->cause_kind;
@@ -26,7 +27,8 @@ static void view_rank(const struct agent_rank *rank, struct dpt_agent_view *ret)
 {
     const Dpt__RankToAgent *report = &rank->report.message;
     ret->computing = ret->computing || dpt_agent_makes_steps(rank);
-    if (report->tokens_per_s > ret->tokens_per_s) /* each rank reports the world's rate */
+    /* Each rank reports the rate of the whole world. */
+    if (report->tokens_per_s > ret->tokens_per_s)
         ret->tokens_per_s = report->tokens_per_s;
     if (dpt_agent_newest_of(rank) == ret->step && report->tokens_per_s > 0)
         ret->loss = rank->report.state.loss;
