@@ -53,7 +53,7 @@ enum {
 };
 
 static const char identity_name[] = "identity";
-/* Secret, first incarnation of the newest process; its process id and host for a message. */
+/* Secret; first incarnation of the newest process; that process's id and host, for messages. */
 static const char identity_form[] = "%s %020" PRIu64 " %ld on %s\n";
 
 enum dpt_status dpt_identity_draw(int64_t wall_ms, struct dpt_identity *ret, struct dpt_err *err)
@@ -72,7 +72,7 @@ void dpt_identity_fini(struct dpt_identity *identity)
     identity->fd = -1;
 }
 
-/* The file's line without its newline; ret_bytes: of the file. */
+/* Reads the file's line, without its newline. *ret_bytes: length of the file. */
 static enum dpt_status read_identity_line(int fd, const char *path, char line[IDENTITY_BYTES_MAX],
                                           ssize_t *ret_bytes, struct dpt_err *err)
 {
@@ -85,7 +85,7 @@ static enum dpt_status read_identity_line(int fd, const char *path, char line[ID
     return DPT_OK;
 }
 
-/* The process that has the file: the rest of the line. */
+/* The rest of the line after the incarnation: the process that has the file. */
 static const char *owner_in_line(const char *line)
 {
     const char *owner = strchr(line, ' ');
@@ -93,8 +93,8 @@ static const char *owner_in_line(const char *line)
     return owner == NULL || owner[1] == '\0' ? "unknown" : owner + 1;
 }
 
-/* At most one process of an id lives in a folder. On a file system without locks the server alone
- * decides: the newer process takes the place of the older. */
+/* Locks the file, so that at most one process of an id lives in a folder. On a file system without
+ * locks only the server decides: the newer process replaces the older one. */
 static enum dpt_status lock_identity(int fd, const char *path, struct dpt_err *err)
 {
     char line[IDENTITY_BYTES_MAX];
@@ -110,7 +110,7 @@ static enum dpt_status lock_identity(int fd, const char *path, struct dpt_err *e
                     owner_in_line(line), path);
 }
 
-/* False: the line is not whole. */
+/* Reads the secret and the incarnation from the line. False: the line is not complete. */
 static bool parse_identity(const char *line, struct dpt_identity *ret)
 {
     enum { HEX = 2 * sizeof ret->secret, DIGITS = 20 };
@@ -140,8 +140,8 @@ static enum dpt_status write_identity(const struct dpt_identity *identity, const
     return DPT_OK;
 }
 
-/* `identity` has the file open, and drawn values for a new file. The line is read under the lock:
- * before, another process of this id may write it. */
+/* `identity` has the file open and holds drawn values for a new file. The line is read after the
+ * lock is taken: another process of this id may write it before. */
 static enum dpt_status take_identity(struct dpt_identity *identity, const char *path,
                                      struct dpt_err *err)
 {
@@ -210,7 +210,7 @@ enum dpt_status dpt_host_key(const char *host_group, char ret[DPT_HOST_KEY_BYTES
     return DPT_OK;
 }
 
-/* 32 hex digits and a newline. */
+/* Reads a file of 32 hex digits and a newline. */
 static enum dpt_status read_dir_id(const char *path, char ret[DPT_DIR_ID_BYTES],
                                    struct dpt_err *err)
 {
@@ -231,8 +231,8 @@ static enum dpt_status read_dir_id(const char *path, char ret[DPT_DIR_ID_BYTES],
                        path);
 }
 
-/* Writes the id to a private file and links that file under the common name: the first link wins,
- * and the common file is never empty. */
+/* Writes the id to a private file and links that file under the common name. So the first link
+ * wins, and the common file is never empty. */
 static enum dpt_status make_dir_id(const char *dir, const char *path, struct dpt_err *err)
 {
     char id[DPT_DIR_ID_BYTES + 1], own[DPT_CONFIG_PATH_BYTES + 64];
@@ -265,5 +265,5 @@ enum dpt_status dpt_dir_id(const char *dir, char ret[DPT_DIR_ID_BYTES], struct d
             return status;
         DPT_TRY(make_dir_id(dir, path, err));
     }
-    return status; /* another process keeps deleting it */
+    return status; /* another process keeps deleting the file */
 }

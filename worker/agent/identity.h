@@ -1,4 +1,5 @@
-/* The identity of this node: id, secret and incarnation, host for shared memory, folder ids. */
+/* The identity of this node: its id, its secret and incarnation, the key of hosts that share
+ * memory, and the ids of folders. */
 #ifndef DPT_WORKER_AGENT_IDENTITY_H
 #define DPT_WORKER_AGENT_IDENTITY_H
 
@@ -14,40 +15,41 @@ enum {
     DPT_SECRET_BYTES = 16
 };
 
-/* 2 * n_bytes random hex digits and a NUL; n_bytes is 16 at most. */
+/* Writes 2 * n_bytes random hex digits and a NUL. n_bytes is at most 16. */
 DPT_MUST_USE enum dpt_status dpt_random_hex(size_t n_bytes, char *ret, struct dpt_err *err);
 
-/* DPT_ECONFIG unless the node id has letters, digits, '.', '_', '-', beginning with a letter or
- * digit, at most 63 bytes (it names a folder). */
+/* DPT_ECONFIG unless the node id consists of letters, digits, '.', '_' and '-', begins with a
+ * letter or digit, and has at most 63 bytes (the id names a folder). */
 DPT_MUST_USE enum dpt_status dpt_node_id_check(const char *node_id, struct dpt_err *err);
 
-/* The secret by which a process proves its node id, and its first incarnation. A later process of
- * the same id and folder has the same secret and a higher incarnation, whatever its clock says. */
+/* The secret by which a process proves its node id, and its first incarnation. A later process with
+ * the same id and folder has the same secret and a higher incarnation, whatever its clock shows. */
 struct dpt_identity {
     uint8_t secret[DPT_SECRET_BYTES];
     uint64_t incarnation;
-    int fd; /* of the file, locked; -1: none */
+    int fd; /* the locked identity file; -1: none */
 };
 
-/* Of a random node id, which no other process has: in memory only. */
+/* Makes the identity of a random node id, which no other process has. The identity is in memory
+ * only. */
 DPT_MUST_USE enum dpt_status dpt_identity_draw(int64_t wall_ms, struct dpt_identity *ret,
                                                struct dpt_err *err);
 
-/* Of a given id: from `log_dir`/node-ID/identity, which is made if it does not exist. The file
- * stays locked until dpt_identity_fini or the end of the process. DPT_ECONFIG names another living
- * process of this id. */
+/* Reads the identity of a given id from `log_dir`/node-ID/identity. Creates the file if it does not
+ * exist. The file stays locked until dpt_identity_fini or the end of the process. DPT_ECONFIG,
+ * whose text names the process: another living process has this id. */
 DPT_MUST_USE enum dpt_status dpt_identity_open(const char *log_dir, const char *node_id,
                                                int64_t wall_ms, struct dpt_identity *ret,
                                                struct dpt_err *err);
 void dpt_identity_fini(struct dpt_identity *identity);
 
-/* Equal on two nodes when their ranks can share memory: a hash of boot id, network namespace and
- * cluster.host_group. */
+/* The key of this host: a hash of boot id, network namespace and cluster.host_group. Two nodes have
+ * equal keys if their ranks can share memory. */
 DPT_MUST_USE enum dpt_status dpt_host_key(const char *host_group, char ret[DPT_HOST_KEY_BYTES],
                                           struct dpt_err *err);
 
-/* The random id in `dir`/.dpt-dir-id; folder and file are made if they do not exist. Equal ids are
- * one folder seen by two nodes. The file appears whole or not at all. */
+/* Reads the random id in `dir`/.dpt-dir-id. Creates the folder and the file if they do not exist;
+ * the file appears whole or not at all. If two nodes read equal ids, they see one folder. */
 DPT_MUST_USE enum dpt_status dpt_dir_id(const char *dir, char ret[DPT_DIR_ID_BYTES],
                                         struct dpt_err *err);
 

@@ -21,7 +21,8 @@ struct loop {
     const struct dpt_loop_options *options;
     struct dpt_agent *agent;
     const struct dpt_node *node; /* NULL until there is a config */
-    bool configured_pending;     /* the node exists, and the core has no event of it yet */
+    /* The node exists, and its CONFIGURED event has not been given to the core yet. */
+    bool configured_pending;
     struct dpt_ranks ranks;
     int signal_fd;
     sigset_t signals;
@@ -29,7 +30,7 @@ struct loop {
     uint64_t incarnation;
     uint8_t *message; /* the newest state for the server, DPT_MESSAGE_BYTES_MAX */
     size_t message_bytes;
-    bool unsent; /* the connection took no message */
+    bool unsent; /* the connection did not take the newest state */
     bool up;     /* there is a connection */
     struct dpt_progress progress;
     bool ended;
@@ -45,8 +46,8 @@ static void end_loop(struct loop *loop, int exit_code, const char *text)
     (void)snprintf(loop->end.text, sizeof loop->end.text, "%.*s", DPT_PROTO_TEXT_BYTES - 1, text);
 }
 
-/* Reading the data for its digest may take long, and nothing runs yet: signals end the program at
- * once (worker.c). */
+/* Reading the data for its digest may take long, and no rank runs yet. So meanwhile signals end the
+ * program at once (worker.c). */
 static enum dpt_status configure_from_spec(struct loop *loop, const Dpt__RunSpec *spec,
                                            struct dpt_err *err)
 {
@@ -63,7 +64,7 @@ static uint64_t server_epoch(const struct loop *loop)
     return view.epoch;
 }
 
-/* Time until which this node may write into its folders, by its lease and its claims. */
+/* Time until which this node's lease and its claims allow it to write into its folders. */
 static int64_t write_until_ms(const struct loop *loop)
 {
     struct dpt_agent_view view;
@@ -79,8 +80,9 @@ static void note_exit(struct loop *loop, const struct dpt_agent_action *action)
     loop->end.no_run = loop->progress.no_run && action->exit_code == DPT_EXIT_SERVER;
     memcpy(loop->end.why, loop->progress.why, sizeof loop->end.why);
     loop->end.closing.no_server = loop->end.why[0] != '\0';
+    /* Without memory run_config stays NULL, and the closing line names no keys. */
     if (action->spec != NULL && action->spec->config_yaml != NULL)
-        loop->end.run_config = strdup(action->spec->config_yaml); /* NULL: the line names no keys */
+        loop->end.run_config = strdup(action->spec->config_yaml);
 }
 
 static void carry_out_action(struct loop *loop, const struct dpt_agent_action *action)
@@ -108,7 +110,8 @@ static void carry_out_action(struct loop *loop, const struct dpt_agent_action *a
 }
 
 /* Sends the newest state. A new connection takes no message for a moment: then the state is sent
- * again soon. Without a connection the state is dropped, and the core makes a new one later. */
+ * again after DPT_LOOP_RETRY_MS. Without a connection the state is dropped, and the core makes a
+ * new one later. */
 static enum dpt_status send_newest_state(struct loop *loop, struct dpt_err *err)
 {
     const enum dpt_status status =
@@ -169,14 +172,15 @@ static enum dpt_status feed_agent(struct loop *loop, struct dpt_agent_event even
     return loop->configured_pending && !loop->ended ? feed_agent_configured(loop, err) : DPT_OK;
 }
 
-/* An event without data. */
+/* Hands an event without data to the core. */
 static enum dpt_status feed_agent_kind(struct loop *loop, enum dpt_agent_event_kind kind,
                                        struct dpt_err *err)
 {
     return feed_agent(loop, (struct dpt_agent_event){.kind = kind}, err);
 }
 
-/* A rank whose start waits for the claims is not silent. */
+/* Tells the core of each rank whose start waits for the claims, so that the rank does not count as
+ * silent. */
 static enum dpt_status feed_waiting_starts(struct loop *loop, struct dpt_err *err)
 {
     for (int i = 0; i < loop->ranks.n && !loop->ended; i++) {
@@ -213,7 +217,7 @@ static enum dpt_status follow_claims(struct loop *loop, struct dpt_err *err)
 
 /* ---- events ---- */
 
-/* The server has no config of the run, and neither has this node. */
+/* Whether neither the server nor this node has the run's config. */
 static bool brings_no_config(const struct loop *loop, const Dpt__ServerState *message)
 {
     return loop->node == NULL && message->spec == NULL && message->version == DPT_PROTO_VERSION &&
@@ -234,7 +238,8 @@ static enum dpt_status read_server_message(struct loop *loop, const void *bytes,
     }
     const bool no_config = brings_no_config(loop, message);
     const bool needs_run = loop->options->worker->names_run;
-    /* The core does not get this message: it asks again until the join deadline. */
+    /* While the server has no config of the named run, the core receives no message. So the core
+     * asks again until the join deadline. */
     loop->progress.no_run =
         no_config && needs_run && message->phase == DPT__SERVER_PHASE__SERVER_WAITING;
     if (no_config && !needs_run && message->only_run[0] != '\0') {
@@ -286,7 +291,7 @@ static enum dpt_status read_signals(struct loop *loop, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* False: the lease has ended, and this node may have been expelled. */
+/* Whether this node may write. False: its lease has ended, and the server may have expelled it. */
 static bool may_write(const struct loop *loop)
 {
     return dpt_now_ms() < write_until_ms(loop);
@@ -300,8 +305,8 @@ static void keep_summary(struct dpt_loop_end *end, const Dpt__RunSummary *summar
     end->summary.weights_hash = end->weights_hash;
 }
 
-/* Prints the changes. Log lines that were held back are written once this node may write, and
- * dropped when this incarnation was expelled. */
+/* Prints the changes of state. Writes log lines that were held back as soon as this node may write,
+ * or drops them if their incarnation was expelled. */
 static void show_progress(struct loop *loop)
 {
     struct dpt_agent_view view;
@@ -312,7 +317,8 @@ static void show_progress(struct loop *loop)
     else if (now_ms < write_until_ms(loop))
         dpt_ranks_release_logs(&loop->ranks);
     loop->incarnation = view.incarnation;
-    if (view.step >= 0) /* the ranks may end before the loop */
+    /* A step of -1 is ignored: the ranks may end before the loop. */
+    if (view.step >= 0)
         loop->end.closing.step = view.step;
     loop->end.closing.generation = view.generation;
     loop->end.closing.released = view.phase == DPT__SERVER_PHASE__SERVER_RELEASED ||
@@ -331,8 +337,9 @@ static enum dpt_status read_rank(struct loop *loop, int i, struct dpt_err *err)
         if (!dpt_ranks_next(&loop->ranks, i, may_write(loop), &event))
             break;
         DPT_TRY(feed_agent(loop, event, err));
+        /* The next report replaces the steps, so they are printed now. */
         if (event.rank_message != NULL && event.rank_message->n_steps > 0)
-            show_progress(loop); /* the next report replaces the steps */
+            show_progress(loop);
     }
     return DPT_OK;
 }

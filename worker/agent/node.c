@@ -17,8 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The keys of the server's config that describe the node that sent it. Paths are taken over: on the
- * machines of one cluster they mostly agree, and --set changes them. */
+/* Keys of the server's config that describe the node that sent it. Paths are taken over: they are
+ * mostly the same on all machines of a cluster, and --set changes them. */
 static const char *const not_taken_over[] = {
     "cluster.device=auto",    "cluster.gpus_per_node=auto", "cluster.threads=auto",
     "cluster.interface=null", "cluster.host_group=null",    "cluster.rdzv=null",
@@ -52,7 +52,8 @@ static enum dpt_status load_node_config(const struct dpt_worker_options *options
                                         struct dpt_err *err)
 {
     const char *overrides[NOT_TAKEN_OVER + DPT_CONFIG_OVERRIDES_MAX];
-    size_t n = 0; /* the command line's come last and count */
+    /* The command line's overrides come last, so they take precedence. */
+    size_t n = 0;
     if (from->source == DPT_NODE_FROM_SERVER)
         for (; n < NOT_TAKEN_OVER; n++)
             overrides[n] = not_taken_over[n];
@@ -67,7 +68,8 @@ static enum dpt_status load_node_config(const struct dpt_worker_options *options
                                            .overrides = overrides,
                                            .n_overrides = n,
                                            .sizes = &sizes};
-    if (from->source != DPT_NODE_FROM_SERVER) { /* the server's config has all sizes */
+    /* The server's config has all sizes. */
+    if (from->source != DPT_NODE_FROM_SERVER) {
         DPT_TRY(dpt_config_parse(&input, ret, err));
         DPT_TRY(dpt_origin_sizes(ret, &sizes, err));
     }
@@ -84,8 +86,8 @@ static enum dpt_status open_writable_folder(const char *dir, char ret_id[DPT_DIR
     return dpt_dir_id(dir, ret_id, err);
 }
 
-/* Neither makes nor changes the folder. It may be on another node alone; if no node has it, the
- * ranks fail. */
+/* Checks that `dir` can be read; creates and changes nothing. The folder may be on another node
+ * only; if no node has it, the ranks fail. */
 static enum dpt_status check_readable(const char *dir, struct dpt_err *err)
 {
     const int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -95,7 +97,7 @@ static enum dpt_status check_readable(const char *dir, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* Blames the key for a folder that cannot be used. Without `writes` *ret_id is left as it is. */
+/* Prepares a folder; the error text names its key. Without `writes` *ret_id is left unchanged. */
 static enum dpt_status prepare_folder(const char *key, const char *dir, bool writes,
                                       char ret_id[DPT_DIR_ID_BYTES], struct dpt_err *err)
 {
@@ -118,8 +120,8 @@ static enum dpt_status write_demo_text(struct dpt_config *config, struct dpt_err
     return dpt_fs_write_file_atomic(config->data.train, dpt_demo_text, dpt_demo_text_bytes, err);
 }
 
-/* The fingerprint of the ranks' device, and with CUDA the number of devices (else 0). Opens no GPU:
- * the ranks do. */
+/* Makes the fingerprint of the ranks' device and, with CUDA, counts the devices (else 0). Opens no
+ * GPU, because the ranks open them. */
 static enum dpt_status describe_device(const struct dpt_config *config, int *ret_gpus,
                                        char ret[DPT_PROTO_DIGEST_BYTES], struct dpt_err *err)
 {
@@ -139,7 +141,8 @@ static enum dpt_status describe_device(const struct dpt_config *config, int *ret
     return DPT_OK;
 }
 
-/* Messages have one line, and so has the name of the host, which the kernel does not check. */
+/* Notes the names of the user and the host. Messages have one line, so the host's name, which the
+ * kernel does not check, must have one line too. */
 static void name_user_and_host(struct dpt_node *node)
 {
     const struct passwd *user = getpwuid(getuid());
@@ -172,12 +175,13 @@ static void fill_spec(struct dpt_node *node)
     spec->user = node->user;
 }
 
-/* The facts that fill_node has not set. */
+/* Fills the facts that fill_node has not set. */
 static void fill_facts(struct dpt_node *node)
 {
     const struct dpt_config *config = &node->config;
     struct dpt_agent_facts *facts = &node->facts;
-    /* Under `fast` devices with other bits may take part, but all must reduce by one backend. */
+    /* With train.reduction `fast`, devices with different bits may take part in one run, but all
+     * must reduce by the same backend. */
     const char *backend =
         dpt_strategy_traits(config).by_nccl ? "gradients go by NCCL" : "gradients go by hosts";
     const bool fast = config->train.reduction == DPT_REDUCTION_FAST;
@@ -191,7 +195,7 @@ static void fill_facts(struct dpt_node *node)
     memcpy(facts->secret, node->identity.secret, sizeof facts->secret);
 }
 
-/* Called when the config is complete: nothing changes it afterwards. */
+/* Called when the config is complete; it does not change afterwards. */
 static enum dpt_status print_and_hash_config(struct dpt_node *node, struct dpt_err *err)
 {
     node->config_text = malloc(DPT_CONFIG_TEXT_BYTES_MAX);
@@ -202,8 +206,8 @@ static enum dpt_status print_and_hash_config(struct dpt_node *node, struct dpt_e
     return dpt_node_config_digest(&node->config, node->digest, err);
 }
 
-/* A run that only evaluates reads the checkpoints of any run, and must not write into another run's
- * log. Checked before the first write. */
+/* Checks log.dir before the first write: a run that only evaluates reads the checkpoints of any
+ * run, and must not write into another run's log. */
 static enum dpt_status check_log_dir(const struct dpt_config *config, struct dpt_err *err)
 {
     if (config->train.eval_only &&
@@ -223,7 +227,8 @@ static enum dpt_status fill_node(struct dpt_node *node, enum dpt_node_source sou
         DPT_TRY(dpt_identity_open(config->log.dir, node_id, wall_ms, &node->identity, err));
     else
         DPT_TRY(dpt_identity_draw(wall_ms, &node->identity, err));
-    if (config->checkpoint.dir[0] != '\0') /* a run that only evaluates reads there */
+    /* A run that only evaluates does not write to checkpoint.dir. */
+    if (config->checkpoint.dir[0] != '\0')
         DPT_TRY(prepare_folder("checkpoint.dir", config->checkpoint.dir, !config->train.eval_only,
                                node->facts.checkpoint_dir_id, err));
     DPT_TRY(write_demo_text(config, err));
@@ -235,7 +240,8 @@ static enum dpt_status fill_node(struct dpt_node *node, enum dpt_node_source sou
     node->n_ranks = config->cluster.gpus_per_node != DPT_AUTO ? config->cluster.gpus_per_node
                     : gpus > 0                                ? gpus
                                                               : 1;
-    if (!getenv("DPT_TEST_SHARE_GPUS")) /* worker/main.c */
+    /* With this variable ranks share GPUs (worker/main.c). */
+    if (!getenv("DPT_TEST_SHARE_GPUS"))
         DPT_TRY(dpt_config_check_gpus(config, node->n_ranks, gpus, err));
     if (gpus > 0 && node->n_ranks > gpus)
         dpt_log(DPT_LOG_WARN,
@@ -243,7 +249,8 @@ static enum dpt_status fill_node(struct dpt_node *node, enum dpt_node_source sou
                 node->n_ranks, gpus == 1 ? "is" : "are", gpus);
     DPT_TRY(dpt_origin_read(config, source != DPT_NODE_FROM_SERVER, err));
     DPT_TRY(dpt_data_digest(config, &node->data, err));
-    if (source != DPT_NODE_FROM_SERVER) /* dpt_data_digest has compared vocabulary and model */
+    /* dpt_data_digest has compared the vocabulary with the model. */
+    if (source != DPT_NODE_FROM_SERVER)
         DPT_TRY(dpt_origin_compare_tokenizer(config, err));
     if (!config->train.eval_only)
         DPT_TRY(dpt_config_count_epochs(config, node->data.train_samples, err));

@@ -1,5 +1,5 @@
-/* This node's part in a run, made of a config: the facts for the server, the number of ranks and
- * their configuration. */
+/* This node's part in a run, made from a config: the facts for the server, the number of ranks and
+ * the ranks' config. */
 #ifndef DPT_WORKER_AGENT_NODE_H
 #define DPT_WORKER_AGENT_NODE_H
 
@@ -14,9 +14,10 @@
 #include <stddef.h>
 
 enum dpt_node_source {
-    DPT_NODE_FROM_FILE,   /* --config */
-    DPT_NODE_FROM_SERVER, /* the run's, without the keys of one node: device, ranks, threads, … */
-    DPT_NODE_FROM_DEMO    /* built in */
+    DPT_NODE_FROM_FILE, /* --config */
+    /* The run's config, without the keys that describe one node: device, ranks, threads, … */
+    DPT_NODE_FROM_SERVER,
+    DPT_NODE_FROM_DEMO /* built in */
 };
 
 /* A config as text. */
@@ -43,9 +44,9 @@ struct dpt_node {
     struct dpt_agent_facts facts;
 };
 
-/* Loads the text with the command line's overrides, makes the folders, reads the device's
- * fingerprint, and reads all of the data, and with train.lora the base, for their digests. The
- * error texts of DPT_ECONFIG and others name the remedy. */
+/* Loads the config text with the command line's overrides, creates the folders and reads the
+ * device's fingerprint. Reads all data and, with train.lora, all weights of the base, for their
+ * digests. The error texts of DPT_ECONFIG and other errors name the remedy. */
 DPT_MUST_USE enum dpt_status dpt_node_create(const struct dpt_worker_options *options,
                                              const struct dpt_node_text *text,
                                              struct dpt_node **ret, struct dpt_err *err);

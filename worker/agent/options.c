@@ -9,7 +9,7 @@ enum option_kind {
     OPTION_TEXT, /* field: const char * */
     OPTION_FLAG, /* field: bool */
     OPTION_SET,
-    OPTION_KEY, /* another name of a config key; without a value: true */
+    OPTION_KEY, /* an alias of a config key; without a value: true */
     OPTION_ALLOW,
     OPTION_LOG_LEVEL,
     OPTION_QUIET,
@@ -18,7 +18,7 @@ enum option_kind {
 
 struct option_entry {
     const char *name;
-    const char *value; /* its name in the help; NULL: takes none */
+    const char *value; /* the value's name in the help; NULL: takes none */
     enum option_kind kind;
     const char *key; /* of KEY */
     size_t field;    /* of TEXT and FLAG */

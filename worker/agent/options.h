@@ -1,5 +1,5 @@
-/* The command line of dpt-worker. One table (options.c) serves parsing and `--help`; the flags of
- * torchrun are other names of config keys. */
+/* The command line of dpt-worker. The table in options.c serves both parsing and `--help`. The
+ * flags of torchrun are aliases of config keys. */
 #ifndef DPT_WORKER_AGENT_OPTIONS_H
 #define DPT_WORKER_AGENT_OPTIONS_H
 
@@ -15,21 +15,21 @@
 
 enum { DPT_OPTION_TEXT_BYTES = DPT_CONFIG_PATH_BYTES + 64 };
 
-/* Strings are argv's, except overrides. */
+/* Strings are borrowed from argv, except the overrides. */
 struct dpt_worker_options {
     const char *config_path;   /* NULL: none */
     const char *rdzv_endpoint; /* --rdzv-endpoint; NULL: not given */
-    const char *node_id;       /* NULL: draw one */
-    char overrides[DPT_CONFIG_OVERRIDES_MAX]
-                  [DPT_OPTION_TEXT_BYTES]; /* key=value, in the order given */
+    const char *node_id;       /* NULL: a random id is drawn */
+    /* key=value, in the order given. */
+    char overrides[DPT_CONFIG_OVERRIDES_MAX][DPT_OPTION_TEXT_BYTES];
     size_t n_overrides;
-    bool names_run; /* --rdzv-id, or --set run= */
+    bool names_run; /* the command line names the run: --rdzv-id or --set run= */
     const char *allow[DPT_RANK_ALLOW_MAX];
     int n_allow;
     bool allow_fresh;
     enum dpt_log_level log_level;
-    bool quiet;         /* warnings, errors and the closing summary only */
-    bool help, version; /* asked for: print it and exit with 0 */
+    bool quiet;         /* print only warnings, errors and the closing summary */
+    bool help, version; /* requested; print it and exit with 0 */
 };
 
 /* Reads argv. DPT_ECONFIG: an unknown option (with the nearest known one), a missing value, too
@@ -49,11 +49,13 @@ void dpt_worker_options_overrides(const struct dpt_worker_options *options,
 struct dpt_worker_endpoint {
     const char *endpoint; /* HOST:PORT; unused with embed */
     const char *source;   /* "--rdzv-endpoint", …, "the default" */
-    bool embed;           /* no endpoint was named and the run has one node: in this process */
+    /* No endpoint was named and the run has one node: the server runs in this process. */
+    bool embed;
 };
 
-/* --rdzv-endpoint, else $DPT_RDZV_ENDPOINT (`environment`, may be NULL), else cluster.rdzv, else
- * 127.0.0.1:29500. `config` may be NULL. DPT_ECONFIG: not HOST:PORT. */
+/* Chooses the endpoint: --rdzv-endpoint, else $DPT_RDZV_ENDPOINT (`environment`, may be NULL), else
+ * cluster.rdzv, else 127.0.0.1:29500. `config` may be NULL. DPT_ECONFIG: the endpoint is not
+ * HOST:PORT. */
 DPT_MUST_USE enum dpt_status dpt_worker_endpoint(const struct dpt_worker_options *options,
                                                  const char *environment,
                                                  const struct dpt_config *config,

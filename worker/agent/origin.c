@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* -1: none. */
+/* Step of the newest checkpoint; -1: none. */
 static enum dpt_status newest_step(const struct dpt_config *config, int64_t *ret,
                                    struct dpt_err *err)
 {
@@ -43,7 +43,7 @@ static enum dpt_status sizes_of_checkpoint(const char *dir, int64_t step,
     return status;
 }
 
-/* Blames the key that names the folder. */
+/* Adds the key that names the folder to the error. */
 static enum dpt_status blame_key(enum dpt_status status, struct dpt_err *err)
 {
     return status == DPT_OK || status == DPT_ENOMEM ? status
@@ -58,7 +58,8 @@ enum dpt_status dpt_origin_sizes(const struct dpt_config *written, struct dpt_co
     if (written->model.init_from[0] == '\0')
         return DPT_OK;
     DPT_TRY(newest_step(written, &step, err));
-    while (step >= 0) { /* ranks skip unreadable checkpoints, and log it */
+    /* Ranks skip unreadable checkpoints too, and log them. */
+    while (step >= 0) {
         struct dpt_err damage;
         if (sizes_of_checkpoint(written->checkpoint.dir, step, ret, &damage) == DPT_OK)
             return DPT_OK;
@@ -99,7 +100,7 @@ static void log_fresh_head(const struct dpt_config *config, const struct dpt_mod
                     dpt_model_labels(model));
 }
 
-/* The run begins from the folder: it has no checkpoint. */
+/* Whether the run begins from the folder, because it has no checkpoint. */
 static enum dpt_status begins_there(const struct dpt_config *config, bool *ret, struct dpt_err *err)
 {
     int64_t step = -1;

@@ -1,4 +1,4 @@
-/* Which line is printed when. */
+/* Decides which line is printed when (progress.h). */
 #include "worker/agent/progress.h"
 
 #include "base/sample.h"
@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SMOOTH 0.3 /* weight of the newest rate in the rate that predicts the time left */
+/* Weight of the newest rate in the average rate that predicts the remaining time. */
+#define SMOOTH 0.3
 
 enum print_when { UNLESS_QUIET, ALWAYS };
 
@@ -28,13 +29,13 @@ static DPT_PRINTF(3, 4) void print_line(const struct dpt_progress *progress, enu
 
 /* ---- the state in one line ---- */
 
-/* Steps that only this process has wait for a server. */
+/* Whether steps that only this node has wait for a server. */
 static bool holds_steps(const struct dpt_agent_view *view)
 {
     return !view->computing && view->unsaved_steps > 0;
 }
 
-/* What SIGTERM does with steps that only this process has. */
+/* Writes what SIGTERM does with the steps that only this node has. */
 static void format_way_out(const struct dpt_agent_view *view, char *text, size_t bytes)
 {
     if (view->rescue == DPT_AGENT_RESCUE_WHOLE)
@@ -85,7 +86,7 @@ static bool is_forming(const struct dpt_agent_view *view)
            view->phase == DPT__SERVER_PHASE__SERVER_PLAN;
 }
 
-/* The state while a generation is formed. */
+/* Writes the state while a generation is formed. */
 static void format_forming(const struct dpt_progress *progress, const struct dpt_agent_view *view,
                            uint32_t min_nodes, char *line)
 {
@@ -113,9 +114,9 @@ static void format_forming(const struct dpt_progress *progress, const struct dpt
                        stands_still, view->n_nodes, min_nodes, progress->options.endpoint);
 }
 
-/* "" when there is nothing to print: a generation that trains has another line, the log has the
- * expulsion, and the closing line has the end. The log also has the steps that a leaving node waits
- * for. */
+/* Writes the line of state; "" if there is nothing to print: a generation that trains has another
+ * line, the log has the expulsion, and the closing line has the end. The log also has the steps
+ * that a leaving node waits for. */
 static void format_state(const struct dpt_progress *progress, const struct dpt_agent_view *view,
                          const struct dpt_config *config, int64_t now_ms, char *line)
 {
@@ -149,9 +150,9 @@ static bool lacks_nodes(const struct dpt_agent_view *view, const struct dpt_conf
            view->n_nodes < (uint32_t)config->cluster.nnodes_min;
 }
 
-/* The line of a generation's start gives the cause. Before it a long formation has one line, and
- * one more if nodes are missing. Until training has begun here, a wait for others is printed at
- * once. */
+/* Whether the line of state is printed now. The line of a generation's start gives the cause;
+ * before that line, a long formation has one line, and one more if nodes are missing. Until
+ * training has begun on this node, a wait for others is printed at once. */
 static bool state_line_is_due(const struct dpt_progress *progress,
                               const struct dpt_agent_view *view, const struct dpt_config *config,
                               int64_t now_ms)
@@ -262,17 +263,19 @@ static void print_generation(struct dpt_progress *progress, const struct dpt_age
     if (progress->trained_ms == 0) {
         progress->trained_ms = now_ms;
         progress->left.first_step = view->resume_step;
-    } else { /* joins and leaves are no failures */
+    } else {
+        /* Joins and leaves do not count as recoveries. */
         progress->left.recoveries +=
             !has_cause(view, "start") && !has_cause(view, "joined") && !has_cause(view, "left");
         progress->left.steps_lost += view->steps_lost;
     }
-    progress->printed[0] = '\0'; /* the state is news again */
+    /* The next line of state is printed even if it is the same. */
+    progress->printed[0] = '\0';
     progress->generation = view->generation;
     progress->world_size = view->world_size;
     progress->tokens_per_s = 0;
-    /* If rank 0 has just moved to this node, it prints the step of the world again: the node that
-     * should have printed the step may have died before. */
+    /* If rank 0 has just moved to this node, it prints the world's step again: the node that should
+     * have printed it may have died before. */
     const int64_t stands_at = view->resume_step - !progress->was_first;
     if (progress->step_printed > stands_at || !progress->was_first)
         progress->step_printed = stands_at;
@@ -305,15 +308,15 @@ static void fill_step(struct dpt_progress *progress, const Dpt__StepRecord *step
                                 .eta_ms = *rate > 0 ? (int64_t)(left_tokens / *rate * 1e3) : -1};
 }
 
-/* Ranks also report steps that have no line: the newest one. */
+/* Whether the step has a line. Ranks also report their newest step without a line. */
 static bool step_has_line(const struct dpt_config *config, int64_t step)
 {
     return config->train.log_every <= 0 || step % config->train.log_every == 0 ||
            step == config->train.steps;
 }
 
-/* Names the lines before `step` that died with the process that should have sent them: another rank
- * has written them to the run's log. */
+/* Prints the range of lines before `step` that are missing here: they died with the process that
+ * should have sent them. Another rank has written them to metrics.jsonl. */
 static void print_gap(struct dpt_progress *progress, const struct dpt_config *config, int64_t step)
 {
     const int64_t every = config->train.log_every > 0 ? config->train.log_every : 1;
@@ -384,8 +387,8 @@ static void print_evaluation(struct dpt_progress *progress, const struct dpt_age
 
 /* ---- the end ---- */
 
-/* The last node leaves a run before its end: prints the step from which the run can resume, and on
- * the node of rank 0 the results so far. */
+/* The last node leaves a run before the run's end: prints the step from which the run can resume
+ * and, on the node of rank 0, the results so far. */
 static void print_left(struct dpt_progress *progress, const struct dpt_agent_view *view,
                        const struct dpt_config *config, int64_t now_ms)
 {
@@ -416,15 +419,17 @@ static void note_progress_state(struct dpt_progress *progress, const struct dpt_
     if (progress->first_ms == 0)
         progress->first_ms = now_ms;
     progress->all_done = config->train.steps > 0 && view->step >= config->train.steps;
+    /* The world may change without a spare. */
     if (view->phase == DPT__SERVER_PHASE__SERVER_SPARE)
-        progress->world_size = 0; /* the world may change without this node */
+        progress->world_size = 0;
     if (!is_forming(view)) {
         progress->forming_ms = 0;
         progress->forming_printed = false;
     } else if (progress->forming_ms == 0) {
         progress->forming_ms = now_ms;
     }
-    if (view->step >= 0) { /* else the ranks have ended */
+    /* A step of -1 is ignored: the ranks have ended. */
+    if (view->step >= 0) {
         progress->left.step = view->step;
         progress->unsaved_steps = view->unsaved_steps;
     }

@@ -69,7 +69,8 @@ static void print_rate(double per_s, const char *unit, char ret[FIELD_BYTES])
     (void)snprintf(ret, FIELD_BYTES, "%s %s", number, unit);
 }
 
-/* A run that diverges may have any norm: each field is cut at FIELD_BYTES. */
+/* Fills the fields. A diverging run may have a norm of any length, so each field is cut at
+ * FIELD_BYTES. */
 static void print_fields(const struct dpt_step_facts *step, const char *rate_unit,
                          char fields[FIELD_COUNT][FIELD_BYTES])
 {
@@ -108,7 +109,8 @@ void dpt_text_epoch(const Dpt__StepRecord *step, int64_t epochs, bool whole,
                     char ret[DPT_TEXT_LINE_BYTES])
 {
     char part[96] = "", rate[64] = "?";
-    if (step->epoch_samples_per_s > 0) /* without commas: programs read the line, too */
+    /* Without commas, because programs read this line too. */
+    if (step->epoch_samples_per_s > 0)
         (void)snprintf(rate, sizeof rate, step->epoch_samples_per_s < 10 ? "%.1f" : "%.0f",
                        step->epoch_samples_per_s);
     if (!whole)
@@ -164,7 +166,7 @@ void dpt_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
                    char ret[DPT_TEXT_LINE_BYTES])
 {
     char fields[FIELD_COUNT][FIELD_BYTES];
-    const int room = columns - 1; /* a full line wraps */
+    const int room = columns - 1; /* a line of full width wraps */
     ret[0] = '\0';
     print_fields(&facts->step, facts->step.of_images ? "img/s" : "tok/s", fields);
     if (facts->val.step > 0)
@@ -173,7 +175,8 @@ void dpt_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
         (void)snprintf(fields[FIELD_CHECKPOINT], FIELD_BYTES, "saved %" PRId64, facts->checkpoint);
     bool wants_bar = facts->step.steps > 0;
     for (int i = 0; i < DISPENSABLE_COUNT; i++) {
-        if (dispensable[i] == FIELD_WORLD) /* the fields after it are worth more than the bar */
+        /* The fields that follow in `dispensable` are more important than the bar. */
+        if (dispensable[i] == FIELD_WORLD)
             wants_bar = wants_bar && fields_width(fields) + GAP + DPT_TEXT_BAR_MIN <= room;
         if (fields_width(fields) + (wants_bar ? GAP + DPT_TEXT_BAR_MIN : 0) > room)
             fields[dispensable[i]][0] = '\0';
@@ -302,7 +305,8 @@ void dpt_text_summary(const Dpt__RunSummary *s, char ret[DPT_TEXT_SUMMARY_BYTES]
     add_time_row(ret, s->total_ms);
     add_row(ret, "time of a step", "%.1f ms on average", s->step_ms);
     add_row(ret, "samples/s", "%.1f", s->samples_per_s);
-    if (s->tokens_per_s != s->samples_per_s) /* images have no tokens */
+    /* Images have no tokens: both rates are equal then. */
+    if (s->tokens_per_s != s->samples_per_s)
         add_row(ret, "tokens/s", "%s", grouped_count(s->tokens_per_s).text);
     add_row(ret, "peak memory", "%.0f MiB a rank", (double)s->peak_bytes_per_rank / (1 << 20));
     if (s->checkpoints_saved > 0)
@@ -319,7 +323,7 @@ void dpt_text_left(const struct dpt_left_facts *facts, const struct dpt_live_fac
 {
     const struct dpt_step_facts *newest = &live->step;
     const double seconds = (double)newest->elapsed_ms * 1e-3;
-    const int64_t steps_made = facts->step - facts->first_step; /* without lost steps */
+    const int64_t steps_made = facts->step - facts->first_step; /* does not count lost steps */
     ret[0] = '\0';
     if (facts->steps > 0)
         add_row(ret, "steps", "%s of %s", grouped_count((double)facts->step).text,

@@ -19,7 +19,7 @@ enum {
 
 /* A completed step as the terminal shows it. */
 struct dpt_step_facts {
-    int64_t step, steps; /* completed; of the run, 0: not known */
+    int64_t step, steps; /* completed steps; steps of the run, 0: unknown */
     double loss, lr, grad_norm;
     double tokens_per_s; /* 0: not known */
     bool of_images;      /* a sample counts as one token */
@@ -30,8 +30,8 @@ struct dpt_step_facts {
 
 struct dpt_live_facts {
     struct dpt_step_facts step;
-    struct dpt_agent_evaluation val; /* the newest */
-    int64_t checkpoint;              /* step of the newest; 0: none */
+    struct dpt_agent_evaluation val; /* the newest evaluation */
+    int64_t checkpoint;              /* step of the newest checkpoint; 0: none */
 };
 
 /* 1234567 as "1,234,567". */
@@ -46,13 +46,15 @@ void dpt_text_share(int64_t right, int64_t samples, char ret[DPT_TEXT_NUMBER_BYT
 /* "step 12/100  loss 3.2104  lr 2.98e-04  norm 0.91  4,812 tokens/s  2 ranks  5.9 s  ETA 41 s". */
 void dpt_text_step(const struct dpt_step_facts *facts, char ret[DPT_TEXT_LINE_BYTES]);
 
-/* "Epoch 1/10 | Avg loss 3.2104 | 12.3 s | 512 samples/s" of a step that ends an epoch. If the
- * numbers are of a part (`whole` is false): "Epoch 2/10 | Avg loss 3.1002 (of steps 26-40) | …". */
+/* "Epoch 1/10 | Avg loss 3.2104 | 12.3 s | 512 samples/s" of a step that ends an epoch. If `whole`
+ * is false, the numbers are of a part of the epoch: "Epoch 2/10 | Avg loss 3.1002 (of steps 26-40)
+ * | …". */
 void dpt_text_epoch(const Dpt__StepRecord *step, int64_t epochs, bool whole,
                     char ret[DPT_TEXT_LINE_BYTES]);
 
-/* One line of fewer than `columns` columns. Fields that do not fit are left out as a whole, the
- * least important first. Without `utf8` all bytes are ASCII. "" without room. */
+/* One line of fewer than `columns` columns. A field that does not fit is left out completely, the
+ * least important field first. Without `utf8` all bytes are ASCII. "" if the step itself does not
+ * fit. */
 void dpt_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
                    char ret[DPT_TEXT_LINE_BYTES]);
 
@@ -66,8 +68,8 @@ struct dpt_closing_facts {
     const char *run;
     int64_t step;        /* newest applied by a rank of this node; -1: none */
     uint64_t generation; /* 0: none */
-    bool released;       /* it left as asked, before the run's end */
-    bool no_server;      /* none was reached */
+    bool released;       /* the node left on request, before the run's end */
+    bool no_server;      /* no server was reached */
 };
 
 /* "done: run tiny, step 60, generation 1". */
@@ -76,17 +78,19 @@ void dpt_text_closing(const struct dpt_closing_facts *facts, char ret[DPT_TEXT_L
 /* The end of a run: a block of aligned lines, without the last newline. */
 void dpt_text_summary(const Dpt__RunSummary *summary, char ret[DPT_TEXT_SUMMARY_BYTES]);
 
-/* A run that the last node leaves, as the node of rank 0 knows it. */
+/* The state of a run that the last node leaves, as the node of rank 0 knows it. */
 struct dpt_left_facts {
     int64_t step;             /* newest that is saved */
     int64_t steps;            /* of the run; 0: not known */
-    int64_t first_step;       /* with which training began here */
+    int64_t first_step;       /* step from which training began on this node */
     int64_t samples_per_step; /* 0: not known */
-    uint32_t recoveries;      /* seen here, and the steps that they lost */
+    /* Recoveries that this node has seen, and the steps that they lost. */
+    uint32_t recoveries;
     int64_t steps_lost;
 };
 
-/* The same block for a run that is left. live->step.elapsed_ms: since training began here. */
+/* The same block for a run that the last node leaves. live->step.elapsed_ms: time since training
+ * began on this node. */
 void dpt_text_left(const struct dpt_left_facts *facts, const struct dpt_live_facts *live,
                    char ret[DPT_TEXT_SUMMARY_BYTES]);
 

@@ -24,8 +24,8 @@
 
 enum arg_kind { ARG_TEXT, ARG_INT, ARG_NUMBER, ARG_FLAG, ARG_ALLOW };
 
-/* The arguments in the order of the command line. Left out: an empty TEXT, a NUMBER of 0, a FLAG
- * that is false. A NUMBER has 64 bits. */
+/* The arguments in the order of the command line. An empty TEXT, a NUMBER of 0 and a FLAG that is
+ * false are left out. A NUMBER has 64 bits. */
 static const struct arg {
     const char *key;
     enum arg_kind kind;
@@ -100,7 +100,7 @@ void dpt_rank_start_encode(const struct dpt_rank_start *start, const char *progr
         encode_arg(&table[i], start, ret, &n);
 }
 
-/* False: `value` is empty or too long. */
+/* Copies `value`. False: it is empty or too long. */
 static bool copy_value(const char *value, char *ret, size_t bytes)
 {
     const size_t length = strlen(value);
@@ -110,7 +110,7 @@ static bool copy_value(const char *value, char *ret, size_t bytes)
     return true;
 }
 
-/* False: the value is out of range. */
+/* Stores the value in its field. False: the value is out of range. */
 static bool decode_arg(const struct arg *arg, const char *value, struct dpt_rank_start *start)
 {
     void *field = (char *)start + arg->offset;
@@ -166,7 +166,8 @@ enum dpt_status dpt_rank_start_decode(int argc, char *const *argv, struct dpt_ra
 
 enum dpt_status dpt_rank_start_enter(const struct dpt_rank_start *start, struct dpt_err *err)
 {
-    /* In this order: the check notices an agent that dies between the two calls. */
+    /* PR_SET_PDEATHSIG comes first: the getppid check then notices an agent that died before the
+     * call. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
         return dpt_fail_errno(err, errno, "rank process: PR_SET_PDEATHSIG");
     if (getppid() != start->agent)
@@ -240,7 +241,7 @@ enum dpt_status dpt_rank_link_send(int fd, const void *frame, size_t bytes, stru
         sent = send(fd, frame, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
     if (sent >= 0)
-        return DPT_OK; /* SEQPACKET: whole or not at all */
+        return DPT_OK; /* SEQPACKET sends a frame whole or not at all */
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)
         return DPT_INPROGRESS;
     if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN)
@@ -262,8 +263,8 @@ enum dpt_status dpt_rank_link_recv(int fd, int timeout_ms, void *buf, size_t *re
     /* 0 bytes are the end of file, since no side sends an empty frame. With MSG_TRUNC the return
        value is the frame's true length. */
     ssize_t got = recv(fd, buf, DPT_RANK_FRAME_BYTES_MAX, MSG_DONTWAIT | MSG_TRUNC);
-    /* An end that closes with unread frames resets the connection. The kernel reports the reset
-     * once, before the frames that the closed end had sent. These still arrive. */
+    /* If an end closes while it has unread frames, the kernel resets the connection. It reports the
+     * reset once, before the frames that the closed end had sent. These frames still arrive. */
     if (got < 0 && errno == ECONNRESET)
         got = recv(fd, buf, DPT_RANK_FRAME_BYTES_MAX, MSG_DONTWAIT | MSG_TRUNC);
     if (got < 0) {
@@ -283,7 +284,7 @@ enum dpt_status dpt_rank_link_recv(int fd, int timeout_ms, void *buf, size_t *re
 
 /* ---- the rank's report ---- */
 
-/* Strings, lists and bytes of the messages become the arrays of `report`. */
+/* Points the strings, lists and bytes of the messages to the arrays of `report`. */
 static void point_into_report(struct dpt_report *report, size_t outcome_bytes)
 {
     Dpt__RankState *state = &report->state;
@@ -313,7 +314,7 @@ void dpt_report_init(struct dpt_report *report)
     point_into_report(report, 0);
 }
 
-/* The fields of an unknown, newer version are the sender's memory. */
+/* Drops fields that only a newer version knows: they are in the sender's memory. */
 static void drop_unknown_fields(ProtobufCMessage *message)
 {
     message->n_unknown_fields = 0;

@@ -1,6 +1,6 @@
-/* The agreement of an agent and the rank processes that it starts: the command line of a rank, the
- * descriptors that it inherits, the frames on the socket pair, and the rank's report. Both sides
- * include this file.
+/* The protocol between an agent and the rank processes that it starts: the command line of a rank,
+ * the descriptors that a rank inherits, the frames on the socket pair, and the rank's report. Both
+ * sides include this file.
  *
  * A rank is `/proc/self/exe --rank key=value …`, always exec'd. It inherits
  *   fd 0    /dev/null
@@ -8,8 +8,9 @@
  *   fd 3    SOCK_SEQPACKET socket, one protobuf message a frame (AgentToRank in, RankToAgent out);
  *           an end of file means that the agent ended, and the rank ends at once
  *   fd 4    sealed memfd with the canonical text of the node's config
- *   fd 5    memfd of DPT_RANK_STEP_BYTES with the rank's newest completed step. The agent reads it
- *           at every event and so knows the steps after the last report of a rank that died. */
+ *   fd 5    memfd of DPT_RANK_STEP_BYTES with the rank's newest completed step. The agent reads the
+ *           step at every event. So it knows how far a rank came that died after its last report.
+ */
 #ifndef DPT_WORKER_AGENT_RANK_PROTOCOL_H
 #define DPT_WORKER_AGENT_RANK_PROTOCOL_H
 
@@ -27,7 +28,7 @@ enum {
     DPT_RANK_FD_LINK = 3,
     DPT_RANK_FD_CONFIG = 4,
     DPT_RANK_FD_STEP = 5,
-    DPT_RANK_STEP_BYTES = 8, /* int64_t in native byte order; 0 at first */
+    DPT_RANK_STEP_BYTES = 8, /* int64_t in native byte order; 0 before the first step */
     DPT_RANK_FRAME_BYTES_MAX = 256 * 1024,
     DPT_RANK_ALLOW_MAX = 16, /* options --allow-change KEY of one worker */
     DPT_RANK_ARGS_MAX = 24 + DPT_RANK_ALLOW_MAX,
@@ -44,22 +45,22 @@ struct dpt_rank_start {
     int ranks;                        /* rank processes of this node */
     int spawn;                        /* number of the process in this local rank, from 1 */
     int threads;                      /* compute threads; 0: an equal share of the host's cores */
-    pid_t agent;                      /* parent: for the getppid check after PR_SET_PDEATHSIG */
+    pid_t agent;                      /* the parent; checked with getppid after PR_SET_PDEATHSIG */
     char address[64];                 /* numeric IP address on which the data plane listens */
     int log_level;                    /* enum dpt_log_level */
-    /* Hash and stamp (worker/data/data.h) of data.train and data.val; "": the run has no such data.
-     */
+    /* Hash and stamp (worker/data/data.h) of data.train and data.val; "": no such data in the
+     * run. */
     char data[DPT_HASH_HEX_BYTES], data_stamp[DPT_HASH_HEX_BYTES];
     char val[DPT_HASH_HEX_BYTES], val_stamp[DPT_HASH_HEX_BYTES];
     int n_allow;
     char allow[DPT_RANK_ALLOW_MAX][DPT_CONFIG_NAME_BYTES]; /* keys that may differ on resume */
     bool allow_fresh; /* start at step 0 if every checkpoint in checkpoint.dir is damaged */
-    /* The claim on checkpoint.dir; number 0: no claim, and a commit checks none. */
+    /* The claim on checkpoint.dir. Number 0: there is no claim, and a commit checks none. */
     int64_t claim_number;
     char claim_token[DPT_CLAIM_TOKEN_BYTES];
 };
 
-/* argv of the rank: pointers into `text`, NULL-terminated. Points into itself: do not copy. */
+/* argv of the rank: NULL-terminated, with pointers into `text`. Points into itself: do not copy. */
 struct dpt_rank_args {
     char *argv[DPT_RANK_ARGS_MAX + 1];
     char text[DPT_RANK_ARGS_MAX][DPT_RANK_ARG_BYTES];
@@ -73,44 +74,45 @@ void dpt_rank_start_encode(const struct dpt_rank_start *start, const char *progr
 DPT_MUST_USE enum dpt_status dpt_rank_start_decode(int argc, char *const *argv,
                                                    struct dpt_rank_start *ret, struct dpt_err *err);
 
-/* Rank, first call in main: asks for SIGKILL when the agent dies and checks that the agent lives
- * (getppid), ignores SIGPIPE and the signals that end an agent (the agent tells a rank to leave),
- * marks the inherited descriptors close-on-exec. DPT_EPEER: the agent has ended. */
+/* The rank's first call in main. Asks for SIGKILL when the agent dies, and checks that the agent
+ * lives (getppid). Ignores SIGPIPE and the signals that end an agent, because the agent tells a
+ * rank to leave. Marks the inherited descriptors close-on-exec. DPT_EPEER: the agent has ended. */
 DPT_MUST_USE enum dpt_status dpt_rank_start_enter(const struct dpt_rank_start *start,
                                                   struct dpt_err *err);
 
-/* Rank: loads the config from the inherited memfd and closes the memfd. */
+/* In the rank: loads the config from the inherited memfd and closes the memfd. */
 DPT_MUST_USE enum dpt_status dpt_rank_start_config(int config_fd, struct dpt_config *ret,
                                                    struct dpt_err *err);
 
 /* ---- frames ---- */
 
-/* Makes the socket pair, close-on-exec, with send buffers for at least one largest frame:
- * ret_fds[0] for the agent, ret_fds[1] for the rank. */
+/* Makes the socket pair: ret_fds[0] for the agent, ret_fds[1] for the rank. Both are close-on-exec;
+ * their send buffers hold at least one frame of the largest size. */
 DPT_MUST_USE enum dpt_status dpt_rank_link_pair(int ret_fds[2], struct dpt_err *err);
 
-/* Sends one frame without blocking. DPT_INPROGRESS: the peer's queue is full and the frame is
- * dropped (every message is the whole state of its sender, so the next one replaces it). DPT_EPEER:
- * the peer has ended. DPT_EOVERFLOW: longer than DPT_RANK_FRAME_BYTES_MAX. Any thread. */
+/* Sends one frame without blocking. DPT_INPROGRESS: the peer's queue is full, and the frame is
+ * dropped; every message holds the whole state of its sender, so the next message replaces it.
+ * DPT_EPEER: the peer has ended. DPT_EOVERFLOW: the frame is longer than DPT_RANK_FRAME_BYTES_MAX.
+ * Any thread. */
 DPT_MUST_USE enum dpt_status dpt_rank_link_send(int fd, const void *frame, size_t bytes,
                                                 struct dpt_err *err);
 
 /* Waits at most timeout_ms (0: not at all; -1: without limit) for a frame and copies it to `buf` of
- * DPT_RANK_FRAME_BYTES_MAX bytes. DPT_INPROGRESS: no frame (or a signal). DPT_EPEER: the peer has
- * ended. DPT_EPROTO: the frame was too long and is dropped. */
+ * DPT_RANK_FRAME_BYTES_MAX bytes. DPT_INPROGRESS: no frame has come, or a signal interrupted the
+ * wait. DPT_EPEER: the peer has ended. DPT_EPROTO: the frame was too long and is dropped. */
 DPT_MUST_USE enum dpt_status dpt_rank_link_recv(int fd, int timeout_ms, void *buf,
                                                 size_t *ret_bytes, struct dpt_err *err);
 
 /* ---- the rank's report ---- */
 
-/* The newest report of one rank: the message RankToAgent of dpt.proto with room for everything that
- * it points to. The rank writes the fields of `message` and `state` in place and encodes `message`;
- * the agent keeps the newest report of each process. Points into itself: copied by dpt_report_copy
- * alone. */
+/* The newest report of one rank: the message RankToAgent of dpt.proto with memory for everything
+ * that it points to. The rank writes the fields of `message` and `state` in place and encodes
+ * `message`. The agent keeps the newest report of each process. Points into itself: copy it only by
+ * dpt_report_copy. */
 struct dpt_report {
     Dpt__RankToAgent message; /* .state: &state; .summary: NULL or &summary; .steps: step_list */
     Dpt__RankState state;     /* its strings, shards and outcome are the arrays below */
-    Dpt__RunSummary summary;  /* .weights_hash: that of the state */
+    Dpt__RunSummary summary;  /* .weights_hash: that of `state` */
     char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
     char text[DPT_PROTO_TEXT_BYTES], weights_hash[DPT_PROTO_DIGEST_BYTES];
     Dpt__Shard shards[DPT_PROTO_SHARDS_MAX], *shard_list[DPT_PROTO_SHARDS_MAX];
@@ -122,9 +124,9 @@ struct dpt_report {
  * of steps and shards are not initialised. */
 void dpt_report_init(struct dpt_report *report);
 
-/* Replaces the initialised `report` by a message within the limits of message.h (decoded, or of
- * another report). The outcome is kept in phase RANK_QUIESCED only. A message without steps leaves
- * the steps of `report` as they are. */
+/* Replaces the initialised `report` by a message within the limits of message.h, which was decoded
+ * or belongs to another report. Keeps the outcome only in phase RANK_QUIESCED. If the message has
+ * no steps, the steps of `report` stay. */
 void dpt_report_copy(struct dpt_report *report, const Dpt__RankToAgent *from);
 
 #endif

@@ -1,4 +1,4 @@
-/* A rank's output: from its pipe to its file, warnings repeated. */
+/* The output of a rank: from its pipe to its file, with warnings and errors repeated on stderr. */
 #include "worker/agent/ranklog.h"
 
 #include "base/fs.h"
@@ -66,7 +66,7 @@ static void append_to_log_file(struct dpt_rank_log *log, const char *data, size_
     }
 }
 
-/* Drops the oldest bytes to make room for the newest. */
+/* Holds the bytes back. Drops the oldest bytes if there is no room. */
 static void hold_back(struct dpt_rank_log *log, const char *data, size_t bytes)
 {
     size_t room = DPT_RANK_LOG_HELD_BYTES - log->held_bytes;
@@ -80,7 +80,8 @@ static void hold_back(struct dpt_rank_log *log, const char *data, size_t bytes)
     log->held_bytes += bytes;
 }
 
-/* The letter of the level in a line of dpt_log, `2026-01-02T03:04:05.678Z I …`; 0: another line. */
+/* The letter of the level in a line of dpt_log, `2026-01-02T03:04:05.678Z I …`; 0: the line has
+ * another form. */
 static char level_of(const char *line, size_t bytes)
 {
     enum { TIME_BYTES = sizeof "2026-01-02T03:04:05.678Z" - 1 };
@@ -90,7 +91,7 @@ static char level_of(const char *line, size_t bytes)
     return ours ? line[TIME_BYTES + 1] : '\0';
 }
 
-/* The text of an error line, after its prefix (": "). */
+/* Keeps the text of an error line, which begins after its prefix (": "). */
 static void remember_error(struct dpt_rank_log *log, const char *line, size_t bytes)
 {
     const char *text = memmem(line + 24, bytes - 24, ": ", 2);

@@ -1,11 +1,11 @@
-/* The output of a rank process: read from its pipe, written to `log.dir/node-ID/rank-R.log`. R is
- * the local rank, which does not change with the generation; its later processes append to the
- * file.
+/* The output of a rank process: read from its pipe and written to `log.dir/node-ID/rank-R.log`. R
+ * is the local rank, which does not change with the generation. Later processes of the local rank
+ * append to the file.
  *
  * Warnings, errors and lines of another form (a failed assertion, a sanitizer's report) are
- * repeated on the agent's stderr. While the node may not write (its lease has run out: it may be
- * expelled, and other nodes may use the folder) the newest DPT_RANK_LOG_HELD_BYTES are held back,
- * and written or discarded later. */
+ * repeated on the agent's stderr. While the node may not write, the newest DPT_RANK_LOG_HELD_BYTES
+ * are held back, and written or discarded later. A node may not write when its lease has run out:
+ * the server may have expelled it, and other nodes may use the folder. */
 #ifndef DPT_WORKER_AGENT_RANKLOG_H
 #define DPT_WORKER_AGENT_RANKLOG_H
 
@@ -19,7 +19,8 @@ enum {
     DPT_RANK_LOG_LINE_BYTES = 4096, /* longer lines are cut into pieces */
     DPT_RANK_LOG_ERROR_BYTES = 256,
     DPT_RANK_LOG_HELD_BYTES = 64 * 1024, /* held back while writing is not allowed */
-    DPT_RANK_LOG_READS_MAX = 64          /* of one call: the rank may print without end */
+    /* Reads of one call, because a rank may print without end. */
+    DPT_RANK_LOG_READS_MAX = 64
 };
 
 struct dpt_rank_log {
@@ -28,15 +29,15 @@ struct dpt_rank_log {
     int file_fd;                        /* -1: not open yet */
     int echo_fd;                        /* for warnings and errors */
     bool failed;                        /* the file cannot be written; logged once */
-    size_t dropped_bytes;               /* since then; logged at the end */
+    size_t dropped_bytes;               /* dropped since the failure; logged at the end */
     char line[DPT_RANK_LOG_LINE_BYTES]; /* the unfinished last line */
     size_t line_bytes;
-    char last_error[DPT_RANK_LOG_ERROR_BYTES]; /* newest line of level error, "" if none */
+    char last_error[DPT_RANK_LOG_ERROR_BYTES]; /* newest line of level error; "": none */
     char *held;
-    size_t held_bytes, held_lost; /* lost: bytes beyond the limit */
+    size_t held_bytes, held_lost; /* held_lost: bytes beyond the limit, which were dropped */
 };
 
-/* Prepares; touches no file. `log_dir` as in the config. */
+/* Prepares the log without touching a file. `log_dir` as in the config. */
 DPT_MUST_USE enum dpt_status dpt_rank_log_init(struct dpt_rank_log *log, const char *log_dir,
                                                const char *node, int local_rank, int echo_fd,
                                                struct dpt_err *err);
@@ -47,7 +48,7 @@ DPT_MUST_USE bool dpt_rank_log_read(struct dpt_rank_log *log, int fd, bool may_w
 /* Writes the bytes that were held back. */
 void dpt_rank_log_release(struct dpt_rank_log *log);
 
-/* Drops the bytes that were held back: this incarnation is expelled. */
+/* Drops the bytes that were held back, because the incarnation was expelled. */
 void dpt_rank_log_discard(struct dpt_rank_log *log);
 
 /* Writes an unfinished last line and closes. */

@@ -35,7 +35,8 @@ enum dpt_status dpt_ranks_init(struct dpt_ranks *ranks, const struct dpt_loop_op
 
 /* ---- starts ---- */
 
-/* A run that only evaluates claims nothing: others may train in the folders. */
+/* Begins the claims with the first start. A run that only evaluates claims nothing: other runs may
+ * train in the folders. */
 static enum dpt_status begin_claims(struct dpt_ranks *ranks, uint64_t epoch, struct dpt_err *err)
 {
     const struct dpt_config *config = &ranks->node->config;
@@ -58,11 +59,11 @@ static void fail_start(struct dpt_rank_slot *slot, const char *text, bool is_fin
 {
     slot->exit_final = is_final;
     slot->exit_pending = true;
-    slot->exit_code = 127; /* of a shell, for a command that cannot be run */
+    slot->exit_code = 127; /* as a shell's for a command that cannot be run */
     (void)snprintf(slot->text, sizeof slot->text, "%.*s", DPT_RANK_TEXT_BYTES - 1, text);
 }
 
-/* The address is looked up for each start: a host may get another one. */
+/* The address is looked up for each start, because a host may get another one. */
 static enum dpt_status fill_start(const struct dpt_ranks *ranks,
                                   const struct dpt_agent_action *action, struct dpt_rank_start *ret,
                                   struct dpt_err *err)
@@ -97,7 +98,8 @@ static void start_process(struct dpt_ranks *ranks, const struct dpt_agent_action
     struct dpt_rank_start start;
     struct dpt_err err;
     DPT_ASSERT(slot->process.pid == 0 && !slot->exit_pending);
-    if (slot->process.output_fd >= 0) /* of the process before, if another one still has its end */
+    /* The previous process's output is still open if another process holds the other end. */
+    if (slot->process.output_fd >= 0)
         close(slot->process.output_fd);
     slot->process.output_fd = -1;
     slot->log.last_error[0] = '\0';
@@ -162,9 +164,8 @@ void dpt_ranks_send(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn
         dpt_message_encode(&message->base, ranks->frame, DPT_RANK_FRAME_BYTES_MAX, &bytes, &err);
     if (status == DPT_OK)
         status = dpt_rank_link_send(slot->process.link_fd, ranks->frame, bytes, &err);
-    /* A full queue (INPROGRESS): the next heartbeat repeats it. next_frame_event notices an ended
-     * peer.
-     */
+    /* A full queue (DPT_INPROGRESS) needs no action: the next heartbeat repeats the message.
+     * next_frame_event notices a peer that has ended. */
     if (status != DPT_OK && status != DPT_INPROGRESS && status != DPT_EPEER)
         dpt_log(DPT_LOG_ERROR, "message to local rank %u dropped: %s", (unsigned)local_rank,
                 err.text);
@@ -176,8 +177,8 @@ static void close_link(struct dpt_rank_slot *slot)
     slot->process.link_fd = -1;
 }
 
-/* The next frame of a rank as an event. After a malformed frame the link is closed, which ends the
- * rank. The end of the link is noted here and becomes an event by next_eof_event. */
+/* Reads the next frame of a rank as an event. After a malformed frame the link is closed, which
+ * ends the rank. If the link has ended, only the time is noted; next_eof_event makes the event. */
 static bool next_frame_event(struct dpt_ranks *ranks, struct dpt_rank_slot *slot,
                              struct dpt_agent_event *ret)
 {
@@ -204,7 +205,7 @@ static bool next_frame_event(struct dpt_ranks *ranks, struct dpt_rank_slot *slot
     return false;
 }
 
-/* The end of the link, if the process has not ended soon after it. */
+/* Makes the event of a link's end, if the process has not ended within DPT_RANK_EOF_MS after it. */
 static bool next_eof_event(struct dpt_rank_slot *slot, struct dpt_agent_event *ret)
 {
     if (slot->eof_ms == 0 || dpt_now_ms() - slot->eof_ms < DPT_RANK_EOF_MS)
@@ -224,7 +225,8 @@ static void read_output(struct dpt_rank_slot *slot, bool may_write)
     }
 }
 
-/* The last error of the process is the cause of its end. A message has no control characters. */
+/* Keeps the last error of the process as the cause of its end. Control characters become spaces,
+ * because a message has none. */
 static void keep_last_error(struct dpt_rank_slot *slot)
 {
     memcpy(slot->text, slot->log.last_error, sizeof slot->log.last_error);
@@ -256,7 +258,7 @@ bool dpt_ranks_next(struct dpt_ranks *ranks, int i, bool may_write, struct dpt_a
     struct dpt_rank_slot *slot = &ranks->slots[i];
     dpt_message_free_rank_to_agent(&ranks->message);
     *ret = (struct dpt_agent_event){.local_rank = (uint32_t)i, .spawn = slot->spawn};
-    /* Asked before its frames are read: of a process that has ended these are all. */
+    /* Asked before the frames are read: if the process has ended, no further frame can come. */
     const bool ended = dpt_rank_ended(&slot->process);
     read_output(slot, may_write);
     if (next_frame_event(ranks, slot, ret))

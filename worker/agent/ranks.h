@@ -1,5 +1,6 @@
-/* The rank processes of a node, one slot for each local rank: starts, processes, logs and frames. A
- * rank starts once the run's folders are claimed (claims.h); until then the start waits. */
+/* The rank processes of a node, with one slot for each local rank: starts, processes, logs and
+ * frames. A rank starts only when the run's folders are claimed (claims.h); until then its start
+ * waits. */
 #ifndef DPT_WORKER_AGENT_RANKS_H
 #define DPT_WORKER_AGENT_RANKS_H
 
@@ -16,18 +17,21 @@
 enum {
     DPT_RANK_TEXT_BYTES = DPT_RANK_LOG_ERROR_BYTES + 64,
     DPT_RANK_FDS_MAX = 3,
-    DPT_RANK_EOF_MS = 50 /* from the end of the link to its event: a process that ends closes the
-                            link before it can be reaped, and its exit status tells more */
+    /* Time from the end of the link to the RANK_EOF event. A process that ends closes its link
+     * before it can be reaped, and its exit status says more than the end of the link. */
+    DPT_RANK_EOF_MS = 50
 };
 
 /* One local rank. */
 struct dpt_rank_slot {
     struct dpt_rank_process process;
     struct dpt_rank_log log;
-    uint32_t spawn;    /* of the newest process; 0: none yet */
-    int64_t eof_ms;    /* time of the link's end; 0: no end, or its event was returned */
+    uint32_t spawn; /* spawn of the newest process; 0: none yet */
+    /* Time at which the link ended; 0: the link has not ended, or its event was returned. */
+    int64_t eof_ms;
     bool exit_pending; /* the process ended or was not started, and the event is due */
-    bool exit_final;   /* no other process can be started: the agent has no descriptor left */
+    /* No other process can start here: the agent has no free descriptor. */
+    bool exit_final;
     int exit_code;
     char text[DPT_RANK_TEXT_BYTES];  /* its last error, or why it was not started */
     struct dpt_agent_action waiting; /* the start that waits for the claims; spawn 0: none */
@@ -36,25 +40,26 @@ struct dpt_rank_slot {
 struct dpt_ranks {
     const struct dpt_loop_options *options; /* borrowed, like the node */
     const struct dpt_node *node;
-    struct dpt_claims *claims; /* NULL: before the first start, and of a run that only evaluates */
+    /* NULL: no rank has been started, or the run only evaluates. */
+    struct dpt_claims *claims;
     struct dpt_rank_slot slots[DPT_PROTO_RANKS_MAX];
     int n;
     uint8_t *frame;            /* DPT_RANK_FRAME_BYTES_MAX */
-    Dpt__RankToAgent *message; /* of the newest event; NULL: none */
+    Dpt__RankToAgent *message; /* the message of the newest event; NULL: none */
 };
 
-/* A slot for each rank of the node. Both arguments are borrowed. */
+/* Makes a slot for each rank of the node. Both arguments are borrowed. */
 DPT_MUST_USE enum dpt_status dpt_ranks_init(struct dpt_ranks *ranks,
                                             const struct dpt_loop_options *options,
                                             const struct dpt_node *node, struct dpt_err *err);
 
-/* Kills every rank, waits at most wait_ms for their ends, kills their orphans, closes the logs, and
- * releases the claims, for which it waits wait_ms again. */
+/* Kills every rank, waits at most wait_ms for their ends, kills their orphans and closes the logs.
+ * Then releases the claims, for which it waits at most wait_ms again. */
 void dpt_ranks_fini(struct dpt_ranks *ranks, bool may_write, int wait_ms);
 
-/* Starts process action->spawn, or lets the start wait for the claims, which the first start
- * begins. A failure of the process becomes its EXITED event. DPT_EREFUSED and others: the folders
- * cannot be claimed. `epoch`: of the server. */
+/* Starts process action->spawn. The first start begins the claims; until they are held, starts
+ * wait. If a process cannot be started, this becomes its EXITED event. DPT_EREFUSED and other
+ * errors: the folders cannot be claimed. `epoch`: epoch of the server. */
 DPT_MUST_USE enum dpt_status dpt_ranks_start(struct dpt_ranks *ranks,
                                              const struct dpt_agent_action *action, uint64_t epoch,
                                              struct dpt_err *err);
@@ -62,7 +67,7 @@ DPT_MUST_USE enum dpt_status dpt_ranks_start(struct dpt_ranks *ranks,
 /* Starts the processes that have waited. The claims must be held. */
 void dpt_ranks_start_waiting(struct dpt_ranks *ranks);
 
-/* No start has to wait: the claims are held, or the run has none. */
+/* Whether no start has to wait: the claims are held, or the run has none. */
 bool dpt_ranks_are_claimed(const struct dpt_ranks *ranks);
 
 /* SIGKILL to process action->spawn, if it runs; a start that waits becomes an EXITED event. */
@@ -81,14 +86,15 @@ DPT_MUST_USE bool dpt_ranks_next(struct dpt_ranks *ranks, int i, bool may_write,
 /* The step in the memfd of local rank i's process; 0: none, or no process. */
 int64_t dpt_ranks_step(const struct dpt_ranks *ranks, int i);
 
-/* Adds the descriptors to wait for; returns how many (at most n * DPT_RANK_FDS_MAX). */
+/* Writes the descriptors to wait for to ret_items; returns their number, at most n *
+ * DPT_RANK_FDS_MAX. */
 int dpt_ranks_poll(const struct dpt_ranks *ranks, struct pollfd *ret_items);
 
-/* The longest wait for events: 0 if an EXITED event is due, short after the end of a link, else
+/* The longest wait for events: 0 if an EXITED event is due, short if a link has just ended, else
  * `wait_ms`. */
 int64_t dpt_ranks_wait_ms(const struct dpt_ranks *ranks, int64_t wait_ms);
 
-/* Writes the lines that logs held back, or drops them (the incarnation is expelled). */
+/* Writes the lines that the logs held back, or drops them because the incarnation was expelled. */
 void dpt_ranks_release_logs(struct dpt_ranks *ranks);
 void dpt_ranks_discard_logs(struct dpt_ranks *ranks);
 

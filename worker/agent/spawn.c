@@ -41,7 +41,7 @@ enum {
     FDS
 };
 
-/* Made before fork. */
+/* What the child needs, made before the fork. */
 struct child_setup {
     const char *program;
     char *const *argv;
@@ -55,7 +55,7 @@ static void close_fds(int *fds, size_t n)
             close(fds[i]);
 }
 
-/* A memfd with `data`; `sealed`: its bytes cannot change. */
+/* Creates a memfd with `data`. `sealed`: its bytes cannot change. */
 static enum dpt_status create_memfd(const void *data, size_t bytes, bool sealed, int *ret,
                                     struct dpt_err *err)
 {
@@ -63,14 +63,15 @@ static enum dpt_status create_memfd(const void *data, size_t bytes, bool sealed,
     const int fd = memfd_create("dpt-rank", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return dpt_fail_errno(err, errno, "memory for a rank");
-    *ret = fd; /* the caller closes it */
+    *ret = fd; /* the caller closes it after a failure too */
     DPT_TRY(dpt_fs_pwrite_all(fd, data, bytes, 0, "memory for a rank", err));
     if (sealed && fcntl(fd, F_ADD_SEALS, seals) != 0)
         return dpt_fail_errno(err, errno, "memory for a rank");
     return DPT_OK;
 }
 
-/* After fork in a process with threads: async-signal-safe calls only. Reports errno and ends. */
+/* Runs after fork in a process with threads: only async-signal-safe calls are allowed. On failure
+ * writes errno to the pipe and exits. */
 static _Noreturn void exec_in_child(const struct child_setup *setup)
 {
     const int *fds = setup->fds;
@@ -80,7 +81,7 @@ static _Noreturn void exec_in_child(const struct child_setup *setup)
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     for (int number = 1; number < SIGRTMIN; number++)
         (void)signal(number, SIG_DFL);
-    /* For the time until the rank's main asks for it again and checks its parent. */
+    /* Protects the rank until its main asks for the signal again and checks its parent. */
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     const int wanted[] = {fds[NULL_FD],   fds[OUT_WRITE], fds[OUT_WRITE],
                           fds[LINK_RANK], fds[CONFIG],    fds[STEP]};
@@ -91,7 +92,7 @@ static _Noreturn void exec_in_child(const struct child_setup *setup)
         ok = (high[i] = fcntl(wanted[i], F_DUPFD_CLOEXEC, CHILD_FD_BASE)) >= 0 && ok;
     for (int i = 0; ok && i < (int)(sizeof wanted / sizeof wanted[0]); i++)
         ok = dup2(high[i], i) == i; /* clears close-on-exec */
-    /* For descriptors of libraries; ours are close-on-exec. Linux 5.11 and later. */
+    /* The descriptors of libraries may lack close-on-exec; ours have it. Linux 5.11 and later. */
     (void)close_range(DPT_RANK_FD_STEP + 1, ~0U, CLOSE_RANGE_CLOEXEC);
     if (ok)
         execv(setup->program, setup->argv);
@@ -101,7 +102,7 @@ static _Noreturn void exec_in_child(const struct child_setup *setup)
     _exit(127);
 }
 
-/* The errno of a failed exec; 0: the pipe closed by a successful one. */
+/* The errno of a failed exec. 0: the exec succeeded, which has closed the pipe. */
 static int read_exec_status(int fd)
 {
     int failed = 0;
@@ -120,7 +121,7 @@ static enum dpt_status fork_and_exec(struct child_setup *setup, struct dpt_rank_
         return dpt_fail_errno(err, errno, "start a rank process");
     if (pid == 0)
         exec_in_child(setup);
-    (void)setpgid(pid, pid); /* fails after exec, when the child has done it */
+    (void)setpgid(pid, pid); /* fails after the exec: the child has done it then */
     close(setup->fds[STATUS_WRITE]);
     setup->fds[STATUS_WRITE] = -1;
     int failed = read_exec_status(setup->fds[STATUS_READ]);
@@ -262,7 +263,8 @@ static bool is_spared(pid_t pid, const pid_t *spare, size_t n)
     return false;
 }
 
-/* Child processes of one thread of this process (adopted ones belong to one of them). */
+/* Lists the child processes of one thread of this process. An adopted child belongs to one of the
+ * threads. */
 static size_t children_of_thread(const char *thread, pid_t *ret, size_t n_max)
 {
     char path[64];
@@ -290,8 +292,8 @@ static size_t list_children(pid_t *ret, size_t n_max)
     return n;
 }
 
-/* A killed process ends at once unless it hangs in the kernel (disk): then the next sweep reaps it.
- */
+/* Reaps a killed process. It ends at once unless it hangs in the kernel (disk); then a later sweep
+ * reaps it. */
 static void reap_killed(pid_t pid)
 {
     struct pollfd dying = {.fd = pidfd_open_call(pid), .events = POLLIN};

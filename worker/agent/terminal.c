@@ -32,10 +32,10 @@ struct dpt_terminal {
     uint64_t left_out; /* lines that did not fit */
     bool closing, shows, dirty;
     bool ended;     /* the thread has ended */
-    bool abandoned; /* no caller waits for the thread: it frees this struct */
+    bool abandoned; /* no caller waits for the thread: the thread frees this struct */
     struct dpt_live_facts facts;
-    /* Of the thread only. */
-    int drawn_columns; /* of the live line on the screen; 0: none */
+    /* Only the thread uses these. */
+    int drawn_columns; /* columns of the live line on the screen; 0: none */
     int64_t drawn_ms;
 };
 
@@ -67,7 +67,7 @@ static int columns_of(int fd)
 
 /* ---- writing ---- */
 
-/* An error means that the terminal is gone: it cannot be reported there. */
+/* An error means that the terminal is gone, so the error cannot be reported there. */
 static void write_to_fd(int fd, const char *text, size_t bytes)
 {
     while (bytes > 0) {
@@ -81,7 +81,8 @@ static void write_to_fd(int fd, const char *text, size_t bytes)
     }
 }
 
-/* A terminal that was made narrower has wrapped the line over several rows. */
+/* Erases the live line. If the terminal was made narrower, the line was wrapped over several
+ * rows. */
 static void erase_live(struct dpt_terminal *terminal)
 {
     if (terminal->drawn_columns == 0)
@@ -95,7 +96,7 @@ static void erase_live(struct dpt_terminal *terminal)
     terminal->drawn_columns = 0;
 }
 
-/* Columns of a text in which each character takes one. */
+/* Number of columns of a text whose characters each take one column. */
 static int text_width(const char *text)
 {
     int width = 0;
@@ -135,7 +136,8 @@ static void write_left_out(struct dpt_terminal *terminal, uint64_t lines)
 
 /* ---- the thread ---- */
 
-/* Waits for a line to write, or a live line to draw at its time. With the mutex held. */
+/* Waits until there is a line to write, or until the time to draw the live line. Called with the
+ * mutex held. */
 static void wait_for_work(struct dpt_terminal *terminal)
 {
     while (terminal->first == NULL && terminal->left_out == 0 && !terminal->closing) {
@@ -273,7 +275,8 @@ void dpt_terminal_destroy(struct dpt_terminal **terminal_p)
     until.tv_sec += DPT_TERMINAL_DRAIN_MS / 1000;
     const pthread_t thread = terminal->thread;
     bool ended = pthread_timedjoin_np(thread, NULL, &until) == 0;
-    if (!ended) { /* it hangs in a write, or ended just now */
+    /* The thread hangs in a write, or has ended just now. */
+    if (!ended) {
         (void)pthread_mutex_lock(&terminal->mutex);
         ended = terminal->ended;
         terminal->abandoned = !ended;

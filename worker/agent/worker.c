@@ -21,14 +21,15 @@ enum { SILENCE_MS_MIN = 500, ERROR_LINE_BYTES = 4096, RANDOM_ID_BYTES = 6 };
 struct worker {
     struct dpt_worker_options options;
     char node_id[DPT_CONFIG_NAME_BYTES];
-    struct dpt_config config; /* --config's, else the demo's: names the server and the run */
+    struct dpt_config config; /* from --config, else the demo's; names the server and the run */
     struct dpt_node *node;    /* NULL until there is a config */
     struct dpt_worker_endpoint server_at;
-    bool in_loop; /* a failure from now on is not one of the user's input */
+    bool in_loop; /* the loop runs: a failure is no longer the fault of the user's input */
     bool live;    /* standard output has a live line */
     struct dpt_server_thread *server;
     struct dpt_client *client;
-    /* Prints every line once the ending signals are blocked. NULL before: lines go to stdio. */
+    /* Prints every line once the signals that end a program are blocked. NULL before: lines are
+     * written with stdio. */
     struct dpt_terminal *terminal;
 };
 
@@ -44,7 +45,7 @@ static void print_to_stdout(const struct worker *worker, const char *line)
     (void)fflush(stdout);
 }
 
-/* A line for standard output, unless it should be quiet. */
+/* Prints a line to standard output, unless --quiet is given. */
 static DPT_PRINTF(2, 3) void print_info(const struct worker *worker, const char *fmt, ...)
 {
     char line[DPT_TEXT_LINE_BYTES];
@@ -56,7 +57,7 @@ static DPT_PRINTF(2, 3) void print_info(const struct worker *worker, const char 
         print_to_stdout(worker, line);
 }
 
-/* A line for standard error, after the program's name. */
+/* Prints a line to standard error, after the program's name. */
 static DPT_PRINTF(2, 3) void print_error(const struct worker *worker, const char *fmt, ...)
 {
     char line[ERROR_LINE_BYTES];
@@ -67,7 +68,7 @@ static DPT_PRINTF(2, 3) void print_error(const struct worker *worker, const char
     va_end(ap);
     dpt_one_line(line);
     const size_t bytes = strlen(line) + 1;
-    line[bytes - 1] = '\n'; /* in the place of the NUL */
+    line[bytes - 1] = '\n'; /* replaces the NUL */
     if (worker->terminal != NULL)
         dpt_terminal_print_error(worker->terminal, line, bytes);
     else
@@ -80,7 +81,8 @@ static enum dpt_status create_node(struct worker *worker, const struct dpt_node_
     DPT_TRY(dpt_node_create(&worker->options, text, &worker->node, err));
     DPT_ASSERT(worker->node != NULL);
     const char *interface = worker->node->config.cluster.interface;
-    char address[DPT_ADDRESS_BYTES]; /* a check: each start of a rank asks for it again */
+    /* Only checked here: each start of a rank looks the address up again. */
+    char address[DPT_ADDRESS_BYTES];
     return interface[0] == '\0' ? DPT_OK : dpt_address_find(interface, "", address, err);
 }
 
@@ -108,8 +110,8 @@ static enum dpt_status load_config_file(struct worker *worker, struct dpt_err *e
     return status;
 }
 
-/* Loads the file. Without one the config of the server or the demo is used later; server and run
- * are named by the demo's config and the command line. */
+/* Loads the config file. Without one, the server's config or the demo is used later; until then the
+ * demo's config and the command line name the server and the run. */
 static enum dpt_status load_config_or_demo(struct worker *worker, struct dpt_err *err)
 {
     if (worker->options.config_path != NULL)
@@ -123,11 +125,11 @@ static enum dpt_status load_config_or_demo(struct worker *worker, struct dpt_err
                                            .n_overrides = worker->options.n_overrides};
     DPT_TRY(dpt_config_parse(&input, &worker->config, err));
     if (worker->config.model.init_from[0] != '\0')
-        return DPT_OK; /* the sizes are another model's: create_demo_node checks them */
+        return DPT_OK; /* create_demo_node checks them: the sizes are another model's */
     return dpt_config_load(&input, &worker->config, err);
 }
 
-/* One line, and with --verbose its details. */
+/* Logs one line, and with --verbose its details. */
 static void log_node(const struct worker *worker)
 {
     char text[512], threads[64];
@@ -206,7 +208,8 @@ static enum dpt_status open_server(struct worker *worker, struct dpt_err *err)
                                 &worker->server_at, err));
     if (worker->server_at.embed && worker->node == NULL)
         DPT_TRY(create_demo_node(worker, err));
-    sigset_t ends; /* the loop reads them: threads inherit the mask */
+    /* The loop reads these signals. All threads inherit the mask. */
+    sigset_t ends;
     DPT_TRY(dpt_signals_block_ends(&ends, err));
     DPT_TRY(open_terminal(worker, err));
     if (worker->server_at.embed) {
@@ -217,7 +220,8 @@ static enum dpt_status open_server(struct worker *worker, struct dpt_err *err)
     return connect_client(worker, err);
 }
 
-/* The steps of an epoch follow from data.train and the batch. */
+/* Whether the two configs have different data. The number of steps of an epoch follows from
+ * data.train and the batch. */
 static bool has_other_data(const struct dpt_config *theirs, const struct dpt_config *mine)
 {
     return theirs->train.epochs > 0 && mine->train.epochs > 0 &&
@@ -226,15 +230,15 @@ static bool has_other_data(const struct dpt_config *theirs, const struct dpt_con
            theirs->train.seq_len == mine->train.seq_len;
 }
 
-/* Both train adapters, of different weights. */
+/* Whether both configs train adapters, but of different base weights. */
 static bool has_other_base(const struct dpt_config *theirs, const struct dpt_config *mine)
 {
     return theirs->train.lora.rank > 0 && mine->train.lora.rank > 0 &&
            strcmp(theirs->train.lora.base_hash, mine->train.lora.base_hash) != 0;
 }
 
-/* Names the keys in which this config differs from the run's. False: there are none, or the config
- * cannot be read. */
+/* Prints the keys in which this config differs from the run's. False: there are none, or the run's
+ * config cannot be read. */
 static bool print_difference(const struct worker *worker, const char *run_config)
 {
     struct dpt_config *theirs = malloc(sizeof *theirs);
@@ -281,10 +285,11 @@ static int report_end(const struct worker *worker, struct dpt_loop_end *end)
 {
     dpt_terminal_show(worker->terminal, NULL);
     const bool refused = end->run_config != NULL && end->exit_code != DPT_EXIT_DONE;
+    /* print_difference prints the differing keys in place of the server's text. */
     if (end->exit_code == DPT_EXIT_DONE)
         print_closing(worker, end);
     else if (refused && print_difference(worker, end->run_config))
-        ; /* instead of the server's text */
+        ;
     else if (end->no_run)
         print_error(worker,
                     "nobody brought the config of run %s to %s in time: start a worker of it with "
@@ -325,7 +330,7 @@ static enum dpt_status run_loop_once(struct worker *worker, const char *program,
     return dpt_loop_run(&options, ret, err);
 }
 
-/* Neither a config nor a run was named: joins the only run at the server. */
+/* Joins the only run at the server, because the user named neither a config nor a run. */
 static enum dpt_status join_other_run(struct worker *worker, const char *run, struct dpt_err *err)
 {
     print_info(worker, "no config given: taking part in run '%s', the one at %s", run,
@@ -369,7 +374,7 @@ static enum dpt_status run_worker(struct worker *worker, int argc, char *const *
     }
     dpt_log_set_level(worker->options.log_level);
     dpt_log_set_who("dpt-worker", worker->node_id);
-    /* Reading all the data may take long, and nothing runs yet. */
+    /* Reading all the data may take long, and no rank runs yet: signals end the program at once. */
     DPT_TRY(dpt_signals_end_at_once(left_early, DPT_EXIT_DONE, err));
     DPT_TRY(load_config_or_demo(worker, err));
     DPT_TRY(open_server(worker, err));
@@ -378,7 +383,7 @@ static enum dpt_status run_worker(struct worker *worker, int argc, char *const *
     return run_loop_and_report(worker, program, ret_exit, err);
 }
 
-/* Before the loop nearly every failure is one of the user's input. */
+/* Before the loop nearly every failure is a fault of the user's input. */
 static int exit_code_of_status(enum dpt_status status)
 {
     switch (status) {
