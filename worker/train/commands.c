@@ -1,4 +1,4 @@
-/* The agent's commands (the table of rank.h). */
+/* Carries out the agent's commands (the table of rank.h). */
 #include "worker/train/process.h"
 
 #include "base/clock.h"
@@ -20,7 +20,8 @@ static void quiesce(struct dpt_rank *r, const Dpt__AgentToRank *command)
     int64_t newest = -1;
     const bool found = rank_newest_checkpoint(r, &newest, &err) == DPT_OK;
     Dpt__RankState *state = &dpt_link_edit(r->link)->state;
-    if (found) /* else the checkpoint found before counts */
+    /* If the folder cannot be read, the checkpoint found before stays in the report. */
+    if (found)
         state->checkpoint_step = newest;
     newest = state->checkpoint_step;
     dpt_link_publish(r->link, false);
@@ -32,7 +33,8 @@ static void quiesce(struct dpt_rank *r, const Dpt__AgentToRank *command)
     rank_report(r, DPT__RANK_PHASE__RANK_QUIESCED, command->generation);
 }
 
-/* PLAN. DPT_OK also if the generation could not be formed, which is reported to the agent. */
+/* Carries out a PLAN. If the generation cannot be formed, this is reported to the agent and the
+ * status is still DPT_OK. */
 static enum dpt_status carry_out_plan(struct dpt_rank *r, const Dpt__AgentToRank *command,
                                       struct dpt_err *err)
 {
@@ -62,7 +64,7 @@ static enum dpt_status go_and_train(struct dpt_rank *r, struct dpt_err *err)
     if (end == TRAIN_FINISHED)
         rank_report(r, DPT__RANK_PHASE__RANK_FINISHED, r->gen.number);
     if (end == TRAIN_BROKEN && !dpt_link_interrupted(r->link, r->gen.number)) {
-        /* The terminal shows the cause with the next generation. */
+        /* The agent's terminal shows the cause when the next generation starts. */
         dpt_log(DPT_LOG_INFO, "generation %llu broke at step %lld (%s); waiting for the next one",
                 (unsigned long long)r->gen.number, (long long)r->state.step, err->text);
         dpt_link_publish_failure(r->link, r->gen.number, dpt_comm_thread_suspect(r->comm_thread),
@@ -71,15 +73,15 @@ static enum dpt_status go_and_train(struct dpt_rank *r, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* A soft PREPARE tells a rank that has not heard GO yet that its generation is running: it must
- * take part until all agree to stop. */
+/* Whether a soft PREPARE shows that this rank's generation is running, although the rank has not
+ * heard GO yet. The rank must take part in the steps until all ranks agree to stop. */
 static bool running_is_implied(const struct dpt_rank *r, const Dpt__AgentToRank *command)
 {
     return command->command == DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT && r->gen.ready &&
            command->generation > r->gen.number;
 }
 
-/* RESCUE, carried out once: this node leaves while no server answers. After this the rank only
+/* Carries out a RESCUE, once: this node leaves while no server answers. After it the rank only
  * waits for EXIT. */
 static void carry_out_rescue(struct dpt_rank *r, int64_t deadline_ms)
 {
@@ -90,8 +92,8 @@ static void carry_out_rescue(struct dpt_rank *r, int64_t deadline_ms)
         return;
     r->loop->rescued = true;
     rank_leave_generation(r);
-    /* The step's checkpoint may have been committed after the last look, and another node may write
-     * the rescue faster. */
+    /* The step's checkpoint may have been committed since the last look. Another node may complete
+     * the rescue before this rank. */
     const bool saved = rank_step_is_there(r, step) ||
                        rank_write_rescue(r, deadline_ms, &err) == DPT_OK ||
                        rank_step_is_there(r, step);
@@ -106,16 +108,18 @@ static void carry_out_rescue(struct dpt_rank *r, int64_t deadline_ms)
         dpt_logbook_keep_unwritten(r->log->lines);
     struct dpt_report *report = dpt_link_edit(r->link);
     report->state.rescue_failed = !saved;
+    /* If the rescue failed, the log has the reason. */
     if (saved)
         report->state.rescued_step = step;
-    else /* the log has the reason */
+    else
         (void)snprintf(report->text, sizeof report->text, "step %lld is not rescued",
                        (long long)step);
     dpt_link_publish(r->link, true);
 }
 
-/* The next command. Meanwhile a rank that has finished reports when the last checkpoint, which
- * another rank may commit, is complete: then this process may be lost. */
+/* Waits for the next command. Meanwhile a rank that has finished looks for the last checkpoint,
+ * which another rank may commit, and reports when it is complete. After that no step is lost with
+ * this process. */
 static enum dpt_status await_command(struct dpt_rank *r, struct dpt_err *err)
 {
     for (;;) {
@@ -133,7 +137,7 @@ static enum dpt_status await_command(struct dpt_rank *r, struct dpt_err *err)
 
 enum dpt_status rank_follow(struct dpt_rank *r, struct dpt_err *err)
 {
-    uint64_t quiesced = 0; /* the newest generation reported for */
+    uint64_t quiesced = 0; /* newest generation for which the rank has reported QUIESCED */
     enum dpt_status status = DPT_OK;
     while (status == DPT_OK && (status = await_command(r, err)) == DPT_OK) {
         const Dpt__AgentToRank *command = dpt_link_command(r->link);
@@ -179,5 +183,5 @@ void rank_await_rescue(struct dpt_rank *r)
             return;
         if (command && command->command == DPT__RANK_COMMAND__COMMAND_RESCUE)
             carry_out_rescue(r, command->rescue_by_ms);
-    } while (dpt_link_wait(r->link, -1, &err) == DPT_OK); /* else the agent has ended */
+    } while (dpt_link_wait(r->link, -1, &err) == DPT_OK); /* ends when the agent has ended */
 }

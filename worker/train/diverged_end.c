@@ -1,4 +1,4 @@
-/* The end of a run that has diverged: a step is not finite, or the state is not finite
+/* Ends a run that has diverged: a step is not finite, or the state is not finite
  * (worker/optim/divergence.h). */
 #include "worker/train/process.h"
 
@@ -12,8 +12,9 @@
 
 enum { WHAT_BYTES = 128, ARGUMENTS_BYTES = 256 };
 
-/* The first rank that reports the error ends the run for all ranks: so all ranks wait for each
- * other before. *flag: of this rank; becomes true if any rank's is. */
+/* Waits for all ranks. The first rank that reports the error ends the run for all ranks, so all
+ * ranks must have done their work before. *flag: this rank's flag; becomes true if the flag of any
+ * rank is true. */
 static enum dpt_status join_flags(struct dpt_rank *r, bool *flag, struct dpt_err *err)
 {
     const uint8_t mine = *flag;
@@ -24,7 +25,7 @@ static enum dpt_status join_flags(struct dpt_rank *r, bool *flag, struct dpt_err
     return DPT_OK;
 }
 
-/* The arguments that lower the learning rate, and min_lr if it would be above. */
+/* Writes the arguments that lower the learning rate and, if it would be higher, min_lr. */
 static const char *print_lower_lr(const struct dpt_config *config, char ret[ARGUMENTS_BYTES])
 {
     char lr[32], min_lr[96] = "", allow[40] = "";
@@ -39,7 +40,7 @@ static const char *print_lower_lr(const struct dpt_config *config, char ret[ARGU
     return ret;
 }
 
-/* `why`, the newest checkpoint, and the arguments that may help, as they are to be typed. */
+/* Fails with `why`, the newest checkpoint, and the arguments that may help, ready to be typed. */
 static enum dpt_status fail_diverged(struct dpt_rank *r, const char *why, bool may_skip,
                                      struct dpt_err *err)
 {
@@ -60,9 +61,9 @@ static enum dpt_status fail_diverged(struct dpt_rank *r, const char *why, bool m
         may_skip ? "; or leave such steps out, --set train.on_divergence=skip" : "");
 }
 
-/* Saves the state before the step, unless a checkpoint has it. If that state is not finite either,
- * the saver logs it and drops the checkpoint. *ret_gave_up: the world changes before the state is
- * saved, and the next generation has to save it. */
+/* Saves the state before the diverged step, unless a checkpoint has it. If that state is not finite
+ * either, the saver logs this and drops the checkpoint. *ret_gave_up: the world changes before the
+ * state is saved, and the next generation has to save it. */
 static enum dpt_status save_before_diverged_step(struct dpt_rank *r, bool *ret_gave_up,
                                                  struct dpt_err *err)
 {
@@ -126,8 +127,8 @@ static const char *name_of_element(const struct dpt_rank *r, int64_t element)
     return r->save->tensors.tensor[t].name;
 }
 
-/* False: all values of the part are finite. True: `ret` names the place, as "second moment of
- * tensor 'x'". */
+/* Looks for a value that is not finite. False: all values of the part are finite. True: `ret` names
+ * the place, as "second moment of tensor 'x'". */
 static bool name_not_finite(const struct dpt_rank *r, const struct dpt_state_part *part,
                             char ret[WHAT_BYTES])
 {
@@ -151,7 +152,8 @@ static bool name_not_finite(const struct dpt_rank *r, const struct dpt_state_par
     return false;
 }
 
-/* Earlier saves have ended on all ranks before the first rank reports the end of the run. */
+/* Waits for earlier saves on all ranks, so that they have ended before the first rank reports the
+ * end of the run. */
 static enum dpt_status settle_savers(struct dpt_rank *r, struct dpt_err *err)
 {
     bool none = false;

@@ -1,4 +1,4 @@
-/* The error that ends a process: its exit code, and its report to the agent. */
+/* Reports the error that ends a process to the agent, with the exit code. */
 #include "worker/train/process.h"
 
 #include "base/log.h"
@@ -8,14 +8,15 @@
 
 enum { EXIT_CODE_CONFIG = 2, EXIT_CODE_FAILED = 4, EXIT_CODE_EXPELLED = 75 };
 
-/* Errors in the config and in the files that it names: a retry does not help. */
+/* The exit code of an error. EXIT_CODE_CONFIG is for errors in the config and in the files that it
+ * names: there a retry does not help. */
 static int exit_code_of(enum dpt_status status)
 {
     switch (status) {
     case DPT_ECONFIG:
     case DPT_EINVAL:
     case DPT_ENOENT:
-    case DPT_EIO: /* before the first step: a file of the config that cannot be read */
+    case DPT_EIO: /* before the first step: a file that the config names */
     case DPT_ECORRUPT:
     case DPT_EVERSION:
     case DPT_EUNSUPPORTED:
@@ -27,16 +28,16 @@ static int exit_code_of(enum dpt_status status)
     }
 }
 
-/* A mount, a device or memory that the first process of this local rank had may be absent for a
- * time. */
+/* Whether a retry may help: a mount, a device or memory that the first process of this local rank
+ * had may be missing only for a time. */
 static bool is_temporary(enum dpt_status status)
 {
     return status == DPT_EDEVICE || status == DPT_EIO || status == DPT_ENOENT ||
            status == DPT_ENOMEM;
 }
 
-/* The last report. `fatal`: the agent reports it as the error of the run. Else the cause is this
- * machine, and the agent starts the process again. */
+/* Publishes the last report. `fatal`: the agent reports the error as the run's error. Otherwise the
+ * cause is on this machine, and the agent starts the process again. */
 static void publish_end(struct dpt_rank *r, bool fatal, int exit_code, const char *text)
 {
     dpt_log(r->link ? DPT_LOG_INFO : DPT_LOG_ERROR, "this process ends: %s", text);
@@ -53,7 +54,8 @@ static void publish_end(struct dpt_rank *r, bool fatal, int exit_code, const cha
 
 int rank_report_end(struct dpt_rank *r, enum dpt_status status, bool at_work, struct dpt_err *err)
 {
-    if (status == DPT_EPEER) /* the agent is gone */
+    /* Without an agent there is nobody to report to. */
+    if (status == DPT_EPEER)
         return EXIT_CODE_FAILED;
     const int exit_code = at_work && status != DPT_ECONFIG && status != DPT_EREFUSED
                               ? EXIT_CODE_FAILED

@@ -1,5 +1,5 @@
-/* The process of a rank: its commands, the loop over the steps of a generation, the end of the run
- * and of the process. Main thread. */
+/* The process of a rank: the agent's commands, the loop over the steps of a generation, and the end
+ * of the run and of the process. Main thread. */
 #ifndef DPT_WORKER_TRAIN_PROCESS_H
 #define DPT_WORKER_TRAIN_PROCESS_H
 
@@ -9,14 +9,15 @@ enum { STEP_TIMES_COUNT = 16 };
 
 /* Times and tokens of the steps of this process. */
 struct rank_loop {
-    int64_t last_step_ns; /* end of the last step and of its save, evaluation and comparison */
+    /* Time at which the last step ended, with its save, evaluation and comparison. */
+    int64_t last_step_ns;
     struct dpt_comm_account last_account; /* at last_step_ns */
     int64_t step_ms[STEP_TIMES_COUNT];
     int n_step_ms;
     int64_t tokens_trained;
     double train_seconds;
     /* tokens_trained and train_seconds at the last step with a line (train.log_every), or at the
-     * beginning of the generation. */
+     * start of the generation. */
     int64_t line_tokens;
     double line_seconds;
     int64_t steps_made;
@@ -31,8 +32,8 @@ static inline int64_t rank_tokens_per_step(const struct dpt_rank *r)
 /* commands.c: follows the agent's commands until EXIT, an error, or the end of the agent
  * (DPT_EPEER). */
 DPT_MUST_USE enum dpt_status rank_follow(struct dpt_rank *r, struct dpt_err *err);
-/* After the last report of a rank with a complete state: writes a rescue if the agent commands it,
- * and returns at EXIT. */
+/* Called after the last report of a rank with a complete state. Writes a rescue if the agent
+ * commands it, and returns at EXIT. */
 void rank_await_rescue(struct dpt_rank *r);
 
 enum train_end {
@@ -45,16 +46,18 @@ enum train_end {
 DPT_MUST_USE enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret,
                                         struct dpt_err *err);
 
-/* run_end.c. With all ranks: rank_finish makes the last checkpoint, the summary, and the hash in
- * the report; rank_finish_evaluation makes evaluation.json of a run that only evaluates. */
+/* run_end.c. All ranks call these together. rank_finish writes the last checkpoint, the summary,
+ * and the hash in the report. rank_finish_evaluation writes evaluation.json of a run that only
+ * evaluates. */
 DPT_MUST_USE enum dpt_status rank_finish(struct dpt_rank *r, struct dpt_err *err);
 DPT_MUST_USE enum dpt_status rank_finish_evaluation(struct dpt_rank *r, struct dpt_err *err);
 
-/* diverged_end.c. Each with all ranks. Each ends the run with DPT_EDIVERGED, whose text has the
- * cause, the newest checkpoint and the settings to change; other errors as rank_compute_step.
- * rank_end_diverged: after DPT_EDIVERGED of a step; saves the held state. rank_end_not_finite:
- * after a step whose checkpoint a rank dropped because the state is not finite.
- * rank_check_last_state: DPT_OK if the state of the last checkpoint is finite on all ranks. */
+/* diverged_end.c. All ranks call these together. They end the run with DPT_EDIVERGED, whose text
+ * has the cause, the newest checkpoint and the settings to change; other errors are those of
+ * rank_compute_step. rank_end_diverged: after DPT_EDIVERGED of a step; saves the held state.
+ * rank_end_not_finite: after a step whose checkpoint a rank dropped because the state is not
+ * finite. rank_check_last_state: DPT_OK if the state of the last checkpoint is finite on all
+ * ranks. */
 DPT_MUST_USE enum dpt_status rank_end_diverged(struct dpt_rank *r, struct dpt_err *err);
 DPT_MUST_USE enum dpt_status rank_end_not_finite(struct dpt_rank *r, struct dpt_err *err);
 DPT_MUST_USE enum dpt_status rank_check_last_state(struct dpt_rank *r, struct dpt_err *err);

@@ -18,7 +18,7 @@
 
 enum { EXIT_CODE_FAILED = 4 };
 
-/* A rank with its rooms. */
+/* A rank with the structs of all its rooms (rooms.h). */
 struct whole_rank {
     struct dpt_rank rank;
     struct rank_log log;
@@ -29,7 +29,7 @@ struct whole_rank {
     struct rank_loop loop;
 };
 
-/* On the link's thread. */
+/* Runs on the link's thread. */
 static void on_interrupt(void *ctx, uint64_t generation)
 {
     struct dpt_rank *r = ctx;
@@ -104,10 +104,12 @@ static int report_and_close_log(struct dpt_rank *r, enum dpt_status status, bool
                                 struct dpt_err *err)
 {
     const bool sound = status != DPT_OK && at_work && r->stepping->reading_failed;
+    /* Before the last report, because after it the agent may end this process. */
     if (!sound)
-        close_log(r); /* before the last report: after it the agent may end this process */
+        close_log(r);
     const int exit_code = status == DPT_OK ? 0 : rank_report_end(r, status, at_work, err);
-    if (status != DPT_OK && r->comm_thread) /* an orderly close would wait for the other ranks */
+    /* An orderly close would wait for the other ranks. */
+    if (status != DPT_OK && r->comm_thread)
         dpt_comm_thread_abort(r->comm_thread);
     if (sound) {
         rank_await_rescue(r);
@@ -121,7 +123,8 @@ static void close_rooms(struct dpt_rank *r)
     if (r->link && r->comm_thread && r->save->saver && r->strategy)
         rank_leave_generation(r);
     dpt_saver_destroy(&r->save->saver);
-    dpt_link_destroy(&r->link); /* before comm_thread, which the link's thread aborts */
+    /* Before comm_thread, because the link's thread aborts comm_thread. */
+    dpt_link_destroy(&r->link);
     dpt_comm_thread_destroy(&r->comm_thread);
     if (r->strategy)
         dpt_strategy_destroy(&r->strategy);

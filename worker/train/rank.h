@@ -18,13 +18,14 @@
 
 #include "worker/train/state/rooms.h"
 
-/* Runs a rank to its end. Returns the exit code, which the agent's last report has, too: 0 after
+/* Runs a rank to its end. Returns the exit code, which the agent's last report also has: 0 after
  * EXIT, 2 for an error of the configuration or of its files, 75 for a folder that another run has
- * taken, 4 for other errors. The reason of an error is logged and reported to the agent. Blocks;
- * the log is the only process-wide state that it uses. */
+ * taken, 4 for other errors. The reason of an error is logged and reported to the agent. Blocks.
+ * The log is the only process-wide state that the rank uses. */
 int dpt_rank_run(const struct dpt_rank_options *options);
 
-/* The rank process, which ends with its agent. The link is file descriptor DPT_RANK_FD_LINK. */
+/* Runs the rank process, which ends when its agent ends. The link is file descriptor
+ * DPT_RANK_FD_LINK. */
 int dpt_rank_main(const struct dpt_rank_start *start, const struct dpt_config *config);
 
 #endif

@@ -1,4 +1,4 @@
-/* The end of a run: the last checkpoint, the summary, the weights hash. */
+/* Ends a run: the last checkpoint, the summary, the weights hash. */
 #include "worker/train/process.h"
 
 #include "base/clock.h"
@@ -54,7 +54,7 @@ static struct dpt_summary summary_of(const struct dpt_rank *r, char *weights_has
 static enum dpt_status write_summary(const struct dpt_rank *r, const struct dpt_summary *summary,
                                      struct dpt_err *err)
 {
-    /* A finished run that is started again makes no step: its results stay. */
+    /* If a finished run is started again, it makes no step, and the old results stay. */
     char path[PATH_MAX];
     DPT_TRY(dpt_fs_join(r->config->log.dir, "summary.json", path, sizeof path, err));
     if (r->state.start_step == r->state.step && dpt_fs_exists(path))
@@ -75,7 +75,8 @@ enum dpt_status rank_finish(struct dpt_rank *r, struct dpt_err *err)
     DPT_TRY(rank_check_last_state(r, err));
     DPT_TRY(rank_save_last(r, hash, err));
     const struct dpt_summary summary = summary_of(r, hash);
-    if (rank_settles_log(r)) /* a summary that cannot be written does not fail the run */
+    /* A summary that cannot be written does not fail the run. */
+    if (rank_settles_log(r))
         rank_check_log(r, write_summary(r, &summary, err), err);
     struct dpt_report *report = dpt_link_edit(r->link);
     report_hash(report, hash);

@@ -14,14 +14,16 @@
 
 /* ---- times ---- */
 
-/* The time between two steps (a save, an evaluation) does not count for the next step. */
+/* Begins the account of a step here, so that the time between two steps (a save, an evaluation)
+ * does not count for the next step. */
 static void begin_step_account(struct dpt_rank *r)
 {
     r->loop->last_step_ns = dpt_now_ns();
     dpt_comm_thread_account(r->comm_thread, &r->loop->last_account);
 }
 
-/* Time, waits and bytes of the step that was applied. */
+/* Accounts the time, waits and sent bytes of the step that was just applied. Returns the time in
+ * ms. */
 static double account_step(struct dpt_rank *r, struct dpt_comm_account *ret)
 {
     const int64_t began = r->loop->last_step_ns;
@@ -30,7 +32,8 @@ static double account_step(struct dpt_rank *r, struct dpt_comm_account *ret)
     double step_ms = (double)(r->loop->last_step_ns - began) * 1e-6;
     ret->waited_ns = r->loop->last_account.waited_ns - before.waited_ns;
     ret->bytes_sent = r->loop->last_account.bytes_sent - before.bytes_sent;
-    /* Rounded up: a median of 0 means no step yet, and then no silence counts as a stall. */
+    /* Rounded up, because a median of 0 means that there was no step yet; then no silence counts as
+     * a stall. */
     r->loop->step_ms[r->loop->n_step_ms++ % STEP_TIMES_COUNT] = 1 + (int64_t)step_ms;
     r->loop->tokens_trained += rank_tokens_per_step(r);
     r->loop->train_seconds += step_ms * 1e-3;
@@ -54,7 +57,7 @@ static int64_t median_step_ms(const struct dpt_rank *r)
 
 /* ---- the reports of a step ---- */
 
-/* Whether metrics.jsonl and the terminal have a line of the step. */
+/* Whether metrics.jsonl and the terminal have a line for the step. */
 static bool line_is_due(const struct dpt_rank *r)
 {
     return r->state.step % r->config->train.log_every == 0 ||
@@ -139,8 +142,8 @@ static void publish_progress(struct dpt_rank *r)
 
 /* ---- lines that the last generation lacks ---- */
 
-/* A step that the last generation committed and the formation of this generation applied, or a step
- * whose line was lost with the node that had to print it. */
+/* Sends the newest step again: the formation of this generation may have applied a step that the
+ * last generation committed, or the line may have been lost with the node that had to print it. */
 static void send_missed_step(struct dpt_rank *r)
 {
     if (r->state.has_outcome && r->state.step > 0 && (line_is_due(r) || rank_ends_epoch(r)))
@@ -148,8 +151,8 @@ static void send_missed_step(struct dpt_rank *r)
     restart_rate(r);
 }
 
-/* The log writer of the last generation may have died before it wrote the last step. This rank may
- * have received the state after that step. */
+/* Writes the line of the newest step if the log lacks it. The log writer of the last generation may
+ * have died before it wrote the line, and this rank may have received the state after that step. */
 static void log_missed_step(struct dpt_rank *r)
 {
     if (!r->gen.writes_log || !r->state.has_outcome ||
@@ -194,8 +197,8 @@ static bool evaluation_is_due(const struct dpt_rank *r)
            (every > 0 && (r->state.step % every == 0 || r->state.step == r->config->train.steps));
 }
 
-/* Evaluates the state if this world has not evaluated it. *ret_stopped: the evaluation was stopped
- * because the world shall change; the next world continues it. */
+/* Evaluates the state unless it has been evaluated. *ret_stopped: the evaluation was stopped
+ * because the world changes; the next world continues it. */
 static enum dpt_status evaluate_once(struct dpt_rank *r, bool *ret_stopped, struct dpt_err *err)
 {
     bool all_leave = false;
@@ -207,7 +210,8 @@ static enum dpt_status evaluate_once(struct dpt_rank *r, bool *ret_stopped, stru
     return DPT_OK;
 }
 
-/* `again`: the generation begins, and the line of the evaluation may have been written before. */
+/* `again`: the generation has just begun, so the line of the evaluation may have been written
+ * before. */
 static enum dpt_status evaluate_if_due(struct dpt_rank *r, bool again, bool *ret_stopped,
                                        struct dpt_err *err)
 {
@@ -234,7 +238,8 @@ static enum dpt_status make_one_step(struct dpt_rank *r, struct dpt_err *err)
     DPT_TRY(rank_compute_step(r, err));
     DPT_TRY(rank_apply(r, err));
     rank_note_step(r);
-    if (verification_is_due(r)) /* before the step is logged or saved */
+    /* Verified before the step is logged or saved. */
+    if (verification_is_due(r))
         DPT_TRY(rank_verify(r, err));
     DPT_TRY(rank_finish_rebuild(r, err));
     struct dpt_comm_account account;
@@ -253,7 +258,8 @@ static enum dpt_status make_one_step(struct dpt_rank *r, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* One step, and its evaluation and save. *ret_stopped: all ranks have agreed to stop after it. */
+/* Makes one step and then its evaluation and its save. *ret_stopped: all ranks have agreed to stop
+ * after the step. */
 static enum dpt_status step_and_follow_up(struct dpt_rank *r, bool *ret_stopped,
                                           struct dpt_err *err)
 {
@@ -266,10 +272,11 @@ static enum dpt_status step_and_follow_up(struct dpt_rank *r, bool *ret_stopped,
     if (flags & DPT_COMMIT_NOT_FINITE)
         return rank_end_not_finite(r, err);
     const bool more = r->state.step < r->config->train.steps;
-    /* When all nodes leave, a further step would be lost: no need to wait for the server's PREPARE.
-     */
+    /* When all nodes leave, a further step would be lost, so there is no wait for the server's
+     * PREPARE. */
     const bool leaves = more && (flags & (DPT_COMMIT_REFORM | DPT_COMMIT_ALL_LEAVE));
-    if (!leaves) /* before the save, which has the validation loss */
+    /* Evaluates before the save, which contains the validation loss. */
+    if (!leaves)
         DPT_TRY(evaluate_if_due(r, false, &stopped, err));
     if (rank_save_if_due(r))
         begin_step_account(r);
@@ -299,7 +306,7 @@ static enum dpt_status evaluate_only(struct dpt_rank *r, bool *ret_stopped, stru
     return *ret_stopped ? DPT_OK : rank_finish_evaluation(r, err);
 }
 
-/* Whether an error of a step ends this generation only; else it ends the run. */
+/* Whether an error of a step ends only this generation. Otherwise it ends the run. */
 static bool ends_generation_only(const struct dpt_rank *r, enum dpt_status status)
 {
     return dpt_link_interrupted(r->link, r->gen.number) || status == DPT_EABORTED ||
@@ -327,7 +334,8 @@ enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_e
     } else {
         DPT_TRY(rank_check_folder(r, err));
         begin_training(r);
-        if (r->gen.farewell) { /* also after the last step: the end of the run has no time now */
+        /* Also after the last step: a farewell leaves no time for the end of the run. */
+        if (r->gen.farewell) {
             rank_save_before_leaving(r);
             return DPT_OK;
         }
@@ -335,13 +343,15 @@ enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_e
     }
     if (status == DPT_OK && !stopped)
         *ret = TRAIN_FINISHED;
-    if (status == DPT_EREFUSED) /* the folder is another run's: this run ends */
+    /* DPT_EREFUSED: another run has the folder, and this run ends. */
+    if (status == DPT_EREFUSED)
         return status;
     if (status != DPT_OK && ends_generation_only(r, status)) {
         *ret = TRAIN_BROKEN;
         return DPT_OK;
     }
-    if (status == DPT_EDIVERGED && r->state.diverged) /* the text needs no context */
+    /* The text of a divergence needs no context. */
+    if (status == DPT_EDIVERGED && r->state.diverged)
         return status;
     return dpt_wrap(err, status, "step %lld", (long long)r->state.step);
 }

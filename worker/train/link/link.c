@@ -25,27 +25,31 @@ struct dpt_link {
 
     pthread_mutex_t mutex;
     pthread_cond_t cond; /* CLOCK_MONOTONIC; a frame was received, or the agent has ended */
-    /* Under the mutex. */
-    struct dpt_report report; /* its steps wait to be sent */
-    int newest; /* slot of the newest message that the main thread has not read; -1: none */
+    /* The mutex guards the following. */
+    struct dpt_report report; /* the steps in it wait to be sent */
+    /* Slot of the newest message that the main thread has not read; -1: none. */
+    int newest;
     bool closed;
     uint64_t grant_generation;
     int64_t grant_step; /* -1: none */
-    size_t n_sending;   /* oldest waiting steps that are in the frame being sent */
-    bool newest_passes; /* of the newest waiting step: see dpt_link_tell_step */
+    size_t n_sending;   /* number of the oldest waiting steps in the frame being sent */
+    bool newest_passes; /* `passes` of the newest waiting step (dpt_link_tell_step) */
 
-    int current; /* slot of the main thread's message; -1: none. Main thread, under the mutex */
+    /* Slot of the message that the main thread uses; -1: none. Only the main thread changes it,
+     * under the mutex. */
+    int current;
 
-    /* Messages are decoded in place, so that receiving never allocates. Three: the main thread's,
-     * the newest, and the one being decoded. */
+    /* Messages are decoded in place, so that receiving never allocates memory. The three slots hold
+     * the main thread's message, the newest one, and the one being decoded. */
     struct {
         void *memory; /* DPT_MESSAGE_MEMORY_BYTES(DPT_RANK_FRAME_BYTES_MAX) */
         Dpt__AgentToRank *message;
     } slots[SLOTS];
 
     atomic_bool stop, gone, leaving;
-    _Atomic uint64_t hard_generation,
-        any_generation; /* highest PREPARE seen; hard: all at EXIT and RESCUE */
+    /* Highest generation of a hard PREPARE, or UINT64_MAX after EXIT and RESCUE; highest generation
+     * of any PREPARE. */
+    _Atomic uint64_t hard_generation, any_generation;
     _Atomic int64_t lease_until_ms, confirmed_ms;
 };
 
@@ -64,7 +68,7 @@ static void raise_to(_Atomic uint64_t *target, uint64_t value)
     }
 }
 
-/* Drops the oldest `n` waiting steps. With the mutex held. */
+/* Drops the oldest `n` waiting steps. Called with the mutex held. */
 static void drop_steps(struct dpt_link *link, size_t n)
 {
     struct dpt_report *report = &link->report;
@@ -74,8 +78,8 @@ static void drop_steps(struct dpt_link *link, size_t n)
     memmove(report->steps, report->steps + n, *n_steps * sizeof report->steps[0]);
 }
 
-/* Sends the report; false: the agent has ended. A full queue drops the frame: the next heartbeat
- * sends a newer report. */
+/* Sends the report. A full queue drops the frame: the next heartbeat sends a newer report. False:
+ * the agent has ended. */
 static bool send_report(struct dpt_link *link)
 {
     struct dpt_report *report = &link->report;
@@ -87,7 +91,8 @@ static bool send_report(struct dpt_link *link)
                                                 DPT_RANK_FRAME_BYTES_MAX, &bytes, &err);
     link->n_sending = report->message.n_steps;
     (void)pthread_mutex_unlock(&link->mutex);
-    DPT_ASSERT(status == DPT_OK); /* every part of a report is bounded below the frame */
+    /* Every part of a report is limited, so the report fits into a frame. */
+    DPT_ASSERT(status == DPT_OK);
     status = dpt_rank_link_send(link->options.fd, link->frame_out, bytes, &err);
     (void)pthread_mutex_lock(&link->mutex);
     if (status == DPT_OK)
@@ -102,10 +107,10 @@ void dpt_link_tell_step(struct dpt_link *link, const Dpt__StepRecord *record, bo
     Dpt__StepRecord *steps = link->report.steps;
     size_t *n = &link->report.message.n_steps;
     if (link->newest_passes && *n > link->n_sending)
-        --*n; /* the new step replaces it */
+        --*n; /* the new step replaces the newest waiting one */
     link->newest_passes = passes;
     while (*n > 0 && steps[*n - 1].step >= record->step)
-        --*n; /* the step was lost and is computed again */
+        --*n; /* this step was lost and is computed again */
     if (link->n_sending > *n)
         link->n_sending = *n;
     if (*n == DPT_PROTO_STEPS_MAX)
@@ -117,8 +122,8 @@ void dpt_link_tell_step(struct dpt_link *link, const Dpt__StepRecord *record, bo
         wake_link_thread(link);
 }
 
-/* The generation of a message's grant: with a soft PREPARE it is the generation that ends. With the
- * mutex held. */
+/* The generation for which a message's grant counts: with a soft PREPARE it is the generation that
+ * ends. Called with the mutex held. */
 static uint64_t granted_generation(const struct dpt_link *link, const Dpt__AgentToRank *m)
 {
     if (m->command != DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT)
@@ -155,7 +160,7 @@ static void handle_message(struct dpt_link *link, int slot)
     (void)pthread_mutex_unlock(&link->mutex);
 }
 
-/* A slot with neither the main thread's message nor the newest. */
+/* A slot that holds neither the main thread's message nor the newest one. */
 static int free_slot(struct dpt_link *link)
 {
     (void)pthread_mutex_lock(&link->mutex);
@@ -166,7 +171,7 @@ static int free_slot(struct dpt_link *link)
     return slot;
 }
 
-/* Reads all frames that were received; false: the agent has ended. */
+/* Reads all received frames. False: the agent has ended. */
 static bool receive_frames(struct dpt_link *link)
 {
     for (;;) {
@@ -219,7 +224,7 @@ static void *link_thread(void *arg)
     bool stopped = atomic_load(&link->stop);
     atomic_store(&link->gone, true);
     if (stopped)
-        (void)send_report(link); /* the last, perhaps with a fatal error */
+        (void)send_report(link); /* the last report, perhaps with a fatal error */
     else
         link->options.on_closed(link->options.ctx);
     (void)pthread_mutex_lock(&link->mutex);
@@ -386,7 +391,7 @@ bool dpt_link_may_append(const struct dpt_link *link, int64_t made_ms, int64_t g
            (made_ms <= confirmed_ms || dpt_now_ms() < confirmed_ms + grace_ms);
 }
 
-/* The condition that a thread waits for, with the mutex held. */
+/* The condition that a thread waits for. Checked with the mutex held. */
 struct wait {
     enum { WAIT_WRITE, WAIT_APPEND, WAIT_GRANT } what;
     int64_t began_ms, grace_ms; /* APPEND */
@@ -402,8 +407,8 @@ static bool wait_is_over(const struct dpt_link *link, const struct wait *wait)
                                     : dpt_link_may_append(link, wait->began_ms, wait->grace_ms);
 }
 
-/* A cancellation signals no condition variable: it is seen within a heartbeat, even if the agent
- * sends nothing. */
+/* A cancellation does not signal the condition variable. The waiting thread asks for it with every
+ * heartbeat, even if the agent sends nothing. */
 static bool await_permission(struct dpt_link *link, const struct wait *wait,
                              bool (*cancelled)(void *ctx), void *ctx)
 {

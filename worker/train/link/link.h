@@ -1,8 +1,8 @@
-/* The rank's link to its agent: a thread that receives commands and sends the rank's report with
- * every heartbeat and on change. It never computes and opens no file.
+/* The rank's link to its agent. Its thread receives commands, and sends the rank's report with
+ * every heartbeat and on change. The thread never computes and opens no file.
  *
- * The main thread writes the report and waits for commands. The functions that it calls while it
- * computes (interrupted, may write) read atomics. */
+ * The main thread writes the report and waits for commands. Functions that the main thread calls
+ * while it computes (dpt_link_interrupted, dpt_link_may_write) read atomics only. */
 #ifndef DPT_WORKER_TRAIN_LINK_LINK_H
 #define DPT_WORKER_TRAIN_LINK_LINK_H
 
@@ -17,12 +17,12 @@ struct dpt_link;
 struct dpt_link_options {
     int fd; /* SOCK_SEQPACKET; taken by the link */
     int64_t heartbeat_ms;
-    /* On the link's thread: a hard PREPARE of `generation`, an EXIT or a RESCUE (UINT64_MAX),
-     * repeated with every heartbeat, and the end of the agent. */
+    /* Both run on the link's thread. on_interrupt: a hard PREPARE of `generation`, or an EXIT or
+     * RESCUE (UINT64_MAX), repeated with every heartbeat. on_closed: the agent has ended. */
     void (*on_interrupt)(void *ctx, uint64_t generation);
     void (*on_closed)(void *ctx);
     void *ctx;
-    /* For the first report, which dpt_report_init makes; it copies the addresses. */
+    /* For the first report, made by dpt_report_init. The link copies the addresses. */
     uint32_t local_rank, spawn;
     const char *shm_addr, *tcp_addr;
 };
@@ -31,14 +31,15 @@ DPT_MUST_USE enum dpt_status dpt_link_create(const struct dpt_link_options *opti
                                              struct dpt_link **ret, struct dpt_err *err);
 void dpt_link_destroy(struct dpt_link **link);
 
-/* The report, to be read or changed in place: locked until dpt_link_publish, which sends it at once
- * (`now`) or leaves it to the next heartbeat. The link alone changes the report's steps and
+/* Locks the report and returns it, to be read or changed in place. dpt_link_publish unlocks it and
+ * sends it now (`now`) or with the next heartbeat. Only the link changes the report's steps and
  * soft_stop_seen. Any thread. */
 struct dpt_report *dpt_link_edit(struct dpt_link *link);
 void dpt_link_publish(struct dpt_link *link, bool now);
 
-/* report.c: one change each, published. `busy`: the rank does work between steps that has no
- * deadline; while busy, an increasing work count shows that the rank is not stalled. */
+/* report.c. Each function makes one change and publishes it. `busy`: between steps the rank does
+ * work that has no deadline. While it is busy, an increasing work count shows that the rank is not
+ * stalled. */
 void dpt_link_publish_busy(struct dpt_link *link, bool busy);
 void dpt_link_publish_work(struct dpt_link *link);
 /* A checkpoint of `step` is whole. */
@@ -51,54 +52,55 @@ void dpt_link_publish_failure(struct dpt_link *link, uint64_t generation, int su
 /* Sets the report's text, cut to its length. Between dpt_link_edit and dpt_link_publish. */
 void dpt_report_set_text(struct dpt_report *report, const char *text);
 
-/* Queues a completed step for the next heartbeat, or sooner when many wait. Of more than
- * DPT_PROTO_STEPS_MAX waiting steps the oldest are lost. `passes`: the terminal has no line of the
- * step, which is left out if a newer step follows before it is sent. Main thread. */
+/* Queues a completed step for the next heartbeat, or for an earlier sending if many steps wait. If
+ * more than DPT_PROTO_STEPS_MAX steps wait, the oldest are lost. `passes`: the terminal has no line
+ * for the step, and the step is left out if a newer one follows before it is sent. Main thread. */
 void dpt_link_tell_step(struct dpt_link *link, const Dpt__StepRecord *record, bool passes);
 
 /* The newest command, borrowed until the next call of dpt_link_wait; NULL before the first one.
  * Main thread. */
 const Dpt__AgentToRank *dpt_link_command(const struct dpt_link *link);
 
-/* Waits until a command arrives that differs in (command, generation) from the one dpt_link_command
- * gives, or until the agent has ended (DPT_EPEER), or wait_ms is over (DPT_INPROGRESS; -1: no
+/* Waits until a command arrives that differs in (command, generation) from the command of
+ * dpt_link_command. DPT_EPEER: the agent has ended. DPT_INPROGRESS: wait_ms is over (-1: no
  * deadline). Main thread. */
 DPT_MUST_USE enum dpt_status dpt_link_wait(struct dpt_link *link, int wait_ms, struct dpt_err *err);
 
-/* True once a hard PREPARE of a generation above `generation`, an EXIT, a RESCUE, or the end of the
- * agent has been seen. Any thread. */
+/* True after a hard PREPARE of a generation above `generation`, an EXIT, a RESCUE, or the end of
+ * the agent. Any thread. */
 bool dpt_link_interrupted(const struct dpt_link *link, uint64_t generation);
 
-/* True once any PREPARE of a generation above `generation` has been seen. Any thread. */
+/* True after any PREPARE of a generation above `generation`. Any thread. */
 bool dpt_link_reform_wanted(const struct dpt_link *link, uint64_t generation);
 
 /* The node drains. Any thread. */
 bool dpt_link_leaving(const struct dpt_link *link);
 
-/* The fence: false if the agent or this process was suspended, so that the rank may have been
- * replaced. Asked before every write to a file that outlives the process. Any thread. */
+/* The fence. False: the agent or this process was suspended, so this rank may have been replaced.
+ * Asked before every write to a file that outlives the process. Any thread. */
 bool dpt_link_may_write(const struct dpt_link *link);
 
 /* Waits until dpt_link_may_write: the next message of a late agent renews the lease. False:
- * cancelled(ctx), which is asked with every heartbeat, or the agent has ended. Any thread but the
- * link's. */
+ * cancelled(ctx) is true, which is asked with every heartbeat, or the agent has ended. Any thread
+ * except the link's. */
 bool dpt_link_await_write(struct dpt_link *link, bool (*cancelled)(void *ctx), void *ctx);
 
-/* Whether a line made at made_ms may be appended to a file that other worlds append to as well: the
- * fence allows a write, and the server has counted this node as a member after made_ms, or less
- * than grace_ms ago (the server expels no node within grace_ms). Times are dpt_now_ms.
- * Any thread. */
+/* Whether a line made at made_ms may be appended to a file to which other worlds append as well.
+ * The fence must allow a write. The server must also have counted this node as a member after
+ * made_ms, or less than grace_ms ago: it expels no node within grace_ms. Times are dpt_now_ms. Any
+ * thread. */
 bool dpt_link_may_append(const struct dpt_link *link, int64_t made_ms, int64_t grace_ms);
 
-/* Waits until a line made now may be appended. False as above. Any thread but the link's. */
+/* Waits until a line made now may be appended. False: as for dpt_link_await_write. Any thread
+ * except the link's. */
 bool dpt_link_await_append(struct dpt_link *link, int64_t grace_ms, bool (*cancelled)(void *ctx),
                            void *ctx);
 
 /* Whether the server grants the commit of `step`'s checkpoint in `generation`. Any thread. */
 bool dpt_link_granted(struct dpt_link *link, uint64_t generation, int64_t step);
 
-/* Waits for that grant. DPT_EABORTED: cancelled(ctx), which is asked with every heartbeat, or the
- * agent has ended. Any thread but the link's. */
+/* Waits for the grant of dpt_link_granted. DPT_EABORTED: cancelled(ctx) is true, which is asked
+ * with every heartbeat, or the agent has ended. Any thread except the link's. */
 DPT_MUST_USE enum dpt_status dpt_link_await_grant(struct dpt_link *link, uint64_t generation,
                                                   int64_t step, bool (*cancelled)(void *ctx),
                                                   void *ctx, struct dpt_err *err);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 struct line {
-    bool waits;   /* this rank is to append it */
+    bool waits;   /* this rank must append the line */
     bool settled; /* this rank has appended or spilled it, or found it in the file */
     struct dpt_runlog_place place;
     int64_t made_ms;
@@ -26,11 +26,11 @@ struct dpt_logbook {
     struct dpt_logbook_options options;
     char spill[3 * DPT_CONFIG_PATH_BYTES]; /* path of the spill file */
     bool writes, begun;
-    int64_t bytes_before;        /* of the file, when the first generation here began */
-    struct dpt_runlog_place end; /* last line of the file that is known here */
-    bool stalled;                /* lines had to wait since one was appended */
-    int64_t spilled;             /* lines */
-    int waiting;                 /* lines */
+    int64_t bytes_before;        /* length of the file when the first generation here began */
+    struct dpt_runlog_place end; /* last known line of the file */
+    bool stalled;                /* lines have waited since the last one was appended */
+    int64_t spilled;             /* lines spilled since the last warning */
+    int waiting;                 /* number of lines that wait */
     struct line lines[DPT_LOGBOOK_LINES_MAX];
     int n;
     char text[DPT_LOGBOOK_BYTES];
@@ -93,10 +93,10 @@ static void spill_waiting_lines(struct dpt_logbook *book)
     log_spilled(book);
 }
 
-/* Whether a file that ends with `last` has the line of `place`. It lacks the line if `place` is of
- * a newer generation, which went back and computed the step again. It lacks all lines of this
- * process if it has not grown since the first generation here: then `last` is of an earlier start
- * of the run, whose generations may have had higher numbers. */
+/* Whether a file that ends with `last` has the line of `place`. The file lacks the line if `place`
+ * has a newer generation, which went back and computed the step again. The file lacks all lines of
+ * this process if it has not grown since the first generation here. In that case `last` is from an
+ * earlier start of the run, whose generations may have had higher numbers. */
 static bool file_has_line(const struct dpt_logbook *book, const struct dpt_runlog_place *place,
                           const struct dpt_runlog_place *last)
 {
@@ -107,13 +107,13 @@ static bool file_has_line(const struct dpt_logbook *book, const struct dpt_runlo
     return !dpt_runlog_is_after(place, last);
 }
 
-/* Lines that the writers of later generations have appended no longer wait. */
+/* Settles waiting lines that the writers of later generations have appended. */
 static void settle_lines_in_file(struct dpt_logbook *book)
 {
     struct dpt_err err;
     struct dpt_runlog_place last;
     if (dpt_runlog_last(book->options.dir, &last, &err) != DPT_OK)
-        return; /* then all waiting lines go to the spill file */
+        return; /* all waiting lines go to the spill file then */
     for (int i = 0; i < book->n; i++) {
         struct line *line = &book->lines[i];
         if (!is_event(line) && line->waits && file_has_line(book, &line->place, &last))
@@ -133,7 +133,7 @@ void dpt_logbook_destroy(struct dpt_logbook **book_p)
     *book_p = NULL;
 }
 
-/* Drops the lines before `first`, and those of steps after step_max. */
+/* Drops the lines before index `first`, and the lines of steps after step_max. */
 static void keep_lines_from(struct dpt_logbook *book, int first, int64_t step_max)
 {
     int n = 0;
@@ -151,8 +151,8 @@ static void keep_lines_from(struct dpt_logbook *book, int first, int64_t step_ma
     book->bytes = bytes;
 }
 
-/* Drops the oldest quarter of the lines, so that not every new line moves the text; more quarters
- * until `bytes` fit. */
+/* Makes room for `bytes`. Drops a quarter of the lines at once, oldest first, so that not every new
+ * line moves the text. Repeats this until the bytes fit. */
 static void drop_oldest_lines(struct dpt_logbook *book, size_t bytes)
 {
     while (book->n == DPT_LOGBOOK_LINES_MAX || book->bytes + bytes > DPT_LOGBOOK_BYTES) {
@@ -194,7 +194,8 @@ void dpt_logbook_begin(struct dpt_logbook *book, bool writes, int64_t step,
     book->waiting = 0;
     for (int i = 0; i < book->n; i++) {
         struct line *line = &book->lines[i];
-        if (!is_event(line)) /* no other rank has the events: they wait here until appended */
+        /* No other rank has the events: they wait here until they are appended. */
+        if (!is_event(line))
             line->waits = writes && !file_has_line(book, &line->place, last);
         book->waiting += line->waits;
     }
@@ -226,14 +227,15 @@ bool dpt_logbook_has(const struct dpt_logbook *book, const struct dpt_runlog_pla
     return false;
 }
 
-/* Whether another world has appended to the file: lines that waited may be of a world that an
- * earlier server had expelled. */
+/* Whether another world has appended to the file. Then lines that waited may belong to a world that
+ * an earlier server had expelled. */
 static bool has_foreign_end(struct dpt_logbook *book)
 {
     struct dpt_err err;
     struct dpt_runlog_place last;
+    /* A file that cannot be read fails again, with its error, when a line is appended. */
     if (!book->stalled || dpt_runlog_last(book->options.dir, &last, &err) != DPT_OK)
-        return false; /* the error of a file that cannot be read comes again when appending */
+        return false;
     book->stalled = false;
     return dpt_runlog_is_after(&last, &book->end) || dpt_runlog_is_after(&book->end, &last) ||
            last.generation != book->end.generation;

@@ -21,7 +21,8 @@
 
 enum { TEXT_BYTES = 1024 };
 
-/* A double as JSON: 17 digits give back the same bits; JSON has no NaN and no infinity. */
+/* Writes a double as JSON. 17 digits give back the same bits. JSON has no NaN and no infinity: they
+ * become "nan", "inf" and "-inf". */
 static const char *number_text(double value, char buf[32])
 {
     if (isfinite(value))
@@ -34,12 +35,13 @@ static const char *number_text(double value, char buf[32])
     return buf;
 }
 
-/* True when the file ends within a line: a full disk or a power failure cut the last record. */
+/* Whether the file ends within a line, because a full disk or a power failure cut the last
+ * record. */
 static bool ends_within_line(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return false; /* absent; any other error comes again when the line is appended */
+        return false; /* the file is absent, or its error comes again when the line is appended */
     struct stat st;
     char last = '\n';
     bool within = fstat(fd, &st) == 0 && st.st_size > 0 &&
@@ -48,7 +50,7 @@ static bool ends_within_line(const char *path)
     return within;
 }
 
-/* In one write. */
+/* Appends the line in one write. */
 enum dpt_status dpt_runlog_append_to(const char *path, const struct dpt_runlog_line *line,
                                      struct dpt_err *err)
 {
@@ -74,7 +76,7 @@ static enum dpt_status put_line(const struct dpt_runlog *log, const struct dpt_r
     return DPT_OK;
 }
 
-/* A line of metrics.jsonl with these fields and the fields that every line has. */
+/* Writes a line of metrics.jsonl with these fields and the fields that every line has. */
 DPT_PRINTF(4, 5)
 static enum dpt_status put_metrics(const struct dpt_runlog *log, struct dpt_runlog_place place,
                                    struct dpt_err *err, const char *fmt, ...)
@@ -151,7 +153,7 @@ json_t *dpt_runlog_real(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-/* Takes the object; returns its text between newlines, owned. */
+/* Prints the object between newlines. Takes the object; the text is owned by the caller. */
 static enum dpt_status print_json(json_t *object, size_t flags, const char *dir, const char *name,
                                   char **ret_text, struct dpt_err *err)
 {
@@ -174,7 +176,7 @@ enum dpt_status dpt_runlog_write_json(json_t *object, const char *dir, const cha
     return status;
 }
 
-/* Takes the object, which becomes a line of the events. */
+/* Writes the object as a line of events.jsonl. Takes the object. */
 static enum dpt_status put_event(json_t *object, const struct dpt_runlog *log, struct dpt_err *err)
 {
     char *text = NULL;
@@ -185,7 +187,8 @@ static enum dpt_status put_event(json_t *object, const struct dpt_runlog *log, s
     return status;
 }
 
-/* A path or a message as JSON. Either may be no UTF-8, which JSON must be. */
+/* Makes a JSON string of a path or a message. Either may be invalid UTF-8, which JSON does not
+ * allow. */
 static json_t *text_json(const char *text)
 {
     json_t *string = json_string(text);
@@ -213,7 +216,8 @@ enum dpt_status dpt_runlog_event(const struct dpt_runlog *log, const struct dpt_
     return put_event(object, log, err);
 }
 
-/* JSON has no NaN and no infinity: they become "nan" and "inf". */
+/* A JSON value of a double. JSON has no NaN and no infinity: they become strings as "nan" or
+ * "inf". */
 static json_t *number_json(double value)
 {
     char text[32];
@@ -309,8 +313,8 @@ bool dpt_runlog_is_after(const struct dpt_runlog_place *a, const struct dpt_runl
     return a->step != b->step ? a->step > b->step : a->kind > b->kind;
 }
 
-/* The last whole record in the text, which may hold any bytes: a machine that lost power leaves
- * zeros. */
+/* Finds the last whole record in the text. The text may hold any bytes: a machine that lost power
+ * leaves zeros. */
 static struct dpt_runlog_place last_in(const char *text, size_t bytes)
 {
     struct dpt_runlog_place last = {.step = -1};

@@ -1,6 +1,6 @@
 /* The files of a run in log.dir: metrics.jsonl, events.jsonl, summary.json, evaluation.json. The
- * plan names one rank for each distinct folder, which writes them. A record is one write(2), so
- * that a killed writer leaves no half line that its successor would continue. */
+ * plan names one rank for each distinct folder; this rank writes the files. A record is one
+ * write(2), so a killed writer leaves no half line that its successor would continue. */
 #ifndef DPT_WORKER_TRAIN_LOG_RUN_FILES_H
 #define DPT_WORKER_TRAIN_LOG_RUN_FILES_H
 
@@ -11,17 +11,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Lines of metrics.jsonl, in their order at one step, and of events.jsonl. */
+/* The kinds of lines: those of metrics.jsonl, in their order at one step, and those of
+ * events.jsonl. */
 enum dpt_line_kind { DPT_LINE_STEP, DPT_LINE_EPOCH, DPT_LINE_EVALUATION, DPT_LINE_EVENT };
 
 /* The place of a line in metrics.jsonl. A world that goes back to an earlier step computes the
- * steps after it again, in a higher generation. */
+ * later steps again, in a higher generation. */
 struct dpt_runlog_place {
-    int64_t step; /* -1: no line, or an event's */
+    int64_t step; /* -1: no line, or an event */
     enum dpt_line_kind kind;
     uint64_t generation;
-    double made_s;      /* of a line that was read: by the clock of its machine; 0: unknown */
-    int64_t file_bytes; /* with dpt_runlog_last: length of the file */
+    /* Time of a line that was read, by the clock of the machine that wrote it; 0: unknown. */
+    double made_s;
+    int64_t file_bytes; /* length of the file (dpt_runlog_last) */
 };
 
 enum { DPT_RUNLOG_LINE_BYTES_MAX = 4096 };
@@ -33,8 +35,8 @@ struct dpt_runlog_line {
     size_t bytes;
 };
 
-/* The destination of lines: files in dir or, if not NULL, `hold`, which keeps them until they may
- * be appended; and the fields that every line has. */
+/* The destination of lines: files in `dir` or, if not NULL, `hold`, which keeps lines until they
+ * may be appended. Also has the fields of every line. */
 struct dpt_runlog {
     const char *dir;
     const char *run; /* name: letters, digits, '.', '_', '-' */
@@ -45,9 +47,10 @@ struct dpt_runlog {
 };
 
 struct dpt_metrics {
-    int64_t step; /* completed steps, 1 after the first */
+    int64_t step; /* completed steps; 1 after the first step */
     double loss, lr, grad_norm, tokens_per_s, step_ms;
-    double wait_ms; /* of step_ms: the writing rank's main thread waited for its communication */
+    /* Part of step_ms in which the main thread of the writing rank waited for communication. */
+    double wait_ms;
     int64_t sent_bytes;    /* by the writing rank in the step */
     int64_t tokens;        /* of the whole run up to this step */
     bool is_scaled;        /* fp16: scale and skipped_steps are written */
@@ -58,18 +61,19 @@ struct dpt_metrics {
 
 /* An evaluation: a line of metrics.jsonl with val_loss. */
 struct dpt_eval_record {
-    int64_t step;           /* completed steps of the weights */
-    double val_loss;        /* mean over the tokens, with labels over the samples, nats */
-    int64_t tokens;         /* of data.val */
-    int64_t right, samples; /* with labels, in place of tokens: correctly predicted samples, and all
-                               samples; 0: no labels */
-    double ms;              /* NaN: measured by other ranks, unknown here (null in the file) */
+    int64_t step;    /* completed steps of the weights */
+    double val_loss; /* mean over the tokens, with labels over the samples, nats */
+    int64_t tokens;  /* of data.val */
+    /* With labels, in place of tokens: the number of correctly predicted samples, and of all
+     * samples; 0: no labels. */
+    int64_t right, samples;
+    double ms; /* NaN: unknown here, other ranks measured it (null in the file) */
 };
 
 /* The end of an epoch: a line of metrics.jsonl with epoch. */
 struct dpt_epoch_record {
-    int64_t epoch, epochs;    /* from 1 on; of the run */
-    int64_t step, first_step; /* completed steps; the first step that avg_loss counts */
+    int64_t epoch, epochs;    /* number of the epoch, from 1; epochs of the run */
+    int64_t step, first_step; /* completed steps; first step that avg_loss counts */
     double avg_loss;          /* mean of the losses of these steps; NaN: no loss was finite */
     double seconds;           /* duration of the steps on the writing rank */
     double samples_per_s;     /* 0: unknown */
@@ -93,19 +97,20 @@ struct dpt_divergence_record {
     int64_t step; /* completed steps, this one included */
     double loss, grad_norm;
     const char *action; /* stop | skip | continue */
-    int64_t in_row;     /* steps in a row that skip has left out, this one included; else 0 */
+    /* Number of steps in a row that `skip` has left out, this one included; else 0. */
+    int64_t in_row;
 };
 
 /* summary.json. */
 struct dpt_summary {
-    /* The part that the agent is told, too. A value that is not finite is null in the file, which
-     * has no val_accuracy if val_samples is 0. */
+    /* The part that the agent also receives. A value that is not finite is null in the file. The
+     * file has no val_accuracy if val_samples is 0. */
     Dpt__RunSummary told;
     const char *run; /* of the config; outlives the summary */
     int64_t tokens;
     double total_s; /* since training first began, pauses included */
     uint64_t generations;
-    int64_t skipped_steps; /* of the whole run, for fp16's overflow or divergence */
+    int64_t skipped_steps; /* skipped in the whole run, for an overflow in fp16 or a divergence */
     int world_size;
 };
 
@@ -136,11 +141,11 @@ DPT_MUST_USE enum dpt_status dpt_runlog_summary(const char *dir, const struct dp
 /* A number; null if it is not finite, which stands for an unknown value. */
 json_t *dpt_runlog_real(double value);
 
-/* Makes the object the whole file `name` in dir; takes the object. NULL: DPT_ENOMEM. */
+/* Writes the object as the whole file `name` in dir. Takes the object; NULL: DPT_ENOMEM. */
 DPT_MUST_USE enum dpt_status dpt_runlog_write_json(json_t *object, const char *dir,
                                                    const char *name, struct dpt_err *err);
 
-/* evaluation.json, of a run that only evaluates. */
+/* Writes evaluation.json of a run that only evaluates. */
 DPT_MUST_USE enum dpt_status dpt_runlog_evaluation(const struct dpt_runlog *log,
                                                    const struct dpt_eval_record *eval,
                                                    const char *weights_hash, struct dpt_err *err);

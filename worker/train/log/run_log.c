@@ -1,5 +1,5 @@
-/* The run's log on one rank: when lines may be appended, and the lines that the last writer did not
- * append (pending_lines.h). */
+/* The run's log on one rank: decides when lines may be appended, and finds the lines that the last
+ * writer did not append (pending_lines.h). */
 #include "worker/train/log/log.h"
 
 #include "base/clock.h"
@@ -14,7 +14,7 @@
 
 enum { EVENTS_BYTES_MAX = 64 << 20 };
 
-/* Whether this rank keeps lines, as the log writer or in case the writer dies. */
+/* Whether this rank keeps lines: as the log writer, or in case the writer dies. */
 static bool keeps_lines(const struct dpt_rank *r)
 {
     return r->log->lines && r->gen.begun;
@@ -145,8 +145,8 @@ bool rank_settles_log(struct dpt_rank *r)
     return true;
 }
 
-/* The last record in the file; step -1: none, or this rank is not the log writer. False: the file
- * cannot be read, which is logged. */
+/* Finds the last record in the file. Step -1: there is none, or this rank is not the log writer.
+ * False: the file cannot be read, which is logged. */
 static bool find_last_logged(struct dpt_rank *r, struct dpt_runlog_place *ret)
 {
     struct dpt_err err;
@@ -208,7 +208,7 @@ void rank_complete_history(struct dpt_rank *r)
     size_t bytes = 0;
     struct dpt_err err;
     if (!dir[0] || (r->state.step == 0 && strcmp(r->gen.cause.kind, "start") == 0))
-        return; /* the events in the file are of an earlier run */
+        return; /* the events in the file belong to an earlier run */
     enum dpt_status status = dpt_fs_join(dir, "events.jsonl", path, sizeof path, &err);
     if (status == DPT_OK)
         status = dpt_fs_read_file(path, EVENTS_BYTES_MAX, &events, &bytes, &err);

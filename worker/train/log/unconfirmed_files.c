@@ -1,6 +1,6 @@
-/* The spill files (pending_lines.h): lines of steps that no server had confirmed when their rank
- * ended. When the run continues from a rescue, the log writer appends those that metrics.jsonl
- * lacks. */
+/* The spill files (pending_lines.h) have the lines of steps that no server had confirmed when their
+ * rank ended. When the run continues from a rescue, the log writer appends the lines that
+ * metrics.jsonl lacks. */
 #include "worker/train/log/log.h"
 
 #include "base/array.h"
@@ -32,7 +32,7 @@ static void visit_folder(const char *folder, visit_unconfirmed *visit, void *ctx
     char **names = NULL, path[PATH_MAX];
     size_t n_names = 0;
     if (dpt_fs_list(folder, &names, &n_names, NULL) != DPT_OK)
-        return; /* another program's file of that name */
+        return; /* this is a file of another program */
     for (size_t i = 0; i < n_names; i++)
         if (is_unconfirmed(names[i]) &&
             dpt_fs_join(folder, names[i], path, sizeof path, NULL) == DPT_OK)
@@ -59,8 +59,8 @@ static void visit_all_nodes(struct dpt_rank *r, visit_unconfirmed *visit, void *
     dpt_fs_list_free(&names, n_names);
 }
 
-/* Moves the lines of steps up to `step` to the front; returns their length in bytes. Drops a line
- * without an end. */
+/* Moves the lines of steps up to `step` to the front, and drops a last line without a newline.
+ * Returns the length of these lines in bytes. */
 static size_t keep_lines(char *text, size_t bytes, int64_t step)
 {
     size_t kept = 0;
@@ -103,7 +103,7 @@ void rank_forget_unconfirmed(struct dpt_rank *r)
 
 struct unconfirmed_line {
     struct dpt_runlog_place place;
-    size_t order; /* in which it was found */
+    size_t order; /* its number in the order of reading */
     char *text;   /* owned; as in dpt_runlog_line */
     size_t bytes;
 };
@@ -111,12 +111,12 @@ struct unconfirmed_line {
 /* The lines that a writer appends to metrics.jsonl. */
 struct completion {
     struct dpt_rank *r;
-    struct dpt_runlog_place last;   /* of the file, appended lines included */
+    struct dpt_runlog_place last;   /* last line of the file, lines appended here included */
     struct unconfirmed_line *lines; /* owned */
     size_t n, room;
 };
 
-/* Keeps a line that comes after the end of the file and not after the step of the run. */
+/* Keeps a line if it comes after the end of the file and is not beyond the step of the run. */
 static enum dpt_status gather_line(struct completion *to, const char *line, size_t bytes,
                                    struct dpt_err *err)
 {
@@ -135,7 +135,8 @@ static enum dpt_status gather_line(struct completion *to, const char *line, size
     return DPT_OK;
 }
 
-/* The file stays: the next start may continue from an older rescue. */
+/* Reads a file's lines. The file itself stays, because the next start may continue from an older
+ * rescue. */
 static void gather_lines(void *ctx, const char *path)
 {
     struct completion *to = ctx;
@@ -160,13 +161,14 @@ static int by_place(const void *a, const void *b)
         return 1;
     if (dpt_runlog_is_after(&y->place, &x->place))
         return -1;
-    if (x->place.made_s != y->place.made_s) /* lines of different histories, or of two ranks */
+    /* Different times: the lines are of different histories, or of two ranks. */
+    if (x->place.made_s != y->place.made_s)
         return x->place.made_s < y->place.made_s ? 1 : -1;
     return (x->order > y->order) - (x->order < y->order);
 }
 
-/* The lines of different nodes may overlap: they are sorted. Of the lines of one step the newest
- * counts. */
+/* Sorts the lines, because lines of different nodes may overlap, and appends them. Of several lines
+ * of one step the newest counts. */
 static void append_gathered(struct completion *to)
 {
     size_t n = 0;
@@ -188,7 +190,7 @@ static void append_gathered(struct completion *to)
 }
 
 /* The rescued world made its lines without a server. The steps of any other world have the same
- * values, so that every line that the file lacks may be appended. */
+ * values, so every line that the file lacks may be appended. */
 void rank_append_unconfirmed(struct dpt_rank *r, const struct dpt_runlog_place *last)
 {
     struct completion to = {.r = r, .last = *last};
