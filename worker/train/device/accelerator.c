@@ -1,4 +1,4 @@
-/* The model on a device with memory of its own (accelerator.h). */
+/* Computes the model on a device that has memory of its own (accelerator.h). */
 #include "worker/train/device/accelerator.h"
 
 #include "worker/train/device/unit_graphs.h"
@@ -19,22 +19,24 @@ struct dpt_accelerator {
     struct dpt_stream *stream;
     const struct dpt_ops *ops;
     int n_units;
-    struct dpt_unit_graphs *graphs;  /* NULL: ops are posted one by one */
+    struct dpt_unit_graphs *graphs;  /* NULL: ops are posted one by one, without graphs */
     struct buffer buffer[N_BUFFERS]; /* of the device */
     struct dpt_stager *stager;
     size_t stager_bytes;
-    /* Of the host, page-locked: gradients, and the slot's micro-batch. */
+    /* Page-locked memory of the host, for gradients and for the slot's micro-batch. */
     float *staging;
     size_t staging_bytes;
     void *batch;
     const void *weights[DPT_UNITS_MAX]; /* of the device */
     float *grads[DPT_UNITS_MAX];
-    bool fresh[DPT_UNITS_MAX];      /* weights[u] equal the host's */
-    struct dpt_announced announced; /* by backward of a unit; passed on when it is on the host */
+    bool fresh[DPT_UNITS_MAX]; /* weights[u] equals the host's weights */
+    /* Parameters that a unit's backward has announced. The accelerator announces them when their
+     * gradients are on the host. */
+    struct dpt_announced announced;
 };
 
-/* The slot with pointers to the memory of the device. Unless the state is resident, the gradients
- * there are those of this slot alone: the sums are on the host. */
+/* Makes a slot with pointers to the device's memory. Unless the state is resident, the gradients
+ * there belong to this slot alone, because the sums are on the host. */
 static struct dpt_slot slot_on_device(struct dpt_accelerator *a, const struct dpt_slot *slot)
 {
     struct dpt_slot mine = *slot;
@@ -67,7 +69,7 @@ static size_t right_of_batch_bytes(const struct dpt_accelerator *a)
     return dpt_model_labels(a->o.model) > 0 ? (size_t)a->o.b * sizeof(float) : 0;
 }
 
-/* Page-locked memory of the host for transfers. */
+/* Allocates page-locked memory of the host for transfers. */
 static enum dpt_status allocate_host_memory(struct dpt_accelerator *a, struct dpt_err *err)
 {
     const size_t bytes = (size_t)dpt_model_flat_numel(a->o.model) * sizeof(float);
@@ -139,7 +141,7 @@ static enum dpt_status prepare_units(struct dpt_accelerator *a, struct dpt_err *
         for (int u = a->n_units - 1; u >= 0; u--)
             dpt_model_backward(a->o.model, a->ops, a->stream, u, &slot);
     }
-    slot.mode = DPT_MODE_EVAL; /* no dropout, and the head computes losses */
+    slot.mode = DPT_MODE_EVAL; /* without dropout; the head computes losses */
     for (int u = 0; u < a->n_units && a->o.evaluates; u++)
         dpt_model_forward(a->o.model, a->ops, a->stream, u, &slot);
     return dpt_stream_prepare_end(a->stream, err);
@@ -228,7 +230,8 @@ void dpt_accelerator_forget_weights(struct dpt_accelerator *a)
     memset(a->fresh, 0, sizeof a->fresh);
 }
 
-/* Borrowed weights belong to an earlier unit and were copied with it. */
+/* Copies the unit's weights to the device. Weights that it borrows belong to an earlier unit and
+ * were copied with that unit. */
 static void bring_weights(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot)
 {
     if (a->o.resident || a->fresh[unit])

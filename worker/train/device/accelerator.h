@@ -1,26 +1,26 @@
-/* The model on a device whose memory is not the host's.
+/* Computes the model on a device whose memory is not the host's.
  *
- * State on the host (strategy.offload: optimizer): strategies make weights and add gradients in
- * memory of the host, as on the CPU. Each unit's weights are copied to the device once a step,
- * before their first use. Gradients are copied back unit by unit during backward, and are written
- * or added as the slot says, with the bits of the ops' contract (old + contribution). So every
- * strategy, order of addition and recovery works with a device, and one kind of device has one
- * trajectory.
+ * State on the host (strategy.offload: optimizer): strategies make weights and add gradients in the
+ * host's memory, as on the CPU. The weights of each unit are copied to the device once a step,
+ * before their first use. The gradients are copied back unit by unit during backward. On the
+ * host they are written or added as the slot says, with the bits of the ops' contract (old +
+ * contribution). So every strategy, order of addition and recovery works with a device, and one
+ * kind of device has one trajectory.
  *
  * State on the device (dpt_strategy_env.resident): a slot's weights and gradients are there, and
  * only samples and losses are copied.
  *
- * Samples of different lengths are padded to the largest length, so that all slots have the
- * prepared shape: a library's kernel that first runs in a step may wait for transfers that wait for
- * it, and a graph has one shape.
+ * Samples of different lengths are padded to the largest length, so that all slots have the shape
+ * for which the ops were prepared. There are two reasons: a library's kernel that first runs in a
+ * step may wait for transfers that wait for this kernel, and a graph has one shape.
  *
- * Memory of the device: the weights in the compute dtype, a slot's gradients (f32), activations and
- * scratch of one micro-batch. Of the host, page-locked: a stager (kernels/stager.h), a micro-batch
- * and the largest unit's gradients. With a resident state there are no copies of weights and
- * gradients.
+ * Memory of the device: the weights in the compute dtype, a slot's gradients (f32), and activations
+ * and scratch of one micro-batch. Page-locked memory of the host: a stager (kernels/stager.h), a
+ * micro-batch and the gradients of the largest unit. With a resident state there are no copies of
+ * weights and gradients.
  *
- * Only the thread that computes uses it. Calls that return a status sync the device's stream and
- * return its errors. */
+ * Only the thread that computes uses the accelerator. Calls that return a status sync the device's
+ * stream and return its errors. */
 #ifndef DPT_WORKER_TRAIN_DEVICE_ACCELERATOR_H
 #define DPT_WORKER_TRAIN_DEVICE_ACCELERATOR_H
 
@@ -30,15 +30,16 @@
 struct dpt_accelerator;
 
 struct dpt_accelerator_options {
-    struct dpt_device *device; /* taken, also if create fails */
+    struct dpt_device *device; /* taken, even if create fails */
     const struct dpt_model *model;
-    struct dpt_stream *host_stream;     /* of the main thread; its workers copy; borrowed */
+    /* The main thread's stream, whose workers copy; borrowed. */
+    struct dpt_stream *host_stream;
     struct dpt_account *host;           /* counts page-locked memory; borrowed */
-    const struct dpt_sample_form *form; /* of the samples; borrowed */
+    const struct dpt_sample_form *form; /* form of the samples; borrowed */
     int64_t b;                          /* samples of a micro-batch */
     bool evaluates;
     bool graphs;   /* units are launched as graphs (unit_graphs.h) */
-    bool resident; /* slots have their weights and gradients on the device */
+    bool resident; /* the weights and gradients of slots are on the device */
 };
 
 /* Allocates all memory, counted into the device's account, and prepares the ops. */
@@ -47,8 +48,8 @@ DPT_MUST_USE enum dpt_status dpt_accelerator_create(const struct dpt_accelerator
                                                     struct dpt_err *err);
 void dpt_accelerator_destroy(struct dpt_accelerator **a);
 
-/* For a state on the device. The stream is the accelerator's: work posted to it runs in order with
- * the model. */
+/* For a state on the device. Work posted to the accelerator's stream runs in order with the
+ * model. */
 struct dpt_device *dpt_accelerator_device(const struct dpt_accelerator *a);
 struct dpt_stream *dpt_accelerator_stream(const struct dpt_accelerator *a);
 /* The accelerator's stager, between its stream and host_stream. */
@@ -58,26 +59,26 @@ struct dpt_stager *dpt_accelerator_stager(const struct dpt_accelerator *a);
 DPT_MUST_USE enum dpt_status dpt_accelerator_begin_generation(struct dpt_accelerator *a,
                                                               struct dpt_err *err);
 
-/* The weights on the host have changed: before each step, and before an evaluation. */
+/* Marks the weights on the device as old. Called when the weights on the host have changed: before
+ * each step, and before an evaluation. */
 void dpt_accelerator_forget_weights(struct dpt_accelerator *a);
 
-/* A slot as for dpt_model_forward, in memory of the host, except weights and gradients of a
- * resident state; saved, scratch and packed are not read. begin_slot copies the batch, which is as
- * dpt_batch_at lays it out. A unit's first forward since forget_weights copies its weights;
- * backward copies none.
- */
+/* `slot` is a slot of dpt_model_forward, in the host's memory, except the weights and gradients of
+ * a resident state. Its saved, scratch and packed are not read. begin_slot copies the batch, whose
+ * layout is that of dpt_batch_at. The first forward of a unit since forget_weights copies the
+ * unit's weights; backward copies none. */
 void dpt_accelerator_begin_slot(struct dpt_accelerator *a, const struct dpt_slot *slot);
 void dpt_accelerator_forward(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot);
-/* Writes the unit's gradients to the host with `ops` on `stream` (the host's) and announces them.
- * With a resident state each is announced when it is posted or, with graphs, when all are posted.
- */
+/* Writes the unit's gradients to the host with `ops` on `stream` (both the host's) and announces
+ * them. With a resident state, each gradient is announced when its work is posted or, with graphs,
+ * when all work is posted. */
 DPT_MUST_USE enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a,
                                                       const struct dpt_ops *ops,
                                                       struct dpt_stream *stream, int unit,
                                                       const struct dpt_slot *slot,
                                                       struct dpt_err *err);
-/* Copies the losses to slot->losses and waits for them; fastest if slot->losses is page-locked
- * (dpt_device_alloc_host of the device). */
+/* Copies the losses to slot->losses and waits for them. The copy is fastest if slot->losses is
+ * page-locked (dpt_device_alloc_host of the device). */
 DPT_MUST_USE enum dpt_status dpt_accelerator_end_slot(struct dpt_accelerator *a,
                                                       const struct dpt_slot *slot,
                                                       struct dpt_err *err);

@@ -1,4 +1,4 @@
-/* Forward and backward of the model's units: on the host, or on the accelerator. */
+/* Forward and backward of the model's units, on the host or on the accelerator. */
 #include "worker/train/device/device.h"
 #include "worker/train/device/unit_graphs.h"
 
@@ -54,20 +54,21 @@ void rank_forget_weights(struct dpt_rank *r)
 
 /* ---- preparation of the ops on the host ---- */
 
-/* All products of a slot, with the packed weights of slot->packed. */
+/* Calls all ops of a slot, with the packed weights of slot->packed. */
 static void prepare_slot(const struct dpt_rank *r, struct dpt_slot *slot)
 {
     const int n_units = dpt_model_n_units(r->model);
     for (int u = 0; u < n_units; u++)
         dpt_model_forward(r->model, r->device->ops, r->device->stream, u, slot);
-    if (dpt_config_evaluates(r->config)) { /* only then the head computes losses in forward */
+    /* The head computes losses in forward only when the run evaluates. */
+    if (dpt_config_evaluates(r->config)) {
         slot->mode = DPT_MODE_EVAL;
         dpt_model_forward(r->model, r->device->ops, r->device->stream, n_units - 1, slot);
         slot->mode = DPT_MODE_TRAIN;
     }
     for (int accumulate = 0; accumulate < 2; accumulate++) {
         slot->accumulate = accumulate != 0;
-        /* As strategies add gradients: lane_sums.h. */
+        /* Strategies add gradients in this way (lane_sums.h). */
         slot->parts_apart = accumulate && r->config->train.reduction != DPT_REDUCTION_FAST;
         for (int u = n_units - 1; u >= 0; u--)
             dpt_model_backward(r->model, r->device->ops, r->device->stream, u, slot);
@@ -76,7 +77,7 @@ static void prepare_slot(const struct dpt_rank *r, struct dpt_slot *slot)
 
 enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err *err)
 {
-    /* While ops are prepared they read no memory: the addresses may be NULL. */
+    /* Ops that are being prepared read no memory, so the addresses may be NULL. */
     const void *weights[DPT_UNITS_MAX] = {NULL}, *packed[DPT_PARAMS_MAX] = {NULL};
     float *grads[DPT_UNITS_MAX] = {NULL};
     struct dpt_announced ignored = {.first = 1};
@@ -89,7 +90,8 @@ enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err *err)
     prepare_slot(r, &slot);
     for (int i = 0; i < dpt_model_n_params(r->model); i++) {
         struct dpt_pack pack;
-        packed[i] = dpt_model_packing(r->model, i, &pack) ? r : NULL; /* any address */
+        /* Any address that is not NULL. */
+        packed[i] = dpt_model_packing(r->model, i, &pack) ? r : NULL;
     }
     slot.packed = packed;
     prepare_slot(r, &slot);

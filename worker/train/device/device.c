@@ -1,4 +1,4 @@
-/* Start and end of the room of the device: the host, the accelerator, the strategy on them. */
+/* Opens and closes the host, the accelerator and the strategy on them (device.h). */
 #include "worker/train/device/device.h"
 
 #include "base/clock.h"
@@ -44,7 +44,7 @@ static enum dpt_status open_cuda(const struct dpt_rank_start *start, struct dpt_
     return dpt_device_cuda_create(start->local_rank % count, ret, err);
 }
 
-/* Opens the accelerator, if the config has one, and makes the fingerprint. */
+/* Opens the accelerator, if the config has one, and makes the rank's fingerprint. */
 static enum dpt_status open_accelerator(struct dpt_rank *r, struct dpt_err *err)
 {
     const char *host = dpt_device_fingerprint(r->device->host);
@@ -87,7 +87,7 @@ static enum dpt_status load_nccl(void *ctx, const struct dpt_nccl_calls **ret, v
     return dpt_nccl_calls_load(ret, err);
 }
 
-/* Communication of gradients between devices. */
+/* Opens the communication of gradients between devices. */
 static enum dpt_status open_gpu_communication(struct dpt_rank *r, struct dpt_err *err)
 {
     struct dpt_device *gpu = dpt_accelerator_device(r->device->accelerator);

@@ -15,7 +15,7 @@ struct dpt_base {
     size_t bytes;
     const void **weights; /* [n_units] */
     struct dpt_packed_weights *packed;
-    const void *const *forms; /* [n_params] in `packed`; NULL: the weights are not packed */
+    const void *const *forms; /* [n_params], in the memory of `packed`; NULL: not packed */
 };
 
 static char *place_of_element(const struct dpt_base *b, const struct dpt_model *model,
@@ -59,10 +59,11 @@ static enum dpt_status copy_rounded_weights(void *ctx, int param, int64_t first,
     dpt_device_ops(r->b->device)
         ->copy(o->stream, (size_t)(end - first) * dpt_dtype_bytes(dtype), r->rounded,
                place_of_element(r->b, model, dpt_model_param(model, param)->offset + first));
-    return dpt_stream_sync(o->stream, err); /* the next part overwrites r->rounded */
+    return dpt_stream_sync(o->stream, err); /* waits, because the next part overwrites r->rounded */
 }
 
-/* The folder may have changed since the worker hashed it and the run agreed on the hash. */
+/* Compares the hash with the run's. The folder may have changed since the worker hashed it and the
+ * run agreed on the hash. */
 static enum dpt_status check_hash(const struct dpt_config *config, struct dpt_hash128 hash,
                                   struct dpt_err *err)
 {
@@ -95,8 +96,8 @@ static enum dpt_status read_weights(const struct dpt_base *b, const struct dpt_b
 
 /* ---- packing ---- */
 
-/* Packs every frozen weight, which pays off for any number of slots. The labels' head is trained:
- * the base's is not packed. */
+/* Packs every frozen weight, which pays off for any number of slots. The base's head of labels is
+ * not packed, because the labels' head is trained. */
 static enum dpt_status pack_weights(struct dpt_base *b, const struct dpt_base_options *o,
                                     struct dpt_err *err)
 {

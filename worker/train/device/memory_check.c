@@ -1,5 +1,5 @@
-/* Checks before the allocations that this machine has the memory for its ranks: else the kernel
- * would kill a process in the middle of a step without a message. */
+/* Checks, before the allocations, that this machine has enough memory for its ranks. Otherwise the
+ * kernel would kill a process in the middle of a step without a message. */
 #include "base/memory.h"
 #include "worker/strategy/memory/memory_formula.h"
 #include "worker/train/device/device.h"
@@ -9,9 +9,9 @@
 #include <string.h>
 #include <sys/resource.h>
 
-enum { TOLERANCE = 16 }; /* the formulas are right within 1/16 */
+enum { TOLERANCE = 16 }; /* the formulas are accurate to 1/16 */
 
-/* Bytes of a rank in a world of `size` ranks, of the tags with exact formulas. */
+/* Bytes of a rank in a world of `size` ranks, without the tags that have no exact formula. */
 static int64_t bytes_in_world(const struct dpt_rank *r, int size, int64_t ret[DPT_MEMORY_COUNT])
 {
     static const enum dpt_memory_tag inexact[] = {DPT_MEMORY_WORKSPACE, DPT_MEMORY_COMM,
@@ -33,7 +33,7 @@ static int64_t bytes_in_world(const struct dpt_rank *r, int size, int64_t ret[DP
                                          .model = r->model,
                                          .grid = &r->grid,
                                          .world = &world,
-                                         .rank = size - 1, /* the last has the fewest lanes */
+                                         .rank = size - 1, /* the last rank has the fewest lanes */
                                          .threads = 1};
     dpt_memory_formula(&spec, ret);
     free(numbers);
@@ -44,8 +44,8 @@ static int64_t bytes_in_world(const struct dpt_rank *r, int size, int64_t ret[DP
     return sum;
 }
 
-/* Bytes in the world in which a rank of this run holds least: the largest world, or a world of one
- * rank, which sends nothing. */
+/* The bytes of a rank in the world in which a rank of this run holds the least. That is the largest
+ * world, or the world of one rank, which sends nothing. */
 static int64_t least_bytes(const struct dpt_rank *r, int64_t ret[DPT_MEMORY_COUNT])
 {
     const int most = dpt_config_world_max(r->config),
@@ -70,7 +70,7 @@ static bool is_too_little(int64_t wanted, int ranks, int64_t most)
     return most > 0 && (wanted - wanted / TOLERANCE) * ranks > most;
 }
 
-/* The keys that make a micro-batch smaller. */
+/* Lists the settings that make a micro-batch smaller. */
 enum { SMALLER_BYTES = 160 };
 static void list_smaller_settings(const struct dpt_config *config, char ret[SMALLER_BYTES])
 {
@@ -85,8 +85,9 @@ static void list_smaller_settings(const struct dpt_config *config, char ret[SMAL
                        config->train.micro_batch, config->train.seq_len);
 }
 
-/* One rank is compared with the memory available now, all ranks of a node with the whole machine:
- * the other ranks may have allocated already. */
+/* Compares the need of one rank with the memory that is available now, and the need of all ranks of
+ * the node with the memory of the whole machine, because the other ranks may have allocated
+ * already. */
 enum dpt_status rank_check_memory(const struct dpt_rank *r, struct dpt_err *err)
 {
     const struct dpt_config *config = r->config;

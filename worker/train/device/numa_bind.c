@@ -10,7 +10,7 @@
 static int node_of_gpu(const struct dpt_numa *numa, int local_rank, int gpus, const char *sys)
 {
     char bus[DPT_DEVICE_BUS_BYTES];
-    struct dpt_err err; /* not reported: opening the device fails with it */
+    struct dpt_err err; /* not reported: opening the device reports the error */
     if (dpt_device_cuda_bus(local_rank % gpus, bus, &err) != DPT_OK)
         return -1;
     const int node = dpt_numa_of_pci(sys, bus);
@@ -20,7 +20,7 @@ static int node_of_gpu(const struct dpt_numa *numa, int local_rank, int gpus, co
     return -1;
 }
 
-/* node_of_gpu of all local ranks. */
+/* Calls node_of_gpu for all local ranks. */
 static void find_nodes_of_gpus(const struct dpt_numa *numa, int ranks, const char *sys, int *ret)
 {
     int gpus = 0;

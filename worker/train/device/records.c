@@ -1,5 +1,5 @@
-/* The records of one rank at the end of a run: its memory, and the times of its kernels by class
- * (log.op_times). */
+/* Writes the records of one rank at the end of a run: its memory, and the times of its kernels by
+ * class (log.op_times). */
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-/* Makes the object the file node-NODE/rank-LOCAL.KIND.json in log.dir; takes the object. */
+/* Writes the object to node-NODE/rank-LOCAL.KIND.json in log.dir. Takes the object. */
 static void write_record(const struct dpt_rank *r, const char *kind, json_t *object)
 {
     char name[64];
@@ -31,7 +31,7 @@ static json_t *use_json(int64_t bytes, int64_t peak)
     return json_pack("{s:I, s:I}", "bytes", (json_int_t)bytes, "peak", (json_int_t)peak);
 }
 
-/* By tag; with the bytes that the formula gives, or NULL. */
+/* The use by tag, with the bytes that the formula gives (`formula`; NULL: without). */
 static json_t *tags_json(const struct dpt_memory_use *use, const int64_t *formula)
 {
     json_t *tags = json_object();
@@ -55,7 +55,8 @@ static void write_memory(const struct dpt_rank *r)
     if (!r->gen.begun || !r->config->log.dir[0] || !rank_may_record(r, "the account of memory is"))
         return; /* a guest holds nothing of this world */
     dpt_strategy_cost(r->strategy, &cost);
-    /* Whether weights are packed is the strategy's choice; the formula gives their size then. */
+    /* The strategy decides whether weights are packed. If they are, the formula gives their
+     * size. */
     const size_t operand =
         dpt_device_ops(d->host)->operand_bytes(d->stream, dpt_model_dtype(r->model));
     const struct dpt_memory_spec spec = {

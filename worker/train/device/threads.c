@@ -26,14 +26,14 @@ enum dpt_status rank_open_stream(struct dpt_rank *r, struct dpt_err *err)
 
 /* The message of a rank about the cores that it may use. */
 struct cores_share {
-    uint64_t id; /* of the set of cores */
+    uint64_t id; /* id of the set of cores */
     int64_t cores, asked;
 };
 
 static enum dpt_status exchange_cores(struct dpt_rank *r, struct dpt_err *err)
 {
     struct cores_share mine = {.asked = r->options->start->threads};
-    mine.cores = dpt_cores_identified(&mine.id); /* by the thread that computes */
+    mine.cores = dpt_cores_identified(&mine.id); /* asked by the thread that computes */
     return generation_all_gather(&r->gen, r->comm_thread, &mine, sizeof mine, err);
 }
 
@@ -42,7 +42,7 @@ static int clamp_to_int(int64_t x)
     return x < 0 || x > INT_MAX ? INT_MAX : (int)x;
 }
 
-/* The cores of rank `rank`, from the exchange. */
+/* The cores of rank `rank`, as received in the exchange. */
 static struct dpt_rank_cores cores_of_rank(const struct generation *g, int rank)
 {
     const struct cores_share share = ((const struct cores_share *)g->gathered)[rank];
@@ -66,7 +66,7 @@ static void log_threads(struct dpt_rank *r, const struct dpt_rank_cores *all)
     r->device->threads_told = r->device->threads;
 }
 
-/* `all`: of the ranks that train. */
+/* `all`: the cores of the ranks that train. */
 static enum dpt_status use_share(struct dpt_rank *r, const struct dpt_rank_cores *all,
                                  struct dpt_err *err)
 {
@@ -74,7 +74,7 @@ static enum dpt_status use_share(struct dpt_rank *r, const struct dpt_rank_cores
     dpt_cores_set_demand(dpt_near_threads(all, n, &all[r->gen.rank], DPT_STREAM_THREADS_MAX));
     if (r->gen.rank >= n)
         return DPT_OK; /* a guest computes nothing */
-    /* The stream has threads_max threads: cores that were added after the start are not used. */
+    /* The stream has threads_max threads, so cores that were added after the start are not used. */
     r->device->threads = dpt_rank_threads(all, n, r->gen.rank, r->device->threads_max);
     dpt_stream_set_threads(r->device->stream, r->device->threads);
     if (r->device->threads != r->device->threads_told)

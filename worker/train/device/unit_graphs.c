@@ -11,7 +11,7 @@ struct key {
     int unit;
     bool backward, accumulate, parts_apart;
     enum dpt_mode mode;
-    float dloss; /* 0 where it is not read */
+    float dloss; /* 0 if the unit does not read it */
     float share;
     const void *weights, *borrowed_weights;
     float *grads, *borrowed_grads;
@@ -23,8 +23,8 @@ struct entry {
     struct dpt_announced announced;
 };
 
-/* More than a step needs: a unit forward, and backward into each gradient buffer, setting and
- * adding. Further sets of arguments have no graph. */
+/* More than a step needs. A step has one forward of a unit, and one backward into each gradient
+ * buffer, setting and adding. Further sets of arguments have no graph. */
 enum { ENTRIES_A_UNIT = 64 };
 
 struct dpt_unit_graphs {
@@ -84,7 +84,7 @@ static void fill_key(const struct dpt_unit_graphs *g, int unit, bool backward,
                      const struct dpt_slot *slot, struct key *key)
 {
     const int borrows = dpt_model_unit(g->model, unit)->borrows;
-    memset(key, 0, sizeof *key); /* it is compared byte by byte */
+    memset(key, 0, sizeof *key); /* padding too: keys are compared byte by byte */
     key->unit = unit;
     key->backward = backward;
     key->mode = slot->mode;
@@ -100,7 +100,7 @@ static void fill_key(const struct dpt_unit_graphs *g, int unit, bool backward,
     key->borrowed_grads = borrows < 0 ? NULL : slot->grads[borrows];
 }
 
-/* The entry of the arguments; *ret_new: it was added. NULL: the table is full. */
+/* Finds the entry of the arguments, or adds one (*ret_new). NULL: the table is full. */
 static struct entry *find_entry(struct dpt_unit_graphs *g, const struct key *key, bool *ret_new)
 {
     *ret_new = false;

@@ -1,5 +1,5 @@
-/* One list of fields for packing and unpacking: a function calls the codec with each field of a
- * struct in order. Numbers are little-endian (base/cursor.h). */
+/* One function per struct serves both packing and unpacking: it calls the codec with each field of
+ * the struct in order. Numbers are little-endian (base/cursor.h). */
 #ifndef DPT_WORKER_TRAIN_STATE_CODEC_H
 #define DPT_WORKER_TRAIN_STATE_CODEC_H
 
@@ -9,7 +9,7 @@
 #include <string.h>
 
 struct codec {
-    struct dpt_writer *writer; /* NULL: unpacks */
+    struct dpt_writer *writer; /* NULL: the codec unpacks */
     struct dpt_reader *reader;
 };
 
@@ -29,7 +29,7 @@ static inline void codec_u32(struct codec *c, uint32_t *value)
         *value = dpt_reader_u32(c->reader);
 }
 
-/* Also for int64_t and double, whose bits are packed. */
+/* Packs or unpacks the bits of an int64_t, a uint64_t or a double. */
 static inline void codec_bits(struct codec *c, void *value)
 {
     uint64_t bits;

@@ -8,7 +8,8 @@ void dpt_epoch_add_step(struct dpt_epoch *epoch, int64_t epoch_steps, int64_t st
     if (step % epoch_steps == 0 || epoch->to != step)
         *epoch = (struct dpt_epoch){.from = step};
     epoch->to = step + 1;
-    if (!isfinite(loss)) /* a step that was skipped, or diverged */
+    /* A step that was skipped or has diverged has no loss to add. */
+    if (!isfinite(loss))
         return;
     epoch->finite++;
     epoch->loss_sum += loss;

@@ -1,6 +1,6 @@
-/* The exchange of an evaluation: after each round of batches every rank sends the sums of its
- * batch, and every rank adds the sums of all ranks in the order of the batches. So the loss has the
- * same bits in every world. Each sample is in one batch and counts once. Pure. */
+/* The exchange of an evaluation. After each round every rank sends the sums of its batch, and every
+ * rank adds the sums of all ranks in the order of the batches. So the loss has the same bits in
+ * every world. Each sample is in one batch and counts once. Pure. */
 #ifndef DPT_WORKER_TRAIN_STATE_EVAL_SHARES_H
 #define DPT_WORKER_TRAIN_STATE_EVAL_SHARES_H
 
@@ -14,19 +14,19 @@
 /* The message of a rank after its batch of a round, sent as it lies in memory. */
 struct dpt_eval_share {
     int64_t step, round;
-    uint32_t reform;  /* 1: the rank was told that the world shall change */
+    uint32_t reform;  /* 1: the rank was told that the world must change */
     uint32_t leaving; /* 1: the rank's node drains */
     int64_t first;    /* first sample of the batch */
-    double sum;       /* of the losses of the batch, nats; 0 for an empty batch */
-    int64_t right;    /* with labels: correctly predicted samples of the batch */
+    double sum;       /* sum of the batch's losses, nats; 0 for an empty batch */
+    int64_t right;    /* with labels: correctly predicted samples */
 };
 static_assert(sizeof(struct dpt_eval_share) == 48, "every byte of the message is a field's");
 
 /* The finished batches of an evaluation. Another world continues after them with the same bits. */
 struct dpt_eval_part {
     int64_t step;    /* completed steps of the weights; -1: no evaluation */
-    int64_t batches; /* finished, from the first on */
-    double sum;      /* of their losses, nats */
+    int64_t batches; /* number of finished batches, from the first on */
+    double sum;      /* sum of their losses, nats */
     int64_t right;   /* with labels: their correctly predicted samples */
 };
 
@@ -34,11 +34,12 @@ struct dpt_eval_part {
 struct dpt_evaluation {
     int64_t step, samples;
     int micro_batch, world;
-    int64_t done;          /* batches, before this world */
-    int64_t rounds, round; /* of this world, and the finished ones of them */
+    int64_t done; /* batches that earlier worlds have finished */
+    /* Rounds of this world, and those that are finished. */
+    int64_t rounds, round;
     double sum;
     int64_t right;
-    bool reform;    /* a rank was told that the world shall change: stop here */
+    bool reform;    /* a rank was told that the world must change: stop here */
     bool all_leave; /* in the last round every rank's node was draining */
 };
 
@@ -51,8 +52,8 @@ struct dpt_eval_part dpt_evaluation_part(const struct dpt_evaluation *e);
 /* The batch of rank `rank` in the present round. */
 struct dpt_sample_range dpt_evaluation_batch(const struct dpt_evaluation *e, int rank);
 
-/* Adds the shares of all ranks, [world] by rank, and ends the round. DPT_EPROTO, and nothing is
- * added: a rank is at another step or round, or its share cannot be of its batch. */
+/* Adds the shares of all ranks ([world], by rank) and ends the round. DPT_EPROTO: a rank is at
+ * another step or round, or its share does not fit its batch; nothing is added then. */
 DPT_MUST_USE enum dpt_status dpt_evaluation_fold(struct dpt_evaluation *e,
                                                  const struct dpt_eval_share *all,
                                                  struct dpt_err *err);

@@ -40,7 +40,7 @@ enum dpt_status generation_alloc_gathered(struct generation *g, struct dpt_err *
 
 void generation_free(struct generation *g)
 {
-    free(g->rank_of_position); /* and the lists after it */
+    free(g->rank_of_position); /* the other lists of numbers are in the same memory */
     free(g->peers);
     free(g->takes_state);
     free(g->shards);

@@ -1,5 +1,5 @@
-/* A generation: the plan as arrays and numbers, and the exchange of small messages among its ranks.
- */
+/* A generation: the plan as arrays and numbers, and the exchange of small messages between its
+ * ranks. */
 #ifndef DPT_WORKER_TRAIN_STATE_GENERATION_H
 #define DPT_WORKER_TRAIN_STATE_GENERATION_H
 
@@ -10,29 +10,32 @@
 struct generation {
     uint64_t number; /* 0: none */
     int rank, world_size, position, host;
-    int n_trainers; /* higher ranks are guests, which hand over their state and train nothing */
-    bool begun;     /* dpt_strategy_begin_generation was called; never on a guest */
-    bool ready;     /* formed and not trained yet */
-    bool farewell;  /* too few nodes stay: the held state is saved, no step is computed */
+    /* Ranks from n_trainers on are guests: they hand over their state and train nothing. */
+    int n_trainers;
+    bool begun; /* dpt_strategy_begin_generation was called; never for a guest */
+    bool ready; /* formed, and training has not begun */
+    /* Too few nodes stay: the ranks save the held state and compute no step. */
+    bool farewell;
     bool writes_log;
     int *rank_of_position, *host_of_position, *node_of_position; /* [world_size] */
     int *host_of_rank, *node_of_rank;                            /* [world_size] */
     struct dpt_world world;                                      /* of the trainers */
     struct dpt_comm_peer *peers;                                 /* [world_size - 1] */
     bool *takes_state;                                           /* [world_size], by rank */
-    int checkpoint_slot, checkpoint_writers; /* slot -1: this rank writes no checkpoint */
-    struct dpt_shard *shards;                /* [world_size] own shards of all ranks, by rank */
-    struct dpt_shard *writer_shards;         /* [checkpoint_writers] by slot */
+    /* Slot -1: this rank writes no checkpoint. */
+    int checkpoint_slot, checkpoint_writers;
+    struct dpt_shard *shards;        /* [world_size] own shards of all ranks, by rank */
+    struct dpt_shard *writer_shards; /* [checkpoint_writers] by slot */
     char attempt[2 * DPT_COMM_NONCE_BYTES + 1];
-    uint64_t plan_hash;          /* of the plan's digest: compared in the first exchange */
-    struct dpt_assignment slots; /* of this rank */
-    int slots_max;               /* largest number of slots of a rank */
+    uint64_t plan_hash;          /* hash of the plan's digest, compared in the first exchange */
+    struct dpt_assignment slots; /* the slots of this rank */
+    int slots_max;               /* largest number of slots of any rank */
     void *gathered;              /* [world_size x gathered_bytes], of generation_all_gather */
     size_t gathered_bytes;
     struct generation_redundancy {
-        bool whole;      /* every part of the state is on two nodes at least */
+        bool whole;      /* every part of the state is on at least two nodes */
         bool rebuilding; /* shadows are copied while steps are computed */
-        bool then_whole; /* `whole` when the rebuilding has ended */
+        bool then_whole; /* value of `whole` when the rebuilding has ended */
     } redundancy;
     struct generation_cause { /* for events.jsonl */
         char text[DPT_PROTO_TEXT_BYTES], kind[DPT_PROTO_NAME_BYTES];
@@ -41,16 +44,16 @@ struct generation {
     } cause;
 };
 
-/* generation_alloc allocates the lists, by g->world_size and g->checkpoint_writers;
- * generation_alloc_gathered allocates g->gathered, by g->slots_max. */
+/* generation_alloc allocates the lists; it needs g->world_size and g->checkpoint_writers.
+ * generation_alloc_gathered allocates g->gathered; it needs g->slots_max. */
 DPT_MUST_USE enum dpt_status generation_alloc(struct generation *g, struct dpt_err *err);
 DPT_MUST_USE enum dpt_status generation_alloc_gathered(struct generation *g, struct dpt_err *err);
-/* Frees them; g->number becomes 0. */
+/* Frees all this memory. g->number becomes 0. */
 void generation_free(struct generation *g);
 
-/* The small all-gather of all ranks, guests included: g->gathered has each rank's `bytes` bytes
- * (at most g->gathered_bytes), by rank, until the next call. Main thread; waits on the
- * communication thread, with its errors. */
+/* The all-gather of small messages of all ranks, guests included. Until the next call g->gathered
+ * has the `bytes` bytes of each rank, by rank; `bytes` is at most g->gathered_bytes. Main thread.
+ * Waits for the communication thread and returns its errors. */
 DPT_MUST_USE enum dpt_status generation_all_gather(struct generation *g,
                                                    struct dpt_comm_thread *thread, const void *mine,
                                                    size_t bytes, struct dpt_err *err);
@@ -58,7 +61,7 @@ DPT_MUST_USE enum dpt_status generation_all_gather(struct generation *g,
 /* The lowest rank that has the state before the formation fills it. */
 int generation_state_source(const struct generation *g);
 
-/* The text in events.jsonl: whole, rebuilding or none. */
+/* The redundancy as events.jsonl has it: whole, rebuilding or none. */
 const char *generation_redundancy(const struct generation *g);
 
 #endif

@@ -24,7 +24,7 @@ static enum dpt_status parse_history(const char *json, json_t **ret, struct dpt_
     return DPT_OK;
 }
 
-/* Prints the array; drops the oldest entries until the text fits. */
+/* Prints the array. Drops the oldest entries until the text fits. */
 static enum dpt_status print_history(struct dpt_history *history, json_t *array,
                                      struct dpt_err *err)
 {
@@ -38,7 +38,7 @@ static enum dpt_status print_history(struct dpt_history *history, json_t *array,
         free(text);
         if (bytes <= sizeof history->json)
             return DPT_OK;
-        /* An eighth at a time: printing once for each dropped entry would take too long. */
+        /* Drops an eighth at a time: printing again for each dropped entry would take too long. */
         for (size_t n = json_array_size(array) / 8 + 1; n > 0; n--)
             if (json_array_remove(array, 0) != 0)
                 return dpt_fail(err, DPT_ECORRUPT,
@@ -56,7 +56,8 @@ enum dpt_status dpt_history_load(struct dpt_history *history, const char *json, 
     return status;
 }
 
-/* Appends `more` (NULL: DPT_ENOMEM) to `array` and prints the result as the history; takes both. */
+/* Appends `more` (NULL: DPT_ENOMEM) to `array` and prints the result as the history. Takes both
+ * arrays. */
 static enum dpt_status extend_history(struct dpt_history *history, json_t *array, json_t *more,
                                       struct dpt_err *err)
 {
@@ -81,8 +82,8 @@ static bool is_kind(const json_t *object, const char *kind)
     return is && strcmp(is, kind) == 0;
 }
 
-/* The event of a generation, as an entry; NULL: an event of another kind, a torn line, or no
- * memory. */
+/* Makes an entry of a generation's event. NULL: the event has another kind, the line is torn, or
+ * there is no memory. */
 static json_t *entry_of_event(const char *line, size_t bytes)
 {
     json_t *event = json_loadb(line, bytes, 0, NULL), *entry = NULL;
@@ -109,7 +110,7 @@ static bool is_last_entry(const json_t *array, const json_t *entry)
            integer_of(last, "step") == integer_of(entry, "step");
 }
 
-/* The entries that are missing in the array; NULL: no memory. */
+/* Finds the entries of `events` that `array` lacks; NULL: no memory. */
 static json_t *find_missing(const json_t *array, const char *events, size_t bytes)
 {
     const bool empty = json_array_size(array) == 0;

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-/* Whether a scaler can have this scale. */
+/* Whether a scaler can have this scale, which is a power of two within its limits. */
 static bool is_scale(double scale)
 {
     int exponent;
@@ -52,7 +52,7 @@ void dpt_contribution_pack(const struct dpt_contribution *contribution, int slot
 
 enum { RANK_FLAGS = DPT_COMMIT_REFORM | DPT_COMMIT_SAVER_BUSY | DPT_COMMIT_NOT_FINITE };
 
-/* DPT_EPROTO: no rank of this world can contribute this. `scale`: of rank 0. */
+/* DPT_EPROTO: no rank of this world can send this contribution. `scale`: the scale of rank 0. */
 static enum dpt_status check_contribution(const struct dpt_commit_world *world, int rank,
                                           const struct dpt_contribution *its, double scale,
                                           struct dpt_err *err)
@@ -79,7 +79,7 @@ static enum dpt_status check_contribution(const struct dpt_commit_world *world, 
                            rank, (uint32_t)n, (uint32_t)first, (uint32_t)stride, slots);
 }
 
-/* Reads the losses, which follow in `c`; marks their slots in `seen`. */
+/* Reads the losses, which come next in `c`, and marks their slots in `seen`. */
 static enum dpt_status read_losses(struct codec *c, const struct dpt_contribution *its, int rank,
                                    bool *seen, double *losses, struct dpt_err *err)
 {
@@ -126,7 +126,7 @@ enum dpt_status dpt_outcome_fold(const struct dpt_commit_world *world, const voi
     ret->step = world->step;
     ret->slots = slots;
     ret->flags = flags | (leaving == (uint32_t)world->size ? DPT_COMMIT_ALL_LEAVE : 0);
-    ret->norm = sqrt(dpt_accum_value(&norm)) / scale; /* a power of two: exact */
+    ret->norm = sqrt(dpt_accum_value(&norm)) / scale; /* exact: the scale is a power of two */
     ret->scale = scale;
     return DPT_OK;
 }

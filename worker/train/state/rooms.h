@@ -1,6 +1,6 @@
-/* One rank, composed of the rooms of worker/train. Each folder is a room. Its header has the room's
- * struct and functions. A room includes and calls only the rooms above it in this list, which
- * tests/tidy checks:
+/* One rank, composed of the folders of worker/train, which the code calls rooms. The header of a
+ * room has the room's struct and functions. A room includes and calls only the rooms above it in
+ * this list; tests/tidy checks this:
  *
  *   state/      generation, training state: data that all rooms share
  *   link/       the agent: commands, the report, the fence and the grants
@@ -11,7 +11,7 @@
  *   formation/  from a plan to a communicator and a filled state
  *   ..          the process: start, commands, the loop over steps, the end
  *
- * The structs of the rooms are incomplete here; the header of a room has its struct. */
+ * This header only declares the structs of the rooms. */
 #ifndef DPT_WORKER_TRAIN_STATE_ROOMS_H
 #define DPT_WORKER_TRAIN_STATE_ROOMS_H
 
@@ -26,16 +26,17 @@ struct dpt_rank_options {
     const struct dpt_rank_start *start;
     const struct dpt_config *config;
     int link_fd; /* taken by the rank */
-    /* Opens the device of cluster.device: cuda; NULL: a CUDA device. */
+    /* Opens the device for cluster.device: cuda. NULL: opens a CUDA device. */
     enum dpt_status (*open_accelerator)(const struct dpt_rank_start *start, struct dpt_device **ret,
                                         struct dpt_err *err);
-    /* Gives the calls of NCCL, and their context, on the communication thread; NULL: the library's.
-     */
+    /* Gives the functions of NCCL and their context, on the communication thread. NULL: the
+     * library's functions. */
     enum dpt_status (*load_nccl)(const struct dpt_rank_start *start,
                                  const struct dpt_nccl_calls **ret, void **ret_ctx,
                                  struct dpt_err *err);
-    int step_fd; /* the rank writes its newest step there (rank_protocol.h); -1: nowhere */
-    /* Called on the link's thread when the agent has ended: a process exits there at once; NULL:
+    /* The rank writes its newest step to this descriptor (rank_protocol.h); -1: nowhere. */
+    int step_fd;
+    /* Called on the link's thread when the agent has ended. A process exits there at once. NULL:
      * the rank only stops. */
     void (*on_agent_gone)(void);
 };
