@@ -1,5 +1,5 @@
-/* The state in a formation: each rank receives its parts from the ranks that hold them, a
- * checkpoint or the seed, and all ranks compare the result (formation.h). */
+/* Fills the state in a formation: each rank receives its parts from the ranks that hold them, from
+ * a checkpoint or from the seed, and all ranks compare the result (formation.h). */
 #include "worker/train/formation/formation.h"
 
 #include "base/clock.h"
@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Messages between ranks have no version: the server's version keeps other builds out. */
+/* Messages between ranks have no version. The version in the server's protocol keeps other builds
+ * out of the run. */
 _Static_assert(DPT_PROTO_VERSION == 3 && DPT_HELLO_BYTES == 43 * 8 &&
                    sizeof(struct dpt_eval_share) == 6 * 8,
                "a hello or share of another size is another DPT_PROTO_VERSION");
@@ -21,9 +22,9 @@ enum source { SOURCE_MEMORY, SOURCE_CHECKPOINT, SOURCE_SEED };
 struct filling {
     struct dpt_rank *rank;
     enum source source;
-    bool takes_state; /* from another rank */
+    bool takes_state; /* this rank receives its state from another rank */
     struct dpt_hello mine;
-    struct dpt_hello *hellos; /* [world_size] of the last exchange */
+    struct dpt_hello *hellos; /* [world_size] received in the last exchange */
     const struct dpt_strategy_state *held, *wanted;
 };
 
@@ -41,14 +42,14 @@ static enum dpt_status exchange_hellos(struct filling *f, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* Whether a shard in another rank's message can exist. */
+/* Whether a shard that another rank has sent can exist. */
 static bool is_possible_shard(struct dpt_shard shard)
 {
     return dpt_shard_is_none(shard) || (shard.of > 0 && shard.of <= DPT_COMM_WORLD_MAX &&
                                         shard.index >= 0 && shard.index < shard.of);
 }
 
-/* Notes the shards that the ranks will hold, and those of the writers of a checkpoint. */
+/* Notes the shards that the ranks will hold, and the shards of the writers of a checkpoint. */
 static enum dpt_status learn_shards(struct filling *f, struct dpt_err *err)
 {
     struct generation *g = &f->rank->gen;
@@ -70,7 +71,7 @@ static enum dpt_status learn_shards(struct filling *f, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* The first exchange. */
+/* Makes the first exchange: all ranks must carry out the same plan. */
 static enum dpt_status greet_ranks(struct filling *f, struct dpt_err *err)
 {
     const struct generation *g = &f->rank->gen;
@@ -92,8 +93,8 @@ static bool parts_differ(const struct dpt_hello *a, const struct dpt_hello *b)
     return false;
 }
 
-/* Nodes whose ranks read different folders must begin from the same weights. Every rank comes to
- * the same result. */
+/* Compares the first weights: nodes whose ranks read different folders must begin from the same
+ * weights. Every rank gets the same result. */
 static enum dpt_status compare_origins(const struct filling *f, struct dpt_err *err)
 {
     int first = -1;
@@ -115,8 +116,8 @@ static enum dpt_status compare_origins(const struct filling *f, struct dpt_err *
     return DPT_OK;
 }
 
-/* The second exchange: ranks that hold the same part, as replica or as shadow, must hold the same
- * weights. */
+/* Makes the second exchange: ranks that hold the same part, as replica or as shadow, must hold the
+ * same weights and moments. */
 static enum dpt_status compare_parts(struct filling *f, struct dpt_err *err)
 {
     const struct generation *g = &f->rank->gen;
@@ -185,8 +186,8 @@ static void list_shards(struct dpt_shard ret[DPT_RESHARD_PARTS],
     ret[1] = state->shadow.shard;
 }
 
-/* The parts that this rank sends and receives: `held` and `wanted` of its hello, and their memory.
- * A rank that loads a checkpoint sends the loaded parts. */
+/* Lists the parts that this rank sends and receives, as `held` and `wanted` of its hello, and their
+ * memory. A rank that loads a checkpoint sends the loaded parts. */
 static void list_parts_before_filling(struct filling *f)
 {
     struct dpt_rank *r = f->rank;
@@ -202,7 +203,7 @@ static void list_parts_before_filling(struct filling *f)
         f->mine.own = f->wanted->own.shard;
 }
 
-/* DPT_EPROTO: the plan resumes at a step that this rank's state does not have. */
+/* DPT_EPROTO: the plan resumes from this rank's state, but at another step. */
 static enum dpt_status check_resume_step(const struct filling *f, const Dpt__Plan *plan,
                                          struct dpt_err *err)
 {
@@ -214,7 +215,7 @@ static enum dpt_status check_resume_step(const struct filling *f, const Dpt__Pla
                     (long long)plan->resume_step, (long long)r->state.step);
 }
 
-/* Fills the parts that this rank shall hold. */
+/* Fills the parts that this rank must hold. */
 static enum dpt_status fill_wanted(struct filling *f, const Dpt__Plan *plan, struct dpt_err *err)
 {
     struct dpt_rank *r = f->rank;
@@ -230,8 +231,8 @@ static enum dpt_status fill_wanted(struct filling *f, const Dpt__Plan *plan, str
                                     : dpt_comm_thread_run(r->comm_thread, job_reshard, f, err);
 }
 
-/* The filled state is complete. If this rank held no state before, it is held from now on; else it
- * waits beside the old state until GO. */
+/* Keeps the complete filled state. If this rank held no state before, the filled state is held from
+ * now on. Otherwise it waits beside the old state until GO. */
 static enum dpt_status keep_filled_state(struct filling *f, int64_t step, struct dpt_err *err)
 {
     struct dpt_rank *r = f->rank;
@@ -247,7 +248,7 @@ static enum dpt_status keep_filled_state(struct filling *f, int64_t step, struct
     return DPT_OK;
 }
 
-/* The parts that this rank holds now, for the second exchange. */
+/* Hashes the parts that this rank holds now, for the second exchange. */
 static void hash_filled_parts(struct filling *f)
 {
     const struct dpt_rank *r = f->rank;
@@ -259,7 +260,7 @@ static void hash_filled_parts(struct filling *f)
     f->mine.epoch = r->state.epoch;
 }
 
-/* For the first exchange. */
+/* Makes the rank's message for the first exchange. */
 static struct dpt_hello hello_of(const struct dpt_rank *r)
 {
     const struct train_state *s = &r->state;
@@ -292,7 +293,8 @@ static enum dpt_status fill_and_compare(struct filling *f, const Dpt__Plan *plan
     DPT_TRY(keep_filled_state(f, plan->resume_step, err));
     hash_filled_parts(f);
     DPT_TRY(rank_extend_history(r, err));
-    if (f->source == SOURCE_CHECKPOINT) /* each rank has read only its part */
+    /* Each rank has read and checked only its part. */
+    if (f->source == SOURCE_CHECKPOINT)
         DPT_TRY(rank_check_loaded(r, err));
     DPT_TRY(compare_parts(f, err));
     return rank_judge_redundancy(r, f->hellos, err);

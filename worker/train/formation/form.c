@@ -1,4 +1,4 @@
-/* Formation on a rank: from a plan to a communicator. fill_state.c fills the state. */
+/* Forms a generation on a rank: from a plan to a communicator. fill_state.c fills the state. */
 #include "worker/train/formation/formation.h"
 
 #include "base/clock.h"
@@ -51,7 +51,7 @@ static void fill_members(struct generation *g, const Dpt__Plan *plan)
         struct dpt_comm_peer *peer = &g->peers[n_peers++];
         peer->rank = (int)p->rank;
         peer->host = (int)p->host;
-        /* Message validation bounds the addresses. */
+        /* The check of the message limits the lengths of the addresses. */
         (void)snprintf(peer->shm_addr, sizeof peer->shm_addr, "%s", p->shm_addr);
         (void)snprintf(peer->tcp_addr, sizeof peer->tcp_addr, "%s", p->tcp_addr);
     }
@@ -66,7 +66,7 @@ static void fill_cause(struct generation_cause *cause, const Dpt__Plan *plan)
         cause->steps_lost = plan->steps_done_before - plan->resume_step;
 }
 
-/* The slots of this rank, and the most of any rank. */
+/* Computes the slots of this rank, and the largest number of slots of any rank. */
 static void divide_slots(struct dpt_rank *r)
 {
     struct generation *g = &r->gen;
@@ -131,7 +131,7 @@ static enum dpt_status open_communicator(struct dpt_rank *r, const Dpt__Plan *pl
                                  .n_peers = r->gen.world_size - 1,
                                  .timeout_ms = (int)(r->config->cluster.timeout_s * 1000)};
     (void)snprintf(spec.run, sizeof spec.run, "%s", r->config->run);
-    dpt_cores_set_demand(0); /* unknown until rank_share_cores */
+    dpt_cores_set_demand(0); /* the demand is unknown until rank_share_cores */
     if (plan->nonce.len != DPT_COMM_NONCE_BYTES)
         return dpt_fail(err, DPT_EPROTO, "the plan's nonce has %zu bytes", plan->nonce.len);
     memcpy(spec.nonce, plan->nonce.data, DPT_COMM_NONCE_BYTES);
@@ -222,7 +222,8 @@ enum dpt_status rank_enter_generation(struct dpt_rank *r, struct dpt_err *err)
     r->formation->ran_generation = r->gen.number;
     r->formation->gradient_void = false;
     rank_note_held(r);
-    if (r->formation->pending_generation != 0) /* GO: all ranks have their state */
+    /* GO has come, so all ranks have their states. */
+    if (r->formation->pending_generation != 0)
         DPT_TRY(rank_adopt_state(r, err));
     rank_report(r, DPT__RANK_PHASE__RANK_RUNNING, r->gen.number);
     return DPT_OK;

@@ -1,4 +1,4 @@
-/* The state that a rank holds, and the one that waits beside it for GO (formation.h). */
+/* The state that a rank holds, and the filled state that waits beside it for GO (formation.h). */
 #include "worker/train/formation/formation.h"
 
 #include "base/log.h"
@@ -71,9 +71,10 @@ void rank_settle_pending(struct dpt_rank *r, const Dpt__Plan *plan)
     if (r->formation->pending_generation != 0 &&
         r->formation->pending_generation <= plan->state_generation) {
         dpt_strategy_state_changed(r->strategy);
-        r->formation->gradient_void = true; /* it belongs to the state held before */
+        r->formation->gradient_void = true; /* it belongs to the old state */
     }
-    r->formation->pending_generation = 0; /* begin_generation drops a state that got no GO */
+    /* dpt_strategy_begin_generation drops a state that got no GO. */
+    r->formation->pending_generation = 0;
 }
 
 enum dpt_status rank_take_outcome(struct dpt_rank *r, const Dpt__Plan *plan, bool takes_state,
@@ -82,7 +83,7 @@ enum dpt_status rank_take_outcome(struct dpt_rank *r, const Dpt__Plan *plan, boo
     if (plan->outcome.len == 0 || r->state.step != plan->resume_step - 1 || takes_state)
         return DPT_OK;
     if (!rank_holds_gradient(r)) {
-        /* The next plan gives the state to this rank, which reports that it has none. */
+        /* The rank reports that it has no state, and the next plan gives it the state. */
         rank_forget_state(r);
         return dpt_fail(err, DPT_EPEER,
                         "this rank has no gradient to apply the plan's outcome to; it asks for the "

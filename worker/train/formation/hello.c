@@ -3,7 +3,7 @@
 
 #include "worker/train/state/codec.h"
 
-/* As 64 bits, like the other fields. */
+/* Codes the value with 64 bits, like the other fields. */
 static void code_int(struct codec *c, int *value)
 {
     int64_t wide = *value;

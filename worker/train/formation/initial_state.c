@@ -1,5 +1,5 @@
-/* The state of step 0: weights drawn from the seed or read from model.init_from, and moments of
- * zero. Each rank makes its own part and its shadow. Tensors that the folder lacks are drawn. */
+/* Makes the state of step 0: weights drawn from the seed or read from model.init_from, and moments
+ * of zero. Each rank makes its own part and its shadow. Tensors that the folder lacks are drawn. */
 #include "worker/train/device/device.h"
 #include "worker/train/formation/formation.h"
 #include "worker/train/save/save.h"
@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* All vectors, padding included. */
+/* Clears all vectors of the part, padding included. */
 static void clear_part(const struct dpt_rank *r, const struct dpt_state_part *part)
 {
     for (int u = 0; u < r->grid.n_units; u++) {
@@ -19,8 +19,9 @@ static void clear_part(const struct dpt_rank *r, const struct dpt_state_part *pa
     }
 }
 
-/* The tensor of the folder from which tensor `tensor` of the model is read; -1: it is drawn.
- * Adapters are drawn. The head of labels, which is trained beside them, is read from the base's. */
+/* The tensor of the folder from which the model's tensor `tensor` is read; -1: the tensor is drawn.
+ * Adapters are drawn. The head of labels, which is trained beside the adapters, is read from the
+ * base's head. */
 static int published_tensor(const struct dpt_rank *r, const struct dpt_published *weights,
                             int tensor)
 {
@@ -68,8 +69,8 @@ static enum dpt_status init_parts(struct dpt_rank *r, struct dpt_published *weig
     return dpt_stream_sync(r->device->stream, err); /* waits for the drawn values */
 }
 
-/* If several nodes begin together, one rank of each node reads its whole folder for the hash: the
- * parts that the ranks read do not show a difference between nodes. */
+/* Whether this rank hashes the whole folder. If several nodes begin together, one rank of each node
+ * does: the parts that the ranks read do not show a difference between nodes. */
 static bool hashes_origin(const struct dpt_rank *r)
 {
     return !dpt_model_base(r->model) && r->config->cluster.nnodes_max > 1 &&
@@ -100,7 +101,8 @@ enum dpt_status rank_begin_state(struct dpt_rank *r, struct dpt_hash128 *ret_ori
     dpt_scaler_init(r->config, &r->state.scaler);
     r->state.epoch = (struct dpt_epoch){0};
     const bool from_seed = base ? dpt_model_score(base) < 0 : !r->config->model.init_from[0];
-    if (from_seed || base) /* a base is compared with the config's hash */
+    /* The seed and a base have one fixed value: a base is compared with the config's hash. */
+    if (from_seed || base)
         *ret_origin = (struct dpt_hash128){.lo = 1};
     return from_seed ? init_parts(r, NULL, err) : begin_from_folder(r, ret_origin, err);
 }

@@ -1,5 +1,6 @@
-/* Whether the state is on two nodes, and the rebuilding of shadows during training: the strategy
- * copies them (strategy.h, rebuild); this file synchronises the ranks, logs and reports. */
+/* Finds out whether the state is on two nodes, and accompanies the rebuilding of shadows during
+ * training. The strategy copies the shadows (strategy.h, rebuild); this file synchronises the
+ * ranks, logs and reports. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/strategy_traits.h"
@@ -10,8 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A join or a drain may take the time to fill the shadows: the old holders keep the state until all
- * ranks have theirs. After a loss all ranks wait for the formation. */
+/* Whether the plan follows a loss. A join or a drain may take the time to fill the shadows, because
+ * the old holders keep the state until all ranks have theirs. After a loss all ranks wait for the
+ * formation. */
 static bool follows_loss(const Dpt__Plan *plan)
 {
     static const char *const kinds[] = {"rank_lost", "node_lost", "comm_error", "stalled"};
@@ -45,9 +47,9 @@ enum dpt_status rank_begin_rebuild(struct dpt_rank *r, const struct dpt_hello *h
     return DPT_OK;
 }
 
-/* Whether the nodes other than rank `i`'s hold the whole state, or (late) will hold it. Nodes of
- * different sizes cut their replicas differently, so that a search for the rank's own shard is not
- * enough. `shards` has room for the parts of `n_trainers` ranks. */
+/* Whether the nodes other than that of rank `i` hold the whole state or (`late`) will hold it. It
+ * is not enough to search for the rank's own shard, because nodes of different sizes cut their
+ * replicas differently. `shards` has room for the parts of `n_trainers` ranks. */
 static bool is_covered(const struct generation *g, const struct dpt_hello *hellos, int i, bool late,
                        struct dpt_shard *shards)
 {

@@ -1,4 +1,4 @@
-/* The report of a rank's phase and of its state. */
+/* Reports a rank's phase and its state. */
 #include "worker/train/formation/formation.h"
 #include "worker/train/link/link.h"
 #include "worker/train/step/step.h"
@@ -20,7 +20,7 @@ static void report_parts(struct dpt_report *report, const struct dpt_strategy_st
     }
 }
 
-/* Reports the parts of the state of r->state.step. */
+/* Reports the parts of the held state, which has step r->state.step. */
 static void report_held(const struct dpt_rank *r, struct dpt_report *report)
 {
     Dpt__RankState *state = &report->state;
@@ -50,7 +50,7 @@ void rank_report(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation)
     if (r->state.has_outcome && phase == DPT__RANK_PHASE__RANK_QUIESCED) {
         enum dpt_status status = dpt_outcome_pack(
             &r->state.outcome, report->outcome, sizeof report->outcome, &state->outcome.len, NULL);
-        DPT_ASSERT(status == DPT_OK); /* the config bounds the slots */
+        DPT_ASSERT(status == DPT_OK); /* the config limits the number of slots */
     }
     rank_report_validation(r, report);
     report_held(r, report);

@@ -11,9 +11,9 @@
 
 /* ---- after the first exchange ---- */
 
-/* The account of the run that counts: of the lowest rank at the step from which the world
- * continues. If no rank is at that step (all go back to a checkpoint), of the lowest rank with the
- * most generations. */
+/* Whether `h` has a better account of the run than `best`. The lowest rank at the step from which
+ * the world continues counts. If no rank is at that step (all go back to a checkpoint), the lowest
+ * rank with the most generations counts. */
 static bool has_better_account(const struct dpt_hello *h, const struct dpt_hello *best,
                                int64_t resume_step)
 {
@@ -22,7 +22,7 @@ static bool has_better_account(const struct dpt_hello *h, const struct dpt_hello
     return h->step != resume_step && h->generations > best->generations;
 }
 
-/* For the summary. The highest counts are the most complete. */
+/* Adopts the totals for the summary. The highest counts are the most complete. */
 static void adopt_totals(struct dpt_rank *r, const struct dpt_hello *hellos)
 {
     int64_t trained_ms = 0, checkpoints = 0;
@@ -50,9 +50,10 @@ static void adopt_history(struct dpt_rank *r, const struct dpt_hello *hellos, in
     r->state.generations = best.generations + 1;
 }
 
-/* If one rank has evaluated the state from which the world continues, its evaluation counts for
- * all, because its sums are of all ranks. Else the evaluation with the most batches counts: a rank
- * may have seen the end of a round that the others have not. */
+/* Adopts an evaluation. If a rank has evaluated the state from which the world continues, its
+ * evaluation counts for all ranks, because its sums are those of all ranks. Otherwise the
+ * unfinished evaluation with the most batches counts: a rank may have seen the end of a round that
+ * the others have not. */
 static void adopt_validation(struct dpt_rank *r, const struct dpt_hello *hellos,
                              int64_t resume_step)
 {
@@ -79,7 +80,7 @@ void rank_adopt_account(struct dpt_rank *r, const struct dpt_hello *hellos, int6
 
 /* ---- after the state was filled ---- */
 
-/* All ranks continue the history of the lowest rank that has a part of the state. */
+/* Shares the history of the lowest rank that has a part of the state: all ranks continue it. */
 static enum dpt_status share_history(struct dpt_rank *r, struct dpt_err *err)
 {
     struct dpt_history *history = &r->state.history;

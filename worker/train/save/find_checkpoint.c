@@ -1,5 +1,5 @@
-/* The checkpoints in the folder: the newest from which the run may continue, and the damaged ones.
- */
+/* Finds the checkpoints in the folder: the newest from which the run may continue, and the damaged
+ * ones. */
 #include "base/fs.h"
 #include "base/log.h"
 #include "checkpoint/names.h"
@@ -21,7 +21,7 @@ static enum dpt_status verify_checkpoint(struct dpt_rank *r, int64_t step, struc
 
 /* ---- intact and damaged checkpoints ---- */
 
-/* Identifies a folder and its newest change; 0: no folder. */
+/* A number for a folder and its newest change; 0: there is no folder. */
 static uint64_t folder_mark(const struct dpt_rank *r, const char *name)
 {
     char path[PATH_MAX];
@@ -34,7 +34,8 @@ static uint64_t folder_mark(const struct dpt_rank *r, const char *name)
     return dpt_hash128(words, sizeof words).lo;
 }
 
-/* Changes when the step is committed again, rescued, or repaired by a person. */
+/* A number for the folders of a step. It changes when the step is committed again, rescued, or
+ * repaired by a person. */
 static uint64_t mark_of(const struct dpt_rank *r, int64_t step)
 {
     char name[DPT_CHECKPOINT_NAME_BYTES], rescue[DPT_CHECKPOINT_NAME_BYTES];
@@ -51,7 +52,7 @@ static struct damaged_step *find_damaged(struct dpt_rank *r, int64_t step)
     return NULL;
 }
 
-/* A full list drops its oldest step. */
+/* Notes a damaged step. A full list drops its oldest entry. */
 static void note_damaged(struct dpt_rank *r, int64_t step, uint64_t mark)
 {
     struct damaged_step *known = find_damaged(r, step);
@@ -84,8 +85,8 @@ void rank_mark_save(struct dpt_rank *r)
     r->save->mark_before_save = mark_of(r, r->state.step);
 }
 
-/* This process has read the checkpoint, committed it, or written its part of it. In the last case
- * the folder of an earlier history may still be there, until the first writer commits. */
+/* Whether this process has read the checkpoint, committed it, or written its part of it. In the
+ * last case the folder of an earlier history may still be there, until the first writer commits. */
 static bool is_known_intact(struct dpt_rank *r, int64_t step)
 {
     const struct dpt_saved saved = dpt_saver_saved(r->save->saver);
@@ -94,8 +95,8 @@ static bool is_known_intact(struct dpt_rank *r, int64_t step)
            (saved.n > 0 && saved.step == step && mark_of(r, step) != r->save->mark_before_save);
 }
 
-/* The bytes of this step's checkpoint, or rescue, are intact: this process has read them, now or
- * before, or has written or committed them. */
+/* Whether the bytes of this step's checkpoint or rescue are intact: this process has read them, now
+ * or before, or it has written or committed them. */
 static bool is_intact(struct dpt_rank *r, int64_t step)
 {
     struct dpt_err damage;
@@ -103,7 +104,8 @@ static bool is_intact(struct dpt_rank *r, int64_t step)
         return true;
     const uint64_t mark = mark_of(r, step);
     const struct damaged_step *known = find_damaged(r, step);
-    if (known && known->mark == mark) /* logged when it was found */
+    /* Logged when it was found. */
+    if (known && known->mark == mark)
         return false;
     if (verify_checkpoint(r, step, &damage) == DPT_OK) {
         r->save->verified_step = step;
@@ -118,8 +120,8 @@ static bool is_intact(struct dpt_rank *r, int64_t step)
 
 /* ---- the newest ---- */
 
-/* Step of the newest intact checkpoint, -1: none. The world may have to continue from it, whatever
- * this rank holds: so the bytes of an unknown checkpoint are read, once. */
+/* Finds the step of the newest intact checkpoint; -1: none. The world may have to continue from it,
+ * whatever state this rank holds. So the bytes of an unknown checkpoint are read, once. */
 static enum dpt_status newest_intact(struct dpt_rank *r, int64_t *ret_step, struct dpt_err *err)
 {
     const char *dir = r->config->checkpoint.dir;
@@ -131,8 +133,9 @@ static enum dpt_status newest_intact(struct dpt_rank *r, int64_t *ret_step, stru
     return DPT_OK;
 }
 
-/* The checkpoint for a run that only evaluates: the newest, or that of train.eval_step if it is
- * here. Once it is in memory, checkpoints that a training run writes meanwhile are ignored. */
+/* Finds the checkpoint for a run that only evaluates: the newest one, or that of train.eval_step if
+ * it is in this folder. When a checkpoint is in memory, checkpoints that a training run writes
+ * meanwhile are ignored. */
 static enum dpt_status checkpoint_to_evaluate(struct dpt_rank *r, int64_t *ret_step,
                                               struct dpt_err *err)
 {
@@ -143,7 +146,7 @@ static enum dpt_status checkpoint_to_evaluate(struct dpt_rank *r, int64_t *ret_s
     }
     if (wanted == DPT_AUTO)
         return newest_intact(r, ret_step, err);
-    /* Another node may have it; if no node has, rank_refuse_seed fails. */
+    /* Another node may have the checkpoint. If no node has it, rank_refuse_seed fails. */
     *ret_step = mark_of(r, wanted) != 0 && is_intact(r, wanted) ? wanted : -1;
     return DPT_OK;
 }

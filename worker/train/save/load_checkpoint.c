@@ -1,4 +1,4 @@
-/* Loading a checkpoint, and the comparison of its weights hash. */
+/* Loads a checkpoint and compares its weights hash. */
 #include "worker/train/save/save.h"
 #include "worker/train/save/state_hash.h"
 
@@ -42,7 +42,8 @@ static enum dpt_status load_part(struct dpt_rank *r, struct dpt_checkpoint *chec
     DPT_TRY(
         dpt_checkpoint_check_names(checkpoint, r->save->tensors.tensor, r->save->tensors.n, err));
     DPT_TRY(dpt_pieces_of_part(&r->save->tensors, part, &pieces, err));
-    if (r->config->train.eval_only) /* moments are not needed */
+    /* An evaluation needs no moments. */
+    if (r->config->train.eval_only)
         for (int i = 0; i < pieces.n; i++)
             pieces.piece[i].m = pieces.piece[i].v = NULL;
     enum dpt_status status = dpt_checkpoint_read_pieces(checkpoint, r->save->tensors.tensor,

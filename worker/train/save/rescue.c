@@ -1,7 +1,6 @@
-/* A rank's part of a rescue (checkpoint.h): the held state, written without a generation and
- * without a server. A rank that holds the whole state writes it alone. Else every rank that must
- * leave writes its part, under the name of the generation in which the ranks agreed on the state.
- */
+/* Writes a rank's part of a rescue (checkpoint.h): the held state, without a generation and without
+ * a server. A rank that holds the whole state writes it alone. Otherwise every rank that must leave
+ * writes its part, under the name of the generation in which the ranks agreed on the state. */
 #include "base/hash.h"
 #include "base/log.h"
 #include "checkpoint/names.h"
@@ -15,8 +14,8 @@ static bool holds_all(const struct dpt_state_part *part)
     return part->shard.of == 1;
 }
 
-/* `alone`: this rank writes the whole state. Other ranks may do the same: its own name separates
- * the attempts. */
+/* `alone`: this rank writes the whole state. Other ranks may do the same, so the name of the rank
+ * separates the attempts. */
 static void name_attempt(const struct dpt_rank *r, bool alone, char ret[DPT_PROTO_NAME_BYTES])
 {
     const struct dpt_rank_start *start = r->options->start;
@@ -39,10 +38,11 @@ static enum dpt_status write_rescued_part(struct dpt_rank *r, const struct dpt_s
     spec->writer = part->shard.index;
     spec->n_writers = part->shard.of;
     enum dpt_status status = dpt_checkpoint_write_part(spec, err);
-    return status == DPT_EEXIST ? DPT_OK : status; /* another rank writes a replica of it */
+    return status == DPT_EEXIST ? DPT_OK : status; /* another rank writes a replica of this part */
 }
 
-/* There is no grant: the claim alone shows that no new start of the run has taken the folder. */
+/* Whether the rescue may get its final name. A rescue has no grant: only the claim shows that no
+ * new start of the run has taken the folder. */
 static bool may_rename_rescue(void *ctx)
 {
     const struct dpt_rank *r = ctx;
@@ -70,7 +70,7 @@ enum dpt_status rank_write_rescue(struct dpt_rank *r, int64_t deadline_ms, struc
     spec.may_rename = may_rename_rescue;
     spec.ctx = r;
     DPT_TRY(write_rescued_part(r, &held->own, &spec, err));
-    /* The shadow is the shard of a rank that may be dead. */
+    /* The shadow is also written: it is the shard of a rank that may be dead. */
     if (!dpt_shard_is_none(shadow) && shadow.of == own.of)
         DPT_TRY(write_rescued_part(r, &held->shadow, &spec, err));
     return dpt_checkpoint_seal(&spec, deadline_ms, err);

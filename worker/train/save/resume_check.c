@@ -1,5 +1,5 @@
-/* Whether a rank may continue: from the newest checkpoint with this config, these data and this
- * kind of machine, and with the data that its agent has found. */
+/* Checks whether a rank may continue: from the newest checkpoint, with this config, these data and
+ * this kind of machine, and with the data that its agent has found. */
 #include "base/strategy_traits.h"
 #include "worker/train/device/device.h"
 #include "worker/train/save/save.h"
@@ -15,7 +15,8 @@ enum dpt_status rank_check_source(const struct dpt_data *data, const char *hash,
     return dpt_data_check(data, &was, err);
 }
 
-/* A run that only evaluates must have the model's settings of the checkpoint, and no others. */
+/* Ignores the settings that a run that only evaluates may change: only the model's settings must be
+ * those of the checkpoint. */
 static void ignore_training_settings(const struct dpt_config *config, struct dpt_config *saved)
 {
     const struct dpt_config was = *saved;
@@ -52,8 +53,8 @@ static enum dpt_status check_data(const struct dpt_rank *r, int64_t step, const 
                     r->config->checkpoint.dir, (long long)step, r->config->data.train);
 }
 
-/* Another kind of machine computes other bits. `fast` and a run that only evaluates do not promise
- * bits. */
+/* Compares the kind of machine, because another kind computes other bits. `fast` and a run that
+ * only evaluates promise no bits. */
 static enum dpt_status check_fingerprint(const struct dpt_rank *r, int64_t step, const char *was,
                                          struct dpt_err *err)
 {
@@ -68,7 +69,8 @@ static enum dpt_status check_fingerprint(const struct dpt_rank *r, int64_t step,
                     r->config->checkpoint.dir, (long long)step, was, is);
 }
 
-/* The number of steps differs, which is most often intended: the message names the option. */
+/* Refuses a different number of steps. The user most often wants it, so the message names the
+ * option. */
 static enum dpt_status refuse_length(int64_t step, const struct dpt_config *saved,
                                      const struct dpt_config *mine, struct dpt_err *err)
 {
@@ -91,7 +93,8 @@ static enum dpt_status refuse_length(int64_t step, const struct dpt_config *save
                     dir, at, was, unit, key, is, key, steps);
 }
 
-/* Whether the model has the tensors, by name and shape, of the checkpoint's config. */
+/* Whether the model has the same tensors, by name and shape, as the model of the checkpoint's
+ * config. */
 static enum dpt_status has_tensors_of(const struct dpt_model *model, const struct dpt_config *saved,
                                       bool *ret, struct dpt_err *err)
 {
@@ -111,7 +114,7 @@ static enum dpt_status has_tensors_of(const struct dpt_model *model, const struc
     return DPT_OK;
 }
 
-/* `keys`: the names of the settings that differ. */
+/* `keys`: names of the settings that differ. */
 static enum dpt_status refuse_settings(const struct dpt_rank *r, int64_t step,
                                        const struct dpt_config *saved, const char *keys,
                                        struct dpt_err *err)
@@ -138,7 +141,7 @@ static enum dpt_status check_settings(const struct dpt_rank *r, int64_t step,
 {
     const struct dpt_rank_start *start = r->options->start;
     const size_t n = (size_t)start->n_allow;
-    const char *allow[DPT_RANK_ALLOW_MAX + 2] = {NULL}; /* ends with NULL */
+    const char *allow[DPT_RANK_ALLOW_MAX + 2] = {NULL}; /* the list ends with NULL */
     const bool both_have_epochs = saved->train.epochs > 0 && mine->train.epochs > 0;
     char keys[512], others[512];
     for (size_t i = 0; i < n; i++)
@@ -173,7 +176,7 @@ enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
         status = check_fingerprint(r, step, state->fingerprint, err);
     dpt_checkpoint_close(&checkpoint);
     DPT_TRY(status);
-    /* The meaning of auto depends on the strategy, which may have changed. */
+    /* The meaning of `auto` depends on the strategy, and the strategy may have changed. */
     mine = *r->config;
     mine.train.accumulate = dpt_strategy_traits(&mine).order;
     saved.train.accumulate = dpt_strategy_traits(&saved).order;

@@ -1,4 +1,4 @@
-/* The contents of a checkpoint, and the beginning and the end of an attempt to save it. */
+/* Makes the contents of a checkpoint, and begins and ends an attempt to save it. */
 #include "worker/train/save/save.h"
 
 #include "base/fs.h"
@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The json file that a checkpoint has for transformers or PEFT. */
+/* Prints the JSON file that a checkpoint has for transformers or PEFT. */
 static enum dpt_status print_hf_config(struct dpt_rank *r, const struct dpt_data *data,
                                        struct dpt_err *err)
 {
@@ -76,7 +76,8 @@ void rank_clear_leftovers(struct dpt_rank *r)
     if (!r->config->checkpoint.dir[0] || slot > 0 ||
         (slot < 0 && r->options->start->local_rank != 0))
         return;
-    if (r->config->train.eval_only) /* an unfinished checkpoint there is a training run's */
+    /* An unfinished checkpoint in the folder belongs to a training run. */
+    if (r->config->train.eval_only)
         return;
     struct dpt_err err;
     char why[RANK_WHY_BYTES];

@@ -34,7 +34,7 @@ void rank_note_unsaved(struct dpt_rank *r, const struct dpt_err *err)
         rank_tell_unsaved(r);
     r->save->save_error = *err;
     if (r->save->saves_failed++ > 0)
-        return; /* rank_tell_unsaved says how often */
+        return; /* rank_tell_unsaved logs how often it came */
     (void)rank_quote_error(r, err, why);
     dpt_log(
         DPT_LOG_ERROR,

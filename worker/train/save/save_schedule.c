@@ -1,4 +1,4 @@
-/* When a rank saves: at its steps, before all leave, at the end. */
+/* Decides when a rank saves: at its steps, before all leave, at the end. */
 #include "worker/train/save/save.h"
 
 #include "base/log.h"
@@ -21,7 +21,8 @@ static bool is_pinned(const struct dpt_rank *r)
     return false;
 }
 
-/* Logs a pinned step each time, other steps once until a checkpoint is begun again. */
+/* Logs that a save was put off: each time for a pinned step, else once until a checkpoint begins
+ * again. */
 static void log_put_off(struct dpt_rank *r)
 {
     const bool pinned = is_pinned(r);
@@ -50,8 +51,9 @@ bool rank_save_if_due(struct dpt_rank *r)
 {
     if (!r->config->checkpoint.dir[0])
         return false;
+    /* Logs a failure now and not only when the next save is due. */
     if (!dpt_saver_busy(r->save->saver))
-        rank_settle_saver(r); /* logs a failure now, not when the next save is due */
+        rank_settle_saver(r);
     if (!save_is_due(r) || rank_has_saved(r))
         return false;
     if (r->state.outcome.flags & DPT_COMMIT_SAVER_BUSY) {
@@ -66,12 +68,12 @@ bool rank_save_if_due(struct dpt_rank *r)
 }
 
 /* Saves the held state, unless it is saved, and waits. `weights_hash`: a checkpoint of another
- * generation with these weights counts as saved; NULL: does not count. */
+ * generation with these weights counts as saved. NULL: such a checkpoint does not count. */
 static enum dpt_status save_held(struct dpt_rank *r, const char *weights_hash, struct dpt_err *err)
 {
     if (!r->config->checkpoint.dir[0] || r->gen.checkpoint_slot < 0)
         return DPT_OK;
-    rank_settle_saver(r); /* an attempt may be under way, perhaps at this step */
+    rank_settle_saver(r); /* an attempt may be running, perhaps at this step */
     bool saved = rank_has_saved(r);
     if (!saved && weights_hash)
         DPT_TRY(rank_is_saved(r, weights_hash, &saved, err));
@@ -92,12 +94,13 @@ void rank_save_before_leaving(struct dpt_rank *r)
     char why[RANK_WHY_BYTES];
     dpt_link_publish_busy(r->link, true);
     const enum dpt_status status = save_held(r, NULL, &err);
-    (void)rank_settles_log(r); /* no later generation's writer completes the log */
+    (void)rank_settles_log(r); /* no writer of a later generation completes the log */
     dpt_link_publish_busy(r->link, false);
-    /* An interrupted save is the task of the next generation. */
+    /* If the save was interrupted, the next generation saves. */
     if (status == DPT_OK || dpt_link_interrupted(r->link, r->gen.number))
         return;
-    if (r->save->unsaved_told != r->state.step) { /* a farewell tries again */
+    /* Logged once a step: a farewell tries again. */
+    if (r->save->unsaved_told != r->state.step) {
         (void)rank_quote_error(r, &err, why);
         dpt_log(DPT_LOG_ERROR, "leaving, but step %lld could not be saved%s",
                 (long long)r->state.step, why);
@@ -124,7 +127,8 @@ static void warn_of_pins(const struct dpt_rank *r)
                     (long long)pins->step[i], (long long)every);
 }
 
-/* Steps with an evaluation are the multiples of train.eval_every and the ends of epochs. */
+/* Warns of checkpoints without an evaluation. Steps with an evaluation are the multiples of
+ * train.eval_every and the ends of epochs. */
 static void warn_of_best(const struct dpt_config *config)
 {
     const int64_t every = config->checkpoint.every_steps, eval_every = config->train.eval_every;

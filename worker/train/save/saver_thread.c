@@ -13,11 +13,13 @@ struct dpt_saver {
     struct dpt_saver_options options;
     pthread_t thread;
     atomic_bool cancel;
-    struct dpt_err lost; /* of one attempt, saver's thread; DPT_EREFUSED: another run's folder */
+    /* DPT_EREFUSED: in this attempt another run was found to have the folder. Only the saver's
+     * thread uses it while an attempt runs. */
+    struct dpt_err lost;
 
     pthread_mutex_t mutex;
     pthread_cond_t cond;
-    /* Under the mutex. */
+    /* The mutex guards the following. */
     struct dpt_checkpoint_spec spec;
     bool begun, busy, written, stop;
     enum dpt_status status;
@@ -40,8 +42,8 @@ static void set_written(void *ctx)
     (void)pthread_mutex_unlock(&s->mutex);
 }
 
-/* The fence is asked before the first and before the last write: a process that was suspended in
- * between has lost its generation's grant. */
+/* Waits for the fence. It is asked before the first write and before the last one: a process that
+ * was suspended in between has lost its generation's grant. */
 static enum dpt_status await_fence(struct dpt_saver *s, struct dpt_err *err)
 {
     if (dpt_link_await_write(s->options.link, save_cancelled, s))
@@ -49,7 +51,7 @@ static enum dpt_status await_fence(struct dpt_saver *s, struct dpt_err *err)
     return dpt_fail(err, DPT_EABORTED, "this rank may have been replaced and writes no checkpoint");
 }
 
-/* If the claim cannot be read, the rename fails too: the folder counts as owned. */
+/* If the claim cannot be read, the folder counts as owned: the rename would fail too. */
 bool dpt_saver_owns_folder(const struct dpt_saver *s, const char *dir, struct dpt_err *err)
 {
     return s->options.claim_number == 0 ||
@@ -57,9 +59,10 @@ bool dpt_saver_owns_folder(const struct dpt_saver *s, const char *dir, struct dp
                DPT_EREFUSED;
 }
 
-/* Asked immediately before the rename: the lease may have ended while parts were joined and the
- * manifest was synced, a hard PREPARE withdraws the grant, and after a suspension longer than the
- * claim's lease a new start of the run may have taken the folder. */
+/* Whether the checkpoint may get its final name. Asked immediately before the rename, for three
+ * reasons. The lease may have ended while parts were joined and the manifest was synced. A hard
+ * PREPARE withdraws the grant. After a suspension longer than the claim's lease a new start of the
+ * run may have taken the folder. */
 static bool may_rename(void *ctx)
 {
     struct dpt_saver *s = ctx;
@@ -219,7 +222,7 @@ enum dpt_status dpt_saver_wait(struct dpt_saver *s, struct dpt_err *err)
     enum dpt_status status = s->status;
     if (status != DPT_OK && err)
         *err = s->err;
-    s->status = DPT_OK; /* reported once */
+    s->status = DPT_OK; /* the status is reported once */
     (void)pthread_mutex_unlock(&s->mutex);
     return status;
 }

@@ -6,10 +6,11 @@
 
 enum { HASH_BYTES = sizeof(struct dpt_hash128), ROUND_BYTES = 16 << 10 };
 
-/* A block of the hash, as elements of the flat vector, in one unit. */
+/* A block of the hash: a range of the flat vector within one unit. */
 struct block {
     int unit;
-    int first, last; /* shards of its first and last element; the first hashes it */
+    /* Shards of its first and its last element. The holder of the first one hashes the block. */
+    int first, last;
     struct dpt_interval range;
 };
 
@@ -18,18 +19,19 @@ struct work {
     struct dpt_comm *comm;
     int of;      /* number of shards of the chosen partition */
     int *holder; /* [of] lowest rank that holds the shard */
-    int me;      /* shard that this rank hashes; -1: none */
+    int me;      /* shard whose blocks this rank hashes; -1: none */
     struct block *blocks;
     int64_t n_blocks;
     int64_t *count; /* [of] blocks of each shard */
     int64_t count_max;
     struct dpt_hash128 *mine; /* [count_max] */
     int64_t n_mine;
-    float *values; /* of a block that lies in several shards */
+    float *values; /* values of a block that lies in several shards */
     struct dpt_comm_xfer *xfers;
 };
 
-/* Chooses the partition: the first `of`, in the order of ranks, of which all shards are held. */
+/* Chooses a partition of the state: the first number of shards `of`, in the order of ranks, with
+ * which all shards are held. */
 static enum dpt_status choose_partition(struct work *w, struct dpt_err *err)
 {
     const struct dpt_shard *shards = w->spec->shards;
@@ -99,7 +101,7 @@ static enum dpt_status list_blocks(struct work *w, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* The part of the block in shard `index`. */
+/* The part of the block that lies in shard `index`. */
 static struct dpt_interval part_in_shard(const struct work *w, const struct block *block, int index)
 {
     return dpt_interval_intersect(
@@ -128,7 +130,8 @@ static enum dpt_status exchange_parts(struct work *w, int n, struct dpt_err *err
     return status;
 }
 
-/* The parts of a block in several shards go to the holder of the first. */
+/* Collects a block that lies in several shards: the holders send their parts to the holder of the
+ * first shard. */
 static enum dpt_status gather_block(struct work *w, const struct block *block, struct dpt_err *err)
 {
     struct dpt_comm_mem *mem = w->spec->own->vector[DPT_VECTOR_PARAM].mem;
@@ -219,7 +222,7 @@ static enum dpt_status hash_shards(struct work *w, struct dpt_hash128 *ret, stru
     return join_hashes(w, ret, err);
 }
 
-/* Every rank holds the whole state: no communicator is needed. */
+/* Hashes the whole state, which every rank holds. This needs no communicator. */
 static enum dpt_status hash_whole(const struct dpt_state_hash *spec, struct dpt_hash128 *ret,
                                   struct dpt_err *err)
 {
@@ -229,7 +232,8 @@ static enum dpt_status hash_whole(const struct dpt_state_hash *spec, struct dpt_
     if (!whole)
         return dpt_fail_nomem(err, "weights hash");
     for (int i = 0; i < tensors->n; i++) {
-        whole[i] = tensors->tensor[i]; /* a whole shard lies at its place, compact or flat */
+        /* Element x of a whole shard is at offset x, in the compact and in the flat layout. */
+        whole[i] = tensors->tensor[i];
         whole[i].param = dpt_state_at(spec->own, grid, DPT_VECTOR_PARAM, 0) + tensors->offset[i];
     }
     *ret = dpt_weights_hash(whole, tensors->n);

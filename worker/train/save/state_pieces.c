@@ -36,7 +36,7 @@ void dpt_pieces_fini(struct dpt_pieces *pieces)
     *pieces = (struct dpt_pieces){.n = 0};
 }
 
-/* Address of element `x` of the flat vector, which lies in the part's piece of `unit`. */
+/* The address of element `x` of the flat vector. `x` lies in the part's piece of `unit`. */
 static float *value_at(const struct dpt_state_part *part, const struct dpt_grid *grid,
                        enum dpt_vector vector, int unit, int64_t x)
 {
@@ -46,7 +46,7 @@ static float *value_at(const struct dpt_state_part *part, const struct dpt_grid 
     return dpt_state_at(part, grid, vector, unit) + (x - piece.first);
 }
 
-/* Cuts intervals of the part, each in one unit, at the tensors' ends. */
+/* Cuts intervals of the part at the ends of tensors. Each interval lies in one unit. */
 static enum dpt_status cut_intervals(const struct dpt_tensors *tensors,
                                      const struct dpt_state_part *part,
                                      const struct dpt_interval *intervals, int n,
@@ -116,7 +116,7 @@ enum dpt_status dpt_pieces_to_write(const struct dpt_tensors *tensors,
     share.interval = intervals;
     dpt_writer_share(tensors->grid, shards, n, writer, &share, share.n);
     enum dpt_status status = cut_intervals(tensors, part, intervals, share.n, ret, err);
-    /* In place: the pieces of a replica are consecutive. */
+    /* In place, because the pieces of a replica are consecutive. */
     if (status == DPT_OK && share.n_replicas > 1)
         ret->n =
             dpt_checkpoint_divide(ret->piece, ret->n, share.replica, share.n_replicas, ret->piece);

@@ -1,4 +1,4 @@
-/* The commit of a step and its application. */
+/* Commits a step and applies it. */
 #include "worker/train/save/save.h"
 #include "worker/train/step/step.h"
 
@@ -40,10 +40,11 @@ enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err)
 {
     const enum dpt_step_fate fate = dpt_step_fate_of(r->config, dpt_outcome_loss(&r->state.outcome),
                                                      r->state.outcome.norm, &r->state.scaler);
-    if (fate == DPT_STEP_STOPS) /* ranks report no outcome that ends the run */
+    /* A rank never reports an outcome that ends the run. */
+    if (fate == DPT_STEP_STOPS)
         return dpt_fail(err, DPT_EPROTO, "the outcome of step %lld ends the run",
                         (long long)r->state.step);
-    /* The scale is a power of two: the quotient is exact. */
+    /* The quotient is exact, because the scale is a power of two. */
     const float clip = dpt_clip_scale(r->state.outcome.norm, r->config->train.grad_clip);
     const struct dpt_optim_step step = {.step = r->state.step,
                                         .updates = r->state.step - r->state.scaler.skipped,
@@ -68,5 +69,5 @@ void rank_keep_step(const struct dpt_rank *r)
     if (r->options->step_fd < 0)
         return;
     const ssize_t kept = pwrite(r->options->step_fd, &step, sizeof step, 0);
-    DPT_ASSERT(kept == (ssize_t)sizeof step); /* a memory file of the agent: cannot be full */
+    DPT_ASSERT(kept == (ssize_t)sizeof step); /* the agent's memory file cannot be full */
 }

@@ -1,5 +1,5 @@
-/* Steps whose loss or gradient is not finite: the error of those that end the run, and the messages
- * about the others (worker/optim/divergence.h). */
+/* Handles steps whose loss or gradient is not finite: makes the error of steps that end the run,
+ * and the messages about other ones (worker/optim/divergence.h). */
 #include "worker/train/step/step.h"
 
 #include "base/log.h"
@@ -10,7 +10,7 @@
 
 enum { WHAT_BYTES = 128 };
 
-/* "the loss is nan, the gradient's norm inf" */
+/* Writes, for example, "the loss is nan (gradient's norm inf)". */
 static const char *describe_divergence(const struct dpt_outcome *outcome, char ret[WHAT_BYTES])
 {
     const double loss = dpt_outcome_loss(outcome);
@@ -55,8 +55,8 @@ void rank_tell_divergence(struct dpt_rank *r)
                 (long long)in_row, (long long)r->config->train.divergence_limit);
         rank_log_divergence(r, r->state.step, "skip", in_row);
     }
-    /* Logged once for all later steps. An overflow after which fp16 lowers its scale is no
-     * divergence. */
+    /* Logged once for all later steps. An overflow does not count as a divergence if fp16 lowers
+     * its scale after it. */
     const bool overflowed = dpt_scaler_skips(r->config, r->state.outcome.norm) &&
                             isfinite(dpt_outcome_loss(&r->state.outcome));
     if (skips || overflowed || r->stepping->told_divergence)
@@ -69,7 +69,8 @@ void rank_tell_divergence(struct dpt_rank *r)
     rank_log_divergence(r, r->state.step, "continue", 0);
 }
 
-/* Overflows at a scale below 1 are not caused by the scale: the run has diverged. */
+/* Logs an overflow. If the scale is below 1, the scale does not cause the overflow: the run has
+ * diverged. */
 void rank_tell_overflow(struct dpt_rank *r)
 {
     dpt_log(

@@ -1,7 +1,7 @@
-/* Evaluation of the weights on data.val by all ranks of the generation, in rounds of one batch a
- * rank. After each round the ranks exchange their sums of losses and of correct predictions, and
- * whether the world shall change: so a long evaluation delays neither a join nor a drain, and the
- * next generation continues it (hello.h). It changes neither weights nor gradients. */
+/* Evaluates the weights on data.val, by all ranks of the generation, in rounds of one batch a rank.
+ * After each round the ranks exchange their sums of losses and of correct predictions, and whether
+ * the world must change. So a long evaluation delays neither a join nor a drain, and the next
+ * generation continues it (hello.h). An evaluation changes neither weights nor gradients. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "worker/train/device/device.h"
@@ -33,7 +33,7 @@ enum dpt_status rank_open_validation(struct dpt_rank *r, struct dpt_err *err)
 }
 
 /* Reads the micro-batch. A short batch is padded with its first sample, so that all batches have
- * one size; padding does not count. */
+ * one size. The padding does not count. */
 static enum dpt_status read_eval_batch(struct dpt_rank *r, struct dpt_sample_range batch,
                                        struct dpt_err *err)
 {
@@ -48,7 +48,7 @@ static enum dpt_status read_eval_batch(struct dpt_rank *r, struct dpt_sample_ran
     return DPT_OK;
 }
 
-/* Sum of the losses: first within each sample, then over the samples, in their order. */
+/* Adds the losses: first within each sample, then over the samples in their order. */
 static double sum_losses(const struct dpt_rank *r, int64_t samples)
 {
     const int64_t n = r->form.losses;
@@ -62,7 +62,7 @@ static double sum_losses(const struct dpt_rank *r, int64_t samples)
     return sum;
 }
 
-/* Correct predictions among the first `samples` samples. */
+/* Counts the correct predictions among the first `samples` samples. */
 static int64_t count_right(const struct dpt_rank *r, int64_t samples)
 {
     int64_t right = 0;
@@ -71,8 +71,8 @@ static int64_t count_right(const struct dpt_rank *r, int64_t samples)
     return right;
 }
 
-/* Computes the sums of `share`. A rank without a batch carries out the list, too: other ranks may
- * gather its weights. */
+/* Computes the sums of `share`. A rank without a batch also carries out the list of actions,
+ * because other ranks may gather its weights. */
 static enum dpt_status evaluate_batch(struct dpt_rank *r, struct dpt_sample_range batch,
                                       struct dpt_eval_share *share, struct dpt_err *err)
 {

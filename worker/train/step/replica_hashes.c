@@ -1,4 +1,4 @@
-/* The comparison of the ranks' hashes (replica_hashes.h). */
+/* Compares the ranks' hashes (replica_hashes.h). */
 #include "worker/train/step/replica_hashes.h"
 
 #include <stdbool.h>
@@ -24,7 +24,7 @@ static enum dpt_status check_verify_shares(const struct dpt_verify_share *all, i
     return DPT_OK;
 }
 
-/* Part `i` of all, counted through the ranks. */
+/* Part `i` of the parts of all ranks, counted in the order of ranks. */
 static struct dpt_verify_part part_of(const struct dpt_verify_share *all, int i)
 {
     return all[i / DPT_VERIFY_PARTS].part[i % DPT_VERIFY_PARTS];
@@ -35,7 +35,7 @@ static bool same_hash(struct dpt_hash128 a, struct dpt_hash128 b)
     return a.hi == b.hi && a.lo == b.lo;
 }
 
-/* Of the n parts: those of a shard, and of them those with a certain hash. */
+/* How many of the n parts are of a given shard, and how many of these have a given hash. */
 struct count {
     int holders, agree;
 };
@@ -54,11 +54,12 @@ static struct count count_holders(const struct dpt_verify_share *all, int n,
     return c;
 }
 
-/* The holders of the shard do not agree: names the rank at fault. */
+/* Fails with the name of the rank at fault, because the holders of the shard do not agree. */
 static enum dpt_status blame_rank(const struct dpt_verify_share *all, int n, struct dpt_shard shard,
                                   int64_t step, struct dpt_err *err)
 {
-    int best = -1, odd = -1; /* lowest part with the most frequent hash, lowest with another hash */
+    /* Lowest part with the most frequent hash; lowest part with another hash. */
+    int best = -1, odd = -1;
     struct count most = {0, 0};
     for (int i = 0; i < n; i++) {
         const struct dpt_verify_part part = part_of(all, i);
@@ -100,7 +101,8 @@ enum dpt_status dpt_verify_fold(const struct dpt_verify_share *all, int world, i
         const struct dpt_verify_part part = part_of(all, i);
         if (dpt_shard_is_none(part.shard))
             continue;
-        int first = 0; /* the first holder of the shard, with which every other must agree */
+        /* The first holder of the shard. All other holders must agree with it. */
+        int first = 0;
         while (!dpt_shard_equal(part_of(all, first).shard, part.shard))
             first++;
         if (!same_hash(part_of(all, first).hash, part.hash))

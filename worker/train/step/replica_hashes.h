@@ -1,5 +1,5 @@
-/* train.verify_every: ranks exchange a hash of their own part and one of their shadow. Holders of
- * the same shard must have the same hash. Pure. */
+/* For train.verify_every: each rank sends a hash of its own part and one of its shadow. All holders
+ * of a shard must have the same hash. Pure. */
 #ifndef DPT_WORKER_TRAIN_STEP_REPLICA_HASHES_H
 #define DPT_WORKER_TRAIN_STEP_REPLICA_HASHES_H
 
@@ -12,8 +12,7 @@
 
 enum { DPT_VERIFY_PARTS = 2 }; /* own, shadow */
 
-/* The message of a rank, sent as it lies in memory. A part that the rank lacks is the shard 0 of 0.
- */
+/* The message of a rank, sent as it lies in memory. A part that the rank lacks has shard 0 of 0. */
 struct dpt_verify_share {
     int64_t step; /* completed */
     struct dpt_verify_part {
@@ -23,9 +22,10 @@ struct dpt_verify_share {
 };
 static_assert(sizeof(struct dpt_verify_share) == 56, "every byte of the message is a field's");
 
-/* Compares the shares of all ranks, [world] by rank. DPT_ECORRUPT names the rank that differs from
- * the majority of the shard's holders or, without a majority, from the lowest of them. DPT_EPROTO:
- * a rank is at another step, or names a shard that cannot exist. The same text on every rank. */
+/* Compares the shares of all ranks, [world] by rank. DPT_ECORRUPT: the text names the rank that
+ * differs from the majority of the shard's holders or, without a majority, from the lowest holder
+ * of the most frequent hash. DPT_EPROTO: a rank is at another step, or names a shard that cannot
+ * exist. The text is the same on every rank. */
 DPT_MUST_USE enum dpt_status dpt_verify_fold(const struct dpt_verify_share *all, int world,
                                              int64_t step, struct dpt_err *err);
 

@@ -1,4 +1,4 @@
-/* One step up to its commit: carries out the strategy's list of actions and waits for the
+/* Makes one step up to its commit: carries out the strategy's list of actions and waits for the
  * gradient. */
 #include "worker/train/step/step.h"
 
@@ -43,7 +43,7 @@ bool rank_interrupted(const struct dpt_rank *r)
     return dpt_link_interrupted(r->link, r->gen.number) || dpt_comm_thread_failed(r->comm_thread);
 }
 
-/* The mean of the slot's losses, added in their order. */
+/* The mean of the slot's losses, which are added in their order. */
 static double slot_loss(const struct dpt_rank *r)
 {
     const int64_t n = r->config->train.micro_batch * r->form.losses;
@@ -89,7 +89,7 @@ static enum dpt_status end_training_slot(struct dpt_rank *r, int index, const st
     return DPT_OK;
 }
 
-/* Action `i` of the list. */
+/* Carries out action `i` of the list. */
 static enum dpt_status carry_out_action(struct dpt_rank *r, const struct dpt_action *action, int i,
                                         struct dpt_slot *slot, struct dpt_err *err)
 {

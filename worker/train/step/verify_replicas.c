@@ -29,7 +29,7 @@ void rank_warn_of_unverified(const struct dpt_rank *r)
     const int n = r->gen.n_trainers;
     int alone = 0;
     if (c->train.verify_every == 0 || c->train.eval_only || n == 1 || r->gen.rank != 0 ||
-        dpt_strategy_traits(c).shadow) /* then warn_of_single_copies warns */
+        dpt_strategy_traits(c).shadow) /* warn_of_single_copies warns in this case */
         return;
     for (int i = 0; i < n; i++) {
         int holders = 0;
