@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 1 << 20 }; /* elements that are read at once */
+enum { CHUNK = 1 << 20 }; /* number of elements read at once */
 
-/* A checkpoint or a folder. */
+/* One side of the comparison: a checkpoint or a folder. */
 struct side {
     struct dpt_checkpoint *checkpoint;
     struct dpt_published *folder;
@@ -27,7 +27,8 @@ struct sides {
 
 struct distance {
     bool same_bits;
-    double largest, squares, of_a; /* sums of squares of the difference, and of a */
+    /* Sums of squares: of the difference, and of the tensor in `a`. */
+    double largest, squares, of_a;
 };
 
 /* ---- a side ---- */
@@ -62,7 +63,7 @@ static int n_tensors(const struct side *side)
     return side->folder ? dpt_published_n_tensors(side->folder) : side->checkpoint->n_tensors;
 }
 
-/* NULL: the tensor is no master. */
+/* Tensor `i` of the side; NULL: it is not a master. */
 static const struct dpt_safetensors_entry *tensor_at(const struct side *side, int i)
 {
     if (side->folder)
@@ -71,8 +72,8 @@ static const struct dpt_safetensors_entry *tensor_at(const struct side *side, in
     return at->kind == DPT_KIND_PARAM ? at->entry : NULL;
 }
 
-/* The name in the base model, of weights and of adapters. Folders of the base model alone, and
- * PEFT's files of it, lack the prefix "transformer." or "model.". */
+/* The tensor's name in the base model, for names of weights and of adapters. Folders that hold only
+ * the base model, and PEFT's files for it, lack the prefix "transformer." or "model.". */
 static const char *base_name(const char *name)
 {
     static const char peft[] = "base_model.model.";
@@ -80,7 +81,8 @@ static const char *base_name(const char *name)
     return dpt_tensor_base_name(strncmp(name, peft, n) == 0 ? name + n : name);
 }
 
-/* The index of the master of this name, else of one with the same base name; -1: there is none. */
+/* The index of the master with this name, else of a master with the same base name; -1: there is
+ * none. */
 static int find_master(const struct side *side, const char *name)
 {
     int found = -1;
@@ -94,15 +96,15 @@ static int find_master(const struct side *side, const char *name)
     return found;
 }
 
-/* The index in `to` of tensor `i` of `from`; -1: only `from` has the tensor. Each tensor has at
- * most one counterpart, also if a side has both names. */
+/* The index in `to` of the counterpart of tensor `i` of `from`; -1: `to` has none. Each tensor has
+ * at most one counterpart, even if a side has both names. */
 static int other_of(const struct side *from, int i, const struct side *to)
 {
     const int other = find_master(to, tensor_at(from, i)->name);
     return other >= 0 && find_master(from, tensor_at(to, other)->name) == i ? other : -1;
 }
 
-/* Elements [first, end) of tensor `i` to side->values. */
+/* Reads elements [first, end) of tensor `i` to side->values. */
 static enum dpt_status read_side(struct side *side, int i, int64_t first, int64_t end,
                                  struct dpt_err *err)
 {
@@ -147,7 +149,8 @@ static void add_chunk(struct distance *d, const float *a, const float *b, int64_
     }
 }
 
-/* Tensor `a` of the first side and tensor `b` of the second, which have one name and shape. */
+/* Compares tensor `a` of the first side with tensor `b` of the second. The two have the same base
+ * name and shape. */
 static enum dpt_status compare_tensor(struct sides *s, int a, int b, struct dpt_err *err)
 {
     const struct dpt_safetensors_entry *entry = tensor_at(&s->a, a);
@@ -163,7 +166,7 @@ static enum dpt_status compare_tensor(struct sides *s, int a, int b, struct dpt_
     s->found.other += !d.same_bits;
     if (!d.same_bits && d.of_a != 0)
         (void)printf("%-48s  differs by %.3g at most, %.3g of its norm\n", entry->name, d.largest,
-                     fabs(sqrt(d.squares / d.of_a))); /* no sign of a NaN */
+                     fabs(sqrt(d.squares / d.of_a))); /* fabs removes the sign of a NaN */
     else if (!d.same_bits)
         (void)printf("%-48s  differs by %.3g at most, was zero\n", entry->name, d.largest);
     return DPT_OK;

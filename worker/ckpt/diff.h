@@ -6,19 +6,20 @@
 
 #include <stdint.h>
 
-/* Numbers of tensors. */
+/* Numbers of tensors in each class. */
 struct dpt_ckpt_difference {
     int64_t equal; /* the same bits */
     int64_t other; /* the same shape, different bits */
-    int64_t apart; /* in only one of the two, or of different shapes */
+    int64_t apart; /* only on one side, or of different shapes */
 };
 
-/* Compares the masters of two checkpoints, each named as for dpt_ckpt_open, or the weights of a
- * Hugging Face folder or adapters of PEFT's (worker/weights/published.h), widened. Prints to the
- * standard output a line for each tensor that differs: the largest difference of an element, and
- * the 2-norm of the difference relative to that of the tensor in `a`. A tensor's name may have the
- * prefix of the whole model ("transformer.", "model.") on one side only. Does not compare moments.
- * Verifies the blocks that it reads of a checkpoint. Errors are those of opening and reading. */
+/* Compares two sides tensor by tensor. A side is a checkpoint, named as for dpt_ckpt_open, of which
+ * the masters are compared; or the weights of a Hugging Face folder or of PEFT's adapters
+ * (worker/weights/published.h), widened to fp32. For each tensor that differs, prints a line to the
+ * standard output: the largest difference of an element, and the 2-norm of the difference relative
+ * to that of the tensor in `a`. The two names of a tensor may differ by the prefix
+ * of the whole model ("transformer.", "model."). Does not compare moments. Verifies the blocks that
+ * it reads from a checkpoint. Errors are those of opening and reading. */
 DPT_MUST_USE enum dpt_status dpt_ckpt_diff(const char *a, const char *b,
                                            struct dpt_ckpt_difference *ret, struct dpt_err *err);
 

@@ -30,7 +30,7 @@ enum {
 struct options {
     const char *path, *prompt, *tokenizer, *vocab_bpe, *encoder_json, *tokenizer_json, *logprobs;
     const char *base;                   /* NULL: model.init_from of the run */
-    int64_t max_tokens, top_k, threads; /* threads 0: one a core */
+    int64_t max_tokens, top_k, threads; /* threads 0: one for each core */
     struct dpt_sampling sampling;
     bool any_vocab, help;
 };
@@ -53,7 +53,7 @@ static enum dpt_status set_seed(void *ctx, const char *value, struct dpt_err *er
 
 enum { OPTION_COUNT = 14 };
 
-/* The options, which are read into `o`. */
+/* Describes the options, whose values go to `o`. */
 static void fill_options(struct options *o, struct dpt_option ret[OPTION_COUNT])
 {
     const struct dpt_option options[OPTION_COUNT] = {
@@ -151,9 +151,9 @@ static enum dpt_status parse_command_line(int argc, char *const *argv, struct op
 struct parts {
     struct options options;
     struct dpt_ckpt_weights *weights;
-    struct dpt_config config; /* of the model and its tokenizer */
+    struct dpt_config config; /* config of the model and its tokenizer */
     struct dpt_vocab *vocab;
-    struct dpt_hf_ends ends; /* n 0: the end of text of the vocabulary */
+    struct dpt_hf_ends ends; /* n 0: the vocabulary's end-of-text token */
     struct dpt_model *model;
     struct dpt_device *device;
     struct dpt_stream *stream;
@@ -161,8 +161,8 @@ struct parts {
     size_t flat_bytes;
     struct dpt_tokens prompt;
     struct dpt_generator *generator;
-    FILE *logprobs;                   /* of --logprobs; else NULL */
-    struct dpt_candidate *candidates; /* [tokens of the vocabulary], where there are logprobs */
+    FILE *logprobs;                   /* the file of --logprobs; NULL: without it */
+    struct dpt_candidate *candidates; /* [tokens of the vocabulary] with --logprobs; else NULL */
 };
 
 static void close_parts(struct parts *p)
@@ -181,8 +181,8 @@ static void close_parts(struct parts *p)
     dpt_tokens_fini(&p->prompt);
 }
 
-/* The tokenizer of token shards if the config names none: that of the record beside the shards,
- * else the only one with a vocabulary of this size. */
+/* Finds the tokenizer of token shards if the config names none: the tokenizer in the record beside
+ * the shards, else the only tokenizer with a vocabulary of this size. */
 static enum dpt_status tokenizer_of_shards(const struct parts *p, enum dpt_tokenizer *ret,
                                            struct dpt_err *err)
 {
@@ -221,7 +221,7 @@ static enum dpt_status tokenizer_of(const struct parts *p, enum dpt_tokenizer *r
     else if (o->vocab_bpe || o->encoder_json)
         *ret = DPT_TOKENIZER_GPT2;
     else if (p->config.data.kind == DPT_DATA_TOKENS && *ret == DPT_TOKENIZER_BYTES)
-        return tokenizer_of_shards(p, ret, err); /* the key has its default with shards */
+        return tokenizer_of_shards(p, ret, err); /* with token shards the key has its default */
     return DPT_OK;
 }
 
@@ -259,14 +259,15 @@ static enum dpt_status encode_prompt(struct parts *p, struct dpt_err *err)
 {
     struct dpt_encoder *encoder = NULL;
     DPT_TRY(dpt_encoder_create(p->vocab, &encoder, err));
-    dpt_encoder_take_special(encoder); /* as in a chat template */
+    dpt_encoder_take_special(encoder); /* special tokens in the text count, as in a chat template */
     enum dpt_status status =
         dpt_encoder_encode(encoder, p->options.prompt, strlen(p->options.prompt), &p->prompt, err);
     dpt_encoder_destroy(&encoder);
     return status;
 }
 
-/* The cache has the length of the context, which need not be longer than the text. */
+/* Shortens the context, which determines the length of the cache. The context need not be longer
+ * than the text. */
 static void shorten_context(struct parts *p)
 {
     const int64_t text = (int64_t)p->prompt.n + p->options.max_tokens;
@@ -326,7 +327,7 @@ static enum dpt_status print_text(const uint8_t *text, size_t bytes, struct dpt_
     return DPT_OK;
 }
 
-/* Prints any number of bytes, in pieces of the stream's size. */
+/* Prints any number of bytes in pieces of the stream's size. */
 static enum dpt_status print_bytes(struct dpt_utf8_stream *stream, const uint8_t *bytes, size_t n,
                                    struct dpt_err *err)
 {
@@ -339,7 +340,7 @@ static enum dpt_status print_bytes(struct dpt_utf8_stream *stream, const uint8_t
     return DPT_OK;
 }
 
-/* Log-probabilities of the drawn token and of the top_k tokens. */
+/* Writes the log-probabilities of the drawn token and of the top_k tokens. */
 static enum dpt_status write_logprobs(struct parts *p, int32_t token, struct dpt_err *err)
 {
     if (!p->logprobs)

@@ -1,5 +1,5 @@
-/* dpt-ckpt: lists and verifies checkpoints, generates text, exports and imports weights. Changes no
- * checkpoint. */
+/* The program dpt-ckpt: lists and verifies checkpoints, generates text, exports and imports
+ * weights. It changes no checkpoint. */
 #include "checkpoint/reader.h"
 
 #include "base/fs.h"
@@ -80,7 +80,8 @@ static enum dpt_status verify_named(const char *path, int64_t step, enum dpt_who
     return status;
 }
 
-/* Prints one line; false: damaged. "whole" means that every byte was read. */
+/* Prints one line for a checkpoint or rescue. False: it is damaged. "whole" means that every byte
+ * was read. */
 static bool list_named(const struct dpt_folder *dir, const char *path, int64_t step,
                        enum dpt_whole_name which, bool verify)
 {
@@ -104,7 +105,7 @@ static bool list_named(const struct dpt_folder *dir, const char *path, int64_t s
     return status == DPT_OK;
 }
 
-/* Prints a line for the checkpoint and one for the rescue of a step, if they exist. */
+/* Prints a line for the checkpoint of a step and one for its rescue, if they exist. */
 static bool list_step(const struct dpt_folder *dir, const char *path, int64_t step, bool verify)
 {
     bool good = true;
@@ -222,7 +223,7 @@ static int print_diff(const char *a, const char *b)
     struct dpt_ckpt_difference found;
     if (dpt_ckpt_diff(a, b, &found, &err) != DPT_OK) {
         (void)print_error(&err);
-        return EXIT_USAGE; /* 1 means that they differ */
+        return EXIT_USAGE; /* exit code 1 means that they differ */
     }
     (void)printf("%lld tensor%s equal, %lld differ%s, %lld in one alone or of another shape\n",
                  (long long)found.equal, found.equal == 1 ? " is" : "s are", (long long)found.other,

@@ -1,4 +1,4 @@
-/* Checkpoints and folders on the command line (open.h). */
+/* Checkpoints and folders that the command line names (open.h). */
 #include "worker/ckpt/open.h"
 
 #include "base/fs.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Copies the path without slashes at its end; `ret_name` is the last part of it. */
+/* Copies the path without slashes at its end. `ret_name`: the last part of the path. */
 static enum dpt_status split_path(const char *path, char ret_path[PATH_MAX], const char **ret_name,
                                   struct dpt_err *err)
 {
@@ -79,7 +79,7 @@ enum dpt_status dpt_ckpt_config_of_sizes(const char *from, const struct dpt_conf
                                          struct dpt_config *ret, struct dpt_err *err)
 {
     static const char *const shortest[] = {
-        "train.seq_len=1"}; /* the default may exceed the context */
+        "train.seq_len=1"}; /* the default may be longer than the context */
     return dpt_config_load(&(struct dpt_config_input){.text = "",
                                                       .bytes = 0,
                                                       .name = from,

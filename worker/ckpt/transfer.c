@@ -24,7 +24,7 @@ struct transfer {
     struct dpt_hf_tokens tokens;
     char **label_names; /* [model.labels]; NULL: none */
     struct dpt_config config;
-    struct dpt_model *model; /* of the source, unless it merges adapters */
+    struct dpt_model *model; /* model of the source; unused if adapters are merged */
     struct dpt_weights_source source;
 };
 
@@ -44,7 +44,8 @@ static enum dpt_status set_dtype(void *ctx, const char *text, struct dpt_err *er
     return dpt_fail(err, DPT_EINVAL, "expected fp32, bf16 or fp16, got '%.40s'", text);
 }
 
-/* "5GB" as transformers' max_shard_size has it: powers of ten, of two with an i. */
+/* Reads a size as "5GB", in the form of transformers' max_shard_size: the units are powers of ten,
+ * or with an i powers of two. */
 static enum dpt_status set_shard_size(void *ctx, const char *text, struct dpt_err *err)
 {
     int64_t *ret = ctx;
@@ -103,7 +104,8 @@ static bool has_copy(const struct transfer *t, const char *name)
     return false;
 }
 
-/* A missing file is no error, since the user asked for the weights: a line names it. */
+/* Adds a file to copy. A missing file is no error, because the user asked for the weights: a line
+ * names the file. */
 static void add_copy(struct transfer *t, const char *path, const char *name, const char *key)
 {
     if (path[0] == '\0' || has_copy(t, name))
@@ -118,7 +120,8 @@ static void add_copy(struct transfer *t, const char *path, const char *name, con
     copy->name = name;
 }
 
-/* transformers calls OpenAI's two files merges.txt and vocab.json. */
+/* Copies the files of the run's tokenizer. transformers calls OpenAI's two files merges.txt and
+ * vocab.json. */
 static void copy_tokenizer_of_run(struct transfer *t)
 {
     const struct dpt_config *c = &t->config;
@@ -130,8 +133,8 @@ static void copy_tokenizer_of_run(struct transfer *t)
     add_copy(t, c->data.encoder_json, "vocab.json", "data.encoder_json");
 }
 
-/* Copies the tokenizer's files of the folder of the weights, unless files of these names are copied
- * already, and reads the special tokens of its config.json. */
+/* Copies the tokenizer's files from the folder of the weights, unless files of these names are
+ * copied already. Also reads the special tokens of the folder's config.json. */
 static enum dpt_status copy_text_of_folder(struct transfer *t, const char *folder,
                                            struct dpt_err *err)
 {
@@ -149,8 +152,8 @@ static enum dpt_status copy_text_of_folder(struct transfer *t, const char *folde
     return dpt_fs_exists(path) ? dpt_hf_config_tokens(path, &t->tokens, err) : DPT_OK;
 }
 
-/* Does the same with the folder of the run's first weights, if the run has the folder's tokens. A
- * missing folder is no error, since the user asked for the weights. */
+/* Does the same with the folder of the run's first weights, if the run has the tokens of that
+ * folder. A missing folder is no error, because the user asked for the weights. */
 static enum dpt_status copy_text_of_origin(struct transfer *t, const char *folder,
                                            struct dpt_err *err)
 {
@@ -192,7 +195,7 @@ static void close_transfer(struct transfer *t)
     free(t);
 }
 
-/* Names of labels from the run's data. A checkpoint of adapters has no config.json. */
+/* Reads the names of labels from the run's data. A checkpoint of adapters has no config.json. */
 static enum dpt_status read_label_names(struct transfer *t, struct dpt_err *err)
 {
     char path[DPT_CONFIG_PATH_BYTES];
@@ -250,7 +253,8 @@ static enum dpt_status import_llmc(struct transfer *t, struct dpt_err *err)
     return write_folder(t, t->model, err);
 }
 
-/* import writes no head over labels, so it would lose the head of a classifier. */
+/* Refuses weights with a head of labels: import writes no such head, so it would lose the head of a
+ * classifier. */
 static enum dpt_status refuse_labels(const struct transfer *t, struct dpt_err *err)
 {
     int64_t labels;

@@ -6,9 +6,9 @@
 #include "base/err.h"
 
 /* `argv` is the command line after "export" or "import": FROM DIR [--dtype fp32|bf16|fp16]
- * [--shard-size SIZE], and for an export of adapters [--merge [--base FOLDER]]. FROM is a
- * checkpoint (export), or a Hugging Face folder or a model file of llm.c's (import). Prints a line
- * to stdout. DPT_EINVAL: the command line is wrong. Other errors are about FROM or DIR. */
+ * [--shard-size SIZE] and, for an export of adapters, [--merge [--base FOLDER]]. FROM of an export
+ * is a checkpoint. FROM of an import is a Hugging Face folder or a model file of llm.c. Prints a
+ * line to stdout. DPT_EINVAL: the command line is wrong. Other errors are about FROM or DIR. */
 DPT_MUST_USE enum dpt_status dpt_ckpt_export(int argc, char *const *argv, struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_ckpt_import(int argc, char *const *argv, struct dpt_err *err);
 

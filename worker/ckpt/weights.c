@@ -13,10 +13,11 @@
 #include <string.h>
 
 struct dpt_ckpt_weights {
-    char folder[PATH_MAX];    /* a Hugging Face folder; "": none */
-    char origin[PATH_MAX];    /* the folder of the run's first weights; "": drawn from the seed */
-    struct dpt_config config; /* of the whole model */
-    struct dpt_config saved;  /* of the checkpoint */
+    char folder[PATH_MAX]; /* a Hugging Face folder; "": none */
+    /* The folder of the run's first weights; "": they were drawn from the seed. */
+    char origin[PATH_MAX];
+    struct dpt_config config; /* config of the whole model */
+    struct dpt_config saved;  /* config of the checkpoint */
     struct dpt_weights_source source;
 };
 
@@ -45,13 +46,13 @@ static enum dpt_status open_checkpoint(struct dpt_ckpt_weights *w, const char *p
         return dpt_fail(err, DPT_EINVAL, "the path of the base is too long");
     if (w->saved.train.lora.rank == 0)
         return DPT_OK;
-    w->config.train.lora.rank = 0; /* its adapters are merged into their base */
+    w->config.train.lora.rank = 0; /* the adapters are merged into their base */
     return dpt_merged_open(&w->saved, w->origin, w->source.checkpoint, &w->source.merged, err);
 }
 
 /* ---- of a folder ---- */
 
-/* Sets *ret to the path of the folder's file, or to "" if there is no such file. */
+/* Sets *ret to the path of the file in the folder, or to "" if there is no such file. */
 static enum dpt_status find_file_in(const char *folder, const char *name,
                                     char ret[DPT_CONFIG_PATH_BYTES], struct dpt_err *err)
 {
@@ -67,7 +68,8 @@ static enum dpt_status find_tokenizer(const char *folder, struct dpt_config *con
     DPT_TRY(find_file_in(folder, "tokenizer.json", config->data.tokenizer_json, err));
     DPT_TRY(find_file_in(folder, "merges.txt", config->data.vocab_bpe, err));
     DPT_TRY(find_file_in(folder, "vocab.json", config->data.encoder_json, err));
-    config->data.any_vocab = true; /* the files belong to these weights */
+    /* Any vocabulary fits, because the files belong to these weights. */
+    config->data.any_vocab = true;
     if (config->data.tokenizer_json[0])
         config->data.tokenizer = DPT_TOKENIZER_HF;
     else if (config->data.vocab_bpe[0] && config->data.encoder_json[0])
@@ -93,7 +95,7 @@ static enum dpt_status open_folder(struct dpt_ckpt_weights *w, const char *path,
     return find_tokenizer(path, &w->config, err);
 }
 
-/* Opened only when the model is known. */
+/* Opens the folder's weights. Called only when the model is known. */
 static enum dpt_status open_published(struct dpt_ckpt_weights *w, const struct dpt_model *model,
                                       struct dpt_err *err)
 {
@@ -102,7 +104,7 @@ static enum dpt_status open_published(struct dpt_ckpt_weights *w, const struct d
     return DPT_OK;
 }
 
-/* In one call, which reads each block of a file once. */
+/* Reads all weights in one call, so that each block of a file is read once. */
 static enum dpt_status read_checkpoint(const struct dpt_ckpt_weights *w,
                                        const struct dpt_model *model, float *flat,
                                        struct dpt_err *err)
@@ -194,7 +196,7 @@ enum dpt_status dpt_ckpt_weights_read(struct dpt_ckpt_weights *weights,
     }
     if (status == DPT_OK)
         status = dpt_weights_source_check(source, err);
-    dpt_published_close(&source->published); /* borrows the model */
+    dpt_published_close(&source->published); /* closed now, because it borrows the model */
     source->model = NULL;
     return source->checkpoint ? status : dpt_ckpt_of_folder(status);
 }

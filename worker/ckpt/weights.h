@@ -1,5 +1,5 @@
-/* All weights of the model at a path on the command line: of a checkpoint, of a checkpoint's
- * adapters merged into their base, or of a Hugging Face folder. */
+/* All weights of the model at a path that the command line names: of a checkpoint, of a
+ * checkpoint's adapters merged into their base, or of a Hugging Face folder. */
 #ifndef DPT_WORKER_CKPT_WEIGHTS_H
 #define DPT_WORKER_CKPT_WEIGHTS_H
 
@@ -14,10 +14,10 @@ struct dpt_ckpt_weights;
  * model.init_from of the run.
  *
  * *ret_config is the config of the model with all weights, in fp32, and of its tokenizer. The
- * tokenizer of a folder is tokenizer.json, or merges.txt and vocab.json, or bytes for 256 tokens;
- * if it is unknown, data.kind is tokens. DPT_ECONFIG: the model predicts labels, the folder has
- * adapters and no model, or the folder is faulty; DPT_EINVAL: a base without adapters. Owned by the
- * caller, one thread. */
+ * tokenizer of a folder is tokenizer.json, or merges.txt and vocab.json, or bytes if the model has
+ * 256 tokens; if it is unknown, data.kind is tokens. DPT_ECONFIG: the model predicts labels, the
+ * folder has adapters but no model, or the folder is faulty. DPT_EINVAL: a base was given, but
+ * there are no adapters. The caller owns *ret and uses it in one thread. */
 DPT_MUST_USE enum dpt_status dpt_ckpt_weights_open(const char *path, const char *base,
                                                    struct dpt_config *ret_config,
                                                    struct dpt_ckpt_weights **ret,
@@ -27,15 +27,15 @@ void dpt_ckpt_weights_close(struct dpt_ckpt_weights **weights);
 /* The step of the checkpoint; -1: the weights are from a folder. */
 int64_t dpt_ckpt_weights_step(const struct dpt_ckpt_weights *weights);
 
-/* The tokens that end a text: those of the folder (dpt_hf_config_ends); for a checkpoint those of
- * the folder of its run's first weights, if it exists and the run has its tokens. n 0: there are
- * none. Errors as of dpt_hf_config_ends. */
+/* Finds the tokens that end a text: those of the folder (dpt_hf_config_ends) or, for a checkpoint,
+ * those of the folder of its run's first weights, if that folder exists and the run has its tokens.
+ * n 0: there are none. Errors as for dpt_hf_config_ends. */
 DPT_MUST_USE enum dpt_status dpt_ckpt_weights_ends(const struct dpt_ckpt_weights *weights,
                                                    struct dpt_hf_ends *ret, struct dpt_err *err);
 
-/* Reads all weights to `flat`, of dpt_model_flat_numel elements; to be called once. The model is
- * that of *ret_config; its context may differ if dpt_model_takes_any_context. Errors name the file
- * and the tensor. */
+/* Reads all weights to `flat`, which has dpt_model_flat_numel elements. Call this once. The model
+ * is that of *ret_config; its context may be another one if dpt_model_takes_any_context. Errors
+ * name the file and the tensor. */
 DPT_MUST_USE enum dpt_status dpt_ckpt_weights_read(struct dpt_ckpt_weights *weights,
                                                    const struct dpt_model *model, float *flat,
                                                    struct dpt_err *err);

@@ -1,4 +1,4 @@
-/* The window of tokens over a model's decoding. */
+/* Generates text: keeps the window of tokens and lets the model decode. */
 #include "worker/generate/generator.h"
 
 #include <stdlib.h>
@@ -8,8 +8,9 @@ struct dpt_generator {
     struct dpt_generator_options options;
     const void **weights; /* [n_units] */
     int64_t context;
-    int32_t *window;   /* [context] the latest tokens */
-    int64_t n, cached; /* tokens of the window; tokens whose keys and values are in the cache */
+    int32_t *window; /* [context] the newest tokens */
+    /* Number of tokens in the window, and of those whose keys and values are in the cache. */
+    int64_t n, cached;
     int64_t drawn;
     void *cache, *scratch;
     size_t cache_bytes, scratch_bytes;
@@ -69,7 +70,8 @@ enum dpt_status dpt_generator_create(const struct dpt_generator_options *options
 void dpt_generator_feed(struct dpt_generator *g, int32_t token)
 {
     DPT_ASSERT(token >= 0 && token < dpt_model_vocab(g->options.model));
-    if (g->n == g->context) { /* the kept tokens change their positions: all are computed again */
+    /* The kept tokens change their positions, so all are computed again. */
+    if (g->n == g->context) {
         const int64_t kept = g->context / 2;
         memmove(g->window, g->window + g->n - kept, (size_t)kept * sizeof *g->window);
         g->n = kept;

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Greatest first; of equal ones the lower token. */
+/* Orders the greatest logit first, and of equal logits the lower token first. */
 static int by_logit(const void *a, const void *b)
 {
     const struct dpt_candidate *x = a, *y = b;
@@ -15,7 +15,7 @@ static int by_logit(const void *a, const void *b)
     return x->token < y->token ? -1 : 1;
 }
 
-/* In [0, 1), 53 bits of it. */
+/* Draw `i` of the seed: a number in [0, 1) with 53 random bits. */
 static double uniform(uint64_t seed, int64_t i)
 {
     uint32_t block[4];
@@ -54,7 +54,7 @@ void dpt_candidates_sort(const float *logits, int v, struct dpt_candidate *ret)
 double dpt_log_sum_exp(const float *logits, int v)
 {
     const double most = (double)logits[greatest(logits, v)];
-    double sum = 0; /* relative to the greatest: no term overflows */
+    double sum = 0; /* relative to the greatest weight, so that no term overflows */
     for (int t = 0; t < v; t++)
         sum += exp((double)logits[t] - most);
     return most + log(sum);

@@ -1,5 +1,5 @@
-/* The choice of the next token, and probabilities. Pure: functions of the logits, the settings and
- * one number. */
+/* Chooses the next token, and computes probabilities. Pure: functions of the logits, the settings
+ * and one number. */
 #ifndef DPT_WORKER_GENERATE_SAMPLE_H
 #define DPT_WORKER_GENERATE_SAMPLE_H
 
@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 struct dpt_sampling {
-    double temperature; /* divides the logits; 0: always the greatest */
+    double temperature; /* divides the logits; 0: the greatest logit always wins */
     int top_k;          /* draws from the top_k greatest; 0: from all */
     uint64_t seed;
 };
@@ -21,8 +21,9 @@ struct dpt_candidate {
 /* DPT_ECORRUPT: one of the `v` logits is not finite. */
 DPT_MUST_USE enum dpt_status dpt_logits_check(const float *logits, int v, struct dpt_err *err);
 
-/* Draw `i` of the seed: a token of `v` finite logits with weights exp(logit / temperature), from
- * the top_k greatest (of equal logits the lower tokens). `scratch` [v] is overwritten. */
+/* Draw `i` of the seed: chooses one of `v` tokens with finite logits. The weights are exp(logit /
+ * temperature), of the top_k greatest logits (of equal logits the lower tokens). `scratch` [v] is
+ * overwritten. */
 int32_t dpt_sample(const float *logits, int v, const struct dpt_sampling *sampling, int64_t i,
                    struct dpt_candidate *scratch);
 
@@ -30,8 +31,8 @@ int32_t dpt_sample(const float *logits, int v, const struct dpt_sampling *sampli
  * token first. */
 void dpt_candidates_sort(const float *logits, int v, struct dpt_candidate *ret);
 
-/* log(sum of exp(logit)) of `v` finite logits, in double precision: a token's logit less this is
- * the natural logarithm of its probability at temperature 1. */
+/* log(sum of exp(logit)) of `v` finite logits, in double precision. A token's logit minus this
+ * value is the natural logarithm of its probability at temperature 1. */
 double dpt_log_sum_exp(const float *logits, int v);
 
 #endif

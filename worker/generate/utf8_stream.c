@@ -1,4 +1,4 @@
-/* Unfinished characters are held back until their rest arrives (utf8_stream.h). */
+/* Holds unfinished characters back until the rest arrives (utf8_stream.h). */
 #include "worker/generate/utf8_stream.h"
 
 #include "base/err.h"
@@ -7,14 +7,14 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Bytes of the character that begins with `lead`; 1 if no character begins with it. */
+/* Number of bytes of the character that begins with `lead`; 1 if no character begins with it. */
 static size_t length_of(uint8_t lead)
 {
     return lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc2 ? 2 : 1;
 }
 
 /* Whether `n` bytes are the beginning of a valid character. Only the first two bytes restrict each
- * other: any continuation bytes may follow them. */
+ * other: after them any continuation bytes are valid. */
 static bool can_become_whole(const uint8_t *bytes, size_t n)
 {
     const size_t length = length_of(bytes[0]);
@@ -25,7 +25,7 @@ static bool can_become_whole(const uint8_t *bytes, size_t n)
     return n == 1 || dpt_utf8_valid(whole, length) == length;
 }
 
-/* Bytes of the unfinished character at the end of `text`. */
+/* Number of bytes of the unfinished character at the end of `text`. */
 static size_t unfinished_bytes(const uint8_t *text, size_t n)
 {
     for (size_t tail = n < 3 ? n : 3; tail > 0; tail--)

@@ -7,7 +7,7 @@
 
 enum {
     DPT_UTF8_PIECE_BYTES_MAX = 256,
-    DPT_UTF8_TEXT_BYTES = 3 * (DPT_UTF8_PIECE_BYTES_MAX + 3) /* most text of one piece */
+    DPT_UTF8_TEXT_BYTES = 3 * (DPT_UTF8_PIECE_BYTES_MAX + 3) /* most bytes of text from one piece */
 };
 
 /* Zero-initialise. */
@@ -16,8 +16,8 @@ struct dpt_utf8_stream {
     size_t n_held;
 };
 
-/* Adds at most DPT_UTF8_PIECE_BYTES_MAX bytes, writes all finished characters to `ret`
- * (DPT_UTF8_TEXT_BYTES) and returns their length. Bytes that are no UTF-8 become U+FFFD, as in
+/* Adds at most DPT_UTF8_PIECE_BYTES_MAX bytes. Writes all finished characters to `ret`
+ * (DPT_UTF8_TEXT_BYTES) and returns their length. Bytes that are not UTF-8 become U+FFFD, as in
  * dpt_utf8_repair. */
 size_t dpt_utf8_stream_put(struct dpt_utf8_stream *stream, const uint8_t *bytes, size_t n,
                            uint8_t *ret);
