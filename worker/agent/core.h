@@ -39,13 +39,13 @@ struct dpt_agent_options {
 /* This node's part in the run, known once the node has a config: with --config from the start,
  * otherwise from the server's answer. Copied, with the spec. */
 struct dpt_agent_facts {
-    const Dpt__RunSpec *spec; /* of the config that this node uses; has the timeout */
+    const Dpt__RunSpec *spec; /* spec of the config that this node uses; has the timeout */
     uint32_t n_ranks;         /* rank processes of this node, 1 … DPT_PROTO_RANKS_MAX */
     char fingerprint[DPT_PROTO_DIGEST_BYTES], host[DPT_PROTO_DIGEST_BYTES];
     /* "": the run writes to no such folder. */
     char log_dir_id[DPT_PROTO_DIGEST_BYTES], checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES];
     char data_digest[DPT_PROTO_DIGEST_BYTES];
-    char host_name[DPT_PROTO_NAME_BYTES]; /* for messages; "": unknown */
+    char host_name[DPT_PROTO_NAME_BYTES]; /* name of the host in messages; "": unknown */
     /* The secret and the first incarnation of this node id (identity.h). An incarnation below that
      * of the options has no effect. */
     uint8_t secret[DPT_PROTO_SECRET_BYTES];
@@ -137,7 +137,7 @@ struct dpt_agent_output {
     size_t n_to_ranks;
     const struct dpt_agent_log_line *logs;
     size_t n_logs;
-    int64_t deadline_ms; /* of the next TICK; always set */
+    int64_t deadline_ms; /* time of the next TICK; always set */
 };
 
 /* Returns owned; DPT_ENOMEM. The caller has checked the options (lengths below DPT_PROTO_*). */

@@ -24,7 +24,7 @@ enum {
     SENT_MAX = 64,
     /* Expulsions in a row, with no generation between them, after which the node ends. */
     EXPULSIONS_MAX = 8,
-    /* Steps after an error after which the next error counts as the first one again. */
+    /* After this number of steps an error is no longer the first error. */
     FORGIVEN_STEPS = 10,
     /* Failed starts in a row after which a local rank stays empty. */
     STARTS_MAX = 10,
@@ -42,15 +42,16 @@ enum life { LIFE_NONE, LIFE_UP, LIFE_KILLED, LIFE_DOWN };
 struct agent_rank {
     enum life life;
     uint32_t spawn;
-    struct dpt_report report; /* the newest; its phase becomes RANK_DEAD when the process is lost */
-    int64_t kept_step;        /* newest step in the process's memfd; 0: none */
-    int64_t report_ms;        /* time of the newest report */
+    /* The newest report. Its phase becomes RANK_DEAD when the process is lost. */
+    struct dpt_report report;
+    int64_t kept_step; /* newest step in the process's memfd; 0: none */
+    int64_t report_ms; /* time of the newest report */
     /* report_ms, moved forward by the gaps of this agent's own loop. */
     int64_t judged_ms;
     /* With DOWN: time of the next start, and length of the last pause. */
     int64_t respawn_at_ms, pause_ms;
     bool started;           /* this process has reached RANK_STANDBY */
-    bool doomed;            /* it has reported a fatal error and writes nothing more */
+    bool doomed;            /* the process has reported a fatal error and writes nothing more */
     uint32_t failed_starts; /* failed starts in a row */
     /* Generation of the newest hard PREPARE sent to this process, and the sending time. */
     uint64_t asked_generation;
@@ -130,7 +131,7 @@ struct agent_lease {
 struct agent_errors {
     uint32_t crashes;
     char first[DPT_PROTO_TEXT_BYTES]; /* first error since the last recovery; "": none */
-    int64_t first_ms, first_step;     /* its time, and the step reached then */
+    int64_t first_ms, first_step;     /* its time, and the step reached at that time */
     bool fatal;                       /* the first error ends this node */
     int fatal_code;
     /* The server knows of the fatal error when it echoes a message with a higher counter. */

@@ -25,7 +25,7 @@ struct dpt_node_text {
     enum dpt_node_source source;
     const char *text;
     size_t bytes;
-    const char *name; /* in errors */
+    const char *name; /* the config's name in errors */
 };
 
 /* Points into itself: do not copy. */
@@ -34,9 +34,10 @@ struct dpt_node {
     char *config_text; /* canonical, for ranks and server */
     size_t config_bytes;
     int n_ranks;
-    int threads;                              /* of a rank; 0: an equal share of the host's cores */
-    char digest[DPT_HASH_HEX_BYTES];          /* of the run-wide keys */
-    char fingerprint[DPT_PROTO_DIGEST_BYTES]; /* of the device */
+    /* Compute threads of a rank; 0: an equal share of the host's cores. */
+    int threads;
+    char digest[DPT_HASH_HEX_BYTES];          /* hash of the run-wide keys */
+    char fingerprint[DPT_PROTO_DIGEST_BYTES]; /* fingerprint of the device */
     struct dpt_identity identity;
     struct dpt_data_digest data;
     char user[DPT_PROTO_NAME_BYTES];

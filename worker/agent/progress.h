@@ -38,8 +38,8 @@ struct dpt_progress_options {
     /* Prints only the evaluations of a run that only evaluates, the reason why no server is
      * reached, steps that wait for a server, and the step that a drain has saved. */
     bool quiet;
-    const char *endpoint; /* of the server */
-    const char *source;   /* of the endpoint: "--rdzv-endpoint", …, "the default" */
+    const char *endpoint; /* the server's endpoint */
+    const char *source;   /* source of the endpoint: "--rdzv-endpoint", …, "the default" */
     const char *run;      /* the run's name */
 };
 

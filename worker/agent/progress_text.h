@@ -66,7 +66,7 @@ void dpt_text_recovery(const struct dpt_agent_view *view, uint32_t world_before,
 /* A node's part in a run that ended with exit code 0. */
 struct dpt_closing_facts {
     const char *run;
-    int64_t step;        /* newest applied by a rank of this node; -1: none */
+    int64_t step;        /* newest step applied by a rank of this node; -1: none */
     uint64_t generation; /* 0: none */
     bool released;       /* the node left on request, before the run's end */
     bool no_server;      /* no server was reached */
@@ -80,8 +80,8 @@ void dpt_text_summary(const Dpt__RunSummary *summary, char ret[DPT_TEXT_SUMMARY_
 
 /* The state of a run that the last node leaves, as the node of rank 0 knows it. */
 struct dpt_left_facts {
-    int64_t step;             /* newest that is saved */
-    int64_t steps;            /* of the run; 0: not known */
+    int64_t step;             /* newest saved step */
+    int64_t steps;            /* steps of the run; 0: unknown */
     int64_t first_step;       /* step from which training began on this node */
     int64_t samples_per_step; /* 0: not known */
     /* Recoveries that this node has seen, and the steps that they lost. */

@@ -40,7 +40,7 @@ enum {
 /* Start parameters of a rank, besides its config. Value type; zero-initialise. */
 struct dpt_rank_start {
     char node[DPT_CONFIG_NAME_BYTES]; /* node id */
-    uint64_t incarnation;             /* of the node */
+    uint64_t incarnation;             /* incarnation of the node */
     int local_rank;                   /* 0 … ranks - 1 */
     int ranks;                        /* rank processes of this node */
     int spawn;                        /* number of the process in this local rank, from 1 */

@@ -27,7 +27,7 @@ struct dpt_rank_log {
     char path[DPT_CONFIG_PATH_BYTES];
     int local_rank;
     int file_fd;                        /* -1: not open yet */
-    int echo_fd;                        /* for warnings and errors */
+    int echo_fd;                        /* repeats warnings and errors here */
     bool failed;                        /* the file cannot be written; logged once */
     size_t dropped_bytes;               /* dropped since the failure; logged at the end */
     char line[DPT_RANK_LOG_LINE_BYTES]; /* the unfinished last line */

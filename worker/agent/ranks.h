@@ -33,7 +33,7 @@ struct dpt_rank_slot {
     /* No other process can start here: the agent has no free descriptor. */
     bool exit_final;
     int exit_code;
-    char text[DPT_RANK_TEXT_BYTES];  /* its last error, or why it was not started */
+    char text[DPT_RANK_TEXT_BYTES];  /* last error of the process, or why it was not started */
     struct dpt_agent_action waiting; /* the start that waits for the claims; spawn 0: none */
 };
 

@@ -28,7 +28,7 @@ struct dpt_rank_process {
     pid_t pid;     /* 0: none */
     int pid_fd;    /* readable when the process has ended */
     int link_fd;   /* socket pair, agent's end */
-    int output_fd; /* its stdout and stderr, non-blocking */
+    int output_fd; /* stdout and stderr of the process, non-blocking */
     int step_fd;   /* memfd with the newest completed step */
 };
 

@@ -36,7 +36,7 @@ struct dpt_accelerator_options {
     struct dpt_stream *host_stream;
     struct dpt_account *host;           /* counts page-locked memory; borrowed */
     const struct dpt_sample_form *form; /* form of the samples; borrowed */
-    int64_t b;                          /* samples of a micro-batch */
+    int64_t b;                          /* number of samples of a micro-batch */
     bool evaluates;
     bool graphs;   /* units are launched as graphs (unit_graphs.h) */
     bool resident; /* the weights and gradients of slots are on the device */

@@ -15,9 +15,9 @@ struct rank_device {
     int64_t memory_at_start;
     int64_t memory_first; /* bytes of `memory` after the first step */
     struct dpt_device *host;
-    const struct dpt_ops *ops;      /* of the host */
-    struct dpt_stream *stream;      /* of the main thread on the host */
-    struct dpt_stream *comm_stream; /* of the communication thread on the host */
+    const struct dpt_ops *ops;      /* ops of the host */
+    struct dpt_stream *stream;      /* stream of the main thread on the host */
+    struct dpt_stream *comm_stream; /* the communication thread's on the host */
     /* The communication thread's stream on the GPU; NULL: no NCCL. */
     struct dpt_stream *gpu_comm_stream;
     struct dpt_accelerator *accelerator; /* NULL: the host computes the model */
@@ -35,7 +35,7 @@ struct rank_device {
     struct {
         bool begun;
         int64_t steps;                    /* steps after the first, repeated ones included */
-        struct dpt_op_times host, device; /* as of the first step */
+        struct dpt_op_times host, device; /* times at the end of the first step */
     } op_times;
 };
 

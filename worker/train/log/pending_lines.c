@@ -14,7 +14,7 @@ struct line {
     bool settled; /* this rank has appended or spilled it, or found it in the file */
     struct dpt_runlog_place place;
     int64_t made_ms;
-    size_t at, bytes; /* in text */
+    size_t at, bytes; /* where the line is in `text` */
 };
 
 static bool is_event(const struct line *line)

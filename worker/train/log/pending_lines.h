@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 enum {
-    DPT_LOGBOOK_BYTES = 1 << 20,    /* of all lines */
+    DPT_LOGBOOK_BYTES = 1 << 20,    /* memory for the text of all lines */
     DPT_LOGBOOK_LINES_MAX = 1 << 13 /* DPT_LOGBOOK_BYTES hold about 3000 lines of metrics */
 };
 

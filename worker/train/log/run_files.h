@@ -51,19 +51,19 @@ struct dpt_metrics {
     double loss, lr, grad_norm, tokens_per_s, step_ms;
     /* Part of step_ms in which the main thread of the writing rank waited for communication. */
     double wait_ms;
-    int64_t sent_bytes;    /* by the writing rank in the step */
-    int64_t tokens;        /* of the whole run up to this step */
+    int64_t sent_bytes;    /* bytes that the writing rank sent in the step */
+    int64_t tokens;        /* tokens of the whole run up to this step */
     bool is_scaled;        /* fp16: scale and skipped_steps are written */
-    double scale;          /* of the step's loss */
+    double scale;          /* scale of the step's loss */
     bool may_skip;         /* skipped_steps is written */
-    int64_t skipped_steps; /* of the whole run */
+    int64_t skipped_steps; /* skipped steps of the whole run */
 };
 
 /* An evaluation: a line of metrics.jsonl with val_loss. */
 struct dpt_eval_record {
     int64_t step;    /* completed steps of the weights */
     double val_loss; /* mean over the tokens, with labels over the samples, nats */
-    int64_t tokens;  /* of data.val */
+    int64_t tokens;  /* tokens of data.val */
     /* With labels, in place of tokens: the number of correctly predicted samples, and of all
      * samples; 0: no labels. */
     int64_t right, samples;
@@ -86,7 +86,8 @@ struct dpt_event_record {
     const char *cause;
     double detect_ms, abort_ms, rendezvous_ms, rebuild_ms, restore_ms, total_ms;
     int64_t steps_lost, resume_step;
-    int64_t sends_bytes; /* of the writing rank in a step, by the strategy's plan */
+    /* Bytes that the writing rank sends in a step, by the strategy's plan. */
+    int64_t sends_bytes;
     /* whole: every part of the state is on two nodes at least; rebuilding: parts are copied to a
      * second node while training continues; none. */
     const char *redundancy;
@@ -106,7 +107,7 @@ struct dpt_summary {
     /* The part that the agent also receives. A value that is not finite is null in the file. The
      * file has no val_accuracy if val_samples is 0. */
     Dpt__RunSummary told;
-    const char *run; /* of the config; outlives the summary */
+    const char *run; /* the config's run name; outlives the summary */
     int64_t tokens;
     double total_s; /* since training first began, pauses included */
     uint64_t generations;

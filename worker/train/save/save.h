@@ -12,7 +12,7 @@ enum { DAMAGED_STEPS_MAX = 64 };
 
 struct rank_save {
     struct dpt_saver *saver;
-    char *config_yaml;          /* for state.json */
+    char *config_yaml;          /* text of the config for state.json */
     char *hf_config;            /* the JSON file for transformers or PEFT */
     struct dpt_tensors tensors; /* tensors of the model */
 

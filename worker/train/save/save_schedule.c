@@ -21,8 +21,8 @@ static bool is_pinned(const struct dpt_rank *r)
     return false;
 }
 
-/* Logs that a save was put off: each time for a pinned step, else once until a checkpoint begins
- * again. */
+/* Logs that a save was put off: for a pinned step each time, for other steps once until a
+ * checkpoint begins again. */
 static void log_put_off(struct dpt_rank *r)
 {
     const bool pinned = is_pinned(r);

@@ -103,7 +103,8 @@ static enum dpt_status attempt_save(struct dpt_saver *s, struct dpt_err *err)
     enum dpt_status status = await_fence(s, err);
     if (status == DPT_OK)
         status = dpt_checkpoint_write_part(spec, err);
-    set_written(s); /* also after a failure */
+    /* Set after a failure too: the weights are no longer read. */
+    set_written(s);
     if (status == DPT_OK && spec->writer == 0)
         status = commit_checkpoint(s, err);
     if (status == DPT_OK && spec->writer == 0)

@@ -51,10 +51,11 @@ bool dpt_saver_owns_folder(const struct dpt_saver *saver, const char *dir, struc
 /* The saves so far. An attempt succeeds when this rank's part is written and, on slot 0, the
  * checkpoint is committed. */
 struct dpt_saved {
-    int64_t n;              /* successful attempts */
-    uint64_t generation;    /* of the newest successful attempt */
-    int64_t step;           /* of the newest successful attempt; 0: none */
-    int64_t committed_step; /* of the newest checkpoint that this thread committed; -1: none */
+    int64_t n;           /* successful attempts */
+    uint64_t generation; /* generation of the newest successful attempt */
+    int64_t step;        /* step of the newest successful attempt; 0: none */
+    /* Step of the newest checkpoint that this thread committed; -1: none. */
+    int64_t committed_step;
 };
 struct dpt_saved dpt_saver_saved(struct dpt_saver *saver);
 

@@ -9,7 +9,7 @@
 
 struct dpt_state_hash {
     const struct dpt_tensors *tensors;
-    const struct dpt_state_part *own; /* of this rank */
+    const struct dpt_state_part *own; /* this rank's part */
     const struct dpt_shard *shards;   /* [world] own shards of all ranks */
     int world, rank;
 };

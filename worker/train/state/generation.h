@@ -19,7 +19,7 @@ struct generation {
     bool writes_log;
     int *rank_of_position, *host_of_position, *node_of_position; /* [world_size] */
     int *host_of_rank, *node_of_rank;                            /* [world_size] */
-    struct dpt_world world;                                      /* of the trainers */
+    struct dpt_world world;                                      /* world of the ranks that train */
     struct dpt_comm_peer *peers;                                 /* [world_size - 1] */
     bool *takes_state;                                           /* [world_size], by rank */
     /* Slot -1: this rank writes no checkpoint. */

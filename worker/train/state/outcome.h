@@ -43,7 +43,7 @@ struct dpt_outcome {
     int64_t step;
     uint32_t flags;
     int slots;
-    double norm;  /* of the reduced gradient, unscaled, before clipping */
+    double norm;  /* norm of the reduced gradient, unscaled, before clipping */
     double scale; /* scale of the loss in this step */
     double *losses;
 };

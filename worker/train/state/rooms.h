@@ -53,9 +53,9 @@ struct dpt_rank {
     const struct dpt_rank_options *options;
     const struct dpt_config *config;
     struct dpt_sample_form form;
-    int slots; /* of a step, in all ranks */
+    int slots; /* slots of a step, of all ranks together */
     struct dpt_model *model;
-    struct dpt_grid grid; /* of the model's units */
+    struct dpt_grid grid; /* grid of the model's units */
     struct dpt_comm_listener *listener;
     struct dpt_comm_thread *comm_thread;
     struct dpt_strategy *strategy;

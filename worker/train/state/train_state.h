@@ -24,9 +24,9 @@ struct train_state {
     struct dpt_outcome outcome; /* outcome of step - 1, if has_outcome */
     bool has_outcome;
     bool diverged;                  /* the next step is not finite and ends the run */
-    struct dpt_scaler scaler;       /* as of `step` */
-    struct dpt_epoch epoch;         /* as of `step`, with train.epochs */
-    struct validation validation;   /* the newest */
+    struct dpt_scaler scaler;       /* state of the loss scaler at `step` */
+    struct dpt_epoch epoch;         /* account of the epoch at `step`, with train.epochs */
+    struct validation validation;   /* the newest evaluation */
     struct dpt_eval_part eval_part; /* the finished part of an evaluation */
     struct dpt_history history;
     int64_t start_step;       /* the first step of the run */
