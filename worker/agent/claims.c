@@ -17,7 +17,7 @@
 
 enum { LEASE_MS_MIN = 1000, BEATS_A_LEASE = 10, OWNER_BYTES = 384 };
 
-/* One folder. */
+/* One folder and the claim on it. */
 struct claim {
     char dir[PATH_MAX];
     bool wanted, held, wait_logged;
@@ -39,7 +39,7 @@ struct dpt_claims {
 
     pthread_mutex_t mutex;
     pthread_cond_t cond;
-    /* Under the mutex. */
+    /* The mutex guards the following. */
     bool stop, ended;
     enum dpt_claims_state state;
     char text[DPT_ERR_TEXT_BYTES];
@@ -80,7 +80,7 @@ static void set_flag(struct dpt_claims *c, bool *flag)
     (void)pthread_mutex_unlock(&c->mutex);
 }
 
-/* False: the thread must end. */
+/* Waits for `ms`. False: the thread must end. */
 static bool wait_unless_stopped(struct dpt_claims *c, int64_t ms)
 {
     return !wait_for_flag(c, &c->stop, ms);

@@ -24,8 +24,9 @@ struct dpt_claims_options {
 enum dpt_claims_state {
     DPT_CLAIMS_PENDING,
     DPT_CLAIMS_HELD,
-    DPT_CLAIMS_REFUSED, /* a folder is another run's, or cannot be claimed */
-    DPT_CLAIMS_LOST     /* taken over while this process was suspended or could not renew */
+    DPT_CLAIMS_REFUSED, /* a folder belongs to another run, or cannot be claimed */
+    /* Another process took a folder over while this one was suspended or could not renew. */
+    DPT_CLAIMS_LOST
 };
 
 DPT_MUST_USE enum dpt_status dpt_claims_create(const struct dpt_claims_options *options,
@@ -40,7 +41,7 @@ DPT_MUST_USE enum dpt_status dpt_claims_check_guest(const char *dir, const char 
 /* Releases the claims that no other process shares. Waits at most wait_ms for the thread. */
 void dpt_claims_destroy(struct dpt_claims **claims, int wait_ms);
 
-/* The epoch of a restarted server; 0: unknown. Any thread. */
+/* Notes the epoch of a restarted server; 0: unknown. Any thread. */
 void dpt_claims_set_server(struct dpt_claims *claims, uint64_t server);
 
 /* `ret_text` (DPT_ERR_TEXT_BYTES; may be NULL): the reason of REFUSED and LOST. Any thread. */

@@ -18,7 +18,7 @@ static bool others_may_have(const struct dpt_agent *agent)
     return agent->server.n_nodes > 1 && (!agent->end.last_holder || agent->end.rescuing);
 }
 
-/* The closing line of this node contains its first error. */
+/* Whether the closing line of this node contains its first error. */
 static bool ends_by_first_error(const struct dpt_agent *agent)
 {
     char known[ERROR_KNOWN_BYTES];

@@ -1,4 +1,4 @@
-/* Outputs of the core, owned copies, and questions about its state. */
+/* The core's outputs, owned copies of messages, and questions about the core's state. */
 #include "worker/agent/core_state.h"
 
 #include <stdarg.h>

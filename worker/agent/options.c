@@ -20,8 +20,8 @@ struct option_entry {
     const char *name;
     const char *value; /* the value's name in the help; NULL: takes none */
     enum option_kind kind;
-    const char *key; /* of KEY */
-    size_t field;    /* of TEXT and FLAG */
+    const char *key; /* config key of an OPTION_KEY */
+    size_t field;    /* offset of the field of an OPTION_TEXT or OPTION_FLAG */
     const char *help;
 };
 

@@ -145,7 +145,7 @@ enum dpt_status dpt_origin_read(struct dpt_config *config, bool checks, struct d
     return status;
 }
 
-/* "data.tokenizer_json ('FILE')". */
+/* Writes the key and the file of the tokenizer, as "data.tokenizer_json ('FILE')". */
 static void name_tokenizer(const struct dpt_config *config, char *ret, size_t bytes)
 {
     if (config->data.tokenizer == DPT_TOKENIZER_BYTES)

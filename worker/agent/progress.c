@@ -143,7 +143,7 @@ static void format_state(const struct dpt_progress *progress, const struct dpt_a
 
 /* ---- printed now or held back ---- */
 
-/* The run waits for another node. */
+/* Whether the run waits for another node. */
 static bool lacks_nodes(const struct dpt_agent_view *view, const struct dpt_config *config)
 {
     return view->phase == DPT__SERVER_PHASE__SERVER_WAITING &&

@@ -24,8 +24,8 @@ struct dpt_step_facts {
     double tokens_per_s; /* 0: not known */
     bool of_images;      /* a sample counts as one token */
     uint32_t world_size;
-    int64_t elapsed_ms; /* since training began on this node */
-    int64_t eta_ms;     /* < 0: not known */
+    int64_t elapsed_ms; /* time since training began on this node */
+    int64_t eta_ms;     /* expected time left; < 0: unknown */
 };
 
 struct dpt_live_facts {
@@ -40,7 +40,7 @@ void dpt_text_count(int64_t number, char ret[DPT_TEXT_NUMBER_BYTES]);
 /* "5.9 s", "41 s", "12 min 03 s", "2 h 05 min". */
 void dpt_text_duration(int64_t ms, char ret[DPT_TEXT_NUMBER_BYTES]);
 
-/* "31.25%", of samples > 0. */
+/* "31.25%". `samples` must be above 0. */
 void dpt_text_share(int64_t right, int64_t samples, char ret[DPT_TEXT_NUMBER_BYTES]);
 
 /* "step 12/100  loss 3.2104  lr 2.98e-04  norm 0.91  4,812 tokens/s  2 ranks  5.9 s  ETA 41 s". */

@@ -30,7 +30,7 @@ static const struct arg {
     const char *key;
     enum arg_kind kind;
     size_t offset, bytes;
-    int min; /* of INT */
+    int min; /* smallest value of an INT */
 } table[] = {
 #define ARG(name, kind, min)                                                                       \
     {                                                                                              \

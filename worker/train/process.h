@@ -39,7 +39,7 @@ void rank_await_rescue(struct dpt_rank *r);
 enum train_end {
     TRAIN_FINISHED, /* all steps applied, final checkpoint and summary written */
     TRAIN_REFORM,   /* all ranks agreed to stop after this step */
-    TRAIN_BROKEN    /* the communicator broke or a PREPARE came */
+    TRAIN_BROKEN    /* the communicator broke, or a hard PREPARE came */
 };
 
 /* train_loop.c: trains, or evaluates, until the generation ends. */

@@ -21,7 +21,7 @@ struct dpt_link {
     struct dpt_link_options options;
     pthread_t thread;
     int wake_fd;                   /* eventfd: send the report now, or stop */
-    uint8_t *frame_in, *frame_out; /* DPT_RANK_FRAME_BYTES_MAX each, of the link's thread */
+    uint8_t *frame_in, *frame_out; /* DPT_RANK_FRAME_BYTES_MAX each; for the link's thread */
 
     pthread_mutex_t mutex;
     pthread_cond_t cond; /* CLOCK_MONOTONIC; a frame was received, or the agent has ended */

@@ -42,11 +42,12 @@ void dpt_link_publish(struct dpt_link *link, bool now);
  * stalled. */
 void dpt_link_publish_busy(struct dpt_link *link, bool busy);
 void dpt_link_publish_work(struct dpt_link *link);
-/* A checkpoint of `step` is whole. */
+/* Reports that a checkpoint of `step` is whole. */
 void dpt_link_publish_saved(struct dpt_link *link, int64_t step);
 /* Asks for the grant to commit the checkpoint of `step`; -1: withdraws the request. */
 void dpt_link_publish_grant_wanted(struct dpt_link *link, int64_t step);
-/* The communicator of `generation` failed; `suspect`: the rank that may have caused it, or -1. */
+/* Reports that the communicator of `generation` failed. `suspect`: the rank that may have caused
+ * this, or -1. */
 void dpt_link_publish_failure(struct dpt_link *link, uint64_t generation, int suspect,
                               const char *text);
 /* Sets the report's text, cut to its length. Between dpt_link_edit and dpt_link_publish. */
@@ -73,7 +74,7 @@ bool dpt_link_interrupted(const struct dpt_link *link, uint64_t generation);
 /* True after any PREPARE of a generation above `generation`. Any thread. */
 bool dpt_link_reform_wanted(const struct dpt_link *link, uint64_t generation);
 
-/* The node drains. Any thread. */
+/* Whether the node drains. Any thread. */
 bool dpt_link_leaving(const struct dpt_link *link);
 
 /* The fence. False: the agent or this process was suspended, so this rank may have been replaced.

@@ -30,7 +30,7 @@ struct dpt_logbook_options {
     const char *spill_dir, *spill_name;
     /* Whether lines made until `made_ms` may be appended now. */
     bool (*may_append)(void *ctx, int64_t made_ms);
-    /* A line was written, or lost for the reason in `err`. */
+    /* Called when a line was written, or was lost for the reason in `err`. */
     void (*appended)(void *ctx, enum dpt_status status, const struct dpt_err *err);
     void *ctx;
 };

@@ -59,7 +59,7 @@ struct dpt_metrics {
     int64_t skipped_steps; /* skipped steps of the whole run */
 };
 
-/* An evaluation: a line of metrics.jsonl with val_loss. */
+/* An evaluation, which is a line of metrics.jsonl with val_loss. */
 struct dpt_eval_record {
     int64_t step;    /* completed steps of the weights */
     double val_loss; /* mean over the tokens, with labels over the samples, nats */
@@ -70,7 +70,7 @@ struct dpt_eval_record {
     double ms; /* NaN: unknown here, other ranks measured it (null in the file) */
 };
 
-/* The end of an epoch: a line of metrics.jsonl with epoch. */
+/* The end of an epoch, which is a line of metrics.jsonl with epoch. */
 struct dpt_epoch_record {
     int64_t epoch, epochs;    /* number of the epoch, from 1; epochs of the run */
     int64_t step, first_step; /* completed steps; first step that avg_loss counts */
@@ -93,7 +93,7 @@ struct dpt_event_record {
     const char *redundancy;
 };
 
-/* A step that is not finite: a line of events.jsonl of kind diverged. */
+/* A step that is not finite, which is a line of events.jsonl of kind diverged. */
 struct dpt_divergence_record {
     int64_t step; /* completed steps, this one included */
     double loss, grad_norm;

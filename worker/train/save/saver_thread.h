@@ -24,7 +24,8 @@ struct dpt_saver_options {
 
 DPT_MUST_USE enum dpt_status dpt_saver_create(const struct dpt_saver_options *options,
                                               struct dpt_saver **ret, struct dpt_err *err);
-void dpt_saver_destroy(struct dpt_saver **saver); /* cancels */
+/* Cancels an attempt that runs, and waits for its end. */
+void dpt_saver_destroy(struct dpt_saver **saver);
 
 /* Begins an attempt. The saver must be idle. It borrows the spec's tensors, texts and config until
  * the attempt is over, and replaces the spec's callbacks. */

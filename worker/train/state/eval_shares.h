@@ -46,7 +46,7 @@ struct dpt_evaluation {
 void dpt_evaluation_begin(struct dpt_evaluation *e, const struct dpt_eval_part *from,
                           int64_t samples, int micro_batch, int world);
 
-/* Between rounds. */
+/* The finished part of the evaluation. Called between rounds. */
 struct dpt_eval_part dpt_evaluation_part(const struct dpt_evaluation *e);
 
 /* The batch of rank `rank` in the present round. */

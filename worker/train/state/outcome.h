@@ -57,7 +57,7 @@ void dpt_contribution_pack(const struct dpt_contribution *contribution, int slot
 /* The ranks that commit, and their step. */
 struct dpt_commit_world {
     int64_t step;
-    int size; /* ranks */
+    int size; /* number of ranks */
     /* Slots of all ranks, 1 … DPT_CONFIG_SLOTS_MAX, and largest number of slots of one rank. */
     int slots, slots_max;
 };

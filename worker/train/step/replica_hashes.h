@@ -10,11 +10,11 @@
 #include <assert.h>
 #include <stdint.h>
 
-enum { DPT_VERIFY_PARTS = 2 }; /* own, shadow */
+enum { DPT_VERIFY_PARTS = 2 }; /* the rank's own part and its shadow */
 
 /* The message of a rank, sent as it lies in memory. A part that the rank lacks has shard 0 of 0. */
 struct dpt_verify_share {
-    int64_t step; /* completed */
+    int64_t step; /* completed steps */
     struct dpt_verify_part {
         struct dpt_shard shard;
         struct dpt_hash128 hash;
