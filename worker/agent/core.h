@@ -18,10 +18,11 @@
 
 enum dpt_exit_code {
     DPT_EXIT_DONE = 0,
-    DPT_EXIT_CONFIG = 2,   /* bad or refused configuration */
-    DPT_EXIT_SERVER = 3,   /* no server until the join deadline */
-    DPT_EXIT_FAILED = 4,   /* the run failed */
-    DPT_EXIT_EXPELLED = 75 /* this node is out of the run, and not back in time (EX_TEMPFAIL) */
+    DPT_EXIT_CONFIG = 2, /* bad or refused configuration */
+    DPT_EXIT_SERVER = 3, /* no server until the join deadline */
+    DPT_EXIT_FAILED = 4, /* the run failed */
+    /* Left with unsaved steps, or out of the run and not back in time (EX_TEMPFAIL). */
+    DPT_EXIT_EXPELLED = 75
 };
 
 struct dpt_agent;
