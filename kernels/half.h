@@ -1,9 +1,10 @@
 /* Floats of 16 bits: bf16 (8 bits of exponent, 7 of fraction) and fp16 (IEEE binary16: 5 and 10).
  *
- * These functions define conversions for every device and instruction set: f32 is rounded to the
- * nearest, ties to even; values that are too large become infinity; subnormal numbers are kept; a
- * NaN stays one, made quiet, with its sign and the leading bits of its payload. Widening is exact,
- * but for a signalling NaN of fp16, which is made quiet, as x86's instruction does. */
+ * These functions define the conversions for every device and instruction set. An f32 is rounded to
+ * the nearest value, ties to even. Values that are too large become infinity. Subnormal numbers are
+ * kept. A NaN stays a NaN: it becomes quiet and keeps its sign and the leading bits of its payload.
+ * Widening is exact, except that a signalling NaN of fp16 becomes quiet, as in x86's instruction.
+ */
 #ifndef DPT_KERNELS_HALF_H
 #define DPT_KERNELS_HALF_H
 
@@ -50,8 +51,8 @@ DPT_DEVICE_FN uint16_t dpt_f16_of_f32(float x)
         size -= 112u << 23;
         return (uint16_t)(sign | (size + 0xfffu + (size >> 13 & 1u)) >> 13);
     }
-    /* Subnormal, in units of 2^-24: adding 2^-1 leaves just those bits in an f32's fraction,
-     * rounded by the addition. */
+    /* A subnormal counts units of 2^-24. Adding 2^-1 shifts exactly these units into the low bits
+     * of the f32's fraction, and the addition rounds them. */
     return (uint16_t)(sign | (dpt_f32_bits(dpt_f32_of_bits(size) + 0.5f) - 0x3f000000u));
 }
 

@@ -1,4 +1,4 @@
-/* Timed ops, each around the untimed op (op_times.h). */
+/* Timed ops. Each one measures around the untimed op (op_times.h). */
 #include "kernels/op_times.h"
 
 #include "base/clock.h"
@@ -18,14 +18,15 @@ struct mark {
 struct dpt_op_timer {
     bool paused;
     struct dpt_op_times total;
-    /* Devices whose ops are done when they return: */
-    int64_t begun_ns, ended_ns; /* of this op; of the one before, 0: there was none */
+    /* For devices whose ops are done when they return. ended_ns is of the op before; 0: there was
+     * none. */
+    int64_t begun_ns, ended_ns;
     enum dpt_op_class class;
-    /* Devices with queues: marks that have not been read. */
-    struct mark *marks; /* (MARKS_MAX) owned; NULL: the clock */
+    /* For devices with queues: marks whose times are not yet in `total`. */
+    struct mark *marks; /* (MARKS_MAX) owned; NULL: the device has no queue */
     int n;
-    void *last_end; /* of the op before marks[0] … */
-    bool follows;   /* … if there was one */
+    void *last_end; /* the end of the op before marks[0] */
+    bool follows;   /* last_end is set */
 };
 
 static const char *const class_names[] = {
@@ -161,7 +162,7 @@ static void begin_op(struct dpt_stream *s, enum dpt_op_class class)
         return;
     }
     if (timer->n == MARKS_MAX)
-        dpt_op_timer_drain(s); /* waits for them */
+        dpt_op_timer_drain(s); /* waits for the posted ops */
     timer->marks[timer->n].class = class;
     s->device->vtable->event_record(timer->marks[timer->n].begin, s);
 }

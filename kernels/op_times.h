@@ -1,10 +1,10 @@
 /* The time that a device spends in the ops of ops.h, by class, and between them.
  *
- * A device that times its ops takes the time in each stream around every op: on the CPU by the
- * clock, on a device with queues by timed events in the queue, which the host reads when it waits
- * for the stream. The time between two ops is `idle`: the stream had nothing to do, or waited for
- * another stream. Events cost the host a few microseconds for each op, so times are taken on demand
- * only. Bits are those of ops that are not timed. */
+ * A device that times its ops measures around every op of a stream. On the CPU it reads the clock.
+ * On a device with queues it posts timed events, which the host reads when it waits for the stream.
+ * The time between two ops is `idle`: the stream had nothing to do or waited for another stream.
+ * Events cost the host a few microseconds for each op, so ops are timed only on request. Timing
+ * changes no bits of a result. */
 #ifndef DPT_KERNELS_OP_TIMES_H
 #define DPT_KERNELS_OP_TIMES_H
 
@@ -45,12 +45,12 @@ struct dpt_op_times {
     double idle_ms;
 };
 
-/* From this call on, dpt_device_ops returns timed ops, and new streams take times. Before the first
- * of both. */
+/* From this call on dpt_device_ops returns timed ops, and new streams measure times. Called before
+ * the first dpt_device_ops and before the first stream. */
 void dpt_device_time_ops(struct dpt_device *dev);
 
-/* The times of the stream's ops since its creation, up to its last dpt_stream_sync; preparing does
- * not count. Zeros without dpt_device_time_ops. By the thread that uses the stream. */
+/* The times of the stream's ops from its creation to its last dpt_stream_sync. Preparations do not
+ * count. All zeros without dpt_device_time_ops. Called by the thread that uses the stream. */
 void dpt_stream_op_times(struct dpt_stream *stream, struct dpt_op_times *ret);
 
 /* ret = a - b. */

@@ -1,16 +1,18 @@
-/* The operations that models and strategies are made of, as one const vtable per device
+/* The operations of which models and strategies consist, as one const vtable per device
  * (dpt_device_ops).
  *
- * Rules every op keeps, so that a run has one trajectory of bits:
+ * Every op keeps these rules, so that a run computes the same bits however its work is divided:
  * - Bits depend on shapes and values alone: never on the thread count, on the start of a range, or
- * on earlier ops. Work is cut by shape, partial sums are joined in chunk order.
- * - `accumulate` false: the output is overwritten (its old content is not read, NaN included).
- * True: it becomes old + contribution, where the contribution has the bits that the op stores when
- * it overwrites.
+ * on earlier ops. Shapes alone decide how work is cut. Partial sums are added in chunk order.
+ * - `accumulate` false: the op overwrites the output and does not read its old content, which may
+ * be NaN. True: the output becomes old + contribution. The contribution has the bits that the op
+ * stores when it overwrites.
  * - Outputs never overlap inputs unless the op says so.
- * - With a 16-bit `dtype` values are widened when read and rounded once when stored (half.h); sums,
- * statistics and losses are f32 (DPT_BF16 products: bf16 operands, f32 sums; DPT_F16 products: f32
- * operands). The gradients of weights are f32.
+ * - An op with a 16-bit `dtype` widens values when it reads them and rounds them once when it
+ * stores them (half.h). Sums, statistics, losses and gradients of weights are f32. Products
+ * multiply 16-bit operands as they are, or widened where the machine cannot (operand_bytes in
+ * ops.def).
+ *
  * Shapes: B batch, T sequence length, C channels, H heads, V vocabulary, N = B*T rows. Pointers are
  * f32 unless a `dtype` says otherwise. */
 #ifndef DPT_KERNELS_OPS_H
@@ -20,7 +22,8 @@
 #include "base/rng.h"
 #include "kernels/tensor.h"
 #ifdef __cplusplus
-struct dpt_stream; /* kernels of CUDA are given the arguments alone; device.h is C */
+/* CUDA's kernels get only the arguments, and device.h is a C header. */
+struct dpt_stream;
 #else
 #include "kernels/device.h"
 #endif
@@ -28,20 +31,21 @@ struct dpt_stream; /* kernels of CUDA are given the arguments alone; device.h is
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Dropout by regenerated mask: element i of the tensor is kept, and scaled by 1/(1-p), when word
- * first+i of the stream `key` (word i%4 of Philox block i/4) is >= p*2^32. p == 0: nothing is
- * drawn. `first` is 0 for a whole tensor; an op over a part that starts at the tensor's element e
- * gives first = e and so has the bits of the whole. */
+/* Dropout whose mask backward draws again. Word i of the random stream `key` is word i%4 of Philox
+ * block i/4. Element i of the tensor is kept, and multiplied by 1/(1-p), if word first + i is at
+ * least p*2^32; else it becomes 0. With p == 0 nothing is drawn. `first` is 0 for a whole tensor.
+ * An op on a part that begins at element e of the tensor sets first = e, so the part gets the bits
+ * of the whole. */
 struct dpt_dropout {
     float p;
     struct dpt_rng_key key;
     uint64_t first;
 };
 
-/* y = x w + bias. The weight lies as (in, out), as in Hugging Face's Conv1D, or, with out_in, as
- * (out, in), as in PyTorch's nn.Linear; so does its gradient. y and dy may be columns of a wider
- * matrix, without bias and GELU: their rows are y_stride, or dy_stride, elements apart. A product
- * that is added to y or dx is added to the value that is there, in f32, and the sum is rounded. */
+/* y = x w + bias. The weight and its gradient are (in, out) in memory, as in Hugging Face's Conv1D,
+ * or with out_in (out, in), as in PyTorch's nn.Linear. Without bias and GELU, y and dy may be
+ * columns of a wider matrix, whose rows are y_stride, or dy_stride, elements apart. A product that
+ * is added to y or dx is added to the old value in f32, and then the sum is rounded. */
 struct dpt_linear_forward {
     int64_t n, in, out;
     enum dpt_dtype dtype;
@@ -50,8 +54,8 @@ struct dpt_linear_forward {
     const void *bias;   /* (out) or NULL */
     void *y;            /* (n, out) */
     int64_t y_stride;   /* 0: out */
-    bool add_y;         /* y is added to, else overwritten; without bias and GELU */
-    void *gelu;         /* (n, out) or NULL; also gelu(y as stored), tanh form */
+    bool add_y;         /* add to y, else overwrite it; only without bias and GELU */
+    void *gelu;         /* (n, out) or NULL; gets gelu(y as stored), tanh form */
     const void *packed; /* w packed (DPT_PACK_LINEAR), or NULL */
     bool out_in;
 };
@@ -64,12 +68,13 @@ struct dpt_linear_backward {
     const void *dy;     /* (n, out) */
     int64_t dy_stride;  /* 0: out */
     void *dx;           /* (n, in) or NULL */
-    bool add_dx;        /* dx is added to, else overwritten; without gelu_x */
-    void *dw;           /* f32, of w's shape, or NULL */
+    bool add_dx;        /* add to dx, else overwrite it; only without gelu_x */
+    void *dw;           /* f32, shape of w, or NULL */
     void *dbias;        /* (out) f32 or NULL */
     bool accumulate;    /* dw, dbias */
     const void *packed; /* w packed (DPT_PACK_LINEAR), or NULL */
-    const void *gelu_x; /* (n, in) or NULL: x is gelu of this, and dx the gradient of this */
+    /* (n, in) or NULL. If set, x is gelu(gelu_x), and dx becomes the gradient of gelu_x. */
+    const void *gelu_x;
     bool out_in;
 };
 
@@ -85,8 +90,8 @@ struct dpt_layernorm_forward {
     float *mean, *rstd;       /* (n) or NULL, (n); f32 */
 };
 
-/* Of RMS norm without mean and dbeta, both NULL. Of a norm that is not trained without dgamma and
- * dbeta, both NULL. */
+/* Gradient of a norm. RMS norm: mean and dbeta are both NULL. A norm that is not trained: dgamma
+ * and dbeta are both NULL. */
 struct dpt_layernorm_backward {
     int64_t n, c;
     enum dpt_dtype dtype;
@@ -95,7 +100,7 @@ struct dpt_layernorm_backward {
     const float *mean, *rstd; /* (n) or NULL, (n); f32 */
     const void *dy;           /* (n, c) */
     void *dx;                 /* (n, c) */
-    bool add_dx;              /* dx is added to (the residual path), else overwritten */
+    bool add_dx;              /* add to dx (the residual path), else overwrite it */
     float *dgamma, *dbeta;    /* (c) or NULL; f32 */
     bool accumulate;          /* dgamma, dbeta */
 };
@@ -108,12 +113,13 @@ struct dpt_gelu {
     void *out;      /* forward: gelu(x), tanh form; backward: dx, may be dy itself */
 };
 
-/* Causal self-attention, softmax(QK^T/sqrt(head_size))V per head, one pass over tiles; T x T is
- * never stored. Query head h takes key and value head h / (heads / kv_heads), and kv_heads divides
- * heads (Ainslie et al. 2023, "GQA"; Hugging Face's repeat_kv): of the gradient of a key or value
- * head, its query heads' contributions are added in their order. A row of qkv is W = (heads + 2
- * kv_heads) * head_size elements: the queries, the keys, the values; C = heads * head_size. Dropout
- * is on the probabilities: element ((b*H+h)*T + t)*T + s, h a query head. */
+/* Causal self-attention, softmax(QK^T/sqrt(head_size))V per head, in one pass over tiles. The T x T
+ * scores are never stored. Query head h takes key and value head h / (heads / kv_heads), and
+ * kv_heads divides heads (Ainslie et al. 2023, "GQA"; Hugging Face's repeat_kv). The gradient of a
+ * key or value head is the sum over its query heads, in their order. A row of qkv has the queries,
+ * the keys and the values: W = (heads + 2 kv_heads) * head_size elements. C = heads * head_size.
+ * Dropout applies to the probabilities: query t of query head h and key s use mask element
+ * ((b*H+h)*T + t)*T + s. */
 struct dpt_attention {
     int64_t b, t, heads, kv_heads, head_size;
     enum dpt_dtype dtype;
@@ -121,14 +127,14 @@ struct dpt_attention {
     const void *qkv; /* (B, T, W) */
     void *y;         /* (B, T, C); read by backward */
     float *lse;      /* (B, H, T) log-sum-exp of the scaled scores; read by backward */
-    const void *dy;  /* (B, T, C), backward only, as is: */
-    void *dqkv;      /* (B, T, W) */
+    const void *dy;  /* (B, T, C), backward only */
+    void *dqkv;      /* (B, T, W), backward only */
 };
 
 /* Rotary position embedding (Su et al. 2021, "RoFormer") in Hugging Face's rotate_half form. The
- * angle of a position p and a frequency is (float)p * inv_freq, rounded to f32; its cosine and sine
- * are the nearest f32 or one beside it, with the same bits on every device (kernels/rope.h).
- * Positions are below 2^24, |inv_freq| is at most 1. */
+ * angle of position p and a frequency is (float)p * inv_freq, rounded to f32. Its cosine and its
+ * sine are the nearest f32 or a neighbour of it, with the same bits on every device
+ * (kernels/rope.h). Positions are below 2^24, and |inv_freq| is at most 1. */
 enum { DPT_ROPE_HALF_MAX = 128 };
 struct dpt_rope_table {
     int64_t t, first; /* positions first ... first + t - 1 */
@@ -137,14 +143,15 @@ struct dpt_rope_table {
     float *cos, *sin; /* (t, half) f32 */
 };
 
-/* Rotates the first `heads` heads of each row, queries and keys: of a head, elements i and i +
- * head_size/2 become (x_i cos - x_j sin, x_j cos + x_i sin). */
+/* Rotates the first `heads` heads of each row, which are queries and keys. With j = i +
+ * head_size/2, elements i and j of a head become (x_i cos - x_j sin, x_j cos + x_i sin). */
 struct dpt_rope {
-    int64_t n;                /* rows */
-    int64_t t;                /* of the table; row i has position i % t of it */
+    int64_t n; /* rows */
+    /* Rows of the table. Row i of x uses row i % t of the table. */
+    int64_t t;
     int64_t heads, head_size; /* heads * head_size <= stride; head_size is even */
     int64_t stride;           /* elements of a row */
-    bool inverse;             /* rotates back: backward, of a gradient */
+    bool inverse;             /* rotates back, for the gradient in backward */
     enum dpt_dtype dtype;
     const float *cos, *sin; /* (t, head_size/2) */
     void *x;                /* (n, stride), in place */
@@ -168,8 +175,8 @@ struct dpt_residual {
     void *y;
 };
 
-/* sum = a + dropout(b), and of its rows, as stored, layer norm, or RMS norm without beta and mean:
- * the bits of the two ops. sum may be a. */
+/* sum = a + dropout(b), and then y = layer norm of the rows of sum as stored; without beta and
+ * mean, RMS norm. The bits are those of the two ops. sum may be a. */
 struct dpt_residual_norm {
     int64_t n, c;
     float eps;
@@ -182,7 +189,7 @@ struct dpt_residual_norm {
     float *mean, *rstd;       /* (n) or NULL, (n); f32 */
 };
 
-/* dx = dropout'(dy), same mask. dx may be dy. With p == 0 a copy. */
+/* dx = dy times forward's mask and factor. dx may be dy. With p == 0 this is a copy. */
 struct dpt_dropout_backward {
     int64_t n;
     enum dpt_dtype dtype;
@@ -197,24 +204,26 @@ struct dpt_embedding_forward {
     struct dpt_dropout dropout;
     const int32_t *tokens; /* (B, T), each in [0, V); checked by the caller */
     const void *wte;       /* (V, C) */
-    const void *wpe;       /* (>= T, C), or NULL: none is added */
+    const void *wpe;       /* (>= T, C); NULL: no position embedding */
     void *y;               /* (B, T, C) = dropout(wte[token] + wpe[t]) */
 };
 
 struct dpt_embedding_backward {
     int64_t b, t, c, v;
-    int64_t context; /* rows of dwpe; rows >= T get zero when not accumulating */
+    int64_t context; /* rows of dwpe; without accumulate_wpe rows >= T become zero */
     enum dpt_dtype dtype;
     struct dpt_dropout dropout;
     const int32_t *tokens;
-    const void *dy;                      /* (B, T, C) */
-    float *dwte;                         /* (V, C): rows are added in the order of the positions */
-    float *dwpe;                         /* (context, C) or NULL */
-    bool accumulate_wte, accumulate_wpe; /* a tied wte already holds the head's contribution */
+    const void *dy; /* (B, T, C) */
+    float *dwte;    /* (V, C): rows are added in the order of positions */
+    float *dwpe;    /* (context, C) or NULL */
+    /* accumulate_wte: a weight tied to the head already holds the head's contribution. */
+    bool accumulate_wte, accumulate_wpe;
 };
 
-/* Head fused with softmax cross-entropy, over a vocabulary or the labels of a classification:
- * logits = x w^T + bias exist once, in chunks of rows cut by shape. */
+/* The head fused with softmax cross-entropy, over a vocabulary or over the labels of a
+ * classification. logits = x w^T + bias. The logits exist only once and only for one chunk of rows,
+ * which the shape decides. */
 struct dpt_head_loss {
     int64_t n, c, v;
     enum dpt_dtype dtype;
@@ -227,30 +236,30 @@ struct dpt_head_loss {
     float *dw;              /* (V, C), or NULL */
     bool accumulate;        /* dw, dbias */
     const void *packed;     /* w packed (DPT_PACK_HEAD), or NULL */
-    float *right;           /* (N) out, or NULL: 1 where the target is what the row predicts, the
-                               first of its greatest logits, else 0; 0 with a NaN among them */
-    const void *bias;       /* (V) or NULL */
-    float *dbias;           /* (V), with dw, or NULL */
+    /* (N) out, or NULL. 1 if the target is the row's prediction, which is the first of its greatest
+     * logits; else 0. 0 if a logit of the row is NaN. */
+    float *right;
+    const void *bias; /* (V) or NULL */
+    float *dbias;     /* (V) or NULL; needs dw and bias */
 };
 
-/* The row of each sample's last token, for the outputs of whole samples. Rows behind it are
- * padding. */
+/* Takes the row of each sample's last token, for models with one output per sample. Rows after the
+ * last token are padding. */
 struct dpt_last_token {
     int64_t b, t, c;
     enum dpt_dtype dtype;
     const int32_t *lengths; /* (B) tokens of each sample, in [1, T]; checked by the caller */
     const void *x;          /* forward: (B, T, C); backward: (B, C), the gradient of its result */
-    void *y;                /* forward: (B, C), row lengths[b] - 1 of each sample; backward: (B, T,
-                               C), the gradient in these rows, zero in all others */
+    /* forward: (B, C), row lengths[b] - 1 of each sample. backward: (B, T, C), the gradient in
+     * these rows, zero in all others. */
+    void *y;
 };
 
 /* --- images: (B, H, W, C) in memory, channels innermost ---
  *
- * A window of odd size `kernel` is laid on the image every `stride` pixels, from the first on, with
- * (kernel - 1) / 2 pixels around its middle: PyTorch's padding = kernel / 2. Of H x W pixels there
- * are OH x OW windows, OH = ceil(H / stride), OW = ceil(W / stride).
- *
- * As everywhere, the memory that an op works in is the stream's own. */
+ * A window covers kernel x kernel pixels, `kernel` is odd, and its middle lies on every stride-th
+ * pixel, beginning with the first pixel. This is PyTorch's padding = kernel / 2. An image of H x W
+ * pixels has OH x OW windows: OH = ceil(H / stride), OW = ceil(W / stride). */
 struct dpt_windows {
     int64_t b, h, w;        /* each at least 1 */
     int64_t kernel, stride; /* kernel is odd and at most DPT_WINDOW_MAX */
@@ -267,9 +276,9 @@ DPT_DEVICE_FN int64_t dpt_windows_along(int64_t pixels, int64_t stride)
     return (pixels + stride - 1) / stride;
 }
 
-/* Convolution as PyTorch's nn.Conv2d without a bias: y = sum over the window's pixels and channels
- * of x times the weight there. Pixels outside of the image are zero. The weight and its gradient
- * lie as nn.Conv2d has them, (out, in, kernel, kernel). */
+/* Convolution as PyTorch's nn.Conv2d without a bias: y is the sum of x times the weight over the
+ * window's pixels and channels. Pixels outside of the image are zero. The weight and its gradient
+ * have the layout of nn.Conv2d, (out, in, kernel, kernel). */
 struct dpt_conv_forward {
     struct dpt_windows of;
     int64_t in, out; /* channels */
@@ -288,17 +297,17 @@ struct dpt_conv_backward {
     const void *weight; /* (out, in, kernel, kernel) */
     const void *dy;     /* (B, OH, OW, out) */
     void *dx;           /* (B, H, W, in) or NULL */
-    bool add_dx;        /* dx is added to (a shortcut's gradient), else overwritten */
-    float *dw;          /* f32, of the weight's shape */
+    bool add_dx;        /* add to dx (a shortcut's gradient), else overwrite it */
+    float *dw;          /* f32, shape of the weight */
     bool accumulate;    /* dw */
     const void *packed; /* the weight packed (DPT_PACK_CONV), or NULL */
 };
 
 /* Batch norm (Ioffe & Szegedy 2015) over the n = B*H*W values of each channel, with the ops that
  * follow it in a residual network (He et al. 2016): y = relu((x - mean) rstd gamma + beta +
- * residual), rstd = 1/sqrt(variance + eps). In training mean and variance (biased) are those of the
- * values, n is 2 or more, and they are kept for backward. With running_mean they are the running
- * ones. */
+ * residual), rstd = 1/sqrt(variance + eps). In training, mean and (biased) variance are computed
+ * from the n values, n is at least 2, and the op stores them for backward. In evaluation,
+ * running_mean and running_var are given and are used instead. */
 struct dpt_batchnorm_forward {
     int64_t n, c;
     float eps;
@@ -309,31 +318,33 @@ struct dpt_batchnorm_forward {
     bool relu;
     void *y;                                /* (n, c) */
     const void *running_mean, *running_var; /* (c) or NULL, both: evaluation */
-    float *mean, *rstd, *var; /* (c), f32; var unbiased, /(n-1). Evaluation: not written */
+    float *mean, *rstd, *var; /* (c), f32; var is unbiased: /(n-1). Evaluation: not written */
 };
 
 /* Backward of training. The gradient of a running statistic is the micro-batch's statistic times
- * `share`, so sums over micro-batches become their mean. */
+ * `share`, so its sum over micro-batches is the mean over them. */
 struct dpt_batchnorm_backward {
     int64_t n, c;
     enum dpt_dtype dtype;
     const void *x;                  /* (n, c) */
     const void *gamma;              /* (c) */
     const float *mean, *rstd, *var; /* (c), f32, of forward */
-    const void *y;         /* (n, c) of forward with relu: dy is zero where y is; or NULL */
+    /* (n, c) of a forward with relu: dy counts as zero where y is not above zero. NULL: no relu. */
+    const void *y;
     const void *dy;        /* (n, c) */
     void *dx;              /* (n, c) */
-    void *dresidual;       /* (n, c) or NULL: dy past the relu; may be dy */
+    void *dresidual;       /* (n, c) or NULL: the gradient before the relu; may be dy */
     float *dgamma, *dbeta; /* (c), f32 */
     float *dmean, *dvar;   /* (c), f32, of running_mean and running_var; both or none */
     float share;
     bool accumulate; /* dgamma, dbeta, dmean, dvar */
 };
 
-/* The greatest value of each window, and its number among the kernel*kernel pixels, row by row: the
- * first of several. A NaN is greater than all, and the last of several is taken, as in PyTorch.
- * Pixels outside of the image are no part of a window. Backward: a pixel's gradient is the sum of
- * those of the windows that took it, in the windows' order. */
+/* The greatest value of each window, and its index among the kernel*kernel pixels of the window,
+ * row by row. Of equal values the first is taken. A NaN counts as greater than all values, and the
+ * last of several NaNs is taken, as in PyTorch. Pixels outside of the image do not count. Backward:
+ * the gradient of a pixel is the sum of the gradients of the windows that took it, in the windows'
+ * order. */
 struct dpt_maxpool {
     struct dpt_windows of;
     int64_t c;
@@ -353,14 +364,14 @@ struct dpt_avgpool {
     void *out;      /* forward: (b, c); backward: (b, pixels, c) */
 };
 
-/* Packed weights. A weight is the same for all slots of a step, and each product would convert it
+/* Packed weights. A weight is the same for all slots of a step, but each product would convert it
  * again into the product's fastest form. `pack` converts it once, into the caller's memory, for all
  * products of the weight's kind, forward and backward. An op that gets the packed form beside w
- * reads that form and not w. The result has the same bits.
+ * reads the packed form instead of w. The result has the same bits.
  *
- * The form belongs to this device and process and depends on the shape, not on the address of w. It
- * has w's values of the time of `pack`: after a change of w the caller packs again or gives no
- * packed form. A device without the op `pack` (CUDA) gets none. */
+ * The packed form is valid on this device and in this process. It depends on the shape and not on
+ * the address of w. It holds the values that w had at `pack`: after a change of w the caller packs
+ * again or passes no packed form. A device without the op `pack` (CUDA) gets no packed form. */
 enum dpt_pack_kind {
     DPT_PACK_LINEAR, /* w (rows = in, cols = out; out_in: rows = out, cols = in) of dpt_linear_* */
     DPT_PACK_HEAD,   /* w (rows = V, cols = C) of dpt_head_loss */
@@ -377,17 +388,17 @@ struct dpt_pack {
     int64_t kernel, stride; /* of DPT_PACK_CONV */
 };
 
-/* A tensor among the elements of an optimizer's op: elements [begin, end). Tensors ascend; elements
- * between two of them do not change. */
+/* One tensor of an optimizer's op: elements [begin, end). Tensors are in ascending order. The op
+ * does not change elements between two tensors. */
 struct dpt_updated {
     int64_t begin, end;
-    bool decays; /* by weight_decay; else not at all */
+    bool decays; /* weight_decay applies */
 };
 
 /* AdamW (Loshchilov & Hutter 2019; PyTorch's order of operations): g = grad*grad_scale; p -=
  * lr*weight_decay*p; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * (m/bias1) /
  * (sqrt(v/bias2) + eps), bias_i = 1 - b_i^t. With `l2` it is Adam (Kingma & Ba 2015, PyTorch's
- * Adam): g = grad*grad_scale + weight_decay*p, and p decays by nothing else. */
+ * Adam): g = grad*grad_scale + weight_decay*p, and p has no other decay. */
 struct dpt_adamw {
     int64_t n;
     float lr, beta1, beta2, eps, weight_decay;
@@ -395,9 +406,9 @@ struct dpt_adamw {
     float bias1, bias2, grad_scale;
     float *param, *m, *v; /* (n) each */
     const float *grad;    /* (n) */
-    void *copy;           /* (n) or NULL; also the new param, rounded to copy_dtype */
+    void *copy;           /* (n) or NULL; gets the new param, rounded to copy_dtype */
     enum dpt_dtype copy_dtype;
-    /* Of the host, borrowed for the call. NULL: all elements are one tensor, which decays. */
+    /* Host memory, borrowed for the call. NULL: all elements are one tensor, which decays. */
     const struct dpt_updated *tensors;
     int n_tensors;
 };
@@ -418,25 +429,26 @@ struct dpt_sgd {
     int n_tensors;
 };
 
-/* Values first, first + 1, ... of the stream `key`: mean + std * normal(key, i)
- * (dpt_rng_normal_pair). */
+/* n values of the random stream `key`, from index `first` on. Value i is mean + std * normal(key,
+ * i) (dpt_rng_normal_pair). */
 struct dpt_normal {
     struct dpt_rng_key key;
     uint64_t first;
     float mean, std;
 };
 
-/* Likewise bound * u, uniform on [-bound, bound): u = w / 2^23 - 1 of w, the upper 24 bits of word
- * i % 4 of Philox block i / 4. */
+/* n values of the random stream `key`, from index `first` on, uniform on [-bound, bound). Value i
+ * is bound * (w / 2^23 - 1), where w is the upper 24 bits of word i % 4 of Philox block i / 4. */
 struct dpt_uniform {
     struct dpt_rng_key key;
     uint64_t first;
     float bound;
 };
 
-/* The sum of vectors in an order: each is put on a stack, and then, joins[i] times after the i-th,
- * the top is added to the one below it and takes its place, rounded to `dtype` (DPT_F32: as it is).
- * At the end one sum is there, and is written. The arrays are in device memory, too. */
+/* The sum of vectors in an order that `joins` gives. The op pushes the vectors on a stack one after
+ * another. After vector i it does joins[i] times: it takes the two top vectors off and pushes their
+ * sum, rounded to `dtype` (DPT_F32: not rounded). At the end one vector remains, which is the
+ * result. The arrays `parts` and `joins` are in device memory as well. */
 enum { DPT_SUM_DEPTH_MAX = 16 }; /* of the stack */
 struct dpt_ordered_sum {
     int64_t n;
@@ -447,7 +459,7 @@ struct dpt_ordered_sum {
     float *dst; /* (n); may be one of the parts */
 };
 
-/* --- decoding: one row at a time, all f32. The weights are read as they lie, once. --- */
+/* --- decoding: one row at a time, all f32. Weights are read once, unpacked. --- */
 
 /* y = x w + bias. */
 struct dpt_linear_row {
@@ -459,15 +471,15 @@ struct dpt_linear_row {
     bool out_in;
 };
 
-/* Causal self-attention of rows first … end-1 alone, over the keys and values of rows 0 … end-1
- * that are kept from before. Heads and W as dpt_attention_forward's. */
+/* Causal self-attention of the queries of rows first … end-1, over the keys and values of rows 0 …
+ * end-1. qkv keeps the rows of earlier calls. Heads and W are those of dpt_attention. */
 struct dpt_attention_rows {
     int64_t first, end, heads, kv_heads, head_size;
     const float *qkv; /* (end, W) */
     float *y;         /* (end - first, heads * head_size) */
 };
 
-/* The ops. ops.def describes those whose arguments are no struct. */
+/* The ops. ops.def describes the ops whose arguments are not a struct. */
 struct dpt_ops {
 #define DPT_OP_VALUES(name, class, parameters, names) void(*name) parameters;
 #define DPT_OP_QUERY(name, result, parameters, names) result(*name) parameters;

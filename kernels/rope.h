@@ -4,9 +4,9 @@
 
 #include "base/exact_math.h"
 
-/* |angle| at most 2^24. The nearest multiple of pi/2 is taken off in three parts (Cody & Waite
- * 1980): the first two have 24 bits, so that their products with the multiple, and the differences,
- * are exact, and the third brings pi/2 to 101 bits. */
+/* |angle| is at most 2^24. The nearest multiple of pi/2 is subtracted in three parts (Cody & Waite
+ * 1980). The first two parts have 24 bits, so their products with the multiple and the differences
+ * are exact. The third part extends pi/2 to 101 bits. */
 DPT_DEVICE_FN void dpt_rope_cos_sin(float angle, float *ret_cos, float *ret_sin)
 {
     const double turns = (double)angle * 0.63661977236758134308;

@@ -10,7 +10,7 @@ enum { PLACES = DPT_STAGER_PLACES, ALIGN_BYTES = 64 };
 
 struct place {
     char *memory;
-    struct dpt_event *copied; /* the device's part is done */
+    struct dpt_event *copied; /* recorded after the device's copy */
     bool busy;
     void *to; /* host memory; NULL: the copy goes to the device */
     size_t bytes;
@@ -21,7 +21,7 @@ struct dpt_stager {
     struct dpt_stream *stream, *host_stream;
     const struct dpt_ops *ops, *host_ops;
     struct place place[PLACES];
-    int next; /* place, the oldest */
+    int next; /* the oldest place */
     size_t place_bytes;
     void *memory;
 };

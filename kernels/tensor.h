@@ -1,5 +1,5 @@
-/* Element types. Tensors are dense, row-major memory with their shape said beside every pointer;
- * there is no tensor object, because every shape in the project is known where it is used. */
+/* Element types. A tensor is dense, row-major memory, and a comment beside each pointer gives its
+ * shape. There is no tensor object, because every shape is known where it is used. */
 #ifndef DPT_KERNELS_TENSOR_H
 #define DPT_KERNELS_TENSOR_H
 
@@ -14,7 +14,7 @@ static inline size_t dpt_dtype_bytes(enum dpt_dtype dtype)
     return dtype == DPT_F32 ? 4 : 2;
 }
 
-/* Element i of p; NULL of NULL, which pointers are while a stream prepares. */
+/* The address of element i of p. NULL for NULL: pointers are NULL while a stream prepares. */
 static inline const void *dpt_at(const void *p, enum dpt_dtype dtype, int64_t i)
 {
     return p ? (const char *)p + (size_t)i * dpt_dtype_bytes(dtype) : NULL;
