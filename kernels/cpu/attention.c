@@ -1,8 +1,10 @@
-/* Attention: one item of work is one head of one sample (simd/attention.c), backward one key and
- * value head with its query heads, whatever the number of threads. */
+/* Attention. In forward, one item of work is one query head of one sample. In backward it is one
+ * key and value head together with its query heads. The items do not depend on the number of
+ * threads. simd/attention.c has the kernels. */
 #include "kernels/cpu/stream.h"
 
-/* Query head `head` of all samples' heads; its keys and values are its group's. */
+/* The rows of query head `head`, counted over the heads of all samples, and of its key and value
+ * head. */
 static struct dpt_head_rows head_rows(const struct dpt_cpu_op *op, int64_t head, int thread)
 {
     const struct dpt_attention *a = op->a;

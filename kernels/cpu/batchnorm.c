@@ -1,6 +1,7 @@
-/* Batch norm. Rows are cut into chunks of CHUNK; of each the sums by channel are made, and the
- * chunks' sums are added in order. A chunk's squares are around the mean of the chunk, and the
- * distance of that mean to the mean of all rows is added (Chan et al. 1983). */
+/* Batch norm. Rows are cut into chunks of CHUNK. Each chunk's sums are computed for every channel,
+ * and then the chunks' sums are added in order. The squares of a chunk are taken around the chunk's
+ * own mean; the distance of this mean from the mean of all rows is added afterwards (Chan et al.
+ * 1983). */
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu_sizes.h"
 
@@ -20,7 +21,7 @@ struct forward_job {
     const struct dpt_batchnorm_forward *a;
     int64_t chunks;
     float *sums;              /* (chunks, 2, c): sums, and squares */
-    const float *mean, *rstd; /* (c): used to normalise */
+    const float *mean, *rstd; /* (c): the normalisation uses these */
 };
 
 static void sums_item(void *ctx, int64_t chunk, int thread)
@@ -40,7 +41,7 @@ static void normal_item(void *ctx, int64_t chunk, int thread)
                                            j->rstd);
 }
 
-/* The statistics of one channel, from the chunks' sums. */
+/* Computes the statistics of one channel from the chunks' sums. */
 static void statistics_of(const struct forward_job *j, int64_t channel)
 {
     const struct dpt_batchnorm_forward *a = j->a;
@@ -71,7 +72,7 @@ static void statistics_item(void *ctx, int64_t item, int thread)
         statistics_of(j, channel);
 }
 
-/* mean and rstd (c) of the running statistics. */
+/* Computes mean and rstd (c) from the running statistics, for evaluation. */
 static void running_statistics(const struct dpt_cpu_stream *s,
                                const struct dpt_batchnorm_forward *a, float *mean, float *rstd)
 {
@@ -114,8 +115,8 @@ struct backward_job {
     const struct dpt_cpu_kernels *kernels;
     const struct dpt_batchnorm_backward *a;
     int64_t chunks;
-    float *sums;  /* (chunks, 2, c): of gamma's gradient, of beta's */
-    float *means; /* (2, c): the same, over all rows, over n */
+    float *sums;  /* (chunks, 2, c): sums for gamma's gradient, for beta's */
+    float *means; /* (2, c): both sums over all rows, divided by n */
 };
 
 static void grad_sums_item(void *ctx, int64_t chunk, int thread)

@@ -1,16 +1,18 @@
 /* Keeps oneDNN's calls off the heap.
  *
  * dnnl_primitive_execute builds a hash map of its arguments and a few shared pointers in every
- * call: some eight requests of 32 to 104 bytes to C++'s operator new, freed before it returns. A
- * training step makes thousands of these calls, and "no allocation inside the step" includes
- * libraries (it keeps a step's time and memory constant, and a test can count it). The library
- * offers no hook for it, but operator new is replaceable by the program, by the C++
- * standard. So we define it here, under its Itanium ABI names because the project is C: while a
- * thread is inside a call (dpt_cells_enter), small requests are served from a static store of equal
- * cells through a list of the thread's own; everything else, and all memory outside such a call, is
- * malloc as ever. Operator delete tells the two apart by address.
+ * call. It asks C++'s operator new for about eight blocks of 32 to 104 bytes and frees them before
+ * it returns. A training step makes thousands of these calls, and the rule "no allocation inside
+ * the step" includes libraries: it keeps a step's time and memory constant, and a test can count
+ * allocations.
  *
- * Under sanitizers this file defines nothing of the kind: they bring their own operator new. */
+ * The library has no hook for its allocations, but the C++ standard lets a program replace operator
+ * new. This file defines it, under its Itanium ABI names because the project is C. While a thread
+ * is inside a call (dpt_cells_enter), small requests take a cell: a block of fixed size from a
+ * static store, through a free list of the thread. All other requests, and all requests outside of
+ * a call, go to malloc. Operator delete tells cells from other memory by the address.
+ *
+ * Under sanitizers this file defines no operator new, because they bring their own. */
 #include "kernels/cpu/cells.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -47,8 +49,8 @@ void dpt_cells_thread_end(void)
 
 enum {
     CELL_BYTES = 128,
-    CELLS_MAX = 8192,     /* 1 MiB of address space; 32 for each of 256 threads */
-    CELLS_PER_REFILL = 16 /* twice the cells of one call */
+    CELLS_MAX = 8192,     /* 1 MiB of address space; 32 cells for each of 256 threads */
+    CELLS_PER_REFILL = 16 /* twice what one call needs */
 };
 
 union cell {
@@ -132,7 +134,8 @@ static void cell_delete(void *p)
     free(p);
 }
 
-/* C cannot throw std::bad_alloc; a process that cannot have a few bytes is over either way. */
+/* Ends the process if p is NULL: C cannot throw std::bad_alloc, and a process that cannot get a few
+ * bytes cannot go on. */
 static void *or_abort(void *p)
 {
     if (!p) {
@@ -152,8 +155,8 @@ static void *aligned_new(size_t bytes, size_t align)
     return posix_memalign(&p, align, bytes ? bytes : 1) == 0 ? p : NULL;
 }
 
-/* new, new[], nothrow, aligned, and their deletes. The names are the ABI's. An operator with a tag
- * of type nothrow_t returns NULL, one without ends the process. */
+/* Operator new: plain, array, nothrow and aligned forms. The names are the ABI's. An operator with
+ * a tag of type nothrow_t returns NULL when memory is short, one without it ends the process. */
 #define OPERATOR_NEW(name, parameters, memory)                                                     \
     void *name parameters;                                                                         \
     void *name parameters                                                                          \
@@ -173,7 +176,7 @@ OPERATOR_NEW(_ZnwmSt11align_val_tRKSt9nothrow_t, (size_t bytes, size_t align, co
 OPERATOR_NEW(_ZnamSt11align_val_tRKSt9nothrow_t, (size_t bytes, size_t align, const void *tag),
              ((void)tag, aligned_new(bytes, align)))
 
-/* The parameters besides the pointer change nothing. */
+/* Operator delete ignores all parameters except the pointer. */
 #define OPERATOR_DELETE(name, parameters, ...)                                                     \
     void name parameters;                                                                          \
     void name parameters                                                                           \

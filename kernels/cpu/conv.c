@@ -1,10 +1,11 @@
 /* Convolutions as products: y = windows of x times the weight, dx = windows of dy times the weight
- * turned round ("implicit GEMM", Chetlur et al. 2014, cuDNN). The gradient of the weight:
- * conv_weights.c.
+ * with its taps reversed ("implicit GEMM", Chetlur et al. 2014, cuDNN). conv_weights.c has the
+ * gradient of the weight. A tap is one position of the kernel.
  *
- * With a stride of s the pixels of x fall into s*s classes, by their place modulo s: each meets
- * other taps of the kernel, and for each, dx is a separate product of those taps, without zeros
- * between them. The packed form of a weight is that for y, then that of each class. */
+ * With stride s the pixels of x fall into s*s classes, by their row and column modulo s. Each class
+ * meets other taps of the kernel. For each class, dx is a separate product with only these taps, so
+ * no product multiplies zeros between taps. The packed form of a weight is its form for y, followed
+ * by the form of each class for dx. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/windows.h"
 
@@ -19,16 +20,16 @@ struct layer {
     const void *weight; /* (out, in, kernel, kernel) */
 };
 
-/* One product with taps of the weight: the windows times the matrix b. */
+/* One product: windows times the matrix b, which consists of some taps of the weight. */
 struct part {
     const struct layer *layer;
     struct dpt_cpu_windows windows;
-    int64_t cols;                   /* of b; it has as many rows as a window elements */
-    int64_t row, col;               /* strides of b once it is arranged */
-    int64_t tap_stride, out_stride; /* of the arranged matrix, for a tap and an output channel */
+    int64_t cols;                   /* columns of b; b has one row per element of a window */
+    int64_t row, col;               /* strides of the arranged b */
+    int64_t tap_stride, out_stride; /* of the arranged b, per tap and per output channel */
     /* Pixel (y, x) of a window meets tap (first_y + y*spread, first_x + x*spread). */
     int64_t first_y, first_x, spread;
-    int64_t class_y, class_x; /* of the pixels of dx that are made */
+    int64_t class_y, class_x; /* the class of the pixels of dx that the product computes */
 };
 
 static struct part forward_part(const struct layer *l, const void *x)
@@ -44,8 +45,8 @@ static struct part forward_part(const struct layer *l, const void *x)
                          .spread = 1};
 }
 
-/* Along one side, the taps that pixels of class `class` meet, each in dy: `count` of them, the last
- * of which is tap `least`, and the first meets the pixel `from` places away. */
+/* The taps that a pixel of a class meets along one side. There are `count` taps, and each meets
+ * another pixel of dy. The first meets the pixel `from` places away. The last is tap `least`. */
 struct met {
     int64_t count, least, from;
 };
@@ -94,7 +95,7 @@ static int64_t pixel_classes(const struct layer *l)
     return l->of.stride * l->of.stride;
 }
 
-/* --- the weight, arranged as b --- */
+/* --- the weight, copied into the order of b --- */
 
 struct arrange_job {
     const struct part *part;
@@ -122,8 +123,8 @@ static void arrange_item(void *ctx, int64_t item, int thread)
     }
 }
 
-/* The matrix of the part, in the stream's workspace. While the stream prepares, or after an error,
- * nothing is there. */
+/* Copies the weight into the order of b, in the stream's workspace. Returns NULL while the stream
+ * prepares and after an error. */
 static const void *arranged_weight(const struct part *p)
 {
     const struct layer *l = p->layer;
@@ -147,7 +148,7 @@ static void gather_windows(const void *ctx, int64_t first, int64_t rows, enum dp
     dpt_cpu_windows_gather(&p->windows, &part, in, to);
 }
 
-/* The row of dx of a pixel of a class. */
+/* The row of dx that row `row` of the product belongs to, when the product computes one class. */
 static int64_t place_of_row(const void *ctx, int64_t row)
 {
     const struct part *p = ctx;
@@ -157,7 +158,7 @@ static int64_t place_of_row(const void *ctx, int64_t row)
     return (n * of->h + i * of->stride + p->class_y) * of->w + j * of->stride + p->class_x;
 }
 
-/* The part's product, all but the operands' addresses and the store. */
+/* The part's product without the operands' addresses and without the store. */
 static struct dpt_gemm product_of(const struct part *p)
 {
     return (struct dpt_gemm){.n = p->cols,
@@ -169,11 +170,11 @@ static struct dpt_gemm product_of(const struct part *p)
                              .b_col = p->col};
 }
 
-/* y (rows, cols) = or += windows times b; `packed` or NULL. */
+/* y (rows, cols) = or += windows times b. `packed` is b's packed form or NULL. */
 static void multiply_part(const struct part *p, const void *packed, void *y, bool accumulate)
 {
     const struct layer *l = p->layer;
-    /* The pixels of one class of several lie apart. */
+    /* With several classes, the pixels of one class are not adjacent in dx. */
     const bool places = pixel_classes(l) > 1 && p->spread < 0;
     const struct dpt_gemm_rows rows = {
         .gather = gather_windows, .place = places ? place_of_row : NULL, .ctx = p};
@@ -255,7 +256,7 @@ struct clear_job {
     char *dx;
 };
 
-/* One image's pixels of a class that no window meets. */
+/* Clears the pixels of a class in one image. No window of dy meets these pixels. */
 static void clear_item(void *ctx, int64_t item, int thread)
 {
     const struct clear_job *j = ctx;

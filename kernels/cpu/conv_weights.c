@@ -1,9 +1,10 @@
 /* The gradient of a convolution's weight: dw (out, width) = dy^T (out, pixels) times windows of x
- * (pixels, width), and then turned into the table's order.
+ * (pixels, width). Afterwards dw is copied into the layout of the weight, (out, in, kernel,
+ * kernel).
  *
- * The pixels are cut into chunks of CHUNK, the chunks into groups, both by shape. An item has a
- * group and a tile of columns: it gathers the windows chunk by chunk and adds their products in
- * order. Then the groups' sums are added in order. */
+ * The pixels are cut into chunks of CHUNK, and the chunks into groups. Shapes alone decide the
+ * cuts. An item of work is one group and one tile of columns: it gathers the windows chunk by chunk
+ * and adds the chunks' products in order. Then the groups' sums are added in order. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/windows.h"
@@ -16,18 +17,19 @@ struct gradient {
     struct dpt_cpu_stream *s;
     const struct dpt_conv_backward *a;
     struct dpt_cpu_windows windows; /* of x */
-    int64_t pixels, width;          /* the sums' length; elements of a window */
+    /* The number of windows, which is the length of each sum; the elements of a window. */
+    int64_t pixels, width;
     int64_t chunks, per_group, groups, m_tiles, n_tiles;
-    bool own;          /* our kernels multiply, not the library: gemm.c */
-    bool whole;        /* windows are pixels: read where they lie */
+    bool own;          /* our kernels multiply, not the library (gemm.h) */
+    bool whole;        /* a window is one pixel: read in place */
     enum dpt_dtype in; /* the type of the operands */
-    /* The library's: [0] whole tiles and chunks, [1] the last ones */
+    /* The library's primitives: [0] for whole tiles and chunks, [1] for the last ones. */
     struct dpt_primitive *matmul[2][2][2], *reorder[2][2];
-    char *dy;    /* chunk by chunk: (out, pixels of the chunk), as multiplied */
+    char *dy;    /* dy transposed, chunk by chunk: (out, pixels of the chunk) */
     float *sums; /* (groups, out, width) */
     size_t packed_at, stage_at, scratch_at;
     struct dpt_workspace w;
-    _Atomic int failed; /* first status of the library that is not 0 */
+    _Atomic int failed; /* the library's first status that is not 0 */
 };
 
 static int64_t chunk_pixels(const struct gradient *g, int64_t chunk)
@@ -47,7 +49,7 @@ static int64_t tile_cols(const struct gradient *g, int64_t j)
 
 /* --- items --- */
 
-/* A chunk of dy, turned. */
+/* Item: transposes a chunk of dy. */
 static void turn_item(void *ctx, int64_t chunk, int thread)
 {
     const struct gradient *g = ctx;
@@ -61,7 +63,7 @@ static void turn_item(void *ctx, int64_t chunk, int thread)
         g->s->kernels->transpose16(pixels, out, from, out, to, pixels);
 }
 
-/* Tile j of a chunk's windows, in the form that is multiplied. */
+/* Packs tile j of a chunk's windows into the form that the product reads. */
 static const char *pack_windows(struct gradient *g, int64_t chunk, int64_t j, char *mine,
                                 int thread)
 {
@@ -114,7 +116,7 @@ static void multiply_tile(struct gradient *g, const int64_t at[3], const char *b
     dpt_gemm_note(&g->failed, dpt_onednn_run(g->s->gemm, matmul, thread, arguments));
 }
 
-/* Item: a tile of columns of a group. */
+/* Item: one tile of columns of one group. */
 static void sum_item(void *ctx, int64_t item, int thread)
 {
     struct gradient *g = ctx;
@@ -137,7 +139,7 @@ static void sum_item(void *ctx, int64_t item, int thread)
     }
 }
 
-/* One output channel: the groups' sums, then the table's order. */
+/* Item: one output channel. Adds the groups' sums and writes them in the layout of the weight. */
 static void join_item(void *ctx, int64_t item, int thread)
 {
     const struct gradient *g = ctx;
@@ -186,7 +188,7 @@ static bool make_primitives(struct gradient *g, size_t *ret_packed, size_t *ret_
     return true;
 }
 
-/* False when the op ends here: preparing, or an error. */
+/* False when the op ends here: the stream prepares, or an error occurred. */
 static bool gradient_workspace(struct gradient *g)
 {
     const size_t element = dpt_dtype_bytes(g->in);
@@ -214,7 +216,7 @@ void dpt_cpu_conv_weight_gradient(struct dpt_cpu_stream *s, const struct dpt_con
                          .in = dpt_onednn_operands(s->gemm, a->dtype)};
     g.pixels = dpt_cpu_windows_rows(&g.windows);
     g.width = dpt_cpu_windows_width(&g.windows);
-    /* The library packs only elements of the operands' type; our panels are made of any. */
+    /* The library packs only elements of the operands' type. Our panels accept every type. */
     g.whole = dpt_cpu_windows_are_pixels(&g.windows) && (g.own || g.in == a->dtype);
     g.chunks = dpt_ceil_div(g.pixels, CHUNK);
     DPT_ASSERT(g.chunks > 0);

@@ -1,10 +1,10 @@
-/* Ops of decoding, one row at a time and in f32. Work is cut by shape: columns and heads,
- * whatever the number of threads. */
+/* Ops of decoding, one row at a time and in f32. Work is cut by columns and heads, and so by shape
+ * alone. */
 #include "kernels/cpu/stream.h"
 
 #include <math.h>
 
-enum { COLUMNS = 64 }; /* of a linear layer, an item */
+enum { COLUMNS = 64 }; /* columns of a linear layer in one item */
 
 static void linear_item(void *ctx, int64_t item, int thread)
 {
@@ -37,7 +37,8 @@ void dpt_cpu_linear_row(struct dpt_stream *stream, const struct dpt_linear_row *
         dpt_cpu_run_op(s, dpt_ceil_div(a->out, COLUMNS), linear_item, a);
 }
 
-/* One head of one row: its scores with all rows up to itself, their softmax, the mean of values. */
+/* Item: one head of one row. Computes its scores with all rows up to itself, their softmax, and the
+ * weighted mean of the values. */
 static void attention_item(void *ctx, int64_t item, int thread)
 {
     const struct dpt_cpu_op *op = ctx;

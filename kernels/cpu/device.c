@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* From this size on memory is mapped and asked to be in huge pages. */
+/* An allocation of MAP_BYTES_MIN or more is mapped, and the system is asked for huge pages. */
 enum { MAP_BYTES_MIN = 1 << 22, HUGE_PAGE_BYTES = 1 << 21 };
 
 static const struct dpt_ops cpu_ops = {
@@ -30,7 +30,7 @@ static size_t huge_round(size_t bytes)
     return (bytes + HUGE_PAGE_BYTES - 1) & ~(size_t)(HUGE_PAGE_BYTES - 1);
 }
 
-/* Maps whole huge pages at a huge page's boundary, by mapping one more and giving the ends back. */
+/* Maps whole huge pages, aligned to a huge page. Maps one more page and unmaps the ends. */
 static void *map_huge(size_t bytes)
 {
     size_t want = huge_round(bytes), all = want + HUGE_PAGE_BYTES;
@@ -42,7 +42,7 @@ static void *map_huge(size_t bytes)
         munmap(p, head);
     if (all - head > want)
         munmap(p + head + want, all - head - want);
-    /* Advice only: without it the pages are small and the result is the same. */
+    /* Only advice: if the system ignores it, pages are small and results are the same. */
     (void)madvise(p + head, want, MADV_HUGEPAGE);
     return p + head;
 }
@@ -68,7 +68,8 @@ static enum dpt_status cpu_alloc(struct dpt_device *dev, size_t bytes, void **re
 #ifdef MADV_POPULATE_WRITE
     touched = mapped && madvise(p, bytes, MADV_POPULATE_WRITE) == 0;
 #endif
-    if (!touched) /* mapped memory is zero, but not there yet */
+    /* Mapped memory is zero, but the system has not provided its pages yet. */
+    if (!touched)
         memset(p, 0, bytes);
     *ret = p;
     return DPT_OK;
@@ -94,7 +95,7 @@ static void cpu_stream_destroy(struct dpt_stream *stream)
     free(s);
 }
 
-/* Threads are the system's to prefer: an urgent stream is like any other. */
+/* The operating system schedules threads, so an urgent stream is like any other stream. */
 static enum dpt_status cpu_stream_create(struct dpt_device *dev, int threads, bool urgent,
                                          struct dpt_stream **ret, struct dpt_err *err)
 {
@@ -137,13 +138,14 @@ static const struct dpt_device_vtable cpu_vtable = {
     .sync = dpt_stream_take_error, /* ops are done when they return */
 };
 
-/* The library's choice is fixed for the process, so the hash of one device with these kernels is
- * that of the next: a process that opens many devices computes it once. */
+/* Computes the probe's hash once per table of kernels, because the library's choice of kernels is
+ * fixed for the process. A process that opens many devices computes it once. */
 static enum dpt_status probe_once(struct dpt_cpu_device *dev, uint32_t *ret_hash,
                                   struct dpt_err *err)
 {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-    static const struct dpt_cpu_kernels *known; /* the kernels of `hash`; NULL: not computed yet */
+    /* The kernels for which `hash` was computed; NULL: none yet. */
+    static const struct dpt_cpu_kernels *known;
     static uint32_t hash;
     enum dpt_status status = DPT_OK;
     (void)pthread_mutex_lock(&mutex);

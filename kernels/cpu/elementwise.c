@@ -1,5 +1,5 @@
-/* Ops over elements, cut into chunks of a fixed size. Elements are independent, so a range may be
- * split anywhere. */
+/* Ops over elements, cut into chunks of a fixed size. An element does not depend on others, so a
+ * range may be cut at any element. */
 #include "base/draw.h"
 #include "kernels/cpu/stream.h"
 
@@ -7,8 +7,8 @@
 
 enum {
     CHUNK = 1 << 15,       /* elements: 128 KiB of f32 */
-    ROUND_CHUNK = 1 << 11, /* rounded at once, on the stack */
-    SUM_CHUNK = 1 << 8     /* of each vector of an ordered sum, likewise */
+    ROUND_CHUNK = 1 << 11, /* elements rounded at once, in a buffer on the stack */
+    SUM_CHUNK = 1 << 8     /* elements of each vector of an ordered sum, also on the stack */
 };
 
 /* The operands of an op over n elements of `dtype`; NULL where the op has no such operand. */
@@ -18,8 +18,8 @@ struct elements {
     const void *a, *b;
     void *y;
     const void *op;                          /* other arguments, of the op's own type */
-    const struct dpt_cpu_kernels *kernels;   /* of the stream */
-    const struct dpt_elem_kernels *of_dtype; /* likewise */
+    const struct dpt_cpu_kernels *kernels;   /* kernels of the stream */
+    const struct dpt_elem_kernels *of_dtype; /* kernels for dtype */
     void (*compute)(const struct elements *e, int64_t at, int64_t n); /* elements [at, at + n) */
 };
 
@@ -30,7 +30,7 @@ static void chunk_item(void *ctx, int64_t item, int thread)
     e->compute(e, item * CHUNK, dpt_min64(CHUNK, e->n - item * CHUNK));
 }
 
-/* Fills in the kernels of *e, and runs it as the op `name`. */
+/* Fills in the kernels of *e and runs it as the op `name`. */
 static void run_elements(struct dpt_stream *stream, const char *name, struct elements *e)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);

@@ -1,16 +1,16 @@
-/* Token embeddings, with or without those of positions.
+/* Token embeddings, with or without position embeddings.
  *
- * Backward needs no atomics: the positions of each token are linked in their order (one pass over
- * the tokens), the sum of a row's contributions is made by one item of work and then stored or
- * added, channel range by channel range. */
+ * Backward needs no atomics. One pass over the tokens links the positions of each token in their
+ * order. One item of work then sums a range of channels for each row and stores the sum or adds it.
+ */
 #include "kernels/cpu/stream.h"
 
 #include <string.h>
 
 enum {
-    ROWS = 16,      /* positions an item, forward */
-    CHANNELS = 128, /* an item, backward */
-    ZERO_ROWS = 256 /* rows of wte an item */
+    ROWS = 16,      /* positions per item in forward */
+    CHANNELS = 128, /* channels per item in backward */
+    ZERO_ROWS = 256 /* rows of wte per item */
 };
 
 static void embedding_forward_item(void *ctx, int64_t item, int thread)
@@ -43,9 +43,9 @@ struct backward_job {
     const struct dpt_cpu_kernels *kernels;
     const struct dpt_embedding_backward *a;
     int64_t n;
-    int32_t *last;  /* (v) latest position of a token, -1: none yet */
-    int32_t *next;  /* (n) next position of the same token, -1: none */
-    int32_t *first; /* (n) 1: the token's first position */
+    int32_t *last;  /* (v) the last position seen of each token; -1: none yet */
+    int32_t *next;  /* (n) the next position of the same token; -1: none */
+    int32_t *first; /* (n) 1: this is the token's first position */
 };
 
 static void link_positions(const struct backward_job *j)
@@ -61,7 +61,8 @@ static void link_positions(const struct backward_job *j)
     }
 }
 
-/* ret (n) = dy's channels [at, at + n) of position i, dropout applied, in f32. */
+/* Returns channels [at, at + n) of dy at position i in f32, after the dropout mask. `buffer` has
+ * room for n floats. */
 static const float *gradient_at(const struct backward_job *j, int64_t i, int64_t at, int64_t n,
                                 float *buffer)
 {
@@ -78,8 +79,9 @@ static const float *gradient_at(const struct backward_job *j, int64_t i, int64_t
     return buffer;
 }
 
-/* Channels at … of the row `to` = or += their sum over the positions i0, i0 + stride, …; stride 0:
- * over those of the token at i0, by its links. */
+/* Sums channels [at, at + n) over some positions and stores or adds the sum to row `to`. With
+ * stride > 0 the positions are i0, i0 + stride, …; with stride 0 they are i0 and all later
+ * positions of the same token. */
 static void sum_positions(const struct backward_job *j, int64_t i0, int64_t stride, int64_t at,
                           bool accumulate, float *to)
 {

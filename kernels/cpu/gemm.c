@@ -8,25 +8,26 @@
 
 enum { TILE_M = DPT_TILE_M, TILE_N = DPT_TILE_N };
 
-/* One product under way. A thread's part of the workspace holds c's tile, then the operand it packs
- * itself, then a tile of b in dense rows, then the library's scratch memory. */
+/* One product in progress. A thread's part of the workspace has four regions: the tile of c, the
+ * operand that the item packs, a tile of b in dense rows, and the library's scratch memory. */
 struct product {
     struct dpt_cpu_stream *s;
     const struct dpt_gemm *g;
     int64_t m_tiles, n_tiles;
     bool own;          /* our kernels multiply (panel_product), not the library */
-    enum dpt_dtype in; /* the operands' type: g->dtype, or f32 when they are widened */
-    bool a_dense;      /* used in place */
-    bool a_own, b_own; /* packed by each item; never both */
-    size_t b_stride;   /* bytes from one packed tile of b to the next */
-    /* The library's: [0] whole tiles, [1] the last one along m or n */
+    enum dpt_dtype in; /* the operands' type: g->dtype, or f32 if they are widened */
+    bool a_dense;      /* a is multiplied in place */
+    /* Each item packs this operand for itself. At most one of the two is set. */
+    bool a_own, b_own;
+    size_t b_stride; /* bytes from one packed tile of b to the next */
+    /* The library's primitives: [0] for whole tiles, [1] for the last tile along m or n. */
     struct dpt_primitive *matmul[2][2], *reorder[2];
-    char *a_packed;       /* (m, k) dense, when packed ahead */
-    const char *b_packed; /* all tiles, when packed ahead */
-    char *b_to;           /* where to */
+    char *a_packed;       /* (m, k) dense, if packed ahead */
+    const char *b_packed; /* all tiles, if packed ahead */
+    char *b_to;           /* where b is packed to */
     size_t own_at, stage_at, scratch_at;
     struct dpt_workspace w;
-    _Atomic int failed; /* first status of the library that is not 0 */
+    _Atomic int failed; /* the library's first status that is not 0 */
 };
 
 static int64_t tile_rows(const struct product *p, int64_t i)
@@ -78,9 +79,10 @@ static bool widens_operands(const struct product *p)
     return p->in != p->g->dtype;
 }
 
-/* Whether tiles of b are brought into dense rows before the library packs them: when they are
- * widened, and when they lie by columns so far apart that a strip of them falls on few sets of the
- * cache, over which the library's packing takes up to six times as long. */
+/* Whether tiles of b are copied into dense rows before the library packs them. They are if they
+ * must be widened. They also are if the stride between their columns is a multiple of
+ * FEW_SETS_BYTES: then a strip of columns falls on few sets of the cache, and the library's packing
+ * takes up to six times as long. */
 static bool stages_b(const struct product *p)
 {
     enum { FEW_SETS_BYTES = 2048 };
@@ -90,14 +92,14 @@ static bool stages_b(const struct product *p)
            (widens_operands(p) || (by_column && in_bytes(p, g->b_col) % FEW_SETS_BYTES == 0));
 }
 
-/* A part of an operand: its element (i,j) is x[i*row + j*col]; row or col is 1. */
+/* A part of an operand. Element (i,j) is x[i*row + j*col]; row or col is 1. */
 struct operand {
     int64_t rows, cols;
     const void *x;
     int64_t row, col;
 };
 
-/* to (rows, cols) dense = the operand as it is multiplied. */
+/* to (rows, cols) dense = the operand, widened if the product reads f32. */
 static void make_dense(const struct product *p, const struct operand *o, char *to)
 {
     const enum dpt_dtype dtype = p->g->dtype;
@@ -144,7 +146,7 @@ static void pack_b(struct product *p, int64_t j, char *to, int thread)
                   dpt_onednn_run(p->s->gemm, p->reorder[j == p->n_tiles - 1], thread, arguments));
 }
 
-/* to (rows of tile i, k) dense */
+/* to (rows of tile i, k) dense = tile i of a. */
 static void pack_a(const struct product *p, int64_t i, char *to)
 {
     const struct dpt_gemm *g = p->g;
@@ -168,8 +170,8 @@ static const char *b_ready(const struct product *p, int64_t j)
     return p->b_packed + (size_t)j * p->b_stride;
 }
 
-/* The beginning of the thread's part of the workspace, (rows of tile i, columns of tile j) dense, =
- * a b, both ready. */
+/* Multiplies tile i of a and tile j of b, both packed. Returns the product (rows of tile i, columns
+ * of tile j), dense, at the beginning of the thread's part of the workspace. */
 static const float *multiply_tile(struct product *p, int64_t i, int64_t j, const char *a,
                                   const char *b, int thread)
 {
@@ -190,7 +192,7 @@ static const float *multiply_tile(struct product *p, int64_t i, int64_t j, const
     return c;
 }
 
-/* Row by row, to where each one is. */
+/* Stores a tile row by row, because dpt_gemm_rows.place gives each row's place in c. */
 static void store_rows(const struct product *p, int64_t i, const struct dpt_tile *tile)
 {
     const struct dpt_gemm_store *out = &p->g->store;
@@ -224,7 +226,7 @@ static void multiply_and_store(struct product *p, int64_t i, int64_t j, const ch
         p->s->kernels->of[out->dtype]->tile_store(&tile);
 }
 
-/* Items: the tiles of b that are packed ahead, then those of a. */
+/* Items: first the tiles of b that are packed ahead, then the tiles of a. */
 static void pack_item(void *ctx, int64_t item, int thread)
 {
     struct product *p = ctx;
@@ -270,7 +272,7 @@ static bool product_reorders(struct product *p)
     return true;
 }
 
-/* Bytes of a tile of b; made for several tiles, the whole one is the larger. */
+/* Bytes of a packed tile of b. No tile is larger than the first. */
 static size_t packed_tile_bytes(const struct product *p)
 {
     if (!p->own)
@@ -280,8 +282,8 @@ static size_t packed_tile_bytes(const struct product *p)
            sizeof(float);
 }
 
-/* Fills p but for its matmuls and workspace: enough to pack b. False with the stream's error set
- * when the library fails. */
+/* Fills p except for its matmuls and workspace, which packing b does not need. False, with the
+ * stream's error set, when the library fails. */
 static bool product_init(struct product *p, struct dpt_cpu_stream *s, const struct dpt_gemm *g)
 {
     *p = (struct product){.s = s,
@@ -327,7 +329,8 @@ static size_t scratch_bytes(const struct product *p)
     return most;
 }
 
-/* Lays the workspace out. False when the product ends here (preparing, or an error). */
+/* Lays out the workspace. False when the product ends here: the stream prepares, or an error
+ * occurred. */
 static bool product_workspace(struct product *p)
 {
     const struct dpt_gemm *g = p->g;

@@ -1,20 +1,22 @@
-/* Head fused with softmax cross-entropy.
+/* The head fused with softmax cross-entropy.
  *
- * Rows go in chunks, so that the logits exist once and only for one chunk. A chunk's
- * logits are kept in blocks of BLOCK columns of the vocabulary, each block dense: dx is then a sum
- * over blocks of products with a short k, and every operand of the three products is small enough
- * to pack.
+ * The op processes rows in chunks, so the logits exist only once and only for one chunk. The logits
+ * of a chunk are stored in blocks of BLOCK columns of the vocabulary, each block dense. dx is then
+ * a sum of one product per block with a short k, and every operand of the three products is small
+ * enough to pack.
  *
- * With elements of 16 bits, logits are f32 all the same; their gradient is rounded for the
- * products, into separate blocks, and dx is summed in f32 before it is rounded.
+ * With 16-bit elements the logits are still f32. Their gradient is rounded for the products and
+ * stored in separate blocks. dx is summed in f32 before it is rounded.
  *
- * The packed form of the weights is, block by block, that for the logits and then that for dx. */
+ * The packed form of the weights has two parts for each block: the form for the logits, then the
+ * form for dx. */
 #include "base/exact_math.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu_sizes.h"
 
 enum { BLOCK = DPT_HEAD_COLUMNS };
-enum { COLUMNS = 128 }; /* of the bias's gradient that an item adds up; whole ones to a block */
+/* Columns of the bias's gradient in one item. BLOCK is a multiple of it. */
+enum { COLUMNS = 128 };
 
 static int64_t chunk_rows(enum dpt_dtype dtype)
 {
@@ -28,8 +30,8 @@ struct block {
     const void *w;
 };
 
-/* The block's part of the product logits = x w^T, or, `back`, of dx = dlogits w: all but rows, x
- * and results. */
+/* The block's part of the product logits = x w^T, or with `back` of dx = dlogits w. The caller sets
+ * rows, x and results. */
 static struct dpt_gemm block_product(const struct block *b, bool back)
 {
     return (struct dpt_gemm){.n = back ? b->c : b->width,
@@ -42,7 +44,7 @@ static struct dpt_gemm block_product(const struct block *b, bool back)
                              .b_col = back ? 1 : b->c};
 }
 
-/* Bytes of one block's packed form: both parts, and the first alone. */
+/* Bytes of one block's packed form: of both parts, and of the first part alone. */
 struct packed_block {
     size_t bytes, logits_bytes;
 };
@@ -84,13 +86,13 @@ struct job {
     const struct dpt_head_loss *a;
     int64_t row, rows; /* the chunk */
     float *logits;     /* blocks of (rows, width of the block) */
-    void *dlogits;     /* blocks of the same shape; f32: the logits themselves */
-    float *dx;         /* (rows, c) of the chunk; f32: rows of a->dx */
+    void *dlogits;     /* blocks of the same shape; with f32 the memory of the logits */
+    float *dx;         /* (rows, c) of the chunk; with f32 rows of a->dx */
     const float *bias; /* (v) in f32, or NULL */
-    float *dw, *dbias; /* (v, c), (v) or NULL: where the chunks' contributions gather */
-    bool add_dw;       /* the first chunk adds to them, too */
+    float *dw, *dbias; /* (v, c), (v) or NULL: sums over the chunks */
+    bool add_dw;       /* the first chunk also adds to them */
     bool grad;
-    struct packed_block packed; /* a whole block's, when w is packed */
+    struct packed_block packed; /* bytes of a whole block, if w is packed */
 };
 
 static int64_t block_width(const struct job *j, int64_t at)
@@ -159,7 +161,8 @@ static void gradient_block(const struct job *j, int64_t at)
         dpt_cpu_gemm(j->s, &dw);
 }
 
-/* The gradient of n logits from `row`; `target`, if among them, is their index. */
+/* ret (n) = the gradient of the n logits at `row`. `target` is the target's index; it is outside of
+ * [0, n) if another block has the target. */
 static void grad_part(const struct job *j, int64_t n, const float *row, float lse, int64_t target,
                       void *ret)
 {
@@ -188,7 +191,7 @@ static bool predicts(const struct job *j, int64_t r, int64_t target, float at_ta
     return right;
 }
 
-/* One row: its loss, and the gradient of its logits. */
+/* Item: one row. Computes its loss and the gradient of its logits. */
 static void row_item(void *ctx, int64_t r, int thread)
 {
     const struct job *j = ctx;
@@ -226,7 +229,7 @@ static void dx_item(void *ctx, int64_t r, int thread)
                                         dpt_at_out(a->dx, a->dtype, (j->row + r) * a->c));
 }
 
-/* A few columns of the bias's gradient. */
+/* Item: a few columns of the bias's gradient. */
 static void bias_item(void *ctx, int64_t item, int thread)
 {
     const struct job *j = ctx;
@@ -238,7 +241,7 @@ static void bias_item(void *ctx, int64_t item, int thread)
                                           j->add_dw || j->row > 0, j->dbias + first);
 }
 
-/* Whether there is anything to compute beside products. */
+/* Whether the steps between the products are to run. */
 static bool goes_on(const struct job *j)
 {
     return !j->s->base.preparing && j->s->base.error.status == DPT_OK;
@@ -258,8 +261,8 @@ static void run_chunk(struct job *j)
         dpt_pool_run(j->s->pool, j->rows, dx_item, j);
 }
 
-/* Gives the job its memory: logits of a chunk; with 16-bit elements also their gradient, dx of a
- * chunk and the bias in f32; and a separate dw and dbias, if they are `apart`. False when memory is
+/* Gives the job its memory: the logits of a chunk; with 16-bit elements also their gradient, dx of
+ * a chunk and the bias in f32; with `apart` also a separate dw and dbias. False when memory is
  * short. */
 static bool lay_out(struct job *j, bool apart)
 {
@@ -305,9 +308,9 @@ void dpt_cpu_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a)
     if (!dpt_stream_begin(&s->base, a->dtype, "head"))
         return;
     const int64_t rows = chunk_rows(a->dtype);
-    /* With one chunk its contribution is added to dw at once. With more, their sum must exist
-     * before it meets the old dw, or the bits would not be those of adding a stored contribution:
-     * it gathers in a workspace of dw's size. */
+    /* A single chunk adds its contribution to dw directly. Several chunks must first be summed and
+     * then added to the old dw, to give the bits of one stored contribution. Their sum is kept in a
+     * workspace of dw's size. */
     bool apart = a->accumulate && a->n > rows && a->dw;
     if (!lay_out(&job, apart))
         return;

@@ -1,4 +1,4 @@
-/* The table of kernels that this machine runs within the limit of DPT_TEST_ISA. */
+/* Chooses the table of kernels: the best one that this machine can run and DPT_TEST_ISA allows. */
 #include "kernels/cpu/kernels.h"
 
 #include <stdio.h>
@@ -12,8 +12,8 @@
 enum { TABLES_MAX = 3 };
 
 #ifdef DPT_HAVE_X86_KERNELS
-/* The __builtin_cpu_supports of clang 14 does not know its name. Where AVX2 is, the system saves
- * the registers that it needs. */
+/* __builtin_cpu_supports of clang 14 does not know "f16c". F16C needs the operating system to save
+ * the AVX registers, and that is certain on a machine where AVX2 works. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;

@@ -1,11 +1,11 @@
-/* The own vectorised kernels as one table per instruction set (kernels/cpu/simd, compiled once for
- * each), and in it one per element type of the activations.
+/* The project's own vectorised kernels: one table per instruction set (kernels/cpu/simd, compiled
+ * once for each), and in it one table per element type of the activations.
  *
- * All tables give the same bits: lanes, partial sums and their joining are fixed (16 lanes), fused
- * multiply-adds are written where they are meant, exp is our own polynomial, and a row's tail is
- * computed by the same code with masked loads. Kernels compute in f32, whatever they read and
- * write: elements (void pointers) are widened and rounded as kernels/half.h says. Everything is
- * single-threaded over the range given; ops cut by shape. */
+ * All tables give the same bits. The lanes (16), the partial sums and the order in which they are
+ * joined are fixed. A fused multiply-add is used only where the source has one. exp is our own
+ * polynomial. The same code with masked loads computes a row's tail. Kernels compute in f32,
+ * whatever they read and write: elements (void pointers) are widened and rounded as kernels/half.h
+ * says. Each call is single-threaded over the given range; ops cut their work by shape. */
 #ifndef DPT_KERNELS_CPU_KERNELS_H
 #define DPT_KERNELS_CPU_KERNELS_H
 
@@ -27,7 +27,8 @@ struct dpt_tile {
     bool stream; /* c, in f32, is not read again soon */
 };
 
-/* The pixels of one window that are in the image, by their numbers in it, ascending. */
+/* The pixels of one window that are in the image, in ascending order of `number`, their index in
+ * the window. */
 enum { DPT_WINDOW_PIXELS_MAX = DPT_WINDOW_MAX * DPT_WINDOW_MAX };
 struct dpt_maxpool_pixel {
     int64_t c;
@@ -38,7 +39,7 @@ struct dpt_maxpool_pixel {
     uint8_t *taken;
 };
 
-/* The windows that one pixel is in, and its number in each. */
+/* The windows that contain one pixel, and the pixel's index in each window. */
 struct dpt_maxpool_grad_pixel {
     int64_t c;
     int count;
@@ -48,23 +49,23 @@ struct dpt_maxpool_grad_pixel {
     void *dx;
 };
 
-/* One head of one sample; backward, the `group` query heads beside each other that share a key and
- * value head, from the first on. Rows of q, k, v are `ld` elements apart, those of y and dy `ldy`.
- * `work` as attention_work says. */
+/* One head of one sample. In backward: the `group` adjacent query heads that share a key and value
+ * head, beginning with the first. Rows of q, k, v are `ld` elements apart, rows of y and dy `ldy`.
+ * `work` has attention_work floats. */
 struct dpt_head_rows {
     int64_t t, hd, ld, ldy;
     const void *q, *k, *v;
-    void *y;    /* read by backward, as lse is */
+    void *y;    /* backward reads y and lse */
     float *lse; /* (t) */
     const struct dpt_dropout *dropout;
     uint64_t drop_first; /* index of this head's element (0,0) in the mask */
     float *work;
-    int64_t group; /* from here on: backward only */
+    int64_t group; /* backward only, as all members below */
     const void *dy;
     void *dq, *dk, *dv; /* rows `ld` apart */
 };
 
-/* y[r] = scale * the dot product of x (n) and row r of w; rows of w are `ld` apart. */
+/* y[r] = scale * dot product of x (n) and row r of w. Rows of w are `ld` apart. */
 struct dpt_row_dots {
     int64_t rows, n;
     const float *x, *w;
@@ -83,8 +84,8 @@ struct dpt_row_times {
 };
 
 /* c (rows, cols) = a (rows, k) times b (k, cols), all f32, a and c dense, b in panels (below). k is
- * cut into blocks of DPT_PANEL_DEPTH: each result is a chain of fma over each block, and the chains
- * are added in their order, whatever the result's place among rows and columns. */
+ * cut into blocks of DPT_PANEL_DEPTH. Each result is one chain of fma per block, and the chains are
+ * added in order. A result's bits do not depend on its place among rows and columns. */
 enum { DPT_PANEL_DEPTH = 256 };
 struct dpt_panel_product {
     int64_t rows, cols, k;
@@ -92,11 +93,11 @@ struct dpt_panel_product {
     float *c;
 };
 
-/* Panels of b (k, cols): for every 16 columns one of (k, 16) dense, the last with zeros behind
- * cols. */
+/* Panels of b (k, cols): one panel (k, 16), dense, for every 16 columns. The last panel has zeros
+ * after column cols. */
 enum { DPT_PANEL_COLUMNS = 16 };
 
-/* Element (i,j) of b is b[i*row + j*col]; row or col is 1. */
+/* What `panels` reads. Element (i,j) of b is b[i*row + j*col]; row or col is 1. */
 struct dpt_panels {
     int64_t k, cols;
     const void *b;
@@ -104,7 +105,7 @@ struct dpt_panels {
     float *to;
 };
 
-/* Over elements of one type. */
+/* Kernels over elements of one type. */
 struct dpt_elem_kernels {
 #define DPT_ELEM_KERNEL(result, name, parameters) result(*name) parameters;
 #include "kernels/cpu/kernels.def"
@@ -123,29 +124,31 @@ extern const struct dpt_cpu_kernels dpt_cpu_kernels_avx2;
 extern const struct dpt_cpu_kernels dpt_cpu_kernels_avx512;
 #endif
 
-/* The instruction sets that DPT_TEST_ISA names, each with all before it. AVX512_BF16 has the table
- * of AVX512; the library multiplies bf16 there. */
+/* The instruction sets that DPT_TEST_ISA names. Each includes all before it. AVX512_BF16 uses the
+ * table of AVX512; the difference is that the library multiplies bf16 there. */
 enum dpt_cpu_isa {
     DPT_CPU_ISA_PLAIN,
     DPT_CPU_ISA_AVX2,
     DPT_CPU_ISA_AVX512,
     DPT_CPU_ISA_AVX512_BF16,
-    DPT_CPU_ISA_COUNT /* as a limit: none */
+    DPT_CPU_ISA_COUNT /* as a limit: no limit */
 };
 const char *dpt_cpu_isa_name(enum dpt_cpu_isa isa);
 
-/* The limit that the environment's DPT_TEST_ISA sets for the own kernels and the library, so that
- * one machine can test the paths of weaker ones. DPT_EINVAL, with all names, for any other. */
+/* Returns the limit that the environment variable DPT_TEST_ISA sets for our kernels and the
+ * library, so that one machine can test the paths of weaker machines. DPT_EINVAL for an unknown
+ * name; the error's text lists all names. */
 DPT_MUST_USE enum dpt_status dpt_cpu_isa_limit(enum dpt_cpu_isa *ret, struct dpt_err *err);
 
-/* The best table this machine can run within the limit. */
+/* Returns the best table that this machine can run within the limit. */
 const struct dpt_cpu_kernels *dpt_cpu_kernels_best(enum dpt_cpu_isa limit);
 
-/* Table i of those that this machine can run, best last; NULL past the end. For tests. */
+/* Returns table i of the tables that this machine can run, the best one last, or NULL past the end.
+ * For tests. */
 const struct dpt_cpu_kernels *dpt_cpu_kernels_at(int i);
 
-/* dpt_device_cpu_create with this table of own kernels, whatever the limit; products as the limit
- * says. For tests. */
+/* As dpt_device_cpu_create, but with this table of kernels, whatever the limit. Products still obey
+ * the limit. For tests. */
 DPT_MUST_USE enum dpt_status dpt_device_cpu_create_with(const struct dpt_cpu_kernels *kernels,
                                                         struct dpt_device **ret,
                                                         struct dpt_err *err);

@@ -1,9 +1,10 @@
-/* The row of each sample's last token, taken out of all rows and, backward, put among zeros. */
+/* Forward copies the row of each sample's last token. Backward writes it back among rows of zeros.
+ */
 #include "kernels/cpu/stream.h"
 
 #include <string.h>
 
-enum { ROWS = 64 /* of all rows, an item of backward */ };
+enum { ROWS = 64 /* rows per item of backward */ };
 
 struct last_token_job {
     const struct dpt_last_token *a;

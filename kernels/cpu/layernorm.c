@@ -1,5 +1,5 @@
-/* Layer norm and RMS norm. Rows are independent but for the gradients of gamma and beta: those are
- * summed in chunks of CHUNK rows, and the chunks' sums are added in order. */
+/* Layer norm and RMS norm. Rows are independent, except in the gradients of gamma and beta: these
+ * are summed in chunks of CHUNK rows, and the chunks' sums are added in order. */
 #include "kernels/cpu/stream.h"
 
 enum { CHUNK = 32, COLUMNS = 128 };
@@ -24,8 +24,9 @@ struct backward_job {
     const struct dpt_cpu_kernels *kernels;
     const struct dpt_layernorm_backward *a;
     int64_t chunks;
-    float *sums; /* (chunks, 2, c): gamma's and beta's of each chunk; RMS norm leaves beta's out.
-                    Made, and read by nobody, where neither gradient is wanted */
+    /* (chunks, 2, c): each chunk's sums for gamma and for beta; RMS norm has none for beta. The
+     * sums are computed even if neither gradient is wanted, and then they are not read. */
+    float *sums;
 };
 
 static void layernorm_backward_item(void *ctx, int64_t item, int thread)

@@ -1,10 +1,10 @@
-/* Linear layers: three products, and the sum of columns for the bias. The packed form of w is that
- * for the forward product, then that for the inputs' gradient. */
+/* Linear layers: three products, and the sum of columns for the bias. The packed form of w has two
+ * parts: the form for the forward product, then the form for the gradient of the inputs. */
 #include "kernels/cpu/gemm.h"
 
 enum { COLUMNS = 128 };
 
-/* A layer's weight, and where its element (i, o) lies: w[i*in_stride + o*out_stride]. */
+/* A layer's weight. Its element (i, o) is w[i*in_stride + o*out_stride]. */
 struct weight {
     enum dpt_dtype dtype;
     int64_t in, out, in_stride, out_stride;
@@ -28,7 +28,8 @@ static struct weight weight_to_pack(const struct dpt_pack *a)
                      : weight_of(a->dtype, a->rows, a->cols, false, a->w);
 }
 
-/* w's part of the product y = x w, or, `back`, of dx = dy w^T: all but rows, x and y. */
+/* The part of w in the product y = x w, or with `back` in dx = dy w^T. The caller sets rows, x and
+ * y. */
 static struct dpt_gemm weight_product(const struct weight *w, bool back)
 {
     return (struct dpt_gemm){.n = back ? w->in : w->out,

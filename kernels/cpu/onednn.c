@@ -1,12 +1,11 @@
-/* oneDNN behind onednn.h: the only file that includes its header. Works with 2.5 and later,
- * and 3.x.
+/* oneDNN behind onednn.h. Only this file includes oneDNN's header. Works with 2.5 and later, and
+ * 3.x.
  *
- * Each matmul primitive is made for a single thread, with dense a and c and with b in the blocked
+ * Each matmul primitive is made for a single thread. a and c are dense, and b is in the blocked
  * form that the library prefers ("any"); reorder primitives bring b into that form. This is as fast
- * as the library's own threading (within 1%; Zen 4: 117 GFLOP/s a core), and makes bits independent
- * of threads by construction. dnnl_sgemm, and matmul on operands that are not dense, allocate
- * packing buffers in each call; with user scratchpads and our packing nothing is allocated but the
- * small nodes that cells.c takes care of. */
+ * as the library's own threading (within 1%; Zen 4: 117 GFLOP/s a core), and bits cannot depend on
+ * threads. dnnl_sgemm, and matmul on operands that are not dense, allocate packing buffers in each
+ * call. With user scratchpads and our packing, the library allocates only small nodes (cells.c). */
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/cells.h"
 
@@ -17,12 +16,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sizes of a stream; the one that was not used for longest makes room. A product holds a few at
- * once. */
+/* The most primitives of a stream. A new one replaces the least recently used. A product uses a few
+ * at once. */
 enum { PRIMITIVES_MAX = 1024 };
 
-/* The OpenMP build of oneDNN asks OpenMP how many threads it may use, when a primitive is made and
- * when it runs. Weak: other builds do not have it. */
+/* The OpenMP build of oneDNN asks OpenMP for the number of threads when a primitive is made and
+ * when it runs. The symbol is weak, because other builds do not have it. */
 extern void omp_set_num_threads(int n) __attribute__((weak));
 
 #if DNNL_VERSION_MAJOR >= 3
@@ -33,7 +32,8 @@ typedef dnnl_memory_desc_t owned_md;
 typedef const dnnl_memory_desc_t *borrowed_md;
 #endif
 
-/* One argument of a primitive: a memory object for each thread, its pointer set before each run. */
+/* Arguments of a primitive. Each argument has one memory object per thread, and each run sets the
+ * object's pointer. */
 enum { ARGS_MAX = 4 };
 
 /* A primitive with its arguments. Matmul: a, b, c, scratchpad; reorder: from, to, scratchpad. */
@@ -44,17 +44,18 @@ struct dpt_primitive {
     int args;
     int arg_ids[ARGS_MAX];
     dnnl_memory_t *memories; /* (threads, ARGS_MAX) */
-    size_t b_bytes;          /* size of b in its blocked form */
+    size_t b_bytes;          /* bytes of b in its blocked form */
     size_t scratch_bytes;
-    uint64_t used; /* when it was last asked for, in requests of the engine */
+    /* The value of dpt_gemm_engine.requests when this primitive was last asked for. */
+    uint64_t used;
 };
 
 struct dpt_gemm_engine {
     dnnl_engine_t engine;
-    dnnl_stream_t *streams; /* one a thread */
+    dnnl_stream_t *streams; /* one per thread */
     int threads;
-    bool tiles; /* see dpt_onednn_multiplies */
-    bool bf16;  /* the machine multiplies it */
+    bool tiles; /* dpt_onednn_multiplies */
+    bool bf16;  /* the machine multiplies bf16 */
     uint64_t requests;
     int count;
     struct dpt_primitive primitives[PRIMITIVES_MAX];
@@ -76,7 +77,7 @@ void dpt_gemm_thread_begin(void)
     done = true;
 }
 
-/* --- memory descriptors, the part that differs between 2.x and 3.x --- */
+/* --- memory descriptors; 2.x and 3.x differ here --- */
 
 static dnnl_data_type_t type_of(enum dpt_dtype dtype)
 {
@@ -136,7 +137,7 @@ static dnnl_status_t attr_create(dnnl_primitive_attr_t *ret)
     return st;
 }
 
-/* A matmul of m rows, else of this shape. b NULL: the library chooses its form. */
+/* A matmul of m rows, and otherwise of shape `s`. b NULL: the library chooses the form of b. */
 static dnnl_status_t matmul_desc(dnnl_engine_t engine, const struct dpt_primitive_shape *s,
                                  int64_t m, borrowed_md b, dnnl_primitive_desc_t *ret)
 {
@@ -205,7 +206,8 @@ static borrowed_md query_md(const struct dpt_primitive *p, dnnl_query_t what)
     return dnnl_primitive_desc_query_md(p->desc, what, 0);
 }
 
-/* Makes the primitive of p->desc and its memory objects for each thread, in the order of `what`. */
+/* Makes the primitive of p->desc and, for each thread, the memory objects of its arguments. `what`
+ * and `arg_ids` give the arguments' order. */
 static dnnl_status_t primitive_finish(struct dpt_gemm_engine *e, struct dpt_primitive *p, int args,
                                       const dnnl_query_t what[], const int arg_ids[])
 {
@@ -236,8 +238,8 @@ static struct dpt_primitive *find_primitive(struct dpt_gemm_engine *e,
     return NULL;
 }
 
-/* Fills *p for its shape. The blocked form of b is the one that the library likes for whole tiles
- * of TILE_M rows, so that a b packed once serves tiles of any height. */
+/* Fills *p for its shape. The blocked form of b is the library's choice for whole tiles of TILE_M
+ * rows, so a b that is packed once serves tiles of any height. */
 static dnnl_status_t primitive_make(struct dpt_gemm_engine *e, struct dpt_primitive *p)
 {
     dnnl_primitive_desc_t form = NULL;
@@ -266,7 +268,7 @@ static dnnl_status_t primitive_make(struct dpt_gemm_engine *e, struct dpt_primit
     return st;
 }
 
-/* A place for another: a free one, or that of the least recently used. */
+/* Returns a slot for a new primitive: a free slot, or that of the least recently used primitive. */
 static struct dpt_primitive *make_room(struct dpt_gemm_engine *e)
 {
     if (e->count < PRIMITIVES_MAX)
@@ -290,7 +292,8 @@ struct dpt_primitive *dpt_onednn_primitive(struct dpt_gemm_engine *e,
         p->shape = *shape;
         const int status = (int)primitive_make(e, p);
         if (dpt_onednn_error(status, shape->m ? "matmul" : "reorder", err) != DPT_OK) {
-            primitive_release(p, e->threads); /* never found again: no product has k = 0 */
+            /* The empty slot is never found, because no product has k = 0. */
+            primitive_release(p, e->threads);
             return NULL;
         }
     }
@@ -337,7 +340,7 @@ size_t dpt_onednn_scratch_bytes(const struct dpt_primitive *p)
 
 /* --- engine --- */
 
-/* Whether the library uses all of it: the values are sets of bits. */
+/* Whether the library uses every part of `isa`; the values are sets of bits. */
 static bool has_isa(dnnl_cpu_isa_t isa)
 {
     return (dnnl_get_effective_cpu_isa() & isa) == isa;
@@ -356,8 +359,8 @@ enum dpt_status dpt_gemm_engine_create(int threads, struct dpt_gemm_engine **ret
         return dpt_fail_nomem(err, "oneDNN engine");
     e->threads = threads;
     e->tiles = has_isa(dnnl_cpu_isa_avx512_core);
-    /* Elsewhere the library multiplies bf16 slowly, through buffers that it allocates, or not at
-     * all. */
+    /* On other machines the library multiplies bf16 slowly, through buffers that it allocates, or
+     * not at all. */
     e->bf16 = has_isa(dnnl_cpu_isa_avx512_core_bf16);
     e->streams = calloc((size_t)threads, sizeof *e->streams);
     dnnl_status_t st =
@@ -390,8 +393,8 @@ void dpt_gemm_engine_destroy(struct dpt_gemm_engine **engine)
     *engine = NULL;
 }
 
-/* The library accepts a limit until it is first asked for its instruction set. After that the call
- * fails, and the instruction set must be the limit already. */
+/* The library accepts a limit only until it is first asked for its instruction set. After that the
+ * call fails, and the instruction set must already be the limit. */
 static enum dpt_status limit_isa(enum dpt_cpu_isa limit, struct dpt_err *err)
 {
     static const dnnl_cpu_isa_t isas[DPT_CPU_ISA_COUNT] = {dnnl_cpu_isa_sse41, dnnl_cpu_isa_avx2,
@@ -412,8 +415,9 @@ enum dpt_status dpt_onednn_open(enum dpt_cpu_isa limit, char *ret_text, size_t b
                                 struct dpt_err *err)
 {
     DPT_TRY(limit_isa(limit, err));
-    /* Builds with VTune's task markers would allocate a name for each kind of primitive when it
-     * first runs, VTune or not. Both spellings of the switch; the user's own value stands. */
+    /* Builds with VTune's task markers would allocate a name for each kind of primitive on its
+     * first run, even without VTune. The switch has two spellings. A value that the user has set
+     * stays. */
     setenv("DNNL_ITT_TASK_LEVEL", "0", 0);
     setenv("ONEDNN_ITT_TASK_LEVEL", "0", 0);
     const dnnl_version_t *v = dnnl_version();

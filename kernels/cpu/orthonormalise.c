@@ -1,10 +1,11 @@
-/* Gram-Schmidt on the columns of a tall, narrow matrix, in double, in the order of its rows: few
- * columns, so that one thread is enough and the bits are the same for any number of them. */
+/* Gram-Schmidt on the columns of a tall, narrow matrix, in double, in the order of its rows. There
+ * are few columns, so one thread is enough, and the bits do not depend on the number of threads. */
 #include "kernels/cpu/stream.h"
 
 #include <math.h>
 
-/* Relative length that remains, by f32's rounding, of a column that those before it span. */
+/* A column that the columns before it span keeps, by f32's rounding, at most this relative length.
+ */
 static const double VANISHED = 1e-6;
 
 static double dot(int64_t n, int64_t r, const float *a, const float *b)
@@ -36,13 +37,13 @@ void dpt_cpu_orthonormalise(struct dpt_stream *stream, int64_t n, int64_t r, flo
         return;
     for (int64_t j = 0; j < r; j++) {
         const double before = sqrt(dot(n, r, x + j, x + j));
-        if (before > 0) /* so that squares stay in range */
+        if (before > 0) /* keeps squares in range */
             scale(n, r, 1 / before, x + j);
         /* The second pass removes the rounding error of the first. */
         for (int pass = 0; pass < 2; pass++)
             for (int64_t k = 0; k < j; k++)
                 project_out(n, r, x + k, x + j);
         const double left = sqrt(dot(n, r, x + j, x + j));
-        scale(n, r, left <= VANISHED ? 0 : 1 / left, x + j); /* a NaN stays */
+        scale(n, r, left <= VANISHED ? 0 : 1 / left, x + j); /* a NaN stays a NaN */
     }
 }

@@ -1,4 +1,4 @@
-/* Packed weights by kind: see ops.h. The file of the op that reads a form defines it. */
+/* Packed weights by kind (ops.h). The file of the op that reads a form defines it. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/onednn.h"
 

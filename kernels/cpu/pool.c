@@ -1,14 +1,15 @@
-/* The pool: see pool.h.
+/* The pool (pool.h).
  *
- * One 32-bit word, `state`, says it all: how many workers are inside the current loop (low byte),
- * whether it is open to more, whether the pool ends, and the loop's number. A worker enters by a
- * compare-and-swap on that word while the loop is open; the caller closes the loop when no item is
- * left and waits for the count to reach zero. A worker that wakes late finds the loop closed and
- * goes back to sleep, so a worker without a core costs the caller nothing.
+ * One 32-bit word, `state`, holds the number of workers inside the current loop (low byte), a bit
+ * for "open to more workers", a bit for the end of the pool, a bit for "the caller sleeps", and the
+ * loop's number. A worker enters an open loop by a compare-and-swap on that word. When no item is
+ * left, the caller closes the loop and waits until the number of workers is zero. A worker that
+ * wakes late finds the loop closed and sleeps again, so a worker without a core costs the caller
+ * nothing.
  *
- * Workers that take no part are parked: they sleep on the same word but are woken by other bits of
- * the futex, so loops do not disturb them. A change of their number also changes the word, so that
- * no thread falls asleep on the old number. */
+ * Workers that take no part are parked: they sleep on the same word, but other bits of the futex
+ * wake them, so loops do not disturb them. dpt_pool_set_threads also changes the word, so that no
+ * worker falls asleep with the old number of threads. */
 #include "kernels/cpu/pool.h"
 
 #include "base/cores.h"
@@ -32,8 +33,8 @@ enum {
     END = 0x200,
     CALLER_SLEEPS = 0x400,
     EPOCH_SHIFT = 11,
-    SPINS = 1000, /* a few microseconds: longer than the gap between two ops, shorter than a time
-                     slice */
+    /* A few microseconds: longer than the gap between two ops, shorter than a time slice. */
+    SPINS = 1000,
     WAKE_WORKERS = 1,
     WAKE_CALLER = 2,
     WAKE_PARKED = 4
@@ -52,15 +53,15 @@ struct dpt_pool {
     _Alignas(64) int64_t items;
     dpt_pool_fn *fn;
     void *ctx;
-    atomic_int threads; /* that take part */
+    atomic_int threads; /* threads that take part in loops */
     int threads_max, started;
     struct dpt_pool_hooks hooks;
     sem_t begun;
     struct worker workers[DPT_POOL_THREADS_MAX];
 };
 
-/* Threads of all pools of this process that have workers, to know when there are more of them than
- * cores. */
+/* The threads of all pools in this process that have workers. Pools spin only while dpt_cores_spare
+ * finds enough cores for them. */
 static atomic_int threads_total;
 
 static int spins_max(void)
@@ -70,7 +71,7 @@ static int spins_max(void)
 
 static int counted_threads(int threads)
 {
-    return threads > 1 ? threads : 0; /* a pool of one thread never waits */
+    return threads > 1 ? threads : 0; /* a pool of one thread never spins */
 }
 
 static void pause_core(void)
@@ -98,14 +99,14 @@ static void run_items(struct dpt_pool *pool, int thread)
         pool->fn(pool->ctx, i, thread);
 }
 
-/* Whether this worker has a part in loops now. */
+/* Whether this worker takes part in loops now. */
 static bool takes_part(const struct worker *w)
 {
     return w->index < atomic_load(&w->pool->threads);
 }
 
-/* Waits for an open loop other than `seen` that this worker has a part in, or the end. Returns the
- * state in which it was found. */
+/* Waits until a loop other than `seen` is open for this worker, or the pool ends. Returns the state
+ * that it found. */
 static uint32_t wait_for_loop(const struct worker *w, uint32_t seen)
 {
     struct dpt_pool *pool = w->pool;
@@ -114,7 +115,7 @@ static uint32_t wait_for_loop(const struct worker *w, uint32_t seen)
         uint32_t s = atomic_load(&pool->state);
         if (s & END)
             return s;
-        if (!takes_part(w)) { /* asked after the word was read: see dpt_pool_set_threads */
+        if (!takes_part(w)) { /* asked after `state` was read (dpt_pool_set_threads) */
             futex_wait(&pool->state, s, WAKE_PARKED);
             continue;
         }
@@ -125,8 +126,8 @@ static uint32_t wait_for_loop(const struct worker *w, uint32_t seen)
             continue;
         }
         atomic_fetch_add(&pool->sleepers, 1);
-        /* The caller changes the word before it looks for sleepers, so either it sees us or the
-         * wait fails at once. */
+        /* The caller changes the word before it looks for sleepers. So either it sees this worker,
+         * or futex_wait returns at once. */
         futex_wait(&pool->state, s, WAKE_WORKERS);
         atomic_fetch_sub(&pool->sleepers, 1);
     }
@@ -154,7 +155,8 @@ static void *worker_main(void *arg)
         if (!atomic_compare_exchange_strong(&pool->state, &s, s + 1))
             continue;
         seen = s >> EPOCH_SHIFT;
-        if (takes_part(w)) /* not so if the word has come round to the value it was read with */
+        /* False if the loop's number has wrapped around to the value that this worker read. */
+        if (takes_part(w))
             run_items(pool, w->index);
         leave_loop(pool);
     }
@@ -177,10 +179,12 @@ enum dpt_status dpt_pool_create(int threads, struct dpt_pool_hooks hooks, struct
     pool->threads_max = threads;
     pool->hooks = hooks;
     sem_init(&pool->begun, 0, 0);
-    (void)dpt_cores(); /* counted before the first wait asks: counting opens files and allocates */
+    /* Counts the cores before the first wait needs the count: counting opens files and allocates.
+     */
+    (void)dpt_cores();
     atomic_fetch_add(&threads_total, counted_threads(threads));
 
-    /* Signals are for the program's threads, not for ours. */
+    /* The program's threads handle signals, so the workers block them. */
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -233,7 +237,7 @@ int dpt_pool_threads(const struct dpt_pool *pool)
     return atomic_load_explicit(&pool->threads, memory_order_relaxed);
 }
 
-/* Waits until every worker that entered the (closed) loop has left it. */
+/* Waits until all workers have left the loop, which is closed. */
 static void wait_for_workers(struct dpt_pool *pool)
 {
     int left = spins_max();
