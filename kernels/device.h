@@ -53,8 +53,8 @@ DPT_MUST_USE enum dpt_status dpt_device_cuda_create(int index, struct dpt_device
                                                     struct dpt_err *err);
 void dpt_device_destroy(struct dpt_device **dev);
 
-/* Makes `dev` the calling thread's current device, for libraries that work on the current device.
- */
+/* Makes `dev` the calling thread's current device, for libraries that work on the current
+ * device. */
 DPT_MUST_USE enum dpt_status dpt_device_enter(struct dpt_device *dev, struct dpt_err *err);
 
 /* The ops of this device (static storage). */
@@ -139,9 +139,9 @@ void dpt_event_wait(struct dpt_event *event, struct dpt_stream *stream);
 void *dpt_event_native(const struct dpt_event *event);
 
 /* A graph is a captured list of ops that the host launches with one call, repeatedly, with the
- * arguments and addresses of the capture (CUDA: a CUDA graph). It helps a host that posts ops more
- * slowly than the device runs them. False for a device without graphs, and while each op is timed.
- */
+ * arguments and addresses of the capture (CUDA: a CUDA graph). It helps a host that posts ops
+ * more slowly than the device runs them. False for a device without graphs, and while each op is
+ * timed. */
 bool dpt_device_has_graphs(const struct dpt_device *dev);
 /* From this call to capture_end the stream records ops and does not run them. Every recorded op was
  * prepared before. No sync, no event and no copy from or to the host may happen in between. False:

@@ -1,10 +1,10 @@
 /* Floats of 16 bits: bf16 (8 bits of exponent, 7 of fraction) and fp16 (IEEE binary16: 5 and 10).
  *
- * These functions define the conversions for every device and instruction set. An f32 is rounded to
- * the nearest value, ties to even. Values that are too large become infinity. Subnormal numbers are
- * kept. A NaN stays a NaN: it becomes quiet and keeps its sign and the leading bits of its payload.
- * Widening is exact, except that a signalling NaN of fp16 becomes quiet, as in x86's instruction.
- */
+ * These functions define the conversions for every device and instruction set. An f32 is rounded
+ * to the nearest value, ties to even. Values that are too large become infinity. Subnormal numbers
+ * are kept. A NaN stays a NaN: it becomes quiet and keeps its sign and the leading bits of its
+ * payload. Widening is exact, except that a signalling NaN of fp16 becomes quiet, as in x86's
+ * instruction. */
 #ifndef DPT_KERNELS_HALF_H
 #define DPT_KERNELS_HALF_H
 

@@ -6,8 +6,8 @@
  * Therefore the bytes go through a ring of page-locked buffers, called places: all workers of a
  * stream of the host fill or empty one place while the device copies others.
  *
- * One thread uses a stager: the thread that uses both streams. Nothing is allocated after create.
- */
+ * One thread uses a stager: the thread that uses both streams. Nothing is allocated after
+ * create. */
 #ifndef DPT_KERNELS_STAGER_H
 #define DPT_KERNELS_STAGER_H
 

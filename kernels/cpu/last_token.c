@@ -1,5 +1,5 @@
-/* Forward copies the row of each sample's last token. Backward writes it back among rows of zeros.
- */
+/* Forward copies the row of each sample's last token. Backward writes it back among rows of
+ * zeros. */
 #include "kernels/cpu/stream.h"
 
 #include <string.h>

@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-/* A column that the columns before it span keeps, by f32's rounding, at most this relative length.
- */
+/* A column that the columns before it span keeps, by f32's rounding, at most this relative
+ * length. */
 static const double VANISHED = 1e-6;
 
 static double dot(int64_t n, int64_t r, const float *a, const float *b)

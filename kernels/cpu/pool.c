@@ -179,8 +179,8 @@ enum dpt_status dpt_pool_create(int threads, struct dpt_pool_hooks hooks, struct
     pool->threads_max = threads;
     pool->hooks = hooks;
     sem_init(&pool->begun, 0, 0);
-    /* Counts the cores before the first wait needs the count: counting opens files and allocates.
-     */
+    /* Counts the cores before the first wait needs the count: counting opens files and
+     * allocates. */
     (void)dpt_cores();
     atomic_fetch_add(&threads_total, counted_threads(threads));
 

@@ -44,8 +44,8 @@ void dpt_pool_set_threads(struct dpt_pool *pool, int threads);
 /* The number of threads that take part now. */
 int dpt_pool_threads(const struct dpt_pool *pool);
 
-/* Runs fn for every item and returns when all are done. One thread calls at a time, never from fn.
- */
+/* Runs fn for every item and returns when all are done. One thread calls at a time, never from
+ * fn. */
 void dpt_pool_run(struct dpt_pool *pool, int64_t items, dpt_pool_fn *fn, void *ctx);
 
 #endif

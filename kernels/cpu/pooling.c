@@ -1,12 +1,12 @@
-/* The greatest of windows, the mean of an image, and their gradients. A pixel of the result is one
- * thread's, and each gradient of a pixel is a sum over windows in their order. */
+/* Max pooling over windows, average pooling over an image, and their gradients. One thread computes
+ * each pixel of a result. The gradient of a pixel is a sum over windows in their order. */
 #include "kernels/cpu/stream.h"
 
 #include <string.h>
 
-/* --- the greatest: items are rows of pixels --- */
+/* --- max pooling: an item is a row of pixels --- */
 
-/* A row of windows. */
+/* Item: a row of windows. */
 static void max_item(void *ctx, int64_t item, int thread)
 {
     const struct dpt_cpu_op *op = ctx;
@@ -34,8 +34,8 @@ static void max_item(void *ctx, int64_t item, int thread)
     }
 }
 
-/* A row of pixels. Tap `tap` of a window at `at` is the pixel when at*stride - margin + tap is its
- * place. */
+/* Item: a row of pixels. Along one side, tap `tap` of window number `at` lies on the pixel
+ * at*stride - margin + tap. */
 static void max_grad_item(void *ctx, int64_t item, int thread)
 {
     const struct dpt_cpu_op *op = ctx;
@@ -81,7 +81,7 @@ void dpt_cpu_maxpool_backward(struct dpt_stream *stream, const struct dpt_maxpoo
         dpt_cpu_run_op(s, a->of.b * a->of.h, max_grad_item, a);
 }
 
-/* --- the mean: items are images --- */
+/* --- average pooling: an item is an image --- */
 
 struct mean_job {
     const struct dpt_elem_kernels *kernels;

@@ -1,21 +1,22 @@
-/* A hash of the library's products on this machine, as a few digits of the device's fingerprint.
+/* A hash of the library's products on this machine; the device's fingerprint shows its digits.
  *
- * oneDNN sums a long k in blocks and chooses their size by the machine's caches as well as by its
- * version and instruction set. Two nodes compute the same bits only if the library chooses
- * the same sizes. So products of several k, f32 and bf16, are run when the device is opened, and
- * the bits of their results are hashed. Our own products (gemm.h) have the same bits in every row
- * and on every machine: a few rows tell them from the library's. */
+ * oneDNN sums a long k in blocks. It chooses the block size by the machine's caches as well as by
+ * its version and instruction set. Two nodes compute the same bits only if the library chooses the
+ * same sizes on both. Therefore, when the device is opened, it multiplies operands of several k, in
+ * f32 and bf16, and hashes the bits of the results. Our own products (gemm.h) have the same bits in
+ * every row and on every machine, so a few rows are enough to tell them from the library's. */
 #include "base/hash.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/onednn.h"
 
 #include <stdlib.h>
 
-/* A whole tile, and depths from one block of the library's to GPT-2's widest layers. */
+/* ROWS and COLUMNS are a whole tile. The depths reach from one block of the library's to the widest
+ * layers of GPT-2. */
 enum { ROWS = 128, OWN_ROWS = 4, COLUMNS = 192, DEPTH_MAX = 3072 };
 static const int64_t depths[] = {64, 256, 768, 1024, 1600, DEPTH_MAX};
 
-/* n numbers in [-1, 1) of full precision. */
+/* x (n) = numbers in [-1, 1) that use all bits of an f32. */
 static void fill_drawn(float *x, int64_t n, uint32_t which)
 {
     const struct dpt_rng_key key = {{which, 0}};
@@ -27,7 +28,7 @@ static void fill_drawn(float *x, int64_t n, uint32_t which)
     }
 }
 
-/* The bits of products of these operands. */
+/* Returns a hash of the bits of products of a and b, for all depths. */
 static uint64_t hash_products(struct dpt_cpu_stream *s, enum dpt_dtype dtype, const void *a,
                               const void *b, float *c)
 {

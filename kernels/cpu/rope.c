@@ -1,15 +1,15 @@
-/* Rotary embeddings: the table of angles, and the rotation of rows. An element is combined only
- * with that of the other half of its head, so work may be cut between any two rows. */
+/* Rotary embeddings: the table of angles, and the rotation of rows. An element meets only one
+ * element of the other half of its head, so work may be cut between any two rows. */
 #include "kernels/rope.h"
 
 #include "kernels/cpu/stream.h"
 
 enum {
     TABLE_CHUNK = 1 << 10, /* angles */
-    CHUNK = 1 << 15        /* elements that are rotated */
+    CHUNK = 1 << 15        /* elements */
 };
 
-/* Rows of `width` elements that make a chunk of about `chunk`. */
+/* The rows of `width` elements in a chunk of about `chunk` elements. */
 static int64_t rows_of(int64_t chunk, int64_t width)
 {
     return width < chunk ? chunk / width : 1;

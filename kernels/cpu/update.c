@@ -1,10 +1,10 @@
-/* The optimizers' updates, at the speed of memory: one pass over parameter, moments and gradient.
- */
+/* The optimizers' updates. Memory limits their speed, so each makes one pass over parameters,
+ * moments and gradient. */
 #include "kernels/cpu/stream.h"
 
 enum { CHUNK = 1 << 14 }; /* elements */
 
-/* The new parameters, rounded: they are still in the cache. */
+/* Stores the rounded copy of the new parameters while they are still in the cache. */
 static void store_copy(const struct dpt_cpu_op *op, int64_t n, const float *param, void *copy,
                        enum dpt_dtype dtype)
 {

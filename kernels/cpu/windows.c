@@ -1,4 +1,5 @@
-/* See windows.h. A window's pixels of one row of the image lie together and are copied together. */
+/* Windows of images (windows.h). The pixels of a window in one row of the image are adjacent and
+ * are copied together. */
 #include "kernels/cpu/windows.h"
 
 #include <string.h>
@@ -30,7 +31,7 @@ static int64_t clamped(int64_t x, int64_t least, int64_t most)
     return x < least ? least : dpt_min64(x, most);
 }
 
-/* n elements of the image from element `from` on; returns where the next go. */
+/* Appends n elements of the image, from element `from` on. Returns the new end. */
 static char *append_pixels(const struct dpt_cpu_windows *a, int64_t from, int64_t n,
                            enum dpt_dtype in, char *to)
 {
@@ -50,7 +51,8 @@ static char *append_zeros(int64_t n, enum dpt_dtype in, char *to)
     return to + bytes;
 }
 
-/* Elements [col, end) of the window of grid point (i, j) of image `n`. */
+/* Appends elements [col, end) of the window at `at`: image, grid row i, grid column j. Returns the
+ * new end. */
 static char *gather_row(const struct dpt_cpu_windows *a, const int64_t at[3], int64_t col,
                         int64_t end, enum dpt_dtype in, char *to)
 {

@@ -1,4 +1,4 @@
-/* Kernels over elements of one type: GELU, SwiGLU, factors, sums, dropped sums, conversion. */
+/* Kernels over elements of one type: GELU, SwiGLU, scaling, sums, sums with dropout, conversion. */
 #include "kernels/cpu/simd/elem.h"
 
 void ELEM(gelu)(int64_t n, const void *x_elems, void *y_elems)
@@ -9,8 +9,8 @@ void ELEM(gelu)(int64_t n, const void *x_elems, void *y_elems)
         e_put(y + j, count, v_gelu(e_get(x + j, count, 0.0f)));
 }
 
-/* d/dx x s(2u) = s + x s (1-s) 2u', s the logistic function, 2u' = 2 sqrt(2/pi) (1 + 3*0.044715
- * x^2). */
+/* The slope of GELU: d/dx x s(2u) = s + x s (1-s) 2u', where s is the logistic function and 2u' = 2
+ * sqrt(2/pi) (1 + 3*0.044715 x^2). */
 void ELEM(gelu_grad)(int64_t n, const void *x_elems, const void *dy_elems, void *dx_elems)
 {
     const elem *x = x_elems, *dy = dy_elems;
@@ -22,7 +22,8 @@ void ELEM(gelu_grad)(int64_t n, const void *x_elems, const void *dy_elems, void 
         v16 v = e_get(x + j, count, 0.0f), square = v_mul(v, v);
         v16 e = v_exp(v_mul(v_sub(v_set(0.0f), v), v_fma(b, square, a)));
         v16 s = v_div(one, v_add(one, e));
-        /* 1-s = e s: no cancellation. Where e is huge, s is tiny, and e*s is 1 as it should be. */
+        /* 1-s is computed as e s, so that nothing cancels. If e is huge, s is tiny, and e*s is 1,
+         * as it should be. */
         v16 slope = v_fma(v_mul(v_mul(v, s), v_mul(e, s)), v_fma(b3, square, a), s);
         e_put(dx + j, count, v_mul(e_get(dy + j, count, 0.0f), slope));
     }
@@ -40,7 +41,8 @@ void ELEM(swiglu)(int64_t n, const void *gate_elems, const void *up_elems, void 
     }
 }
 
-/* d/dg g s(g) = s + g s (1-s), s the logistic function; 1-s = e s as in gelu_grad. */
+/* The slope of silu: d/dg g s(g) = s + g s (1-s), where s is the logistic function. 1-s is computed
+ * as e s, as in gelu_grad. */
 void ELEM(swiglu_grad)(int64_t n, const void *gate_elems, const void *up_elems,
                        const void *dy_elems, void *dgate_elems, void *dup_elems)
 {

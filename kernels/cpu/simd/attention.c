@@ -1,10 +1,11 @@
 /* Causal attention of a head in one pass over tiles of TILE x TILE scores (Dao et al. 2022,
- * "FlashAttention", algorithms 1 and 4). T x T scores are never stored: backward computes the
- * probabilities again from the kept log-sum-exp. Backward processes the query heads of a key and
- * value head one after another, and accumulates dk and dv over all of them.
+ * "FlashAttention", algorithms 1 and 4). The T x T scores are never stored. Backward computes the
+ * probabilities again from the stored log-sum-exp. It processes the query heads of a key and value
+ * head one after another and accumulates dk and dv over all of them.
  *
- * Rows of q, k and v lie far apart in memory, at a stride that maps them to few cache sets. So a
- * head is first copied into dense rows of `hp` floats, and q is scaled by 1/sqrt(hd). */
+ * Rows of q, k and v are far apart in memory, at a stride that maps them to few cache sets.
+ * Therefore a head is first copied into dense rows of `hp` floats; the copy scales q by
+ * 1/sqrt(hd). */
 #include "base/exact_math.h"
 #include "kernels/cpu/simd/elem.h"
 
@@ -85,7 +86,8 @@ static void store_rows(const struct dpt_head_rows *a, const float *from, float s
             e_put(to + r * a->ld + j, n, v_mul(factor, v_load(from + r * hp + j)));
 }
 
-/* x[0 … 63] *= mask of row `t`, columns from `s0`, of those below `s1`. */
+/* x[0 … 63] *= the dropout factors of row `t`, columns from `s0` on. Only columns below `s1` are
+ * multiplied. */
 static void drop_row(const struct dpt_head_rows *a, struct work *w, int64_t t, int64_t s0,
                      int64_t s1, float *x)
 {
@@ -122,7 +124,7 @@ static void tile_products(const struct dpt_head_rows *a, const struct work *w,
     SIMD(product)(&p, false);
 }
 
-/* w->s = q k^T, with -inf above the diagonal. */
+/* w->s = q k^T for a tile, with -inf above the diagonal. */
 static void tile_scores(const struct dpt_head_rows *a, const struct work *w, const struct tile *at)
 {
     tile_products(a, w, at, w->q, w->kt, w->s);
@@ -131,8 +133,8 @@ static void tile_scores(const struct dpt_head_rows *a, const struct work *w, con
             SIMD(fill)(TILE - 1 - r, -INFINITY, w->s + r * TILE + r + 1);
 }
 
-/* ret (rows, hp) += p (rows, keys) times x (keys, hp), or, with p transposed, ret (keys, hp) += p^T
- * times x (rows, hp). Rows of p are TILE apart. */
+/* Not transposed: ret (rows, hp) += p (rows, keys) times x (keys, hp). Transposed: ret (keys, hp)
+ * += p^T times x (rows, hp). Rows of p are TILE apart. */
 static void add_products(const struct work *w, const struct tile *at, bool transposed,
                          const float *p, const float *x, float *ret)
 {
@@ -149,8 +151,8 @@ static void add_products(const struct work *w, const struct tile *at, bool trans
     SIMD(product)(&sum, true);
 }
 
-/* One row of scores becomes exp(s - max). Updates the running max and sum, and scales the row of o
- * to the new max. */
+/* Replaces one row of scores by exp(s - max). Updates the running max and sum, and scales the row
+ * of o to the new max. */
 static void softmax_row(float *s, float *max, float *sum, float *o, int64_t hp)
 {
     v16 most = v_set(*max), total = v_set(0.0f);
@@ -211,8 +213,8 @@ void ELEM(attention)(const struct dpt_head_rows *a)
         attend_rows(a, &w, i0);
 }
 
-/* w->row[t] = sum over channels of dy*y, which is subtracted from the gradient of each probability
- * of row t. */
+/* w->row[t] = sum over channels of dy*y. The gradient of each score of row t subtracts it from the
+ * gradient of the probability. */
 static void row_dots(const struct dpt_head_rows *a, struct work *w)
 {
     for (int64_t t = 0; t < a->t; t++) {
@@ -224,8 +226,8 @@ static void row_dots(const struct dpt_head_rows *a, struct work *w)
     }
 }
 
-/* From scores s and dp = dy v^T (in ds): s becomes the (dropped) probabilities, ds the gradient of
- * the scores. */
+/* Reads the scores in s and dp = dy v^T in ds. Writes the probabilities (after dropout) to s and
+ * the gradient of the scores to ds. */
 static void score_gradients(const struct dpt_head_rows *a, struct work *w, const struct tile *at)
 {
     for (int64_t r = 0; r < at->rows; r++) {
@@ -233,7 +235,7 @@ static void score_gradients(const struct dpt_head_rows *a, struct work *w, const
         const int64_t query = at->i0 + r;
         v16 lse = v_set(a->lse[query]), dot = v_set(w->row[query]);
         bool drop = a->dropout->p > 0.0f;
-        if (drop) /* leaves the factors in w->drop */
+        if (drop) /* stores the factors in w->drop */
             drop_row(a, w, query, at->j0, at->j0 + at->keys, ds);
         for (int64_t j = 0; j < TILE; j += LANES) {
             v16 p = v_exp(v_sub(v_load(s + j), lse));

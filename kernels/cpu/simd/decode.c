@@ -1,10 +1,10 @@
-/* The kernels of decoding one row at a time: a row times a matrix, the dot products of rows with a
- * row, a softmax. The matrix is read once, without packing or copying. */
+/* Kernels for decoding one row at a time: a row times a matrix, the dot products of a row with the
+ * rows of a matrix, a softmax. The matrix is read once, without packing or copying. */
 #include "kernels/cpu/simd/simd.h"
 
-enum { STRIP = 4 }; /* vectors of columns that are summed side by side */
+enum { STRIP = 4 }; /* vectors of columns summed at the same time */
 
-/* Columns at, at + 1, … of `n` vectors, the last of `count` lanes. */
+/* Computes `n` vectors of columns from column `at` on. The last vector has `count` lanes. */
 INLINE void row_times_strip(const struct dpt_row_times *a, int64_t at, int n, int64_t count)
 {
     v16 sum[STRIP];

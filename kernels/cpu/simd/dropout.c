@@ -1,5 +1,5 @@
-/* Dropout's mask: sixteen Philox4x32-10 blocks at a time (Salmon et al., SC'11), the words of
- * dpt_philox. */
+/* Dropout's mask: sixteen Philox4x32-10 blocks at a time (Salmon et al., SC'11). The words are
+ * those of dpt_philox. */
 #include "base/rng.h"
 #include "kernels/cpu/simd/simd.h"
 
@@ -38,8 +38,8 @@ INLINE void philox16(struct dpt_rng_key key, uint64_t counter, const uint32_t or
 /* Factors of the 64 elements of blocks `block` to `block` + 15. */
 INLINE void drop_group(const struct dpt_dropout *d, uint64_t block, w16 below, v16 keep, float *ret)
 {
-    /* Lane 4q+j works on block 4j+q: a transposition of 4 x 4 lanes then puts a block's words side
-     * by side and the blocks in order. */
+    /* Lane 4q+j computes block 4j+q. A transposition of 4 x 4 lanes then makes the words of a block
+     * adjacent and puts the blocks in order. */
     static const uint32_t order[LANES] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
     w16 words[4];
     v16 factors[4];

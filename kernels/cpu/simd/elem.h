@@ -1,7 +1,7 @@
-/* Elements of a tensor whose type is chosen when a file is compiled: the files that read or write
- * activations are compiled once for each element type (and each instruction set), with
- * DPT_ELEM_F32, DPT_ELEM_BF16 or DPT_ELEM_F16 defined. They compute in f32: e_get widens, e_put
- * rounds (half.h), and for f32 both are plain loads and stores. */
+/* Elements of a tensor; their type is chosen when a file is compiled. Files that read or write
+ * activations are compiled once for each element type and each instruction set, with DPT_ELEM_F32,
+ * DPT_ELEM_BF16 or DPT_ELEM_F16 defined. They compute in f32: e_get widens, e_put rounds (half.h).
+ * For f32 both are plain loads and stores. */
 #ifndef DPT_KERNELS_CPU_SIMD_ELEM_H
 #define DPT_KERNELS_CPU_SIMD_ELEM_H
 
@@ -22,7 +22,7 @@ INLINE void e_put(elem *p, int64_t count, v16 a)
 {
     v_put(p, count, a);
 }
-/* The value that e_get returns after e_put of a. */
+/* The value that e_get reads after e_put wrote a. */
 INLINE v16 e_stored(v16 a)
 {
     return a;

@@ -1,7 +1,8 @@
-/* Batch norm (Ioffe & Szegedy 2015) over rows of channels, and the greatest of windows. */
+/* Batch norm (Ioffe & Szegedy 2015) over rows of channels, and max pooling. */
 #include "kernels/cpu/simd/elem.h"
 
-/* Squares are summed around the rows' own mean, so that a mean far from zero costs no digits. */
+/* Sums the squared distances to the mean of these rows, so that a mean far from zero costs no
+ * digits. */
 void ELEM(batchnorm_sums)(const struct dpt_batchnorm_forward *a, int64_t first, int64_t end,
                           float *sums, float *squares)
 {
@@ -37,13 +38,13 @@ void ELEM(batchnorm)(const struct dpt_batchnorm_forward *a, int64_t first, int64
             if (residual)
                 v = v_add(v, e_get(residual + j, n, 0.0f));
             if (a->relu)
-                v = v_max(zero, v); /* of a NaN: that */
+                v = v_max(zero, v); /* a NaN stays a NaN */
             e_put(y + j, n, v);
         }
     }
 }
 
-/* dy, zero where the output of the relu is not above zero. */
+/* dy, or zero where the relu's output y is not above zero. */
 INLINE v16 past_relu(const struct dpt_batchnorm_backward *a, int64_t at, int64_t n)
 {
     const v16 dy = e_get((const elem *)a->dy + at, n, 0.0f);
@@ -89,7 +90,7 @@ void ELEM(batchnorm_grad)(const struct dpt_batchnorm_backward *a, int64_t first,
         }
 }
 
-/* The numbers of pixels are whole floats, until they are stored. */
+/* Stores the indices of pixels as bytes. The kernel computes with them as floats. */
 INLINE void put_numbers(uint8_t *to, int64_t n, v16 numbers)
 {
     float f[LANES];

@@ -1,9 +1,9 @@
-/* Sixteen lanes of f32, the unit in which every own kernel is written. Included by files that are
- * compiled once for each instruction set, with DPT_ISA_PLAIN, DPT_ISA_AVX2 or DPT_ISA_AVX512
- * defined and the compiler's flags set to match.
+/* Sixteen lanes of f32, the unit of all our kernels. The files that include this are compiled once
+ * for each instruction set, with DPT_ISA_PLAIN, DPT_ISA_AVX2 or DPT_ISA_AVX512 defined and with the
+ * matching flags of the compiler.
  *
- * Every operation gives the same bits in all three: IEEE operations and fma, min and max as x86 has
- * them (the second operand when either is NaN), and joins of lanes in one fixed tree. */
+ * Every operation gives the same bits in all three: IEEE operations and fma; min and max as in x86
+ * (the second operand if either is NaN); joins of lanes in one fixed tree. */
 #ifndef DPT_KERNELS_CPU_SIMD_LANES_H
 #define DPT_KERNELS_CPU_SIMD_LANES_H
 
@@ -50,8 +50,8 @@ INLINE void v_stream_end(void)
 }
 #endif
 
-/* *_part reads or writes the first n lanes, 0 <= n <= 16; the other lanes that it returns are
- * `fill`, of 16 bits 0. */
+/* *_part reads or writes the first n lanes, 0 <= n <= 16. In a vector that it returns, the other
+ * lanes are `fill`, or 0 for 16-bit lanes. */
 #if defined(DPT_ISA_AVX512)
 #include "kernels/cpu/simd/lanes_avx512.h"
 #elif defined(DPT_ISA_AVX2)
@@ -77,7 +77,7 @@ INLINE void h_store_part(uint16_t *p, int64_t n, h16 a)
 }
 #endif
 
-/* The lanes joined in one tree: halves, then quarters, eighths, pairs. */
+/* Joins the lanes in one fixed tree: halves, then quarters, eighths, pairs. */
 #define JOIN(type, name, vector, store, joined)                                                    \
     INLINE type name(vector a)                                                                     \
     {                                                                                              \
@@ -92,7 +92,7 @@ JOIN(float, v_sum, v16, v_store, x[i] + x[i + half])
 JOIN(float, v_greatest, v16, v_store, x[i] > x[i + half] ? x[i] : x[i + half])
 JOIN(double, d_sum, d16, d_store, x[i] + x[i + half])
 
-/* bf16 (kernels/half.h): the one place where the own kernels round to it. */
+/* Rounds to bf16 (kernels/half.h). No other place in our kernels does. */
 INLINE h16 bf16_of_v(v16 a)
 {
     w16 u = w_of_v(a);
@@ -107,7 +107,7 @@ INLINE v16 v_of_bf16(h16 a)
     return v_of_w(w_left(w_of_h(a), 16));
 }
 
-/* 2^n for the n left in the low bits of the sum 1.5*2^23 + n. */
+/* 2^n, where n is in the low bits of t = 1.5*2^23 + n. */
 INLINE v16 v_exp2_of_magic(v16 t)
 {
     return v_of_w(w_add(w_left(w_of_v(t), 23), w_set(0x3f800000)));
@@ -135,12 +135,13 @@ INLINE v16 v_exp(v16 x)
     return v_select(under, v_set(0.0f), v_mul(p, v_exp2_of_magic(t)));
 }
 
-/* A loop over [0, n): lanes at, at + 1, … of each group; count is 16 except in the last group. */
+/* Loops over [0, n) in groups of lanes that begin at `at`. `count` is 16 except in the last
+ * group. */
 #define FOR_LANES(at, count, n)                                                                    \
     for (int64_t at = 0, count = (n) < LANES ? (n) : LANES; at < (n);                              \
          at += LANES, count = (n)-at < LANES ? (n)-at : LANES)
 
-/* A load that is masked only in a row's last lanes. */
+/* Loads `count` lanes; only the last group of a row is masked. */
 INLINE v16 v_get(const float *p, int64_t count, float fill)
 {
     return count == LANES ? v_load(p) : v_load_part(p, count, fill);

@@ -19,12 +19,12 @@ INLINE void v_store(float *p, v16 a)
 {
     _mm512_storeu_ps(p, a.v);
 }
-/* Past the caches; p is aligned to 64. v_stream_end orders it before what follows. */
+/* Stores past the caches; p is aligned to 64. v_stream_end orders the store before later stores. */
 INLINE void v_stream(float *p, v16 a)
 {
     _mm512_stream_ps(p, a.v);
 }
-/* Set in the first n lanes. */
+/* A mask that is set in the first n lanes. */
 INLINE m16 m_first(int64_t n)
 {
     return (m16)((1u << n) - 1u);

@@ -89,7 +89,8 @@ INLINE d16 d_zero(void)
 }
 INLINE d16 d_add_square(d16 acc, v16 x)
 {
-    /* The square of a float is exact in double, so this is the fma of the other two. */
+    /* The square of a float is exact in double, so this equals the fma of the other instruction
+     * sets. */
     EACH_LANE acc.d[i] += (double)x.f[i] * (double)x.f[i];
     return acc;
 }

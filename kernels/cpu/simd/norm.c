@@ -1,5 +1,5 @@
-/* Layer norm over rows, and its gradient (Ba et al. 2016). RMS norm is the same around zero in
- * place of the mean, with a beta of zero: x - 0 and x + 0 are exact. */
+/* Layer norm over rows, and its gradient (Ba et al. 2016). RMS norm is the same with zero in place
+ * of the mean and of beta: x - 0 and x + 0 are exact. */
 #include "kernels/cpu/simd/elem.h"
 
 INLINE float row_mean(const elem *x, int64_t c, float inv_c)

@@ -1,24 +1,24 @@
 /* The product of one tile with panels of b, in the order of Goto & van de Geijn (Anatomy of
- * High-Performance Matrix Multiplication, 2008): DEPTH rows of a panel stay in the first-level
- * cache while all rows of a pass over them, and as many columns of a in the second-level cache
- * while all panels pass. */
+ * High-Performance Matrix Multiplication, 2008). DEPTH rows of a panel stay in the first-level
+ * cache while all rows of a pass over them. The same DEPTH columns of a stay in the second-level
+ * cache while all panels pass. */
 #include "kernels/cpu/simd/sanitizer.h"
 #include "kernels/cpu/simd/simd.h"
 
 /* HEIGHT sums of 16 lanes, a row of b and an element of a fill 16 registers of 8 lanes. DEPTH rows
- * of a panel take 16 KiB. HEIGHT does not change bits; DEPTH is part of panel_product's contract.
- */
+ * of a panel take 16 KiB. HEIGHT does not change bits; DEPTH does, and is part of panel_product's
+ * contract. */
 enum { HEIGHT = 6, DEPTH = DPT_PANEL_DEPTH };
 
-/* A part of a panel that is multiplied: its rows at … at+depth-1, its columns of the result, and
- * the part that is read next. */
+/* A part of a panel: rows at … at+depth-1. It contributes to `columns` columns of the result from
+ * `column` on. b_next is the part that is multiplied next. */
 struct part {
     const struct dpt_panel_product *p;
     int64_t at, depth, column, columns;
     const float *b, *b_next;
 };
 
-/* `rows` is a constant at each call, so that the compiler unrolls all but the loop over k. */
+/* `rows` is a constant at each call, so the compiler unrolls all loops except the loop over k. */
 INLINE void panel_block(const struct part *part, int64_t i, const int rows)
 {
     v16 sum[HEIGHT];
@@ -66,8 +66,8 @@ static void panel_block_of(const struct part *part, int64_t i, int64_t rows)
     }
 }
 
-/* A tile's b is larger than the second-level cache: each row of the result brings two rows of the
- * next part, which for a tile of DEPTH / 2 rows is all of it. */
+/* Prefetches the next part, because a tile's b is larger than the second-level cache. Each row of
+ * the result prefetches two rows of the part, so a tile of DEPTH / 2 rows prefetches all of it. */
 static void fetch_ahead(const struct part *part, int64_t i, int64_t rows)
 {
     for (int64_t k = 2 * i; part->b_next && k < 2 * (i + rows) && k < part->depth; k++)
@@ -76,7 +76,8 @@ static void fetch_ahead(const struct part *part, int64_t i, int64_t rows)
 
 static void multiply_part(const struct part *part)
 {
-    /* Blocks of nearly the same height: in a low one the additions wait for each other. */
+    /* All blocks have nearly the same height. In a low block the additions would wait for each
+     * other. */
     int64_t blocks = (part->p->rows + HEIGHT - 1) / HEIGHT;
     for (int64_t i = 0, rows; i < part->p->rows; i += rows, blocks--) {
         rows = (part->p->rows - i + blocks - 1) / blocks;

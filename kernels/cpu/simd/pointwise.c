@@ -54,8 +54,8 @@ void SIMD(sgd)(const struct dpt_sgd *a)
 
 double SIMD(sumsq)(int64_t n, const float *x)
 {
-    /* Two chains of 16 doubles, joined at the end, so that additions need not wait for each other.
-     */
+    /* Two chains of 16 doubles that are joined at the end, so that additions need not wait for each
+     * other. */
     d16 even = d_zero(), odd = d_zero();
     int64_t j = 0;
     for (; j + 2 * LANES <= n; j += 2 * LANES) {

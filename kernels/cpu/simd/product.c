@@ -1,5 +1,5 @@
-/* A small product of matrices for attention's tiles, in registers: blocks of rows by up to four
- * vectors of columns. */
+/* A small matrix product for the tiles of attention. A block of rows by up to four vectors of
+ * columns is summed in registers. */
 #include "kernels/cpu/simd/sanitizer.h"
 #include "kernels/cpu/simd/simd.h"
 
@@ -13,8 +13,8 @@ enum { ROWS = 3, VECTORS = 2 };
 enum { ROWS = 1, VECTORS = 1 };
 #endif
 
-/* rows and vectors are constants at each call, so that the compiler unrolls all but the loop over
- * k. */
+/* `rows` and `vectors` are constants at each call, so the compiler unrolls all loops except the
+ * loop over k. */
 INLINE void product_block(const struct simd_product *p, bool accumulate, int64_t i, int64_t j,
                           const int rows, const int vectors)
 {

@@ -1,5 +1,5 @@
-/* Rotary embeddings: the two halves of each head of a row, rotated by the row's angles. Products
- * and sums are rounded one by one, as a framework that has an op for each rounds them. */
+/* Rotary embeddings: rotates the two halves of each head of a row by the row's angles. Each product
+ * and each sum is rounded, as in a framework that has a separate op for each. */
 #include "kernels/cpu/simd/elem.h"
 
 void ELEM(rope)(const struct dpt_rope *a, int64_t first, int64_t end)

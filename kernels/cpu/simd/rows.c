@@ -1,9 +1,10 @@
-/* Kernels around the products: panels of b, a tile's way into the result, transposition, sums of
- * columns, gradient of the head's softmax. */
+/* Kernels around the products: panels of b, the store of a tile, transposition, sums of columns,
+ * the gradient of the head's softmax. */
 #include "kernels/cpu/simd/elem.h"
 
 #if defined(DPT_ELEM_F32)
-/* Weight gradients are not read again before the caches have seen much else. */
+/* Stores a tile past the caches if it may: a weight gradient is not read again before the caches
+ * have been filled with other data. False: the tile is not of this kind, and nothing was stored. */
 static bool stream_tile(const struct dpt_tile *t)
 {
     bool plain = !t->bias && !t->accumulate && !t->gelu;
@@ -45,7 +46,7 @@ void ELEM(tile_store)(const struct dpt_tile *t)
     }
 }
 
-/* 4 rows of 16 columns. */
+/* Transposes 4 rows of 16 columns. */
 INLINE void transpose_block(const elem *src, int64_t ld, float *dst, int64_t ld_dst)
 {
     v16 r[4];
@@ -60,8 +61,8 @@ INLINE void transpose_block(const elem *src, int64_t ld, float *dst, int64_t ld_
     }
 }
 
-/* By strips of 16 columns: each line of src is read whole, and the 16 lines of dst being written
- * stay in the cache. */
+/* Transposes strips of 16 columns. Each cache line of src is read whole, and the 16 lines of dst
+ * that are written stay in the cache. */
 void ELEM(transpose)(int64_t rows, int64_t cols, const void *src_elems, int64_t ld, float *dst,
                      int64_t ld_dst)
 {
@@ -75,8 +76,8 @@ void ELEM(transpose)(int64_t rows, int64_t cols, const void *src_elems, int64_t 
             v_store_part(dst + j * ld_dst + i, 1, e_get(src + i * ld + j, 1, 0.0f));
 }
 
-/* Rows are read whole and written a vector to each panel; columns are transposed a panel at a time.
- */
+/* b by rows: each row is read whole, and one vector goes to each panel. b by columns: the columns
+ * of one panel are transposed at a time. */
 void ELEM(panels)(const struct dpt_panels *a)
 {
     const elem *b = a->b;

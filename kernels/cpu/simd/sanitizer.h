@@ -1,7 +1,7 @@
 /* Reports the ranges that a product reads and writes to the sanitizer. In builds with a sanitizer
- * the products are compiled without instrumentation: instrumented, they took nine tenths of a
- * test's time at AVX2. Only the files of products include this. Without a sanitizer tell_range does
- * nothing. */
+ * the products are compiled without instrumentation, because instrumented products took nine tenths
+ * of a test's time at AVX2. Only the files of products include this. Without a sanitizer tell_range
+ * does nothing. */
 #ifndef DPT_KERNELS_CPU_SIMD_SANITIZER_H
 #define DPT_KERNELS_CPU_SIMD_SANITIZER_H
 
@@ -18,12 +18,14 @@ enum { DPT_TELLS = 0 };
 #if defined(DPT_TELL_ADDRESS)
 #include <sanitizer/asan_interface.h>
 #elif defined(DPT_TELL_THREAD)
-void __tsan_read_range(void *addr, unsigned long size); /* of the runtime; no header has them */
+/* functions of the runtime; no header declares them */
+void __tsan_read_range(void *addr, unsigned long size);
 void __tsan_write_range(void *addr, unsigned long size);
 #endif
 
-/* n elements from p on. AddressSanitizer ends the program if one of them may not be touched,
- * ThreadSanitizer if another thread writes one meanwhile (or, of those written, reads one). */
+/* Reports an access to n elements from p on. AddressSanitizer ends the program if the program may
+ * not touch one of them. ThreadSanitizer ends it if another thread writes one at the same time, or
+ * reads one that this call writes. */
 static inline void tell_range(const float *p, int64_t n, bool writes)
 {
     const size_t bytes = (size_t)n * sizeof *p;

@@ -1,5 +1,5 @@
-/* The kernels of one instruction set that do not depend on the type of elements (elem.h has those
- * that do), gathered by table.c. Meanings: kernels/cpu/kernels.def. */
+/* The kernels of one instruction set that do not depend on the type of elements, gathered by
+ * table.c. elem.h has the kernels that do. kernels/cpu/kernels.def says what each one computes. */
 #ifndef DPT_KERNELS_CPU_SIMD_SIMD_H
 #define DPT_KERNELS_CPU_SIMD_SIMD_H
 
@@ -11,8 +11,8 @@
 #define DPT_CPU_KERNEL(result, name, parameters) result SIMD(name) parameters;
 #include "kernels/cpu/kernels.def"
 
-/* c (rows, cols) = or += a (rows, k) b (k, cols): element (i, j) of a is a[i*a_row + j*a_col], rows
- * of b and c lie ldb and ldc apart, cols is a multiple of 16. Each result is one chain of fma in
+/* c (rows, cols) = or += a (rows, k) b (k, cols). Element (i, j) of a is a[i*a_row + j*a_col]. Rows
+ * of b and c are ldb and ldc apart. cols is a multiple of 16. Each result is one chain of fma in
  * the order of k. */
 struct simd_product {
     int64_t rows, cols, k;
@@ -28,8 +28,8 @@ void SIMD(product)(const struct simd_product *p, bool accumulate);
 /* ret[i] = 1/(1-p) where element first+i of the mask is kept, else 0. */
 void SIMD(drop_factors)(int64_t n, const struct dpt_dropout *d, uint64_t first, float *ret);
 
-/* x * sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form of GELU without tanh's
- * cancellation. */
+/* GELU in its tanh form, computed as x * sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3), which
+ * avoids the cancellation of tanh. */
 INLINE v16 v_gelu(v16 x)
 {
     const v16 a = v_set(-1.5957691216057308f), b = v_set(-1.5957691216057308f * 0.044715f);

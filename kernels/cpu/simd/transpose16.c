@@ -1,4 +1,4 @@
-/* Transposition of elements of 16 bits, by blocks of 8 x 8 in registers where there are any. */
+/* Transposes elements of 16 bits. Uses blocks of 8 x 8 in registers where the machine has them. */
 #include "kernels/cpu/simd/simd.h"
 
 #if defined(DPT_ISA_PLAIN)
@@ -36,8 +36,8 @@ INLINE void transpose16_block(const uint16_t *src, int64_t ld, uint16_t *dst, in
 }
 #endif
 
-/* By strips of 32 columns: each line of src is read whole, and the lines of dst being written stay
- * in the cache. */
+/* Transposes strips of 32 columns. Each cache line of src is read whole, and the lines of dst that
+ * are written stay in the cache. */
 void SIMD(transpose16)(int64_t rows, int64_t cols, const uint16_t *src, int64_t ld, uint16_t *dst,
                        int64_t ld_dst)
 {
