@@ -1,8 +1,8 @@
 /* Causal attention in one pass over tiles; T x T is never stored. See attention.cuh. */
 #include "kernels/cuda/attention.cuh"
 
-/* The scores of a query with the thread's keys from j0 on become exp(score - most), dropped.
- * Returns the factor of all that was summed before. */
+/* Replaces the scores of a query with the thread's keys from j0 on by exp(score - most), after
+ * dropout. Returns the factor by which all earlier sums must be multiplied. */
 template <int R>
 static __device__ inline float softmax_row(const struct attention_args &a,
                                            const struct query_place &query, int64_t j0, float s[R],
@@ -32,7 +32,7 @@ static __device__ inline float softmax_row(const struct attention_args &a,
     return factor;
 }
 
-/* A block has TILE queries of a head and goes over the keys up to them. */
+/* A block computes TILE queries of a head. It loops over the keys up to its last query. */
 template <int HDP, int TILE>
 static __global__ void __launch_bounds__(TILE_THREADS) attend(struct attention_args a)
 {
@@ -41,7 +41,7 @@ static __global__ void __launch_bounds__(TILE_THREADS) attend(struct attention_a
     float *q = memory, *kv = q + TILE * (HDP + 1), *p = kv + TILE * (HDP + 1);
     const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
     const struct head_place head = head_of(a, blockIdx.x / a.tiles);
-    /* The last queries, which have most to do, first. */
+    /* The last queries come first, because they have the most keys. */
     const int64_t i0 = (a.tiles - 1 - blockIdx.x % a.tiles) * TILE;
     struct softmax_state state[R];
     float o[R][C] = {};
@@ -51,7 +51,7 @@ static __global__ void __launch_bounds__(TILE_THREADS) attend(struct attention_a
     load_tile<HDP, TILE>(a, {a.qkv, head.q, a.ld}, i0, a.scale, q);
     for (int64_t j0 = 0; j0 <= i0; j0 += TILE) {
         float s[R][R];
-        __syncthreads(); /* the values before are no longer read */
+        __syncthreads(); /* no thread still reads the previous values */
         load_tile<HDP, TILE>(a, {a.qkv, head.k, a.ld}, j0, 1.0f, kv);
         __syncthreads();
         tile_products<HDP, TILE>(q, kv, s);
@@ -64,7 +64,7 @@ static __global__ void __launch_bounds__(TILE_THREADS) attend(struct attention_a
                 o[i][j] *= factor;
         }
         store_scores<TILE>(s, p);
-        __syncthreads(); /* the keys are no longer read, the probabilities are there */
+        __syncthreads(); /* no thread still reads the keys, and all probabilities are written */
         load_tile<HDP, TILE>(a, {a.qkv, head.v, a.ld}, j0, 1.0f, kv);
         __syncthreads();
         tile_accumulate<HDP, TILE, false>(p, kv, o);

@@ -6,11 +6,11 @@
 #include <float.h>
 #include <math.h>
 
-enum { MASKS_BY_INFINITY = 91000 }; /* cuDNN's version */
+enum { MASKS_BY_INFINITY = 91000 }; /* first cuDNN version that masks by infinity */
 enum { CHANNELS_MAX = 128, CHANNELS_UNIT = 8, ROWS_UNIT = 4, SCRATCH_MAX = 512 << 20 };
 
-/* The number of samples of a run: the greatest divisor of b whose rows begin at aligned addresses
- * and whose scores fit into the scratch memory; 0: the scores of one sample do not fit. */
+/* The number of samples in one run: the greatest divisor of b for which every run begins at aligned
+ * addresses and the scores fit into the scratch memory. 0: the scores of one sample do not fit. */
 static int64_t portion_samples(int64_t b, int64_t t, int64_t heads)
 {
     int64_t n = b;
@@ -20,14 +20,14 @@ static int64_t portion_samples(int64_t b, int64_t t, int64_t heads)
     return n;
 }
 
-/* By shape alone. */
+/* Whether cuDNN computes the op. Apart from the presence of cuDNN, the shape alone decides. */
 static bool is_for_cudnn(enum dpt_dtype dtype, int64_t head_size, float dropout)
 {
     return dpt_cudnn_calls() && dtype != DPT_F32 && head_size % CHANNELS_UNIT == 0 &&
            head_size <= CHANNELS_MAX && !(dropout > 0.0f);
 }
 
-/* Elements of a row of qkv, and of y. */
+/* Elements of a row of qkv; below, elements of a row of y. */
 static int64_t row_of(const struct dpt_attention_shape *s)
 {
     return (s->heads + 2 * s->kv_heads) * s->head_size;
@@ -60,7 +60,8 @@ static enum dpt_status attention_plan(const union dpt_cudnn_shape *shape, cudnnH
                     (long long)a->head_size);
 }
 
-/* Q, K and V lie together; y and LSE, or the gradients, may lie in the same place. */
+/* The first run needs Q, K and V, which are one tensor. y and LSE, or the gradients, may share its
+ * memory. */
 static size_t attention_cold_bytes(const struct dpt_cudnn_entry *entry)
 {
     const struct dpt_attention_shape *a = &entry->shape.attention;
@@ -98,25 +99,26 @@ static struct dpt_cudnn_entry *attention_entry(struct dpt_cuda_stream *s,
     return dpt_cudnn_entry(s, &attention_kind, &(union dpt_cudnn_shape){.attention = *shape});
 }
 
-/* Values that are given with each run: for one thread at a time, the stream's. */
+/* Scalars that each run passes by value. */
 struct values {
     float scale, masked, one;
 };
 
 static struct values values_of(int64_t head_size)
 {
-    /* As the library's own graphs, by its version. */
+    /* The value that cuDNN's own graphs use in this version. */
     const float masked = dpt_cudnn_version() < MASKS_BY_INFINITY ? -FLT_MAX : -INFINITY;
     return (struct values){(float)(1.0 / sqrt((double)head_size)), masked, 1.0f};
 }
 
-/* Sample `first` of a tensor with `elements` elements a sample. */
+/* The address of sample `first` in a tensor with `elements` elements per sample. */
 static void *sample_at(const void *p, enum dpt_dtype dtype, int64_t first, int64_t elements)
 {
     return (char *)(uintptr_t)p + (size_t)(first * elements) * dpt_dtype_bytes(dtype);
 }
 
-/* Q, K and V of a sample, or their gradients, as tensors name..name + 2. */
+/* Sets tensors name..name + 2 to Q, K and V of the samples from `first` on, or to their
+ * gradients. */
 static void place_three(void *tensors[DPT_ATTENTION_TENSORS], int name, const void *of,
                         const struct dpt_attention_shape *s, int64_t first)
 {
@@ -147,8 +149,8 @@ bool dpt_cudnn_attention_forward(struct dpt_cuda_stream *s, const struct dpt_att
     return true;
 }
 
-/* The parts of backward's workspace, in bytes from its beginning: behind cuDNN's part the sums of
- * rows, and, where query heads share keys, dK and dV by query head. */
+/* The parts of backward's workspace, as offsets in bytes. First is cuDNN's own workspace, then the
+ * sums of rows, and then, if query heads share keys, dK and dV by query head. */
 struct scratch {
     size_t rows, dk, dv, end;
 };
@@ -171,7 +173,8 @@ static struct scratch scratch_of(const struct dpt_attention_shape *s, size_t own
     return at;
 }
 
-/* dK and dV of a portion, from those of its query heads. */
+/* to = the sum of `from` over the query heads that share a key and value head; for dK or dV of a
+ * portion. */
 static void add_heads(struct dpt_cuda_stream *s, const struct dpt_attention_shape *shape,
                       const void *from, void *to)
 {
@@ -186,7 +189,7 @@ static void add_heads(struct dpt_cuda_stream *s, const struct dpt_attention_shap
     DPT_CUDA_LAUNCH(s, "attention backward", head_sums, &sums);
 }
 
-/* Posts backward of the portion from sample `first`; `memory` is the workspace. */
+/* Posts backward of the portion that begins at sample `first`. `memory` is the workspace. */
 static void post_portion_backward(struct dpt_cuda_stream *s, struct dpt_cudnn_entry *entry,
                                   const struct dpt_attention *a, int64_t first, char *memory)
 {

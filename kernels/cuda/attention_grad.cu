@@ -1,12 +1,13 @@
-/* Attention's gradient without atomics, the same bits every time: one kernel has a tile of keys and
- * goes over the queries from there on, of one query head of theirs after another, for dk and dv;
- * another has a tile of queries and goes over the keys up to there, for dq. Both compute the
- * probabilities again from the kept log-sum-exp. See attention.cuh. */
+/* Attention's gradient without atomics, so every run gives the same bits. One kernel computes dk
+ * and dv: a block has a tile of keys and loops over the later queries, one query head of these keys
+ * after another. The other kernel computes dq: a block has a tile of queries and loops over the
+ * earlier keys. Both compute the probabilities again from the stored log-sum-exp. See
+ * attention.cuh. */
 #include "kernels/cuda/attention.cuh"
 
 enum { LANES = 32, WARPS = 4 };
 
-/* ret (B, H, T) = sum over a head's channels of dy*y; a warp has one. */
+/* ret (B, H, T) = sum over a head's channels of dy*y. A warp computes one sum. */
 static __global__ void row_dots(struct attention_args a, int64_t n, float *ret)
 {
     const int lane = threadIdx.x % LANES;
@@ -23,8 +24,8 @@ static __global__ void row_dots(struct attention_args a, int64_t n, float *ret)
         ret[i] = sum;
 }
 
-/* From the products s = q k^T and ds = dy v^T of a tile: s becomes the (dropped) probabilities, ds
- * the gradient of the scores. Zero above the diagonal and beyond T. */
+/* Reads s = q k^T and ds = dy v^T of a tile. Writes the probabilities (after dropout) to s and the
+ * gradient of the scores to ds. Both become zero above the diagonal and beyond T. */
 template <int TILE>
 static __device__ void
 score_gradients(const struct attention_args &a, const struct head_place &head, int64_t i0,
@@ -53,8 +54,8 @@ score_gradients(const struct attention_args &a, const struct head_place &head, i
     }
 }
 
-/* Two blocks at once where a multiprocessor has the shared memory for them: 228 KB. Elsewhere the
- * registers of a second one would only be missed. */
+/* Two blocks at once where a multiprocessor has enough shared memory for two: 228 KB. On other
+ * devices a second block cannot run, and its registers would be missing in the first. */
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
 enum { KEYS_GRAD_64_BLOCKS = 2 };
 #else
@@ -81,7 +82,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, HDP == 64 ? KEYS_GRAD_64_
         const struct head_place head = head_of(a, first + tile / tiles);
         const int64_t i0 = j0 + tile % tiles * TILE;
         float s[R][R], ds[R][R];
-        __syncthreads(); /* the queries before are no longer read */
+        __syncthreads(); /* no thread still reads the previous queries */
         load_tile<HDP, TILE>(a, {a.qkv, head.q, a.ld}, i0, a.scale, q);
         load_tile<HDP, TILE>(a, {a.dy, head.y, a.ldy}, i0, 1.0f, dy);
         __syncthreads();
@@ -116,7 +117,7 @@ static __global__ void __launch_bounds__(TILE_THREADS) queries_grad(struct atten
     load_tile<HDP, TILE>(a, {a.dy, head.y, a.ldy}, i0, 1.0f, dy);
     for (int64_t j0 = 0; j0 <= i0; j0 += TILE) {
         float s[R][R], ds[R][R];
-        __syncthreads(); /* the keys before are no longer read */
+        __syncthreads(); /* no thread still reads the previous keys */
         load_tile<HDP, TILE>(a, {a.qkv, head.k, a.ld}, j0, 1.0f, k);
         load_tile<HDP, TILE>(a, {a.qkv, head.v, a.ld}, j0, 1.0f, v);
         __syncthreads();
@@ -138,7 +139,8 @@ template <int HDP, int TILE> static void post_grad(struct attention_args *a, int
     post_tiles(queries_grad<HDP, TILE>, a, b * a->heads, bytes, queue);
 }
 
-/* Tiles of TILE rows, or of half as many where the device has no room for those. */
+/* Launches the kernels with tiles of TILE rows, or of half as many rows if the device has no room
+ * for TILE. */
 template <int HDP, int TILE>
 static void post_fitting(struct attention_args *a, int64_t b, int shared_bytes, void *queue)
 {

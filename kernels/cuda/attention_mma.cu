@@ -3,8 +3,8 @@
 
 enum { KEYS = MMA_TILE / MMA_N };
 
-/* The scores of one of a lane's two queries with its keys from j0 on become exp(score - most),
- * dropped. Returns the factor of all that was summed before. */
+/* Replaces the scores of one of a lane's two queries with the lane's keys from j0 on by exp(score -
+ * most), after dropout. Returns the factor by which all earlier sums must be multiplied. */
 static __device__ inline float softmax_half(const attention_args &a, const query_place &query,
                                             int64_t j0, int half, float s[KEYS][4],
                                             softmax_state *state)
@@ -35,7 +35,7 @@ static __device__ inline float softmax_half(const attention_args &a, const query
     return factor;
 }
 
-/* A block has 64 queries of a head and goes over the keys up to them. */
+/* A block computes 64 queries of a head. It loops over the keys up to its last query. */
 template <typename E, int HD>
 static __global__ void __launch_bounds__(MMA_THREADS) attend_mma(attention_args a)
 {
@@ -43,9 +43,10 @@ static __global__ void __launch_bounds__(MMA_THREADS) attend_mma(attention_args 
     constexpr int CHANNELS = HD / MMA_N;
     uint32_t *k = (uint32_t *)memory, *v = k + tile_words<HD>;
     const head_place head = head_of(a, blockIdx.x / a.tiles);
-    /* The last queries, which have most to do, first. */
+    /* The last queries come first, because they have the most keys. */
     const int64_t i0 = (a.tiles - 1 - blockIdx.x % a.tiles) * MMA_TILE;
-    const int64_t row = i0 + warp_row() + lane_row(); /* and 8 on */
+    /* the lane's first row; its second is row + 8 */
+    const int64_t row = i0 + warp_row() + lane_row();
     uint32_t q[HD / MMA_K][4];
     softmax_state state[2] = {softmax_begin(), softmax_begin()};
     float o[CHANNELS][4] = {};
@@ -54,7 +55,7 @@ static __global__ void __launch_bounds__(MMA_THREADS) attend_mma(attention_args 
     left_operands<HD>(k, q);
     for (int64_t j0 = 0; j0 <= i0; j0 += MMA_TILE) {
         float s[KEYS][4] = {};
-        __syncthreads(); /* the tiles before are no longer read */
+        __syncthreads(); /* no thread still reads the previous tiles */
         load_words<HD>(a, {a.qkv, head.k, a.ld}, j0, k);
         load_words<HD>(a, {a.qkv, head.v, a.ld}, j0, v);
         __syncthreads();

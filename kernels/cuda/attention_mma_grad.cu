@@ -1,5 +1,5 @@
-/* Attention's gradient on tensor cores, without atomics: as attention_grad.cu, one kernel for dk
- * and dv and one for dq. See attention_mma.cuh. */
+/* Attention's gradient on tensor cores, without atomics. As in attention_grad.cu, one kernel
+ * computes dk and dv and another dq. See attention_mma.cuh. */
 #include "kernels/cuda/attention_mma.cuh"
 
 /* A query of a head, and its log-sum-exp and sum of dy*y. */
@@ -8,8 +8,8 @@ struct query_row {
     float lse, dot;
 };
 
-/* *ds becomes the gradient of a score and *s its (dropped) probability, from the products *s = q
- * k^T and *ds = dy v^T. */
+/* Reads *s = q k^T and *ds = dy v^T of one score. Writes its probability (after dropout) to *s and
+ * its gradient to *ds. */
 static __device__ inline void score_gradient(const attention_args &a, const query_row &row,
                                              int64_t key, float *s, float *ds)
 {
@@ -23,8 +23,8 @@ static __device__ inline void score_gradient(const attention_args &a, const quer
     *ds = probability * (*ds * factor - row.dot);
 }
 
-/* A block has 64 keys. It goes over the later queries, one query head of the keys' group after
- * another. Products are transposed: rows are keys. */
+/* A block has 64 keys. It loops over the later queries, one query head of the keys' group after
+ * another. Products are transposed: their rows are keys. */
 template <typename E, int HD>
 static __global__ void __launch_bounds__(MMA_THREADS) keys_grad_mma(attention_args a)
 {
@@ -35,7 +35,7 @@ static __global__ void __launch_bounds__(MMA_THREADS) keys_grad_mma(attention_ar
     const int64_t first = blockIdx.x / a.tiles * (a.heads / a.kv_heads);
     const head_place keys = head_of(a, first);
     const int64_t j0 = blockIdx.x % a.tiles * MMA_TILE, tiles = a.tiles - j0 / MMA_TILE;
-    const int64_t key = j0 + warp_row() + lane_row(); /* and 8 on */
+    const int64_t key = j0 + warp_row() + lane_row(); /* the first of two, the second is 8 on */
     uint32_t k[HD / MMA_K][4], v[HD / MMA_K][4];
     float dk[CHANNELS][4] = {}, dv[CHANNELS][4] = {};
     load_words<HD>(a, {a.qkv, keys.k, a.ld}, j0, q);
@@ -82,7 +82,8 @@ static __global__ void __launch_bounds__(MMA_THREADS) keys_grad_mma(attention_ar
     store_products<E, HD>(a, dv, one, {a.dqkv, keys.v, a.ld}, j0);
 }
 
-/* A block has 64 queries and goes over the keys up to them. Four blocks at once, or two. */
+/* A block has 64 queries and loops over the keys up to its last query. The launch bounds allow four
+ * blocks at once on a multiprocessor for 64 channels, else two. */
 template <typename E, int HD>
 static __global__ void __launch_bounds__(MMA_THREADS, HD == 64 ? 4 : 2)
     queries_grad_mma(attention_args a)
@@ -91,7 +92,7 @@ static __global__ void __launch_bounds__(MMA_THREADS, HD == 64 ? 4 : 2)
     uint32_t *k = (uint32_t *)memory, *v = k + tile_words<HD>;
     const head_place head = head_of(a, blockIdx.x / a.tiles);
     const int64_t i0 = (a.tiles - 1 - blockIdx.x % a.tiles) * MMA_TILE;
-    const int64_t query = i0 + warp_row() + lane_row(); /* and 8 on */
+    const int64_t query = i0 + warp_row() + lane_row(); /* the first of two, the second is 8 on */
     uint32_t q[HD / MMA_K][4], dy[HD / MMA_K][4];
     float dq[HD / MMA_N][4] = {}, lse[2], dot[2];
 #pragma unroll

@@ -21,7 +21,7 @@ static const cudnnDataType_t F32 = CUDNN_DATA_FLOAT;
 
 /* ---- tensors ---- */
 
-/* (B, n, T, d), of rows that are `row` elements apart; transposed: (B, n, d, T). */
+/* A tensor (B, n, T, d) whose rows are `row` elements apart; transposed: (B, n, d, T). */
 static int head_tensor(struct graph *a, int64_t n, int64_t row, bool transposed)
 {
     const struct dpt_attention_shape *s = a->shape;
@@ -35,7 +35,7 @@ static int score_tensor(struct graph *a, cudnnDataType_t type)
     return dpt_cudnn_virtual(&a->g, type, a->scores, a->scores_at);
 }
 
-/* Scores by key, then query. */
+/* The tensor of scores with keys as rows and queries as columns. */
 static int transposed_scores(struct graph *a)
 {
     const int64_t dims[4] = {a->scores[0], a->scores[1], a->scores[3], a->scores[2]};
@@ -48,7 +48,7 @@ static int row_values(struct graph *a)
     return dpt_cudnn_virtual(&a->g, F32, a->rows, a->rows_at);
 }
 
-/* ---- operations; each returns a new tensor ---- */
+/* ---- operations; each returns the number of its result ---- */
 
 static int on_elements(struct graph *a, cudnnPointwiseMode_t mode, int x, int y, int to)
 {
@@ -74,7 +74,7 @@ static int index_of(struct graph *a, int x, int64_t axis)
     return op.to;
 }
 
-/* The scores of a query with later keys become MASKED. */
+/* Replaces the scores of a query with later keys by MASKED. */
 static int masked_scores(struct graph *a, int s)
 {
     const struct dpt_cudnn_pointwise seen = {.mode = CUDNN_POINTWISE_CMP_GE,
@@ -93,7 +93,7 @@ static int masked_scores(struct graph *a, int s)
     return select.to;
 }
 
-/* Q K^T; `keys` are K, transposed. */
+/* Q K^T; `keys` is K transposed. */
 static int score_products(struct graph *a, int queries, int keys)
 {
     const int to = score_tensor(a, F32);

@@ -1,5 +1,5 @@
-/* Causal attention as graphs of cuDNN's (cudnn_graph.h): which tensors there are, and the plans.
- * Apart from the device, so that whether cuDNN has a plan can be asked where there is no GPU. */
+/* Causal attention as cuDNN graphs (cudnn_graph.h): their tensors and their plans. Separate from
+ * the device, so that a machine without a GPU can ask whether cuDNN has a plan. */
 #ifndef DPT_KERNELS_CUDA_ATTENTION_PLANS_H
 #define DPT_KERNELS_CUDA_ATTENTION_PLANS_H
 
@@ -11,9 +11,9 @@ struct dpt_attention_shape {
     bool backward;
 };
 
-/* The tensors in memory, as kernels/ops.h has them. Q, K and V lie in one, a row apart, and so do
- * their gradients; but where query heads share keys, dK and dV are (B, T, C) each, by query head,
- * and the sums over those that share are not the graph's. */
+/* The tensors, with the layout of kernels/ops.h. Q, K and V are parts of each row of one tensor,
+ * and so are their gradients. Exception: if query heads share keys, dK and dV are (B, T, C) each,
+ * by query head, and the caller sums over the query heads that share. */
 enum dpt_attention_tensor {
     DPT_ATTENTION_Q,
     DPT_ATTENTION_K,
@@ -21,8 +21,8 @@ enum dpt_attention_tensor {
     DPT_ATTENTION_O,
     DPT_ATTENTION_LSE,
     DPT_ATTENTION_SCALE,  /* float, by value: 1 / sqrt(head_size) */
-    DPT_ATTENTION_MASKED, /* float, by value: the score of a key that is masked */
-    /* Backward, and only there: */
+    DPT_ATTENTION_MASKED, /* float, by value: the score of a masked key */
+    /* Only in backward: */
     DPT_ATTENTION_DO,
     DPT_ATTENTION_DQ,
     DPT_ATTENTION_DK,
@@ -32,7 +32,8 @@ enum dpt_attention_tensor {
     DPT_ATTENTION_TENSORS
 };
 
-/* ids: by the names above; -1: the graph has no such tensor. Errors as dpt_cudnn_plan_create. */
+/* ret_ids[name] is the tensor's id; -1: the graph has no such tensor. Errors as
+ * dpt_cudnn_plan_create's. */
 DPT_MUST_USE enum dpt_status
 dpt_attention_plan_create(const struct dpt_attention_shape *shape, cudnnHandle_t handle,
                           cudnnBackendDescriptor_t device, struct dpt_cudnn_plan **ret,

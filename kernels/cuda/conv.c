@@ -1,15 +1,16 @@
-/* Convolutions, with the weight as (out, kernel, kernel, in): y and dx by cuDNN (cudnn_ops.h), or
- * as products with windows of the images, which are written out for some images at a time
- * ("im2col"). Then dx is made of the windows' gradients in f32, pixel by pixel, in the windows'
- * order; parts of dw are added in the images' order. */
+/* Convolutions, with the weight as (out, kernel, kernel, in). cuDNN computes y and dx
+ * (cudnn_ops.h). Shapes that it does not take, and dw, are products with windows of the images,
+ * which a kernel writes to memory for some images at a time ("im2col"). dx is then summed from the
+ * windows' gradients in f32, pixel by pixel, in the windows' order. The images' parts of dw are
+ * added in the images' order. */
 #include "kernels/cuda/cudnn_ops.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 
-/* The most windows that are written out at once, unless one image has more. */
+/* The most bytes of windows in memory at once, unless one image has more. */
 enum { WINDOWS_BYTES_MAX = 256 << 20, ALIGN_BYTES = 256 };
 
-/* A convolution, and how it is cut: `each` images at a time. */
+/* A convolution, which is computed for `each` images at a time. */
 struct conv {
     struct dpt_cuda_stream *s;
     const char *name;
@@ -17,10 +18,10 @@ struct conv {
     int64_t in, out;
     enum dpt_dtype dtype;
     int64_t per_image, width, each; /* windows of an image, elements of one */
-    bool pixels;                    /* windows are the image's pixels */
+    bool pixels;                    /* the windows are the image itself */
 };
 
-/* Parts of the workspace, in bytes from its beginning. */
+/* The parts of the workspace, as offsets in bytes. */
 struct layout {
     size_t weight, windows, sums, end;
 };
@@ -30,7 +31,7 @@ static size_t align_up(size_t bytes)
     return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
 }
 
-/* `element`: bytes of one element of the windows. */
+/* `element` is the bytes of one element of the windows. */
 static struct conv conv_of(struct dpt_cuda_stream *s, const struct dpt_windows *of, int64_t in,
                            int64_t out, enum dpt_dtype dtype, size_t element)
 {
@@ -50,7 +51,7 @@ static struct conv conv_of(struct dpt_cuda_stream *s, const struct dpt_windows *
     return c;
 }
 
-/* Whether kernels of ours are to be posted. */
+/* Whether our kernels are posted. False while the stream prepares and after an error. */
 static bool goes_on(const struct conv *c)
 {
     return !c->s->base.preparing && c->s->base.error.status == DPT_OK;
@@ -61,7 +62,7 @@ static struct dpt_launch_conv_weight weight_of(const struct conv *c)
     return (struct dpt_launch_conv_weight){c->out, c->in, c->of.kernel * c->of.kernel, c->dtype};
 }
 
-/* Images from `first` on that are next. */
+/* The next images, from `first` on: `each`, or the rest. */
 static struct dpt_windows images_at(const struct conv *c, int64_t first)
 {
     struct dpt_windows of = c->of;
@@ -86,8 +87,8 @@ static const void *windows_in(const struct conv *c, const struct dpt_windows *im
     return to;
 }
 
-/* The workspace: false when the op ends here. While the stream prepares there is none, and its
- * products are prepared all the same. */
+/* Gives the op its workspace. False when the op ends here. While the stream prepares it returns
+ * true without memory, so that the products are prepared. */
 static bool conv_workspace(const struct conv *c, const struct layout *at, char **ret)
 {
     void *memory = NULL;
@@ -138,7 +139,7 @@ static void cudnn_forward(const struct conv *c, const struct dpt_conv_forward *a
     dpt_cudnn_conv_run(c->s, plan, a->x, weight, a->y, memory + at.windows);
 }
 
-/* A gradient that is added to dx is computed in the workspace first. */
+/* With add_dx, the gradient is computed in the workspace first and then added to dx. */
 static void cudnn_input_gradient(const struct conv *c, const struct dpt_conv_backward *a)
 {
     const struct dpt_conv_shape product = shape_of(c, true);

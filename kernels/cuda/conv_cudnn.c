@@ -38,7 +38,7 @@ static size_t max_size(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Bytes of the largest of the three tensors, which may all lie in one place. */
+/* Bytes of the largest of the three tensors. In the first run all three share this memory. */
 static size_t operand_bytes(const struct dpt_conv_shape *c)
 {
     const struct dpt_windows *of = &c->of;

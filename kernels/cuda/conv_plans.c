@@ -1,9 +1,9 @@
-/* See conv_plans.h. */
+/* Plans of convolutions (conv_plans.h). */
 #include "kernels/cuda/conv_plans.h"
 
 enum { WORKSPACE_MAX = 256 << 20 };
 
-/* (n, c, h, w) by number, (n, h, w, c) in memory. */
+/* A tensor with dimensions (n, c, h, w) that is (n, h, w, c) in memory. */
 static int channels_last(struct dpt_cudnn_graph *g, cudnnDataType_t type, const int64_t dims[4])
 {
     const int64_t strides[4] = {dims[1] * dims[2] * dims[3], 1, dims[3] * dims[1], dims[1]};

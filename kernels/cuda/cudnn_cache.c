@@ -1,16 +1,16 @@
-/* See cudnn_cache.h. */
+/* The cuDNN plans of a stream (cudnn_cache.h). */
 #include "kernels/cuda/cudnn_cache.h"
 
 #include "kernels/cuda/cudnn_calls.h"
 
 #include <stdlib.h>
 
-/* ResNet-152 has some 30 convolutions of different shapes, both ways. */
+/* ResNet-152 has about 30 shapes of convolutions, each with a plan forward and a plan backward. */
 enum { PLANS_MAX = 128 };
 
 struct dpt_cudnn {
     cudnnHandle_t handle;
-    int n, next; /* entries; the one that is replaced when all are taken */
+    int n, next; /* number of entries; the one to replace when all are taken */
     struct dpt_cudnn_entry entries[PLANS_MAX];
 };
 
@@ -51,7 +51,7 @@ static enum dpt_status open_handle(struct dpt_cuda_stream *s, struct dpt_err *er
                     dpt_cudnn_version(), calls->GetErrorString(code));
 }
 
-/* A new entry, in a free place or in that of the oldest. */
+/* Makes a new entry in a free place, or in place of the oldest entry. */
 static enum dpt_status make_entry(struct dpt_cudnn *c, const struct dpt_cudnn_kind *kind,
                                   const union dpt_cudnn_shape *shape, struct dpt_cudnn_entry **ret,
                                   struct dpt_err *err)

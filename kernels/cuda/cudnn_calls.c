@@ -1,4 +1,4 @@
-/* cuDNN, loaded (cudnn_calls.h). */
+/* Loads cuDNN (cudnn_calls.h). */
 #include "kernels/cuda/cudnn_calls.h"
 
 #include <dlfcn.h>

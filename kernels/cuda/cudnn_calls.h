@@ -1,5 +1,5 @@
-/* The calls of cuDNN that are used, found at run time: a program that was built with its header
- * starts where the library is not. */
+/* The calls of cuDNN that we use. They are found at run time, so a program that was built with
+ * cuDNN's header also starts on a machine without the library. */
 #ifndef DPT_KERNELS_CUDA_CUDNN_CALLS_H
 #define DPT_KERNELS_CUDA_CUDNN_CALLS_H
 
@@ -26,8 +26,8 @@ struct dpt_cudnn_calls {
 #undef X
 };
 
-/* NULL: there is no cuDNN of the header's major version here, or DPT_CUDNN=off says not to look.
- * Loaded by the first call, for good; any thread. */
+/* Returns the calls, or NULL: the machine has no cuDNN of the header's major version, or
+ * DPT_CUDNN=off forbids it. The first call loads the library and never unloads it. Any thread. */
 const struct dpt_cudnn_calls *dpt_cudnn_calls(void);
 
 #endif

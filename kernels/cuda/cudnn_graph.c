@@ -1,5 +1,5 @@
-/* cuDNN's descriptors (cudnn_graph.h): each is created, given its attributes one by one, and
- * finalized. */
+/* cuDNN's descriptors (cudnn_graph.h). Each descriptor is created, given its attributes one by one,
+ * and finalized. */
 #include "kernels/cuda/cudnn_graph.h"
 
 #include "kernels/cuda/cudnn_calls.h"
@@ -18,7 +18,7 @@ struct dpt_cudnn_plan {
 
 /* ---- descriptors ---- */
 
-/* True for success. Else the builder's first error, with cuDNN's own words. */
+/* True for success. Otherwise keeps the error, with cuDNN's text, if it is the builder's first. */
 static bool succeeds(struct dpt_cudnn_builder *b, cudnnStatus_t code)
 {
     char words[512] = "";
@@ -36,7 +36,7 @@ static bool succeeds(struct dpt_cudnn_builder *b, cudnnStatus_t code)
     return false;
 }
 
-/* All of these do nothing after an error. */
+/* After an error of the builder, none of these functions does anything. */
 
 static cudnnBackendDescriptor_t create_descriptor(struct dpt_cudnn_builder *b,
                                                   cudnnBackendDescriptorType_t type)
@@ -61,7 +61,7 @@ static void set_descriptor(struct dpt_cudnn_builder *b, cudnnBackendDescriptor_t
     set_attribute(b, of, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, (const void *)&value);
 }
 
-/* Returns how many values there are; at most `most` are written. */
+/* Returns the number of values; writes at most `most` of them. */
 static int64_t get_attribute(struct dpt_cudnn_builder *b, cudnnBackendDescriptor_t of,
                              cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                              int64_t most, void *ret)
@@ -141,7 +141,8 @@ static void set_tensor(struct dpt_cudnn_graph *g, cudnnBackendDescriptor_t op,
     set_descriptor(&g->builder, op, name, g->tensors[tensor]);
 }
 
-/* The descriptor of an operation that computes in f32; the caller sets the other attributes. */
+/* Creates the descriptor of an operation that computes in f32. The caller sets the other
+ * attributes. */
 static cudnnBackendDescriptor_t create_kind(struct dpt_cudnn_graph *g, const char *what,
                                             cudnnBackendDescriptorType_t type,
                                             cudnnBackendAttributeName_t computes)
@@ -153,7 +154,7 @@ static cudnnBackendDescriptor_t create_kind(struct dpt_cudnn_graph *g, const cha
     return kind;
 }
 
-/* Finishes an operation, and destroys its `kind`. */
+/* Adds a finished operation to the graph and destroys its descriptor `kind`. */
 static void add_op(struct dpt_cudnn_graph *g, cudnnBackendDescriptor_t op,
                    cudnnBackendDescriptor_t kind)
 {
@@ -225,7 +226,7 @@ void dpt_cudnn_reshape(struct dpt_cudnn_graph *g, int a, int to)
     add_op(g, op, NULL);
 }
 
-/* The library's names of a convolution, forward and back, and of its tensors. */
+/* The library's names for one direction of a convolution and for its tensors. */
 struct pass {
     cudnnBackendDescriptorType_t type;
     cudnnBackendAttributeName_t alpha, beta, conv, x, w, y;
@@ -276,14 +277,15 @@ void dpt_cudnn_convolution(struct dpt_cudnn_graph *g, const struct dpt_cudnn_con
 
 /* ---- plans ---- */
 
-/* Where a plan shall run. */
+/* The target of a plan. Exactly one of handle and device is set. */
 struct target {
-    cudnnHandle_t handle;            /* or NULL, */
+    cudnnHandle_t handle;            /* or NULL */
     cudnnBackendDescriptor_t device; /* or NULL */
     int64_t max_workspace;
 };
 
-/* Whether an engine says of itself that two runs may differ, or that it transforms its operands. */
+/* Whether an engine must not be used: by its own notes it is not deterministic or uses Winograd's
+ * transforms. */
 static bool is_unfit(cudnnBackendDescriptor_t config)
 {
     struct dpt_cudnn_builder b = {.what = "an engine's notes"};
@@ -301,7 +303,8 @@ static bool is_unfit(cudnnBackendDescriptor_t config)
     return unfit;
 }
 
-/* The plan of this configuration, and its workspace. NULL: the library refuses it. */
+/* Returns the plan of this configuration and its workspace in bytes. NULL: the library refuses
+ * it. */
 static cudnnBackendDescriptor_t plan_of(cudnnBackendDescriptor_t config,
                                         const struct target *target, int64_t *ret_workspace)
 {
@@ -322,7 +325,8 @@ static cudnnBackendDescriptor_t plan_of(cudnnBackendDescriptor_t config,
     return NULL;
 }
 
-/* The first of the configurations that will do. */
+/* Chooses the first configuration that is fit, has a plan, and needs at most max_workspace
+ * bytes. */
 static enum dpt_status choose_config(cudnnBackendDescriptor_t *configs, int64_t n,
                                      const struct target *target, struct dpt_cudnn_plan *ret,
                                      struct dpt_err *err)
