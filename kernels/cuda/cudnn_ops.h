@@ -1,7 +1,7 @@
 /* Attention and convolutions by cuDNN, if the machine has it. Two things decide whether cuDNN
  * computes an op: its shape, and the presence of cuDNN, which the device's fingerprint names. The
- * kernels and products of this folder compute all other ops. If cuDNN should compute a shape but
- * has no plan for it, the op fails.
+ * kernels and products of this folder compute all other ops. If the shape is one of cuDNN's but
+ * cuDNN has no plan for it, the op fails.
  *
  * Attention: heads of up to 128 channels, a multiple of 8, in bf16 and fp16, without dropout.
  * Backward also needs room for the 16-bit scores of one sample; without it, kernels of this folder

@@ -4,7 +4,8 @@
 
 enum { LANES = 32, WARPS = 4, THREADS = 128 };
 
-/* One thread a column: a chain of fma from the bias on, in the order of the rows of w. */
+/* One thread per column: a chain of fma that begins with the bias, in the order of the rows of
+ * w. */
 static __global__ void linear_row(struct dpt_linear_row a)
 {
     const int64_t j = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -16,7 +17,7 @@ static __global__ void linear_row(struct dpt_linear_row a)
     a.y[j] = sum;
 }
 
-/* One warp a result: the dot product of x and a row of w, and a bias. */
+/* One warp per result: the dot product of x and a row of w, plus the bias. */
 static __global__ void linear_row_out_in(struct dpt_linear_row a)
 {
     const int lane = threadIdx.x % LANES;
@@ -42,7 +43,7 @@ void dpt_launch_linear_row(void *queue, const struct dpt_linear_row *a)
         linear_row<<<(unsigned)ceil_div(a->out, THREADS), THREADS, 0, q>>>(*a);
 }
 
-/* One block a head of a row; its scores are in shared memory. */
+/* One block per head of a row. Its scores are in shared memory. */
 static __global__ void attend_rows(struct dpt_attention_rows a)
 {
     extern __shared__ float scores[];
@@ -67,7 +68,7 @@ static __global__ void attend_rows(struct dpt_attention_rows a)
         scores[s] = exp_of(scores[s] - most);
         sum += scores[s];
     }
-    sum = block_reduce<THREADS, plus>(sum, place); /* and all scores are there */
+    sum = block_reduce<THREADS, plus>(sum, place); /* also a barrier: all scores are written */
     for (int64_t j = threadIdx.x; j < hd; j += THREADS) {
         float mean = 0.0f;
         for (int64_t s = 0; s <= row; s++)
@@ -78,13 +79,13 @@ static __global__ void attend_rows(struct dpt_attention_rows a)
 
 int64_t dpt_launch_attention_rows_max(int shared_bytes)
 {
-    return shared_bytes / (int)sizeof(float) - THREADS; /* those of `place` */
+    return shared_bytes / (int)sizeof(float) - THREADS; /* the floats of `place` */
 }
 
 void dpt_launch_attention_rows(void *queue, const struct dpt_attention_rows *a)
 {
     const int64_t blocks = (a->end - a->first) * a->heads;
-    /* Whole groups of four scores: the compiler reads the last ones as a group. */
+    /* Whole groups of four scores, because the compiled kernel reads scores in groups of four. */
     const int bytes = (int)(ceil_div(a->end, 4) * 4) * (int)sizeof(float);
     if (blocks > 0)
         post_with_shared(attend_rows, a, (unsigned)blocks, THREADS, bytes, queue);

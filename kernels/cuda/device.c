@@ -51,10 +51,11 @@ static enum dpt_status cuda_alloc(struct dpt_device *dev, size_t bytes, void **r
         code = cudaMalloc(&p, cuda_reserved(bytes));
     if (code == cudaSuccess)
         code = cudaMemsetAsync(p, 0, cuda_reserved(bytes), cudaStreamPerThread);
-    if (code == cudaSuccess) /* only this stream: work of other streams may wait for other ranks */
+    /* Waits for this stream alone, because work of other streams may wait for other ranks. */
+    if (code == cudaSuccess)
         code = cudaStreamSynchronize(cudaStreamPerThread);
     if (code != cudaSuccess) {
-        (void)cudaGetLastError(); /* reported here, so that the next launch does not report it */
+        (void)cudaGetLastError(); /* cleared, so that the next launch does not report it */
         if (p)
             (void)cudaFree(p);
         return dpt_cuda_translate(err, code, what, index_of(dev));
@@ -66,7 +67,7 @@ static enum dpt_status cuda_alloc(struct dpt_device *dev, size_t bytes, void **r
 static void cuda_free(struct dpt_device *dev, void *ptr, size_t bytes)
 {
     (void)bytes;
-    /* An error here is that of an earlier op, and sticks to the op's stream. */
+    /* An error here comes from an earlier op and sticks to that op's stream. */
     if (cudaSetDevice(index_of(dev)) == cudaSuccess)
         (void)cudaFree(ptr);
 }
@@ -102,7 +103,7 @@ static void cuda_stream_destroy(struct dpt_stream *stream)
     (void)cudaSetDevice(index_of(s->base.device));
     if (s->queue)
         (void)cudaStreamSynchronize(s->queue);
-    dpt_cudnn_destroy(&s->cudnn); /* it has the queue */
+    dpt_cudnn_destroy(&s->cudnn); /* uses the queue */
     if (s->queue)
         (void)cudaStreamDestroy(s->queue);
     dpt_cuda_gemm_engine_destroy(&s->gemm, s->base.device);
@@ -147,7 +148,7 @@ static enum dpt_status cuda_stream_create(struct dpt_device *dev, int threads, b
     return DPT_OK;
 }
 
-/* The device has its own. */
+/* Only checks the number: a CUDA device has its own threads. */
 static void cuda_stream_set_threads(struct dpt_stream *stream, int threads)
 {
     (void)stream;
@@ -165,8 +166,9 @@ static enum dpt_status cuda_sync(struct dpt_stream *stream, struct dpt_err *err)
     return dpt_stream_take_error(stream, err);
 }
 
-/* gemm.h says why. Products run where the stream's ops work, if that is large enough; cuDNN's
- * attention works there itself. */
+/* Runs each prepared product and cuDNN plan once; gemm.h gives the reason. Products run in the
+ * stream's workspace if it is large enough. cuDNN's ops use that workspace themselves, so their
+ * operands are in separate memory. */
 static enum dpt_status warm_up(struct dpt_cuda_stream *s, size_t gemm_bytes, size_t cudnn_bytes,
                                struct dpt_err *err)
 {
@@ -236,8 +238,8 @@ static void cuda_event_wait(void *event, struct dpt_stream *stream)
                           "what was posted before an event");
 }
 
-/* An event that could not be recorded has no time; the stream has the error of the recording. The
- * error of this call is cleared, so that the next launch does not report it. */
+/* 0 for an event that could not be recorded; the stream has the error of the recording. The error
+ * of this call is cleared, so that the next launch does not report it. */
 static double cuda_event_ms(void *from, void *to)
 {
     float ms = 0;

@@ -8,7 +8,7 @@
 
 enum { CC_MAJOR_MIN = 8 };
 
-/* Whether device `index` is there and can run what was compiled. */
+/* Finds device `index` and checks that it can run the compiled kernels. */
 static enum dpt_status find_device(int index, struct cudaDeviceProp *ret, struct dpt_err *err)
 {
     int count = 0, driver = 0;

@@ -1,23 +1,23 @@
-/* Token embeddings, with or without those of positions.
+/* Token embeddings, with or without position embeddings.
  *
- * Backward needs no atomics. The positions are put in the order of (token, position): tiles of them
- * are sorted, and the place of each is the number of those before it in all tiles. The rows of the
- * gradient are then added up in that order, in pieces of PIECE places. A token that
- * continues in the next piece has a part in each, and its parts are added in their order. */
+ * Backward needs no atomics. It orders the positions by (token, position): it sorts tiles of
+ * positions, and the place of a position in the order is the number of smaller keys in all tiles.
+ * Then it sums the rows of the gradient in that order, in pieces of PIECE places. A token that
+ * continues in the next piece has a partial sum in each piece, and these are added in order. */
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 
 enum {
     THREADS = 256,
     LANES = 32,
-    TILE = 1024, /* positions sorted by a block */
+    TILE = 1024, /* positions that a block sorts */
     RANK_THREADS = 128,
-    PIECE = 32, /* as many as lanes */
+    PIECE = 32, /* equal to the lanes of a warp */
     PLACE_THREADS = 128,
-    AHEAD = 8 /* rows whose loads are under way at once */
+    AHEAD = 8 /* rows loaded at once */
 };
 
-/* A warp has a row. Its lanes take some elements in a row at a time (elem.cuh). */
+/* A warp computes a row. Each lane takes N adjacent elements at a time (elem.cuh). */
 template <typename E, bool WHOLE>
 static __global__ void __launch_bounds__(THREADS, 4)
     embed(struct dpt_embedding_forward a, struct drop d)
@@ -67,7 +67,8 @@ void dpt_launch_embedding_forward(void *queue, const struct dpt_embedding_forwar
 
 /* --- the order of the positions ---
  *
- * A position's key is its token and, below that, itself: no two are equal. */
+ * The key of a position has its token in the upper half and the position in the lower half, so no
+ * two keys are equal. */
 
 static __device__ inline int32_t token_of(uint64_t key)
 {
@@ -79,8 +80,8 @@ static __device__ inline int32_t position_of(uint64_t key)
     return (int32_t)(uint32_t)key;
 }
 
-/* Block: sorts the keys of TILE positions by a bitonic network (Batcher, 1968). The last tile is
- * filled up with keys greater than any. */
+/* A block sorts the keys of TILE positions by a bitonic network (Batcher, 1968). The rest of the
+ * last tile is filled with keys that are greater than all others. */
 static __global__ void __launch_bounds__(TILE / 2)
     sort_tiles(int64_t n, const int32_t *tokens, uint64_t *keys)
 {
@@ -104,7 +105,7 @@ static __global__ void __launch_bounds__(TILE / 2)
         keys[first + i] = tile[i];
 }
 
-/* order[number of keys before it] = each key, from sorted tiles. */
+/* order[i] = the key that has i smaller keys in all sorted tiles. */
 static __global__ void rank_keys(int64_t n, const uint64_t *keys, uint64_t *order)
 {
     const int64_t tiles = (n + TILE - 1) / TILE;
@@ -126,7 +127,7 @@ static __global__ void rank_keys(int64_t n, const uint64_t *keys, uint64_t *orde
 
 /* --- sums --- */
 
-/* The gradient of the sum before dropout, from `row`, which is elements `at` and on of dy. */
+/* g = the gradient before dropout of the elements `row`, which are elements `at` and on of dy. */
 template <int N, typename E>
 static __device__ inline void gradient_of(const held<N, E> &row, const struct drop &d, int64_t at,
                                           float g[N])
@@ -136,7 +137,7 @@ static __device__ inline void gradient_of(const held<N, E> &row, const struct dr
         drop_some<N>(d, (uint64_t)at, g);
 }
 
-/* Elements [at, at + N) of `to`, n long, become the sums, or have them added. */
+/* Stores `sum` to elements [at, at + N) of `to` (n), or adds it to them. */
 template <int N, bool WHOLE>
 static __device__ inline void put_sums(float *to, int64_t at, int64_t n, bool accumulate,
                                        const float sum[N])
@@ -153,15 +154,17 @@ static __device__ inline void put_sums(float *to, int64_t at, int64_t n, bool ac
     }
 }
 
-/* For each piece, `parts` (pieces, 2, c) has the part of a token that began in an earlier piece,
- * then that of a token that continues in the next one; a token that does both has the first. Block
- * (x: piece, y: channels). */
+/* Sums each token's rows within a piece. A token that lies whole in the piece goes to dwte. `parts`
+ * (pieces, 2, c) gets the others: first the part of a token that began in an earlier piece, then
+ * the part of a token that begins here and continues in the next piece. A token that spans the
+ * whole piece has the first. Block (x: piece, y: channels). */
 template <typename E, bool WHOLE>
 static __global__ void sum_pieces(struct dpt_embedding_backward a, struct drop d, int64_t n,
                                   const uint64_t *order, float *parts)
 {
     enum { N = some<E>::N };
-    __shared__ int32_t position[PIECE], token[PIECE + 2]; /* of the neighbours, too */
+    /* also the tokens before and after the piece */
+    __shared__ int32_t position[PIECE], token[PIECE + 2];
     const int64_t c = a.c, j = ((int64_t)blockIdx.y * LANES + threadIdx.x) * N;
     const int64_t first = (int64_t)blockIdx.x * PIECE;
     const int count = (int)(n - first < PIECE ? n - first : PIECE), lane = (int)threadIdx.x;
@@ -211,7 +214,7 @@ static __global__ void sum_pieces(struct dpt_embedding_backward a, struct drop d
     }
 }
 
-/* Adds up the parts of the token that begins in a piece and continues behind it. Block (x: piece,
+/* Adds up the parts of a token that begins in a piece and continues in later ones. Block (x: piece,
  * y: channels). */
 static __global__ void join_pieces(struct dpt_embedding_backward a, int64_t n,
                                    const uint64_t *order, const float *parts)
@@ -265,8 +268,8 @@ static __global__ void sum_places(struct dpt_embedding_backward a, struct drop d
     }
 }
 
-/* Within `work`. The keys come last, of 8 bytes each: the parts before them take a multiple of 8.
- */
+/* The parts of the workspace. `parts` takes a multiple of 8 bytes, so the 8-byte keys behind it are
+ * aligned. */
 struct work {
     float *parts;
     uint64_t *order, *keys;
@@ -315,7 +318,7 @@ void dpt_launch_embedding_backward(void *queue, const struct dpt_embedding_backw
     const struct work w = work_at(work, n, a->c);
     if (!a->accumulate_wte)
         (void)cudaMemsetAsync(a->dwte, 0, (size_t)(a->v * a->c) * sizeof(float), q);
-    const int64_t beyond = n > 0 ? a->t : 0; /* rows of wpe from here on get nothing */
+    const int64_t beyond = n > 0 ? a->t : 0; /* rows of dwpe from here on have no gradient */
     if (a->dwpe && !a->accumulate_wpe && a->context > beyond)
         (void)cudaMemsetAsync(a->dwpe + beyond * a->c, 0,
                               (size_t)((a->context - beyond) * a->c) * sizeof(float), q);

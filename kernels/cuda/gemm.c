@@ -1,5 +1,6 @@
-/* See gemm.h. cuBLASLt matrices are column-major: a row-major matrix is its transpose there. So the
- * library computes c^T = b^T a^T, with the operands as they are in memory. */
+/* Products by cuBLASLt (gemm.h). Its matrices are column-major, so to the library a row-major
+ * matrix is the transposed matrix. Therefore it computes c^T = b^T a^T, on the operands as they are
+ * in memory. */
 #include "kernels/cuda/gemm.h"
 
 #include <cublasLt.h>
@@ -8,10 +9,10 @@
 #include <string.h>
 
 enum {
-    PLANS_MAX = 512,            /* shapes of a stream; the oldest makes room */
-    WORKSPACE_BYTES = 64 << 20, /* fixed: it decides which algorithms there are */
-    SPLIT_UNIT = 128,           /* of sums that may be split over blocks */
-    ALIGNMENT_BYTES = 16        /* promised of every operand whose rows allow it */
+    PLANS_MAX = 512,            /* shapes of a stream; a new one replaces the oldest */
+    WORKSPACE_BYTES = 64 << 20, /* fixed, because it decides which algorithms fit */
+    SPLIT_UNIT = 128,           /* of the length k of a sum that may be split */
+    ALIGNMENT_BYTES = 16        /* promised for every operand whose row length allows it */
 };
 
 struct plan {
@@ -19,7 +20,7 @@ struct plan {
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
-    bool refused; /* with a bias or slopes: there is no algorithm */
+    bool refused; /* the library has no algorithm with this bias or slope */
     bool ran;
 };
 
@@ -65,8 +66,8 @@ static cudaDataType_t type_of(enum dpt_dtype dtype)
     return types[dtype];
 }
 
-/* The alignment of every row of an operand that begins at an aligned address. By shape, so that an
- * operand's address never changes the algorithm. */
+/* The alignment of every row of an operand, if the operand itself is aligned. It depends on the
+ * shape alone, so an operand's address never changes the algorithm. */
 static uint32_t alignment(enum dpt_dtype dtype, int64_t ld)
 {
     uint32_t bytes = ALIGNMENT_BYTES;
@@ -111,7 +112,7 @@ static cublasStatus_t set_slope(const struct plan *p, const void *slope_at)
     return set_attribute(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &slope_at, sizeof slope_at);
 }
 
-/* The operation that is applied to a product before it is stored. */
+/* The operation that the library applies to a product before it stores it. */
 static cublasLtEpilogue_t epilogue_of(const struct dpt_cuda_gemm_shape *k)
 {
     if (k->with_slope)
@@ -129,8 +130,8 @@ static bool describe_plan(struct dpt_cuda_stream *s, struct plan *p)
     const cublasComputeType_t how = k->dtype == DPT_F32 && s->base.device->tf32
                                         ? CUBLAS_COMPUTE_32F_FAST_TF32
                                         : CUBLAS_COMPUTE_32F;
-    /* The choice of an algorithm reads the alignment of the bias and of the slopes: these addresses
-     * have the alignment of the real ones, and no greater one. */
+    /* The library chooses an algorithm also by the alignment of the bias and slope addresses. The
+     * addresses given here have exactly the alignment that the real ones are promised to have. */
     const uint32_t bias_bytes = alignment(k->out, k->n);
     const char *bias = s->gemm->workspace;
     bias += bias_bytes < ALIGNMENT_BYTES ? bias_bytes : 0;
@@ -162,9 +163,10 @@ static cublasStatus_t set_preferences(cublasLtMatmulPreference_t preference,
                                       const struct dpt_cuda_gemm_shape *k)
 {
     const uint64_t workspace = WORKSPACE_BYTES;
-    /* Parts of an f32 sum are added by a kernel of their own, in their order; a 16-bit result would
-     * have to be rounded between. Only whole parts: some versions
-     * are said to lose a remainder (facebookexperimental/triton#2767). */
+    /* The parts of a split f32 sum are added by a separate kernel, in order. A 16-bit result would
+     * be rounded in between, so its sums are not split. Sums are split only if their length is a
+     * multiple of SPLIT_UNIT, because some versions are said to lose a remainder
+     * (facebookexperimental/triton#2767). */
     const bool may_split = k->out == DPT_F32 && k->k % SPLIT_UNIT == 0;
     const uint32_t scheme =
         may_split ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_NONE;
@@ -221,7 +223,7 @@ static bool same_shape(const struct dpt_cuda_gemm_shape *a, const struct dpt_cud
            a->with_bias == b->with_bias && a->with_slope == b->with_slope;
 }
 
-/* The plan of this shape, made if there is none. NULL with the stream's error set. */
+/* Returns the plan of this shape; makes it if there is none. NULL with the stream's error set. */
 static struct plan *plan_of(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm_shape *shape)
 {
     struct dpt_cuda_gemm_engine *e = s->gemm;
@@ -283,7 +285,7 @@ static void run_plan(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g, s
                                  s->gemm->workspace, WORKSPACE_BYTES, s->queue));
 }
 
-/* False: there is no algorithm. */
+/* False: the library has no algorithm, and nothing was posted. */
 static bool run_product(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
 {
     DPT_ASSERT(g->of.k > 0);
@@ -332,8 +334,8 @@ size_t dpt_cuda_gemm_cold_bytes(const struct dpt_cuda_stream *s)
     return most;
 }
 
-/* All operands lie in one place: the result is not used. A product that accumulates may be another
- * kernel; no product with a bias or slopes accumulates. */
+/* All operands share one memory, because the result is not used. A product that accumulates may be
+ * another kernel, so it runs too. No product with a bias or slopes accumulates. */
 static void run_once(struct dpt_cuda_stream *s, struct plan *p, void *memory)
 {
     struct dpt_cuda_gemm g = {

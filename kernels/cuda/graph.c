@@ -1,5 +1,5 @@
-/* The ops of a stream as a CUDA graph (device.h): captured from the queue, instantiated, and
- * launched repeatedly. */
+/* The ops of a stream as a CUDA graph (device.h): captured from the queue, instantiated once,
+ * launched many times. */
 #include "kernels/cuda/stream.h"
 
 #include <cuda_runtime_api.h>
@@ -7,7 +7,7 @@
 
 struct graph {
     cudaGraphExec_t exec;
-    const void *workspace; /* of the stream, that its ops use */
+    const void *workspace; /* the stream's workspace, which its ops use */
 };
 
 bool dpt_cuda_capture_begin(struct dpt_stream *stream)
@@ -15,15 +15,15 @@ bool dpt_cuda_capture_begin(struct dpt_stream *stream)
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     if (!dpt_cuda_begin(s, DPT_F32, "a graph"))
         return false;
-    /* Only this thread's calls are restricted: other threads allocate meanwhile, and NCCL has its
-     * own. dpt_cuda_capture_end returns an error of this call. */
+    /* The capture restricts only this thread's calls, because other threads allocate meanwhile, and
+     * so do the threads of NCCL. dpt_cuda_capture_end returns an error of this call. */
     (void)dpt_cuda_posted(s, cudaStreamBeginCapture(s->queue, cudaStreamCaptureModeThreadLocal),
                           "a graph");
     return true;
 }
 
-/* Instantiates the captured ops. An error of an op, or of the instantiation, becomes the stream's.
- */
+/* Instantiates the captured ops. An error of an op, or of the instantiation, becomes the
+ * stream's. */
 static void instantiate_captured(struct dpt_cuda_stream *s, struct graph *ret)
 {
     cudaGraph_t captured = NULL;
@@ -45,7 +45,7 @@ enum dpt_status dpt_cuda_capture_end(struct dpt_stream *stream, void **ret, stru
         *ret = graph;
         return DPT_OK;
     }
-    (void)cudaGetLastError(); /* reported here, so that the next launch does not report it */
+    (void)cudaGetLastError(); /* cleared, so that the next launch does not report it */
     if (made.exec)
         (void)cudaGraphExecDestroy(made.exec);
     if (s->base.error.status == DPT_OK)

@@ -1,4 +1,4 @@
-/* The list of kernels, and loading them (load.h). */
+/* The list of kernels, and their loading (load.h). */
 #include "kernels/cuda/load.h"
 
 #include "base/err.h"
@@ -8,7 +8,7 @@
 enum { KERNELS_MAX = 4096 };
 
 static struct {
-    const void *address; /* on the host, by which the runtime knows it */
+    const void *address; /* the host address by which the runtime knows the kernel */
     const char *name;
 } kernels[KERNELS_MAX];
 static int n_kernels;
@@ -47,13 +47,13 @@ const char *dpt_cuda_kernel_name(int i)
 
 int dpt_cuda_load_kernels(const char **ret_name)
 {
-    DPT_ASSERT(n_kernels > 0); /* else a .cu file was compiled without the renaming */
+    DPT_ASSERT(n_kernels > 0); /* a .cu file was compiled without the renaming */
     for (int i = 0; i < n_kernels; i++) {
         struct cudaFuncAttributes attributes;
         const cudaError_t code = cudaFuncGetAttributes(&attributes, kernels[i].address);
         if (code == cudaSuccess)
             continue;
-        (void)cudaGetLastError(); /* reported here, so that the next launch does not report it */
+        (void)cudaGetLastError(); /* cleared, so that the next launch does not report it */
         *ret_name = kernels[i].name;
         return code;
     }
