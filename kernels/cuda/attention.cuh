@@ -1,12 +1,12 @@
 /* Tiles of attention, forward and backward (Dao et al. 2022, "FlashAttention", algorithms 1 and 4),
  * for the shapes that tensor cores do not take (attention_mma.cuh).
  *
- * A block of 256 threads, 16 x 16, works on tiles of TILE rows by HDP channels in shared memory,
- * TILE being 64, or less where there is no room for so many rows (docs/gpu.md has the sizes):
- * heads are padded to HDP channels with zeros. Thread (ty, tx) has the scores of queries ty*R + i
- * and keys tx + 16*j, and of a result its rows ty*R + i and channels tx + 16*j. Everything is f32
- * in shared memory, whatever the elements are; rows lie PITCH apart, an odd number, so that no two
- * threads of a warp meet in a bank. */
+ * A block of 256 threads, 16 x 16, works on tiles of TILE rows by HDP channels in shared memory.
+ * TILE is 64, or less if there is no room for 64 rows (docs/gpu.md has the sizes). Heads are padded
+ * to HDP channels with zeros. Thread (ty, tx) has the scores of queries ty*R + i and keys tx +
+ * 16*j, and rows ty*R + i and channels tx + 16*j of a result. Shared memory is f32 for every
+ * element type. Rows are PITCH floats apart, an odd number, so that no two threads of a warp use
+ * the same bank. */
 #ifndef DPT_KERNELS_CUDA_ATTENTION_CUH
 #define DPT_KERNELS_CUDA_ATTENTION_CUH
 
@@ -15,7 +15,7 @@
 
 enum { SIDE = 16, TILE_THREADS = SIDE * SIDE };
 
-/* One call's numbers; elements of q, k, v, dq, dk, dv lie in rows of `ld`, those of y and dy of
+/* The numbers of one call. Rows of q, k, v, dq, dk, dv are `ld` elements apart, rows of y and dy
  * `ldy`. */
 struct attention_args {
     int64_t t, heads, kv_heads, hd, tiles; /* tiles of a head */
@@ -26,11 +26,11 @@ struct attention_args {
     const void *qkv, *dy;
     void *y, *dqkv;
     float *lse;       /* (B, H, T) */
-    const float *dot; /* likewise: sums of dy*y */
+    const float *dot; /* (B, H, T): sums of dy*y */
 };
 
-/* Which head of which sample, and where its rows begin: those of its keys and values are its
- * group's. */
+/* A query head of a sample: its index, and the first elements of its rows. k and v are those of its
+ * key and value head. */
 struct head_place {
     int64_t index, q, k, v, y;
 };
@@ -43,7 +43,7 @@ static __device__ inline struct head_place head_of(const struct attention_args &
     return {index, q, k, k + a.kv_heads * a.hd, b * a.t * a.ldy + h * a.hd};
 }
 
-/* Query `at` of head `head`. */
+/* Query `at` of head `head`, counted over the heads of all samples. */
 struct query_place {
     int64_t head, at;
 };
@@ -86,7 +86,7 @@ static inline struct attention_args args_of(const struct dpt_attention *op)
     return a;
 }
 
-/* Rows of a head: element (r, j) is at x + first + r*ld + j. */
+/* The rows of a head. Element (r, j) is x[first + r*ld + j]. */
 struct rows_in {
     const void *x;
     int64_t first, ld;
@@ -96,7 +96,7 @@ struct rows_out {
     int64_t first, ld;
 };
 
-/* to (TILE, PITCH) = scale * rows from `row` of x. */
+/* to (TILE, PITCH) = scale * the rows of x from `row` on. */
 template <int HDP, int TILE>
 static __device__ inline void load_tile(const struct attention_args &a, const struct rows_in &x,
                                         int64_t row, float scale, float *to)
@@ -109,7 +109,7 @@ static __device__ inline void load_tile(const struct attention_args &a, const st
     }
 }
 
-/* s[i][j] = the product of row ty*R+i of q and row tx+16j of k. */
+/* s[i][j] = the dot product of row ty*R+i of q and row tx+16j of k. */
 template <int HDP, int TILE>
 static __device__ inline void tile_products(const float *q, const float *k,
                                             float s[TILE / SIDE][TILE / SIDE])
@@ -161,7 +161,7 @@ static __device__ inline void tile_accumulate(const float *p, const float *x,
     }
 }
 
-/* Rows of x from `row`, each times scale[i]. */
+/* Stores o to the rows of x from `row` on, each row times scale[i]. */
 template <int HDP, int TILE>
 static __device__ inline void
 store_rows(const struct attention_args &a, float o[TILE / SIDE][HDP / SIDE],
@@ -193,7 +193,7 @@ static __device__ inline void store_scores(const float s[TILE / SIDE][TILE / SID
             p[(ty * R + i) * (TILE + 1) + tx + SIDE * j] = s[i][j];
 }
 
-/* Bytes of shared memory: `operands` tiles of rows and one of scores. */
+/* The bytes of shared memory for `operands` tiles of rows and one tile of scores. */
 template <int HDP, int TILE> constexpr int tile_bytes(int operands)
 {
     return (operands * TILE * (HDP + 1) + TILE * (TILE + 1)) * (int)sizeof(float);
@@ -205,7 +205,8 @@ static inline void post_tiles(void (*kernel)(struct attention_args), const struc
     post_with_shared(kernel, a, (unsigned)(heads * a->tiles), TILE_THREADS, bytes, queue);
 }
 
-/* On tensor cores, which have no f32 (attention_mma.cu, attention_mma_grad.cu). */
+/* Whether tensor cores compute the shape (attention_mma.cu, attention_mma_grad.cu). They have no
+ * f32. */
 static inline bool takes_mma(const struct attention_args *a)
 {
     return a->dtype != DPT_F32 && (a->hd == 64 || a->hd == 128);

@@ -1,13 +1,13 @@
-/* Tiles of attention on tensor cores, for elements of 16 bits and heads of HD = 64 or 128 channels:
- * the same algorithms as in attention.cuh (Dao 2023, "FlashAttention-2", for the rows of each
- * warp).
+/* Tiles of attention on tensor cores, for elements of 16 bits and heads of HD = 64 or 128 channels.
+ * The algorithms are those of attention.cuh; the rows of each warp are as in Dao 2023,
+ * "FlashAttention-2".
  *
- * A block of four warps has a tile of 64 rows, each warp sixteen of them, and goes over tiles of 64
- * of the others, which lie in shared memory as they come, rows PITCH words apart: four words more
- * than they need, so that the lanes of a load meet in no bank. Sums are f32; probabilities and
- * gradients of scores are rounded to the element's type before the next product, as every
- * implementation on tensor cores does. mma.cuh has each lane's parts of a product; a result is in
- * the layout of the next product's left operand. */
+ * A block of four warps has a tile of 64 queries or of 64 keys, sixteen rows for each warp. It
+ * loops over tiles of 64 keys or queries, which are in shared memory unchanged. Rows there are
+ * PITCH words apart, four more than a row needs, so that no two lanes of a load use the same bank.
+ * Sums are f32. Probabilities and gradients of scores are rounded to the element's type before the
+ * next product, as in every implementation on tensor cores. mma.cuh has each lane's parts of a
+ * product. The layout of a result is the layout of the next product's left operand. */
 #ifndef DPT_KERNELS_CUDA_ATTENTION_MMA_CUH
 #define DPT_KERNELS_CUDA_ATTENTION_MMA_CUH
 
@@ -28,9 +28,9 @@ struct alignas(16) four_words {
 };
 
 template <int HD> constexpr int tile_pitch = HD / 2 + 4;               /* words */
-template <int HD> constexpr int tile_words = MMA_TILE *tile_pitch<HD>; /* of a tile */
+template <int HD> constexpr int tile_words = MMA_TILE *tile_pitch<HD>; /* words of a tile */
 
-/* The most that a kernel has: two tiles, and two floats of each row. */
+/* The most shared memory that a kernel uses: two tiles, and two floats per row. */
 static_assert((2 * tile_words<128> + 2 * MMA_TILE) * 4 <= DPT_CUDA_SHARED_BYTES_MIN,
               "every device has room for it");
 
@@ -47,7 +47,7 @@ static __device__ inline int lane_pair(void)
     return (int)threadIdx.x % 4;
 }
 
-/* to = rows of x from `row`; zeros beyond T. */
+/* to = the rows of x from `row` on, with zeros beyond T. */
 template <int HD>
 static __device__ inline void load_words(const attention_args &a, const rows_in &x, int64_t row,
                                          uint32_t *to)
@@ -63,7 +63,7 @@ static __device__ inline void load_words(const attention_args &a, const rows_in 
     }
 }
 
-/* Rows of this warp of a tile as left operands, MMA_K channels each. */
+/* The warp's rows of a tile as left operands, each of MMA_K channels. */
 template <int HD>
 static __device__ inline void left_operands(const uint32_t *tile, uint32_t ret[HD / MMA_K][4])
 {
@@ -90,8 +90,8 @@ static __device__ inline void multiply_rows(float c[4], const uint32_t left[HD /
     }
 }
 
-/* c[n] += left (16 rows, MMA_K) times rows [row, row + MMA_K) of the tile, its n-th MMA_N channels.
- */
+/* c[n] += left (16 rows, MMA_K) times rows [row, row + MMA_K) of the tile and its n-th MMA_N
+ * channels. */
 template <typename E, int HD>
 static __device__ inline void multiply_columns(float c[HD / MMA_N][4], const uint32_t left[4],
                                                const uint32_t *tile, int row)
@@ -108,7 +108,7 @@ static __device__ inline void multiply_columns(float c[HD / MMA_N][4], const uin
     }
 }
 
-/* The left operand that two products (16, MMA_N) beside each other are. */
+/* Makes one left operand of two adjacent results (16, MMA_N). */
 template <typename E>
 static __device__ inline void left_of(const float first[4], const float second[4], uint32_t ret[4])
 {
@@ -118,7 +118,8 @@ static __device__ inline void left_of(const float first[4], const float second[4
     ret[3] = pair_of(E{}, second[2], second[3]);
 }
 
-/* Rows of this warp of x from `row` on, each times its scale (of row g, of row g + 8). */
+/* Stores the warp's rows of c to x from `row` on. A lane multiplies row g by scale[0] and row g + 8
+ * by scale[1]. */
 template <typename E, int HD>
 static __device__ inline void store_products(const attention_args &a, float c[HD / MMA_N][4],
                                              const float scale[2], const rows_out &x, int64_t row)

@@ -1,8 +1,8 @@
 /* Common parts of the kernels: elements of f32, bf16 and fp16 as kernels/half.h defines them, the
  * exponential of the CPU's kernels, GELU, dropout's factors, and sums in fixed trees.
  *
- * The files that include this are compiled with -fmad=false: a fused multiply-add is written where
- * it is meant, and is then the same on every device. */
+ * The files that include this are compiled with -fmad=false. A fused multiply-add is used only
+ * where the source has one, so it is the same on every device. */
 #ifndef DPT_KERNELS_CUDA_ELEM_CUH
 #define DPT_KERNELS_CUDA_ELEM_CUH
 
@@ -52,8 +52,8 @@ template <> __device__ inline f16 rounded<f16>(float x)
     return f16{dpt_f16_of_f32(x)};
 }
 
-/* Two floats in a word, rounded to the nearest even, the first in the lower half. A NaN
- * stays a NaN; its payload may change. */
+/* Two floats, rounded to the nearest even, in one word: the first in the lower half. A NaN stays a
+ * NaN; its payload may change. */
 #ifdef __CUDA_ARCH__
 __device__ inline uint32_t pair_of(bf16, float first, float second)
 {
@@ -74,8 +74,7 @@ template <typename E> __device__ inline uint32_t pair_of(E, float first, float s
 }
 #endif
 
-/* Elements that a thread takes at once, so that 16-bit ones are read and written sixteen bytes at a
- * time, too. */
+/* The number of elements that a thread reads or writes at once: sixteen bytes for every type. */
 template <typename E> struct some {
     enum { N = 16 / sizeof(E) };
 };
@@ -84,14 +83,15 @@ template <int BYTES> struct alignas(BYTES) words {
     uint32_t w[BYTES / 4];
 };
 
-/* N elements as they lie in memory, for a thread that loads early and computes late. */
+/* N elements as they are in memory, for a thread that loads early and computes late. */
 template <int N, typename E> struct held {
     static_assert(N * sizeof(E) <= 16, "one access");
     words<N * sizeof(E)> bits;
 };
 
-/* Elements [at, at + N) of n; zeros for those past the end. WHOLE: p is aligned to N of them, n is
- * a multiple of N, and at < n. Without a branch then, so that a thread has many loads under way. */
+/* Loads elements [at, at + N) of n, with zeros past the end. WHOLE: p is aligned to N elements, n
+ * is a multiple of N, and at < n. Then there is no branch, so a thread can have many loads under
+ * way. */
 template <int N, bool WHOLE, typename E>
 __device__ inline struct held<N, E> load(const E *p, int64_t at, int64_t n) {
     struct held<N, E> h;
@@ -118,7 +118,7 @@ __device__ inline void widen_to(const struct held<N, E> &h, float x[N])
         x[k] = widened(e[k]);
 }
 
-/* Both at once. */
+/* Loads and widens at once. */
 template <int N, bool WHOLE, typename E>
 __device__ inline void get(const E *p, int64_t at, int64_t n, float x[N])
 {
@@ -142,7 +142,7 @@ template <int N> __device__ inline words<N * sizeof(float)> rounded_words(float,
     return bits;
 }
 
-/* The same way back, rounded. */
+/* Rounds x and stores it to elements [at, at + N) of n. WHOLE as for load. */
 template <int N, bool WHOLE, typename E>
 __device__ inline void put(E *p, int64_t at, int64_t n, const float x[N])
 {
@@ -172,7 +172,8 @@ template <int N, typename E> inline bool is_whole(const E *p)
     return (uintptr_t)p % (N * sizeof(E)) == 0;
 }
 
-/* Whether rows of c elements of all these tensors, which may be NULL, begin at a multiple of N. */
+/* Whether the rows of all these tensors, of c elements each, begin at a multiple of N elements.
+ * NULL counts as aligned. */
 template <int N, typename E, typename... P> inline bool are_whole_rows(int64_t c, P... tensors)
 {
     return c % N == 0 && (is_whole<N>((const E *)tensors) && ...);
@@ -195,8 +196,8 @@ template <int N, typename E, typename... P> inline bool are_whole_rows(int64_t c
     }                                                                                              \
     }
 
-/* Element i of p, for kernels that are not compiled for each type: the branch is the same for all
- * threads. */
+/* Element i of p, for kernels that are not compiled once per type. All threads take the same
+ * branch. */
 __device__ inline float element(const void *p, enum dpt_dtype dtype, int64_t i)
 {
     if (dtype == DPT_F32)
@@ -213,7 +214,7 @@ __device__ inline void set_element(void *p, enum dpt_dtype dtype, int64_t i, flo
         ((uint16_t *)p)[i] = dtype == DPT_BF16 ? dpt_bf16_of_f32(x) : dpt_f16_of_f32(x);
 }
 
-/* e^x, the polynomial of kernels/cpu/simd/lanes.h: 0 below -87.33, NaN stays NaN. */
+/* e^x by the polynomial of kernels/cpu/simd/lanes.h: 0 below -87.33, NaN stays NaN. */
 __device__ inline float exp_of(float x)
 {
     const float magic = 12582912.0f, least = -87.33654f;
@@ -233,9 +234,9 @@ __device__ inline float exp_of(float x)
     return x != x ? x : p;
 }
 
-/* 2^x, at most 2^126, and 1/x, by one instruction each, for GELU and SwiGLU, which would wait for
- * arithmetic otherwise and not for memory. Relative errors are about 2^-22 and 2^-23, subnormal
- * results are 0, a NaN becomes 2^126. The bits are those of the kind of device. */
+/* 2^x, at most 2^126, and 1/x, by one instruction each. GELU and SwiGLU use them, because otherwise
+ * the arithmetic would limit their speed and not the memory. Relative errors are about 2^-22 and
+ * 2^-23. Subnormal results are 0, and 2^NaN is 2^126. The bits depend on the kind of device. */
 #ifdef __CUDA_ARCH__
 __device__ inline float exp2_near(float x)
 {
@@ -292,7 +293,7 @@ inline struct drop drop_of(const struct dpt_dropout *d)
     return r;
 }
 
-/* words[which], without an index into registers. */
+/* words[which], without indexing registers. */
 __device__ inline uint32_t word_of(const uint32_t words[4], uint32_t which)
 {
     const uint32_t low = which & 1 ? words[1] : words[0], high = which & 1 ? words[3] : words[2];
@@ -308,7 +309,7 @@ __device__ inline float drop_factor(const struct drop &d, uint64_t i)
     return word_of(words, (uint32_t)(i % 4)) >= d.below ? d.keep : 0.0f;
 }
 
-/* x[k] times the factor of element i + k, each word drawn once. */
+/* Multiplies x[k] by the factor of element i + k. Draws each word once. */
 template <int N> __device__ inline void drop_some(const struct drop &d, uint64_t i, float x[N])
 {
     i += d.first;
@@ -325,8 +326,8 @@ template <int N> __device__ inline void drop_some(const struct drop &d, uint64_t
     }
 }
 
-/* Sums over the lanes of a warp, in one fixed tree; every lane gets it. WIDTH lanes side by side, a
- * power of two, make a group. All lanes of the warp take part. */
+/* The sum over a group of WIDTH adjacent lanes, a power of two, in one fixed tree. Every lane gets
+ * the sum of its group. All lanes of the warp must call it. */
 template <int WIDTH> __device__ inline float group_sum(float x)
 {
 #pragma unroll
@@ -356,8 +357,8 @@ struct greatest {
     }
 };
 
-/* OP over a block's THREADS values, a power of two, in one fixed tree; every thread gets it.
- * `place` holds THREADS values and may be used again after the call. */
+/* OP over the values of a block's THREADS threads, a power of two, in one fixed tree. Every thread
+ * gets the result. `place` holds THREADS values and may be used again after the call. */
 template <int THREADS, typename OP, typename T> __device__ inline T block_reduce(T x, T *place)
 {
     place[threadIdx.x] = x;
@@ -377,19 +378,19 @@ inline int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Blocks, one at least, for a loop over `items` in strides of the grid: which thread has an item
- * changes nothing in it. */
+/* The number of blocks, at least one, for a loop over `items` in strides of the grid. An item's
+ * result does not depend on its thread. */
 inline unsigned grid_for(int64_t items, int threads)
 {
     const int64_t blocks_max = 1 << 20, blocks = ceil_div(items, threads);
     return (unsigned)(blocks < 1 ? 1 : blocks < blocks_max ? blocks : blocks_max);
 }
 
-/* Posts a kernel whose threads, THREADS a block, loop over `items` in strides of the grid. */
+/* Posts a kernel with THREADS threads per block that loop over `items` in strides of the grid. */
 #define POST(kernel, items, ...)                                                                   \
     kernel<<<grid_for(items, THREADS), THREADS, 0, (cudaStream_t)queue>>>(__VA_ARGS__)
 
-/* Posts a kernel that takes more shared memory than a block is given unasked. */
+/* Posts a kernel that needs more shared memory than a block gets by default. */
 template <typename ARGS>
 inline void post_with_shared(void (*kernel)(ARGS), const ARGS *a, unsigned blocks, int threads,
                              int bytes, void *queue)

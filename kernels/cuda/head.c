@@ -1,14 +1,15 @@
-/* Head fused with softmax cross-entropy: rows go in chunks, so that the logits exist
- * once and only for one chunk. A chunk's gradient of the weights is added to those of the chunks
- * before it; where the op accumulates over several chunks, their sum is made apart and then added
- * to the old value: its bits are those of a stored contribution.
+/* The head fused with softmax cross-entropy. The op processes rows in chunks, so the logits exist
+ * only once and only for one chunk. Each chunk adds its gradient of the weights to the gradient of
+ * the chunks before it. If the op accumulates over several chunks, it first sums them separately
+ * and then adds the sum to the old value, which gives the bits of one stored contribution.
  *
- * Products see a vocabulary of whole LOGITS_UNITs: with an odd number of rows of the weights, such
- * as GPT-2's 50,257, cuBLASLt takes kernels that read one element at a time, and on an H200 the
- * head took 59 % of a step. The weights are copied to a workspace with rows of zeros behind them,
- * the padding of dlogits is zero, and the gradient of the padded weights gathers apart.
+ * The products' vocabulary is a multiple of LOGITS_UNIT. With an odd number of rows of the weights,
+ * such as GPT-2's 50,257, cuBLASLt uses kernels that read one element at a time, and on an H200 the
+ * head took 59 % of a step. Therefore the weights are copied to the workspace with rows of zeros
+ * behind them, the padding of dlogits is zero, and the gradient of the padded weights is summed in
+ * the workspace.
  *
- * A bias is written into the rows of logits, and the product is added to them. */
+ * A bias is first written into the rows of logits. The product is then added to them. */
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 
@@ -16,7 +17,7 @@ enum {
     CHUNK_ROWS_MAX = 4096,
     CHUNK_LOGITS_MAX = 1 << 28, /* 1 GiB of f32 */
     CHUNK_ROWS_UNIT = 64,
-    LOGITS_UNIT = 64 /* the products' vocabulary is a multiple of it */
+    LOGITS_UNIT = 64 /* the unit of the products' vocabulary */
 };
 
 static int64_t round_up(int64_t n, int64_t to)
@@ -24,7 +25,7 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-/* By shape alone. */
+/* The rows of a chunk, which the shape alone decides. */
 static int64_t chunk_rows(int64_t v)
 {
     int64_t rows = CHUNK_LOGITS_MAX / round_up(v, LOGITS_UNIT) / CHUNK_ROWS_UNIT * CHUNK_ROWS_UNIT;
@@ -37,23 +38,25 @@ struct job {
     const struct dpt_head_loss *a;
     const void *w;
     int64_t row, rows;      /* the chunk */
-    int64_t ld, dlogits_ld; /* ld: also the products' vocabulary */
-    float *logits; /* and, row by row in their place, of the operands' dtype, their gradients */
-    float *dw;     /* (ld, C), or the op's own (V, C): where the chunks' contributions gather */
-    bool add_dw;   /* the first chunk adds to it, too */
+    int64_t ld, dlogits_ld; /* row lengths; ld is also the products' vocabulary */
+    /* The logits. Their gradients, of the operands' dtype, replace them row by row. */
+    float *logits;
+    /* (ld, C) in the workspace, or the op's (V, C): the sum over the chunks. */
+    float *dw;
+    bool add_dw; /* the first chunk also adds to it */
     bool grad;
-    /* With a bias: in f32, as long as a row of logits; the chunks' sum of its gradient, as long as
-       a row of dlogits, and what that sum needs. */
+    /* Only with a bias. bias: in f32, as long as a row of logits. dbias: the chunks' sum of its
+     * gradient, as long as a row of dlogits. sums: the memory that this sum needs. */
     float *bias, *dbias, *sums;
 };
 
-/* Whether kernels of ours are to be posted. */
+/* Whether our kernels are posted. False while the stream prepares and after an error. */
 static bool goes_on(const struct job *j)
 {
     return !j->s->base.preparing && j->s->base.error.status == DPT_OK;
 }
 
-/* The padding of a row is zero. */
+/* Widens the bias to f32 and sets its padding to zero. */
 static void widen_bias(const struct job *j)
 {
     const struct dpt_head_loss *a = j->a;
@@ -63,7 +66,8 @@ static void widen_bias(const struct job *j)
     DPT_CUDA_LAUNCH(j->s, "head", widen, a->v, a->dtype, a->bias, j->bias);
 }
 
-/* The bias's gradient of the chunk. Columns from V are padding: their sums are never read. */
+/* Adds the chunk's gradient of the bias. Columns from V on are padding; their sums are never
+ * read. */
 static void bias_gradient(const struct job *j)
 {
     const struct dpt_launch_column_sums sums = {.rows = j->rows,
@@ -77,7 +81,7 @@ static void bias_gradient(const struct job *j)
         DPT_CUDA_LAUNCH(j->s, "head", column_sums, &sums);
 }
 
-/* to (n) = or += the sum that was made apart. */
+/* to (n) = or += the sum that was made in the workspace. */
 static void give_gathered(const struct job *j, int64_t n, const float *gathered, float *to)
 {
     if (!goes_on(j))
@@ -164,7 +168,8 @@ static void run_chunk(const struct job *j)
     bias_gradient(j);
 }
 
-/* The weights with rows of zeros behind them, in `to`. The cleared part begins at a whole float. */
+/* Copies the weights to `to` and adds rows of zeros behind them. The cleared part begins at a whole
+ * float. */
 static void pad_weights(struct job *j, char *to)
 {
     const struct dpt_head_loss *a = j->a;
@@ -178,7 +183,7 @@ static void pad_weights(struct job *j, char *to)
     j->w = to;
 }
 
-/* False when memory is short. */
+/* Lays out the workspace; with `apart` it also has dw. False when memory is short. */
 static bool lay_out(struct job *j, bool apart)
 {
     const struct dpt_head_loss *a = j->a;

@@ -1,46 +1,47 @@
-/* The head's softmax: a row of logits belongs to one block, whose threads take its elements in a
- * fixed pattern and are joined in a fixed tree.
+/* The head's softmax. One block computes a row of logits. Its threads take the elements in a fixed
+ * pattern, and their sums are joined in a fixed tree.
  *
- * A row that fits into a multiprocessor's shared memory is read once, and its gradient is made of
- * what is there. One block a multiprocessor then goes from row to row, and asks for each word of
- * its next row as soon as it has written the gradient of the word in that place: so that loads and
- * stores are always under way, up to a whole row of them, though nothing else runs beside it.
- * Other rows are read twice, by blocks that hide each other's waiting. */
+ * A row that fits into a multiprocessor's shared memory is read once, and its gradient is computed
+ * from there. One block per multiprocessor loops over rows. As soon as a thread has written the
+ * gradient of a word, it asks for the word of the block's next row that goes to the same place. So
+ * up to a whole row of loads and stores is always under way, although no other block runs on the
+ * multiprocessor. Rows that do not fit are read twice, by several blocks at once that hide each
+ * other's waiting. */
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/fetch.cuh"
 #include "kernels/cuda/launch.h"
 
 enum {
-    LONG_ROW = 4096, /* logits, from which on a block is not THREADS_SHORT */
+    LONG_ROW = 4096, /* a row of this many logits or more needs a larger block */
     THREADS_SHORT = 128,
     THREADS_LONG = 512,
-    THREADS_SHARED = 1024,   /* where a row is in shared memory */
-    THREADS_RESIDENT = 1536, /* of a multiprocessor, where it is not */
+    THREADS_SHARED = 1024,   /* threads of a block, if a row is in shared memory */
+    THREADS_RESIDENT = 1536, /* threads of a multiprocessor, if it is not */
     WARP = 32,
     WORD = 4,            /* logits in one access */
-    AHEAD = 4,           /* accesses of a thread that are under way at once: a group */
-    GROUPS = 4,          /* of a row in shared memory */
-    ROW_UNIT = 2 * WORD, /* rows begin, and end behind their padding, at multiples of it */
+    AHEAD = 4,           /* accesses under way at once per thread: a group */
+    GROUPS = 4,          /* groups of a row in shared memory */
+    ROW_UNIT = 2 * WORD, /* the unit of a row's beginning and padded end */
     ROW_MAX = 1 << 30,   /* logits: their indices are ints */
     SHARED_ROW_MAX = GROUPS * AHEAD * THREADS_SHARED * WORD, /* logits */
-    SHARED_REST = 1024 /* bytes of a block's shared memory that a row leaves */
+    SHARED_REST = 1024 /* bytes of a block's shared memory that a row leaves free */
 };
 
-#define LEAST (-3.0e38f) /* below any logit, and finite: LEAST - LEAST is no NaN */
+#define LEAST (-3.0e38f) /* below any logit, and finite, so that LEAST - LEAST is not NaN */
 
-/* `sum` of e^(x - most) over some logits, of which none is greater than `most`. */
+/* The sum of e^(x - most) over some logits. `most` is at least the greatest of them. */
 struct exp_sum {
     float most, sum;
 };
 
-/* Shared by the threads of a block. */
+/* The threads of a block share it. */
 struct place {
     struct exp_sum of_warp[WARP];
     int beaten; /* a logit is greater than the target's */
 };
 
-/* e^x within a few units of the last place for x in [-87, 0], 0 below: the device's own power of
- * two. */
+/* e^x by the device's own power of two: within a few units of the last place for x in [-87, 0], and
+ * 0 below. */
 static __device__ inline float fast_exp(float x)
 {
     const float power = x * 1.44269504088896341f;
@@ -53,13 +54,14 @@ static __device__ inline float fast_exp(float x)
 #endif
 }
 
-/* Logits from one word of a thread to its next, and those of all its words of a group. */
+/* STRIDE: the logits from one word of a thread to its next word. GROUP: the logits of one group of
+ * all threads. */
 template <int THREADS> struct pattern {
     enum { STRIDE = THREADS * WORD, GROUP = AHEAD * STRIDE };
 };
 
-/* The words at `at`, at + STRIDE, ... of a row; an element behind its v logits is LEAST.
- * WHOLE: there is none. */
+/* Reads the words at `at`, at + STRIDE, ... of a row. Elements behind the row's v logits become
+ * LEAST. WHOLE: there are no such elements. */
 template <int THREADS, bool WHOLE>
 static __device__ inline void read_words(const float *row, int at, int v, float ret[AHEAD][WORD])
 {
@@ -93,16 +95,16 @@ static __device__ inline void add_words(const float x[AHEAD][WORD], int at, int 
                 to->sum += fast_exp(x[i][k] - most);
 }
 
-/* The sum over the warp's lanes; each lane gets it. */
+/* The sum over the warp's lanes. Each lane gets the result. */
 static __device__ inline struct exp_sum warp_exp_sum(struct exp_sum s)
 {
     const float most = group_max<WARP>(s.most);
     return {most, group_sum<WARP>(s.sum * fast_exp(s.most - most))};
 }
 
-/* The sum over the block's threads; each thread gets it, and `beaten` is 0 then. It has one
- * barrier: writes of a thread before the call are visible after it. Before the next call there must
- * be another. */
+/* The sum over the block's threads. Each thread gets the result, and `beaten` becomes 0. The call
+ * has one barrier: a thread's writes before the call are visible to the block after it. Another
+ * barrier must come before the next call. */
 template <int THREADS>
 static __device__ inline struct exp_sum block_exp_sum(struct exp_sum s, struct place *place)
 {
@@ -119,7 +121,8 @@ static __device__ inline struct exp_sum block_exp_sum(struct exp_sum s, struct p
     return warp_exp_sum(s);
 }
 
-/* The loss of row r, and whether the target is the first of its greatest logits. */
+/* Stores the loss of row r, and in `right` whether the target is the first of its greatest
+ * logits. */
 template <int THREADS>
 static __device__ inline void give_loss(const struct dpt_launch_softmax &a, int64_t r,
                                         const float *row, int target, struct exp_sum s,
@@ -141,8 +144,8 @@ static __device__ inline void give_loss(const struct dpt_launch_softmax &a, int6
         a.right[r] = place->beaten ? 0.0f : 1.0f;
 }
 
-/* The gradients of the words as read_words gave them, into a row of ld. The probability of LEAST is
- * 0, and so is the gradient of the padding. */
+/* Writes the gradients of the words that read_words read into a row of ld elements. The probability
+ * of LEAST is 0, and so is the gradient of the padding. */
 template <int THREADS, bool WHOLE, typename E>
 static __device__ inline void write_slopes(const struct dpt_launch_softmax &a, int target,
                                            struct exp_sum s, int at, float x[AHEAD][WORD], E *row)
@@ -163,8 +166,8 @@ static __device__ inline void write_slopes(const struct dpt_launch_softmax &a, i
     }
 }
 
-/* dlogits may lie where the logits do: the gradients of a group are written at or before the group,
- * after all of the group has been read. */
+/* dlogits may share the memory of the logits. The gradients of a group are written to the place of
+ * the group or before it, after the whole group has been read. */
 template <typename E, int THREADS>
 static __global__ void __launch_bounds__(THREADS, THREADS_RESIDENT / THREADS)
     softmax_loss(struct dpt_launch_softmax a)
@@ -189,8 +192,8 @@ static __global__ void __launch_bounds__(THREADS, THREADS_RESIDENT / THREADS)
                   __syncthreads(); write_slopes<THREADS, WHOLE>(a, target, s, base + mine, x, to));
 }
 
-/* Asks for the thread's words of a group of a row of v logits, to be put into their place in shared
- * memory; v = 0: for none. */
+/* Begins to copy the thread's words of a group of a row of v logits to their place in shared
+ * memory. v = 0: copies none. */
 template <bool WHOLE>
 static __device__ inline void fetch_words(const float *from, int at, int v, float *row)
 {
@@ -201,9 +204,9 @@ static __device__ inline void fetch_words(const float *from, int at, int v, floa
     fetch_group();
 }
 
-/* A thread reads and replaces the words that it fetched; of those of others it reads the target's
- * alone, and those that the target is compared with. dlogits may lie where the logits do: a row is
- * written when all of it has been fetched. */
+/* A thread reads and replaces only the words that it fetched. Of other threads' words it reads the
+ * target and the words to compare with the target. dlogits may share the memory of the logits: a
+ * row is written only after the whole row has been fetched. */
 template <typename E>
 static __global__ void __launch_bounds__(THREADS_SHARED)
     softmax_loss_shared(struct dpt_launch_softmax a)
@@ -224,13 +227,14 @@ static __global__ void __launch_bounds__(THREADS_SHARED)
         for (int g = 0; g < GROUPS; g++) {
             const int at = g * GROUP + mine;
             await_fetched<GROUPS - 1>();
-            fetch_group(); /* of nothing, so that GROUPS - 1 are later than the next one, too */
+            /* An empty group, so that GROUPS - 1 groups are always newer than the next one. */
+            fetch_group();
             FOR_WHOLE((g + 1) * GROUP <= v, read_words<THREADS_SHARED, WHOLE>(row, at, v, x);
                       add_words<THREADS_SHARED, WHOLE>(x, at, v, &s));
         }
         s = block_exp_sum<THREADS_SHARED>(s, &place);
         give_loss<THREADS_SHARED>(a, r, row, target, s, &place);
-        __syncthreads(); /* words that other threads fetched are not read again */
+        __syncthreads(); /* no thread still reads words that others fetched */
         const int64_t next = r + gridDim.x;
         const float *from = a.logits + next * a.ld;
         const int next_v = next < a.rows ? v : 0;

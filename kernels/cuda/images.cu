@@ -1,9 +1,8 @@
-/* The kernels around the products of convolutions, batch norm, pools.
+/* The kernels for convolutions (around their products), batch norm and pools.
  *
  * Sums over rows are made in chunks of rows. The number of rows alone decides the size of a chunk.
  * A block has 32 channels and 8 threads for each channel. A thread adds every 8th row. The sums of
- * the threads, and then of the chunks, are added in their order. The size of the grid changes
- * nothing. */
+ * the threads, and then of the chunks, are added in order. The size of the grid changes nothing. */
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 
@@ -15,7 +14,8 @@ static inline int64_t windows_of(const struct dpt_windows &of)
     return of.b * dpt_windows_along(of.h, of.stride) * dpt_windows_along(of.w, of.stride);
 }
 
-/* The pixel of all images that tap `tap` of a window lies on; -1: it lies outside. */
+/* The index, among the pixels of all images, of the pixel under tap `tap` of a window. -1: the tap
+ * is outside of the image. */
 static __device__ inline int64_t pixel_at(const struct dpt_windows &of, int64_t window, int64_t tap)
 {
     const int64_t out_h = dpt_windows_along(of.h, of.stride),
@@ -27,7 +27,7 @@ static __device__ inline int64_t pixel_at(const struct dpt_windows &of, int64_t 
                : (window / out_w / out_h * of.h + y) * of.w + x;
 }
 
-/* The window whose tap `tap` lies on a pixel; -1: there is none. */
+/* The window whose tap `tap` is on a pixel. -1: there is none. */
 static __device__ inline int64_t window_at(const struct dpt_windows &of, int64_t pixel, int64_t tap)
 {
     const int64_t out_h = dpt_windows_along(of.h, of.stride),
@@ -40,7 +40,7 @@ static __device__ inline int64_t window_at(const struct dpt_windows &of, int64_t
     return (pixel / of.w / of.h * out_h + up / of.stride) * out_w + left / of.stride;
 }
 
-/* --- weights: (out, in, taps) as the table has them, (out, taps, in) as products do --- */
+/* --- weights: (out, in, taps) for the caller, (out, taps, in) for products --- */
 
 template <typename E>
 static __global__ void arrange(int64_t n, int64_t in, int64_t taps, const E *from, E *to)
@@ -77,7 +77,7 @@ void dpt_launch_conv_restore(void *queue, const struct dpt_launch_conv_weight *a
 
 /* --- windows as rows, and back --- */
 
-/* A thread has some channels of a window's pixel. */
+/* A thread copies N channels of one pixel of a window. */
 template <typename E, bool WHOLE>
 static __global__ void windows(struct dpt_windows of, int64_t c, int64_t items, const E *x, E *to)
 {
@@ -108,8 +108,8 @@ void dpt_launch_windows(void *queue, const struct dpt_windows *of, int64_t c, en
     FOR_ELEM(dtype, post_windows<E>(queue, of, c, (const E *)x, (E *)to));
 }
 
-/* A thread has a channel of a pixel, and adds the values of the windows that contain the pixel, in
- * their order. */
+/* A thread computes one channel of a pixel: it adds the values of the windows that contain the
+ * pixel, in order. */
 template <typename E>
 static __global__ void pixels(struct dpt_windows of, int64_t c, int64_t items, const float *from,
                               bool add, E *dx)
@@ -140,7 +140,8 @@ static int64_t chunk_of(int64_t n)
     return chunk > (int64_t)CHUNK_MIN ? chunk : (int64_t)CHUNK_MIN;
 }
 
-/* The sum over the block's threads of a channel, in their order; every thread of it gets it. */
+/* The sum over the block's threads of one channel, in order. Each of these threads gets the
+ * result. */
 static __device__ inline float channel_sum(float x, float *place)
 {
     float sum = 0.0f;
@@ -152,11 +153,12 @@ static __device__ inline float channel_sum(float x, float *place)
     return sum;
 }
 
-/* This block's channel for the thread; rows of its chunk that the thread takes, from `first` on. */
+/* The channel of the thread. ROW_LOOP: the rows of the chunk that the thread takes, beginning with
+ * `from`. */
 #define CHANNEL                ((int64_t)blockIdx.x * LANES + threadIdx.x % LANES)
 #define ROW_LOOP(r, from, end) for (int64_t r = (from) + threadIdx.x / LANES; r < (end); r += ROWS)
 
-/* Block (x: channels, y: chunk). Squares are around the chunk's own mean. */
+/* Block (x: channels, y: chunk). The squares are distances to the chunk's own mean. */
 template <typename E>
 static __global__ void norm_sums(int64_t n, int64_t c, int64_t chunk, const E *x, float *sums)
 {
@@ -214,7 +216,7 @@ static __global__ void running_statistics(struct dpt_batchnorm_forward a, float 
     }
 }
 
-/* A thread has some channels of a row. */
+/* A thread computes N channels of a row. */
 template <typename E, bool WHOLE>
 static __global__ void normalise(struct dpt_batchnorm_forward a, int64_t items, const float *mean,
                                  const float *rstd)
@@ -236,7 +238,7 @@ static __global__ void normalise(struct dpt_batchnorm_forward a, int64_t items, 
             float y = fmaf(hat, gamma[k], beta[k]);
             if (a.residual)
                 y = y + residual[k];
-            x[k] = a.relu && y < 0.0f ? 0.0f : y; /* of a NaN: that */
+            x[k] = a.relu && y < 0.0f ? 0.0f : y; /* a NaN stays a NaN */
         }
         put<N, WHOLE>((E *)a.y + row, at, a.c, x);
     }
@@ -275,7 +277,7 @@ void dpt_launch_batchnorm_forward(void *queue, const struct dpt_batchnorm_forwar
     FOR_ELEM(a->dtype, post_norm<E>((cudaStream_t)queue, a, (float *)work));
 }
 
-/* dy, zero where the output of the relu is not above zero. */
+/* dy, or zero where the relu's output y is not above zero. */
 template <typename E>
 static __device__ inline float past_relu(const struct dpt_batchnorm_backward &a, int64_t at)
 {
@@ -334,7 +336,7 @@ static __global__ void grad_join(struct dpt_batchnorm_backward a, int64_t chunks
     }
 }
 
-/* dy and dresidual may be the same memory: each element is read before it is written. */
+/* dy and dresidual may be the same memory, because each element is read before it is written. */
 template <typename E>
 static __global__ void norm_grad(struct dpt_batchnorm_backward a, const float *means)
 {
@@ -362,7 +364,7 @@ void dpt_launch_batchnorm_backward(void *queue, const struct dpt_batchnorm_backw
     FOR_ELEM(a->dtype, norm_grad<E><<<grid_for(a->n * a->c, THREADS), THREADS, 0, q>>>(*a, means));
 }
 
-/* --- pools: a thread has a channel of a pixel --- */
+/* --- pools: a thread computes one channel of a pixel --- */
 
 template <typename E> static __global__ void maxpool(struct dpt_maxpool a, int64_t items)
 {

@@ -1,4 +1,5 @@
-/* The row of each sample's last token, taken out of all rows and, backward, put among zeros. */
+/* Forward copies the row of each sample's last token. Backward writes it back among rows of
+ * zeros. */
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 

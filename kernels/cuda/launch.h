@@ -2,9 +2,9 @@
  * queue.
  *
  * `queue` is a cudaStream_t. After a launch the caller reads the error by cudaGetLastError
- * (stream.h: dpt_cuda_launched). A launch neither waits nor allocates. Pointers are of the device.
- * Arguments are those of the op (kernels/ops.h) of the same name where no others are given. Counts
- * may be zero. */
+ * (stream.h: dpt_cuda_launched). A launch neither waits nor allocates. Pointers are device memory.
+ * Arguments without a comment are those of the op of the same name (kernels/ops.h). Counts may be
+ * zero. */
 #ifndef DPT_KERNELS_CUDA_LAUNCH_H
 #define DPT_KERNELS_CUDA_LAUNCH_H
 
@@ -14,9 +14,9 @@
 extern "C" {
 #endif
 
-/* Ops that are one launch and need no more of the stream than its queue: name, struct of arguments,
- * dtype of the elements, the op's name in errors, and the op's precondition. ops.c makes the ops
- * of this list. */
+/* Ops that are one launch and need only the queue of the stream: name, struct of arguments, dtype
+ * of the elements, the op's name in errors, and the op's precondition. ops.c generates the ops from
+ * this list. */
 #define DPT_CUDA_LAUNCHED_OPS(X)                                                                   \
     /* pointwise.cu */                                                                             \
     X(gelu_forward, dpt_gelu, a->dtype, "gelu", true)                                              \
@@ -47,7 +47,7 @@ extern "C" {
     /* update.cu */                                                                                \
     X(adamw, dpt_adamw, a->copy_dtype, "adamw", true)                                              \
     X(sgd, dpt_sgd, a->copy_dtype, "sgd", true)
-/* Ops that also work in `bytes` of memory, aligned to 16. */
+/* Ops that also need `bytes` of workspace, aligned to 16. */
 #define DPT_CUDA_WORKING_OPS(X)                                                                    \
     /* norm.cu */                                                                                  \
     X(layernorm_backward, dpt_layernorm_backward, "layernorm backward",                            \
@@ -73,14 +73,14 @@ DPT_CUDA_LAUNCHED_OPS(DPT_CUDA_LAUNCHER)
 DPT_CUDA_WORKING_OPS(DPT_CUDA_LAUNCHER)
 #undef DPT_CUDA_LAUNCHER
 int64_t dpt_launch_layernorm_backward_bytes(int64_t n, int64_t c);
-/* For n positions of c channels: 16 n, 8 c for each 32 positions, and at most 8 KiB. */
+/* For n positions of c channels: 16 n bytes, 8 c bytes per 32 positions, and at most 8 KiB more. */
 int64_t dpt_launch_embedding_backward_bytes(int64_t n, int64_t c);
-int64_t dpt_launch_batchnorm_bytes(int64_t n, int64_t c); /* both ways */
+int64_t dpt_launch_batchnorm_bytes(int64_t n, int64_t c); /* forward and backward */
 
 /* --- pointwise.cu --- */
 void dpt_launch_dropout_backward(void *queue, const struct dpt_dropout_backward *a);
 void dpt_launch_add(void *queue, int64_t n, const float *a, const float *b, float *dst);
-/* Every row of y (rows, cols) becomes `row` (cols), all of `dtype`. */
+/* Copies `row` (cols) to every row of y (rows, cols). All elements are of `dtype`. */
 void dpt_launch_repeat_row(void *queue, enum dpt_dtype dtype, int64_t rows, int64_t cols,
                            const void *row, void *y);
 void dpt_launch_cast(void *queue, int64_t n, const float *src, enum dpt_dtype dtype, void *dst);
@@ -95,27 +95,29 @@ void dpt_launch_fill_uniform(void *queue, int64_t n, const struct dpt_uniform *o
 void dpt_launch_sumsq_blocks(void *queue, int64_t n, int64_t block, const float *x, double *ret);
 void dpt_launch_orthonormalise(void *queue, int64_t n, int64_t r, float *x);
 
-/* ret[j] (+)= sum over the rows of x, in chunks of rows that are joined in order. */
+/* ret[j] = or += the sum over the rows of x. Rows are summed in chunks, and the chunks are added in
+ * order. */
 struct dpt_launch_column_sums {
     int64_t rows, cols;
     enum dpt_dtype dtype;
     const void *x; /* (rows, cols) */
     bool accumulate;
-    float *work; /* as _floats says */
+    float *work; /* dpt_launch_column_sums_floats floats */
     float *ret;  /* (cols) */
 };
 int64_t dpt_launch_column_sums_floats(int64_t rows, int64_t cols);
 void dpt_launch_column_sums(void *queue, const struct dpt_launch_column_sums *a);
 
 /* --- norm.cu --- */
-void dpt_launch_residual_norm(void *queue, const struct dpt_residual_norm *a); /* no dropout */
+void dpt_launch_residual_norm(void *queue, const struct dpt_residual_norm *a); /* without dropout */
 
 /* --- head.cu --- */
-/* Softmax, loss and its gradient, for a chunk of rows of logits. Rows of both begin at multiples of
- * 32 bytes and have `ld` elements at least: v, and padding. The contents of the logits' padding
- * change nothing; the padding of the gradients, elements [v, ld) of each row, becomes 0. */
+/* Softmax, loss and its gradient, for a chunk of rows of logits. Rows of logits and of dlogits
+ * begin at multiples of 32 bytes. They have at least `ld` elements: v, and padding. The padding of
+ * the logits may have any content. The padding of the gradients, elements [v, ld) of each row,
+ * becomes 0. */
 struct dpt_launch_softmax {
-    int multiprocessors, shared_bytes; /* of the device; of a block there */
+    int multiprocessors, shared_bytes; /* of the device; bytes for one block */
     int64_t rows, v, ld;               /* of logits; ld at most 2^30 */
     enum dpt_dtype dtype;              /* of dlogits */
     const float *logits;
@@ -123,24 +125,28 @@ struct dpt_launch_softmax {
     float *loss;            /* (rows) */
     float *right;           /* (rows) or NULL */
     float dloss;
-    void *dlogits; /* NULL: none; may be where the logits are, their rows then in the same places */
+    /* NULL: no gradients. May be the memory of the logits if the rows begin at the same
+     * addresses. */
+    void *dlogits;
     int64_t dlogits_ld; /* at least ld */
 };
-/* Returns a cudaError_t, 0 for posted: cudaErrorInvalidValue for rows that do not begin so. */
+/* Returns a cudaError_t: 0 if posted, cudaErrorInvalidValue if rows are not aligned as above. */
 int dpt_launch_softmax_loss(void *queue, const struct dpt_launch_softmax *a);
 
-/* Bytes of shared memory that any device has for a block: those of compute capability 8.6, 8.9 and
- * 12.0 have no more. Kernels that can use more are told how much there is. */
+/* The bytes of shared memory that every supported device has for a block; devices of compute
+ * capability 8.6, 8.9 and 12.0 have no more. Kernels that can use more get the device's number as
+ * an argument. */
 enum { DPT_CUDA_SHARED_BYTES_MIN = 99 << 10 };
 
 /* --- attention.cu and attention_grad.cu --- */
 enum { DPT_CUDA_HEAD_CHANNELS_MAX = 256 };
 void dpt_launch_attention_forward(void *queue, const struct dpt_attention *a);
 int64_t dpt_launch_attention_backward_floats(int64_t b, int64_t t, int64_t heads);
-/* `shared_bytes`, what the device has for a block, decides between tiles, and so the bits. */
+/* `shared_bytes` is the device's shared memory for a block. It decides the size of tiles, and so
+ * the bits. */
 void dpt_launch_attention_backward(void *queue, const struct dpt_attention *a, float *work,
                                    int shared_bytes);
-/* The sum over the heads of a group, for each row, in f32 and in the heads' order. */
+/* For each row, the sum over the heads of a group, in f32 and in the heads' order. */
 struct dpt_launch_head_sums {
     int64_t rows, kv_heads, group, head_size;
     int64_t ld; /* of `to` */
@@ -155,13 +161,15 @@ struct dpt_launch_conv_weight {
     int64_t out, in, taps; /* taps: kernel * kernel */
     enum dpt_dtype dtype;
 };
-/* to (out, taps, in) = from (out, in, taps), the table's; and in f32 back. */
+/* dpt_launch_conv_arrange: to (out, taps, in) = from (out, in, taps), the weight's layout.
+ * dpt_launch_conv_restore does the reverse in f32. */
 void dpt_launch_conv_arrange(void *queue, const struct dpt_launch_conv_weight *a, const void *from,
                              void *to);
 void dpt_launch_conv_restore(void *queue, const struct dpt_launch_conv_weight *a, const float *from,
                              bool accumulate, float *to);
-/* to (windows, kernel, kernel, c) = those of x (b, h, w, c), zero outside of the images; and dx (b,
- * h, w, c) = or += of each pixel the sum of all places in `from` that are that pixel. */
+/* dpt_launch_windows: to (windows, kernel, kernel, c) = the windows of x (b, h, w, c), zero outside
+ * of the images. dpt_launch_pixels: dx (b, h, w, c) = or += for each pixel, the sum of all elements
+ * of `from` that are copies of that pixel. */
 void dpt_launch_windows(void *queue, const struct dpt_windows *of, int64_t c, enum dpt_dtype dtype,
                         const void *x, void *to);
 struct dpt_launch_pixels {
@@ -175,7 +183,7 @@ struct dpt_launch_pixels {
 void dpt_launch_pixels(void *queue, const struct dpt_launch_pixels *a);
 
 /* --- decode.cu --- */
-/* Positions whose scores fit into `shared_bytes` of a block. */
+/* The number of positions whose scores fit into `shared_bytes` of a block. */
 int64_t dpt_launch_attention_rows_max(int shared_bytes);
 void dpt_launch_attention_rows(void *queue, const struct dpt_attention_rows *a);
 

@@ -1,14 +1,14 @@
 /* Linear layers: three products, GELU, and the sum of columns for the bias. The library reads
- * weights as they lie: no op of this device has a packed form.
+ * weights as they are in memory, so no op of this device has a packed form.
  *
- * GELU's slope is fused into the product before it. GELU itself is not: its input is kept rounded,
- * and GELU of that input has to have the same bits when it is computed again
- * (train.activation_checkpointing). */
+ * The slope of GELU is fused into the product before it, but GELU itself is not. Forward stores the
+ * input of GELU rounded. With train.activation_checkpointing GELU is computed again from that
+ * input, and it must give the same bits. */
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 
-/* Where the library has no algorithm that adds a bias, it adds to one that lies there: it is
- * rounded once all the same. */
+/* y = x w + bias. If the library has no algorithm that adds a bias, y is first filled with the bias
+ * and the product is added to it. The result is still rounded only once. */
 static void multiply_with_bias(struct dpt_cuda_stream *s, const struct dpt_linear_forward *a,
                                struct dpt_cuda_gemm *y)
 {
@@ -16,7 +16,8 @@ static void multiply_with_bias(struct dpt_cuda_stream *s, const struct dpt_linea
         return;
     const bool repeats = y->of.with_bias;
     y->accumulate = repeats || a->add_y;
-    y->of.with_bias = false; /* also while the stream prepares, where it is not known */
+    /* A preparing stream does not know whether the op has a bias, so it prepares both forms. */
+    y->of.with_bias = false;
     if (repeats)
         DPT_CUDA_LAUNCH(s, "linear", repeat_row, a->dtype, a->n, a->out, a->bias, a->y);
     dpt_cuda_gemm(s, y);
@@ -55,9 +56,10 @@ static int64_t dy_stride(const struct dpt_linear_backward *a)
     return a->dy_stride ? a->dy_stride : a->out;
 }
 
-enum { SLOPES_UNIT = 8 }; /* elements of a row that the library takes slopes in */
+enum { SLOPES_UNIT = 8 }; /* unit of a row's elements for the library's slopes */
 
-/* dx, and through the GELU that x came from. In f32 the library's slope is not sharp enough. */
+/* dx, or with gelu_x the gradient of gelu_x. In f32 the library's slope is not accurate enough, so
+ * a separate kernel applies it. */
 static void input_gradient(struct dpt_cuda_stream *s, const struct dpt_linear_backward *a,
                            struct dpt_cuda_gemm *dx)
 {
@@ -68,7 +70,8 @@ static void input_gradient(struct dpt_cuda_stream *s, const struct dpt_linear_ba
     dx->slope_at = a->gelu_x;
     if (may_fuse && dpt_cuda_gemm_fused(s, dx) && !s->base.preparing)
         return;
-    dx->of.with_slope = false; /* also while the stream prepares, where it is not known */
+    /* A preparing stream does not know whether the op has gelu_x, so it prepares both forms. */
+    dx->of.with_slope = false;
     dpt_cuda_gemm(s, dx);
     const struct dpt_gelu slope = {
         .n = a->n * a->in, .dtype = a->dtype, .x = a->gelu_x, .dy = a->dx, .out = a->dx};

@@ -1,10 +1,10 @@
-/* The tensor cores' product of a warp: c (16, 8) += a (16, 16) b (16, 8), elements of bf16 or fp16,
- * sums in f32 (PTX, mma.sync.m16n8k16). In lane 4g + t
+/* A warp's product on tensor cores: c (16, 8) += a (16, 16) b (16, 8), elements of bf16 or fp16,
+ * sums in f32 (PTX, mma.sync.m16n8k16). Lane 4g + t has
  *   a: rows g and g + 8; pairs of columns: {g, 2t} {g + 8, 2t} {g, 2t + 8} {g + 8, 2t + 8}
  *   b: column g; pairs of rows from 2t, from 2t + 8
  *   c: rows g, g, g + 8, g + 8; columns 2t, 2t + 1, 2t, 2t + 1
- * where of a pair the lower half of the word has the first. The order in which the sixteen products
- * are added is the hardware's: the same on every run of one kind of device. */
+ * The lower half of a word has the first element of a pair. The hardware decides the order in which
+ * the sixteen products are added; it is the same on every run of one kind of device. */
 #ifndef DPT_KERNELS_CUDA_MMA_CUH
 #define DPT_KERNELS_CUDA_MMA_CUH
 

@@ -1,17 +1,17 @@
 /* Layer norm (Ba et al. 2016) and its gradient.
  *
- * RMS norm, whose means are NULL, is the same around zero, with a beta of zero: x - 0 and x + 0 are
- * exact. */
+ * RMS norm, whose means are NULL, is the same with zero in place of the mean and of beta: x - 0 and
+ * x + 0 are exact. */
 
 #include "kernels/cuda/rows.cuh"
 
 #include <type_traits>
 
-/* Lane `lane`'s groups of N elements of a row of c. */
+/* Loops over the lane's groups of N elements in a row of c. */
 #define ROW_LOOP(j, c) for (int64_t j = (int64_t)lane * N; j < (c); j += LANES * N)
 
-/* `count` groups of row r of a, from `at` on, or with RESIDUAL of a + b, which is written to `sum`,
- * rounded. */
+/* Loads COUNT groups of row r of a, from element `at` on. With RESIDUAL: of a + b, rounded, which
+ * it also writes to `sum`. */
 template <int COUNT, bool RESIDUAL, bool WHOLE, typename E>
 static __device__ inline void hold_groups(const struct dpt_residual_norm &a, int64_t r, int64_t at,
                                           held<some<E>::N, E> (&mine)[COUNT])
@@ -39,9 +39,9 @@ static __device__ inline void hold_groups(const struct dpt_residual_norm &a, int
     }
 }
 
-/* The norm of a row of a, or with RESIDUAL of a + b. A lane holds its groups of the row, P at most,
- * from the first loop to the last. P = 0, for any row: each loop reads them again; from `sum` a
- * lane reads the elements that it wrote. */
+/* The norm of a row of a, or with RESIDUAL of a + b. P > 0: a lane keeps its groups of the row, at
+ * most P, in registers. P = 0 is for rows of any length: each loop reads the groups again; with
+ * RESIDUAL it reads them from `sum`, and a lane reads only elements that it wrote. */
 template <typename E, int P, bool RESIDUAL, bool WHOLE>
 static __global__ void __launch_bounds__(WARPS *LANES) norm(struct dpt_residual_norm a)
 {
@@ -142,13 +142,13 @@ static __device__ inline float mean_of(const struct dpt_layernorm_backward &a, i
     return a.mean ? a.mean[row] : 0.0f;
 }
 
-/* A row's statistics, and the means of the gradients of its normalised values and of their products
- * with the values. */
+/* A row's mean and rstd, the mean of the gradients of its normalised values (mean_sum), and the
+ * mean of their products with these values (mean_dot). */
 struct norm_row {
     float mean, rstd, mean_sum, mean_dot;
 };
 
-/* to = or += the gradient of elements v of the row, from the gradient d of y and the weights g. */
+/* to = or += the gradient of the elements v of a row. d is the gradient of y, g is gamma. */
 template <int N>
 static __device__ inline void put_slopes(const norm_row &row, bool add, const float v[N],
                                          const float d[N], const float g[N], float to[N])
@@ -199,9 +199,8 @@ template <typename E, bool WHOLE> static __global__ void norm_grad(struct dpt_la
     }
 }
 
-/* sums (chunks, 2, c) = each chunk's gradients of gamma and of beta. RMS norm does not use those of
- * beta. Block (x:
- * columns, y: chunks). */
+/* sums (chunks, 2, c) = each chunk's gradients of gamma and of beta. RMS norm does not use the
+ * second. Block (x: columns, y: chunks). */
 template <typename E, bool WHOLE>
 static __global__ void norm_weights_chunk(struct dpt_layernorm_backward a, float *sums)
 {
@@ -232,8 +231,9 @@ static __global__ void norm_weights_chunk(struct dpt_layernorm_backward a, float
     }
 }
 
-/* Blocks of norm_grad_once for each SM, by the registers of a thread's sums and of its parts of
- * three rows. With four, 32,768 rows are all under way at once on 132 SMs; fp16 takes more. */
+/* The number of blocks of norm_grad_once per SM. A thread's registers decide it: its sums and its
+ * parts of three rows. With four blocks on 132 SMs, 32,768 rows are under way at once. fp16 needs
+ * more registers. */
 template <typename E> static constexpr int once_blocks(int groups)
 {
     const int registers = groups * (2 * (int)some<E>::N + 12);
@@ -241,7 +241,7 @@ template <typename E> static constexpr int once_blocks(int groups)
     return registers <= 100 ? most : 1;
 }
 
-/* The lane's groups of a row of c elements. */
+/* Loads the lane's groups of a row of c elements. */
 template <int P, bool WHOLE, typename E>
 static __device__ inline void load_groups(const E *row, int64_t c, held<some<E>::N, E> (&ret)[P])
 {
@@ -251,8 +251,9 @@ static __device__ inline void load_groups(const E *row, int64_t c, held<some<E>:
         ret[p] = load_some<N, WHOLE>(row, p * LANES * N + threadIdx.x % LANES * N, c);
 }
 
-/* Both in one pass, for rows of at most P groups a lane: a block does a chunk. Each of its warps
- * does every WARPS-th row, and the warps' sums are added in their order. */
+/* Computes dx and the sums for dgamma and dbeta in one pass, for rows of at most P groups per lane.
+ * A block computes a chunk. Each warp takes every WARPS-th row, and the warps' sums are added in
+ * order. */
 template <typename E, int P, bool WHOLE>
 static __global__ void __launch_bounds__(WARPS *LANES, once_blocks<E>(P))
     norm_grad_once(struct dpt_layernorm_backward a, float *sums)
@@ -313,7 +314,7 @@ static __global__ void __launch_bounds__(WARPS *LANES, once_blocks<E>(P))
     }
 }
 
-/* For rows of P groups a lane and fewer. False: they are longer. */
+/* Posts norm_grad_once if rows have at most P groups per lane. False: they have more. */
 template <typename E, int P, bool WHOLE>
 static bool post_norm_grad_once(cudaStream_t q, const struct dpt_layernorm_backward *a, float *work)
 {
@@ -339,7 +340,8 @@ static void post_norm_grad(cudaStream_t q, const struct dpt_layernorm_backward *
     enum { N = some<E>::N };
     const int64_t c = a->c, chunks = ceil_div(a->n, CHUNK);
     const bool whole = are_whole_rows<N, E>(c, a->x, a->dy, a->gamma, a->dx);
-    constexpr int GROUPS_MAX = sizeof(E) == 4 ? 7 : 5; /* beyond, a thread's registers overflow */
+    /* More groups overflow a thread's registers. */
+    constexpr int GROUPS_MAX = sizeof(E) == 4 ? 7 : 5;
     FOR_WHOLE(
         whole, if (!post_norm_grad_once<E, GROUPS_MAX, WHOLE>(q, a, work)) {
             norm_weights_chunk<E, WHOLE>

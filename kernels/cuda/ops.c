@@ -6,7 +6,7 @@
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 
-/* --- ops that need no more than the queue --- */
+/* --- ops that need only the queue --- */
 
 #define LAUNCHED_OP(name, type, dtype, text, holds)                                                \
     void dpt_cuda_##name(struct dpt_stream *stream, const struct type *a)                          \
@@ -58,7 +58,7 @@ LAUNCHED_VALUES(fill_uniform, DPT_F32,
 LAUNCHED_VALUES(orthonormalise, DPT_F32,
                 (struct dpt_stream * stream, int64_t n, int64_t r, float *x), n, r, x)
 
-/* Either side may be memory of the host. */
+/* src and dst may each be host memory or device memory. */
 void dpt_cuda_copy(struct dpt_stream *stream, size_t bytes, const void *src, void *dst)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
@@ -81,7 +81,7 @@ DPT_CUDA_WORKING_OPS(WORKING_OP)
 
 /* --- ops with a choice between kernels --- */
 
-/* One kernel without dropout, two ops with it. */
+/* Without dropout this is one kernel, with dropout two ops. */
 void dpt_cuda_residual_norm(struct dpt_stream *stream, const struct dpt_residual_norm *a)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
@@ -102,7 +102,7 @@ void dpt_cuda_dropout_backward(struct dpt_stream *stream, const struct dpt_dropo
 
 /* --- attention --- */
 
-/* Whether there are kernels for these heads; else the stream's error is set. */
+/* Whether there are kernels for heads of this size. False: the stream's error is set. */
 static bool heads_fit(struct dpt_cuda_stream *s, int64_t heads, int64_t kv_heads, int64_t channels)
 {
     DPT_ASSERT(kv_heads > 0 && heads % kv_heads == 0);
@@ -138,7 +138,8 @@ void dpt_cuda_attention_backward(struct dpt_stream *stream, const struct dpt_att
                         dpt_cuda_device_of(s)->shared_bytes);
 }
 
-/* Whether a block has room for the scores of so many rows; else the stream's error is set. */
+/* Whether a block's shared memory has room for the scores of `rows` rows. False: the stream's error
+ * is set. */
 static bool rows_fit(struct dpt_cuda_stream *s, int64_t rows)
 {
     const int bytes = dpt_cuda_device_of(s)->shared_bytes;

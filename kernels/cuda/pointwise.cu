@@ -1,12 +1,12 @@
-/* Ops over elements that do not meet: GELU, SwiGLU, dropped sums, conversions, filling. One thread
- * has some elements in a row (elem.cuh), or the four that share a block of random words; which
- * thread has which changes no bit. */
+/* Ops over independent elements: GELU, SwiGLU, sums with dropout, conversions, filling. A thread
+ * computes N adjacent elements (elem.cuh), or the four elements that share a block of random words.
+ * The assignment of elements to threads changes no bit. */
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 
 enum { THREADS = 256 };
 
-/* Functions of an element x, and of y beside it where there is one. */
+/* Functions of an element x, or of elements x and y. */
 struct gelu_op {
     static constexpr bool TAKES_Y = false;
     static __device__ inline float of(float x, float)
@@ -15,8 +15,8 @@ struct gelu_op {
     }
 };
 
-/* y times d/dx x s(2u) = s + x s (1-s) 2u'; 1-s = e s, so that nothing cancels (kernels/cpu/simd).
- */
+/* y times d/dx x s(2u) = s + x s (1-s) 2u'. 1-s is computed as e s, so that nothing cancels
+ * (kernels/cpu/simd). */
 struct gelu_grad_op {
     static constexpr bool TAKES_Y = true;
     static __device__ inline float of(float x, float y)
@@ -54,8 +54,8 @@ static __global__ void map(int64_t n, const E *x, const E *y, E *to)
     }
 }
 
-/* x has rows of gate and up, `c` each, in `c / N` groups. GRAD: dy is given, and `out` has the
- * shape of x. 1-s = e s as above. */
+/* A row of x is gate and up, c elements each, in ceil(c / N) groups. GRAD: dy is given, and `out`
+ * has the shape of x. 1-s is computed as e s, as above. */
 template <typename E, bool WHOLE, bool GRAD>
 static __global__ void swiglu(int64_t n, int64_t c, const E *x, const E *dy, E *out)
 {
@@ -85,8 +85,8 @@ static __global__ void swiglu(int64_t n, int64_t c, const E *x, const E *dy, E *
     }
 }
 
-/* y = a + mask(b), or mask(b) alone where a is NULL. Item g is the block of four random words that
- * holds elements 4g - first%4 and on. */
+/* y = a + mask(b), or mask(b) if a is NULL. Item g is one block of four random words, for elements
+ * 4g - first%4 and the next three. */
 template <typename E>
 static __global__ void drop_add(int64_t n, struct drop d, const E *a, const E *b, E *y)
 {
@@ -131,7 +131,7 @@ static __global__ void ordered_sum(int64_t n, int n_parts, const float *const *p
     }
 }
 
-/* As half.h has it, NaNs included. */
+/* Widens exactly as half.h, NaNs included. */
 template <typename E> static __device__ inline float exactly(E x)
 {
     return widened(x);
@@ -142,7 +142,8 @@ static __device__ inline float exactly(f16 x)
     return dpt_f32_of_f16(x.bits);
 }
 
-/* Four of each side: sixteen bytes of the wide one. As half.h has it, NaNs included. */
+/* A thread converts four elements, because four f32 are sixteen bytes. Exactly as half.h, NaNs
+ * included. */
 template <typename FROM, typename TO, bool WHOLE>
 static __global__ void convert(int64_t n, const FROM *src, TO *dst)
 {
@@ -217,7 +218,7 @@ static void post_map(void *queue, int64_t n, const E *x, const E *y, E *to)
               POST((map<OP, E, WHOLE>), ceil_div(n, N), n, x, y, to));
 }
 
-/* y may be NULL for an op that takes none. */
+/* y may be NULL for an op of x alone. */
 template <typename OP>
 static void launch_map(void *queue, int64_t n, enum dpt_dtype dtype, const void *x, const void *y,
                        void *to)

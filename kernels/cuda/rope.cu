@@ -1,6 +1,6 @@
-/* Rotary embeddings: the table of angles, by a thread each, and the rotation. A thread has some
- * elements in a row of a head's lower half, and the elements of the upper half that they are
- * rotated with. The assignment of elements to threads changes no bit. */
+/* Rotary embeddings: the table of angles, with one thread per angle, and the rotation. A thread
+ * rotates N adjacent elements of a head's lower half with the matching elements of the upper half.
+ * The assignment of elements to threads changes no bit. */
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/rope.h"
@@ -21,7 +21,7 @@ void dpt_launch_rope_table(void *queue, const struct dpt_rope_table *a)
     POST(rope_table, n, *a);
 }
 
-/* Products and sums are rounded one by one, as on the CPU. */
+/* Each product and each sum is rounded, as on the CPU. */
 template <typename E, bool WHOLE> static __global__ void rope(struct dpt_rope a, int64_t items)
 {
     enum { N = some<E>::N };

@@ -1,7 +1,7 @@
 /* Sums of columns, sums of squares, Gram-Schmidt. */
 #include "kernels/cuda/rows.cuh"
 
-enum { SUM_THREADS = 256, AHEAD = 8 /* rows whose loads are under way at once */ };
+enum { SUM_THREADS = 256, AHEAD = 8 /* rows loaded at once */ };
 
 /* --- sums of columns --- */
 
@@ -114,8 +114,8 @@ static __device__ void scale(int64_t n, int64_t r, double factor, float *x)
     __syncthreads();
 }
 
-/* One block, for a few columns. Except in dot, each thread reads and writes only the rows that it
- * owns. */
+/* One block computes a few columns. Except in dot, each thread reads and writes only its own
+ * rows. */
 static __global__ void gram_schmidt(int64_t n, int64_t r, float *x)
 {
     __shared__ double place[GRAM_THREADS];

@@ -1,9 +1,12 @@
-/* Sums over rows. A row belongs to a warp, whose lanes take some elements in a row at a time
- * (elem.cuh), every 32nd such group, and are joined in a fixed tree. Sums over rows are made in
- * chunks of CHUNK rows: a warp adds every WARPS-th row of a chunk, in their order, and the warps'
- * sums are added in theirs (for norms of long rows a thread adds all of them in their order). GROUP
- * chunks are added in their order, and then the groups. Nothing depends on the size of the grid,
- * nor on where a row begins. */
+/* Sums along a row and over rows.
+ *
+ * A warp sums a row: each lane takes N adjacent elements at a time (elem.cuh), every 32nd such
+ * group, and the lanes are joined in a fixed tree.
+ *
+ * Sums over rows are made in chunks of CHUNK rows. A warp adds every WARPS-th row of a chunk, in
+ * order, and then the warps' sums are added in order. For norms of long rows one thread adds all
+ * rows of a chunk in order. GROUP chunks are added in order, and then the groups in order. Neither
+ * the size of the grid nor the beginning of a row changes a bit. */
 #ifndef DPT_KERNELS_CUDA_ROWS_CUH
 #define DPT_KERNELS_CUDA_ROWS_CUH
 
@@ -18,7 +21,7 @@ static __device__ inline struct held<N, E> load_some(const E *row, int64_t at, i
     return at < c ? load<N, WHOLE>(row, at, c) : none;
 }
 
-/* ret = the sums of a block's warps, in their order, for the columns from `at`. Lane i has columns
+/* ret = the sum over the block's warps, in order, for the columns from `at` on. Lane i has columns
  * N*i ... N*i + N - 1. */
 template <int N>
 static __device__ inline void join_warps(const float mine[N], int64_t at, int64_t c,
@@ -39,8 +42,8 @@ static __device__ inline void join_warps(const float mine[N], int64_t at, int64_
     __syncthreads();
 }
 
-/* Adds the chunks of each group up, to where its first one is. Sums of chunk i begin at
- * sums + i*ld. */
+/* Adds up the chunks of each group in the place of the group's first chunk. The sums of chunk i
+ * begin at sums + i*ld. */
 static __global__ void join_groups(int64_t chunks, int64_t cols, float *sums, int64_t ld)
 {
     GRID_LOOP(at, (chunks + GROUP - 1) / GROUP * cols) {
@@ -67,7 +70,7 @@ static __global__ void join_chunks(int64_t groups, int64_t cols, const float *su
     }
 }
 
-/* A block has `width` columns. */
+/* The grid (x: columns, y: chunks) of blocks with `width` columns. */
 static inline dim3 chunk_grid(int64_t rows, int64_t cols, int64_t width)
 {
     const int64_t grid_y_max = 65535, chunks = ceil_div(rows, CHUNK);

@@ -1,4 +1,4 @@
-/* Errors and workspace of a CUDA stream. */
+/* The errors and the workspace of a CUDA stream. */
 #include "kernels/cuda/stream.h"
 
 #include <cuda_runtime_api.h>

@@ -1,22 +1,23 @@
-/* The optimizers' updates: one pass over parameter, moments and gradient for the whole flat range,
- * whatever tensors lie in it. The operations and their order are the CPU's, so the bits are too. */
+/* The optimizers' updates: one pass over parameters, moments and gradient for the whole flat range,
+ * whatever tensors are in it. The operations and their order are those of the CPU, and so are the
+ * bits. */
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 
 enum { THREADS = 256, TENSORS_MAX = 128 };
 
-/* Which elements of a launch are updated, and which of these decay. In the kernel's arguments: no
- * memory is written for it. */
+/* The tensors that a launch updates, and which of them decay. A kernel gets this as an argument, so
+ * no memory is written for it. */
 struct tensors {
     int n;
     int64_t begin[TENSORS_MAX], end[TENSORS_MAX];
     uint32_t decays[TENSORS_MAX / 32];
 };
 
-/* The tensor of element i; -1: it is of none. */
+/* The tensor that contains element i. -1: none. */
 static __device__ int tensor_of(const struct tensors &t, int64_t i)
 {
-    int low = 0, high = t.n - 1; /* the last that begins at i or before */
+    int low = 0, high = t.n - 1; /* finds the last tensor that begins at or before i */
     while (low < high) {
         const int middle = (low + high + 1) / 2;
         if (t.begin[middle] <= i)
@@ -32,7 +33,7 @@ static __device__ bool does_decay(const struct tensors &t, int tensor)
     return t.decays[tensor / 32] >> (tensor % 32) & 1;
 }
 
-/* Element i of the parameters after the update; the moments are stored. */
+/* Updates the moments of element i and returns its new parameter. */
 static __device__ float updated(const struct dpt_adamw &a, int64_t i, float weight_decay)
 {
     const float b1_rest = 1.0f - a.beta1, b2_rest = 1.0f - a.beta2;
@@ -78,7 +79,7 @@ template <typename E, typename OP> static __global__ void update(OP a, struct te
     }
 }
 
-/* The tensors from `first` on that one launch takes. */
+/* The tensors of one launch: at most TENSORS_MAX, from `first` on. */
 static struct tensors some_of(const struct dpt_updated *tensors, int n, int first)
 {
     struct tensors t = {};
