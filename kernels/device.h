@@ -25,7 +25,9 @@ struct dpt_event;
 struct dpt_graph;
 struct dpt_ops;
 
-/* Opens the CPU device. The caller destroys its streams first. */
+/* Opens the CPU device. The caller destroys its streams first. DPT_EINVAL if DPT_TEST_ISA has an
+ * unknown name, DPT_EUNSUPPORTED if this machine does not have the instruction set that it
+ * names. */
 DPT_MUST_USE enum dpt_status dpt_device_cpu_create(struct dpt_device **ret, struct dpt_err *err);
 enum { DPT_FINGERPRINT_BYTES = 72 };
 
@@ -47,8 +49,9 @@ DPT_MUST_USE enum dpt_status dpt_device_cuda_bus(int index, char ret[DPT_DEVICE_
                                                  struct dpt_err *err);
 /* Opens CUDA device `index`, counted among the devices that CUDA_VISIBLE_DEVICES leaves. Its memory
  * is separate from the host's: ops take only memory of dpt_device_alloc, except `copy`, which takes
- * host memory on either side. DPT_EUNSUPPORTED in a build without CUDA, DPT_ENOENT if there is no
- * such device; the error's text says what to do. */
+ * host memory on either side. DPT_ENOENT if there is no such device, DPT_EVERSION if the driver is
+ * missing or too old, DPT_EUNSUPPORTED if the build has no CUDA or the device is too old or too
+ * small. The error's text says what to do. */
 DPT_MUST_USE enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret,
                                                     struct dpt_err *err);
 void dpt_device_destroy(struct dpt_device **dev);
@@ -95,9 +98,10 @@ size_t dpt_device_bytes(const struct dpt_device *dev);
 
 enum { DPT_STREAM_THREADS_MAX = 128 };
 
-/* Creates a stream of `threads` workers, at most DPT_STREAM_THREADS_MAX. On the CPU these are the
- * calling thread and threads - 1 threads of the stream, which sleep when they have nothing to do
- * and never spin for long. The number of threads never changes the bits of a result. */
+/* Creates a stream of `threads` workers, 1 to DPT_STREAM_THREADS_MAX; DPT_EINVAL for another
+ * number. On the CPU these are the calling thread and threads - 1 threads of the stream, which
+ * sleep when they have nothing to do and never spin for long. The number of threads never changes
+ * the bits of a result. */
 DPT_MUST_USE enum dpt_status dpt_stream_create(struct dpt_device *dev, int threads,
                                                struct dpt_stream **ret, struct dpt_err *err);
 /* The same, but the device starts the ops of this stream before waiting ops of other streams (CUDA:

@@ -14,18 +14,18 @@
 
 #define DPT_OP_CLASS_TABLE(X)                                                                      \
     X(LINEAR, "linear")       /* products with weights, bias and its gradient */                   \
-    X(ATTENTION, "attention") /* rotary embeddings, too */                                         \
+    X(ATTENTION, "attention") /* and rotary embeddings */                                          \
     X(LAYERNORM, "layernorm")                                                                      \
-    X(GELU, "gelu")         /* where it is not part of a product */                                \
+    X(GELU, "gelu")         /* if it is not fused into a product */                                \
     X(SWIGLU, "swiglu")     /* the activation, without its products */                             \
-    X(RESIDUAL, "residual") /* dropout, too */                                                     \
+    X(RESIDUAL, "residual") /* and dropout */                                                      \
     X(EMBEDDING, "embedding")                                                                      \
-    X(HEAD, "head")           /* logits, softmax, loss, their gradients; rows of last tokens */    \
-    X(CONV, "conv")           /* convolutions */                                                   \
-    X(BATCHNORM, "batchnorm") /* residual and ReLU behind it, too */                               \
-    X(POOL, "pool")           /* of the greatest, of the mean */                                   \
+    X(HEAD, "head") /* logits, softmax, loss, their gradients; rows of last tokens */              \
+    X(CONV, "conv")                                                                                \
+    X(BATCHNORM, "batchnorm") /* with the residual and ReLU behind it */                           \
+    X(POOL, "pool")           /* max pooling, average pooling */                                   \
     X(OPTIMIZER, "optimizer")                                                                      \
-    X(SUM, "sum")   /* of gradients: lanes, contributions, the norm */                             \
+    X(SUM, "sum")   /* sums of gradients: lanes, contributions, the norm */                        \
     X(COPY, "copy") /* and conversions, filling, packing */                                        \
     X(OTHER, "other")
 

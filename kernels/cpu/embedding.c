@@ -1,8 +1,8 @@
 /* Token embeddings, with or without position embeddings.
  *
  * Backward needs no atomics. One pass over the tokens links the positions of each token in their
- * order. One item of work then sums a range of channels for each row and stores the sum or adds
- * it. */
+ * order. An item of work has a range of channels: for each row it sums the contributions of the
+ * linked positions, and then stores the sum or adds it. */
 #include "kernels/cpu/stream.h"
 
 #include <string.h>

@@ -28,8 +28,8 @@ struct dpt_gemm_store {
     bool stream;      /* c is not read again soon: the store may bypass the caches */
 };
 
-/* Rows of a and c without a fixed stride, for convolutions. The product gathers the rows of a tile
- * by tile. The whole of a is never in memory. */
+/* Rows of a and c without a fixed stride, for convolutions. The product gathers the rows of one
+ * tile at a time, so the whole of a is never in memory. */
 struct dpt_gemm_rows {
     /* to (rows, k) dense = rows first ... first + rows - 1 of a, as elements of `in`, which is the
      * product's dtype or f32. Any thread of the pool may call it. */

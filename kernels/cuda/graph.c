@@ -22,8 +22,7 @@ bool dpt_cuda_capture_begin(struct dpt_stream *stream)
     return true;
 }
 
-/* Instantiates the captured ops. An error of an op, or of the instantiation, becomes the
- * stream's. */
+/* Instantiates the captured ops. An error of an op or of the instantiation becomes the stream's. */
 static void instantiate_captured(struct dpt_cuda_stream *s, struct graph *ret)
 {
     cudaGraph_t captured = NULL;

@@ -1,4 +1,4 @@
-/* The kernels for convolutions (around their products), batch norm and pools.
+/* The kernels for convolutions (before and after their products), batch norm and pools.
  *
  * Sums over rows are made in chunks of rows. The number of rows alone decides the size of a chunk.
  * A block has 32 channels and 8 threads for each channel. A thread adds every 8th row. The sums of
