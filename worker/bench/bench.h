@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* run gets the arguments after the bench's name, argv[0] being the name; returns the process's exit
- * code. */
+/* `run` gets the arguments after the bench's name; argv[0] is the name. It returns the exit code of
+ * the process. */
 struct dpt_bench {
     const char *name, *help;
     int (*run)(int argc, char **argv);
@@ -24,9 +24,9 @@ extern const struct dpt_bench dpt_bench_gemm, dpt_bench_ops, dpt_bench_comm, dpt
  * instead. Returns false. */
 bool dpt_bench_misused(const char *name, const char *usage, const char *arg);
 
-/* `--threads N` (default: the cores this process may use), `--json FILE`, `--repeats N` (default
- * 9), `--precision fp32|bf16|fp16` (default fp32). False, and a line that says why, for anything
- * else; `own` has the usage of flags that the bench takes itself, or is "". */
+/* Parses `--threads N` (default: the cores this process may use), `--json FILE`, `--repeats N`
+ * (default 9), `--precision fp32|bf16|fp16` (default fp32). For anything else returns false and
+ * prints the reason. `own`: the usage of the flags that the bench parses itself, or "". */
 struct dpt_bench_args {
     int threads, repeats;
     enum dpt_dtype dtype;
@@ -34,13 +34,14 @@ struct dpt_bench_args {
 };
 bool dpt_bench_parse(int argc, char **argv, const char *own, struct dpt_bench_args *ret);
 
-/* A whole number of min … max and nothing else; else *ret stays. */
+/* Parses a whole number of min … max and nothing else; else *ret stays. */
 bool dpt_bench_parse_int(const char *text, int min, int max, int *ret);
-/* 1 to n_max numbers, separated by commas. */
+/* Parses 1 to n_max numbers, separated by commas. */
 bool dpt_bench_parse_ints(const char *text, int min, int max, int n_max, int *ret, int *ret_n);
 
-/* Processes of a bench wait for each other: says that this one listens, in memory that all share,
- * and waits until all `n` do. DPT_ETIMEOUT names one that does not come, which may have died. */
+/* The processes of a bench wait for each other. Sets listening[own], in memory that all processes
+ * share, and waits until all `n` are set. DPT_ETIMEOUT names a process that does not come; it may
+ * have died. */
 enum { DPT_BENCH_MEET_MS = 30 * 1000 };
 DPT_MUST_USE enum dpt_status dpt_bench_meet(int *listening, int n, int own, int timeout_ms,
                                             struct dpt_err *err);
@@ -49,8 +50,8 @@ DPT_MUST_USE enum dpt_status dpt_bench_meet(int *listening, int n, int own, int 
 bool dpt_bench_parse_precision(const char *text, enum dpt_dtype *ret);
 const char *dpt_bench_precision(enum dpt_dtype dtype);
 
-/* Seconds of one call of fn, over `repeats` measurements; each measurement calls it as often as
- * takes about 30 ms, after one call to warm up. */
+/* Seconds of one call of `fn`, over `repeats` measurements, after one call to warm up. Each
+ * measurement repeats the call for about 30 ms. */
 enum { DPT_BENCH_REPEATS_MAX = 99 };
 struct dpt_bench_time {
     double median_s, min_s, max_s;
@@ -60,8 +61,8 @@ struct dpt_bench_time dpt_bench_time(int repeats, void (*fn)(void *ctx), void *c
 /* Sorts in ascending order. */
 void dpt_bench_sort(double *values, int n);
 
-/* The gemm rate (as `dpt-bench gemm` defines it, of 3 repeats), for benches that give shares of it.
- */
+/* The gemm rate (as `dpt-bench gemm` defines it, of 3 repeats). Benches compare their rates with
+ * it. */
 DPT_MUST_USE enum dpt_status dpt_bench_gemm_rate(int threads, enum dpt_dtype dtype,
                                                  double *ret_gflops, struct dpt_err *err);
 

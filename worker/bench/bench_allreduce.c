@@ -1,9 +1,9 @@
-/* dpt-bench allreduce: ddp's canonical all-reduce between processes of one machine, by size, beside
- * a peer library in the same run.
+/* dpt-bench allreduce: ddp's canonical all-reduce between processes of one machine, by size, and a
+ * peer library's all-reduce in the same run.
  *
- * The blocks of both alternate, so that other load on the machine slows both. Each block begins
- * with an all-reduce whose sum is checked, and warms up; both reduce floats in place. The peer's
- * algorithm is the one with the best median of a first block of each. */
+ * Blocks of both sides alternate, so that other load on the machine slows both. Each block begins
+ * with an all-reduce whose sum is checked, then warms up. Both sides reduce floats in place. The
+ * peer uses the algorithm with the best median in a first block of each. */
 #include "worker/bench/bench_allreduce.h"
 
 #include "base/fs.h"
@@ -21,7 +21,7 @@ static const size_t default_sizes[] = {1024,     10u * 1024, 100u * 1024,
 enum {
     DEFAULT_SIZES = sizeof default_sizes / sizeof *default_sizes,
     BLOCKS = 8,
-    SKIPPED = 77, /* the exit code that says so */
+    SKIPPED = 77, /* exit code: the peer library is not there */
     BYTES_MAX = 1 << 30
 };
 
@@ -97,7 +97,7 @@ static bool parse_allreduce_args(int argc, char **argv, struct args *a)
     return true;
 }
 
-/* Rounds a block: about as long for every size. */
+/* The rounds of a block, so that a block takes about as long for every size. */
 static int rounds_of(size_t bytes)
 {
     return bytes <= 128u * 1024 ? 250 : bytes <= 2u << 20 ? 100 : bytes <= 32u << 20 ? 10 : 4;
@@ -109,7 +109,7 @@ static void keep_times(struct times *times, const double *us, int n)
         times->us[times->n++] = us[i];
 }
 
-/* The share `q` of the times is below; sorts. */
+/* The quantile `q` of the times; sorts them. */
 static double quantile(struct times *times, double q)
 {
     if (times->n == 0)
@@ -139,7 +139,7 @@ static struct ar_block block_of(const struct bench *b, int size, bool fresh)
         .size_index = size, .warmup = rounds / 10 + 1, .rounds = rounds, .fresh = fresh};
 }
 
-/* The peer's algorithm that is best for a size. */
+/* Chooses the peer's fastest algorithm for a size. */
 static bool choose(struct bench *b, int size)
 {
     double best = 0;
@@ -171,7 +171,7 @@ static bool gloo_block(struct bench *b, int size, bool fresh, struct times *time
     return true;
 }
 
-/* A block of each kind, by both sides. */
+/* Runs a block of each kind on both sides. */
 static bool run_size(struct bench *b, int size)
 {
     struct row *row = &b->rows[size];

@@ -1,5 +1,4 @@
-/* What the parts of dpt-bench allreduce share: the ranks' processes, and those of a peer library.
- */
+/* Shared by the parts of dpt-bench allreduce: the processes of our ranks and of a peer library. */
 #ifndef DPT_WORKER_BENCH_BENCH_ALLREDUCE_H
 #define DPT_WORKER_BENCH_BENCH_ALLREDUCE_H
 
@@ -14,11 +13,11 @@ enum { AR_RANKS_MAX = 16, AR_SIZES_MAX = 16, AR_ROUNDS_MAX = 4096 };
 /* One block of all-reduces of one size. */
 struct ar_block {
     int size_index, warmup, rounds;
-    /* Handed over by the main thread and waited for, as a step does; else timed on the
-     * communication thread. */
+    /* True: the main thread hands over the buckets and waits, as in a step; the times are its own.
+     * False: the communication thread is timed. */
     bool by_main;
-    /* Before each round every rank writes its whole vector anew, as backward does; else it stays in
-     * the caches as the last round left it. Not with by_main. */
+    /* True: before each round every rank writes its whole vector anew, as a backward pass does.
+     * False: the vector stays in the caches after the last round. Not with by_main. */
     bool fresh;
 };
 
@@ -32,30 +31,30 @@ struct ar_shared {
     uint64_t bytes_sent[AR_RANKS_MAX]; /* in one all-reduce of the last block */
 };
 
-/* A rank's process: reads blocks from `in`, answers each with a byte on `out`, ends at the end of
- * `in`. Returns the exit code. */
+/* A rank's process. Reads blocks from `in` and answers each with a byte on `out`, until `in` ends.
+ * Returns the exit code. */
 int ar_rank(struct ar_shared *shared, int rank, int in, int out);
 
-/* The processes of one side, each with a pipe to it and one from it. */
+/* The processes of one side, with a pipe to each process and a pipe from it. */
 struct ar_team {
     int n;
     pid_t pids[AR_RANKS_MAX];
     int to[AR_RANKS_MAX], from[AR_RANKS_MAX];
 };
 
-/* Starts n processes that end with this one. In each, `body` runs and gives the exit code. */
+/* Starts n processes that die with this one. Each calls `body` and exits with its result. */
 typedef int (*ar_body)(void *ctx, int rank, int in, int out);
 bool ar_team_start(struct ar_team *team, int n, ar_body body, void *ctx);
-/* Ends their input and waits for them; false if one failed. */
+/* Closes the input of the processes and waits for their end; false: one of them failed. */
 bool ar_team_end(struct ar_team *team);
 
 /* Gloo, as dpt-peer-gloo of this program's folder. */
 extern const char *const ar_gloo_algorithms[];
 enum { AR_GLOO_ALGORITHMS = 6 };
 bool ar_gloo_start(struct ar_team *team, int n, const char *folder);
-/* True when the program is there. */
+/* True: dpt-peer-gloo is there. */
 bool ar_gloo_exists(void);
-/* Runs a block with every rank; false with the reason printed. */
+/* Runs a block on every rank; false: it has failed, and the reason is printed. */
 bool ar_gloo_block(struct ar_team *team, const char *algorithm, size_t bytes,
                    const struct ar_block *block, double *ret_us);
 

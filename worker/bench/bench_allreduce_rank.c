@@ -21,7 +21,7 @@ struct rank {
     struct dpt_stream *stream;
     struct dpt_comm_listener *listener;
     struct dpt_comm_thread *thread;
-    struct dpt_comm_mem *buffer; /* one lane a rank: one buffer */
+    struct dpt_comm_mem *buffer; /* each rank has one lane, so one buffer */
     struct dpt_world world;
     int rank_of_position[AR_RANKS_MAX], host_of_position[AR_RANKS_MAX];
     struct dpt_bucket buckets[AR_SIZES_MAX][BUCKETS_MAX];
@@ -105,7 +105,7 @@ static void set_up(struct rank *r)
         peer->rank = i;
         memcpy(peer->shm_addr, shared->shm_addr[i], DPT_COMM_ADDR_BYTES);
     }
-    dpt_cores_set_demand(shared->n_ranks); /* as a run of ranks of one thread each */
+    dpt_cores_set_demand(shared->n_ranks); /* as in a run whose ranks have one thread each */
     dpt_comm_thread_arm(r->thread);
     MUST(r, dpt_comm_thread_open(r->thread, &spec, &r->err));
 }
@@ -122,13 +122,13 @@ static void tear_down(struct rank *r)
     dpt_device_destroy(&r->device);
 }
 
-/* Rounds on the communication thread. */
+/* A block whose rounds run on the communication thread. */
 struct rounds {
     struct rank *r;
     const struct ar_block *block;
 };
 
-/* Writes the vector as a backward pass would; all go on together. */
+/* Writes the vector, as a backward pass does, then waits until all ranks have. */
 static enum dpt_status write_anew(struct rank *r, int index, struct dpt_err *err)
 {
     float *data = dpt_comm_mem_data(r->buffer);
@@ -153,7 +153,7 @@ static enum dpt_status job_rounds(struct dpt_comm_thread *thread, void *ctx, str
         const int64_t end = dpt_now_ns();
         if (i >= 0 && r->rank == 0)
             r->shared->us[i] = (double)(end - start) * 1e-3;
-        /* Sends count when the peer has taken them. */
+        /* Bytes count as sent when the peer has taken them. */
         if (i == rounds->block->rounds - 1)
             while (dpt_comm_poll(dpt_comm_thread_comm(thread), NULL, -1, err) == DPT_INPROGRESS)
                 continue;
@@ -171,7 +171,7 @@ static void say_ready(struct rank *r, int index)
         MUST(r, dpt_reducer_ready(r->reducers[index], b, &r->err));
 }
 
-/* Rounds as a step does them: the main thread hands over and waits. */
+/* Runs rounds as a training step does: the main thread hands over the buckets and waits. */
 static void rounds_by_main(struct rank *r, const struct ar_block *block)
 {
     for (int i = -block->warmup; i < block->rounds; i++) {
@@ -197,7 +197,7 @@ static void run_block(struct rank *r, const struct ar_block *block)
     MUST(r, dpt_comm_thread_run(r->thread, job_rounds, &rounds, &r->err));
 }
 
-/* One all-reduce whose sum is checked; leaves zeros. */
+/* Runs one all-reduce and checks its sum; leaves zeros in the buffer. */
 static void check_sum(struct rank *r, int index)
 {
     const size_t numel = r->shared->sizes[index] / sizeof(float);

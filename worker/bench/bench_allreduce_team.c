@@ -25,7 +25,7 @@ static bool start_one(struct ar_team *team, int rank, ar_body body, void *ctx)
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         close(to[1]);
         close(from[0]);
-        for (int i = 0; i < rank; i++) { /* else their input would not end */
+        for (int i = 0; i < rank; i++) { /* an open copy would keep the input of those ranks open */
             close(team->to[i]);
             close(team->from[i]);
         }
@@ -111,7 +111,7 @@ bool ar_gloo_start(struct ar_team *team, int n, const char *folder)
     return ar_team_start(team, n, gloo_body, &start);
 }
 
-/* One line, ended by a zero in place of its newline. */
+/* Reads one line and replaces its newline by a NUL. */
 static bool read_line(int fd, char *line, size_t bytes)
 {
     size_t at = 0;
@@ -137,7 +137,8 @@ bool ar_gloo_block(struct ar_team *team, const char *algorithm, size_t bytes,
                            block->rounds, block->fresh);
     for (int i = 0; i < team->n; i++)
         good = write(team->to[i], line, (size_t)n) == n && good;
-    for (int i = team->n - 1; good && i >= 0; i--) { /* rank 0's answer stays */
+    /* From the last rank to rank 0, so that the answer of rank 0 stays in `line`. */
+    for (int i = team->n - 1; good && i >= 0; i--) {
         good = read_line(team->from[i], line, sizeof line) && strncmp(line, "ok", 2) == 0;
         if (!good)
             (void)fprintf(stderr, "dpt-bench allreduce: gloo %s of %zu bytes, rank %d: %.200s\n",

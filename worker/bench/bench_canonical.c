@@ -1,9 +1,9 @@
-/* dpt-bench canonical: the cost of the fixed order of addition, a step's time under
- * `train.reduction: canonical` beside `fast` in the same processes.
+/* dpt-bench canonical: the cost of the fixed order of addition. Measures a step under
+ * `train.reduction: canonical` and under `fast` in the same processes.
  *
- * Steps of both alternate, first one, then the other before, so that what else the machine does,
- * and where its clock drifts, hits both; a pair is two of them. Ranks are processes of one thread
- * on this host. */
+ * A pair is one step of each kind. The kind that comes first alternates, so that other load on the
+ * machine and a drifting clock affect both kinds alike. Ranks are processes with one thread on this
+ * host. */
 #include "worker/bench/bench_canonical.h"
 
 #include "worker/bench/bench.h"
@@ -26,16 +26,16 @@ struct args {
     enum dpt_dtype dtype;
 };
 
-/* Of one kind of step in one world. */
+/* The steps of one kind in one world. */
 struct series {
-    double ms[BC_STEPS_MAX], cpu_ms[BC_STEPS_MAX]; /* wall of rank 0; CPU of all ranks */
+    double ms[BC_STEPS_MAX], cpu_ms[BC_STEPS_MAX]; /* wall time of rank 0; CPU time of all ranks */
     struct bc_answer last;
 };
 
 struct row {
     int n;
     struct series kind[KINDS];
-    double ratio[BC_STEPS_MAX]; /* of each pair, canonical over fast */
+    double ratio[BC_STEPS_MAX]; /* of each pair: canonical / fast */
 };
 
 static const char usage[] =
@@ -100,7 +100,7 @@ static bool make_config(const struct args *a, struct dpt_config *ret)
     return false;
 }
 
-/* One step of all ranks. */
+/* Makes all ranks do one step. */
 static bool step(struct ar_team *team, enum dpt_reduction reduction)
 {
     for (int i = 0; i < team->n; i++)
@@ -165,7 +165,8 @@ static json_t *report_kind(const struct series *s, int n)
                      s->last.gradient_buffers);
 }
 
-/* Costs are of medians, %; that of each pair's ratio is given beside it. */
+/* The cost in % compares the two medians. Beside it stands the cost by the median of the pairs'
+ * ratios. */
 static json_t *report_world(int ranks, const struct row *row)
 {
     const double canonical = median(row->kind[0].ms, row->n),

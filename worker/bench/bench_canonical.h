@@ -1,4 +1,4 @@
-/* What the parts of dpt-bench canonical share: the parent's questions, the ranks' answers. */
+/* Shared by the parts of dpt-bench canonical: the parent's requests and the ranks' answers. */
 #ifndef DPT_WORKER_BENCH_BENCH_CANONICAL_H
 #define DPT_WORKER_BENCH_BENCH_CANONICAL_H
 
@@ -14,7 +14,7 @@ struct bc_shared {
     char shm_addr[BC_RANKS_MAX][DPT_COMM_ADDR_BYTES];
     int listening[BC_RANKS_MAX];
     struct bc_answer {
-        double wall_ms, cpu_ms; /* of the step; the process's own */
+        double wall_ms, cpu_ms; /* wall time of the step; CPU time of this process */
         uint64_t bytes_sent;
         int64_t gradient_bytes;
         int gradient_buffers;
@@ -22,8 +22,8 @@ struct bc_shared {
     } answer[BC_RANKS_MAX]; /* of the last step */
 };
 
-/* A rank's process: reads an enum dpt_reduction from `in`, does one step so, answers with a byte
- * on `out`; ends at the end of `in`. Returns the exit code. */
+/* A rank's process. Reads an enum dpt_reduction from `in`, does one step with this reduction, and
+ * writes a byte to `out`; repeats this until `in` ends. Returns the exit code. */
 int bc_rank(struct bc_shared *shared, int rank, int in, int out);
 
 #endif

@@ -1,8 +1,9 @@
-/* A rank of dpt-bench canonical: whole training steps of a strategy over a communicator among
- * processes of this host, as the trainer does them but for its data, which are tokens drawn once.
+/* A rank of dpt-bench canonical. It does whole training steps of a strategy over a communicator
+ * among processes of this host, as the trainer does; only the data differ: tokens that are drawn
+ * once.
  *
- * Every step is a generation of its own, so that canonical and fast alternate over one state: the
- * weights, the moments and the lane buffers stay. The communicator's making is not counted. */
+ * Every step is a generation, so that canonical and fast steps alternate on one state: the weights,
+ * the moments and the lane buffers stay. The time to make the communicator is not counted. */
 #include "worker/bench/bench_canonical.h"
 
 #include "base/accum.h"
@@ -106,7 +107,7 @@ static void set_up(struct rank *r)
                                          .comm_thread = r->thread,
                                          .grid = &r->grid};
     MUST(r, dpt_strategy_create(&env, &r->strategy, &r->err));
-    dpt_cores_set_demand(r->shared->n_ranks); /* as a run of ranks of one thread each */
+    dpt_cores_set_demand(r->shared->n_ranks); /* as in a run whose ranks have one thread each */
     publish_and_await(r);
 }
 
@@ -214,7 +215,8 @@ static enum dpt_status job_commit(struct dpt_comm_thread *thread, void *ctx, str
     return dpt_comm_small_all_gather(comm, &r->mine, sizeof r->mine, r->all, err);
 }
 
-/* All go on together; and what was sent has been taken, and counts. */
+/* Waits until the peers have taken all sent bytes, because only then the bytes are counted. Then
+ * waits for all ranks. */
 static enum dpt_status job_meet(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
     struct rank *r = ctx;

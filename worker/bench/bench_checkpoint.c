@@ -1,10 +1,10 @@
-/* dpt-bench checkpoint: how fast a state becomes a checkpoint and is read back.
+/* dpt-bench checkpoint: how fast a state is written as a checkpoint and read back.
  *
- * The tensors are GPT-2's, with moments; the writers are processes that share one
- * folder, as ranks do. `whole`: every writer has everything (ddp); `shards`: each has its shard
- * (zero, fsdp). A write is everything from the first byte to the commit, made durable; what
- * training waits for is the longest write of a part. Then as many processes read their shards back,
- * verified; what was written past the page cache comes from the disk. */
+ * The tensors are GPT-2's, with moments. The writers are processes that share one folder, as ranks
+ * do. `whole`: every writer holds the whole state (ddp). `shards`: each writer holds its shard
+ * (zero, fsdp). The time of a write is from the first byte to the durable commit. Training waits
+ * for the longest write of a part. Then as many processes read their shards back and verify them.
+ * Bytes that were written past the page cache come from the disk. */
 #include "base/clock.h"
 #include "base/fs.h"
 #include "checkpoint/checkpoint.h"
@@ -22,7 +22,7 @@
 enum { WRITERS_MAX = 64, PATH_BYTES = 512, COLLECT_MS = 600000, ARGS_MAX = 16 };
 
 struct options {
-    char model[128]; /* keys of the config */
+    char model[128]; /* keys of the config's section `model` */
     char dir[PATH_BYTES];
     int writers;
     bool shards;
@@ -185,7 +185,8 @@ static enum dpt_status read_as(struct bench_state *s, int reader, struct dpt_err
     return status;
 }
 
-/* As many processes as writers at once; seconds until the last has ended. */
+/* Calls `fn` in as many processes as there are writers, all at once. Returns the seconds until the
+ * last process has ended. */
 static enum dpt_status on_all(struct bench_state *s,
                               enum dpt_status (*fn)(struct bench_state *s, int i,
                                                     struct dpt_err *err),

@@ -1,6 +1,6 @@
-/* dpt-bench comm: two processes of one machine, over shared memory and over TCP: small exchanges
- * (latency), large ones (bandwidth), and the all-reduce of floats that the canonical reduction
- * makes of them (lend, add, gather). */
+/* dpt-bench comm: two processes of one machine exchange data over shared memory and over TCP.
+ * Measures small exchanges (latency), large exchanges (bandwidth), and the all-reduce of floats
+ * that the canonical reduction makes of them (lend, add, gather). */
 #include "base/clock.h"
 #include "worker/bench/bench.h"
 #include "worker/comm/comm.h"
@@ -19,7 +19,8 @@ enum { ROUNDS_MAX = 2000 };
 static const size_t sizes[] = {8, 1024, 100u * 1024, 1u << 20, 26u << 20, 124u << 20};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
-/* Memory of both processes. A process sets `listening` after its addresses. */
+/* Memory that both processes share. A process sets `listening` after it has written its
+ * addresses. */
 struct shared {
     char shm_addr[2][DPT_COMM_ADDR_BYTES], tcp_addr[2][DPT_COMM_ADDR_BYTES];
     int listening[2];
@@ -42,7 +43,7 @@ struct side {
         }                                                                                          \
     } while (0)
 
-/* Of the side's memory. */
+/* Bytes of the side's memory. */
 struct range {
     size_t offset, bytes;
 };
@@ -53,7 +54,8 @@ struct transfers {
     struct dpt_comm_op *send_op, *recv_op;
 };
 
-/* Starts both; returns when what the peer sends is here. `dir`: received or lent. */
+/* Starts one transfer in each direction. Returns when the peer's data is here. `dir`: the data is
+ * received or lent. */
 static void begin_transfers(struct side *s, struct range send, enum dpt_comm_dir dir,
                             struct range recv, struct transfers *ret)
 {
@@ -79,7 +81,7 @@ static void end_transfers(struct side *s, struct transfers *t)
     dpt_comm_op_free(s->comm, &t->send_op);
 }
 
-/* Both send `bytes` and receive `bytes`. */
+/* Sends `bytes` to the peer and receives `bytes` from it. */
 static void exchange_bytes(struct side *s, size_t bytes)
 {
     struct transfers t;
@@ -162,7 +164,7 @@ static int run_side(struct shared *shared, int rank, bool tcp)
     return 0;
 }
 
-/* Runs both processes; false when one failed. */
+/* Runs both processes; false: one of them failed. */
 static bool run_pair(struct shared *shared, bool tcp)
 {
     memset(shared, 0, sizeof *shared);

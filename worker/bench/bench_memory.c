@@ -1,18 +1,18 @@
-/* dpt-bench memory: what ranks hold, strategy by strategy: worked out, counted, taken from the
- * system, and what the kernel says. Real ranks in real processes, some steps each.
+/* dpt-bench memory: the memory of ranks under each strategy, by formula, by dpt's own count, and by
+ * the kernel. Real ranks in real processes train for some steps.
  *
  *   estimate    one copy of parameters, gradients and both moments in fp32: the usual estimate
  *   formula     worker/strategy/memory/memory_formula.h, for this rank; bound: its closed form
  *   counted     peak of the allocations, by tag
- *   reserved    peak of the memory taken from the system for these
- *   true peak   VmHWM, less pages of other ranks' shared memory, which this process only reads
- *   base        the same of a rank of the smallest model, less what that counts: program, libraries
+ *   reserved    peak of the memory that dpt took from the system for its allocations
+ *   true peak   VmHWM less the pages of other ranks' shared memory, which this process only reads
+ *   base        true peak - counted of a rank of the smallest model: the program, its libraries
  *   difference  true peak - counted - base: memory that is not accounted for
  *
  * Weights are not packed (cluster.pack_weights), except in rows named +packed.
  *
- * With --plan nothing is started: the formulas for worlds that are not there, and packed weights
- * where the config has them. */
+ * With --plan no program is started: the bench prints the formulas for worlds of any size, with
+ * packed weights where the config has them. */
 #include "worker/bench/bench.h"
 #include "worker/bench/bench_memory_plan.h"
 #include "worker/bench/bench_memory_run.h"
@@ -32,7 +32,7 @@ static const char *const smallest = "n_layer: 1, n_head: 1, n_embd: 8, context: 
 
 static const struct strategy {
     const char *name, *section;
-    bool two_nodes, /* it needs them */
+    bool two_nodes, /* the strategy needs two nodes */
         packed;
 } strategies[] = {
     {"ddp", "name: ddp", false, false},
@@ -56,7 +56,7 @@ struct args {
     struct memory_plan plan;
 };
 
-/* "2x8,16x8": nodes and ranks of each. */
+/* Parses "2x8,16x8": numbers of nodes and of ranks per node. */
 static bool parse_shapes(const char *text, struct memory_plan *plan)
 {
     for (const char *at = text;; at++) {
@@ -73,7 +73,7 @@ static bool parse_shapes(const char *text, struct memory_plan *plan)
     }
 }
 
-/* Is the name in the list, "a,b,c"? */
+/* True: the list "a,b,c" has the name. */
 static bool is_listed(const char *list, const char *name)
 {
     const size_t length = strlen(name);
@@ -168,7 +168,7 @@ static double mib(int64_t bytes)
     return (double)bytes / 0x1p20;
 }
 
-/* The peak by the kernel, without memory of other ranks. */
+/* The peak that the kernel reports, without the memory of other ranks. */
 static int64_t own_peak(const json_t *rank)
 {
     const int64_t others =
@@ -237,7 +237,7 @@ static enum dpt_status add_run(json_t *runs, const char *strategy, json_t *ranks
 struct session {
     const struct args *args;
     const char *dir; /* of the runs' files */
-    int64_t base;    /* bytes of a rank that no allocation of dpt has */
+    int64_t base;    /* memory of a rank outside dpt's allocations */
     json_t *runs;
 };
 
@@ -272,7 +272,7 @@ static enum dpt_status run_strategy(const struct session *session, const struct 
     return add_run(runs, s->name, ranks, err);
 }
 
-/* What a rank has that no allocation of dpt accounts for: a run of the smallest model. */
+/* Measures the memory of a rank outside dpt's allocations, by a run of the smallest model. */
 static enum dpt_status measure_base(const char *dir, int64_t *ret, struct dpt_err *err)
 {
     json_t *ranks = NULL;
@@ -362,7 +362,7 @@ static int run_memory(int argc, char **argv)
     if (status != DPT_OK) {
         (void)fprintf(stderr, "dpt-bench memory: %s\n", err.text);
         if (status != DPT_EABORTED)
-            return 1; /* the logs stay */
+            return 1; /* leaves the logs in `dir` */
     }
     if (dpt_fs_remove_tree(dir, &cleanup) != DPT_OK)
         (void)fprintf(stderr, "dpt-bench memory: %s\n", cleanup.text);

@@ -1,6 +1,5 @@
 /* dpt-bench memory --plan: the memory of each strategy in worlds that are not started, by the
- * formulas of worker/strategy/memory/memory_formula.h for the user's own config. Nothing is
- * started. */
+ * formulas of worker/strategy/memory/memory_formula.h for the user's own config. */
 #include "worker/bench/bench_memory_plan.h"
 
 #include "base/fs.h"
@@ -67,7 +66,8 @@ static struct dpt_world world_of(const struct dpt_config *config, int n, int ran
                               .node_of_position = numbers + n};
 }
 
-/* Bytes of an element as products read it: machines that widen bf16 first are rare. */
+/* Bytes of an element as matrix products read it. Machines that widen bf16 before the product need
+ * 4; they are rare, and not considered here. */
 static int operand_of(const struct dpt_config *config)
 {
     return config->train.precision == DPT_PRECISION_BF16 ? 2 : 4;
@@ -76,7 +76,7 @@ static int operand_of(const struct dpt_config *config)
 /* A strategy in one world. */
 struct row {
     const char *strategy;
-    const int *shape;                /* nodes, ranks of each */
+    const int *shape;                /* nodes, ranks per node */
     int ranks;                       /* that train */
     int64_t bytes[DPT_MEMORY_COUNT]; /* of the rank that holds most */
     int64_t node_bytes;              /* of the node that holds most */
@@ -137,7 +137,8 @@ static void print_row(const struct row *row)
            (double)row->node_bytes / 0x1p20);
 }
 
-/* The world has more ranks than a step has slots or lanes. */
+/* Says that some ranks stay spare, because a step has fewer slots or lanes than the world has
+ * ranks. */
 static void print_limit(const struct dpt_config *config, const struct row *row)
 {
     const int *shape = row->shape, ranks = row->ranks;

@@ -15,17 +15,17 @@ enum {
 
 struct memory_plan {
     const char *config;                     /* a YAML file; NULL: the defaults */
-    const char *sets[MEMORY_PLAN_SETS_MAX]; /* KEY=VALUE, after the file */
+    const char *sets[MEMORY_PLAN_SETS_MAX]; /* KEY=VALUE; overrides the file */
     int n_sets;
-    int shapes[MEMORY_PLAN_SHAPES_MAX][2]; /* nodes, ranks of each */
+    int shapes[MEMORY_PLAN_SHAPES_MAX][2]; /* nodes, ranks per node */
     int n_shapes;
 };
 
-/* Prints, for each shape, what the rank that holds most and the node that holds most have in memory
- * under the config's section `section` of strategy, and appends an object to `rows`. Of a world
- * larger than the config's largest (dpt_config_world_max) that many ranks are counted, which is
- * said. Weights are packed where a rank packs them, if its host has the memory. A combination that
- * the config's rules refuse is printed with the reason, and appends nothing. */
+/* Prints one line for each shape: the memory of the rank that holds most and of the node that holds
+ * most, under the config's strategy section `section`. Appends one object for each shape to `rows`.
+ * A world larger than dpt_config_world_max is computed with that maximum of ranks, and a second
+ * line says so. Weights count as packed where a rank packs them when its host has the memory. A
+ * combination that the config's rules refuse is printed with the reason, and appends nothing. */
 DPT_MUST_USE enum dpt_status memory_plan_add(const struct memory_plan *plan, const char *name,
                                              const char *section, json_t *rows,
                                              struct dpt_err *err);

@@ -1,5 +1,5 @@
-/* dpt-bench ops: what every op costs at the shapes of GPT-2 124M with B=4, T=64, and attention at
- * B=1, T=1024; and, from these, what a training step without a trainer would take. */
+/* dpt-bench ops: the cost of every op at the shapes of GPT-2 124M with B=4, T=64, and of attention
+ * at B=1, T=1024. From these it computes the time of a training step without a trainer. */
 #include "kernels/ops.h"
 #include "worker/bench/bench.h"
 
@@ -244,7 +244,7 @@ static void adamw(void *ctx)
                                                  .copy_dtype = s->dtype});
 }
 
-/* One weight's packed form, made of w; the head's lies in `moments`. */
+/* Packs one weight from w into `moments`, which has room for the head's. */
 static void pack(struct bench *s, enum dpt_pack_kind kind, int64_t rows, int64_t cols)
 {
     s->ops->pack(s->stream, &(struct dpt_pack){.kind = kind,
@@ -279,8 +279,8 @@ static void fill_normal(void *ctx)
                         s->moments);
 }
 
-/* flops or bytes of one call, and how often a step of GPT-2 124M with one slot has it; `per` says
- * which. */
+/* `work`: FLOPs or bytes of one call, as `per` says. `times`: calls in a step of GPT-2 124M with
+ * one slot. */
 struct entry {
     const char *name;
     void (*fn)(void *ctx);

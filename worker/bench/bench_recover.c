@@ -1,13 +1,15 @@
-/* dpt-bench recover: the cost of a failure. The real programs train on this machine; one fault
- * after another, drawn by a seed, is done to them; how long the run takes to go on is read from its
- * logs.
+/* dpt-bench recover: the cost of a failure. The real programs train on this machine. The bench
+ * injects faults that a seed draws, one after another, and reads from the logs how long the run
+ * takes to continue.
  *
- * A run for each strategy, many trials in one. A trial: draw a fault and aim it at a moment, do it;
- * in some trials do a second one when the next generation forms; wait until a generation without
- * what died has completed a step; then bring the number of nodes back to what it was. Every wait
- * has a deadline; a missed one is a hang and ends the run. Then the same config runs as far
- * undisturbed: loss and gradient norm of every step must be the same, and the hash of the weights
- * at the end. */
+ * Each strategy has one run of many trials. A trial
+ *   - draws a fault and a moment, and injects the fault;
+ *   - in some cases injects a second fault while the next generation forms;
+ *   - waits until a generation without the lost ranks has completed a step;
+ *   - restores the initial number of nodes.
+ * Every wait has a deadline. A missed deadline is a hang and ends the bench. After the trials the
+ * same config runs without faults for the same number of steps. Both runs must have the same loss
+ * and gradient norm at every step, and the same weights hash at the end. */
 #include "worker/bench/bench.h"
 
 #include "base/clock.h"
@@ -22,8 +24,8 @@ enum {
     TRIALS_MAX = 10000,
     RANKS_MAX = 8,
     REBUILD_MIB = 16,
-    FRAME_HEADER_BYTES = 16, /* of what ranks of two hosts send each other */
-    CALM_STEP_MS = 60 * 1000 /* the longest without a step */
+    FRAME_HEADER_BYTES = 16, /* in front of each message between ranks of two hosts */
+    CALM_STEP_MS = 60 * 1000 /* longest time without a step in the run without faults */
 };
 
 struct arguments {
@@ -102,7 +104,7 @@ static enum dpt_status run_trials(struct bench *all, struct rec_bench *b, int st
     return rec_watch_poll(&b->watch, err);
 }
 
-/* ---- the run that is not ---- */
+/* ---- the run without faults ---- */
 
 struct calm {
     struct rec_watch watch;
@@ -147,7 +149,8 @@ static enum dpt_status run_calm(struct rec_bench *b, struct calm *calm, int64_t 
     return rec_cluster_end(&b->cluster, err);
 }
 
-/* From the trial on in which they part, every step differs: it is the one to look at. */
+/* Marks the trial in which the two runs first differ: the cause is in this trial, and every later
+ * step differs as well. */
 static void compare_with_calm(const struct rec_bench *b, const struct rec_watch *calm, int strategy,
                               const struct rec_totals *totals, struct rec_trial *trials,
                               struct rec_outcome *o)
@@ -179,7 +182,7 @@ static enum dpt_status check_hash(struct bench *all, struct rec_bench *b, int st
     return status;
 }
 
-/* ---- all ---- */
+/* ---- one strategy ---- */
 
 static void take_outcome(const struct rec_bench *b, struct rec_outcome *o)
 {

@@ -1,4 +1,4 @@
-/* Tracing the threads of a rank from one system call to the next. */
+/* Traces the threads of a rank from one system call to the next. */
 #include "worker/bench/bench_recover_catch.h"
 
 #include "base/clock.h"
@@ -19,7 +19,7 @@ enum { THREADS_MAX = 64, PIECES_MAX = 16, CATCH_MS = 2000, END_MS = 5000 };
 
 static struct {
     pid_t threads[THREADS_MAX];
-    int n, said_to; /* the socket that the first word went into; -1: none yet */
+    int n, said_to; /* said_to: the socket of the last commit message; -1: none yet */
 } caught;
 
 static bool trace_threads(pid_t pid)
@@ -42,7 +42,8 @@ static bool trace_threads(pid_t pid)
     return caught.n > 0;
 }
 
-/* Of the message that sendmsg is called with; 0: it cannot be read. */
+/* The length of the message that the thread passes to sendmsg. 0: the message cannot be read, or
+ * has more than PIECES_MAX parts. */
 static size_t message_bytes(pid_t thread, uint64_t address)
 {
     struct msghdr msg;
@@ -62,7 +63,8 @@ static size_t message_bytes(pid_t thread, uint64_t address)
     return bytes;
 }
 
-/* The thread has stopped at a system call: is it the second word? */
+/* True: the stopped thread is about to send a message of `bytes` bytes, and the message of this
+ * length before it went to another socket. */
 static bool is_second_word(pid_t thread, size_t bytes)
 {
     struct __ptrace_syscall_info call;
@@ -76,7 +78,8 @@ static bool is_second_word(pid_t thread, size_t bytes)
     return second;
 }
 
-/* Lets a thread that has stopped go on; true: it is where it shall be, and stays. */
+/* True: the thread has stopped at the second message, and stays stopped. False: the thread runs, or
+ * continues to its next system call. */
 static bool turn(pid_t thread, size_t bytes)
 {
     int status = 0;

@@ -1,4 +1,5 @@
-/* Catches a rank of the recovery bench between two words of a commit, for it to be killed there. */
+/* Stops a rank of the recovery bench between two messages of a commit, so that the bench can kill
+ * it there. */
 #ifndef DPT_WORKER_BENCH_BENCH_RECOVER_CATCH_H
 #define DPT_WORKER_BENCH_BENCH_RECOVER_CATCH_H
 
@@ -6,13 +7,14 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* Traces the process `pid` until it is about to send `bytes` to a second peer after it has sent as
- * many to a first one, and leaves it stopped there; the first peer has what was sent to it. Blocks
- * for two seconds at most. False: it was not caught, or may not be traced. It is traced from then
- * on: after its death rec_catch_end. */
+/* Traces the process `pid` until it is about to send a message of `bytes` bytes to a second peer
+ * after one to a first peer. Leaves that thread stopped: the first peer has its message, the second
+ * peer has none. Blocks for two seconds at most. False: the process did not come to this point, or
+ * tracing is not permitted. The process stays traced: after its death call rec_catch_end. */
 bool rec_catch(pid_t pid, size_t bytes);
 
-/* Once it has been killed: lets its parent know. No effect when nothing was traced. */
+/* Call after the process was killed: only then does its parent learn of its death. Blocks for five
+ * seconds at most. No effect when nothing was traced. */
 void rec_catch_end(void);
 
 #endif

@@ -25,7 +25,7 @@ enum {
     TEXT_BYTES = 200 * 1000,
     ENDLESS_STEPS = 100 * 1000 * 1000,
     ARGS_MAX = 16,
-    KILL_MS = 5000, /* after SIGKILL */
+    KILL_MS = 5000, /* to wait after SIGKILL */
     LOG_END_BYTES = 32 * 1024,
     CHILDREN_BYTES = 256
 };
@@ -38,8 +38,8 @@ void rec_pause(void)
 
 /* ---- files ---- */
 
-/* `calm` 0: the config of the run with faults; else of the run without faults, of `calm` steps. The
- * learning rate is constant, so the number of steps changes no result. */
+/* Writes the config of the run with faults (`calm` 0), or of the run without faults, of `calm`
+ * steps. The learning rate is constant, so the number of steps changes no result. */
 static enum dpt_status write_config(const struct rec_cluster *c, int64_t calm, struct dpt_err *err)
 {
     const struct rec_run *run = &c->run;
@@ -84,8 +84,9 @@ enum dpt_status rec_cluster_create(const struct rec_run *run, struct rec_cluster
 
 /* ---- processes ---- */
 
-/* For the node that is started next: NCCL takes several ranks of one GPU if each seems to be on a
- * machine of its own, with nothing between them but sockets. Several of one node, too. */
+/* Sets the environment of the node that is started next, so that several ranks can use one GPU.
+ * NCCL accepts them if each node claims to be a separate machine, connected by sockets alone.
+ * DPT_TEST_SHARE_GPUS does the same for the ranks of one node. */
 static void seem_apart(const char *node)
 {
     static const char *const how[][2] = {{"NCCL_NET", "Socket"},    {"NCCL_SOCKET_IFNAME", "lo"},
@@ -149,7 +150,7 @@ enum dpt_status rec_node_start(struct rec_cluster *c, struct rec_node **ret, str
     return DPT_OK;
 }
 
-/* Is it the rank process `local`? A child that has not reached exec yet is none. */
+/* True: the process is the rank `local`. A child that has not reached exec yet is no rank. */
 static bool is_rank(pid_t pid, int local)
 {
     char path[64], line[512] = {0}, wanted[32];
@@ -303,13 +304,13 @@ static enum dpt_status end_server(struct rec_cluster *c, struct dpt_err *err)
 static bool is_process_left(void)
 {
     pid_t pid;
-    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) /* ended, and was adopted */
+    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) /* an orphan that this process adopted */
         continue;
     return pid == 0;
 }
 
-/* A killed process is there until the driver has freed what it had on the GPU, for which its agent
- * does not wait. */
+/* With a GPU a killed process exists until the driver has freed its GPU memory, and its agent does
+ * not wait for that: this function waits. */
 enum dpt_status rec_cluster_end(struct rec_cluster *c, struct dpt_err *err)
 {
     DPT_TRY(end_nodes(c, err));
@@ -330,7 +331,8 @@ void rec_cluster_destroy(struct rec_cluster *c, bool keep)
     if (c->server > 0)
         (void)kill(c->server, SIGKILL);
     signal_all(c, SIGKILL, true);
-    /* Ranks die with their agents; those that are orphans by then come to this process. */
+    /* Ranks die with their agents. This process adopts and reaps those whose agents are already
+     * dead. */
     for (pid_t pid = 0; pid >= 0 && dpt_now_ms() < deadline;)
         if ((pid = waitpid(-1, NULL, WNOHANG)) == 0)
             rec_pause();

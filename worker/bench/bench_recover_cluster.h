@@ -1,8 +1,8 @@
 /* A cluster of real programs on this machine, for the recovery bench: one dpt-rdzv and some
- * dpt-worker, all files in one temporary folder.
+ * dpt-worker, with all files in one temporary folder.
  *
- * Everything started here is a child of this process, which is subreaper of their orphans: when
- * waitpid reports no child, no process is left. A child dies with this process. */
+ * Every program started here is a child of this process, which is also the subreaper of their
+ * orphans: when waitpid reports no child, no process is left. A child dies with this process. */
 #ifndef DPT_WORKER_BENCH_BENCH_RECOVER_CLUSTER_H
 #define DPT_WORKER_BENCH_BENCH_RECOVER_CLUSTER_H
 
@@ -24,17 +24,17 @@ enum {
 struct rec_node {
     char id[24];
     pid_t pid;  /* of the agent; 0: this place is free */
-    bool stops; /* its end was requested or caused */
+    bool stops; /* the bench ends the node or has caused its end */
     bool ended;
-    int status; /* as of waitpid, once ended */
+    int status; /* from waitpid, once ended */
 };
 
-/* What differs from run to run. */
+/* The settings that differ between runs. */
 struct rec_run {
     const struct rec_strategy *strategy; /* borrowed, as long as the cluster lives */
     int nodes_max, n_embd;
     double timeout_s, rebuild_mib;
-    bool one_host; /* nodes share memory; else each is a host of its own, joined by sockets */
+    bool one_host; /* nodes share memory; else each is a separate host, connected by sockets */
     bool cuda;     /* all ranks compute on this machine's GPU, and keep their state there */
 };
 
@@ -43,11 +43,11 @@ struct rec_cluster {
     struct rec_run run;
     int port;
     pid_t server; /* 0: none runs */
-    int started;  /* nodes so far; numbers the next one */
+    int started;  /* nodes started so far; numbers the next one */
     struct rec_node nodes[REC_NODES_MAX];
 };
 
-/* Makes the temporary folder with text and config, and this process the subreaper. */
+/* Makes the temporary folder with the text and the config. Makes this process the subreaper. */
 DPT_MUST_USE enum dpt_status rec_cluster_create(const struct rec_run *run, struct rec_cluster *ret,
                                                 struct dpt_err *err);
 
@@ -62,39 +62,41 @@ DPT_MUST_USE enum dpt_status rec_node_start(struct rec_cluster *c, struct rec_no
 /* The pid of the node's rank process `local`; 0 while there is none. */
 pid_t rec_node_rank(const struct rec_node *node, int local);
 
-/* Its rank in the generation that it went on in last, by its log; -1: none yet. */
+/* The rank number of local rank `local` in its newest generation, from its log; -1: none yet. */
 int rec_node_place(const struct rec_cluster *c, const struct rec_node *node, int local);
 
-/* Reaps what has ended. DPT_EPEER when that was a program that should be running. */
+/* Reaps ended processes. DPT_EPEER: one of them is a program that should be running. */
 DPT_MUST_USE enum dpt_status rec_cluster_reap(struct rec_cluster *c, struct dpt_err *err);
 
-/* True once the node's agent has ended. Frees its place then, and gives the status. */
+/* True once the node's agent has ended: returns its status and frees its entry. */
 bool rec_node_gone(struct rec_node *node, int *ret_status);
 
-/* SIGTERM to every worker, then to the server; each must exit with 0 within REC_EXIT_MS, and no
- * process may be left. What is left is killed; DPT_EPEER or DPT_ETIMEOUT say what it was. */
+/* Sends SIGTERM to every worker, then to the server. Each must exit with 0 within REC_EXIT_MS, and
+ * no process may be left; else DPT_EPEER or DPT_ETIMEOUT. rec_cluster_destroy kills what is
+ * left. */
 DPT_MUST_USE enum dpt_status rec_cluster_end(struct rec_cluster *c, struct dpt_err *err);
 
-/* Of a run that has ended with a checkpoint: its newest step, and the hash of the weights there as
- * dpt-ckpt finds it. */
+/* For a run that has ended with a checkpoint: the step of its newest checkpoint, and the weights
+ * hash that dpt-ckpt computes of it. */
 DPT_MUST_USE enum dpt_status rec_cluster_saved(const struct rec_cluster *c, int64_t *ret_step,
                                                char ret_hash[REC_HASH_BYTES], struct dpt_err *err);
 
-/* The number of lines with `text` in the logs of all ranks, past ones included. */
+/* The number of lines with `text` in the logs of all ranks, including ranks that have ended. */
 int64_t rec_cluster_count(const struct rec_cluster *c, const char *text);
 
-/* After rec_cluster_end: the same config once more, up to `steps` steps, in a world of one rank.
- * Starts a server; the worker to start then writes below `calm`, and ends by itself. */
+/* Prepares the run without faults, after rec_cluster_end: the same config for `steps` steps, in a
+ * world of one rank. Starts a server. The worker that is started next writes below `calm` and ends
+ * by itself. */
 DPT_MUST_USE enum dpt_status rec_calm_start(struct rec_cluster *c, int64_t steps,
                                             struct dpt_err *err);
-/* After that: the hash in its summary. */
+/* After the end of that run: the weights hash in its summary. */
 DPT_MUST_USE enum dpt_status rec_calm_hash(const struct rec_cluster *c, char ret[REC_HASH_BYTES],
                                            struct dpt_err *err);
 
 /* Kills the processes that are left; removes the folder unless `keep`. Accepts a zeroed cluster. */
 void rec_cluster_destroy(struct rec_cluster *c, bool keep);
 
-/* The ends of the logs, to standard error. */
+/* Prints the ends of the logs to standard error. */
 void rec_cluster_tell(const struct rec_cluster *c);
 
 /* Sleeps for the interval of a bounded poll. */

@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows of a strategy's table: the faults, trials with a second fault, and all that killed a
- * process. Columns: the event's phases, then what was measured from outside. */
+/* Rows of a strategy's table: one for each fault, one for trials with a second fault, and one for
+ * all trials in which a process died. Columns: the phases of the event, then the times that this
+ * bench measured. */
 enum { SECOND = REC_FAULT_COUNT, DEATH, ROWS };
 enum { NOTICED = REC_PHASE_COUNT, PAUSE, RESUMED, OUTAGE, COLUMNS };
 enum { ALL = -1 /* strategies */ };
@@ -25,7 +26,7 @@ enum {
     QUANTILES = sizeof quantiles / sizeof *quantiles,
     DETECT_BAR_MS = 500,
     RESUME_BAR_MS = 2000,
-    DEATH_BAR_MS = 3000 /* and a step */
+    DEATH_BAR_MS = 3000 /* plus the time of a step */
 };
 
 static bool is_death(const struct rec_trial *t)
@@ -103,7 +104,8 @@ static void print_row(const struct view *v)
     }
 }
 
-/* Losses only: a join is not detected but asked for, a stop takes the lease to find. */
+/* True: a kill was detected too late, or the run resumed too late after it. Other faults have no
+ * bar: a join is requested, not detected, and a stop is found only when the lease ends. */
 static bool over_bar(const struct rec_trial *t)
 {
     bool loss = t->fault == REC_KILL_RANK || t->fault == REC_KILL_NODE;
@@ -120,8 +122,10 @@ static int count_over_bar(const struct rec_trial *trials, int n)
     return count;
 }
 
-/* The p99 of what a process's death costs beyond a step: by the event of the generation that went
- * on, and by the clock outside from the first fault on, a second one and what it undid included. */
+/* The 99th percentile of what the death of a process costs beyond one step. The cost of a trial is
+ * the larger of two times: the total of the event of the generation that continued, and the time
+ * that this bench measured from the first fault on. The latter includes a second fault and the work
+ * that it undid. */
 static double death_p99_ms(const struct rec_trial *trials, int n)
 {
     double *values = calloc((size_t)n + 1, sizeof *values);
@@ -148,7 +152,7 @@ void rec_report_sum(const struct rec_trial *trials, struct rec_totals *totals)
         const struct rec_outcome *o = &totals->outcomes[i];
         totals->steps_lost += o->steps_lost;
         totals->steps_repeated += o->steps_repeated + o->steps_skipped;
-        /* What was not compared because the bench was ended is not clean, but no difference. */
+        /* A run that the bench did not get to compare is not clean, but counts as no difference. */
         totals->hash_differences +=
             o->hash[0] && o->calm_hash[0] && strcmp(o->hash, o->calm_hash) != 0;
     }

@@ -1,4 +1,4 @@
-/* The recovery bench's figures: what a trial gives, the table, the JSON. */
+/* The recovery bench's figures: the results of a trial, the table, the JSON. */
 #ifndef DPT_WORKER_BENCH_BENCH_RECOVER_REPORT_H
 #define DPT_WORKER_BENCH_BENCH_RECOVER_REPORT_H
 
@@ -29,38 +29,43 @@ enum rec_aim {
 extern const char *const rec_aim_names[REC_AIM_COUNT];
 
 struct rec_trial {
-    int strategy; /* index into the totals' */
+    int strategy; /* index into the totals' outcomes */
     enum rec_fault fault;
-    bool doubled;                 /* a second fault came when the next generation was forming */
-    enum rec_fault second;        /* kill rank or kill node */
-    enum rec_aim aim, aim_second; /* the first: up to commit; the second: prepare or build */
-    enum rec_landing landing;     /* the phase of the run at the last fault */
+    bool doubled;          /* a second fault came while the next generation formed */
+    enum rec_fault second; /* kill rank or kill node */
+    /* The aim of the first fault is step, apply or commit; of the second, prepare or build. */
+    enum rec_aim aim, aim_second;
+    enum rec_landing landing; /* the phase of the run at the last fault */
     bool measured;
-    struct rec_generation generation; /* that completed the next step; its event's phases */
-    double noticed_ms; /* fault to the server's first word of a new generation; NAN when doubled */
-    double pause_ms;   /* last step before to first step of the generation */
-    double resumed_ms; /* the (second) fault to the first step of the generation */
-    double outage_ms;  /* the first fault to that step */
+    struct rec_generation generation; /* completed the next step; with the phases of its event */
+    double noticed_ms; /* fault to the server's line "forming generation"; NAN when doubled */
+    double pause_ms;   /* last step before the generation to its first step */
+    double resumed_ms; /* last fault to the first step of the generation */
+    double outage_ms;  /* first fault to the same step */
     double step_ms;    /* median before the fault */
-    double back_ms;    /* first fault until all nodes train again; NAN: they never did */
+    double back_ms;    /* first fault until all nodes train again; NAN: they do not */
     int64_t steps_lost;
     int64_t first_step, end_step; /* completed in the trial */
-    bool compared, differs;       /* with the undisturbed run, step by step */
-    bool survivors_kept;          /* their agents and ranks are the processes that they were */
-    double load;                  /* of the machine, over the last minute */
+    /* Compared with the run without faults step by step; the first difference is in this trial. */
+    bool compared, differs;
+    bool survivors_kept; /* agents and ranks without a fault are the same processes */
+    double load;         /* load average of the machine over the minute before */
 };
 
-/* Of one strategy's run. */
+/* The results of one strategy's run. */
 struct rec_outcome {
     const struct rec_strategy *strategy;
     int nodes;
     uint64_t generations;
     int64_t steps, steps_lost, steps_repeated, steps_skipped;
     int64_t outcomes_told; /* steps applied with an outcome received from another rank */
-    int64_t rebuilds;      /* of shadows, beside the steps */
+    int64_t rebuilds;      /* shadows that were rebuilt while the run trained */
     double step_ms;
-    char hash[REC_HASH_BYTES], calm_hash[REC_HASH_BYTES]; /* "": the run did not come so far */
-    int64_t calm_steps; /* equal in loss and norm, of those that the run logged */
+    /* The weights hash of the run's checkpoint, and of the run without faults; "": not reached. */
+    char hash[REC_HASH_BYTES], calm_hash[REC_HASH_BYTES];
+    /* Steps before the first difference of loss or norm. A step that the run did not log counts as
+     * equal. */
+    int64_t calm_steps;
 };
 
 struct rec_totals {
@@ -71,10 +76,10 @@ struct rec_totals {
     bool one_host;
     uint64_t seed;
     int64_t steps_lost, steps_repeated;
-    bool clean; /* everything ended as told and nothing was left */
+    bool clean; /* no error: every program ended as expected, and none was left */
 };
 
-/* Adds up what the trials and outcomes say. */
+/* Adds up the trials and the outcomes. */
 void rec_report_sum(const struct rec_trial *trials, struct rec_totals *totals);
 bool rec_report_is_good(const struct rec_totals *totals);
 void rec_report_print(const struct rec_trial *trials, const struct rec_totals *totals);

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { GROUP_RANKS = 2 }; /* ranks of a node whose ranks share a state */
+enum { GROUP_RANKS = 2 }; /* ranks of a node that together hold one state */
 
 static const char shadow[] = "+shadow";
 static const char *const shardings[] = {"full_shard", "shard_grad_op", "hybrid_shard", "no_shard"};
@@ -18,7 +18,7 @@ static bool is_in(const char *name, const char *const *names, size_t n)
     return false;
 }
 
-/* Without what redundancy it is named with. */
+/* The strategy's name without "+shadow". */
 static void base_of(const struct rec_strategy *s, char ret[REC_STRATEGY_BYTES])
 {
     (void)snprintf(ret, REC_STRATEGY_BYTES, "%s", s->name);

@@ -12,10 +12,14 @@
 enum {
     DEADLINE_TIMEOUTS = 12, /* a wait's deadline, in timeouts … */
     DEADLINE_MS_MIN = 60 * 1000,
-    STEADY_STEPS = 3, /* that many, and a generation counts as running */
-    KILLS = 12,       /* of the faults drawn from, the first */
-    SECOND_MS = 50,   /* a second fault comes within that of a formation's beginning */
-    CAUGHT_MS = 30    /* and a step: then the others have sent their part */
+    STEADY_STEPS = 3, /* steps after which a generation counts as running */
+    KILLS = 12,       /* the first entries of the table of faults are kills */
+    /* A second fault while the next generation reports comes within this time after it begins to
+     * form. */
+    SECOND_MS = 50,
+    /* A caught rank stays stopped for a step and this time: then the other ranks have sent their
+     * part. */
+    CAUGHT_MS = 30
 };
 
 volatile sig_atomic_t rec_stop_signal;
@@ -35,7 +39,7 @@ static double draw_real(struct rec_bench *b, double least, double most)
     return least + (most - least) * draw(b, 100000) / 100000.0;
 }
 
-/* Looks at everything once. */
+/* Reaps ended processes and reads new log lines, once. */
 static enum dpt_status look(struct rec_bench *b, struct dpt_err *err)
 {
     if (rec_stop_signal)
@@ -50,7 +54,7 @@ static int64_t deadline_ms(const struct rec_bench *b)
     return ms > DEADLINE_MS_MIN ? ms : DEADLINE_MS_MIN;
 }
 
-/* `closely`: what follows is aimed at, so not even a poll's pause may pass. */
+/* `closely`: polls without a pause, because a fault is aimed at the event. */
 static enum dpt_status wait_for(struct rec_bench *b, const char *what, bool closely,
                                 bool (*there)(struct rec_bench *), struct dpt_err *err)
 {
@@ -73,7 +77,7 @@ enum dpt_status rec_wait(struct rec_bench *b, const char *what, bool (*there)(st
     return wait_for(b, what, false, there, err);
 }
 
-/* The moment of a fault is drawn; nothing is waited for. */
+/* Polls without a pause for the drawn delay before a fault. */
 static enum dpt_status pass(struct rec_bench *b, double ms, struct dpt_err *err)
 {
     int64_t until = dpt_now_ns() + (int64_t)(ms * 1e6);
@@ -115,9 +119,10 @@ static bool has(const struct rec_bench *b, enum rec_fault fault)
     return b->hits[0].fault == fault || (b->n_hits > 1 && b->hits[1].fault == fault);
 }
 
-/* Who is dead or stopped does not get ready: a plan that was made after the last fault, and ran, is
- * one without. (The log's times are cut to the millisecond.) After a drain or a join alone it is
- * the one with the world that is wanted. */
+/* Finds the generation that trains after the faults. A dead or stopped rank does not become READY,
+ * so a generation that was planned after the last fault and has completed a step is one without it.
+ * (1 ms of tolerance: the log cuts its times to milliseconds.) After a single drain or join the
+ * generation must also have the wanted world. */
 static bool resumed(struct rec_bench *b)
 {
     const bool agreed = b->n_hits == 1 && (has(b, REC_DRAIN) || has(b, REC_JOIN));
@@ -139,7 +144,7 @@ static int ranks_per_node(const struct rec_bench *b)
     return b->cluster.run.strategy->ranks_per_node;
 }
 
-/* The agent, then its ranks, as near together as it goes. */
+/* Signals the agent, then its ranks, with as little time between as possible. */
 static void signal_node(const struct rec_bench *b, const struct rec_node *node, int number)
 {
     pid_t ranks[REC_NODE_RANKS_MAX];
@@ -151,7 +156,7 @@ static void signal_node(const struct rec_bench *b, const struct rec_node *node, 
             (void)kill(ranks[local], number);
 }
 
-/* Does it; a join sets hit->node. Sets the time. */
+/* Injects the fault and sets its time. A join also sets hit->node. */
 static enum dpt_status inject_fault(struct rec_bench *b, struct rec_hit *hit, struct dpt_err *err)
 {
     struct rec_node *node = hit->node;
@@ -191,7 +196,8 @@ static bool is_kill(enum rec_fault fault)
     return fault == REC_KILL_RANK || fault == REC_KILL_NODE;
 }
 
-/* Would a state be left whole if these two went at once? Of a drain and a join nothing is lost. */
+/* True: the ranks that survive both faults at once hold the whole state. A drain or a join alone
+ * loses no state. */
 static bool leaves_state(const struct rec_bench *b, const struct rec_hit *first,
                          const struct rec_hit *second)
 {
@@ -200,20 +206,19 @@ static bool leaves_state(const struct rec_bench *b, const struct rec_hit *first,
     if (copies == REC_COPY_EVERYWHERE)
         return first->fault == REC_JOIN || b->nodes > 2;
     if (copies == REC_COPY_SHADOW && b->cluster.run.rebuild_mib <= 0)
-        return false; /* it may come before the shadows are back */
+        return false; /* the second fault may come before the shadows are rebuilt */
     if (copies == REC_COPY_SHADOW)
         return first->fault == REC_JOIN || first->fault == REC_DRAIN ||
                ((first->place + 1) % world != second->place &&
                 (second->place + 1) % world != first->place);
-    /* Of two nodes each lacks another shard then. */
+    /* Each of the two nodes loses another shard, so each shard is still on one node. */
     return first->fault == REC_JOIN ||
            (first->fault == REC_KILL_RANK && second->fault == REC_KILL_RANK &&
             first->shard != second->shard);
 }
 
-/* Which of the node's shards a rank has, where they share a state: they are in order of their
- * ranks.
- */
+/* The index of the rank's shard within its node, for strategies whose nodes hold the whole state:
+ * the ranks of a node hold its shards in the order of their rank numbers. */
 static int shard_of(const struct rec_bench *b, const struct rec_hit *hit)
 {
     int shard = 0;
@@ -222,7 +227,8 @@ static int shard_of(const struct rec_bench *b, const struct rec_hit *hit)
     return shard;
 }
 
-/* A rank of a running node that `other` leaves alone, drawn; false: there is none. */
+/* Draws a rank of a running node as the victim of `hit`. After a first fault `other`, draws only
+ * ranks of other nodes whose loss leaves the whole state (leaves_state). False: there is none. */
 static bool draw_victim(struct rec_bench *b, const struct rec_hit *other, struct rec_hit *hit)
 {
     struct rec_hit found[REC_NODES_MAX * REC_NODE_RANKS_MAX];
@@ -243,7 +249,8 @@ static bool draw_victim(struct rec_bench *b, const struct rec_hit *other, struct
     return n > 0;
 }
 
-/* Both faults are drawn before the first comes, while every place is known. */
+/* Draws both faults before the first one is injected, while the rank number of every process is
+ * known. */
 static void plan_trial(struct rec_bench *b)
 {
     static const enum rec_fault faults[] = {
@@ -278,16 +285,16 @@ static void plan_trial(struct rec_bench *b)
                                    .load = load};
 }
 
-/* About a step's end, a step after one was seen. */
+/* Waits until about the end of the next step, after the end of a step was seen. */
 static enum dpt_status aim_apply(struct rec_bench *b, struct dpt_err *err)
 {
     const double step_ms = b->trial->step_ms;
     return pass(b, draw_real(b, 0.85 * step_ms, 1.02 * step_ms), err);
 }
 
-/* The victim stops when one has its contribution to a commit and the others have not, and rests
- * until it is the last for whom they wait. Where it may not be traced, or speaks through shared
- * memory, it is killed about there. */
+/* Stops the victim when one rank has the victim's contribution to a commit and the other ranks do
+ * not. The victim stays stopped until all other ranks wait for its contribution alone. If it may
+ * not be traced, or ranks use shared memory, the moment of the kill is only approximate. */
 static enum dpt_status aim_commit(struct rec_bench *b, struct dpt_err *err)
 {
     const struct rec_hit *victim = &b->hits[0];
@@ -297,8 +304,8 @@ static enum dpt_status aim_commit(struct rec_bench *b, struct dpt_err *err)
     return pass(b, b->trial->step_ms + CAUGHT_MS, err);
 }
 
-/* Within a step anywhere, or about its end: the optimizer, or the commit, of which some may have
- * heard and others not. */
+/* Waits for the moment of the first fault: any moment within a step, or about the end of a step.
+ * There the fault hits the optimizer, or a commit that only some ranks have received. */
 static enum dpt_status aim_first(struct rec_bench *b, struct dpt_err *err)
 {
     const struct rec_trial *t = b->trial;
@@ -309,8 +316,8 @@ static enum dpt_status aim_first(struct rec_bench *b, struct dpt_err *err)
     return t->aim == REC_AIM_COMMIT ? aim_commit(b, err) : aim_apply(b, err);
 }
 
-/* While the next generation is asked for and reports, or while communicators are made and state is
- * moved. */
+/* Waits for the moment of the second fault: while ranks report to the server, or while they create
+ * communicators and move state. */
 static enum dpt_status aim_second(struct rec_bench *b, struct dpt_err *err)
 {
     if (b->trial->aim_second == REC_AIM_PREPARE) {
@@ -373,7 +380,7 @@ static void take_figures(struct rec_bench *b)
     t->measured = true;
 }
 
-/* ---- back ---- */
+/* ---- restoring the nodes ---- */
 
 static enum dpt_status take_exit(struct rec_bench *b, struct rec_node *node, bool drained,
                                  struct dpt_err *err)
@@ -402,8 +409,8 @@ static enum dpt_status settle_hit(struct rec_bench *b, const struct rec_hit *hit
     return DPT_OK;
 }
 
-/* Back to the number of nodes that there were: who died is replaced, who was stopped continues, and
- * after a join somebody goes. */
+/* Restores the initial number of nodes: starts a worker for each node that died, continues stopped
+ * nodes, and drains a node after a join. */
 static enum dpt_status restore_nodes(struct rec_bench *b, struct dpt_err *err)
 {
     const int wanted = b->nodes * ranks_per_node(b);

@@ -1,5 +1,5 @@
-/* One trial of the recovery bench: one or two faults at aimed moments, how the run goes on, and
- * back to the initial number of nodes. */
+/* One trial of the recovery bench: does one or two faults at drawn moments, waits until the run
+ * continues, and restores the initial number of nodes. */
 #ifndef DPT_WORKER_BENCH_BENCH_RECOVER_TRIAL_H
 #define DPT_WORKER_BENCH_BENCH_RECOVER_TRIAL_H
 
@@ -17,8 +17,9 @@ struct rec_survivor {
 struct rec_hit {
     enum rec_fault fault;
     struct rec_node *node; /* NULL before a join */
-    int local;             /* of the rank that is killed */
-    int place, shard;      /* its rank in the world, its place among the node's */
+    int local;             /* local rank of the process that is killed */
+    /* The rank's number in the world, and its index among the shards of its node. */
+    int place, shard;
     double time;
 };
 
@@ -28,18 +29,18 @@ struct rec_bench {
     struct rec_watch watch;
     uint64_t seed, draws;
     bool kills_only;
-    bool at_commit;      /* single faults, when a step is committed */
-    size_t commit_bytes; /* of a rank's word to another then */
-    int nodes;           /* at rest */
-    int world;           /* ranks that are wanted now */
+    bool at_commit;      /* only single faults, about the end of a step */
+    size_t commit_bytes; /* bytes of the message with a rank's contribution to a commit */
+    int nodes;           /* between trials */
+    int world;           /* ranks that should train now */
     int hangs;
 
-    /* The trial that runs. */
+    /* The current trial. */
     struct rec_trial *trial;
     struct rec_hit hits[2];
     int n_hits;
-    uint64_t from;    /* newest generation when the last fault came */
-    uint64_t resumed; /* the generation that went on */
+    uint64_t from;    /* newest generation at the last fault */
+    uint64_t resumed; /* the generation that trains after the fault */
     int64_t step_seen;
     struct rec_node *awaited;
     struct rec_survivor survivors[REC_NODES_MAX];
@@ -48,14 +49,17 @@ struct rec_bench {
 
 extern volatile sig_atomic_t rec_stop_signal;
 
-/* Polls logs and processes until `there`. DPT_ETIMEOUT is a hang; its text names `what`. */
+/* Reads logs and reaps processes until `there` is true. DPT_ETIMEOUT: a hang; the error's text
+ * names `what`. */
 DPT_MUST_USE enum dpt_status rec_wait(struct rec_bench *b, const char *what,
                                       bool (*there)(struct rec_bench *), struct dpt_err *err);
 
-/* The world that is wanted trains, and nothing else is under way. */
+/* True: all b->world ranks have trained for some steps, no shadow is being rebuilt, and no newer
+ * generation forms. */
 bool rec_steady(struct rec_bench *b);
 
-/* All of b->world train. Fills b->trial. */
+/* Runs one trial and fills b->trial. All b->world ranks train before the call (rec_steady) and
+ * after it. */
 DPT_MUST_USE enum dpt_status rec_trial_run(struct rec_bench *b, struct dpt_err *err);
 
 #endif

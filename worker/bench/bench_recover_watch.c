@@ -1,4 +1,4 @@
-/* Reading on in the files of a run. */
+/* Reads the lines that a run appends to its files. */
 #include "worker/bench/bench_recover_watch.h"
 
 #include "base/fs.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-/* As in events.jsonl. */
+/* The names of the phases in events.jsonl. */
 static const char *const phase_names[REC_PHASE_COUNT] = {
     "detect_ms", "abort_ms", "rendezvous_ms", "rebuild_ms", "restore_ms", "total_ms"};
 
@@ -40,7 +40,7 @@ static int64_t integer_of(const json_t *object, const char *key)
 
 const char *const rec_landing_names[REC_LANDING_COUNT] = {"steps", "prepare", "build"};
 
-/* Steps come one by one, so room is doubled some twenty times. */
+/* Stores the step's loss and norm. A full table doubles, so it grows about twenty times at most. */
 static void take_value(struct rec_watch *w, int64_t step, const json_t *line)
 {
     if (step < 0 || step > STEPS_MAX)
@@ -67,8 +67,8 @@ static void take_metrics(struct rec_watch *w, const json_t *line)
         take_value(w, step, line);
     if (step > w->step + 1)
         w->steps_skipped += step - w->step - 1;
-    /* Without a duration it is a step of the generation before, whose writer did not live to log
-     * it: when it was completed is not known. */
+    /* A line without a duration is about the last step of the generation before: the writer of that
+     * generation died before it logged the step. The time of the step's end is not known. */
     if (g && step_ms > 0) {
         if (g->steps++ == 0) {
             g->first_step = time;
@@ -93,7 +93,7 @@ static void take_event(struct rec_watch *w, const json_t *line)
     w->rebuilds += rebuilt && redundancy && strcmp(redundancy, "whole") == 0;
     if (g)
         g->rebuilding = redundancy && strcmp(redundancy, "rebuilding") == 0;
-    if (!g || rebuilt) /* no recovery: the last one's copies */
+    if (!g || rebuilt) /* the event is about shadows alone: no recovery */
         return;
     g->has_event = true;
     g->event_steps_lost = integer_of(line, "steps_lost");
@@ -104,7 +104,7 @@ static void take_event(struct rec_watch *w, const json_t *line)
         g->phase_ms[REC_REBUILD] + g->phase_ms[REC_RESTORE];
 }
 
-/* When a line of a log was written; false: it is none. */
+/* The time at the beginning of a log line; false: the line has none. */
 static bool time_of(const char *line, double *ret)
 {
     struct tm tm = {0};
@@ -115,8 +115,10 @@ static bool time_of(const char *line, double *ret)
     return true;
 }
 
-/* `2026-01-02T03:04:05.678Z I dpt-rdzv: …: forming generation 7: why`, `…: plan of generation 7:
- * world 4 …`, `…: generation 7 runs, world …`. */
+/* Takes these lines of the server's log:
+ *   `2026-01-02T03:04:05.678Z I dpt-rdzv: …: forming generation 7: why`
+ *   `…: plan of generation 7: world 4 …`
+ *   `…: generation 7 runs, world …` */
 static void take_server(struct rec_watch *w, const char *line)
 {
     static const char *const marks[] = {": forming generation ", ": plan of generation ",
@@ -167,7 +169,7 @@ int64_t rec_watch_differs(const struct rec_watch *w, const struct rec_watch *oth
     return -1;
 }
 
-/* The next whole line without its newline; NULL when there is none yet. */
+/* The next complete line without its newline; NULL: there is none yet. */
 static const char *next_line(struct rec_tail *t)
 {
     if (!t->file && !(t->file = fopen(t->path, "re")))

@@ -21,30 +21,30 @@ enum rec_phase {
 
 enum { REC_GENERATIONS = 256 /* remembered */, REC_STEP_TIMES = 32, REC_LINE_BYTES = 8192 };
 
-/* Times are seconds since 1970, 0: not yet. */
+/* Times are seconds since 1970; 0: not yet. */
 struct rec_generation {
     uint64_t number;
-    double forming, planned, runs; /* as the server says: first word, plan, sent off */
+    double forming, planned, runs; /* times in the server's log: begins to form, has a plan, runs */
     bool has_event;
-    bool rebuilding; /* shadows are being made beside its steps */
+    bool rebuilding; /* its ranks rebuild shadows while they train */
     double phase_ms[REC_PHASE_COUNT];
     char kind[24];
     int64_t event_steps_lost;
     double first_step;  /* when its first step was completed */
-    double step_before; /* when the last step before that was */
+    double step_before; /* when the last step before that was completed */
     int world;
     int64_t steps; /* completed so far */
 };
 
 struct rec_tail {
     char path[512];
-    FILE *file; /* NULL while there is none */
+    FILE *file; /* NULL: the file does not exist yet */
     char line[REC_LINE_BYTES];
-    size_t bytes; /* of a line that is still being written */
+    size_t bytes; /* of a line that is not complete yet */
 };
 
-/* Of one completed step, as it was logged first; both 0: it was not. Any difference of a weight
- * shows here. */
+/* Loss and gradient norm of one step, from its first log line; both 0: there is no line. A
+ * difference in any weight shows in these numbers. */
 struct rec_value {
     double loss, norm;
 };
@@ -52,24 +52,25 @@ struct rec_value {
 struct rec_watch {
     struct rec_tail metrics, events, server;
     struct rec_generation generations[REC_GENERATIONS];
-    uint64_t newest;         /* generation that has completed a step */
-    uint64_t newest_forming; /* generation that the server has begun to form, */
-    uint64_t newest_planned; /* made a plan of */
+    uint64_t newest;         /* newest generation that has completed a step */
+    uint64_t newest_forming; /* newest generation that the server has begun to form */
+    uint64_t newest_planned; /* newest generation with a plan */
     int64_t step;            /* last completed */
     double step_time;
-    double step_ms[REC_STEP_TIMES]; /* of the last steps within a generation */
+    double step_ms[REC_STEP_TIMES]; /* of the last steps, except the first step of a generation */
     int64_t steps_timed;
-    int64_t steps_lost;       /* sum of the events' */
-    int64_t steps_repeated;   /* logged again, under a number that had been logged */
-    int64_t steps_skipped;    /* never logged, though later ones were */
+    int64_t steps_lost;       /* sum over the events */
+    int64_t steps_repeated;   /* log lines about steps that already had a line */
+    int64_t steps_skipped;    /* steps without a line before a step with one */
     struct rec_value *values; /* [values_max] by step; owned */
     int64_t values_max;
-    double healing_ms[REC_STEP_TIMES]; /* rebuild and restore of the last generations */
+    double healing_ms[REC_STEP_TIMES]; /* rebuild and restore phases of the last generations */
     int64_t healings;
-    int64_t rebuilds; /* shadows were made beside steps, and are whole */
+    int64_t rebuilds; /* events that tell that all shadows are rebuilt */
 };
 
-/* Reads what is in the folder `below` of the cluster's folder `dir`. */
+/* Follows the files in folder `below` of the cluster's folder `dir`, and the server's log in
+ * `dir`. */
 DPT_MUST_USE enum dpt_status rec_watch_init(struct rec_watch *w, const char *dir, const char *below,
                                             struct dpt_err *err);
 void rec_watch_fini(struct rec_watch *w);
@@ -77,19 +78,21 @@ void rec_watch_fini(struct rec_watch *w);
 /* Reads the new lines. DPT_ECORRUPT: a line is no record. */
 DPT_MUST_USE enum dpt_status rec_watch_poll(struct rec_watch *w, struct dpt_err *err);
 
-/* Generation `number`, all zero if nothing was heard of it; NULL when it is too old. */
+/* Generation `number`, all zero if it has no record yet; NULL: it is too old. */
 const struct rec_generation *rec_watch_generation(struct rec_watch *w, uint64_t number);
 
 double rec_watch_median_step_ms(const struct rec_watch *w);
-/* Of a generation, from its plan to its ranks' readiness; 0: none was seen. */
+/* Median of the rebuild and restore phases: from a generation's plan until its ranks are READY; 0:
+ * none yet. */
 double rec_watch_median_healing_ms(const struct rec_watch *w);
 
-/* The phase at `time` of the newest generation that had begun by then. */
+/* The phase of the run at `time`, by the newest generation that had begun to form by then. */
 enum rec_landing { REC_IN_STEPS, REC_IN_PREPARE, REC_IN_BUILD, REC_LANDING_COUNT };
 extern const char *const rec_landing_names[REC_LANDING_COUNT];
 enum rec_landing rec_watch_landing(const struct rec_watch *w, double time);
 
-/* The first step in [first, end) that both know and that differs; -1: none. */
+/* The first step in [first, end) that both runs logged and that differs in loss or norm; -1:
+ * none. */
 int64_t rec_watch_differs(const struct rec_watch *w, const struct rec_watch *other, int64_t first,
                           int64_t end);
 

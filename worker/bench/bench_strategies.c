@@ -1,9 +1,10 @@
-/* dpt-bench strategies: every strategy of the config on one model, by the real programs on this
- * machine: time, memory, bytes sent and waiting of a step, beside the values of the formulas.
+/* dpt-bench strategies: runs every strategy of the config on one model, with the real programs on
+ * this machine. Compares the time, memory, sent bytes and waiting of a step with the formulas.
  *
- * The strategies' runs alternate, round after round, so that other load on the machine slows all. A
- * run is a server and a worker for each node; its first steps are not counted. Two
- * strategies that add gradients in one order must end with one hash: else the bench fails. */
+ * The strategies' runs alternate, round after round, so that other load on the machine slows all of
+ * them. A run has a server and a worker for each node; its first steps are not counted. Strategies
+ * that add gradients in the same order must end with the same weights hash; else the bench
+ * fails. */
 #include "worker/bench/bench_strategies.h"
 
 #include "base/config_table.h"
@@ -79,7 +80,7 @@ static bool parse_strategies_args(int argc, char **argv, struct st_args *a)
     return a->ranks % a->hosts == 0 || dpt_bench_misused("strategies", usage, "--hosts");
 }
 
-/* Is `label` one of the words of a list with commas? An empty list has all. */
+/* True: `label` is one of the words of the comma-separated list. An empty list has every word. */
 static bool wanted(const char *list, const char *label)
 {
     const size_t n = strlen(label);
@@ -98,8 +99,8 @@ static const struct dpt_choice *choices_of(const char *key)
     return dpt_config_keys[dpt_config_key_index(key)].choices;
 }
 
-/* Adds a strategy, unless it is not asked for, or cannot be here, which is said. hybrid_shard
- * shards inside a node, so that its nodes have several ranks. */
+/* Adds a strategy that the user asked for. If it cannot run here, prints the reason instead.
+ * hybrid_shard shards inside a node, so its nodes have several ranks. */
 static void add(struct st_bench *b, const char *label, const char *name, const char *sharding)
 {
     char text[2048];
@@ -127,7 +128,7 @@ static void add(struct st_bench *b, const char *label, const char *name, const c
     b->n++;
 }
 
-/* All that the config knows. */
+/* Adds every strategy and every sharding that the config knows. */
 static void add_all(struct st_bench *b)
 {
     for (const struct dpt_choice *c = choices_of("strategy.name"); c->name; c++) {

@@ -1,5 +1,5 @@
-/* What the files of `dpt-bench strategies` share: a strategy, the results of its runs, the report.
- */
+/* Shared by the files of `dpt-bench strategies`: a strategy, the results of its runs, the
+ * report. */
 #ifndef DPT_WORKER_BENCH_BENCH_STRATEGIES_H
 #define DPT_WORKER_BENCH_BENCH_STRATEGIES_H
 
@@ -26,37 +26,39 @@ struct st_args {
     const char *json, *html;
 };
 
-/* What one run of one strategy gave, by the ranks that write the logs: one a node. Of their figures
- * the largest, unless it says else. */
+/* The results of one run of one strategy, from the logs that one rank of each node writes. */
 struct st_run {
     int n_steps;
     double step_ms[ST_STEPS_MAX];
-    double wait_share;   /* mean over them */
-    int64_t sent_bytes;  /* in a step, median over the steps, of the rank that sends most */
-    int64_t sends_bytes; /* of that rank, by its strategy's plan */
-    int64_t held_bytes;  /* at most, by the account of the rank that holds most */
-    int64_t holds_bytes; /* that it should hold, by the formula */
-    int64_t peak_bytes;  /* of a rank's process */
+    double wait_share; /* mean over the nodes */
+    /* Of a step, the median over the steps; of the node whose logged rank sends most. */
+    int64_t sent_bytes;
+    int64_t sends_bytes; /* of the same rank, by its strategy's plan */
+    int64_t held_bytes;  /* peak, by the account of the rank that holds most */
+    int64_t holds_bytes; /* of the same rank, by the formula */
+    int64_t peak_bytes;  /* largest peak of a rank's process */
     double loss;         /* at the end */
     char hash[64];
 };
 
 struct st_strategy {
-    char label[32];    /* one word, a sharding of fsdp by its own */
+    char label[32];    /* one word: the sharding of fsdp, else the name */
     char name[32];     /* strategy.name */
-    char sharding[32]; /* strategy.sharding; "" */
+    char sharding[32]; /* strategy.sharding of fsdp; else "" */
     struct dpt_config config;
-    int nodes; /* a worker each; of one rank, but where what a strategy holds goes by node */
+    /* A node has one worker. It has one rank, except under hybrid_shard, where a node holds the
+     * whole state. */
+    int nodes;
     int n_runs;
     struct st_run runs[ST_ROUNDS_MAX];
 
-    /* Of all runs (st_conclude). */
-    double step_ms, step_ms_best, step_ms_worst; /* median of all steps; least and largest median
-                                                    of a run */
+    /* Figures over all runs (st_conclude). */
+    /* step_ms: median of all steps. best, worst: smallest and largest median of a run. */
+    double step_ms, step_ms_best, step_ms_worst;
     double wait_share, tokens_per_s;             /* share: median over the runs */
     int64_t sent_bytes, sends_bytes;             /* sent: median */
     int64_t held_bytes, holds_bytes, peak_bytes; /* largest */
-    bool one_hash;                               /* all its runs have one */
+    bool one_hash;                               /* all its runs have the same hash */
 };
 
 struct st_bench {
@@ -78,14 +80,14 @@ DPT_MUST_USE enum dpt_status st_run(const struct st_bench *b, const struct st_st
 void st_config_text(const struct st_bench *b, const char *name, const char *sharding, int nodes,
                     char ret[2048]);
 
-/* bench_strategies_report.c: fills the figures of all runs; the table on standard output; the JSON
- * (owned). */
+/* st_conclude fills the figures over all runs. st_print prints the table to standard output.
+ * st_json returns the JSON (owned). All are in bench_strategies_report.c. */
 void st_conclude(struct st_bench *b);
-/* True when all runs of all strategies that add in one order ended with one hash. */
+/* True: all runs of all strategies that add gradients in order `order` ended with one hash. */
 bool st_one_hash(const struct st_bench *b, enum dpt_accumulate order);
 void st_print(const struct st_bench *b);
 json_t *st_json(const struct st_bench *b);
-/* The page: DPT_EIO. */
+/* Writes the page to file `path`. DPT_EIO: it cannot be written. */
 DPT_MUST_USE enum dpt_status st_page(const struct st_bench *b, const char *path,
                                      struct dpt_err *err);
 

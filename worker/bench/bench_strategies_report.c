@@ -1,4 +1,4 @@
-/* What `dpt-bench strategies` concludes of its runs; the table and the JSON. */
+/* Computes the figures over all runs of `dpt-bench strategies`; prints the table and the JSON. */
 #include "worker/bench/bench_strategies.h"
 
 #include "base/strategy_traits.h"

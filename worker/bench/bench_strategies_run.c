@@ -1,4 +1,5 @@
-/* One run of one strategy for `dpt-bench strategies`: config, programs, and what they leave. */
+/* One run of one strategy for `dpt-bench strategies`: writes the config, starts the programs, reads
+ * their results. */
 #include "worker/bench/bench_strategies.h"
 
 #include "base/clock.h"
@@ -11,7 +12,7 @@
 
 enum { RUN_TIMEOUT_MS = 300 * 1000, ARGS_MAX = 32, ARG_BYTES = 640 };
 
-/* A run under way. */
+/* The programs of a run. */
 struct programs {
     const struct st_bench *bench;
     const struct st_strategy *strategy;
@@ -47,7 +48,8 @@ static void path_in(const struct programs *p, const char *name, char ret[BENCH_P
     (void)snprintf(ret, BENCH_PATH_BYTES, "%s/%s", p->dir, name);
 }
 
-/* The worker of node `i`; hosts are told apart by host_group. */
+/* Starts the worker of node `i`. cluster.host_group assigns the nodes to the bench's `hosts`
+ * hosts. */
 static enum dpt_status start_worker(struct programs *p, int i, struct dpt_err *err)
 {
     char config[BENCH_PATH_BYTES], log[BENCH_PATH_BYTES], name[32];
@@ -122,7 +124,7 @@ static int compare_sent_bytes(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Figures of a node's metrics.jsonl, of the steps after the warm-up. */
+/* Figures from a node's metrics.jsonl, for the steps after the warm-up. */
 struct told {
     int n;
     double step_ms[ST_STEPS_MAX], waited_ms, total_ms;
@@ -162,7 +164,8 @@ static enum dpt_status read_metrics(const char *path, struct told *told, struct 
     return status;
 }
 
-/* Of the first line of events.jsonl: the one generation of the run. */
+/* The bytes that the plan sends, from the first line of events.jsonl, which belongs to the only
+ * generation of the run. */
 static enum dpt_status read_plan(const char *path, int64_t *ret_sends, struct dpt_err *err)
 {
     json_error_t error;
@@ -193,7 +196,7 @@ static enum dpt_status read_summary(const char *path, struct st_run *run, struct
     return status;
 }
 
-/* A rank's account of its memory. */
+/* Reads a rank's account of its memory; `run` keeps the largest figures. */
 static enum dpt_status read_memory(const char *path, struct st_run *run, struct dpt_err *err)
 {
     json_error_t error;
@@ -262,7 +265,7 @@ enum dpt_status st_run(const struct st_bench *b, const struct st_strategy *s, in
     for (int i = 0; i < s->nodes; i++)
         bench_program_kill(&p.worker[i]);
     bench_program_kill(&p.server);
-    struct dpt_err later; /* of what came after the run had failed */
+    struct dpt_err later; /* the first error is reported, this one is not */
     const enum dpt_status ended = bench_programs_end(status == DPT_OK ? err : &later);
     if (status == DPT_OK)
         status = ended;

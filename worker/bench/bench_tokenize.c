@@ -1,10 +1,10 @@
 /* dpt-bench tokenize: how fast text becomes tokens, GPT-2's or a tokenizer.json's, on one core and
  * on all.
  *
- * Each measurement encodes the whole text with a new encoder, so that finding the words for the
- * first time is part of it; the vocabulary is loaded once, and that is timed apart. With several
- * threads each encodes the whole text. The rate of a core is also given by the processor's time
- * that one thread took, which other work on the machine changes little. */
+ * Each measurement encodes the whole text with a new encoder, so it includes the first encoding of
+ * every word. The vocabulary is loaded once, and its loading is timed separately. With several
+ * threads, each thread encodes the whole text. The rate of one core is also given in CPU time of
+ * its thread, which other work on the machine changes little. */
 #include "base/clock.h"
 #include "base/fs.h"
 #include "tests/data.h"
@@ -83,7 +83,7 @@ static double cpu_s(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* MB of one thread in a second of the processor's time, the median. */
+/* MB per second of CPU time of one thread; the median. */
 static enum dpt_status measure_cpu(struct job *job, int repeats, double *ret, struct dpt_err *err)
 {
     double times[DPT_BENCH_REPEATS_MAX];
@@ -108,7 +108,8 @@ struct paths {
     bool any_vocab;
 };
 
-/* Takes its own flags out of argv; those left are every bench's. */
+/* The flags of this bench alone; parse_tokenize_args removes them before the flags of every bench
+ * are parsed. */
 static const char own_flags[] =
     "[--text FILE] [--vocab-bpe FILE] [--encoder-json FILE] [--any-vocab] [--tokenizer-json FILE]";
 

@@ -1,10 +1,10 @@
-/* dpt-bench train: the rate of whole training steps, by the real rank (link, loader, steps, commit,
- * log) in a world of one; for one size of micro-batch or for several, one after another: where the
- * memory does not suffice for one, that is said and the next has its turn.
+/* dpt-bench train: the rate of whole training steps by a real rank (link, loader, steps, commit,
+ * log) in a world of one. Measures one or several sizes of micro-batch, one after another. If the
+ * memory does not suffice for a size, the bench says so and continues with the next size.
  *
- * On the CPU the share of the gemm rate is taken within the run: products are timed right before
- * and after the steps. Allocations are counted by this program's own malloc and mmap, on every
- * thread but the one that plays the agent, between two steps in the middle of the run. */
+ * On the CPU the share of the gemm rate is measured within the run: products are timed right before
+ * and right after the steps. This program's own malloc and mmap count allocations between two steps
+ * in the middle of the run, on every thread except the one that plays the agent. */
 #include "worker/bench/bench.h"
 
 #include "base/fs.h"
@@ -31,11 +31,11 @@ enum {
 struct train_args {
     const char *preset, *json, *checkpointing;
     int batches[BATCHES_MAX], n_batches;
-    int batch; /* the present one of them */
+    int batch; /* the current one of `batches` */
     int seq, slots, threads, steps;
     bool cuda, op_times;
     const char *offload;
-    int peak_tflops; /* 0: as the table of chips says */
+    int peak_tflops; /* 0: the rate in the table of chips */
     const char *precision;
     enum dpt_dtype dtype; /* of the operands in memory */
     enum dpt_pack_weights pack;
@@ -133,7 +133,7 @@ static bool parse_train_args(int argc, char **argv, struct train_args *a)
 /* A shard of tokens drawn evenly: the rate of a step does not depend on which they are. */
 static enum dpt_status write_shard(const char *path, struct dpt_err *err)
 {
-    enum { HEADER_INTS = 256, VOCAB = 49152 }; /* of the presets the smallest */
+    enum { HEADER_INTS = 256, VOCAB = 49152 }; /* the smallest of the presets */
     size_t bytes = HEADER_INTS * 4 + (size_t)TOKENS * 2;
     uint8_t *file = calloc(1, bytes);
     if (!file)
@@ -203,11 +203,11 @@ struct train_result {
     int64_t allocations;
     int steps_counted;
     int64_t device_peak;      /* bytes; 0: all is the host's */
-    int64_t device_workspace; /* of these, what ops work in */
+    int64_t device_workspace; /* of these bytes, the workspace of ops */
     json_t *op_times;         /* owned; NULL: none were taken */
 };
 
-/* A file that the rank writes at its end; NULL: there is none. */
+/* The record NAME that the rank wrote at its end; NULL: there is none. */
 static json_t *record_of(const char *dir, const char *name)
 {
     char path[256];
@@ -226,7 +226,7 @@ static void read_device_use(const char *dir, struct train_result *ret)
     json_decref(account);
 }
 
-/* DPT_EREFUSED: the rank refuses; the text is its reason. */
+/* Trains for the config's steps. DPT_EREFUSED: the rank refuses to; the text is its reason. */
 static enum dpt_status train_steps(const struct dpt_config *config, const char *dir,
                                    struct train_result *ret, struct dpt_err *err)
 {
@@ -281,7 +281,7 @@ static void print_op_times(const json_t *record)
     printf("  %-10s %10.2f ms  %5.1f %%\n", "idle", idle / steps, 100 * idle / all);
 }
 
-/* Prints and packs. */
+/* Prints the result and returns it as JSON. */
 static json_t *report_on(const struct train_args *a, const struct dpt_config *config,
                          const struct dpt_model *model, const struct train_result *result,
                          const struct yardstick *y)
@@ -348,7 +348,7 @@ static enum dpt_status look_at_chip(const struct train_args *a, struct yardstick
     return DPT_OK;
 }
 
-/* Between two measurements of the gemm rate: the better one counts. */
+/* Trains between two measurements of the gemm rate; keeps the better rate. */
 static enum dpt_status train_between(const struct train_args *a, const struct dpt_config *config,
                                      const char *dir, struct train_result *ret, struct yardstick *y,
                                      struct dpt_err *err)
@@ -383,7 +383,7 @@ static enum dpt_status run_batch_in(const struct train_args *a, const char *dir,
     return DPT_OK;
 }
 
-/* Runs in a new temporary folder. */
+/* Runs one size of micro-batch in a new temporary folder. */
 static enum dpt_status run_batch(const struct train_args *a, json_t **ret, struct dpt_err *err)
 {
     char dir[128];
@@ -396,7 +396,7 @@ static enum dpt_status run_batch(const struct train_args *a, json_t **ret, struc
     return status;
 }
 
-/* After each batch, since a later one may end the program. */
+/* Called after each batch, because a later batch may end the program. */
 static int write_train_report(const struct train_args *a, json_t *runs)
 {
     json_t *report = a->n_batches == 1 ? json_incref(json_array_get(runs, 0))

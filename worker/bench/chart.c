@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* The picture's own units. */
+/* Lengths in the units of the picture. */
 enum {
     WIDTH = 760,
     LEFT = 130,
@@ -89,7 +89,7 @@ static double top_of(const struct chart *c)
     return top > 0 ? top : 1;
 }
 
-/* Where a value is on the axis. */
+/* The position of a value on the axis. */
 static double place(double value, double top)
 {
     return LEFT + value / top * (WIDTH - LEFT - RIGHT);

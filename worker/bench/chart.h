@@ -1,5 +1,5 @@
-/* One page with bar charts: HTML that is well-formed XML, with pictures drawn as SVG in the page,
- * in light and dark, and nothing from elsewhere. */
+/* Writes one page with bar charts: HTML that is well-formed XML. The charts are SVG inside the
+ * page, in light and dark colours, and the page loads nothing else. */
 #ifndef DPT_WORKER_BENCH_CHART_H
 #define DPT_WORKER_BENCH_CHART_H
 
@@ -7,7 +7,7 @@
 
 enum { CHART_BARS_MAX = 32 };
 
-/* Horizontal bars, one for each label. Texts are taken as they are and quoted. */
+/* Horizontal bars, one for each label. Special characters in texts are escaped. */
 struct chart {
     const char *title, *axis; /* the axis's name with its unit */
     int n;
@@ -15,7 +15,7 @@ struct chart {
     double value[CHART_BARS_MAX];
     double part[CHART_BARS_MAX];                    /* of value, drawn in another colour; 0: none */
     double mark[CHART_BARS_MAX];                    /* a line across the bar; < 0: none */
-    const char *value_name, *part_name, *mark_name; /* of the legend; NULL: no such thing */
+    const char *value_name, *part_name, *mark_name; /* of the legend; NULL: not drawn */
 };
 
 /* Writes text with &, <, > and " quoted. */

@@ -1,10 +1,10 @@
-/* The table of chips.h: the first entry that a name contains counts. */
+/* The table of chips.h. The first entry that is part of the chip's name counts. */
 #include "worker/bench/chips.h"
 
 #include <stddef.h>
 #include <string.h>
 
-/* NVIDIA's data sheets, without sparsity. */
+/* From NVIDIA's data sheets, without sparsity. */
 static const struct {
     const char *name;
     double tflops;

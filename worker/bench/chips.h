@@ -2,12 +2,13 @@
 #ifndef DPT_WORKER_BENCH_CHIPS_H
 #define DPT_WORKER_BENCH_CHIPS_H
 
-/* FLOP/s of the chip of that name ("NVIDIA H200", as CUDA says it); 0: it is not in the table. */
+/* Peak FLOP/s of the chip with this name ("NVIDIA H200", as CUDA reports it); 0: the table lacks
+ * it. */
 double dpt_chip_peak(const char *name);
 
-/* Model FLOPs utilisation: of `peak` FLOP/s, at 6 N + 6 L C T a token (Chowdhery et al. 2022, PaLM,
- * appendix B, with causal attention counted once): N parameters, L layers of C channels, sequences
- * of T tokens. */
+/* Model FLOPs utilisation: the share of `peak` FLOP/s that a model uses with 6 N + 6 L C T FLOPs a
+ * token (Chowdhery et al. 2022, PaLM, appendix B, with causal attention counted once): N
+ * parameters, L layers of C channels, sequences of T tokens. */
 double dpt_mfu(double tokens_per_s, double parameters, int layers, int channels, int seq,
                double peak);
 

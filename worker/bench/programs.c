@@ -57,7 +57,7 @@ enum dpt_status bench_programs_begin(struct dpt_err *err)
     return DPT_OK;
 }
 
-/* Ranks die with their agents, a moment later. */
+/* Also waits for ranks, which die a moment after their agents. */
 enum dpt_status bench_programs_end(struct dpt_err *err)
 {
     const struct timespec poll = {.tv_nsec = POLL_NS};
@@ -101,7 +101,7 @@ enum dpt_status bench_program_start(char *const *argv, const char *log, pid_t *r
     (void)close(fd);
     if (pid < 0)
         return dpt_fail_errno(err, saved, "start '%s'", argv[0]);
-    (void)setpgid(pid, pid); /* whoever comes first */
+    (void)setpgid(pid, pid); /* the child does the same; either may run first */
     *ret = pid;
     return DPT_OK;
 }
