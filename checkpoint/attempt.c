@@ -1,4 +1,4 @@
-/* Checks and opens an attempt; reads and writes reports (attempt.h). */
+/* Checks, opens and closes an attempt; writes reports (attempt.h). */
 #include "checkpoint/attempt.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* One attempt to write a checkpoint: the checked spec and the layout of the files, which the steps
- * of the attempt share. */
+/* One attempt to write a checkpoint: the checked spec and the layout of the files. The functions of
+ * all writers use it. */
 #ifndef DPT_CHECKPOINT_ATTEMPT_H
 #define DPT_CHECKPOINT_ATTEMPT_H
 
@@ -14,7 +14,8 @@
 
 struct dpt_attempt {
     const struct dpt_checkpoint_spec *spec; /* borrowed */
-    struct dpt_folder dir, temporary;       /* the latter closed until dpt_attempt_open */
+    /* `temporary` is closed until dpt_attempt_open. */
+    struct dpt_folder dir, temporary;
     char temporary_name[DPT_CHECKPOINT_NAME_BYTES];
     char step_name[DPT_CHECKPOINT_NAME_BYTES];
     int n_kinds;
@@ -44,7 +45,8 @@ DPT_MUST_USE enum dpt_status dpt_attempt_check_cancelled(const struct dpt_attemp
 DPT_MUST_USE enum dpt_status dpt_attempt_write_part(const struct dpt_attempt *attempt,
                                                     const struct dpt_manifest *part,
                                                     struct dpt_err *err);
-/* DPT_EDIVERGED: names the tensor of the report with a value that is not finite. */
+/* Returns DPT_EDIVERGED; the error names the tensor of the report with a value that is not
+ * finite. */
 enum dpt_status dpt_attempt_refuse_values(const struct dpt_manifest *part, struct dpt_err *err);
 
 #endif

@@ -44,7 +44,8 @@ enum dpt_status dpt_blocks_open(const struct dpt_folder *folder,
         (void)close(fd); /* opened for reading */
         return status;
     }
-    /* A hint to read ahead: bytes that were written past the page cache are read from the disk. */
+    /* Asks the kernel to read ahead: bytes that were written past the page cache come from the
+     * disk. */
     (void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     ret->file = file;
     ret->fd = fd;

@@ -1,5 +1,5 @@
-/* Reads bytes of a checkpoint's file. Each block is compared with its checksum in the manifest
- * before one of its bytes is returned. */
+/* Reads bytes of a checkpoint's file. Compares each block with its checksum in the manifest before
+ * it returns any byte of the block. */
 #ifndef DPT_CHECKPOINT_BLOCKS_H
 #define DPT_CHECKPOINT_BLOCKS_H
 
@@ -25,13 +25,14 @@ DPT_MUST_USE enum dpt_status dpt_blocks_open(const struct dpt_folder *folder,
                                              struct dpt_blocks *ret, struct dpt_err *err);
 void dpt_blocks_close(struct dpt_blocks *blocks);
 
-/* Reads bytes [first, first + bytes), and only the blocks that they touch. Calls in the order of
- * the file read each block once. DPT_ECORRUPT names file and block, or the bytes that the file
+/* Reads bytes [first, first + bytes), and only the blocks that they touch. Calls in ascending order
+ * read each block once. DPT_ECORRUPT names the file and the block, or the bytes that the file
  * lacks. */
 DPT_MUST_USE enum dpt_status dpt_blocks_read(struct dpt_blocks *blocks, int64_t first,
                                              int64_t bytes, void *ret, struct dpt_err *err);
 
-/* Compares the size of `file` with the manifest, or its size and every block. */
+/* dpt_blocks_check_size compares the size of `file` with the manifest. dpt_blocks_verify_file also
+ * compares every block. */
 DPT_MUST_USE enum dpt_status dpt_blocks_check_size(const struct dpt_folder *folder,
                                                    const struct dpt_manifest_file *file,
                                                    struct dpt_err *err);

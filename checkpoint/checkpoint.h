@@ -1,20 +1,22 @@
 /* Checkpoints: `DIR/step-00001000/`, whole or absent.
  *
- * One or several processes (writers, slots 0 … n-1) that share DIR write a checkpoint. The files
- * are a function of the tensors alone, so each writer writes its ranges to their places:
- *   every writer  dpt_checkpoint_write_part  its ranges into a temporary folder, whose name has
- *                                            step, generation and attempt; fsync; then the report
- *                                            part-NNNNN.json: runs of bytes with checksums of their
- *                                            parts of blocks, hashes of whole blocks of weights
- *   slot 0        dpt_checkpoint_collect     waits for all reports; computes the weights hash, for
+ * One or several processes (writers 0 … n-1) that share DIR write a checkpoint. The layout of the
+ * files depends on the tensors alone, so each writer writes its ranges to their places:
+ *   every writer  dpt_checkpoint_write_part  writes its ranges into a temporary folder, whose name
+ *                                            has step, generation and attempt, and syncs them;
+ *                                            then writes its report part-NNNNN.json: runs of bytes,
+ *                                            the CRC32C of the run's bytes in each block of a file,
+ *                                            and the hashes of whole blocks of weights
+ *   writer 0      dpt_checkpoint_collect     waits for all reports; computes the weights hash, for
  *                                            which it reads the blocks that no writer holds whole;
- *                                            index, config.json (or adapter_config.json),
- *                                            state.json
- *   slot 0        (here the caller asks the server for its grant)
- *   slot 0        dpt_checkpoint_commit      MANIFEST.json, fsync, rename, fsync of DIR; then
- *                                            removes older checkpoints
- * A failed write or fsync is never retried: the attempt is dropped (dpt_checkpoint_abandon) and
- * reported. Reading verifies sizes and checksums, and reads only the requested ranges. The files:
+ *                                            writes the index, config.json (or
+ *                                            adapter_config.json) and state.json
+ *   writer 0      (here the caller asks the server for its grant)
+ *   writer 0      dpt_checkpoint_commit      writes and syncs MANIFEST.json, renames the folder,
+ *                                            syncs DIR; then removes older checkpoints
+ * A failed write or fsync is never retried: the caller drops the attempt (dpt_checkpoint_abandon)
+ * and reports the failure. Reading verifies sizes and checksums, and reads only the requested
+ * ranges. The files:
  *   model-0000i-of-0000n.safetensors, model.safetensors.index.json, config.json
  *                                     Hugging Face's format, f32 masters
  *   adapter_model.safetensors, adapter_config.json
@@ -24,8 +26,8 @@
  *   state.json                        the state of the run except the tensors
  *   MANIFEST.json                     every file, its size and a CRC32C per MiB; has its own CRC32C
  *
- * Every function blocks on the disk. None is tied to a thread; calls for different specs or open
- * checkpoints may run at the same time. */
+ * Every function blocks on the disk. No function is tied to a thread; calls for different specs or
+ * open checkpoints may run at the same time. */
 #ifndef DPT_CHECKPOINT_CHECKPOINT_H
 #define DPT_CHECKPOINT_CHECKPOINT_H
 
@@ -58,11 +60,12 @@ struct dpt_checkpoint_tensor {
 /* Elements of a tensor. */
 int64_t dpt_checkpoint_numel(const struct dpt_checkpoint_tensor *tensor);
 
-/* Elements [first, end) of a tensor in the table. */
+/* Elements [first, end) of tensor number `tensor`. */
 struct dpt_checkpoint_piece {
     int tensor;
     int64_t first, end;
-    float *param, *m, *v; /* values of element `first`, used as those of a tensor */
+    /* Values of element `first`. Writing reads them, reading fills them (NULL: not wanted). */
+    float *param, *m, *v;
 };
 
 /* The state of a run except the tensors. Strings are borrowed and may not be NULL, except where
@@ -72,25 +75,26 @@ struct dpt_checkpoint_state {
     int64_t samples; /* consumed samples: the position in the data */
     uint64_t seed;
     const char *config_yaml;  /* canonical config of the run */
-    const char *weights_hash; /* of dpt_weights_hash, as hex; an output only: writing computes it */
-    const char *data_digest;  /* of the training data, as hex; NULL: not known */
-    const char *fingerprint;  /* of the kind of device that computed it; NULL: not known */
+    const char *weights_hash; /* hex; reading sets it, writing computes it (dpt_weights_hash) */
+    const char *data_digest;  /* hex hash of the training data; NULL: not known */
+    const char *fingerprint;  /* kind of the device that computed the state; NULL: not known */
     const char *history_json; /* a JSON array (generations, failures); blanks are not kept */
-    /* Of fp16's loss scaling, and of skipped steps. All 0: the run has none. */
+    /* Loss scaling of fp16, and counts of skipped steps. All 0: the run has none. */
     struct {
         double scale; /* 0: the run has another precision now */
         int64_t good_steps, skipped_steps, diverged_in_row;
     } scaler;
-    /* The epoch in progress, or the epoch that ends with this step: the step before its first one,
-     * and its sums up to `step`. */
+    /* The epoch in progress, or the epoch that ends with this step. `from`: the step before its
+     * first step. The other numbers are sums over its steps up to `step`. */
     struct {
         bool has;
         int64_t from, finite_steps, timed_steps;
         double loss_sum, seconds;
     } epoch;
     bool has_val_loss;
-    double val_loss; /* of these weights, finite */
-    /* The writer of a rescue (dpt_checkpoint_seal), for people. NULL: this is a checkpoint. */
+    double val_loss; /* validation loss of these weights, finite */
+    /* The writer of a rescue (dpt_checkpoint_seal), for people. `node` NULL: this is a
+     * checkpoint. */
     struct {
         const char *run, *node;
         uint64_t generation;
@@ -101,42 +105,42 @@ struct dpt_checkpoint_spec {
     const char *dir; /* checkpoint.dir; created when absent */
     int writer, n_writers;
     uint64_t generation;
-    /* 1 to 64 of [0-9a-z-], the same on all writers of this attempt and never used before for this
-     * step and generation, such as the plan's nonce in hex. Attempts at rescues begin with
-     * DPT_NAME_RESCUE_ATTEMPT, and no others do. */
+    /* 1 to 64 characters of [0-9a-z-], the same on all writers of this attempt, and never used
+     * before for this step and generation: for example the plan's nonce in hex. Only attempts at
+     * rescues begin with DPT_NAME_RESCUE_ATTEMPT, and all of them do. */
     const char *attempt;
     const struct dpt_checkpoint_tensor *tensors; /* all tensors of the model, on every writer */
     int n_tensors;
     bool moments; /* m and v are written too */
     bool no_v;    /* with moments: v is NULL, and zeros are written */
-    /* The part of this writer, in the order of tensors and elements, disjoint; the values in
-     * `tensors` are not used. The pieces of all writers together are every element once
-     * (DPT_ECORRUPT of collect). */
+    /* This writer's part: disjoint pieces, in the order of tensors and elements. The values in
+     * `tensors` are not used. The pieces of all writers together cover every element once; else
+     * collect fails with DPT_ECORRUPT. */
     const struct dpt_checkpoint_piece *pieces;
     int n_pieces;
-    int64_t file_bytes;                /* wanted size of a file; 0: FILE_BYTES */
+    int64_t file_bytes;                /* wanted size of a file; 0: DPT_CHECKPOINT_FILE_BYTES */
     bool adapters;                     /* PEFT's format; the same on all writers */
-    const char *hf_config_json;        /* slot 0: config.json, or adapter_config.json of adapters */
-    struct dpt_checkpoint_state state; /* strings: slot 0 */
-    /* The whole checkpoints that a commit keeps: the newest, this one included, >= 1; those of some
-     * steps; those with the lowest val_loss. */
+    const char *hf_config_json;        /* writer 0: config.json, for adapters adapter_config.json */
+    struct dpt_checkpoint_state state; /* strings: writer 0 */
+    /* A commit keeps these whole checkpoints: the newest `keep` (>= 1, this one included), those of
+     * `keep_steps`, and the `keep_best` with the lowest val_loss. */
     int keep;
     const int64_t *keep_steps;
     int64_t n_keep_steps;
     int keep_best;
-    const int64_t *damaged; /* steps with damage that the caller found: kept, but not counted */
+    const int64_t *damaged; /* damaged steps that the caller found: kept, but not counted */
     int n_damaged;
-    /* Polled every 2 MiB and before a file is synced (NULL: never); true ends the call with
+    /* Polled every 2 MiB and before a file is synced (NULL: never). True: the call ends with
      * DPT_EABORTED. */
     bool (*cancelled)(void *ctx);
-    /* dpt_checkpoint_write_part calls it (NULL: not) after it has read the last value: the tensors
-     * may change while the call waits for the disk. After the call has returned they may change,
-     * too. */
+    /* dpt_checkpoint_write_part calls it (NULL: not) after it has read the last value. From then on
+     * the tensors may change while the call waits for the disk. They may also change after the call
+     * has returned. */
     void (*taken)(void *ctx);
     /* dpt_checkpoint_commit calls it (NULL: not) immediately before the rename, after all slow
      * work; false ends the commit with DPT_EABORTED. */
     bool (*may_rename)(void *ctx);
-    void *ctx;                   /* of all three */
+    void *ctx;                   /* for the three functions */
     struct dpt_account *account; /* counts the writer's buffers; NULL: not counted */
 };
 
@@ -152,7 +156,7 @@ struct dpt_checkpoint_vector {
     int n;
 };
 
-/* Elements of a flat vector, and the values of the first one (NULL as in a piece). */
+/* Elements of a flat vector. param, m, v: the values of element `first` (NULL as in a piece). */
 struct dpt_checkpoint_range {
     int64_t first, end;
     float *param, *m, *v;
@@ -164,18 +168,18 @@ int dpt_checkpoint_cut(const struct dpt_checkpoint_vector *vector,
                        const struct dpt_checkpoint_range *ranges, int n_ranges,
                        struct dpt_checkpoint_piece *ret, int max);
 
-/* Divides pieces that `n_replicas` writers hold alike, and gives replica `replica` its share. Cuts
- * at blocks of the weights hash, so that no block must be read back. Returns the number of pieces
- * in `ret`, at most `n`; `ret` may be `pieces`. */
+/* Divides pieces that `n_replicas` writers all hold, and returns the share of replica `replica`.
+ * Cuts only at blocks of the weights hash, so that no block must be read back. Returns the number
+ * of pieces in `ret`, at most `n`; `ret` may be `pieces`. */
 int dpt_checkpoint_divide(const struct dpt_checkpoint_piece *pieces, int n, int replica,
                           int n_replicas, struct dpt_checkpoint_piece *ret);
 
 /* A value that is not finite is never committed: its writer reports it and fails with
- * DPT_EDIVERGED, and so does collect. Errors of the three steps begin with "checkpoint of step N in
- * 'DIR' dropped". DPT_ENOSPC: the disk is full; DPT_ETIMEOUT: a writer has not reported within
- * timeout_ms; DPT_EINVAL: the spec is wrong; DPT_EABORTED: cancelled, or slot 0 has abandoned the
- * attempt while another writer worked on it. Whole checkpoints stay as they are unless commit
- * returns DPT_OK. */
+ * DPT_EDIVERGED, and collect fails with DPT_EDIVERGED, too. Errors of the three steps begin with
+ * "checkpoint of step N in 'DIR' dropped". DPT_ENOSPC: the disk is full; DPT_ETIMEOUT: a writer has
+ * not reported within timeout_ms; DPT_EINVAL: the spec is wrong; DPT_EABORTED: the caller cancelled
+ * the attempt, or writer 0 abandoned it while another writer worked on it. Unless commit returns
+ * DPT_OK, the whole checkpoints in DIR stay unchanged. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_write_part(const struct dpt_checkpoint_spec *spec,
                                                        struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_checkpoint_collect(const struct dpt_checkpoint_spec *spec,
@@ -183,34 +187,35 @@ DPT_MUST_USE enum dpt_status dpt_checkpoint_collect(const struct dpt_checkpoint_
 DPT_MUST_USE enum dpt_status dpt_checkpoint_commit(const struct dpt_checkpoint_spec *spec,
                                                    struct dpt_err *err);
 
-/* A rescue, `DIR/rescue-step-00001000/`, is a checkpoint without the server's grant: the state of a
- * node that leaves while there is no server. Every writer writes its part
- * (dpt_checkpoint_write_part; DPT_EEXIST: another writer has begun this part under the same
- * attempt) and then calls this. The first writer that finds all parts completes the rescue, and the
- * others return when it is whole. DPT_ETIMEOUT: it is not whole at deadline_ms (dpt_now_ms). A step
- * is read from its rescue if that is whole, else from its checkpoint. The commit of the same or a
- * later step removes the rescue and all attempts at it. */
+/* A rescue, `DIR/rescue-step-00001000/`, is a checkpoint without the server's grant. A node that
+ * leaves while no server answers saves its state this way. Every writer writes its part
+ * (dpt_checkpoint_write_part; DPT_EEXIST: another writer is writing the report of this part under
+ * the same attempt) and then calls this function. The first writer that finds all parts completes
+ * the rescue. The other writers return when the rescue is whole. DPT_ETIMEOUT: it is not whole at
+ * deadline_ms (dpt_now_ms). Readers use the rescue of a step if it is whole, else the checkpoint.
+ * The commit of the same or a later step removes the rescue and all attempts at it. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_seal(const struct dpt_checkpoint_spec *spec,
                                                  int64_t deadline_ms, struct dpt_err *err);
 
 /* Removes the attempt's temporary folder, best effort. */
 void dpt_checkpoint_abandon(const struct dpt_checkpoint_spec *spec);
 
-/* Removes the temporary folders that killed processes left: those of every attempt except `attempt`
- * of `generation`. (The number alone does not tell, because a restarted server counts generations
- * from the beginning.) Attempts at rescues stay: a node outside of all generations may be writing
- * one. An absent `dir` is DPT_OK. */
+/* Removes the temporary folders that killed processes left: all attempts except `attempt` of
+ * `generation`. (A generation's number alone does not identify an attempt, because a restarted
+ * server counts generations from the beginning.) Attempts at rescues stay, because a node outside
+ * of all generations may be writing one. An absent `dir` is DPT_OK. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_clean(const char *dir, uint64_t generation,
                                                   const char *attempt, struct dpt_err *err);
 
-/* The newest step in `dir` with an intact manifest and files of the manifest's sizes (reading
- * verifies their checksums); -1: there is none, or `dir` is absent. One log line (warn) tells which
- * damaged checkpoints are skipped and which one is used; in the same process further searches with
- * the same result log at debug. */
+/* The newest step in `dir` with an intact manifest and files of the sizes in the manifest; -1:
+ * there is none, or `dir` is absent. Checksums are verified only when a checkpoint is read. One
+ * warning in the log tells which damage the search found and which checkpoint is used. Later
+ * searches of this process with the same result log at debug. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_newest(const char *dir, int64_t *ret_step,
                                                    struct dpt_err *err);
 
-/* The newest such step below `below`: the fallback after DPT_ECORRUPT from a newer one. */
+/* The newest step below `below` that meets the same conditions: the fallback when reading a newer
+ * step returned DPT_ECORRUPT. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_newest_below(const char *dir, int64_t below,
                                                          int64_t *ret_step, struct dpt_err *err);
 
@@ -220,10 +225,10 @@ DPT_MUST_USE enum dpt_status dpt_checkpoint_count(const char *dir, int64_t *ret,
 
 struct dpt_checkpoint;
 
-/* Opens step `step`, its rescue if there is a whole one: manifest, sizes of all files, state,
- * headers of all tensor files. DPT_ECORRUPT names the damaged file, and the block if the damage is
- * inside one; DPT_ENOENT: a file is missing; DPT_EVERSION: another format version. Owned by the
- * caller. */
+/* Opens step `step`: its rescue if that is whole, else its checkpoint. Reads the manifest, the
+ * sizes of all files, the state, and the headers of all tensor files. DPT_ECORRUPT names the
+ * damaged file, and the block if the damage is inside a block; DPT_ENOENT: a file is missing;
+ * DPT_EVERSION: another format version. Owned by the caller. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_open(const char *dir, int64_t step,
                                                  struct dpt_checkpoint **ret, struct dpt_err *err);
 void dpt_checkpoint_close(struct dpt_checkpoint **checkpoint);
@@ -232,9 +237,9 @@ void dpt_checkpoint_close(struct dpt_checkpoint **checkpoint);
 const struct dpt_checkpoint_state *
 dpt_checkpoint_get_state(const struct dpt_checkpoint *checkpoint);
 
-/* Fills the tensors by name from any number of files; reads and verifies the blocks that hold them.
- * DPT_ECONFIG: a tensor is absent or has another shape; DPT_ECORRUPT: damage. Then some of the
- * tensors may have been filled. */
+/* Fills the tensors by name, from any number of files. Reads and verifies only the blocks that hold
+ * them. DPT_ECONFIG: a tensor is absent or has another shape; DPT_ECORRUPT: damage. After an error
+ * some tensors may already be filled. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_read(struct dpt_checkpoint *checkpoint,
                                                  const struct dpt_checkpoint_tensor *tensors,
                                                  int n_tensors, struct dpt_err *err);
@@ -246,8 +251,8 @@ DPT_MUST_USE enum dpt_status dpt_checkpoint_read_pieces(struct dpt_checkpoint *c
                                                         const struct dpt_checkpoint_piece *pieces,
                                                         int n_pieces, struct dpt_err *err);
 
-/* DPT_ECONFIG names a tensor of the checkpoint that is not among `tensors`. (Reading finds a tensor
- * that the checkpoint lacks.) */
+/* DPT_ECONFIG names a tensor of the checkpoint that is not among `tensors`. (dpt_checkpoint_read
+ * reports a tensor that the checkpoint lacks.) */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_check_names(const struct dpt_checkpoint *checkpoint,
                                                         const struct dpt_checkpoint_tensor *tensors,
                                                         int n_tensors, struct dpt_err *err);
@@ -260,9 +265,9 @@ enum { DPT_WEIGHTS_HASH_BLOCK = 65536 };
  * world. Only shape and `param` of the tensors are used. */
 struct dpt_hash128 dpt_weights_hash(const struct dpt_checkpoint_tensor *tensors, int n_tensors);
 
-/* One step of the weights hash: adds the blocks of the next `n` values of a tensor, which start at
- * a block, to `so_far` (0 at first). The owner of a whole block can hash it, and dpt_hash128_join
- * joins such hashes in order without the values. */
+/* One step of the weights hash: adds the blocks of the next `n` values of a tensor to `so_far` (0
+ * at first). The values start at a block. The owner of a whole block can hash it alone;
+ * dpt_hash128_join joins these hashes in order, without the values. */
 struct dpt_hash128 dpt_weights_hash_add(struct dpt_hash128 so_far, const float *values, int64_t n);
 
 /* The weights hash of an open checkpoint; verifies the blocks that it reads. */

@@ -1,6 +1,6 @@
-/* Slot 0 turns the parts into a checkpoint: it waits for all reports, adds the common files, and
- * after the caller's grant renames the folder. Durable in this order: the files, the list of them,
- * the name. */
+/* Writer 0 turns the parts into a checkpoint: it waits for all reports, writes the common files,
+ * and renames the folder after the caller's grant. First the files become durable, then the
+ * manifest, then the name. */
 #include "checkpoint/parts.h"
 #include "checkpoint/state.h"
 #include "checkpoint/whole.h"
@@ -123,7 +123,7 @@ static enum dpt_status publish_new(const struct dpt_attempt *attempt, struct dpt
     return status;
 }
 
-/* Where the file system cannot swap names: between the two renames the step has no checkpoint. */
+/* For file systems that cannot swap names. Between the two renames the step has no checkpoint. */
 static enum dpt_status replace_by_renames(const struct dpt_attempt *attempt, const char *aside,
                                           struct dpt_err *err)
 {
@@ -135,8 +135,8 @@ static enum dpt_status replace_by_renames(const struct dpt_attempt *attempt, con
     return status;
 }
 
-/* The step already has a checkpoint, which is damaged or of a history that a failure ended:
- * exchanges the two names atomically. `ret_old` becomes the name of the old checkpoint. */
+/* The step already has a checkpoint, which is damaged or of a history that a failure ended.
+ * Exchanges the two names atomically. `ret_old` becomes the name of the old checkpoint. */
 static enum dpt_status replace_step(const struct dpt_attempt *attempt,
                                     char ret_old[DPT_CHECKPOINT_NAME_BYTES], struct dpt_err *err)
 {
@@ -159,9 +159,9 @@ static enum dpt_status replace_step(const struct dpt_attempt *attempt,
     return status;
 }
 
-/* Renames the finished folder. After a failure it has its temporary name again. may_rename is asked
- * immediately before the rename: a writer that was stopped while it synced the manifest may have
- * been replaced. */
+/* Renames the finished folder. After a failure the folder has its temporary name again. Calls
+ * may_rename immediately before the rename, because a writer that was stopped while it synced the
+ * manifest may have been replaced. */
 static enum dpt_status publish_step(const struct dpt_attempt *attempt, struct dpt_err *err)
 {
     const struct dpt_checkpoint_spec *spec = attempt->spec;
@@ -220,8 +220,9 @@ void dpt_checkpoint_abandon(const struct dpt_checkpoint_spec *spec)
         dpt_name_temporary(spec->state.step, spec->generation, "abandoned", removed, &err) !=
             DPT_OK ||
         dpt_folder_open(spec->dir, &dir, &err) != DPT_OK)
-        return; /* then nothing was written either */
-    /* Renames first: from the name a writer of this attempt learns why its files are missing. */
+        return; /* an attempt that fails here has written nothing */
+    /* Renames first: a writer of this attempt that misses its files learns from the name that the
+     * attempt is gone. */
     enum dpt_status status = dpt_io_remove_tree(&dir, removed, &err);
     if (status == DPT_OK)
         status = dpt_io_rename(&dir, name, removed, &err);

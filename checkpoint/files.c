@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Fills bytes [n_tensors] and the number and hash blocks of each tensor. */
+/* Fills `bytes` [n_tensors], and the numel and the first hash block of each tensor. */
 static enum dpt_status measure_tensors(const struct dpt_checkpoint_tensor *tensors, int n_tensors,
                                        struct dpt_files *files, int64_t *bytes, int64_t *ret_total,
                                        struct dpt_err *err)
@@ -44,7 +44,7 @@ static enum dpt_status lay_out_file(const struct dpt_checkpoint_tensor *tensors,
     return DPT_OK;
 }
 
-/* At most `n` files. */
+/* Divides the tensors among at most `n` files. */
 static enum dpt_status lay_out_files(const struct dpt_checkpoint_tensor *tensors, int n_tensors,
                                      int n, const int64_t *bytes, struct dpt_files *files,
                                      struct dpt_err *err)

@@ -14,7 +14,7 @@
 
 int (*dpt_fault_hook)(enum dpt_fault_op op, const char *path);
 
-/* True: a test lets the operation fail with the errno that is now set. */
+/* True: a test makes the operation fail with the errno that is now set. */
 static bool is_faulty(enum dpt_fault_op op, const char *path)
 {
     const int injected = dpt_fault_hook ? dpt_fault_hook(op, path) : 0;
@@ -110,7 +110,7 @@ void dpt_folder_close(struct dpt_folder *folder)
     folder->fd = -1;
 }
 
-/* openat of "name" or "inner/name" that follows no links. -1 and errno on failure. */
+/* openat of "name" or "inner/name" that follows no links. On failure returns -1 and sets errno. */
 static int open_below(int folder_fd, const char *name, int flags)
 {
     const char *slash = strchr(name, '/');
@@ -166,8 +166,8 @@ enum dpt_status dpt_io_create(const struct dpt_folder *folder, const char *name,
     return DPT_OK;
 }
 
-/* Sets the size at once, so that writers may write in any order. A file system that cannot reserve
- * space sets the size alone. */
+/* Sets the size at once, so that writers may write in any order. If the file system cannot reserve
+ * space, sets the size alone. */
 static enum dpt_status allocate_file(int fd, int64_t bytes, const char *path, struct dpt_err *err)
 {
     bool failed =
@@ -214,8 +214,8 @@ enum dpt_status dpt_io_write(int fd, const void *data, size_t bytes, int64_t off
     const int flags = fcntl(fd, F_GETFL);
     bool failed = is_faulty(DPT_FAULT_WRITE, path);
     if (!failed && flags >= 0 && (flags & O_DIRECT) != 0) {
-        /* One direct write. The remaining bytes (all of them if the device needs another alignment,
-         * or those after a short write) go through the page cache. */
+        /* Tries one direct write. The remaining bytes go through the page cache: those after a
+         * short write, or all bytes if the device needs another alignment. */
         const ssize_t n = pwrite(fd, data, bytes, offset);
         failed = n < 0 && errno != EINVAL && errno != EINTR;
         done = n > 0 ? (size_t)n : 0;
@@ -231,7 +231,7 @@ enum dpt_status dpt_io_write(int fd, const void *data, size_t bytes, int64_t off
 void dpt_io_direct(int fd, bool on)
 {
     const int flags = fcntl(fd, F_GETFL);
-    /* A failure is ignored: buffered writes are slower, and as durable after fsync. */
+    /* Ignores a failure: buffered writes are slower, but as durable after fsync. */
     if (flags >= 0)
         (void)fcntl(fd, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT);
 }

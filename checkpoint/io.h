@@ -21,8 +21,9 @@ struct dpt_folder {
         .fd = -1                                                                                   \
     }
 
-/* Opens `path`, which is the user's and may contain links, or folder `name` inside `parent`, which
- * must not be a link. Absent: DPT_ENOENT. `ret` is closed on failure. */
+/* dpt_folder_open opens `path`, which the user chose and which may contain links.
+ * dpt_folder_open_in opens folder `name` inside `parent`, which must not be a link. DPT_ENOENT: the
+ * folder is absent. `ret` is closed on failure. */
 DPT_MUST_USE enum dpt_status dpt_folder_open(const char *path, struct dpt_folder *ret,
                                              struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_folder_open_in(const struct dpt_folder *parent, const char *name,
@@ -41,10 +42,10 @@ DPT_MUST_USE enum dpt_status dpt_folder_make(const struct dpt_folder *parent, co
 DPT_MUST_USE enum dpt_status dpt_folder_sync(const struct dpt_folder *folder, struct dpt_err *err);
 void dpt_folder_close(struct dpt_folder *folder);
 
-/* Opens for reading or creates a regular file inside `folder`; `name` may begin with one folder
- * ("optimizer/x"). Opening never blocks; DPT_ECORRUPT: a link, or not a regular file. Creating
- * refuses an existing name. `ret_path` (PATH_MAX bytes) is the whole path, for errors. The caller
- * owns the descriptor. */
+/* dpt_io_open opens a regular file inside `folder` for reading, and never blocks; DPT_ECORRUPT: a
+ * link, or not a regular file. dpt_io_create creates a regular file and refuses an existing name.
+ * `name` may begin with one folder ("optimizer/x"). `ret_path` (PATH_MAX bytes) is the whole path,
+ * for errors. The caller owns the descriptor. */
 DPT_MUST_USE enum dpt_status dpt_io_open(const struct dpt_folder *folder, const char *name,
                                          int *ret_fd, int64_t *ret_bytes, char *ret_path,
                                          struct dpt_err *err);
@@ -59,21 +60,23 @@ DPT_MUST_USE enum dpt_status dpt_io_create_shared(const struct dpt_folder *folde
 DPT_MUST_USE enum dpt_status dpt_io_write(int fd, const void *data, size_t bytes, int64_t offset,
                                           const char *path, struct dpt_err *err);
 
-/* Makes the writes of a file bypass the page cache, if the file system can (O_DIRECT: 1.5 times as
- * fast on a virtual disk, and evicts no cached pages of other programs). Then the address, offset
- * and size of each write must be multiples of DPT_IO_DIRECT_ALIGN. Turn it off for other writes. */
+/* Lets the writes of a file bypass the page cache, if the file system can (O_DIRECT: 1.5 times as
+ * fast on a virtual disk, and evicts no cached pages of other programs). While this is on, the
+ * address, offset and size of each write must be multiples of DPT_IO_DIRECT_ALIGN. Turn it off for
+ * other writes. */
 enum { DPT_IO_DIRECT_ALIGN = 4096 };
 void dpt_io_direct(int fd, bool on);
 DPT_MUST_USE enum dpt_status dpt_io_sync(int fd, const char *path, struct dpt_err *err);
 /* Closes *fd and sets it to -1; some file systems report a failed write only here. */
 DPT_MUST_USE enum dpt_status dpt_io_close(int *fd, const char *path, struct dpt_err *err);
 
-/* A whole file of at most bytes_max bytes; owned, with a NUL after the end. */
+/* Reads a whole file of at most bytes_max bytes; owned, with a NUL after the end. */
 DPT_MUST_USE enum dpt_status dpt_io_read_small(const struct dpt_folder *folder, const char *name,
                                                size_t bytes_max, char **ret_text, size_t *ret_bytes,
                                                struct dpt_err *err);
 
-/* Writes `name.tmp`, fsync, rename to `name`: whole or absent. Does not sync the folder. */
+/* Writes `name.tmp`, syncs it and renames it to `name`: whole or absent. Does not sync the
+ * folder. */
 DPT_MUST_USE enum dpt_status dpt_io_write_small(const struct dpt_folder *folder, const char *name,
                                                 const void *data, size_t bytes,
                                                 struct dpt_err *err);

@@ -1,5 +1,5 @@
-/* The list of a checkpoint's files with sizes and block checksums: MANIFEST.json, and the report of
- * each writer (part-NNNNN.json). The reports are joined to the manifest.
+/* The list of a checkpoint's files with their sizes and block checksums: MANIFEST.json, and the
+ * report of each writer (part-NNNNN.json). Writer 0 joins the reports to the manifest.
  *
  * Both are sealed JSON: an object whose last member "crc32c" is the CRC32C of the whole text, in
  * which the eight digits of this member count as zeros. So damage to the list is reported as damage
@@ -16,19 +16,19 @@
 
 enum {
     DPT_CHECKPOINT_BLOCK_BYTES = 1 << 20,
-    DPT_MANIFEST_BYTES_MAX = 256 << 20, /* about 30 TB of checkpoint */
+    DPT_MANIFEST_BYTES_MAX = 256 << 20, /* enough for a checkpoint of about 30 TB */
     DPT_MANIFEST_FILES_MAX = 4096,
     DPT_MANIFEST_RUNS_MAX = 1 << 20, /* of all writers together */
     DPT_MANIFEST_HASHES_MAX = 1 << 24
 };
 
-/* Bytes [first, first + bytes) of a file: in a manifest the whole file; in a report a run, which
- * the writer wrote without a gap. */
+/* Bytes [first, first + bytes) of a file. In a manifest this is the whole file. In a report it is a
+ * run, which the writer wrote without a gap. */
 struct dpt_manifest_file {
     char *name;
     int64_t first, bytes;
-    /* One for each block of DPT_CHECKPOINT_BLOCK_BYTES of the file that the run touches: of the
-     * run's bytes in the block. Only the first and the last block may be partial. */
+    /* One checksum for each block (DPT_CHECKPOINT_BLOCK_BYTES of the file) that the run touches,
+     * over the bytes of the run in this block. Only the first and the last block may be partial. */
     uint32_t *crc;
     int64_t n_crc;
     size_t crc_room;
@@ -45,7 +45,8 @@ struct dpt_manifest_hashes {
 struct dpt_manifest {
     int64_t step;
     int writer, n_writers; /* writer: -1 in the manifest itself */
-    char not_finite[128];  /* of a report: a tensor with a value that is not finite; "": none */
+    /* In a report: a tensor with a value that is not finite; "": none. */
+    char not_finite[128];
     struct dpt_manifest_file *files;
     int n_files;
     size_t files_room;
@@ -74,16 +75,16 @@ DPT_MUST_USE enum dpt_status dpt_manifest_add_hash(struct dpt_manifest *manifest
 DPT_MUST_USE enum dpt_status dpt_manifest_take(struct dpt_manifest *manifest,
                                                struct dpt_manifest *part, struct dpt_err *err);
 
-/* Joins the runs to whole files, in the order of their names: checksums of blocks that several runs
- * share are joined (dpt_crc32c_join). DPT_ECORRUPT: no writer or more than one reports a byte. The
- * caller checks the length of each file. */
+/* Joins the runs to whole files, in the order of their names. Joins the checksums of a block that
+ * several runs share (dpt_crc32c_join). DPT_ECORRUPT: no writer reports a byte, or several writers
+ * report it. The caller checks the length of each file. */
 DPT_MUST_USE enum dpt_status dpt_manifest_join(struct dpt_manifest *manifest, struct dpt_err *err);
 
 /* NULL: no file has the name. */
 const struct dpt_manifest_file *dpt_manifest_find(const struct dpt_manifest *manifest,
                                                   const char *name);
 
-/* As sealed JSON; owned text. */
+/* Prints the manifest as sealed JSON; owned text. */
 DPT_MUST_USE enum dpt_status dpt_manifest_print(const struct dpt_manifest *manifest,
                                                 char **ret_text, size_t *ret_bytes,
                                                 struct dpt_err *err);

@@ -48,7 +48,7 @@ static json_t *print_files(const struct dpt_manifest *manifest)
         const struct dpt_manifest_file *file = &manifest->files[i];
         json_t *entry = json_pack("{s:s, s:I, s:o}", "name", file->name, "bytes",
                                   (json_int_t)file->bytes, "crc32c", print_crc(file));
-        /* A manifest lists whole files. */
+        /* A manifest lists whole files, so `first` is left out. */
         if (!entry ||
             (manifest->writer >= 0 &&
              json_object_set_new(entry, "first", json_integer(file->first)) != 0) ||
@@ -80,7 +80,7 @@ static json_t *print_hashes(const struct dpt_manifest *manifest)
     return runs;
 }
 
-/* With zeros as the seal, which is the last member. */
+/* The seal is the last member, and all its digits are zeros. */
 static json_t *print_root(const struct dpt_manifest *manifest)
 {
     const bool is_part = manifest->writer >= 0;

@@ -56,7 +56,8 @@ void dpt_name_step(int64_t step, bool rescue, char ret[DPT_CHECKPOINT_NAME_BYTES
                    (long long)step);
 }
 
-/* sscanf also accepts signs and blanks, so the number must print as the name again. */
+/* sscanf also accepts signs and blanks, so the parsed number must give the same name when
+ * printed. */
 bool dpt_name_parse_step(const char *name, int64_t *ret_step)
 {
     long long step;
@@ -76,7 +77,7 @@ bool dpt_name_parse_rescue(const char *name, int64_t *ret_step)
     return strncmp(name, RESCUE, prefix) == 0 && dpt_name_parse_step(name + prefix, ret_step);
 }
 
-/* Returns the length without the attempt. */
+/* Returns the length of the name without the attempt. */
 static size_t print_temporary(int64_t step, uint64_t generation, const char *attempt,
                               char ret[DPT_CHECKPOINT_NAME_BYTES])
 {

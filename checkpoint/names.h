@@ -30,7 +30,7 @@ void dpt_name_tensors(enum dpt_kind kind, int i, int n, char ret[DPT_CHECKPOINT_
  * False for other names. */
 bool dpt_name_parse_tensors(const char *name, enum dpt_kind *ret_kind, int *ret_i, int *ret_n);
 
-/* "part-00003.json": the report of writer 3; writer -1: "part-common.json", which slot 0 writes
+/* "part-00003.json": the report of writer 3. Writer -1: "part-common.json", which writer 0 writes
  * about the files beside the tensors. */
 void dpt_name_part(int writer, char ret[DPT_CHECKPOINT_NAME_BYTES]);
 

@@ -47,7 +47,7 @@ enum dpt_status dpt_whole_open(const struct dpt_folder *dir, int64_t step, enum 
     enum dpt_status status = open_whole(dir, step, false, ret, &why);
     if (status == DPT_OK)
         return DPT_OK;
-    /* Without a checkpoint beside it, the rescue's damage is the error. */
+    /* If the step has a rescue but no checkpoint, the rescue's damage is the error. */
     return dpt_pass(err, status == DPT_ENOENT && rescue != DPT_ENOENT ? &damage : &why);
 }
 

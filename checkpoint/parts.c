@@ -48,7 +48,8 @@ static enum dpt_status check_part(const struct dpt_attempt *attempt, int writer,
     return DPT_OK;
 }
 
-/* DPT_ENOENT: the writer has not reported yet. Writer -1: slot 0's common files. */
+/* DPT_ENOENT: the writer has not reported yet. Writer -1: the report about writer 0's common
+ * files. */
 static enum dpt_status read_part(const struct dpt_attempt *attempt, int writer,
                                  struct dpt_manifest *ret, struct dpt_err *err)
 {
@@ -163,7 +164,7 @@ static enum dpt_status gather_hashes(const struct dpt_manifest *joined, struct b
     return DPT_OK;
 }
 
-/* The file whose blocks are read; one is open at a time. */
+/* The file whose blocks are read back; one file is open at a time. */
 struct read_back {
     const struct dpt_attempt *attempt;
     const struct dpt_manifest *joined;

@@ -1,4 +1,4 @@
-/* Slot 0's view of an attempt: the reports of all writers, joined. */
+/* Writer 0's view of an attempt: the reports of all writers, joined. */
 #ifndef DPT_CHECKPOINT_PARTS_H
 #define DPT_CHECKPOINT_PARTS_H
 
@@ -9,9 +9,10 @@
 DPT_MUST_USE enum dpt_status dpt_parts_wait(const struct dpt_attempt *attempt, int64_t deadline_ms,
                                             struct dpt_err *err);
 
-/* Reads all reports (with `common` also the one about slot 0's common files) and joins them to
- * whole files. DPT_ECORRUPT: the reports or the folder lack a file of the layout, or its size
- * differs. `ret` zeroed; it has the hashes of all blocks that some writer holds whole. */
+/* Reads all reports and joins them to whole files; with `common` also the report about writer 0's
+ * common files. DPT_ECORRUPT: in the reports or in the folder a file of the layout is missing or
+ * has another size. `ret` must be zeroed. It gets the hashes of all blocks that some writer holds
+ * whole. */
 DPT_MUST_USE enum dpt_status dpt_parts_join(const struct dpt_attempt *attempt, bool common,
                                             struct dpt_manifest *ret, struct dpt_err *err);
 

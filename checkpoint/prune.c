@@ -1,4 +1,4 @@
-/* Removing checkpoints that are not kept, and the leftovers of attempts (whole.h). */
+/* Removes checkpoints that are not kept, and the leftovers of attempts (whole.h). */
 #include "base/fs.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/names.h"
@@ -8,28 +8,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Renames first: a partly removed checkpoint must not look like a checkpoint, and a writer of a
- * removed attempt learns from the name that the attempt is gone. */
+/* Renames the folder before it removes it: a partly removed checkpoint must not look like a
+ * checkpoint, and a writer of a removed attempt learns from the name that the attempt is gone. */
 static enum dpt_status remove_named(const struct dpt_folder *dir, const char *name, int64_t step,
                                     uint64_t generation, struct dpt_err *err)
 {
     char removed[DPT_CHECKPOINT_NAME_BYTES];
     DPT_TRY(dpt_name_temporary(step, generation, "pruned", removed, err));
-    DPT_TRY(dpt_io_remove_tree(dir, removed, err)); /* of an interrupted removal */
+    DPT_TRY(dpt_io_remove_tree(dir, removed, err)); /* left by an interrupted removal */
     DPT_TRY(dpt_io_rename(dir, name, removed, err));
     return dpt_io_remove_tree(dir, removed, err);
 }
 
 /* The leftovers to remove. */
 struct leftover_rule {
-    int64_t saved_step; /* just committed; -1: none */
+    int64_t saved_step; /* of the checkpoint that was just committed; -1: none */
     uint64_t generation;
-    const char *attempt; /* of `generation`, still being written; NULL: none */
+    const char *attempt; /* the attempt of `generation` that is being written; NULL: none */
 };
 
-/* A rescue and the attempts at it, of any generation, go when a checkpoint has their step: a writer
- * that still works on one finds the step saved. Before that they stay: a rescue is written without
- * a server, so no generation knows whether a writer still works on it. */
+/* A rescue and the attempts at it, of any generation, are leftovers once a checkpoint of their step
+ * or of a later step is saved: a writer that still works on one then finds its step saved. Before
+ * that they stay, because a rescue is written without a server, and no generation knows whether a
+ * writer still works on it. */
 static bool is_leftover(const char *name, const struct leftover_rule *rule, int64_t *ret_step)
 {
     uint64_t generation;
@@ -56,7 +57,8 @@ static enum dpt_status remove_leftovers(const struct dpt_folder *dir,
         int64_t step;
         if (!is_leftover(names[i], rule, &step))
             continue;
-        /* Several nodes may clean one folder at once, and would rename to the same name. */
+        /* With an attempt, several nodes may clean one folder at once. They would all rename to the
+         * same name. */
         status = rule->attempt ? dpt_io_remove_tree(dir, names[i], err)
                                : remove_named(dir, names[i], step, rule->generation, err);
         if (status == DPT_ENOENT) /* its writer renamed or removed it */
@@ -107,7 +109,7 @@ static bool is_in(const int64_t *steps, int64_t n, int64_t step)
     return false;
 }
 
-/* Keeps the `n_best` with the lowest loss; of equal losses the newest. */
+/* Keeps the `n_best` checkpoints with the lowest loss; of equal losses the newer one. */
 static void keep_best(struct candidate *c, size_t n, int n_best)
 {
     for (; n_best > 0; n_best--) {
@@ -163,7 +165,8 @@ enum dpt_status dpt_whole_prune(const struct dpt_folder *dir,
     }
     free(candidates);
     free(steps);
-    /* Last: leftovers of another user cannot be removed, and must not keep the checkpoints. */
+    /* Removes leftovers last: those of another user cannot be removed, and this failure must not
+     * prevent the removal of checkpoints. */
     const enum dpt_status leftovers = remove_leftovers(dir, &rule, &why);
     return status == DPT_OK && leftovers != DPT_OK ? dpt_pass(err, &why) : status;
 }

@@ -13,7 +13,7 @@
 struct dpt_checkpoint_file {
     const struct dpt_manifest_file *file;
     enum dpt_kind kind;
-    int number; /* i of i-of-n: in this order the files of a kind hold the model's tensors */
+    int number; /* i of i-of-n; the files of a kind hold the model's tensors in this order */
     struct dpt_safetensors header;
 };
 
@@ -34,7 +34,7 @@ struct dpt_checkpoint {
     int n_tensors;
 };
 
-/* dpt_checkpoint_open for the checkpoint or the rescue alone. */
+/* dpt_checkpoint_open restricted to the checkpoint or to the rescue (`name`). */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_open_named(const char *dir, int64_t step,
                                                        enum dpt_whole_name name,
                                                        struct dpt_checkpoint **ret,

@@ -1,5 +1,6 @@
-/* Completes a rescue. No server chooses the writer that does so: the first writer that finds all
- * parts takes the attempt over by a rename of its folder, which succeeds for one writer only. */
+/* Completes a rescue. No server chooses the writer that completes it. The first writer that finds
+ * all parts takes over the attempt by a rename of its folder, which succeeds for one writer
+ * only. */
 #include "checkpoint/parts.h"
 #include "checkpoint/whole.h"
 
@@ -11,8 +12,8 @@
 
 enum { POLL_MS = 20 };
 
-/* DPT_OK: the attempt belongs to this writer alone. DPT_ETIMEOUT: parts are missing. DPT_ENOENT: it
- * belongs to another writer. */
+/* DPT_OK: this writer has taken over the attempt. DPT_ETIMEOUT: parts are missing. DPT_ENOENT:
+ * another writer has taken it over. */
 static enum dpt_status take_over(const struct dpt_checkpoint_spec *spec,
                                  const struct dpt_attempt *ours, struct dpt_err *err)
 {
@@ -25,7 +26,8 @@ static enum dpt_status take_over(const struct dpt_checkpoint_spec *spec,
     if (status == DPT_OK) {
         struct dpt_err why = {.saved_errno = 0};
         status = dpt_io_rename(&shared.dir, shared.temporary_name, ours->temporary_name, &why);
-        /* Another writer took the attempt over, and a late one began the shared folder again. */
+        /* Another writer took over the attempt, and then a late writer began the shared folder
+         * again. */
         if (why.saved_errno == ENOTEMPTY || why.saved_errno == EEXIST)
             status = DPT_ENOENT;
         if (status != DPT_OK && err)
@@ -52,7 +54,7 @@ static enum dpt_status commit_rescue(const struct dpt_attempt *ours, struct dpt_
     if (status == DPT_OK)
         return DPT_OK;
     dpt_checkpoint_abandon(ours->spec);
-    return is_rescued(ours) ? DPT_OK : status; /* by another node that holds the whole state */
+    return is_rescued(ours) ? DPT_OK : status; /* another node with the whole state was faster */
 }
 
 static enum dpt_status try_to_seal(const struct dpt_checkpoint_spec *spec,
@@ -65,7 +67,8 @@ static enum dpt_status try_to_seal(const struct dpt_checkpoint_spec *spec,
         return status;
     if (!is_rescued(ours))
         return DPT_ETIMEOUT;
-    dpt_checkpoint_abandon(spec); /* this writer began it after another took the attempt over */
+    /* This writer began the shared folder again after another writer had taken over the attempt. */
+    dpt_checkpoint_abandon(spec);
     return DPT_OK;
 }
 

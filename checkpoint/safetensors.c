@@ -93,7 +93,7 @@ no_memory:
     return dpt_fail_nomem(err, "header of tensor files");
 }
 
-/* Length, JSON, and blanks up to the alignment. */
+/* Joins the length, the JSON, and blanks up to the alignment. */
 static enum dpt_status frame_header(const char *json, char **ret_head, size_t *ret_bytes,
                                     struct dpt_err *err)
 {
@@ -151,7 +151,7 @@ enum dpt_status dpt_safetensors_parse_length(const uint8_t head[DPT_SAFETENSORS_
     return DPT_OK;
 }
 
-/* The file of the header that is parsed. */
+/* The file whose header is parsed. */
 struct source {
     const char *what;         /* its name, for errors */
     int64_t data, data_bytes; /* byte at which the data begins, and its length */
@@ -210,7 +210,7 @@ static enum dpt_status parse_entry(const struct source *source, const char *name
     return parse_shape(shape, entry, what, err);
 }
 
-/* By offset; an empty tensor before the tensor at the same offset. */
+/* By offset. At equal offsets an empty tensor comes first. */
 static int by_offset(const void *a, const void *b)
 {
     const struct dpt_safetensors_entry *x = a, *y = b;
@@ -219,7 +219,7 @@ static int by_offset(const void *a, const void *b)
     return (x->end > y->end) - (x->end < y->end);
 }
 
-/* Contiguous from the start of the data to the end of the file. */
+/* The tensors must be contiguous from the start of the data to the end of the file. */
 static enum dpt_status check_cover(const struct dpt_safetensors *header,
                                    const struct source *source, struct dpt_err *err)
 {

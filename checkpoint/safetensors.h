@@ -13,14 +13,14 @@
 enum {
     DPT_SAFETENSORS_LENGTH_BYTES = 8,
     DPT_SAFETENSORS_HEADER_BYTES_MAX = 100000000,
-    DPT_SAFETENSORS_ALIGN = 64 /* the data in our files starts at a multiple */
+    DPT_SAFETENSORS_ALIGN = 64 /* the data in our files starts at a multiple of this */
 };
 
 enum dpt_safetensors_dtype {
     DPT_SAFETENSORS_F32,
     DPT_SAFETENSORS_BF16,
     DPT_SAFETENSORS_F16,
-    DPT_SAFETENSORS_OTHER /* named, not read */
+    DPT_SAFETENSORS_OTHER /* only its name is kept */
 };
 enum { DPT_SAFETENSORS_DTYPE_BYTES = 16 };
 
@@ -57,7 +57,7 @@ DPT_MUST_USE enum dpt_status
 dpt_safetensors_parse_length(const uint8_t head[DPT_SAFETENSORS_LENGTH_BYTES], int64_t file_bytes,
                              const char *what, size_t *ret_json_bytes, struct dpt_err *err);
 
-/* Bytes of an element; 0 of OTHER. */
+/* Bytes of an element; 0 for OTHER. */
 int64_t dpt_safetensors_width(enum dpt_safetensors_dtype dtype);
 
 /* Parses the JSON (any bytes) of a file of `file_bytes` bytes. `ret` (zeroed) is filled only on

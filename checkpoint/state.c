@@ -17,7 +17,7 @@ void dpt_state_fini(struct dpt_state_copy *copy)
     *copy = (struct dpt_state_copy){0};
 }
 
-/* The members that not every state has. False: out of memory, or a string is not UTF-8. */
+/* Adds the members that only some states have. False: out of memory, or a string is not UTF-8. */
 static bool add_optional_members(json_t *root, const struct dpt_checkpoint_state *state)
 {
     int failed = 0;

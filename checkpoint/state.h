@@ -11,7 +11,7 @@
 
 enum { DPT_STATE_BYTES_MAX = 16 << 20, DPT_INDEX_BYTES_MAX = 64 << 20 };
 
-/* A state with the parsed text that owns its strings. Zero-initialise. */
+/* A state, and the parsed text that owns its strings. Zero-initialise. */
 struct dpt_state_copy {
     struct dpt_checkpoint_state state;
     struct json_t *root;
@@ -20,14 +20,14 @@ struct dpt_state_copy {
 
 void dpt_state_fini(struct dpt_state_copy *copy);
 
-/* Owned text. The history must be a JSON array. */
+/* Prints state.json; owned text. The history must be a JSON array. */
 DPT_MUST_USE enum dpt_status dpt_state_print(const struct dpt_checkpoint_state *state,
                                              char **ret_text, struct dpt_err *err);
 /* Parses any bytes; `ret` (zeroed) is filled only on success. */
 DPT_MUST_USE enum dpt_status dpt_state_parse(const char *text, size_t bytes,
                                              struct dpt_state_copy *ret, struct dpt_err *err);
 
-/* The file of each tensor, and the bytes of all tensors. Owned text. */
+/* Prints the index: the file of each tensor, and the bytes of all tensors. Owned text. */
 DPT_MUST_USE enum dpt_status dpt_index_print(const struct dpt_checkpoint_tensor *tensors,
                                              const struct dpt_files *files, char **ret_text,
                                              struct dpt_err *err);

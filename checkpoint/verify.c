@@ -1,4 +1,4 @@
-/* Verifies every byte of a checkpoint, and computes the weights hash of one on disk. */
+/* Verifies every byte of a checkpoint; computes the weights hash of a checkpoint on disk. */
 #include "checkpoint/reader.h"
 
 #include "checkpoint/blocks.h"

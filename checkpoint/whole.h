@@ -1,5 +1,4 @@
-/* Whether a checkpoint is whole: for the search of the newest one, pruning, reading and dpt-ckpt.
- */
+/* Finds whole checkpoints: for the search of the newest one, pruning, reading and dpt-ckpt. */
 #ifndef DPT_CHECKPOINT_WHOLE_H
 #define DPT_CHECKPOINT_WHOLE_H
 
@@ -23,9 +22,10 @@ struct dpt_whole {
 
 enum dpt_whole_name { DPT_WHOLE_ANY, DPT_WHOLE_STEP, DPT_WHOLE_RESCUE };
 
-/* Opens step `step` of `dir` under this name. ANY: the rescue if it is whole, else the checkpoint.
- * A commit removes the rescue of its step. So a rescue beside a checkpoint was written because the
- * checkpoint was damaged, or it holds the same. `ret` is filled on success only. */
+/* Opens step `step` of `dir`: its checkpoint, its rescue, or with ANY the rescue if it is whole,
+ * else the checkpoint. A commit removes the rescue of its step. So a rescue beside a checkpoint was
+ * written because the checkpoint was damaged, or it holds the same state. `ret` is filled on
+ * success only. */
 DPT_MUST_USE enum dpt_status dpt_whole_open(const struct dpt_folder *dir, int64_t step,
                                             enum dpt_whole_name name, struct dpt_whole *ret,
                                             struct dpt_err *err);
@@ -36,10 +36,10 @@ void dpt_whole_close(struct dpt_whole *whole);
 DPT_MUST_USE enum dpt_status dpt_whole_steps(const struct dpt_folder *dir, int64_t **ret_steps,
                                              size_t *ret_n, struct dpt_err *err);
 
-/* Removes the checkpoints up to the step of `spec`, which was just committed, that `spec` does not
- * keep (struct dpt_checkpoint_spec). Later steps belong to another run or to a later history, and
- * stay. Also removes the rescues of steps up to this one, the attempts at them, and temporary
- * folders of earlier steps and of generations up to the one of `spec`. */
+/* Removes checkpoints up to the step of `spec`, which was just committed, except those that `spec`
+ * keeps (struct dpt_checkpoint_spec). Later steps stay: they belong to another run or to a later
+ * history. Also removes the rescues of steps up to this one, the attempts at them, and the
+ * temporary folders that are of an earlier step and of a generation up to that of `spec`. */
 DPT_MUST_USE enum dpt_status dpt_whole_prune(const struct dpt_folder *dir,
                                              const struct dpt_checkpoint_spec *spec,
                                              struct dpt_err *err);

@@ -1,7 +1,7 @@
-/* Writes one writer's part of a checkpoint: its ranges to their places in the tensor files, makes
- * them durable, then reports them with their checksums. Bytes go through one buffer, which starts
- * on the grid of direct writes. Whole pages are written directly. The ends of a run go through the
- * page cache, because other writers may share their pages. */
+/* Writes one writer's part of a checkpoint: writes its ranges to their places in the tensor files,
+ * makes them durable, then reports them with their checksums. All bytes go through one buffer,
+ * which is aligned to the grid of direct writes. Whole pages are written directly. The ends of a
+ * run go through the page cache, because other writers may share their pages. */
 #include "base/finite.h"
 #include "base/fs.h"
 #include "checkpoint/attempt.h"
@@ -24,7 +24,7 @@ struct unsynced {
     char name[DPT_CHECKPOINT_NAME_BYTES];
 };
 
-/* The file that is written. */
+/* The file that is being written. */
 struct sink {
     const struct dpt_attempt *attempt;
     struct dpt_manifest *part;
@@ -101,7 +101,8 @@ static enum dpt_status sink_put(struct sink *sink, const void *data, size_t byte
     return DPT_OK;
 }
 
-/* Notes the first tensor with a value that is not finite; then the attempt is never committed. */
+/* Notes the first tensor with a value that is not finite. An attempt with such a note is never
+ * committed. */
 static void note_not_finite(struct sink *sink, enum dpt_kind kind, const char *tensor,
                             const float *values, size_t n)
 {
@@ -111,8 +112,8 @@ static void note_not_finite(struct sink *sink, enum dpt_kind kind, const char *t
                        what[kind], tensor);
 }
 
-/* Writes the piece in blocks of the weights hash; each block is checked and hashed while it is in
- * the cache. Only weights are hashed, and only blocks that lie in the piece whole. */
+/* Writes the piece in blocks of the weights hash, and checks and hashes each block while it is in
+ * the cache. Hashes only weights, and only blocks that lie whole in the piece. */
 static enum dpt_status put_piece(struct sink *sink, enum dpt_kind kind,
                                  const struct dpt_checkpoint_piece *piece, struct dpt_err *err)
 {
@@ -260,8 +261,8 @@ static enum dpt_status write_pieces(const struct dpt_attempt *attempt, struct dp
     return status;
 }
 
-/* The first writer removes an attempt that it gives up. The other writers then miss files, and must
- * report the removal as the cause. */
+/* Writer 0 removes an attempt that it gives up. The other writers then miss files, and must report
+ * the removal as the cause. */
 static bool is_removed(const struct dpt_attempt *attempt, enum dpt_status why)
 {
     struct stat st;
@@ -291,7 +292,7 @@ enum dpt_status dpt_checkpoint_write_part(const struct dpt_checkpoint_spec *spec
         status = dpt_attempt_write_part(&attempt, &part, err);
     if (status == DPT_OK)
         status = dpt_folder_sync(&attempt.temporary, err);
-    if (status == DPT_OK && part.not_finite[0]) /* the report tells the first writer */
+    if (status == DPT_OK && part.not_finite[0]) /* the report tells writer 0 */
         status = dpt_attempt_refuse_values(&part, err);
     if (status != DPT_OK && spec->writer > 0 && is_removed(&attempt, status))
         status = dpt_fail(err, DPT_EABORTED, "given up by its first writer");

@@ -10,7 +10,7 @@ struct dpt_interval dpt_interval_intersect(struct dpt_interval a, struct dpt_int
     return both.first < both.end ? both : (struct dpt_interval){0, 0};
 }
 
-/* The number of runs when each takes as many items as fit into `most` bytes. */
+/* The number of runs when each run takes as many items as fit into `most` bytes. */
 static int runs_needed(const int64_t *bytes, int n_items, int64_t most)
 {
     int runs = 1;
@@ -25,7 +25,8 @@ static int runs_needed(const int64_t *bytes, int n_items, int64_t most)
     return runs;
 }
 
-/* The smallest `most` for which n_runs runs suffice: between the largest item and the sum. */
+/* The smallest `most` with which n_runs runs suffice. It lies between the largest item and the
+ * sum. */
 static int64_t least_most(const int64_t *bytes, int n_items, int n_runs)
 {
     int64_t low = 0, high = 0;

@@ -13,10 +13,10 @@ struct dpt_interval {
 /* The intersection of a and b; {0, 0} when it is empty. */
 struct dpt_interval dpt_interval_intersect(struct dpt_interval a, struct dpt_interval b);
 
-/* Divides items of `bytes[i]` >= 0 into contiguous runs, in order, at most `n_runs_max`; the
- * largest run is as small as possible, and no run is empty. Returns the number of runs,
- * min(n_items, n_runs_max); run r is the items [ret_first[r], ret_first[r + 1]), so `ret_first`
- * holds n_runs_max + 1 numbers. */
+/* Divides items of `bytes[i]` >= 0 into at most `n_runs_max` contiguous runs, in order. The largest
+ * run is as small as possible, and no run is empty. Returns the number of runs, min(n_items,
+ * n_runs_max). Run r holds the items [ret_first[r], ret_first[r + 1]), so `ret_first` has room for
+ * n_runs_max + 1 numbers. */
 int dpt_layout_divide(const int64_t *bytes, int n_items, int n_runs_max, int *ret_first);
 
 /* Piece `i` of `n` of a range of `numel` elements on a grid of `block` elements: whole blocks,

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* The pieces of one need, with the holding that gives each. */
+/* The pieces of one need, and the holding that gives each piece. */
 struct need_cut {
     const struct dpt_reshard_plan *plan;
     struct piece {
@@ -52,7 +52,8 @@ static enum distance distance_between(const struct dpt_holding *need,
     return have->rank == need->rank ? SAME_RANK : have->host == need->host ? SAME_HOST : OTHER_HOST;
 }
 
-/* Nearest holdings first; `have` is sorted by rank, so `next` starts the cyclic order. */
+/* Assigns each piece to its nearest holding. `have` is sorted by rank, so the cyclic order starts
+ * at `next`. */
 static void assign_nearest(struct need_cut *s, int unit, const struct dpt_holding *need)
 {
     const struct dpt_reshard_plan *plan = s->plan;

@@ -1,18 +1,19 @@
-/* Resharding: the moves after which every rank holds the shards that it needs of a state that the
- * ranks hold in pieces. All ranks compute the same list from the same holdings and needs. Pure. */
+/* Resharding: the moves that bring every rank the shards it needs, from the pieces of the state
+ * that the ranks hold. All ranks compute the same list from the same holdings and needs. Pure. */
 #ifndef DPT_CHECKPOINT_LAYOUT_RESHARD_H
 #define DPT_CHECKPOINT_LAYOUT_RESHARD_H
 
 #include "base/err.h"
 #include "checkpoint/layout/shard.h"
 
-/* A shard that a rank has or needs. `part` is the caller's number of it among those of the rank. */
+/* A shard that a rank has or needs. `part`: the caller's number of it among the rank's shards. */
 struct dpt_holding {
     int rank, host, part;
     struct dpt_shard shard;
 };
 
-/* The move of `range` of the flat vectors, inside unit `unit`. from == to: the rank has it. */
+/* The move of `range` of the flat vectors, inside unit `unit`. from == to: the rank already has
+ * it. */
 struct dpt_move {
     int unit;
     int from, from_part, to, to_part;
@@ -28,12 +29,12 @@ struct dpt_reshard_plan {
     int n_have, n_need;
 };
 
-/* Calls `move` for every piece, by unit, then in the order of `need`, then by element. A piece
- * comes from the rank's own holdings, else from a holder on its host, else from any holder; of
- * several holders, the first after the needing rank in cyclic order gives it, so that holders of
- * the same piece share the work. Pieces of one need are disjoint and fill it. DPT_EPEER: no rank
- * holds a needed piece, after `move` was called for the pieces before it; DPT_ENOMEM; or the
- * failure of `move`. O(units x needs x holdings). */
+/* Calls `move` for every piece: by unit, then in the order of `need`, then by element. A rank that
+ * holds a piece gives it to itself; else a holder on the same host gives it; else any holder. Of
+ * several equal holders the first one after the needing rank in cyclic order gives the piece, so
+ * that the holders share the work. The pieces of one need are disjoint and fill it. DPT_EPEER: no
+ * rank holds a needed piece; `move` was called for the pieces before it. DPT_ENOMEM; or the failure
+ * of `move`. O(units x needs x holdings). */
 DPT_MUST_USE enum dpt_status dpt_reshard_each(const struct dpt_reshard_plan *plan, dpt_move_fn move,
                                               void *ctx, struct dpt_err *err);
 

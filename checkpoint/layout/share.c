@@ -24,7 +24,7 @@ static bool is_first_of(const struct dpt_shard *shards, int i)
     return shards[i].of > 0;
 }
 
-/* Numbers of writers: in the covers before the own cover, in the own cover, in all. */
+/* Numbers of writers: in the covers before this writer's cover, in its cover, in all covers. */
 struct weights {
     int64_t before, own, all;
 };
@@ -45,7 +45,7 @@ static struct weights weigh_covers(const struct dpt_shard *shards, int n, int of
     return w;
 }
 
-/* The end of the longest range from `x` on that no cover cuts. */
+/* The end of the longest range that starts at `x` and that no cover cuts. */
 static int64_t uncut_until(const struct dpt_grid *grid, const struct dpt_shard *shards, int n,
                            int unit, int64_t x)
 {
