@@ -26,7 +26,7 @@ struct writing {
     const struct dpt_weights_source *source;
     struct dpt_folder folder; /* temporary */
     float *values;            /* [DPT_WEIGHTS_CHUNK] */
-    uint16_t *halves;         /* likewise */
+    uint16_t *halves;         /* [DPT_WEIGHTS_CHUNK] */
     int *first;               /* [n_files + 1] first tensor of each file */
     int n_files;
     int64_t bytes; /* of all tensors */
@@ -115,7 +115,7 @@ static enum dpt_status round_values(struct writing *w, const struct dpt_param *p
     return DPT_OK;
 }
 
-/* One tensor to byte `at` of the file. */
+/* Writes one tensor to the file, from byte `at` on. */
 static enum dpt_status write_tensor(struct writing *w, int param, int fd, int64_t at,
                                     const char *path, struct dpt_err *err)
 {
@@ -155,7 +155,7 @@ static enum dpt_status write_file(struct writing *w, int file, struct dpt_err *e
     if (status == DPT_OK)
         status = dpt_io_close(&fd, path, err);
     if (fd >= 0)
-        (void)close(fd); /* after an error: the folder is removed */
+        (void)close(fd); /* after an error; the folder is removed */
     free(head);
     return status;
 }

@@ -11,8 +11,8 @@
 enum { DPT_WEIGHTS_CHUNK = 1 << 20 }; /* elements that are read at once */
 
 struct dpt_folder_copy {
-    char from[DPT_CONFIG_PATH_BYTES]; /* a path */
-    const char *name;                 /* in the folder */
+    char from[DPT_CONFIG_PATH_BYTES]; /* path of the file to copy */
+    const char *name;                 /* its name in the folder */
 };
 enum { DPT_FOLDER_COPIES_MAX = 12 };
 
@@ -20,14 +20,15 @@ struct dpt_folder_spec {
     const struct dpt_config *config;
     struct dpt_hf_beside beside;      /* of config.json; borrowed */
     enum dpt_safetensors_dtype dtype; /* values are rounded to it, ties to even */
-    int64_t shard_bytes;              /* most of a file's tensors; 0: one file, as of adapters */
+    /* Most bytes of tensors in a file; 0: one file, as for adapters. */
+    int64_t shard_bytes;
     struct dpt_folder_copy copy[DPT_FOLDER_COPIES_MAX];
     int n_copies;
 };
 
-/* Writes `dir`, which must not exist: whole or absent, durable. Reads the source in order, each
- * element once, through a buffer of a few MiB, and checks it at the end. DPT_EEXIST: `dir` exists;
- * DPT_EINVAL: fp16 cannot hold a value. */
+/* Writes folder `dir`, which must not exist. Afterwards it is whole or absent, and durable. Reads
+ * the source in order, each element once, through a buffer of a few MiB, and checks the source at
+ * the end. DPT_EEXIST: `dir` exists; DPT_EINVAL: fp16 cannot hold a value. */
 DPT_MUST_USE enum dpt_status dpt_folder_write(const char *dir, const struct dpt_folder_spec *spec,
                                               const struct dpt_weights_source *source,
                                               struct dpt_err *err);

@@ -1,4 +1,4 @@
-/* The kind of a folder of weights, by the files in it. */
+/* The kind of a folder of weights, told by the files in it. */
 #ifndef DPT_WORKER_WEIGHTS_FOLDER_KIND_H
 #define DPT_WORKER_WEIGHTS_FOLDER_KIND_H
 
@@ -18,9 +18,10 @@ bool dpt_folder_has_model(const char *dir);
  * with train.lora, or a folder of PEFT's. */
 bool dpt_folder_has_adapters(const char *dir);
 
-/* DPT_ECONFIG: the path is no folder (such as the name of a model of the hub), has only adapters,
- * or is checkpoint.dir of a run; the error says what to name instead. Other errors are those of
- * dpt_checkpoint_newest. Other faults of the folder are found when its files are opened. */
+/* DPT_ECONFIG: the path is no folder (for example the name of a model of the hub), the folder has
+ * only adapters, or it is checkpoint.dir of a run; the error says what to name instead. Other
+ * errors are those of dpt_checkpoint_newest. This function does not find other faults of the
+ * folder; opening its files finds them. */
 DPT_MUST_USE enum dpt_status dpt_folder_check_model(const char *dir, struct dpt_err *err);
 
 #endif

@@ -33,11 +33,11 @@ struct dpt_llmc {
     int64_t context, vocab, layers, c, padded;
 };
 
-/* The tensors in the file's order: a name, its part of the file in elements of one layer. */
+/* The kinds of tensors in the file's order, with the size of one layer's tensor. */
 struct kind {
-    const char *name; /* behind "transformer.", and "h.N." where it is of a layer */
+    const char *name; /* after "transformer." and, for a kind with layers, "h.N." */
     bool of_layer, is_matrix;
-    int64_t in, out; /* of width; a vector has one of them */
+    int64_t in, out; /* multiples of the model's width; a vector has `out` only */
 };
 
 static const struct kind kinds[] = {
@@ -229,7 +229,7 @@ enum dpt_status dpt_llmc_read(const struct dpt_llmc *llmc, const struct dpt_mode
     const int64_t first = span.first, end = span.end;
     int64_t at;
     if (kinds[kind_of(llmc, p->name, &at)].is_matrix) {
-        /* Along the file's rows, which are our columns. */
+        /* The inner loop runs along the file's rows, which are our columns. */
         const int64_t in = p->dim[0], out = p->dim[1];
         for (int64_t o = 0; o < out; o++)
             for (int64_t i = first / out; i * out < end; i++)

@@ -1,7 +1,7 @@
-/* GPT-2 in llm.c's model file (github.com/karpathy/llm.c, write_model of train_gpt2.py): 256 int32
- * (magic 20240326; version 3: fp32, 5: bf16; context, vocabulary, layers, heads, width, rows of the
- * padded vocabulary), then the tensors, each kind for all layers at once. Matrices are (out, in);
- * ours and Hugging Face's are (in, out). */
+/* GPT-2 in llm.c's model file (github.com/karpathy/llm.c, write_model of train_gpt2.py). The file
+ * has 256 int32 (magic 20240326; version 3: fp32, 5: bf16; context, vocabulary, layers, heads,
+ * width, rows of the padded vocabulary), then the tensors: each kind of tensor for all layers,
+ * before the next kind. Its matrices are (out, in); ours and Hugging Face's are (in, out). */
 #ifndef DPT_WORKER_WEIGHTS_LLMC_H
 #define DPT_WORKER_WEIGHTS_LLMC_H
 

@@ -12,7 +12,7 @@ struct dpt_merged {
     struct dpt_checkpoint *checkpoint;
     struct dpt_model *model; /* of adapters */
     struct dpt_published *base;
-    struct dpt_hash128 hash; /* of the base's elements that were read */
+    struct dpt_hash128 hash; /* of the elements of the base that were read so far */
     int next_param;          /* the next element to read is next_first of tensor next_param */
     int64_t next_first;
     int held;     /* tensor of the base whose adapters are in a and b; -1: none */
@@ -111,7 +111,8 @@ static enum dpt_status read_base(struct dpt_merged *m, int param, int64_t first,
     return DPT_OK;
 }
 
-/* The trained head replaces the head of the base, which the hash of the base covers. */
+/* Reads the head. The trained head replaces the head of the base; the hash of the base covers the
+ * replaced head. */
 static enum dpt_status read_head(struct dpt_merged *m, int param, int64_t first, int64_t end,
                                  float *ret, struct dpt_err *err)
 {

@@ -23,14 +23,14 @@ void dpt_merged_close(struct dpt_merged **merged);
 /* The model with all weights. */
 const struct dpt_model *dpt_merged_model(const struct dpt_merged *merged);
 
-/* Elements [first, end) of the model's tensor `param`. The base is hashed while it is read, so the
- * caller reads all elements of all tensors in order, each once; `end` is a tensor's end or a
- * multiple of DPT_WEIGHTS_HASH_BLOCK. */
+/* Reads elements [first, end) of the model's tensor `param`. The base is hashed while it is read,
+ * so the caller must read all elements of all tensors in order, each once. `end` is a tensor's end
+ * or a multiple of DPT_WEIGHTS_HASH_BLOCK. */
 DPT_MUST_USE enum dpt_status dpt_merged_read(struct dpt_merged *merged, int param, int64_t first,
                                              int64_t end, float *ret, struct dpt_err *err);
 
-/* Compares the hash of the base with train.lora.base_hash. To be called after all elements were
- * read and before they are used. DPT_ECONFIG: the hashes differ. */
+/* Compares the hash of the base with train.lora.base_hash. Call it after all elements were read and
+ * before they are used. DPT_ECONFIG: the hashes differ. */
 DPT_MUST_USE enum dpt_status dpt_merged_check(const struct dpt_merged *merged, struct dpt_err *err);
 
 #endif

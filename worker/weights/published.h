@@ -37,8 +37,8 @@ DPT_MUST_USE enum dpt_status dpt_published_labels(const char *dir, int64_t *ret,
                                                   struct dpt_err *err);
 
 /* Returns the number of the folder's tensors that are not in the model, without buffers
- * (dpt_tensor_is_buffer), and their first names ("lm_head.weight, score.weight [4, 64] and 3
- * more"). A tensor of the labels' head that is left out because of its shape has the shape behind
+ * (dpt_tensor_is_buffer). Writes the names of the first ones ("lm_head.weight, score.weight [4, 64]
+ * and 3 more"). If a tensor of the labels' head is left out because of its shape, the shape follows
  * its name. */
 enum { DPT_PUBLISHED_LEFT_OUT_BYTES = 512 };
 int dpt_published_left_out(const struct dpt_published *published,
@@ -70,9 +70,9 @@ DPT_MUST_USE enum dpt_status dpt_published_read_all(struct dpt_published *publis
                                                     const struct dpt_published_sink *sink,
                                                     struct dpt_hash128 *ret, struct dpt_err *err);
 
-/* All tensors of the folder, of any model, sorted by name: their number; tensor `i`, valid as long
- * as `published`; and its elements [first, end), widened exactly, finite or not. DPT_EUNSUPPORTED:
- * an unsupported dtype. */
+/* The tensors of the folder, of any model, sorted by name. dpt_published_n_tensors: their number.
+ * dpt_published_tensor: tensor `i`, valid as long as `published`. dpt_published_read_tensor: its
+ * elements [first, end), widened exactly, finite or not; DPT_EUNSUPPORTED: an unsupported dtype. */
 int dpt_published_n_tensors(const struct dpt_published *published);
 const struct dpt_safetensors_entry *dpt_published_tensor(const struct dpt_published *published,
                                                          int i);

@@ -86,7 +86,7 @@ static enum dpt_status add_single(struct dpt_published_files *p, const char *nam
     return add_file(p, name, err);
 }
 
-/* The files that an index names, each once: its values as the keys of an object. */
+/* Collects the files that an index names, each once: the index's values become keys of `names`. */
 static enum dpt_status add_indexed(struct dpt_published_files *p, const json_t *map, json_t *names,
                                    struct dpt_err *err)
 {

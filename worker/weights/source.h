@@ -16,14 +16,14 @@ struct dpt_weights_source {
     struct dpt_llmc *llmc;
 };
 
-/* Reads elements [first, end) of tensor `param` of the model. All elements of all tensors are to be
- * read in order, each once, if there is `merged` (dpt_merged_read). */
+/* Reads elements [first, end) of tensor `param` of the model. If `merged` is set, the caller must
+ * read all elements of all tensors in order, each once (dpt_merged_read). */
 DPT_MUST_USE enum dpt_status dpt_weights_source_read(const struct dpt_weights_source *source,
                                                      int param, int64_t first, int64_t end,
                                                      float *ret, struct dpt_err *err);
 
-/* To be called after the last element was read and before the weights are used. DPT_ECONFIG: the
- * base of `merged` is not the base of the run (dpt_merged_check). */
+/* Call it after the last element was read and before the weights are used. DPT_ECONFIG: the base of
+ * `merged` is not the base of the run (dpt_merged_check). */
 DPT_MUST_USE enum dpt_status dpt_weights_source_check(const struct dpt_weights_source *source,
                                                       struct dpt_err *err);
 
