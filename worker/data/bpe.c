@@ -1,4 +1,4 @@
-/* Merging the pairs of one piece: by scanning when it is short, by a heap when it is long. */
+/* Merges the pairs of one piece: a short piece by scanning, a long piece by a heap. */
 #include "worker/data/bpe.h"
 
 #include "base/array.h"
@@ -41,7 +41,7 @@ static size_t byte_tokens(const struct dpt_vocab *vocab, const uint8_t *piece, s
     return n;
 }
 
-/* Keeps the ids, and the merge of each id with its right neighbour. */
+/* Merges a short piece: keeps the ids, and the merge of each id with its right neighbour. */
 static size_t merge_short(const struct dpt_vocab *vocab, const uint8_t *piece, size_t n,
                           uint32_t *ids)
 {
@@ -68,8 +68,9 @@ static size_t merge_short(const struct dpt_vocab *vocab, const uint8_t *piece, s
     return n;
 }
 
-/* A long piece: a list of symbols, each at the index of its first byte, and a heap of pairs, the
- * lowest rank first, then the leftmost. A pair of the heap that has changed since is skipped. */
+/* A long piece is a list of symbols, each at the index of its first byte. A heap holds the pairs:
+ * the lowest rank first, then the leftmost. A pair of the heap that has changed since is
+ * skipped. */
 struct symbol {
     uint32_t before, after; /* positions; END: none */
     uint32_t id;
@@ -157,7 +158,7 @@ static enum dpt_status encode_long_piece(const struct dpt_vocab *vocab, struct d
         return dpt_fail_nomem(err, "tokenizer: piece that takes %zu bytes", bytes);
     struct heap heap = {.pairs = space->memory};
     struct symbol *symbols = (struct symbol *)(heap.pairs + 3 * n);
-    uint32_t *ids = tokens->ids + tokens->n; /* of the bytes first, of the piece in the end */
+    uint32_t *ids = tokens->ids + tokens->n; /* the ids of the bytes, later of the whole piece */
     n = byte_tokens(vocab, piece, n, ids);
     for (size_t i = 0; i < n; i++)
         symbols[i] = (struct symbol){.before = i == 0 ? (uint32_t)END : (uint32_t)(i - 1),

@@ -12,10 +12,11 @@ struct dpt_bpe_space {
 };
 void dpt_bpe_space_fini(struct dpt_bpe_space *space);
 
-/* Appends the tokens of a piece of 1 byte at least. With ignore_merges a piece with the bytes of a
- * token is that token. Else, from the tokens of the bytes on, the adjacent pair of the lowest rank,
- * the leftmost of these, is merged until no pair can be. A long piece takes time n log n and 40
- * bytes of memory a byte. DPT_EOVERFLOW: more than DPT_PIECE_BYTES_MAX bytes. */
+/* Appends the tokens of a piece of at least 1 byte. With ignore_merges, a piece whose bytes are a
+ * token becomes this token. Otherwise the piece starts as the tokens of its bytes. Then the
+ * adjacent pair of the lowest rank (of equal ranks the leftmost pair) is merged, again and again,
+ * until no pair can merge. A long piece of n bytes takes O(n log n) time and 40 n bytes of memory.
+ * DPT_EOVERFLOW: the piece has more than DPT_PIECE_BYTES_MAX bytes. */
 enum { DPT_PIECE_BYTES_MAX = 16 << 20 };
 DPT_MUST_USE enum dpt_status dpt_bpe_piece(const struct dpt_vocab *vocab,
                                            struct dpt_bpe_space *space, const uint8_t *piece,

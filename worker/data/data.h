@@ -19,11 +19,11 @@ enum { DPT_SHARDS_MAX = 65536 };
 struct dpt_data;
 struct dpt_loader;
 
-/* Opens data.train of the config: a text file, a table of texts and labels, which is read and
- * encoded here and kept as tokens (labelled.h), the .bin shards or the .bin files of CIFAR-10 that
- * a glob names (sorted bytewise), or a folder of images (image_folder.h). Checks magic, version and
- * length of every shard, length and labels of every file of CIFAR-10, and that there is a sample.
- * Errors name the file and the remedy. Reading is by pread: a file truncated later is an error,
+/* Opens data.train of the config. It names a text file; a table of texts and labels, which is read
+ * and encoded here and kept as tokens (labelled.h); .bin shards or .bin files of CIFAR-10 by a glob
+ * (sorted bytewise); or a folder of images (image_folder.h). Checks magic, version and length of
+ * every shard, length and labels of every file of CIFAR-10, and that there is a sample. Errors name
+ * the file and the remedy. Reading is by pread, so a file that is truncated later is an error,
  * never a signal. Thread-safe after opening. */
 DPT_MUST_USE enum dpt_status dpt_data_open(const struct dpt_config *config, struct dpt_data **ret,
                                            struct dpt_err *err);
@@ -40,8 +40,8 @@ const struct dpt_sample_form *dpt_data_form(const struct dpt_data *data);
 
 /* Names of the classes 0 … model.labels - 1 of images: the names of the sub-folders, or the lines
  * of the file batches.meta.txt that CIFAR-10's binary version has beside its batches. *ret NULL:
- * the classes have no names, or unusable ones, of which a warning tells. Else the caller owns it:
- * dpt_fs_list_free. */
+ * the classes have no names, or unusable names, of which a warning tells. Else the caller owns the
+ * names (dpt_fs_list_free). */
 DPT_MUST_USE enum dpt_status dpt_data_class_names(const struct dpt_data *data, char ***ret,
                                                   struct dpt_err *err);
 
@@ -63,8 +63,8 @@ struct dpt_data_identity {
 };
 
 struct dpt_data_digest {
-    /* Of the sources that the config uses: data.train unless the run only evaluates, and data.val
-     * if it evaluates. Equal on two nodes that have the same data. */
+    /* Hash of the sources that the config uses: data.train unless the run only evaluates, and
+     * data.val if it evaluates. Equal on two nodes that have the same data. */
     char used[DPT_HASH_HEX_BYTES];
     struct dpt_data_identity train, val;
     int64_t train_samples; /* 0: data.train is not read */
@@ -76,8 +76,9 @@ struct dpt_data_digest {
 DPT_MUST_USE enum dpt_status dpt_data_digest(const struct dpt_config *config,
                                              struct dpt_data_digest *ret, struct dpt_err *err);
 
-/* Checks that `data` has the content that another process of this machine found. Reads it again
- * only if the stamp differs. DPT_ECORRUPT: the content differs. An empty `was` is not compared. */
+/* Checks that `data` has the content that another process of this machine found. Reads the data
+ * again only if the stamp differs. DPT_ECORRUPT: the content differs. If `was` is empty, nothing is
+ * compared. */
 DPT_MUST_USE enum dpt_status dpt_data_check(const struct dpt_data *data,
                                             const struct dpt_data_identity *was,
                                             struct dpt_err *err);
@@ -98,9 +99,9 @@ size_t dpt_loader_bytes(const struct dpt_loader *loader);
 void dpt_loader_start(struct dpt_loader *loader, int64_t step, int first_slot, int end_slot,
                       int stride);
 
-/* Waits for the next micro-batch in order. DPT_EINVAL: it is not that of (step, slot). Its memory
- * belongs to the loader and stays valid until the next call. Returns the reader's error if reading
- * failed. No allocation. */
+/* Waits for the next micro-batch in order. DPT_EINVAL: it is not the micro-batch of (step, slot).
+ * Its memory belongs to the loader and stays valid until the next call. Returns the reader's error
+ * if reading failed. No allocation. */
 DPT_MUST_USE enum dpt_status dpt_loader_next(struct dpt_loader *loader, int64_t step, int slot,
                                              struct dpt_batch *ret, struct dpt_err *err);
 

@@ -11,10 +11,10 @@
 #include <string.h>
 
 enum { BLOCK_BYTES = 1 << 20, MANY_IMAGES = 10000 /* decoding them takes seconds */ };
-/* Reading that many bytes takes seconds. */
+/* Reading this many bytes takes seconds. */
 static const int64_t LONG_BYTES = (int64_t)2 << 30;
 
-/* `n` bytes of the shard's tokens from byte `at` of them on. */
+/* Reads `n` bytes of the shard's tokens, from byte `at` of the tokens on. */
 static enum dpt_status read_block(const struct dpt_token_shard *shard, int64_t at, size_t n,
                                   uint8_t *ret, struct dpt_err *err)
 {
@@ -150,7 +150,8 @@ struct digesting {
     bool has_classes;
 };
 
-/* The names of the sub-folders, in order, number the classes. */
+/* data.train and data.val must have the same classes: the order of the sub-folders' names numbers
+ * them. */
 static enum dpt_status check_classes(const struct dpt_data *data, struct digesting *digesting,
                                      struct dpt_err *err)
 {
@@ -164,7 +165,7 @@ static enum dpt_status check_classes(const struct dpt_data *data, struct digesti
     return DPT_OK;
 }
 
-/* Closes the data. */
+/* Hashes the content of the data, and closes the data. */
 static enum dpt_status identify_data(struct dpt_data *data, struct dpt_data_identity *ret,
                                      struct digesting *digesting, struct dpt_err *err)
 {

@@ -1,9 +1,9 @@
 /* The encoder: repairs text that is not UTF-8, cuts it into pieces, and encodes each piece.
  *
- * A text is searched for the vocabulary's added tokens first. The vocabulary's steps cut the text
- * between them: each step cuts every piece of the step before it, depth first, so that pieces come
- * in order and none is stored. Few words make up most of a text: the tokens of pieces of up to 16
- * bytes are kept in a table with one place for each hash. */
+ * First the text is searched for the vocabulary's added tokens. The vocabulary's steps cut the text
+ * between them. Each step cuts every piece of the step before it, depth first, so that pieces come
+ * in order and none is stored. A few words make up most of a text, so the tokens of pieces of up to
+ * 16 bytes are kept in a table with one entry for each hash. */
 #include "base/array.h"
 #include "worker/data/bpe.h"
 #include "worker/data/pattern.h"
@@ -104,7 +104,7 @@ static struct entry *entry_of_key(struct dpt_encoder *encoder, const uint64_t ke
 }
 _Static_assert(ENTRIES == 1 << (64 - 49), "a hash's upper bits are an entry's place");
 
-/* `room` bytes may be read from `piece` on. */
+/* Encodes one piece. `room` bytes may be read from `piece` on. */
 static enum dpt_status encode_piece(struct dpt_encoder *encoder, const uint8_t *piece, size_t bytes,
                                     size_t room, struct dpt_err *err)
 {
@@ -133,7 +133,7 @@ static enum dpt_status encode_piece(struct dpt_encoder *encoder, const uint8_t *
 
 /* ---------------------------------------------------------------- steps */
 
-/* Step `i` and the steps after it. `room` bytes may be read from `text` on. */
+/* Encodes text from step `i` on. `room` bytes may be read from `text` on. */
 static enum dpt_status encode_from_step(struct dpt_encoder *encoder, int i, const uint8_t *text,
                                         size_t bytes, size_t room, struct dpt_err *err);
 
@@ -144,7 +144,7 @@ static size_t after_character(const uint8_t *text, size_t bytes, size_t at)
     return at;
 }
 
-/* The matches and the text between them; an empty match cuts, too. */
+/* Cuts text into the matches of the pattern and the text between them. An empty match cuts, too. */
 static enum dpt_status cut_by_pattern(struct dpt_encoder *encoder, int i, const uint8_t *text,
                                       size_t bytes, size_t room, struct dpt_err *err)
 {
@@ -201,8 +201,8 @@ static enum dpt_status encode_from_step(struct dpt_encoder *encoder, int i, cons
 
 /* ---------------------------------------------------------------- a text */
 
-/* Searches for the added tokens of pass `pass`, and between them for those of the passes after it.
- */
+/* Encodes text from pass `pass` on: finds the added tokens of this pass, and gives the text between
+ * them to the next pass. */
 static enum dpt_status encode_from_pass(struct dpt_encoder *encoder, int pass, const uint8_t *text,
                                         size_t bytes, size_t room, struct dpt_err *err)
 {

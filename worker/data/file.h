@@ -15,8 +15,8 @@ struct dpt_data_file {
     int64_t changed_s, changed_ns; /* time of the last change */
 };
 
-/* Notes size, device, inode and time of the regular file `file->path`, which must be readable. Does
- * not wait: a pipe is DPT_EIO. */
+/* Notes size, device, inode and time of the regular file `file->path`, which must be readable.
+ * Never waits: a pipe is DPT_EIO. */
 DPT_MUST_USE enum dpt_status dpt_data_file_identify(struct dpt_data_file *file,
                                                     struct dpt_err *err);
 

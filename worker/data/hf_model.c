@@ -5,7 +5,7 @@
 
 enum { MERGES_MAX = 1 << 26 };
 
-/* Settings that would change tokens in a way that is not implemented. */
+/* Refuses settings that would change tokens in a way that is not implemented. */
 static enum dpt_status refuse_model_settings(const json_t *model, struct dpt_err *err)
 {
     static const char *const flags[] = {"fuse_unk", "byte_fallback"};

@@ -15,15 +15,16 @@ DPT_MUST_USE enum dpt_status dpt_hf_bool(const json_t *object, const char *where
 /* Member "type" of the object; "": there is none. */
 const char *dpt_hf_type(const json_t *object);
 
-/* All tokens, those of model.vocab and the added ones. `bytes` is the file's length. */
+/* Reads all tokens: those of model.vocab and the added ones. `bytes` is the file's length. */
 DPT_MUST_USE enum dpt_status dpt_hf_read_tokens(struct dpt_vocab *vocab, const json_t *root,
                                                 size_t bytes, struct dpt_err *err);
 
-/* After the tokens: model.merges and the settings of the model. */
+/* Reads model.merges and the settings of the model. Call it after dpt_hf_read_tokens. */
 DPT_MUST_USE enum dpt_status dpt_hf_read_model(struct dpt_vocab *vocab, const json_t *model,
                                                struct dpt_err *err);
 
-/* After the tokens: the steps of pre_tokenizer, and the places where texts may be cut. */
+/* Reads the steps of pre_tokenizer, and finds the places where texts may be cut. Call it after
+ * dpt_hf_read_tokens. */
 DPT_MUST_USE enum dpt_status dpt_hf_read_steps(struct dpt_vocab *vocab, const json_t *pre_tokenizer,
                                                struct dpt_err *err);
 

@@ -48,7 +48,7 @@ static enum dpt_status read_digits_step(struct dpt_vocab *vocab, const json_t *d
 static enum dpt_status read_byte_level_steps(struct dpt_vocab *vocab, const json_t *byte_level,
                                              const char *where, struct dpt_err *err)
 {
-    bool prefix, regex = true; /* its default */
+    bool prefix, regex = true; /* the default of use_regex */
     DPT_TRY(dpt_hf_bool(byte_level, where, "add_prefix_space", &prefix, err));
     if (json_object_get(byte_level, "use_regex"))
         DPT_TRY(dpt_hf_bool(byte_level, where, "use_regex", &regex, err));
@@ -79,7 +79,8 @@ static enum dpt_status read_step(struct dpt_vocab *vocab, const json_t *json, co
                     "%s: '%.40s' is not supported; Split, Digits and ByteLevel are", where, type);
 }
 
-/* The places where every regular expression of the steps ends a piece and no added token lies. */
+/* Finds the places to cut: there every regular expression of the steps ends a piece, and no added
+ * token has such a place inside. */
 static enum dpt_cuts find_cuts(const struct dpt_vocab *vocab)
 {
     bool ends = false;

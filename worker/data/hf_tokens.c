@@ -10,7 +10,7 @@ struct tokens {
     const json_t *model; /* model.vocab */
 };
 
-/* The id of a token of model.vocab, or of an added one. */
+/* The id of a token, from model.vocab or from added_tokens. */
 static enum dpt_status read_id(const struct tokens *tokens, const char *token, const json_t *value,
                                uint32_t *ret, struct dpt_err *err)
 {
@@ -18,7 +18,8 @@ static enum dpt_status read_id(const struct tokens *tokens, const char *token, c
     return dpt_vocab_check_id(tokens->vocab, token, id, DPT_ECONFIG, ret, err);
 }
 
-/* A token with other characters than symbols is kept, but no text is encoded as it. */
+/* Adds a token. A token with a character that is no symbol is kept, but no text is encoded as
+ * it. */
 static enum dpt_status add_token(struct tokens *tokens, const char *token, const json_t *value,
                                  struct dpt_err *err)
 {
@@ -46,7 +47,7 @@ static enum dpt_status refuse_added_members(const json_t *added, const char *whe
     return DPT_OK;
 }
 
-/* The id of an added token; adds its text unless model.vocab has the token, too. */
+/* Returns the id of an added token. Adds its text unless model.vocab has the token, too. */
 static enum dpt_status add_content(struct tokens *tokens, const json_t *json, const char *where,
                                    uint32_t *ret, struct dpt_err *err)
 {
@@ -118,7 +119,7 @@ static enum dpt_status add_all_added(struct tokens *tokens, const json_t *array,
         return dpt_fail(err, DPT_ECONFIG,
                         "added_tokens: it has %zu entries, at most %d are supported", n,
                         DPT_ADDED_MAX);
-    vocab->added = calloc(n + 1, sizeof *vocab->added); /* + 1: of 0 bytes it may be NULL */
+    vocab->added = calloc(n + 1, sizeof *vocab->added); /* + 1: calloc of 0 may return NULL */
     if (!vocab->added)
         return dpt_fail_nomem(err, "tokenizer: %zu added tokens", n);
     for (size_t i = 0; i < n; i++)
@@ -143,7 +144,8 @@ static size_t count_new(const json_t *added, const json_t *vocab)
     return n;
 }
 
-/* A byte without a token becomes unk_token, or nothing. */
+/* Sets the token of each byte. A byte without a token becomes unk_token; without unk_token it is
+ * left out. */
 static enum dpt_status set_byte_tokens(struct dpt_vocab *vocab, const json_t *model,
                                        struct dpt_err *err)
 {

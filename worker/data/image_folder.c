@@ -14,7 +14,7 @@
 enum {
     PATH_BYTES = 2 * DPT_CONFIG_PATH_BYTES,
     LEFT_OUT_NAMED = 10,         /* damaged images that the warning names at most */
-    LEFT_OUT_NAMES_BYTES = 1024, /* of their names; longer ones are named in fewer */
+    LEFT_OUT_NAMES_BYTES = 1024, /* room for these names; if they are long, fewer are named */
     LEVELS_MAX = 16              /* of folders below a class */
 };
 
@@ -69,8 +69,8 @@ enum dpt_status dpt_image_folder_read(const struct dpt_image_folder *folder, int
     return status;
 }
 
-/* Images that were not decoded when the folder was opened are decoded here: the run has not begun,
- * so the message can name the setting that leaves them out. */
+/* Adds an image to the hash. Decodes it if it was not decoded when the folder was opened: the run
+ * has not begun yet, so the error can name the setting that leaves out damaged images. */
 static enum dpt_status add_to_hash(const struct dpt_image_folder *folder, int64_t i,
                                    struct dpt_picture *picture, struct dpt_hash128 *h,
                                    struct dpt_err *err)
@@ -128,7 +128,7 @@ static bool is_image(const char *name)
     return dpt_fs_has_ending(name, "jpg,jpeg,png");
 }
 
-/* Such an image is refused: a user would miss it if it were skipped. */
+/* An image that must be refused: if it were skipped, the user would miss it. */
 static bool is_other_image(const char *name)
 {
     return dpt_fs_has_ending(name, "bmp,gif,heic,pgm,ppm,tif,tiff,webp,avif");
@@ -243,7 +243,8 @@ static enum dpt_status add_folder(struct tree *tree, const char *path, struct dp
     return DPT_OK;
 }
 
-/* An entry with the name of an image counts as a file. A symbolic link to nothing is no folder. */
+/* Whether the entry is a folder to list. An entry whose name ends like an image is a file. A
+ * symbolic link to nothing is no folder. */
 static enum dpt_status is_folder(const char *path, const char *name, bool *ret, struct dpt_err *err)
 {
     struct stat st;
@@ -255,7 +256,7 @@ static enum dpt_status is_folder(const char *path, const char *name, bool *ret, 
     return DPT_OK;
 }
 
-/* Adds the folder and those below it, through symbolic links, too. */
+/* Adds the folder and all folders below it, also through symbolic links. */
 static enum dpt_status add_tree(struct tree *tree, const char *path, int level, struct dpt_err *err)
 {
     char **names = NULL;
@@ -286,8 +287,8 @@ static int compare_paths(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* torchvision sorts whole paths of folders, and names in each: make_dataset of
- * torchvision/datasets/folder.py. */
+/* Lists the images of a class in torchvision's order: folders by their whole paths, then names in
+ * each folder (make_dataset of torchvision/datasets/folder.py). */
 static enum dpt_status list_tree(struct listing *l, const char *path, int32_t label,
                                  struct dpt_err *err)
 {
@@ -319,8 +320,8 @@ static enum dpt_status list_class(struct listing *l, const char *path, int32_t l
 static enum dpt_status take_class_names(struct dpt_image_folder *folder, char **names, size_t n,
                                         struct dpt_err *err)
 {
-    folder->class_names =
-        calloc(n + 1, sizeof *folder->class_names); /* + 1: of 0 bytes it may be NULL */
+    /* + 1: calloc of 0 bytes may return NULL. */
+    folder->class_names = calloc(n + 1, sizeof *folder->class_names);
     if (!folder->class_names)
         return dpt_fail_nomem(err, "list '%s'", folder->path);
     for (size_t i = 0; i < n; i++) {

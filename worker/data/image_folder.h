@@ -1,5 +1,6 @@
-/* A folder of images: a sub-folder for each class, numbered in the bytewise order of their names,
- * as torchvision's ImageFolder does, with JPEG and PNG files in it and in the folders below it. */
+/* A folder of images with a sub-folder for each class. The classes are numbered in the bytewise
+ * order of the sub-folders' names, as by torchvision's ImageFolder. A sub-folder and the folders
+ * below it have JPEG and PNG files. */
 #ifndef DPT_WORKER_DATA_IMAGE_FOLDER_H
 #define DPT_WORKER_DATA_IMAGE_FOLDER_H
 
@@ -31,13 +32,13 @@ struct dpt_image_folder {
     bool decoded;               /* each file was decoded once when the folder was opened */
 };
 
-/* Lists the folder `path`, which `key` of the config names. Skips names that begin with a dot,
- * files beside the sub-folders, and in them files without the ending of an image. Follows symbolic
- * links, and at most 16 levels of folders below a class. With damaged_images: skip all files are
- * decoded, and damaged ones are left out: one warning has their number and the first 10 names, and
- * a line of level debug tells the reason of each. DPT_ECONFIG: the number of sub-folders is not
- * model.labels, one has no images, there are more levels, or a file is another kind of image (.gif,
- * .webp, …). Errors name the file or folder. */
+/* Lists the folder `path`, which config key `key` names. Skips names that begin with a dot, files
+ * beside the sub-folders, and files in the sub-folders without the ending of an image. Follows
+ * symbolic links, and at most 16 levels of folders below a class. With damaged_images: skip it
+ * decodes all files and leaves out damaged ones: one warning gives their number and the first 10
+ * names, and one debug line for each gives the reason. DPT_ECONFIG: the number of sub-folders is
+ * not model.labels, a sub-folder has no images, there are more levels, or a file is another kind of
+ * image (.gif, .webp, …). Errors name the file or folder. */
 DPT_MUST_USE enum dpt_status dpt_image_folder_open(const struct dpt_config *config, const char *key,
                                                    const char *path, struct dpt_image_folder **ret,
                                                    struct dpt_err *err);
@@ -48,8 +49,8 @@ void dpt_image_folder_close(struct dpt_image_folder **folder);
 DPT_MUST_USE enum dpt_status dpt_image_folder_read(const struct dpt_image_folder *folder, int64_t i,
                                                    struct dpt_picture *ret, struct dpt_err *err);
 
-/* The hash of every image's label and the bytes of its file, in order. Decodes images that were not
- * decoded yet: DPT_ECORRUPT as in dpt_image_folder_read. */
+/* The hash of all images in order: the label and the file's bytes of each. Decodes images that were
+ * not decoded yet: DPT_ECORRUPT as in dpt_image_folder_read. */
 DPT_MUST_USE enum dpt_status dpt_image_folder_hash(const struct dpt_image_folder *folder,
                                                    struct dpt_hash128 *ret, struct dpt_err *err);
 

@@ -145,7 +145,7 @@ static enum dpt_status column_by_number(const struct dpt_rows *rows, const char 
     return DPT_OK;
 }
 
-/* By the first row. */
+/* Finds the columns by the first row. */
 static enum dpt_status find_columns(struct dpt_label_table *table, struct dpt_err *err)
 {
     const struct dpt_label_table_options *o = table->options;

@@ -108,7 +108,7 @@ static enum dpt_status check_count(const struct dpt_labelled_source *source, int
     return DPT_OK;
 }
 
-/* `reading`: zeroed; it is too large for the stack. */
+/* `reading` must be zeroed; it is too large for the stack. */
 static enum dpt_status read_table(struct reading *reading,
                                   const struct dpt_label_table_options *options,
                                   const struct dpt_labelled_source *source,

@@ -8,24 +8,24 @@
 struct dpt_labelled {
     int64_t n;       /* texts */
     int32_t *labels; /* (n) in [0, model.labels) */
-    int64_t *ends;   /* (n) index behind the last token of each; the first begins at 0 */
+    int64_t *ends;   /* (n) index behind the last token of each text */
     int seq_len;     /* tokens of the longest text, or more */
     int width;       /* bytes of a token: 2 or 4 */
     void *tokens;    /* (ends[n - 1]) */
     size_t labels_room, ends_room, tokens_room;
 };
 
-/* A table of which the first `samples` rows are read (0: all), as `key` of the config says. */
+/* A table. Its first `samples` rows are read (0: all), as config key `key` says. */
 struct dpt_labelled_source {
     const struct dpt_data_file *file; /* identified */
     const char *key;
     int64_t samples;
 };
 
-/* Reads texts as the config says, of each the first train.seq_len tokens. Errors begin with the
- * file and the line. DPT_ECORRUPT and DPT_ECONFIG: a fault of a row (worker/data/label_table.h), or
- * an empty text. DPT_ECONFIG also: no row, or fewer rows than are to be read. A warning tells of
- * texts that are not UTF-8, unless tokens are bytes. */
+/* Reads the texts and keeps the first train.seq_len tokens of each, as the config says. Errors
+ * begin with the file and the line. DPT_ECORRUPT and DPT_ECONFIG: a fault of a row
+ * (worker/data/label_table.h), or an empty text. DPT_ECONFIG also: there is no row, or fewer rows
+ * than are to be read. Unless tokens are bytes, a warning tells of texts that are not UTF-8. */
 DPT_MUST_USE enum dpt_status dpt_labelled_create(const struct dpt_config *config,
                                                  const struct dpt_labelled_source *source,
                                                  const struct dpt_vocab *vocab,

@@ -22,7 +22,7 @@
 
 enum { RING_BUFFERS = 8 };
 
-/* A slot of a step of the run. */
+/* A slot of a step. */
 struct position {
     int64_t step;
     int slot;
@@ -48,9 +48,9 @@ struct dpt_loader {
     int head, n_held, n_ready;
     int first_slot, end_slot, stride; /* first_slot >= end_slot: idle */
     struct position next;             /* to be read next */
-    uint64_t serial;                  /* of starts */
+    uint64_t serial;                  /* grows with each start */
     bool stop, failed;
-    /* Of the reader, once `failed`; micro-batches that are ready stay valid. */
+    /* The reader's error if `failed`. Micro-batches that are ready stay valid. */
     struct dpt_err error;
 };
 
@@ -74,7 +74,8 @@ static enum dpt_status read_batch(const struct dpt_loader *loader, struct buffer
     return DPT_OK;
 }
 
-/* Makes the buffer read for start `serial` ready, unless there was another start since. */
+/* Makes the buffer ready that was read for start `serial`. Drops it if there was another start
+ * since. */
 static void finish_read(struct dpt_loader *loader, uint64_t serial, enum dpt_status status,
                         const struct dpt_err *err)
 {
@@ -117,7 +118,7 @@ static void *read_ahead(void *ctx)
     return NULL;
 }
 
-/* Starts the thread with all signals blocked: they are the main thread's. */
+/* Starts the thread with all signals blocked, so that the main thread gets them. */
 static int start_thread(struct dpt_loader *loader)
 {
     sigset_t all, before;
@@ -149,7 +150,7 @@ enum dpt_status dpt_loader_create(const struct dpt_config *config, const struct 
         free(memory);
         return dpt_fail_nomem(err, "loader: %d micro-batches of %zu bytes", RING_BUFFERS, bytes);
     }
-    /* Every page is written, so that no step waits for the kernel to find memory. */
+    /* Writes every page now, so that no step waits for the kernel to find memory. */
     memset(memory, 0, bytes * RING_BUFFERS);
     loader->data = data;
     loader->seed = config->seed;

@@ -116,7 +116,8 @@ static enum dpt_status translate_group(struct translation *t, struct dpt_err *er
     return refuse_part(t, strnlen(t->at, 4), "this kind of group is not supported", err);
 }
 
-/* {n}, {n,} or {n,m}. In Ruby's syntax {n}? and {}+ repeat a repeat. */
+/* Translates {n}, {n,} or {n,m}. Refuses {n}? and {}+: in Ruby's syntax the sign repeats the
+ * repeat. */
 static enum dpt_status translate_count(struct translation *t, struct dpt_err *err)
 {
     static const char digits[] = "0123456789";
@@ -232,7 +233,7 @@ const char *dpt_pattern_text(const struct dpt_pattern *pattern)
 
 enum dpt_cuts dpt_pattern_cuts(const struct dpt_pattern *pattern)
 {
-    /* Llama 3's runs of signs include the ends of lines after them. */
+    /* In Llama 3's pattern a run of signs includes the line ends after it. */
 #define WORDS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
 #define SIGNS "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
     static const struct {
@@ -299,7 +300,7 @@ enum dpt_status dpt_pattern_next(const struct dpt_pattern *pattern, struct dpt_m
                         "tokenizer: the pattern '%.60s' gives up at byte %zu of a text of %zu: %s",
                         pattern->text, match->from, bytes, (const char *)why);
     }
-    /* found == 0: the pattern has groups, which have no place in the match data. */
+    /* found == 0: the match data have no room for the groups of the pattern. */
     const PCRE2_SIZE *place = pcre2_get_ovector_pointer(matcher->data);
     match->begin = place[0];
     match->end = place[1];

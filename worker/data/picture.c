@@ -37,12 +37,12 @@ enum dpt_status dpt_picture_set_size(struct dpt_picture *picture, int64_t width,
 
 /* ---------------------------------------------------------------- resizing */
 
-/* The weights of one pass, for `n` results along its direction: result i is the weighted sum of
- * `count[i]` pixels of the source from `begin[i]` on. */
+/* The weights of one pass with `n` results: result i is the weighted sum of count[i] pixels of the
+ * source, from pixel begin[i] on. */
 struct weights {
     int n, width;       /* width: count[i] at most */
     int size;           /* pixels of the source */
-    double scale;       /* pixels of the source for one of the result */
+    double scale;       /* pixels of the source for one pixel of the result */
     int *begin, *count; /* (n) */
     int32_t *weight;    /* (n, width) */
 };
@@ -54,7 +54,8 @@ static void weights_fini(struct weights *w)
     free(w->weight);
 }
 
-/* Weights of result number `i`, at place `at`; `share` has room for w->width numbers. */
+/* Computes the weights of result number `i` into entry `at`; `share` has room for w->width
+ * numbers. */
 static void weigh_result(struct weights *w, int i, int at, double *share)
 {
     const double scale = w->scale, reach = scale < 1 ? 1 : scale;
@@ -75,7 +76,8 @@ static void weigh_result(struct weights *w, int i, int at, double *share)
     w->count[at] = end - begin;
 }
 
-/* From `size` pixels to `length`, of which `n` are wanted from `first` on. False: no memory. */
+/* Prepares a pass from `size` pixels to `length` pixels, of which the `n` from `first` on are
+ * wanted. False: no memory. */
 static bool weights_init(struct weights *w, int size, int length, int first, int n)
 {
     const double scale = (double)size / length, reach = scale < 1 ? 1 : scale;

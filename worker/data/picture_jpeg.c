@@ -23,7 +23,7 @@ struct decoding {
     char why[JMSG_LENGTH_MAX];
     struct dpt_picture *picture;
     struct dpt_err *err;
-    enum dpt_status status; /* of the picture */
+    enum dpt_status status; /* the result of decoding */
 };
 
 static struct decoding *decoding_of(j_common_ptr jpeg)
@@ -109,8 +109,8 @@ static void decode_jpeg(struct decoding *d, const uint8_t *file, size_t bytes)
     (void)jpeg_finish_decompress(jpeg);
 }
 
-/* False: it failed for the reason d->why. `d` belongs to the caller, because a local variable has
- * no defined value after a jump. */
+/* False: decoding failed for the reason d->why. `d` belongs to the caller, because a local variable
+ * has no defined value after a jump. */
 static bool decode_until_error(struct decoding *d, const uint8_t *file, size_t bytes)
 {
     if (setjmp(d->failed) != 0)

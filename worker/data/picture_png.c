@@ -22,7 +22,7 @@ struct decoding {
     size_t bytes, at;
     struct dpt_picture *picture;
     struct dpt_err *err;
-    enum dpt_status status; /* of the picture */
+    enum dpt_status status; /* the result of decoding */
 };
 
 static void on_error(png_structp png, png_const_charp why)
@@ -32,7 +32,7 @@ static void on_error(png_structp png, png_const_charp why)
     longjmp(d->failed, 1);
 }
 
-/* About chunks that the pixels do not need. */
+/* Ignores the warning: it is about chunks that the pixels do not need. */
 static void on_warning(png_structp png, png_const_charp why)
 {
     (void)png;
@@ -48,7 +48,7 @@ static void read_bytes(png_structp png, png_bytep ret, size_t n)
     d->at += n;
 }
 
-/* Whatever the file holds, rows are RGB of 8 bits. */
+/* Asks for rows of RGB with 8 bits, whatever the file holds. */
 static void ask_for_rgb(struct decoding *d)
 {
     png_set_strip_16(d->png);
@@ -63,7 +63,7 @@ static void decode_png(struct decoding *d)
 {
     png_set_user_limits(d->png, DPT_PICTURE_SIDE_MAX, DPT_PICTURE_SIDE_MAX);
     png_set_chunk_malloc_max(d->png, CHUNK_BYTES_MAX);
-    /* Chunks that the pixels do not need are checked, too, as Pillow does. */
+    /* Also checks chunks that the pixels do not need, as Pillow does. */
     png_set_crc_action(d->png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
     png_set_read_fn(d->png, d, read_bytes);
     png_read_info(d->png, d->info);
@@ -84,8 +84,8 @@ static void decode_png(struct decoding *d)
     png_read_end(d->png, NULL);
 }
 
-/* False: it failed for the reason d->why. `d` belongs to the caller, because a local variable has
- * no defined value after a jump. */
+/* False: decoding failed for the reason d->why. `d` belongs to the caller, because a local variable
+ * has no defined value after a jump. */
 static bool decode_until_error(struct decoding *d)
 {
     if (setjmp(d->failed) != 0)

@@ -63,7 +63,7 @@ static bool is_blank_row(const struct dpt_rows *rows)
            (rows->form == DPT_ROWS_LINES && strspn(rows->text, " \t\r") == rows->bytes - 1);
 }
 
-/* Ends the row; a blank one does not count. */
+/* Ends the row. A blank row does not count. */
 static enum dpt_status end_row(struct dpt_rows *rows, struct dpt_err *err)
 {
     DPT_TRY(end_field(rows, err));
@@ -128,7 +128,7 @@ static enum dpt_status handle_special_byte(struct dpt_rows *rows, uint8_t byte, 
     }
 }
 
-/* The number of bytes at the beginning that belong to the field as they are. */
+/* The number of leading bytes that belong to the field unchanged. */
 static size_t count_plain_bytes(struct dpt_rows *rows, const uint8_t *data, size_t bytes)
 {
     size_t n = 0;

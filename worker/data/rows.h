@@ -3,8 +3,8 @@
  * CSV is RFC 4180: fields between commas, quoted where they hold a comma, a quote (doubled) or the
  * end of a line. In addition, a quote inside a field that does not begin with one is text, and a
  * row may end with LF or CR alone. TSV is text/tab-separated-values of IANA: fields between tabs,
- * as they stand, without quoting. LINES are rows of one field each, which end with LF. Empty lines
- * are no rows; among LINES neither are those of white space. */
+ * unchanged, without quoting. LINES are rows of one field each, which end with LF. Empty lines are
+ * no rows. With LINES, lines of white space are no rows either. */
 #ifndef DPT_WORKER_DATA_ROWS_H
 #define DPT_WORKER_DATA_ROWS_H
 
@@ -31,13 +31,13 @@ struct dpt_rows {
     enum dpt_rows_state state;
     bool whole;               /* the row has ended: the next byte begins another */
     bool skip_lf;             /* the last row ended with CR: an LF at the beginning belongs to it */
-    bool after_cr;            /* the byte before, between quotes, is a CR */
+    bool after_cr;            /* the previous byte, between quotes, is a CR */
     bool quoted;              /* a field of the row is quoted */
     int64_t lines;            /* ended so far */
     int64_t line, field_line; /* from 1: where the row and its last quoted field begin */
-    char *text;               /* of the row's fields, each with a NUL behind it; owned */
+    char *text;               /* the row's fields, each followed by a NUL; owned */
     size_t bytes, room;
-    /* Of each field in `text`; of the place behind the last. */
+    /* Where each field begins in `text`; last, where the next field would begin. */
     size_t begin[DPT_ROW_FIELDS_MAX + 1];
     int n_fields;
 };
@@ -50,7 +50,7 @@ void dpt_rows_fini(struct dpt_rows *rows);
 DPT_MUST_USE enum dpt_status dpt_rows_feed(struct dpt_rows *rows, const void *data, size_t bytes,
                                            size_t *ret_taken, bool *ret_row, struct dpt_err *err);
 
-/* No bytes follow: the last row may have no end of a line. */
+/* Call it when no bytes follow. The last row may lack the end of its line. */
 DPT_MUST_USE enum dpt_status dpt_rows_end(struct dpt_rows *rows, bool *ret_row,
                                           struct dpt_err *err);
 

@@ -1,5 +1,5 @@
-/* One file of tokens: the .bin shards of llm.c (256 numbers of 32 bits: magic, version, number of
- * tokens, zeros; then the tokens), and text whose bytes are the tokens. */
+/* One file of tokens: a .bin shard of llm.c (256 numbers of 32 bits: magic, version, number of
+ * tokens, zeros; then the tokens), or a text whose bytes are the tokens. */
 #include "worker/data/source.h"
 
 #include "base/cursor.h"

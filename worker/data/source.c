@@ -34,7 +34,8 @@ static enum dpt_status list_paths(const char *const *paths, size_t n, struct dpt
     return DPT_OK;
 }
 
-/* The remedy when no file is at `path`. Scripts of deploy/ make the files that configs/ name. */
+/* The remedy when no file is at `path`. For the files that configs/ name it is a script of
+ * deploy/. */
 static const char *remedy_of_absent(enum dpt_data_kind kind, const char *path)
 {
     static const struct {
@@ -82,7 +83,7 @@ static enum dpt_status list_shards(const char *pattern, struct dpt_data *data, s
     return status;
 }
 
-/* The error of opening a file that the key names; of an absent file with its remedy. */
+/* The error of opening a file that the key names. For an absent file it has the remedy. */
 static enum dpt_status refuse_file(const struct dpt_data *data, const char *path,
                                    enum dpt_status status, struct dpt_err *err)
 {
@@ -93,8 +94,8 @@ static enum dpt_status refuse_file(const struct dpt_data *data, const char *path
                     remedy_of_absent(data->kind, path));
 }
 
-/* Opens each shard and counts its samples. `vocab`: of text; NULL: the text's bytes are the tokens.
- */
+/* Opens each shard and counts its samples. `vocab` encodes text; NULL: the text's bytes are the
+ * tokens. */
 static enum dpt_status open_shards(const struct dpt_vocab *vocab, struct dpt_data *data,
                                    struct dpt_err *err)
 {
@@ -118,10 +119,10 @@ static enum dpt_status open_shards(const struct dpt_vocab *vocab, struct dpt_dat
     return DPT_OK;
 }
 
-/* A table of that size takes seconds; the log says so. */
+/* Encoding a table of this size takes seconds, so the log announces it. */
 static const int64_t LONG_TABLE_BYTES = (int64_t)64 << 20;
 
-/* The one file is a table, whose rows become tokens. */
+/* Opens the one file as a table, whose rows become tokens. */
 static enum dpt_status open_table(const struct dpt_config *config, bool val,
                                   const struct dpt_vocab *vocab, struct dpt_data *data,
                                   struct dpt_err *err)

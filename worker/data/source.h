@@ -32,9 +32,9 @@ struct dpt_data {
     const char *key; /* of the config, for errors: "data.train" or "data.val" */
     struct dpt_token_shard *shards;
     int n_shards;
-    struct dpt_labelled *labelled;   /* of classification, whose one shard is the table's file and
-                                        has no tokens */
-    struct dpt_image_folder *folder; /* of kind images, which has no shards */
+    /* For classification. The only shard is then the table's file and has no tokens. */
+    struct dpt_labelled *labelled;
+    struct dpt_image_folder *folder; /* for kind images, which has no shards */
     struct dpt_view_rule view;       /* of cifar10 and images */
     enum dpt_data_kind kind;
     int64_t tokens, samples;
@@ -42,8 +42,9 @@ struct dpt_data {
     int seq_len, vocab, labels;
 };
 
-/* Identifies the file `shard->file.path` and fills all other members but the samples: a .bin shard,
- * whose magic, version and length are checked; or a text, whose bytes are the tokens. */
+/* dpt_shard_probe_tokens identifies the .bin shard `shard->file.path` and checks its magic, version
+ * and length. dpt_shard_probe_text identifies a text, whose bytes are the tokens. Both fill all
+ * other members except those about samples. */
 DPT_MUST_USE enum dpt_status dpt_shard_probe_tokens(struct dpt_token_shard *shard,
                                                     struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_shard_probe_text(struct dpt_token_shard *shard,
@@ -60,12 +61,12 @@ DPT_MUST_USE enum dpt_status dpt_shard_encode_text(struct dpt_token_shard *shard
                                                    const struct dpt_vocab *vocab,
                                                    struct dpt_err *err);
 
-/* Warns of sequences of bytes that are not UTF-8 and became U+FFFD (dpt_encoder_replaced), if there
- * are any. `line`: of the first, from 1; 0: not known. */
+/* Warns of byte sequences that are not UTF-8 and became U+FFFD (dpt_encoder_replaced), if there are
+ * any. `line`: the line of the first one, from 1; 0: not known. */
 void dpt_text_warn_of_replaced(const char *path, int64_t line, int64_t replaced);
 
-/* The shard that has sample `index`: the last one that begins at or before it. A shard without
- * samples begins where the next one does, so it is never the last. */
+/* The shard that has sample `index`: the last shard whose first sample is at or before it. A shard
+ * without samples begins where the next one does, so it is never the last. */
 const struct dpt_token_shard *dpt_shard_of(const struct dpt_data *data, int64_t index);
 
 /* Reads `n` tokens of the shard from token `first` on. DPT_ECORRUPT: a token is not below `vocab`.
@@ -74,8 +75,8 @@ DPT_MUST_USE enum dpt_status dpt_shard_read(const struct dpt_token_shard *shard,
                                             int64_t n, int vocab, int32_t *ret,
                                             struct dpt_err *err);
 
-/* For cifar10 and images: opens the files of data->shards, or the folder `path`, and counts the
- * samples. Errors do not begin with the key. */
+/* For kinds cifar10 and images: opens the files of data->shards, or the folder `path`, and counts
+ * the samples. Errors do not begin with the key. */
 DPT_MUST_USE enum dpt_status dpt_images_open(const struct dpt_config *config, const char *path,
                                              struct dpt_data *data, struct dpt_err *err);
 

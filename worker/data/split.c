@@ -1,11 +1,11 @@
-/* GPT-2's regular expression by hand: its alternatives in their order, each greedy. */
+/* GPT-2's regular expression, written by hand: its alternatives in their order, each greedy. */
 #include "worker/data/split.h"
 
 #include "unicode_table.inc"
 
 enum kind { OTHER, LETTER, NUMBER, SPACE };
 
-/* The classes of ASCII, which make up most text, without the two stages of the table. */
+/* The classes of ASCII characters. Most text is ASCII, and skips the two stages of the table. */
 #define O OTHER
 #define L LETTER
 #define N NUMBER
@@ -73,8 +73,8 @@ static size_t contraction_bytes(const uint8_t *text, size_t bytes)
     return 0;
 }
 
-/* Bytes of a run of white space: at the end of the text the whole run, else all but its last
- * character, which may belong to the next piece; a single character is a piece. */
+/* Bytes of a run of white space. At the end of the text the whole run is a piece. Before other text
+ * the run leaves its last character to the next piece, unless it is its only character. */
 static size_t white_space_bytes(const uint8_t *text, size_t bytes)
 {
     size_t at = 0, last = 0, n;
@@ -107,14 +107,14 @@ size_t dpt_split_digits_next(const uint8_t *text, size_t bytes, bool each)
     return at;
 }
 
-/* Whether the character that ends before `at` is no white space. Broken UTF-8 becomes U+FFFD, which
- * is none. */
+/* Whether the character that ends before `at` is not white space. Invalid UTF-8 becomes U+FFFD,
+ * which is not white space. */
 static bool no_space_before(const uint8_t *text, size_t at)
 {
     size_t first = at - 1, n = 0;
     while (first > 0 && at - first < 4 && (text[first] & 0xc0) == 0x80)
         first--;
-    /* Only characters of one to three bytes are white space. */
+    /* White space characters have one to three bytes. */
     const size_t length = at - first;
     const uint8_t lead = text[first];
     const size_t says = lead < 0x80                   ? 1

@@ -1,5 +1,5 @@
-/* Encoding text to tokens and back: bytes, GPT-2's byte pair encoding from OpenAI's two files, or
- * the byte pair encoding over bytes of a tokenizer.json of Hugging Face's.
+/* Encodes text to tokens, and tokens to text: bytes, GPT-2's byte pair encoding from OpenAI's two
+ * files, or the byte pair encoding over bytes of Hugging Face's tokenizer.json.
  *
  * A dpt_vocab is read-only once open, and threads may share it; each thread has its own
  * dpt_encoder. */
@@ -51,19 +51,19 @@ void dpt_vocab_close(struct dpt_vocab **vocab);
 
 #define DPT_TOKENIZER_JSON "tokenizer.json" /* in a Hugging Face folder */
 
-/* Whether the config's tokens are those of `folder`'s tokenizer.json, as far as the config tells:
- * true if the folder has no such file. The config of a run on shards need not name the tokenizer:
- * then the tokens are the folder's, since its weights fit no others. If the config names a
- * tokenizer.json that exists, the bytes of the files are compared. */
+/* Whether the config's tokens are those of tokenizer.json in `folder`. True if the folder has no
+ * such file. If a run on shards names no tokenizer, its tokens count as the folder's, because the
+ * folder's weights fit no others. If the config names a tokenizer.json that exists, the contents of
+ * the two files are compared. */
 DPT_MUST_USE enum dpt_status dpt_tokenizer_is_of_folder(const struct dpt_config *config,
                                                         const char *folder, bool *ret,
                                                         struct dpt_err *err);
 
-/* Tokens are 0 … size - 1: 256 of bytes, 50,257 of GPT-2, with the added ones of a
- * tokenizer.json. */
+/* Tokens are 0 … size - 1: 256 of bytes, 50,257 of GPT-2, or those of a tokenizer.json with its
+ * added tokens. */
 int dpt_vocab_size(const struct dpt_vocab *vocab);
 
-/* Bytes of a token in shards: 2 of a vocabulary of 65,536 tokens at most (the form of GPT-2's
+/* Bytes of a token in shards: 2 for a vocabulary of at most 65,536 tokens (the form of GPT-2's
  * shards), else 4 (Llama 3's). */
 int dpt_vocab_token_bytes(const struct dpt_vocab *vocab);
 
@@ -82,7 +82,7 @@ enum dpt_cuts {
 };
 enum dpt_cuts dpt_vocab_cuts(const struct dpt_vocab *vocab);
 
-/* A hash of everything on which tokens depend: equal for equal vocabularies. */
+/* A hash of everything that decides the tokens of a text: equal for equal vocabularies. */
 void dpt_vocab_digest(const struct dpt_vocab *vocab, char ret_hex[DPT_HASH_HEX_BYTES]);
 
 /* The bytes of `token`, owned by the vocabulary, not terminated; NULL: there is no such token. The
@@ -106,19 +106,22 @@ DPT_MUST_USE enum dpt_status dpt_encoder_create(const struct dpt_vocab *vocab,
                                                 struct dpt_encoder **ret, struct dpt_err *err);
 void dpt_encoder_destroy(struct dpt_encoder **encoder);
 
-/* From now on special tokens of a tokenizer.json (such as <|im_start|>) that are written in a text
- * become those tokens, as in a prompt. Without this call they are ordinary text, so that training
- * data cannot imitate the end of a document. Added tokens that are not special always become
- * tokens. */
+/* Prepares the encoder for prompts: from now on special tokens of a tokenizer.json (for example
+ * <|im_start|>) that are written in a text become those tokens. Without this call they are ordinary
+ * text, so that training data cannot imitate the end of a document. Added tokens that are not
+ * special always become tokens. */
 void dpt_encoder_take_special(struct dpt_encoder *encoder);
 
-/* Appends the tokens of `text`, at most DPT_ENCODE_BYTES_MAX bytes, to `tokens`. Byte tokens are
- * the bytes. GPT-2's are those of OpenAI's encoder for the text decoded as UTF-8 with
- * errors="replace": each maximal subpart of invalid UTF-8 counts as U+FFFD (worker/data/utf8.h),
- * and dpt_encoder_replaced counts them. "<|endoftext|>" in the text is encoded like any text. Those
- * of a tokenizer.json are those of the package tokenizers with add_special_tokens=False, which adds
- * no token before or after the text, and encode_special_tokens=True, unless
- * dpt_encoder_take_special was called. A word of more than 16 MiB is DPT_EOVERFLOW. */
+/* Appends the tokens of `text`, at most DPT_ENCODE_BYTES_MAX bytes, to `tokens`.
+ *   - BYTES: the tokens are the bytes.
+ *   - GPT2: the tokens are those of OpenAI's encoder for the text decoded as UTF-8 with
+ *     errors="replace". Each maximal subpart of invalid UTF-8 counts as U+FFFD
+ *     (worker/data/utf8.h), and dpt_encoder_replaced counts them. "<|endoftext|>" in the text is
+ *     encoded like any text.
+ *   - HF: the tokens are those of the package tokenizers with add_special_tokens=False, which
+ *     adds no token before or after the text, and with encode_special_tokens=True, unless
+ *     dpt_encoder_take_special was called.
+ * A word of more than 16 MiB is DPT_EOVERFLOW. */
 DPT_MUST_USE enum dpt_status dpt_encoder_encode(struct dpt_encoder *encoder, const void *text,
                                                 size_t bytes, struct dpt_tokens *tokens,
                                                 struct dpt_err *err);

@@ -4,7 +4,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* The bytes that may follow a first byte: `more` of 80..BF, the first of them in low..high. */
+/* The bytes that may follow a first byte: `more` bytes of 80..BF. The first of them must also be in
+ * low..high. */
 struct lead {
     uint8_t more, low, high;
 };
@@ -20,7 +21,8 @@ static struct lead lead_of(uint8_t first)
     return (struct lead){0, 0, 0};
 }
 
-/* Bytes of the character at `text`, or of its maximal subpart when it is not `*ret_valid`. */
+/* Bytes of the character at `text`. If it is not valid (*ret_valid false), bytes of its maximal
+ * subpart. */
 static size_t sequence_bytes(const uint8_t *text, size_t bytes, bool *ret_valid)
 {
     *ret_valid = true;
@@ -41,7 +43,7 @@ size_t dpt_utf8_valid(const uint8_t *text, size_t bytes)
     bool valid = true;
     while (at < bytes) {
         uint64_t eight;
-        if (bytes - at >= sizeof eight) { /* mostly ASCII */
+        if (bytes - at >= sizeof eight) { /* eight ASCII characters at once */
             memcpy(&eight, text + at, sizeof eight);
             if ((eight & 0x8080808080808080u) == 0) {
                 at += sizeof eight;

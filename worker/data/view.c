@@ -26,7 +26,7 @@ struct dpt_view_rule dpt_view_rule(const struct dpt_config *config)
 
 /* ---------------------------------------------------------------- drawing */
 
-/* 0 … n - 1. */
+/* A number in 0 … n - 1. */
 static int draw_below(uint32_t bits, int n)
 {
     return (int)((uint64_t)bits * (uint64_t)n >> 32);
@@ -37,7 +37,7 @@ static double draw_unit(uint32_t bits)
     return (double)bits * 0x1p-32;
 }
 
-/* e^x for |x| < 0.3, by its series: libm's differs from one machine to another. */
+/* e^x for |x| < 0.3, by its series. The exp of libm differs from one machine to another. */
 static double exp_of_small(double x)
 {
     double sum = 1;
@@ -46,7 +46,7 @@ static double exp_of_small(double x)
     return sum;
 }
 
-/* Half to even, as Python rounds. x >= 0. */
+/* Rounds half to even, as Python does. x >= 0. */
 static int round_half_even(double x)
 {
     const double down = floor(x);
@@ -74,7 +74,7 @@ static struct dpt_view plain_view(const struct dpt_view_rule *rule, int width, i
     return view;
 }
 
-/* The largest part in the middle whose sides fit. */
+/* The largest part in the middle with an allowed ratio of its sides. */
 static struct dpt_area middle_part(int width, int height)
 {
     const double sides = (double)width / height;
@@ -126,7 +126,7 @@ struct dpt_view dpt_view_of(const struct dpt_view_rule *rule, int width, int hei
 
 /* ---------------------------------------------------------------- numbers */
 
-/* The value of a channel for each byte of it. */
+/* The model's number for each byte of a channel. */
 static void fill_value_table(enum dpt_data_kind kind, int channel, float ret[UINT8_MAX + 1])
 {
     static const struct {
@@ -139,8 +139,8 @@ static void fill_value_table(enum dpt_data_kind kind, int channel, float ret[UIN
         ret[value] = ((float)value / 255.0f - mean) / std;
 }
 
-/* The pixels of the sample that the resized picture has: (height, width), rows `row_bytes` apart,
- * from row `top` and column `left` of the sample on. */
+/* The part of the sample that the resized picture covers: (height, width) pixels, rows `row_bytes`
+ * apart. It begins at row `top` and column `left` of the sample. */
 struct window {
     const uint8_t *rgb;
     size_t row_bytes;
@@ -167,7 +167,7 @@ static void write_numbers(const struct dpt_view_rule *rule, const struct dpt_vie
         }
 }
 
-/* Of the `size` places from `at` on those in [0, whole): the first, and how many. */
+/* The part of [at, at + size) that lies in [0, whole): its first position and its length. */
 static void overlap(int whole, int at, int size, int *ret_first, int *ret_n)
 {
     const int first = at > 0 ? at : 0, end = at + size < whole ? at + size : whole;

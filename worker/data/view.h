@@ -1,6 +1,6 @@
-/* From a picture to a sample: the part of the picture, its size, mirrored or not, as the numbers
- * that a model reads. In training the part is drawn, keyed by the seed and the sample's number in
- * the run: the same for every rank, thread and world. */
+/* From a picture to a sample: which part of the picture, in which size, mirrored or not, and as
+ * which numbers a model reads it. In training the part is drawn. The key of the draw is the seed
+ * and the sample's number in the run, so it is the same for every rank, thread and world. */
 #ifndef DPT_WORKER_DATA_VIEW_H
 #define DPT_WORKER_DATA_VIEW_H
 
@@ -20,8 +20,8 @@ struct dpt_view_rule {
 
 struct dpt_view_rule dpt_view_rule(const struct dpt_config *config);
 
-/* One view of a picture: the part `from`, resized to width x height, of which the size x size
- * pixels from (x, y) on are the sample. Pixels outside the resized part are black. */
+/* One view of a picture. The part `from` is resized to width x height; the sample is the size x
+ * size pixels from (x, y) on. Pixels outside the resized part are black. */
 struct dpt_view {
     struct dpt_area from;
     int width, height, x, y;
@@ -29,24 +29,25 @@ struct dpt_view {
 };
 
 /* The view of a picture of this size for sample `number` of the run, or, with DPT_DATA_NOT_VARIED
- * (worker/data/data.h), for an evaluation. Pure; no function of libm but sqrt decides.
+ * (worker/data/data.h), for an evaluation. Pure. The result is the same on all machines: no
+ * function of libm decides it except sqrt, which every libm rounds correctly.
  *
- * - An evaluation, or augment none. cifar10: the whole picture. images: the shorter side
- *   resized to `resize`, the longer in proportion (rounded down); of that the middle size x size
- *   (a half rounded to even).
- * - crop_flip: the same, moved by -padding … padding pixels in each direction, mirrored in half
- *   of the cases.
- * - resized_crop_flip: a part of 8 to 100 % of the area and of 3/4 to 4/3 in width by height
- *   (even in its logarithm), at any place, resized to size x size, mirrored in half of the cases;
- *   after ten draws that do not fit, the middle.
+ *   - An evaluation, or augment none. cifar10: the whole picture. images: the shorter side is
+ *     resized to `resize`, the longer side in proportion (rounded down). The sample is the middle
+ *     size x size pixels of that (a half rounded to even).
+ *   - crop_flip: the same, moved by -padding … padding pixels in each direction, and mirrored in
+ *     half of the cases.
+ *   - resized_crop_flip: a part at any place, with 8 to 100 % of the area and a ratio of width to
+ *     height of 3/4 to 4/3 (its logarithm is uniform). It is resized to size x size, and mirrored
+ *     in half of the cases. After ten draws that do not fit the picture, the middle.
  *
  * These are torchvision's Resize and CenterCrop, RandomCrop(size, padding) of a size x size image,
  * RandomResizedCrop and RandomHorizontalFlip. */
 struct dpt_view dpt_view_of(const struct dpt_view_rule *rule, int width, int height,
                             int64_t number);
 
-/* The sample: (size, size, 3) numbers (value / 255 - mean) / std of red, green and blue, in `ret`.
- * The means and deviations are those of CIFAR-10's images, or of ImageNet's. DPT_ENOMEM. */
+/* Writes the sample to `ret`: (size, size, 3) numbers (value / 255 - mean) / std of red, green and
+ * blue. The means and deviations are those of CIFAR-10's images, or of ImageNet's. DPT_ENOMEM. */
 DPT_MUST_USE enum dpt_status dpt_view_render(const struct dpt_view_rule *rule,
                                              const struct dpt_view *view,
                                              const struct dpt_picture *picture, float *ret,

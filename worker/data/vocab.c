@@ -105,7 +105,7 @@ const uint8_t *dpt_vocab_token(const struct dpt_vocab *vocab, int token, size_t 
     return vocab->bytes + vocab->texts[token].at;
 }
 
-/* The members of a tokenizer.json besides tokens and merges. */
+/* The hash of the members of a tokenizer.json other than tokens and merges. */
 static struct dpt_hash128 hash_of_hf(const struct dpt_vocab *vocab)
 {
     struct dpt_hash128 parts[DPT_STEPS_MAX + 3] = {

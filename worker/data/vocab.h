@@ -11,7 +11,7 @@ enum { DPT_BYTES = 256 };
 
 struct dpt_pattern;
 
-/* A slot of the table of merges: the pair left, right becomes `id`. */
+/* A slot of the table of merges: the pair (left, right) becomes token `id`. */
 struct dpt_merge {
     uint64_t pair; /* left << 32 | right */
     uint32_t rank; /* place in the list: the lowest merges first; DPT_RANK_NONE: empty slot */
@@ -38,11 +38,11 @@ struct dpt_step {
 };
 enum { DPT_STEPS_MAX = 16 };
 
-/* A token that a text is searched for before it is cut. */
+/* A token that is searched for in a text before the text is cut. */
 struct dpt_added {
     uint32_t id;
     uint32_t bytes; /* of its text */
-    uint8_t first;  /* the first of them */
+    uint8_t first;  /* the first byte of its text */
     bool special;
     bool late; /* searched for in the second pass, between the added tokens of the first */
 };
@@ -54,16 +54,18 @@ struct dpt_vocab {
     struct dpt_token_text *texts; /* (n_tokens) */
     uint8_t *bytes;               /* (n_bytes) of all tokens */
     uint32_t n_bytes;
-    uint32_t of_byte[DPT_BYTES]; /* the token of each single byte; DPT_TOKEN_NONE: left out */
+    uint32_t of_byte[DPT_BYTES]; /* the token of each single byte; DPT_TOKEN_NONE: none */
     struct dpt_merge *merges;    /* (merges_mask + 1), a power of two, open addressing */
     uint32_t merges_mask;
-    uint32_t *names; /* (names_mask + 1) token + 1 by its bytes, 0: empty; NULL: not needed */
+    /* Hash table by the bytes of a token (names_mask + 1): token + 1, or 0 in an empty slot. NULL:
+     * the vocabulary does not need it. */
+    uint32_t *names;
     uint32_t names_mask;
     bool ignore_merges; /* a piece with the bytes of a token becomes that token, without merges */
     struct dpt_step steps[DPT_STEPS_MAX];
     int n_steps;
     struct dpt_added *added;    /* (n_added) by pass, then first byte, then the longest first */
-    int n_added, n_added_plain; /* all; those that are not special */
+    int n_added, n_added_plain; /* number of all, and of those that are not special */
     int added_at[DPT_ADDED_PASSES][DPT_BYTES + 1]; /* index in `added` for each first byte */
     enum dpt_cuts cuts;
 };
@@ -89,7 +91,7 @@ DPT_MUST_USE enum dpt_status dpt_vocab_load_gpt2(struct dpt_vocab *vocab,
  *   added_tokens   special or not, normalized or not
  *   decoder        ByteLevel
  *   post_processor ByteLevel, TemplateProcessing or a Sequence of both: without effect, because
- *                  they add special tokens, and text is encoded without
+ *                  they add special tokens, and text is encoded without them
  *   truncation, padding: without effect, because they are for batches of requests
  *
  * Other members that would change a token (a normalizer, dropout, byte_fallback, fuse_unk, a prefix
@@ -103,12 +105,12 @@ DPT_MUST_USE enum dpt_status dpt_vocab_load_hf(struct dpt_vocab *vocab,
 /* Sorts vocab->added and fills vocab->added_at and n_added_plain. */
 void dpt_added_sort(struct dpt_vocab *vocab);
 
-/* The first added token of a pass at or after *at, the longest of those that begin there; NULL:
- * none. *at becomes its place, *ret_bytes its length. */
+/* The first added token of a pass at or after *at; of several that begin there, the longest. NULL:
+ * there is none. *at becomes the token's position, *ret_bytes its length. */
 const struct dpt_added *dpt_added_next(const struct dpt_vocab *vocab, int pass, const uint8_t *text,
                                        size_t bytes, size_t *at, size_t *ret_bytes);
 
-/* The merge of a pair: its slot, or an empty one. */
+/* The slot of the pair's merge, or an empty slot. */
 static inline const struct dpt_merge *dpt_vocab_merge(const struct dpt_vocab *vocab, uint32_t left,
                                                       uint32_t right)
 {

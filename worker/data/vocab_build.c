@@ -1,4 +1,4 @@
-/* Building a vocabulary: symbols, tokens by their bytes, the table of merges. */
+/* Builds a vocabulary: symbols, tokens by their bytes, the table of merges. */
 #include "worker/data/vocab_build.h"
 
 #include <stdlib.h>
@@ -17,8 +17,8 @@ void dpt_symbols_fill(struct dpt_symbols *symbols)
     }
 }
 
-/* The bytes of a token from its symbols. False: the text is empty, has another character, or has
- * more than `room` symbols. */
+/* Converts the symbols of a token to its bytes. False: the text is empty, has a character that is
+ * no symbol, or has more than `room` symbols. */
 static bool parse_symbols(const struct dpt_symbols *symbols, const char *text, size_t bytes,
                           uint8_t *ret, size_t room, size_t *ret_bytes)
 {
@@ -27,7 +27,7 @@ static bool parse_symbols(const struct dpt_symbols *symbols, const char *text, s
         const uint8_t a = (uint8_t)text[i], b = i + 1 < bytes ? (uint8_t)text[i + 1] : 0;
         unsigned c = a;
         i++;
-        if (a >= 0x80) { /* only two bytes reach below DPT_SYMBOLS */
+        if (a >= 0x80) { /* a character of two bytes; longer ones are no symbols */
             if (a < 0xc2 || a > 0xdf || (b & 0xc0) != 0x80)
                 return false;
             c = (a & 0x1fu) << 6 | (b & 0x3fu);
@@ -54,7 +54,7 @@ enum dpt_status dpt_vocab_reserve(struct dpt_vocab *vocab, size_t n, size_t byte
 {
     const uint32_t slots = power_of_two_above(2 * n);
     vocab->texts = calloc(n, sizeof *vocab->texts);
-    vocab->bytes = malloc(bytes + 1); /* + 1: of 0 bytes it may be NULL */
+    vocab->bytes = malloc(bytes + 1); /* + 1: malloc(0) may return NULL */
     vocab->names = calloc(slots, sizeof *vocab->names);
     vocab->names_mask = slots - 1;
     vocab->n_tokens = (int)n;
@@ -63,7 +63,7 @@ enum dpt_status dpt_vocab_reserve(struct dpt_vocab *vocab, size_t n, size_t byte
     return DPT_OK;
 }
 
-/* The slot of a token with these bytes, or the empty one for it. */
+/* The slot of the token with these bytes, or the empty slot for it. */
 static uint32_t slot_of(const struct dpt_vocab *vocab, const uint8_t *bytes, size_t n)
 {
     uint32_t at = (uint32_t)dpt_hash128(bytes, n).lo & vocab->names_mask;
@@ -130,7 +130,8 @@ enum dpt_status dpt_vocab_reserve_merges(struct dpt_vocab *vocab, size_t n, stru
         return dpt_fail_nomem(err, "tokenizer: %u merges", slots);
     vocab->merges_mask = slots - 1;
     for (uint32_t i = 0; i < slots; i++)
-        vocab->merges[i] = (struct dpt_merge){.rank = DPT_RANK_NONE}; /* no padding: hashed */
+        /* The struct has no padding: the bytes of the table are hashed. */
+        vocab->merges[i] = (struct dpt_merge){.rank = DPT_RANK_NONE};
     return DPT_OK;
 }
 

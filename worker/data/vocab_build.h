@@ -1,24 +1,25 @@
-/* Building a vocabulary: the functions that the readers of its files share. */
+/* Builds a vocabulary: functions that the readers of its files share. */
 #ifndef DPT_WORKER_DATA_VOCAB_BUILD_H
 #define DPT_WORKER_DATA_VOCAB_BUILD_H
 
 #include "worker/data/vocab.h"
 
-/* Files write a token's bytes as visible characters, its symbols: a byte that is printable in
- * Latin-1 (and no blank) as itself, the others, in order, as the characters from U+0100 on. */
+/* Files write a token's bytes as visible characters, its symbols. A byte that is printable in
+ * Latin-1 (and no blank) is written as itself. The other bytes, in order, are written as the
+ * characters from U+0100 on. */
 enum { DPT_SYMBOLS = 0x100 + 68 };
 struct dpt_symbols {
     int16_t byte_of[DPT_SYMBOLS]; /* -1: the character is no symbol */
 };
 void dpt_symbols_fill(struct dpt_symbols *symbols);
 
-/* Room for tokens 0 … n - 1, whose bytes are `bytes` at most in all, and for their names. All of it
- * is dpt_vocab_close's to free. */
+/* Makes room for tokens 0 … n - 1, for at most `bytes` bytes of all tokens, and for their names.
+ * dpt_vocab_close frees the memory. */
 DPT_MUST_USE enum dpt_status dpt_vocab_reserve(struct dpt_vocab *vocab, size_t n, size_t bytes,
                                                struct dpt_err *err);
 
-/* The id of `token`, which no other token may have. Fails with `refusal` if another token
- * has the id, or the id is not in 0 … n - 1. `id` -1: the file has no integer. */
+/* Returns the id of `token`. Fails with `refusal` if another token has this id, or the id is not in
+ * 0 … n - 1. `id` -1: the file has no integer. */
 DPT_MUST_USE enum dpt_status dpt_vocab_check_id(const struct dpt_vocab *vocab, const char *token,
                                                 int64_t id, enum dpt_status refusal, uint32_t *ret,
                                                 struct dpt_err *err);
@@ -26,12 +27,12 @@ DPT_MUST_USE enum dpt_status dpt_vocab_check_id(const struct dpt_vocab *vocab, c
 /* Sets the bytes of token `id`. */
 void dpt_vocab_set_text(struct dpt_vocab *vocab, uint32_t id, const void *text, size_t bytes);
 
-/* Sets the bytes of token `id` from its symbols, and lets dpt_vocab_find find it by them. False,
- * and without effect: the text is empty, or has other characters than symbols. */
+/* Sets the bytes of token `id` from its symbols, so that dpt_vocab_find finds it by these bytes.
+ * False, without effect: the text is empty, or has a character that is no symbol. */
 bool dpt_vocab_add_symbols(struct dpt_vocab *vocab, uint32_t id, const struct dpt_symbols *symbols,
                            const char *text);
 
-/* Room for `n` merges at most; none is there yet. */
+/* Makes room for at most `n` merges. The table starts empty. */
 DPT_MUST_USE enum dpt_status dpt_vocab_reserve_merges(struct dpt_vocab *vocab, size_t n,
                                                       struct dpt_err *err);
 
@@ -41,12 +42,13 @@ struct dpt_merge_text {
     size_t bytes[2];
 };
 
-/* Finds the left token, the right token and their result by name; -1: there is no such token.
- * False: a text has other characters than symbols; its token and the tokens after it are -1. */
+/* Finds the left token, the right token and their result by their bytes; -1: there is no such
+ * token. False: a text has a character that is no symbol; the ids of its token and of the later
+ * tokens are -1. */
 bool dpt_vocab_find_merge(const struct dpt_vocab *vocab, const struct dpt_symbols *symbols,
                           const struct dpt_merge_text *merge, int ret_id[3]);
 
-/* Adds the merge of id[0] and id[1] to id[2]; of a pair that is put again the last rank counts. */
+/* Adds the merge of id[0] and id[1] to id[2]. If the pair has a merge, the new rank replaces it. */
 void dpt_vocab_put_merge(struct dpt_vocab *vocab, const int id[3], uint32_t rank);
 
 /* Frees the names, which only an encoder with ignore_merges needs. */

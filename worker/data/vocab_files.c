@@ -13,7 +13,7 @@
 
 static const char end_of_text[] = "<|endoftext|>";
 
-/* Of the files that OpenAI published with GPT-2. */
+/* Checksums of the files that OpenAI published with GPT-2. */
 static const char vocab_bpe_sha256[] =
     "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5";
 static const char encoder_json_sha256[] =
@@ -43,7 +43,7 @@ static enum dpt_status add_token(struct loading *loading, const char *token, con
     const json_int_t number = json_is_integer(value) ? json_integer_value(value) : -1;
     uint32_t id = 0;
     DPT_TRY(dpt_vocab_check_id(vocab, token, number, DPT_ECORRUPT, &id, err));
-    if (strcmp(token, end_of_text) == 0) { /* no text is encoded as this token: it gets no name */
+    if (strcmp(token, end_of_text) == 0) { /* no text becomes this token: it gets no name */
         dpt_vocab_set_text(vocab, id, token, strlen(token));
         vocab->end_of_text = (int)id;
         return DPT_OK;
@@ -102,9 +102,9 @@ static enum dpt_status load_tokens(struct loading *loading, const struct known *
 
 /* ---------------------------------------------------------------- vocab.bpe */
 
-/* One line, "LEFT RIGHT", the merge of rank `rank`. An earlier line must make both parts and no
- * earlier line the result: then merging the lowest rank, leftmost first, is equal to OpenAI's
- * encoder, which merges all pairs of a rank at once. */
+/* Adds one line, "LEFT RIGHT", as the merge of rank `rank`. Earlier lines must make both parts, and
+ * no earlier line may make the result. Then merging the pair of the lowest rank, the leftmost
+ * first, gives the same tokens as OpenAI's encoder, which merges all pairs of a rank at once. */
 static enum dpt_status add_merge(struct loading *loading, const char *line, size_t bytes, int rank,
                                  struct dpt_err *err)
 {

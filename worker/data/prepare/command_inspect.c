@@ -36,13 +36,13 @@ struct inspect {
 
 /* ---------------------------------------------------------------- text */
 
-/* A control character of two bytes: U+0080 … U+009F, which terminals obey too. */
+/* Whether this is a control character of two bytes: U+0080 … U+009F, which terminals obey, too. */
 static bool is_c1(const uint8_t *text, size_t bytes)
 {
     return bytes >= 2 && text[0] == 0xc2 && text[1] <= 0x9f;
 }
 
-/* Prints valid UTF-8 as it is, control characters and invalid bytes as \n or \xNN. */
+/* Prints valid UTF-8 unchanged, and control characters and invalid bytes as \n or \xNN. */
 static void print_escaped(const uint8_t *text, size_t bytes)
 {
     for (size_t at = 0; at < bytes;) {

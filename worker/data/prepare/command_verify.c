@@ -30,7 +30,7 @@ static const char help[] =
     "Exit codes: 0 all good, 1 damaged or absent, 2 usage.\n";
 
 struct verify {
-    int64_t vocab; /* 0: by the record, or the kind of shard */
+    int64_t vocab; /* 0: the record's, or that of the shard's kind */
     int good, bad;
     int64_t tokens;
 };
@@ -135,7 +135,7 @@ static void verify_file(struct verify *verify, char *path)
 
 /* ---------------------------------------------------------------- a folder */
 
-/* Counts the listed files that are absent as bad; verify_folder reads those that are there. */
+/* Counts listed files that are absent as bad. verify_folder reads the files that are there. */
 static enum dpt_status check_listed_files(struct verify *verify, const char *dir,
                                           struct dpt_err *err)
 {

@@ -1,4 +1,4 @@
-/* The cutter: the next part of the inputs, and its split. */
+/* The cutter: reads the next block of the inputs and decides its split. */
 #include "worker/data/prepare/cut.h"
 
 #include "base/array.h"
@@ -30,14 +30,15 @@ static void count_lines(const uint8_t *text, size_t bytes, int64_t *lines, int64
 
 /* ---------------------------------------------------------------- blocks */
 
-/* The place behind the last end of a line in the first `bytes` bytes; 0: there is none. */
+/* The position after the last line end in the first `bytes` bytes; 0: there is none. */
 static size_t end_of_last_line(const struct dpt_block *block, size_t bytes)
 {
     const uint8_t *end = memrchr(block->text, '\n', bytes);
     return end ? (size_t)(end - block->text) + 1 : 0;
 }
 
-/* Reads from at.offset up to `end` at most: a block, or more until there is a place to cut. */
+/* Reads a block from at.offset on, up to `end` at most. If the block has no place to cut, reads
+ * more until there is one. */
 static enum dpt_status read_block(struct dpt_cutter *cutter, struct dpt_block *block, int64_t end,
                                   struct dpt_err *err)
 {
@@ -97,7 +98,7 @@ static int64_t stretches_of(const struct dpt_cutter *cutter, const struct dpt_in
     return (input->file.bytes + cutter->stretch_bytes - 1) / cutter->stretch_bytes;
 }
 
-/* The place of the first line that begins at byte `at` or later; else the end of the file. */
+/* The position of the first line that begins at byte `at` or later; else the end of the file. */
 static enum dpt_status first_line_from(const struct dpt_input *input, int64_t at, int64_t *ret,
                                        struct dpt_err *err)
 {
@@ -120,7 +121,7 @@ static enum dpt_status first_line_from(const struct dpt_input *input, int64_t at
     return DPT_OK;
 }
 
-/* The runs of the file. A stretch begins at the first line that begins in it or behind it. */
+/* Finds the runs of the file. A stretch begins at the first line that begins in it or after it. */
 static enum dpt_status find_runs(struct dpt_cutter *cutter, const struct dpt_input *input,
                                  struct dpt_err *err)
 {
@@ -137,7 +138,7 @@ static enum dpt_status find_runs(struct dpt_cutter *cutter, const struct dpt_inp
         struct dpt_cut_run *last = cutter->n_runs > 0 ? &runs[cutter->n_runs - 1] : NULL;
         if (i + 1 < n)
             DPT_TRY(first_line_from(input, (i + 1) * cutter->stretch_bytes, &end, err));
-        if (end == begin) /* a line that is longer than a stretch */
+        if (end == begin) /* a line is longer than a stretch */
             continue;
         if (last && last->split == split)
             last->end = end;

@@ -11,7 +11,7 @@
 enum {
     DPT_BLOCK_BYTES_MIN = 1024,
     DPT_BLOCK_BYTES_MAX = 256 << 20, /* also of a line of .jsonl, and of text without white space */
-    DPT_STRETCHES = 200,             /* of a text that is split at lines, about */
+    DPT_STRETCHES = 200,             /* about; of a text that is split at lines */
     DPT_STRETCH_BYTES_MIN = 1 << 10,
     DPT_STRETCH_BYTES_MAX = 16 << 20
 };
@@ -30,7 +30,7 @@ struct dpt_cut_options {
     enum dpt_cuts cuts; /* places to cut; dpt_encode sets the vocabulary's */
 };
 
-/* The place of the next block; all zeros at first. The state stores it. */
+/* The position of the next block; all zeros at first. The state file stores it. */
 struct dpt_cut_position {
     int64_t file, offset;
     int64_t unit; /* documents or stretches before this file; in .jsonl: before this line */
@@ -47,9 +47,9 @@ struct dpt_cutter {
     struct dpt_cut_options options;
     const struct dpt_inputs *inputs; /* borrowed */
     struct dpt_cut_position at;
-    int64_t units, val_units; /* units drawn by lot; those of them in validation */
+    int64_t units, val_units; /* units drawn by lot; of these, units in validation */
     int64_t stretch_bytes;
-    struct dpt_cut_run *runs; /* (n_runs) of the file at.file; 0: not found yet */
+    struct dpt_cut_run *runs; /* (n_runs) of the file at.file; n_runs 0: not found yet */
     int n_runs;
 };
 
@@ -71,21 +71,22 @@ DPT_MUST_USE enum dpt_status dpt_cutter_init(struct dpt_cutter *cutter,
                                              const struct dpt_inputs *inputs, struct dpt_err *err);
 void dpt_cutter_fini(struct dpt_cutter *cutter);
 
-/* Continues at `at`, the `after` of an earlier block. */
+/* Continues at `at`, which is the `after` of an earlier block. */
 void dpt_cutter_seek(struct dpt_cutter *cutter, struct dpt_cut_position at);
 
 bool dpt_cutter_at_end(const struct dpt_cutter *cutter);
 
-/* Reads the next block; not at the end. Blocks on the disk. */
+/* Reads the next block. The cutter must not be at the end. Blocks on the disk. */
 DPT_MUST_USE enum dpt_status dpt_cutter_next(struct dpt_cutter *cutter, struct dpt_block *block,
                                              struct dpt_err *err);
 
-/* The split of document `unit` of an input: by lot. */
+/* The split of document `unit` of an input, drawn by lot; without lots, the split that was
+ * named. */
 enum dpt_split dpt_cutter_split(const struct dpt_cutter *cutter, const struct dpt_input *input,
                                 int64_t unit);
 
-/* Whether the line of .jsonl, given without its end, has white space alone; it counts as no line.
- */
+/* Whether the .jsonl line, given without its end, has only white space. Such a line is no
+ * document. */
 bool dpt_line_is_blank(const uint8_t *line, size_t bytes);
 
 #endif

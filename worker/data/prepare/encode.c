@@ -10,8 +10,8 @@
 #include <jansson.h>
 #include <sys/stat.h>
 
-/* Text between two saves of the state, in blocks. A process that dies loses at most that much work,
- * and the blocks that the threads hold. */
+/* Text between two saves of the state, in blocks. A process that dies loses at most this much work,
+ * and the blocks that its threads hold. */
 enum { BLOCKS_PER_SAVE = 32 };
 
 struct encode {
@@ -26,7 +26,7 @@ struct encode {
     size_t unsaved;     /* bytes of text written since the last save */
 };
 
-/* Everything on which the bytes of the shards depend. */
+/* All settings that decide the bytes of the shards. */
 static json_t *make_settings(const struct dpt_encode_options *options,
                              const struct dpt_vocab *vocab, const struct dpt_inputs *inputs)
 {
@@ -117,8 +117,8 @@ static enum dpt_status encode_blocks(struct encode *e, struct dpt_err *err)
     }
 }
 
-/* The record of a finished folder has no times of inputs: an input that is newer than the record
- * was changed since. */
+/* The record of a finished folder does not have the times of the inputs, so an input that is newer
+ * than the record counts as changed. */
 static enum dpt_status check_not_newer(const struct encode *e, struct dpt_err *err)
 {
     struct stat st;

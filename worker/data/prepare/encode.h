@@ -1,9 +1,8 @@
 /* dpt-data encode: text files to shards, on all cores.
  *
- * The caller's thread reads blocks in order and writes their tokens in order; the other threads
- * encode. The bytes written depend on the inputs and the settings alone, not on the number of
- * threads, the size of blocks or the number of times that the process died and was started again.
- */
+ * The caller's thread reads blocks and writes their tokens, both in order; the other threads
+ * encode. The written bytes depend on the inputs and the settings alone. They do not depend on the
+ * number of threads, the size of blocks, or how often the process died and was started again. */
 #ifndef DPT_WORKER_DATA_PREPARE_ENCODE_H
 #define DPT_WORKER_DATA_PREPARE_ENCODE_H
 
@@ -17,7 +16,7 @@ struct dpt_encode_options {
     const char *out;      /* folder */
     const char *text_key; /* of .jsonl: the member that holds the text */
     int64_t shard_tokens;
-    int threads; /* that encode */
+    int threads; /* threads that encode */
     /* Called by the caller's thread at the start and after every block; may be NULL. */
     void (*progress)(void *ctx, int64_t bytes_done, int64_t bytes_all, int64_t tokens);
     void *progress_ctx;
@@ -30,7 +29,7 @@ struct dpt_encode_result {
     } split[DPT_SPLIT_COUNT];
     int vocab;             /* tokens that the tokenizer has */
     int64_t replaced;      /* sequences of invalid UTF-8 that became U+FFFD */
-    int64_t resumed_bytes; /* of the inputs, encoded by an earlier process */
+    int64_t resumed_bytes; /* bytes of the inputs that an earlier process encoded */
     bool was_done;         /* the folder was finished before this call */
 };
 

@@ -23,7 +23,7 @@ void dpt_inputs_fini(struct dpt_inputs *inputs)
     *inputs = (struct dpt_inputs){0};
 }
 
-/* Refuses, by its first bytes, a file that holds its text in another form. */
+/* Refuses a file whose first bytes show that its text is compressed or in a Parquet file. */
 static enum dpt_status check_is_text(const struct dpt_data_file *file, struct dpt_err *err)
 {
     static const struct {

@@ -31,7 +31,8 @@ DPT_MUST_USE enum dpt_status dpt_inputs_add(struct dpt_inputs *inputs, const cha
                                             const char *endings, bool val, struct dpt_err *err);
 void dpt_inputs_fini(struct dpt_inputs *inputs);
 
-/* Of every path, kind and size, in order; with the times of their last change, or without. */
+/* The hash of every path, kind and size, in order; with `times` also of the times of the last
+ * changes. */
 void dpt_inputs_hash(const struct dpt_inputs *inputs, bool times, char ret_hex[DPT_HASH_HEX_BYTES]);
 
 #endif

@@ -21,10 +21,10 @@ struct dpt_job_options {
     const char *text_key;
 };
 
-/* Fills all members of the job but its block. `*encoder` belongs to the calling thread; NULL: it is
- * created here. Each document begins with <|endoftext|>, where the vocabulary has it, as in the
- * shards of llm.c; a text in stretches has one wherever it continues after a stretch of the other
- * split. A document without text has no tokens. */
+/* Encodes the block and fills all other members of the job. `*encoder` belongs to the calling
+ * thread; NULL: it is created here. Each document begins with <|endoftext|>, if the vocabulary has
+ * it, as in the shards of llm.c. A text that is split in stretches has one wherever it continues
+ * after a stretch of the other split. A document without text has no tokens. */
 void dpt_job_encode(const struct dpt_job_options *options, struct dpt_encoder **encoder,
                     struct dpt_job *job);
 

@@ -59,7 +59,7 @@ static void *encode_jobs(void *ctx)
     return NULL;
 }
 
-/* Starts the threads with all signals blocked: they are the main thread's. */
+/* Starts the threads with all signals blocked, so that the main thread gets them. */
 static enum dpt_status start_threads(struct dpt_job_pool *pool, int n, struct dpt_err *err)
 {
     sigset_t all, before;

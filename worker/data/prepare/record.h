@@ -1,4 +1,4 @@
-/* The tokenizer of a shard by the record beside it, dpt-data.json. */
+/* Reads the tokenizer of a shard from the record beside it, dpt-data.json. */
 #ifndef DPT_WORKER_DATA_PREPARE_RECORD_H
 #define DPT_WORKER_DATA_PREPARE_RECORD_H
 

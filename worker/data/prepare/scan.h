@@ -5,7 +5,7 @@
 #include "base/sha256.h"
 #include "worker/data/source.h"
 
-/* Numbers of tokens that are counted one by one. */
+/* Tokens below this number are counted one by one. */
 enum { DPT_SCAN_TOKENS = 1 << 18 };
 
 struct dpt_scan {

@@ -1,4 +1,4 @@
-/* Growing shards, full shards, and the resume of both. */
+/* Growing shards and full shards, and how an encode resumes them. */
 #include "worker/data/prepare/shards.h"
 
 #include "base/cursor.h"
@@ -189,7 +189,7 @@ enum dpt_status dpt_shards_save(struct dpt_shards *shards, struct dpt_err *err)
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
         if (shards->list[s].fd >= 0)
             DPT_TRY(dpt_disk_sync(shards->list[s].fd, shards->dir, err));
-    DPT_TRY(dpt_disk_sync(shards->dir_fd, shards->dir, err)); /* the parts' names */
+    DPT_TRY(dpt_disk_sync(shards->dir_fd, shards->dir, err)); /* the parts' names become durable */
     DPT_TRY(dpt_state_write(shards, err));
     if (!dpt_shards_want_save(shards))
         return DPT_OK;
@@ -267,8 +267,8 @@ static enum dpt_status reopen_part(struct dpt_shards *shards, struct dpt_shard_l
     return dpt_disk_truncate(list->fd, bytes, path, err);
 }
 
-/* Shards in a folder without state or record were made by another program, and are refused; parts
- * are left of an encode that died before its first save, and are removed. */
+/* Refuses shards in a folder without state or record: another program made them. Removes parts,
+ * which are left of an encode that died before its first save. */
 static enum dpt_status refuse_foreign_shards(struct dpt_shards *shards, struct dpt_err *err)
 {
     char path[PATH_MAX];
@@ -284,7 +284,8 @@ static enum dpt_status refuse_foreign_shards(struct dpt_shards *shards, struct d
     return DPT_OK;
 }
 
-/* A file that dpt_fs_write_file_atomic leaves of a process that died in it. */
+/* Whether this is a file that dpt_fs_write_file_atomic left in a process that died during the
+ * call. */
 static bool is_temporary(const char *name)
 {
     static const char *const files[] = {DPT_STATE_NAME, DPT_RECORD_NAME, DPT_SUMS_NAME};

@@ -11,7 +11,7 @@ enum { DPT_STATE_VERSION = 1, DPT_STATE_BYTES_MAX = 64 << 20 };
 DPT_MUST_USE enum dpt_status dpt_state_write(const struct dpt_shards *shards, struct dpt_err *err);
 
 /* Reads the state, if there is one, into the lists and the progress. *ret_found: there is one.
- * DPT_EREFUSED names the first setting that differs, or says that the inputs do. */
+ * DPT_EREFUSED names the first setting that differs, or says that the inputs differ. */
 DPT_MUST_USE enum dpt_status dpt_state_read(struct dpt_shards *shards, bool *ret_found,
                                             struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_state_remove(const struct dpt_shards *shards, struct dpt_err *err);
