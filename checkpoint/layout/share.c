@@ -3,7 +3,7 @@
 
 #include "base/err.h"
 
-/* The number of writers whose shards are of `of`; 0: these shards are not a cover. */
+/* The number of writers whose shards have this `of`; 0: these shards are not a cover. */
 static int cover_size(const struct dpt_shard *shards, int n, int of)
 {
     int size = 0;

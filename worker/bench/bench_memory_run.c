@@ -1,4 +1,4 @@
-/* Starting the programs, waiting for their end, reading what they left. */
+/* Starts the programs, waits for their end, reads the ranks' reports. */
 #include "worker/bench/bench_memory_run.h"
 
 #include "base/clock.h"
@@ -13,7 +13,7 @@ enum { TEXT_BYTES = 100 * 1000, SERVER = MEM_NODES_MAX };
 struct cluster {
     char dir[BENCH_PATH_BYTES / 2];
     int port;
-    pid_t pids[MEM_NODES_MAX + 1]; /* of the nodes, of the server; 0: none */
+    pid_t pids[MEM_NODES_MAX + 1]; /* of the nodes, last of the server; 0: not started */
 };
 
 static enum dpt_status write_files(const struct cluster *c, const struct mem_run *run,

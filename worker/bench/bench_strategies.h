@@ -15,7 +15,7 @@ enum {
     ST_RANKS_MAX = 8,
     ST_ROUNDS_MAX = 15,
     ST_STEPS_MAX = 1000, /* of a run */
-    ST_WARMUP_STEPS = 2, /* of each run that are not counted */
+    ST_WARMUP_STEPS = 2, /* steps of each run that are not counted */
     ST_MODEL_BYTES = 256
 };
 

@@ -256,7 +256,7 @@ static enum dpt_status train_steps(const struct dpt_config *config, const char *
 
 /* The rates that one size of micro-batch is compared with. */
 struct yardstick {
-    double gemm_gflops;               /* of this machine's cores; 0: computed elsewhere */
+    double gemm_gflops;               /* gemm rate of this machine's cores; 0: a GPU computes */
     char chip[DPT_DEVICE_NAME_BYTES]; /* "": the CPU */
     double peak;                      /* FLOP/s of the chip; 0: not known */
 };

@@ -17,7 +17,7 @@ enum { KEY_BYTES = 16, KEPT_IDS_MAX = 7, ENTRIES = 1 << 15 };
 
 struct entry {
     uint64_t key[2];  /* the piece, then zeros */
-    uint8_t bytes, n; /* of the piece (0: an empty entry); of its ids */
+    uint8_t bytes, n; /* bytes of the piece (0: an empty entry); number of its ids */
     uint32_t ids[KEPT_IDS_MAX];
 };
 _Static_assert(sizeof(struct entry) == 48, "an entry has little padding");
@@ -27,7 +27,7 @@ struct dpt_encoder {
     struct entry *entries;         /* (ENTRIES) */
     struct dpt_bpe_space space;
     struct dpt_matcher *matcher; /* created when a pattern is first used */
-    struct dpt_tokens *tokens;   /* of the present call; borrowed */
+    struct dpt_tokens *tokens;   /* of the current call; borrowed */
     uint8_t *prefixed, *repaired;
     size_t prefixed_room, repaired_room;
     bool take_special;
@@ -166,7 +166,7 @@ static enum dpt_status cut_by_pattern(struct dpt_encoder *encoder, int i, const 
 static enum dpt_status put_prefix(struct dpt_encoder *encoder, int i, const uint8_t *text,
                                   size_t bytes, size_t room, struct dpt_err *err)
 {
-    DPT_ASSERT(text != encoder->prefixed); /* a vocabulary has one such step at most */
+    DPT_ASSERT(text != encoder->prefixed); /* a vocabulary has at most one PREFIX step */
     if (text[0] == ' ')
         return encode_from_step(encoder, i + 1, text, bytes, room, err);
     if (!dpt_array_reserve(&encoder->prefixed, &encoder->prefixed_room, bytes + 1, 1))

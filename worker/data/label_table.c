@@ -53,7 +53,8 @@ int64_t dpt_label_table_line(const struct dpt_label_table *table)
     return table->rows.line;
 }
 
-/* Before the first row: skips the byte order mark of UTF-8, refuses those of UTF-16. */
+/* Call before the first row is read. Skips the byte order mark of UTF-8; refuses those of
+ * UTF-16. */
 static enum dpt_status skip_byte_order_mark(struct dpt_label_table *table, struct dpt_err *err)
 {
     static const uint8_t utf8[] = {0xef, 0xbb, 0xbf}, little[] = {0xff, 0xfe}, big[] = {0xfe, 0xff};

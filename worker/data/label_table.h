@@ -26,7 +26,7 @@ struct dpt_label_table {
     bool jsonl, started;
     int columns;     /* of a .csv or .tsv file */
     int text, label; /* the two columns, from 0 */
-    void *json;      /* of the present row of a .jsonl file */
+    void *json;      /* the current row of a .jsonl file */
 };
 
 struct dpt_label_table_row {

@@ -59,7 +59,7 @@ static enum dpt_status add_text(struct dpt_labelled *l, const uint32_t *ids, int
 struct reading {
     struct dpt_label_table table;
     struct dpt_encoder *encoder;
-    struct dpt_tokens tokens; /* of a row */
+    struct dpt_tokens tokens; /* of the current row */
     int64_t replaced_line;    /* of the first row that is not UTF-8; 0: none so far */
 };
 

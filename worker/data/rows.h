@@ -22,7 +22,7 @@ enum dpt_rows_state {
     DPT_ROWS_FIELD,      /* before the first byte of a field */
     DPT_ROWS_PLAIN,      /* in a field */
     DPT_ROWS_QUOTED,     /* between its quotes */
-    DPT_ROWS_AFTER_QUOTE /* behind a quote that ends the field or is the first of two */
+    DPT_ROWS_AFTER_QUOTE /* after a quote that ends the field or is the first of two */
 };
 
 /* Zero-initialise, then set `form`. */
@@ -54,7 +54,7 @@ DPT_MUST_USE enum dpt_status dpt_rows_feed(struct dpt_rows *rows, const void *da
 DPT_MUST_USE enum dpt_status dpt_rows_end(struct dpt_rows *rows, bool *ret_row,
                                           struct dpt_err *err);
 
-/* Field `i` of the row, with a NUL behind its bytes. */
+/* Field `i` of the row, followed by a NUL. */
 const char *dpt_rows_field(const struct dpt_rows *rows, int i, size_t *ret_bytes);
 
 #endif

@@ -15,10 +15,10 @@
 #include <stdint.h>
 
 enum {
-    DPT_VOCAB_TOKENS_MAX = 1 << 24, /* as of model.vocab */
+    DPT_VOCAB_TOKENS_MAX = 1 << 24, /* the limit of model.vocab */
     DPT_VOCAB_FILE_BYTES_MAX = 16 << 20,
     DPT_TOKENIZER_JSON_BYTES_MAX = 256 << 20,
-    DPT_ENCODE_BYTES_MAX = 256 << 20 /* of one call */
+    DPT_ENCODE_BYTES_MAX = 256 << 20 /* limit of one call */
 };
 
 struct dpt_vocab;
@@ -30,12 +30,12 @@ bool dpt_tokenizer_named(const char *name, enum dpt_tokenizer *ret);
 
 struct dpt_vocab_options {
     enum dpt_tokenizer kind;
-    /* Of kind GPT2: the files as OpenAI published them. Files with other contents are refused
-     * unless `any_vocab`, because their tokens would not be those of published models, shards and
-     * tools. Their form is checked in any case. */
+    /* For kind GPT2: the two files as OpenAI published them. Files with other contents are refused
+     * unless `any_vocab`, because their tokens would differ from those of published models, shards
+     * and tools. The form of the files is always checked. */
     const char *vocab_bpe, *encoder_json;
     bool any_vocab;
-    const char *tokenizer_json; /* of kind HF */
+    const char *tokenizer_json; /* for kind HF */
     /* Errors name options of a command line (--tokenizer-json) instead of keys of the config
      * (data.tokenizer_json). */
     bool by_options;

@@ -7,7 +7,7 @@
 #include <math.h>
 
 enum {
-    TRIES = 10, /* of torchvision's RandomResizedCrop */
+    TRIES = 10, /* as in torchvision's RandomResizedCrop */
     EXP_TERMS = 16,
     CHANNELS = DPT_PICTURE_CHANNELS
 };

@@ -28,7 +28,7 @@ struct loading {
 
 /* One of the two files. */
 struct known {
-    const char *path, *key; /* of the config, or the option */
+    const char *path, *key; /* key: the config key or the option that names the path */
     const char *name, *sha256;
     char *text; /* owned */
     size_t bytes;

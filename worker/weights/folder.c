@@ -1,4 +1,5 @@
-/* A Hugging Face folder, written beside its place and renamed (folder.h). */
+/* Writes a Hugging Face folder under a temporary name beside its place, then renames it
+ * (folder.h). */
 #include "worker/weights/folder.h"
 
 #include "base/fs.h"

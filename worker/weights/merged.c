@@ -10,7 +10,7 @@ struct dpt_merged {
     const struct dpt_config *config;
     const char *folder; /* of the base */
     struct dpt_checkpoint *checkpoint;
-    struct dpt_model *model; /* of adapters */
+    struct dpt_model *model; /* the trained tensors; its base has all weights */
     struct dpt_published *base;
     struct dpt_hash128 hash; /* of the elements of the base that were read so far */
     int next_param;          /* the next element to read is next_first of tensor next_param */

@@ -14,7 +14,7 @@ DPT_MUST_USE enum dpt_status dpt_checkpoint_weights(struct dpt_checkpoint *check
 struct dpt_merged;
 
 /* Opens the base in `folder` for a checkpoint whose config has train.lora. Borrows all arguments.
- * Errors as of dpt_published_open. Owned by the caller, one thread at a time. */
+ * Errors are those of dpt_published_open. Owned by the caller, one thread at a time. */
 DPT_MUST_USE enum dpt_status dpt_merged_open(const struct dpt_config *config, const char *folder,
                                              struct dpt_checkpoint *checkpoint,
                                              struct dpt_merged **ret, struct dpt_err *err);

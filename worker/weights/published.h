@@ -31,8 +31,8 @@ DPT_MUST_USE enum dpt_status dpt_published_open(const char *dir, const struct dp
                                                 struct dpt_published **ret, struct dpt_err *err);
 void dpt_published_close(struct dpt_published **published);
 
-/* The number of labels of score.weight in folder `dir`; 0: there is no such tensor. Errors as of
- * opening the folder's files. */
+/* The number of labels of score.weight in folder `dir`; 0: there is no such tensor. Errors are
+ * those of opening the folder's files. */
 DPT_MUST_USE enum dpt_status dpt_published_labels(const char *dir, int64_t *ret,
                                                   struct dpt_err *err);
 

@@ -39,8 +39,8 @@ struct dpt_args {
         "--any-vocab", .flag = &(vocab).any_vocab                                                  \
     }
 
-/* Reads the whole command line. Returns -1 if the command shall run. Else it has printed the help
- * or one line about the wrong usage, and returns the exit code. */
+/* Parses the whole command line. Returns -1 if the command must run. Otherwise the function has
+ * printed the help, or one line about the wrong usage, and returns the exit code. */
 int dpt_args_read(struct dpt_args *args);
 
 #endif
