@@ -1,4 +1,4 @@
-/* Folders by descriptor, and the calls of the write path (io.h). */
+/* Opens and makes folders by descriptor; the system calls of the write path (io.h). */
 #include "checkpoint/io.h"
 
 #include "base/fs.h"

@@ -53,7 +53,7 @@ DPT_MUST_USE enum dpt_status dpt_io_create(const struct dpt_folder *folder, cons
                                            int *ret_fd, char *ret_path, struct dpt_err *err);
 /* Opens a file of `bytes` bytes that several processes write; the first process creates it.
  * Reserves its space if the file system can, so that a full disk fails here. DPT_EEXIST: the name
- * belongs to another kind of file. */
+ * belongs to a link, to another kind of file, to a larger file or to one with several names. */
 DPT_MUST_USE enum dpt_status dpt_io_create_shared(const struct dpt_folder *folder, const char *name,
                                                   int64_t bytes, int *ret_fd, char *ret_path,
                                                   struct dpt_err *err);

@@ -1,4 +1,4 @@
-/* Manifests and reports as sealed JSON (manifest.h). */
+/* Prints and parses manifests and reports as sealed JSON (manifest.h). */
 #include "checkpoint/manifest.h"
 
 #include "base/fs.h"

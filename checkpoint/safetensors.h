@@ -45,8 +45,8 @@ void dpt_safetensors_fini(struct dpt_safetensors *header);
 DPT_MUST_USE enum dpt_status dpt_tensor_bytes(const struct dpt_checkpoint_tensor *tensor,
                                               int64_t *ret_bytes, struct dpt_err *err);
 
-/* The length and the JSON for a file that holds these tensors one after another in one dtype.
- * Blanks after the JSON align the data. Owned. */
+/* Prints the length and the JSON of a file that holds these tensors one after another, in one
+ * dtype. Blanks after the JSON align the data. Owned. */
 DPT_MUST_USE enum dpt_status dpt_safetensors_print(const struct dpt_checkpoint_tensor *tensors,
                                                    int n_tensors, enum dpt_safetensors_dtype dtype,
                                                    char **ret_head, size_t *ret_bytes,
