@@ -6,8 +6,8 @@
 
 #include <stdint.h>
 
-/* Allocations so far on all threads but the calling one, which is left out from its first call on.
- */
+/* Allocations so far, on all threads except those that call this function. A calling thread is left
+ * out from its first call on. */
 int64_t dpt_alloc_count_others(void);
 
 #endif

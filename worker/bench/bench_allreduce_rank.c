@@ -1,5 +1,5 @@
 /* A rank of dpt-bench allreduce: ddp's own all-reduce (lanes in tree order, buckets of the default
- * size, its communication thread) over vectors of the sizes asked for. */
+ * size, its communication thread) over vectors of the requested sizes. */
 #include "base/clock.h"
 #include "base/cores.h"
 #include "kernels/device.h"

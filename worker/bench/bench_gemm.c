@@ -1,8 +1,9 @@
-/* dpt-bench gemm: the rate of products on this machine, the yardstick for a training step.
+/* dpt-bench gemm: the rate of matrix products on this machine. Other benches compare the rate of a
+ * training step with it.
  *
- * Square products of 2048 and 4096, and those of GPT-2 124M at 256 and 1,024 rows: forward with
- * weights packed ahead, and the two backward products as the ops run them. The machine's gemm rate
- * is the best of the shapes' medians. */
+ * The products are square ones of 2048 and 4096, and those of GPT-2 124M at 256 and 1,024 rows:
+ * forward with weights packed ahead, and the two backward products as the ops run them. The
+ * machine's gemm rate is the best of the shapes' medians. */
 #include "kernels/cpu/gemm.h"
 #include "worker/bench/bench.h"
 
@@ -17,7 +18,7 @@ struct shape {
 
 enum { SHAPES_MAX = 64 };
 
-/* A layer (in, out) at `rows` rows: forward, the inputs' gradient, the weights' gradient. */
+/* Adds a layer (in, out) at `rows` rows: forward, the inputs' gradient, the weights' gradient. */
 static int add_layer(struct shape *to, int64_t rows, const char *const names[3], int64_t in,
                      int64_t out)
 {
@@ -57,7 +58,7 @@ static void multiply_once(void *ctx)
     dpt_cpu_gemm(j->s, &j->g);
 }
 
-/* x (n) = normal values, made in parts in the memory of the result. */
+/* Fills x (n) with normal values. Draws them in parts, in the memory of the result. */
 static void fill_normal_values(struct dpt_stream *stream, enum dpt_dtype dtype, int64_t n,
                                float *part, size_t part_bytes, void *x)
 {

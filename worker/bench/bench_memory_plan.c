@@ -186,7 +186,7 @@ static enum dpt_status plan_world(const struct dpt_config *config, const struct 
     return add_row(rows, &row, err);
 }
 
-/* The config with the strategy `section` and the number of nodes. */
+/* Loads the config with strategy `section` and this number of nodes. */
 static enum dpt_status load_config(const struct memory_plan *plan, const char *section, int nodes,
                                    struct dpt_config *ret, struct dpt_err *err)
 {

@@ -1,4 +1,4 @@
-/* Starting, ending and reaping the programs of the recovery bench's cluster. */
+/* Starts, ends and reaps the programs of the recovery bench's cluster. */
 #include "worker/bench/bench_recover_cluster.h"
 
 #include "base/clock.h"

@@ -71,8 +71,8 @@ struct st_bench {
     double load_before, load_after;
 };
 
-/* One run of strategy `s` in a new folder below b->dir, by real programs: a server, and a worker
- * for each node. Blocks until all have ended. */
+/* Does one run of strategy `s` in a new folder below b->dir, with the real programs: a server, and
+ * a worker for each node. Blocks until all have ended. */
 DPT_MUST_USE enum dpt_status st_run(const struct st_bench *b, const struct st_strategy *s,
                                     int number, struct st_run *ret, struct dpt_err *err);
 

@@ -130,7 +130,7 @@ static bool parse_train_args(int argc, char **argv, struct train_args *a)
     return true;
 }
 
-/* A shard of tokens drawn evenly: the rate of a step does not depend on which they are. */
+/* Writes a shard of uniformly drawn tokens: the rate of a step does not depend on the tokens. */
 static enum dpt_status write_shard(const char *path, struct dpt_err *err)
 {
     enum { HEADER_INTS = 256, VOCAB = 49152 }; /* the smallest of the presets */
@@ -215,7 +215,7 @@ static json_t *record_of(const char *dir, const char *name)
     return json_load_file(path, 0, NULL);
 }
 
-/* The peak of the device's memory, and the workspace of its ops. */
+/* Reads the peak of the device's memory, and the workspace of its ops. */
 static void read_device_use(const char *dir, struct train_result *ret)
 {
     json_t *account = record_of(dir, "memory");
@@ -261,7 +261,8 @@ struct yardstick {
     double peak;                      /* FLOP/s of the chip; 0: not known */
 };
 
-/* A line for each class of kernels: milliseconds and calls a step, share of the stream's time. */
+/* Prints a line for each class of kernels: milliseconds and calls a step, share of the stream's
+ * time. */
 static void print_op_times(const json_t *record)
 {
     json_t *device = json_object_get(record, "device");

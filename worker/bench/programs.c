@@ -1,4 +1,4 @@
-/* Starting, awaiting and ending the programs that benches use. */
+/* Starts, awaits and ends the programs of benches. */
 #include "worker/bench/programs.h"
 
 #include "base/clock.h"

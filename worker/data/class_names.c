@@ -66,7 +66,7 @@ static enum dpt_status read_lines(const struct dpt_data *data, const char *path,
     return DPT_OK;
 }
 
-/* The names in the file that CIFAR-10's binary version has beside its batches. */
+/* Reads the names from batches.meta.txt, which CIFAR-10's binary version has beside its batches. */
 static enum dpt_status read_meta(const struct dpt_data *data, struct names *names,
                                  struct dpt_err *err)
 {

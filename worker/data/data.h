@@ -56,8 +56,8 @@ DPT_MUST_USE enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t 
                                            struct dpt_err *err);
 
 /* The identity of a source. `hash`: of all its content, in shard order. `stamp`: of the identity of
- * its files (device, inode, size, time of the last change), which needs no reading. Both "": the
- * config does not use the source. */
+ * its files (device, inode, size, time of the last change); it needs no reading of the files. Both
+ * "": the config does not use the source. */
 struct dpt_data_identity {
     char hash[DPT_HASH_HEX_BYTES], stamp[DPT_HASH_HEX_BYTES];
 };
@@ -70,8 +70,8 @@ struct dpt_data_digest {
     int64_t train_samples; /* 0: data.train is not read */
 };
 
-/* Opens and reads all data once; the log says so if that takes seconds. DPT_ECONFIG also: a token
- * is not below model.vocab, or data.train and data.val have different classes of images.
+/* Opens all data and reads it once; if that takes seconds, the log says so. DPT_ECONFIG also: a
+ * token is not below model.vocab, or data.train and data.val have different classes of images.
  * DPT_ECORRUPT also: an image cannot be decoded. */
 DPT_MUST_USE enum dpt_status dpt_data_digest(const struct dpt_config *config,
                                              struct dpt_data_digest *ret, struct dpt_err *err);
@@ -83,10 +83,10 @@ DPT_MUST_USE enum dpt_status dpt_data_check(const struct dpt_data *data,
                                             const struct dpt_data_identity *was,
                                             struct dpt_err *err);
 
-/* The loader: a thread that reads the micro-batches of this rank's slots ahead, in order, for step
- * after step. Sample j of slot s of step k is element s * micro_batch + j of the step
- * (dpt_sample_number in worker/plan/sampler.h). DPT_ECONFIG: fewer samples than
- * train.epoch_steps. */
+/* The loader: a thread that reads the micro-batches of this rank's slots ahead, in order, one step
+ * after another. Sample j of slot s of step k is element s * micro_batch + j of the step
+ * (dpt_sample_number in worker/plan/sampler.h). DPT_ECONFIG: the data has fewer samples than
+ * train.epoch_steps need. */
 DPT_MUST_USE enum dpt_status dpt_loader_create(const struct dpt_config *config,
                                                const struct dpt_data *data, struct dpt_loader **ret,
                                                struct dpt_err *err);

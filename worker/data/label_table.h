@@ -35,7 +35,7 @@ struct dpt_label_table_row {
     int32_t label; /* 0 … labels - 1 */
 };
 
-/* `file` is identified. DPT_ECONFIG: the path has the ending of no table, or the columns of a
+/* `file` must be identified. DPT_ECONFIG: the path does not end like a table, or the columns of a
  * .jsonl file are numbers. */
 DPT_MUST_USE enum dpt_status dpt_label_table_init(struct dpt_label_table *table,
                                                   const struct dpt_label_table_options *options,

@@ -10,7 +10,7 @@
 
 enum { JIT_STACK_BYTES_MIN = 32 << 10, JIT_STACK_BYTES_MAX = 8 << 20, SHOWN_BYTES = 24 };
 
-/* Oniguruma's \s is Unicode's White_Space. PCRE2's has U+180E, too. */
+/* Oniguruma's \s is Unicode's White_Space; PCRE2's \s also has U+180E. */
 #define SPACES "\\t-\\r\\x{85}\\p{Z}"
 enum { GROWS_MAX = sizeof "[^" SPACES "]" };
 

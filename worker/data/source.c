@@ -1,4 +1,4 @@
-/* Opening data.train or data.val: the files that the key names, and the place of each sample. */
+/* Opens data.train or data.val: the files that the key names, and the place of each sample. */
 #include "worker/data/source.h"
 
 #include "base/log.h"

@@ -67,13 +67,13 @@ int dpt_vocab_size(const struct dpt_vocab *vocab);
  * shards), else 4 (Llama 3's). */
 int dpt_vocab_token_bytes(const struct dpt_vocab *vocab);
 
-/* The token between documents, which no text is encoded as: <|endoftext|>; in a tokenizer.json the
- * first of <|endoftext|>, <|end_of_text|>, </s> and <eos> that is an added token; -1: there is
- * none. */
+/* The token between documents: <|endoftext|>; in a tokenizer.json the first of <|endoftext|>,
+ * <|end_of_text|>, </s> and <eos> that is a special added token; -1: there is none. No text is
+ * encoded as this token before dpt_encoder_take_special is called. */
 int dpt_vocab_end_of_text(const struct dpt_vocab *vocab);
 
-/* The places where a text may be cut so that its parts encoded alone give the tokens of the whole.
- */
+/* The places where a text may be cut so that its parts, encoded alone, give the tokens of the
+ * whole. */
 enum dpt_cuts {
     DPT_CUTS_ANYWHERE, /* tokens are bytes */
     DPT_CUTS_SPACES,   /* before ASCII white space that follows no white space */

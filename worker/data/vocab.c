@@ -1,4 +1,4 @@
-/* Vocabularies: opening and closing, the vocabulary of bytes, the bytes of a token, the digest. */
+/* Opens and closes vocabularies; the vocabulary of bytes, the bytes of a token, the digest. */
 #include "worker/data/vocab.h"
 
 #include "worker/data/pattern.h"

@@ -15,8 +15,8 @@ DPT_MUST_USE enum dpt_status dpt_llmc_open(const char *path, struct dpt_llmc **r
                                            struct dpt_config_sizes *ret_sizes, struct dpt_err *err);
 void dpt_llmc_close(struct dpt_llmc **llmc);
 
-/* Elements `span` of tensor `param` of the GPT-2 of these sizes, widened exactly. DPT_ECORRUPT: one
- * is NaN or infinite. */
+/* Reads elements `span` of tensor `param` of the GPT-2 of these sizes, widened exactly.
+ * DPT_ECORRUPT: an element is NaN or infinite. */
 DPT_MUST_USE enum dpt_status dpt_llmc_read(const struct dpt_llmc *llmc,
                                            const struct dpt_model *model, int param,
                                            struct dpt_span span, float *ret, struct dpt_err *err);

@@ -48,9 +48,9 @@ int dpt_published_left_out(const struct dpt_published *published,
  * labels, which then start from the seed. */
 bool dpt_published_has(const struct dpt_published *published, int param);
 
-/* Elements [first, end) of the model's tensor `param`, which the folder has, widened exactly. Reads
- * only their bytes. DPT_ECORRUPT: one is NaN or infinite; the line names the file and the tensor.
- */
+/* Reads elements [first, end) of the model's tensor `param`, which the folder must have, widened
+ * exactly. Reads only the bytes of these elements. DPT_ECORRUPT: an element is NaN or infinite; the
+ * line names the file and the tensor. */
 DPT_MUST_USE enum dpt_status dpt_published_read(struct dpt_published *published, int param,
                                                 int64_t first, int64_t end, float *ret,
                                                 struct dpt_err *err);

@@ -17,7 +17,8 @@ bool dpt_line_is_blank(const uint8_t *line, size_t bytes)
     return true;
 }
 
-/* Adds the number of lines of .jsonl text, and of those that are not blank. */
+/* Adds the number of lines in .jsonl text to *lines, and of those that are not blank to
+ * *documents. */
 static void count_lines(const uint8_t *text, size_t bytes, int64_t *lines, int64_t *documents)
 {
     for (size_t at = 0; at < bytes; (*lines)++) {

@@ -10,8 +10,9 @@
 
 enum {
     DPT_BLOCK_BYTES_MIN = 1024,
-    DPT_BLOCK_BYTES_MAX = 256 << 20, /* also of a line of .jsonl, and of text without white space */
-    DPT_STRETCHES = 200,             /* about; of a text that is split at lines */
+    /* Also the limit of a .jsonl line, and of text without white space. */
+    DPT_BLOCK_BYTES_MAX = 256 << 20,
+    DPT_STRETCHES = 200, /* about; of a text that is split at lines */
     DPT_STRETCH_BYTES_MIN = 1 << 10,
     DPT_STRETCH_BYTES_MAX = 16 << 20
 };

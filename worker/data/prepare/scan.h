@@ -16,7 +16,7 @@ struct dpt_scan {
     char sha256[DPT_SHA256_HEX_BYTES];
 };
 
-/* Reads the whole file. DPT_ECORRUPT and DPT_EVERSION as dpt_data_open. */
+/* Reads the whole file. DPT_ECORRUPT and DPT_EVERSION are those of dpt_data_open. */
 DPT_MUST_USE enum dpt_status dpt_scan_shard(char *path, struct dpt_scan *ret, struct dpt_err *err);
 void dpt_scan_fini(struct dpt_scan *scan);
 

@@ -19,7 +19,7 @@
 #define DPT_RECORD_NAME "dpt-data.json"
 #define DPT_SUMS_NAME   "SHA256SUMS"
 
-/* The position of an encode: the content of a state file beside the settings. */
+/* How far an encode has come: the state file's content, except the settings. */
 struct dpt_shards_progress {
     struct dpt_cut_position at;
     int64_t replaced; /* sequences of invalid UTF-8 */
