@@ -409,6 +409,27 @@ static void an_event_quotes_anything(void **state)
     assert_int_equal(fclose(f), 0);
 }
 
+/* The usual NaN of x86, of inf - inf, has its sign set. */
+static void a_divergence_names_its_numbers(void **state)
+{
+    (void)state;
+    char path[128], line[1024];
+    const struct dpt_divergence_record d = {
+        .step = 7, .loss = -(double)NAN, .grad_norm = (double)INFINITY, .action = "stop"};
+    struct dpt_err err;
+    assert_int_equal(dpt_runlog_divergence(&here, &d, &err), DPT_OK);
+    path_of("events.jsonl", path);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(line, sizeof line, f));
+    assert_int_equal(fclose(f), 0);
+    json_t *record = json_loads(line, 0, NULL);
+    assert_non_null(record);
+    assert_string_equal(json_string_value(json_object_get(record, "loss")), "nan");
+    assert_string_equal(json_string_value(json_object_get(record, "grad_norm")), "inf");
+    json_decref(record);
+}
+
 static void folders_that_fail(void **state)
 {
     (void)state;
@@ -477,6 +498,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(epochs, setup, teardown),
         cmocka_unit_test_setup_teardown(the_file_of_an_evaluation, setup, teardown),
         cmocka_unit_test_setup_teardown(an_event_quotes_anything, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_divergence_names_its_numbers, setup, teardown),
         cmocka_unit_test_setup_teardown(folders_that_fail, setup, teardown),
         cmocka_unit_test_setup_teardown(a_disk_that_fills_up, setup, teardown),
     };

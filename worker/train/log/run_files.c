@@ -21,6 +21,12 @@
 
 enum { TEXT_BYTES = 1024 };
 
+/* A NaN may have a sign, which printf prints. */
+static const char *name_of_not_finite(double value)
+{
+    return isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
 /* Writes a double as JSON. 17 digits give back the same bits. JSON has no NaN and no infinity: they
  * become "nan", "inf" and "-inf". */
 static const char *number_text(double value, char buf[32])
@@ -28,10 +34,7 @@ static const char *number_text(double value, char buf[32])
     if (isfinite(value))
         (void)snprintf(buf, 32, "%.17g", value);
     else
-        (void)snprintf(buf, 32, "%s",
-                       isnan(value) ? "\"nan\""
-                       : value > 0  ? "\"inf\""
-                                    : "\"-inf\"");
+        (void)snprintf(buf, 32, "\"%s\"", name_of_not_finite(value));
     return buf;
 }
 
@@ -220,11 +223,7 @@ enum dpt_status dpt_runlog_event(const struct dpt_runlog *log, const struct dpt_
  * "inf". */
 static json_t *number_json(double value)
 {
-    char text[32];
-    if (isfinite(value))
-        return json_real(value);
-    (void)snprintf(text, sizeof text, "%f", value);
-    return json_string(text);
+    return isfinite(value) ? json_real(value) : json_string(name_of_not_finite(value));
 }
 
 enum dpt_status dpt_runlog_divergence(const struct dpt_runlog *log,

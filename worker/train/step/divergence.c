@@ -13,11 +13,13 @@ enum { WHAT_BYTES = 128 };
 /* Writes, for example, "the loss is nan (gradient's norm inf)". */
 static const char *describe_divergence(const struct dpt_outcome *outcome, char ret[WHAT_BYTES])
 {
-    const double loss = dpt_outcome_loss(outcome);
+    /* printf prints the sign that a NaN may have. */
+    const double loss = isnan(dpt_outcome_loss(outcome)) ? (double)NAN : dpt_outcome_loss(outcome);
+    const double norm = fabs(outcome->norm);
     if (isfinite(loss))
-        (void)snprintf(ret, WHAT_BYTES, "the gradient's norm is %f (loss %g)", outcome->norm, loss);
+        (void)snprintf(ret, WHAT_BYTES, "the gradient's norm is %f (loss %g)", norm, loss);
     else
-        (void)snprintf(ret, WHAT_BYTES, "the loss is %f (gradient's norm %g)", loss, outcome->norm);
+        (void)snprintf(ret, WHAT_BYTES, "the loss is %f (gradient's norm %g)", loss, norm);
     return ret;
 }
 
