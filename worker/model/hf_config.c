@@ -461,7 +461,7 @@ enum dpt_status dpt_hf_config_print(const struct dpt_config *config,
                      : NULL;
     json_decref(root);
     if (text == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "config.json of the model");
+        return dpt_fail_nomem(err, "config.json of the model");
     *ret_json = text;
     return DPT_OK;
 }

@@ -101,7 +101,7 @@ static enum dpt_status parse_ends(const char *text, struct dpt_hf_ends *ret, str
 {
     json_t *ids = json_loads(text, JSON_DECODE_ANY, NULL);
     if (!ids)
-        return dpt_fail(err, DPT_ENOMEM, "tokens that end a text: out of memory");
+        return dpt_fail_nomem(err, "tokens that end a text");
     if (json_is_integer(ids))
         ret->id[ret->n++] = json_integer_value(ids);
     for (size_t i = 0; i < json_array_size(ids); i++) {
@@ -147,8 +147,8 @@ bool dpt_hf_tokens_write(const struct dpt_hf_tokens *tokens, bool pad, json_t *r
 bool dpt_hf_end_of_text_write(const struct dpt_config *config, json_t *root)
 {
     json_t *end = config->model.vocab == GPT2_VOCAB ? json_integer(GPT2_END_OF_TEXT) : json_null();
-    return json_object_set(root, "bos_token_id", end) == 0 &&
-           json_object_set_new(root, "eos_token_id", end) == 0;
+    const bool begins = json_object_set(root, "bos_token_id", end) == 0;
+    return json_object_set_new(root, "eos_token_id", end) == 0 && begins;
 }
 
 /* The padding token of a tokenizer that the config only names. It is the end-of-text token of a
@@ -195,7 +195,7 @@ static enum dpt_status copy_names(const char *path, const json_t *names, int lab
                             path, i, labels);
         ret[*n] = strdup(name);
         if (!ret[*n])
-            return dpt_fail(err, DPT_ENOMEM, "names of labels: out of memory");
+            return dpt_fail_nomem(err, "names of labels");
         (*n)++;
     }
     return DPT_OK;
@@ -209,8 +209,7 @@ enum dpt_status dpt_hf_config_label_names(const char *path, int labels, char ***
     DPT_TRY(dpt_hf_json_load(path, &root, err));
     const json_t *names = json_object_get(root, "id2label");
     char **copies = calloc((size_t)labels, sizeof *copies);
-    enum dpt_status status =
-        copies ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "names of labels: out of memory");
+    enum dpt_status status = copies ? DPT_OK : dpt_fail_nomem(err, "names of labels");
     if (status == DPT_OK && names)
         status = copy_names(path, names, labels, copies, &n, err);
     json_decref(root);

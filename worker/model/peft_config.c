@@ -66,7 +66,7 @@ enum dpt_status dpt_peft_config_print(const struct dpt_config *config,
         root ? json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(12)) : NULL;
     json_decref(root);
     if (text == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "adapter_config.json of the model");
+        return dpt_fail_nomem(err, "adapter_config.json of the model");
     *ret_json = text;
     return DPT_OK;
 }
