@@ -117,6 +117,8 @@ enum dpt_status dpt_comm_thread_create(struct dpt_comm_listener *listener,
     (void)pthread_cond_init(&t->cond, NULL);
     int rc = pthread_create(&t->thread, NULL, comm_thread_main, t);
     if (rc != 0) {
+        (void)pthread_cond_destroy(&t->cond);
+        (void)pthread_mutex_destroy(&t->mutex);
         (void)close(t->abort_fd);
         free(t);
         return dpt_fail_errno(err, rc, "start the communication thread");
