@@ -420,14 +420,8 @@ static void a_divergence_names_its_numbers(void **state)
     assert_int_equal(dpt_runlog_divergence(&here, &d, &err), DPT_OK);
     path_of("events.jsonl", path);
     FILE *f = fopen(path, "r");
-    assert_non_null(f);
-    assert_non_null(fgets(line, sizeof line, f));
-    assert_int_equal(fclose(f), 0);
-    json_t *record = json_loads(line, 0, NULL);
-    assert_non_null(record);
-    assert_string_equal(json_string_value(json_object_get(record, "loss")), "nan");
-    assert_string_equal(json_string_value(json_object_get(record, "grad_norm")), "inf");
-    json_decref(record);
+    assert_true(f && fgets(line, sizeof line, f) && fclose(f) == 0);
+    assert_non_null(strstr(line, "\"loss\":\"nan\",\"grad_norm\":\"inf\""));
 }
 
 static void folders_that_fail(void **state)
