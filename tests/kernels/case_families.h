@@ -1,4 +1,4 @@
-/* Between cases.c, which has the table, and the other files of cases. */
+/* Functions that the table of cases.c uses and the other files of cases define. */
 #ifndef DPT_TESTS_KERNELS_CASE_FAMILIES_H
 #define DPT_TESTS_KERNELS_CASE_FAMILIES_H
 

@@ -1,6 +1,6 @@
-/* Every op of the model as one table of cases: shapes, buffers, how to run it on a device (forward,
- * then backward) and what the reference says. The tests loop over the table: ops_test.c (against
- * the reference), ref_test.c (finite differences), bits_test.c (threads, instruction sets,
+/* One table of cases for every op of the models: shapes, buffers, a function that runs the op on a
+ * device (forward, then backward), and the reference. The tests loop over the table: ops_test.c
+ * (against the reference), ref_test.c (finite differences), bits_test.c (threads, instruction sets,
  * accumulation). */
 #ifndef DPT_TESTS_KERNELS_CASES_H
 #define DPT_TESTS_KERNELS_CASES_H
@@ -9,20 +9,20 @@
 
 enum { CASE_BUFFERS_MAX = 10, CASE_SHAPE_MAX = 8 };
 
-/* Sizes in elements; `ints` are tokens, targets or lengths in [ints_from, ints_below). Inputs are
- * of the case's dtype. The op gets NULL for a buffer of no elements. */
+/* Sizes in elements; `ints` are tokens, targets or lengths in [ints_from, ints_below). Inputs have
+ * the case's dtype. The op gets NULL for a buffer without elements. */
 struct case_layout {
     int inputs, outputs;
     int64_t in[CASE_BUFFERS_MAX], out[CASE_BUFFERS_MAX];
     bool accumulates[CASE_BUFFERS_MAX]; /* outputs */
-    bool f32[CASE_BUFFERS_MAX];         /* outputs that are f32 whatever the dtype */
-    bool rounded[CASE_BUFFERS_MAX];     /* of those: sums of what was rounded to the dtype */
+    bool f32[CASE_BUFFERS_MAX];         /* outputs that are f32 in every dtype */
+    bool rounded[CASE_BUFFERS_MAX];     /* f32 outputs that add rounded values */
     bool f32_only;                      /* the op has no dtype */
     bool squared[CASE_BUFFERS_MAX];     /* inputs that are not negative */
     float factor[CASE_BUFFERS_MAX];     /* of inputs; 0: 1 */
     int64_t ints, ints_from, ints_below;
-    /* For finite differences: L = sum of outputs[y] times inputs[dy] (dy < 0: times a constant,
-     * ref_dloss), and the gradient of inputs[of[i]] is outputs[grad[i]]. */
+    /* For finite differences: the loss is the sum of outputs[y] times inputs[dy] (dy < 0: times the
+     * constant CASE_DLOSS). The gradient of inputs[of[i]] is outputs[grad[i]]; i < pairs. */
     int y, dy, pairs, of[CASE_BUFFERS_MAX], grad[CASE_BUFFERS_MAX];
 };
 

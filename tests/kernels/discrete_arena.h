@@ -12,10 +12,10 @@ struct arena {
     char *base;
     size_t bytes, used;
     pthread_mutex_t gate;
-    int inside; /* threads that have it open; under the gate */
+    int inside; /* threads that have opened the arena; the gate protects the count */
 };
 
-/* Maps `bytes` and lists the arena. */
+/* Maps `bytes` and adds the arena to the list of all arenas. */
 DPT_MUST_USE enum dpt_status arena_init(struct arena *arena, size_t bytes, struct dpt_err *err);
 void arena_fini(struct arena *arena);
 
@@ -25,15 +25,16 @@ DPT_MUST_USE enum dpt_status arena_alloc(struct arena *arena, size_t bytes, void
 size_t arena_reserved(size_t bytes);
 
 bool arena_has(const struct arena *arena, const void *p);
-/* Of any pointer: is it an arena between init and fini? arena_fini waits for arena_unlock_list. */
+/* Locks the list of arenas. Returns whether `arena` (any pointer) is in it, that is, between init
+ * and fini. arena_fini waits for arena_unlock_list. */
 bool arena_lock_list(const struct arena *arena);
 void arena_unlock_list(void);
 
-/* Between these, nested too, its memory can be read and written. */
+/* The memory can be read and written between open and close. Pairs may be nested. */
 void arena_open(struct arena *arena);
 void arena_close(struct arena *arena);
 
-/* Locks that cannot fail: abort. */
+/* Abort on an error. */
 void discrete_lock(pthread_mutex_t *mutex);
 void discrete_unlock(pthread_mutex_t *mutex);
 

@@ -1,6 +1,6 @@
-/* The ops' mathematics in double precision, written plainly, as the truth that the devices are held
- * against. Shapes and meanings are those of kernels/ops.h; gradients overwrite. ref_test.c holds
- * each backward against finite differences of its forward. */
+/* The reference: the ops' mathematics in double precision, written as simply as possible. Tests
+ * compare the devices with it. Shapes and meanings are those of kernels/ops.h; gradients overwrite.
+ * ref_test.c compares each backward with finite differences of its forward. */
 #ifndef DPT_TESTS_KERNELS_REF_H
 #define DPT_TESTS_KERNELS_REF_H
 
@@ -36,14 +36,15 @@ void ref_attention(const struct ref_heads *h, const struct dpt_dropout *d, const
 void ref_attention_grad(const struct ref_heads *h, const struct dpt_dropout *d, const double *qkv,
                         const double *dy, double *dqkv);
 
-/* Of positions first … first + t - 1; of x (n, stride), of which the first `heads` heads. */
+/* The table of positions first … first + t - 1. ref_rope rotates the first `heads` heads of each
+ * row of x (n, stride). */
 void ref_rope_table(const struct dpt_rope_table *a, double *cosines, double *sines);
 void ref_rope(const struct dpt_rope *a, const double *cosines, const double *sines, double *x);
 
 double ref_silu(double x);
 double ref_silu_slope(double x);
 
-/* wpe, dwpe: or NULL. */
+/* wpe and dwpe may be NULL. */
 void ref_embedding(int64_t b, int64_t t, int64_t c, const struct dpt_dropout *d,
                    const int32_t *tokens, const double *wte, const double *wpe, double *y);
 void ref_embedding_grad(int64_t b, int64_t t, int64_t c, int64_t v, int64_t context,
@@ -59,7 +60,7 @@ struct ref_head {
 void ref_head(const struct ref_head *h, double *loss);
 void ref_head_grad(const struct ref_head *h, double dloss, double *dx, double *dw, double *dbias);
 
-/* 1 where the target is the first of the greatest logits, else 0. */
+/* right[row] = 1 if the target is the first of the largest logits, else 0. */
 void ref_head_right(const struct ref_head *h, double *right);
 
 void ref_last_token(int64_t b, int64_t t, int64_t c, const int32_t *lengths, const double *x,
@@ -87,18 +88,18 @@ void ref_batchnorm_grad(const struct ref_batchnorm *a, const double *x, const do
                         const double *mean, const double *rstd, const double *dy, double *dx,
                         double *dresidual, double *dgamma, double *dbeta);
 
-/* Both ways. */
+/* Forward and backward. */
 void ref_maxpool(const struct dpt_windows *a, int64_t c, const double *x, const double *dy,
                  double *y, double *dx);
 void ref_avgpool(int64_t b, int64_t pixels, int64_t c, const double *x, const double *dy, double *y,
                  double *dx);
 
-/* PyTorch's torch.optim.AdamW, one step; p, m, v in and out. */
+/* One step of PyTorch's torch.optim.AdamW; updates p, m, v. */
 void ref_adamw(const struct dpt_adamw *a, double *p, double *m, double *v, const double *grad);
 void ref_sgd(const struct dpt_sgd *a, double *p, double *m, const double *grad);
 
-/* Ordered sums (dpt_ordered_sum) of REF_SUM_PARTS vectors: as lanes' tree has it; one by one; the
- * last two first. */
+/* Ordered sums (dpt_ordered_sum) of REF_SUM_PARTS vectors in three orders: the tree of lanes; one
+ * after another; the last two first. */
 enum { REF_SUM_PARTS = 11, REF_SUMS = 3 };
 extern const uint8_t ref_sum_joins[REF_SUMS][REF_SUM_PARTS];
 void ref_ordered_sum(int64_t n, const float *const parts[REF_SUM_PARTS], int sum,
