@@ -1,5 +1,5 @@
-/* What the tests of config.json share: a folder with the file, configs from YAML, and the text that
- * is written of one. */
+/* Shared by the tests of config.json: a folder with the file, configs from YAML, and the
+ * config.json that is written for a config. */
 #ifndef DPT_TESTS_WORKER_MODEL_HF_RIG_H
 #define DPT_TESTS_WORKER_MODEL_HF_RIG_H
 
@@ -8,17 +8,17 @@
 #include <jansson.h>
 
 extern char hf_dir[128], hf_path[192]; /* the folder, and config.json in it */
-extern struct dpt_err hf_err;          /* of the newest call that failed */
+extern struct dpt_err hf_err;          /* of the last call that failed */
 
-/* Of cmocka_run_group_tests: makes and removes the folder. */
+/* Group fixtures of cmocka: make and remove the folder. */
 int hf_set_up(void **state);
 int hf_tear_down(void **state);
 
-/* Each fails the test where the text is refused. */
+/* hf_config_of reads a config, hf_write writes config.json. Both fail the test on an error. */
 struct dpt_config hf_config_of(const char *yaml, const struct dpt_config_sizes *said);
 void hf_write(const char *text);
 
-/* What is written of the config, as JSON. Owned by the caller. */
+/* The config.json that dpt writes for the config; owned by the caller. */
 json_t *hf_print(const struct dpt_config *config, const struct dpt_hf_beside *beside);
 
 #endif

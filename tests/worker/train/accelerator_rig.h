@@ -9,28 +9,28 @@
 
 enum { ACCELERATOR_ROOM = 64 << 20, ACCELERATOR_SEQUENCES = 5 };
 
-/* cmocka's, for each test. */
+/* cmocka's setup and teardown of each test. */
 int accelerator_setup(void **state);
 int accelerator_teardown(void **state);
 
-/* For director_accelerate: the device of ranks after the setup. */
+/* The argument of director_accelerate: opens the emulated device of a rank. */
 enum dpt_status accelerator_open(const struct dpt_rank_start *start, struct dpt_device **ret,
                                  struct dpt_err *err);
 
-/* Bytes that the living rank of a handle has of its device. */
+/* Bytes of device memory that the rank `handle`, which must live, has allocated. */
 size_t accelerator_in_use(int handle);
 
-/* It computes, and the host has the state. */
+/* The device computes, and the host stores the state. */
 void offload(struct dpt_config *config);
-/* It has the state, too, and gradients go from device to device. */
+/* The device also stores the state, and gradients go from device to device. */
 void keep_on_device(struct dpt_config *config);
 
-/* Offloaded: 11 slots, evaluated after every second step. */
+/* A config with the state on the host, 11 slots, and an evaluation after every second step. */
 struct dpt_config accelerator_config(enum dpt_accumulate accumulate, enum dpt_precision precision,
                                      int steps);
 
-/* Runs in a world of `world` ranks on two hosts and holds rank 0's account of the host's memory
- * against the formula. Returns the device's bytes, and gives the elements of the model. */
+/* Runs in a world of `world` ranks on two hosts and compares rank 0's account of the host's memory
+ * with the formula. Returns the device's bytes; *ret_elements is the model's number of elements. */
 json_int_t accelerator_bytes(const struct dpt_config *config, const char *name, int world,
                              json_int_t *ret_elements);
 

@@ -28,7 +28,7 @@ struct director {
     struct dpt_config config;
     struct member member[DIRECTOR_RANKS_MAX];
     int n;
-    uint8_t number; /* of the director in this process: no nonce comes twice */
+    uint8_t number; /* of the director in this process; part of each nonce, so that none repeats */
     uint64_t generation, ran;
     int64_t best_step;
     int64_t steps_lost;
@@ -43,11 +43,11 @@ struct director {
     bool allow_fresh;
     int64_t claim_number;
     const char *claim_token;
-    bool one_writes; /* of checkpoints */
+    bool one_writes; /* only one rank writes checkpoints */
     bool lost;       /* a rank was killed since the last GO */
 };
 
-/* In the generation that is being formed or runs. */
+/* Whether the rank is a member of the generation that is being formed or runs. */
 static inline bool plays(const struct member *m)
 {
     return m->alive && !m->benched;
@@ -63,8 +63,8 @@ void director_send(struct director *d, struct member *m, Dpt__RankCommand comman
 void director_tell_all(struct director *d, Dpt__RankCommand command);
 /* Reads the ranks' reports for at most wait_ms; grants checkpoints. */
 void director_listen_once(struct director *d, int wait_ms);
-/* What a rank said last: that it is in the phase of this generation; that its communicator broke.
- */
+/* Whether the rank's last report says that it is in this phase of this generation; that its
+ * communicator broke. */
 bool director_in_phase(const struct director *d, const struct member *m, Dpt__RankPhase phase);
 bool director_says_broken(const struct director *d, const struct member *m);
 

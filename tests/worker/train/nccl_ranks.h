@@ -1,4 +1,4 @@
-/* NCCL for the ranks of a director: a double among them (nccl_fabric.h). */
+/* The NCCL double of nccl_fabric.h for the ranks of a director. */
 #ifndef DPT_TESTS_WORKER_TRAIN_NCCL_RANKS_H
 #define DPT_TESTS_WORKER_TRAIN_NCCL_RANKS_H
 
@@ -8,9 +8,9 @@
 extern struct fabric nccl_fabric;
 extern struct fabric_rank nccl_views[DIRECTOR_RANKS_MAX]; /* by the ranks' handles */
 
-/* Ranks that are started from now on have it; `devices`: as in struct fabric. */
+/* Ranks that are started from now on use the double; `devices`: see struct fabric_devices. */
 void nccl_ranks_begin(struct fabric_devices devices);
-/* None has it; checks that nothing is left of it. */
+/* Later ranks do not use it. Checks that no communicator is left. */
 void nccl_ranks_end(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* What the stories of ranks (rank*_test.c) share: a small model on a small text, folders for each
- * run, and the undisturbed run that every story must equal. */
+/* Shared by the tests of whole runs (rank*_test.c): a small model on a small text, folders for each
+ * run, and the undisturbed run, whose weights hash every other run must have. */
 #ifndef DPT_TESTS_WORKER_TRAIN_RIG_H
 #define DPT_TESTS_WORKER_TRAIN_RIG_H
 
@@ -7,7 +7,8 @@
 
 #include <jansson.h>
 
-/* A sanitizer makes everything several times slower: it gets fewer seeds and variants. */
+/* A sanitizer makes everything several times slower: tests run only each RIG_EVERY-th seed and
+ * variant under it. */
 #ifdef __SANITIZE_THREAD__
 enum { RIG_EVERY = 3 };
 #elif defined(__SANITIZE_ADDRESS__)
@@ -20,11 +21,12 @@ enum { RIG_EVERY = 1 };
 int rig_setup(void **state);
 int rig_teardown(void **state);
 
-/* `keys` are of the config: KEY=VALUE, separated by spaces. Micro-batch 2. */
+/* `keys` are config keys as KEY=VALUE, separated by spaces. The micro-batch is 2. */
 struct dpt_config rig_make_config(int global_batch, int steps, const char *keys);
 
-/* Strategies by one word each, a sharding of fsdp by its own, with shadows behind a plus. Those of
- * rig_covered shard the state and yet keep all of it on two nodes; they need a second one. */
+/* Each strategy has one word: its name, or for fsdp the name of the sharding; "+shadow" adds
+ * shadows. Those of rig_covered shard the state and keep every part on two nodes, so that they need
+ * a second node. */
 enum { RIG_STRATEGIES = 7, RIG_COVERED = 4 };
 extern const char *const rig_strategies[RIG_STRATEGIES], *const rig_covered[RIG_COVERED];
 void rig_choose(struct dpt_config *config, const char *strategy);
@@ -37,24 +39,24 @@ void rig_choose_llama(struct dpt_config *config, bool tied);
  * three, which word it is, of 1 to 40 bytes (some are cut). Before rig_evaluate. */
 void rig_choose_labels(struct dpt_config *config);
 
-/* Makes the model a residual network of three blocks for the images of three labels, with a file of
- * CIFAR-10's form: of each label another color is bright. They are cropped and flipped. Before
- * rig_evaluate. */
+/* Makes the model a residual network of three blocks and the data images of three labels, in a file
+ * of CIFAR-10's format: each label has another bright color. Images are cropped and flipped. Call
+ * it before rig_evaluate. */
 void rig_choose_resnet(struct dpt_config *config);
 
-/* Makes the run begin with the weights that a run of two steps of this config leaves in the folder
- * `name`: a checkpoint has the form of Hugging Face's folders. */
+/* Sets model.init_from: makes a run of two steps of this config in the folder `name`, whose
+ * checkpoint is a Hugging Face folder, and lets the run start from its weights. */
 void rig_choose_folder(struct dpt_config *config, const char *name);
 
-/* Makes the model adapters of rank 2 of all its linear layers, beside the weights of such a folder.
+/* The same folder as the base of adapters: the run trains adapters of rank 2 of all linear layers.
  */
 void rig_choose_lora(struct dpt_config *config, const char *name);
 
-/* Makes the run evaluate every so many steps on `sequences` sequences of another text, or as many
- * images (some 60 at most). */
+/* Makes the run evaluate after every `every` steps, on `sequences` sequences of another text or on
+ * as many images (about 60 at most). */
 void rig_evaluate(struct dpt_config *config, int every, int sequences);
 
-/* A director in the folder `name` (made when absent); `dir` becomes its path. */
+/* Creates a director in the folder `name`, which is made if absent; `dir` becomes its path. */
 struct director *rig_begin(const struct dpt_config *config, const char *name, char dir[128]);
 
 /* Path of the folder `name`; static. */
@@ -66,20 +68,21 @@ json_t *rig_summary_of(const char *dir);
 /* A number of a summary or of a line of a log. */
 double rig_number(const json_t *object, const char *name);
 
-/* Runs undisturbed in a world of `world` ranks; the ranks of an odd handle live on another host
- * when asked. Gives the weights hash. */
+/* Runs undisturbed in a world of `world` ranks. With two_hosts the ranks with an odd handle are on
+ * another host. `ret` is the weights hash. */
 void rig_undisturbed(const struct dpt_config *config, const char *name, int world, bool two_hosts,
                      char ret[64]);
 
-/* From here on the ranks' log goes to the file dir/said, of which the path is returned, until the
- * log is given back; and the number of its lines with these words. */
+/* rig_log_to sends the ranks' log to the file dir/said until rig_log_back; it returns the file's fd
+ * and path. rig_said counts the lines of the file that contain `words`. */
 int rig_log_to(const char *dir, char ret_path[160]);
 void rig_log_back(int fd);
 int rig_said(const char *path, const char *words);
 
-/* Disturbed runs, which must end as undisturbed ones. Two of three ranks die, one after another,
- * and a rank joins in between (18 steps at least); all die after the checkpoint of step 4, and
- * three new ranks continue from it (more than 4 steps, a checkpoint every 4). */
+/* Disturbed runs, which must end with the weights of the undisturbed one. rig_deaths_and_healing:
+ * two of three ranks die, one after another, and a rank joins in between (18 steps at least).
+ * rig_all_die: all ranks die after the checkpoint of step 4, and three new ranks continue from it
+ * (more than 4 steps, a checkpoint every 4). */
 void rig_deaths_and_healing(const struct dpt_config *config);
 void rig_all_die(const struct dpt_config *config);
 

@@ -13,7 +13,7 @@
 
 enum { GENERATION = 7, STEP = 5, HEARTBEAT_MS = 10, COLLECT_MS = 40000, SOON_MS = 20000 };
 
-/* What the agent says with every heartbeat. */
+/* The agent; it sends these values with every heartbeat. */
 struct played_agent {
     int fd;
     pthread_t thread;
@@ -35,22 +35,23 @@ struct saver_stage {
     atomic_int asked, withdrawn;
 };
 
-/* Of the folder, for stages that begin from now on; number 0: none. */
+/* The claim of the folder for stages that begin from now on; number 0: none. */
 extern struct dpt_claim_seen saver_stage_claim;
 
 void saver_stage_begin(struct saver_stage *s, int collect_ms);
-/* The agent ends before the stage does. */
+/* Ends the agent; the stage goes on. */
 void saver_stage_end_agent(struct saver_stage *s);
 void saver_stage_end(struct saver_stage *s);
 void saver_stage_save_part(struct saver_stage *s, const char *dir, int writer, int n_writers);
 /* The result of the save; fails the test after SOON_MS. */
 enum dpt_status saver_stage_wait(struct saver_stage *s, struct dpt_err *err);
 bool has_saved(struct dpt_saver *saver);
-/* Waits until a grant is asked for. */
+/* Waits until the saver asks for a grant. */
 void saver_stage_await_question(struct saver_stage *s);
-/* Until the rank has heard it: a save must not find the grant of the last one. */
+/* Withdraws the grant and waits until the rank has received that, so that the next save does not
+ * find the grant of the last one. */
 void saver_stage_withdraw_grant(struct saver_stage *s);
-/* Of the folder; -1: none. */
+/* The newest checkpoint of the folder; -1: none. */
 int64_t newest_checkpoint(const char *dir);
 /* The number of entries of a folder. */
 int entries_in(const char *dir);

@@ -1,5 +1,5 @@
-/* Settings of a run under which every run keeps its promises (settings_test.c): a row of settings
- * and the stories that are played under it. */
+/* The table of settings_test.c. A row has settings of a run and the stories (test cases) that the
+ * test plays with these settings. */
 #ifndef DPT_TESTS_WORKER_TRAIN_SETTINGS_H
 #define DPT_TESTS_WORKER_TRAIN_SETTINGS_H
 
@@ -19,13 +19,14 @@ enum settings_model {
     MODEL_LLAMA_LABELS_LORA
 };
 
-/* Where the model computes and the state is stored. The device is the one of discrete.h; by the
- * host: gradients are reduced by the host's communicator. */
+/* Where the model computes and where the state is stored. The device is that of discrete.h. HOST:
+ * both on the host. OFFLOADED: computes on the device, state on the host. DEVICE: both on the
+ * device. DEVICE_BY_HOST: the same, but the host's communicator reduces the gradients. */
 enum settings_place { PLACE_HOST, PLACE_OFFLOADED, PLACE_DEVICE, PLACE_DEVICE_BY_HOST };
 
 enum {
-    STORY_ONE_HASH = 1, /* the weights of the plain loop (plain.h) in every world */
-    STORY_HEALING = 2,  /* two ranks die one after another, a joiner is healed between */
+    STORY_ONE_HASH = 1, /* every world has the weights of the plain loop (plain.h) */
+    STORY_HEALING = 2,  /* two ranks die one after another; a rank joins and is healed in between */
     STORY_RESUME = 4,   /* all ranks die, new ones resume from the checkpoint */
     STORY_LOSS = 8,     /* under each of `kept_by`: one of four ranks dies, another joins */
     STORY_JOIN = 16     /* under each of `strategies`: one rank becomes three at a step's end */
@@ -46,8 +47,9 @@ struct settings {
     int two_hosts_from; /* the smallest world on two hosts; 0: 2 */
     bool both_hosts;    /* these worlds run on one host, too */
     bool one_world;     /* each strategy runs in one of the worlds, the next strategy in the next */
-    bool from_folder; /* begins with published weights: ddp's one rank stands for the plain loop */
-    bool evaluates;   /* loss and accuracy of an evaluation are those of the plain loop, too */
+    /* starts from published weights; ddp with one rank takes the place of the plain loop */
+    bool from_folder;
+    bool evaluates; /* compares loss and accuracy of an evaluation with the plain loop, too */
 
     const char *under;   /* the strategy of STORY_HEALING and STORY_RESUME; NULL: ddp */
     const char *kept_by; /* strategies that lose no state with one rank */
