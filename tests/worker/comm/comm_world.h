@@ -1,5 +1,5 @@
 /* A small world for tests of the communicator: ranks as threads or as forked processes, on
- * pretended hosts.
+ * simulated hosts.
  *
  * A failing CHECK ends the whole program (or the forked rank) with a message: ranks are not
  * cmocka's thread. */
@@ -34,8 +34,8 @@
     } while (0)
 #define CHECK_OK(call, err) CHECK_STATUS(DPT_OK, call, err)
 
-/* TIMEOUT_MS bounds no operation that is tested: it ends a test that would hang, also on a loaded
- * core. */
+/* TIMEOUT_MS ends a test that hangs. It is so long that no tested operation reaches it, even on a
+ * loaded core. */
 enum { RANKS_MAX = 8, TIMEOUT_MS = 30000 };
 
 struct world {
@@ -64,36 +64,37 @@ struct rank {
 
 typedef void (*rank_fn)(struct rank *self);
 
-/* Runs fn in `size` threads, each with a listener; all know its address. */
+/* Runs fn in `size` threads, each with a listener whose address all threads know. */
 void world_run_threads(struct world *world, rank_fn fn);
 
 /* The same in forked processes; ret_status[rank] is the status of waitpid. World must come from
  * world_shared. */
 void world_run_forks(struct world *world, rank_fn fn, int *ret_status);
 
-/* A world in memory that forked processes share; world_free unmaps. */
+/* A world in memory that forked processes share; world_free unmaps it. */
 struct world *world_shared(int size, const int *hosts);
 void world_free(struct world *world);
 
-/* The spec of a generation among all ranks; nonce made from the generation. */
+/* The spec of a generation of all ranks; the generation determines the nonce. */
 struct dpt_comm_spec world_spec(struct rank *self, uint64_t generation);
 
 /* Creates the communicator; it must succeed. */
 struct dpt_comm *world_comm(struct rank *self, uint64_t generation);
 
-/* Sends bytes[rank] bytes at offsets[rank] of `mem` to the same place of every other rank's and
- * gets theirs; blocks. */
+/* An all-gather: each rank sends its bytes[rank] bytes at offsets[rank] of `mem` to the same place
+ * of every other rank's `mem`. Blocks. */
 enum dpt_status world_gather(struct rank *self, struct dpt_comm *comm, struct dpt_comm_mem *mem,
                              const size_t *offsets, const size_t *bytes);
 
-/* Waits until *mark is at least `value` (a shared atomic, no sleeping loop longer than 20 s). */
+/* Waits, at most 20 s, until *mark (a shared atomic) is at least `value`. */
 void mark_wait(const int *mark, int value);
 void mark_set(int *mark, int value);
 
-/* Faults come at random moments: this much time passes first. Nothing depends on how much. */
+/* Waits for this time before a fault, so that faults come at random moments. No result depends on
+ * it. */
 void let_pass_us(uint64_t us);
 
-/* snprintf of a text that must fit. */
+/* Copies a text, which must fit. */
 void set_text(char *ret, size_t bytes, const char *text);
 
 int count_fds(void);

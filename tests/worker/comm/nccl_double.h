@@ -1,11 +1,15 @@
-/* A double of NCCL and of a CUDA stream for the tests of one rank's machine. A script gives the
- * effect and the duration of each call, time is a number, and every call is checked against the
- * rules for users of NCCL. A broken rule ends the program with the seed.
+/* A double of NCCL and of a CUDA stream for the tests of one rank's state machine
+ * (nccl_machine.h). A script sets the effect and the duration of each call, and time is simulated.
+ * The double checks every call against the rules for users of NCCL. A broken rule ends the program,
+ * which prints the seed.
  *
- * The rules: no call on a freed communicator; one operation at a time on each, none while a child
- * is made of it; operations only inside a group, a group for one communicator; revoke once, never
- * after finalize; destroy only after finalize; no communicator in use is freed while another one in
- * use was not revoked. */
+ * The rules:
+ * - no call on a freed communicator;
+ * - one operation at a time on a communicator, and none while a child of it is created;
+ * - operations only inside a group, and a group has one communicator;
+ * - revoke at most once, and never after finalize;
+ * - destroy only after finalize;
+ * - all communicators in use are revoked before any of them is freed. */
 #ifndef DPT_TESTS_WORKER_COMM_NCCL_DOUBLE_H
 #define DPT_TESTS_WORKER_COMM_NCCL_DOUBLE_H
 
@@ -15,11 +19,11 @@
 
 enum { NEVER = -1, DOUBLE_HANDLES_MAX = 256 };
 
-/* The effect of the next call of each kind. Times in ms after the call; NEVER. */
+/* The effect of the next call of each kind. Times are in ms after the call, or NEVER. */
 struct nccl_script {
     int create_ms, launch_ms, op_ms, revoke_ms, finalize_ms;
-    int abort_takes_ms, revoke_takes_ms; /* the call itself; NEVER: it does not return */
-    int drain_ms;                        /* after an abort, until the stream is idle */
+    int abort_takes_ms, revoke_takes_ms; /* duration of the call; NEVER: it does not return */
+    int drain_ms;                        /* from an abort until the stream is idle */
     enum dpt_nccl_result create, create_ends, op, op_ends, revoke, revoke_ends, finalize,
         finalize_ends, abort, stream_create, id;
     bool child_left; /* a creation that ends badly leaves a handle to be freed */
@@ -32,15 +36,15 @@ struct double_handle {
     enum double_state state;
     int64_t done_ms; /* of the present state; INT64_MAX: never */
     enum dpt_nccl_result ends, error;
-    struct nccl_script script;    /* as it was when the present work began */
-    struct double_handle *parent; /* while it is made by split or shrink */
-    struct dpt_nccl_place *place; /* likewise: where it is to be written */
-    struct double_handle *child;  /* being made of it */
+    struct nccl_script script;    /* at the start of the present work */
+    struct double_handle *parent; /* while split or shrink creates it */
+    struct dpt_nccl_place *place; /* likewise: receives the handle */
+    struct double_handle *child;  /* that is being created from it */
     bool revoke_tried, quiet;     /* quiet: the revoke has ended well */
-    bool launching;               /* as far as the caller was told */
-    int freed_call;               /* which call of all freed it */
+    bool launching;               /* as the caller was last told */
+    int freed_call;               /* number of the call that freed it */
     struct double_stream *stream; /* of its operations */
-    int ops_begun, ops_done;      /* really done */
+    int ops_begun, ops_done;      /* done: those that ended well */
 };
 
 struct double_stream {
@@ -52,17 +56,17 @@ struct double_stream {
 struct nccl_double {
     struct dpt_nccl_calls calls;
     struct dpt_nccl_guard guard;
-    uint64_t seed; /* told when a rule is broken */
+    uint64_t seed; /* printed when a rule is broken */
     int64_t now_ms;
     struct nccl_script script;
     struct double_handle handles[DOUBLE_HANDLES_MAX];
     struct double_stream streams[DOUBLE_HANDLES_MAX];
     int n_handles, n_streams, n_calls, n_aborts, n_destroys, n_revokes;
     int group;                     /* depth */
-    struct double_handle *grouped; /* the communicator of the open group, once it has one */
+    struct double_handle *grouped; /* the communicator of the open group; NULL: none yet */
     bool group_failed;
-    jmp_buf *lost_to; /* where losing the process goes; must be set before it is */
-    const char *lost; /* the name that was given then */
+    jmp_buf *lost_to; /* target of the jump that replaces the end of the process */
+    const char *lost; /* the reason given for that end */
 };
 
 enum {
@@ -71,11 +75,11 @@ enum {
     DOUBLE_CREATE_MS = 1200
 };
 
-/* Everything goes well, each thing in a few ms. */
+/* All calls succeed, each within a few ms. */
 void nccl_double_init(struct nccl_double *d, uint64_t seed);
 struct dpt_nccl *nccl_double_machine(struct nccl_double *d);
 struct double_handle *double_of(const struct dpt_nccl *n, int comm);
-/* Nothing is left: handles, streams. */
+/* Checks that no handle and no stream is left. */
 void nccl_double_check_clean(struct nccl_double *d);
 void nccl_double_broken(const struct nccl_double *d, const char *file, int line, const char *rule);
 

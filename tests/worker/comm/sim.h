@@ -1,10 +1,10 @@
-/* An in-process backend behind the API of comm.h, with injected faults, for tests of the
- * communicator and of what is above it: ranks are threads of one process, each with a listener of
- * the simulated network; dpt_comm_create and all that follows is then as usual.
+/* A backend in one process behind the API of comm.h, with injected faults, for tests of the
+ * communicator and of the code above it. Ranks are threads; each has a listener of the simulated
+ * network and then calls dpt_comm_create as with any other backend.
  *
- * Differences from the real backends: what is received with staging is always copied (so that a
- * simulated death may take memory away), LEND without staging reads the sender's memory in place.
- * Every function here may be called from any thread. */
+ * Differences from the real backends: data that is received with staging is always copied, because
+ * a simulated death may free the sender's memory; LEND without staging reads the sender's memory in
+ * place. Any thread may call the functions below. */
 #ifndef DPT_TESTS_WORKER_COMM_SIM_H
 #define DPT_TESTS_WORKER_COMM_SIM_H
 
@@ -15,28 +15,28 @@ enum { DPT_SIM_NODES_MAX = 64 };
 struct dpt_sim_net;
 
 DPT_MUST_USE enum dpt_status dpt_sim_net_create(struct dpt_sim_net **ret, struct dpt_err *err);
-/* After every listener of it is destroyed. */
+/* Call it after all listeners of the network are destroyed. */
 void dpt_sim_net_destroy(struct dpt_sim_net **net);
 
-/* The listener of process `node` (below DPT_SIM_NODES_MAX). Its addresses are published and its
- * memory registered as usual. A killed node comes back to life, as a new process, when its former
- * listener is destroyed and a new one is created. */
+/* Creates the listener of process `node` (below DPT_SIM_NODES_MAX). Addresses are published and
+ * memory is registered as with other backends. To start a killed node again as a new process,
+ * destroy its listener and create a new one. */
 DPT_MUST_USE enum dpt_status dpt_sim_listener_create(struct dpt_sim_net *net, int node,
                                                      struct dpt_comm_listener **ret,
                                                      struct dpt_err *err);
 
-/* While on, nothing that `from` sends arrives at `to`; both stay connected. */
+/* While `on`, nothing from node `from` arrives at node `to`; both stay connected. */
 void dpt_sim_stall(struct dpt_sim_net *net, int from, int to, bool on);
 
 enum dpt_sim_fault { DPT_SIM_FAULT_KILL, DPT_SIM_FAULT_ABORT };
 
-/* At the node's call number `call` (counted from 0 over create, exchange and poll, see
- * dpt_sim_calls) the fault happens: death (its calls fail with DPT_EABORTED from now on, its peers
- * lose it: DPT_EPEER), or its communicator's abort flag is set (during create: it returns
- * DPT_EABORTED). One fault a node. */
+/* The fault happens at the node's call number `call` (counted from 0 over create, exchange and
+ * poll, see dpt_sim_calls). KILL: the node dies; its later calls fail with DPT_EABORTED, and those
+ * of its peers with DPT_EPEER. ABORT: its communicator's abort flag is set; during create, create
+ * returns DPT_EABORTED. One fault for each node. */
 void dpt_sim_fault_at(struct dpt_sim_net *net, int node, uint64_t call, enum dpt_sim_fault fault);
 
-/* Calls that the node has made so far. */
+/* The number of calls that the node has made. */
 uint64_t dpt_sim_calls(struct dpt_sim_net *net, int node);
 
 #endif

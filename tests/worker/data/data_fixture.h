@@ -14,8 +14,8 @@ extern struct dpt_config config;
 struct shard {
     int32_t magic, version, tokens;
     int width;
-    uint32_t first; /* the first token; each is one more than that before it */
-    int64_t bytes;  /* of the file; -1: as long as the header says */
+    uint32_t first; /* the first token; each next token is larger by one */
+    int64_t bytes;  /* of the file; -1: the length in the header */
 };
 
 int setup(void **state);

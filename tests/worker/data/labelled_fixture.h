@@ -21,7 +21,7 @@ void labelled_use(const char *name, const char *text);
 /* Sets data.text_column and data.label_column. */
 void labelled_columns(const char *text, const char *label);
 
-/* Opens data.train; fails the test where that fails. */
+/* Opens data.train; an error fails the test. */
 struct dpt_data *labelled_open(void);
 
 struct sample {

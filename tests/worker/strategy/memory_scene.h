@@ -1,5 +1,5 @@
-/* What the tests of memory share: strategies and worlds by the dozen, and one rank's part of a
- * world whose memory is made, though nothing is trained in it. */
+/* Shared by the tests of memory: a list of strategies, a list of worlds, and one rank of a world,
+ * which allocates its memory and trains nothing. */
 #ifndef DPT_TESTS_WORKER_STRATEGY_MEMORY_SCENE_H
 #define DPT_TESTS_WORKER_STRATEGY_MEMORY_SCENE_H
 
@@ -17,7 +17,8 @@ struct variant {
 
 extern const struct variant variants[VARIANTS];
 
-/* Ranks by node: nodes in a row, of so many ranks each. In the last three two nodes are a host. */
+/* A world is a list of the numbers of ranks of its nodes. In the last three worlds two nodes make
+ * one host. */
 extern const int worlds[WORLDS][4];
 
 struct place {
@@ -25,7 +26,7 @@ struct place {
     int rank_of_position[RANKS_MAX], host_of_position[RANKS_MAX], node_of_position[RANKS_MAX];
 };
 
-/* One rank's parts. */
+/* The objects of one rank. */
 struct part {
     struct dpt_account account;
     struct dpt_stream *stream, *comm_stream;
@@ -42,19 +43,20 @@ struct scene {
     char what[160];
 };
 
-/* The device of all parts, which takes some time to make: tests begin and end with these. */
+/* The device of all parts. It takes some time to make, so the setup of the group makes it once. */
 extern struct dpt_device *device;
 int make_device(void **state);
 int destroy_device(void **state);
 
-/* Of the config as it is now. */
+/* Makes the model of the scene's present config. */
 void make_model(struct scene *s);
 void make_124m(struct scene *s);
-/* Vocabularies: one whose embedding is the largest unit, one whose is the smallest. fp16 goes with
- * SGD here, which keeps no second moment, and bf16 with lanes of one slot with compression. */
+/* `vocab` decides whether the embedding is the largest or the smallest unit. fp16 selects SGD,
+ * which keeps no second moment. bf16 with 5 slots (lanes of one slot) selects compression, if the
+ * strategy supports it. */
 void open_scene(struct scene *s, const struct variant *v, enum dpt_accumulate accumulate,
                 enum dpt_precision precision, int vocab, int slots);
-/* Ranks are numbered against the order of positions, so that taking one for the other shows. */
+/* Numbers ranks in the reverse order of positions, so that a test finds code that confuses them. */
 void make_place(const struct scene *s, int world, struct place *p);
 void open_part(const struct scene *s, struct part *p);
 void close_part(struct part *p);

@@ -1,6 +1,6 @@
-/* Strategies over real communicators, ranks as threads on pretended nodes and hosts, without
- * trainer and agent: a run through several worlds, whose whole state lies in the scene between
- * them. */
+/* Strategies over real communicators, without trainer and agent: ranks are threads on simulated
+ * nodes and hosts. A run goes through several worlds; between two worlds the scene holds the whole
+ * state. */
 #ifndef DPT_TESTS_WORKER_STRATEGY_SHARDED_SCENE_H
 #define DPT_TESTS_WORKER_STRATEGY_SHARDED_SCENE_H
 
@@ -25,33 +25,34 @@ struct variant {
     enum dpt_redundancy redundancy;
 };
 
-/* Which node each rank is of, and which host. */
+/* The node and the host of each rank. */
 struct layout {
     int node[RANKS_MAX], host[RANKS_MAX];
 };
 
-/* A run through several worlds, whose whole state lies in `vector` between them. */
+/* A run through several worlds. Between two worlds `vector` holds the whole state. */
 struct scene {
     struct dpt_config config;
     const struct layout *layout;
     int n_stages, size[STAGES_MAX], steps; /* of a stage */
-    bool rebuilds;                         /* shadows come a unit a step; with one stage */
-    bool averages;                         /* some parameters are running statistics */
+    bool rebuilds; /* shadows are copied one unit a step; needs n_stages 1 */
+    bool averages; /* some parameters are running statistics */
     bool late[RANKS_MAX];
     int64_t numel;
     float *vector[DPT_VECTOR_COUNT];
     double loss; /* of the evaluation after the last step */
-    uint64_t sent[RANKS_MAX],
-        told[RANKS_MAX]; /* bytes in the first step, by communicator and plan */
+    /* Bytes of the first step: counted by the communicator; said by the plan. */
+    uint64_t sent[RANKS_MAX], told[RANKS_MAX];
 };
 
 /* Makes a scene of `n_stages` worlds of these sizes, STEPS steps each, from the same weights. */
 void begin_scene(struct scene *s, const struct variant *v, enum dpt_accumulate accumulate,
                  enum dpt_precision precision, const int *sizes, int n_stages);
 void end_scene(struct scene *s);
-/* Runs it; what several ranks hold must be equal, and shadows as their owners' parts. */
+/* Runs the scene. Checks that copies on several ranks are equal and that shadows equal their
+ * owners' parts. */
 void run_scene(struct scene *s, const struct layout *layout);
-/* The same state and loss, to the bit; `what` is told when not. */
+/* Checks that state and loss have the same bits; a failure prints `what`. */
 void check_equal(const struct scene *expected, const struct scene *s, const char *what);
 
 #endif

@@ -35,8 +35,9 @@ void rig_choose(struct dpt_config *config, const char *strategy);
  * keys and values. Untied: a separate output head, biases, scaled rotary embeddings. */
 void rig_choose_llama(struct dpt_config *config, bool tied);
 
-/* Makes the model one of three labels, and the data texts that have them: of one word in each
- * three, which word it is, of 1 to 40 bytes (some are cut). Before rig_evaluate. */
+/* Makes the model a classifier of three labels and the data labelled texts. Each text has one of
+ * three words, and its label is the number of that word. Some texts are longer than seq_len and are
+ * cut. Call it before rig_evaluate. */
 void rig_choose_labels(struct dpt_config *config);
 
 /* Makes the model a residual network of three blocks and the data images of three labels, in a file

@@ -1,5 +1,5 @@
-/* What the tests of dpt-data encode share: texts in a folder of their own, the options, comparing
- * what was written. */
+/* Shared by the tests of dpt-data encode: texts in a temporary folder, the options, and a
+ * comparison of output folders. */
 #ifndef DPT_TESTS_WORKER_DATA_PREPARE_FIXTURE_H
 #define DPT_TESTS_WORKER_DATA_PREPARE_FIXTURE_H
 
@@ -24,25 +24,25 @@ extern struct dpt_encode_result result;
 int setup(void **state);
 int teardown(void **state);
 
-/* ROOT/NAME; four at a time. */
+/* The path ROOT/NAME, in one of four static buffers in turn. */
 const char *in_root(const char *name);
 
 void write_text(const char *name, int lines, uint64_t seed);
 void write_string(const char *name, const char *text);
-/* DOCUMENTS of them, "document I …", with a blank line now and then. */
+/* Writes DOCUMENTS documents "document I …", with some blank lines between them. */
 void write_jsonl(const char *name);
 
-/* Adds ROOT/NAME to the inputs; all: five texts, one of them without a last line's end, and a file
- * of documents. */
+/* add adds ROOT/NAME to the inputs. add_all adds five texts, one of them without a newline at its
+ * end, and a file of documents. */
 void add(const char *name, bool val);
 void add_all(void);
 
 enum dpt_status encode(const char *out);
 
-/* Both folders have the same files with the same bytes. */
+/* Checks that both folders have the same files with the same bytes. */
 void expect_same(const char *a, const char *b);
 
-/* One line that says `what`. */
+/* Checks that encode fails with this status and one line that contains `what`. */
 void expect_refusal(const char *out, enum dpt_status status, const char *what);
 
 #endif
