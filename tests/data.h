@@ -1,6 +1,6 @@
-/* Real data for tests: the folder of OpenAI's vocab.bpe and encoder.json and tinyshakespeare.txt,
- * named by DPT_TEST_DATA (default: shared/data beside the checkout). What needs it is skipped, and
- * says so, where it is not there. */
+/* Real data for tests: a folder with OpenAI's vocab.bpe and encoder.json and tinyshakespeare.txt.
+ * DPT_TEST_DATA names it (default: shared/data beside the checkout). A test without its file skips
+ * and prints a line. */
 #ifndef DPT_TESTS_DATA_H
 #define DPT_TESTS_DATA_H
 
@@ -13,7 +13,8 @@
 #define DPT_TEST_DATA_DEFAULT "../shared/data"
 #endif
 
-/* The path of `name` in that folder; false, with a line on stderr, when there is no such file. */
+/* Gives the path of `name` in that folder. If the file cannot be read, prints a line on stderr and
+ * returns false. */
 static inline bool test_data_path(char *ret, size_t ret_bytes, const char *name)
 {
     const char *folder = getenv("DPT_TEST_DATA");

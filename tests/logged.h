@@ -1,4 +1,4 @@
-/* What a test's calls log, as text. */
+/* Captures the log lines of a test's calls as text. */
 #ifndef DPT_TESTS_LOGGED_H
 #define DPT_TESTS_LOGGED_H
 

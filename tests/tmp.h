@@ -1,5 +1,5 @@
-/* Temporary folders of tests: under $TMPDIR, else /tmp. Whoever makes one removes it in a teardown,
- * so that a failed test leaves none behind. */
+/* Temporary folders of tests: under $TMPDIR, else /tmp. A test removes its folder in a teardown, so
+ * that a failed test leaves none behind. */
 #ifndef DPT_TESTS_TMP_H
 #define DPT_TESTS_TMP_H
 
@@ -21,15 +21,15 @@ static inline bool test_make_dir_in(const char *base, char *ret, size_t ret_byte
     return false;
 }
 
-/* A new folder dpt-NAME-XXXXXX, its path in `ret`. False, with `ret` empty and the reason on
- * stderr: it cannot be made, or its path is too long. */
+/* Makes a new folder dpt-NAME-XXXXXX; `ret` is its path. If it cannot be made or its path is too
+ * long, prints the reason on stderr, empties `ret` and returns false. */
 static inline bool test_make_dir(char *ret, size_t ret_bytes, const char *name)
 {
     const char *base = getenv("TMPDIR");
     return test_make_dir_in(base && base[0] ? base : "/tmp", ret, ret_bytes, name);
 }
 
-/* The same in memory where there is some: for tests to which the speed of a disk is nothing. */
+/* The same in memory (/dev/shm), if it has 1 GiB free; for tests that need no disk. */
 static inline bool test_make_memory_dir(char *ret, size_t ret_bytes, const char *name)
 {
     enum { ROOM_BYTES = 1 << 30 };

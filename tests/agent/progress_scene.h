@@ -1,4 +1,5 @@
-/* A node's progress on a stage: what is said is collected, and the view is what a test makes it. */
+/* A node's progress messages under test: the scene collects the printed lines, and a test sets the
+ * view. */
 #ifndef DPT_TESTS_AGENT_PROGRESS_SCENE_H
 #define DPT_TESTS_AGENT_PROGRESS_SCENE_H
 
@@ -9,11 +10,11 @@
 
 enum { STEPS_MAX = 8, SAID_BYTES = 8192 };
 
-extern char said[SAID_BYTES];       /* each line with its newline */
+extern char said[SAID_BYTES];       /* the printed lines, each with its newline */
 extern int shows;                   /* how often the live line was shown ... */
 extern struct dpt_live_facts shown; /* ... and what it showed last */
 
-/* A node that trains in generation 1 of two ranks; update says so. */
+/* A node that trains in generation 1 of two ranks; the first update prints that. */
 struct scene {
     struct dpt_progress progress;
     struct dpt_agent_view view;
@@ -27,19 +28,20 @@ void open_scene(struct scene *s, bool is_first);
 /* Steps are shown on a live line from now on. */
 void show_live(struct scene *s);
 
-/* 100 ms later. update forgets what was said before, update_more adds to it. */
+/* Advance the time by 100 ms and update the progress. update first clears `said`; update_more
+ * appends to it. */
 void update(struct scene *s);
 void update_more(struct scene *s);
 
-/* Rank 0 tells of these steps. */
+/* Rank 0 reports these steps. */
 void tell(struct scene *s, int64_t first, int64_t last);
 
-/* The next generation trains. */
+/* The next generation is formed and trains. */
 void next_generation(struct scene *s, const char *kind, const char *cause, uint32_t world);
 
-/* Training stands still: the server is in this phase of the next generation. */
+/* Training stops: the server is in this phase of the next generation. */
 void stand_still(struct scene *s, Dpt__ServerPhase phase, uint32_t nodes);
 
-int count_of(const char *what); /* in what was said */
+int count_of(const char *what); /* occurrences in `said` */
 
 #endif

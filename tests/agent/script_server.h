@@ -1,5 +1,5 @@
-/* A server that is a script in the agent's process, behind the functions of rendezvous/client: a
- * test links script_server.c instead of that folder. */
+/* A scripted server in the agent's process. It implements the functions of rendezvous/client, so
+ * that a test links script_server.c instead of that folder. */
 #ifndef DPT_TESTS_AGENT_SCRIPT_SERVER_H
 #define DPT_TESTS_AGENT_SCRIPT_SERVER_H
 
@@ -15,7 +15,7 @@ typedef void (*script_fn)(struct world *world, const Dpt__AgentState *said,
 struct world {
     script_fn script;
     int event_fd;
-    bool up_told, refuse_first; /* refuse_first: the first send finds no room */
+    bool up_told, refuse_first; /* refuse_first: the queue is full at the first send */
     bool silent;
     struct {
         uint8_t bytes[4096];
@@ -24,13 +24,13 @@ struct world {
     size_t queued;
     uint8_t current[4096];
     uint64_t counter;
-    /* what the agent said last, and was seen to say */
+    /* From the agent's messages. */
     uint64_t incarnation;
     uint32_t spawn, deaths;
     bool leaving;
     char first_error[DPT_PROTO_TEXT_BYTES];
-    int turns; /* script's own counter */
-    /* the node */
+    int turns; /* a counter for the script */
+    /* The node. */
     char dir[64];
     struct dpt_node node;
     int configured;
@@ -38,13 +38,13 @@ struct world {
     bool needs_run;
 };
 
-/* Puts a message, good or bad, into the agent's queue. */
+/* Puts a message, valid or not, into the agent's queue. */
 void script_push(struct world *world, const void *bytes, size_t n);
 
-/* The node's rank; NULL: none is reported. */
+/* The rank in the agent's message; NULL: it has none. */
 Dpt__RankState *script_rank(const Dpt__AgentState *said);
 
-/* Sends the reply with this phase; script_reply_plan: with a plan of one rank. */
+/* Sends the reply with this phase; script_reply_plan adds a plan of one rank. */
 void script_reply(struct world *world, Dpt__ServerState *reply, Dpt__ServerPhase phase,
                   uint64_t generation, const char *text);
 void script_reply_plan(struct world *world, const Dpt__AgentState *said, Dpt__ServerState *reply,

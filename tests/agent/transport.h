@@ -24,18 +24,18 @@ void transport_start_as(struct test_server *s, struct dpt_server_options options
 void transport_start_server(struct test_server *s, int port);
 void transport_stop_server(struct test_server *s);
 struct dpt_client *transport_start_client(int port);
-/* Waits for the next event of a kind, passing over others. */
+/* Waits for the next event of this kind and ignores others. */
 struct dpt_client_event transport_expect(struct dpt_client *client,
                                          enum dpt_client_event_kind kind);
-/* A first message of node `node`; without a spec it asks for the run's config. Returns its bytes.
- */
+/* Encodes a first message of node `node`. Without a spec the message asks for the run's config.
+ * Returns its size. */
 size_t transport_make_message(const char *node, uint64_t counter, Dpt__RunSpec *spec, uint8_t *buf,
                               size_t buf_bytes);
-/* Sends until the connection takes it: for a moment after UP it does not. */
+/* Repeats the send until the connection accepts it: for a moment after UP it does not. */
 void transport_send(struct dpt_client *client, const void *data, size_t bytes);
 /* Sends a message of the node and returns the epoch of the server's answer. */
 uint64_t transport_exchange(struct dpt_client *client, const char *node);
-/* Makes the run, with a config so long that every answer to one who asks for it is long. */
+/* Creates the run with a config of yaml_bytes, so that every answer with the config is long. */
 void transport_bring_config(struct dpt_client *client, size_t yaml_bytes);
 
 #endif

@@ -1,6 +1,6 @@
-/* Just enough ZMTP 3.0 (rfc.zeromq.org/spec/23) over a plain socket to play clients that no library
- * would be: for the tests of the server. Blocking, with a timeout of ZMTP_WAIT_MS on reading; a
- * function fails the test when the other side does not keep up. */
+/* The part of ZMTP 3.0 (rfc.zeromq.org/spec/23) that tests of the server need to imitate clients
+ * that break the protocol, which a library would not do. Plain sockets; calls block. A read that
+ * takes longer than ZMTP_WAIT_MS fails the test. */
 #ifndef DPT_TESTS_AGENT_ZMTP_H
 #define DPT_TESTS_AGENT_ZMTP_H
 
@@ -10,18 +10,18 @@
 
 enum { ZMTP_WAIT_MS = 20000 };
 
-/* A TCP connection to a loopback port. */
+/* Opens a TCP connection to a loopback port; returns its fd. */
 int zmtp_dial(int port);
 
-/* Greets and says READY as a DEALER, with a routing id of its own when `identity` is not NULL. */
+/* Sends the greeting and READY of a DEALER; `identity`: its routing id, NULL: none. */
 void zmtp_handshake(int fd, const char *identity);
 
-/* One message of one part, announced as `announced` bytes, of which `bytes` are sent. False when
- * the server closed. */
+/* Sends a message of one part: the header announces `announced` bytes, and `bytes` bytes follow.
+ * Returns false if the server closed the connection. */
 bool zmtp_send(int fd, const void *data, size_t bytes, uint64_t announced);
 
-/* Reads and drops until the other side closes, counting (ret_bytes may be NULL); false when it does
- * not within ZMTP_WAIT_MS. */
+/* Reads and discards bytes until the other side closes; *ret_bytes (may be NULL) is their number.
+ * Returns false if it does not close within ZMTP_WAIT_MS. */
 bool zmtp_wait_closed(int fd, uint64_t *ret_bytes);
 
 #endif

@@ -14,45 +14,46 @@ struct model {
     char hash[DPT_HASH_HEX_BYTES];
 };
 
-/* The tensors of a two-layer toy; `wide` scales the embedding so that files span several blocks.
- * Values are a function of `step` alone. */
+/* The tensors of a small model of two layers. `wide` scales the embedding, so that files can have
+ * several blocks. Values depend on `step` only. */
 void model_init(struct model *model, int64_t step, int wide);
 void model_zero(struct model *model);
 void model_fini(struct model *model);
 bool model_equal(const struct model *a, const struct model *b);
 
-/* A spec for writer `writer` of `n_writers`, without pieces, with as many files of each kind as
- * writers (but no more than tensors); it borrows the model. */
+/* A spec without pieces for writer `writer` of `n_writers`. It has min(writers, tensors) files of
+ * each kind and borrows the model. */
 struct dpt_checkpoint_spec model_spec(const struct model *model, const char *dir, int64_t step,
                                       int writer, int n_writers);
 
-/* Gives the spec's writer its share of the tensors, all of which every writer holds. `pieces` must
- * live as long as the spec. */
+/* Sets the pieces of the spec's writer to its share of the tensors; every writer holds all tensors.
+ * `pieces` must live as long as the spec. */
 void model_share(struct dpt_checkpoint_spec *spec,
                  struct dpt_checkpoint_piece pieces[MODEL_TENSORS_MAX]);
 
-/* dpt_checkpoint_write_part of this share, for a spec without pieces. */
+/* Calls dpt_checkpoint_write_part with this share; the spec has no pieces. */
 enum dpt_status model_write_part(const struct dpt_checkpoint_spec *spec, struct dpt_err *err);
 
-/* All writers one after another, collect, commit; the first failure is returned, after abandon. */
+/* Runs all writers one after another, then collects and commits. On an error abandons the
+ * checkpoint and returns the first error. */
 enum dpt_status model_write(const struct model *model, const char *dir, int64_t step, int n_writers,
                             struct dpt_err *err);
-/* The same into `n_files` of each kind. */
+/* The same with `n_files` files of each kind. */
 enum dpt_status model_write_files(const struct model *model, const char *dir, int64_t step,
                                   int n_writers, int n_files, struct dpt_err *err);
 
-/* Opens step `step`, reads everything, and compares with what model_init(step) gives. */
+/* Opens the checkpoint of `step`, reads all of it, and compares it with model_init(step). */
 enum dpt_status model_check(const char *dir, int64_t step, int wide, struct dpt_err *err);
 
-/* A fresh folder under the system's temporary one; `root` is the current one. */
+/* Setups that make a new temporary folder `root`, and the teardown. */
 extern char root[128];
 int make_root(void **state);
-int make_fast_root(void **state); /* in memory where that is possible */
+int make_fast_root(void **state); /* in memory if possible */
 int remove_root(void **state);
 /* root/name, in one of eight rotating buffers. */
 const char *in_root(const char *name);
 
-/* Fails the test with the text of the file's `err`. */
+/* On an error fails the test with the text of `err`, a variable of the test file. */
 #define OK(call)                                                                                   \
     do {                                                                                           \
         enum dpt_status ok_ = (call);                                                              \

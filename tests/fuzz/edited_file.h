@@ -1,21 +1,21 @@
-/* A file that is nearly right: what it holds, with bytes overwritten, put in or left out as the
- * input of a fuzz target says. */
+/* A file that is nearly valid: the bytes of a valid file, of which the input of a fuzz target
+ * overwrites, inserts or removes some. */
 #ifndef DPT_TESTS_FUZZ_EDITED_FILE_H
 #define DPT_TESTS_FUZZ_EDITED_FILE_H
 
 #include "tests/fuzz/fuzz.h"
 
 struct edited_file {
-    char *text; /* as it is right */
+    char *text; /* the valid file */
     size_t bytes;
-    int fd;        /* as it is given to be read; -1: not opened */
-    char path[64]; /* of that */
+    int fd;        /* of the edited file; -1: not opened */
+    char path[64]; /* of the edited file */
 };
 
-/* Reads `path`, of 64 KiB at most. */
+/* Reads the valid file `path`, at most 64 KiB. */
 void edited_file_open(struct edited_file *file, const char *path);
 
-/* Writes it with so many edits, 16 at most. */
+/* Writes the edited file with `edits` edits, at most 16. */
 void edited_file_write(const struct edited_file *file, struct feed *feed, uint32_t edits);
 
 #endif

@@ -1,4 +1,4 @@
-/* What fuzz targets share: the entry that both drivers call (libFuzzer's, and replay.c), and a
+/* Shared by the fuzz targets: the entry that both drivers call (libFuzzer and replay.c), and a
  * reader that turns the input's bytes into choices. */
 #ifndef DPT_TESTS_FUZZ_FUZZ_H
 #define DPT_TESTS_FUZZ_FUZZ_H
@@ -7,11 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Feeds one input to the code under test. Whatever the bytes are it returns 0; a broken promise
- * aborts (DPT_ASSERT). */
+/* Feeds one input to the code under test. Returns 0 for any bytes; a broken promise aborts
+ * (DPT_ASSERT). */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-/* The input, taken from front to back; at its end every choice is 0. */
+/* The input, read from front to back. After its end every choice is 0. */
 struct feed {
     const uint8_t *data;
     size_t bytes, at;
@@ -46,7 +46,7 @@ static inline uint32_t feed_below(struct feed *feed, uint32_t n)
     return feed_u8(feed) % n;
 }
 
-/* What is left of the input, in place. */
+/* The unread part of the input, in place; it counts as read afterwards. */
 static inline const uint8_t *feed_rest(struct feed *feed, size_t *ret_bytes)
 {
     const uint8_t *rest = feed->data + feed->at;

@@ -1,12 +1,17 @@
-/* Looks at an agent's machine from outside and says when a promise is broken (docs/membership.md),
- * whatever server and ranks told it: used by the unit tests, the simulator and the fuzzer alike.
+/* The agent's watch: checks an agent's state machine from outside after every step and reports a
+ * broken promise (docs/membership.md). The promises hold for any messages of server and ranks. Unit
+ * tests, the simulator and the fuzzer use it.
  *
- * After every step: what is said decodes; counters grow by one; an incarnation is only followed
- * when its last process is gone; one process a local rank at a time, spawns count up, only what
- * lives is killed or spoken to; generations never fall; a rank is told a plan only if it has
- * quiesced for it, and GO only after that plan; no leave to write beyond the write time, and none
- * from a stop of the loop until the server has answered since; the program ends once, with a code
- * that somebody gave cause for; a stale message of the server changes nothing. */
+ * - Each message decodes, and its counter is larger by one than that of the message before.
+ * - A new incarnation begins only after the last process of the present one has ended.
+ * - A local rank has one process at a time, and spawn numbers grow by one. Only a living process is
+ *   killed or gets a message.
+ * - Generations never decrease.
+ * - A rank gets a plan only after it has quiesced for that plan, and GO only after the plan.
+ * - A rank may not write for longer than the write time. After a stop of the loop it may not write
+ *   until the server has answered again.
+ * - The program ends once. Its exit code has a cause in the events.
+ * - A stale message of the server changes nothing. */
 #ifndef DPT_TESTS_SIM_AGENT_WATCH_H
 #define DPT_TESTS_SIM_AGENT_WATCH_H
 
@@ -14,12 +19,13 @@
 
 struct agent_watch;
 
-/* For one agent's life, of this node in this run (borrowed). `decodes`: every message is encoded
- * and decoded again. */
+/* A watch is for the life of one agent, of this node in this run (both borrowed). `decodes`: the
+ * watch encodes and decodes every message. */
 struct agent_watch *agent_watch_create(const char *run, const char *node, bool decodes);
 void agent_watch_destroy(struct agent_watch **watch);
 
-/* After a step. NULL: all is well; else what is broken, valid until the next call. */
+/* Call it after each step. Returns NULL, or the broken promise as text, valid until the next
+ * call. */
 const char *agent_watch_step(struct agent_watch *watch, const struct dpt_agent *agent,
                              const struct dpt_agent_event *event,
                              const struct dpt_agent_output *out);

@@ -1,4 +1,4 @@
-/* The control of the emulated device (emulated.h) by tests in C. */
+/* Control of the emulated device (emulated.h) for tests in C. */
 #ifndef DPT_TESTS_GPU_EMULATED_CONTROL_H
 #define DPT_TESTS_GPU_EMULATED_CONTROL_H
 
@@ -6,10 +6,10 @@
 extern "C" {
 #endif
 
-/* From here on kernels cannot be loaded for lack of memory; or can. */
+/* refuse 1: from now on a kernel cannot be loaded, for lack of memory; 0: it can. */
 void emulated_refuse_loading(int refuse);
 
-/* Of a queue; the lower goes first. */
+/* The priority of a queue; a lower number goes first. */
 int emulated_priority(const void *queue);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* Descriptors of the cuDNN double: its graph API keeps them, its operations read them. */
+/* Descriptors of the cuDNN double: its graph API (cudnn_double.c) stores them, its operations
+ * (cudnn_double_ops.c) read them. */
 #ifndef DPT_TESTS_GPU_EMULATED_CUDNN_DOUBLE_H
 #define DPT_TESTS_GPU_EMULATED_CUDNN_DOUBLE_H
 
@@ -30,7 +31,8 @@ struct descriptor {
     struct attribute of[CUDNN_ATTR_COUNT];
 };
 
-/* An attribute that is set: its values, the descriptor that it names, its number, its numbers. */
+/* The value of an attribute, which must be set: raw values, a descriptor, one number, numbers, a
+ * flag, a factor. */
 const void *double_get(const struct descriptor *d, cudnnBackendAttributeName_t name);
 struct descriptor *double_child(const struct descriptor *d, cudnnBackendAttributeName_t name);
 int64_t double_number(const struct descriptor *d, cudnnBackendAttributeName_t name);
@@ -38,7 +40,7 @@ const int64_t *double_numbers(const struct descriptor *d, cudnnBackendAttributeN
 bool double_flag(const struct descriptor *d, cudnnBackendAttributeName_t name);
 float double_factor(const struct descriptor *d, cudnnBackendAttributeName_t name);
 
-/* Carries out the graph's operations in their order, on the memory of the variant pack. */
+/* Runs the graph's operations in order on the memory of the variant pack. */
 void double_execute(const struct descriptor *graph, const struct descriptor *pack);
 
 #endif

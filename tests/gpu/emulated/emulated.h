@@ -1,14 +1,13 @@
-/* A CUDA device on the host, for tests of kernels/cuda where there is no GPU: the kernels
- * themselves, compiled for the host, thread by thread.
+/* A CUDA device on the host, for tests of kernels/cuda without a GPU: the kernels are compiled for
+ * the host and run thread by thread.
  *
- * Blocks run one after another, the threads of a block on stacks of their own, each up to the next
- * barrier or exchange of its warp: the order in which they do is turned round after each, so that a
- * forgotten barrier shows. One that not all threads of a block (or warp) come to ends the test, and
- * says so. Memory that a launch gives to a block begins as NaN.
+ * Blocks run one after another. Each thread of a block has its own stack and runs up to the next
+ * barrier or exchange of its warp. The order of the threads is reversed after each barrier, so that
+ * a forgotten barrier gives a wrong result. If not all threads of a block (or warp) reach a
+ * barrier, the test ends with a message. Shared memory of a block starts as NaN.
  *
- * What this shows: arithmetic, indices, barriers, and the C code around the kernels. What it does
- * not: what cuBLASLt does, memory that is the device's own (tests/kernels/discrete.h), and
- * anything about speed. */
+ * This tests arithmetic, indices, barriers and the C code around the kernels. It does not test
+ * cuBLASLt, the separation of host and device memory (tests/kernels/discrete.h does), or speed. */
 #ifndef DPT_TESTS_GPU_EMULATED_EMULATED_H
 #define DPT_TESTS_GPU_EMULATED_EMULATED_H
 
@@ -19,8 +18,8 @@
 
 enum { EMULATED_WARP = 32, EMULATED_THREADS_MAX = 1024, EMULATED_SHARED_BYTES_MAX = 227 << 10 };
 
-/* What a block may have: EMULATED_SHARED_BYTES_MAX, or as many bytes as DPT_EMULATED_SHARED_BYTES
- * in the environment says. */
+/* The most shared memory of a block: EMULATED_SHARED_BYTES_MAX, or the number of bytes in the
+ * environment variable DPT_EMULATED_SHARED_BYTES. */
 int emulated_shared_bytes_max(void);
 
 struct dim3 {
@@ -30,8 +29,9 @@ struct dim3 {
     }
 };
 
-/* Of the thread of a kernel that runs now on this thread of the host. __thread: no access calls a
- * function that looks whether the variable is constructed. */
+/* The place of the kernel's thread that now runs on this thread of the host. __thread instead of
+ * thread_local: an access then calls no function that checks whether the variable is constructed.
+ */
 struct emulated_places {
     dim3 thread, block, block_size, grid;
 };
@@ -41,13 +41,14 @@ extern __thread struct emulated_places emulated_place;
 void emulated_launch(dim3 grid, unsigned block, size_t shared_bytes,
                      const std::function<void()> &kernel);
 
-/* In a kernel. The launch's shared memory; all of the block are here; `x` of the lane whose number
- * differs from this one's in the bits of `other`, when all of the warp are here. */
+/* For kernels. _shared: the block's shared memory. _await_block: waits for all threads of the
+ * block. _exchange: waits for all lanes of the warp; returns the `x` of lane (this lane XOR
+ * `other`). */
 void *emulated_shared(void);
 void emulated_await_block(void);
 uint64_t emulated_exchange(unsigned mask, uint64_t x, int other);
-/* What all lanes of the warp have of `bytes` (EMULATED_GATHERED_BYTES_MAX), in their order: until
- * the next exchange but one. */
+/* Gathers `bytes` (at most EMULATED_GATHERED_BYTES_MAX) of every lane of the warp, in the order of
+ * lanes. The result is valid until the second next exchange. */
 enum { EMULATED_GATHERED_BYTES_MAX = 48 };
 const void *emulated_gather(const void *mine, size_t bytes);
 

@@ -1,5 +1,5 @@
-/* Agents whose messages a test sets, to drive the server's machine by hand. Each keeps the last
- * answer. */
+/* Fake agents for tests of the server's state machine: a test sets their messages, and each keeps
+ * the server's last answer. */
 #ifndef DPT_TESTS_RENDEZVOUS_CORE_FAKE_AGENT_H
 #define DPT_TESTS_RENDEZVOUS_CORE_FAKE_AGENT_H
 
@@ -19,9 +19,9 @@ struct fake {
     Dpt__Shard shards[FAKE_RANKS][DPT_PROTO_SHARDS_MAX];
     Dpt__Shard *shard_list[FAKE_RANKS][DPT_PROTO_SHARDS_MAX];
     Dpt__AgentState state;
-    bool cannot_save; /* its ranks write no checkpoint in a farewell */
+    bool cannot_save; /* in a farewell its ranks write no checkpoint */
     char plan_digest[DPT_PROTO_DIGEST_BYTES];
-    /* told last; plan is kept when a message brought one */
+    /* From the last answer. `plan` is the newest plan received. */
     bool told;
     Dpt__ServerPhase phase;
     bool soft, has_spec, last_holder;
@@ -35,58 +35,60 @@ struct fake {
 
 struct stage {
     struct dpt_rdzv *core;
-    struct watch *watch; /* looks at every step */
-    bool fresh;          /* so is the next server */
+    struct watch *watch; /* checks every step */
+    bool fresh;          /* option of the next server */
     int64_t now_ms, deadline_ms;
     struct fake *fakes[FAKES_MAX];
     size_t n_fakes, n_sends;
     uint64_t n_steps;              /* each event's random bytes */
-    struct dpt_rdzv_run_view view; /* of run 0 after the last step; zeroed when there is none */
+    struct dpt_rdzv_run_view view; /* of run 0 after the last step; zero if there is none */
     unsigned records[DPT_RDZV_RECORD_COUNT];
 };
 
-/* A server that has been up for long, so that no last call waits for nodes of an earlier one. */
+/* Opens a server that has been up for so long that no last call waits for nodes of an earlier
+ * server. */
 void stage_open(struct stage *stage);
 void stage_close(struct stage *stage);
-/* Another server takes over, of this epoch and just started; it knows of no run. */
+/* A new server with this epoch takes over. It has just started and knows no run. */
 void stage_restart(struct stage *stage, uint64_t epoch);
 void stage_step(struct stage *stage, struct dpt_rdzv_event event);
 void stage_tick(struct stage *stage, int64_t after_ms);
-/* A TICK while messages that have arrived are unread. */
+/* A TICK while unread messages wait. */
 void stage_backlog(struct stage *stage, int64_t after_ms);
-/* Ticks at each deadline; no fake sends. */
+/* Lets `ms` pass: ticks at each deadline; no fake sends. */
 void stage_pass(struct stage *stage, int64_t ms);
-/* Ticks at each deadline; every fake of the list sends after each tick. */
+/* The same; every fake of the list sends after each tick. */
 void stage_pass_speaking(struct stage *stage, struct fake *const *fakes, size_t n, int64_t ms);
 
-/* min 1, max 4 nodes, 5 s, one rank in STANDBY. */
+/* A fake of a run with 1 to 4 nodes and a timeout of 5 s; it has one rank in STANDBY. */
 void fake_init(struct fake *fake, struct stage *stage, const char *id);
 void fake_fini(struct fake *fake);
-/* As after fake_init, but on no stage. A fake that is on a stage stays there. */
+/* As fake_init, but puts the fake on no stage. A fake that is on a stage stays there. */
 void fake_reset(struct fake *fake, const char *id);
-/* Its next message is in `state`: counter, epoch and plan are filled in. */
+/* Completes `state` to the fake's next message: fills in counter, epoch and plan. */
 void fake_prepare(struct fake *fake);
 void fake_say(struct fake *fake, struct stage *stage);
 /* The same, and the server must answer REFUSED with a text that contains `why`. */
 void fake_refused(struct fake *fake, struct stage *stage, const char *why);
 void fake_phase(struct fake *fake, Dpt__RankPhase phase, uint64_t generation);
 
-/* Rank 0 holds one more shard of the state; fake_no_parts removes all shards. */
+/* Adds a shard to those that rank 0 holds; fake_no_parts removes all shards. */
 void fake_part(struct fake *fake, uint32_t index, uint32_t of, bool pending);
 void fake_no_parts(struct fake *fake);
 
-/* The data connection of its rank 0 to `peer` ends; its next message reports that. */
+/* The data connection from its rank 0 to `peer` ends; its next message reports that. */
 void fake_loses(struct fake *fake, const struct fake *peer);
-/* Its node dies: its control connection breaks, and the data connections of its peer `seen_by`. */
+/* The fake's node dies: its control connection breaks, and so do the data connections that its
+ * peer `seen_by` has to it. */
 void fake_dies(struct fake *fake, struct fake *seen_by, struct stage *stage);
 
-/* Its ranks carry out its last answer: quiesce, build, run, save. */
+/* The fake's ranks carry out the server's last answer: quiesce, build, run, save. */
 void fake_obey(struct fake *fake);
-/* Each sends and acts as a rank would (quiesces, builds, runs) until nothing changes. */
+/* All fakes obey and send in turn, for so many rounds that nothing changes any more. */
 void fakes_settle(struct stage *stage, struct fake *const *fakes, size_t n);
-/* They join, last call passes, and they settle: now the run is RUNNING. */
+/* The fakes join, the last call passes, and they settle. The run is then RUNNING. */
 void fakes_start(struct stage *stage, struct fake *const *fakes, size_t n);
-/* Its rank in its newest plan; -1: none. */
+/* The place of the fake's rank in its newest plan; NULL: none. */
 const Dpt__PlanRank *fake_place(const struct fake *fake);
 
 #endif

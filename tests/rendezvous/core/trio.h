@@ -1,4 +1,4 @@
-/* One server and three agents on a stage, for tests about losses: a and b run, c stands by. */
+/* One server and three agents on a stage, for tests of losses: a and b run, c is a spare. */
 #ifndef DPT_TESTS_RENDEZVOUS_CORE_TRIO_H
 #define DPT_TESTS_RENDEZVOUS_CORE_TRIO_H
 
@@ -8,15 +8,15 @@ extern struct stage stage;
 extern struct fake a, b, c;
 extern struct fake *const two[2]; /* a and b */
 
-/* cmocka's setup and teardown: the server is up, no fake has sent. */
+/* Setup and teardown of cmocka: the server is up, and no fake has sent. */
 int trio_setup(void **state);
 int trio_teardown(void **state);
 
 /* a and b are in generation 1 and run. */
 void trio_start(void);
-/* Another server takes over; a and b have a connection to it, and their places. */
+/* Another server takes over; a and b are connected to it and have kept their places. */
 void trio_restart_server(void);
-/* a and b say that they have applied this step. */
+/* a and b report that they have applied this step. */
 void trio_step_to(int64_t step);
 
 #endif

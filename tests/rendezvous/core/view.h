@@ -1,4 +1,4 @@
-/* The server's machine as tests see it: its runs, and the rank of a process. */
+/* The state of the server's state machine for tests: its runs, and the rank of a process. */
 #ifndef DPT_TESTS_RENDEZVOUS_CORE_VIEW_H
 #define DPT_TESTS_RENDEZVOUS_CORE_VIEW_H
 
@@ -19,8 +19,8 @@ struct dpt_rdzv_run_view {
     char run[DPT_PROTO_NAME_BYTES];
     enum dpt_rdzv_phase phase;
     uint64_t generation;
-    uint64_t run_generation;                  /* newest that has run or was adopted; 0: none */
-    char plan_digest[DPT_PROTO_DIGEST_BYTES]; /* "" while none is in force */
+    uint64_t run_generation; /* newest generation that has run or was adopted; 0: none */
+    char plan_digest[DPT_PROTO_DIGEST_BYTES]; /* "" while no plan is in force */
     uint32_t nodes, world_size, restarts_left;
     int64_t step; /* newest applied step that a member reported; -1: none */
     enum dpt_rdzv_redundancy redundancy;
@@ -28,7 +28,7 @@ struct dpt_rdzv_run_view {
     char cause_kind[DPT_PROTO_NAME_BYTES];
 };
 
-/* Number of runs known; run `i` of them into `ret`. */
+/* The number of known runs; the view of run `i`. */
 size_t dpt_rdzv_runs(const struct dpt_rdzv *core);
 void dpt_rdzv_run_view(const struct dpt_rdzv *core, size_t i, struct dpt_rdzv_run_view *ret);
 
@@ -37,7 +37,7 @@ struct dpt_rdzv_process {
     uint64_t incarnation;
     uint32_t local_rank, spawn;
 };
-/* Its rank in the plan in force; -1: none. For the simulator. */
+/* The process's rank in the plan in force; -1: none. For the simulator. */
 int dpt_rdzv_rank_of(const struct dpt_rdzv *core, const struct dpt_rdzv_process *process);
 
 #endif

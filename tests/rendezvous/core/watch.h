@@ -1,14 +1,18 @@
-/* Looks at a server's machine from outside and says when a promise is broken (docs/membership.md),
- * whatever the agents told it: used by the unit tests, the simulator and the fuzzer alike.
+/* The watch: checks the server's state machine from outside after every step and reports a broken
+ * promise (docs/membership.md). The promises hold for any messages of agents. Unit tests, the
+ * simulator and the fuzzer use it.
  *
- * After every step: each message decodes, and at most one goes to a connection; to one incarnation
- * counters grow and generations never fall; a run's generations are used once, by no later run of
- * its name either, and a plan's nonce by no other plan; all who get a plan get the same; ranks,
- * positions and checkpoint slots of a plan are dense and unique, and each rank is one process that
- * is counted in; who heals does it from one who holds; a checkpoint is granted in the newest plan
- * alone, and never twice; DONE is said when every member of the newest plan has said FINISHED
- * there, and nothing follows an end; a repeated message, or one of an earlier incarnation, changes
- * nothing; and no node is lost while nobody at all is heard for longer than its run's gap. */
+ * - Each message decodes, and a connection gets at most one in a step.
+ * - In the messages to one incarnation, counters grow and generations never decrease.
+ * - A generation is used once, also by later runs of the same name. A nonce is in one plan only.
+ * - All nodes that get a plan get the same plan. Its ranks, positions and checkpoint slots are
+ * dense and unique. Each rank is one process, which is a member.
+ * - A rank that takes state gets it from a rank that holds it.
+ * - A checkpoint is granted in the newest plan only, and once.
+ * - The server says DONE only after every member of the newest plan has said FINISHED in it.
+ * Nothing follows the end of a run.
+ * - A repeated message, or one of an earlier incarnation, changes nothing.
+ * - No node is lost if the server has received nothing at all for longer than the run's gap. */
 #ifndef DPT_TESTS_RENDEZVOUS_CORE_WATCH_H
 #define DPT_TESTS_RENDEZVOUS_CORE_WATCH_H
 
@@ -16,12 +20,13 @@
 
 struct watch;
 
-/* For one server's life: another server, another watch. `decodes`: the watch encodes and decodes
- * every message; the caller does not. */
+/* A watch is for the life of one server. `decodes`: the watch encodes and decodes every message,
+ * because the caller does not. */
 struct watch *watch_create(bool decodes);
 void watch_destroy(struct watch **watch);
 
-/* After a step. NULL: all is well; else the broken promise, valid until the next call. */
+/* Call it after each step. Returns NULL, or the broken promise as text, valid until the next
+ * call. */
 const char *watch_step(struct watch *watch, const struct dpt_rdzv *core,
                        const struct dpt_rdzv_event *event, const struct dpt_rdzv_output *out);
 

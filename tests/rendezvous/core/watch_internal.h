@@ -1,4 +1,4 @@
-/* What the files of the watch share: what it remembers of nodes and runs.
+/* Shared by the files of the watch: what it remembers of nodes and runs.
  *
  *   watch.c       events, records, nodes      watch_plan.c  a plan: its form, its members */
 #ifndef DPT_TESTS_RENDEZVOUS_CORE_WATCH_INTERNAL_H
@@ -8,20 +8,20 @@
 
 enum { PROCS_MAX = 128, BROKEN_BYTES = 512 };
 
-/* A rank process that a message told of. */
+/* A rank process that a message named. */
 struct seen_proc {
     uint64_t incarnation;
     uint32_t local, spawn;
-    uint64_t finished; /* newest generation it said FINISHED in; 0: none */
+    uint64_t finished; /* newest generation in which it said FINISHED; 0: none */
 };
 
 struct seen_node {
     uint64_t hash; /* of run and id */
     char run[DPT_PROTO_NAME_BYTES], id[DPT_PROTO_NAME_BYTES];
     struct seen_proc procs[PROCS_MAX];
-    size_t n_procs; /* ever; the ring keeps the last PROCS_MAX */
+    size_t n_procs; /* of all time; the ring keeps the last PROCS_MAX */
     uint64_t told_incarnation, told_counter, told_generation, counter_seen;
-    uint8_t told_secret[DPT_PROTO_SECRET_BYTES]; /* of the incarnation that was told */
+    uint8_t told_secret[DPT_PROTO_SECRET_BYTES]; /* of told_incarnation */
 };
 
 struct member {
@@ -31,7 +31,7 @@ struct member {
     bool finished;
 };
 
-/* The part of a plan that every node must be told alike. */
+/* The part of a plan that must be the same for every node. */
 struct seat {
     uint32_t position, host, node;
     int32_t checkpoint_slot;
@@ -44,12 +44,12 @@ struct seen_run {
     uint64_t generation, planned;  /* newest of each record */
     int64_t grant_step;            /* of `planned`; -1: none */
     bool ended;
-    int64_t gap_ms; /* a longer silence of all: the server is deaf to this run */
+    int64_t gap_ms; /* if all nodes are silent for longer, the server itself hears nothing */
     char digest[DPT_PROTO_DIGEST_BYTES]; /* of the newest plan in force */
     uint64_t plan_generation;
     struct member *members; /* (n_members) by rank; owned */
     uint32_t n_members;
-    /* of the newest plan sent */
+    /* Of the newest plan that was sent. */
     uint64_t sent_generation;
     char sent_digest[DPT_PROTO_DIGEST_BYTES];
     int64_t sent_numbers[12];
@@ -57,10 +57,10 @@ struct seen_run {
     uint32_t n_seats;
 };
 
-/* Remembered of a name for the life of the watch. */
+/* What the watch remembers of a run's name for its whole life. */
 struct seen_name {
     char name[DPT_PROTO_NAME_BYTES];
-    uint64_t generation; /* highest that a run of it has used */
+    uint64_t generation; /* highest generation that a run of this name has used */
 };
 
 struct seen_nonce {
@@ -71,13 +71,13 @@ struct watch {
     bool decodes;
     uint64_t epoch; /* 0: nothing was sent yet */
     int64_t now_ms;
-    int64_t event_ms; /* of the step that is looked at */
-    bool backlog;     /* it is a TICK with messages unread */
-    int64_t heard_ms; /* any message; a pause of the loop does not count */
+    int64_t event_ms; /* of the present step */
+    bool backlog;     /* the present step is a TICK while messages are unread */
+    int64_t heard_ms; /* time of the last message; a pause of the loop does not count */
     int64_t deadline_ms;
     bool ticked;                            /* the last event was a TICK */
     bool stale;                             /* the last message had to change nothing */
-    uint8_t secret[DPT_PROTO_SECRET_BYTES]; /* that the last message brought; else zeroes */
+    uint8_t secret[DPT_PROTO_SECRET_BYTES]; /* of the last message; zeros if it had none */
     struct seen_node *nodes;
     size_t n_nodes, nodes_max;
     struct seen_run *runs;
@@ -89,15 +89,15 @@ struct watch {
     char broken[BROKEN_BYTES];
 };
 
-/* Notes the first thing that is broken in this step. */
+/* Notes a broken promise; the first one of a step is kept. */
 void watch_broken(struct watch *watch, const char *fmt, ...) DPT_PRINTF(2, 3);
 
 /* watch_plan.c */
 
-/* The plan in force changed: its members. */
+/* Called when the plan in force has changed: finds and checks its members. */
 void watch_members(struct watch *watch, struct seen_run *run, const struct dpt_rdzv *core,
                    const struct dpt_rdzv_run_view *view);
-/* A plan as one node is told it. */
+/* Checks a plan in a message to one node. */
 void watch_plan(struct watch *watch, struct seen_run *run, const struct dpt_rdzv *core,
                 const Dpt__ServerState *message);
 

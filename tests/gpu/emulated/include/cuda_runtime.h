@@ -1,4 +1,4 @@
-/* CUDA's dialect of C++ as far as kernels/cuda speaks it, for a host's compiler (emulated.h). */
+/* The part of CUDA's C++ that kernels/cuda uses, for the host's compiler (emulated.h). */
 #ifndef DPT_TESTS_GPU_EMULATED_INCLUDE_CUDA_RUNTIME_H
 #define DPT_TESTS_GPU_EMULATED_INCLUDE_CUDA_RUNTIME_H
 

@@ -1,5 +1,5 @@
-/* What kernels/cuda calls of CUDA's runtime, carried out on the host (emulated.cc): one device,
- * whose memory is the host's and whose queues do at once what is put into them. */
+/* The part of CUDA's runtime that kernels/cuda calls, implemented on the host (emulated.cc). There
+ * is one device; its memory is the host's, and its queues run work at once. */
 #ifndef DPT_TESTS_GPU_EMULATED_INCLUDE_CUDA_RUNTIME_API_H
 #define DPT_TESTS_GPU_EMULATED_INCLUDE_CUDA_RUNTIME_API_H
 

@@ -1,5 +1,5 @@
-/* The part of cuDNN's graph API that kernels/cuda uses, for cudnn_double.c: names, and our numbers.
- */
+/* The part of cuDNN's graph API that kernels/cuda uses, for cudnn_double.c. The names are cuDNN's;
+ * the values of enumerators are ours. */
 #ifndef DPT_TESTS_GPU_EMULATED_INCLUDE_CUDNN_H
 #define DPT_TESTS_GPU_EMULATED_INCLUDE_CUDNN_H
 

@@ -1,5 +1,5 @@
-/* kernels/cuda/fetch.cuh for a host's compiler: a thread's copies are made when it waits for them,
- * so that one that is not waited for shows. */
+/* kernels/cuda/fetch.cuh for the host's compiler. A thread's copies are made when the thread waits
+ * for them, so that a missing wait gives a wrong result. */
 #ifndef DPT_TESTS_GPU_EMULATED_INCLUDE_KERNELS_CUDA_FETCH_CUH_H
 #define DPT_TESTS_GPU_EMULATED_INCLUDE_KERNELS_CUDA_FETCH_CUH_H
 
@@ -13,7 +13,7 @@ struct emulated_fetch {
     const void *from;
 };
 
-/* Groups of a thread that it has not waited for; the last is not closed yet. */
+/* The groups for which this thread has not waited; the last one is still open. */
 static inline std::deque<std::vector<emulated_fetch>> &emulated_fetches(void)
 {
     static thread_local std::deque<std::vector<emulated_fetch>> of[EMULATED_THREADS_MAX];

@@ -1,5 +1,5 @@
-/* kernels/cuda/mma.cuh for a host's compiler: the warp's operands are gathered, and each lane adds
- * up its own four sums. */
+/* kernels/cuda/mma.cuh for the host's compiler: gathers the warp's operands, and each lane computes
+ * its four sums. */
 #ifndef DPT_TESTS_GPU_EMULATED_INCLUDE_KERNELS_CUDA_MMA_CUH_H
 #define DPT_TESTS_GPU_EMULATED_INCLUDE_KERNELS_CUDA_MMA_CUH_H
 
