@@ -1,10 +1,9 @@
-/* Deterministic simulation of one server, many agents and their rank processes: the real core and
- * the real agents, driven by seeded events over a simulated network, with a model of the rank
- * process that follows AgentToRank to the letter.
+/* Deterministic simulation of one server, many agents and their rank processes. The state machines
+ * of server and agents are product code. Seeded events over a simulated network drive them. The
+ * rank process is a model that obeys every AgentToRank message exactly.
  *
- * Messages travel as bytes and are decoded by the real decoder. Time is simulated milliseconds.
- * Everything random comes from one seed, so a failure is replayed by `dpt_sim --seed N --verbose`.
- */
+ * Messages are sent as bytes and decoded by the product's decoder. Time is simulated, in ms. All
+ * random numbers come from one seed: `dpt_sim --seed N --verbose` replays a failure. */
 #ifndef DPT_TESTS_SIM_SIM_H
 #define DPT_TESTS_SIM_SIM_H
 
@@ -67,9 +66,10 @@ struct event {
     int64_t at_ms;
     uint64_t order;
     enum event_kind kind;
-    bool beside;   /* of the second run */
-    int machine;   /* index; -1: server */
-    uint64_t life; /* of the machine's agent, or of the server: events of an earlier one are void */
+    bool beside; /* belongs to the second run */
+    int machine; /* index; -1: server */
+    uint64_t
+        life; /* of the machine's agent, or of the server; an event of an earlier life is void */
     uint32_t local, spawn;
     uint64_t conn, token;
     int64_t number;
@@ -91,30 +91,30 @@ void queue_fini(struct queue *queue);
 enum rank_stage {
     RS_STARTING,
     RS_STANDBY,
-    RS_QUIESCING, /* told hard; stops in a moment */
+    RS_QUIESCING, /* has received a hard PREPARE and stops soon */
     RS_QUIESCED,
     RS_BUILDING,
     RS_READY,
     RS_COMPUTING,
     RS_REDUCING,
     RS_APPLYING,
-    RS_BOUNDARY, /* all agreed to re-form; waits for the PREPARE it has not seen yet */
-    RS_SAVING,   /* checkpoint before the whole world leaves */
-    RS_BROKEN,   /* data plane failed; waits for PREPARE */
+    RS_BOUNDARY, /* all ranks agreed to re-form; waits for the PREPARE */
+    RS_SAVING,   /* writes a checkpoint before the whole world leaves */
+    RS_BROKEN,   /* its data plane failed; waits for PREPARE */
     RS_FINISHING,
     RS_FINISHED,
-    RS_RESCUING /* the node leaves without a server: writes what it holds */
+    RS_RESCUING /* the node leaves without a server: writes its state as a rescue */
 };
 
 struct group;
 
 enum { REBUILD_STEPS = 3 };
 
-/* How the ranks of a simulated run deal the state. */
+/* How the ranks of a simulated run share the state. */
 enum sharding {
-    SHARDING_NONE,   /* all hold everything */
+    SHARDING_NONE,   /* each rank holds all of it */
     SHARDING_FULL,   /* rank r of N holds {r, N} */
-    SHARDING_SHADOW, /* ... and that of a rank of another node */
+    SHARDING_SHADOW, /* ... and a shadow of the shard of a rank of another node */
     SHARDING_HYBRID, /* rank i of the h of its host holds {i, h} */
     SHARDING_COUNT
 };
@@ -130,43 +130,44 @@ struct proc {
     uint32_t local, spawn;
     uint64_t incarnation;
     enum rank_stage stage;
-    uint64_t generation; /* what the stage is about */
+    uint64_t generation; /* to which `stage` belongs */
     uint64_t prepare_generation;
     bool prepare_soft;
     int64_t step, outcome_step, gradient_step, checkpoint_seen;
     uint64_t weights, outcome;
-    struct parts held, pending; /* pending: put in place for pending_generation, which is not 0 */
+    struct parts held, pending; /* pending: for pending_generation, until its GO; 0: none */
     uint64_t pending_generation, ran_generation;
     uint64_t failed_generation;
     int suspect;
     struct group *group;
-    uint64_t group_number,
-        group_life; /* of the newest group it was in; a later server may adopt it */
+    /* Of the newest group it was in: its number and its run's life, because a later server may
+     * adopt the group. */
+    uint64_t group_number, group_life;
     int64_t applied_ms, step_ms;
     int rank;
     int32_t checkpoint_slot;
     bool takes_state, writes_log, arrived, has_state;
-    bool went_back; /* gave up what it held for a plan that has not been sent off since */
+    bool went_back; /* gave up its state for a plan that has not reached GO since */
     uint64_t timer; /* only the newest timer counts */
     int64_t lease_until_ms, grant_step, want_grant;
     bool leaving, save_then_quiesce;
-    int64_t confirmed_ms; /* as the agent says */
+    int64_t confirmed_ms; /* from the agent's message */
     struct log_line {
         const struct group *group;
         int64_t step, made_ms;
-    } lines[LINES_MAX]; /* of the log, not written yet */
+    } lines[LINES_MAX]; /* of the log, that are not yet written */
     int n_lines;
-    uint64_t log_end; /* lines of the log's file, as far as the process knows */
-    bool log_stalled; /* lines had to wait since one was appended */
+    uint64_t log_end; /* number of lines of the log file that the process knows */
+    bool log_stalled; /* lines have waited since the last one was appended */
     bool rescue_written;
     int64_t rescued_step;
-    struct event *deferred; /* while stopped */
+    struct event *deferred; /* arrived while the process was stopped */
     size_t n_deferred, deferred_max;
 };
 
 /* One generation's data plane. */
 struct group {
-    uint64_t number; /* order of forming, from 1: generations may be used again by a fresh server */
+    uint64_t number; /* groups are counted from 1; a fresh server may use a generation again */
     uint64_t generation;
     uint64_t run_life; /* of the run that planned it */
     uint64_t server_life;
@@ -174,57 +175,57 @@ struct group {
     char digest[DPT_PROTO_DIGEST_BYTES];
     uint32_t world, guests, arrived;
     struct parts wants[MACHINES_MAX * LOCALS_MAX];    /* by rank */
-    struct dpt_shard late[MACHINES_MAX * LOCALS_MAX]; /* shadows that are copied beside the steps */
-    bool rebuilds;                                    /* there are such */
+    struct dpt_shard late[MACHINES_MAX * LOCALS_MAX]; /* shadows that are copied during the steps */
+    bool rebuilds;                                    /* `late` has some */
     struct proc *members[MACHINES_MAX * LOCALS_MAX];  /* by rank; NULL until it arrives */
     int64_t resume_step, load_checkpoint;
     uint32_t writers, parts;
-    int64_t step; /* of the reduction under way: step + 1 is being made */
+    int64_t step; /* the ranks compute step + 1 */
     uint32_t contributed;
     bool contributions[MACHINES_MAX * LOCALS_MAX];
-    bool reform, all_leaving; /* flags gathered in this step */
-    int64_t superseded_ms;    /* a newer one was sent off then; 0: none yet */
-    uint64_t superseded_life; /* of the server that formed the newer one */
-    int culprit; /* broken: rank whose end the others see; those that leave for that name it */
+    bool reform, all_leaving; /* the flags of this step's commit */
+    int64_t superseded_ms;    /* time of the GO of a newer group; 0: none */
+    uint64_t superseded_life; /* of the server that formed the newer group */
+    int culprit; /* broken: the rank that ended first; the others name it as their suspect */
     bool broken, went, agreed_reform, agreed_leaving, saved, finished;
-    bool farewell; /* saves, and makes no step */
+    bool farewell; /* only saves, makes no step */
 };
 
 /* ---- machines ---- */
 
 /* metrics.jsonl in one log.dir. */
 struct log_file {
-    uint64_t lines, newest; /* number of the newest group that has a line in it */
+    uint64_t lines, newest; /* newest: number of the newest group with a line */
 };
 
 struct machine {
     char id[DPT_PROTO_NAME_BYTES];
-    struct log_file log;       /* in its own folder; a shared one is the first machine's */
+    struct log_file log;       /* in its own folder; a shared folder's log is the first machine's */
     struct dpt_agent *agent;   /* NULL: not running */
-    struct agent_watch *watch; /* looks at each of its steps */
+    struct agent_watch *watch; /* checks each step of the agent */
     uint64_t life;             /* grows with each start and end of the agent */
     uint64_t incarnation;
     uint64_t conn; /* 0: not connected */
     bool stopped, partitioned;
-    bool hurt;           /* by a fault, since its generation was noted to be covered */
-    bool was_refused;    /* once at least, and each time for less than a lease ... */
-    bool was_hit;        /* ... but something else happened to it, too */
-    bool was_stopped;    /* it, its agent or a rank stood still or hung at some time */
-    int64_t told_ms;     /* when it was last told to leave; -1: never */
-    uint64_t told_life;  /* the life of the program that was told */
-    bool told_twice;     /* it left at once and handed nothing over */
-    bool rescues;        /* it leaves by a rescue: no server hears it any more */
-    int64_t known_saved; /* newest checkpoint or rescue that the server or a process of its own told
-                            it of, in this life; 0: none */
-    int64_t heard_ms;    /* when a server's message to it last arrived before it began to end, or it
-                            started */
-    bool ending;         /* the agent begins no more ranks */
+    bool hurt;          /* a fault hit it since its generation was noted as covered */
+    bool was_refused;   /* its connection was refused, each time for less than a lease */
+    bool was_hit;       /* another fault hit it, or a second refusal */
+    bool was_stopped;   /* it, its agent or a rank was stopped or hung at some time */
+    int64_t told_ms;    /* when it was last told to leave; -1: never */
+    uint64_t told_life; /* the life of the program that was told */
+    bool told_twice;    /* told again, so that it leaves at once and hands nothing over */
+    bool rescues;       /* it leaves with a rescue, because no server answers */
+    /* In this life: the newest checkpoint or rescue that the server or one of its processes
+     * reported to it; 0: none. */
+    int64_t known_saved;
+    int64_t heard_ms;    /* of the last server message before it began to end; or of its start */
+    bool ending;         /* the agent starts no more ranks */
     int64_t held_at_end; /* newest step of its ranks when the agent began to end; -1: none */
-    bool said_unsaved;   /* in this life: NOT SAVED */
+    bool said_unsaved;   /* it has said NOT SAVED in this life */
     int slow;            /* factor of computing times */
     uint32_t ranks;
     int64_t tick_ms;
-    struct proc *procs[LOCALS_MAX]; /* newest of each local rank */
+    struct proc *procs[LOCALS_MAX]; /* newest process of each local rank */
     int exit_code;
     bool ended;
     char exit_text[DPT_PROTO_TEXT_BYTES];
@@ -244,14 +245,14 @@ struct profile {
     int64_t start_min_ms, start_max_ms; /* time a rank process takes to be ready */
     int64_t faults_from_ms, faults_until_ms;
     int n_faults;
-    int64_t spread_ms; /* machines start within */
-    int64_t late_ms;   /* the last machine starts then; 0: with the others */
+    int64_t spread_ms; /* machines start within this time */
+    int64_t late_ms;   /* when the last machine starts; 0: with the others */
     bool shared_folder;
     enum sharding sharding;
-    int n_end_faults;  /* of the first writer, while it saves the last checkpoint */
-    int64_t outage_ms; /* the server is down so long, once, with faults meanwhile; 0: not */
-    int64_t wait_ms, first_step_ms, drain_ms; /* of the config; 0: its default */
-    int bad_pair_a, bad_pair_b;               /* machines that cannot reach one another; -1: none */
+    int n_end_faults;  /* faults of the first writer while it saves the last checkpoint */
+    int64_t outage_ms; /* length of the one outage of the server, in which faults occur; 0: none */
+    int64_t wait_ms, first_step_ms, drain_ms; /* config keys; 0: the default */
+    int bad_pair_a, bad_pair_b;               /* machines that cannot reach each other; -1: none */
 };
 
 struct fault {
@@ -262,81 +263,82 @@ struct fault {
     int64_t length_ms;
 };
 
-/* One run, its machines and what they do together. Two may share one server: then the first is the
- * other's host, which alone has the queue and the server; the rest of what they share (time, the
- * server's state) is in both alike. */
+/* One run and its machines. Two runs may share one server: the first is then the other's host and
+ * owns the queue and the server. Their other common values (time, the server's state) are equal in
+ * both structs. */
 struct sim {
     uint64_t seed;
     const char *run;
-    struct sim *host;   /* itself, or whose server it shares */
-    struct sim *beside; /* shares this one's server; NULL: none */
+    struct sim *host;   /* itself, or the run whose server it shares */
+    struct sim *beside; /* the run that shares this one's server; NULL: none */
     struct rng rng;
-    struct rng nonces; /* the server's random source: its own, so that draws of it move nothing */
+    struct rng nonces; /* the server's random source; separate, so that it changes no other draw */
     struct profile profile;
     struct queue queue;
     int64_t now_ms;
     bool verbose;
     FILE *trace;                 /* golden timelines; NULL: none */
-    char told[MACHINES_MAX][64]; /* what the trace has shown each machine being told */
-    bool server_hurt;            /* by a fault: nodes may not hear it */
-    bool server_hit;             /* it was down, stood still, or was cut off or overloaded itself */
+    char told[MACHINES_MAX][64]; /* each machine's last message in the trace */
+    bool server_hurt;            /* a fault hit the server: nodes may not hear it */
+    bool server_hit;             /* the server was down, stopped, cut off or overloaded */
     struct dpt_rdzv *core;       /* NULL: down */
-    struct watch *watch;         /* looks at each of its steps */
+    struct watch *watch;         /* checks each step of the core */
     uint64_t server_life, epoch;
-    uint64_t run_life; /* grows whenever a server meets the run as new */
+    uint64_t run_life; /* grows whenever a server creates the run */
     bool server_stopped;
     int64_t server_tick_ms;
-    int64_t overload_until_ms; /* until then the server reads too slowly; 0: it is not overloaded */
+    int64_t overload_until_ms; /* the server reads too slowly until then; 0: it is not overloaded */
     struct event *server_deferred;
     size_t n_server_deferred, server_deferred_max;
     uint64_t next_conn;
     struct machine machines[MACHINES_MAX];
     struct group *groups[GROUPS_MAX];
     size_t n_groups;
-    struct proc **procs; /* all there ever were */
+    struct proc **procs; /* all processes of all time */
     size_t n_procs, procs_max;
     struct fault faults[FAULTS_MAX];
-    int64_t checkpoint; /* newest whole one in the shared folder; -1: none */
+    int64_t checkpoint; /* newest whole checkpoint in the shared folder; -1: none */
     int64_t rescue;     /* likewise */
     struct {
         int64_t step;
         struct dpt_shard shard;
     } rescue_parts[RESCUE_PARTS_MAX];
     int n_rescue_parts;
-    int64_t outage_until_ms; /* no server starts before */
-    int64_t down_ms;         /* since when there is no server */
-    uint64_t newest_went;    /* number of the newest group sent off */
+    int64_t outage_until_ms; /* no server starts before this time */
+    int64_t down_ms;         /* when the server ended */
+    uint64_t newest_went;    /* number of the newest group that reached GO */
     int64_t furthest;        /* highest step ever applied */
-    /* The ranks of the newest generation that ran, if any one node of it could be lost. */
+    /* is_covered: the newest generation that ran can lose any one node. Its ranks, by `in`. */
     bool is_covered;
     struct {
         bool in;
         uint64_t incarnation;
         uint32_t spawn;
     } covered[MACHINES_MAX * LOCALS_MAX];
-    uint64_t noted_generation; /* what was last looked at for it */
+    uint64_t noted_generation; /* generation and redundancy at the last check of is_covered */
     enum dpt_rdzv_redundancy noted_redundancy;
     bool done_seen; /* the server said DONE */
-    int64_t ran_ms; /* when a generation was last seen to run; of a farewell: not */
-    bool failed;    /* the server said FAILED, and had waited as long as it should */
-    /* counts, for the summary and to see that the faults bite */
+    int64_t ran_ms; /* when a generation, other than a farewell, was last seen to run */
+    bool failed;    /* the server said FAILED after it had waited as long as it must */
+    /* Counts for the summary; a test checks that the faults have effects. */
     uint64_t events, formations, applied, healed, handed, loaded, fenced_writes, expulsions, saved;
-    uint64_t foreign_logs;              /* writers who had waited and met lines of another world */
-    uint64_t lines, held_lines;         /* of the log: written; steps at which some had to wait */
-    uint64_t outages, rescued, unsaved; /* rescues that became whole; leaves with NOT SAVED */
+    uint64_t foreign_logs;      /* log writers whose lines waited while another world wrote */
+    uint64_t lines, held_lines; /* log lines written; steps at which lines had to wait */
+    uint64_t outages, rescued, unsaved; /* rescued: whole rescues; unsaved: leaves with NOT SAVED */
     uint64_t rebuilt;                   /* shadows that became whole while training went on */
-    uint64_t strangers;                 /* refused, of the id of a node that has a place */
-    uint64_t moved, dropped, hosted, farewells; /* new layouts put in place, given up; generations
-                                                   with guests, and that only save */
-    char failure[512];                          /* first broken invariant; "" while all is well */
+    uint64_t strangers;                 /* refused processes with the id of a member node */
+    /* moved, dropped: new layouts of the state that were used, given up. hosted, farewells:
+     * generations with guests, generations that only save. */
+    uint64_t moved, dropped, hosted, farewells;
+    char failure[512]; /* first broken invariant; "": none */
 };
 
 /* sim.c */
 struct sim *sim_create(uint64_t seed, const struct profile *profile, bool verbose, FILE *trace);
-/* A second run on the server of `host`, which owns it. */
+/* Adds a second run on the server of `host`, which owns the run. */
 void sim_add(struct sim *host, uint64_t seed, const struct profile *profile);
 void sim_destroy(struct sim **sim);
-/* Runs until every agent has ended, something failed, or the time is over. */
+/* Runs until every agent has ended, an invariant is broken, or the time is until_ms. */
 void sim_run(struct sim *sim, int64_t until_ms);
 void sim_say(struct sim *sim, const char *fmt, ...) DPT_PRINTF(2, 3);
 void sim_fail(struct sim *sim, const char *fmt, ...) DPT_PRINTF(2, 3);
@@ -344,7 +346,7 @@ void sim_push(struct sim *sim, struct event event); /* at_ms is absolute */
 int64_t sim_delay(struct sim *sim, int64_t low_ms, int64_t high_ms);
 void defer(struct event **list, size_t *n, size_t *max, const struct event *event);
 
-/* The newest step that a restart finds. */
+/* The newest step that a restart finds on disk. */
 int64_t sim_saved_step(const struct sim *sim);
 
 /* server.c: the server and the network between it and the agents */
@@ -352,15 +354,15 @@ void server_start(struct sim *sim);
 void server_crash(struct sim *sim);
 void server_stop(struct sim *sim);
 void server_overload(struct sim *sim, int64_t length_ms);
-/* This run as the server has it; false: it does not. */
+/* The server's view of this run; false: the server does not know it. */
 bool server_view(const struct sim *sim, struct dpt_rdzv_run_view *ret);
 /* The rank of a process in the plan in force; -1: none. */
 int server_rank_of(const struct sim *sim, const struct proc *proc);
-/* There is none for so long. */
+/* There is no server for length_ms. */
 void server_outage(struct sim *sim, int64_t length_ms);
 void server_event(struct sim *sim, const struct event *event);
 void server_undefer(struct sim *sim);
-/* A process that does not know the secret of a machine's node speaks as that node. */
+/* A process sends a message in the name of a machine's node without knowing its secret. */
 void server_meet_stranger(struct sim *sim, int machine);
 void net_to_server(struct sim *sim, int machine, const Dpt__AgentState *message);
 void net_connect(struct sim *sim, int machine, int64_t after_ms);
@@ -402,27 +404,27 @@ void model_set_timer(struct sim *sim, struct proc *proc, int64_t low_ms, int64_t
 void check_after_server(struct sim *sim);
 void check_plan_sent(struct sim *sim, const Dpt__ServerState *message);
 void check_end(struct sim *sim);
-/* An agent's program ends: with nothing that only it has, or it says so. */
+/* The program of an agent ends: it must not have the only copy of a step, or must have said so. */
 void check_exit(struct sim *sim, const struct machine *machine);
-/* Before it takes the word that it is expelled. */
+/* Call it before the agent receives the message that it is expelled. */
 void check_expelled(struct sim *sim, const struct machine *machine);
-/* It says NOT SAVED, in this line. */
+/* The machine has said NOT SAVED in this line. */
 void check_unsaved(struct sim *sim, const struct machine *machine, const char *line);
 /* A line of the server's log. */
 void check_log(struct sim *sim, const char *text);
-/* The server has decided that the run ends, for the reason `text` ("": it is done). Nodes that are
- * away may hear it later, in other words. */
+/* The server has decided that the run ends, for the reason `text` ("": it is done). Absent nodes
+ * may learn of it later, in other words. */
 void check_failed(struct sim *sim, const char *text);
 struct dpt_timing sim_timing(const struct sim *sim);
 
 /* faults.c */
 void faults_plan(struct sim *sim);
-/* The last checkpoint's first writer begins: may strike it down before the commit. */
+/* The first writer of the last checkpoint begins; a fault may hit it before the commit. */
 void fault_at_end(struct sim *sim, int machine, uint32_t local);
 void fault_strike(struct sim *sim, const struct fault *fault);
 void profile_random(struct rng *rng, struct profile *ret);
 void profile_big(struct rng *rng, struct profile *ret);
-/* Of a run beside one of `host`, with another timeout. */
+/* The profile of a run that shares the server of a run with profile `host`; its timeout differs. */
 void profile_beside(struct rng *rng, const struct profile *host, struct profile *ret);
 
 enum fault_kind {
@@ -438,14 +440,14 @@ enum fault_kind {
     FAULT_CRASH_SERVER,
     FAULT_STOP_SERVER,
     FAULT_OVERLOAD_SERVER,
-    FAULT_DEAFEN_SERVER, /* cut off from everybody */
+    FAULT_DEAFEN_SERVER, /* the server is cut off from all nodes */
     FAULT_PARTITION,
     FAULT_BLIP,
     FAULT_REFUSE, /* the connection breaks and cannot be made again for the fault's length */
     FAULT_SLOW,
     FAULT_BAD_PAIR,
     FAULT_STRANGER,
-    FAULT_COUNT, /* of those drawn at any time */
+    FAULT_COUNT, /* number of the faults that may be drawn at any time */
     FAULT_OUTAGE = FAULT_COUNT
 };
 
