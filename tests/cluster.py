@@ -1,4 +1,4 @@
-"""Small dpt clusters on one machine: starts a server and workers, hurts them, watches what they do.
+"""Small dpt clusters on one machine: starts a server and workers, injects faults, and observes the effects.
 
 Shared by tests/multi (pytest), tests/acceptance and deploy/quickstart; standard library only.
 
@@ -11,9 +11,9 @@ Shared by tests/multi (pytest), tests/acceptance and deploy/quickstart; standard
         assert a.wait(timeout=60) == 0
         cluster.check_nothing_left()
 
-Nothing here sleeps to synchronise: every wait polls a condition until a deadline and, when that passes, says what it
-waited for and shows the tails of the logs. Leaving the `with` block kills what is left of this cluster, found by a mark
-in the environment that every process of it inherits, and nothing else on the machine.
+No function sleeps to synchronise. Every wait polls a condition until a deadline; at the deadline it raises an error
+with the condition's name and the tails of the logs. Leaving the `with` block kills the cluster's remaining processes
+and no others: every process of a cluster inherits a mark in its environment.
 """
 
 import functools
@@ -39,7 +39,7 @@ TINY = ROOT / "configs" / "tiny.yaml"
 
 
 def quiet_port():
-    """A free port below those that the kernel hands out, which any process on the machine may be given."""
+    """A free port below the range from which the kernel may give a port to any process on the machine."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for _ in range(1000):
         port = random.randrange(max(low - 16384, 1024), low)
@@ -53,11 +53,11 @@ def quiet_port():
 
 
 class ClusterError(AssertionError):
-    """A condition did not come true in time, or something was left behind."""
+    """A condition did not become true in time, or a process or file was left behind."""
 
 
 def bin_dir():
-    """Where the programs are: $DPT_BIN, else build/bin of this checkout."""
+    """The folder of the programs: $DPT_BIN, else build/bin of this checkout."""
     return Path(os.environ.get("DPT_BIN", ROOT / "build" / "bin"))
 
 
@@ -70,8 +70,8 @@ def program(name):
 
 @functools.cache
 def first_server():
-    """The option of a server that no node knows an earlier one of; none where its program lacks it, as those of an
-    earlier commit do that new ones are compared with."""
+    """The option of dpt-rdzv which says that no node knows an earlier server. None if the program does not have it:
+    some tests compare with the programs of an earlier commit."""
     known = subprocess.run([program("dpt-rdzv"), "--help"], capture_output=True, text=True, timeout=30).stdout
     return ["--fresh"] if "--fresh" in known else []
 
@@ -93,8 +93,8 @@ def wait_until(what, condition, timeout, context=None, poll_s=POLL_S):
 # ---------------------------------------------------------------- outputs (docs/architecture.md, "Files of a run")
 
 def read_jsonl(path):
-    """Objects of a file of JSON lines. A last line without its newline is still being written and is passed over;
-    any other line that is no JSON object is an error."""
+    """The objects of a file of JSON lines. A last line without a newline is still being written and is ignored; any
+    other line that is not a JSON object is an error."""
     try:
         text = Path(path).read_text()
     except FileNotFoundError:
@@ -109,13 +109,13 @@ def read_jsonl(path):
 
 
 class Outputs:
-    """What a run writes into one log.dir."""
+    """The files that a run writes into one log.dir."""
 
     def __init__(self, log_dir):
         self.dir = Path(log_dir)
 
     def metrics(self):
-        """Steps; evaluations, which are lines of the same file, are told by evaluations()."""
+        """The lines of steps. evaluations() returns those of evaluations in the same file."""
         return [line for line in read_jsonl(self.dir / "metrics.jsonl") if "loss" in line]
 
     def epochs(self):
@@ -134,11 +134,11 @@ class Outputs:
             return None
 
     def summary(self):
-        """The summary, or None while there is none."""
+        """The summary; None: there is none yet."""
         return self._read("summary.json")
 
     def evaluation(self):
-        """What a run that only evaluated left, or None."""
+        """The file that a run which only evaluates writes; None: there is none."""
         return self._read("evaluation.json")
 
     def step(self):
@@ -150,7 +150,7 @@ class Outputs:
 # ---------------------------------------------------------------- programs
 
 def hear_hangups():
-    """What was started with nohup is the test, not the programs that it starts."""
+    """Programs do not inherit the effect of nohup if the test was started with it."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
@@ -230,7 +230,7 @@ class Worker(Process):
         return text
 
     def freeze(self):
-        """SIGSTOP of the agent and all its ranks: the whole machine stands still. Returns the stopped pids."""
+        """Sends SIGSTOP to the agent and all its ranks, so that the whole machine stops. Returns the stopped pids."""
         send_signal(self.pid, signal.SIGSTOP)
         pids = self.family()
         for pid in pids[1:]:
@@ -244,7 +244,7 @@ class Worker(Process):
             send_signal(pid, signal.SIGCONT)
 
     def kill_machine(self):
-        """kill -9 of the agent, as if power failed; its ranks must die with it, which is waited for."""
+        """kill -9 of the agent, as if power failed. Waits until its ranks have died with it, as they must."""
         pids = self.family()
         self.kill()
         wait_until(f"the ranks of {self.name} end with their agent", lambda: not any(proc_alive(p) for p in pids), 15)
@@ -252,8 +252,8 @@ class Worker(Process):
 
 
 def make_text(path, bytes_total=200_000, seed=1):
-    """A text for byte tokens that a small model learns from within some steps: words of a small vocabulary with a
-    skewed frequency, the same for the same seed. Returns the path."""
+    """Writes a text for byte tokens whose loss falls within a few steps of a small model: words of a small vocabulary
+    with unequal frequencies, drawn from the seed. Returns the path."""
     rng = random.Random(seed)
     words = ["".join(rng.choice("abcdefghijklmnopqrst") for _ in range(rng.randint(1, 7))) for _ in range(300)]
     weights = [1 / (i + 1) for i in range(len(words))]
@@ -279,11 +279,11 @@ def checkpoint_hash(folder):
 
 
 class Cluster:
-    """One server and any number of workers, all files under `root` (created).
+    """One server and any number of workers. All files are under `root`, which is created.
 
-    The run's config is the file `config` with the keys of `sets` ({"train.steps": 40}) changed, on every worker alike.
-    Each worker has its own log.dir and checkpoint.dir under root/NODE, as on machines of their own; `shared_dirs=True`
-    gives all of them root/log and root/checkpoints. The text to train on is made here when `data.train` names none."""
+    Every worker has the config file `config` with the keys of `sets` changed ({"train.steps": 40}). Each worker has its
+    own log.dir and checkpoint.dir under root/NODE, as on separate machines. With `shared_dirs=True` all have root/log
+    and root/checkpoints. If `sets` does not name `data.train`, the cluster makes a text."""
 
     def __init__(self, root, config=TINY, sets=None, shared_dirs=False, threads=1):
         self.root = Path(root).resolve()
@@ -308,8 +308,8 @@ class Cluster:
     # -- starting
 
     def start_server(self, port=0, args=(), timeout=30, env=None):
-        """Starts dpt-rdzv and waits until it listens. port 0: one that nobody else is given while the server is down,
-        and, as one that the kernel draws, where no node knows an earlier server; a restart keeps the port."""
+        """Starts dpt-rdzv and waits until it listens. port 0: a port that the kernel gives to no other process while
+        the server is down; the server is then told that no node knows an earlier one. A restart keeps the port."""
         if port == 0:
             port, args = quiet_port(), [*first_server(), *args]
         port_file = self.root / f"rdzv-{self._next()}.port"
@@ -339,8 +339,8 @@ class Cluster:
         return (base / "log", base / "checkpoints")
 
     def worker_argv(self, node, sets=None, args=(), config=None, nnodes=None, ranks=None, endpoint=None, node_id=True):
-        """Command line of a worker. `sets` adds to the cluster's; `ranks` is how many rank processes; `config=False`:
-        no --config and only the node's own keys (the run's come from the server); `endpoint=False`: none named;
+        """Command line of a worker. `sets` adds to the cluster's; `ranks`: the number of rank processes; `config=False`:
+        no --config, only the node's own keys (the run's keys come from the server); `endpoint=False`: no endpoint;
         `node_id=False`: no --node-id, so that the worker draws one."""
         log_dir, checkpoint_dir = self.dirs(node)
         argv = [program("dpt-worker")] + (["--node-id", node] if node_id else [])
@@ -380,7 +380,7 @@ class Cluster:
     # -- watching
 
     def formed_at(self, after):
-        """When the server began to form the first generation beyond `after`: epoch seconds, of its log's line."""
+        """Epoch seconds at which the server began to form the first generation after `after`; None: not yet."""
         for line in (self.root / "rdzv.log").read_text().splitlines():
             found = re.match(r"(\S+)Z I dpt-rdzv: .* forming generation (\d+)", line)
             if found and int(found[2]) > after:
@@ -400,7 +400,7 @@ class Cluster:
         return max((o.step() for o in self.outputs()), default=-1)
 
     def checkpoint_dirs(self):
-        """Folders that hold a checkpoint: of nodes with folders of their own only rank 0's writes, whichever it was."""
+        """Folders that hold a checkpoint. If nodes have separate folders, only the node of rank 0 writes."""
         folders = dict.fromkeys(w.checkpoint_dir for w in self.workers)
         return [folder for folder in folders if list(folder.glob("step-*"))]
 
@@ -419,7 +419,7 @@ class Cluster:
         return [s for s in (o.summary() for o in self.outputs()) if s]
 
     def events(self):
-        """Recoveries as any node saw them, one each generation, in order."""
+        """The events of all nodes in order, one for each generation."""
         seen = {}
         for outputs in self.outputs():
             for event in outputs.events():
@@ -427,7 +427,7 @@ class Cluster:
         return [seen[g] for g in sorted(seen)]
 
     def metrics(self):
-        """One line each step (the newest written where several nodes logged it), in order of steps."""
+        """One line for each step, in order. If several nodes logged a step, the line of the newest generation."""
         lines = {}
         for outputs in self.outputs():
             for line in outputs.metrics():
@@ -466,7 +466,7 @@ class Cluster:
         return marked_pids(self.mark)
 
     def stop(self):
-        """Kills what is left of this cluster and nothing else. Bounded."""
+        """Kills the remaining processes of this cluster and no others. Bounded."""
         for _ in range(50):
             pids = self.pids()
             for pid in pids:
@@ -479,9 +479,9 @@ class Cluster:
         print(f"cluster {self.root}: processes that would not die: {self.pids()}", file=sys.stderr)
 
     def check_nothing_left(self, timeout=15, unreplaced=()):
-        """After workers and server have ended: no process of theirs lives, no attempt at a checkpoint lies about.
-        Workers in `unreplaced` lost a rank that never came back: what it had begun lies until the next start. A run
-        that failed leaves a rescue of the steps that no checkpoint has."""
+        """After workers and server have ended: checks that none of their processes lives and that no unfinished
+        checkpoint is left. Workers in `unreplaced` lost a rank that got no successor: its unfinished files stay until
+        the next start. A run that failed leaves a rescue of the steps that no checkpoint has."""
         wait_until(f"no process is left (now {[(p, proc_read(p, 'cmdline')) for p in self.pids()]})",
                    lambda: not self.pids(), timeout)
         strays = []
@@ -489,7 +489,7 @@ class Cluster:
         failed = {w.checkpoint_dir for w in self.workers if w.returncode() == 4}
         for directory in filter(Path.is_dir, killed):
             for path in directory.iterdir():
-                # On a machine that lost power what was begun lies until it comes back.
+                # On a machine that lost power unfinished files stay until it starts again.
                 cut_short = killed[directory] and path.name.startswith((".tmp-step-", ".dpt-dir-id."))
                 known = ("step-", "OWNER.", "rescue-step-") if directory in failed else ("step-", "OWNER.")
                 if not (path.name.startswith(known) or path.name == ".dpt-dir-id" or cut_short):

@@ -1,4 +1,4 @@
-"""Hosts, played by network namespaces with wires between them, whose rate can be limited. Needs root, ip(8) and, for
+"""Simulated hosts: network namespaces with wires between them, whose rate can be limited. Needs root, ip(8) and, for
 limits, tc(8) with tbf."""
 
 import os
@@ -8,12 +8,12 @@ import uuid
 
 from cluster import ClusterError, Process, Worker, program, wait_until
 
-NET = "192.0.2."  # TEST-NET-1: nobody's
-BURST_BYTES, QUEUE_MS = 256 << 10, 400  # of a limit: some packets as large as the kernel makes them
+NET = "192.0.2."  # TEST-NET-1, reserved for documentation
+BURST_BYTES, QUEUE_MS = 256 << 10, 400  # of a limit: a few of the kernel's largest packets
 
 
 class Unavailable(Exception):
-    """No namespaces, wires or limits here; the text says why."""
+    """This machine cannot make namespaces, wires or limits; the text says why."""
 
 
 def ip(*args):
@@ -21,15 +21,15 @@ def ip(*args):
 
 
 def must(*args):
-    """Of ip(8), once namespaces and wires are known to be there."""
+    """Runs ip(8), for commands that cannot fail once namespaces and wires exist."""
     done = ip(*args)
     if done.returncode != 0:
         raise ClusterError(f"ip {args}: {done.stderr}")
 
 
 class Wire:
-    """Two hosts and a wire between them. `names` are their namespaces, at NET1 and NET2; `ends` the ends of wires, as
-    (namespace, device). Leaving the `with` block takes them away."""
+    """Two hosts and a wire between them. `names` are their namespaces, with the addresses NET1 and NET2; `ends` are the
+    ends of wires as (namespace, device). Leaving the `with` block removes them."""
 
     def __init__(self, count=2):
         mark = uuid.uuid4().hex[:6]
@@ -75,7 +75,7 @@ class Wire:
             must("-n", name, "route", "add", "default", "dev", device)
 
     def limit(self, mbit):
-        """Each wire carries so many Mbit/s in each direction from now on."""
+        """Limits each wire to `mbit` Mbit/s in each direction from now on."""
         if shutil.which("tc") is None:
             raise Unavailable("needs tc(8)")
         for name, device in self.ends:
@@ -86,7 +86,7 @@ class Wire:
 
 
 class Star(Wire):
-    """So many hosts, at NET1 and on, each with a wire of its own to a switch, which is in a namespace of its own."""
+    """`count` hosts with the addresses NET1, NET2, …; a wire connects each to a switch in a separate namespace."""
 
     def __init__(self, count):
         super().__init__(count)
@@ -108,7 +108,7 @@ class Star(Wire):
 
 
 def start_server(cluster, host, timeout, *args):
-    """The cluster's server, in the namespace `host`; returns its port."""
+    """Starts the cluster's server in the namespace `host`; returns its port."""
     port_file = cluster.root / "port"
     cluster.server = Process("dpt-rdzv", ["ip", "netns", "exec", host, program("dpt-rdzv"), "--port", 0, "--port-file",
                                           port_file, *args], cluster.root / "rdzv.log", cluster.env)
@@ -118,7 +118,7 @@ def start_server(cluster, host, timeout, *args):
 
 
 def start_worker(cluster, host, node, endpoint, **options):
-    """A worker of the cluster in the namespace `host` (options: Cluster.worker_argv)."""
+    """Starts a worker of the cluster in the namespace `host` (options: Cluster.worker_argv)."""
     argv = ["ip", "netns", "exec", host] + cluster.worker_argv(node, endpoint=endpoint, **options)
     log_dir, checkpoint_dir = cluster.dirs(node)
     worker = Worker(node, argv, cluster.root / f"worker-{node}.log", log_dir, checkpoint_dir, cluster.env)

@@ -1,4 +1,4 @@
-"""What /proc tells of processes: their state, threads, files and children, and which of them a cluster started."""
+"""Processes as /proc shows them: state, threads, files and children, and which ones a cluster started."""
 
 import os
 from pathlib import Path
@@ -33,7 +33,7 @@ def proc_threads(pid):
 
 
 def proc_fds(pid):
-    """{fd: what it points to}."""
+    """{fd: target of its link}."""
     fds = {}
     try:
         for fd in os.listdir(f"/proc/{pid}/fd"):

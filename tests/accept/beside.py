@@ -1,4 +1,4 @@
-"""Runs of dpt and what PyTorch computes beside them."""
+"""Runs of dpt, and the same computations in PyTorch."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from accept.stories import RUN_TIMEOUT_S
 from cluster import ROOT, TINY, Cluster, ClusterError, program
 
 PEER_TIMEOUT_S = 1200
-ALONE_TIMEOUT_S = 600  # of dpt beside it: steps of full-size models, on a busy machine
+ALONE_TIMEOUT_S = 600  # of dpt's run: steps of full-size models on a busy machine
 EXAMPLE_TIMEOUT_S, EXAMPLE_MAX_S = 3600, 1200
 STEPS, THREADS = 20, 2
 OPTIM = {"lr": 1e-3, "min_lr": 1e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "grad_clip": 1.0}
@@ -32,7 +32,7 @@ def peer_python(*modules):
 
 
 def run_alone(root, sets, config=TINY):
-    """One run in one process; returns its outputs and its newest checkpoint. `config` has what `sets` leaves out."""
+    """One run in one process; returns its outputs and newest checkpoint. `config` has the keys not in `sets`."""
     common = {"train.log_every": 1, "train.accumulate": "auto", "optimizer.warmup_steps": 0,
               "checkpoint.every_steps": 0}
     with Cluster(root, config, {**common, **sets}, threads=THREADS) as cluster:
@@ -78,9 +78,9 @@ def make_folders(line, name, *whats):
 
 
 def compare(line, name, losses, found):
-    """With PyTorch in double precision, for its fp32 is further off than dpt's in large models (SmolLM2-135M: 1.5e-4 in
-    one of the 20 losses, dpt 4e-6). Rounding to bf16 leaves single small tensors (biases, norms) further off than the
-    whole gradient; PyTorch's own are, too: such a tensor may be at most twice as far as the worst of PyTorch's."""
+    """Compares with PyTorch in double precision, because PyTorch's fp32 differs more from it than dpt's in large models
+    (SmolLM2-135M: by 1.5e-4 in one of the 20 losses; dpt by 4e-6). With bf16, single small tensors (biases, norms)
+    differ more than the whole gradient, in PyTorch, too: a tensor may differ twice as much as PyTorch's worst."""
     line.note(f"{name}: {found['model']}, {found['parameters']:,} parameters")
     own = found["gradients"]["own"]["worst"]
     line.note(f"{name}: PyTorch's fp32 differs from double precision by {own:.2g} in a tensor's first gradient, by "
@@ -100,7 +100,7 @@ def compare(line, name, losses, found):
 
 
 def ask(peer, checkpoint, spec):
-    """What the program `peer` of tests/accept says of a checkpoint."""
+    """The report of the program `peer` of tests/accept on a checkpoint."""
     return json.loads(run_peer(peer, checkpoint, json.dumps(spec))[0])
 
 
@@ -112,7 +112,7 @@ def run_peer(*argv):
 
 
 def dpt_ckpt(*argv):
-    """What it prints."""
+    """The output of dpt-ckpt."""
     run = subprocess.run([str(program("dpt-ckpt")), *map(str, argv)], capture_output=True, text=True,
                          timeout=RUN_TIMEOUT_S)
     if run.returncode != 0:

@@ -26,14 +26,14 @@ from processes import MARK, marked_pids, send_signal
 HANG_S = {"dpt-worker": 10, "dpt-rdzv": 5, "dpt-ckpt": 5, "dpt-data": 5, "dpt-bench": 5}
 END_S = max(HANG_S.values())
 SLOW = float(os.environ.get("DPT_TEST_SLOW", "1"))  # of sanitizers
-LINE_BYTES_MAX = 1200  # DPT_ERR_TEXT_BYTES, and what a program puts before it
+LINE_BYTES_MAX = 1200  # DPT_ERR_TEXT_BYTES, and the prefix of the program
 LOGGED = re.compile(r"^(?:\[local rank \d+\] )?\S+Z ([DIWE]) ")
 RATE = re.compile(r"^dpt-ckpt: step \d+, \d+ tokens in ")  # beside a generated text
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def error_lines(draw, err):
-    """The lines that complain, and those that are neither that nor a line of the log."""
+    """(error lines, lines that are neither an error nor a line of the log)."""
     errors, strange = [], []
     for line in err.splitlines():
         logged = LOGGED.match(line)
@@ -49,7 +49,7 @@ def error_lines(draw, err):
 
 
 def judge(draw, code, err):
-    """What is wrong with how it ended; "" when nothing is."""
+    """What is wrong with the end of the program; "": nothing."""
     errors, strange = error_lines(draw, err)
     if code < 0:
         return f"ended by signal {-code}"
@@ -72,7 +72,7 @@ def listens(folder):
 
 
 def flip_byte(folder, share):
-    """One bit of one byte of all files below `folder`."""
+    """Flips one bit in the files below `folder`; `share` (0 to 1) chooses the byte among all their bytes."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     at = int(share * sum(path.stat().st_size for path in files))
     for path in files:
@@ -86,8 +86,8 @@ def flip_byte(folder, share):
 
 
 def run_draw(draw, programs, folder):
-    """Runs it, with the programs of a folder, in an empty folder of its own; returns (what is wrong or "", seconds,
-    exit code)."""
+    """Runs a draw with the programs of the folder `programs` in the new folder `folder`; returns (what is wrong or "",
+    seconds, exit code)."""
     folder.mkdir(parents=True)
     for name, content in draw.files.items():
         (folder / name).write_bytes(content)
@@ -106,7 +106,7 @@ def run_draw(draw, programs, folder):
                                start_new_session=True)
     limit_s, wrong = HANG_S[draw.program] * SLOW, ""
     try:
-        if draw.program == "dpt-rdzv":  # one that was drawn well serves until it is told to end
+        if draw.program == "dpt-rdzv":  # if the draw is valid, the server runs until a signal
             wait_until("it listens or ends", lambda: run.poll() is not None or listens(folder), limit_s)
             run.send_signal(signal.SIGTERM)
         run.wait(limit_s)
@@ -157,13 +157,13 @@ def run_lines(number, seed, folder, bin_dir, jobs=None):
 
 
 def check_lines(number, seed, folder, bin_dir):
-    """The same; returns (failures as text, Counter of (program, exit code), the longest's seconds)."""
+    """As run_lines; returns (failures as text, Counter of (program, exit code), the longest time in seconds)."""
     results = run_lines(number, seed, folder, bin_dir)
     return ([why for why, _, _, _ in results if why], Counter((program, code) for _, program, code, _ in results),
             max(seconds for _, _, _, seconds in results))
 
 
-# What a fake program does, as a shell script, and what must be found wrong with it.
+# Fake programs: name of the fault, program, shell script, and the complaint that run_draw must return.
 FAKES = [
     ("leaves a child", "dpt-data", "sleep 300 & exit 0", "left processes behind"),
     ("complains twice", "dpt-data", "echo dpt-data: one >&2; echo dpt-data: two >&2; exit 2", "2 error lines"),
@@ -175,7 +175,7 @@ FAKES = [
 
 
 def unnoticed(folder):
-    """The faults of fake programs that run_draw does not find; what it started is gone each time."""
+    """The faults of fake programs that run_draw does not find. Checks that no process is left each time."""
     missed = []
     for what, program, script, expected in FAKES:
         place = folder / what.replace(" ", "-")

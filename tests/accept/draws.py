@@ -2,14 +2,14 @@
 
 The keys, their types and ranges come from `dpt-worker --help`, the options from every program's help: a new one is
 drawn without a change here. A value is wrong for certain (then the exit code is that of a bad command line and the line
-names the key), or may be right by chance: then the run is so small that it ends by itself."""
+names the key), or it may be right by chance: then the run is so small that it ends by itself."""
 
 import re
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SAID_S = 60  # a program says its help
+SAID_S = 60  # a program prints its help within this time
 USAGE = {"dpt-worker": 2, "dpt-rdzv": 2, "dpt-ckpt": 2, "dpt-data": 2, "dpt-bench": 2}
 CODES = {"dpt-worker": {0, 2, 3, 4, 75}, "dpt-rdzv": {0, 2, 4}, "dpt-ckpt": {0, 1, 2}, "dpt-data": {0, 1, 2},
          "dpt-bench": {0, 1, 2}}
@@ -23,7 +23,7 @@ BASE = {
 
 @dataclass
 class Draw:
-    """One command line. `codes`: what it may end with. `names`: what its line must hold; empty: anything."""
+    """One command line. `codes`: its allowed exit codes. `names`: patterns that its line must have; empty: any line."""
     program: str
     args: list
     codes: set
@@ -31,8 +31,8 @@ class Draw:
     files: dict = field(default_factory=dict)  # name in the draw's folder: bytes
     note: str = ""
     checkpoints: Path = None  # copied to the draw's folder as "ck"
-    damage: float = None  # where in all bytes of the copy one is flipped, as a share
-    pipe: bool = False  # its folder has a named pipe "pipe" that nobody writes to
+    damage: float = None  # place of the flipped byte among all bytes of the copy, 0 to 1
+    pipe: bool = False  # its folder has a named pipe "pipe" without a writer
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Key:
     takes: str
 
     def range(self):
-        """(least, most) of a number, or None."""
+        """(smallest, largest) value of a number, or None."""
         found = re.match(r"(?:above )?(\S+) … (?:below )?([^\s,]+)", self.takes)
         return (found[1], found[2]) if found else None
 
@@ -70,7 +70,7 @@ def read_options(text):
 
 
 class Programs:
-    """What can be drawn from: the keys, and each command with its options."""
+    """The source of draws: the config keys, and each command with its options."""
 
     def __init__(self, folder):
         self.folder = Path(folder)
@@ -115,7 +115,7 @@ def wrong_number(rng, key):
 
 
 def draw_value(rng, key):
-    """(value as written in YAML, whether it is wrong for certain)."""
+    """(value as text of YAML, whether it is certainly wrong)."""
     if key.range() and key.type in ("integer", "number"):
         if rng.random() < 0.85:
             return wrong_number(rng, key), True
@@ -163,7 +163,7 @@ class Drawer:
         return Draw("dpt-worker", ["--config", "c.yaml", *args], set(codes), list(names), {"c.yaml": config}, note)
 
     def keys_in_file(self):
-        """One to three keys of the file have another value; in a file, as --set, or as both."""
+        """Changes one to three keys of the file: in the file, by --set, or by both."""
         values, certain, sets = dict(self.base), [], []
         for key in self.rng.sample(self.programs.keys, self.rng.choice([1, 1, 2, 3])):
             value, wrong = draw_value(self.rng, key)
@@ -227,7 +227,7 @@ class Drawer:
         return Draw("dpt-worker", ["--config", path], {2}, [], {"c.yaml": b""}, "config file")
 
     def files_of_keys(self):
-        """A folder where a file is wanted, a file where a folder is wanted, no right, nothing there."""
+        """A folder in place of a file, a file in place of a folder, a path that is not permitted or does not exist."""
         key = self.rng.choice(["data.train", "data.val", "log.dir", "checkpoint.dir", "model.init_from"])
         path = self.rng.choice(["c.yaml", "c.yaml/x", "/dev/null", "/proc/x", "/sys/x", "none", "/sys", "empty", "\t",
                                 "pipe"])
@@ -239,8 +239,8 @@ class Drawer:
         return draw
 
     def named_pipe(self):
-        """A pipe that nobody writes to where a file of a tokenizer is wanted. Not as --config: there a pipe is right,
-        and the worker waits for the one who writes."""
+        """A pipe without a writer in place of a tokenizer's file. Not as --config, which may be a pipe: the worker
+        waits for its writer."""
         tokenizer, keys = self.rng.choice([("hf", ["tokenizer_json"]), ("gpt2", ["vocab_bpe", "encoder_json"])])
         options = ["--tokenizer", tokenizer, *(word for key in keys for word in ("--" + key.replace("_", "-"), "pipe"))]
         program = self.rng.choice(["dpt-worker", "dpt-data", "dpt-ckpt"])
@@ -255,7 +255,7 @@ class Drawer:
         return draw
 
     def spoilt(self, command, right):
-        """An option misspelt, without its value, unknown, given much too often, or with a wrong value."""
+        """An option that is misspelt, unknown, repeated far too often, without its value, or with a wrong value."""
         rng, options = self.rng, self.programs.commands[command]
         program, usage = command[0], USAGE[command[0]]
         named = [o for o in options if o not in ("--help", "--version")] or ["--nothing"]
@@ -281,9 +281,9 @@ class Drawer:
             return Draw(program, [*right, *["--set", "seed=1"] * rng.choice([65, 200])], {usage}, note=how)
         wrong = rng.choice(["x", "-1", "nan", "99999999999999999999999", "1e400", "\udcff", "x" * 5000, "[", "-",
                             "1\n2"])
-        if program == "dpt-bench":  # one that is taken measures for minutes
+        if program == "dpt-bench":  # with a valid value it would measure for minutes
             return Draw(program, [*command[1:], option, wrong, "--nothing"], {usage}, note="garbage")
-        if command == ("dpt-data", "inspect") or not options.get(option):  # not a second file, with a line of its own
+        if command == ("dpt-data", "inspect") or not options.get(option):  # not a second file with its own line
             return Draw(program, [*command[1:], *right, f"{option}={wrong}"], CODES[program], note="garbage")
         return Draw(program, [*command[1:], *right, option, wrong], CODES[program], note="garbage")
 
@@ -298,7 +298,7 @@ class Drawer:
         return draw
 
     def other_commands(self):
-        """Commands of the tools without what they need, or on things that are none of theirs."""
+        """Commands of the tools without their arguments, or on files that are not theirs."""
         program, names = self.rng.choice([("dpt-ckpt", ["list", "show", "verify", "hash", "generate", "lst", ""]),
                                           ("dpt-data", ["encode", "inspect", "verify", "encod", ""]),
                                           ("dpt-bench", ["", "tran", "--lst"])])
@@ -312,7 +312,7 @@ class Drawer:
         return Draw(program, args, codes, [], {"c.yaml": self.good_yaml(), "noise.bin": self.rng.randbytes(2000)})
 
     def servers(self):
-        """Places where no server is, or that are none."""
+        """Endpoints without a server, and texts that are no endpoint."""
         where = self.rng.choice(["127.0.0.1:1", "127.0.0.1", ":1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:99999",
                                  "[::1]:1", "nowhere.invalid:1", "a b:1", "[::1:1", "127.0.0.1:x", "tcp://127.0.0.1:1",
                                  "*:1", "é:1", "x" * 300 + ":1", "256.1.1.1:1", "0.0.0.0:1"])
@@ -322,7 +322,7 @@ class Drawer:
         return self.worker([], {0})
 
     def too_large(self):
-        """A model that no machine holds."""
+        """A model that is too large for any machine."""
         sets = [f"model.n_layer={self.rng.randint(100, 200)}", f"model.n_embd={2 * self.rng.randint(8000, 8192)}"]
         return self.worker([word for text in sets for word in ("--set", text)], {4}, ["too little memory"])
 

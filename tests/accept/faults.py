@@ -15,8 +15,8 @@ PRODUCT = ("*.c", "*.h", "*.def", ":!tests", ":!worker/bench")
 
 @dataclass
 class Fault:
-    """What is replaced, in the one place of the product where it stands (blanks and line ends alike), and by what; the
-    tests that find it, the likeliest first."""
+    """One replacement: the text, which is in one place of the product (any white space matches any other), the new
+    text, and the tests that find the fault, the most likely first."""
     name: str
     old: str
     new: str
@@ -58,7 +58,7 @@ FAULTS = (
 
 @dataclass
 class Test:
-    """A test of a build folder: the files below the folder that it starts, its labels."""
+    """A test of a build folder: the files below the folder that it runs, and its labels."""
     targets: list
     labels: set
 
@@ -78,7 +78,7 @@ def tests_of(folder):
 
 
 def apply(root, fault):
-    """Changes the one place; returns its file."""
+    """Replaces the text in its one place; returns the file."""
     pattern = re.compile(r"\s+".join(re.escape(word) for word in fault.old.split()))
     texts = {name: (root / name).read_text() for name in git("ls-files", "--", *PRODUCT, root=root).split()}
     places = {name: len(pattern.findall(text)) for name, text in texts.items() if pattern.search(text)}
@@ -90,7 +90,7 @@ def apply(root, fault):
 
 
 def fails(folder, test, log):
-    """Whether a test of the build folder fails, too late included."""
+    """Whether a test of the build folder fails; a timeout is a failure."""
     run = subprocess.run(["ctest", "--test-dir", str(folder), "--timeout", str(TEST_TIMEOUT_S), "--no-tests=error",
                           "--output-on-failure", "-R", f"^{re.escape(test)}$"],
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -104,7 +104,7 @@ def fails(folder, test, log):
 
 
 def found_by(root, fault, known, log):
-    """(file, the test that finds the fault or "") of a clone with the fault, which is mended afterwards."""
+    """Puts the fault into a clone; returns (file, the test that finds it or ""). Removes the fault afterwards."""
     name = apply(root, fault)
     try:
         for test in fault.tests:

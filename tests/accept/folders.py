@@ -12,20 +12,20 @@ from cluster import Cluster, ClusterError, program, wait_until
 
 STEPS, EVERY = 80, 5
 KINDS, WEIGHTS = ("owner", "server", "everything"), (2, 2, 1)
-STRIKES = 2  # of a contest; one that comes when the run is done is none
-EMBEDDED = 0.25  # share of contests whose owner has its server inside: then everything dies at once
+STRIKES = 2  # of a contest; a strike after the end of the run does not count
+EMBEDDED = 0.25  # share of contests in which the owner contains the server, so that both die at once
 
 
 class Lost(ClusterError):
-    """A committed checkpoint is gone, or was not gone on from."""
+    """A committed checkpoint is gone, or a later start resumed from an earlier one."""
 
 
 class Mixed(ClusterError):
-    """Two runs, or two worlds of one, have written one log."""
+    """Two runs, or two worlds of one run, have written one log."""
 
 
 class Contest:
-    """The owner (with a server of its own inside, or one beside one or two workers), and two that want its folders."""
+    """The owner of the folders (a worker with a server inside, or a server and one or two workers), two contenders."""
 
     def __init__(self, root, seed, slow=1.0):
         self.rng, self.slow = random.Random(seed), slow
@@ -35,7 +35,7 @@ class Contest:
         self.nodes = ["a"] if self.embedded or self.rng.random() < 0.5 else ["a", "b"]
         self.owners, self.refused, self.newest = {}, 0, -1
         self.contenders = {"other": None, "twin": None}
-        self.killed = Counter()  # kinds of the strikes that killed somebody
+        self.killed = Counter()  # strikes that killed a process, by kind
         self.committed = []  # at each strike: (events so far, step of the newest checkpoint)
 
     def start_owner(self, node):
@@ -49,11 +49,11 @@ class Contest:
         self.contenders[name] = self.cluster.start_worker(name, nnodes=1, endpoint=False, sets=sets)
 
     def starts(self):
-        """Events of a generation's start, in order."""
+        """The events of generations that start, in order."""
         return [e for e in self.cluster.outputs()[0].events() if "resume_step" in e]
 
     def look(self):
-        """The newest checkpoint never goes back."""
+        """Checks that the newest checkpoint is not older than at the last look."""
         folder = self.cluster.dirs("a")[1]
         newest = max((int(path.name[5:]) for path in folder.glob("step-*")), default=-1)
         if newest < self.newest:
@@ -75,7 +75,7 @@ class Contest:
                 self.start_contender(name)
 
     def keep_owners(self):
-        """An owner that was killed, or refused because the second start had taken its place, is started again."""
+        """Starts owners again that were killed, or refused because the second start had taken their place."""
         for node in self.nodes:
             process = self.owners[node]
             if process.alive() or process.returncode() == 0:
@@ -90,8 +90,8 @@ class Contest:
         return summary is not None and summary["steps"] == STEPS
 
     def strike(self):
-        """Kills who trains now, the server or both; False while nobody trains. The second start, which may have taken
-        a dead owner's place, has its server inside."""
+        """Kills the workers that train now, the server, or both; returns False if none trains. The second start, which
+        may have taken a dead owner's place, contains its server."""
         twin = self.contenders["twin"]
         training = [p for p in (*self.owners.values(), twin) if p is not None and p.alive() and p.rank_pids()]
         if not training:
@@ -149,8 +149,8 @@ class Contest:
             raise Lost("a checkpoint is damaged or missing\n" + listed.stdout + listed.stderr)
 
     def check_log(self):
-        """Every file is the owner's alone; a step is logged again only after a start that goes back before it, once for
-        each such start, in whatever generation; and no line is older than the one above it."""
+        """Checks that only the owner wrote the files; that a step is logged again only after a start which resumes
+        before it, once for each such start, in any generation; and that no line is older than the one above it."""
         outputs = self.cluster.outputs()[0]
         lines = outputs.metrics()
         runs = {line["run"] for line in [*lines, outputs.summary()]}
@@ -173,7 +173,7 @@ class Contest:
 
 
 def calm_hash(root, slow):
-    """The weights of a run that nobody disturbs."""
+    """The weights hash of an undisturbed run."""
     with Cluster(root, sets={"run": "owner", "train.steps": STEPS}) as calm:
         worker = calm.start_worker("a", nnodes=1, endpoint=False)
         wait_until("the calm run ends", lambda: not worker.alive(), 120 * slow, worker.log_tail)
@@ -181,7 +181,7 @@ def calm_hash(root, slow):
 
 
 def contest(root, seed, expected, slow=1.0):
-    """One trial; returns it. Raises ClusterError with its seed, also where it ends with other weights."""
+    """Runs one contest and returns it. Raises ClusterError with the seed, also if the weights differ."""
     trial = Contest(root / f"trial-{seed}", seed, slow)
     try:
         trial.run()

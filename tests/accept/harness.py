@@ -33,17 +33,17 @@ class Line:
         self.figures, self.commands = [], []
 
     def repeat(self, count):
-        """`count` repetitions at the scale asked for, at least one."""
+        """`count` repetitions times the requested scale, at least one."""
         return max(1, round(count * self.scale))
 
     def command(self, text):
-        """Says what is run; a list is a command line."""
+        """Prints and records the command; a list is a command line."""
         text = text if isinstance(text, str) else " ".join(str(a) for a in text)
         self.commands.append(text)
         print(f"    command  {text}", flush=True)
 
     def show(self, what, value, bar, ok, unit=""):
-        """One figure beside its bar."""
+        """Prints and records one figure beside its bar."""
         ok = bool(ok)
         self.figures.append({"what": what, "value": value, "unit": unit, "bar": bar, "ok": ok})
         shown = f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -72,7 +72,7 @@ def list_lines(topic, lines):
 
 
 def host():
-    """What the figures were measured on."""
+    """The machine on which the figures are measured."""
     model = ""
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         for text in file:
@@ -84,7 +84,7 @@ def host():
 
 
 def commit():
-    """This checkout's, with -dirty behind it when files that git knows were changed."""
+    """The commit of this checkout, followed by -dirty if tracked files are changed."""
     run = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--dirty", "--abbrev=40"],
                          capture_output=True, text=True)
     return run.stdout.strip() if run.returncode == 0 else ""
@@ -120,8 +120,8 @@ def run_line(line, function):
 
 
 def run_topic(topic, lines, only, options):
-    """Runs the lines (all, or those numbered in `only`); returns the exit code. The record's verdict is fail when one
-    of them failed, else partial when others were not run or not at full scale, else pass."""
+    """Runs the lines (all, or those with the numbers in `only`); returns the exit code. The record's verdict is fail if
+    a line failed, else partial if a line was not run or the scale is below 1, else pass."""
     started = time.monotonic()
     records = []
     for number, function in enumerate(lines, 1):

@@ -14,7 +14,7 @@ PROGRAMS = ("dpt-bench", "dpt-ckpt", "dpt-rdzv", "dpt-worker")
 
 
 def git(*argv, root=ROOT):
-    """What git prints; NotRun where the tree has no history, or not this part of it."""
+    """The output of git; NotRun if the checkout has no history or lacks the part that is needed."""
     run = subprocess.run(["git", "-C", str(root), *argv], capture_output=True, text=True)
     if run.returncode != 0:
         raise NotRun(f"git {' '.join(argv)}: {run.stderr.strip()}")
@@ -31,12 +31,12 @@ def clone(folder, commit="HEAD"):
 
 
 def lines_of(commit, wanted):
-    """How many lines the files of a commit have whose name `wanted` takes."""
+    """The number of lines in those files of a commit for whose name `wanted` is true."""
     names = [name for name in git("ls-tree", "-r", "--name-only", "-z", commit).split("\0") if name and wanted(name)]
     asked = "".join(f"{commit}:{name}\n" for name in names)
     shown = subprocess.run(["git", "-C", str(ROOT), "cat-file", "--batch"], input=asked.encode(), capture_output=True,
                            check=True).stdout
-    return shown.count(b"\n") - 2 * len(names)  # git's own: before each file, and after it
+    return shown.count(b"\n") - 2 * len(names)  # git adds a line before each file and one after it
 
 
 def build(folder, *targets, definitions=()):
@@ -53,8 +53,8 @@ def build(folder, *targets, definitions=()):
 
 
 def programs_of(line, commit, variable):
-    """Folder of the programs of a commit: the one that the environment variable names, else built below runs/history,
-    once."""
+    """Folder of the programs of a commit: that of the environment variable `variable`, else one below runs/history, in
+    which they are built once."""
     if os.environ.get(variable):
         return Path(os.environ[variable]).resolve()
     folder = ROOT / "runs" / "history" / commit
@@ -68,7 +68,7 @@ def programs_of(line, commit, variable):
 
 @contextmanager
 def programs(folder):
-    """Clusters that are started inside have the programs of this folder."""
+    """Clusters that are started in this context use the programs of `folder`."""
     before = os.environ.get("DPT_BIN")
     os.environ["DPT_BIN"] = str(folder)
     try:

@@ -16,11 +16,11 @@ from accept.stories import RUN_TIMEOUT_S, STEP_TIMEOUT_S, settings
 from cluster import TINY, Cluster, ClusterError
 
 SLOTS, STEPS = 10, 12
-KILL_STEP, KILLED_STEPS = 40, 400  # a run that something is killed in
+KILL_STEP, KILLED_STEPS = 40, 400  # for a run with a kill
 PRECISIONS = ("fp32", "bf16", "fp16")
 ORDERS = ("local", "reduce")
-LANES = (7, 5)  # of 10 slots: lanes of one and of two slots, and trees that are not alike from both ends
-# Nodes and ranks of each by world: on one host, and on hosts of their own, joined by TCP.
+LANES = (7, 5)  # of 10 slots: lanes of one and of two slots, and trees that are not symmetric
+# By world: nodes and ranks of each node; on one host, and on separate hosts that are connected by TCP.
 TOGETHER = {1: (1, 1), 2: (1, 2), 3: (1, 3), 4: (1, 4)}
 APART = {1: (1, 1), 2: (2, 1), 3: (3, 1), 4: (2, 2)}
 SHADOW = {"strategy.redundancy": "shadow"}
@@ -28,14 +28,14 @@ SHADOW = {"strategy.redundancy": "shadow"}
 
 @dataclass
 class Config:
-    """One row of the table: how a run is made, and what happens to it."""
+    """One row of the table: the settings of a run, and its faults."""
     name: str
     sets: dict
     nodes: int
     ranks: int = 1
     steps: int = STEPS
     config: Path = TINY
-    after: tuple = ()  # nodes and ranks of the new program, which goes on from the old one's checkpoint
+    after: tuple = ()  # nodes and ranks of the new program, which resumes from the old one's checkpoint
     killed: str = ""   # "node" or "rank", of the last node
 
     def settings(self):
@@ -45,7 +45,7 @@ class Config:
 
 @dataclass
 class Result:
-    """What a run came to; bytes sent and memory by tag where nothing happened to it."""
+    """The results of a run; bytes sent and memory by tag only for a run without a fault."""
     weights_hash: str
     sent: list = field(default_factory=list)
     memory: dict = field(default_factory=dict)

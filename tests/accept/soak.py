@@ -1,5 +1,5 @@
-"""The soak: an hour of seeded faults, one story after another, beside a run and a server that live through all of it
-and may not grow."""
+"""The soak: an hour of seeded faults, one story after another. A run and a server live through all stories, and their
+resources may not grow."""
 
 import random
 import time
@@ -19,7 +19,7 @@ COMPANION_LOG_EVERY = 20
 
 
 class Growth:
-    """What processes that live through the soak hold, story by story."""
+    """The resources of the processes that live through the soak, after each story."""
 
     def __init__(self):
         self.looks = {}
@@ -32,7 +32,7 @@ class Growth:
                                                 "descriptors": len(proc_fds(pid)), "threads": proc_threads(pid)})
 
     def show(self, line):
-        """The last look beside the highest of the first ones: a leak of one a story would show as many."""
+        """Compares the last look with the highest of the first ones. A leak of one per story would add up."""
         for name, looks in self.looks.items():
             warm, late = looks[:WARM_STORIES], looks[-1]
             line.note(f"{name}: {looks[0]} … {late}, {len(looks)} looks")
@@ -44,11 +44,11 @@ class Growth:
 
 
 class Companion:
-    """An endless run of two or three nodes on the soak's server: one is never touched, the others come and go."""
+    """An endless run of two or three nodes on the soak's server: one node is never hit, the others come and go."""
 
     def __init__(self, cluster, seed):
         self.cluster, self.random, self.started = cluster, random.Random(seed), 0
-        self.ranks = set()  # processes that were the survivor's rank: a new one holds nothing yet
+        self.ranks = set()  # pids of the survivor's rank; a new process has no resources yet
         self.survivor = self._join()
         self.others = [self._join()]
         cluster.wait_world(2, STEP_TIMEOUT_S)
@@ -58,7 +58,7 @@ class Companion:
         return self.cluster.start_worker(f"c{self.started}")
 
     def change(self):
-        """One node goes, another comes; the newcomer is waited for, and a step with it."""
+        """One node leaves and another joins. Waits for the new node and for a step with it."""
         victim = self.others.pop(0)
         self.random.choice((victim.kill_machine, victim.term))()
         self.others.append(self._join())
@@ -68,7 +68,7 @@ class Companion:
         if not newcomer.alive():
             raise ClusterError(f"{newcomer.name} has ended\n" + newcomer.log_tail())
         for worker in [w for w in self.cluster.workers if not w.alive()]:
-            self.cluster.workers.remove(worker)  # their folders are not read any more
+            self.cluster.workers.remove(worker)  # their folders are not read again
 
     def look(self, growth):
         ranks = self.survivor.rank_pids()
@@ -96,7 +96,7 @@ def soak(line):
         while time.monotonic() - started < seconds and len(failed) < FAILURES_MAX:
             seed = line.seed * 100_000 + stories
             stories += 1
-            own_server = rng.random() < 0.5  # the server that lives on is not killed
+            own_server = rng.random() < 0.5  # the soak's server is never killed
             kinds = Mishaps.KINDS + (("stop", "server") if own_server else ("stop",))
             try:
                 story = disturbed(line.folder / f"seed{seed}", seed, rng.choice((3, 4)), rng.randint(*STORY_MISHAPS),

@@ -1,4 +1,4 @@
-"""Runs that lines of acceptance share: a run to its end, with or without mishaps, and what must hold afterwards."""
+"""Runs that acceptance lines share: a run to its end, with or without faults ("mishaps"), and the checks afterwards."""
 
 import random
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster import TINY, Cluster, ClusterError, wait_until
 from processes import proc_alive, proc_fds, proc_threads, send_signal
 
-RUN_TIMEOUT_S = 600   # a run to its end, on a busy machine too; reaching this is a hang
+RUN_TIMEOUT_S = 600   # for a run to its end, also on a busy machine; a longer run hangs
 STEP_TIMEOUT_S = 120   # longest wait for a step or for a world size
 SETTLE_TIMEOUT_S = 5  # descriptors and threads of an old generation are gone by then
 STEPS = 1500          # of a story: enough for its kills and joins at hundreds of steps a second
@@ -23,13 +23,13 @@ def settings(slots=8, steps=STEPS, **keys):
 
 
 def pause(seconds):
-    """Lets a drawn time pass: the moment of a mishap is random, nothing waits for it."""
+    """Waits for a drawn time, so that a mishap comes at a random moment. It synchronises nothing."""
     end = time.monotonic() + seconds
     wait_until("the drawn moment", lambda: time.monotonic() >= end, seconds + 5, poll_s=0.002)
 
 
 def check_run(summaries, metrics, steps):
-    """What every finished run must show; returns its one weights_hash."""
+    """Checks the results of a finished run; returns its weights_hash."""
     if not summaries:
         raise ClusterError("no node wrote summary.json")
     hashes = {s["weights_hash"] for s in summaries}
@@ -44,13 +44,13 @@ def check_run(summaries, metrics, steps):
 
 
 def skipped_steps(metrics):
-    """How many steps of the run the scaler skipped for an overflow; 0 where nothing is scaled."""
+    """The number of steps that the scaler skipped because of an overflow; 0 without a scaler."""
     return metrics[-1].get("skipped_steps", 0)
 
 
 def undisturbed_run(root, world, one_node=False, sets=None, env=None, nodes=None, shared_dirs=False, config=TINY):
-    """A run of `world` ranks to its end, dealt evenly over `nodes`: by default each is a node of its own, or all are of
-    one; returns its weights_hash and how many steps it skipped. `env`: of the first worker."""
+    """A run of `world` ranks to its end, spread evenly over `nodes` nodes. By default each rank has its own node;
+    with one_node all share one. Returns the weights_hash and the count of skipped steps. `env`: of the first worker."""
     sets = dict(settings(), **(sets or {}))
     nodes = nodes or (1 if one_node else world)
     sets["cluster.nnodes"] = str(nodes)
@@ -69,26 +69,26 @@ def undisturbed_run(root, world, one_node=False, sets=None, env=None, nodes=None
 
 
 def undisturbed(root, world, **how):
-    """The same; returns the weights_hash alone."""
+    """The same; returns only the weights_hash."""
     return undisturbed_run(root, world, **how)[0]
 
 
 class Resources:
-    """Descriptors, memfds and threads of rank processes that live on: equal worlds and equal numbers of gradient
-    buffers (which depend on the rank's place in the world, as its log says), equal resources."""
+    """Counts descriptors, memfds and threads of surviving rank processes. They must be equal whenever a process has the
+    same world size and number of gradient buffers, which depends on its place in the world (both are in its log)."""
 
     def __init__(self, folder):
-        """`folder` is a cluster's."""
+        """`folder` is the root of a cluster."""
         self.folder, self.first, self.compared = folder, {}, 0
 
     def _place(self, pid):
-        """World size and number of gradient buffers, as the rank said when it was formed last."""
+        """World size and number of gradient buffers, from the rank's log line of its last formation."""
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as f:
                 args = dict(a.split("=", 1) for a in f.read().decode().split("\0") if "=" in a)
         except OSError:
             return None
-        # Cluster.dirs; a search of all folders would meet checkpoints that are being removed.
+        # As in Cluster.dirs. A search of all folders could meet checkpoints that are being removed.
         name = f"log/node-{args['node']}/rank-{args['local_rank']}.log"
         logs = [log for pattern in (name, f"*/{name}") for log in self.folder.glob(pattern)]
         said = r"rank \d+ of (\d+) continues .* of gradients in (\d+) buffers"
@@ -97,8 +97,8 @@ class Resources:
 
     @staticmethod
     def _count(pid):
-        """By kind. Files of a checkpoint that is being written are open for as long as that takes, on the rank that has
-        the part in hand; they are not counted, and none is left open when the run is over."""
+        """{kind: count}. Files of checkpoints do not count: the rank that writes a part has them open meanwhile. None
+        is open when the run is over."""
         count = {"threads": proc_threads(pid)}
         for target in proc_fds(pid).values():
             if "/checkpoints/" not in target and not target.endswith("/checkpoints"):
@@ -108,8 +108,8 @@ class Resources:
         return count
 
     def check(self, pids):
-        """Call while steps are being made. The first look at a process in a place is kept; later ones may not be above
-        it for longer than old things take to go."""
+        """Call it while the ranks make steps. The first counts of a process in a place are kept. Later counts may
+        exceed them for at most SETTLE_TIMEOUT_S, while an old generation is freed."""
         for pid in pids:
             place = self._place(pid)
             if place is None:
@@ -129,7 +129,7 @@ class Resources:
         return all(n <= bar.get(kind, 0) for kind, n in self._count(pid).items())
 
     def _settled(self, pid):
-        """The least of some looks: a file may be open for a moment."""
+        """The smallest of several counts, because a file may be open for a moment."""
         looks = []
         for _ in range(5):
             looks.append(self._count(pid))
@@ -138,17 +138,17 @@ class Resources:
 
 
 class Mishaps:
-    """A run with seeded kills, joins and drains. At least one node that holds the state is left alone at any time."""
+    """A run with seeded kills, joins and drains. At any time at least one node that holds the state is not hit."""
 
     KINDS = ("kill machine", "kill rank", "drain", "join")
-    MORE_KINDS = ("stop", "server")  # a machine stands still for a while; the server is killed and started again
+    MORE_KINDS = ("stop", "server")  # a machine is stopped for a while; the server is killed and restarted
 
     def __init__(self, cluster, seed, nodes_min, nodes_max, must=(), kinds=KINDS):
         """`must`: kinds that come first, each as soon as it is possible; the others are drawn from `kinds`."""
         self.cluster, self.random, self.must, self.kinds = cluster, random.Random(seed), list(must), kinds
         self.nodes_min, self.nodes_max = nodes_min, nodes_max
         self.members, self.started, self.killed, self.told = [], 0, set(), []
-        self.emptied = {}  # worker: steps it had logged when its state was lost
+        self.emptied = {}  # worker: number of steps that it had logged when it lost its state
 
     def join(self):
         self.started += 1
@@ -157,15 +157,15 @@ class Mishaps:
         self.told.append(f"join {worker.node}")
 
     def ended(self):
-        """True once the run is over for the members."""
+        """True if the run is over for all members."""
         return not any(worker.alive() for worker in self.members)
 
     def holders(self):
-        """Members that have made steps since their rank was started, so hold the state."""
+        """Members that hold the state: they have made steps since their rank was started."""
         return [w for w in self.members if w.alive() and len(w.outputs.metrics()) > self.emptied.get(w, 0)]
 
     def one(self):
-        """One mishap of a kind that is possible now; "" when none is."""
+        """Causes one mishap of a kind that is possible now; returns "" if none is."""
         holders = self.holders()
         safe = len([w for w in holders if w.rank_pids()]) >= 2
         alive = [w for w in self.members if w.alive()]

@@ -17,7 +17,7 @@ from processes import MARK, marked_pids, send_signal
 MULTI = ROOT / "tests" / "multi"
 STORIES_TIMEOUT_S = 1800
 CASES_TIMEOUT_S = 3600
-TEARDOWN_S = 60  # of the fixtures of a story that is interrupted
+TEARDOWN_S = 60  # for the fixtures of an interrupted story
 PYTEST = ["/usr/bin/python3", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 
 
@@ -31,10 +31,10 @@ class Told:
 
 
 def read_report(path):
-    """[Told] of pytest's report; empty where it was ended before it wrote one."""
+    """[Told] of pytest's report; empty if pytest ended before it wrote one."""
     told = []
     for case in ElementTree.parse(path).getroot().iter("testcase") if path.exists() else []:
-        if case.get("name") is None:  # it was interrupted
+        if case.get("name") is None:  # interrupted
             continue
         verdict, why = "passed", ""
         for tag, name in (("skipped", "skipped"), ("failure", "failed"), ("error", "broken")):
@@ -60,7 +60,7 @@ def run_stories(folder, names, programs, timeout_s):
         run.wait(timeout_s)
     except subprocess.TimeoutExpired:
         in_time = False
-        run.send_signal(signal.SIGINT)  # the fixtures end what they have started
+        run.send_signal(signal.SIGINT)  # the fixtures end their processes
         try:
             run.wait(TEARDOWN_S)
         except subprocess.TimeoutExpired:
@@ -82,7 +82,7 @@ def collected(names):
 
 
 def stories(line, *names):
-    """Runs stories with the programs that are shown; shows how many passed and names the others."""
+    """Runs stories with the programs under test; shows how many passed and names the others."""
     line.command("pytest " + " ".join(f"tests/multi/{name}" for name in names))
     told, in_time = run_stories(line.folder, names, bin_dir().resolve(), STORIES_TIMEOUT_S)
     bad = [one for one in told if one.verdict != "passed"]
@@ -95,21 +95,21 @@ def stories(line, *names):
 
 
 def cpu_flags():
-    """What this machine's processor can, as Linux names it; nothing where that is told otherwise."""
+    """The flags of this machine's processor by Linux's names; empty if /proc/cpuinfo has no such line."""
     found = re.search(r"^flags\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.M)
     return found[1].split() if found else []
 
 
 def at_isas(*names, isas=("avx2", "avx512")):
-    """These tests, and their forms at those of `isas` that are weaker than this machine's best: tests/CMakeLists.txt
-    adds avx2 where there is AVX-512, and avx512 where there is AVX512_BF16."""
+    """The tests `names`, and their variants at those of `isas` that are weaker than this machine's best:
+    tests/CMakeLists.txt adds avx2 if the machine has AVX-512, and avx512 if it has AVX512_BF16."""
     has = {"avx2": "avx512bw", "avx512": "avx512_bf16"}
     weaker = [isa for isa in isas if has[isa] in cpu_flags()]
     return [*names, *(f"{name}_{isa}" for name in names for isa in weaker)]
 
 
 def build_folder():
-    """The one that the programs are in, with their tests."""
+    """The build folder that contains the programs and their tests."""
     folder = bin_dir().resolve().parent
     if not (folder / "CTestTestfile.cmake").exists():
         raise NotRun(f"{folder} is no build folder: the programs come without their tests")

@@ -1,10 +1,10 @@
-"""Runs that the stories compare theirs with, or begin with, however fast the machine is."""
+"""Runs with which stories start or compare their own. They do not depend on the speed of the machine."""
 
 from cluster import Cluster, ClusterError, checkpoint_hash, wait_until
 
 
 def calm_hash(root, sets, step, timeout):
-    """The weights hash of `step` of the undisturbed run with these keys, which one rank makes and which ends there."""
+    """The weights hash after `step` of an undisturbed run of one rank with these keys. The run ends at that step."""
     with Cluster(root, sets=dict(sets, **{"checkpoint.every_steps": step})) as calm:
         worker = calm.start_worker("calm", nnodes=1, endpoint=False)
         folder = worker.checkpoint_dir / f"step-{step:08}"
@@ -15,8 +15,8 @@ def calm_hash(root, sets, step, timeout):
 
 
 def last_step_without_server(make_cluster, sets, slow, tries=(300, 1200, 4800)):
-    """A run of one node whose server was killed before its last step, which is made all the same: (cluster, worker,
-    steps). Nothing else can hold such a run up, so one that was over sooner is made again, with more steps."""
+    """A run of one node whose server was killed before the run's last step; the node makes that step nevertheless.
+    Returns (cluster, worker, steps). If the run ended before the kill, it is repeated with more steps."""
     for steps in tries:
         cluster = make_cluster(f"steps-{steps}", sets=dict(sets, **{"train.steps": steps, "train.log_every": 1,
                                                                     "checkpoint.every_steps": 0}))

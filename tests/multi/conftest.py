@@ -1,4 +1,4 @@
-"""What the stories of many processes share: clusters in folders of their own, stopped at the end."""
+"""Shared by the stories of many processes: clusters in separate folders, which are stopped at the end."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Hugging Face folders for tests: written and read with nothing but the standard library."""
+"""Writes and reads Hugging Face folders for tests, with the standard library only."""
 
 import array
 import json
@@ -57,7 +57,7 @@ def numel(shape):
 
 
 def draw(shapes, dtype, seed=1):
-    """name → (dtype, shape, bytes): small numbers, of which every bit of the dtype counts."""
+    """name → (dtype, shape, bytes): small random numbers that use all bits of the dtype."""
     rng, tensors = random.Random(seed), {}
     for name, shape in shapes.items():
         values = [rng.uniform(-0.1, 0.1) for _ in range(numel(shape))]
@@ -75,7 +75,7 @@ ODD = {"F32": {"NaN": "0000c07f", "infinity": "000080ff"}, "BF16": {"NaN": "c07f
 
 
 def spoiled(tensors, name, element, value):
-    """The tensors, of which one has NaN or an infinity as this element."""
+    """A copy of the tensors in which one element is NaN or an infinity."""
     dtype, shape, data = tensors[name]
     at = element * WIDTH[dtype]
     return {**tensors, name: (dtype, shape, data[:at] + bytes.fromhex(ODD[dtype][value]) + data[at + WIDTH[dtype]:])}
@@ -121,7 +121,7 @@ FOR_TEXT = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 
 
 def write_for_text(folder):
-    """Beside the weights what a tokenizer and generate() read."""
+    """Adds special tokens and the files that a tokenizer and generate() read to the folder."""
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**settings, **SPECIAL}))
     for name in FOR_TEXT:
@@ -130,14 +130,14 @@ def write_for_text(folder):
 
 
 def for_text(folder):
-    """Special tokens that are no null, and the text of each such file."""
+    """({special token: value, unless null}, {file: text}) of what write_for_text adds."""
     settings = json.loads((folder / "config.json").read_text())
     files = {name: (folder / name).read_text() for name in FOR_TEXT if (folder / name).exists()}
     return {name: settings[name] for name in SPECIAL if settings.get(name) is not None}, files
 
 
 def read(folder):
-    """name → (dtype, shape, bytes) of all files of weights of a folder: a model's, or PEFT's."""
+    """name → (dtype, shape, bytes) of all tensors of a folder, of a model or of PEFT's adapters."""
     tensors = {}
     for path in sorted(folder.glob("*.safetensors")):
         raw = path.read_bytes()

@@ -7,15 +7,15 @@ import subprocess
 from pathlib import Path
 
 FUNCTION_LINES_MAX = 60  # from the first line of the signature to the closing brace
-PARAMETERS_MAX = 6       # `...` is none
+PARAMETERS_MAX = 6       # `...` does not count
 MEMBERS_MAX = 30
 LINES_MAX = 500          # of a file
 EXCEPTIONS_MAX = 5
 
-# Function: the reason for which it has more parameters.
+# Function: why it may have more parameters.
 PARAMETERS_ALLOWED = {"dpt_cuda_register_kernel": "it takes the place of __cudaRegisterFunction"}
 
-# (caller, callee): the reason for which this call does not count as part of a circle.
+# (caller, callee): why this call does not count as part of a circle.
 CALLS_ALLOWED = {}
 
 NOT_THE_NAME = {"__attribute__", "__launch_bounds__", "_Alignas", "alignas", "if", "for", "while", "switch"}
@@ -34,7 +34,7 @@ def blank_directives(code):
 
 
 def closing(text, start):
-    """Index of the bracket that closes the one at `start`, the end of the text where none does."""
+    """Index of the bracket that closes the one at `start`; the end of the text if none does."""
     depth = 0
     for i in range(start, len(text)):
         depth += (text[i] in "({[") - (text[i] in ")}]")
@@ -44,7 +44,7 @@ def closing(text, start):
 
 
 def split(text, separator):
-    """The pieces of a text between separators that are in no bracket; blank ones are left out."""
+    """The parts of a text between separators outside brackets; empty parts are left out."""
     depth, pieces, begin = 0, [], 0
     for i, char in enumerate(text):
         depth += (char in "({[") - (char in ")}]")
@@ -55,7 +55,7 @@ def split(text, separator):
 
 
 def signature(text):
-    """(name, parameters) of the function whose body the text is followed by, or None where it is no function."""
+    """(name, parameters) of the function whose body follows the text; None: no function."""
     if not re.search(r"\)\s*(const|noexcept|__attribute__\s*\(\(.*\)\)|\s)*$", text, re.S):
         return None
     found, at = None, 0
@@ -82,7 +82,7 @@ def functions(code):
                 found.append((what[0], code.count("\n", 0, start) + 1, code.count("\n", 0, end) + 1, what[1]))
             at = end + 1
             if what is None and re.match(r"\s*(;|\w|,|=)", code[at:at + 20]) and "=" in head:
-                continue  # an initialiser: its declaration goes on
+                continue  # an initialiser: the declaration continues after it
         begin = at
     return found
 
@@ -126,7 +126,7 @@ def check_sizes(report, path, code):
 
 
 def objects(root, build):
-    """{source, from the root: object file} of the build folder, of those sources that are below the root."""
+    """{source, relative to the root: object file} of the build folder, for sources below the root."""
     found = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         source = Path(entry["directory"], entry["file"]).resolve()
@@ -137,7 +137,7 @@ def objects(root, build):
 
 
 def symbols(paths):
-    """[(functions and data that it defines for others, those that it needs)] of each object file."""
+    """For each object file (functions and data that it defines for others, those that it uses)."""
     argv = ["nm", "-A", "-P", "-g", *map(str, paths)]
     shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     found = {str(path): (set(), set()) for path in paths}
@@ -189,7 +189,7 @@ def calls(folder_of, root, build):
 
 
 def check_calls(report, folder_of, root, build):
-    """Reports files of a layer that use each other's symbols in a circle, of whatever length."""
+    """Reports files of a layer that use each other's symbols in a circle of any length."""
     graphs, missing = calls(folder_of, root, build)
     if missing:
         return report(missing[0], 1, "calls", f"{len(missing)} sources are not compiled in {build}: build all of it")
