@@ -339,7 +339,7 @@ class Cluster:
         return (base / "log", base / "checkpoints")
 
     def worker_argv(self, node, sets=None, args=(), config=None, nnodes=None, ranks=None, endpoint=None, node_id=True):
-        """Command line of a worker. `sets` adds to the cluster's; `ranks`: the number of rank processes; `config=False`:
+        """Command line of a worker. `sets` adds to the cluster's; `ranks`: number of rank processes; `config=False`:
         no --config, only the node's own keys (the run's keys come from the server); `endpoint=False`: no endpoint;
         `node_id=False`: no --node-id, so that the worker draws one."""
         log_dir, checkpoint_dir = self.dirs(node)
