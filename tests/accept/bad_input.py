@@ -15,7 +15,7 @@ PLACE = r"config\.yaml:\d+:\d+"
 
 
 def complaint(text):
-    """The lines that complain: the program's last word, or what was logged as error or warning."""
+    """The error lines: a program's final line, and lines logged as error or warning."""
     lines = [t for t in text.splitlines() if re.search(r"^dpt-\w+: |^\S+Z [EW][ :]", t)]
     return lines or text.splitlines()[-1:]
 
@@ -30,7 +30,7 @@ def show_complaint(line, what, code, codes, output, patterns):
 
 
 def run_worker(line, name, yaml=None, sets=None, args=(), timeout=SHORT_TIMEOUT_S, env=None, prefix=()):
-    """A single worker with its server embedded, to its end; returns (exit code, output, log.dir)."""
+    """Runs a single worker with an embedded server to its end; returns (exit code, output, log.dir)."""
     folder = line.folder / name
     with Cluster(folder, sets=dict(settings(8, steps=20), **(sets or {}))) as cluster:
         config = TINY
@@ -73,7 +73,7 @@ def bad_config(line):
 
 
 def run_bare(line, name, yaml):
-    """A worker with nothing but its config file."""
+    """Runs a worker with its config file as the only argument."""
     folder = line.folder / name
     folder.mkdir()
     (folder / "config.yaml").write_text(yaml)

@@ -110,7 +110,7 @@ def before_bin():
 
 
 def cases_of(story, ids):
-    """The ids that an entry of NEW means."""
+    """The test ids that match an entry of NEW."""
     test, _, wanted = story.partition("[")
     found = [each for each in ids if each.partition("[")[0] == test
              and (not wanted or re.fullmatch(wanted[:-1], each.partition("[")[2][:-1]))]
@@ -146,12 +146,12 @@ def first_line(text):
 
 
 def environment(extra):
-    """Ours, with no other limit on the instruction set than what is given here."""
+    """The environment of this process; only `extra` may limit the instruction set."""
     return {**{k: v for k, v in os.environ.items() if k not in {**NOW_AVX2, **BEFORE_AVX2}}, **extra}
 
 
 def allocations(line, what, programs, env, device):
-    """{precision: allocations in a step} of programs that compute as `device`, a regular expression, says."""
+    """{precision: allocations in a step}. The programs' fingerprint must match the regular expression `device`."""
     found = bench(line, "gemm", "--threads", "2", "--repeats", "1", env=env, programs=programs)["fingerprint"]
     line.show(f"device of {what}", found, device, re.match(device, found))
     return {precision: bench(line, "train", *GPT2, "--batch", "1", "--seq", "64", "--precision", precision, env=env,

@@ -12,7 +12,7 @@ SAID = re.compile(rf"^Epoch (\d+)/{EPOCHS} \| Avg loss (\d+\.\d{{4}}) \| \d+\.\d
 
 
 def _run(line, name, nodes, sets, kill=False):
-    """[(epoch, mean loss)] as terminals said it, {epoch: mean loss} as files have it, {step: rate}, weights hashes."""
+    """[(epoch, mean loss)] from terminals, {epoch: mean loss} from files, {step: rate}, weights hashes."""
     with Cluster(line.folder / name, sets=sets) as cluster:
         cluster.start_server()
         nnodes = f"1:{nodes}" if kill else nodes

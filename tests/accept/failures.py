@@ -27,7 +27,7 @@ def endless(**keys):
 
 
 class Watch:
-    """What the survivors of one mishap do: their processes, the newest event, the first step after it."""
+    """The survivors of one fault ("mishap"): their processes, the newest event, the first step after the fault."""
 
     def __init__(self, cluster, survivors, world):
         self.cluster, self.survivors, self.world = cluster, survivors, world
@@ -37,13 +37,13 @@ class Watch:
         self.started, self.clock = time.monotonic(), time.time()
 
     def found_ms(self):
-        """From the mishap to the server's decision to form anew, by this process's clock and the server's log."""
+        """Seconds from the fault (this process's clock) to the server's decision to form a generation (its log)."""
         at = wait_until("the server's log", lambda: self.cluster.formed_at(self.generation), 5, self.cluster.log_tails)
         return round((at - self.clock) * 1000, 1)
 
     def first_step(self, timeout):
-        """Waits for the first step computed in a later generation (not an outcome handed over), as the survivors logged
-        it; seconds since the mishap."""
+        """Waits for the first step that a later generation computed (not an outcome handed over), from the survivors'
+        logs; returns the seconds since the fault."""
         def later():
             newest = [m for w in self.survivors for m in w.outputs.metrics()[-3:]]
             return any(m["generation"] > self.generation and m["step_ms"] > 0 for m in newest)
@@ -51,7 +51,7 @@ class Watch:
         return time.monotonic() - self.started
 
     def event(self):
-        """The recovery that followed, as events.jsonl has it."""
+        """The recovery after the fault, from events.jsonl."""
         def found():
             return [e for w in self.survivors for e in w.outputs.events() if e["generation"] > self.generation]
         return wait_until("events.jsonl has the recovery", found, 5, self.cluster.log_tails)[0]
@@ -70,7 +70,7 @@ class Watch:
 
 
 def running(line, name, nodes, **keys):
-    """A cluster of `nodes` workers, all making steps together."""
+    """A cluster of `nodes` workers that make steps in one world."""
     cluster = Cluster(line.folder / name, sets=endless(**keys))
     try:
         cluster.start_server()
@@ -152,7 +152,7 @@ def stopped_worker(line):
 
 
 class Written:
-    """What a worker had written by the time it was stopped, to tell what it wrote afterwards and for whom."""
+    """The files that a worker had written when it was stopped, to find what it writes afterwards."""
 
     def __init__(self, worker):
         self.worker = worker
@@ -168,8 +168,8 @@ class Written:
         return {str(p) for p in folder.rglob("*")} if folder.is_dir() else set()
 
     def stale(self, generation):
-        """Lines written since that belong to `generation` or an earlier one, and new files of checkpoints (these runs
-        write none)."""
+        """Later lines that belong to `generation` or an earlier one, and new files of checkpoints (these runs write
+        none)."""
         lines = [str(m) for m in self.worker.outputs.metrics()[self.metrics:] if m["generation"] <= generation]
         lines += [str(e) for e in self.worker.outputs.events()[self.events:] if e["generation"] <= generation]
         for path in self._logs():
@@ -241,7 +241,7 @@ def _timed_exit(line, process, number, what):
 
 
 def _worker_states(folder, number):
-    """(what, cluster, worker) for each state in which a worker may be told to end."""
+    """(description, cluster, worker) for each state in which a worker may be told to end."""
     def cluster_of(name, server=True, **keys):
         cluster = Cluster(folder / f"{name}-{number.name}", sets=endless(**keys))
         if server:
@@ -310,7 +310,7 @@ def signals_end_all(line):
 
 
 def _tools_end(line, number):
-    """Programs that have no server, in the midst of their work; the quickstart may be building or telling its story."""
+    """Programs without a server, in the middle of their work. The quickstart may build or run its demonstration."""
     text = line.folder / "text.txt"
     if not text.exists():
         text.write_bytes(make_text(line.folder / "seed.txt").read_bytes() * 500)

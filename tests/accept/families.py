@@ -44,14 +44,14 @@ train: {{global_batch: 8, micro_batch: 2}}
 
 
 def families(root):
-    """{name: (config, what of it is changed, whether it tells classes apart)}."""
+    """{name: (config, changed keys, whether the model is a classifier)}."""
     of_labels = labels(root)
     return {"gpt2": (TINY, {}, False), "llama": (TINY, LLAMA, False), "gpt2 over labels": (TINY, of_labels, True),
             "llama over labels": (TINY, {**LLAMA, **of_labels}, True), "resnet": (resnet(root), {}, True)}
 
 
 def run_of(family, name, steps, shadows=True):
-    """Config and settings of a run of a strategy; `shadows`: where it can have them."""
+    """Config and settings of a run with a strategy; `shadows`: with shadows if the strategy supports them."""
     config, sets, classes = family
     evaluates = {"train.eval_every": steps // 2} if classes else {}
     return {"config": config, "sets": {**settings(SLOTS, steps), **sets, **evaluates, **keys_of(name, shadows)}}
@@ -65,8 +65,8 @@ def keys_of(name, shadows):
 
 
 def result(folder, steps):
-    """What a run in `folder` came to, by all of its summaries: the hash and, with labels, the validation's loss and
-    accuracy."""
+    """The result of a run in `folder`, the same in all its summaries: the hash and, with labels, loss and accuracy of
+    the validation."""
     summaries = [json.loads(path.read_text()) for path in folder.rglob("summary.json")]
     found = {(s["weights_hash"], s["val_loss"], s.get("val_accuracy")) for s in summaries if s["steps"] == steps}
     if len(found) != 1:
@@ -85,8 +85,8 @@ def to_the_end(cluster, workers):
 
 
 def resumed(root, run, first, second):
-    """A run of `first` nodes to its third part. Then all are told to leave, and `second` others go on from the
-    checkpoint; returns the result."""
+    """A run of `first` nodes for a third of its steps. Then all are told to leave, and `second` other nodes resume from
+    the checkpoint; returns the result."""
     with Cluster(root, shared_dirs=True, **run) as cluster:
         cluster.start_server()
         workers = [cluster.start_worker(f"n{i}") for i in range(first)]
@@ -102,8 +102,8 @@ def resumed(root, run, first, second):
 
 
 def killed(root, run, nodes, ranks=1, kept=True):
-    """A run of `nodes` nodes of `ranks` ranks, of which one is killed at its third part. What it held is on others, too
-    (`kept`), or all go back to a checkpoint; returns the result."""
+    """A run of `nodes` nodes of `ranks` ranks; one node is killed after a third of the steps. The others hold its
+    state, too (`kept`), or all go back to a checkpoint; returns the result."""
     with Cluster(root, shared_dirs=True, **run) as cluster:
         cluster.start_server()
         workers = [cluster.start_worker(f"n{i}", ranks=ranks) for i in range(nodes)]
@@ -118,7 +118,7 @@ def killed(root, run, nodes, ranks=1, kept=True):
 
 
 def matrix(root, family):
-    """{what: result} of runs that nothing happens to."""
+    """{description: result} of undisturbed runs."""
     found = {}
     for name in MATRIX:
         for world in MATRIX_WORLDS:
@@ -131,7 +131,7 @@ def matrix(root, family):
 
 
 def mishaps(root, family, seed):
-    """{what: result} of a longer run in one piece, and of those that something happens to."""
+    """{description: result} of a longer undisturbed run, and of disturbed ones."""
     ddp, shadowed = (run_of(family, name, LONG_STEPS) for name in ("ddp", "full_shard"))
     undisturbed(root / "calm", 1, **ddp)
     found = {"ddp, world 1": result(root / "calm", LONG_STEPS)}

@@ -37,7 +37,7 @@ FAMILIES = {
 
 
 def write_data(folder):
-    """The config, and of random bytes text, texts with labels that are all as long, and images."""
+    """Writes the config and random data: a text, labelled texts of one length, and images."""
     (folder / "speed.yaml").write_text(CONFIG)
     text = bytes(33 + i * i % 90 for i in range(BATCH * LENGTH * 4))
     (folder / "text").write_bytes(text)
@@ -74,7 +74,7 @@ def torch_step(spec, compiled):
 
 
 def product_rate(folder):
-    """GFLOP/s of dpt's products, the best shape's."""
+    """GFLOP/s of dpt's products for the fastest shape."""
     path = folder / "gemm.json"
     subprocess.run([program("dpt-bench"), "gemm", "--threads", str(THREADS), "--json", path], check=True,
                    capture_output=True)

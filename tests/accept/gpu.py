@@ -28,7 +28,7 @@ APART = {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1
 
 
 def need_gpu(line):
-    """Names the GPU, or leaves the line."""
+    """Prints the GPU; raises NotRun if there is none."""
     if not os.environ.get("DPT_BIN"):
         os.environ["DPT_BIN"] = str(ROOT / "build-cuda" / "bin")
     smi = shutil.which("nvidia-smi")
@@ -47,8 +47,8 @@ def test_program(name):
 
 
 def run(line, argv, timeout, env=None):
-    """Runs it to its end; ClusterError with what it said when it fails. Returns what it printed, and its errors. A
-    variable of `env` that is None is taken away."""
+    """Runs a program to its end; returns its output and its errors. On a failure raises ClusterError with them. A
+    variable of `env` that is None is removed."""
     argv = [str(a) for a in argv]
     line.command(argv)
     env = {name: value for name, value in dict(os.environ, **(env or {})).items() if value is not None}
@@ -91,7 +91,7 @@ def ops(line):
 
 
 def write_tokens(path, sequences, seq, vocab, seed):
-    """A shard of the .bin format from which every step takes all; few tokens are frequent, as in texts."""
+    """A shard of the .bin format; each step reads all of it. Few tokens are frequent, as in texts."""
     draw = random.Random(seed)
     tokens = [int(vocab ** draw.random()) - 1 for _ in range(sequences * seq + 1)]
     header = struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
@@ -145,7 +145,7 @@ def compare_losses(line, device, model, sizes, batch, sequences, seq, precision=
 
 
 def gpu_memory_used():
-    """MiB of the GPU that are taken, by whoever it is: in a container processes are not told apart."""
+    """MiB of the GPU that are in use by any process, because in a container nvidia-smi does not separate processes."""
     look = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
                           capture_output=True, text=True)
     if look.returncode != 0 or not look.stdout.split()[0].isdigit():

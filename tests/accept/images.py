@@ -105,7 +105,7 @@ def beside_torchvision(line, name, sets, network, side):
 
 
 def loss_with_label(root, images, sets, trained, label, config):
-    """What --eval says of the first image, were that its label: less the logarithm of its probability."""
+    """The loss of --eval for the first image with this label: minus the logarithm of its probability."""
     folder, record = root / str(label), images.read_bytes()[1:1 + 3 * 32 * 32]
     folder.mkdir()
     (folder / "one.bin").write_bytes(bytes([label]) + record)

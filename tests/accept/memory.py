@@ -42,7 +42,7 @@ STATE_OFF = 0.001  # units begin at whole blocks, and shards are of whole blocks
 
 
 def own_peak(rank):
-    """VmHWM less pages of other ranks' shared memory: they are counted where they were made."""
+    """VmHWM without the pages of other ranks' shared memory, which count for the rank that made them."""
     return rank["process_peak"] - max(0, rank["shared"] - rank["shared_own"])
 
 

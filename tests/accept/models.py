@@ -67,7 +67,7 @@ def run_text(root, sets):
 
 
 def train(root, sets):
-    """Losses and the newest checkpoint of such a run."""
+    """Losses and the newest checkpoint of run_text."""
     outputs, newest = run_text(root, sets)
     return losses_of(outputs), newest
 
@@ -146,7 +146,7 @@ def labels_of(line, name, sets):
 
 
 def loss_with_label(root, sets, trained, row, label):
-    """What --eval says of one text of REVIEWS, were that its label: less the logarithm of its probability."""
+    """The loss of --eval for one text of REVIEWS with this label: minus the logarithm of its probability."""
     folder = root / f"{row}-{label}"
     folder.mkdir()
     (folder / "one.tsv").write_text(f"label\ttext\n{label}\t{REVIEWS[row][1]}\n")

@@ -60,7 +60,7 @@ def curve_of(accumulate, precision):
 
 
 def held(root):
-    """{tag: bytes at most, of the rank that had the most} of a run that is over."""
+    """{tag: peak bytes of the rank with the most} of a finished run."""
     accounts = [json.loads(path.read_text()) for path in root.rglob("rank-*.memory.json")]
     if not accounts:
         raise ClusterError(f"no account of memory in {root}")
@@ -68,7 +68,7 @@ def held(root):
 
 
 def show_settings_take_effect(line, curve, runs):
-    """{(strategy, world, checkpointing): held}: what shares a hash is not the same run all the same."""
+    """{(strategy, world, checkpointing): held}: runs with one hash must differ in memory, as their settings do."""
     kept = {run: tags["activations"] for run, tags in runs.items()}
     wrong = [run[:2] for run in kept if run[2] == "none"
              and not kept[run] > kept[(*run[:2], "selective")] > kept[(*run[:2], "full")]]
@@ -82,7 +82,7 @@ def show_settings_take_effect(line, curve, runs):
 
 
 def show_skipped(line, curve, skipped):
-    """{run: steps that it skipped}: the overflows belong to the trajectory, so that all runs skip as many."""
+    """{run: number of skipped steps}: overflows belong to the trajectory, so all runs must skip equally many."""
     least, most = min(skipped.values()), max(skipped.values())
     for run, count in skipped.items():
         if least != most:
@@ -92,7 +92,7 @@ def show_skipped(line, curve, skipped):
 
 
 def show_curves_differ(line, curves):
-    """{(accumulate, precision): hash}: a run that took no notice of either would pass the rest."""
+    """{(accumulate, precision): hash}: the hashes must differ; a run that ignores a setting passes all other checks."""
     line.show("distinct weights_hash over all accumulate and precision", len(set(curves.values())), f"== {len(CURVES)}",
               len(set(curves.values())) == len(CURVES))
 
@@ -259,7 +259,7 @@ def refused(line):
 
 
 def recover(line, name, trials, *options, seed=None):
-    """What `dpt-bench recover` found, with the end of what it printed, and its exit status."""
+    """The results of `dpt-bench recover`, the end of its output, and its exit status."""
     record, log = line.folder / f"{name}.json", line.folder / f"{name}.log"
     argv = [program("dpt-bench"), "recover", "--trials", trials, "--seed", seed or line.seed, "--ranks", 4, "--json",
             record, *options]
@@ -273,7 +273,7 @@ def recover(line, name, trials, *options, seed=None):
 
 
 def show_landings(line, found):
-    """Each kind of fault has hit each strategy, and the last fault of a trial found the run in all that it does."""
+    """Shows that each kind of fault has hit each strategy, and that last faults have hit the run in each phase."""
     landings = collections.Counter(trial["landing"] for trial in found["all"])
     for landing in ("steps", "prepare", "build"):
         line.at_least(f"trials whose last fault found the run in: {landing}", landings[landing], 1)
@@ -347,7 +347,7 @@ def recovery_trials(line):
 
 
 def losses_of(root, nodes, ranks, sets):
-    """The losses of every step of the recorded run, on `nodes` machines (by host_group) of `ranks` ranks each."""
+    """The losses of all steps of the recorded run on `nodes` machines (by host_group) of `ranks` ranks each."""
     sets = dict(sets, **{"data.train": RECORDED / "words.txt", "cluster.nnodes": nodes})
     with Cluster(root, config=RECORDED / "pytorch_run.yaml", sets=sets, shared_dirs=True) as cluster:
         cluster.start_server()

@@ -108,7 +108,7 @@ def losses(folder, spec, dtype):
 def first_step(folder, spec, dtype):
     """Gradients and running statistics of a step."""
     model = load(folder, spec).train().to(dtype)
-    for module in model.modules():  # the step that left the weights as they were has moved them
+    for module in model.modules():  # the step changed them, although it left the weights unchanged
         if isinstance(module, torch.nn.BatchNorm2d):
             module.reset_running_stats()
     images, labels = batch_of(spec)
@@ -124,7 +124,7 @@ def worst_of(found, exact):
 
 
 def gradients(folder, spec):
-    """What dpt's step took off the weights, and its running statistics, beside double precision; PyTorch's own."""
+    """Compares the weights' change in dpt's step and its running statistics with double precision; PyTorch's, too."""
     before, after = load(folder, spec), load(spec["after"], spec)
     weights, left = dict(before.named_parameters()), dict(after.named_parameters())
     taken = {name: (p.detach() - left[name].detach()).double() for name, p in weights.items()}

@@ -29,7 +29,7 @@ import transformers
 
 
 def batch_of(spec):
-    """(G, T) tokens and targets: all of the text; or (G, T) tokens, padded, and (G) labels."""
+    """(G, T) tokens and targets of the whole text; or (G, T) padded tokens and (G) labels."""
     if "table" in spec:
         rows = [line.split("\t") for line in Path(spec["table"]).read_text().splitlines()[1:]]
         texts = [list(text.encode())[:spec["seq_len"]] for _, text in rows]

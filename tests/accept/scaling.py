@@ -42,14 +42,14 @@ def allreduce_beside_gloo(line):
 
 
 def write_tokens(path):
-    """A shard of tokens drawn evenly: the time of a step does not depend on which they are."""
+    """A shard of uniformly drawn tokens; the time of a step does not depend on the tokens."""
     rng, count = random.Random(1), 1 << 18
     header = array.array("i", [20240520, 1, count] + [0] * 253)
     path.write_bytes(header.tobytes() + array.array("H", [rng.randrange(50257) for _ in range(count)]).tobytes())
 
 
 def step_times(line, ranks, run):
-    """The times of a run's steps, without the first, ms."""
+    """The times of a run's steps in ms, without the first step."""
     folder = line.folder / f"run-{run}-ranks-{ranks}"
     folder.mkdir(parents=True)
     config = folder / "config.yaml"

@@ -1,5 +1,5 @@
-"""What shadows cost over slow links: nodes of one rank in network namespaces, two with a wire limited by tc(8) between
-them, and four, each with such a wire of its own to a switch."""
+"""The cost of shadows over slow links. Nodes of one rank are in network namespaces: two with a wire between them, or
+four, each with a wire to a switch. tc(8) limits the wires."""
 
 import os
 import statistics
@@ -12,18 +12,18 @@ STRATEGIES = {"full_shard": {"strategy.name": "fsdp", "strategy.sharding": "full
 MODEL = {"model.n_layer": 6, "model.n_head": 4, "model.n_embd": 256, "model.context": 64, "train.seq_len": 64,
          "train.micro_batch": 2, "train.precision": "fp32"}
 SLOTS_PER_RANK = 4
-EXPOSED = (0.30, 0.50)  # share of the step, without shadows
+EXPOSED = (0.30, 0.50)  # share of the step without shadows
 AIM = 0.40
 NEAR = 0.05
 SEARCHES_MAX, SEARCH_STEPS = 6, 4
-WARM_STEPS, STEPS = 2, 8  # of a run that counts
+WARM_STEPS, STEPS = 2, 8  # of a measured run
 PAIRS = {2: 5, 4: 3}  # by ranks: four take two to three times as long on two cores
 FREE_MBIT = 40000
 TIMEOUT_S = 180
 
 
 class Steps:
-    """A run under way, a node in each namespace."""
+    """A run in progress, with one node in each namespace."""
 
     def __init__(self, folder, wire, keys):
         ranks = len(wire.names)
@@ -44,7 +44,7 @@ class Steps:
         self.cluster.__exit__(kind, value, trace)
 
     def medians(self, count):
-        """Of so many steps from now on, the first ones not counted: (ms, share of it that the rank waited for its
+        """Medians over `count` steps, after WARM_STEPS steps: (ms of a step, share in which the rank waited for
         communication)."""
         first = self.cluster.step() + WARM_STEPS
         self.cluster.wait_step(first + count, TIMEOUT_S)
@@ -53,8 +53,8 @@ class Steps:
                 statistics.median(m["wait_ms"] / m["step_ms"] for m in steps))
 
     def exposed(self, medians, mbit):
-        """The share of such steps at a rate that is exposed communication: what a rank waits. Ranks that share cores
-        wait for one another's computing, too: there it is what a step takes beyond one on free wires."""
+        """The share of a step that is exposed communication: the time that a rank waits. Ranks that share cores also
+        wait for each other's computation; then it is the time beyond that of a step on unlimited wires."""
         step_ms, waited = medians
         if len(self.wire.names) <= len(os.sched_getaffinity(0)):
             return waited
@@ -65,7 +65,7 @@ class Steps:
 
 
 def find_rate(line, wire, name):
-    """The rate in Mbit/s that leaves about AIM of a step exposed communication without shadows."""
+    """The rate in Mbit/s at which exposed communication is about AIM of a step without shadows."""
     ranks = len(wire.names)
     with Steps(line.folder / f"{name}-{ranks}-search", wire, STRATEGIES[name]) as run:
         wire.limit(FREE_MBIT)
@@ -82,14 +82,14 @@ def find_rate(line, wire, name):
                       f"waited, {100 * exposed:.0f} % exposed")
             if abs(exposed - AIM) < NEAR:
                 return mbit
-            # Exposed time is about what the bytes take beyond what computing hides.
+            # Exposed time is about the time of the bytes less the time that computation hides.
             hidden_ms = sent * 8 / mbit / 1000 - exposed * step_ms
             mbit = sent * 8 / 1000 / (hidden_ms + AIM / (1 - AIM) * (1 - exposed) * step_ms)
     raise ClusterError(f"{name} of {ranks} ranks: no rate leaves {AIM} of a step exposed")
 
 
 def measure(line, wire, name):
-    """The cost of shadows under a strategy, beside the exposed communication without."""
+    """Shows the cost of shadows under a strategy, and the exposed communication without them."""
     ranks = len(wire.names)
     mbit = find_rate(line, wire, name)
     found, shares = {"none": [], "shadow": []}, []

@@ -33,8 +33,9 @@ def bench(line, name, *flags, env=None, programs=None):
 
 
 def best_rate(line, measured, train):
-    """What a training's share is taken of: the best of the rate measured by itself and the one that `dpt-bench train`
-    found right before and after. What disturbs a measurement makes it slower, and a slow yardstick a large share."""
+    """The reference rate for a training's share: the best of the rate measured alone and the rate that `dpt-bench
+    train` measured right before and after. A disturbance makes a measurement slower, and too low a reference makes the
+    share too large."""
     line.note(f"gemm {measured:.1f} GFLOP/s by itself, {train['gemm_gflops']:.1f} beside the training")
     return max(measured, train["gemm_gflops"])
 
@@ -54,7 +55,7 @@ def speed_124m(line):
 
 
 def gemm_rate(line, precision):
-    """The yardstick: the best median of 2048^3, 4096^3 and GPT-2's shapes, prepacked, in this precision, GFLOP/s."""
+    """Reference rate, GFLOP/s: the best median of 2048^3, 4096^3 and GPT-2's shapes, prepacked, in this precision."""
     gemm = bench(line, "gemm", "--precision", precision, "--threads", "2")
     return max(shape["gflops_median"] for shape in gemm["shapes"] if shape["prepacked"])
 
@@ -77,8 +78,8 @@ def shares_124m(line):
 
 
 def suite(line, isa="", root=ROOT, args=(), bar_s=RUN_BAR_S, env=None):
-    """Runs tests/run of the tree `root`, at the instruction set `isa` or the machine's best, with more of an
-    environment; shows its time and its exit code."""
+    """Runs tests/run of the tree `root` at the instruction set `isa` or the machine's best, with additional environment
+    variables; shows its time and its exit code."""
     env = {k: v for k, v in os.environ.items() if k != "DPT_TEST_ISA"} | ({"DPT_TEST_ISA": isa} if isa else {}) | (
         env or {})
     at = " ".join(["", *args]) + (f" at ISA {isa}" if isa else "")

@@ -26,7 +26,7 @@ def real_data(*names):
 
 
 def unit_test(name):
-    """A test program of the build whose bin folder the programs come from."""
+    """A test program of the build folder that contains the programs."""
     path = bin_dir().parent / "tests" / name
     if not path.exists():
         raise ClusterError(f"no {path}: this line runs that test; --bin must be bin of a build with tests")
