@@ -1,7 +1,6 @@
-"""Runs every command of docs/your-own-data.md that stands in a block marked sh, in order, in a folder like the one that
-the page describes. Two things differ: a run has fewer steps, and deploy/fetch fetches from a folder: OpenAI's files
-from DPT_TEST_DATA, or, where that is not there, the tiny vocabulary under their names, which is then said to be
-meant."""
+"""Runs every command in the sh blocks of docs/your-own-data.md, in order, in a folder like the one that the page
+describes. Two things differ. A run has fewer steps. deploy/fetch fetches from a folder: OpenAI's files from
+DPT_TEST_DATA or, without them, the tiny vocabulary under their names, with an option that accepts it."""
 
 import os
 import re
@@ -18,7 +17,7 @@ TIMEOUT_S = 240
 
 
 def make_texts(folder):
-    """Forty documents in files and in lines."""
+    """Writes forty documents: twenty files, and twenty lines of a file."""
     folder.mkdir()
     text = (RECORDED / "tiny.txt").read_text()
     for i in range(20):
@@ -28,7 +27,7 @@ def make_texts(folder):
 
 
 def make_deploy(folder, real):
-    """deploy/fetch, with a publisher on this disk; without OpenAI's files, the tiny vocabulary in their place."""
+    """Makes a deploy/fetch whose publisher is a folder; without OpenAI's files that has the tiny vocabulary."""
     folder.mkdir()
     if real:
         script = f'exec {ROOT}/deploy/fetch "$@" --cache cache --source file://{DATA}\n'
@@ -40,7 +39,7 @@ def make_deploy(folder, real):
 
 
 def as_tried(block, real):
-    """A block as it is run here."""
+    """The block with the changes that the test makes."""
     block = block.replace(STEPS, STEPS_HERE).replace("eval_every: 100", "eval_every: 2")
     block = block.replace("every_steps: 100", "every_steps: 2").replace("warmup_steps: 20", "warmup_steps: 2")
     if not real:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""GPT-2 in PyTorch, to be held against: torch.compile, fused AdamW, scaled_dot_product_attention, bf16 autocast over
-f32 parameters.
+"""GPT-2 in PyTorch, with which dpt is compared: torch.compile, fused AdamW, scaled_dot_product_attention, bf16 autocast
+over f32 parameters.
 
     peer_pytorch.py losses --weights DIR --tokens FILE.bin --steps 50 …   the loss of every step, from a checkpoint
     peer_pytorch.py speed --steps 12 …                                    tokens/s, the median step after the warm-up

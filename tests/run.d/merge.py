@@ -5,8 +5,8 @@
 LABELS and EXCLUDED are regular expressions on labels, as ctest's -L and -LE ("" takes all, excludes none). A test t of
 FOLDER becomes NAME/t with the label NAME added. tests/run calls this; see there.
 
-A core is four of ctest's processors. A test takes three of them, a story of processes that wait for each other's
-deadlines two: on two cores four stories run at once, or two tests and a story.
+One core counts as four processors of ctest. A test takes three of them. A story, whose processes wait for each other's
+deadlines, takes two. So two cores run four stories at once, or two tests and a story.
 """
 
 import json
@@ -17,13 +17,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-SLOWER = {"asan": 4, "tsan": 6}  # a test's timeout is meant for the release build
+SLOWER = {"asan": 4, "tsan": 6}  # factors of the tests' timeouts, which are for the release build
 NAMES_OF_TESTS = {"DEPENDS"}
 NAMES_OF_FIXTURES = {"FIXTURES_CLEANUP", "FIXTURES_REQUIRED", "FIXTURES_SETUP"}
 
 
 def quoted(text):
-    """A bracket argument, in which CMake interprets nothing."""
+    """The text as a bracket argument, in which CMake interprets nothing."""
     text = str(text)
     level = 0
     while "]" + "=" * level + "]" in text:
@@ -69,7 +69,7 @@ def lines_of(name, folder, wanted, excluded):
         if name in SLOWER and "TIMEOUT" in properties:
             properties["TIMEOUT"] *= SLOWER[name]
         properties["PROCESSORS"] = 2 if "multi" in labels and "pytest" in test["command"] else 3
-        # ctest starts the dearest first: the last to run are short ones, and no core waits long for the other.
+        # ctest starts the test with the highest cost first: short tests run last, and no core waits long.
         properties.setdefault("COST", properties.get("TIMEOUT", 0))
         for key in NAMES_OF_TESTS | NAMES_OF_FIXTURES:
             if key in properties:

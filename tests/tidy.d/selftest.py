@@ -1,5 +1,5 @@
-"""tests/tidy can fail: small trees, each with one violation, must give exactly that finding at that line, and a tree
-without any must give none."""
+"""Checks that tests/tidy can fail. A small tree with one violation must give exactly that finding at that line; a tree
+without a violation must give none."""
 
 import json
 import subprocess
@@ -85,7 +85,7 @@ def function(name, parameters="void", lines=4):
 
 SEVEN, MEMBERS = ", ".join(f"int a{i}" for i in range(7)), "".join(f"    int a{i};\n" for i in range(30))
 
-# The same of the limits on sizes; a place of "" says that the change is within them.
+# The same for the limits on sizes; the place "" means that the change is within the limits.
 SIZES = [
     ({"base/long.c": "/* a */\n" + "/* b */\n" * 500}, "base/long.c:501", "length"),
     ({"base/fit.c": "/* a */\n" + "/* b */\n" * 499}, "", None),
@@ -111,7 +111,7 @@ SIZES = [
     ({"tests/base/f.c": "/* a */\n" + function("f", SEVEN, 61)}, "", None),
 ]
 
-# Sources in base that are compiled, exceptions, and the finding: its file and what it says.
+# Sources in base, which are compiled; exceptions; the finding: its file and text.
 CALLS = [
     ({"a": "int b(void); int a(void) { return b(); }", "b": "int b(void) { return 0; }"}, {}, None, ""),
     ({"a": "int b(void); int a(void) { return b(); }", "b": "int a(void); int b(void) { return a(); }"}, {}, "base/a.c",
@@ -138,7 +138,7 @@ def run(tree):
 
 
 def run_calls(sources, allowed):
-    """The findings on calls of sources in base, which are compiled; None: that one is not."""
+    """The findings on calls between sources in base, which are compiled; None as a source: it is not compiled."""
     with tempfile.TemporaryDirectory(prefix="dpt-tidy-") as root:
         build, commands = Path(root, "build"), []
         for folder in ("build", "base"):
@@ -178,7 +178,7 @@ def main():
         if findings and not path or (path and [(f[0], f[3].startswith(text)) for f in findings] != [(path, True)]):
             failures += 1
             print(f"expected '{path}: {text}', got {findings}")
-    with tempfile.TemporaryDirectory(prefix="dpt-tidy-") as root:  # and the program says so by its exit code
+    with tempfile.TemporaryDirectory(prefix="dpt-tidy-") as root:  # checks the exit code of the program
         Path(root, "x.c").write_text("int x;\n")
         code = subprocess.run([TIDY, "--root", root], capture_output=True).returncode
         if code != 1:

@@ -1,6 +1,6 @@
-"""Makes C++ that a host's compiler understands of a CUDA source: launches become calls of emulated.h, and memory that
-is shared by a block static or taken from the launch. Arguments: source, result. Knows what kernels/cuda uses, no
-more."""
+"""Translates a CUDA source to C++ for the host's compiler: launches become calls of emulated.h, and a block's shared
+memory becomes static or comes from the launch. Arguments: source, result. Handles only the syntax that kernels/cuda
+uses."""
 
 import re
 import sys
@@ -11,7 +11,7 @@ text = source.read_text()
 
 
 def closing(text, at, opening, end):
-    """Index behind the bracket that closes the one at `at`."""
+    """Index after the bracket that closes the one at `at`."""
     depth = 0
     for i in range(at, len(text)):
         depth += (text[i] == opening) - (text[i] == end)

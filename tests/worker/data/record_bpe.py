@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes recorded/awkward.txt: what a reference encoder makes of awkward strings and of tinyshakespeare.
+"""Writes recorded/awkward.txt: the ids of a reference encoder for awkward strings and for tinyshakespeare.
 
     python3 tests/worker/data/record_bpe.py DIR
 
@@ -29,7 +29,7 @@ SEED, RANDOM_STRINGS = 20261120, 500
 
 BY_HAND = [
     b"", b" ", b"a", b"\n", b"\0", b"Hello, world!", b"hello world",
-    # contractions, and what only looks like them
+    # contractions, and strings that only look like them
     b"I'm you're he's we've they'll she'd don't", b"I'M YOU'RE HE'S WE'VE", b"'s", b"''s", b"'", b"' s", b" 's",
     b"!'s", b"'ll'll'", b"'r 're 'v 've 'l 'll", b"'tis 'twas rock'n'roll o'clock",
     "l\u2019homme don\u2019t".encode(), b"'sss",
@@ -41,7 +41,7 @@ BY_HAND = [
     b"a\n \n b", b"\t", b"\t\t", b"a\tb", b"\ta", b" \ta", b"\r\n", b"a\r\nb\r\n\r\nc", b"\x0b\x0c",
     b"    int x = 0;\n\treturn x;\n", b" " * 100, b"\n" * 100, b"x" + b" " * 1000 + b"y", b"a \n",
     b"\x1c\x1d\x1e\x1f",
-    # other white space: no-break space, en quad … hair space, separators, ideographic space; and what is none
+    # other white space: no-break space, en quad … hair space, separators, ideographic space; and none
     "a\u00a0b".encode(), "a \u00a0 b".encode(), "\u00a0\u00a0a".encode(), "a\u1680b\u2000c\u200ad".encode(),
     "a\u2028b\u2029c".encode(), "a\u202fb\u205fc\u3000d".encode(), "a\u200bb\u200cc\u200dd\ufeffe".encode(),
     "a\u0085b".encode(), "a\u180eb".encode(), " \u3000 ".encode(),
@@ -58,7 +58,7 @@ BY_HAND = [
     b"a" * 47, b"a" * 48, b"a" * 49, b"ab" * 300, b"the" * 1000, b"=" * 3000,
     b"supercalifragilisticexpialidocious" * 20, b"antidisestablishmentarianism", b"0" * 1000, "é".encode() * 500,
     "你好".encode() * 400, b" " + b"Z" * 200,
-    # what is no UTF-8
+    # bytes that are not UTF-8
     b"\x80", b"\xff", b"a\x80b", b"a\xffb", b"\xc3", b"\xc3 ", b"caf\xe9 ", b"\xe2\x82", b"\xe2\x82a",
     b"\xe2\x28\xa1", b"\xc0\x80", b"\xc1\xbf", b"\xe0\x80\xa0", b"\xe0\x9f\xbf", b"\xed\xa0\x80", b"\xed\xb0\x80",
     b"\xf0\x9f\x98", b"\xf0\x9f\x98\x80\xf0", b"\xf0\x82\x82\xac", b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80",

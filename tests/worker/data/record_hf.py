@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Trains small tokenizers on recorded/tiny.txt in the forms of tokenizer.json that models have, and writes what the
-package tokenizers makes of awkward strings: recorded/hf_*.json and recorded/hf.txt.
+"""Trains small tokenizers on recorded/tiny.txt in the forms of tokenizer.json that models have (recorded/hf_*.json),
+and writes the ids of the package tokenizers for awkward strings (recorded/hf.txt).
 
     python3 tests/worker/data/record_hf.py
 
@@ -15,9 +15,9 @@ Run once, by hand, with tokenizers, regex and tiktoken (record_bpe.py) from PyPI
     hf_odd      two Splits, Digits together, a prefix blank; added tokens that are not special, normalized or not, one
                 within another; bytes that are left out
 
-Lines of the file: "NAME HEX IDS" with special tokens as text (encode_special_tokens), "NAME+ HEX IDS" with those in the
-text taken, both without such that the post-processor adds. Left out are strings with characters that Python's Unicode
-does not know: libraries of other releases class them otherwise.
+Lines of the file: "NAME HEX IDS" treats special tokens in the string as text (encode_special_tokens), "NAME+ HEX IDS"
+recognises them. Neither has the tokens that the post-processor adds. Strings with characters that Python's Unicode does
+not know are left out, because libraries with another Unicode version classify them differently.
 """
 
 import itertools

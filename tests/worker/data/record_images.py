@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes recorded/images/: small JPEG and PNG files of all sorts, and images.txt: what Pillow makes of them.
+"""Writes recorded/images/: small JPEG and PNG files of all kinds, and images.txt with the pixels that Pillow decodes.
 
     record_images.py    needs Pillow and torchvision
 
 A line of images.txt: file, width, height, SHA-256 of its pixels as RGB, SHA-256 of those that Resize(18) and
-CenterCrop(16) leave, SHA-256 of those of Resize((11, 13)) of the part (3, 2, 17, 9): left, top, width, height.
+CenterCrop(16) give, SHA-256 of those that Resize((11, 13)) gives for the part (3, 2, 17, 9): left, top, width, height.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ def picture():
 
 
 def png(depth, kind, interlaced, rows):
-    """A PNG file of rows of bytes, or of passes of rows; what Pillow does not write."""
+    """A PNG file of rows of bytes, or of passes of rows, in forms that Pillow does not write."""
     def chunk(name, data):
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
     header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, depth, kind, 0, 0, interlaced)

@@ -26,7 +26,7 @@ STRINGS, PARTS_MAX, WORDS, TIMEOUT_S = 3000, 24, 3000, 120
 NAMES = ["hf_gpt2", "hf_llama3", "hf_smollm2", "hf_odd"]
 REAL = ["gpt2", "llama3"]
 
-# Characters of this Python's Unicode: of newer ones the libraries know this or that.
+# Characters of this Python's Unicode. Not every library knows newer ones.
 KNOWN = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Cs", "Co")]
 POOL = [
     "'", "'s", "'T", "'Re", "'VE", "'m", "'ll", "'LL", "'d", "'ſ", "\u2019s", " ", "  ", "   ", "      ",
@@ -46,7 +46,7 @@ def draw_string(draw):
 
 
 def openai_form(name):
-    """OpenAI's two files as a tokenizer.json."""
+    """The tokenizer.json that is equal to OpenAI's two files."""
     if not (DATA / "vocab.bpe").exists():
         pytest.skip(f"no vocab.bpe in {DATA} (DPT_TEST_DATA)")
     form = json.loads((RECORDED / f"hf_{name}.json").read_text())

@@ -17,7 +17,7 @@ PIECES = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p
 
 
 def symbols():
-    """The character by which each byte is written."""
+    """The order of the bytes, and the character that stands for each."""
     seen = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [b for b in range(256) if b not in seen]
     order = seen + hidden

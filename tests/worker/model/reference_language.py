@@ -25,11 +25,11 @@ class Gpt2:
     """Linear weights are (in, out)."""
 
     layer, head, embd, context, vocab = 2, 3, 48, 32, 67
-    spread, pace, clip = 0.15, 1.0, 1.0  # of the weights of matrices; of the learning rates; largest norm
+    spread, pace, clip = 0.15, 1.0, 1.0  # of matrices' weights; factor of the learning rates; largest norm
 
     def __init__(self, labels=0):
         self.labels = labels
-        if labels:  # few losses: they stay clear of zero, where a norm's rounding is all that is left of it
+        if labels:  # few losses; keeps them away from zero, where only the rounding of a norm would be left
             self.pace, self.clip = 0.05, 3.0
 
     def config(self):

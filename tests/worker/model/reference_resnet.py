@@ -6,7 +6,7 @@ import torchvision
 
 
 class Resnet:
-    """With `deep` of bottlenecks, and the stem for large images."""
+    """A residual network; with `deep` it has bottlenecks and the stem for large images."""
 
     spread, pace, clip = 0.3, 0.2, 1.0  # as Gpt2's; of convolutions times 1/sqrt(fan in)
 
@@ -21,7 +21,7 @@ class Resnet:
                 f"stem: {'imagenet' if self.deep else 'cifar'}, block: {'bottleneck' if self.deep else 'basic'}}}")
 
     def blocks(self):
-        """Name, channels in, width and stride of each."""
+        """Name, input channels, width and stride of each block."""
         channels = self.width
         for stage, count in enumerate(self.stages):
             for i in range(count):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Records what PyTorch's Adam makes of one tensor for update_test.c to be held against.
+"""Records the updates of one tensor by PyTorch's Adam, with which update_test.c compares dpt's.
 
     python3 record_adam.py > adam_cases.inc       (needs torch, any version from 1.13)
 
-One vector, fp32 on the CPU, weight decay by L2, a new gradient each step. All values are printed with the digits that
-give back their bits.
+One vector, fp32 on the CPU, weight decay by L2, a new gradient each step. All values are printed with so many digits
+that their bits can be restored.
 """
 
 import warnings

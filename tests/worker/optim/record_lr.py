@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Records the learning rates of PyTorch's schedulers for lr_test.c to be held against.
+"""Records the learning rates of PyTorch's schedulers, with which lr_test.c compares dpt's.
 
     python3 record_lr.py > lr_cases.inc       (needs torch, any version from 1.13)
 
 A schedule is warm-up (LinearLR) and then ConstantLR, LinearLR or CosineAnnealingLR, joined by SequentialLR and stepped
-once a step; docs/training.md says which of dpt's keys is which of theirs.
+once a step; docs/training.md says which key of dpt corresponds to which of PyTorch's arguments.
 """
 
 import textwrap
