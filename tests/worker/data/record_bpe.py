@@ -41,7 +41,7 @@ BY_HAND = [
     b"a\n \n b", b"\t", b"\t\t", b"a\tb", b"\ta", b" \ta", b"\r\n", b"a\r\nb\r\n\r\nc", b"\x0b\x0c",
     b"    int x = 0;\n\treturn x;\n", b" " * 100, b"\n" * 100, b"x" + b" " * 1000 + b"y", b"a \n",
     b"\x1c\x1d\x1e\x1f",
-    # other white space: no-break space, en quad … hair space, separators, ideographic space; and none
+    # other white space: no-break space, en quad … hair space, separators, ideographic space; and look-alikes
     "a\u00a0b".encode(), "a \u00a0 b".encode(), "\u00a0\u00a0a".encode(), "a\u1680b\u2000c\u200ad".encode(),
     "a\u2028b\u2029c".encode(), "a\u202fb\u205fc\u3000d".encode(), "a\u200bb\u200cc\u200dd\ufeffe".encode(),
     "a\u0085b".encode(), "a\u180eb".encode(), " \u3000 ".encode(),
