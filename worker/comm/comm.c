@@ -1,4 +1,5 @@
-/* A communicator's creation and destruction, apart from its connections, and its abort (comm.h). */
+/* Creation and destruction of a communicator, without its connections (create.c), and its abort
+ * (comm.h). */
 #include "worker/comm/comm_state.h"
 
 #include <errno.h>
@@ -8,8 +9,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Counted for struct dpt_comm. A constant, so that a new member does not change the memory by tag.
- */
+/* The bytes that the account counts for struct dpt_comm. They are a constant, so that a new member
+ * does not change the counted memory. */
 enum { COMM_COUNTED_BYTES = 11528 };
 _Static_assert(sizeof(struct dpt_comm) <= COMM_COUNTED_BYTES, "the account covers the struct");
 
@@ -100,7 +101,7 @@ void dpt_comm_add_link(struct dpt_comm *comm, struct dpt_link *link)
     comm->link_of[link->rank] = link;
 }
 
-/* The op holds borrowed memory that the caller had to write. */
+/* The op has borrowed memory that the caller still has to write. */
 static bool owes_writing(const struct dpt_comm_op *op)
 {
     for (const struct dpt_rec *rec = op->lends; rec != NULL; rec = rec->next)
@@ -115,7 +116,7 @@ void dpt_comm_destroy(struct dpt_comm **comm_p)
     *comm_p = NULL;
     if (comm == NULL)
         return;
-    /* After an abort with nothing in flight the peers can go on with each other. */
+    /* If the abort came while nothing was in flight, the peers can go on with each other. */
     const bool failed = comm->failure.status != DPT_OK ||
                         (atomic_load(&comm->abort_asked) && comm->ops_in_flight > 0);
     if (!failed)

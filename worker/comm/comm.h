@@ -1,23 +1,23 @@
 /* The data plane between ranks: one communicator per generation.
  *
  * Life: each rank process opens one listener, which outlives generations. A communicator is created
- * for one generation. One thread, its owner, uses and destroys it; any thread may abort it. Calls
- * post and return. dpt_comm_poll returns done, in progress, or an error; after an error only abort
- * and destroy are legal.
+ * for one generation. One thread, its owner, uses and destroys it. Any thread may abort it. Calls
+ * post transfers and return. dpt_comm_poll returns done, in progress, or an error. After an error
+ * only abort and destroy are legal.
  *
- * Per direction between two ranks, transfers match in the order in which they were posted, and both
- * sides give the same byte count. The plan therefore fixes one order for all ranks.
+ * In each direction between two ranks, transfers match in the order in which they were posted, and
+ * both ranks give the same byte count. The plan therefore fixes one order for all ranks.
  *
- * Peers on one host use shared memory, others TCP. The EOF of its socket shows a peer's death. A
- * peer that destroys its communicator says goodbye first; that is a failure only for ranks that
- * still wait for it. Waiting for a peer that computes has no deadline; abort ends it. A transfer
- * between hosts that has begun and does not move for `timeout_ms` is an error, so an owner polls
- * while it has sends in flight.
+ * Peers on one host use shared memory, others TCP. The EOF of a peer's socket shows the peer's
+ * death. A peer that destroys its communicator sends a goodbye first. A goodbye is a failure only
+ * for ranks that still wait for that peer. A wait for a peer that computes has no deadline; abort
+ * ends the wait. A transfer between hosts that has begun and does not move for `timeout_ms` is an
+ * error. So an owner must poll while it has sends in flight.
  *
- * Transfers use registered memory (dpt_comm_mem), which outlives generations and which peers of the
- * host read in place. Peers write only into open memory, only where a SEND allows it, and only
- * while it is in flight. After dpt_comm_poll or destroy has returned for an abort, nothing writes
- * into registered memory. */
+ * Transfers use registered memory (dpt_comm_mem). It outlives generations, and peers of the same
+ * host read it in place. Peers write only into open memory, only where a SEND allows it, and only
+ * while that SEND is in flight. After an abort, once dpt_comm_poll or destroy has returned, no peer
+ * writes into registered memory. */
 #ifndef DPT_WORKER_COMM_COMM_H
 #define DPT_WORKER_COMM_COMM_H
 
@@ -56,31 +56,31 @@ const char *dpt_comm_listener_tcp_addr(const struct dpt_comm_listener *listener)
  * is no communicator. */
 void dpt_comm_listener_set_account(struct dpt_comm_listener *listener, struct dpt_account *account);
 
-/* Bytes of a listener and a communicator of this world size beside the memory that users register:
- * staging of small messages, and records of transfers. */
+/* The bytes that a listener and a communicator of this world size allocate themselves: staging of
+ * small messages, and records of transfers. Memory that users register is not included. */
 size_t dpt_comm_own_bytes(int world_size);
 
 /* Bytes of registered memory that are mapped now, in whole pages. */
 size_t dpt_comm_listener_bytes(const struct dpt_comm_listener *listener);
 
-/* Registers memory of this process (a memfd, zeroed, touched, 64-byte aligned), never while a
- * communicator exists. At most DPT_COMM_REGIONS_MAX regions per listener. */
+/* Allocates registered memory of this process (a memfd, zeroed, touched, 64-byte aligned). Must not
+ * be called while a communicator exists. At most DPT_COMM_REGIONS_MAX regions per listener. */
 DPT_MUST_USE enum dpt_status dpt_comm_mem_create(struct dpt_comm_listener *listener, size_t bytes,
                                                  struct dpt_comm_mem **ret, struct dpt_err *err);
-/* The same with a tag for the account (the default is DPT_MEMORY_COMM). `open`: peers of this host
- * may write where a SEND allows it. */
+/* Like dpt_comm_mem_create, with a tag for the account (the default is DPT_MEMORY_COMM). `open`:
+ * peers of this host may write where a SEND allows it. */
 DPT_MUST_USE enum dpt_status dpt_comm_mem_create_for(struct dpt_comm_listener *listener,
                                                      enum dpt_memory_tag tag, bool open,
                                                      size_t bytes, struct dpt_comm_mem **ret,
                                                      struct dpt_err *err);
-/* While a communicator exists: only memory that was withdrawn from it. */
+/* While a communicator exists, only memory that was withdrawn from it may be destroyed. */
 void dpt_comm_mem_destroy(struct dpt_comm_mem **mem);
 void *dpt_comm_mem_data(const struct dpt_comm_mem *mem);
 size_t dpt_comm_mem_bytes(const struct dpt_comm_mem *mem);
 
 struct dpt_comm_peer {
     int rank;
-    int host; /* equal to this rank's host: shared memory */
+    int host; /* equal to this rank's host: the link is shared memory */
     char shm_addr[DPT_COMM_ADDR_BYTES];
     char tcp_addr[DPT_COMM_ADDR_BYTES];
 };
@@ -95,23 +95,24 @@ struct dpt_comm_spec {
     int timeout_ms; /* deadline of creation, and of a transfer that has begun and does not move */
 };
 
-/* Creates the communicator. The higher rank of two dials the lower one; connections that open with
- * another run, generation, rank or nonce are closed. Blocks for at most timeout_ms. DPT_EABORTED:
- * `abort_fd` (an eventfd that the caller owns and this only polls; -1: none) became readable.
- * DPT_ETIMEOUT, DPT_EPEER: the error names the missing rank, and `ret_suspect` (may be NULL) gets
- * it (-1: unknown). */
+/* Creates the communicator. The higher rank of two dials the lower one. A rank closes a connection
+ * that opens with another run, generation, rank or nonce. Blocks for at most timeout_ms.
+ * DPT_EABORTED: `abort_fd` (an eventfd that the caller owns; this function only polls it; -1: none)
+ * became readable. DPT_ETIMEOUT, DPT_EPEER: the error names the missing rank, and `ret_suspect`
+ * (may be NULL) gets that rank (-1: unknown). */
 DPT_MUST_USE enum dpt_status dpt_comm_create(struct dpt_comm_listener *listener,
                                              const struct dpt_comm_spec *spec, int abort_fd,
                                              struct dpt_comm **ret, int *ret_suspect,
                                              struct dpt_err *err);
 
-/* Sets the abort flag and wakes the owner. Any thread, any state, returns at once. */
+/* Sets the abort flag and wakes the owner. Any thread, in any state. Returns at once. */
 void dpt_comm_abort(struct dpt_comm *comm);
 
-/* Closes everything; accepts a pointer to NULL. By the owner. Posted operations and their handles
- * end here. Peers see an orderly goodbye if nothing has failed and no abort came while something
- * was in flight (borrowed memory is given back; poll with op NULL first if sends may be in flight).
- * Otherwise they see a failed one that names the suspect. */
+/* Closes everything. Accepts a pointer to NULL. Only the owner calls it. Posted operations and
+ * their handles end here. If nothing has failed, and no abort came while an operation was in
+ * flight, it gives borrowed memory back, except memory that this rank still had to write, and sends
+ * peers an orderly goodbye. Otherwise it sends peers a failed goodbye that names the suspect. An
+ * owner that may have sends in flight must poll with op NULL first. */
 void dpt_comm_destroy(struct dpt_comm **comm);
 
 int dpt_comm_rank(const struct dpt_comm *comm);
@@ -120,10 +121,10 @@ int dpt_comm_world_size(const struct dpt_comm *comm);
 enum dpt_comm_dir {
     DPT_COMM_SEND,
     DPT_COMM_RECV,
-    DPT_COMM_LEND /* receive without a copy where the backend can: *lent points into the peer's
-                     memory, else into the staging (mem or buf); valid until dpt_comm_op_free.
-                     Without staging only where the peer is on this host and sends from registered
-                     memory */
+    /* Receives without a copy where the backend can: then *lent points into the peer's memory, else
+     * into the staging (mem or buf). It is valid until dpt_comm_op_free. A LEND may have no staging
+     * only if the peer is on this host and sends from registered memory. */
+    DPT_COMM_LEND
 };
 
 struct dpt_comm_xfer {
@@ -131,23 +132,24 @@ struct dpt_comm_xfer {
     int peer;
     struct dpt_comm_mem *mem; /* registered region; NULL: `buf` */
     size_t offset, bytes;     /* in mem */
-    void *buf; /* SEND of at most DPT_COMM_BUF_BYTES_MAX (copied when posted); RECV of any size;
-                  staging of a LEND */
+    /* SEND: source of at most DPT_COMM_BUF_BYTES_MAX, copied when posted; RECV: destination of any
+     * size; LEND: staging. */
+    void *buf;
     const void *lent; /* out, LEND: the address of the bytes, once done */
-    /* SEND from open memory and its LEND without staging, between ranks of one host: the borrower
-     * writes new bytes before it gives them back (dpt_comm_write_begin), and the SEND is done
-     * after that. Both sides set it. */
+    /* For a SEND from open memory and its LEND without staging, between ranks of one host. The
+     * borrower writes new bytes into the memory before it gives the memory back
+     * (dpt_comm_write_begin). The SEND is done after that. Both ranks set this flag. */
     bool write;
-    void *lent_write; /* out, LEND with `write`: lent, to be written */
+    void *lent_write; /* out, LEND with `write`: the same address as `lent` */
 };
 
 enum { DPT_COMM_XFERS_MAX = 2 * DPT_COMM_WORLD_MAX, DPT_COMM_OPS_MAX = 256 };
 
-/* Posts a list of transfers (never to this rank itself). DPT_EINVAL: an ill-formed one, nothing is
- * posted; DPT_EOVERFLOW: too many in flight, nothing is posted; else the communicator has failed.
- * `xfers` is borrowed until the op is freed, because `lent` is filled there. The memory of a SEND
- * must not change before the op is done, which means that the peer has taken the bytes (for LEND:
- * has freed its op). */
+/* Posts a list of transfers (never to this rank itself). DPT_EINVAL: a transfer is ill-formed,
+ * nothing is posted. DPT_EOVERFLOW: too many are in flight, nothing is posted. Any other error: the
+ * communicator has failed. `xfers` is borrowed until the op is freed, because this side fills
+ * `lent` there. The memory of a SEND must not change before the op is done: before the peer has
+ * taken the bytes or, if the peer borrowed them (LEND), has freed its op. */
 DPT_MUST_USE enum dpt_status dpt_comm_exchange(struct dpt_comm *comm, struct dpt_comm_xfer *xfers,
                                                int n, struct dpt_comm_op **ret,
                                                struct dpt_err *err);
@@ -158,18 +160,20 @@ DPT_MUST_USE enum dpt_status dpt_comm_exchange(struct dpt_comm *comm, struct dpt
 DPT_MUST_USE enum dpt_status dpt_comm_poll(struct dpt_comm *comm, struct dpt_comm_op *op,
                                            int wait_ms, struct dpt_err *err);
 
-/* The same, but DPT_OK as soon as everything that `op` receives has arrived. Two ranks that lend to
- * each other must use this: their SENDs are done only when both have freed. */
+/* Like dpt_comm_poll, but returns DPT_OK as soon as everything that `op` receives has arrived. Two
+ * ranks that lend memory to each other must use this function, because the SEND of each is done
+ * only after the other has freed its op. */
 DPT_MUST_USE enum dpt_status dpt_comm_poll_received(struct dpt_comm *comm, struct dpt_comm_op *op,
                                                     int wait_ms, struct dpt_err *err);
 
-/* The same without a goal: returns when woken or after wait_ns (DPT_INPROGRESS; -1: no limit), or
- * on failure. For an owner that only keeps its peers moving. */
+/* Like dpt_comm_poll, but waits for no operation: returns DPT_INPROGRESS when dpt_comm_wake was
+ * called or after wait_ns (-1: no limit), or a failure. For an owner that only keeps its peers'
+ * transfers moving. */
 DPT_MUST_USE enum dpt_status dpt_comm_poll_woken(struct dpt_comm *comm, int64_t wait_ns,
                                                  struct dpt_err *err);
 
-/* The same, but DPT_OK as soon as any op is done since the last DPT_OK of this function. The owner
- * then finds out which. */
+/* Like dpt_comm_poll, but returns DPT_OK as soon as any op was done since the last DPT_OK of this
+ * function. The owner then finds the op with dpt_comm_op_done. */
 DPT_MUST_USE enum dpt_status dpt_comm_poll_any(struct dpt_comm *comm, int wait_ms,
                                                struct dpt_err *err);
 
@@ -183,9 +187,10 @@ bool dpt_comm_op_done(const struct dpt_comm_op *op);
  * to NULL. */
 void dpt_comm_op_free(struct dpt_comm *comm, struct dpt_comm_op **op);
 
-/* Between these two the owner may write into memory that `op` borrowed with `write`, for a few
- * milliseconds at most, because a lender that gives up waits for the end. begin fails when a lender
- * has given up, with the error of the poll that shows the reason. */
+/* Between write_begin and write_end the owner may write into memory that `op` borrowed with
+ * `write`. The owner must call write_end within a few milliseconds, because a lender that gives up
+ * waits for it. write_begin fails if a lender has given up; the error is that of the poll that
+ * shows the reason. */
 DPT_MUST_USE enum dpt_status
 dpt_comm_write_begin(struct dpt_comm *comm, const struct dpt_comm_op *op, struct dpt_err *err);
 void dpt_comm_write_end(struct dpt_comm *comm);
@@ -193,14 +198,14 @@ void dpt_comm_write_end(struct dpt_comm *comm);
 /* Makes the owner's waiting poll return DPT_INPROGRESS because there is new work. Any thread. */
 void dpt_comm_wake(struct dpt_comm *comm);
 
-/* Ends the use of registered memory while the communicator lives. No transfer of it may be in
- * flight or follow. Peers of this host unmap it in their next poll. By the owner.
- * dpt_comm_mem_destroy may follow at once. */
+/* Ends the use of registered memory while the communicator exists. No transfer from this memory may
+ * be in flight or follow. Peers of this host unmap the memory in their next poll. Only the owner
+ * calls it, and may call dpt_comm_mem_destroy at once afterwards. */
 void dpt_comm_withdraw(struct dpt_comm *comm, struct dpt_comm_mem *mem);
 
-/* Allows the owner to spin for a moment before it sleeps. To be on while this process's compute
- * threads wait for the owner; off at first. It spins only where all peers are on this host and
- * cores are spare (base/cores.h). Any thread. */
+/* Allows the owner to spin for a moment before it sleeps. Initially off. The caller turns it on
+ * while compute threads of this process wait for the owner. The owner spins only if all peers are
+ * on this host and cores are spare (base/cores.h). Any thread. */
 void dpt_comm_allow_spin(struct dpt_comm *comm, bool allowed);
 
 /* The rank that the last DPT_EPEER or DPT_ETIMEOUT is about; -1: unknown. */
@@ -211,10 +216,10 @@ int dpt_comm_suspect(const struct dpt_comm *comm);
 uint64_t dpt_comm_bytes_sent(const struct dpt_comm *comm);
 
 /* All-gather of at most DPT_COMM_SMALL_BYTES_MAX bytes per rank, in rank order, into `ret_all`
- * (world x bytes); blocks the owner until done. The commit of a step needs this rule: data that one
- * rank has received from all, every survivor receives too. Therefore, when a peer is lost meanwhile
- * or an abort comes, the call still receives the parts that the others have sent. If these are all,
- * it succeeds, and the next call fails. */
+ * (world x bytes). Blocks the owner until done. The commit of a step needs this rule: if one rank
+ * has received the parts of all ranks, every survivor receives them too. Therefore, if a peer is
+ * lost or an abort comes during the call, the call still receives the parts that other ranks have
+ * sent. If every part has then arrived, the call succeeds, and the next call fails. */
 DPT_MUST_USE enum dpt_status dpt_comm_small_all_gather(struct dpt_comm *comm, const void *mine,
                                                        size_t bytes, void *ret_all,
                                                        struct dpt_err *err);

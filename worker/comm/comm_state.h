@@ -1,4 +1,4 @@
-/* Inside of a communicator (comm.h): its links, its pools, and its state. */
+/* The inside of a communicator (comm.h): its links, its pools, and its state. */
 #ifndef DPT_WORKER_COMM_COMM_STATE_H
 #define DPT_WORKER_COMM_COMM_STATE_H
 
@@ -33,17 +33,17 @@ struct dpt_comm {
     atomic_bool spin_allowed; /* by dpt_comm_allow_spin */
     struct dpt_err failure;   /* the first; DPT_OK: none */
     int suspect;
-    int ops_in_flight; /* not done */
+    int ops_in_flight; /* ops that are not done */
     bool shut;         /* no peer writes here any more */
     bool news;         /* an op was done since dpt_comm_poll_any last reported one */
     bool woken;        /* the last poll returned because of dpt_comm_wake */
-    bool settling;     /* in dpt_comm_settle: an abort does not stop a copy */
-    bool dirty;        /* some link is */
+    bool settling;     /* in dpt_comm_settle, where an abort does not stop a copy */
+    bool dirty;        /* a link is dirty */
     uint64_t bytes_sent;
     int64_t last_poll_ms;
     int64_t polling_since_ms; /* the owner has polled since then without a long pause */
     struct comm_pool pool;
-    struct dpt_comm_xfer *xfers; /* [2 world_size], of the small all-gather */
+    struct dpt_comm_xfer *xfers; /* [2 world_size], transfers of the small all-gather */
 };
 
 /* comm.c: the parts that do not depend on the backend; the creator adds the links. */
@@ -52,7 +52,8 @@ DPT_MUST_USE enum dpt_status dpt_comm_alloc(struct dpt_comm_listener *listener,
                                             struct dpt_err *err);
 void dpt_comm_add_link(struct dpt_comm *comm, struct dpt_link *link);
 
-/* records.c: taking asserts that the pool is not empty; dpt_comm_exchange checks before. */
+/* records.c: both functions assert that the pool is not empty; dpt_comm_exchange checks that
+ * first. */
 struct dpt_rec *dpt_rec_take(struct dpt_comm *comm);
 uint8_t *dpt_small_take(struct dpt_comm *comm);
 void dpt_small_give(struct dpt_comm *comm, uint8_t *slot);
@@ -61,17 +62,19 @@ void dpt_op_give(struct dpt_comm_op *op);
 /* link.c: keeps the first failure, fills *err with it (may be NULL) and returns its status. */
 enum dpt_status dpt_comm_keep_failure(struct dpt_comm *comm, const struct dpt_err *failure,
                                       struct dpt_err *err);
-/* Takes back from all peers the memory that was lent for writing; bounded. Again: no effect. */
+/* Takes back from all peers the memory that was lent for writing, in bounded time. If a peer may
+ * still write and the memory cannot be exchanged, the process ends (abort). A second call has no
+ * effect. */
 void dpt_comm_shut_links(struct dpt_comm *comm);
 /* True when an abort should end the present work. */
 bool dpt_comm_aborting(const struct dpt_comm *comm);
 
-/* poll.c: the nearest deadline of a link; fails when it has passed. */
+/* poll.c: *ret_next gets the nearest deadline of a link. Fails if that deadline has passed. */
 DPT_MUST_USE enum dpt_status dpt_comm_check_deadlines(struct dpt_comm *comm, int64_t now,
                                                       int64_t *ret_next, struct dpt_err *err);
 /* After a poll of `op` has failed because a peer was lost or an abort came: receives the bytes that
- * the others had sent. True when all receives of `op` are complete. After a loss the others have
- * COMM_DOUBT_MS, after an abort one look. */
+ * other ranks had sent. True when all receives of `op` are complete. After a loss it waits up to
+ * COMM_DOUBT_MS for these bytes; after an abort it looks once. */
 bool dpt_comm_settle(struct dpt_comm *comm, struct dpt_comm_op *op);
 
 #endif

@@ -7,12 +7,13 @@
  *     acceptor:  accept ──► half-open ──right HELLO──► WELCOME, link     (anything else: closed)
  *
  * A peer that has not begun to create this generation leaves our connection in its backlog. A peer
- * of another generation closes it. In both cases the dialer tries again until the deadline, so
- * nothing is kept between generations, and nothing that a stranger sends is remembered. A listener
- * exists before its address is published: a peer that refuses connections for REFUSED_MS is dead.
+ * of another generation closes it. In both cases the dialer tries again until the deadline. So no
+ * connection is kept between generations, and nothing that a stranger sends is remembered. A
+ * listener exists before its address is published, so a peer that refuses connections for
+ * REFUSED_MS is dead.
  *
- * The acceptor detects a dead dialer in the same way: after PROBE_AFTER_MS it dials too, sends
- * nothing, and holds the connection (which the peer keeps among its half-open ones). */
+ * The acceptor detects a dead dialer in the same way: after PROBE_AFTER_MS the acceptor dials too,
+ * sends nothing, and holds the connection, which the peer keeps among its half-open ones. */
 #include "worker/comm/comm_state.h"
 
 #include "base/clock.h"
@@ -48,7 +49,7 @@ struct dial {
     struct dpt_address address;
     enum dial_state state;
     int fd;
-    bool shm, probe; /* probe: the peer is the one to dial */
+    bool shm, probe; /* probe: the peer has to dial; this only detects its death */
     int64_t next_ms, refused_since_ms;
     int last_errno;
     uint8_t hello[DPT_HELLO_BYTES];
@@ -325,7 +326,7 @@ static enum dpt_status timed_out(struct creation *c, struct dpt_err *err)
                     c->spec->n_peers);
 }
 
-/* The descriptors to wait for: abort, two listeners, links, dials, halves, in this order. */
+/* Fills the descriptors to wait for: abort, two listeners, links, dials, halves, in this order. */
 static nfds_t fill_pollfds(struct creation *c, int abort_fd)
 {
     nfds_t n = 0;
@@ -363,7 +364,7 @@ static enum dpt_status handle_poll_events(struct creation *c, int64_t now, struc
         if (at->revents != 0)
             DPT_TRY(dial_event(c, &c->dials[i], now, err));
     at += n_halves;
-    for (int i = n_halves - 1; i >= 0; i--) { /* from the end: handling one moves those behind */
+    for (int i = n_halves - 1; i >= 0; i--) { /* from the end: handling an entry moves later ones */
         enum dpt_status status = DPT_OK;
         at--;
         if (at->revents != 0 && half_event(c, i, &status, err) && status != DPT_OK)
@@ -445,8 +446,7 @@ static enum dpt_status prepare_dials(struct creation *c, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* A peer that was greeted may answer later; the goodbye gives it the reason why this side has
- * closed. */
+/* A peer that this rank greeted may answer later. The goodbye tells it why this rank closed. */
 static void say_goodbye(struct creation *c, struct dial *dial)
 {
     struct dpt_link *link = dial->shm

@@ -1,12 +1,12 @@
 /* The small all-gather by direct exchange (comm.h): every rank sends its part to every other at
- * once. Each link carries each byte once, the least that an all-gather must move, and receivers of
- * one host copy in parallel. */
+ * once. Each link carries each byte once, which is the least that an all-gather must move.
+ * Receivers of one host copy in parallel. */
 #include "worker/comm/comm_state.h"
 
 #include <string.h>
 
-/* Posts the first n of comm->xfers and waits until they are done. If a failure comes meanwhile but
- * everything has been received, only the next call fails. */
+/* Posts the first n of comm->xfers and waits until they are done. If a failure comes during the
+ * wait but every receive is complete, this call succeeds and the next call fails. */
 static enum dpt_status exchange_and_settle(struct dpt_comm *comm, int n, struct dpt_err *err)
 {
     struct dpt_comm_op *op;

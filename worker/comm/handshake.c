@@ -32,7 +32,7 @@ void dpt_hello_encode(const struct dpt_comm_spec *spec, enum dpt_hello_kind kind
 bool dpt_hello_check(const struct dpt_comm_spec *spec, enum dpt_hello_kind kind,
                      const uint8_t bytes[DPT_HELLO_BYTES], int *ret_from)
 {
-    /* The bytes must equal the hello that the sender named in them would encode. */
+    /* The bytes name their sender. They must equal the hello that this sender would encode. */
     struct dpt_reader reader;
     dpt_reader_init(&reader, bytes, DPT_HELLO_BYTES);
     (void)dpt_reader_view(&reader, sizeof magic + 4 + 4 + 8);

@@ -1,6 +1,6 @@
-/* The first message of a connection: the dialer's HELLO and the acceptor's WELCOME, 120 bytes of
- * one layout, little-endian. Both name the run, the generation, the sending and the receiving rank,
- * and the plan's nonce, which no stranger knows. */
+/* The first message of a connection: the dialer's HELLO and the acceptor's WELCOME. Both have 120
+ * bytes in the same layout, little-endian. Both name the run, the generation, the sending and the
+ * receiving rank, and the plan's nonce, which only processes of the run know. */
 #ifndef DPT_WORKER_COMM_HANDSHAKE_H
 #define DPT_WORKER_COMM_HANDSHAKE_H
 
@@ -12,16 +12,17 @@ enum dpt_hello_kind { DPT_HELLO_DIALER = 1, DPT_HELLO_WELCOME };
 void dpt_hello_encode(const struct dpt_comm_spec *spec, enum dpt_hello_kind kind, int to,
                       uint8_t ret_bytes[DPT_HELLO_BYTES]);
 
-/* True if the bytes are a hello of this kind, of this run, generation, world and nonce, to this
- * rank. *ret_from: the sender. */
+/* True if the bytes are a hello of this kind to this rank, with this run, generation, world and
+ * nonce. *ret_from gets the sender's rank. */
 bool dpt_hello_check(const struct dpt_comm_spec *spec, enum dpt_hello_kind kind,
                      const uint8_t bytes[DPT_HELLO_BYTES], int *ret_from);
 
 /* Sends a hello; never blocks. False: it was not sent whole. */
 bool dpt_hello_send(int fd, const struct dpt_comm_spec *spec, enum dpt_hello_kind kind, int to);
 
-/* Receives the rest of a hello, of which *got bytes are there; never blocks. `one_packet`: it
- * arrives whole or is ill-formed. 1: complete, 0: not yet, -1: closed or ill-formed. */
+/* Receives the rest of a hello, of which *got bytes have arrived. Never blocks. `one_packet`: a
+ * hello that does not arrive in one packet is ill-formed. Returns 1: complete, 0: not yet, -1:
+ * closed or ill-formed. */
 int dpt_hello_receive(int fd, bool one_packet, uint8_t hello[DPT_HELLO_BYTES], size_t *got);
 
 #endif

@@ -33,7 +33,8 @@ enum dpt_status dpt_link_watch(struct dpt_link *link, struct dpt_err *err)
     struct epoll_event event = {.events = link->ops->interest(link), .data.ptr = link};
     if (link->watched && !ended && event.events == link->watched_events)
         return DPT_OK;
-    /* A closed connection would be reported as hung up in every wait, so it is taken out. */
+    /* epoll would report a closed connection as hung up in every wait, so it is removed from the
+     * set. */
     const int op = ended ? EPOLL_CTL_DEL : link->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
     if (epoll_ctl(link->comm->epoll_fd, op, link->fd, &event) != 0)
         return dpt_fail_errno(err, errno, "watch the connection to rank %d", link->rank);

@@ -23,8 +23,8 @@ enum rec_state {
     REC_GIVING_BACK /* shm receive: the message that gives the bytes back is not yet sent */
 };
 
-/* One transfer. Posting copies everything: the caller's list is written later (`lent`), never read.
- */
+/* One transfer. Posting copies the transfer into the record: later code writes the caller's list
+ * (`lent`) but never reads it. */
 struct dpt_rec {
     struct dpt_rec *next; /* in its queue or list */
     struct dpt_comm_op *op;
@@ -34,12 +34,12 @@ struct dpt_rec {
     enum dpt_comm_dir dir;
     bool write;
     uint8_t *data;       /* SEND: source; RECV: destination; LEND: staging, may be NULL */
-    uint32_t region;     /* SEND from registered memory: its region */
-    uint64_t offset;     /* and the offset in it */
+    uint32_t region;     /* SEND from registered memory: the region of `data` */
+    uint64_t offset;     /* the offset of `data` in the region */
     size_t bytes, moved; /* payload; tcp: bytes of it that have moved */
     uint8_t *small;      /* SEND: the inline slot with the copy, or NULL */
     uint8_t head[16];    /* tcp: frame header */
-    size_t head_moved;   /* tcp: bytes of it that are sent */
+    size_t head_moved;   /* tcp: bytes of `head` that are sent */
     uint32_t remote;     /* shm receive: the sender's record */
 };
 
@@ -51,32 +51,34 @@ struct dpt_comm_op {
     struct dpt_comm_op *next; /* free list */
     struct dpt_comm *comm;
     int sends_left, recvs_left;
-    struct dpt_rec *lends; /* arrived, to be given back */
+    struct dpt_rec *lends; /* arrived, to be given back to their peers */
     bool used, freed;
 };
 
 enum link_goodbye { GOODBYE_ORDERLY, GOODBYE_FAILED };
 
-/* A backend. Functions return DPT_OK (moved or not) or fail the communicator through dpt_link_lost
- * or dpt_link_broken. None blocks. NULL is allowed where the comment says so. */
+/* A backend. Its functions return DPT_OK, whether or not they moved bytes, or fail the communicator
+ * through dpt_link_lost or dpt_link_broken. None blocks. A function may be NULL where its comment
+ * says so. */
 struct dpt_link_ops {
     enum dpt_status (*send)(struct dpt_link *link, struct dpt_err *err);
     enum dpt_status (*receive)(struct dpt_link *link, struct dpt_err *err);
-    /* Takes a lent record back. NULL: the backend never calls dpt_rec_lend. */
+    /* The caller needs the bytes of a lent record no more: gives them back to the peer. NULL: the
+     * backend never calls dpt_rec_lend. */
     void (*give_back)(struct dpt_link *link, struct dpt_rec *rec);
     /* True when the next receive or send has work that no descriptor reports. NULL: never. */
     bool (*has_mail)(struct dpt_link *link);
     /* The owner is about to sleep (it checks for mail once more afterwards), or is awake again.
      * NULL: the peer needs no wake-up message. */
     void (*rest)(struct dpt_link *link, bool sleeps);
-    /* Begins to write into the peer's lent memory (false: the peer has shut it); ends it. NULL:
-     * this backend lends nothing for writing. */
+    /* Begin and end a write into the peer's lent memory. write_begin returns false if the peer has
+     * shut the memory. NULL: this backend lends nothing for writing. */
     bool (*write_begin)(struct dpt_link *link);
     void (*write_end)(struct dpt_link *link);
     /* Tells the peer that a region is gone. NULL: the peer has mapped none. */
     void (*withdraw)(struct dpt_link *link, int region);
-    /* True: the peer writes no lent memory any more. False: the peer stopped while writing, so the
-     * memory itself must be exchanged. NULL: as true. */
+    /* True: the peer no longer writes into lent memory. False: the peer stopped in the middle of a
+     * write, so dpt_comm_mem_exchange must replace the memory. NULL: the same as true. */
     bool (*shut)(struct dpt_link *link);
     /* Epoll events that the link waits for. */
     uint32_t (*interest)(const struct dpt_link *link);
@@ -85,8 +87,8 @@ struct dpt_link_ops {
     int64_t (*deadline_ms)(const struct dpt_link *link);
     /* The failure when that deadline has passed. NULL without deadline_ms. */
     enum dpt_status (*late)(struct dpt_link *link, struct dpt_err *err);
-    /* Says goodbye if that is possible at once, closes the socket, unmaps, frees. `suspect`: the
-     * rank that made this side fail. */
+    /* Sends a goodbye if it can do so at once, closes the socket, unmaps memory, frees the link.
+     * `suspect`: the rank that made this side fail. */
     void (*destroy)(struct dpt_link *link, enum link_goodbye goodbye, int suspect);
 };
 
@@ -96,16 +98,16 @@ struct dpt_link {
     int rank;
     int fd;        /* -1: none, or gone */
     bool ready;    /* creation: all that precedes the first transfer is exchanged */
-    bool bye;      /* the peer has said goodbye: its EOF is no death */
-    bool gone;     /* EOF after goodbye seen */
-    bool doubtful; /* reset: the peer died or gave up; other peers may know which */
-    bool lost;     /* it has failed and moves no more */
-    bool dirty;    /* posted to since it was last moved */
-    bool writing;  /* into the peer's lent memory */
-    bool readable; /* its socket was reported since it was last read */
+    bool bye;      /* the peer has sent a goodbye, so its EOF is not a death */
+    bool gone;     /* the EOF after a goodbye was seen */
+    bool doubtful; /* reset: the peer died or gave up; other links may show which */
+    bool lost;     /* the link has failed and moves nothing any more */
+    bool dirty;    /* transfers were posted since the link last moved */
+    bool writing;  /* between write_begin and write_end */
+    bool readable; /* epoll has reported the socket since it was last read */
     bool watched;  /* its socket is in the epoll set */
     uint32_t watched_events;
-    int pending; /* posted and not completed */
+    int pending; /* transfers that are posted and not completed */
     struct rec_queue sends, recvs;
 };
 
@@ -114,34 +116,36 @@ void dpt_queue_push(struct rec_queue *queue, struct dpt_rec *rec);
 struct dpt_rec *dpt_queue_pop(struct rec_queue *queue);
 /* The transfer is over for this side; the record stays the link's until dpt_rec_free. */
 void dpt_rec_complete(struct dpt_rec *rec);
-/* The bytes are at `data` until the caller frees the op. `writable`: the same address if the caller
- * may write there, else NULL. */
+/* The caller may read the bytes at `data` until it frees the op. `writable`: the same address if
+ * the caller may write there, else NULL. */
 void dpt_rec_lend(struct dpt_rec *rec, const void *data, void *writable);
 void dpt_rec_free(struct dpt_rec *rec);
 uint32_t dpt_rec_index(const struct dpt_rec *rec);
 
 /* link.c */
-/* Copies, and stops with DPT_EABORTED when the abort flag is set meanwhile. */
+/* Copies. Stops with DPT_EABORTED if the abort flag is set during the copy. */
 DPT_MUST_USE enum dpt_status dpt_link_copy(struct dpt_link *link, void *to, const void *from,
                                            size_t bytes, struct dpt_err *err);
 /* Tells epoll which events the link waits for now. */
 DPT_MUST_USE enum dpt_status dpt_link_watch(struct dpt_link *link, struct dpt_err *err);
-/* DPT_EPEER: the peer is lost, or `suspect` (>= 0), which the peer names as the cause. */
+/* Fails with DPT_EPEER: the peer is lost. `suspect` >= 0: the peer names this rank as the cause, so
+ * this rank is lost instead. */
 enum dpt_status dpt_link_lost(struct dpt_link *link, int suspect, struct dpt_err *err,
                               const char *how);
-/* Another failure that is about this peer. */
+/* Fails with `status`, for any other failure that concerns this peer. */
 enum dpt_status dpt_link_broken(struct dpt_link *link, enum dpt_status status, struct dpt_err *err,
                                 const char *how);
-/* After reading. `eof`: the connection has ended. An end without goodbye is a death; an end or a
- * goodbye while transfers are pending is one, too. */
+/* To be called after reading. `eof`: the connection has ended. An end without a goodbye is a death.
+ * An end or a goodbye while transfers are pending counts as a death, too. */
 DPT_MUST_USE enum dpt_status dpt_link_check_end(struct dpt_link *link, bool eof,
                                                 struct dpt_err *err);
-/* The suspect in a goodbye: rank + 1, 0 for none. A code that is no rank reads as -1. */
+/* The code of a suspect in a goodbye: rank + 1; 0: none. A code that is not the code of a rank
+ * reads as -1. */
 uint32_t dpt_link_suspect_code(int suspect);
 int dpt_link_suspect(uint32_t code);
 
-/* Backends: each takes the connected, nonblocking socket. NULL with *err: out of memory, and the
- * socket stays the caller's. */
+/* Backends: each takes ownership of the connected, nonblocking socket. NULL with *err: out of
+ * memory; the caller still owns the socket. */
 struct dpt_link *dpt_shm_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err);
 struct dpt_link *dpt_tcp_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err);
 

@@ -1,4 +1,4 @@
-/* Inside of a listener and of registered memory (comm.h), for the files of worker/comm and the
+/* The inside of a listener and of registered memory (comm.h), for the files of worker/comm and the
  * simulated network of the tests. */
 #ifndef DPT_WORKER_COMM_LISTENER_H
 #define DPT_WORKER_COMM_LISTENER_H
@@ -6,7 +6,7 @@
 #include "worker/comm/comm.h"
 
 enum {
-    COMM_REGIONS = DPT_COMM_REGIONS_MAX + 1, /* the staging region is one */
+    COMM_REGIONS = DPT_COMM_REGIONS_MAX + 1, /* users' regions and the staging */
     COMM_STAGING_BYTES = DPT_COMM_SMALL_BYTES_MAX
 };
 
@@ -23,11 +23,12 @@ struct dpt_comm_mem {
 
 /* Replaces sockets: a test's simulated network (tests/worker/comm/sim.h). */
 struct dpt_comm_network {
-    /* dpt_comm_create, after it has checked the spec. */
+    /* dpt_comm_create calls this after it has checked the spec. */
     enum dpt_status (*create)(struct dpt_comm_listener *listener, const struct dpt_comm_spec *spec,
                               int abort_fd, struct dpt_comm **ret, int *ret_suspect,
                               struct dpt_err *err);
-    /* Before each exchange, poll and settling; a failure is the communicator's. */
+    /* Called before each exchange, poll and settling. A failure becomes the communicator's
+     * failure. */
     enum dpt_status (*call)(struct dpt_comm *comm, struct dpt_err *err);
     /* The communicator is being destroyed; its links are gone. */
     void (*forget)(struct dpt_comm *comm);
@@ -39,9 +40,9 @@ struct dpt_comm_listener {
     int shm_fd, tcp_fd; /* listening, nonblocking; -1: none */
     char shm_addr[DPT_COMM_ADDR_BYTES], tcp_addr[DPT_COMM_ADDR_BYTES];
     struct dpt_comm_mem *mems[COMM_REGIONS];
-    struct dpt_comm_mem *staging;           /* source of a small all-gather's larger parts */
-    int comms;                              /* alive */
-    struct dpt_account *account;            /* NULL: nothing is counted */
+    struct dpt_comm_mem *staging; /* of a small all-gather of more than DPT_COMM_BUF_BYTES_MAX */
+    int comms;                    /* communicators that exist */
+    struct dpt_account *account;  /* NULL: nothing is counted */
     const struct dpt_comm_network *network; /* NULL: sockets */
 };
 

@@ -21,7 +21,7 @@ static enum dpt_status map_pages(const struct dpt_comm_mem *mem, struct sealed_m
                                  struct dpt_err *err)
 {
     const int64_t available = dpt_memory_at_most("");
-    /* The kernel would kill processes before it refused. */
+    /* Checked here, because the kernel kills processes instead of refusing the allocation. */
     if (available > 0 && mem->map_bytes > (size_t)available)
         return dpt_fail(err, DPT_ENOMEM,
                         "shared memory of %zu bytes is more than this machine or its control group "

@@ -1,5 +1,5 @@
-/* NCCL and CUDA's runtime behind the table of nccl_calls.h: the only file that includes their
- * headers in this folder. nccl_machine.c decides when to make a call. */
+/* NCCL and CUDA's runtime as the table of nccl_calls.h. No other file of this folder includes their
+ * headers. nccl_machine.c decides when to make a call. */
 #include "worker/comm/nccl_calls.h"
 
 #include "base/clock.h"
@@ -79,7 +79,7 @@ static ncclConfig_t communicator_config(void)
     config.commName = "dpt";
     /* Each block uses a multiprocessor while it runs, and memory while the communicator exists. */
     config.maxCTAs = CTAS_MAX;
-    /* Shared resources would end with the first communicator that has them. */
+    /* No sharing: shared resources would be freed with the first communicator that uses them. */
     config.splitShare = config.shrinkShare = 0;
     return config;
 }
@@ -92,7 +92,7 @@ static int64_t call_now_ms(void *ctx)
 static void call_pause(void *ctx)
 {
     const struct timespec time = {.tv_nsec = PAUSE_NS};
-    (void)nanosleep(&time, NULL); /* cut short by a signal: no harm */
+    (void)nanosleep(&time, NULL); /* a signal may end it early */
 }
 
 /* Communicators. */
@@ -234,7 +234,7 @@ static enum dpt_nccl_result call_post(void *ctx, struct dpt_nccl_handle *handle,
 
 static const char *call_last_error(void *ctx, struct dpt_nccl_handle *handle)
 {
-    /* result_of asked the library when the call failed. */
+    /* result_of stored the library's text when the call failed. */
     return last_text[0] != '\0' ? last_text : "no reason was given";
 }
 
@@ -254,7 +254,8 @@ static enum dpt_nccl_result call_stream_create(void *ctx, struct dpt_nccl_stream
 
 static void call_stream_destroy(void *ctx, struct dpt_nccl_stream *stream)
 {
-    (void)cudaStreamDestroy(stream_of(stream)); /* an error here is one of earlier work */
+    /* An error here comes from earlier work in the stream. */
+    (void)cudaStreamDestroy(stream_of(stream));
 }
 
 static enum dpt_nccl_result call_stream_after(void *ctx, struct dpt_nccl_stream *stream,

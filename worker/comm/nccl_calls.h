@@ -1,9 +1,10 @@
 /* The calls of NCCL and CUDA that move device memory, as one table of functions. nccl.c binds it to
  * the libraries, the tests bind it to doubles, and nccl_machine.c decides when a call is made.
  *
- * One thread, the owner, makes all calls. Communicators are non-blocking, so calls return at once,
- * except abort, destroy and revoke, which may take long or never return: nccl_guard.h detects that.
- * DPT_NCCL_INPROGRESS means posted; async_error reports the result. */
+ * One thread, the owner, makes all calls. Communicators are non-blocking, so calls return at once.
+ * The exceptions are abort, destroy and revoke: these may take long or never return, which
+ * nccl_guard.h detects. DPT_NCCL_INPROGRESS: the call was posted; async_error reports its
+ * result. */
 #ifndef DPT_WORKER_COMM_NCCL_CALLS_H
 #define DPT_WORKER_COMM_NCCL_CALLS_H
 
@@ -18,11 +19,11 @@ enum { DPT_NCCL_ID_BYTES = 128 };
 enum dpt_nccl_result {
     DPT_NCCL_OK,
     DPT_NCCL_INPROGRESS,
-    DPT_NCCL_EUSAGE,    /* invalid argument or usage: the call has changed nothing */
-    DPT_NCCL_EREMOTE,   /* a peer is lost, or the network to it */
-    DPT_NCCL_ESYSTEM,   /* a system call */
-    DPT_NCCL_EINTERNAL, /* the library's own */
-    DPT_NCCL_ECUDA,     /* the device's; this process can seldom use the device again */
+    DPT_NCCL_EUSAGE,    /* invalid argument or usage; the call has changed nothing */
+    DPT_NCCL_EREMOTE,   /* a peer is lost, or the network to a peer */
+    DPT_NCCL_ESYSTEM,   /* a system call failed */
+    DPT_NCCL_EINTERNAL, /* an internal error of the library */
+    DPT_NCCL_ECUDA,     /* an error of the device; this process can seldom use the device again */
     DPT_NCCL_RESULT_COUNT
 };
 
@@ -52,20 +53,20 @@ struct dpt_nccl_handle; /* a communicator of the library */
 struct dpt_nccl_place {
     _Atomic(struct dpt_nccl_handle *) handle;
 };
-struct dpt_nccl_stream; /* a queue of device work; owned by the machine that asked for it */
+struct dpt_nccl_stream; /* a queue of device work; owned by the machine that created it */
 
 struct dpt_nccl_calls {
-    /* The least time this library needs, even if the run's timeout is shorter: to create a
-     * communicator; for any other call, a close, a stop. */
+    /* The least time that this library needs, even if the run's timeout is shorter. create_ms_min:
+     * to create a communicator. stop_ms_min: for any other call, for a close, or for a stop. */
     int create_ms_min, stop_ms_min;
 
     int64_t (*now_ms)(void *ctx); /* monotonic */
     void (*pause)(void *ctx);     /* lets some tens of microseconds pass */
 
     enum dpt_nccl_result (*unique_id)(void *ctx, uint8_t ret[DPT_NCCL_ID_BYTES]);
-    /* The creation of a communicator. The handle is known at once (init) or when creation has ended
-     * (split and shrink, whose progress and errors are the parent's): *ret, NULL before, is written
-     * until then. */
+    /* Create a communicator. *ret is NULL at first; the library may write the handle there until
+     * the creation has ended. init writes it at once. split and shrink write it when the creation
+     * has ended; until then async_error of the parent reports progress and errors. */
     enum dpt_nccl_result (*init)(void *ctx, int size, const uint8_t id[DPT_NCCL_ID_BYTES], int rank,
                                  struct dpt_nccl_place *ret);
     enum dpt_nccl_result (*split)(void *ctx, struct dpt_nccl_handle *parent, int color, int key,
@@ -73,14 +74,16 @@ struct dpt_nccl_calls {
     /* `excluded`: ranks of the parent, ascending. NULL: the library has no shrink. */
     enum dpt_nccl_result (*shrink)(void *ctx, struct dpt_nccl_handle *parent, const int *excluded,
                                    int n_excluded, struct dpt_nccl_place *ret);
-    /* State of the last call on it: OK, INPROGRESS, or its error. */
+    /* The state of the last call on this communicator: OK, INPROGRESS, or its error. */
     enum dpt_nccl_result (*async_error)(void *ctx, struct dpt_nccl_handle *handle);
-    /* Stops the work in flight, keeps the communicator; async_error reports when it is quiet. NULL:
-     * the library has none. */
+    /* Stops the work in flight and keeps the communicator. async_error reports when the
+     * communicator is quiet. NULL: the library has no revoke. */
     enum dpt_nccl_result (*revoke)(void *ctx, struct dpt_nccl_handle *handle);
-    /* Flushes, with all peers; async_error reports the end. */
+    /* Flushes the communicator together with all peers. async_error reports when the flush has
+     * ended. */
     enum dpt_nccl_result (*finalize)(void *ctx, struct dpt_nccl_handle *handle);
-    /* After finalize / from any state: stop, and free. The handle is gone whatever they return. */
+    /* destroy frees a communicator after finalize. abort stops and frees a communicator in any
+     * state. The handle is freed, whatever they return. */
     enum dpt_nccl_result (*destroy)(void *ctx, struct dpt_nccl_handle *handle);
     enum dpt_nccl_result (*abort)(void *ctx, struct dpt_nccl_handle *handle);
 
@@ -98,18 +101,18 @@ struct dpt_nccl_calls {
     void (*stream_destroy)(void *ctx, struct dpt_nccl_stream *stream);
     /* Later work in the stream waits for `event` (a cudaEvent_t). */
     enum dpt_nccl_result (*stream_after)(void *ctx, struct dpt_nccl_stream *stream, void *event);
-    /* OK: all that was put into the stream is done; INPROGRESS; ECUDA. */
+    /* OK: all work in the stream is done. INPROGRESS: it is not done. ECUDA: it failed. */
     enum dpt_nccl_result (*stream_query)(void *ctx, struct dpt_nccl_stream *stream);
 };
 
-/* The libraries' table (nccl.c, static storage); its context is NULL, and it works on the CUDA
- * device that is current in the owner's thread. DPT_EUNSUPPORTED: the library that is loaded is
- * older than 2.27, or there is no device, or this build has none of it (nccl_absent.c). */
+/* Returns the table of the libraries (nccl.c, static storage). Its context is NULL. It works on the
+ * CUDA device that is current in the owner's thread. DPT_EUNSUPPORTED: the loaded NCCL is older
+ * than 2.27, or there is no device, or this build has no NCCL (nccl_absent.c). */
 DPT_MUST_USE enum dpt_status dpt_nccl_calls_load(const struct dpt_nccl_calls **ret,
                                                  struct dpt_err *err);
 
-/* nccl_settings.c: the first environment variable of NCCL with a value that is refused; NULL: none.
- * *ret_why: its effect. Both static text. */
+/* nccl_settings.c: returns the first environment variable of NCCL that has a refused value; NULL:
+ * none. *ret_why gets the effect of that variable. Both are static text. */
 const char *dpt_nccl_refused_setting(const char **ret_why);
 
 #endif

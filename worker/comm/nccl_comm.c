@@ -46,7 +46,7 @@ void dpt_nccl_comm_close(struct dpt_nccl_comm *c)
     for (int g = 0; g <= c->n_splits; g++)
         DPT_ASSERT(c->groups[g].done == c->groups[g].posted);
     bool woken;
-    struct dpt_err ignored; /* any failure ends it too */
+    struct dpt_err ignored; /* the loop ends after any failure */
     if (dpt_nccl_comm_barrier(c, &ignored) != DPT_OK) {
         dpt_nccl_comm_quit(c);
         return;

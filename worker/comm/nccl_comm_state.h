@@ -1,4 +1,4 @@
-/* Inside of the data plane between GPUs, for nccl_comm.c, nccl_open.c and nccl_queue.c. */
+/* The inside of the data plane between GPUs, for nccl_comm.c, nccl_open.c and nccl_queue.c. */
 #ifndef DPT_WORKER_COMM_NCCL_COMM_STATE_H
 #define DPT_WORKER_COMM_NCCL_COMM_STATE_H
 
@@ -7,7 +7,7 @@
 struct nccl_group {
     int size;                       /* 0: not open */
     int order[DPT_COMM_WORLD_MAX];  /* rank of the run → rank here; -1: outside */
-    uint64_t posted, started, done; /* operations, since creation: tickets */
+    uint64_t posted, started, done; /* operations since creation; ticket k names the k-th */
     struct dpt_nccl_op queue[DPT_NCCL_QUEUE_MAX];
 };
 
@@ -20,14 +20,14 @@ struct dpt_nccl_comm {
     struct dpt_comm *control; /* NULL: nothing is open */
     bool built;               /* every group is READY, on every rank */
     int world_at;  /* index of the present world; the machine has two places for worlds */
-    uint64_t kept; /* number of the world there: in use, or kept; 0: there is none */
+    uint64_t kept; /* number of the world at world_at, in use or kept; 0: none */
     int kept_rank, kept_size;
     int n_splits;
     struct dpt_nccl_world world;
     struct nccl_group groups[DPT_NCCL_GROUPS_MAX];
     uint64_t bytes_sent;
-    uint64_t n_done, n_reported; /* operations that are done; that poll_any has reported */
-    struct dpt_nccl_offer offers[DPT_COMM_WORLD_MAX]; /* of an opening */
+    uint64_t n_done, n_reported; /* operations that are done; those that poll_any has reported */
+    struct dpt_nccl_offer offers[DPT_COMM_WORLD_MAX]; /* of the open in progress */
     uint8_t gathered[DPT_COMM_WORLD_MAX * DPT_NCCL_ID_MESSAGE_BYTES];
     /* Verdicts by rank, and their transfers. */
     uint8_t verdicts[DPT_COMM_WORLD_MAX];
@@ -54,14 +54,14 @@ DPT_MUST_USE enum dpt_status dpt_nccl_comm_move(struct dpt_nccl_comm *c, struct 
 /* Polls the control for wait_ns, or until it is woken. Fails with its failure. */
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_poll_control(struct dpt_nccl_comm *c, int64_t wait_ns,
                                                         bool *ret_woken, struct dpt_err *err);
-/* Stops and frees every communicator of the machine but `keep` (-1: none), which can be shrunk
- * later if it came to rest. Takes bounded time. */
+/* Stops every communicator of the machine and frees all but `keep` (-1: frees all). If `keep` came
+ * to rest, it can be shrunk later. Takes bounded time. */
 void dpt_nccl_comm_stop(struct dpt_nccl_comm *c, int keep);
-/* The generation is over: nothing is open. */
+/* Ends the generation: afterwards nothing is open. */
 void dpt_nccl_comm_reset(struct dpt_nccl_comm *c);
 
-/* nccl_open.c: waits for all ranks before an orderly end, because the library waits for its peers
- * there. DPT_ETIMEOUT after stop_ms, else the control's failure. */
+/* nccl_open.c: waits for all ranks before an orderly end, because in it the library waits for the
+ * peers. DPT_ETIMEOUT after stop_ms; other errors are failures of the control. */
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_barrier(struct dpt_nccl_comm *c, struct dpt_err *err);
 
 #endif

@@ -1,10 +1,10 @@
-/* Messages between ranks that create the GPU's communicators, and the decisions from them. Pure.
- * The messages travel over the communicator of the CPU.
+/* Messages between ranks that create the GPU's communicators, and the decisions that follow from
+ * them. Pure. The messages travel over the control (nccl_comm.h).
  *
  * First each rank sends an offer: the communicator that it kept from the last generation, and its
  * groups. From all offers every rank derives whether the world's communicator is shrunk or created
- * anew. A new one needs an id, which the first rank makes and sends to all. At the end each rank
- * sends its verdict (nccl_open.c). */
+ * anew. A new communicator needs an id: the first rank makes the id and sends it to all. At the end
+ * each rank sends its verdict (nccl_open.c). */
 #ifndef DPT_WORKER_COMM_NCCL_FORM_H
 #define DPT_WORKER_COMM_NCCL_FORM_H
 
@@ -24,9 +24,9 @@ struct dpt_nccl_split_of {
 };
 
 struct dpt_nccl_offer {
-    uint64_t generation; /* to be built */
-    /* The number of the world's communicator that is kept REVOKED, equal on all its ranks; 0: none
-     * is kept, or the library cannot shrink. */
+    uint64_t generation; /* the generation for which communicators are to be created */
+    /* The number of the world's communicator that this rank keeps REVOKED, equal on all ranks of
+     * that communicator. 0: the rank keeps none, or the library cannot shrink. */
     uint64_t kept;
     int kept_rank, kept_size;
     int n_splits;
@@ -34,7 +34,7 @@ struct dpt_nccl_offer {
 };
 
 void dpt_nccl_offer_pack(const struct dpt_nccl_offer *offer, uint8_t ret[DPT_NCCL_OFFER_BYTES]);
-/* DPT_EPROTO: no offer for this generation, or values that cannot be. */
+/* DPT_EPROTO: the bytes are not an offer for this generation, or have impossible values. */
 DPT_MUST_USE enum dpt_status dpt_nccl_offer_unpack(const uint8_t bytes[DPT_NCCL_OFFER_BYTES],
                                                    uint64_t generation, struct dpt_nccl_offer *ret,
                                                    struct dpt_err *err);
@@ -46,7 +46,7 @@ uint64_t dpt_nccl_kept_number(uint64_t generation, const uint8_t nonce[DPT_COMM_
 /* An id, bound to the generation and nonce for which it was made. */
 void dpt_nccl_id_pack(uint64_t generation, const uint8_t nonce[DPT_COMM_NONCE_BYTES],
                       const uint8_t id[DPT_NCCL_ID_BYTES], uint8_t ret[DPT_NCCL_ID_MESSAGE_BYTES]);
-/* DPT_EPROTO: made for another generation, or no id. */
+/* DPT_EPROTO: the id was made for another generation, or the bytes are not an id. */
 DPT_MUST_USE enum dpt_status dpt_nccl_id_unpack(const uint8_t bytes[DPT_NCCL_ID_MESSAGE_BYTES],
                                                 uint64_t generation,
                                                 const uint8_t nonce[DPT_COMM_NONCE_BYTES],
@@ -61,13 +61,14 @@ struct dpt_nccl_world {
     int order[DPT_COMM_WORLD_MAX];    /* rank of the run → rank in the communicator */
 };
 
-/* Shrink if all ranks kept the same communicator and some rank of it is missing; else a new one, in
- * the order of ranks. `offers`: [size], by rank. The same on every rank. */
+/* Chooses a shrink if all ranks kept the same communicator and a rank of that communicator is
+ * missing. Otherwise chooses a new communicator, in the order of ranks. `offers`: [size], by rank.
+ * The result is the same on every rank. */
 void dpt_nccl_plan_world(const struct dpt_nccl_offer *offers, int size, bool may_shrink,
                          struct dpt_nccl_world *ret);
 
-/* Split `s`: rank of the run → rank in the communicator of `rank`'s group; -1 outside it. Returns
- * the group's size. */
+/* Fills the order of split `s`: rank of the run → rank in the communicator of the group of `rank`;
+ * -1: outside that group. Returns the group's size. */
 int dpt_nccl_plan_split(const struct dpt_nccl_offer *offers, int size,
                         const struct dpt_nccl_world *world, int s, int rank,
                         int ret_order[DPT_COMM_WORLD_MAX]);

@@ -1,9 +1,10 @@
 /* A watchdog for library calls that may never return.
  *
  * Before each such call the thread that owns the communicators enters the call's name and deadline.
- * A watch thread checks the deadline. After it the process cannot continue: the owner is stuck,
- * memory may still be written, and no other thread may use the communicators. The process is then
- * lost: it logs an error and calls abort(). Its agent and peers see an ordinary death. */
+ * A watch thread checks the deadline. When the deadline has passed, the process cannot continue:
+ * the owner is stuck, the library may still write memory, and no other thread may use the
+ * communicators. The process is then lost: it logs an error and calls abort(). Its agent and peers
+ * see an ordinary death. */
 #ifndef DPT_WORKER_COMM_NCCL_GUARD_H
 #define DPT_WORKER_COMM_NCCL_GUARD_H
 
@@ -17,14 +18,14 @@
 struct dpt_nccl_guard {
     atomic_int_least64_t until_ms; /* INT64_MAX: no call is under way */
     _Atomic(const char *) what;    /* static text */
-    int limit_ms;                  /* of calls without one of their own */
+    int limit_ms; /* the limit of most calls (the machine's stop_ms), in the error's text */
     /* Ends the process; does not return. A test may replace it. */
     void (*lost)(void *ctx, const char *what, int limit_ms);
     void *lost_ctx;
 };
 
 void dpt_nccl_guard_init(struct dpt_nccl_guard *guard, int limit_ms);
-/* By the owner, before and after one call; calls do not nest. */
+/* The owner calls these before and after one call of the library. Calls do not nest. */
 void dpt_nccl_guard_enter(struct dpt_nccl_guard *guard, const char *what, int64_t until_ms);
 void dpt_nccl_guard_leave(struct dpt_nccl_guard *guard);
 /* True when a call is under way that should have returned before `now_ms`; *ret_what is its name.

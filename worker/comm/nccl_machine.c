@@ -49,8 +49,9 @@ bool dpt_nccl_can_shrink(const struct dpt_nccl *n)
 }
 
 /* The library often reports a peer's death as a failed system call or an internal error. On a
- * communicator that was READY such an error counts as a peer's death, so that the survivors go on;
- * a fault of this process fails its next creation. During a creation it may be either. */
+ * communicator that was READY such an error counts as a peer's death, so that the survivors go on.
+ * If this process is at fault after all, its next creation fails. During a creation such an error
+ * may be a peer's death or a fault of this process. */
 static enum dpt_status status_of(const struct nccl_comm *c, enum dpt_nccl_result result)
 {
     switch (result) {
@@ -91,8 +92,8 @@ static int64_t call_limit(const struct dpt_nccl *n)
 
 /* Creation. */
 
-/* Prepares a creation. The caller makes the library's call `what` next, under the guard, which
- * creation_returned leaves. */
+/* Prepares a creation and enters the guard. The caller next makes the library's call `what` and
+ * then creation_returned, which leaves the guard. */
 static enum dpt_status begin_creation(struct dpt_nccl *n, int comm, int parent, const char *what,
                                       struct dpt_err *err)
 {
@@ -114,8 +115,9 @@ static enum dpt_status begin_creation(struct dpt_nccl *n, int comm, int parent, 
     return DPT_OK;
 }
 
-/* The call that creates has returned. A refused creation leaves only the stream, or a handle, which
- * only the stop may free. */
+/* To be called when the library's call has returned. If the library refused it, the communicator
+ * has no handle, and its stream is destroyed here; or it has a handle, and only a stop may free
+ * both. */
 static enum dpt_status creation_returned(struct dpt_nccl *n, struct nccl_comm *c,
                                          enum dpt_nccl_result result, struct dpt_err *err)
 {
@@ -164,7 +166,7 @@ enum dpt_status dpt_nccl_shrink(struct dpt_nccl *n, int comm, int parent, const 
         err);
 }
 
-/* The state of a creation: the parent reports it first, then the child. */
+/* Returns the state of a creation. At first the parent reports that state, later the child does. */
 static enum dpt_nccl_result look_at_creation(struct dpt_nccl *n, struct nccl_comm *c)
 {
     if (c->parent >= 0) {
@@ -244,8 +246,8 @@ enum dpt_status dpt_nccl_launch(struct dpt_nccl *n, int comm, const struct dpt_n
 
 static enum dpt_status step_operation(struct dpt_nccl *n, struct nccl_comm *c, struct dpt_err *err)
 {
-    /* The stream is checked first, so that an error between the two checks is seen. While the
-       library is launching, an idle stream means nothing. */
+    /* The stream is checked before the error, so that an error between the two checks is seen.
+       While the library is launching, an idle stream means nothing. */
     enum dpt_nccl_result device = DPT_NCCL_INPROGRESS;
     if (c->state == DPT_NCCL_RUNNING)
         device = dpt_nccl_query_stream(n, c->stream);
@@ -263,7 +265,7 @@ static enum dpt_status step_operation(struct dpt_nccl *n, struct nccl_comm *c, s
 
 static enum dpt_status step_ready(struct dpt_nccl *n, struct nccl_comm *c, struct dpt_err *err)
 {
-    if (c->has_child) /* its state is that of the creation */
+    if (c->has_child) /* async_error reports the creation instead */
         return DPT_OK;
     const enum dpt_nccl_result result = dpt_nccl_query_error(n, dpt_nccl_handle_of(c));
     return dpt_nccl_accepted(result) ? DPT_OK : machine_fail(n, c, "the state", result, err);

@@ -1,6 +1,6 @@
 /* The state machine of one rank's NCCL communicators: the legal calls in each state, the deadline
- * of each wait, and the ends. It uses a table of calls (nccl_calls.h) and the clock in it, starts
- * no thread and never waits: dpt_nccl_step checks everything once and returns.
+ * of each wait, and the ways to end. It uses the calls and the clock of a table (nccl_calls.h). It
+ * starts no thread and never waits: dpt_nccl_step checks everything once and returns.
  *
  * One communicator:
  *
@@ -19,27 +19,28 @@
  *      │               │ error, late
  *      └─────stop──────┴─► REVOKING ─all quiet, or half the time─► FREEING ─► WORKING
  *
- * All communicators are revoked before any is freed, except one that is LAUNCHING: there the
- * library works on the host (it may connect to a peer, and waits until the peer posts too). A
- * revoke does not end that work, so the communicator is aborted, before the others. RUNNING is work
- * of the device. Neither has a deadline, because a peer may compute for any time; abort ends both.
+ * A stop revokes all communicators before it frees any, except those that are LAUNCHING. In
+ * LAUNCHING the library works on the host: it may connect to a peer, and waits until the peer posts
+ * too. A revoke does not end that work, so the stop aborts such a communicator, before the others.
+ * In RUNNING the device works. Neither state has a deadline, because a peer may compute for any
+ * time; abort ends both.
  *
- * Creation takes create_ms at most. Closing and stopping take stop_ms each (a stop at worst twice
- * that, because each of its calls has at least an eighth of stop_ms). Revoking has half of
- * timeout_ms, because the agent ends the process after timeout_ms. If an abort does not return or a
- * stream does not become idle in time, memory may still be written, so the process is lost
- * (nccl_guard.h).
+ * Creation takes create_ms at most. Closing and stopping take at most stop_ms each (a stop at worst
+ * twice that, because each of its calls may take at least an eighth of stop_ms). Revoking may take
+ * half of timeout_ms, because the agent ends the process after timeout_ms. If an abort does not
+ * return or a stream does not become idle in time, memory may still be written, so the process is
+ * lost (nccl_guard.h).
  *
- * The thread that created the machine owns it and makes all calls. An operation is done only when
- * its stream is idle and the communicator has no error, before any stop: a revoke or an abort ends
- * kernels early, and their operations are never done. */
+ * The thread that created the machine owns it and makes all calls. An operation is done when,
+ * before any stop, its stream is idle and the communicator has no error. A revoke or an abort ends
+ * kernels early; the operations of these kernels are never done. */
 #ifndef DPT_WORKER_COMM_NCCL_MACHINE_H
 #define DPT_WORKER_COMM_NCCL_MACHINE_H
 
 #include "worker/comm/nccl_calls.h"
 #include "worker/comm/nccl_guard.h"
 
-enum { DPT_NCCL_COMMS_MAX = 8 }; /* at a time, with those kept for a shrink */
+enum { DPT_NCCL_COMMS_MAX = 8 }; /* at a time, including those kept for a shrink */
 
 enum dpt_nccl_state {
     DPT_NCCL_FREE,
@@ -81,8 +82,8 @@ DPT_MUST_USE enum dpt_status dpt_nccl_split(struct dpt_nccl *nccl, int comm, int
 DPT_MUST_USE enum dpt_status dpt_nccl_shrink(struct dpt_nccl *nccl, int comm, int parent,
                                              const int *excluded, int n_excluded,
                                              struct dpt_err *err);
-/* Frees a REVOKED one that is no parent of a creation; dpt_nccl_step reports when it is FREE. May
- * wait until other ranks of this host release theirs. */
+/* Begins to free a REVOKED communicator that is not the parent of a creation. dpt_nccl_step reports
+ * when it is FREE. The library may wait until other ranks of this host release theirs. */
 void dpt_nccl_release(struct dpt_nccl *nccl, int comm);
 /* True: the library can shrink and revoke; only a revoked communicator can be shrunk. */
 bool dpt_nccl_can_shrink(const struct dpt_nccl *nccl);
@@ -100,7 +101,7 @@ struct dpt_nccl_op {
 size_t dpt_nccl_piece_bytes_sent(const struct dpt_nccl_piece *piece, int size);
 
 /* Launches one operation on a READY communicator, which is READY again when the operation is done.
- * DPT_EINVAL: it is not READY (it has an operation), nothing was called. */
+ * DPT_EINVAL: the communicator is not READY (it has an operation); the library was not called. */
 DPT_MUST_USE enum dpt_status dpt_nccl_launch(struct dpt_nccl *nccl, int comm,
                                              const struct dpt_nccl_op *op, struct dpt_err *err);
 

@@ -1,4 +1,4 @@
-/* Inside of the machine of NCCL communicators, for nccl_machine.c and nccl_stop.c. */
+/* The inside of the machine of NCCL communicators, for nccl_machine.c and nccl_stop.c. */
 #ifndef DPT_WORKER_COMM_NCCL_MACHINE_STATE_H
 #define DPT_WORKER_COMM_NCCL_MACHINE_STATE_H
 
@@ -11,11 +11,11 @@ enum nccl_phase { PHASE_WORKING, PHASE_CLOSING, PHASE_REVOKING, PHASE_FREEING };
 
 struct nccl_comm {
     enum dpt_nccl_state state;
-    struct dpt_nccl_place place; /* of its handle; written by the library until it is READY */
+    struct dpt_nccl_place place; /* of the handle; the library writes it until READY */
     struct dpt_nccl_stream *stream;
-    int parent;       /* CREATING by split or shrink: of whom; else -1 */
-    bool has_child;   /* parent of a creation: only async_error and abort are legal */
-    int64_t until_ms; /* CREATING, DRAINING */
+    int parent;       /* CREATING by split or shrink: index of the parent; else -1 */
+    bool has_child;   /* it is the parent of a creation: only async_error and abort are legal */
+    int64_t until_ms; /* deadline of CREATING and DRAINING */
 };
 
 struct dpt_nccl {
@@ -26,8 +26,8 @@ struct dpt_nccl {
     pthread_t owner;
     enum nccl_phase phase;
     int keep;               /* the communicator that stays REVOKED after the stop; -1: none */
-    int64_t phase_until_ms; /* CLOSING, REVOKING */
-    int64_t stop_until_ms;  /* of REVOKING and FREEING together */
+    int64_t phase_until_ms; /* deadline of CLOSING and REVOKING */
+    int64_t stop_until_ms;  /* deadline of REVOKING and FREEING together */
     struct dpt_err failure; /* the first; DPT_OK: none */
     struct nccl_comm comms[DPT_NCCL_COMMS_MAX];
 };
@@ -37,7 +37,7 @@ static inline void dpt_nccl_assert_owner(const struct dpt_nccl *n)
     DPT_ASSERT(pthread_equal(pthread_self(), n->owner));
 }
 
-/* NULL: there is none, or not yet. */
+/* NULL: the communicator has no handle, or not yet. */
 static inline struct dpt_nccl_handle *dpt_nccl_handle_of(const struct nccl_comm *c)
 {
     return atomic_load(&c->place.handle);
@@ -48,13 +48,13 @@ static inline int dpt_nccl_index(const struct dpt_nccl *n, const struct nccl_com
     return (int)(c - n->comms);
 }
 
-/* The library has accepted the call: it has succeeded, or has begun. */
+/* The library has accepted the call: the call has succeeded, or has begun. */
 static inline bool dpt_nccl_accepted(enum dpt_nccl_result result)
 {
     return result == DPT_NCCL_OK || result == DPT_NCCL_INPROGRESS;
 }
 
-/* Under the guard like every call: a driver can hang in any call. */
+/* This call is under the guard, as every call is, because a driver can hang in any call. */
 static inline enum dpt_nccl_result dpt_nccl_query_error(struct dpt_nccl *n,
                                                         struct dpt_nccl_handle *handle)
 {
@@ -73,14 +73,14 @@ static inline enum dpt_nccl_result dpt_nccl_query_stream(struct dpt_nccl *n,
     return result;
 }
 
-/* nccl_stop.c: frees the communicator (destroy when FINALIZED, else abort); the call must return
- * before until_ms; DRAINING follows. */
+/* nccl_stop.c: frees the communicator (destroy if FINALIZED, else abort) and makes it DRAINING. If
+ * the library's call does not return before until_ms, the process is lost. */
 void dpt_nccl_free_comm(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_ms);
-/* Destroys the idle stream; FREE follows. */
+/* Destroys the idle stream of a communicator and makes the communicator FREE. */
 void dpt_nccl_drop_stream(struct dpt_nccl *n, struct nccl_comm *c);
-/* DRAINING: FREE when the stream is idle. */
+/* Makes a DRAINING communicator FREE if its stream is idle. */
 void dpt_nccl_drain(struct dpt_nccl *n, struct nccl_comm *c);
-/* A step while closing or stopping. */
+/* dpt_nccl_step during a close or a stop. */
 enum dpt_status dpt_nccl_step_end(struct dpt_nccl *n);
 
 #endif

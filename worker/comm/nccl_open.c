@@ -4,10 +4,11 @@
  *     │           └ a rank failed: stop, free   ┐
  *     └─ nothing to shrink ─────────────────────┴► id ──► init ──► splits ──► verdicts ──► open
  *
- * A peer's death ends it as soon as the control shows the death, else the machine's deadline does.
- * A rank that fails sends its verdict, and so does a rank that receives a failed one. A rank frees
- * its communicators only after all verdicts: NCCL's abort may wait for other ranks of the host, and
- * it makes their calls fail, which must not count as their fault. */
+ * A peer's death ends the creation as soon as the control shows the death; at the latest the
+ * machine's deadline ends it. A rank that fails sends its verdict. A rank that receives a failed
+ * verdict sends its own, too. A rank frees its communicators only after all verdicts: NCCL's abort
+ * may wait for other ranks of the host, and it makes the calls of these ranks fail. Such a failure
+ * must not count as their fault. */
 #include "worker/comm/nccl_comm_state.h"
 
 #include "base/log.h"
@@ -68,8 +69,9 @@ static int first_rank_with(const struct dpt_nccl_comm *c, enum verdict verdict)
     return -1;
 }
 
-/* The rank to blame by the verdicts received so far; -1: none. The blamed rank is lost with its
- * state, and one rank's failure can make others fail, so only one rank is blamed at a time. */
+/* The rank to blame according to the verdicts received so far; -1: none. The blamed rank is lost
+ * together with its state, and the failure of one rank can make others fail. So only one rank is
+ * blamed at a time. */
 static int rank_to_blame(const struct dpt_nccl_comm *c)
 {
     static const enum verdict worst_first[] = {VERDICT_FAULT, VERDICT_CAUGHT, VERDICT_GAVE_UP};
@@ -102,7 +104,8 @@ static enum dpt_status wait_created(struct dpt_nccl_comm *c, struct dpt_err *err
     }
 }
 
-/* The world's communicator is under way. Then one split after another: each uses it. */
+/* Waits for the world's communicator, whose creation has begun. Then creates the splits one after
+ * another, because each split uses the world's communicator. */
 static enum dpt_status finish_world(struct dpt_nccl_comm *c, const struct dpt_nccl_comm_spec *spec,
                                     struct dpt_err *err)
 {
@@ -231,8 +234,9 @@ static enum verdict verdict_of(enum dpt_status status)
     }
 }
 
-/* After this rank's attempt with `status`. DPT_OK with *ret_all: all ranks succeeded; DPT_OK
- * without: *failure has the reason. Else the control failed or was aborted. */
+/* To be called after this rank's attempt, which ended with `status`. DPT_OK and *ret_all is true:
+ * all ranks succeeded. DPT_OK and *ret_all is false: *failure has the reason. Other errors: the
+ * control failed or was aborted. */
 static enum dpt_status exchange_verdicts(struct dpt_nccl_comm *c, enum dpt_status status,
                                          bool *ret_all, struct dpt_err *failure)
 {
@@ -279,7 +283,7 @@ static enum dpt_status build_communicators(struct dpt_nccl_comm *c,
         }
         dpt_nccl_plan_world(c->offers, size, false, &c->world);
     }
-    dpt_nccl_comm_stop(c, -1); /* the kept communicator, or the remains of a shrink */
+    dpt_nccl_comm_stop(c, -1); /* frees the kept communicator, or what a failed shrink left */
     DPT_TRY(exchange_id(c, spec, id, err));
     DPT_TRY(post_verdict_receives(c, err));
     enum dpt_status status = create_new_world(c, spec, id, &failure);

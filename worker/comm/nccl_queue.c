@@ -54,7 +54,7 @@ static enum dpt_status check_pieces(const struct dpt_nccl_comm *c, const struct 
     return DPT_OK;
 }
 
-/* Launches the next operation of the group, if none is running there. */
+/* Launches the next operation of the group unless one is running. */
 static enum dpt_status start_next(struct dpt_nccl_comm *c, int group, struct dpt_err *err)
 {
     struct nccl_group *g = &c->groups[group];

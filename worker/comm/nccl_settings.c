@@ -5,7 +5,7 @@
 
 static const struct {
     const char *name, *why;
-    bool any; /* any value; else one that is not 0 */
+    bool any; /* any value is refused; else every value except 0 */
 } settings[] = {
     {"NCCL_COMM_BLOCKING", "communicators could not be aborted", false},
     {"NCCL_LAUNCH_ORDER_IMPLICIT", "operations of different groups would wait for each other",

@@ -1,4 +1,5 @@
-/* The ends of NCCL communicators (nccl_machine.h): orderly, or all revoked, then aborted. */
+/* The two ways to end NCCL communicators (nccl_machine.h): an orderly close; or a stop, which
+ * revokes all communicators and then aborts them. */
 #include "base/log.h"
 #include "worker/comm/nccl_machine_state.h"
 
@@ -32,7 +33,7 @@ void dpt_nccl_free_comm(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_m
         const enum dpt_nccl_result result =
             destroy ? n->calls->destroy(n->ctx, handle) : n->calls->abort(n->ctx, handle);
         dpt_nccl_guard_leave(n->guard);
-        if (result != DPT_NCCL_OK) /* it is freed nevertheless */
+        if (result != DPT_NCCL_OK) /* the handle is freed anyway */
             dpt_log(DPT_LOG_DEBUG, "the end of a communicator of the GPU: %s",
                     n->calls->last_error(n->ctx, NULL));
     }
@@ -61,13 +62,15 @@ void dpt_nccl_drain(struct dpt_nccl *n, struct nccl_comm *c)
             dpt_nccl_guard_lost(n->guard, "a kernel of an aborted communicator");
         return;
     }
-    /* After an error of the device nothing runs there, and its next use reports the error. */
+    /* After an error of the device nothing runs on it, and the next use of the device reports the
+     * error. */
     dpt_nccl_drop_stream(n, c);
 }
 
 /* The stop. */
 
-/* Not while LAUNCHING: NCCL's revoke does not end that work, its abort does. */
+/* A LAUNCHING communicator is not revoked: NCCL's revoke does not end its work, NCCL's abort
+ * does. */
 static bool may_revoke(const struct dpt_nccl *n, const struct nccl_comm *c)
 {
     return n->calls->revoke != NULL && !c->has_child &&
@@ -117,7 +120,7 @@ static void step_revoking(struct dpt_nccl *n)
         if (result == DPT_NCCL_OK && device == DPT_NCCL_OK)
             c->state = DPT_NCCL_REVOKED;
         else if (late || !dpt_nccl_accepted(result) || !dpt_nccl_accepted(device))
-            c->state = DPT_NCCL_RUNNING; /* not brought to rest: only abort is left */
+            c->state = DPT_NCCL_RUNNING; /* it did not come to rest, so abort must end it */
     }
     if (!any_in_state(n, DPT_NCCL_REVOKING))
         n->phase = PHASE_FREEING;
@@ -128,9 +131,9 @@ static bool is_kept(const struct dpt_nccl *n, const struct nccl_comm *c)
     return c->state == DPT_NCCL_REVOKED && !c->has_child && dpt_nccl_index(n, c) == n->keep;
 }
 
-/* The order of freeing. Busy ones first, so that an end that waits for them does not hang. Parents
- * of a creation before the child: the parent's abort ends the creation, and only then is it known
- * whether the child has a handle. */
+/* The order of freeing. Busy communicators come first, because the end of another communicator may
+ * wait for them. The parent of a creation comes before the child: the parent's abort ends the
+ * creation, and only then is it known whether the child has a handle. */
 enum turn { TURN_BUSY, TURN_AT_REST, TURN_CHILDREN, TURN_COUNT };
 
 static enum turn freeing_turn_of(const struct nccl_comm *c)

@@ -51,7 +51,7 @@ static void drain_wake(struct dpt_comm *comm)
     const ssize_t n = read(comm->wake_fd, &count, sizeof count);
     DPT_ASSERT(n == (ssize_t)sizeof count || errno == EAGAIN);
     for (int i = 0; comm->listener->network != NULL && i < comm->n_links; i++)
-        comm->links[i]->dirty = comm->dirty = true; /* its wake means any link */
+        comm->links[i]->dirty = comm->dirty = true; /* its wake may concern any link */
 }
 
 static bool has_mail(struct dpt_link *link)
@@ -81,7 +81,7 @@ static bool may_spin(const struct dpt_comm *comm)
         return false;
     for (int i = 0; i < comm->n_links; i++)
         if (comm->links[i]->ops->has_mail == NULL)
-            return false; /* only its socket reports messages */
+            return false; /* this link's messages arrive only through its socket */
     return comm->n_links > 0;
 }
 
@@ -119,13 +119,13 @@ static int wait_epoll(int epoll_fd, struct epoll_event *events, int64_t wait_ns)
     return ready > 0 ? epoll_wait(epoll_fd, events, EVENTS_MAX, 0) : ready;
 }
 
-/* Waits for descriptors at most wait_ns (-1: for ever), marks the links that are ready. */
+/* Waits for descriptors for at most wait_ns (-1: no limit) and marks the links that are ready. */
 static enum dpt_status wait_events(struct dpt_comm *comm, int64_t wait_ns, struct dpt_err *err)
 {
     struct epoll_event events[EVENTS_MAX];
     if (wait_ns != 0) {
         tell_links_of_rest(comm, true);
-        if (any_mail(comm)) /* it came before the peers could see that this side sleeps */
+        if (any_mail(comm)) /* sent before the peer could see that this rank sleeps */
             wait_ns = 0;
     }
     const int n = wait_epoll(comm->epoll_fd, events, wait_ns);
@@ -169,7 +169,7 @@ enum dpt_status dpt_comm_check_deadlines(struct dpt_comm *comm, int64_t now, int
     return DPT_OK;
 }
 
-/* Nanoseconds to the earlier of the two; -1: there is none. */
+/* Nanoseconds until the earlier of `end_ns` and `deadline_ms`; -1: there is neither. */
 static int64_t wait_until(int64_t now_ns, int64_t end_ns, int64_t deadline_ms)
 {
     const int64_t deadline_ns = deadline_ms == INT64_MAX ? INT64_MAX : deadline_ms * NS_A_MS;
@@ -179,7 +179,7 @@ static int64_t wait_until(int64_t now_ns, int64_t end_ns, int64_t deadline_ms)
     return until < now_ns ? 0 : until - now_ns;
 }
 
-/* The goal of a poll. Errors, its deadline and dpt_comm_wake end it earlier. */
+/* The goal of a poll. Errors, the end of the wait time and dpt_comm_wake end the poll earlier. */
 enum until { UNTIL_DONE, UNTIL_RECEIVED, UNTIL_ANY, UNTIL_WOKEN };
 
 static bool poll_goal_reached(const struct dpt_comm *comm, const struct dpt_comm_op *op,
@@ -203,8 +203,8 @@ static enum dpt_status poll_until(struct dpt_comm *comm, struct dpt_comm_op *op,
 {
     int64_t now = dpt_now_ns();
     const int64_t end = wait_ns < 0 ? INT64_MAX : now + wait_ns;
-    /* Nothing moved here while the owner did not poll, so its pause restarts the clocks of begun
-       transfers. */
+    /* While the owner did not poll, nothing could move. So after a long pause the deadlines of
+       begun transfers count from now. */
     if (now / NS_A_MS - comm->last_poll_ms > comm->timeout_ms / 4)
         comm->polling_since_ms = now / NS_A_MS;
     for (bool looked = false;; looked = true) {

@@ -111,7 +111,7 @@ enum dpt_status dpt_comm_exchange(struct dpt_comm *comm, struct dpt_comm_xfer *x
     return DPT_OK;
 }
 
-/* The next poll returns a failure. */
+/* Keeps a failure, which the next poll returns. */
 static void send_now_keeping_failure(struct dpt_comm *comm)
 {
     struct dpt_err failure;
@@ -124,7 +124,7 @@ void dpt_comm_op_free(struct dpt_comm *comm, struct dpt_comm_op **op_p)
     struct dpt_comm_op *op = *op_p;
     *op_p = NULL;
     if (op == NULL || comm->failure.status != DPT_OK)
-        return; /* after a failure nothing moves any more, and destroy ends all */
+        return; /* after a failure nothing moves any more, and destroy frees the op */
     DPT_ASSERT(op->used && !op->freed);
     DPT_ASSERT(op->recvs_left == 0 || atomic_load(&comm->abort_asked));
     while (op->lends != NULL) {
@@ -152,7 +152,7 @@ void dpt_comm_withdraw(struct dpt_comm *comm, struct dpt_comm_mem *mem)
     }
     mem->withdrawn = true;
     if (comm->failure.status != DPT_OK)
-        return; /* destroy is all that follows */
+        return; /* only destroy follows */
     for (int i = 0; i < comm->n_links; i++)
         if (comm->links[i]->ops->withdraw != NULL) {
             comm->links[i]->ops->withdraw(comm->links[i], mem->region);
@@ -184,7 +184,7 @@ enum dpt_status dpt_comm_write_begin(struct dpt_comm *comm, const struct dpt_com
     if (!shut)
         return DPT_OK;
     dpt_comm_write_end(comm);
-    enum dpt_status status; /* a peer that shuts its memory leaves, and the poll fails */
+    enum dpt_status status; /* the peer that shut its memory is leaving, so the poll fails */
     do
         status = dpt_comm_poll_woken(comm, -1, err);
     while (status == DPT_INPROGRESS);

@@ -1,24 +1,25 @@
 /* The link to a peer of the same host (comm.h).
  *
- * Both ranks hold one end of a Unix SOCK_SEQPACKET connection. After the handshake each passes its
- * registered memory over it (REGION with the memfd, then READY with its message box) and maps the
- * peer's read-only. A send is an OFFER of an address in the sender's memory. The receiver copies
- * from there, or lends it to its caller, and sends DONE when it reads no more. A small send's bytes
- * are in the message (SMALL).
+ * Each rank holds one end of a Unix SOCK_SEQPACKET connection. After the handshake each rank passes
+ * its registered memory over the connection (REGION with the memfd, then READY with its message
+ * box) and maps the peer's memory read-only. A send is an OFFER of an address in the sender's
+ * memory. The receiver copies the bytes from there, or lends them to its caller. It sends DONE when
+ * it needs the bytes no more. A small send has its bytes in the message (SMALL).
  *
- * A rank writes into a peer's memory in one case only: the peer offers an address in open memory to
- * be written (OFFER_OPEN). The borrower may write there until it sends DONE. This saves the copy of
- * a sum back into the owner's cache. An owner that gives up takes such memory back first (`shut`):
- * it waits some microseconds for a writer to finish, and leaves the old pages to a writer that has
- * stopped (dpt_comm_mem_exchange).
+ * A rank writes into a peer's memory in one case only: the peer offers an address in open memory
+ * (OFFER_OPEN). The borrower may write there until it sends DONE. This saves the copy of a sum back
+ * into the owner's cache. An owner that gives up first takes its open memory back (`shut`). It
+ * waits some microseconds for a writer to finish. If the writer has stopped, the owner leaves the
+ * old pages to it and takes new ones (dpt_comm_mem_exchange).
  *
- * From READY on messages use the boxes (box.h), without a system call while both ranks are awake.
- * The socket then only wakes a sleeping peer (BELL), carries the goodbye (BYE), and shows a death
- * by EOF. Messages that the peer put into its box before its end are read first.
+ * After READY, messages go through the boxes (box.h), without a system call while both ranks are
+ * awake. The socket then only wakes a sleeping peer (BELL), carries the goodbye (BYE), and shows a
+ * death by EOF. This rank reads all messages in the peer's box before it acts on the goodbye or the
+ * EOF.
  *
  * The receiver keeps offers without a posted receive in a ring of WINDOW entries. The sender holds
- * one credit per free entry; every message returns credits. So a sender that is ahead waits in its
- * own queue, and DONE and credits never wait behind offers. */
+ * one credit per free entry, and every message returns credits. So the sends of a fast sender wait
+ * in its own queue, and DONE and credits never wait behind offers. */
 #include "worker/comm/shm.h"
 
 #include "base/clock.h"
@@ -36,7 +37,7 @@ static struct shm_link *shm_of(struct dpt_link *link)
     return (struct shm_link *)link;
 }
 
-/* Puts one message into the box, with all credits to return. */
+/* Puts one message into the box. The message returns all credits that this rank owes. */
 static bool put_message(struct shm_link *shm, struct box_message message, const void *payload)
 {
     message.credits = (uint16_t)shm->owed;
@@ -109,7 +110,7 @@ static void ring_bell(struct shm_link *shm)
 
 static enum dpt_status shm_send(struct dpt_link *link, struct dpt_err *err)
 {
-    (void)err; /* receiving reports a broken connection, after the messages before its EOF */
+    (void)err; /* shm_receive reports a broken connection, after the messages before its EOF */
     struct shm_link *shm = shm_of(link);
     shm->blocked = shm->box_full = false;
     if (!shm->broken && !link->bye && dpt_shm_pass_regions(shm) && shm->peer_ready) {
@@ -258,7 +259,8 @@ static enum dpt_status shm_receive(struct dpt_link *link, struct dpt_err *err)
 {
     struct shm_link *shm = shm_of(link);
     bool eof = false;
-    /* The socket first: its goodbye or EOF was sent after all messages in the box. */
+    /* The socket is read before the box: all messages that precede its goodbye or EOF are then in
+     * the box. */
     if (link->readable || !shm->peer_ready)
         DPT_TRY(dpt_shm_read_socket(shm, &eof, err));
     DPT_TRY(read_box(shm, err));
@@ -303,7 +305,7 @@ static void shm_write_end(struct dpt_link *link)
     dpt_box_write_end(&shm_of(link)->box);
 }
 
-/* A process with a closed connection has ended all its threads, or has left this communicator. */
+/* True: all threads of the peer's process have ended, or the peer has left this communicator. */
 static bool has_closed(const struct dpt_link *link)
 {
     struct pollfd fd = {.fd = link->fd};
@@ -338,7 +340,7 @@ static void shm_destroy(struct dpt_link *link, enum link_goodbye goodbye, int su
         const struct box_message bye = {.type = MESSAGE_BYE,
                                         .record = dpt_link_suspect_code(suspect),
                                         .region = goodbye == GOODBYE_FAILED};
-        (void)dpt_shm_send_packet(shm, bye, -1); /* without it the EOF says enough */
+        (void)dpt_shm_send_packet(shm, bye, -1); /* if it cannot be sent, the EOF is enough */
     }
     close(link->fd);
     dpt_box_destroy(&shm->box);

@@ -107,7 +107,7 @@ out:
     return status == DPT_OK ? status : dpt_link_broken(&shm->link, status, err, why);
 }
 
-/* The peer has passed all regions, and its box last; consumes fd. */
+/* Takes READY: the peer has passed all regions and, as `fd`, its box. Consumes fd. */
 static enum dpt_status take_ready(struct shm_link *shm, int fd, struct dpt_err *err)
 {
     struct dpt_err why;
@@ -120,7 +120,7 @@ static enum dpt_status take_ready(struct shm_link *shm, int fd, struct dpt_err *
     return DPT_OK;
 }
 
-/* A packet of the socket; consumes fd. */
+/* Takes a packet of the socket. Consumes fd. */
 static enum dpt_status take_packet(struct shm_link *shm, const uint8_t *packet, size_t bytes,
                                    int fd, struct dpt_err *err)
 {
@@ -156,8 +156,8 @@ static enum dpt_status take_packet(struct shm_link *shm, const uint8_t *packet, 
     }
 }
 
-/* One packet and its descriptor (-1: none). The kernel drops descriptors beyond the control buffer.
- */
+/* Receives one packet and its descriptor (-1: none). The kernel drops descriptors beyond the
+ * control buffer. */
 static ssize_t receive_packet(struct shm_link *shm, uint8_t *packet, size_t bytes_max, int *ret_fd)
 {
     union {
@@ -166,7 +166,7 @@ static ssize_t receive_packet(struct shm_link *shm, uint8_t *packet, size_t byte
     } control;
     struct iovec iov = {packet, bytes_max};
     struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (!shm->peer_ready) { /* descriptors are expected only then */
+    if (!shm->peer_ready) { /* the peer passes descriptors only before READY */
         msg.msg_control = control.bytes;
         msg.msg_controllen = sizeof control.bytes;
     }
@@ -174,7 +174,7 @@ static ssize_t receive_packet(struct shm_link *shm, uint8_t *packet, size_t byte
     do
         n = recvmsg(shm->link.fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     while (n < 0 &&
-           (errno == EINTR || errno == ECONNRESET)); /* a reset is told once; EOF follows */
+           (errno == EINTR || errno == ECONNRESET)); /* a reset is reported once; then comes EOF */
     *ret_fd = -1;
     if (n < 0)
         return n;

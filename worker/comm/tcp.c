@@ -1,20 +1,20 @@
 /* The link to a peer of another host (comm.h): one TCP connection, on which each direction is a
  * sequence of frames, a header of 16 bytes and the payload.
  *
- * The receiver reads one header ahead and leaves a payload without a posted receive in the socket,
+ * The receiver reads one header ahead. It leaves a payload without a posted receive in the socket,
  * so TCP's window stops a sender that is ahead. A payload goes from the socket into the caller's
- * memory without another copy. A send is done when the kernel has taken all of it. While a payload
- * waits in the socket and the connection has ended, the link checks for a goodbye as the last
- * frame: with it, the waiting frames may still be read; without it, the peer is dead.
+ * memory without another copy. A send is done when the kernel has taken all of it. If the
+ * connection has ended while a payload waits in the socket, the link looks for a goodbye as the
+ * last frame. With a goodbye, the waiting frames may still be read. Without it, the peer is dead.
  *
- * A rank that gives up sends a BYE frame; inside another frame it can only reset the connection. A
- * killed process closes its connections, or resets those with unread data. So an end without BYE is
- * a death, and a reset is either. After a reset the other links have COMM_DOUBT_MS to show which
- * rank failed, before this peer is named.
+ * A rank that gives up sends a BYE frame, or resets the connection if it is inside another frame.
+ * When a process is killed, the kernel closes its connections, or resets those with unread data. So
+ * an end without BYE is a death, and a reset may be a death or a rank that gave up. After a reset
+ * the other links have COMM_DOUBT_MS to show which rank failed, before this peer is named.
  *
  * A receive that has begun must keep moving (deadline_ms). A send has no deadline, because its peer
- * may compute for any time before it posts the receive. The membership detects the loss of the
- * peer's machine. */
+ * may compute for any time before it posts the receive. The rendezvous server detects the loss of
+ * the peer's machine. */
 #include "worker/comm/comm_state.h"
 
 #include "base/clock.h"
@@ -38,25 +38,25 @@ enum {
     READS_MAX = 64,
     READ_BYTES_MAX = 4 << 20,
     PASSED_BYTES = 16 << 10, /* buffer for unread bytes that are skipped */
-    PASSED_MAX = 1000        /* uses of it in one call: far more than a socket buffers */
+    PASSED_MAX = 1000        /* buffers skipped in one call: far more than a socket holds */
 };
 
 enum frame_type {
-    FRAME_DATA = 0x4450, /* number: counts the direction's frames; bytes: of the payload */
-    FRAME_BYE            /* number: suspect + 1; bytes: 1 if the peer failed */
+    FRAME_DATA = 0x4450, /* number: of the frame in its direction; bytes: of the payload */
+    FRAME_BYE            /* number: suspect + 1; bytes: 1 if the sender failed */
 };
 
 struct tcp_link {
     struct dpt_link link;       /* first */
     uint8_t head[HEADER_BYTES]; /* of the frame being received */
     size_t head_got;
-    bool in_frame;        /* its header is complete */
-    uint64_t frame_bytes; /* of its payload */
+    bool in_frame;        /* the frame's header is complete */
+    uint64_t frame_bytes; /* of the frame's payload */
     uint32_t frames_sent, frames_received;
     int64_t moved_ms; /* when the begun receive last moved */
     bool active;      /* a receive has begun */
-    int64_t doubt_ms; /* since when the link is doubtful */
-    bool blocked;     /* the socket took no more */
+    int64_t doubt_ms; /* when the link became doubtful */
+    bool blocked;     /* the socket had no room for the last send */
     bool half_closed; /* the peer has closed; earlier frames are still being read */
     int broken_errno; /* of a send that failed; 0: none */
 };
@@ -82,7 +82,7 @@ static size_t gather_unsent(struct tcp_link *tcp, struct iovec iov[2 * GATHER_MA
     size_t n = 0;
     struct dpt_rec *rec = tcp->link.sends.first;
     for (int i = 0; i < GATHER_MAX && rec != NULL; i++, rec = rec->next) {
-        if (rec->state == REC_QUEUED) { /* not framed yet */
+        if (rec->state == REC_QUEUED) { /* it has no header yet */
             encode_header(rec->head, FRAME_DATA, tcp->frames_sent++, rec->bytes);
             rec->state = REC_OFFERED;
         }
@@ -94,7 +94,7 @@ static size_t gather_unsent(struct tcp_link *tcp, struct iovec iov[2 * GATHER_MA
     return n;
 }
 
-/* Notes that `sent` more bytes have gone. */
+/* Notes that the socket has taken `sent` more bytes. */
 static void advance_sends(struct tcp_link *tcp, size_t sent)
 {
     for (struct dpt_rec *rec; (rec = tcp->link.sends.first) != NULL;) {
@@ -136,7 +136,7 @@ static void send_queued(struct tcp_link *tcp)
 
 static enum dpt_status tcp_send(struct dpt_link *link, struct dpt_err *err)
 {
-    (void)err; /* receiving reports a broken connection, after the frames before its end */
+    (void)err; /* tcp_receive reports a broken connection, after the frames before its end */
     struct tcp_link *tcp = tcp_of(link);
     tcp->blocked = false;
     if (tcp->broken_errno == 0 && !link->bye && !link->doubtful)
@@ -188,8 +188,8 @@ static void finish_receive(struct tcp_link *tcp)
     dpt_rec_free(rec);
 }
 
-/* One read: the rest of the payload (when a frame is open) and of the next header. Returns the
- * result of readv. */
+/* Reads once: the rest of the payload if a frame is open, and the rest of the next header. Returns
+ * the result of readv. */
 static ssize_t read_some(struct tcp_link *tcp)
 {
     struct iovec iov[2];
@@ -220,8 +220,8 @@ static ssize_t read_some(struct tcp_link *tcp)
     return n;
 }
 
-/* True when the frame that has begun waits for a receive to be posted; fails when the posted one
- * does not fit. */
+/* *ret_waits: the frame that has begun waits for a posted receive. Fails if the posted receive has
+ * another size. */
 static enum dpt_status check_frame(struct tcp_link *tcp, bool *ret_waits, struct dpt_err *err)
 {
     const struct dpt_rec *rec = tcp->link.recvs.first;
@@ -376,7 +376,8 @@ static const struct dpt_link_ops tcp_ops = {
     .destroy = tcp_destroy,
 };
 
-/* Keepalive detects the loss of an idle peer's machine; the membership is faster. */
+/* Keepalive detects the loss of an idle peer's machine; the rendezvous server detects it
+ * earlier. */
 static int set_options(int fd, int timeout_ms)
 {
     const int on = 1, probes = 3;
