@@ -1,4 +1,4 @@
-/* Answers a process that is not a member of the run, or takes it in. */
+/* Answers a process that is not a member of the run, or admits the process as a node. */
 #include "rendezvous/core/join.h"
 
 #include "rendezvous/core/rules.h"
@@ -11,7 +11,8 @@ static void answer_with_text(const struct inquiry *from, Dpt__ServerPhase phase,
 
 /* ---- ends ---- */
 
-/* A run of this name and this server has ended and was forgotten; another one may have its name. */
+/* Answers a process of a run that ended on this server and was forgotten. `newer`: the run that has
+ * the name now; NULL: none. */
 static bool answer_forgotten_end(const struct inquiry *from, const struct run *newer)
 {
     const Dpt__Stamp *stamp = from->message->stamp;
@@ -36,8 +37,8 @@ static void answer_ended_run(const struct inquiry *from, const struct run *run)
     dpt_rdzv_answer_outsider(from, &answer);
 }
 
-/* The run has ended. A process with another config belongs to the next run of the name and waits
- * until this one is forgotten. */
+/* Answers a process after the run has ended. A process with another config belongs to the next run
+ * of this name: it waits until the server has forgotten the ended run. */
 static void answer_after_end(const struct inquiry *from, const struct run *run)
 {
     struct refusal refusal;
@@ -50,7 +51,8 @@ static void answer_after_end(const struct inquiry *from, const struct run *run)
 
 /* ---- removed incarnations ---- */
 
-/* A message that was sent before the node was removed; a later one shows that the node lives. */
+/* True: the message was sent before the server removed the node. A later message shows that the
+ * node still lives. */
 static bool is_stale(const struct departed *departed, const Dpt__AgentState *message)
 {
     return departed != NULL && departed->cut_off &&
@@ -58,7 +60,8 @@ static bool is_stale(const struct departed *departed, const Dpt__AgentState *mes
            message->counter <= departed->counter_seen;
 }
 
-/* Answers an incarnation that was a member once and may not return. */
+/* Answers an incarnation that was once a member and may not return. False: there is no answer; the
+ * process may join. */
 static bool answer_removed_incarnation(const struct inquiry *from, const struct run *run,
                                        const struct node *former, const struct departed *departed)
 {
@@ -115,12 +118,13 @@ static struct node *join_run(const struct inquiry *from, struct run *run, struct
                            dpt_rdzv_is_own(former, from->message)
                                ? "it came back as a new incarnation"
                                : "another process trains as this node");
-        if (dpt_rdzv_has_ended(run)) { /* that loss has used up the restarts */
+        if (dpt_rdzv_has_ended(run)) { /* the loss of `former` has used up the restarts */
             answer_ended_run(from, run);
             return NULL;
         }
     }
-    /* It trains in a generation of an earlier server, which may be adopted when all are back. */
+    /* The process trains in a generation of an earlier server. This server may adopt the generation
+     * when all its nodes are back. */
     struct formation *formation = &run->formation;
     if (from->message->stamp->generation > 0 && formation->run_generation == 0 &&
         formation->adopt_until_ms < 0 &&
@@ -142,7 +146,7 @@ struct node *dpt_rdzv_admit(const struct inquiry *from, struct run **run_at, str
         answer_after_end(from, run);
         return NULL;
     }
-    /* It asks for the config, or has not noticed that it is no member. */
+    /* The process asks for the config, or has not noticed that it is not a member. */
     if (from->message->spec == NULL) {
         const struct answer answer = {
             .phase = DPT__SERVER_PHASE__SERVER_WAITING, .run = run, .with_spec = true};
@@ -162,8 +166,9 @@ struct node *dpt_rdzv_admit(const struct inquiry *from, struct run **run_at, str
     return node;
 }
 
-/* For a lease after the first return no plan is made, because each removed node may hold a part
- * that the others lack. A plan without this node has not run yet and is made again. */
+/* After the first node has returned, the server makes no plan for a lease, because each removed
+ * node may hold a part of the state that the other nodes lack. If a plan without this node exists,
+ * its generation has not run yet; the server makes a new plan. */
 void dpt_rdzv_node_returned(struct run *run, struct node *node)
 {
     const int64_t now_ms = run->core->now_ms;

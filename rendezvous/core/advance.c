@@ -8,7 +8,7 @@
 
 enum {
     TRANSITIONS_MAX = 8, /* in one step; a formation of ready ranks takes fewer */
-    FAREWELLS_MAX = 3    /* of a run that has waited for nodes for too long */
+    FAREWELLS_MAX = 3    /* tried by a run that has waited for nodes for too long */
 };
 
 static uint32_t count_ready_nodes(const struct run *run)
@@ -21,7 +21,7 @@ static uint32_t count_ready_nodes(const struct run *run)
 
 /* ---- WAITING, SETTLING ---- */
 
-/* A rank of an earlier server's newest generation no longer trains in it. */
+/* A rank of the newest generation of an earlier server no longer trains in that generation. */
 static bool has_adoptable_failed(const struct run *run)
 {
     const uint64_t generation = run->formation.generation_high;
@@ -34,8 +34,9 @@ static bool has_adoptable_failed(const struct run *run)
     return false;
 }
 
-/* The generation of an earlier server goes on when every rank of its plan is here and trains. A
- * number that this server has used, for this run or an earlier one of its name, is not adopted. */
+/* Adopts the generation of an earlier server if every rank of its plan is here and trains. A
+ * generation is not adopted if this server has used its number, for this run or for an earlier run
+ * of the same name. */
 static bool adopt_generation(struct run *run)
 {
     const struct formation *formation = &run->formation;
@@ -52,8 +53,8 @@ static bool adopt_generation(struct run *run)
            dpt_rdzv_adopt_plan(run, knows);
 }
 
-/* WAITING for nodes of an earlier server: if its generation cannot be adopted, a new one is formed,
- * at once when it has failed, else after a lease. */
+/* WAITING for nodes of an earlier server. If the generation of that server cannot be adopted, a new
+ * one is formed: at once if the old one has failed, else after a lease. */
 static void advance_adopting(struct run *run)
 {
     struct formation *formation = &run->formation;
@@ -67,7 +68,8 @@ static void advance_adopting(struct run *run)
     }
     if (!failed && run->core->now_ms < formation->adopt_until_ms)
         return;
-    /* A node that is not back may hold the newest state: no plan before its lease is over. */
+    /* A node that is not back yet may hold the newest state. So no plan is made before its lease is
+     * over. */
     formation->plan_after_ms = formation->adopt_until_ms;
     dpt_rdzv_prepare(run, PREPARE_HARD,
                      dpt_rdzv_cause(CAUSE_SERVER_RESTART, 0, "%s and the generation %s",
@@ -116,12 +118,12 @@ static void advance_waiting(struct run *run)
         dpt_rdzv_enter_phase(run, DPT_RDZV_SETTLING);
         return;
     }
-    /* A loss that took the run below its minimum stays the cause. */
+    /* If a loss took the run below its minimum of nodes, that loss stays the cause. */
     struct cause cause = formation->cause;
     if (cause.kind != CAUSE_RANK_LOST && cause.kind != CAUSE_NODE_LOST)
         cause = dpt_rdzv_cause(CAUSE_JOINED, 0, "enough nodes are here again");
     dpt_rdzv_prepare(run, PREPARE_HARD, cause);
-    formation->after_failure = false; /* the failure was before the wait */
+    formation->after_failure = false; /* the failure came before the wait, not just now */
 }
 
 static void advance_settling(struct run *run)
@@ -136,16 +138,16 @@ static void advance_settling(struct run *run)
 
 /* ---- PREPARING, PLANNED ---- */
 
-/* Every member, also a removed one, has finished. All must, because only the first writer knows
- * that the last checkpoint was committed. */
+/* Every place of the plan has finished, including the places of removed nodes. All places must
+ * finish, because only the first writer knows that the last checkpoint was committed. */
 static bool have_all_finished(const struct plan *plan)
 {
     return plan->world_size > 0 && plan->n_finished == plan->world_size;
 }
 
-/* Ranks that were asked have reported or died; at a step boundary also ranks that have become ready
- * since, which report at once and may take over from a node that leaves. A suspect node is waited
- * for only if it may hold the newest state. */
+/* Every rank that was asked has reported or died. A soft preparation also waits for ranks that
+ * became ready after PREPARE: they report at once, and may take over from a node that leaves. A
+ * suspect node is waited for only if it may hold the newest state. */
 static bool have_all_reported(const struct run *run)
 {
     struct rank_cursor at = {0};
@@ -221,7 +223,8 @@ static void advance_planned(struct run *run)
         return;
     }
     dpt_rdzv_update_redundancy(run);
-    progress->steps_done = run->plan.resume_step; /* this plan's cause has named the lost steps */
+    /* The cause of this plan has reported the lost steps. */
+    progress->steps_done = run->plan.resume_step;
     progress->stepped = false;
     progress->step_ms = dpt_rdzv_listened_ms(run);
     dpt_rdzv_enter_phase(run, DPT_RDZV_RUNNING);
@@ -335,7 +338,7 @@ static int64_t earlier_ms(int64_t due_ms, int64_t at_ms)
 int64_t dpt_rdzv_due_ms(struct run *run)
 {
     const struct formation *formation = &run->formation;
-    /* Conditions without an entry here are checked once a heartbeat. */
+    /* Conditions that have no deadline below are checked once per heartbeat. */
     int64_t due_ms = dpt_rdzv_silence_due_ms(run, run->core->now_ms + run->timing.heartbeat_ms);
     if (run->phase == DPT_RDZV_WAITING && run->spec.wait_ms > 0 && formation->waits_since_ms >= 0)
         due_ms = earlier_ms(due_ms, formation->waits_since_ms + run->spec.wait_ms);

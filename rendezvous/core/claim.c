@@ -1,10 +1,11 @@
-/* The right to join a run: a process of the run's user with its config, device and data joins under
- * a node id that is free or that belongs to the process. Nothing is changed here.
+/* The right to join a run. A process may join if it has the user, config, device and data of the
+ * run, and a node id that is free or belongs to the process. The functions of this file change
+ * nothing.
  *
  * A node id belongs to the processes that know the secret with which the node joined. The secret is
- * stored beside the node's logs, where a restarted worker finds it; the server sends it to no
- * process. When the node is removed, its id is free for a process with another secret, and removed
- * incarnations stay out only if they know their secret. */
+ * stored beside the node's logs, where a restarted worker finds it. The server sends it to no
+ * process. When a node is removed, a process with another secret may take its id. The ban on a
+ * removed incarnation holds for processes that know its secret. */
 #include "rendezvous/core/join.h"
 
 #include <stdio.h>
@@ -111,8 +112,8 @@ bool dpt_rdzv_differs(const struct run *run, const Dpt__AgentState *message, str
     return true;
 }
 
-/* The process may replace `former`: a later process of the same node; or a process that trains, so
- * that an earlier server gave it the id, if `former` takes part in no generation. */
+/* The process may replace `former` in two cases. It is a later process of the same node. Or it
+ * trains, so an earlier server gave it the id, and `former` takes part in no generation. */
 static bool may_replace(const struct node *former, const Dpt__AgentState *message)
 {
     return dpt_rdzv_is_own(former, message) ||

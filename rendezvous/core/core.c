@@ -44,16 +44,16 @@ void dpt_rdzv_destroy(struct dpt_rdzv **core)
 
 /* ---- time ---- */
 
-/* A time below 0 means none. */
+/* Moves a time. A time below 0 means that there is none. */
 static void shift_time(int64_t *at_ms, int64_t gap_ms)
 {
     if (*at_ms >= 0)
         *at_ms += gap_ms;
 }
 
-/* This process was suspended or starved: the silence of the nodes in that time proves nothing, so
- * every deadline of the server moves by it. leaving_ms does not move, because the agent measures
- * the time of a leaving node. */
+/* This process was suspended or starved for gap_ms. The silence of nodes during that time proves
+ * nothing, so every deadline of the server moves by gap_ms. leaving_ms does not move, because the
+ * agent measures the time of a leaving node. */
 static void shift_run_deadlines(struct run *run, int64_t gap_ms)
 {
     struct formation *formation = &run->formation;
@@ -85,7 +85,7 @@ static void advance_clock(struct dpt_rdzv *core, int64_t now_ms)
         core->hearing.heard_ms += gap_ms;
         shift_time(&core->hearing.outsiders_since_ms, gap_ms);
         shift_time(&core->hearing.outsider_ms, gap_ms);
-        core->start_ms += gap_ms; /* nodes of an earlier server get that time, too, to come back */
+        core->start_ms += gap_ms; /* gives nodes of an earlier server more time to come back */
     }
     for (size_t i = 0; i < core->n_runs; i++) {
         struct run *run = core->runs[i];
@@ -102,8 +102,8 @@ static void advance_clock(struct dpt_rdzv *core, int64_t now_ms)
 
 /* ---- runs that are over ---- */
 
-/* An ended run is forgotten when it has had no node for grace_ms, or forget_ms after its end;
- * another run when it has had no node for forget_ms. */
+/* True: the server forgets the run. It forgets an ended run that has had no node for grace_ms, or
+ * that ended forget_ms ago. It forgets any other run that has had no node for forget_ms. */
 static bool is_run_over(struct run *run)
 {
     const bool ended = dpt_rdzv_has_ended(run);
@@ -142,8 +142,8 @@ static void refuse_version(const struct inquiry *from)
     dpt_rdzv_answer_outsider(from, &answer);
 }
 
-/* A message is the whole state of its sender: it is taken only if it is newer than the last one of
- * the same (node, incarnation). */
+/* Takes a message, which is the whole state of its sender. The message is ignored unless it is
+ * newer than the last one of the same (node, incarnation). */
 static void take_node_message(struct run *run, struct node *node, const struct inquiry *from,
                               bool joins)
 {
@@ -161,7 +161,7 @@ static void handle_message(const struct inquiry *from)
 {
     struct dpt_rdzv *core = from->core;
     const Dpt__Stamp *stamp = from->message->stamp;
-    dpt_rdzv_heard_outsider(core); /* until the message is taken as a node's */
+    dpt_rdzv_heard_outsider(core); /* holds until the message proves to be from a node */
     if (from->message->version != DPT_PROTO_VERSION) {
         refuse_version(from);
         return;
@@ -180,7 +180,7 @@ static void handle_message(const struct inquiry *from)
     if (joins)
         node = dpt_rdzv_admit(from, &run, node);
     if (node != NULL && from->message->counter <= node->link.counter_seen)
-        return; /* repeated or overtaken */
+        return; /* a repeated message, or one that a later one overtook */
     if (node != NULL)
         take_node_message(run, node, from, joins);
     if (run != NULL)
@@ -245,7 +245,7 @@ enum dpt_status dpt_rdzv_step(struct dpt_rdzv *core, const struct dpt_rdzv_event
     handle_event(core, event);
     if (!core->out.no_memory)
         finish_step(core, ret);
-    core->random = NULL; /* the caller's */
+    core->random = NULL; /* it belongs to the caller */
     if (core->out.no_memory)
         return dpt_fail_nomem(err, "rendezvous server, %zu runs", core->n_runs);
     return DPT_OK;

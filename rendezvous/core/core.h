@@ -1,7 +1,7 @@
 /* The rendezvous server's decisions: a pure state machine over several runs. Events with the time
  * and randomness come in; messages, records and log lines come out. It owns no socket, clock,
- * thread or file, so the simulator (tests/sim) drives the same code as the server (as cowsql/raft's
- * raft_step).
+ * thread or file, so the simulator (tests/sim) drives the same code as the server. The form is that
+ * of raft_step in cowsql/raft.
  *
  *   phase      event                                               next phase
  *   WAITING    min_nodes are here, no generation was formed        SETTLING
@@ -35,14 +35,14 @@ struct dpt_rdzv;
 struct dpt_rdzv_options {
     uint64_t epoch; /* drawn anew (random, not 0) at each start of the server */
     int64_t now_ms;
-    bool fresh; /* no node can have known an earlier server: none is waited for */
+    bool fresh; /* no node can have known an earlier server, so the server waits for none */
 };
 
-/* The loop waits until a socket is readable or deadline_ms. It passes on every message and broken
- * connection that has arrived, then one TICK. Silence is judged at TICK only, so a server that was
- * suspended reads what has arrived first. An event later than the deadline by dpt_timing.gap_ms
- * moves every deadline by the delay. A TICK with `backlog`, as messages are still unread, judges no
- * silence. */
+/* The loop waits until a socket is readable or deadline_ms is reached. It passes every message and
+ * every broken connection that has arrived to the core, then one TICK. The core judges silence only
+ * at a TICK, so a server that was suspended first takes the messages that have arrived. An event
+ * that comes more than dpt_timing.gap_ms after the deadline moves every deadline by the delay. A
+ * TICK with `backlog` judges no silence, because messages are still unread. */
 enum dpt_rdzv_event_kind {
     DPT_RDZV_EVENT_TICK,
     DPT_RDZV_EVENT_MESSAGE, /* conn, message */
@@ -53,10 +53,11 @@ enum dpt_rdzv_event_kind {
 struct dpt_rdzv_event {
     enum dpt_rdzv_event_kind kind;
     int64_t now_ms; /* monotonic, never below the last event's */
-    uint64_t conn;  /* the loop's name for a connection, not 0 and never used again */
+    uint64_t conn;  /* the loop's number of a connection, not 0 and never used again */
     bool backlog;   /* TICK: messages that have arrived may still be unread */
     const Dpt__AgentState *message; /* as decoded by dpt_message_decode_agent_state; borrowed */
-    /* New and secret for each event; makes the nonces of its plans. */
+    /* Secret random bytes, new for each event. The nonces of the event's plans are made from
+     * them. */
     uint8_t random[DPT_PROTO_NONCE_BYTES];
 };
 
@@ -65,7 +66,7 @@ struct dpt_rdzv_send {
     const Dpt__ServerState *message;
 };
 
-/* A decision; a journal would make it durable before the sends of its step. */
+/* A decision. A journal would have to make it durable before the sends of its step. */
 enum dpt_rdzv_record_kind {
     DPT_RDZV_RECORD_RUN,        /* a run is known: `spec` */
     DPT_RDZV_RECORD_GENERATION, /* PREPARE(generation) begins: its number is never used again */
@@ -82,7 +83,7 @@ struct dpt_rdzv_record {
     const char *run;
     uint64_t generation;
     int64_t step;
-    const char *text; /* "" but for FAILED */
+    const char *text; /* "" except with FAILED */
     const Dpt__RunSpec *spec;
 };
 
@@ -93,11 +94,12 @@ struct dpt_rdzv_log_line {
     const char *text;
 };
 
-/* To be carried out in this order: records, sends, logs. Valid until the next step or destroy. */
+/* The caller carries out the records, then the sends, then the logs. Valid until the next step or
+ * destroy. */
 struct dpt_rdzv_output {
     const struct dpt_rdzv_record *records;
     size_t n_records;
-    const struct dpt_rdzv_send *sends; /* at most one a connection */
+    const struct dpt_rdzv_send *sends; /* at most one per connection */
     size_t n_sends;
     const struct dpt_rdzv_log_line *logs;
     size_t n_logs;

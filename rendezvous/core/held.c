@@ -1,11 +1,11 @@
 /* The newest whole state (docs/membership.md, "The plan"). The state of a step is the same in every
- * generation, so shards of that step count together whichever generation made them. */
+ * generation. So all shards of a step count together, whichever generations made them. */
 #include "rendezvous/core/queries.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { STEPS_TRIED_MAX = 64 }; /* different steps that are tested for a whole state */
+enum { STEPS_TRIED_MAX = 64 }; /* number of steps that are tested for a whole state */
 
 enum group dpt_rdzv_group_of(const struct node *node)
 {
@@ -33,14 +33,14 @@ static const struct rank *rank_with_outcome(const struct run *run, int64_t step)
     return NULL;
 }
 
-/* Given its outcome, the rank can apply the step after step_applied. */
+/* True: the rank can apply the step after step_applied when it gets the outcome of that step. */
 static bool keeps_gradient(const struct rank *rank, uint64_t state_generation)
 {
     return rank->step_applied >= 0 && rank->gradient &&
            !dpt_rdzv_pending_counts(rank, state_generation);
 }
 
-/* The rank has applied `step`, or can apply it because the outcome is known. */
+/* True: the rank has applied `step`, or can apply it because the outcome is known. */
 static bool is_at_step(const struct rank *rank, int64_t step, bool outcome_known,
                        uint64_t state_generation)
 {
@@ -57,7 +57,7 @@ struct holders {
     const struct run *run;
     const struct rank **ranks; /* (n) */
     size_t n;
-    struct dpt_shard *shards; /* room for those of all */
+    struct dpt_shard *shards; /* room for the shards of all ranks */
     struct resume newest;
 };
 
@@ -72,7 +72,7 @@ static int shards_at_step(const struct holders *holders, int64_t step)
     return n;
 }
 
-/* The highest step below `limit` that a rank holds, or can apply; -1: none. */
+/* The highest step below `limit` that a rank has applied or can apply; -1: none. */
 static int64_t next_lower_step(const struct holders *holders, int64_t limit)
 {
     int64_t best = -1;
@@ -107,8 +107,9 @@ static void find_whole_step(struct holders *holders)
     holders->newest.step = -1;
 }
 
-/* Pending shards of a generation that may never have run are complete and correct on each rank that
- * reports them. They count if they save steps that are lost otherwise. */
+/* Finds the newest whole state. A generation may have filled its pending shards and never have run.
+ * These shards are complete and correct on each rank that reports them. They count only if steps
+ * would be lost without them. */
 static void find_newest_step(struct holders *holders)
 {
     find_whole_step(holders);
@@ -123,7 +124,7 @@ static void find_newest_step(struct holders *holders)
         *holders = other;
 }
 
-/* Without memory there are none. */
+/* If memory is out, there are no holders. */
 static struct holders find_holders(const struct run *run, unsigned groups,
                                    const struct node *without)
 {
@@ -149,7 +150,8 @@ int64_t dpt_rdzv_step_held(const struct run *run, unsigned groups, const struct 
 
 /* ---- checkpoints ---- */
 
-/* The newest checkpoint that some rank has seen; a rank that looked before the commit has not. */
+/* The newest checkpoint that at least one rank has seen. A rank that looked before the commit has
+ * not seen it. */
 static int64_t newest_seen_checkpoint(const struct holders *holders)
 {
     int64_t newest = -1;
@@ -159,8 +161,8 @@ static int64_t newest_seen_checkpoint(const struct holders *holders)
     return newest;
 }
 
-/* The newest that can be loaded: of a sharded state every rank reads its own part, so all must see
- * it; a whole state needs one reader. */
+/* The newest checkpoint that can be loaded. If the state is sharded, every rank reads its own part,
+ * so all ranks must see the checkpoint. Otherwise one rank that sees it is enough. */
 static int64_t newest_loadable_checkpoint(const struct holders *holders)
 {
     int64_t newest = newest_seen_checkpoint(holders);
@@ -178,7 +180,7 @@ int64_t dpt_rdzv_step_unsaved(const struct run *run)
 
 /* ---- the choice ---- */
 
-/* The number of nodes of the groups with a rank that has quiesced. */
+/* The number of nodes of these groups that have a rank that has quiesced. */
 static uint32_t count_reported(const struct run *run, unsigned groups)
 {
     uint32_t n = 0;
@@ -267,8 +269,9 @@ void dpt_rdzv_print_loss(const struct run *run, const struct resume *resume,
 
 /* ---- redundancy ---- */
 
-/* The nodes other than that of place `i` hold a whole state. Replicas on nodes of different sizes
- * have different shards, so comparing shards is not enough. `shards` has room for all places. */
+/* True: the nodes of the plan, without the node of place `i`, hold a whole state. Replicas on nodes
+ * of different sizes have different shards, so comparing shards is not enough. `shards` has room
+ * for all places. */
 static bool is_held_elsewhere(const struct plan *plan, uint32_t i, struct dpt_shard *shards)
 {
     int n = 0;
@@ -287,7 +290,7 @@ static bool is_redundant(struct dpt_rdzv *core, const struct plan *plan)
     if (shards == NULL)
         return false;
     for (uint32_t i = 0; i < plan->world_size; i++) {
-        bool seen = false; /* one place of each node is enough */
+        bool seen = false; /* an earlier place of the same node was checked */
         for (uint32_t k = 0; k < i && !seen; k++)
             seen = plan->places[k].node == plan->places[i].node;
         if (!seen && !is_held_elsewhere(plan, i, shards))

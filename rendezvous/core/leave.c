@@ -1,4 +1,4 @@
-/* Save before leaving: a node leaves when another node or a checkpoint has its state.
+/* A node leaves only when another node or a checkpoint has its state.
  *
  *   others stay and train     the leaving node hands its part over (a guest of the plan, plan.c),
  *                             and stays until the generation without it runs
@@ -25,8 +25,8 @@ bool dpt_rdzv_farewell_is_due(const struct run *run)
     return step > 0 && step != run->progress.farewell_step;
 }
 
-/* If no node stays, the state before the step is saved in a farewell; but when the step has ended,
- * the ranks are busy saving the state after it. */
+/* If no node stays, a farewell saves the state before the step. But ranks that are busy have ended
+ * the step and are already saving the state after it, so the step is not stopped. */
 void dpt_rdzv_stop_step_for_leaving(struct run *run)
 {
     const struct node *due = NULL;
@@ -46,9 +46,9 @@ void dpt_rdzv_stop_step_for_leaving(struct run *run)
                                         due->id));
 }
 
-/* How long a leaving node without a place in force stays. WAITING: its shards may become a whole
- * state with those of nodes that return. PLANNED: a node that is lost before the generation runs
- * may be the only other holder of its part. */
+/* How long a leaving node stays if it has no place in a plan in force. WAITING: its shards and the
+ * shards of nodes that return may become a whole state. PLANNED: the only other holder of its part
+ * may be lost before the generation runs. */
 static int64_t release_after_ms(const struct run *run)
 {
     const bool useful =
@@ -57,8 +57,9 @@ static int64_t release_after_ms(const struct run *run)
     return useful ? run->timing.drain_ms * 3 / 4 : 0;
 }
 
-/* Processes died with steps that no checkpoint and no other process has: processes of this node, or
- * replicas that no other node has. */
+/* True: processes have died with steps that no checkpoint and no living process has. If the state
+ * is sharded, these were processes of this node. Otherwise no rank of another node has such a
+ * step. */
 static bool has_lost_steps(const struct run *run, const struct node *node)
 {
     const struct progress *progress = &run->progress;
@@ -75,9 +76,10 @@ static bool has_lost_steps(const struct run *run, const struct node *node)
     return !run->spec.sharded;
 }
 
-/* No other node holds the steps of this one, and no checkpoint has them. A generation in force has
- * taken its part over. If a farewell could not write to its folder, each leaving node tries its own
- * folder. */
+/* True: no other node and no checkpoint has the steps of this node. False while a plan is in force,
+ * because its generation has taken the node's part over. If a farewell could not write to its
+ * folder, every leaving node is a last holder, unless nodes that stay hold the step, and tries its
+ * own folder. */
 static bool is_last_holder(const struct run *run, const struct node *node)
 {
     const struct progress *progress = &run->progress;

@@ -7,12 +7,12 @@
 #include <string.h>
 
 enum {
-    SLOW_SHIFT_MAX = 4,        /* the time for a formation doubles this often */
-    FAILED_SHIFT_MAX = 6,      /* the pause between failing formations doubles this often */
-    FREE_FAILED_FORMATIONS = 2 /* in a row; each further one costs a restart */
+    SLOW_SHIFT_MAX = 4,        /* the time for a formation doubles at most this often */
+    FAILED_SHIFT_MAX = 6,      /* the pause after a failed formation doubles at most this often */
+    FREE_FAILED_FORMATIONS = 2 /* in a row; each further failure costs a restart */
 };
 
-/* In tenths. */
+/* Cut to tenths of a second. */
 static double seconds_of_ms(int64_t ms)
 {
     return (double)(ms / 100) / 10;
@@ -20,7 +20,7 @@ static double seconds_of_ms(int64_t ms)
 
 /* ---- losses ---- */
 
-/* A loss that costs steps while the run waits for nodes is added to the cause of the next
+/* Adds a loss that costs steps, while the run waits for nodes, to the cause of the next
  * generation. */
 static void add_loss_to_cause(struct run *run, const struct cause *cause)
 {
@@ -31,12 +31,13 @@ static void add_loss_to_cause(struct run *run, const struct cause *cause)
     char *text = run->formation.cause.text;
     const size_t used = strlen(text);
     (void)snprintf(text + used, sizeof run->formation.cause.text - used, "; %s", cause->text);
-    if (cause->kind == CAUSE_RANK_LOST) /* the loss of a node is logged already */
+    if (cause->kind == CAUSE_RANK_LOST) /* the caller has logged the loss of a node */
         dpt_rdzv_log(run, DPT_LOG_WARN, "while the run waits for nodes: %s", cause->text);
 }
 
-/* A generation failed without the loss of a process. Until a step is made, pauses grow, and after
- * FREE_FAILED_FORMATIONS each failure costs a restart. */
+/* Counts a generation that failed without the loss of a process. Until a generation makes a step,
+ * the pauses grow with each failure, and after FREE_FAILED_FORMATIONS failures each further one
+ * costs a restart. */
 static void count_failed_formation(struct run *run, const char *what)
 {
     struct formation *formation = &run->formation;
@@ -74,7 +75,7 @@ int64_t dpt_rdzv_detect_ms(const struct run *run, int64_t heard_ms)
 void dpt_rdzv_node_lost(struct run *run, struct node *node, const char *why)
 {
     const bool leaving = node->leaving;
-    bool costs_restart = false; /* it has a place and has not finished */
+    bool costs_restart = false; /* a rank of the node has a place and has not finished */
     for (uint32_t i = 0; i < node->n_ranks && !dpt_rdzv_has_ended(run); i++)
         costs_restart = costs_restart || (dpt_rdzv_rank_is_member(&node->ranks[i]) &&
                                           !dpt_rdzv_has_finished(&node->ranks[i]));
@@ -99,9 +100,10 @@ void dpt_rdzv_node_lost(struct run *run, struct node *node, const char *why)
 
 /* ---- stalls ---- */
 
-/* How long `progress.step_ms` may be ago. A formation may move much state, so it gets longer each
- * time. The first step of a run has cluster.first_step_s; the first step of a later generation has
- * the join time. A rank that is saving or evaluating has no deadline for its step. */
+/* The longest time since `progress.step_ms` that is not a stall. A formation may move much state,
+ * so each slow formation doubles the time of the next. The first step of a run has
+ * cluster.first_step_s; the first step of a later generation has the join time. While a rank saves
+ * or evaluates, the limit is busy_ms; each advance of its work restarts it (report.c). */
 static int64_t stall_limit_ms(const struct run *run)
 {
     const struct dpt_timing *timing = &run->timing;
@@ -116,7 +118,7 @@ static int64_t stall_limit_ms(const struct run *run)
     if (run->plan.n_busy > 0)
         return timing->busy_ms;
     if (soft && run->plan.n_running == 0)
-        return timing->quiesce_ms; /* a joiner does not answer */
+        return timing->quiesce_ms; /* a rank that joins does not answer */
     const int64_t median_ms = run->progress.step_ms_median;
     const int64_t least_ms = run->progress.stepped ? timing->stall_ms : timing->join_ms;
     if (median_ms == 0)
@@ -124,7 +126,8 @@ static int64_t stall_limit_ms(const struct run *run)
     return 10 * median_ms > least_ms ? 10 * median_ms : least_ms;
 }
 
-/* The rank that hangs is found later: it does not quiesce. */
+/* Ends a generation that stalls. The rank that hangs is found later, because it does not
+ * quiesce. */
 static void judge_stall(struct run *run)
 {
     const int64_t still_ms = dpt_rdzv_listened_ms(run) - run->progress.step_ms;
@@ -145,9 +148,9 @@ static void judge_stall(struct run *run)
 
 /* ---- nodes ---- */
 
-/* The agent kills a rank that does not quiesce. If the agent has not done so although it was heard
- * for that long, the node hangs. A rank notices an abort between two kernels, at worst after a
- * step. */
+/* The agent kills a rank that does not quiesce. If the server has heard the agent for the allowed
+ * time and the rank still lives, the node hangs. The time allows for steps, because a rank notices
+ * an abort between two kernels, at worst after a step. */
 static bool is_quiesce_overdue(const struct run *run, const struct node *node)
 {
     const struct dpt_timing *timing = &run->timing;
@@ -164,7 +167,8 @@ static bool is_quiesce_overdue(const struct run *run, const struct node *node)
     return false;
 }
 
-/* Sets link.cut_off of a lost node: it was silent, so it may have been cut off and may return. */
+/* True: the node is lost, for the reason in ret_why. Sets link.cut_off of a node that is lost for
+ * silence alone: the network may have cut it off, so it may return. */
 static bool is_node_lost(const struct run *run, struct node *node,
                          char ret_why[DPT_PROTO_NAME_BYTES])
 {
@@ -209,8 +213,8 @@ void dpt_rdzv_judge_silence(struct run *run)
 
 /* ---- nodes that cannot reach one another ---- */
 
-/* A process of the plan has ended. Its peers gave up because of it, and others because of them, so
- * an accusation proves nothing. */
+/* True: a process of the plan has ended. Its peers gave up because of its end, and other ranks gave
+ * up because of these peers. So an accusation proves nothing. */
 static bool is_any_process_gone(const struct plan *plan)
 {
     for (uint32_t i = 0; i < plan->world_size; i++) {
@@ -221,7 +225,8 @@ static bool is_any_process_gone(const struct plan *plan)
     return false;
 }
 
-/* The node that most ranks of other nodes name; of several, the last to join. NULL: none. */
+/* The node that most ranks of other nodes accuse; among equals, the one that joined last. NULL:
+ * none. */
 static struct node *most_accused_node(const struct run *run)
 {
     struct node *most = NULL;

@@ -15,7 +15,7 @@ uint64_t dpt_rdzv_id_hash(const char *id)
 void dpt_rdzv_secret_of(const Dpt__AgentState *message, uint8_t ret[DPT_PROTO_SECRET_BYTES])
 {
     memset(ret, 0, DPT_PROTO_SECRET_BYTES);
-    if (message->secret.len > 0) /* the message's check has compared the length */
+    if (message->secret.len > 0) /* check.c has checked the length */
         memcpy(ret, message->secret.data, DPT_PROTO_SECRET_BYTES);
 }
 
@@ -38,11 +38,12 @@ struct forgotten_run *dpt_rdzv_find_forgotten(struct dpt_rdzv *core, const char 
     return NULL;
 }
 
-/* Copies the spec; the strings are owned. False: no memory. */
+/* Copies the spec. The run owns the copied strings. False: no memory. */
 static bool copy_run_spec(struct run *run, const Dpt__RunSpec *spec)
 {
     run->spec = *spec;
-    run->spec.base.n_unknown_fields = 0; /* a newer version's, in the message's memory */
+    /* Fields of a newer version are not copied: their memory belongs to the message. */
+    run->spec.base.n_unknown_fields = 0;
     run->spec.base.unknown_fields = NULL;
     run->spec.config_digest = strdup(spec->config_digest);
     run->spec.config_yaml = strdup(spec->config_yaml);
@@ -169,7 +170,7 @@ struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *messag
     node->joined_ms = node->link.heard_ms = run->core->now_ms;
     node->link.heard_listened_ms = run->membership.listened_ms;
     node->link.broken_ms = node->ready_since_ms = -1;
-    node->crashes = message->crashes; /* earlier ones do not count */
+    node->crashes = message->crashes; /* earlier crashes do not count */
     run->nodes[run->n_nodes++] = node;
     run->changed = true; /* replies to the other nodes contain the number of nodes */
     const bool back = message->stamp->epoch == run->core->epoch && message->stamp->generation > 0;

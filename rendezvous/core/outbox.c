@@ -1,4 +1,4 @@
-/* Lists of a step's outputs. Their memory is kept from step to step, so that an idle server
+/* The lists of a step's outputs. The next step uses their memory again, so that an idle server
  * allocates nothing. */
 #include "rendezvous/core/outbox.h"
 
@@ -43,7 +43,7 @@ void dpt_outbox_fini(struct outbox *out)
 void *dpt_outbox_alloc(struct outbox *out, size_t bytes)
 {
     size_t need = (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    /* After a reset any chunk may have room; there are few. */
+    /* After a reset any chunk may have room. The list of chunks is short. */
     for (struct chunk *chunk = out->chunks; chunk != NULL; chunk = chunk->next)
         if (chunk->bytes - chunk->used >= need) {
             void *at = chunk->data + chunk->used;
@@ -70,7 +70,7 @@ char *dpt_outbox_text(struct outbox *out, const char *text)
     return copy;
 }
 
-/* Room for one more element in a list that doubles; NULL: no memory. */
+/* Makes room for one more element in a list, which doubles when it is full. NULL: no memory. */
 static void *grow_list(struct outbox *out, void *list, size_t n, size_t element_bytes)
 {
     const bool is_full = n == 0 || (n >= LIST_MIN && (n & (n - 1)) == 0);

@@ -11,10 +11,10 @@
 /* A rank that may be in the world. */
 struct candidate {
     struct rank *rank;
-    uint64_t in_generation; /* newest plan with a place for it; 0: none, or only a guest's */
+    uint64_t in_generation; /* newest plan with a place for it; 0: none, or it was a guest there */
     bool holds;             /* has its part of the state, or loads it */
     bool needed;            /* the first that holds some shard of the state */
-    bool guest;             /* only hands its part over: its node leaves, or is beyond the limits */
+    bool guest; /* only hands its part over: its node leaves, or the limits leave it out */
     bool chosen;
 };
 
@@ -28,7 +28,8 @@ struct draft {
 
 /* ---- the world ---- */
 
-/* A guest has handed its part over, so the other ranks of its plan are preferred to it. */
+/* The newest plan with a place for the rank; 0: none. 0 also for a guest of the present plan: a
+ * guest has handed its part over, so the other ranks of that plan are preferred. */
 static uint64_t newest_place(const struct run *run, const struct rank *rank)
 {
     const bool was_guest = dpt_rdzv_rank_is_member(rank) &&
@@ -36,7 +37,7 @@ static uint64_t newest_place(const struct run *run, const struct rank *rank)
     return was_guest ? 0 : rank->plan_generation;
 }
 
-/* False: none, or no memory. */
+/* False: there are no candidates, or no memory. */
 static bool list_candidates(const struct run *run, unsigned groups, struct draft *draft)
 {
     draft->list = calloc(dpt_rdzv_count_ranks(run) + 1, sizeof draft->list[0]);
@@ -54,8 +55,8 @@ static bool list_candidates(const struct run *run, unsigned groups, struct draft
     return draft->n > 0;
 }
 
-/* Order of preference among equally needed ranks: those that hold state, those of the newest plan,
- * those that joined first. Guests come last. */
+/* The order of preference among equally needed ranks: ranks that hold state first, then ranks of a
+ * newer plan, then ranks that joined earlier. Guests come last. */
 static int compare_candidates(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
@@ -67,11 +68,11 @@ static int compare_candidates(const void *a, const void *b)
         return x->in_generation > y->in_generation ? -1 : 1;
     if (x->rank->node->joined != y->rank->node->joined)
         return x->rank->node->joined < y->rank->node->joined ? -1 : 1;
-    return x->rank < y->rank ? -1 : 1; /* one array */
+    return x->rank < y->rank ? -1 : 1; /* ranks of one node are in one array */
 }
 
-/* Marks, for each shard of a whole state, the first candidate that holds it: the limits may leave
- * out some holders, and not every choice of holders has a whole state. */
+/* Marks, for each shard of a whole state, the first candidate that holds the shard. The limits may
+ * leave out some holders, and not every choice of holders has a whole state. */
 static bool mark_needed(struct dpt_rdzv *core, struct draft *draft)
 {
     struct dpt_shard *held =
@@ -106,9 +107,9 @@ static bool node_is_chosen(const struct draft *draft, const struct node *node, b
     return false;
 }
 
-/* A needed candidate beyond the limits becomes a guest. A farewell has no guests and makes no step,
- * so it takes needed candidates of any number of nodes, and none that would have to get the state
- * first. */
+/* Chooses the candidate if it fits into the world. A needed candidate beyond the limits becomes a
+ * guest. A farewell has no guests and makes no step. So it takes needed candidates of any number of
+ * nodes, and no candidate that would first have to get the state. */
 static void choose_candidate(const struct run *run, struct draft *draft,
                              struct candidate *candidate, struct plan *plan)
 {
@@ -158,9 +159,9 @@ static void fill_place(struct place *place, const struct candidate *candidate)
     memcpy(place->tcp_addr, rank->tcp_addr, sizeof place->tcp_addr);
 }
 
-/* Ranks of the last plan keep their number if it is below the world size; the others fill the
- * holes. Candidates of the newest plan come first, so of two that had a number the last one keeps
- * it. */
+/* Ranks of the last plan keep their number if it is below the world size. The other ranks get the
+ * numbers that are left. If two candidates had the same number, the preferred one
+ * (compare_candidates) keeps it. */
 static void assign_ranks(const struct draft *draft, struct plan *plan)
 {
     const uint32_t world = plan->world_size - plan->guests;
@@ -208,7 +209,8 @@ static void number_hosts_and_nodes(struct plan *plan)
     }
 }
 
-/* Positions go host by host, on a host node by node, on a node by rank; guests come last. */
+/* The order of positions: host by host, on a host node by node, on a node by rank. Guests come
+ * last. */
 static bool precedes(const struct place *a, const struct place *b)
 {
     if (a->guest || b->guest)
@@ -226,8 +228,8 @@ static void assign_positions(struct plan *plan)
             plan->places[i].position += precedes(&plan->places[k], &plan->places[i]);
 }
 
-/* The first rank of each distinct log folder writes the logs there. Ranks that see the checkpoint
- * folder of rank 0 write checkpoints. */
+/* In each distinct log folder, the first rank that has this folder writes the logs. Ranks that see
+ * the checkpoint folder of rank 0 write checkpoints. */
 static void assign_writers(struct plan *plan)
 {
     const char *folder = plan->places[0].node->checkpoint_dir_id;
@@ -250,7 +252,7 @@ static void add_to_hash(struct dpt_hash128 *hash, const void *data, size_t bytes
     *hash = dpt_hash128(parts, sizeof parts);
 }
 
-/* One event may cause plans of several runs, so the nonce depends on the run. */
+/* One event may cause plans of several runs, so the nonce also depends on the run. */
 static void fill_plan_nonce(const struct run *run, struct plan *plan)
 {
     struct dpt_hash128 hash = dpt_hash128(run->core->random, DPT_PROTO_NONCE_BYTES);
@@ -259,7 +261,7 @@ static void fill_plan_nonce(const struct run *run, struct plan *plan)
     memcpy(plan->nonce, &hash, sizeof plan->nonce);
 }
 
-/* Covers everything that all ranks must agree on: equal digests are equal plans. */
+/* The digest covers everything that all ranks must agree on, so equal digests are equal plans. */
 static void fill_plan_digest(const struct run *run, struct plan *plan)
 {
     char text[DPT_PROTO_TEXT_BYTES];
@@ -286,7 +288,7 @@ static void fill_plan_digest(const struct run *run, struct plan *plan)
     dpt_hash128_hex(hash, plan->digest);
 }
 
-/* The outcome is sent only if a rank needs it. False: no memory. */
+/* Copies the outcome into the plan if a rank needs it. False: no memory. */
 static bool copy_outcome_to_plan(const struct draft *draft, struct plan *plan)
 {
     const struct rank *from = draft->resume.outcome_of;
@@ -306,7 +308,7 @@ static bool copy_outcome_to_plan(const struct draft *draft, struct plan *plan)
 
 /* ---- causes ---- */
 
-/* The cause names the first node without a place in the plan before, with its new ranks. */
+/* Names in the cause the first node that had no place in the plan before, with its new ranks. */
 static void name_joined_node(struct run *run, const struct plan *plan)
 {
     char node_text[NODE_TEXT_BYTES];
@@ -410,7 +412,8 @@ bool dpt_rdzv_make_plan(struct run *run, bool farewell)
 
 /* ---- a plan of an earlier server ---- */
 
-/* The rank trains in that generation, by a plan of that digest, at a place that is free. */
+/* True: the rank trains in the generation of the plan, by a plan with the same digest, and its
+ * place is free. */
 static bool fits_adopted_plan(const struct plan *plan, const struct rank *rank)
 {
     return (rank->phase == DPT__RANK_PHASE__RANK_RUNNING ||

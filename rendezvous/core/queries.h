@@ -7,37 +7,41 @@
 
 /* ---- silence.c: leases, broken control connections, a server that hears no node ---- */
 
-/* A message of a node is about to be taken. */
+/* To be called before the message of a node is taken. */
 void dpt_rdzv_heard_node(struct run *run, struct node *node);
-/* A message of a process that may be no node: it does not prove that the server hears the nodes. */
+/* To be called for a message of a process that may not be a node. The message does not prove that
+ * the server hears the nodes. */
 void dpt_rdzv_heard_outsider(struct dpt_rdzv *core);
 void dpt_rdzv_connection_broke(struct dpt_rdzv *core, uint64_t conn);
 
-/* The time in which the silence of nodes counts. It stops while the server hears no node of any run
- * for longer than the gap, because then its network is down or its reading thread starves. */
+/* The clock on which the silence of nodes is measured. It stops when the server has heard no node
+ * of any run for gap_ms, because then the server's network is down or its reading thread
+ * starves. */
 int64_t dpt_rdzv_listened_ms(const struct run *run);
 /* How much longer the node may be silent before it is lost; < 0: it is lost. */
 int64_t dpt_rdzv_lease_left_ms(const struct node *node);
-/* The control connection of the node has been broken for longer than the grace. This is one sign of
- * its death; alone it costs only a node that is not in the newest plan. */
+/* True: the control connection of the node has been broken for longer than grace_ms. This is the
+ * first of two signs of the node's death. Alone it does not remove the node, but the server does
+ * not wait for a suspect node unless the node may hold the newest state. */
 bool dpt_rdzv_is_suspect(const struct node *node);
-/* The place in the newest plan, on another node, with which the rank reports a broken data
- * connection; NULL: none. */
+/* The place in the newest plan to which the rank reports a broken data connection, if it is on
+ * another node; NULL: none. */
 const struct place *dpt_rdzv_accused_by(const struct rank *rank);
-/* The second sign: the generation has failed, and a peer names the node. A run that has ended needs
- * no second sign. */
+/* True: the second sign of the node's death is there. The generation has failed, and a peer accuses
+ * the node. A run that has ended needs no second sign. */
 bool dpt_rdzv_is_loss_confirmed(const struct node *node);
-/* All ranks of the node can be asked, or some can and the others have had a timeout to start. */
+/* True: the node is not suspect, and all its ranks are alive; or some are alive, and the others
+ * have had timeout_ms to start. */
 bool dpt_rdzv_node_is_ready(const struct node *node);
-/* When the silence of a node is judged next; at most `latest_ms`. */
+/* The time at which the silence of a node must be judged next; at most `latest_ms`. */
 int64_t dpt_rdzv_silence_due_ms(struct run *run, int64_t latest_ms);
 
 /* ---- held.c: the newest whole step, the holders of its parts, redundancy ---- */
 
-/* Nodes by whether they stay; sets of groups are bit sets. */
+/* Groups of nodes. A set of groups is a bit set. */
 enum group {
     GROUP_STAYING = 1,
-    GROUP_EXCLUDED = 2, /* for a time, after failures with a peer */
+    GROUP_EXCLUDED = 2, /* excluded for a time, because peers could not reach the node */
     GROUP_LEAVING = 4,
     GROUP_ALL = 7
 };
@@ -45,32 +49,33 @@ enum group dpt_rdzv_group_of(const struct node *node);
 /* The next rank of these groups that has quiesced; NULL: there is none left. */
 struct rank *dpt_rdzv_next_reported(const struct run *run, unsigned groups, struct rank_cursor *at);
 
-/* Groups from which the plan is made. Excluded nodes take part where the minimum or a newer state
- * needs them, leaving nodes where they hold state that no other node and no checkpoint has. 0: too
- * few nodes. */
+/* The groups from which the plan is made. Excluded nodes take part only if the run needs them for
+ * its minimum of nodes or for a newer state. Leaving nodes take part only if they hold state that
+ * no other node and no checkpoint has. 0: too few nodes. */
 unsigned dpt_rdzv_admitted_groups(const struct run *run);
 
-/* Newest step of which the nodes of `groups`, without node `without` (NULL: none left out), hold
- * the whole state; -1: none. */
+/* The newest step whose whole state the nodes of `groups` hold, without the node `without` (may be
+ * NULL); -1: none. */
 int64_t dpt_rdzv_step_held(const struct run *run, unsigned groups, const struct node *without);
-/* The newest whole state of all nodes when no checkpoint that they see is as new; -1: one is. */
+/* The step of the newest whole state of all nodes, if it is newer than every checkpoint that they
+ * see; else -1. */
 int64_t dpt_rdzv_step_unsaved(const struct run *run);
 
 /* The state from which a generation resumes. */
 struct resume {
     int64_t step;                  /* completed steps; -1: no state */
     int64_t load_checkpoint;       /* >= 0: the checkpoint of `step` is loaded; -1: from memory */
-    const struct rank *outcome_of; /* has the outcome of `step`; NULL: none */
+    const struct rank *outcome_of; /* a rank that has the outcome of `step`; NULL: none */
     uint64_t state_generation;
-    int64_t lost_step;        /* newer than `step`, and not whole; -1: none */
-    struct dpt_shard missing; /* of lost_step, the lowest that no rank holds */
+    int64_t lost_step;        /* a step newer than `step` whose state is not whole; -1: none */
+    struct dpt_shard missing; /* the lowest shard of lost_step that no rank holds */
 };
 struct resume dpt_rdzv_choose_state(const struct run *run, unsigned groups);
-/* The rank holds its part of the state, or the gradient of the last step, or loads the checkpoint.
- */
+/* True: the rank holds its part of the state, or the gradient of the last step, or loads the
+ * checkpoint. */
 bool dpt_rdzv_has_state(const struct run *run, const struct resume *resume,
                         const struct rank *rank);
-/* Shards of the state that the rank has in memory; returns their number. */
+/* Fills `ret` with the shards of the state that the rank has in memory. Returns their number. */
 int dpt_rdzv_parts_of(const struct resume *resume, const struct rank *rank,
                       struct dpt_shard ret[DPT_PROTO_SHARDS_MAX]);
 /* "shard 2 of 4 is lost with node c: going back to …"; "" when no step is lost. */
@@ -82,27 +87,29 @@ void dpt_rdzv_update_redundancy(struct run *run);
 
 /* ---- wait.c: the minimum of nodes, the last call, nodes that may come back ---- */
 
-/* The run has waited for min nodes as long as its config allows. */
+/* True: the run has waited for min nodes as long as its config allows. */
 bool dpt_rdzv_wait_is_over(const struct run *run);
 
-/* In its first lease a server may not have heard nodes that an earlier server knew. */
+/* True: the server is in its first lease. It may not have heard all nodes that an earlier server
+ * knew. */
 bool dpt_rdzv_is_young(const struct run *run);
-/* SETTLING: when the first generation is formed although the run is not full. */
+/* SETTLING: the time at which the first generation is formed even if the run is not full. */
 int64_t dpt_rdzv_last_call_until_ms(const struct run *run);
-/* Why the last call is longer than usual; "": it is not. */
+/* The reason why the last call is longer than usual; "": it is not longer. */
 const char *dpt_rdzv_last_call_reason(const struct run *run);
 
-/* A node that trains in a generation of an earlier server; NULL: none. A suspect node is left out,
- * as it cannot be told to stop. */
+/* A node that trains in a generation of an earlier server; NULL: none. A suspect node does not
+ * count, because the server cannot tell it to stop. */
 const struct node *dpt_rdzv_foreign_node(const struct run *run);
 
-/* A node that was removed for silence has returned, and others that may hold the newest state have
- * not: for a lease no plan is made without them. */
+/* True: a node that was removed for silence has returned, and other such nodes, which may hold the
+ * newest state, have not. For a lease the server makes no plan without these nodes. */
 bool dpt_rdzv_awaits_return(const struct run *run);
-/* A node that was removed for silence may still return, or has returned: the shards of a node that
- * leaves may become a whole state with its shards. */
+/* True: a node that was removed for silence has returned or may still return. Its shards and the
+ * shards of a leaving node may become a whole state. */
 bool dpt_rdzv_is_return_possible(const struct run *run);
-/* A generation runs: nodes that are not in it cannot return with their state. */
+/* To be called when a generation runs: nodes outside of it can no longer return with their
+ * state. */
 void dpt_rdzv_end_awaiting(struct run *run);
 
 #endif

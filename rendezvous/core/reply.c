@@ -7,7 +7,7 @@
 
 /* ---- any message ---- */
 
-/* To the run, node and incarnation of the stamp `to`. `text` may be NULL. */
+/* A message to the run, node and incarnation of the stamp `to`. `text` may be NULL. */
 static Dpt__ServerState *new_state(struct dpt_rdzv *core, const Dpt__Stamp *to,
                                    Dpt__ServerPhase phase, uint64_t generation, const char *text)
 {
@@ -33,7 +33,7 @@ static Dpt__ServerState *new_state(struct dpt_rdzv *core, const Dpt__Stamp *to,
     return state;
 }
 
-/* 0: none, as the message has it. */
+/* In a message 0 means that there is no step. */
 static int64_t at_least_0(int64_t step)
 {
     return step > 0 ? step : 0;
@@ -41,7 +41,7 @@ static int64_t at_least_0(int64_t step)
 
 /* ---- processes that are not nodes ---- */
 
-/* The spec and the name of a run stay until the next step. */
+/* The message borrows the spec and the name of a run, which stay until the next step. */
 void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *answer)
 {
     struct dpt_rdzv *core = from->core;
@@ -74,7 +74,7 @@ static Dpt__PlanRank *new_plan_rank(struct dpt_rdzv *core, const struct plan *pl
     to->rank = rank;
     to->position = place->position;
     to->host = place->host;
-    to->tcp_addr = (char *)place->tcp_addr; /* lives as long as the plan: beyond this step */
+    to->tcp_addr = (char *)place->tcp_addr; /* the plan owns it and lives longer than this step */
     to->local_rank = -1;
     to->takes_state = place->takes_state;
     to->node = place->node_index;
@@ -83,10 +83,10 @@ static Dpt__PlanRank *new_plan_rank(struct dpt_rdzv *core, const struct plan *pl
     return to;
 }
 
-/* Parts that the plans of all nodes share; made once a step. */
+/* The parts that the plans of all nodes share. They are made at most once in a step. */
 struct plan_parts {
     Dpt__PlanRank **common; /* (world_size) for nodes of other hosts */
-    Dpt__PlanRank **near;   /* (world_size) for nodes of its host: with the shared-memory address */
+    Dpt__PlanRank **near;   /* (world_size) for nodes of the same host: with shm_addr */
     Dpt__Plan *plan;        /* everything but `ranks`; NULL: not made yet */
 };
 
@@ -128,8 +128,8 @@ static bool make_plan_parts(const struct run *run, struct plan_parts *ret)
     return true;
 }
 
-/* A plan lists the whole world, as a direct exchange connects a rank to every other one.
- * Shared-memory addresses go to nodes of the same host only. */
+/* A plan lists the whole world, because a direct exchange connects a rank to every other rank. Only
+ * nodes of the same host get a rank's shared-memory address. */
 static Dpt__Plan *plan_for(const struct run *run, const struct node *node,
                            const struct plan_parts *parts)
 {
@@ -201,7 +201,7 @@ static Dpt__ServerState *new_node_state(const struct run *run, const struct node
     return state;
 }
 
-/* `parts` are made when the first node needs its plan. */
+/* The first node that needs a plan makes `parts`. */
 static void answer_node(const struct run *run, const struct node *node, struct plan_parts *parts)
 {
     const struct plan *plan = &run->plan;

@@ -1,4 +1,5 @@
-/* Messages to agents. Each contains the whole state of the run as far as it concerns the agent. */
+/* Messages to agents. Each message contains everything in the state of the run that concerns the
+ * agent. */
 #ifndef DPT_RENDEZVOUS_CORE_REPLY_H
 #define DPT_RENDEZVOUS_CORE_REPLY_H
 
@@ -7,17 +8,17 @@
 /* Answers the node that spoke in this step, or all nodes if the run has changed. */
 void dpt_rdzv_answer_nodes(struct run *run);
 
-/* A message and the connection it came over. */
+/* A message, and the connection over which it came. */
 struct inquiry {
     struct dpt_rdzv *core;
     uint64_t conn;
     const Dpt__AgentState *message;
 };
 
-/* Answer to a process that is not, or no longer, a node of the run. */
+/* An answer to a process that is not a node of the run, or no longer. */
 struct answer {
     Dpt__ServerPhase phase;
-    const struct run *run; /* its number of nodes is sent; NULL: none */
+    const struct run *run; /* the answer has its number of nodes; NULL: no run */
     bool with_spec; /* send the run's config; without a run, the name of the server's only run */
     int64_t world_step; /* EXPELLED: step of the world that trains on with its steps; 0: none */
     const char *text;   /* NULL: none */
@@ -28,7 +29,7 @@ void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *a
  * `departed`. */
 void dpt_rdzv_answer_released(const struct run *run, const struct node *node,
                               const struct departed *departed);
-/* The same to a removed node that has not heard it. */
+/* Tells it again to a removed node that has not received the first answer. */
 void dpt_rdzv_answer_released_again(const struct inquiry *from, const struct departed *departed);
 
 #endif

@@ -10,7 +10,7 @@
 
 /* ---- ranks ---- */
 
-/* Of a rank that has quiesced. */
+/* Copies the outcome that a rank reports while it has quiesced. */
 static void copy_outcome(struct dpt_rdzv *core, struct rank *rank, const Dpt__RankState *state)
 {
     const bool quiesced = state->phase == DPT__RANK_PHASE__RANK_QUIESCED;
@@ -23,7 +23,7 @@ static void copy_outcome(struct dpt_rdzv *core, struct rank *rank, const Dpt__Ra
         core->out.no_memory = true;
 }
 
-/* All that the rank itself reports. */
+/* Copies everything that the rank itself reports. */
 static void copy_rank_state(struct rank *rank, const Dpt__RankState *state)
 {
     rank->phase = state->phase;
@@ -40,7 +40,7 @@ static void copy_rank_state(struct rank *rank, const Dpt__RankState *state)
     rank->work_done = state->work_done;
     rank->step_ms_median = state->step_ms_median;
     rank->reported_rank = state->plan_rank;
-    rank->n_shards = (int)state->n_shards; /* at most DPT_PROTO_SHARDS_MAX: the message's check */
+    rank->n_shards = (int)state->n_shards; /* check.c: at most DPT_PROTO_SHARDS_MAX */
     for (int i = 0; i < rank->n_shards; i++) {
         const Dpt__Shard *shard = state->shards[i];
         rank->shards[i] = (struct dpt_shard){(int)shard->index, (int)shard->of};
@@ -61,7 +61,8 @@ static void note_finished(struct plan *plan, const struct rank *rank)
     place->finished = true;
 }
 
-/* Returns true if a process died that had a place in the newest plan and had not finished. */
+/* Takes the report of one rank. True: a process died that had a place in the newest plan and had
+ * not finished. */
 static bool take_rank_report(struct run *run, struct rank *rank, const Dpt__RankState *state)
 {
     const bool same = state->spawn == rank->spawn;
@@ -81,7 +82,7 @@ static bool take_rank_report(struct run *run, struct rank *rank, const Dpt__Rank
         run->progress.saved_step = state->checkpoint_step;
     const bool member = dpt_rdzv_rank_is_member(rank);
     if (state->busy && state->work_done != rank->work_done && run->plan.in_force && member)
-        run->progress.step_ms = dpt_rdzv_listened_ms(run); /* no stall */
+        run->progress.step_ms = dpt_rdzv_listened_ms(run); /* restarts the stall limit */
     rank->heard_ms = run->core->now_ms - state->silent_ms;
     copy_rank_state(rank, state);
     copy_outcome(run->core, rank, state);
@@ -113,7 +114,7 @@ static const char *short_error(const char *text)
     return killed != NULL ? killed + strlen("killed by ") : text;
 }
 
-/* Some ranks can join while others start. */
+/* Sets ready_since_ms: the time since which some ranks can join and others still start. */
 static void note_ready_since(struct node *node)
 {
     uint32_t alive = 0;
@@ -125,7 +126,8 @@ static void note_ready_since(struct node *node)
         node->ready_since_ms = node->run->core->now_ms;
 }
 
-/* Returns the number of processes with a place in the newest plan that died. */
+/* Takes the reports of all ranks of the node. Returns how many processes died that had a place in
+ * the newest plan and had not finished. */
 static uint32_t take_rank_reports(struct run *run, struct node *node,
                                   const Dpt__AgentState *message)
 {
@@ -156,8 +158,8 @@ static uint32_t take_rank_reports(struct run *run, struct node *node,
 
 /* ---- errors ---- */
 
-/* When the process last showed life that broke the data plane: the suspect, or without one the
- * member that has been silent longest. */
+/* The time of the last sign of life of the process that broke the data plane: of the suspect or, if
+ * it is unknown, of the member that has been silent longest. */
 static int64_t last_heard_ms(const struct run *run, int32_t suspect)
 {
     int64_t oldest_ms = run->core->now_ms;
@@ -169,7 +171,8 @@ static int64_t last_heard_ms(const struct run *run, int32_t suspect)
     return oldest_ms;
 }
 
-/* A data plane error in the generation in force ends it, whichever node caused it. */
+/* Ends the generation in force if a rank of the node reports a data plane error in it, whichever
+ * node caused the error. */
 static void take_data_plane_error(struct run *run, const struct node *node,
                                   const Dpt__AgentState *message)
 {
@@ -187,7 +190,8 @@ static void take_data_plane_error(struct run *run, const struct node *node,
     }
 }
 
-/* `lost` of the crashes reported are of processes with a place in the newest plan. */
+/* Counts the crashes that the node reports. `lost` of them are crashes of processes with a place in
+ * the newest plan. */
 static void take_crashes(struct run *run, struct node *node, const Dpt__AgentState *message,
                          uint32_t lost)
 {
@@ -211,10 +215,10 @@ static void take_crashes(struct run *run, struct node *node, const Dpt__AgentSta
 
 /* ---- fatal errors ---- */
 
-/* The nodes of the run but one. */
+/* Facts about the nodes of the run, without one node. */
 struct others {
-    bool train;   /* some train, or keep their state until they can */
-    bool members; /* some have a place in the newest plan */
+    bool train;   /* one of them trains, or keeps its state until it can */
+    bool members; /* one of them has a place in the newest plan */
     uint32_t staying;
 };
 
@@ -231,7 +235,8 @@ static struct others others_than(const struct run *run, const struct node *node)
     return others;
 }
 
-/* Step of the world that goes on without this member and holds the steps that it made; 0: none. */
+/* The step of the world that goes on without this member and keeps the steps that the member made;
+ * 0: the world does not keep them. */
 static int64_t step_kept_by_others(const struct run *run, const struct node *node)
 {
     int64_t step = run->progress.step;
@@ -241,15 +246,17 @@ static int64_t step_kept_by_others(const struct run *run, const struct node *nod
     return !run->spec.sharded || run->progress.redundant ? step : 0;
 }
 
-/* An error that no restart mends. The node is expelled if the run can do without it, else the run
- * fails. If all nodes meet the same error, the last that the minimum needs ends the run. */
+/* Takes an error that no restart mends. If the run has enough nodes without this node, the server
+ * expels the node; else the run fails. If all nodes have the same error, the server expels nodes
+ * until the run needs the next one; then the run fails. */
 static void take_fatal_error(struct run *run, struct node *node, const struct inquiry *from)
 {
     const char *error = from->message->first_error;
     char text[DPT_PROTO_TEXT_BYTES];
     const struct others others = others_than(run, node);
     const bool dispensable = others.staying > 0 && others.staying >= dpt_rdzv_min_nodes(run);
-    /* A young server may not have heard the nodes that train. The node reports the error again. */
+    /* A young server may not have heard the nodes that train, so it waits. The node will report the
+     * error again. */
     if (!others.train && !dispensable && run->formation.run_generation == 0 &&
         node->generation == 0 && dpt_rdzv_is_young(run))
         return;
@@ -313,7 +320,8 @@ struct node *dpt_rdzv_take_report(struct run *run, struct node *node, const stru
     take_leaving(run, node, message->leaving);
     run->formation.generation_high =
         dpt_rdzv_newer(run->formation.generation_high, node->generation);
-    /* Before this server's first generation only the agents know how far the run was. */
+    /* Before the first generation of this server, only the agents know how many steps the run has
+     * done. */
     if (run->formation.run_generation == 0 && message->step_high > run->progress.steps_done)
         run->progress.steps_done = message->step_high;
     const uint32_t lost = take_rank_reports(run, node, message);

@@ -7,7 +7,7 @@
 
 /* ---- transition.c: entering a phase, PREPARE, the end ---- */
 
-/* Sets the phase and its time; every node is told. */
+/* Sets the phase and its start time. The answers of this step tell every node. */
 void dpt_rdzv_enter_phase(struct run *run, enum dpt_rdzv_phase phase);
 
 enum prepare { PREPARE_HARD, PREPARE_SOFT }; /* abort, or stop at the next step boundary */
@@ -22,29 +22,32 @@ void dpt_rdzv_fail_run(struct run *run, const char *text);
 
 /* ---- budget.c ---- */
 
-/* A rank has reported its step. */
+/* To be called when a rank has reported its step. */
 void dpt_rdzv_note_step(struct run *run, const struct rank *rank);
 /* Uses restarts; the run fails if too few were left. `what` is the error. */
 void dpt_rdzv_count_crashes(struct run *run, uint32_t crashes, const char *what);
-/* Members of the newest plan are lost, or it failed by itself: one restart for each plan, however
- * many members are lost. */
+/* Uses a restart because members of the newest plan are lost, or because its generation failed by
+ * itself. A plan costs one restart, however many members are lost. */
 void dpt_rdzv_count_incident(struct run *run, const char *what);
 
 /* ---- loss.c ---- */
 
-/* After the loss of a member or a broken data plane: ends the generation in force, or makes its
- * preparation hard. */
+/* To be called after the loss of a member or an error of the data plane. Ends the generation in
+ * force, or makes the preparation of the next one hard. */
 void dpt_rdzv_member_lost(struct run *run, struct cause cause);
-/* Removes the node. */
+/* Removes a lost node, and counts the loss if the node had a place and had not finished. */
 void dpt_rdzv_node_lost(struct run *run, struct node *node, const char *why);
-/* How long it took to notice the loss of a process last heard at `heard_ms`: until now, or until
- * the generation ended because its peers had noticed. */
+/* The time that it took to notice the loss of a process that was last heard at `heard_ms`. It ends
+ * now, or earlier when the generation ended because the peers of the process had noticed the
+ * loss. */
 int64_t dpt_rdzv_detect_ms(const struct run *run, int64_t heard_ms);
-/* Judges stalls, leases, broken connections and quiesce deadlines; at a TICK without a backlog. */
+/* Judges stalls, leases, broken connections and quiesce deadlines. To be called at a TICK without a
+ * backlog. */
 void dpt_rdzv_judge_silence(struct run *run);
 
-/* After two failed formations in a row, excludes the node that most peers name for a time: two
- * nodes that cannot reach each other must not stop the others. Call before a plan is made. */
+/* After two failed formations in a row, excludes for a time the node that most peers accuse,
+ * because two nodes that cannot reach each other must not stop the other nodes. To be called before
+ * a plan is made. */
 void dpt_rdzv_exclude_accused(struct run *run);
 
 #endif

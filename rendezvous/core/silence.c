@@ -1,12 +1,14 @@
-/* Leases, broken control connections and the deaf server (docs/membership.md, "Losses"). */
+/* Leases, broken control connections, and a server that hears no node (docs/membership.md,
+ * "Losses"). */
 #include "rendezvous/core/queries.h"
 
-enum { OUTSIDER_GAP_MS = 1000 }; /* an outsider that sends less often proves nothing */
+/* Outsiders prove that the network works only if they send at least this often. */
+enum { OUTSIDER_GAP_MS = 1000 };
 
 /* ---- the time in which silence counts ---- */
 
-/* For forget_ms outsiders have been heard and no node: the network works, and the nodes are gone.
- * Without this rule a run of dead nodes would never end. */
+/* True: for forget_ms the server has heard outsiders and no node. So the network works, and the
+ * nodes are gone. Without this rule a run whose nodes are dead would never end. */
 static bool are_nodes_gone(const struct run *run)
 {
     const struct hearing *hearing = &run->core->hearing;
@@ -38,7 +40,8 @@ void dpt_rdzv_heard_node(struct run *run, struct node *node)
         dpt_rdzv_log(run, DPT_LOG_INFO, "node %s: control connection is back", node->id);
     link->reported_broken = false;
     link->broken_ms = -1;
-    /* A longer silence counts for a gap: the node may have quiesced, or not been reached, in it. */
+    /* A silence longer than gap_ms counts as gap_ms, because during the rest the node may have
+     * quiesced or may have been out of reach. */
     const int64_t since_ms = link->heard_ms > run->phase_ms ? link->heard_ms : run->phase_ms;
     const int64_t more_ms = run->core->now_ms - since_ms;
     link->spoken_ms += more_ms < run->timing.gap_ms ? more_ms : run->timing.gap_ms;
@@ -75,8 +78,9 @@ int64_t dpt_rdzv_lease_left_ms(const struct node *node)
     return node->run->timing.lease_ms - silent_ms;
 }
 
-/* When the grace of a broken connection ends. Until a node is heard after the break, and while the
- * server is deaf, all connections may have broken. */
+/* The time at which the grace of a broken connection ends. It does not end before the server has
+ * heard a node after the break, nor while the server hears no node: then all connections may have
+ * broken. */
 static int64_t grace_end_ms(const struct node *node)
 {
     const struct run *run = node->run;
@@ -102,8 +106,8 @@ const struct place *dpt_rdzv_accused_by(const struct rank *rank)
     return &plan->places[rank->suspect];
 }
 
-/* A process that has quiesced for a later PREPARE has closed its data connections itself: a peer
- * that had not heard PREPARE names it without reason. */
+/* True: the process of the place has quiesced for a later PREPARE, so it has closed its data
+ * connections itself. A peer that had not received PREPARE yet accuses it without reason. */
 static bool has_left_plan(const struct run *run, const struct place *place)
 {
     const struct rank *rank = dpt_rdzv_rank_at(place);
@@ -131,7 +135,8 @@ bool dpt_rdzv_node_is_ready(const struct node *node)
         return false;
     if (since_ms >= 0)
         return node->run->core->now_ms - since_ms >= node->run->timing.timeout_ms;
-    return node->n_ranks > 0 && dpt_rdzv_rank_is_alive(&node->ranks[0]); /* all, or none */
+    /* Here all ranks are alive, or none is. */
+    return node->n_ranks > 0 && dpt_rdzv_rank_is_alive(&node->ranks[0]);
 }
 
 int64_t dpt_rdzv_silence_due_ms(struct run *run, int64_t latest_ms)
@@ -139,7 +144,7 @@ int64_t dpt_rdzv_silence_due_ms(struct run *run, int64_t latest_ms)
     int64_t due_ms = latest_ms, heard_ms = INT64_MAX;
     bool broken = false;
     if (run->membership.lease_floor_ms > latest_ms)
-        return latest_ms; /* most heartbeats: no node need be looked at */
+        return latest_ms; /* after most messages no node has to be checked */
     for (size_t i = 0; i < run->n_nodes; i++) {
         const struct node *node = run->nodes[i];
         const struct link *link = &node->link;

@@ -1,8 +1,8 @@
 /* The state of the server's machine: runs, nodes, rank processes, plans; their creation and
  * removal; queries on one of them.
  *
- * Layers of this folder, lowest first. A file calls lower layers and files that stand before it in
- * its own layer, so there are no circles:
+ * Layers of this folder, lowest first. A file calls only files of lower layers, and files to its
+ * left in its own layer, so there are no cycles:
  *
  *   outbox.h    outbox.c                                  outputs of a step
  *   timing.h    timing.c                                  every period of a run
@@ -30,25 +30,26 @@ enum {
 
 /* ---- ranks and nodes ---- */
 
-/* One rank process: the last report of its agent, and this server's decisions about it. Every
- * member is about process `spawn`; its successor starts zeroed. */
+/* One rank process: the last report of its agent, and this server's decisions about the process.
+ * Every member concerns process `spawn`. The next process of this local rank starts with zeroed
+ * members. */
 struct rank {
     struct node *node;
     uint32_t spawn;
     Dpt__RankPhase phase;
-    uint64_t generation; /* of `phase` */
+    uint64_t generation; /* generation of `phase` */
     char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
     int64_t step_applied, outcome_step, checkpoint_step, grant_step;
-    uint8_t *outcome; /* owned; of outcome_step, while QUIESCED */
+    uint8_t *outcome; /* owned; the outcome of outcome_step, while QUIESCED */
     size_t outcome_bytes;
     struct dpt_shard shards[DPT_PROTO_SHARDS_MAX];
-    bool pending[DPT_PROTO_SHARDS_MAX]; /* shards[i] is of pending_generation */
-    int n_shards;                       /* 0: everything */
+    bool pending[DPT_PROTO_SHARDS_MAX]; /* shards[i] was filled for pending_generation */
+    int n_shards;                       /* 0: the rank holds the whole state */
     bool gradient;
     uint64_t pending_generation, ran_generation;
     bool rebuilding;
     uint64_t failed_generation;
-    int32_t suspect; /* rank of the plan; -1: none */
+    int32_t suspect; /* rank of the plan whose data connection broke; -1: none */
     bool busy;
     uint32_t work_done; /* grows while busy */
     int64_t step_ms_median;
@@ -56,37 +57,37 @@ struct rank {
 
     uint64_t asked;           /* newest PREPARE whose report is waited for */
     uint64_t plan_generation; /* newest plan with a place for it; 0: none */
-    int32_t plan_rank;        /* its rank there */
-    int32_t reported_rank;    /* the same by its agent (adoption) */
+    int32_t plan_rank;        /* its rank in that plan */
+    int32_t reported_rank;    /* its rank as its agent reports it, to adopt a plan */
 };
 
 /* The control connection of a node. */
 struct link {
     uint64_t conn;         /* 0: broken */
-    uint64_t counter_seen; /* of the last message taken */
+    uint64_t counter_seen; /* counter of the last message taken */
     int64_t heard_ms;
-    int64_t broken_ms;         /* since when; < 0: not broken */
-    int64_t spoken_ms;         /* time in which it was heard since the last PREPARE */
-    int64_t heard_listened_ms; /* heard_ms in the time in which silence counts */
+    int64_t broken_ms;         /* when the connection broke; < 0: not broken */
+    int64_t spoken_ms;         /* time since the last PREPARE in which the node was heard */
+    int64_t heard_listened_ms; /* heard_ms on the clock of dpt_rdzv_listened_ms */
     bool reported_broken;      /* the log says that the connection is broken */
     bool cut_off;              /* being removed for silence alone: it may return with its state */
 };
 
 struct node {
     struct run *run;
-    char id[DPT_PROTO_NAME_BYTES], host_name[DPT_PROTO_NAME_BYTES]; /* host_name: for people */
+    char id[DPT_PROTO_NAME_BYTES], host_name[DPT_PROTO_NAME_BYTES]; /* host_name: for messages */
     uint64_t id_hash;
     uint64_t incarnation;
     uint8_t secret[DPT_PROTO_SECRET_BYTES]; /* not all zeroes */
     struct link link;
     uint64_t joined; /* order of joining */
     int64_t joined_ms;
-    bool returned;          /* after it was removed for silence; no generation has run since */
-    int64_t ready_since_ms; /* since when some ranks can join, and others start; < 0: not so */
+    bool returned; /* it came back after its removal for silence; no generation has run since */
+    int64_t ready_since_ms; /* since then some ranks can join and others still start; < 0: not so */
     int64_t excluded_until_ms;
     bool leaving;
-    int64_t leaving_ms;         /* since when it leaves */
-    uint64_t generation;        /* newest it knows */
+    int64_t leaving_ms;         /* when it began to leave */
+    uint64_t generation;        /* newest generation that the node knows */
     uint64_t placed_generation; /* newest plan in which it has a place */
     uint32_t crashes, plan_world;
     char host[DPT_PROTO_DIGEST_BYTES], log_dir_id[DPT_PROTO_DIGEST_BYTES];
@@ -98,13 +99,13 @@ struct node {
 /* An incarnation that was removed from the run: lost, expelled or released. */
 struct departed {
     uint64_t id_hash;
-    uint64_t incarnation; /* this one and all before it stay out, for holders of the secret */
+    uint64_t incarnation; /* this one and earlier ones stay out if they know the secret */
     uint8_t secret[DPT_PROTO_SECRET_BYTES];
     bool released;
     bool last_holder; /* released: no other node holds its steps */
-    uint32_t n_nodes; /* released: nodes of the farewell that could not save */
+    uint32_t n_nodes; /* released: nodes of a farewell that could not save; 0: there was none */
     bool cut_off;     /* removed for silence alone: it may return with its state */
-    bool awaited;     /* it may hold the newest state; no generation has run since */
+    bool awaited;     /* it may hold the newest state, and no generation has run since */
     uint64_t counter_seen;
 };
 
@@ -122,15 +123,15 @@ struct place {         /* one rank of a plan */
 
 struct plan {
     uint64_t generation; /* 0: none made */
-    bool in_force;  /* its ranks may compute: from PLAN until all have quiesced or PREPARE hard */
+    bool in_force;  /* ranks may compute: from PLAN until all quiesced, or until a hard PREPARE */
     bool from_seed; /* no whole state and no checkpoint exists */
-    bool adopted;   /* made by an earlier server: only digest and places are known */
+    bool adopted;   /* made by an earlier server: this server knows only digest and places */
     bool farewell;  /* too few nodes stay: its ranks save what they hold and make no step */
     uint8_t nonce[DPT_PROTO_NONCE_BYTES];
     uint32_t world_size, n_nodes, n_hosts, checkpoint_writers, guests;
     uint64_t state_generation;
     struct place *places;                         /* (world_size) by rank; owned */
-    uint32_t n_finished;                          /* places that have finished */
+    uint32_t n_finished;                          /* places whose rank has finished */
     int n_ready, n_running, n_busy, n_rebuilding; /* members in this state */
     char digest[DPT_PROTO_DIGEST_BYTES];
     int64_t resume_step, load_checkpoint, steps_done_before;
@@ -138,7 +139,8 @@ struct plan {
     size_t outcome_bytes;
 };
 
-/* Why a generation is formed. A later kind replaces an earlier one while it is formed. */
+/* Why a generation is formed. During a formation, a kind further down replaces a kind further
+ * up. */
 enum cause_kind {
     CAUSE_START,
     CAUSE_JOINED,
@@ -163,63 +165,63 @@ struct cause {
 struct membership {
     uint64_t joins;
     struct departed departed[DEPARTED_MAX]; /* ring; unused entries are zero */
-    size_t n_departed;                      /* ever */
+    size_t n_departed;                      /* number ever added to the ring */
     uint32_t n_leaving;
-    int n_outside, n_foreign; /* ranks without a place in the newest plan: alive; RUNNING */
-    int64_t listened_ms;      /* time in which silence counts, until hearing.heard_ms */
-    int64_t lease_floor_ms;   /* no lease or grace ends before; 0: unknown */
-    int64_t empty_ms;         /* since when there is no node; < 0: there are some */
+    int n_outside, n_foreign; /* ranks without a place in the newest plan that are alive; RUNNING */
+    int64_t listened_ms;      /* dpt_rdzv_listened_ms at hearing.heard_ms */
+    int64_t lease_floor_ms;   /* no lease and no grace ends before this time; 0: unknown */
+    int64_t empty_ms;         /* since then there is no node; < 0: there are nodes */
 };
 
-/* State of the forming of generations. */
+/* The state of formations. */
 struct formation {
-    uint64_t generation_high;  /* newest that an agent knows: above ours after an earlier server */
+    uint64_t generation_high;  /* newest that an agent knows; an earlier server may have made it */
     uint64_t generation_floor; /* highest that earlier runs of this name may have used */
     uint64_t run_generation;   /* newest that has run */
-    uint64_t ran_before;       /* the same of earlier runs of this name on this server */
+    uint64_t ran_before;       /* newest that has run in earlier runs of this name on this server */
     struct cause cause;        /* of the newest generation */
     bool soft;                 /* PREPARING at the next step boundary */
-    bool after_failure;        /* PREPARING because a generation failed just now */
-    int64_t waits_since_ms;    /* waiting for min nodes; < 0: they are here */
-    uint32_t farewells_tried;  /* since that took too long */
-    int64_t plan_after_ms;     /* no plan before: pause after failures, or nodes may come back */
-    int64_t adopt_until_ms;    /* nodes of an earlier server are awaited; < 0: not */
-    int64_t regather_until_ms; /* no plan before while removed nodes are awaited; < 0: none is */
-    uint32_t failed;           /* formations in a row without a step whose data plane broke */
+    bool after_failure;        /* PREPARING because a generation has just failed */
+    int64_t waits_since_ms;    /* since then too few nodes are here; < 0: enough are here */
+    uint32_t farewells_tried;  /* farewells tried after the wait took too long */
+    int64_t plan_after_ms;     /* no plan before: a pause after failures, or nodes may come back */
+    int64_t adopt_until_ms;    /* wait so long for nodes of an earlier server; < 0: no wait */
+    int64_t regather_until_ms; /* no plan before while removed nodes may return; < 0: none may */
+    uint32_t failed;           /* formations in a row whose data plane broke before a step */
     uint32_t slow;             /* formations in a row in which not all ranks were READY in time */
 };
 
-/* Shards of a lost rank; kept until a generation runs. */
+/* The shards of a lost rank. They are kept until a generation runs. */
 struct loss {
     char node[DPT_PROTO_NAME_BYTES];
     struct dpt_shard shards[DPT_PROTO_SHARDS_MAX];
     int n_shards;
 };
 
-/* Steps, checkpoints and copies of the state. Steps count completed ones; -1: none. */
+/* Steps, checkpoints and copies of the state. A step is a number of completed steps; -1: none. */
 struct progress {
-    int64_t step;       /* newest since the last plan was made */
+    int64_t step;       /* newest step since the last plan was made */
     int64_t steps_done; /* highest since a generation last ran; a plan's lost steps count from it */
-    int64_t step_best;  /* newest ever */
-    int64_t step_ms;    /* when `step` last grew, in the time in which silence counts */
+    int64_t step_best;  /* newest step ever */
+    int64_t step_ms;    /* when `step` last grew, on the clock of dpt_rdzv_listened_ms */
     int64_t step_ms_median; /* last reported by a rank; 0: no step yet */
     int64_t final_step;     /* of a rank that has finished */
-    bool stepped;           /* since GO */
+    bool stepped;           /* a step was made since GO */
     int64_t grant_step;     /* checkpoint that may be committed in plan.generation */
     int64_t saved_step;     /* newest checkpoint that a rank reported */
-    int64_t farewell_step;  /* that a farewell was to save and had its time for */
-    bool redundant;         /* every part of the state of plan.generation is on two nodes */
-    bool rebuilding;        /* ranks still make the copies that are missing for that */
+    int64_t farewell_step;  /* step that a farewell had to save and had the time to save */
+    bool redundant;  /* every part of the state of plan.generation is on at least two nodes */
+    bool rebuilding; /* ranks still make copies for that */
     struct loss losses[LOSSES_MAX];
-    size_t n_losses; /* further ones are not remembered */
+    size_t n_losses; /* further losses are not remembered */
 };
 
 /* Restarts. */
 struct budget {
     uint32_t used;
-    uint64_t incident_generation; /* newest plan whose loss of members was counted */
-    int64_t refill_steps;         /* towards the next restart that is given back */
-    int64_t error_ms;             /* of first_error; < 0: none */
+    uint64_t incident_generation; /* newest plan that has cost a restart for lost members */
+    int64_t refill_steps;         /* steps towards the next restart that is given back */
+    int64_t error_ms;             /* time of first_error; < 0: none */
     char first_error[DPT_PROTO_TEXT_BYTES];
 };
 
@@ -228,17 +230,17 @@ struct run {
     char name[DPT_PROTO_NAME_BYTES];
     Dpt__RunSpec spec; /* strings owned */
     char fingerprint[DPT_PROTO_DIGEST_BYTES], data_digest[DPT_PROTO_DIGEST_BYTES];
-    char checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES]; /* of its first node */
+    char checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES]; /* that of its first node */
     struct dpt_timing timing;
     enum dpt_rdzv_phase phase;
-    int64_t phase_ms;                        /* since when */
-    uint64_t generation;                     /* newest used here */
-    bool changed;                            /* every node is told in this step */
-    struct node *speaker;                    /* is answered in this step; NULL: none */
+    int64_t phase_ms;                        /* when the phase began */
+    uint64_t generation;                     /* newest that this server has used for the run */
+    bool changed;                            /* this step answers every node */
+    struct node *speaker;                    /* this step answers this node; NULL: none */
     struct node *nodes[DPT_PROTO_NODES_MAX]; /* (n_nodes) owned, in order of joining */
     size_t n_nodes;
     struct membership membership;
-    struct plan plan; /* the newest */
+    struct plan plan; /* newest plan */
     struct formation formation;
     struct progress progress;
     struct budget budget;
@@ -247,15 +249,16 @@ struct run {
 
 struct forgotten_run {
     uint64_t name_hash;
-    uint64_t generation;     /* highest it may have used */
-    uint64_t run_generation; /* newest that ran */
-    bool ended, failed;      /* late agents are told so */
+    uint64_t generation;     /* highest that the run may have used */
+    uint64_t run_generation; /* newest that has run in it */
+    bool ended, failed;      /* the server tells late agents */
 };
 
 /* Times at which processes were last heard. */
 struct hearing {
     int64_t heard_ms; /* a node of any run over a standing connection */
-    /* Processes that are no nodes, heard since heard_ms: first and last. < 0: none. */
+    /* The first and the last time since heard_ms at which a process that is not a node was heard;
+     * below 0: none. */
     int64_t outsiders_since_ms, outsider_ms;
 };
 
@@ -264,13 +267,13 @@ struct dpt_rdzv {
     const uint8_t *random; /* (DPT_PROTO_NONCE_BYTES) of the event in progress */
     int64_t start_ms, now_ms, deadline_ms;
     struct hearing hearing;
-    uint64_t counter; /* of the last message to a node */
+    uint64_t counter; /* counter of the last message to a node */
     bool fresh;
     struct run *runs[DPT_RDZV_RUNS_MAX];
     size_t n_runs;
     struct forgotten_run forgotten[FORGOTTEN_MAX]; /* ring; unused entries are zero */
-    size_t n_forgotten;                            /* ever */
-    uint64_t generation_floor;                     /* highest of the runs that have left the ring */
+    size_t n_forgotten;                            /* number ever added to the ring */
+    uint64_t generation_floor; /* highest generation of runs that have left the ring */
     struct outbox out;
 };
 
@@ -292,20 +295,20 @@ struct rank *dpt_rdzv_next_rank(const struct run *run, struct rank_cursor *at);
 size_t dpt_rdzv_count_ranks(const struct run *run);
 /* The process that a place of the plan names; NULL: it is gone. */
 const struct rank *dpt_rdzv_rank_at(const struct place *place);
-/* Ready to quiesce and report: it has started and not ended. */
+/* True: the rank can quiesce and report, because its process has started and not ended. */
 bool dpt_rdzv_rank_is_alive(const struct rank *rank);
-/* Has a place in the newest plan. */
+/* True: the rank has a place in the newest plan. */
 bool dpt_rdzv_rank_is_member(const struct rank *rank);
-/* A member that has reported FINISHED: its loss costs nothing more. */
+/* True: the rank is a member that has reported FINISHED. Its loss costs nothing any more. */
 bool dpt_rdzv_has_finished(const struct rank *rank);
-/* For the newest generation. */
+/* True: the rank has quiesced for the newest generation. */
 bool dpt_rdzv_has_quiesced(const struct rank *rank);
 /* Puts `rank` into the counters of its run (by = 1), or takes it out before a change (by = -1). */
 void dpt_rdzv_count_rank(const struct rank *rank, int by);
 
 bool dpt_rdzv_node_is_member(const struct node *node);
-/* A member of the newest plan or of the newest that ran; a node that returned; before the first
- * generation of this server a node of an earlier server. */
+/* True for a member of the newest plan or of the newest plan that ran, for a node that returned,
+ * and, before the first generation of this server, for a node of an earlier server. */
 bool dpt_rdzv_may_hold_newest(const struct node *node);
 /* "node b (host gpu7, rank 1)"; without a rank when it has no place in the plan. */
 void dpt_rdzv_print_node(const struct plan *plan, const struct node *node,
@@ -316,11 +319,12 @@ bool dpt_rdzv_has_ended(const struct run *run);
 /* Nodes needed to form: min_nodes, or one when all steps are done. */
 uint32_t dpt_rdzv_min_nodes(const struct run *run);
 uint32_t dpt_rdzv_restarts_left(const struct run *run);
-/* Newest generation that has run, as far as this server or a rank knows. */
+/* The newest generation that has run, as far as this server or a rank knows. */
 uint64_t dpt_rdzv_state_generation(const struct run *run);
-/* Pending shards of a generation that has run have replaced the shards before them. */
+/* True: the pending shards of the rank count, because their generation has run. They have replaced
+ * the shards before them. */
 bool dpt_rdzv_pending_counts(const struct rank *rank, uint64_t state_generation);
-/* The shards of `rank` that count; returns their number. */
+/* Fills `ret` with the shards of `rank` that count. Returns their number. */
 int dpt_rdzv_shards_of(const struct rank *rank, uint64_t state_generation,
                        struct dpt_shard ret[DPT_PROTO_SHARDS_MAX]);
 
@@ -347,7 +351,8 @@ void dpt_rdzv_run_destroy(struct run **run);
 /* Remembers the end and the generations of the run for later processes and runs of its name, and
  * destroys it. */
 void dpt_rdzv_forget_run(struct dpt_rdzv *core, size_t i);
-/* A node without ranks: these are taken from the message afterwards. NULL: no memory. */
+/* Creates a node without ranks. dpt_rdzv_take_report takes the ranks from the message afterwards.
+ * NULL: no memory. */
 struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *message);
 /* Takes the node out of the run and frees it. */
 struct departed *dpt_rdzv_remove_node(struct run *run, struct node *node);

@@ -19,7 +19,8 @@ struct dpt_timing dpt_timing_from(int64_t timeout_ms, int64_t drain_ms)
         .timeout_ms = t,
         .heartbeat_ms = clamp_ms(t / 50, 10, 200),
         .grace_ms = clamp_ms(t / 8, 10, 250),
-        /* Below the timeout by the time that messages need, so that a loss is seen within it. */
+        /* Shorter than the timeout by the time that messages need, so that a loss is noticed within
+         * the timeout. */
         .lease_ms = t - t / 10,
         /* write_ms + gap_ms < lease_ms (docs/membership.md, "Write permission") */
         .write_ms = t / 4,

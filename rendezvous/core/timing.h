@@ -1,28 +1,29 @@
-/* Every period and deadline of the control plane, derived from cluster.timeout_s, and for leaving
- * from cluster.drain_s; printed when a run begins. docs/membership.md has the table. */
+/* Every period and deadline of the control plane. They derive from cluster.timeout_s and, for
+ * leaving, from cluster.drain_s. Server and worker log them when a run begins. docs/membership.md
+ * has the table. */
 #ifndef DPT_RENDEZVOUS_CORE_TIMING_H
 #define DPT_RENDEZVOUS_CORE_TIMING_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* "a -> b": after this time b follows from a. */
+/* "a -> b": b follows this time after a. */
 struct dpt_timing {
     int64_t timeout_ms;
-    int64_t heartbeat_ms;   /* agent -> server, rank <-> agent: the whole state this often */
-    int64_t grace_ms;       /* broken control connection -> the node is suspect */
-    int64_t lease_ms;       /* silence -> lost: a node at the server, a rank at its agent */
-    int64_t write_ms;       /* how far ahead of now a rank may write files (lease_until_ms) */
-    int64_t gap_ms;         /* an event later than this: this process was suspended */
-    int64_t last_call_ms;   /* enough nodes -> first formation */
-    int64_t quiesce_ms;     /* PREPARE(hard) -> a rank that has not reported is lost */
-    int64_t stall_ms;       /* no progress -> stall, or 10 x the median step if that is more */
-    int64_t busy_ms;        /* the same while a rank saves or evaluates */
-    int64_t join_ms;        /* agent: no server heard at start -> exit 3 */
-    int64_t drain_ms;       /* a node leaves -> lost if it has not drained */
-    int64_t boundary_ms;    /* a node leaves -> the step in flight is given up */
-    int64_t exit_ms;        /* asked to exit -> killed */
-    int64_t respawn_ms;     /* first pause before a dead rank is started again; it doubles ... */
+    int64_t heartbeat_ms; /* period of whole states: agent to server, rank to agent and back */
+    int64_t grace_ms;     /* broken control connection -> the node is suspect */
+    int64_t lease_ms;     /* silence -> lost: a node at the server, a rank at its agent */
+    int64_t write_ms;     /* how far ahead an agent lets ranks write files (lease_until_ms) */
+    int64_t gap_ms;       /* an event later than its deadline by this: this process was suspended */
+    int64_t last_call_ms; /* enough nodes -> first formation */
+    int64_t quiesce_ms;   /* PREPARE(hard) -> a rank that has not reported is lost */
+    int64_t stall_ms;     /* no step -> stall; 10 x the median step if that is longer */
+    int64_t busy_ms;      /* the same while a rank saves or evaluates, and while DRAINING */
+    int64_t join_ms;      /* agent: no server heard at start -> exit 3 */
+    int64_t drain_ms;     /* a node leaves -> lost if it has not drained */
+    int64_t boundary_ms;  /* a node leaves -> the step in flight is given up */
+    int64_t exit_ms;      /* asked to exit -> killed */
+    int64_t respawn_ms;   /* first pause before a dead rank is started again; it doubles ... */
     int64_t respawn_max_ms; /* ... up to this */
     int64_t exclude_ms;     /* a node that peers could not reach twice is excluded this long */
     int64_t forget_ms;      /* a finished run is remembered at most this long for late agents */

@@ -19,7 +19,8 @@ void dpt_rdzv_enter_phase(struct run *run, enum dpt_rdzv_phase phase)
         formation->waits_since_ms = -1;
 }
 
-/* A number above all that this server, earlier runs of this name or any agent have used. */
+/* Takes a number above all generations that this server, earlier runs of this name or any agent
+ * have used. */
 static void advance_generation(struct run *run)
 {
     const struct formation *formation = &run->formation;
@@ -49,7 +50,7 @@ void dpt_rdzv_prepare(struct run *run, enum prepare how, struct cause cause)
     const bool failed = !soft && cause.kind >= CAUSE_COMM_ERROR;
     formation->after_failure = failed || (preparing && formation->after_failure);
     if (!soft)
-        run->plan.in_force = false; /* its ranks abort: no grant any more */
+        run->plan.in_force = false; /* its ranks abort, so no commit is granted any more */
     if (preparing && (soft || !formation->soft))
         return;
     advance_generation(run);

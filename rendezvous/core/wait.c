@@ -24,7 +24,8 @@ const char *dpt_rdzv_last_call_reason(const struct run *run)
            "(dpt-rdzv --fresh: there was none)";
 }
 
-/* Nodes that start their ranks get one timeout; nodes of an earlier server get a lease. */
+/* The last call is one timeout if nodes still start their ranks. It lasts at least for the first
+ * lease of this server, so that nodes of an earlier server can come back. */
 int64_t dpt_rdzv_last_call_until_ms(const struct run *run)
 {
     int64_t until_ms = run->phase_ms + run->timing.last_call_ms;
