@@ -16,24 +16,24 @@ enum {
     RECONNECT_LAST_MS = 500,
     CONNECT_TIMEOUT_MS = 2000,
     HANDSHAKE_TIMEOUT_MS = 2000,
-    PARTS_MAX = 16 /* of one malformed message, before the socket is replaced */
+    PARTS_MAX = 16 /* parts of malformed messages that one call drops; then it fails */
 };
 
 struct dpt_client {
     void *context, *socket;
-    void *monitor; /* reports that the connection is established, and its end */
+    void *monitor;                           /* reports the start and the end of the connection */
     char address[DPT_CLIENT_ENDPOINT_BYTES]; /* tcp://… */
     int silence_ms;
     int fds[DPT_CLIENT_FDS];
-    uint32_t sockets; /* opened so far: names the monitors */
+    uint32_t sockets; /* number of sockets opened so far; part of a monitor's name */
     bool up;
     bool gave_up;      /* the socket was replaced and DOWN is not returned yet */
     zmq_msg_t message; /* received last */
     bool heard;        /* since the last tick */
     int64_t last_heard_ms, last_tick_ms;
     int64_t first_tick_ms;   /* -1: none yet */
-    bool was_up, looked;     /* there was a connection; the reason for its lack was looked for */
-    struct dpt_reach *reach; /* until there is a connection */
+    bool was_up, looked;     /* a connection was made; the search for a reason was started */
+    struct dpt_reach *reach; /* search for the reason, until a connection is made; else NULL */
 };
 
 static enum dpt_status fail_zmq(struct dpt_err *err, const char *what)
@@ -106,9 +106,9 @@ static enum dpt_status open_socket(struct dpt_client *client, struct dpt_err *er
     client->socket = zmq_socket(client->context, ZMQ_DEALER);
     if (client->socket == NULL)
         return fail_zmq(err, "open a ZeroMQ socket");
-    /* IMMEDIATE: nothing is queued without a connection, so nothing stale is sent when there is
-       one. ZeroMQ's heartbeats find a dead connection; `silence_ms` finds a dead server behind it.
-     */
+    /* IMMEDIATE: ZeroMQ queues nothing while there is no connection, so it sends nothing stale
+     * later. ZeroMQ's heartbeats find a dead connection; `silence_ms` finds a dead server behind a
+     * live connection. */
     const struct {
         int option, value;
     } settings[] = {
@@ -191,7 +191,7 @@ enum dpt_status dpt_client_send(struct dpt_client *client, const void *message, 
     return fail_zmq(err, "send to the server");
 }
 
-/* Receives one part into client->message; DPT_INPROGRESS: none there. */
+/* Receives one part into client->message. DPT_INPROGRESS: no part has arrived. */
 static enum dpt_status recv_part(struct dpt_client *client, struct dpt_err *err)
 {
     if (zmq_msg_recv(&client->message, client->socket, ZMQ_DONTWAIT) >= 0)
@@ -215,7 +215,7 @@ static enum dpt_status recv_message(struct dpt_client *client, struct dpt_client
             ret->bytes = zmq_msg_size(&client->message);
             return DPT_OK;
         }
-        whole = !more; /* the part after a last part begins a message */
+        whole = !more; /* after the last part of a message the next one begins */
     }
     return dpt_fail(err, DPT_EPROTO, "the server at '%s' does not speak dpt's protocol",
                     client->address + strlen("tcp://"));
@@ -263,7 +263,7 @@ void dpt_client_fds(const struct dpt_client *client, int ret_fds[DPT_CLIENT_FDS]
     memcpy(ret_fds, client->fds, sizeof client->fds);
 }
 
-/* If there is no socket, as descriptors may run out for a time, the next tick tries again. */
+/* If no socket can be opened (descriptors may run out for a time), the next tick tries again. */
 static void replace_socket(struct dpt_client *client)
 {
     struct dpt_err err;
@@ -274,7 +274,8 @@ static void replace_socket(struct dpt_client *client)
     dpt_log(DPT_LOG_WARN, "no socket to the server, trying again: %s", err.text);
 }
 
-/* ZeroMQ retries without giving a reason. */
+/* Starts a search for the reason why there is no connection, because ZeroMQ retries without giving
+ * one. */
 static void look_for_reason(struct dpt_client *client, int64_t now_ms)
 {
     if (client->first_tick_ms < 0)
@@ -300,7 +301,7 @@ void dpt_client_why(const struct dpt_client *client, char ret[DPT_CLIENT_WHY_BYT
 void dpt_client_tick(struct dpt_client *client, int64_t now_ms)
 {
     look_for_reason(client, now_ms);
-    /* A process that was suspended did not listen. */
+    /* A process that was suspended could not receive, so the silence counts from now. */
     bool slept = client->last_tick_ms < 0 || now_ms - client->last_tick_ms > client->silence_ms / 2;
     if (client->heard || slept || !client->up)
         client->last_heard_ms = now_ms;

@@ -1,10 +1,10 @@
 /* The agent's connection to the rendezvous server: one ZeroMQ DEALER.
  *
- * No call waits for the server. A message is sent when the connection stands and its queue has
- * room, and dropped otherwise: every message is the sender's whole state and is sent again. ZeroMQ
- * reconnects by itself. When nothing has come back over a connection for `silence_ms`, the socket
- * is replaced, as a connection may be dead without either kernel noticing; the server then sees a
- * new peer. One thread uses a client. */
+ * No call waits for the server. The client sends a message if the connection stands and its queue
+ * has room, and drops it otherwise. A dropped message does no harm: every message is the sender's
+ * whole state, and a later one repeats it. ZeroMQ reconnects by itself. A connection may be dead
+ * without either kernel noticing. So the client replaces the socket when nothing has come back over
+ * it for `silence_ms`; the server then sees a new peer. One thread uses a client. */
 #ifndef DPT_RENDEZVOUS_CLIENT_CLIENT_H
 #define DPT_RENDEZVOUS_CLIENT_CLIENT_H
 
@@ -21,7 +21,7 @@ enum {
     DPT_CLIENT_LINGER_MS = 500,   /* destroy waits this long for the last message to leave */
     DPT_CLIENT_ENDPOINT_BYTES = 280,
     DPT_CLIENT_WHY_BYTES = 256,
-    DPT_CLIENT_PATIENCE_MS = 200, /* without a connection; then the reason is looked for */
+    DPT_CLIENT_PATIENCE_MS = 200, /* after this time without a connection, look for the reason */
     DPT_CLIENT_FDS = 2
 };
 
@@ -38,14 +38,14 @@ DPT_MUST_USE enum dpt_status dpt_client_create(const char *endpoint, int silence
 /* Closes within DPT_CLIENT_LINGER_MS; accepts NULL and nulls the pointer. */
 void dpt_client_destroy(struct dpt_client **client);
 
-/* Queues one message of at most DPT_MESSAGE_BYTES_MAX bytes. DPT_INPROGRESS: no connection yet or
- * its queue is full, the message is dropped. */
+/* Queues one message of at most DPT_MESSAGE_BYTES_MAX bytes. DPT_INPROGRESS: there is no connection
+ * or its queue is full; the message was dropped. */
 DPT_MUST_USE enum dpt_status dpt_client_send(struct dpt_client *client, const void *message,
                                              size_t bytes, struct dpt_err *err);
 
 enum dpt_client_event_kind {
     DPT_CLIENT_UP,      /* a connection stands: messages are sent from now on */
-    DPT_CLIENT_DOWN,    /* it ended, or was given up for its silence */
+    DPT_CLIENT_DOWN,    /* the connection ended, or the client replaced it after silence_ms */
     DPT_CLIENT_MESSAGE, /* from the server */
     DPT_CLIENT_EVENT_COUNT
 };
@@ -56,8 +56,9 @@ struct dpt_client_event {
     size_t bytes;
 };
 
-/* The next event; DPT_INPROGRESS: none. Messages of more than one part are dropped. Call until
- * DPT_INPROGRESS before polling: the descriptors are edge-triggered. */
+/* The next event; DPT_INPROGRESS: none. Messages of more than one part are dropped. DPT_EPROTO: too
+ * many such parts came in a row. Call until DPT_INPROGRESS before polling: the descriptors are
+ * edge-triggered. */
 DPT_MUST_USE enum dpt_status dpt_client_next(struct dpt_client *client,
                                              struct dpt_client_event *ret, struct dpt_err *err);
 
@@ -65,12 +66,14 @@ DPT_MUST_USE enum dpt_status dpt_client_next(struct dpt_client *client,
  * changes them. */
 void dpt_client_fds(const struct dpt_client *client, int ret_fds[DPT_CLIENT_FDS]);
 
-/* Why there has been no connection yet, and what to do; "": there was one, or nothing is known. */
+/* The reason why no connection was ever made, and what to do. "": there was a connection, or the
+ * reason is not known. */
 void dpt_client_why(const struct dpt_client *client, char ret[DPT_CLIENT_WHY_BYTES]);
 
-/* Takes the time (monotonic). After silence_ms without a message over a standing connection it
- * replaces the socket, and dpt_client_next returns DOWN. Call it at least every silence_ms / 4; if
- * the caller was suspended for longer, the silence begins anew. */
+/* Tells the client the time (monotonic). After silence_ms without a message over a standing
+ * connection the client replaces the socket, and dpt_client_next returns DOWN. Call it at least
+ * every silence_ms / 4. If the process was suspended between two calls, the silence counts from the
+ * later call. */
 void dpt_client_tick(struct dpt_client *client, int64_t now_ms);
 
 #endif

@@ -35,19 +35,19 @@ struct result {
     char address[ADDRESS_BYTES];
 };
 
-/* Owned by the caller and the thread: the last owner frees it. */
+/* The caller and the thread own this together. The last owner frees it. */
 struct dpt_reach {
     char host[DPT_REACH_HOST_BYTES], port[PORT_BYTES];
-    pthread_mutex_t mutex; /* guards what follows */
+    pthread_mutex_t mutex; /* guards the members below */
     int owners;            /* 1: the caller has stopped it */
-    int64_t lookup_ms;     /* since when the name is looked up; 0: it has been */
+    int64_t lookup_ms;     /* start of the present lookup of the name; 0: none */
     struct result result;
-    int connected; /* attempts in a row that found something listening */
+    int connected; /* attempts in a row that could connect */
 };
 
 /* ---- one attempt ---- */
 
-/* Waits for the end of a connect: its error, 0, or ETIMEDOUT. */
+/* Waits for the end of a connect. Returns its error, 0 for success, or ETIMEDOUT. */
 static int finish_connect(int fd)
 {
     struct pollfd item = {.fd = fd, .events = POLLOUT};
@@ -130,7 +130,7 @@ static void release_reach(struct dpt_reach *reach)
     free(reach);
 }
 
-/* Returns true once the caller has stopped it. */
+/* Returns true after the caller has called dpt_reach_stop. */
 static bool publish_result(struct dpt_reach *reach, const struct result *result)
 {
     (void)pthread_mutex_lock(&reach->mutex);
@@ -189,7 +189,7 @@ void dpt_reach_text(struct dpt_reach *reach, char ret[DPT_CLIENT_WHY_BYTES])
     if (reach->lookup_ms > 0 && dpt_now_ms() - reach->lookup_ms > DPT_REACH_LOOKUP_MS)
         result.finding = FINDING_LOOKUP;
     if (result.finding == FINDING_CONNECTED && reach->connected < 2)
-        result.finding = FINDING_NONE; /* a server that has just come */
+        result.finding = FINDING_NONE; /* the server may have just started: no reason to report */
     (void)pthread_mutex_unlock(&reach->mutex);
     switch (result.finding) {
     case FINDING_NONE:

@@ -19,12 +19,12 @@ struct dpt_reach;
 DPT_MUST_USE enum dpt_status dpt_reach_start(const char *endpoint, struct dpt_reach **ret,
                                              struct dpt_err *err);
 
-/* The newest result: what is wrong and what to do; "" while nothing is known. Any thread; does not
- * wait. */
+/* The newest result: what is wrong and what to do; "" while nothing is known. Any thread. Does not
+ * block. */
 void dpt_reach_text(struct dpt_reach *reach, char ret[DPT_CLIENT_WHY_BYTES]);
 
-/* Does not wait for the thread, which ends after its attempt. Accepts NULL and nulls the pointer.
- */
+/* Stops the search. Does not wait for the thread, which ends after its present attempt. Accepts
+ * NULL and nulls the pointer. */
 void dpt_reach_stop(struct dpt_reach **reach);
 
 #endif

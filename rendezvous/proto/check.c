@@ -1,11 +1,12 @@
-/* The checks of check.h: form by walking the descriptor, meaning message by message. */
+/* The checks of check.h. One walk over the descriptor checks the form of any message; one function
+ * per message checks numbers and names. */
 #include "rendezvous/proto/check.h"
 
 #include <stdbool.h>
 #include <string.h>
 
-/* The longest value of a field, by its name: a name means the same in every message. Strings count
- * their NUL, lists their elements. */
+/* The longest value of a field, by the field's name, which means the same in every message. For
+ * strings the limit includes the NUL; for lists it is a number of elements. */
 static size_t limit_of(const ProtobufCFieldDescriptor *field)
 {
     static const struct {
@@ -83,15 +84,15 @@ static enum dpt_status check_value(const ProtobufCFieldDescriptor *field, const 
         return inner == NULL ? DPT_OK : check_form(inner, err);
     }
     default:
-        return DPT_OK; /* numbers: message by message, below */
+        return DPT_OK; /* the functions below check numbers, one function per message */
     }
 }
 
 /* The schema is not recursive: its depth (three) bounds this recursion. */
 static enum dpt_status check_form(const ProtobufCMessage *message, struct dpt_err *err)
 {
-    /* Fields of later versions pass. Tag 0 is invalid: protobuf-c decodes it, but cannot decode the
-     * message that it encodes from it. */
+    /* Unknown fields of later versions are allowed. Tag 0 is invalid: protobuf-c decodes it, but
+     * then encodes a message that it cannot decode. */
     for (unsigned i = 0; i < message->n_unknown_fields; i++)
         if (message->unknown_fields[i].tag == 0)
             return dpt_fail(err, DPT_EPROTO, "field 0 of %s", message->descriptor->short_name);
@@ -102,7 +103,7 @@ static enum dpt_status check_form(const ProtobufCMessage *message, struct dpt_er
             DPT_TRY(check_value(field, at, err));
             continue;
         }
-        /* Only messages are repeated in this schema. */
+        /* In this schema only messages are repeated. */
         DPT_ASSERT(field->type == PROTOBUF_C_TYPE_MESSAGE);
         size_t n =
             *(const size_t *)(const void *)((const char *)message + field->quantifier_offset);
@@ -116,7 +117,8 @@ static enum dpt_status check_form(const ProtobufCMessage *message, struct dpt_er
     return DPT_OK;
 }
 
-/* The only field of a message of another version that is shown, besides its stamp. */
+/* Checks the field `name`. Of a message of another version only one field and the stamp are shown:
+ * the agent's `software`, the server's `text`. */
 static enum dpt_status check_field(const ProtobufCMessage *message, const char *name,
                                    struct dpt_err *err)
 {
@@ -142,7 +144,7 @@ static enum dpt_status check_step(struct dpt_err *err, const char *field, int64_
     return check_range(err, field, value, least, DPT_PROTO_STEP_MAX);
 }
 
-/* A number beyond int64_t becomes negative and is refused, too. */
+/* A number beyond int64_t becomes negative, so it is refused, too. */
 static enum dpt_status check_generation(struct dpt_err *err, const char *field, uint64_t value,
                                         int64_t least)
 {

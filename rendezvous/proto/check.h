@@ -1,6 +1,6 @@
-/* Checks on a decoded message; called by message.c only. The form of every message is checked by
- * its descriptor: known enum values, bounded strings without control characters, bounded bytes and
- * lists. Numbers and names are checked message by message. DPT_EPROTO names the field. */
+/* Checks on a decoded message, for message.c only. The descriptor of a message defines its form:
+ * known enum values, bounded strings without control characters, bounded bytes and lists. Numbers
+ * and names have checks of their own for each message. DPT_EPROTO names the field. */
 #ifndef DPT_RENDEZVOUS_PROTO_CHECK_H
 #define DPT_RENDEZVOUS_PROTO_CHECK_H
 

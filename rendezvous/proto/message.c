@@ -7,12 +7,13 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* protobuf-c makes a struct of some hundred bytes from two: a message of many empty submessages
- * must not take a hundred times its size. */
+/* The memory that decoding may still take. protobuf-c makes a struct of some hundred bytes from an
+ * empty submessage of two bytes, so without a limit a message of many empty submessages would take
+ * a hundred times its size. */
 struct budget {
     size_t left_bytes;
     bool exceeded;
-    uint8_t *memory; /* where the next piece goes; NULL: the heap */
+    uint8_t *memory; /* place of the next allocation; NULL: the heap */
 };
 
 static void *budget_alloc(void *data, size_t bytes)
@@ -71,7 +72,7 @@ enum dpt_status dpt_message_decode_agent_to_rank_in(void *memory, size_t memory_
     return DPT_OK;
 }
 
-/* One pair of functions a message type. */
+/* Two functions for each message type. */
 #define DEFINE_MESSAGE(name, Type, descriptor_)                                                    \
     enum dpt_status dpt_message_decode_##name(const void *data, size_t bytes, Type **ret,          \
                                               struct dpt_err *err)                                 \

@@ -1,10 +1,10 @@
-/* Messages of the control plane as bytes. The structs are those that protobuf-c makes of dpt.proto
+/* Messages of the control plane as bytes. protobuf-c generates the structs from dpt.proto
  * (Dpt__AgentState, …).
  *
- * Of a decoded message these are checked: size, memory, protobuf form, enum values, lengths of
- * strings, bytes and lists, ranges of numbers, the order of a plan's ranks. The receiver judges
- * epoch, run, generation and incarnation. Of a message of another version only version, software,
- * stamp and text are checked, and only these may be read. */
+ * Decoding checks size, memory, protobuf form, enum values, lengths of strings, bytes and lists,
+ * ranges of numbers, and the order of a plan's ranks. The receiver must check epoch, run,
+ * generation and incarnation. Of a message of another version, decoding checks only version,
+ * software, stamp and text, and the receiver may read only these. */
 #ifndef DPT_RENDEZVOUS_PROTO_MESSAGE_H
 #define DPT_RENDEZVOUS_PROTO_MESSAGE_H
 
@@ -15,8 +15,9 @@
 #include <stdint.h>
 
 enum {
-    /* Of all messages between processes of a run, also between ranks. 1: a plan named one rank to
-       heal from, and no shards; 2: ranks did not report predicted labels */
+    /* The version of all messages between processes of a run, also between ranks. Version 1: a plan
+       named one rank to copy the state from, and no shards. Version 2: ranks did not report
+       predicted labels. */
     DPT_PROTO_VERSION = 3,
 
     DPT_PROTO_RANKS_MAX = 64,    /* rank processes of one node */
@@ -38,17 +39,18 @@ enum {
     DPT_PROTO_DRAIN_MS_MAX = 3600 * 1000,
     DPT_PROTO_DRAIN_MS_DEFAULT = 8000,
 
-    /* An encoded message of any kind; a longer one is refused unread. */
+    /* The longest encoded message of any kind. A longer message is refused unread. */
     DPT_MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 };
 
-/* Beyond what a run reaches, and low enough that sums do not overflow. */
+/* No run reaches these limits, and they are low enough that sums do not overflow. */
 #define DPT_PROTO_STEP_MAX       INT64_C(1000000000000000)
 #define DPT_PROTO_MS_MAX         INT64_C(1000000000000000)
 #define DPT_PROTO_GENERATION_MAX INT64_C(1000000000000000)
 
-/* Decode `bytes` bytes into a new message that the caller owns (…_free). DPT_EPROTO names the wrong
- * field; DPT_EOVERFLOW: too long, or it would take too much memory. */
+/* Decode `bytes` bytes into a new message, which the caller owns and frees (dpt_message_free_…).
+ * DPT_EPROTO names the wrong field. DPT_EOVERFLOW: the bytes are too long, or the message would
+ * take too much memory. */
 DPT_MUST_USE enum dpt_status dpt_message_decode_agent_state(const void *data, size_t bytes,
                                                             Dpt__AgentState **ret,
                                                             struct dpt_err *err);
@@ -62,25 +64,27 @@ DPT_MUST_USE enum dpt_status dpt_message_decode_rank_to_agent(const void *data, 
                                                               Dpt__RankToAgent **ret,
                                                               struct dpt_err *err);
 
-/* The same without allocation: the message lies in the caller's `memory`, aligned as by malloc, and
- * is not freed. DPT_EOVERFLOW: it does not fit; DPT_MESSAGE_MEMORY_BYTES(n) holds any message of n
- * encoded bytes. */
+/* Decodes without allocation. The message lies in the caller's `memory`, which is aligned as by
+ * malloc, and is not freed. DPT_EOVERFLOW: the message does not fit. Memory of
+ * DPT_MESSAGE_MEMORY_BYTES(n) bytes holds any message of n encoded bytes. */
 #define DPT_MESSAGE_MEMORY_BYTES(bytes) (64 * 1024 + 16 * (size_t)(bytes))
 DPT_MUST_USE enum dpt_status dpt_message_decode_agent_to_rank_in(void *memory, size_t memory_bytes,
                                                                  const void *data, size_t bytes,
                                                                  Dpt__AgentToRank **ret,
                                                                  struct dpt_err *err);
 
-/* Frees a message made by …_decode and sets the pointer to NULL; accepts NULL. */
+/* Frees a message that dpt_message_decode_… has made, and sets the pointer to NULL. Accepts
+ * NULL. */
 void dpt_message_free_agent_state(Dpt__AgentState **message);
 void dpt_message_free_server_state(Dpt__ServerState **message);
 void dpt_message_free_agent_to_rank(Dpt__AgentToRank **message);
 void dpt_message_free_rank_to_agent(Dpt__RankToAgent **message);
 
-/* Bytes that `message` (any of the above, as &message->base) takes when encoded. */
+/* The encoded size of `message` (any of the above, as &message->base) in bytes. */
 size_t dpt_message_bytes(const ProtobufCMessage *message);
 
-/* Encodes into `buf`; DPT_EOVERFLOW when it takes more than buf_bytes. */
+/* Encodes a message into `buf`. DPT_EOVERFLOW: the encoded message has more than buf_bytes
+ * bytes. */
 DPT_MUST_USE enum dpt_status dpt_message_encode(const ProtobufCMessage *message, void *buf,
                                                 size_t buf_bytes, size_t *ret_bytes,
                                                 struct dpt_err *err);

@@ -9,13 +9,13 @@
 
 /* ---- this machine's addresses ---- */
 
-/* The numeric address; "" if other machines cannot use it. */
+/* Writes the numeric address; "" if other machines cannot use it. */
 static void print_address(const struct ifaddrs *item, int family,
                           char ret[DPT_ANNOUNCE_ADDRESS_BYTES])
 {
     const bool v6 = family == AF_INET6;
     const socklen_t bytes = v6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-    char number[DPT_ANNOUNCE_ADDRESS_BYTES - 2]; /* a longer one names an interface */
+    char number[DPT_ANNOUNCE_ADDRESS_BYTES - 2]; /* a longer address names an interface */
     ret[0] = '\0';
     if (item->ifa_addr == NULL || item->ifa_addr->sa_family != family ||
         !(item->ifa_flags & IFF_UP) || (item->ifa_flags & IFF_LOOPBACK) ||
@@ -46,7 +46,8 @@ void dpt_announce_look(struct dpt_announce *announce)
 
 /* ---- the text ---- */
 
-/* The commands for two machines; `announce` gives the server's address if `endpoint` is NULL. */
+/* Prints the commands for two machines. If `endpoint` is NULL, the server's address comes from
+ * `announce`. */
 static void print_commands(FILE *out, const struct dpt_announce *announce, const char *endpoint)
 {
     char first[DPT_ANNOUNCE_ADDRESS_BYTES + 16];

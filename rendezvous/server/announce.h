@@ -18,14 +18,14 @@ struct dpt_announce_address {
 struct dpt_announce {
     const char *version, *endpoint; /* HOST:PORT as bound */
     int port;
-    bool open;     /* other machines reach it */
-    bool anywhere; /* bound to every address: `addresses` lists them */
+    bool open;     /* other machines can reach the server */
+    bool anywhere; /* bound to every address; `addresses` lists the machine's addresses */
     struct dpt_announce_address addresses[DPT_ANNOUNCE_ADDRESSES_MAX];
     size_t n_addresses;
 };
 
 /* Fills `addresses` from the interfaces that are up, without loopback and link-local addresses;
- * IPv4 before IPv6. None if they cannot be read. */
+ * IPv4 before IPv6. If the interfaces cannot be read, there are no addresses. */
 void dpt_announce_look(struct dpt_announce *announce);
 
 /* Writes the text; the caller checks `out` for errors. */

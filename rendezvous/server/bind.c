@@ -77,8 +77,9 @@ enum dpt_status dpt_server_bind(void *router, const struct dpt_server_options *o
                         zmq_strerror(zmq_errno()));
     const char *colon = strrchr(bound, ':');
     DPT_ASSERT(colon != NULL);
-    int port = (int)strtol(colon + 1, NULL, 10); /* libzmq printed it */
-    /* Many machines resolve "localhost" to ::1 first; without IPv6, 127.0.0.1 is enough. */
+    int port = (int)strtol(colon + 1, NULL, 10); /* libzmq wrote this number */
+    /* Many machines resolve "localhost" to ::1 first, so the server listens there too. On a machine
+     * without IPv6, 127.0.0.1 is enough. */
     if (options->address == NULL && !options->insecure && bind_endpoint(router, "::1", port) != 0)
         dpt_log(DPT_LOG_DEBUG, "not listening on [::1]:%d: %s", port, zmq_strerror(zmq_errno()));
     bool v6 = strchr(address, ':') != NULL;

@@ -26,9 +26,9 @@ struct dpt_server {
     bool embedded;
     char endpoint[DPT_SERVER_ENDPOINT_BYTES];
     int port;
-    uint64_t failed[DPT_SERVER_FAILED_MAX]; /* connections found broken by sending */
+    uint64_t failed[DPT_SERVER_FAILED_MAX]; /* connections on which a send has failed */
     size_t n_failed;
-    uint64_t malformed; /* messages since the last report of them */
+    uint64_t malformed; /* malformed messages since the last log line about them */
     int64_t reported_ms;
 };
 
@@ -37,8 +37,8 @@ static enum dpt_status fail_zmq(struct dpt_err *err, const char *what)
     return dpt_fail(err, DPT_EIO, "%s: %s", what, zmq_strerror(zmq_errno()));
 }
 
-/* If the peer is gone or does not read, so that its queue is full, the message is dropped and the
- * connection counts as broken until the peer is heard again. */
+/* Sends one message. If the peer is gone, or does not read and so has a full queue, the message is
+ * dropped. The connection then counts as broken until the peer is heard again. */
 static void send_state(struct dpt_server *server, const struct dpt_rdzv_send *send)
 {
     zmq_msg_t frame;
@@ -65,7 +65,7 @@ static void send_state(struct dpt_server *server, const struct dpt_rdzv_send *se
         server->failed[server->n_failed++] = send->conn;
 }
 
-/* Steps the core and carries its output out. There is no journal: records are ignored. */
+/* Steps the core and carries out its output. There is no journal, so records are ignored. */
 static enum dpt_status step_core(struct dpt_server *server, struct dpt_rdzv_event event,
                                  struct dpt_err *err)
 {
@@ -133,7 +133,8 @@ static void report_malformed(struct dpt_server *server, const char *text)
 static enum dpt_status take_message(struct dpt_server *server, uint64_t conn, zmq_msg_t *frame,
                                     struct dpt_err *err)
 {
-    /* Read after the message, so that the end of its connection is seen (peers.h). */
+    /* The monitor is read after the message, so that this server sees the end of the message's
+     * connection (peers.h). */
     int fd = zmq_msg_get(frame, ZMQ_SRCFD);
     DPT_TRY(read_monitor(server, err));
     bool stands = dpt_peers_heard(&server->peers, fd, conn);
@@ -157,7 +158,7 @@ static enum dpt_status take_message(struct dpt_server *server, uint64_t conn, zm
     return status;
 }
 
-/* Reads one message, routing id and frame; *ret_read is false when there is none. */
+/* Reads one message: a routing id and a frame. *ret_read is false if there is no message. */
 static enum dpt_status read_message(struct dpt_server *server, bool *ret_read, struct dpt_err *err)
 {
     zmq_msg_t part;
@@ -198,12 +199,12 @@ enum dpt_status dpt_server_run(struct dpt_server *server, struct dpt_err *err)
             zmq_errno() != EINTR)
             return fail_zmq(err, "wait for messages");
         if (items[2].revents != 0)
-            return DPT_OK; /* agents get no message: training goes on */
+            return DPT_OK; /* the server stops without a message to agents: training goes on */
         bool more = true;
         for (int i = 0; i < DPT_SERVER_ROUND_MAX && more; i++)
             DPT_TRY(read_message(server, &more, err));
         DPT_TRY(read_monitor(server, err));
-        while (server->n_failed > 0) /* ends: nothing is sent to a broken connection */
+        while (server->n_failed > 0) /* ends, because nothing is sent to a broken connection */
             DPT_TRY(step_broken(server, server->failed[--server->n_failed], err));
         DPT_TRY(step_core(
             server, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK, .backlog = more}, err));

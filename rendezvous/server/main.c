@@ -90,7 +90,8 @@ static enum dpt_status parse_arguments(int argc, char **argv, struct arguments *
     return DPT_OK;
 }
 
-/* A descriptor for the signals that end the server; threads started later inherit the mask. */
+/* Opens a descriptor for the signals that end the server. Threads that are started later inherit
+ * the signal mask. */
 static enum dpt_status open_signals(int *ret_fd, struct dpt_err *err)
 {
     sigset_t ends;
@@ -113,7 +114,7 @@ static enum dpt_status print_announcement(const struct dpt_server *server,
                                           const struct arguments *arguments, struct dpt_err *err)
 {
     const struct dpt_server_options *options = &arguments->server;
-    const char *address = options->address != NULL ? options->address : "*"; /* with insecure */
+    const char *address = options->address != NULL ? options->address : "*"; /* with --insecure */
     struct dpt_announce facts = {.version = DPT_VERSION,
                                  .endpoint = dpt_server_endpoint(server),
                                  .port = dpt_server_port(server),

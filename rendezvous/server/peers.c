@@ -1,4 +1,4 @@
-/* Connections by descriptor: an array that is indexed by it. */
+/* Connections by descriptor: the descriptor is the index of an array. */
 #include "rendezvous/server/peers.h"
 
 static bool is_watched(int fd)
@@ -24,12 +24,12 @@ uint64_t dpt_peers_disconnected(struct dpt_peers *peers, int fd)
 bool dpt_peers_heard(struct dpt_peers *peers, int fd, uint64_t conn)
 {
     if (!is_watched(fd))
-        return true; /* its lease finds its end */
+        return true; /* the node's lease detects the end of this connection */
     struct dpt_peer_fd *entry = &peers->fds[fd];
     if (!entry->connected)
         return false;
-    /* Of two connections over one descriptor the later one has the later routing id, which may
-       wrap. A message of the earlier one may still be read. */
+    /* If one descriptor had two connections, the later connection has the later routing id, which
+       may wrap. This message may still be from the earlier connection. */
     if (entry->conn == 0 || (int32_t)((uint32_t)conn - (uint32_t)entry->conn) > 0)
         entry->conn = conn;
     return entry->conn == conn;

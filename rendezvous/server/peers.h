@@ -1,14 +1,16 @@
 /* The connection over which a message came, and whether it still exists.
  *
  * libzmq (4.3.4, Debian) does not tell a ROUTER which peer disconnected. Its monitor names the
- * descriptor of a socket that was accepted or disconnected, and a message has the descriptor that
- * it came over. These are separate queues, and the kernel reuses descriptors: a message may be read
- * before or after the event that ended its connection, or when its descriptor belongs to another
- * connection. So the caller reads a message, then all monitor events, and then asks here.
+ * descriptor of a socket that was accepted or disconnected, and a message has the descriptor over
+ * which it came. Events and messages come through separate queues, and the kernel reuses
+ * descriptors. So a message may be read before or after the event that ended its connection, or
+ * when its descriptor already belongs to another connection. Therefore the caller reads a message,
+ * then all monitor events, and then calls dpt_peers_heard.
  *
- * A connection's name is (1 << 32 | n), with n of the routing id that the ROUTER gave it (0, then
- * four bytes, big-endian, growing by one with each connection): never 0, and not reused within 2^32
- * connections. A dpt-worker sets no routing id. Pure: no sockets. */
+ * The number of a connection (`conn`) is (1 << 32 | n). n comes from the routing id that the ROUTER
+ * gave the connection: a byte 0, then n in four bytes, big-endian, which grows by one with each
+ * connection. So the number is never 0, and is not reused within 2^32 connections. A dpt-worker
+ * sets no routing id. Pure: no sockets. */
 #ifndef DPT_RENDEZVOUS_SERVER_PEERS_H
 #define DPT_RENDEZVOUS_SERVER_PEERS_H
 
@@ -28,7 +30,7 @@ struct dpt_peer_fd {
     bool connected;
 };
 
-/* Zeroed at first. 1 MiB, of which untouched pages take no memory. */
+/* Initially zeroed. 1 MiB; pages that are never touched take no memory. */
 struct dpt_peers {
     struct dpt_peer_fd fds[DPT_PEERS_FDS_MAX]; /* by descriptor */
 };
@@ -36,15 +38,15 @@ struct dpt_peers {
 /* The monitor reported that `fd` was accepted. */
 void dpt_peers_connected(struct dpt_peers *peers, int fd);
 
-/* The monitor reported that `fd` is closed. Returns the connection that used it; 0: none was heard.
- */
+/* The monitor reported that `fd` is closed. Returns the connection that used `fd`; 0: no message
+ * came over it. */
 uint64_t dpt_peers_disconnected(struct dpt_peers *peers, int fd);
 
-/* A message of `conn` came over `fd`. False: that connection has ended; the message still counts.
- */
+/* To be called when a message of `conn` came over `fd`. False: that connection has ended; the
+ * message still counts. */
 DPT_MUST_USE bool dpt_peers_heard(struct dpt_peers *peers, int fd, uint64_t conn);
 
-/* 0 when the bytes are not a routing id given by the ROUTER. */
+/* The number of the connection with this routing id; 0: the ROUTER did not give this routing id. */
 uint64_t dpt_peers_conn(const uint8_t *routing_id, size_t bytes);
 void dpt_peers_routing_id(uint64_t conn, uint8_t ret_routing_id[DPT_PEERS_ROUTING_ID_BYTES]);
 

@@ -1,8 +1,8 @@
 /* The rendezvous server: one ZeroMQ ROUTER and a loop around the pure core
  * (rendezvous/core/core.h).
  *
- * It carries no training data and keeps nothing on disk: after a restart the agents' messages tell
- * it which runs exist. One thread at a time uses a server. */
+ * The server carries no training data and keeps nothing on disk. After a restart it learns from the
+ * agents' messages which runs exist. One thread at a time uses a server. */
 #ifndef DPT_RENDEZVOUS_SERVER_SERVER_H
 #define DPT_RENDEZVOUS_SERVER_SERVER_H
 
@@ -12,27 +12,28 @@
 
 enum {
     DPT_SERVER_PORT = 29500,
-    DPT_SERVER_QUEUE_MAX = 64,    /* unsent messages to a peer; then it counts as broken */
-    DPT_SERVER_RECEIVED_MAX = 64, /* unread messages of a peer; then TCP stops it */
+    DPT_SERVER_QUEUE_MAX = 64,    /* unsent messages to a peer; with more it counts as broken */
+    DPT_SERVER_RECEIVED_MAX = 64, /* unread messages of a peer; with more TCP stops the peer */
     DPT_SERVER_ROUND_MAX = 16384, /* messages read between two TICKs */
-    DPT_SERVER_FAILED_MAX = 1024, /* peers found broken by sending, per round; leases find others */
+    DPT_SERVER_FAILED_MAX = 1024, /* failed sends noted per round; leases detect other ends */
     DPT_SERVER_ENDPOINT_BYTES = 280
 };
 
 struct dpt_server;
 
 struct dpt_server_options {
-    const char *address; /* numeric IP, "localhost" or "*" to bind; NULL: loopback, or every address
-                            if `insecure` */
-    int port;            /* 0: the kernel chooses */
-    bool insecure;       /* may be bound to an address that other hosts reach: there are no keys */
-    int stop_fd;         /* dpt_server_run returns when it becomes readable; borrowed */
-    bool fresh;          /* no worker has known an earlier server; implied by port 0 */
-    bool embedded;       /* in the worker of its only run: the core's lines are logged at debug */
+    /* The address to bind: a numeric IP address, "localhost" or "*". NULL: loopback, or every
+     * address if `insecure`. */
+    const char *address;
+    int port;      /* 0: the kernel chooses */
+    bool insecure; /* may bind an address that other hosts reach; the protocol has no keys */
+    int stop_fd;   /* dpt_server_run returns when it becomes readable; borrowed */
+    bool fresh;    /* no worker has known an earlier server; implied by port 0 */
+    bool embedded; /* runs in the worker of its only run; logs the core's lines at debug */
 };
 
-/* Binds. DPT_ECONFIG: no address, or not loopback without `insecure`; DPT_EEXIST: the port is in
- * use. */
+/* Creates a server and binds it. DPT_ECONFIG: `address` is not an address, or is not loopback
+ * without `insecure`. DPT_EEXIST: the port is in use. */
 DPT_MUST_USE enum dpt_status dpt_server_create(const struct dpt_server_options *options,
                                                struct dpt_server **ret, struct dpt_err *err);
 void dpt_server_destroy(struct dpt_server **server);
@@ -44,7 +45,8 @@ int dpt_server_port(const struct dpt_server *server);
 /* Serves until stop_fd is readable. */
 DPT_MUST_USE enum dpt_status dpt_server_run(struct dpt_server *server, struct dpt_err *err);
 
-/* A server on a thread of this process, on a free loopback port (dpt-worker --nnodes 1). */
+/* Starts a server on a thread of this process, on a free loopback port (for dpt-worker --nnodes
+ * 1). */
 struct dpt_server_thread;
 DPT_MUST_USE enum dpt_status dpt_server_thread_start(struct dpt_server_thread **ret,
                                                      struct dpt_err *err);
