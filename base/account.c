@@ -39,7 +39,8 @@ static void count_add(struct dpt_counter *counter, size_t bytes)
 static void count_sub(struct dpt_counter *counter, size_t bytes)
 {
     const long long before = atomic_fetch_sub(&counter->now, (long long)bytes);
-    DPT_ASSERT(before >= (long long)bytes); /* else released under another purpose */
+    /* Else the release has another purpose than the allocation. */
+    DPT_ASSERT(before >= (long long)bytes);
 }
 
 void dpt_account_add(struct dpt_account *account, enum dpt_memory_tag tag, size_t bytes,

@@ -1,9 +1,9 @@
 /* An account of memory: the present and the largest number of bytes of each kind.
  *
- * Every large allocation is counted under its purpose. The counters belong to the caller (a rank
- * has one account), so two ranks in a process, as in tests, are independent. Counting is one atomic
- * addition for each allocation and release, from any thread. A step allocates and counts nothing.
- */
+ * Every large allocation is counted under its purpose. The caller owns the counters, and each rank
+ * has one account. So two ranks in one process, as in tests, are independent. Each allocation and
+ * each release costs one atomic addition per counter, from any thread. A step allocates nothing, so
+ * it counts nothing. */
 #ifndef DPT_BASE_ACCOUNT_H
 #define DPT_BASE_ACCOUNT_H
 
@@ -12,21 +12,21 @@
 #include <stdint.h>
 
 enum dpt_memory_tag {
-    DPT_MEMORY_WEIGHTS,        /* in the compute dtype, whole or a shard; f32: the masters too */
-    DPT_MEMORY_MASTERS,        /* f32 masters beside weights of 16 bits */
-    DPT_MEMORY_MOMENTS,        /* the optimizer's */
-    DPT_MEMORY_GRADIENT,       /* the step's reduced gradient, as far as this rank keeps it */
-    DPT_MEMORY_SUMS,           /* lane buffers and sums of lanes beside it */
-    DPT_MEMORY_SLOT_GRADIENTS, /* one slot's, until they are sent or added */
+    DPT_MEMORY_WEIGHTS,  /* in the compute dtype, whole or a shard; with f32 also the masters */
+    DPT_MEMORY_MASTERS,  /* f32 masters beside weights of 16 bits */
+    DPT_MEMORY_MOMENTS,  /* moments of the optimizer */
+    DPT_MEMORY_GRADIENT, /* the part of the step's reduced gradient that this rank keeps */
+    DPT_MEMORY_SUMS,     /* lane buffers, and sums of lanes */
+    DPT_MEMORY_SLOT_GRADIENTS, /* gradients of one slot, until they are sent or added */
     DPT_MEMORY_GATHERED,       /* gathered weights of units */
     DPT_MEMORY_SHADOW,         /* another rank's shard and its gradient */
     DPT_MEMORY_PACKED,         /* weights in the layout of matrix products */
-    DPT_MEMORY_ACTIVATIONS,    /* kept from forward to backward */
-    DPT_MEMORY_SCRATCH,        /* of one call of a unit */
-    DPT_MEMORY_WORKSPACE,      /* of an operation: packed operands, logits, indices */
+    DPT_MEMORY_ACTIVATIONS,    /* activations that are kept from forward to backward */
+    DPT_MEMORY_SCRATCH,        /* scratch of one call of a unit */
+    DPT_MEMORY_WORKSPACE,      /* workspace of an operation: packed operands, logits, indices */
     DPT_MEMORY_COMM,           /* staging, records and links of communicators */
     DPT_MEMORY_DATA,           /* micro-batches that are read ahead or copied to a device */
-    DPT_MEMORY_CHECKPOINT,     /* staging of a writer */
+    DPT_MEMORY_CHECKPOINT,     /* staging of a checkpoint's writer */
     DPT_MEMORY_OTHER,
     DPT_MEMORY_COUNT
 };
@@ -38,21 +38,23 @@ struct dpt_counter {
     atomic_llong now, peak;
 };
 
-/* Zeroed is empty. */
+/* A zeroed account is empty. */
 struct dpt_account {
     struct dpt_counter tag[DPT_MEMORY_COUNT];
     struct dpt_counter all;      /* bytes that callers asked for */
     struct dpt_counter reserved; /* bytes that the system gave for them: whole pages */
 };
 
-/* Counts an allocation of `bytes`, for which the system gave `reserved`; and its release, with the
- * same numbers. No account (NULL): no effect. Any thread. */
+/* dpt_account_add counts an allocation of `bytes` bytes, for which the system gave `reserved`
+ * bytes. dpt_account_sub counts its release, with the same numbers. No effect if `account` is NULL.
+ * Any thread. */
 void dpt_account_add(struct dpt_account *account, enum dpt_memory_tag tag, size_t bytes,
                      size_t reserved);
 void dpt_account_sub(struct dpt_account *account, enum dpt_memory_tag tag, size_t bytes,
                      size_t reserved);
 
-/* A copy of the counters. If other threads count meanwhile, each number alone is correct. */
+/* A copy of the counters. If other threads count at the same time, each number is correct, but the
+ * numbers may be of different moments. */
 struct dpt_memory_use {
     int64_t tag[DPT_MEMORY_COUNT], tag_peak[DPT_MEMORY_COUNT];
     int64_t all, all_peak, reserved, reserved_peak;

@@ -34,7 +34,7 @@ static double quota_v2(const char *dir)
     return end != line && quota > 0 && period > 0 ? (double)quota / (double)period : 0;
 }
 
-/* Two files; a quota of -1 is none. */
+/* Version 1 has the quota and the period in two files. A quota of -1 means that there is none. */
 static double quota_v1(const char *dir)
 {
     char quota_text[LINE_BYTES], period_text[LINE_BYTES];
@@ -46,15 +46,15 @@ static double quota_v1(const char *dir)
 }
 
 /* The quotas of a group and of all groups above it, up to the hierarchy's root. Inside a container
- * the path may be the host's, although the mount begins at the container's group: missing folders
- * have no quota. */
+ * the path may be a path of the host, although the mount begins at the container's group. So a
+ * missing folder counts as a group without a quota. */
 static void find_tightest(const char *base, const char *group, double (*quota_of)(const char *dir),
                           struct quota *best)
 {
     char dir[PATH_BYTES];
     const size_t base_bytes = strlen(base);
-    const bool outside =
-        strstr(group, "/..") != NULL; /* of the namespace, which shows only its root */
+    /* The group may be outside of the namespace, which then shows only its root. */
+    const bool outside = strstr(group, "/..") != NULL;
     const int length = snprintf(dir, sizeof dir, "%s%s", base, outside ? "" : group);
     if (length < 0 || (size_t)length >= sizeof dir)
         return;
@@ -77,7 +77,7 @@ static bool lists_cpu(const char *controllers)
     return false;
 }
 
-/* One line, "ID:CONTROLLERS:GROUP"; of version 2 CONTROLLERS is empty. */
+/* Reads one line, "ID:CONTROLLERS:GROUP". In version 2 CONTROLLERS is empty. */
 static void read_membership(char *line, const char *mount, struct quota *best)
 {
     char base[PATH_BYTES];
@@ -90,7 +90,7 @@ static void read_membership(char *line, const char *mount, struct quota *best)
     *group++ = '\0';
     if (!*controllers) {
         find_tightest(mount, group, quota_v2, best);
-        (void)snprintf(base, sizeof base, "%s/unified", mount); /* beside version 1 */
+        (void)snprintf(base, sizeof base, "%s/unified", mount); /* if version 1 is mounted, too */
         find_tightest(base, group, quota_v2, best);
     } else if (lists_cpu(controllers)) {
         (void)snprintf(base, sizeof base, "%s/cpu", mount);

@@ -1,7 +1,7 @@
 /* The CPU time that control groups allow this process.
  *
- * A quota limits the microseconds that the processes of a group run in a period. The process's
- * group or any group above it may have one. */
+ * A quota limits the microseconds that the processes of a group may run in a period. The process's
+ * group and every group above it may have a quota. */
 #ifndef DPT_BASE_CGROUP_H
 #define DPT_BASE_CGROUP_H
 
@@ -11,10 +11,11 @@
 #define DPT_CGROUP_MEMBERSHIP "/proc/self/cgroup"
 #define DPT_CGROUP_MOUNT      "/sys/fs/cgroup"
 
-/* The tightest quota over the groups that `membership` (a file in the form of /proc/PID/cgroup)
- * names in the hierarchies below `mount`, in version 2 (cpu.max) and 1 (cpu.cfs_quota_us):
- * *ret_cpus in CPUs, *ret_group equal for all processes that share this quota. False: there is no
- * quota, or it cannot be read; both are untouched. Any thread. */
+/* Finds the tightest quota of the groups that `membership` names (a file in the form of
+ * /proc/PID/cgroup), and of the groups above them. It reads the hierarchies below `mount` in
+ * version 2 (cpu.max) and version 1 (cpu.cfs_quota_us). *ret_cpus gets the quota in CPUs.
+ * *ret_group gets a number that is equal for all processes that share this quota. False: there is
+ * no quota, or it cannot be read; both outputs are untouched. Any thread. */
 bool dpt_cgroup_quota(const char *membership, const char *mount, double *ret_cpus,
                       uint64_t *ret_group);
 

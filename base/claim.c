@@ -23,7 +23,7 @@ enum { DIGITS = 8, NUMBER_MAX = 99999999, HOST_BYTES = 256, SPACE_BYTES = 128 };
 
 /* ---- this process ---- */
 
-/* A text for a record: one line of printable ASCII. */
+/* Copies a text for a record as one line of printable ASCII. */
 static void copy_plain(char *ret, size_t bytes, const char *text)
 {
     size_t n = 0;
@@ -32,7 +32,7 @@ static void copy_plain(char *ret, size_t bytes, const char *text)
     ret[n] = '\0';
 }
 
-/* Boot and PID namespace, in which a pid is unique; "?" if they are unknown. */
+/* Reads the boot and the PID namespace, in which a pid is unique; "?" if they are unknown. */
 static void read_space(char ret[SPACE_BYTES])
 {
     char boot[64], space[48] = "", text[SPACE_BYTES];
@@ -42,8 +42,8 @@ static void read_space(char ret[SPACE_BYTES])
     copy_plain(ret, SPACE_BYTES, text);
 }
 
-/* Clock ticks from boot to the process's start, as text; "" when the process has ended. False: the
- * start is unknown (/proc hides it, no descriptor is free). */
+/* Reads the clock ticks from boot to the process's start, as text; "" if the process has ended.
+ * False: the start is unknown, because /proc hides it or no descriptor is free. */
 static bool read_start(int pid, char ret[32])
 {
     char path[64], text[1024];
@@ -220,7 +220,7 @@ enum dpt_status dpt_claim_look(const char *dir, struct dpt_claim_seen *ret, stru
         if (seen.number > 0) {
             DPT_TRY(path_of(dir, seen.number, "", path, err));
             const enum dpt_status status = open_and_read(path, &seen, &why);
-            if (status == DPT_ENOENT) /* taken over in between */
+            if (status == DPT_ENOENT) /* another process took the folder over in between */
                 continue;
             if (status != DPT_OK)
                 return dpt_pass(err, &why);
@@ -239,7 +239,8 @@ static bool has_no_links(int error)
     return error == EPERM || error == ENOSYS || error == EOPNOTSUPP || error == EMLINK;
 }
 
-/* Gives `from` the name `to`, which must be free: of several processes exactly one succeeds. */
+/* Gives the file `from` the name `to`, which must be free. If several processes try it, exactly one
+ * succeeds. */
 static enum dpt_status link_or_rename(const char *from, const char *to, struct dpt_err *err)
 {
     int rc = link(from, to);
@@ -257,7 +258,7 @@ static enum dpt_status link_or_rename(const char *from, const char *to, struct d
     return DPT_OK;
 }
 
-/* A new file with the whole record, made durable. */
+/* Writes a new file with the whole record and makes it durable. */
 static enum dpt_status write_new(const char *path, const char text[DPT_CLAIM_RECORD_BYTES],
                                  struct dpt_err *err)
 {
@@ -304,7 +305,8 @@ enum dpt_status dpt_claim_take(const char *dir, int64_t number,
     DPT_TRY(status);
     int64_t most = 0;
     DPT_TRY(find_highest(dir, &most, err));
-    if (most > number) { /* this process was suspended, and others removed the number again */
+    /* Others have taken and removed this number while this process was suspended. */
+    if (most > number) {
         (void)unlink(path);
         return dpt_fail(err, DPT_EEXIST, "'%s' was claimed %lld times meanwhile", dir,
                         (long long)most);
@@ -336,8 +338,8 @@ static enum dpt_status fail_superseded(const char *dir, const struct dpt_claim_s
         r->run, r->host, r->user, r->pid, r->since);
 }
 
-/* DPT_EREFUSED: the folder has a claim later than `number`. With number 0 a folder that was emptied
- * meanwhile has none. */
+/* DPT_EREFUSED: the folder has a claim later than `number`. With number 0: the folder has any
+ * claim, so the call succeeds only in a folder that was emptied. */
 static enum dpt_status check_later(const char *dir, int64_t number, struct dpt_err *err)
 {
     struct dpt_claim_seen seen;
@@ -354,8 +356,8 @@ static bool is_anothers(const struct dpt_claim_seen *seen, const char *token)
     return seen->readable && strcmp(seen->record.token, token) != 0;
 }
 
-/* In a folder that was emptied. One of the holders creates the claim again, unless another run that
- * saw the folder empty was quicker. */
+/* To be called if the folder was emptied. One of the holders creates the claim again, unless
+ * another run saw the empty folder and was quicker. */
 static enum dpt_status take_again(const char *dir, int64_t number,
                                   const struct dpt_claim_record *record, struct dpt_err *err)
 {
@@ -365,15 +367,15 @@ static enum dpt_status take_again(const char *dir, int64_t number,
     if (status != DPT_EEXIST)
         return status == DPT_OK ? DPT_OK : dpt_pass(err, &why);
     DPT_TRY(dpt_claim_look(dir, &seen, err));
-    if (seen.number == 0) /* emptied once more: the next renewal tries again */
+    if (seen.number == 0) /* the folder was emptied once more: the next renewal tries again */
         return dpt_pass(err, &why);
     if (seen.number != number || is_anothers(&seen, record->token))
         return fail_superseded(dir, &seen, err);
     return DPT_OK;
 }
 
-/* Writes the claim's file, which is open as `fd`, and closes it. An unreadable record is this
- * claim's: a holder that has ended left it half written. */
+/* Writes the claim's file, which is open as `fd`, and closes it. An unreadable record counts as a
+ * record of this claim, because a holder that has ended left it half written. */
 static enum dpt_status rewrite_record(int fd, const char *dir,
                                       const struct dpt_claim_record *record, const char *path,
                                       struct dpt_err *err)
@@ -398,7 +400,8 @@ enum dpt_status dpt_claim_renew(const char *dir, int64_t number,
     char path[PATH_MAX];
     struct dpt_err why;
     DPT_TRY(path_of(dir, number, "", path, err));
-    /* Opened and closed each time: a shared file system then shows the write to other hosts. */
+    /* The file is opened and closed each time, because a shared file system then shows the write to
+     * other hosts. */
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0 && (errno == ENOENT || errno == ESTALE)) {
         DPT_TRY(check_later(dir, 0, err));
@@ -406,7 +409,8 @@ enum dpt_status dpt_claim_renew(const char *dir, int64_t number,
     }
     const enum dpt_status status = fd < 0 ? dpt_fail_errno(&why, errno, "open '%s'", path)
                                           : rewrite_record(fd, dir, record, path, &why);
-    /* Also after a failure: a run whose record does not change may lose the folder to another. */
+    /* Checked after a failure, too: a run whose record does not change may lose the folder to
+     * another run. */
     const enum dpt_status later = check_later(dir, number, err);
     return status == DPT_OK || later == DPT_EREFUSED ? later : dpt_pass(err, &why);
 }

@@ -6,10 +6,11 @@
  * the server of the run's workers, and the process that wrote the record last. Every holder
  * rewrites the record periodically, each time with different bytes. So a record that changes has a
  * living holder, whatever the machines' clocks say, and a record that has not changed for its lease
- * has none. The record outlives its holders: the folder stays the run's.
+ * has no living holder. The record stays when its holders have ended, so the folder still belongs
+ * to the run.
  *
- * No function waits or starts a thread; any thread may call. Errors of the disk, such as DPT_EIO,
- * say nothing about the owner. */
+ * No function waits or starts a thread. Any thread may call them. An error of the disk, such as
+ * DPT_EIO, does not mean that another run owns the folder. */
 #ifndef DPT_BASE_CLAIM_H
 #define DPT_BASE_CLAIM_H
 
@@ -31,13 +32,13 @@ struct dpt_claim_record {
     int pid;
     char since[32]; /* when the folder was taken, UTC */
     int64_t lease_ms;
-    bool released; /* its only holder ended normally */
+    bool released; /* the only holder of the claim ended normally */
 };
 
 struct dpt_claim_seen {
     int64_t number;  /* 0: the folder has no claim */
     bool shared;     /* several processes held it, possibly on several hosts */
-    bool readable;   /* else the record is being rewritten, or damaged */
+    bool readable;   /* false: a holder is rewriting the record, or it is damaged */
     uint64_t digest; /* of the record's bytes */
     struct dpt_claim_record record;
 };
@@ -45,8 +46,8 @@ struct dpt_claim_seen {
 /* Fills host, user, process, pid and since of a record with those of this process. */
 void dpt_claim_describe_self(struct dpt_claim_record *ret);
 
-/* False: the process that wrote the record has ended. True also for a process on another host or in
- * another PID namespace, whose end cannot be seen here. */
+/* False: the process that wrote the record has ended. True also if the process is on another host
+ * or in another PID namespace, where this process cannot see its end. */
 bool dpt_claim_may_live(const struct dpt_claim_record *record);
 
 /* Reads the claim of `dir`, which must exist. */
@@ -62,10 +63,10 @@ DPT_MUST_USE enum dpt_status dpt_claim_take(const char *dir, int64_t number,
 /* Marks claim `number` as held by several processes. */
 DPT_MUST_USE enum dpt_status dpt_claim_share(const char *dir, int64_t number, struct dpt_err *err);
 
-/* Rewrites the record of claim `number`, which another holder with the same token may have written;
- * creates the claim again in a folder that was emptied. DPT_EREFUSED: the claim was superseded: a
- * later claim exists, or this number has another token. This is checked after a failed write, too.
- */
+/* Rewrites the record of claim `number`, which another holder with the same token may have written.
+ * If the folder was emptied, creates the claim again. DPT_EREFUSED: the claim is no longer valid,
+ * because a later claim exists or this number has another token. This is checked even after a
+ * failed write. */
 DPT_MUST_USE enum dpt_status dpt_claim_renew(const char *dir, int64_t number,
                                              const struct dpt_claim_record *record,
                                              struct dpt_err *err);
@@ -74,24 +75,25 @@ DPT_MUST_USE enum dpt_status dpt_claim_renew(const char *dir, int64_t number,
 DPT_MUST_USE enum dpt_status dpt_claim_check(const char *dir, int64_t number, const char *token,
                                              struct dpt_err *err);
 
-/* The decision of a process that wants the folder, after each dpt_claim_look. */
+/* The decision, after each dpt_claim_look, of a process that wants the folder. */
 enum dpt_claim_verdict {
     DPT_CLAIM_WAIT,   /* look again soon */
-    DPT_CLAIM_TAKE,   /* as number seen + 1 */
-    DPT_CLAIM_JOIN,   /* the claim is this run's */
-    DPT_CLAIM_REFUSED /* the claim is another run's, or that of a living run of the same name */
+    DPT_CLAIM_TAKE,   /* take the folder as claim `number` seen + 1 */
+    DPT_CLAIM_JOIN,   /* the claim belongs to this run */
+    DPT_CLAIM_REFUSED /* the claim belongs to another run, or to a living run of the same name */
 };
 
-/* Zero-initialise. */
+/* What the process has seen so far. Initially zeroed. */
 struct dpt_claim_watch {
     bool begun, moved;
     int64_t number, first_ms, moved_ms;
     uint64_t digest;
 };
 
-/* `me`: run, server and token of the calling process. `waits`: its server may have just restarted
- * and not know the holders of the same run yet; they have the record's lease to join it.
- * `may_live`: dpt_claim_may_live. `now_ms`: of one monotonic clock. Pure. */
+/* `me`: run, server and token of the calling process. `waits`: the server of the calling process
+ * may have just restarted, so it may not know the holders of the same run yet. These holders have
+ * the record's lease to join the server. `may_live`: dpt_claim_may_live. `now_ms`: of one monotonic
+ * clock. Pure. */
 enum dpt_claim_verdict dpt_claim_judge(struct dpt_claim_watch *watch,
                                        const struct dpt_claim_record *me, bool waits,
                                        const struct dpt_claim_seen *seen, bool may_live,

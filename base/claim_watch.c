@@ -28,7 +28,7 @@ enum dpt_claim_verdict dpt_claim_judge(struct dpt_claim_watch *watch,
     note_record(watch, seen, now_ms);
     if (seen->number == 0)
         return DPT_CLAIM_TAKE;
-    if (!seen->readable) /* a holder that has ended may have left it half written */
+    if (!seen->readable) /* an ended holder may have left the record half written */
         return now_ms - watch->moved_ms >= me->lease_ms ? DPT_CLAIM_REFUSED : DPT_CLAIM_WAIT;
     if (strcmp(owner->run, me->run) != 0)
         return DPT_CLAIM_REFUSED;
@@ -36,7 +36,8 @@ enum dpt_claim_verdict dpt_claim_judge(struct dpt_claim_watch *watch,
         return DPT_CLAIM_JOIN;
     if (!seen->shared && (owner->released || !may_live))
         return DPT_CLAIM_TAKE;
-    /* Workers at one server are one run: the server decides which of them are members. */
+    /* Workers with the same server belong to one run, and the server decides which of them are
+     * members. */
     if (owner->server == me->server)
         return DPT_CLAIM_JOIN;
     if (now_ms - watch->moved_ms >= owner->lease_ms)

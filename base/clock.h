@@ -1,4 +1,4 @@
-/* Clocks. Pure modules do not read them: their events carry the time. */
+/* Clocks. Pure modules do not read a clock: their events carry the time. */
 #ifndef DPT_BASE_CLOCK_H
 #define DPT_BASE_CLOCK_H
 

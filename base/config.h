@@ -1,9 +1,12 @@
 /* The run's configuration: one YAML file. One table (config_table.c) has the type, range and
  * default of every key; loading, validation, `--help` and docs/config.md are made from it.
  *
- * A key's `scope` is the run (equal on every node; a worker that differs is refused with the keys
- * named), the trajectory (of the run, and changes the bits of the weights: resume refuses a change
- * without `--allow-change KEY`), or the node (device, threads, paths: each node has its own). */
+ * Each key has one of three scopes:
+ *
+ *   run         The value is equal on every node. The server refuses a worker with another value,
+ * and the message names the keys. trajectory  As run; the value also changes the bits of the
+ * weights. Resume refuses a change without `--allow-change KEY`. node        Each node has its own
+ * value (device, threads, paths). */
 #ifndef DPT_BASE_CONFIG_H
 #define DPT_BASE_CONFIG_H
 
@@ -28,10 +31,10 @@ enum dpt_precision {
     DPT_PRECISION_FP32,
     DPT_PRECISION_BF16,
     DPT_PRECISION_FP16,
-    DPT_PRECISION_TF32 /* as fp32, but products round their operands */
+    DPT_PRECISION_TF32 /* like fp32, but matrix products round their operands to TF32 */
 };
 enum { DPT_CONFIG_STEPS_MAX = 16 };
-/* A list of numbers, ascending except in model.stages; zeroes after the n-th. */
+/* A list of n numbers, ascending except in model.stages. Elements after the n-th are zero. */
 struct dpt_config_steps {
     int64_t n, step[DPT_CONFIG_STEPS_MAX];
 };
@@ -46,7 +49,7 @@ enum dpt_data_kind {
     DPT_DATA_IMAGES
 };
 enum dpt_augment {
-    DPT_AUGMENT_AUTO, /* resolved by loading if the config reads images */
+    DPT_AUGMENT_AUTO, /* loading replaces it if the config reads images */
     DPT_AUGMENT_NONE,
     DPT_AUGMENT_CROP_FLIP,
     DPT_AUGMENT_RESIZED_CROP_FLIP
@@ -56,7 +59,7 @@ enum dpt_tokenizer { DPT_TOKENIZER_BYTES, DPT_TOKENIZER_GPT2, DPT_TOKENIZER_HF }
 enum dpt_rope_scaling { DPT_ROPE_SCALING_NONE, DPT_ROPE_SCALING_LLAMA3 };
 enum dpt_stem {
     DPT_STEM_CIFAR,   /* 3x3, stride 1 */
-    DPT_STEM_IMAGENET /* 7x7, stride 2, and a maximum over 3x3, stride 2 */
+    DPT_STEM_IMAGENET /* 7x7, stride 2, then a max pool of 3x3, stride 2 */
 };
 enum dpt_residual_block {
     DPT_RESIDUAL_BLOCK_BASIC,     /* 3x3, 3x3 */
@@ -71,7 +74,7 @@ enum dpt_activation_checkpointing {
     DPT_ACTIVATION_CHECKPOINTING_SELECTIVE
 };
 enum dpt_sharding {
-    DPT_SHARDING_NULL, /* not a sharded strategy */
+    DPT_SHARDING_NULL, /* the strategy is not fsdp */
     DPT_SHARDING_FULL_SHARD,
     DPT_SHARDING_SHARD_GRAD_OP,
     DPT_SHARDING_HYBRID_SHARD,
@@ -105,34 +108,35 @@ enum { DPT_AUTO = 0 }; /* the value of an integer key that is `auto` */
 
 /* The sections of a config, in the order of the file. Strings are fixed arrays. */
 struct dpt_config_cluster {
-    int nnodes_min, nnodes_max; /* "1:4", or N for N:N */
-    int gpus_per_node;          /* ranks a node starts; DPT_AUTO: one per GPU, on CPU one */
+    int nnodes_min, nnodes_max; /* "MIN:MAX", or N for N:N */
+    int gpus_per_node;          /* ranks that a node starts; DPT_AUTO: one per GPU, on CPU one */
     enum dpt_device_kind device;
     enum dpt_numa_use numa;
     enum dpt_backend backend; /* for gradients between GPUs */
     bool cuda_graphs;
-    int threads; /* compute threads a rank; DPT_AUTO: its share of the host's cores in each
-                    generation */
+    /* Compute threads of a rank; DPT_AUTO: the rank's share of the host's cores in each generation.
+     */
+    int threads;
     enum dpt_pack_weights pack_weights;
-    double timeout_s, first_step_s, wait_s; /* 0 of the latter two: no limit */
+    double timeout_s, first_step_s, wait_s; /* first_step_s and wait_s: 0 = no limit */
     double drain_s;                         /* from the signal to the end of a node that leaves */
     int max_restarts;
-    char rdzv[256];      /* HOST:PORT; "" = null */
-    char interface[64];  /* network interface of the data plane; "" = the one routed to the
-                            server */
-    char host_group[64]; /* ranks of one host with different groups do not share memory; "" =
-                            null */
+    char rdzv[256];     /* HOST:PORT; "" = null */
+    char interface[64]; /* of the data plane; "" = the interface routed to the server */
+    /* Ranks of one host with different groups do not share memory; "" = null. */
+    char host_group[64];
 };
 
 struct dpt_config_model {
-    char name[32];   /* "gpt2", "llama", "resnet" */
-    char preset[32]; /* "" when the sizes are free; a preset fills the sizes below, explicit
-                        keys win */
-    /* Not DPT_AUTO after loading; vocab: the preset's, else 256 for byte tokens, else 50,257. */
+    char name[32]; /* "gpt2", "llama", "resnet" */
+    /* A preset fills the sizes below, except those that the config gives; "" = no preset. */
+    char preset[32];
+    /* Loading replaces DPT_AUTO. vocab: that of the preset, else 256 for byte tokens, else 50,257.
+     */
     int n_layer, n_head, n_embd, context, vocab;
     double dropout;
     int labels; /* classes; 0: the model predicts the next token */
-    /* Of llama, where they are not DPT_AUTO after loading. */
+    /* For llama. Loading replaces DPT_AUTO. */
     int n_kv_head, head_size, n_inner;
     double norm_eps;
     bool tied_head, attention_bias, mlp_bias;
@@ -140,22 +144,22 @@ struct dpt_config_model {
     enum dpt_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* of rope_scaling */
     int rope_original_context;
-    /* Of resnet, where n_layer is the sum of the stages after loading. */
+    /* For resnet. After loading n_layer is the sum of the stages. */
     int width; /* channels of the stem, and of a block's inner layers in the first stage */
     enum dpt_stem stem;
     enum dpt_residual_block block;
-    struct dpt_config_steps stages; /* blocks of each; not empty after loading */
+    struct dpt_config_steps stages; /* number of blocks in each stage; not empty after loading */
     double batch_norm_momentum;
     char init_from[DPT_CONFIG_PATH_BYTES];
 };
 
 struct dpt_config_data {
     enum dpt_data_kind kind;
-    /* a file (text, classification), a glob of .bin files (tokens, cifar10) or a folder
-     * (images) */
+    /* A file (text, classification), a glob of .bin files (tokens, cifar10) or a folder
+     * (images). */
     char train[DPT_CONFIG_PATH_BYTES];
     char val[DPT_CONFIG_PATH_BYTES];
-    /* Of classification: columns by name, or by number from 1 of files without names. */
+    /* For classification: names of columns, or numbers from 1 in files without names. */
     char text_column[DPT_CONFIG_NAME_BYTES], label_column[DPT_CONFIG_NAME_BYTES];
     int first_label;                    /* the label in the files that is class 0 */
     int64_t train_samples, val_samples; /* number of rows, from the first; 0: all */
@@ -164,9 +168,9 @@ struct dpt_config_data {
     char encoder_json[DPT_CONFIG_PATH_BYTES];
     bool any_vocab;                             /* accepts files other than OpenAI's */
     char tokenizer_json[DPT_CONFIG_PATH_BYTES]; /* of tokenizer hf */
-    /* Of cifar10 and images, where none is auto after loading. */
+    /* For cifar10 and images. Loading replaces auto. */
     int image_size; /* height and width of a sample */
-    int resize;     /* shorter side of an image before it is cut; of kind images only */
+    int resize;     /* shorter side of an image before the crop; only for kind images */
     enum dpt_augment augment;
     int crop_padding; /* pixels on each side, with augment: crop_flip */
     enum dpt_damaged_images damaged_images;
@@ -175,21 +179,22 @@ struct dpt_config_data {
 struct dpt_config_lora {
     int rank; /* of adapters; 0: all weights are trained */
     double alpha;
-    int targets;                           /* enum dpt_lora_target, joined */
-    char base_hash[DPT_CONFIG_NAME_BYTES]; /* hex, of the weights of model.init_from; "":
-                                              not known yet */
+    int targets; /* enum dpt_lora_target, joined */
+    /* Hex hash of the weights of model.init_from; "": not known yet. */
+    char base_hash[DPT_CONFIG_NAME_BYTES];
 };
 
 struct dpt_config_train {
-    int64_t steps;       /* DPT_AUTO: from train.epochs, before the samples are counted */
+    int64_t steps;       /* DPT_AUTO: follows from train.epochs when the samples are counted */
     int64_t epochs;      /* passes over data.train; 0: the run has `steps` */
-    int64_t epoch_steps; /* of one pass; DPT_AUTO until the samples are counted, or no epochs */
+    int64_t epoch_steps; /* steps of one pass; DPT_AUTO until the samples are counted, or without
+                            epochs */
     int global_batch, micro_batch, seq_len;
     enum dpt_precision precision;
     double loss_scale, loss_scale_growth, loss_scale_backoff; /* of fp16; powers of two */
     int64_t loss_scale_interval;
     enum dpt_divergence on_divergence;
-    int64_t divergence_limit; /* most steps in a row that `skip` leaves out */
+    int64_t divergence_limit; /* `skip` leaves out at most so many steps in a row */
     enum dpt_reduction reduction;
     enum dpt_accumulate accumulate;
     int lanes; /* DPT_AUTO: min(G, 16), G = global_batch / micro_batch */
@@ -198,7 +203,7 @@ struct dpt_config_train {
     int64_t log_every;
     int64_t verify_every; /* 0 = never */
     int64_t eval_every;   /* 0 = never */
-    int64_t eval_tokens;  /* most tokens of data.val that an evaluation reads */
+    int64_t eval_tokens;  /* an evaluation reads at most so many tokens of data.val */
     bool eval_only;       /* no training: evaluate one checkpoint, then end */
     int64_t eval_step;    /* with eval_only: step of the checkpoint; DPT_AUTO: the newest */
     struct dpt_config_lora lora;
@@ -224,9 +229,10 @@ struct dpt_config_strategy {
     enum dpt_sharding sharding;
     enum dpt_redundancy redundancy;
     enum dpt_offload offload;
-    double rebuild_mib; /* a shadow up to this size is copied before training continues; of a larger
-                         * one, this much during each step */
-    bool prefetch;      /* gather a unit while the one before it is computed */
+    /* A shadow of at most this size is copied before training continues. Of a larger shadow, this
+     * much is copied during each step. */
+    double rebuild_mib;
+    bool prefetch;                    /* gather a unit while the one before it is computed */
     int gathered_units_max;           /* units gathered at once */
     enum dpt_compression compression; /* of gradients between ranks */
     int powersgd_rank;
@@ -247,7 +253,7 @@ struct dpt_config_log {
     double wait_s;
 };
 
-/* A plain value. Written by dpt_config_load, read-only afterwards. */
+/* A plain value. dpt_config_load writes it; afterwards it is read-only. */
 struct dpt_config {
     char run[DPT_CONFIG_NAME_BYTES];
     uint64_t seed;
@@ -264,16 +270,16 @@ struct dpt_config {
 /* Fills `ret` with the defaults of the table. */
 void dpt_config_defaults(struct dpt_config *ret);
 
-/* Sizes of a model in another file: a config.json, or a checkpoint. */
+/* Sizes of a model from another file: a config.json, or a checkpoint. */
 enum { DPT_CONFIG_SIZES_MAX = 24, DPT_CONFIG_SIZE_BYTES = 64 };
 struct dpt_config_size {
-    const char *key, *name; /* path of our key, name in the file; static */
+    const char *key, *name; /* path of the key here, name of the size in the file; static */
     char value[DPT_CONFIG_SIZE_BYTES];
 };
 struct dpt_config_sizes {
     char source[DPT_CONFIG_PATH_BYTES + 64]; /* for errors: "'DIR/config.json'" */
-    bool binding; /* a contradiction in the config is an error; else the config takes precedence */
-    bool over_text; /* they replace the model keys of the config's text, but not those of --set */
+    bool binding;   /* true: a contradiction is an error; false: the config takes precedence */
+    bool over_text; /* the sizes replace model keys of the config's text, but not those of --set */
     int n;
     struct dpt_config_size key[DPT_CONFIG_SIZES_MAX];
 };
@@ -282,7 +288,7 @@ struct dpt_config_sizes {
 struct dpt_config_input {
     const char *text; /* YAML */
     size_t bytes;
-    const char *name;             /* of the text, for errors */
+    const char *name;             /* name of the text, for errors */
     const char *const *overrides; /* "train.steps=5", applied in this order after the text */
     size_t n_overrides;
     const struct dpt_config_sizes *sizes; /* NULL: no other file has sizes */
@@ -295,7 +301,7 @@ struct dpt_config_input {
 DPT_MUST_USE enum dpt_status dpt_config_load(const struct dpt_config_input *input,
                                              struct dpt_config *ret, struct dpt_err *err);
 
-/* The same from a string, without sizes. */
+/* Like dpt_config_load, from a string and without sizes. */
 DPT_MUST_USE enum dpt_status dpt_config_load_text(const char *yaml, const char *name,
                                                   const char *const *overrides, size_t n_overrides,
                                                   struct dpt_config *ret, struct dpt_err *err);
@@ -318,13 +324,13 @@ enum dpt_config_scope {
 };
 
 /* Writes into `ret_keys` ("train.lanes (8, here 4), …") the keys of scope <= `scope` in which a and
- * b differ; "" if none. Returns their number. Keys in `allowed` (paths, then NULL; NULL itself: no
- * keys) are not compared. */
+ * b differ; "" if there are none. Returns their number. `allowed`: paths of keys that are not
+ * compared, then NULL; or NULL for none. */
 int dpt_config_diff(const struct dpt_config *a, const struct dpt_config *b,
                     enum dpt_config_scope scope, const char *const *allowed, char *ret_keys,
                     size_t keys_bytes);
 
-/* Edits from one name to the other, for texts of fewer than 128 bytes. */
+/* The number of edits from one name to the other, for texts of fewer than 128 bytes. */
 size_t dpt_config_edit_distance(const char *a, const char *b);
 
 /* DPT_ECONFIG: no key has this path; the nearest is named. */
@@ -335,26 +341,27 @@ void dpt_config_help(FILE *out);
 
 /* With train.epochs: sets train.epoch_steps to the whole global batches in the `samples` of
  * data.train, and train.steps to epochs times that. No effect without epochs. Every node calls it
- * after it has opened its data, before it compares or prints the config. DPT_ECONFIG: no whole
- * batch; another number than train.epoch_steps of the config (another node's, or a checkpoint's);
- * more steps, or a longer warm-up, than the limit. */
+ * after it has opened its data and before it compares or prints the config. DPT_ECONFIG: the
+ * samples do not fill a global batch; or the number is not train.epoch_steps of the config (from
+ * another node or a checkpoint); or there are more steps, or a longer warm-up, than the limit. */
 DPT_MUST_USE enum dpt_status dpt_config_count_epochs(struct dpt_config *config, int64_t samples,
                                                      struct dpt_err *err);
 
 /* Whether `step` completed steps end an epoch. */
 bool dpt_config_ends_epoch(const struct dpt_config *config, int64_t step);
 
-/* Most slots of a step: messages of the commit have a loss for each. */
+/* The most slots of a step. A message of the commit has a loss for each slot. */
 enum { DPT_CONFIG_SLOTS_MAX = 4096 };
 
-/* Derived numbers, defined once. G = global_batch / micro_batch; lanes resolved from auto. */
+/* Derived numbers, defined only here. Slots: G = global_batch / micro_batch. Lanes: train.lanes,
+ * with auto replaced. */
 int dpt_config_slots(const struct dpt_config *config);
 int dpt_config_lanes(const struct dpt_config *config);
-/* Lanes in a world of `world_size` ranks: the config's, or one a rank (reduction fast, powersgd).
- */
+/* Lanes in a world of `world_size` ranks: those of the config, or one per rank (reduction fast,
+ * powersgd). */
 int dpt_config_lanes_of(const struct dpt_config *config, int world_size);
-/* Ranks of the largest world that trains: one a lane, or one a slot with `accumulate: reduce`; at
- * most DPT_CONFIG_WORLD_MAX. */
+/* Ranks of the largest world that trains: one per lane, or one per slot with `accumulate: reduce`;
+ * at most DPT_CONFIG_WORLD_MAX. */
 enum { DPT_CONFIG_WORLD_MAX = 1024 };
 int dpt_config_world_max(const struct dpt_config *config);
 
@@ -369,7 +376,7 @@ DPT_MUST_USE enum dpt_status dpt_config_check_base(const struct dpt_config *conf
 
 /* With train.lora: sets train.lora.base_hash to `hash`, the hex hash of the weights of
  * model.init_from on this node. No effect without adapters. Every node calls it before it compares
- * or prints the config. DPT_ECONFIG: the config (another node's, or a checkpoint's) has another
+ * or prints the config. DPT_ECONFIG: the config (from another node or a checkpoint) has another
  * hash. */
 DPT_MUST_USE enum dpt_status dpt_config_note_base(struct dpt_config *config, const char *hash,
                                                   struct dpt_err *err);
@@ -387,7 +394,7 @@ bool dpt_config_evaluates(const struct dpt_config *config);
 /* Whether the loss has a dynamic scale: gradients are computed or sent in fp16. */
 bool dpt_config_scales_loss(const struct dpt_config *config);
 
-/* Refuses `ranks` ranks on a node of `gpus` GPUs (0: no GPU is used), if they use NCCL and would
+/* DPT_ECONFIG: `ranks` ranks on a node with `gpus` GPUs (0: no GPU is used) would use NCCL and
  * share a GPU. */
 DPT_MUST_USE enum dpt_status dpt_config_check_gpus(const struct dpt_config *config, int ranks,
                                                    int gpus, struct dpt_err *err);
