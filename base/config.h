@@ -3,10 +3,11 @@
  *
  * Each key has one of three scopes:
  *
- *   run         The value is equal on every node. The server refuses a worker with another value,
- * and the message names the keys. trajectory  As run; the value also changes the bits of the
- * weights. Resume refuses a change without `--allow-change KEY`. node        Each node has its own
- * value (device, threads, paths). */
+ *   run         The value is equal on every node. A worker with another value is refused; the
+ *               message names the keys.
+ *   trajectory  Like run, and the value changes the bits of the weights. Resume refuses another
+ *               value without `--allow-change KEY`.
+ *   node        Each node has its own value (device, threads, paths). */
 #ifndef DPT_BASE_CONFIG_H
 #define DPT_BASE_CONFIG_H
 

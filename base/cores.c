@@ -22,7 +22,8 @@ int dpt_cores_identified(uint64_t *ret_id)
     *ret_id = dpt_hash128(&set, sizeof set).lo;
     double cpus;
     uint64_t group;
-    /* Rounded down: threads work in lockstep, so all wait if one waits for the next period. */
+    /* Rounded down, because threads work in lockstep: if one thread waits for the next period of
+     * the quota, all wait. */
     if (dpt_cgroup_quota(DPT_CGROUP_MEMBERSHIP, DPT_CGROUP_MOUNT, &cpus, &group) &&
         cpus < (double)n) {
         n = cpus >= 1 ? (long)cpus : 1;

@@ -1,8 +1,9 @@
 /* Bounded reader and writer over a range of bytes, for every binary header and message body.
  *
- * An access that does not fit only sets a sticky `failed` flag; from then on reads return zeros and
- * writes have no effect. So a parser reads all its fields and checks once at the end (the idea of
- * s2n's stuffer). Numbers are little-endian. Neither allocates; both borrow the bytes. */
+ * An access that does not fit sets a sticky `failed` flag and nothing else. From then on reads
+ * return zeros and writes have no effect. So a parser reads all its fields and checks once at the
+ * end (the idea of s2n's stuffer). Numbers are little-endian. Reader and writer allocate nothing
+ * and borrow the bytes. */
 #ifndef DPT_BASE_CURSOR_H
 #define DPT_BASE_CURSOR_H
 
@@ -35,7 +36,7 @@ uint64_t dpt_reader_uint(struct dpt_reader *reader, size_t bytes);
 /* Copies `bytes` bytes; on failure `ret` is filled with zeros. */
 void dpt_reader_bytes(struct dpt_reader *reader, void *ret, size_t bytes);
 
-/* The next `bytes` bytes in place (valid as long as the reader's data), NULL on failure. */
+/* The next `bytes` bytes in place, valid as long as the reader's data; NULL on failure. */
 const uint8_t *dpt_reader_view(struct dpt_reader *reader, size_t bytes);
 
 /* Marks the data as malformed for a reason that the caller found, such as a number out of range. */

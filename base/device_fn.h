@@ -1,6 +1,6 @@
-/* DPT_DEVICE_FN: a function with the same bits on host and device, compiled by gcc for the host and
- * by nvcc for its kernels. Such a function calls no function of libm except sqrt, and its files are
- * compiled without fused multiply-add: each operation is rounded. */
+/* DPT_DEVICE_FN marks a function whose results have the same bits on host and device: gcc compiles
+ * it for the host, nvcc for kernels. Such a function calls no function of libm except sqrt. Files
+ * that use it are compiled without fused multiply-add, so that each operation is rounded. */
 #ifndef DPT_BASE_DEVICE_FN_H
 #define DPT_BASE_DEVICE_FN_H
 

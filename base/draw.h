@@ -19,7 +19,8 @@ DPT_DEVICE_FN void dpt_draw_normal_pair(uint32_t radius_word, uint32_t turn_word
 {
     const double radius =
         sqrt(-2.0 * dpt_natural_log(((double)radius_word + 1.0) * 0x1p-32)); /* of (0, 1] */
-    /* Reduced by the nearest quarter turn (which wraps to 0 with the word); exact in integers. */
+    /* The nearest quarter turn is subtracted in integers, which is exact. The fourth quarter turn
+     * wraps to 0 with the word. */
     const uint32_t quadrant = (turn_word + (1u << 29)) >> 30;
     const int32_t rest = (int32_t)(turn_word - (quadrant << 30));
     double s, c;

@@ -9,10 +9,11 @@
  *     return dpt_fail_nomem(err, "index of '%s'", path);                  an allocation
  *     return dpt_wrap(err, read_header(path, err), "data.train");         a function called here
  *
- * dpt_wrap adds context at a boundary, once: the caller knows what was attempted where the callee
- * knew the detail only. It leaves success alone. A caller that may recover from a failure gives the
- * callee a `struct dpt_err why` and passes it on with dpt_pass if it does not recover. Errors of
- * foreign libraries (ZeroMQ, oneDNN) are translated in the function that called the library. */
+ * dpt_wrap adds context once, at a boundary: the callee knows the detail, and the caller knows the
+ * purpose. If the status is DPT_OK, dpt_wrap changes nothing. A caller that may recover from a
+ * failure gives the callee a `struct dpt_err why` and passes it on with dpt_pass if it does not
+ * recover. Errors of foreign libraries (ZeroMQ, oneDNN) are translated in the function that called
+ * the library. */
 #ifndef DPT_BASE_ERR_H
 #define DPT_BASE_ERR_H
 
@@ -20,7 +21,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* name, short text. The number is the position: stable inside one build, never sent or stored. */
+/* Each row has the name and the short text. The number of a status is its position: it is the same
+ * only within one build, so it is never sent or stored. */
 #define DPT_STATUS_TABLE(X)                                                                        \
     X(OK, "ok")                                                                                    \
     X(INPROGRESS, "in progress")                                                                   \
@@ -61,19 +63,19 @@ enum { DPT_ERR_TEXT_BYTES = 1024 };
  * zero-initialise it or leave it to dpt_fail. */
 struct dpt_err {
     enum dpt_status status;
-    int saved_errno; /* of dpt_fail_errno, kept by dpt_wrap; 0: none */
+    int saved_errno; /* dpt_fail_errno sets it, dpt_wrap keeps it; 0: none */
     char text[DPT_ERR_TEXT_BYTES];
 };
 
 /* Returns the short text of a status ("timed out"); never NULL. */
 const char *dpt_status_text(enum dpt_status status);
 
-/* Replaces control characters by blanks: text of a user or of a foreign library may have newlines,
- * and one message is one line. */
+/* Replaces control characters by blanks. Text of a user or of a foreign library may have newlines,
+ * but a message is one line. */
 void dpt_one_line(char *text);
 
-/* Fills *err (may be NULL) with `status` and the formatted text, as one line, and returns `status`,
- * so that a failing function ends with `return dpt_fail(err, DPT_EIO, "read shard '%s': %s", path,
+/* Fills *err (may be NULL) with `status` and the formatted text as one line. Returns `status`, so
+ * that a failing function ends with `return dpt_fail(err, DPT_EIO, "read shard '%s': %s", path,
  * strerror(errno));`. */
 enum dpt_status dpt_fail(struct dpt_err *err, enum dpt_status status, const char *fmt, ...)
     DPT_PRINTF(3, 4);
@@ -82,7 +84,8 @@ enum dpt_status dpt_vfail(struct dpt_err *err, enum dpt_status status, const cha
 /* Copies an error: *err (may be NULL) becomes *why. Returns the status of *why. */
 enum dpt_status dpt_pass(struct dpt_err *err, const struct dpt_err *why);
 
-/* Whether both have the same status and errno. Texts are not compared: they name file and place. */
+/* Whether both errors have the same status and errno. Texts are not compared, because they name
+ * files and places. */
 bool dpt_err_is_like(const struct dpt_err *a, const struct dpt_err *b);
 
 /* Like dpt_fail with the text of `saved_errno` appended after ": ". Maps ENOSPC, ENOENT, ENOMEM,
@@ -94,8 +97,8 @@ enum dpt_status dpt_fail_errno(struct dpt_err *err, int saved_errno, const char 
  * ": out of memory". */
 enum dpt_status dpt_fail_nomem(struct dpt_err *err, const char *fmt, ...) DPT_PRINTF(2, 3);
 
-/* Puts the formatted text and ": " before the text in *err (may be NULL), which `status` gave, and
- * returns `status`. With DPT_OK it does nothing else. */
+/* Puts the formatted text and ": " before the text in *err (may be NULL), and returns `status`.
+ * *err is the error of the call that returned `status`. If `status` is DPT_OK, changes nothing. */
 enum dpt_status dpt_wrap(struct dpt_err *err, enum dpt_status status, const char *fmt, ...)
     DPT_PRINTF(3, 4);
 

@@ -1,6 +1,5 @@
-/* Sine, cosine and natural logarithm in plain double arithmetic in fixed order: every device,
- * machine and C library computes the same bits, which the libraries of mathematics do not
- * guarantee. */
+/* Sine, cosine and natural logarithm in plain double arithmetic in a fixed order. So every device,
+ * machine and C library computes the same bits. Mathematical libraries do not guarantee that. */
 #ifndef DPT_BASE_EXACT_MATH_H
 #define DPT_BASE_EXACT_MATH_H
 

@@ -7,8 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Whether none of n values is NaN or infinite. No branch for each value: every checkpoint checks
- * all values of its state. */
+/* Whether none of n values is NaN or infinite. The loop has no branch per value, because every
+ * checkpoint checks all values of its state. */
 static inline bool dpt_all_finite(const float *values, size_t n)
 {
     const uint32_t exponent = 0x7f800000; /* all ones: NaN or infinite (IEEE 754, 3.4) */

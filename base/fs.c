@@ -20,7 +20,7 @@ enum {
     TREE_DEPTH_MAX = 16,
     NAMES_MAX = 1000000,
     TEMPORARY_TRIES_MAX = 16,
-    /* One read(2) or write(2) moves at most this much (Linux caps it at 2 GiB - 4 KiB anyway). */
+    /* The most bytes of one read(2) or write(2). The limit of Linux is 2 GiB - 4 KiB. */
     TRANSFER_BYTES_MAX = 1 << 30,
     READ_BYTES_MIN = 4096 /* room for one read(2) of a file of unknown length */
 };
@@ -126,7 +126,7 @@ enum dpt_status dpt_fs_read_file(const char *path, size_t bytes_max, char **ret_
                                  size_t *ret_bytes, struct dpt_err *err)
 {
     struct stat st;
-    /* O_NONBLOCK: open() of a named pipe without a writer would wait. */
+    /* O_NONBLOCK: without it, open() of a named pipe that has no writer would wait. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return dpt_fail_errno(err, errno, "open '%s'", path);
@@ -216,8 +216,8 @@ enum dpt_status dpt_fs_write_file_atomic(const char *path, const void *data, siz
     return dpt_fs_sync_dir(dir, err);
 }
 
-/* Removes the `n` bytes that were just appended, unless another writer has appended since. On
- * failure they stay; the caller reports an error in any case. */
+/* Removes the `n` bytes that were just appended, unless another writer has appended since. If that
+ * fails, the bytes stay. The caller reports an error in any case. */
 static void remove_appended(int fd, ssize_t n)
 {
     struct stat st;

@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Reads/writes exactly `bytes` at `offset`, retrying EINTR and short transfers. A file that ends
- * early is DPT_ECORRUPT. */
+/* Read or write exactly `bytes` bytes at `offset`. They retry after EINTR and short transfers.
+ * DPT_ECORRUPT: the file ends early. */
 DPT_MUST_USE enum dpt_status dpt_fs_pread_all(int fd, void *buf, size_t bytes, int64_t offset,
                                               const char *path, struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_fs_pwrite_all(int fd, const void *buf, size_t bytes,
@@ -28,7 +28,7 @@ DPT_MUST_USE enum dpt_status dpt_fs_write_and_close(int fd, const void *data, si
 bool dpt_fs_read_line(const char *path, char *ret, size_t ret_bytes);
 
 /* Reads a whole regular file of at most bytes_max bytes; returns owned memory (free()) with a NUL
- * after the end. Does not wait: a pipe, a device and a folder are DPT_EIO. */
+ * after the end. Does not wait. DPT_EIO: the path is a pipe, a device or a folder. */
 DPT_MUST_USE enum dpt_status dpt_fs_read_file(const char *path, size_t bytes_max, char **ret_text,
                                               size_t *ret_bytes, struct dpt_err *err);
 
@@ -37,8 +37,8 @@ DPT_MUST_USE enum dpt_status dpt_fs_read_file(const char *path, size_t bytes_max
 DPT_MUST_USE enum dpt_status dpt_fs_read_stream(const char *path, size_t bytes_max, char **ret_text,
                                                 size_t *ret_bytes, struct dpt_err *err);
 
-/* Writes `path` so that it is whole or absent, and durable: temporary file in the same folder,
- * fsync, rename, fsync of the folder. */
+/* Writes `path` durably, and so that the new file is whole or absent: temporary file in the same
+ * folder, fsync, rename, fsync of the folder. */
 DPT_MUST_USE enum dpt_status dpt_fs_write_file_atomic(const char *path, const void *data,
                                                       size_t bytes, struct dpt_err *err);
 
@@ -52,12 +52,12 @@ DPT_MUST_USE enum dpt_status dpt_fs_mkdirs(const char *path, struct dpt_err *err
 /* fsync of a folder's entries. */
 DPT_MUST_USE enum dpt_status dpt_fs_sync_dir(const char *path, struct dpt_err *err);
 
-/* rm -r of a folder. An absent folder, and entries that another process removes meanwhile, are no
- * error. Symbolic links are removed, never followed. At most 16 levels deep. */
+/* rm -r of a folder. It is not an error if the folder is absent, or if another process removes
+ * entries at the same time. Symbolic links are removed, never followed. At most 16 levels deep. */
 DPT_MUST_USE enum dpt_status dpt_fs_remove_tree(const char *path, struct dpt_err *err);
 
 /* Names in a folder without "." and "..", sorted bytewise; returns an owned array of owned strings.
- * An absent folder is DPT_ENOENT. At most 1,000,000 names. */
+ * DPT_ENOENT: the folder is absent. At most 1,000,000 names. */
 DPT_MUST_USE enum dpt_status dpt_fs_list(const char *path, char ***ret_names, size_t *ret_n,
                                          struct dpt_err *err);
 void dpt_fs_list_free(char ***names, size_t n);

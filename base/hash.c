@@ -107,7 +107,7 @@ static uint32_t multiply_polynomials(uint32_t a, uint32_t b)
     uint32_t product = 0;
     for (uint32_t bit = UINT32_C(1) << 31; bit != 0; bit >>= 1) {
         product ^= a & bit ? b : 0;
-        b = (b >> 1) ^ ((b & 1) ? POLYNOMIAL : 0); /* times x */
+        b = (b >> 1) ^ ((b & 1) ? POLYNOMIAL : 0); /* multiplies b by x */
     }
     return product;
 }

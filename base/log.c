@@ -30,7 +30,7 @@ static void (*sink)(void *ctx, const char *line, size_t bytes);
 static void *sink_ctx;
 static atomic_int least_level = DPT_LOG_INFO;
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
-static bool level_is_fixed; /* DPT_LOG_LEVEL is set and legal; written once */
+static bool level_is_fixed; /* DPT_LOG_LEVEL is set and legal; set once */
 
 static const char *const level_names[DPT_LOG_LEVEL_COUNT] = {"debug", "info", "warn", "error"};
 static const char level_letters[DPT_LOG_LEVEL_COUNT] = {'D', 'I', 'W', 'E'};
@@ -126,7 +126,8 @@ static void add_prefix(struct line *line, enum dpt_log_level level)
     line_add(line, ": ");
 }
 
-/* Errors are ignored: they cannot be logged. One write(2) unless the file takes fewer bytes. */
+/* Errors are ignored, because they cannot be logged. Makes one write(2), or more if the file takes
+ * fewer bytes. */
 static void write_line(int fd, const char *text, size_t bytes)
 {
     for (int tries = 0; bytes > 0 && tries < WRITES_MAX; tries++) {

@@ -18,17 +18,17 @@ enum dpt_log_level {
     DPT_LOG_LEVEL_COUNT
 };
 
-/* The descriptor of the lines (default 2), and the least level that is written (default info;
- * DPT_LOG_LEVEL=debug|info|warn|error in the environment takes precedence). */
+/* Set the descriptor to which lines are written (default 2), and the least level that is written
+ * (default info). DPT_LOG_LEVEL=debug|info|warn|error in the environment takes precedence. */
 void dpt_log_set_fd(int fd);
 void dpt_log_set_level(enum dpt_log_level level);
 
-/* From now on lines go to `sink`, each with its newline; NULL: to the descriptor again. On return
- * no call of the former sink is in progress. One thread at a time calls the sink, which may not
+/* Sends later lines to `sink`, each with its newline; NULL: to the descriptor again. On return no
+ * call of the former sink is in progress. One thread at a time calls the sink. The sink must not
  * log. */
 void dpt_log_set_sink(void (*sink)(void *ctx, const char *line, size_t bytes), void *ctx);
 
-/* A line of another program, with its newline: to the sink if there is one, else to `fd`. */
+/* Writes a line of another program, with its newline: to the sink if there is one, else to `fd`. */
 void dpt_log_repeat(int fd, const char *line, size_t bytes);
 
 /* Sets the context of later lines: program and node id, copied (cut at 63 bytes); rank, generation

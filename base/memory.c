@@ -16,8 +16,8 @@ static FILE *open_in(const char *dir, const char *name)
     return fopen(path, "r");
 }
 
-/* The number after `key` in a file of lines "key number …"; -1 when there is none. With key "" the
- * file is the number alone. */
+/* The number after `key` in a file of lines "key number …"; -1: there is none. If `key` is "", the
+ * file has only the number. */
 static int64_t read_number(const char *dir, const char *name, const char *key)
 {
     char line[LINE_BYTES];
@@ -34,18 +34,18 @@ static int64_t read_number(const char *dir, const char *name, const char *key)
     return found;
 }
 
-/* As read_number, with 0 where there is no number. */
+/* Like read_number, but 0 if there is no number. */
 static int64_t read_count(const char *dir, const char *name, const char *key)
 {
     const int64_t number = read_number(dir, name, key);
     return number > 0 ? number : 0;
 }
 
-/* The use of a control group's memory that counts against its limit. */
+/* Which part of a control group's memory counts as used. */
 enum group_use {
-    USE_NONE,         /* the whole limit is left */
-    USE_NOW,          /* without inactive pages of files, which the kernel reclaims first */
-    USE_WITHOUT_FILES /* without pages of files, but with shared memory (tmpfs) */
+    USE_NONE,         /* none: the whole limit is left */
+    USE_NOW,          /* all but inactive pages of files, which the kernel reclaims first */
+    USE_WITHOUT_FILES /* all but pages of files; shared memory (tmpfs) counts */
 };
 
 /* Bytes that the control group in `dir` leaves; -1: it has no limit. */
@@ -63,7 +63,7 @@ static int64_t left_in_group(const char *dir, enum group_use use)
     return used < max ? max - used : 0;
 }
 
-/* This process's control group, "/a/b"; false when the kernel has no version 2. */
+/* Reads this process's control group, "/a/b". False: the process has no group in version 2. */
 static bool read_own_group(const char *root, char ret[PATH_BYTES])
 {
     char line[LINE_BYTES];
@@ -79,8 +79,8 @@ static bool read_own_group(const char *root, char ret[PATH_BYTES])
     return found;
 }
 
-/* The fields `memory` and `swap` (NULL: no swap) of /proc/meminfo together, the memory limited by
- * the control groups of this process; 0: the kernel does not say. */
+/* The sum of the fields `memory` and `swap` (NULL: no swap) of /proc/meminfo, in bytes. `memory` is
+ * at most what the control groups of this process leave. 0: the kernel does not say. */
 static int64_t read_memory(const char *root, const char *memory, const char *swap,
                            enum group_use use)
 {
@@ -117,7 +117,7 @@ int64_t dpt_memory_of_machine(const char *root)
     return read_memory(root, "MemTotal:", "SwapTotal:", USE_NONE);
 }
 
-/* The file is read once, so its numbers are of one moment. */
+/* Reads the file once, so that all numbers are of one moment. */
 void dpt_memory_of_process(const char *root, struct dpt_process_memory *ret)
 {
     const struct {

@@ -4,24 +4,27 @@
 
 #include <stdint.h>
 
-/* Bytes that can be allocated now without swapping, by the kernel's estimate (MemAvailable of
- * /proc/meminfo) and the limits of this process's control groups (v2: memory.max less the used
- * bytes that cannot be reclaimed); 0: the kernel does not say. `root` is put before the paths; ""
- * except in tests. Other processes allocate meanwhile. */
+/* The bytes that this process can allocate now without swapping; 0: the kernel does not say. This
+ * is the kernel's estimate (MemAvailable of /proc/meminfo) or, if less, what a control group of
+ * this process leaves (version 2: memory.max less the used bytes, without inactive pages of files).
+ * `root` is put before the paths; "" except in tests. Other processes may allocate at the same
+ * time. */
 int64_t dpt_memory_available(const char *root);
 
-/* The most bytes that this process could allocate now, if the kernel gave up every page of a file
- * and all swap were free for it. 0: the kernel does not say. */
+/* An upper bound of the bytes that this process can allocate now; 0: the kernel does not say. This
+ * is MemAvailable or, if less, what a control group leaves when the kernel drops all its pages of
+ * files; plus the free swap of the machine. */
 int64_t dpt_memory_at_most(const char *root);
 
-/* Bytes of the whole machine, swap included, or of the tightest control group of this process: the
- * limit of all processes together. 0: the kernel does not say. */
+/* The bytes that all processes together can have: the memory of the machine or, if less, the
+ * tightest limit of this process's control groups; plus swap. 0: the kernel does not say. */
 int64_t dpt_memory_of_machine(const char *root);
 
-/* Memory of this process in bytes (/proc/self/status); -1: the kernel does not say. Shared memory
- * of another process counts in `resident` as soon as this process touches its pages. */
+/* Memory of this process in bytes (/proc/self/status); -1: the kernel does not say. A page of
+ * shared memory counts in `resident` as soon as this process touches the page, even if another
+ * process allocated it. */
 struct dpt_process_memory {
-    int64_t peak;               /* the most that `resident` ever was: VmHWM */
+    int64_t peak;               /* VmHWM: the largest value of `resident` so far */
     int64_t resident;           /* VmRSS: the sum of the next three */
     int64_t anon, file, shared; /* RssAnon, RssFile, RssShmem */
 };

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The value goes to one of `text`, `number` and `set`. An option without a value sets *flag. */
+/* One of `text`, `number` and `set` takes the value. An option without a value sets *flag. */
 struct dpt_option {
     const char *name;  /* "--dtype" */
     const char *value; /* name of the value in the help; NULL: the option takes no value */
@@ -20,9 +20,9 @@ struct dpt_option {
     void *ctx;
 };
 
-/* Reads the option at argv[*at], which begins with "--", into its target and moves *at to the last
- * word of the option. DPT_EINVAL names the option: it is unknown, or its value is missing or not
- * accepted. */
+/* Reads the option at argv[*at], which begins with "--", into its target. Moves *at to the last
+ * word of the option. DPT_EINVAL: the option is unknown, or its value is missing or not accepted;
+ * the error names the option. */
 DPT_MUST_USE enum dpt_status dpt_option_read(const struct dpt_option *table, size_t n, int argc,
                                              char *const *argv, int *at, struct dpt_err *err);
 

@@ -14,12 +14,14 @@ DPT_MUST_USE enum dpt_status dpt_parse_i64(const char *text, int64_t min, int64_
 DPT_MUST_USE enum dpt_status dpt_parse_u64(const char *text, uint64_t max, uint64_t *ret_value,
                                            struct dpt_err *err);
 
-/* A finite decimal number such as 3, 0.5, .5, 3.0e-4; the nearest double. DPT_EINVAL: the text is
- * no number, or the number is too large or too small (but not zero) for a normal double. */
+/* Parses a finite decimal number such as 3, 0.5, .5 or 3.0e-4 to the nearest double. DPT_EINVAL:
+ * the text is not a number, or the number is too large for a double, or so small (but not zero)
+ * that it is not a normal double. */
 DPT_MUST_USE enum dpt_status dpt_parse_double(const char *text, double *ret_value,
                                               struct dpt_err *err);
 
-/* Shortest decimal text that dpt_parse_double reads back to the same bits; `value` is finite. */
+/* Writes the shortest decimal text that dpt_parse_double reads back to the same bits. `value` must
+ * be finite. */
 enum { DPT_DOUBLE_TEXT_BYTES = 32 };
 void dpt_format_double(double value, char ret_text[DPT_DOUBLE_TEXT_BYTES]);
 

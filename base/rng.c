@@ -7,7 +7,7 @@
 struct dpt_rng_key dpt_rng_key(uint64_t seed, enum dpt_rng_purpose purpose, uint64_t a, uint64_t b,
                                uint64_t c)
 {
-    /* Two chained blocks: every input is a whole counter word, so different tuples are different
+    /* Two chained blocks. Every input is a whole counter word, so different tuples give different
      * counters. */
     struct dpt_rng_key key = {{(uint32_t)seed, (uint32_t)(seed >> 32)}};
     uint32_t block[4];

@@ -17,16 +17,17 @@ enum dpt_rng_purpose {
     DPT_RNG_SAMPLER = 3, /* data permutation; a = epoch */
     DPT_RNG_TEST = 4,
     DPT_RNG_GENERATE = 5, /* tokens drawn from a model; a = index of the token */
-    DPT_RNG_POWERSGD = 6, /* factors; a = tensor index, b = step + 1, c = column + 1; 0: all */
-    DPT_RNG_AUGMENT = 7   /* how an image is varied; a = number of the sample in the run */
+    /* Factors; a = tensor index, b = step + 1 (0: initial), c = column + 1 (0: all columns). */
+    DPT_RNG_POWERSGD = 6,
+    DPT_RNG_AUGMENT = 7 /* variation of an image; a = number of the sample in the run */
 };
 
 struct dpt_rng_key {
     uint32_t k[2];
 };
 
-/* Derives the key of one stream from the run's seed and up to three numbers (meaning: see
- * dpt_rng_purpose), by hashing them with Philox itself. */
+/* Derives the key of one stream from the run's seed and up to three numbers, whose meaning is in
+ * dpt_rng_purpose. Philox itself hashes them. */
 struct dpt_rng_key dpt_rng_key(uint64_t seed, enum dpt_rng_purpose purpose, uint64_t a, uint64_t b,
                                uint64_t c);
 

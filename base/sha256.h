@@ -12,7 +12,8 @@ struct dpt_sha256 {
     uint8_t block[64]; /* the last bytes % 64 bytes */
 };
 
-/* init, then add any number of times, then once hex: 64 lower-case hex digits and a NUL. */
+/* Call init, then add any number of times, then hex once. hex writes 64 lower-case hex digits and a
+ * NUL. */
 enum { DPT_SHA256_HEX_BYTES = 65 };
 void dpt_sha256_init(struct dpt_sha256 *sha);
 void dpt_sha256_add(struct dpt_sha256 *sha, const void *data, size_t bytes);

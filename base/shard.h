@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 struct dpt_shard {
-    int index, of; /* of 1: the whole state; of 0: nothing */
+    int index, of; /* `of` 1: the whole state; `of` 0: nothing */
 };
 
 static inline bool dpt_shard_is_none(struct dpt_shard shard)
@@ -21,15 +21,16 @@ static inline bool dpt_shard_equal(struct dpt_shard a, struct dpt_shard b)
 
 bool dpt_shard_is_among(const struct dpt_shard *shards, int n, struct dpt_shard wanted);
 
-/* The number of shards of a whole state, if `shards` has all of them; 0: it has no whole state.
- * Shards of different `of` do not make a whole: their boundaries differ. */
+/* If `shards` contains a whole state: its number of shards; else 0. Shards of different `of` do not
+ * make a whole state, because their boundaries differ. */
 int dpt_shards_whole(const struct dpt_shard *shards, int n);
 
 /* Whether dpt_shards_whole is not 0. */
 bool dpt_shards_cover(const struct dpt_shard *shards, int n);
 
-/* For messages: the lowest index that is missing of the division into `of` shards of which the
- * largest part is here. of 0: no shard is missing, or `shards` has none. */
+/* For messages: a shard that is missing for a whole state. Of the division of which `shards` has
+ * the largest part, it is the missing shard with the lowest index. `of` 0: no shard is missing, or
+ * `shards` has none. */
 struct dpt_shard dpt_shards_missing(const struct dpt_shard *shards, int n);
 
 #endif

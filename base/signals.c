@@ -10,7 +10,7 @@
 static const int ends[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP};
 enum { ENDS = sizeof ends / sizeof ends[0] };
 
-/* Of dpt_signals_end_at_once; set before its handlers are. */
+/* For dpt_signals_end_at_once. They are set before its handlers. */
 static const char *last_line;
 static size_t last_bytes;
 static int last_code;
@@ -49,7 +49,7 @@ enum dpt_status dpt_signals_end_at_once(const char *line, int exit_code, struct 
     return DPT_OK;
 }
 
-/* Of dpt_signals_block_ends: the thread that reads the signals; how they were handled before. */
+/* For dpt_signals_block_ends: the thread that reads the signals, and their former handlers. */
 static pthread_t reader;
 static struct sigaction before[ENDS];
 

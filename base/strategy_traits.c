@@ -5,12 +5,12 @@
 
 struct row {
     const char *name;
-    enum dpt_sharding sharding; /* NULL: of a strategy that has none */
+    enum dpt_sharding sharding; /* NULL: the strategy has no sharding */
     enum dpt_state_scope state;
     enum dpt_weights_plan weights;
-    enum dpt_accumulate by_default; /* of train.accumulate: auto */
-    bool lanes;                     /* under `local` a rank adds up its own slots */
-    bool buckets;                   /* the other slots go bucket by bucket; else unit by unit */
+    enum dpt_accumulate by_default; /* the value of train.accumulate: auto */
+    bool lanes;                     /* with accumulate: local, a rank adds its own slots */
+    bool buckets; /* slots that are not added are sent bucket by bucket; else unit by unit */
     bool takes_16_bits, takes_powersgd;
     struct dpt_bucket_traits bucket;
 };
@@ -45,7 +45,7 @@ static const struct row rows[] = {
     {"fsdp", DPT_SHARDING_FULL_SHARD, SHARDED(UNITS), REDUCE, LIKE_DDP},
     {"fsdp", DPT_SHARDING_HYBRID_SHARD, .state = DPT_STATE_PER_NODE, .weights = DPT_WEIGHTS_UNITS,
      .takes_16_bits = true, LOCAL, LIKE_DDP},
-    {"fsdp", NO, SHARDED(ONCE), REDUCE, LIKE_DDP}, /* which is refused */
+    {"fsdp", NO, SHARDED(ONCE), REDUCE, LIKE_DDP}, /* without sharding, which the config refuses */
 };
 /* clang-format on */
 
@@ -90,7 +90,7 @@ struct dpt_strategy_traits dpt_strategy_traits(const struct dpt_config *config)
     t.wire_bytes = rounded ? 2 : 4;
     t.by_nccl = t.on_device && config->cluster.backend == DPT_BACKEND_NCCL;
     t.buckets.announced = t.buckets.announced && config->strategy.overlap;
-    /* A shadow's holder needs each sum as its owner makes it. */
+    /* The holder of a shadow needs each sum exactly as the owner of the shard makes it. */
     const bool sends_lanes = local && row->lanes;
     t.warns_slots = sends_lanes && !replicated && t.shadow;
     if (sends_lanes && !t.warns_slots)

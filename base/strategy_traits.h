@@ -8,8 +8,8 @@
 /* The division of the training state (masters, moments) among ranks. */
 enum dpt_state_scope {
     DPT_STATE_REPLICATED, /* every rank has the whole state */
-    DPT_STATE_SHARDED,    /* every rank has a shard; all ranks together have one whole */
-    DPT_STATE_PER_NODE    /* every rank has a shard; the ranks of each node have one whole */
+    DPT_STATE_SHARDED,    /* every rank has a shard; all ranks together have one whole state */
+    DPT_STATE_PER_NODE    /* every rank has a shard; the ranks of each node have one whole state */
 };
 
 /* The weights that a rank holds. */
@@ -21,9 +21,9 @@ enum dpt_weights_plan {
 
 /* The reduction of the slots' gradients to the gradient of the step. */
 enum dpt_gradient_route {
-    DPT_GRADIENT_LANES,  /* a rank adds its slots to lanes; sums of lanes are sent once a step */
+    DPT_GRADIENT_LANES,  /* a rank adds its slots to lanes; sums of lanes are sent once per step */
     DPT_GRADIENT_UNITS,  /* each slot's gradient is sent to the owners of its parts, unit by unit */
-    DPT_GRADIENT_BUCKETS /* the same, bucket by bucket, from one flat vector */
+    DPT_GRADIENT_BUCKETS /* like UNITS, but bucket by bucket, from one flat vector */
 };
 
 /* The buckets of a gradient in one flat vector (LANES, BUCKETS): their size, and when they are sent
@@ -31,11 +31,13 @@ enum dpt_gradient_route {
 struct dpt_bucket_traits {
     bool tensors;     /* a bucket is one tensor; else it has strategy.bucket_mib */
     bool small_first; /* the first bucket has strategy.first_bucket_mib */
-    bool announced;   /* sent when backward announces its last tensor; else after the whole backward
-                         pass */
-    bool waits;       /* the main thread waits for each when it is sent; else for all before the
-                         step is applied */
-    bool each_slot;   /* the sum is returned after every micro-batch; else once a step */
+    /* A bucket is sent when backward announces its last tensor; else after the whole backward pass.
+     */
+    bool announced;
+    /* The main thread waits for each bucket when it is sent; else for all before it applies the
+     * step. */
+    bool waits;
+    bool each_slot; /* the sum is returned after every micro-batch; else once per step */
 };
 
 struct dpt_strategy_traits {
@@ -45,25 +47,25 @@ struct dpt_strategy_traits {
     enum dpt_accumulate order; /* LOCAL: lanes and their tree; REDUCE: slot after slot */
     enum dpt_gradient_route route;
     struct dpt_bucket_traits buckets;
-    bool by_node;     /* each node adds its lanes; nodes exchange their sums once a step */
+    bool by_node;     /* each node adds its lanes; nodes exchange their sums once per step */
     bool shadow;      /* a rank of another node keeps a copy of each shard and applies the step */
     bool order_open;  /* train.reduction: fast */
     bool powersgd;    /* gradients are approximated by matrices of low rank */
-    int wire_bytes;   /* of a gradient's element between hosts: 4, or 2 if it is rounded */
+    int wire_bytes;   /* bytes of a gradient's element between hosts: 4, or 2 if rounded */
     bool on_device;   /* a GPU keeps the state and applies the steps */
     bool by_nccl;     /* GPUs exchange gradients by NCCL */
     bool may_pack;    /* weights may also be kept in the layout of matrix products */
-    bool warns_slots; /* because of a shadow it sends every slot instead of sums of lanes */
+    bool warns_slots; /* a shadow makes ranks send every slot, not sums of lanes; they warn of it */
 
     /* Settings that the strategy supports, for the config's checks. */
     bool takes_open_order; /* train.reduction: fast */
     bool takes_16_bits;    /* strategy.compression bf16 and fp16 */
     bool takes_powersgd;
     bool takes_device;       /* state on a GPU */
-    bool takes_host_backend; /* then: gradients reduced in the host's memory */
+    bool takes_host_backend; /* with takes_device: gradients may be reduced in the host's memory */
 };
 
-/* Of any config, checked or not. */
+/* The traits of any config, checked or not. */
 struct dpt_strategy_traits dpt_strategy_traits(const struct dpt_config *config);
 
 #endif
