@@ -10,7 +10,7 @@ enum {
     LIMB_BITS = 32,
     MANTISSA_BITS = 52, /* stored bits of a double's mantissa */
     EXPONENT_SPECIAL = 2047,
-    /* Terms in a limb after which carries are moved: 2^30 * 2^32 is well inside int64. */
+    /* Carries move after so many terms: 2^30 * 2^32 is well inside int64. */
     PENDING_MAX = 1 << 30
 };
 #define LIMB_MASK ((int64_t)0xffffffff)
@@ -62,9 +62,10 @@ void dpt_accum_add(struct dpt_accum *accum, double value)
     if (exponent > 0)
         mantissa |= UINT64_C(1) << MANTISSA_BITS;
     else
-        exponent = 1; /* subnormals share the least exponent */
+        exponent = 1; /* subnormals have the least exponent */
 
-    /* value = ± mantissa 2^shift 2^-1074: at most 53 + 31 bits from bit `shift` on, three limbs. */
+    /* value = ± mantissa 2^shift 2^-1074: at most 53 + 31 bits from bit `shift` on, which are in
+     * three limbs. */
     int shift = exponent - 1;
     int first = shift / LIMB_BITS, by = shift % LIMB_BITS;
     uint64_t low = mantissa << by;
@@ -112,7 +113,7 @@ static bool any_bit_below(const struct dpt_accum *accum, int end)
     return false;
 }
 
-/* A normalised number >= 0 as a double, rounded to nearest even. */
+/* Returns a normalised number >= 0 as a double, rounded to nearest even. */
 static double round_magnitude(const struct dpt_accum *accum)
 {
     int top = -1; /* highest bit set */
@@ -121,7 +122,7 @@ static double round_magnitude(const struct dpt_accum *accum)
             top = i * LIMB_BITS + 63 - __builtin_clzll((unsigned long long)accum->limb[i]);
     if (top < 0)
         return 0.0;
-    if (top <= MANTISSA_BITS) /* 53 bits from 2^-1074 on: every subnormal, and exact */
+    if (top <= MANTISSA_BITS) /* at most 53 bits from 2^-1074 on, as all subnormals: exact */
         return ldexp((double)bits_at(accum, 0), -1074);
     int from = top - MANTISSA_BITS;
     uint64_t mantissa = bits_at(accum, from) & ((UINT64_C(1) << (MANTISSA_BITS + 1)) - 1);

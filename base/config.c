@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The first key of another program: an error about it helps more than one about an unknown section
- * before it. */
+/* The first key that belongs to another program. An error about this key helps more than an error
+ * about an unknown section before it. */
 static const struct dpt_yaml_pair *find_foreign(const struct dpt_yaml *yaml,
                                                 char ret_text[DPT_CONFIG_FOREIGN_BYTES])
 {
@@ -21,7 +21,7 @@ static const struct dpt_yaml_pair *find_foreign(const struct dpt_yaml *yaml,
     return NULL;
 }
 
-/* Checks a path that is no key. DPT_ECONFIG: it is no section either. */
+/* Checks a path that is not a key. DPT_ECONFIG: it is not a section either. */
 static enum dpt_status check_section(const struct dpt_yaml_pair *pair, struct dpt_err *err)
 {
     char foreign[DPT_CONFIG_FOREIGN_BYTES];
@@ -60,7 +60,8 @@ static enum dpt_status apply_pair(struct dpt_config_load *load, const struct dpt
     return DPT_OK;
 }
 
-/* Applies and destroys `yaml`, the file (`override` -1) or one --set. */
+/* Applies and destroys `yaml`, which is the file (`override` is -1) or the --set with index
+ * `override`. */
 static enum dpt_status apply_yaml(struct dpt_config_load *load, struct dpt_yaml **yaml,
                                   int override, struct dpt_err *err)
 {
@@ -110,7 +111,7 @@ void dpt_config_defaults(struct dpt_config *ret)
     *ret = load.config;
 }
 
-/* The file and --set over the defaults. */
+/* Applies the file and then --set over the defaults. */
 static enum dpt_status apply_input(struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config_input *input = load->input;
@@ -160,8 +161,8 @@ enum dpt_status dpt_config_load_text(const char *yaml, const char *name,
     return dpt_config_load(&input, ret, err);
 }
 
-/* Writes the headings of the key's sections that do not contain `before`, the key before it, then
- * the key's line. Returns the length of the text. */
+/* Writes the key's line, and before it the headings of those of its sections that do not contain
+ * the previous key, `before`. Returns the length of the text. */
 static size_t print_key(const char *path, const char *before, const char *value, char *to,
                         size_t to_bytes)
 {

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MICRO_BATCH_MAX = 65536 }; /* of the table */
+enum { MICRO_BATCH_MAX = 65536 }; /* the limit in the table */
 
 static bool is_hf_text(const struct dpt_config *c)
 {
@@ -51,7 +51,7 @@ static enum dpt_status refuse_slots(const struct dpt_config_load *load, struct d
     while (c->train.global_batch % micro_batch != 0 ||
            c->train.global_batch / micro_batch > DPT_CONFIG_SLOTS_MAX)
         micro_batch++;
-    if (micro_batch <= MICRO_BATCH_MAX) /* false: the batch has no smaller divisor */
+    if (micro_batch <= MICRO_BATCH_MAX) /* else global_batch has no divisor in the range */
         (void)snprintf(larger, sizeof larger, ", or a micro_batch of %d", micro_batch);
     return dpt_refuse_both(load, "train.global_batch", "train.micro_batch", err,
                            "train.global_batch (%d) in micro-batches of train.micro_batch (%d) is "
@@ -147,7 +147,7 @@ static void nearest_powers(double value, char ret_text[128])
     (void)snprintf(ret_text, 128, "%s or %s", below, above);
 }
 
-/* Checked with every precision, so that a later change to fp16 is not refused. */
+/* Checks the loss scale with every precision, so that a later change to fp16 is not refused. */
 static enum dpt_status check_loss_scale(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -202,7 +202,8 @@ static enum dpt_status check_evaluation(const struct dpt_config_load *load, stru
     return DPT_OK;
 }
 
-/* checkpoint.keep_steps may name any step, also one of an earlier checkpoint.every_steps. */
+/* checkpoint.keep_steps may name any step, because an earlier part of the run may have had another
+ * checkpoint.every_steps. */
 static enum dpt_status check_kept(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -230,7 +231,8 @@ static enum dpt_status check_rest(const struct dpt_config_load *load, struct dpt
                                "strategy.first_bucket_mib (%g) is more than strategy.bucket_mib "
                                "(%g); set it to at most that",
                                c->strategy.first_bucket_mib, c->strategy.bucket_mib);
-    /* checkpoint.dir: null in the config means no checkpoints, whatever the other keys are. */
+    /* If the config gives checkpoint.dir: null, the run writes no checkpoints, whatever the other
+     * keys are. */
     if (c->checkpoint.every_steps > 0 && !c->checkpoint.dir[0] &&
         !dpt_config_given(load, "checkpoint.dir"))
         return dpt_refuse_key(load, "checkpoint.every_steps", err,
@@ -240,8 +242,8 @@ static enum dpt_status check_rest(const struct dpt_config_load *load, struct dpt
     return DPT_OK;
 }
 
-/* Published weights need their tokenizer, which is rarely the default. A vocabulary of 256 tokens
- * is that of bytes. */
+/* Published weights need their own tokenizer, which is rarely the default. A vocabulary of 256
+ * tokens belongs to the tokenizer of bytes. */
 static enum dpt_status check_published(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;

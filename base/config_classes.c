@@ -5,7 +5,7 @@
 
 enum { LABELS_MIN = 2 };
 
-/* A model has classes if, and only if, its samples have labels. */
+/* Checks that the model has classes if and only if its samples have labels. */
 static enum dpt_status check_labels(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -37,7 +37,7 @@ static bool is_zero(const char *column)
     return column[strspn(column, "0")] == '\0';
 }
 
-/* The two columns of a table, and the number of rows that are read. */
+/* Checks the two columns of a table, and the number of rows to read. */
 static enum dpt_status check_table(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;

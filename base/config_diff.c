@@ -17,8 +17,9 @@ static bool both_have_epochs(const struct dpt_config *a, const struct dpt_config
     return a->train.epochs > 0 && b->train.epochs > 0;
 }
 
-/* The number of steps changes no weight before the last step, unless the learning rate depends on
- * it. A run that has not stopped yet has the same bits under every on_divergence. */
+/* The scope of a key in this comparison. train.steps changes no weight before the last step, unless
+ * the learning rate depends on it. If `a` has train.on_divergence: stop, the run has not diverged
+ * yet, so its bits are the same under every value of that key. */
 static enum dpt_config_scope scope_of(const struct dpt_key *key, const struct dpt_config *a,
                                       const struct dpt_config *b)
 {
@@ -32,7 +33,7 @@ static enum dpt_config_scope scope_of(const struct dpt_key *key, const struct dp
     return key->scope;
 }
 
-/* `auto` and its resolved value are no difference. */
+/* Replaces auto by its value, so that auto and an equal value do not differ. */
 static void replace_auto(struct dpt_config *config)
 {
     config->train.lanes = dpt_config_lanes(config);
@@ -45,7 +46,7 @@ static bool is_compared(const struct dpt_key *key, const struct dpt_config *a,
 {
     if ((key->flags & DPT_KEY_ALIAS) || scope_of(key, a, b) > scope)
         return false;
-    /* With epochs, train.steps is derived: the changed key is compared. */
+    /* With epochs train.steps is derived. Then the key that changed is compared instead. */
     if (both_have_epochs(a, b) && strcmp(key->path, "train.steps") == 0)
         return false;
     for (; allowed && *allowed; allowed++)
@@ -77,7 +78,7 @@ int dpt_config_diff(const struct dpt_config *a, const struct dpt_config *b,
         int written = snprintf(ret_keys + used, keys_bytes - used, "%s%s (%.*s, here %.*s)",
                                n ? ", " : "", key->path, DPT_CONFIG_SHOWN_BYTES, left_text,
                                DPT_CONFIG_SHOWN_BYTES, right_text);
-        if (written > 0) /* the text is for people: the rest is cut */
+        if (written > 0) /* a text that is too long is cut */
             used += (size_t)written < keys_bytes - used ? (size_t)written : keys_bytes - used - 1;
         n++;
     }

@@ -1,6 +1,6 @@
-/* The number of steps of a run with train.epochs. An epoch uses as many samples from the start of
- * its permutation as fill whole global batches (drop_last), so no sample is used twice in an epoch.
- */
+/* The number of steps of a run with train.epochs. An epoch uses only samples that fill whole global
+ * batches, from the start of its permutation (drop_last). So no sample is used twice in an
+ * epoch. */
 #include "base/config_table.h"
 
 #include <stdio.h>

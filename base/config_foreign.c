@@ -1,5 +1,5 @@
 /* Keys of other programs' configs, as in public courses on distributed training and their lab
- * repositories. A config with such a key is refused, and the message names our key.
+ * repositories. A config with such a key is refused, and the message names the key to use here.
  * deploy/convert-config translates such configs; its test compares this table with its own. */
 #include "base/config_table.h"
 
@@ -7,9 +7,10 @@
 #include <string.h>
 
 static const struct foreign {
-    const char *names; /* separated by blanks; with a dot a path, else the last part of any path */
-    const char *here;  /* our key; NULL: there is none */
-    const char *why;   /* the difference; NULL: the key only has another name */
+    /* Separated by blanks. A name with a dot is a path; any other is the last part of a path. */
+    const char *names;
+    const char *here; /* the key to use here; NULL: there is none */
+    const char *why;  /* the difference; NULL: the key only has another name */
 } foreign[] = {
     {"batch_size", "train.micro_batch and train.global_batch (the samples of all GPUs together)",
      "is per GPU in other programs"},
@@ -64,11 +65,11 @@ static const struct foreign {
      "is not needed: the data loader reads ahead by itself; leave it out"},
 };
 
-/* Sections of such files that are no sections here. */
+/* Sections of such configs that are not sections here. */
 static const char *const sections[] = {"training", "trainer",     "scheduler", "lr_scheduler",
                                        "fsdp",     "fsdp_config", "lora"};
 
-/* Our keys that such files have outside of all sections. */
+/* Names of keys here that such configs have outside of all sections. */
 static const char *const outside[] = {"epochs", "lr"};
 
 static bool is_named(const struct foreign *f, const char *path)
@@ -101,7 +102,8 @@ static bool is_outside(const char *path)
     return false;
 }
 
-/* Our only key with the last part of `path`; NULL: there is none, or there are several. */
+/* The only key here whose last part is the last part of `path`; NULL: there is none, or there are
+ * several. */
 static const char *key_of_same_leaf(const char *path)
 {
     const char *leaf = strrchr(path, '.'), *found = NULL;

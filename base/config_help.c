@@ -1,4 +1,4 @@
-/* The keys' part of --help. */
+/* The part of --help that describes the keys. */
 #include "base/config_table.h"
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ void dpt_config_key_takes(const struct dpt_key *key, char ret_text[DPT_CONFIG_TA
     const size_t bytes = DPT_CONFIG_TAKES_BYTES - TAIL_BYTES;
     size_t used = (size_t)snprintf(ret_text, bytes, "%s%s", type_names[key->type],
                                    key->type == DPT_KEY_BOOL ? "" : ": ");
-    if (key->choices) { /* null is one of them */
+    if (key->choices) { /* null is one of the choices */
         dpt_config_key_choices(key, ret_text + used, bytes - used);
         return;
     }

@@ -24,7 +24,8 @@ void dpt_config_resolve_images(struct dpt_config_load *load)
         c->train.seq_len = 1;
 }
 
-/* Images of CIFAR-10 have one size, and no image is a file that could be damaged. */
+/* Images of CIFAR-10 all have the same size. They are not single files, so no file of an image can
+ * be damaged. */
 static enum dpt_status check_cifar10(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;

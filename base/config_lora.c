@@ -26,7 +26,8 @@ bool dpt_config_adapts(const struct dpt_config *config, const char *layer)
     return false;
 }
 
-/* Without a rank there are no adapters: their other keys must be defaults. */
+/* If train.lora.rank is 0, there are no adapters. Then the other keys of train.lora must have their
+ * defaults. */
 static enum dpt_status check_unused(const struct dpt_config_load *load, struct dpt_err *err)
 {
     static const char *const keys[] = {"train.lora.alpha", "train.lora.targets",

@@ -9,7 +9,7 @@
 
 enum {
     GPT2_CONTEXT = 1024,
-    INNER_STEP = 64,     /* n_inner: auto is a multiple of this */
+    INNER_STEP = 64,     /* model.n_inner: auto becomes a multiple of this */
     LINE = 32,           /* alignment of tensors in elements (DPT_PARAM_ALIGN of worker/model) */
     HEAD_SIZE_MAX = 256, /* of the table */
     N_INNER_MAX = 262144 /* of the table */
@@ -20,7 +20,7 @@ enum {
 static const struct preset {
     const char *name, *model;
     int n_layer, n_head, n_embd, context, vocab;
-    int n_kv_head, n_inner;         /* of llama */
+    int n_kv_head, n_inner;         /* for llama */
     double rope_theta, rope_factor; /* rope_factor 0: no scaling */
 } presets[] = {
     {"gpt2-124m", "gpt2", 12, 12, 768, GPT2_CONTEXT, DPT_VOCAB_GPT2, 0, 0, 0, 0},
@@ -37,13 +37,13 @@ static const struct preset {
     {.name = "resnet50", .model = "resnet"},
 };
 
-/* Keys of models of texts only, and of models of images only. */
+/* Keys that only models of texts have, and keys that only models of images have. */
 static const char *const of_texts[] = {"model.n_head", "model.n_embd", "model.context",
                                        "model.vocab", "model.dropout"};
 static const char *const of_resnet[] = {"model.width", "model.stem", "model.block", "model.stages",
                                         "model.batch_norm_momentum"};
 
-/* Keys of llama only. */
+/* Keys that only llama has. */
 static const char *const of_llama[] = {"model.n_kv_head",
                                        "model.head_size",
                                        "model.n_inner",
@@ -137,7 +137,7 @@ void dpt_config_resolve_model(struct dpt_config_load *load)
         return;
     }
     const bool is_hf = dpt_config_reads_text(c) && c->data.tokenizer == DPT_TOKENIZER_HF;
-    if (c->model.vocab == DPT_AUTO && !is_hf) /* else refused by the check */
+    if (c->model.vocab == DPT_AUTO && !is_hf) /* with hf the check refuses auto */
         c->model.vocab = is_byte_text(c) && !preset ? DPT_VOCAB_BYTES : DPT_VOCAB_GPT2;
     if (!is_llama(c))
         return;
@@ -149,7 +149,7 @@ void dpt_config_resolve_model(struct dpt_config_load *load)
         c->model.n_inner = usual_inner(c->model.n_embd);
 }
 
-/* DPT_ECONFIG: the config sets one of these keys, which only the models `whose` have. */
+/* DPT_ECONFIG: the config sets one of these keys. `whose` names the models that have them. */
 static enum dpt_status check_keys(const struct dpt_config_load *load, const char *const *paths,
                                   size_t n, const char *whose, struct dpt_err *err)
 {
@@ -182,7 +182,7 @@ static enum dpt_status check_heads(const struct dpt_config_load *load, struct dp
 {
     const struct dpt_config *c = &load->config;
     char multiples[DPT_CONFIG_NEAREST_BYTES], divisors[DPT_CONFIG_NEAREST_BYTES];
-    /* Hugging Face's rule, also if head_dim is given. */
+    /* This is Hugging Face's rule. It holds even if the config gives head_dim. */
     if (c->model.n_embd % c->model.n_head != 0) {
         dpt_config_nearest_multiples(c->model.n_embd, c->model.n_head, multiples);
         dpt_config_nearest_divisors(c->model.n_embd, c->model.n_head, divisors);
@@ -202,7 +202,7 @@ static enum dpt_status check_heads(const struct dpt_config_load *load, struct dp
     return DPT_OK;
 }
 
-/* A size of a matrix's rows or columns. */
+/* A number of rows or columns of a matrix. */
 struct row_size {
     const char *path;
     int size, step, most; /* a multiple of `step`, at most `most` */
@@ -231,8 +231,8 @@ static enum dpt_status check_row_size(const struct dpt_config_load *load, struct
                            row.has_biases ? "biases" : "tensors that lie together", multiples);
 }
 
-/* A product reads neighbouring matrices as one, so matrices and their biases are contiguous. Rotary
- * embeddings rotate pairs of elements. */
+/* Checks sizes of rows and columns. A product reads neighbouring matrices as one matrix, so
+ * matrices and their biases must be contiguous. Rotary embeddings rotate pairs of elements. */
 static enum dpt_status check_row_sizes(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config_model *m = &load->config.model;

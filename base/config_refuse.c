@@ -34,7 +34,7 @@ enum dpt_status dpt_refuse_key(const struct dpt_config_load *load, const char *p
     return dpt_config_wrap_origin(load, &load->origin[dpt_config_key_index(path)], err);
 }
 
-/* Order: defaults, file, --set. */
+/* Whether `a` was written before `b`. Defaults come first, then the file, then --set. */
 static bool is_written_before(const struct dpt_config_origin *a, const struct dpt_config_origin *b)
 {
     if (a->override != b->override)

@@ -4,10 +4,10 @@
 #include <string.h>
 
 enum {
-    SMALL_STAGES = 3,  /* if model.stages is empty */
-    SMALL_BLOCKS = 18, /* if model.n_layer is not given either */
+    SMALL_STAGES = 3,  /* number of stages if model.stages is empty */
+    SMALL_BLOCKS = 18, /* number of blocks if model.n_layer is not given either */
     STAGES_MAX = 6,
-    BLOCKS_MAX = 254 /* of the table: units of a model without stem and head */
+    BLOCKS_MAX = 254 /* the limit in the table: units of a model, without stem and head */
 };
 
 /* He et al. 2016, table 1, in torchvision's form. */
@@ -15,7 +15,7 @@ static const struct resnet {
     const char *preset;
     enum dpt_stem stem;
     enum dpt_residual_block block;
-    struct dpt_config_steps stages; /* none: SMALL_STAGES of SMALL_BLOCKS */
+    struct dpt_config_steps stages; /* empty: SMALL_STAGES stages of SMALL_BLOCKS blocks in all */
 } resnets[] = {
     {"small_resnet", DPT_STEM_CIFAR, DPT_RESIDUAL_BLOCK_BASIC, {0}},
     {"resnet18", DPT_STEM_IMAGENET, DPT_RESIDUAL_BLOCK_BASIC, {4, {2, 2, 2, 2}}},
@@ -51,13 +51,13 @@ void dpt_config_resolve_resnet(struct dpt_config_load *load)
     struct dpt_config *c = &load->config;
     const bool counted = dpt_config_given(load, "model.n_layer");
     if (c->model.stages.n > 0) {
-        if (!counted && blocks_of(c) <= BLOCKS_MAX) /* else refused by the check */
+        if (!counted && blocks_of(c) <= BLOCKS_MAX) /* else the check refuses it */
             c->model.n_layer = (int)blocks_of(c);
         return;
     }
     if (!counted)
         c->model.n_layer = SMALL_BLOCKS;
-    if (c->model.n_layer % SMALL_STAGES != 0) /* refused by the check */
+    if (c->model.n_layer % SMALL_STAGES != 0) /* the check refuses it */
         return;
     c->model.stages.n = SMALL_STAGES;
     for (int i = 0; i < SMALL_STAGES; i++)
@@ -94,7 +94,7 @@ static int halved(int pixels)
     return (pixels + 1) / 2;
 }
 
-/* The variance of batch norm needs two values or more. */
+/* Batch norm needs at least two values for a variance. */
 static enum dpt_status check_pixels(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;

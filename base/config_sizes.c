@@ -1,5 +1,5 @@
-/* Sizes of a model from another file (config.h): set as if the config had them, unless the config
- * gives them. */
+/* Sizes of a model from another file (config.h). A size that the config does not give is set as if
+ * the config gave it. */
 #include "base/config_table.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ static enum dpt_status parse_size(const struct dpt_config_sizes *sizes,
                     size->name);
 }
 
-/* Compares a size with the value of the config, which gives the key, too. */
+/* Compares a size with the config's value of the same key. */
 static enum dpt_status compare_size(const struct dpt_config_load *load,
                                     const struct dpt_config_size *size, struct dpt_err *err)
 {
@@ -33,8 +33,8 @@ static enum dpt_status compare_size(const struct dpt_config_load *load,
                           mine, sizes->source, size->name, other);
 }
 
-/* Resets every model key of the text, so that no size of the text is mixed with those of another
- * model. */
+/* Resets every model key that the text gives, so that the model does not get sizes of two
+ * models. */
 static void forget_model(struct dpt_config_load *load)
 {
     static const char section[] = "model.";

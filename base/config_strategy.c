@@ -10,7 +10,7 @@ static bool is_strategy(const struct dpt_config *c, const char *name)
     return strcmp(c->strategy.name, name) == 0;
 }
 
-/* One unit is gathered at a time: there is no room for the next one while it is computed. */
+/* Only one unit is gathered at a time, so the next unit has no room while this one is computed. */
 static bool has_one_place(const struct dpt_config *c)
 {
     return dpt_strategy_traits(c).weights == DPT_WEIGHTS_UNITS &&
@@ -51,7 +51,7 @@ static enum dpt_status check_redundancy(const struct dpt_config_load *load, stru
     return DPT_OK;
 }
 
-/* The teaching variants of ddp differ only in the time at which gradients are reduced. */
+/* The variants of ddp for teaching differ only in when they reduce gradients. */
 static enum dpt_status check_overlap(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -82,7 +82,7 @@ static enum dpt_status check_prefetch(const struct dpt_config_load *load, struct
     return DPT_OK;
 }
 
-/* train.reduction fast has no fixed order of addition. Only a strategy whose ranks add their own
+/* train.reduction: fast has no fixed order of addition. Only a strategy whose ranks add their own
  * slots supports it. */
 static enum dpt_status check_reduction(const struct dpt_config_load *load, struct dpt_err *err)
 {
@@ -110,7 +110,8 @@ static enum dpt_status check_reduction(const struct dpt_config_load *load, struc
     return DPT_OK;
 }
 
-/* The gradient of each slot (`reduce`) or lane (`local`) is rounded, in every world. */
+/* With compression the gradient of each slot (`reduce`) or of each lane (`local`) is rounded, in
+ * every world. */
 static enum dpt_status check_compression(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;

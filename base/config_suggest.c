@@ -6,7 +6,7 @@
 
 enum { SUGGESTION_BYTES = 384 };
 
-/* A swap of neighbours is one edit ("optimal string alignment"). */
+/* A swap of two neighbouring letters is one edit ("optimal string alignment"). */
 size_t dpt_config_edit_distance(const char *a, const char *b)
 {
     size_t rows[3][DPT_YAML_PATH_BYTES + 1];
@@ -81,8 +81,8 @@ static void list_names(const char *section, char ret_text[SUGGESTION_BYTES])
     }
 }
 
-/* Makes `known` the best guess for `path` if it is nearer than the best so far. The difference of
- * the lengths excludes most names. */
+/* Makes `known` the best suggestion for `path` if it is nearer than the best one so far. For most
+ * names the difference of the lengths shows that they are not. */
 static void consider_name(const char *path, const char *known, bool same, size_t *least,
                           char best[DPT_YAML_PATH_BYTES])
 {
@@ -96,12 +96,12 @@ static void consider_name(const char *path, const char *known, bool same, size_t
     }
 }
 
-/* "; did you mean 'train.steps'?": a key of that name in another section, else the nearest path or
- * section; if nothing is near, the names that exist. */
+/* Writes "; did you mean 'train.steps'?" with a key of the same name in another section, else with
+ * the nearest path or section. If no name is near, lists the names that exist. */
 static void suggest_name(const char *path, char ret_text[SUGGESTION_BYTES])
 {
     char best[DPT_YAML_PATH_BYTES] = "", section[DPT_YAML_PATH_BYTES];
-    size_t least = 1 + strlen(path) / 4; /* more edits are not a typing error */
+    size_t least = 1 + strlen(path) / 4; /* with more edits the name is not a typing error */
     for (size_t i = 0; i < dpt_config_n_keys; i++) {
         const char *known = dpt_config_keys[i].path;
         bool same_leaf = strcmp(leaf_of(path), leaf_of(known)) == 0;

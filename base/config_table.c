@@ -16,7 +16,8 @@ _Static_assert(offsetof(struct dpt_config, optimizer.beta2) ==
 #define AT(member_)                                                                                \
     .offset = offsetof(struct dpt_config, member_),                                                \
     .size = sizeof(((struct dpt_config *)0)->member_)
-/* A key whose path is that of its member; a key of two neighbouring members. */
+/* KEY: a key whose path is the path of its member. PAIR: a key that sets two neighbouring
+ * members. */
 #define KEY(type_, member_)             .path = #member_, .type = DPT_KEY_##type_, AT(member_)
 #define PAIR(path_, type_, first_)                                                                 \
     .path = path_, .type = DPT_KEY_##type_, .offset = offsetof(struct dpt_config, first_),         \

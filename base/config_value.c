@@ -78,8 +78,9 @@ static enum dpt_status parse_choice(const struct dpt_key *key, const char *text,
     return DPT_OK;
 }
 
-/* Control characters (C0, DEL, C1), line separators, byte order marks and the non-characters of the
- * basic plane. YAML has checked that `text` is UTF-8, or made it from escapes. */
+/* False if the text has a control character (C0, DEL, C1), a line separator, a byte order mark or a
+ * non-character of the basic plane. libyaml has checked that `text` is UTF-8, or has made it from
+ * escapes. */
 static bool is_printable(const char *text)
 {
     for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
@@ -132,7 +133,7 @@ static enum dpt_status parse_integer(const struct dpt_key *key, const char *text
         DPT_TRY(dpt_parse_i64(text, (int64_t)key->min, (int64_t)key->max, &value, err));
     }
     if (key->type == DPT_KEY_INT) {
-        int small = (int)value; /* the table's ranges fit */
+        int small = (int)value; /* the ranges in the table fit into an int */
         memcpy(key_member(key, config), &small, sizeof small);
     } else {
         memcpy(key_member(key, config), &value, sizeof value);
@@ -155,7 +156,7 @@ static enum dpt_status parse_number(const struct dpt_key *key, const char *text,
     return DPT_OK;
 }
 
-/* "N" or "MIN:MAX" into two neighbouring ints. */
+/* Parses "N" or "MIN:MAX" into two neighbouring ints. */
 static enum dpt_status parse_range(const struct dpt_key *key, const char *text,
                                    struct dpt_config *config, struct dpt_err *err)
 {
@@ -223,8 +224,8 @@ static enum dpt_status parse_steps(const struct dpt_key *key, const struct dpt_y
     return DPT_OK;
 }
 
-/* A word, or a list of words whose bits are joined. A choice with the value 0 cannot be part of a
- * list. */
+/* Parses a word, or a list of words whose bits are joined. A choice with the value 0 must not be in
+ * a list. */
 static enum dpt_status parse_words(const struct dpt_key *key, const struct dpt_yaml_pair *pair,
                                    struct dpt_config *config, struct dpt_err *err)
 {
@@ -294,7 +295,7 @@ enum dpt_status dpt_config_key_parse(const struct dpt_key *key, const struct dpt
     case DPT_KEY_DOUBLE_PAIR:
     case DPT_KEY_STEPS:
     case DPT_KEY_WORDS:
-        break; /* above */
+        break; /* handled before */
     }
     return dpt_fail(err, DPT_EINVAL, "type %d of key %s", (int)key->type, key->path);
 }
@@ -310,8 +311,8 @@ enum dpt_status dpt_config_key_parse_text(const struct dpt_key *key, const char 
     return status;
 }
 
-/* Every key's default, parsed as if a file had it. Parsed once, since this takes most of the time
- * of a load. */
+/* The default of every key, parsed as if a file gave it. Parsed only once, because parsing takes
+ * most of the time of a load. */
 static struct dpt_config table_defaults;
 
 static void parse_defaults(void)
@@ -337,7 +338,7 @@ void dpt_config_key_reset(const struct dpt_key *key, struct dpt_config *config)
     memcpy(key_member(key, config), key_member_const(key, dpt_config_table_defaults()), key->size);
 }
 
-/* A double-quoted YAML scalar; "" is null. Values hold no control characters. */
+/* Writes a double-quoted YAML scalar; "" becomes null. Values have no control characters. */
 static void format_text(const char *text, char ret_text[DPT_CONFIG_VALUE_BYTES])
 {
     if (!text[0]) {

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <yaml.h>
 
-/* A parse. The function that fetches an event also deletes it. */
+/* The state of a parse. The function that fetches an event also deletes the event. */
 struct walk {
     yaml_parser_t parser;
     struct dpt_yaml *yaml;
@@ -33,7 +33,7 @@ static enum dpt_status DPT_PRINTF(3, 4)
                     mark.column + 1);
 }
 
-/* Refuses at a byte offset of the text. */
+/* Fails with the position of a byte of the text. */
 static enum dpt_status refuse_at_byte(const struct walk *walk, size_t at, const char *problem)
 {
     yaml_mark_t mark = {.column = at};
@@ -167,7 +167,8 @@ static enum dpt_status walk_list(struct walk *walk, struct dpt_yaml_pair *pair)
 
 static enum dpt_status walk_mapping(struct walk *walk, const char *path, int depth);
 
-/* A node that begins with `event`. `path` is "" for the root; `mark` is the position of its key. */
+/* Reads a node that begins with `event`. `path` is "" for the root. `mark` is the position of the
+ * node's key. */
 static enum dpt_status walk_node(struct walk *walk, const yaml_event_t *event, const char *path,
                                  yaml_mark_t mark, int depth)
 {
@@ -194,7 +195,7 @@ static enum dpt_status walk_node(struct walk *walk, const yaml_event_t *event, c
     return refuse_at(walk, event->start_mark, "expected keys and values, such as 'seed: 42'");
 }
 
-/* "path.name" of a mapping's key. */
+/* Makes the path "path.name" of a mapping's key. */
 static enum dpt_status key_path(const struct walk *walk, const yaml_event_t *event,
                                 const char *path, char ret_path[DPT_YAML_PATH_BYTES])
 {
@@ -259,7 +260,7 @@ static enum dpt_status walk_stream(struct walk *walk, const char *prefix)
                 status = refuse_at(walk, event.start_mark, "a second document: a config is one");
             seen = true;
             break;
-        case YAML_SCALAR_EVENT: /* a document with nothing but comments is an empty config */
+        case YAML_SCALAR_EVENT: /* a document that has only comments is an empty config */
             if (!prefix && event.data.scalar.length == 0)
                 break;
             /* fall through */
@@ -275,7 +276,8 @@ static enum dpt_status walk_stream(struct walk *walk, const char *prefix)
 enum dpt_status dpt_yaml_parse(const char *text, size_t bytes, const char *source,
                                const char *prefix, struct dpt_yaml **ret_yaml, struct dpt_err *err)
 {
-    static const char mark[] = {'\xef', '\xbb', '\xbf'}; /* U+FEFF, which some editors write */
+    /* U+FEFF, which some editors write at the start of a file. */
+    static const char mark[] = {'\xef', '\xbb', '\xbf'};
     if (!prefix && bytes >= sizeof mark && memcmp(text, mark, sizeof mark) == 0) {
         text += sizeof mark;
         bytes -= sizeof mark;

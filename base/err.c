@@ -29,14 +29,14 @@ enum dpt_status dpt_vfail(struct dpt_err *err, enum dpt_status status, const cha
     if (err) {
         err->status = status;
         err->saved_errno = 0;
-        /* A text that does not fit is cut: it is for a person, and the status stays exact. */
+        /* A text that does not fit is cut. It is only for people; programs use the status. */
         (void)vsnprintf(err->text, sizeof err->text, fmt, ap);
         dpt_one_line(err->text);
     }
     return status;
 }
 
-/* Appends to the text; what does not fit is cut. */
+/* Appends to the text. The rest that does not fit is cut. */
 static void DPT_PRINTF(2, 3) append_text(struct dpt_err *err, const char *fmt, ...)
 {
     const size_t used = strlen(err->text);

@@ -70,7 +70,7 @@ enum dpt_status dpt_fs_pwrite_all(int fd, const void *buf, size_t bytes, int64_t
     return DPT_OK;
 }
 
-/* Reads to the end of `fd` (a file or a pipe), at most bytes_max bytes. */
+/* Reads `fd` (a file or a pipe) to its end, but at most bytes_max bytes. */
 static enum dpt_status read_to_end(int fd, const char *path, size_t bytes_max, char **ret_text,
                                    size_t *ret_bytes, struct dpt_err *err)
 {
@@ -210,7 +210,7 @@ enum dpt_status dpt_fs_write_file_atomic(const char *path, const void *data, siz
     if (status == DPT_OK && rename(temporary, path) != 0)
         status = dpt_fail_errno(err, errno, "rename '%s' to '%s'", temporary, path);
     if (status != DPT_OK) {
-        (void)unlink(temporary); /* the first error is the one to report */
+        (void)unlink(temporary); /* an error here is not reported: the first one is */
         return status;
     }
     return dpt_fs_sync_dir(dir, err);

@@ -77,7 +77,7 @@ void dpt_log_set_where(int rank, uint64_t generation, int64_t step)
     (void)pthread_mutex_unlock(&lock);
 }
 
-/* A line under construction; what does not fit is cut. */
+/* A line that is being built. The rest that does not fit is cut. */
 struct line {
     char text[LINE_BYTES_MAX];
     size_t used;

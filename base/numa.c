@@ -63,7 +63,7 @@ int dpt_numa_of_pci(const char *sys, const char *bus_id)
     const int bytes = snprintf(path, sizeof path, "%s/bus/pci/devices/%s/numa_node", sys, bus_id);
     if (bytes < 0 || (size_t)bytes >= sizeof path)
         return -1;
-    for (char *c = path + strlen(sys); *c; c++) /* sysfs has small letters, NVIDIA capital ones */
+    for (char *c = path + strlen(sys); *c; c++) /* sysfs writes lower case, NVIDIA upper case */
         *c = (char)tolower((unsigned char)*c);
     if (!dpt_fs_read_line(path, text, sizeof text) || sscanf(text, "%d", &node) != 1)
         return -1;

@@ -1,4 +1,4 @@
-/* Reading one option. */
+/* Reading one option of the command line (option.h). */
 #include "base/option.h"
 
 #include "base/parse.h"

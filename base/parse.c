@@ -86,7 +86,7 @@ enum dpt_status dpt_parse_double(const char *text, double *ret_value, struct dpt
     if (!is_number(text))
         return dpt_fail(err, DPT_EINVAL, "expected a number, got '%.*s'", SHOWN_BYTES, text);
     errno = 0;
-    double value = strtod(text, NULL); /* no program here changes the locale */
+    double value = strtod(text, NULL); /* no program of this repository changes the locale */
     if (errno == ERANGE || !isfinite(value))
         return dpt_fail(err, DPT_EINVAL, "'%.*s' is beyond the range of double precision",
                         SHOWN_BYTES, text);
@@ -97,7 +97,7 @@ enum dpt_status dpt_parse_double(const char *text, double *ret_value, struct dpt
 void dpt_format_double(double value, char ret_text[DPT_DOUBLE_TEXT_BYTES])
 {
     DPT_ASSERT(isfinite(value));
-    for (int digits = 1; digits <= 17; digits++) { /* 17 always suffice */
+    for (int digits = 1; digits <= 17; digits++) { /* 17 digits are always enough */
         (void)snprintf(ret_text, DPT_DOUBLE_TEXT_BYTES, "%.*g", digits, value);
         if (strtod(ret_text, NULL) == value)
             return;

@@ -5,7 +5,8 @@
 
 enum { BLOCK_BYTES = 64, LENGTH_BYTES = 8, ROUNDS = 64 };
 
-/* 4.2.2: of the cube roots of the first 64 primes. */
+/* Section 4.2.2: the first 32 bits of the fractional parts of the cube roots of the first 64
+ * primes. */
 static const uint32_t k[ROUNDS] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
     0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
@@ -21,7 +22,7 @@ static uint32_t rotate(uint32_t x, int n)
     return x >> n | x << (32 - n);
 }
 
-/* 6.2.2 */
+/* Section 6.2.2. */
 static void add_block(uint32_t h[8], const uint8_t *block)
 {
     uint32_t w[ROUNDS], s[8];
@@ -50,7 +51,8 @@ static void add_block(uint32_t h[8], const uint8_t *block)
 
 void dpt_sha256_init(struct dpt_sha256 *sha)
 {
-    /* 5.3.3: of the square roots of the first 8 primes. */
+    /* Section 5.3.3: the first 32 bits of the fractional parts of the square roots of the first 8
+     * primes. */
     *sha = (struct dpt_sha256){.h = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f,
                                      0x9b05688c, 0x1f83d9ab, 0x5be0cd19}};
 }
@@ -78,7 +80,7 @@ void dpt_sha256_add(struct dpt_sha256 *sha, const void *data, size_t bytes)
 void dpt_sha256_hex(struct dpt_sha256 *sha, char ret_hex[DPT_SHA256_HEX_BYTES])
 {
     static const char digits[] = "0123456789abcdef";
-    /* 5.1.1: one bit, zeros, the length in bits. */
+    /* Section 5.1.1: a one bit, zeros, the length in bits. */
     uint8_t padding[BLOCK_BYTES + LENGTH_BYTES] = {0x80};
     const uint64_t bits = sha->bytes * 8;
     const size_t used = (size_t)(sha->bytes % BLOCK_BYTES);

@@ -65,8 +65,8 @@ static void handle_as_before(int number)
     }
 }
 
-/* Runs in a thread that does not block the signal: an earlier thread, or the reader itself after it
- * has unblocked the signal. */
+/* The handler. It runs in a thread that does not block the signal: in a thread that started before
+ * dpt_signals_block_ends, or in the reader after it has unblocked the signal. */
 static void hand_over(int number)
 {
     const int kept = errno;
