@@ -107,8 +107,7 @@ bool dpt_claim_may_live(const struct dpt_claim_record *record)
 
 /* ---- the record ---- */
 
-/* The text is padded with blanks to its full size. `beat` makes the bytes of each write different.
- */
+/* Pads the text with blanks to its full size. `beat` makes the bytes of each write different. */
 static enum dpt_status print_record(const struct dpt_claim_record *r,
                                     char ret[DPT_CLAIM_RECORD_BYTES], struct dpt_err *err)
 {

@@ -115,8 +115,7 @@ struct dpt_config_cluster {
     enum dpt_numa_use numa;
     enum dpt_backend backend; /* for gradients between GPUs */
     bool cuda_graphs;
-    /* Compute threads of a rank; DPT_AUTO: the rank's share of the host's cores in each generation.
-     */
+    /* Compute threads of a rank; DPT_AUTO: in each generation its share of the host's cores. */
     int threads;
     enum dpt_pack_weights pack_weights;
     double timeout_s, first_step_s, wait_s; /* first_step_s and wait_s: 0 = no limit */
@@ -132,8 +131,7 @@ struct dpt_config_model {
     char name[32]; /* "gpt2", "llama", "resnet" */
     /* A preset fills the sizes below, except those that the config gives; "" = no preset. */
     char preset[32];
-    /* Loading replaces DPT_AUTO. vocab: that of the preset, else 256 for byte tokens, else 50,257.
-     */
+    /* Loading replaces DPT_AUTO; vocab: by the preset's, else 256 for byte tokens, else 50,257. */
     int n_layer, n_head, n_embd, context, vocab;
     double dropout;
     int labels; /* classes; 0: the model predicts the next token */
@@ -188,8 +186,7 @@ struct dpt_config_lora {
 struct dpt_config_train {
     int64_t steps;       /* DPT_AUTO: follows from train.epochs when the samples are counted */
     int64_t epochs;      /* passes over data.train; 0: the run has `steps` */
-    int64_t epoch_steps; /* steps of one pass; DPT_AUTO until the samples are counted, or without
-                            epochs */
+    int64_t epoch_steps; /* of one pass; DPT_AUTO without epochs, and until samples are counted */
     int global_batch, micro_batch, seq_len;
     enum dpt_precision precision;
     double loss_scale, loss_scale_growth, loss_scale_backoff; /* of fp16; powers of two */

@@ -1,5 +1,5 @@
-/* Hashes: XXH3-128 for content, CRC32C (by hardware instruction if available) for blocks of files.
- */
+/* Hashes: XXH3-128 for content; CRC32C, by a hardware instruction if available, for blocks of
+ * files. */
 #ifndef DPT_BASE_HASH_H
 #define DPT_BASE_HASH_H
 

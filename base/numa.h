@@ -20,8 +20,7 @@ struct dpt_numa {
     cpu_set_t cores[DPT_NUMA_NODES_MAX]; /* that the thread may use */
 };
 
-/* Reads the nodes below `sys` (DPT_NUMA_SYS except in tests). n is 0 if the machine reports none.
- */
+/* Reads the nodes below `sys` (DPT_NUMA_SYS except in tests). n is 0 if no node is reported. */
 void dpt_numa_read(const char *sys, struct dpt_numa *ret);
 
 /* The node of a PCI device ("0000:1B:00.0"); -1: the device has no node, or the node is unknown. */

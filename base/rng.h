@@ -2,8 +2,7 @@
  * 1, 2, 3", SC'11).
  *
  * There is no state: a number is a function of (key, counter). A key names the purpose of the
- * number and never the rank that draws it, so every rank at every world size draws the same number.
- */
+ * number, never the rank that draws it. So every rank at every world size draws the same number. */
 #ifndef DPT_BASE_RNG_H
 #define DPT_BASE_RNG_H
 

@@ -31,8 +31,7 @@ enum dpt_gradient_route {
 struct dpt_bucket_traits {
     bool tensors;     /* a bucket is one tensor; else it has strategy.bucket_mib */
     bool small_first; /* the first bucket has strategy.first_bucket_mib */
-    /* A bucket is sent when backward announces its last tensor; else after the whole backward pass.
-     */
+    /* A bucket is sent when backward announces its last tensor; else after the backward pass. */
     bool announced;
     /* The main thread waits for each bucket when it is sent; else for all before it applies the
      * step. */

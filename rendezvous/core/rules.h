@@ -1,5 +1,5 @@
-/* Rules of loss: how a generation ends, progress, lost ranks and nodes, stalls, the restart budget.
- */
+/* Rules of loss: ends of generations, progress, lost ranks and nodes, stalls, the restart
+ * budget. */
 #ifndef DPT_RENDEZVOUS_CORE_RULES_H
 #define DPT_RENDEZVOUS_CORE_RULES_H
 

@@ -238,8 +238,8 @@ static enum dpt_status check_frame(struct tcp_link *tcp, bool *ret_waits, struct
     return DPT_OK;
 }
 
-/* The peer has closed the connection, so all its frames are here. True: the last one is a goodbye.
- */
+/* To be called when the peer has closed the connection, so that all its frames have arrived. True:
+ * the last frame is a goodbye. */
 static bool ends_with_goodbye(const struct tcp_link *tcp)
 {
     uint8_t passed[PASSED_BYTES], head[HEADER_BYTES];
