@@ -10,7 +10,7 @@ enum {
     LIMB_BITS = 32,
     MANTISSA_BITS = 52, /* stored bits of a double's mantissa */
     EXPONENT_SPECIAL = 2047,
-    /* Carries move after so many terms: 2^30 * 2^32 is well inside int64. */
+    /* Carries move after this many terms: 2^30 * 2^32 is well inside int64. */
     PENDING_MAX = 1 << 30
 };
 #define LIMB_MASK ((int64_t)0xffffffff)

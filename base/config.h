@@ -192,7 +192,7 @@ struct dpt_config_train {
     double loss_scale, loss_scale_growth, loss_scale_backoff; /* of fp16; powers of two */
     int64_t loss_scale_interval;
     enum dpt_divergence on_divergence;
-    int64_t divergence_limit; /* `skip` leaves out at most so many steps in a row */
+    int64_t divergence_limit; /* `skip` leaves out at most this many steps in a row */
     enum dpt_reduction reduction;
     enum dpt_accumulate accumulate;
     int lanes; /* DPT_AUTO: min(G, 16), G = global_batch / micro_batch */
@@ -201,7 +201,7 @@ struct dpt_config_train {
     int64_t log_every;
     int64_t verify_every; /* 0 = never */
     int64_t eval_every;   /* 0 = never */
-    int64_t eval_tokens;  /* an evaluation reads at most so many tokens of data.val */
+    int64_t eval_tokens;  /* an evaluation reads at most this many tokens of data.val */
     bool eval_only;       /* no training: evaluate one checkpoint, then end */
     int64_t eval_step;    /* with eval_only: step of the checkpoint; DPT_AUTO: the newest */
     struct dpt_config_lora lora;

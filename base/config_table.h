@@ -56,7 +56,7 @@ extern const struct dpt_key dpt_config_keys[];
 extern const size_t dpt_config_n_keys;
 enum { DPT_CONFIG_KEYS_MAX = 192 };
 
-/* A message shows at most so many bytes of a user's text. */
+/* A message shows at most this many bytes of a user's text. */
 enum { DPT_CONFIG_SHOWN_BYTES = 60 };
 
 /* The index of the key with this path; dpt_config_n_keys if no key has it. */

@@ -299,7 +299,7 @@ static bool is_dots(const char *name)
 }
 
 /* Removes the entries of the folder that is open as `fd`, and closes `fd`. `path` is the tree's
- * root, for errors. ENOENT is no error: another process has removed the entry or the folder. */
+ * root, for errors. ENOENT is not an error: another process has removed the entry or the folder. */
 static enum dpt_status remove_inside(int fd, const char *path, int depth, struct dpt_err *err)
 {
     if (depth >= TREE_DEPTH_MAX) {

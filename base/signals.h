@@ -9,7 +9,7 @@
 /* The end signals are SIGTERM, SIGINT, SIGQUIT (Ctrl-\), and SIGHUP (the terminal or the connection
  * is closed). */
 
-enum { DPT_SIGNALS_LINE_S = 1 }; /* an end waits at most so long for standard output */
+enum { DPT_SIGNALS_LINE_S = 1 }; /* an end waits at most this long for standard output */
 
 /* From now on an end signal ends the process at once with this exit code, after `line` is written
  * to standard output. This holds for signals that are not ignored now, and not blocked when they

@@ -87,7 +87,7 @@ static bool answer_removed_incarnation(const struct inquiry *from, const struct 
 
 /* ---- joining ---- */
 
-/* Answers a process that may not join, or not yet. */
+/* Answers a process that may not join, or not yet. False: the process may join. */
 static bool answer_refused_claim(const struct inquiry *from, const struct run *run,
                                  const struct node *former)
 {

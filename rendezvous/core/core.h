@@ -33,7 +33,7 @@ enum { DPT_RDZV_RUNS_MAX = 256 };
 struct dpt_rdzv;
 
 struct dpt_rdzv_options {
-    uint64_t epoch; /* drawn anew (random, not 0) at each start of the server */
+    uint64_t epoch; /* a random number, not 0; a new one at each start of the server */
     int64_t now_ms;
     bool fresh; /* no node can have known an earlier server, so the server waits for none */
 };

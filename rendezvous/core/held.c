@@ -124,7 +124,8 @@ static void find_newest_step(struct holders *holders)
         *holders = other;
 }
 
-/* If memory is out, there are no holders. */
+/* Collects the holders of these groups, without the node `without`. If memory runs out, there are
+ * none. */
 static struct holders find_holders(const struct run *run, unsigned groups,
                                    const struct node *without)
 {

@@ -55,7 +55,7 @@ struct rank {
     int64_t step_ms_median;
     int64_t heard_ms; /* when its agent last heard it */
 
-    uint64_t asked;           /* newest PREPARE whose report is waited for */
+    uint64_t asked;           /* newest PREPARE for which the server waits for a report */
     uint64_t plan_generation; /* newest plan with a place for it; 0: none */
     int32_t plan_rank;        /* its rank in that plan */
     int32_t reported_rank;    /* its rank as its agent reports it, to adopt a plan */
@@ -185,7 +185,7 @@ struct formation {
     int64_t waits_since_ms;    /* since then too few nodes are here; < 0: enough are here */
     uint32_t farewells_tried;  /* farewells tried after the wait took too long */
     int64_t plan_after_ms;     /* no plan before: a pause after failures, or nodes may come back */
-    int64_t adopt_until_ms;    /* wait so long for nodes of an earlier server; < 0: no wait */
+    int64_t adopt_until_ms;    /* until then wait for nodes of an earlier server; < 0: no wait */
     int64_t regather_until_ms; /* no plan before while removed nodes may return; < 0: none may */
     uint32_t failed;           /* formations in a row whose data plane broke before a step */
     uint32_t slow;             /* formations in a row in which not all ranks were READY in time */

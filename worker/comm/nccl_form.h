@@ -2,9 +2,9 @@
  * them. Pure. The messages travel over the control (nccl_comm.h).
  *
  * First each rank sends an offer: the communicator that it kept from the last generation, and its
- * groups. From all offers every rank derives whether the world's communicator is shrunk or created
- * anew. A new communicator needs an id: the first rank makes the id and sends it to all. At the end
- * each rank sends its verdict (nccl_open.c). */
+ * groups. From all offers every rank derives whether the kept communicator of the world is shrunk
+ * or a new one is created. A new communicator needs an id: the first rank makes the id and sends it
+ * to all. At the end each rank sends its verdict (nccl_open.c). */
 #ifndef DPT_WORKER_COMM_NCCL_FORM_H
 #define DPT_WORKER_COMM_NCCL_FORM_H
 

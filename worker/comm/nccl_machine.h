@@ -64,16 +64,20 @@ struct dpt_nccl;
 DPT_MUST_USE enum dpt_status dpt_nccl_create(const struct dpt_nccl_calls *calls, void *ctx,
                                              struct dpt_nccl_guard *guard, int timeout_ms,
                                              struct dpt_nccl **ret, struct dpt_err *err);
-/* When every communicator is FREE. Accepts a pointer to NULL. */
+/* To be called when every communicator is FREE. Accepts a pointer to NULL. */
 void dpt_nccl_destroy(struct dpt_nccl **nccl);
 
 enum dpt_nccl_state dpt_nccl_state(const struct dpt_nccl *nccl, int comm);
 
-/* Begins to create communicator `comm` (0 … DPT_NCCL_COMMS_MAX - 1, FREE); dpt_nccl_step reports
- * when it is READY. A failure is the machine's; stop is next.
- * init: `rank` of `size`, all with the same id. split: of a READY one, by all its ranks; ranks of
- * one color form a communicator, in the order of `key`. shrink: of a REVOKED one, by all its ranks
- * but `excluded` (ascending); the old one stays until it is released, or a stop. */
+/* Begin to create communicator `comm` (0 … DPT_NCCL_COMMS_MAX - 1), which must be FREE.
+ * dpt_nccl_step reports when it is READY. A failure makes the machine fail; the next call must be
+ * dpt_nccl_stop.
+ *
+ *   init    All `size` ranks call it with the same id.
+ *   split   All ranks of the READY `parent` call it. Ranks of one color form a communicator, in the
+ *           order of `key`.
+ *   shrink  All ranks of the REVOKED `parent` call it, except those in `excluded` (ascending). The
+ *           parent stays until it is released or until a stop. */
 DPT_MUST_USE enum dpt_status dpt_nccl_init(struct dpt_nccl *nccl, int comm, int size, int rank,
                                            const uint8_t id[DPT_NCCL_ID_BYTES],
                                            struct dpt_err *err);
@@ -88,16 +92,16 @@ void dpt_nccl_release(struct dpt_nccl *nccl, int comm);
 /* True: the library can shrink and revoke; only a revoked communicator can be shrunk. */
 bool dpt_nccl_can_shrink(const struct dpt_nccl *nccl);
 
-/* Pieces that start together, in the communicator's stream, after `event` (a cudaEvent_t; NULL: at
- * once). */
+/* An operation. Its pieces start together in the communicator's stream, after `event` (a
+ * cudaEvent_t; NULL: at once). */
 struct dpt_nccl_op {
     const struct dpt_nccl_piece *pieces;
     int n_pieces;
     void *event;
 };
 
-/* Bytes that a rank sends for the piece in a communicator of `size`. For the library's collectives:
- * the bytes of a ring. */
+/* The bytes that a rank sends for the piece in a communicator of `size` ranks. The library's
+ * collectives count as rings. */
 size_t dpt_nccl_piece_bytes_sent(const struct dpt_nccl_piece *piece, int size);
 
 /* Launches one operation on a READY communicator, which is READY again when the operation is done.
@@ -105,21 +109,23 @@ size_t dpt_nccl_piece_bytes_sent(const struct dpt_nccl_piece *piece, int size);
 DPT_MUST_USE enum dpt_status dpt_nccl_launch(struct dpt_nccl *nccl, int comm,
                                              const struct dpt_nccl_op *op, struct dpt_err *err);
 
-/* Checks everything once and moves it; never waits. DPT_INPROGRESS: a creation, an operation or an
- * end is under way. DPT_OK: none is. While working it fails with DPT_ETIMEOUT (creation), DPT_EPEER
- * (the library lost a peer, or a communicator that was READY), DPT_EDEVICE (this process's device)
- * or DPT_EIO (creation failed here or on a peer). The failure stays until dpt_nccl_stop; after that
- * a step never fails. */
+/* Checks every communicator once and takes the transitions that are due. Never waits.
+ * DPT_INPROGRESS: a creation, an operation, a close or a stop is under way. DPT_OK: none is. While
+ * WORKING it fails with DPT_ETIMEOUT (a creation took too long), DPT_EPEER (the library lost a
+ * peer, or a communicator that was READY), DPT_EDEVICE (the device of this process) or DPT_EIO (a
+ * creation failed here or on a peer). The failure stays until dpt_nccl_stop. During a close or a
+ * stop this call never fails. */
 DPT_MUST_USE enum dpt_status dpt_nccl_step(struct dpt_nccl *nccl, struct dpt_err *err);
 
-/* Begins to stop everything, from any state; then dpt_nccl_step until DPT_OK. `keep`: if this
- * communicator comes to rest it stays REVOKED, to be shrunk; -1: all are freed. A second stop with
- * another `keep` keeps none. */
+/* Begins to stop everything, in any state. The caller then calls dpt_nccl_step until DPT_OK.
+ * `keep`: a communicator that stays REVOKED for a shrink if it comes to rest; -1: all are freed. A
+ * second stop with another `keep` keeps none. */
 void dpt_nccl_stop(struct dpt_nccl *nccl, int keep);
 
-/* Begins the orderly end: READY communicators are flushed together with their peers and freed,
- * REVOKED ones freed; then dpt_nccl_step until DPT_OK. It is a stop instead if a creation or an
- * operation is under way, if something has failed, or if a peer does not follow in time. */
+/* Begins the orderly end: flushes READY communicators together with their peers and frees them, and
+ * frees REVOKED ones. The caller then calls dpt_nccl_step until DPT_OK. The close becomes a stop if
+ * a creation or an operation is under way, if something has failed, or if a peer does not follow in
+ * time. */
 void dpt_nccl_close(struct dpt_nccl *nccl);
 
 #endif

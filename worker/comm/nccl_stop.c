@@ -9,7 +9,7 @@ static int64_t machine_now_ms(const struct dpt_nccl *n)
 }
 
 /* The deadline of a call that stops or frees: the end of the stop, but at least an eighth of
- * stop_ms from now, so that no call is late by the watchdog's period alone. */
+ * stop_ms from now, which is the watchdog's period, so that every call has some time. */
 static int64_t end_limit(const struct dpt_nccl *n)
 {
     const int64_t least = machine_now_ms(n) + n->stop_ms / 8;
