@@ -11,8 +11,8 @@
  * Peers on one host use shared memory, others TCP. The EOF of a peer's socket shows the peer's
  * death. A peer that destroys its communicator sends a goodbye first. A goodbye is a failure only
  * for ranks that still wait for that peer. A wait for a peer that computes has no deadline; abort
- * ends the wait. A transfer between hosts that has begun and does not move for `timeout_ms` is an
- * error. So an owner must poll while it has sends in flight.
+ * ends the wait. Between hosts, a receive that has begun and does not move for `timeout_ms` is an
+ * error. So the sender's owner must poll while it has sends in flight.
  *
  * Transfers use registered memory (dpt_comm_mem). It outlives generations, and peers of the same
  * host read it in place. Peers write only into open memory, only where a SEND allows it, and only
@@ -51,9 +51,9 @@ void dpt_comm_listener_destroy(struct dpt_comm_listener **listener);
 const char *dpt_comm_listener_shm_addr(const struct dpt_comm_listener *listener);
 const char *dpt_comm_listener_tcp_addr(const struct dpt_comm_listener *listener);
 
-/* Counts all memory of the listener and its communicators in `account` from now on (borrowed;
- * NULL, the default: not counted). Registered memory that exists is moved to it. Only while there
- * is no communicator. */
+/* From now on counts all memory of the listener and its communicators in `account` (borrowed; NULL,
+ * the default: nothing is counted), also the registered memory that exists. Must not be called
+ * while a communicator exists. */
 void dpt_comm_listener_set_account(struct dpt_comm_listener *listener, struct dpt_account *account);
 
 /* The bytes that a listener and a communicator of this world size allocate themselves: staging of
@@ -92,7 +92,7 @@ struct dpt_comm_spec {
     int rank, world_size, host;
     const struct dpt_comm_peer *peers; /* [n_peers], without this rank; borrowed during create */
     int n_peers;
-    int timeout_ms; /* deadline of creation, and of a transfer that has begun and does not move */
+    int timeout_ms; /* deadline of creation, and of a begun receive that does not move (TCP) */
 };
 
 /* Creates the communicator. The higher rank of two dials the lower one. A rank closes a connection
