@@ -56,7 +56,7 @@ static bool read_start(int pid, char ret[32])
     if (n <= 0)
         return kill(pid, 0) != 0 && errno == ESRCH;
     text[n] = '\0';
-    char *at = strrchr(text, ')'); /* the program's name before it may hold any byte */
+    char *at = strrchr(text, ')'); /* the program's name, before the ')', may have any byte */
     char state = 0;
     /* After the name: state, then 18 fields up to the start. */
     if (at &&

@@ -24,13 +24,13 @@ enum { DPT_CLAIM_NAME_BYTES = 64, DPT_CLAIM_TOKEN_BYTES = 33, DPT_CLAIM_RECORD_B
 
 /* Texts have no control characters. */
 struct dpt_claim_record {
-    char run[DPT_CLAIM_NAME_BYTES];    /* its name */
+    char run[DPT_CLAIM_NAME_BYTES];    /* name of the run */
     char token[DPT_CLAIM_TOKEN_BYTES]; /* drawn at each takeover; all holders have the same */
     uint64_t server;                   /* epoch of the holder's server */
     char host[DPT_CLAIM_NAME_BYTES], user[DPT_CLAIM_NAME_BYTES];
     char process[160]; /* boot, PID namespace and start time; unique together with the pid */
     int pid;
-    char since[32]; /* when the folder was taken, UTC */
+    char since[32]; /* time at which the folder was taken, UTC */
     int64_t lease_ms;
     bool released; /* the only holder of the claim ended normally */
 };
@@ -39,7 +39,7 @@ struct dpt_claim_seen {
     int64_t number;  /* 0: the folder has no claim */
     bool shared;     /* several processes held it, possibly on several hosts */
     bool readable;   /* false: a holder is rewriting the record, or it is damaged */
-    uint64_t digest; /* of the record's bytes */
+    uint64_t digest; /* hash of the record's bytes */
     struct dpt_claim_record record;
 };
 

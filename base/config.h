@@ -113,16 +113,16 @@ struct dpt_config_cluster {
     int gpus_per_node;          /* ranks that a node starts; DPT_AUTO: one per GPU, on CPU one */
     enum dpt_device_kind device;
     enum dpt_numa_use numa;
-    enum dpt_backend backend; /* for gradients between GPUs */
+    enum dpt_backend backend; /* carries gradients between GPUs */
     bool cuda_graphs;
     /* Compute threads of a rank; DPT_AUTO: in each generation its share of the host's cores. */
     int threads;
     enum dpt_pack_weights pack_weights;
     double timeout_s, first_step_s, wait_s; /* first_step_s and wait_s: 0 = no limit */
-    double drain_s;                         /* from the signal to the end of a node that leaves */
+    double drain_s;                         /* time of a leaving node from the signal to its end */
     int max_restarts;
     char rdzv[256];     /* HOST:PORT; "" = null */
-    char interface[64]; /* of the data plane; "" = the interface routed to the server */
+    char interface[64]; /* for the data plane; "" = the interface routed to the server */
     /* Ranks of one host with different groups do not share memory; "" = null. */
     char host_group[64];
 };
@@ -160,13 +160,13 @@ struct dpt_config_data {
     char val[DPT_CONFIG_PATH_BYTES];
     /* For classification: names of columns, or numbers from 1 in files without names. */
     char text_column[DPT_CONFIG_NAME_BYTES], label_column[DPT_CONFIG_NAME_BYTES];
-    int first_label;                    /* the label in the files that is class 0 */
+    int first_label;                    /* this label in the files is class 0 */
     int64_t train_samples, val_samples; /* number of rows, from the first; 0: all */
     enum dpt_tokenizer tokenizer;
-    char vocab_bpe[DPT_CONFIG_PATH_BYTES]; /* of tokenizer gpt2; "" = null */
+    char vocab_bpe[DPT_CONFIG_PATH_BYTES]; /* for tokenizer gpt2; "" = null */
     char encoder_json[DPT_CONFIG_PATH_BYTES];
     bool any_vocab;                             /* accepts files other than OpenAI's */
-    char tokenizer_json[DPT_CONFIG_PATH_BYTES]; /* of tokenizer hf */
+    char tokenizer_json[DPT_CONFIG_PATH_BYTES]; /* for tokenizer hf */
     /* For cifar10 and images. Loading replaces auto. */
     int image_size; /* height and width of a sample */
     int resize;     /* shorter side of an image before the crop; only for kind images */
@@ -176,7 +176,7 @@ struct dpt_config_data {
 };
 
 struct dpt_config_lora {
-    int rank; /* of adapters; 0: all weights are trained */
+    int rank; /* rank of the adapters; 0: no adapters, all weights are trained */
     double alpha;
     int targets; /* enum dpt_lora_target, joined */
     /* Hex hash of the weights of model.init_from; "": not known yet. */
@@ -186,10 +186,10 @@ struct dpt_config_lora {
 struct dpt_config_train {
     int64_t steps;       /* DPT_AUTO: follows from train.epochs when the samples are counted */
     int64_t epochs;      /* passes over data.train; 0: the run has `steps` */
-    int64_t epoch_steps; /* of one pass; DPT_AUTO without epochs, and until samples are counted */
+    int64_t epoch_steps; /* per epoch; DPT_AUTO without epochs, and until samples are counted */
     int global_batch, micro_batch, seq_len;
     enum dpt_precision precision;
-    double loss_scale, loss_scale_growth, loss_scale_backoff; /* of fp16; powers of two */
+    double loss_scale, loss_scale_growth, loss_scale_backoff; /* for fp16; powers of two */
     int64_t loss_scale_interval;
     enum dpt_divergence on_divergence;
     int64_t divergence_limit; /* `skip` leaves out at most this many steps in a row */
@@ -203,7 +203,7 @@ struct dpt_config_train {
     int64_t eval_every;   /* 0 = never */
     int64_t eval_tokens;  /* an evaluation reads at most this many tokens of data.val */
     bool eval_only;       /* no training: evaluate one checkpoint, then end */
-    int64_t eval_step;    /* with eval_only: step of the checkpoint; DPT_AUTO: the newest */
+    int64_t eval_step; /* eval_only evaluates the checkpoint of this step; DPT_AUTO: the newest */
     struct dpt_config_lora lora;
 };
 
@@ -212,9 +212,9 @@ struct dpt_config_optimizer {
     double lr, min_lr;
     enum dpt_schedule schedule;
     int64_t warmup_steps;
-    int64_t schedule_steps; /* of the decay; DPT_AUTO: until the last step */
+    int64_t schedule_steps; /* end of the decay; DPT_AUTO: the last step */
     double beta1, beta2, eps, weight_decay;
-    double momentum; /* of sgd */
+    double momentum; /* for sgd */
     bool nesterov;
     enum dpt_lr_scaling lr_scaling;
     int base_batch; /* DPT_AUTO: not given */
@@ -242,7 +242,7 @@ struct dpt_config_checkpoint {
     int64_t every_steps;             /* 0 = only at the end and when a run is stopped */
     int keep;
     struct dpt_config_steps keep_steps;
-    int keep_best; /* by validation loss; 0: none */
+    int keep_best; /* number of checkpoints kept for their validation loss; 0: none */
 };
 
 struct dpt_config_log {

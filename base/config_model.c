@@ -11,8 +11,8 @@ enum {
     GPT2_CONTEXT = 1024,
     INNER_STEP = 64,     /* model.n_inner: auto becomes a multiple of this */
     LINE = 32,           /* alignment of tensors in elements (DPT_PARAM_ALIGN of worker/model) */
-    HEAD_SIZE_MAX = 256, /* of the table */
-    N_INNER_MAX = 262144 /* of the table */
+    HEAD_SIZE_MAX = 256, /* the limit in the table */
+    N_INNER_MAX = 262144 /* the limit in the table */
 };
 
 /* Sources: GPT-2: Radford et al. 2019, table 2; SmolLM2 and Llama: their config.json; residual

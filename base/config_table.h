@@ -40,10 +40,10 @@ struct dpt_key {
     const char *path; /* "train.steps", or "seed" at the root */
     enum dpt_key_type type;
     unsigned flags;
-    size_t offset, size; /* in struct dpt_config */
-    double min, max;     /* of numbers; part of the range unless OPEN */
+    size_t offset, size; /* of the member in struct dpt_config */
+    double min, max;     /* range of a number; both are in the range unless OPEN */
     const struct dpt_choice *choices;
-    const char *def; /* as written in YAML, without quotes */
+    const char *def; /* the default as in YAML, without quotes */
     const char *help;
     enum dpt_config_scope scope;
 };

@@ -32,7 +32,7 @@ struct dpt_yaml_pair {
     enum dpt_yaml_kind kind;
     const struct dpt_yaml_value *value; /* [n_values]: 1 for a scalar, 0 for a section */
     size_t n_values;
-    int line, column; /* of the key, from 1 */
+    int line, column; /* position of the key, from 1 */
 };
 
 struct dpt_yaml {

@@ -63,7 +63,7 @@ DPT_DEVICE_FN double dpt_natural_log(double x)
     int e = (int)biased - 1023;
     bits = (bits & 0xfffffffffffffu) | (uint64_t)1023 << 52;
     double m;
-    memcpy(&m, &bits, sizeof m); /* in [1, 2) */
+    memcpy(&m, &bits, sizeof m); /* m is in [1, 2) */
     if (m >= 1.4142135623730951) {
         m *= 0.5;
         e++;

@@ -175,7 +175,7 @@ void dpt_log(enum dpt_log_level level, const char *fmt, ...)
     line_vadd(&line, fmt, ap);
     va_end(ap);
     dpt_one_line(line.text + prefix);
-    line.text[line.used++] = '\n'; /* in the place of the NUL */
+    line.text[line.used++] = '\n'; /* the newline replaces the NUL */
     dpt_log_repeat(atomic_load(&sink_fd), line.text, line.used);
     errno = saved_errno;
 }

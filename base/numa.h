@@ -16,8 +16,8 @@ enum { DPT_NUMA_NODES_MAX = 64 };
 /* Nodes that have cores which the calling thread may use. */
 struct dpt_numa {
     int n;
-    int node[DPT_NUMA_NODES_MAX];        /* the system's numbers, ascending */
-    cpu_set_t cores[DPT_NUMA_NODES_MAX]; /* that the thread may use */
+    int node[DPT_NUMA_NODES_MAX];        /* numbers of the nodes in the system, ascending */
+    cpu_set_t cores[DPT_NUMA_NODES_MAX]; /* cores of the node that the thread may use */
 };
 
 /* Reads the nodes below `sys` (DPT_NUMA_SYS except in tests). n is 0 if no node is reported. */

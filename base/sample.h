@@ -19,10 +19,10 @@
  *                   normalised; one int32 target: the class */
 enum dpt_sample_part { DPT_SAMPLE_INPUT, DPT_SAMPLE_TARGET, DPT_SAMPLE_LENGTH, DPT_SAMPLE_PARTS };
 
-enum { DPT_SAMPLE_CHANNELS = 3 }; /* of a pixel */
+enum { DPT_SAMPLE_CHANNELS = 3 }; /* numbers of a pixel */
 
 struct dpt_sample_form {
-    size_t part_bytes[DPT_SAMPLE_PARTS]; /* of one sample; 0: the part does not exist */
+    size_t part_bytes[DPT_SAMPLE_PARTS]; /* of one sample's part; 0: the part does not exist */
     int64_t positions; /* most that a model computes: tokens of a sequence; 1 for an image */
     int64_t losses;    /* number of losses that the model has for one sample */
     bool ragged;       /* samples have different lengths */

@@ -8,8 +8,8 @@
 
 struct dpt_sha256 {
     uint32_t h[8];
-    uint64_t bytes;    /* added so far */
-    uint8_t block[64]; /* the last bytes % 64 bytes */
+    uint64_t bytes;    /* number of bytes added so far */
+    uint8_t block[64]; /* its first `bytes` % 64 bytes are not hashed yet */
 };
 
 /* Call init, then add any number of times, then hex once. hex writes 64 lower-case hex digits and a

@@ -27,11 +27,11 @@ struct dpt_client {
     int fds[DPT_CLIENT_FDS];
     uint32_t sockets; /* number of sockets opened so far; part of a monitor's name */
     bool up;
-    bool gave_up;      /* the socket was replaced and DOWN is not returned yet */
+    bool gave_up;      /* the socket was replaced, and DOWN is still to be returned */
     zmq_msg_t message; /* received last */
-    bool heard;        /* since the last tick */
+    bool heard;        /* a message or a connection came since the last tick */
     int64_t last_heard_ms, last_tick_ms;
-    int64_t first_tick_ms;   /* -1: none yet */
+    int64_t first_tick_ms;   /* -1: there was no tick */
     bool was_up, looked;     /* a connection was made; the search for a reason was started */
     struct dpt_reach *reach; /* search for the reason, until a connection is made; else NULL */
 };

@@ -46,7 +46,7 @@ DPT_MUST_USE enum dpt_status dpt_client_send(struct dpt_client *client, const vo
 enum dpt_client_event_kind {
     DPT_CLIENT_UP,      /* a connection stands: messages are sent from now on */
     DPT_CLIENT_DOWN,    /* the connection ended, or the client replaced it after silence_ms */
-    DPT_CLIENT_MESSAGE, /* from the server */
+    DPT_CLIENT_MESSAGE, /* a message of the server */
     DPT_CLIENT_EVENT_COUNT
 };
 

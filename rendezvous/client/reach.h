@@ -9,7 +9,7 @@ enum {
     DPT_REACH_EVERY_MS = 2000,   /* pause between two attempts */
     DPT_REACH_ANSWER_MS = 2000,  /* an address that has not answered by then is silent */
     DPT_REACH_LOOKUP_MS = 700,   /* a lookup that takes longer is reported */
-    DPT_REACH_ADDRESSES_MAX = 4, /* of one name, tried in each attempt */
+    DPT_REACH_ADDRESSES_MAX = 4, /* addresses of a name that an attempt tries */
     DPT_REACH_HOST_BYTES = 256
 };
 

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 enum {
-    TRANSITIONS_MAX = 8, /* in one step; a formation of ready ranks takes fewer */
+    TRANSITIONS_MAX = 8, /* of one call; a formation of ready ranks takes fewer */
     FAREWELLS_MAX = 3    /* tried by a run that has waited for nodes for too long */
 };
 

@@ -70,7 +70,7 @@ struct dpt_rdzv_send {
 enum dpt_rdzv_record_kind {
     DPT_RDZV_RECORD_RUN,        /* a run is known: `spec` */
     DPT_RDZV_RECORD_GENERATION, /* PREPARE(generation) begins: its number is never used again */
-    DPT_RDZV_RECORD_PLAN,       /* of `generation` */
+    DPT_RDZV_RECORD_PLAN,       /* the plan of `generation` */
     DPT_RDZV_RECORD_GRANT,      /* `generation` may commit the checkpoint of `step` */
     DPT_RDZV_RECORD_CRASH,      /* restarts were used */
     DPT_RDZV_RECORD_END,        /* DONE, or FAILED: `text` is the first error */

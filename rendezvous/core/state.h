@@ -53,7 +53,7 @@ struct rank {
     bool busy;
     uint32_t work_done; /* grows while busy */
     int64_t step_ms_median;
-    int64_t heard_ms; /* when its agent last heard it */
+    int64_t heard_ms; /* when its agent last heard the process */
 
     uint64_t asked;           /* newest PREPARE for which the server waits for a report */
     uint64_t plan_generation; /* newest plan with a place for it; 0: none */
@@ -179,7 +179,7 @@ struct formation {
     uint64_t generation_floor; /* highest that earlier runs of this name may have used */
     uint64_t run_generation;   /* newest that has run */
     uint64_t ran_before;       /* newest that has run in earlier runs of this name on this server */
-    struct cause cause;        /* of the newest generation */
+    struct cause cause;        /* cause of the newest generation */
     bool soft;                 /* PREPARING at the next step boundary */
     bool after_failure;        /* PREPARING because a generation has just failed */
     int64_t waits_since_ms;    /* since then too few nodes are here; < 0: enough are here */
@@ -205,7 +205,7 @@ struct progress {
     int64_t step_best;  /* newest step ever */
     int64_t step_ms;    /* when `step` last grew, on the clock of dpt_rdzv_listened_ms */
     int64_t step_ms_median; /* last reported by a rank; 0: no step yet */
-    int64_t final_step;     /* of a rank that has finished */
+    int64_t final_step;     /* last step of a rank that has finished; -1: none has */
     bool stepped;           /* a step was made since GO */
     int64_t grant_step;     /* checkpoint that may be committed in plan.generation */
     int64_t saved_step;     /* newest checkpoint that a rank reported */

@@ -102,7 +102,7 @@ static enum dpt_status read_monitor(struct dpt_server *server, struct dpt_err *e
                        ? DPT_OK
                        : fail_zmq(err, "watch the server's socket");
         if (bytes != (int)(sizeof(uint16_t) + sizeof(uint32_t)))
-            continue; /* the address */
+            continue; /* this frame is the address */
         uint16_t number;
         uint32_t value;
         memcpy(&number, frame, sizeof number); /* host order, see zmq_socket_monitor(3) */

@@ -26,13 +26,13 @@ enum {
 };
 
 struct dpt_peer_fd {
-    uint64_t conn; /* 0: nothing heard over it yet */
+    uint64_t conn; /* 0: no message came over it yet */
     bool connected;
 };
 
 /* Initially zeroed. 1 MiB; pages that are never touched take no memory. */
 struct dpt_peers {
-    struct dpt_peer_fd fds[DPT_PEERS_FDS_MAX]; /* by descriptor */
+    struct dpt_peer_fd fds[DPT_PEERS_FDS_MAX]; /* the index is the descriptor */
 };
 
 /* The monitor reported that `fd` was accepted. */

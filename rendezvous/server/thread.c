@@ -11,7 +11,7 @@
 
 struct dpt_server_thread {
     pthread_t thread;
-    struct dpt_server *server; /* the thread's while it runs */
+    struct dpt_server *server; /* the thread owns it while it runs */
     int stop_fd;
     char endpoint[DPT_SERVER_ENDPOINT_BYTES];
 };

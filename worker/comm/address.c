@@ -32,7 +32,7 @@ static enum dpt_status parse_unix(const char *text, struct dpt_address *ret, str
     const size_t bytes = strlen(text) - 1;
     if (bytes == 0 || bytes + 1 > sizeof un.sun_path)
         return dpt_fail(err, DPT_EINVAL, "'%s' is no name of a local socket", text);
-    memcpy(un.sun_path + 1, text + 1, bytes); /* the NUL before it makes it abstract */
+    memcpy(un.sun_path + 1, text + 1, bytes); /* the NUL before the name makes it abstract */
     memset(ret, 0, sizeof *ret);
     memcpy(&ret->addr, &un, sizeof un);
     ret->len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + bytes);

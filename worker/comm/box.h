@@ -35,7 +35,7 @@ struct box_message {
 };
 
 struct box_slot {
-    _Alignas(64) _Atomic uint32_t number; /* of the message, counted from 1 */
+    _Alignas(64) _Atomic uint32_t number; /* number of the message, from 1 */
     struct box_message message;
 };
 
@@ -54,7 +54,7 @@ struct box_page {
 struct box {
     struct box_page *own;
     const struct box_page *other; /* NULL: the other rank has not passed its box yet */
-    int fd;                       /* of `own` */
+    int fd;                       /* memfd of `own` */
     uint32_t put, payloads_put;   /* messages put; those of them with a payload */
     uint32_t got, payloads_got;
     uint32_t other_read;   /* the last value read of other->read */

@@ -30,8 +30,8 @@ struct dpt_comm {
     int n_links;
     int epoll_fd, wake_fd;
     atomic_bool abort_asked, wake_asked;
-    atomic_bool spin_allowed; /* by dpt_comm_allow_spin */
-    struct dpt_err failure;   /* the first; DPT_OK: none */
+    atomic_bool spin_allowed; /* set by dpt_comm_allow_spin */
+    struct dpt_err failure;   /* the first failure; DPT_OK: none */
     int suspect;
     int ops_in_flight; /* ops that are not done */
     bool shut;         /* no peer writes here any more */

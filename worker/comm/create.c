@@ -33,7 +33,7 @@ enum {
     REFUSED_MS = 60,
     PROBE_AFTER_MS = 20,
     STRANGERS_MAX = 64, /* half-open connections besides one a peer; the oldest is closed */
-    ACCEPTS_MAX = 64    /* in a row from one socket */
+    ACCEPTS_MAX = 64    /* connections taken in a row from one socket */
 };
 
 enum dial_state {

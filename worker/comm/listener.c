@@ -78,7 +78,7 @@ void dpt_comm_listener_destroy(struct dpt_comm_listener **listener_p)
     DPT_ASSERT(listener->comms == 0);
     dpt_comm_mem_destroy(&listener->staging);
     for (int i = 0; i < COMM_REGIONS; i++)
-        DPT_ASSERT(listener->mems[i] == NULL); /* the caller's regions go first */
+        DPT_ASSERT(listener->mems[i] == NULL); /* the caller has destroyed its regions */
     if (listener->network != NULL)
         listener->network->unlisten(listener);
     if (listener->shm_fd >= 0)

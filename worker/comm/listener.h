@@ -18,7 +18,7 @@ struct dpt_comm_mem {
     size_t bytes, map_bytes;
     enum dpt_memory_tag tag;
     bool open;      /* peers map it to write */
-    bool withdrawn; /* from the present communicator */
+    bool withdrawn; /* withdrawn from the present communicator */
 };
 
 /* Replaces sockets: a test's simulated network (tests/worker/comm/sim.h). */
@@ -40,7 +40,7 @@ struct dpt_comm_listener {
     int shm_fd, tcp_fd; /* listening, nonblocking; -1: none */
     char shm_addr[DPT_COMM_ADDR_BYTES], tcp_addr[DPT_COMM_ADDR_BYTES];
     struct dpt_comm_mem *mems[COMM_REGIONS];
-    struct dpt_comm_mem *staging; /* of a small all-gather of more than DPT_COMM_BUF_BYTES_MAX */
+    struct dpt_comm_mem *staging; /* for small all-gathers of more than DPT_COMM_BUF_BYTES_MAX */
     int comms;                    /* communicators that exist */
     struct dpt_account *account;  /* NULL: nothing is counted */
     const struct dpt_comm_network *network; /* NULL: sockets */

@@ -26,7 +26,7 @@ _Static_assert(NCCL_VERSION_CODE >= VERSION_SHRINK, "NCCL 2.27.3 or newer");
 _Static_assert(NCCL_UNIQUE_ID_BYTES == DPT_NCCL_ID_BYTES, "an id is as long as NCCL's");
 _Static_assert(sizeof(struct dpt_nccl_place) == sizeof(ncclComm_t), "a place takes a communicator");
 
-static _Thread_local char last_text[512]; /* of this thread's last failed call */
+static _Thread_local char last_text[512]; /* text of this thread's last failed call */
 
 static enum dpt_nccl_result result_of(ncclResult_t result, ncclComm_t comm)
 {

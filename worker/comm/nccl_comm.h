@@ -40,9 +40,9 @@ DPT_MUST_USE enum dpt_status dpt_nccl_comm_create(const struct dpt_nccl_calls *c
 void dpt_nccl_comm_destroy(struct dpt_nccl_comm **comm);
 
 struct dpt_nccl_comm_spec {
-    struct dpt_comm *control; /* of the same ranks, two at least; borrowed until close or quit */
+    struct dpt_comm *control; /* same ranks, at least two; borrowed until close or quit */
     uint64_t generation;
-    uint8_t nonce[DPT_COMM_NONCE_BYTES];                  /* the plan's */
+    uint8_t nonce[DPT_COMM_NONCE_BYTES];                  /* nonce of the plan */
     int n_splits;                                         /* equal on every rank */
     struct dpt_nccl_split_of splits[DPT_NCCL_SPLITS_MAX]; /* split s is group s + 1 */
 };

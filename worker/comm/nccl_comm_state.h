@@ -27,7 +27,7 @@ struct dpt_nccl_comm {
     struct nccl_group groups[DPT_NCCL_GROUPS_MAX];
     uint64_t bytes_sent;
     uint64_t n_done, n_reported; /* operations that are done; those that poll_any has reported */
-    struct dpt_nccl_offer offers[DPT_COMM_WORLD_MAX]; /* of the open in progress */
+    struct dpt_nccl_offer offers[DPT_COMM_WORLD_MAX]; /* offers of all ranks in the present open */
     uint8_t gathered[DPT_COMM_WORLD_MAX * DPT_NCCL_ID_MESSAGE_BYTES];
     /* Verdicts by rank, and their transfers. */
     uint8_t verdicts[DPT_COMM_WORLD_MAX];

@@ -28,7 +28,7 @@ struct dpt_nccl {
     int keep;               /* the communicator that stays REVOKED after the stop; -1: none */
     int64_t phase_until_ms; /* deadline of CLOSING and REVOKING */
     int64_t stop_until_ms;  /* deadline of REVOKING and FREEING together */
-    struct dpt_err failure; /* the first; DPT_OK: none */
+    struct dpt_err failure; /* the first failure; DPT_OK: none */
     struct nccl_comm comms[DPT_NCCL_COMMS_MAX];
 };
 

@@ -100,7 +100,7 @@ static enum dpt_status wait_created(struct dpt_nccl_comm *c, struct dpt_err *err
         if (rank_to_blame(c) >= 0)
             return fail_because_of_rank(rank_to_blame(c), err);
         if (status == DPT_EIO)
-            return dpt_nccl_comm_move(c, err); /* the same failure again */
+            return dpt_nccl_comm_move(c, err); /* returns the same failure again */
     }
 }
 

@@ -16,7 +16,7 @@ static const int64_t NS_A_MS = 1000 * 1000;
 enum {
     EVENTS_MAX = 64,
     SPIN_NS = 100 * 1000, /* before sleeping: a few times the cost of waking a sleeper */
-    CHECKS_PER_CLOCK = 64 /* for mail, between two readings of the clock */
+    CHECKS_PER_CLOCK = 64 /* looks for mail between two readings of the clock */
 };
 
 static bool is_connected(const struct dpt_link *link)

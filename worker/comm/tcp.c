@@ -48,17 +48,17 @@ enum frame_type {
 
 struct tcp_link {
     struct dpt_link link;       /* first */
-    uint8_t head[HEADER_BYTES]; /* of the frame being received */
+    uint8_t head[HEADER_BYTES]; /* header of the frame that is being received */
     size_t head_got;
     bool in_frame;        /* the frame's header is complete */
-    uint64_t frame_bytes; /* of the frame's payload */
+    uint64_t frame_bytes; /* bytes of the frame's payload */
     uint32_t frames_sent, frames_received;
     int64_t moved_ms; /* when the begun receive last moved */
     bool active;      /* a receive has begun */
     int64_t doubt_ms; /* when the link became doubtful */
     bool blocked;     /* the socket had no room for the last send */
     bool half_closed; /* the peer has closed; earlier frames are still being read */
-    int broken_errno; /* of a send that failed; 0: none */
+    int broken_errno; /* errno of a send that failed; 0: none */
 };
 
 static struct tcp_link *tcp_of(struct dpt_link *link)
