@@ -212,7 +212,7 @@ struct dpt_config_optimizer {
     double lr, min_lr;
     enum dpt_schedule schedule;
     int64_t warmup_steps;
-    int64_t schedule_steps; /* end of the decay; DPT_AUTO: the last step */
+    int64_t schedule_steps; /* steps of decay after the warm-up; DPT_AUTO: until the last step */
     double beta1, beta2, eps, weight_decay;
     double momentum; /* for sgd */
     bool nesterov;
