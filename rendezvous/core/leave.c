@@ -1,4 +1,4 @@
-/* A node leaves only when another node or a checkpoint has its state.
+/* A leaving node is released when another node or a checkpoint has its state:
  *
  *   others stay and train     the leaving node hands its part over (a guest of the plan, plan.c),
  *                             and stays until the generation without it runs

@@ -13,7 +13,7 @@ struct candidate {
     struct rank *rank;
     uint64_t in_generation; /* newest plan with a place for it; 0: none, or it was a guest there */
     bool holds;             /* has its part of the state, or loads it */
-    bool needed;            /* the first candidate that holds a certain shard of the state */
+    bool needed;            /* the first candidate that holds one of the shards of the state */
     bool guest; /* only hands its part over: its node leaves, or the limits leave it out */
     bool chosen;
 };

@@ -246,9 +246,9 @@ static int64_t step_kept_by_others(const struct run *run, const struct node *nod
     return !run->spec.sharded || run->progress.redundant ? step : 0;
 }
 
-/* Takes an error that no restart mends. If the run has enough nodes without this node, the server
- * expels the node; else the run fails. If all nodes have the same error, the server expels nodes
- * until the run needs the next one; then the run fails. */
+/* Takes an error that no restart mends. The server expels the node if enough nodes stay without it,
+ * or if the node has no place and others train. Otherwise the run fails. If all nodes have the same
+ * error, the server expels nodes until the run needs the next one; then the run fails. */
 static void take_fatal_error(struct run *run, struct node *node, const struct inquiry *from)
 {
     const char *error = from->message->first_error;
