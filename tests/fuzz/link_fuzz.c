@@ -120,11 +120,11 @@ static bool open_link(void)
         return false;
     }
     world.peer_fd = fds[1];
-    struct dpt_link *link = world.shm ? dpt_shm_link_create(world.comm, 1, fds[0], &err)
+    struct dpt_conn *link = world.shm ? dpt_shm_link_create(world.comm, 1, fds[0], &err)
                                       : dpt_tcp_link_create(world.comm, 1, fds[0], &err);
     DPT_ASSERT(link != NULL);
     dpt_comm_add_link(world.comm, link);
-    DPT_ASSERT(dpt_link_watch(link, &err) == DPT_OK);
+    DPT_ASSERT(dpt_conn_watch(link, &err) == DPT_OK);
     return true;
 }
 
@@ -148,7 +148,7 @@ static void tidy_tcp(void)
 static void close_link(void)
 {
     struct dpt_comm *comm = world.comm;
-    struct dpt_link *link = comm->link_of[1];
+    struct dpt_conn *link = comm->link_of[1];
     close(world.peer_fd);
     /* A closed duplicate would be watched on. Links that have ended are watched no more. */
     if (!world.shm)

@@ -34,8 +34,8 @@ size_t dpt_comm_own_bytes(int world_size)
 static enum dpt_status alloc_pools(struct dpt_comm *comm, int n_peers, struct dpt_err *err)
 {
     const int smalls = inline_slots(n_peers);
-    comm->links = calloc((size_t)n_peers + 1, sizeof(struct dpt_link *));
-    comm->link_of = calloc((size_t)comm->world_size, sizeof(struct dpt_link *));
+    comm->links = calloc((size_t)n_peers + 1, sizeof(struct dpt_conn *));
+    comm->link_of = calloc((size_t)comm->world_size, sizeof(struct dpt_conn *));
     comm->pool.recs = calloc(COMM_RECORDS_MAX, sizeof *comm->pool.recs);
     comm->pool.smalls = calloc((size_t)smalls, DPT_COMM_BUF_BYTES_MAX);
     comm->xfers = calloc(2 * (size_t)comm->world_size, sizeof *comm->xfers);
@@ -94,7 +94,7 @@ enum dpt_status dpt_comm_alloc(struct dpt_comm_listener *listener, const struct 
     return DPT_OK;
 }
 
-void dpt_comm_add_link(struct dpt_comm *comm, struct dpt_link *link)
+void dpt_comm_add_link(struct dpt_comm *comm, struct dpt_conn *link)
 {
     DPT_ASSERT(comm->link_of[link->rank] == NULL);
     comm->links[comm->n_links++] = link;
@@ -127,7 +127,7 @@ void dpt_comm_destroy(struct dpt_comm **comm_p)
         }
     dpt_comm_shut_links(comm);
     for (int i = 0; i < comm->n_links; i++) {
-        struct dpt_link *link = comm->links[i];
+        struct dpt_conn *link = comm->links[i];
         DPT_ASSERT(link != NULL);
         link->ops->destroy(link, failed ? GOODBYE_FAILED : GOODBYE_ORDERLY, comm->suspect);
     }

@@ -25,8 +25,8 @@ struct comm_pool {
 struct dpt_comm {
     struct dpt_comm_listener *listener;
     int rank, world_size, timeout_ms;
-    struct dpt_link **links;   /* [n_links] */
-    struct dpt_link **link_of; /* [world_size], NULL: no peer */
+    struct dpt_conn **links;   /* [n_links] */
+    struct dpt_conn **link_of; /* [world_size], NULL: no peer */
     int n_links;
     int epoll_fd, wake_fd;
     atomic_bool abort_asked, wake_asked;
@@ -50,7 +50,7 @@ struct dpt_comm {
 DPT_MUST_USE enum dpt_status dpt_comm_alloc(struct dpt_comm_listener *listener,
                                             const struct dpt_comm_spec *spec, struct dpt_comm **ret,
                                             struct dpt_err *err);
-void dpt_comm_add_link(struct dpt_comm *comm, struct dpt_link *link);
+void dpt_comm_add_link(struct dpt_comm *comm, struct dpt_conn *link);
 
 /* records.c: both functions assert that the pool is not empty; dpt_comm_exchange checks that
  * first. */

@@ -74,7 +74,7 @@ struct creation {
     struct pollfd *pollfds;
 };
 
-static struct dpt_link *link_of_dial(const struct creation *c, const struct dial *dial)
+static struct dpt_conn *link_of_dial(const struct creation *c, const struct dial *dial)
 {
     DPT_ASSERT(dial->peer != NULL); /* set by prepare_dials */
     return c->comm->link_of[dial->peer->rank];
@@ -82,7 +82,7 @@ static struct dpt_link *link_of_dial(const struct creation *c, const struct dial
 
 static enum dpt_status add_link(struct creation *c, int rank, int fd, bool shm, struct dpt_err *err)
 {
-    struct dpt_link *link = shm ? dpt_shm_link_create(c->comm, rank, fd, err)
+    struct dpt_conn *link = shm ? dpt_shm_link_create(c->comm, rank, fd, err)
                                 : dpt_tcp_link_create(c->comm, rank, fd, err);
     if (link == NULL) {
         close(fd);
@@ -309,7 +309,7 @@ static enum dpt_status timed_out(struct creation *c, struct dpt_err *err)
     int missing = 0;
     const struct dial *first = NULL;
     for (int i = 0; i < c->spec->n_peers; i++) {
-        const struct dpt_link *link = link_of_dial(c, &c->dials[i]);
+        const struct dpt_conn *link = link_of_dial(c, &c->dials[i]);
         if (link != NULL && link->ready)
             continue;
         missing++;
@@ -334,7 +334,7 @@ static nfds_t fill_pollfds(struct creation *c, int abort_fd)
     c->pollfds[n++] = (struct pollfd){.fd = c->comm->listener->shm_fd, .events = POLLIN};
     c->pollfds[n++] = (struct pollfd){.fd = c->comm->listener->tcp_fd, .events = POLLIN};
     for (int i = 0; i < c->comm->n_links; i++) {
-        const struct dpt_link *link = c->comm->links[i];
+        const struct dpt_conn *link = c->comm->links[i];
         c->pollfds[n++] = (struct pollfd){.fd = link->gone || link->doubtful ? -1 : link->fd,
                                           .events = (short)link->ops->interest(link)};
     }
@@ -398,7 +398,7 @@ static enum dpt_status connect_all_peers(struct creation *c, int abort_fd, struc
         DPT_TRY(handle_poll_events(c, now, err));
     }
     for (int i = 0; i < c->comm->n_links; i++)
-        DPT_TRY(dpt_link_watch(c->comm->links[i], err));
+        DPT_TRY(dpt_conn_watch(c->comm->links[i], err));
     return DPT_OK;
 }
 
@@ -449,7 +449,7 @@ static enum dpt_status prepare_dials(struct creation *c, struct dpt_err *err)
 /* A peer that this rank greeted may answer later. The goodbye tells it why this rank closed. */
 static void say_goodbye(struct creation *c, struct dial *dial)
 {
-    struct dpt_link *link = dial->shm
+    struct dpt_conn *link = dial->shm
                                 ? dpt_shm_link_create(c->comm, dial->peer->rank, dial->fd, NULL)
                                 : dpt_tcp_link_create(c->comm, dial->peer->rank, dial->fd, NULL);
     if (link == NULL)

@@ -13,7 +13,7 @@ bool dpt_comm_aborting(const struct dpt_comm *comm)
     return atomic_load_explicit(&comm->abort_asked, memory_order_relaxed) && !comm->settling;
 }
 
-enum dpt_status dpt_link_copy(struct dpt_link *link, void *to, const void *from, size_t bytes,
+enum dpt_status dpt_conn_copy(struct dpt_conn *link, void *to, const void *from, size_t bytes,
                               struct dpt_err *err)
 {
     for (size_t at = 0; at < bytes; at += COMM_COPY_CHUNK_BYTES) {
@@ -25,7 +25,7 @@ enum dpt_status dpt_link_copy(struct dpt_link *link, void *to, const void *from,
     return DPT_OK;
 }
 
-enum dpt_status dpt_link_watch(struct dpt_link *link, struct dpt_err *err)
+enum dpt_status dpt_conn_watch(struct dpt_conn *link, struct dpt_err *err)
 {
     const bool ended = link->gone || link->doubtful || link->lost;
     if (link->fd < 0 || (ended && !link->watched))
@@ -43,7 +43,7 @@ enum dpt_status dpt_link_watch(struct dpt_link *link, struct dpt_err *err)
     return DPT_OK;
 }
 
-enum dpt_status dpt_link_lost(struct dpt_link *link, int suspect, struct dpt_err *err,
+enum dpt_status dpt_conn_lost(struct dpt_conn *link, int suspect, struct dpt_err *err,
                               const char *how)
 {
     link->lost = true;
@@ -55,17 +55,17 @@ enum dpt_status dpt_link_lost(struct dpt_link *link, int suspect, struct dpt_err
     return dpt_fail(err, DPT_EPEER, "rank %d is lost: %s", link->rank, how);
 }
 
-uint32_t dpt_link_suspect_code(int suspect)
+uint32_t dpt_conn_suspect_code(int suspect)
 {
     return (uint32_t)(suspect + 1);
 }
 
-int dpt_link_suspect(uint32_t code)
+int dpt_conn_suspect(uint32_t code)
 {
     return code <= DPT_COMM_WORLD_MAX ? (int)code - 1 : -1;
 }
 
-enum dpt_status dpt_link_broken(struct dpt_link *link, enum dpt_status status, struct dpt_err *err,
+enum dpt_status dpt_conn_broken(struct dpt_conn *link, enum dpt_status status, struct dpt_err *err,
                                 const char *how)
 {
     link->lost = true;
@@ -73,13 +73,13 @@ enum dpt_status dpt_link_broken(struct dpt_link *link, enum dpt_status status, s
     return dpt_fail(err, status, "transfer with rank %d: %s", link->rank, how);
 }
 
-enum dpt_status dpt_link_check_end(struct dpt_link *link, bool eof, struct dpt_err *err)
+enum dpt_status dpt_conn_check_end(struct dpt_conn *link, bool eof, struct dpt_err *err)
 {
     if (eof && !link->bye)
-        return dpt_link_lost(link, -1, err, "its process has closed the connection");
+        return dpt_conn_lost(link, -1, err, "its process has closed the connection");
     link->gone = link->gone || eof;
     if ((link->bye || link->gone) && link->pending > 0)
-        return dpt_link_lost(link, -1, err, "it left before its last transfers");
+        return dpt_conn_lost(link, -1, err, "it left before its last transfers");
     return DPT_OK;
 }
 

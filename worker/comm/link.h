@@ -1,5 +1,5 @@
 /* A link is the connection to one peer. A backend (shared memory, TCP, the tests' simulation)
- * implements struct dpt_link_ops.
+ * implements struct dpt_conn_ops.
  *
  * A posted transfer is a record in one of its link's two queues, sends and receives. The k-th send
  * matches the peer's k-th receive. A link moves its queues when the communicator asks (after
@@ -28,7 +28,7 @@ enum rec_state {
 struct dpt_rec {
     struct dpt_rec *next; /* in its queue or list */
     struct dpt_comm_op *op;
-    struct dpt_link *link;
+    struct dpt_conn *link;
     struct dpt_comm_xfer *xfer; /* receives: gets `lent` */
     enum rec_state state;
     enum dpt_comm_dir dir;
@@ -58,42 +58,42 @@ struct dpt_comm_op {
 enum link_goodbye { GOODBYE_ORDERLY, GOODBYE_FAILED };
 
 /* A backend. Its functions return DPT_OK, whether or not they moved bytes, or fail the communicator
- * through dpt_link_lost or dpt_link_broken. None blocks. A function may be NULL where its comment
+ * through dpt_conn_lost or dpt_conn_broken. None blocks. A function may be NULL where its comment
  * says so. */
-struct dpt_link_ops {
-    enum dpt_status (*send)(struct dpt_link *link, struct dpt_err *err);
-    enum dpt_status (*receive)(struct dpt_link *link, struct dpt_err *err);
+struct dpt_conn_ops {
+    enum dpt_status (*send)(struct dpt_conn *link, struct dpt_err *err);
+    enum dpt_status (*receive)(struct dpt_conn *link, struct dpt_err *err);
     /* The caller needs the bytes of a lent record no more: gives them back to the peer. NULL: the
      * backend never calls dpt_rec_lend. */
-    void (*give_back)(struct dpt_link *link, struct dpt_rec *rec);
+    void (*give_back)(struct dpt_conn *link, struct dpt_rec *rec);
     /* True when the next receive or send has work that no descriptor reports. NULL: never. */
-    bool (*has_mail)(struct dpt_link *link);
+    bool (*has_mail)(struct dpt_conn *link);
     /* The owner is about to sleep (it checks for mail once more afterwards), or is awake again.
      * NULL: the peer needs no wake-up message. */
-    void (*rest)(struct dpt_link *link, bool sleeps);
+    void (*rest)(struct dpt_conn *link, bool sleeps);
     /* Begin and end a write into the peer's lent memory. write_begin returns false if the peer has
      * shut the memory. NULL: this backend lends nothing for writing. */
-    bool (*write_begin)(struct dpt_link *link);
-    void (*write_end)(struct dpt_link *link);
+    bool (*write_begin)(struct dpt_conn *link);
+    void (*write_end)(struct dpt_conn *link);
     /* Tells the peer that a region is gone. NULL: the peer has mapped none. */
-    void (*withdraw)(struct dpt_link *link, int region);
+    void (*withdraw)(struct dpt_conn *link, int region);
     /* True: the peer no longer writes into lent memory. False: the peer stopped in the middle of a
      * write, so dpt_comm_mem_exchange must replace the memory. NULL: the same as true. */
-    bool (*shut)(struct dpt_link *link);
+    bool (*shut)(struct dpt_conn *link);
     /* Epoll events that the link waits for. */
-    uint32_t (*interest)(const struct dpt_link *link);
+    uint32_t (*interest)(const struct dpt_conn *link);
     /* Monotonic ms at which the link has been quiet or doubtful for too long; INT64_MAX, or NULL:
      * never. */
-    int64_t (*deadline_ms)(const struct dpt_link *link);
+    int64_t (*deadline_ms)(const struct dpt_conn *link);
     /* The failure when that deadline has passed. NULL without deadline_ms. */
-    enum dpt_status (*late)(struct dpt_link *link, struct dpt_err *err);
+    enum dpt_status (*late)(struct dpt_conn *link, struct dpt_err *err);
     /* Sends a goodbye if it can do so at once, closes the socket, unmaps memory, frees the link.
      * `suspect`: the rank that made this side fail. */
-    void (*destroy)(struct dpt_link *link, enum link_goodbye goodbye, int suspect);
+    void (*destroy)(struct dpt_conn *link, enum link_goodbye goodbye, int suspect);
 };
 
-struct dpt_link {
-    const struct dpt_link_ops *ops;
+struct dpt_conn {
+    const struct dpt_conn_ops *ops;
     struct dpt_comm *comm;
     int rank;
     int fd;        /* -1: none, or gone */
@@ -124,29 +124,29 @@ uint32_t dpt_rec_index(const struct dpt_rec *rec);
 
 /* link.c */
 /* Copies. Stops with DPT_EABORTED if the abort flag is set during the copy. */
-DPT_MUST_USE enum dpt_status dpt_link_copy(struct dpt_link *link, void *to, const void *from,
+DPT_MUST_USE enum dpt_status dpt_conn_copy(struct dpt_conn *link, void *to, const void *from,
                                            size_t bytes, struct dpt_err *err);
 /* Tells epoll which events the link waits for now. */
-DPT_MUST_USE enum dpt_status dpt_link_watch(struct dpt_link *link, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_conn_watch(struct dpt_conn *link, struct dpt_err *err);
 /* Fails with DPT_EPEER: the peer is lost. `suspect` >= 0: the peer names this rank as the cause, so
  * this rank is lost instead. */
-enum dpt_status dpt_link_lost(struct dpt_link *link, int suspect, struct dpt_err *err,
+enum dpt_status dpt_conn_lost(struct dpt_conn *link, int suspect, struct dpt_err *err,
                               const char *how);
 /* Fails with `status`, for any other failure that concerns this peer. */
-enum dpt_status dpt_link_broken(struct dpt_link *link, enum dpt_status status, struct dpt_err *err,
+enum dpt_status dpt_conn_broken(struct dpt_conn *link, enum dpt_status status, struct dpt_err *err,
                                 const char *how);
 /* To be called after reading. `eof`: the connection has ended. An end without a goodbye is a death.
  * An end or a goodbye while transfers are pending counts as a death, too. */
-DPT_MUST_USE enum dpt_status dpt_link_check_end(struct dpt_link *link, bool eof,
+DPT_MUST_USE enum dpt_status dpt_conn_check_end(struct dpt_conn *link, bool eof,
                                                 struct dpt_err *err);
 /* The code of a suspect in a goodbye: rank + 1; 0: none. A code that is not the code of a rank
  * reads as -1. */
-uint32_t dpt_link_suspect_code(int suspect);
-int dpt_link_suspect(uint32_t code);
+uint32_t dpt_conn_suspect_code(int suspect);
+int dpt_conn_suspect(uint32_t code);
 
 /* Backends: each takes ownership of the connected, nonblocking socket. NULL with *err: out of
  * memory; the caller still owns the socket. */
-struct dpt_link *dpt_shm_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err);
-struct dpt_link *dpt_tcp_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err);
+struct dpt_conn *dpt_shm_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err);
+struct dpt_conn *dpt_tcp_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err);
 
 #endif

@@ -19,19 +19,19 @@ enum {
     CHECKS_PER_CLOCK = 64 /* looks for mail between two readings of the clock */
 };
 
-static bool is_connected(const struct dpt_link *link)
+static bool is_connected(const struct dpt_conn *link)
 {
     return !link->lost && !link->gone && !link->doubtful;
 }
 
-static enum dpt_status move_link(struct dpt_link *link, struct dpt_err *err)
+static enum dpt_status move_link(struct dpt_conn *link, struct dpt_err *err)
 {
     link->dirty = false;
     DPT_TRY(link->ops->receive(link, err));
     link->readable = false;
     if (!link->gone)
         DPT_TRY(link->ops->send(link, err));
-    return dpt_link_watch(link, err);
+    return dpt_conn_watch(link, err);
 }
 
 static enum dpt_status move_dirty(struct dpt_comm *comm, struct dpt_err *err)
@@ -54,7 +54,7 @@ static void drain_wake(struct dpt_comm *comm)
         comm->links[i]->dirty = comm->dirty = true; /* its wake may concern any link */
 }
 
-static bool has_mail(struct dpt_link *link)
+static bool has_mail(struct dpt_conn *link)
 {
     return link->ops->has_mail != NULL && is_connected(link) && link->ops->has_mail(link);
 }
@@ -134,7 +134,7 @@ static enum dpt_status wait_events(struct dpt_comm *comm, int64_t wait_ns, struc
     if (n < 0 && saved_errno != EINTR)
         return dpt_fail_errno(err, saved_errno, "wait for peers");
     for (int i = 0; i < n; i++) {
-        struct dpt_link *link = events[i].data.ptr;
+        struct dpt_conn *link = events[i].data.ptr;
         if (link == NULL)
             drain_wake(comm);
         else
@@ -157,7 +157,7 @@ enum dpt_status dpt_comm_check_deadlines(struct dpt_comm *comm, int64_t now, int
 {
     int64_t next = INT64_MAX;
     for (int i = 0; i < comm->n_links; i++) {
-        struct dpt_link *link = comm->links[i];
+        struct dpt_conn *link = comm->links[i];
         if (link->ops->deadline_ms == NULL)
             continue;
         const int64_t deadline = link->ops->deadline_ms(link);
@@ -251,14 +251,14 @@ static enum dpt_status poll_comm(struct dpt_comm *comm, struct dpt_comm_op *op, 
 static void move_all_links(struct dpt_comm *comm)
 {
     for (int i = 0; i < comm->n_links; i++) {
-        struct dpt_link *link = comm->links[i];
+        struct dpt_conn *link = comm->links[i];
         struct dpt_err ignored; /* the first failure is the one that is reported */
         link->readable = true;
         if (is_connected(link) && link->ops->receive(link, &ignored) != DPT_OK)
             link->lost = true;
         if (is_connected(link) && link->ops->send(link, &ignored) != DPT_OK)
             link->lost = true;
-        if (dpt_link_watch(link, &ignored) != DPT_OK)
+        if (dpt_conn_watch(link, &ignored) != DPT_OK)
             link->lost = true;
     }
 }

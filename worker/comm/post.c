@@ -35,7 +35,7 @@ static enum dpt_status check_xfer(const struct dpt_comm *comm, const struct dpt_
 static void queue_xfer(struct dpt_comm *comm, struct dpt_comm_op *op, struct dpt_comm_xfer *x)
 {
     struct dpt_rec *rec = dpt_rec_take(comm);
-    struct dpt_link *link = comm->link_of[x->peer];
+    struct dpt_conn *link = comm->link_of[x->peer];
     rec->op = op;
     rec->link = link;
     rec->state = REC_QUEUED;
@@ -69,11 +69,11 @@ static void queue_xfer(struct dpt_comm *comm, struct dpt_comm_op *op, struct dpt
 static enum dpt_status send_now(struct dpt_comm *comm, struct dpt_err *err)
 {
     for (int i = 0; i < comm->n_links; i++) {
-        struct dpt_link *link = comm->links[i];
+        struct dpt_conn *link = comm->links[i];
         if (!link->dirty || link->gone)
             continue;
         DPT_TRY(link->ops->send(link, err));
-        DPT_TRY(dpt_link_watch(link, err));
+        DPT_TRY(dpt_conn_watch(link, err));
     }
     return DPT_OK;
 }

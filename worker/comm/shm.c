@@ -32,7 +32,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static struct shm_link *shm_of(struct dpt_link *link)
+static struct shm_link *shm_of(struct dpt_conn *link)
 {
     return (struct shm_link *)link;
 }
@@ -108,7 +108,7 @@ static void ring_bell(struct shm_link *shm)
     shm->blocked = blocked;
 }
 
-static enum dpt_status shm_send(struct dpt_link *link, struct dpt_err *err)
+static enum dpt_status shm_send(struct dpt_conn *link, struct dpt_err *err)
 {
     (void)err; /* shm_receive reports a broken connection, after the messages before its EOF */
     struct shm_link *shm = shm_of(link);
@@ -129,7 +129,7 @@ static enum dpt_status take_done(struct shm_link *shm, uint32_t record, struct d
     struct dpt_comm *comm = shm->link.comm;
     struct dpt_rec *rec = record < COMM_RECORDS_MAX ? &comm->pool.recs[record] : NULL;
     if (rec == NULL || rec->state != REC_OFFERED || rec->link != &shm->link)
-        return dpt_link_broken(&shm->link, DPT_EPROTO, err,
+        return dpt_conn_broken(&shm->link, DPT_EPROTO, err,
                                "it returned a transfer that was not offered to it");
     dpt_rec_complete(rec);
     dpt_rec_free(rec);
@@ -140,19 +140,19 @@ static enum dpt_status take_offer(struct shm_link *shm, const struct box_message
                                   const uint8_t *payload, struct dpt_err *err)
 {
     if (shm->ring_n == WINDOW)
-        return dpt_link_broken(&shm->link, DPT_EPROTO, err,
+        return dpt_conn_broken(&shm->link, DPT_EPROTO, err,
                                "it sends more offers than it has credits");
     struct offer *offer = &shm->ring[(shm->ring_first + shm->ring_n) % WINDOW];
     offer->message = *message;
     if (message->type == MESSAGE_SMALL) {
         if (message->bytes > DPT_COMM_BUF_BYTES_MAX)
-            return dpt_link_broken(&shm->link, DPT_EPROTO, err, "a message of the wrong length");
+            return dpt_conn_broken(&shm->link, DPT_EPROTO, err, "a message of the wrong length");
         memcpy(offer->payload, payload, (size_t)message->bytes);
     } else if (message->region >= COMM_REGIONS || shm->regions[message->region].data == NULL ||
                message->offset > shm->regions[message->region].bytes ||
                message->bytes > shm->regions[message->region].bytes - message->offset ||
                (message->type == MESSAGE_OFFER_OPEN && !shm->regions[message->region].open)) {
-        return dpt_link_broken(&shm->link, DPT_EPROTO, err,
+        return dpt_conn_broken(&shm->link, DPT_EPROTO, err,
                                "it offers memory outside of its regions");
     }
     shm->ring_n++;
@@ -163,12 +163,12 @@ static enum dpt_status take_offer(struct shm_link *shm, const struct box_message
 static enum dpt_status take_withdrawal(struct shm_link *shm, uint32_t region, struct dpt_err *err)
 {
     if (region >= COMM_REGIONS || shm->regions[region].data == NULL)
-        return dpt_link_broken(&shm->link, DPT_EPROTO, err,
+        return dpt_conn_broken(&shm->link, DPT_EPROTO, err,
                                "it withdraws a region that it has not passed");
     for (unsigned i = 0; i < shm->ring_n; i++) {
         const struct offer *offer = &shm->ring[(shm->ring_first + i) % WINDOW];
         if (offer->message.type != MESSAGE_SMALL && offer->message.region == region)
-            return dpt_link_broken(&shm->link, DPT_EPROTO, err,
+            return dpt_conn_broken(&shm->link, DPT_EPROTO, err,
                                    "it withdraws a region that it still offers");
     }
     munmap(shm->regions[region].data, shm->regions[region].bytes);
@@ -182,7 +182,7 @@ static enum dpt_status take_message(struct shm_link *shm, const struct box_messa
 {
     shm->credits += message->credits;
     if (shm->credits > WINDOW)
-        return dpt_link_broken(&shm->link, DPT_EPROTO, err, "it returns more credits than exist");
+        return dpt_conn_broken(&shm->link, DPT_EPROTO, err, "it returns more credits than exist");
     switch (message->type) {
     case MESSAGE_OFFER:
     case MESSAGE_OFFER_OPEN:
@@ -195,34 +195,34 @@ static enum dpt_status take_message(struct shm_link *shm, const struct box_messa
     case MESSAGE_WITHDRAW:
         return take_withdrawal(shm, message->region, err);
     default:
-        return dpt_link_broken(&shm->link, DPT_EPROTO, err, "a malformed message");
+        return dpt_conn_broken(&shm->link, DPT_EPROTO, err, "a malformed message");
     }
 }
 
 /* Carries out the first posted receive with the first offer. */
 static enum dpt_status match_one(struct shm_link *shm, struct dpt_err *err)
 {
-    struct dpt_link *link = &shm->link;
+    struct dpt_conn *link = &shm->link;
     const struct box_message *offer = &shm->ring[shm->ring_first].message;
     struct dpt_rec *rec = link->recvs.first;
     if (rec->bytes != offer->bytes)
-        return dpt_link_broken(link, DPT_EPROTO, err, "it sends another length than is expected");
+        return dpt_conn_broken(link, DPT_EPROTO, err, "it sends another length than is expected");
     const bool in_place = offer->type != MESSAGE_SMALL, write = offer->type == MESSAGE_OFFER_OPEN;
     if (rec->write != write)
-        return dpt_link_broken(link, DPT_EPROTO, err,
+        return dpt_conn_broken(link, DPT_EPROTO, err,
                                "only one side allows the bytes to be written in place");
     if (in_place && shm->gave_up)
-        return dpt_link_lost(link, shm->gave_up_suspect, err, "it gave up");
+        return dpt_conn_lost(link, shm->gave_up_suspect, err, "it gave up");
     if (in_place && link->bye)
-        return dpt_link_lost(link, -1, err, "it left before its memory was read");
+        return dpt_conn_lost(link, -1, err, "it left before its memory was read");
     uint8_t *place = in_place ? shm->regions[offer->region].data + offer->offset : NULL;
     const uint8_t *from = in_place ? place : shm->ring[shm->ring_first].payload;
     const bool lend = rec->dir == DPT_COMM_LEND;
     if (!(lend && in_place)) {
         if (rec->data == NULL && rec->bytes > 0)
-            return dpt_link_broken(link, DPT_EINVAL, err,
+            return dpt_conn_broken(link, DPT_EINVAL, err,
                                    "a LEND without staging of bytes that are in no region");
-        DPT_TRY(dpt_link_copy(link, rec->data, from, rec->bytes, err));
+        DPT_TRY(dpt_conn_copy(link, rec->data, from, rec->bytes, err));
     }
     dpt_queue_pop(&link->recvs);
     rec->remote = offer->record;
@@ -255,7 +255,7 @@ static enum dpt_status read_box(struct shm_link *shm, struct dpt_err *err)
     return DPT_OK;
 }
 
-static enum dpt_status shm_receive(struct dpt_link *link, struct dpt_err *err)
+static enum dpt_status shm_receive(struct dpt_conn *link, struct dpt_err *err)
 {
     struct shm_link *shm = shm_of(link);
     bool eof = false;
@@ -267,26 +267,26 @@ static enum dpt_status shm_receive(struct dpt_link *link, struct dpt_err *err)
     while (shm->ring_n > 0 && link->recvs.first != NULL)
         DPT_TRY(match_one(shm, err));
     if (shm->gave_up)
-        return dpt_link_lost(link, shm->gave_up_suspect, err, "it gave up");
-    DPT_TRY(dpt_link_check_end(link, eof, err));
+        return dpt_conn_lost(link, shm->gave_up_suspect, err, "it gave up");
+    DPT_TRY(dpt_conn_check_end(link, eof, err));
     if (shm->broken && !link->bye)
-        return dpt_link_lost(link, -1, err, "its connection is broken");
+        return dpt_conn_lost(link, -1, err, "its connection is broken");
     return DPT_OK;
 }
 
-static void shm_give_back(struct dpt_link *link, struct dpt_rec *rec)
+static void shm_give_back(struct dpt_conn *link, struct dpt_rec *rec)
 {
     rec->state = REC_GIVING_BACK;
     dpt_queue_push(&shm_of(link)->give_back, rec);
 }
 
-static bool shm_has_mail(struct dpt_link *link)
+static bool shm_has_mail(struct dpt_conn *link)
 {
     struct shm_link *shm = shm_of(link);
     return dpt_box_has_mail(&shm->box) || (shm->box_full && dpt_box_has_room(&shm->box));
 }
 
-static void shm_rest(struct dpt_link *link, bool sleeps)
+static void shm_rest(struct dpt_conn *link, bool sleeps)
 {
     struct shm_link *shm = shm_of(link);
     if (sleeps)
@@ -295,24 +295,24 @@ static void shm_rest(struct dpt_link *link, bool sleeps)
         dpt_box_awake(&shm->box);
 }
 
-static bool shm_write_begin(struct dpt_link *link)
+static bool shm_write_begin(struct dpt_conn *link)
 {
     return dpt_box_write_begin(&shm_of(link)->box);
 }
 
-static void shm_write_end(struct dpt_link *link)
+static void shm_write_end(struct dpt_conn *link)
 {
     dpt_box_write_end(&shm_of(link)->box);
 }
 
 /* True: all threads of the peer's process have ended, or the peer has left this communicator. */
-static bool has_closed(const struct dpt_link *link)
+static bool has_closed(const struct dpt_conn *link)
 {
     struct pollfd fd = {.fd = link->fd};
     return poll(&fd, 1, 0) == 1 && (fd.revents & (POLLHUP | POLLERR)) != 0;
 }
 
-static bool shm_shut(struct dpt_link *link)
+static bool shm_shut(struct dpt_conn *link)
 {
     struct shm_link *shm = shm_of(link);
     const int64_t end = dpt_now_ms() + COMM_WRITER_MS;
@@ -325,20 +325,20 @@ static bool shm_shut(struct dpt_link *link)
     return true;
 }
 
-static uint32_t shm_interest(const struct dpt_link *link)
+static uint32_t shm_interest(const struct dpt_conn *link)
 {
     const struct shm_link *shm = (const struct shm_link *)link;
     return EPOLLIN | (shm->blocked ? (uint32_t)EPOLLOUT : 0);
 }
 
-static void shm_destroy(struct dpt_link *link, enum link_goodbye goodbye, int suspect)
+static void shm_destroy(struct dpt_conn *link, enum link_goodbye goodbye, int suspect)
 {
     struct shm_link *shm = shm_of(link);
     if (!shm->broken && !link->gone) {
         if (goodbye == GOODBYE_ORDERLY && shm->peer_ready)
             send_queued(shm);
         const struct box_message bye = {.type = MESSAGE_BYE,
-                                        .record = dpt_link_suspect_code(suspect),
+                                        .record = dpt_conn_suspect_code(suspect),
                                         .region = goodbye == GOODBYE_FAILED};
         (void)dpt_shm_send_packet(shm, bye, -1); /* if it cannot be sent, the EOF is enough */
     }
@@ -350,13 +350,13 @@ static void shm_destroy(struct dpt_link *link, enum link_goodbye goodbye, int su
     free(shm);
 }
 
-static void shm_withdraw(struct dpt_link *link, int region)
+static void shm_withdraw(struct dpt_conn *link, int region)
 {
     struct shm_link *shm = shm_of(link);
     shm->withdraw[region] = shm->withdraws = true;
 }
 
-static const struct dpt_link_ops shm_ops = {
+static const struct dpt_conn_ops shm_ops = {
     .send = shm_send,
     .receive = shm_receive,
     .give_back = shm_give_back,
@@ -370,7 +370,7 @@ static const struct dpt_link_ops shm_ops = {
     .destroy = shm_destroy,
 };
 
-struct dpt_link *dpt_shm_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err)
+struct dpt_conn *dpt_shm_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err)
 {
     struct shm_link *shm = calloc(1, sizeof *shm);
     if (shm == NULL) {
@@ -381,7 +381,7 @@ struct dpt_link *dpt_shm_link_create(struct dpt_comm *comm, int rank, int fd, st
         free(shm);
         return NULL;
     }
-    shm->link = (struct dpt_link){.ops = &shm_ops, .comm = comm, .rank = rank, .fd = fd};
+    shm->link = (struct dpt_conn){.ops = &shm_ops, .comm = comm, .rank = rank, .fd = fd};
     shm->credits = WINDOW;
     return &shm->link;
 }

@@ -29,7 +29,7 @@ struct offer {
 };
 
 struct shm_link {
-    struct dpt_link link; /* first */
+    struct dpt_conn link; /* first */
     struct {
         uint8_t *data; /* NULL: the peer has not passed this region */
         size_t bytes;

@@ -104,7 +104,7 @@ static enum dpt_status map_region(struct shm_link *shm, const struct box_message
 out:
     if (fd >= 0)
         close(fd);
-    return status == DPT_OK ? status : dpt_link_broken(&shm->link, status, err, why);
+    return status == DPT_OK ? status : dpt_conn_broken(&shm->link, status, err, why);
 }
 
 /* Takes READY: the peer has passed all regions and, as `fd`, its box. Consumes fd. */
@@ -115,7 +115,7 @@ static enum dpt_status take_ready(struct shm_link *shm, int fd, struct dpt_err *
     if (fd >= 0)
         close(fd);
     if (status != DPT_OK)
-        return dpt_link_broken(&shm->link, status, err, why.text);
+        return dpt_conn_broken(&shm->link, status, err, why.text);
     shm->peer_ready = true;
     return DPT_OK;
 }
@@ -146,13 +146,13 @@ static enum dpt_status take_packet(struct shm_link *shm, const uint8_t *packet, 
     switch (message.type) {
     case MESSAGE_BYE:
         shm->gave_up = message.region != 0;
-        shm->gave_up_suspect = dpt_link_suspect(message.record);
+        shm->gave_up_suspect = dpt_conn_suspect(message.record);
         shm->link.bye = !shm->gave_up;
         return DPT_OK;
     case MESSAGE_BELL:
         return DPT_OK;
     default:
-        return dpt_link_broken(&shm->link, DPT_EPROTO, err, "a malformed message");
+        return dpt_conn_broken(&shm->link, DPT_EPROTO, err, "a malformed message");
     }
 }
 
@@ -187,7 +187,7 @@ static ssize_t receive_packet(struct shm_link *shm, uint8_t *packet, size_t byte
 
 enum dpt_status dpt_shm_read_socket(struct shm_link *shm, bool *ret_eof, struct dpt_err *err)
 {
-    struct dpt_link *link = &shm->link;
+    struct dpt_conn *link = &shm->link;
     uint8_t packet[HEADER_BYTES + 1]; /* one more, to detect a longer packet */
     while (!*ret_eof && !link->gone && !shm->gave_up) {
         int fd;
@@ -195,7 +195,7 @@ enum dpt_status dpt_shm_read_socket(struct shm_link *shm, bool *ret_eof, struct 
         if (n < 0 && errno == EAGAIN)
             break;
         if (n < 0)
-            return dpt_link_lost(link, -1, err, strerror(errno));
+            return dpt_conn_lost(link, -1, err, strerror(errno));
         *ret_eof = n == 0;
         if (!*ret_eof)
             DPT_TRY(take_packet(shm, packet, (size_t)n, fd, err));

@@ -47,7 +47,7 @@ enum frame_type {
 };
 
 struct tcp_link {
-    struct dpt_link link;       /* first */
+    struct dpt_conn link;       /* first */
     uint8_t head[HEADER_BYTES]; /* header of the frame that is being received */
     size_t head_got;
     bool in_frame;        /* the frame's header is complete */
@@ -61,7 +61,7 @@ struct tcp_link {
     int broken_errno; /* errno of a send that failed; 0: none */
 };
 
-static struct tcp_link *tcp_of(struct dpt_link *link)
+static struct tcp_link *tcp_of(struct dpt_conn *link)
 {
     return (struct tcp_link *)link;
 }
@@ -134,7 +134,7 @@ static void send_queued(struct tcp_link *tcp)
     }
 }
 
-static enum dpt_status tcp_send(struct dpt_link *link, struct dpt_err *err)
+static enum dpt_status tcp_send(struct dpt_conn *link, struct dpt_err *err)
 {
     (void)err; /* tcp_receive reports a broken connection, after the frames before its end */
     struct tcp_link *tcp = tcp_of(link);
@@ -149,7 +149,7 @@ static enum dpt_status tcp_send(struct dpt_link *link, struct dpt_err *err)
 static enum dpt_status tcp_lost(struct tcp_link *tcp, int saved_errno, struct dpt_err *err)
 {
     if (saved_errno != ECONNRESET && saved_errno != EPIPE)
-        return dpt_link_lost(&tcp->link, -1, err,
+        return dpt_conn_lost(&tcp->link, -1, err,
                              saved_errno == 0 ? "its process has closed the connection"
                                               : strerror(saved_errno));
     tcp->link.doubtful = true;
@@ -166,13 +166,13 @@ static enum dpt_status take_header(struct tcp_link *tcp, struct dpt_err *err)
     tcp->frame_bytes = dpt_reader_u64(&reader);
     tcp->head_got = 0;
     if (type == FRAME_BYE && tcp->frame_bytes != 0)
-        return dpt_link_lost(&tcp->link, dpt_link_suspect(number), err, "it gave up");
+        return dpt_conn_lost(&tcp->link, dpt_conn_suspect(number), err, "it gave up");
     if (type == FRAME_BYE) {
         tcp->link.bye = true;
         return DPT_OK;
     }
     if (type != FRAME_DATA || number != tcp->frames_received)
-        return dpt_link_broken(&tcp->link, DPT_EPROTO, err, "a malformed frame");
+        return dpt_conn_broken(&tcp->link, DPT_EPROTO, err, "a malformed frame");
     tcp->frames_received++;
     tcp->in_frame = true;
     return DPT_OK;
@@ -229,10 +229,10 @@ static enum dpt_status check_frame(struct tcp_link *tcp, bool *ret_waits, struct
     if (!tcp->in_frame || rec == NULL)
         return DPT_OK;
     if (rec->bytes != tcp->frame_bytes)
-        return dpt_link_broken(&tcp->link, DPT_EPROTO, err,
+        return dpt_conn_broken(&tcp->link, DPT_EPROTO, err,
                                "it sends another length than is expected");
     if (rec->data == NULL && rec->bytes > 0)
-        return dpt_link_broken(&tcp->link, DPT_EINVAL, err, "a LEND without staging");
+        return dpt_conn_broken(&tcp->link, DPT_EINVAL, err, "a LEND without staging");
     if (rec->bytes == 0)
         finish_receive(tcp);
     return DPT_OK;
@@ -298,7 +298,7 @@ static enum dpt_status read_all(struct tcp_link *tcp, bool *ret_eof, struct dpt_
     return DPT_OK; /* other links are next; the socket is still readable */
 }
 
-static enum dpt_status tcp_receive(struct dpt_link *link, struct dpt_err *err)
+static enum dpt_status tcp_receive(struct dpt_conn *link, struct dpt_err *err)
 {
     struct tcp_link *tcp = tcp_of(link);
     bool eof = false;
@@ -306,7 +306,7 @@ static enum dpt_status tcp_receive(struct dpt_link *link, struct dpt_err *err)
         DPT_TRY(read_all(tcp, &eof, err));
     if (link->doubtful)
         return DPT_OK;
-    DPT_TRY(dpt_link_check_end(link, eof, err));
+    DPT_TRY(dpt_conn_check_end(link, eof, err));
     if (eof)
         return DPT_OK;
     if (tcp->broken_errno != 0 && !link->bye)
@@ -318,7 +318,7 @@ static enum dpt_status tcp_receive(struct dpt_link *link, struct dpt_err *err)
     return DPT_OK;
 }
 
-static uint32_t tcp_interest(const struct dpt_link *link)
+static uint32_t tcp_interest(const struct dpt_conn *link)
 {
     const struct tcp_link *tcp = (const struct tcp_link *)link;
     const bool waits = tcp->in_frame && link->recvs.first == NULL;
@@ -326,7 +326,7 @@ static uint32_t tcp_interest(const struct dpt_link *link)
            (tcp->blocked ? (uint32_t)EPOLLOUT : 0);
 }
 
-static int64_t tcp_deadline_ms(const struct dpt_link *link)
+static int64_t tcp_deadline_ms(const struct dpt_conn *link)
 {
     const struct tcp_link *tcp = (const struct tcp_link *)link;
     if (link->doubtful)
@@ -338,14 +338,14 @@ static int64_t tcp_deadline_ms(const struct dpt_link *link)
     return since + link->comm->timeout_ms;
 }
 
-static enum dpt_status tcp_late(struct dpt_link *link, struct dpt_err *err)
+static enum dpt_status tcp_late(struct dpt_conn *link, struct dpt_err *err)
 {
     if (link->doubtful)
-        return dpt_link_lost(link, -1, err, strerror(ECONNRESET));
-    return dpt_link_broken(link, DPT_ETIMEOUT, err, "it has begun and does not move");
+        return dpt_conn_lost(link, -1, err, strerror(ECONNRESET));
+    return dpt_conn_broken(link, DPT_ETIMEOUT, err, "it has begun and does not move");
 }
 
-static void tcp_destroy(struct dpt_link *link, enum link_goodbye goodbye, int suspect)
+static void tcp_destroy(struct dpt_conn *link, enum link_goodbye goodbye, int suspect)
 {
     struct tcp_link *tcp = tcp_of(link);
     if (tcp->broken_errno == 0 && !link->gone && !link->doubtful) {
@@ -354,7 +354,7 @@ static void tcp_destroy(struct dpt_link *link, enum link_goodbye goodbye, int su
         const struct dpt_rec *rec = link->sends.first;
         if (rec == NULL || rec->head_moved == 0) { /* between two frames */
             uint8_t head[HEADER_BYTES];
-            encode_header(head, FRAME_BYE, dpt_link_suspect_code(suspect),
+            encode_header(head, FRAME_BYE, dpt_conn_suspect_code(suspect),
                           goodbye == GOODBYE_FAILED);
             /* Best effort: the peer sees the end of the connection in any case. */
             (void)!send(link->fd, head, sizeof head, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -367,7 +367,7 @@ static void tcp_destroy(struct dpt_link *link, enum link_goodbye goodbye, int su
     free(tcp);
 }
 
-static const struct dpt_link_ops tcp_ops = {
+static const struct dpt_conn_ops tcp_ops = {
     .send = tcp_send,
     .receive = tcp_receive,
     .interest = tcp_interest,
@@ -389,7 +389,7 @@ static int set_options(int fd, int timeout_ms)
            setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
-struct dpt_link *dpt_tcp_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err)
+struct dpt_conn *dpt_tcp_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err)
 {
     if (set_options(fd, comm->timeout_ms) != 0) {
         (void)dpt_fail_errno(err, errno, "options of the connection to rank %d", rank);
@@ -401,6 +401,6 @@ struct dpt_link *dpt_tcp_link_create(struct dpt_comm *comm, int rank, int fd, st
         return NULL;
     }
     tcp->link =
-        (struct dpt_link){.ops = &tcp_ops, .comm = comm, .rank = rank, .fd = fd, .ready = true};
+        (struct dpt_conn){.ops = &tcp_ops, .comm = comm, .rank = rank, .fd = fd, .ready = true};
     return &tcp->link;
 }

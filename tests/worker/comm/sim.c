@@ -47,7 +47,7 @@ struct sim_offer {
 enum peer_state { PEER_HERE, PEER_LEFT, PEER_FAILED, PEER_DEAD };
 
 struct sim_link {
-    struct dpt_link link; /* first */
+    struct dpt_conn link; /* first */
     int own_node, peer_node;
     /* Under the mutex. */
     struct sim_link *peer; /* NULL: not yet, or no more, there */
@@ -57,7 +57,7 @@ struct sim_link {
     struct rec_queue done; /* own sends that the peer has given back */
 };
 
-static struct sim_link *sim_of(struct dpt_link *link)
+static struct sim_link *sim_of(struct dpt_conn *link)
 {
     return (struct sim_link *)link;
 }
@@ -195,7 +195,7 @@ static enum dpt_status offer_one(struct sim_link *sim, struct dpt_rec *rec, stru
     return DPT_OK;
 }
 
-static enum dpt_status sim_send(struct dpt_link *link, struct dpt_err *err)
+static enum dpt_status sim_send(struct dpt_conn *link, struct dpt_err *err)
 {
     struct sim_link *sim = sim_of(link);
     struct dpt_sim_net *net = net_of(link->comm);
@@ -232,14 +232,14 @@ static void return_record(struct sim_link *sim, uint32_t record)
 /* With the mutex held. */
 static enum dpt_status match_one(struct sim_link *sim, struct dpt_err *err)
 {
-    struct dpt_link *link = &sim->link;
+    struct dpt_conn *link = &sim->link;
     struct sim_offer *offer = sim->inbox;
     struct dpt_rec *rec = link->recvs.first;
     if (rec->bytes != offer->bytes)
-        return dpt_link_broken(link, DPT_EPROTO, err, "it sends another length than is expected");
+        return dpt_conn_broken(link, DPT_EPROTO, err, "it sends another length than is expected");
     const bool in_place = rec->dir == DPT_COMM_LEND && rec->data == NULL && !offer->small;
     if (!in_place && rec->data == NULL && rec->bytes > 0)
-        return dpt_link_broken(link, DPT_EINVAL, err,
+        return dpt_conn_broken(link, DPT_EINVAL, err,
                                "a LEND without staging of bytes that are in no region");
     if (!in_place && rec->bytes > 0)
         memcpy(rec->data, offer->data, rec->bytes);
@@ -264,7 +264,7 @@ static enum dpt_status match_one(struct sim_link *sim, struct dpt_err *err)
 
 static enum dpt_status receive_locked(struct sim_link *sim, struct dpt_err *err)
 {
-    struct dpt_link *link = &sim->link;
+    struct dpt_conn *link = &sim->link;
     for (struct dpt_rec *rec; (rec = dpt_queue_pop(&sim->done)) != NULL;) {
         dpt_rec_complete(rec);
         dpt_rec_free(rec);
@@ -274,17 +274,17 @@ static enum dpt_status receive_locked(struct sim_link *sim, struct dpt_err *err)
            !net_of(link->comm)->stalled[sim->peer_node][sim->own_node])
         DPT_TRY(match_one(sim, err));
     if (sim->state == PEER_DEAD)
-        return dpt_link_lost(link, -1, err, "it died");
+        return dpt_conn_lost(link, -1, err, "it died");
     if (sim->state == PEER_FAILED)
-        return dpt_link_lost(link, sim->peer_suspect, err, "it gave up");
+        return dpt_conn_lost(link, sim->peer_suspect, err, "it gave up");
     if (sim->state == PEER_LEFT) {
         link->bye = true;
-        return dpt_link_check_end(link, true, err);
+        return dpt_conn_check_end(link, true, err);
     }
     return DPT_OK;
 }
 
-static enum dpt_status sim_receive(struct dpt_link *link, struct dpt_err *err)
+static enum dpt_status sim_receive(struct dpt_conn *link, struct dpt_err *err)
 {
     pthread_mutex_lock(&net_of(link->comm)->mutex);
     const enum dpt_status status = receive_locked(sim_of(link), err);
@@ -292,7 +292,7 @@ static enum dpt_status sim_receive(struct dpt_link *link, struct dpt_err *err)
     return status;
 }
 
-static void sim_give_back(struct dpt_link *link, struct dpt_rec *rec)
+static void sim_give_back(struct dpt_conn *link, struct dpt_rec *rec)
 {
     pthread_mutex_lock(&net_of(link->comm)->mutex);
     return_record(sim_of(link), rec->remote);
@@ -300,7 +300,7 @@ static void sim_give_back(struct dpt_link *link, struct dpt_rec *rec)
     dpt_rec_free(rec);
 }
 
-static void sim_destroy(struct dpt_link *link, enum link_goodbye goodbye, int suspect)
+static void sim_destroy(struct dpt_conn *link, enum link_goodbye goodbye, int suspect)
 {
     struct sim_link *sim = sim_of(link);
     struct dpt_sim_net *net = net_of(link->comm);
@@ -321,7 +321,7 @@ static void sim_destroy(struct dpt_link *link, enum link_goodbye goodbye, int su
 }
 
 /* Without descriptors the interest is unused. */
-static const struct dpt_link_ops sim_ops = {
+static const struct dpt_conn_ops sim_ops = {
     .send = sim_send,
     .receive = sim_receive,
     .give_back = sim_give_back,
@@ -337,7 +337,7 @@ static enum dpt_status add_links(struct dpt_comm *comm, const struct dpt_comm_sp
         struct sim_link *sim = calloc(1, sizeof *sim);
         if (sim == NULL)
             return dpt_fail(err, DPT_ENOMEM, "memory for the link to rank %d", spec->peers[i].rank);
-        sim->link = (struct dpt_link){
+        sim->link = (struct dpt_conn){
             .ops = &sim_ops, .comm = comm, .rank = spec->peers[i].rank, .fd = -1, .ready = true};
         sim->own_node = node_of(comm);
         sim->inbox_end = &sim->inbox;
@@ -379,9 +379,9 @@ static enum dpt_status look_round(struct dpt_comm *comm, int *ret_missing, struc
         struct sim_link *sim = sim_of(comm->links[i]);
         const struct seat *seat = &net_of(comm)->seats[sim->peer_node];
         if (sim->state == PEER_FAILED)
-            return dpt_link_lost(&sim->link, sim->peer_suspect, err, "it gave up");
+            return dpt_conn_lost(&sim->link, sim->peer_suspect, err, "it gave up");
         if (sim->state != PEER_HERE || seat->dead || !seat->listening)
-            return dpt_link_lost(&sim->link, -1, err, "it died");
+            return dpt_conn_lost(&sim->link, -1, err, "it died");
         if (sim->peer == NULL && missing < 0)
             missing = sim->link.rank;
     }
