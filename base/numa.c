@@ -97,7 +97,7 @@ bool dpt_numa_is_even(const struct dpt_numa *numa, const int *at, int ranks, int
     return true;
 }
 
-int dpt_numa_deal(const struct dpt_numa *numa, int local_rank, int ranks)
+int dpt_numa_assign(const struct dpt_numa *numa, int local_rank, int ranks)
 {
     if (numa->n < 2 || ranks % numa->n != 0)
         return -1;

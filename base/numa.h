@@ -43,7 +43,7 @@ bool dpt_numa_is_even(const struct dpt_numa *numa, const int *at, int ranks, int
  * no device. Each node gets the same number of ranks, and neighbouring ranks get the same node. -1:
  * the nodes are unequal, their number does not divide `ranks`, or there are fewer than two
  * nodes. */
-int dpt_numa_deal(const struct dpt_numa *numa, int local_rank, int ranks);
+int dpt_numa_assign(const struct dpt_numa *numa, int local_rank, int ranks);
 
 /* Binds the calling thread, and threads that it starts later, to the cores of numa->node[i]. */
 DPT_MUST_USE enum dpt_status dpt_numa_stay(const struct dpt_numa *numa, int i, struct dpt_err *err);

@@ -135,16 +135,16 @@ static void dealt(void **state)
     of_cores(&numa, 2, (const int[]){8, 8});
     const int of_four[] = {0, 0, 1, 1};
     for (int rank = 0; rank < 4; rank++)
-        assert_int_equal(dpt_numa_deal(&numa, rank, 4), of_four[rank]);
-    assert_int_equal(dpt_numa_deal(&numa, 1, 2), 1);
-    assert_int_equal(dpt_numa_deal(&numa, 0, 1), -1); /* it may use both */
-    assert_int_equal(dpt_numa_deal(&numa, 2, 3), -1);
+        assert_int_equal(dpt_numa_assign(&numa, rank, 4), of_four[rank]);
+    assert_int_equal(dpt_numa_assign(&numa, 1, 2), 1);
+    assert_int_equal(dpt_numa_assign(&numa, 0, 1), -1); /* it may use both */
+    assert_int_equal(dpt_numa_assign(&numa, 2, 3), -1);
     of_cores(&numa, 2, (const int[]){8, 4});
-    assert_int_equal(dpt_numa_deal(&numa, 0, 2), -1);
+    assert_int_equal(dpt_numa_assign(&numa, 0, 2), -1);
     of_cores(&numa, 1, (const int[]){8});
-    assert_int_equal(dpt_numa_deal(&numa, 0, 2), -1);
+    assert_int_equal(dpt_numa_assign(&numa, 0, 2), -1);
     of_cores(&numa, 0, NULL);
-    assert_int_equal(dpt_numa_deal(&numa, 0, 2), -1);
+    assert_int_equal(dpt_numa_assign(&numa, 0, 2), -1);
 }
 
 /* Ranks that would have more to share with each other than with all are left where they are. */

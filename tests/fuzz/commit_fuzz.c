@@ -60,7 +60,7 @@ static void fold(struct feed *feed)
     struct dpt_err err = {.status = DPT_OK};
     const struct dpt_commit_world of = {
         .step = step, .size = world, .slots = slots, .slots_max = slots_max};
-    if (dpt_outcome_fold(&of, all, &outcome, &err) == DPT_OK) {
+    if (dpt_outcome_combine(&of, all, &outcome, &err) == DPT_OK) {
         DPT_ASSERT(outcome.step == step && outcome.slots == slots);
         pack_again(&outcome);
     } else {

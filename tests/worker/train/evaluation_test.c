@@ -56,7 +56,7 @@ static double whole_sum(int world)
     dpt_evaluation_begin(&e, &start, SEQUENCES, MICRO_BATCH, world);
     while (e.round < e.rounds) {
         share_all(&e, all);
-        assert_int_equal(dpt_evaluation_fold(&e, all, &err), DPT_OK);
+        assert_int_equal(dpt_evaluation_combine(&e, all, &err), DPT_OK);
         assert_false(e.reform || e.all_leave);
     }
     assert_int_equal(e.right, right_of((struct dpt_sample_range){0, SEQUENCES}));
@@ -87,7 +87,7 @@ static void through_changing_worlds(void **state)
              world = world % WORLD_MAX + 1) {
             dpt_evaluation_begin(&e, &part, SEQUENCES, MICRO_BATCH, world);
             share_all(&e, all);
-            assert_int_equal(dpt_evaluation_fold(&e, all, &err), DPT_OK);
+            assert_int_equal(dpt_evaluation_combine(&e, all, &err), DPT_OK);
             part = dpt_evaluation_part(&e);
         }
         assert_int_equal(e.round, e.rounds);
@@ -136,7 +136,7 @@ static void ranks_that_have_gone_apart(void **state)
         share->first += cases[i].change.first;
         share->reform += cases[i].change.reform;
         share->leaving += cases[i].change.leaving;
-        assert_int_equal(dpt_evaluation_fold(&e, all, &err), DPT_EPROTO);
+        assert_int_equal(dpt_evaluation_combine(&e, all, &err), DPT_EPROTO);
         assert_non_null(strstr(err.text, cases[i].said));
         assert_true(e.sum == 0 && e.round == 0);
     }
@@ -153,7 +153,7 @@ static void who_wants_to_leave(void **state)
             all[rank] = share_of(&e, rank);
             all[rank].reform = all[rank].leaving = who >> rank & 1;
         }
-        assert_int_equal(dpt_evaluation_fold(&e, all, &err), DPT_OK);
+        assert_int_equal(dpt_evaluation_combine(&e, all, &err), DPT_OK);
         assert_true(e.reform == (who != 0));
         assert_true(e.all_leave == (who == 3));
         assert_int_equal(e.round, 1);

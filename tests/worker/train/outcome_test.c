@@ -70,7 +70,7 @@ static enum dpt_status fold(struct fold *f, struct dpt_err *err)
 {
     const struct dpt_commit_world world = {
         .step = STEP, .size = WORLD, .slots = SLOTS, .slots_max = SLOTS_MAX};
-    return dpt_outcome_fold(&world, f->all, &f->outcome, err);
+    return dpt_outcome_combine(&world, f->all, &f->outcome, err);
 }
 
 static void expect_refused(struct fold *f, const char *word)
@@ -166,7 +166,7 @@ static void a_surplus_rank_has_no_slot(void **state)
     pack(&f);
     const struct dpt_commit_world world = {
         .step = STEP, .size = 2, .slots = 3, .slots_max = SLOTS_MAX};
-    assert_int_equal(dpt_outcome_fold(&world, f.all, &f.outcome, &err), DPT_OK);
+    assert_int_equal(dpt_outcome_combine(&world, f.all, &f.outcome, &err), DPT_OK);
     assert_memory_equal(f.folded, f.losses, 3 * sizeof(double));
     end(&f);
 }
@@ -334,14 +334,14 @@ static void the_most_slots_of_a_step(void **state)
         .step = STEP, .stride = 1, .n_slots = MOST, .losses = losses, .scale = 1};
     dpt_accum_init(&all.norm);
     dpt_contribution_pack(&all, MOST, f.all);
-    assert_int_equal(dpt_outcome_fold(&world, f.all, &outcome, &err), DPT_OK);
+    assert_int_equal(dpt_outcome_combine(&world, f.all, &outcome, &err), DPT_OK);
     assert_memory_equal(folded, losses, sizeof losses);
     put_u32(&f, 0, AT_FIRST, 1);
-    assert_int_equal(dpt_outcome_fold(&world, f.all, &outcome, &err), DPT_EPROTO);
+    assert_int_equal(dpt_outcome_combine(&world, f.all, &outcome, &err), DPT_EPROTO);
     assert_string_equal(err.text, "rank 0 commits 4096 slots from 1 on, by 1, of 4096");
     put_u32(&f, 0, AT_FIRST, MOST);
     put_u32(&f, 0, AT_COUNT, 1);
-    assert_int_equal(dpt_outcome_fold(&world, f.all, &outcome, &err), DPT_EPROTO);
+    assert_int_equal(dpt_outcome_combine(&world, f.all, &outcome, &err), DPT_EPROTO);
     end(&f);
 }
 

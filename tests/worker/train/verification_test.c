@@ -39,7 +39,7 @@ static void shadows(int world)
 
 static enum dpt_status fold(int world)
 {
-    return dpt_verify_fold(shares, world, STEP, &err);
+    return dpt_verify_combine(shares, world, STEP, &err);
 }
 
 static void expect_corrupt(int world, const char *begin, const char *part)

@@ -46,7 +46,7 @@ void dpt_rank_bind(const struct dpt_rank_start *start, const struct dpt_config *
     if (gpu)
         find_nodes_of_gpus(&numa, start->ranks, sys, beside);
     for (int r = 0; !gpu && r < start->ranks; r++)
-        beside[r] = dpt_numa_deal(&numa, r, start->ranks);
+        beside[r] = dpt_numa_assign(&numa, r, start->ranks);
     const int i = beside[start->local_rank];
     if (i < 0 || !dpt_numa_is_even(&numa, beside, start->ranks, start->threads, dpt_cores()))
         return;

@@ -53,8 +53,8 @@ static enum dpt_status check_eval_shares(const struct dpt_evaluation *e,
     return DPT_OK;
 }
 
-enum dpt_status dpt_evaluation_fold(struct dpt_evaluation *e, const struct dpt_eval_share *all,
-                                    struct dpt_err *err)
+enum dpt_status dpt_evaluation_combine(struct dpt_evaluation *e, const struct dpt_eval_share *all,
+                                       struct dpt_err *err)
 {
     DPT_TRY(check_eval_shares(e, all, err));
     int leaving = 0;

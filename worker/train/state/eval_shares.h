@@ -54,8 +54,8 @@ struct dpt_sample_range dpt_evaluation_batch(const struct dpt_evaluation *e, int
 
 /* Adds the shares of all ranks ([world], by rank) and ends the round. DPT_EPROTO: a rank is at
  * another step or round, or its share does not fit its batch; nothing is added then. */
-DPT_MUST_USE enum dpt_status dpt_evaluation_fold(struct dpt_evaluation *e,
-                                                 const struct dpt_eval_share *all,
-                                                 struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_evaluation_combine(struct dpt_evaluation *e,
+                                                    const struct dpt_eval_share *all,
+                                                    struct dpt_err *err);
 
 #endif

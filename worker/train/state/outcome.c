@@ -94,8 +94,8 @@ static enum dpt_status read_losses(struct codec *c, const struct dpt_contributio
     return DPT_OK;
 }
 
-enum dpt_status dpt_outcome_fold(const struct dpt_commit_world *world, const void *all,
-                                 struct dpt_outcome *ret, struct dpt_err *err)
+enum dpt_status dpt_outcome_combine(const struct dpt_commit_world *world, const void *all,
+                                    struct dpt_outcome *ret, struct dpt_err *err)
 {
     const int slots = world->slots;
     DPT_ASSERT(slots >= 1 && slots <= DPT_CONFIG_SLOTS_MAX);

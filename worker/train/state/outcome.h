@@ -66,8 +66,9 @@ struct dpt_commit_world {
  * DPT_EPROTO: a slot comes twice or not at all, a step is not world->step, a scale differs, or a
  * rank sets a flag that no rank may set. Then the step must not be applied; ret->losses may have
  * been written. */
-DPT_MUST_USE enum dpt_status dpt_outcome_fold(const struct dpt_commit_world *world, const void *all,
-                                              struct dpt_outcome *ret, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_outcome_combine(const struct dpt_commit_world *world,
+                                                 const void *all, struct dpt_outcome *ret,
+                                                 struct dpt_err *err);
 
 /* Packs the outcome as bytes, and unpacks it. */
 DPT_MUST_USE enum dpt_status dpt_outcome_pack(const struct dpt_outcome *outcome, void *buf,

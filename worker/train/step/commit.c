@@ -29,7 +29,7 @@ enum dpt_status rank_commit_step(struct dpt_rank *r, struct dpt_err *err)
                                            .size = r->gen.world_size,
                                            .slots = r->slots,
                                            .slots_max = r->gen.slots_max};
-    DPT_TRY(dpt_outcome_fold(&world, r->gen.gathered, &r->state.outcome, err));
+    DPT_TRY(dpt_outcome_combine(&world, r->gen.gathered, &r->state.outcome, err));
     r->state.has_outcome =
         dpt_step_fate_of(r->config, dpt_outcome_loss(&r->state.outcome), r->state.outcome.norm,
                          &r->state.scaler) != DPT_STEP_STOPS;

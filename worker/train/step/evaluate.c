@@ -113,7 +113,7 @@ static enum dpt_status evaluate_round(struct dpt_rank *r, struct dpt_evaluation 
     mine.reform = dpt_link_reform_wanted(r->link, r->gen.number);
     mine.leaving = dpt_link_leaving(r->link);
     DPT_TRY(generation_all_gather(&r->gen, r->comm_thread, &mine, sizeof mine, err));
-    return dpt_evaluation_fold(e, r->gen.gathered, err);
+    return dpt_evaluation_combine(e, r->gen.gathered, err);
 }
 
 enum dpt_status rank_evaluate(struct dpt_rank *r, bool *ret_stopped, bool *ret_all_leave,

@@ -92,8 +92,8 @@ static enum dpt_status blame_rank(const struct dpt_verify_share *all, int n, str
         odd, (long long)step, best);
 }
 
-enum dpt_status dpt_verify_fold(const struct dpt_verify_share *all, int world, int64_t step,
-                                struct dpt_err *err)
+enum dpt_status dpt_verify_combine(const struct dpt_verify_share *all, int world, int64_t step,
+                                   struct dpt_err *err)
 {
     const int n = world * DPT_VERIFY_PARTS;
     DPT_TRY(check_verify_shares(all, world, step, err));

@@ -26,7 +26,7 @@ static_assert(sizeof(struct dpt_verify_share) == 56, "every byte of the message 
  * differs from the majority of the shard's holders or, without a majority, from the lowest holder
  * of the most frequent hash. DPT_EPROTO: a rank is at another step, or names a shard that cannot
  * exist. The text is the same on every rank. */
-DPT_MUST_USE enum dpt_status dpt_verify_fold(const struct dpt_verify_share *all, int world,
-                                             int64_t step, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_verify_combine(const struct dpt_verify_share *all, int world,
+                                                int64_t step, struct dpt_err *err);
 
 #endif

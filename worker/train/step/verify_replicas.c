@@ -20,7 +20,7 @@ enum dpt_status rank_verify(struct dpt_rank *r, struct dpt_err *err)
         mine.part[i].hash = dpt_state_part_hash(parts[i], &r->grid, dpt_vectors(r->config));
     }
     DPT_TRY(generation_all_gather(&r->gen, r->comm_thread, &mine, sizeof mine, err));
-    return dpt_verify_fold(r->gen.gathered, r->gen.world_size, r->state.step, err);
+    return dpt_verify_combine(r->gen.gathered, r->gen.world_size, r->state.step, err);
 }
 
 void rank_warn_of_unverified(const struct dpt_rank *r)
