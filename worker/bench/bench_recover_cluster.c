@@ -200,9 +200,9 @@ int rec_node_place(const struct rec_cluster *c, const struct rec_node *node, int
     text[fread(text, 1, LOG_END_BYTES, f)] = '\0';
     (void)fclose(f);
     int place = -1, rank, world;
-    char n;
+    char n; /* the line is of log_plan, worker/train/formation/form.c */
     for (const char *at = text; (at = strstr(at, ": rank ")); at++)
-        if (sscanf(at, ": rank %d of %d goes o%c", &rank, &world, &n) == 3 && n == 'n')
+        if (sscanf(at, ": rank %d of %d continue%c", &rank, &world, &n) == 3 && n == 's')
             place = rank;
     return place;
 }
