@@ -3,7 +3,9 @@
 #include "tests/checkpoint/fixture.h"
 
 #include "base/fs.h"
+#include "checkpoint/fault.h"
 
+#include <errno.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -180,6 +182,27 @@ static void first_writer_is_told(void **state)
     model_fini(&model);
 }
 
+/* The step of the leftover is 5. */
+static int refuse_leftover(enum dpt_fault_op op, const char *path)
+{
+    return op == DPT_FAULT_RENAME && strstr(path, "step-00000005") ? EACCES : 0;
+}
+
+static void leftover_that_stays_keeps_no_checkpoint(void **state)
+{
+    (void)state;
+    char leftover[256];
+    (void)snprintf(leftover, sizeof leftover, "%s/.tmp-step-00000005-g0-stray", root);
+    assert_int_equal(dpt_fs_mkdirs(leftover, &err), DPT_OK);
+    dpt_fault_hook = refuse_leftover;
+    write_step(10, 1, 0, NAN);
+    write_step(30, 1, 0, NAN);
+    dpt_fault_hook = NULL;
+    assert_true(dpt_fs_exists(leftover));
+    assert_int_equal(dpt_fs_remove_tree(leftover, &err), DPT_OK);
+    ASSERT_STEPS(30);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make_fast_root, remove_root)
 
 int main(void)
@@ -188,6 +211,7 @@ int main(void)
                                        TEST(lowest_losses_stay),
                                        TEST(known_damage_does_not_count_and_stays),
                                        TEST(damaged_best_is_removed),
+                                       TEST(leftover_that_stays_keeps_no_checkpoint),
                                        TEST(not_finite_is_never_committed),
                                        TEST(first_writer_is_told)};
     return cmocka_run_group_tests(tests, NULL, NULL);
