@@ -427,10 +427,27 @@ static enum dpt_status restore_nodes(struct rec_bench *b, struct dpt_err *err)
     return rec_wait(b, "the others train after one left", rec_steady, err);
 }
 
+/* leaves_state needs the rank number of every process; from -1 it would allow the loss of two ranks
+ * that hold one shard. */
+static enum dpt_status check_places(const struct rec_bench *b, struct dpt_err *err)
+{
+    for (int i = 0; i < REC_NODES_MAX; i++)
+        for (int local = 0; local < ranks_per_node(b); local++) {
+            const struct rec_node *node = &b->cluster.nodes[i];
+            if (node->pid > 0 && rec_node_place(&b->cluster, node, local) < 0)
+                return dpt_fail(err, DPT_EPROTO,
+                                "the log of local rank %d of node %s has no line 'rank N of M "
+                                "continues'",
+                                local, node->id);
+        }
+    return DPT_OK;
+}
+
 enum dpt_status rec_trial_run(struct rec_bench *b, struct dpt_err *err)
 {
     struct rec_trial *t = b->trial;
     const int64_t lost_before = b->watch.steps_lost;
+    DPT_TRY(check_places(b, err));
     plan_trial(b);
     remember_survivors(b);
     DPT_TRY(aim_first(b, err));
