@@ -408,8 +408,8 @@ enum dpt_status dpt_claim_renew(const char *dir, int64_t number,
     }
     const enum dpt_status status = fd < 0 ? dpt_fail_errno(&why, errno, "open '%s'", path)
                                           : rewrite_record(fd, dir, record, path, &why);
-    /* Checked after a failure, too: a run whose record does not change may lose the folder to
-     * another run. */
+    /* Checked after a failure, too: if the record does not change, another run may take the
+     * folder. */
     const enum dpt_status later = check_later(dir, number, err);
     return status == DPT_OK || later == DPT_EREFUSED ? later : dpt_pass(err, &why);
 }

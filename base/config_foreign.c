@@ -102,8 +102,7 @@ static bool is_outside(const char *path)
     return false;
 }
 
-/* The only key here whose last part is the last part of `path`; NULL: there is none, or there are
- * several. */
+/* The key with the same last part as `path`; NULL: no key has it, or several keys have it. */
 static const char *key_of_same_leaf(const char *path)
 {
     const char *leaf = strrchr(path, '.'), *found = NULL;

@@ -16,7 +16,7 @@ _Static_assert(offsetof(struct dpt_config, optimizer.beta2) ==
 #define AT(member_)                                                                                \
     .offset = offsetof(struct dpt_config, member_),                                                \
     .size = sizeof(((struct dpt_config *)0)->member_)
-/* KEY: a key whose path is the path of its member. PAIR: a key that sets two neighbouring
+/* KEY: the path of the key is the path of its member. PAIR: the key sets two neighbouring
  * members. */
 #define KEY(type_, member_)             .path = #member_, .type = DPT_KEY_##type_, AT(member_)
 #define PAIR(path_, type_, first_)                                                                 \

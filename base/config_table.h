@@ -159,7 +159,7 @@ void dpt_config_resolve_model(struct dpt_config_load *load);
 void dpt_config_resolve_images(struct dpt_config_load *load);
 void dpt_config_resolve_strategy(struct dpt_config_load *load);
 
-/* The first of the `n` keys whose value is not the default; NULL: there is none. */
+/* The first of the `n` keys that does not have its default value; NULL: all have it. */
 const char *dpt_config_first_changed(const struct dpt_config_load *load, const char *const *paths,
                                      size_t n);
 

@@ -224,8 +224,8 @@ static enum dpt_status parse_steps(const struct dpt_key *key, const struct dpt_y
     return DPT_OK;
 }
 
-/* Parses a word, or a list of words whose bits are joined. A choice with the value 0 must not be in
- * a list. */
+/* Parses a word, or a list of words: the bits of all are set. A choice with the value 0 must not be
+ * in a list. */
 static enum dpt_status parse_words(const struct dpt_key *key, const struct dpt_yaml_pair *pair,
                                    struct dpt_config *config, struct dpt_err *err)
 {

@@ -25,8 +25,8 @@ struct dpt_rng_key {
     uint32_t k[2];
 };
 
-/* Derives the key of one stream from the run's seed and up to three numbers, whose meaning is in
- * dpt_rng_purpose. Philox itself hashes them. */
+/* Derives the key of one stream from the run's seed and up to three numbers.
+ * dpt_rng_purpose defines the numbers. Philox itself hashes them. */
 struct dpt_rng_key dpt_rng_key(uint64_t seed, enum dpt_rng_purpose purpose, uint64_t a, uint64_t b,
                                uint64_t c);
 

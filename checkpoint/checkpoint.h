@@ -2,8 +2,8 @@
  *
  * One or several processes (writers 0 … n-1) that share DIR write a checkpoint. The layout of the
  * files depends on the tensors alone, so each writer writes its ranges to their places:
- *   every writer  dpt_checkpoint_write_part  writes its ranges into a temporary folder, whose name
- *                                            has step, generation and attempt, and syncs them;
+ *   every writer  dpt_checkpoint_write_part  writes its ranges into a temporary folder (its name
+ *                                            has step, generation and attempt) and syncs them;
  *                                            then writes its report part-NNNNN.json: runs of bytes,
  *                                            the CRC32C of the run's bytes in each block of a file,
  *                                            and the hashes of whole blocks of weights
