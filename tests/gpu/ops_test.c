@@ -16,9 +16,22 @@ static bool is_wanted(const char *name)
     return strncmp(name, only, strlen(only)) == 0;
 }
 
+/* A head of more than 4,096 rows takes seconds on the emulated device. kernels/cuda/head.c cuts
+ * the rows into pieces alike for each dtype, so one dtype tests the pieces. */
+static bool is_left_out(const struct op_case *c, int dtype)
+{
+#ifdef DPT_TEST_EMULATED
+    return c->shape[0] > 4096 && dtype != DPT_BF16;
+#else
+    (void)c;
+    (void)dtype;
+    return false;
+#endif
+}
+
 static bool has(const struct op_case *c, int dtype)
 {
-    return is_wanted(c->name) && case_has(c, (enum dpt_dtype)dtype);
+    return is_wanted(c->name) && case_has(c, (enum dpt_dtype)dtype) && !is_left_out(c, dtype);
 }
 
 /* Fresh inputs, but for cases of a few elements: there one unlucky value (where GELU is near zero,
