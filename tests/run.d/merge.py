@@ -4,9 +4,6 @@
 
 LABELS and EXCLUDED are regular expressions on labels, as ctest's -L and -LE ("" takes all, excludes none). A test t of
 FOLDER becomes NAME/t with the label NAME added. tests/run calls this; see there.
-
-One core counts as four processors of ctest. A test takes three of them. A story, whose processes wait for each other's
-deadlines, takes two. So two cores run four stories at once, or two tests and a story.
 """
 
 import json
@@ -68,7 +65,6 @@ def lines_of(name, folder, wanted, excluded):
         properties["LABELS"] = labels + [name]
         if name in SLOWER and "TIMEOUT" in properties:
             properties["TIMEOUT"] *= SLOWER[name]
-        properties["PROCESSORS"] = 2 if "multi" in labels and "pytest" in test["command"] else 3
         # ctest starts the test with the highest cost first: short tests run last, and no core waits long.
         properties.setdefault("COST", properties.get("TIMEOUT", 0))
         for key in NAMES_OF_TESTS | NAMES_OF_FIXTURES:
