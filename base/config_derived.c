@@ -13,8 +13,8 @@ int dpt_config_slots(const struct dpt_config *config)
 int dpt_config_lanes(const struct dpt_config *config)
 {
     const int slots = dpt_config_slots(config);
-    const bool fast = config->train.reduction == DPT_REDUCTION_FAST;
-    const int most = fast ? DPT_CONFIG_WORLD_MAX : AUTO_LANES_MAX;
+    const bool open = dpt_strategy_traits(config).order_open;
+    const int most = open ? DPT_CONFIG_WORLD_MAX : AUTO_LANES_MAX;
     if (config->train.lanes != DPT_AUTO)
         return config->train.lanes;
     return slots < most ? slots : most;
@@ -22,9 +22,7 @@ int dpt_config_lanes(const struct dpt_config *config)
 
 int dpt_config_lanes_of(const struct dpt_config *config, int world_size)
 {
-    const bool of_ranks = config->train.reduction == DPT_REDUCTION_FAST ||
-                          config->strategy.compression == DPT_COMPRESSION_POWERSGD;
-    return of_ranks ? world_size : dpt_config_lanes(config);
+    return dpt_strategy_traits(config).lane_per_rank ? world_size : dpt_config_lanes(config);
 }
 
 int dpt_config_world_max(const struct dpt_config *config)
@@ -44,7 +42,7 @@ bool dpt_config_evaluates(const struct dpt_config *config)
 bool dpt_config_scales_loss(const struct dpt_config *config)
 {
     return config->train.precision == DPT_PRECISION_FP16 ||
-           config->strategy.compression == DPT_COMPRESSION_FP16;
+           dpt_strategy_traits(config).wire == DPT_PRECISION_FP16;
 }
 
 enum dpt_status dpt_config_check_gpus(const struct dpt_config *config, int ranks, int gpus,

@@ -1,6 +1,8 @@
 /* Residual networks: presets, sizes that follow from others, and impossible combinations. */
 #include "base/config_table.h"
 
+#include "base/strategy_traits.h"
+
 #include <string.h>
 
 enum {
@@ -130,7 +132,7 @@ enum dpt_status dpt_config_check_resnet(const struct dpt_config_load *load, stru
             load, "train.activation_checkpointing", "model.name", err,
             "train.activation_checkpointing: %s is not for model.name: resnet; write none",
             choice_name(c, "train.activation_checkpointing"));
-    if (c->strategy.compression == DPT_COMPRESSION_FP16)
+    if (dpt_strategy_traits(c).wire == DPT_PRECISION_FP16)
         return dpt_refuse_both(
             load, "strategy.compression", "model.name", err,
             "strategy.compression: fp16 ends at 65504, and the variances that batch norm keeps do "

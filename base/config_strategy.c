@@ -3,13 +3,6 @@
 
 #include "base/strategy_traits.h"
 
-#include <string.h>
-
-static bool is_strategy(const struct dpt_config *c, const char *name)
-{
-    return strcmp(c->strategy.name, name) == 0;
-}
-
 /* Only one unit is gathered at a time, so the next unit has no room while this one is computed. */
 static bool has_one_place(const struct dpt_config *c)
 {
@@ -23,7 +16,7 @@ void dpt_config_resolve_strategy(struct dpt_config_load *load)
     if (!dpt_config_given(load, "strategy.first_bucket_mib") &&
         c->strategy.first_bucket_mib > c->strategy.bucket_mib)
         c->strategy.first_bucket_mib = c->strategy.bucket_mib;
-    if (is_strategy(c, "fsdp") && !dpt_config_given(load, "strategy.sharding"))
+    if (dpt_strategy_traits(c).takes_sharding && !dpt_config_given(load, "strategy.sharding"))
         c->strategy.sharding = DPT_SHARDING_FULL_SHARD;
     if (!dpt_config_given(load, "strategy.prefetch") && (has_one_place(c) || !c->strategy.overlap))
         c->strategy.prefetch = false;
@@ -55,13 +48,13 @@ static enum dpt_status check_redundancy(const struct dpt_config_load *load, stru
 static enum dpt_status check_overlap(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
-    if (!c->strategy.overlap &&
-        (is_strategy(c, "hook") || is_strategy(c, "async") || is_strategy(c, "bucket_async")))
+    const struct dpt_strategy_traits traits = dpt_strategy_traits(c);
+    if (!c->strategy.overlap && !traits.takes_no_overlap)
         return dpt_refuse_both(load, "strategy.overlap", "strategy.name", err,
                                "strategy.overlap false reduces after the backward pass, but %s is "
                                "the strategy that reduces in it; write true, or strategy.name %s",
                                c->strategy.name,
-                               is_strategy(c, "bucket_async") ? "ddp or simple_ga" : "simple_ga");
+                               traits.buckets.tensors ? "simple_ga" : "ddp or simple_ga");
     return DPT_OK;
 }
 
@@ -140,7 +133,7 @@ static enum dpt_status check_compression(const struct dpt_config_load *load, str
                                "strategy.compression is for ddp, zero1 to zero3 and fsdp, not for "
                                "%s; write ddp there, or none here",
                                c->strategy.name);
-    if (c->train.reduction != DPT_REDUCTION_CANONICAL)
+    if (traits.order_open)
         return dpt_refuse_both(
             load, "strategy.compression", "train.reduction", err,
             "strategy.compression rounds in a fixed order, which train.reduction fast gives up; "
@@ -198,8 +191,7 @@ static enum dpt_status check_precision(const struct dpt_config_load *load, struc
 static enum dpt_status check_divergence(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
-    if (c->train.on_divergence == DPT_DIVERGENCE_SKIP &&
-        c->strategy.compression == DPT_COMPRESSION_POWERSGD)
+    if (c->train.on_divergence == DPT_DIVERGENCE_SKIP && dpt_strategy_traits(c).powersgd)
         return dpt_refuse_both(
             load, "train.on_divergence", "strategy.compression", err,
             "train.on_divergence skip leaves a gradient out, but strategy.compression powersgd "
@@ -210,13 +202,13 @@ static enum dpt_status check_divergence(const struct dpt_config_load *load, stru
 enum dpt_status dpt_config_check_strategy(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
-    const bool fsdp = is_strategy(c, "fsdp");
-    if (c->strategy.sharding != DPT_SHARDING_NULL && !fsdp)
+    const bool takes_sharding = dpt_strategy_traits(c).takes_sharding;
+    if (c->strategy.sharding != DPT_SHARDING_NULL && !takes_sharding)
         return dpt_refuse_both(load, "strategy.sharding", "strategy.name", err,
                                "strategy.sharding says what fsdp shards, but strategy.name is %s; "
                                "write fsdp there, or null here",
                                c->strategy.name);
-    if (c->strategy.sharding == DPT_SHARDING_NULL && fsdp)
+    if (c->strategy.sharding == DPT_SHARDING_NULL && takes_sharding)
         return dpt_refuse_both(load, "strategy.sharding", "strategy.name", err,
                                "strategy.sharding is null with strategy.name fsdp; name what it "
                                "shards, or leave the key out for full_shard");

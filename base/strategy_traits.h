@@ -46,17 +46,22 @@ struct dpt_strategy_traits {
     enum dpt_accumulate order; /* LOCAL: lanes and their tree; REDUCE: slot after slot */
     enum dpt_gradient_route route;
     struct dpt_bucket_traits buckets;
-    bool by_node;     /* each node adds its lanes; nodes exchange their sums once per step */
-    bool shadow;      /* a rank of another node keeps a copy of each shard and applies the step */
-    bool order_open;  /* train.reduction: fast */
-    bool powersgd;    /* gradients are approximated by matrices of low rank */
-    int wire_bytes;   /* bytes of a gradient's element between hosts: 4, or 2 if rounded */
+    bool by_node;       /* each node adds its lanes; nodes exchange their sums once per step */
+    bool shadow;        /* a rank of another node keeps a copy of each shard and applies the step */
+    bool order_open;    /* train.reduction: fast */
+    bool powersgd;      /* gradients are approximated by matrices of low rank */
+    bool lane_per_rank; /* a world has one lane per rank; else the config's lanes */
+    /* The precision that gradients are rounded to, and sent in between hosts: FP32 (no rounding),
+     * BF16 or FP16. */
+    enum dpt_precision wire;
     bool on_device;   /* a GPU keeps the state and applies the steps */
     bool by_nccl;     /* GPUs exchange gradients by NCCL */
     bool may_pack;    /* weights may also be kept in the layout of matrix products */
     bool warns_slots; /* a shadow makes ranks send every slot, not sums of lanes; they warn of it */
 
     /* Settings that the strategy supports, for the config's checks. */
+    bool takes_sharding;   /* strategy.sharding */
+    bool takes_no_overlap; /* strategy.overlap: false */
     bool takes_open_order; /* train.reduction: fast */
     bool takes_16_bits;    /* strategy.compression bf16 and fp16 */
     bool takes_powersgd;

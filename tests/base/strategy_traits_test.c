@@ -58,8 +58,40 @@ static void each_strategy_has_its_traits(void **state)
         assert_int_equal(dpt_strategy_traits(&c).route, cases[i].reduce);
         assert_false(dpt_strategy_traits(&c).by_node);
     }
+    const struct dpt_config bare = config_of("fsdp", DPT_SHARDING_NULL);
+    assert_int_equal(dpt_strategy_traits(&bare).weights, DPT_WEIGHTS_UNITS); /* full_shard */
     const struct dpt_config unknown = config_of("ddpp", DPT_SHARDING_NULL);
     assert_false(dpt_strategy_traits(&unknown).known);
+}
+
+/* The settings that strategies do not support, by name of strategy. */
+static void strategies_refuse_settings(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        bool sharding, no_overlap, open_order, compression, powersgd;
+    } cases[] = {
+        {"ddp", false, true, true, true, true},
+        {"simple", false, true, false, false, false},
+        {"simple_ga", false, true, true, false, false},
+        {"hook", false, false, true, false, false},
+        {"async", false, false, true, false, false},
+        {"bucket_async", false, false, true, false, false},
+        {"zero1", false, true, true, true, false},
+        {"zero2", false, true, false, true, false},
+        {"zero3", false, true, false, true, false},
+        {"fsdp", true, true, false, true, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct dpt_config c = config_of(cases[i].name, DPT_SHARDING_NULL);
+        const struct dpt_strategy_traits t = dpt_strategy_traits(&c);
+        assert_int_equal(t.takes_sharding, cases[i].sharding);
+        assert_int_equal(t.takes_no_overlap, cases[i].no_overlap);
+        assert_int_equal(t.takes_open_order, cases[i].open_order);
+        assert_int_equal(t.takes_16_bits, cases[i].compression);
+        assert_int_equal(t.takes_powersgd, cases[i].powersgd);
+    }
 }
 
 /* A shadow's holder needs every sum as it is made. */
@@ -79,14 +111,21 @@ static void keys_change_what_follows(void **state)
     struct dpt_config c = config_of("ddp", DPT_SHARDING_NULL);
     assert_true(dpt_strategy_traits(&c).buckets.announced);
     assert_true(dpt_strategy_traits(&c).may_pack);
-    assert_int_equal(dpt_strategy_traits(&c).wire_bytes, 4);
+    assert_int_equal(dpt_strategy_traits(&c).wire, DPT_PRECISION_FP32);
     c.strategy.overlap = false;
     c.strategy.compression = DPT_COMPRESSION_BF16;
     assert_false(dpt_strategy_traits(&c).buckets.announced);
-    assert_int_equal(dpt_strategy_traits(&c).wire_bytes, 2);
+    assert_int_equal(dpt_strategy_traits(&c).wire, DPT_PRECISION_BF16);
+    c.strategy.compression = DPT_COMPRESSION_FP16;
+    assert_int_equal(dpt_strategy_traits(&c).wire, DPT_PRECISION_FP16);
+    assert_false(dpt_strategy_traits(&c).lane_per_rank);
+    c.strategy.compression = DPT_COMPRESSION_POWERSGD;
+    assert_int_equal(dpt_strategy_traits(&c).wire, DPT_PRECISION_FP32);
+    assert_true(dpt_strategy_traits(&c).lane_per_rank);
     c = config_of("fsdp", DPT_SHARDING_NO_SHARD);
     c.train.reduction = DPT_REDUCTION_FAST;
     assert_int_equal(dpt_strategy_traits(&c).order, DPT_ACCUMULATE_LOCAL);
+    assert_true(dpt_strategy_traits(&c).lane_per_rank);
     c.cluster.device = DPT_DEVICE_CUDA;
     assert_true(dpt_strategy_traits(&c).on_device);
     c.strategy.offload = DPT_OFFLOAD_OPTIMIZER;
@@ -98,6 +137,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_strategy_has_its_traits),
+        cmocka_unit_test(strategies_refuse_settings),
         cmocka_unit_test(a_shadow_sends_every_slot),
         cmocka_unit_test(keys_change_what_follows),
     };

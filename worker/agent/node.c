@@ -182,11 +182,10 @@ static void fill_facts(struct dpt_node *node)
     struct dpt_agent_facts *facts = &node->facts;
     /* With train.reduction `fast`, devices with different bits may take part in one run, but all
      * must reduce by the same backend. */
-    const char *backend =
-        dpt_strategy_traits(config).by_nccl ? "gradients go by NCCL" : "gradients go by hosts";
-    const bool fast = config->train.reduction == DPT_REDUCTION_FAST;
+    const struct dpt_strategy_traits traits = dpt_strategy_traits(config);
+    const char *backend = traits.by_nccl ? "gradients go by NCCL" : "gradients go by hosts";
     (void)snprintf(facts->fingerprint, sizeof facts->fingerprint, "%s",
-                   fast ? backend : node->fingerprint);
+                   traits.order_open ? backend : node->fingerprint);
     (void)snprintf(facts->data_digest, sizeof facts->data_digest, "%s", node->data.used);
     facts->spec = &node->spec;
     facts->n_ranks = (uint32_t)node->n_ranks;

@@ -59,9 +59,6 @@ struct dpt_model {
     int64_t flat_numel, param_count;
 };
 
-/* The compute dtype that the config asks for. */
-enum dpt_dtype dpt_dtype_of(enum dpt_precision precision);
-
 /* Allocates the table. After a failure nothing is allocated. */
 DPT_MUST_USE enum dpt_status dpt_table_init(struct dpt_model *model, int units_max, int params_max,
                                             struct dpt_err *err);

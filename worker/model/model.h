@@ -183,6 +183,8 @@ int dpt_model_score(const struct dpt_model *model);
 
 /* The compute dtype. */
 enum dpt_dtype dpt_model_dtype(const struct dpt_model *model);
+/* The dtype of values of a precision; DPT_F32 for TF32. */
+enum dpt_dtype dpt_dtype_of(enum dpt_precision precision);
 
 /* Memory of one slot of B x T tokens (T at most the context). dpt_model_saved_bytes: the
  * activations from forward to backward; train.activation_checkpointing keeps fewer.

@@ -36,6 +36,7 @@ struct dpt_partition dpt_partition_of(const struct dpt_config *config,
     p.members = members_of(&p.traits, world, p.position);
     p.waves = waves_of(&p.traits, config, world, p.position);
     p.crosses = p.members.end - p.members.first < world->size;
+    p.by_host = !p.traits.on_device || (world->size > 1 && !p.traits.by_nccl);
     p.shadow_shift = p.traits.shadow ? dpt_shadow_shift(world) : 0;
     p.shadow_holder = dpt_shadow_holder(world, p.shadow_shift, p.position);
     p.shadow_source = dpt_shadow_source(world, p.shadow_shift, p.position);

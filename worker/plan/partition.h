@@ -19,6 +19,7 @@ struct dpt_partition {
     struct dpt_range members; /* positions that add slots together: all; with by_node the node's */
     struct dpt_waves waves;   /* of the members */
     bool crosses;             /* nodes exchange their sums: by_node, with several nodes */
+    bool by_host;             /* sums of lanes are reduced in the host's memory */
     int shadow_shift;         /* worker/plan/world.h; 0: no shard has a shadow */
     int shadow_holder;        /* position that holds a shadow of this rank's shard; -1: none */
     int shadow_source;        /* position whose shadow this rank holds; -1: none */

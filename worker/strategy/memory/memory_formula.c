@@ -20,8 +20,7 @@ struct memory {
     const struct dpt_memory_spec *spec;
     struct dpt_partition part;
     int64_t offset[DPT_PARAMS_MAX + 1];
-    struct dpt_grid buckets; /* of gradients, as ranges of the flat vector */
-    bool by_host; /* sums of lanes are in the host's memory, or are copied there and reduced */
+    struct dpt_grid buckets;  /* of gradients, as ranges of the flat vector */
     int64_t p, w, k, largest; /* P, w, k and U of dpt_memory_bound */
     int n;                    /* ranks */
 };
@@ -35,7 +34,6 @@ static void memory_init(struct memory *m, const struct dpt_memory_spec *spec)
                          .largest = dpt_largest_unit(spec->model, -1),
                          .n = spec->world->size};
     m->k = m->w == F32 ? 0 : F32;
-    m->by_host = !m->part.traits.on_device || (m->n > 1 && !m->part.traits.by_nccl);
     if (m->part.traits.route == DPT_GRADIENT_UNITS)
         return;
     struct dpt_model_buckets buckets;
@@ -104,18 +102,20 @@ static int64_t reducer_bytes(const struct memory *m)
 {
     const struct dpt_world *world = m->spec->world;
     const struct dpt_strategy_traits *traits = &m->part.traits;
+    const int64_t wire_bytes = (int64_t)dpt_dtype_bytes(dpt_dtype_of(traits->wire));
     int64_t arrive = 0, narrow = 0;
     struct dpt_range host, cover[DPT_COVER_MAX];
-    if (traits->route != DPT_GRADIENT_LANES || m->part.host.end - m->part.host.first == m->n)
+    if (traits->route != DPT_GRADIENT_LANES || !m->part.by_host ||
+        m->part.host.end - m->part.host.first == m->n)
         return 0;
     for (int at = 0; at < m->n; at = host.end) {
         host = dpt_world_host(world, at);
         if (host.first != m->part.host.first)
             arrive += dpt_tree_cover(world->lanes, dpt_world_lanes(world, host), cover);
     }
-    if (traits->wire_bytes != F32 && traits->state == DPT_STATE_REPLICATED)
+    if (wire_bytes != F32 && traits->state == DPT_STATE_REPLICATED)
         narrow = dpt_shard_numel(&m->buckets, (struct dpt_shard){m->part.rank, m->n});
-    return (DPT_HOST_REDUCER_STAGINGS * arrive * largest_reduced(m) + narrow) * traits->wire_bytes;
+    return (DPT_HOST_REDUCER_STAGINGS * arrive * largest_reduced(m) + narrow) * wire_bytes;
 }
 
 bool dpt_memory_may_pack(const struct dpt_memory_spec *spec)
@@ -178,7 +178,7 @@ static struct dpt_shard largest_held(const struct memory *m)
 static int64_t bound_beside_device(const struct memory *m, const int64_t formula[DPT_MEMORY_COUNT])
 {
     const int64_t shard = shard_numel(m, (struct dpt_shard){0, m->n});
-    return shard_numel(m, largest_held(m)) * 12 + (m->by_host ? m->p * F32 : 0) +
+    return shard_numel(m, largest_held(m)) * 12 + (m->part.by_host ? m->p * F32 : 0) +
            (m->part.shadow_source >= 0 ? 12 * shard : 0) + other_bytes(formula);
 }
 

@@ -69,7 +69,7 @@ static void put_lanes(struct maker *m)
     const struct dpt_model *model = m->place->model;
     const struct dpt_config *config = m->place->config;
     const struct dpt_range own = dpt_position_lanes(world->lanes, world->size, m->part->position);
-    if (!m->traits->on_device || (world->size > 1 && !m->traits->by_nccl)) {
+    if (m->part->by_host) {
         put_item(m, DPT_ITEM_LANE_FIRST, DPT_MEMORY_GRADIENT, m->flat * F32, 1);
         put_item(m, DPT_ITEM_LANES, DPT_MEMORY_SUMS, m->flat * F32,
                  dpt_reduce_buffers(world, m->part->position) - 1);
@@ -79,13 +79,18 @@ static void put_lanes(struct maker *m)
         put_item(m, DPT_ITEM_DEVICE_LANES, DPT_MEMORY_SUMS, m->flat * F32,
                  dpt_tree_buffers(world->lanes, own) - 1);
     }
-    /* PowerSGD has one lane for each rank. */
     const bool single =
-        dpt_config_slots(config) == dpt_config_lanes(config) && !m->traits->powersgd;
+        dpt_config_slots(config) == dpt_config_lanes(config) && !m->traits->lane_per_rank;
     for (int u = 0; u < dpt_model_n_units(model) && !single && !m->traits->order_open; u++)
         if (dpt_model_unit(model, u)->in_parts)
             put_item(m, DPT_ITEM_APART, DPT_MEMORY_SLOT_GRADIENTS,
                      (size_t)dpt_model_unit(model, u)->numel * F32, 1);
+}
+
+/* Bytes of an element of a gradient between hosts. */
+static int64_t wire_bytes(const struct maker *m)
+{
+    return (int64_t)dpt_dtype_bytes(dpt_dtype_of(m->traits->wire));
 }
 
 static void put_staging(struct maker *m)
@@ -93,7 +98,7 @@ static void put_staging(struct maker *m)
     const struct dpt_partition *p = m->part;
     const struct dpt_grid *ranges = m->place->ranges;
     const struct dpt_shard largest = {0, p->members.end - p->members.first};
-    const int width = m->traits->on_device ? (int)F32 : m->traits->wire_bytes;
+    const int64_t width = m->traits->on_device ? F32 : wire_bytes(m);
     int64_t most = 0, staged = 0;
     for (int r = 0; r < ranges->n_units; r++) {
         const struct dpt_interval part =
@@ -135,7 +140,7 @@ static void put_crossing(struct maker *m)
 static bool narrows(const struct maker *m)
 {
     const struct dpt_partition *p = m->part;
-    return m->traits->wire_bytes != (int)F32 &&
+    return wire_bytes(m) != F32 &&
            (p->host.first > p->members.first || p->host.end < p->members.end);
 }
 

@@ -22,6 +22,8 @@ static void ignore_training_settings(const struct dpt_config *config, struct dpt
     const struct dpt_config was = *saved;
     saved->seed = config->seed;
     saved->train = config->train;
+    /* The meaning of `auto` depends on the strategy, which may differ. */
+    saved->train.accumulate = dpt_strategy_traits(config).order;
     saved->train.lora = was.train.lora;
     saved->optimizer = config->optimizer;
     saved->model.dropout = config->model.dropout;
@@ -59,7 +61,7 @@ static enum dpt_status check_fingerprint(const struct dpt_rank *r, int64_t step,
                                          struct dpt_err *err)
 {
     const char *is = r->device->fingerprint;
-    if (!was || strcmp(was, is) == 0 || r->config->train.reduction == DPT_REDUCTION_FAST ||
+    if (!was || strcmp(was, is) == 0 || dpt_strategy_traits(r->config).order_open ||
         r->config->train.eval_only || change_allowed(r, "cluster.device"))
         return DPT_OK;
     return dpt_fail(err, DPT_ECONFIG,
@@ -136,10 +138,10 @@ static enum dpt_status refuse_settings(const struct dpt_rank *r, int64_t step,
 
 /* Compares the keys that determine the trajectory. */
 static enum dpt_status check_settings(const struct dpt_rank *r, int64_t step,
-                                      const struct dpt_config *saved, const struct dpt_config *mine,
-                                      struct dpt_err *err)
+                                      const struct dpt_config *saved, struct dpt_err *err)
 {
     const struct dpt_rank_start *start = r->options->start;
+    const struct dpt_config *mine = r->config;
     const size_t n = (size_t)start->n_allow;
     const char *allow[DPT_RANK_ALLOW_MAX + 2] = {NULL}; /* the list ends with NULL */
     const bool both_have_epochs = saved->train.epochs > 0 && mine->train.epochs > 0;
@@ -166,7 +168,7 @@ enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
         return DPT_OK;
     struct dpt_checkpoint *checkpoint = NULL;
     DPT_TRY(dpt_checkpoint_open(r->config->checkpoint.dir, step, &checkpoint, err));
-    static _Thread_local struct dpt_config saved, mine;
+    static _Thread_local struct dpt_config saved;
     const struct dpt_checkpoint_state *state = dpt_checkpoint_get_state(checkpoint);
     enum dpt_status status =
         dpt_config_load_text(state->config_yaml, "the checkpoint's config", NULL, 0, &saved, err);
@@ -176,11 +178,7 @@ enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
         status = check_fingerprint(r, step, state->fingerprint, err);
     dpt_checkpoint_close(&checkpoint);
     DPT_TRY(status);
-    /* The meaning of `auto` depends on the strategy, and the strategy may have changed. */
-    mine = *r->config;
-    mine.train.accumulate = dpt_strategy_traits(&mine).order;
-    saved.train.accumulate = dpt_strategy_traits(&saved).order;
-    if (mine.train.eval_only)
-        ignore_training_settings(&mine, &saved);
-    return check_settings(r, step, &saved, &mine, err);
+    if (r->config->train.eval_only)
+        ignore_training_settings(r->config, &saved);
+    return check_settings(r, step, &saved, err);
 }
