@@ -30,7 +30,10 @@ struct dpt_sample_form {
 
 struct dpt_sample_form dpt_sample_form(const struct dpt_config *config);
 
-enum { DPT_BATCH_ALIGN = 64 };
+enum {
+    DPT_BATCH_ALIGN = 64,
+    DPT_BATCHES_AHEAD = 8 /* micro-batches that the loader holds (worker/data/loader.c) */
+};
 
 /* A micro-batch in one piece of memory: one part after another, and in a part one sample after
  * another. */

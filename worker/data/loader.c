@@ -20,8 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RING_BUFFERS = 8 };
-
 /* A slot of a step. */
 struct position {
     int64_t step;
@@ -44,7 +42,7 @@ struct dpt_loader {
     pthread_mutex_t mutex;
     pthread_cond_t wake_reader, wake_consumer;
     /* Under the mutex from here on. */
-    struct buffer ring[RING_BUFFERS];
+    struct buffer ring[DPT_BATCHES_AHEAD];
     int head, n_held, n_ready;
     int first_slot, end_slot, stride; /* first_slot >= end_slot: idle */
     struct position next;             /* to be read next */
@@ -56,7 +54,7 @@ struct dpt_loader {
 
 static bool has_room(const struct dpt_loader *loader)
 {
-    return loader->n_held + loader->n_ready < RING_BUFFERS;
+    return loader->n_held + loader->n_ready < DPT_BATCHES_AHEAD;
 }
 
 static enum dpt_status read_batch(const struct dpt_loader *loader, struct buffer *buffer,
@@ -107,7 +105,7 @@ static void *read_ahead(void *ctx)
         }
         const uint64_t serial = loader->serial;
         struct buffer *buffer =
-            &loader->ring[(loader->head + loader->n_held + loader->n_ready) % RING_BUFFERS];
+            &loader->ring[(loader->head + loader->n_held + loader->n_ready) % DPT_BATCHES_AHEAD];
         buffer->at = loader->next;
         (void)pthread_mutex_unlock(&loader->mutex);
         enum dpt_status status = read_batch(loader, buffer, &err);
@@ -144,14 +142,15 @@ enum dpt_status dpt_loader_create(const struct dpt_config *config, const struct 
     const struct dpt_sample_form *form = dpt_data_form(data);
     const size_t bytes = dpt_batch_bytes(form, config->train.micro_batch);
     struct dpt_loader *loader = calloc(1, sizeof *loader);
-    void *memory = aligned_alloc(DPT_BATCH_ALIGN, bytes * RING_BUFFERS);
+    void *memory = aligned_alloc(DPT_BATCH_ALIGN, bytes * DPT_BATCHES_AHEAD);
     if (!loader || !memory) {
         free(loader);
         free(memory);
-        return dpt_fail_nomem(err, "loader: %d micro-batches of %zu bytes", RING_BUFFERS, bytes);
+        return dpt_fail_nomem(err, "loader: %d micro-batches of %zu bytes", DPT_BATCHES_AHEAD,
+                              bytes);
     }
     /* Writes every page now, so that no step waits for the kernel to find memory. */
-    memset(memory, 0, bytes * RING_BUFFERS);
+    memset(memory, 0, bytes * DPT_BATCHES_AHEAD);
     loader->data = data;
     loader->seed = config->seed;
     loader->slots = dpt_config_slots(config);
@@ -159,7 +158,7 @@ enum dpt_status dpt_loader_create(const struct dpt_config *config, const struct 
     loader->epoch_steps = epoch_steps;
     loader->micro_batch = config->train.micro_batch;
     loader->memory = memory;
-    for (size_t i = 0; i < RING_BUFFERS; i++)
+    for (size_t i = 0; i < DPT_BATCHES_AHEAD; i++)
         loader->ring[i].batch =
             dpt_batch_at(form, config->train.micro_batch, (char *)memory + i * bytes);
     (void)pthread_mutex_init(&loader->mutex, NULL);
@@ -195,7 +194,7 @@ void dpt_loader_destroy(struct dpt_loader **loader)
 
 size_t dpt_loader_bytes(const struct dpt_loader *loader)
 {
-    return dpt_batch_bytes(dpt_data_form(loader->data), loader->micro_batch) * RING_BUFFERS;
+    return dpt_batch_bytes(dpt_data_form(loader->data), loader->micro_batch) * DPT_BATCHES_AHEAD;
 }
 
 void dpt_loader_start(struct dpt_loader *loader, int64_t step, int first_slot, int end_slot,
@@ -220,7 +219,7 @@ enum dpt_status dpt_loader_next(struct dpt_loader *loader, int64_t step, int slo
     enum dpt_status status = DPT_OK;
     (void)pthread_mutex_lock(&loader->mutex);
     const bool idle = loader->first_slot >= loader->end_slot;
-    loader->head = (loader->head + loader->n_held) % RING_BUFFERS;
+    loader->head = (loader->head + loader->n_held) % DPT_BATCHES_AHEAD;
     loader->n_held = 0;
     (void)pthread_cond_signal(&loader->wake_reader);
     while (!idle && loader->n_ready == 0 && !loader->failed)

@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-enum { F32 = 4, LOADER_BATCHES = 8 /* micro-batches read ahead */ };
+enum { F32 = 4 };
 
 /* A spec, and the values that follow from it. */
 struct memory {
@@ -149,8 +149,8 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
         ret[DPT_MEMORY_WORKSPACE] =
             dpt_memory_workspace(spec, traits->order_open || dpt_tied_unit(spec->model) < 0);
     }
-    ret[DPT_MEMORY_COMM] += (m.by_host ? reducer_bytes(&m) : 0) + (int64_t)dpt_comm_own_bytes(m.n);
-    ret[DPT_MEMORY_DATA] = LOADER_BATCHES * (int64_t)dpt_batch_bytes(&form, b);
+    ret[DPT_MEMORY_COMM] += reducer_bytes(&m) + (int64_t)dpt_comm_own_bytes(m.n);
+    ret[DPT_MEMORY_DATA] = DPT_BATCHES_AHEAD * (int64_t)dpt_batch_bytes(&form, b);
     if (cuda) /* memory for transfers to the device: a batch, and the stager's */
         ret[DPT_MEMORY_DATA] += (int64_t)dpt_batch_bytes(&form, b) +
                                 (int64_t)dpt_stager_bytes((size_t)m.p * sizeof(float));
