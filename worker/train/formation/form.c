@@ -79,10 +79,10 @@ static void divide_slots(struct dpt_rank *r)
     }
 }
 
-static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)
+static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan,
+                                 const Dpt__PlanRank *own, struct dpt_err *err)
 {
     struct generation *g = &r->gen;
-    const Dpt__PlanRank *own = own_entry(r, plan);
     const int trainers = (int)(plan->world_size - plan->guests);
     if (!own || plan->n_ranks != plan->world_size || plan->guests >= plan->world_size ||
         trainers > dpt_config_world_max(r->config))
@@ -188,7 +188,7 @@ enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_
     const Dpt__PlanRank *own = own_entry(r, plan);
     rank_settle_pending(r, plan);
     DPT_TRY(rank_take_outcome(r, plan, own && own->takes_state, err));
-    enum dpt_status status = read_plan(r, plan, err);
+    enum dpt_status status = read_plan(r, plan, own, err);
     if (status != DPT_OK) {
         generation_free(&r->gen);
         return status;
