@@ -15,7 +15,6 @@
  * With shadows, a rank of another node also holds each shard. */
 #include "base/log.h"
 #include "worker/strategy/core.h"
-#include "worker/strategy/reduce/wire.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -120,7 +119,7 @@ enum dpt_status dpt_strategy_create(const struct dpt_strategy_env *env, struct d
     s->ops = dpt_device_ops(s->device);
     s->dtype = dpt_model_dtype(env->model);
     s->width = dpt_dtype_bytes(s->dtype);
-    s->wire = dpt_wire_dtype(env->config);
+    s->wire = dpt_dtype_of(traits.wire);
     s->n_units = dpt_model_n_units(env->model);
     s->tied = dpt_tied_unit(env->model);
     s->flat_numel = dpt_model_flat_numel(env->model);

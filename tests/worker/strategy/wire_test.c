@@ -54,21 +54,8 @@ static void there_and_back(void **state)
     dpt_device_destroy(&device);
 }
 
-static void what_the_config_says(void **state)
-{
-    (void)state;
-    struct dpt_config c;
-    dpt_config_defaults(&c);
-    assert_int_equal(dpt_wire_dtype(&c), DPT_F32);
-    c.strategy.compression = DPT_COMPRESSION_BF16;
-    assert_int_equal(dpt_wire_dtype(&c), DPT_BF16);
-    c.strategy.compression = DPT_COMPRESSION_FP16;
-    assert_int_equal(dpt_wire_dtype(&c), DPT_F16);
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(there_and_back),
-                                       cmocka_unit_test(what_the_config_says)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(there_and_back)};
     return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
 }

@@ -3,7 +3,6 @@
 
 #include "worker/strategy/reduce/nccl_reducer.h"
 #include "worker/strategy/reduce/staged_reducer.h"
-#include "worker/strategy/reduce/wire.h"
 
 static const struct dpt_memory_entry *entry_of(const struct dpt_memory_list *memory,
                                                enum dpt_memory_item first, int buffer)
@@ -65,7 +64,7 @@ enum dpt_status dpt_lane_reducer_create(const struct dpt_strategy_env *env,
                                         .block = DPT_BLOCK,
                                         .world = world,
                                         .rank = part->rank,
-                                        .wire = dpt_wire_dtype(env->config),
+                                        .wire = dpt_dtype_of(part->traits.wire),
                                         .shards = part->traits.state != DPT_STATE_REPLICATED};
     const struct dpt_nccl_reducer_spec nccl = {.of = of,
                                                .device = env->resident,

@@ -3,7 +3,6 @@
 
 #include "worker/strategy/reduce/lane_buffers.h"
 #include "worker/strategy/reduce/powersgd.h"
-#include "worker/strategy/reduce/wire.h"
 
 #include <stdlib.h>
 
@@ -82,7 +81,7 @@ enum dpt_status dpt_lane_sums_create(const struct dpt_strategy_env *env,
     d->device = env->resident ? env->resident : env->device;
     d->stream = env->resident ? env->resident_stream : env->stream;
     d->ops = dpt_device_ops(d->device);
-    d->wire = dpt_wire_dtype(env->config);
+    d->wire = dpt_dtype_of(d->traits.wire);
     d->parted = -1;
     const enum dpt_status status = make_lane_sums(d, memory, err);
     if (status != DPT_OK)

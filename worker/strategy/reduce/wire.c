@@ -6,21 +6,7 @@
 
 #include "base/err.h"
 
-#include <string.h>
-
 enum { CHUNK = 2048 };
-
-enum dpt_dtype dpt_wire_dtype(const struct dpt_config *config)
-{
-    switch (config->strategy.compression) {
-    case DPT_COMPRESSION_BF16:
-        return DPT_BF16;
-    case DPT_COMPRESSION_FP16:
-        return DPT_F16;
-    default:
-        return DPT_F32;
-    }
-}
 
 static int64_t chunk_at(int64_t n, int64_t at)
 {

@@ -7,11 +7,7 @@
 #ifndef DPT_WORKER_STRATEGY_REDUCE_WIRE_H
 #define DPT_WORKER_STRATEGY_REDUCE_WIRE_H
 
-#include "base/config.h"
 #include "kernels/ops.h"
-
-/* The dtype to which gradients are rounded; DPT_F32: they are not rounded. */
-enum dpt_dtype dpt_wire_dtype(const struct dpt_config *config);
 
 /* Packs `n` values of `dtype` in f32 at `values` into the first half of their own memory. */
 void dpt_wire_pack(const struct dpt_ops *ops, struct dpt_stream *stream, enum dpt_dtype dtype,

@@ -1,4 +1,5 @@
 /* Forward and backward of the model's units, on the host or on the accelerator. */
+#include "base/strategy_traits.h"
 #include "worker/train/device/device.h"
 #include "worker/train/device/unit_graphs.h"
 
@@ -66,10 +67,11 @@ static void prepare_slot(const struct dpt_rank *r, struct dpt_slot *slot)
         dpt_model_forward(r->model, r->device->ops, r->device->stream, n_units - 1, slot);
         slot->mode = DPT_MODE_TRAIN;
     }
+    const bool order_open = dpt_strategy_traits(r->config).order_open;
     for (int accumulate = 0; accumulate < 2; accumulate++) {
         slot->accumulate = accumulate != 0;
         /* Strategies add gradients in this way (lane_sums.h). */
-        slot->parts_apart = accumulate && r->config->train.reduction != DPT_REDUCTION_FAST;
+        slot->parts_apart = accumulate && !order_open;
         for (int u = n_units - 1; u >= 0; u--)
             dpt_model_backward(r->model, r->device->ops, r->device->stream, u, slot);
     }
