@@ -59,7 +59,9 @@ void dpt_rdzv_member_lost(struct run *run, struct cause cause)
     add_loss_to_cause(run, &cause);
     if (run->phase == DPT_RDZV_PREPARING || was_in_force)
         dpt_rdzv_prepare(run, PREPARE_HARD, cause);
-    if (was_in_force && (cause.kind == CAUSE_COMM_ERROR || cause.kind == CAUSE_STALLED))
+    if (cause.kind == CAUSE_RANK_LOST || cause.kind == CAUSE_NODE_LOST)
+        run->formation.failed = 0; /* peers gave up because of this loss */
+    else if (was_in_force)
         count_failed_formation(run, cause.text);
 }
 
@@ -213,18 +215,6 @@ void dpt_rdzv_judge_silence(struct run *run)
 
 /* ---- nodes that cannot reach one another ---- */
 
-/* True: a process of the plan has ended. Its peers gave up because of its end, and other ranks gave
- * up because of these peers. So an accusation proves nothing. */
-static bool is_any_process_gone(const struct plan *plan)
-{
-    for (uint32_t i = 0; i < plan->world_size; i++) {
-        const struct rank *rank = dpt_rdzv_rank_at(&plan->places[i]);
-        if (rank == NULL || rank->phase == DPT__RANK_PHASE__RANK_DEAD)
-            return true;
-    }
-    return false;
-}
-
 /* The node that most ranks of other nodes accuse; among equals, the one that joined last. NULL:
  * none. */
 static struct node *most_accused_node(const struct run *run)
@@ -248,7 +238,7 @@ static struct node *most_accused_node(const struct run *run)
 
 void dpt_rdzv_exclude_accused(struct run *run)
 {
-    if (run->formation.failed < FREE_FAILED_FORMATIONS || is_any_process_gone(&run->plan))
+    if (run->formation.failed < FREE_FAILED_FORMATIONS)
         return;
     struct node *node = most_accused_node(run);
     uint32_t others = 0;

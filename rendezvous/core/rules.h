@@ -45,9 +45,10 @@ int64_t dpt_rdzv_detect_ms(const struct run *run, int64_t heard_ms);
  * backlog. */
 void dpt_rdzv_judge_silence(struct run *run);
 
-/* After two failed formations in a row, excludes for a time the node that most peers accuse,
- * because two nodes that cannot reach each other must not stop the other nodes. To be called before
- * a plan is made. */
+/* After two failed formations in a row without a loss, excludes for a time the node that most peers
+ * accuse. Two nodes that cannot reach each other have control connections, so neither is lost, and
+ * without this rule every formation would fail (loss_test.c, test_pair). To be called before a plan
+ * is made. */
 void dpt_rdzv_exclude_accused(struct run *run);
 
 #endif

@@ -187,7 +187,7 @@ struct formation {
     int64_t plan_after_ms;     /* no plan before: a pause after failures, or nodes may come back */
     int64_t adopt_until_ms;    /* until then wait for nodes of an earlier server; < 0: no wait */
     int64_t regather_until_ms; /* no plan before while removed nodes may return; < 0: none may */
-    uint32_t failed;           /* formations in a row whose data plane broke before a step */
+    uint32_t failed;           /* formations in a row that failed without a step and a loss */
     uint32_t slow;             /* formations in a row in which not all ranks were READY in time */
 };
 
