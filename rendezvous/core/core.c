@@ -59,7 +59,6 @@ static void shift_run_deadlines(struct run *run, int64_t gap_ms)
     struct formation *formation = &run->formation;
     int64_t *const times[] = {&run->phase_ms,
                               &run->membership.empty_ms,
-
                               &formation->plan_after_ms,
                               &formation->adopt_until_ms,
                               &formation->regather_until_ms,
@@ -70,7 +69,6 @@ static void shift_run_deadlines(struct run *run, int64_t gap_ms)
         struct node *node = run->nodes[i];
         shift_time(&node->link.heard_ms, gap_ms);
         shift_time(&node->link.broken_ms, gap_ms);
-
         shift_time(&node->ready_since_ms, gap_ms);
         shift_time(&node->excluded_until_ms, gap_ms);
     }

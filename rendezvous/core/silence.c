@@ -8,7 +8,8 @@ enum { OUTSIDER_GAP_MS = 1000 };
 /* ---- the time in which silence counts ---- */
 
 /* True: for forget_ms the server has heard outsiders and no node. So the network works, and the
- * nodes are gone. Without this rule a run whose nodes are dead would never end. */
+ * nodes are gone. Without this rule a run whose nodes are dead would never end (deaf_test.c,
+ * test_dead_among_strangers). */
 static bool are_nodes_gone(const struct run *run)
 {
     const struct hearing *hearing = &run->core->hearing;
@@ -17,6 +18,9 @@ static bool are_nodes_gone(const struct run *run)
            run->core->now_ms - hearing->outsider_ms <= run->timing.gap_ms;
 }
 
+/* True: the server is cut off or starved, and silence proves nothing. Without this rule a server
+ * that is cut off for a lease would lose all nodes, though they train on (deaf_test.c,
+ * test_deaf_for_long). */
 static bool is_deaf(const struct run *run)
 {
     return run->core->now_ms - run->core->hearing.heard_ms > run->timing.gap_ms &&
@@ -78,17 +82,14 @@ int64_t dpt_rdzv_lease_left_ms(const struct node *node)
     return node->run->timing.lease_ms - silent_ms;
 }
 
-/* The time at which the grace of a broken connection ends. It does not end before the server has
- * heard a node after the break, nor while the server hears no node: then all connections may have
- * broken. */
+/* The time at which the grace of a broken connection ends. It does not end while the server is
+ * deaf: then all connections may have broken (deaf_test.c, test_deaf_after_a_node_died). */
 static int64_t grace_end_ms(const struct node *node)
 {
-    const struct run *run = node->run;
     const int64_t broken_ms = node->link.broken_ms;
-    const bool unheard = run->core->hearing.heard_ms <= broken_ms || is_deaf(run);
-    if (broken_ms < 0 || (unheard && !dpt_rdzv_has_ended(run)))
+    if (broken_ms < 0 || (is_deaf(node->run) && !dpt_rdzv_has_ended(node->run)))
         return INT64_MAX;
-    return broken_ms + run->timing.grace_ms;
+    return broken_ms + node->run->timing.grace_ms;
 }
 
 bool dpt_rdzv_is_suspect(const struct node *node)
