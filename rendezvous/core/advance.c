@@ -6,10 +6,7 @@
 
 #include <stdio.h>
 
-enum {
-    TRANSITIONS_MAX = 8, /* of one call; a formation of ready ranks takes fewer */
-    FAREWELLS_MAX = 3    /* tried by a run that has waited for nodes for too long */
-};
+enum { TRANSITIONS_MAX = 8 }; /* of one call; a formation of ready ranks takes fewer */
 
 static uint32_t count_ready_nodes(const struct run *run)
 {
@@ -98,9 +95,7 @@ static void advance_waiting(struct run *run)
         advance_adopting(run);
         return;
     }
-    if (run->generation > 0 && formation->farewells_tried < FAREWELLS_MAX &&
-        dpt_rdzv_farewell_is_due(run)) {
-        formation->farewells_tried += over;
+    if (run->generation > 0 && dpt_rdzv_farewell_is_due(run)) {
         dpt_rdzv_prepare(
             run, PREPARE_HARD,
             dpt_rdzv_cause(CAUSE_LEFT, 0, "%s with steps that no checkpoint has",
@@ -172,7 +167,7 @@ static void advance_preparing(struct run *run)
     dpt_rdzv_exclude_accused(run);
     if (run->plan.farewell && run->formation.soft)
         run->progress.farewell_step = run->plan.resume_step;
-    if (!dpt_rdzv_make_plan(run, dpt_rdzv_farewell_is_due(run))) {
+    if (!dpt_rdzv_make_plan(run)) {
         run->plan.in_force = false;
         dpt_rdzv_log(run, DPT_LOG_WARN,
                      run->n_nodes > 0 ? "fewer than %u nodes: waiting for more, state is kept"

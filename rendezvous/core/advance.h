@@ -4,18 +4,7 @@
 
 #include "rendezvous/core/state.h"
 
-/* ---- plan.c (docs/membership.md, "The plan") ---- */
-
-/* Makes the plan of run->generation from the reports of ranks that have quiesced, and puts the plan
- * in force. The plan is made of the admitted nodes. If these are too few and `farewell` is set, it
- * is a farewell of all nodes that hold state. False: no plan was made. */
-bool dpt_rdzv_make_plan(struct run *run, bool farewell);
-
-/* Puts in force the plan of formation.generation_high, which an earlier server made and which
- * `node` knows. False: a rank of the plan is missing or does not train. */
-bool dpt_rdzv_adopt_plan(struct run *run, const struct node *node);
-
-/* ---- leave.c: the state of a node that leaves is saved first ---- */
+/* ---- leave.c: a node that leaves stays until its state is safe elsewhere ---- */
 
 /* True: nodes leave, or the run ends because it has too few nodes, and all nodes together hold a
  * state that no checkpoint has. If too few nodes then stay to train, the nodes save that state in a
@@ -26,6 +15,17 @@ bool dpt_rdzv_farewell_is_due(const struct run *run);
 void dpt_rdzv_stop_step_for_leaving(struct run *run);
 /* Releases leaving nodes whose state is safe elsewhere, or whose time to leave is mostly over. */
 void dpt_rdzv_release_leaving(struct run *run);
+
+/* ---- plan.c (docs/membership.md, "The plan") ---- */
+
+/* Makes the plan of run->generation from the reports of ranks that have quiesced, and puts the plan
+ * in force. The plan is made of the admitted nodes. If these are too few and a farewell is due, it
+ * is a farewell of all nodes that hold state. False: no plan was made. */
+bool dpt_rdzv_make_plan(struct run *run);
+
+/* Puts in force the plan of formation.generation_high, which an earlier server made and which
+ * `node` knows. False: a rank of the plan is missing or does not train. */
+bool dpt_rdzv_adopt_plan(struct run *run, const struct node *node);
 
 /* ---- advance.c ---- */
 

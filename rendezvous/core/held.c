@@ -124,10 +124,8 @@ static void find_newest_step(struct holders *holders)
         *holders = other;
 }
 
-/* Collects the holders of these groups, without the node `without`. If memory runs out, there are
- * none. */
-static struct holders find_holders(const struct run *run, unsigned groups,
-                                   const struct node *without)
+/* Collects the holders of these groups. If memory runs out, there are none. */
+static struct holders find_holders(const struct run *run, unsigned groups)
 {
     struct outbox *out = &run->core->out;
     const size_t max = dpt_rdzv_count_ranks(run) + 1;
@@ -138,15 +136,15 @@ static struct holders find_holders(const struct run *run, unsigned groups,
         .newest = {.load_checkpoint = -1, .state_generation = dpt_rdzv_state_generation(run)}};
     struct rank_cursor at = {0};
     for (const struct rank *rank; (rank = dpt_rdzv_next_reported(run, groups, &at)) != NULL;)
-        if (rank->node != without && !out->no_memory)
+        if (!out->no_memory)
             ret.ranks[ret.n++] = rank;
     find_newest_step(&ret);
     return ret;
 }
 
-int64_t dpt_rdzv_step_held(const struct run *run, unsigned groups, const struct node *without)
+int64_t dpt_rdzv_step_held(const struct run *run, unsigned groups)
 {
-    return find_holders(run, groups, without).newest.step;
+    return find_holders(run, groups).newest.step;
 }
 
 /* ---- checkpoints ---- */
@@ -175,7 +173,7 @@ static int64_t newest_loadable_checkpoint(const struct holders *holders)
 
 int64_t dpt_rdzv_step_unsaved(const struct run *run)
 {
-    const struct holders holders = find_holders(run, GROUP_ALL, NULL);
+    const struct holders holders = find_holders(run, GROUP_ALL);
     return holders.newest.step > newest_seen_checkpoint(&holders) ? holders.newest.step : -1;
 }
 
@@ -198,23 +196,21 @@ unsigned dpt_rdzv_admitted_groups(const struct run *run)
 {
     const uint32_t wanted = dpt_rdzv_min_nodes(run);
     unsigned groups = GROUP_STAYING;
-    if (count_reported(run, groups) < wanted ||
-        dpt_rdzv_step_held(run, GROUP_STAYING | GROUP_EXCLUDED, NULL) >
-            dpt_rdzv_step_held(run, GROUP_STAYING, NULL))
+    if (count_reported(run, groups) < wanted)
         groups |= GROUP_EXCLUDED;
     const uint32_t nodes = count_reported(run, groups);
     if (nodes == 0 || nodes < wanted)
         return 0;
-    const struct holders holders = find_holders(run, groups, NULL);
-    const int64_t with_leaving = dpt_rdzv_step_held(run, groups | GROUP_LEAVING, NULL);
-    if (with_leaving > holders.newest.step && with_leaving > newest_loadable_checkpoint(&holders))
-        groups |= GROUP_LEAVING;
-    return groups;
+    const struct holders holders = find_holders(run, groups);
+    const int64_t all_hold = dpt_rdzv_step_held(run, GROUP_ALL);
+    return all_hold > holders.newest.step && all_hold > newest_loadable_checkpoint(&holders)
+               ? GROUP_ALL
+               : groups;
 }
 
 struct resume dpt_rdzv_choose_state(const struct run *run, unsigned groups)
 {
-    const struct holders holders = find_holders(run, groups, NULL);
+    const struct holders holders = find_holders(run, groups);
     struct resume resume = holders.newest;
     const int64_t checkpoint = newest_loadable_checkpoint(&holders);
     if (checkpoint > resume.step)

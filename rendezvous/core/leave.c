@@ -1,11 +1,12 @@
-/* A leaving node is released when another node or a checkpoint has its state:
+/* A node that leaves stays until its state is safe elsewhere: on other nodes by a transfer, or on
+ * disk by a save. Three quarters of drain_ms bound the wait.
  *
- *   others stay and train     the leaving node hands its part over (a guest of the plan, plan.c),
- *                             and stays until the generation without it runs
- *   too few stay              a farewell: all that hold the state save it in a checkpoint
- *   no checkpoint possible    the node is released as last holder and writes a rescue itself
+ *   enough nodes stay    transfer: the node hands its part over (a guest of the plan, plan.c), and
+ *                        stays until the generation without it runs
+ *   too few stay         save: all nodes that hold the state save it in a checkpoint (a farewell)
+ *   no save is possible  the node is released as last holder and writes a rescue itself
  *
- * A node has `drain_ms` in all, so three quarters of it bound every wait here. */
+ * A run that ends because it has too few nodes saves its state by the same rule. */
 #include "rendezvous/core/advance.h"
 
 #include "rendezvous/core/queries.h"
@@ -14,12 +15,20 @@
 
 #include <string.h>
 
+/* True: the run has waited for nodes for too long, and its time to save the state is not over. */
+static bool is_ending(const struct run *run)
+{
+    return dpt_rdzv_wait_is_over(run) &&
+           run->core->now_ms - run->formation.waits_since_ms - run->spec.wait_ms <
+               run->timing.drain_ms;
+}
+
 bool dpt_rdzv_farewell_is_due(const struct run *run)
 {
     bool can_save = false;
     for (size_t i = 0; i < run->n_nodes; i++)
         can_save = can_save || run->nodes[i]->checkpoint_dir_id[0] != '\0';
-    if (!can_save || (run->membership.n_leaving == 0 && !dpt_rdzv_wait_is_over(run)))
+    if (!can_save || (run->membership.n_leaving == 0 && !is_ending(run)))
         return false;
     const int64_t step = dpt_rdzv_step_unsaved(run);
     return step > 0 && step != run->progress.farewell_step;
@@ -46,15 +55,13 @@ void dpt_rdzv_stop_step_for_leaving(struct run *run)
                                         due->id));
 }
 
-/* How long a leaving node stays if it has no place in a plan in force. WAITING: its shards and the
- * shards of nodes that return may become a whole state. PLANNED: the only other holder of its part
- * may be lost before the generation runs. */
-static int64_t release_after_ms(const struct run *run)
+/* True: the state of a leaving node without a place in the plan in force may still become safe.
+ * PLANNED: the only other holder of its part may be lost before the generation runs. WAITING: its
+ * shards and the shards of nodes that return may become a whole state. */
+static bool is_stay_useful(const struct run *run)
 {
-    const bool useful =
-        run->phase == DPT_RDZV_PLANNED ||
-        (run->phase == DPT_RDZV_WAITING && run->spec.sharded && dpt_rdzv_is_return_possible(run));
-    return useful ? run->timing.drain_ms * 3 / 4 : 0;
+    return run->phase == DPT_RDZV_PLANNED || (run->phase == DPT_RDZV_WAITING && run->spec.sharded &&
+                                              dpt_rdzv_is_return_possible(run));
 }
 
 /* True: processes have died with steps that no checkpoint and no living process has. If the state
@@ -76,30 +83,35 @@ static bool has_lost_steps(const struct run *run, const struct node *node)
     return !run->spec.sharded;
 }
 
-/* True: no other node and no checkpoint has the steps of this node. False while a plan is in force,
- * because its generation has taken the node's part over. If a farewell could not write to its
- * folder, every leaving node is a last holder, unless nodes that stay hold the step, and tries its
- * own folder. */
-static bool is_last_holder(const struct run *run, const struct node *node)
+enum leave {
+    LEAVE_STAYS,      /* the node hands its state over, or waits until the state is safe */
+    LEAVE_IS_SAFE,    /* a node that stays or a checkpoint has the steps of the node */
+    LEAVE_LAST_HOLDER /* neither has */
+};
+
+static enum leave judge_leaving(const struct run *run, const struct node *node)
 {
     const struct progress *progress = &run->progress;
-    if (run->plan.in_force)
-        return false;
-    if (progress->farewell_step > progress->saved_step)
-        return dpt_rdzv_step_held(run, GROUP_STAYING | GROUP_EXCLUDED, NULL) <
-               progress->farewell_step;
-    const int64_t step = dpt_rdzv_step_held(run, GROUP_ALL, NULL);
-    if (step <= progress->saved_step)
-        return has_lost_steps(run, node);
-    return dpt_rdzv_step_held(run, GROUP_ALL, node) < step;
+    const bool in_time = run->core->now_ms - node->leaving_ms < run->timing.drain_ms * 3 / 4;
+    if ((run->plan.in_force && dpt_rdzv_node_is_member(node)) || (in_time && is_stay_useful(run)))
+        return LEAVE_STAYS;
+    if (run->plan.in_force) /* its generation has taken the node's part over */
+        return LEAVE_IS_SAFE;
+    /* farewell_step counts, too: some of the nodes that held it may have been released already. */
+    const int64_t held = dpt_rdzv_step_held(run, GROUP_ALL);
+    const int64_t step = held > progress->farewell_step ? held : progress->farewell_step;
+    const bool is_lost = step <= progress->saved_step
+                             ? has_lost_steps(run, node)
+                             : dpt_rdzv_step_held(run, GROUP_STAYING | GROUP_EXCLUDED) < step;
+    return is_lost ? LEAVE_LAST_HOLDER : LEAVE_IS_SAFE;
 }
 
-static void release_node(struct run *run, struct node *node)
+static void release_node(struct run *run, struct node *node, bool last_holder)
 {
     const struct progress *progress = &run->progress;
-    struct departed told = {.released = true, .last_holder = is_last_holder(run, node)};
-    if (told.last_holder && progress->farewell_step > progress->saved_step)
-        told.n_nodes = run->plan.n_nodes;
+    const bool unsaved = last_holder && progress->farewell_step > progress->saved_step;
+    const struct departed told = {.last_holder = last_holder,
+                                  .n_nodes = unsaved ? run->plan.n_nodes : 0};
     dpt_rdzv_answer_released(run, node, &told);
     dpt_rdzv_log(run, DPT_LOG_INFO, "node %s is released", node->id);
     struct departed *departed = dpt_rdzv_remove_node(run, node);
@@ -111,13 +123,10 @@ static void release_node(struct run *run, struct node *node)
 
 void dpt_rdzv_release_leaving(struct run *run)
 {
-    if (run->membership.n_leaving == 0)
-        return;
-    const int64_t after_ms = release_after_ms(run);
-    for (size_t i = run->n_nodes; i-- > 0;) {
+    for (size_t i = run->n_nodes; run->membership.n_leaving > 0 && i-- > 0;) {
         struct node *node = run->nodes[i];
-        if (node->leaving && run->core->now_ms - node->leaving_ms >= after_ms &&
-            !(run->plan.in_force && dpt_rdzv_node_is_member(node)))
-            release_node(run, node);
+        const enum leave leave = node->leaving ? judge_leaving(run, node) : LEAVE_STAYS;
+        if (leave != LEAVE_STAYS)
+            release_node(run, node, leave == LEAVE_LAST_HOLDER);
     }
 }

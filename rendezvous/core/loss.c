@@ -26,7 +26,7 @@ static void add_loss_to_cause(struct run *run, const struct cause *cause)
 {
     const bool is_loss = cause->kind == CAUSE_RANK_LOST || cause->kind == CAUSE_NODE_LOST;
     if (run->phase != DPT_RDZV_WAITING || !is_loss ||
-        dpt_rdzv_step_held(run, GROUP_ALL, NULL) >= run->progress.steps_done)
+        dpt_rdzv_step_held(run, GROUP_ALL) >= run->progress.steps_done)
         return;
     char *text = run->formation.cause.text;
     const size_t used = strlen(text);

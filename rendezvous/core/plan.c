@@ -386,14 +386,13 @@ static void put_in_force(struct run *run, const struct plan *plan)
     run->changed = true;
 }
 
-bool dpt_rdzv_make_plan(struct run *run, bool farewell)
+bool dpt_rdzv_make_plan(struct run *run)
 {
     unsigned groups = dpt_rdzv_admitted_groups(run);
-    if (groups != 0)
-        farewell = false;
-    else if (farewell)
+    const bool farewell = groups == 0 && dpt_rdzv_farewell_is_due(run);
+    if (farewell)
         groups = GROUP_ALL;
-    else
+    if (groups == 0)
         return false;
     struct draft draft = {.resume = dpt_rdzv_choose_state(run, groups), .farewell = farewell};
     struct plan plan = {0};

@@ -49,14 +49,13 @@ enum group dpt_rdzv_group_of(const struct node *node);
 /* The next rank of these groups that has quiesced; NULL: there is none left. */
 struct rank *dpt_rdzv_next_reported(const struct run *run, unsigned groups, struct rank_cursor *at);
 
-/* The groups from which the plan is made. Excluded nodes take part only if the run needs them for
- * its minimum of nodes or for a newer state. Leaving nodes take part only if they hold state that
- * no other node and no checkpoint has. 0: too few nodes. */
+/* The groups from which the plan is made. Excluded nodes take part if the run needs them for its
+ * minimum of nodes. All nodes take part if only all together hold the newest state. 0: too few
+ * nodes. */
 unsigned dpt_rdzv_admitted_groups(const struct run *run);
 
-/* The newest step whose whole state the nodes of `groups` hold, without the node `without` (may be
- * NULL); -1: none. */
-int64_t dpt_rdzv_step_held(const struct run *run, unsigned groups, const struct node *without);
+/* The newest step whose whole state the nodes of `groups` hold; -1: none. */
+int64_t dpt_rdzv_step_held(const struct run *run, unsigned groups);
 /* The step of the newest whole state of all nodes, if it is newer than every checkpoint that they
  * see; else -1. */
 int64_t dpt_rdzv_step_unsaved(const struct run *run);

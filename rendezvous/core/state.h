@@ -10,7 +10,7 @@
  *   queries.h   silence.c, held.c, wait.c                 queries on several of them
  *   rules.h     transition.c, budget.c, loss.c            how a generation ends
  *   reply.h     reply.c                                   messages to agents
- *   advance.h   plan.c, leave.c, advance.c                transitions of each phase
+ *   advance.h   leave.c, plan.c, advance.c                transitions of each phase
  *   join.h      claim.c, admit.c, report.c                messages of agents
  *   core.h      core.c                                    events, time, views */
 #ifndef DPT_RENDEZVOUS_CORE_STATE_H
@@ -183,7 +183,6 @@ struct formation {
     bool soft;                 /* PREPARING at the next step boundary */
     bool after_failure;        /* PREPARING because a generation has just failed */
     int64_t waits_since_ms;    /* since then too few nodes are here; < 0: enough are here */
-    uint32_t farewells_tried;  /* farewells tried after the wait took too long */
     int64_t plan_after_ms;     /* no plan before: a pause after failures, or nodes may come back */
     int64_t adopt_until_ms;    /* until then wait for nodes of an earlier server; < 0: no wait */
     int64_t regather_until_ms; /* no plan before while removed nodes may return; < 0: none may */

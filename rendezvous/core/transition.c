@@ -9,10 +9,8 @@ void dpt_rdzv_enter_phase(struct run *run, enum dpt_rdzv_phase phase)
     run->phase = phase;
     run->phase_ms = run->core->now_ms;
     run->changed = true;
-    if (phase == DPT_RDZV_WAITING && formation->waits_since_ms < 0) {
+    if (phase == DPT_RDZV_WAITING && formation->waits_since_ms < 0)
         formation->waits_since_ms = run->core->now_ms;
-        formation->farewells_tried = 0;
-    }
     /* An adopted generation enters RUNNING without PLANNED. */
     const bool formed = phase == DPT_RDZV_PLANNED || phase == DPT_RDZV_RUNNING;
     if (phase == DPT_RDZV_SETTLING || (formed && !run->plan.farewell))

@@ -383,6 +383,25 @@ static void test_leaving_one_by_one(void **state)
     assert_true(b.last_holder);
 }
 
+/* A node that leaves, too, is no safe place: both hear that they are last holders. */
+static void test_leaving_together(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b};
+    a.state.checkpoint_dir_id = b.state.checkpoint_dir_id = "";
+    fakes_start(&stage, all, 2);
+    for (int i = 0; i < 2; i++) {
+        holds(all[i], 9, -1);
+        all[i]->state.leaving = true;
+        fake_say(all[i], &stage);
+    }
+    report(all, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(all[i]->phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+        assert_true(all[i]->last_holder);
+    }
+}
+
 static void test_leaving_holder(void **state)
 {
     (void)state;
@@ -423,6 +442,7 @@ int main(void)
         T(test_leaving_from_who_dies),
         T(test_leaving_in_a_long_step),
         T(test_leaving_one_by_one),
+        T(test_leaving_together),
         T(test_leaving_holder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -135,6 +135,31 @@ static void test_what_cannot_be_saved(void **state)
     assert_null(strstr(a.text, "no checkpoint"));
 }
 
+/* Every save fails: it is tried again for the drain time, and then the run ends. */
+static void test_saves_that_fail(void **state)
+{
+    (void)state;
+    wait_at_most(WAIT_MS);
+    lose_b_at_step_9();
+    live(&a, WAIT_MS - 1500);
+    assert_int_equal(stage.view.phase, DPT_RDZV_WAITING);
+    const int64_t start_ms = stage.now_ms;
+    int saves = 0;
+    while (stage.view.phase != DPT_RDZV_FAILED && stage.now_ms - start_ms < 60000) {
+        if (a.phase == DPT__SERVER_PHASE__SERVER_PLAN) {
+            a.ranks[0].failed_generation = a.generation;
+            saves++;
+        } else {
+            fake_obey(&a);
+        }
+        stage_pass_speaking(&stage, two, 1, 100);
+    }
+    assert_int_equal(stage.view.phase, DPT_RDZV_FAILED);
+    assert_non_null(strstr(a.text, "cluster.wait_s"));
+    assert_true(saves > 1);
+    assert_in_range(stage.now_ms - start_ms, 8000, 12000);
+}
+
 static void test_first_step_never_comes(void **state)
 {
     (void)state;
@@ -212,6 +237,7 @@ int main(void)
         T(test_adoption_ends_the_wait),
         T(test_what_is_held_is_saved),
         T(test_what_cannot_be_saved),
+        T(test_saves_that_fail),
         T(test_first_step_never_comes),
         T(test_first_step_without_limit),
         T(test_young_server_says_why),
