@@ -97,7 +97,6 @@ struct dpt_strategy_traits dpt_strategy_traits(const struct dpt_config *config)
                                     .takes_powersgd = row->takes_powersgd};
     t.lane_per_rank = t.order_open || t.powersgd;
     t.by_nccl = t.on_device && config->cluster.backend == DPT_BACKEND_NCCL;
-    t.buckets.announced = t.buckets.announced && config->strategy.overlap;
     /* The holder of a shadow needs each sum exactly as the owner of the shard makes it. */
     const bool sends_lanes = local && row->lanes;
     t.warns_slots = sends_lanes && !replicated && t.shadow;
@@ -105,6 +104,8 @@ struct dpt_strategy_traits dpt_strategy_traits(const struct dpt_config *config)
         t.route = DPT_GRADIENT_LANES;
     else
         t.route = row->variant ? DPT_GRADIENT_BUCKETS : DPT_GRADIENT_UNITS;
+    t.buckets.announced =
+        t.buckets.announced && config->strategy.overlap && t.route != DPT_GRADIENT_UNITS;
     t.may_pack = replicated && t.route != DPT_GRADIENT_UNITS;
     t.takes_device = t.route != DPT_GRADIENT_BUCKETS && !t.powersgd;
     t.takes_host_backend = replicated && t.route == DPT_GRADIENT_LANES && !t.powersgd;

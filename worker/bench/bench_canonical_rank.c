@@ -183,7 +183,6 @@ static void end_slot(struct rank *r)
     MUST(r, dpt_stream_sync(r->stream, &r->err));
     for (int64_t i = 0; i < (int64_t)r->config.train.micro_batch * r->config.train.seq_len; i++)
         r->loss += (double)r->losses[i];
-    dpt_strategy_end_slot(r->strategy);
 }
 
 static void run_actions(struct rank *r)

@@ -3,6 +3,7 @@
 
 #include "worker/plan/task_order.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 enum { GRADIENT_BUFFERS = 2, NO_UNIT = -1 };
@@ -87,6 +88,7 @@ static struct dpt_action *add_action(struct maker *m, enum dpt_action_kind kind,
 static void add_task(struct maker *m, struct dpt_task task)
 {
     task.wave = m->wave;
+    task.active = m->spec->waves ? dpt_waves_active(m->spec->waves, m->wave) : INT_MAX;
     m->tasks[m->n_tasks++] = task;
 }
 

@@ -61,6 +61,7 @@ struct dpt_task {
     int unit, wave;    /* unit: SCATTER, SHARE: a range */
     int buffer;        /* buffer of weights or of gradients; -1: none */
     int part, n_parts; /* SCATTER, CROSS: which part of every piece; COPY: which vector */
+    int active;        /* GATHER, SCATTER: members [0, active) compute; without waves all do */
     int actions;       /* number of this rank's actions that must be done before */
     int scatters;      /* number of SCATTER tasks whose parts must have been added before */
     int crosses;       /* number of CROSS tasks whose parts must have been added before */

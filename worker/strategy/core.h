@@ -9,10 +9,10 @@
  *   transport/               the communication thread and the task runner on it
  *   memory/                  formulas for the memory that a rank holds
  *
- * There are two ways to add gradients. With lanes (lane_sums.h) a rank adds the gradients of its
- * slots, and a reducer (reducer.h) adds the sums of all ranks. With waves (worker/plan/waves.h) a
- * rank sends each slot's gradient to the owners of its pieces, and each owner adds the slots in
- * order. The tasks of a list set the time of these transfers.
+ * There are two ways to add gradients, with one interface (strategy_route). With lanes a rank adds
+ * the gradients of its slots, and a reducer (reducer.h) adds the sums of all ranks. With waves
+ * (worker/plan/waves.h) a rank sends each slot's gradient to the owners of its pieces, and each
+ * owner adds the slots in order. The tasks of a list set the time of these transfers.
  *
  * A device may keep the state (strategy.h). Weights, gradients, sums, masters and moments are then
  * in the device's memory, and registered memory has a copy of the state. Each task is one NCCL
@@ -24,8 +24,8 @@
 
 #include "worker/plan/partition.h"
 #include "worker/strategy/memory/memory_list.h"
-#include "worker/strategy/reduce/lane_sums.h"
 #include "worker/strategy/reduce/model_buckets.h"
+#include "worker/strategy/reduce/powersgd.h"
 #include "worker/strategy/state/packed_weights.h"
 #include "worker/strategy/strategy.h"
 #include "worker/strategy/transport/buffer.h"
@@ -67,13 +67,62 @@ struct strategy_rebuild {
 
 struct strategy_cross; /* reduce/cross.c */
 
+/* A route of gradients (base/strategy_traits.h): from the gradients of a step's slots to the
+ * gradient of the step. The executor calls its functions; the last five may be NULL: there is
+ * nothing to do. */
+struct strategy_route {
+    /* Makes the memory and the plan of a generation, and completes the spec of its lists. */
+    enum dpt_status (*begin_generation)(struct dpt_strategy *s, struct dpt_step_spec *spec,
+                                        struct dpt_err *err);
+    /* The range (schedule.h) is complete on this rank, and its tasks are not yet posted. */
+    enum dpt_status (*reduce)(struct dpt_strategy *s, int range, struct dpt_err *err);
+    /* Adds the bytes of gradients, the number of their buffers, and the bytes sent apart from the
+     * tasks' bytes. */
+    void (*cost)(const struct dpt_strategy *s, struct dpt_strategy_cost *cost);
+    /* Returns whether a job of the reducer follows the tasks of the step. */
+    bool (*begin_step)(struct dpt_strategy *s);
+    void (*begin_slot)(struct dpt_strategy *s, int slot_index, struct dpt_slot *slot);
+    /* The slot's gradient of a parameter is complete. */
+    void (*add_tensor)(struct dpt_strategy *s, int param);
+    /* Waits until the gradient of the step is complete. */
+    enum dpt_status (*finish)(struct dpt_strategy *s, struct dpt_err *err);
+    /* The step is applied. The step's generation may have ended. */
+    void (*applied)(struct dpt_strategy *s, int64_t step);
+};
+
+/* The gradients of a rank's own run of lanes. */
+struct strategy_lanes {
+    /* The lane buffers. Each has a whole flat gradient; together they are the stack of
+     * worker/plan/lanes.h. Slots are added in `data`: in the registered buffers or, if a device
+     * adds, in those on the device. Buffers of a device that are reduced in the host's memory have
+     * registered buffers beside them. */
+    struct dpt_comm_mem *registered[DPT_COVER_MAX];
+    struct dpt_buffer on_device[DPT_COVER_MAX];
+    int n_registered, n_on_device;
+    float *data[DPT_COVER_MAX];
+    /* Where lanes have several slots: the present slot's gradient of the unit with `in_parts`. When
+     * it is complete it is added to the lane. data NULL: not needed. */
+    struct dpt_buffer apart;
+    int parted;                    /* the unit with `in_parts`; -1: none */
+    struct dpt_powersgd *powersgd; /* NULL: sums are not approximated */
+
+    /* The generation. */
+    struct dpt_range own;        /* the lanes of this rank */
+    struct dpt_reducer *reducer; /* NULL: there are no lanes */
+
+    /* The slot. */
+    int lane;        /* being filled */
+    int depth;       /* index of the buffer being filled */
+    bool lane_ends;  /* the slot is the lane's last */
+    bool adds_apart; /* the slot is not the lane's first: `apart` is added to the lane */
+    bool direct;     /* the slot is the lane's only one, and backward adds it to the sum below */
+};
+
 /* Gradients in waves. A range is a unit or a bucket (schedule.h). */
 struct strategy_waves {
-    struct dpt_grid ranges; /* in ascending order */
-    int *parts;             /* [n_ranges] number of parts of a scatter */
+    int *parts; /* [n_ranges] number of parts of a scatter */
     /* [n_ranges] offset of the range in a compact sum of this rank's pieces */
     int64_t *own_at;
-    float *grads[DPT_UNITS_MAX]; /* of the present slot */
     /* A slot's gradient. By units: one buffer for the tied unit, and two that the other units use
      * in turn. By buckets: one flat vector, which in the end has the reduced gradient.
      * `narrow_gradient`: the copy in 16 bits for other hosts, if there is one. */
@@ -105,19 +154,23 @@ struct strategy_waves {
 struct strategy_step {
     /* `list` or `eval_list`; NULL: no step or evaluation of this generation has begun */
     const struct dpt_step_list *present;
-    int64_t step, reduced_step; /* -1: none */
-    int slot;                   /* the present one */
-    int *announced;             /* [buckets] tensors announced in this slot */
-    int next_reduce;            /* the first REDUCE action whose bucket is not reduced */
-    enum dpt_status status;     /* of the buckets that announcements reduced */
+    int64_t step, reduced_step;  /* -1: none */
+    int slot;                    /* the present one */
+    float *grads[DPT_UNITS_MAX]; /* of the present slot */
+    /* The gradient of the step at its places in the flat vector; NULL: waves by units. */
+    float *flat_gradient;
+    int *announced;         /* [buckets] tensors announced in this slot */
+    int next_reduce;        /* the first REDUCE action whose range is not reduced */
+    enum dpt_status status; /* of the buckets that announcements reduced */
     struct dpt_err err;
 };
 
 struct dpt_strategy {
     struct dpt_strategy_env env;
     struct dpt_strategy_traits traits;
-    /* The device that keeps the state, its streams of the main and the communication thread, and
-     * its ops. */
+    const struct strategy_route *route;
+    /* The device that keeps the state (traits.on_device: not the host), the main thread's stream on
+     * it, the stream on which the communication thread adds gradients, and the device's ops. */
     struct dpt_device *device;
     struct dpt_stream *stream, *comm_stream;
     const struct dpt_ops *ops;
@@ -125,17 +178,17 @@ struct dpt_strategy {
     size_t width; /* bytes of an element of the weights */
     /* The dtype that gradients are rounded to (wire.h); DPT_F32: no rounding. */
     enum dpt_dtype wire;
-    int n_units, tied; /* tied: the unit from which others borrow; -1: none */
-    int borrows[DPT_UNITS_MAX];
+    int n_units;
+    int borrows[DPT_UNITS_MAX]; /* the unit from which a unit borrows; -1: none */
     int64_t flat_numel;
     struct strategy_state state;
     struct strategy_rebuild rebuild;
     struct dpt_packed_weights *packed; /* NULL: the strategy does not pack */
-    struct dpt_model_buckets buckets;  /* empty where ranges are units */
-    struct dpt_lane_sums *lanes;       /* NULL: waves */
+    struct dpt_model_buckets buckets;
+    struct strategy_lanes lanes;
     struct strategy_waves waves;
     double *block_sums;  /* [dpt_optim_squares_max] of the host */
-    double *device_sums; /* the same, on the device that keeps the state */
+    double *device_sums; /* the same, on the device that keeps the state; NULL: the host */
     bool told_of_slots;  /* warn_of_slots_sent has warned */
 
     /* The generation. */
@@ -163,6 +216,11 @@ void strategy_receive(const struct dpt_strategy *s, struct dpt_task_transfers *x
                       void *place, size_t bytes);
 void strategy_borrow(const struct dpt_strategy *s, struct dpt_task_transfers *x, int position,
                      char **staging, size_t bytes);
+/* Makes the buffer that the memory list has for `item`, or frees the buffer if the list has none.
+ * `sent`: ranks send from it. */
+DPT_MUST_USE enum dpt_status strategy_buffer_make(const struct dpt_strategy *s,
+                                                  enum dpt_memory_item item, bool sent,
+                                                  struct dpt_buffer *buffer, struct dpt_err *err);
 /* strategy_staging_make makes staging memory for DPT_STAGING_TURNS turns, each of the size of
  * `item` in the memory list. strategy_staging returns the part of one turn. */
 DPT_MUST_USE enum dpt_status strategy_staging_make(const struct dpt_strategy *s,
@@ -243,8 +301,8 @@ struct strategy_gradient strategy_shadow_gradient(const struct dpt_strategy *s);
 /* The piece of a unit in a shard of the gradient. */
 float *strategy_gradient_at(const struct dpt_strategy *s, const struct strategy_gradient *g,
                             int unit);
-/* The end of the positions that compute in the task's wave. */
-int strategy_active(const struct dpt_strategy *s, const struct dpt_task *task);
+/* Whether the rank at `position`, a member, computes in the wave of a GATHER or SCATTER. */
+bool strategy_computes(const struct dpt_strategy *s, const struct dpt_task *task, int position);
 /* Pieces of a unit or a range that belong to the rank at `position`. held: the piece of the state
  * that the rank holds. applied: the piece of the gradient that the rank applies. added: the piece
  * of the sum of the members' slots that the rank adds. whole: the piece of the sum of all ranks
@@ -264,14 +322,22 @@ bool strategy_is_narrow(const struct dpt_strategy *s, int position);
 /* The byte in narrow_sum at which element `at` of this rank's piece of a range begins. */
 size_t strategy_narrow_offset(const struct dpt_strategy *s, int range, int64_t at);
 
-/* reduce/wave_buffers.c: memory of a generation in waves. */
-DPT_MUST_USE enum dpt_status
-strategy_waves_begin(struct dpt_strategy *s, const struct dpt_step_spec *spec, struct dpt_err *err);
+/* Lanes (reduce/lane_sums.c) and waves (reduce/wave_buffers.c). The functions below accept a
+ * strategy of the other route. */
+extern const struct strategy_route strategy_by_lanes, strategy_by_waves;
+/* reduce/lane_buffers.c: the lane buffers, and the generation's reducer over them. */
+DPT_MUST_USE enum dpt_status strategy_lanes_begin(struct dpt_strategy *s,
+                                                  struct dpt_step_spec *spec, struct dpt_err *err);
+void strategy_lanes_end(struct dpt_strategy *s);
+void strategy_lanes_destroy(struct dpt_strategy *s);
+/* reduce/wave_buffers.c: the memory of waves. */
 void strategy_waves_end(struct dpt_strategy *s);
 void strategy_waves_destroy(struct dpt_strategy *s);
 
-/* reduce/scatter.c: rounds the slot's gradient of a unit, and makes its copy in 16 bits. */
-void strategy_round_gradient(struct dpt_strategy *s, int unit);
+/* reduce/scatter.c: rounds the slot's gradient of a unit, and makes its copy in 16 bits. Errors
+ * stick to the stream. */
+DPT_MUST_USE enum dpt_status strategy_round_gradient(struct dpt_strategy *s, int unit,
+                                                     struct dpt_err *err);
 
 /* reduce/cross.c: adds the sums of nodes to the sum of all nodes. */
 DPT_MUST_USE enum dpt_status strategy_cross_begin(struct dpt_strategy *s, struct dpt_err *err);
@@ -286,8 +352,8 @@ extern const struct dpt_task_handler strategy_gather, strategy_copy, strategy_sc
 /* lists.c: a generation's lists, their memory, and the task runner. */
 DPT_MUST_USE enum dpt_status strategy_lists_begin(struct dpt_strategy *s, struct dpt_err *err);
 void strategy_lists_end(struct dpt_strategy *s);
-/* Bytes that this rank sends in a step. */
-int64_t strategy_bytes_sent(const struct dpt_strategy *s);
+/* Bytes that this rank sends in the tasks of a step. */
+int64_t strategy_task_bytes(const struct dpt_strategy *s);
 
 static inline bool strategy_is_empty(struct dpt_interval range)
 {

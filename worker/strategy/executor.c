@@ -32,7 +32,7 @@ void dpt_strategy_destroy(struct dpt_strategy **strategy)
     if (!s)
         return;
     strategy_lists_end(s);
-    dpt_lane_sums_destroy(&s->lanes);
+    strategy_lanes_destroy(s);
     strategy_waves_destroy(s);
     strategy_state_destroy(s);
     dpt_packed_weights_destroy(&s->packed);
@@ -49,20 +49,16 @@ static enum dpt_status make_block_sums(struct dpt_strategy *s, struct dpt_err *e
     void *memory = NULL, *block_sums;
     DPT_TRY(dpt_device_alloc_host(s->device, block_sums_bytes(s), &block_sums, err));
     s->block_sums = block_sums;
-    if (s->env.resident)
+    if (s->traits.on_device)
         DPT_TRY(dpt_device_alloc(s->device, block_sums_bytes(s), &memory, err));
     s->device_sums = memory;
     return DPT_OK;
 }
 
-/* A strategy that reduces by buckets makes them, and a counter of announced tensors for each. */
+/* Makes the buckets, and a counter of announced tensors for each. */
 static enum dpt_status make_buckets(struct dpt_strategy *s, struct dpt_err *err)
 {
-    s->waves.ranges = *s->env.grid;
-    if (s->traits.route == DPT_GRADIENT_UNITS)
-        return DPT_OK;
     DPT_TRY(dpt_model_buckets_init(&s->buckets, s->env.config, s->env.model, err));
-    s->waves.ranges = s->buckets.ranges;
     s->step.announced = calloc((size_t)s->buckets.n, sizeof *s->step.announced);
     return s->step.announced ? DPT_OK : dpt_fail_nomem(err, "strategy");
 }
@@ -72,7 +68,7 @@ static void list_memory(struct dpt_strategy *s)
     const struct dpt_memory_place place = {.config = s->env.config,
                                            .model = s->env.model,
                                            .grid = s->env.grid,
-                                           .ranges = &s->waves.ranges,
+                                           .ranges = &s->buckets.ranges,
                                            .part = &s->part};
     dpt_memory_list_make(&place, &s->memory);
 }
@@ -94,11 +90,7 @@ static enum dpt_status make_strategy(struct dpt_strategy *s, struct dpt_err *err
     s->part.world = NULL;
     DPT_TRY(strategy_state_create(s, err));
     DPT_TRY(make_block_sums(s, err));
-    if (s->traits.may_pack)
-        DPT_TRY(dpt_packed_weights_create(&packing, &s->packed, err));
-    return s->traits.route == DPT_GRADIENT_LANES
-               ? dpt_lane_sums_create(&s->env, &s->buckets, &s->memory, &s->lanes, err)
-               : DPT_OK;
+    return s->traits.may_pack ? dpt_packed_weights_create(&packing, &s->packed, err) : DPT_OK;
 }
 
 enum dpt_status dpt_strategy_create(const struct dpt_strategy_env *env, struct dpt_strategy **ret,
@@ -111,17 +103,19 @@ enum dpt_status dpt_strategy_create(const struct dpt_strategy_env *env, struct d
     struct dpt_strategy *s = calloc(1, sizeof *s);
     if (!s)
         return dpt_fail_nomem(err, "strategy");
+    DPT_ASSERT(traits.on_device == (env->resident != NULL) &&
+               traits.by_nccl == (env->resident_comm_stream != NULL));
     s->env = *env;
     s->traits = traits;
-    s->device = env->resident ? env->resident : env->device;
-    s->stream = env->resident ? env->resident_stream : env->stream;
-    s->comm_stream = env->resident ? env->resident_comm_stream : env->comm_stream;
+    s->route = traits.route == DPT_GRADIENT_LANES ? &strategy_by_lanes : &strategy_by_waves;
+    s->device = traits.on_device ? env->resident : env->device;
+    s->stream = traits.on_device ? env->resident_stream : env->stream;
+    s->comm_stream = traits.by_nccl ? env->resident_comm_stream : env->comm_stream;
     s->ops = dpt_device_ops(s->device);
     s->dtype = dpt_model_dtype(env->model);
     s->width = dpt_dtype_bytes(s->dtype);
     s->wire = dpt_dtype_of(traits.wire);
     s->n_units = dpt_model_n_units(env->model);
-    s->tied = dpt_tied_unit(env->model);
     s->flat_numel = dpt_model_flat_numel(env->model);
     s->step.reduced_step = -1;
     for (int u = 0; u < s->n_units; u++)
@@ -166,7 +160,7 @@ static void warn_of_slots_sent(struct dpt_strategy *s)
             "does, in place of sums of lanes: %.1f MiB a step instead of about %.1f; zero2 with "
             "shadows sends no more and keeps fewer sums, and hybrid_shard sends sums between "
             "nodes once a step",
-            (double)strategy_bytes_sent(s) / mib, others * each * (double)s->flat_numel / mib);
+            (double)strategy_task_bytes(s) / mib, others * each * (double)s->flat_numel / mib);
     s->told_of_slots = true;
 }
 
@@ -231,29 +225,24 @@ void dpt_strategy_begin_step(struct dpt_strategy *s, int64_t step)
     s->step.next_reduce = next_reduce(&s->list, 0);
     strategy_state_refresh(s);
     strategy_rebuild_step(s);
-    bool job = false;
-    if (s->lanes) {
-        dpt_lane_sums_begin_step(s->lanes);
-        job = dpt_reducer_begin(dpt_lane_sums_reducer(s->lanes), step) && !s->traits.buckets.waits;
-    }
+    const bool job = s->route->begin_step && s->route->begin_step(s);
     dpt_task_runner_begin(s->runner, &s->list, gathered_already(s), job);
 }
 
-/* Reduces a bucket whose gradient, or sum of lanes, is complete. With lanes the reduction may end
- * later. */
-static enum dpt_status reduce_bucket(struct dpt_strategy *s, int action, struct dpt_err *err)
+/* After this call transfers may read, or overwrite, the memory that the action's unit used. */
+static enum dpt_status act_let_go(struct dpt_strategy *s, int action, struct dpt_err *err)
 {
-    const struct dpt_action *a = &s->list.actions[action];
-    s->step.next_reduce = next_reduce(&s->list, action + 1);
-    if (s->lanes) {
-        struct dpt_reducer *reducer = dpt_lane_sums_reducer(s->lanes);
-        const int bucket = s->buckets.n - 1 - a->unit;
-        return s->traits.buckets.waits ? dpt_reducer_run(reducer, bucket, err)
-                                       : dpt_reducer_ready(reducer, bucket, err);
-    }
+    const struct dpt_action *a = &s->step.present->actions[action];
     DPT_TRY(dpt_task_runner_advance(s->runner, action + 1, err));
-    return a->n_tasks > 0 ? dpt_task_runner_await(s->runner, a->first_task, a->n_tasks, true, err)
-                          : DPT_OK;
+    return dpt_task_runner_await(s->runner, a->first_task, a->n_tasks, true, err);
+}
+
+/* Reduces a range whose gradient, or sum of lanes, is complete. */
+static enum dpt_status reduce_range(struct dpt_strategy *s, int action, struct dpt_err *err)
+{
+    s->step.next_reduce = next_reduce(&s->list, action + 1);
+    DPT_TRY(s->route->reduce(s, s->list.actions[action].unit, err));
+    return act_let_go(s, action, err);
 }
 
 /* Backward calls this when a tensor's gradient is complete. The bucket's REDUCE action returns an
@@ -261,23 +250,16 @@ static enum dpt_status reduce_bucket(struct dpt_strategy *s, int action, struct 
 static void announce(void *ctx, int param)
 {
     struct dpt_strategy *s = ctx;
-    const int bucket = s->buckets.of_param[param], range = s->buckets.n - 1 - bucket,
-              at = s->step.next_reduce;
-    if (s->lanes)
-        dpt_lane_sums_add_tensor(s->lanes, param);
+    const int bucket = s->buckets.of_param[param], at = s->step.next_reduce;
+    if (s->route->add_tensor)
+        s->route->add_tensor(s, param);
     s->step.announced[bucket]++;
     if (!s->traits.buckets.announced || s->step.status != DPT_OK || at == s->list.n_actions ||
         s->step.announced[bucket] < s->buckets.bucket[bucket].n_tensors ||
         s->list.actions[at].slot != s->step.slot)
         return;
-    DPT_ASSERT(s->list.actions[at].unit == range);
-    s->step.status = reduce_bucket(s, at, &s->step.err);
-}
-
-static void ignore_announcement(void *ctx, int param)
-{
-    (void)ctx;
-    (void)param;
+    DPT_ASSERT(s->list.actions[at].unit == s->buckets.n - 1 - bucket);
+    s->step.status = reduce_range(s, at, &s->step.err);
 }
 
 static void use_weights(struct dpt_strategy *s, struct dpt_slot *slot)
@@ -289,24 +271,14 @@ static void use_weights(struct dpt_strategy *s, struct dpt_slot *slot)
 
 void dpt_strategy_begin_slot(struct dpt_strategy *s, int slot_index, struct dpt_slot *slot)
 {
-    /* Only the REDUCE action reduces units. */
-    const bool by_units = s->traits.route == DPT_GRADIENT_UNITS;
     s->step.slot = slot_index;
     use_weights(s, slot);
-    slot->announce = by_units ? ignore_announcement : announce;
+    slot->grads = s->step.grads;
+    slot->announce = announce;
     slot->announce_ctx = s;
-    if (!by_units)
-        memset(s->step.announced, 0, (size_t)s->buckets.n * sizeof *s->step.announced);
-    if (s->lanes)
-        dpt_lane_sums_begin_slot(s->lanes, slot_index, slot);
-    else
-        slot->grads = s->waves.grads;
-}
-
-void dpt_strategy_end_slot(struct dpt_strategy *s)
-{
-    if (s->lanes)
-        dpt_lane_sums_end_slot(s->lanes);
+    memset(s->step.announced, 0, (size_t)s->buckets.n * sizeof *s->step.announced);
+    if (s->route->begin_slot)
+        s->route->begin_slot(s, slot_index, slot);
 }
 
 static enum dpt_status act_gather(struct dpt_strategy *s, const struct dpt_action *a,
@@ -324,33 +296,19 @@ static enum dpt_status act_reserve(struct dpt_strategy *s, const struct dpt_acti
     DPT_TRY(dpt_task_runner_await(s->runner, a->first_task, a->n_tasks, true, err));
     if (a->unit < 0) /* the flat vector, whose gaps no op writes */
         return DPT_OK;
-    s->waves.grads[a->unit] = s->waves.gradient[a->buffer].data;
-    dpt_model_clear_gaps(s->env.model, s->ops, s->stream, a->unit, s->waves.grads[a->unit]);
+    s->step.grads[a->unit] = s->waves.gradient[a->buffer].data;
+    dpt_model_clear_gaps(s->env.model, s->ops, s->stream, a->unit, s->step.grads[a->unit]);
     return DPT_OK;
-}
-
-/* After this call transfers may read, or overwrite, the memory that the action's unit used. */
-static enum dpt_status act_let_go(struct dpt_strategy *s, int action, struct dpt_err *err)
-{
-    const struct dpt_action *a = &s->step.present->actions[action];
-    if (!s->env.resident) /* transfers on a device wait for the stream */
-        DPT_TRY(dpt_stream_sync(s->stream, err));
-    DPT_TRY(dpt_task_runner_advance(s->runner, action + 1, err));
-    return dpt_task_runner_await(s->runner, a->first_task, a->n_tasks, true, err);
 }
 
 static enum dpt_status act_reduce(struct dpt_strategy *s, int action, struct dpt_err *err)
 {
-    if (s->traits.route == DPT_GRADIENT_UNITS) {
-        strategy_round_gradient(s, s->list.actions[action].unit);
-        return act_let_go(s, action, err);
-    }
     if (s->step.status != DPT_OK) {
         *err = s->step.err;
         return s->step.status;
     }
     return action < s->step.next_reduce ? DPT_OK /* an announcement reduced the bucket */
-                                        : reduce_bucket(s, action, err);
+                                        : reduce_range(s, action, err);
 }
 
 enum dpt_status dpt_strategy_act(struct dpt_strategy *s, int action, struct dpt_err *err)
@@ -372,10 +330,10 @@ enum dpt_status dpt_strategy_act(struct dpt_strategy *s, int action, struct dpt_
 
 enum dpt_status dpt_strategy_await_gradient(struct dpt_strategy *s, struct dpt_err *err)
 {
-    DPT_ASSERT(s->traits.route == DPT_GRADIENT_UNITS || s->step.next_reduce == s->list.n_actions);
+    DPT_ASSERT(s->step.next_reduce == s->list.n_actions);
     DPT_TRY(dpt_task_runner_end(s->runner, err));
-    if (s->lanes)
-        DPT_TRY(dpt_reducer_finish(dpt_lane_sums_reducer(s->lanes), err));
+    if (s->route->finish)
+        DPT_TRY(s->route->finish(s, err));
     s->step.reduced_step = s->step.step;
     return DPT_OK;
 }
@@ -420,23 +378,9 @@ bool dpt_strategy_rebuilding(const struct dpt_strategy *s)
     return s->rebuild.active;
 }
 
-static void waves_cost(const struct strategy_waves *w, struct dpt_strategy_cost *ret)
-{
-    *ret = (struct dpt_strategy_cost){.gradient_buffers = w->n_gradients + w->n_sums};
-    for (int i = 0; i < w->n_gradients; i++)
-        ret->gradient_bytes += (int64_t)(w->gradient[i].bytes + w->narrow_gradient[i].bytes);
-    for (int i = 0; i < w->n_sums; i++)
-        ret->gradient_bytes += (int64_t)w->sums[i].bytes;
-    ret->gradient_bytes +=
-        (int64_t)(w->added.bytes + w->applied.bytes + w->shadowed.bytes + w->narrow_sum.bytes);
-}
-
 void dpt_strategy_cost(const struct dpt_strategy *s, struct dpt_strategy_cost *ret)
 {
-    if (s->lanes)
-        dpt_lane_sums_cost(s->lanes, ret);
-    else
-        waves_cost(&s->waves, ret);
-    ret->sent_bytes = strategy_bytes_sent(s);
+    *ret = (struct dpt_strategy_cost){.sent_bytes = strategy_task_bytes(s)};
+    s->route->cost(s, ret);
     ret->packed_bytes = s->packed ? dpt_packed_weights_bytes(s->packed) : 0;
 }

@@ -22,7 +22,7 @@ static enum dpt_status make_runner(struct dpt_strategy *s, struct dpt_err *err)
         .xfers_max = most == 0           ? 0
                      : crossing > others ? crossing
                                          : others,
-        .device = most > 0 && s->env.resident_comm_stream ? s->env.resident : NULL,
+        .device = most > 0 && s->traits.by_nccl ? s->device : NULL,
         .stream = s->stream,
         .comm_stream = s->comm_stream,
         .handlers = handlers,
@@ -30,8 +30,8 @@ static enum dpt_status make_runner(struct dpt_strategy *s, struct dpt_err *err)
                   [DPT_TASK_CROSS] = DPT_STAGING_TURNS},
         .group = {[DPT_TASK_GATHER] = group, [DPT_TASK_SCATTER] = group},
         .ctx = s,
-        .then = s->lanes ? dpt_reducer_job : NULL,
-        .then_ctx = s->lanes ? dpt_lane_sums_reducer(s->lanes) : NULL};
+        .then = dpt_reducer_job,
+        .then_ctx = s->lanes.reducer};
     return dpt_task_runner_create(&spec, most, &s->runner, err);
 }
 
@@ -39,28 +39,7 @@ static enum dpt_status make_runner(struct dpt_strategy *s, struct dpt_err *err)
 static void set_nccl_groups(const struct dpt_strategy *s)
 {
     const struct dpt_nccl_split_of node = {.color = s->part.group.first, .key = s->part.position};
-    if (s->env.resident)
-        dpt_comm_thread_set_groups(s->env.comm_thread, &node, s->traits.by_node ? 1 : 0);
-}
-
-/* Makes the memory and the plan of the waves. */
-static enum dpt_status begin_waves(struct dpt_strategy *s, struct dpt_step_spec *spec,
-                                   struct dpt_err *err)
-{
-    const struct dpt_strategy_traits *t = &s->traits;
-    const bool by_buckets = t->route == DPT_GRADIENT_BUCKETS;
-    spec->waves = &s->part.waves;
-    if (s->part.crosses)
-        DPT_TRY(strategy_cross_begin(s, err));
-    DPT_TRY(strategy_waves_begin(s, spec, err));
-    const bool replicas =
-        t->state == DPT_STATE_REPLICATED || (t->state == DPT_STATE_PER_NODE && !t->by_node);
-    spec->parts = s->waves.parts;
-    spec->cross_parts = s->waves.cross_parts;
-    spec->share = by_buckets || (s->part.world->size > 1 &&
-                                 (replicas || s->part.crosses || s->part.shadow_shift > 0));
-    spec->copies = s->part.shadow_shift > 0 ? dpt_vectors(s->env.config) : 0;
-    return DPT_OK;
+    dpt_comm_thread_set_groups(s->env.comm_thread, &node, s->traits.by_node ? 1 : 0);
 }
 
 static enum dpt_status make_lists(struct dpt_strategy *s, struct dpt_step_spec *spec,
@@ -81,22 +60,19 @@ enum dpt_status strategy_lists_begin(struct dpt_strategy *s, struct dpt_err *err
     const struct dpt_config *config = s->env.config;
     const struct dpt_world *world = s->part.world;
     const int group = s->part.group.end - s->part.group.first;
-    struct dpt_step_spec spec = {.n_units = s->n_units,
-                                 .borrows = s->borrows,
-                                 .assignment =
-                                     dpt_partition_assign(config, world, s->part.position),
-                                 .weights = group == 1 ? DPT_WEIGHTS_HELD : s->traits.weights,
-                                 .gathered_max = dpt_gathered_places(config, s->env.model),
-                                 .prefetch = config->strategy.prefetch,
-                                 .overlap = config->strategy.overlap};
-    if (s->traits.route != DPT_GRADIENT_UNITS) {
-        spec.n_buckets = s->buckets.n;
-        spec.bucket_unit = s->buckets.unit;
-        spec.buckets = s->traits.buckets;
-    }
+    struct dpt_step_spec spec = {
+        .n_units = s->n_units,
+        .borrows = s->borrows,
+        .assignment = dpt_partition_assign(config, world, s->part.position),
+        .weights = group == 1 ? DPT_WEIGHTS_HELD : s->traits.weights,
+        .gathered_max = dpt_gathered_places(config, s->env.model),
+        .prefetch = config->strategy.prefetch,
+        .overlap = config->strategy.overlap,
+        .n_buckets = s->traits.route == DPT_GRADIENT_UNITS ? 0 : s->buckets.n,
+        .bucket_unit = s->buckets.unit,
+        .buckets = s->traits.buckets};
     set_nccl_groups(s);
-    DPT_TRY(s->lanes ? dpt_lane_sums_begin_generation(s->lanes, &s->part, &s->memory, err)
-                     : begin_waves(s, &spec, err));
+    DPT_TRY(s->route->begin_generation(s, &spec, err));
     DPT_TRY(make_lists(s, &spec, err));
     return make_runner(s, err);
 }
@@ -104,18 +80,17 @@ enum dpt_status strategy_lists_begin(struct dpt_strategy *s, struct dpt_err *err
 void strategy_lists_end(struct dpt_strategy *s)
 {
     dpt_task_runner_destroy(&s->runner);
-    if (s->lanes)
-        dpt_lane_sums_end_generation(s->lanes);
+    strategy_lanes_end(s);
     strategy_cross_end(s);
+    strategy_waves_end(s);
     dpt_step_list_fini(&s->list);
     dpt_step_list_fini(&s->eval_list);
-    strategy_waves_end(s);
     s->step.present = NULL;
 }
 
-int64_t strategy_bytes_sent(const struct dpt_strategy *s)
+int64_t strategy_task_bytes(const struct dpt_strategy *s)
 {
-    int64_t bytes = s->lanes ? dpt_reducer_bytes_sent(dpt_lane_sums_reducer(s->lanes)) : 0;
+    int64_t bytes = 0;
     for (int i = 0; i < s->list.n_tasks; i++) {
         const struct dpt_task *task = &s->list.tasks[i];
         const struct dpt_task_handler *handler = handlers[task->kind];

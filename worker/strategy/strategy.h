@@ -8,8 +8,8 @@
  *     (the caller fills `wanted`)  state_changed
  *     for each step:
  *       begin_step
- *       for each action of step_list: BEGIN_SLOT begin_slot, END_SLOT end_slot,
- *         GATHER, FREE, RESERVE and REDUCE act; FORWARD and BACKWARD are the model's
+ *       for each action of step_list: BEGIN_SLOT begin_slot; GATHER, FREE, RESERVE and REDUCE
+ *         act; FORWARD and BACKWARD are the model's
  *       await_gradient  norm_share  (commit)  apply
  *     for each batch of an evaluation:
  *       begin_eval  the actions of eval_list  end_eval
@@ -52,13 +52,13 @@ struct dpt_strategy_env {
     struct dpt_comm_listener *listener;
     struct dpt_comm_thread *comm_thread;
     const struct dpt_grid *grid; /* of the model's units */
-    /* The device that keeps the state, and the main thread's stream on it. Slots then point to the
-     * device's memory, and registered memory is a copy (dpt_strategy_fetch_state). NULL: the host
-     * keeps the state. */
+    /* With traits.on_device: the device that keeps the state, and the main thread's stream on it.
+     * Slots then point to the device's memory, and registered memory is a copy
+     * (dpt_strategy_fetch_state). Else NULL: the host keeps the state. */
     struct dpt_device *resident;
     struct dpt_stream *resident_stream;
-    /* The communication thread's stream on that device, if NCCL sends gradients between ranks;
-     * NULL: gradients are sent through the hosts' memory. */
+    /* With traits.by_nccl: the communication thread's stream on that device. Else NULL: gradients
+     * are sent through the hosts' memory. */
     struct dpt_stream *resident_comm_stream;
     /* Copies between the host (`stream`) and the device (resident_stream); NULL: the host keeps the
      * state. */
@@ -140,7 +140,6 @@ void dpt_strategy_begin_slot(struct dpt_strategy *s, int slot_index, struct dpt_
  * Errors as of dpt_strategy_await_gradient. */
 DPT_MUST_USE enum dpt_status dpt_strategy_act(struct dpt_strategy *s, int action,
                                               struct dpt_err *err);
-void dpt_strategy_end_slot(struct dpt_strategy *s);
 
 /* A batch of an evaluation, forward only, between steps. All ranks of the world carry out the list
  * together, also ranks without a batch. begin_eval fills the slot's weights. */

@@ -184,7 +184,6 @@ static void run_slot(struct part *p, int slot)
             p->scene->after(p, slot, param);
     }
     act(p, DPT_ACTION_REDUCE, slot);
-    dpt_strategy_end_slot(p->strategy);
     if (p->scene->slot_over)
         p->scene->slot_over(p, slot);
 }

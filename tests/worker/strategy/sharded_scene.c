@@ -239,7 +239,6 @@ static void run_list(struct rank *self, struct part *p, const struct dpt_step_li
             break;
         case DPT_ACTION_END_SLOT:
             CHECK_OK(dpt_stream_sync(p->stream, &self->err), &self->err);
-            dpt_strategy_end_slot(p->strategy);
             break;
         default:
             CHECK_OK(dpt_strategy_act(p->strategy, i, &self->err), &self->err);

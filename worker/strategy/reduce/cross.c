@@ -126,7 +126,7 @@ static int64_t add_run(const struct dpt_strategy *s, const struct dpt_task *task
                                         .dtype = DPT_F32,
                                         .numel = end - at,
                                         .scratch = cross->scratch};
-    if (s->env.resident)
+    if (s->traits.on_device)
         add_on_device(s, n, end - at, sum);
     else
         dpt_tree_sum_add(s->ops, s->comm_stream, &sum_of);
@@ -201,9 +201,9 @@ static enum dpt_status make_device_lists(const struct dpt_strategy *s, struct st
     cross->joins = calloc(n, sizeof *cross->joins);
     if (!cross->parts || !cross->joins)
         return dpt_fail_nomem(err, "sums of nodes");
-    DPT_TRY(dpt_buffer_make_private(s->device, DPT_MEMORY_COMM, n * sizeof *cross->parts,
-                                    &cross->device_parts, err));
-    return dpt_buffer_make_private(s->device, DPT_MEMORY_COMM, n, &cross->device_joins, err);
+    DPT_TRY(dpt_buffer_make(NULL, s->device, DPT_MEMORY_COMM, n * sizeof *cross->parts,
+                            &cross->device_parts, err));
+    return dpt_buffer_make(NULL, s->device, DPT_MEMORY_COMM, n, &cross->device_joins, err);
 }
 
 enum dpt_status strategy_cross_begin(struct dpt_strategy *s, struct dpt_err *err)
@@ -225,7 +225,7 @@ enum dpt_status strategy_cross_begin(struct dpt_strategy *s, struct dpt_err *err
         return dpt_fail_nomem(err, "sums of nodes");
     list_covers(s, cross);
     cut_parts(s);
-    if (s->env.resident)
+    if (s->traits.on_device)
         DPT_TRY(make_device_lists(s, cross, sources, err));
     return strategy_staging_make(s, DPT_ITEM_CROSSING, &cross->staging, err);
 }

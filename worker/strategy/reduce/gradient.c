@@ -9,17 +9,16 @@ static struct dpt_shard shard_of_whole(const struct dpt_strategy *s, int positio
 
 static bool sum_is_flat(const struct dpt_strategy *s)
 {
-    return s->traits.state == DPT_STATE_REPLICATED && s->traits.route == DPT_GRADIENT_UNITS;
+    return s->traits.state == DPT_STATE_REPLICATED && !s->step.flat_gradient;
 }
 
 /* The gradient of a shard. `data` is its memory in waves by units, and is not read otherwise. */
 static struct strategy_gradient gradient_of(const struct dpt_strategy *s, float *data,
                                             struct dpt_shard shard)
 {
-    if (s->traits.route == DPT_GRADIENT_UNITS)
-        return (struct strategy_gradient){data, sum_is_flat(s), shard};
-    return (struct strategy_gradient){
-        s->lanes ? dpt_lane_sums_gradient(s->lanes) : s->waves.gradient[0].data, true, shard};
+    float *flat = s->step.flat_gradient;
+    return flat ? (struct strategy_gradient){flat, true, shard}
+                : (struct strategy_gradient){data, sum_is_flat(s), shard};
 }
 
 struct strategy_gradient strategy_whole_gradient(const struct dpt_strategy *s)
@@ -57,11 +56,9 @@ bool strategy_is_narrow(const struct dpt_strategy *s, int position)
     return strategy_width(s, position) != sizeof(float);
 }
 
-int strategy_active(const struct dpt_strategy *s, const struct dpt_task *task)
+bool strategy_computes(const struct dpt_strategy *s, const struct dpt_task *task, int position)
 {
-    return s->step.present == &s->eval_list || s->lanes
-               ? s->part.world->size
-               : s->part.members.first + dpt_waves_active(&s->part.waves, task->wave);
+    return position - s->part.members.first < task->active;
 }
 
 struct dpt_interval strategy_held_piece(const struct dpt_strategy *s, int position, int unit)
@@ -71,17 +68,17 @@ struct dpt_interval strategy_held_piece(const struct dpt_strategy *s, int positi
 
 struct dpt_interval strategy_applied_piece(const struct dpt_strategy *s, int position, int range)
 {
-    return dpt_shard_piece(&s->waves.ranges, dpt_partition_held(&s->part, position), range);
+    return dpt_shard_piece(&s->buckets.ranges, dpt_partition_held(&s->part, position), range);
 }
 
 struct dpt_interval strategy_added_piece(const struct dpt_strategy *s, int position, int range)
 {
-    return dpt_shard_piece(&s->waves.ranges, dpt_partition_added(&s->part, position), range);
+    return dpt_shard_piece(&s->buckets.ranges, dpt_partition_added(&s->part, position), range);
 }
 
 struct dpt_interval strategy_whole_piece(const struct dpt_strategy *s, int position, int range)
 {
-    return dpt_shard_piece(&s->waves.ranges, shard_of_whole(s, position), range);
+    return dpt_shard_piece(&s->buckets.ranges, shard_of_whole(s, position), range);
 }
 
 float *strategy_sum(const struct dpt_strategy *s, int sum, int range)

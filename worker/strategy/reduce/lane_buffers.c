@@ -1,93 +1,121 @@
-/* Lane buffers and the reducer over them (lane_buffers.h). */
-#include "worker/strategy/reduce/lane_buffers.h"
-
+/* The lane buffers of a rank, and the reducer of a generation over them (core.h). The place of the
+ * buffers decides which reducer a generation uses. */
+#include "worker/strategy/core.h"
 #include "worker/strategy/reduce/nccl_reducer.h"
 #include "worker/strategy/reduce/staged_reducer.h"
 
-static const struct dpt_memory_entry *entry_of(const struct dpt_memory_list *memory,
+/* ---- memory ---- */
+
+static const struct dpt_memory_entry *entry_of(const struct dpt_strategy *s,
                                                enum dpt_memory_item first, int buffer)
 {
-    return &memory->item[buffer == 0 ? first : first + 1];
+    return &s->memory.item[buffer == 0 ? first : first + 1];
 }
 
-static int count_buffers(const struct dpt_memory_list *memory, enum dpt_memory_item first)
+static int count_buffers(const struct dpt_strategy *s, enum dpt_memory_item first)
 {
-    return memory->item[first].n + memory->item[first + 1].n;
+    const int n = s->memory.item[first].n + s->memory.item[first + 1].n;
+    DPT_ASSERT(n <= DPT_COVER_MAX);
+    return n;
 }
 
-enum dpt_status dpt_lane_buffers_make(struct dpt_lane_buffers *b,
-                                      const struct dpt_strategy_env *env,
-                                      const struct dpt_memory_list *memory, struct dpt_err *err)
+/* A rank keeps its buffers when a larger world needs fewer. After a failure the world is smaller
+ * and needs them again; recovery then does not wait until the kernel clears new memory. */
+static enum dpt_status make_lane_buffers(struct dpt_strategy *s, struct dpt_err *err)
 {
-    const int registered = count_buffers(memory, DPT_ITEM_LANE_FIRST),
-              on_device = count_buffers(memory, DPT_ITEM_DEVICE_LANE_FIRST);
-    DPT_ASSERT(registered <= DPT_COVER_MAX && on_device <= DPT_COVER_MAX);
-    for (int i = b->n_registered; i < registered; i++, b->n_registered++) {
-        const struct dpt_memory_entry *entry = entry_of(memory, DPT_ITEM_LANE_FIRST, i);
+    struct strategy_lanes *l = &s->lanes;
+    const int registered = count_buffers(s, DPT_ITEM_LANE_FIRST),
+              on_device = count_buffers(s, DPT_ITEM_DEVICE_LANE_FIRST);
+    for (int i = l->n_registered; i < registered; i++, l->n_registered++) {
+        const struct dpt_memory_entry *entry = entry_of(s, DPT_ITEM_LANE_FIRST, i);
         /* Peers of the same host write sums to the first buffer. */
-        DPT_TRY(dpt_comm_mem_create_for(env->listener, entry->tag, i == 0, entry->bytes,
-                                        &b->registered[i], err));
-        if (!env->resident)
-            b->data[i] = dpt_comm_mem_data(b->registered[i]);
+        DPT_TRY(dpt_comm_mem_create_for(s->env.listener, entry->tag, i == 0, entry->bytes,
+                                        &l->registered[i], err));
+        if (!s->traits.on_device)
+            l->data[i] = dpt_comm_mem_data(l->registered[i]);
     }
-    for (int i = b->n_on_device; i < on_device; i++, b->n_on_device++) {
-        const struct dpt_memory_entry *entry = entry_of(memory, DPT_ITEM_DEVICE_LANE_FIRST, i);
-        DPT_TRY(dpt_buffer_make_private(env->resident, entry->tag, entry->bytes, &b->on_device[i],
-                                        err));
-        b->data[i] = b->on_device[i].data;
+    for (int i = l->n_on_device; i < on_device; i++, l->n_on_device++) {
+        const struct dpt_memory_entry *entry = entry_of(s, DPT_ITEM_DEVICE_LANE_FIRST, i);
+        DPT_TRY(dpt_buffer_make(NULL, s->device, entry->tag, entry->bytes, &l->on_device[i], err));
+        l->data[i] = l->on_device[i].data;
     }
-    return DPT_OK;
+    l->parted = -1;
+    for (int u = 0; u < s->n_units; u++)
+        if (dpt_model_unit(s->env.model, u)->in_parts)
+            l->parted = u;
+    s->step.flat_gradient = l->data[0];
+    return strategy_buffer_make(s, DPT_ITEM_APART, false, &l->apart, err);
 }
 
-void dpt_lane_buffers_free(struct dpt_lane_buffers *b)
+void strategy_lanes_destroy(struct dpt_strategy *s)
 {
-    for (int i = 0; i < b->n_registered; i++)
-        dpt_comm_mem_destroy(&b->registered[i]);
-    for (int i = 0; i < b->n_on_device; i++)
-        dpt_buffer_free(&b->on_device[i]);
-    *b = (struct dpt_lane_buffers){.n_registered = 0};
+    struct strategy_lanes *l = &s->lanes;
+    dpt_powersgd_destroy(&l->powersgd);
+    for (int i = 0; i < l->n_registered; i++)
+        dpt_comm_mem_destroy(&l->registered[i]);
+    for (int i = 0; i < l->n_on_device; i++)
+        dpt_buffer_free(&l->on_device[i]);
+    dpt_buffer_free(&l->apart);
 }
 
-enum dpt_status dpt_lane_reducer_create(const struct dpt_strategy_env *env,
-                                        const struct dpt_partition *part,
-                                        const struct dpt_model_buckets *buckets,
-                                        const struct dpt_lane_buffers *b, struct dpt_reducer **ret,
-                                        struct dpt_err *err)
+/* ---- the reducer ---- */
+
+static enum dpt_status make_reducer(struct dpt_strategy *s, struct dpt_err *err)
 {
-    const struct dpt_world *world = part->world;
-    const bool by_nccl = world->size > 1 && env->resident_comm_stream;
-    const struct dpt_reducer_spec of = {.thread = env->comm_thread,
-                                        .stream =
-                                            by_nccl ? env->resident_comm_stream : env->comm_stream,
-                                        .buckets = buckets->bucket,
-                                        .n_buckets = buckets->n,
+    struct strategy_lanes *l = &s->lanes;
+    const struct dpt_world *world = s->part.world;
+    const struct dpt_reducer_spec of = {.thread = s->env.comm_thread,
+                                        .stream = s->comm_stream,
+                                        .buckets = s->buckets.bucket,
+                                        .n_buckets = s->buckets.n,
                                         .block = DPT_BLOCK,
                                         .world = world,
-                                        .rank = part->rank,
-                                        .wire = dpt_dtype_of(part->traits.wire),
-                                        .shards = part->traits.state != DPT_STATE_REPLICATED};
+                                        .rank = s->part.rank,
+                                        .wire = s->wire,
+                                        .shards = s->traits.state != DPT_STATE_REPLICATED};
     const struct dpt_nccl_reducer_spec nccl = {.of = of,
-                                               .device = env->resident,
-                                               .main_stream = env->resident_stream,
-                                               .buffers = b->data,
-                                               .any_order = part->traits.order_open &&
+                                               .device = s->device,
+                                               .main_stream = s->stream,
+                                               .buffers = l->data,
+                                               .any_order = s->traits.order_open &&
                                                             of.wire == DPT_F32 && !of.shards};
-    if (by_nccl)
-        return dpt_nccl_reducer_create(&nccl, ret, err);
+    if (s->traits.by_nccl && world->size > 1)
+        return dpt_nccl_reducer_create(&nccl, &l->reducer, err);
     const struct dpt_host_reducer_spec host = {.of = of,
-                                               .ops = dpt_device_ops(env->device),
-                                               .listener = env->listener,
-                                               .buffers = b->registered};
-    if (!env->resident || world->size == 1)
-        return dpt_host_reducer_create(&host, ret, err);
+                                               .ops = dpt_device_ops(s->env.device),
+                                               .listener = s->env.listener,
+                                               .buffers = l->registered};
+    if (!s->traits.on_device || world->size == 1)
+        return dpt_host_reducer_create(&host, &l->reducer, err);
     struct dpt_range cover[DPT_COVER_MAX];
-    const struct dpt_staged_reducer_spec staged = {
-        .stream = env->resident_stream,
-        .ops = dpt_device_ops(env->resident),
-        .on_device = b->data,
-        .n_sums = dpt_tree_cover(
-            world->lanes, dpt_position_lanes(world->lanes, world->size, part->position), cover),
-        .numel = dpt_model_flat_numel(env->model),
-        .host = host};
-    return dpt_staged_reducer_create(&staged, ret, err);
+    const struct dpt_staged_reducer_spec staged = {.stream = s->stream,
+                                                   .ops = s->ops,
+                                                   .on_device = l->data,
+                                                   .n_sums =
+                                                       dpt_tree_cover(world->lanes, l->own, cover),
+                                                   .numel = s->flat_numel,
+                                                   .host = host};
+    return dpt_staged_reducer_create(&staged, &l->reducer, err);
+}
+
+enum dpt_status strategy_lanes_begin(struct dpt_strategy *s, struct dpt_step_spec *spec,
+                                     struct dpt_err *err)
+{
+    struct strategy_lanes *l = &s->lanes;
+    const struct dpt_world *world = s->part.world;
+    (void)spec;
+    l->own = dpt_position_lanes(world->lanes, world->size, s->part.position);
+    DPT_TRY(make_lane_buffers(s, err));
+    DPT_TRY(make_reducer(s, err));
+    if (!s->traits.powersgd)
+        return DPT_OK;
+    if (!l->powersgd)
+        DPT_TRY(dpt_powersgd_create(&s->env, &l->powersgd, err));
+    return dpt_powersgd_begin_generation(l->powersgd, world, s->part.rank, l->data[0], &l->reducer,
+                                         err);
+}
+
+void strategy_lanes_end(struct dpt_strategy *s)
+{
+    dpt_reducer_destroy(&s->lanes.reducer);
 }

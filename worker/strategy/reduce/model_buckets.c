@@ -41,7 +41,7 @@ enum dpt_status dpt_model_buckets_init(struct dpt_model_buckets *b, const struct
                                     .offset = calloc(n_params + 1, sizeof *b->offset)};
     if (!b->bucket || !b->of_param || !b->unit || !b->offset)
         return dpt_fail_nomem(err, "buckets");
-    b->n = traits.state == DPT_STATE_REPLICATED
+    b->n = traits.state == DPT_STATE_REPLICATED && traits.route != DPT_GRADIENT_UNITS
                ? cut_by_bytes(config, &traits.buckets, model, b->offset, b->bucket)
                : cut_by_units(model, b->bucket);
     for (int i = 0; i < b->n; i++) {

@@ -19,9 +19,10 @@ struct dpt_model_buckets {
     struct dpt_grid ranges;
 };
 
-/* Where the state is replicated, buckets are runs of tensors of the config's sizes. Elsewhere sums
- * stay with the owners of the shards, and each bucket is one unit. The caller calls
- * dpt_model_buckets_fini also after a failure. DPT_ENOMEM. */
+/* Where the state is replicated and reduced by buckets, these are runs of tensors of the config's
+ * sizes. Elsewhere each bucket is one unit, because sums stay with the owners of the shards or the
+ * gradient is reduced unit by unit. The caller calls dpt_model_buckets_fini also after a failure.
+ * DPT_ENOMEM. */
 DPT_MUST_USE enum dpt_status dpt_model_buckets_init(struct dpt_model_buckets *buckets,
                                                     const struct dpt_config *config,
                                                     const struct dpt_model *model,

@@ -155,7 +155,7 @@ static enum dpt_status plan_bucket(struct nccl_reducer *r, int index, const floa
 static enum dpt_status make_on_device(struct nccl_reducer *r, size_t bytes,
                                       struct dpt_buffer *buffer, struct dpt_err *err)
 {
-    return dpt_buffer_make_private(r->spec.device, DPT_MEMORY_COMM, bytes, buffer, err);
+    return dpt_buffer_make(NULL, r->spec.device, DPT_MEMORY_COMM, bytes, buffer, err);
 }
 
 static size_t lists_bytes(const struct nccl_reducer *r)

@@ -84,7 +84,7 @@ static enum dpt_status make_floats(struct dpt_powersgd *p, int64_t numel, struct
                                    struct dpt_err *err)
 {
     const size_t bytes = (size_t)(numel > 0 ? numel : 1) * sizeof(float);
-    return dpt_buffer_make_private(p->env.device, DPT_MEMORY_COMM, bytes, buffer, err);
+    return dpt_buffer_make(NULL, p->env.device, DPT_MEMORY_COMM, bytes, buffer, err);
 }
 
 static enum dpt_status make_powersgd(struct dpt_powersgd *p, struct dpt_err *err)

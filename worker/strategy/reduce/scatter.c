@@ -7,20 +7,25 @@
  * add. */
 enum { ALONE_CHUNK_NUMEL = 1 << 18 };
 
-void strategy_round_gradient(struct dpt_strategy *s, int unit)
+enum dpt_status strategy_round_gradient(struct dpt_strategy *s, int unit, struct dpt_err *err)
 {
-    struct strategy_waves *w = &s->waves;
+    const struct strategy_waves *w = &s->waves;
+    (void)err;
+    if (s->wire == DPT_F32) /* and so wherever ranges are buckets */
+        return DPT_OK;
     const int64_t numel = dpt_model_unit(s->env.model, unit)->numel;
-    s->ops->round_to(s->stream, numel, s->wire, w->grads[unit]);
+    float *grad = s->step.grads[unit];
+    s->ops->round_to(s->stream, numel, s->wire, grad);
     for (int i = 0; i < w->n_gradients; i++)
-        if (w->narrow_gradient[i].data && w->gradient[i].data == w->grads[unit])
-            s->ops->cast(s->stream, numel, w->grads[unit], s->wire, w->narrow_gradient[i].data);
+        if (w->narrow_gradient[i].data && w->gradient[i].data == grad)
+            s->ops->cast(s->stream, numel, grad, s->wire, w->narrow_gradient[i].data);
+    return DPT_OK;
 }
 
 /* The element of the flat vector at which a gradient buffer begins. */
 static int64_t origin_of(const struct dpt_strategy *s, const struct dpt_task *task)
 {
-    return s->traits.route == DPT_GRADIENT_BUCKETS ? 0 : s->env.grid->offset[task->unit];
+    return s->step.flat_gradient ? 0 : s->env.grid->offset[task->unit];
 }
 
 static struct dpt_interval task_piece(const struct dpt_strategy *s, const struct dpt_task *task,
@@ -59,7 +64,7 @@ static void post_scatter(void *ctx, const struct dpt_task *task, struct dpt_task
                           strategy_is_narrow(s, position) ? &w->narrow_gradient[task->buffer]
                                                           : &w->gradient[task->buffer],
                           (size_t)first * width, (size_t)scatter_bytes_to(s, task, position));
-        if (position < strategy_active(s, task) && own > 0)
+        if (strategy_computes(s, task, position) && own > 0)
             strategy_borrow(s, x, position, &staging, (size_t)own * width);
     }
 }
@@ -82,8 +87,8 @@ static void add_wave(const struct dpt_strategy *s, const struct dpt_task *task, 
                                       .wire = s->wire,
                                       .last = task->wave == dpt_waves_count(&s->part.waves) - 1,
                                       .numel = numel,
-                                      .wide = s->env.resident ? w->scratch.data : wide,
-                                      .chunk = s->env.resident            ? numel
+                                      .wide = w->scratch.data ? w->scratch.data : wide,
+                                      .chunk = s->traits.on_device        ? numel
                                                : s->part.world->size == 1 ? ALONE_CHUNK_NUMEL
                                                                           : DPT_WAVE_SUM_CHUNK};
     dpt_wave_sum_add(s->ops, stream, &wave);
@@ -105,7 +110,7 @@ static enum dpt_status scattered(void *ctx, const struct dpt_task *task,
             (const float *)w->gradient[task->buffer].data + (own.first - origin_of(s, task));
     for (int i = 1; i < members.end - members.first; i++) {
         const int position = strategy_next_of(s, members, i);
-        if (position < strategy_active(s, task))
+        if (strategy_computes(s, task, position))
             w->contributions[position - members.first] = x->in[n++].lent;
     }
     DPT_ASSERT(n == x->n_in);
@@ -116,7 +121,7 @@ static enum dpt_status scattered(void *ctx, const struct dpt_task *task,
     if (w->narrow_sum.data)
         s->ops->cast(stream, strategy_numel(own), strategy_sum(s, 0, task->unit) + first, s->wire,
                      (char *)w->narrow_sum.data + strategy_narrow_offset(s, task->unit, first));
-    return alone && s->env.resident ? DPT_OK : dpt_stream_sync(stream, err);
+    return alone ? DPT_OK : dpt_stream_sync(stream, err);
 }
 
 const struct dpt_task_handler strategy_scatter = {post_scatter, scattered, scatter_bytes_to};

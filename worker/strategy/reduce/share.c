@@ -38,8 +38,7 @@ static float *whole_sum(const struct dpt_strategy *s, int range)
 static void share_own(const struct dpt_strategy *s, int range)
 {
     const int me = s->part.position;
-    const bool elsewhere =
-        s->waves.applied.data || s->waves.crossed || s->traits.route == DPT_GRADIENT_BUCKETS;
+    const bool elsewhere = s->waves.applied.data || s->waves.crossed || s->step.flat_gradient;
     const struct dpt_interval take = shared_piece(s, me, me, range);
     const int64_t skip = take.first - strategy_whole_piece(s, me, range).first;
     if (elsewhere && !strategy_is_empty(take))
@@ -83,7 +82,7 @@ static void post_share(void *ctx, const struct dpt_task *task, struct dpt_task_t
 /* Widens sums of another host, which arrived in 16 bits in the memory of `values`. */
 static void widen_shared(const struct dpt_strategy *s, int64_t n, float *values)
 {
-    if (!s->env.resident) {
+    if (!s->traits.on_device) {
         dpt_wire_unpack(s->ops, s->comm_stream, s->wire, n, values);
         return;
     }

@@ -1,5 +1,6 @@
-/* The memory of a generation in waves, apart from the state: slots' gradients, sums and staging
- * (core.h). The generation's memory list gives the sizes. */
+/* The route of gradients in waves (core.h): the memory of slots' gradients, sums and staging, whose
+ * sizes the generation's memory list gives. Tasks carry out the rest (scatter.c, cross.c,
+ * share.c). */
 #include "worker/strategy/core.h"
 
 #include <stdlib.h>
@@ -9,15 +10,10 @@ static enum dpt_status no_memory(struct dpt_err *err)
     return dpt_fail_nomem(err, "gradients in waves");
 }
 
-/* Makes a buffer of the list's size, or frees the buffer if the list has none. */
-static enum dpt_status make_item(struct dpt_strategy *s, enum dpt_memory_item item,
+static enum dpt_status make_item(const struct dpt_strategy *s, enum dpt_memory_item item,
                                  struct dpt_buffer *buffer, struct dpt_err *err)
 {
-    const struct dpt_memory_entry *entry = &s->memory.item[item];
-    if (entry->n > 0)
-        return dpt_buffer_make(&s->env, entry->tag, entry->bytes, buffer, err);
-    dpt_buffer_free(buffer);
-    return DPT_OK;
+    return strategy_buffer_make(s, item, true, buffer, err);
 }
 
 /* Makes the buffers of a slot's gradients: one for the tied unit and two that the other units use
@@ -36,8 +32,11 @@ static enum dpt_status make_gradients(struct dpt_strategy *s, const struct dpt_s
         DPT_TRY(make_item(s, i < own ? DPT_ITEM_NARROW_TIED : DPT_ITEM_NARROW,
                           &w->narrow_gradient[i], err));
     }
-    for (int u = 0; s->traits.route == DPT_GRADIENT_BUCKETS && u < s->n_units; u++)
-        w->grads[u] = (float *)w->gradient[0].data + s->env.grid->offset[u];
+    if (spec->n_buckets == 0)
+        return DPT_OK;
+    s->step.flat_gradient = w->gradient[0].data;
+    for (int u = 0; u < s->n_units; u++)
+        s->step.grads[u] = s->step.flat_gradient + s->env.grid->offset[u];
     return DPT_OK;
 }
 
@@ -84,36 +83,61 @@ static enum dpt_status make_scratch(struct dpt_strategy *s, struct dpt_err *err)
         const size_t unit = (size_t)dpt_model_unit(s->env.model, u)->numel * sizeof(uint16_t);
         bytes = unit > bytes ? unit : bytes;
     }
-    return dpt_buffer_make_private(s->device, DPT_MEMORY_COMM, bytes, &s->waves.scratch, err);
+    return dpt_buffer_make(NULL, s->device, DPT_MEMORY_COMM, bytes, &s->waves.scratch, err);
 }
 
 /* Cuts pieces into parts, and makes staging memory. */
 static enum dpt_status make_parts(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_waves *w = &s->waves;
-    const size_t n = (size_t)w->ranges.n_units;
+    const struct dpt_grid *ranges = &s->buckets.ranges;
+    const size_t n = (size_t)ranges->n_units;
     int64_t own_at = 0;
     w->parts = calloc(n, sizeof *w->parts);
     w->own_at = calloc(n, sizeof *w->own_at);
     if (!w->parts || !w->own_at)
         return no_memory(err);
-    for (int r = 0; r < w->ranges.n_units; r++) {
-        w->parts[r] = dpt_partition_parts(&s->part, &w->ranges, r);
+    for (int r = 0; r < ranges->n_units; r++) {
+        w->parts[r] = dpt_partition_parts(&s->part, ranges, r);
         w->own_at[r] = own_at;
         own_at += strategy_numel(strategy_added_piece(s, s->part.position, r));
     }
-    if (s->env.resident && s->memory.item[DPT_ITEM_NARROW_SUM].n > 0)
+    if (s->traits.on_device && s->memory.item[DPT_ITEM_NARROW_SUM].n > 0)
         DPT_TRY(make_scratch(s, err));
     return strategy_staging_make(s, DPT_ITEM_STAGING, &w->staging, err);
 }
 
-enum dpt_status strategy_waves_begin(struct dpt_strategy *s, const struct dpt_step_spec *spec,
-                                     struct dpt_err *err)
+static enum dpt_status waves_begin(struct dpt_strategy *s, struct dpt_step_spec *spec,
+                                   struct dpt_err *err)
 {
+    const struct dpt_strategy_traits *t = &s->traits;
+    const bool others_apply = t->state == DPT_STATE_REPLICATED ||
+                              (t->state == DPT_STATE_PER_NODE && !t->by_node) || s->part.crosses ||
+                              s->part.shadow_shift > 0;
+    spec->waves = &s->part.waves;
+    if (s->part.crosses)
+        DPT_TRY(strategy_cross_begin(s, err));
     DPT_TRY(make_parts(s, err));
     DPT_TRY(make_gradients(s, spec, err));
     DPT_TRY(make_sums(s, err));
-    return make_steps(s, err);
+    DPT_TRY(make_steps(s, err));
+    spec->parts = s->waves.parts;
+    spec->cross_parts = s->waves.cross_parts;
+    spec->share = spec->n_buckets > 0 || (s->part.world->size > 1 && others_apply);
+    spec->copies = s->part.shadow_shift > 0 ? dpt_vectors(s->env.config) : 0;
+    return DPT_OK;
+}
+
+static void waves_cost(const struct dpt_strategy *s, struct dpt_strategy_cost *cost)
+{
+    const struct strategy_waves *w = &s->waves;
+    cost->gradient_buffers += w->n_gradients + w->n_sums;
+    for (int i = 0; i < w->n_gradients; i++)
+        cost->gradient_bytes += (int64_t)(w->gradient[i].bytes + w->narrow_gradient[i].bytes);
+    for (int i = 0; i < w->n_sums; i++)
+        cost->gradient_bytes += (int64_t)w->sums[i].bytes;
+    cost->gradient_bytes +=
+        (int64_t)(w->added.bytes + w->applied.bytes + w->shadowed.bytes + w->narrow_sum.bytes);
 }
 
 void strategy_waves_end(struct dpt_strategy *s)
@@ -148,3 +172,7 @@ void strategy_waves_destroy(struct dpt_strategy *s)
     dpt_buffer_free(&w->shadowed);
     dpt_buffer_free(&w->narrow_sum);
 }
+
+/* The tasks of a range do the rest of its reduction. */
+const struct strategy_route strategy_by_waves = {
+    .begin_generation = waves_begin, .reduce = strategy_round_gradient, .cost = waves_cost};

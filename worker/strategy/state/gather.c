@@ -24,7 +24,7 @@ static int64_t gather_bytes_to(const void *ctx, const struct dpt_task *task, int
     const struct dpt_strategy *s = ctx;
     const int me = s->part.position;
     const bool sends = position >= s->part.group.first && position < s->part.group.end &&
-                       position < strategy_active(s, task) &&
+                       strategy_computes(s, task, position) &&
                        !strategy_has_shadow_of(s, position, me);
     return sends ? strategy_numel(strategy_held_piece(s, me, task->unit)) * (int64_t)s->width : 0;
 }
@@ -37,7 +37,7 @@ static void post_gather(void *ctx, const struct dpt_task *task, struct dpt_task_
     const struct dpt_buffer weights = strategy_weights(s, task->unit, &offset);
     /* A device may still read the buffer. The transfers wait for the device, so gathered() copies
      * this rank's piece after them. */
-    if (!s->env.resident)
+    if (!s->traits.on_device)
         place_own(s, task);
     for (int i = 1; i < group.end - group.first; i++) {
         const int position = strategy_next_of(s, group, i);
@@ -74,7 +74,7 @@ static enum dpt_status gathered(void *ctx, const struct dpt_task *task,
 {
     const struct dpt_strategy *s = ctx;
     (void)x;
-    if (s->env.resident)
+    if (s->traits.on_device)
         place_own(s, task);
     place_shadow(s, task);
     return dpt_stream_sync(s->comm_stream, err);

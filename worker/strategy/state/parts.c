@@ -89,7 +89,7 @@ struct dpt_buffer strategy_vector(const struct dpt_strategy *s, const struct dpt
                                   enum dpt_vector vector)
 {
     const struct dpt_state_vector *v = &part->vector[vector];
-    if (s->env.resident)
+    if (s->traits.on_device)
         return (struct dpt_buffer){.data = v->resident};
     return (struct dpt_buffer){.data = dpt_comm_mem_data(v->mem), .mem = v->mem};
 }
@@ -98,7 +98,7 @@ int64_t strategy_vector_offset(const struct dpt_strategy *s, const struct dpt_st
                                enum dpt_vector vector, int unit)
 {
     const struct dpt_state_vector *v = &part->vector[vector];
-    return (s->env.resident ? v->resident_flat : v->flat)
+    return (s->traits.on_device ? v->resident_flat : v->flat)
                ? dpt_shard_piece(s->env.grid, part->shard, unit).first
                : dpt_shard_offset(s->env.grid, part->shard, unit);
 }

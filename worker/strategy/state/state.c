@@ -28,11 +28,8 @@ static void drop_wanted(struct dpt_strategy *s)
 static enum dpt_status make_whole(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_state *state = &s->state;
-    const struct dpt_memory_entry *item = &s->memory.item[DPT_ITEM_WHOLE];
-    const bool is_private = s->traits.weights == DPT_WEIGHTS_HELD && s->dtype != DPT_F32;
-    DPT_TRY(is_private
-                ? dpt_buffer_make_private(s->device, item->tag, item->bytes, &state->whole, err)
-                : dpt_buffer_make(&s->env, item->tag, item->bytes, &state->whole, err));
+    const bool sent = s->traits.weights != DPT_WEIGHTS_HELD || s->dtype == DPT_F32;
+    DPT_TRY(strategy_buffer_make(s, DPT_ITEM_WHOLE, sent, &state->whole, err));
     for (int u = 0; u < s->n_units; u++)
         state->weights[u] = (char *)state->whole.data + (size_t)s->env.grid->offset[u] * s->width;
     return DPT_OK;
@@ -49,7 +46,8 @@ enum dpt_status strategy_state_create(struct dpt_strategy *s, struct dpt_err *er
     if (s->traits.state != DPT_STATE_REPLICATED)
         return DPT_OK;
     DPT_TRY(strategy_part_create(s, (struct dpt_shard){0, 1}, true, &state->held.own, err));
-    return s->env.resident ? strategy_part_enter_device(s, true, &state->held.own, err) : DPT_OK;
+    return s->traits.on_device ? strategy_part_enter_device(s, true, &state->held.own, err)
+                               : DPT_OK;
 }
 
 void strategy_state_destroy(struct dpt_strategy *s)
@@ -70,15 +68,11 @@ void strategy_state_destroy(struct dpt_strategy *s)
 static enum dpt_status make_gathered(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct strategy_state *state = &s->state;
-    const struct dpt_memory_entry *tied = &s->memory.item[DPT_ITEM_GATHERED_TIED],
-                                  *others = &s->memory.item[DPT_ITEM_GATHERED];
-    while (state->n_gathered < tied->n + others->n) {
-        const int i = state->n_gathered;
-        const struct dpt_memory_entry *item = i < tied->n ? tied : others;
-        DPT_TRY(
-            dpt_buffer_make_private(s->device, item->tag, item->bytes, &state->gathered[i], err));
-        state->n_gathered++;
-    }
+    const int tied = s->memory.item[DPT_ITEM_GATHERED_TIED].n,
+              all = tied + s->memory.item[DPT_ITEM_GATHERED].n;
+    for (int i = state->n_gathered; i < all; i++, state->n_gathered++)
+        DPT_TRY(strategy_buffer_make(s, i < tied ? DPT_ITEM_GATHERED_TIED : DPT_ITEM_GATHERED,
+                                     false, &state->gathered[i], err));
     return DPT_OK;
 }
 
@@ -120,11 +114,9 @@ enum dpt_status strategy_state_begin(struct dpt_strategy *s, struct dpt_err *err
     state->wanted = state->held;
     DPT_TRY(want_part(s, own, true, &state->held.own, &state->wanted.own, err));
     DPT_TRY(want_part(s, shadow, false, &state->held.shadow, &state->wanted.shadow, err));
-    if (s->env.resident)
+    if (s->traits.on_device)
         DPT_TRY(move_to_wanted(s, err));
-    const struct dpt_memory_entry *copy = &s->memory.item[DPT_ITEM_COPY];
-    if (copy->n > 0)
-        DPT_TRY(dpt_buffer_make(&s->env, copy->tag, copy->bytes, &state->copy, err));
+    DPT_TRY(strategy_buffer_make(s, DPT_ITEM_COPY, true, &state->copy, err));
     return make_gathered(s, err);
 }
 
@@ -198,7 +190,7 @@ void strategy_state_refresh(struct dpt_strategy *s)
     const struct dpt_state_part *own = &s->state.held.own;
     if (s->state.newest != STRATEGY_REGISTERED)
         return;
-    if (s->env.resident) {
+    if (s->traits.on_device) {
         copy_part(s, own, true);
         copy_part(s, &s->state.held.shadow, true);
     }

@@ -30,8 +30,8 @@ enum dpt_status dpt_strategy_apply(struct dpt_strategy *s, const struct dpt_opti
     DPT_ASSERT(s->step.reduced_step == step->step);
     if (s->packed)
         dpt_packed_weights_forget(s->packed);
-    if (s->lanes)
-        dpt_lane_sums_applied(s->lanes, step->step);
+    if (s->route->applied)
+        s->route->applied(s, step->step);
     strategy_state_refresh(s);
     for (int u = 0; u < s->n_units; u++) {
         apply_piece(s, step, &s->state.held.own, u, strategy_gradient_at(s, &own, u),
@@ -41,7 +41,7 @@ enum dpt_status dpt_strategy_apply(struct dpt_strategy *s, const struct dpt_opti
     }
     strategy_rebuild_applied(s);
     s->state.stale = true;
-    s->state.newest = s->env.resident ? STRATEGY_ON_DEVICE : STRATEGY_BOTH;
+    s->state.newest = s->traits.on_device ? STRATEGY_ON_DEVICE : STRATEGY_BOTH;
     return dpt_stream_sync(s->stream, err);
 }
 
@@ -49,7 +49,7 @@ enum dpt_status dpt_strategy_norm_share(struct dpt_strategy *s, struct dpt_accum
                                         struct dpt_err *err)
 {
     const struct strategy_gradient whole = strategy_whole_gradient(s);
-    double *sums = s->env.resident ? s->device_sums : s->block_sums;
+    double *sums = s->device_sums ? s->device_sums : s->block_sums;
     int64_t n = 0;
     for (int u = 0; u < s->n_units; u++) {
         const struct dpt_interval piece = dpt_shard_piece(s->env.grid, whole.shard, u);
@@ -58,7 +58,7 @@ enum dpt_status dpt_strategy_norm_share(struct dpt_strategy *s, struct dpt_accum
                                    (struct dpt_span){piece.first, piece.end},
                                    strategy_gradient_at(s, &whole, u), sums + n);
     }
-    if (s->env.resident && n > 0)
+    if (s->device_sums && n > 0)
         s->ops->copy(s->stream, (size_t)n * sizeof *sums, sums, s->block_sums);
     DPT_TRY(dpt_stream_sync(s->stream, err));
     dpt_accum_init(ret);

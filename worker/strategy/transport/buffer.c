@@ -1,30 +1,20 @@
-/* Memory that is sent between ranks (buffer.h). */
+/* Memory of a strategy (buffer.h). */
 #include "worker/strategy/transport/buffer.h"
 
-enum dpt_status dpt_buffer_make_private(struct dpt_device *device, enum dpt_memory_tag tag,
-                                        size_t bytes, struct dpt_buffer *buffer,
-                                        struct dpt_err *err)
+enum dpt_status dpt_buffer_make(struct dpt_comm_listener *listener, struct dpt_device *device,
+                                enum dpt_memory_tag tag, size_t bytes, struct dpt_buffer *buffer,
+                                struct dpt_err *err)
 {
     if (buffer->data && buffer->bytes == bytes)
         return DPT_OK;
     dpt_buffer_free(buffer);
-    struct dpt_buffer made = {.bytes = bytes, .device = device, .tag = tag};
-    DPT_TRY(dpt_device_alloc_for(device, tag, bytes, &made.data, err));
-    *buffer = made;
-    return DPT_OK;
-}
-
-enum dpt_status dpt_buffer_make(const struct dpt_strategy_env *env, enum dpt_memory_tag tag,
-                                size_t bytes, struct dpt_buffer *buffer, struct dpt_err *err)
-{
-    if (env->resident)
-        return dpt_buffer_make_private(env->resident, tag, bytes, buffer, err);
-    if (buffer->data && buffer->bytes == bytes)
-        return DPT_OK;
-    dpt_buffer_free(buffer);
-    struct dpt_buffer made = {.bytes = bytes, .tag = tag};
-    DPT_TRY(dpt_comm_mem_create_for(env->listener, tag, false, bytes, &made.mem, err));
-    made.data = dpt_comm_mem_data(made.mem);
+    struct dpt_buffer made = {.bytes = bytes, .device = listener ? NULL : device, .tag = tag};
+    if (listener) {
+        DPT_TRY(dpt_comm_mem_create_for(listener, tag, false, bytes, &made.mem, err));
+        made.data = dpt_comm_mem_data(made.mem);
+    } else {
+        DPT_TRY(dpt_device_alloc_for(device, tag, bytes, &made.data, err));
+    }
     *buffer = made;
     return DPT_OK;
 }

@@ -1,29 +1,26 @@
-/* Memory of a strategy that is sent between ranks: registered memory of the host, or, where a
- * device keeps the state (dpt_strategy_env.resident), memory of that device. All functions are
- * called by the main thread, between generations. */
+/* Memory of a strategy: registered memory of the host, which peers read, or memory of a device; the
+ * host is also a device. All functions are called by the main thread, between generations. */
 #ifndef DPT_WORKER_STRATEGY_TRANSPORT_BUFFER_H
 #define DPT_WORKER_STRATEGY_TRANSPORT_BUFFER_H
 
-#include "worker/strategy/strategy.h"
+#include "kernels/device.h"
+#include "worker/comm/comm.h"
 
 /* All zero: no memory. */
 struct dpt_buffer {
     void *data;
     size_t bytes;
-    struct dpt_comm_mem *mem;  /* NULL: the memory is the device's */
+    struct dpt_comm_mem *mem;  /* NULL: the memory is not registered */
     struct dpt_device *device; /* NULL: the memory is registered */
     enum dpt_memory_tag tag;
 };
 
-/* Replaces the memory of `buffer`; memory that already has this size is kept. */
-DPT_MUST_USE enum dpt_status dpt_buffer_make(const struct dpt_strategy_env *env,
-                                             enum dpt_memory_tag tag, size_t bytes,
-                                             struct dpt_buffer *buffer, struct dpt_err *err);
-/* The same for memory that no peer reads, of any device; the host is also a device. */
-DPT_MUST_USE enum dpt_status dpt_buffer_make_private(struct dpt_device *device,
-                                                     enum dpt_memory_tag tag, size_t bytes,
-                                                     struct dpt_buffer *buffer,
-                                                     struct dpt_err *err);
+/* Replaces the memory of `buffer` by memory that `listener` registers, or, if it is NULL, by memory
+ * of `device`. Memory that already has this size is kept. */
+DPT_MUST_USE enum dpt_status dpt_buffer_make(struct dpt_comm_listener *listener,
+                                             struct dpt_device *device, enum dpt_memory_tag tag,
+                                             size_t bytes, struct dpt_buffer *buffer,
+                                             struct dpt_err *err);
 /* Accepts an all-zero buffer, and leaves it all zero. */
 void dpt_buffer_free(struct dpt_buffer *buffer);
 

@@ -345,6 +345,10 @@ void dpt_task_runner_begin(struct dpt_task_runner *w, const struct dpt_step_list
 
 enum dpt_status dpt_task_runner_advance(struct dpt_task_runner *w, int actions, struct dpt_err *err)
 {
+    if (w->list->n_tasks == 0)
+        return DPT_OK;
+    if (!w->spec.device) /* tasks on a device wait for its stream */
+        DPT_TRY(dpt_stream_sync(w->spec.stream, err));
     set_actions(w, actions);
     if (w->spec.world_size > 1) {
         dpt_comm_thread_wake(w->spec.thread);

@@ -46,12 +46,23 @@ char *strategy_staging(const struct dpt_buffer *staging, int turn)
            (size_t)(turn % DPT_STAGING_TURNS) * (staging->bytes / DPT_STAGING_TURNS);
 }
 
+enum dpt_status strategy_buffer_make(const struct dpt_strategy *s, enum dpt_memory_item item,
+                                     bool sent, struct dpt_buffer *buffer, struct dpt_err *err)
+{
+    const struct dpt_memory_entry *entry = &s->memory.item[item];
+    struct dpt_comm_listener *listener = sent && !s->traits.on_device ? s->env.listener : NULL;
+    if (entry->n > 0)
+        return dpt_buffer_make(listener, s->device, entry->tag, entry->bytes, buffer, err);
+    dpt_buffer_free(buffer);
+    return DPT_OK;
+}
+
 enum dpt_status strategy_staging_make(const struct dpt_strategy *s, enum dpt_memory_item item,
                                       struct dpt_buffer *staging, struct dpt_err *err)
 {
     const struct dpt_memory_entry *entry = &s->memory.item[item];
     DPT_ASSERT(entry->n == 0 || entry->n == DPT_STAGING_TURNS);
     return entry->n == 0 ? DPT_OK
-                         : dpt_buffer_make_private(s->device, entry->tag,
-                                                   (size_t)entry->n * entry->bytes, staging, err);
+                         : dpt_buffer_make(NULL, s->device, entry->tag,
+                                           (size_t)entry->n * entry->bytes, staging, err);
 }

@@ -70,7 +70,7 @@ static void prepare_slot(const struct dpt_rank *r, struct dpt_slot *slot)
     const bool order_open = dpt_strategy_traits(r->config).order_open;
     for (int accumulate = 0; accumulate < 2; accumulate++) {
         slot->accumulate = accumulate != 0;
-        /* Strategies add gradients in this way (lane_sums.h). */
+        /* Strategies add gradients in this way (lane_sums.c). */
         slot->parts_apart = accumulate && !order_open;
         for (int u = n_units - 1; u >= 0; u--)
             dpt_model_backward(r->model, r->device->ops, r->device->stream, u, slot);

@@ -85,7 +85,6 @@ static enum dpt_status end_training_slot(struct dpt_rank *r, int index, const st
 {
     DPT_TRY(rank_end_slot(r, slot, err));
     r->stepping->slot_losses[index] = slot_loss(r);
-    dpt_strategy_end_slot(r->strategy);
     return DPT_OK;
 }
 
