@@ -113,7 +113,7 @@ static void test_local(void **state)
 }
 
 /* Worlds follow each other: what one has made and the next does not need is gone. (Whole lane
- * buffers are kept: lane_sums.c says why.) */
+ * buffers are kept: lane_buffers.c says why.) */
 static void test_worlds_in_turn(void **state)
 {
     static const int turns[] = {5, 2, 7, 4, 5}; /* worlds[] of 4, 2, 4, 4, 4 ranks */
