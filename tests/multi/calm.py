@@ -1,4 +1,5 @@
-"""Runs with which stories start or compare their own. They do not depend on the speed of the machine."""
+"""Helper runs of the stories: undisturbed runs to compare with, and a run that loses its server near its end. They do
+not depend on the speed of the machine."""
 
 from cluster import Cluster, ClusterError, checkpoint_hash, wait_until
 
@@ -15,8 +16,8 @@ def calm_hash(root, sets, step, timeout):
 
 
 def last_step_without_server(make_cluster, sets, slow, tries=(300, 1200, 4800)):
-    """A run of one node whose server was killed before the run's last step; the node makes that step nevertheless.
-    Returns (cluster, worker, steps). If the run ended before the kill, it is repeated with more steps."""
+    """A run of one node whose server is killed before the run's last step; the node makes this step without a server.
+    Returns (cluster, worker, steps). If the run ends before the kill, it is repeated with more steps."""
     for steps in tries:
         cluster = make_cluster(f"steps-{steps}", sets=dict(sets, **{"train.steps": steps, "train.log_every": 1,
                                                                     "checkpoint.every_steps": 0}))

@@ -74,13 +74,13 @@ def pair(make_cluster, slow):
 
 
 def break_control(cluster, proxy, slow):
-    """Until the server has waited for the grace, in which reconnecting is nothing worth a word."""
+    """Cuts the control connection and waits until the server reports it; the server waits for a grace period first."""
     proxy.cut()
     cluster.server.wait_log("node b: control connection broken; lost when", 10 * slow)
 
 
 def test_a_broken_control_connection_costs_nothing(pair, slow):
-    """The node trains on meanwhile and keeps its place: same processes, same generation."""
+    """A node trains on without its control connection and keeps its place, processes and generation."""
     cluster, proxy, a, b = pair
     pids, generation = (a.rank_pids(), b.rank_pids()), cluster.metrics()[-1]["generation"]
     break_control(cluster, proxy, slow)
@@ -97,7 +97,7 @@ def test_a_broken_control_connection_costs_nothing(pair, slow):
 
 
 def test_a_node_dies_while_its_control_connection_is_broken(pair, slow):
-    """Its peers lose it at once, long before its lease ends."""
+    """A node without a control connection dies: its peers report it at once, long before its lease ends."""
     cluster, proxy, a, b = pair
     break_control(cluster, proxy, slow)
     b.kill_machine()
@@ -108,7 +108,7 @@ def test_a_node_dies_while_its_control_connection_is_broken(pair, slow):
 
 
 def test_an_agent_dies_alone(pair, slow):
-    """Its ranks end with it, and with them its data connections."""
+    """The ranks of a killed agent end with it, which ends their data connections."""
     cluster, _, a, b = pair
     os.kill(b.pid, signal.SIGKILL)
     cluster.wait_world(1, 10 * slow)
@@ -119,8 +119,8 @@ def test_an_agent_dies_alone(pair, slow):
 
 
 def test_deaths_are_found_at_once(make_cluster, slow):
-    """A rank that dies, and a machine: milliseconds after the last that was heard of them, where a lease is 1.8 s. The
-    quickest of a few tries counts, as this machine may have other things to do."""
+    """The server notices a dead rank and a dead machine within milliseconds of the last message, with a lease of 1.8 s.
+    The quickest of a few tries counts, because other programs may delay one."""
     cluster = make_cluster(sets={"train.steps": 100_000, "cluster.timeout_s": 2 * slow})
     cluster.start_server()
     a, b = cluster.start_worker("a"), cluster.start_worker("b")

@@ -1,4 +1,4 @@
-"""Full disks: the first failure is told, those after it are counted, training goes on."""
+"""Full disks: the first failure is reported, later ones are counted, and training continues."""
 
 import json
 import re
@@ -18,7 +18,7 @@ def needs_mounts():
 
 
 def full(path):
-    """A file that takes no byte."""
+    """Makes the path a file that accepts no byte."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to("/dev/full")
 
@@ -40,7 +40,7 @@ def test_logs(make_cluster, slow):
 
 
 def test_log_folder_that_is_full(make_cluster, slow, tmp_path):
-    """Not even the summary finds room: the run is done, and says which weights it has."""
+    """Not even the summary can be written: the run completes and prints its weights hash."""
     needs_mounts()
     cluster = make_cluster(sets={"train.steps": 40, "train.log_every": 1})
     disk = tmp_path / "disk"
@@ -59,7 +59,7 @@ def test_log_folder_that_is_full(make_cluster, slow, tmp_path):
 
 
 def test_log_that_is_written_again(make_cluster, slow):
-    """What was lost until then is told when there is room again, and the next failure anew."""
+    """When the log can be written again, one line counts the records lost until then."""
     cluster = make_cluster(sets={"train.steps": 100000, "train.log_every": 1})
     log, _ = cluster.dirs("a")
     full(log / "metrics.jsonl")
@@ -74,7 +74,7 @@ def test_log_that_is_written_again(make_cluster, slow):
 
 
 def test_checkpoints(make_cluster, slow, tmp_path):
-    """A disk that has room for one checkpoint and not for a second beside it."""
+    """The disk has room for one checkpoint and not for a second one beside it."""
     needs_mounts()
     cluster = make_cluster(sets={"train.steps": 40, "checkpoint.every_steps": 10})
     disk = tmp_path / "disk"
@@ -90,8 +90,8 @@ def test_checkpoints(make_cluster, slow, tmp_path):
 
 
 def test_leaving(make_cluster, slow, tmp_path):
-    """The last steps find no room when the node is told to end: one line says so, one counts them, and the code is that
-    of a node that takes steps along."""
+    """A node is told to end, and its last steps do not fit on the disk: one line reports the error, one counts the
+    steps, and the exit code is 75."""
     needs_mounts()
     cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0, "train.log_every": 1})
     cluster.start_server()
@@ -111,8 +111,8 @@ def test_leaving(make_cluster, slow, tmp_path):
 
 
 def test_all_leave_and_one_folder_is_full(make_cluster, slow, tmp_path):
-    """The folder that all save in takes nothing: the node whose own folder does saves the steps there, and the run goes
-    on from there."""
+    """All nodes leave, and the first writer's folder is full: a node with a folder that has room saves the steps, and
+    the run resumes from there."""
     needs_mounts()
     cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0, "train.log_every": 1})
     cluster.start_server()
@@ -138,7 +138,7 @@ def test_all_leave_and_one_folder_is_full(make_cluster, slow, tmp_path):
 
 
 def test_rescue_without_room(make_cluster, slow, tmp_path):
-    """The server is gone, and the rescue finds no more room than the checkpoints before it: the reason is told once."""
+    """Without a server the rescue does not fit on the full disk either: the reason is reported once."""
     needs_mounts()
     cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 2, "train.log_every": 1})
     server = cluster.start_server()
@@ -158,8 +158,8 @@ def test_rescue_without_room(make_cluster, slow, tmp_path):
 
 
 def test_folder_that_is_none(make_cluster, slow, tmp_path):
-    """checkpoint.dir becomes a file, and a folder again, and a file: each time one line tells why, one counts the
-    others."""
+    """checkpoint.dir becomes a file, a folder and a file again: each change of the reason gives one line, later
+    failures are counted."""
     cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 2, "train.log_every": 1})
     folder, file, link, draft = (tmp_path / name for name in ("folder", "file", "link", "draft"))
     folder.mkdir()
@@ -198,7 +198,7 @@ def test_folder_that_is_none(make_cluster, slow, tmp_path):
               r"the limit \(ulimit -n\)"),
 ])
 def test_limits_of_the_worker(make_cluster, slow, limit, said):
-    """What no other try mends is told once, with the limit."""
+    """A limit that no retry can change is reported once, with its value."""
     cluster = make_cluster(sets={"train.steps": 40})
     argv = cluster.worker_argv("a", nnodes=1, endpoint=False)
     worker = Process("worker", ["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", *argv], cluster.root / "worker.log",
@@ -211,7 +211,8 @@ def test_limits_of_the_worker(make_cluster, slow, limit, said):
 
 @pytest.mark.parametrize("disk, reason", [("full", "No space left on device"), ("no folder", "Not a directory")])
 def test_newcomer_with_a_broken_disk(make_cluster, slow, tmp_path, disk, reason):
-    """It ends with one line before it joins; the run, which has its minimum of nodes, does not notice."""
+    """A joining node with a broken disk ends with one line before it joins; the run, which has its minimum of nodes, is
+    not disturbed."""
     cluster = make_cluster(sets={"train.steps": 100000, "cluster.nnodes": "1:2"})
     cluster.start_server()
     a = cluster.start_worker("a")

@@ -1,4 +1,4 @@
-"""Ends: every program is gone soon after a signal that ends it, whatever its state, and its exit code says why."""
+"""Ends: after a signal that ends it, every program exits soon, in every state, and its exit code has the result."""
 
 import os
 import re
@@ -46,7 +46,7 @@ def test_worker_without_server(make_cluster, slow, number):
 
 
 def test_workers_that_read_their_data(make_cluster, tmp_path, slow):
-    """A worker that brings the run, and one that joins it: both still read data.train."""
+    """A worker that brings the run, and a worker that joins it, end while they still read data.train."""
     cluster = make_cluster()
     cluster.start_server()
     data = tmp_path / "large.txt"
@@ -75,7 +75,7 @@ def test_worker_waiting_for_nodes(make_cluster, slow):
 
 @pytest.mark.parametrize("number", ENDS)
 def test_all_workers_leave(make_cluster, slow, number):
-    """Nobody waits for anybody."""
+    """All workers are told to leave at once: none waits for another."""
     cluster = make_cluster(sets={"train.steps": 100000})
     cluster.start_server()
     workers = [cluster.start_worker(n) for n in "ab"]
@@ -92,7 +92,7 @@ def test_all_workers_leave(make_cluster, slow, number):
 
 
 def test_nohup(make_cluster, slow):
-    """A terminal that is closed does not end what was started with nohup, neither server nor worker."""
+    """A closed terminal does not end a server or a worker that was started with nohup."""
     cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0})
     port, log, checkpoints = cluster.root / "port", *cluster.dirs("a")
     server = Process("server", ["nohup", program("dpt-rdzv"), "--port", "0", "--port-file", port],
@@ -117,7 +117,7 @@ def saved_step(worker):
 
 
 def gone_with_all_saved(cluster, workers, slow):
-    """Nobody takes a step along."""
+    """Waits until the workers have ended, and checks that every step is saved."""
     for worker in workers:
         assert worker.wait(EXIT_S * slow) == 0, worker.log_tail()
         assert "NOT SAVED" not in worker.log()
@@ -130,8 +130,8 @@ def gone_with_all_saved(cluster, workers, slow):
 @pytest.mark.parametrize("sharding", ["", "full_shard"])
 @pytest.mark.parametrize("nnodes", ["1:2", "2"])
 def test_all_leave_one_after_another(make_cluster, slow, nnodes, sharding):
-    """The second is told at a moment that the first one's leaving chooses: in a step, or while a world is formed that
-    is not to be."""
+    """The second node is told to leave while the first one leaves: during a step, or during a formation that must be
+    given up."""
     sets = {"train.steps": 100000, "checkpoint.every_steps": 0, "train.log_every": 1, "cluster.nnodes": nnodes}
     if sharding:
         sets.update({"strategy.name": "fsdp", "strategy.sharding": sharding})
@@ -147,7 +147,7 @@ def test_all_leave_one_after_another(make_cluster, slow, nnodes, sharding):
 
 
 def test_who_waits_for_another_saves(make_cluster, slow):
-    """Its peer's machine died, and it cannot go on alone."""
+    """A node that waits for a second node, after its peer's machine died, saves its steps when it is told to end."""
     cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0, "train.log_every": 1,
                                  "cluster.nnodes": "2"}, shared_dirs=True)
     cluster.start_server()
@@ -160,7 +160,8 @@ def test_who_waits_for_another_saves(make_cluster, slow):
 
 
 def left_with_a_loss(worker, slow, how):
-    """Returns (newest saved step, newest step): no step goes without a word."""
+    """Returns (newest saved step, newest step) after a node has ended with steps that are not saved; checks the
+    messages."""
     assert worker.wait(EXIT_S * slow) == 75, worker.log_tail()
     said, = re.findall(r"NOT SAVED: the last (\d+) steps \(after step (\d+), up to (\d+)\) died with rank processes "
                        r"here; the run will compute them again$", worker.log(), re.M)
@@ -172,7 +173,8 @@ def left_with_a_loss(worker, slow, how):
 
 
 def test_who_waits_for_another_loses_its_rank(make_cluster, slow):
-    """First its peer's machine dies, then the only process that has the steps."""
+    """A node waits for a second node, after its peer's machine died; then its rank dies, the only process with the
+    steps."""
     cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0, "train.log_every": 1,
                                  "cluster.nnodes": "2"}, shared_dirs=True)
     cluster.start_server()
@@ -189,7 +191,8 @@ def test_who_waits_for_another_loses_its_rank(make_cluster, slow):
 
 
 def test_frozen_rank_of_a_node_that_leaves(make_cluster, slow):
-    """It is killed when a lease is over, and the agent says so and what went with it."""
+    """A node leaves while its rank is stopped: after a lease the agent kills the rank and reports the steps that are
+    lost with it."""
     cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 20, "train.log_every": 1,
                                  "cluster.timeout_s": 2 * slow})
     cluster.start_server()
@@ -205,7 +208,8 @@ def test_frozen_rank_of_a_node_that_leaves(make_cluster, slow):
 
 
 def test_two_signals_at_once_are_one(make_cluster, slow):
-    """As timeout(1) sends them, to the process and to its group: the node drains and saves."""
+    """Two signals at once, as timeout(1) sends them to the process and to its group, count as one: the node drains and
+    saves."""
     cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0})
     cluster.start_server()
     worker = cluster.start_worker("a")
@@ -222,7 +226,7 @@ def test_two_signals_at_once_are_one(make_cluster, slow):
 
 
 def test_second_signal_means_now(make_cluster, slow):
-    """A node that cannot drain (its peer stands still) leaves at once at the second signal."""
+    """A node that cannot drain, because its peer is stopped, leaves at once at the second signal."""
     cluster = make_cluster(sets={"train.steps": 100000, "cluster.timeout_s": 20})
     cluster.start_server()
     a, b = (cluster.start_worker(n, nnodes=2) for n in "ab")
@@ -240,7 +244,7 @@ def test_second_signal_means_now(make_cluster, slow):
 
 
 def test_leave_while_the_peer_stands_still(make_cluster, slow):
-    """What cannot drain goes all the same, within the deadline."""
+    """A node that cannot drain, because its peer is stopped, leaves within the deadline."""
     cluster = make_cluster(sets={"train.steps": 100000, "cluster.timeout_s": 30})
     cluster.start_server()
     a, b = (cluster.start_worker(n, nnodes=2) for n in "ab")
@@ -251,8 +255,8 @@ def test_leave_while_the_peer_stands_still(make_cluster, slow):
 
 
 def test_drain_time_is_a_key(make_cluster, slow):
-    """Of two runs whose other node stands still, one gives up before the default of 8 s; the other still waits after
-    that, and drains when its peer goes on."""
+    """Two runs each have a stopped node. With a short cluster.drain_s a node gives up before the default of 8 s; with a
+    long one it waits longer, and drains when its peer continues."""
     told, peers = {}, {}
     for drain_s in (2.5, 30):
         cluster = make_cluster(f"drain-{drain_s}", sets={"train.steps": 100000, "cluster.timeout_s": 60,
@@ -277,7 +281,7 @@ def test_drain_time_is_a_key(make_cluster, slow):
 
 
 def test_last_node_saves_what_it_has(make_cluster, slow):
-    """And its server is in the same process."""
+    """The last node, with the server in its process, saves its steps when it is told to end."""
     cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 100000})
     worker = cluster.start_worker("a", nnodes=1, endpoint=False)
     cluster.wait_step(3, 30 * slow)
@@ -287,7 +291,7 @@ def test_last_node_saves_what_it_has(make_cluster, slow):
 
 
 def test_stopped_server_is_worked_around(make_cluster, slow):
-    """A server that stands still and continues: nobody is expelled for its own sleep."""
+    """A server is stopped and continues: it expels no node for the time in which it was stopped."""
     cluster = make_cluster(sets={"train.steps": 100000})
     server = cluster.start_server()
     a, b = (cluster.start_worker(n, nnodes=2) for n in "ab")
@@ -305,8 +309,7 @@ def test_stopped_server_is_worked_around(make_cluster, slow):
 
 
 def test_failed_checkpoint_is_told_at_once(make_cluster, slow):
-    """Not when the next one is due, which may be hours later: that would be in a step in which one is due, however fast
-    the machine is."""
+    """A failed checkpoint is reported at once, and not when the next one is due, which may be hours later."""
     every = 200
     cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": every})
     cluster.start_server()
@@ -320,7 +323,8 @@ def test_failed_checkpoint_is_told_at_once(make_cluster, slow):
 
 
 def test_end_waits_for_a_server(make_cluster, slow):
-    """Without one nobody may commit the last checkpoint: the worker says what it waits for, and ends with the next."""
+    """Without a server the last checkpoint has no grant: the worker says that it waits for a server, and ends with the
+    next one."""
     cluster, worker, steps = last_step_without_server(make_cluster, {"cluster.timeout_s": 5}, slow)
     worker.wait_log(rf"need the server at {cluster.endpoint()}, which is gone: start dpt-rdzv there", 60 * slow)
     worker.wait_log(rf"step +{steps}/{steps}", 1 * slow)  # lines of the log wait for the server

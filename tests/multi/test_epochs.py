@@ -19,14 +19,14 @@ def epoch_sets(tmp_path, **keys):
 
 
 def said(workers):
-    """[(epoch, average loss)] as the terminals said it."""
+    """[(epoch, average loss)] of the lines on the terminals."""
     lines = [m for worker in workers for m in LINE.finditer(worker.log())]
     assert all(m[2] == str(EPOCHS) and m[4] is None for m in lines), lines
     return [(int(m[1]), m[3]) for m in lines]
 
 
 def test_one_line_an_epoch(make_cluster, tmp_path, slow):
-    """In every world, with the mean of all steps, and an evaluation after each."""
+    """In every world each epoch has one line with the mean loss of all steps, and an evaluation after it."""
     val = make_text(tmp_path / "val.txt", 3000, seed=2)
     seen, hashes = [], set()
     for nodes in (1, 2):
@@ -45,7 +45,8 @@ def test_one_line_an_epoch(make_cluster, tmp_path, slow):
 
 
 def test_losses_and_a_stop(make_cluster, tmp_path, slow):
-    """A node is killed within an epoch, then all are stopped within the next: the figures are those of a calm run."""
+    """A node is killed within an epoch, then all are stopped within the next: the mean losses are those of an
+    undisturbed run."""
     calm = make_cluster("calm", sets=epoch_sets(tmp_path))
     calm.start_server()
     expected = [calm.start_worker("a", nnodes=1)]
@@ -68,8 +69,8 @@ def test_losses_and_a_stop(make_cluster, tmp_path, slow):
 
 
 def test_other_data(make_cluster, tmp_path, slow):
-    """A node with a shorter text says what it counts, and what the run does: one that takes the run's config, and one
-    that brings its own."""
+    """A node with a shorter text is refused, with its number of steps and the run's: one that takes the run's config,
+    and one that brings its own."""
     cluster = make_cluster(sets=epoch_sets(tmp_path, **{"train.epochs": 100_000}))
     cluster.start_server()
     cluster.start_worker("a", nnodes="1:2")

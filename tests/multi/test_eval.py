@@ -29,7 +29,7 @@ def long_text(tmp_path):
 
 
 def losses(cluster):
-    """{step: val_loss} as the nodes logged them; those of one step must agree, and no node tells one twice."""
+    """{step: val_loss} of the nodes' logs; the losses of one step must be equal, and no node logs one twice."""
     told = {}
     for outputs in cluster.outputs():
         lines = outputs.evaluations()
@@ -40,7 +40,8 @@ def losses(cluster):
 
 
 def evaluate_alone(cluster, folder, slow, *args):
-    """dpt-worker --eval, with an embedded server, on what `folder` holds: (exit code, output, evaluation.json)"""
+    """Runs dpt-worker --eval with an embedded server on the checkpoints in `folder`; returns (exit code, output,
+    evaluation.json)."""
     worker = cluster.start_worker("eval", endpoint=False, nnodes=1, args=["--eval", *args],
                                   sets={"checkpoint.dir": folder})
     code = worker.wait(60 * slow)
@@ -79,7 +80,8 @@ def test_one_loss_in_every_world(make_cluster, tmp_path, slow):
 
 
 def test_losses_meanwhile(make_cluster, tmp_path, slow):
-    """A machine dies, another comes, one leaves, while every step is evaluated: the losses are those of a calm run."""
+    """Every step is evaluated while a machine dies, another joins and one leaves: the losses are those of an
+    undisturbed run."""
     sets = eval_sets(tmp_path, **{"train.eval_every": 1, "train.steps": 100_000, "checkpoint.every_steps": 0})
     cluster = make_cluster("rough", sets=sets)
     cluster.start_server()
@@ -106,7 +108,7 @@ def test_losses_meanwhile(make_cluster, tmp_path, slow):
 
 
 def test_any_world_evaluates(make_cluster, tmp_path, slow):
-    """Two nodes, one of which has no checkpoint, and one of which takes everything from the run."""
+    """Two nodes evaluate; one has no checkpoint and takes its whole config from the run."""
     train = make_cluster("train", sets=eval_sets(tmp_path))
     train.start_worker("a", nnodes=1, endpoint=False)
     assert train.wait_done(60 * slow) == {"a": 0}
@@ -123,7 +125,7 @@ def test_any_world_evaluates(make_cluster, tmp_path, slow):
 
 
 def test_leaving_in_the_middle(make_cluster, tmp_path, slow):
-    """SIGTERM in a long evaluation: it is given up at once, and what was trained is saved."""
+    """SIGTERM during a long evaluation ends it at once, and the trained steps are saved."""
     sets = eval_sets(tmp_path, **{"data.val": long_text(tmp_path), "train.eval_tokens": LONG_TOKENS,
                                   "train.eval_every": 5, "checkpoint.every_steps": 1000})
     cluster = make_cluster(sets=sets)
@@ -136,7 +138,7 @@ def test_leaving_in_the_middle(make_cluster, tmp_path, slow):
 
 
 def test_long_evaluation_is_no_stall(make_cluster, tmp_path, slow):
-    """Longer than everything that the timeout allows for a step: nobody takes it for a hang."""
+    """An evaluation that takes longer than every deadline of a step is not treated as a hang."""
     text, tokens, val_ms = long_text(tmp_path), 1_000_000, 0
     while val_ms <= 2000 and tokens <= LONG_TOKENS:  # as many as this machine needs so long for
         sets = eval_sets(tmp_path, **{"data.val": text, "train.eval_tokens": tokens, "train.eval_every": 8,
@@ -206,7 +208,7 @@ def test_other_validation_data_is_refused(make_cluster, tmp_path, slow):
 
 
 def test_evaluation_does_not_join_a_training(make_cluster, tmp_path, slow):
-    """They are two runs: who asks for one under the name of the other is refused, with the key."""
+    """A worker with --eval that names a training run is refused, with the key; so is the opposite."""
     cluster = make_cluster(sets=eval_sets(tmp_path, **{"train.steps": 100000}))
     cluster.start_server()
     a = cluster.start_worker("a", nnodes="1:2")
@@ -218,7 +220,7 @@ def test_evaluation_does_not_join_a_training(make_cluster, tmp_path, slow):
 
 
 def test_evaluation_writes_into_no_other_runs_log(make_cluster, tmp_path, slow):
-    """It reads the checkpoints of a run that trains, and leaves that run's log.dir alone."""
+    """An evaluation reads the checkpoints of a training run and does not write into its log.dir."""
     sets = eval_sets(tmp_path, **{"train.steps": 100_000, "checkpoint.every_steps": 3, "checkpoint.keep_steps": "[3]"})
     cluster = make_cluster(sets=sets)
     a = cluster.start_worker("a", nnodes=1, endpoint=False)

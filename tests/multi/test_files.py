@@ -1,5 +1,5 @@
-"""Files that a run leaves: a run that diverges keeps what was good, damaged checkpoints are not trained over, and a
-folder is one run's."""
+"""Files that a run leaves: a diverging run keeps its finite checkpoints, damaged checkpoints are not trained over, and
+a folder belongs to one run."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def ckpt(*args):
 
 
 def tensors_are_finite(folder):
-    """Whether all numbers of a checkpoint's safetensors are."""
+    """True if all numbers of a checkpoint's safetensors are finite."""
     for path in folder.rglob("*.safetensors"):
         raw = path.read_bytes()
         head = 8 + struct.unpack("<Q", raw[:8])[0]
@@ -31,7 +31,8 @@ def tensors_are_finite(folder):
 
 
 def test_divergence_ends_the_run(make_cluster, slow):
-    """A learning rate of 1000: exit code 4, step and newest checkpoint named, nothing saved that is not finite."""
+    """A learning rate of 1000 ends the run with exit code 4 and a message with step and newest checkpoint; no saved
+    number is infinite or NaN."""
     cluster = make_cluster(sets={"optimizer.lr": 1000, "train.steps": 100, "checkpoint.every_steps": 5})
     worker = cluster.start_worker("a", nnodes=1, endpoint=False)
     assert worker.wait(60 * slow) == 4, worker.log()
@@ -55,8 +56,8 @@ def test_divergence_ends_the_run(make_cluster, slow):
 
 
 def diverging(make_cluster, name, nodes, spoilt, slow, **keys):
-    """A run of 20 steps of which the gradients of `spoilt` (how many, and the first of them, from 0) are not finite;
-    returns the cluster and its exit codes."""
+    """Runs 20 steps; the gradients of the steps `spoilt` (number of steps, first step from 0) are not finite. Returns
+    the cluster and its exit codes."""
     sets = {"train.steps": 20, "train.on_divergence": "skip", "checkpoint.every_steps": 5, **keys}
     cluster = make_cluster(name, sets=sets, shared_dirs=True)
     cluster.start_server()
@@ -66,8 +67,7 @@ def diverging(make_cluster, name, nodes, spoilt, slow, **keys):
 
 
 def test_divergence_is_left_out(make_cluster, slow):
-    """on_divergence: skip: three steps are left out in a world of one and of two nodes, which ends with the same
-    weights."""
+    """on_divergence: skip leaves out three steps, and worlds of one and of two nodes end with the same weights."""
     hashes = set()
     for nodes in (1, 2):
         cluster, codes = diverging(make_cluster, f"of-{nodes}", nodes, (3, 5), slow)
@@ -86,7 +86,7 @@ def test_divergence_is_left_out(make_cluster, slow):
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_divergence_limit(make_cluster, slow, nodes):
-    """One step more than train.divergence_limit ends the run; what was held before it is saved."""
+    """One step more than train.divergence_limit ends the run, and the state before that step is saved."""
     cluster, codes = diverging(make_cluster, "limit", nodes, (20, 5), slow, **{"train.divergence_limit": 3})
     assert codes == {4}, cluster.log_tails()
     said = (r"step 9: the gradient's norm is -?nan \(loss \d\.\d+\) after 3 such steps in a row, and the step is not "
@@ -102,8 +102,8 @@ def test_divergence_limit(make_cluster, slow, nodes):
 
 
 def test_what_is_kept(make_cluster, tmp_path, slow):
-    """The newest, the pinned and the best by validation loss, which here rises from some step on. A checkpoint that
-    is due while another is written is not made."""
+    """The newest checkpoints, the pinned ones and the best one by validation loss are kept; the loss rises from some
+    step on. A checkpoint that is due while another is written is left out."""
     text = make_text(tmp_path / "val.txt", 6000, seed=2)
     cluster = make_cluster(sets={"train.steps": 40, "optimizer.lr": 1, "optimizer.min_lr": 1,
                                  "optimizer.warmup_steps": 40, "data.val": text,
@@ -120,7 +120,7 @@ def test_what_is_kept(make_cluster, tmp_path, slow):
 
 
 def test_all_checkpoints_damaged(make_cluster, slow):
-    """No fresh start over them without --allow-fresh."""
+    """If all checkpoints are damaged, a run starts at step 0 only with --allow-fresh."""
     cluster = make_cluster(sets={"train.steps": 20})
     worker = cluster.start_worker("a", nnodes=1, endpoint=False)
     assert worker.wait(60 * slow) == 0, worker.log()
@@ -145,7 +145,8 @@ def test_all_checkpoints_damaged(make_cluster, slow):
 
 
 def test_damaged_files_are_said_once(make_cluster, slow):
-    """A start over them looks at its beginning and at its end."""
+    """A run with --allow-fresh over damaged checkpoints reports each of them once, although it reads them at its start
+    and at its end."""
     cluster = make_cluster(sets={"train.steps": 20})
     worker = cluster.start_worker("a", nnodes=1, endpoint=False)
     assert worker.wait(60 * slow) == 0, worker.log()
@@ -157,7 +158,8 @@ def test_damaged_files_are_said_once(make_cluster, slow):
 
 
 def test_same_command_twice(make_cluster, slow):
-    """While the first lives the second is refused, and named the owner; after kill -9 of it one more start goes on."""
+    """While the first process runs, the second start of a command is refused with the owner's name; after kill -9 of
+    the owner a new start continues the run."""
     cluster = make_cluster(sets={"train.steps": 100000, "run": "mine"}, shared_dirs=True)
     first = cluster.start_worker("a", nnodes=1, endpoint=False)
     cluster.wait_step(3, 60 * slow)
@@ -181,8 +183,8 @@ def test_same_command_twice(make_cluster, slow):
 
 @pytest.mark.parametrize("nnodes", [1, "1:2"])
 def test_same_command_twice_at_one_server(make_cluster, slow, nnodes):
-    """Both have the same folders and neither has a --node-id. The second takes part, or stands by where one node is
-    all; when the first leaves it goes on. One log, and nothing lost."""
+    """The same command twice at one server, with one folder and no --node-id: the second worker joins or becomes a
+    spare, and continues when the first leaves. There is one log, and no step is lost."""
     cluster = make_cluster(sets={"train.steps": 100000, "train.log_every": 1, "checkpoint.every_steps": 20})
     cluster.start_server()
     first = cluster.start_worker("a", nnodes=nnodes, node_id=False)
@@ -204,7 +206,7 @@ def test_same_command_twice_at_one_server(make_cluster, slow, nnodes):
 
 
 def test_one_that_stood_still_loses_the_folder(make_cluster, slow):
-    """A machine that stands still while its run is started elsewhere writes nothing afterwards, and ends with 75."""
+    """A stopped machine whose run is started elsewhere writes nothing after it continues, and ends with 75."""
     cluster = make_cluster(sets={"train.steps": 100000, "cluster.timeout_s": 1}, shared_dirs=True)
     first = cluster.start_worker("a", nnodes=1, endpoint=False)
     cluster.wait_step(12, 60 * slow)
@@ -225,5 +227,6 @@ def test_one_that_stood_still_loses_the_folder(make_cluster, slow):
 
 
 def test_contests(tmp_path, slow):
-    """A short form of the long one: kills of the owner, its server or everything while two others want the folders."""
+    """Two contenders want the folders while the owner, its server or both are killed; a short form of the acceptance
+    test."""
     assert contests(tmp_path, 4, 1, slow) > 0

@@ -1,4 +1,4 @@
-"""dpt-ckpt generate: text from the checkpoints of a run, by byte and by GPT-2 tokens; bad input."""
+"""dpt-ckpt generate: text from the checkpoints of a run, by bytes and by GPT-2 tokens; bad input."""
 
 import json
 import math
@@ -15,7 +15,7 @@ RECORDED = ROOT / "tests" / "worker" / "data" / "recorded"  # a small vocabulary
 
 
 def trained(root, slow, **sets):
-    """checkpoint.dir of a run of some steps."""
+    """The checkpoint.dir of a run of some steps."""
     with Cluster(root, sets=dict({"train.steps": 40, "checkpoint.every_steps": 20}, **sets)) as cluster:
         cluster.start_worker("a", nnodes=1, endpoint=False)
         assert cluster.wait_done(120 * slow) == {"a": 0}, cluster.log_tails()
@@ -69,7 +69,7 @@ def test_text(checkpoints):
 
 
 def test_valid_pieces(checkpoints):
-    """Hot bytes are mostly no UTF-8: what is printed is, in every piece that leaves."""
+    """At a high temperature most bytes are invalid UTF-8; each printed piece is valid UTF-8."""
     argv = [str(program("dpt-ckpt")), "generate", str(checkpoints), "--prompt", "é😀", "--max-tokens", "400",
             "--temperature", "100", "--top-k", "0"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
@@ -111,7 +111,7 @@ def test_log_probabilities_not_written(checkpoints, tmp_path):
 
 
 def test_beyond_the_context(checkpoints):
-    """The model's context is of 32 tokens."""
+    """The text continues beyond the model's context of 32 tokens."""
     out, err = generate(checkpoints, "--prompt", "word " * 20, "--max-tokens", 200)
     assert len(out) > 300 and "the prompt has 100 tokens, the model's context 32: the model sees the last 20" in err
     # What it does not see makes no difference.
@@ -157,7 +157,7 @@ NOT_SAID = "do not name the tokenizer of the shards: give --tokenizer-json FILE"
 
 
 def test_shards_of_a_tokenizer_json(tmp_path, slow):
-    """Their record says what made them; without it an option must."""
+    """The record beside token shards names their tokenizer; without the record an option must name it."""
     sets = shards(tmp_path, "--tokenizer-json", RECORDED / "hf_llama3.json")
     checkpoints = trained(tmp_path, slow, **sets, **{"model.vocab": 512})
     out, err = generate(checkpoints, *PROMPT, code=2)
@@ -174,7 +174,7 @@ def test_shards_of_a_tokenizer_json(tmp_path, slow):
 
 @pytest.mark.parametrize("vocab", [256, 300])
 def test_shards_of_bytes(tmp_path, slow, vocab):
-    """A vocabulary of 256 is that of bytes; a larger one is when the record or an option says so."""
+    """A vocabulary of 256 means bytes; with a larger one the record or an option must say so."""
     checkpoints = trained(tmp_path, slow, **shards(tmp_path, "--tokenizer", "bytes"), **{"model.vocab": vocab})
     text = text_of(checkpoints, *PROMPT)
     (tmp_path / "shards" / "dpt-data.json").unlink()
@@ -186,7 +186,7 @@ def test_shards_of_bytes(tmp_path, slow, vocab):
 
 
 def test_shards_of_gpt2(tmp_path, slow):
-    """50,257 tokens of a gpt2 are GPT-2's; of another model an option must say it."""
+    """A GPT-2 with 50,257 tokens has GPT-2's tokenizer; for another model an option must say so."""
     sets = {**shards(tmp_path, "--tokenizer", "bytes"), "model.vocab": 50257, "train.steps": 1,
             "model.n_embd": 32, "model.n_layer": 1, "model.n_head": 2, "model.dropout": 0}
     (tmp_path / "shards" / "dpt-data.json").unlink()

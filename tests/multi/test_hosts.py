@@ -1,4 +1,4 @@
-"""Two hosts, played by two network namespaces with a wire between them. Needs root and ip(8), else skipped."""
+"""Two hosts, simulated by two network namespaces with a wire between them. Needs root and ip(8), else skipped."""
 
 import re
 import time
@@ -20,8 +20,7 @@ def hosts():
 
 
 def test_worker_beside_the_server_and_one_elsewhere(make_cluster, hosts, slow):
-    """The worker on the head node reaches the server at 127.0.0.1, and yet gives its peers an address that they can
-    reach."""
+    """The worker on the server's host connects to 127.0.0.1 and gives its peers an address that they can reach."""
     sets = {"train.steps": 60}
     calm = make_cluster("calm", sets=sets)
     assert calm.start_worker("calm", nnodes=1, endpoint=False).wait(60 * slow) == 0
@@ -36,7 +35,8 @@ def test_worker_beside_the_server_and_one_elsewhere(make_cluster, hosts, slow):
 
 
 def test_wire_is_cut(make_cluster, hosts, slow):
-    """No packet says so: the lease does. The node beside the server goes on; the other comes back with the wire."""
+    """A cut wire ends no connection, so the lease finds it. The node beside the server continues; the other rejoins
+    when the wire is back."""
     cluster = make_cluster(sets={"train.steps": 100000})
     port = start_server(cluster, hosts[0], 10 * slow, "--insecure")
     start_worker(cluster, hosts[0], "a", f"127.0.0.1:{port}")
@@ -56,8 +56,8 @@ def test_wire_is_cut(make_cluster, hosts, slow):
 
 
 def test_two_worlds_write_one_log_in_turn(make_cluster, hosts, slow):
-    """A node that trains alone is cut off and trains on; the server goes on with another. Both have the same log: once
-    the newer world writes there, the older one does not."""
+    """A node that trains alone is cut off and trains on, and the server continues with another node. Both have the same
+    log: once the newer world writes there, the older one does not."""
     cluster = make_cluster(sets={"train.steps": 100000, "train.log_every": 1, "checkpoint.every_steps": 0,
                                  "cluster.nnodes": "1:2", "cluster.timeout_s": 2 * slow}, shared_dirs=True)
     port = start_server(cluster, hosts[0], 10 * slow, "--insecure")
@@ -89,8 +89,8 @@ def test_two_worlds_write_one_log_in_turn(make_cluster, hosts, slow):
 
 
 def test_server_is_cut_off_from_two_runs(make_cluster, hosts, slow):
-    """For longer than a lease of the run with the shorter timeout; the other run's is far longer. The server, which
-    hears nobody, expels nobody, and both runs train on in their generations."""
+    """The server is cut off from two runs for longer than a lease of the run with the shorter timeout. It hears no node
+    and expels none, and both runs train on in their generations."""
     timeouts_s = {"short": 2 * slow, "long": 60}
     port, runs = None, {}
     for name, timeout_s in timeouts_s.items():

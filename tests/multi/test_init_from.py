@@ -1,4 +1,4 @@
-"""model.init_from: a run begins from the weights of a Hugging Face folder."""
+"""model.init_from: a run starts from the weights of a Hugging Face folder."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ STANDING_STILL = {"train.steps": 1, "optimizer.lr": 0, "optimizer.min_lr": 0, "o
 
 @pytest.fixture
 def config(tmp_path):
-    """tiny.yaml, with nothing of the model."""
+    """tiny.yaml without the keys of the model."""
     lines, inside = [], False
     for line in (ROOT / "configs" / "tiny.yaml").read_text().splitlines():
         inside = line == "model:" or (inside and line.startswith(" "))
@@ -43,8 +43,8 @@ def base_names(tensors):
 @pytest.mark.parametrize("family, dtype, shards, base", [
     ("gpt2", "F32", 1, False), ("gpt2", "BF16", 3, True), ("llama", "F16", 2, False), ("llama", "F32", 1, True)])
 def test_begins_from_these_weights(make_cluster, slow, tmp_path, config, family, dtype, shards, base):
-    """A step that moves nothing leaves what the folder has, widened: of both families, in one file and in shards, of
-    the model with its head and without."""
+    """A step that changes no weight leaves the folder's weights, widened: both families, one file and shards, names
+    with and without the prefix."""
     settings, shapes = FAMILIES[family]
     tensors = hf_folder.draw(shapes, dtype)
     folder = hf_folder.write(tmp_path / "hf", settings, base_names(tensors) if base else tensors, shards=shards)
@@ -59,7 +59,7 @@ def test_begins_from_these_weights(make_cluster, slow, tmp_path, config, family,
 
 
 def test_what_the_model_has_not_is_told_once(make_cluster, slow, tmp_path, config):
-    """Another head in one line; buffers that are no weights in none."""
+    """One line names a head that the model does not have; buffers that are no weights are ignored without a line."""
     settings, shapes = FAMILIES["gpt2"]
     shapes = {**shapes, "lm_head.weight": [256, 64], "score.weight": [5, 64],
               "transformer.h.0.attn.bias": [1, 1, 32, 32], "transformer.h.1.attn.masked_bias": []}
@@ -155,7 +155,7 @@ def put_index(folder, text):
 
 
 def put_twice(folder):
-    """A tensor of the first shard in the second, too."""
+    """Writes a tensor of the first shard into the second, too."""
     first, second = sorted(folder.glob("model-*.safetensors"))
     second.write_bytes(first.read_bytes())
 
@@ -183,7 +183,7 @@ FILES = {
 
 @pytest.mark.parametrize("case", FILES)
 def test_refused_files(make_cluster, slow, tmp_path, config, case):
-    """A shard that is not there, files that are cut off, a folder without weights, and one without a config."""
+    """A missing shard, truncated files, a folder without weights, and a folder without config.json are refused."""
     shards, damage, said = FILES[case]
     folder = folder_of(tmp_path / "hf", "llama", shards=shards)
     damage(folder)
@@ -193,7 +193,7 @@ def test_refused_files(make_cluster, slow, tmp_path, config, case):
 @pytest.mark.parametrize("family, dtype, value, strategy", [
     ("llama", "F32", "NaN", "ddp"), ("llama", "BF16", "infinity", "zero3"), ("gpt2", "F16", "NaN", "ddp")])
 def test_values_that_are_no_numbers(make_cluster, slow, tmp_path, config, family, dtype, value, strategy):
-    """They are named before anything is trained, by the rank whose part they are in."""
+    """The rank that reads an infinity or NaN names it before training."""
     settings, shapes = FAMILIES[family]
     name = "model.norm.weight" if family == "llama" else "transformer.ln_f.bias"
     tensors = hf_folder.spoiled(hf_folder.draw(shapes, dtype), name, 63, value)
@@ -204,7 +204,7 @@ def test_values_that_are_no_numbers(make_cluster, slow, tmp_path, config, family
 
 
 def test_text_without_a_tokenizer(make_cluster, slow, tmp_path, config):
-    """A vocabulary that is not that of bytes needs the key, and bytes may be meant."""
+    """A vocabulary other than that of bytes needs data.tokenizer; `bytes` is accepted."""
     config.write_text("".join(line for line in config.read_text().splitlines(True) if "tokenizer:" not in line))
     settings, shapes = FAMILIES["llama"]
     shapes = {**shapes, "model.embed_tokens.weight": [400, 64]}
@@ -217,7 +217,8 @@ def test_text_without_a_tokenizer(make_cluster, slow, tmp_path, config):
 
 
 def test_another_tokenizer(make_cluster, slow, tmp_path, config):
-    """One that the weights do not know is told, and one that does not fit them is refused: both are named."""
+    """A tokenizer other than the weights' gives a warning, and one that does not fit them is refused; both messages
+    name both tokenizers."""
     settings, shapes = FAMILIES["llama"]
 
     def folder(name, tokens):
@@ -254,7 +255,7 @@ def test_another_tokenizer(make_cluster, slow, tmp_path, config):
 
 
 def test_a_name_of_the_hub(make_cluster, slow, config):
-    """It is no path, and nothing is downloaded."""
+    """A name of the Hugging Face hub is no path, and nothing is downloaded."""
     refused(start(make_cluster(), config, "HuggingFaceTB/SmolLM2-360M"), slow,
             "there is no folder 'HuggingFaceTB/SmolLM2-360M'; give the path of one: a model of the Hugging Face hub is "
             "to be downloaded first (hf download MODEL --local-dir FOLDER)")
@@ -269,7 +270,7 @@ def test_a_key_that_contradicts(make_cluster, slow, tmp_path, config):
 
 
 def test_nodes_with_the_same_weights_elsewhere(make_cluster, slow, tmp_path, config):
-    """Two folders, one in bf16 and one with the same numbers in fp32: one run."""
+    """Two nodes have the same weights in two folders, one in bf16 and one in fp32: they train one run."""
     settings, shapes = FAMILIES["llama"]
     halves = hf_folder.draw(shapes, "BF16")
     wide = {name: ("F32", shape, hf_folder.widened(dtype, data)) for name, (dtype, shape, data) in halves.items()}
@@ -285,8 +286,8 @@ def test_nodes_with_the_same_weights_elsewhere(make_cluster, slow, tmp_path, con
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero3"])
 def test_nodes_with_other_weights(make_cluster, slow, tmp_path, config, strategy):
-    """The same names, shapes and sizes of files: the run ends before it trains, and both nodes say why. Who hears it
-    from the other first ends as of a run that failed."""
+    """Two nodes have different weights with equal names, shapes and file sizes: the run ends before it trains, and both
+    nodes report the difference. A node that learns it from the other ends as in a failed run."""
     cluster = make_cluster(sets={"train.steps": 5}, shared_dirs=True)
     cluster.start_server()
     workers = [start(cluster, config, folder_of(tmp_path / node, "llama", seed=seed), node, 2,
@@ -303,7 +304,7 @@ DEMO = {**STANDING_STILL, "train.seq_len": 32, "optimizer.schedule": "constant"}
 
 
 def test_without_a_config_file(make_cluster, slow, tmp_path):
-    """The folder's model takes the place of the demo's, in a run and in one that goes on from its checkpoint."""
+    """Without a config file the folder's model takes the place of the demo's, at the start and at a resume."""
     folder = folder_of(tmp_path / "hf", "llama")
     cluster = make_cluster()
     worker = start(cluster, False, folder, sets=DEMO)
@@ -318,7 +319,8 @@ def test_without_a_config_file(make_cluster, slow, tmp_path):
 
 
 def test_without_a_config_file_refused(make_cluster, slow, tmp_path):
-    """A folder that is not there, a --set that contradicts it, and a tokenizer that no key names."""
+    """Without a config file a missing folder, a --set that contradicts the folder, and a tokenizer without a key are
+    refused."""
     folder = folder_of(tmp_path / "hf", "llama")
     refused(start(make_cluster("absent"), False, tmp_path / "nowhere", sets=DEMO), slow,
             f"there is no folder '{tmp_path}/nowhere'; give the path of one")
@@ -332,7 +334,7 @@ def test_without_a_config_file_refused(make_cluster, slow, tmp_path):
 
 
 def test_without_a_config_file_at_a_server(make_cluster, slow, tmp_path):
-    """The demo is taken once the server has no run: the folder is looked at then."""
+    """A worker without a config file takes the demo when the server has no run; the folder is read then."""
     cluster = make_cluster()
     cluster.start_server()
     refused(start(cluster, False, tmp_path / "absent", nnodes=2, sets=DEMO), slow,

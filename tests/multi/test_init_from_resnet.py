@@ -1,4 +1,4 @@
-"""model.init_from: a run begins from a folder with torchvision's state dict of a ResNet."""
+"""model.init_from: a run starts from a folder with torchvision's state dict of a ResNet."""
 
 import array
 import json
@@ -16,7 +16,8 @@ NUMBERS = {f"{norm}.num_batches_tracked": ("I64", [], bytes(8)) for norm in ("bn
 
 @pytest.fixture
 def config(tmp_path):
-    """Images of random pixels, and nothing of the model; a step that moves nothing, running statistics included."""
+    """A config with images of random pixels and no keys of the model; a step changes nothing, running statistics
+    included."""
     draw, images, path = random.Random(1), tmp_path / "images.bin", tmp_path / "images.yaml"
     images.write_bytes(b"".join(bytes([i % LABELS]) + draw.randbytes(3 * 32 * 32) for i in range(16)))
     path.write_text(f"""run: resnet
@@ -41,7 +42,7 @@ def start(make_cluster, config):
 
 
 def drawn(labels=LABELS, seed=1):
-    """A variance is not negative."""
+    """Random tensors; variances are not negative."""
     tensors = hf_folder.draw(hf_folder.resnet_shapes(labels), "F32", seed)
     for name, (dtype, shape, _) in tensors.items():
         if name.endswith("running_var"):
@@ -54,7 +55,8 @@ def saved_by(worker):
 
 
 def test_begins_from_these_weights(start, slow, tmp_path):
-    """Head and running statistics included; counts of batches in no line."""
+    """A step that changes nothing leaves the folder's weights, head and running statistics; no line mentions the counts
+    of batches."""
     tensors = drawn()
     worker = start(hf_folder.write(tmp_path / "hf", hf_folder.RESNET, {**tensors, **NUMBERS}, shards=2))
     assert worker.wait(60 * slow) == 0, worker.log_tail()
@@ -63,7 +65,7 @@ def test_begins_from_these_weights(start, slow, tmp_path):
 
 
 def test_names_of_the_classes(start, config, slow, tmp_path):
-    """Those of the data are in config.json, of a checkpoint and of its export; without any, LABEL_0 and so on."""
+    """config.json of a checkpoint and of its export has the class names of the data, or LABEL_0 and so on."""
     folder = hf_folder.write(tmp_path / "hf", hf_folder.RESNET, drawn())
     for run, names in enumerate((["LABEL_0", "LABEL_1", "LABEL_2"], ["cat", "großer Hund", "frog"]), 1):
         if run == 2:
@@ -79,7 +81,7 @@ def test_names_of_the_classes(start, config, slow, tmp_path):
 
 @pytest.mark.parametrize("labels, left_out", [(10, "fc.bias [10], fc.weight [10, 16]"), (None, None)])
 def test_a_fresh_head(start, slow, tmp_path, labels, left_out):
-    """Of a folder with another number of labels, whose head is left out, and of one without a head."""
+    """The head starts fresh if the folder has a head with another number of labels, or none."""
     tensors = drawn(labels or LABELS)
     head = {"fc.weight": [LABELS, 16], "fc.bias": [LABELS]}
     body = {name: tensor for name, tensor in tensors.items() if name not in head}
@@ -123,7 +125,7 @@ def test_refused(start, slow, tmp_path, case):
 
 
 def test_a_run_that_goes_on_does_not_need_the_folder(start, slow, tmp_path):
-    """Its checkpoint has the sizes."""
+    """A resumed run does not need the folder, because its checkpoint has the sizes."""
     folder = hf_folder.write(tmp_path / "hf", hf_folder.RESNET, drawn())
     first = start(folder)
     assert first.wait(60 * slow) == 0, first.log_tail()

@@ -1,4 +1,4 @@
-"""What `cmake --install` puts where, and that it works from there."""
+"""The files that `cmake --install` installs, and a training with them."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def test_page_says_what_the_program_says(prefix, name):
 
 
 def test_installed_programs_train(prefix, tmp_path, slow):
-    """Ranks are started from the installed program, and nothing points back into the build folder."""
+    """Ranks are started from the installed program, and no file refers to the build folder."""
     env = {"PATH": f"{prefix}/bin:{os.environ['PATH']}", "HOME": str(tmp_path)}
     config = prefix / "share" / "dpt" / "configs" / "tiny.yaml"
     (tmp_path / "text.txt").write_text("all that is gold does not glitter\n" * 200)

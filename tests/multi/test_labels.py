@@ -14,7 +14,7 @@ WORDS = ("good", "bad", "no")
 
 
 def make_table(path, rows, seed):
-    """Texts of different lengths, some longer than seq_len, each with the word that is its label."""
+    """Writes texts of different lengths, some longer than seq_len; each contains the word of its label."""
     lines = ["label,text"]
     for i in range(rows):
         label = (i * 7 + seed) % len(WORDS)
@@ -32,7 +32,7 @@ def sets(tmp_path):
 
 
 def evaluations(cluster):
-    """{step: (val_loss, val_accuracy)}; the nodes agree, and no node tells one twice."""
+    """{step: (val_loss, val_accuracy)}; the nodes agree, and no node logs one twice."""
     told = {}
     for outputs in cluster.outputs():
         lines = outputs.evaluations()
@@ -82,7 +82,7 @@ def test_one_accuracy_in_every_world(make_cluster, sets, slow):
 
 
 def test_labels_on_published_weights(make_cluster, sets, slow, tmp_path):
-    """The base of a next-token model, with a fresh head; then of a classifier, with its own."""
+    """Labels on published weights: a next-token model gets a fresh head, a classifier keeps its head."""
     still = {**sets, "train.steps": 1, "optimizer.lr": 0, "optimizer.min_lr": 0, "optimizer.warmup_steps": 0,
              "train.eval_every": 0, "train.seq_len": 32}
     config = tmp_path / "labels.yaml"

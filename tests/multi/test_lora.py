@@ -1,4 +1,4 @@
-"""train.lora: adapters of a folder's weights are trained, and come out as PEFT's files or merged into the weights."""
+"""train.lora: trains adapters of a folder's weights, and writes them as PEFT's files or merged into the weights."""
 
 import array
 import json
@@ -45,7 +45,7 @@ def merged(family, base, adapters):
 
 
 def opened(folder):
-    """The tensors and the settings in PEFT's two files, beside which no file says that there is a whole model."""
+    """The tensors and settings in PEFT's two files; checks that no other file claims a whole model."""
     found = {path.name for path in folder.iterdir()} - {"optimizer", "state.json", "MANIFEST.json"}
     assert found == {"adapter_model.safetensors", "adapter_config.json"}
     return hf_folder.read(folder), json.loads((folder / "adapter_config.json").read_text())
@@ -53,7 +53,7 @@ def opened(folder):
 
 @pytest.fixture
 def trained(make_cluster, slow, config):  # noqa: F811
-    """A worker that has trained adapters of the folder to its end."""
+    """Returns a function that trains adapters of a folder to the end of the run and returns the worker."""
     def train(folder, family, **sets):
         worker = start(make_cluster(folder.name + "-lora"), config, folder, sets=lora(family, **sets))
         assert worker.wait(60 * slow) == 0, worker.log_tail()
@@ -63,8 +63,7 @@ def trained(make_cluster, slow, config):  # noqa: F811
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_adapters_in_files(tmp_path, trained, family):
-    """The checkpoint is PEFT's two files, and so is what is exported of it; merged they are the base's, and B A where
-    there are adapters."""
+    """Checkpoint and export have PEFT's two files; a merged export has the base's weights plus B A."""
     folder = folder_of(tmp_path / "base", family)
     worker = trained(folder, family)
     (checkpoint,) = worker.checkpoint_dir.glob("step-*")
@@ -94,7 +93,8 @@ def test_adapters_in_files(tmp_path, trained, family):
 
 
 def test_the_base_is_named_by_its_absolute_path(tmp_path, trained):
-    """A reader in another place finds it; where there is no such folder any more, the run's words are all that is."""
+    """The adapters name the base by its absolute path; if that folder is missing, they have the value of
+    model.init_from."""
     folder = folder_of(tmp_path / "base", "llama")
     relative = os.path.relpath(folder)
     worker = trained(folder, "llama", **{"model.init_from": relative})
@@ -108,7 +108,7 @@ def test_the_base_is_named_by_its_absolute_path(tmp_path, trained):
 @pytest.mark.parametrize("family, classifier", [("gpt2", "GPT2ForSequenceClassification"),
                                                 ("llama", "LlamaForSequenceClassification")])
 def test_adapters_of_a_classifier(tmp_path, trained, family, classifier):
-    """The head that was trained beside them is PEFT's module to save, and the merged model's."""
+    """The trained head over labels is in PEFT's modules_to_save and in the merged model."""
     sets = {"data.kind": "classification", "model.labels": len(WORDS),
             "data.train": make_table(tmp_path / "train.csv", 90, 1)}
     worker = trained(folder_of(tmp_path / "base", family), family, **sets)
@@ -125,7 +125,8 @@ def test_adapters_of_a_classifier(tmp_path, trained, family, classifier):
 
 
 def test_what_text_needs_comes_along_merged(tmp_path, trained):
-    """Of the run's base, or of --base; adapters alone have the run's tokenizer alone."""
+    """A merged export has the special tokens and tokenizer files of the run's base or of --base; adapters alone have
+    only the run's tokenizer."""
     folder = hf_folder.write_for_text(folder_of(tmp_path / "base", "llama"))
     whole = hf_folder.for_text(folder)
     worker = trained(folder, "llama", **shards_of_bytes(tmp_path))
@@ -141,7 +142,7 @@ def test_what_text_needs_comes_along_merged(tmp_path, trained):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_merged_weights_compute_the_same(tmp_path, trained, make_cluster, slow, config, family):  # noqa: F811
-    """The validation loss of adapters is that of the merged weights, and so is a greedy text."""
+    """Adapters and merged weights have the same validation loss and the same greedy text."""
     folder = folder_of(tmp_path / "base", family)
     val = {"data.val": make_text(tmp_path / "val.txt", 2000, seed=3), "train.eval_every": STEPS}
     worker = trained(folder, family, **val)
@@ -160,7 +161,8 @@ def test_merged_weights_compute_the_same(tmp_path, trained, make_cluster, slow, 
 
 
 def test_a_run_goes_on_from_its_checkpoint(tmp_path, trained, make_cluster, slow, config):  # noqa: F811
-    """With its base, at another place and in another dtype; with another base it is refused, and changes nothing."""
+    """A run of adapters resumes with its base at another path and in another dtype; another base is refused and changes
+    nothing."""
     settings, shapes = FAMILIES["llama"]
     halves = hf_folder.draw(shapes, "BF16")
     wide = {name: ("F32", shape, hf_folder.widened(dtype, data)) for name, (dtype, shape, data) in halves.items()}
@@ -204,7 +206,8 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, trained, make_cluster, slow
 
 
 def test_a_worker_with_another_base_is_refused(tmp_path, make_cluster, slow, config):  # noqa: F811
-    """By the server, by key; and one that takes the run's config, before it asks to be let in."""
+    """A worker with another base is refused: by the server, with the key; or, if it takes the run's config, before it
+    joins."""
     base, other = (folder_of(tmp_path / name, "llama", seed=seed) for seed, name in enumerate(("base", "other")))
     cluster = make_cluster(sets=lora(**{"train.steps": 100000, "cluster.nnodes": "1:2"}))
     cluster.start_server()
@@ -241,7 +244,7 @@ def test_a_base_that_is_not_there(make_cluster, slow, tmp_path, config):  # noqa
 
 
 def test_a_base_of_no_numbers(make_cluster, slow, tmp_path, config):  # noqa: F811
-    """The worker finds it as it hashes the base: no rank starts."""
+    """The worker finds a NaN in the base while it hashes the base: no rank starts."""
     settings, shapes = FAMILIES["llama"]
     tensors = hf_folder.spoiled(hf_folder.draw(shapes, "BF16"), "model.layers.1.mlp.up_proj.weight", 0, "NaN")
     worker = start(make_cluster(), config, hf_folder.write(tmp_path / "base", settings, tensors), sets=lora())
@@ -250,7 +253,8 @@ def test_a_base_of_no_numbers(make_cluster, slow, tmp_path, config):  # noqa: F8
 
 
 def test_adapters_are_no_base(tmp_path, trained, make_cluster, slow, config):  # noqa: F811
-    """Of a checkpoint or an export: a line says what the folder is, whatever is asked of it. Merged they are one."""
+    """A checkpoint or an export of adapters is refused as a base, with a line that says what the folder is; the merged
+    export is accepted."""
     folder = folder_of(tmp_path / "base", "llama")
     worker = trained(folder, "llama")
     done("export", worker.checkpoint_dir, tmp_path / "adapters")
@@ -265,7 +269,7 @@ def test_adapters_are_no_base(tmp_path, trained, make_cluster, slow, config):  #
 
 
 def test_a_base_of_more_layers(tmp_path, trained, make_cluster, slow, config):  # noqa: F811
-    """config.json contradicts the tensors: for training, and where the adapters are merged."""
+    """A base with more layers than config.json says is refused, in training and when adapters are merged."""
     folder = folder_of(tmp_path / "base", "llama")
     said = "by the model's sizes there is no tensor 'model.layers.2.input_layernorm.weight'"
     worker = trained(folder, "llama")
