@@ -71,7 +71,8 @@ DEFAULTS = {
 
 @pytest.fixture(scope="module", params=["ddp", "full_shard"])
 def trained(request, tmp_path_factory):
-    """(folder of the newest checkpoint, validation text, its loss by dpt-worker --eval) of two ranks' training."""
+    """(folder of the newest checkpoint, validation text, loss of it by dpt-worker --eval) of a training of two
+    ranks."""
     folder = tmp_path_factory.mktemp(request.param)
     val = make_text(folder / "val.txt", 3000, seed=2)
     sets = {"model.n_layer": LAYERS, "model.n_head": HEADS, "model.n_embd": WIDTH, "model.context": CONTEXT,
@@ -89,7 +90,7 @@ def trained(request, tmp_path_factory):
 
 
 def read_all(step):
-    """name -> array, as the library reads them; each from the file that the index names."""
+    """name -> array by the library, each tensor from the file that the index names."""
     index = json.loads((step / "model.safetensors.index.json").read_text())["weight_map"]
     tensors = {}
     for file in sorted(set(index.values())):

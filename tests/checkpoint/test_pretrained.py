@@ -1,7 +1,5 @@
-"""Checkpoints from outside: by the published format with nothing but the standard library, and through dpt-ckpt.
-
-Run by ctest: pytest test_pretrained.py, with MAKE_GPT2 and DPT_CKPT naming the programs.
-"""
+"""Checkpoints read from outside: by the published format with the standard library only, and with dpt-ckpt. Run by
+ctest: pytest test_pretrained.py, with MAKE_GPT2 and DPT_CKPT naming the programs."""
 
 import json
 import math
@@ -134,7 +132,8 @@ def flip(path):
 
 
 def test_rescue_beside_checkpoint(tmp_path):
-    """Both folders are listed by their own names, and a path of one of them opens that one alone."""
+    """A rescue and a checkpoint of one step are listed by their own names, and a path to one of them opens only that
+    one."""
     folder = tmp_path / "rescue-runs"  # the name of a folder above says nothing
     done = subprocess.run([MAKE_GPT2, folder, str(STEP), "1"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -166,7 +165,7 @@ def make(folder, writers, *changed):
 
 
 def test_diff(tmp_path):
-    """However the files are cut, the tensors count."""
+    """diff compares tensors, however their files are cut."""
     one, three, other = make(tmp_path / "1", 1), make(tmp_path / "3", 3), make(tmp_path / "other", 2, 2)
     same = ckpt("diff", one, three / f"step-{STEP:08d}")
     assert (same.returncode, same.stdout, same.stderr) == (
@@ -180,7 +179,7 @@ def test_diff(tmp_path):
 
 
 def test_diff_of_a_nan(tmp_path):
-    """It is what a tensor differs by, wherever in it, on either side; a checkpoint has none, a folder may."""
+    """A NaN at any element, on either side, is a difference; a checkpoint has none, a folder may."""
     one, other = make(tmp_path / "1", 1), tmp_path / "nan"
     other.mkdir()
     raw = bytearray(next((one / f"step-{STEP:08d}").glob("model-*.safetensors")).read_bytes())
@@ -216,7 +215,8 @@ def test_diff_of_what_cannot_be_read(tmp_path):
 
 
 def test_diff_of_a_folder(tmp_path):
-    """Of files that are no checkpoint any more, one or shards; a damaged checkpoint is not taken for such a folder."""
+    """diff reads folders that are no checkpoints, with one file or shards; a damaged checkpoint does not count as such
+    a folder."""
     one, three, other = make(tmp_path / "1", 1), make(tmp_path / "3", 3), make(tmp_path / "other", 2, 2)
     step = f"step-{STEP:08d}"
     shards = (three / step).rename(tmp_path / "folder")
@@ -239,7 +239,8 @@ def test_diff_of_a_folder(tmp_path):
 
 @pytest.mark.parametrize("command", ["show", "verify", "hash", "export"])
 def test_a_folder_is_no_checkpoint(tmp_path, command):
-    """The message says what is there, and which commands take it."""
+    """A command that needs a checkpoint refuses a folder of weights; the message says what it is and which commands
+    read it."""
     more = [tmp_path / "out"] if command == "export" else []
     for name, said in (("model.safetensors", "is a Hugging Face folder and no checkpoint: `dpt-ckpt diff`, `generate`"),
                        ("adapter_config.json", "is a folder of LoRA adapters (adapter_config.json) and no checkpoint")):
@@ -252,7 +253,7 @@ def test_a_folder_is_no_checkpoint(tmp_path, command):
 
 
 def test_diff_of_other_models(tmp_path):
-    """A tensor that only one has, and one that has another shape there."""
+    """diff reports a tensor that only one folder has, and one with another shape."""
     one, other = make(tmp_path / "1", 1), make(tmp_path / "2", 1, "flat")
     bias, positions = "transformer.ln_f.bias", "transformer.wpe.weight"
     for folders, which in (((one, other), "first"), ((other, one), "second")):

@@ -1,5 +1,5 @@
-"""deploy/convert-config: configs of lab projects become ones that dpt-worker takes; what it cannot translate is named;
-its table has what the error of an unknown key promises."""
+"""deploy/convert-config: configs of lab projects become configs that dpt-worker accepts; keys that it cannot translate
+are named; it has a rule for each key for which dpt-worker's error names the script."""
 
 import importlib.machinery
 import importlib.util
@@ -56,7 +56,7 @@ def convert(tmp_path, text, *args, code=0):
 
 
 def lines_of(out):
-    """The lines without their remarks and indents."""
+    """The lines without comments and indents."""
     return {re.sub(r"  #.*", "", line).strip() for line in out.splitlines()}
 
 
@@ -68,7 +68,7 @@ def worker(tmp_path, config, *args):
 
 
 def test_a_lab_config_trains(tmp_path):
-    """As the file is, dpt-worker refuses it and names the script; what the script makes of it runs."""
+    """dpt-worker refuses the lab's file and names the script; the translated file trains."""
     out, err = convert(tmp_path, LAB, "--gpus", "2")
     assert err == ""
     assert "  global_batch: 16  # 4 per GPU x 2 GPUs x 2 of accumulation" in out.splitlines()
@@ -102,7 +102,7 @@ def test_gpus_of_the_file(tmp_path):
     ("batch_size: 8\nworld_size: 4\n", ("--gpus", "2"), 16),
 ])
 def test_gpus_all_together(tmp_path, text, args, total):
-    """In whatever order; the command line goes first."""
+    """The number of GPUs is found in any order of keys; the command line has priority."""
     out, _ = convert(tmp_path, text, *args)
     assert f"global_batch: {total}" in lines_of(out)
 
@@ -135,7 +135,7 @@ def test_the_program_takes_it(tmp_path, text, lines):
 
 
 def test_resnet(tmp_path):
-    """A file of a lab on CIFAR-10; dpt-worker refuses nothing but the data that is not there."""
+    """The translated file of a lab on CIFAR-10 is refused only because its data are missing."""
     out, err = convert(tmp_path, "model: {name: small_resnet, num_layers: 18, num_classes: 10}\ndataset: CIFAR10\n"
                                  "training: {batch_size: 32, num_epochs: 2}\n")
     assert err == ""
@@ -146,7 +146,7 @@ def test_resnet(tmp_path):
 
 
 def test_lora(tmp_path):
-    """Adapters of a folder that the program wrote itself."""
+    """A LoRA config trains on a folder that dpt wrote."""
     (tmp_path / "text.txt").write_text("the rank leaves and another comes in time " * 60)
     out, _ = convert(tmp_path, TINY + "output_dir: checkpoints\n")
     (tmp_path / "my.yaml").write_text(out)
@@ -174,7 +174,7 @@ def test_llama(tmp_path):
 
 
 def test_mixed_precision(tmp_path):
-    """A type that a key names goes before PyTorch's default."""
+    """A precision that a key names has priority over PyTorch's default."""
     for text, precision in (("mixed_precision: true\n", "fp16"), ("mixed_precision: true\nbf16: true\n", "bf16"),
                             ("dtype: torch.bfloat16\nmixed_precision: true\n", "bf16"), ("dtype: float32\n", "fp32")):
         out, _ = convert(tmp_path, text)
@@ -182,7 +182,7 @@ def test_mixed_precision(tmp_path):
 
 
 def test_defaults_of_pytorch(tmp_path):
-    """dpt's are others: what the file leaves out is written."""
+    """Keys that the file leaves to PyTorch's defaults are written out, because dpt's defaults differ."""
     out, _ = convert(tmp_path, "optimizer: {name: SGD, lr: 0.1}\n")
     assert {"name: sgd", "lr: 0.1", "weight_decay: 0", "momentum: 0", "grad_clip: 0",
             "schedule: constant"} <= lines_of(out)
@@ -201,7 +201,7 @@ def test_warmup_ratio(tmp_path):
 
 
 def test_warmup_in_steps_and_as_a_ratio(tmp_path):
-    """The steps are taken, with a line unless both say the same."""
+    """If warm-up is given in steps and as a ratio, the steps count; a line reports it unless both are equal."""
     text = "max_steps: 50\nscheduler: {type: linear, warmup_ratio: 0.1, warmup_steps: 3}\n"
     out, err = convert(tmp_path, text, code=1)
     assert "warmup_steps: 3" in lines_of(out)
@@ -214,7 +214,7 @@ def test_warmup_in_steps_and_as_a_ratio(tmp_path):
 
 
 def test_intervals(tmp_path):
-    """In a file that counts epochs they may be epochs, unless the name says steps."""
+    """In a file that counts epochs, intervals may count epochs and are reported, unless their name says steps."""
     steps = "the steps of an epoch (data.train's samples / train.global_batch)"
     for key, path in (("save_every", "checkpoint.every_steps"), ("save_interval", "checkpoint.every_steps"),
                       ("eval_interval", "train.eval_every")):
@@ -327,7 +327,7 @@ def test_accumulation(tmp_path, key):
     ("scheduler: {T_max: 20}\n", "lab.yaml: T_max has no cosine or linear schedule to be of"),
 ])
 def test_what_it_cannot_translate(tmp_path, text, said):
-    """A line each, exit 1, and a comment in what is written."""
+    """Each key that cannot be translated is a line on standard error and a comment in the result; exit 1."""
     out, err = convert(tmp_path, text, code=1)
     assert err.startswith(said) and err.count("\n") == 1, err
     assert "# NOT TRANSLATED: " in out
@@ -379,7 +379,8 @@ def test_reads_yaml(monkeypatch):
 
 
 def test_knows_what_is_promised(monkeypatch):
-    """Each name of the table of unknown keys has a rule: the error says that the script translates the file."""
+    """Each name in dpt-worker's table of foreign keys has a rule, because the error says that the script translates the
+    file."""
     table = (ROOT / "base" / "config_foreign.c").read_text()
     rows = re.findall(r'^    \{"([\w. ]+)",', table, re.MULTILINE)
     names = [name for row in rows for name in row.split()]

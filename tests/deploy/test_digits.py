@@ -1,5 +1,5 @@
-"""deploy/digits on images made here: the records, the two files, the verdict, with a program that plays dpt-worker.
-What it shares with deploy/languages, signals above all, is tested there."""
+"""deploy/digits on generated images: the records, the two files and the verdict, with a program that simulates
+dpt-worker. tests/deploy/test_languages.py tests the parts that both share, such as signals."""
 
 import gzip
 import importlib.util
@@ -35,7 +35,7 @@ def write_digits(digits, lines):
 
 
 def image(number, label):
-    """64 pixels that no other number has, written as scikit-learn does, and the label."""
+    """64 distinct pixels as scikit-learn writes them, and the label."""
     return ",".join([f"{(number >> 4 * i) % 16:.1f}" for i in range(3)] + ["16.0"] * 61 + [str(label)])
 
 
@@ -110,7 +110,7 @@ def test_verdict(digits, capsys, script, code, says):
 
 
 def test_model_is_kept(digits, capsys, monkeypatch):
-    """Where the config says."""
+    """The model stays in the folder that the config names."""
     write_images(digits)
     play_worker(digits, "mkdir -p runs/digits/checkpoints; echo 'Evaluation accuracy: 99.00%'")
     assert digits.main() == 0
@@ -136,7 +136,7 @@ FILE = "usr/lib/python3/dist-packages/sklearn/datasets/data/digits.csv.gz"
 
 
 def install(folder, dpkg_deb):
-    """deploy/install-deps digits in a folder of its own, with programs that play apt-get and dpkg-deb."""
+    """Runs deploy/install-deps digits in a separate folder, with programs that simulate apt-get and dpkg-deb."""
     (folder / "deploy").mkdir()
     shutil.copy(DEPLOY / "install-deps", folder / "deploy")
     for name, script in {"apt-get": APT_GET, "dpkg-deb": dpkg_deb}.items():

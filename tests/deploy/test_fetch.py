@@ -1,5 +1,5 @@
-"""deploy/fetch against folders that play the publisher: arguments, checksums, cache, going on. Nothing is fetched from
-anywhere else."""
+"""deploy/fetch with local folders in place of publishers: arguments, checksums, cache, continuation. Nothing is
+downloaded."""
 
 import fcntl
 import hashlib
@@ -43,7 +43,7 @@ class World:
         return done.stdout + done.stderr
 
     def check(self, *names, dir=None):
-        """The folder has these files, right, and their checksums, and nothing else."""
+        """Checks that the folder has these files with the right content, their checksums, and nothing else."""
         dir = dir or self.dir
         assert sorted(p.name for p in dir.iterdir()) == sorted([*names, "SHA256SUMS"])
         for name in names:
@@ -98,7 +98,7 @@ def test_fetch_and_again(world):
 
 @pytest.mark.parametrize("name", ["gpt2-124m", "fsdp"])
 def test_configs_meet_it(world, tmp_path, name):
-    """Fetched to the folder of its choice, the files are those that a config names, from the same place."""
+    """Files fetched to the default folder are the files that a config names."""
     argv = [FETCH, "fineweb-10b", "--source", f"file://{world.source}", "--shards", "2", "--cache", world.cache]
     subprocess.run([str(a) for a in argv], check=True, capture_output=True, timeout=TIMEOUT_S, cwd=tmp_path)
     text = (FETCH.parents[1] / "configs" / f"{name}.yaml").read_text()
@@ -138,7 +138,8 @@ def test_goes_on(world):
 
 
 def test_a_file_of_the_user(world):
-    """Under the name of a shard: never replaced. The shard itself, of which no checksum is kept, is taken as it is."""
+    """A user's file under the name of a shard is never replaced. The shard itself is accepted though no checksum of it
+    is kept."""
     world.dir.mkdir()
     for mine in (world.dir / VAL, world.dir / FIRST):
         mine.write_bytes(b"mine")
@@ -163,7 +164,7 @@ def test_wrong_checksum(world):
 
 
 def test_what_is_kept_counts(world):
-    """The publisher gives another file under the old name: the first checksum stays."""
+    """The publisher changes a file under the same name: the first checksum counts."""
     world.run()
     (world.dir / FIRST).unlink()
     (world.cache / FIRST).unlink()
@@ -187,7 +188,7 @@ def test_check(world):
 
 
 def test_pointers_of_git_lfs(world, tmp_path):
-    """The layout of Hugging Face: resolve/ has the files, raw/ their pointers."""
+    """The layout of Hugging Face: resolve/ has the files, raw/ their Git LFS pointers."""
     files, pointers = tmp_path / "hub" / "resolve" / "main", tmp_path / "hub" / "raw" / "main"
     files.mkdir(parents=True)
     pointers.mkdir(parents=True)
@@ -225,7 +226,7 @@ def test_vocabulary_is_pinned(tmp_path):
 
 
 class Archive:
-    """An archive as its publisher has it, made small; a copy of deploy/fetch knows its checksum."""
+    """A small archive in the publisher's layout; a copy of deploy/fetch knows its checksum."""
 
     def __init__(self, root, set_name, archive, folder, files):
         self.source, self.dir, self.cache, self.fetch = root / "source", root / "dir", root / "cache", root / "fetch"
@@ -309,7 +310,7 @@ def test_reviews_beside_a_table_of_the_user(reviews):
 
 
 def test_reviews_damaged(reviews):
-    """Of what was unpacked; then of the archive, which the cache, the same file, does not have either."""
+    """An unpacked file is damaged; then the archive, too, which is the same file as in the cache."""
     reviews.run()
     (reviews.dir / "train.csv").write_bytes(b"damaged")
     assert "train.csv: is here and damaged; unpacking it again" in reviews.run("--check")
@@ -323,7 +324,8 @@ def test_reviews_damaged(reviews):
 
 
 def test_reviews_without_the_archive(reviews):
-    """Deleted, also from the cache, when its files are here: it is fetched again only when one of them is needed."""
+    """The archive may be deleted, also from the cache, while its files are in the folder: it is fetched again only when
+    one of them is missing."""
     reviews.run()
     archive, packed = reviews.dir / "yelp_review_full_csv.tgz", reviews.source / "yelp_review_full_csv.tgz"
 
@@ -356,7 +358,7 @@ def test_reviews_without_the_archive(reviews):
 
 
 def test_reviews_of_another_archive(reviews):
-    """The one checksum counts, wherever the archive is from; of what it lacks nothing is left, and a line says so."""
+    """An archive with another checksum is refused from any source; no file of it stays, and a line reports it."""
     assert "does not have the checksum" in reviews.run(code=1, fetch=FETCH)
     assert list(reviews.dir.iterdir()) == []
     reviews.pack({"train.csv": b"1,a\n"})
@@ -372,7 +374,7 @@ def test_reviews_of_another_archive(reviews):
 
 @pytest.mark.parametrize("name", ["yelp", "yelp-32"])
 def test_configs_of_reviews(name):
-    """What they name is where deploy/fetch yelp puts it, and as it is."""
+    """The configs name the files at the place and in the form that deploy/fetch yelp writes."""
     text = (FETCH.parents[1] / "configs" / f"{name}.yaml").read_text()
     for line in ("  train: data/yelp/train.csv", "  val: data/yelp/test.csv", "  text_column: 2", "  label_column: 1",
                  "  first_label: 1", "  labels: 5"):

@@ -1,5 +1,5 @@
-"""deploy/languages on manual pages made here: what text it takes of a page, the tables, the verdict and signals, with
-programs that play dpt-worker, deploy/build and apt."""
+"""deploy/languages on generated manual pages: the text that it takes of a page, the tables, the verdict and signals,
+with programs that simulate dpt-worker, deploy/build and apt."""
 
 import csv
 import gzip
@@ -91,7 +91,8 @@ def read_table(path):
 
 
 def test_tables(languages):
-    """As many texts of each language, none of a page in both tables, by lot, and the same bytes each time."""
+    """Both tables have equally many texts of each language in random order, no page is in both, and the bytes are the
+    same each time."""
     write_pages(languages)
     languages.make_tables()
     paths = languages.TABLES / "train.csv", languages.TABLES / "val.csv"
@@ -140,7 +141,8 @@ def test_arguments_of_the_worker(languages, monkeypatch, capsys):
 
 
 def test_model_is_kept(languages, capsys):
-    """Each run begins anew, whatever a former one left; the last line says where the model is and how to use it."""
+    """Each run removes the model of the run before; the last line has the place of the model and the command that uses
+    it."""
     write_pages(languages)
     model = languages.ROOT / "runs" / "languages" / "checkpoints"
     config = (DEPLOY.parent / "configs" / "languages.yaml").read_text()
@@ -188,7 +190,7 @@ while :; do sleep 0.05; done"""
 
 @pytest.fixture
 def checkout(languages, monkeypatch):
-    """deploy/ as it is in a folder of its own, with few texts in the tables; nothing to install or to build."""
+    """A copy of deploy/ in a separate folder, with few texts in the tables; nothing is installed or built."""
     deploy = languages.ROOT / "deploy"
     monkeypatch.setattr(languages, "PAGES", languages.ROOT / "runs" / "packages" / "usr" / "share" / "man")
     for name in ("install-deps", "build"):
@@ -206,7 +208,7 @@ def checkout(languages, monkeypatch):
     (["--table"], "--table"), (["--nonsense"], "--nonsense"), (["more texts"], "more\\ texts"),
     (["--tables", "train.epochs=2"], "train.epochs=2"), (["--tables=yes", "--"], "--tables=yes")])
 def test_unknown_arguments(checkout, args, unknown):
-    """They are refused in one line before anything is installed or built."""
+    """Unknown arguments are refused in one line before anything is installed or built."""
     for name in ("install-deps", "build"):
         play(checkout.ROOT / "deploy" / name, f"touch {checkout.ROOT}/{name}-ran")
     done = subprocess.run([checkout.ROOT / "deploy" / "languages", *args], capture_output=True, text=True,
@@ -217,7 +219,7 @@ def test_unknown_arguments(checkout, args, unknown):
 
 
 def test_arguments_behind_the_dashes(checkout):
-    """They are dpt-worker's, whatever they are: the tables are not all that is made, and no help is shown."""
+    """Arguments after -- go to dpt-worker, also --tables and --help."""
     play_worker(checkout, 'echo "given: $*"; echo "Evaluation accuracy: 99.00%"')
     done = subprocess.run([checkout.ROOT / "deploy" / "languages", "--", "--tables", "--help"], capture_output=True,
                           text=True, timeout=TIMEOUT_S)
@@ -226,7 +228,7 @@ def test_arguments_behind_the_dashes(checkout):
 
 
 def until_says(process, name):
-    """The process id that a line of this name tells."""
+    """Waits for the line of this name and returns the process id in it."""
     for line in process.stdout:
         if line.startswith(name):
             return int(line.split()[1])
@@ -254,7 +256,7 @@ def check_stopped(process, pid, number):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_in_the_run(checkout, number):
-    """The run ends with dpt-worker, of which the last words are shown."""
+    """A signal ends dpt-worker and then the program, which shows dpt-worker's last lines."""
     play_worker(checkout, WORKER)
     process = start(checkout)
     pid = until_says(process, "worker")
@@ -263,7 +265,7 @@ def test_signal_in_the_run(checkout, number):
 
 
 def test_second_signal_in_the_run(checkout):
-    """It reaches dpt-worker, too; the first one counts for the exit code."""
+    """A second signal reaches dpt-worker, too; the first one decides the exit code."""
     play_worker(checkout, DEAF_WORKER)
     process = start(checkout)
     pid = until_says(process, "worker")
@@ -285,7 +287,7 @@ def test_signal_in_the_build(checkout, number):
 
 
 def test_signal_before_the_run(checkout):
-    """In the tables: a page that never ends stands in for many."""
+    """A signal while the tables are made, which a page without an end keeps busy, ends the program."""
     page = checkout.PAGES / "man1" / "page0.1.gz"
     page.unlink()
     os.mkfifo(page)
@@ -312,7 +314,8 @@ touch usr/share/man/$folder/page.gz"""
 
 @pytest.fixture
 def install(tmp_path):
-    """Runs deploy/install-deps languages in a folder of its own; returns its exit code, and what apt was asked for."""
+    """Runs deploy/install-deps languages in a separate folder; returns its exit code and the packages that it requested
+    of apt."""
     (tmp_path / "deploy").mkdir()
     shutil.copy(DEPLOY / "install-deps", tmp_path / "deploy")
     log = tmp_path / "asked"
@@ -342,7 +345,8 @@ def test_packages(install):
 
 @pytest.mark.parametrize("package, folder", PACKAGES.items())
 def test_packages_without_their_pages(install, tmp_path, package, folder):
-    """The mark of a package whose pages were deleted does not count; nor do pages without it, for some may lack."""
+    """A package whose pages were deleted is fetched again although its mark exists; pages without the mark are fetched
+    again, too, because some may be missing."""
     install()
     packages = tmp_path / "runs" / "packages"
     for damage in lambda: shutil.rmtree(packages / "usr/share/man" / folder), (packages / f".{package}").unlink:

@@ -27,7 +27,8 @@ def make_texts(folder):
 
 
 def make_deploy(folder, real):
-    """Makes a deploy/fetch whose publisher is a folder; without OpenAI's files that has the tiny vocabulary."""
+    """Makes a deploy/fetch with a folder as its publisher; without OpenAI's files this folder has the tiny
+    vocabulary."""
     folder.mkdir()
     if real:
         script = f'exec {ROOT}/deploy/fetch "$@" --cache cache --source file://{DATA}\n'
@@ -39,7 +40,7 @@ def make_deploy(folder, real):
 
 
 def as_tried(block, real):
-    """The block with the changes that the test makes."""
+    """The block with the test's changes."""
     block = block.replace(STEPS, STEPS_HERE).replace("eval_every: 100", "eval_every: 2")
     block = block.replace("every_steps: 100", "every_steps: 2").replace("warmup_steps: 20", "warmup_steps: 2")
     if not real:
@@ -70,7 +71,7 @@ def test_every_command(tmp_path):
 
 
 def test_options_are_there():
-    """Options that the page names outside its blocks."""
+    """The options that the page names outside its blocks exist."""
     page = (ROOT / "docs" / "your-own-data.md").read_text()
     encode = subprocess.run([BIN / "dpt-data", "encode", "--help"], capture_output=True, text=True, timeout=TIMEOUT_S)
     fetch = subprocess.run([ROOT / "deploy" / "fetch", "--help"], capture_output=True, text=True, timeout=TIMEOUT_S)

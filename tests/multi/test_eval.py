@@ -208,7 +208,7 @@ def test_other_validation_data_is_refused(make_cluster, tmp_path, slow):
 
 
 def test_evaluation_does_not_join_a_training(make_cluster, tmp_path, slow):
-    """A worker with --eval that names a training run is refused, with the key; so is the opposite."""
+    """A worker with --eval that joins a training run is refused, with the key."""
     cluster = make_cluster(sets=eval_sets(tmp_path, **{"train.steps": 100000}))
     cluster.start_server()
     a = cluster.start_worker("a", nnodes="1:2")

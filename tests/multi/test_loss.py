@@ -1,4 +1,4 @@
-"""Losing and gaining nodes while training: the survivors keep their processes, the curve stays the same."""
+"""Loss and gain of nodes during training: the survivors keep their processes, and the curve stays the same."""
 
 import os
 import re
@@ -15,8 +15,9 @@ ENDLESS = {"train.steps": 100_000, "checkpoint.every_steps": 20, "checkpoint.kee
 
 @pytest.fixture
 def start_calm(make_cluster, slow):
-    """Starts the undisturbed run of the same config, one of ENDLESS, beside the story. What it returns waits until the
-    cluster and that run both have a checkpoint of one step beyond `after`, and compares the weights."""
+    """Returns a function that starts an undisturbed run of the same config, one of ENDLESS, beside the story. The
+    result of that function waits until the cluster and the undisturbed run both have a checkpoint of one step beyond
+    `after`, and compares the weights."""
     def start(sets):
         calm = make_cluster("calm", sets=sets)
         worker = calm.start_worker("calm", nnodes=1, endpoint=False)
@@ -34,22 +35,22 @@ def start_calm(make_cluster, slow):
 
 
 def generation(cluster):
-    """Of the newest logged step, 0 when none."""
+    """The generation of the newest logged step, 0 if there is none."""
     lines = cluster.metrics()
     return lines[-1]["generation"] if lines else 0
 
 
 def wait_reformed(cluster, after, world, timeout):
-    """Waits for a step of a generation later than `after` at this world size. (A successor that is quick enough is in
-    the very next generation, so a smaller world need not show in between.)"""
+    """Waits for a step of a generation later than `after` at this world size. (A quick successor is in the very next
+    generation, so a smaller world may never appear.)"""
     wait_until(f"world {world} after generation {after}",
                lambda: generation(cluster) > after and cluster.metrics()[-1]["world_size"] == world, timeout,
                cluster.log_tails)
 
 
 def test_text_changes_under_a_run(make_cluster, tmp_path, slow):
-    """A text that is encoded at start can change unseen by those who have it; a rank that comes later sees it, and its
-    node ends. The others train on, on the former text."""
+    """A text changes after its nodes have encoded it: they train on with the former text. A rank that starts later
+    notices the change, and its node ends."""
     text = make_text(tmp_path / "text.txt", 20_000)
     cluster = make_cluster(sets={"train.steps": 100_000, "cluster.timeout_s": 5,
                                  "checkpoint.every_steps": 1,  # so the end cuts one short
@@ -72,7 +73,7 @@ def test_text_changes_under_a_run(make_cluster, tmp_path, slow):
 
 
 def test_data_of_one_node_end(make_cluster, tmp_path, slow):
-    """A node cannot read its data any more. The others hold its steps, and nobody says otherwise."""
+    """A node can no longer read its data and ends. The other node holds its steps, and no message claims a loss."""
     text = make_text(tmp_path / "text.txt", 20_000)
     copy = make_text(tmp_path / "copy.txt", 20_000)
     cluster = make_cluster(sets={"train.steps": 100_000, "checkpoint.every_steps": 0, "data.train": text})
@@ -90,7 +91,8 @@ def test_data_of_one_node_end(make_cluster, tmp_path, slow):
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero3"])
 def test_data_of_the_last_node_end(make_cluster, tmp_path, slow, strategy):
-    """The ranks hold what they held: it is saved before the run ends. A start with the former file goes on there."""
+    """The last node can no longer read its data: its ranks' state is saved before the run ends. A start with the former
+    file continues from there."""
     text = make_text(tmp_path / "text.txt", 20_000)
     whole = text.read_bytes()
     cluster = make_cluster(sets={"train.steps": 100_000, "checkpoint.every_steps": 0, "data.train": text,
@@ -111,8 +113,8 @@ def test_data_of_the_last_node_end(make_cluster, tmp_path, slow, strategy):
 
 
 def test_kill_replace_leave_stop(make_cluster, start_calm, slow):
-    """One long story on one run: a machine dies, another takes its place, a rank dies, a node leaves, one is stopped
-    and continues, the server dies and comes back; then all ends well, with the undisturbed run's weights."""
+    """One long story: a machine dies, another takes its place, a rank dies, a node leaves, one is stopped and
+    continues, the server dies and comes back. The weights are those of an undisturbed run."""
     # A node that stands still for a lease while it alone has the state costs steps, and rightly.
     sets = dict(ENDLESS, **{"cluster.timeout_s": 2 * slow})
     compare_with_calm = start_calm(sets)
@@ -172,7 +174,7 @@ def test_kill_replace_leave_stop(make_cluster, start_calm, slow):
 
 
 def test_below_min_nodes_waits(make_cluster, start_calm, slow):
-    """With --nnodes 2 a single survivor waits, with its state, for the second to come back."""
+    """With --nnodes 2 a single survivor keeps its state and waits for a second node."""
     compare_with_calm = start_calm(ENDLESS)
     cluster = make_cluster(sets=ENDLESS)
     cluster.start_server()
@@ -194,7 +196,7 @@ def test_below_min_nodes_waits(make_cluster, start_calm, slow):
 
 
 def test_agent_killed_alone(make_cluster, slow):
-    """kill -9 of the agent takes its ranks along; nothing of the node is left."""
+    """kill -9 of the agent ends its ranks, too; no process of the node is left."""
     cluster = make_cluster(sets={"train.steps": 100000})
     cluster.start_server()
     a = cluster.start_worker("a", ranks=2)
@@ -207,7 +209,8 @@ def test_agent_killed_alone(make_cluster, slow):
 
 
 def test_one_rank_of_two_dies(make_cluster, slow):
-    """The other rank of the node goes on and keeps its process; the agent keeps nothing of the dead one."""
+    """One of two ranks of a node dies: the other keeps its process, and the agent keeps no descriptor, thread or zombie
+    of the dead one."""
     cluster = make_cluster(sets={"train.steps": 100000})
     cluster.start_server()
     a = cluster.start_worker("a", ranks=2, nnodes=1)
@@ -215,7 +218,7 @@ def test_one_rank_of_two_dies(make_cluster, slow):
     first, second = a.rank_pids()
 
     def kinds():
-        """What the agent's descriptors are, its ranks' log files (opened when something is logged) aside."""
+        """Kinds of the agent's descriptors, without its ranks' log files, which are opened when something is logged."""
         return sorted(re.sub(r"\d", "", t) for t in proc_fds(a.pid).values() if not t.endswith(".log"))
     before, threads = kinds(), proc_threads(a.pid)
     for _ in range(3):
@@ -233,7 +236,8 @@ def test_one_rank_of_two_dies(make_cluster, slow):
 
 
 def test_steps_lost_with_the_whole_world(make_cluster, slow):
-    """Nobody is left to know what was lost before: the checkpoint says it, and the log of what came after it."""
+    """The only rank dies again and again: the summary counts all steps lost, from the checkpoint's history and the log
+    after it."""
     cluster = make_cluster(sets={"train.steps": 400, "train.log_every": 1, "checkpoint.every_steps": 100,
                                  "cluster.max_restarts": 10})
     a = cluster.start_worker("a", nnodes=1, endpoint=False)
@@ -252,7 +256,7 @@ def test_steps_lost_with_the_whole_world(make_cluster, slow):
 
 
 def test_crash_loop_ends_the_run(make_cluster, slow):
-    """Ranks that die again and again use up the budget: exit 4 on every node, the first error named."""
+    """Ranks that crash again and again use up the budget: exit 4 on every node, with the first error."""
     # Ten steps between two kills give a restart back: there are seldom so many, as they are long.
     cluster = make_cluster(sets={"train.steps": 100000, "train.global_batch": 512, "cluster.max_restarts": 3})
     cluster.start_server()
@@ -261,7 +265,7 @@ def test_crash_loop_ends_the_run(make_cluster, slow):
     killed, before = 0, 0
 
     def kill_each():
-        """Kills the rank of b once in each generation that steps; true when both nodes have ended."""
+        """Kills the rank of b once in each generation that makes steps; returns True when both nodes have ended."""
         nonlocal killed, before
         pids = b.rank_pids()
         if pids and generation(cluster) > before and cluster.metrics()[-1]["world_size"] == 2:
@@ -279,8 +283,8 @@ def test_crash_loop_ends_the_run(make_cluster, slow):
 
 
 def test_one_incident_costs_one_restart(make_cluster, slow):
-    """Three machines of four lose power at once: all stand still meanwhile, so that none of them says a word between.
-    The budget of one restart is enough."""
+    """Three of four machines lose power at once; all are stopped first, so that none sends a message in between. A
+    budget of one restart is enough."""
     cluster = make_cluster(sets={"train.steps": 100000, "cluster.max_restarts": 1, "cluster.timeout_s": 20})
     cluster.start_server()
     a, *others = (cluster.start_worker(node) for node in "abcd")
@@ -298,7 +302,7 @@ def test_one_incident_costs_one_restart(make_cluster, slow):
 
 
 def test_nothing_starts_on_a_node(make_cluster, slow):
-    """Processes of a node that end as soon as they are there end that node; the others train on."""
+    """A node whose rank processes end as soon as they start ends; the others train on."""
     cluster = make_cluster(sets={"train.steps": 100000})
     server = cluster.start_server()
     a, b = (cluster.start_worker(n) for n in "ab")
@@ -322,7 +326,8 @@ def test_nothing_starts_on_a_node(make_cluster, slow):
 
 
 def test_only_the_agent_is_stopped(make_cluster, slow):
-    """Its ranks run on, unattended: the node is lost, and comes back as a new one when its agent continues."""
+    """An agent is stopped while its ranks run: its node is lost, and joins with a new incarnation when the agent
+    continues."""
     cluster = make_cluster(sets={"train.steps": 100000})
     cluster.start_server()
     a, b = cluster.start_worker("a"), cluster.start_worker("b")
@@ -339,7 +344,7 @@ def test_only_the_agent_is_stopped(make_cluster, slow):
 
 
 def test_only_a_rank_is_stopped(make_cluster, slow):
-    """Its agent finds it silent, kills it and starts another."""
+    """A rank is stopped: its agent notices the silence, kills it and starts another."""
     cluster = make_cluster(sets={"train.steps": 100000})
     cluster.start_server()
     a, b = cluster.start_worker("a"), cluster.start_worker("b")
@@ -355,7 +360,7 @@ def test_only_a_rank_is_stopped(make_cluster, slow):
 
 
 def test_server_and_a_worker_die_together(make_cluster, slow):
-    """The survivor waits for a server and is taken up by the next one, with its state."""
+    """The server and a worker die together: the survivor waits, and the next server adopts it with its state."""
     cluster = make_cluster(sets={"train.steps": 100000})
     cluster.start_server()
     a, b = cluster.start_worker("a"), cluster.start_worker("b")
@@ -374,8 +379,8 @@ def test_server_and_a_worker_die_together(make_cluster, slow):
 
 
 def test_newcomer_cannot_use_its_folder(make_cluster, slow):
-    """A node whose checkpoint.dir holds what this run cannot go on from ends with its error. The run has its minimum
-    without it, and goes on: whether it comes at the start or later."""
+    """A node whose checkpoint.dir this run cannot resume from ends with an error. The run has its minimum of nodes and
+    continues, whether the node comes at the start or later."""
     cluster = make_cluster(sets={"train.steps": 100_000, "cluster.nnodes": "1:3"})
     for node in "bc":
         other = cluster.start_worker(node, nnodes=1, endpoint=False, sets={"optimizer.lr": 0.001, "train.steps": 12})

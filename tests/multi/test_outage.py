@@ -1,4 +1,4 @@
-"""The server is gone for longer than every deadline: what only the workers have waits for it, or is rescued."""
+"""The server is away for longer than every deadline: a state that only workers have waits for it, or is rescued."""
 
 import os
 import re
@@ -28,7 +28,8 @@ def rescued_step(cluster):
 
 
 def ends_with_a_rescue(workers, slow):
-    """One signal is enough: each ends in the drain's time, with a message that names the step. Returns the steps."""
+    """Tells the workers to end once: each ends within the drain time, with a message that names the step. Returns the
+    steps."""
     began = time.monotonic()
     for worker in workers:
         worker.term()
@@ -40,8 +41,8 @@ def ends_with_a_rescue(workers, slow):
 
 
 def goes_on(cluster, tmp_path, slow, step):
-    """Everything is started again: it goes on from that step, with the weights of the undisturbed run; the next
-    checkpoint takes the rescue's place."""
+    """Starts everything again: the run continues from that step with the weights of an undisturbed run, and the next
+    checkpoint replaces the rescue."""
     later = step + MORE_STEPS
     cluster.restart_server()
     workers = [cluster.start_worker(node, sets={"checkpoint.every_steps": later}) for node in "ab"]
@@ -60,8 +61,8 @@ def goes_on(cluster, tmp_path, slow, step):
 
 
 def test_rescue_in_a_formation(make_cluster, tmp_path, slow):
-    """A rank and the server die together. The node that has nothing gives up after the join time; the one that has the
-    steps does not, and rescues them when it is told to end."""
+    """A rank and the server die together. The node without state gives up after the join time. The node with the steps
+    waits, and rescues them when it is told to end."""
     cluster = make_cluster(sets=make_sets(slow), shared_dirs=True)
     cluster.start_server()
     a, b = (cluster.start_worker(n) for n in "ab")
@@ -79,8 +80,8 @@ def test_rescue_in_a_formation(make_cluster, tmp_path, slow):
 
 
 def test_rescue_without_the_writer_of_the_log(make_cluster, tmp_path, slow):
-    """The server dies, and later the node of rank 0 with the lines that waited in its memory: the other node, which
-    rescues the steps, has their lines, too."""
+    """The server dies, and later the node of rank 0, with log lines in its memory. The other node rescues the steps and
+    has these lines, too."""
     cluster = make_cluster(sets=make_sets(slow), shared_dirs=True)
     cluster.start_server()
     workers = [cluster.start_worker(n) for n in "ab"]
@@ -97,7 +98,7 @@ def test_rescue_without_the_writer_of_the_log(make_cluster, tmp_path, slow):
 
 
 def test_server_is_back_after_the_join_time(make_cluster, tmp_path, slow):
-    """The run goes on in the same processes."""
+    """The server comes back after the join time: the run continues in the same processes."""
     cluster = make_cluster(sets=make_sets(slow), shared_dirs=True)
     cluster.start_server()
     a, b = (cluster.start_worker(n) for n in "ab")
@@ -124,7 +125,8 @@ def test_server_is_back_after_the_join_time(make_cluster, tmp_path, slow):
 
 @pytest.mark.parametrize("sharding", ["", "full_shard"])
 def test_all_are_told_without_a_server(make_cluster, tmp_path, slow, sharding):
-    """In the middle of training: where each has a part, each writes its own."""
+    """All nodes are told to end during training without a server; with sharded state each node writes its part of the
+    rescue."""
     sets = make_sets(slow)
     if sharding:
         sets.update({"strategy.name": "fsdp", "strategy.sharding": sharding})
@@ -151,7 +153,7 @@ def printed_step(*workers):
 
 
 def test_nowhere_to_save(make_cluster, slow):
-    """Without a folder for checkpoints what is lost is counted."""
+    """Without a server and a checkpoint.dir a message counts the lost steps."""
     cluster = make_cluster(sets=make_sets(slow))
     cluster.start_server()
     a, b = (cluster.start_worker(n, sets={"checkpoint.dir": "null"}) for n in "ab")
@@ -167,12 +169,12 @@ def test_nowhere_to_save(make_cluster, slow):
 
 
 def died_with_the_rank(worker, saved, newest, how="was killed by signal 9"):
-    """The line of its death, at once."""
+    """Waits for the line about the rank's death, which must come at once."""
     worker.wait_log(rf"rank process 0 \(spawn 1\) {how}; the steps after {saved}, up to {newest}, are lost with it", 10)
 
 
 def test_rank_dies_without_a_server(make_cluster, slow):
-    """Nobody can tell of it later: its death is told at once, and what went with it at the end."""
+    """A rank dies without a server: its death is reported at once, and the steps lost with it at the end."""
     cluster = make_cluster(sets=make_sets(slow, **{"cluster.nnodes": "1"}), shared_dirs=True)
     cluster.start_server()
     worker = cluster.start_worker("a", sets={"checkpoint.every_steps": 20})
@@ -194,8 +196,8 @@ def test_rank_dies_without_a_server(make_cluster, slow):
 
 
 def test_told_twice_counts_what_is_lost(make_cluster, slow):
-    """A second signal leaves no time for a rescue: the steps after the newest checkpoint are lost, as the worker says
-    and as the next start shows."""
+    """A second signal leaves no time for a rescue: the steps after the newest checkpoint are lost, as the worker
+    reports and the next start shows."""
     cluster = make_cluster(sets=make_sets(slow, **{"cluster.nnodes": "1", "cluster.drain_s": 3600}), shared_dirs=True)
     cluster.start_server()
     worker = cluster.start_worker("a", sets={"checkpoint.every_steps": 20})
@@ -221,8 +223,8 @@ def test_told_twice_counts_what_is_lost(make_cluster, slow):
 
 
 def test_end_without_a_server(make_cluster, tmp_path, slow):
-    """All steps are done, and nobody grants the last checkpoint: told to end, the worker leaves it as a rescue, and the
-    next run makes it the last checkpoint."""
+    """All steps are done, and no server grants the last checkpoint: a worker that is told to end writes a rescue, and
+    the next run makes it the last checkpoint."""
     sets = {"cluster.timeout_s": TIMEOUT_S * slow}
     cluster, worker, steps = last_step_without_server(make_cluster, sets, slow)
     worker.wait_log("all steps are done, but the last checkpoint and the end need the server", 60 * slow)

@@ -1,4 +1,4 @@
-"""A worker that reaches nobody says what is wrong, where and what to do; the server says how it is reached."""
+"""A worker that reaches no server says what is wrong, where, and what to do; the server prints how it is reached."""
 
 import re
 import socket
@@ -16,7 +16,7 @@ REASON = r"waiting for a server at {} \(from --rdzv-endpoint; .*\) for at most \
 
 @pytest.fixture
 def hosts():
-    """Names of two namespaces, at NET1 and NET2, and of the first one's device."""
+    """Names of two namespaces, at NET1 and NET2, and the device of the first one."""
     try:
         with Wire() as wire:
             yield wire
@@ -25,7 +25,8 @@ def hosts():
 
 
 def test_port_refuses(make_cluster, slow):
-    """Named within seconds; the worker goes on trying until the join time, and its last line says it again."""
+    """A port that refuses is named within seconds; the worker retries until the join time, and its last line repeats
+    the cause."""
     cluster = make_cluster(sets={"cluster.timeout_s": 0.5})
     with socket.socket() as held:  # bound and not listening: nobody else takes the port
         held.bind(("127.0.0.1", 0))
@@ -40,7 +41,7 @@ def test_port_refuses(make_cluster, slow):
 
 
 def test_server_that_comes_late_is_found(make_cluster, slow):
-    """Looking for the reason is beside the point once a server is there."""
+    """A server that starts after the worker has reported its absence is found."""
     cluster = make_cluster(sets={"train.steps": 6})
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
@@ -52,8 +53,8 @@ def test_server_that_comes_late_is_found(make_cluster, slow):
 
 
 def test_name_without_address(make_cluster, slow):
-    """Named within a second of the start; the quickest of some tries counts, as this machine may have other things to
-    do. A name server that does not answer is named as soon."""
+    """A name without an address is named within a second of the start, and so is a name server that does not answer.
+    The quickest of some tries counts, because other programs may delay one."""
     said = re.compile(REASON.format(r"no-such-host\.invalid:29500") +
                       r"the name 'no-such-host\.invalid' (has no address \(.+\)\. Check the name, or give the host's "
                       r"address|is still looked up; no name server answers\. Give the host's address instead)\n")
@@ -80,7 +81,7 @@ def test_other_program_listens(make_cluster, slow):
 
 
 def test_host_does_not_answer(make_cluster, hosts, slow):
-    """An address of which the neighbour table has a machine that is not there: packets go out, nothing comes back."""
+    """A host that is in the neighbour table but does not exist: packets go out, and no answer comes."""
     name, device = hosts.ends[0]
     done = ip("-n", name, "neigh", "add", f"{NET}77", "lladdr", "02:00:00:00:00:77", "dev", device, "nud", "permanent")
     if done.returncode != 0:
@@ -93,7 +94,7 @@ def test_host_does_not_answer(make_cluster, hosts, slow):
 
 
 def test_server_on_localhost_is_told_apart(make_cluster, hosts, slow):
-    """Its host is there and refuses: the flag that opens the server is named."""
+    """The host answers and its port refuses: the message names the flag that opens the server to other hosts."""
     cluster = make_cluster()
     port = start_server(cluster, hosts.names[0], 10 * slow)
     argv = ["ip", "netns", "exec", hosts.names[1]] + cluster.worker_argv("b", endpoint=f"{NET}1:{port}")
@@ -104,8 +105,8 @@ def test_server_on_localhost_is_told_apart(make_cluster, hosts, slow):
 
 
 def test_what_the_server_prints_is_what_works(make_cluster, hosts, slow):
-    """The two command lines of its screen, each typed on its machine; the second takes the config of the run that
-    it names."""
+    """The two command lines that the server prints work on the machines they are for; the second takes the config of
+    the run that it names."""
     cluster = make_cluster(sets={"train.steps": 6})
     start_server(cluster, hosts.names[0], 10 * slow, "--insecure")
     cluster.server.wait_log("on the other", SOON_S * slow)
@@ -128,8 +129,8 @@ def test_what_the_server_prints_is_what_works(make_cluster, hosts, slow):
 
 
 def test_two_commands_and_nothing_else(make_cluster, hosts, slow):
-    """The server on the head, and on each of two machines the same command without a config: the built-in demo. Only
-    where sanitizers make it long it is cut short."""
+    """A server on the head and the same command without a config on two machines train the built-in demo. Sanitizer
+    builds make fewer steps."""
     cluster = make_cluster()
     steps, shorter = (100, []) if slow == 1 else (10, ["--set", "train.steps=10", "--set", "optimizer.warmup_steps=1"])
     in_host = [["ip", "netns", "exec", name] for name in hosts.names]
@@ -176,7 +177,7 @@ def test_insecure_server_on_loopback_promises_no_other_machine_anything(tmp_path
 
 
 def test_worker_without_config_takes_the_only_run(make_cluster, slow):
-    """Neither config nor run's name is given: the server's one run is meant, not the demo."""
+    """A worker without a config and a run's name joins the server's only run, not the demo."""
     cluster = make_cluster(sets={"train.steps": 6})
     cluster.start_server()
     a = cluster.start_worker("a", nnodes=2)

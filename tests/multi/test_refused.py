@@ -1,4 +1,4 @@
-"""Bad input: one clear line that says what, where and what to do; the exit code; nothing lost."""
+"""Bad input: one clear line (what, where, what to do), its exit code, and no loss."""
 
 import os
 import re
@@ -66,7 +66,7 @@ def test_port_in_use():
     ("yelp", "data/yelp/train.csv", "deploy/fetch yelp"),
 ])
 def test_data_of_our_configs(tmp_path, config, path, command):
-    """In a fresh checkout the message names the program that makes the file."""
+    """In a fresh checkout the message about missing data names the program that makes the file."""
     file = ROOT / "configs" / f"{config}.yaml"
     assert path in file.read_text() and command.split()[0] in {
         str(entry.relative_to(ROOT)) for entry in (ROOT / "deploy").iterdir()}
@@ -86,7 +86,7 @@ def worker(tmp_path, *args, sets=None, config=TINY, timeout=60):
 
 
 def test_most_slots_of_a_step(tmp_path):
-    """A step of as many micro-batches as are allowed; one more is refused."""
+    """A step with the largest number of micro-batches is accepted; one more is refused."""
     sets = {"model.n_layer": 1, "model.n_embd": 16, "model.n_head": 1, "model.context": 4, "train.seq_len": 4,
             "train.micro_batch": 1, "train.steps": 1, "optimizer.warmup_steps": 0, "cluster.threads": 1}
     code, _, err = worker(tmp_path, "--nnodes", "1", sets={**sets, "train.global_batch": 4097})
@@ -125,7 +125,7 @@ def test_worker_options(tmp_path, args, said):
 
 @pytest.mark.parametrize("key", ["data.train", "data.val"])
 def test_tokens_of_another_vocabulary(tmp_path, key):
-    """Said at the start, though the run would meet the token only much later."""
+    """Tokens beyond the vocabulary are refused at the start, though the run would read one only much later."""
     for name, last in ("good", 99), ("other", 50256):
         tokens = [*(i % 99 for i in range(200_000)), last]
         header = struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
@@ -173,8 +173,8 @@ def test_config_files(tmp_path, text, said):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_fatal_error_is_said_once(tmp_path, slow, ranks):
-    """What a rank cannot start with ends the worker within two seconds, with one line. The lease is 27 s here, so that
-    waiting for one shows."""
+    """An error with which no rank can start ends the worker within two seconds, with one line. The lease is 27 s, so
+    that a wait for it would show."""
     sets = {"cluster.timeout_s": 30, "train.steps": 5}
     code, _, err = worker(tmp_path, "--nnodes", "1", sets=sets)
     assert code == 0, err
@@ -188,7 +188,8 @@ def test_fatal_error_is_said_once(tmp_path, slow, ranks):
 
 
 def test_too_little_memory(tmp_path, slow):
-    """A model that no machine holds; and an allocation that fails, under a limit of the shell's."""
+    """A model that is too large for any machine is refused, and so is an allocation that fails under a shell's
+    limit."""
     sets = {"cluster.timeout_s": 30, "checkpoint.dir": "null", "model.n_layer": 96, "model.n_embd": 12288}
     code, _, err = worker(tmp_path, "--nnodes", "1", sets=sets)
     line = one_line(err)
@@ -207,7 +208,7 @@ def test_too_little_memory(tmp_path, slow):
 
 
 def test_too_little_memory_for_all_ranks(tmp_path):
-    """Each of four ranks finds room by itself; the machine has none for the four."""
+    """Four ranks fit one by one, but the machine's memory does not suffice for all four: refused."""
     meminfo = {line.split(":")[0]: int(line.split()[1]) << 10 for line in open("/proc/meminfo", encoding="ascii")}
     width, state_bytes = 2048, 16  # of a parameter: weight, gradient, two moments
     layers = meminfo["MemTotal"] // 3 // (12 * width * width * state_bytes)
@@ -221,7 +222,7 @@ def test_too_little_memory_for_all_ranks(tmp_path):
 
 
 def test_more_steps(tmp_path):
-    """A run that is done goes on when the flag that its refusal names is given."""
+    """A finished run continues with the flag that its refusal names."""
     assert worker(tmp_path, "--nnodes", "1", sets={"train.steps": 6})[0] == 0
     code, _, err = worker(tmp_path, "--nnodes", "1", sets={"train.steps": 8})
     assert code == 2
@@ -231,7 +232,8 @@ def test_more_steps(tmp_path):
 
 
 def test_more_epochs(tmp_path):
-    """The same by epochs, whose steps the worker counts; and both at once are one too many."""
+    """A finished run by epochs continues with the flag that its refusal names; train.steps and train.epochs together
+    are refused."""
     epochs = {"train.steps": "auto", "data.train": make_text(tmp_path / "short.txt", 3000), "train.log_every": 100}
     assert worker(tmp_path, "--nnodes", "1", sets={**epochs, "train.epochs": 2})[0] == 0
     code, _, err = worker(tmp_path, "--nnodes", "1", sets={**epochs, "train.epochs": 3})
@@ -249,14 +251,14 @@ def test_more_epochs(tmp_path):
 
 
 def test_no_checkpoints(tmp_path):
-    """One key says it, though the config has the others of the section."""
+    """checkpoint.dir: null turns checkpoints off, though the config has other keys of the section."""
     code, _, err = worker(tmp_path, "--nnodes", "1", sets={"train.steps": 11, "checkpoint.dir": "null"})
     assert code == 0, err
     assert not (tmp_path / "checkpoints").exists()
 
 
 def test_byte_order_mark(tmp_path):
-    """A config that an editor has begun with the mark of UTF-8 is the same config."""
+    """A config that begins with the byte order mark of UTF-8 is the same config."""
     config = tmp_path / "config.yaml"
     config.write_bytes(b"\xef\xbb\xbf" + TINY.read_bytes())
     code, out, err = worker(tmp_path, "--nnodes", "1", sets={"train.steps": 6}, config=config)
@@ -264,7 +266,8 @@ def test_byte_order_mark(tmp_path):
 
 
 def test_no_server(tmp_path):
-    """Tries until the join deadline, says where and which flag changes it, exits 3."""
+    """Without a server the worker retries until the join deadline, names the place and the flag that changes it, and
+    exits with 3."""
     code, out, err = worker(tmp_path, "--rdzv-endpoint", "127.0.0.1:1")
     assert code == 3
     assert "waiting for a server at 127.0.0.1:1 (from --rdzv-endpoint; --rdzv-endpoint HOST:PORT changes it)" in out
@@ -272,14 +275,14 @@ def test_no_server(tmp_path):
 
 
 def test_something_else_at_the_port(tmp_path):
-    """A port where somebody answers who is not dpt-rdzv is no server."""
+    """A port at which another program answers is reported as no server."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         code, _, err = worker(tmp_path, "--rdzv-endpoint", f"127.0.0.1:{other.getsockname()[1]}")
     assert code == 3, err
 
 
 def goes_on(cluster, worker, slow):
-    """The run has not noticed the one that was refused."""
+    """Checks that the refused worker did not disturb the run."""
     cluster.wait_step(cluster.step() + 5, 20 * slow)
     assert {line["generation"] for line in cluster.metrics()} == {1}
     worker.term()
@@ -287,7 +290,7 @@ def goes_on(cluster, worker, slow):
 
 
 def test_other_config(make_cluster, slow):
-    """A worker that differs in run-wide keys is refused with their names; the run does not notice."""
+    """A worker with other run-wide keys is refused with their names; the run is not disturbed."""
     cluster = make_cluster(sets={"train.steps": 100000})
     cluster.start_server()
     a = cluster.start_worker("a")
@@ -312,8 +315,7 @@ def test_other_data(make_cluster, tmp_path, slow):
 
 
 def test_same_node_id_twice(make_cluster, slow):
-    """A second process of a node that is alive is refused: where it has that one's folder, and where it has one of its
-    own."""
+    """A second process with the id of a living node is refused, with the same folder and with a different one."""
     cluster = make_cluster(sets={"train.steps": 100000})
     cluster.start_server()
     first = cluster.start_worker("a")
@@ -329,7 +331,7 @@ def test_same_node_id_twice(make_cluster, slow):
 
 
 def test_other_config_of_a_node_id(make_cluster, tmp_path, slow):
-    """A worker that is refused does not cost the node whose id it gives: same generation, same weights."""
+    """A refused worker with the id of a living node does not disturb that node: same generation, same weights."""
     sets = {"train.steps": 100000, "checkpoint.every_steps": 0, "cluster.nnodes": 2}
     cluster = make_cluster(sets=sets)
     cluster.start_server()

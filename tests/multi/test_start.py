@@ -1,4 +1,4 @@
-"""Ways to start a run: two commands, one command, without a config, several runs at once."""
+"""Ways to start a run: two commands, one command, no config, several runs at once."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def test_two_workers(make_cluster, slow):
 
 
 def test_worlds_have_one_hash(make_cluster, slow):
-    """One node with the server in it; one node of three ranks; two nodes of one and two ranks."""
+    """One hash for one node with the server in it, one node of three ranks, and two nodes of one and two ranks."""
     found = set()
     sets = {"train.steps": 6}
     alone = make_cluster("alone", sets=sets)
@@ -69,7 +69,7 @@ def test_worlds_have_one_hash(make_cluster, slow):
 
 
 def test_config_comes_from_the_server(make_cluster, slow):
-    """The second worker has no --config: it takes the run's, with folders of its own."""
+    """The second worker has no --config: it takes the run's config, with its own folders."""
     cluster = make_cluster(sets={"train.steps": 8})
     cluster.start_server()
     a = cluster.start_worker("a", nnodes=2)
@@ -83,7 +83,7 @@ def test_config_comes_from_the_server(make_cluster, slow):
 
 
 def test_named_run_waits_for_its_config(make_cluster, slow):
-    """A worker that knows only the run's name may come first: it waits for the one that brings the config."""
+    """A worker with only the run's name may come first: it waits for the worker that brings the config."""
     cluster = make_cluster(sets={"train.steps": 8})
     cluster.start_server()
     early = cluster.start_worker("early", config=False, args=["--rdzv-id", "tiny"])
@@ -108,7 +108,7 @@ def test_demo_without_any_config(tmp_path, slow):
 
 
 def test_demo_through_a_server(make_cluster, slow):
-    """Two workers that know nothing but the server: both get the demo."""
+    """Two workers with only a server's address train the built-in demo."""
     cluster = make_cluster()
     cluster.start_server()
     common = {"train.steps": 2, "optimizer.warmup_steps": 1, "cluster.nnodes": 2}
@@ -140,7 +140,7 @@ def test_endpoint_from_the_environment(make_cluster, slow):
 
 
 def test_tcp_between_host_groups(make_cluster, slow):
-    """cluster.host_group takes shared memory away: the same run over TCP has the same weights."""
+    """cluster.host_group disables shared memory: the same run over TCP has the same weights."""
     found = set()
     for name, group in (("shm", "null"), ("tcp", "other")):
         cluster = make_cluster(name, sets={"train.steps": 10})
@@ -153,8 +153,8 @@ def test_tcp_between_host_groups(make_cluster, slow):
 
 
 def test_resume_after_all_died(make_cluster, tmp_path, slow):
-    """All machines die at once, then the same commands again: goes on from the checkpoint, with the undisturbed run's
-    weights."""
+    """All machines die at once, and the same commands are started again: the run continues from the checkpoint, with
+    the weights of an undisturbed run."""
     sets = {"train.steps": 100000, "checkpoint.every_steps": 5}
     cluster = make_cluster("stopped", sets=sets, shared_dirs=True)
     cluster.start_server()
@@ -177,7 +177,7 @@ def test_resume_after_all_died(make_cluster, tmp_path, slow):
 
 
 def test_changed_keys_at_resume(make_cluster, slow):
-    """Resume refuses a changed key of the trajectory by name, unless it is allowed."""
+    """A resume with a changed trajectory key is refused by name, unless the change is allowed."""
     cluster = make_cluster(sets={"train.steps": 10})
     assert cluster.start_worker("a", nnodes=1, endpoint=False).wait(60 * slow) == 0
     longer = {"train.steps": 20, "optimizer.lr": 0.001}
@@ -197,7 +197,7 @@ def test_changed_keys_at_resume(make_cluster, slow):
 
 
 def test_other_data_at_resume(make_cluster, tmp_path, slow):
-    """A run goes on with the data that it was trained on, wherever they lie, and with no others unless it is said."""
+    """A resume accepts the same data at another path, and other data only with --allow-change."""
     cluster = make_cluster(sets={"train.steps": 10})
     assert cluster.start_worker("a", nnodes=1, endpoint=False).wait(60 * slow) == 0
     longer, allow = {"train.steps": 20}, ["--allow-change", "train.steps"]
@@ -216,7 +216,7 @@ def test_other_data_at_resume(make_cluster, tmp_path, slow):
 
 
 def test_other_kind_of_machine_at_resume(make_cluster, slow):
-    """Another instruction set computes other bits: a run goes on there only if that is said."""
+    """Another instruction set computes other bits: a resume there needs --allow-change."""
     cluster = make_cluster(sets={"train.steps": 10})
     assert cluster.start_worker("a", nnodes=1, endpoint=False).wait(60 * slow) == 0
     older = {"DPT_TEST_ISA": "avx2" if os.environ.get("DPT_TEST_ISA") == "plain" else "plain"}
@@ -231,7 +231,7 @@ def test_other_kind_of_machine_at_resume(make_cluster, slow):
 
 
 def test_finished_run_is_started_again(make_cluster, slow):
-    """Nothing is left to do: the results stay as they are."""
+    """A finished run that is started again has nothing to do: its results stay unchanged."""
     cluster = make_cluster(sets={"train.steps": 10})
     assert cluster.start_worker("a", nnodes=1, endpoint=False).wait(60 * slow) == 0
     first = cluster.summaries()
@@ -240,7 +240,7 @@ def test_finished_run_is_started_again(make_cluster, slow):
 
 
 def test_divergence_is_said(make_cluster, slow):
-    """A run that trains on says it once; its last checkpoint, which is not finite, is not written."""
+    """A diverging run that continues says so once; its last checkpoint, which is not finite, is not written."""
     cluster = make_cluster(sets={"train.steps": 40, "train.grad_clip": 0, "optimizer.lr": 1000,
                                  "optimizer.min_lr": 1000, "optimizer.warmup_steps": 0,
                                  "train.on_divergence": "continue",
@@ -252,8 +252,8 @@ def test_divergence_is_said(make_cluster, slow):
 
 
 def test_lone_node_of_two(make_cluster, slow):
-    """A server that was started again gives nodes of an earlier one a lease, and the worker says so; where there was no
-    earlier one a single node of 1:2 waits for the last call alone."""
+    """A restarted server gives nodes of an earlier server a lease, and the worker says so. Without an earlier server a
+    single node of 1:2 waits only for the last call."""
     timeout_s = 5 * slow
     lease_s, last_call_s = 0.9 * timeout_s, 0.2 * timeout_s
     cluster = make_cluster(sets={"train.steps": 12, "cluster.timeout_s": timeout_s})
@@ -277,7 +277,7 @@ def test_lone_node_of_two(make_cluster, slow):
 
 
 def test_name_that_is_used_again(make_cluster, slow):
-    """The next run of a name, with folders of its own, begins above all generations of the one that has finished."""
+    """The next run of the same name, with other folders, begins above all generations of the finished run."""
     cluster = make_cluster(sets={"train.steps": 12})
     cluster.start_server()
     newest = 0
@@ -292,8 +292,8 @@ def test_name_that_is_used_again(make_cluster, slow):
 
 
 def test_clock_that_was_set_back(make_cluster, slow):
-    """A node's incarnations are above the one in its folder, however far that is in the future; the server takes the
-    node for the one that it knew."""
+    """A node's incarnation is above the one in its folder, also if that is far in the future; the server recognises the
+    node."""
     cluster = make_cluster(sets={"train.steps": 100000})
     cluster.start_server()
     folder = cluster.dirs("a")[0] / "node-a"
@@ -325,8 +325,8 @@ def test_too_few_nodes_come(make_cluster, slow):
 
 
 def test_first_step_takes_too_long(make_cluster, slow):
-    """A first step of so many samples that it ends on no machine within cluster.first_step_s: the generation is formed
-    anew twice, then it costs a restart each time."""
+    """A first step is too long for cluster.first_step_s on any machine: the generation is formed again twice, then each
+    attempt costs a restart."""
     cluster = make_cluster(sets={"train.steps": 100000, "train.global_batch": 1 << 19, "train.micro_batch": 128,
                                  "cluster.first_step_s": 0.5, "cluster.max_restarts": 1})
     worker = cluster.start_worker("a", nnodes=1, endpoint=False)
@@ -338,7 +338,8 @@ def test_first_step_takes_too_long(make_cluster, slow):
 
 
 def test_rank_hangs_in_the_first_step(make_cluster, slow):
-    """What cluster.first_step_s finds: the rank that does not stop is killed by its agent and started again."""
+    """A rank hangs in the first step, which cluster.first_step_s finds: its agent kills the rank, which does not stop,
+    and starts another."""
     cluster = make_cluster(sets={"train.steps": 100000, "train.global_batch": 1 << 19, "train.micro_batch": 128,
                                  "cluster.first_step_s": 0.5, "cluster.max_restarts": 1,
                                  "cluster.timeout_s": 2 * slow})

@@ -1,4 +1,4 @@
-"""What a worker prints: on a pseudo terminal, read by a small model of one, and without any."""
+"""The output of a worker, on a pseudo terminal with a small model of its screen, and without a terminal."""
 
 import fcntl
 import json
@@ -22,8 +22,8 @@ DEMO = ["--set", "optimizer.warmup_steps=1", "--set", "cluster.threads=1"]
 
 
 class Screen:
-    """Rows of a terminal of `columns`: carriage return, newline, erase below, cursor up. Anything else is an error, and
-    so is a character beyond the last column."""
+    """Rows of a terminal with `columns`: supports carriage return, newline, erase below and cursor up. Any other
+    sequence is an error, and so is a character beyond the last column."""
 
     def __init__(self, columns):
         self.columns, self.rows, self.row, self.column = columns, [""], 0, 0
@@ -61,8 +61,8 @@ class Screen:
 
 
 def on_terminal(argv, cwd, env, columns, act=None, timeout=60):
-    """Runs a program on a pseudo terminal, standard error in a file; returns exit code, screen and all bytes. `act` is
-    called with the process and the text so far whenever there is more."""
+    """Runs a program on a pseudo terminal, with standard error in a file; returns exit code, screen and all bytes.
+    Calls `act` with the process and the text so far whenever there is new text."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     with open(cwd / "stderr.log", "wb") as err:
@@ -108,7 +108,7 @@ def lines_of(screen):
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_live_line_below_events(tmp_path, worker, environment, slow, columns):
-    """Events scroll, the live line is drawn over and over below them and is gone at the end."""
+    """Events scroll, and the live line is redrawn below them and removed at the end."""
     argv = [worker, "--nnodes", 1, "--set", "train.steps=30", *DEMO]
     code, screen, data = on_terminal(argv, tmp_path, environment, columns, timeout=120 * slow)
     assert code == 0, (tmp_path / "stderr.log").read_text()
@@ -124,7 +124,8 @@ def test_live_line_below_events(tmp_path, worker, environment, slow, columns):
 
 
 def test_events_scroll_above_a_live_line(tmp_path, worker, environment, slow):
-    """A rank is killed while the line is there: the event's row is its own, and the line comes back below it."""
+    """A rank is killed while the live line is shown: the event gets a separate row, and the live line returns below
+    it."""
     killed = []  # the rank, then that the worker was told to leave
 
     def kill_rank(process, text):
@@ -185,7 +186,8 @@ def run_demo(tmp_path, environment, slow, *args):
 
 
 def test_without_terminal(tmp_path, environment, slow):
-    """A line every log_every steps, of one form, and no escape code; the closing block says what summary.json says."""
+    """Without a terminal there is a line of one form every log_every steps and no escape code; the closing block has
+    the values of summary.json."""
     code, out, err = run_demo(tmp_path, environment, slow, "--set", "train.steps=14", "--set", "train.log_every=4",
                               "--set", "checkpoint.every_steps=5", "--set", "checkpoint.dir=ck")
     assert code == 0, out + err
@@ -218,8 +220,8 @@ def test_quiet_and_verbose(tmp_path, environment, slow):
 
 
 def test_recovery_is_one_line_on_every_node(make_cluster, slow):
-    """A worker is killed and another joins: each survivor says so in a line, rank 0's node alone shows steps, and each
-    step once. The closing block counts what the run met before it was started again."""
+    """A worker is killed and another joins: each survivor prints one line, and only rank 0's node prints steps, each
+    once. The closing block counts the recoveries before a restart, too."""
     cluster = make_cluster(sets={"train.steps": 100000, "train.log_every": 1, "checkpoint.every_steps": 0})
     cluster.start_server()
     a = cluster.start_worker("a")

@@ -1,4 +1,4 @@
-"""`cluster.threads: auto`: the cores of a host are dealt to the ranks on it, whichever nodes they belong to."""
+"""`cluster.threads: auto`: the ranks of a host divide its cores, also ranks of several nodes."""
 
 import os
 import re
@@ -12,7 +12,7 @@ FEW_STEPS = 20  # as many as a hash needs
 
 
 def told(worker, rank=0):
-    """[(threads, cores, ranks that share them)] as the rank's log says, one each time the count changed."""
+    """[(threads, cores, ranks that share them)] in the rank's log, one entry for each change."""
     path = worker.outputs.dir / f"node-{worker.node}" / f"rank-{rank}.log"
     text = path.read_text() if path.exists() else ""
     return [tuple(map(int, found)) for found in
@@ -20,12 +20,12 @@ def told(worker, rank=0):
 
 
 def wait_told(worker, expected, timeout):
-    """The log comes by way of the agent, a moment after the step."""
+    """Waits for the log line, which the agent writes a moment after the step."""
     wait_until(f"{worker.name} tells {expected}", lambda: told(worker) == expected, timeout, worker.log_tail)
 
 
 def hash_of_one_thread(make_cluster, slow):
-    """Of the same run on one rank of one thread."""
+    """The weights hash of the same run on one rank with one thread."""
     cluster = make_cluster("calm", sets={"train.steps": FEW_STEPS})
     assert cluster.start_worker("calm", nnodes=1, endpoint=False).wait(120 * slow) == 0
     return cluster.summaries()[0]["weights_hash"]
@@ -36,7 +36,8 @@ def hashes(cluster):
 
 
 def test_a_second_node_of_the_host_takes_half(make_cluster, tmp_path, slow):
-    """Alone a node has all the cores; when another of this host joins they share; when it leaves it has all again."""
+    """A lone node has all cores. It shares them when another node of the host joins, and has all again when that node
+    leaves."""
     cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0}, threads="auto")
     cluster.start_server()
     a = cluster.start_worker("a", nnodes="1:2")
@@ -61,7 +62,7 @@ def test_a_second_node_of_the_host_takes_half(make_cluster, tmp_path, slow):
 
 
 def test_nodes_with_cores_of_their_own_keep_them(make_cluster, slow):
-    """Two nodes of one host that were started on different cores do not halve them."""
+    """Two nodes of one host that were started on different cores keep their cores."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         pytest.skip("one core")
@@ -79,7 +80,7 @@ def test_nodes_with_cores_of_their_own_keep_them(make_cluster, slow):
 
 
 def test_a_count_of_its_own_stays(make_cluster, slow):
-    """`cluster.threads: 3` is three, however many ranks and cores there are."""
+    """`cluster.threads: 3` means three threads for any number of ranks and cores."""
     cluster = make_cluster(sets={"train.steps": FEW_STEPS}, threads=3)
     cluster.start_server()
     workers = [cluster.start_worker(node, nnodes=2) for node in "ab"]

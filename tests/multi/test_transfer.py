@@ -1,4 +1,4 @@
-"""Weights in and out: `dpt-ckpt import`, a run that begins from them, `dpt-ckpt export`."""
+"""Weights in and out: `dpt-ckpt import`, a run that starts from them, `dpt-ckpt export`."""
 
 import array
 import json
@@ -34,7 +34,7 @@ def refused(code, said, *args):
 
 @pytest.fixture
 def trained(make_cluster, slow, config):  # noqa: F811
-    """A checkpoint that has a folder's weights: of a run whose only step moves nothing."""
+    """A checkpoint with a folder's weights, of a run whose only step changes nothing."""
     def train(folder, **sets):
         worker = start(make_cluster(folder.name + "-run", sets=STANDING_STILL), config, folder, sets=sets)
         assert worker.wait(60 * slow) == 0, worker.log_tail()
@@ -45,7 +45,8 @@ def trained(make_cluster, slow, config):  # noqa: F811
 @pytest.mark.parametrize("family, dtype, shards", [
     ("gpt2", "fp16", 1), ("gpt2", "bf16", 2), ("llama", "bf16", 3), ("llama", "fp32", 1)])
 def test_import_then_export(tmp_path, trained, family, dtype, shards):
-    """Byte for byte, by tensor: through fp32, a run and its checkpoint; and at once in the same dtype."""
+    """Import and export return each tensor byte for byte: through fp32, a run and its checkpoint, and directly in the
+    same dtype."""
     settings, shapes = FAMILIES[family]
     tensors = hf_folder.draw(shapes, TORCH[dtype])
     source = hf_folder.write(tmp_path / "source", settings, base_names(tensors) if family == "gpt2" else tensors,
@@ -72,7 +73,7 @@ def test_import_then_export(tmp_path, trained, family, dtype, shards):
 
 
 def shards_of_bytes(root):
-    """Keys of a run on shards, whose tokenizer the config does not name."""
+    """Keys of a run on token shards, with no tokenizer in the config."""
     (root / "text").write_bytes(bytes(range(32, 127)) * 50)
     run = subprocess.run([str(program("dpt-data")), "encode", "--tokenizer", "bytes", "--out", str(root / "tokens"),
                           str(root / "text")], capture_output=True, text=True, timeout=60)
@@ -81,7 +82,7 @@ def shards_of_bytes(root):
 
 
 def test_the_tokenizer_of_the_run_comes_along(tmp_path, trained, config):  # noqa: F811
-    """Of token shards the config names the tokenizer's file; one that is gone stays behind, with a line."""
+    """An export has the tokenizer's file that the config names; if that file is missing, a line says so."""
     settings, shapes = FAMILIES["llama"]
     source = hf_folder.write(tmp_path / "source", settings, hf_folder.draw(shapes, "F32"))
     (tmp_path / "tokenizer.json").write_text("{}")
@@ -97,7 +98,7 @@ def test_the_tokenizer_of_the_run_comes_along(tmp_path, trained, config):  # noq
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_text_needs_comes_along(tmp_path, trained, family):
-    """Special tokens and the tokenizer's files: of an import, and of the export of a run that began from them."""
+    """Special tokens and the tokenizer's files are in an import, and in the export of a run that started from it."""
     settings, shapes = FAMILIES[family]
     source = hf_folder.write_for_text(hf_folder.write(tmp_path / "source", settings, hf_folder.draw(shapes, "F32")))
     whole = hf_folder.for_text(source)
@@ -114,7 +115,8 @@ def test_what_text_needs_comes_along(tmp_path, trained, family):
 
 
 def test_the_tokenizer_of_the_run_comes_first(tmp_path, trained):
-    """The folder's files and special tokens belong to its tokenizer: a run by another leaves them."""
+    """The folder's files and special tokens belong to its tokenizer: the export of a run with another tokenizer lacks
+    them."""
     settings, shapes = FAMILIES["llama"]
     source = hf_folder.write_for_text(hf_folder.write(tmp_path / "source", settings, hf_folder.draw(shapes, "F32")))
     mine = tmp_path / "mine.json"
@@ -132,7 +134,7 @@ def test_the_tokenizer_of_the_run_comes_first(tmp_path, trained):
 
 
 def test_bytes_are_no_tokens_of_the_folder(tmp_path, trained):
-    """Unless it has no tokenizer: then its special tokens are the run's."""
+    """A run by bytes does not take the folder's special tokens, unless the folder has no tokenizer."""
     settings, shapes = FAMILIES["llama"]
     source = hf_folder.write_for_text(hf_folder.write(tmp_path / "source", settings, hf_folder.draw(shapes, "F32")))
     checkpoints = trained(source)
@@ -158,7 +160,8 @@ def of_tokens(path, family, tokens, dtype="F32", shards=1):
 
 @pytest.mark.parametrize("family, dtype, shards", [("gpt2", "F16", 2), ("llama", "BF16", 3)])
 def test_text_of_a_folder(tmp_path, trained, family, dtype, shards):
-    """As of the same weights imported, and in a checkpoint: by the folder's tokenizer.json, and by bytes without."""
+    """A folder generates the text of the same weights after import and in a checkpoint: by its tokenizer.json, and by
+    bytes without one."""
     hf = {"data.tokenizer": "hf", "data.tokenizer_json": RECORDED / "hf_llama3.json"}
     sources = {name: of_tokens(tmp_path / name, family, tokens, dtype, shards)
                for name, tokens in (("hf", 512), ("bytes", 256))}
@@ -174,7 +177,7 @@ def test_text_of_a_folder(tmp_path, trained, family, dtype, shards):
 
 
 def test_text_by_merges_and_vocab(tmp_path):
-    """Two files of OpenAI's form are a folder's tokenizer where it has no tokenizer.json."""
+    """Without tokenizer.json the folder's merges.txt and vocab.json are its tokenizer."""
     folder = of_tokens(tmp_path / "hf", "llama", 700)
     refused(2, f"'{folder}' has no tokenizer.json, nor merges.txt and vocab.json: give --tokenizer-json FILE",
             "generate", folder, *PROMPT)
@@ -191,7 +194,7 @@ def test_text_by_merges_and_vocab(tmp_path):
 
 
 def drawn(tmp_path, *args):
-    """The tokens that generate draws, greedily."""
+    """The tokens that generate chooses greedily."""
     done("generate", *args, *PROMPT, "--logprobs", tmp_path / "lines")
     return [json.loads(line)["token"] for line in (tmp_path / "lines").read_text().splitlines()]
 
@@ -202,7 +205,8 @@ def say_end(folder, name, **tokens):
 
 
 def test_text_ends_where_the_folder_says(tmp_path):
-    """By config.json, and by generation_config.json instead of it, where there is one; an id, or any of a list."""
+    """A text ends at eos_token_id of generation_config.json, or of config.json without that file; an id, or one of a
+    list."""
     folder = of_tokens(tmp_path / "hf", "llama", 256)
     tokens = drawn(tmp_path, folder)
     late = next(token for token in reversed(tokens) if tokens.index(token) > 2)
@@ -223,7 +227,7 @@ def test_text_ends_where_the_folder_says(tmp_path):
 
 
 def test_the_vocabulary_ends_a_text(tmp_path):
-    """Where the folder names no token: its ids take the place of the vocabulary's end."""
+    """Without an eos_token_id in the folder a text ends at the vocabulary's end of text; with one it does not."""
     folder = of_tokens(tmp_path / "hf", "llama", 512)
     shutil.copy(RECORDED / "hf_llama3.json", folder / "tokenizer.json")
     tokens = drawn(tmp_path, folder)
@@ -242,7 +246,8 @@ def test_the_vocabulary_ends_a_text(tmp_path):
 
 
 def test_text_of_a_checkpoint_ends_as_its_origin_says(tmp_path, trained):
-    """As that of the folder that export makes of it; a folder that is gone says nothing."""
+    """The text of a checkpoint ends as that of its exported folder; if the folder of origin is missing, it has no
+    effect."""
     folder = of_tokens(tmp_path / "hf", "llama", 256)
     checkpoints = trained(folder)
     tokens = drawn(tmp_path, checkpoints)
@@ -327,7 +332,7 @@ def test_import_refused(tmp_path):
 
 @pytest.mark.parametrize("dtype, value", [("F32", "NaN"), ("BF16", "infinity"), ("F16", "NaN")])
 def test_values_that_are_no_numbers(tmp_path, dtype, value):
-    """import and generate name them; diff shows such weights, too."""
+    """import and generate name an infinity or a NaN; diff shows these weights, too."""
     settings, shapes = FAMILIES["gpt2"]
     name = "transformer.h.1.mlp.c_fc.weight"
     tensors = hf_folder.draw(shapes, dtype)
@@ -344,7 +349,8 @@ def test_values_that_are_no_numbers(tmp_path, dtype, value):
 
 @pytest.mark.parametrize("family, member", [("gpt2", "n_layer"), ("llama", "num_hidden_layers")])
 def test_import_of_fewer_layers_is_refused(tmp_path, family, member):
-    """config.json says one, the tensors are of two; buffers that older releases wrote are no tensors of a layer."""
+    """config.json declares one layer and the tensors have two: refused. Buffers that older releases wrote do not count
+    as tensors of a layer."""
     settings, shapes = FAMILIES[family]
     shapes = {**shapes, "transformer.h.0.attn.bias": [1, 1, 32, 32],
               "model.layers.0.self_attn.rotary_emb.inv_freq": [8]}
@@ -357,7 +363,7 @@ def test_import_of_fewer_layers_is_refused(tmp_path, family, member):
 
 @pytest.mark.parametrize("family, tied, shards", [("gpt2", True, 1), ("llama", True, 2), ("llama", False, 1)])
 def test_import_of_a_classifier_is_refused(tmp_path, family, tied, shards):
-    """Its head is in none of the models that import writes; model.init_from keeps it."""
+    """import refuses a classifier, because it writes no model with its head; model.init_from keeps the head."""
     settings, shapes = FAMILIES[family]
     tensors = hf_folder.draw({**shapes, "score.weight": [3, 64]}, "F32")
     folder = hf_folder.write(tmp_path / "source", {**settings, "tie_word_embeddings": tied}, tensors, shards=shards)
@@ -367,7 +373,7 @@ def test_import_of_a_classifier_is_refused(tmp_path, family, tied, shards):
 
 
 def test_checkpoint_dir_is_no_folder_of_weights(tmp_path, trained, make_cluster, slow, config):  # noqa: F811
-    """import and model.init_from name the newest step in it, which they take."""
+    """import and model.init_from refuse a checkpoint.dir and name the newest step in it, which they accept."""
     settings, shapes = FAMILIES["llama"]
     checkpoints = trained(hf_folder.write(tmp_path / "source", settings, hf_folder.draw(shapes, "F32")))
     (newest,) = checkpoints.glob("step-*")
@@ -388,7 +394,7 @@ def test_import_of_images_is_refused(tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_diff_of_the_base_model(tmp_path, family):
-    """The names of a folder where the base model alone was saved lack a front; they are of the same tensors."""
+    """In a folder with the base model alone the names lack a prefix; diff compares the same tensors."""
     settings, shapes = FAMILIES[family]
     tensors = hf_folder.draw(shapes, "F32")
     changed = dict(tensors)
@@ -426,7 +432,8 @@ def transposed(shape, data, width):
 
 
 def write_llmc(path, tensors, dtype, version):
-    """As llm.c's own writer: padded vocabulary, each kind for all layers, matrices (out, in)."""
+    """Writes the file of llm.c's own writer: padded vocabulary, each kind of tensor for all layers, matrices (out,
+    in)."""
     width = hf_folder.WIDTH[dtype]
     header = [20240326, version, 32, 256, 2, 4, 64, PADDED]
     parts = [struct.pack("<256i", *header, *[0] * (256 - len(header)))]

@@ -79,7 +79,7 @@ CASES = [
 ]
 
 def function(name, parameters="void", lines=4):
-    """A function of so many lines."""
+    """A function with the given number of lines."""
     return f"int {name}({parameters})\n{{\n" + "    n++;\n" * (lines - 4) + "    return 0;\n}\n"
 
 
@@ -138,7 +138,7 @@ def run(tree):
 
 
 def run_calls(sources, allowed):
-    """The findings on calls between sources in base, which are compiled; None as a source: it is not compiled."""
+    """The findings on calls between sources in base, which are compiled; a source that is None is not compiled."""
     with tempfile.TemporaryDirectory(prefix="dpt-tidy-") as root:
         build, commands = Path(root, "build"), []
         for folder in ("build", "base"):

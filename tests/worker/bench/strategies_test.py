@@ -58,7 +58,7 @@ def check_page(text):
 
 
 def check_stopped(program):
-    """SIGTERM in the middle of a run: exit 1, the reason said, no file and no process left."""
+    """SIGTERM during a run: exit 1, the reason in a message, no file and no process left."""
     with tempfile.TemporaryDirectory() as folder:
         argv = [program, "strategies", "--only", "ddp", "--model", MODEL, "--seq", "16", "--steps", "1000"]
         run = subprocess.Popen(argv, env=dict(os.environ, TMPDIR=folder), text=True, stdout=subprocess.DEVNULL,

@@ -46,7 +46,7 @@ def draw_string(draw):
 
 
 def openai_form(name):
-    """The tokenizer.json that is equal to OpenAI's two files."""
+    """A tokenizer.json with the same content as OpenAI's two files."""
     if not (DATA / "vocab.bpe").exists():
         pytest.skip(f"no vocab.bpe in {DATA} (DPT_TEST_DATA)")
     form = json.loads((RECORDED / f"hf_{name}.json").read_text())
@@ -106,7 +106,7 @@ def test_drawn_strings(tmp_path, name):
 
 @pytest.mark.parametrize("name", NAMES + REAL)
 def test_a_text_in_blocks(tmp_path, name):
-    """Where dpt-data cuts a text the tokens stay those of the whole."""
+    """Where dpt-data cuts a text into blocks, the tokens stay those of the whole text."""
     draw = random.Random(SEED)
     file = file_of(name, tmp_path)
     text = "".join(draw.choice([" ", " ", "\n", ".\n", "  ", "?\r\n\r\n"]) + draw.choice(POOL) for _ in range(WORDS))

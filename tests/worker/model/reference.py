@@ -143,7 +143,7 @@ def random_weight(name, shape, spread, rng):
 
 
 def batch_of(model, rng):
-    """What the file holds of a model's samples (G, B, columns)."""
+    """The samples of a model as the file stores them: (G, B, columns)."""
     if isinstance(model, Resnet):
         images = rng.standard_normal((G, B, model.side * model.side * 3 + 1)).astype(np.float32)
         images[..., -1] = rng.integers(0, model.labels, (G, B))
@@ -176,7 +176,7 @@ def mean_loss(model, p, batch):
 
 
 def loss_of_transformers(theirs, model, batch):
-    """Where a text ends it finds by the padding."""
+    """The loss of transformers' model, which finds the end of a text by the padding."""
     tokens, targets = (batch[:, :T], batch[:, T + 1]) if model.labels else (batch[:, :-1], batch[:, 1:])
     logits = theirs(tokens).logits
     return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))

@@ -7,7 +7,7 @@ import transformers
 
 
 def causal(q, k, v):
-    """Attention of (B, H, T, D)."""
+    """Causal attention of (B, H, T, D)."""
     scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
     future = torch.triu(torch.ones(q.shape[2], q.shape[2], dtype=torch.bool), 1)
     return (torch.softmax(scores.masked_fill(future, -math.inf), dim=3) @ v).transpose(1, 2)
@@ -159,7 +159,7 @@ class Llama:
         return f
 
     def rotated(self, x):
-        """Of (B, H, T, D)."""
+        """Rotary embedding of (B, H, T, D)."""
         angle = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * self.frequencies()
         a, b = x.split(self.size // 2, dim=3)
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)

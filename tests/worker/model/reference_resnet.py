@@ -67,7 +67,7 @@ class Resnet:
         return torch.nn.functional.conv2d(x, weight, stride=stride, padding=weight.shape[2] // 2)
 
     def logits(self, p, images):
-        """Of (B, S, S, 3)."""
+        """Logits of images (B, S, S, 3)."""
         x = self.conv(images.permute(0, 3, 1, 2), p, "conv1", 2 if self.deep else 1)
         x = self.norm(x, p, "bn1").relu()
         if self.deep:
@@ -83,7 +83,7 @@ class Resnet:
         return x.mean((2, 3)) @ p["fc.weight"].T + p["fc.bias"]
 
     def losses(self, p, slots):
-        """The mean loss of slots (G, B, columns), each by itself; and the samples that are right."""
+        """The mean loss of the slots (G, B, columns), each computed separately, and the number of correct samples."""
         loss, right, stats = 0.0, 0, {}
         for slot in slots:
             images, targets = slot[:, :-1].reshape(-1, self.side, self.side, 3), slot[:, -1].long()

@@ -31,7 +31,7 @@ FIELDS = "layer head embd context vocab b t slots steps warmup".split()
 
 
 class Run:
-    """What `test_rank_pytorch --dump` wrote."""
+    """The run that `test_rank_pytorch --dump` wrote."""
 
     def __init__(self, path):
         with open(path, "rb") as file:
@@ -55,13 +55,14 @@ class Run:
 
 
 def is_matrix(name):
-    """Of a parameter's name, which a wrapper may have given a prefix: bias and norm are no matrices."""
+    """Whether a parameter is a matrix, by its name, which a wrapper may have given a prefix: biases and norms are
+    none."""
     last = name.split(".")[-1]
     return not last.endswith("_bias") and not last.startswith("ln_")
 
 
 class Part(torch.nn.Module):
-    """Some of the run's parameters, under their names with _ for the dots."""
+    """Some of the run's parameters, under their names with _ in place of dots."""
 
     def __init__(self, run, prefix, shapes):
         super().__init__()

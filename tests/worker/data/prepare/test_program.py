@@ -1,4 +1,4 @@
-"""dpt-data from outside: what it says, its exit codes, killed at any moment, what verify finds."""
+"""dpt-data as a program: its output and exit codes, kills at any moment, and the faults that verify finds."""
 
 import fcntl
 import hashlib
@@ -21,14 +21,14 @@ WIDE = 130_000  # more than verify takes for Llama 3's, too
 
 
 def run(*args, code=0):
-    """Standard output and error of dpt-data ARGS, which must end with `code`."""
+    """Standard output and error of dpt-data ARGS, which must exit with `code`."""
     done = subprocess.run([PROGRAM, *map(str, args)], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == code, (args, done.returncode, done.stdout, done.stderr)
     return done.stdout, done.stderr
 
 
 def make_text(path, lines):
-    """Lines that differ."""
+    """Writes lines that differ."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"Line {i} of the text: {hashlib.sha256(str(i).encode()).hexdigest()}\n"
                             for i in range(lines)))
@@ -105,7 +105,7 @@ def test_failures(tmp_path):
 
 
 def test_texts_without_an_end(tmp_path):
-    """More than a block may have: without a line's end, without white space, by a pattern that allows no cut."""
+    """Texts longer than a block without a cut: no end of line, no white space, a pattern that permits no cut."""
     odd = ["--tokenizer-json", RECORDED / "hf_odd.json"]
     cases = [
         ("a.jsonl", TINY, "without the end of a line; is it text?"),
@@ -144,7 +144,7 @@ def test_encode_verify_inspect(tmp_path):
 
 
 def test_inspect_escapes(tmp_path):
-    """Nothing that a terminal obeys comes out raw: C0, delete, C1 (two bytes of UTF-8), bytes that are no UTF-8."""
+    """inspect escapes every byte that controls a terminal: C0, delete, C1 (two bytes of UTF-8), and invalid UTF-8."""
     text = "a\n\t\x1b[31m\x7f\x80\x9b2J\x9f\xa0ä\u201c\"\\".encode() + b"\xff\x9b\xc2"
     (tmp_path / "a.txt").write_bytes(text)
     run("encode", "--out", tmp_path / "out", tmp_path / "a.txt")
@@ -155,7 +155,8 @@ def test_inspect_escapes(tmp_path):
 
 
 def test_refuses_what_is_no_text(tmp_path):
-    """Compressed files and Parquet, whatever their name and however they were named; nothing is written."""
+    """Compressed files and Parquet are refused under any name, given as a file or found in a folder; nothing is
+    written."""
     kinds = [
         ("a.txt.gz", b"\x1f\x8b\x08\0" + bytes(20), "is compressed with gzip; decompress it first: gzip -dk"),
         ("a.txt", b"\x28\xb5\x2f\xfd" + bytes(20), "is compressed with zstd; decompress it first: zstd -dk"),
@@ -209,7 +210,7 @@ def test_verify_finds_damage(tmp_path):
 
 
 def wide_tokenizer(path, first=WIDE):
-    """A tokenizer.json whose ids begin there."""
+    """A tokenizer.json whose ids begin at the given number."""
     form = json.loads((RECORDED / "hf_gpt2.json").read_text())
     shifted = {token: i + first for token, i in form["model"]["vocab"].items()}
     form["model"]["vocab"] = {f" {i}": i for i in range(first)} | shifted
@@ -219,7 +220,7 @@ def wide_tokenizer(path, first=WIDE):
 
 
 def test_tokenizer_json(tmp_path):
-    """Shards of 16 bits, and of 32 where the ids need them; a special token in a text stays text."""
+    """Shards have 16-bit tokens, or 32-bit tokens if the ids need them; a special token in a text stays text."""
     texts = make_text(tmp_path / "texts/a.txt", 50).parent
     (texts / "b.txt").write_text("machine<|endoftext|>s come 1234 and go.")
     narrow, wide = tmp_path / "narrow", tmp_path / "wide"
@@ -248,7 +249,7 @@ def test_tokenizer_json(tmp_path):
 
 @pytest.mark.parametrize("width", [16, 32])
 def test_killed_at_any_moment(tmp_path, width):
-    """SIGKILL after a growing time, until a run gets to its end: the bytes of an undisturbed one."""
+    """SIGKILL after a growing time, until a run completes: the bytes are those of an undisturbed run."""
     text = make_text(tmp_path / "a.txt", 20000)
     tokenizer = TINY if width == 16 else wide_tokenizer(tmp_path / "wide.json", 1 << 16)
     args = ["encode", *tokenizer, "--val-fraction=0.1", "--shard-tokens=40000", "--block-kib=4", text]
@@ -271,7 +272,7 @@ def test_killed_at_any_moment(tmp_path, width):
 
 
 def test_one_at_a_time(tmp_path):
-    """Who comes second is refused, and may come again."""
+    """A second process is refused while the first runs, and accepted afterwards."""
     text, out = make_text(tmp_path / "a.txt", 10), tmp_path / "out"
     out.mkdir()
     first = os.open(out, os.O_RDONLY)
