@@ -1,1 +1,1 @@
-"""Topics of tests/acceptance and what they share."""
+"""Topics of tests/acceptance and their shared code."""

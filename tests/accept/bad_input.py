@@ -156,7 +156,8 @@ def bad_images(line):
 
 
 def damaged_checkpoint(line):
-    """The newest checkpoint has a flipped byte: the run says so, goes on from the one before, ends with equal bits."""
+    """One byte of the newest checkpoint is flipped: the run reports it, resumes from the checkpoint before, and ends
+    with equal bits."""
     sets = settings(8, steps=40, checkpoint__every_steps=10)
     whole = undisturbed(line.folder / "whole", 1, sets=sets)
     with Cluster(line.folder / "damaged", sets=dict(sets, **{"cluster.nnodes": "1"})) as cluster:
@@ -172,7 +173,8 @@ def damaged_checkpoint(line):
         code = again.wait(RUN_TIMEOUT_S)
         output = again.log() + "".join(p.read_text() for p in again.outputs.dir.glob("node-*/rank-*.log"))
         show_complaint(line, "damaged checkpoint", code, [0], output, [newest.name, "damaged|checksum|hash"])
-        line.show("damaged checkpoint: what was there", sorted(kept), f"{newest.name} and an older one", len(kept) >= 2)
+        line.show("damaged checkpoint: checkpoints before the damage", sorted(kept), f"{newest.name} and an older one",
+                  len(kept) >= 2)
         summary = again.outputs.summary() or {}
         line.show("damaged checkpoint: weights_hash at the end", summary.get("weights_hash"), f"{whole}",
                   summary.get("weights_hash") == whole)
@@ -197,7 +199,7 @@ def other_version(line):
 
 def bad_peers(line):
     """Port in use, worker of another version or with another config, no server: one clear line (what, where, what to
-    do), its exit code; the run that is there goes on."""
+    do), its exit code; the existing run continues."""
     argv_of_version = [other_version(line)]
     sets = settings(8, steps=1_000_000, checkpoint__every_steps=0)
     with Cluster(line.folder / "peers", sets=sets) as cluster:
@@ -220,7 +222,7 @@ def bad_peers(line):
                        ["version", "4242|dpt"])
         step = cluster.step()
         cluster.wait_step(step + 5, STEP_TIMEOUT_S)
-        line.show("the run and the server after all that", (first.alive(), server.alive()), "(True, True)",
+        line.show("the run and the server afterwards are alive", (first.alive(), server.alive()), "(True, True)",
                   first.alive() and server.alive())
         lone = cluster.start_worker("d", endpoint="127.0.0.1:9", sets={"cluster.timeout_s": 0.5})
         show_complaint(line, "no server", lone.wait(60), [EXIT_SERVER], lone.log(),
@@ -231,7 +233,7 @@ def full_disk(line):
     """Full disk under checkpoint.dir and under log.dir: one clear line, its exit code, nothing lost."""
     unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
     if subprocess.run([*unshare, "true"], capture_output=True).returncode != 0:
-        raise ClusterError("needs a mount namespace of its own to make a small disk: unshare is not allowed here")
+        raise ClusterError("a small disk needs a separate mount namespace, and unshare is not permitted here")
     # Room for one checkpoint of the tiny model (1.4 MB) and not for a second beside it; for logs, some lines.
     for what, key, size, steps in (("checkpoints", "checkpoint.dir", "2m", 40), ("logs", "log.dir", "16k", 400)):
         disk = line.folder / f"disk-{what}"
@@ -247,7 +249,7 @@ def full_disk(line):
         show_complaint(line, f"full disk, {what}", code, [EXIT_FAILED], words, ["no space", re.escape(disk.name)])
         if key == "checkpoint.dir":
             steps_kept = re.findall(r"/(step-\d+)/MANIFEST", output)
-            line.show("full disk, checkpoints: the one that was whole is so still", steps_kept,
+            line.show("full disk, checkpoints: the whole checkpoint is still whole", steps_kept,
                       "one, verified", len(steps_kept) >= 1 and "VERIFIED" in output)
         else:
             newest = sorted(p.name for p in (folder / "a" / "checkpoints").glob("step-*"))[-1:]

@@ -1,4 +1,4 @@
-"""Lines that hold this work against the programs of the commit before it, which DPT_BEFORE_BIN names a folder of."""
+"""Lines that compare with the programs of an earlier commit, 5365607; DPT_BEFORE_BIN names their folder."""
 
 import json
 import os
@@ -120,8 +120,8 @@ def cases_of(story, ids):
 
 
 def fails_before(line):
-    """Each story that is new with this work fails with the programs of 5365607 (in DPT_BEFORE_BIN): none passes there,
-    is skipped, or breaks outside its own body. One that does not end in its time has failed."""
+    """Each story that tests a later change fails with the programs of 5365607 (in DPT_BEFORE_BIN): none passes, is
+    skipped, or breaks outside its own body. A story that exceeds its time has failed."""
     programs = before_bin()
     ids = collected(sorted({story.partition("::")[0] for story in NEW}))
     ids = [each for story in NEW for each in cases_of(story, ids)]
@@ -159,8 +159,8 @@ def allocations(line, what, programs, env, device):
 
 
 def no_allocations(line):
-    """A step makes no allocation, at ISA avx2 and at the machine's best. The programs of 5365607 (in DPT_BEFORE_BIN,
-    where it is set) did at avx2: the measurement sees them."""
+    """A step makes no allocation, at ISA avx2 and at the machine's best. If DPT_BEFORE_BIN is set, the programs of
+    5365607 must show allocations at avx2, which proves that the measurement sees them."""
     at_avx2, best = r"cpu avx2 \S+ isa-7 ", r"cpu avx512 " if "avx512bw" in cpu_flags() else r"cpu avx2 "
     for what, extra, device in (("avx2", NOW_AVX2, at_avx2), ("best", {}, best)):
         line.command(f"at ISA {what}: {extra}")
@@ -176,9 +176,9 @@ def no_allocations(line):
 
 def not_slower(line):
     """dpt-bench train at ISA avx2, fp32 and bf16, is not slower than the programs of 5365607: the median ratio of
-    tokens a second in interleaved pairs, of which every second one begins with the newer. The bar is 1 less what pairs
-    of the earlier program alone differ by (median), which run between; where this is more than 0.02 no difference of
-    less can be told, and the bar is 0.98."""
+    tokens a second in interleaved pairs, in which the newer program comes first every second time. The bar is 1 less
+    the median difference between pairs of the earlier program, which run in between. If this difference is above 0.02,
+    smaller differences cannot be seen, and the bar is 0.98."""
     before = before_bin()
     for precision in PRECISIONS:
         for shape in (("--batch", "4", "--seq", "64"), ("--batch", "1", "--seq", "256")):

@@ -1,4 +1,4 @@
-"""Runs of dpt, and the same computations in PyTorch."""
+"""Runs of dpt beside the same computations in PyTorch."""
 
 import json
 import os
@@ -78,9 +78,9 @@ def make_folders(line, name, *whats):
 
 
 def compare(line, name, losses, found):
-    """Compares with PyTorch in double precision, because PyTorch's fp32 differs more from it than dpt's in large models
-    (SmolLM2-135M: by 1.5e-4 in one of the 20 losses; dpt by 4e-6). With bf16, single small tensors (biases, norms)
-    differ more than the whole gradient, in PyTorch, too: a tensor may differ twice as much as PyTorch's worst."""
+    """Compares with PyTorch in double precision, because in large models PyTorch's fp32 differs more from it than dpt's
+    (SmolLM2-135M: by 1.5e-4 in one of the 20 losses; dpt by 4e-6). In bf16 single small tensors (biases, norms) differ
+    more than the whole gradient, in PyTorch, too: a tensor may differ twice as much as PyTorch's worst."""
     line.note(f"{name}: {found['model']}, {found['parameters']:,} parameters")
     own = found["gradients"]["own"]["worst"]
     line.note(f"{name}: PyTorch's fp32 differs from double precision by {own:.2g} in a tensor's first gradient, by "
@@ -100,7 +100,7 @@ def compare(line, name, losses, found):
 
 
 def ask(peer, checkpoint, spec):
-    """The report of the program `peer` of tests/accept on a checkpoint."""
+    """Runs the program `peer` of tests/accept on a checkpoint; returns its report."""
     return json.loads(run_peer(peer, checkpoint, json.dumps(spec))[0])
 
 

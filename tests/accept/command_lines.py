@@ -191,8 +191,8 @@ def unnoticed(folder):
 
 def command_lines(line):
     """1,000 random command lines and configs made of real keys and options with wrong values: each ends with one line
-    and its exit code; none hangs or leaves a process behind. First fake programs with each of these faults: all are
-    found."""
+    and its exit code; none hangs or leaves a process behind. Fake programs with each of these faults run first: all
+    faults are found."""
     missed = unnoticed(line.folder / "fakes")
     line.show(f"faults of {len(FAKES)} fake programs that are not found", ", ".join(missed) or "none", "none",
               not missed)
@@ -204,7 +204,7 @@ def command_lines(line):
         line.note(why)
     for (program, code), count in sorted(Counter((program, code) for _, program, code, _ in results).items()):
         line.note(f"{count:5} of {program} ended with {code}")
-    line.show("command lines that ended otherwise than they should", len(failures), "== 0", not failures)
+    line.show("command lines with a wrong end", len(failures), "== 0", not failures)
     for name in HANG_S:
         longest_s = max((seconds for _, program, _, seconds in results if program == name), default=0)
         line.show(f"the longest of {name} took, s", round(longest_s, 1), f"< {HANG_S[name]}", longest_s < HANG_S[name])

@@ -1,4 +1,4 @@
-"""Topic daily-bread: what first light built becomes something one would use every day and trust."""
+"""Topic daily-bread: precision, speed, epochs, evaluation, fuzzing and a soak of GPT-2 training."""
 
 from accept.epochs import epoch_lines
 from accept.first_light import one_hash
@@ -12,8 +12,8 @@ from accept.validation import one_val_loss
 
 
 def one_hash_bf16(line):
-    """First-light's hash matrix in bf16: worlds 1 to 4, undisturbed and with kills and joins, one weights_hash, which
-    is not fp32's."""
+    """First-light's hash matrix in bf16: worlds 1 to 4, undisturbed and with kills and joins, have one weights_hash,
+    which differs from fp32's."""
     seen = one_hash(line, train__precision="bf16")
     fp32 = {undisturbed(line.folder / f"fp32-g{slots}", 1, sets=settings(slots)) for slots in (7, 8)}
     line.show("weights_hash of the same configs in fp32", sorted(fp32), f"none of {sorted(seen)}",

@@ -1,4 +1,5 @@
-"""Lines of first-light about failures: how fast a loss is found and mended, and that nothing is left behind."""
+"""Lines of first-light about failures: the time until a loss is noticed and repaired, and the check that nothing is
+left behind."""
 
 import random
 import re
@@ -123,7 +124,7 @@ def kill_worker(line):
 
 
 def stopped_worker(line):
-    """SIGSTOP of a worker: found within timeout_s, next completed step 2 s plus one step later, steps_lost 0,
+    """SIGSTOP of a worker: noticed within timeout_s, next completed step 2 s plus one step later, steps_lost 0,
     survivors' process ids unchanged; after SIGCONT it writes nothing and rejoins as new."""
     with running(line, "stop", 3) as cluster:
         rng = random.Random(line.seed)
@@ -142,12 +143,14 @@ def stopped_worker(line):
             victim.thaw(stopped)
             cluster.wait_world(3, STEP_TIMEOUT_S + TIMEOUT_S)
             stale = before.stale(without_it)
-            line.show(f"stop {i + 1}: what it wrote for generations it had no part in", stale[:3], "nothing", not stale)
+            line.show(f"stop {i + 1}: files and lines that it wrote for generations without it", stale[:3], "nothing",
+                      not stale)
             line.show(f"stop {i + 1}: rank pids after it came back", victim.rank_pids(), f"not {old_ranks}",
                       not set(victim.rank_pids()) & set(old_ranks) and bool(victim.rank_pids()))
-            line.show(f"stop {i + 1}: old ranks still there", [p for p in old_ranks if proc_alive(p)], "none",
+            line.show(f"stop {i + 1}: old ranks that still exist", [p for p in old_ranks if proc_alive(p)], "none",
                       not any(proc_alive(p) for p in old_ranks))
-            line.show(f"stop {i + 1}: the worker goes on as a new incarnation", victim.alive(), "True", victim.alive())
+            line.show(f"stop {i + 1}: the worker continues with a new incarnation", victim.alive(), "True",
+                      victim.alive())
             cluster.wait_step(cluster.step() + 20, STEP_TIMEOUT_S)
 
 
@@ -324,6 +327,6 @@ def _tools_end(line, number):
             tool = Process(what, argv, mark.root / "log", mark.env)
             pause(0.3 if what == "dpt-data encode" else 4.0)
             if not tool.alive():
-                raise ClusterError(f"{what} ended before it was told to\n{tool.log_tail()}")
+                raise ClusterError(f"{what} ended before it was told to end\n{tool.log_tail()}")
             _timed_exit(line, tool, number, what)
             wait_until(f"the processes of {what} are gone", lambda m=mark: not m.pids(), SETTLE_TIMEOUT_S)

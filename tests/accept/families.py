@@ -1,4 +1,4 @@
-"""Families of models over strategies, worlds, kills and joins: one hash each, and with labels one accuracy."""
+"""Model families over strategies, worlds, kills and joins: one hash each, and with labels one accuracy."""
 
 import json
 import random
@@ -19,7 +19,7 @@ WORDS = ("never cold dear slow", "as is ever what it", "good best near warm chea
 
 
 def labels(root):
-    """Settings of a classification: texts of different lengths, trained on and evaluated."""
+    """Settings of a classification, trained and evaluated on texts of different lengths."""
     table = root / "reviews.tsv"
     root.mkdir(parents=True, exist_ok=True)
     rows = []
@@ -70,12 +70,12 @@ def result(folder, steps):
     summaries = [json.loads(path.read_text()) for path in folder.rglob("summary.json")]
     found = {(s["weights_hash"], s["val_loss"], s.get("val_accuracy")) for s in summaries if s["steps"] == steps}
     if len(found) != 1:
-        raise ClusterError(f"{folder.name}: nodes of one run disagree, or none came to its end: {summaries}")
+        raise ClusterError(f"{folder.name}: nodes of one run disagree, or none completed it: {summaries}")
     return found.pop()
 
 
 def to_the_end(cluster, workers):
-    """(step begun at, steps lost) of a run whose `workers` come to its end."""
+    """Waits until `workers` complete a run; returns (first step, steps lost)."""
     cluster.wait_done(RUN_TIMEOUT_S)
     codes = {worker.node: worker.returncode() for worker in workers}
     if any(codes.values()):
@@ -152,10 +152,9 @@ def mishaps(root, family, seed):
 
 def families_one_hash(line):
     """GPT-2, Llama, both over labels, and ResNet: one weights_hash each, and with classes one validation loss and
-    accuracy, over ddp, zero1 to zero3, shard_grad_op, full_shard with shadows and hybrid_shard in worlds of 1 to 4;
-    and longer ones with kills and joins, after a shard was lost with its node under each of zero1 to zero3 and
-    full_shard (from its shadow, and without one back to a checkpoint) and hybrid_shard, and resumed from a checkpoint
-    in another world."""
+    accuracy. The runs use ddp, zero1 to zero3, shard_grad_op, full_shard with shadows and hybrid_shard in worlds of 1
+    to 4. Longer runs have kills and joins; the loss of a shard with its node under zero1 to zero3 and full_shard
+    (restored from its shadow, or without one from a checkpoint) and hybrid_shard; and a resume in another world."""
     for name, family in families(line.folder).items():
         line.command(f"dpt-worker, {name}: {family[1] or family[0].name}")
         root = line.folder / name.replace(" ", "-")

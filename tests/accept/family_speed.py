@@ -1,4 +1,4 @@
-"""Training steps of each family of models beside PyTorch's, eager and compiled, in turn."""
+"""Training steps of each model family, in turn with PyTorch's steps, eager and compiled."""
 
 import json
 import shutil

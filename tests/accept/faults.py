@@ -83,7 +83,7 @@ def apply(root, fault):
     texts = {name: (root / name).read_text() for name in git("ls-files", "--", *PRODUCT, root=root).split()}
     places = {name: len(pattern.findall(text)) for name, text in texts.items() if pattern.search(text)}
     if sum(places.values()) != 1:
-        raise ClusterError(f"'{fault.old}' stands in {places or 'no file'}, not once")
+        raise ClusterError(f"'{fault.old}' is in {places or 'no file'}, and must be in one place")
     (name,) = places
     (root / name).write_text(pattern.sub(lambda _: fault.new, texts[name]))
     return name
@@ -124,7 +124,7 @@ def show_faults(line):
     build(root, "help")
     known, tests = tests_of(root / "build"), sorted({test for fault in faults for test in fault.tests})
     unknown = [test for test in tests if test not in known or known[test].labels & NOT_BY_DEFAULT]
-    if line.show("tests of the table that tests/run does not run", ", ".join(unknown) or "none", "none", not unknown):
+    if line.show("tests of the table that tests/run leaves out", ", ".join(unknown) or "none", "none", not unknown):
         build(root, *{target for test in tests for target in known[test].targets})
         failing = [test for test in tests if fails(root / "build", test, log)]
         line.show(f"of {len(tests)} tests, those that fail without a fault", ", ".join(failing) or "none", "none",

@@ -10,9 +10,9 @@ DISTURBED_SEEDS = 2  # a world
 
 
 def one_hash(line, **keys):
-    """Worlds 1, 2, 3 and 4, as nodes of their own and as ranks of one node, undisturbed and with kills and joins at
-    seeded random times, in separate empty directories, G = 7 and 8 slots: one weights_hash; start_step 0 and a fallen
-    loss in each."""
+    """Worlds 1, 2, 3 and 4, as separate nodes and as ranks of one node, undisturbed and with kills and joins at seeded
+    random times, in separate empty directories, G = 7 and 8 slots: one weights_hash; in each run start_step 0 and a
+    loss that falls."""
     seen = set()
     for slots in (7, 8):
         sets = settings(slots, **keys)
@@ -40,8 +40,8 @@ def one_hash(line, **keys):
 
 
 def mutation(line):
-    """A mutation test flips one gradient bit on one rank and must see another hash; the same form of run without the
-    flip has the hash of the healthy one."""
+    """A mutation test flips one gradient bit on one rank and must see another hash; the same run without the flip has
+    the hash of the healthy run."""
     sets = settings(8, steps=40)
     healthy = undisturbed(line.folder / "healthy", 2, sets=sets)
     twin = undisturbed(line.folder / "unflipped", 2, one_node=True, sets=sets)

@@ -1,6 +1,6 @@
 """One run owns its folders: seeded kills of the owner, its server or everything, while another run and a second start
-of the same command try to use the same log.dir and checkpoint.dir. `contest` is one trial, `contests` some, `kills` as
-many as it takes."""
+of the same command try to use the same log.dir and checkpoint.dir. `contest` is one trial, `contests` are several,
+`kills` runs contests until enough kills have hit."""
 
 import random
 import signal
@@ -69,7 +69,7 @@ class Contest:
                 if name == "other" and code != 2:
                     raise ClusterError("another run was not refused\n" + process.log_tail())
                 if code not in (0, 2, -signal.SIGKILL):
-                    raise ClusterError("a second start ended badly\n" + process.log_tail())
+                    raise ClusterError("a second start ended with a wrong exit code\n" + process.log_tail())
                 self.refused += code == 2
             if not self.is_done():
                 self.start_contender(name)
@@ -81,7 +81,7 @@ class Contest:
             if process.alive() or process.returncode() == 0:
                 continue
             if process.returncode() not in (-signal.SIGKILL, 2):
-                raise ClusterError("the owner ended badly\n" + process.log_tail())
+                raise ClusterError("the owner ended with a wrong exit code\n" + process.log_tail())
             if not self.is_done():
                 self.start_owner(node)
 
@@ -122,7 +122,7 @@ class Contest:
         deadline = time.monotonic() + 120 * self.slow
         while not self.is_done():
             if time.monotonic() > deadline:
-                raise ClusterError("the run does not end\n" + self.cluster.log_tails())
+                raise ClusterError("the run did not end in time\n" + self.cluster.log_tails())
             self.keep_contenders()
             self.keep_owners()
             self.look()
@@ -205,8 +205,8 @@ def contests(root, trials, seed, slow=1.0):
 
 
 def kills(root, wanted, seed):
-    """Contests from `seed` on until `wanted` strikes have killed, and of each kind one, or twice as many contests are
-    over. Returns (killed by kind, refused starts, contests, errors)."""
+    """Runs contests from `seed` on until `wanted` strikes have killed, with one of each kind at least, or until twice
+    `wanted` contests are over. Returns (killed by kind, refused starts, contests, errors)."""
     expected = calm_hash(root / "calm", 1.0)
     killed, refused, errors, count = Counter(), 0, [], 0
     while count < 2 * wanted + 20 and (killed.total() < wanted or len(killed) < len(KINDS)):

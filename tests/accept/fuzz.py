@@ -9,9 +9,9 @@ WANTED = {"decoders": 100_000_000, "sequences": 1_000_000}
 
 
 def fuzzed(line):
-    """10^8 decoder runs, 10^6 protocol sequences, no crash, no assert, no broken invariant. All with libFuzzer,
-    AddressSanitizer and UndefinedBehaviorSanitizer; what was counted for the same programs before counts, so that an
-    interrupted line goes on."""
+    """10^8 decoder runs, 10^6 protocol sequences, no crash, no assert, no broken invariant, with libFuzzer,
+    AddressSanitizer and UndefinedBehaviorSanitizer. Earlier runs of the same programs count, so that an interrupted
+    line continues."""
     for group, wanted in WANTED.items():
         runs, path = max(1, round(wanted * line.scale)), line.folder / f"{group}.json"
         argv = [ROOT / "tests" / "fuzz" / "run", "--runs", runs, "--json", path, group]

@@ -1,5 +1,5 @@
-"""What `device: cuda` must show on one GPU. Programs are those of preset cuda (build-cuda/bin, or --bin), the test
-programs beside them; PyTorch is that of $DPT_TORCH_PYTHON, else of `python3`. A line that lacks a GPU, PyTorch or
+"""The promises of `device: cuda` on one GPU. The programs are those of preset cuda (build-cuda/bin, or --bin), with the
+test programs beside them. PyTorch is that of $DPT_TORCH_PYTHON, else of `python3`. A line without a GPU, PyTorch or
 compute-sanitizer is not run, and says so."""
 
 import json
@@ -66,7 +66,7 @@ def bench(line, name, *flags, timeout=TRAIN_TIMEOUT_S):
 
 
 def peer(line, *flags):
-    """PyTorch's report. It brings its own libraries of CUDA."""
+    """PyTorch's report. PyTorch uses its own libraries of CUDA."""
     python = os.environ.get("DPT_TORCH_PYTHON", "python3")
     if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode != 0:
         raise NotRun(f"{python} has no PyTorch (DPT_TORCH_PYTHON names another)")
@@ -111,8 +111,8 @@ def trained(line, root, sets, timeout):
 
 def losses_beside_pytorch(line):
     """50 bf16 steps of GPT-2 124M beside PyTorch, on the same weights and data: every loss within 0.5%. The rate rises
-    over the first steps: with its full value at once the third gradient has a norm of 124, and a rounding decides what
-    loss follows."""
+    over the first steps: with the full rate from the start the third gradient has a norm of 124, and a rounding decides
+    the next loss."""
     need_gpu(line)
     compare_losses(line, "cuda", {"model.preset": "gpt2-124m"}, (12, 12, 768, 1024, 50257), batch=8, sequences=32,
                    seq=1024)
@@ -149,7 +149,7 @@ def gpu_memory_used():
     look = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
                           capture_output=True, text=True)
     if look.returncode != 0 or not look.stdout.split()[0].isdigit():
-        raise ClusterError(f"nvidia-smi does not tell the memory used: {look.stdout}{look.stderr}")
+        raise ClusterError(f"nvidia-smi does not print the used memory: {look.stdout}{look.stderr}")
     return int(look.stdout.split()[0])
 
 
@@ -198,9 +198,9 @@ def flat_over_cycles(line, device):
 
 
 def speed(line):
-    """GPT-2 124M bf16, T=1024, 524,288 tokens a step, contract on, deterministic backward: >= 450,000 tokens/s (of an
-    H200); beside it PyTorch (same model, torch.compile, fused AdamW, SDPA). 350M and 1558M too, of a quarter and a
-    sixteenth of the tokens a step. Time by kernels."""
+    """GPT-2 124M bf16, T=1024, 524,288 tokens a step, canonical order, deterministic backward: >= 450,000 tokens/s (of
+    an H200); beside it PyTorch (same model, torch.compile, fused AdamW, SDPA). Also 350M and 1558M, with a quarter and
+    a sixteenth of the tokens a step. Time by kernels."""
     need_gpu(line)
     seq = 1024
     for preset, layers, heads, embd, batch, part in (("gpt2-124m", 12, 12, 768, 32, 1),
@@ -223,8 +223,8 @@ def speed(line):
 
 
 def peak_memory(line):
-    """Peak memory of the device beside the formula: P (w + k + 8) for the state, 4 P for the lanes' sum, activations
-    and scratch of a micro-batch, what the products and the head work in: within 2%; a batch that does not fit ends in
+    """Peak memory of the device is within 2% of the formula: P (w + k + 8) for the state, 4 P for the lanes' sum,
+    activations and scratch of a micro-batch, workspace of the products and the head. A batch that does not fit ends in
     `OOM at batch_size=`."""
     need_gpu(line)
     found = bench(line, "train", "--device", "cuda", "--precision", "bf16", "--seq", 1024, "--slots", 1, "--steps", 6,

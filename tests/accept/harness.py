@@ -1,6 +1,6 @@
-"""Runs the lines of a topic, prints and records what they find. A line is a function that takes a Line and calls its
-`show` once for every figure; a line passes when it showed at least one figure, every figure met its bar and nothing was
-raised."""
+"""Runs the lines of a topic, prints and records their figures. A line is a function that takes a Line and calls its
+`show` once for every figure; a line passes if it showed at least one figure, every figure met its bar and no exception
+was raised."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ COLOUR = sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 class NotRun(Exception):
-    """This machine lacks what a line needs; the text says what."""
+    """This machine lacks something that a line needs; the text names it."""
 
 
 class Line:

@@ -1,4 +1,4 @@
-"""Other commits of this repository: scratch clones, and the programs built of them."""
+"""Other commits of this repository: scratch clones, and programs built from them."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ def clone(folder, commit="HEAD"):
 
 
 def lines_of(commit, wanted):
-    """The number of lines in those files of a commit for whose name `wanted` is true."""
+    """The number of lines of a commit in the files whose name satisfies `wanted`."""
     names = [name for name in git("ls-tree", "-r", "--name-only", "-z", commit).split("\0") if name and wanted(name)]
     asked = "".join(f"{commit}:{name}\n" for name in names)
     shown = subprocess.run(["git", "-C", str(ROOT), "cat-file", "--batch"], input=asked.encode(), capture_output=True,
@@ -40,7 +40,8 @@ def lines_of(commit, wanted):
 
 
 def build(folder, *targets, definitions=()):
-    """Builds targets of the clone's preset release. Returns what the compiler printed, or raises with the end of it."""
+    """Builds targets of the clone's preset release. Returns the compiler's output; raises with the end of it on
+    failure."""
     log, env = "", {"DPT_COMPILER_LAUNCHER": shutil.which("ccache") or "", **os.environ}
     for argv in (["cmake", "--preset", "release", *definitions],
                  ["cmake", "--build", "--preset", "release", "--target", *targets]):
@@ -53,8 +54,8 @@ def build(folder, *targets, definitions=()):
 
 
 def programs_of(line, commit, variable):
-    """Folder of the programs of a commit: that of the environment variable `variable`, else one below runs/history, in
-    which they are built once."""
+    """Folder of the programs of a commit: that of the environment variable `variable`, else a folder below
+    runs/history, where they are built once."""
     if os.environ.get(variable):
         return Path(os.environ[variable]).resolve()
     folder = ROOT / "runs" / "history" / commit

@@ -1,4 +1,5 @@
-"""Topic house: the code was put in order; results, speed and what its tests find are those of the commit before."""
+"""Topic house: the code was restructured; results, speed and the faults that tests find are those of the commit
+before."""
 
 import re
 import statistics
@@ -33,8 +34,8 @@ QUESTIONS = (
 def no_bit_moved(line):
     """The programs of 26e1113 (built from the history, or those of DPT_BASELINE_BIN) and the present ones end with the
     same weights_hash for 80 configs: 13 strategies x both orders x fp32, bf16 and fp16 x worlds of 1 to 4 x activation
-    checkpointing, compression, SGD, shadows, families of models, resumes from the old program's checkpoints, kills.
-    Where nothing happens to a run the bytes sent in each step and the memory by tag are equal, too."""
+    checkpointing, compression, SGD, shadows, model families, resumes from the old program's checkpoints, kills. In
+    undisturbed runs the bytes sent in each step and the memory by tag are equal, too."""
     old, new = programs_of(line, BASELINE, PROGRAMS_OF_IT), bin_dir().resolve()
     line.command(f"dpt-worker of {old} and of {new}, in turn")
     count, hashes = compare(line, old, new)
@@ -59,10 +60,10 @@ MEASURED = {
 
 
 def no_slower(line):
-    """dpt-bench train, strategies, allreduce and recover with the programs of 26e1113 and the present ones, in turn:
-    over all that a bench measures, the median ratio of the present medians to the earlier ones is at most 1.02. So is
-    each ratio; where the earlier programs, which run twice in each round, differ from themselves by more than 2 %, its
-    bar is that difference, 10 % at most."""
+    """dpt-bench train, strategies, allreduce and recover with the programs of 26e1113 and the present ones, in turn.
+    Over all figures of a benchmark the median ratio of the present medians to the earlier ones is at most 1.02. So is
+    each single ratio; if two runs of the earlier programs in a round differ by more than 2 %, its bar is that
+    difference, 10 % at most."""
     old, new = programs_of(line, BASELINE, PROGRAMS_OF_IT), bin_dir().resolve()
     for name, (flags, times_of) in MEASURED.items():
         found = {"before": {}, "now": {}, "again": {}}
@@ -80,7 +81,7 @@ def no_slower(line):
             line.at_most(f"{name}, {each}, now over before", round(now / before, 4), round(1 + noise, 4))
         line.at_most(f"{name}, now over before, median of {len(ratios)}", round(statistics.median(ratios), 4),
                      1 + SLOWER_MAX)
-        line.show(f"what {name} measures now", ", ".join(found["now"]), ", ".join(found["before"]),
+        line.show(f"figures that {name} measures now", ", ".join(found["now"]), ", ".join(found["before"]),
                   list(found["now"]) == list(found["before"]))
 
 
@@ -127,20 +128,20 @@ def rows_of(page):
 
 
 def show_paths(line, page):
-    """Every path of the tree that a page names is there."""
+    """Every path of the tree that a page names exists."""
     tops = {name.split("/")[0] for name in git("ls-files").splitlines() if "/" in name}
     named = {path for path in re.findall(r"`([\w.-]+/[\w./*-]*)`", (ROOT / page).read_text())
              if path.split("/")[0] in tops and not path.startswith(("build", "runs"))}
     missing = sorted(path for path in named if not list(ROOT.glob(path.rstrip("/"))))
-    line.show(f"of {len(named)} paths in {page}, those that are not there", ", ".join(missing) or "none", "none",
+    line.show(f"of {len(named)} paths in {page}, missing ones", ", ".join(missing) or "none", "none",
               named and not missing)
 
 
 def newcomer(line):
     """docs/architecture.md leads to docs/tour.md, whose table names one file and its functions for each question of a
-    newcomer: the order of addition, a dead rank, who may write a checkpoint, a config key, a new op, GO. The file is
-    there, has these functions and is about the question. All paths of both pages exist. (That people open these files
-    first was tried by people.)"""
+    newcomer: the order of addition, a dead rank, who may write a checkpoint, a config key, a new op, GO. The file
+    exists, has these functions and is about the question. All paths of both pages exist. (People tried which file they
+    open first.)"""
     line.command(f"{MAP}, {TOUR}")
     rows = rows_of(TOUR)
     leads = "(tour.md)" in (ROOT / MAP).read_text()

@@ -1,4 +1,4 @@
-"""Networks of images: beside torchvision, and scikit-learn's digits in one command."""
+"""Networks of images beside torchvision, and scikit-learn's digits in one command."""
 
 import random
 import struct
@@ -52,7 +52,8 @@ def write_png(path, side, planes):
 
 
 def write_images(folder, side, seed):
-    """Random pixels, as records of CIFAR-10's binary version, of another side too; and as a folder of PNG files."""
+    """Writes random pixels: as records of CIFAR-10's binary version, also of another size, and as a folder of PNG
+    files."""
     draw = random.Random(seed)
     records = b""
     for i in range(IMAGES):
@@ -65,8 +66,8 @@ def write_images(folder, side, seed):
 
 
 def compare_with_double(line, name, losses, found):
-    """A loss's gradient jumps where ReLU's input passes zero, so single precision is as far from double as PyTorch's
-    own: the bars are 1e-4, or twice that distance."""
+    """Compares with double precision. The gradient of a loss jumps where ReLU's input passes zero, so single precision
+    may differ as much as PyTorch's own: the bars are 1e-4, or twice PyTorch's difference."""
     line.note(f"{name}: {found['model']}, {found['parameters']:,} parameters; PyTorch's fp32 differs from double by "
               f"{found['gradients']['own']:.2g} in a tensor's gradient, by {found['own']:.2g} in a loss")
     line.at_most(f"{name}: worst relative L2 of a tensor's first gradient ({found['gradients']['tensor']})",
@@ -128,6 +129,6 @@ def resnet_beside_torchvision(line):
 
 
 def digits(line):
-    """deploy/digits, one command on a bare machine: a small ResNet reads at least 98 of 100 handwritten digits that it
-    has not seen, within minutes."""
+    """deploy/digits, one command on a bare machine: a small ResNet recognises at least 98 of 100 handwritten digits of
+    the validation set, within minutes."""
     example(line, "digits", "digits of val.bin, %", 98)

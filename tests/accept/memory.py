@@ -1,4 +1,4 @@
-"""What ranks hold: counted bytes beside the formulas, the kernel's peak beside both, and nothing that grows."""
+"""Memory of ranks: counted bytes beside the formulas, the kernel's peak beside both, and no growth over time."""
 
 import json
 import re
@@ -42,7 +42,7 @@ STATE_OFF = 0.001  # units begin at whole blocks, and shards are of whole blocks
 
 
 def own_peak(rank):
-    """VmHWM without the pages of other ranks' shared memory, which count for the rank that made them."""
+    """VmHWM without the pages of other ranks' shared memory, which are counted at the rank that made them."""
     return rank["process_peak"] - max(0, rank["shared"] - rank["shared_own"])
 
 
@@ -87,13 +87,13 @@ def look(pid):
     resident = re.search(rb"VmRSS:\s+(\d+) kB", proc_read(pid, "status"))
     found = (int(resident[1]) * 1024 if resident else 0, len(proc_fds(pid)), proc_threads(pid))
     if 0 in found:
-        raise ClusterError(f"rank {pid} ended before it was looked at: {found}")
+        raise ClusterError(f"rank {pid} ended before it was measured: {found}")
     return found
 
 
 def grown(root, keys):
-    """Trains a small model; returns by how much the ranks' resident memory, descriptors, threads and counted bytes grew
-    in the steps between, at most."""
+    """Trains a small model; returns the largest growth of the ranks' resident memory, descriptors, threads and counted
+    bytes over the steps."""
     steps = WARM_STEPS + STEPS_BETWEEN + STEPS_AFTER
     more = {"train.log_every": 1, "checkpoint.every_steps": 0, "cluster.nnodes": "2", "cluster.timeout_s": 20}
     sets = dict(settings(8, steps), **more, **keys)
@@ -110,7 +110,7 @@ def grown(root, keys):
         before = at_step(WARM_STEPS)
         after = at_step(WARM_STEPS + STEPS_BETWEEN)
         if len(before) != 2 or before.keys() != after.keys():
-            raise ClusterError(f"ranks ended before they were looked at: {before} {after}\n" + cluster.log_tails())
+            raise ClusterError(f"ranks ended before they were measured: {before} {after}\n" + cluster.log_tails())
         codes = cluster.wait_done(RUN_TIMEOUT_S)
         if any(codes.values()):
             raise ClusterError(f"exit codes {codes}\n" + cluster.log_tails())
@@ -123,8 +123,8 @@ def grown(root, keys):
 
 
 def state_of(root, keys):
-    """What stays of a rank's state after one step of SmolLM2-360M with a head over five labels on 2 nodes: the bytes of
-    model, gradients and optimizer, of the rank that holds most."""
+    """State of a rank after one step of SmolLM2-360M with a head over five labels on 2 nodes: the bytes of model,
+    gradients and optimizer, of the rank that holds most."""
     table, config = root / "texts.tsv", root / "config.yaml"
     root.mkdir(parents=True)
     config.write_text("run: state\n")

@@ -1,4 +1,4 @@
-"""Topic models: families of models beside GPT-2, from published weights, on the data sets that people use."""
+"""Topic models: model families beside GPT-2, published weights, and widely used data sets."""
 
 import json
 
@@ -100,10 +100,10 @@ def compare_text(line, name, trained, spec):
 
 
 def llama_beside_transformers(line):
-    """dpt's checkpoints open in transformers, and from them PyTorch in double precision has the same first gradients
-    (relative L2 1e-4; of a step in bf16 1e-2 as a whole) and 20 losses (1e-4), and continues a text with the same 60
-    tokens and logits (1e-4; as logarithms of probabilities): GPT-2, Llama with grouped queries, tied and untied, with
-    scaled rotary embeddings, SmolLM2-135M and GPT-2 124M."""
+    """dpt's checkpoints open in transformers. PyTorch in double precision then has the same first gradients (relative
+    L2 1e-4; for a bf16 step 1e-2 as a whole) and 20 losses (1e-4), and continues a text with the same 60 tokens and
+    logits (1e-4; as logarithms of probabilities): GPT-2, Llama with grouped queries, tied and untied, with scaled
+    rotary embeddings, SmolLM2-135M and GPT-2 124M."""
     peer_python("transformers")
     line.command(f"dpt-worker, then $DPT_TORCH_PYTHON {PEER.relative_to(ROOT)} CHECKPOINT SPEC")
     for name, (sets, large) in FAMILIES.items():
@@ -190,9 +190,9 @@ def in_and_out(line, name, dtype, torch_dtype, sharded, config):
 
 
 def weights_in_and_out(line):
-    """Folders of transformers with random weights, in fp16, bf16 and fp32, in one file and in shards: dpt begins from
-    them (model.init_from) with transformers' loss (1e-4), and what dpt-ckpt exports of the run, and imports at once,
-    has the same bytes by tensor and the same logits in from_pretrained."""
+    """Folders of transformers with random weights, in fp16, bf16 and fp32, in one file and in shards: dpt starts from
+    them (model.init_from) with transformers' loss (1e-4). The export of the run and the direct import have the same
+    bytes by tensor and the same logits in from_pretrained."""
     peer_python("transformers")
     line.command(f"$DPT_TORCH_PYTHON {PEER_WEIGHTS.relative_to(ROOT)}, dpt-worker, dpt-ckpt export, dpt-ckpt import")
     for name, published in PUBLISHED.items():
@@ -228,11 +228,11 @@ def adapters_of(line, name, config, labels):
 
 
 def adapters_beside_peft(line):
-    """train.lora over folders of transformers, of next tokens and of labels: PeftModel.from_pretrained opens what
-    dpt-ckpt export writes, has the logits (1e-4) and the loss (1e-5) of the model that dpt-ckpt export --merge writes,
-    and merges to the same weights (1e-6). It opens the checkpoint's own folder to the same logits, and so do
-    transformers alone, which find the base by it. The gradients of every adapter are held against PEFT's where the
-    references are recorded (tests/worker/model/reference.py)."""
+    """train.lora over folders of transformers, of next tokens and of labels: PeftModel.from_pretrained opens the folder
+    of dpt-ckpt export, has the logits (1e-4) and the loss (1e-5) of the model of dpt-ckpt export --merge, and merges to
+    the same weights (1e-6). The checkpoint's own folder has the same logits in PEFT, and in transformers alone, which
+    finds the base through the folder. tests/worker/model/reference.py compares the gradients of every adapter with
+    PEFT's when it records the references."""
     peer_python("transformers", "peft")
     line.command(f"dpt-worker, dpt-ckpt export, then $DPT_TORCH_PYTHON {PEER_PEFT.relative_to(ROOT)}")
     for name, (_, _, _, config) in PUBLISHED.items():
@@ -241,8 +241,8 @@ def adapters_beside_peft(line):
 
 
 def five_languages(line):
-    """deploy/languages, one command on a bare machine: a small Llama names the language of manual pages that it has
-    not seen, of five, in at least 97 of 100 cases and within minutes."""
+    """deploy/languages, one command on a bare machine: a small Llama names the language of manual pages of the
+    validation set, one of five, in at least 97 of 100 cases and within minutes."""
     example(line, "languages", "texts of val.csv by their language, %", 97)
 
 

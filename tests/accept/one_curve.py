@@ -60,7 +60,7 @@ def curve_of(accumulate, precision):
 
 
 def held(root):
-    """{tag: peak bytes of the rank with the most} of a finished run."""
+    """{tag: peak bytes of the rank that holds most} of a finished run."""
     accounts = [json.loads(path.read_text()) for path in root.rglob("rank-*.memory.json")]
     if not accounts:
         raise ClusterError(f"no account of memory in {root}")
@@ -99,8 +99,8 @@ def show_curves_differ(line, curves):
 
 def one_hash(line):
     """At tiny size: one hash for each (accumulate, precision) over all strategies x worlds 1 to 4 x activation
-    checkpointing none, selective, full; and another one for each. In fp16 gradients overflow, and all skip as many
-    steps. Each run holds what its strategy and its checkpointing say."""
+    checkpointing none, selective, full; each (accumulate, precision) has another hash. In fp16 gradients overflow, and
+    all runs skip equally many steps. Each run holds the memory of its strategy and its checkpointing."""
     curves = {}
     for accumulate, precision in CURVES:
         hashes, skipped, holds = {}, {}, {}
@@ -135,7 +135,7 @@ def one_hash(line):
 
 def one_hash_124m(line):
     """GPT-2 124M, three steps: ddp, zero3 and full_shard in worlds of 1, 2 and 4 have one hash for each accumulate, and
-    another one for each."""
+    the two hashes differ."""
     curves = set()
     for accumulate in ("local", "reduce"):
         hashes = {}
@@ -155,10 +155,10 @@ def one_hash_124m(line):
 
 
 def resized(root, sets, pairs, kills=True):
-    """A run through worlds of 1, 3, 2 and 4 ranks: some join, a machine is killed, some join, and a rank is killed. The
-    nodes have one rank each, or (`pairs`) two, but for the first, which is the one that is killed then. Every second
-    node shares no memory with the others, as if it were on another machine. Without `kills` nodes are told to leave in
-    their place. Returns its hash, and how many steps it skipped."""
+    """A run through worlds of 1, 3, 2 and 4 ranks: ranks join, a machine is killed, ranks join, and a rank is killed.
+    Each node has one rank, or with `pairs` two, except the first node, which is the machine that is killed then. Every
+    second node shares no memory with the others, as on another machine. Without `kills` nodes drain instead. Returns
+    the run's hash and the number of skipped steps."""
     sets = dict(sets, **{"cluster.nnodes": "1:4"})
     with Cluster(root, sets=sets, shared_dirs=True) as cluster:
         cluster.start_server()
@@ -199,9 +199,9 @@ def resized(root, sets, pairs, kills=True):
 
 def one_hash_resized(line):
     """Through 1 → 3 → 2 → 4 ranks with the kill of a machine and of a rank: the hash of the undisturbed run, no step
-    lost and none logged twice, for every strategy in each (accumulate, precision); and in fp32 for those that keep
-    shards without their shadows, where nodes leave in place of the kills. In fp16 gradients overflow, and all skip
-    as many steps as the undisturbed run. Activation checkpointing differs from run to run."""
+    lost and none logged twice, for every strategy in each (accumulate, precision). In fp32 sharded strategies without
+    shadows run as well, with drains in place of the kills. In fp16 gradients overflow, and all runs skip as many steps
+    as the undisturbed run. Activation checkpointing differs from run to run."""
     curves = {}
     for accumulate, precision in CURVES:
         curve, skipped = curve_of(accumulate, precision), {}
@@ -273,7 +273,7 @@ def recover(line, name, trials, *options, seed=None):
 
 
 def show_landings(line, found):
-    """Shows that each kind of fault has hit each strategy, and that last faults have hit the run in each phase."""
+    """Shows that each kind of fault has hit each strategy, and that second faults have hit the run in each phase."""
     landings = collections.Counter(trial["landing"] for trial in found["all"])
     for landing in ("steps", "prepare", "build"):
         line.at_least(f"trials whose last fault found the run in: {landing}", landings[landing], 1)
@@ -297,8 +297,9 @@ def outcomes_told(found, group):
 
 
 def aimed_rounds(line, group, applied, *options):
-    """Kills in a commit, of which one survivor has heard and others have not, until one of these was told the outcome;
-    `applied` tells how many were before. At least one round, what the last one found, and all that were told."""
+    """Kills in a commit which one survivor has completed and others have not, until a survivor received the outcome
+    from another; `applied` is the number of earlier ones. At least one round. Returns the last round's findings and the
+    number of outcomes received."""
     for attempt in range(COMMIT_ROUNDS):
         trials = max(len(group), line.repeat(COMMIT_TRIALS))
         aimed, told, code = recover(line, f"recover-commit-{group[0]}-{attempt}", trials, "--strategy", ",".join(group),
@@ -313,8 +314,8 @@ def aimed_rounds(line, group, applied, *options):
 
 
 def show_commits(line, found):
-    """Of ddp, and of shards with shadows, a rank was told the outcome of a step that others had committed. The shadows
-    of the aimed rounds are made beside the steps, and whole again before the next fault."""
+    """Under ddp, and with sharded state and shadows, a rank received the outcome of a step that others had committed.
+    The shadows of the aimed rounds are rebuilt during steps, and are complete before the next fault."""
     applied = outcomes_told(found, ("ddp",))
     if not applied:
         _, applied = aimed_rounds(line, ("ddp",), applied)
@@ -327,9 +328,9 @@ def show_commits(line, found):
 
 def recovery_trials(line):
     """300 recovery trials over ddp, full_shard+shadow, zero2+shadow, hybrid_shard with 4 ranks: 0 hangs, 0 steps lost,
-    0 hash differences, p99 total <= 3 s + one step for process death, from a trial's first fault on. More kills that
-    are aimed between the ranks' hearing of a commit: of shards with shadows, which are rebuilt beside the steps there,
-    and of ddp where none of the 300 came there."""
+    0 hash differences, p99 total <= 3 s + one step for process death, from a trial's first fault on. More kills are
+    aimed at a moment when only some ranks have completed a commit: with sharded state whose shadows are rebuilt during
+    steps, and with ddp if none of the 300 kills came at that moment."""
     trials = max(len(HURT), line.repeat(TRIALS))
     found, told, code = recover(line, "recover", trials, "--strategy", ",".join(HURT))
     for row in found["faults"]:

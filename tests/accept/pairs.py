@@ -56,8 +56,8 @@ def curve_of(order, precision, lanes=LANES[0]):
 
 
 def matrix():
-    """Each strategy under both orders, twice: over them all four worlds, three precisions and three ways of activation
-    checkpointing, on one host and on several."""
+    """Each strategy under both orders, twice. The table as a whole covers four worlds, three precisions and three
+    settings of activation checkpointing, on one host and on several."""
     for again in range(2):
         for j, order in enumerate(ORDERS):
             for i, name in enumerate(STRATEGIES):
@@ -106,7 +106,7 @@ def models(root):
 
 
 def resumed():
-    """The old program's run, and the new one's from its checkpoint in another world."""
+    """The old program's run, and the new program's run from its checkpoint in another world."""
     for name, order, precision, first, second in (
             ("ddp", "local", "bf16", 2, 3), ("zero1", "local", "fp32", 1, 2), ("zero3", "reduce", "fp16", 3, 2),
             ("full_shard", "reduce", "bf16", 2, 4), ("hybrid_shard", "local", "fp32", 4, 2)):
@@ -138,7 +138,7 @@ def kill(cluster, what):
 
 
 def run(config, root, nodes, ranks, start=0):
-    """One run to its end, which begins at step `start`."""
+    """One run to its end, which begins at step `start`; returns its Result."""
     sets = {**config.settings(), "cluster.nnodes": f"1:{nodes}" if config.killed else str(nodes)}
     with Cluster(root, config.config, sets, shared_dirs=True) as cluster:
         cluster.start_server()
@@ -175,7 +175,7 @@ def pair(config, root, old, new):
 
 
 def differing(config, before, now):
-    """What two results differ in, in words. How long ranks live, and so what they hold at most, depends on the moment
+    """The differences of two results, in words. The lifetime of ranks, and so their peak memory, depends on the moment
     of a kill; a resume has another world."""
     if before.weights_hash != now.weights_hash:
         yield "weights_hash", f"{before.weights_hash} and {now.weights_hash}"
@@ -189,7 +189,7 @@ def differing(config, before, now):
 
 
 def compare(line, old, new):
-    """Runs the table, or a sample of it at a smaller scale, and shows what differs."""
+    """Runs the table, or a sample of it at a smaller scale, and shows the differences."""
     configs = table(line.folder / "data")
     count = line.repeat(len(configs))
     if count < len(configs):

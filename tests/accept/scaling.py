@@ -27,8 +27,9 @@ log: {{dir: "{folder}/log"}}
 
 
 def allreduce_beside_gloo(line):
-    """shm all-reduce of 2 processes, ddp's own, beside libgloo-dev in the same run (its TCP on loopback, the best of
-    six algorithms for each size): >= 20x at 100 KB, >= 8x at 26 MB, each rank sending what 2(N-1)/N x D says."""
+    """shm all-reduce of 2 processes by ddp's code, beside libgloo-dev in the same run (its TCP on loopback, the best of
+    six algorithms for each size): >= 20x at 100 KB, >= 8x at 26 MB; each rank sends the bytes of the formula 2(N-1)/N x
+    D."""
     sizes = ",".join(str(size) for size, _, _ in RATIOS)
     report = bench(line, "allreduce", "--peer", "gloo", "--sizes", sizes, "--blocks", str(line.repeat(8)))
     rows = {row["bytes"]: row for row in report["rows"]}

@@ -27,12 +27,12 @@ class Growth:
     def look(self, name, pid):
         status = {k: v for k, _, v in (t.partition(":") for t in proc_read(pid, "status").decode().splitlines())}
         if "VmRSS" not in status:
-            raise ClusterError(f"{name} (pid {pid}) does not live any more")
+            raise ClusterError(f"{name} (pid {pid}) has ended")
         self.looks.setdefault(name, []).append({"MiB": int(status["VmRSS"].split()[0]) / 1024,
                                                 "descriptors": len(proc_fds(pid)), "threads": proc_threads(pid)})
 
     def show(self, line):
-        """Compares the last look with the highest of the first ones. A leak of one per story would add up."""
+        """Compares the last counts with the highest of the first ones. A leak of one per story would add up."""
         for name, looks in self.looks.items():
             warm, late = looks[:WARM_STORIES], looks[-1]
             line.note(f"{name}: {looks[0]} … {late}, {len(looks)} looks")
@@ -81,7 +81,7 @@ class Companion:
 
 def soak(line):
     """An hour of seeded faults (--scale of it): kills, stops, joins, drains and deaths of the server, in stories with
-    3-4 nodes; no hang, one hash, nothing left over; a server, an agent and a rank that live through all of it do not
+    3-4 nodes; no hang, one hash, no process left; a server, an agent and a rank that live through all stories do not
     grow."""
     seconds, rng, growth = SOAK_S * line.scale, random.Random(line.seed), Growth()
     sets = settings(8, STORY_STEPS, train__log_every=1)
@@ -114,8 +114,9 @@ def soak(line):
             growth.look("server that lives on", around.server.pid)
         line.note(f"{stories} stories, {mishaps} faults; the companion made {around.step()} steps in "
                   f"{around.metrics()[-1]['generation']} generations")
-    line.show("seeds of runs that hung, failed or left something over", failed, "none", not failed)
+    line.show("seeds of runs that hung, failed or left a process or file", failed, "none", not failed)
     line.show("weights_hash of all runs and of an undisturbed one", sorted(hashes | {reference}), "one value",
               hashes == {reference})
-    line.show("processes that were the rank that lives on", len(companion.ranks), "== 1", len(companion.ranks) == 1)
+    line.show("processes of the rank that lives through all stories", len(companion.ranks), "== 1",
+              len(companion.ranks) == 1)
     growth.show(line)

@@ -210,8 +210,8 @@ class Mishaps:
 
 
 class Story:
-    """What came of a disturbed run: its hash, what happened, how many generations it took, and how often the resources
-    of a process were compared with what they had been."""
+    """The result of a disturbed run: its hash, its mishaps, the number of generations, and how often the resources of a
+    process were compared with earlier ones."""
 
     def __init__(self, weights_hash, told, generations, compared):
         self.weights_hash, self.told, self.generations, self.compared = weights_hash, told, generations, compared
@@ -220,8 +220,8 @@ class Story:
 def disturbed(root, seed, world, mishaps, sets=None, nodes_max=4, early=False, must=(), kinds=Mishaps.KINDS,
               server=None, calm_s=0.05, config=TINY):
     """A run that starts with `world` nodes and meets `mishaps` mishaps at drawn moments, at most `calm_s` after some
-    steps, some of them (`early`) while a generation is still forming; returns its Story. Afterwards nothing may be left
-    of it. `server`: a Cluster whose server it uses, else it has one of its own."""
+    steps, some of them (`early`) while a generation is still forming; returns its Story. Afterwards no process or file
+    of it may be left. `server`: a Cluster whose server it uses, else it starts its own."""
     sets = dict(settings(), **(sets or {}))
     sets["cluster.nnodes"] = f"1:{nodes_max}"
     look = Resources(Path(root))

@@ -1,4 +1,4 @@
-"""Lines of daily-bread about tokens: OpenAI's ids, and how fast."""
+"""Lines of daily-bread about tokens: OpenAI's ids, and the speed of encoding."""
 
 import hashlib
 import os
@@ -42,7 +42,7 @@ def run(line, argv, env=None):
 
 def bpe_ids(line):
     """BPE: identical ids to a reference encoder on tinyshakespeare and on a committed list of awkward strings (both
-    recorded by tests/worker/data/record_bpe.py, which tells how)."""
+    recorded by tests/worker/data/record_bpe.py, which says how)."""
     text, merges, encoder = real_data("tinyshakespeare.txt", "vocab.bpe", "encoder.json")
     test = unit_test("test_worker_data_bpe")
     out = line.folder / "shards"
@@ -64,8 +64,8 @@ def bpe_ids(line):
 
 
 def bpe_speed(line):
-    """BPE: >= 20 MB/s a core on plain English text, finding the words for the first time included. A core's seconds are
-    those that the thread was on it; by the clock is noted."""
+    """BPE: >= 20 MB/s a core on plain English text, including the first search of each word. The bar is on a core's CPU
+    time; wall-clock time is a note."""
     text, merges, encoder = real_data("tinyshakespeare.txt", "vocab.bpe", "encoder.json")
     result = bench(line, "tokenize", "--text", text, "--vocab-bpe", merges, "--encoder-json", encoder)
     line.note(f"by the clock {result['mb_per_s_core']:.1f} MB/s on one core, {result['mb_per_s_all']:.1f} MB/s with "

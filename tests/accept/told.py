@@ -1,5 +1,5 @@
-"""Stories of tests/multi and tests of the pure cores as lines of acceptance: each is run anew and counted. A story
-starts real processes and asserts exit code, time and message; what it asserts stands in its file."""
+"""Stories of tests/multi and tests of the pure cores as lines of acceptance: each is run again and counted. A story
+starts real processes and asserts exit code, time and message; its file has the assertions."""
 
 import os
 import re
@@ -23,7 +23,7 @@ PYTEST = ["/usr/bin/python3", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 
 @dataclass
 class Told:
-    """How one story ended: passed, failed (in its body), broken (before or after it), skipped; and why."""
+    """The end of one story: passed, failed (in its body), broken (before or after it), skipped; and the reason."""
     name: str
     verdict: str
     seconds: float
@@ -47,7 +47,7 @@ def read_report(path):
 
 def run_stories(folder, names, programs, timeout_s):
     """Runs stories, each named FILE or FILE::TEST, with the programs of a folder. Returns ([Told], whether they ended
-    in time). What they print is added to folder/stories.log."""
+    in time). Their output is appended to folder/stories.log."""
     folder.mkdir(parents=True, exist_ok=True)
     report, mark = folder / "stories.xml", uuid.uuid4().hex
     report.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ def build_folder():
 
 
 def cases(line, *names):
-    """Runs the tests of these names, of the build folder that the programs are in: each must be there and pass."""
+    """Runs the tests of these names in the build folder of the programs: each must exist and pass."""
     folder = build_folder()
     pattern = f"^({'|'.join(names)})$"
     line.command(f"ctest --test-dir {folder.name} -R '{pattern}'")

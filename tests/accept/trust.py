@@ -1,4 +1,4 @@
-"""Topic trust: no silent loss, one clear line for whatever is given, and a terminal that tells the story."""
+"""Topic trust: no silent loss, one clear line for every input, and a terminal that shows the events."""
 
 import importlib
 import json
@@ -27,8 +27,8 @@ DEPS_TIMEOUT_S = 300
 
 
 def two_runs(line):
-    """A run's timeout, losses and refusals touch no other run on its server; the server's own pauses and backlogs
-    expel nobody; incidents are counted, not nodes; nonces and generations are never used again."""
+    """Timeouts, losses and refusals of a run do not affect another run on its server; pauses and backlogs of the server
+    expel no node; restarts count by incident, not by node; nonces and generations are never used again."""
     cases(line, *(f"rendezvous_core_{name}" for name in (
         "deaf", "late", "budget", "reuse", "wait", "fatal", "loss", "loss_end", "plan", "state", "timing")),
         "rendezvous_proto_message", "test_rank")
@@ -41,7 +41,7 @@ def two_runs(line):
 
 
 def refused_changes_nothing(line):
-    """A second worker under a living node's id is refused, whatever its config, and the healthy run goes on."""
+    """A second worker with a living node's id is refused, with any config, and the healthy run continues."""
     cases(line, "rendezvous_core_join", "agent_identity_test")
     stories(line, "test_refused.py::test_same_node_id_twice", "test_refused.py::test_other_config_of_a_node_id")
 
@@ -53,8 +53,9 @@ def broken_control(line):
 
 
 def outages(line):
-    """The server is gone for longer than every deadline: unsaved steps wait without limit, or are rescued when the
-    nodes are told to end, and a restart goes on from the rescue; NOT SAVED with its number otherwise."""
+    """The server is away for longer than every deadline: unsaved steps wait without limit, or are rescued when the
+    nodes are told to end, and a restart continues from the rescue. Otherwise a line NOT SAVED has the number of lost
+    steps."""
     cases(line, "agent_core_outage", "agent_core_failed", "rendezvous_core_farewell", "test_checkpoint_rescue",
           "test_rank_rescue")
     stories(line, "test_outage.py", "test_disk.py::test_all_leave_and_one_folder_is_full",
@@ -90,7 +91,7 @@ def diverged_runs(line):
         except ClusterError as error:
             wrong.append(i)
             line.note(f"run {i}, {name}, step {step}, {ranks} ranks a node: {error}")
-    line.show(f"runs of {runs} that ended otherwise than they should", len(wrong), "== 0", not wrong)
+    line.show(f"runs of {runs} with a wrong end", len(wrong), "== 0", not wrong)
     line.note(f"{min(runs, len(names))} of {len(names)} strategies")
 
 
@@ -130,7 +131,8 @@ def ensure(held, otherwise):
 
 
 def divergence_is_told(line):
-    """Divergence ends the run with exit 4 and its step, and saves nothing that is not finite; what is kept stays."""
+    """Divergence ends the run with exit 4 and its step, and no state that is not finite is saved; kept checkpoints
+    stay."""
     cases(line, "test_worker_optim_divergence", "test_checkpoint_keep", "test_rank_divergence")
     stories(line, "test_files.py::test_divergence_ends_the_run", "test_files.py::test_divergence_is_left_out",
             "test_files.py::test_divergence_limit", "test_files.py::test_what_is_kept",
@@ -139,7 +141,7 @@ def divergence_is_told(line):
 
 def contested_folders(line):
     """200 seeded kills of the owner, the server or everything while two other runs try to use the same folders: no
-    committed checkpoint lost, no log mixed, one hash."""
+    committed checkpoint lost, no mixed log, one hash."""
     wanted = line.repeat(KILLS)
     line.command(f"contests, seeds from {line.seed * 1000}, until {wanted} kills found the run at work")
     killed, refused, count, errors = kills(line.folder, wanted, line.seed * 1000)
@@ -151,21 +153,21 @@ def contested_folders(line):
     lost, mixed = (sum(isinstance(error, what) for error in errors) for what in (Lost, Mixed))
     line.show(f"contests of {count} in which a committed checkpoint was lost", lost, "== 0", lost == 0)
     line.show("in which a log was mixed", mixed, "== 0", mixed == 0)
-    line.show("that ended otherwise than they should", len(errors) - lost - mixed, "== 0", len(errors) == lost + mixed)
+    line.show("with another wrong end", len(errors) - lost - mixed, "== 0", len(errors) == lost + mixed)
     line.at_least("starts that were refused meanwhile", refused, count)
 
 
 def one_owner(line):
     """A second run in a folder, or the same command twice, is refused with the owner's name; a start after kill -9
-    goes on; who stood still meanwhile writes nothing."""
+    continues the run; an owner that was suspended in between writes nothing."""
     cases(line, "test_base_claim", "agent_claims_test", "test_saver")
     stories(line, "test_files.py::test_same_command_twice", "test_files.py::test_same_command_twice_at_one_server",
             "test_files.py::test_one_that_stood_still_loses_the_folder")
 
 
 def damaged_checkpoints(line):
-    """No start from step 0 over damaged checkpoints without --allow-fresh; dpt-ckpt list calls nothing whole that it
-    has not read."""
+    """No start from step 0 over damaged checkpoints without --allow-fresh; dpt-ckpt list calls a checkpoint whole only
+    after reading it."""
     stories(line, "test_files.py::test_all_checkpoints_damaged", "test_files.py::test_damaged_files_are_said_once")
 
 
@@ -177,8 +179,8 @@ def signals(line):
 
 
 def one_error(line):
-    """A fatal error, too little memory, an unknown host, keys that do not exist and a full disk are each said once, at
-    once, with what to do."""
+    """A fatal error, too little memory, an unknown host, unknown keys and a full disk are each reported once, at once,
+    with what to do."""
     cases(line, "test_base_config", "test_base_config_yaml", "test_base_config_table", "test_base_config_strategy",
           "test_base_config_optim", "test_base_config_compression", "test_configs", "agent_options_test")
     stories(line, "test_refused.py", "test_disk.py", "test_reach.py::test_name_without_address")
@@ -192,7 +194,8 @@ def terminal(line):
 
 
 def two_machines(line):
-    """The commands that the server prints work on two machines; a worker that reaches nobody says why in seconds."""
+    """The commands that the server prints work on two machines; a worker that reaches no server says why within
+    seconds."""
     cases(line, "rendezvous_announce_test")
     stories(line, "test_reach.py", "test_hosts.py")
 
@@ -217,8 +220,8 @@ def simulated(line):
 
 
 def same_bits(line):
-    """Ops, bits, ranges and packing hold at ISA avx2 and at the machine's best; there, too, runs on the host and on a
-    device of another kind have the bits of the reference, and the times of ops add up."""
+    """Ops, bits, ranges and packing have equal bits at ISA avx2 and at the machine's best. There, too, runs on the host
+    and on a device of another kind have the bits of the reference, and the times of ops add up."""
     cases(line, *at_isas(*(f"test_kernels_{name}" for name in (
         "ops", "bits", "range", "alloc", "pack", "decode", "op_times"))),
         *at_isas("test_rank_settings_one_hash_0", isas=("avx2",)))
@@ -236,7 +239,7 @@ SHORT = {
 
 
 def short_forms(line):
-    """The short forms of first-light, daily-bread and one-curve hold on this commit."""
+    """The short forms of first-light, daily-bread and one-curve pass on this commit."""
     for topic, names in SHORT.items():
         lines = [each.__name__ for each in importlib.import_module(f"accept.{topic.replace('-', '_')}").LINES]
         only = ",".join(str(lines.index(name) + 1) for name in names)

@@ -1,4 +1,4 @@
-"""Line of daily-bread about evaluation: the validation loss is a function of the config, as the weights are."""
+"""Line of daily-bread about evaluation: the validation loss is a function of the config, like the weights."""
 
 from accept.stories import RUN_TIMEOUT_S, STEP_TIMEOUT_S, settings
 from cluster import Cluster, ClusterError, make_text
@@ -9,12 +9,12 @@ KILL_AT = (60, 140)
 
 
 def _losses(cluster):
-    """{step: val_loss} as all nodes tell them; ClusterError when two differ or one tells a step twice."""
+    """{step: val_loss} of all nodes' logs; ClusterError if two differ or one logs a step twice."""
     told = {}
     for outputs in cluster.outputs():
         lines = outputs.evaluations()
         if len({e["step"] for e in lines}) != len(lines):
-            raise ClusterError(f"{outputs.dir}: an evaluation is told twice")
+            raise ClusterError(f"{outputs.dir}: an evaluation is logged twice")
         for e in lines:
             if told.setdefault(e["step"], e["val_loss"]) != e["val_loss"]:
                 raise ClusterError(f"step {e['step']}: {e['val_loss']!r} and {told[e['step']]!r}")
@@ -42,8 +42,8 @@ def _run(line, name, nodes, sets, kills=()):
 
 
 def one_val_loss(line):
-    """The validation losses of every evaluation are equal bits in worlds of 1 to 3 and after kills; weights as without
-    evaluation; dpt-worker --eval gives the last one from the checkpoint."""
+    """The validation losses of every evaluation have equal bits in worlds of 1 to 3 and after kills; the weights are
+    those of a run without evaluation; dpt-worker --eval gives the last loss from the checkpoint."""
     val = make_text(line.folder / "val.txt", 40_000, seed=line.seed + 100)
     plain = settings(8, STEPS)
     sets = dict(plain, **{"data.val": val, "train.eval_every": EVERY})
