@@ -1,10 +1,9 @@
-"""Teaches a small ResNet to read handwritten digits; started by deploy/digits. Standard library only.
+"""Trains a small ResNet to read handwritten digits; deploy/digits starts it. Standard library only.
 
-The images are scikit-learn's digits: 8 x 8 pixels of 17 greys, below runs/packages. One in five of each digit, drawn
-at random, is kept for the validation. The files have the records of CIFAR-10's binary version: the label, then 32 x 32
-bytes of red, of green and of blue. Each pixel becomes 4 x 4 pixels of its grey. Then dpt-worker trains
-configs/digits.yaml; the accuracy of its last evaluation is the verdict.
-"""
+The images are scikit-learn's digits, below runs/packages: 8 x 8 pixels with 17 greys. One in five images of each digit,
+drawn at random, is kept for validation. The files have the records of CIFAR-10's binary version: the label, then 32 x
+32 bytes of red, of green and of blue. Each pixel becomes 4 x 4 pixels of its grey. Then dpt-worker trains
+configs/digits.yaml; the accuracy of its last evaluation decides the exit code."""
 
 import gzip
 import random
@@ -20,12 +19,12 @@ CONFIG = ROOT / "configs" / "digits.yaml"
 SEED = 42
 SIDE, SCALE, GREYS = 8, 4, 16  # pixels; pixels of a CIFAR image for each; the lightest
 CLASSES = 10
-VAL_SHARE = 5  # one image of so many
+VAL_SHARE = 5  # one image in five is for validation
 ACCURACY_PERCENT = 98
 
 
 def read_digits():
-    """(label, record) of each image: a line has its 64 pixels and its label."""
+    """Yields (label, record) of each image; a line of the file has its 64 pixels and its label."""
     try:
         lines = gzip.decompress(DIGITS.read_bytes()).decode().splitlines()
     except FileNotFoundError:
@@ -54,7 +53,7 @@ def write_records(path, records):
 
 
 def write_names():
-    """The file of the names of the labels, as CIFAR-10 has it beside its batches."""
+    """Writes the names of the labels, in the file that CIFAR-10 has beside its batches."""
     (TABLES / "batches.meta.txt").write_text("".join(f"{digit}\n" for digit in range(CLASSES)), encoding="ascii")
 
 

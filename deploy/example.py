@@ -1,5 +1,5 @@
-"""Shared by deploy/languages.py and deploy/digits.py: dpt-worker trains a config of a model that tells classes apart,
-and the accuracy of its last evaluation is the verdict. Standard library only."""
+"""Shared by deploy/languages.py and deploy/digits.py: dpt-worker trains a config of a classifier, and the accuracy of
+its last evaluation decides the exit code. Standard library only."""
 
 import argparse
 import re
@@ -18,8 +18,8 @@ class Failed(Exception):
 
 
 class Stop:
-    """Handler of SIGTERM and SIGINT. Before the run a signal ends the program. In the run each goes to dpt-worker as
-    SIGTERM (the first: at the end of its step, the second: now), and we end after it."""
+    """Handler of SIGTERM and SIGINT. Before the run a signal ends the program. During the run each signal goes to
+    dpt-worker as SIGTERM (the first ends it after the step, the second at once), and the program ends after it."""
 
     def __init__(self):
         self.first = None
@@ -38,13 +38,13 @@ stop = Stop()
 
 
 def model_of(root, config):
-    """The folder of its checkpoint.dir."""
+    """The checkpoint.dir of the config."""
     return root / "runs" / config.stem / "checkpoints"
 
 
 def train(root, config, arguments):
     """Runs dpt-worker of the tree `root` from the first step on, shows its output, returns the accuracy of the last
-    evaluation, in percent. The model of a former run is removed."""
+    evaluation, in percent. Removes the model of an earlier run."""
     if model_of(root, config).exists():
         shutil.rmtree(model_of(root, config))
     argv = [root / "build" / "bin" / "dpt-worker", "--config", config, "--nnodes", "1", *arguments]
@@ -53,7 +53,7 @@ def train(root, config, arguments):
     with subprocess.Popen([str(a) for a in argv], cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           text=True, errors="replace") as worker:
         stop.worker = worker
-        if stop.first:  # the signal came before there was a worker to tell
+        if stop.first:  # the signal came before the worker was started
             worker.terminate()
         for line in worker.stdout:
             print(line, end="", flush=True)
@@ -64,13 +64,13 @@ def train(root, config, arguments):
     if worker.returncode != 0:
         raise Failed(f"dpt-worker ended with exit code {worker.returncode} (above)")
     if accuracy is None:
-        raise Failed(f"dpt-worker told no accuracy; is there a train.eval_every in configs/{config.name}?")
+        raise Failed(f"dpt-worker printed no accuracy; set train.eval_every in configs/{config.name}")
     return accuracy
 
 
 def play(name, description, what, bar, make_tables, root, config):
     """The program deploy/NAME: makes the tables, trains, compares the accuracy of `what` with the bar, both in percent,
-    and says where the model is. Returns the exit code."""
+    and prints the place of the model. Returns the exit code."""
     parser = argparse.ArgumentParser(prog=f"deploy/{name}", description=description, allow_abbrev=False)
     parser.add_argument("--tables", action="store_true", help="make the tables and end")
     parser.add_argument("worker", nargs="*", metavar="-- ARGUMENT", help="more arguments of dpt-worker")
@@ -86,7 +86,7 @@ def play(name, description, what, bar, make_tables, root, config):
     good = accuracy >= bar
     print(f"{name}: {accuracy:.2f}% of {what}, {bar}% at least is {'reached' if good else 'not reached'}")
     model = model_of(root, config)
-    if model.exists():  # an argument may have named another folder
+    if model.exists():  # an argument may name another folder
         print(f"{name}: the model is in {model.relative_to(root)}; to evaluate it, also with --set data.val=FILE: "
               f"build/bin/dpt-worker --config configs/{config.name} --nnodes 1 --eval")
     return 0 if good else 1

@@ -1,10 +1,11 @@
-# What deploy/languages and deploy/digits share; sourced by them, from the root of the tree. Not a program.
+# Shared by deploy/languages and deploy/digits, which source it from the root of the tree. Not a program.
 #
-#   example NAME [ARGUMENT…]: refuses unknown arguments before it does anything. Installs what is missing, builds, and
-#   runs deploy/NAME.py with the arguments. With --tables among them it installs the data alone (deploy/install-deps
-#   NAME) and builds nothing. Does not return.
+#   example NAME [ARGUMENT…]: first refuses unknown arguments. Then installs missing packages, builds, and runs
+#   deploy/NAME.py with the arguments. With --tables it installs only the data (deploy/install-deps NAME) and builds
+#   nothing. Does not return.
 
-# A signal ends the stage that runs, with all that it started (compilers, apt); later the Python program handles them.
+# A signal ends the current stage and every process that it started (compilers, apt). Later the Python program handles
+# signals.
 child=
 stopped() { # name, signal, its number
     trap - TERM INT
@@ -31,7 +32,7 @@ example() {
         --tables) tables=yes ;;
         --) break ;; # the rest is dpt-worker's
         *)
-            printf '%s: unknown argument %q; --help lists those of %s, behind -- stand those of dpt-worker\n' \
+            printf '%s: unknown argument %q; --help lists those of %s; arguments of dpt-worker follow --\n' \
                 "$name" "$argument" "deploy/$name" >&2
             exit 2
             ;;

@@ -1,4 +1,4 @@
-"""What becomes of each key of the configs of other training programs: by its section and its name."""
+"""The translation of each key of other training programs' configs, by its section and its name."""
 
 import math
 import re
@@ -9,11 +9,11 @@ RUN_BYTES = 63  # of a run's name
 
 
 class Untranslatable(Exception):
-    """A value that dpt has no word for; the text says what to do."""
+    """A value that dpt does not have; the text says what to do."""
 
 
 def number(value):
-    """Programs put a number in quotes and read it by float()."""
+    """A number, also one in quotes, which other programs read with float()."""
     value = as_number(value) if isinstance(value, str) and as_number(value) is not None else value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Untranslatable(f"'{value}' is no number")
@@ -62,7 +62,7 @@ def pair_of_betas(value):
 
 
 def choose(words):
-    """A translation of words, whatever their case, and whatever stands before them (torch.bfloat16)."""
+    """A translation of words in any case and with any prefix (torch.bfloat16)."""
     def translate(value):
         name = str(value).lower().replace("-", "_")
         name = name if name in words else name.split(".")[-1]
@@ -104,7 +104,7 @@ class Config:
     def set(self, path, value, remark=""):
         if path in self.keys and self.keys[path][0] != value:
             before = as_yaml(self.keys[path][0])
-            raise Untranslatable(f"{path} is {before} by another key, and {as_yaml(value)} by this")
+            raise Untranslatable(f"{path} is {before} by another key, and {as_yaml(value)} by this one")
         self.keys[path] = (value, remark)
 
     def replace(self, path, value, remark=""):
@@ -128,7 +128,7 @@ class Config:
             self.set(path, value, remark)
 
 
-# Each takes the config and the value.
+# Each rule takes the config and the value.
 
 def to(path, translate=lambda value: value):
     return lambda config, value: config.set(path, translate(value))
@@ -143,7 +143,7 @@ def fact(name, translate=some):
 
 
 def interval(path, name):
-    """Of steps or of epochs, which the name does not say."""
+    """An interval of steps or of epochs; its name does not say which."""
     def set_interval(config, value):
         config.set(path, count(value))
         config.facts.setdefault(f"name of {path}", name)
@@ -159,7 +159,7 @@ def set_nodes(config, value):
 
 
 def set_mixed_precision(config, value):
-    """Without a type it is what PyTorch's autocast takes on a GPU; a type that another key names goes first."""
+    """true means the type of PyTorch's autocast on a GPU, unless another key names a type."""
     if value is True:
         config.note_fact("mixed", True)
     else:
@@ -212,14 +212,14 @@ def set_model(config, value):
 
 
 def set_weights(config, value):
-    """A folder; a name on a hub is none."""
+    """A folder; a name on a hub is not a folder."""
     if not re.match(r"\.{0,2}/", text(value)):
         raise Untranslatable(f"'{value}' names published weights; download their folder and give it as model.init_from")
     config.set("model.init_from", value)
 
 
 def data_kind(value):
-    """That of one file's name, or of a glob."""
+    """The data.kind of a file's name or of a glob."""
     if re.search(r"\.(txt|text)$", text(value)) and "*" not in value:
         return "text"
     if not re.search(r"\.bin$|\*", value):
@@ -300,11 +300,11 @@ def set_lora_bias(config, value):
 
 
 LOADER = without("the loader reads ahead by itself")
-FSDP_DETAIL = without("a block is a unit, and how FSDP goes about it needs no key")
+FSDP_DETAIL = without("a block is a unit, and the details of FSDP need no key")
 RENDEZVOUS = without("workers meet at dpt-rdzv: --rdzv-endpoint HOST:PORT")
 TRACKER = without("log.dir has metrics.jsonl, events.jsonl and summary.json")
 FUSED = without("the optimizer's kernels are chosen by the device")
-TAKEN_ON = without("the section's other keys are taken")
+TAKEN_ON = without("the section's other keys are translated")
 LORA_TARGETS = {"gpt2": ["c_attn", "c_proj", "c_fc"],
                 "llama": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]}
 
@@ -316,8 +316,8 @@ MODEL, DATA = ("model",), ("data", "dataset", "dataloader")
 OPTIMIZER, SCHEDULE = ("optimizer", "optim"), ("scheduler", "lr_scheduler")
 FSDP, LORA = ("fsdp", "fsdp_config"), ("lora", "lora_config", "peft")
 CHECKPOINT, LOG, EVALUATION = ("checkpoint", "checkpointing"), ("log", "logging"), ("eval", "evaluation")
-AROUND = TRAIN + CLUSTER  # sections that others may be inside of
-RULES = {}  # {(section, key): what becomes of the value}
+AROUND = TRAIN + CLUSTER  # sections that may contain other sections
+RULES = {}  # {(section, key): rule}
 
 
 def rules(sections, **said):
@@ -398,7 +398,7 @@ rules(LORA, r=to("train.lora.rank", some), rank=to("train.lora.rank", some),
 
 
 def section_of(path):
-    """The section of a key, without those around it that say nothing of it."""
+    """The section of a key, without enclosing sections that do not matter."""
     parents = path[:-1]
     while len(parents) > 1 and parents[0] in AROUND:
         parents = parents[1:]
@@ -415,7 +415,7 @@ def is_of_fsdp(path):
 
 
 def switched_off(entries):
-    """What is off: {section, as a tuple of its path: the key that says so}; and that key of FSDP, or None."""
+    """The sections that are off, {path as a tuple: the key that says so}; and the key that turns FSDP off, or None."""
     sections, fsdp = {}, None
     for _, path, value in entries:
         if value is not False:

@@ -1,5 +1,5 @@
-"""YAML as far as the configs of other training programs use it: block and flow mappings, lists of scalars, quotes and
-comments. The rest is refused with its line. And a value as YAML."""
+"""The part of YAML that the configs of other training programs use: block and flow mappings, lists of scalars, quotes
+and comments. Other constructs are refused with their line. Also writes a value as YAML."""
 
 import re
 
@@ -7,11 +7,11 @@ DEPTH_MAX = 4
 
 
 class Unreadable(Exception):
-    """No YAML that is read here; the text has the line."""
+    """A construct that this reader refuses; the text has the line."""
 
 
 def cut_comment(text):
-    """The text without a comment: '#' at its begin or after a blank, outside quotes."""
+    """The text without a comment: '#' at its beginning or after a blank, outside quotes."""
     quote = None
     for i, c in enumerate(text):
         if quote:
@@ -24,7 +24,7 @@ def cut_comment(text):
 
 
 def as_number(text):
-    """The number that a text without quotes is, or None."""
+    """The number that an unquoted text represents, or None."""
     if re.fullmatch(r"[-+]?\d[\d_]*", text):
         return int(text.replace("_", ""))
     if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text):
@@ -81,14 +81,14 @@ def split_pair(text, line):
 
 
 def list_item(text, line):
-    """One scalar of a list; lists hold nothing else here."""
+    """One scalar of a list; this reader accepts no other items."""
     if not text or text[0] in "[{" or re.match(r"[-?](\s|$)", text) or PAIR.match(text):
         raise Unreadable(f"{line}: a list of mappings or of lists is not read; a list has scalars alone")
     return scalar(text, line)
 
 
 def flatten(path, text, line, ret):
-    """Adds what a value means: (line, path, scalar or list), and those inside of a flow mapping."""
+    """Adds the entries of a value: (line, path, scalar or list), and those inside a flow mapping."""
     if len(path) > DEPTH_MAX:
         raise Unreadable(f"{line}: {'.'.join(path)} lies deeper than {DEPTH_MAX} sections")
     if text[:1] in "[{" and text and text[-1] != {"[": "]", "{": "}"}[text[0]]:

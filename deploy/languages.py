@@ -1,10 +1,9 @@
-"""Teaches a small Llama to tell languages apart; started by deploy/languages. Standard library only.
+"""Trains a small Llama to recognise languages; deploy/languages starts it. Standard library only.
 
 Five classes: manual pages in English, German, Spanish, French and Polish, of Debian's packages below runs/packages.
-Each page is taken apart into pieces of running text; pages of one name are, in all languages, either of the training
-or of the validation table. Both tables have as many pieces of each language, in an order by lot, and the same bytes
-for the same pages. Then dpt-worker trains configs/languages.yaml; the accuracy of its last evaluation is the verdict.
-"""
+Each page is cut into pieces of running text. All pages of one name, in all languages, go to the same table, training or
+validation. Each table has equally many pieces of each language, in random order, and the same bytes for the same pages.
+Then dpt-worker trains configs/languages.yaml; the accuracy of its last evaluation decides the exit code."""
 
 import csv
 import gzip
@@ -22,9 +21,9 @@ CONFIG = ROOT / "configs" / "languages.yaml"
 LANGUAGES = {"English": "", "German": "de", "Spanish": "es", "French": "fr", "Polish": "pl"}  # labels 0 to 4
 SEED = 42
 TRAIN_PIECES, VAL_PIECES = 3000, 200  # of each language
-VAL_SHARE = 10  # one page of so many
+VAL_SHARE = 10  # one page in ten is for validation
 PIECE_BYTES = 160
-PARAGRAPH_LETTERS, LETTERS_SHARE = 60, 0.7  # fewer: a table or a program, not a sentence
+PARAGRAPH_LETTERS, LETTERS_SHARE = 60, 0.7  # below these: a table or a program, not a sentence
 ENGLISH_WORDS, ENGLISH_SHARE = {"the", "of", "and", "is", "to", "with", "that", "for", "by", "are"}, 0.1
 ACCURACY_PERCENT = 97
 
@@ -35,7 +34,7 @@ FONTS = {".B", ".I", ".BR", ".BI", ".IR", ".IB", ".RB", ".RI", ".SM", ".SB"}  # 
 # ---------------------------------------------------------------- pages
 
 def plain(text):
-    """Roff text without its escapes."""
+    """Roff text without escapes."""
     text = re.sub(r"\\f(\[[^]]*\]|\(..|.)", "", text)
     text = re.sub(r"\\(\[aq\]|\(aq)", "'", text)
     text = text.replace(r"\-", "-").replace(r"\~", " ").replace(r"\e", "/")
@@ -43,7 +42,7 @@ def plain(text):
 
 
 def paragraphs(source):
-    """Running text of a page: what stands between requests that begin something new."""
+    """Running text of a page: the text between requests that begin a new paragraph."""
     words, until = [], None
     for line in source.split("\n"):
         request = line.split(" ")[0] if line[:1] in (".", "'") else ""
@@ -67,13 +66,13 @@ def is_sentence(text):
 
 
 def is_english(text):
-    """A paragraph that the translators have left."""
+    """True for a paragraph that was not translated."""
     words = text.lower().split()
     return sum(w in ENGLISH_WORDS for w in words) >= ENGLISH_SHARE * len(words)
 
 
 def pieces(source, english):
-    """The page's sentences, cut between words to at most PIECE_BYTES; what is left at the end is dropped."""
+    """The page's sentences, cut between words to at most PIECE_BYTES; the rest at the end is dropped."""
     text = ""
     kept = (p for p in paragraphs(source) if is_sentence(p) and (english or not is_english(p)))
     for word in " ".join(kept).split():
@@ -87,12 +86,12 @@ def pieces(source, english):
 
 
 def is_for_validation(name):
-    """Decided by the page's name alone, so that a page and its translations are on one side."""
+    """Decides by the page's name alone, so that a page and its translations are in the same table."""
     return int.from_bytes(hashlib.sha256(f"{SEED} {name}".encode()).digest()[:8], "big") % VAL_SHARE == 0
 
 
 def read_language(name, folder):
-    """Its pieces (of the pages for training, of those for validation), in an order by lot."""
+    """Pieces of one language (of the pages for training, of those for validation), in random order."""
     found = set(), set()
     for path in sorted((PAGES / folder).glob("man[1-9]/*.gz")):
         if path.is_symlink():  # another name of a page

@@ -1,10 +1,9 @@
-"""Tells dpt's story on this machine; started by deploy/quickstart, which see. Standard library only.
+"""Shows a kill and a join on this machine; deploy/quickstart starts it. Standard library only.
 
-A server and two workers (each a machine of its own, as far as they know) train a GPT-2. Machine B is killed with -9 in
-the middle of a step, machine A goes on, machine C takes B's place, the run ends. Then the same config runs undisturbed
-in one process, in another empty directory. Both runs must end with the same weights_hash: exit 0, else 1 and the ends
-of the logs.
-"""
+A server and two workers, each with its own folders like a separate machine, train a GPT-2. Machine B is killed with -9
+in the middle of a step, machine A continues, machine C takes B's place, the run ends. Then the same config runs
+undisturbed in one process, in another empty directory. Both runs must end with the same weights_hash: exit 0, else 1
+and the ends of the logs."""
 
 import argparse
 import gzip
@@ -24,17 +23,17 @@ CONFIG = ROOT / "configs" / "quickstart.yaml"
 BIN = ROOT / "build" / "bin"
 TEXTS = ["usr/share/dictd/foldoc.dict.dz", "usr/share/dictd/gcide.dict.dz"]
 START_TIMEOUT_S = 30
-STEP_TIMEOUT_S = 60  # longest silence between two steps before we give up
+STEP_TIMEOUT_S = 60  # longest time without a step before the demonstration fails
 EXIT_TIMEOUT_S = 30
 TTY = sys.stdout.isatty()
 COLOUR = TTY and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 class Failed(Exception):
-    """The story did not go as told; the text says where."""
+    """The demonstration failed; the text says where."""
 
 
-# ---------------------------------------------------------------- words on the screen
+# ---------------------------------------------------------------- the screen
 
 def paint(code, text):
     return f"\033[{code}m{text}\033[0m" if COLOUR else text
@@ -63,7 +62,7 @@ class Screen:
         self.say(f"   {name:<14}{text}")
 
     def live(self, text):
-        """The newest progress; in a pipe a line every five seconds."""
+        """Shows the newest progress; without a terminal, a line every five seconds."""
         if TTY:
             width = shutil.get_terminal_size().columns - 1
             print("\r" + paint("36", f"   {text}"[:width]) + "\033[K", end="", flush=True)
@@ -84,7 +83,7 @@ screen = Screen()
 # ---------------------------------------------------------------- processes
 
 class Program:
-    """A program of ours with its output in a file."""
+    """A program of dpt with its output in a file."""
 
     def __init__(self, name, argv, log):
         self.name, self.log = name, log
@@ -123,7 +122,7 @@ programs = []
 
 
 class Worker(Program):
-    """A dpt-worker, a machine of its own: its own folders, one thread unless told otherwise."""
+    """A dpt-worker with its own folders, like a separate machine; one thread by default."""
 
     def __init__(self, name, folder, flags, threads):
         self.dir = folder
@@ -162,7 +161,7 @@ def rel(path):
 
 
 def wait(what, condition, timeout, alive):
-    """Polls until `condition`; Failed after `timeout` seconds, or at once when one of `alive` ends."""
+    """Polls until `condition` holds; raises Failed after `timeout` seconds, or at once when one of `alive` ends."""
     deadline = time.monotonic() + timeout
     while not condition():
         for program in alive:
@@ -206,7 +205,7 @@ def train_until(worker, what, condition, alive):
 # ---------------------------------------------------------------- the chapters
 
 def prepare_text():
-    """The text to train on, into runs/quickstart/text.txt; says what it is."""
+    """Writes the training text to runs/quickstart/text.txt; returns its size and name."""
     target = RUN / "text.txt"
     if options.text:
         shutil.copyfile(options.text, target)
@@ -215,7 +214,7 @@ def prepare_text():
         places = [Path(base, text) for text in TEXTS for base in ("/", ROOT / "runs/packages")]
         found = [path for path in places if path.exists()]
         if not found:
-            raise Failed("no text is here; run deploy/install-deps text, or give one with --text FILE")
+            raise Failed("there is no text; run deploy/install-deps text, or name one with --text FILE")
         target.write_bytes(gzip.decompress(found[0].read_bytes()))
         names = {"foldoc": "Free On-line Dictionary of Computing", "gcide": "Collaborative Dictionary of English"}
         name = "the " + names[found[0].name.split(".")[0]]
@@ -245,7 +244,7 @@ def kill_in_mid_step(survivor, victim, step):
 
 
 def recovery_text(event):
-    """A line of events.jsonl in words; "abort" of a join is the wait for the end of the step."""
+    """A line of events.jsonl in words; the "abort" of a join is the wait for the end of the step."""
     first = "end of step" if event["kind"] in ("joined", "left") else "abort"
     parts = [(first, "abort"), ("rendezvous", "rendezvous"), ("rebuild", "rebuild"), ("restore", "restore")]
     times = ", ".join(f"{name} {event[key + '_ms']:.0f}" for name, key in parts)
@@ -254,7 +253,8 @@ def recovery_text(event):
 
 
 def say_recovery(worker, since):
-    """Says the recoveries that the worker has written since event number `since`; returns their number so far."""
+    """Prints the recoveries that the worker has written since event number `since`; returns the number of events so
+    far."""
     events = worker.events()
     for event in events[since:]:
         screen.fact(event["kind"].replace("_", " "), recovery_text(event))
@@ -291,7 +291,7 @@ def disturbed():
     c = join("machine C", endpoint)
     train_until(a, "a step at world size 2", lambda: a.lines()[-1]["world_size"] == 2 or a.ended(), [server, c])
     if a.metrics[-1]["world_size"] != 2:
-        raise Failed("the run ended before machine C had joined; give it more with --steps")
+        raise Failed("the run ended before machine C had joined; give it more steps with --steps")
     say_recovery(a, said)
     if a.ranks() != ranks:
         raise Failed(f"machine A's rank processes changed from {ranks} to {a.ranks()}: survivors must not restart")
@@ -320,7 +320,7 @@ def undisturbed():
 
 
 def verdict(cluster, cluster_s, alone, alone_s):
-    """The closing table and what is wrong with it, "" when nothing."""
+    """Prints the closing table; returns the problems, "" if there are none."""
     one, two = cluster.summary(), alone.summary()
     worlds = [line["world_size"] for line in cluster.lines()]
     phases = [w for i, w in enumerate(worlds) if i == 0 or worlds[i - 1] != w]
@@ -345,7 +345,7 @@ def verdict(cluster, cluster_s, alone, alone_s):
         if summary["start_step"] != 0 or summary["steps"] != options.steps:
             problems.append(f"{name} made steps {summary['start_step']} … {summary['steps']}")
         if summary["loss"] >= worker.lines()[0]["loss"]:
-            problems.append(f"{name} did not learn")
+            problems.append(f"the loss of {name} did not fall")
     if one["steps_lost"] != 0:
         problems.append(f"{one['steps_lost']} steps were lost")
     return ", ".join(problems)
@@ -366,14 +366,14 @@ def main():
         raise Failed(problems)
     screen.say(paint("1;32", "   Equal, bit for bit: the failure and the join cost time and nothing else."))
     screen.say(f"   Took {time.monotonic() - started:.0f} s. Logs, metrics and checkpoints: {rel(RUN)}/. "
-               "On machines of your own: README.md.")
+               "README.md has the commands for several machines.")
 
 
 def parse_options():
     steps = int(re.search(r"^  steps: (\d+)", CONFIG.read_text(), re.M).group(1))
     parser = argparse.ArgumentParser(prog="deploy/quickstart", description=__doc__)
     parser.add_argument("--steps", type=int, default=steps, help=f"steps of each run (default {steps}, at least 12)")
-    parser.add_argument("--text", type=Path, help="a text of yours to train on, instead of the dictionary")
+    parser.add_argument("--text", type=Path, help="your own text to train on, instead of the dictionary")
     parsed = parser.parse_args()
     if parsed.steps < 12:
         parser.error("--steps: at least 12, to have room for a failure and a join")

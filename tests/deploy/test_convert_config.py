@@ -196,7 +196,7 @@ def test_warmup_ratio(tmp_path):
     out, _ = convert(tmp_path, "max_steps: 200\nwarmup_ratio: 0.1\nscheduler: cosine\n")
     assert "warmup_steps: 20" in lines_of(out)
     _, err = convert(tmp_path, "num_epochs: 2\nwarmup_ratio: 0.1\n", code=1)
-    assert err == ("lab.yaml: the warm-up is a part of a number of steps that the file does not have; give "
+    assert err == ("lab.yaml: warmup_ratio needs the number of steps, which the file lacks; give "
                    "optimizer.warmup_steps\n")
 
 
@@ -220,7 +220,7 @@ def test_intervals(tmp_path):
                       ("eval_interval", "train.eval_every")):
         epochs = "data: {train: a.txt, val: b.txt}\ntraining: {num_epochs: 10, save_dir: ck, "
         out, err = convert(tmp_path, f"{epochs}{key}: 2}}\n", code=1)
-        assert err == (f"lab.yaml: {key} (2) counts epochs, and how many steps one has is not known; give {path}: 2 x "
+        assert err == (f"lab.yaml: {key} (2) counts epochs, and the file lacks the steps of an epoch; give {path}: 2 x "
                        f"{steps}\n")
         assert not any(line.startswith(path.split(".")[1]) for line in lines_of(out))
         out, err = convert(tmp_path, f"{epochs}{key}: 20}}\n")
@@ -275,7 +275,7 @@ def test_accumulation(tmp_path, key):
     ("eps: 0\n", "lab.yaml:1: eps: '0' is not from above 0 to 1"),
     ("bf16: auto\n", "lab.yaml:1: bf16: 'auto' is neither true nor false"),
     ("eta_min: 0.01\n", "lab.yaml: optimizer.min_lr (0.01) is above optimizer.lr (0.001)"),
-    ("optimizer: {name: sgd, nesterov: true}\n", "lab.yaml: nesterov has no momentum to look ahead by"),
+    ("optimizer: {name: sgd, nesterov: true}\n", "lab.yaml: nesterov needs a momentum"),
     ("num_epochs: 20\nscheduler: {type: cosine, T_max: 20}\n", "lab.yaml: T_max (20) counts epochs"),
     ("num_epochs: 2\nscheduler: {type: cosine, T_max: 20, interval: epoch}\n", "lab.yaml: T_max (20) counts epochs"),
     ("max_steps: 20\nwarmup_steps: 30\n", "lab.yaml: the warm-up has 30 steps, and the run has 20"),
@@ -283,19 +283,21 @@ def test_accumulation(tmp_path, key):
     ("strategy: fsdp\nfsdp: {enabled: false}\n", "lab.yaml:1: strategy: fsdp.enabled is false; ddp is taken"),
     ("use_fsdp: true\nfsdp: {enabled: false}\n", "lab.yaml:1: use_fsdp: fsdp.enabled is false; ddp is taken"),
     ("sharding_strategy: HYBRID_SHARD\n", "lab.yaml: hybrid_shard replicates across nodes"),
-    ("precision: tf32\ndevice: cpu\n", "lab.yaml: tf32 is of GPUs, and the file's device is cpu"),
+    ("precision: tf32\ndevice: cpu\n", "lab.yaml: tf32 needs a GPU, and the file's device is cpu"),
     ("model: {name: resnet18, num_classes: 10}\n", "lab.yaml: a ResNet reads images"),
     ("model: {name: resnet18}\ndataset: cifar10\n", "lab.yaml: a ResNet needs model.labels"),
-    ("model: {name: resnet18, num_classes: 9, num_layers: 18}\ndataset: cifar10\n", "lab.yaml: model.n_layer is of"),
-    ("model: {name: resnet18, num_classes: 9, d_model: 18}\ndataset: cifar10\n", "lab.yaml: model.n_embd is of models"),
+    ("model: {name: resnet18, num_classes: 9, num_layers: 18}\ndataset: cifar10\n",
+     "lab.yaml: model.n_layer belongs to small_resnet"),
+    ("model: {name: resnet18, num_classes: 9, d_model: 18}\ndataset: cifar10\n",
+     "lab.yaml: model.n_embd belongs to models of texts"),
     ("gradient_checkpointing: true\nmodel: {name: resnet18, num_classes: 9}\ndataset: cifar10\n",
-     "lab.yaml: train.activation_checkpointing is of models of texts"),
+     "lab.yaml: train.activation_checkpointing belongs to models of texts"),
     ("model: {name: gpt2, num_labels: 5}\n", "lab.yaml: model.labels needs texts with labels"),
-    ("model: {name: gpt2, intermediate_size: 512}\n", "lab.yaml: model.n_inner is of model.name: llama"),
+    ("model: {name: gpt2, intermediate_size: 512}\n", "lab.yaml: model.n_inner belongs to model.name: llama"),
     ("model: {n_head: 3}\n", "lab.yaml: model.n_head (3) does not divide model.n_embd (128)"),
-    ("vocab_size: 100\n", "lab.yaml: model.vocab is less than the 256 of bytes"),
-    ("model: {name_or_path: ./weights, name: gpt2_small}\n", "lab.yaml: model.init_from has sizes of its own"),
-    ("lora: {r: 8}\n", "lab.yaml: adapters are of published weights: give model.init_from"),
+    ("vocab_size: 100\n", "lab.yaml: model.vocab is below 256, the number of byte tokens"),
+    ("model: {name_or_path: ./weights, name: gpt2_small}\n", "lab.yaml: the folder of model.init_from sets the sizes"),
+    ("lora: {r: 8}\n", "lab.yaml: adapters need published weights: give model.init_from"),
     ("model: {name_or_path: ./weights}\nlora: {r: 8}\n", "lab.yaml: the file names no target_modules"),
     ("lora: {dropout: 0.05}\n", "lab.yaml:1: lora.dropout: adapters have no dropout here"),
     ("lora: {bias: all}\n", "lab.yaml:1: lora.bias: biases are not trained beside adapters here"),
@@ -324,7 +326,7 @@ def test_accumulation(tmp_path, key):
      "lab.yaml: the global batch is 256, but 8 per GPU x 4 GPUs x 4 of accumulation are 128; the first is taken"),
     ("batch_size: 0\n", "lab.yaml:1: batch_size: '0' is less than 1"),
     ("num_epochs: 1e999\n", "lab.yaml:1: num_epochs: 'inf' is no whole number"),
-    ("scheduler: {T_max: 20}\n", "lab.yaml: T_max has no cosine or linear schedule to be of"),
+    ("scheduler: {T_max: 20}\n", "lab.yaml: T_max needs a cosine or linear schedule"),
 ])
 def test_what_it_cannot_translate(tmp_path, text, said):
     """Each key that cannot be translated is a line on standard error and a comment in the result; exit 1."""

@@ -201,13 +201,13 @@ def test_pointers_of_git_lfs(world, tmp_path):
     (pointers / SECOND).write_text("not a pointer")
     assert "gives no checksum of" in world.run("--shards", "2", source=files, code=1)
     (pointers / SECOND).unlink()
-    assert "could not be had" in world.run("--shards", "2", source=files, code=1)
+    assert "could not be fetched" in world.run("--shards", "2", source=files, code=1)
     world.check(VAL, FIRST)
 
 
 def test_nothing_there(world):
     (world.source / "SHA256SUMS").unlink()
-    assert "SHA256SUMS could not be had" in world.run(code=1)
+    assert "SHA256SUMS could not be fetched" in world.run(code=1)
     world.publish()
     (world.source / FIRST).unlink()
     assert "failed (curl's code" in world.run(code=1)

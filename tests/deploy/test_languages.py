@@ -121,7 +121,7 @@ def play_worker(languages, script):
 @pytest.mark.parametrize("script, code, says", [
     ("echo 'Evaluation accuracy: 20.00%'; echo 'Evaluation accuracy: 97.10%'", 0, "97.10% of the texts"),
     ("echo 'Evaluation accuracy: 98.00%'; echo 'Evaluation accuracy: 96.90%'", 1, "97% at least is not reached"),
-    ("echo step 1", 1, "dpt-worker told no accuracy"),
+    ("echo step 1", 1, "dpt-worker printed no accuracy"),
     ("echo 'Evaluation accuracy: 99.00%'; exit 4", 1, "dpt-worker ended with exit code 4"),
 ])
 def test_verdict(languages, capsys, script, code, says):
@@ -340,7 +340,7 @@ def test_packages(install):
     assert (code, asked) == (0, list(PACKAGES))
     for args in [], ["--check"]:
         code, asked, said = install(*args)
-        assert (code, asked) == (0, []) and "manual pages in five of them" in said
+        assert (code, asked) == (0, []) and "manual pages in five languages" in said
 
 
 @pytest.mark.parametrize("package, folder", PACKAGES.items())
