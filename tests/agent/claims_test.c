@@ -1,5 +1,5 @@
-/* The folders of a worker: claimed by one run, shared by its workers, refused to others, taken over
- * when nobody holds them any more, lost by who stood still. */
+/* The folders of a worker: one run claims them, its workers share them, other runs are refused. A
+ * worker takes them over when no worker holds them, and loses them when it was suspended. */
 #include "worker/agent/claims.h"
 
 #include "base/clock.h"
@@ -112,7 +112,8 @@ static void held_and_released(void **state)
     assert_int_equal(look(logs).number, 2);
 }
 
-/* Of a run that only evaluates: it may write where nobody or its own run is, living or not. */
+/* A run that only evaluates may write into a folder that no run has claimed, or a run of its name,
+ * living or not. */
 static void guests(void **state)
 {
     (void)state;
@@ -138,7 +139,7 @@ static void guests(void **state)
     assert_int_equal(dpt_claims_check_guest(path, "a", &err), DPT_EIO); /* no folder, but a file */
 }
 
-/* The same command started twice at one moment, each with a server of its own: one trains. */
+/* The same command is started twice at one moment, each with a separate server: one trains. */
 static void two_starts_at_one_moment(void **state)
 {
     (void)state;
@@ -215,7 +216,7 @@ static void the_same_command_twice(void **state)
     dpt_claims_destroy(&a, LIMIT_MS);
 }
 
-/* The server began anew: a worker that finds it first waits for the others to find it. */
+/* The server restarted: a worker that finds it first waits for the others to find it. */
 static void server_began_anew(void **state)
 {
     (void)state;
@@ -229,7 +230,7 @@ static void server_began_anew(void **state)
     dpt_claims_destroy(&a, LIMIT_MS);
 }
 
-/* kill -9 of the holder: its process is known to be gone, so nobody waits for its lease. */
+/* kill -9 of the holder: its process is known to have ended, so no worker waits for its lease. */
 static void a_killed_holder_is_followed(void **state)
 {
     (void)state;
@@ -347,8 +348,9 @@ static void await_until_after(struct dpt_claims *claims, int64_t after_ms)
     }
 }
 
-/* While one folder's claim is renewed nobody takes the run over. While none is, the leave to write
- * ends before a lease is over; it comes back with the disk, if nobody took over. */
+/* While one folder's claim is renewed, no other worker takes the run over. While none is renewed,
+ * the permission to write ends before a lease is over; it returns with the disk if no worker took
+ * over. */
 static void renewals_that_fail(void **state)
 {
     (void)state;
@@ -363,7 +365,7 @@ static void renewals_that_fail(void **state)
         assert_true(dpt_claims_until_ms(claims) < broken_ms + TIMEOUT_MS);
         (void)nanosleep(&pause, NULL); /* tidy: pause of a bounded poll */
     }
-    assert_int_equal(dpt_claims_state(claims, text), DPT_CLAIMS_HELD); /* nobody took over */
+    assert_int_equal(dpt_claims_state(claims, text), DPT_CLAIMS_HELD); /* no worker took over */
     break_claim(checkpoints, false);
     await_until_after(claims, broken_ms + TIMEOUT_MS);
     struct dpt_claim_record other = look(checkpoints).record;

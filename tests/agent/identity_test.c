@@ -158,7 +158,7 @@ static struct dpt_identity identity_at(const char *dir, int64_t wall_ms)
     return identity;
 }
 
-/* A clock that is set back, or stands still, takes no incarnation back. */
+/* A clock that is set back or stopped does not lower an incarnation. */
 static void test_incarnations_of_any_clock(void **state)
 {
     (void)state;
@@ -169,7 +169,7 @@ static void test_incarnations_of_any_clock(void **state)
     struct dpt_identity first = {.fd = -1}, last = {.fd = -1};
     for (size_t i = 0; i < sizeof clocks_ms / sizeof clocks_ms[0]; i++) {
         struct dpt_identity identity = identity_at(dir, clocks_ms[i]);
-        /* Room for those that the process before has had by joining anew. */
+        /* Leaves room for the incarnations that the earlier process used when it joined again. */
         assert_true(i == 0 || identity.incarnation > last.incarnation + 1000);
         first = i == 0 ? identity : first;
         last = identity;
@@ -234,7 +234,7 @@ static void test_secrets_differ(void **state)
         dpt_identity_fini(&opened[i]);
 }
 
-/* One process of an id in a folder; the other is told which it is. */
+/* One process of an id in a folder; the other process learns which one it is. */
 static void test_identity_is_held(void **state)
 {
     (void)state;

@@ -355,7 +355,7 @@ static void test_config_from_the_server(void **state)
     assert_int_equal(world.configured, 1);
 }
 
-/* The hook is not asked for a config of its own. */
+/* The hook is not asked for a separate config. */
 static void test_config_comes_late(void **state)
 {
     (void)state;

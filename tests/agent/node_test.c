@@ -1,4 +1,4 @@
-/* From a config to a node: what is its own, what is the run's, what the demo brings along. */
+/* From a config to a node: its own keys, the run's keys, and the demo's. */
 #include "base/fs.h"
 #include "tests/tmp.h"
 #include "worker/agent/node.h"
@@ -85,8 +85,8 @@ static void test_fast_mixes_devices(void **state)
     dpt_node_destroy(&node);
 }
 
-/* With CUDA and its state on it a node does not start, whatever the build and the machine, and says
- * what to do. */
+/* With CUDA and its state on the device a node does not start, in any build and on any machine, and
+ * says what to do. */
 static void test_cuda_is_refused(void **state)
 {
     (void)state;
@@ -102,7 +102,7 @@ static void test_cuda_is_refused(void **state)
     assert_non_null(strstr(err.text, "set cluster.device to cpu"));
 }
 
-/* The largest values that a config takes are within what the server takes. */
+/* The largest values of a config are within the server's limits. */
 static void test_extremes(void **state)
 {
     (void)state;
@@ -133,7 +133,7 @@ static void test_extremes(void **state)
     dpt_node_destroy(&node);
 }
 
-/* The digest is of what must agree: not of each node's own keys. */
+/* The digest covers the keys that must agree, not each node's own keys. */
 static void test_digest(void **state)
 {
     (void)state;
@@ -152,8 +152,8 @@ static void test_digest(void **state)
     assert_string_not_equal(of_a, of_b);
 }
 
-/* The run's config as another node gave it: paths are taken over, what that machine is like is not;
- * the command line has the last word. */
+/* The run's config as another node gave it: paths are taken over, properties of that machine are
+ * not; the command line has priority. */
 static void test_from_the_server(void **state)
 {
     (void)state;
@@ -212,7 +212,7 @@ static void expect_error(const char *yaml, const char *said)
         fail_msg("'%s' does not say '%s'", err.text, said);
 }
 
-/* Steps are counted before the config is told to ranks, the server and other nodes. */
+/* Steps are counted before ranks, the server and other nodes receive the config. */
 static void test_epochs(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Which connections stand, when messages and monitor events come in any order and descriptor
+/* Which connections are open, when messages and monitor events come in any order and descriptor
  * numbers are used again. */
 #include "rendezvous/server/peers.h"
 

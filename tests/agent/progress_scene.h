@@ -12,7 +12,7 @@ enum { STEPS_MAX = 8, SAID_BYTES = 8192 };
 
 extern char said[SAID_BYTES];       /* the printed lines, each with its newline */
 extern int shows;                   /* how often the live line was shown ... */
-extern struct dpt_live_facts shown; /* ... and what it showed last */
+extern struct dpt_live_facts shown; /* ... and the last text that it showed */
 
 /* A node that trains in generation 1 of two ranks; the first update prints that. */
 struct scene {

@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-/* Whatever the server does until the next generation trains, one line says what happened. */
+/* For any actions of the server until the next generation trains, one line says what happened. */
 static void loss_has_one_line(void **state)
 {
     (void)state;
@@ -38,8 +38,8 @@ static void loss_has_one_line(void **state)
     }
 }
 
-/* Training that stands still for longer than the patience has one line more; what only another node
- * ends has its own. */
+/* Training that stops for longer than the patience gives one more line; a stop that only another
+ * node can end gives its own line. */
 static void long_standstill_has_one_line_more(void **state)
 {
     (void)state;
@@ -70,7 +70,8 @@ static void long_standstill_has_one_line_more(void **state)
     assert_string_equal(said, "");
 }
 
-/* Before training has begun what is waited for is said at once, and what is only slow is not. */
+/* Before training has begun, the awaited event is reported at once; slow progress is not
+ * reported. */
 static void start_says_what_it_waits_for(void **state)
 {
     (void)state;
@@ -214,7 +215,7 @@ static void steps_that_wait_for_a_server_are_said(void **state)
     }
 }
 
-/* What SIGTERM would do is said as it is. */
+/* The line states the real effect of SIGTERM. */
 static void way_out_is_said(void **state)
 {
     (void)state;

@@ -63,7 +63,7 @@ static void others_say_that_they_do_not_say_steps(void **state)
     assert_string_equal(said, "");
 }
 
-/* A step committed as the world fell is told in the next generation, once. */
+/* A step that was committed while the world broke is reported in the next generation, once. */
 static void step_survives_a_change_of_the_world(void **state)
 {
     (void)state;
@@ -188,7 +188,7 @@ static void epochs_have_lines(void **state)
     }
 }
 
-/* The last node leaves: what there is to go on from, quiet or not. */
+/* The last node leaves: the line names the state to resume from, also with --quiet. */
 static void last_node_says_what_is_saved(void **state)
 {
     (void)state;
@@ -248,8 +248,8 @@ static void unsaved_steps_are_not_called_saved(void **state)
     assert_string_equal(said, "");
 }
 
-/* Who has become first says the step that the world stands at: its line may be gone with another.
- */
+/* The node that has become first prints the step of the world, because the line of that step may be
+ * lost with another node. */
 static void new_first_node_takes_over(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Files of ranks' output: what goes where, and what a node that may not write does with it. */
+/* Files of ranks' output: which text goes where, and the text of a node that may not write. */
 #include "base/fs.h"
 #include "tests/tmp.h"
 #include "worker/agent/ranklog.h"
@@ -16,8 +16,8 @@
 
 struct fixture {
     char dir[64], path[128];
-    int out[2];  /* what a rank prints */
-    int echo[2]; /* what the agent repeats */
+    int out[2];  /* output of a rank */
+    int echo[2]; /* lines that the agent repeats */
     struct dpt_rank_log log;
 };
 

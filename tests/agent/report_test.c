@@ -1,4 +1,4 @@
-/* The rank's report (rank_protocol.h): what a copy keeps, replaces and leaves out. */
+/* The rank's report (rank_protocol.h): fields that a copy keeps, replaces and leaves out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

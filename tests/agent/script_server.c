@@ -1,5 +1,5 @@
-/* The scripted server: decodes what the agent sends, lets the script answer, queues its messages.
- */
+/* The scripted server: decodes the agent's messages, lets the script answer, queues its
+ * messages. */
 #include "tests/agent/script_server.h"
 
 #include <setjmp.h>

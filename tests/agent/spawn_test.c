@@ -1,5 +1,5 @@
-/* Rank processes: nothing they are or start outlives what it should. Every wait is for a
- * descriptor, never for time. */
+/* Rank processes: no process or descriptor outlives its owner. Every wait is for a descriptor,
+ * never for time. */
 #include "worker/agent/ranklog.h"
 #include "worker/agent/spawn.h"
 
@@ -189,7 +189,7 @@ static void test_grandchildren_die_with_the_rank(void **state)
     assert_int_equal(reap(&process), 3);
     wait_readable(fds[0]); /* in its group */
     (void)dpt_orphans_kill(NULL, 0);
-    wait_readable(fds[1]); /* in a session of its own, adopted by us */
+    wait_readable(fds[1]); /* in a separate session, adopted by this process */
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
     assert_int_equal(errno, ECHILD);
     close(fds[0]);
@@ -228,8 +228,7 @@ static void test_killed_rank(void **state)
     assert_int_equal(reap(&process), -SIGKILL);
 }
 
-/* An agent in a process of its own is killed: the kernel kills its rank, which does not care for
- * its link. */
+/* A separate agent process is killed: the kernel kills its rank, which ignores its link. */
 static void test_killed_agent_takes_rank_along(void **state)
 {
     (void)state;
@@ -375,7 +374,7 @@ static void test_frames(void **state)
     close(fds[0]);
 }
 
-/* What an end said before it closed arrives, though it never read what it was told. */
+/* The last message of a side that closes arrives, though that side never read its own messages. */
 static void test_last_words_of_an_end_that_did_not_read(void **state)
 {
     (void)state;

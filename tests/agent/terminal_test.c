@@ -55,7 +55,7 @@ static void read_more(int fd)
     got[got_bytes] = '\0';
 }
 
-/* Fills `got` anew, until it ends with `end`. A destroyed terminal's thread may still be writing:
+/* Fills `got` again, until it ends with `end`. A destroyed terminal's thread may still be writing:
  * destroy waits for a limited time. */
 static void read_until(int fd, const char *end)
 {
@@ -133,7 +133,7 @@ static void full_pipe_does_not_block_the_caller(void **state)
     close_at_end(out[0], out[1]);
 }
 
-/* The newline is there whatever the length. */
+/* The newline is written for a text of any length. */
 static void long_lines_are_whole(void **state)
 {
     (void)state;
@@ -154,7 +154,7 @@ static void long_lines_are_whole(void **state)
     close_at_end(out[0], out[1]);
 }
 
-/* Destroy returns after the time that it states, whatever is left to write. */
+/* Destroy returns after its stated time, however much is left to write. */
 static void full_pipe_delays_destroy_by_the_drain_time(void **state)
 {
     (void)state;
@@ -170,7 +170,7 @@ static void full_pipe_delays_destroy_by_the_drain_time(void **state)
     const int64_t took_ms = dpt_now_ms() - began_ms;
     assert_null(terminal);
     assert_true(took_ms >= DPT_TERMINAL_DRAIN_MS / 2 && took_ms < 20 * DPT_TERMINAL_DRAIN_MS);
-    /* The thread, which hung in its write, goes on with what was left and frees it. */
+    /* The thread, which was blocked in its write, continues with the rest and frees it. */
     read_until(out[0], "last\n");
     assert_int_equal(got_bytes, sizeof line + strlen("last\n"));
     close_at_end(out[0], out[1]);

@@ -1,4 +1,4 @@
-/* Peers of the server that misbehave over real sockets: the server refuses or drops what they send,
+/* Peers of the server that misbehave over real sockets: the server refuses or drops their messages,
  * and serves the others. */
 #include "tests/agent/transport.h"
 #include "tests/agent/zmtp.h"
@@ -47,7 +47,7 @@ static void test_strangers(void **state)
     assert_true(zmtp_wait_closed(http, NULL));
     close(http);
 
-    int named = zmtp_dial(server.port); /* has a routing id of its own: its messages are dropped */
+    int named = zmtp_dial(server.port); /* has a separate routing id: its messages are dropped */
     zmtp_handshake(named, "me");
     assert_true(zmtp_send(named, buf, bytes, bytes));
 
@@ -69,8 +69,8 @@ static void test_strangers(void **state)
     transport_stop_server(&server);
 }
 
-/* A peer that asks and asks and reads no answer: the server drops what its queue does not take, and
- * serves the others. */
+/* A peer sends requests without an end and reads no answer: the server drops the messages beyond
+ * its queue, and serves the others. */
 static void test_full_queue(void **state)
 {
     (void)state;
@@ -101,7 +101,7 @@ static void test_full_queue(void **state)
     close(deaf);
 }
 
-/* A worker of another version is told so, in words, whatever else its messages hold. */
+/* A worker of another version is refused with a text, for any other content of its messages. */
 static void test_other_version(void **state)
 {
     (void)state;

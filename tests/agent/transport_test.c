@@ -114,7 +114,7 @@ static void test_binding(void **state)
     expect_bind(NULL, false, -1, DPT_ECONFIG);
 }
 
-/* Time is told to the client, so its patience needs no waiting here. */
+/* The client receives the time as an argument, so its patience needs no waiting here. */
 static void test_silent_connection_is_replaced(void **state)
 {
     (void)state;
@@ -202,7 +202,8 @@ static void count_line(void *ctx, const char *line, size_t bytes)
     logged += memmem(line, bytes, "run=transport", strlen("run=transport")) != NULL;
 }
 
-/* The worker that embeds a server tells the run's story itself: the core's lines are at debug. */
+/* The worker that embeds a server reports the run's events itself: the core's lines are at
+ * debug. */
 static void test_embedded_server_logs_nothing(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* dpt-worker as a whole, in a process of its own and without a server: what it prints, and that it
- * ends when told to, whoever reads its output. */
+/* dpt-worker as a whole, in a separate process and without a server: its output, and that it ends
+ * when told to, with any reader of its output. */
 #include "base/clock.h"
 #include "base/fs.h"
 #include "tests/tmp.h"
@@ -107,7 +107,7 @@ static struct process start(const char *const *args, bool full)
 }
 #define START(full, ...) start((const char *const[]){__VA_ARGS__, NULL}, full)
 
-/* Reads what there is, within the time; false: both ends are closed. */
+/* Reads the available output, within the time; false: both ends are closed. */
 static bool read_some(struct process *process, int64_t until_ms)
 {
     struct pollfd items[2];
@@ -139,7 +139,7 @@ static void wait_for_line(struct process *process, const char *what)
         assert_true(read_some(process, until_ms));
 }
 
-/* It reads its signals from now on: none of them ends it by itself. */
+/* It reads its signals from now on: no signal ends it by default. */
 static void wait_until_it_takes_signals(const struct process *process)
 {
     char path[64], status[4096];
@@ -196,7 +196,7 @@ static int lines_of(const char *of)
     return n;
 }
 
-/* The closing lines wait for nobody either. */
+/* The closing lines do not wait for a reader either. */
 static void ends_though_nobody_reads(void **state)
 {
     (void)state;
@@ -258,7 +258,7 @@ static void failure_is_one_line(void **state)
     assert_int_equal(strncmp(text[1], "dpt-worker: ", strlen("dpt-worker: ")), 0);
 }
 
-/* Told to end while it still reads what it was given (here: a config of which no end comes). */
+/* Told to end while it still reads its input (here: a config without an end). */
 static void expect_early_end(int number, bool full)
 {
     char path[96];

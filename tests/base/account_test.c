@@ -1,4 +1,4 @@
-/* Counters of memory: what is added and taken away, peaks, two accounts apart, several threads. */
+/* Counters of memory: additions and subtractions, peaks, two separate accounts, several threads. */
 #include "base/account.h"
 
 #include <setjmp.h>
@@ -41,7 +41,7 @@ static void test_accounts_are_apart(void **state)
     struct dpt_memory_use use;
     (void)state;
     dpt_account_add(&a, DPT_MEMORY_DATA, 7, 7);
-    dpt_account_add(NULL, DPT_MEMORY_DATA, 1000, 1000); /* nobody counts */
+    dpt_account_add(NULL, DPT_MEMORY_DATA, 1000, 1000); /* no counting */
     dpt_account_sub(NULL, DPT_MEMORY_DATA, 1000, 1000);
     dpt_account_read(&b, &use);
     assert_int_equal(use.all, 0);

@@ -87,8 +87,8 @@ static double term_of(uint64_t seed, uint64_t i)
                : ldexp((double)(int32_t)block[2], (int)(block[3] % 90) - 60);
 }
 
-/* Any order, dealt to any number of partial accumulators, joined in any order: one value, one set
- * of bytes. */
+/* Values added in any order, divided among any number of partial accumulators and joined in any
+ * order, give one value and one set of bytes. */
 static void order_and_grouping_do_not_matter(void **state)
 {
     (void)state;
@@ -107,7 +107,7 @@ static void order_and_grouping_do_not_matter(void **state)
         int groups = 1 + (int)(seed % GROUPS_MAX);
         for (int g = 0; g < groups; g++)
             dpt_accum_init(&group[g]);
-        for (int i = N - 1; i >= 0; i--) { /* a random permutation, dealt at random */
+        for (int i = N - 1; i >= 0; i--) { /* a random permutation, divided at random */
             uint32_t block[4];
             dpt_philox(dpt_rng_key(seed, DPT_RNG_TEST, 1, 0, 0), (uint64_t)i, block);
             int j = (int)(block[0] % (uint32_t)(i + 1));

@@ -65,8 +65,8 @@ static void version_2(void **state)
     assert_float_equal(quota("0::/a/b\n", &group), 1.5, 0);
 }
 
-/* In a container the path may be the host's, or lead out of what is seen: then the root's counts.
- */
+/* In a container the path may be the host's, or lead out of the visible tree: then the root's
+ * limits count. */
 static void roots(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* The claim of a folder: who may have it by what is seen, and its files under contenders, deaths
- * and damage. */
+/* The claim of a folder: which worker may take it, from observations, and its files under
+ * contenders, deaths and damage. */
 #include "base/claim.h"
 
 #include "base/fs.h"
@@ -90,7 +90,7 @@ static void rules_at_the_first_look(void **state)
     assert_int_equal(dpt_claim_judge(&watch, &me, true, &shared, false, 100), DPT_CLAIM_WAIT);
 }
 
-/* A record that has not moved for its lease has no holder, whatever it says. */
+/* A record that has not changed for its lease has no holder, whatever its content. */
 static void still_record_is_taken(void **state)
 {
     (void)state;
@@ -107,12 +107,13 @@ static void moving_record_refuses(void **state)
 {
     (void)state;
     const struct dpt_claim_record me = make_record("a", '1', 7), owner = make_record("a", '2', 8);
-    /* With a server of its own nobody can come back to it: at the first sign of life. */
+    /* If the server was inside the holder, no worker can come back to it: the folder is free at the
+     * first sign of its death. */
     struct dpt_claim_watch watch = {.begun = false};
     struct dpt_claim_seen seen = see(&owner, 1), moved = see(&owner, 2);
     assert_int_equal(dpt_claim_judge(&watch, &me, false, &seen, true, 0), DPT_CLAIM_WAIT);
     assert_int_equal(dpt_claim_judge(&watch, &me, false, &moved, true, 900), DPT_CLAIM_REFUSED);
-    /* Else when the holders have had a lease's time to find the server that was started anew. */
+    /* Otherwise it is free after a lease, in which the holders could find the restarted server. */
     watch = (struct dpt_claim_watch){.begun = false};
     for (uint64_t i = 0; i < 10; i++) {
         seen = see(&owner, i);
@@ -173,7 +174,7 @@ static void taken_renewed_and_superseded(void **state)
     char **names;
     size_t n;
     assert_int_equal(dpt_fs_list(root, &names, &n, &err), DPT_OK);
-    assert_int_equal(n, 1); /* what counts no more is removed */
+    assert_int_equal(n, 1); /* outdated files are removed */
     assert_string_equal(names[0], "OWNER.00000002");
     dpt_fs_list_free(&names, n);
 }
@@ -208,7 +209,7 @@ static void emptied_folder(void **state)
     assert_int_equal(dpt_claim_look(root, &seen, &err), DPT_OK);
     assert_int_equal(seen.number, 1);
     assert_int_equal(dpt_fs_remove_tree(root, &err), DPT_OK);
-    assert_int_equal(dpt_claim_renew(root, 1, &a, &err), DPT_ENOENT); /* says nothing of an owner */
+    assert_int_equal(dpt_claim_renew(root, 1, &a, &err), DPT_ENOENT); /* names no owner */
     assert_int_equal(dpt_fs_mkdirs(root, &err), DPT_OK);
 }
 
@@ -229,7 +230,7 @@ static void emptied_folder_with_a_contender(void **state)
     assert_int_equal(dpt_claim_check(root, 1, a.token, &err), DPT_EREFUSED);
     assert_int_equal(dpt_claim_look(root, &seen, &err), DPT_OK);
     assert_true(seen.number == 1 && strcmp(seen.record.token, b.token) == 0);
-    /* A holder that shares the claim may have made it anew. */
+    /* A holder that shares the claim may have created it again. */
     assert_int_equal(dpt_claim_renew(root, 1, &b, &err), DPT_OK);
     /* A lower number than the holder's. */
     assert_int_equal(dpt_claim_renew(root, 5, &a, &err), DPT_EREFUSED);
@@ -237,8 +238,8 @@ static void emptied_folder_with_a_contender(void **state)
     assert_int_equal(seen.number, 1);
 }
 
-/* A record that the disk does not let its holder rewrite stands still, and is taken over. The
- * holder's file stays where it cannot be removed, here for a folder of its name. */
+/* A record that its holder cannot rewrite, because of the disk, does not change and is taken over.
+ * The holder's file stays if it cannot be removed, here because a folder has its name. */
 static void renewal_that_fails_sees_who_took_over(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Keys of classification: what they set, and combinations that cannot be. */
+/* Keys of classification: their effect, and impossible combinations. */
 #include "base/config.h"
 
 #include <setjmp.h>

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-/* Under `local` what travels is a slot there, and what is rounded a lane. */
+/* Under `local` a slot is sent there, and a lane is rounded. */
 static const char text[] = "train: {global_batch: 32, micro_batch: 4, accumulate: local}\n"
                            "strategy: {name: zero3, compression: bf16}\n";
 

@@ -143,7 +143,7 @@ static int differ(const struct dpt_config *a, const struct dpt_config *b, const 
     return n;
 }
 
-/* A change is told by the key that was changed. */
+/* A change is reported with the key that was changed. */
 static void compared(void **state)
 {
     (void)state;

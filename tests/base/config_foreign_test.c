@@ -35,7 +35,7 @@ static const struct {
     {"data: {num_workers: 4}\n",
      "my.yaml:1:8: data.num_workers is not needed: the data loader reads ahead by itself; leave "
      "it out" TRANSLATES},
-    /* What has our name in another section, and what nobody knows. */
+    /* Keys with dpt's name in another section, and unknown keys. */
     {"experiment: 4\nscheduler: {type: cosine}\n",
      "my.yaml:2:13: scheduler.type is another program's word; here: optimizer.schedule: "
      "constant, linear or cosine" TRANSLATES},

@@ -1,4 +1,4 @@
-/* Keys of images: what is usual, what follows from the kind, and combinations that cannot be. */
+/* Keys of images: defaults, values that follow from the kind, and impossible combinations. */
 #include "base/config_table.h"
 
 #include <setjmp.h>

@@ -1,5 +1,4 @@
-/* Keys of adapters (train.lora): what they set and how they are printed, and combinations that
- * cannot be. */
+/* Keys of adapters (train.lora): their effect, their printed form, and impossible combinations. */
 #include "base/config.h"
 
 #include <setjmp.h>
@@ -52,7 +51,8 @@ static void what_is_usual(void **state)
     load("train: {lora: {}}\n");
 }
 
-/* The section inside a section is read back from what is printed, and the keys after it, too. */
+/* The section inside a section is read back from the printed config, and so are the keys after
+ * it. */
 static void printing(void **state)
 {
     (void)state;

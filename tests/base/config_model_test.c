@@ -1,4 +1,4 @@
-/* Sizes of models: presets, what follows from other keys, and combinations that cannot be. */
+/* Sizes of models: presets, values that follow from other keys, and impossible combinations. */
 #include "base/config.h"
 
 #include <setjmp.h>
@@ -19,7 +19,7 @@ static struct dpt_config load(const char *text)
     return c;
 }
 
-/* A preset names the architecture; what is written beside it wins. */
+/* A preset names the architecture; a key beside it has priority. */
 static void presets(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Residual networks: presets, what follows from other keys, and combinations that cannot be. */
+/* Residual networks: presets, values that follow from other keys, and impossible combinations. */
 #include "base/config.h"
 
 #include <setjmp.h>

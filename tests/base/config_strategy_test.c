@@ -1,4 +1,4 @@
-/* Configs: strategies and orders of addition, what each refuses, what auto stands for. */
+/* Configs: strategies and orders of addition, the refusals of each, the meaning of auto. */
 #include "base/config.h"
 
 #include "base/strategy_traits.h"
@@ -108,7 +108,7 @@ static void tf32_where_there_is_a_gpu(void **state)
     assert_int_equal(dpt_config_load_text("", "c.yaml", set + 1, 1, &c, &err), DPT_ECONFIG);
 }
 
-/* What a GPU keeps the state of, and what goes there by way of the host alone. */
+/* Strategies whose state a GPU can keep, and strategies that need the host. */
 static void state_on_a_gpu(void **state)
 {
     (void)state;
@@ -240,7 +240,7 @@ static void worlds_end_with_what_is_added(void **state)
     assert_int_equal(dpt_config_world_max(&c), 16);
     c.train.lanes = 32;
     assert_int_equal(dpt_config_world_max(&c), 32);
-    c.train.accumulate = DPT_ACCUMULATE_REDUCE; /* no lanes, whatever their number */
+    c.train.accumulate = DPT_ACCUMULATE_REDUCE; /* no lanes, for any number of them */
     assert_int_equal(dpt_config_world_max(&c), 64);
     c.train.lanes = DPT_AUTO;
     assert_int_equal(dpt_config_world_max(&c), 64);

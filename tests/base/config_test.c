@@ -142,7 +142,7 @@ static void overrides_win_in_order(void **state)
     assert_string_equal(c.run, "other");
     assert_int_equal(c.cluster.nnodes_max, 2);
     assert_string_equal(c.cluster.rdzv, "[::1]:29500");
-    /* What --set takes back is not held against the file. */
+    /* A value that --set overrides causes no error in the file. */
     c = load("train: {reduction: fast, global_batch: 6, micro_batch: 4}",
              "train={reduction: canonical, micro_batch: 3}");
     assert_int_equal(dpt_config_slots(&c), 2);

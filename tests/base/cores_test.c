@@ -1,4 +1,4 @@
-/* When a wait may spin: what is known to compute fits the cores. */
+/* When a wait may spin: if the known compute threads fit the cores. */
 #include "base/cores.h"
 
 #include <sched.h>
@@ -27,7 +27,7 @@ static void demand_against_cores(void **state)
     assert_true(dpt_cores_spare(cores));
 }
 
-/* Fewer cores than the machine has: what this process may use counts. */
+/* Fewer cores than the machine has: the cores that this process may use count. */
 static void affinity_counts(void **state)
 {
     (void)state;

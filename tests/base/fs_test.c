@@ -1,4 +1,4 @@
-/* Files: whole transfers, atomic replacement, trees and listings, with what goes wrong. */
+/* Files: whole transfers, atomic replacement, trees and listings, and their errors. */
 #include "base/fs.h"
 #include "tests/tmp.h"
 
@@ -98,7 +98,7 @@ static void read_errors(void **state)
     assert_int_equal(dpt_fs_write_file_atomic(at(1, "folder"), "x", 1, &err), DPT_EIO);
 }
 
-/* Where a file is wanted a pipe is refused, whether somebody holds its other end or not. */
+/* A pipe in place of a file is refused, with and without a process at its other end. */
 static void pipes(void **state)
 {
     (void)state;

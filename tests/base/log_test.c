@@ -166,7 +166,7 @@ static void threads_do_not_mix(void **state)
 
 int main(void)
 {
-    /* What the environment asks for would override what the tests set. */
+    /* The environment's settings would override the tests' settings. */
     (void)unsetenv("DPT_LOG_LEVEL");
     const struct CMUnitTest tests[] = {TEST(shape),
                                        TEST(levels),

@@ -61,7 +61,7 @@ static void test_machine(void **state)
     assert_int_equal(dpt_memory_available(root), 8000 * 1024);
 }
 
-/* The tightest group counts; what can be reclaimed is not used up. */
+/* The tightest group counts; reclaimable memory does not count as used. */
 static void test_groups(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* NUMA nodes: lists of cores, a machine's nodes, devices' nodes, ranks dealt, and staying. */
+/* NUMA nodes: lists of cores, a machine's nodes, devices' nodes, the assignment of ranks, and
+ * binding. */
 #include "base/numa.h"
 
 #include "base/cores.h"
@@ -95,7 +96,7 @@ static void *stay_in_a_thread(void *ctx)
     return dpt_cores_identified(&id) == 1 ? NULL : "the thread has other cores";
 }
 
-/* A node whose cores are another's does not count, nor does one that is memory alone. */
+/* A node whose cores belong to another node does not count, nor does a node with memory only. */
 static void nodes(void **state)
 {
     (void)state;
@@ -166,7 +167,7 @@ static void even(void **state)
     assert_false(dpt_numa_is_even(&numa, (const int[]){0, 1}, 2, 0, 16));
 }
 
-/* What a machine has by now, somebody else may take away. */
+/* Another process may use the cores that were free until now. */
 static void cores_that_are_gone(void **state)
 {
     (void)state;

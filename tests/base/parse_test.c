@@ -1,4 +1,4 @@
-/* Strict numbers: what is taken and what is refused. */
+/* Strict numbers: accepted and refused forms. */
 #include "base/parse.h"
 
 #include <setjmp.h>

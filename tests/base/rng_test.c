@@ -50,7 +50,7 @@ static int compare_keys(const void *a, const void *b)
     return memcmp(a, b, sizeof(struct dpt_rng_key));
 }
 
-/* No two of these streams share a key, whichever of the inputs changes, low or high words. */
+/* No two of these streams share a key, for a change in any input, in its low or high word. */
 static void keys_differ(void **state)
 {
     (void)state;

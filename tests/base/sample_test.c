@@ -110,7 +110,7 @@ static void rows_are_moved_together(void **state)
     }
 }
 
-/* A micro-batch of fewer samples than it has room for: what others left there does not count. */
+/* A micro-batch with fewer samples than its room: the content of the unused room does not count. */
 static void only_n_samples_are_looked_at(void **state)
 {
     (void)state;

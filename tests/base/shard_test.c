@@ -1,4 +1,4 @@
-/* What covers a state, and what is missing from a cover. */
+/* Sets of shards that cover a state, and the parts that a cover lacks. */
 #include "base/shard.h"
 
 #include <setjmp.h>

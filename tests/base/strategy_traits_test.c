@@ -94,7 +94,7 @@ static void strategies_refuse_settings(void **state)
     }
 }
 
-/* A shadow's holder needs every sum as it is made. */
+/* A shadow's holder needs every sum as soon as it is made. */
 static void a_shadow_sends_every_slot(void **state)
 {
     (void)state;

@@ -167,7 +167,7 @@ static void count_warning(void *ctx, const char *line, size_t bytes)
     n_warned += strstr(line, "is not usable") != NULL;
 }
 
-/* A second search does not warn again, whichever checkpoint it uses; other damage warns. */
+/* A second search does not warn again, with any checkpoint that it uses; other damage warns. */
 static void damage_is_logged_once(void **state)
 {
     (void)state;

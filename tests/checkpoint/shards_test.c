@@ -359,7 +359,7 @@ static void adapters_are_one_file(void **state)
     flat_fini(&flat);
 }
 
-/* Only one of two writers has adapters: the first drops the attempt, whichever it is. */
+/* Only one of two writers has adapters: the first writer drops the attempt in both cases. */
 static void one_writer_has_adapters(void **state)
 {
     (void)state;

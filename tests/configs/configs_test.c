@@ -1,5 +1,5 @@
 /* Loads the configs given as arguments, through the table, the loader and all checks. Each must be
- * valid as it lies there, have no key without effect that this finds, and read back from its
+ * valid in its place, have no key without effect that this test finds, and read back from its
  * canonical form to the same values. */
 #include "base/config.h"
 

@@ -25,7 +25,7 @@ static bool holds(struct dpt_shard shard, int64_t x)
     return false;
 }
 
-/* Counts each writer's elements, dealt among the replicas in turn, and checks the extremes. */
+/* Counts each writer's elements, divided among the replicas in turn, and checks the extremes. */
 static void check(const struct dpt_shard *shards, int n, int slack)
 {
     struct dpt_interval intervals[INTERVALS_MAX];
