@@ -1,7 +1,7 @@
-/* Fuzz target: a sequence of events at the agent's machine. The bytes choose what the server says
- * (in order, out of order, spoilt byte by byte, again, of another epoch or incarnation), what the
- * ranks say and when they die, signals, connections and time. The watch looks at every step. At the
- * end the agent is told twice to go, and must be gone in bounded time. */
+/* Fuzz target: a sequence of events at the agent's state machine. The bytes choose the server's
+ * messages (in order, out of order, damaged byte by byte, repeated, of another epoch or
+ * incarnation), the ranks' messages and deaths, signals, connections and time. The watch checks
+ * every step. At the end the agent is told twice to leave, and must end in bounded time. */
 #include "tests/fuzz/fuzz.h"
 #include "tests/sim/agent_bench.h"
 
@@ -40,7 +40,7 @@ static struct world world;
 
 /* ---- the world round the machine ---- */
 
-/* Carries out what the last step said. */
+/* Carries out the actions of the last step. */
 static void act(void)
 {
     const struct dpt_agent_output *out = &world.bench->out;
@@ -139,7 +139,7 @@ static void say_with_plan(struct feed *feed, uint32_t n_spoilt)
     world.bench->server.plan = NULL;
 }
 
-/* A phase with what belongs to it; usually the one that comes next. */
+/* A phase with its fields; usually the next phase. */
 static void server_speaks(struct feed *feed, uint32_t n_spoilt)
 {
     struct bench *b = world.bench;
@@ -202,7 +202,7 @@ static void server_greets(struct feed *feed)
 
 /* ---- ranks ---- */
 
-/* As through the link: what does not decode is not taken. */
+/* As through the link: a message that does not decode is dropped. */
 static void deliver_rank(const Dpt__RankToAgent *message, uint32_t local, uint32_t spawn)
 {
     uint8_t packed[MESSAGE_BYTES];
@@ -256,7 +256,7 @@ static void rank_says(uint32_t local, struct feed *feed, bool spoilt)
     deliver_rank(&message, local, b->rank.spawn - ((choice & 0xc0) == 0x40));
 }
 
-/* Does what it was told last, and says so. */
+/* Obeys the last command and reports it. */
 static void rank_obeys(uint32_t local, struct feed *feed)
 {
     struct process *proc = &world.procs[local];
@@ -367,12 +367,12 @@ static void one_event(struct feed *feed)
     default:
         pass_time(feed);
     }
-    for (uint32_t i = 0; i < RANKS; i++) /* who is killed is reaped, sooner or later */
+    for (uint32_t i = 0; i < RANKS; i++) /* a killed process is reaped, sooner or later */
         if (world.procs[i].killed && (choice & 0x80) != 0)
             exited(i, -9);
 }
 
-/* Told twice to go, the agent kills what is left and ends. */
+/* Told twice to leave, the agent kills the remaining processes and ends. */
 static void come_to_rest(void)
 {
     const int64_t until_ms = world.bench->now_ms + REST_MS;

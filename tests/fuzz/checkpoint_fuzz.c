@@ -1,6 +1,6 @@
 /* Fuzz target: any bytes as the header of a safetensors file, a manifest, state.json, the index or
- * a name, by the first byte. What is accepted must hold what the parser promises, and print and
- * parse again where there is a printer. */
+ * a name, by the first byte. Accepted input must satisfy the parser's contract, and print and parse
+ * again if there is a printer. */
 #include "base/hash.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"

@@ -1,6 +1,6 @@
-/* Fuzz target: what a rank takes from others about a step: an outcome that the plan hands over, the
- * contributions of all ranks to a commit, and the run's history. By the first byte. What is taken
- * packs and unpacks again to the same. */
+/* Fuzz target: messages of other ranks about a step: an outcome that the plan hands over, the
+ * contributions of all ranks to a commit, and the run's history. The first byte chooses one.
+ * Accepted input packs and unpacks to the same. */
 #include "tests/fuzz/fuzz.h"
 #include "worker/train/state/generation_history.h"
 #include "worker/train/state/outcome.h"
@@ -11,7 +11,7 @@
 
 enum { SLOTS_MAX = 8, WORLD_MAX = 4 };
 
-/* An outcome that was taken is whole: what it packs to unpacks to the same bytes. */
+/* An accepted outcome is complete: it packs to bytes that unpack to the same bytes. */
 static void pack_again(const struct dpt_outcome *outcome)
 {
     uint8_t first[DPT_OUTCOME_BYTES_MAX], second[DPT_OUTCOME_BYTES_MAX];

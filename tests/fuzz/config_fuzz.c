@@ -1,4 +1,4 @@
-/* Fuzz target: any text as a config (what follows a byte 1 is one --set). It is refused as
+/* Fuzz target: any text as a config (the text after a byte 1 is one --set). It is refused as
  * DPT_ECONFIG, or it loads, prints and loads again to the same text. */
 #include "base/config.h"
 #include "tests/fuzz/fuzz.h"

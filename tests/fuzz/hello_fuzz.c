@@ -1,7 +1,7 @@
-/* Fuzz target: what a data connection opens with, and the addresses that a plan gives. By the first
- * byte: 120 bytes as a hello, which is taken if and only if a rank of this world would have sent
- * just these; the same with a true hello of which some bytes are overwritten; or a text as an
- * address, which prints and parses again to the same. */
+/* Fuzz target: the first message of a data connection, and the addresses in a plan. The first byte
+ * chooses: 120 bytes as a hello, which is accepted if and only if a rank of this world would have
+ * sent exactly these bytes; a true hello with some bytes overwritten; or a text as an address,
+ * which prints and parses again to the same. */
 #include "tests/fuzz/fuzz.h"
 #include "worker/comm/address.h"
 #include "worker/comm/handshake.h"

@@ -1,5 +1,6 @@
-/* Fuzz target: files that are nearly a tokenizer.json: those of the tests with edits. What opens
- * encodes what is left of the input, with special tokens as text and taken; every id is a token. */
+/* Fuzz target: files that are nearly a tokenizer.json: those of the tests with edits. A file that
+ * opens encodes the rest of the input, with special tokens as text and as tokens; every id is a
+ * token. */
 #include "base/err.h"
 #include "tests/fuzz/edited_file.h"
 #include "tests/fuzz/fuzz.h"

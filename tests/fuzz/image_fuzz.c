@@ -1,6 +1,6 @@
-/* Fuzz target: any bytes as an image, or as a file of CIFAR-10. The first byte chooses which, and
- * how it is varied; the second one is the sample's number. What can be read becomes numbers between
- * those of black and white; what cannot says why. */
+/* Fuzz target: any bytes as an image, or as a file of CIFAR-10. The first byte chooses the kind and
+ * the augmentation; the second one is the sample's number. A readable image becomes numbers between
+ * those of black and white; any other gives an error. */
 #include "tests/fuzz/fuzz.h"
 #include "worker/data/data.h"
 #include "worker/data/view.h"

@@ -128,7 +128,7 @@ static bool open_link(void)
     return true;
 }
 
-/* What nobody has read is not for the next input; a connection that ended serves none. */
+/* Unread messages are not for the next input; a connection that ended serves no other input. */
 static void tidy_tcp(void)
 {
     uint8_t data[4096];

@@ -1,6 +1,6 @@
-/* Fuzz target: any bytes as a message of the control plane; the first byte says of which kind. What
- * is decoded encodes again, and the encoding decodes to the same bytes. A rank's decoder, which
- * builds the message in memory of its own, takes what the other takes. */
+/* Fuzz target: any bytes as a message of the control plane; the first byte chooses the kind. A
+ * decoded message encodes again, and the encoding decodes to the same bytes. A rank's decoder,
+ * which builds the message in its own memory, accepts the same messages as the other decoder. */
 #include "rendezvous/proto/message.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -21,8 +21,8 @@ static uint8_t *encode(const ProtobufCMessage *message, size_t *ret_bytes)
     return packed;
 }
 
-/* For each kind: does `data` decode? Then its encoding decodes to an equal message, if it is of
- * this version: of another one only what is shown is looked at. */
+/* For each kind: if `data` decodes, its encoding decodes to an equal message. For a message of
+ * another version only the fields that are shown are compared. */
 #define DEFINE_KIND(name, Type, of_this_version)                                                   \
     static bool again_##name(const uint8_t *data, size_t bytes)                                    \
     {                                                                                              \

@@ -1,7 +1,7 @@
-/* Fuzz target: what ranks tell each other to build the GPU's communicators. By the first byte:
- * bytes as an offer, which is taken only if it packs to the same bytes again; bytes over a true id,
- * which is taken if and only if its mark, generation and nonce are untouched; or offers of a small
- * world, from which a plan follows in which every rank has its own place. */
+/* Fuzz target: messages by which ranks create the GPU's communicators. The first byte chooses:
+ * bytes as an offer, which is accepted only if it packs to the same bytes again; bytes over a true
+ * id, which is accepted if and only if its mark, generation and nonce are intact; or offers of a
+ * small world, from which a plan follows in which every rank has its own place. */
 #include "base/err.h"
 #include "tests/fuzz/fuzz.h"
 #include "worker/comm/nccl_form.h"

@@ -15,8 +15,8 @@ enum {
     KEPT = 8,         /* messages that may be said again */
     EVENTS_MAX = 400, /* of one input */
     TIMEOUT_MS = 5000,
-    /* Incarnations at rest are so far apart that none is met which a spoilt word has made: who
-     * speaks as that one is taken for it. */
+    /* Incarnations at rest are so far apart that no damaged message has one of them: the server
+     * would take its sender for that process. */
     LATER = 123456789,
     MESSAGE_BYTES = 8192,
     REST_MS = 400 * 1000, /* in which a run without faults runs, benches and pauses included */
@@ -40,7 +40,7 @@ static struct world world;
 
 /* ---- words ---- */
 
-/* Spoilt bytes make a spec that its digest does not stand for: a run that waits for more nodes than
+/* Damaged bytes make a spec that does not match its digest: a run that waits for more nodes than
  * there are, or minutes for each, comes to rest later than this test waits. */
 static void bound_spec(Dpt__RunSpec *spec)
 {
@@ -52,7 +52,7 @@ static void bound_spec(Dpt__RunSpec *spec)
         spec->timeout_ms = TIMEOUT_MS;
 }
 
-/* As on the wire: what does not decode is not taken, by no server. */
+/* As on the wire: a message that does not decode is dropped by every server. */
 static void deliver(const uint8_t *data, size_t bytes, uint64_t conn)
 {
     Dpt__AgentState *message = NULL;
@@ -66,7 +66,7 @@ static void deliver(const uint8_t *data, size_t bytes, uint64_t conn)
     dpt_message_free_agent_state(&message);
 }
 
-/* Says what the fake's state is now, with up to three bytes overwritten. */
+/* Sends the fake's present state, with up to three bytes overwritten. */
 static void say(struct fake *fake, struct feed *feed, uint32_t n_spoilt)
 {
     struct kept *kept = &world.kept[world.n_kept % KEPT];
@@ -95,7 +95,7 @@ static void repeat(struct feed *feed)
         deliver(kept->data, kept->bytes, conn);
 }
 
-/* ---- what a fake says, right and wrong ---- */
+/* ---- messages of a fake, right and wrong ---- */
 
 static int64_t odd_number(struct feed *feed, int64_t near)
 {
@@ -262,7 +262,7 @@ static void start_again(struct fake *fake, uint64_t later)
     fake->state.n_ranks = FAKE_RANKS;
 }
 
-/* Another process of this node id, on a connection of its own: it has not this one's secret. */
+/* Another process of this node id, on a separate connection: it lacks this one's secret. */
 static void meet_stranger(struct fake *fake, struct feed *feed)
 {
     static uint8_t secret[DPT_PROTO_SECRET_BYTES] = {1};
@@ -278,7 +278,7 @@ static void meet_stranger(struct fake *fake, struct feed *feed)
     fake->conn = conn;
 }
 
-/* Does what it was told last, as agents and ranks do. */
+/* Obeys the last command, as agents and ranks do. */
 static void obey(struct fake *fake, struct feed *feed)
 {
     if (fake->phase == DPT__SERVER_PHASE__SERVER_EXPELLED)
@@ -331,7 +331,7 @@ static void one_event(struct feed *feed)
         obey(fake, feed);
         say(fake, feed, 0);
         break;
-    case 5: /* time passes with everybody well */
+    case 5: /* time passes without faults */
         for (int i = 0; i < NODES; i++) {
             obey(&world.nodes[i], feed);
             say(&world.nodes[i], feed, 0);

@@ -12,7 +12,7 @@
 
 enum { FILE_BYTES_MAX = 4096, LABELS = 3, FIRST_LABEL = -1 };
 
-/* The rows of `bytes` given in pieces of `piece`: how many, and a sum of what they hold. */
+/* Reads the rows of `bytes` in pieces of `piece`: their number, and a sum over their content. */
 struct told {
     enum dpt_status status;
     int64_t rows, line;

@@ -1,6 +1,6 @@
 /* Fuzz target: any bytes as text for the tokenizers. The tokens decode to the text, with U+FFFD for
- * what is no UTF-8; where the text may be cut, the parts' tokens are the whole's. The vocabulary is
- * the small one of the tests. */
+ * invalid UTF-8; if the text may be cut, the tokens of the parts are those of the whole. The
+ * vocabulary is the small one of the tests. */
 #include "tests/fuzz/fuzz.h"
 #include "worker/data/split.h"
 #include "worker/data/tokenizer.h"

@@ -1,5 +1,6 @@
-/* Fuzz target: files that are nearly a vocabulary: those of the tests with bytes overwritten, put
- * in or left out as the input says. What opens encodes every byte and decodes it again. */
+/* Fuzz target: files that are nearly a vocabulary: those of the tests with bytes overwritten,
+ * inserted or removed as the input says. A file that opens encodes every byte and decodes it
+ * again. */
 #include "base/err.h"
 #include "tests/fuzz/edited_file.h"
 #include "tests/fuzz/fuzz.h"

@@ -17,7 +17,7 @@
 enum { NUMEL_MAX = 1 << 16, PATH_BYTES = 160 };
 
 static char root[] = "/tmp/dpt-fuzz-weights-XXXXXX";
-static int file = -1; /* what the input is written to */
+static int file = -1; /* the file with the input */
 static struct dpt_model *model;
 
 static void forget(void)

@@ -1,6 +1,6 @@
-/* libcuda.so.1 where there is no driver, for cuDNN to look whether it can make a plan: what it asks
- * of a driver to that end. Code is taken as loaded; everything else is refused, as by the stub of
- * the toolkit (CUDA_ERROR_STUB_LIBRARY). */
+/* A libcuda.so.1 for machines without a driver, with which cuDNN can decide whether it can make a
+ * plan. It has the functions that cuDNN then calls. Code counts as loaded; every other call is
+ * refused, as by the stub of the toolkit (CUDA_ERROR_STUB_LIBRARY). */
 #include <stddef.h>
 
 enum { TAKEN, REFUSED = 34 };

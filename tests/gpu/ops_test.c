@@ -89,7 +89,7 @@ static void poison_workspace(struct test_stream *t)
         case_run(head, t, &poison, false);
 }
 
-/* The same bits again, whatever ran in between. */
+/* The same bits again, after any other work. */
 static void check_bits(const struct op_case *c, const struct case_buffers *first,
                        struct test_stream *t)
 {

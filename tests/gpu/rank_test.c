@@ -198,7 +198,7 @@ static void a_llama(void **state)
     }
 }
 
-/* Another trajectory than that of fp32, near it. */
+/* Another trajectory than fp32's, and near it. */
 static void tf32(void **state)
 {
     (void)state;

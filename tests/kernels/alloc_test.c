@@ -95,7 +95,7 @@ void *mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
 
 enum { B = 2, T = 80, C = 96, H = 3, V = 1000, CONTEXT = 128, N = B * T, LAYERS = 2 };
 
-/* Floats of the largest packed form, and its stand-in where there is no tensor. */
+/* Floats of the largest packed form, and its replacement where there is no tensor. */
 enum { PACKED = 3 * V * C };
 static const float nowhere[16];
 
@@ -107,7 +107,7 @@ static float *part(float *p, int64_t *used, int64_t floats)
     return at;
 }
 
-/* A layer whose weight lies as (out, in), after an RMS norm. */
+/* A layer with its weight stored as (out, in), after an RMS norm. */
 static void turned_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_dtype dtype,
                        float *p, int64_t *used)
 {
@@ -133,8 +133,8 @@ static void turned_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt
                                                                 dh, h, false, dw, NULL, true});
 }
 
-/* A layer whose weight is frozen, with an adapter: products that are added to the second of three
- * matrices that lie side by side, and read from it. */
+/* A layer with a frozen weight and an adapter: products are added to the second of three adjacent
+ * matrices, and read from it. */
 static void adapter_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_dtype dtype,
                         float *p, int64_t *used)
 {

@@ -1,5 +1,5 @@
-/* What must not change a bit: the number of threads, the instruction set, which way a weight lies,
- * what ran before; and what accumulation means. */
+/* Influences that must not change a bit: the number of threads, the instruction set, the
+ * orientation of a weight, earlier work; and the meaning of accumulation. */
 #include "tests/kernels/harness.h"
 
 #include "kernels/cpu/kernels.h"

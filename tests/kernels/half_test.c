@@ -27,8 +27,8 @@ static double value_of(uint32_t size, int fraction_bits, int exponent_bias)
     return ldexp((1u << fraction_bits) + fraction, (int)exponent - exponent_bias - fraction_bits);
 }
 
-/* Each finite value widens to itself; what lies just below, at and just above the middle between
- * two neighbours goes to the lower, the even, the upper one. */
+/* Each finite value widens to itself. A value just below the middle between two neighbours goes to
+ * the lower one, one at the middle to the even one, one just above to the upper one. */
 static void check_format(enum dpt_dtype dtype, int fraction_bits, int exponent_bias)
 {
     const uint32_t infinity = dtype == DPT_BF16 ? 0x7f80 : 0x7c00;

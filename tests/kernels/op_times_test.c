@@ -1,5 +1,5 @@
-/* Ops that are timed: each is counted in its class, times add up to what passed, and bits are those
- * of ops that are not; on the CPU and on a device with a queue. */
+/* Timed ops: each is counted in its class, times add up to the elapsed time, and the bits are those
+ * of untimed ops; on the CPU and on a device with a queue. */
 #include "kernels/op_times.h"
 
 #include "base/clock.h"
@@ -70,8 +70,8 @@ static void times_add_up(void **state)
         assert_int_equal(between.calls[DPT_OP_LINEAR], 0);
         assert_true(between.ms[DPT_OP_SUM] > 0 && between.ms[DPT_OP_GELU] > 0);
         assert_true(between.idle_ms >= 0);
-        /* Ops and what lies between them cover the time from the end of the upload to the end of
-         * the download without a gap, and so all that passed from one sync to the next. */
+        /* Ops and the times between them cover the time from the end of the upload to the end of
+         * the download without a gap, and so the whole time from one sync to the next. */
         assert_true(sum_ms(&between) - between.idle_ms <= passed_ms);
         assert_true(sum_ms(&between) >= covered_ms - ROUNDING_MS);
         assert_float_equal(x[0], 32, 1e-5);

@@ -1,5 +1,5 @@
-/* Each op forward and backward against the double-precision reference, outputs poisoned before; and
- * what an op does with a dtype it does not have. */
+/* Each op forward and backward against the double-precision reference, with poisoned outputs; and
+ * the error of an op for a dtype that it lacks. */
 #include "base/exact_math.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/kernels.h"
@@ -16,8 +16,8 @@
 #include <cmocka.h>
 
 /* Relative 2-norm error of an output. Rounding alone gives about 6e-8 * sqrt(depth of the sums) in
- * f32; what is rounded to bf16 (2^-9 at most, a few times one after another) or fp16 (2^-12) is off
- * by that. */
+ * f32. Values that are rounded to bf16 (2^-9 at most, a few times one after another) or fp16
+ * (2^-12) have an error of that size. */
 static const double TOLERANCE[DPT_DTYPE_COUNT] = {5e-6, 4e-3, 5e-4};
 
 static void test_against_reference(void **state)

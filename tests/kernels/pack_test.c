@@ -51,7 +51,7 @@ static void result(struct layer *l, int i, int64_t n, enum dpt_dtype dtype)
     assert_non_null(l->out[i]);
 }
 
-/* Shape: n, and the rows and columns of the weight as it lies. */
+/* Shape: n, and the rows and columns of the weight as stored. */
 static void layer_init(struct layer *l, struct test_stream *t, const struct form *form,
                        enum dpt_dtype dtype, const int64_t shape[3])
 {
@@ -194,7 +194,7 @@ static void check(struct test_stream *t, int threads, const struct form *of, enu
     memcpy(l.w, others, (size_t)numel * dpt_dtype_bytes(dtype));
     layer_run(&l, t, form);
     assert_true(same(&l, plain));
-    /* … until they are packed; then the results are those of the other weights. */
+    /* … until they are packed again; then the results are those of the other weights. */
     t->ops->pack(t->stream, &l.pack);
     layer_run(&l, t, form);
     assert_false(same(&l, plain));

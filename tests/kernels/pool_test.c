@@ -158,8 +158,8 @@ static void meet(void *ctx, int64_t item, int thread)
         sched_yield();
 }
 
-/* Only those within the width take part, and those who were parked come back, all of them: else
- * this hangs until the test's timeout. */
+/* Only threads within the width take part, and all parked threads come back: otherwise this hangs
+ * until the test's timeout. */
 static void test_the_parked_come_back(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Ops over ranges: a range split at odd places gives the bits of the whole; what each computes is
- * checked against a plain loop. */
+/* Ops over ranges: a range that is split at odd places gives the bits of the whole; the result of
+ * each op is checked against a plain loop. */
 #include "tests/kernels/harness.h"
 
 #include "tests/kernels/ref.h"
@@ -363,8 +363,8 @@ static void test_ordered_sums(void **state)
     test_stream_close(&t);
 }
 
-/* Columns become orthonormal and span what they did; one that is spanned already becomes zero;
- * NaN spreads; the number of threads does not matter. */
+/* Columns become orthonormal and keep their span; a column in the span of earlier ones becomes
+ * zero; NaN spreads; the number of threads does not matter. */
 static void test_orthonormal_columns(void **state)
 {
     (void)state;

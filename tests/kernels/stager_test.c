@@ -1,7 +1,7 @@
-/* Copies through a ring of page-locked places: every byte comes to its place in whatever order
- * copies of both directions are posted, sources are the caller's again at once, and a device that
- * breaks is an error. On a device whose page-locked memory is read when the queue runs, so that a
- * place that is filled too early shows, and on the CPU device. */
+/* Copies through a ring of page-locked places: every byte comes to its place for any order of
+ * copies in both directions, the caller may reuse a source at once, and a device that breaks gives
+ * an error. On a device that reads its page-locked memory when its queue runs, so that a place that
+ * is filled too early shows, and on the CPU device. */
 #include "kernels/stager.h"
 
 #include "base/rng.h"

@@ -62,7 +62,7 @@ void bench_ranks(struct bench *b, Dpt__RankPhase phase, uint64_t generation);
 /* The last message and text of the first process of a rank. */
 void bench_last_words(struct bench *b, uint32_t local, char *text, Dpt__RankToAgent *message);
 void bench_rank_exits(struct bench *b, uint32_t local, int code);
-/* All ranks exit, as they were told, and so the agent ends. */
+/* All ranks exit, as commanded, and so the agent ends. */
 void bench_ranks_are_gone(struct bench *b);
 /* The first rank has written step 3 as a rescue, and all ranks end. */
 void bench_rescues(struct bench *b);

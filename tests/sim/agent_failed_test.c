@@ -1,5 +1,5 @@
-/* The agent's machine when a run ends, by failure or by agreement, and what is held here is saved
- * nowhere else: it is written as a rescue, with a server there. */
+/* The agent's state machine when a run ends, by failure or by agreement, while this node holds
+ * steps that are saved nowhere else: they are written as a rescue, with a server present. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-/* The run fails with a server: what healthy ranks hold is written all the same. */
+/* The run fails while a server answers: healthy ranks still write their state. */
 static void test_rescue_of_a_failed_run(void **state)
 {
     struct bench *b = *state;

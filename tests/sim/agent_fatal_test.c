@@ -1,4 +1,5 @@
-/* The agent's machine by hand: errors that no restart mends, of a rank or of the machine. */
+/* The agent's state machine step by step: errors of a rank or of the machine that no restart can
+ * repair. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,7 +24,7 @@ static void test_fatal(void **state)
     assert_string_equal(b->first_error, "rank process 0: shard is truncated");
     b->server.text = "node a: rank process 0: shard is truncated";
     bench_server(b, SERVER(FAILED), 1);
-    /* The other rank may be sound: it writes what it holds, and then it is asked first. */
+    /* The other rank may be healthy: it writes its state, and is asked first. */
     assert_int_equal(b->kills[0] + b->kills[1], 0);
     assert_int_equal(b->command[1], COMMAND(RESCUE));
     b->rank.rescued_step = 3;
@@ -40,8 +41,8 @@ static void test_fatal(void **state)
     assert_non_null(strstr(b->exit_text, "the run failed: node a: rank process 0"));
 }
 
-/* The rank processes have ended before the server's word comes: their steps are told as not saved.
- * `said` is that word, which the closing line repeats. */
+/* The rank processes have ended before the server's message comes: their steps are reported as not
+ * saved. `said` is that message, which the closing line repeats. */
 static void fail_after_deaths(struct bench *b, char *error, char *said)
 {
     bench_run(b);
@@ -80,7 +81,7 @@ static void test_long_fatal_is_told_once(void **state)
     assert_int_equal(b->lines, 1);
 }
 
-/* The closing line tells the error of another node: the one of this node is a line of its own. */
+/* The closing line has the error of another node; the error of this node is a separate line. */
 static void test_fatal_beside_another(void **state)
 {
     struct bench *b = *state;
@@ -108,7 +109,7 @@ static void test_fatal_to_itself(void **state)
     assert_int_equal(b->spawns[0] + b->spawns[1], 2);
 }
 
-/* Its steps are those of the others. */
+/* The other nodes have its steps. */
 static void test_fatal_to_a_member(void **state)
 {
     struct bench *b = *state;
@@ -135,7 +136,7 @@ static void test_fatal_to_a_member_with_a_shard(void **state)
     assert_int_equal(b->unsaved, 1);
 }
 
-/* A young server says nothing of it yet. Nobody here waits until it knows whether others train. */
+/* A young server does not know yet whether others train. The agent does not wait for it. */
 static void test_fatal_on_a_young_server(void **state)
 {
     struct bench *b = *state;

@@ -1,4 +1,5 @@
-/* The agent's machine by hand: steps that no checkpoint has, and whose processes died. */
+/* The agent's state machine step by step: steps that no checkpoint has, and whose processes
+ * died. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +28,7 @@ static void die_without_server(struct bench *b, uint32_t n_nodes)
     ranks_die(b);
 }
 
-/* No generation will tell of them. */
+/* No generation will report them. */
 static void test_death_without_server_is_told_at_once(void **state)
 {
     struct bench *b = *state;
@@ -38,7 +39,7 @@ static void test_death_without_server_is_told_at_once(void **state)
                                     "100 ms");
 }
 
-/* The line of the next generation tells it. */
+/* The line of the next generation reports it. */
 static void test_death_with_server_is_told_later(void **state)
 {
     struct bench *b = *state;
@@ -72,7 +73,7 @@ static void test_death_after_more_steps_than_it_said(void **state)
                                     "after 0, up to 7, are lost with it");
 }
 
-/* All that the messages told is saved, and what came after is not. */
+/* All steps in earlier messages are saved; later steps are not. */
 static void test_silence_after_more_steps_than_it_said(void **state)
 {
     struct bench *b = *state;
@@ -159,7 +160,7 @@ static void test_leave_without_server(void **state)
     ends_with_loss(b);
 }
 
-/* Nobody is told to end, and the server does not come back. */
+/* No node is told to end, and the server does not come back. */
 static void test_join_time_without_server(void **state)
 {
     struct bench *b = *state;
@@ -382,7 +383,7 @@ static void test_half_of_the_state(void **state)
     ends_with_loss(b);
 }
 
-/* The next generation tells what the last one lost: it is not told again. */
+/* The next generation reports the loss of the last one: it is not reported again. */
 static void test_told_by_the_next_generation(void **state)
 {
     struct bench *b = *state;
@@ -403,7 +404,7 @@ static void test_told_by_the_next_generation(void **state)
     assert_int_equal(b->lines, 0);
 }
 
-/* Nobody asked for checkpoints: what goes is told, and the node has left as it was told to. */
+/* Checkpoints are off: the lost steps are reported, and the node has left as commanded. */
 static void test_nowhere_to_save(void **state)
 {
     struct bench *b = *state;

@@ -1,4 +1,5 @@
-/* The agent's machine by hand: leaving, ending, being expelled, and who may write. */
+/* The agent's state machine step by step: leaving, ending, being expelled, and the permission to
+ * write. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -70,7 +71,7 @@ static void test_leave_and_save(void **state)
     assert_int_equal(b->unsaved, 0);
 }
 
-/* … and what could not be saved goes with it: it says so. */
+/* … and the steps that could not be saved are lost with it: it says so. */
 static void test_leave_unsaved(void **state)
 {
     struct bench *b = *state;
@@ -161,11 +162,11 @@ static void test_second_signal(void **state)
     bench_signal(b);
     bench_signal(b);
     assert_int_equal(b->kills[0] + b->kills[1], 2);
-    assert_int_equal(b->unsaved, 1); /* nobody is known to have taken them over */
+    assert_int_equal(b->unsaved, 1); /* no node is known to have taken them over */
     leave_without_drain(b, 2000);
 }
 
-/* No server has answered since: nobody is known to have taken over what the ranks hold. */
+/* No server has answered since: no node is known to have taken over the ranks' steps. */
 static void test_two_signals_after_standing_still(void **state)
 {
     struct bench *b = *state;
@@ -195,8 +196,8 @@ static void test_done(void **state)
     assert_int_equal(b->out.n_actions, 0);
 }
 
-/* A loop that stood still while its ranks were asked to exit: it ends, and speaks to nobody after.
- */
+/* A loop that was suspended while its ranks were told to exit: it ends, and sends nothing
+ * afterwards. */
 static void test_done_late(void **state)
 {
     struct bench *b = *state;
@@ -208,7 +209,7 @@ static void test_done_late(void **state)
     assert_int_equal(b->out.n_to_ranks, 0);
 }
 
-/* The agent itself lacks what a process takes: no other try is made. */
+/* The agent itself lacks a resource that a process needs: it does not try again. */
 static void test_no_process_can_be_started(void **state)
 {
     struct bench *b = *state;
@@ -230,7 +231,7 @@ static void test_no_process_can_be_started(void **state)
     assert_string_equal(b->exit_text, "rank process 1: all 20 files are in use");
 }
 
-/* ---- expelled, and who may write ---- */
+/* ---- expelled, and the permission to write ---- */
 
 static void test_expelled(void **state)
 {
@@ -238,7 +239,7 @@ static void test_expelled(void **state)
     bench_run(b);
     b->server.text = "this incarnation was lost";
     bench_server(b, SERVER(EXPELLED), 2);
-    assert_int_equal(b->unsaved, 1); /* nobody is known to have its steps */
+    assert_int_equal(b->unsaved, 1); /* no node is known to have its steps */
     assert_int_equal(b->kills[0] + b->kills[1], 2);
     assert_false(b->said); /* nothing more is said in its name */
     bench_rank_exits(b, 0, -9);
@@ -254,7 +255,8 @@ static void test_expelled(void **state)
     assert_int_equal(b->incarnation, 6);
 }
 
-/* The world that went on has its steps: they are not told as lost; nor is what a checkpoint has. */
+/* The world that continued has its steps: they are not reported as lost; nor are steps in a
+ * checkpoint. */
 static void test_expelled_from_a_newer_world(void **state)
 {
     struct bench *b = *state;
@@ -274,7 +276,8 @@ static void test_expelled_with_a_saved_step(void **state)
     assert_int_equal(b->unsaved, 0);
 }
 
-/* Another worker has taken its folders: what is in memory goes at once, and is counted. */
+/* Another worker has taken its folders: its memory is given up at once, and the steps are
+ * counted. */
 static void test_disowned(void **state)
 {
     struct bench *b = *state;
@@ -290,7 +293,7 @@ static void test_disowned(void **state)
     assert_string_equal(b->exit_text, "log.dir was taken over");
 }
 
-/* A node that stood still hears that the run is over: the run has what it held. */
+/* A node that was suspended learns that the run is over: the run has its steps. */
 static void test_done_after_standing_still(void **state)
 {
     struct bench *b = *state;
@@ -337,8 +340,8 @@ static void test_writing(void **state)
     assert_false(b->ended);
     bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_UP});
     bench_pass(b, 100);
-    /* This node is stopped for longer than a lease: what it had been given has run out, and it is
-       given nothing before the server has answered a message sent afterwards. */
+    /* This node is stopped for longer than a lease: its permission has ended, and it gets none
+     * before the server has answered a message that was sent afterwards. */
     int64_t given_ms = b->lease_ms[0];
     uint64_t counter = b->agent_counter;
     b->now_ms += 6000;
@@ -360,7 +363,7 @@ static void test_memory_of_a_gap(void **state)
 {
     struct bench *b = *state;
     bench_run(b);
-    b->now_ms += 20000; /* the ranks were not heard because nobody listened */
+    b->now_ms += 20000; /* the ranks were not heard because the agent was suspended */
     bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK});
     assert_int_equal(b->kills[0] + b->kills[1], 0);
     assert_false(b->ended);

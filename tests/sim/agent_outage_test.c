@@ -1,4 +1,4 @@
-/* The agent's machine while there is no server: what it waits for, and how it leaves. */
+/* The agent's state machine without a server: what it waits for, and how it leaves. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -64,7 +64,7 @@ static void test_silent_rank_without_server(void **state)
     assert_int_equal(b->kills[0], 0);
 }
 
-/* Likewise one that was told to quiesce before the server went, and does not. */
+/* So does a rank that was told to quiesce before the server failed, and does not. */
 static void test_stuck_rank_without_server(void **state)
 {
     struct bench *b = *state;
@@ -81,7 +81,7 @@ static void test_stuck_rank_without_server(void **state)
     assert_int_equal(b->kills[1], 1);
 }
 
-/* The ranks of other nodes save, too: the server tells. */
+/* The ranks of other nodes save, too: the server commands it. */
 static void test_checkpoint_of_another_node(void **state)
 {
     struct bench *b = *state;
@@ -91,7 +91,7 @@ static void test_checkpoint_of_another_node(void **state)
     struct dpt_agent_view view;
     dpt_agent_view(b->agent, &view);
     assert_int_equal(view.unsaved_steps, 1);
-    b->server.saved_step = 0; /* one that has begun anew */
+    b->server.saved_step = 0; /* a restarted server */
     bench_server(b, SERVER(RUNNING), 1);
     dpt_agent_view(b->agent, &view);
     assert_int_equal(view.unsaved_steps, 1);
@@ -167,7 +167,7 @@ static void test_rescue_by_another_rank(void **state)
     assert_int_equal(b->unsaved, 0);
 }
 
-/* A rank had begun to apply the next step when it was told: that step is rescued, too. */
+/* A rank had begun to apply the next step when it was told to end: that step is rescued, too. */
 static void test_rescue_of_a_newer_step(void **state)
 {
     struct bench *b = *state;
@@ -202,7 +202,7 @@ static void test_rescue_without_a_holder(void **state)
     assert_int_equal(b->unsaved, 1);
 }
 
-/* Parts: every rank writes its own. A disk that fails is told, with the number of steps. */
+/* Parts: every rank writes its own. A failing disk is reported, with the number of steps. */
 static void test_rescue_that_fails(void **state)
 {
     struct bench *b = *state;
@@ -229,7 +229,7 @@ static void test_rescue_that_fails(void **state)
     assert_non_null(strstr(b->exit_text, "no space left"));
 }
 
-/* Parts of other nodes do not come: the drain's end counts what is lost. */
+/* Parts of other nodes do not come: at the drain's end the lost steps are counted. */
 static void test_rescue_that_is_late(void **state)
 {
     struct bench *b = *state;
@@ -255,7 +255,7 @@ static void test_rescue_that_others_saved_meanwhile(void **state)
     assert_int_equal(b->exit_code, DPT_EXIT_DONE);
 }
 
-/* The process that is to write it stands still: another that holds the same does it. */
+/* The process that must write it is suspended: another with the same state writes. */
 static void test_rescue_for_a_silent_rank(void **state)
 {
     struct bench *b = *state;
@@ -292,7 +292,7 @@ static void fatal_error(struct bench *b, uint32_t rank, uint32_t exit_code)
     b->rank.text = "";
 }
 
-/* Another rank's fatal error does not cut it short, and is what the node ends with. */
+/* Another rank's fatal error does not interrupt it, and is the error with which the node ends. */
 static void test_fatal_error_in_a_rescue(void **state)
 {
     struct bench *b = *state;
@@ -312,7 +312,7 @@ static void test_fatal_error_in_a_rescue(void **state)
     assert_int_equal(b->unsaved, 0);
 }
 
-/* No server hears of it: the other rank writes what it holds before the node ends. */
+/* No server learns of it: the other rank writes its state before the node ends. */
 static void test_fatal_error_in_an_outage(void **state)
 {
     struct bench *b = *state;
@@ -337,7 +337,7 @@ static void test_fatal_error_in_an_outage(void **state)
     assert_int_equal(b->unsaved, 0);
 }
 
-/* It cannot: the steps are counted, and the code is that of the error. */
+/* It cannot: the steps are counted, and the exit code is that of the error. */
 static void test_fatal_error_without_a_rescue(void **state)
 {
     struct bench *b = *state;
@@ -356,7 +356,7 @@ static void test_fatal_error_without_a_rescue(void **state)
     assert_int_equal(b->unsaved, 1);
 }
 
-/* A node that stands by, and has the state of when it did not. */
+/* A spare node that has the state of the time when it was a member. */
 static void test_spare_with_steps(void **state)
 {
     struct bench *b = *state;
@@ -368,8 +368,8 @@ static void test_spare_with_steps(void **state)
     assert_int_equal(b->unsaved, 0);
 }
 
-/* A server that stands still for a moment is waited for; one that is gone while a node drains is
- * not. What it says afterwards comes too late. */
+/* The node waits for a server that is suspended for a moment, but not for one that fails while the
+ * node drains. Later messages of that server come too late. */
 static void test_server_goes_while_leaving(void **state)
 {
     struct bench *b = *state;
@@ -398,7 +398,7 @@ static void test_leave_without_a_folder(void **state)
     assert_int_equal(b->unsaved, 1);
 }
 
-/* ---- what the server has confirmed ---- */
+/* ---- confirmations of the server ---- */
 
 /* The time of the newest message that the server has answered while it counted this node in, at
  * once, whatever it answers later; nothing of an expulsion. */

@@ -43,7 +43,7 @@ static void test_config_from_server(void **state)
     assert_int_equal(b->said_epoch, 0);
 }
 
-/* It asks for the config as nobody, and joins with what lies beside its logs. */
+/* It asks for the config without an identity, and joins with the identity beside its logs. */
 static void test_identity_comes_with_the_config(void **state)
 {
     struct bench *b = *state;
@@ -167,7 +167,7 @@ static void test_stale_server(void **state)
     bench_server(b, SERVER(PREPARE), 1);
     assert_int_equal(b->command[0], COMMAND(GO));
     b->server_counter = 100;
-    bench_server(b, SERVER(WAITING), 0); /* says nothing about what runs */
+    bench_server(b, SERVER(WAITING), 0); /* says nothing about running processes */
     bench_pass(b, 200);
     assert_int_equal(b->command[0], COMMAND(GO));
     bench_server(b, SERVER(PREPARE), 2);
@@ -305,7 +305,7 @@ static void test_silent_rank(void **state)
     assert_int_equal(b->kills[1], 1);
     assert_int_equal(b->kills[0], 0);
     assert_int_equal(b->phase[1], RANK(DEAD));
-    assert_in_range(b->silent_ms[1], 4501, 4700); /* what it took to notice */
+    assert_in_range(b->silent_ms[1], 4501, 4700); /* the time until it was noticed */
     bench_rank_exits(b, 1, -9);
     assert_int_equal(b->crashes, 1); /* not counted twice */
     bench_rank(b, 0, RANK(RUNNING), 1);
@@ -357,8 +357,8 @@ static void test_no_quiescence(void **state)
     assert_int_equal(b->kills[0], 0);
 }
 
-/* The process of a place ends each time as soon as it is there, until no other is started. Returns
- * how often. */
+/* The process of a place ends each time as soon as it starts, until no other is started. Returns
+ * the number of starts. */
 static uint32_t end_every_start(struct bench *b, uint32_t local, bool other_runs)
 {
     uint32_t n = 0;
@@ -374,13 +374,13 @@ static uint32_t end_every_start(struct bench *b, uint32_t local, bool other_runs
     return n;
 }
 
-/* A place where nothing starts any more stays empty; a node of such places ends. */
+/* A place where no process can start stays empty; a node with only such places ends. */
 static void test_nothing_starts(void **state)
 {
     struct bench *b = *state;
     bench_run(b);
     assert_int_equal(end_every_start(b, 1, true), 11); /* the first had run */
-    assert_int_equal(b->crashes, 1); /* what never took part costs the run nothing */
+    assert_int_equal(b->crashes, 1); /* a process that never took part costs the run nothing */
     assert_false(b->fatal);
     const int64_t from_ms = b->now_ms;
     for (int i = 0; i < 20; i++) { /* nothing is due for it: heartbeats alone */
@@ -421,8 +421,8 @@ static void test_broken(void **state)
     assert_false(b->ended);
 }
 
-/* Each rank tells the world's rate and loss; one that was healed and has made no step knows none.
- */
+/* Each rank reports the world's rate and loss; a rank that was healed and has made no step knows
+ * none. */
 static void test_view_is_the_worlds(void **state)
 {
     struct bench *b = *state;

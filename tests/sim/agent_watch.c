@@ -12,7 +12,7 @@ struct watched_proc {
     uint32_t spawn; /* newest */
     bool lives, killed, stood_by;
     uint32_t barren;            /* processes in a row that ended, or were ended, before they did */
-    uint64_t quiesced, planned; /* newest generation it has said, or was told */
+    uint64_t quiesced, planned; /* newest generation that it has sent or received */
     uint64_t generation;        /* newest it was spoken to about */
 };
 
@@ -59,9 +59,9 @@ static void broken(struct agent_watch *watch, const char *fmt, ...)
     va_end(ap);
 }
 
-/* ---- what came in ---- */
+/* ---- input ---- */
 
-/* Not for this incarnation, or older than what was taken. */
+/* For another incarnation, or older than the accepted message. */
 static bool is_stale(const struct agent_watch *watch, const Dpt__ServerState *message)
 {
     if (strcmp(message->stamp->run, watch->run) != 0 ||
@@ -184,7 +184,7 @@ static void take_event(struct agent_watch *watch, const struct dpt_agent_event *
     }
 }
 
-/* ---- what goes out ---- */
+/* ---- output ---- */
 
 static bool is_excused(const struct agent_watch *watch, int code)
 {

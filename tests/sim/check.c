@@ -1,4 +1,4 @@
-/* Invariants over the whole world, from what is true in it and not from what anybody was told. */
+/* Invariants over the whole world, from its true state and not from any node's knowledge. */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
@@ -50,11 +50,11 @@ static void note_run(struct sim *sim, const struct dpt_rdzv_run_view *view)
     sim->ran_ms = sim->now_ms;
 }
 
-/* Whom the server counts into a generation that runs stands in just that one, at just that rank,
- * by just that plan. */
+/* Each node that the server counts in a running generation is in exactly that generation, at that
+ * rank, by that plan. */
 void check_after_server(struct sim *sim)
 {
-    /* With hundreds of machines the look at everybody is taken at every 64th event. */
+    /* With hundreds of machines all of them are checked only at every 64th event. */
     if (sim->core == NULL || (sim->profile.machines > 32 && sim->events % 64 != 0))
         return;
     struct dpt_rdzv_run_view view;
@@ -92,7 +92,7 @@ static const struct proc *reporter(const struct sim *sim, int machine, int local
     return proc;
 }
 
-/* Whether those who are counted in could stand at `step` together. */
+/* Whether the counted nodes could be at `step` together. */
 static bool could_stand(const struct sim *sim, const Dpt__Plan *plan, int64_t step)
 {
     struct dpt_shard shards[2 * MACHINES_MAX * LOCALS_MAX];
@@ -118,7 +118,7 @@ static bool could_stand(const struct sim *sim, const Dpt__Plan *plan, int64_t st
     return dpt_shards_cover(shards, n);
 }
 
-/* It goes because it was told to, and not for so long that nobody may wait for it any more. */
+/* It leaves because it was told to, and no node may still wait for it. */
 static bool just_leaves(const struct sim *sim, const struct machine *m)
 {
     const int64_t drain_ms = sim_timing(sim).drain_ms;
@@ -126,10 +126,10 @@ static bool just_leaves(const struct sim *sim, const struct machine *m)
            !m->told_twice && !m->rescues;
 }
 
-/* How many nodes of those that covered each other are not in the plan with what they had, though
- * nobody told them to go: their processes are gone, or gave it up for a plan that rightly went
- * back. A node that came later counts when a fault hit it, as the state may have moved to it
- * meanwhile. *ret_step: the newest step that one of the others stands at. */
+/* The number of nodes, of those that covered each other, that are not in the plan with their state,
+ * though they were not told to leave: their processes have ended, or gave it up for a plan that
+ * rightly went back. A node that came later counts if a fault hit it, because the state may have
+ * moved to it meanwhile. *ret_step: the newest step of one of the others. */
 static int uncovered_nodes(const struct sim *sim, const Dpt__Plan *plan, int64_t *ret_step)
 {
     int nodes = 0;
@@ -206,8 +206,8 @@ void check_expelled(struct sim *sim, const struct machine *m)
                  (long long)held, (long long)others, (long long)sim_saved_step(sim));
 }
 
-/* It may not have heard of the newest checkpoint, but nobody has told it of one that is as new as
- * what it holds: neither the server nor a process of its own. */
+/* It may not know the newest checkpoint, but neither the server nor one of its processes has
+ * reported one that is as new as its state. */
 void check_unsaved(struct sim *sim, const struct machine *m, const char *line)
 {
     const char *at = strstr(line, "up to ");
@@ -217,8 +217,8 @@ void check_unsaved(struct sim *sim, const struct machine *m, const char *line)
                  (long long)m->known_saved);
 }
 
-/* "node a lost: silent for 4.5 s". A node is lost for nothing but what happened to it; that its
- * connection is refused for less than a lease is not enough. */
+/* "node a lost: silent for 4.5 s". A node is lost only for an event of its own; a refused
+ * connection for less than a lease is not enough. */
 void check_log(struct sim *sim, const char *text)
 {
     for (int i = 0; i < sim->profile.machines; i++) {
@@ -235,7 +235,7 @@ void check_log(struct sim *sim, const char *text)
 void check_failed(struct sim *sim, const char *text)
 {
     if (strncmp(text, "it waited ", 10) != 0)
-        return; /* who ends for it says it */
+        return; /* the node that ends for it says so */
     if (sim->now_ms - sim->ran_ms < sim->profile.wait_ms)
         sim_fail(sim, "the run fails for want of nodes, but ran %lld ms ago: %s",
                  (long long)(sim->now_ms - sim->ran_ms), text);
@@ -283,7 +283,7 @@ void check_plan_sent(struct sim *sim, const Dpt__ServerState *message)
     int64_t step;
     const int lost = uncovered_nodes(sim, plan, &step);
     struct dpt_rdzv_run_view view;
-    /* One may have begun and ended between two looks: what covered before it is gone. */
+    /* One may have begun and ended between two checks: the earlier cover is gone. */
     const bool is_newest = server_view(sim, &view) && view.run_generation <= sim->noted_generation;
     if (sim->is_covered && is_newest && lost <= 1 && plan->resume_step < step)
         sim_fail(sim, "generation %llu goes back from step %lld to %lld, with %d nodes lost",
@@ -291,7 +291,7 @@ void check_plan_sent(struct sim *sim, const Dpt__ServerState *message)
                  (long long)plan->resume_step, lost);
 }
 
-/* The faults are over and time was given: everybody has finished. */
+/* The faults are over and time has passed: every node has finished. */
 void check_end(struct sim *sim)
 {
     if (sim->failure[0] != '\0' || sim->failed)

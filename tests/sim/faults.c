@@ -75,13 +75,13 @@ void profile_beside(struct rng *rng, const struct profile *host, struct profile 
     ret->n_end_faults = 0;
     ret->outage_ms = 0; /* the other run has it */
     ret->n_faults = (int)rng_range(rng, 0, 4);
-    /* With such periods it would still mend, but long after this simulation is over. */
+    /* With such periods it would still recover, but long after this simulation is over. */
     if (ret->timeout_ms > 5000)
         ret->n_faults = 0;
     ret->loss = ret->loss > 20 ? 20 : ret->loss;
 }
 
-/* The server goes, often while a generation is formed, and what happens until it is back. */
+/* The server fails, often during a formation, with events until it is back. */
 static void plan_outage(struct sim *sim)
 {
     static const int kinds[] = {FAULT_KILL_RANK,   FAULT_EXIT_RANK,  FAULT_LEAVE,       FAULT_LEAVE,
@@ -131,7 +131,7 @@ void faults_plan(struct sim *sim)
             if (leaves)
                 fault->kind = rng_chance(&sim->rng, 500) ? FAULT_KILL_RANK : FAULT_KILL_AGENT;
         }
-        if (fault->at_ms > profile->faults_until_ms) /* nothing mends what comes later */
+        if (fault->at_ms > profile->faults_until_ms) /* no later repair follows */
             fault->at_ms = profile->faults_until_ms;
         fault->machine = (int)rng_range(&sim->rng, 0, profile->machines - 1);
         fault->local = (uint32_t)rng_range(&sim->rng, 0, profile->ranks - 1);
@@ -226,7 +226,7 @@ static void partition(struct sim *sim, const struct fault *fault)
                                  .conn = m->conn});
 }
 
-/* The server's own network is down: it hears nobody, of whatever run. */
+/* The server's own network is down: it hears no node of any run. */
 static void deafen(struct sim *host, const struct fault *fault)
 {
     for (struct sim *sim = host; sim != NULL; sim = sim->beside)

@@ -136,7 +136,7 @@ void machine_start(struct sim *sim, int machine)
         return;
     }
     m->watch =
-        agent_watch_create(sim->run, m->id, false); /* what it says is decoded where it arrives */
+        agent_watch_create(sim->run, m->id, false); /* a message is decoded where it arrives */
     sim_say(sim, "%s starts", m->id);
     m->tick_ms = sim->now_ms;
     if (!rng_chance(&sim->rng, sim->trace == NULL ? 200 : 0))
@@ -146,7 +146,7 @@ void machine_start(struct sim *sim, int machine)
     net_connect(sim, machine, rng_range(&sim->rng, 1, 20));
 }
 
-/* The process ends; whatever it leaves behind is killed with it. */
+/* The process ends; its remaining children are killed with it. */
 static void end(struct sim *sim, int machine)
 {
     struct machine *m = &sim->machines[machine];

@@ -8,8 +8,8 @@
 /* A rank that hangs in its last save is given busy_ms (300 s at 5 s). */
 enum { SETTLE_MS = 500 * 1000 };
 
-/* Faults are over: what lasts (a bad pair, a slow machine) is mended too. Returns how long the
- * steps may take. */
+/* Faults are over: lasting ones (a bad pair, a slow machine) are repaired, too. Returns the time
+ * that the steps may take. */
 static int64_t mend(struct sim *sim)
 {
     struct profile *profile = &sim->profile;

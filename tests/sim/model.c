@@ -109,7 +109,7 @@ static void take_prepare(struct sim *sim, struct proc *proc, uint64_t generation
         quiesce(sim, proc);
         return;
     }
-    /* An apply that has begun is never interrupted; what is soft waits for the step's end. */
+    /* An apply that has begun is never interrupted; a soft PREPARE waits for the step's end. */
     if (soft || proc->stage == RS_APPLYING || proc->stage == RS_STARTING)
         return;
     proc->stage = RS_QUIESCING;
@@ -249,9 +249,9 @@ static void try_commit(struct sim *sim, struct proc *proc)
 
 /* ---- steps ---- */
 
-/* A line of the log is one of the newest world: of no generation beside which a newer one steps. A
- * server that began anew and has not heard of the newer one may let lines of the older one pass,
- * but not behind the newer's. */
+/* A line of the log belongs to the newest world: to no generation beside which a newer one makes
+ * steps. A restarted server that does not know the newer one may permit lines of the older one, but
+ * not behind the newer's lines. */
 static void append_line(struct sim *sim, struct proc *proc, const struct log_line *line)
 {
     const struct group *group = line->group;

@@ -1,11 +1,11 @@
-/* One generation's data plane: who is in it, the reduction under way, and how a break spreads. */
+/* One generation's data plane: its members, the current reduction, and how a break spreads. */
 #include "tests/sim/sim.h"
 #include "worker/plan/world.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- who holds what ---- */
+/* ---- holders ---- */
 
 static void deal(const struct sim *sim, struct group *group, const Dpt__Plan *plan)
 {
@@ -157,14 +157,14 @@ static void settle_pending(struct sim *sim, struct proc *proc, const Dpt__Plan *
         return;
     if (proc->pending_generation <= plan->state_generation) {
         proc->held = proc->pending;
-        proc->gradient_step = -1; /* was of what was held before */
+        proc->gradient_step = -1; /* belonged to the earlier state */
     } else {
         sim->dropped++;
     }
     proc->pending_generation = 0;
 }
 
-/* What a rank that is told "you have the state" must really have. */
+/* The state that a rank must really have when it is told "you have the state". */
 static void take_own_state(struct sim *sim, struct proc *proc, const Dpt__Plan *plan)
 {
     const char *id = sim->machines[proc->machine].id;
@@ -215,7 +215,7 @@ static void all_arrived(struct sim *sim, struct group *group)
     for (uint32_t i = 0; i < group->world; i++) {
         struct proc *proc = group->members[i];
         if (proc == NULL)
-            return; /* somebody left again: the break is on its way */
+            return; /* a member left again: the break spreads */
     }
     for (uint32_t i = 0; i < group->world; i++)
         for (uint32_t k = 0; k < group->world; k++) {
@@ -291,7 +291,7 @@ void group_join(struct sim *sim, struct proc *proc, const Dpt__Plan *plan)
                                      .number = -1});
 }
 
-/* One rank's part of the formation is through: it has what it shall hold. */
+/* One rank's part of the formation is complete: it has its state. */
 void group_arrived(struct sim *sim, struct proc *proc)
 {
     struct group *group = proc->group;
@@ -299,7 +299,7 @@ void group_arrived(struct sim *sim, struct proc *proc)
     const bool is_guest = (uint32_t)proc->rank >= group->world - group->guests;
     for (uint32_t i = 0; i < group->world; i++)
         if (group->members[i] == NULL)
-            return; /* somebody is gone: the break is on its way */
+            return; /* a member is gone: the break spreads */
     if (!group_is_whole(group)) {
         sim_fail(sim, "generation %llu goes on from step %lld, which its ranks do not hold whole",
                  (unsigned long long)group->generation, (long long)group->resume_step);
@@ -307,7 +307,7 @@ void group_arrived(struct sim *sim, struct proc *proc)
     }
     if (proc->takes_state) {
         proc->step = group->resume_step;
-        proc->weights = model_weights(proc->step); /* those who hold it were looked at */
+        proc->weights = model_weights(proc->step); /* the holders were checked */
         proc->outcome_step = proc->gradient_step = -1;
         proc->held = *wants;
         sim->healed++;

@@ -35,7 +35,7 @@ void queue_push(struct queue *queue, const struct event *event)
         DPT_ASSERT(queue->heap != NULL);
     }
     struct event added = *event;
-    if (added.order == 0) /* one that was put off keeps its place among those of its time */
+    if (added.order == 0) /* a postponed event keeps its place among those of its time */
         added.order = ++queue->order;
     size_t at = queue->n++;
     while (at > 0 && before(&added, &queue->heap[(at - 1) / 2])) {

@@ -15,7 +15,7 @@ static uint8_t *encode(struct sim *sim, const ProtobufCMessage *message, size_t 
     return data;
 }
 
-/* Whose connection it is, and of which run; NULL: nobody's any more. */
+/* The node of a connection, and its run; NULL: of no node any more. */
 static struct machine *by_conn(struct sim *host, uint64_t conn, struct sim **ret_sim)
 {
     for (struct sim *sim = host; sim != NULL && conn != 0; sim = sim->beside)
@@ -131,7 +131,7 @@ void server_start(struct sim *sim)
     struct dpt_err err;
     if (dpt_rdzv_create(&options, &sim->core, &err) != DPT_OK)
         sim_fail(sim, "%s", err.text);
-    sim->watch = watch_create(false); /* what is sent is decoded where it arrives */
+    sim->watch = watch_create(false); /* a message is decoded where it arrives */
     sim->server_tick_ms = sim->now_ms + 1;
     sim->server_stopped = false;
     sim->overload_until_ms = 0;
@@ -193,7 +193,7 @@ static void say_sent(struct sim *sim, const struct machine *to, const Dpt__Serve
 {
     if (sim->trace == NULL)
         return;
-    /* Timelines show what is new: the first word of each phase and generation. */
+    /* Timelines show changes: the first message of each phase and generation. */
     char word[64];
     const char *phase =
         protobuf_c_enum_descriptor_get_value(&dpt__server_phase__descriptor, (int)message->phase)
@@ -335,7 +335,7 @@ void server_meet_stranger(struct sim *sim, int machine)
     struct sim *host = sim->host;
     if (sim->core == NULL || host->server_stopped || host->overload_until_ms != 0)
         return;
-    step(host, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK}); /* what is due is done */
+    step(host, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK}); /* due work is done */
     if (!has_place(sim, m))
         return;
     uint8_t secret[DPT_PROTO_SECRET_BYTES] = {2};
@@ -381,7 +381,7 @@ void server_overload(struct sim *sim, int64_t length_ms)
                                  .life = sim->server_life});
 }
 
-/* One message of who connected first is read: who came later waits until all is over. */
+/* One message of the node that connected first is read; later nodes wait until all is over. */
 static void read_one(struct sim *sim)
 {
     size_t at = 0;

@@ -1,6 +1,6 @@
-/* dpt_timeline NAME GOLDEN [--write]: plays a scripted scenario and compares what is said, line by
- * line with its time, with the committed text. `--write` makes the text anew, to be read before it
- * is committed. */
+/* dpt_timeline NAME GOLDEN [--write]: plays a scripted scenario and compares the messages, line by
+ * line with their times, with the committed text. `--write` writes the text again, to be read
+ * before it is committed. */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>

@@ -64,8 +64,8 @@ static cudnnStatus_t create_descriptor(cudnnBackendDescriptorType_t type,
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* A graph outlives, in its plan, what it was made of: nothing is freed before the plan's end, when
- * the process's tests end. */
+/* A graph, in its plan, outlives the descriptors that it was made of: nothing is freed before the
+ * plan's end, when the process's tests end. */
 static cudnnStatus_t destroy_descriptor(cudnnBackendDescriptor_t d)
 {
     (void)at(d);

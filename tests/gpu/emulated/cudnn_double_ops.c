@@ -47,7 +47,7 @@ static void *memory_of(const struct run *run, const struct descriptor *tensor)
     return NULL;
 }
 
-/* Where element i, counted in the order of the dimensions, lies. */
+/* The offset of element i, counted in the order of the dimensions. */
 static int64_t place(const struct values *x, int64_t i)
 {
     int64_t offset = 0;
@@ -264,8 +264,7 @@ struct convolution {
     int64_t stride, padding;
 };
 
-/* Adds every product of an element of w and one of x, or of y, to what it belongs to of `to`: y, or
- * x. */
+/* Adds every product of an element of w and one of x, or of y, to its element of `to`: y, or x. */
 static void convolve(const struct convolution *c, struct values *to)
 {
     const int64_t *x = c->x->dims, *w = c->w->dims, *y = c->y->dims;

@@ -227,7 +227,7 @@ uint64_t emulated_exchange(unsigned mask, uint64_t x, int other)
     const unsigned thread = self->thread, turn = self->exchanges++ % 2;
     if (mask != 0xffffffffu || (thread ^ (unsigned)other) >= m->threads)
         fail("an exchange with lanes that are not there");
-    /* Two turns: who is through with one may be at the next before the others have read. */
+    /* Two turns: a thread that has passed one may reach the next before the others have read. */
     m->exchanged[turn][thread] = x;
     wait_as(state::awaits_warp);
     return m->exchanged[turn][thread ^ (unsigned)other];

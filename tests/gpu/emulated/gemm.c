@@ -1,5 +1,5 @@
 /* kernels/cuda/gemm.h without cuBLASLt, on the host: sums in f32, of each sixteenth k and then of
- * these. And what device.c asks of that library. */
+ * these; and the functions of that library that device.c uses. */
 #include "kernels/cuda/gemm.h"
 
 #include "kernels/half.h"

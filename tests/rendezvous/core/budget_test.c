@@ -43,7 +43,7 @@ static void test_budget(void **state)
                      3); /* crashes in one report are one record */
 }
 
-/* However many are told, they are counted at once, without end only by the budget's own size. */
+/* Any number of reported losses is counted at once, up to the budget's own size. */
 static void test_budget_by_one_message(void **state)
 {
     (void)state;
@@ -135,7 +135,7 @@ static void test_later_losses_are_others(void **state)
         assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
         assert_int_equal(stage.view.restarts_left, 2 - round);
     }
-    all[1]->ranks[0].spawn = 2; /* its successor stands by and ends before any plan */
+    all[1]->ranks[0].spawn = 2; /* its successor is a spare and ends before any plan */
     all[1]->state.crashes = 2;
     fake_say(all[1], &stage);
     assert_int_equal(stage.view.phase, DPT_RDZV_FAILED);

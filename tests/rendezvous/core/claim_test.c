@@ -122,7 +122,7 @@ static void test_stranger_of_a_node_id(void **state)
     assert_int_equal(stage->view.nodes, 2);
 }
 
-/* When the node is gone its id is free, whatever incarnation the next one has. */
+/* When the node is gone its id is free, for any next incarnation. */
 static void test_id_is_free_after_a_loss(void **state)
 {
     struct stage *stage = *state;
@@ -144,7 +144,7 @@ static void test_id_is_free_after_a_loss(void **state)
     fake_refused(&b, stage, "is alive");
 }
 
-/* A node without a secret could be replaced by anybody: it does not join. */
+/* A node without a secret could be replaced by any process: it does not join. */
 static void test_no_secret(void **state)
 {
     struct stage *stage = *state;

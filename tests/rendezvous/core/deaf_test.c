@@ -133,7 +133,7 @@ static void test_deaf_while_a_rank_quiesces(void **state)
     assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
 }
 
-/* Nor for a connection that broke together with those of its peers. */
+/* Nor for a connection that broke together with its peers' connections. */
 static void test_deaf_after_a_node_died(void **state)
 {
     (void)state;
@@ -152,7 +152,7 @@ static void test_deaf_after_a_node_died(void **state)
     assert_int_equal(stage.view.nodes, 1);
 }
 
-/* All are gone in earnest: that is found when somebody comes. */
+/* All nodes are really gone: the server notices it when a node comes. */
 static void test_deaf_for_good(void **state)
 {
     (void)state;

@@ -84,7 +84,7 @@ void fake_dies(struct fake *fake, struct fake *seen_by, struct stage *stage);
 
 /* The fake's ranks carry out the server's last answer: quiesce, build, run, save. */
 void fake_obey(struct fake *fake);
-/* All fakes obey and send in turn, for so many rounds that nothing changes any more. */
+/* All fakes obey and send in turn, until nothing changes any more. */
 void fakes_settle(struct stage *stage, struct fake *const *fakes, size_t n);
 /* The fakes join, the last call passes, and they settle. The run is then RUNNING. */
 void fakes_start(struct stage *stage, struct fake *const *fakes, size_t n);

@@ -78,7 +78,7 @@ static void dies(struct fake *fake)
     fake_say(fake, &stage);
 }
 
-/* It may go; `last_holder`: it is told that it takes the last copy of steps with it. */
+/* It may leave; `last_holder`: it learns that it takes the last copy of steps with it. */
 static void released(const struct fake *fake, bool last_holder)
 {
     IS(*fake, RELEASED);
@@ -140,8 +140,8 @@ static void test_too_few_stay(void **state)
     released(&b, false);
 }
 
-/* Each node has another folder: the node that did not write is not told that it is the last holder
- * of the saved state. */
+/* Each node has another folder: the node that did not write does not learn that it is the last
+ * holder of the saved state. */
 static void test_saved_elsewhere(void **state)
 {
     (void)state;
@@ -351,7 +351,7 @@ static void test_no_newcomers(void **state)
     save_together();
 }
 
-/* Both leave, and the folder of rank 0 took nothing: each is told to save its state. */
+/* Both leave, and the folder of rank 0 is full: each is told to save its state. */
 static void leave_together_unsaved(void)
 {
     leave(&a);
@@ -372,7 +372,7 @@ static void test_what_cannot_be_saved(void **state)
     leave_together_unsaved();
 }
 
-/* A node that did not hear it is told the same again. */
+/* A node that did not receive the command receives it again. */
 static void test_release_that_is_lost(void **state)
 {
     (void)state;

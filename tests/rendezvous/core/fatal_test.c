@@ -1,4 +1,4 @@
-/* Errors that no restart mends: they end a node or the run. */
+/* Errors that no restart can repair: they end a node or the run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -92,7 +92,7 @@ static void test_fatal_to_a_spare(void **state)
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
 }
 
-/* A node whose process ended has no place after the others have formed anew. */
+/* A node whose process ended has no place after the others have formed again. */
 static void test_fatal_after_a_death(void **state)
 {
     (void)state;
@@ -166,7 +166,7 @@ static void test_fatal_after_a_restart(void **state)
     fake_say(&a, &stage);
     fake_say(&c, &stage); /* one of them is here: nothing is adopted yet */
     assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
-    a.generation = 1; /* it has been told nothing else */
+    a.generation = 1; /* it has received nothing else */
     fake_say(&b, &stage);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
     assert_int_equal(stage.view.generation, 1);

@@ -8,7 +8,7 @@
 
 #include "tests/rendezvous/core/trio.h"
 
-/* Rank 0 of `fake` asks to commit the checkpoint of `step`; returns the grant it is told. */
+/* Rank 0 of `fake` asks to commit the checkpoint of `step`; returns the grant that it receives. */
 static int64_t ask_for_grant(struct fake *fake, int64_t step)
 {
     fake->ranks[0].grant_step = step;

@@ -88,7 +88,7 @@ static void those_are_in_who_are_whole_together(void **state)
     assert_false(fake_place(&c)->takes_state);
 }
 
-/* A rank that holds a shard and the shadow of another's stands for both. */
+/* A rank that holds a shard and the shadow of another covers both. */
 static void a_shadow_is_no_reason_to_go_in(void **state)
 {
     (void)state;
@@ -105,7 +105,7 @@ static void a_shadow_is_no_reason_to_go_in(void **state)
     assert_int_equal(a.plan->resume_step, STEP);
 }
 
-/* Its second process has died, and the next one stands by. */
+/* Its second process has died, and the next one is a spare. */
 static void second_begins_anew(struct fake *fake)
 {
     Dpt__RankState *rank = &fake->ranks[1];

@@ -48,7 +48,8 @@ static void test_one_checkpoint_folder(void **state)
     assert_int_equal(b.phase, PHASE(SETTLING));
 }
 
-/* Fields of a newer version are the message's own memory, which is gone when the spec is told. */
+/* Fields of a newer version are in the message's own memory, which is freed before the spec is
+ * sent. */
 static void test_spec_of_a_newer_version(void **state)
 {
     struct stage *stage = *state;
@@ -131,7 +132,7 @@ static void test_config_question(void **state)
     assert_int_equal(stage->view.nodes, 1);
 }
 
-/* A process that asks for the config of an unknown run is told the name of the only run. */
+/* A process that asks for the config of an unknown run receives the name of the only run. */
 static void test_only_run_is_named(void **state)
 {
     struct stage *stage = *state;
@@ -296,8 +297,8 @@ static void test_done(void **state)
     assert_int_equal(late.phase, PHASE(SETTLING));
 }
 
-/* A process with another config is not told the end of this run: its run begins when the nodes of
- * the last one have gone. */
+/* A process with another config does not learn the end of this run: its run begins when the nodes
+ * of the last one have gone. */
 static void test_another_run_after_the_end(void **state)
 {
     struct stage *stage = *state;

@@ -140,8 +140,8 @@ static void quiesce_until_planned(void)
     assert_int_equal(stage.view.phase, DPT_RDZV_PLANNED);
 }
 
-/* Steps that a generation lost are told in the plan of the one that runs in its place, also when
- * others were formed between that never ran; then they are not told again. */
+/* Steps that a generation lost are reported in the plan of the generation that runs in its place,
+ * also if others that never ran were formed in between; then they are not reported again. */
 static void test_lost_steps_are_carried(void **state)
 {
     (void)state;
@@ -289,7 +289,7 @@ static void test_adoption(void **state)
     trio_restart_server();
     a.state.spec = NULL; /* it thinks the server knows */
     fake_say(&a, &stage);
-    assert_int_equal(a.counter_seen, 0); /* tell everything */
+    assert_int_equal(a.counter_seen, 0); /* send everything */
     a.state.spec = &a.spec;
     a.generation = 1;
     fake_say(&a, &stage);

@@ -41,7 +41,7 @@ static void holds(struct fake *fake, int64_t step, int64_t outcome_step)
         outcome_step < 0 ? (ProtobufCBinaryData){0, NULL} : (ProtobufCBinaryData){8, bytes};
 }
 
-/* Everybody in the list quiesces as it is told and reports; no further. */
+/* Every fake in the list quiesces as commanded and reports, and does no more. */
 static void report(struct fake *const *fakes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -334,7 +334,7 @@ static void test_leaving_from_who_dies(void **state)
     a_leaves(-1);
     report(all, 2);
     stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
-    stage_pass_speaking(&stage, all, 1, 4600); /* no peer of it builds: its lease tells */
+    stage_pass_speaking(&stage, all, 1, 4600); /* no peer of it builds: its lease decides */
     report(all, 1);
     assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PLAN);
     assert_true(a.plan->farewell);

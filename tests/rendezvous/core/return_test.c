@@ -78,7 +78,8 @@ static void test_one_of_two_comes_back(void **state)
     assert_int_equal(a.plan->resume_step, 7);
 }
 
-/* An agent whose spec the server knew does not send it: it is asked for it, and not expelled. */
+/* An agent whose spec the server knew does not send it: the server requests it, and does not expel
+ * the agent. */
 static void test_back_without_its_spec(void **state)
 {
     (void)state;
@@ -138,7 +139,7 @@ static void lose_b(void)
     assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
 }
 
-/* It is expelled, and told how far the others have come. */
+/* It is expelled, and learns the step of the others. */
 static void test_others_went_on(void **state)
 {
     (void)state;

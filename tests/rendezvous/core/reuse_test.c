@@ -84,7 +84,7 @@ static void test_a_run_that_was_left(void **state)
     assert_true(a.generation > newest);
 }
 
-/* So many names that the first is not remembered by itself any more. */
+/* Enough names that the first is no longer remembered separately. */
 static void test_many_names(void **state)
 {
     (void)state;

@@ -130,7 +130,7 @@ static void a_shadow_covers_a_loss(void **state)
     }
 }
 
-/* Two of three, one after the other, before the first loss was mended. */
+/* Two of three, one after the other, before the first loss was repaired. */
 static void a_second_loss_goes_back(void **state)
 {
     (void)state;

@@ -184,7 +184,7 @@ static void test_first_step_without_limit(void **state)
     assert_int_equal(stage.view.generation, 1);
 }
 
-/* Nodes of an earlier server have a lease to come back, and waiting nodes are told the reason. */
+/* Nodes of an earlier server have a lease to come back, and waiting nodes receive the reason. */
 static void test_young_server_says_why(void **state)
 {
     (void)state;

@@ -144,8 +144,8 @@ static bool is_stranger(struct watch *watch, const Dpt__AgentState *message)
     return false;
 }
 
-/* Told again, told by who was followed (by what the server itself has answered), or by a stranger.
- */
+/* Reported again, reported by a node that was followed (by the server's own answers), or by a
+ * stranger. */
 static bool is_stale(struct watch *watch, const Dpt__AgentState *message)
 {
     const struct seen_node *node = find_node(watch, message->stamp->run, message->stamp->node);

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Every process that was ever told of is asked for: those counted in are the members, one a rank.
- */
+/* Every reported process is requested: the counted ones are the members, one for each rank. */
 static uint32_t find_members(const struct watch *watch, struct seen_run *run,
                              const struct dpt_rdzv *core, bool *ret_kept)
 {
@@ -64,7 +63,7 @@ void watch_members(struct watch *watch, struct seen_run *run, const struct dpt_r
                      run->name, found, view->world_size, (unsigned long long)view->generation);
 }
 
-/* ---- the plan as it is told ---- */
+/* ---- the plan as it is sent ---- */
 
 static bool take(uint64_t *seen, uint32_t at)
 {
