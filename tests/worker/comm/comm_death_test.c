@@ -284,8 +284,7 @@ static void stopped_peer_then_abort(void **state)
     }
 }
 
-/* Between hosts: a transfer that has begun and stands still is an error, in the time that was
- * given. */
+/* Between hosts: a transfer that has begun and stops is an error, within the given time. */
 static void stop_in_transfer(struct rank *self)
 {
     enum { TIMEOUT = 2000 }; /* also of the creation, which a busy machine must manage */

@@ -33,7 +33,7 @@ static void run_ahead(struct rank *self)
     struct dpt_comm_op *op;
     if (self->rank == 0)
         memset(data, 0x5a, AHEAD * AHEAD_BYTES);
-    for (int i = 0; i < AHEAD; i++) { /* large and small in turn, to and fro */
+    for (int i = 0; i < AHEAD; i++) { /* large and small in turn, in both directions */
         xfers[2 * i] =
             (struct dpt_comm_xfer){.dir = self->rank == 0 ? DPT_COMM_SEND : DPT_COMM_RECV,
                                    .peer = peer,
@@ -48,7 +48,7 @@ static void run_ahead(struct rank *self)
     }
     if (self->rank == 0) {
         CHECK_OK(dpt_comm_exchange(comm, xfers, 2 * AHEAD, &op, &self->err), &self->err);
-        /* Nothing is posted there: nothing of size is done here. */
+        /* No receive is posted there: the large transfer is not done here. */
         CHECK_STATUS(DPT_INPROGRESS, dpt_comm_poll(comm, op, 20, &self->err), &self->err);
         mark_set(&self->world->marks[0], 1);
     } else {

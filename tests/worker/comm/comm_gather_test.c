@@ -191,7 +191,7 @@ static void every_scene(size_t bytes)
     const int hosts[][SIZE] = {{0, 0, 0}, {0, 1, 2}, {0, 0, 1}, {0, 1, 1}};
     for (size_t h = 0; h < sizeof hosts / sizeof *hosts; h++)
         for (int scene = 0; scene < SCENE_COUNT; scene++)
-            /* Memory of a peer that gave up is not read: it may be used anew. */
+            /* Memory of a peer that gave up is not read: it may have another use. */
             if (scene != SECOND_GAVE_UP || bytes <= DPT_COMM_BUF_BYTES_MAX)
                 play(hosts[h], (struct script){.scene = (enum scene)scene, .bytes = bytes});
 }

@@ -1,6 +1,5 @@
-/* A peer with the right nonce that then talks nonsense: every malformed message ends the
- * communicator with an error that names it, whatever else is in flight, and leaves no descriptor
- * behind. */
+/* A peer with the right nonce that then sends malformed messages: each ends the communicator with
+ * an error that names it, with any other transfers in flight, and leaves no descriptor behind. */
 #include "tests/worker/comm/comm_world.h"
 
 #include "base/cursor.h"

@@ -53,8 +53,8 @@ static void fault_then_recover(struct rank *self)
     if (self->rank == VICTIM) {
         CHECK_STATUS(DPT_EABORTED, status, &self->err);
     } else {
-        /* One that is aborted before another came is only missed by it, as are those who gave up.
-         */
+        /* A rank that is aborted before another one came is missing only for that one, as are those
+         * that gave up. */
         if (status != DPT_ETIMEOUT || plan->fault == DPT_SIM_FAULT_KILL) {
             CHECK_STATUS(DPT_EPEER, status, &self->err);
             CHECK(suspect == VICTIM);

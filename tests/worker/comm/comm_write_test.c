@@ -230,7 +230,7 @@ static void give_up(struct rank *self)
         be_writer(self, comm, op, &x);
         dpt_comm_destroy(&comm);
     }
-    /* The memory serves the next generation, as it is. */
+    /* The memory serves the next generation unchanged. */
     dpt_comm_mem_destroy(&mem);
 }
 
@@ -283,7 +283,7 @@ static void next_generation(struct rank *self)
         if (self->rank == WRITER) {
             CHECK_OK(dpt_comm_write_begin(comm, op, &self->err), &self->err);
             memcpy(x.lent_write, data, x.bytes);
-            if (generation == 2) { /* stands still in the midst: the lender takes its memory away */
+            if (generation == 2) { /* stops in the middle: the lender takes its memory back */
                 mark_set(&self->world->marks[WRITER], 1);
                 mark_wait(&self->world->marks[LENDER], 1);
                 memset(x.lent_write, 0xff, x.bytes);

@@ -340,8 +340,8 @@ static void copy(const struct fabric *f, void *to, const void *from, size_t byte
         memcpy(to, from, bytes);
 }
 
-/* An all-reduce, when every rank is at it; it is the one piece of its operation. The last rank's
- * comes first: no order that anybody may rely on. */
+/* An all-reduce, when every rank has reached it; it is the only piece of its operation. The last
+ * rank's part is added first: callers may not rely on an order. */
 static void sum_pieces(struct fabric *f, struct clique *clique)
 {
     const struct fabric_piece *first = &clique->members[0].pieces[0];

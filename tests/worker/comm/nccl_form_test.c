@@ -78,7 +78,7 @@ static void when_the_world_is_shrunk(void **state)
     (void)state;
     struct dpt_nccl_offer offers[4];
     struct dpt_nccl_world world;
-    /* Ranks of the run are not those of the communicator: 4 of 6 are left, in another order. */
+    /* Ranks of the run are not ranks of the communicator: 4 of 6 are left, in another order. */
     offer_kept(offers, 4, (const int[]){3, 0, 5, 1}, 6);
     dpt_nccl_plan_world(offers, 4, true, &world);
     assert_true(world.shrink);
@@ -118,7 +118,7 @@ static void who_is_where_in_a_split(void **state)
         offers[i].splits[1] = splits[i];
     dpt_nccl_plan_world(offers, 5, true, &world);
     size = dpt_nccl_plan_split(offers, 5, &world, 1, 0, in);
-    /* Equal keys: in the order of the world's communicator, where rank 3 stands before rank 0. */
+    /* Equal keys: in the order of the world's communicator, where rank 3 comes before rank 0. */
     static const int ones[] = {2, -1, 0, 1, -1};
     assert_int_equal(size, 3);
     assert_memory_equal(in, ones, sizeof ones);

@@ -62,7 +62,7 @@ struct dpt_nccl_piece gpu_recv_from(int peer, float *to, size_t n)
         .kind = DPT_NCCL_RECV, .peer = peer, .to = to, .count = n * sizeof *to};
 }
 
-/* Sums whose bits tell the order. */
+/* Sums whose bits show the order. */
 static float contribution(int rank, int i)
 {
     return 1.0F / (float)(3 + 7 * rank + 11 * i);

@@ -30,8 +30,9 @@ static void creation_without_end(void **state)
     gpu_run(3, &scene, silent_ranks);
 }
 
-/* The library of one rank fails in the creation, and by its end that of the others: that rank is at
- * fault, whatever they hear first. Where it makes all fail at once, one is, no matter which. */
+/* The library of one rank fails in the creation, and thereby that of the others: that rank is at
+ * fault, whatever the others hear first. If it makes all fail at once, one of them is at fault, no
+ * matter which. */
 static void failing_ranks(struct rank *self)
 {
     struct gpu g = gpu_plug_in(self);

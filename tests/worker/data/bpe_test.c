@@ -158,7 +158,7 @@ static void awkward_strings_openai(void **state)
     dpt_vocab_close(&vocab);
 }
 
-/* What is recorded under `name` in a line of its own. */
+/* The value recorded under `name` on a separate line. */
 static void recorded_line(const char *name, char *ret, size_t room)
 {
     char *text, *rest;
@@ -367,7 +367,8 @@ static void bytes_are_tokens(void **state)
     assert_null(vocab);
 }
 
-/* What is appended leaves what is there; the special token is text's business only to decode. */
+/* Appending keeps the existing tokens; text never encodes to the special token, which only
+ * decodes. */
 static void appending_and_end_of_text(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Token sources: what a sample is, both kinds of shards, the digest, and bad input. */
+/* Token sources: the content of a sample, both kinds of shards, the digest, and bad input. */
 #include "tests/worker/data/data_fixture.h"
 
 #include "base/fs.h"
@@ -227,7 +227,7 @@ static void text_is_encoded(void **state)
     assert_int_equal(dpt_data_tokens(data), tokens.n);
     assert_int_equal(dpt_data_samples(data), (tokens.n - 1) / SEQ);
     (void)snprintf(path, sizeof path, "%s/t.txt", root);
-    assert_int_equal(unlink(path), 0); /* what was read stays */
+    assert_int_equal(unlink(path), 0); /* tokens that were read stay */
     for (int s = 0; s < dpt_data_samples(data); s++) {
         assert_int_equal(read_sample(data, s, got, targets), DPT_OK);
         for (int i = 0; i < SEQ; i++) {

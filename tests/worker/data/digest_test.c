@@ -1,4 +1,4 @@
-/* The digest of data: what it covers, and data that changed. */
+/* The digest of data: its coverage, and data that changed. */
 #include "tests/worker/data/data_fixture.h"
 
 #include "base/fs.h"
@@ -27,7 +27,7 @@ static void expect_digest_refused(const char *name, const char *why)
         fail_msg("'%s' or '%s' is not in: %s", name, why, err.text);
 }
 
-/* Found as the data is read for its hash, wherever it is: here the last token, which is in no
+/* Found while the data are read for their hash, at any place: here the last token, which is in no
  * sample. */
 static void largest_token(void **state)
 {
@@ -124,8 +124,8 @@ static void digest(void **state)
     assert_string_not_equal(a, b);
 }
 
-/* With validation data the digest is of both, that of the training data stays; who only evaluates
- * trains on nothing. */
+/* With validation data the digest covers both, and that of the training data stays; a run that only
+ * evaluates needs no training data. */
 static void digest_of_training_data(void **state)
 {
     (void)state;

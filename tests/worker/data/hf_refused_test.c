@@ -1,5 +1,5 @@
 /* tokenizer.json files that are refused, each with one line that names the file and the place; the
- * patterns that are taken, and what they match; what a vocabulary's digest tells apart. */
+ * accepted patterns, and their matches; the differences that a vocabulary's digest covers. */
 #include "worker/data/tokenizer.h"
 
 #include "base/fs.h"

@@ -1,5 +1,5 @@
 /* tokenizer.json: the ids of the package tokenizers on awkward strings, in the forms of GPT-2,
- * Llama 3 and SmolLM2 and in an odd one; what text becomes where it is cut; ids above 65535.
+ * Llama 3 and SmolLM2 and in an odd one; tokens of a text at a cut; ids above 65535.
  * recorded/hf_*.json and hf.txt are made by record_hf.py. */
 #include "worker/data/tokenizer.h"
 
@@ -327,7 +327,7 @@ static const char *write_wide(void)
     return path;
 }
 
-/* A text by them, as it is trained on: as its shard in Llama 3's form would be read. */
+/* A text by these tokens, as in training: as its shard in Llama 3's form would be read. */
 static void wide_tokens(void **state)
 {
     (void)state;

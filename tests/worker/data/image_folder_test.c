@@ -1,5 +1,5 @@
-/* Folders of images as data: order, labels and digest, damaged images, and what is refused and
- * where. */
+/* Folders of images as data: order, labels and digest, damaged images, and refusals with their
+ * places. */
 #include "worker/data/image_folder.h"
 
 #include "base/fs.h"
@@ -78,7 +78,7 @@ static void make_link(const char *target, const char *path)
     assert_int_equal(symlink(target, whole), 0);
 }
 
-/* In the order of torchvision's ImageFolder: whole paths of folders, so that "s" and "s-t" stand
+/* In the order of torchvision's ImageFolder: whole paths of folders, so that "s" and "s-t" come
  * before "s/u", and names in each. */
 static void folders_below_a_class(void **state)
 {

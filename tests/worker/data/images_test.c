@@ -1,5 +1,5 @@
-/* CIFAR-10's binary version as data: order, labels and digest of its records, what training draws
- * through the loader, and what is refused and where. */
+/* CIFAR-10's binary version as data: order, labels and digest of its records, the samples that
+ * training draws through the loader, and refusals with their places. */
 #include "tests/logged.h"
 #include "tests/worker/data/images_fixture.h"
 #include "worker/plan/sampler.h"
@@ -19,7 +19,7 @@ enum { RECORD = 3073 };
 
 /* ---------------------------------------------------------------- CIFAR-10 */
 
-/* The byte of a pixel; `id` tells records apart. */
+/* The byte of a pixel; `id` distinguishes records. */
 static uint8_t byte_of(int id, int channel, int pixel)
 {
     return (uint8_t)(id * 41 + channel * 83 + pixel * 7 + pixel / 32);
@@ -193,8 +193,8 @@ static void digest_of_records(void **state)
 
 /* ---------------------------------------------------------------- the loader */
 
-/* Micro-batches of `steps` steps as a world of so many ranks reads them, in the order of the run.
- */
+/* Micro-batches of `steps` steps as a world of the given number of ranks reads them, in the order
+ * of the run. */
 static void load_all(int world, int steps, struct sample *ret)
 {
     struct dpt_data *data = open_data();

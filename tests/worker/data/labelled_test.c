@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-/* ---------------------------------------------------------------- what is read */
+/* ---------------------------------------------------------------- reading */
 
 /* The samples of data.train, as text: "label:bytes", each with '|' behind it. */
 static void expect_samples(const char *expected)
@@ -240,7 +240,7 @@ static void digest(void **state)
     assert_string_not_equal(first, other);
 }
 
-/* Only what is read counts: rows behind train_samples may differ. */
+/* Only rows that are read count: rows behind train_samples may differ. */
 static void digest_of_first_rows(void **state)
 {
     (void)state;
@@ -253,7 +253,7 @@ static void digest_of_first_rows(void **state)
     assert_string_equal(first, other);
 }
 
-/* A rank compares what it reads with what its agent found. */
+/* A rank compares its data with its agent's. */
 static void changed_since(void **state)
 {
     (void)state;

@@ -172,7 +172,7 @@ static void restarts(void **state)
     dpt_loader_destroy(&loader);
 }
 
-/* What next returned stays as it is until the following next, restarts included. */
+/* The samples that next returned stay unchanged until the following next, restarts included. */
 static void held_batch_is_not_overwritten(void **state)
 {
     (void)state;
@@ -229,7 +229,7 @@ static void reader_errors(void **state)
     dpt_loader_start(loader, 0, 0, SLOTS, 1);
     expect_next(loader, 0, 0);
     expect_next(loader, 0, 1);
-    /* Now in mid-flight: what was read ahead is good, then the error. */
+    /* Now in mid-flight: samples read ahead are good, then comes the error. */
     assert_int_equal(rename(path, hidden), 0);
     enum dpt_status status = DPT_OK;
     int good = 0;
@@ -265,7 +265,7 @@ static void prompt_stop(void **state)
 static void no_allocation(void **state)
 {
     (void)state;
-    skip(); /* the sanitizer's allocator stands in the place of ours */
+    skip(); /* the sanitizer's allocator replaces dpt's */
 }
 #else
 /* The program's own malloc: glibc's, counted. In every thread. */

@@ -41,7 +41,7 @@ static void note_row(struct found *found, const struct dpt_rows *rows)
     note(found, line, strlen(line));
 }
 
-/* Gives the text in pieces of at most `piece` bytes, each in memory of its own size. */
+/* Gives the text in pieces of at most `piece` bytes, each in a separate allocation of its size. */
 static enum dpt_status find(enum dpt_rows_form form, const char *text, size_t bytes, size_t piece,
                             struct found *ret, int64_t *ret_line)
 {

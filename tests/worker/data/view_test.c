@@ -1,4 +1,5 @@
-/* Views of pictures: what evaluations see, what training draws, by what, and the numbers. */
+/* Views of pictures: those of evaluations, the random ones of training and their keys, and the
+ * numbers. */
 #include "worker/data/view.h"
 
 #include "worker/data/data.h"
@@ -107,8 +108,8 @@ static void no_padding_only_mirrors(void **state)
     assert_in_range(mirrored, NUMBERS / 2 - 160, NUMBERS / 2 + 160);
 }
 
-/* Of 8 to 100 % of the area, 3:4 to 4:3, up to what rounding makes of it; each half of the range as
- * often as it should be. */
+/* Of 8 to 100 % of the area, 3:4 to 4:3, up to rounding; each half of the range as often as
+ * expected. */
 static void parts_are_even(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Generation: with the cache it says what the forward pass of training says without, beyond the
- * context too; bits do not depend on threads. */
+/* Generation: the cache gives the results of training's forward pass, beyond the context too; bits
+ * do not depend on threads. */
 #include "worker/generate/generator.h"
 
 #include "tests/worker/model/rig.h"

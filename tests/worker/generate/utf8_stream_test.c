@@ -1,5 +1,5 @@
-/* Bytes in pieces: what has left is valid at every moment, and all of it is what repairing the
- * whole at once gives. */
+/* Bytes in pieces: the output is valid at every moment, and as a whole it equals the repair of the
+ * whole input at once. */
 #include "worker/generate/utf8_stream.h"
 
 #include "base/rng.h"

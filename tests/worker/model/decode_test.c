@@ -17,7 +17,7 @@ enum { VOCAB = 48, CONTEXT = 70 };
 
 static struct dpt_err err;
 
-/* A rig, and what decoding needs beside. */
+/* A rig, and the memory that decoding needs. */
 struct decoder {
     struct rig rig;
     const void *weights[DPT_UNITS_MAX];
@@ -109,7 +109,7 @@ static int greatest(const float *logits)
     return best;
 }
 
-/* However the positions are cut into calls, with what was kept from the calls before. */
+/* For every cut of the positions into calls, with the cache of the calls before. */
 static void the_cache_changes_nothing(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* GPT-2's table: sizes, names, layout; what is refused. No device. */
+/* GPT-2's table: sizes, names, layout; refusals. No device. */
 #include "worker/model/model.h"
 
 #include <math.h>
@@ -35,7 +35,7 @@ static struct dpt_model *make(int layer, int head, int embd, int context, int vo
     return model;
 }
 
-/* With labels the head has a weight of its own, and borrows none. */
+/* With labels the head has a separate weight and borrows none. */
 static void with_labels(void **state)
 {
     (void)state;

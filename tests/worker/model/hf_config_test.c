@@ -1,5 +1,4 @@
-/* config.json: what is written of a config is read back to the same sizes, and what others write.
- */
+/* config.json: a written file is read back to the same sizes, and files of other programs. */
 #include "tests/worker/model/hf_rig.h"
 
 #include <jansson.h>
@@ -165,7 +164,7 @@ static void labels(void **state)
     }
 }
 
-/* A model of every kind comes back, from a config that says nothing of it. */
+/* A model of every kind comes back, from a config without its keys. */
 static void what_is_written_is_read(void **state)
 {
     (void)state;
@@ -229,7 +228,7 @@ static void defaults_are_theirs(void **state)
     assert_null(value_of(&said, "model.dropout"));
 }
 
-/* transformers 5 writes what turns the heads into one object. */
+/* transformers 5 writes the settings of the rotary embeddings as one object. */
 static void rope_parameters(void **state)
 {
     (void)state;
@@ -293,7 +292,7 @@ static void refused(void **state)
     }
 }
 
-/* What the config says, too, and what its keys do not take. */
+/* Values that the config contradicts, and values that its keys refuse. */
 static void contradictions(void **state)
 {
     (void)state;

@@ -129,8 +129,8 @@ static void check_ends(const char *want)
     assert_string_equal(found, want);
 }
 
-/* generation_config.json takes the place of config.json, whatever it names; as many ids as are
- * read. */
+/* generation_config.json takes the place of config.json, with any content; at most as many ids as
+ * there is room for. */
 static void ends_of_a_text(void **state)
 {
     (void)state;

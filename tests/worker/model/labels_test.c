@@ -1,5 +1,5 @@
-/* A model with labels: what is behind a sample's last token reaches nothing, how long the longest
- * sample is changes nothing but rounding, and what counts as right. */
+/* A model with labels: tokens behind a sample's last token have no effect, the length of the
+ * longest sample changes only rounding, and the count of correct predictions. */
 #include "tests/worker/model/rig.h"
 
 #include <math.h>

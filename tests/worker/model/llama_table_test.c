@@ -47,7 +47,7 @@ static void counts(void **state)
     }
 }
 
-/* With labels there is a head of its own, whatever the preset ties. */
+/* With labels the head is separate, also if the preset ties it. */
 static void counts_with_labels(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Adapters against the model of all weights that they come to (dpt_model_merge): the same losses,
- * and gradients that follow from those of its weights, dB = s dW A^T and dA = s B^T dW. */
+/* Adapters against the model with merged weights (dpt_model_merge): the same losses, and gradients
+ * that follow from those of its weights, dB = s dW A^T and dA = s B^T dW. */
 #include "tests/worker/model/rig.h"
 
 #include <math.h>

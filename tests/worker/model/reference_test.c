@@ -41,9 +41,9 @@ static const struct tolerance fp32 = {DPT_PRECISION_FP32, 1e-5, 1e-4, 1e-4, 1e-3
 static const struct tolerance bf16 = {DPT_PRECISION_BF16, 1e-2, 3e-2, 2e-2, 2e-2, 1.0f};
 static const struct tolerance fp16 = {DPT_PRECISION_FP16, 1e-3, 4e-3, 5e-3, 1e-2, 1024.0f};
 
-/* Of networks of images in 16 bits: what is rounded across zero changes ReLU's gradient by a jump.
- * PyTorch differs from double precision as much: all in bf16 by 0.64, with fp16 autocast by 0.13 in
- * a tensor's first gradient of these networks. */
+/* Of networks of images in 16 bits: a value that rounding moves across zero changes ReLU's gradient
+ * by a jump. PyTorch differs from double precision as much: all in bf16 by 0.64, with fp16 autocast
+ * by 0.13 in a tensor's first gradient of these networks. */
 static const struct tolerance images_bf16 = {DPT_PRECISION_BF16, 2e-2, 0.7, 5e-2, 0.1, 1.0f};
 static const struct tolerance images_fp16 = {DPT_PRECISION_FP16, 2e-3, 0.3, 2e-2, 5e-2, 1024.0f};
 
@@ -414,7 +414,7 @@ static void ten_losses(void **state)
         ten_losses_of(tolerance, i);
 }
 
-/* Of images, whose batch norm reads its running statistics then. */
+/* For images, whose batch norm reads its running statistics in evaluation. */
 static void evaluation(void **state)
 {
     static struct reference ref;

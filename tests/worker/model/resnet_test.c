@@ -30,8 +30,9 @@ static void for_averaged(const struct rig *rig,
     assert_true(n > 0);
 }
 
-/* The gradient, which is the micro-batch's statistic, becomes the running one; evaluation takes a
- * variance for what it is, so that training's, of n values, is (n - 1)/n of the unbiased one. */
+/* The gradient, which is the micro-batch's statistic, becomes the running statistic. Evaluation
+ * uses a variance unchanged, so training's variance of n values is (n - 1)/n of the unbiased
+ * one. */
 static void take_statistic(const struct rig *rig, const struct dpt_param *param, int index)
 {
     enum { MEAN_BEHIND_WEIGHT = 3 };

@@ -116,7 +116,7 @@ static void unused_positions(void **state)
     rig_close(&rig);
 }
 
-/* Does wte[row] get contributions of its own from the tokens, beside the head's? */
+/* Whether wte[row] gets contributions from the tokens, beside the head's. */
 static bool is_token(const struct rig *rig, int64_t row)
 {
     for (int64_t i = 0; i < rig->n; i++)
@@ -304,8 +304,8 @@ static void extremes(void **state)
     }
 }
 
-/* The model holds no state: two slots in flight at once, unit by unit, give what each gives alone.
- */
+/* The model holds no state: two slots in flight at once, unit by unit, give the results of each
+ * alone. */
 static void slots_interleave(void **state)
 {
     (void)state;

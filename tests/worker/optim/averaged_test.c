@@ -1,5 +1,6 @@
-/* Running statistics among the parameters: their rule against one in double under every optimizer,
- * whatever scale, rate and decay are; no part of the norm; what is beside them keeps its bits. */
+/* Running statistics among the parameters: their rule against a rule in double under every
+ * optimizer, for any scale, rate and decay; they do not count in the norm; their neighbours keep
+ * their bits. */
 #include "kernels/half.h"
 #include "worker/model/kind.h"
 #include "worker/optim/optim.h"

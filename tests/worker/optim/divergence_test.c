@@ -33,7 +33,7 @@ static void fate_by_mode(void **state)
         {DPT_DIVERGENCE_SKIP, DPT_PRECISION_FP32, 1, -INFINITY, 1, DPT_STEP_SKIPPED},
         {DPT_DIVERGENCE_SKIP, DPT_PRECISION_FP32, 1, 3.5, NAN, DPT_STEP_SKIPPED},
         {DPT_DIVERGENCE_CONTINUE, DPT_PRECISION_FP32, 1, NAN, NAN, DPT_STEP_APPLIED},
-        /* fp16: an overflow that a smaller scale may mend is none. */
+        /* fp16: an overflow that a smaller scale may repair is no divergence. */
         {DPT_DIVERGENCE_STOP, DPT_PRECISION_FP16, 8, 3.5, INFINITY, DPT_STEP_OVERFLOWED},
         {DPT_DIVERGENCE_STOP, DPT_PRECISION_FP16, 1, 3.5, NAN, DPT_STEP_OVERFLOWED},
         {DPT_DIVERGENCE_STOP, DPT_PRECISION_FP16, 0.5, 3.5, NAN, DPT_STEP_STOPS},

@@ -117,8 +117,8 @@ static void as_pytorch(void **state)
     }
 }
 
-/* A period of its own: whatever train.steps is. What PyTorch logs after scheduler.step() at the end
- * of step k is the rate of the next one, which the line of step k + 1 shows. */
+/* A separate period, for any train.steps. PyTorch logs after scheduler.step() at the end of step k
+ * the rate of the next step, which the line of step k + 1 shows. */
 static void cosine_of_t_max(void **state)
 {
     (void)state;
@@ -138,7 +138,7 @@ static void cosine_of_t_max(void **state)
         }
     struct dpt_config once = config_of(DPT_SCHEDULE_COSINE, 10, 1011);
     const double at_500 = dpt_lr(&once, 500);
-    once.optimizer.schedule_steps = 1000; /* what auto means here: the same bits */
+    once.optimizer.schedule_steps = 1000; /* the value of auto here: the same bits */
     assert_true(dpt_lr(&once, 500) == at_500);
 }
 

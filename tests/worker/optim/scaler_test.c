@@ -1,5 +1,5 @@
-/* The loss's scale: growth, backoff and their limits; what other precisions have of it; what a
- * checkpoint may say. */
+/* The loss's scale: growth, backoff and their limits; its values in other precisions; values that a
+ * checkpoint may have. */
 #include "worker/optim/scaler.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ static struct dpt_config config_of(enum dpt_precision precision, int64_t interva
 }
 
 /* As PyTorch's _amp_update_scale_ counts: the interval-th good step in a row grows, an overflow
- * backs off and begins the count anew. */
+ * backs off and restarts the count. */
 static void grows_and_backs_off(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* The lists of strategies that let gradients go bucket by bucket: which bucket goes when, which
- * tasks carry it, what waits for them, on every member alike. */
+/* The lists of strategies that send gradients bucket by bucket: when each bucket goes, its tasks,
+ * the actions that wait for them; equal on every member. */
 #include "worker/plan/schedule.h"
 
 #include <setjmp.h>
@@ -36,8 +36,8 @@ static void make_list(const struct dpt_step_spec *spec, struct dpt_step_list *li
     assert_int_equal(dpt_step_list_init(list, spec, &err), DPT_OK);
 }
 
-/* Buckets go from the last to the first, each slot anew; an announced one behind the backward that
- * makes it whole, else all behind the last backward. */
+/* Buckets go from the last to the first, in each slot: an announced bucket behind the backward that
+ * completes it, else all behind the last backward. */
 static void check_actions(const struct dpt_step_list *list, const struct dpt_step_spec *spec,
                           int slots)
 {

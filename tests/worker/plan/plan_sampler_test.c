@@ -111,7 +111,7 @@ static void golden(void **state)
 }
 
 /* With epochs each sample comes at most once in an epoch, and each epoch is the beginning of its
- * own permutation; without, and where batches fill the samples, steps follow each other. */
+ * own permutation. Without epochs, and if batches fill the samples, steps follow each other. */
 static void epochs_begin_permutations(void **state)
 {
     (void)state;

@@ -28,7 +28,7 @@ struct rank {
     int at;     /* next action */
     int told;   /* actions done when the last FREE or REDUCE was: tasks know of no other */
     int posted; /* tasks */
-    int weights[BUFFERS_MAX], gradients[BUFFERS_MAX]; /* what is in a buffer: a unit */
+    int weights[BUFFERS_MAX], gradients[BUFFERS_MAX]; /* the content of a buffer: a unit */
     int slot_of[BUFFERS_MAX];                         /* of a gradient: its slot */
     bool gathered[UNITS_MAX];                         /* ONCE */
     int place[UNITS_MAX];                             /* gradient buffer; NOTHING */
@@ -140,7 +140,7 @@ static bool act(const struct world *w, struct rank *ranks, int r)
     if (rank->at == list->n_actions)
         return false;
     const struct dpt_action *a = &list->actions[rank->at];
-    if (a->kind == DPT_ACTION_REDUCE && rank->told <= rank->at) { /* tells, and then waits */
+    if (a->kind == DPT_ACTION_REDUCE && rank->told <= rank->at) { /* notifies, and then waits */
         rank->told = rank->at + 1;
         return true;
     }
@@ -259,7 +259,7 @@ static void every_part_is_scattered_once(const struct world *w, bool cross)
     for (int i = 0; i < list->n_tasks; i++) {
         const struct dpt_task *t = &list->tasks[i];
         const bool cut = t->kind == DPT_TASK_SCATTER || t->kind == DPT_TASK_CROSS;
-        /* A unit's parts stand together; behind them what is made of its sums. */
+        /* A unit's parts are adjacent; behind them are the parts made from its sums. */
         if (cut && t->part > 0)
             assert_true(list->tasks[i - 1].unit == t->unit && list->tasks[i - 1].kind == t->kind &&
                         list->tasks[i - 1].part == t->part - 1);

@@ -62,7 +62,7 @@ static void hosts_and_those_who_were_asked(void **state)
     assert_int_equal(dpt_rank_sharers(ranks, 5, 2), 3);
 }
 
-/* Workers of one host that were given cores of their own keep them to themselves. */
+/* Workers of one host with separate cores keep them. */
 static void cores_of_their_own(void **state)
 {
     (void)state;

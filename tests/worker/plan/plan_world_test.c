@@ -1,4 +1,4 @@
-/* Nodes and hosts of a world, and whose shard has its shadow where. */
+/* Nodes and hosts of a world, and the places of shards' shadows. */
 #include "worker/plan/world.h"
 
 #include <setjmp.h>
@@ -40,8 +40,8 @@ static int largest(const struct layout *l, const int *of_position)
     return most;
 }
 
-/* Nobody covers two, nobody its own node; as many are covered as can be, and where all hosts allow
- * it, on another host. */
+/* No rank holds two shadows, and none one of its own node; as many shards as possible have a
+ * shadow, if all hosts permit it on another host. */
 static void check_shadows(const struct layout *l)
 {
     const struct dpt_world *w = &l->world;

@@ -1,7 +1,7 @@
-/* Each of ddp's teaching variants is what its name says: what it reduces together, when it posts
- * it, who waits, how often. Ranks are threads; gradients are small whole numbers, so that every
- * order of addition gives the same sum; who waits for whom is held against what the other has
- * begun. */
+/* Each of ddp's teaching variants does what its name says: the tensors that it reduces together,
+ * the time of posting, the wait, the frequency. Ranks are threads; gradients are small whole
+ * numbers, so that every order of addition gives the same sum; waits are compared with the work
+ * that other ranks have begun. */
 #include "tests/worker/comm/comm_world.h"
 #include "worker/plan/partition.h"
 #include "worker/strategy/reduce/model_buckets.h"
@@ -139,7 +139,7 @@ static float sum_below(int n, int param)
     return (float)(n * (n + 1) / 2 * (param + 1));
 }
 
-/* As backward: added to, or written anew. */
+/* As backward: added to, or overwritten. */
 static void write_gradient(struct part *p, int slot, int param)
 {
     const struct dpt_param *t = dpt_model_param(p->model, param);
@@ -295,12 +295,12 @@ static void simple_reduces_after_each_backward(void **state)
                       .slot_over = sum_so_far};
     for (s.hosts = 1; s.hosts <= 2; s.hosts++)
         run_scene(&s);
-    s.slot_over = NULL; /* what has come of the tree so far is no sum of all */
+    s.slot_over = NULL; /* the part of the tree so far is no sum of all slots */
     in_all_ways(&s);
 }
 
-/* Rank 1 announces nothing before rank 0 is through with its backward pass: who waited there would
- * wait for ever. */
+/* Rank 1 announces nothing before rank 0 has completed its backward pass: a rank that waited there
+ * would wait for ever. */
 static void after_the_other(struct part *p, int slot, int param)
 {
     (void)slot;

@@ -1,4 +1,5 @@
-/* What a strategy says it sends in a step is what the table of docs/strategies.md says. */
+/* The bytes that a strategy says it sends in a step are those of the table of
+ * docs/strategies.md. */
 #include "tests/worker/strategy/memory_scene.h"
 
 #include <setjmp.h>
@@ -26,7 +27,8 @@ static double sent(struct scene *s, const struct place *place)
 }
 
 /* The table of docs/strategies.md, N = 4, 8 slots: of all ranks a d D + b W, W = P w. Units that
- * are gathered anew are so between once and twice in each of two waves, the embedding once. */
+ * are gathered again are gathered between once and twice in each of two waves, the embedding
+ * once. */
 static void test_sent_by_the_table(void **state)
 {
     (void)state;

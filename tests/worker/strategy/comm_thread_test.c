@@ -201,7 +201,7 @@ static void generations(void **state)
     run_world(3, false, one_generation_after_another);
 }
 
-/* An abort that came before open hits that generation; arm forgets only what came before it. */
+/* An abort that came before open ends that generation; arm forgets only earlier aborts. */
 static void abort_first(struct rank *self)
 {
     struct dpt_comm_thread *t = NULL;
@@ -343,7 +343,7 @@ static void aborts_at_any_moment(void **state)
     run_world(3, false, abort_whenever);
 }
 
-/* close and destroy end a job that nobody waited for. */
+/* close and destroy end a job for which no thread waited. */
 static void leave_a_job(struct rank *self)
 {
     struct dpt_comm_thread *t = NULL;

@@ -1,5 +1,5 @@
-/* The memory of packed forms and of activations: what is worked out is what the library asks for
- * and what docs/strategies.md says; and which ranks pack. */
+/* The memory of packed forms and of activations: the computed bytes are those that the library
+ * needs and those of docs/strategies.md; and which ranks pack. */
 #include "tests/worker/strategy/memory_scene.h"
 
 #include "kernels/device.h"
@@ -26,8 +26,8 @@ static int64_t packed_bytes(const struct scene *s, const struct place *place, in
     return use.tag[DPT_MEMORY_PACKED];
 }
 
-/* The closed formula beside what the library asks for: the same where every side is in whole
- * blocks, on all machines; no more elsewhere. */
+/* The closed formula beside the library's need: equal if every side is in whole blocks, on all
+ * machines; at most as large elsewhere. */
 static void test_packed(void **state)
 {
     (void)state;
@@ -79,8 +79,8 @@ static void test_packed_of_124m(void **state)
     dpt_model_destroy(&s.model);
 }
 
-/* Of every strategy, every rank: who packs is who dpt_memory_may_pack says, in worlds of 1 and of 4
- * ranks with 5 slots, so that some ranks compute one and some several. */
+/* For every strategy and rank: the ranks that pack are those of dpt_memory_may_pack, in worlds of 1
+ * and of 4 ranks with 5 slots, so that some ranks compute one slot and some several. */
 static void who_packs(const struct variant *v, enum dpt_accumulate accumulate,
                       enum dpt_pack_weights mode)
 {

@@ -1,4 +1,4 @@
-/* Strategies and worlds whose memory is looked at (memory_scene.h). */
+/* Strategies and worlds whose memory is measured (memory_scene.h). */
 #include "tests/worker/strategy/memory_scene.h"
 
 #include "base/log.h"

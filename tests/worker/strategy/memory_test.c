@@ -1,6 +1,6 @@
-/* What strategies allocate, tag by tag, is what the formulas say, to the byte: every strategy, both
- * orders, both kinds of precision, worlds and hosts of several sizes, every rank. And the formulas
- * stay within those that docs/strategies.md promises. Nothing is trained here: memory is made at a
+/* The allocations of strategies, tag by tag, equal the formulas to the byte: every strategy, both
+ * orders, both kinds of precision, worlds and hosts of several sizes, every rank. The formulas stay
+ * within the bounds of docs/strategies.md. Nothing is trained here: memory is allocated at a
  * generation's beginning. */
 #include "tests/worker/strategy/memory_scene.h"
 
@@ -15,7 +15,7 @@
 #include <cmocka.h>
 #include <stdio.h>
 
-/* A strategy makes all but what a slot and an operation need. */
+/* A strategy makes all memory except that of a slot and an operation. */
 static void check_tags(const struct scene *s, const struct part *p, const struct place *place,
                        int rank)
 {
@@ -36,7 +36,7 @@ static void check_tags(const struct scene *s, const struct part *p, const struct
                      (long long)use.tag[i], (long long)formula[i]);
 }
 
-/* The bound is for models whose tied unit is the largest by far; else it is passed by no more than
+/* The bound is for models whose tied unit is by far the largest; else it is exceeded by at most
  * that unit. */
 static void check_bound(const struct scene *s, const struct place *place, int rank)
 {
@@ -73,7 +73,7 @@ static void each_scene(const struct variant *v, enum dpt_accumulate accumulate,
         struct place place;
         make_place(&s, i, &place);
         if (accumulate == DPT_ACCUMULATE_LOCAL && place.world.size > place.world.lanes)
-            continue; /* there is no such world */
+            continue; /* no such world exists */
         (void)snprintf(s.what, sizeof s.what,
                        "%s, sharding %d, %s, accumulate %d, precision %d, vocab %d, %d slots, "
                        "world %d",
@@ -112,8 +112,8 @@ static void test_local(void **state)
     }
 }
 
-/* Worlds follow each other: what one has made and the next does not need is gone. (Whole lane
- * buffers are kept: lane_buffers.c says why.) */
+/* Worlds follow each other: memory of one that the next does not need is freed. (Whole lane buffers
+ * are kept: lane_buffers.c says why.) */
 static void test_worlds_in_turn(void **state)
 {
     static const int turns[] = {5, 2, 7, 4, 5}; /* worlds[] of 4, 2, 4, 4, 4 ranks */

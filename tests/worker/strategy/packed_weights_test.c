@@ -1,5 +1,5 @@
-/* When packed weights pay; that a form is tied to the weights a slot is given, and to nothing else;
- * what they take. */
+/* When packed weights save time; that a form is tied to the weights of a slot and to nothing else;
+ * their memory. */
 #include "worker/strategy/state/packed_weights.h"
 
 #include "kernels/device.h"
@@ -89,7 +89,7 @@ static void test_when_it_pays(void **state)
     assert_false(dpt_packing_pays(DPT_PACK_WEIGHTS_OFF, 100, 0, gib));
 }
 
-/* The form of parameter `param`, made by hand of what lies at place `i`. */
+/* The form of parameter `param`, made by hand from place `i`. */
 static void expect_form(struct fixture *f, const struct dpt_slot *slot, int param, int i)
 {
     const struct dpt_ops *ops = dpt_device_ops(f->device);
@@ -137,7 +137,8 @@ static void test_tied_to_the_weights_given(void **state)
     dpt_packed_weights_use(f.packed, &slot);
     expect_forms(&f, &slot, 1, 0);
 
-    /* Until they are forgotten: then there are none, and the next slot's are of what it has. */
+    /* Until they are dropped: then there are none, and the next slot's are made from its
+     * weights. */
     dpt_packed_weights_forget(f.packed);
     const struct dpt_unit *unit = dpt_model_unit(f.model, 1);
     for (int p = unit->first_param; p < unit->first_param + unit->n_params; p++)
@@ -207,8 +208,8 @@ static void test_memory(void **state)
     decide(&f, 2, 1 << 30);
     assert_int_equal(dpt_packed_weights_bytes(f.packed), bytes);
 
-    /* A generation that does not use them does not hold them; the next that does makes them anew,
-     * of the weights that there are then. */
+    /* A generation that does not use them does not hold them; the next one that does makes them
+     * again, from its weights. */
     decide(&f, 1, 1);
     assert_null(slot.packed[dpt_model_unit(f.model, 1)->first_param]);
     assert_int_equal(dpt_packed_weights_bytes(f.packed), 0);

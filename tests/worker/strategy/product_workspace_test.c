@@ -1,4 +1,5 @@
-/* What convolutions pack and work in, beside the formulas: by hand, and what the ops ask for. */
+/* Packed operands and workspace of convolutions, beside the formulas: by hand, and the need of the
+ * ops. */
 #include "worker/strategy/memory/memory_formula.h"
 
 #include "kernels/device.h"

@@ -1,5 +1,5 @@
-/* The canonical all-reduce over real communicators, ranks as threads on pretended hosts: every
- * element on every rank is, bit for bit, what adding the lanes in tree order gives. */
+/* The canonical all-reduce over real communicators, ranks as threads on simulated hosts: every
+ * element on every rank equals, bit for bit, the sum of the lanes in tree order. */
 #include "tests/worker/comm/comm_world.h"
 #include "worker/strategy/reduce/host_reducer.h"
 
@@ -158,7 +158,7 @@ static void end_part(struct part *p)
     dpt_device_destroy(&p->device);
 }
 
-/* Own subtree sums into the buffers; what the others' parts go through is filled with rubbish. */
+/* Own subtree sums into the buffers; the memory for the others' parts is filled with rubbish. */
 static void fill(const struct setting *s, const struct part *p, int rank, int step)
 {
     struct dpt_range own[DPT_COVER_MAX];
@@ -224,7 +224,7 @@ static void reduce_some_steps(struct rank *self)
         check_sum(s, &p, step);
         CHECK_OK(dpt_comm_thread_run(p.thread, job_sent, &sent, &self->err), &self->err);
         CHECK((int64_t)(sent - opened) == (step + 1) * dpt_reducer_bytes_sent(p.reducer));
-        pthread_barrier_wait(&self->world->barrier); /* the next step overwrites what is lent */
+        pthread_barrier_wait(&self->world->barrier); /* the next step overwrites lent memory */
     }
     end_part(&p);
 }
@@ -289,7 +289,7 @@ static void every_world_and_lane_count(void **state)
             }
 }
 
-/* Pieces of many chunks, and a world whose runs of lanes are uneven. */
+/* Pieces of many chunks, and a world with uneven runs of lanes. */
 static void large_buckets(void **state)
 {
     (void)state;
@@ -308,7 +308,7 @@ static void large_buckets(void **state)
         }
 }
 
-/* More buckets than operations fit into a communicator; most ranks own nothing of most of them. */
+/* More buckets than operations fit into a communicator; most ranks own no part of most buckets. */
 static void many_tiny_buckets(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /* State moved between ranks as threads, over shared memory, TCP and the simulator: from any layout
- * to any other each gets exactly what it wants and nobody loses what it held, also when the moving
- * is cut short. */
+ * to any other each rank gets exactly its new part and no rank loses its old one, also when the
+ * move is interrupted. */
 #include "tests/worker/comm/comm_world.h"
 #include "worker/strategy/state/reshard.h"
 
@@ -240,8 +240,7 @@ static void to_replicas(void **state)
 
 /* ---- cut short ---- */
 
-/* Rank 1 is struck down at some call; the others find out, hold what they held, and those who are
- * left go on together. */
+/* Rank 1 dies at some call; the others notice it, keep their parts, and continue together. */
 static void struck(struct rank *self)
 {
     struct setting *s = self->world->arg;
@@ -268,7 +267,7 @@ static void struck(struct rank *self)
     if (self->rank == 1 && status != DPT_OK)
         mark_set(&self->world->marks[0], 1); /* it did strike */
     pthread_barrier_wait(&self->world->barrier);
-    /* All are here: once more, from what they held. */
+    /* All are present: once more, from their present parts. */
     if (s->fault == DPT_SIM_FAULT_ABORT && self->world->marks[0] != 0) {
         struct dpt_comm *again = world_comm(self, 2);
         struct dpt_reshard second = reshard_of(self, s, &m);

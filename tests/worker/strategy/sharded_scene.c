@@ -61,7 +61,8 @@ static struct dpt_config make_config(const struct variant *v, enum dpt_accumulat
     return c;
 }
 
-/* Vectors and matrices in all units but the embedding's: strategies do not ask what is averaged. */
+/* Vectors and matrices in all units but the embedding's: strategies do not look at the flag
+ * `averaged`. */
 static void mark_statistics(struct dpt_model *model)
 {
     for (int i = 3; i < model->n_params; i += 5) {
@@ -153,7 +154,7 @@ static void copy_part(const struct part *p, const struct dpt_state_part *part, b
         }
 }
 
-/* Once what was lent is back. */
+/* Once lent memory is back. */
 static uint64_t bytes_sent(struct dpt_comm *comm, struct dpt_err *err)
 {
     while (dpt_comm_poll(comm, NULL, -1, err) == DPT_INPROGRESS)
@@ -327,7 +328,7 @@ static void train(struct rank *self, struct part *p, int stage)
     (void)pthread_mutex_unlock(&writes);
 }
 
-/* What the shadow holds is, bit for bit, what its owner does. */
+/* The shadow equals its owner's shard, bit for bit. */
 static void check_shadow(const struct part *p, int rank)
 {
     const struct dpt_state_part *part = &dpt_strategy_held(p->strategy)->shadow;

@@ -1,6 +1,6 @@
-/* Strategies over real communicators, ranks as threads on pretended hosts, without trainer and
- * agent: at equal order of addition every strategy ends every world with the bits of ddp alone, and
- * goes on from what another world held. */
+/* Strategies over real communicators, ranks as threads on simulated hosts, without trainer and
+ * agent: with equal order of addition every strategy ends every world with the bits of ddp alone,
+ * and continues from the state of another world. */
 #include "tests/worker/strategy/sharded_scene.h"
 
 #include "base/cores.h"
@@ -48,8 +48,8 @@ static const struct layout layouts[] = {
 };
 enum { LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
-/* Sanitizers ask about threads and memory, and not about bits: every second or third of many like
- * cases tells them as much, in as much less time. */
+/* Sanitizers check threads and memory, not bits: every second or third of many similar cases shows
+ * them as much, in less time. */
 #ifdef __SANITIZE_THREAD__
 enum { EVERY = 3 };
 #elif defined(__SANITIZE_ADDRESS__)
@@ -227,8 +227,8 @@ static uint64_t run_compressed(struct scene *s, const struct variant *v,
     return s->sent[1];
 }
 
-/* Gradients in 16 bits: what goes with them has one trajectory, another than without, and ddp's
- * bytes between hosts are half. */
+/* Gradients in 16 bits: all strategies that support them have one trajectory, which differs from
+ * that without, and ddp sends half the bytes between hosts. */
 static void compressed(void **state)
 {
     (void)state;
@@ -305,7 +305,7 @@ static void running_statistics(void **state)
     }
 }
 
-/* Two narrow matrices for each: what is sent is what the plan says, and little. */
+/* Two narrow matrices for each: the bytes sent are the plan's, and few. */
 static void powersgd(void **state)
 {
     (void)state;

@@ -124,7 +124,7 @@ static void fill(struct sum *s, struct random *r)
     }
 }
 
-/* Gives each result a place: memory of its own, or that of any part, none twice. */
+/* Gives each result a place: separate memory, or that of any part, none twice. */
 static void place(struct sum *s, struct random *r, bool alias)
 {
     int order[LANES_MAX];

@@ -1,5 +1,6 @@
-/* Packing where values lie: what is packed, carried from the first half of one place to the second
- * of another and unpacked there is the values rounded; nothing beside it changes. */
+/* Packing in place: values that are packed, carried from the first half of one place to the second
+ * half of another and unpacked there are the rounded values; neighbouring memory does not
+ * change. */
 #include "worker/strategy/reduce/wire.h"
 
 #include "base/rng.h"

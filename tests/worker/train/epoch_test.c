@@ -1,4 +1,4 @@
-/* The account of an epoch: sums in order, anew with each epoch, and honest after a gap. */
+/* The account of an epoch: sums in order, restarted with each epoch, and correct after a gap. */
 #include "worker/train/state/epoch.h"
 
 #include <setjmp.h>

@@ -24,7 +24,7 @@ static void tell(struct link_pair *p, int64_t step, double loss)
     tell_passing(p, step, loss, false);
 }
 
-/* Takes messages until a step told with `loss` has come; returns how many steps came. */
+/* Takes messages until a step reported with `loss` has come; returns the number of steps. */
 static int hear_until(struct link_pair *p, double loss, int64_t ret_steps[DPT_PROTO_STEPS_MAX])
 {
     int n = 0;

@@ -246,7 +246,7 @@ static void the_fence(void **state)
     assert_int_equal(wait_for(&p, AGENT_END_DEADLINE_MS), DPT_OK);
     assert_false(dpt_link_may_write(p.link));
     assert_true(dpt_link_leaving(p.link));
-    /* A lease runs out by itself: an agent that was stopped does not take it back. */
+    /* A lease ends without a message: an agent that was stopped cannot take it back. */
     int64_t until = dpt_now_ms() + 30;
     assert_true(agent_end_send(p.agent, DPT__RANK_COMMAND__COMMAND_GO, 3, -1, until, false));
     assert_int_equal(wait_for(&p, AGENT_END_DEADLINE_MS), DPT_OK);

@@ -277,7 +277,7 @@ static void put_u32(struct fold *f, int rank, int at, uint32_t value)
         field[i] = (uint8_t)(value >> (8 * i));
 }
 
-/* A peer's bytes are input: a value out of range is refused whatever the others say. */
+/* A peer's bytes are input: a value out of range is refused, whatever the other ranks send. */
 static void fields_out_of_range_are_refused(void **state)
 {
     (void)state;

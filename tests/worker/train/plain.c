@@ -36,11 +36,11 @@ struct plain {
     struct dpt_loader *loader;
     int64_t numel;
     float *param, *m, *v, *lane[LANES_MAX], *slot;
-    char *copy; /* the weights in the compute dtype, made anew from the parameters for each slot */
+    char *copy; /* the weights in the compute dtype, converted from the parameters for each slot */
     float *token_losses;
     double *squares;
     bool scales;
-    double scale; /* of the loss: the rules of worker/optim/scaler.h, written anew */
+    double scale; /* of the loss: the rules of worker/optim/scaler.h, implemented again */
     int64_t good_steps, skipped;
     void *saved, *scratch;
 };

@@ -76,7 +76,7 @@ static void damage_of_what_is_kept_there_is_found(void **state)
 }
 
 /* One rank has fetched its state from the device, for its checkpoints, and the others have not: the
- * compared weights are those of the step all the same. */
+ * compared weights are still those of the step. */
 static void what_is_compared_is_read_anew(void **state)
 {
     (void)state;

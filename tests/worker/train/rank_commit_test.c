@@ -1,6 +1,6 @@
-/* A rank that dies between its words of a commit: one survivor has the outcome of the step, the
- * others have not, and are handed it with the next plan. No step is lost, and the hash is that of
- * the undisturbed run. */
+/* A rank dies between its messages of a commit: one survivor has the outcome of the step, the
+ * others lack it and receive it with the next plan. No step is lost, and the hash is that of the
+ * undisturbed run. */
 #include "tests/worker/train/rig.h"
 #include "worker/comm/comm.h"
 #include "worker/train/state/outcome.h"
@@ -98,7 +98,7 @@ static void calm_scene(void)
         atomic_store(&scene.packed[i], NULL);
 }
 
-/* Ranks stand on two hosts in turn; a generation numbers them host by host. */
+/* Ranks are on two hosts in turn; a generation numbers them host by host. */
 static int handle_of(int rank)
 {
     return rank < RANKS / 2 ? 2 * rank : 2 * (rank - RANKS / 2) + 1;

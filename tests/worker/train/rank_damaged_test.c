@@ -188,7 +188,7 @@ static void a_part_that_is_written_is_no_checkpoint(void **state)
     finish_as_calm("uncommitted", step);
 }
 
-/* The run comes to the step anew, and its last checkpoint takes the place of the damaged one. */
+/* The run reaches the step again, and its last checkpoint replaces the damaged one. */
 static void a_damaged_last_checkpoint_is_written_again(void **state)
 {
     (void)state;

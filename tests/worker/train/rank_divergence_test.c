@@ -254,7 +254,7 @@ static void skip_goes_through_deaths_and_resume(void **state)
 {
     (void)state;
     struct dpt_config config = make_config(DPT_DIVERGENCE_SKIP);
-    spoil(4, 2); /* the checkpoint of step 4 lies within, with two in a row */
+    spoil(4, 2); /* the checkpoint of step 4 is in between, with two in a row */
     config.train.divergence_limit = 4;
     rig_all_die(&config);
     config.train.steps = 18;

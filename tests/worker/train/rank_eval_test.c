@@ -83,7 +83,7 @@ static void run_world(const struct dpt_config *config, const char *name, int wor
     assert_true(val_loss_of_summary(dir) == ret->loss[ret->n - 1]);
 }
 
-/* 13 sequences in batches of 2: six whole ones and a short one, dealt over 1 to 4 ranks. */
+/* 13 sequences in batches of 2: six whole ones and a short one, divided among 1 to 4 ranks. */
 static void one_loss_in_every_world(void **state)
 {
     (void)state;
@@ -107,8 +107,8 @@ static void one_loss_in_every_world(void **state)
     assert_true(first.loss[2] < first.loss[0] && first.loss[0] < log(256.0));
 }
 
-/* What is told is the loss: one sequence after another in a plain loop gives it, but for the bits
- * that the shape of a batch makes. */
+/* The reported value is the loss: one sequence after another in a plain loop gives it, except for
+ * the bits that the shape of a batch changes. */
 static void loss_of_a_plain_loop(enum dpt_precision precision, const char *name)
 {
     struct dpt_config config = rig_make_config(14, 6, "");
@@ -131,7 +131,7 @@ static void the_loss_of_a_plain_loop(void **state)
     loss_of_a_plain_loop(DPT_PRECISION_BF16, "plain-bf16");
 }
 
-/* The evaluations of the undisturbed run that the stories below must tell, too. */
+/* The evaluations of the undisturbed run; the stories below must report the same ones. */
 static void calm(const struct dpt_config *config, const char *name, char hash[64],
                  struct evals *ret)
 {

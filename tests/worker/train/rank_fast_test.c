@@ -1,5 +1,6 @@
-/* train.reduction fast: each world adds in its own order, so bits are the world's; all else stays:
- * ranks hold the same, strategies that add alike agree, a loss costs no step. */
+/* train.reduction fast: each world adds in its own order, so the bits depend on the world. The
+ * other promises hold: ranks have the same bits, strategies with one order agree, a loss costs no
+ * step. */
 #include "tests/worker/train/rig.h"
 
 #include <setjmp.h>

@@ -162,7 +162,7 @@ static void checkpoints_hold_adapters_alone(void **state)
     dpt_model_destroy(&model);
 }
 
-/* Writes the checkpoint of step 4 anew, in the files of a whole model. */
+/* Writes the checkpoint of step 4 again, in the files of a whole model. */
 static void write_older(const struct dpt_config *config, const char *run)
 {
     char dir[192];

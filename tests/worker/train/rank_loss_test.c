@@ -132,7 +132,7 @@ static void two_lost_at_once(void **state)
         assert_true(director_form(d, false));
         director_await_step(d, 4);
         director_kill(d, pairs[i][0]);
-        if (i >= 2) /* the second one while the first loss is being mended */
+        if (i >= 2) /* the second one during the recovery from the first */
             director_prepare(d, false);
         director_kill(d, pairs[i][1]);
         assert_true(director_form(d, false));
@@ -277,7 +277,7 @@ static void a_damaged_checkpoint_is_passed_over(void **state)
     }
 }
 
-/* No checkpoint is whole: the run does not begin anew over them, unless that is allowed. */
+/* No checkpoint is whole: the run does not restart at step 0 over them, unless that is allowed. */
 static void all_checkpoints_damaged(void **state)
 {
     (void)state;
@@ -360,8 +360,8 @@ static void a_disk_that_takes_no_checkpoint(void **state)
     }
 }
 
-/* Checkpoints in a folder that cannot be read for a while still count: else the run would begin
- * anew after the next loss. */
+/* Checkpoints in a folder that cannot be read for a while still count: else the run would restart
+ * at step 0 after the next loss. */
 static void checkpoints_that_cannot_be_looked_up(void **state)
 {
     (void)state;

@@ -234,8 +234,9 @@ static void changed(const char *strategy, enum dpt_precision precision, bool uni
                      (long long)old, (long long)new, (long long)rest);
         kept += old;
     }
-    /* Until GO the old parts are there beside all that the new world needs; in a model as small as
-     * this that is more than what there is before the communicator. That is also of who leaves. */
+    /* Until GO the old parts exist beside all memory that the new world needs. In a small model
+     * this is more than the memory before the communicator. The same holds for a rank that
+     * leaves. */
     const int members = first > then ? first : then;
     const json_int_t guests = (json_int_t)(dpt_comm_own_bytes(members) - dpt_comm_own_bytes(then));
     assert_true(kept > 0);

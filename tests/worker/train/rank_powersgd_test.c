@@ -45,7 +45,7 @@ static void the_same_again_in_a_fixed_world(void **state)
         }
 }
 
-/* The steps before the first that is compressed are those of as many lanes as ranks. */
+/* The steps before the first compressed one are those of a run with one lane for each rank. */
 static void nothing_is_compressed_before_its_time(void **state)
 {
     (void)state;

@@ -290,8 +290,8 @@ static void lines_of_several_nodes_come_in_order(void **state)
     free(log);
 }
 
-/* A run that begins anew in the folder of an earlier one appends none of the earlier run's lines,
- * neither at its start nor when it continues from a rescue. */
+/* A run that starts at step 0 in the folder of an earlier one appends none of the earlier run's
+ * lines, neither at its start nor when it continues from a rescue. */
 static void lines_of_an_earlier_history_go(void **state)
 {
     (void)state;

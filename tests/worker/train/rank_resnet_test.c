@@ -37,8 +37,7 @@ static void it_learns(void **state)
         fail_msg("loss %g, %lld of %d right", found.loss, (long long)found.right, SAMPLES);
 }
 
-/* A step that is left out leaves the statistics as they were: the hash is that of the state before.
- */
+/* A step that is left out does not change the statistics: the hash is that of the state before. */
 static void a_step_left_out_moves_nothing(void **state)
 {
     (void)state;

@@ -78,7 +78,7 @@ static void expect(const struct variant *v, char ret[64])
     rig_undisturbed(&config, name, 1, false, ret);
 }
 
-/* `n` ranks on two hosts train, the others stand by. */
+/* `n` ranks on two hosts train, the others are spares. */
 static struct director *begin(const struct variant *v, const char *story, int n, char dir[128])
 {
     struct dpt_config config = make_config(v);
@@ -202,7 +202,8 @@ static void a_covered_loss_costs_nothing(void **state)
     }
 }
 
-/* A second loss after the first was mended costs nothing either; before, it goes back. */
+/* A second loss after the recovery from the first costs nothing either; before it, the run goes
+ * back. */
 static void a_second_loss(void **state)
 {
     (void)state;
@@ -213,7 +214,7 @@ static void a_second_loss(void **state)
             (void)snprintf(story, sizeof story, "second-%d", mended);
             struct director *d = begin(&variants[i], story, 4, dir);
             director_await_checkpoint(d, 4);
-            director_kill(d, 0); /* ranks 0 and 1 stand on the first host, 2 and 3 on the other */
+            director_kill(d, 0); /* ranks 0 and 1 are on the first host, 2 and 3 on the other */
             if (mended) {
                 director_bench(d, 4, false); /* in its place: on the same host */
                 assert_true(director_form(d, false));

@@ -43,8 +43,8 @@ static void steps_under_a_millisecond_have_a_median(void **state)
     director_destroy(&d);
 }
 
-/* The commit tells that all nodes leave: one checkpoint, and no step after it, before any PREPARE.
- */
+/* The commit says that all nodes leave: one checkpoint, and no step after it, before any
+ * PREPARE. */
 static void when_all_leave_one_checkpoint_is_the_end(void **state)
 {
     (void)state;
@@ -70,7 +70,7 @@ static void when_all_leave_one_checkpoint_is_the_end(void **state)
     director_destroy(&d);
 }
 
-/* They had quiesced for another world when they were told that all leave. */
+/* They had quiesced for another world when all were told to leave. */
 static void a_farewell_saves_and_makes_no_step(void **state)
 {
     (void)state;

@@ -103,7 +103,8 @@ static void damage_is_found_later(void **state)
     assert_int_equal(last_logged_step(dir), 2);
 }
 
-/* Runs a strategy on nodes of so many ranks, and counts the lines that say these words. */
+/* Runs a strategy on nodes with the given number of ranks, and counts the lines that contain these
+ * words. */
 static int said_of(const char *strategy, int first_node, int second_node, const char *words)
 {
     char name[48], dir[128], path[160];

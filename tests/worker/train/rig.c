@@ -338,7 +338,7 @@ void rig_deaths_and_healing(const struct dpt_config *config)
     struct director *d = rig_begin(config, fresh(name, "killed"), dir);
     int a = director_start(d, 0), b = director_start(d, 0), c = director_start(d, 1);
     (void)a;
-    int joiner = director_start(d, 0); /* stands by, so that it is in before the run is over */
+    int joiner = director_start(d, 0); /* a spare, so that it has joined before the run is over */
     director_bench(d, joiner, true);
     assert_true(director_form(d, false));
     director_await_step(d, 3);

@@ -122,7 +122,7 @@ static void zeros_at_the_end(void **state)
     assert_int_equal(last_step(), 5);
 }
 
-/* Only the end of a long file is read, wherever in a line that begins. */
+/* Only the end of a long file is read, at any place in a line. */
 static void a_long_file(void **state)
 {
     (void)state;

@@ -67,7 +67,7 @@ static void a_grant_that_does_not_come(void **state)
             dpt_saver_destroy(&s.saver);
         } else {
             assert_int_equal(saver_stage_wait(&s, &err), DPT_EABORTED);
-            assert_int_equal(dpt_saver_wait(s.saver, &err), DPT_OK); /* told once */
+            assert_int_equal(dpt_saver_wait(s.saver, &err), DPT_OK); /* reported once */
             assert_false(has_saved(s.saver));
         }
         assert_int_equal(atomic_load(&s.withdrawn), 1);
@@ -159,7 +159,7 @@ static void the_fence(void **state)
     saver_stage_end(&s);
 }
 
-/* Cancelled at whatever moment: whole, or absent and nothing left. */
+/* Cancelled at any moment: the checkpoint is whole, or absent with nothing left. */
 static void cancelled_at_any_moment(void **state)
 {
     (void)state;

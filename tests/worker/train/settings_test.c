@@ -188,7 +188,8 @@ static void lose_one(const struct settings *row, const char *strategy, const cha
     director_destroy(&d);
 }
 
-/* Shards are assigned anew, from memory: for two that join, and once more without a reason. */
+/* Shards are assigned again, from memory: for two ranks that join, and once more without a
+ * reason. */
 static void let_two_join(const struct settings *row, const char *strategy, const char *expected,
                          struct dpt_config *config)
 {

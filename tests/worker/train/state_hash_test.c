@@ -1,4 +1,4 @@
-/* The weights hash of a state held in shards is that of the whole one, for every way to hold it. */
+/* The weights hash of a sharded state is that of the whole state, for every division. */
 #include "worker/train/save/state_hash.h"
 
 #include "tests/worker/comm/comm_world.h"

@@ -1,4 +1,5 @@
-/* dpt-data encode however often the process dies or the disk is full; what it refuses. */
+/* dpt-data encode with a process that dies or a full disk, at any time and any number of times; its
+ * refusals. */
 #include "tests/worker/data/prepare/fixture.h"
 
 #include "worker/data/prepare/disk.h"
@@ -158,7 +159,8 @@ static void what_changed_meanwhile(void **state)
     expect_refusal("out", DPT_EREFUSED, "an input was changed since");
 }
 
-/* Done is done only while the shards are there and the inputs are those of then. */
+/* A finished encoding counts as finished only while its shards exist and its inputs are
+ * unchanged. */
 static void done_is_looked_at(void **state)
 {
     (void)state;
