@@ -46,6 +46,8 @@ CASES = [
       "worker/agent/core.h": header("worker/agent/core.h")}, "worker/train/a.c:2", "layer"),
     ({"worker/train/b.c": '/* a */\n#include "worker/bench/bench.h"\n',
       "worker/bench/bench.h": header("worker/bench/bench.h")}, "worker/train/b.c:2", "layer"),
+    ({"worker/bench/x.c": '/* a */\n#include "tests/tmp.h"\n', "tests/tmp.h": header("tests/tmp.h")},
+     "worker/bench/x.c:2", "layer"),
     ({"rendezvous/core/deep/x.c": '/* a */\n#include "worker/comm/comm.h"\n'}, "rendezvous/core/deep/x.c:2", "layer"),
     ({"novel/x.c": "/* a */\n"}, "novel/x.c:1", "layer"),
     ({"worker/train/z.c": "/* a */\n#include <zmq.h>\n"}, "worker/train/z.c:2", "header"),

@@ -3,7 +3,9 @@
 
 #include "base/clock.h"
 #include "base/cores.h"
+#include "base/fs.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +46,28 @@ bool dpt_bench_parse_ints(const char *text, int min, int max, int n_max, int *re
         text = end;
     }
     return false;
+}
+
+enum dpt_status dpt_bench_dir_create(const char *base, const char *name,
+                                     char ret[DPT_BENCH_DIR_BYTES], struct dpt_err *err)
+{
+    const char *in = base ? base : getenv("TMPDIR");
+    char dir[DPT_BENCH_DIR_BYTES];
+    const int bytes =
+        snprintf(dir, sizeof dir, "%s/dpt-bench-%s-XXXXXX", in && *in ? in : "/tmp", name);
+    if (bytes >= (int)sizeof dir)
+        return dpt_fail(err, DPT_EOVERFLOW, "the path of the folder '%s' is too long", in);
+    if (!mkdtemp(dir))
+        return dpt_fail_errno(err, errno, "create the folder '%s'", dir);
+    memcpy(ret, dir, sizeof dir);
+    return DPT_OK;
+}
+
+void dpt_bench_dir_remove(const char *dir)
+{
+    struct dpt_err err;
+    if (dpt_fs_remove_tree(dir, &err) != DPT_OK)
+        (void)fprintf(stderr, "dpt-bench: %s\n", err.text);
 }
 
 enum dpt_status dpt_bench_meet(int *listening, int n, int own, int timeout_ms, struct dpt_err *err)

@@ -39,6 +39,15 @@ bool dpt_bench_parse_int(const char *text, int min, int max, int *ret);
 /* Parses 1 to n_max numbers, separated by commas. */
 bool dpt_bench_parse_ints(const char *text, int min, int max, int n_max, int *ret, int *ret_n);
 
+/* Makes the folder dpt-bench-NAME-XXXXXX for temporary files, in folder `base`; NULL: in $TMPDIR,
+ * else in /tmp. */
+enum { DPT_BENCH_DIR_BYTES = 128 };
+DPT_MUST_USE enum dpt_status dpt_bench_dir_create(const char *base, const char *name,
+                                                  char ret[DPT_BENCH_DIR_BYTES],
+                                                  struct dpt_err *err);
+/* Removes it with everything in it. A failure is printed to standard error. */
+void dpt_bench_dir_remove(const char *dir);
+
 /* The processes of a bench wait for each other. Sets listening[own], in memory that all processes
  * share, and waits until all `n` are set. DPT_ETIMEOUT names a process that does not come; it may
  * have died. */

@@ -6,8 +6,6 @@
  * peer uses the algorithm with the best median in a first block of each. */
 #include "worker/bench/bench_allreduce.h"
 
-#include "base/fs.h"
-#include "tests/tmp.h"
 #include "worker/bench/bench.h"
 
 #include <stdio.h>
@@ -280,7 +278,7 @@ static bool run_teams(struct bench *b, const char *folder)
 static int run_allreduce(int argc, char **argv)
 {
     static struct bench b;
-    char folder[128];
+    char folder[DPT_BENCH_DIR_BYTES];
     struct dpt_err err;
     if (!parse_allreduce_args(argc, argv, &b.args))
         return 2;
@@ -291,14 +289,17 @@ static int run_allreduce(int argc, char **argv)
     }
     b.shared =
         mmap(NULL, sizeof *b.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (b.shared == MAP_FAILED || !test_make_dir(folder, sizeof folder, "bench-allreduce"))
+    if (b.shared == MAP_FAILED)
         return 1;
+    if (dpt_bench_dir_create(NULL, "allreduce", folder, &err) != DPT_OK) {
+        (void)fprintf(stderr, "dpt-bench allreduce: %s\n", err.text);
+        return 1;
+    }
     b.shared->n_ranks = b.args.ranks;
     b.shared->n_sizes = b.args.n_sizes;
     memcpy(b.shared->sizes, b.args.sizes, sizeof b.args.sizes);
     const bool good = run_teams(&b, folder);
-    if (dpt_fs_remove_tree(folder, &err) != DPT_OK)
-        (void)fprintf(stderr, "dpt-bench allreduce: %s\n", err.text);
+    dpt_bench_dir_remove(folder);
     const int code =
         good ? dpt_bench_finish(&(struct dpt_bench_args){.json = b.args.json}, report_allreduce(&b))
              : 1;

@@ -6,7 +6,6 @@
  * for the longest write of a part. Then as many processes read their shards back and verify them.
  * Bytes that were written past the page cache come from the disk. */
 #include "base/clock.h"
-#include "base/fs.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/layout/share.h"
 #include "worker/bench/bench.h"
@@ -19,11 +18,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { WRITERS_MAX = 64, PATH_BYTES = 512, COLLECT_MS = 600000, ARGS_MAX = 16 };
+enum { WRITERS_MAX = 64, COLLECT_MS = 600000, ARGS_MAX = 16 };
 
 struct options {
     char model[128]; /* keys of the config's section `model` */
-    char dir[PATH_BYTES];
+    const char *in;  /* folder for the temporary one; NULL: $TMPDIR, else /tmp */
+    char dir[DPT_BENCH_DIR_BYTES];
     int writers;
     bool shards;
 };
@@ -257,8 +257,7 @@ static bool parse_checkpoint_args(int argc, char **argv, struct options *o,
 {
     char *rest[ARGS_MAX];
     int n = 0;
-    *o = (struct options){
-        .model = "preset: gpt2-124m", .dir = "/tmp/dpt-bench-checkpoint-XXXXXX", .writers = 2};
+    *o = (struct options){.model = "preset: gpt2-124m", .writers = 2};
     for (int i = 0; i < argc && n < ARGS_MAX; i++) {
         const bool more = i + 1 < argc;
         const char *flag = argv[i];
@@ -266,8 +265,7 @@ static bool parse_checkpoint_args(int argc, char **argv, struct options *o,
         if (more && strcmp(argv[i], "--model") == 0)
             (void)snprintf(o->model, sizeof o->model, "%s", argv[++i]);
         else if (more && strcmp(argv[i], "--in") == 0)
-            made = snprintf(o->dir, sizeof o->dir, "%s/dpt-bench-checkpoint-XXXXXX", argv[++i]) <
-                   (int)sizeof o->dir;
+            o->in = argv[++i];
         else if (more && strcmp(argv[i], "--writers") == 0)
             made = dpt_bench_parse_int(argv[++i], 1, WRITERS_MAX, &o->writers);
         else if (more && strcmp(argv[i], "--layout") == 0) {
@@ -291,13 +289,11 @@ static int run_checkpoint(int argc, char **argv)
         return 2;
     struct bench_state s = {.options = &options};
     enum dpt_status status = make_state(&s, &err);
-    if (status == DPT_OK && !mkdtemp(options.dir))
-        status = dpt_fail(&err, DPT_EIO, "create '%s'", options.dir);
+    if (status == DPT_OK)
+        status = dpt_bench_dir_create(options.in, "checkpoint", options.dir, &err);
     if (status == DPT_OK) {
         status = measure_checkpoint(&s, args.repeats, &report, &err);
-        struct dpt_err left;
-        if (dpt_fs_remove_tree(options.dir, &left) != DPT_OK)
-            (void)fprintf(stderr, "dpt-bench checkpoint: %s\n", left.text);
+        dpt_bench_dir_remove(options.dir);
     }
     free(s.tensors);
     free(s.offset);

@@ -19,8 +19,6 @@
 #include "worker/bench/programs.h"
 
 #include "base/account.h"
-#include "base/fs.h"
-#include "tests/tmp.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -343,7 +341,7 @@ static int run_memory(int argc, char **argv)
     struct args args;
     struct dpt_err err, cleanup;
     json_t *report = NULL;
-    char dir[128];
+    char dir[DPT_BENCH_DIR_BYTES];
     if (!parse_memory_args(argc, argv, &args))
         return 2;
     if (args.plan.n_shapes > 0) {
@@ -352,9 +350,12 @@ static int run_memory(int argc, char **argv)
         (void)fprintf(stderr, "dpt-bench memory: %s\n", err.text);
         return 1;
     }
-    if (!test_make_dir(dir, sizeof dir, "bench-memory"))
+    enum dpt_status status = dpt_bench_dir_create(NULL, "memory", dir, &err);
+    if (status != DPT_OK) {
+        (void)fprintf(stderr, "dpt-bench memory: %s\n", err.text);
         return 1;
-    enum dpt_status status = bench_programs_begin(&err);
+    }
+    status = bench_programs_begin(&err);
     if (status == DPT_OK)
         status = run_strategies(&args, dir, &report, &err);
     if (bench_programs_end(&cleanup) != DPT_OK)
@@ -364,8 +365,7 @@ static int run_memory(int argc, char **argv)
         if (status != DPT_EABORTED)
             return 1; /* leaves the logs in `dir` */
     }
-    if (dpt_fs_remove_tree(dir, &cleanup) != DPT_OK)
-        (void)fprintf(stderr, "dpt-bench memory: %s\n", cleanup.text);
+    dpt_bench_dir_remove(dir);
     if (status != DPT_OK)
         return 1;
     return dpt_bench_finish(&(struct dpt_bench_args){.json = args.json}, report);

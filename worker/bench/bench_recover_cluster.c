@@ -5,7 +5,6 @@
 #include "base/fs.h"
 #include "base/hash.h"
 #include "checkpoint/checkpoint.h"
-#include "tests/tmp.h"
 #include "worker/bench/programs.h"
 
 #include <errno.h>
@@ -75,8 +74,7 @@ enum dpt_status rec_cluster_create(const struct rec_run *run, struct rec_cluster
     *ret = (struct rec_cluster){.run = *run};
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
         return dpt_fail_errno(err, errno, "become the parent of orphans");
-    if (!test_make_dir(ret->dir, sizeof ret->dir, "bench-recover"))
-        return dpt_fail(err, DPT_EIO, "no temporary folder");
+    DPT_TRY(dpt_bench_dir_create(NULL, "recover", ret->dir, err));
     DPT_TRY(dpt_fs_join(ret->dir, "text.txt", path, sizeof path, err));
     DPT_TRY(bench_text_write(path, TEXT_BYTES, err));
     return write_config(ret, 0, err);
@@ -326,7 +324,6 @@ enum dpt_status rec_cluster_end(struct rec_cluster *c, struct dpt_err *err)
 
 void rec_cluster_destroy(struct rec_cluster *c, bool keep)
 {
-    struct dpt_err err;
     int64_t deadline = dpt_now_ms() + KILL_MS;
     if (c->server > 0)
         (void)kill(c->server, SIGKILL);
@@ -338,8 +335,8 @@ void rec_cluster_destroy(struct rec_cluster *c, bool keep)
             rec_pause();
     if (c->dir[0] && keep)
         (void)fprintf(stderr, "dpt-bench recover: kept '%s'\n", c->dir);
-    else if (c->dir[0] && dpt_fs_remove_tree(c->dir, &err) != DPT_OK)
-        (void)fprintf(stderr, "dpt-bench recover: %s\n", err.text);
+    else if (c->dir[0])
+        dpt_bench_dir_remove(c->dir);
     *c = (struct rec_cluster){0};
 }
 

@@ -6,6 +6,7 @@
 #ifndef DPT_WORKER_BENCH_BENCH_RECOVER_CLUSTER_H
 #define DPT_WORKER_BENCH_BENCH_RECOVER_CLUSTER_H
 
+#include "worker/bench/bench.h"
 #include "worker/bench/bench_recover_strategy.h"
 
 #include <stdbool.h>
@@ -39,7 +40,7 @@ struct rec_run {
 };
 
 struct rec_cluster {
-    char dir[64];
+    char dir[DPT_BENCH_DIR_BYTES];
     struct rec_run run;
     int port;
     pid_t server; /* 0: none runs */

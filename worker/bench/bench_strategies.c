@@ -9,7 +9,6 @@
 
 #include "base/config_table.h"
 #include "base/fs.h"
-#include "tests/tmp.h"
 #include "worker/bench/bench.h"
 #include "worker/bench/programs.h"
 #include "worker/model/model.h"
@@ -189,10 +188,13 @@ static int run_strategies(int argc, char **argv)
     struct dpt_err err;
     if (!parse_strategies_args(argc, argv, &b.args))
         return 2;
-    if (!test_make_dir(b.dir, sizeof b.dir, "bench-strategies"))
+    enum dpt_status status = dpt_bench_dir_create(NULL, "strategies", b.dir, &err);
+    if (status != DPT_OK) {
+        (void)fprintf(stderr, "dpt-bench strategies: %s\n", err.text);
         return 1;
+    }
     (void)getloadavg(&b.load_before, 1);
-    enum dpt_status status = bench_programs_begin(&err);
+    status = bench_programs_begin(&err);
     if (status == DPT_OK)
         status = prepare(&b, &err);
     if (status == DPT_OK)
@@ -201,8 +203,7 @@ static int run_strategies(int argc, char **argv)
     if (status != DPT_OK)
         (void)fprintf(stderr, "dpt-bench strategies: %s\n", err.text);
     const int code = status == DPT_OK ? report_strategies(&b) : 1;
-    if (dpt_fs_remove_tree(b.dir, &err) != DPT_OK)
-        (void)fprintf(stderr, "dpt-bench strategies: %s\n", err.text);
+    dpt_bench_dir_remove(b.dir);
     return code;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/config.h"
 #include "base/hash.h"
+#include "worker/bench/bench.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -63,7 +64,7 @@ struct st_strategy {
 
 struct st_bench {
     struct st_args args;
-    char dir[128]; /* temporary folder */
+    char dir[DPT_BENCH_DIR_BYTES]; /* temporary folder */
     char worker[512];
     int64_t parameters;
     int n;

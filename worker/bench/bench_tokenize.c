@@ -7,7 +7,6 @@
  * its thread, which other work on the machine changes little. */
 #include "base/clock.h"
 #include "base/fs.h"
-#include "tests/data.h"
 #include "worker/bench/bench.h"
 #include "worker/data/tokenizer.h"
 
@@ -134,13 +133,10 @@ static bool parse_tokenize_args(int argc, char **argv, struct paths *paths,
     if (!dpt_bench_parse(n, rest, own_flags, args))
         return false;
     const bool found =
-        (paths->text[0] || test_data_path(paths->text, PATH_BYTES, "tinyshakespeare.txt")) &&
-        (paths->tokenizer_json[0] ||
-         ((paths->bpe[0] || test_data_path(paths->bpe, PATH_BYTES, "vocab.bpe")) &&
-          (paths->json[0] || test_data_path(paths->json, PATH_BYTES, "encoder.json"))));
+        paths->text[0] && (paths->tokenizer_json[0] || (paths->bpe[0] && paths->json[0]));
     if (!found)
-        (void)fprintf(stderr, "dpt-bench tokenize: no text or vocabulary: give --text, --vocab-bpe "
-                              "and --encoder-json, or a folder of all three as DPT_TEST_DATA\n");
+        (void)fprintf(stderr, "dpt-bench tokenize: needs --text, and --tokenizer-json or both "
+                              "--vocab-bpe and --encoder-json\n");
     return found;
 }
 

@@ -9,9 +9,8 @@
 
 #include "base/fs.h"
 #include "base/rng.h"
-#include "tests/tmp.h"
-#include "tests/worker/train/director.h"
 #include "worker/bench/alloc_count.h"
+#include "worker/bench/bench_train_rank.h"
 #include "worker/bench/chips.h"
 #include "worker/model/model.h"
 
@@ -168,10 +167,10 @@ static enum dpt_status make_config(const struct train_args *a, const char *dir,
         "train: {steps: %d, global_batch: %d, micro_batch: %d, seq_len: %d, precision: "
         "%s, activation_checkpointing: %s, log_every: 1}\n"
         "optimizer: {warmup_steps: 1}\n"
-        "checkpoint: {every_steps: 0}\n"
-        "log: {op_times: %s}\n",
+        "checkpoint: {dir: null}\n"
+        "log: {dir: \"%s\", op_times: %s}\n",
         a->threads, pack_names[a->pack], a->cuda ? "cuda" : "cpu", a->offload, a->preset, dir,
-        a->steps, a->batch * a->slots, a->batch, a->seq, a->precision, a->checkpointing,
+        a->steps, a->batch * a->slots, a->batch, a->seq, a->precision, a->checkpointing, dir,
         a->op_times ? "true" : "false");
     return dpt_config_load_text(yaml, "bench", NULL, 0, ret, err);
 }
@@ -211,7 +210,7 @@ struct train_result {
 static json_t *record_of(const char *dir, const char *name)
 {
     char path[256];
-    (void)snprintf(path, sizeof path, "%s/node-/rank-0.%s.json", dir, name);
+    (void)snprintf(path, sizeof path, "%s/node-bench/rank-0.%s.json", dir, name);
     return json_load_file(path, 0, NULL);
 }
 
@@ -226,28 +225,28 @@ static void read_device_use(const char *dir, struct train_result *ret)
     json_decref(account);
 }
 
+/* Counts the allocations between the warm-up and the last step but one. */
+static enum dpt_status count_allocations(struct bench_rank *rank, int64_t steps,
+                                         struct train_result *ret, struct dpt_err *err)
+{
+    int64_t first = 0, last = 0;
+    DPT_TRY(bench_rank_await_step(rank, WARMUP_STEPS, &first, err));
+    const int64_t before = dpt_alloc_count_others();
+    DPT_TRY(bench_rank_await_step(rank, steps - 1, &last, err));
+    ret->allocations = dpt_alloc_count_others() - before;
+    ret->steps_counted = (int)(last - first);
+    return bench_rank_finish(rank, err);
+}
+
 /* Trains for the config's steps. DPT_EREFUSED: the rank refuses to; the text is its reason. */
 static enum dpt_status train_steps(const struct dpt_config *config, const char *dir,
                                    struct train_result *ret, struct dpt_err *err)
 {
-    struct director *d = director_create_without_checkpoints(config, dir);
-    const int handle = director_start(d, 0);
-    const char *text;
-    if (director_fatal(d, handle, &text)) {
-        const enum dpt_status status = dpt_fail(err, DPT_EREFUSED, "%s", text);
-        director_destroy(&d);
-        return status;
-    }
-    if (!director_form(d, false))
-        abort();
-    director_await_step(d, WARMUP_STEPS);
-    int64_t first = dpt_alloc_count_others();
-    ret->steps_counted = -(int)director_best_step(d);
-    director_await_step(d, config->train.steps - 1);
-    ret->allocations = dpt_alloc_count_others() - first;
-    ret->steps_counted += (int)director_best_step(d);
-    (void)director_finish(d);
-    director_destroy(&d);
+    struct bench_rank *rank = NULL;
+    DPT_TRY(bench_rank_start(config, &rank, err));
+    const enum dpt_status status = count_allocations(rank, config->train.steps, ret, err);
+    bench_rank_destroy(&rank);
+    DPT_TRY(status);
     ret->step_ms = median_step_ms(dir, &ret->steps_timed);
     read_device_use(dir, ret);
     ret->op_times = config->log.op_times ? record_of(dir, "op_times") : NULL;
@@ -387,13 +386,10 @@ static enum dpt_status run_batch_in(const struct train_args *a, const char *dir,
 /* Runs one size of micro-batch in a new temporary folder. */
 static enum dpt_status run_batch(const struct train_args *a, json_t **ret, struct dpt_err *err)
 {
-    char dir[128];
-    struct dpt_err cleanup;
-    if (!test_make_dir(dir, sizeof dir, "bench-train"))
-        return dpt_fail(err, DPT_EIO, "there is no temporary folder");
+    char dir[DPT_BENCH_DIR_BYTES];
+    DPT_TRY(dpt_bench_dir_create(NULL, "train", dir, err));
     const enum dpt_status status = run_batch_in(a, dir, ret, err);
-    if (dpt_fs_remove_tree(dir, &cleanup) != DPT_OK)
-        (void)fprintf(stderr, "dpt-bench train: %s\n", cleanup.text);
+    dpt_bench_dir_remove(dir);
     return status;
 }
 
