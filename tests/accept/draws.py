@@ -83,9 +83,7 @@ class Programs:
         for name in ("encode", "inspect", "verify"):
             self.commands["dpt-data", name] = read_options(said(self.folder, "dpt-data", name, "--help"))
         for name in re.findall(r"^  (\S+)", said(self.folder, "dpt-bench", "--list"), re.M):
-            usage = said(self.folder, "dpt-bench", name, "--help")
-            self.commands["dpt-bench", name] = {option: end != "]"
-                                                for option, end in re.findall(r"\[(--[a-z][a-z-]*)(.)", usage)}
+            self.commands["dpt-bench", name] = read_options(said(self.folder, "dpt-bench", name, "--help"))
         if len(self.keys) < 60 or not all(self.commands[c] for c in self.commands if c[0] != "dpt-ckpt"):
             raise AssertionError(f"the help is not read right: {len(self.keys)} keys, {self.commands}")
 

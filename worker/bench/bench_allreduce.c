@@ -9,26 +9,29 @@
 #include "worker/bench/bench.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-static const size_t default_sizes[] = {1024,     10u * 1024, 100u * 1024,
-                                       1u << 20, 26u << 20,  124u << 20};
-enum {
-    DEFAULT_SIZES = sizeof default_sizes / sizeof *default_sizes,
-    BLOCKS = 8,
-    SKIPPED = 77, /* exit code: the peer library is not there */
-    BYTES_MAX = 1 << 30
-};
+enum { BLOCKS = 8, BLOCKS_MAX = 64, BYTES_MAX = 1 << 30 };
 
-struct args {
-    int ranks, blocks, n_sizes;
-    size_t sizes[AR_SIZES_MAX];
-    bool gloo;
-    const char *json;
-};
+static struct {
+    int64_t ranks, blocks;
+    struct dpt_bench_list sizes;
+    const char *peer;
+} args = {.ranks = 2,
+          .blocks = BLOCKS,
+          .sizes = {.min = sizeof(float),
+                    .max = BYTES_MAX,
+                    .n = 6,
+                    .values = {1 << 10, 10 << 10, 100 << 10, 1 << 20, 26 << 20, 124 << 20}}};
+
+static const struct dpt_option options[] = {
+    {"--ranks", "N", "processes (2)", .number = &args.ranks, .min = 2, .max = AR_RANKS_MAX},
+    {"--sizes", "BYTES,...", "of the vectors (1 KiB to 124 MiB)", .set = dpt_bench_set_list,
+     .ctx = &args.sizes},
+    {"--blocks", "N", "blocks of each size (8)", .number = &args.blocks, .min = 1,
+     .max = BLOCKS_MAX},
+    {"--peer", "gloo", "measures Gloo's all-reduce in the same run, too", .text = &args.peer}};
 
 /* The times of one side for one size. */
 struct times {
@@ -43,57 +46,10 @@ struct row {
 };
 
 struct bench {
-    struct args args;
     struct ar_shared *shared;
     struct ar_team own, gloo;
     struct row rows[AR_SIZES_MAX];
 };
-
-static bool take_sizes(const char *text, struct args *a)
-{
-    a->n_sizes = 0;
-    for (const char *at = text; a->n_sizes < AR_SIZES_MAX;) {
-        char *end;
-        const long long bytes = strtoll(at, &end, 10);
-        if (end == at || bytes < 4 || bytes > BYTES_MAX || bytes % 4 != 0)
-            return false;
-        a->sizes[a->n_sizes++] = (size_t)bytes;
-        if (*end == '\0')
-            return true;
-        if (*end != ',')
-            return false;
-        at = end + 1;
-    }
-    return false;
-}
-
-static const char usage[] = "usage: dpt-bench allreduce [--ranks 2] [--sizes BYTES[,BYTES…]] "
-                            "[--blocks N] [--peer gloo] [--json FILE]\n";
-
-static bool parse_allreduce_args(int argc, char **argv, struct args *a)
-{
-    *a = (struct args){.ranks = 2, .blocks = BLOCKS, .n_sizes = DEFAULT_SIZES};
-    memcpy(a->sizes, default_sizes, sizeof default_sizes);
-    for (int i = 1; i < argc; i += 2) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        bool good = *value != '\0';
-        if (strcmp(argv[i], "--ranks") == 0)
-            good = dpt_bench_parse_int(value, 2, AR_RANKS_MAX, &a->ranks);
-        else if (strcmp(argv[i], "--blocks") == 0)
-            good = dpt_bench_parse_int(value, 1, 64, &a->blocks);
-        else if (strcmp(argv[i], "--sizes") == 0)
-            good = take_sizes(value, a);
-        else if (strcmp(argv[i], "--peer") == 0)
-            good = a->gloo = strcmp(value, "gloo") == 0;
-        else if (strcmp(argv[i], "--json") == 0)
-            a->json = value;
-        else
-            good = false;
-        if (!good)
-            return dpt_bench_misused("allreduce", usage, argv[i]);
-    }
-    return true;
-}
 
 /* The rounds of a block, so that a block takes about as long for every size. */
 static int rounds_of(size_t bytes)
@@ -132,7 +88,7 @@ static bool own_block(struct bench *b, const struct ar_block *block, struct time
 
 static struct ar_block block_of(const struct bench *b, int size, bool fresh)
 {
-    const int rounds = rounds_of(b->args.sizes[size]);
+    const int rounds = rounds_of(b->shared->sizes[size]);
     return (struct ar_block){
         .size_index = size, .warmup = rounds / 10 + 1, .rounds = rounds, .fresh = fresh};
 }
@@ -141,7 +97,7 @@ static struct ar_block block_of(const struct bench *b, int size, bool fresh)
 static bool choose(struct bench *b, int size)
 {
     double best = 0;
-    const size_t bytes = b->args.sizes[size];
+    const size_t bytes = b->shared->sizes[size];
     for (int a = 0; a < AR_GLOO_ALGORITHMS; a++) {
         static double us[AR_ROUNDS_MAX];
         struct times times = {.n = 0};
@@ -162,8 +118,8 @@ static bool gloo_block(struct bench *b, int size, bool fresh, struct times *time
 {
     static double us[AR_ROUNDS_MAX];
     const struct ar_block block = block_of(b, size, fresh);
-    if (!ar_gloo_block(&b->gloo, ar_gloo_algorithms[b->rows[size].algorithm], b->args.sizes[size],
-                       &block, us))
+    if (!ar_gloo_block(&b->gloo, ar_gloo_algorithms[b->rows[size].algorithm],
+                       b->shared->sizes[size], &block, us))
         return false;
     keep_times(times, us, block.rounds);
     return true;
@@ -175,9 +131,9 @@ static bool run_size(struct bench *b, int size)
     struct row *row = &b->rows[size];
     struct ar_block block = block_of(b, size, false), fresh = block_of(b, size, true);
     if (!own_block(b, &block, &row->own) ||
-        (b->args.gloo && !gloo_block(b, size, false, &row->gloo)) ||
+        (args.peer && !gloo_block(b, size, false, &row->gloo)) ||
         !own_block(b, &fresh, &row->own_fresh) ||
-        (b->args.gloo && !gloo_block(b, size, true, &row->gloo_fresh)))
+        (args.peer && !gloo_block(b, size, true, &row->gloo_fresh)))
         return false;
     block.by_main = true;
     block.rounds = block.rounds / 4 + 1;
@@ -192,29 +148,29 @@ static bool run_size(struct bench *b, int size)
 
 static bool measure_allreduce(struct bench *b)
 {
-    for (int i = 0; b->args.gloo && i < b->args.n_sizes; i++)
+    for (int i = 0; args.peer && i < args.sizes.n; i++)
         if (!choose(b, i))
             return false;
-    for (int block = 0; block < b->args.blocks; block++)
-        for (int i = 0; i < b->args.n_sizes; i++)
+    for (int block = 0; block < args.blocks; block++)
+        for (int i = 0; i < args.sizes.n; i++)
             if (!run_size(b, i))
                 return false;
     return true;
 }
 
 /* Bytes that each rank must send at least: 2 (N-1)/N of the vector. */
-static double least_bytes(const struct bench *b, size_t bytes)
+static double least_bytes(size_t bytes)
 {
-    return 2.0 * (b->args.ranks - 1) / b->args.ranks * (double)bytes;
+    return 2.0 * (double)(args.ranks - 1) / (double)args.ranks * (double)bytes;
 }
 
 static json_t *report_row(struct bench *b, int size)
 {
     struct row *row = &b->rows[size];
-    const size_t bytes = b->args.sizes[size];
+    const size_t bytes = b->shared->sizes[size];
     const double median = quantile(&row->own, 0.5), p99 = quantile(&row->own, 0.99);
     const double fresh = quantile(&row->own_fresh, 0.5), by_main = quantile(&row->by_main, 0.5);
-    const double least = least_bytes(b, bytes), bus = least / median * 1e-3;
+    const double least = least_bytes(bytes), bus = least / median * 1e-3;
     printf("%10zu %9.1f %9.1f %7.2f %9.1f %9.1f %10llu %10.0f", bytes, median, p99, bus, fresh,
            by_main, (unsigned long long)row->bytes_sent, least);
     json_t *json =
@@ -222,7 +178,7 @@ static json_t *report_row(struct bench *b, int size)
                   row->own.n, "median_us", median, "p99_us", p99, "bus_gb_per_s", bus,
                   "fresh_median_us", fresh, "by_main_thread_median_us", by_main, "bytes_sent",
                   (json_int_t)row->bytes_sent, "bytes_formula", least);
-    if (b->args.gloo) {
+    if (args.peer) {
         const double gloo = quantile(&row->gloo, 0.5), gloo_p99 = quantile(&row->gloo, 0.99);
         const double gloo_fresh = quantile(&row->gloo_fresh, 0.5);
         const char *algorithm = ar_gloo_algorithms[row->algorithm];
@@ -242,21 +198,21 @@ static json_t *report_allreduce(struct bench *b)
 {
     printf("%d processes of one machine, shared memory, floats summed in place; us. fresh: each "
            "vector is written anew before each round\n",
-           b->args.ranks);
-    if (b->args.gloo)
+           (int)args.ranks);
+    if (args.peer)
         printf("gloo: its TCP transport on loopback, the best of %d algorithms for each size\n",
                AR_GLOO_ALGORITHMS);
     printf("%10s %9s %9s %7s %9s %9s %10s %10s", "bytes", "median", "p99", "GB/s", "fresh",
            "by main", "sent", "2(N-1)/N D");
-    if (b->args.gloo)
+    if (args.peer)
         printf("   %-16s %9s %9s %9s %6s %6s", "gloo", "median", "p99", "fresh", "ratio", "fresh");
     printf("\n");
     json_t *rows = json_array();
-    for (int i = 0; i < b->args.n_sizes; i++)
+    for (int i = 0; i < args.sizes.n; i++)
         json_array_append_new(rows, report_row(b, i));
-    return json_pack("{s:s,s:i,s:s,s:s?,s:o}", "bench", "allreduce", "processes", b->args.ranks,
-                     "transport", "shm", "peer", b->args.gloo ? "gloo, tcp on loopback" : NULL,
-                     "rows", rows);
+    return json_pack("{s:s,s:i,s:s,s:s?,s:o}", "bench", "allreduce", "processes", (int)args.ranks,
+                     "transport", "shm", "peer", args.peer ? "gloo, tcp on loopback" : NULL, "rows",
+                     rows);
 }
 
 static int own_body(void *ctx, int rank, int in, int out)
@@ -267,48 +223,53 @@ static int own_body(void *ctx, int rank, int in, int out)
 /* Starts both sides, measures, ends them. */
 static bool run_teams(struct bench *b, const char *folder)
 {
-    bool good = ar_team_start(&b->own, b->args.ranks, own_body, b->shared) &&
-                (!b->args.gloo || ar_gloo_start(&b->gloo, b->args.ranks, folder)) &&
-                measure_allreduce(b);
-    if (b->args.gloo)
+    const int n = (int)args.ranks;
+    bool good = ar_team_start(&b->own, n, own_body, b->shared) &&
+                (!args.peer || ar_gloo_start(&b->gloo, n, folder)) && measure_allreduce(b);
+    if (args.peer)
         good = ar_team_end(&b->gloo) && good;
     return ar_team_end(&b->own) && good;
 }
 
-static int run_allreduce(int argc, char **argv)
+static enum dpt_status check_args(struct dpt_err *err)
+{
+    if (args.peer && strcmp(args.peer, "gloo") != 0)
+        return dpt_fail(err, DPT_EINVAL, "--peer: expected gloo, got '%.40s'", args.peer);
+    for (int i = 0; i < args.sizes.n; i++)
+        if (args.sizes.values[i] % (int64_t)sizeof(float) != 0)
+            return dpt_fail(err, DPT_EINVAL, "--sizes: expected multiples of 4, got %lld",
+                            (long long)args.sizes.values[i]);
+    if (args.peer && !ar_gloo_exists())
+        return dpt_fail(err, DPT_EUNSUPPORTED,
+                        "there is no dpt-peer-gloo beside this program: run `deploy/install-deps "
+                        "peers` and build again");
+    return DPT_OK;
+}
+
+static enum dpt_status run_allreduce(json_t **ret_report, struct dpt_err *err)
 {
     static struct bench b;
     char folder[DPT_BENCH_DIR_BYTES];
-    struct dpt_err err;
-    if (!parse_allreduce_args(argc, argv, &b.args))
-        return 2;
-    if (b.args.gloo && !ar_gloo_exists()) {
-        (void)fprintf(stderr, "dpt-bench allreduce: there is no dpt-peer-gloo beside this program; "
-                              "`deploy/install-deps peers`, then build anew\n");
-        return SKIPPED;
-    }
-    b.shared =
-        mmap(NULL, sizeof *b.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (b.shared == MAP_FAILED)
-        return 1;
-    if (dpt_bench_dir_create(NULL, "allreduce", folder, &err) != DPT_OK) {
-        (void)fprintf(stderr, "dpt-bench allreduce: %s\n", err.text);
-        return 1;
-    }
-    b.shared->n_ranks = b.args.ranks;
-    b.shared->n_sizes = b.args.n_sizes;
-    memcpy(b.shared->sizes, b.args.sizes, sizeof b.args.sizes);
+    void *shared = NULL;
+    DPT_TRY(check_args(err));
+    DPT_TRY(dpt_bench_share(sizeof *b.shared, &shared, err));
+    DPT_TRY(dpt_bench_dir_create(NULL, "allreduce", folder, err));
+    b.shared = shared;
+    b.shared->n_ranks = (int)args.ranks;
+    b.shared->n_sizes = args.sizes.n;
+    for (int i = 0; i < args.sizes.n; i++)
+        b.shared->sizes[i] = (size_t)args.sizes.values[i];
     const bool good = run_teams(&b, folder);
     dpt_bench_dir_remove(folder);
-    const int code =
-        good ? dpt_bench_finish(&(struct dpt_bench_args){.json = b.args.json}, report_allreduce(&b))
-             : 1;
-    munmap(b.shared, sizeof *b.shared);
-    return code;
+    if (!good)
+        return dpt_fail(err, DPT_EPEER, "a process of the bench failed");
+    *ret_report = report_allreduce(&b);
+    return DPT_OK;
 }
 
 const struct dpt_bench dpt_bench_allreduce = {
     .name = "allreduce",
-    .help = "ddp's all-reduce between processes of one machine by size, beside a peer library",
-    .run = run_allreduce,
-};
+    .help = "the all-reduce of ddp between processes, by size, beside another library's",
+    .options = options,
+    .n_options = sizeof options / sizeof *options,
+    .run = run_allreduce};

@@ -2,13 +2,14 @@
 #ifndef DPT_WORKER_BENCH_BENCH_ALLREDUCE_H
 #define DPT_WORKER_BENCH_BENCH_ALLREDUCE_H
 
+#include "worker/bench/bench.h"
 #include "worker/comm/comm.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { AR_RANKS_MAX = 16, AR_SIZES_MAX = 16, AR_ROUNDS_MAX = 4096 };
+enum { AR_RANKS_MAX = 16, AR_SIZES_MAX = DPT_BENCH_LIST_MAX, AR_ROUNDS_MAX = 4096 };
 
 /* One block of all-reduces of one size. */
 struct ar_block {

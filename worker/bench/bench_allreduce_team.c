@@ -1,5 +1,6 @@
 /* Processes of dpt-bench allreduce, and the lines that drive dpt-peer-gloo. */
 #include "worker/bench/bench_allreduce.h"
+#include "worker/bench/programs.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -10,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 512, ANSWER_BYTES = AR_ROUNDS_MAX * 16 };
+enum { ANSWER_BYTES = AR_ROUNDS_MAX * 16 };
 
 static bool start_one(struct ar_team *team, int rank, ar_body body, void *ctx)
 {
@@ -71,21 +72,12 @@ const char *const ar_gloo_algorithms[] = {"ring",  "ring-chunked", "halving-doub
 _Static_assert(sizeof ar_gloo_algorithms / sizeof *ar_gloo_algorithms == AR_GLOO_ALGORITHMS,
                "all of them");
 
-static bool gloo_path(char path[PATH_BYTES])
-{
-    const ssize_t n = readlink("/proc/self/exe", path, PATH_BYTES - 1);
-    char *slash = n > 0 ? memrchr(path, '/', (size_t)n) : NULL;
-    const char name[] = "dpt-peer-gloo";
-    if (slash == NULL || (size_t)(slash + 1 - path) + sizeof name > PATH_BYTES)
-        return false;
-    memcpy(slash + 1, name, sizeof name);
-    return access(path, X_OK) == 0;
-}
+static const char gloo_program[] = "dpt-peer-gloo";
 
 bool ar_gloo_exists(void)
 {
-    char path[PATH_BYTES];
-    return gloo_path(path);
+    char path[BENCH_PATH_BYTES];
+    return bench_program_find(gloo_program, path, NULL) == DPT_OK;
 }
 
 struct gloo_start {
@@ -96,10 +88,11 @@ struct gloo_start {
 static int gloo_body(void *ctx, int rank, int in, int out)
 {
     const struct gloo_start *start = ctx;
-    char path[PATH_BYTES], own[16], size[16];
+    char path[BENCH_PATH_BYTES], own[16], size[16];
     (void)snprintf(own, sizeof own, "%d", rank);
     (void)snprintf(size, sizeof size, "%d", start->n);
-    if (!gloo_path(path) || dup2(in, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0)
+    if (bench_program_find(gloo_program, path, NULL) != DPT_OK || dup2(in, STDIN_FILENO) < 0 ||
+        dup2(out, STDOUT_FILENO) < 0)
         return 1;
     execl(path, path, own, size, start->folder, (char *)NULL);
     return 1;

@@ -9,22 +9,38 @@
 #include "worker/bench/bench.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-enum { WORLDS_MAX = 4, YAML_BYTES = 1024, WARMUP_PAIRS = 1 };
+enum { YAML_BYTES = 1024, WARMUP_PAIRS = 1, EXTENT_MAX = 1024 };
 
 static const char *const names[] = {"canonical", "fast"};
 enum { KINDS = sizeof names / sizeof names[0] };
 
-struct args {
-    const char *preset, *json;
-    int n_worlds, worlds[WORLDS_MAX];
-    int batch, seq, slots, pairs;
+static struct {
+    const char *preset;
+    struct dpt_bench_list ranks;
+    int64_t batch, seq, slots, pairs;
     enum dpt_dtype dtype;
-};
+} args = {.preset = "gpt2-124m",
+          .ranks = {.min = 1, .max = BC_RANKS_MAX, .n = 2, .values = {2, 4}},
+          .batch = 4,
+          .seq = 64,
+          .slots = 8,
+          .pairs = 5};
+
+static const struct dpt_option options[] = {
+    {"--ranks", "N,...", "processes; each number in turn (2,4)", .set = dpt_bench_set_list,
+     .ctx = &args.ranks},
+    {"--preset", "NAME", "model.preset, or tiny (gpt2-124m)", .text = &args.preset},
+    {"--batch", "N", "sequences of a micro-batch (4)", .number = &args.batch, .min = 1,
+     .max = EXTENT_MAX},
+    {"--seq", "N", "tokens of a sequence (64)", .number = &args.seq, .min = 1, .max = EXTENT_MAX},
+    {"--slots", "N", "micro-batches of a step, of all ranks together (8)", .number = &args.slots,
+     .min = 1, .max = EXTENT_MAX},
+    {"--pairs", "N", "pairs of a canonical and a fast step (5)", .number = &args.pairs, .min = 1,
+     .max = BC_STEPS_MAX},
+    DPT_BENCH_PRECISION_OPTION(args.dtype)};
 
 /* The steps of one kind in one world. */
 struct series {
@@ -38,66 +54,18 @@ struct row {
     double ratio[BC_STEPS_MAX]; /* of each pair: canonical / fast */
 };
 
-static const char usage[] =
-    "usage: dpt-bench canonical [--ranks 2,4] [--preset gpt2-124m|tiny] [--batch 4] [--seq 64] "
-    "[--slots 8] [--pairs 5] [--precision fp32|bf16|fp16] [--json FILE]\n"
-    "  slots: micro-batches a step, of all ranks; pairs: of a canonical and a fast step\n";
-
-static bool parse_canonical_args(int argc, char **argv, struct args *a)
+static enum dpt_status make_config(struct dpt_config *ret, struct dpt_err *err)
 {
-    *a = (struct args){.preset = "gpt2-124m",
-                       .n_worlds = 2,
-                       .worlds = {2, 4},
-                       .batch = 4,
-                       .seq = 64,
-                       .slots = 8,
-                       .pairs = 5};
-    for (int i = 1; i < argc; i += 2) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        bool good = *value != '\0';
-        if (strcmp(argv[i], "--preset") == 0)
-            a->preset = value;
-        else if (strcmp(argv[i], "--json") == 0)
-            a->json = value;
-        else if (strcmp(argv[i], "--ranks") == 0)
-            good =
-                dpt_bench_parse_ints(value, 1, BC_RANKS_MAX, WORLDS_MAX, a->worlds, &a->n_worlds);
-        else if (strcmp(argv[i], "--batch") == 0)
-            good = dpt_bench_parse_int(value, 1, 1024, &a->batch);
-        else if (strcmp(argv[i], "--seq") == 0)
-            good = dpt_bench_parse_int(value, 1, 1024, &a->seq);
-        else if (strcmp(argv[i], "--slots") == 0)
-            good = dpt_bench_parse_int(value, 1, 1024, &a->slots);
-        else if (strcmp(argv[i], "--pairs") == 0)
-            good = dpt_bench_parse_int(value, 1, BC_STEPS_MAX, &a->pairs);
-        else if (strcmp(argv[i], "--precision") == 0)
-            good = dpt_bench_parse_precision(value, &a->dtype);
-        else
-            good = false;
-        if (!good)
-            return dpt_bench_misused("canonical", usage, argv[i]);
-    }
-    return true;
-}
-
-static bool make_config(const struct args *a, struct dpt_config *ret)
-{
-    char yaml[YAML_BYTES];
-    struct dpt_err err;
-    const bool tiny = strcmp(a->preset, "tiny") == 0;
+    char yaml[YAML_BYTES], model[DPT_BENCH_MODEL_BYTES];
+    dpt_bench_model_keys(args.preset, model);
     (void)snprintf(yaml, sizeof yaml,
-                   "model: {%s%s}\n"
-                   "train: {steps: 1000000, global_batch: %d, micro_batch: %d, seq_len: %d, "
+                   "model: {%s}\n"
+                   "train: {steps: 1000000, global_batch: %lld, micro_batch: %lld, seq_len: %lld, "
                    "precision: %s}\n"
                    "optimizer: {warmup_steps: 1}\n",
-                   tiny ? "n_layer: 2, n_head: 2, n_embd: 64, context: 1024, vocab: 300"
-                        : "preset: ",
-                   tiny ? "" : a->preset, a->batch * a->slots, a->batch, a->seq,
-                   dpt_bench_precision(a->dtype));
-    if (dpt_config_load_text(yaml, "bench", NULL, 0, ret, &err) == DPT_OK)
-        return true;
-    (void)fprintf(stderr, "dpt-bench canonical: %s\n", err.text);
-    return false;
+                   model, (long long)(args.batch * args.slots), (long long)args.batch,
+                   (long long)args.seq, dpt_bench_precision(args.dtype));
+    return dpt_config_load_text(yaml, "bench", NULL, 0, ret, err);
 }
 
 /* Makes all ranks do one step. */
@@ -127,10 +95,9 @@ static void keep_answer(const struct bc_shared *shared, struct series *s, int at
     s->cpu_ms[at] = cpu;
 }
 
-static bool measure_canonical(const struct args *a, struct bc_shared *shared, struct ar_team *team,
-                              struct row *row)
+static bool measure_canonical(const struct bc_shared *shared, struct ar_team *team, struct row *row)
 {
-    for (int pair = -WARMUP_PAIRS; pair < a->pairs; pair++) {
+    for (int pair = -WARMUP_PAIRS; pair < args.pairs; pair++) {
         for (int i = 0; i < KINDS; i++) {
             const int kind = pair % 2 == 0 ? i : KINDS - 1 - i;
             if (!step(team, kind == 0 ? DPT_REDUCTION_CANONICAL : DPT_REDUCTION_FAST))
@@ -146,12 +113,12 @@ static bool measure_canonical(const struct args *a, struct bc_shared *shared, st
     return true;
 }
 
+/* Leaves the order of the values. */
 static double median(const double *values, int n)
 {
     double sorted[BC_STEPS_MAX];
     memcpy(sorted, values, (size_t)n * sizeof *sorted);
-    dpt_bench_sort(sorted, n);
-    return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+    return dpt_bench_median(sorted, n);
 }
 
 static json_t *report_kind(const struct series *s, int n)
@@ -194,57 +161,54 @@ static int body(void *ctx, int rank, int in, int out)
     return bc_rank(ctx, rank, in, out);
 }
 
-static bool run_world(const struct args *a, struct bc_shared *shared, int ranks, json_t *rows)
+static enum dpt_status run_world(struct bc_shared *shared, int ranks, json_t *rows,
+                                 struct dpt_err *err)
 {
     static struct row row;
     struct ar_team team;
     row.n = 0;
     memset(shared->listening, 0, sizeof shared->listening);
     shared->n_ranks = ranks;
-    if (a->slots < ranks) {
-        (void)fprintf(stderr, "dpt-bench canonical: %d slots for %d ranks; at least one each\n",
-                      a->slots, ranks);
-        return false;
-    }
+    if (args.slots < ranks)
+        return dpt_fail(err, DPT_EINVAL, "--slots: %d slots are fewer than %d ranks",
+                        (int)args.slots, ranks);
     const bool good =
-        ar_team_start(&team, ranks, body, shared) && measure_canonical(a, shared, &team, &row);
+        ar_team_start(&team, ranks, body, shared) && measure_canonical(shared, &team, &row);
     if (!ar_team_end(&team) || !good)
-        return false;
+        return dpt_fail(err, DPT_EPEER, "a process of the bench failed");
     json_array_append_new(rows, report_world(ranks, &row));
-    return true;
+    return DPT_OK;
 }
 
-static int run_canonical(int argc, char **argv)
+static enum dpt_status run_canonical(json_t **ret_report, struct dpt_err *err)
 {
-    struct args a;
-    if (!parse_canonical_args(argc, argv, &a))
-        return 2;
-    struct bc_shared *shared =
-        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED || !make_config(&a, &shared->config))
-        return 1;
+    void *shared = NULL;
+    struct dpt_config config;
+    DPT_TRY(make_config(&config, err));
+    DPT_TRY(dpt_bench_share(sizeof(struct bc_shared), &shared, err));
+    ((struct bc_shared *)shared)->config = config;
     printf("%s %s, ddp, %d slots of %d x %d a step, processes of one thread on one host; cost of "
            "canonical beside fast: of the medians, median of the pairs, of CPU time\n",
-           a.preset, dpt_bench_precision(a.dtype), a.slots, a.batch, a.seq);
+           args.preset, dpt_bench_precision(args.dtype), (int)args.slots, (int)args.batch,
+           (int)args.seq);
     printf("%5s %6s %12s %10s %8s %8s %8s   %15s   %13s\n", "ranks", "pairs", "canonical ms",
            "fast ms", "cost %", "pairs %", "CPU %", "MiB sent", "GiB gradients");
     json_t *rows = json_array();
-    bool good = true;
-    for (int i = 0; good && i < a.n_worlds; i++)
-        good = run_world(&a, shared, a.worlds[i], rows);
-    munmap(shared, sizeof *shared);
-    json_t *report =
-        json_pack("{s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:o}", "bench", "canonical", "preset", a.preset,
-                  "precision", dpt_bench_precision(a.dtype), "strategy", "ddp", "slots", a.slots,
-                  "batch", a.batch, "seq", a.seq, "rows", rows);
-    if (good)
-        return dpt_bench_finish(&(struct dpt_bench_args){.json = a.json}, report);
-    json_decref(report);
-    return 1;
+    enum dpt_status status = DPT_OK;
+    for (int i = 0; status == DPT_OK && i < args.ranks.n; i++)
+        status = run_world(shared, (int)args.ranks.values[i], rows, err);
+    if (status == DPT_OK)
+        *ret_report = json_pack("{s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:O}", "bench", "canonical", "preset",
+                                args.preset, "precision", dpt_bench_precision(args.dtype),
+                                "strategy", "ddp", "slots", (json_int_t)args.slots, "batch",
+                                (json_int_t)args.batch, "seq", (json_int_t)args.seq, "rows", rows);
+    json_decref(rows);
+    return status;
 }
 
 const struct dpt_bench dpt_bench_canonical = {
     .name = "canonical",
-    .help = "what the fixed order of addition costs: steps canonical beside fast, by ranks",
-    .run = run_canonical,
-};
+    .help = "the cost of the fixed order of addition: steps with it beside steps without",
+    .options = options,
+    .n_options = sizeof options / sizeof *options,
+    .run = run_canonical};

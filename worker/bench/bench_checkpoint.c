@@ -14,23 +14,30 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { WRITERS_MAX = 64, COLLECT_MS = 600000, ARGS_MAX = 16 };
+enum { WRITERS_MAX = 64, COLLECT_MS = 600000, YAML_BYTES = 512 };
 
-struct options {
-    char model[128]; /* keys of the config's section `model` */
-    const char *in;  /* folder for the temporary one; NULL: $TMPDIR, else /tmp */
-    char dir[DPT_BENCH_DIR_BYTES];
-    int writers;
-    bool shards;
-};
+static struct {
+    const char *model, *layout, *in;
+    int64_t writers, repeats;
+} args = {
+    .model = "preset: gpt2-124m", .layout = "whole", .writers = 2, .repeats = DPT_BENCH_REPEATS};
+
+static const struct dpt_option options[] = {
+    {"--model", "KEYS", "keys of the config's section model (preset: gpt2-124m)",
+     .text = &args.model},
+    {"--layout", "whole|shards", "each writer holds the whole state (whole), or its shard",
+     .text = &args.layout},
+    {"--writers", "N", "processes that write (2)", .number = &args.writers, .min = 1,
+     .max = WRITERS_MAX},
+    {"--in", "FOLDER", "where to write ($TMPDIR, else /tmp)", .text = &args.in},
+    DPT_BENCH_REPEATS_OPTION(args.repeats)};
 
 /* The state, in memory that all processes share. */
 struct bench_state {
-    const struct options *options;
+    char dir[DPT_BENCH_DIR_BYTES];
     struct dpt_model *model;
     int64_t unit[DPT_UNITS_MAX + 1];
     struct dpt_grid grid;
@@ -45,21 +52,19 @@ struct bench_state {
     int64_t step;
 };
 
-static void *share(size_t bytes)
+static bool is_sharded(void)
 {
-    void *at =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    return at == MAP_FAILED ? NULL : at;
+    return strcmp(args.layout, "shards") == 0;
 }
 
 static enum dpt_status make_model(struct bench_state *s, struct dpt_err *err)
 {
     static struct dpt_config config;
-    char yaml[256];
+    char yaml[YAML_BYTES];
     (void)snprintf(yaml, sizeof yaml,
                    "run: bench\nmodel: {%s}\n"
                    "data: {kind: tokens, train: none.bin}\n",
-                   s->options->model);
+                   args.model);
     DPT_TRY(dpt_config_load_text(yaml, "bench", NULL, 0, &config, err));
     return dpt_model_create(&config, &s->model, err);
 }
@@ -76,11 +81,15 @@ static enum dpt_status make_state(struct bench_state *s, struct dpt_err *err)
     s->n_tensors = dpt_model_n_params(s->model);
     s->tensors = calloc((size_t)s->n_tensors, sizeof *s->tensors);
     s->offset = calloc((size_t)s->n_tensors, sizeof *s->offset);
-    s->seconds = share(sizeof *s->seconds);
-    for (int v = 0; v < 3; v++)
-        s->vector[v] = share(flat * sizeof(float));
-    if (!s->tensors || !s->offset || !s->seconds || !s->vector[0] || !s->vector[1] || !s->vector[2])
-        return dpt_fail(err, DPT_ENOMEM, "a state of %s: out of memory", s->options->model);
+    if (!s->tensors || !s->offset)
+        return dpt_fail_nomem(err, "a state of %s", args.model);
+    void *shared[4] = {NULL};
+    DPT_TRY(dpt_bench_share(sizeof *s->seconds, &shared[3], err));
+    s->seconds = shared[3];
+    for (int v = 0; v < 3; v++) {
+        DPT_TRY(dpt_bench_share(flat * sizeof(float), &shared[v], err));
+        s->vector[v] = shared[v];
+    }
     for (size_t i = 0; i < flat; i++)
         for (int v = 0; v < 3; v++)
             s->vector[v][i] = (float)(i * 3 + (size_t)v);
@@ -107,7 +116,7 @@ static struct dpt_checkpoint_piece *shard_pieces(const struct bench_state *s, in
     struct dpt_checkpoint_piece *pieces = calloc((size_t)n_max, sizeof *pieces);
     for (int u = 0; u < n_units; u++) {
         const struct dpt_interval piece =
-            dpt_shard_piece(&s->grid, (struct dpt_shard){writer, s->options->writers}, u);
+            dpt_shard_piece(&s->grid, (struct dpt_shard){writer, (int)args.writers}, u);
         ranges[u] =
             (struct dpt_checkpoint_range){piece.first, piece.end, s->vector[0] + piece.first,
                                           s->vector[1] + piece.first, s->vector[2] + piece.first};
@@ -121,12 +130,12 @@ static struct dpt_checkpoint_piece *shard_pieces(const struct bench_state *s, in
 static struct dpt_checkpoint_piece *writer_pieces(const struct bench_state *s, int writer,
                                                   int *ret_n)
 {
-    if (s->options->shards)
+    if (is_sharded())
         return shard_pieces(s, writer, ret_n);
     struct dpt_checkpoint_piece *pieces = calloc((size_t)s->n_tensors, sizeof *pieces);
     if (pieces) {
         dpt_checkpoint_whole_tensors(s->tensors, s->n_tensors, pieces);
-        *ret_n = dpt_checkpoint_divide(pieces, s->n_tensors, writer, s->options->writers, pieces);
+        *ret_n = dpt_checkpoint_divide(pieces, s->n_tensors, writer, (int)args.writers, pieces);
     }
     return pieces;
 }
@@ -143,9 +152,9 @@ static enum dpt_status write_as(struct bench_state *s, int writer, struct dpt_er
     if (!pieces)
         return dpt_fail_nomem(err, "pieces of a writer");
     const struct dpt_checkpoint_spec spec = {
-        .dir = s->options->dir,
+        .dir = s->dir,
         .writer = writer,
-        .n_writers = s->options->writers,
+        .n_writers = (int)args.writers,
         .generation = 1,
         .attempt = "bench",
         .tensors = s->tensors,
@@ -176,8 +185,8 @@ static enum dpt_status read_as(struct bench_state *s, int reader, struct dpt_err
     struct dpt_checkpoint *checkpoint = NULL;
     struct dpt_checkpoint_piece *pieces = shard_pieces(s, reader, &n);
     if (!pieces)
-        return dpt_fail(err, DPT_ENOMEM, "pieces: out of memory");
-    enum dpt_status status = dpt_checkpoint_open(s->options->dir, s->step, &checkpoint, err);
+        return dpt_fail_nomem(err, "pieces of a reader");
+    enum dpt_status status = dpt_checkpoint_open(s->dir, s->step, &checkpoint, err);
     if (status == DPT_OK)
         status = dpt_checkpoint_read_pieces(checkpoint, s->tensors, pieces, n, err);
     dpt_checkpoint_close(&checkpoint);
@@ -196,7 +205,7 @@ static enum dpt_status on_all(struct bench_state *s,
     bool failed = false;
     (void)fflush(NULL);
     const int64_t start = dpt_now_ns();
-    for (int i = 0; i < s->options->writers; i++) {
+    for (int i = 0; i < (int)args.writers; i++) {
         pids[i] = fork();
         if (pids[i] == 0) {
             struct dpt_err why;
@@ -207,7 +216,7 @@ static enum dpt_status on_all(struct bench_state *s,
         }
         failed = failed || pids[i] < 0;
     }
-    for (int i = 0; i < s->options->writers; i++) {
+    for (int i = 0; i < (int)args.writers; i++) {
         int code;
         failed = failed || pids[i] < 0 || waitpid(pids[i], &code, 0) != pids[i] || code != 0;
     }
@@ -215,97 +224,56 @@ static enum dpt_status on_all(struct bench_state *s,
     return failed ? dpt_fail(err, DPT_EIO, "a process has failed") : DPT_OK;
 }
 
-static double median(double *values, int n)
-{
-    dpt_bench_sort(values, n);
-    return values[n / 2];
-}
-
-static enum dpt_status measure_checkpoint(struct bench_state *s, int repeats, json_t **ret,
-                                          struct dpt_err *err)
+static enum dpt_status measure_checkpoint(struct bench_state *s, json_t **ret, struct dpt_err *err)
 {
     double write[DPT_BENCH_REPEATS_MAX], part[DPT_BENCH_REPEATS_MAX], commit[DPT_BENCH_REPEATS_MAX],
         read[DPT_BENCH_REPEATS_MAX];
+    const int repeats = (int)args.repeats;
     for (int i = 0; i < repeats; i++) {
         s->step = i + 1;
         DPT_TRY(on_all(s, write_as, &write[i], err));
         part[i] = 0;
-        for (int w = 0; w < s->options->writers; w++)
+        for (int w = 0; w < args.writers; w++)
             part[i] = s->seconds->part[w] > part[i] ? s->seconds->part[w] : part[i];
         commit[i] = s->seconds->commit;
         DPT_TRY(on_all(s, read_as, &read[i], err));
     }
-    const double mb = 1e-6 * (double)s->bytes, write_s = median(write, repeats),
-                 read_s = median(read, repeats), part_s = median(part, repeats);
-    const char *layout = s->options->shards ? "shards" : "whole";
+    const double mb = 1e-6 * (double)s->bytes, write_s = dpt_bench_median(write, repeats),
+                 read_s = dpt_bench_median(read, repeats), part_s = dpt_bench_median(part, repeats),
+                 commit_s = dpt_bench_median(commit, repeats);
     printf("%s, %.0f MB, %d writers, %s: written in %.3f s (%.0f MB/s; parts %.3f s, commit %.3f "
            "s), read in %.3f s (%.0f MB/s); medians of %d\n",
-           s->options->model, mb, s->options->writers, layout, write_s, mb / write_s, part_s,
-           median(commit, repeats), read_s, mb / read_s, repeats);
-    *ret = json_pack("{s:s,s:s,s:s,s:i,s:f,s:f,s:f,s:f,s:f}", "bench", "checkpoint", "model",
-                     s->options->model, "layout", layout, "writers", s->options->writers, "mb", mb,
-                     "write_s", write_s, "part_s", part_s, "commit_s", commit[repeats / 2],
-                     "read_s", read_s);
+           args.model, mb, (int)args.writers, args.layout, write_s, mb / write_s, part_s, commit_s,
+           read_s, mb / read_s, repeats);
+    *ret =
+        json_pack("{s:s,s:s,s:s,s:I,s:f,s:f,s:f,s:f,s:f}", "bench", "checkpoint", "model",
+                  args.model, "layout", args.layout, "writers", (json_int_t)args.writers, "mb", mb,
+                  "write_s", write_s, "part_s", part_s, "commit_s", commit_s, "read_s", read_s);
     return DPT_OK;
 }
 
-static const char own_flags[] =
-    "[--model \"preset: gpt2-124m\"] [--layout whole|shards] [--writers 2] [--in /tmp]";
-
-static bool parse_checkpoint_args(int argc, char **argv, struct options *o,
-                                  struct dpt_bench_args *args)
+static enum dpt_status run_checkpoint(json_t **ret_report, struct dpt_err *err)
 {
-    char *rest[ARGS_MAX];
-    int n = 0;
-    *o = (struct options){.model = "preset: gpt2-124m", .writers = 2};
-    for (int i = 0; i < argc && n < ARGS_MAX; i++) {
-        const bool more = i + 1 < argc;
-        const char *flag = argv[i];
-        bool made = true;
-        if (more && strcmp(argv[i], "--model") == 0)
-            (void)snprintf(o->model, sizeof o->model, "%s", argv[++i]);
-        else if (more && strcmp(argv[i], "--in") == 0)
-            o->in = argv[++i];
-        else if (more && strcmp(argv[i], "--writers") == 0)
-            made = dpt_bench_parse_int(argv[++i], 1, WRITERS_MAX, &o->writers);
-        else if (more && strcmp(argv[i], "--layout") == 0) {
-            o->shards = strcmp(argv[++i], "shards") == 0;
-            made = o->shards || strcmp(argv[i], "whole") == 0;
-        } else
-            rest[n++] = argv[i];
-        if (!made)
-            return dpt_bench_misused("checkpoint", "", flag);
-    }
-    return dpt_bench_parse(n, rest, own_flags, args);
-}
-
-static int run_checkpoint(int argc, char **argv)
-{
-    struct options options;
-    struct dpt_bench_args args;
-    struct dpt_err err;
-    json_t *report = NULL;
-    if (!parse_checkpoint_args(argc, argv, &options, &args))
-        return 2;
-    struct bench_state s = {.options = &options};
-    enum dpt_status status = make_state(&s, &err);
+    struct bench_state s = {.n_tensors = 0};
+    if (!is_sharded() && strcmp(args.layout, "whole") != 0)
+        return dpt_fail(err, DPT_EINVAL, "--layout: expected whole or shards, got '%.40s'",
+                        args.layout);
+    enum dpt_status status = make_state(&s, err);
     if (status == DPT_OK)
-        status = dpt_bench_dir_create(options.in, "checkpoint", options.dir, &err);
+        status = dpt_bench_dir_create(args.in, "checkpoint", s.dir, err);
     if (status == DPT_OK) {
-        status = measure_checkpoint(&s, args.repeats, &report, &err);
-        dpt_bench_dir_remove(options.dir);
+        status = measure_checkpoint(&s, ret_report, err);
+        dpt_bench_dir_remove(s.dir);
     }
     free(s.tensors);
     free(s.offset);
     dpt_model_destroy(&s.model);
-    if (status != DPT_OK) {
-        (void)fprintf(stderr, "dpt-bench checkpoint: %s\n", err.text);
-        return 1;
-    }
-    return dpt_bench_finish(&args, report);
+    return status;
 }
 
 const struct dpt_bench dpt_bench_checkpoint = {
     .name = "checkpoint",
-    .help = "writing and reading checkpoints, whole and in shards",
+    .help = "the time to write a checkpoint and to read it back",
+    .options = options,
+    .n_options = sizeof options / sizeof *options,
     .run = run_checkpoint};

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -181,21 +180,19 @@ static bool run_pair(struct shared *shared, bool tcp)
     return waitpid(pid, &status, 0) == pid && status == 0 && rc == 0;
 }
 
-static int run_comm(int argc, char **argv)
+static enum dpt_status run_comm(json_t **ret_report, struct dpt_err *err)
 {
-    struct dpt_bench_args args;
-    if (!dpt_bench_parse(argc, argv, "", &args))
-        return 2;
-    struct shared *shared =
-        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED)
-        return 1;
+    void *memory = NULL;
+    DPT_TRY(dpt_bench_share(sizeof(struct shared), &memory, err));
+    struct shared *shared = memory;
     json_t *rows = json_array();
     printf("%-5s %12s %14s %14s %12s\n", "by", "bytes", "exchange us", "all-reduce us", "GB/s");
     for (int tcp = 0; tcp < 2; tcp++) {
         const char *by = tcp ? "tcp" : "shm";
-        if (!run_pair(shared, tcp == 1))
-            return 1;
+        if (!run_pair(shared, tcp == 1)) {
+            json_decref(rows);
+            return dpt_fail(err, DPT_EPEER, "a process of the bench failed");
+        }
         for (int i = 0; i < SIZES; i++) {
             const double gbs = (double)sizes[i] / shared->exchange_us[i] * 1e-3;
             printf("%-5s %12zu %14.1f %14.1f %12.2f\n", by, sizes[i], shared->exchange_us[i],
@@ -206,13 +203,12 @@ static int run_comm(int argc, char **argv)
                                                   shared->reduce_us[i], "exchange_gb_per_s", gbs));
         }
     }
-    munmap(shared, sizeof *shared);
-    return dpt_bench_finish(
-        &args, json_pack("{s:s,s:i,s:o}", "bench", "comm", "processes", 2, "rows", rows));
+    *ret_report = json_pack("{s:s,s:i,s:o}", "bench", "comm", "processes", 2, "rows", rows);
+    return DPT_OK;
 }
 
 const struct dpt_bench dpt_bench_comm = {
     .name = "comm",
-    .help = "exchange and all-reduce between two processes, shared memory and TCP",
+    .help = "exchange and all-reduce of two processes, by shared memory and by TCP",
     .run = run_comm,
 };

@@ -73,8 +73,8 @@ static void fill_normal_values(struct dpt_stream *stream, enum dpt_dtype dtype, 
 }
 
 static enum dpt_status measure_shape(struct dpt_stream *stream, const struct shape *shape,
-                                     enum dpt_dtype dtype, int repeats, struct dpt_bench_time *ret,
-                                     struct dpt_err *err)
+                                     enum dpt_dtype dtype, int64_t repeats,
+                                     struct dpt_bench_time *ret, struct dpt_err *err)
 {
     struct dpt_device *dev = stream->device;
     size_t a_bytes = (size_t)(shape->m * shape->k) * dpt_dtype_bytes(dtype);
@@ -123,19 +123,23 @@ out:
     return status;
 }
 
-static enum dpt_status run_shapes(struct dpt_stream *stream, const struct dpt_bench_args *args,
-                                  json_t *rows, double *best, struct dpt_err *err)
+/* Measures all shapes. *ret_best: the highest median rate, GFLOP/s. rows: takes a row for each
+ * shape, which is printed too; NULL: none. */
+static enum dpt_status run_shapes(struct dpt_stream *stream, const struct dpt_bench_compute *c,
+                                  json_t *rows, double *ret_best, struct dpt_err *err)
 {
     struct shape shapes[SHAPES_MAX];
-    int n = list_shapes(shapes);
-    printf("%-10s %6s %6s %6s %10s %10s\n", "product", "m", "n", "k", "GFLOP/s", "(best)");
+    const int n = list_shapes(shapes);
+    double best = 0;
     for (int i = 0; i < n; i++) {
         const struct shape *s = &shapes[i];
         struct dpt_bench_time t;
-        DPT_TRY(measure_shape(stream, s, args->dtype, args->repeats, &t, err));
-        double gflop = 2e-9 * (double)s->m * (double)s->n * (double)s->k;
-        double rate = gflop / t.median_s;
-        *best = rate > *best ? rate : *best;
+        DPT_TRY(measure_shape(stream, s, c->dtype, c->repeats, &t, err));
+        const double gflop = 2e-9 * (double)s->m * (double)s->n * (double)s->k;
+        const double rate = gflop / t.median_s;
+        best = rate > best ? rate : best;
+        if (!rows)
+            continue;
         printf("%-10s %6d %6d %6d %10.1f %10.1f\n", s->name, (int)s->m, (int)s->n, (int)s->k, rate,
                gflop / t.min_s);
         json_array_append_new(rows,
@@ -144,66 +148,55 @@ static enum dpt_status run_shapes(struct dpt_stream *stream, const struct dpt_be
                                         (json_int_t)s->k, "prepacked", (int)s->pack,
                                         "gflops_median", rate, "gflops_best", gflop / t.min_s));
     }
+    *ret_best = best;
     return DPT_OK;
+}
+
+/* Measures and, unless ret_report is NULL, prints and reports. */
+static enum dpt_status measure_rate(const struct dpt_bench_compute *c, json_t **ret_report,
+                                    double *ret_best, struct dpt_err *err)
+{
+    struct dpt_device *dev = NULL;
+    struct dpt_stream *stream = NULL;
+    json_t *rows = ret_report ? json_array() : NULL;
+    enum dpt_status status = dpt_bench_compute_open(c, &dev, &stream, err);
+    if (status == DPT_OK && rows)
+        printf("%-10s %6s %6s %6s %10s %10s\n", "product", "m", "n", "k", "GFLOP/s", "(best)");
+    if (status == DPT_OK)
+        status = run_shapes(stream, c, rows, ret_best, err);
+    if (status == DPT_OK && rows) {
+        printf("gemm rate: %.1f GFLOP/s in %s with %d threads (%s)\n", *ret_best,
+               dpt_bench_precision(c->dtype), dpt_bench_threads(c), dpt_device_fingerprint(dev));
+        *ret_report =
+            json_pack("{s:s,s:s,s:i,s:s,s:f,s:O}", "bench", "gemm", "precision",
+                      dpt_bench_precision(c->dtype), "threads", dpt_bench_threads(c), "fingerprint",
+                      dpt_device_fingerprint(dev), "gflops", *ret_best, "shapes", rows);
+    }
+    json_decref(rows);
+    dpt_stream_destroy(&stream);
+    dpt_device_destroy(&dev);
+    return status;
 }
 
 enum dpt_status dpt_bench_gemm_rate(int threads, enum dpt_dtype dtype, double *ret_gflops,
                                     struct dpt_err *err)
 {
-    struct shape shapes[SHAPES_MAX];
-    int n = list_shapes(shapes);
-    struct dpt_device *dev = NULL;
-    struct dpt_stream *stream = NULL;
-    double best = 0.0;
-    enum dpt_status status = dpt_device_cpu_create(&dev, err);
-    if (status == DPT_OK)
-        status = dpt_stream_create(dev, threads, &stream, err);
-    for (int i = 0; status == DPT_OK && i < n; i++) {
-        struct dpt_bench_time t;
-        status = measure_shape(stream, &shapes[i], dtype, 3, &t, err);
-        double rate = 2e-9 * (double)shapes[i].m * (double)shapes[i].n * (double)shapes[i].k;
-        if (status == DPT_OK && rate / t.median_s > best)
-            best = rate / t.median_s;
-    }
-    dpt_stream_destroy(&stream);
-    dpt_device_destroy(&dev);
-    if (status == DPT_OK)
-        *ret_gflops = best;
-    return status;
+    const struct dpt_bench_compute c = {.threads = threads, .repeats = 3, .dtype = dtype};
+    return measure_rate(&c, NULL, ret_gflops, err);
 }
 
-static int run_gemm(int argc, char **argv)
+static struct dpt_bench_compute args = {.repeats = DPT_BENCH_REPEATS};
+static const struct dpt_option options[] = {DPT_BENCH_COMPUTE_OPTIONS(args)};
+
+static enum dpt_status run_gemm(json_t **ret_report, struct dpt_err *err)
 {
-    struct dpt_bench_args args;
-    struct dpt_device *dev = NULL;
-    struct dpt_stream *stream = NULL;
-    struct dpt_err err;
-    json_t *rows = NULL;
-    double best = 0.0;
-    int code = 1;
-    if (!dpt_bench_parse(argc, argv, "", &args))
-        return 2;
-    rows = json_array();
-    if (dpt_device_cpu_create(&dev, &err) != DPT_OK ||
-        dpt_stream_create(dev, args.threads, &stream, &err) != DPT_OK ||
-        run_shapes(stream, &args, rows, &best, &err) != DPT_OK) {
-        (void)fprintf(stderr, "dpt-bench gemm: %s\n", err.text);
-        goto out;
-    }
-    printf("gemm rate: %.1f GFLOP/s in %s with %d threads (%s)\n", best,
-           dpt_bench_precision(args.dtype), args.threads, dpt_device_fingerprint(dev));
-    code = dpt_bench_finish(
-        &args, json_pack("{s:s,s:s,s:i,s:s,s:f,s:O}", "bench", "gemm", "precision",
-                         dpt_bench_precision(args.dtype), "threads", args.threads, "fingerprint",
-                         dpt_device_fingerprint(dev), "gflops", best, "shapes", rows));
-out:
-    json_decref(rows);
-    dpt_stream_destroy(&stream);
-    dpt_device_destroy(&dev);
-    return code;
+    double best = 0;
+    return measure_rate(&args, ret_report, &best, err);
 }
 
 const struct dpt_bench dpt_bench_gemm = {
     .name = "gemm",
-    .help = "rate of matrix products: squares and GPT-2 124M's shapes, weights packed ahead",
+    .help = "the rate of matrix products: squares and the shapes of GPT-2 124M",
+    .options = options,
+    .n_options = sizeof options / sizeof *options,
     .run = run_gemm};

@@ -24,7 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORLDS_MAX = 4, ESTIMATE_BYTES = 4 };
+enum { ESTIMATE_BYTES = 4 };
 
 static const char *const smallest = "n_layer: 1, n_head: 1, n_embd: 8, context: 8, vocab: 256";
 
@@ -47,113 +47,69 @@ static const struct strategy {
 };
 enum { STRATEGIES = sizeof strategies / sizeof *strategies };
 
-struct args {
-    const char *model, *only, *precision, *accumulate, *json;
-    int worlds[WORLDS_MAX], n_worlds;
-    int batch, seq, slots, steps;
+static struct {
+    const char *model, *only, *precision, *accumulate;
+    struct dpt_bench_list worlds;
+    int64_t batch, seq, slots, steps;
     struct memory_plan plan;
-};
+} args = {.model = "preset: gpt2-124m",
+          .precision = "fp32",
+          .accumulate = "auto",
+          .worlds = {.min = 1, .max = MEM_RANKS_MAX, .n = 1, .values = {2}},
+          .batch = 1,
+          .seq = 64,
+          .slots = 4,
+          .steps = 3};
 
 /* Parses "2x8,16x8": numbers of nodes and of ranks per node. */
-static bool parse_shapes(const char *text, struct memory_plan *plan)
+static enum dpt_status set_shapes(void *ctx, const char *value, struct dpt_err *err)
 {
-    for (const char *at = text;; at++) {
-        int used = 0;
-        if (plan->n_shapes == MEMORY_PLAN_SHAPES_MAX)
-            return false;
-        int *shape = plan->shapes[plan->n_shapes++];
-        if (sscanf(at, "%4dx%4d%n", &shape[0], &shape[1], &used) != 2 || shape[0] < 1 ||
+    struct memory_plan *plan = ctx;
+    for (const char *at = value;; at++) {
+        int used = 0, *shape = plan->shapes[plan->n_shapes];
+        if (plan->n_shapes++ == MEMORY_PLAN_SHAPES_MAX ||
+            sscanf(at, "%4dx%4d%n", &shape[0], &shape[1], &used) != 2 || shape[0] < 1 ||
             shape[1] < 1 || shape[0] * shape[1] > MEMORY_PLAN_RANKS_MAX)
-            return false;
+            break;
         at += used;
+        if (*at == '\0')
+            return DPT_OK;
         if (*at != ',')
-            return *at == '\0';
+            break;
     }
+    return dpt_fail(err, DPT_EINVAL,
+                    "expected at most %d worlds as NODESxRANKS, of at most %d ranks each, got "
+                    "'%.40s'",
+                    MEMORY_PLAN_SHAPES_MAX, MEMORY_PLAN_RANKS_MAX, value);
 }
 
-/* True: the list "a,b,c" has the name. */
-static bool is_listed(const char *list, const char *name)
+static enum dpt_status add_set(void *ctx, const char *value, struct dpt_err *err)
 {
-    const size_t length = strlen(name);
-    for (const char *at = list; (at = strstr(at, name)) != NULL; at += length)
-        if ((at == list || at[-1] == ',') && (at[length] == ',' || at[length] == '\0'))
-            return true;
-    return false;
+    struct memory_plan *plan = ctx;
+    if (plan->n_sets == MEMORY_PLAN_SETS_MAX)
+        return dpt_fail(err, DPT_EINVAL, "given more than %d times", MEMORY_PLAN_SETS_MAX);
+    plan->sets[plan->n_sets++] = value;
+    return DPT_OK;
 }
 
-static bool misused(const char *arg)
-{
-    char usage[1024], names[256] = "";
-    for (int s = 0; s < STRATEGIES; s++) {
-        const size_t used = strlen(names);
-        (void)snprintf(names + used, sizeof names - used, " %s", strategies[s].name);
-    }
-    (void)snprintf(usage, sizeof usage,
-                   "usage: dpt-bench memory [--strategies LIST] [--worlds 2,4] "
-                   "[--model \"preset: gpt2-124m\"] [--precision fp32|bf16|fp16] "
-                   "[--accumulate auto|local|reduce] [--batch 1] [--seq 64] [--slots 4] "
-                   "[--steps 3] [--json FILE]\n"
-                   "       dpt-bench memory --plan 1x8,16x8 [--config FILE] [--set KEY=VALUE]… "
-                   "[--strategies LIST] [--json FILE]\n"
-                   "  plan: nodes x ranks of each; works out what ranks would hold, and starts "
-                   "nothing\n"
-                   "  strategies:%s\n"
-                   "  worlds: up to %d ranks; the last three are on two nodes and take even worlds "
-                   "only\n",
-                   names, MEM_RANKS_MAX);
-    return dpt_bench_misused("memory", usage, arg);
-}
-
-static bool parse_memory_args(int argc, char **argv, struct args *a)
-{
-    *a = (struct args){.model = "preset: gpt2-124m",
-                       .precision = "fp32",
-                       .accumulate = "auto",
-                       .worlds = {2},
-                       .n_worlds = 1,
-                       .batch = 1,
-                       .seq = 64,
-                       .slots = 4,
-                       .steps = 3};
-    for (int i = 1; i < argc; i += 2) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        bool ok = *value != '\0';
-        if (strcmp(argv[i], "--model") == 0)
-            a->model = value;
-        else if (strcmp(argv[i], "--strategies") == 0)
-            a->only = value;
-        else if (strcmp(argv[i], "--precision") == 0)
-            a->precision = value;
-        else if (strcmp(argv[i], "--accumulate") == 0)
-            a->accumulate = value;
-        else if (strcmp(argv[i], "--json") == 0)
-            a->json = value;
-        else if (strcmp(argv[i], "--plan") == 0)
-            ok = ok && parse_shapes(value, &a->plan);
-        else if (strcmp(argv[i], "--config") == 0)
-            a->plan.config = value;
-        else if (strcmp(argv[i], "--set") == 0 && a->plan.n_sets < MEMORY_PLAN_SETS_MAX)
-            a->plan.sets[a->plan.n_sets++] = value;
-        else if (strcmp(argv[i], "--worlds") == 0)
-            ok = dpt_bench_parse_ints(value, 1, MEM_RANKS_MAX, WORLDS_MAX, a->worlds, &a->n_worlds);
-        else if (strcmp(argv[i], "--batch") == 0)
-            ok = dpt_bench_parse_int(value, 1, 1024, &a->batch);
-        else if (strcmp(argv[i], "--seq") == 0)
-            ok = dpt_bench_parse_int(value, 1, 8192, &a->seq);
-        else if (strcmp(argv[i], "--slots") == 0)
-            ok = dpt_bench_parse_int(value, 1, 1024, &a->slots);
-        else if (strcmp(argv[i], "--steps") == 0)
-            ok = dpt_bench_parse_int(value, 1, 100000, &a->steps);
-        else
-            ok = false;
-        if (!ok)
-            return misused(argv[i]);
-    }
-    const bool plans = a->plan.n_shapes > 0;
-    if (!plans && (a->plan.config || a->plan.n_sets > 0))
-        (void)fprintf(stderr, "dpt-bench memory: --config and --set are for --plan\n");
-    return plans || (!a->plan.config && a->plan.n_sets == 0);
-}
+static const struct dpt_option options[] = {
+    {"--strategies", "NAME,...", "rows of the table: ddp, ddp+packed, zero1, … (all)",
+     .text = &args.only},
+    {"--worlds", "N,...", "ranks; each number in turn; two nodes take even numbers only (2)",
+     .set = dpt_bench_set_list, .ctx = &args.worlds},
+    {"--model", "KEYS", "keys of the config's section model (preset: gpt2-124m)",
+     .text = &args.model},
+    {"--precision", "fp32|bf16|fp16", "train.precision (fp32)", .text = &args.precision},
+    {"--accumulate", "auto|local|reduce", "train.accumulate (auto)", .text = &args.accumulate},
+    {"--batch", "N", "train.micro_batch (1)", .number = &args.batch, .min = 1, .max = 1024},
+    {"--seq", "N", "train.seq_len (64)", .number = &args.seq, .min = 1, .max = 8192},
+    {"--slots", "N", "micro-batches of a step (4)", .number = &args.slots, .min = 1, .max = 1024},
+    {"--steps", "N", "train.steps (3)", .number = &args.steps, .min = 1, .max = 100000},
+    {"--plan", "NODESxRANKS,...", "starts nothing: computes the memory of these worlds",
+     .set = set_shapes, .ctx = &args.plan},
+    {"--config", "FILE", "with --plan: the config (the defaults)", .text = &args.plan.config},
+    {"--set", "KEY=VALUE", "with --plan: changes a key of the config; repeatable", .set = add_set,
+     .ctx = &args.plan}};
 
 static int64_t member_bytes(const json_t *rank, const char *key, const char *inner)
 {
@@ -233,7 +189,6 @@ static enum dpt_status add_run(json_t *runs, const char *strategy, json_t *ranks
 
 /* All runs of one call of the bench. */
 struct session {
-    const struct args *args;
     const char *dir; /* of the runs' files */
     int64_t base;    /* memory of a rank outside dpt's allocations */
     json_t *runs;
@@ -244,23 +199,22 @@ static enum dpt_status run_strategy(const struct session *session, const struct 
 {
     char name[64];
     json_t *ranks = NULL, *runs = session->runs;
-    const struct args *a = session->args;
-    const struct mem_run run = {.model = a->model,
+    const struct mem_run run = {.model = args.model,
                                 .strategy = s->section,
-                                .precision = a->precision,
-                                .accumulate = a->accumulate,
+                                .precision = args.precision,
+                                .accumulate = args.accumulate,
                                 .packed = s->packed,
                                 .nodes = s->two_nodes ? 2 : 1,
                                 .world = world,
-                                .batch = a->batch,
-                                .seq = a->seq,
-                                .slots = a->slots,
-                                .steps = a->steps};
+                                .batch = (int)args.batch,
+                                .seq = (int)args.seq,
+                                .slots = (int)args.slots,
+                                .steps = (int)args.steps};
     (void)snprintf(name, sizeof name, "%s-%d", s->name, world);
     DPT_TRY(mem_run(&run, session->dir, name, &ranks, err));
     if (json_array_size(runs) == 0) {
         print_estimate(member_bytes(json_array_get(ranks, 0), "parameters", NULL));
-        printf("MiB, %s; of the formula and of the peak\n", a->precision);
+        printf("MiB, %s; of the formula and of the peak\n", args.precision);
         printf("%-18s %5s %4s %9s %9s %9s %7s %9s %9s %7s %10s %7s\n", "strategy", "world", "rank",
                "bound", "formula", "counted", "", "reserved", "true peak", "base", "difference",
                "");
@@ -268,6 +222,19 @@ static enum dpt_status run_strategy(const struct session *session, const struct 
     print_ranks(s->name, ranks, session->base);
     (void)fflush(stdout);
     return add_run(runs, s->name, ranks, err);
+}
+
+static enum dpt_status fail_without_rows(struct dpt_err *err)
+{
+    char names[256] = "";
+    for (int s = 0; s < STRATEGIES; s++) {
+        const size_t used = strlen(names);
+        (void)snprintf(names + used, sizeof names - used, " %s", strategies[s].name);
+    }
+    return dpt_fail(err, DPT_ECONFIG,
+                    "none of the strategies that --strategies names can run in "
+                    "these worlds; there are%s",
+                    names);
 }
 
 /* Measures the memory of a rank outside dpt's allocations, by a run of the smallest model. */
@@ -291,87 +258,74 @@ static enum dpt_status measure_base(const char *dir, int64_t *ret, struct dpt_er
     return DPT_OK;
 }
 
-static enum dpt_status run_strategies(const struct args *a, const char *dir, json_t **ret,
-                                      struct dpt_err *err)
+/* False: the strategy is not asked for, or cannot have this world. */
+static bool is_wanted(const struct strategy *s, int64_t world)
 {
-    struct session session = {.args = a, .dir = dir};
-    DPT_TRY(measure_base(dir, &session.base, err));
-    json_t *runs = session.runs = json_array();
-    enum dpt_status status = runs ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "report: out of memory");
-    for (int s = 0; s < STRATEGIES; s++)
-        for (int w = 0; status == DPT_OK && w < a->n_worlds; w++) {
-            const bool even = a->worlds[w] % 2 == 0;
-            if ((!a->only || is_listed(a->only, strategies[s].name)) &&
-                (even || !strategies[s].two_nodes))
-                status = run_strategy(&session, &strategies[s], a->worlds[w], err);
-        }
-    if (status == DPT_OK && json_array_size(runs) == 0)
-        status = dpt_fail(err, DPT_EINVAL, "--strategies names none: see --help of this bench");
-    if (status != DPT_OK) {
-        json_decref(runs);
-        return status;
-    }
-    print_tags(runs);
-    *ret = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:o}", "bench", "memory",
-                     "model", a->model, "precision", a->precision, "accumulate", a->accumulate,
-                     "batch", a->batch, "seq", a->seq, "slots", a->slots, "steps", a->steps,
-                     "base_bytes", (json_int_t)session.base, "runs", runs);
-    return *ret ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "report: out of memory");
+    return dpt_bench_is_listed(args.only, s->name) && (world % 2 == 0 || !s->two_nodes);
 }
 
-static enum dpt_status plan_strategies(const struct args *a, json_t **ret, struct dpt_err *err)
+static enum dpt_status run_strategies(const char *dir, json_t **ret, struct dpt_err *err)
+{
+    struct session session = {.dir = dir};
+    DPT_TRY(measure_base(dir, &session.base, err));
+    json_t *runs = session.runs = json_array();
+    enum dpt_status status = DPT_OK;
+    for (int s = 0; s < STRATEGIES; s++)
+        for (int w = 0; status == DPT_OK && w < args.worlds.n; w++)
+            if (is_wanted(&strategies[s], args.worlds.values[w]))
+                status = run_strategy(&session, &strategies[s], (int)args.worlds.values[w], err);
+    if (status == DPT_OK && json_array_size(runs) == 0)
+        status = fail_without_rows(err);
+    if (status == DPT_OK) {
+        print_tags(runs);
+        *ret = json_pack(
+            "{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:O}", "bench", "memory", "model",
+            args.model, "precision", args.precision, "accumulate", args.accumulate, "batch",
+            (json_int_t)args.batch, "seq", (json_int_t)args.seq, "slots", (json_int_t)args.slots,
+            "steps", (json_int_t)args.steps, "base_bytes", (json_int_t)session.base, "runs", runs);
+    }
+    json_decref(runs);
+    return status;
+}
+
+static enum dpt_status plan_strategies(json_t **ret, struct dpt_err *err)
 {
     json_t *rows = json_array();
-    enum dpt_status status = rows ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "report: out of memory");
+    enum dpt_status status = DPT_OK;
     for (int s = 0; status == DPT_OK && s < STRATEGIES; s++)
-        if (!strategies[s].packed && (!a->only || is_listed(a->only, strategies[s].name)))
+        if (!strategies[s].packed && dpt_bench_is_listed(args.only, strategies[s].name))
             status =
-                memory_plan_add(&a->plan, strategies[s].name, strategies[s].section, rows, err);
+                memory_plan_add(&args.plan, strategies[s].name, strategies[s].section, rows, err);
     if (status == DPT_OK && json_array_size(rows) == 0)
-        status = dpt_fail(err, DPT_EINVAL, "nothing that --strategies names can be had so");
-    *ret = status == DPT_OK ? json_pack("{s:s, s:s?, s:O}", "bench", "memory-plan", "config",
-                                        a->plan.config, "rows", rows)
-                            : NULL;
+        status = fail_without_rows(err);
+    if (status == DPT_OK)
+        *ret = json_pack("{s:s, s:s?, s:O}", "bench", "memory-plan", "config", args.plan.config,
+                         "rows", rows);
     json_decref(rows);
     return status;
 }
 
-static int run_memory(int argc, char **argv)
+static enum dpt_status run_memory(json_t **ret_report, struct dpt_err *err)
 {
-    struct args args;
-    struct dpt_err err, cleanup;
-    json_t *report = NULL;
     char dir[DPT_BENCH_DIR_BYTES];
-    if (!parse_memory_args(argc, argv, &args))
-        return 2;
-    if (args.plan.n_shapes > 0) {
-        if (plan_strategies(&args, &report, &err) == DPT_OK)
-            return dpt_bench_finish(&(struct dpt_bench_args){.json = args.json}, report);
-        (void)fprintf(stderr, "dpt-bench memory: %s\n", err.text);
-        return 1;
-    }
-    enum dpt_status status = dpt_bench_dir_create(NULL, "memory", dir, &err);
-    if (status != DPT_OK) {
-        (void)fprintf(stderr, "dpt-bench memory: %s\n", err.text);
-        return 1;
-    }
-    status = bench_programs_begin(&err);
+    struct dpt_err later; /* the first error is reported, this one is not */
+    if (args.plan.n_shapes > 0)
+        return plan_strategies(ret_report, err);
+    if (args.plan.config || args.plan.n_sets > 0)
+        return dpt_fail(err, DPT_EINVAL, "--config and --set need --plan");
+    DPT_TRY(dpt_bench_dir_create(NULL, "memory", dir, err));
+    enum dpt_status status = bench_programs_begin(err);
     if (status == DPT_OK)
-        status = run_strategies(&args, dir, &report, &err);
-    if (bench_programs_end(&cleanup) != DPT_OK)
-        (void)fprintf(stderr, "dpt-bench memory: %s\n", cleanup.text);
-    if (status != DPT_OK) {
-        (void)fprintf(stderr, "dpt-bench memory: %s\n", err.text);
-        if (status != DPT_EABORTED)
-            return 1; /* leaves the logs in `dir` */
-    }
-    dpt_bench_dir_remove(dir);
-    if (status != DPT_OK)
-        return 1;
-    return dpt_bench_finish(&(struct dpt_bench_args){.json = args.json}, report);
+        status = run_strategies(dir, ret_report, err);
+    const enum dpt_status ended = bench_programs_end(status == DPT_OK ? err : &later);
+    if (status == DPT_OK || status == DPT_EABORTED)
+        dpt_bench_dir_remove(dir); /* else the error names logs in it */
+    return status == DPT_OK ? ended : status;
 }
 
 const struct dpt_bench dpt_bench_memory = {
     .name = "memory",
-    .help = "what ranks hold by strategy: worked out, counted, reserved, and the true peak",
+    .help = "the memory of ranks by strategy: by formula, by dpt's count, by the kernel",
+    .options = options,
+    .n_options = sizeof options / sizeof *options,
     .run = run_memory};

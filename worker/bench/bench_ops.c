@@ -336,6 +336,7 @@ static enum dpt_status allocate(struct dpt_device *dev, int64_t floats, float **
 
 static enum dpt_status bench_init(struct bench *s, struct dpt_device *dev, struct dpt_err *err)
 {
+    s->ops = dpt_device_ops(dev);
     const struct dpt_rng_key key = dpt_rng_key(1, DPT_RNG_TEST, 0, 0, 0);
     const int64_t wide = (int64_t)V * C, rows = 1024 * 4 * C;
     float *tokens = NULL;
@@ -363,9 +364,8 @@ static enum dpt_status bench_init(struct bench *s, struct dpt_device *dev, struc
     return dpt_stream_sync(s->stream, err);
 }
 
-static enum dpt_status run_shape(struct bench *s, int64_t b, int64_t t,
-                                 const struct dpt_bench_args *args, json_t *rows,
-                                 struct dpt_err *err)
+static enum dpt_status run_shape(struct bench *s, int64_t b, int64_t t, int64_t repeats,
+                                 json_t *rows, struct dpt_err *err)
 {
     struct entry entries[ENTRIES];
     double step_s = 0.0;
@@ -377,7 +377,7 @@ static enum dpt_status run_shape(struct bench *s, int64_t b, int64_t t,
            "ms/step");
     for (int i = 0; i < ENTRIES; i++) {
         struct entry *e = &entries[i];
-        struct dpt_bench_time time = dpt_bench_time(args->repeats, e->fn, s);
+        struct dpt_bench_time time = dpt_bench_time(repeats, e->fn, s);
         DPT_TRY(dpt_stream_sync(s->stream, err));
         double rate = e->work * 1e-9 / time.median_s;
         step_s += e->times * time.median_s;
@@ -393,37 +393,35 @@ static enum dpt_status run_shape(struct bench *s, int64_t b, int64_t t,
     return DPT_OK;
 }
 
-static int run_ops(int argc, char **argv)
+static struct dpt_bench_compute args = {.repeats = DPT_BENCH_REPEATS};
+static const struct dpt_option options[] = {DPT_BENCH_COMPUTE_OPTIONS(args)};
+
+static enum dpt_status run_ops(json_t **ret_report, struct dpt_err *err)
 {
-    struct dpt_bench_args args;
     struct dpt_device *dev = NULL;
-    struct dpt_stream *stream = NULL;
-    struct dpt_err err;
-    json_t *rows;
-    int code = 1;
-    if (!dpt_bench_parse(argc, argv, "", &args))
-        return 2;
-    rows = json_array();
     struct bench s = {.dtype = args.dtype};
-    if (dpt_device_cpu_create(&dev, &err) == DPT_OK &&
-        dpt_stream_create(dev, args.threads, &stream, &err) == DPT_OK) {
-        s.ops = dpt_device_ops(dev);
-        s.stream = stream;
-        if (bench_init(&s, dev, &err) == DPT_OK &&
-            run_shape(&s, 4, 64, &args, rows, &err) == DPT_OK &&
-            run_shape(&s, 1, 1024, &args, rows, &err) == DPT_OK)
-            code = dpt_bench_finish(&args, json_pack("{s:s,s:s,s:i,s:s,s:O}", "bench", "ops",
-                                                     "precision", dpt_bench_precision(args.dtype),
-                                                     "threads", args.threads, "fingerprint",
-                                                     dpt_device_fingerprint(dev), "ops", rows));
-    }
-    if (code != 0)
-        (void)fprintf(stderr, "dpt-bench ops: %s\n", err.text);
+    json_t *rows = json_array();
+    enum dpt_status status = dpt_bench_compute_open(&args, &dev, &s.stream, err);
+    if (status == DPT_OK)
+        status = bench_init(&s, dev, err);
+    if (status == DPT_OK)
+        status = run_shape(&s, 4, 64, args.repeats, rows, err);
+    if (status == DPT_OK)
+        status = run_shape(&s, 1, 1024, args.repeats, rows, err);
+    if (status == DPT_OK)
+        *ret_report =
+            json_pack("{s:s,s:s,s:i,s:s,s:O}", "bench", "ops", "precision",
+                      dpt_bench_precision(args.dtype), "threads", dpt_bench_threads(&args),
+                      "fingerprint", dpt_device_fingerprint(dev), "ops", rows);
     json_decref(rows);
-    dpt_stream_destroy(&stream);
+    dpt_stream_destroy(&s.stream);
     dpt_device_destroy(&dev);
-    return code;
+    return status;
 }
 
 const struct dpt_bench dpt_bench_ops = {
-    .name = "ops", .help = "time and rate of every op at GPT-2 124M's shapes", .run = run_ops};
+    .name = "ops",
+    .help = "the time of every operation at the shapes of GPT-2 124M",
+    .options = options,
+    .n_options = sizeof options / sizeof *options,
+    .run = run_ops};

@@ -16,6 +16,7 @@
 #include "worker/bench/bench_recover_trial.h"
 #include "worker/train/state/outcome.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,23 +24,48 @@
 enum {
     TRIALS_MAX = 10000,
     RANKS_MAX = 8,
-    REBUILD_MIB = 16,
     FRAME_HEADER_BYTES = 16, /* in front of each message between ranks of two hosts */
     CALM_STEP_MS = 60 * 1000 /* longest time without a step in the run without faults */
 };
 
-struct arguments {
-    int trials, ranks, n_embd;
-    uint64_t seed;
-    double timeout_s, rebuild_mib;
-    const char *json;
+static struct {
+    const char *list; /* of strategies */
+    int64_t trials, ranks, seed, n_embd;
+    struct dpt_bench_real timeout_s, rebuild_mib;
     bool keep, one_host, kills_only, at_commit, cuda;
-    struct rec_strategy strategies[REC_STRATEGIES_MAX];
-    int n_strategies;
-};
+} args = {.list = "ddp",
+          .trials = 40,
+          .ranks = 4,
+          .seed = 1,
+          .n_embd = 64,
+          .timeout_s = {.min = 0.2, .max = 600, .value = 5},
+          .rebuild_mib = {.min = 0, .max = 1e6, .value = 16}};
+
+static const struct dpt_option options[] = {
+    {"--trials", "N", "faults, of all strategies together (40)", .number = &args.trials, .min = 1,
+     .max = TRIALS_MAX},
+    {"--seed", "N", "the same seed draws the same faults (1)", .number = &args.seed, .min = 0,
+     .max = INT64_MAX},
+    {"--strategy", "NAME,...", "ddp, zero2+shadow, full_shard+shadow, hybrid_shard, … (ddp)",
+     .text = &args.list},
+    {"--ranks", "N", "one for each node; of hybrid_shard two for each node (4)",
+     .number = &args.ranks, .min = 2, .max = RANKS_MAX},
+    {"--timeout-s", "S", "cluster.timeout_s (5)", .set = dpt_bench_set_real,
+     .ctx = &args.timeout_s},
+    {"--n-embd", "N", "width of the GPT-2 of 2 blocks, a multiple of 4 (64)",
+     .number = &args.n_embd, .min = 4, .max = 4096},
+    {"--rebuild-mib", "MIB", "strategy.rebuild_mib; 0: no second fault with shadows (16)",
+     .set = dpt_bench_set_real, .ctx = &args.rebuild_mib},
+    {"--one-host", .help = "nodes share memory; else each node is a host", .flag = &args.one_host},
+    {"--kills", .help = "no drains, joins and stops", .flag = &args.kills_only},
+    {"--at-commit", .help = "kills a rank when only some ranks have its part of a commit",
+     .flag = &args.at_commit},
+    {"--cuda", .help = "all ranks use one GPU of this machine, with NCCL", .flag = &args.cuda},
+    {"--keep", .help = "leaves the temporary folders", .flag = &args.keep}};
 
 struct bench {
-    const struct arguments *args;
+    struct rec_strategy strategies[REC_STRATEGIES_MAX];
+    int n_strategies;
     struct rec_trial *trials;
     struct rec_totals totals;
 };
@@ -198,178 +224,95 @@ static void take_outcome(const struct rec_bench *b, struct rec_outcome *o)
 
 static enum dpt_status run_strategy(struct bench *all, int strategy, struct dpt_err *err)
 {
-    const struct arguments *args = all->args;
     struct rec_outcome *o = &all->totals.outcomes[strategy];
-    const struct rec_strategy *s = &args->strategies[strategy];
-    const int n = args->n_strategies;
+    const struct rec_strategy *s = &all->strategies[strategy];
+    const int n = all->n_strategies, ranks = (int)args.ranks, trials = (int)args.trials;
     struct rec_bench *b = calloc(1, sizeof *b);
     DPT_ASSERT(b);
-    b->seed = args->seed;
-    b->kills_only = args->kills_only;
-    b->at_commit = args->at_commit;
+    b->seed = (uint64_t)args.seed;
+    b->kills_only = args.kills_only;
+    b->at_commit = args.at_commit;
     b->draws = (uint64_t)strategy << 32;
-    b->nodes = args->ranks / s->ranks_per_node;
-    b->commit_bytes =
-        FRAME_HEADER_BYTES + dpt_contribution_bytes((REC_SLOTS + args->ranks - 1) / args->ranks);
+    b->nodes = ranks / s->ranks_per_node;
+    b->commit_bytes = FRAME_HEADER_BYTES + dpt_contribution_bytes((REC_SLOTS + ranks - 1) / ranks);
     *o = (struct rec_outcome){.strategy = s, .nodes = b->nodes};
     all->totals.n_outcomes = strategy + 1;
     const struct rec_run run = {.strategy = s,
                                 .nodes_max = b->nodes + 1,
-                                .n_embd = args->n_embd,
-                                .timeout_s = args->timeout_s,
-                                .cuda = args->cuda,
-                                .rebuild_mib = args->rebuild_mib,
-                                .one_host = args->one_host};
+                                .n_embd = (int)args.n_embd,
+                                .timeout_s = args.timeout_s.value,
+                                .cuda = args.cuda,
+                                .rebuild_mib = args.rebuild_mib.value,
+                                .one_host = args.one_host};
     enum dpt_status status = rec_cluster_create(&run, &b->cluster, err);
     if (status == DPT_OK)
         status = rec_watch_init(&b->watch, b->cluster.dir, "log", err);
     if (status == DPT_OK)
-        status =
-            run_trials(all, b, strategy, args->trials / n + (strategy < args->trials % n), err);
+        status = run_trials(all, b, strategy, trials / n + (strategy < trials % n), err);
     take_outcome(b, o);
     if (status == DPT_OK)
         status = check_hash(all, b, strategy, err);
     all->totals.hangs += status == DPT_ETIMEOUT;
     if (status != DPT_OK && status != DPT_EABORTED)
         rec_cluster_tell(&b->cluster);
-    rec_cluster_destroy(&b->cluster, args->keep);
+    rec_cluster_destroy(&b->cluster, args.keep);
     rec_watch_fini(&b->watch);
     free(b);
     return status;
 }
 
-/* ---- arguments ---- */
-
-static bool take_number(const char *text, double min, double max, double *ret)
+static enum dpt_status run_all(struct bench *all, struct dpt_err *err)
 {
-    char *end;
-    double value = strtod(text, &end);
-    if (*text == '\0' || *end != '\0' || !(value >= min && value <= max))
-        return false;
-    *ret = value;
-    return true;
-}
-
-static const char usage[] =
-    "usage: dpt-bench recover [--trials 40] [--seed 1] [--strategy ddp,…] [--ranks 4] "
-    "[--timeout-s 5] [--n-embd 64] [--rebuild-mib 16] [--one-host] [--kills] [--at-commit] "
-    "[--cuda] [--json FILE] [--keep]\n"
-    "  trials: over all strategies together; strategy: such as ddp, zero2+shadow, "
-    "full_shard+shadow, hybrid_shard; ranks: 2 to 8, on a node each, of hybrid_shard two on a "
-    "node; timeout-s: cluster.timeout_s; n-embd: width of the GPT-2 of 2 blocks, a multiple of "
-    "4; rebuild-mib: strategy.rebuild_mib, with 0 no second faults where there are shadows; "
-    "one-host: nodes share memory, else each is a host of its own; kills: no drains, joins and "
-    "stops; at-commit: single faults, about the end of a step, kills of a rank whose "
-    "contribution to the commit some have and others not; cuda: all ranks on this machine's "
-    "GPU, "
-    "by NCCL; keep: leave the temporary folders\n";
-_Static_assert(RANKS_MAX == 8, "the usage says so");
-
-static bool take_flag(const char *text, struct arguments *a)
-{
-    const struct {
-        const char *name;
-        bool *flag;
-    } flags[] = {{"--keep", &a->keep},
-                 {"--one-host", &a->one_host},
-                 {"--kills", &a->kills_only},
-                 {"--at-commit", &a->at_commit},
-                 {"--cuda", &a->cuda}};
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
-        if (strcmp(text, flags[i].name) == 0)
-            return *flags[i].flag = true;
-    return false;
-}
-
-static bool parse_recover_args(int argc, char **argv, struct arguments *a)
-{
-    double trials = 40, ranks = 4, seed = 1, n_embd = 64;
-    const char *strategies = "ddp";
-    struct dpt_err err;
-    *a = (struct arguments){.timeout_s = 5, .rebuild_mib = REBUILD_MIB};
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        bool ok = true;
-        if (take_flag(argv[i], a))
-            continue;
-        if (strcmp(argv[i], "--trials") == 0)
-            ok = take_number(value, 1, TRIALS_MAX, &trials);
-        else if (strcmp(argv[i], "--ranks") == 0)
-            ok = take_number(value, 2, RANKS_MAX, &ranks);
-        else if (strcmp(argv[i], "--seed") == 0)
-            ok = take_number(value, 0, 9e15, &seed);
-        else if (strcmp(argv[i], "--timeout-s") == 0)
-            ok = take_number(value, 0.2, 600, &a->timeout_s);
-        else if (strcmp(argv[i], "--rebuild-mib") == 0)
-            ok = take_number(value, 0, 1e6, &a->rebuild_mib);
-        else if (strcmp(argv[i], "--n-embd") == 0)
-            ok = take_number(value, 4, 4096, &n_embd) && (int)n_embd % 4 == 0;
-        else if (strcmp(argv[i], "--strategy") == 0)
-            strategies = value;
-        else if (strcmp(argv[i], "--json") == 0)
-            a->json = value;
-        else
-            ok = false;
-        if (!ok || !*value)
-            return dpt_bench_misused("recover", usage, argv[i]);
-        i++;
-    }
-    a->trials = (int)trials;
-    a->ranks = (int)ranks;
-    a->n_embd = (int)n_embd;
-    a->seed = (uint64_t)seed;
-    if (rec_strategies_parse(strategies, a->ranks, a->strategies, &a->n_strategies, &err) == DPT_OK)
-        return true;
-    (void)fprintf(stderr, "dpt-bench recover: --strategy: %s\n", err.text);
-    return false;
-}
-
-static int finish(struct bench *all)
-{
+    const int64_t began_ms = dpt_now_ms();
+    (void)getloadavg(&all->totals.load_before, 1);
+    enum dpt_status status = DPT_OK;
+    for (int s = 0; s < all->n_strategies && status == DPT_OK; s++)
+        status = run_strategy(all, s, err);
+    if (status != DPT_OK)
+        status = dpt_wrap(err, status, "trial %d", all->totals.trials);
+    all->totals.clean = status == DPT_OK;
+    all->totals.seconds = (double)(dpt_now_ms() - began_ms) * 1e-3;
     (void)getloadavg(&all->totals.load_after, 1);
-    rec_report_sum(all->trials, &all->totals);
-    rec_report_print(all->trials, &all->totals);
-    int code = dpt_bench_finish(&(struct dpt_bench_args){.json = all->args->json},
-                                rec_report_json(all->trials, &all->totals));
-    return rec_report_is_good(&all->totals) ? code : 1;
+    return status;
 }
 
-static int run_recover(int argc, char **argv)
+static enum dpt_status check_args(struct bench *all, struct dpt_err *err)
 {
-    struct arguments args;
-    struct dpt_err err;
-    if (!parse_recover_args(argc, argv, &args))
-        return 2;
-    struct sigaction action = {.sa_handler = on_signal};
-    if (sigaction(SIGINT, &action, NULL) != 0 || sigaction(SIGTERM, &action, NULL) != 0 ||
-        sigaction(SIGHUP, &action, NULL) != 0) {
-        perror("dpt-bench recover: signals");
-        return 1;
-    }
-    struct bench all = {.args = &args,
-                        .totals = {.n_embd = args.n_embd,
-                                   .trials_wanted = args.trials,
-                                   .timeout_s = args.timeout_s,
-                                   .rebuild_mib = args.rebuild_mib,
+    if (args.n_embd % 4 != 0)
+        return dpt_fail(err, DPT_EINVAL, "--n-embd: expected a multiple of 4, got %d",
+                        (int)args.n_embd);
+    return rec_strategies_parse(args.list, (int)args.ranks, all->strategies, &all->n_strategies,
+                                err);
+}
+
+static enum dpt_status run_recover(json_t **ret_report, struct dpt_err *err)
+{
+    const struct sigaction action = {.sa_handler = on_signal};
+    struct bench all = {.totals = {.n_embd = (int)args.n_embd,
+                                   .trials_wanted = (int)args.trials,
+                                   .timeout_s = args.timeout_s.value,
+                                   .rebuild_mib = args.rebuild_mib.value,
                                    .one_host = args.one_host,
-                                   .seed = args.seed}};
+                                   .seed = (uint64_t)args.seed}};
+    DPT_TRY(check_args(&all, err));
+    if (sigaction(SIGINT, &action, NULL) != 0 || sigaction(SIGTERM, &action, NULL) != 0 ||
+        sigaction(SIGHUP, &action, NULL) != 0)
+        return dpt_fail_errno(err, errno, "take signals");
     all.trials = calloc((size_t)args.trials, sizeof *all.trials);
     DPT_ASSERT(all.trials);
-    (void)getloadavg(&all.totals.load_before, 1);
-    const int64_t began_ms = dpt_now_ms();
-    enum dpt_status status = DPT_OK;
-    for (int s = 0; s < args.n_strategies && status == DPT_OK; s++)
-        status = run_strategy(&all, s, &err);
-    all.totals.clean = status == DPT_OK;
-    all.totals.seconds = (double)(dpt_now_ms() - began_ms) * 1e-3;
-    if (status != DPT_OK)
-        (void)fprintf(stderr, "dpt-bench recover: trial %d: %s\n", all.totals.trials, err.text);
-    int code = finish(&all);
+    enum dpt_status status = run_all(&all, err);
+    rec_report_sum(all.trials, &all.totals);
+    rec_report_print(all.trials, &all.totals);
+    *ret_report = rec_report_json(all.trials, &all.totals);
+    if (status == DPT_OK && !rec_report_is_good(&all.totals))
+        status = dpt_fail(err, DPT_ECORRUPT, "the runs were not as they must be: see the report");
     free(all.trials);
-    return code;
+    return status;
 }
 
 const struct dpt_bench dpt_bench_recover = {
     .name = "recover",
-    .help = "what a failure costs: kills, drains, joins in a real run of each strategy",
+    .help = "the cost of a failure: kills, drains and joins in a run of each strategy",
+    .options = options,
+    .n_options = sizeof options / sizeof *options,
     .run = run_recover};

@@ -33,7 +33,7 @@ static enum dpt_status parse_one(const char *name, size_t bytes, int ranks,
     struct rec_strategy s = {.ranks_per_node = 1};
     char base[REC_STRATEGY_BYTES];
     if (bytes == 0 || bytes >= sizeof s.name)
-        return dpt_fail(err, DPT_ECONFIG, "'%.*s' is the name of no strategy", (int)bytes, name);
+        return dpt_fail(err, DPT_EINVAL, "'%.*s' is the name of no strategy", (int)bytes, name);
     memcpy(s.name, name, bytes);
     base_of(&s, base);
     if (strcmp(base, "hybrid_shard") == 0) {
@@ -42,12 +42,12 @@ static enum dpt_status parse_one(const char *name, size_t bytes, int ranks,
     } else if (is_in(base, sharded, sizeof sharded / sizeof *sharded)) {
         s.copies = REC_COPY_SHADOW;
         if (strcmp(base, s.name) == 0)
-            return dpt_fail(err, DPT_ECONFIG,
+            return dpt_fail(err, DPT_EINVAL,
                             "%s alone goes back to a checkpoint when a rank dies; try %s%s", base,
                             base, shadow);
     }
     if (ranks % s.ranks_per_node != 0 || ranks / s.ranks_per_node < 2)
-        return dpt_fail(err, DPT_ECONFIG,
+        return dpt_fail(err, DPT_EINVAL,
                         "%s has %d ranks on each of at least 2 nodes, which %d ranks do not give",
                         s.name, s.ranks_per_node, ranks);
     *ret = s;
@@ -61,7 +61,7 @@ enum dpt_status rec_strategies_parse(const char *list, int ranks,
     int n = 0;
     for (const char *name = list; name; n++) {
         if (n == REC_STRATEGIES_MAX)
-            return dpt_fail(err, DPT_ECONFIG, "more than %d strategies", REC_STRATEGIES_MAX);
+            return dpt_fail(err, DPT_EINVAL, "more than %d strategies", REC_STRATEGIES_MAX);
         const char *comma = strchr(name, ',');
         const size_t bytes = comma ? (size_t)(comma - name) : strlen(name);
         DPT_TRY(parse_one(name, bytes, ranks, &ret[n], err));

@@ -23,7 +23,7 @@ struct rec_strategy {
 };
 
 /* Parses a list such as "ddp,full_shard+shadow"; *ret_n: the number of strategies in it. `ranks`:
- * the number of ranks in each strategy's run. DPT_ECONFIG: a strategy that by design loses steps
+ * the number of ranks in each strategy's run. DPT_EINVAL: a strategy that by design loses steps
  * when one rank is killed, or one that cannot run on `ranks` ranks. The programs refuse an unknown
  * name. */
 DPT_MUST_USE enum dpt_status rec_strategies_parse(const char *list, int ranks,

@@ -18,80 +18,41 @@
 
 enum { TEXT_BYTES = 400 * 1000, WHY_BYTES = 1024 };
 
-static const char usage[] =
-    "usage: dpt-bench strategies [--ranks 2] [--hosts 1] [--rounds 3] [--steps 8] [--batch 16] "
-    "[--micro 2] [--seq 64] [--model \"n_layer: 4, n_head: 4, …\"] [--precision fp32|bf16|fp16] "
-    "[--accumulate auto|local|reduce] [--only NAME[,NAME…]] [--json FILE] [--html FILE]\n"
-    "  hosts: ranks are dealt to them alike\n";
+static struct st_bench bench = {
+    .args = {.model = "n_layer: 4, n_head: 4, n_embd: 256, context: 64, vocab: 8192, dropout: 0.0",
+             .precision = "fp32",
+             .accumulate = "auto",
+             .ranks = 2,
+             .hosts = 1,
+             .rounds = 3,
+             .steps = 8,
+             .global_batch = 16,
+             .micro_batch = 2,
+             .seq_len = 64}};
+static const char *html; /* NULL: no page */
 
-static bool take_word(const char *text, const char **ret)
-{
-    *ret = text;
-    return *text != '\0';
-}
-
-static bool take(struct st_args *a, const char *flag, const char *value)
-{
-    if (strcmp(flag, "--ranks") == 0)
-        return dpt_bench_parse_int(value, 1, ST_RANKS_MAX, &a->ranks);
-    if (strcmp(flag, "--hosts") == 0)
-        return dpt_bench_parse_int(value, 1, ST_RANKS_MAX, &a->hosts);
-    if (strcmp(flag, "--rounds") == 0)
-        return dpt_bench_parse_int(value, 1, ST_ROUNDS_MAX, &a->rounds);
-    if (strcmp(flag, "--steps") == 0)
-        return dpt_bench_parse_int(value, 1, ST_STEPS_MAX, &a->steps);
-    if (strcmp(flag, "--batch") == 0)
-        return dpt_bench_parse_int(value, 1, 1 << 16, &a->global_batch);
-    if (strcmp(flag, "--micro") == 0)
-        return dpt_bench_parse_int(value, 1, 1 << 16, &a->micro_batch);
-    if (strcmp(flag, "--seq") == 0)
-        return dpt_bench_parse_int(value, 1, 1 << 16, &a->seq_len);
-    if (strcmp(flag, "--model") == 0)
-        return take_word(value, &a->model) && strlen(value) < ST_MODEL_BYTES;
-    if (strcmp(flag, "--precision") == 0)
-        return take_word(value, &a->precision);
-    if (strcmp(flag, "--accumulate") == 0)
-        return take_word(value, &a->accumulate);
-    if (strcmp(flag, "--only") == 0)
-        return take_word(value, &a->only);
-    if (strcmp(flag, "--json") == 0)
-        return take_word(value, &a->json);
-    return strcmp(flag, "--html") == 0 && take_word(value, &a->html);
-}
-
-static bool parse_strategies_args(int argc, char **argv, struct st_args *a)
-{
-    *a = (struct st_args){
-        .ranks = 2,
-        .hosts = 1,
-        .rounds = 3,
-        .steps = 8,
-        .global_batch = 16,
-        .micro_batch = 2,
-        .seq_len = 64,
-        .model = "n_layer: 4, n_head: 4, n_embd: 256, context: 64, vocab: 8192, dropout: 0.0",
-        .precision = "fp32",
-        .accumulate = "auto",
-        .only = ""};
-    for (int i = 1; i < argc; i += 2)
-        if (!take(a, argv[i], i + 1 < argc ? argv[i + 1] : ""))
-            return dpt_bench_misused("strategies", usage, argv[i]);
-    return a->ranks % a->hosts == 0 || dpt_bench_misused("strategies", usage, "--hosts");
-}
-
-/* True: `label` is one of the words of the comma-separated list. An empty list has every word. */
-static bool wanted(const char *list, const char *label)
-{
-    const size_t n = strlen(label);
-    if (*list == '\0')
-        return true;
-    for (const char *at = list; at; at = strchr(at, ',')) {
-        at += *at == ',';
-        if (strncmp(at, label, n) == 0 && (at[n] == '\0' || at[n] == ','))
-            return true;
-    }
-    return false;
-}
+static const struct dpt_option options[] = {
+    {"--ranks", "N", "ranks of a run (2)", .number = &bench.args.ranks, .min = 1,
+     .max = ST_RANKS_MAX},
+    {"--hosts", "N", "hosts that share the ranks evenly (1)", .number = &bench.args.hosts, .min = 1,
+     .max = ST_RANKS_MAX},
+    {"--rounds", "N", "runs of each strategy (3)", .number = &bench.args.rounds, .min = 1,
+     .max = ST_ROUNDS_MAX},
+    {"--steps", "N", "measured steps of a run (8)", .number = &bench.args.steps, .min = 1,
+     .max = ST_STEPS_MAX},
+    {"--batch", "N", "train.global_batch (16)", .number = &bench.args.global_batch, .min = 1,
+     .max = ST_SAMPLES_MAX},
+    {"--micro", "N", "train.micro_batch (2)", .number = &bench.args.micro_batch, .min = 1,
+     .max = ST_SAMPLES_MAX},
+    {"--seq", "N", "train.seq_len (64)", .number = &bench.args.seq_len, .min = 1,
+     .max = ST_SAMPLES_MAX},
+    {"--model", "KEYS", "keys of the config's section model (a GPT-2 of 4 blocks)",
+     .text = &bench.args.model},
+    {"--precision", "fp32|bf16|fp16", "train.precision (fp32)", .text = &bench.args.precision},
+    {"--accumulate", "auto|local|reduce", "train.accumulate (auto)",
+     .text = &bench.args.accumulate},
+    {"--only", "NAME,...", "these strategies (all)", .text = &bench.args.only},
+    {"--html", "FILE", "writes a page with charts to FILE", .text = &html}};
 
 static const struct dpt_choice *choices_of(const char *key)
 {
@@ -104,16 +65,16 @@ static void add(struct st_bench *b, const char *label, const char *name, const c
 {
     char text[2048];
     struct dpt_err err = {.text = ""};
-    if (!wanted(b->args.only, label))
+    if (!dpt_bench_is_listed(b->args.only, label))
         return;
     DPT_ASSERT(b->n < ST_STRATEGIES_MAX);
     struct st_strategy *s = &b->strategies[b->n];
-    s->nodes = b->args.ranks;
+    s->nodes = (int)b->args.ranks;
     if (strcmp(sharding, "hybrid_shard") == 0)
-        s->nodes = b->args.hosts > 1 || b->args.ranks == 1 ? b->args.hosts : 2;
+        s->nodes = b->args.hosts > 1 || b->args.ranks == 1 ? (int)b->args.hosts : 2;
     if (b->args.ranks % s->nodes != 0) {
-        (void)fprintf(stderr, "%s is left out: %d ranks are not alike on %d nodes\n", label,
-                      b->args.ranks, s->nodes);
+        (void)fprintf(stderr, "%s is left out: %d nodes cannot share %d ranks evenly\n", label,
+                      s->nodes, (int)b->args.ranks);
         return;
     }
     st_config_text(b, name, sharding, s->nodes, text);
@@ -169,46 +130,43 @@ static enum dpt_status measure_strategies(struct st_bench *b, struct dpt_err *er
     return DPT_OK;
 }
 
-static int report_strategies(struct st_bench *b)
+static enum dpt_status report_strategies(struct st_bench *b, json_t **ret_report,
+                                         struct dpt_err *err)
 {
-    struct dpt_err err;
     st_conclude(b);
     st_print(b);
-    int code = dpt_bench_finish(&(struct dpt_bench_args){.json = b->args.json}, st_json(b));
-    if (b->args.html && st_page(b, b->args.html, &err) != DPT_OK) {
-        (void)fprintf(stderr, "dpt-bench strategies: %s\n", err.text);
-        code = 1;
-    }
-    return st_one_hash(b, DPT_ACCUMULATE_LOCAL) && st_one_hash(b, DPT_ACCUMULATE_REDUCE) ? code : 1;
+    *ret_report = st_json(b);
+    if (html)
+        DPT_TRY(st_page(b, html, err));
+    if (st_one_hash(b, DPT_ACCUMULATE_LOCAL) && st_one_hash(b, DPT_ACCUMULATE_REDUCE))
+        return DPT_OK;
+    return dpt_fail(err, DPT_ECORRUPT,
+                    "runs with one order of addition ended with different weights");
 }
 
-static int run_strategies(int argc, char **argv)
+static enum dpt_status run_strategies(json_t **ret_report, struct dpt_err *err)
 {
-    static struct st_bench b;
-    struct dpt_err err;
-    if (!parse_strategies_args(argc, argv, &b.args))
-        return 2;
-    enum dpt_status status = dpt_bench_dir_create(NULL, "strategies", b.dir, &err);
-    if (status != DPT_OK) {
-        (void)fprintf(stderr, "dpt-bench strategies: %s\n", err.text);
-        return 1;
-    }
-    (void)getloadavg(&b.load_before, 1);
-    status = bench_programs_begin(&err);
+    struct st_bench *b = &bench;
+    if (b->args.ranks % b->args.hosts != 0)
+        return dpt_fail(err, DPT_EINVAL, "--hosts: %d hosts cannot share %d ranks evenly",
+                        (int)b->args.hosts, (int)b->args.ranks);
+    DPT_TRY(dpt_bench_dir_create(NULL, "strategies", b->dir, err));
+    (void)getloadavg(&b->load_before, 1);
+    enum dpt_status status = bench_programs_begin(err);
     if (status == DPT_OK)
-        status = prepare(&b, &err);
+        status = prepare(b, err);
     if (status == DPT_OK)
-        status = measure_strategies(&b, &err);
-    (void)getloadavg(&b.load_after, 1);
-    if (status != DPT_OK)
-        (void)fprintf(stderr, "dpt-bench strategies: %s\n", err.text);
-    const int code = status == DPT_OK ? report_strategies(&b) : 1;
-    dpt_bench_dir_remove(b.dir);
-    return code;
+        status = measure_strategies(b, err);
+    (void)getloadavg(&b->load_after, 1);
+    if (status == DPT_OK)
+        status = report_strategies(b, ret_report, err);
+    dpt_bench_dir_remove(b->dir);
+    return status;
 }
 
 const struct dpt_bench dpt_bench_strategies = {
     .name = "strategies",
-    .help = "every strategy on one model: time, bytes held and sent beside the formulas, hash",
-    .run = run_strategies,
-};
+    .help = "every strategy on one model: time, memory, bytes sent, weights hash",
+    .options = options,
+    .n_options = sizeof options / sizeof *options,
+    .run = run_strategies};

@@ -17,14 +17,14 @@ enum {
     ST_ROUNDS_MAX = 15,
     ST_STEPS_MAX = 1000, /* of a run */
     ST_WARMUP_STEPS = 2, /* steps of each run that are not counted */
-    ST_MODEL_BYTES = 256
+    ST_SAMPLES_MAX = 1 << 16
 };
 
 struct st_args {
-    int ranks, hosts, rounds, steps;
-    int global_batch, micro_batch, seq_len;
-    const char *model, *precision, *accumulate, *only;
-    const char *json, *html;
+    const char *model, *precision, *accumulate;
+    const char *only; /* a list of strategies; NULL: all */
+    int64_t ranks, hosts, rounds, steps;
+    int64_t global_batch, micro_batch, seq_len;
 };
 
 /* The results of one run of one strategy, from the logs that one rank of each node writes. */

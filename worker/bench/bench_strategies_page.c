@@ -93,8 +93,9 @@ enum dpt_status st_page(const struct st_bench *b, const char *path, struct dpt_e
         "), %s, %d ranks on %d host%s, %d samples of %d tokens a step in micro-batches of "
         "%d. Medians of %d runs of %d steps each; the runs of the strategies alternate. "
         "Load of the machine %.1f before, %.1f after.</p>\n",
-        a->precision, a->ranks, a->hosts, a->hosts > 1 ? "s" : "", a->global_batch, a->seq_len,
-        a->micro_batch, a->rounds, a->steps, b->load_before, b->load_after);
+        a->precision, (int)a->ranks, (int)a->hosts, a->hosts > 1 ? "s" : "", (int)a->global_batch,
+        (int)a->seq_len, (int)a->micro_batch, (int)a->rounds, (int)a->steps, b->load_before,
+        b->load_after);
     write_verdict(b, out);
     write_charts(b, out);
     write_table(b, out);

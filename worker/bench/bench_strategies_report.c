@@ -10,12 +10,6 @@
 static const char *const orders[] = {
     [DPT_ACCUMULATE_LOCAL] = "local", [DPT_ACCUMULATE_REDUCE] = "reduce"};
 
-static double median(double *values, int n)
-{
-    dpt_bench_sort(values, n);
-    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
 static void conclude(const struct st_bench *b, struct st_strategy *s)
 {
     static double all[ST_ROUNDS_MAX * ST_STEPS_MAX];
@@ -26,7 +20,7 @@ static void conclude(const struct st_bench *b, struct st_strategy *s)
         struct st_run *run = &s->runs[i];
         memcpy(all + n, run->step_ms, (size_t)run->n_steps * sizeof *all);
         n += run->n_steps;
-        const double ms = median(run->step_ms, run->n_steps);
+        const double ms = dpt_bench_median(run->step_ms, run->n_steps);
         if (i == 0 || ms < s->step_ms_best)
             s->step_ms_best = ms;
         if (i == 0 || ms > s->step_ms_worst)
@@ -42,10 +36,10 @@ static void conclude(const struct st_bench *b, struct st_strategy *s)
             s->peak_bytes = run->peak_bytes;
         s->one_hash = s->one_hash && strcmp(run->hash, s->runs[0].hash) == 0;
     }
-    s->step_ms = median(all, n);
-    s->wait_share = median(shares, s->n_runs);
-    s->sent_bytes = (int64_t)median(sent, s->n_runs);
-    s->tokens_per_s = (double)b->args.global_batch * b->args.seq_len * 1e3 / s->step_ms;
+    s->step_ms = dpt_bench_median(all, n);
+    s->wait_share = dpt_bench_median(shares, s->n_runs);
+    s->sent_bytes = (int64_t)dpt_bench_median(sent, s->n_runs);
+    s->tokens_per_s = (double)(b->args.global_batch * b->args.seq_len) * 1e3 / s->step_ms;
 }
 
 void st_conclude(struct st_bench *b)
@@ -75,10 +69,11 @@ void st_print(const struct st_bench *b)
     printf("%.2f M parameters, %s, %d ranks on %d host%s, %d samples of %d tokens a step in "
            "micro-batches of %d; %d runs of %d steps each\n"
            "2 (N-1)/N D = %.2f MiB; load of the machine %.1f before, %.1f after\n\n",
-           (double)b->parameters * 1e-6, a->precision, a->ranks, a->hosts, a->hosts > 1 ? "s" : "",
-           a->global_batch, a->seq_len, a->micro_batch, a->rounds, a->steps,
-           2.0 * (a->ranks - 1) / a->ranks * 4 * (double)b->parameters / mib, b->load_before,
-           b->load_after);
+           (double)b->parameters * 1e-6, a->precision, (int)a->ranks, (int)a->hosts,
+           a->hosts > 1 ? "s" : "", (int)a->global_batch, (int)a->seq_len, (int)a->micro_batch,
+           (int)a->rounds, (int)a->steps,
+           2.0 * (double)(a->ranks - 1) / (double)a->ranks * 4 * (double)b->parameters / mib,
+           b->load_before, b->load_after);
     printf("%-14s %-6s %5s %9s %17s %9s %7s %9s %9s %9s %9s %9s  %s\n", "strategy", "order",
            "nodes", "step ms", "runs", "tokens/s", "waits", "sent MiB", "formula", "held MiB",
            "formula", "process", "weights_hash");
@@ -94,9 +89,9 @@ void st_print(const struct st_bench *b)
                s->one_hash ? "" : " NOT of all its runs");
     }
     printf(
-        "\nwaits: share of the step that the main thread waits for its communication; sent: in a "
-        "step, counted by the communicator, with the commit; held: at most, by the rank's "
-        "account of its memory, beside the formula; process: its peak (VmHWM)\n");
+        "\nwaits: share of a step in which the main thread waits for communication; sent: bytes of "
+        "a step, counted by the communicator, with the commit; held: the peak of the rank's "
+        "account of its memory, beside the formula; process: the peak of the process (VmHWM)\n");
     for (int order = DPT_ACCUMULATE_LOCAL; order <= DPT_ACCUMULATE_REDUCE; order++)
         if (!st_one_hash(b, order))
             printf("order %s: NOT one hash\n", orders[order]);
@@ -123,13 +118,14 @@ json_t *st_json(const struct st_bench *b)
     json_t *rows = json_array();
     for (int i = 0; i < b->n; i++)
         (void)json_array_append_new(rows, strategy_json(&b->strategies[i]));
-    return json_pack("{s:s, s:I, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:b, s:f, s:f, "
+    return json_pack("{s:s, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:f, s:f, "
                      "s:o}",
                      "bench", "strategies", "parameters", (json_int_t)b->parameters, "model",
-                     a->model, "precision", a->precision, "ranks", a->ranks, "hosts", a->hosts,
-                     "rounds", a->rounds, "steps", a->steps, "global_batch", a->global_batch,
-                     "micro_batch", a->micro_batch, "seq_len", a->seq_len, "one_hash_local",
-                     st_one_hash(b, DPT_ACCUMULATE_LOCAL), "one_hash_reduce",
+                     a->model, "precision", a->precision, "ranks", (json_int_t)a->ranks, "hosts",
+                     (json_int_t)a->hosts, "rounds", (json_int_t)a->rounds, "steps",
+                     (json_int_t)a->steps, "global_batch", (json_int_t)a->global_batch,
+                     "micro_batch", (json_int_t)a->micro_batch, "seq_len", (json_int_t)a->seq_len,
+                     "one_hash_local", st_one_hash(b, DPT_ACCUMULATE_LOCAL), "one_hash_reduce",
                      st_one_hash(b, DPT_ACCUMULATE_REDUCE), "load_before", b->load_before,
                      "load_after", b->load_after, "rows", rows);
 }

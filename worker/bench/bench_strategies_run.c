@@ -38,9 +38,9 @@ void st_config_text(const struct st_bench *b, const char *name, const char *shar
                    "optimizer: {name: adamw, lr: 1.0e-3}\n"
                    "strategy: {name: %s%s}\n"
                    "checkpoint: {dir: null}\n",
-                   nodes, a->ranks / nodes, a->model, b->dir, a->steps + ST_WARMUP_STEPS,
-                   a->global_batch, a->micro_batch, a->seq_len, a->precision, a->accumulate, name,
-                   fsdp);
+                   nodes, (int)a->ranks / nodes, a->model, b->dir, (int)a->steps + ST_WARMUP_STEPS,
+                   (int)a->global_batch, (int)a->micro_batch, (int)a->seq_len, a->precision,
+                   a->accumulate, name, fsdp);
 }
 
 static void path_in(const struct programs *p, const char *name, char ret[BENCH_PATH_BYTES])
@@ -61,7 +61,7 @@ static enum dpt_status start_worker(struct programs *p, int i, struct dpt_err *e
     (void)snprintf(text[0], ARG_BYTES, "127.0.0.1:%d", p->port);
     (void)snprintf(text[1], ARG_BYTES, "log.dir=%s/%s", p->dir, name);
     (void)snprintf(text[2], ARG_BYTES, "cluster.host_group=h%d",
-                   i * p->bench->args.hosts / p->strategy->nodes);
+                   i * (int)p->bench->args.hosts / p->strategy->nodes);
     char *const argv[] = {(char *)(uintptr_t)p->bench->worker,
                           "--config",
                           config,
@@ -227,14 +227,14 @@ static enum dpt_status read_node(const struct programs *p, int i, struct st_run 
     DPT_TRY(read_metrics(path, &told, err));
     if (told.n != p->bench->args.steps)
         return dpt_fail(err, DPT_EPROTO, "'%s' has %d steps of %d", path, told.n,
-                        p->bench->args.steps);
+                        (int)p->bench->args.steps);
     (void)snprintf(name, sizeof name, "n%d/events.jsonl", i);
     path_in(p, name, path);
     DPT_TRY(read_plan(path, &sends, err));
     (void)snprintf(name, sizeof name, "n%d/summary.json", i);
     path_in(p, name, path);
     DPT_TRY(read_summary(path, run, err));
-    for (int r = 0; r < p->bench->args.ranks / p->strategy->nodes; r++) {
+    for (int r = 0; r < (int)p->bench->args.ranks / p->strategy->nodes; r++) {
         (void)snprintf(name, sizeof name, "n%d/node-n%d/rank-%d.memory.json", i, i, r);
         path_in(p, name, path);
         DPT_TRY(read_memory(path, run, err));

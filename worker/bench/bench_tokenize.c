@@ -13,10 +13,9 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-enum { PATH_BYTES = 1024, TEXT_BYTES_MAX = DPT_ENCODE_BYTES_MAX, THREADS_MAX = 128, ARGS_MAX = 16 };
+enum { TEXT_BYTES_MAX = DPT_ENCODE_BYTES_MAX, THREADS_MAX = DPT_BENCH_THREADS_MAX };
 
 struct job {
     const struct dpt_vocab *vocab;
@@ -61,7 +60,7 @@ static void encode_on_all(void *ctx)
 }
 
 /* MB/s of all threads together. */
-static enum dpt_status measure_threads(struct jobs *jobs, int threads, int repeats, double *ret,
+static enum dpt_status measure_threads(struct jobs *jobs, int threads, int64_t repeats, double *ret,
                                        struct dpt_err *err)
 {
     jobs->threads = threads;
@@ -83,7 +82,8 @@ static double cpu_s(void)
 }
 
 /* MB per second of CPU time of one thread; the median. */
-static enum dpt_status measure_cpu(struct job *job, int repeats, double *ret, struct dpt_err *err)
+static enum dpt_status measure_cpu(struct job *job, int64_t repeats, double *ret,
+                                   struct dpt_err *err)
 {
     double times[DPT_BENCH_REPEATS_MAX];
     for (int i = 0; i < repeats; i++) {
@@ -95,108 +95,83 @@ static enum dpt_status measure_cpu(struct job *job, int repeats, double *ret, st
             return job->status;
         }
     }
-    dpt_bench_sort(times, repeats);
+    dpt_bench_sort(times, (int)repeats);
     *ret = 1e-6 * (double)job->bytes / times[repeats / 2];
     return DPT_OK;
 }
 
-/* ---------------------------------------------------------------- arguments */
-
-struct paths {
-    char text[PATH_BYTES], bpe[PATH_BYTES], json[PATH_BYTES], tokenizer_json[PATH_BYTES];
+static struct {
+    const char *text, *bpe, *json, *tokenizer_json;
     bool any_vocab;
-};
+    struct dpt_bench_compute compute;
+} args = {.compute = {.repeats = DPT_BENCH_REPEATS}};
 
-/* The flags of this bench alone; parse_tokenize_args removes them before the flags of every bench
- * are parsed. */
-static const char own_flags[] =
-    "[--text FILE] [--vocab-bpe FILE] [--encoder-json FILE] [--any-vocab] [--tokenizer-json FILE]";
+static const struct dpt_option options[] = {
+    {"--text", "FILE", "the text to encode", .text = &args.text},
+    {"--vocab-bpe", "FILE", "the merges of GPT-2's tokenizer", .text = &args.bpe},
+    {"--encoder-json", "FILE", "its vocabulary", .text = &args.json},
+    {"--any-vocab", .help = "accepts files other than OpenAI's", .flag = &args.any_vocab},
+    {"--tokenizer-json", "FILE", "a tokenizer.json instead of GPT-2's tokenizer",
+     .text = &args.tokenizer_json},
+    DPT_BENCH_THREADS_OPTION(args.compute.threads),
+    DPT_BENCH_REPEATS_OPTION(args.compute.repeats)};
 
-static bool parse_tokenize_args(int argc, char **argv, struct paths *paths,
-                                struct dpt_bench_args *args)
-{
-    char *rest[ARGS_MAX];
-    int n = 0;
-    for (int i = 0; i < argc && n < ARGS_MAX; i++) {
-        char *to = strcmp(argv[i], "--text") == 0             ? paths->text
-                   : strcmp(argv[i], "--vocab-bpe") == 0      ? paths->bpe
-                   : strcmp(argv[i], "--encoder-json") == 0   ? paths->json
-                   : strcmp(argv[i], "--tokenizer-json") == 0 ? paths->tokenizer_json
-                                                              : NULL;
-        if (strcmp(argv[i], "--any-vocab") == 0)
-            paths->any_vocab = true;
-        else if (to && i + 1 < argc)
-            (void)snprintf(to, PATH_BYTES, "%s", argv[++i]);
-        else
-            rest[n++] = argv[i];
-    }
-    if (!dpt_bench_parse(n, rest, own_flags, args))
-        return false;
-    const bool found =
-        paths->text[0] && (paths->tokenizer_json[0] || (paths->bpe[0] && paths->json[0]));
-    if (!found)
-        (void)fprintf(stderr, "dpt-bench tokenize: needs --text, and --tokenizer-json or both "
-                              "--vocab-bpe and --encoder-json\n");
-    return found;
-}
-
-/* ---------------------------------------------------------------- the bench */
-
-static enum dpt_status measure_all(const struct paths *paths, const struct dpt_bench_args *args,
+static enum dpt_status measure_all(const struct dpt_vocab *vocab, double load_ms,
                                    json_t **ret_report, struct dpt_err *err)
 {
     static struct jobs jobs;
-    const struct dpt_vocab_options options = {.kind = paths->tokenizer_json[0] ? DPT_TOKENIZER_HF
-                                                                               : DPT_TOKENIZER_GPT2,
-                                              .vocab_bpe = paths->bpe,
-                                              .encoder_json = paths->json,
-                                              .any_vocab = paths->any_vocab,
-                                              .tokenizer_json = paths->tokenizer_json,
-                                              .by_options = true};
-    struct dpt_vocab *vocab = NULL;
+    const int threads = dpt_bench_threads(&args.compute);
+    const int64_t repeats = args.compute.repeats;
     char *text = NULL;
     size_t bytes = 0;
     double one = 0, all = 0, cpu = 0;
-    const int64_t start = dpt_now_ns();
-    DPT_TRY(dpt_vocab_open(&options, &vocab, err));
-    const double load_ms = (double)(dpt_now_ns() - start) * 1e-6;
-    enum dpt_status status = dpt_fs_read_file(paths->text, TEXT_BYTES_MAX, &text, &bytes, err);
-    for (int i = 0; i < args->threads; i++)
+    enum dpt_status status = dpt_fs_read_file(args.text, TEXT_BYTES_MAX, &text, &bytes, err);
+    for (int i = 0; i < threads; i++)
         jobs.job[i] = (struct job){.vocab = vocab, .text = text, .bytes = bytes};
     if (status == DPT_OK)
-        status = measure_threads(&jobs, 1, args->repeats, &one, err);
+        status = measure_threads(&jobs, 1, repeats, &one, err);
     if (status == DPT_OK)
-        status = measure_threads(&jobs, args->threads, args->repeats, &all, err);
+        status = measure_threads(&jobs, threads, repeats, &all, err);
     if (status == DPT_OK)
-        status = measure_cpu(&jobs.job[0], args->repeats, &cpu, err);
+        status = measure_cpu(&jobs.job[0], repeats, &cpu, err);
     free(text);
-    dpt_vocab_close(&vocab);
     if (status != DPT_OK)
         return status;
     printf("%zu bytes, %zu tokens: %.1f MB/s on one core (%.1f MB in a second of its time), %.1f "
            "MB/s with %d threads; vocabulary loaded in %.1f ms\n",
-           bytes, jobs.job[0].tokens, one, cpu, all, args->threads, load_ms);
+           bytes, jobs.job[0].tokens, one, cpu, all, threads, load_ms);
     *ret_report = json_pack("{s:s,s:s,s:I,s:I,s:f,s:f,s:i,s:f,s:f}", "bench", "tokenize", "text",
-                            paths->text, "bytes", (json_int_t)bytes, "tokens",
+                            args.text, "bytes", (json_int_t)bytes, "tokens",
                             (json_int_t)jobs.job[0].tokens, "mb_per_s_core", one, "mb_per_cpu_s",
-                            cpu, "threads", args->threads, "mb_per_s_all", all, "load_ms", load_ms);
+                            cpu, "threads", threads, "mb_per_s_all", all, "load_ms", load_ms);
     return DPT_OK;
 }
 
-static int run_tokenize(int argc, char **argv)
+static enum dpt_status run_tokenize(json_t **ret_report, struct dpt_err *err)
 {
-    struct paths paths = {0};
-    struct dpt_bench_args args;
-    struct dpt_err err;
-    json_t *report = NULL;
-    if (!parse_tokenize_args(argc, argv, &paths, &args))
-        return 2;
-    if (measure_all(&paths, &args, &report, &err) != DPT_OK) {
-        (void)fprintf(stderr, "dpt-bench tokenize: %s\n", err.text);
-        return 1;
-    }
-    return dpt_bench_finish(&args, report);
+    if (!args.text || !(args.tokenizer_json || (args.bpe && args.json)))
+        return dpt_fail(
+            err, DPT_EINVAL,
+            "needs --text, and --tokenizer-json or both --vocab-bpe and --encoder-json");
+    const struct dpt_vocab_options vocab_options = {
+        .kind = args.tokenizer_json ? DPT_TOKENIZER_HF : DPT_TOKENIZER_GPT2,
+        .vocab_bpe = args.bpe,
+        .encoder_json = args.json,
+        .any_vocab = args.any_vocab,
+        .tokenizer_json = args.tokenizer_json,
+        .by_options = true};
+    struct dpt_vocab *vocab = NULL;
+    const int64_t start = dpt_now_ns();
+    DPT_TRY(dpt_vocab_open(&vocab_options, &vocab, err));
+    const double load_ms = (double)(dpt_now_ns() - start) * 1e-6;
+    const enum dpt_status status = measure_all(vocab, load_ms, ret_report, err);
+    dpt_vocab_close(&vocab);
+    return status;
 }
 
 const struct dpt_bench dpt_bench_tokenize = {
-    .name = "tokenize", .help = "text to GPT-2 tokens, MB/s a core", .run = run_tokenize};
+    .name = "tokenize",
+    .help = "the rate of text to tokens, on one core and on all",
+    .options = options,
+    .n_options = sizeof options / sizeof *options,
+    .run = run_tokenize};

@@ -19,124 +19,61 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    WARMUP_STEPS = 2,
-    TOKENS = 1 << 20,
-    YAML_BYTES = 2048,
-    COUNT_MAX = 1 << 20,
-    BATCHES_MAX = 16
-};
+enum { WARMUP_STEPS = 2, STEPS_MIN = WARMUP_STEPS + 3, STEPS_MAX = 4096, COUNT_MAX = 1 << 20 };
+enum { TOKENS = 1 << 20, YAML_BYTES = 2048, VOCAB = 49152 /* the smallest of the presets */ };
 
-struct train_args {
-    const char *preset, *json, *checkpointing;
-    int batches[BATCHES_MAX], n_batches;
-    int batch; /* the current one of `batches` */
-    int seq, slots, threads, steps;
-    bool cuda, op_times;
-    const char *offload;
-    int peak_tflops; /* 0: the rate in the table of chips */
-    const char *precision;
-    enum dpt_dtype dtype; /* of the operands in memory */
-    enum dpt_pack_weights pack;
-};
+static struct {
+    const char *preset, *precision, *device, *offload, *pack_weights, *checkpointing, *op_times;
+    struct dpt_bench_list batches;
+    int64_t seq, slots, threads, steps;
+    int64_t peak_tflops; /* 0: the rate in the table of chips */
+    bool no_gemm;
+} args = {.preset = "gpt2-124m",
+          .precision = "fp32",
+          .device = "cpu",
+          .offload = "none",
+          .pack_weights = "auto",
+          .checkpointing = "none",
+          .op_times = "off",
+          .batches = {.min = 1, .max = COUNT_MAX, .n = 1, .values = {4}},
+          .seq = 64,
+          .slots = 1,
+          .threads = 2,
+          .steps = 12};
 
-static const char *const pack_names[] = {"auto", "on", "off"};
+static const struct dpt_option options[] = {
+    {"--preset", "NAME", "model.preset, or tiny (gpt2-124m)", .text = &args.preset},
+    {"--batch", "N,...", "sequences of a micro-batch; each size in turn (4)",
+     .set = dpt_bench_set_list, .ctx = &args.batches},
+    {"--seq", "N", "tokens of a sequence (64)", .number = &args.seq, .min = 1, .max = COUNT_MAX},
+    {"--slots", "N", "micro-batches of a step (1)", .number = &args.slots, .min = 1,
+     .max = COUNT_MAX},
+    {"--threads", "N", "compute threads (2)", .number = &args.threads, .min = 1,
+     .max = DPT_BENCH_THREADS_MAX},
+    {"--steps", "N", "of which the first 2 are not measured (12)", .number = &args.steps,
+     .min = STEPS_MIN, .max = STEPS_MAX},
+    {"--precision", "fp32|tf32|bf16|fp16", "train.precision (fp32)", .text = &args.precision},
+    {"--device", "cpu|cuda", "cluster.device (cpu)", .text = &args.device},
+    {"--offload", "none|optimizer", "strategy.offload, with cuda (none)", .text = &args.offload},
+    {"--pack-weights", "auto|on|off", "cluster.pack_weights (auto)", .text = &args.pack_weights},
+    {"--checkpointing", "none|selective|full", "train.activation_checkpointing (none)",
+     .text = &args.checkpointing},
+    {"--op-times", "on|off", "the time of kernels by class; costs time on a GPU (off)",
+     .text = &args.op_times},
+    {"--peak", "TFLOPS", "the peak of a GPU that the table of chips lacks, for the MFU",
+     .number = &args.peak_tflops, .min = 1, .max = COUNT_MAX},
+    {"--no-gemm", .help = "does not measure the gemm rate before and after the steps",
+     .flag = &args.no_gemm}};
 
-static bool take_switch(const char *text, bool *ret)
+/* Writes a shard of tokens drawn uniformly below `vocab`: the rate of a step does not depend on the
+ * tokens. */
+static enum dpt_status write_shard(const char *path, uint32_t vocab, struct dpt_err *err)
 {
-    *ret = strcmp(text, "on") == 0;
-    return *ret || strcmp(text, "off") == 0;
-}
-
-static bool take_pack(const char *text, enum dpt_pack_weights *ret)
-{
-    for (int i = DPT_PACK_WEIGHTS_AUTO; i <= DPT_PACK_WEIGHTS_OFF; i++)
-        if (strcmp(text, pack_names[i]) == 0) {
-            *ret = (enum dpt_pack_weights)i;
-            return true;
-        }
-    return false;
-}
-
-static bool take_precision(struct train_args *a, const char *value)
-{
-    const bool tf32 = strcmp(value, "tf32") == 0;
-    a->precision = value;
-    a->dtype = DPT_F32;
-    return tf32 || dpt_bench_parse_precision(value, &a->dtype);
-}
-
-static const char usage[] =
-    "usage: dpt-bench train [--preset gpt2-124m] [--batch N[,N…]] [--seq 64] [--slots 1] "
-    "[--threads 2] [--steps 12] [--precision fp32|tf32|bf16|fp16] [--device cpu|cuda] "
-    "[--offload none|optimizer] [--peak TFLOPS] [--pack-weights auto|on|off] "
-    "[--checkpointing none|selective|full] [--op-times on|off] [--json FILE]\n"
-    "  batch: sequences a micro-batch (4), each size in turn; slots: micro-batches a step; steps: "
-    "at least 5;\n"
-    "  offload: where the state is, with cuda; peak: dense products of the chip, for the MFU of "
-    "16-bit precisions; op-times: what kernels took, by class (their marks cost time on a GPU)\n";
-_Static_assert(WARMUP_STEPS + 3 == 5, "the usage says so");
-
-static bool parse_train_args(int argc, char **argv, struct train_args *a)
-{
-    *a = (struct train_args){.preset = "gpt2-124m",
-                             .checkpointing = "none",
-                             .offload = "none",
-                             .precision = "fp32",
-                             .batches = {4},
-                             .n_batches = 1,
-                             .seq = 64,
-                             .slots = 1,
-                             .threads = 2,
-                             .steps = 12};
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        bool ok = true;
-        if (strcmp(argv[i], "--preset") == 0)
-            a->preset = value;
-        else if (strcmp(argv[i], "--json") == 0)
-            a->json = value;
-        else if (strcmp(argv[i], "--checkpointing") == 0)
-            a->checkpointing = value;
-        else if (strcmp(argv[i], "--batch") == 0)
-            ok = dpt_bench_parse_ints(value, 1, COUNT_MAX, BATCHES_MAX, a->batches, &a->n_batches);
-        else if (strcmp(argv[i], "--seq") == 0)
-            ok = dpt_bench_parse_int(value, 1, COUNT_MAX, &a->seq);
-        else if (strcmp(argv[i], "--slots") == 0)
-            ok = dpt_bench_parse_int(value, 1, COUNT_MAX, &a->slots);
-        else if (strcmp(argv[i], "--threads") == 0)
-            ok = dpt_bench_parse_int(value, 1, COUNT_MAX, &a->threads);
-        else if (strcmp(argv[i], "--steps") == 0)
-            ok = dpt_bench_parse_int(value, 1, COUNT_MAX, &a->steps) && a->steps > WARMUP_STEPS + 2;
-        else if (strcmp(argv[i], "--precision") == 0)
-            ok = take_precision(a, value);
-        else if (strcmp(argv[i], "--peak") == 0)
-            ok = dpt_bench_parse_int(value, 1, COUNT_MAX, &a->peak_tflops);
-        else if (strcmp(argv[i], "--device") == 0)
-            ok = (a->cuda = strcmp(value, "cuda") == 0) || strcmp(value, "cpu") == 0;
-        else if (strcmp(argv[i], "--offload") == 0)
-            a->offload = value;
-        else if (strcmp(argv[i], "--op-times") == 0)
-            ok = take_switch(value, &a->op_times);
-        else if (strcmp(argv[i], "--pack-weights") == 0)
-            ok = take_pack(value, &a->pack);
-        else
-            ok = false;
-        if (!ok || !*value)
-            return dpt_bench_misused("train", usage, argv[i]);
-        i++;
-    }
-    return true;
-}
-
-/* Writes a shard of uniformly drawn tokens: the rate of a step does not depend on the tokens. */
-static enum dpt_status write_shard(const char *path, struct dpt_err *err)
-{
-    enum { HEADER_INTS = 256, VOCAB = 49152 }; /* the smallest of the presets */
+    enum { HEADER_INTS = 256 };
     size_t bytes = HEADER_INTS * 4 + (size_t)TOKENS * 2;
     uint8_t *file = calloc(1, bytes);
     if (!file)
-        return dpt_fail(err, DPT_ENOMEM, "tokens: out of memory");
+        return dpt_fail_nomem(err, "tokens");
     const int32_t header[] = {20240520, 1, TOKENS};
     memcpy(file, header, sizeof header);
     struct dpt_rng_key key = dpt_rng_key(1, DPT_RNG_TEST, 0, 0, 0);
@@ -145,7 +82,7 @@ static enum dpt_status write_shard(const char *path, struct dpt_err *err)
         uint16_t tokens[4];
         dpt_philox(key, (uint64_t)i / 4, block);
         for (int j = 0; j < 4; j++)
-            tokens[j] = (uint16_t)(block[j] % VOCAB);
+            tokens[j] = (uint16_t)(block[j] % vocab);
         memcpy(file + HEADER_INTS * 4 + (size_t)i * 2, tokens, sizeof tokens);
     }
     enum dpt_status status = dpt_fs_write_file_atomic(path, file, bytes, err);
@@ -153,25 +90,31 @@ static enum dpt_status write_shard(const char *path, struct dpt_err *err)
     return status;
 }
 
-static enum dpt_status make_config(const struct train_args *a, const char *dir,
-                                   struct dpt_config *ret, struct dpt_err *err)
+static enum dpt_status make_config(int64_t batch, const char *dir, struct dpt_config *ret,
+                                   struct dpt_err *err)
 {
-    char yaml[YAML_BYTES];
-    (void)snprintf(
-        yaml, sizeof yaml,
-        "run: bench\n"
-        "cluster: {nnodes: 1, threads: %d, timeout_s: 60, pack_weights: %s, device: %s}\n"
-        "strategy: {offload: %s}\n"
-        "model: {preset: %s}\n"
-        "data: {kind: tokens, train: \"%s/tokens.bin\"}\n"
-        "train: {steps: %d, global_batch: %d, micro_batch: %d, seq_len: %d, precision: "
-        "%s, activation_checkpointing: %s, log_every: 1}\n"
-        "optimizer: {warmup_steps: 1}\n"
-        "checkpoint: {dir: null}\n"
-        "log: {dir: \"%s\", op_times: %s}\n",
-        a->threads, pack_names[a->pack], a->cuda ? "cuda" : "cpu", a->offload, a->preset, dir,
-        a->steps, a->batch * a->slots, a->batch, a->seq, a->precision, a->checkpointing, dir,
-        a->op_times ? "true" : "false");
+    char yaml[YAML_BYTES], model[DPT_BENCH_MODEL_BYTES];
+    const bool op_times = strcmp(args.op_times, "on") == 0;
+    if (!op_times && strcmp(args.op_times, "off") != 0)
+        return dpt_fail(err, DPT_EINVAL, "--op-times: expected on or off, got '%.40s'",
+                        args.op_times);
+    dpt_bench_model_keys(args.preset, model);
+    (void)snprintf(yaml, sizeof yaml,
+                   "run: bench\n"
+                   "cluster: {nnodes: 1, threads: %lld, timeout_s: 60, pack_weights: %s, device: "
+                   "%s}\n"
+                   "strategy: {offload: %s}\n"
+                   "model: {%s}\n"
+                   "data: {kind: tokens, train: \"%s/tokens.bin\"}\n"
+                   "train: {steps: %lld, global_batch: %lld, micro_batch: %lld, seq_len: %lld, "
+                   "precision: %s, activation_checkpointing: %s, log_every: 1}\n"
+                   "optimizer: {warmup_steps: 1}\n"
+                   "checkpoint: {dir: null}\n"
+                   "log: {dir: \"%s\", op_times: %s}\n",
+                   (long long)args.threads, args.pack_weights, args.device, args.offload, model,
+                   dir, (long long)args.steps, (long long)(batch * args.slots), (long long)batch,
+                   (long long)args.seq, args.precision, args.checkpointing, dir,
+                   op_times ? "true" : "false");
     return dpt_config_load_text(yaml, "bench", NULL, 0, ret, err);
 }
 
@@ -180,10 +123,10 @@ static double median_step_ms(const char *dir, int *ret_n)
 {
     char path[256], line[1024];
     (void)snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
-    double ms[4096];
+    double ms[STEPS_MAX];
     int n = 0;
     FILE *f = fopen(path, "r");
-    while (f && n < 4096 && fgets(line, sizeof line, f)) {
+    while (f && n < STEPS_MAX && fgets(line, sizeof line, f)) {
         json_t *object = json_loads(line, 0, NULL);
         if (json_integer_value(json_object_get(object, "step")) > WARMUP_STEPS)
             ms[n++] = json_number_value(json_object_get(object, "step_ms"));
@@ -281,24 +224,29 @@ static void print_op_times(const json_t *record)
     printf("  %-10s %10.2f ms  %5.1f %%\n", "idle", idle / steps, 100 * idle / all);
 }
 
-/* Prints the result and returns it as JSON. */
-static json_t *report_on(const struct train_args *a, const struct dpt_config *config,
-                         const struct dpt_model *model, const struct train_result *result,
-                         const struct yardstick *y)
+static bool is_16_bit(const struct dpt_config *config)
 {
-    const int64_t parameters = dpt_model_param_count(model);
-    const size_t saved = dpt_model_saved_bytes(model, a->batch, a->seq),
-                 scratch = dpt_model_scratch_bytes(model, a->batch, a->seq);
-    const double tokens_per_s = (double)a->batch * a->seq * a->slots / (result->step_ms * 1e-3);
+    return config->train.precision == DPT_PRECISION_BF16 ||
+           config->train.precision == DPT_PRECISION_FP16;
+}
+
+/* Prints the result and returns it as JSON. */
+static json_t *report_on(const struct dpt_config *config, const struct dpt_model *model,
+                         const struct train_result *result, const struct yardstick *y)
+{
+    const int64_t batch = config->train.micro_batch, parameters = dpt_model_param_count(model);
+    const size_t saved = dpt_model_saved_bytes(model, batch, args.seq),
+                 scratch = dpt_model_scratch_bytes(model, batch, args.seq);
+    const double tokens_per_s = (double)(batch * args.seq * args.slots) / (result->step_ms * 1e-3);
     const double gflops = 6e-9 * (double)parameters * tokens_per_s;
-    const bool has_mfu = y->peak > 0 && a->dtype != DPT_F32;
+    const bool has_mfu = y->peak > 0 && is_16_bit(config);
     const double mfu = has_mfu ? dpt_mfu(tokens_per_s, (double)parameters, config->model.n_layer,
-                                         config->model.n_embd, a->seq, y->peak)
+                                         config->model.n_embd, (int)args.seq, y->peak)
                                : 0;
     printf("%s in %s, B=%d T=%d, %d slots a step, %d threads: %.0f ms a step (median of %d), %.1f "
            "tokens/s\n",
-           a->preset, a->precision, a->batch, a->seq, a->slots, a->threads, result->step_ms,
-           result->steps_timed, tokens_per_s);
+           args.preset, args.precision, (int)batch, (int)args.seq, (int)args.slots,
+           (int)args.threads, result->step_ms, result->steps_timed, tokens_per_s);
     if (y->gemm_gflops > 0)
         printf("6N flops a token: %.1f GFLOP/s, %.1f%% of the gemm rate of %.1f GFLOP/s\n", gflops,
                100 * gflops / y->gemm_gflops, y->gemm_gflops);
@@ -307,23 +255,24 @@ static json_t *report_on(const struct train_args *a, const struct dpt_config *co
                y->peak * 1e-12);
     if (y->chip[0])
         printf("%s: %.1f MiB at most (offload: %s)\n", y->chip,
-               (double)result->device_peak / 0x1p20, a->offload);
+               (double)result->device_peak / 0x1p20, args.offload);
     else
-        printf("packed weights: %s\n", pack_names[a->pack]);
+        printf("packed weights: %s\n", args.pack_weights);
     printf("activations: %.1f MiB kept (activation_checkpointing: %s) and %.1f MiB of scratch\n",
-           (double)saved / 0x1p20, a->checkpointing, (double)scratch / 0x1p20);
+           (double)saved / 0x1p20, args.checkpointing, (double)scratch / 0x1p20);
     printf("allocations in %d steps: %lld\n", result->steps_counted,
            (long long)result->allocations);
     json_t *object = json_pack(
-        "{s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:I,s:f,s:f,s:f,s:I,s:i,s:s,s:I,s:I,s:s,s:I,s:I,s:s}",
-        "bench", "train", "preset", a->preset, "precision", a->precision, "pack_weights",
-        pack_names[a->pack], "batch", a->batch, "seq", a->seq, "slots", a->slots, "threads",
-        a->threads, "parameters", (json_int_t)parameters, "step_ms", result->step_ms,
-        "tokens_per_s", tokens_per_s, "gflops", gflops, "allocations_in_step",
-        (json_int_t)result->allocations, "steps_counted", result->steps_counted, "checkpointing",
-        a->checkpointing, "saved_bytes", (json_int_t)saved, "scratch_bytes", (json_int_t)scratch,
-        "chip", y->chip, "device_peak_bytes", (json_int_t)result->device_peak,
-        "device_workspace_bytes", (json_int_t)result->device_workspace, "offload", a->offload);
+        "{s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:I,s:i,s:s,s:I,s:I,s:s,s:I,s:I,s:s}",
+        "bench", "train", "preset", args.preset, "precision", args.precision, "pack_weights",
+        args.pack_weights, "batch", (json_int_t)batch, "seq", (json_int_t)args.seq, "slots",
+        (json_int_t)args.slots, "threads", (json_int_t)args.threads, "parameters",
+        (json_int_t)parameters, "step_ms", result->step_ms, "tokens_per_s", tokens_per_s, "gflops",
+        gflops, "allocations_in_step", (json_int_t)result->allocations, "steps_counted",
+        result->steps_counted, "checkpointing", args.checkpointing, "saved_bytes",
+        (json_int_t)saved, "scratch_bytes", (json_int_t)scratch, "chip", y->chip,
+        "device_peak_bytes", (json_int_t)result->device_peak, "device_workspace_bytes",
+        (json_int_t)result->device_workspace, "offload", args.offload);
     if (result->op_times) {
         print_op_times(result->op_times);
         json_object_set(object, "op_times", result->op_times);
@@ -339,97 +288,95 @@ static json_t *report_on(const struct train_args *a, const struct dpt_config *co
     return object;
 }
 
-static enum dpt_status look_at_chip(const struct train_args *a, struct yardstick *ret,
-                                    struct dpt_err *err)
-{
-    if (a->cuda)
-        DPT_TRY(dpt_device_cuda_name(0, ret->chip, err));
-    ret->peak = a->peak_tflops > 0 ? a->peak_tflops * 1e12 : dpt_chip_peak(ret->chip);
-    return DPT_OK;
-}
-
-/* Trains between two measurements of the gemm rate; keeps the better rate. */
-static enum dpt_status train_between(const struct train_args *a, const struct dpt_config *config,
-                                     const char *dir, struct train_result *ret, struct yardstick *y,
+/* Trains between two measurements of the gemm rate; keeps the better rate. On a GPU there is no
+ * gemm rate, but the chip's peak. */
+static enum dpt_status train_between(const struct dpt_config *config, const char *dir,
+                                     struct train_result *ret, struct yardstick *y,
                                      struct dpt_err *err)
 {
+    const bool cuda = config->cluster.device == DPT_DEVICE_CUDA;
+    const enum dpt_dtype dtype = config->train.precision == DPT_PRECISION_BF16   ? DPT_BF16
+                                 : config->train.precision == DPT_PRECISION_FP16 ? DPT_F16
+                                                                                 : DPT_F32;
     double before = 0, after = 0;
-    if (a->cuda)
+    if (cuda)
+        DPT_TRY(dpt_device_cuda_name(0, y->chip, err));
+    y->peak = args.peak_tflops > 0 ? (double)args.peak_tflops * 1e12 : dpt_chip_peak(y->chip);
+    if (cuda || args.no_gemm)
         return train_steps(config, dir, ret, err);
-    DPT_TRY(dpt_bench_gemm_rate(a->threads, a->dtype, &before, err));
+    DPT_TRY(dpt_bench_gemm_rate((int)args.threads, dtype, &before, err));
     DPT_TRY(train_steps(config, dir, ret, err));
-    DPT_TRY(dpt_bench_gemm_rate(a->threads, a->dtype, &after, err));
+    DPT_TRY(dpt_bench_gemm_rate((int)args.threads, dtype, &after, err));
     y->gemm_gflops = before > after ? before : after;
     return DPT_OK;
 }
 
-static enum dpt_status run_batch_in(const struct train_args *a, const char *dir, json_t **ret,
+static enum dpt_status run_batch_in(int64_t batch, const char *dir, json_t **ret,
                                     struct dpt_err *err)
 {
-    char path[256];
+    char path[DPT_BENCH_DIR_BYTES + 16];
     static struct dpt_config config;
     struct dpt_model *model = NULL;
     struct train_result result = {0};
     struct yardstick yardstick = {0};
     (void)snprintf(path, sizeof path, "%s/tokens.bin", dir);
-    DPT_TRY(look_at_chip(a, &yardstick, err));
-    DPT_TRY(write_shard(path, err));
-    DPT_TRY(make_config(a, dir, &config, err));
-    DPT_TRY(train_between(a, &config, dir, &result, &yardstick, err));
+    DPT_TRY(make_config(batch, dir, &config, err));
     DPT_TRY(dpt_model_create(&config, &model, err));
-    *ret = report_on(a, &config, model, &result, &yardstick);
+    const int64_t vocab = dpt_model_vocab(model);
+    enum dpt_status status = write_shard(path, (uint32_t)(vocab < VOCAB ? vocab : VOCAB), err);
+    if (status == DPT_OK)
+        status = train_between(&config, dir, &result, &yardstick, err);
+    if (status == DPT_OK)
+        *ret = report_on(&config, model, &result, &yardstick);
     json_decref(result.op_times);
     dpt_model_destroy(&model);
-    return DPT_OK;
+    return status;
 }
 
 /* Runs one size of micro-batch in a new temporary folder. */
-static enum dpt_status run_batch(const struct train_args *a, json_t **ret, struct dpt_err *err)
+static enum dpt_status run_batch(int64_t batch, json_t **ret, struct dpt_err *err)
 {
     char dir[DPT_BENCH_DIR_BYTES];
     DPT_TRY(dpt_bench_dir_create(NULL, "train", dir, err));
-    const enum dpt_status status = run_batch_in(a, dir, ret, err);
+    const enum dpt_status status = run_batch_in(batch, dir, ret, err);
     dpt_bench_dir_remove(dir);
     return status;
 }
 
-/* Called after each batch, because a later batch may end the program. */
-static int write_train_report(const struct train_args *a, json_t *runs)
+/* Measures each batch in turn, and saves the report after each, because a later one may end the
+ * program. Keeps the result if a batch does not fit into the memory. */
+static enum dpt_status run_batches(json_t *runs, struct dpt_err *err)
 {
-    json_t *report = a->n_batches == 1 ? json_incref(json_array_get(runs, 0))
-                                       : json_pack("{s:s,s:O}", "bench", "train", "runs", runs);
-    return dpt_bench_finish(&(struct dpt_bench_args){.json = a->json}, report);
+    for (int i = 0; i < args.batches.n; i++) {
+        const int64_t batch = args.batches.values[i];
+        struct dpt_err why;
+        json_t *run = NULL;
+        const enum dpt_status status = run_batch(batch, &run, &why);
+        if (status == DPT_EREFUSED && args.batches.n > 1 && strstr(why.text, "memory")) {
+            printf("OOM at batch_size=%d: %s\n", (int)batch, why.text);
+            run = json_pack("{s:I,s:s}", "batch", (json_int_t)batch, "oom", why.text);
+        } else if (status != DPT_OK)
+            return dpt_pass(err, &why);
+        json_array_append_new(json_object_get(runs, "runs"), run);
+        (void)fflush(stdout);
+        DPT_TRY(dpt_bench_save(runs, err));
+    }
+    return DPT_OK;
 }
 
-static int run_train(int argc, char **argv)
+static enum dpt_status run_train(json_t **ret_report, struct dpt_err *err)
 {
-    struct train_args args;
-    struct dpt_err err;
-    if (!parse_train_args(argc, argv, &args))
-        return 2;
-    json_t *runs = json_array();
-    int code = 0;
-    for (int i = 0; i < args.n_batches && code == 0; i++) {
-        json_t *report = NULL;
-        args.batch = args.batches[i];
-        const enum dpt_status status = run_batch(&args, &report, &err);
-        if (status == DPT_EREFUSED && args.n_batches > 1 && strstr(err.text, "memory")) {
-            printf("OOM at batch_size=%d: %s\n", args.batch, err.text);
-            report = json_pack("{s:i,s:s}", "batch", args.batch, "oom", err.text);
-        } else if (status != DPT_OK) {
-            (void)fprintf(stderr, "dpt-bench train: %s\n", err.text);
-            code = 1;
-            break;
-        }
-        json_array_append_new(runs, report);
-        code = write_train_report(&args, runs);
-        (void)fflush(stdout);
-    }
-    json_decref(runs);
-    return code;
+    json_t *report = json_pack("{s:s,s:[]}", "bench", "train", "runs");
+    const enum dpt_status status = run_batches(report, err);
+    const json_t *runs = json_object_get(report, "runs");
+    *ret_report = args.batches.n > 1 ? json_incref(report) : json_incref(json_array_get(runs, 0));
+    json_decref(report);
+    return status;
 }
 
 const struct dpt_bench dpt_bench_train = {
     .name = "train",
-    .help = "rate of training steps, its share of the gemm rate or of a GPU's peak; allocations",
+    .help = "the rate of training steps beside the peak of the machine, and allocations in a step",
+    .options = options,
+    .n_options = sizeof options / sizeof *options,
     .run = run_train};

@@ -18,21 +18,22 @@ static void print_benches(FILE *out)
 
 static void print_usage(FILE *out)
 {
-    (void)fprintf(out, "usage: dpt-bench NAME [--json FILE] [flags of its own]\n"
-                       "       dpt-bench --list | --help | --version\n\n");
+    (void)fputs(
+        "usage: dpt-bench NAME [--json FILE] [options of the bench]\n"
+        "       dpt-bench NAME --help\n"
+        "       dpt-bench --list | --help | --version\n\n"
+        "Measures dpt on this machine. Prints the figures, and writes them to FILE as JSON.\n\n",
+        out);
     print_benches(out);
-    (void)fputs("\nFigures go to the terminal, and as JSON to FILE.\n"
-                "Exit codes: 0 measured, 1 failed, 2 usage.\n",
+    (void)fputs("\nExit codes: 0 measured, 1 failed, 2 wrong options, 77 not supported here.\n",
                 out);
 }
 
 int main(int argc, char **argv)
 {
     for (int i = 0; argc > 1 && i < BENCHES; i++)
-        if (strcmp(argv[1], benches[i]->name) == 0) {
-            const int code = benches[i]->run(argc - 1, argv + 1);
-            return argc == 3 && strcmp(argv[2], "--help") == 0 ? 0 : code;
-        }
+        if (strcmp(argv[1], benches[i]->name) == 0)
+            return dpt_bench_main(benches[i], argc - 1, argv + 1);
     if (argc == 2 && strcmp(argv[1], "--list") == 0)
         print_benches(stdout);
     else if (argc == 2 && strcmp(argv[1], "--version") == 0)

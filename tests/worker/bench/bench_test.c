@@ -1,4 +1,4 @@
-/* What benches share: numbers on the command line, processes that wait for each other. */
+/* Parts that benches share: options, exit codes, processes that wait for each other. */
 #include "worker/bench/bench.h"
 #include "worker/bench/chips.h"
 
@@ -15,32 +15,98 @@
 
 enum { SOON_MS = 20 * 1000, SHORT_MS = 50 };
 
-static void numbers(void **state)
-{
-    (void)state;
-    static const char *const wrong[] = {"",  "x",   "2x", "0",
-                                        "9", "1,2", "-1", "99999999999999999999"};
-    int value = 7;
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        if (dpt_bench_parse_int(wrong[i], 1, 8, &value) || value != 7)
-            fail_msg("'%s' is taken for %d", wrong[i], value);
-    assert_true(dpt_bench_parse_int("8", 1, 8, &value));
-    assert_int_equal(value, 8);
-}
-
 static void lists_of_numbers(void **state)
 {
     (void)state;
-    static const char *const wrong[] = {"", ",", "1,", ",1", "1,,2", "1,9", "1;2", "1,2,3,4"};
-    int values[3], n;
+    static const char *const wrong[] = {"",
+                                        ",",
+                                        "1,",
+                                        ",1",
+                                        "1,,2",
+                                        "1,9",
+                                        "1;2",
+                                        "2x",
+                                        "0",
+                                        "-1",
+                                        "99999999999999999999",
+                                        "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1"};
+    struct dpt_bench_list list = {.min = 1, .max = 8};
+    struct dpt_err err;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        if (dpt_bench_parse_ints(wrong[i], 1, 8, 3, values, &n))
-            fail_msg("'%s' is taken for %d numbers", wrong[i], n);
-    assert_true(dpt_bench_parse_ints("4", 1, 8, 3, values, &n));
-    assert_int_equal(n, 1);
-    assert_true(dpt_bench_parse_ints("1,8,2", 1, 8, 3, values, &n));
-    assert_int_equal(n, 3);
-    assert_int_equal(values[0] * 100 + values[1] * 10 + values[2], 182);
+        if (dpt_bench_set_list(&list, wrong[i], &err) != DPT_EINVAL)
+            fail_msg("'%s' is taken for %d numbers", wrong[i], list.n);
+    assert_int_equal(dpt_bench_set_list(&list, "4", &err), DPT_OK);
+    assert_int_equal(list.n, 1);
+    assert_int_equal(dpt_bench_set_list(&list, "1,8,2", &err), DPT_OK);
+    assert_int_equal(list.n, 3);
+    assert_int_equal(list.values[0] * 100 + list.values[1] * 10 + list.values[2], 182);
+}
+
+static void real_numbers(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"", "x", "0.1", "9.5", "nan", "1s"};
+    struct dpt_bench_real real = {.min = 0.2, .max = 8, .value = 7};
+    struct dpt_err err;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        if (dpt_bench_set_real(&real, wrong[i], &err) != DPT_EINVAL || real.value != 7)
+            fail_msg("'%s' is taken for %g", wrong[i], real.value);
+    assert_int_equal(dpt_bench_set_real(&real, "0.5", &err), DPT_OK);
+    assert_true(real.value == 0.5);
+}
+
+static void precisions(void **state)
+{
+    (void)state;
+    enum dpt_dtype dtype = DPT_F32;
+    struct dpt_err err;
+    assert_int_equal(dpt_bench_set_precision(&dtype, "fp64", &err), DPT_EINVAL);
+    assert_int_equal(dpt_bench_set_precision(&dtype, "bf16", &err), DPT_OK);
+    assert_int_equal(dtype, DPT_BF16);
+    assert_string_equal(dpt_bench_precision(dtype), "bf16");
+}
+
+static void names_in_lists(void **state)
+{
+    (void)state;
+    assert_true(dpt_bench_is_listed(NULL, "ddp"));
+    assert_true(dpt_bench_is_listed("zero1,ddp", "ddp"));
+    assert_true(dpt_bench_is_listed("ddp+packed,ddp", "ddp"));
+    assert_false(dpt_bench_is_listed("ddp+packed", "ddp"));
+    assert_false(dpt_bench_is_listed("", "ddp"));
+}
+
+/* The exit code of a bench whose run ends with `run_status`. */
+static enum dpt_status run_status;
+
+static enum dpt_status end_at_once(json_t **ret_report, struct dpt_err *err)
+{
+    (void)ret_report;
+    return run_status == DPT_OK ? DPT_OK : dpt_fail(err, run_status, "as the test says");
+}
+
+static void exit_codes(void **state)
+{
+    (void)state;
+    static int64_t n;
+    static const struct dpt_option options[] = {
+        {"--n", "N", "a number", .number = &n, .min = 1, .max = 8}};
+    const struct dpt_bench bench = {
+        .name = "x", .help = "nothing", .options = options, .n_options = 1, .run = end_at_once};
+    static const struct {
+        enum dpt_status status;
+        int code;
+    } ends[] = {{DPT_OK, 0}, {DPT_EPEER, 1}, {DPT_EINVAL, 2}, {DPT_EUNSUPPORTED, 77}};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        run_status = ends[i].status;
+        assert_int_equal(dpt_bench_main(&bench, 3, (char *[]){"x", "--n", "5", NULL}),
+                         ends[i].code);
+    }
+    run_status = DPT_EPEER; /* not reached */
+    assert_int_equal(dpt_bench_main(&bench, 3, (char *[]){"x", "--n", "9", NULL}), 2);
+    assert_int_equal(dpt_bench_main(&bench, 2, (char *[]){"x", "--m", NULL}), 2);
+    assert_int_equal(dpt_bench_main(&bench, 2, (char *[]){"x", "--help", NULL}), 0);
+    assert_int_equal(n, 5);
 }
 
 static void peaks_of_chips(void **state)
@@ -97,11 +163,10 @@ static void one_that_does_not_come(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers),
-        cmocka_unit_test(lists_of_numbers),
-        cmocka_unit_test(peaks_of_chips),
-        cmocka_unit_test(processes_meet),
-        cmocka_unit_test(one_that_does_not_come),
+        cmocka_unit_test(lists_of_numbers), cmocka_unit_test(real_numbers),
+        cmocka_unit_test(precisions),       cmocka_unit_test(names_in_lists),
+        cmocka_unit_test(exit_codes),       cmocka_unit_test(peaks_of_chips),
+        cmocka_unit_test(processes_meet),   cmocka_unit_test(one_that_does_not_come),
     };
     return cmocka_run_group_tests_name("bench", tests, NULL, NULL);
 }
