@@ -229,7 +229,7 @@ static void test_secrets_differ(void **state)
     assert_memory_not_equal(opened[0].secret, opened[1].secret, sizeof opened[0].secret);
     (void)snprintf(path, sizeof path, "%s/node-a/identity", dir);
     assert_int_equal(stat(path, &info), 0);
-    assert_int_equal(info.st_mode & 0777, 0600); /* nobody else's to read */
+    assert_int_equal(info.st_mode & 0777, 0600); /* readable by its owner only */
     for (int i = 0; i < 2; i++)
         dpt_identity_fini(&opened[i]);
 }
@@ -317,7 +317,7 @@ static void test_address_of_route(void **state)
     char address[DPT_ADDRESS_BYTES], endpoint[64];
     struct dpt_err err;
     int port;
-    int fd = listen_on(INADDR_LOOPBACK, &port); /* a server that nobody else reaches */
+    int fd = listen_on(INADDR_LOOPBACK, &port); /* a server that no other node reaches */
     (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%d", port);
     assert_int_equal(dpt_address_find("", endpoint, address, &err), DPT_OK);
     assert_string_equal(address, "127.0.0.1");

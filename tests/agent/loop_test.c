@@ -222,7 +222,7 @@ static struct dpt_loop_end run(struct world *world, bool with_node, const char *
         fail_msg("%s", err.text);
     dpt_terminal_destroy(&terminal);
     close(world->event_fd);
-    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* nobody is left */
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no process is left */
     assert_int_equal(errno, ECHILD);
     return end;
 }

@@ -164,7 +164,7 @@ static void bar_grows_from_nothing_to_all(void **state)
     facts.step.step = 4;
     dpt_text_live(&facts, 200, true, line);
     assert_null(strstr(line, "░"));
-    facts.step.steps = 0; /* nobody knows how far it is */
+    facts.step.steps = 0; /* its progress is unknown */
     dpt_text_live(&facts, 200, true, line);
     assert_true(strncmp(line, "step 4  ", 8) == 0);
 }

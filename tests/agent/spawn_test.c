@@ -366,7 +366,7 @@ static void test_frames(void **state)
     assert_int_equal(dpt_rank_link_send(fds[0], frame, sizeof frame + 1, &err), DPT_EOVERFLOW);
     assert_int_equal(dpt_rank_link_send(fds[0], frame, 0, &err), DPT_EOVERFLOW);
     enum dpt_status status = DPT_OK;
-    for (int i = 0; i < 10000 && status == DPT_OK; i++) /* nobody reads */
+    for (int i = 0; i < 10000 && status == DPT_OK; i++) /* no reader */
         status = dpt_rank_link_send(fds[0], frame, sizeof frame, &err);
     assert_int_equal(status, DPT_INPROGRESS);
     close(fds[1]);

@@ -1,4 +1,5 @@
-/* strategy.compression: which strategies and orders it goes with, and the nearest that can be. */
+/* strategy.compression: the strategies and orders that support it, and the nearest setting that
+ * works. */
 #include "base/config.h"
 #include "base/strategy_traits.h"
 

@@ -164,7 +164,7 @@ static void not_finite_is_never_committed(void **state)
             }
 }
 
-/* The report of the writer with the value tells the first writer. */
+/* The report of the writer with the value informs the first writer. */
 static void first_writer_is_told(void **state)
 {
     (void)state;

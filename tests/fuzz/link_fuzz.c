@@ -1,9 +1,10 @@
-/* Fuzz target: a peer of the data plane that says anything, over shared memory or TCP (first byte).
- * The bytes choose what it sends, well-formed or not, with or without a descriptor, and what this
- * side posts meanwhile. Whatever comes: no byte beside a buffer is written or read, and a transfer
- * that is done has the bytes that came.
+/* Fuzz target: a peer of the data plane that sends anything, over shared memory or TCP (first
+ * byte). The bytes choose the peer's messages, well-formed or not, with or without a descriptor,
+ * and the operations that this side posts meanwhile. For every input no byte beside a buffer is
+ * written or read, and a transfer that is done has the bytes that came.
  *
- * One communicator serves all inputs: making one anew takes a hundred times as long as an input. */
+ * One communicator serves all inputs, because creating one takes a hundred times as long as an
+ * input. */
 #include "base/cursor.h"
 #include "tests/fuzz/fuzz.h"
 #include "worker/comm/comm_state.h"

@@ -1,8 +1,8 @@
-/* Fuzz target: a sequence of events at the server's machine. The bytes choose who speaks and what:
- * agents that do as they are told, with words that are spoilt field by field or byte by byte,
+/* Fuzz target: a sequence of events at the server's state machine. The bytes choose the senders and
+ * their messages: agents that obey, with messages that are damaged field by field or byte by byte,
  * repeated, of an earlier incarnation or of another run; connections that break, ranks and nodes
- * that die, time that jumps, a server that is started again. The watch looks at every step. At the
- * end faults cease: new processes join, and the run must come to run in bounded time. */
+ * that die, time that jumps, a server that restarts. The watch checks every step. At the end faults
+ * cease: new processes join, and the run must reach RUNNING in bounded time. */
 #include "tests/fuzz/fuzz.h"
 #include "tests/rendezvous/core/fake_agent.h"
 

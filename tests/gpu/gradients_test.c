@@ -135,9 +135,9 @@ static float *gradients_of(struct test_stream *device, const struct step *s)
     return ret;
 }
 
-/* Softmax does not see what all keys have alike: what is left of their gradient is small beside the
- * rounding of the scores' own, all the more of a bias, and with little attention yet so is the
- * queries'. GPT-2 has both in one tensor with the values'. */
+/* Softmax ignores a component that all keys share. The rest of their gradient is small beside the
+ * rounding of the scores' gradient, above all for a bias; while attention is still weak, so is the
+ * queries' gradient. GPT-2 has both in one tensor with the values' gradient. */
 static double allowance(const char *name)
 {
     enum { QUERIES = 2, KEYS = 4, KEYS_BIAS = 16 };

@@ -1,7 +1,7 @@
 /* Each op of the model on the CUDA device, on fresh random inputs with poisoned outputs: against
- * the double-precision reference; against the CPU device, where that is built; twice with the same
- * bits; accumulating. And the comparison notices what is wrong (tests/kernels/mutants.c). With an
- * argument: the cases whose names begin so. */
+ * the double-precision reference; against the CPU device, if that is built; twice with the same
+ * bits; accumulating. The comparison must also notice wrong ops (tests/kernels/mutants.c). With an
+ * argument: the cases whose names begin with it. */
 #include "tests/gpu/gpu.h"
 #include "tests/kernels/mutants.h"
 

@@ -1,4 +1,4 @@
-/* Cases of rotary embeddings (cases.h): b, t, heads, head_size, what follows the heads in a row,
+/* Cases of rotary embeddings (cases.h): b, t, heads, head_size, elements behind the heads in a row,
  * first. */
 #include "tests/kernels/case_families.h"
 #include "tests/kernels/ref.h"

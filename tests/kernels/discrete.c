@@ -173,7 +173,7 @@ static enum dpt_status discrete_alloc(struct dpt_device *base, size_t bytes, voi
     return arena_alloc(&((struct discrete *)base)->arena, bytes, ret, err);
 }
 
-/* All goes with the device. */
+/* The device frees all of it. */
 static void discrete_free(struct dpt_device *dev, void *ptr, size_t bytes)
 {
     (void)dev;
@@ -280,7 +280,7 @@ static void event_record(void *native, struct dpt_stream *stream)
     discrete_unlock(&device_of(stream)->queues);
 }
 
-/* Nothing that waits is there before what it waits for. */
+/* An operation runs only after the events for which it waits. */
 static void event_await(void *native, struct dpt_stream *stream)
 {
     (void)stream;

@@ -1,5 +1,5 @@
-/* Page-locked memory of devices of discrete.h: memory of the host that is in a list, and what was
- * copied from and to memory that is not. */
+/* Page-locked memory of devices of discrete.h: memory of the host that is in a list, and the copies
+ * from and to other memory. */
 #include "tests/kernels/discrete.h"
 #include "tests/kernels/discrete_ops.h"
 

@@ -17,7 +17,7 @@ enum { VALUES = 1 << 16, DRAWN = 1 << 18 };
 
 static const enum dpt_dtype halves[] = {DPT_BF16, DPT_F16};
 
-/* Value `size` (of 0 … infinity's bits) of a format with so many bits of fraction, from its
+/* Value `size` (of 0 … infinity's bits) of a format with the given bits of fraction, from its
  * definition. */
 static double value_of(uint32_t size, int fraction_bits, int exponent_bias)
 {

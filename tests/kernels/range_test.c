@@ -123,8 +123,8 @@ static void run_sgd(struct test_stream *t, int64_t first, int64_t n, float *cons
     t->ops->sgd(t->stream, &sgd);
 }
 
-/* The ops that have a dtype, over the same buffers seen as so many halves: `b` moved by `first`
- * floats is moved back to where half number `first` is. */
+/* The ops that have a dtype, over the same buffers viewed as halves: `b`, which was moved by
+ * `first` floats, is moved back to half number `first`. */
 static void run_in(struct test_stream *t, enum dpt_dtype dtype, int64_t first, int64_t n,
                    float *const b[BUFFERS])
 {

@@ -1,6 +1,6 @@
-/* Products are compiled without a sanitizer and tell it what they touch (kernels/cpu/simd/
- * sanitizer.h): an operand that is too short, and a result that two threads write, still end the
- * program. Built with sanitizers alone. */
+/* Products are compiled without a sanitizer and report the memory that they touch to it
+ * (kernels/cpu/simd/sanitizer.h): an operand that is too short, and a result that two threads
+ * write, still end the program. Built only with sanitizers. */
 #define DPT_ISA_PLAIN
 #include "kernels/cpu/simd/simd.h"
 

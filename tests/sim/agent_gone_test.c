@@ -363,7 +363,7 @@ static void test_dead_just_before_the_signal(void **state)
     bench_signal(b);
     assert_int_equal(b->lines, 0);
     released(b, true, 2);
-    assert_int_equal(b->lines, 2); /* no generation has told why: this does, and what it cost */
+    assert_int_equal(b->lines, 2); /* no generation has reported the cause */
     ends_with_loss(b);
 }
 

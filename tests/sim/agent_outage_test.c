@@ -400,8 +400,8 @@ static void test_leave_without_a_folder(void **state)
 
 /* ---- confirmations of the server ---- */
 
-/* The time of the newest message that the server has answered while it counted this node in, at
- * once, whatever it answers later; nothing of an expulsion. */
+/* The time of the newest message that the server answered while it counted this node in. Set at
+ * once, whatever it answers later; an expulsion confirms nothing. */
 static void test_confirmed(void **state)
 {
     struct bench *b = *state;

@@ -298,7 +298,7 @@ struct sim {
     size_t n_procs, procs_max;
     struct fault faults[FAULTS_MAX];
     int64_t checkpoint; /* newest whole checkpoint in the shared folder; -1: none */
-    int64_t rescue;     /* likewise */
+    int64_t rescue;     /* newest whole rescue there; -1: none */
     struct {
         int64_t step;
         struct dpt_shard shard;

@@ -335,7 +335,7 @@ static void test_a_half_dies(void **state)
     released(&b, false);
 }
 
-/* The state that the others shall save is not sent to a newcomer first. */
+/* The state that the others must save is not sent to a newcomer first. */
 static void test_no_newcomers(void **state)
 {
     (void)state;

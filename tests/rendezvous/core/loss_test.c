@@ -349,7 +349,7 @@ static void test_lost_steps_over_a_restart(void **state)
     assert_int_equal(a.plan->generation, 2);
     assert_int_equal(a.plan->resume_step, 5);
     assert_int_equal(a.plan->steps_done_before, 9);
-    crash(&b); /* its agent says 9 until it has heard GO, which is told already */
+    crash(&b); /* its agent sends 9 until it has received GO, which is already sent */
     b.state.step_high = 9;
     fake_say(&b, &stage);
     fakes_settle(&stage, two, 1);

@@ -457,7 +457,7 @@ static void who_is_covered_goes_when_the_others_run(void **state)
     assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
 }
 
-/* Until then it is the copy of who dies: a third is its own and b's alone. */
+/* Until then it has the copy of the node that dies: one third is held only by it and by b. */
 static void who_leaves_covers_who_dies_meanwhile(void **state)
 {
     (void)state;

@@ -206,8 +206,8 @@ static void check_end(struct watch *watch, const struct seen_run *run, const cha
         if (run->members[i].incarnation != 0 && !run->members[i].finished)
             watch_broken(watch, "run %s is done, but rank %u of generation %llu has not finished",
                          run->name, i, (unsigned long long)run->plan_generation);
-    /* Without one, unless it adopted and ended it in one step, which it does only before it forms
-     * one of its own. */
+    /* A run without members, unless the server adopted and ended it in one step, which it does only
+     * before it forms a generation. */
     if (run->n_members == 0 && run->view.phase != DPT_RDZV_WAITING &&
         run->view.phase != DPT_RDZV_SETTLING)
         watch_broken(watch, "run %s is done without a plan", run->name);
@@ -349,8 +349,8 @@ static void check_run(struct watch *watch, const struct dpt_rdzv *core,
                      view->run, dpt_rdzv_phase_name(run->view.phase),
                      (unsigned long long)run->view.generation, dpt_rdzv_phase_name(view->phase),
                      (unsigned long long)view->generation);
-    /* One who leaves goes by agreement, also while nobody speaks: the watch sees no record of that,
-       but a node that is lost in a generation ends it. */
+    /* A node that leaves goes by agreement, also while no node sends: the watch sees no record of
+     * it, but a lost node ends its generation. */
     const bool failed =
         strcmp(view->cause_kind, "node_lost") == 0 && strcmp(view->text, run->view.text) != 0;
     if (failed && view->nodes < run->view.nodes && !ended &&

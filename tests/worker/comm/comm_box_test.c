@@ -17,7 +17,7 @@
 
 enum { PLAIN = 1, PAYLOAD = 2 };
 
-/* Two ends of one way to and fro. */
+/* Two ends of one connection, with both directions. */
 static void make_pair(struct box pair[2])
 {
     for (int i = 0; i < 2; i++)

@@ -20,10 +20,10 @@ enum { VICTIM, FIRST, SECOND, SIZE, SMALL = 8, LARGE = 3000, SOON_MS = TIMEOUT_M
 /* How far each rank came before the victim was killed. */
 enum scene {
     ALL_SENT,       /* the victim may have got all: both others must */
-    ABORTED,        /* likewise, and FIRST is told to abort before it looks */
-    SECOND_GAVE_UP, /* likewise, and SECOND has failed and left before FIRST looks */
+    ABORTED,        /* the same, and FIRST is told to abort before it looks */
+    SECOND_GAVE_UP, /* the same, and SECOND has failed and left before FIRST looks */
     SECOND_MISSING, /* no rank can have received all */
-    VICTIM_MISSING, /* likewise */
+    VICTIM_MISSING, /* no rank can have received all */
     SCENE_COUNT
 };
 

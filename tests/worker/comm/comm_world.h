@@ -50,8 +50,8 @@ struct world {
     char shm_addr[RANKS_MAX][DPT_COMM_ADDR_BYTES], tcp_addr[RANKS_MAX][DPT_COMM_ADDR_BYTES];
     pid_t pids[RANKS_MAX];
     int marks[RANKS_MAX]; /* for the test: atomic builtins */
-    int64_t killed_ms;    /* likewise */
-    int64_t noticed_ms;   /* likewise: the longest that a rank took to notice it */
+    int64_t killed_ms;    /* for the test */
+    int64_t noticed_ms;   /* for the test: the longest time until a rank noticed it */
 };
 
 struct rank {

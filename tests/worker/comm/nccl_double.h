@@ -38,10 +38,10 @@ struct double_handle {
     enum dpt_nccl_result ends, error;
     struct nccl_script script;    /* at the start of the present work */
     struct double_handle *parent; /* while split or shrink creates it */
-    struct dpt_nccl_place *place; /* likewise: receives the handle */
+    struct dpt_nccl_place *place; /* receives the handle while it is created */
     struct double_handle *child;  /* that is being created from it */
     bool revoke_tried, quiet;     /* quiet: the revoke has ended well */
-    bool launching;               /* as the caller was last told */
+    bool launching;               /* as last reported to the caller */
     int freed_call;               /* number of the call that freed it */
     struct double_stream *stream; /* of its operations */
     int ops_begun, ops_done;      /* done: those that ended well */

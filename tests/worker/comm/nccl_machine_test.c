@@ -352,7 +352,7 @@ static void bring(int which)
         s.d.script.child_left = which == 5;
         assert_int_equal(dpt_nccl_split(s.n, 1, 0, 0, 0, &s.err), DPT_OK);
         break;
-    case 6: /* a shrink, likewise */
+    case 6: /* a shrink in the same way */
     case 7:
         stop(0);
         s.d.script.create_ms = NEVER;

@@ -104,7 +104,7 @@ static void note(struct life *l, enum dpt_status status)
     if (status == DPT_OK || status == DPT_INPROGRESS)
         return;
     if (l->failed)
-        return; /* the same, told again */
+        return; /* the same, reported again */
     l->failed = true;
     seen.timeouts += status == DPT_ETIMEOUT;
     seen.peers += status == DPT_EPEER;

@@ -220,7 +220,8 @@ static size_t put_utf8(uint32_t c, uint8_t *ret)
     return n;
 }
 
-/* The class of a character by what it joins: letters, numbers, other signs; else white space. */
+/* The class of a character by its neighbours in a token: letters, numbers, other signs; else white
+ * space. */
 static char class_by_splitting(uint32_t c)
 {
     static const char before[] = "!a1", digit[] = "012";

@@ -105,7 +105,7 @@ void expect_sample(const struct dpt_data *data, int64_t index, int32_t first)
     }
 }
 
-/* One line that names the file (or the key) and says what is wrong. */
+/* One line that names the file (or the key) and the error. */
 void expect_refusal(enum dpt_status status, const char *name, const char *why)
 {
     struct dpt_data *data = NULL;

@@ -138,7 +138,7 @@ static void one_label_is_right(void **state)
         assert_true(at_right[row] == least[row]);
     }
     float *losses = copy_of(rig.slot.losses, rig.losses);
-    rig.slot.right = NULL; /* nobody asks */
+    rig.slot.right = NULL; /* not requested */
     (void)rig_run(&rig);
     assert_memory_equal(losses, rig.slot.losses, sizeof(float) * B);
     free(losses);

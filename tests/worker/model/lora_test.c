@@ -15,7 +15,7 @@
 
 static const struct rig_size ODD = {2, 3, 51, 37, 131, 3, 29, 2, 0.0, DPT_PRECISION_FP32};
 
-/* The base with the adapters in its weights, and the head that goes with them. */
+/* The base with the adapters in its weights, and its head. */
 static void open_merged(const struct rig *adapters, struct rig *ret)
 {
     const struct dpt_model *model = adapters->model, *base = dpt_model_base(model);

@@ -1,6 +1,6 @@
-/* A tiny model against what PyTorch recorded in double precision (reference.py): the first step's
- * gradient of every tensor, ten losses of AdamW and SGD; in fp32, and in the 16-bit precisions
- * within what their rounding allows. */
+/* A tiny model against values that PyTorch recorded in double precision (reference.py): the first
+ * step's gradient of every tensor, ten losses of AdamW and SGD; in fp32, and in the 16-bit
+ * precisions within the limits of their rounding. */
 #include "tests/worker/model/rig.h"
 
 #include "base/cursor.h"

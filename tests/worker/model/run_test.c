@@ -458,7 +458,7 @@ static void initial_weights(void **state)
                          (struct dpt_span){0, dpt_model_flat_numel(rig.model)}, again);
     assert_int_equal(dpt_stream_sync(rig.stream, &err), DPT_OK);
     assert_memory_not_equal(again, rig.flat, 64);
-    /* A range has the bits that it has in the whole, wherever it begins and ends. */
+    /* A range has the same bits as in the whole, for any begin and end. */
     static const int64_t cuts[] = {0, 1, 7, 1024, 2049, 4095, 6787, 6788, 9000};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts && cuts[i] <= rig.numel; i++)
         for (size_t k = i; k <= sizeof cuts / sizeof *cuts; k++) {

@@ -1,5 +1,5 @@
-/* The canonical reduction, played symbolically: a partial sum is a value that depends on the whole
- * expression it was made by, so that only the one fixed tree gives the expected one. */
+/* The canonical reduction, carried out symbolically: a partial sum is a value that depends on its
+ * whole expression, so that only the one fixed tree gives the expected value. */
 #include "checkpoint/layout/layout.h"
 #include "worker/plan/reduce.h"
 

@@ -1,5 +1,5 @@
-/* The lists of a step, carried out by pretended ranks in random interleavings: they come to an end,
- * weights and gradients are where an action needs them, nothing is overwritten that is in use. */
+/* The lists of a step, carried out by simulated ranks in random interleavings: they end, weights
+ * and gradients are where an action needs them, nothing in use is overwritten. */
 #include "worker/plan/schedule.h"
 
 #include "base/rng.h"

@@ -18,7 +18,7 @@ static const int64_t offsets[] = {0, 28 * BLOCK, 29 * BLOCK, 29 * BLOCK, 33 * BL
 static const struct dpt_grid grid = {.offset = offsets, .n_units = 5, .block = BLOCK};
 
 struct setting {
-    int from, to;            /* ranks that hold, and that shall hold */
+    int from, to;            /* ranks that hold, and ranks that will hold */
     bool shadow_a, shadow_b; /* before, after: also the shard of the rank before */
     int lost;                /* its parts are gone; -1: none */
     bool by_host;            /* shards of a host's ranks, a replica each, afterwards */

@@ -321,7 +321,7 @@ static void train(struct rank *self, struct part *p, int stage)
         if (self->rank == 0)
             s->loss = loss;
     }
-    pthread_barrier_wait(&self->world->barrier); /* all have read what they go on from */
+    pthread_barrier_wait(&self->world->barrier);               /* all have read their state */
     static pthread_mutex_t writes = PTHREAD_MUTEX_INITIALIZER; /* replicas write the same places */
     (void)pthread_mutex_lock(&writes);
     copy_part(p, &dpt_strategy_held(p->strategy)->own, true);

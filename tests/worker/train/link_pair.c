@@ -1,4 +1,4 @@
-/* The pair of a link and a test that plays its agent. */
+/* The pair of a link and a test that simulates its agent. */
 #include "tests/worker/train/link_pair.h"
 
 #include "base/clock.h"

@@ -1,4 +1,4 @@
-/* A rank's link; the test plays the agent. */
+/* A rank's link; the test simulates the agent. */
 #ifndef DPT_TESTS_WORKER_TRAIN_LINK_PAIR_H
 #define DPT_TESTS_WORKER_TRAIN_LINK_PAIR_H
 

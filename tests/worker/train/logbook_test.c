@@ -37,7 +37,7 @@ static bool may_append(void *ctx, int64_t made_ms)
     return made_ms <= confirmed_ms;
 }
 
-static int n_lost; /* lines of which was told that they are */
+static int n_lost; /* lines that were reported as lost */
 
 static void appended(void *ctx, enum dpt_status status, const struct dpt_err *why)
 {

@@ -53,7 +53,7 @@ static struct dpt_config make_config(bool llama, int steps)
     return config;
 }
 
-/* Training begins with the head in the base's folder, whichever ranks hold it. */
+/* Training begins with the head in the base's folder, held by any ranks. */
 static void a_head_of_the_folder(void **state)
 {
     (void)state;

@@ -159,7 +159,7 @@ static void a_joiner_lost_while_state_moves(void **state)
     }
 }
 
-/* What a rank held alone goes with it: back to the checkpoint, in another world. */
+/* State that only the lost rank held is lost: back to the checkpoint, in another world. */
 static void a_lost_part_goes_back(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The stage of the checkpoint writer's tests: a played agent, a link, a saver, a model. */
+/* The stage of the checkpoint writer's tests: a simulated agent, a link, a saver, a model. */
 #include "tests/worker/train/saver_stage.h"
 
 #include "base/clock.h"

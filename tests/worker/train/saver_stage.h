@@ -1,4 +1,4 @@
-/* A checkpoint writer and its link, with a thread that plays the agent. */
+/* A checkpoint writer and its link, with a thread that simulates the agent. */
 #ifndef DPT_TESTS_WORKER_TRAIN_SAVER_STAGE_H
 #define DPT_TESTS_WORKER_TRAIN_SAVER_STAGE_H
 

@@ -1,4 +1,5 @@
-/* The checkpoint writer under a played agent: granted, refused, cancelled at each stage, fenced. */
+/* The checkpoint writer under a simulated agent: granted, refused, cancelled at each stage,
+ * fenced. */
 #include "tests/worker/train/saver_stage.h"
 
 #include "base/clock.h"
