@@ -6,7 +6,7 @@
 #include "worker/optim/optim.h"
 #include "worker/plan/partition.h"
 #include "worker/strategy/memory/memory_list.h"
-#include "worker/strategy/reduce/host_reducer.h"
+#include "worker/strategy/reduce/host_chunks.h"
 #include "worker/strategy/reduce/model_buckets.h"
 #include "worker/strategy/state/packed_weights.h"
 #include "worker/strategy/strategy.h"
@@ -19,10 +19,9 @@ enum { F32 = 4 };
 struct memory {
     const struct dpt_memory_spec *spec;
     struct dpt_partition part;
-    int64_t offset[DPT_PARAMS_MAX + 1];
-    struct dpt_grid buckets;  /* of gradients, as ranges of the flat vector */
-    int64_t p, w, k, largest; /* P, w, k and U of dpt_memory_bound */
-    int n;                    /* ranks */
+    struct dpt_model_buckets buckets; /* none where gradients are reduced unit by unit */
+    int64_t p, w, k, largest;         /* P, w, k and U of dpt_memory_bound */
+    int n;                            /* ranks */
 };
 
 static void memory_init(struct memory *m, const struct dpt_memory_spec *spec)
@@ -34,14 +33,6 @@ static void memory_init(struct memory *m, const struct dpt_memory_spec *spec)
                          .largest = dpt_largest_unit(spec->model, -1),
                          .n = spec->world->size};
     m->k = m->w == F32 ? 0 : F32;
-    if (m->part.traits.route == DPT_GRADIENT_UNITS)
-        return;
-    struct dpt_model_buckets buckets;
-    struct dpt_err err;
-    DPT_ASSERT(dpt_model_buckets_init(&buckets, spec->config, spec->model, &err) == DPT_OK);
-    memcpy(m->offset, buckets.offset, ((size_t)buckets.n + 1) * sizeof *m->offset);
-    m->buckets = (struct dpt_grid){m->offset, buckets.n, spec->grid->block};
-    dpt_model_buckets_fini(&buckets);
 }
 
 /* Elements of a shard's memory, which is at least one block. */
@@ -67,7 +58,7 @@ static void add_held(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
         .config = m->spec->config,
         .model = m->spec->model,
         .grid = m->spec->grid,
-        .ranges = traits->route == DPT_GRADIENT_BUCKETS ? &m->buckets : m->spec->grid,
+        .ranges = traits->route == DPT_GRADIENT_BUCKETS ? &m->buckets.ranges : m->spec->grid,
         .part = &m->part};
     struct dpt_memory_list list;
     dpt_memory_list_make(&place, &list);
@@ -76,46 +67,22 @@ static void add_held(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
         ret[list.item[i].tag] += list.item[i].n * (int64_t)list.item[i].bytes;
 }
 
-/* The most elements that this rank's piece of a sum of lanes has while it is reduced: the piece of
- * a bucket, or a part of the piece of a unit. */
-static int64_t largest_reduced(const struct memory *m)
-{
-    const struct dpt_grid *buckets = &m->buckets;
-    const struct dpt_shard own = {m->part.rank, m->n};
-    const int64_t most = DPT_HOST_REDUCER_PIECE_BYTES / F32 * m->n;
-    int64_t largest = 0;
-    for (int r = 0; r < buckets->n_units; r++) {
-        const int64_t numel = buckets->offset[r + 1] - buckets->offset[r];
-        const int parts =
-            m->part.traits.state == DPT_STATE_REPLICATED ? 1 : (int)((numel + most - 1) / most);
-        const struct dpt_interval part =
-            dpt_part_of(dpt_shard_piece(buckets, own, r), buckets->block, 0, parts);
-        largest = part.end - part.first > largest ? part.end - part.first : largest;
-    }
-    return largest;
-}
-
-/* The memory of a reducer of sums of lanes between hosts: staging for sums that arrive, and the
- * 16-bit copy of this rank's sums for other hosts. There is no copy where sums stay with their
- * owners. */
+/* The registered memory of a reducer of sums of lanes between hosts. */
 static int64_t reducer_bytes(const struct memory *m)
 {
-    const struct dpt_world *world = m->spec->world;
     const struct dpt_strategy_traits *traits = &m->part.traits;
-    const int64_t wire_bytes = (int64_t)dpt_dtype_bytes(dpt_dtype_of(traits->wire));
-    int64_t arrive = 0, narrow = 0;
-    struct dpt_range host, cover[DPT_COVER_MAX];
-    if (traits->route != DPT_GRADIENT_LANES || !m->part.by_host ||
-        m->part.host.end - m->part.host.first == m->n)
+    if (traits->route != DPT_GRADIENT_LANES || !m->part.by_host)
         return 0;
-    for (int at = 0; at < m->n; at = host.end) {
-        host = dpt_world_host(world, at);
-        if (host.first != m->part.host.first)
-            arrive += dpt_tree_cover(world->lanes, dpt_world_lanes(world, host), cover);
-    }
-    if (wire_bytes != F32 && traits->state == DPT_STATE_REPLICATED)
-        narrow = dpt_shard_numel(&m->buckets, (struct dpt_shard){m->part.rank, m->n});
-    return (DPT_HOST_REDUCER_STAGINGS * arrive * largest_reduced(m) + narrow) * wire_bytes;
+    const struct dpt_host_reducer_spec spec = {
+        .of = {.buckets = m->buckets.bucket,
+               .n_buckets = m->buckets.n,
+               .block = m->spec->grid->block,
+               .world = m->spec->world,
+               .rank = m->part.rank,
+               .wire = dpt_dtype_of(traits->wire),
+               .shards = traits->state != DPT_STATE_REPLICATED}};
+    const struct dpt_host_reducer_memory bytes = dpt_host_reducer_memory(&spec);
+    return DPT_HOST_REDUCER_STAGINGS * (int64_t)bytes.staging + (int64_t)bytes.narrow;
 }
 
 bool dpt_memory_may_pack(const struct dpt_memory_spec *spec)
@@ -130,12 +97,15 @@ bool dpt_memory_may_pack(const struct dpt_memory_spec *spec)
 void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMORY_COUNT])
 {
     struct memory m;
+    struct dpt_err err;
     const struct dpt_config *config = spec->config;
     const bool cuda = config->cluster.device == DPT_DEVICE_CUDA;
     const struct dpt_sample_form form = dpt_sample_form(config);
     const int64_t b = config->train.micro_batch, t = form.positions;
     memory_init(&m, spec);
     const struct dpt_strategy_traits *traits = &m.part.traits;
+    if (traits->route != DPT_GRADIENT_UNITS)
+        DPT_ASSERT(dpt_model_buckets_init(&m.buckets, config, spec->model, &err) == DPT_OK);
     memset(ret, 0, DPT_MEMORY_COUNT * sizeof *ret);
     add_held(&m, ret);
     ret[DPT_MEMORY_WEIGHTS] += base_bytes(&m);
@@ -154,6 +124,7 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
     if (cuda) /* memory for transfers to the device: a batch, and the stager's */
         ret[DPT_MEMORY_DATA] += (int64_t)dpt_batch_bytes(&form, b) +
                                 (int64_t)dpt_stager_bytes((size_t)m.p * sizeof(float));
+    dpt_model_buckets_fini(&m.buckets);
 }
 
 static int64_t other_bytes(const int64_t formula[DPT_MEMORY_COUNT])

@@ -1,12 +1,8 @@
 /* The pipeline of chunks through the three stages of the canonical all-reduce (rank_transfers.h).
- *
- * Inside one host a bucket is reduced in chunks: a peer that aborts has to wait until the others
- * stop writing into its memory, and a chunk keeps that wait short. Between hosts a bucket is one
- * chunk, because each message has a cost, unless sums stay in shards. The borders of chunks change
- * no sum. */
+ */
 #include "worker/strategy/reduce/host_reducer.h"
 
-#include "worker/plan/partition.h"
+#include "worker/strategy/reduce/host_chunks.h"
 #include "worker/strategy/reduce/tree_sum.h"
 #include "worker/strategy/reduce/wire.h"
 #include "worker/strategy/transport/rank_transfers.h"
@@ -22,15 +18,6 @@ enum {
 };
 _Static_assert(DPT_STAGE_COUNT *RUNS < DPT_COMM_OPS_MAX, "all stages of these chunks");
 
-/* A chunk of a bucket. */
-struct chunk {
-    int bucket;
-    int64_t first, end; /* elements of the flat gradient */
-    /* Which part of every piece of [first, end); 0 of 1 unless the sums stay in shards. */
-    int part, n_parts;
-    int64_t narrow_at; /* element of `narrow` at which this rank's piece begins */
-};
-
 /* A chunk under way. */
 struct chunk_run {
     struct dpt_comm_op *op[DPT_STAGE_COUNT];
@@ -43,9 +30,9 @@ struct host_reducer {
     struct dpt_host_reducer_spec spec;
     struct dpt_rank_transfers transfers;
     int n_chunks;
-    struct chunk *chunks;       /* bucket by bucket */
-    int *first_chunk;           /* [n_buckets + 1] */
-    struct chunk_run run[RUNS]; /* chunk i uses run i mod RUNS */
+    struct dpt_host_chunk *chunks; /* bucket by bucket */
+    int *first_chunk;              /* [n_buckets + 1] */
+    struct chunk_run run[RUNS];    /* chunk i uses run i mod RUNS */
     struct dpt_partial *partials;
     float **copies; /* [world size] addresses in peers' memory that also get a sum */
     float *scratch;
@@ -63,41 +50,11 @@ enum dpt_status dpt_host_reducer_buffer_create(struct dpt_comm_listener *listene
                                    index == 0, bytes, ret, err);
 }
 
-/* Elements of a chunk. */
-static int64_t chunk_numel(const struct host_reducer *r)
-{
-    if (r->transfers.cross && !r->base.of.shards)
-        return INT64_MAX / 2;
-    const int64_t block = r->base.of.block;
-    const size_t bytes =
-        r->spec.piece_bytes > 0 ? r->spec.piece_bytes : DPT_HOST_REDUCER_PIECE_BYTES;
-    const int64_t blocks = (int64_t)(bytes / sizeof(float)) / block;
-    return (blocks > 0 ? blocks : 1) * block * r->base.of.world->size;
-}
-
-/* The number of chunks of a bucket. A chunk is a run of the bucket's elements; with `shards` it is
- * a part of each of the bucket's pieces. */
-static int64_t chunks_of(const struct host_reducer *r, const struct dpt_bucket *bucket)
-{
-    const int64_t most = chunk_numel(r), numel = bucket->end - bucket->first;
-    return numel / most + (numel % most > 0);
-}
-
-static struct chunk chunk_of(const struct host_reducer *r, int bucket, int64_t i, int64_t n)
-{
-    const struct dpt_bucket *b = &r->base.of.buckets[bucket];
-    const int64_t most = chunk_numel(r);
-    if (r->base.of.shards)
-        return (struct chunk){bucket, b->first, b->end, (int)i, (int)n, 0};
-    const int64_t first = b->first + i * most, end = first + most;
-    return (struct chunk){bucket, first, end < b->end ? end : b->end, 0, 1, 0};
-}
-
 static enum dpt_status cut_chunks(struct host_reducer *r, struct dpt_err *err)
 {
     int64_t n = 0;
     for (int b = 0; b < r->base.of.n_buckets; b++)
-        n += chunks_of(r, &r->base.of.buckets[b]);
+        n += dpt_host_chunks_of(&r->spec, &r->base.of.buckets[b]);
     if (n > INT32_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "all-reduce of %lld chunks", (long long)n);
     r->chunks = calloc((size_t)n + 1, sizeof *r->chunks);
@@ -105,9 +62,9 @@ static enum dpt_status cut_chunks(struct host_reducer *r, struct dpt_err *err)
     if (!r->chunks || !r->first_chunk)
         return dpt_fail_nomem(err, "all-reduce");
     for (int b = 0; b < r->base.of.n_buckets; b++) {
-        const int64_t of_bucket = chunks_of(r, &r->base.of.buckets[b]);
+        const int64_t of_bucket = dpt_host_chunks_of(&r->spec, &r->base.of.buckets[b]);
         for (int64_t i = 0; i < of_bucket; i++)
-            r->chunks[r->n_chunks++] = chunk_of(r, b, i, of_bucket);
+            r->chunks[r->n_chunks++] = dpt_host_chunk(&r->spec, b, i, of_bucket);
         r->first_chunk[b + 1] = r->n_chunks;
     }
     DPT_ASSERT(r->n_chunks == n);
@@ -117,13 +74,9 @@ static enum dpt_status cut_chunks(struct host_reducer *r, struct dpt_err *err)
 /* The first element of `piece` of chunk `c` in the flat gradient; its length goes to *ret_numel. */
 static int64_t piece_at(const struct host_reducer *r, int c, int piece, int64_t *ret_numel)
 {
-    const struct chunk *chunk = &r->chunks[c];
-    const int64_t block = r->base.of.block, first = chunk->first;
-    const struct dpt_interval whole =
-        dpt_layout_piece(chunk->end - first, block, r->base.of.world->size, piece);
-    const struct dpt_interval part = dpt_part_of(whole, block, chunk->part, chunk->n_parts);
-    *ret_numel = part.end - part.first;
-    return first + part.first;
+    const struct dpt_interval range = dpt_host_chunk_piece(&r->spec, &r->chunks[c], piece);
+    *ret_numel = range.end - range.first;
+    return range.first;
 }
 
 static bool make_run(struct host_reducer *r, struct chunk_run *run)
@@ -149,38 +102,20 @@ static bool is_narrow(const struct host_reducer *r, const struct dpt_rank_transf
     return transfer->far && r->base.of.wire != DPT_F32;
 }
 
-static enum dpt_status make_narrow(struct host_reducer *r, struct dpt_err *err)
+static enum dpt_status make_registered(struct host_reducer *r, struct dpt_err *err)
 {
+    const struct dpt_host_reducer_memory bytes = dpt_host_reducer_memory(&r->spec);
     int64_t numel, at = 0;
-    if (!r->transfers.cross || r->base.of.shards || r->base.of.wire == DPT_F32)
+    for (int i = 0; bytes.staging > 0 && i < DPT_HOST_REDUCER_STAGINGS; i++)
+        DPT_TRY(dpt_comm_mem_create(r->spec.listener, bytes.staging, &r->staging[i], err));
+    if (bytes.narrow == 0)
         return DPT_OK;
     for (int c = 0; c < r->n_chunks; c++) {
         r->chunks[c].narrow_at = at;
         (void)piece_at(r, c, r->base.of.rank, &numel);
         at += numel;
     }
-    return at > 0
-               ? dpt_comm_mem_create(r->spec.listener, (size_t)at * far_bytes(r), &r->narrow, err)
-               : DPT_OK;
-}
-
-static enum dpt_status make_staging(struct host_reducer *r, struct dpt_err *err)
-{
-    const struct dpt_stage_transfers *cross = &r->transfers.stage[DPT_STAGE_CROSS];
-    size_t bytes_max = 0;
-    for (int c = 0; c < r->n_chunks; c++) {
-        size_t bytes = 0;
-        for (int i = 0; i < cross->n_transfers; i++) {
-            int64_t numel;
-            (void)piece_at(r, c, cross->transfers[i].piece, &numel);
-            if (cross->transfers[i].dir == DPT_COMM_LEND)
-                bytes += (size_t)numel * far_bytes(r);
-        }
-        bytes_max = bytes > bytes_max ? bytes : bytes_max;
-    }
-    for (int i = 0; bytes_max > 0 && i < DPT_HOST_REDUCER_STAGINGS; i++)
-        DPT_TRY(dpt_comm_mem_create(r->spec.listener, bytes_max, &r->staging[i], err));
-    return DPT_OK;
+    return dpt_comm_mem_create(r->spec.listener, bytes.narrow, &r->narrow, err);
 }
 
 static enum dpt_status make_host_reducer(struct host_reducer *r, struct dpt_err *err)
@@ -197,8 +132,7 @@ static enum dpt_status make_host_reducer(struct host_reducer *r, struct dpt_err 
     for (int i = 0; i < RUNS; i++)
         if (!make_run(r, &r->run[i]))
             return dpt_fail_nomem(err, "plan of the all-reduce");
-    DPT_TRY(make_narrow(r, err));
-    return make_staging(r, err);
+    return make_registered(r, err);
 }
 
 /* Changes a transfer to or from another host to 16 bits. Sums that another rank will add are packed
@@ -446,7 +380,7 @@ static void host_cost(const struct dpt_reducer *reducer, struct dpt_strategy_cos
 {
     const struct host_reducer *r = (const struct host_reducer *)reducer;
     for (int c = 0; c < r->n_chunks; c++) {
-        const struct chunk *chunk = &r->chunks[c];
+        const struct dpt_host_chunk *chunk = &r->chunks[c];
         if (chunk->part == 0) /* the first part counts for the whole bucket */
             cost->sent_bytes +=
                 dpt_reduce_bytes_sent(r->base.of.world, chunk->end - chunk->first, r->base.of.block,
