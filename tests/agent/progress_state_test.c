@@ -50,7 +50,7 @@ static void long_standstill_has_one_line_more(void **state)
     update(&s);
     s.now_ms += DPT_PROGRESS_FORMING_MS;
     update_more(&s);
-    assert_string_equal(said, "training stands still; 1 node is here, ranks are starting\n");
+    assert_string_equal(said, "training is paused; 1 node is here, ranks are starting\n");
     stand_still(&s, DPT__SERVER_PHASE__SERVER_PREPARE, 1);
     update_more(&s);
     s.now_ms += DPT_PROGRESS_FORMING_MS;
@@ -61,7 +61,7 @@ static void long_standstill_has_one_line_more(void **state)
     update_more(&s);
     update_more(&s);
     assert_int_equal(count_of("\n"), 2);
-    assert_int_equal(count_of("training stands still; waiting for nodes: 1 of 2 at head:1\n"), 1);
+    assert_int_equal(count_of("training is paused; waiting for nodes: 1 of 2 at head:1\n"), 1);
     next_generation(&s, "node_lost", "node b lost: silent", 1);
     update_more(&s);
     assert_int_equal(count_of("\n"), 3);

@@ -268,7 +268,7 @@ def test_drain_time_is_a_key(make_cluster, slow):
     began = time.monotonic()
     for drain_s, worker in told.items():
         worker.term()
-        worker.wait_log(f"within {drain_s} s; once more means at once", 5 * slow)
+        worker.wait_log(f"within {drain_s} s; a second signal ends at once", 5 * slow)
     short, long = told.values()
     assert short.wait(DRAIN_S) == 75
     assert 2.5 <= time.monotonic() - began < DRAIN_S

@@ -206,7 +206,7 @@ def test_told_twice_counts_what_is_lost(make_cluster, slow):
     at = printed_step(worker)
     wait_until("more steps", lambda: printed_step(worker) > at + 40, 60 * slow, worker.log_tail)
     worker.term()
-    worker.wait_log("once more means at once", 20 * slow)
+    worker.wait_log("a second signal ends at once", 20 * slow)
     taken = time.monotonic()
     wait_until("a second one is no echo of it", lambda: time.monotonic() > taken + 0.1, 5)
     worker.term()

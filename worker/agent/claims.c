@@ -117,7 +117,7 @@ static enum dpt_status refuse_folder(const char *dir, const char *run,
             "has ended, remove OWNER.%08lld there to give it to this run",
             dir, owner, run, (long long)seen->number);
     return dpt_fail(err, DPT_EREFUSED,
-                    "'%s' is in use by %s, which lives and meets at another server; wait for its "
+                    "'%s' is in use by %s, which is alive and uses another server; wait for its "
                     "end or stop it, or name another folder",
                     dir, owner);
 }
@@ -142,7 +142,7 @@ static void log_takeover(const struct claim *claim, const struct dpt_claim_seen 
     else
         dpt_log(DPT_LOG_INFO,
                 "'%s' is taken over from %s, which has not renewed its claim for %" PRId64
-                " ms: it has ended, stands still or cannot write there",
+                " ms: it has ended, is suspended or cannot write there",
                 claim->dir, owner, seen->record.lease_ms);
 }
 
@@ -204,7 +204,7 @@ static enum dpt_status judge_folder(struct dpt_claims *c, struct claim *claim,
     if (verdict == DPT_CLAIM_WAIT && !claim->wait_logged) {
         format_owner(&seen->record, owner);
         dpt_log(DPT_LOG_INFO,
-                "'%s' is claimed by %s; waiting for %" PRId64 " ms to see whether it lives",
+                "'%s' is claimed by %s; waiting for %" PRId64 " ms to see whether it is alive",
                 claim->dir, owner, seen->record.lease_ms);
         claim->wait_logged = true;
     }

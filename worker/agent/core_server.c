@@ -252,7 +252,8 @@ static bool take_counters(struct dpt_agent *agent, const Dpt__ServerState *messa
         if (server->epoch != 0 && message->counter_seen <= server->seen)
             return false;
         if (server->epoch != 0)
-            dpt_agent_log(agent, DPT_LOG_INFO, "the server was restarted and counts this node in");
+            dpt_agent_log(agent, DPT_LOG_INFO,
+                          "the server was restarted and has this node as a member again");
         server->epoch = message->stamp->epoch;
     }
     server->its_counter = message->counter;

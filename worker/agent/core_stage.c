@@ -102,7 +102,7 @@ static void on_first_signal(struct dpt_agent *agent)
     end->signalled = true;
     if (end->rescuing) { /* the node ends after the rescue in any case */
         dpt_agent_log(agent, DPT_LOG_INFO,
-                      "leaving when step %lld is saved, within %g s; once more means at once",
+                      "leaving when step %lld is saved, within %g s; a second signal ends at once",
                       (long long)end->rescue_step,
                       (double)(end->drain_by_ms - agent->now_ms) / 1000);
         return;
@@ -116,7 +116,7 @@ static void on_first_signal(struct dpt_agent *agent)
         return;
     }
     end->drain_by_ms = agent->now_ms + agent->timing.drain_ms;
-    dpt_agent_log(agent, DPT_LOG_INFO, "leaving %s, within %g s; once more means at once",
+    dpt_agent_log(agent, DPT_LOG_INFO, "leaving %s, within %g s; a second signal ends at once",
                   format_leave_time(agent), (double)agent->timing.drain_ms / 1000);
     dpt_agent_check_rescue(agent);
 }

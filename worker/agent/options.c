@@ -34,7 +34,7 @@ static const struct option_entry table[] = {
     {"--nproc-per-node", "N", OPTION_KEY, "cluster.gpus_per_node", 0,
      "rank processes on this node (auto: one per GPU)"},
     {"--rdzv-id", "NAME", OPTION_KEY, "run", 0,
-     "name of the run; workers that give the same one meet"},
+     "name of the run; workers with the same name train together"},
     {"--max-restarts", "N", OPTION_KEY, "cluster.max_restarts", 0,
      "crashes that the run survives without progress"},
     {"--rdzv-endpoint", "HOST:PORT", OPTION_TEXT, NULL, FIELD(rdzv_endpoint),
@@ -101,7 +101,7 @@ static enum dpt_status set_log_level(struct dpt_worker_options *options, const c
             options->log_level = (enum dpt_log_level)i;
             return DPT_OK;
         }
-    return dpt_fail(err, DPT_ECONFIG, "--log-level '%s' is none of debug, info, warn, error",
+    return dpt_fail(err, DPT_ECONFIG, "--log-level '%s' is not one of debug, info, warn, error",
                     value);
 }
 
@@ -211,10 +211,10 @@ void dpt_worker_options_help(FILE *out)
         "\n"
         "SIGTERM, SIGINT, SIGQUIT or SIGHUP (unless nohup made it ignored) leaves the run at the\n"
         "next step boundary, within cluster.drain_s; a second one leaves at once.\n"
-        "Exit codes: 0 done, 2 bad or refused config, 3 server unreachable or nobody brought\n"
+        "Exit codes: 0 done, 2 bad or refused config, 3 server unreachable or no worker gave\n"
         "the run's config in time, 4 run failed, 75 left with steps that are not saved, or out\n"
         "of the run: told twice to leave, expelled and not let in again, or its folders taken\n"
-        "over while it stood still or could not write there.\n"
+        "over while it was suspended or could not write there.\n"
         "\n"
         "Keys of the config, for the file and for --set:\n",
         out);

@@ -63,7 +63,7 @@ static void format_no_server(const struct dpt_progress *progress, const struct d
                        view->unsaved_steps > 0 ? way_out : "", view->unsaved_steps > 0 ? ")" : "");
     else if (progress->was_up && holds_steps(view))
         (void)snprintf(line, BYTES,
-                       "the server at %.64s is gone and training stands still: this node keeps "
+                       "the server at %.64s is gone and training is paused: this node keeps "
                        "step %" PRId64 ", no checkpoint has the last %" PRId64
                        " steps, and it waits without limit: start dpt-rdzv there (%s)",
                        endpoint, view->step, view->unsaved_steps, way_out);
@@ -91,27 +91,25 @@ static void format_forming(const struct dpt_progress *progress, const struct dpt
                            uint32_t min_nodes, char *line)
 {
     enum { BYTES = DPT_TEXT_LINE_BYTES };
-    const char *stands_still =
-        progress->trained_ms > 0 && !view->computing ? "training stands still; " : "";
+    const char *paused = progress->trained_ms > 0 && !view->computing ? "training is paused; " : "";
     const char *nodes_are = view->n_nodes == 1 ? "node is" : "nodes are";
     if (view->phase == DPT__SERVER_PHASE__SERVER_SETTLING)
-        (void)snprintf(line, BYTES, "%s%" PRIu32 " %s here; last call for more, %.1f s%s%s",
-                       stands_still, view->n_nodes, nodes_are, (double)view->last_call_ms / 1000.0,
+        (void)snprintf(line, BYTES, "%s%" PRIu32 " %s here; last call for more, %.1f s%s%s", paused,
+                       view->n_nodes, nodes_are, (double)view->last_call_ms / 1000.0,
                        view->reason[0] != '\0' ? ": " : "", view->reason);
     else if (view->phase != DPT__SERVER_PHASE__SERVER_WAITING)
-        (void)snprintf(line, BYTES, "%sforming generation %" PRIu64, stands_still,
-                       view->generation);
+        (void)snprintf(line, BYTES, "%sforming generation %" PRIu64, paused, view->generation);
     else if (progress->no_run)
         (void)snprintf(line, BYTES,
                        "no config given and no run '%.63s' at %.64s yet: waiting for a worker that "
                        "brings it (--config FILE)",
                        progress->options.run, progress->options.endpoint);
     else if (view->n_nodes > 0 && view->n_nodes >= min_nodes)
-        (void)snprintf(line, BYTES, "%s%" PRIu32 " %s here, ranks are starting", stands_still,
+        (void)snprintf(line, BYTES, "%s%" PRIu32 " %s here, ranks are starting", paused,
                        view->n_nodes, nodes_are);
     else if (view->n_nodes > 0)
-        (void)snprintf(line, BYTES, "%swaiting for nodes: %" PRIu32 " of %" PRIu32 " at %s",
-                       stands_still, view->n_nodes, min_nodes, progress->options.endpoint);
+        (void)snprintf(line, BYTES, "%swaiting for nodes: %" PRIu32 " of %" PRIu32 " at %s", paused,
+                       view->n_nodes, min_nodes, progress->options.endpoint);
 }
 
 /* Writes the line of state; "" if there is nothing to print: a generation that trains has another

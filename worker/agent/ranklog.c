@@ -154,8 +154,9 @@ void dpt_rank_log_release(struct dpt_rank_log *log)
         return;
     if (log->held_lost > 0) {
         char text[96];
-        int bytes = snprintf(text, sizeof text,
-                             "(%zu bytes lost while this node might not write)\n", log->held_lost);
+        int bytes =
+            snprintf(text, sizeof text,
+                     "(%zu bytes lost while this node was not allowed to write)\n", log->held_lost);
         append_to_log_file(log, text, (size_t)bytes);
     }
     append_to_log_file(log, log->held, log->held_bytes);

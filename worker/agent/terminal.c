@@ -129,7 +129,8 @@ static void write_entries(struct dpt_terminal *terminal, struct entry *entry)
 static void write_left_out(struct dpt_terminal *terminal, uint64_t lines)
 {
     char text[128];
-    int n = snprintf(text, sizeof text, "(%llu lines are not shown: they were not taken in time)\n",
+    int n = snprintf(text, sizeof text,
+                     "(%llu lines are not shown: the terminal did not read them in time)\n",
                      (unsigned long long)lines);
     write_to_fd(terminal->options.out_fd, text, (size_t)n);
 }

@@ -292,7 +292,7 @@ static int report_end(const struct worker *worker, struct dpt_loop_end *end)
         ;
     else if (end->no_run)
         print_error(worker,
-                    "nobody brought the config of run %s to %s in time: start a worker of it with "
+                    "no worker gave the config of run %s to %s in time: start a worker of it with "
                     "--config FILE, or give --config here",
                     worker->config.run, worker->server_at.endpoint);
     else if (end->exit_code == DPT_EXIT_SERVER)
