@@ -53,7 +53,7 @@ enum dpt_status dpt_state_print(const struct dpt_checkpoint_state *state, char *
     json_t *history = json_loads(state->history_json, JSON_REJECT_DUPLICATES, &why);
     if (!json_is_array(history)) {
         json_decref(history);
-        return dpt_fail(err, DPT_EINVAL, "the run's history is no JSON array");
+        return dpt_fail(err, DPT_EINVAL, "the run's history is not a JSON array");
     }
     char seed[24]; /* as text: JSON numbers of 64 bits without sign are not portable */
     (void)snprintf(seed, sizeof seed, "%" PRIu64, state->seed);

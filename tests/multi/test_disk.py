@@ -153,7 +153,7 @@ def test_rescue_without_room(make_cluster, slow, tmp_path):
     assert worker.wait(30 * slow) == 75, worker.log_tail()
     said = worker.log()
     assert said.count("No space left on device") == 1, said
-    step, = re.findall(r"step (\d+) is not rescued, for the reason that was told before$", said, re.M)
+    step, = re.findall(r"step (\d+) is not rescued, for the reason logged before$", said, re.M)
     assert re.search(rf"^dpt-worker: left without a server: step {step} is not rescued$", said, re.M), said
 
 
@@ -187,7 +187,7 @@ def test_folder_that_is_none(make_cluster, slow, tmp_path):
     worker.term()
     assert worker.wait(30 * slow) == 75, worker.log_tail()
     assert len(reasons()) == 2, worker.log()
-    said = r"leaving, but step \d+ could not be saved, for the reason that was told before$"
+    said = r"leaving, but step \d+ could not be saved, for the reason logged before$"
     assert len(re.findall(said, worker.log(), re.M)) == 1, worker.log()
     assert worker.log().count("more checkpoints could not be written to") == 2, worker.log()
 

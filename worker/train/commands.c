@@ -65,7 +65,7 @@ static enum dpt_status go_and_train(struct dpt_rank *r, struct dpt_err *err)
         rank_report(r, DPT__RANK_PHASE__RANK_FINISHED, r->gen.number);
     if (end == TRAIN_BROKEN && !dpt_link_interrupted(r->link, r->gen.number)) {
         /* The agent's terminal shows the cause when the next generation starts. */
-        dpt_log(DPT_LOG_INFO, "generation %llu broke at step %lld (%s); waiting for the next one",
+        dpt_log(DPT_LOG_INFO, "generation %llu failed at step %lld (%s); waiting for the next one",
                 (unsigned long long)r->gen.number, (long long)r->state.step, err->text);
         dpt_link_publish_failure(r->link, r->gen.number, dpt_comm_thread_suspect(r->comm_thread),
                                  err->text);

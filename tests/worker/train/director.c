@@ -258,7 +258,7 @@ int director_start_threads(struct director *d, int host, int threads)
         if (m->said && (m->said->fatal || m->said->broken))
             break;
         if (dpt_now_ms() > deadline)
-            director_fail("a rank did not stand by in time");
+            director_fail("a rank did not become a spare in time");
         director_listen_once(d, 100);
     }
     return handle;

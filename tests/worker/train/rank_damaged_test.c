@@ -161,7 +161,7 @@ static void what_is_damaged_is_no_step_to_go_on_from(void **state)
     assert_string_equal(director_finish(d), calm_hash());
     director_destroy(&d);
     rig_log_back(fd);
-    assert_int_equal(rig_said(said, "is passed over"), 2 * DAMAGED); /* each once, by each rank */
+    assert_int_equal(rig_said(said, "is skipped: "), 2 * DAMAGED); /* each once, by each rank */
 }
 
 /* Both ranks have written their parts of the step that a damaged checkpoint has, and the server is

@@ -360,7 +360,7 @@ static void checkpoints_without_a_loss_are_told(void **state)
         (void)director_finish(d);
         director_destroy(&d);
         rig_log_back(fd);
-        assert_int_equal(rig_said(said, "no multiple of train.eval_every (2)"), cases[i].told);
+        assert_int_equal(rig_said(said, "not a multiple of train.eval_every (2)"), cases[i].told);
     }
 }
 

@@ -55,5 +55,5 @@ void dpt_rank_bind(const struct dpt_rank_start *start, const struct dpt_config *
         dpt_log(DPT_LOG_INFO, "stays on NUMA node %d%s, with %d core%s", numa.node[i],
                 gpu ? ", where its GPU is" : "", cores, cores == 1 ? "" : "s");
     else
-        dpt_log(DPT_LOG_WARN, "%s; it runs wherever the system puts it", err.text);
+        dpt_log(DPT_LOG_WARN, "%s; the system chooses its cores", err.text);
 }

@@ -112,8 +112,7 @@ static bool is_intact(struct dpt_rank *r, int64_t step)
         forget_damaged(r, step);
         return true;
     }
-    dpt_log(DPT_LOG_WARN, "checkpoint of step %lld is passed over: %s", (long long)step,
-            damage.text);
+    dpt_log(DPT_LOG_WARN, "checkpoint of step %lld is skipped: %s", (long long)step, damage.text);
     note_damaged(r, step, mark);
     return false;
 }

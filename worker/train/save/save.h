@@ -141,8 +141,8 @@ void rank_note_saves(struct dpt_rank *r);
 void rank_tell_unsaved(struct dpt_rank *r);
 
 enum { RANK_WHY_BYTES = DPT_ERR_TEXT_BYTES + 2 };
-/* Writes the end of a message about checkpoint.dir: ": " and the error, or ", for the reason that
- * was told before". Returns whether the error is new. */
+/* Writes the end of a message about checkpoint.dir: ": " and the error, or ", for the reason logged
+ * before". Returns whether the error is new. */
 bool rank_quote_error(struct dpt_rank *r, const struct dpt_err *err, char ret[RANK_WHY_BYTES]);
 
 #endif

@@ -11,7 +11,7 @@ bool rank_quote_error(struct dpt_rank *r, const struct dpt_err *err, char ret[RA
     if (is_news)
         (void)snprintf(ret, RANK_WHY_BYTES, ": %s", err->text);
     else
-        (void)snprintf(ret, RANK_WHY_BYTES, ", for the reason that was told before");
+        (void)snprintf(ret, RANK_WHY_BYTES, ", for the reason logged before");
     r->save->told_error = *err;
     return is_news;
 }

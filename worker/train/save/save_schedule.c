@@ -122,7 +122,7 @@ static void warn_of_pins(const struct dpt_rank *r)
         if (pins->step[i] > r->state.step && pins->step[i] != r->config->train.steps &&
             (every == 0 || pins->step[i] % every != 0))
             dpt_log(DPT_LOG_WARN,
-                    "checkpoint.keep_steps has step %lld, which is no multiple of "
+                    "checkpoint.keep_steps has step %lld, which is not a multiple of "
                     "checkpoint.every_steps (%lld): no checkpoint is written there",
                     (long long)pins->step[i], (long long)every);
 }
@@ -137,11 +137,12 @@ static void warn_of_best(const struct dpt_config *config)
         (eval_every > 0 && every % eval_every == 0) ||
         (epoch_steps > 0 && every % epoch_steps == 0))
         return;
-    dpt_log(DPT_LOG_WARN,
-            "checkpoint.every_steps (%lld) is no multiple of %s (%lld): some checkpoints have no "
-            "validation loss, and checkpoint.keep_best keeps none of those",
-            (long long)every, eval_every > 0 ? "train.eval_every" : "train.epoch_steps",
-            (long long)(eval_every > 0 ? eval_every : epoch_steps));
+    dpt_log(
+        DPT_LOG_WARN,
+        "checkpoint.every_steps (%lld) is not a multiple of %s (%lld): some checkpoints have no "
+        "validation loss, and checkpoint.keep_best keeps none of those",
+        (long long)every, eval_every > 0 ? "train.eval_every" : "train.epoch_steps",
+        (long long)(eval_every > 0 ? eval_every : epoch_steps));
 }
 
 void rank_warn_of_kept(struct dpt_rank *r)

@@ -17,7 +17,7 @@ static enum dpt_status parse_history(const char *json, json_t **ret, struct dpt_
     json_t *array = json_loads(json, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_array(array)) {
         json_decref(array);
-        return dpt_fail(err, DPT_ECORRUPT, "the run's history is no JSON array: %s",
+        return dpt_fail(err, DPT_ECORRUPT, "the run's history is not a JSON array: %s",
                         array ? "another type" : error.text);
     }
     *ret = array;
