@@ -309,7 +309,7 @@ void dpt_client_tick(struct dpt_client *client, int64_t now_ms)
     client->last_tick_ms = now_ms;
     if (client->socket != NULL && now_ms - client->last_heard_ms < client->silence_ms)
         return;
-    dpt_log(DPT_LOG_DEBUG, "nothing heard from %s for %d ms, connecting anew",
+    dpt_log(DPT_LOG_DEBUG, "nothing heard from %s for %d ms, reconnecting",
             client->address + strlen("tcp://"), client->silence_ms);
     client->gave_up = client->gave_up || client->up;
     client->last_heard_ms = now_ms;

@@ -196,10 +196,11 @@ void dpt_reach_text(struct dpt_reach *reach, char ret[DPT_CLIENT_WHY_BYTES])
         ret[0] = '\0';
         break;
     case FINDING_LOOKUP:
-        (void)snprintf(ret, BYTES,
-                       "the name '%.100s' is still looked up; no name server answers. Give the "
-                       "host's address instead",
-                       reach->host);
+        (void)snprintf(
+            ret, BYTES,
+            "the name '%.100s' is still being looked up; no name server answers. Give the "
+            "host's address instead",
+            reach->host);
         break;
     case FINDING_NO_NAME:
         (void)snprintf(ret, BYTES,

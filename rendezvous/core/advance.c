@@ -192,7 +192,7 @@ static void log_running(const struct run *run)
     const long long step = run->plan.resume_step;
     if (run->plan.farewell)
         dpt_rdzv_log(run, DPT_LOG_INFO,
-                     "too few nodes stay to go on: generation %llu saves step %lld, world %u",
+                     "too few nodes remain to continue: generation %llu saves step %lld, world %u",
                      generation, step, run->plan.world_size);
     else
         dpt_rdzv_log(run, DPT_LOG_INFO, "generation %llu runs, world %u, from step %lld%s",

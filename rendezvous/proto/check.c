@@ -158,7 +158,7 @@ static enum dpt_status check_name(struct dpt_err *err, const char *field, const 
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
     if (text[0] == '\0' || text[0] == '.' || text[strspn(text, allowed)] != '\0')
         return dpt_fail(err, DPT_EPROTO,
-                        "field '%s': \"%s\" is no name (letters, digits, '.', '_', '-')", field,
+                        "field '%s': \"%s\" is not a name (letters, digits, '.', '_', '-')", field,
                         text);
     return DPT_OK;
 }

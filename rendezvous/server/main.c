@@ -62,7 +62,7 @@ static enum dpt_status set_log_level(void *ctx, const char *text, struct dpt_err
             dpt_log_set_level((enum dpt_log_level)i);
             return DPT_OK;
         }
-    return dpt_fail(err, DPT_EINVAL, "'%s' is none of debug, info, warn, error", text);
+    return dpt_fail(err, DPT_EINVAL, "'%s' is not one of debug, info, warn, error", text);
 }
 
 static enum dpt_status parse_arguments(int argc, char **argv, struct arguments *ret,

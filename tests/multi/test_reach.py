@@ -57,7 +57,7 @@ def test_name_without_address(make_cluster, slow):
     The quickest of some tries counts, because other programs may delay one."""
     said = re.compile(REASON.format(r"no-such-host\.invalid:29500") +
                       r"the name 'no-such-host\.invalid' (has no address \(.+\)\. Check the name, or give the host's "
-                      r"address|is still looked up; no name server answers\. Give the host's address instead)\n")
+                      r"address|is still being looked up; no name server answers\. Give the host's address instead)\n")
     times = []
     while len(times) < NAME_TRIES and min(times, default=NAMED_S * slow) >= NAMED_S * slow:
         cluster = make_cluster(f"try-{len(times)}")
