@@ -143,7 +143,7 @@ static void print_limit(const struct dpt_config *config, const struct row *row)
 {
     const int *shape = row->shape, ranks = row->ranks;
     const bool reduce = dpt_strategy_traits(config).order == DPT_ACCUMULATE_REDUCE;
-    printf("%-18s %4dx%-2d trains on at most %d ranks, one a %s; the other %d stand by\n", "",
+    printf("%-18s %4dx%-2d trains on at most %d ranks, one a %s; the other %d are spares\n", "",
            shape[0], shape[1], ranks,
            reduce ? "slot (train.global_batch / train.micro_batch)" : "lane (train.lanes)",
            shape[0] * shape[1] - ranks);
