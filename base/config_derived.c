@@ -13,8 +13,7 @@ int dpt_config_slots(const struct dpt_config *config)
 int dpt_config_lanes(const struct dpt_config *config)
 {
     const int slots = dpt_config_slots(config);
-    const bool open = dpt_strategy_traits(config).order_open;
-    const int most = open ? DPT_CONFIG_WORLD_MAX : AUTO_LANES_MAX;
+    const int most = dpt_strategy_traits(config).order_open ? DPT_CONFIG_WORLD_MAX : AUTO_LANES_MAX;
     if (config->train.lanes != DPT_AUTO)
         return config->train.lanes;
     return slots < most ? slots : most;

@@ -178,19 +178,13 @@ static enum dpt_status check_offload(const struct dpt_config_load *load, struct 
     return DPT_OK;
 }
 
-static enum dpt_status check_precision(const struct dpt_config_load *load, struct dpt_err *err)
+static enum dpt_status check_arithmetic(const struct dpt_config_load *load, struct dpt_err *err)
 {
-    if (load->config.train.precision == DPT_PRECISION_TF32 &&
-        load->config.cluster.device != DPT_DEVICE_CUDA)
+    const struct dpt_config *c = &load->config;
+    if (c->train.precision == DPT_PRECISION_TF32 && c->cluster.device != DPT_DEVICE_CUDA)
         return dpt_refuse_both(load, "train.precision", "cluster.device", err,
                                "train.precision tf32 needs a GPU, and cluster.device is not cuda; "
                                "write cuda there, or fp32 here");
-    return DPT_OK;
-}
-
-static enum dpt_status check_divergence(const struct dpt_config_load *load, struct dpt_err *err)
-{
-    const struct dpt_config *c = &load->config;
     if (c->train.on_divergence == DPT_DIVERGENCE_SKIP && dpt_strategy_traits(c).powersgd)
         return dpt_refuse_both(
             load, "train.on_divergence", "strategy.compression", err,
@@ -212,8 +206,7 @@ enum dpt_status dpt_config_check_strategy(const struct dpt_config_load *load, st
         return dpt_refuse_both(load, "strategy.sharding", "strategy.name", err,
                                "strategy.sharding is null with strategy.name fsdp; name what it "
                                "shards, or leave the key out for full_shard");
-    DPT_TRY(check_precision(load, err));
-    DPT_TRY(check_divergence(load, err));
+    DPT_TRY(check_arithmetic(load, err));
     DPT_TRY(check_overlap(load, err));
     DPT_TRY(check_prefetch(load, err));
     DPT_TRY(check_reduction(load, err));

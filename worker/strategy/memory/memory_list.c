@@ -14,6 +14,7 @@ struct maker {
     struct dpt_memory_list *list;
     size_t flat, width; /* elements of the flat vector; bytes of a weight */
     enum dpt_dtype dtype;
+    int64_t wire;          /* bytes of an element of a gradient between hosts */
     int64_t tied, largest; /* elements of the tied unit, of the largest other one */
 };
 
@@ -87,18 +88,12 @@ static void put_lanes(struct maker *m)
                      (size_t)dpt_model_unit(model, u)->numel * F32, 1);
 }
 
-/* Bytes of an element of a gradient between hosts. */
-static int64_t wire_bytes(const struct maker *m)
-{
-    return (int64_t)dpt_dtype_bytes(dpt_dtype_of(m->traits->wire));
-}
-
 static void put_staging(struct maker *m)
 {
     const struct dpt_partition *p = m->part;
     const struct dpt_grid *ranges = m->place->ranges;
     const struct dpt_shard largest = {0, p->members.end - p->members.first};
-    const int64_t width = m->traits->on_device ? F32 : wire_bytes(m);
+    const int64_t width = m->traits->on_device ? F32 : m->wire;
     int64_t most = 0, staged = 0;
     for (int r = 0; r < ranges->n_units; r++) {
         const struct dpt_interval part =
@@ -140,8 +135,7 @@ static void put_crossing(struct maker *m)
 static bool narrows(const struct maker *m)
 {
     const struct dpt_partition *p = m->part;
-    return wire_bytes(m) != F32 &&
-           (p->host.first > p->members.first || p->host.end < p->members.end);
+    return m->wire != F32 && (p->host.first > p->members.first || p->host.end < p->members.end);
 }
 
 static void put_waves(struct maker *m)
@@ -189,6 +183,7 @@ void dpt_memory_list_make(const struct dpt_memory_place *place, struct dpt_memor
                       .tied = tied < 0 ? 0 : dpt_model_unit(place->model, tied)->numel,
                       .largest = dpt_largest_unit(place->model, tied)};
     m.width = dpt_dtype_bytes(m.dtype);
+    m.wire = (int64_t)dpt_dtype_bytes(dpt_dtype_of(m.traits->wire));
     *ret = (struct dpt_memory_list){.item = {{.n = 0}}};
     put_state(&m);
     if (m.traits->route == DPT_GRADIENT_LANES)

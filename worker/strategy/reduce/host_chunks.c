@@ -8,15 +8,11 @@
 
 #include "worker/plan/partition.h"
 
-static bool spans_hosts(const struct dpt_world *world)
-{
-    return dpt_world_host(world, 0).end < world->size;
-}
-
 /* Elements of a chunk. */
 static int64_t chunk_numel(const struct dpt_host_reducer_spec *spec)
 {
-    if (spans_hosts(spec->of.world) && !spec->of.shards)
+    const bool has_hosts = dpt_world_host(spec->of.world, 0).end < spec->of.world->size;
+    if (has_hosts && !spec->of.shards)
         return INT64_MAX / 2;
     const size_t bytes = spec->piece_bytes > 0 ? spec->piece_bytes : DPT_HOST_REDUCER_PIECE_BYTES;
     const int64_t blocks = (int64_t)(bytes / sizeof(float)) / spec->of.block;
