@@ -308,7 +308,6 @@ static enum dpt_status plan_strategies(json_t **ret, struct dpt_err *err)
 static enum dpt_status run_memory(json_t **ret_report, struct dpt_err *err)
 {
     char dir[DPT_BENCH_DIR_BYTES];
-    struct dpt_err later; /* the first error is reported, this one is not */
     if (args.plan.n_shapes > 0)
         return plan_strategies(ret_report, err);
     if (args.plan.config || args.plan.n_sets > 0)
@@ -317,10 +316,8 @@ static enum dpt_status run_memory(json_t **ret_report, struct dpt_err *err)
     enum dpt_status status = bench_programs_begin(err);
     if (status == DPT_OK)
         status = run_strategies(dir, ret_report, err);
-    const enum dpt_status ended = bench_programs_end(status == DPT_OK ? err : &later);
-    if (status == DPT_OK || status == DPT_EABORTED)
-        dpt_bench_dir_remove(dir); /* else the error names logs in it */
-    return status == DPT_OK ? ended : status;
+    dpt_bench_dir_remove(dir);
+    return status;
 }
 
 const struct dpt_bench dpt_bench_memory = {

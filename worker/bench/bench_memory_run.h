@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-enum { MEM_RANKS_MAX = 8, MEM_NODES_MAX = 4, MEM_RUN_MS = 15 * 60 * 1000 };
+enum { MEM_RANKS_MAX = 8 };
 
 struct mem_run {
     const char *model;    /* keys of the config's section `model` */
@@ -22,8 +22,8 @@ struct mem_run {
 };
 
 /* Writes the run's files to folder `name` under `dir`. *ret_ranks: a JSON array with the report of
- * each rank (rank-N.memory.json), in the order of the ranks; the caller owns it. Ends every program
- * that it started, also after an error. DPT_ETIMEOUT: the run takes longer than MEM_RUN_MS. */
+ * each rank (rank-N.memory.json), in the order of the ranks; the caller owns it. Errors of
+ * bench_cluster_run; DPT_ETIMEOUT: the run takes longer than 15 minutes. */
 DPT_MUST_USE enum dpt_status mem_run(const struct mem_run *run, const char *dir, const char *name,
                                      json_t **ret_ranks, struct dpt_err *err);
 

@@ -14,9 +14,9 @@
 
 #include "base/clock.h"
 #include "worker/bench/bench_recover_trial.h"
+#include "worker/bench/programs.h"
 #include "worker/train/state/outcome.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,17 +70,7 @@ struct bench {
     struct rec_totals totals;
 };
 
-static void on_signal(int number)
-{
-    rec_stop_signal = number;
-}
-
 /* ---- the run with faults ---- */
-
-static bool listens(struct rec_bench *b)
-{
-    return rec_server_listens(&b->cluster);
-}
 
 static void print_trial(const struct rec_totals *totals, const struct rec_trial *t)
 {
@@ -101,11 +91,11 @@ static void print_trial(const struct rec_totals *totals, const struct rec_trial 
 
 static enum dpt_status start_all(struct rec_bench *b, struct dpt_err *err)
 {
-    DPT_TRY(rec_server_start(&b->cluster, err));
-    DPT_TRY(rec_wait(b, "the server listens", listens, err));
+    struct rec_cluster *c = &b->cluster;
+    DPT_TRY(bench_server_start(c->dir, &c->server, &c->port, err));
     for (int i = 0; i < b->nodes; i++) {
         struct rec_node *node;
-        DPT_TRY(rec_node_start(&b->cluster, &node, err));
+        DPT_TRY(rec_node_start(c, &node, err));
         b->world += b->cluster.run.strategy->ranks_per_node;
     }
     return rec_wait(b, "all nodes train", rec_steady, err);
@@ -141,8 +131,7 @@ static enum dpt_status await_calm(struct rec_bench *b, struct calm *calm, struct
 {
     int64_t seen = -1, since_ms = dpt_now_ms();
     for (;;) {
-        if (rec_stop_signal)
-            return dpt_fail(err, DPT_EABORTED, "ended by signal %d", (int)rec_stop_signal);
+        DPT_TRY(bench_programs_go_on(err));
         DPT_TRY(rec_cluster_reap(&b->cluster, err));
         DPT_TRY(rec_watch_poll(&calm->watch, err));
         if (calm->node->ended)
@@ -162,7 +151,6 @@ static enum dpt_status run_calm(struct rec_bench *b, struct calm *calm, int64_t 
 {
     int status = 0;
     DPT_TRY(rec_calm_start(&b->cluster, steps, err));
-    DPT_TRY(rec_wait(b, "the server listens", listens, err));
     DPT_TRY(rec_watch_init(&calm->watch, b->cluster.dir, "calm", err));
     DPT_TRY(rec_node_start(&b->cluster, &calm->node, err));
     calm->node->stops = true;
@@ -287,7 +275,6 @@ static enum dpt_status check_args(struct bench *all, struct dpt_err *err)
 
 static enum dpt_status run_recover(json_t **ret_report, struct dpt_err *err)
 {
-    const struct sigaction action = {.sa_handler = on_signal};
     struct bench all = {.totals = {.n_embd = (int)args.n_embd,
                                    .trials_wanted = (int)args.trials,
                                    .timeout_s = args.timeout_s.value,
@@ -295,9 +282,7 @@ static enum dpt_status run_recover(json_t **ret_report, struct dpt_err *err)
                                    .one_host = args.one_host,
                                    .seed = (uint64_t)args.seed}};
     DPT_TRY(check_args(&all, err));
-    if (sigaction(SIGINT, &action, NULL) != 0 || sigaction(SIGTERM, &action, NULL) != 0 ||
-        sigaction(SIGHUP, &action, NULL) != 0)
-        return dpt_fail_errno(err, errno, "take signals");
+    DPT_TRY(bench_programs_begin(err));
     all.trials = calloc((size_t)args.trials, sizeof *all.trials);
     DPT_ASSERT(all.trials);
     enum dpt_status status = run_all(&all, err);

@@ -7,7 +7,6 @@
 #include "checkpoint/checkpoint.h"
 #include "worker/bench/programs.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <jansson.h>
@@ -15,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,7 +21,6 @@
 enum {
     TEXT_BYTES = 200 * 1000,
     ENDLESS_STEPS = 100 * 1000 * 1000,
-    ARGS_MAX = 16,
     KILL_MS = 5000, /* to wait after SIGKILL */
     LOG_END_BYTES = 32 * 1024,
     CHILDREN_BYTES = 256
@@ -72,8 +69,6 @@ enum dpt_status rec_cluster_create(const struct rec_run *run, struct rec_cluster
 {
     char path[REC_PATH_BYTES];
     *ret = (struct rec_cluster){.run = *run};
-    if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
-        return dpt_fail_errno(err, errno, "become the parent of orphans");
     DPT_TRY(dpt_bench_dir_create(NULL, "recover", ret->dir, err));
     DPT_TRY(dpt_fs_join(ret->dir, "text.txt", path, sizeof path, err));
     DPT_TRY(bench_text_write(path, TEXT_BYTES, err));
@@ -97,32 +92,6 @@ static void seem_apart(const char *node)
     (void)setenv("DPT_TEST_SHARE_GPUS", "1", 1);
 }
 
-/* The program's output goes to the file `log_name` of the cluster's folder. */
-static enum dpt_status start_program(const struct rec_cluster *c, const char *log_name,
-                                     char *const *argv, pid_t *ret, struct dpt_err *err)
-{
-    char log[REC_PATH_BYTES];
-    DPT_TRY(dpt_fs_join(c->dir, log_name, log, sizeof log, err));
-    return bench_program_start(argv, log, ret, err);
-}
-
-enum dpt_status rec_server_start(struct rec_cluster *c, struct dpt_err *err)
-{
-    char program[BENCH_PATH_BYTES], port_file[REC_PATH_BYTES];
-    DPT_TRY(bench_program_find("dpt-rdzv", program, err));
-    DPT_TRY(dpt_fs_join(c->dir, "port", port_file, sizeof port_file, err));
-    char *const argv[] = {program, "--port", "0", "--port-file", port_file, NULL};
-    return start_program(c, "rdzv.log", argv, &c->server, err);
-}
-
-bool rec_server_listens(struct rec_cluster *c)
-{
-    char path[REC_PATH_BYTES];
-    (void)snprintf(path, sizeof path, "%s/port", c->dir);
-    c->port = bench_server_port(path);
-    return c->port != 0;
-}
-
 enum dpt_status rec_node_start(struct rec_cluster *c, struct rec_node **ret, struct dpt_err *err)
 {
     struct rec_node *node = NULL;
@@ -132,17 +101,11 @@ enum dpt_status rec_node_start(struct rec_cluster *c, struct rec_node **ret, str
     DPT_ASSERT(node);
     struct rec_node made = {0};
     (void)snprintf(made.id, sizeof made.id, "n%d", ++c->started);
-    char program[BENCH_PATH_BYTES], config[REC_PATH_BYTES], endpoint[32], log[32], host[64];
-    DPT_TRY(bench_program_find("dpt-worker", program, err));
-    (void)snprintf(config, sizeof config, "%s/config.yaml", c->dir);
-    (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%d", c->port);
-    (void)snprintf(log, sizeof log, "%s.log", made.id);
-    (void)snprintf(host, sizeof host, "cluster.host_group=%s", c->run.one_host ? "one" : made.id);
-    char *const argv[] = {program,           "--config", config,  "--node-id", made.id,
-                          "--rdzv-endpoint", endpoint,   "--set", host,        (char *)NULL};
     if (c->run.cuda)
         seem_apart(made.id);
-    DPT_TRY(start_program(c, log, argv, &made.pid, err));
+    const struct bench_worker worker = {
+        .dir = c->dir, .id = made.id, .host = c->run.one_host ? "one" : made.id, .port = c->port};
+    DPT_TRY(bench_worker_start(&worker, &made.pid, err));
     *node = made;
     *ret = node;
     return DPT_OK;
@@ -392,12 +355,8 @@ int64_t rec_cluster_count(const struct rec_cluster *c, const char *text)
 
 enum dpt_status rec_calm_start(struct rec_cluster *c, int64_t steps, struct dpt_err *err)
 {
-    char port_file[REC_PATH_BYTES];
-    DPT_TRY(dpt_fs_join(c->dir, "port", port_file, sizeof port_file, err));
-    if (unlink(port_file) != 0)
-        return dpt_fail_errno(err, errno, "remove '%s'", port_file);
     DPT_TRY(write_config(c, steps, err));
-    return rec_server_start(c, err);
+    return bench_server_start(c->dir, &c->server, &c->port, err);
 }
 
 enum dpt_status rec_calm_hash(const struct rec_cluster *c, char ret[REC_HASH_BYTES],

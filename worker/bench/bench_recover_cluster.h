@@ -2,7 +2,8 @@
  * dpt-worker, with all files in one temporary folder.
  *
  * Every program started here is a child of this process, which is also the subreaper of their
- * orphans: when waitpid reports no child, no process is left. A child dies with this process. */
+ * orphans (bench_programs_begin): when waitpid reports no child, no process is left. A child dies
+ * with this process. */
 #ifndef DPT_WORKER_BENCH_BENCH_RECOVER_CLUSTER_H
 #define DPT_WORKER_BENCH_BENCH_RECOVER_CLUSTER_H
 
@@ -48,13 +49,9 @@ struct rec_cluster {
     struct rec_node nodes[REC_NODES_MAX];
 };
 
-/* Makes the temporary folder with the text and the config. Makes this process the subreaper. */
+/* Makes the temporary folder with the text and the config. */
 DPT_MUST_USE enum dpt_status rec_cluster_create(const struct rec_run *run, struct rec_cluster *ret,
                                                 struct dpt_err *err);
-
-/* Starts dpt-rdzv; rec_server_listens becomes true, and sets the port, once it listens. */
-DPT_MUST_USE enum dpt_status rec_server_start(struct rec_cluster *c, struct dpt_err *err);
-bool rec_server_listens(struct rec_cluster *c);
 
 /* Starts a worker under a new node id, in a free place. */
 DPT_MUST_USE enum dpt_status rec_node_start(struct rec_cluster *c, struct rec_node **ret,

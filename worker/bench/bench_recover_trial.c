@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "worker/bench/bench_recover_catch.h"
+#include "worker/bench/programs.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,8 +22,6 @@ enum {
      * part. */
     CAUGHT_MS = 30
 };
-
-volatile sig_atomic_t rec_stop_signal;
 
 /* ---- waiting ---- */
 
@@ -42,8 +41,7 @@ static double draw_real(struct rec_bench *b, double least, double most)
 /* Reaps ended processes and reads new log lines, once. */
 static enum dpt_status look(struct rec_bench *b, struct dpt_err *err)
 {
-    if (rec_stop_signal)
-        return dpt_fail(err, DPT_EABORTED, "ended by signal %d", (int)rec_stop_signal);
+    DPT_TRY(bench_programs_go_on(err));
     DPT_TRY(rec_cluster_reap(&b->cluster, err));
     return rec_watch_poll(&b->watch, err);
 }

@@ -47,8 +47,6 @@ struct rec_bench {
     int n_survivors;
 };
 
-extern volatile sig_atomic_t rec_stop_signal;
-
 /* Reads logs and reaps processes until `there` is true. DPT_ETIMEOUT: a hang; the error's text
  * names `what`. */
 DPT_MUST_USE enum dpt_status rec_wait(struct rec_bench *b, const char *what,

@@ -106,7 +106,6 @@ static enum dpt_status prepare(struct st_bench *b, struct dpt_err *err)
 {
     struct dpt_model *model = NULL;
     char path[BENCH_PATH_BYTES];
-    DPT_TRY(bench_program_find("dpt-worker", b->worker, err));
     DPT_TRY(dpt_fs_join(b->dir, "text.txt", path, sizeof path, err));
     DPT_TRY(bench_text_write(path, TEXT_BYTES, err));
     add_all(b);

@@ -65,7 +65,6 @@ struct st_strategy {
 struct st_bench {
     struct st_args args;
     char dir[DPT_BENCH_DIR_BYTES]; /* temporary folder */
-    char worker[512];
     int64_t parameters;
     int n;
     struct st_strategy strategies[ST_STRATEGIES_MAX];

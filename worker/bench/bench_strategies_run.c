@@ -2,24 +2,13 @@
  * their results. */
 #include "worker/bench/bench_strategies.h"
 
-#include "base/clock.h"
 #include "base/fs.h"
 #include "worker/bench/programs.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
-enum { RUN_TIMEOUT_MS = 300 * 1000, ARGS_MAX = 32, ARG_BYTES = 640 };
-
-/* The programs of a run. */
-struct programs {
-    const struct st_bench *bench;
-    const struct st_strategy *strategy;
-    char dir[256];
-    pid_t server, worker[ST_RANKS_MAX];
-    int port;
-};
+enum { RUN_TIMEOUT_MS = 300 * 1000 };
 
 void st_config_text(const struct st_bench *b, const char *name, const char *sharding, int nodes,
                     char ret[2048])
@@ -41,79 +30,6 @@ void st_config_text(const struct st_bench *b, const char *name, const char *shar
                    nodes, (int)a->ranks / nodes, a->model, b->dir, (int)a->steps + ST_WARMUP_STEPS,
                    (int)a->global_batch, (int)a->micro_batch, (int)a->seq_len, a->precision,
                    a->accumulate, name, fsdp);
-}
-
-static void path_in(const struct programs *p, const char *name, char ret[BENCH_PATH_BYTES])
-{
-    (void)snprintf(ret, BENCH_PATH_BYTES, "%s/%s", p->dir, name);
-}
-
-/* Starts the worker of node `i`. cluster.host_group assigns the nodes to the bench's `hosts`
- * hosts. */
-static enum dpt_status start_worker(struct programs *p, int i, struct dpt_err *err)
-{
-    char config[BENCH_PATH_BYTES], log[BENCH_PATH_BYTES], name[32];
-    char text[4][ARG_BYTES];
-    path_in(p, "config.yaml", config);
-    (void)snprintf(name, sizeof name, "n%d.log", i);
-    path_in(p, name, log);
-    (void)snprintf(name, sizeof name, "n%d", i);
-    (void)snprintf(text[0], ARG_BYTES, "127.0.0.1:%d", p->port);
-    (void)snprintf(text[1], ARG_BYTES, "log.dir=%s/%s", p->dir, name);
-    (void)snprintf(text[2], ARG_BYTES, "cluster.host_group=h%d",
-                   i * (int)p->bench->args.hosts / p->strategy->nodes);
-    char *const argv[] = {(char *)(uintptr_t)p->bench->worker,
-                          "--config",
-                          config,
-                          "--node-id",
-                          name,
-                          "--rdzv-endpoint",
-                          text[0],
-                          "--set",
-                          text[1],
-                          "--set",
-                          text[2],
-                          NULL};
-    return bench_program_start(argv, log, &p->worker[i], err);
-}
-
-static enum dpt_status start_all(struct programs *p, struct dpt_err *err)
-{
-    char path[BENCH_PATH_BYTES], text[2048];
-    path_in(p, "config.yaml", path);
-    st_config_text(p->bench, p->strategy->name, p->strategy->sharding, p->strategy->nodes, text);
-    DPT_TRY(dpt_fs_write_file_atomic(path, text, strlen(text), err));
-    DPT_TRY(bench_server_start(p->dir, &p->server, &p->port, err));
-    for (int i = 0; i < p->strategy->nodes; i++)
-        DPT_TRY(start_worker(p, i, err));
-    return DPT_OK;
-}
-
-static enum dpt_status await_workers(struct programs *p, struct dpt_err *err)
-{
-    const int64_t deadline = dpt_now_ms() + RUN_TIMEOUT_MS;
-    for (int i = 0; i < p->strategy->nodes; i++) {
-        int status = 0;
-        DPT_TRY(bench_program_wait(p->worker[i], deadline, &status, err));
-        p->worker[i] = 0;
-        if (status != 0)
-            return dpt_fail(err, DPT_EPEER, "worker n%d ended with %s %d", i,
-                            WIFEXITED(status) ? "exit code" : "signal",
-                            WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
-    }
-    return DPT_OK;
-}
-
-static void tell(const struct programs *p)
-{
-    char path[BENCH_PATH_BYTES], name[32];
-    path_in(p, "rdzv.log", path);
-    bench_program_tell(path);
-    for (int i = 0; i < p->strategy->nodes; i++) {
-        (void)snprintf(name, sizeof name, "n%d.log", i);
-        path_in(p, name, path);
-        bench_program_tell(path);
-    }
 }
 
 /* ---- results ---- */
@@ -216,34 +132,31 @@ static enum dpt_status read_memory(const char *path, struct st_run *run, struct 
     return DPT_OK;
 }
 
-static enum dpt_status read_node(const struct programs *p, int i, struct st_run *run,
-                                 struct dpt_err *err)
+/* Reads what node `i` of the run in folder `dir` wrote. */
+static enum dpt_status read_node(const struct st_bench *b, const struct st_strategy *s,
+                                 const char *dir, int i, struct st_run *run, struct dpt_err *err)
 {
     static struct told told;
-    char path[BENCH_PATH_BYTES], name[80];
+    char path[BENCH_PATH_BYTES];
     int64_t sends = 0;
-    (void)snprintf(name, sizeof name, "n%d/metrics.jsonl", i);
-    path_in(p, name, path);
+    (void)snprintf(path, sizeof path, "%s/n%d/metrics.jsonl", dir, i);
     DPT_TRY(read_metrics(path, &told, err));
-    if (told.n != p->bench->args.steps)
+    if (told.n != b->args.steps)
         return dpt_fail(err, DPT_EPROTO, "'%s' has %d steps of %d", path, told.n,
-                        (int)p->bench->args.steps);
-    (void)snprintf(name, sizeof name, "n%d/events.jsonl", i);
-    path_in(p, name, path);
+                        (int)b->args.steps);
+    (void)snprintf(path, sizeof path, "%s/n%d/events.jsonl", dir, i);
     DPT_TRY(read_plan(path, &sends, err));
-    (void)snprintf(name, sizeof name, "n%d/summary.json", i);
-    path_in(p, name, path);
+    (void)snprintf(path, sizeof path, "%s/n%d/summary.json", dir, i);
     DPT_TRY(read_summary(path, run, err));
-    for (int r = 0; r < (int)p->bench->args.ranks / p->strategy->nodes; r++) {
-        (void)snprintf(name, sizeof name, "n%d/node-n%d/rank-%d.memory.json", i, i, r);
-        path_in(p, name, path);
+    for (int r = 0; r < (int)b->args.ranks / s->nodes; r++) {
+        (void)snprintf(path, sizeof path, "%s/n%d/node-n%d/rank-%d.memory.json", dir, i, i, r);
         DPT_TRY(read_memory(path, run, err));
     }
     if (i == 0) {
         memcpy(run->step_ms, told.step_ms, sizeof run->step_ms);
         run->n_steps = told.n;
     }
-    run->wait_share += told.waited_ms / told.total_ms / p->strategy->nodes;
+    run->wait_share += told.waited_ms / told.total_ms / s->nodes;
     qsort(told.sent, (size_t)told.n, sizeof *told.sent, compare_sent_bytes);
     if (i == 0 || told.sent[told.n / 2] > run->sent_bytes) {
         run->sent_bytes = told.sent[told.n / 2];
@@ -252,28 +165,28 @@ static enum dpt_status read_node(const struct programs *p, int i, struct st_run 
     return DPT_OK;
 }
 
+static enum dpt_status write_config(const struct st_bench *b, const struct st_strategy *s,
+                                    const char *dir, struct dpt_err *err)
+{
+    char path[BENCH_PATH_BYTES], text[2048];
+    (void)snprintf(path, sizeof path, "%s/config.yaml", dir);
+    st_config_text(b, s->name, s->sharding, s->nodes, text);
+    DPT_TRY(dpt_fs_mkdirs(dir, err));
+    return dpt_fs_write_file_atomic(path, text, strlen(text), err);
+}
+
 enum dpt_status st_run(const struct st_bench *b, const struct st_strategy *s, int number,
                        struct st_run *ret, struct dpt_err *err)
 {
-    struct programs p = {.bench = b, .strategy = s};
-    (void)snprintf(p.dir, sizeof p.dir, "%s/%s-%d", b->dir, s->label, number);
+    char dir[DPT_BENCH_DIR_BYTES + 64];
+    (void)snprintf(dir, sizeof dir, "%s/%s-%d", b->dir, s->label, number);
     *ret = (struct st_run){0};
-    DPT_TRY(dpt_fs_mkdirs(p.dir, err));
-    enum dpt_status status = start_all(&p, err);
-    if (status == DPT_OK)
-        status = await_workers(&p, err);
-    for (int i = 0; i < s->nodes; i++)
-        bench_program_kill(&p.worker[i]);
-    bench_program_kill(&p.server);
-    struct dpt_err later; /* the first error is reported, this one is not */
-    const enum dpt_status ended = bench_programs_end(status == DPT_OK ? err : &later);
-    if (status == DPT_OK)
-        status = ended;
+    DPT_TRY(write_config(b, s, dir, err));
+    const struct bench_cluster cluster = {
+        .dir = dir, .nodes = s->nodes, .hosts = (int)b->args.hosts, .timeout_ms = RUN_TIMEOUT_MS};
+    enum dpt_status status = bench_cluster_run(&cluster, err);
     for (int i = 0; status == DPT_OK && i < s->nodes; i++)
-        status = read_node(&p, i, ret, err);
-    if (status != DPT_OK) {
-        tell(&p);
-        return dpt_wrap(err, status, "strategy %s", s->label);
-    }
-    return dpt_fs_remove_tree(p.dir, err);
+        status = read_node(b, s, dir, i, ret, err);
+    DPT_TRY(dpt_wrap(err, status, "strategy %s", s->label));
+    return dpt_fs_remove_tree(dir, err);
 }

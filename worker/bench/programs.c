@@ -54,7 +54,14 @@ enum dpt_status bench_programs_begin(struct dpt_err *err)
         return dpt_fail_errno(err, errno, "become the parent of orphans");
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
+    (void)sigaction(SIGHUP, &action, NULL);
     return DPT_OK;
+}
+
+enum dpt_status bench_programs_go_on(struct dpt_err *err)
+{
+    return stop_signal ? dpt_fail(err, DPT_EABORTED, "ended by signal %d", (int)stop_signal)
+                       : DPT_OK;
 }
 
 /* Also waits for ranks, which die a moment after their agents. */
@@ -106,7 +113,8 @@ enum dpt_status bench_program_start(char *const *argv, const char *log, pid_t *r
     return DPT_OK;
 }
 
-int bench_server_port(const char *port_file)
+/* The port that dpt-rdzv has written to its port file; 0: none yet. */
+static int server_port(const char *port_file)
 {
     int port = 0;
     FILE *f = fopen(port_file, "re");
@@ -125,9 +133,10 @@ enum dpt_status bench_server_start(const char *dir, pid_t *ret_server, int *ret_
     (void)snprintf(port_file, sizeof port_file, "%s/port", dir);
     (void)snprintf(log, sizeof log, "%s/rdzv.log", dir);
     char *const argv[] = {program, "--port", "0", "--port-file", port_file, NULL};
+    (void)unlink(port_file); /* of an earlier server */
     DPT_TRY(bench_program_start(argv, log, ret_server, err));
     const int64_t deadline = dpt_now_ms() + LISTEN_TIMEOUT_MS;
-    while ((*ret_port = bench_server_port(port_file)) == 0) {
+    while ((*ret_port = server_port(port_file)) == 0) {
         int status = 0;
         const enum dpt_status waited =
             bench_program_wait(*ret_server, dpt_now_ms() + LISTEN_POLL_MS, &status, err);
@@ -155,12 +164,92 @@ enum dpt_status bench_program_wait(pid_t pid, int64_t deadline_ms, int *ret_stat
             return DPT_OK;
         if (reaped < 0)
             return dpt_fail_errno(err, errno, "wait for process %d", (int)pid);
-        if (stop_signal)
-            return dpt_fail(err, DPT_EABORTED, "ended by signal %d", (int)stop_signal);
+        DPT_TRY(bench_programs_go_on(err));
         if (dpt_now_ms() >= deadline_ms)
             return dpt_fail(err, DPT_ETIMEOUT, "process %d has not ended in time", (int)pid);
         (void)nanosleep(&poll, NULL); /* tidy: pause of a bounded poll */
     }
+}
+
+enum dpt_status bench_worker_start(const struct bench_worker *w, pid_t *ret, struct dpt_err *err)
+{
+    char program[BENCH_PATH_BYTES], config[BENCH_PATH_BYTES], log[BENCH_PATH_BYTES];
+    char endpoint[32], host[64];
+    DPT_TRY(bench_program_find("dpt-worker", program, err));
+    (void)snprintf(config, sizeof config, "%s/config.yaml", w->dir);
+    (void)snprintf(log, sizeof log, "%s/%s.log", w->dir, w->id);
+    (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%d", w->port);
+    (void)snprintf(host, sizeof host, "cluster.host_group=%s", w->host);
+    char *const argv[] = {program,
+                          "--config",
+                          config,
+                          "--node-id",
+                          (char *)(uintptr_t)w->id,
+                          "--rdzv-endpoint",
+                          endpoint,
+                          "--set",
+                          host,
+                          w->set ? "--set" : NULL,
+                          (char *)(uintptr_t)w->set,
+                          NULL};
+    return bench_program_start(argv, log, ret, err);
+}
+
+/* Node i of a cluster. */
+static enum dpt_status start_node(const struct bench_cluster *c, int i, int port, pid_t *ret,
+                                  struct dpt_err *err)
+{
+    char id[16], host[16], log_dir[BENCH_PATH_BYTES];
+    (void)snprintf(id, sizeof id, "n%d", i);
+    (void)snprintf(host, sizeof host, "h%d", i * c->hosts / c->nodes);
+    (void)snprintf(log_dir, sizeof log_dir, "log.dir=%s/%s", c->dir, id);
+    const struct bench_worker worker = {
+        .dir = c->dir, .id = id, .host = host, .set = log_dir, .port = port};
+    return bench_worker_start(&worker, ret, err);
+}
+
+static enum dpt_status await_node(int i, pid_t *pid, int64_t deadline_ms, struct dpt_err *err)
+{
+    int status = 0;
+    DPT_TRY(bench_program_wait(*pid, deadline_ms, &status, err));
+    *pid = 0;
+    if (status == 0)
+        return DPT_OK;
+    return dpt_fail(err, DPT_EPEER, "worker n%d ended with %s %d", i,
+                    WIFEXITED(status) ? "exit code" : "signal",
+                    WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+}
+
+static void tell_cluster(const struct bench_cluster *c)
+{
+    char path[BENCH_PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s/rdzv.log", c->dir);
+    bench_program_tell(path);
+    for (int i = 0; i < c->nodes; i++) {
+        (void)snprintf(path, sizeof path, "%s/n%d.log", c->dir, i);
+        bench_program_tell(path);
+    }
+}
+
+enum dpt_status bench_cluster_run(const struct bench_cluster *c, struct dpt_err *err)
+{
+    pid_t server = 0, nodes[BENCH_NODES_MAX] = {0};
+    int port = 0;
+    struct dpt_err later; /* the first error is reported, this one is not */
+    DPT_ASSERT(c->nodes <= BENCH_NODES_MAX);
+    enum dpt_status status = bench_server_start(c->dir, &server, &port, err);
+    for (int i = 0; status == DPT_OK && i < c->nodes; i++)
+        status = start_node(c, i, port, &nodes[i], err);
+    const int64_t deadline_ms = dpt_now_ms() + c->timeout_ms;
+    for (int i = 0; status == DPT_OK && i < c->nodes; i++)
+        status = await_node(i, &nodes[i], deadline_ms, err);
+    for (int i = 0; i < c->nodes; i++)
+        bench_program_kill(&nodes[i]);
+    bench_program_kill(&server);
+    const enum dpt_status ended = bench_programs_end(status == DPT_OK ? err : &later);
+    if (status != DPT_OK)
+        tell_cluster(c);
+    return status != DPT_OK ? status : ended;
 }
 
 void bench_program_kill(pid_t *pid)

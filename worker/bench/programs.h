@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 
+#include <stdint.h>
 #include <sys/types.h>
 
 enum { BENCH_PATH_BYTES = 512 };
@@ -23,13 +24,36 @@ DPT_MUST_USE enum dpt_status bench_program_start(char *const *argv, const char *
 DPT_MUST_USE enum dpt_status bench_server_start(const char *dir, pid_t *ret_server, int *ret_port,
                                                 struct dpt_err *err);
 
-/* The port that dpt-rdzv has written to its port file; 0: none yet. */
-int bench_server_port(const char *port_file);
+/* Starts dpt-worker as node `id` on host `host`, with the config config.yaml in folder `dir`, which
+ * takes its output as `id`.log. `set`: KEY=VALUE, another key of its config; NULL: none. The caller
+ * reaps the child. */
+struct bench_worker {
+    const char *dir, *id, *host, *set;
+    int port; /* of the server */
+};
+DPT_MUST_USE enum dpt_status bench_worker_start(const struct bench_worker *worker, pid_t *ret,
+                                                struct dpt_err *err);
 
-/* Call before any program is started. From then on SIGINT and SIGTERM end bench_program_wait with
+/* Runs a server and a worker for each node, until all workers have ended with exit code 0. Node i
+ * is n<i>: it is on host i * hosts / nodes, and its log.dir is `dir`/n<i>. The config is that in
+ * `dir`, see bench_worker_start. Ends every program, also after an error, and then prints the ends
+ * of their output. DPT_ETIMEOUT: the run takes longer than `timeout_ms`. */
+enum { BENCH_NODES_MAX = 8 };
+struct bench_cluster {
+    const char *dir;
+    int nodes, hosts;
+    int64_t timeout_ms;
+};
+DPT_MUST_USE enum dpt_status bench_cluster_run(const struct bench_cluster *cluster,
+                                               struct dpt_err *err);
+
+/* Call before any program is started. From then on SIGINT, SIGTERM and SIGHUP end waits with
  * DPT_EABORTED, so that a bench can end its programs and remove its files. Orphans of its programs
  * become its own children. */
 DPT_MUST_USE enum dpt_status bench_programs_begin(struct dpt_err *err);
+
+/* DPT_EABORTED after such a signal. */
+DPT_MUST_USE enum dpt_status bench_programs_go_on(struct dpt_err *err);
 
 /* Call after every program has ended or was killed. Waits until no process of them is left, orphans
  * included. DPT_ETIMEOUT: one is left. */
