@@ -18,40 +18,37 @@
 
 enum { TEXT_BYTES = 400 * 1000, WHY_BYTES = 1024 };
 
-static struct st_bench bench = {
-    .args = {.model = "n_layer: 4, n_head: 4, n_embd: 256, context: 64, vocab: 8192, dropout: 0.0",
-             .precision = "fp32",
-             .accumulate = "auto",
-             .ranks = 2,
-             .hosts = 1,
-             .rounds = 3,
-             .steps = 8,
-             .global_batch = 16,
-             .micro_batch = 2,
-             .seq_len = 64}};
+static struct st_args args = {
+    .model = "n_layer: 4, n_head: 4, n_embd: 256, context: 64, vocab: 8192, dropout: 0.0",
+    .precision = "fp32",
+    .accumulate = "auto",
+    .ranks = 2,
+    .hosts = 1,
+    .rounds = 3,
+    .steps = 8,
+    .global_batch = 16,
+    .micro_batch = 2,
+    .seq_len = 64};
 static const char *html; /* NULL: no page */
 
 static const struct dpt_option options[] = {
-    {"--ranks", "N", "ranks of a run (2)", .number = &bench.args.ranks, .min = 1,
+    {"--ranks", "N", "ranks of a run (2)", .number = &args.ranks, .min = 1, .max = ST_RANKS_MAX},
+    {"--hosts", "N", "hosts that share the ranks evenly (1)", .number = &args.hosts, .min = 1,
      .max = ST_RANKS_MAX},
-    {"--hosts", "N", "hosts that share the ranks evenly (1)", .number = &bench.args.hosts, .min = 1,
-     .max = ST_RANKS_MAX},
-    {"--rounds", "N", "runs of each strategy (3)", .number = &bench.args.rounds, .min = 1,
+    {"--rounds", "N", "runs of each strategy (3)", .number = &args.rounds, .min = 1,
      .max = ST_ROUNDS_MAX},
-    {"--steps", "N", "measured steps of a run (8)", .number = &bench.args.steps, .min = 1,
+    {"--steps", "N", "measured steps of a run (8)", .number = &args.steps, .min = 1,
      .max = ST_STEPS_MAX},
-    {"--batch", "N", "train.global_batch (16)", .number = &bench.args.global_batch, .min = 1,
+    {"--batch", "N", "train.global_batch (16)", .number = &args.global_batch, .min = 1,
      .max = ST_SAMPLES_MAX},
-    {"--micro", "N", "train.micro_batch (2)", .number = &bench.args.micro_batch, .min = 1,
+    {"--micro", "N", "train.micro_batch (2)", .number = &args.micro_batch, .min = 1,
      .max = ST_SAMPLES_MAX},
-    {"--seq", "N", "train.seq_len (64)", .number = &bench.args.seq_len, .min = 1,
-     .max = ST_SAMPLES_MAX},
+    {"--seq", "N", "train.seq_len (64)", .number = &args.seq_len, .min = 1, .max = ST_SAMPLES_MAX},
     {"--model", "KEYS", "keys of the config's section model (a GPT-2 of 4 blocks)",
-     .text = &bench.args.model},
-    {"--precision", "fp32|bf16|fp16", "train.precision (fp32)", .text = &bench.args.precision},
-    {"--accumulate", "auto|local|reduce", "train.accumulate (auto)",
-     .text = &bench.args.accumulate},
-    {"--only", "NAME,...", "these strategies (all)", .text = &bench.args.only},
+     .text = &args.model},
+    {"--precision", "fp32|bf16|fp16", "train.precision (fp32)", .text = &args.precision},
+    {"--accumulate", "auto|local|reduce", "train.accumulate (auto)", .text = &args.accumulate},
+    {"--only", "NAME,...", "these strategies (all)", .text = &args.only},
     {"--html", "FILE", "writes a page with charts to FILE", .text = &html}};
 
 static const struct dpt_choice *choices_of(const char *key)
@@ -145,7 +142,9 @@ static enum dpt_status report_strategies(struct st_bench *b, json_t **ret_report
 
 static enum dpt_status run_strategies(json_t **ret_report, struct dpt_err *err)
 {
+    static struct st_bench bench;
     struct st_bench *b = &bench;
+    b->args = args;
     if (b->args.ranks % b->args.hosts != 0)
         return dpt_fail(err, DPT_EINVAL, "--hosts: %d hosts cannot share %d ranks evenly",
                         (int)b->args.hosts, (int)b->args.ranks);
