@@ -238,6 +238,25 @@ static void test_shadows_are_elsewhere(void **state)
     assert_int_equal(b->exit_code, DPT_EXIT_DONE);
 }
 
+/* Step 4 died and is elsewhere, but the other process holds step 3, which goes with the node. */
+static void test_living_rank_is_behind(void **state)
+{
+    struct bench *b = *state;
+    Dpt__Shard shards[2], *list[2];
+    hold_parts(b, shards, list, 2);
+    b->server.n_nodes = 2;
+    bench_run(b);
+    b->rank.step_applied = 4;
+    bench_rank(b, 0, RANK(RUNNING), 1);
+    bench_rank_exits(b, 0, -9);
+    b->rank.n_shards = 0;
+    bench_signal(b);
+    bench_pass(b, 200);
+    bench_signal(b);
+    assert_int_equal(b->unsaved, 1);
+    assert_non_null(strstr(b->warning, "up to 3) are in memory only"));
+}
+
 /* A process of this node that lives has the same: it writes the rescue. */
 static void test_the_other_rank_has_it(void **state)
 {
@@ -436,6 +455,7 @@ int main(void)
         T(test_other_nodes_have_replicas),
         T(test_shards_without_shadow_are_lost),
         T(test_shadows_are_elsewhere),
+        T(test_living_rank_is_behind),
         T(test_the_other_rank_has_it),
         T(test_leave_while_waiting),
         T(test_leave_while_others_wait_with_it),

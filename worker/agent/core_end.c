@@ -26,6 +26,16 @@ static bool ends_by_first_error(const struct dpt_agent *agent)
     return strstr(agent->end.text, known) != NULL;
 }
 
+/* Logs the steps that died here and that other nodes had, too. */
+static void log_gone_elsewhere(struct dpt_agent *agent, int64_t saved, int64_t gone)
+{
+    dpt_agent_log(
+        agent, DPT_LOG_WARN,
+        "the last %lld steps (after step %lld, up to %lld) died with rank processes here; "
+        "no checkpoint has them, but other nodes had the same",
+        (long long)(gone - saved), (long long)saved, (long long)gone);
+}
+
 /* Logs the steps that are lost with this node. Returns the number of those that a checkpoint should
  * have. */
 static int64_t log_unsaved(struct dpt_agent *agent, bool failed)
@@ -33,26 +43,25 @@ static int64_t log_unsaved(struct dpt_agent *agent, bool failed)
     const struct agent_end *end = &agent->end;
     const int64_t saved = dpt_agent_saved_step(agent), gone = dpt_agent_gone_step(agent);
     const int64_t held = end->rescuing ? end->rescue_step : dpt_agent_step_of(agent);
-    const bool died = !end->rescuing && gone > held;
-    const int64_t step = died ? gone : held;
+    bool died = !end->rescuing && gone > held;
     const bool has_folder = agent->node.facts.checkpoint_dir_id[0] != '\0';
     /* If the server releases a node, other nodes have its steps. A fenced node is an exception: the
      * server may have released it before it heard of the newest steps. */
     const bool others_have = agent->server.phase == DPT__SERVER_PHASE__SERVER_RELEASED &&
                              !end->last_holder && (died || !agent->lease.fenced);
-    if (step <= saved || others_have || end->unsaved_told ||
+    if ((died ? gone : held) <= saved || others_have || end->unsaved_told ||
         agent->server.phase == DPT__SERVER_PHASE__SERVER_DONE)
         return 0;
     if (died && !agent->gone.is_logged && agent->errors.first[0] != '\0' &&
         !ends_by_first_error(agent))
         dpt_agent_log(agent, DPT_LOG_WARN, "%s", agent->errors.first);
     if (died && dpt_agent_gone_is_elsewhere(agent)) {
-        dpt_agent_log(agent, DPT_LOG_WARN,
-                      "the last %lld steps (after step %lld, up to %lld) died with rank processes "
-                      "here; no checkpoint has them, but other nodes had the same",
-                      (long long)(step - saved), (long long)saved, (long long)step);
-        return 0;
+        log_gone_elsewhere(agent, saved, gone);
+        died = false; /* the living processes may hold an earlier step */
     }
+    const int64_t step = died ? gone : held;
+    if (step <= saved)
+        return 0;
     dpt_agent_log(
         agent, DPT_LOG_WARN, "NOT SAVED: the last %lld steps (after step %lld, up to %lld) %s%s%s",
         (long long)(step - saved), (long long)saved, (long long)step,
