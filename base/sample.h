@@ -1,5 +1,5 @@
 /* The form of a sample, shared by the data source that fills it and the model that reads it. The
- * code between the two (loader, trainer, accelerator, evaluation) uses only its sizes. Pure. */
+ * code between the two (loader, trainer, device, evaluation) uses only its sizes. Pure. */
 #ifndef DPT_BASE_SAMPLE_H
 #define DPT_BASE_SAMPLE_H
 

@@ -23,7 +23,7 @@ static uint32_t rotate(uint32_t x, int n)
 }
 
 /* Section 6.2.2. */
-static void add_block(uint32_t h[8], const uint8_t *block)
+static void sha256_add_block(uint32_t h[8], const uint8_t *block)
 {
     uint32_t w[ROUNDS], s[8];
     for (int t = 0; t < 16; t++, block += 4)
@@ -69,10 +69,10 @@ void dpt_sha256_add(struct dpt_sha256 *sha, const void *data, size_t bytes)
         bytes -= n;
         if (n < room)
             return;
-        add_block(sha->h, sha->block);
+        sha256_add_block(sha->h, sha->block);
     }
     for (; bytes >= BLOCK_BYTES; bytes -= BLOCK_BYTES, from += BLOCK_BYTES)
-        add_block(sha->h, from);
+        sha256_add_block(sha->h, from);
     if (bytes > 0)
         memcpy(sha->block, from, bytes);
 }

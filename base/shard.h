@@ -1,5 +1,5 @@
 /* A shard: one of `of` parts of a state, and whether given shards are a whole state. The elements
- * of a shard are defined in checkpoint/layout/shard.h. Pure. */
+ * of a shard are defined in checkpoint/layout/shard_piece.h. Pure. */
 #ifndef DPT_BASE_SHARD_H
 #define DPT_BASE_SHARD_H
 

@@ -2,7 +2,7 @@
  * and renames the folder after the caller's grant. First the files become durable, then the
  * manifest, then the name. */
 #include "checkpoint/parts.h"
-#include "checkpoint/state.h"
+#include "checkpoint/state_json.h"
 #include "checkpoint/whole.h"
 
 #include "base/clock.h"
@@ -38,7 +38,7 @@ static enum dpt_status write_common(const struct dpt_attempt *attempt,
     dpt_hash128_hex(weights_hash, hex);
     run.weights_hash = hex;
     const char *config_name = spec->adapters ? DPT_NAME_ADAPTER_CONFIG : DPT_NAME_CONFIG;
-    enum dpt_status status = dpt_state_print(&run, &state, err);
+    enum dpt_status status = dpt_state_json_print(&run, &state, err);
     if (status == DPT_OK && !spec->adapters)
         status = dpt_index_print(spec->tensors, &attempt->files, &index, err);
     if (status == DPT_OK && index)

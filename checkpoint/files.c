@@ -15,7 +15,7 @@ static enum dpt_status measure_tensors(const struct dpt_checkpoint_tensor *tenso
     int64_t total = 0;
     for (int i = 0; i < n_tensors; i++) {
         struct dpt_tensor_layout *tensor = &files->tensor[i];
-        DPT_TRY(dpt_tensor_bytes(&tensors[i], &bytes[i], err));
+        DPT_TRY(dpt_safetensors_tensor_bytes(&tensors[i], &bytes[i], err));
         tensor->numel = bytes[i] / (int64_t)sizeof(float);
         tensor->block = files->n_blocks;
         files->n_blocks +=

@@ -2,7 +2,7 @@
 #include "base/fs.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/names.h"
-#include "checkpoint/state.h"
+#include "checkpoint/state_json.h"
 #include "checkpoint/whole.h"
 
 #include <stdlib.h>
@@ -79,15 +79,15 @@ struct candidate {
 static void read_val_loss(const struct dpt_whole *whole, struct candidate *c)
 {
     const struct dpt_manifest_file *file = dpt_manifest_find(&whole->manifest, DPT_NAME_STATE);
-    struct dpt_state_copy copy = {0};
+    struct dpt_state_json copy = {0};
     char *text = NULL;
     if (file &&
         dpt_blocks_read_file(&whole->folder, file, DPT_STATE_BYTES_MAX, &text, NULL) == DPT_OK &&
-        dpt_state_parse(text, (size_t)file->bytes, &copy, NULL) == DPT_OK) {
+        dpt_state_json_parse(text, (size_t)file->bytes, &copy, NULL) == DPT_OK) {
         c->has_val_loss = copy.state.has_val_loss;
         c->val_loss = copy.state.val_loss;
     }
-    dpt_state_fini(&copy);
+    dpt_state_json_fini(&copy);
     free(text);
 }
 

@@ -32,7 +32,8 @@ static enum dpt_status read_state(struct dpt_checkpoint *checkpoint, struct dpt_
                         checkpoint->folder.path);
     char *text;
     DPT_TRY(dpt_blocks_read_file(&checkpoint->folder, file, DPT_STATE_BYTES_MAX, &text, err));
-    enum dpt_status status = dpt_state_parse(text, (size_t)file->bytes, &checkpoint->state, err);
+    enum dpt_status status =
+        dpt_state_json_parse(text, (size_t)file->bytes, &checkpoint->state, err);
     free(text);
     if (status == DPT_OK && checkpoint->state.state.step != checkpoint->manifest.step)
         return dpt_fail(err, DPT_ECORRUPT, "'%s/" DPT_NAME_STATE "' belongs to step %lld",
@@ -150,7 +151,7 @@ void dpt_checkpoint_close(struct dpt_checkpoint **checkpoint)
         dpt_safetensors_fini(&c->files[i].header);
     free(c->files);
     free(c->tensors);
-    dpt_state_fini(&c->state);
+    dpt_state_json_fini(&c->state);
     dpt_manifest_fini(&c->manifest);
     dpt_folder_close(&c->folder);
     free(c);

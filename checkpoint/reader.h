@@ -7,7 +7,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/state.h"
+#include "checkpoint/state_json.h"
 #include "checkpoint/whole.h"
 
 struct dpt_checkpoint_file {
@@ -27,7 +27,7 @@ struct dpt_tensor_at {
 struct dpt_checkpoint {
     struct dpt_folder folder;
     struct dpt_manifest manifest;
-    struct dpt_state_copy state;
+    struct dpt_state_json state;
     struct dpt_checkpoint_file *files; /* by kind, then number */
     int n_files;
     struct dpt_tensor_at *tensors; /* by kind, then name */

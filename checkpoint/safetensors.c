@@ -50,8 +50,8 @@ static bool shape_bytes(const int64_t *dim, int ndim, int64_t width, int64_t *re
     return true;
 }
 
-enum dpt_status dpt_tensor_bytes(const struct dpt_checkpoint_tensor *tensor, int64_t *ret_bytes,
-                                 struct dpt_err *err)
+enum dpt_status dpt_safetensors_tensor_bytes(const struct dpt_checkpoint_tensor *tensor,
+                                             int64_t *ret_bytes, struct dpt_err *err)
 {
     if (!tensor->name || !tensor->name[0] || strlen(tensor->name) > NAME_BYTES_MAX ||
         strcmp(tensor->name, "__metadata__") == 0)
@@ -69,7 +69,7 @@ static enum dpt_status print_entry(json_t *root, const struct dpt_checkpoint_ten
                                    struct dpt_err *err)
 {
     int64_t bytes = 0;
-    DPT_TRY(dpt_tensor_bytes(tensor, &bytes, err));
+    DPT_TRY(dpt_safetensors_tensor_bytes(tensor, &bytes, err));
     bytes = bytes / (int64_t)sizeof(float) * dpt_safetensors_width(dtype);
     const json_int_t begin = *at, end = *at + bytes;
     if (json_object_get(root, tensor->name))

@@ -42,8 +42,9 @@ struct dpt_safetensors {
 void dpt_safetensors_fini(struct dpt_safetensors *header);
 
 /* Bytes of a tensor's data; DPT_EINVAL: name, number of dimensions or size is out of range. */
-DPT_MUST_USE enum dpt_status dpt_tensor_bytes(const struct dpt_checkpoint_tensor *tensor,
-                                              int64_t *ret_bytes, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status
+dpt_safetensors_tensor_bytes(const struct dpt_checkpoint_tensor *tensor, int64_t *ret_bytes,
+                             struct dpt_err *err);
 
 /* Prints the length and the JSON of a file that holds these tensors one after another, in one
  * dtype. Blanks after the JSON align the data. Owned. */

@@ -4,7 +4,7 @@
 #define DPT_CHECKPOINT_LAYOUT_RESHARD_H
 
 #include "base/err.h"
-#include "checkpoint/layout/shard.h"
+#include "checkpoint/layout/shard_piece.h"
 
 /* A shard that a rank has or needs. `part`: the caller's number of it among the rank's shards. */
 struct dpt_holding {

@@ -268,7 +268,7 @@ static void clear_item(void *ctx, int64_t item, int thread)
         memset(j->dx + (size_t)place_of_row(p, row) * bytes, 0, bytes);
 }
 
-static void input_gradient(const struct layer *l, const struct dpt_conv_backward *a)
+static void conv_input_gradient(const struct layer *l, const struct dpt_conv_backward *a)
 {
     const struct part y = forward_part(l, NULL);
     const char *packed = a->packed;
@@ -293,6 +293,6 @@ void dpt_cpu_conv_backward(struct dpt_stream *stream, const struct dpt_conv_back
         return;
     const struct layer l = {s, a->of, a->in, a->out, a->dtype, a->weight};
     if (a->dx || s->base.preparing)
-        input_gradient(&l, a);
+        conv_input_gradient(&l, a);
     dpt_cpu_conv_weight_gradient(s, a);
 }

@@ -264,7 +264,7 @@ static void run_chunk(struct job *j)
 /* Gives the job its memory: the logits of a chunk; with 16-bit elements also their gradient, dx of
  * a chunk and the bias in f32; with `apart` also a separate dw and dbias. False when memory is
  * short. */
-static bool lay_out(struct job *j, bool apart)
+static bool head_lay_out(struct job *j, bool apart)
 {
     const struct dpt_head_loss *a = j->a;
     const bool half = a->dtype != DPT_F32;
@@ -312,7 +312,7 @@ void dpt_cpu_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a)
      * then added to the old dw, to give the bits of one stored contribution. Their sum is kept in a
      * workspace of dw's size. */
     bool apart = a->accumulate && a->n > rows && a->dw;
-    if (!lay_out(&job, apart))
+    if (!head_lay_out(&job, apart))
         return;
     if (a->packed && a->v > BLOCK)
         job.packed = packed_block(s, a->dtype, a->c, BLOCK);

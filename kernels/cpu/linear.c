@@ -95,7 +95,7 @@ static int64_t dy_stride(const struct dpt_linear_backward *a)
     return a->dy_stride ? a->dy_stride : a->out;
 }
 
-static void input_gradient(struct dpt_cpu_stream *s, const struct dpt_linear_backward *a)
+static void linear_input_gradient(struct dpt_cpu_stream *s, const struct dpt_linear_backward *a)
 {
     const struct weight w = weight_of(a->dtype, a->in, a->out, a->out_in, a->w);
     struct dpt_gemm dx = weight_product(&w, true);
@@ -143,7 +143,7 @@ void dpt_cpu_linear_backward(struct dpt_stream *stream, const struct dpt_linear_
     DPT_ASSERT(s->base.preparing ||
                ((dy_stride(a) == a->out || !a->dbias) && !(a->add_dx && a->gelu_x)));
     if (a->dx || s->base.preparing)
-        input_gradient(s, a);
+        linear_input_gradient(s, a);
     if (a->dw || s->base.preparing)
         weight_gradient(s, a);
     if (a->dbias && !s->base.preparing)

@@ -201,7 +201,7 @@ void dpt_cuda_conv_forward(struct dpt_stream *stream, const struct dpt_conv_forw
     }
 }
 
-static void input_gradient(const struct conv *c, const struct dpt_conv_backward *a)
+static void conv_input_gradient(const struct conv *c, const struct dpt_conv_backward *a)
 {
     const struct layout at = layout_of(c, c->pixels ? 0 : sizeof(float), 0);
     char *memory;
@@ -274,7 +274,7 @@ void dpt_cuda_conv_backward(struct dpt_stream *stream, const struct dpt_conv_bac
         if (dpt_cudnn_conv_takes(a->in, a->out, a->dtype))
             cudnn_input_gradient(&c, a);
         else
-            input_gradient(&c, a);
+            conv_input_gradient(&c, a);
     }
     if (s->base.error.status == DPT_OK)
         weight_gradient(&c, a);

@@ -20,7 +20,7 @@ enum {
     LOGITS_UNIT = 64 /* the unit of the products' vocabulary */
 };
 
-static int64_t round_up(int64_t n, int64_t to)
+static int64_t head_round_up(int64_t n, int64_t to)
 {
     return (n + to - 1) / to * to;
 }
@@ -28,7 +28,8 @@ static int64_t round_up(int64_t n, int64_t to)
 /* The rows of a chunk, which the shape alone decides. */
 static int64_t chunk_rows(int64_t v)
 {
-    int64_t rows = CHUNK_LOGITS_MAX / round_up(v, LOGITS_UNIT) / CHUNK_ROWS_UNIT * CHUNK_ROWS_UNIT;
+    int64_t rows =
+        CHUNK_LOGITS_MAX / head_round_up(v, LOGITS_UNIT) / CHUNK_ROWS_UNIT * CHUNK_ROWS_UNIT;
     rows = rows > CHUNK_ROWS_UNIT ? rows : CHUNK_ROWS_UNIT;
     return rows < CHUNK_ROWS_MAX ? rows : CHUNK_ROWS_MAX;
 }
@@ -184,7 +185,7 @@ static void pad_weights(struct job *j, char *to)
 }
 
 /* Lays out the workspace; with `apart` it also has dw. False when memory is short. */
-static bool lay_out(struct job *j, bool apart)
+static bool head_lay_out(struct job *j, bool apart)
 {
     const struct dpt_head_loss *a = j->a;
     const int64_t rows = chunk_rows(a->v) < a->n ? chunk_rows(a->v) : a->n;
@@ -216,7 +217,7 @@ void dpt_cuda_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a
     struct job job = {.s = s,
                       .a = a,
                       .w = a->w,
-                      .ld = round_up(a->v, LOGITS_UNIT),
+                      .ld = head_round_up(a->v, LOGITS_UNIT),
                       .dw = a->dw,
                       .grad = s->base.preparing || a->dx || a->dw};
     DPT_ASSERT(!a->packed && (s->base.preparing || !a->dbias || (a->dw && a->bias)));
@@ -227,7 +228,7 @@ void dpt_cuda_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a
     const bool padded = job.ld != a->v;
     const bool chunks_add = a->n > rows && (s->base.preparing || a->accumulate);
     const bool apart = (s->base.preparing || a->dw) && (padded || chunks_add);
-    if (!lay_out(&job, apart))
+    if (!head_lay_out(&job, apart))
         return;
     job.add_dw = a->accumulate && !apart;
     widen_bias(&job);

@@ -60,8 +60,8 @@ enum { SLOPES_UNIT = 8 }; /* unit of a row's elements for the library's slopes *
 
 /* dx, or with gelu_x the gradient of gelu_x. In f32 the library's slope is not accurate enough, so
  * a separate kernel applies it. */
-static void input_gradient(struct dpt_cuda_stream *s, const struct dpt_linear_backward *a,
-                           struct dpt_cuda_gemm *dx)
+static void linear_input_gradient(struct dpt_cuda_stream *s, const struct dpt_linear_backward *a,
+                                  struct dpt_cuda_gemm *dx)
 {
     const bool whole = a->in % SLOPES_UNIT == 0;
     const bool may_fuse =
@@ -121,7 +121,7 @@ void dpt_cuda_linear_backward(struct dpt_stream *stream, const struct dpt_linear
     DPT_ASSERT(!a->packed && (s->base.preparing || ((dy_stride(a) == a->out || !a->dbias) &&
                                                     !(a->add_dx && a->gelu_x))));
     if (a->dx || s->base.preparing)
-        input_gradient(s, a, &dx);
+        linear_input_gradient(s, a, &dx);
     if (a->dw || s->base.preparing)
         weight_gradient(s, a);
     const size_t bytes = (size_t)dpt_launch_column_sums_floats(a->n, a->out) * sizeof(float);

@@ -2,7 +2,7 @@
 #ifndef DPT_RENDEZVOUS_CORE_ADVANCE_H
 #define DPT_RENDEZVOUS_CORE_ADVANCE_H
 
-#include "rendezvous/core/state.h"
+#include "rendezvous/core/run_state.h"
 
 /* ---- leave.c: a node that leaves stays until its state is safe elsewhere ---- */
 

@@ -6,7 +6,7 @@
 #include "rendezvous/core/queries.h"
 #include "rendezvous/core/reply.h"
 #include "rendezvous/core/rules.h"
-#include "rendezvous/core/state.h"
+#include "rendezvous/core/run_state.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -16,7 +16,7 @@
  *   DRAINING   all ranks have finished                             DONE
  *   any        the run cannot go on                                FAILED
  *
- * docs/membership.md has the rules, state.h the files. One thread at a time. */
+ * docs/membership.md has the rules, run_state.h the files. One thread at a time. */
 #ifndef DPT_RENDEZVOUS_CORE_CORE_H
 #define DPT_RENDEZVOUS_CORE_CORE_H
 

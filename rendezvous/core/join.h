@@ -3,9 +3,9 @@
 #define DPT_RENDEZVOUS_CORE_JOIN_H
 
 #include "rendezvous/core/reply.h"
-#include "rendezvous/core/state.h"
+#include "rendezvous/core/run_state.h"
 
-/* ---- claim.c ---- */
+/* ---- join_claim.c ---- */
 
 /* True: the process knows the secret of this node. */
 bool dpt_rdzv_is_own(const struct node *node, const Dpt__AgentState *message);

@@ -1,5 +1,5 @@
 /* Runs and nodes: made from an agent's message, found by name, removed. */
-#include "rendezvous/core/state.h"
+#include "rendezvous/core/run_state.h"
 
 #include "base/hash.h"
 

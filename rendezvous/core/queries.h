@@ -3,7 +3,7 @@
 #ifndef DPT_RENDEZVOUS_CORE_QUERIES_H
 #define DPT_RENDEZVOUS_CORE_QUERIES_H
 
-#include "rendezvous/core/state.h"
+#include "rendezvous/core/run_state.h"
 
 /* ---- silence.c: leases, broken control connections, a server that hears no node ---- */
 

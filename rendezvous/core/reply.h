@@ -3,7 +3,7 @@
 #ifndef DPT_RENDEZVOUS_CORE_REPLY_H
 #define DPT_RENDEZVOUS_CORE_REPLY_H
 
-#include "rendezvous/core/state.h"
+#include "rendezvous/core/run_state.h"
 
 /* Answers the node that spoke in this step, or all nodes if the run has changed. */
 void dpt_rdzv_answer_nodes(struct run *run);

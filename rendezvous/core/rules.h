@@ -3,7 +3,7 @@
 #ifndef DPT_RENDEZVOUS_CORE_RULES_H
 #define DPT_RENDEZVOUS_CORE_RULES_H
 
-#include "rendezvous/core/state.h"
+#include "rendezvous/core/run_state.h"
 
 /* ---- transition.c: entering a phase, PREPARE, the end ---- */
 

@@ -31,7 +31,7 @@ def two_runs(line):
     expel no node; restarts count by incident, not by node; nonces and generations are never used again."""
     cases(line, *(f"rendezvous_core_{name}" for name in (
         "deaf", "late", "budget", "reuse", "wait", "fatal", "loss", "loss_end", "plan", "state", "timing")),
-        "rendezvous_proto_message", "test_rank")
+        "test_rendezvous_proto_message", "test_worker_train_rank")
     stories(line, "test_start.py::test_several_runs_on_one_server", "test_start.py::test_lone_node_of_two",
             "test_start.py::test_too_few_nodes_come", "test_start.py::test_name_that_is_used_again",
             "test_start.py::test_clock_that_was_set_back", "test_start.py::test_first_step_takes_too_long",
@@ -42,13 +42,13 @@ def two_runs(line):
 
 def refused_changes_nothing(line):
     """A second worker with a living node's id is refused, with any config, and the healthy run continues."""
-    cases(line, "rendezvous_core_join", "agent_identity_test")
+    cases(line, "test_rendezvous_core_join", "test_worker_agent_identity")
     stories(line, "test_refused.py::test_same_node_id_twice", "test_refused.py::test_other_config_of_a_node_id")
 
 
 def broken_control(line):
     """A control connection that breaks over a healthy data plane costs nothing; real deaths are found at once."""
-    cases(line, "rendezvous_core_broken", "rendezvous_core_return", "agent_core", "agent_core_life")
+    cases(line, "test_rendezvous_core_broken", "test_rendezvous_core_return", "test_sim_agent", "test_sim_agent_life")
     stories(line, "test_control.py")
 
 
@@ -56,15 +56,15 @@ def outages(line):
     """The server is away for longer than every deadline: unsaved steps wait without limit, or are rescued when the
     nodes are told to end, and a restart continues from the rescue. Otherwise a line NOT SAVED has the number of lost
     steps."""
-    cases(line, "agent_core_outage", "agent_core_failed", "rendezvous_core_farewell", "test_checkpoint_rescue",
-          "test_rank_rescue")
+    cases(line, "test_sim_agent_outage", "test_sim_agent_failed", "test_rendezvous_core_farewell",
+          "test_checkpoint_rescue", "test_worker_train_rank_rescue")
     stories(line, "test_outage.py", "test_disk.py::test_all_leave_and_one_folder_is_full",
             "test_loss.py::test_data_of_one_node_end", "test_loss.py::test_data_of_the_last_node_end")
 
 
 def one_log(line):
     """Lines of the log wait until the server has answered: two worlds never write one log."""
-    cases(line, "test_logbook", "test_runlog", "test_record")
+    cases(line, "test_worker_train_pending_lines", "test_worker_train_run_files", "test_worker_train_fenced_record")
     stories(line, "test_hosts.py::test_two_worlds_write_one_log_in_turn")
 
 
@@ -133,7 +133,7 @@ def ensure(held, otherwise):
 def divergence_is_told(line):
     """Divergence ends the run with exit 4 and its step, and no state that is not finite is saved; kept checkpoints
     stay."""
-    cases(line, "test_worker_optim_divergence", "test_checkpoint_keep", "test_rank_divergence")
+    cases(line, "test_worker_optim_step_fate", "test_checkpoint_keep", "test_worker_train_rank_divergence")
     stories(line, "test_files.py::test_divergence_ends_the_run", "test_files.py::test_divergence_is_left_out",
             "test_files.py::test_divergence_limit", "test_files.py::test_what_is_kept",
             "test_start.py::test_divergence_is_said")
@@ -160,7 +160,7 @@ def contested_folders(line):
 def one_owner(line):
     """A second run in a folder, or the same command twice, is refused with the owner's name; a start after kill -9
     continues the run; an owner that was suspended in between writes nothing."""
-    cases(line, "test_base_claim", "agent_claims_test", "test_saver")
+    cases(line, "test_base_claim", "test_worker_agent_claims", "test_worker_train_saver")
     stories(line, "test_files.py::test_same_command_twice", "test_files.py::test_same_command_twice_at_one_server",
             "test_files.py::test_one_that_stood_still_loses_the_folder")
 
@@ -174,7 +174,7 @@ def damaged_checkpoints(line):
 def signals(line):
     """SIGHUP and SIGQUIT drain like SIGTERM, under nohup SIGHUP does not; the drain time is a key; without a server
     one signal ends the process in time."""
-    cases(line, "test_base_signals", "rendezvous_core_timing")
+    cases(line, "test_base_signals", "test_rendezvous_core_timing")
     stories(line, "test_end.py")
 
 
@@ -182,21 +182,21 @@ def one_error(line):
     """A fatal error, too little memory, an unknown host, unknown keys and a full disk are each reported once, at once,
     with what to do."""
     cases(line, "test_base_config", "test_base_config_yaml", "test_base_config_table", "test_base_config_strategy",
-          "test_base_config_optim", "test_base_config_compression", "test_configs", "agent_options_test")
+          "test_base_config_optim", "test_base_config_compression", "test_configs_load", "test_worker_agent_options")
     stories(line, "test_refused.py", "test_disk.py", "test_reach.py::test_name_without_address")
 
 
 def terminal(line):
     """The live line, the plain lines, the events, --quiet, --verbose, NO_COLOR and the closing summary."""
-    cases(line, "agent_progress_text_test", "agent_progress_test", "agent_progress_state_test", "agent_terminal_test",
-          "agent_worker_test")
+    cases(line, "test_worker_agent_progress_text", "test_worker_agent_progress", "test_worker_agent_progress_state",
+          "test_worker_agent_terminal", "test_worker_agent_worker")
     stories(line, "test_terminal.py", "test_loss.py::test_steps_lost_with_the_whole_world")
 
 
 def two_machines(line):
     """The commands that the server prints work on two machines; a worker that reaches no server says why within
     seconds."""
-    cases(line, "rendezvous_announce_test")
+    cases(line, "test_rendezvous_server_announce")
     stories(line, "test_reach.py", "test_hosts.py")
 
 
@@ -224,7 +224,7 @@ def same_bits(line):
     and on a device of another kind have the bits of the reference, and the times of ops add up."""
     cases(line, *at_isas(*(f"test_kernels_{name}" for name in (
         "ops", "bits", "range", "alloc", "pack", "decode", "op_times"))),
-        *at_isas("test_rank_settings_one_hash_0", isas=("avx2",)))
+        *at_isas("test_worker_train_rank_settings_one_hash_0", isas=("avx2",)))
 
 
 # The short form of a topic: these of its lines, whole but for their repetitions, of which there is this share. They

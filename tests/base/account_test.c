@@ -50,7 +50,7 @@ static void test_accounts_are_apart(void **state)
     assert_int_equal(use.all, 7);
 }
 
-static void *count(void *arg)
+static void *count_in_thread(void *arg)
 {
     for (int i = 0; i < ROUNDS; i++) {
         dpt_account_add(arg, DPT_MEMORY_SUMS, BYTES, BYTES);
@@ -60,14 +60,14 @@ static void *count(void *arg)
     return NULL;
 }
 
-static void test_threads(void **state)
+static void test_threads_count_into_one_account(void **state)
 {
     struct dpt_account account = {0};
     struct dpt_memory_use use;
     pthread_t threads[THREADS];
     (void)state;
     for (int i = 0; i < THREADS; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, count, &account), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, count_in_thread, &account), 0);
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
     dpt_account_read(&account, &use);
@@ -109,7 +109,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counts_by_tag),
         cmocka_unit_test(test_accounts_are_apart),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_threads_count_into_one_account),
         cmocka_unit_test(test_names_are_distinct),
         cmocka_unit_test(test_wrong_tag_ends_the_process),
     };

@@ -23,7 +23,7 @@ static const struct recorded {
 #include "accum_cases.inc"
 };
 
-static double number(uint64_t bits)
+static double double_of_bits(uint64_t bits)
 {
     double value;
     memcpy(&value, &bits, sizeof value);
@@ -35,7 +35,7 @@ static void assert_bits(double value, uint64_t bits, size_t where)
     uint64_t got;
     memcpy(&got, &value, sizeof got);
     if (got != bits)
-        fail_msg("case %zu: %.17g, expected %.17g", where, value, number(bits));
+        fail_msg("case %zu: %.17g, expected %.17g", where, value, double_of_bits(bits));
 }
 
 static void known_sums(void **state)
@@ -47,9 +47,9 @@ static void known_sums(void **state)
         dpt_accum_init(&down);
         dpt_accum_init(&negative);
         for (int j = 0; j < recorded[i].n; j++) {
-            dpt_accum_add(&up, number(recorded[i].term[j]));
-            dpt_accum_add(&down, number(recorded[i].term[recorded[i].n - 1 - j]));
-            dpt_accum_add(&negative, -number(recorded[i].term[j]));
+            dpt_accum_add(&up, double_of_bits(recorded[i].term[j]));
+            dpt_accum_add(&down, double_of_bits(recorded[i].term[recorded[i].n - 1 - j]));
+            dpt_accum_add(&negative, -double_of_bits(recorded[i].term[j]));
         }
         assert_bits(dpt_accum_value(&up), recorded[i].sum, i);
         assert_bits(dpt_accum_value(&down), recorded[i].sum, i);
@@ -81,7 +81,7 @@ static double term_of(uint64_t seed, uint64_t i)
     uint32_t block[4];
     dpt_philox(dpt_rng_key(seed, DPT_RNG_TEST, 0, 0, 0), i, block);
     uint64_t bits = (uint64_t)block[0] << 32 | block[1];
-    double value = number(bits);
+    double value = double_of_bits(bits);
     return isfinite(value) && seed % 2
                ? value
                : ldexp((double)(int32_t)block[2], (int)(block[3] % 90) - 60);
@@ -154,7 +154,7 @@ static void many_terms(void **state)
     assert_true(dpt_accum_value(&twice) == (double)exact);
 }
 
-static void floats(void **state)
+static void test_floats_add_in_any_order(void **state)
 {
     (void)state;
     const float values[] = {1e30f, 1.0f, -1e30f, 0x1p-149f};
@@ -192,7 +192,7 @@ static void special_values_stick(void **state)
 }
 
 /* What another process sent as an accumulator may be anything. */
-static void soundness(void **state)
+static void test_unsound_accumulator_is_refused(void **state)
 {
     (void)state;
     struct dpt_accum accum;
@@ -224,8 +224,8 @@ int main(void)
                                        cmocka_unit_test(every_power_of_two),
                                        cmocka_unit_test(order_and_grouping_do_not_matter),
                                        cmocka_unit_test(many_terms),
-                                       cmocka_unit_test(floats),
+                                       cmocka_unit_test(test_floats_add_in_any_order),
                                        cmocka_unit_test(special_values_stick),
-                                       cmocka_unit_test(soundness)};
+                                       cmocka_unit_test(test_unsound_accumulator_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

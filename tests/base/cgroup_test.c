@@ -13,13 +13,13 @@
 
 static char root[128];
 
-static int make_root(void **state)
+static int setup_cgroup(void **state)
 {
     (void)state;
     return test_make_dir(root, sizeof root, "cgroup") ? 0 : -1;
 }
 
-static int remove_root(void **state)
+static int teardown_cgroup(void **state)
 {
     (void)state;
     struct dpt_err err;
@@ -27,7 +27,7 @@ static int remove_root(void **state)
 }
 
 /* Writes root/FOLDER/NAME. */
-static void put(const char *folder, const char *name, const char *text)
+static void put_cgroup_file(const char *folder, const char *name, const char *text)
 {
     char path[512];
     struct dpt_err err;
@@ -41,7 +41,7 @@ static void put(const char *folder, const char *name, const char *text)
 static double quota(const char *membership, uint64_t *ret_group)
 {
     char path[256];
-    put("proc", "cgroup", membership);
+    put_cgroup_file("proc", "cgroup", membership);
     (void)snprintf(path, sizeof path, "%s/proc/cgroup", root);
     double cpus = 0;
     return dpt_cgroup_quota(path, root, &cpus, ret_group) ? cpus : 0;
@@ -51,16 +51,16 @@ static void version_2(void **state)
 {
     (void)state;
     uint64_t group = 0, other = 0;
-    put("a/b", "cpu.max", "150000 100000\n");
-    put("a", "cpu.max", "max 100000\n");
-    put("a/c", "cpu.max", "800000 100000\n");
+    put_cgroup_file("a/b", "cpu.max", "150000 100000\n");
+    put_cgroup_file("a", "cpu.max", "max 100000\n");
+    put_cgroup_file("a/c", "cpu.max", "800000 100000\n");
     assert_float_equal(quota("0::/a/b\n", &group), 1.5, 0);
     assert_float_equal(quota("0::/a/b/deeper/not-there\n", &other), 1.5, 0);
     assert_true(group == other); /* they share it */
     assert_float_equal(quota("0::/a/c\n", &other), 8, 0);
     assert_true(group != other);
     assert_float_equal(quota("0::/a\n", &group), 0, 0);
-    put("a", "cpu.max", "400000 100000\n"); /* above, and tighter than its child's */
+    put_cgroup_file("a", "cpu.max", "400000 100000\n"); /* above, and tighter than its child's */
     assert_float_equal(quota("0::/a/c\n", &group), 4, 0);
     assert_float_equal(quota("0::/a/b\n", &group), 1.5, 0);
 }
@@ -71,12 +71,12 @@ static void roots(void **state)
 {
     (void)state;
     uint64_t group = 0;
-    put(".", "cpu.max", "200000 100000\n");
+    put_cgroup_file(".", "cpu.max", "200000 100000\n");
     assert_float_equal(quota("0::/machine/container-7\n", &group), 2, 0);
     assert_float_equal(quota("0::/\n", &group), 2, 0);
-    put("out", "cpu.max", "100000 100000\n");
+    put_cgroup_file("out", "cpu.max", "100000 100000\n");
     assert_float_equal(quota("0::/../out\n", &group), 2, 0);
-    put("unified/x", "cpu.max", "100000 200000\n"); /* beside version 1 */
+    put_cgroup_file("unified/x", "cpu.max", "100000 200000\n"); /* beside version 1 */
     assert_float_equal(quota("0::/x\n", &group), 0.5, 0);
 }
 
@@ -85,15 +85,16 @@ static void version_1(void **state)
     (void)state;
     static const char groups[] = "5:memory:/m\n3:cpuset:/s\n2:cpuacct,cpu:/job\n1:cpux:/t\n";
     uint64_t group = 0;
-    put("cpu/job", "cpu.cfs_quota_us", "-1\n");
-    put("cpu/job", "cpu.cfs_period_us", "100000\n");
-    put("cpu/t", "cpu.cfs_quota_us", "1000\n"); /* of a controller that is not the CPU's */
-    put("cpu/t", "cpu.cfs_period_us", "1000\n");
+    put_cgroup_file("cpu/job", "cpu.cfs_quota_us", "-1\n");
+    put_cgroup_file("cpu/job", "cpu.cfs_period_us", "100000\n");
+    put_cgroup_file("cpu/t", "cpu.cfs_quota_us",
+                    "1000\n"); /* of a controller that is not the CPU's */
+    put_cgroup_file("cpu/t", "cpu.cfs_period_us", "1000\n");
     assert_float_equal(quota(groups, &group), 0, 0);
-    put("cpu/job", "cpu.cfs_quota_us", "250000\n");
+    put_cgroup_file("cpu/job", "cpu.cfs_quota_us", "250000\n");
     assert_float_equal(quota(groups, &group), 2.5, 0);
-    put("cpu", "cpu.cfs_quota_us", "75000\n");
-    put("cpu", "cpu.cfs_period_us", "50000\n");
+    put_cgroup_file("cpu", "cpu.cfs_quota_us", "75000\n");
+    put_cgroup_file("cpu", "cpu.cfs_period_us", "50000\n");
     assert_float_equal(quota(groups, &group), 1.5, 0);
 }
 
@@ -104,7 +105,7 @@ static void what_makes_no_sense_is_no_quota(void **state)
     static const char *const texts[] = {
         "", "\n", "max\n", "100000\n", "-5 100000\n", "0 100000\n", "100000 0\n", "many 100000\n"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        put("a", "cpu.max", texts[i]);
+        put_cgroup_file("a", "cpu.max", texts[i]);
         assert_float_equal(quota("0::/a\n", &group), 0, 0);
     }
     static const char *const memberships[] = {"", "\n", "0\n", "0:\n", "::\n", "1:cpu:\n"};
@@ -115,7 +116,7 @@ static void what_makes_no_sense_is_no_quota(void **state)
     assert_true(cpus == 3 && group == 77);
 }
 
-#define WITH_ROOT(test) cmocka_unit_test_setup_teardown(test, make_root, remove_root)
+#define WITH_ROOT(test) cmocka_unit_test_setup_teardown(test, setup_cgroup, teardown_cgroup)
 
 int main(void)
 {

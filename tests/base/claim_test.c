@@ -31,13 +31,13 @@ static struct dpt_claim_record make_record(const char *run, char token, uint64_t
     return r;
 }
 
-static int make_root(void **state)
+static int setup_claim(void **state)
 {
     (void)state;
     return test_make_dir(root, sizeof root, "test-claim") ? 0 : -1;
 }
 
-static int remove_root(void **state)
+static int teardown_claim(void **state)
 {
     (void)state;
     return dpt_fs_remove_tree(root, &err) == DPT_OK ? 0 : -1;
@@ -412,7 +412,7 @@ static void one_of_many_takes_it(void **state)
     }
 }
 
-#define FILES(f) cmocka_unit_test_setup_teardown(f, make_root, remove_root)
+#define FILES(f) cmocka_unit_test_setup_teardown(f, setup_claim, teardown_claim)
 
 int main(void)
 {

@@ -98,7 +98,7 @@ static const struct {
      "data.val_samples (16) are rows of data.kind: classification; set that, or write 0 here"},
 };
 
-static void combinations(void **state)
+static void test_classes_combinations(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof combination_cases / sizeof *combination_cases; i++) {
@@ -125,7 +125,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_set),
         cmocka_unit_test(what_is_usual),
-        cmocka_unit_test(combinations),
+        cmocka_unit_test(test_classes_combinations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

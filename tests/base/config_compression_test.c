@@ -14,7 +14,7 @@
 static const char text[] = "train: {global_batch: 32, micro_batch: 4, accumulate: local}\n"
                            "strategy: {name: zero3, compression: bf16}\n";
 
-static void combinations(void **state)
+static void test_compression_combinations(void **state)
 {
     (void)state;
     static const struct {
@@ -139,7 +139,7 @@ static void fp16_scales_the_loss(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(combinations),
+        cmocka_unit_test(test_compression_combinations),
         cmocka_unit_test(lanes_are_sent_whole),
         cmocka_unit_test(powersgd_has_its_terms),
         cmocka_unit_test(fp16_scales_the_loss),

@@ -12,7 +12,7 @@
 
 static struct dpt_err err;
 
-static struct dpt_config load(const char *set)
+static struct dpt_config load_epochs(const char *set)
 {
     struct dpt_config c;
     if (dpt_config_load_text("", "c.yaml", &set, 1, &c, &err) != DPT_OK)
@@ -23,7 +23,7 @@ static struct dpt_config load(const char *set)
 static void counted_from_samples(void **state)
 {
     (void)state;
-    struct dpt_config c = load("train={epochs: 3, global_batch: 32}");
+    struct dpt_config c = load_epochs("train={epochs: 3, global_batch: 32}");
     assert_int_equal(c.train.steps, DPT_AUTO);
     assert_int_equal(dpt_config_count_epochs(&c, 100, &err), DPT_OK);
     assert_int_equal(c.train.epoch_steps, 3); /* 4 samples of each epoch are left out */
@@ -33,10 +33,10 @@ static void counted_from_samples(void **state)
     assert_true(dpt_config_ends_epoch(&c, 3));
     assert_true(dpt_config_ends_epoch(&c, 9));
     assert_int_equal(dpt_config_count_epochs(&c, 127, &err), DPT_OK); /* the same number again */
-    struct dpt_config exact = load("train={epochs: 1, steps: auto}");
+    struct dpt_config exact = load_epochs("train={epochs: 1, steps: auto}");
     assert_int_equal(dpt_config_count_epochs(&exact, 32, &err), DPT_OK);
     assert_int_equal(exact.train.steps, 1);
-    struct dpt_config steps = load("train.steps=7"), same = steps;
+    struct dpt_config steps = load_epochs("train.steps=7"), same = steps;
     assert_int_equal(dpt_config_count_epochs(&steps, 1, &err), DPT_OK);
     assert_memory_equal(&steps, &same, sizeof same);
     assert_false(dpt_config_ends_epoch(&steps, 7));
@@ -53,7 +53,7 @@ static void refuses(struct dpt_config *c, int64_t samples, const char *text)
 static void cannot_be_counted(void **state)
 {
     (void)state;
-    struct dpt_config c = load("train={epochs: 2, global_batch: 32}");
+    struct dpt_config c = load_epochs("train={epochs: 2, global_batch: 32}");
     (void)snprintf(c.data.train, sizeof c.data.train, "book.txt");
     refuses(&c, 31,
             "data.train ('book.txt') has 31 samples of 64 tokens, less than one train.global_batch "
@@ -82,7 +82,7 @@ static void cannot_be_counted(void **state)
             "config says train.epoch_steps 7; name the run's data, or write auto");
 }
 
-static void combinations(void **state)
+static void test_epochs_combinations(void **state)
 {
     (void)state;
     static const struct {
@@ -121,7 +121,7 @@ static void text_and_back(void **state)
 {
     (void)state;
     static char text[DPT_CONFIG_TEXT_BYTES_MAX];
-    struct dpt_config c = load("train={epochs: 3, global_batch: 32}"), back;
+    struct dpt_config c = load_epochs("train={epochs: 3, global_batch: 32}"), back;
     for (int counted = 0; counted < 2; counted++) {
         assert_int_equal(dpt_config_print(&c, text, &err), DPT_OK);
         assert_int_equal(dpt_config_load_text(text, "t", NULL, 0, &back, &err), DPT_OK);
@@ -144,13 +144,13 @@ static int differ(const struct dpt_config *a, const struct dpt_config *b, const 
 }
 
 /* A change is reported with the key that was changed. */
-static void compared(void **state)
+static void test_changed_epochs_key_is_named(void **state)
 {
     (void)state;
-    const struct dpt_config two = load("train={epochs: 2, epoch_steps: 10}");
-    const struct dpt_config three = load("train={epochs: 3, epoch_steps: 10}");
-    const struct dpt_config longer = load("train={epochs: 2, epoch_steps: 11}");
-    const struct dpt_config steps = load("train.steps=20");
+    const struct dpt_config two = load_epochs("train={epochs: 2, epoch_steps: 10}");
+    const struct dpt_config three = load_epochs("train={epochs: 3, epoch_steps: 10}");
+    const struct dpt_config longer = load_epochs("train={epochs: 2, epoch_steps: 11}");
+    const struct dpt_config steps = load_epochs("train.steps=20");
     assert_int_equal(differ(&two, &two, ""), 0);
     assert_int_equal(differ(&two, &three, "train.epochs (2, here 3)"), 1);
     assert_int_equal(differ(&two, &longer, "train.epoch_steps (10, here 11)"), 1);
@@ -176,7 +176,7 @@ static void length_of_no_account(void **state)
         {"train={epochs: 2, epoch_steps: 10}", "train={epochs: 3, epoch_steps: 10}"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int k = 0; k < 2; k++) {
-            struct dpt_config a = load(lengths[k][0]), b = load(lengths[k][1]);
+            struct dpt_config a = load_epochs(lengths[k][0]), b = load_epochs(lengths[k][1]);
             char keys[256];
             a.optimizer.schedule = b.optimizer.schedule = cases[i].schedule;
             a.optimizer.schedule_steps = b.optimizer.schedule_steps = cases[i].schedule_steps;
@@ -187,10 +187,10 @@ static void length_of_no_account(void **state)
         }
 }
 
-static void evaluates(void **state)
+static void test_val_data_makes_it_evaluate(void **state)
 {
     (void)state;
-    struct dpt_config c = load("train.epochs=2");
+    struct dpt_config c = load_epochs("train.epochs=2");
     assert_false(dpt_config_evaluates(&c));
     (void)snprintf(c.data.val, sizeof c.data.val, "val.txt");
     assert_true(dpt_config_evaluates(&c));
@@ -203,11 +203,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counted_from_samples),
         cmocka_unit_test(cannot_be_counted),
-        cmocka_unit_test(combinations),
+        cmocka_unit_test(test_epochs_combinations),
         cmocka_unit_test(text_and_back),
-        cmocka_unit_test(compared),
+        cmocka_unit_test(test_changed_epochs_key_is_named),
         cmocka_unit_test(length_of_no_account),
-        cmocka_unit_test(evaluates),
+        cmocka_unit_test(test_val_data_makes_it_evaluate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,7 +24,7 @@ static int setup(void **state)
     return 0;
 }
 
-static void use(enum dpt_data_kind kind)
+static void use_data_kind(enum dpt_data_kind kind)
 {
     (void)setup(NULL);
     load.config.data.kind = kind;
@@ -58,7 +58,7 @@ static void what_follows(void **state)
 {
     (void)state;
     const struct dpt_config *c = &load.config;
-    use(DPT_DATA_CIFAR10);
+    use_data_kind(DPT_DATA_CIFAR10);
     dpt_config_resolve_images(&load);
     assert_true(dpt_config_reads_images(c));
     assert_true(dpt_config_reads_labels(c));
@@ -68,14 +68,14 @@ static void what_follows(void **state)
     assert_int_equal(c->data.augment, DPT_AUGMENT_CROP_FLIP);
     assert_int_equal(c->train.seq_len, 1);
     assert_int_equal(dpt_config_check_images(&load, &err), DPT_OK);
-    use(DPT_DATA_IMAGES);
+    use_data_kind(DPT_DATA_IMAGES);
     dpt_config_resolve_images(&load);
     assert_true(dpt_config_reads_images(c));
     assert_int_equal(c->data.image_size, 224);
     assert_int_equal(c->data.resize, 256);
     assert_int_equal(c->data.augment, DPT_AUGMENT_RESIZED_CROP_FLIP);
     assert_int_equal(dpt_config_check_images(&load, &err), DPT_OK);
-    use(DPT_DATA_IMAGES);
+    use_data_kind(DPT_DATA_IMAGES);
     load.config.data.image_size = 8;
     load.config.data.resize = 8;
     load.config.data.augment = DPT_AUGMENT_NONE;
@@ -87,7 +87,7 @@ static void what_follows(void **state)
     assert_int_equal(dpt_config_check_images(&load, &err), DPT_OK);
 }
 
-static void refused(const char *text)
+static void expect_refused(const char *text)
 {
     dpt_config_resolve_images(&load);
     assert_int_equal(dpt_config_check_images(&load, &err), DPT_ECONFIG);
@@ -99,37 +99,40 @@ static void refused(const char *text)
 static void cifar10_has_one_size(void **state)
 {
     (void)state;
-    use(DPT_DATA_CIFAR10);
+    use_data_kind(DPT_DATA_CIFAR10);
     load.config.data.image_size = 64;
-    refused("data.image_size is 64, and data.kind: cifar10 has images of 32 x 32; leave it out");
-    use(DPT_DATA_CIFAR10);
+    expect_refused(
+        "data.image_size is 64, and data.kind: cifar10 has images of 32 x 32; leave it out");
+    use_data_kind(DPT_DATA_CIFAR10);
     load.config.data.resize = 36;
-    refused("data.resize is 36, and data.kind: cifar10 takes its images as they are; leave it out");
-    use(DPT_DATA_CIFAR10);
+    expect_refused(
+        "data.resize is 36, and data.kind: cifar10 takes its images as they are; leave it out");
+    use_data_kind(DPT_DATA_CIFAR10);
     load.config.data.augment = DPT_AUGMENT_RESIZED_CROP_FLIP;
-    refused(
+    expect_refused(
         "data.augment: resized_crop_flip is for data.kind: images; with cifar10 write crop_flip "
         "or none");
-    use(DPT_DATA_CIFAR10);
+    use_data_kind(DPT_DATA_CIFAR10);
     load.config.data.damaged_images = DPT_DAMAGED_IMAGES_SKIP;
-    refused("data.damaged_images: skip is for data.kind: images; with cifar10 write refuse");
+    expect_refused("data.damaged_images: skip is for data.kind: images; with cifar10 write refuse");
 }
 
 static void a_sample_is_a_part(void **state)
 {
     (void)state;
-    use(DPT_DATA_IMAGES);
+    use_data_kind(DPT_DATA_IMAGES);
     load.config.data.resize = 223;
-    refused("data.resize (223) is less than data.image_size (224), which is cut out of it; set it "
-            "to at least that");
+    expect_refused(
+        "data.resize (223) is less than data.image_size (224), which is cut out of it; set it "
+        "to at least that");
 }
 
 static void images_have_no_tokens(void **state)
 {
     (void)state;
-    use(DPT_DATA_IMAGES);
+    use_data_kind(DPT_DATA_IMAGES);
     give("train.seq_len");
-    refused("train.seq_len is 64, and data.kind: images has no tokens; leave it out");
+    expect_refused("train.seq_len is 64, and data.kind: images has no tokens; leave it out");
     load.config.train.seq_len = 1;
     assert_int_equal(dpt_config_check_images(&load, &err), DPT_OK);
 }
@@ -139,10 +142,10 @@ static void images_are_for_resnet(void **state)
     (void)state;
     static const char *const sets[] = {"data={kind: cifar10}", "model.labels=10"};
     static struct dpt_config c;
-    use(DPT_DATA_IMAGES);
+    use_data_kind(DPT_DATA_IMAGES);
     (void)snprintf(load.config.model.name, sizeof load.config.model.name, "llama");
-    refused("data.kind: images needs model.name: resnet, the model that reads images (here: "
-            "llama)");
+    expect_refused("data.kind: images needs model.name: resnet, the model that reads images (here: "
+                   "llama)");
     assert_int_equal(dpt_config_load_text("", "c.yaml", sets, 2, &c, &err), DPT_ECONFIG);
     assert_non_null(strstr(err.text, "data.kind: cifar10 needs model.name: resnet, the model that "
                                      "reads images (here: gpt2)"));

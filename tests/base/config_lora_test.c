@@ -13,7 +13,7 @@
 static struct dpt_err err;
 static struct dpt_config c;
 
-static void load(const char *text)
+static void load_lora(const char *text)
 {
     if (dpt_config_load_text(text, "c.yaml", NULL, 0, &c, &err) != DPT_OK)
         fail_msg("%s", err.text);
@@ -22,8 +22,8 @@ static void load(const char *text)
 static void what_is_set(void **state)
 {
     (void)state;
-    load("model: {name: llama, n_embd: 64, n_head: 2, init_from: base}\n"
-         "train: {lora: {rank: 8, alpha: 32, targets: [v_proj, q_proj]}, steps: 7}\n");
+    load_lora("model: {name: llama, n_embd: 64, n_head: 2, init_from: base}\n"
+              "train: {lora: {rank: 8, alpha: 32, targets: [v_proj, q_proj]}, steps: 7}\n");
     assert_int_equal(c.train.lora.rank, 8);
     assert_true(c.train.lora.alpha == 32);
     assert_int_equal(c.train.lora.targets, DPT_LORA_Q_PROJ | DPT_LORA_V_PROJ);
@@ -33,9 +33,9 @@ static void what_is_set(void **state)
     assert_false(dpt_config_adapts(&c, "k_proj"));
     assert_false(dpt_config_adapts(&c, "proj"));
     assert_false(dpt_config_adapts(&c, "all"));
-    load("model: {init_from: base}\ntrain: {lora: {rank: 2, targets: c_fc}}\n");
+    load_lora("model: {init_from: base}\ntrain: {lora: {rank: 2, targets: c_fc}}\n");
     assert_int_equal(c.train.lora.targets, DPT_LORA_C_FC);
-    load("model: {init_from: base}\ntrain: {lora: {rank: 2, targets: all}}\n");
+    load_lora("model: {init_from: base}\ntrain: {lora: {rank: 2, targets: all}}\n");
     assert_true(dpt_config_adapts(&c, "c_fc") && dpt_config_adapts(&c, "c_attn"));
 }
 
@@ -46,26 +46,26 @@ static void what_is_usual(void **state)
     assert_int_equal(c.train.lora.rank, 0);
     assert_int_equal(c.train.lora.targets, DPT_LORA_ALL);
     assert_false(dpt_config_adapts(&c, "c_fc")); /* there are no adapters */
-    load("train: {lora: {rank: 0}}\n");
-    load("train: {lora: }\n");
-    load("train: {lora: {}}\n");
+    load_lora("train: {lora: {rank: 0}}\n");
+    load_lora("train: {lora: }\n");
+    load_lora("train: {lora: {}}\n");
 }
 
 /* The section inside a section is read back from the printed config, and so are the keys after
  * it. */
-static void printing(void **state)
+static void test_lora_section_is_read_back(void **state)
 {
     (void)state;
     static char first[DPT_CONFIG_TEXT_BYTES_MAX], second[DPT_CONFIG_TEXT_BYTES_MAX];
-    load("model: {init_from: base}\n"
-         "train: {lora: {rank: 2, alpha: 3, targets: [c_fc, c_attn]}}\n"
-         "optimizer: {lr: 0.5}\n");
+    load_lora("model: {init_from: base}\n"
+              "train: {lora: {rank: 2, alpha: 3, targets: [c_fc, c_attn]}}\n"
+              "optimizer: {lr: 0.5}\n");
     assert_int_equal(dpt_config_note_base(&c, "00ff", &err), DPT_OK);
     assert_int_equal(dpt_config_print(&c, first, &err), DPT_OK);
     assert_non_null(strstr(first, "\n  lora:\n    rank: 2\n    alpha: 3\n"
                                   "    targets: [c_attn, c_fc]\n    base_hash: \"00ff\"\n"
                                   "optimizer:\n  name: "));
-    load(first);
+    load_lora(first);
     assert_string_equal(c.train.lora.base_hash, "00ff");
     assert_true(c.optimizer.lr == 0.5);
     assert_int_equal(dpt_config_print(&c, second, &err), DPT_OK);
@@ -79,7 +79,7 @@ static void ends_with(const char *told)
         fail_msg("'%s' does not end with '%s'", err.text, told);
 }
 
-static void combinations(void **state)
+static void test_lora_combinations(void **state)
 {
     (void)state;
     static const struct {
@@ -133,7 +133,7 @@ static void another_base(void **state)
     (void)state;
     static struct dpt_config other;
     char keys[512];
-    load("model: {init_from: base}\ntrain: {lora: {rank: 4}}\n");
+    load_lora("model: {init_from: base}\ntrain: {lora: {rank: 4}}\n");
     other = c;
     assert_int_equal(dpt_config_note_base(&c, "aa", &err), DPT_OK);
     assert_int_equal(dpt_config_note_base(&c, "aa", &err), DPT_OK);
@@ -151,7 +151,7 @@ static void another_base(void **state)
     assert_int_equal(dpt_config_diff(&c, &other, DPT_CONFIG_TRAJECTORY, NULL, keys, sizeof keys),
                      1);
     assert_non_null(strstr(keys, "train.lora.base_hash"));
-    load("train: {steps: 3}\n");
+    load_lora("train: {steps: 3}\n");
     assert_int_equal(dpt_config_note_base(&c, "aa", &err), DPT_OK); /* of no adapters */
     assert_string_equal(c.train.lora.base_hash, "");
 }
@@ -159,8 +159,11 @@ static void another_base(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_set),  cmocka_unit_test(what_is_usual), cmocka_unit_test(printing),
-        cmocka_unit_test(combinations), cmocka_unit_test(another_base),
+        cmocka_unit_test(what_is_set),
+        cmocka_unit_test(what_is_usual),
+        cmocka_unit_test(test_lora_section_is_read_back),
+        cmocka_unit_test(test_lora_combinations),
+        cmocka_unit_test(another_base),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

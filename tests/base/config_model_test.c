@@ -11,7 +11,7 @@
 
 static struct dpt_err err;
 
-static struct dpt_config load(const char *text)
+static struct dpt_config load_model(const char *text)
 {
     static struct dpt_config c;
     if (dpt_config_load_text(text, "c.yaml", NULL, 0, &c, &err) != DPT_OK)
@@ -20,10 +20,10 @@ static struct dpt_config load(const char *text)
 }
 
 /* A preset names the architecture; a key beside it has priority. */
-static void presets(void **state)
+static void test_key_beside_preset_wins(void **state)
 {
     (void)state;
-    struct dpt_config c = load("model: {preset: smollm2-360m}");
+    struct dpt_config c = load_model("model: {preset: smollm2-360m}");
     assert_string_equal(c.model.name, "llama");
     assert_int_equal(c.model.n_layer, 32);
     assert_int_equal(c.model.n_head, 15);
@@ -35,27 +35,27 @@ static void presets(void **state)
     assert_int_equal(c.model.vocab, 49152);
     assert_true(c.model.rope_theta == 1e5 && c.model.norm_eps == 1e-5 && c.model.tied_head);
     assert_int_equal(c.model.rope_scaling, DPT_ROPE_SCALING_NONE);
-    c = load("model: {preset: llama-3.2-1b, n_layer: 2, rope_factor: 8}");
+    c = load_model("model: {preset: llama-3.2-1b, n_layer: 2, rope_factor: 8}");
     assert_int_equal(c.model.n_layer, 2);
     assert_int_equal(c.model.rope_scaling, DPT_ROPE_SCALING_LLAMA3);
     assert_true(c.model.rope_factor == 8.0 && c.model.rope_theta == 5e5);
-    c = load("model: {preset: llama-3.2-1b, rope_scaling: none}");
+    c = load_model("model: {preset: llama-3.2-1b, rope_scaling: none}");
     assert_int_equal(c.model.rope_scaling, DPT_ROPE_SCALING_NONE);
-    c = load("model: {preset: gpt2-124m}");
+    c = load_model("model: {preset: gpt2-124m}");
     assert_string_equal(c.model.name, "gpt2");
 }
 
 static void what_follows(void **state)
 {
     (void)state;
-    struct dpt_config c = load("model: {name: llama, n_head: 4, n_embd: 256}");
+    struct dpt_config c = load_model("model: {name: llama, n_head: 4, n_embd: 256}");
     assert_int_equal(c.model.n_kv_head, 4);
     assert_int_equal(c.model.head_size, 64);
     assert_int_equal(c.model.n_inner, 704); /* 8/3 of 256 is 682 2/3 */
     assert_int_equal(c.model.vocab, 256);
-    c = load("model: {name: llama, n_head: 4, n_embd: 256, head_size: 32}");
+    c = load_model("model: {name: llama, n_head: 4, n_embd: 256, head_size: 32}");
     assert_int_equal(c.model.head_size, 32);
-    c = load("model: {name: gpt2}");
+    c = load_model("model: {name: gpt2}");
     assert_int_equal(c.model.n_inner, DPT_AUTO);
 }
 
@@ -99,7 +99,7 @@ static const struct {
     {"model={name: llama, rope_low_freq_factor: 4}", NULL},
 };
 
-static void combinations(void **state)
+static void test_model_combinations(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof combination_cases / sizeof *combination_cases; i++) {
@@ -154,9 +154,9 @@ static void published_weights_need_a_tokenizer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(presets),
+        cmocka_unit_test(test_key_beside_preset_wins),
         cmocka_unit_test(what_follows),
-        cmocka_unit_test(combinations),
+        cmocka_unit_test(test_model_combinations),
         cmocka_unit_test(published_weights_need_a_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-static void combinations(void **state)
+static void test_optimizer_combinations(void **state)
 {
     (void)state;
     static const struct {
@@ -59,6 +59,6 @@ static void combinations(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(combinations)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_optimizer_combinations)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

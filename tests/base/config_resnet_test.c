@@ -11,7 +11,7 @@
 
 static struct dpt_err err;
 
-static struct dpt_config load(const char *text)
+static struct dpt_config load_resnet(const char *text)
 {
     static struct dpt_config c;
     if (dpt_config_load_text(text, "c.yaml", NULL, 0, &c, &err) != DPT_OK)
@@ -41,11 +41,11 @@ static void check_round_trip(const struct dpt_config *c)
     static char text[DPT_CONFIG_TEXT_BYTES_MAX];
     char keys[256];
     assert_int_equal(dpt_config_print(c, text, &err), DPT_OK);
-    const struct dpt_config again = load(text);
+    const struct dpt_config again = load_resnet(text);
     assert_int_equal(dpt_config_diff(c, &again, DPT_CONFIG_NODE, NULL, keys, sizeof keys), 0);
 }
 
-static void presets(void **state)
+static void test_resnet_presets(void **state)
 {
     (void)state;
     static const struct {
@@ -63,7 +63,7 @@ static void presets(void **state)
         char text[128];
         (void)snprintf(text, sizeof text, "model: {preset: %s, labels: 10}\ndata: {kind: images}",
                        cases[i].name);
-        const struct dpt_config c = load(text);
+        const struct dpt_config c = load_resnet(text);
         check_sizes(&c, cases[i].stem, cases[i].block, cases[i].n, cases[i].stages);
         assert_true(c.model.batch_norm_momentum == 0.1);
         check_round_trip(&c);
@@ -74,20 +74,20 @@ static void presets(void **state)
 static void what_follows(void **state)
 {
     (void)state;
-    struct dpt_config c = load("model: {name: resnet, labels: 2}\ndata: {kind: cifar10}");
+    struct dpt_config c = load_resnet("model: {name: resnet, labels: 2}\ndata: {kind: cifar10}");
     check_sizes(&c, DPT_STEM_CIFAR, DPT_RESIDUAL_BLOCK_BASIC, 3, (int64_t[]){6, 6, 6});
-    c = load("model: {preset: small_resnet, n_layer: 9, labels: 2}\ndata: {kind: cifar10}");
+    c = load_resnet("model: {preset: small_resnet, n_layer: 9, labels: 2}\ndata: {kind: cifar10}");
     check_sizes(&c, DPT_STEM_CIFAR, DPT_RESIDUAL_BLOCK_BASIC, 3, (int64_t[]){3, 3, 3});
     check_round_trip(&c);
-    c = load("model: {preset: resnet18, stem: cifar, labels: 2}\ndata: {kind: cifar10}");
+    c = load_resnet("model: {preset: resnet18, stem: cifar, labels: 2}\ndata: {kind: cifar10}");
     check_sizes(&c, DPT_STEM_CIFAR, DPT_RESIDUAL_BLOCK_BASIC, 4, (int64_t[]){2, 2, 2, 2});
-    c = load("model: {preset: resnet50, block: basic, stages: [5, 1, 2], labels: 2}\n"
-             "data: {kind: cifar10}");
+    c = load_resnet("model: {preset: resnet50, block: basic, stages: [5, 1, 2], labels: 2}\n"
+                    "data: {kind: cifar10}");
     check_sizes(&c, DPT_STEM_IMAGENET, DPT_RESIDUAL_BLOCK_BASIC, 3, (int64_t[]){5, 1, 2});
     check_round_trip(&c);
 }
 
-static void combinations(void **state)
+static void test_resnet_combinations(void **state)
 {
     (void)state;
     static const char usual[] = "model: {name: resnet, labels: 10}\ndata: {kind: cifar10}";
@@ -160,18 +160,19 @@ static void single_pixels(void **state)
                            "train.micro_batch is 1, and of an image of 32 x 32 pixels "
                            "(data.image_size) the last stage sees one: batch norm has nothing to "
                            "compare; set micro_batch to at least 2, or take larger images"));
-    (void)load("model: {preset: resnet18, labels: 10}\ndata: {kind: cifar10}\n"
-               "train: {global_batch: 4, micro_batch: 2}");
-    (void)load("model: {preset: resnet18, labels: 10}\ndata: {kind: images, image_size: 33}\n"
-               "train: {global_batch: 4, micro_batch: 1}");
+    (void)load_resnet("model: {preset: resnet18, labels: 10}\ndata: {kind: cifar10}\n"
+                      "train: {global_batch: 4, micro_batch: 2}");
+    (void)load_resnet(
+        "model: {preset: resnet18, labels: 10}\ndata: {kind: images, image_size: 33}\n"
+        "train: {global_batch: 4, micro_batch: 1}");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(presets),
+        cmocka_unit_test(test_resnet_presets),
         cmocka_unit_test(what_follows),
-        cmocka_unit_test(combinations),
+        cmocka_unit_test(test_resnet_combinations),
         cmocka_unit_test(single_pixels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

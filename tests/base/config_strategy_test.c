@@ -15,7 +15,7 @@
 static struct dpt_err err;
 
 /* The defaults with one thing changed. */
-static enum dpt_status load(const char *set, struct dpt_config *ret)
+static enum dpt_status load_strategy(const char *set, struct dpt_config *ret)
 {
     return dpt_config_load_text("", "c.yaml", &set, 1, ret, &err);
 }
@@ -87,7 +87,7 @@ static void refused_combinations(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_config c;
         char line[DPT_ERR_TEXT_BYTES];
-        const enum dpt_status status = load(cases[i].set, &c);
+        const enum dpt_status status = load_strategy(cases[i].set, &c);
         if (!cases[i].error && status != DPT_OK)
             fail_msg("%s", err.text);
         if (!cases[i].error)
@@ -191,7 +191,7 @@ static void prefetch_where_it_can_be(void **state)
                  {"strategy={name: zero2, overlap: false}", false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_config c;
-        assert_int_equal(load(cases[i].set, &c), DPT_OK);
+        assert_int_equal(load_strategy(cases[i].set, &c), DPT_OK);
         assert_int_equal(c.strategy.prefetch, cases[i].prefetch);
     }
 }
@@ -265,7 +265,7 @@ static void fast_has_lanes_of_the_world(void **state)
 {
     (void)state;
     struct dpt_config c;
-    assert_int_equal(load("train={reduction: fast, global_batch: 256}", &c), DPT_OK);
+    assert_int_equal(load_strategy("train={reduction: fast, global_batch: 256}", &c), DPT_OK);
     assert_int_equal(dpt_config_lanes(&c), 64); /* ranks at most: one a slot */
     assert_int_equal(dpt_config_lanes_of(&c, 3), 3);
     assert_int_equal(dpt_strategy_traits(&c).order, DPT_ACCUMULATE_LOCAL);

@@ -17,7 +17,7 @@
 
 static struct dpt_err err;
 
-static struct dpt_config load(const char *text, const char *override)
+static struct dpt_config load_config(const char *text, const char *override)
 {
     struct dpt_config config;
     if (dpt_config_load_text(text, "c.yaml", &override, override ? 1 : 0, &config, &err) != DPT_OK)
@@ -28,7 +28,7 @@ static struct dpt_config load(const char *text, const char *override)
 static void the_example_loads(void **state)
 {
     (void)state;
-    struct dpt_config c = load(example, NULL);
+    struct dpt_config c = load_config(example, NULL);
     assert_string_equal(c.run, "demo");
     assert_int_equal(c.seed, 42);
     assert_int_equal(c.cluster.nnodes_min, 1);
@@ -58,16 +58,16 @@ static void the_example_loads(void **state)
     assert_string_equal(c.log.dir, "runs/demo");
 }
 
-static void defaults(void **state)
+static void test_empty_config_is_default(void **state)
 {
     (void)state;
-    struct dpt_config empty = load("", NULL), plain;
+    struct dpt_config empty = load_config("", NULL), plain;
     dpt_config_defaults(&plain);
     char keys[64];
     assert_int_equal(dpt_config_diff(&empty, &plain, DPT_CONFIG_NODE, NULL, keys, sizeof keys), 0);
     assert_int_equal(plain.model.vocab, 256); /* byte tokens */
     assert_int_equal(plain.data.kind, DPT_DATA_TEXT);
-    struct dpt_config section = load("train:\n  # nothing set\nseed: 42\n", NULL);
+    struct dpt_config section = load_config("train:\n  # nothing set\nseed: 42\n", NULL);
     assert_int_equal(dpt_config_diff(&section, &plain, DPT_CONFIG_NODE, NULL, keys, sizeof keys),
                      0);
 }
@@ -90,14 +90,14 @@ static void sizes_of_models(void **state)
         {"model: {vocab: 512, preset: null}", 4, 4, 128, 256, 512},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct dpt_config c = load(cases[i].text, NULL);
+        struct dpt_config c = load_config(cases[i].text, NULL);
         assert_int_equal(c.model.n_layer, cases[i].n_layer);
         assert_int_equal(c.model.n_head, cases[i].n_head);
         assert_int_equal(c.model.n_embd, cases[i].n_embd);
         assert_int_equal(c.model.context, cases[i].context);
         assert_int_equal(c.model.vocab, cases[i].vocab);
     }
-    struct dpt_config c = load("model: {n_layer: 3}", "model.preset=gpt2-124m");
+    struct dpt_config c = load_config("model: {n_layer: 3}", "model.preset=gpt2-124m");
     assert_int_equal(c.model.n_layer, 3);
     assert_int_equal(c.model.n_embd, 768);
 }
@@ -106,20 +106,22 @@ static void forms_of_values(void **state)
 {
     (void)state;
     struct dpt_config c =
-        load("cluster: {nnodes: 2}\nrun: 007\ndata: {train: 'a \"b\" \\ c'}", NULL);
+        load_config("cluster: {nnodes: 2}\nrun: 007\ndata: {train: 'a \"b\" \\ c'}", NULL);
     assert_int_equal(c.cluster.nnodes_min, 2);
     assert_int_equal(c.cluster.nnodes_max, 2);
     assert_string_equal(c.run, "007");
     assert_string_equal(c.data.train, "a \"b\" \\ c");
-    c = load("cluster: {nnodes: 2:3, rdzv: ~}\nstrategy: {overlap: False, bucket_mib: 0.5}\n",
-             NULL);
+    c = load_config(
+        "cluster: {nnodes: 2:3, rdzv: ~}\nstrategy: {overlap: False, bucket_mib: 0.5}\n", NULL);
     assert_int_equal(c.cluster.nnodes_max, 3);
     assert_false(c.strategy.overlap);
     assert_true(c.strategy.first_bucket_mib == 0.5); /* never larger than the others */
-    c = load("seed: 18446744073709551615\noptimizer: {weight_decay: -0.0, warmup_steps: 0}", NULL);
+    c = load_config("seed: 18446744073709551615\noptimizer: {weight_decay: -0.0, warmup_steps: 0}",
+                    NULL);
     assert_true(c.seed == UINT64_MAX);
     char keys[64];
-    struct dpt_config zero = load("seed: 18446744073709551615\noptimizer: {weight_decay: 0}", NULL);
+    struct dpt_config zero =
+        load_config("seed: 18446744073709551615\noptimizer: {weight_decay: 0}", NULL);
     assert_int_equal(dpt_config_diff(&c, &zero, DPT_CONFIG_NODE, NULL, keys, sizeof keys), 0);
 }
 
@@ -143,8 +145,8 @@ static void overrides_win_in_order(void **state)
     assert_int_equal(c.cluster.nnodes_max, 2);
     assert_string_equal(c.cluster.rdzv, "[::1]:29500");
     /* A value that --set overrides causes no error in the file. */
-    c = load("train: {reduction: fast, global_batch: 6, micro_batch: 4}",
-             "train={reduction: canonical, micro_batch: 3}");
+    c = load_config("train: {reduction: fast, global_batch: 6, micro_batch: 4}",
+                    "train={reduction: canonical, micro_batch: 3}");
     assert_int_equal(dpt_config_slots(&c), 2);
 }
 
@@ -181,11 +183,11 @@ static void round_trips(void **state)
         "data: {tokenizer: gpt2, vocab_bpe: v.bpe, encoder_json: e.json, any_vocab: true}",
         "model: {vocab: 49152}\ndata: {tokenizer: hf, tokenizer_json: t.json}"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        struct dpt_config c = load(texts[i], NULL);
+        struct dpt_config c = load_config(texts[i], NULL);
         assert_round_trip(&c);
     }
     /* The longest texts, each byte of which is escaped, fit. */
-    struct dpt_config c = load("", NULL);
+    struct dpt_config c = load_config("", NULL);
     memset(c.data.train, '"', sizeof c.data.train - 1);
     memset(c.data.val, '\\', sizeof c.data.val - 1);
     memset(c.data.tokenizer_json, '"', sizeof c.data.tokenizer_json - 1);
@@ -238,12 +240,12 @@ static void damaged_texts(void **state)
 static int diff(const char *left, const char *right, enum dpt_config_scope scope,
                 const char *allowed, char keys[512])
 {
-    struct dpt_config a = load(example, left), b = load(example, right);
+    struct dpt_config a = load_config(example, left), b = load_config(example, right);
     const char *const paths[] = {allowed, NULL};
     return dpt_config_diff(&a, &b, scope, paths, keys, 512);
 }
 
-static void differences(void **state)
+static void test_differing_keys_are_named(void **state)
 {
     (void)state;
     char keys[512];
@@ -273,14 +275,14 @@ static void differences(void **state)
         keys, "optimizer.lr (0.0003, here 0.5), optimizer.betas ([0.9, 0.95], here [0.9, 0.96])");
     /* A longer run is another trajectory only where the schedule looks at its end. */
     assert_int_equal(diff(NULL, "train.steps=300", DPT_CONFIG_TRAJECTORY, NULL, keys), 1);
-    struct dpt_config a = load("optimizer: {schedule: constant}", "train.steps=10");
-    struct dpt_config b = load("optimizer: {schedule: constant}", "train.steps=20");
+    struct dpt_config a = load_config("optimizer: {schedule: constant}", "train.steps=10");
+    struct dpt_config b = load_config("optimizer: {schedule: constant}", "train.steps=20");
     assert_int_equal(dpt_config_diff(&a, &b, DPT_CONFIG_TRAJECTORY, NULL, keys, sizeof keys), 0);
     assert_int_equal(dpt_config_diff(&a, &b, DPT_CONFIG_RUN, NULL, keys, sizeof keys), 1);
     /* What does not fit is cut, the number is not. */
     char small[20];
-    a = load(example, "train={steps: 100, global_batch: 64}");
-    b = load(example, NULL);
+    a = load_config(example, "train={steps: 100, global_batch: 64}");
+    b = load_config(example, NULL);
     assert_int_equal(dpt_config_diff(&a, &b, DPT_CONFIG_RUN, NULL, small, sizeof small), 3);
     assert_string_equal(small, "train.steps (100, h");
 }
@@ -288,9 +290,9 @@ static void differences(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_example_loads),      cmocka_unit_test(defaults),
+        cmocka_unit_test(the_example_loads),      cmocka_unit_test(test_empty_config_is_default),
         cmocka_unit_test(sizes_of_models),        cmocka_unit_test(forms_of_values),
         cmocka_unit_test(overrides_win_in_order), cmocka_unit_test(round_trips),
-        cmocka_unit_test(damaged_texts),          cmocka_unit_test(differences)};
+        cmocka_unit_test(damaged_texts),          cmocka_unit_test(test_differing_keys_are_named)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,8 +23,8 @@ static struct dpt_yaml *parse(const char *text, const char *prefix)
     return yaml;
 }
 
-static void expect(const struct dpt_yaml *yaml, size_t i, const char *path, const char *value,
-                   int line, int column)
+static void expect_yaml_key(const struct dpt_yaml *yaml, size_t i, const char *path,
+                            const char *value, int line, int column)
 {
     assert_true(i < yaml->n_pairs);
     const struct dpt_yaml_pair *pair = &yaml->pair[i];
@@ -42,14 +42,14 @@ static void block_and_flow(void **state)
     struct dpt_yaml *yaml =
         parse("# c\nseed: 42\na:\n  b: 'x y'  # c\n  c: {d: [1, \"2\"], e: }\n", NULL);
     assert_int_equal(yaml->n_pairs, 6);
-    expect(yaml, 0, "seed", "42", 2, 1);
+    expect_yaml_key(yaml, 0, "seed", "42", 2, 1);
     assert_true(yaml->pair[0].value[0].plain);
     assert_int_equal(yaml->pair[0].value[0].line, 2);
     assert_int_equal(yaml->pair[0].value[0].column, 7);
-    expect(yaml, 1, "a", NULL, 3, 1);
-    expect(yaml, 2, "a.b", "x y", 4, 3);
+    expect_yaml_key(yaml, 1, "a", NULL, 3, 1);
+    expect_yaml_key(yaml, 2, "a.b", "x y", 4, 3);
     assert_false(yaml->pair[2].value[0].plain);
-    expect(yaml, 3, "a.c", NULL, 5, 3);
+    expect_yaml_key(yaml, 3, "a.c", NULL, 5, 3);
     const struct dpt_yaml_pair *list = &yaml->pair[4];
     assert_string_equal(list->path, "a.c.d");
     assert_int_equal(list->kind, DPT_YAML_LIST);
@@ -58,14 +58,14 @@ static void block_and_flow(void **state)
     assert_string_equal(list->value[1].text, "2");
     assert_true(list->value[0].plain);
     assert_false(list->value[1].plain);
-    expect(yaml, 5, "a.c.e", "", 5, 20);
+    expect_yaml_key(yaml, 5, "a.c.e", "", 5, 20);
     assert_true(dpt_yaml_is_null(&yaml->pair[5].value[0]));
     dpt_yaml_destroy(&yaml);
     assert_null(yaml);
     dpt_yaml_destroy(&yaml);
 }
 
-static void nothing(void **state)
+static void test_empty_documents(void **state)
 {
     (void)state;
     static const char *const empty[] = {"",      "\n\n",       "# only a comment\n",
@@ -82,18 +82,18 @@ static void values_of_overrides(void **state)
     (void)state;
     struct dpt_yaml *yaml = parse("5", "train.steps");
     assert_int_equal(yaml->n_pairs, 1);
-    expect(yaml, 0, "train.steps", "5", 1, 1);
+    expect_yaml_key(yaml, 0, "train.steps", "5", 1, 1);
     dpt_yaml_destroy(&yaml);
     yaml = parse("{steps: 5, lanes: auto}", "train");
     assert_int_equal(yaml->n_pairs, 3);
-    expect(yaml, 1, "train.steps", "5", 1, 2);
+    expect_yaml_key(yaml, 1, "train.steps", "5", 1, 2);
     dpt_yaml_destroy(&yaml);
     assert_int_equal(dpt_yaml_parse("*a", 2, "--set x=*a", "x", &yaml, &err), DPT_ECONFIG);
     assert_ptr_equal(strstr(err.text, "--set x=*a: "), err.text);
     assert_int_equal(dpt_yaml_parse("", 0, "--set x=", "x", &yaml, &err), DPT_ECONFIG);
 }
 
-static void nulls(void **state)
+static void test_yaml_nulls(void **state)
 {
     (void)state;
     struct dpt_yaml *yaml = parse("{a: ~, b: null, c: NULL, d: , e: 'null', f: '', g: nul}", NULL);
@@ -103,7 +103,7 @@ static void nulls(void **state)
 }
 
 /* Each with its place and a word of the reason. */
-static void refused(void **state)
+static void test_yaml_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -176,7 +176,7 @@ static char *repeat(int n, const char *fmt)
     return text;
 }
 
-static void limits(void **state)
+static void test_yaml_limits(void **state)
 {
     (void)state;
     struct dpt_yaml *yaml = NULL;
@@ -223,8 +223,8 @@ static void byte_order_mark(void **state)
     (void)state;
     struct dpt_yaml *yaml = parse("\xef\xbb\xbfseed: 42\nrun: x\n", NULL);
     assert_int_equal(yaml->n_pairs, 2);
-    expect(yaml, 0, "seed", "42", 1, 1);
-    expect(yaml, 1, "run", "x", 2, 1);
+    expect_yaml_key(yaml, 0, "seed", "42", 1, 1);
+    expect_yaml_key(yaml, 1, "run", "x", 2, 1);
     dpt_yaml_destroy(&yaml);
     yaml = parse("\xef\xbb\xbf", NULL);
     assert_int_equal(yaml->n_pairs, 0);
@@ -236,10 +236,13 @@ static void byte_order_mark(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(byte_order_mark), cmocka_unit_test(block_and_flow),
-        cmocka_unit_test(nothing),         cmocka_unit_test(values_of_overrides),
-        cmocka_unit_test(nulls),           cmocka_unit_test(refused),
-        cmocka_unit_test(nul_bytes),       cmocka_unit_test(limits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(byte_order_mark),
+                                       cmocka_unit_test(block_and_flow),
+                                       cmocka_unit_test(test_empty_documents),
+                                       cmocka_unit_test(values_of_overrides),
+                                       cmocka_unit_test(test_yaml_nulls),
+                                       cmocka_unit_test(test_yaml_refused),
+                                       cmocka_unit_test(nul_bytes),
+                                       cmocka_unit_test(test_yaml_limits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-static void texts(void **state)
+static void test_status_texts(void **state)
 {
     (void)state;
     assert_string_equal(dpt_status_text(DPT_OK), "ok");
@@ -19,7 +19,7 @@ static void texts(void **state)
     assert_string_equal(dpt_status_text((enum dpt_status) - 1), "unknown status");
 }
 
-static void failing(void **state)
+static void test_fail_fills_err(void **state)
 {
     (void)state;
     struct dpt_err err = {0};
@@ -78,7 +78,7 @@ static void one_message_is_one_line(void **state)
     assert_ptr_equal(strstr(err.text, "open 'a b': "), err.text);
 }
 
-static void context(void **state)
+static void test_wrap_adds_context(void **state)
 {
     (void)state;
     struct dpt_err err;
@@ -92,7 +92,7 @@ static void context(void **state)
     assert_int_equal(dpt_wrap(NULL, DPT_EIO, "index"), DPT_EIO);
 }
 
-static void causes(void **state)
+static void test_errors_with_same_cause(void **state)
 {
     (void)state;
     struct dpt_err full, other;
@@ -115,12 +115,12 @@ static void causes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(texts),
-                                       cmocka_unit_test(failing),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_status_texts),
+                                       cmocka_unit_test(test_fail_fills_err),
                                        cmocka_unit_test(errno_mapping),
                                        cmocka_unit_test(long_texts_are_cut),
                                        cmocka_unit_test(one_message_is_one_line),
-                                       cmocka_unit_test(context),
-                                       cmocka_unit_test(causes)};
+                                       cmocka_unit_test(test_wrap_adds_context),
+                                       cmocka_unit_test(test_errors_with_same_cause)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

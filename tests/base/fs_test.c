@@ -20,20 +20,20 @@
 static char root[128];
 static struct dpt_err err;
 
-static int make_root(void **state)
+static int setup_fs(void **state)
 {
     (void)state;
     return test_make_dir(root, sizeof root, "fs-test") ? 0 : -1;
 }
 
-static int remove_root(void **state)
+static int teardown_fs(void **state)
 {
     (void)state;
     return dpt_fs_remove_tree(root, &err) == DPT_OK ? 0 : -1;
 }
 
 /* root/name in a buffer of the `slot`. */
-static const char *at(int slot, const char *name)
+static const char *path_at(int slot, const char *name)
 {
     static char paths[4][256];
     assert_int_equal(dpt_fs_join(root, name, paths[slot], sizeof paths[slot], &err), DPT_OK);
@@ -45,13 +45,13 @@ static void write_and_read_back(void **state)
     (void)state;
     char *text;
     size_t n;
-    assert_int_equal(dpt_fs_write_file_atomic(at(0, "a"), "hello", 5, &err), DPT_OK);
-    assert_int_equal(dpt_fs_read_file(at(0, "a"), 5, &text, &n, &err), DPT_OK);
+    assert_int_equal(dpt_fs_write_file_atomic(path_at(0, "a"), "hello", 5, &err), DPT_OK);
+    assert_int_equal(dpt_fs_read_file(path_at(0, "a"), 5, &text, &n, &err), DPT_OK);
     assert_int_equal(n, 5);
     assert_string_equal(text, "hello");
     free(text);
-    assert_int_equal(dpt_fs_write_file_atomic(at(0, "a"), "", 0, &err), DPT_OK);
-    assert_int_equal(dpt_fs_read_file(at(0, "a"), 5, &text, &n, &err), DPT_OK);
+    assert_int_equal(dpt_fs_write_file_atomic(path_at(0, "a"), "", 0, &err), DPT_OK);
+    assert_int_equal(dpt_fs_read_file(path_at(0, "a"), 5, &text, &n, &err), DPT_OK);
     assert_int_equal(n, 0);
     free(text);
     /* No temporary file is left. */
@@ -71,13 +71,13 @@ static void larger_than_one_buffer(void **state)
         data[i] = (char)(i * 7);
     char *text;
     size_t n;
-    assert_int_equal(dpt_fs_write_file_atomic(at(0, "big"), data, N, &err), DPT_OK);
-    assert_int_equal(dpt_fs_read_file(at(0, "big"), N, &text, &n, &err), DPT_OK);
+    assert_int_equal(dpt_fs_write_file_atomic(path_at(0, "big"), data, N, &err), DPT_OK);
+    assert_int_equal(dpt_fs_read_file(path_at(0, "big"), N, &text, &n, &err), DPT_OK);
     assert_int_equal(n, N);
     assert_memory_equal(text, data, N);
     free(text);
     text = NULL;
-    assert_int_equal(dpt_fs_read_file(at(0, "big"), N - 1, &text, &n, &err), DPT_EOVERFLOW);
+    assert_int_equal(dpt_fs_read_file(path_at(0, "big"), N - 1, &text, &n, &err), DPT_EOVERFLOW);
     assert_null(text);
     assert_non_null(strstr(err.text, "/big'"));
 }
@@ -87,15 +87,15 @@ static void read_errors(void **state)
     (void)state;
     char *text = NULL;
     size_t n;
-    assert_int_equal(dpt_fs_read_file(at(0, "absent"), 10, &text, &n, &err), DPT_ENOENT);
+    assert_int_equal(dpt_fs_read_file(path_at(0, "absent"), 10, &text, &n, &err), DPT_ENOENT);
     assert_non_null(strstr(err.text, "/absent'"));
     assert_int_equal(dpt_fs_read_file(root, 10, &text, &n, &err), DPT_EIO); /* a folder */
     assert_int_equal(dpt_fs_read_stream(root, 10, &text, &n, &err), DPT_EIO);
-    assert_int_equal(dpt_fs_read_stream(at(0, "absent"), 10, &text, &n, &err), DPT_ENOENT);
+    assert_int_equal(dpt_fs_read_stream(path_at(0, "absent"), 10, &text, &n, &err), DPT_ENOENT);
     assert_null(text);
-    assert_int_equal(dpt_fs_write_file_atomic(at(0, "no/such"), "x", 1, &err), DPT_ENOENT);
-    assert_int_equal(mkdir(at(1, "folder"), 0777), 0);
-    assert_int_equal(dpt_fs_write_file_atomic(at(1, "folder"), "x", 1, &err), DPT_EIO);
+    assert_int_equal(dpt_fs_write_file_atomic(path_at(0, "no/such"), "x", 1, &err), DPT_ENOENT);
+    assert_int_equal(mkdir(path_at(1, "folder"), 0777), 0);
+    assert_int_equal(dpt_fs_write_file_atomic(path_at(1, "folder"), "x", 1, &err), DPT_EIO);
 }
 
 /* A pipe in place of a file is refused, with and without a process at its other end. */
@@ -104,12 +104,12 @@ static void pipes(void **state)
     (void)state;
     char *text = NULL;
     size_t n;
-    assert_int_equal(mkfifo(at(0, "pipe"), 0666), 0);
-    assert_int_equal(dpt_fs_read_file(at(0, "pipe"), 10, &text, &n, &err), DPT_EIO);
+    assert_int_equal(mkfifo(path_at(0, "pipe"), 0666), 0);
+    assert_int_equal(dpt_fs_read_file(path_at(0, "pipe"), 10, &text, &n, &err), DPT_EIO);
     assert_non_null(strstr(err.text, "/pipe' is no regular file"));
-    int fd = open(at(0, "pipe"), O_RDWR | O_CLOEXEC);
+    int fd = open(path_at(0, "pipe"), O_RDWR | O_CLOEXEC);
     assert_true(fd >= 0);
-    assert_int_equal(dpt_fs_read_file(at(0, "pipe"), 10, &text, &n, &err), DPT_EIO);
+    assert_int_equal(dpt_fs_read_file(path_at(0, "pipe"), 10, &text, &n, &err), DPT_EIO);
     assert_null(text);
     (void)close(fd);
 
@@ -130,7 +130,7 @@ static void pread_and_pwrite(void **state)
 {
     (void)state;
     char buf[4] = "";
-    int fd = open(at(0, "f"), O_RDWR | O_CREAT, 0666);
+    int fd = open(path_at(0, "f"), O_RDWR | O_CREAT, 0666);
     assert_true(fd >= 0);
     assert_int_equal(dpt_fs_pwrite_all(fd, "abcdef", 6, 2, "f", &err), DPT_OK);
     assert_int_equal(dpt_fs_pread_all(fd, buf, 4, 1, "f", &err), DPT_OK);
@@ -164,21 +164,21 @@ static void nothing_half_written(void **state)
     small = old;
     small.rlim_cur = 4096;
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
-    assert_int_equal(dpt_fs_write_file_atomic(at(0, "x"), "old", 3, &err), DPT_OK);
-    assert_int_equal(dpt_fs_append(at(1, "y"), "kept", 4, &err), DPT_OK);
+    assert_int_equal(dpt_fs_write_file_atomic(path_at(0, "x"), "old", 3, &err), DPT_OK);
+    assert_int_equal(dpt_fs_append(path_at(1, "y"), "kept", 4, &err), DPT_OK);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    enum dpt_status written = dpt_fs_write_file_atomic(at(0, "x"), data, sizeof data, &err);
-    enum dpt_status appended = dpt_fs_append(at(1, "y"), data, sizeof data, NULL);
+    enum dpt_status written = dpt_fs_write_file_atomic(path_at(0, "x"), data, sizeof data, &err);
+    enum dpt_status appended = dpt_fs_append(path_at(1, "y"), data, sizeof data, NULL);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     (void)signal(SIGXFSZ, handler);
     assert_int_equal(written, DPT_ENOSPC);
     assert_int_equal(appended, DPT_ENOSPC);
     char *text;
     size_t n;
-    assert_int_equal(dpt_fs_read_file(at(0, "x"), 10, &text, &n, &err), DPT_OK);
+    assert_int_equal(dpt_fs_read_file(path_at(0, "x"), 10, &text, &n, &err), DPT_OK);
     assert_string_equal(text, "old");
     free(text);
-    assert_int_equal(dpt_fs_read_file(at(1, "y"), 8192, &text, &n, &err), DPT_OK);
+    assert_int_equal(dpt_fs_read_file(path_at(1, "y"), 8192, &text, &n, &err), DPT_OK);
     assert_string_equal(text, "kept");
     free(text);
     char **names;
@@ -192,28 +192,28 @@ static void appending(void **state)
     (void)state;
     char *text;
     size_t n;
-    assert_int_equal(dpt_fs_append(at(0, "log"), "a\n", 2, &err), DPT_OK);
-    assert_int_equal(dpt_fs_append(at(0, "log"), "b\n", 2, &err), DPT_OK);
-    assert_int_equal(dpt_fs_read_file(at(0, "log"), 10, &text, &n, &err), DPT_OK);
+    assert_int_equal(dpt_fs_append(path_at(0, "log"), "a\n", 2, &err), DPT_OK);
+    assert_int_equal(dpt_fs_append(path_at(0, "log"), "b\n", 2, &err), DPT_OK);
+    assert_int_equal(dpt_fs_read_file(path_at(0, "log"), 10, &text, &n, &err), DPT_OK);
     assert_string_equal(text, "a\nb\n");
     free(text);
-    assert_int_equal(dpt_fs_append(at(0, "no/log"), "a", 1, &err), DPT_ENOENT);
+    assert_int_equal(dpt_fs_append(path_at(0, "no/log"), "a", 1, &err), DPT_ENOENT);
 }
 
 static void folders(void **state)
 {
     (void)state;
-    assert_int_equal(dpt_fs_mkdirs(at(0, "p/q//r/"), &err), DPT_OK);
-    assert_int_equal(dpt_fs_mkdirs(at(0, "p/q/r"), &err), DPT_OK);
-    assert_true(dpt_fs_exists(at(0, "p/q/r")));
-    assert_false(dpt_fs_exists(at(0, "p/x")));
+    assert_int_equal(dpt_fs_mkdirs(path_at(0, "p/q//r/"), &err), DPT_OK);
+    assert_int_equal(dpt_fs_mkdirs(path_at(0, "p/q/r"), &err), DPT_OK);
+    assert_true(dpt_fs_exists(path_at(0, "p/q/r")));
+    assert_false(dpt_fs_exists(path_at(0, "p/x")));
     assert_int_equal(dpt_fs_mkdirs("/", &err), DPT_OK);
     assert_int_equal(dpt_fs_mkdirs("", &err), DPT_EINVAL);
-    assert_int_equal(dpt_fs_append(at(0, "file"), "", 0, &err), DPT_OK);
-    assert_int_equal(dpt_fs_mkdirs(at(0, "file/below"), &err), DPT_EIO);
+    assert_int_equal(dpt_fs_append(path_at(0, "file"), "", 0, &err), DPT_OK);
+    assert_int_equal(dpt_fs_mkdirs(path_at(0, "file/below"), &err), DPT_EIO);
     assert_non_null(strstr(err.text, "/file': Not a directory"));
     assert_int_equal(dpt_fs_sync_dir(root, &err), DPT_OK);
-    assert_int_equal(dpt_fs_sync_dir(at(0, "nowhere"), &err), DPT_ENOENT);
+    assert_int_equal(dpt_fs_sync_dir(path_at(0, "nowhere"), &err), DPT_ENOENT);
 }
 
 static void listing(void **state)
@@ -222,7 +222,7 @@ static void listing(void **state)
     static const char *const sorted[] = {".h", "A", "B", "a", "b"};
     static const int made[] = {3, 0, 4, 2, 1};
     for (int i = 0; i < 5; i++)
-        assert_int_equal(dpt_fs_append(at(0, sorted[made[i]]), "", 0, &err), DPT_OK);
+        assert_int_equal(dpt_fs_append(path_at(0, sorted[made[i]]), "", 0, &err), DPT_OK);
     char **names;
     size_t n;
     assert_int_equal(dpt_fs_list(root, &names, &n, &err), DPT_OK);
@@ -230,30 +230,30 @@ static void listing(void **state)
     for (int i = 0; i < 5; i++)
         assert_string_equal(names[i], sorted[i]);
     dpt_fs_list_free(&names, n);
-    assert_int_equal(dpt_fs_mkdirs(at(0, "empty"), &err), DPT_OK);
-    assert_int_equal(dpt_fs_list(at(0, "empty"), &names, &n, &err), DPT_OK);
+    assert_int_equal(dpt_fs_mkdirs(path_at(0, "empty"), &err), DPT_OK);
+    assert_int_equal(dpt_fs_list(path_at(0, "empty"), &names, &n, &err), DPT_OK);
     assert_int_equal(n, 0);
     dpt_fs_list_free(&names, n);
-    assert_int_equal(dpt_fs_list(at(0, "absent"), &names, &n, &err), DPT_ENOENT);
+    assert_int_equal(dpt_fs_list(path_at(0, "absent"), &names, &n, &err), DPT_ENOENT);
 }
 
 static void removing(void **state)
 {
     (void)state;
-    assert_int_equal(dpt_fs_mkdirs(at(0, "keep"), &err), DPT_OK);
-    assert_int_equal(dpt_fs_append(at(0, "keep/x"), "x", 1, &err), DPT_OK);
-    assert_int_equal(dpt_fs_mkdirs(at(0, "t/1/2/3"), &err), DPT_OK);
-    assert_int_equal(dpt_fs_append(at(0, "t/1/x"), "x", 1, &err), DPT_OK);
-    assert_int_equal(symlink(at(1, "keep"), at(0, "t/1/link")), 0);
-    assert_int_equal(symlink("nowhere", at(0, "t/dangling")), 0);
-    assert_int_equal(dpt_fs_remove_tree(at(0, "t"), &err), DPT_OK);
-    assert_false(dpt_fs_exists(at(0, "t")));
-    assert_true(dpt_fs_exists(at(0, "keep/x"))); /* the link was not followed */
-    assert_int_equal(dpt_fs_remove_tree(at(0, "t"), &err), DPT_OK);
+    assert_int_equal(dpt_fs_mkdirs(path_at(0, "keep"), &err), DPT_OK);
+    assert_int_equal(dpt_fs_append(path_at(0, "keep/x"), "x", 1, &err), DPT_OK);
+    assert_int_equal(dpt_fs_mkdirs(path_at(0, "t/1/2/3"), &err), DPT_OK);
+    assert_int_equal(dpt_fs_append(path_at(0, "t/1/x"), "x", 1, &err), DPT_OK);
+    assert_int_equal(symlink(path_at(1, "keep"), path_at(0, "t/1/link")), 0);
+    assert_int_equal(symlink("nowhere", path_at(0, "t/dangling")), 0);
+    assert_int_equal(dpt_fs_remove_tree(path_at(0, "t"), &err), DPT_OK);
+    assert_false(dpt_fs_exists(path_at(0, "t")));
+    assert_true(dpt_fs_exists(path_at(0, "keep/x"))); /* the link was not followed */
+    assert_int_equal(dpt_fs_remove_tree(path_at(0, "t"), &err), DPT_OK);
 
-    assert_int_equal(symlink(at(1, "keep"), at(0, "link")), 0);
-    assert_int_equal(dpt_fs_remove_tree(at(0, "link"), &err), DPT_OK);
-    assert_true(dpt_fs_exists(at(0, "keep/x")));
+    assert_int_equal(symlink(path_at(1, "keep"), path_at(0, "link")), 0);
+    assert_int_equal(dpt_fs_remove_tree(path_at(0, "link"), &err), DPT_OK);
+    assert_true(dpt_fs_exists(path_at(0, "keep/x")));
 }
 
 /* One of several that remove the same tree. */
@@ -282,12 +282,12 @@ static void removed_by_several(void **state)
         char name[32];
         for (int i = 0; i < FOLDERS; i++) {
             (void)snprintf(name, sizeof name, "t/%d/inner", i);
-            assert_int_equal(dpt_fs_mkdirs(at(0, name), &err), DPT_OK);
+            assert_int_equal(dpt_fs_mkdirs(path_at(0, name), &err), DPT_OK);
         }
         struct remover removers[REMOVERS];
         pthread_t threads[REMOVERS];
         for (int i = 0; i < REMOVERS; i++) {
-            removers[i] = (struct remover){.begin = &begin, .path = at(1, "t")};
+            removers[i] = (struct remover){.begin = &begin, .path = path_at(1, "t")};
             assert_int_equal(pthread_create(&threads[i], NULL, remove_at_once, &removers[i]), 0);
         }
         for (int i = 0; i < REMOVERS; i++)
@@ -295,7 +295,7 @@ static void removed_by_several(void **state)
         for (int i = 0; i < REMOVERS; i++)
             if (removers[i].status != DPT_OK)
                 fail_msg("round %d: %s", round, removers[i].err.text);
-        assert_false(dpt_fs_exists(at(0, "t")));
+        assert_false(dpt_fs_exists(path_at(0, "t")));
     }
     (void)pthread_barrier_destroy(&begin);
 }
@@ -304,11 +304,11 @@ static void too_deep_to_remove(void **state)
 {
     (void)state;
     const char *deep = "d/1/2/3/4/5/6/7/8/9/10/11/12/13/14/15/16";
-    assert_int_equal(dpt_fs_mkdirs(at(0, deep), &err), DPT_OK);
-    assert_int_equal(dpt_fs_remove_tree(at(0, "d"), &err), DPT_EOVERFLOW);
-    assert_true(dpt_fs_exists(at(0, deep)));
-    assert_int_equal(rmdir(at(0, deep)), 0);
-    assert_int_equal(dpt_fs_remove_tree(at(0, "d"), &err), DPT_OK);
+    assert_int_equal(dpt_fs_mkdirs(path_at(0, deep), &err), DPT_OK);
+    assert_int_equal(dpt_fs_remove_tree(path_at(0, "d"), &err), DPT_EOVERFLOW);
+    assert_true(dpt_fs_exists(path_at(0, deep)));
+    assert_int_equal(rmdir(path_at(0, deep)), 0);
+    assert_int_equal(dpt_fs_remove_tree(path_at(0, "d"), &err), DPT_OK);
 }
 
 static void joining(void **state)
@@ -325,7 +325,7 @@ static void joining(void **state)
     assert_string_equal(path, "xyz");
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, make_root, remove_root)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup_fs, teardown_fs)
 
 int main(void)
 {

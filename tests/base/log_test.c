@@ -52,7 +52,7 @@ static size_t drain(void)
     return used;
 }
 
-static void expect(const char *pattern)
+static void expect_log_line(const char *pattern)
 {
     regex_t re;
     assert_int_equal(regcomp(&re, pattern, REG_EXTENDED | REG_NOSUB), 0);
@@ -69,16 +69,16 @@ static void shape(void **state)
     (void)state;
     dpt_log(DPT_LOG_INFO, "plain %d", 1);
     (void)drain();
-    expect(STAMP "I: plain 1\n$");
+    expect_log_line(STAMP "I: plain 1\n$");
     dpt_log_set_who("dpt-worker", "n7");
     dpt_log_set_where(0, 3, 41);
     dpt_log(DPT_LOG_WARN, "peer %s left", "n2");
     (void)drain();
-    expect(STAMP "W dpt-worker node=n7 rank=0 gen=3 step=41: peer n2 left\n$");
+    expect_log_line(STAMP "W dpt-worker node=n7 rank=0 gen=3 step=41: peer n2 left\n$");
     dpt_log_set_where(-1, 3, -1);
     dpt_log(DPT_LOG_ERROR, "x");
     (void)drain();
-    expect(STAMP "E dpt-worker node=n7 gen=3: x\n$");
+    expect_log_line(STAMP "E dpt-worker node=n7 gen=3: x\n$");
 }
 
 static void levels(void **state)
@@ -89,7 +89,7 @@ static void levels(void **state)
     dpt_log_set_level(DPT_LOG_DEBUG);
     dpt_log(DPT_LOG_DEBUG, "shown");
     (void)drain();
-    expect("D: shown\n$");
+    expect_log_line("D: shown\n$");
     dpt_log_set_level(DPT_LOG_ERROR);
     dpt_log(DPT_LOG_WARN, "hidden");
     assert_int_equal(drain(), 0);
@@ -100,7 +100,7 @@ static void one_event_is_one_line(void **state)
     (void)state;
     dpt_log(DPT_LOG_INFO, "a\nb\tc\033[0m");
     (void)drain();
-    expect("I: a b c \\[0m\n$");
+    expect_log_line("I: a b c \\[0m\n$");
     char lengthy[5000];
     memset(lengthy, 'z', sizeof lengthy - 1);
     lengthy[sizeof lengthy - 1] = '\0';
@@ -118,7 +118,7 @@ static void long_names_are_cut(void **state)
     dpt_log_set_who("p", name);
     dpt_log(DPT_LOG_INFO, "x");
     (void)drain();
-    expect(" node=n{63}: x\n$");
+    expect_log_line(" node=n{63}: x\n$");
 }
 
 static void a_broken_sink_harms_nobody(void **state)

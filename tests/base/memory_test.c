@@ -13,7 +13,7 @@
 
 static char root[96];
 
-static void put(const char *path, const char *text)
+static void put_proc_file(const char *path, const char *text)
 {
     char full[256];
     struct dpt_err err;
@@ -48,36 +48,38 @@ static void test_nothing_known(void **state)
 {
     (void)state;
     assert_int_equal(dpt_memory_available(root), 0);
-    put("/proc/meminfo", "MemTotal:  10 kB\nMemFree:  9 kB\n");
+    put_proc_file("/proc/meminfo", "MemTotal:  10 kB\nMemFree:  9 kB\n");
     assert_int_equal(dpt_memory_available(root), 0);
 }
 
-static void test_machine(void **state)
+static void test_memory_of_machine(void **state)
 {
     (void)state;
-    put("/proc/meminfo", "MemTotal:   9000 kB\nMemFree:   10 kB\nMemAvailable:   8000 kB\n");
+    put_proc_file("/proc/meminfo",
+                  "MemTotal:   9000 kB\nMemFree:   10 kB\nMemAvailable:   8000 kB\n");
     assert_int_equal(dpt_memory_available(root), 8000 * 1024);
-    put("/proc/self/cgroup", "4:memory:/old\n"); /* version 1 alone */
+    put_proc_file("/proc/self/cgroup", "4:memory:/old\n"); /* version 1 alone */
     assert_int_equal(dpt_memory_available(root), 8000 * 1024);
 }
 
 /* The tightest group counts; reclaimable memory does not count as used. */
-static void test_groups(void **state)
+static void test_tightest_cgroup_counts(void **state)
 {
     (void)state;
-    put("/proc/meminfo", "MemAvailable:   8000 kB\n");
-    put("/proc/self/cgroup", "1:name=systemd:/x\n0::/job/step\n");
-    put("/sys/fs/cgroup/job/step/memory.max", "max\n");
-    put("/sys/fs/cgroup/job/step/memory.current", "5\n");
+    put_proc_file("/proc/meminfo", "MemAvailable:   8000 kB\n");
+    put_proc_file("/proc/self/cgroup", "1:name=systemd:/x\n0::/job/step\n");
+    put_proc_file("/sys/fs/cgroup/job/step/memory.max", "max\n");
+    put_proc_file("/sys/fs/cgroup/job/step/memory.current", "5\n");
     assert_int_equal(dpt_memory_available(root), 8000 * 1024);
-    put("/sys/fs/cgroup/job/memory.max", "1000000\n");
-    put("/sys/fs/cgroup/job/memory.current", "400000\n");
+    put_proc_file("/sys/fs/cgroup/job/memory.max", "1000000\n");
+    put_proc_file("/sys/fs/cgroup/job/memory.current", "400000\n");
     assert_int_equal(dpt_memory_available(root), 600000);
-    put("/sys/fs/cgroup/job/memory.stat", "anon 1\ninactive_file 150000\nactive_file 7\n");
+    put_proc_file("/sys/fs/cgroup/job/memory.stat",
+                  "anon 1\ninactive_file 150000\nactive_file 7\n");
     assert_int_equal(dpt_memory_available(root), 750000);
-    put("/sys/fs/cgroup/job/step/memory.max", "300000\n");
+    put_proc_file("/sys/fs/cgroup/job/step/memory.max", "300000\n");
     assert_int_equal(dpt_memory_available(root), 299995);
-    put("/sys/fs/cgroup/job/step/memory.current", "300001\n");
+    put_proc_file("/sys/fs/cgroup/job/step/memory.current", "300001\n");
     assert_int_equal(dpt_memory_available(root), 0);
 }
 
@@ -86,37 +88,39 @@ static void test_at_most(void **state)
 {
     (void)state;
     assert_int_equal(dpt_memory_at_most(root), 0);
-    put("/proc/meminfo", "MemAvailable:   8000 kB\nSwapTotal: 9 kB\nSwapFree: 5 kB\n");
+    put_proc_file("/proc/meminfo", "MemAvailable:   8000 kB\nSwapTotal: 9 kB\nSwapFree: 5 kB\n");
     assert_int_equal(dpt_memory_at_most(root), 8005 * 1024);
     assert_int_equal(dpt_memory_of_machine(root), 0);
-    put("/proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 8000 kB\nSwapTotal: 9 kB\n"
-                         "SwapFree: 5 kB\n");
+    put_proc_file("/proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 8000 kB\nSwapTotal: 9 kB\n"
+                                   "SwapFree: 5 kB\n");
     assert_int_equal(dpt_memory_of_machine(root), 9009 * 1024);
-    put("/proc/self/cgroup", "0::/job\n");
-    put("/sys/fs/cgroup/job/memory.max", "1000000\n");
-    put("/sys/fs/cgroup/job/memory.current", "900000\n");
+    put_proc_file("/proc/self/cgroup", "0::/job\n");
+    put_proc_file("/sys/fs/cgroup/job/memory.max", "1000000\n");
+    put_proc_file("/sys/fs/cgroup/job/memory.current", "900000\n");
     assert_int_equal(dpt_memory_of_machine(root), 1000000 + 9 * 1024);
-    put("/sys/fs/cgroup/job/memory.stat", "anon 1\nfile 700000\nshmem 200000\ninactive_file 1\n");
+    put_proc_file("/sys/fs/cgroup/job/memory.stat",
+                  "anon 1\nfile 700000\nshmem 200000\ninactive_file 1\n");
     assert_int_equal(dpt_memory_at_most(root), 600000 + 5 * 1024);
     assert_int_equal(dpt_memory_available(root), 100001);
-    put("/sys/fs/cgroup/job/memory.current", "1700000\n");
+    put_proc_file("/sys/fs/cgroup/job/memory.current", "1700000\n");
     assert_int_equal(dpt_memory_at_most(root), 5 * 1024);
     assert_true(dpt_memory_at_most("") >= dpt_memory_available("") / 2);
 }
 
-static void test_process(void **state)
+static void test_memory_of_process(void **state)
 {
     (void)state;
     struct dpt_process_memory process;
-    put("/proc/self/status", "Name:\tx\nVmHWM:\t    30 kB\nVmRSS:\t    20 kB\nRssAnon:\t 9 kB\n"
-                             "RssFile:\t 8 kB\nRssShmem:\t       3 kB\n");
+    put_proc_file("/proc/self/status",
+                  "Name:\tx\nVmHWM:\t    30 kB\nVmRSS:\t    20 kB\nRssAnon:\t 9 kB\n"
+                  "RssFile:\t 8 kB\nRssShmem:\t       3 kB\n");
     dpt_memory_of_process(root, &process);
     assert_int_equal(process.peak, 30 * 1024);
     assert_int_equal(process.resident, 20 * 1024);
     assert_int_equal(process.anon, 9 * 1024);
     assert_int_equal(process.file, 8 * 1024);
     assert_int_equal(process.shared, 3 * 1024);
-    put("/proc/self/status", "Name:\tx\n");
+    put_proc_file("/proc/self/status", "Name:\tx\n");
     dpt_memory_of_process(root, &process);
     assert_int_equal(process.peak, -1);
     dpt_memory_of_process("", &process);
@@ -129,10 +133,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_this_machine, setup, teardown),
         cmocka_unit_test_setup_teardown(test_nothing_known, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_machine, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_groups, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_memory_of_machine, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_tightest_cgroup_counts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_at_most, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_process, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_memory_of_process, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

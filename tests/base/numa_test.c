@@ -31,7 +31,7 @@ static int teardown(void **state)
     return dpt_fs_remove_tree(sys, &err) == DPT_OK ? 0 : -1;
 }
 
-static void put(const char *folder, const char *name, const char *text)
+static void put_node_file(const char *folder, const char *name, const char *text)
 {
     char path[192], file[256];
     struct dpt_err err;
@@ -41,7 +41,7 @@ static void put(const char *folder, const char *name, const char *text)
     assert_int_equal(dpt_fs_write_file_atomic(file, text, strlen(text), &err), DPT_OK);
 }
 
-static void lists(void **state)
+static void test_core_lists(void **state)
 {
     (void)state;
     static const struct {
@@ -63,12 +63,12 @@ static void lists(void **state)
         assert_false(dpt_numa_parse_cores(bad[i], &set));
 }
 
-static void devices(void **state)
+static void test_node_of_pci_device(void **state)
 {
     (void)state;
-    put("bus/pci/devices/0000:1b:00.0", "numa_node", "1\n");
-    put("bus/pci/devices/0000:2a:00.0", "numa_node", "-1\n");
-    put("bus/pci/devices/0000:3c:00.0", "numa_node", "what\n");
+    put_node_file("bus/pci/devices/0000:1b:00.0", "numa_node", "1\n");
+    put_node_file("bus/pci/devices/0000:2a:00.0", "numa_node", "-1\n");
+    put_node_file("bus/pci/devices/0000:3c:00.0", "numa_node", "what\n");
     assert_int_equal(dpt_numa_of_pci(sys, "0000:1B:00.0"), 1);
     assert_int_equal(dpt_numa_of_pci(sys, "0000:2A:00.0"), -1);
     assert_int_equal(dpt_numa_of_pci(sys, "0000:3C:00.0"), -1);
@@ -97,17 +97,17 @@ static void *stay_in_a_thread(void *ctx)
 }
 
 /* A node whose cores belong to another node does not count, nor does a node with memory only. */
-static void nodes(void **state)
+static void test_nodes_without_cores_do_not_count(void **state)
 {
     (void)state;
     struct dpt_numa numa;
     char list[32];
     dpt_numa_read("/nonexistent", &numa);
     assert_int_equal(numa.n, 0);
-    put("devices/system/node/node0", "cpulist", "1000-1007\n");
-    put("devices/system/node/node1", "cpulist", "\n");
+    put_node_file("devices/system/node/node0", "cpulist", "1000-1007\n");
+    put_node_file("devices/system/node/node1", "cpulist", "\n");
     (void)snprintf(list, sizeof list, "%d,1008\n", first_core());
-    put("devices/system/node/node2", "cpulist", list);
+    put_node_file("devices/system/node/node2", "cpulist", list);
     dpt_numa_read(sys, &numa);
     assert_int_equal(numa.n, 1);
     assert_int_equal(numa.node[0], 2);
@@ -129,7 +129,7 @@ static void of_cores(struct dpt_numa *numa, int n, const int *cores)
     }
 }
 
-static void dealt(void **state)
+static void test_ranks_are_assigned_in_order(void **state)
 {
     (void)state;
     struct dpt_numa numa;
@@ -149,7 +149,7 @@ static void dealt(void **state)
 }
 
 /* Ranks that would have more to share with each other than with all are left where they are. */
-static void even(void **state)
+static void test_uneven_ranks_are_not_bound(void **state)
 {
     (void)state;
     struct dpt_numa numa;
@@ -182,8 +182,12 @@ static void cores_that_are_gone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists), cmocka_unit_test(devices), cmocka_unit_test(nodes),
-        cmocka_unit_test(dealt), cmocka_unit_test(even),    cmocka_unit_test(cores_that_are_gone),
+        cmocka_unit_test(test_core_lists),
+        cmocka_unit_test(test_node_of_pci_device),
+        cmocka_unit_test(test_nodes_without_cores_do_not_count),
+        cmocka_unit_test(test_ranks_are_assigned_in_order),
+        cmocka_unit_test(test_uneven_ranks_are_not_bound),
+        cmocka_unit_test(cores_that_are_gone),
     };
     return cmocka_run_group_tests_name("numa", tests, setup, teardown);
 }

@@ -12,7 +12,7 @@
 
 static struct dpt_err err;
 
-static void integers(void **state)
+static void test_parse_integers(void **state)
 {
     (void)state;
     int64_t v = 77;
@@ -61,7 +61,7 @@ static void unsigned_integers(void **state)
     assert_true(v == UINT64_MAX);
 }
 
-static void doubles(void **state)
+static void test_parse_doubles(void **state)
 {
     (void)state;
     static const struct {
@@ -110,7 +110,7 @@ static void shortest_texts(void **state)
     }
 }
 
-static void endpoints(void **state)
+static void test_parse_endpoints(void **state)
 {
     (void)state;
     static const char *const good[] = {"127.0.0.1:29500", "head:1", "[::1]:65535", "a.b-c:80"};
@@ -126,7 +126,8 @@ static void endpoints(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(integers), cmocka_unit_test(unsigned_integers), cmocka_unit_test(doubles),
-        cmocka_unit_test(shortest_texts), cmocka_unit_test(endpoints)};
+        cmocka_unit_test(test_parse_integers), cmocka_unit_test(unsigned_integers),
+        cmocka_unit_test(test_parse_doubles), cmocka_unit_test(shortest_texts),
+        cmocka_unit_test(test_parse_endpoints)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,8 +68,8 @@ static void an_image_and_a_label(void **state)
 }
 
 /* Every place of a row is another number, so that one that stays behind is seen. */
-static void fill(const struct dpt_sample_form *form, const struct dpt_batch *batch,
-                 const int32_t lengths[N])
+static void fill_batch(const struct dpt_sample_form *form, const struct dpt_batch *batch,
+                       const int32_t lengths[N])
 {
     for (int i = 0; i < N; i++) {
         int32_t *tokens = dpt_batch_part(form, batch, DPT_SAMPLE_INPUT, i);
@@ -93,7 +93,7 @@ static void rows_are_moved_together(void **state)
     assert_int_equal(batch.positions, SEQ);
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         int32_t longest = 0;
-        fill(&form, &batch, cases[c]);
+        fill_batch(&form, &batch, cases[c]);
         dpt_batch_close(&form, &batch, N);
         for (int i = 0; i < N; i++)
             longest = cases[c][i] > longest ? cases[c][i] : longest;
@@ -117,7 +117,7 @@ static void only_n_samples_are_looked_at(void **state)
     const struct dpt_sample_form form = classified();
     _Alignas(DPT_BATCH_ALIGN) static char memory[4 * 128];
     struct dpt_batch batch = dpt_batch_at(&form, N, memory);
-    fill(&form, &batch, (const int32_t[N]){2, 3, SEQ});
+    fill_batch(&form, &batch, (const int32_t[N]){2, 3, SEQ});
     dpt_batch_close(&form, &batch, N - 1);
     assert_int_equal(batch.positions, 3);
 }

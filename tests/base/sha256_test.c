@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-static void expect(const char *text, size_t bytes, const char *hex)
+static void expect_sha256(const char *text, size_t bytes, const char *hex)
 {
     struct dpt_sha256 sha;
     char found[DPT_SHA256_HEX_BYTES];
@@ -28,11 +28,12 @@ static void known_answers(void **state)
     static char million[1000000];
     const char *two = "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
     memset(million, 'a', sizeof million);
-    expect("", 0, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-    expect("abc", 3, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-    expect(two, strlen(two), "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
-    expect(million, sizeof million,
-           "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+    expect_sha256("", 0, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    expect_sha256("abc", 3, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    expect_sha256(two, strlen(two),
+                  "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+    expect_sha256(million, sizeof million,
+                  "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
 /* The hash of the digits of all texts of 0 … 200 letters 'a', one after another: every length of

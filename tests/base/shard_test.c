@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-static void covers(void **state)
+static void test_shards_cover_whole(void **state)
 {
     (void)state;
     const struct dpt_shard whole[] = {{1, 3}, {0, 1}};
@@ -26,7 +26,7 @@ static void covers(void **state)
     assert_int_equal(dpt_shards_whole(mixed, 3), 0);
 }
 
-static void missing(void **state)
+static void test_largest_missing_shard(void **state)
 {
     (void)state;
     const struct dpt_shard of_three[] = {{2, 3}, {0, 3}, {0, 2}};
@@ -45,8 +45,8 @@ static void missing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(covers),
-        cmocka_unit_test(missing),
+        cmocka_unit_test(test_shards_cover_whole),
+        cmocka_unit_test(test_largest_missing_shard),
     };
     return cmocka_run_group_tests_name("base_shard", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* The first writer abandons the attempt while another writer works on it. */
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 
 #include "base/fs.h"
 #include "base/log.h"

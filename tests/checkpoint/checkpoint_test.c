@@ -1,6 +1,6 @@
 /* The public interface: round trips with different numbers of writers and readers, the search for
  * the newest whole checkpoint, pruning, state, models that do not match. */
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 
 #include "base/clock.h"
 #include "base/fs.h"

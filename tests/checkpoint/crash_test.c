@@ -1,7 +1,7 @@
 /* The write path is interrupted at every system call: by the death of the process, a failing call,
  * a full disk. The newest checkpoint is then the old or the new one, and whole. The order of the
  * calls shows that this holds after a power failure too. */
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 
 #include "base/fs.h"
 #include "base/log.h"

@@ -1,6 +1,6 @@
 /* Damage of every kind to every file is found and named, links are not followed, and the search
  * continues with an older checkpoint. */
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 
 #include "base/fs.h"
 #include "base/log.h"
@@ -54,7 +54,7 @@ static const char *path_of(const char *file)
 }
 
 /* Opens step 20, reads and verifies all of it. */
-static enum dpt_status use(void)
+static enum dpt_status use_damaged(void)
 {
     struct dpt_checkpoint *checkpoint = NULL;
     DPT_TRY(dpt_checkpoint_open(root, 20, &checkpoint, &err));
@@ -90,7 +90,7 @@ static int64_t size_of(const char *path)
 static void bit_flips(void **state)
 {
     (void)state;
-    OK(use());
+    OK(use_damaged());
     uint32_t x = 12345;
     for (int f = 0; f < N_FILES; f++) {
         const char *path = path_of(files[f]);
@@ -102,12 +102,12 @@ static void bit_flips(void **state)
                                : round < 20 ? bytes - 1 - (round - 10)
                                             : (int64_t)(x >> 8) % bytes;
             flip(path, at, (int)(x >> 29));
-            if (use() != DPT_ECORRUPT)
+            if (use_damaged() != DPT_ECORRUPT)
                 fail_msg("%s: bit %d of byte %lld", files[f], (int)(x >> 29), (long long)at);
             expect_named(files[f]);
             flip(path, at, (int)(x >> 29));
         }
-        OK(use());
+        OK(use_damaged());
     }
 }
 
@@ -146,7 +146,7 @@ static void wrong_sizes(void **state)
             else
                 assert_int_equal(ftruncate(fd, sizes[i]), 0);
             (void)close(fd);
-            assert_int_equal(use(), sizes[i] < 0 ? DPT_ENOENT : DPT_ECORRUPT);
+            assert_int_equal(use_damaged(), sizes[i] < 0 ? DPT_ENOENT : DPT_ECORRUPT);
             expect_named(files[f]);
             OK(dpt_checkpoint_newest(root, &step, &err));
             assert_int_equal(step, 10);
@@ -154,7 +154,7 @@ static void wrong_sizes(void **state)
             OK(dpt_fs_pwrite_all(fd, saved, (size_t)bytes, 0, path, &err));
             (void)close(fd);
         }
-        OK(use());
+        OK(use_damaged());
     }
 }
 
@@ -227,14 +227,14 @@ static void links_are_not_followed(void **state)
         const char *path = path_of(files[f]);
         assert_int_equal(rename(path, in_root("elsewhere")), 0);
         assert_int_equal(symlink(in_root("elsewhere"), path), 0);
-        assert_int_not_equal(use(), DPT_OK);
+        assert_int_not_equal(use_damaged(), DPT_OK);
         expect_named(files[f]);
         assert_int_equal(unlink(path), 0);
         assert_int_equal(rename(in_root("elsewhere"), path), 0);
     }
     assert_int_equal(rename(path_of("optimizer"), in_root("elsewhere")), 0);
     assert_int_equal(symlink(in_root("elsewhere"), path_of("optimizer")), 0);
-    assert_int_not_equal(use(), DPT_OK);
+    assert_int_not_equal(use_damaged(), DPT_OK);
     expect_named("optimizer/");
 }
 
@@ -244,11 +244,11 @@ static void no_regular_file(void **state)
     (void)state;
     assert_int_equal(unlink(path_of("state.json")), 0);
     assert_int_equal(mkfifo(path_of("state.json"), 0666), 0);
-    assert_int_equal(use(), DPT_ECORRUPT);
+    assert_int_equal(use_damaged(), DPT_ECORRUPT);
     expect_named("state.json' is no regular file");
     assert_int_equal(unlink(path_of("state.json")), 0);
     assert_int_equal(mkdir(path_of("state.json"), 0777), 0);
-    assert_int_equal(use(), DPT_ECORRUPT);
+    assert_int_equal(use_damaged(), DPT_ECORRUPT);
     expect_named("state.json' is no regular file");
 }
 

@@ -3,7 +3,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/state.h"
+#include "checkpoint/state_json.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -348,7 +348,7 @@ static void index_names_each_tensor(void **state)
     assert_int_equal(dpt_index_parse("[", 1, &index, &err), DPT_ECORRUPT);
 }
 
-static void names(void **state)
+static void test_names_of_files(void **state)
 {
     (void)state;
     static const char *const alien[] = {
@@ -389,7 +389,7 @@ static void names(void **state)
 
 /* Bytes of good texts are changed, removed and repeated at random: each parser returns. Under the
  * sanitizers this checks that the parsers stay inside their bytes. */
-static void mutations(void **state)
+static void test_mutated_texts_do_not_crash_parsers(void **state)
 {
     (void)state;
     static const char good[] = "{\"__metadata__\":{\"format\":\"pt\"}," TENSOR(
@@ -419,16 +419,16 @@ static void mutations(void **state)
         memcpy(copy, text, n);
         struct dpt_safetensors header = {0};
         struct dpt_manifest manifest = {0};
-        struct dpt_state_copy s = {0};
+        struct dpt_state_json s = {0};
         struct dpt_index index = {0};
         accepted +=
             dpt_safetensors_parse(copy, n, 8 + (int64_t)n + 28, "f", &header, &err) == DPT_OK;
         accepted += dpt_manifest_parse(copy, n, "m", &manifest, &err) == DPT_OK;
-        accepted += dpt_state_parse(copy, n, &s, &err) == DPT_OK;
+        accepted += dpt_state_json_parse(copy, n, &s, &err) == DPT_OK;
         accepted += dpt_index_parse(copy, n, &index, &err) == DPT_OK;
         dpt_safetensors_fini(&header);
         dpt_manifest_fini(&manifest);
-        dpt_state_fini(&s);
+        dpt_state_json_fini(&s);
         dpt_index_fini(&index);
         free(copy);
     }
@@ -448,7 +448,7 @@ int main(void)
                                        cmocka_unit_test(report_round_trip),
                                        cmocka_unit_test(report_refuses),
                                        cmocka_unit_test(index_names_each_tensor),
-                                       cmocka_unit_test(names),
-                                       cmocka_unit_test(mutations)};
+                                       cmocka_unit_test(test_names_of_files),
+                                       cmocka_unit_test(test_mutated_texts_do_not_crash_parsers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* The checkpoints that a commit keeps: the newest, pinned steps, the best by validation loss. A
  * value that is not finite is never committed. */
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 
 #include "base/fs.h"
 #include "checkpoint/fault.h"

@@ -27,7 +27,7 @@ static char names[TENSORS_MAX][NAME_BYTES];
 static struct dpt_checkpoint_tensor tensors[TENSORS_MAX];
 static int n_tensors;
 
-static int add(const char *prefix, const char *name, int64_t rows, int64_t columns)
+static int add_tensor(const char *prefix, const char *name, int64_t rows, int64_t columns)
 {
     struct dpt_checkpoint_tensor *tensor = &tensors[n_tensors];
     const size_t numel = (size_t)(rows * (columns ? columns : 1));
@@ -50,23 +50,24 @@ static int add(const char *prefix, const char *name, int64_t rows, int64_t colum
     return 0;
 }
 
-static int add_block(int layer)
+static int add_layer(int layer)
 {
     char prefix[NAME_BYTES / 2];
     (void)snprintf(prefix, sizeof prefix, "transformer.h.%d.", layer);
-    return add(prefix, "ln_1.weight", EMBED, 0) | add(prefix, "ln_1.bias", EMBED, 0) |
-           add(prefix, "attn.c_attn.weight", EMBED, 3 * EMBED) |
-           add(prefix, "attn.c_attn.bias", 3 * EMBED, 0) |
-           add(prefix, "attn.c_proj.weight", EMBED, EMBED) |
-           add(prefix, "attn.c_proj.bias", EMBED, 0) | add(prefix, "ln_2.weight", EMBED, 0) |
-           add(prefix, "ln_2.bias", EMBED, 0) | add(prefix, "mlp.c_fc.weight", EMBED, 4 * EMBED) |
-           add(prefix, "mlp.c_fc.bias", 4 * EMBED, 0) |
-           add(prefix, "mlp.c_proj.weight", 4 * EMBED, EMBED) |
-           add(prefix, "mlp.c_proj.bias", EMBED, 0);
+    return add_tensor(prefix, "ln_1.weight", EMBED, 0) | add_tensor(prefix, "ln_1.bias", EMBED, 0) |
+           add_tensor(prefix, "attn.c_attn.weight", EMBED, 3 * EMBED) |
+           add_tensor(prefix, "attn.c_attn.bias", 3 * EMBED, 0) |
+           add_tensor(prefix, "attn.c_proj.weight", EMBED, EMBED) |
+           add_tensor(prefix, "attn.c_proj.bias", EMBED, 0) |
+           add_tensor(prefix, "ln_2.weight", EMBED, 0) | add_tensor(prefix, "ln_2.bias", EMBED, 0) |
+           add_tensor(prefix, "mlp.c_fc.weight", EMBED, 4 * EMBED) |
+           add_tensor(prefix, "mlp.c_fc.bias", 4 * EMBED, 0) |
+           add_tensor(prefix, "mlp.c_proj.weight", 4 * EMBED, EMBED) |
+           add_tensor(prefix, "mlp.c_proj.bias", EMBED, 0);
 }
 
 /* A small number without sign; -1 for anything else. */
-static int number(const char *text)
+static int parse_number(const char *text)
 {
     char *end;
     const long value = strtol(text, &end, 10);
@@ -92,14 +93,14 @@ int main(int argc, char **argv)
 {
     if (argc != 4 && argc != 5)
         return 2;
-    int failed = add("transformer.", "wte.weight", VOCAB, EMBED) |
-                 add("transformer.", "wpe.weight", CONTEXT, EMBED);
+    int failed = add_tensor("transformer.", "wte.weight", VOCAB, EMBED) |
+                 add_tensor("transformer.", "wpe.weight", CONTEXT, EMBED);
     for (int layer = 0; layer < LAYERS; layer++)
-        failed |= add_block(layer);
-    failed |= add("transformer.", "ln_f.weight", EMBED, 0);
-    failed |= add("transformer.", "ln_f.bias", EMBED, 0);
+        failed |= add_layer(layer);
+    failed |= add_tensor("transformer.", "ln_f.weight", EMBED, 0);
+    failed |= add_tensor("transformer.", "ln_f.bias", EMBED, 0);
     int n_made = n_tensors;
-    const int changed = argc == 5 ? number(argv[4]) : -1;
+    const int changed = argc == 5 ? parse_number(argv[4]) : -1;
     if (failed || changed >= n_tensors)
         return 1;
     if (changed >= 0) {
@@ -112,14 +113,14 @@ int main(int argc, char **argv)
     char hex[DPT_HASH_HEX_BYTES];
     dpt_hash128_hex(dpt_weights_hash(tensors, n_made), hex);
     struct dpt_checkpoint_spec spec = {.dir = argv[1],
-                                       .n_writers = number(argv[3]),
+                                       .n_writers = parse_number(argv[3]),
                                        .generation = 1,
                                        .attempt = "test",
                                        .tensors = tensors,
                                        .n_tensors = n_made,
                                        .moments = true,
                                        .hf_config_json = config_json,
-                                       .state = {.step = number(argv[2]),
+                                       .state = {.step = parse_number(argv[2]),
                                                  .samples = 77,
                                                  .seed = 42,
                                                  .config_yaml = "run: demo\n",

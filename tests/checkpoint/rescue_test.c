@@ -1,6 +1,6 @@
 /* Rescues are whole like checkpoints. The search finds them when nothing newer is committed, any
  * writer that finds all parts seals them, and a later commit removes them. */
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 
 #include "base/clock.h"
 #include "base/fs.h"
@@ -61,7 +61,7 @@ static int64_t newest(const char *dir)
     return step;
 }
 
-static bool has(const char *dir, const char *name)
+static bool folder_has(const char *dir, const char *name)
 {
     char path[512];
     (void)snprintf(path, sizeof path, "%s/%s", dir, name);
@@ -99,7 +99,7 @@ static void rescue_is_found_and_read(void **state)
     (void)state;
     const char *dir = in_root("alone");
     OK(write_rescue(dir, STEP));
-    assert_true(has(dir, "rescue-step-00000005"));
+    assert_true(folder_has(dir, "rescue-step-00000005"));
     assert_int_equal(entries(dir), 1);
     assert_int_equal(newest(dir), STEP);
     assert_true(is_rescue(dir, STEP));
@@ -119,13 +119,13 @@ static void newer_checkpoint_comes_first(void **state)
     assert_int_equal(newest(dir), STEP); /* nothing newer is committed */
     commit(dir, 4);
     assert_int_equal(newest(dir), STEP);
-    assert_true(has(dir, "rescue-step-00000005"));
+    assert_true(folder_has(dir, "rescue-step-00000005"));
     commit(dir, STEP);
     assert_false(is_rescue(dir, STEP));
-    assert_false(has(dir, "rescue-step-00000005"));
+    assert_false(folder_has(dir, "rescue-step-00000005"));
     OK(write_rescue(dir, STEP));
     commit(dir, STEP + 1);
-    assert_false(has(dir, "rescue-step-00000005"));
+    assert_false(folder_has(dir, "rescue-step-00000005"));
     assert_int_equal(entries(dir), 2); /* keep */
 }
 
@@ -338,7 +338,7 @@ static void attempt_survives_formation(void **state)
     OK(dpt_checkpoint_seal(&spec, 0, &err));
     assert_true(is_rescue(dir, STEP));
     OK(model_check(dir, STEP, 1, &err));
-    assert_true(has(dir, ".tmp-step-00000006-g9-rescue-b2-seal"));
+    assert_true(folder_has(dir, ".tmp-step-00000006-g9-rescue-b2-seal"));
     model_fini(&model);
 }
 
@@ -360,7 +360,7 @@ static void commit_removes_attempts(void **state)
     assert_int_equal(entries(dir), 3);
     commit(dir, STEP);
     assert_int_equal(entries(dir), 3);
-    assert_true(has(dir, ".tmp-step-00000006-g7-rescue-a1"));
+    assert_true(folder_has(dir, ".tmp-step-00000006-g7-rescue-a1"));
     assert_int_equal(dpt_checkpoint_seal(&killed, 0, &err), DPT_ETIMEOUT);
     assert_int_equal(newest(dir), STEP);
     commit(dir, STEP + 2);

@@ -1,10 +1,10 @@
 /* Checkpoints written from shards and read into shards: any number of writers and any cut write the
  * same files as one writer, and any other cut reads them. Contradicting reports are refused. */
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 
 #include "base/fs.h"
 #include "base/log.h"
-#include "checkpoint/layout/share.h"
+#include "checkpoint/layout/writer_share.h"
 #include "checkpoint/manifest.h"
 
 #include <fcntl.h>
@@ -140,7 +140,7 @@ static enum dpt_status write_shards(const struct flat *flat, const struct writer
     return dpt_checkpoint_commit(&first, &err);
 }
 
-static char *read_all(const char *folder, const char *name, size_t *ret_bytes)
+static char *read_whole_file(const char *folder, const char *name, size_t *ret_bytes)
 {
     char path[512], *text;
     (void)snprintf(path, sizeof path, "%s/%s/%s", root, folder, name);
@@ -151,7 +151,7 @@ static char *read_all(const char *folder, const char *name, size_t *ret_bytes)
 static void same_file(const char *a, const char *b, const char *name)
 {
     size_t bytes_a, bytes_b;
-    char *text_a = read_all(a, name, &bytes_a), *text_b = read_all(b, name, &bytes_b);
+    char *text_a = read_whole_file(a, name, &bytes_a), *text_b = read_whole_file(b, name, &bytes_b);
     assert_int_equal(bytes_a, bytes_b);
     assert_memory_equal(text_a, text_b, bytes_a);
     free(text_a);

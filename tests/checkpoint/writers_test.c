@@ -1,5 +1,5 @@
 /* Writers that are cancelled, missing, of several generations, or run at the same time. */
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 
 #include "base/clock.h"
 #include "base/fs.h"

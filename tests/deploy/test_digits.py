@@ -115,7 +115,7 @@ def test_model_is_kept(digits, capsys, monkeypatch):
     play_worker(digits, "mkdir -p runs/digits/checkpoints; echo 'Evaluation accuracy: 99.00%'")
     assert digits.main() == 0
     assert "the model is in runs/digits/checkpoints; " in capsys.readouterr().out
-    # With --quiet dpt-worker prints the closing summary alone (dpt_text_summary).
+    # With --quiet dpt-worker prints the closing summary alone (dpt_progress_text_summary).
     (digits.ROOT / "build" / "bin" / "dpt-worker").write_text(
         "#!/bin/sh\nmkdir -p runs/digits/checkpoints\n"
         "printf 'training finished\\n  steps            3\\n  accuracy         98.31%%\\n'\n")

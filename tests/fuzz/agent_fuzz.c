@@ -41,7 +41,7 @@ static struct world world;
 /* ---- the world round the machine ---- */
 
 /* Carries out the actions of the last step. */
-static void act(void)
+static void check_actions(void)
 {
     const struct dpt_agent_output *out = &world.bench->out;
     for (size_t i = 0; i < out->n_actions; i++) {
@@ -53,16 +53,16 @@ static void act(void)
     }
 }
 
-static void step(struct dpt_agent_event event)
+static void step_agent(struct dpt_agent_event event)
 {
     bench_step(world.bench, event);
-    act();
+    check_actions();
 }
 
 static void tick(int64_t after_ms)
 {
     world.bench->now_ms += after_ms;
-    step((struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK});
+    step_agent((struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK});
 }
 
 static void exited(uint32_t local, int code)
@@ -70,10 +70,10 @@ static void exited(uint32_t local, int code)
     if (!world.procs[local].lives)
         return;
     world.procs[local].lives = false;
-    step((struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_EXITED,
-                                  .local_rank = local,
-                                  .spawn = world.bench->spawns[local],
-                                  .exit_code = code});
+    step_agent((struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_EXITED,
+                                        .local_rank = local,
+                                        .spawn = world.bench->spawns[local],
+                                        .exit_code = code});
 }
 
 /* ---- the server ---- */
@@ -83,12 +83,12 @@ static void deliver(const uint8_t *data, size_t bytes)
     Dpt__ServerState *message = NULL;
     struct dpt_err err;
     if (dpt_message_decode_server_state(data, bytes, &message, &err) == DPT_OK)
-        step((struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE,
-                                      .server_message = message});
+        step_agent((struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE,
+                                            .server_message = message});
     dpt_message_free_server_state(&message);
 }
 
-static void say(struct feed *feed, uint32_t n_spoilt)
+static void server_says_anything(struct feed *feed, uint32_t n_spoilt)
 {
     struct bench *b = world.bench;
     struct kept *kept = &world.kept[world.n_kept % KEPT];
@@ -135,7 +135,7 @@ static void say_with_plan(struct feed *feed, uint32_t n_spoilt)
         list[i] = &ranks[i];
     }
     world.bench->server.plan = &plan;
-    say(feed, n_spoilt);
+    server_says_anything(feed, n_spoilt);
     world.bench->server.plan = NULL;
 }
 
@@ -153,7 +153,7 @@ static void server_speaks(struct feed *feed, uint32_t n_spoilt)
     if (b->server.phase == SERVER(PLAN))
         say_with_plan(feed, n_spoilt);
     else
-        say(feed, n_spoilt);
+        server_says_anything(feed, n_spoilt);
 }
 
 static void server_changes(struct feed *feed)
@@ -194,7 +194,7 @@ static void server_greets(struct feed *feed)
     b->agent_counter = 0;
     b->server.phase = (Dpt__ServerPhase)feed_below(feed, 12);
     b->server.spec = feed_below(feed, 2) ? &spec : NULL;
-    say(feed, 0);
+    server_says_anything(feed, 0);
     b->server.spec = NULL;
     if (b->agent_counter == 0)
         b->agent_counter = seen;
@@ -211,10 +211,10 @@ static void deliver_rank(const Dpt__RankToAgent *message, uint32_t local, uint32
     Dpt__RankToAgent *back = NULL;
     if (dpt_message_encode(&message->base, packed, sizeof packed, &bytes, &err) == DPT_OK &&
         dpt_message_decode_rank_to_agent(packed, bytes, &back, &err) == DPT_OK)
-        step((struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
-                                      .local_rank = local,
-                                      .spawn = spawn,
-                                      .rank_message = back});
+        step_agent((struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
+                                            .local_rank = local,
+                                            .spawn = spawn,
+                                            .rank_message = back});
     dpt_message_free_rank_to_agent(&back);
 }
 
@@ -347,22 +347,22 @@ static void one_event(struct feed *feed)
         exited(local, (int)feed_u8(feed) - 64);
         break;
     case 16:
-        step((struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_EOF,
-                                      .local_rank = feed_below(feed, 3),
-                                      .spawn = world.bench->spawns[local]});
+        step_agent((struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_EOF,
+                                            .local_rank = feed_below(feed, 3),
+                                            .spawn = world.bench->spawns[local]});
         break;
     case 17:
         if (feed_below(feed, 8) == 0)
             bench_signal(world.bench);
         else
-            step((struct dpt_agent_event){.kind = feed_below(feed, 2)
-                                                      ? DPT_AGENT_EVENT_SERVER_UP
-                                                      : DPT_AGENT_EVENT_SERVER_DOWN});
-        act();
+            step_agent((struct dpt_agent_event){.kind = feed_below(feed, 2)
+                                                            ? DPT_AGENT_EVENT_SERVER_UP
+                                                            : DPT_AGENT_EVENT_SERVER_DOWN});
+        check_actions();
         break;
     case 18:
         bench_configure(world.bench);
-        act();
+        check_actions();
         break;
     default:
         pass_time(feed);
@@ -377,7 +377,7 @@ static void come_to_rest(void)
 {
     const int64_t until_ms = world.bench->now_ms + REST_MS;
     for (int i = 0; i < 2; i++)
-        step((struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SIGNAL});
+        step_agent((struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SIGNAL});
     while (!world.bench->ended && world.bench->now_ms < until_ms) {
         for (uint32_t i = 0; i < RANKS; i++)
             if (world.procs[i].killed)

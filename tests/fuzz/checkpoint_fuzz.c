@@ -5,7 +5,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/state.h"
+#include "checkpoint/state_json.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>
@@ -71,18 +71,18 @@ static void manifest(char *text, size_t bytes)
 
 static void state(const char *text, size_t bytes)
 {
-    struct dpt_state_copy parsed = {0}, again = {0};
+    struct dpt_state_json parsed = {0}, again = {0};
     struct dpt_err err;
     char *printed;
-    if (dpt_state_parse(text, bytes, &parsed, &err) != DPT_OK)
+    if (dpt_state_json_parse(text, bytes, &parsed, &err) != DPT_OK)
         return;
-    DPT_ASSERT(dpt_state_print(&parsed.state, &printed, &err) == DPT_OK);
-    DPT_ASSERT(dpt_state_parse(printed, strlen(printed), &again, &err) == DPT_OK);
+    DPT_ASSERT(dpt_state_json_print(&parsed.state, &printed, &err) == DPT_OK);
+    DPT_ASSERT(dpt_state_json_parse(printed, strlen(printed), &again, &err) == DPT_OK);
     DPT_ASSERT(again.state.seed == parsed.state.seed &&
                strcmp(again.state.history_json, parsed.state.history_json) == 0);
     free(printed);
-    dpt_state_fini(&again);
-    dpt_state_fini(&parsed);
+    dpt_state_json_fini(&again);
+    dpt_state_json_fini(&parsed);
 }
 
 static void index_and_names(const char *text, size_t bytes)

@@ -3,8 +3,8 @@
  * sent exactly these bytes; a true hello with some bytes overwritten; or a text as an address,
  * which prints and parses again to the same. */
 #include "tests/fuzz/fuzz.h"
-#include "worker/comm/address.h"
 #include "worker/comm/handshake.h"
+#include "worker/comm/socket_address.h"
 
 #include <string.h>
 
@@ -16,38 +16,39 @@ static const struct dpt_comm_spec own = {.run = "demo",
                                          .rank = OWN_RANK,
                                          .world_size = WORLD};
 
-static void check_hello(const uint8_t bytes[DPT_HELLO_BYTES], enum dpt_hello_kind kind)
+static void check_hello(const uint8_t bytes[DPT_HANDSHAKE_BYTES], enum dpt_handshake_kind kind)
 {
     int who = -1, from = -1;
     for (int rank = 0; rank < WORLD; rank++) {
-        uint8_t expected[DPT_HELLO_BYTES];
+        uint8_t expected[DPT_HANDSHAKE_BYTES];
         struct dpt_comm_spec other = own;
         other.rank = rank;
-        dpt_hello_encode(&other, kind, OWN_RANK, expected);
+        dpt_handshake_encode(&other, kind, OWN_RANK, expected);
         if (memcmp(bytes, expected, sizeof expected) == 0)
             who = rank;
     }
-    const bool taken = dpt_hello_check(&own, kind, bytes, &from);
+    const bool taken = dpt_handshake_check(&own, kind, bytes, &from);
     DPT_ASSERT(taken == (who >= 0) && from == who);
 }
 
 static void hello(struct feed *feed)
 {
-    uint8_t bytes[DPT_HELLO_BYTES];
-    for (int i = 0; i < DPT_HELLO_BYTES; i++)
+    uint8_t bytes[DPT_HANDSHAKE_BYTES];
+    for (int i = 0; i < DPT_HANDSHAKE_BYTES; i++)
         bytes[i] = feed_u8(feed);
-    check_hello(bytes, DPT_HELLO_DIALER);
+    check_hello(bytes, DPT_HANDSHAKE_DIALER);
 }
 
 static void spoilt_hello(struct feed *feed)
 {
-    uint8_t bytes[DPT_HELLO_BYTES];
+    uint8_t bytes[DPT_HANDSHAKE_BYTES];
     struct dpt_comm_spec other = own;
     other.rank = (int)feed_below(feed, WORLD);
-    const enum dpt_hello_kind kind = feed_below(feed, 2) ? DPT_HELLO_DIALER : DPT_HELLO_WELCOME;
-    dpt_hello_encode(&other, kind, (int)feed_below(feed, WORLD), bytes);
+    const enum dpt_handshake_kind kind =
+        feed_below(feed, 2) ? DPT_HANDSHAKE_DIALER : DPT_HANDSHAKE_WELCOME;
+    dpt_handshake_encode(&other, kind, (int)feed_below(feed, WORLD), bytes);
     while (!feed_is_over(feed)) {
-        const uint32_t at = feed_below(feed, DPT_HELLO_BYTES);
+        const uint32_t at = feed_below(feed, DPT_HANDSHAKE_BYTES);
         bytes[at] = feed_u8(feed);
     }
     check_hello(bytes, kind);

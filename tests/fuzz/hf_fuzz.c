@@ -12,8 +12,8 @@ static const char *const paths[] = {DPT_RECORDED "/hf_gpt2.json", DPT_RECORDED "
                                     DPT_RECORDED "/hf_smollm2.json", DPT_RECORDED "/hf_odd.json"};
 enum { FILES = sizeof paths / sizeof *paths };
 
-static void encode(const struct dpt_vocab *vocab, struct dpt_encoder *encoder, const uint8_t *text,
-                   size_t bytes)
+static void encode_whole(const struct dpt_vocab *vocab, struct dpt_encoder *encoder,
+                         const uint8_t *text, size_t bytes)
 {
     struct dpt_tokens tokens = {0};
     struct dpt_err err;
@@ -26,7 +26,7 @@ static void encode(const struct dpt_vocab *vocab, struct dpt_encoder *encoder, c
     dpt_tokens_fini(&tokens);
 }
 
-static void use(const struct dpt_vocab *vocab, const uint8_t *text, size_t bytes)
+static void use_vocab(const struct dpt_vocab *vocab, const uint8_t *text, size_t bytes)
 {
     struct dpt_encoder *encoder = NULL;
     struct dpt_err err;
@@ -34,9 +34,9 @@ static void use(const struct dpt_vocab *vocab, const uint8_t *text, size_t bytes
     DPT_ASSERT(dpt_vocab_end_of_text(vocab) < dpt_vocab_size(vocab));
     dpt_vocab_digest(vocab, digest);
     DPT_ASSERT(dpt_encoder_create(vocab, &encoder, &err) == DPT_OK);
-    encode(vocab, encoder, text, bytes);
+    encode_whole(vocab, encoder, text, bytes);
     dpt_encoder_take_special(encoder);
-    encode(vocab, encoder, text, bytes);
+    encode_whole(vocab, encoder, text, bytes);
     dpt_encoder_destroy(&encoder);
 }
 
@@ -57,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     DPT_ASSERT((status == DPT_OK) == (vocab != NULL));
     if (status == DPT_OK) {
         const uint8_t *text = feed_rest(&feed, &bytes);
-        use(vocab, text, bytes);
+        use_vocab(vocab, text, bytes);
     } else {
         DPT_ASSERT(err.text[0] != '\0' && status == DPT_ECONFIG);
     }

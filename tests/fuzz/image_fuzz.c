@@ -37,7 +37,7 @@ static void read_picture(const struct dpt_view_rule *rule, int64_t number, const
 }
 
 /* A file in memory, and a config that names it. */
-static int prepare(struct dpt_config *ret)
+static int prepare_image_config(struct dpt_config *ret)
 {
     const int fd = memfd_create("images", MFD_CLOEXEC);
     DPT_ASSERT(fd >= 0);
@@ -61,7 +61,7 @@ static void read_records(const uint8_t *file, size_t bytes)
     struct dpt_data *data = NULL;
     struct dpt_err err;
     if (fd < 0)
-        fd = prepare(&config);
+        fd = prepare_image_config(&config);
     DPT_ASSERT(ftruncate(fd, (off_t)bytes) == 0 && pwrite(fd, file, bytes, 0) == (ssize_t)bytes);
     const enum dpt_status status = dpt_data_open(&config, &data, &err);
     DPT_ASSERT(status == DPT_OK || status == DPT_ECORRUPT || status == DPT_ECONFIG);

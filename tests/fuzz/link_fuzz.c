@@ -60,7 +60,7 @@ static int memory(int seals)
     return fd;
 }
 
-static void prepare(void)
+static void prepare_links(void)
 {
     static const struct dpt_comm_peer peer = {.rank = 1, .host = 0};
     const struct dpt_comm_spec spec = {.run = "demo",
@@ -167,7 +167,7 @@ static void close_link(void)
     comm->dirty = false;
     comm->pool.ops_free = NULL;
     for (int i = DPT_COMM_OPS_MAX - 1; i >= 0; i--)
-        dpt_op_give(&comm->pool.ops[i]);
+        dpt_comm_give_op(&comm->pool.ops[i]);
     /* Records are taken from the front and given back there: no more than these have moved. */
     for (int i = 0; i < RECORDS; i++) {
         comm->pool.recs[i].state = REC_FREE;
@@ -210,7 +210,7 @@ static void say_raw(struct feed *feed)
 }
 
 /* A number that is likely, or any. */
-static uint64_t number(struct feed *feed, uint64_t likely)
+static uint64_t feed_number(struct feed *feed, uint64_t likely)
 {
     const uint8_t choice = feed_u8(feed);
     return choice < 200 ? likely + choice % 4 : choice < 240 ? choice : feed_u64(feed);
@@ -226,11 +226,11 @@ static void say_packet(struct feed *feed)
     dpt_writer_init(&w, data, sizeof data);
     dpt_writer_u16(&w, 1 + choice % 8);
     dpt_writer_u16(&w, (uint16_t)(choice / 8 % 4));
-    dpt_writer_u32(&w, (uint32_t)number(feed, 0));
-    dpt_writer_u32(&w, (uint32_t)number(feed, 0));
+    dpt_writer_u32(&w, (uint32_t)feed_number(feed, 0));
+    dpt_writer_u32(&w, (uint32_t)feed_number(feed, 0));
     dpt_writer_u32(&w, 0);
-    dpt_writer_u64(&w, number(feed, 0));
-    dpt_writer_u64(&w, number(feed, payload));
+    dpt_writer_u64(&w, feed_number(feed, 0));
+    dpt_writer_u64(&w, feed_number(feed, payload));
     const int passed[] = {-1, world.sealed_fd, world.open_fd, world.sealed_fd};
     send_bytes(data, w.at + payload, passed[choice / 32 % 4]);
 }
@@ -244,8 +244,8 @@ static void say_frame(struct feed *feed)
     const bool bye = feed_below(feed, 8) == 0;
     dpt_writer_init(&w, data, sizeof data);
     dpt_writer_u32(&w, 0x4450 + bye);
-    dpt_writer_u32(&w, (uint32_t)number(feed, bye ? 0 : world.frames));
-    dpt_writer_u64(&w, number(feed, bye ? 0 : payload));
+    dpt_writer_u32(&w, (uint32_t)feed_number(feed, bye ? 0 : world.frames));
+    dpt_writer_u64(&w, feed_number(feed, bye ? 0 : payload));
     world.frames += !bye;
     send_bytes(data, w.at + payload, -1);
 }
@@ -260,7 +260,7 @@ static void touch(const void *data, size_t bytes)
 }
 
 /* False: the communicator has failed, as it may. */
-static bool post(struct feed *feed, enum dpt_comm_dir dir)
+static bool post_transfer(struct feed *feed, enum dpt_comm_dir dir)
 {
     if (world.n_posted == OPS_MAX)
         return true;
@@ -327,11 +327,11 @@ static bool one_event(struct feed *feed)
             say_frame(feed);
         return true;
     case 5:
-        return post(feed, DPT_COMM_RECV);
+        return post_transfer(feed, DPT_COMM_RECV);
     case 6:
-        return post(feed, DPT_COMM_LEND);
+        return post_transfer(feed, DPT_COMM_LEND);
     case 7:
-        return post(feed, DPT_COMM_SEND);
+        return post_transfer(feed, DPT_COMM_SEND);
     case 8:
         drain();
         return true;
@@ -349,7 +349,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     struct feed feed = feed_from(data, bytes);
     if (world.comm == NULL)
-        prepare();
+        prepare_links();
     world.shm = feed_below(&feed, 4) != 0;
     world.ended = false;
     world.n_posted = 0;

@@ -10,7 +10,7 @@
 enum { INPUT_BYTES_MAX = 16 * 1024, ALIGN = 16 };
 
 /* Encodes `message` into owned bytes. */
-static uint8_t *encode(const ProtobufCMessage *message, size_t *ret_bytes)
+static uint8_t *pack_message(const ProtobufCMessage *message, size_t *ret_bytes)
 {
     const size_t bytes = dpt_message_bytes(message);
     uint8_t *packed = malloc(bytes + 1);
@@ -37,9 +37,9 @@ static uint8_t *encode(const ProtobufCMessage *message, size_t *ret_bytes)
             return true;                                                                           \
         }                                                                                          \
         size_t first_bytes, second_bytes;                                                          \
-        uint8_t *first = encode(&message->base, &first_bytes);                                     \
+        uint8_t *first = pack_message(&message->base, &first_bytes);                               \
         DPT_ASSERT(dpt_message_decode_##name(first, first_bytes, &copy, &err) == DPT_OK);          \
-        uint8_t *second = encode(&copy->base, &second_bytes);                                      \
+        uint8_t *second = pack_message(&copy->base, &second_bytes);                                \
         DPT_ASSERT(first_bytes == second_bytes && memcmp(first, second, first_bytes) == 0);        \
         free(first);                                                                               \
         free(second);                                                                              \

@@ -54,7 +54,7 @@ static void id(struct feed *feed)
 }
 
 /* Ranks with a place of at least 0 have 0 … size - 1, each its own. */
-static void check_places(const int *place, int ranks, int size)
+static void check_ranks_places(const int *place, int ranks, int size)
 {
     bool taken[RANKS_MAX] = {false};
     int n = 0;
@@ -83,7 +83,7 @@ static void plan(struct feed *feed)
         offers[i].splits[0].key = (int)feed_below(feed, 3);
     }
     dpt_nccl_plan_world(offers, ranks, true, &world);
-    check_places(world.order, ranks, ranks);
+    check_ranks_places(world.order, ranks, ranks);
     DPT_ASSERT(world.n_excluded == (world.shrink ? kept_size - ranks : 0));
     for (int i = 0; i < world.n_excluded; i++) {
         DPT_ASSERT(world.excluded[i] < kept_size);
@@ -94,7 +94,7 @@ static void plan(struct feed *feed)
     for (int rank = 0; rank < ranks; rank++) {
         size = dpt_nccl_plan_split(offers, ranks, &world, 0, rank, place);
         DPT_ASSERT(place[rank] >= 0);
-        check_places(place, ranks, size);
+        check_ranks_places(place, ranks, size);
     }
 }
 

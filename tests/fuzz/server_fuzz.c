@@ -67,7 +67,7 @@ static void deliver(const uint8_t *data, size_t bytes, uint64_t conn)
 }
 
 /* Sends the fake's present state, with up to three bytes overwritten. */
-static void say(struct fake *fake, struct feed *feed, uint32_t n_spoilt)
+static void fake_says_anything(struct fake *fake, struct feed *feed, uint32_t n_spoilt)
 {
     struct kept *kept = &world.kept[world.n_kept % KEPT];
     struct dpt_err err;
@@ -272,14 +272,14 @@ static void meet_stranger(struct fake *fake, struct feed *feed)
     const ProtobufCBinaryData own = fake->state.secret;
     fake->state.secret = (ProtobufCBinaryData){sizeof secret, secret};
     stage_tick(&world.stage, 0);
-    say(fake, feed, 0);
+    fake_says_anything(fake, feed, 0);
     fake->state.secret = own;
     fake->stamp.incarnation--;
     fake->conn = conn;
 }
 
 /* Obeys the last command, as agents and ranks do. */
-static void obey(struct fake *fake, struct feed *feed)
+static void fake_obeys(struct fake *fake, struct feed *feed)
 {
     if (fake->phase == DPT__SERVER_PHASE__SERVER_EXPELLED)
         start_again(fake, 1);
@@ -328,28 +328,28 @@ static void one_event(struct feed *feed)
     case 2:
     case 3:
     case 4: /* all is well */
-        obey(fake, feed);
-        say(fake, feed, 0);
+        fake_obeys(fake, feed);
+        fake_says_anything(fake, feed, 0);
         break;
     case 5: /* time passes without faults */
         for (int i = 0; i < NODES; i++) {
-            obey(&world.nodes[i], feed);
-            say(&world.nodes[i], feed, 0);
+            fake_obeys(&world.nodes[i], feed);
+            fake_says_anything(&world.nodes[i], feed, 0);
         }
         stage_tick(&world.stage, 100);
         break;
     case 6:
     case 7:
         spoil_rank(fake, feed);
-        say(fake, feed, 0);
+        fake_says_anything(fake, feed, 0);
         break;
     case 8:
         spoil_node(fake, feed);
-        say(fake, feed, 0);
+        fake_says_anything(fake, feed, 0);
         break;
     case 9:
-        obey(fake, feed);
-        say(fake, feed, 1 + feed_below(feed, 3));
+        fake_obeys(fake, feed);
+        fake_says_anything(fake, feed, 1 + feed_below(feed, 3));
         break;
     case 10:
         repeat(feed);
@@ -362,7 +362,7 @@ static void one_event(struct feed *feed)
         break;
     case 12:
         start_again(fake, 1);
-        say(fake, feed, 0);
+        fake_says_anything(fake, feed, 0);
         break;
     case 13:
         switch (feed_below(feed, 4)) {
@@ -399,7 +399,7 @@ static void come_to_rest(void)
                 fake->phase == DPT__SERVER_PHASE__SERVER_REFUSED)
                 start_again(fake, LATER);
             fake_obey(fake);
-            say(fake, &nothing, 0);
+            fake_says_anything(fake, &nothing, 0);
         }
         stage_tick(&world.stage, 100);
         for (size_t i = 0; i < dpt_rdzv_runs(world.stage.core); i++) {

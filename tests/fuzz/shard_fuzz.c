@@ -12,7 +12,7 @@
 enum { SEQ_MAX = 8, FILE_BYTES_MAX = 8 * 1024 };
 
 /* A file in memory, and a config that names it. */
-static int prepare(struct dpt_config *ret)
+static int prepare_shard_config(struct dpt_config *ret)
 {
     const int fd = memfd_create("shard", MFD_CLOEXEC);
     DPT_ASSERT(fd >= 0);
@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     static struct dpt_config config;
     static int fd = -1;
     if (fd < 0)
-        fd = prepare(&config);
+        fd = prepare_shard_config(&config);
     struct feed feed = feed_from(data, bytes);
     const uint8_t choice = feed_u8(&feed);
     config.train.seq_len = 1 + choice % SEQ_MAX;

@@ -23,8 +23,8 @@ static struct dpt_vocab *open_vocab(void)
     return vocab;
 }
 
-static void encode(struct dpt_encoder *encoder, const uint8_t *text, size_t bytes,
-                   struct dpt_tokens *tokens)
+static void encode_text(struct dpt_encoder *encoder, const uint8_t *text, size_t bytes,
+                        struct dpt_tokens *tokens)
 {
     struct dpt_err err;
     DPT_ASSERT(dpt_encoder_encode(encoder, text, bytes, tokens, &err) == DPT_OK);
@@ -66,14 +66,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     const size_t n = dpt_utf8_repair(text, bytes, repaired, &replaced);
     DPT_ASSERT(valid <= bytes && (valid == bytes) == (replaced == 0));
     DPT_ASSERT(dpt_utf8_valid(repaired, n) == n && memcmp(repaired, text, valid) == 0);
-    encode(encoder, text, bytes, &whole);
+    encode_text(encoder, text, bytes, &whole);
     DPT_ASSERT(dpt_encoder_replaced(encoder) - replaced_before == replaced);
     check_decodes(vocab, &whole, repaired, n);
     const size_t cut = dpt_split_cut(text, bytes, DPT_CUTS_SPACES);
     DPT_ASSERT(cut <= bytes);
     if (cut > 0) {
-        encode(encoder, text, cut, &parts);
-        encode(encoder, text + cut, bytes - cut, &parts);
+        encode_text(encoder, text, cut, &parts);
+        encode_text(encoder, text + cut, bytes - cut, &parts);
         DPT_ASSERT(parts.n == whole.n &&
                    memcmp(parts.ids, whole.ids, whole.n * sizeof whole.ids[0]) == 0);
     }

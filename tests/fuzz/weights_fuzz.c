@@ -28,7 +28,7 @@ static void forget(void)
 }
 
 /* A folder's name that leads to the input. */
-static void place(const char *folder, const char *name, const char *target)
+static void place_link(const char *folder, const char *name, const char *target)
 {
     char path[PATH_BYTES];
     (void)snprintf(path, sizeof path, "%s/%s", root, folder);
@@ -37,7 +37,7 @@ static void place(const char *folder, const char *name, const char *target)
     DPT_ASSERT(symlink(target, path) == 0);
 }
 
-static struct dpt_model *make_model(const struct dpt_config_sizes *sizes)
+static struct dpt_model *make_fuzz_model(const struct dpt_config_sizes *sizes)
 {
     static const char *const shortest[] = {"train.seq_len=1"};
     struct dpt_model *made = NULL;
@@ -55,7 +55,7 @@ static struct dpt_model *make_model(const struct dpt_config_sizes *sizes)
     return made;
 }
 
-static void set_up(void)
+static void make_weights_folders(void)
 {
     char target[64];
     const struct dpt_config_sizes sizes = {.source = "fuzz",
@@ -69,12 +69,12 @@ static void set_up(void)
     DPT_ASSERT(file >= 0 && mkdtemp(root) != NULL);
     DPT_ASSERT(atexit(forget) == 0);
     (void)snprintf(target, sizeof target, "/proc/self/fd/%d", file);
-    place("config", "config.json", target);
-    place("single", "model.safetensors", target);
-    place("index", "model.safetensors.index.json", target);
-    place("index", "a.safetensors", DPT_FUZZ_SHARD);
-    place("llmc", "model.bin", target);
-    model = make_model(&sizes);
+    place_link("config", "config.json", target);
+    place_link("single", "model.safetensors", target);
+    place_link("index", "model.safetensors.index.json", target);
+    place_link("index", "a.safetensors", DPT_FUZZ_SHARD);
+    place_link("llmc", "model.bin", target);
+    model = make_fuzz_model(&sizes);
     DPT_ASSERT(model != NULL);
 }
 
@@ -105,7 +105,7 @@ static void config(const char *path)
     const enum dpt_status status = dpt_hf_config_read(path, &sizes, &err);
     check_error(status, &err);
     DPT_ASSERT((status == DPT_OK) == (sizes.n > 0) && sizes.n <= DPT_CONFIG_SIZES_MAX);
-    struct dpt_model *made = status == DPT_OK ? make_model(&sizes) : NULL;
+    struct dpt_model *made = status == DPT_OK ? make_fuzz_model(&sizes) : NULL;
     dpt_model_destroy(&made);
     struct dpt_hf_tokens tokens;
     check_error(dpt_hf_config_tokens(path, &tokens, &err), &err);
@@ -119,7 +119,7 @@ static void llmc(const char *path)
     struct dpt_err err = {.status = DPT_OK};
     const enum dpt_status status = dpt_llmc_open(path, &f, &sizes, &err);
     check_error(status, &err);
-    struct dpt_model *made = status == DPT_OK ? make_model(&sizes) : NULL;
+    struct dpt_model *made = status == DPT_OK ? make_fuzz_model(&sizes) : NULL;
     for (int i = 0; made && i < dpt_model_n_params(made); i++) {
         const int64_t numel = dpt_model_param(made, i)->numel;
         const struct dpt_span span = {0, numel < NUMEL_MAX ? numel : NUMEL_MAX};
@@ -135,7 +135,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     struct feed feed = feed_from(data, bytes);
     char path[PATH_BYTES];
     if (file < 0)
-        set_up();
+        make_weights_folders();
     const uint32_t choice = feed_below(&feed, 4);
     const uint8_t *rest = feed_rest(&feed, &bytes);
     DPT_ASSERT(ftruncate(file, 0) == 0 && pwrite(file, rest, bytes, 0) == (ssize_t)bytes);

@@ -119,7 +119,7 @@ static void embedding_backward(struct bench *b)
                                                                                .dwpe = b->dw});
 }
 
-static void adamw(struct bench *b)
+static void bench_adamw(struct bench *b)
 {
     b->t.ops->adamw(b->t.stream, &(struct dpt_adamw){.n = PARAMETERS,
                                                      .lr = 1e-4f,
@@ -153,7 +153,7 @@ static const struct {
     {"attention_backward", attention_backward, 5.0 * B *T *T *C, 0},
     {"head_loss", head_loss, 6.0 * N *C *V, 0},
     {"embedding_backward", embedding_backward, 0, 4.0 * V *C},
-    {"adamw", adamw, 0, 28.0 * PARAMETERS},
+    {"adamw", bench_adamw, 0, 28.0 * PARAMETERS},
     {"sumsq_blocks", sumsq_blocks, 0, 4.0 * PARAMETERS},
 };
 

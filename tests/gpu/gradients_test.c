@@ -53,7 +53,8 @@ static const struct family small[] = {
      64}};
 static const struct family gpt2_124m = {"gpt2 124m", "name: gpt2, preset: gpt2-124m", 256};
 
-static struct dpt_model *make_model(const struct family *family, enum dpt_precision precision)
+static struct dpt_model *make_family_model(const struct family *family,
+                                           enum dpt_precision precision)
 {
     char yaml[1024];
     (void)snprintf(yaml, sizeof yaml,
@@ -172,11 +173,11 @@ static int compare(const struct dpt_model *model, const char *what, double toler
     return off;
 }
 
-static void check(struct test_stream *gpu, struct test_stream *cpu, const struct family *family,
-                  int which)
+static void check_gradients(struct test_stream *gpu, struct test_stream *cpu,
+                            const struct family *family, int which)
 {
-    struct dpt_model *model = make_model(family, precisions[which].precision);
-    struct dpt_model *exact = make_model(family, DPT_PRECISION_FP32);
+    struct dpt_model *model = make_family_model(family, precisions[which].precision);
+    struct dpt_model *exact = make_family_model(family, DPT_PRECISION_FP32);
     const int64_t t = family->t, n = MICRO_BATCH * t;
     char what[64];
     (void)snprintf(what, sizeof what, "%s, %s", family->name, precisions[which].name);
@@ -223,7 +224,7 @@ int main(int argc, char **argv)
     const int n_families = large ? 1 : (int)(sizeof small / sizeof *small);
     for (int f = 0; f < n_families; f++)
         for (int i = 0; i < PRECISIONS; i++)
-            check(&gpu, &cpu, &families[f], i);
+            check_gradients(&gpu, &cpu, &families[f], i);
     test_stream_close(&gpu);
     test_stream_close(&cpu);
     return gpu_verdict("gradients");

@@ -29,7 +29,7 @@ static bool is_left_out(const struct op_case *c, int dtype)
 #endif
 }
 
-static bool has(const struct op_case *c, int dtype)
+static bool case_has_dtype(const struct op_case *c, int dtype)
 {
     return is_wanted(c->name) && case_has(c, (enum dpt_dtype)dtype) && !is_left_out(c, dtype);
 }
@@ -126,7 +126,7 @@ int main(int argc, char **argv)
     (void)fprintf(stderr, "%s\n", dpt_device_fingerprint(t.device));
     for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++)
         for (int i = 0; i < op_case_count; i++)
-            if (has(&op_cases[i], dtype))
+            if (case_has_dtype(&op_cases[i], dtype))
                 check_case(&op_cases[i], dtype, &t, &cpu);
     for (int i = 0; i < op_mutant_count; i++)
         if (is_wanted(op_mutants[i].of) && !mutant_is_caught(&op_mutants[i], &t, gpu_tolerance)) {

@@ -42,7 +42,7 @@ static const struct dpt_attention_shape shapes[] = {
 
 static int failures;
 
-static void check(bool ok, const char *what, const struct dpt_attention_shape *s, int gpu)
+static void check_plan(bool ok, const char *what, const struct dpt_attention_shape *s, int gpu)
 {
     if (ok)
         return;
@@ -76,17 +76,17 @@ static void check_shape(const struct dpt_attention_shape *shape, cudnnBackendDes
     struct dpt_err err;
     int ids[DPT_ATTENTION_TENSORS];
     const enum dpt_status status = dpt_attention_plan_create(shape, NULL, device, &plan, ids, &err);
-    check(status == DPT_OK, status == DPT_OK ? "" : err.text, shape, gpu);
+    check_plan(status == DPT_OK, status == DPT_OK ? "" : err.text, shape, gpu);
     if (status != DPT_OK)
         return;
     /* Scores in 16 bits at most: nothing in the square of the sequence in f32. */
     const int64_t scores = shape->b * shape->heads * ((shape->t + 127) / 128 * 128) *
                            ((shape->t + 127) / 128 * 128) * 2;
     const size_t most = (shape->backward ? (size_t)scores : 0) + 4096;
-    check(dpt_cudnn_plan_workspace(plan) <= most, "its scratch is too large", shape, gpu);
+    check_plan(dpt_cudnn_plan_workspace(plan) <= most, "its scratch is too large", shape, gpu);
     for (int i = 0; i < DPT_ATTENTION_TENSORS; i++)
-        check((ids[i] >= 0) == (shape->backward || i < DPT_ATTENTION_DO), "a tensor's number",
-              shape, gpu);
+        check_plan((ids[i] >= 0) == (shape->backward || i < DPT_ATTENTION_DO), "a tensor's number",
+                   shape, gpu);
     dpt_cudnn_plan_destroy(&plan);
 }
 
@@ -106,11 +106,12 @@ static void check_refusals(cudnnBackendDescriptor_t device)
     int ids[DPT_ATTENTION_TENSORS];
     odd.head_size = 63;
     odd.dtype = DPT_BF16;
-    check(dpt_attention_plan_create(&shape, NULL, device, &plan, ids, &err) == DPT_EUNSUPPORTED &&
-              strstr(err.text, "engines will do"),
-          "it has a plan, with more scratch than is allowed", &shape, 0);
-    check(dpt_attention_plan_create(&odd, NULL, device, &plan, ids, &err) == DPT_EUNSUPPORTED,
-          "it has a plan for heads of 63 channels", &odd, 0);
+    check_plan(dpt_attention_plan_create(&shape, NULL, device, &plan, ids, &err) ==
+                       DPT_EUNSUPPORTED &&
+                   strstr(err.text, "engines will do"),
+               "it has a plan, with more scratch than is allowed", &shape, 0);
+    check_plan(dpt_attention_plan_create(&odd, NULL, device, &plan, ids, &err) == DPT_EUNSUPPORTED,
+               "it has a plan for heads of 63 channels", &odd, 0);
 }
 
 /* Of ResNet's sizes, of 3 x 3, 1 x 1 and 7 x 7 pixels, with a stride and without, and one of no

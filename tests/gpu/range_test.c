@@ -11,7 +11,7 @@
 
 enum { N = 100003, BYTES = N * 4 };
 
-static float *values(int64_t n, uint64_t which)
+static float *random_values(int64_t n, uint64_t which)
 {
     float *p = malloc((size_t)n * sizeof *p);
     DPT_ASSERT(p);
@@ -19,7 +19,7 @@ static float *values(int64_t n, uint64_t which)
     return p;
 }
 
-static bool same(const void *a, const void *b, size_t bytes)
+static bool same_bytes(const void *a, const void *b, size_t bytes)
 {
     return memcmp(a, b, bytes) == 0;
 }
@@ -30,7 +30,7 @@ static void check_conversions(struct test_stream *t)
     static const uint32_t special[SPECIAL] = {0x7f800000u, 0xff800000u, 0x7fc01234u,
                                               0x7f812345u, 0x80000000u, 0x00000001u,
                                               0x33800000u, 0x477fefffu, 0x477ff000u};
-    float *x = values(N, 1), *wide = malloc(BYTES), *there = malloc(BYTES);
+    float *x = random_values(N, 1), *wide = malloc(BYTES), *there = malloc(BYTES);
     uint16_t *half = malloc(BYTES);
     memcpy(x, special, sizeof special);
     for (int i = SPECIAL; i < N; i++) /* all exponents */
@@ -47,10 +47,10 @@ static void check_conversions(struct test_stream *t)
         int bad = 0;
         for (int i = 0; i < N; i++) {
             const float want = float_of(dtype, half_of(dtype, x[i]));
-            bad += half[i] != half_of(dtype, x[i]) || !same(&wide[i], &want, sizeof want);
+            bad += half[i] != half_of(dtype, x[i]) || !same_bytes(&wide[i], &want, sizeof want);
         }
         CHECK(bad == 0);
-        CHECK(same(wide, there, BYTES));
+        CHECK(same_bytes(wide, there, BYTES));
         dpt_device_free(t->device, dx, BYTES);
         dpt_device_free(t->device, dwide, BYTES);
         dpt_device_free(t->device, dhalf, BYTES);
@@ -64,7 +64,7 @@ static void check_conversions(struct test_stream *t)
 static void check_filling(struct test_stream *t)
 {
     const struct dpt_rng_key key = dpt_rng_key(3, DPT_RNG_INIT, 4, 0, 0);
-    float *x = values(N, 2), *y = values(N, 3), *got = malloc(BYTES);
+    float *x = random_values(N, 2), *y = random_values(N, 3), *got = malloc(BYTES);
     float *dx = test_upload(t, x, BYTES), *dy = test_upload(t, y, BYTES);
     t->ops->add(t->stream, N, dx, dy, dx); /* in place */
     test_download(t, dx, BYTES, got);
@@ -75,7 +75,7 @@ static void check_filling(struct test_stream *t)
     t->ops->fill(t->stream, N, -2.5f, dx);
     t->ops->copy(t->stream, BYTES - 1, dy, dx); /* the last byte stays */
     test_download(t, dx, BYTES, got);
-    CHECK(same(got, y, BYTES - 1) &&
+    CHECK(same_bytes(got, y, BYTES - 1) &&
           ((char *)got)[BYTES - 1] == ((const char *)&(float){-2.5f})[3]);
     static const int64_t cuts[] = {1, 1, 18, 32771, N}; /* ends of the parts */
     int64_t at = 0;
@@ -113,7 +113,7 @@ static void check_ordered_sums(struct test_stream *t)
     float *parts[REF_SUM_PARTS], *on_device[REF_SUM_PARTS];
     float *want = malloc(BYTES), *got = malloc(BYTES);
     for (int p = 0; p < REF_SUM_PARTS; p++) {
-        parts[p] = values(N, 20 + (uint64_t)p);
+        parts[p] = random_values(N, 20 + (uint64_t)p);
         on_device[p] = test_upload(t, parts[p], BYTES);
     }
     const float **list = test_upload(t, on_device, sizeof on_device);
@@ -126,7 +126,7 @@ static void check_ordered_sums(struct test_stream *t)
             ref_ordered_sum(N, (const float *const *)parts, sum, (enum dpt_dtype)dtype, want);
             t->ops->ordered_sum(t->stream, &a);
             test_download(t, dst, BYTES, got);
-            CHECK(same(got, want, BYTES));
+            CHECK(same_bytes(got, want, BYTES));
             t->ops->copy(t->stream, BYTES, parts[sum * 4], dst);
             dpt_device_free(t->device, joins, REF_SUM_PARTS);
         }
@@ -162,7 +162,7 @@ static void check_mask(struct test_stream *t)
         t->ops->dropout_backward(t->stream, &(struct dpt_dropout_backward){
                                                 .n = N - 7, .dropout = d, .dy = done, .dx = dy});
         test_download(t, dy, BYTES, one);
-        CHECK(same(one, got + 7, (N - 7) * sizeof *got));
+        CHECK(same_bytes(one, got + 7, (N - 7) * sizeof *got));
         for (int i = 0; i < N; i++)
             one[i] = 1.0f;
     }
@@ -177,7 +177,7 @@ static void check_mask(struct test_stream *t)
 static void check_sums_of_squares(struct test_stream *t)
 {
     static const int64_t blocks[] = {7, 33, 1000, 65536, N, N + 5};
-    float *x = values(N, 4);
+    float *x = random_values(N, 4);
     double *got = calloc(N + 1, sizeof *got);
     float *dx = test_upload(t, x, BYTES);
     double *dgot = test_upload(t, got, (N + 1) * sizeof *got);
@@ -197,7 +197,7 @@ static void check_sums_of_squares(struct test_stream *t)
         /* A block's bits are its own: starting the op there gives them again. */
         t->ops->sumsq_blocks(t->stream, N - last * block, block, dx + last * block, dgot);
         test_download(t, dgot, sizeof moved, &moved);
-        CHECK(same(&moved, &got[last], sizeof moved));
+        CHECK(same_bytes(&moved, &got[last], sizeof moved));
     }
     dpt_device_free(t->device, dx, BYTES);
     dpt_device_free(t->device, dgot, (N + 1) * sizeof *got);
@@ -209,8 +209,8 @@ static void check_decoding(struct test_stream *t)
 {
     enum { IN = 100, OUT = 203, HEADS = 4, C = 36, END = 70, FIRST = 3, HD = C / HEADS };
     const size_t w_bytes = IN * OUT * 4, qkv_bytes = END * 3 * C * 4;
-    float *x = values(IN, 5), *w = values(IN * OUT, 6), *bias = values(OUT, 7);
-    float *qkv = values(END * 3 * C, 8), got[END * C];
+    float *x = random_values(IN, 5), *w = random_values(IN * OUT, 6), *bias = random_values(OUT, 7);
+    float *qkv = random_values(END * 3 * C, 8), got[END * C];
     float *dx = test_upload(t, x, IN * 4), *dw = test_upload(t, w, w_bytes);
     float *dbias = test_upload(t, bias, OUT * 4), *dqkv = test_upload(t, qkv, qkv_bytes);
     float *dy = test_upload(t, qkv, qkv_bytes);
@@ -221,7 +221,7 @@ static void check_decoding(struct test_stream *t)
         float sum = bias[j];
         for (int i = 0; i < IN; i++)
             sum = fmaf(x[i], w[i * OUT + j], sum);
-        bad += !same(&sum, &got[j], sizeof sum);
+        bad += !same_bytes(&sum, &got[j], sizeof sum);
     }
     for (int biased = 0; biased < 2; biased++) {
         const struct dpt_linear_row row = {IN, OUT, dx, dw, biased ? dbias : NULL, dy, true};
@@ -271,7 +271,7 @@ static void check_gram_schmidt(struct test_stream *t)
 {
     enum { ROWS = 5003, COLUMNS = 3 };
     const size_t bytes = (size_t)ROWS * COLUMNS * 4;
-    float *x = values(ROWS * COLUMNS, 9);
+    float *x = random_values(ROWS * COLUMNS, 9);
     for (int i = 0; i < ROWS; i++) /* the third is spanned by the others */
         x[i * COLUMNS + 2] = 3.0f * x[i * COLUMNS] - 0.5f * x[i * COLUMNS + 1];
     float *dx = test_upload(t, x, bytes);
@@ -303,7 +303,7 @@ static void check_tensors(struct test_stream *t)
     }
     DPT_ASSERT(next < N);
     for (int v = 0; v < VECTORS; v++) {
-        start[v] = values(N, 40 + (uint64_t)v);
+        start[v] = random_values(N, 40 + (uint64_t)v);
         for (int i = 0; v == 2 && i < N; i++) /* the second moment */
             start[v][i] *= start[v][i];
     }
@@ -353,11 +353,11 @@ static void check_tensors(struct test_stream *t)
         for (int v = 0; v <= VECTORS; v++) {
             for (int way = 0; way < 2; way++)
                 test_download(t, v < VECTORS ? (void *)at[way][v] : copy[way], BYTES, got[way]);
-            CHECK(same(got[0], got[1], BYTES));
+            CHECK(same_bytes(got[0], got[1], BYTES));
         }
         test_download(t, at[0][0], BYTES, got[0]);
-        CHECK(same(got[0], start[0], 3 * sizeof *got[0]) && got[0][3] != start[0][3]);
-        CHECK(same(got[0] + tensors[3].end, start[0] + tensors[3].end, 3 * sizeof *got[0]));
+        CHECK(same_bytes(got[0], start[0], 3 * sizeof *got[0]) && got[0][3] != start[0][3]);
+        CHECK(same_bytes(got[0] + tensors[3].end, start[0] + tensors[3].end, 3 * sizeof *got[0]));
         for (int way = 0; way < 2; way++) {
             for (int v = 0; v < VECTORS; v++)
                 dpt_device_free(t->device, at[way][v], BYTES);
@@ -435,13 +435,13 @@ static void run_placed(struct test_stream *t, enum dpt_dtype dtype, int64_t c, i
 }
 
 /* Bits depend neither on where rows begin, nor on whether two ops are one. */
-static void check_places(struct test_stream *t)
+static void check_range_places(struct test_stream *t)
 {
     enum { IN = 4, OUT = 9, BEHIND = 11 };
     static const int64_t widths[] = {48, 768, PLACE_CHANNELS_MAX};
     static const int offs[] = {0, 1, BEHIND};
     const size_t bytes = ((size_t)PLACE_ROWS * PLACE_CHANNELS_MAX + BEHIND) * sizeof(float);
-    float *x = values(PLACE_ROWS * PLACE_CHANNELS_MAX + BEHIND, 30);
+    float *x = random_values(PLACE_ROWS * PLACE_CHANNELS_MAX + BEHIND, 30);
     char *want[OUT], *got = malloc(bytes);
     void *in[IN], *out[OUT];
     for (int i = 0; i < IN; i++)
@@ -467,7 +467,7 @@ static void check_places(struct test_stream *t)
                                              : (size_t)(i < 7 ? PLACE_ROWS : c) * sizeof(float);
                     test_download(t, rows ? at((enum dpt_dtype)dtype, out[i], off) : out[i], size,
                                   run == 0 ? want[i] : got);
-                    bad += run > 0 && !same(want[i], got, size);
+                    bad += run > 0 && !same_bytes(want[i], got, size);
                 }
                 CHECK(bad == 0);
             }
@@ -493,7 +493,7 @@ int main(void)
     check_sums_of_squares(&t);
     check_decoding(&t);
     check_gram_schmidt(&t);
-    check_places(&t);
+    check_range_places(&t);
     check_tensors(&t);
     test_stream_close(&t);
     return gpu_verdict("range");

@@ -8,7 +8,7 @@
 #include "tests/worker/train/nccl_ranks.h"
 #endif
 #include "tests/worker/train/plain.h"
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,7 +58,7 @@ static void forget_double(void)
 #endif
 }
 
-static struct dpt_config make_config(enum dpt_precision precision, int steps)
+static struct dpt_config make_gpu_config(enum dpt_precision precision, int steps)
 {
     struct dpt_config config = rig_make_config(2 * SLOTS, steps, "");
     config.train.precision = precision;
@@ -98,7 +98,7 @@ static void shards_kept_there(struct dpt_config *config, const char *expected)
 
 static void one_hash(enum dpt_precision precision, double tolerance)
 {
-    struct dpt_config config = make_config(precision, STEPS);
+    struct dpt_config config = make_gpu_config(precision, STEPS);
     char on_host[DPT_HASH_HEX_BYTES], first[64] = "", hash[64], name[64];
     double loss;
     plain_train_and_validate(&config, SEQUENCES, on_host, &loss);
@@ -141,7 +141,7 @@ static void one_hash_bf16(void **state)
 static void heads_of_64_channels(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(DPT_PRECISION_BF16, STEPS);
+    struct dpt_config config = make_gpu_config(DPT_PRECISION_BF16, STEPS);
     char first[64] = "", hash[64], name[64], on_host[DPT_HASH_HEX_BYTES];
     double loss;
     config.model.n_embd = 128;
@@ -176,7 +176,7 @@ static void a_llama(void **state)
 {
     (void)state;
     for (int tied = 0; tied < 2; tied++) {
-        struct dpt_config config = make_config(DPT_PRECISION_FP32, STEPS);
+        struct dpt_config config = make_gpu_config(DPT_PRECISION_FP32, STEPS);
         char first[64] = "", hash[64], name[64], on_host[DPT_HASH_HEX_BYTES];
         double loss;
         rig_choose_llama(&config, tied != 0);
@@ -199,10 +199,10 @@ static void a_llama(void **state)
 }
 
 /* Another trajectory than fp32's, and near it. */
-static void tf32(void **state)
+static void test_tf32_has_its_own_trajectory(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(DPT_PRECISION_FP32, 6);
+    struct dpt_config config = make_gpu_config(DPT_PRECISION_FP32, 6);
     char fp32_hash[64], first[64], hash[64], on_host[DPT_HASH_HEX_BYTES];
     double loss;
     config.strategy.offload = DPT_OFFLOAD_NONE;
@@ -242,14 +242,14 @@ int main(void)
         (void)fprintf(stderr, "no CUDA device to test: %s\n", err.text);
         return must && strcmp(must, "1") == 0 ? 1 : SKIPPED;
     }
-    director_accelerate(open_device);
+    director_open_device_with(open_device);
     use_double();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_hash_fp32),
         cmocka_unit_test(one_hash_bf16),
         cmocka_unit_test(heads_of_64_channels),
         cmocka_unit_test(a_llama),
-        cmocka_unit_test(tf32),
+        cmocka_unit_test(test_tf32_has_its_own_trajectory),
         cmocka_unit_test(deaths_and_healing),
     };
     const int failed =

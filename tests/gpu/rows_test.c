@@ -13,7 +13,7 @@
 
 enum { HALF = 34, HEADS = 3, T = 29, ROWS = 2 * T, STRIDE = HEADS * 2 * HALF + 5 };
 
-static float *values(int64_t n, uint64_t which)
+static float *random_values(int64_t n, uint64_t which)
 {
     float *p = malloc((size_t)n * sizeof *p);
     DPT_ASSERT(p);
@@ -61,8 +61,9 @@ static float as_stored(enum dpt_dtype dtype, float x)
 static void check_rotation(struct test_stream *t)
 {
     enum { N = ROWS * STRIDE };
-    float *x = values(N, 1), *got = malloc(N * sizeof *got);
-    float *cosines = values(T * HALF, 2), *sines = values(T * HALF, 3); /* any will do */
+    float *x = random_values(N, 1), *got = malloc(N * sizeof *got);
+    float *cosines = random_values(T * HALF, 2),
+          *sines = random_values(T * HALF, 3); /* any will do */
     float *there = test_upload(t, x, N * sizeof *x), *cast = test_upload(t, x, N * sizeof *x);
     float *dcos = test_upload(t, cosines, T * HALF * sizeof(float));
     float *dsin = test_upload(t, sines, T * HALF * sizeof(float));
@@ -142,11 +143,11 @@ static void run_placed(struct test_stream *t, enum dpt_dtype dtype, int64_t widt
 }
 
 /* Bits do not depend on where rows begin. */
-static void check_places(struct test_stream *t)
+static void check_rows_places(struct test_stream *t)
 {
     enum { BUFFERS = 4, N = T * WIDTH_MAX, BYTES = (N + 16) * 4 };
     static const int64_t offs[PLACES] = {0, 1, 11}, widths[] = {272, 256, 132, 35};
-    float *x = values(N + 16, 4), *source = test_upload(t, x, BYTES);
+    float *x = random_values(N + 16, 4), *source = test_upload(t, x, BYTES);
     float *const table[2] = {source + 1, source + 2};
     char *want[BUFFERS], *got = malloc(BYTES);
     void *b[BUFFERS];
@@ -185,7 +186,7 @@ static void check_shared_keys(struct test_stream *t)
 {
     enum { QUERIES = 6, HD = 18, END = 70, FIRST = 3, C = QUERIES * HD };
     static const int kv_heads[] = {6, 3, 2, 1};
-    float *qkv = values((int64_t)END * 3 * C, 8), *got = malloc(END * C * sizeof *got);
+    float *qkv = random_values((int64_t)END * 3 * C, 8), *got = malloc(END * C * sizeof *got);
     float *there = test_upload(t, qkv, (size_t)END * 3 * C * sizeof *qkv);
     float *y = test_upload(t, qkv, END * C * sizeof *got);
     for (size_t k = 0; k < sizeof kv_heads / sizeof kv_heads[0]; k++) {
@@ -308,7 +309,7 @@ static void check_softmax(struct test_stream *t)
     } sizes[] = {{37, 64}, {2600, 2624}, {4099, 4160}, {50257, 50304}, {60003, 60032}};
     for (size_t n = 0; n < sizeof sizes / sizeof sizes[0]; n++) {
         const int64_t v = sizes[n].v, ld = sizes[n].ld;
-        float *x = values(SOFTMAX_ROWS * ld, 10 + n);
+        float *x = random_values(SOFTMAX_ROWS * ld, 10 + n);
         const int32_t targets[SOFTMAX_ROWS] = {(int32_t)v - 1, (int32_t)v / 2, 0};
         for (int row = 0; row < SOFTMAX_ROWS; row++)
             for (int64_t i = v; i < ld; i++)
@@ -362,7 +363,7 @@ int main(void)
     gpu_seed();
     check_angles(&t);
     check_rotation(&t);
-    check_places(&t);
+    check_rows_places(&t);
     check_shared_keys(&t);
     check_softmax(&t);
     check_softmax_refuses(&t);

@@ -33,7 +33,7 @@ static atomic_size_t last_bytes;
 
 #if COUNTED
 
-static void count(size_t bytes)
+static void count_allocation(size_t bytes)
 {
     if (atomic_load(&counting)) {
         atomic_fetch_add(&allocations, 1);
@@ -49,45 +49,45 @@ extern void *__libc_memalign(size_t align, size_t bytes);
 
 void *malloc(size_t bytes)
 {
-    count(bytes);
+    count_allocation(bytes);
     return __libc_malloc(bytes);
 }
 
 void *calloc(size_t n, size_t bytes)
 {
-    count(n * bytes);
+    count_allocation(n * bytes);
     return __libc_calloc(n, bytes);
 }
 
 void *realloc(void *p, size_t bytes)
 {
-    count(bytes);
+    count_allocation(bytes);
     return __libc_realloc(p, bytes);
 }
 
 void *memalign(size_t align, size_t bytes);
 void *memalign(size_t align, size_t bytes)
 {
-    count(bytes);
+    count_allocation(bytes);
     return __libc_memalign(align, bytes);
 }
 
 void *aligned_alloc(size_t align, size_t bytes)
 {
-    count(bytes);
+    count_allocation(bytes);
     return __libc_memalign(align, bytes);
 }
 
 int posix_memalign(void **ret, size_t align, size_t bytes)
 {
-    count(bytes);
+    count_allocation(bytes);
     *ret = __libc_memalign(align, bytes);
     return *ret ? 0 : 12;
 }
 
 void *mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
 {
-    count(bytes);
+    count_allocation(bytes);
     return (void *)syscall(SYS_mmap, at, bytes, prot, flags, fd, offset);
 }
 

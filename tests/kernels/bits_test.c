@@ -121,7 +121,7 @@ static void test_orientation_of_weights(void **state)
 }
 
 /* old + contribution, with the contribution's stored bits. */
-static void test_accumulation(void **state)
+static void test_accumulation_adds_stored_bits(void **state)
 {
     (void)state;
     struct test_stream t = test_stream_open(2);
@@ -182,7 +182,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_and_instruction_sets),
         cmocka_unit_test(test_orientation_of_weights),
-        cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_accumulation_adds_stored_bits),
         cmocka_unit_test(test_sizes_come_and_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

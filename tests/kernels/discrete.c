@@ -89,7 +89,7 @@ static struct dpt_err take_error(struct discrete_stream *s)
     return error;
 }
 
-static void append(struct posted **ops, size_t *n, size_t *max, const struct posted *posted)
+static void append_posted(struct posted **ops, size_t *n, size_t *max, const struct posted *posted)
 {
     if (*n == *max) {
         *max = *max ? 2 * *max : 64;
@@ -116,11 +116,11 @@ void discrete_post(struct dpt_stream *stream, discrete_run *run, const void *arg
     memcpy(posted.args, args, bytes);
     discrete_lock(&device_of(stream)->queues);
     if (!s->capture)
-        append(&s->queue, &s->n, &s->max, &posted);
+        append_posted(&s->queue, &s->n, &s->max, &posted);
     else if (owned)
         stick(s, DPT_EINVAL, "a copy from the host in a graph");
     else
-        append(&s->capture->ops, &s->capture->n, &s->capture->max, &posted);
+        append_posted(&s->capture->ops, &s->capture->n, &s->capture->max, &posted);
     discrete_unlock(&device_of(stream)->queues);
 }
 
@@ -349,7 +349,7 @@ static void graph_launch(void *native, struct dpt_stream *stream)
     atomic_fetch_add(&launches, 1);
     discrete_lock(&device_of(stream)->queues);
     for (size_t i = 0; i < graph->n; i++)
-        append(&s->queue, &s->n, &s->max, &graph->ops[i]);
+        append_posted(&s->queue, &s->n, &s->max, &graph->ops[i]);
     discrete_unlock(&device_of(stream)->queues);
 }
 

@@ -19,7 +19,7 @@ static const enum dpt_dtype halves[] = {DPT_BF16, DPT_F16};
 
 /* Value `size` (of 0 … infinity's bits) of a format with the given bits of fraction, from its
  * definition. */
-static double value_of(uint32_t size, int fraction_bits, int exponent_bias)
+static double value_of_bits(uint32_t size, int fraction_bits, int exponent_bias)
 {
     uint32_t exponent = size >> fraction_bits, fraction = size & ((1u << fraction_bits) - 1);
     if (exponent == 0)
@@ -33,8 +33,8 @@ static void check_format(enum dpt_dtype dtype, int fraction_bits, int exponent_b
 {
     const uint32_t infinity = dtype == DPT_BF16 ? 0x7f80 : 0x7c00;
     for (uint32_t h = 0; h < infinity; h++) {
-        double value = value_of(h, fraction_bits, exponent_bias);
-        double next = value_of(h + 1, fraction_bits, exponent_bias);
+        double value = value_of_bits(h, fraction_bits, exponent_bias);
+        double next = value_of_bits(h + 1, fraction_bits, exponent_bias);
         assert_true((double)float_of(dtype, (uint16_t)h) == value);
         assert_true((double)float_of(dtype, (uint16_t)(h | 0x8000)) == -value);
         assert_int_equal(half_of(dtype, (float)value), h);
@@ -56,7 +56,7 @@ static void check_format(enum dpt_dtype dtype, int fraction_bits, int exponent_b
     assert_true(isnan(float_of(dtype, half_of(dtype, dpt_f32_of_bits(0x7f800001)))));
 }
 
-static void test_definition(void **state)
+static void test_formats_as_defined(void **state)
 {
     (void)state;
     check_format(DPT_BF16, 7, 127);
@@ -116,7 +116,7 @@ static void test_values_narrow_alike(void **state)
     free(got);
 }
 
-static void test_transpose16(void **state)
+static void test_transpose16_at_each_isa(void **state)
 {
     (void)state;
     enum { ROWS = 43, COLS = 61, LD = 70, LD_DST = 50 };
@@ -135,10 +135,10 @@ static void test_transpose16(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_definition),
+        cmocka_unit_test(test_formats_as_defined),
         cmocka_unit_test(test_every_value_widens_alike),
         cmocka_unit_test(test_values_narrow_alike),
-        cmocka_unit_test(test_transpose16),
+        cmocka_unit_test(test_transpose16_at_each_isa),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,7 @@ static void *allocated(size_t bytes)
     return p;
 }
 
-static void *values(struct test_stream *t, enum dpt_dtype dtype, int64_t n, uint64_t which)
+static void *upload_values(struct test_stream *t, enum dpt_dtype dtype, int64_t n, uint64_t which)
 {
     float *plain = allocated((size_t)n * sizeof *plain);
     void *rounded = allocated((size_t)n * dpt_dtype_bytes(dtype));
@@ -48,9 +48,9 @@ static void layer_init(struct layer *l, struct test_stream *t, enum dpt_dtype dt
     const int64_t windows =
         of->b * dpt_windows_along(of->h, of->stride) * dpt_windows_along(of->w, of->stride);
     const int64_t x = of->b * of->h * of->w * l->in, w = l->out * l->in * of->kernel * of->kernel;
-    l->x = values(t, dtype, x, 1);
-    l->weight = values(t, dtype, w, 2);
-    l->dy = values(t, dtype, windows * l->out, 3);
+    l->x = upload_values(t, dtype, x, 1);
+    l->weight = upload_values(t, dtype, w, 2);
+    l->dy = upload_values(t, dtype, windows * l->out, 3);
     l->bytes[0] = (size_t)(windows * l->out) * dpt_dtype_bytes(dtype);
     l->bytes[1] = (size_t)x * dpt_dtype_bytes(dtype);
     l->bytes[2] = (size_t)w * sizeof(float);
@@ -100,7 +100,7 @@ static void keep(const struct layer *l, void *kept[RESULTS])
     }
 }
 
-static bool same(const struct layer *l, void *const kept[RESULTS])
+static bool same_results(const struct layer *l, void *const kept[RESULTS])
 {
     for (int i = 0; i < RESULTS; i++)
         if (memcmp(l->results[i], kept[i], l->bytes[i]) != 0)
@@ -149,15 +149,15 @@ static void check_packed(struct test_stream *t, enum dpt_dtype dtype, int shape)
     keep(&l, plain);
     t->ops->pack(t->stream, &pack);
     const int64_t weights = l.out * l.in * l.of.kernel * l.of.kernel;
-    void *others = values(t, dtype, weights, 5);
+    void *others = upload_values(t, dtype, weights, 5);
     memcpy(l.weight, others,
            (size_t)weights * dpt_dtype_bytes(dtype)); /* the packed form is read */
     layer_run(&l, t, pack.packed);
-    if (!same(&l, plain))
+    if (!same_results(&l, plain))
         fail_msg("%s, shape %d: a packed weight gives other bits", dtype_name(dtype), shape);
     t->ops->pack(t->stream, &pack);
     layer_run(&l, t, pack.packed);
-    assert_false(same(&l, plain));
+    assert_false(same_results(&l, plain));
     drop(plain);
     free(others);
     free(pack.packed);

@@ -116,7 +116,7 @@ static void test_bad_thread_counts(void **state)
 
 /* The same machine has the same fingerprint, with the right text. The products are computed again,
  * which devices after the first do not do. */
-static void test_fingerprint(void **state)
+static void test_fingerprint_is_stable(void **state)
 {
     (void)state;
     struct test_stream a = test_stream_open(1), b = test_stream_open(3);
@@ -189,7 +189,7 @@ int main(void)
         cmocka_unit_test(test_exponential_and_logarithm),
         cmocka_unit_test(test_other_dtypes_are_refused),
         cmocka_unit_test(test_bad_thread_counts),
-        cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_fingerprint_is_stable),
         cmocka_unit_test(test_bad_limits_are_refused),
         cmocka_unit_test(test_memory_is_zeroed_aligned_and_counted),
     };

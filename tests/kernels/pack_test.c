@@ -33,7 +33,7 @@ struct layer {
     size_t out_bytes[RESULTS];
 };
 
-static void *values(struct test_stream *t, enum dpt_dtype dtype, int64_t n, uint64_t which)
+static void *upload_values(struct test_stream *t, enum dpt_dtype dtype, int64_t n, uint64_t which)
 {
     float *plain = malloc((size_t)n * sizeof *plain);
     void *rounded = aligned_alloc(64, ((size_t)n * dpt_dtype_bytes(dtype) + 63) / 64 * 64);
@@ -64,10 +64,10 @@ static void layer_init(struct layer *l, struct test_stream *t, const struct form
                                  .dtype = dtype,
                                  .out_in = form->out_in},
                         .n = n};
-    l->x = values(t, dtype, n * in, 1);
-    l->w = values(t, dtype, rows * cols, 2);
-    l->bias = values(t, dtype, out, 3);
-    l->dy = values(t, dtype, n * out, 4);
+    l->x = upload_values(t, dtype, n * in, 1);
+    l->w = upload_values(t, dtype, rows * cols, 2);
+    l->bias = upload_values(t, dtype, out, 3);
+    l->dy = upload_values(t, dtype, n * out, 4);
     l->targets = calloc((size_t)n, sizeof *l->targets);
     assert_non_null(l->targets);
     for (int64_t i = 0; i < n; i++)
@@ -151,7 +151,7 @@ static void drop(void *kept[RESULTS])
         free(kept[i]);
 }
 
-static bool same(const struct layer *l, void *const kept[RESULTS])
+static bool same_results(const struct layer *l, void *const kept[RESULTS])
 {
     for (int i = 0; i < RESULTS; i++)
         if (memcmp(kept[i], l->out[i], l->out_bytes[i]) != 0)
@@ -173,8 +173,8 @@ static void *form_of(struct layer *l, struct test_stream *t, size_t *ret_bytes)
     return l->pack.packed;
 }
 
-static void check(struct test_stream *t, int threads, const struct form *of, enum dpt_dtype dtype,
-                  const int64_t shape[3])
+static void check_packed_layer(struct test_stream *t, int threads, const struct form *of,
+                               enum dpt_dtype dtype, const int64_t shape[3])
 {
     struct layer l;
     void *plain[RESULTS];
@@ -184,24 +184,24 @@ static void check(struct test_stream *t, int threads, const struct form *of, enu
     keep(&l, plain);
     void *form = form_of(&l, t, &bytes);
     layer_run(&l, t, form);
-    if (!same(&l, plain))
+    if (!same_results(&l, plain))
         fail_msg("%s %s (%d,%d,%d), %d threads: packed weights give other bits", of->name,
                  dtype_name(dtype), (int)shape[0], (int)shape[1], (int)shape[2], threads);
 
     /* The packed form is read: other weights beside it change nothing … */
     const int64_t numel = shape[1] * shape[2];
-    void *others = values(t, dtype, numel, 5);
+    void *others = upload_values(t, dtype, numel, 5);
     memcpy(l.w, others, (size_t)numel * dpt_dtype_bytes(dtype));
     layer_run(&l, t, form);
-    assert_true(same(&l, plain));
+    assert_true(same_results(&l, plain));
     /* … until they are packed again; then the results are those of the other weights. */
     t->ops->pack(t->stream, &l.pack);
     layer_run(&l, t, form);
-    assert_false(same(&l, plain));
+    assert_false(same_results(&l, plain));
     drop(plain);
     keep(&l, plain);
     layer_run(&l, t, NULL);
-    assert_true(same(&l, plain));
+    assert_true(same_results(&l, plain));
 
     drop(plain);
     free(others);
@@ -223,11 +223,11 @@ static void test_same_bits(void **state)
         struct test_stream t = test_stream_open(threads);
         for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++) {
             for (size_t i = 0; i < sizeof linear / sizeof *linear; i++) {
-                check(&t, threads, &in_out, dtype, linear[i]);
-                check(&t, threads, &out_in, dtype, linear[i]);
+                check_packed_layer(&t, threads, &in_out, dtype, linear[i]);
+                check_packed_layer(&t, threads, &out_in, dtype, linear[i]);
             }
             for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
-                check(&t, threads, &head, dtype, heads[i]);
+                check_packed_layer(&t, threads, &head, dtype, heads[i]);
         }
         test_stream_close(&t);
     }
@@ -249,7 +249,7 @@ static void test_form_is_the_same_for_any_threads(void **state)
         layer_run(&l, &one, NULL);
         keep(&l, plain);
         layer_run(&l, &two, form);
-        assert_true(same(&l, plain));
+        assert_true(same_results(&l, plain));
         drop(plain);
         free(form);
         layer_fini(&l);

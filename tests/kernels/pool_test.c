@@ -192,7 +192,7 @@ static void on_end(void)
     atomic_fetch_add(&ended, 1);
 }
 
-static void test_hooks(void **state)
+static void test_hooks_run_on_each_thread(void **state)
 {
     (void)state;
     struct dpt_pool *pool = NULL;
@@ -229,7 +229,7 @@ int main(void)
         cmocka_unit_test(test_width_changes),
         cmocka_unit_test(test_widths_change_side_by_side),
         cmocka_unit_test(test_the_parked_come_back),
-        cmocka_unit_test(test_hooks),
+        cmocka_unit_test(test_hooks_run_on_each_thread),
         cmocka_unit_test(test_bad_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -401,7 +401,7 @@ static void test_orthonormal_columns(void **state)
     free(first);
 }
 
-static void test_scaling(void **state)
+static void test_scale_from_any_offset(void **state)
 {
     (void)state;
     struct test_stream t = test_stream_open(2);
@@ -465,10 +465,10 @@ static void test_sums_of_squares(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows_of_products), cmocka_unit_test(test_split_ranges),
-        cmocka_unit_test(test_plain_results),    cmocka_unit_test(test_orthonormal_columns),
-        cmocka_unit_test(test_scaling),          cmocka_unit_test(test_sums_of_squares),
-        cmocka_unit_test(test_rounding_ops),     cmocka_unit_test(test_ordered_sums),
+        cmocka_unit_test(test_rows_of_products),      cmocka_unit_test(test_split_ranges),
+        cmocka_unit_test(test_plain_results),         cmocka_unit_test(test_orthonormal_columns),
+        cmocka_unit_test(test_scale_from_any_offset), cmocka_unit_test(test_sums_of_squares),
+        cmocka_unit_test(test_rounding_ops),          cmocka_unit_test(test_ordered_sums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,7 +30,7 @@ static float *operand(int64_t n)
     return p;
 }
 
-static struct operands make(enum lack lack)
+static struct operands make_operands(enum lack lack)
 {
     return (struct operands){.a = operand(ROWS * K - (lack == A)),
                              .b = operand(K * COLS - (lack == B)),
@@ -105,7 +105,7 @@ static int code_of(void (*body)(int), int which)
 #ifdef __SANITIZE_ADDRESS__
 static void multiply_short(int which)
 {
-    const struct operands o = make((enum lack)(which % LACKS));
+    const struct operands o = make_operands((enum lack)(which % LACKS));
     products[which / LACKS](&o);
     release(&o);
 }
@@ -138,7 +138,7 @@ static void *multiply(void *arg)
  * sanitizer to see that nothing orders them. */
 static void multiply_twice(int which)
 {
-    const struct operands one = make(NOTHING), other = make(NOTHING);
+    const struct operands one = make_operands(NOTHING), other = make_operands(NOTHING);
     struct work work[2] = {{products[which / 2], one}, {products[which / 2], other}};
     pthread_t thread[2];
     if (which % 2 == 1)

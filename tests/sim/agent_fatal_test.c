@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void test_fatal(void **state)
+static void test_fatal_error_of_rank_ends_node(void **state)
 {
     struct bench *b = *state;
     bench_run(b);
@@ -217,7 +217,7 @@ static void test_rescue_by_a_rank_with_a_fatal_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(test_fatal),
+        T(test_fatal_error_of_rank_ends_node),
         T(test_fatal_is_told_once),
         T(test_long_fatal_is_told_once),
         T(test_fatal_beside_another),

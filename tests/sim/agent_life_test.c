@@ -178,7 +178,7 @@ static void test_two_signals_after_standing_still(void **state)
     leave_without_drain(b, 2000);
 }
 
-static void test_done(void **state)
+static void test_finished_run_ends_agent(void **state)
 {
     struct bench *b = *state;
     bench_run(b);
@@ -233,7 +233,7 @@ static void test_no_process_can_be_started(void **state)
 
 /* ---- expelled, and the permission to write ---- */
 
-static void test_expelled(void **state)
+static void test_expelled_agent_counts_unsaved_steps(void **state)
 {
     struct bench *b = *state;
     bench_run(b);
@@ -278,7 +278,7 @@ static void test_expelled_with_a_saved_step(void **state)
 
 /* Another worker has taken its folders: its memory is given up at once, and the steps are
  * counted. */
-static void test_disowned(void **state)
+static void test_disowned_agent_discards_state(void **state)
 {
     struct bench *b = *state;
     bench_run(b);
@@ -324,7 +324,7 @@ static void test_expelled_again_and_again(void **state)
     assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
 }
 
-static void test_writing(void **state)
+static void test_lease_allows_writing(void **state)
 {
     struct bench *b = *state;
     bench_run(b);
@@ -384,16 +384,16 @@ int main(void)
         T(test_waiting_for_folders),
         T(test_second_signal),
         T(test_two_signals_after_standing_still),
-        T(test_done),
+        T(test_finished_run_ends_agent),
         T(test_done_late),
         T(test_no_process_can_be_started),
         T(test_expelled_from_a_newer_world),
         T(test_expelled_with_a_saved_step),
-        T(test_disowned),
+        T(test_disowned_agent_discards_state),
         T(test_done_after_standing_still),
-        T(test_expelled),
+        T(test_expelled_agent_counts_unsaved_steps),
         T(test_expelled_again_and_again),
-        T(test_writing),
+        T(test_lease_allows_writing),
         T(test_memory_of_a_gap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

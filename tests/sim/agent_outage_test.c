@@ -402,7 +402,7 @@ static void test_leave_without_a_folder(void **state)
 
 /* The time of the newest message that the server answered while it counted this node in. Set at
  * once, whatever it answers later; an expulsion confirms nothing. */
-static void test_confirmed(void **state)
+static void test_confirmation_keeps_newest_answer(void **state)
 {
     struct bench *b = *state;
     bench_run(b);
@@ -485,7 +485,7 @@ int main(void)
         T(test_fatal_error_in_an_outage),
         T(test_fatal_error_without_a_rescue),
         T(test_spare_with_steps),
-        T(test_confirmed),
+        T(test_confirmation_keeps_newest_answer),
         T(test_restarted_server_confirms_late),
         T(test_expulsion_confirms_nothing),
     };

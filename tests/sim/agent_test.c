@@ -101,7 +101,7 @@ static void test_config_of_the_demo(void **state)
     assert_true(b->asked_config && !b->config_given);
 }
 
-static void test_refused(void **state)
+static void test_refused_agent_ends(void **state)
 {
     struct bench *b = *state;
     bench_configure(b);
@@ -117,7 +117,7 @@ static void test_refused(void **state)
     assert_non_null(strstr(b->exit_text, "the config differs"));
 }
 
-static void test_other_version(void **state)
+static void test_server_of_other_version(void **state)
 {
     struct bench *b = *state;
     bench_configure(b);
@@ -400,7 +400,7 @@ static void test_nothing_starts(void **state)
 }
 
 /* A rank whose device broke is started again; nothing ends with it. */
-static void test_broken(void **state)
+static void test_rank_with_broken_device_restarts(void **state)
 {
     struct bench *b = *state;
     bench_run(b);
@@ -456,8 +456,8 @@ int main(void)
         T(test_identity_comes_with_the_config),
         T(test_last_call_is_told),
         T(test_config_of_the_demo),
-        T(test_refused),
-        T(test_other_version),
+        T(test_refused_agent_ends),
+        T(test_server_of_other_version),
         T(test_older_version),
         T(test_not_for_us),
         T(test_stale_server),
@@ -471,7 +471,7 @@ int main(void)
         T(test_step_high),
         T(test_no_quiescence),
         T(test_nothing_starts),
-        T(test_broken),
+        T(test_rank_with_broken_device_restarts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

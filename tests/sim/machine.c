@@ -147,7 +147,7 @@ void machine_start(struct sim *sim, int machine)
 }
 
 /* The process ends; its remaining children are killed with it. */
-static void end(struct sim *sim, int machine)
+static void end_machine(struct sim *sim, int machine)
 {
     struct machine *m = &sim->machines[machine];
     struct dpt_agent_view view;
@@ -169,7 +169,7 @@ static void end(struct sim *sim, int machine)
 void machine_kill(struct sim *sim, int machine)
 {
     if (sim->machines[machine].agent != NULL)
-        end(sim, machine);
+        end_machine(sim, machine);
 }
 
 static void on_exit_action(struct sim *sim, int machine, const struct dpt_agent_action *action)
@@ -197,7 +197,7 @@ static void on_exit_action(struct sim *sim, int machine, const struct dpt_agent_
         sim_fail(sim, "%s gave up: %s", m->id, m->exit_text);
     bool again =
         (view.leaving || no_server) && !sim->done_seen && !sim->failed && sim->trace == NULL;
-    end(sim, machine);
+    end_machine(sim, machine);
     if (again) {
         m->ended = false;
         sim_push(sim, (struct event){.at_ms = sim_delay(sim, 50, 4000),

@@ -42,7 +42,8 @@ void model_set_timer(struct sim *sim, struct proc *proc, int64_t low_ms, int64_t
                                  .token = ++proc->timer});
 }
 
-static void say(struct sim *sim, const struct proc *proc, const char *what, int64_t number)
+static void trace_process(struct sim *sim, const struct proc *proc, const char *what,
+                          int64_t number)
 {
     sim_say(sim, "  rank %s.%u.%u: %s %lld", sim->machines[proc->machine].id, proc->local,
             proc->spawn, what, (long long)number);
@@ -94,7 +95,7 @@ static void quiesce(struct sim *sim, struct proc *proc)
     proc->save_then_quiesce = false;
     proc->checkpoint_seen = sim_saved_step(sim);
     proc->timer++;
-    say(sim, proc, "quiesced, has applied step", proc->step);
+    trace_process(sim, proc, "quiesced, has applied step", proc->step);
     model_report(sim, proc);
 }
 
@@ -138,7 +139,7 @@ static void write_rescue(struct sim *sim, struct proc *proc)
         return;
     sim->rescue = proc->step;
     sim->rescued++;
-    say(sim, proc, "makes a rescue whole, step", proc->step);
+    trace_process(sim, proc, "makes a rescue whole, step", proc->step);
 }
 
 /* An apply that has begun is never interrupted: the agent says it again. */
@@ -202,7 +203,7 @@ static void take_go(struct sim *sim, struct proc *proc, uint64_t generation)
         proc->pending_generation = 0;
     }
     proc->applied_ms = sim->now_ms;
-    say(sim, proc, "runs from step", proc->step);
+    trace_process(sim, proc, "runs from step", proc->step);
     if (proc->group->farewell) {
         proc->group->agreed_reform = true;
         proc->stage = RS_SAVING;
@@ -239,7 +240,7 @@ static void try_commit(struct sim *sim, struct proc *proc)
         sim->checkpoint = proc->want_grant;
     proc->checkpoint_seen = proc->want_grant;
     sim->saved++;
-    say(sim, proc, "commits checkpoint", proc->want_grant);
+    trace_process(sim, proc, "commits checkpoint", proc->want_grant);
     proc->want_grant = -1;
     if (whole)
         return;
@@ -365,7 +366,7 @@ static void applied(struct sim *sim, struct proc *proc)
 static void finished(struct sim *sim, struct proc *proc)
 {
     proc->stage = RS_FINISHED;
-    say(sim, proc, "finished, step", proc->step);
+    trace_process(sim, proc, "finished, step", proc->step);
     model_report(sim, proc);
 }
 
@@ -433,7 +434,7 @@ void model_broken(struct sim *sim, struct proc *proc, uint64_t generation, int s
     proc->suspect = suspect;
     proc->timer++;
     proc->want_grant = -1;
-    say(sim, proc, "data plane broke, suspects", suspect);
+    trace_process(sim, proc, "data plane broke, suspects", suspect);
     group_leave(sim, proc);
     model_report(sim, proc);
     if (proc->prepare_generation > proc->generation)
@@ -442,7 +443,7 @@ void model_broken(struct sim *sim, struct proc *proc, uint64_t generation, int s
 
 void model_gone(struct sim *sim, struct proc *proc)
 {
-    say(sim, proc, "gone at step", proc->step);
+    trace_process(sim, proc, "gone at step", proc->step);
     group_leave(sim, proc);
 }
 

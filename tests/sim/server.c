@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint8_t *encode(struct sim *sim, const ProtobufCMessage *message, size_t *ret_bytes)
+static uint8_t *pack_sim_message(struct sim *sim, const ProtobufCMessage *message,
+                                 size_t *ret_bytes)
 {
     size_t bytes = dpt_message_bytes(message);
     uint8_t *data = malloc(bytes + 1);
@@ -82,7 +83,7 @@ void net_to_server(struct sim *sim, int machine, const Dpt__AgentState *message)
     if (m->conn == 0)
         return;
     struct event event = {.kind = EV_SERVER_MESSAGE, .machine = -1, .conn = m->conn};
-    event.data = encode(sim, &message->base, &event.bytes);
+    event.data = pack_sim_message(sim, &message->base, &event.bytes);
     transmit(sim, &event, m->partitioned);
 }
 
@@ -94,7 +95,7 @@ static void net_to_agent(struct sim *host, uint64_t conn, const Dpt__ServerState
         return;
     struct event event = {.kind = EV_AGENT_MESSAGE, .machine = (int)(m - sim->machines)};
     event.life = m->life;
-    event.data = encode(sim, &message->base, &event.bytes);
+    event.data = pack_sim_message(sim, &message->base, &event.bytes);
     transmit(sim, &event, m->partitioned);
 }
 
@@ -207,7 +208,7 @@ static void say_sent(struct sim *sim, const struct machine *to, const Dpt__Serve
     sim_say(sim, "server -> %s  %s", to->id, word);
 }
 
-static void say(struct sim *sim, const struct dpt_rdzv_send *send)
+static void trace_sent_state(struct sim *sim, const struct dpt_rdzv_send *send)
 {
     const Dpt__ServerState *message = send->message;
     if (message->plan != NULL)
@@ -243,7 +244,7 @@ static void carry_out(struct sim *sim, const struct dpt_rdzv_output *output)
             check_failed(of, record->text);
     }
     for (size_t i = 0; i < output->n_sends; i++)
-        say(by_run(sim, output->sends[i].message->stamp->run), &output->sends[i]);
+        trace_sent_state(by_run(sim, output->sends[i].message->stamp->run), &output->sends[i]);
     if (sim->server_tick_ms > sim->now_ms && output->deadline_ms >= sim->server_tick_ms)
         return;
     sim->server_tick_ms = output->deadline_ms;
@@ -253,7 +254,7 @@ static void carry_out(struct sim *sim, const struct dpt_rdzv_output *output)
                                  .life = sim->server_life});
 }
 
-static void step(struct sim *sim, struct dpt_rdzv_event event)
+static void step_server(struct sim *sim, struct dpt_rdzv_event event)
 {
     event.now_ms = sim->now_ms;
     const uint64_t random[2] = {rng_next(&sim->nonces), rng_next(&sim->nonces)};
@@ -295,8 +296,9 @@ static void take_message(struct sim *sim, const struct event *event)
     if (dpt_message_decode_agent_state(event->data, event->bytes, &message, &err) != DPT_OK)
         sim_fail(sim, "agent to server: %s", err.text);
     else
-        step(sim, (struct dpt_rdzv_event){
-                      .kind = DPT_RDZV_EVENT_MESSAGE, .conn = event->conn, .message = message});
+        step_server(sim, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_MESSAGE,
+                                                 .conn = event->conn,
+                                                 .message = message});
     dpt_message_free_agent_state(&message);
 }
 
@@ -335,7 +337,7 @@ void server_meet_stranger(struct sim *sim, int machine)
     struct sim *host = sim->host;
     if (sim->core == NULL || host->server_stopped || host->overload_until_ms != 0)
         return;
-    step(host, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK}); /* due work is done */
+    step_server(host, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK}); /* due work is done */
     if (!has_place(sim, m))
         return;
     uint8_t secret[DPT_PROTO_SECRET_BYTES] = {2};
@@ -357,7 +359,7 @@ void server_meet_stranger(struct sim *sim, int machine)
     state.data_digest = "data";
     state.secret = (ProtobufCBinaryData){sizeof secret, secret};
     struct event event = {.kind = EV_SERVER_MESSAGE, .conn = ++host->next_conn};
-    event.data = encode(sim, &state.base, &event.bytes);
+    event.data = pack_sim_message(sim, &state.base, &event.bytes);
     view_line(sim, before);
     take_message(host, &event);
     view_line(sim, after);
@@ -395,7 +397,8 @@ static void read_one(struct sim *sim)
     if (event.kind == EV_SERVER_MESSAGE)
         take_message(sim, &event);
     else if (event.kind == EV_SERVER_BROKEN)
-        step(sim, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = event.conn});
+        step_server(sim,
+                    (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = event.conn});
     free(event.data);
 }
 
@@ -403,8 +406,8 @@ static void read_round(struct sim *sim)
 {
     if (sim->n_server_deferred > 0)
         read_one(sim);
-    step(sim, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK,
-                                      .backlog = sim->n_server_deferred > 0});
+    step_server(sim, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK,
+                                             .backlog = sim->n_server_deferred > 0});
     if (sim->now_ms >= sim->overload_until_ms) {
         server_undefer(sim);
         return;
@@ -458,10 +461,11 @@ void server_event(struct sim *sim, const struct event *event)
         take_message(sim, event);
         break;
     case EV_SERVER_BROKEN:
-        step(sim, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = event->conn});
+        step_server(sim,
+                    (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = event->conn});
         break;
     default:
         if (event->at_ms == sim->server_tick_ms)
-            step(sim, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK});
+            step_server(sim, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK});
     }
 }

@@ -64,7 +64,7 @@ static const struct scenario scenarios[] = {
      .faults = {{.at_ms = 2000, .kind = FAULT_CRASH_SERVER, .length_ms = 700}}},
 };
 
-static const struct scenario *find(const char *name)
+static const struct scenario *find_scenario(const char *name)
 {
     for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++)
         if (strcmp(scenarios[i].name, name) == 0)
@@ -72,7 +72,7 @@ static const struct scenario *find(const char *name)
     return NULL;
 }
 
-static bool play(const struct scenario *scenario, FILE *out)
+static bool play_scenario(const struct scenario *scenario, FILE *out)
 {
     struct profile profile = {
         .machines = scenario->machines,
@@ -134,7 +134,7 @@ static int compare(const char *played, const char *golden)
 
 int main(int argc, char **argv)
 {
-    const struct scenario *scenario = argc >= 3 ? find(argv[1]) : NULL;
+    const struct scenario *scenario = argc >= 3 ? find_scenario(argv[1]) : NULL;
     if (scenario == NULL) {
         fprintf(stderr, "usage: dpt_timeline NAME GOLDEN [--write]\n");
         return 2;
@@ -148,7 +148,7 @@ int main(int argc, char **argv)
         perror(path);
         return 2;
     }
-    bool good = play(scenario, out);
+    bool good = play_scenario(scenario, out);
     if (fclose(out) != 0 || !good)
         return 1;
     return write ? 0 : compare(path, argv[2]);

@@ -245,7 +245,7 @@ static void print_begin(const struct dpt_progress *progress, const struct dpt_ag
 static void print_recovery(const struct dpt_progress *progress, const struct dpt_agent_view *view)
 {
     char line[DPT_TEXT_LINE_BYTES];
-    dpt_text_recovery(view, progress->world_size, line);
+    dpt_progress_text_recovery(view, progress->world_size, line);
     print_line(progress, UNLESS_QUIET, "%s", line);
 }
 
@@ -333,7 +333,7 @@ static void print_epoch(const struct dpt_progress *progress, const Dpt__StepReco
 {
     char line[DPT_TEXT_LINE_BYTES];
     const int64_t begins = (step->epoch - 1) * config->train.epoch_steps + 1;
-    dpt_text_epoch(step, config->train.epochs, step->epoch_first_step <= begins, line);
+    dpt_progress_text_epoch(step, config->train.epochs, step->epoch_first_step <= begins, line);
     print_line(progress, UNLESS_QUIET, "%s", line);
 }
 
@@ -354,7 +354,7 @@ static void print_steps(struct dpt_progress *progress, const Dpt__RankToAgent *f
         progress->step_printed = step->step;
         is_news = true;
         if (has_line) {
-            dpt_text_step(&live->step, line);
+            dpt_progress_text_step(&live->step, line);
             print_line(progress, UNLESS_QUIET, "%s", line);
         }
         if (step->epoch > 0)
@@ -375,7 +375,7 @@ static void print_evaluation(struct dpt_progress *progress, const struct dpt_age
                    val->loss, exp(val->loss));
     } else {
         char share[DPT_TEXT_NUMBER_BYTES];
-        dpt_text_share(val->right, val->samples, share);
+        dpt_progress_text_share(val->right, val->samples, share);
         print_line(progress, when, "step %" PRId64 "  val_loss %.6f", val->step, val->loss);
         print_line(progress, when, "Evaluation accuracy: %s", share);
     }
@@ -407,7 +407,7 @@ static void print_left(struct dpt_progress *progress, const struct dpt_agent_vie
     progress->live.step.elapsed_ms = now_ms - progress->trained_ms;
     progress->left.steps = config->train.steps;
     progress->left.samples_per_step = config->train.global_batch;
-    dpt_text_left(&progress->left, &progress->live, rows);
+    dpt_progress_text_left(&progress->left, &progress->live, rows);
     print_line(progress, ALWAYS, "%s", rows);
 }
 

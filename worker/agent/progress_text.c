@@ -11,7 +11,7 @@
 
 /* ---- numbers ---- */
 
-void dpt_text_count(int64_t number, char ret[DPT_TEXT_NUMBER_BYTES])
+void dpt_progress_text_count(int64_t number, char ret[DPT_TEXT_NUMBER_BYTES])
 {
     char digits[DPT_TEXT_NUMBER_BYTES];
     int n = snprintf(digits, sizeof digits, "%" PRId64, number);
@@ -25,7 +25,7 @@ void dpt_text_count(int64_t number, char ret[DPT_TEXT_NUMBER_BYTES])
     ret[used] = '\0';
 }
 
-void dpt_text_duration(int64_t ms, char ret[DPT_TEXT_NUMBER_BYTES])
+void dpt_progress_text_duration(int64_t ms, char ret[DPT_TEXT_NUMBER_BYTES])
 {
     enum { BYTES = DPT_TEXT_NUMBER_BYTES };
     const int64_t tenths = (ms + 50) / 100, s = (ms + 500) / 1000;
@@ -39,7 +39,7 @@ void dpt_text_duration(int64_t ms, char ret[DPT_TEXT_NUMBER_BYTES])
         (void)snprintf(ret, BYTES, "%" PRId64 " h %02" PRId64 " min", s / 3600, s % 3600 / 60);
 }
 
-void dpt_text_share(int64_t right, int64_t samples, char ret[DPT_TEXT_NUMBER_BYTES])
+void dpt_progress_text_share(int64_t right, int64_t samples, char ret[DPT_TEXT_NUMBER_BYTES])
 {
     (void)snprintf(ret, DPT_TEXT_NUMBER_BYTES, "%.2f%%", 100.0 * (double)right / (double)samples);
 }
@@ -65,7 +65,7 @@ static void print_rate(double per_s, const char *unit, char ret[FIELD_BYTES])
 {
     char number[DPT_TEXT_NUMBER_BYTES] = "?";
     if (per_s > 0 && per_s < 9e15)
-        dpt_text_count((int64_t)llround(per_s), number);
+        dpt_progress_text_count((int64_t)llround(per_s), number);
     (void)snprintf(ret, FIELD_BYTES, "%s %s", number, unit);
 }
 
@@ -78,7 +78,7 @@ static void print_fields(const struct dpt_step_facts *step, const char *rate_uni
     if (step->steps > 0)
         (void)snprintf(of, sizeof of, "/%" PRId64, step->steps);
     if (step->eta_ms >= 0)
-        dpt_text_duration(step->eta_ms, left);
+        dpt_progress_text_duration(step->eta_ms, left);
     memset(fields, 0, FIELD_COUNT * sizeof fields[0]);
     (void)snprintf(fields[FIELD_STEP], FIELD_BYTES, "step %" PRId64 "%s", step->step, of);
     (void)snprintf(fields[FIELD_LOSS], FIELD_BYTES, "loss %.4f", step->loss);
@@ -93,11 +93,11 @@ static void print_fields(const struct dpt_step_facts *step, const char *rate_uni
 
 /* ---- the line of a step ---- */
 
-void dpt_text_step(const struct dpt_step_facts *facts, char ret[DPT_TEXT_LINE_BYTES])
+void dpt_progress_text_step(const struct dpt_step_facts *facts, char ret[DPT_TEXT_LINE_BYTES])
 {
     char fields[FIELD_COUNT][FIELD_BYTES], elapsed[DPT_TEXT_NUMBER_BYTES];
     print_fields(facts, facts->of_images ? "images/s" : "tokens/s", fields);
-    dpt_text_duration(facts->elapsed_ms, elapsed);
+    dpt_progress_text_duration(facts->elapsed_ms, elapsed);
     (void)snprintf(ret, DPT_TEXT_LINE_BYTES, "%s  %s  %s  %s  %s  %s  %s  %s", fields[FIELD_STEP],
                    fields[FIELD_LOSS], fields[FIELD_LR], fields[FIELD_NORM], fields[FIELD_RATE],
                    fields[FIELD_WORLD], elapsed, fields[FIELD_ETA]);
@@ -105,8 +105,8 @@ void dpt_text_step(const struct dpt_step_facts *facts, char ret[DPT_TEXT_LINE_BY
 
 /* ---- the line of an epoch ---- */
 
-void dpt_text_epoch(const Dpt__StepRecord *step, int64_t epochs, bool whole,
-                    char ret[DPT_TEXT_LINE_BYTES])
+void dpt_progress_text_epoch(const Dpt__StepRecord *step, int64_t epochs, bool whole,
+                             char ret[DPT_TEXT_LINE_BYTES])
 {
     char part[96] = "", rate[64] = "?";
     /* Without commas, because programs read this line too. */
@@ -132,7 +132,7 @@ static void print_val(const struct dpt_agent_evaluation *val, char ret[FIELD_BYT
 {
     char share[DPT_TEXT_NUMBER_BYTES] = "";
     if (val->samples > 0)
-        dpt_text_share(val->right, val->samples, share);
+        dpt_progress_text_share(val->right, val->samples, share);
     (void)snprintf(ret, FIELD_BYTES, "val %.4f%s%s", val->loss, val->samples > 0 ? " " : "", share);
 }
 
@@ -162,8 +162,8 @@ static void add_bar(char *line, const struct dpt_step_facts *facts, int width, b
     add_text(line, utf8 ? "" : "]");
 }
 
-void dpt_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
-                   char ret[DPT_TEXT_LINE_BYTES])
+void dpt_progress_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
+                            char ret[DPT_TEXT_LINE_BYTES])
 {
     char fields[FIELD_COUNT][FIELD_BYTES];
     const int room = columns - 1; /* a line of full width wraps */
@@ -197,8 +197,8 @@ void dpt_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
 
 /* ---- a recovery ---- */
 
-void dpt_text_recovery(const struct dpt_agent_view *view, uint32_t world_before,
-                       char ret[DPT_TEXT_LINE_BYTES])
+void dpt_progress_text_recovery(const struct dpt_agent_view *view, uint32_t world_before,
+                                char ret[DPT_TEXT_LINE_BYTES])
 {
     char before[DPT_TEXT_NUMBER_BYTES] = "", still[DPT_TEXT_NUMBER_BYTES];
     if (world_before > 0)
@@ -206,7 +206,7 @@ void dpt_text_recovery(const struct dpt_agent_view *view, uint32_t world_before,
     if (view->still_ms < 1000)
         (void)snprintf(still, sizeof still, "%" PRId64 " ms", view->still_ms);
     else
-        dpt_text_duration(view->still_ms, still);
+        dpt_progress_text_duration(view->still_ms, still);
     (void)snprintf(ret, DPT_TEXT_LINE_BYTES,
                    "%.1024s; training resumed after %s, %" PRId64 " step%s lost, world %s%" PRIu32,
                    view->cause, still, view->steps_lost, view->steps_lost == 1 ? "" : "s", before,
@@ -225,7 +225,7 @@ static const char *no_step_text(const struct dpt_closing_facts *facts)
     return facts->released ? "this node made no step" : "this node was a spare and made no step";
 }
 
-void dpt_text_closing(const struct dpt_closing_facts *facts, char ret[DPT_TEXT_LINE_BYTES])
+void dpt_progress_text_closing(const struct dpt_closing_facts *facts, char ret[DPT_TEXT_LINE_BYTES])
 {
     enum { BYTES = DPT_TEXT_LINE_BYTES };
     const char *how = facts->released ? "left the run as asked" : "done";
@@ -248,7 +248,7 @@ struct number {
 static struct number grouped_count(double number)
 {
     struct number ret;
-    dpt_text_count((int64_t)llround(number), ret.text);
+    dpt_progress_text_count((int64_t)llround(number), ret.text);
     return ret;
 }
 
@@ -270,14 +270,14 @@ static void add_accuracy_row(char *ret, int64_t right, int64_t samples)
     char share[DPT_TEXT_NUMBER_BYTES];
     if (samples == 0)
         return;
-    dpt_text_share(right, samples, share);
+    dpt_progress_text_share(right, samples, share);
     add_row(ret, "accuracy", "%s", share);
 }
 
 static void add_time_row(char *ret, int64_t ms)
 {
     char total[DPT_TEXT_NUMBER_BYTES];
-    dpt_text_duration(ms, total);
+    dpt_progress_text_duration(ms, total);
     add_row(ret, "total time", "%s", total);
 }
 
@@ -287,7 +287,7 @@ static void add_recoveries_row(char *ret, uint32_t recoveries, int64_t steps_los
             steps_lost == 1 ? "" : "s");
 }
 
-void dpt_text_summary(const Dpt__RunSummary *s, char ret[DPT_TEXT_SUMMARY_BYTES])
+void dpt_progress_text_summary(const Dpt__RunSummary *s, char ret[DPT_TEXT_SUMMARY_BYTES])
 {
     ret[0] = '\0';
     if (s->start_step > 0)
@@ -318,8 +318,8 @@ void dpt_text_summary(const Dpt__RunSummary *s, char ret[DPT_TEXT_SUMMARY_BYTES]
     add_row(ret, "weights hash", "%s", s->weights_hash);
 }
 
-void dpt_text_left(const struct dpt_left_facts *facts, const struct dpt_live_facts *live,
-                   char ret[DPT_TEXT_SUMMARY_BYTES])
+void dpt_progress_text_left(const struct dpt_left_facts *facts, const struct dpt_live_facts *live,
+                            char ret[DPT_TEXT_SUMMARY_BYTES])
 {
     const struct dpt_step_facts *newest = &live->step;
     const double seconds = (double)newest->elapsed_ms * 1e-3;

@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "worker/agent/address.h"
+#include "worker/agent/node_address.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,8 +22,8 @@ enum dpt_status dpt_ranks_init(struct dpt_ranks *ranks, const struct dpt_loop_op
         struct dpt_rank_slot *slot = &ranks->slots[i];
         slot->process =
             (struct dpt_rank_process){.pid_fd = -1, .link_fd = -1, .output_fd = -1, .step_fd = -1};
-        enum dpt_status status = dpt_rank_log_init(&slot->log, node->config.log.dir,
-                                                   options->agent.node, i, STDERR_FILENO, err);
+        enum dpt_status status = dpt_process_log_init(&slot->log, node->config.log.dir,
+                                                      options->agent.node, i, STDERR_FILENO, err);
         ranks->n = i + 1;
         if (status != DPT_OK) {
             dpt_ranks_fini(ranks, false, 0);
@@ -88,8 +88,8 @@ static enum dpt_status fill_start(const struct dpt_ranks *ranks,
         (void)snprintf(ret->allow[i], sizeof ret->allow[i], "%s", options->allow[i]);
     if (ranks->claims != NULL)
         (void)dpt_claims_get(ranks->claims, 1, &ret->claim_number, ret->claim_token);
-    return dpt_address_find(ranks->node->config.cluster.interface, ranks->options->endpoint,
-                            ret->address, err);
+    return dpt_node_address_find(ranks->node->config.cluster.interface, ranks->options->endpoint,
+                                 ret->address, err);
 }
 
 static void start_process(struct dpt_ranks *ranks, const struct dpt_agent_action *action)
@@ -108,9 +108,9 @@ static void start_process(struct dpt_ranks *ranks, const struct dpt_agent_action
     slot->spawn = action->spawn;
     enum dpt_status status = fill_start(ranks, action, &start, &err);
     if (status == DPT_OK) {
-        const struct dpt_spawn_options options = {
+        const struct dpt_rank_process_options options = {
             ranks->options->program, &start, ranks->node->config_text, ranks->node->config_bytes};
-        status = dpt_rank_spawn(&options, &slot->process, &err);
+        status = dpt_rank_process_start(&options, &slot->process, &err);
     }
     if (status != DPT_OK)
         fail_start(slot, err.text, status == DPT_EOVERFLOW);
@@ -146,7 +146,7 @@ void dpt_ranks_kill(struct dpt_ranks *ranks, const struct dpt_agent_action *acti
         slot->spawn = action->spawn;
         fail_start(slot, "was given up while log.dir or checkpoint.dir was being claimed", false);
     } else if (slot->spawn == action->spawn) {
-        dpt_rank_kill(&slot->process);
+        dpt_rank_process_kill(&slot->process);
     }
 }
 
@@ -212,14 +212,14 @@ static bool next_eof_event(struct dpt_rank_slot *slot, struct dpt_agent_event *r
         return false;
     slot->eof_ms = 0;
     ret->kind = DPT_AGENT_EVENT_RANK_EOF;
-    ret->step = dpt_rank_step(&slot->process);
+    ret->step = dpt_rank_process_step(&slot->process);
     return true;
 }
 
 static void read_output(struct dpt_rank_slot *slot, bool may_write)
 {
     if (slot->process.output_fd >= 0 &&
-        !dpt_rank_log_read(&slot->log, slot->process.output_fd, may_write)) {
+        !dpt_process_log_read(&slot->log, slot->process.output_fd, may_write)) {
         close(slot->process.output_fd);
         slot->process.output_fd = -1;
     }
@@ -238,7 +238,7 @@ static void keep_last_error(struct dpt_rank_slot *slot)
 /* Reaps an ended process and kills the processes that it left behind. */
 static void reap_process(struct dpt_ranks *ranks, struct dpt_rank_slot *slot, bool may_write)
 {
-    if (!dpt_rank_reap(&slot->process, &slot->exit_code))
+    if (!dpt_rank_process_reap(&slot->process, &slot->exit_code))
         return;
     pid_t alive[DPT_PROTO_RANKS_MAX];
     size_t n = 0;
@@ -259,7 +259,7 @@ bool dpt_ranks_next(struct dpt_ranks *ranks, int i, bool may_write, struct dpt_a
     dpt_message_free_rank_to_agent(&ranks->message);
     *ret = (struct dpt_agent_event){.local_rank = (uint32_t)i, .spawn = slot->spawn};
     /* Asked before the frames are read: if the process has ended, no further frame can come. */
-    const bool ended = dpt_rank_ended(&slot->process);
+    const bool ended = dpt_rank_process_ended(&slot->process);
     read_output(slot, may_write);
     if (next_frame_event(ranks, slot, ret))
         return true;
@@ -272,7 +272,7 @@ bool dpt_ranks_next(struct dpt_ranks *ranks, int i, bool may_write, struct dpt_a
     ret->kind = DPT_AGENT_EVENT_RANK_EXITED;
     ret->exit_code = slot->exit_code;
     ret->is_final = slot->exit_final;
-    ret->step = dpt_rank_step(&slot->process);
+    ret->step = dpt_rank_process_step(&slot->process);
     dpt_rank_process_forget_step(&slot->process);
     ret->text = slot->text[0] != '\0' ? slot->text : NULL;
     return true;
@@ -280,7 +280,7 @@ bool dpt_ranks_next(struct dpt_ranks *ranks, int i, bool may_write, struct dpt_a
 
 int64_t dpt_ranks_step(const struct dpt_ranks *ranks, int i)
 {
-    return dpt_rank_step(&ranks->slots[i].process);
+    return dpt_rank_process_step(&ranks->slots[i].process);
 }
 
 int dpt_ranks_poll(const struct dpt_ranks *ranks, struct pollfd *ret_items)
@@ -310,19 +310,19 @@ int64_t dpt_ranks_wait_ms(const struct dpt_ranks *ranks, int64_t wait_ms)
 void dpt_ranks_release_logs(struct dpt_ranks *ranks)
 {
     for (int i = 0; i < ranks->n; i++)
-        dpt_rank_log_release(&ranks->slots[i].log);
+        dpt_process_log_release(&ranks->slots[i].log);
 }
 
 void dpt_ranks_discard_logs(struct dpt_ranks *ranks)
 {
     for (int i = 0; i < ranks->n; i++)
-        dpt_rank_log_discard(&ranks->slots[i].log);
+        dpt_process_log_discard(&ranks->slots[i].log);
 }
 
 void dpt_ranks_fini(struct dpt_ranks *ranks, bool may_write, int wait_ms)
 {
     for (int i = 0; i < ranks->n; i++)
-        dpt_rank_kill(&ranks->slots[i].process);
+        dpt_rank_process_kill(&ranks->slots[i].process);
     int64_t deadline_ms = dpt_now_ms() + wait_ms;
     for (int i = 0; i < ranks->n; i++) {
         struct dpt_rank_slot *slot = &ranks->slots[i];
@@ -330,12 +330,12 @@ void dpt_ranks_fini(struct dpt_ranks *ranks, bool may_write, int wait_ms)
         struct pollfd item = {.fd = slot->process.pid_fd, .events = POLLIN};
         if (slot->process.pid > 0)
             (void)poll(&item, 1, left_ms > 0 ? (int)left_ms : 0);
-        if (slot->process.pid > 0 && !dpt_rank_reap(&slot->process, &slot->exit_code))
+        if (slot->process.pid > 0 && !dpt_rank_process_reap(&slot->process, &slot->exit_code))
             dpt_log(DPT_LOG_ERROR,
                     "local rank %d (pid %d) is killed and has not ended: it hangs in the kernel", i,
                     (int)slot->process.pid);
         read_output(slot, may_write);
-        dpt_rank_log_fini(&slot->log, may_write);
+        dpt_process_log_fini(&slot->log, may_write);
         dpt_rank_process_fini(&slot->process);
     }
     if (ranks->n > 0)

@@ -6,8 +6,8 @@
 
 #include "worker/agent/claims.h"
 #include "worker/agent/loop.h"
-#include "worker/agent/ranklog.h"
-#include "worker/agent/spawn.h"
+#include "worker/agent/process_log.h"
+#include "worker/agent/rank_process.h"
 
 #include <poll.h>
 #include <stdbool.h>
@@ -25,7 +25,7 @@ enum {
 /* One local rank. */
 struct dpt_rank_slot {
     struct dpt_rank_process process;
-    struct dpt_rank_log log;
+    struct dpt_process_log log;
     uint32_t spawn; /* spawn of the newest process; 0: none yet */
     /* Time at which the link ended; 0: the link has not ended, or its event was returned. */
     int64_t eof_ms;

@@ -109,7 +109,8 @@ static void draw_live(struct dpt_terminal *terminal, const struct dpt_live_facts
 {
     char line[DPT_TEXT_LINE_BYTES];
     erase_live(terminal);
-    dpt_text_live(facts, columns_of(terminal->options.out_fd), terminal->options.utf8, line);
+    dpt_progress_text_live(facts, columns_of(terminal->options.out_fd), terminal->options.utf8,
+                           line);
     write_to_fd(terminal->options.out_fd, line, strlen(line));
     terminal->drawn_columns = text_width(line);
     terminal->drawn_ms = dpt_now_ms();

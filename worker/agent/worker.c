@@ -7,8 +7,8 @@
 #include "base/signals.h"
 #include "rendezvous/client/client.h"
 #include "rendezvous/server/server.h"
-#include "worker/agent/address.h"
 #include "worker/agent/loop.h"
+#include "worker/agent/node_address.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -83,7 +83,7 @@ static enum dpt_status create_node(struct worker *worker, const struct dpt_node_
     const char *interface = worker->node->config.cluster.interface;
     /* Only checked here: each start of a rank looks the address up again. */
     char address[DPT_ADDRESS_BYTES];
-    return interface[0] == '\0' ? DPT_OK : dpt_address_find(interface, "", address, err);
+    return interface[0] == '\0' ? DPT_OK : dpt_node_address_find(interface, "", address, err);
 }
 
 static enum dpt_status create_demo_node(struct worker *worker, struct dpt_err *err)
@@ -273,10 +273,10 @@ out:
 static void print_closing(const struct worker *worker, const struct dpt_loop_end *end)
 {
     char line[DPT_TEXT_LINE_BYTES], block[DPT_TEXT_SUMMARY_BYTES];
-    dpt_text_closing(&end->closing, line);
+    dpt_progress_text_closing(&end->closing, line);
     print_to_stdout(worker, line);
     if (end->has_summary && !end->closing.released) {
-        dpt_text_summary(&end->summary, block);
+        dpt_progress_text_summary(&end->summary, block);
         print_to_stdout(worker, block);
     }
 }

@@ -20,7 +20,7 @@ int64_t dpt_alloc_count_others(void)
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
-static void count(void)
+static void count_allocation(void)
 {
     if (!left_out)
         atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed);
@@ -34,45 +34,45 @@ extern void *__libc_memalign(size_t align, size_t bytes);
 
 void *malloc(size_t bytes)
 {
-    count();
+    count_allocation();
     return __libc_malloc(bytes);
 }
 
 void *calloc(size_t n, size_t bytes)
 {
-    count();
+    count_allocation();
     return __libc_calloc(n, bytes);
 }
 
 void *realloc(void *p, size_t bytes)
 {
-    count();
+    count_allocation();
     return __libc_realloc(p, bytes);
 }
 
 void *memalign(size_t align, size_t bytes);
 void *memalign(size_t align, size_t bytes)
 {
-    count();
+    count_allocation();
     return __libc_memalign(align, bytes);
 }
 
 void *aligned_alloc(size_t align, size_t bytes)
 {
-    count();
+    count_allocation();
     return __libc_memalign(align, bytes);
 }
 
 int posix_memalign(void **ret, size_t align, size_t bytes)
 {
-    count();
+    count_allocation();
     *ret = __libc_memalign(align, bytes);
     return *ret ? 0 : ENOMEM;
 }
 
 void *mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
 {
-    count();
+    count_allocation();
     return (void *)syscall(SYS_mmap, at, bytes, prot, flags, fd, offset);
 }
 

@@ -46,8 +46,8 @@ struct row {
 };
 
 struct bench {
-    struct ar_shared *shared;
-    struct ar_team own, gloo;
+    struct allreduce_shared *shared;
+    struct allreduce_team own, gloo;
     struct row rows[AR_SIZES_MAX];
 };
 
@@ -72,7 +72,7 @@ static double quantile(struct times *times, double q)
     return times->us[(int)(q * (times->n - 1) + 0.5)];
 }
 
-static bool own_block(struct bench *b, const struct ar_block *block, struct times *times)
+static bool own_block(struct bench *b, const struct allreduce_block *block, struct times *times)
 {
     for (int i = 0; i < b->own.n; i++)
         if (write(b->own.to[i], block, sizeof *block) != (ssize_t)sizeof *block)
@@ -86,10 +86,10 @@ static bool own_block(struct bench *b, const struct ar_block *block, struct time
     return true;
 }
 
-static struct ar_block block_of(const struct bench *b, int size, bool fresh)
+static struct allreduce_block block_of(const struct bench *b, int size, bool fresh)
 {
     const int rounds = rounds_of(b->shared->sizes[size]);
-    return (struct ar_block){
+    return (struct allreduce_block){
         .size_index = size, .warmup = rounds / 10 + 1, .rounds = rounds, .fresh = fresh};
 }
 
@@ -101,8 +101,8 @@ static bool choose(struct bench *b, int size)
     for (int a = 0; a < AR_GLOO_ALGORITHMS; a++) {
         static double us[AR_ROUNDS_MAX];
         struct times times = {.n = 0};
-        const struct ar_block block = block_of(b, size, false);
-        if (!ar_gloo_block(&b->gloo, ar_gloo_algorithms[a], bytes, &block, us))
+        const struct allreduce_block block = block_of(b, size, false);
+        if (!allreduce_gloo_block(&b->gloo, allreduce_gloo_algorithms[a], bytes, &block, us))
             return false;
         keep_times(&times, us, block.rounds);
         const double median = quantile(&times, 0.5);
@@ -117,9 +117,9 @@ static bool choose(struct bench *b, int size)
 static bool gloo_block(struct bench *b, int size, bool fresh, struct times *times)
 {
     static double us[AR_ROUNDS_MAX];
-    const struct ar_block block = block_of(b, size, fresh);
-    if (!ar_gloo_block(&b->gloo, ar_gloo_algorithms[b->rows[size].algorithm],
-                       b->shared->sizes[size], &block, us))
+    const struct allreduce_block block = block_of(b, size, fresh);
+    if (!allreduce_gloo_block(&b->gloo, allreduce_gloo_algorithms[b->rows[size].algorithm],
+                              b->shared->sizes[size], &block, us))
         return false;
     keep_times(times, us, block.rounds);
     return true;
@@ -129,7 +129,7 @@ static bool gloo_block(struct bench *b, int size, bool fresh, struct times *time
 static bool run_size(struct bench *b, int size)
 {
     struct row *row = &b->rows[size];
-    struct ar_block block = block_of(b, size, false), fresh = block_of(b, size, true);
+    struct allreduce_block block = block_of(b, size, false), fresh = block_of(b, size, true);
     if (!own_block(b, &block, &row->own) ||
         (args.peer && !gloo_block(b, size, false, &row->gloo)) ||
         !own_block(b, &fresh, &row->own_fresh) ||
@@ -181,7 +181,7 @@ static json_t *report_row(struct bench *b, int size)
     if (args.peer) {
         const double gloo = quantile(&row->gloo, 0.5), gloo_p99 = quantile(&row->gloo, 0.99);
         const double gloo_fresh = quantile(&row->gloo_fresh, 0.5);
-        const char *algorithm = ar_gloo_algorithms[row->algorithm];
+        const char *algorithm = allreduce_gloo_algorithms[row->algorithm];
         printf("   %-16s %9.1f %9.1f %9.1f %6.1f %6.1f", algorithm, gloo, gloo_p99, gloo_fresh,
                gloo / median, gloo_fresh / fresh);
         json_object_set_new(json, "gloo",
@@ -217,18 +217,18 @@ static json_t *report_allreduce(struct bench *b)
 
 static int own_body(void *ctx, int rank, int in, int out)
 {
-    return ar_rank(ctx, rank, in, out);
+    return allreduce_rank(ctx, rank, in, out);
 }
 
 /* Starts both sides, measures, ends them. */
 static bool run_teams(struct bench *b, const char *folder)
 {
     const int n = (int)args.ranks;
-    bool good = ar_team_start(&b->own, n, own_body, b->shared) &&
-                (!args.peer || ar_gloo_start(&b->gloo, n, folder)) && measure_allreduce(b);
+    bool good = allreduce_team_start(&b->own, n, own_body, b->shared) &&
+                (!args.peer || allreduce_gloo_start(&b->gloo, n, folder)) && measure_allreduce(b);
     if (args.peer)
-        good = ar_team_end(&b->gloo) && good;
-    return ar_team_end(&b->own) && good;
+        good = allreduce_team_end(&b->gloo) && good;
+    return allreduce_team_end(&b->own) && good;
 }
 
 static enum dpt_status check_args(struct dpt_err *err)
@@ -239,7 +239,7 @@ static enum dpt_status check_args(struct dpt_err *err)
         if (args.sizes.values[i] % (int64_t)sizeof(float) != 0)
             return dpt_fail(err, DPT_EINVAL, "--sizes: expected multiples of 4, got %lld",
                             (long long)args.sizes.values[i]);
-    if (args.peer && !ar_gloo_exists())
+    if (args.peer && !allreduce_gloo_exists())
         return dpt_fail(err, DPT_EUNSUPPORTED,
                         "there is no dpt-peer-gloo beside this program: run `deploy/install-deps "
                         "peers` and build again");

@@ -12,7 +12,7 @@
 enum { AR_RANKS_MAX = 16, AR_SIZES_MAX = DPT_BENCH_LIST_MAX, AR_ROUNDS_MAX = 4096 };
 
 /* One block of all-reduces of one size. */
-struct ar_block {
+struct allreduce_block {
     int size_index, warmup, rounds;
     /* True: the main thread hands over the buckets and waits, as in a step; the times are its own.
      * False: the communication thread is timed. */
@@ -23,7 +23,7 @@ struct ar_block {
 };
 
 /* In memory that parent and ranks share. */
-struct ar_shared {
+struct allreduce_shared {
     int n_ranks, n_sizes;
     size_t sizes[AR_SIZES_MAX];
     char shm_addr[AR_RANKS_MAX][DPT_COMM_ADDR_BYTES];
@@ -34,29 +34,29 @@ struct ar_shared {
 
 /* A rank's process. Reads blocks from `in` and answers each with a byte on `out`, until `in` ends.
  * Returns the exit code. */
-int ar_rank(struct ar_shared *shared, int rank, int in, int out);
+int allreduce_rank(struct allreduce_shared *shared, int rank, int in, int out);
 
 /* The processes of one side, with a pipe to each process and a pipe from it. */
-struct ar_team {
+struct allreduce_team {
     int n;
     pid_t pids[AR_RANKS_MAX];
     int to[AR_RANKS_MAX], from[AR_RANKS_MAX];
 };
 
 /* Starts n processes that die with this one. Each calls `body` and exits with its result. */
-typedef int (*ar_body)(void *ctx, int rank, int in, int out);
-bool ar_team_start(struct ar_team *team, int n, ar_body body, void *ctx);
+typedef int (*allreduce_body)(void *ctx, int rank, int in, int out);
+bool allreduce_team_start(struct allreduce_team *team, int n, allreduce_body body, void *ctx);
 /* Closes the input of the processes and waits for their end; false: one of them failed. */
-bool ar_team_end(struct ar_team *team);
+bool allreduce_team_end(struct allreduce_team *team);
 
 /* Gloo, as dpt-peer-gloo of this program's folder. */
-extern const char *const ar_gloo_algorithms[];
+extern const char *const allreduce_gloo_algorithms[];
 enum { AR_GLOO_ALGORITHMS = 6 };
-bool ar_gloo_start(struct ar_team *team, int n, const char *folder);
+bool allreduce_gloo_start(struct allreduce_team *team, int n, const char *folder);
 /* True: dpt-peer-gloo is there. */
-bool ar_gloo_exists(void);
+bool allreduce_gloo_exists(void);
 /* Runs a block on every rank; false: it has failed, and the reason is printed. */
-bool ar_gloo_block(struct ar_team *team, const char *algorithm, size_t bytes,
-                   const struct ar_block *block, double *ret_us);
+bool allreduce_gloo_block(struct allreduce_team *team, const char *algorithm, size_t bytes,
+                          const struct allreduce_block *block, double *ret_us);
 
 #endif

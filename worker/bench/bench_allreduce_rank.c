@@ -15,7 +15,7 @@
 enum { BLOCK = 1024, BUCKET_BYTES = 25 << 20, BUCKETS_MAX = 1024 };
 
 struct rank {
-    struct ar_shared *shared;
+    struct allreduce_shared *shared;
     int rank;
     struct dpt_device *device;
     struct dpt_stream *stream;
@@ -65,15 +65,15 @@ static void make_reducer(struct rank *r, int index)
 
 static void publish_and_await(struct rank *r)
 {
-    struct ar_shared *shared = r->shared;
+    struct allreduce_shared *shared = r->shared;
     memcpy(shared->shm_addr[r->rank], dpt_comm_listener_shm_addr(r->listener), DPT_COMM_ADDR_BYTES);
     MUST(r,
          dpt_bench_meet(shared->listening, shared->n_ranks, r->rank, DPT_BENCH_MEET_MS, &r->err));
 }
 
-static void set_up(struct rank *r)
+static void allreduce_open_rank(struct rank *r)
 {
-    const struct ar_shared *shared = r->shared;
+    const struct allreduce_shared *shared = r->shared;
     size_t largest = 0;
     for (int i = 0; i < shared->n_sizes; i++)
         largest = shared->sizes[i] > largest ? shared->sizes[i] : largest;
@@ -110,7 +110,7 @@ static void set_up(struct rank *r)
     MUST(r, dpt_comm_thread_open(r->thread, &spec, &r->err));
 }
 
-static void tear_down(struct rank *r)
+static void allreduce_close_rank(struct rank *r)
 {
     dpt_comm_thread_close(r->thread);
     for (int i = 0; i < r->shared->n_sizes; i++)
@@ -125,7 +125,7 @@ static void tear_down(struct rank *r)
 /* A block whose rounds run on the communication thread. */
 struct rounds {
     struct rank *r;
-    const struct ar_block *block;
+    const struct allreduce_block *block;
 };
 
 /* Writes the vector, as a backward pass does, then waits until all ranks have. */
@@ -172,7 +172,7 @@ static void say_ready(struct rank *r, int index)
 }
 
 /* Runs rounds as a training step does: the main thread hands over the buckets and waits. */
-static void rounds_by_main(struct rank *r, const struct ar_block *block)
+static void rounds_by_main(struct rank *r, const struct allreduce_block *block)
 {
     for (int i = -block->warmup; i < block->rounds; i++) {
         const int64_t start = dpt_now_ns();
@@ -186,7 +186,7 @@ static void rounds_by_main(struct rank *r, const struct ar_block *block)
     }
 }
 
-static void run_block(struct rank *r, const struct ar_block *block)
+static void run_block(struct rank *r, const struct allreduce_block *block)
 {
     if (block->by_main) {
         rounds_by_main(r, block);
@@ -204,7 +204,7 @@ static void check_sum(struct rank *r, int index)
     float *data = dpt_comm_mem_data(r->buffer);
     for (size_t i = 0; i < numel; i++)
         data[i] = (float)(r->rank + 1) * (float)(i % 97);
-    run_block(r, &(struct ar_block){.size_index = index, .rounds = 1});
+    run_block(r, &(struct allreduce_block){.size_index = index, .rounds = 1});
     const int n = r->shared->n_ranks;
     const float factor = (float)(n * (n + 1) / 2);
     for (size_t i = 0; i < numel; i++)
@@ -216,13 +216,13 @@ static void check_sum(struct rank *r, int index)
     memset(data, 0, numel * sizeof(float));
 }
 
-int ar_rank(struct ar_shared *shared, int rank, int in, int out)
+int allreduce_rank(struct allreduce_shared *shared, int rank, int in, int out)
 {
     static struct rank r;
     r.shared = shared;
     r.rank = rank;
-    set_up(&r);
-    struct ar_block block;
+    allreduce_open_rank(&r);
+    struct allreduce_block block;
     ssize_t n;
     while ((n = read(in, &block, sizeof block)) == (ssize_t)sizeof block) {
         check_sum(&r, block.size_index);
@@ -231,6 +231,6 @@ int ar_rank(struct ar_shared *shared, int rank, int in, int out)
         if (write(out, &done, 1) != 1)
             return 1;
     }
-    tear_down(&r);
+    allreduce_close_rank(&r);
     return n == 0 ? 0 : 1;
 }

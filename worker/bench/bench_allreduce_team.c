@@ -13,7 +13,7 @@
 
 enum { ANSWER_BYTES = AR_ROUNDS_MAX * 16 };
 
-static bool start_one(struct ar_team *team, int rank, ar_body body, void *ctx)
+static bool start_one(struct allreduce_team *team, int rank, allreduce_body body, void *ctx)
 {
     int to[2], from[2];
     if (pipe(to) != 0 || pipe(from) != 0)
@@ -41,9 +41,9 @@ static bool start_one(struct ar_team *team, int rank, ar_body body, void *ctx)
     return true;
 }
 
-bool ar_team_start(struct ar_team *team, int n, ar_body body, void *ctx)
+bool allreduce_team_start(struct allreduce_team *team, int n, allreduce_body body, void *ctx)
 {
-    *team = (struct ar_team){.n = 0};
+    *team = (struct allreduce_team){.n = 0};
     for (int rank = 0; rank < n; rank++)
         if (!start_one(team, rank, body, ctx)) {
             (void)fprintf(stderr, "dpt-bench allreduce: start a process: %s\n", strerror(errno));
@@ -52,7 +52,7 @@ bool ar_team_start(struct ar_team *team, int n, ar_body body, void *ctx)
     return true;
 }
 
-bool ar_team_end(struct ar_team *team)
+bool allreduce_team_end(struct allreduce_team *team)
 {
     bool good = true;
     for (int i = 0; i < team->n; i++) {
@@ -67,14 +67,15 @@ bool ar_team_end(struct ar_team *team)
     return good;
 }
 
-const char *const ar_gloo_algorithms[] = {"ring",  "ring-chunked", "halving-doubling",
-                                          "bcube", "call-ring",    "call-bcube"};
-_Static_assert(sizeof ar_gloo_algorithms / sizeof *ar_gloo_algorithms == AR_GLOO_ALGORITHMS,
+const char *const allreduce_gloo_algorithms[] = {"ring",  "ring-chunked", "halving-doubling",
+                                                 "bcube", "call-ring",    "call-bcube"};
+_Static_assert(sizeof allreduce_gloo_algorithms / sizeof *allreduce_gloo_algorithms ==
+                   AR_GLOO_ALGORITHMS,
                "all of them");
 
 static const char gloo_program[] = "dpt-peer-gloo";
 
-bool ar_gloo_exists(void)
+bool allreduce_gloo_exists(void)
 {
     char path[BENCH_PATH_BYTES];
     return bench_program_find(gloo_program, path, NULL) == DPT_OK;
@@ -98,10 +99,10 @@ static int gloo_body(void *ctx, int rank, int in, int out)
     return 1;
 }
 
-bool ar_gloo_start(struct ar_team *team, int n, const char *folder)
+bool allreduce_gloo_start(struct allreduce_team *team, int n, const char *folder)
 {
     struct gloo_start start = {.folder = folder, .n = n};
-    return ar_team_start(team, n, gloo_body, &start);
+    return allreduce_team_start(team, n, gloo_body, &start);
 }
 
 /* Reads one line and replaces its newline by a NUL. */
@@ -121,8 +122,8 @@ static bool read_line(int fd, char *line, size_t bytes)
     return false;
 }
 
-bool ar_gloo_block(struct ar_team *team, const char *algorithm, size_t bytes,
-                   const struct ar_block *block, double *ret_us)
+bool allreduce_gloo_block(struct allreduce_team *team, const char *algorithm, size_t bytes,
+                          const struct allreduce_block *block, double *ret_us)
 {
     static char line[ANSWER_BYTES];
     bool good = true;

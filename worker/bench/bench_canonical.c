@@ -45,7 +45,7 @@ static const struct dpt_option options[] = {
 /* The steps of one kind in one world. */
 struct series {
     double ms[BC_STEPS_MAX], cpu_ms[BC_STEPS_MAX]; /* wall time of rank 0; CPU time of all ranks */
-    struct bc_answer last;
+    struct canonical_answer last;
 };
 
 struct row {
@@ -54,7 +54,7 @@ struct row {
     double ratio[BC_STEPS_MAX]; /* of each pair: canonical / fast */
 };
 
-static enum dpt_status make_config(struct dpt_config *ret, struct dpt_err *err)
+static enum dpt_status canonical_make_config(struct dpt_config *ret, struct dpt_err *err)
 {
     char yaml[YAML_BYTES], model[DPT_BENCH_MODEL_BYTES];
     dpt_bench_model_keys(args.preset, model);
@@ -69,7 +69,7 @@ static enum dpt_status make_config(struct dpt_config *ret, struct dpt_err *err)
 }
 
 /* Makes all ranks do one step. */
-static bool step(struct ar_team *team, enum dpt_reduction reduction)
+static bool canonical_step(struct allreduce_team *team, enum dpt_reduction reduction)
 {
     for (int i = 0; i < team->n; i++)
         if (write(team->to[i], &reduction, sizeof reduction) != (ssize_t)sizeof reduction)
@@ -82,7 +82,7 @@ static bool step(struct ar_team *team, enum dpt_reduction reduction)
     return true;
 }
 
-static void keep_answer(const struct bc_shared *shared, struct series *s, int at)
+static void keep_answer(const struct canonical_shared *shared, struct series *s, int at)
 {
     double cpu = 0;
     s->last = shared->answer[0];
@@ -95,12 +95,13 @@ static void keep_answer(const struct bc_shared *shared, struct series *s, int at
     s->cpu_ms[at] = cpu;
 }
 
-static bool measure_canonical(const struct bc_shared *shared, struct ar_team *team, struct row *row)
+static bool measure_canonical(const struct canonical_shared *shared, struct allreduce_team *team,
+                              struct row *row)
 {
     for (int pair = -WARMUP_PAIRS; pair < args.pairs; pair++) {
         for (int i = 0; i < KINDS; i++) {
             const int kind = pair % 2 == 0 ? i : KINDS - 1 - i;
-            if (!step(team, kind == 0 ? DPT_REDUCTION_CANONICAL : DPT_REDUCTION_FAST))
+            if (!canonical_step(team, kind == 0 ? DPT_REDUCTION_CANONICAL : DPT_REDUCTION_FAST))
                 return false;
             if (pair >= 0)
                 keep_answer(shared, &row->kind[kind], pair);
@@ -158,14 +159,14 @@ static json_t *report_world(int ranks, const struct row *row)
 
 static int body(void *ctx, int rank, int in, int out)
 {
-    return bc_rank(ctx, rank, in, out);
+    return canonical_rank(ctx, rank, in, out);
 }
 
-static enum dpt_status run_world(struct bc_shared *shared, int ranks, json_t *rows,
-                                 struct dpt_err *err)
+static enum dpt_status canonical_run_world(struct canonical_shared *shared, int ranks, json_t *rows,
+                                           struct dpt_err *err)
 {
     static struct row row;
-    struct ar_team team;
+    struct allreduce_team team;
     row.n = 0;
     memset(shared->listening, 0, sizeof shared->listening);
     shared->n_ranks = ranks;
@@ -173,8 +174,8 @@ static enum dpt_status run_world(struct bc_shared *shared, int ranks, json_t *ro
         return dpt_fail(err, DPT_EINVAL, "--slots: %d slots are fewer than %d ranks",
                         (int)args.slots, ranks);
     const bool good =
-        ar_team_start(&team, ranks, body, shared) && measure_canonical(shared, &team, &row);
-    if (!ar_team_end(&team) || !good)
+        allreduce_team_start(&team, ranks, body, shared) && measure_canonical(shared, &team, &row);
+    if (!allreduce_team_end(&team) || !good)
         return dpt_fail(err, DPT_EPEER, "a process of the bench failed");
     json_array_append_new(rows, report_world(ranks, &row));
     return DPT_OK;
@@ -184,9 +185,9 @@ static enum dpt_status run_canonical(json_t **ret_report, struct dpt_err *err)
 {
     void *shared = NULL;
     struct dpt_config config;
-    DPT_TRY(make_config(&config, err));
-    DPT_TRY(dpt_bench_share(sizeof(struct bc_shared), &shared, err));
-    ((struct bc_shared *)shared)->config = config;
+    DPT_TRY(canonical_make_config(&config, err));
+    DPT_TRY(dpt_bench_share(sizeof(struct canonical_shared), &shared, err));
+    ((struct canonical_shared *)shared)->config = config;
     printf("%s %s, ddp, %d slots of %d x %d a step, processes of one thread on one host; cost of "
            "canonical beside fast: of the medians, median of the pairs, of CPU time\n",
            args.preset, dpt_bench_precision(args.dtype), (int)args.slots, (int)args.batch,
@@ -196,7 +197,7 @@ static enum dpt_status run_canonical(json_t **ret_report, struct dpt_err *err)
     json_t *rows = json_array();
     enum dpt_status status = DPT_OK;
     for (int i = 0; status == DPT_OK && i < args.ranks.n; i++)
-        status = run_world(shared, (int)args.ranks.values[i], rows, err);
+        status = canonical_run_world(shared, (int)args.ranks.values[i], rows, err);
     if (status == DPT_OK)
         *ret_report = json_pack("{s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:O}", "bench", "canonical", "preset",
                                 args.preset, "precision", dpt_bench_precision(args.dtype),

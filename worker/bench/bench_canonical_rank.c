@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 struct rank {
-    struct bc_shared *shared;
+    struct canonical_shared *shared;
     struct dpt_config config;
     int rank;
     struct dpt_device *device;
@@ -57,13 +57,13 @@ struct rank {
 
 static void publish_and_await(struct rank *r)
 {
-    struct bc_shared *shared = r->shared;
+    struct canonical_shared *shared = r->shared;
     memcpy(shared->shm_addr[r->rank], dpt_comm_listener_shm_addr(r->listener), DPT_COMM_ADDR_BYTES);
     MUST(r,
          dpt_bench_meet(shared->listening, shared->n_ranks, r->rank, DPT_BENCH_MEET_MS, &r->err));
 }
 
-static void make_model(struct rank *r)
+static void canonical_make_model(struct rank *r)
 {
     MUST(r, dpt_model_create(&r->config, &r->model, &r->err));
     const int n = dpt_model_n_units(r->model);
@@ -87,13 +87,13 @@ static void make_model(struct rank *r)
     }
 }
 
-static void set_up(struct rank *r)
+static void canonical_open_rank(struct rank *r)
 {
     MUST(r, dpt_device_cpu_create(&r->device, &r->err));
     MUST(r, dpt_stream_create(r->device, 1, &r->stream, &r->err));
     MUST(r, dpt_stream_create(r->device, 1, &r->comm_stream, &r->err));
     r->ops = dpt_device_ops(r->device);
-    make_model(r);
+    canonical_make_model(r);
     MUST(r, dpt_comm_listener_create("127.0.0.1", &r->listener, &r->err));
     MUST(r, dpt_comm_thread_create(r->listener, &r->thread, &r->err));
     for (int i = 0; i < r->shared->n_ranks; i++)
@@ -111,7 +111,7 @@ static void set_up(struct rank *r)
     publish_and_await(r);
 }
 
-static void tear_down(struct rank *r)
+static void canonical_close_rank(struct rank *r)
 {
     const int64_t b = r->config.train.micro_batch, t = r->config.train.seq_len;
     dpt_strategy_destroy(&r->strategy);
@@ -244,7 +244,8 @@ static void one_step(struct rank *r)
     const struct dpt_optim_step update = {
         .step = r->step,
         .updates = r->step,
-        .grad_scale = dpt_clip_scale(sqrt(dpt_accum_value(&norm)), r->config.train.grad_clip)};
+        .grad_scale =
+            dpt_optim_clip_scale(sqrt(dpt_accum_value(&norm)), r->config.train.grad_clip)};
     MUST(r, dpt_strategy_apply(r->strategy, &update, &r->err));
     r->step++;
 }
@@ -258,7 +259,7 @@ static double cpu_ms(void)
 
 static void answer(struct rank *r, enum dpt_reduction reduction)
 {
-    struct bc_answer *a = &r->shared->answer[r->rank];
+    struct canonical_answer *a = &r->shared->answer[r->rank];
     struct dpt_strategy_cost cost;
     r->config.train.reduction = reduction;
     open_generation(r);
@@ -279,19 +280,19 @@ static void answer(struct rank *r, enum dpt_reduction reduction)
     dpt_strategy_end_generation(r->strategy);
 }
 
-int bc_rank(struct bc_shared *shared, int rank, int in, int out)
+int canonical_rank(struct canonical_shared *shared, int rank, int in, int out)
 {
     static struct rank r;
     enum dpt_reduction reduction;
     ssize_t n;
     r = (struct rank){.shared = shared, .config = shared->config, .rank = rank};
-    set_up(&r);
+    canonical_open_rank(&r);
     while ((n = read(in, &reduction, sizeof reduction)) == (ssize_t)sizeof reduction) {
         answer(&r, reduction);
         const char done = 1;
         if (write(out, &done, 1) != 1)
             return 1;
     }
-    tear_down(&r);
+    canonical_close_rank(&r);
     return n == 0 ? 0 : 1;
 }

@@ -7,7 +7,7 @@
  * Bytes that were written past the page cache come from the disk. */
 #include "base/clock.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/layout/share.h"
+#include "checkpoint/layout/writer_share.h"
 #include "worker/bench/bench.h"
 #include "worker/model/model.h"
 
@@ -57,7 +57,7 @@ static bool is_sharded(void)
     return strcmp(args.layout, "shards") == 0;
 }
 
-static enum dpt_status make_model(struct bench_state *s, struct dpt_err *err)
+static enum dpt_status checkpoint_make_model(struct bench_state *s, struct dpt_err *err)
 {
     static struct dpt_config config;
     char yaml[YAML_BYTES];
@@ -71,7 +71,7 @@ static enum dpt_status make_model(struct bench_state *s, struct dpt_err *err)
 
 static enum dpt_status make_state(struct bench_state *s, struct dpt_err *err)
 {
-    DPT_TRY(make_model(s, err));
+    DPT_TRY(checkpoint_make_model(s, err));
     const int n_units = dpt_model_n_units(s->model);
     const size_t flat = (size_t)dpt_model_flat_numel(s->model);
     for (int u = 0; u < n_units; u++)

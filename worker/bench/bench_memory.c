@@ -199,19 +199,19 @@ static enum dpt_status run_strategy(const struct session *session, const struct 
 {
     char name[64];
     json_t *ranks = NULL, *runs = session->runs;
-    const struct mem_run run = {.model = args.model,
-                                .strategy = s->section,
-                                .precision = args.precision,
-                                .accumulate = args.accumulate,
-                                .packed = s->packed,
-                                .nodes = s->two_nodes ? 2 : 1,
-                                .world = world,
-                                .batch = (int)args.batch,
-                                .seq = (int)args.seq,
-                                .slots = (int)args.slots,
-                                .steps = (int)args.steps};
+    const struct memory_run run = {.model = args.model,
+                                   .strategy = s->section,
+                                   .precision = args.precision,
+                                   .accumulate = args.accumulate,
+                                   .packed = s->packed,
+                                   .nodes = s->two_nodes ? 2 : 1,
+                                   .world = world,
+                                   .batch = (int)args.batch,
+                                   .seq = (int)args.seq,
+                                   .slots = (int)args.slots,
+                                   .steps = (int)args.steps};
     (void)snprintf(name, sizeof name, "%s-%d", s->name, world);
-    DPT_TRY(mem_run(&run, session->dir, name, &ranks, err));
+    DPT_TRY(memory_run(&run, session->dir, name, &ranks, err));
     if (json_array_size(runs) == 0) {
         print_estimate(member_bytes(json_array_get(ranks, 0), "parameters", NULL));
         printf("MiB, %s; of the formula and of the peak\n", args.precision);
@@ -241,17 +241,17 @@ static enum dpt_status fail_without_rows(struct dpt_err *err)
 static enum dpt_status measure_base(const char *dir, int64_t *ret, struct dpt_err *err)
 {
     json_t *ranks = NULL;
-    const struct mem_run run = {.model = smallest,
-                                .strategy = strategies[0].section,
-                                .precision = "fp32",
-                                .accumulate = "auto",
-                                .nodes = 1,
-                                .world = 2,
-                                .batch = 1,
-                                .seq = 8,
-                                .slots = 2,
-                                .steps = 3};
-    DPT_TRY(mem_run(&run, dir, "empty", &ranks, err));
+    const struct memory_run run = {.model = smallest,
+                                   .strategy = strategies[0].section,
+                                   .precision = "fp32",
+                                   .accumulate = "auto",
+                                   .nodes = 1,
+                                   .world = 2,
+                                   .batch = 1,
+                                   .seq = 8,
+                                   .slots = 2,
+                                   .steps = 3};
+    DPT_TRY(memory_run(&run, dir, "empty", &ranks, err));
     const json_t *rank = json_array_get(ranks, 0);
     *ret = own_peak(rank) - member_bytes(rank, "counted", "peak");
     json_decref(ranks);

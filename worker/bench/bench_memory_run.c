@@ -9,7 +9,8 @@
 
 enum { TEXT_BYTES = 100 * 1000, RUN_MS = 15 * 60 * 1000 };
 
-static enum dpt_status write_files(const char *dir, const struct mem_run *run, struct dpt_err *err)
+static enum dpt_status write_files(const char *dir, const struct memory_run *run,
+                                   struct dpt_err *err)
 {
     char path[BENCH_PATH_BYTES], yaml[4096];
     (void)snprintf(path, sizeof path, "%s/text", dir);
@@ -35,7 +36,7 @@ static enum dpt_status write_files(const char *dir, const struct mem_run *run, s
     return dpt_fs_write_file_atomic(path, yaml, (size_t)bytes, err);
 }
 
-static enum dpt_status read_ranks(const char *dir, const struct mem_run *run, json_t **ret_ranks,
+static enum dpt_status read_ranks(const char *dir, const struct memory_run *run, json_t **ret_ranks,
                                   struct dpt_err *err)
 {
     json_t *by_rank[MEM_RANKS_MAX] = {NULL}, *ranks = json_array();
@@ -67,8 +68,8 @@ static enum dpt_status read_ranks(const char *dir, const struct mem_run *run, js
     return status;
 }
 
-enum dpt_status mem_run(const struct mem_run *run, const char *dir, const char *name,
-                        json_t **ret_ranks, struct dpt_err *err)
+enum dpt_status memory_run(const struct memory_run *run, const char *dir, const char *name,
+                           json_t **ret_ranks, struct dpt_err *err)
 {
     char own[BENCH_PATH_BYTES / 2];
     DPT_ASSERT(run->world <= MEM_RANKS_MAX && run->world % run->nodes == 0);

@@ -10,7 +10,7 @@
 
 enum { MEM_RANKS_MAX = 8 };
 
-struct mem_run {
+struct memory_run {
     const char *model;    /* keys of the config's section `model` */
     const char *strategy; /* keys of the config's section `strategy` */
     const char *precision, *accumulate;
@@ -24,7 +24,7 @@ struct mem_run {
 /* Writes the run's files to folder `name` under `dir`. *ret_ranks: a JSON array with the report of
  * each rank (rank-N.memory.json), in the order of the ranks; the caller owns it. Errors of
  * bench_cluster_run; DPT_ETIMEOUT: the run takes longer than 15 minutes. */
-DPT_MUST_USE enum dpt_status mem_run(const struct mem_run *run, const char *dir, const char *name,
-                                     json_t **ret_ranks, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status memory_run(const struct memory_run *run, const char *dir,
+                                        const char *name, json_t **ret_ranks, struct dpt_err *err);
 
 #endif

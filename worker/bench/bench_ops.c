@@ -225,7 +225,7 @@ static void head(void *ctx)
                                                          .dw = s->dw});
 }
 
-static void adamw(void *ctx)
+static void bench_adamw(void *ctx)
 {
     struct bench *s = ctx;
     s->ops->adamw(s->stream, &(struct dpt_adamw){.n = (int64_t)V * C,
@@ -316,7 +316,7 @@ static void list_entries(const struct bench *s, struct entry ret[ENTRIES])
         {"embedding", embedding, 3 * elem * n * C, "GB/s", 1},
         {"embedding backward", embedding_grad, (8 + elem) * n * C, "GB/s", 1},
         {"sumsq", sumsq, 4 * wide, "GB/s", PARAMETERS / wide},
-        {"adamw", adamw, (s->dtype == DPT_F32 ? 28 : 30) * wide, "GB/s", PARAMETERS / wide},
+        {"adamw", bench_adamw, (s->dtype == DPT_F32 ? 28 : 30) * wide, "GB/s", PARAMETERS / wide},
         {"pack fc", pack_fc, 4 * elem * 4 * c2, "GB/s", 0},
         {"pack head", pack_head, 4 * elem * wide, "GB/s", 0},
         {"fill_normal", fill_normal, 4.0 * (1 << 22), "GB/s", 0},

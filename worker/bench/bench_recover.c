@@ -64,21 +64,21 @@ static const struct dpt_option options[] = {
     {"--keep", .help = "leaves the temporary folders", .flag = &args.keep}};
 
 struct bench {
-    struct rec_strategy strategies[REC_STRATEGIES_MAX];
+    struct recover_strategy strategies[REC_STRATEGIES_MAX];
     int n_strategies;
-    struct rec_trial *trials;
-    struct rec_totals totals;
+    struct recover_trial *trials;
+    struct recover_totals totals;
 };
 
 /* ---- the run with faults ---- */
 
-static void print_trial(const struct rec_totals *totals, const struct rec_trial *t)
+static void print_trial(const struct recover_totals *totals, const struct recover_trial *t)
 {
     printf("%3d %-22s %-9s at %-5s", totals->trials, totals->outcomes[t->strategy].strategy->name,
-           rec_fault_names[t->fault], rec_aim_names[t->aim]);
+           recover_fault_names[t->fault], recover_aim_names[t->aim]);
     if (t->doubled)
-        printf(", %s in %s (%s)", rec_fault_names[t->second], rec_aim_names[t->aim_second],
-               rec_landing_names[t->landing]);
+        printf(", %s in %s (%s)", recover_fault_names[t->second], recover_aim_names[t->aim_second],
+               recover_landing_names[t->landing]);
     printf(
         ": generation %llu (%s), detect %.0f, total %.0f; paused %.0f ms, next step %.0f ms after "
         "the fault%s%s; all back after %.0f ms\n",
@@ -89,51 +89,51 @@ static void print_trial(const struct rec_totals *totals, const struct rec_trial 
     (void)fflush(stdout);
 }
 
-static enum dpt_status start_all(struct rec_bench *b, struct dpt_err *err)
+static enum dpt_status start_all(struct recover_bench *b, struct dpt_err *err)
 {
-    struct rec_cluster *c = &b->cluster;
+    struct recover_cluster *c = &b->cluster;
     DPT_TRY(bench_server_start(c->dir, &c->server, &c->port, err));
     for (int i = 0; i < b->nodes; i++) {
-        struct rec_node *node;
-        DPT_TRY(rec_node_start(c, &node, err));
+        struct recover_node *node;
+        DPT_TRY(recover_node_start(c, &node, err));
         b->world += b->cluster.run.strategy->ranks_per_node;
     }
-    return rec_wait(b, "all nodes train", rec_steady, err);
+    return recover_wait(b, "all nodes train", recover_steady, err);
 }
 
-static enum dpt_status run_trials(struct bench *all, struct rec_bench *b, int strategy, int trials,
-                                  struct dpt_err *err)
+static enum dpt_status run_trials(struct bench *all, struct recover_bench *b, int strategy,
+                                  int trials, struct dpt_err *err)
 {
-    struct rec_totals *totals = &all->totals;
+    struct recover_totals *totals = &all->totals;
     DPT_TRY(start_all(b, err));
     printf("%s: %d nodes, timeout %g s, %.1f ms a step; seed %llu\n", b->cluster.run.strategy->name,
-           b->nodes, b->cluster.run.timeout_s, rec_watch_median_step_ms(&b->watch),
+           b->nodes, b->cluster.run.timeout_s, recover_watch_median_step_ms(&b->watch),
            (unsigned long long)b->seed);
     for (int i = 0; i < trials; i++) {
         b->trial = &all->trials[totals->trials++];
-        *b->trial = (struct rec_trial){.strategy = strategy};
-        DPT_TRY(rec_trial_run(b, err));
+        *b->trial = (struct recover_trial){.strategy = strategy};
+        DPT_TRY(recover_trial_run(b, err));
         b->trial->strategy = strategy;
         print_trial(totals, b->trial);
     }
-    DPT_TRY(rec_cluster_end(&b->cluster, err));
-    return rec_watch_poll(&b->watch, err);
+    DPT_TRY(recover_cluster_end(&b->cluster, err));
+    return recover_watch_poll(&b->watch, err);
 }
 
 /* ---- the run without faults ---- */
 
 struct calm {
-    struct rec_watch watch;
-    struct rec_node *node;
+    struct recover_watch watch;
+    struct recover_node *node;
 };
 
-static enum dpt_status await_calm(struct rec_bench *b, struct calm *calm, struct dpt_err *err)
+static enum dpt_status await_calm(struct recover_bench *b, struct calm *calm, struct dpt_err *err)
 {
     int64_t seen = -1, since_ms = dpt_now_ms();
     for (;;) {
         DPT_TRY(bench_programs_go_on(err));
-        DPT_TRY(rec_cluster_reap(&b->cluster, err));
-        DPT_TRY(rec_watch_poll(&calm->watch, err));
+        DPT_TRY(recover_cluster_reap(&b->cluster, err));
+        DPT_TRY(recover_watch_poll(&calm->watch, err));
         if (calm->node->ended)
             return DPT_OK;
         if (calm->watch.step > seen) {
@@ -142,34 +142,34 @@ static enum dpt_status await_calm(struct rec_bench *b, struct calm *calm, struct
         } else if (dpt_now_ms() - since_ms > CALM_STEP_MS)
             return dpt_fail(err, DPT_ETIMEOUT, "the undisturbed run hangs at step %lld",
                             (long long)seen);
-        rec_pause();
+        recover_pause();
     }
 }
 
-static enum dpt_status run_calm(struct rec_bench *b, struct calm *calm, int64_t steps,
+static enum dpt_status run_calm(struct recover_bench *b, struct calm *calm, int64_t steps,
                                 char ret_hash[REC_HASH_BYTES], struct dpt_err *err)
 {
     int status = 0;
-    DPT_TRY(rec_calm_start(&b->cluster, steps, err));
-    DPT_TRY(rec_watch_init(&calm->watch, b->cluster.dir, "calm", err));
-    DPT_TRY(rec_node_start(&b->cluster, &calm->node, err));
+    DPT_TRY(recover_calm_start(&b->cluster, steps, err));
+    DPT_TRY(recover_watch_init(&calm->watch, b->cluster.dir, "calm", err));
+    DPT_TRY(recover_node_start(&b->cluster, &calm->node, err));
     calm->node->stops = true;
     DPT_TRY(await_calm(b, calm, err));
-    DPT_TRY(rec_watch_poll(&calm->watch, err));
-    (void)rec_node_gone(calm->node, &status);
+    DPT_TRY(recover_watch_poll(&calm->watch, err));
+    (void)recover_node_gone(calm->node, &status);
     if (status != 0)
         return dpt_fail(err, DPT_EPEER, "the undisturbed run ended with status 0x%x", status);
-    DPT_TRY(rec_calm_hash(&b->cluster, ret_hash, err));
-    return rec_cluster_end(&b->cluster, err);
+    DPT_TRY(recover_calm_hash(&b->cluster, ret_hash, err));
+    return recover_cluster_end(&b->cluster, err);
 }
 
 /* Marks the trial in which the two runs first differ: the cause is in this trial, and every later
  * step differs as well. */
-static void compare_with_calm(const struct rec_bench *b, const struct rec_watch *calm, int strategy,
-                              const struct rec_totals *totals, struct rec_trial *trials,
-                              struct rec_outcome *o)
+static void compare_with_calm(const struct recover_bench *b, const struct recover_watch *calm,
+                              int strategy, const struct recover_totals *totals,
+                              struct recover_trial *trials, struct recover_outcome *o)
 {
-    const int64_t differs = rec_watch_differs(&b->watch, calm, 1, b->watch.step + 1);
+    const int64_t differs = recover_watch_differs(&b->watch, calm, 1, b->watch.step + 1);
     o->calm_steps = differs < 0 ? b->watch.step : differs - 1;
     for (int i = 0; i < totals->trials; i++)
         if (trials[i].strategy == strategy && trials[i].measured) {
@@ -178,13 +178,13 @@ static void compare_with_calm(const struct rec_bench *b, const struct rec_watch 
         }
 }
 
-static enum dpt_status check_hash(struct bench *all, struct rec_bench *b, int strategy,
+static enum dpt_status check_hash(struct bench *all, struct recover_bench *b, int strategy,
                                   struct dpt_err *err)
 {
-    struct rec_outcome *o = &all->totals.outcomes[strategy];
+    struct recover_outcome *o = &all->totals.outcomes[strategy];
     struct calm calm = {.node = NULL};
     int64_t step = 0;
-    DPT_TRY(rec_cluster_saved(&b->cluster, &step, o->hash, err));
+    DPT_TRY(recover_cluster_saved(&b->cluster, &step, o->hash, err));
     if (step != b->watch.step)
         return dpt_fail(err, DPT_EPEER, "the run ended at step %lld, its newest checkpoint is %lld",
                         (long long)b->watch.step, (long long)step);
@@ -192,30 +192,30 @@ static enum dpt_status check_hash(struct bench *all, struct rec_bench *b, int st
     compare_with_calm(b, &calm.watch, strategy, &all->totals, all->trials, o);
     printf("%s: step %lld %s, undisturbed %s\n", o->strategy->name, (long long)step, o->hash,
            o->calm_hash);
-    rec_watch_fini(&calm.watch);
+    recover_watch_fini(&calm.watch);
     return status;
 }
 
 /* ---- one strategy ---- */
 
-static void take_outcome(const struct rec_bench *b, struct rec_outcome *o)
+static void take_outcome(const struct recover_bench *b, struct recover_outcome *o)
 {
     o->generations = b->watch.newest;
     o->steps = b->watch.step;
     o->steps_lost = b->watch.steps_lost;
     o->steps_repeated = b->watch.steps_repeated;
     o->steps_skipped = b->watch.steps_skipped;
-    o->step_ms = rec_watch_median_step_ms(&b->watch);
+    o->step_ms = recover_watch_median_step_ms(&b->watch);
     o->rebuilds = b->watch.rebuilds;
-    o->outcomes_told = rec_cluster_count(&b->cluster, "with the outcome that a survivor had");
+    o->outcomes_told = recover_cluster_count(&b->cluster, "with the outcome that a survivor had");
 }
 
 static enum dpt_status run_strategy(struct bench *all, int strategy, struct dpt_err *err)
 {
-    struct rec_outcome *o = &all->totals.outcomes[strategy];
-    const struct rec_strategy *s = &all->strategies[strategy];
+    struct recover_outcome *o = &all->totals.outcomes[strategy];
+    const struct recover_strategy *s = &all->strategies[strategy];
     const int n = all->n_strategies, ranks = (int)args.ranks, trials = (int)args.trials;
-    struct rec_bench *b = calloc(1, sizeof *b);
+    struct recover_bench *b = calloc(1, sizeof *b);
     DPT_ASSERT(b);
     b->seed = (uint64_t)args.seed;
     b->kills_only = args.kills_only;
@@ -223,18 +223,18 @@ static enum dpt_status run_strategy(struct bench *all, int strategy, struct dpt_
     b->draws = (uint64_t)strategy << 32;
     b->nodes = ranks / s->ranks_per_node;
     b->commit_bytes = FRAME_HEADER_BYTES + dpt_contribution_bytes((REC_SLOTS + ranks - 1) / ranks);
-    *o = (struct rec_outcome){.strategy = s, .nodes = b->nodes};
+    *o = (struct recover_outcome){.strategy = s, .nodes = b->nodes};
     all->totals.n_outcomes = strategy + 1;
-    const struct rec_run run = {.strategy = s,
-                                .nodes_max = b->nodes + 1,
-                                .n_embd = (int)args.n_embd,
-                                .timeout_s = args.timeout_s.value,
-                                .cuda = args.cuda,
-                                .rebuild_mib = args.rebuild_mib.value,
-                                .one_host = args.one_host};
-    enum dpt_status status = rec_cluster_create(&run, &b->cluster, err);
+    const struct recover_run run = {.strategy = s,
+                                    .nodes_max = b->nodes + 1,
+                                    .n_embd = (int)args.n_embd,
+                                    .timeout_s = args.timeout_s.value,
+                                    .cuda = args.cuda,
+                                    .rebuild_mib = args.rebuild_mib.value,
+                                    .one_host = args.one_host};
+    enum dpt_status status = recover_cluster_create(&run, &b->cluster, err);
     if (status == DPT_OK)
-        status = rec_watch_init(&b->watch, b->cluster.dir, "log", err);
+        status = recover_watch_init(&b->watch, b->cluster.dir, "log", err);
     if (status == DPT_OK)
         status = run_trials(all, b, strategy, trials / n + (strategy < trials % n), err);
     take_outcome(b, o);
@@ -242,9 +242,9 @@ static enum dpt_status run_strategy(struct bench *all, int strategy, struct dpt_
         status = check_hash(all, b, strategy, err);
     all->totals.hangs += status == DPT_ETIMEOUT;
     if (status != DPT_OK && status != DPT_EABORTED)
-        rec_cluster_tell(&b->cluster);
-    rec_cluster_destroy(&b->cluster, args.keep);
-    rec_watch_fini(&b->watch);
+        recover_cluster_tell(&b->cluster);
+    recover_cluster_destroy(&b->cluster, args.keep);
+    recover_watch_fini(&b->watch);
     free(b);
     return status;
 }
@@ -269,8 +269,8 @@ static enum dpt_status check_args(struct bench *all, struct dpt_err *err)
     if (args.n_embd % 4 != 0)
         return dpt_fail(err, DPT_EINVAL, "--n-embd: expected a multiple of 4, got %d",
                         (int)args.n_embd);
-    return rec_strategies_parse(args.list, (int)args.ranks, all->strategies, &all->n_strategies,
-                                err);
+    return recover_strategies_parse(args.list, (int)args.ranks, all->strategies, &all->n_strategies,
+                                    err);
 }
 
 static enum dpt_status run_recover(json_t **ret_report, struct dpt_err *err)
@@ -286,10 +286,10 @@ static enum dpt_status run_recover(json_t **ret_report, struct dpt_err *err)
     all.trials = calloc((size_t)args.trials, sizeof *all.trials);
     DPT_ASSERT(all.trials);
     enum dpt_status status = run_all(&all, err);
-    rec_report_sum(all.trials, &all.totals);
-    rec_report_print(all.trials, &all.totals);
-    *ret_report = rec_report_json(all.trials, &all.totals);
-    if (status == DPT_OK && !rec_report_is_good(&all.totals))
+    recover_report_sum(all.trials, &all.totals);
+    recover_report_print(all.trials, &all.totals);
+    *ret_report = recover_report_json(all.trials, &all.totals);
+    if (status == DPT_OK && !recover_report_is_good(&all.totals))
         status = dpt_fail(err, DPT_ECORRUPT, "the runs were not as they must be: see the report");
     free(all.trials);
     return status;

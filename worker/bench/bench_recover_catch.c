@@ -94,7 +94,7 @@ static bool turn(pid_t thread, size_t bytes)
     return false;
 }
 
-bool rec_catch(pid_t pid, size_t bytes)
+bool recover_catch(pid_t pid, size_t bytes)
 {
     if (!trace_threads(pid))
         return false;
@@ -106,7 +106,7 @@ bool rec_catch(pid_t pid, size_t bytes)
     return false;
 }
 
-void rec_catch_end(void)
+void recover_catch_end(void)
 {
     const int64_t until_ms = dpt_now_ms() + END_MS;
     for (int left = caught.n; left > 0 && dpt_now_ms() < until_ms;) {

@@ -26,7 +26,7 @@ enum {
     CHILDREN_BYTES = 256
 };
 
-void rec_pause(void)
+void recover_pause(void)
 {
     struct timespec poll = {.tv_nsec = 2 * 1000 * 1000};
     (void)nanosleep(&poll, NULL); /* tidy: pause of a bounded poll */
@@ -36,12 +36,13 @@ void rec_pause(void)
 
 /* Writes the config of the run with faults (`calm` 0), or of the run without faults, of `calm`
  * steps. The learning rate is constant, so the number of steps changes no result. */
-static enum dpt_status write_config(const struct rec_cluster *c, int64_t calm, struct dpt_err *err)
+static enum dpt_status write_config(const struct recover_cluster *c, int64_t calm,
+                                    struct dpt_err *err)
 {
-    const struct rec_run *run = &c->run;
+    const struct recover_run *run = &c->run;
     char yaml[2048], strategy[256], path[REC_PATH_BYTES];
     const char *below = calm > 0 ? "calm" : "log";
-    rec_strategy_yaml(run->strategy, run->rebuild_mib, strategy, sizeof strategy);
+    recover_strategy_yaml(run->strategy, run->rebuild_mib, strategy, sizeof strategy);
     int bytes = snprintf(
         yaml, sizeof yaml,
         "run: recover\n"
@@ -64,11 +65,11 @@ static enum dpt_status write_config(const struct rec_cluster *c, int64_t calm, s
     return dpt_fs_write_file_atomic(path, yaml, (size_t)bytes, err);
 }
 
-enum dpt_status rec_cluster_create(const struct rec_run *run, struct rec_cluster *ret,
-                                   struct dpt_err *err)
+enum dpt_status recover_cluster_create(const struct recover_run *run, struct recover_cluster *ret,
+                                       struct dpt_err *err)
 {
     char path[REC_PATH_BYTES];
-    *ret = (struct rec_cluster){.run = *run};
+    *ret = (struct recover_cluster){.run = *run};
     DPT_TRY(dpt_bench_dir_create(NULL, "recover", ret->dir, err));
     DPT_TRY(dpt_fs_join(ret->dir, "text.txt", path, sizeof path, err));
     DPT_TRY(bench_text_write(path, TEXT_BYTES, err));
@@ -92,14 +93,15 @@ static void seem_apart(const char *node)
     (void)setenv("DPT_TEST_SHARE_GPUS", "1", 1);
 }
 
-enum dpt_status rec_node_start(struct rec_cluster *c, struct rec_node **ret, struct dpt_err *err)
+enum dpt_status recover_node_start(struct recover_cluster *c, struct recover_node **ret,
+                                   struct dpt_err *err)
 {
-    struct rec_node *node = NULL;
+    struct recover_node *node = NULL;
     for (int i = 0; i < REC_NODES_MAX && !node; i++)
         if (c->nodes[i].pid == 0)
             node = &c->nodes[i];
     DPT_ASSERT(node);
-    struct rec_node made = {0};
+    struct recover_node made = {0};
     (void)snprintf(made.id, sizeof made.id, "n%d", ++c->started);
     if (c->run.cuda)
         seem_apart(made.id);
@@ -132,7 +134,7 @@ static bool is_rank(pid_t pid, int local)
     return false;
 }
 
-pid_t rec_node_rank(const struct rec_node *node, int local)
+pid_t recover_node_rank(const struct recover_node *node, int local)
 {
     /* The agent's main thread starts the ranks. */
     char path[64], line[CHILDREN_BYTES] = {0};
@@ -149,7 +151,7 @@ pid_t rec_node_rank(const struct rec_node *node, int local)
     return 0;
 }
 
-int rec_node_place(const struct rec_cluster *c, const struct rec_node *node, int local)
+int recover_node_place(const struct recover_cluster *c, const struct recover_node *node, int local)
 {
     char path[REC_PATH_BYTES], text[LOG_END_BYTES + 1];
     (void)snprintf(path, sizeof path, "%s/log/node-%s/rank-%d.log", c->dir, node->id, local);
@@ -168,7 +170,7 @@ int rec_node_place(const struct rec_cluster *c, const struct rec_node *node, int
     return place;
 }
 
-static struct rec_node *node_of(struct rec_cluster *c, pid_t pid)
+static struct recover_node *node_of(struct recover_cluster *c, pid_t pid)
 {
     for (int i = 0; i < REC_NODES_MAX; i++)
         if (c->nodes[i].pid == pid)
@@ -176,11 +178,11 @@ static struct rec_node *node_of(struct rec_cluster *c, pid_t pid)
     return NULL;
 }
 
-enum dpt_status rec_cluster_reap(struct rec_cluster *c, struct dpt_err *err)
+enum dpt_status recover_cluster_reap(struct recover_cluster *c, struct dpt_err *err)
 {
     int status;
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
-        struct rec_node *node = node_of(c, pid);
+        struct recover_node *node = node_of(c, pid);
         if (pid == c->server) {
             c->server = 0;
             return dpt_fail(err, DPT_EPEER, "dpt-rdzv ended by itself, status 0x%x", status);
@@ -197,26 +199,26 @@ enum dpt_status rec_cluster_reap(struct rec_cluster *c, struct dpt_err *err)
     return DPT_OK;
 }
 
-bool rec_node_gone(struct rec_node *node, int *ret_status)
+bool recover_node_gone(struct recover_node *node, int *ret_status)
 {
     if (!node->ended)
         return false;
     *ret_status = node->status;
-    *node = (struct rec_node){0};
+    *node = (struct recover_node){0};
     return true;
 }
 
 /* ---- the end ---- */
 
 /* Sends `number` to the nodes that have not ended, or to their process groups. */
-static void signal_all(const struct rec_cluster *c, int number, bool groups)
+static void signal_all(const struct recover_cluster *c, int number, bool groups)
 {
     for (int i = 0; i < REC_NODES_MAX; i++)
         if (c->nodes[i].pid > 0 && !c->nodes[i].ended)
             (void)kill(groups ? -c->nodes[i].pid : c->nodes[i].pid, number);
 }
 
-static bool nodes_left(const struct rec_cluster *c)
+static bool nodes_left(const struct recover_cluster *c)
 {
     for (int i = 0; i < REC_NODES_MAX; i++)
         if (c->nodes[i].pid > 0 && !c->nodes[i].ended)
@@ -224,18 +226,18 @@ static bool nodes_left(const struct rec_cluster *c)
     return false;
 }
 
-static enum dpt_status end_nodes(struct rec_cluster *c, struct dpt_err *err)
+static enum dpt_status end_nodes(struct recover_cluster *c, struct dpt_err *err)
 {
     int64_t deadline = dpt_now_ms() + REC_EXIT_MS;
     for (int i = 0; i < REC_NODES_MAX; i++)
         c->nodes[i].stops = true;
     signal_all(c, SIGTERM, false);
     while (nodes_left(c)) {
-        DPT_TRY(rec_cluster_reap(c, err));
+        DPT_TRY(recover_cluster_reap(c, err));
         if (dpt_now_ms() >= deadline)
             return dpt_fail(err, DPT_ETIMEOUT, "workers did not end within %d ms of SIGTERM",
                             REC_EXIT_MS);
-        rec_pause();
+        recover_pause();
     }
     for (int i = 0; i < REC_NODES_MAX; i++)
         if (c->nodes[i].pid > 0 && c->nodes[i].status != 0)
@@ -245,7 +247,7 @@ static enum dpt_status end_nodes(struct rec_cluster *c, struct dpt_err *err)
     return DPT_OK;
 }
 
-static enum dpt_status end_server(struct rec_cluster *c, struct dpt_err *err)
+static enum dpt_status end_server(struct recover_cluster *c, struct dpt_err *err)
 {
     int64_t deadline = dpt_now_ms() + REC_EXIT_MS;
     int status = 0;
@@ -254,7 +256,7 @@ static enum dpt_status end_server(struct rec_cluster *c, struct dpt_err *err)
         if (dpt_now_ms() >= deadline)
             return dpt_fail(err, DPT_ETIMEOUT, "dpt-rdzv did not end within %d ms of SIGTERM",
                             REC_EXIT_MS);
-        rec_pause();
+        recover_pause();
     }
     c->server = 0;
     return status == 0
@@ -272,7 +274,7 @@ static bool is_process_left(void)
 
 /* With a GPU a killed process exists until the driver has freed its GPU memory, and its agent does
  * not wait for that: this function waits. */
-enum dpt_status rec_cluster_end(struct rec_cluster *c, struct dpt_err *err)
+enum dpt_status recover_cluster_end(struct recover_cluster *c, struct dpt_err *err)
 {
     DPT_TRY(end_nodes(c, err));
     DPT_TRY(end_server(c, err));
@@ -280,12 +282,12 @@ enum dpt_status rec_cluster_end(struct rec_cluster *c, struct dpt_err *err)
     while (is_process_left()) {
         if (dpt_now_ms() >= deadline)
             return dpt_fail(err, DPT_EPEER, "a process is left after every program has ended");
-        rec_pause();
+        recover_pause();
     }
     return DPT_OK;
 }
 
-void rec_cluster_destroy(struct rec_cluster *c, bool keep)
+void recover_cluster_destroy(struct recover_cluster *c, bool keep)
 {
     int64_t deadline = dpt_now_ms() + KILL_MS;
     if (c->server > 0)
@@ -295,18 +297,18 @@ void rec_cluster_destroy(struct rec_cluster *c, bool keep)
      * dead. */
     for (pid_t pid = 0; pid >= 0 && dpt_now_ms() < deadline;)
         if ((pid = waitpid(-1, NULL, WNOHANG)) == 0)
-            rec_pause();
+            recover_pause();
     if (c->dir[0] && keep)
         (void)fprintf(stderr, "dpt-bench recover: kept '%s'\n", c->dir);
     else if (c->dir[0])
         dpt_bench_dir_remove(c->dir);
-    *c = (struct rec_cluster){0};
+    *c = (struct recover_cluster){0};
 }
 
 /* ---- results ---- */
 
-enum dpt_status rec_cluster_saved(const struct rec_cluster *c, int64_t *ret_step,
-                                  char ret_hash[REC_HASH_BYTES], struct dpt_err *err)
+enum dpt_status recover_cluster_saved(const struct recover_cluster *c, int64_t *ret_step,
+                                      char ret_hash[REC_HASH_BYTES], struct dpt_err *err)
 {
     char path[REC_PATH_BYTES];
     int64_t step = -1;
@@ -339,7 +341,7 @@ static int64_t count_lines_with(const char *path, const char *text)
     return count;
 }
 
-int64_t rec_cluster_count(const struct rec_cluster *c, const char *text)
+int64_t recover_cluster_count(const struct recover_cluster *c, const char *text)
 {
     char pattern[REC_PATH_BYTES];
     glob_t found;
@@ -353,14 +355,14 @@ int64_t rec_cluster_count(const struct rec_cluster *c, const char *text)
     return count;
 }
 
-enum dpt_status rec_calm_start(struct rec_cluster *c, int64_t steps, struct dpt_err *err)
+enum dpt_status recover_calm_start(struct recover_cluster *c, int64_t steps, struct dpt_err *err)
 {
     DPT_TRY(write_config(c, steps, err));
     return bench_server_start(c->dir, &c->server, &c->port, err);
 }
 
-enum dpt_status rec_calm_hash(const struct rec_cluster *c, char ret[REC_HASH_BYTES],
-                              struct dpt_err *err)
+enum dpt_status recover_calm_hash(const struct recover_cluster *c, char ret[REC_HASH_BYTES],
+                                  struct dpt_err *err)
 {
     char path[REC_PATH_BYTES];
     DPT_TRY(dpt_fs_join(c->dir, "calm/summary.json", path, sizeof path, err));
@@ -371,7 +373,7 @@ enum dpt_status rec_calm_hash(const struct rec_cluster *c, char ret[REC_HASH_BYT
     return ret[0] ? DPT_OK : dpt_fail(err, DPT_ENOENT, "no weights_hash in '%s'", path);
 }
 
-void rec_cluster_tell(const struct rec_cluster *c)
+void recover_cluster_tell(const struct recover_cluster *c)
 {
     char path[REC_PATH_BYTES];
     (void)snprintf(path, sizeof path, "%s/rdzv.log", c->dir);

@@ -14,9 +14,10 @@ enum { SECOND = REC_FAULT_COUNT, DEATH, ROWS };
 enum { NOTICED = REC_PHASE_COUNT, PAUSE, RESUMED, OUTAGE, COLUMNS };
 enum { ALL = -1 /* strategies */ };
 
-const char *const rec_fault_names[REC_FAULT_COUNT] = {"kill rank", "kill node", "drain", "join",
-                                                      "stop"};
-const char *const rec_aim_names[REC_AIM_COUNT] = {"step", "apply", "commit", "prepare", "build"};
+const char *const recover_fault_names[REC_FAULT_COUNT] = {"kill rank", "kill node", "drain", "join",
+                                                          "stop"};
+const char *const recover_aim_names[REC_AIM_COUNT] = {"step", "apply", "commit", "prepare",
+                                                      "build"};
 static const char *const columns[COLUMNS] = {
     "detect_ms", "abort_ms",   "rendezvous_ms", "rebuild_ms", "restore_ms",
     "total_ms",  "noticed_ms", "pause_ms",      "resumed_ms", "outage_ms"};
@@ -29,12 +30,12 @@ enum {
     DEATH_BAR_MS = 3000 /* plus the time of a step */
 };
 
-static bool is_death(const struct rec_trial *t)
+static bool is_death(const struct recover_trial *t)
 {
     return t->fault == REC_KILL_RANK || t->fault == REC_KILL_NODE || t->doubled;
 }
 
-static bool is_in_row(const struct rec_trial *t, int strategy, int row)
+static bool is_in_row(const struct recover_trial *t, int strategy, int row)
 {
     if (strategy != ALL && t->strategy != strategy)
         return false;
@@ -43,10 +44,12 @@ static bool is_in_row(const struct rec_trial *t, int strategy, int row)
 
 static const char *row_name(int row)
 {
-    return row < REC_FAULT_COUNT ? rec_fault_names[row] : row == SECOND ? "second fault" : "death";
+    return row < REC_FAULT_COUNT ? recover_fault_names[row]
+           : row == SECOND       ? "second fault"
+                                 : "death";
 }
 
-static double value_of(const struct rec_trial *t, int column)
+static double trial_column(const struct recover_trial *t, int column)
 {
     const double measured[] = {t->noticed_ms, t->pause_ms, t->resumed_ms, t->outage_ms};
     if (!t->measured)
@@ -57,7 +60,7 @@ static double value_of(const struct rec_trial *t, int column)
 }
 
 struct view { /* some of the trials */
-    const struct rec_trial *trials;
+    const struct recover_trial *trials;
     int n, strategy, row;
 };
 
@@ -69,8 +72,8 @@ static void quantiles_of(const struct view *v, int column, double ret[QUANTILES]
     DPT_ASSERT(values);
     for (int i = 0; i < v->n; i++)
         if (is_in_row(&v->trials[i], v->strategy, v->row) &&
-            !isnan(value_of(&v->trials[i], column)))
-            values[count++] = value_of(&v->trials[i], column);
+            !isnan(trial_column(&v->trials[i], column)))
+            values[count++] = trial_column(&v->trials[i], column);
     dpt_bench_sort(values, count);
     for (int q = 0; q < QUANTILES; q++)
         ret[q] = count > 0 ? values[(int)ceil(quantiles[q] * count) - 1] : NAN;
@@ -106,7 +109,7 @@ static void print_row(const struct view *v)
 
 /* True: a kill was detected too late, or the run resumed too late after it. Other faults have no
  * bar: a join is requested, not detected, and a stop is found only when the lease ends. */
-static bool over_bar(const struct rec_trial *t)
+static bool over_bar(const struct recover_trial *t)
 {
     bool loss = t->fault == REC_KILL_RANK || t->fault == REC_KILL_NODE;
     return loss && t->measured &&
@@ -114,7 +117,7 @@ static bool over_bar(const struct rec_trial *t)
             t->resumed_ms > RESUME_BAR_MS + t->step_ms);
 }
 
-static int count_over_bar(const struct rec_trial *trials, int n)
+static int count_over_bar(const struct recover_trial *trials, int n)
 {
     int count = 0;
     for (int i = 0; i < n; i++)
@@ -126,13 +129,13 @@ static int count_over_bar(const struct rec_trial *trials, int n)
  * the larger of two times: the total of the event of the generation that continued, and the time
  * that this bench measured from the first fault on. The latter includes a second fault and the work
  * that it undid. */
-static double death_p99_ms(const struct rec_trial *trials, int n)
+static double death_p99_ms(const struct recover_trial *trials, int n)
 {
     double *values = calloc((size_t)n + 1, sizeof *values);
     int count = 0;
     DPT_ASSERT(values);
     for (int i = 0; i < n; i++) {
-        const double event = value_of(&trials[i], REC_TOTAL), outside = trials[i].outage_ms;
+        const double event = trial_column(&trials[i], REC_TOTAL), outside = trials[i].outage_ms;
         if (is_death(&trials[i]) && trials[i].measured)
             values[count++] = fmax(isnan(event) ? 0 : event, outside - trials[i].step_ms);
     }
@@ -142,14 +145,14 @@ static double death_p99_ms(const struct rec_trial *trials, int n)
     return p99;
 }
 
-void rec_report_sum(const struct rec_trial *trials, struct rec_totals *totals)
+void recover_report_sum(const struct recover_trial *trials, struct recover_totals *totals)
 {
     for (int i = 0; i < totals->trials; i++) {
         totals->survivors_changed += trials[i].measured && !trials[i].survivors_kept;
         totals->hash_differences += trials[i].differs;
     }
     for (int i = 0; i < totals->n_outcomes; i++) {
-        const struct rec_outcome *o = &totals->outcomes[i];
+        const struct recover_outcome *o = &totals->outcomes[i];
         totals->steps_lost += o->steps_lost;
         totals->steps_repeated += o->steps_repeated + o->steps_skipped;
         /* A run that the bench did not get to compare is not clean, but counts as no difference. */
@@ -158,16 +161,17 @@ void rec_report_sum(const struct rec_trial *trials, struct rec_totals *totals)
     }
 }
 
-bool rec_report_is_good(const struct rec_totals *totals)
+bool recover_report_is_good(const struct recover_totals *totals)
 {
     return totals->clean && totals->hangs == 0 && totals->steps_lost == 0 &&
            totals->steps_repeated == 0 && totals->survivors_changed == 0 &&
            totals->hash_differences == 0;
 }
 
-static void print_outcome(const struct rec_trial *trials, const struct rec_totals *totals, int i)
+static void print_outcome(const struct recover_trial *trials, const struct recover_totals *totals,
+                          int i)
 {
-    const struct rec_outcome *o = &totals->outcomes[i];
+    const struct recover_outcome *o = &totals->outcomes[i];
     printf("\n%s, %d nodes of %d\n%-12s %4s  %3s", o->strategy->name, o->nodes,
            o->strategy->ranks_per_node, "fault", "n", "");
     for (int c = 0; c < COLUMNS; c++)
@@ -190,7 +194,7 @@ static void print_outcome(const struct rec_trial *trials, const struct rec_total
         o->calm_hash[0] ? o->calm_hash : "none", (long long)o->calm_steps);
 }
 
-static void print_landings(const struct rec_trial *trials, int n)
+static void print_landings(const struct recover_trial *trials, int n)
 {
     int landed[REC_LANDING_COUNT] = {0}, doubled = 0;
     for (int i = 0; i < n; i++)
@@ -200,11 +204,11 @@ static void print_landings(const struct rec_trial *trials, int n)
         }
     printf("second faults: %d; they came while", doubled);
     for (int l = 0; l < REC_LANDING_COUNT; l++)
-        printf("%s %s %d", l ? "," : "", rec_landing_names[l], landed[l]);
+        printf("%s %s %d", l ? "," : "", recover_landing_names[l], landed[l]);
     printf("\n");
 }
 
-void rec_report_print(const struct rec_trial *trials, const struct rec_totals *totals)
+void recover_report_print(const struct recover_trial *trials, const struct recover_totals *totals)
 {
     for (int i = 0; i < totals->n_outcomes; i++)
         print_outcome(trials, totals, i);
@@ -231,23 +235,24 @@ static json_t *number_or_null(double value)
     return isnan(value) ? json_null() : json_real(value);
 }
 
-static json_t *trial_json(const struct rec_trial *t, const struct rec_totals *totals)
+static json_t *trial_json(const struct recover_trial *t, const struct recover_totals *totals)
 {
     json_t *o = json_pack(
         "{s:s, s:s, s:s, s:s?, s:s?, s:s, s:b, s:I, s:i, s:s, s:o, s:o, s:I, s:I, s:I, s:b, s:b, "
         "s:b, s:o}",
         "strategy", totals->outcomes[t->strategy].strategy->name, "fault",
-        rec_fault_names[t->fault], "aim", rec_aim_names[t->aim], "second",
-        t->doubled ? rec_fault_names[t->second] : NULL, "aim_second",
-        t->doubled ? rec_aim_names[t->aim_second] : NULL, "landing", rec_landing_names[t->landing],
-        "measured", t->measured, "generation", (json_int_t)t->generation.number, "world_size",
-        t->generation.world, "kind", t->generation.kind, "step_ms", number_or_null(t->step_ms),
-        "back_ms", number_or_null(t->back_ms), "steps_lost", (json_int_t)t->steps_lost,
-        "first_step", (json_int_t)t->first_step, "end_step", (json_int_t)t->end_step, "compared",
-        t->compared, "differs", t->differs, "survivors_kept", t->survivors_kept, "load",
+        recover_fault_names[t->fault], "aim", recover_aim_names[t->aim], "second",
+        t->doubled ? recover_fault_names[t->second] : NULL, "aim_second",
+        t->doubled ? recover_aim_names[t->aim_second] : NULL, "landing",
+        recover_landing_names[t->landing], "measured", t->measured, "generation",
+        (json_int_t)t->generation.number, "world_size", t->generation.world, "kind",
+        t->generation.kind, "step_ms", number_or_null(t->step_ms), "back_ms",
+        number_or_null(t->back_ms), "steps_lost", (json_int_t)t->steps_lost, "first_step",
+        (json_int_t)t->first_step, "end_step", (json_int_t)t->end_step, "compared", t->compared,
+        "differs", t->differs, "survivors_kept", t->survivors_kept, "load",
         number_or_null(t->load));
     for (int c = 0; c < COLUMNS; c++)
-        (void)json_object_set_new(o, columns[c], number_or_null(value_of(t, c)));
+        (void)json_object_set_new(o, columns[c], number_or_null(trial_column(t, c)));
     return o;
 }
 
@@ -265,7 +270,7 @@ static json_t *row_json(const struct view *v)
     return o;
 }
 
-static json_t *rows_json(const struct rec_trial *trials, int n, int strategy)
+static json_t *rows_json(const struct recover_trial *trials, int n, int strategy)
 {
     json_t *rows = json_array();
     for (int row = 0; row < ROWS; row++) {
@@ -276,9 +281,10 @@ static json_t *rows_json(const struct rec_trial *trials, int n, int strategy)
     return rows;
 }
 
-static json_t *outcome_json(const struct rec_trial *trials, const struct rec_totals *totals, int i)
+static json_t *outcome_json(const struct recover_trial *trials, const struct recover_totals *totals,
+                            int i)
 {
-    const struct rec_outcome *o = &totals->outcomes[i];
+    const struct recover_outcome *o = &totals->outcomes[i];
     return json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, s:s, s:I, s:o}",
                      "strategy", o->strategy->name, "nodes", o->nodes, "ranks_per_node",
                      o->strategy->ranks_per_node, "generations", (json_int_t)o->generations,
@@ -290,7 +296,7 @@ static json_t *outcome_json(const struct rec_trial *trials, const struct rec_tot
                      (json_int_t)o->calm_steps, "faults", rows_json(trials, totals->trials, i));
 }
 
-json_t *rec_report_json(const struct rec_trial *trials, const struct rec_totals *totals)
+json_t *recover_report_json(const struct recover_trial *trials, const struct recover_totals *totals)
 {
     json_t *strategies = json_array(), *all = json_array();
     for (int i = 0; i < totals->n_outcomes; i++)

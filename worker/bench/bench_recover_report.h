@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-enum rec_fault {
+enum recover_fault {
     REC_KILL_RANK, /* kill -9 of a rank process */
     REC_KILL_NODE, /* kill -9 of an agent and its ranks */
     REC_DRAIN,     /* SIGTERM of an agent */
@@ -15,10 +15,10 @@ enum rec_fault {
     REC_STOP,      /* SIGSTOP of an agent and its ranks */
     REC_FAULT_COUNT
 };
-extern const char *const rec_fault_names[REC_FAULT_COUNT];
+extern const char *const recover_fault_names[REC_FAULT_COUNT];
 
 /* The moment of a fault. */
-enum rec_aim {
+enum recover_aim {
     REC_AIM_STEP,
     REC_AIM_APPLY,
     REC_AIM_COMMIT, /* when some ranks have received the commit of the rank that dies */
@@ -26,18 +26,19 @@ enum rec_aim {
     REC_AIM_BUILD,
     REC_AIM_COUNT
 };
-extern const char *const rec_aim_names[REC_AIM_COUNT];
+extern const char *const recover_aim_names[REC_AIM_COUNT];
 
-struct rec_trial {
+struct recover_trial {
     int strategy; /* index into the totals' outcomes */
-    enum rec_fault fault;
-    bool doubled;          /* a second fault came while the next generation formed */
-    enum rec_fault second; /* kill rank or kill node */
+    enum recover_fault fault;
+    bool doubled;              /* a second fault came while the next generation formed */
+    enum recover_fault second; /* kill rank or kill node */
     /* The aim of the first fault is step, apply or commit; of the second, prepare or build. */
-    enum rec_aim aim, aim_second;
-    enum rec_landing landing; /* the phase of the run at the last fault */
+    enum recover_aim aim, aim_second;
+    enum recover_landing landing; /* the phase of the run at the last fault */
     bool measured;
-    struct rec_generation generation; /* completed the next step; with the phases of its event */
+    struct recover_generation
+        generation;    /* completed the next step; with the phases of its event */
     double noticed_ms; /* fault to the server's line "forming generation"; NAN when doubled */
     double pause_ms;   /* last step before the generation to its first step */
     double resumed_ms; /* last fault to the first step of the generation */
@@ -53,8 +54,8 @@ struct rec_trial {
 };
 
 /* The results of one strategy's run. */
-struct rec_outcome {
-    const struct rec_strategy *strategy;
+struct recover_outcome {
+    const struct recover_strategy *strategy;
     int nodes;
     uint64_t generations;
     int64_t steps, steps_lost, steps_repeated, steps_skipped;
@@ -68,8 +69,8 @@ struct rec_outcome {
     int64_t calm_steps;
 };
 
-struct rec_totals {
-    struct rec_outcome outcomes[REC_STRATEGIES_MAX];
+struct recover_totals {
+    struct recover_outcome outcomes[REC_STRATEGIES_MAX];
     int n_outcomes;
     int n_embd, trials_wanted, trials, hangs, survivors_changed, hash_differences;
     double timeout_s, rebuild_mib, load_before, load_after, seconds;
@@ -80,10 +81,11 @@ struct rec_totals {
 };
 
 /* Adds up the trials and the outcomes. */
-void rec_report_sum(const struct rec_trial *trials, struct rec_totals *totals);
-bool rec_report_is_good(const struct rec_totals *totals);
-void rec_report_print(const struct rec_trial *trials, const struct rec_totals *totals);
+void recover_report_sum(const struct recover_trial *trials, struct recover_totals *totals);
+bool recover_report_is_good(const struct recover_totals *totals);
+void recover_report_print(const struct recover_trial *trials, const struct recover_totals *totals);
 /* Returns a new reference. */
-json_t *rec_report_json(const struct rec_trial *trials, const struct rec_totals *totals);
+json_t *recover_report_json(const struct recover_trial *trials,
+                            const struct recover_totals *totals);
 
 #endif

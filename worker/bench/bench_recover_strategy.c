@@ -19,7 +19,7 @@ static bool is_in(const char *name, const char *const *names, size_t n)
 }
 
 /* The strategy's name without "+shadow". */
-static void base_of(const struct rec_strategy *s, char ret[REC_STRATEGY_BYTES])
+static void base_of(const struct recover_strategy *s, char ret[REC_STRATEGY_BYTES])
 {
     (void)snprintf(ret, REC_STRATEGY_BYTES, "%s", s->name);
     char *plus = strstr(ret, shadow);
@@ -28,9 +28,9 @@ static void base_of(const struct rec_strategy *s, char ret[REC_STRATEGY_BYTES])
 }
 
 static enum dpt_status parse_one(const char *name, size_t bytes, int ranks,
-                                 struct rec_strategy *ret, struct dpt_err *err)
+                                 struct recover_strategy *ret, struct dpt_err *err)
 {
-    struct rec_strategy s = {.ranks_per_node = 1};
+    struct recover_strategy s = {.ranks_per_node = 1};
     char base[REC_STRATEGY_BYTES];
     if (bytes == 0 || bytes >= sizeof s.name)
         return dpt_fail(err, DPT_EINVAL, "'%.*s' is the name of no strategy", (int)bytes, name);
@@ -54,9 +54,9 @@ static enum dpt_status parse_one(const char *name, size_t bytes, int ranks,
     return DPT_OK;
 }
 
-enum dpt_status rec_strategies_parse(const char *list, int ranks,
-                                     struct rec_strategy ret[REC_STRATEGIES_MAX], int *ret_n,
-                                     struct dpt_err *err)
+enum dpt_status recover_strategies_parse(const char *list, int ranks,
+                                         struct recover_strategy ret[REC_STRATEGIES_MAX],
+                                         int *ret_n, struct dpt_err *err)
 {
     int n = 0;
     for (const char *name = list; name; n++) {
@@ -71,7 +71,8 @@ enum dpt_status rec_strategies_parse(const char *list, int ranks,
     return DPT_OK;
 }
 
-void rec_strategy_yaml(const struct rec_strategy *s, double rebuild_mib, char *ret, size_t bytes)
+void recover_strategy_yaml(const struct recover_strategy *s, double rebuild_mib, char *ret,
+                           size_t bytes)
 {
     char base[REC_STRATEGY_BYTES];
     base_of(s, base);

@@ -9,24 +9,24 @@
 
 #include <signal.h>
 
-struct rec_survivor {
-    const struct rec_node *node;
+struct recover_survivor {
+    const struct recover_node *node;
     pid_t agent, ranks[REC_NODE_RANKS_MAX];
 };
 
-struct rec_hit {
-    enum rec_fault fault;
-    struct rec_node *node; /* NULL before a join */
-    int local;             /* local rank of the process that is killed */
+struct recover_hit {
+    enum recover_fault fault;
+    struct recover_node *node; /* NULL before a join */
+    int local;                 /* local rank of the process that is killed */
     /* The rank's number in the world, and its index among the shards of its node. */
     int place, shard;
     double time;
 };
 
 /* The run with faults. */
-struct rec_bench {
-    struct rec_cluster cluster;
-    struct rec_watch watch;
+struct recover_bench {
+    struct recover_cluster cluster;
+    struct recover_watch watch;
     uint64_t seed, draws;
     bool kills_only;
     bool at_commit;      /* only single faults, about the end of a step */
@@ -36,28 +36,29 @@ struct rec_bench {
     int hangs;
 
     /* The current trial. */
-    struct rec_trial *trial;
-    struct rec_hit hits[2];
+    struct recover_trial *trial;
+    struct recover_hit hits[2];
     int n_hits;
     uint64_t from;    /* newest generation at the last fault */
     uint64_t resumed; /* the generation that trains after the fault */
     int64_t step_seen;
-    struct rec_node *awaited;
-    struct rec_survivor survivors[REC_NODES_MAX];
+    struct recover_node *awaited;
+    struct recover_survivor survivors[REC_NODES_MAX];
     int n_survivors;
 };
 
 /* Reads logs and reaps processes until `there` is true. DPT_ETIMEOUT: a hang; the error's text
  * names `what`. */
-DPT_MUST_USE enum dpt_status rec_wait(struct rec_bench *b, const char *what,
-                                      bool (*there)(struct rec_bench *), struct dpt_err *err);
+DPT_MUST_USE enum dpt_status recover_wait(struct recover_bench *b, const char *what,
+                                          bool (*there)(struct recover_bench *),
+                                          struct dpt_err *err);
 
 /* True: all b->world ranks have trained for some steps, no shadow is being rebuilt, and no newer
  * generation forms. */
-bool rec_steady(struct rec_bench *b);
+bool recover_steady(struct recover_bench *b);
 
-/* Runs one trial and fills b->trial. All b->world ranks train before the call (rec_steady) and
+/* Runs one trial and fills b->trial. All b->world ranks train before the call (recover_steady) and
  * after it. */
-DPT_MUST_USE enum dpt_status rec_trial_run(struct rec_bench *b, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status recover_trial_run(struct recover_bench *b, struct dpt_err *err);
 
 #endif

@@ -15,17 +15,17 @@ static const char *const phase_names[REC_PHASE_COUNT] = {
 
 enum { STEPS_MAX = 100 * 1000 * 1000 };
 
-static struct rec_generation *at(struct rec_watch *w, uint64_t number)
+static struct recover_generation *recover_generation_at(struct recover_watch *w, uint64_t number)
 {
-    struct rec_generation *g = &w->generations[number % REC_GENERATIONS];
+    struct recover_generation *g = &w->generations[number % REC_GENERATIONS];
     if (g->number < number)
-        *g = (struct rec_generation){.number = number};
+        *g = (struct recover_generation){.number = number};
     return g->number == number ? g : NULL;
 }
 
-const struct rec_generation *rec_watch_generation(struct rec_watch *w, uint64_t number)
+const struct recover_generation *recover_watch_generation(struct recover_watch *w, uint64_t number)
 {
-    return at(w, number);
+    return recover_generation_at(w, number);
 }
 
 static double real_of(const json_t *object, const char *key)
@@ -38,27 +38,28 @@ static int64_t integer_of(const json_t *object, const char *key)
     return (int64_t)json_integer_value(json_object_get(object, key));
 }
 
-const char *const rec_landing_names[REC_LANDING_COUNT] = {"steps", "prepare", "build"};
+const char *const recover_landing_names[REC_LANDING_COUNT] = {"steps", "prepare", "build"};
 
 /* Stores the step's loss and norm. A full table doubles, so it grows about twenty times at most. */
-static void take_value(struct rec_watch *w, int64_t step, const json_t *line)
+static void take_value(struct recover_watch *w, int64_t step, const json_t *line)
 {
     if (step < 0 || step > STEPS_MAX)
         return;
     if (step >= w->values_max) {
         const int64_t max = 2 * step + 1024;
-        struct rec_value *values = realloc(w->values, (size_t)max * sizeof *values);
+        struct recover_value *values = realloc(w->values, (size_t)max * sizeof *values);
         DPT_ASSERT(values);
         memset(values + w->values_max, 0, (size_t)(max - w->values_max) * sizeof *values);
         w->values = values;
         w->values_max = max;
     }
-    w->values[step] = (struct rec_value){real_of(line, "loss"), real_of(line, "grad_norm")};
+    w->values[step] = (struct recover_value){real_of(line, "loss"), real_of(line, "grad_norm")};
 }
 
-static void take_metrics(struct rec_watch *w, const json_t *line)
+static void take_metrics(struct recover_watch *w, const json_t *line)
 {
-    struct rec_generation *g = at(w, (uint64_t)integer_of(line, "generation"));
+    struct recover_generation *g =
+        recover_generation_at(w, (uint64_t)integer_of(line, "generation"));
     int64_t step = integer_of(line, "step");
     double time = real_of(line, "time"), step_ms = real_of(line, "step_ms");
     if (step <= w->step)
@@ -83,9 +84,10 @@ static void take_metrics(struct rec_watch *w, const json_t *line)
     w->step = step;
 }
 
-static void take_event(struct rec_watch *w, const json_t *line)
+static void take_event(struct recover_watch *w, const json_t *line)
 {
-    struct rec_generation *g = at(w, (uint64_t)integer_of(line, "generation"));
+    struct recover_generation *g =
+        recover_generation_at(w, (uint64_t)integer_of(line, "generation"));
     const char *kind = json_string_value(json_object_get(line, "kind"));
     const char *redundancy = json_string_value(json_object_get(line, "redundancy"));
     const bool rebuilt = kind && strcmp(kind, "redundancy") == 0;
@@ -119,7 +121,7 @@ static bool time_of(const char *line, double *ret)
  *   `2026-01-02T03:04:05.678Z I dpt-rdzv: …: forming generation 7: why`
  *   `…: plan of generation 7: world 4 …`
  *   `…: generation 7 runs, world …` */
-static void take_server(struct rec_watch *w, const char *line)
+static void take_server(struct recover_watch *w, const char *line)
 {
     static const char *const marks[] = {": forming generation ", ": plan of generation ",
                                         ": generation "};
@@ -130,7 +132,7 @@ static void take_server(struct rec_watch *w, const char *line)
             continue;
         char *after;
         const uint64_t number = strtoull(found + strlen(marks[i]), &after, 10);
-        struct rec_generation *g = at(w, number);
+        struct recover_generation *g = recover_generation_at(w, number);
         if (!g || !time_of(line, &time) || (i == 2 && strncmp(after, " runs", 5) != 0))
             return;
         double *when = i == 0 ? &g->forming : i == 1 ? &g->planned : &g->runs;
@@ -144,11 +146,11 @@ static void take_server(struct rec_watch *w, const char *line)
     }
 }
 
-enum rec_landing rec_watch_landing(const struct rec_watch *w, double time)
+enum recover_landing recover_watch_landing(const struct recover_watch *w, double time)
 {
-    const struct rec_generation *newest = NULL;
+    const struct recover_generation *newest = NULL;
     for (int i = 0; i < REC_GENERATIONS; i++) {
-        const struct rec_generation *g = &w->generations[i];
+        const struct recover_generation *g = &w->generations[i];
         if (g->forming > 0 && g->forming <= time && (!newest || g->number > newest->number))
             newest = g;
     }
@@ -157,11 +159,11 @@ enum rec_landing rec_watch_landing(const struct rec_watch *w, double time)
     return newest->planned > 0 && newest->planned <= time ? REC_IN_BUILD : REC_IN_PREPARE;
 }
 
-int64_t rec_watch_differs(const struct rec_watch *w, const struct rec_watch *other, int64_t first,
-                          int64_t end)
+int64_t recover_watch_differs(const struct recover_watch *w, const struct recover_watch *other,
+                              int64_t first, int64_t end)
 {
     for (int64_t s = first; s < end && s < w->values_max && s < other->values_max; s++) {
-        const struct rec_value *a = &w->values[s], *b = &other->values[s];
+        const struct recover_value *a = &w->values[s], *b = &other->values[s];
         const bool known = a->norm != 0 && b->norm != 0;
         if (known && memcmp(a, b, sizeof *a) != 0)
             return s;
@@ -170,7 +172,7 @@ int64_t rec_watch_differs(const struct rec_watch *w, const struct rec_watch *oth
 }
 
 /* The next complete line without its newline; NULL: there is none yet. */
-static const char *next_line(struct rec_tail *t)
+static const char *next_line(struct recover_tail *t)
 {
     if (!t->file && !(t->file = fopen(t->path, "re")))
         return NULL;
@@ -187,8 +189,8 @@ static const char *next_line(struct rec_tail *t)
     return NULL;
 }
 
-static enum dpt_status poll_records(struct rec_watch *w, struct rec_tail *tail,
-                                    void (*take)(struct rec_watch *, const json_t *),
+static enum dpt_status poll_records(struct recover_watch *w, struct recover_tail *tail,
+                                    void (*take)(struct recover_watch *, const json_t *),
                                     struct dpt_err *err)
 {
     for (const char *text; (text = next_line(tail));) {
@@ -204,7 +206,7 @@ static enum dpt_status poll_records(struct rec_watch *w, struct rec_tail *tail,
     return DPT_OK;
 }
 
-enum dpt_status rec_watch_poll(struct rec_watch *w, struct dpt_err *err)
+enum dpt_status recover_watch_poll(struct recover_watch *w, struct dpt_err *err)
 {
     for (const char *line; (line = next_line(&w->server));)
         take_server(w, line);
@@ -212,25 +214,25 @@ enum dpt_status rec_watch_poll(struct rec_watch *w, struct dpt_err *err)
     return poll_records(w, &w->events, take_event, err);
 }
 
-enum dpt_status rec_watch_init(struct rec_watch *w, const char *dir, const char *below,
-                               struct dpt_err *err)
+enum dpt_status recover_watch_init(struct recover_watch *w, const char *dir, const char *below,
+                                   struct dpt_err *err)
 {
     char path[sizeof w->server.path];
-    *w = (struct rec_watch){0};
+    *w = (struct recover_watch){0};
     DPT_TRY(dpt_fs_join(dir, below, path, sizeof path, err));
     DPT_TRY(dpt_fs_join(dir, "rdzv.log", w->server.path, sizeof w->server.path, err));
     DPT_TRY(dpt_fs_join(path, "metrics.jsonl", w->metrics.path, sizeof w->metrics.path, err));
     return dpt_fs_join(path, "events.jsonl", w->events.path, sizeof w->events.path, err);
 }
 
-void rec_watch_fini(struct rec_watch *w)
+void recover_watch_fini(struct recover_watch *w)
 {
-    struct rec_tail *tails[] = {&w->metrics, &w->events, &w->server};
+    struct recover_tail *tails[] = {&w->metrics, &w->events, &w->server};
     for (int i = 0; i < 3; i++)
         if (tails[i]->file)
             (void)fclose(tails[i]->file);
     free(w->values);
-    *w = (struct rec_watch){0};
+    *w = (struct recover_watch){0};
 }
 
 static double median_of(const double *values, int64_t taken)
@@ -242,12 +244,12 @@ static double median_of(const double *values, int64_t taken)
     return n > 0 ? sorted[n / 2] : 0;
 }
 
-double rec_watch_median_step_ms(const struct rec_watch *w)
+double recover_watch_median_step_ms(const struct recover_watch *w)
 {
     return median_of(w->step_ms, w->steps_timed);
 }
 
-double rec_watch_median_healing_ms(const struct rec_watch *w)
+double recover_watch_median_healing_ms(const struct recover_watch *w)
 {
     return median_of(w->healing_ms, w->healings);
 }

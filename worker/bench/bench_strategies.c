@@ -18,7 +18,7 @@
 
 enum { TEXT_BYTES = 400 * 1000, WHY_BYTES = 1024 };
 
-static struct st_args args = {
+static struct strategies_args args = {
     .model = "n_layer: 4, n_head: 4, n_embd: 256, context: 64, vocab: 8192, dropout: 0.0",
     .precision = "fp32",
     .accumulate = "auto",
@@ -58,14 +58,15 @@ static const struct dpt_choice *choices_of(const char *key)
 
 /* Adds a strategy that the user asked for. If it cannot run here, prints the reason instead.
  * hybrid_shard shards inside a node, so its nodes have several ranks. */
-static void add(struct st_bench *b, const char *label, const char *name, const char *sharding)
+static void strategies_add(struct strategies_bench *b, const char *label, const char *name,
+                           const char *sharding)
 {
     char text[2048];
     struct dpt_err err = {.text = ""};
     if (!dpt_bench_is_listed(b->args.only, label))
         return;
     DPT_ASSERT(b->n < ST_STRATEGIES_MAX);
-    struct st_strategy *s = &b->strategies[b->n];
+    struct strategies_strategy *s = &b->strategies[b->n];
     s->nodes = (int)b->args.ranks;
     if (strcmp(sharding, "hybrid_shard") == 0)
         s->nodes = b->args.hosts > 1 || b->args.ranks == 1 ? (int)b->args.hosts : 2;
@@ -74,7 +75,7 @@ static void add(struct st_bench *b, const char *label, const char *name, const c
                       s->nodes, (int)b->args.ranks);
         return;
     }
-    st_config_text(b, name, sharding, s->nodes, text);
+    strategies_config_text(b, name, sharding, s->nodes, text);
     if (dpt_config_load_text(text, label, NULL, 0, &s->config, &err) != DPT_OK) {
         (void)fprintf(stderr, "%s is left out: %.*s\n", label, WHY_BYTES, err.text);
         return;
@@ -86,20 +87,20 @@ static void add(struct st_bench *b, const char *label, const char *name, const c
 }
 
 /* Adds every strategy and every sharding that the config knows. */
-static void add_all(struct st_bench *b)
+static void add_all(struct strategies_bench *b)
 {
     for (const struct dpt_choice *c = choices_of("strategy.name"); c->name; c++) {
         if (strcmp(c->name, "fsdp") != 0) {
-            add(b, c->name, c->name, "");
+            strategies_add(b, c->name, c->name, "");
             continue;
         }
         for (const struct dpt_choice *k = choices_of("strategy.sharding"); k->name; k++)
             if (k->value != DPT_SHARDING_NULL)
-                add(b, k->name, c->name, k->name);
+                strategies_add(b, k->name, c->name, k->name);
     }
 }
 
-static enum dpt_status prepare(struct st_bench *b, struct dpt_err *err)
+static enum dpt_status strategies_prepare(struct strategies_bench *b, struct dpt_err *err)
 {
     struct dpt_model *model = NULL;
     char path[BENCH_PATH_BYTES];
@@ -115,26 +116,27 @@ static enum dpt_status prepare(struct st_bench *b, struct dpt_err *err)
     return DPT_OK;
 }
 
-static enum dpt_status measure_strategies(struct st_bench *b, struct dpt_err *err)
+static enum dpt_status measure_strategies(struct strategies_bench *b, struct dpt_err *err)
 {
     for (int round = 0; round < b->args.rounds; round++)
         for (int i = 0; i < b->n; i++) {
-            struct st_strategy *s = &b->strategies[i];
-            DPT_TRY(st_run(b, s, round, &s->runs[s->n_runs], err));
+            struct strategies_strategy *s = &b->strategies[i];
+            DPT_TRY(strategies_run(b, s, round, &s->runs[s->n_runs], err));
             s->n_runs++;
         }
     return DPT_OK;
 }
 
-static enum dpt_status report_strategies(struct st_bench *b, json_t **ret_report,
+static enum dpt_status report_strategies(struct strategies_bench *b, json_t **ret_report,
                                          struct dpt_err *err)
 {
-    st_conclude(b);
-    st_print(b);
-    *ret_report = st_json(b);
+    strategies_conclude(b);
+    strategies_print(b);
+    *ret_report = strategies_json(b);
     if (html)
-        DPT_TRY(st_page(b, html, err));
-    if (st_one_hash(b, DPT_ACCUMULATE_LOCAL) && st_one_hash(b, DPT_ACCUMULATE_REDUCE))
+        DPT_TRY(strategies_page(b, html, err));
+    if (strategies_one_hash(b, DPT_ACCUMULATE_LOCAL) &&
+        strategies_one_hash(b, DPT_ACCUMULATE_REDUCE))
         return DPT_OK;
     return dpt_fail(err, DPT_ECORRUPT,
                     "runs with one order of addition ended with different weights");
@@ -142,8 +144,8 @@ static enum dpt_status report_strategies(struct st_bench *b, json_t **ret_report
 
 static enum dpt_status run_strategies(json_t **ret_report, struct dpt_err *err)
 {
-    static struct st_bench bench;
-    struct st_bench *b = &bench;
+    static struct strategies_bench bench;
+    struct strategies_bench *b = &bench;
     b->args = args;
     if (b->args.ranks % b->args.hosts != 0)
         return dpt_fail(err, DPT_EINVAL, "--hosts: %d hosts cannot share %d ranks evenly",
@@ -152,7 +154,7 @@ static enum dpt_status run_strategies(json_t **ret_report, struct dpt_err *err)
     (void)getloadavg(&b->load_before, 1);
     enum dpt_status status = bench_programs_begin(err);
     if (status == DPT_OK)
-        status = prepare(b, err);
+        status = strategies_prepare(b, err);
     if (status == DPT_OK)
         status = measure_strategies(b, err);
     (void)getloadavg(&b->load_after, 1);

@@ -20,7 +20,7 @@ enum {
     ST_SAMPLES_MAX = 1 << 16
 };
 
-struct st_args {
+struct strategies_args {
     const char *model, *precision, *accumulate;
     const char *only; /* a list of strategies; NULL: all */
     int64_t ranks, hosts, rounds, steps;
@@ -28,7 +28,7 @@ struct st_args {
 };
 
 /* The results of one run of one strategy, from the logs that one rank of each node writes. */
-struct st_run {
+struct strategies_run {
     int n_steps;
     double step_ms[ST_STEPS_MAX];
     double wait_share; /* mean over the nodes */
@@ -42,7 +42,7 @@ struct st_run {
     char hash[64];
 };
 
-struct st_strategy {
+struct strategies_strategy {
     char label[32];    /* one word: the sharding of fsdp, else the name */
     char name[32];     /* strategy.name */
     char sharding[32]; /* strategy.sharding of fsdp; else "" */
@@ -51,9 +51,9 @@ struct st_strategy {
      * whole state. */
     int nodes;
     int n_runs;
-    struct st_run runs[ST_ROUNDS_MAX];
+    struct strategies_run runs[ST_ROUNDS_MAX];
 
-    /* Figures over all runs (st_conclude). */
+    /* Figures over all runs (strategies_conclude). */
     /* step_ms: median of all steps. best, worst: smallest and largest median of a run. */
     double step_ms, step_ms_best, step_ms_worst;
     double wait_share, tokens_per_s;             /* share: median over the runs */
@@ -62,33 +62,35 @@ struct st_strategy {
     bool one_hash;                               /* all its runs have the same hash */
 };
 
-struct st_bench {
-    struct st_args args;
+struct strategies_bench {
+    struct strategies_args args;
     char dir[DPT_BENCH_DIR_BYTES]; /* temporary folder */
     int64_t parameters;
     int n;
-    struct st_strategy strategies[ST_STRATEGIES_MAX];
+    struct strategies_strategy strategies[ST_STRATEGIES_MAX];
     double load_before, load_after;
 };
 
 /* Does one run of strategy `s` in a new folder below b->dir, with the real programs: a server, and
  * a worker for each node. Blocks until all have ended. */
-DPT_MUST_USE enum dpt_status st_run(const struct st_bench *b, const struct st_strategy *s,
-                                    int number, struct st_run *ret, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status strategies_run(const struct strategies_bench *b,
+                                            const struct strategies_strategy *s, int number,
+                                            struct strategies_run *ret, struct dpt_err *err);
 
 /* The config of the runs of a strategy as YAML, without the keys that differ from node to node. */
-void st_config_text(const struct st_bench *b, const char *name, const char *sharding, int nodes,
-                    char ret[2048]);
+void strategies_config_text(const struct strategies_bench *b, const char *name,
+                            const char *sharding, int nodes, char ret[2048]);
 
-/* st_conclude fills the figures over all runs. st_print prints the table to standard output.
- * st_json returns the JSON (owned). All are in bench_strategies_report.c. */
-void st_conclude(struct st_bench *b);
+/* strategies_conclude fills the figures over all runs. strategies_print prints the table to
+ * standard output. strategies_json returns the JSON (owned). All are in bench_strategies_report.c.
+ */
+void strategies_conclude(struct strategies_bench *b);
 /* True: all runs of all strategies that add gradients in order `order` ended with one hash. */
-bool st_one_hash(const struct st_bench *b, enum dpt_accumulate order);
-void st_print(const struct st_bench *b);
-json_t *st_json(const struct st_bench *b);
+bool strategies_one_hash(const struct strategies_bench *b, enum dpt_accumulate order);
+void strategies_print(const struct strategies_bench *b);
+json_t *strategies_json(const struct strategies_bench *b);
 /* Writes the page to file `path`. DPT_EIO: it cannot be written. */
-DPT_MUST_USE enum dpt_status st_page(const struct st_bench *b, const char *path,
-                                     struct dpt_err *err);
+DPT_MUST_USE enum dpt_status strategies_page(const struct strategies_bench *b, const char *path,
+                                             struct dpt_err *err);
 
 #endif

@@ -8,7 +8,7 @@
 
 static const double mib = 1024.0 * 1024.0;
 
-static struct chart chart_of(const struct st_bench *b, const char *title, const char *axis)
+static struct chart chart_of(const struct strategies_bench *b, const char *title, const char *axis)
 {
     struct chart c = {.title = title, .axis = axis, .n = b->n};
     for (int i = 0; i < b->n; i++) {
@@ -18,13 +18,13 @@ static struct chart chart_of(const struct st_bench *b, const char *title, const 
     return c;
 }
 
-static void write_charts(const struct st_bench *b, FILE *out)
+static void write_charts(const struct strategies_bench *b, FILE *out)
 {
     struct chart time = chart_of(b, "Time of a step", "milliseconds");
     struct chart sent = chart_of(b, "Bytes that a rank sends in a step", "MiB");
     struct chart held = chart_of(b, "Memory that a rank holds at most", "MiB");
     for (int i = 0; i < b->n; i++) {
-        const struct st_strategy *s = &b->strategies[i];
+        const struct strategies_strategy *s = &b->strategies[i];
         time.value[i] = s->step_ms;
         time.part[i] = s->step_ms * s->wait_share;
         sent.value[i] = (double)s->sent_bytes / mib;
@@ -43,7 +43,7 @@ static void write_charts(const struct st_bench *b, FILE *out)
     chart_write(out, &held);
 }
 
-static void write_row(const struct st_strategy *s, FILE *out)
+static void write_row(const struct strategies_strategy *s, FILE *out)
 {
     (void)fputs("<tr><td>", out);
     chart_text(out, s->label);
@@ -59,7 +59,7 @@ static void write_row(const struct st_strategy *s, FILE *out)
         (double)s->peak_bytes / mib, s->runs[0].hash);
 }
 
-static void write_table(const struct st_bench *b, FILE *out)
+static void write_table(const struct strategies_bench *b, FILE *out)
 {
     (void)fputs("<h2>Figures</h2>\n<div class=\"scroll\"><table>\n<tr><th>strategy</th>"
                 "<th>order</th><th>nodes</th><th>step ms</th><th>tokens/s</th><th>waits</th>"
@@ -71,17 +71,19 @@ static void write_table(const struct st_bench *b, FILE *out)
     (void)fputs("</table></div>\n", out);
 }
 
-static void write_verdict(const struct st_bench *b, FILE *out)
+static void write_verdict(const struct strategies_bench *b, FILE *out)
 {
-    const bool one = st_one_hash(b, DPT_ACCUMULATE_LOCAL) && st_one_hash(b, DPT_ACCUMULATE_REDUCE);
+    const bool one = strategies_one_hash(b, DPT_ACCUMULATE_LOCAL) &&
+                     strategies_one_hash(b, DPT_ACCUMULATE_REDUCE);
     (void)fprintf(out, "<p>%s</p>\n",
                   one ? "All strategies of one order of addition ended with one hash."
                       : "Strategies of one order of addition did NOT end with one hash.");
 }
 
-enum dpt_status st_page(const struct st_bench *b, const char *path, struct dpt_err *err)
+enum dpt_status strategies_page(const struct strategies_bench *b, const char *path,
+                                struct dpt_err *err)
 {
-    const struct st_args *a = &b->args;
+    const struct strategies_args *a = &b->args;
     FILE *out = fopen(path, "we");
     if (!out)
         return dpt_fail_errno(err, errno, "write '%s'", path);

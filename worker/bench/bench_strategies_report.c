@@ -10,14 +10,14 @@
 static const char *const orders[] = {
     [DPT_ACCUMULATE_LOCAL] = "local", [DPT_ACCUMULATE_REDUCE] = "reduce"};
 
-static void conclude(const struct st_bench *b, struct st_strategy *s)
+static void conclude(const struct strategies_bench *b, struct strategies_strategy *s)
 {
     static double all[ST_ROUNDS_MAX * ST_STEPS_MAX];
     double shares[ST_ROUNDS_MAX], sent[ST_ROUNDS_MAX];
     int n = 0;
     s->one_hash = true;
     for (int i = 0; i < s->n_runs; i++) {
-        struct st_run *run = &s->runs[i];
+        struct strategies_run *run = &s->runs[i];
         memcpy(all + n, run->step_ms, (size_t)run->n_steps * sizeof *all);
         n += run->n_steps;
         const double ms = dpt_bench_median(run->step_ms, run->n_steps);
@@ -42,17 +42,17 @@ static void conclude(const struct st_bench *b, struct st_strategy *s)
     s->tokens_per_s = (double)(b->args.global_batch * b->args.seq_len) * 1e3 / s->step_ms;
 }
 
-void st_conclude(struct st_bench *b)
+void strategies_conclude(struct strategies_bench *b)
 {
     for (int i = 0; i < b->n; i++)
         conclude(b, &b->strategies[i]);
 }
 
-bool st_one_hash(const struct st_bench *b, enum dpt_accumulate order)
+bool strategies_one_hash(const struct strategies_bench *b, enum dpt_accumulate order)
 {
     const char *first = NULL;
     for (int i = 0; i < b->n; i++) {
-        const struct st_strategy *s = &b->strategies[i];
+        const struct strategies_strategy *s = &b->strategies[i];
         if (dpt_strategy_traits(&s->config).order != order)
             continue;
         if (!s->one_hash || (first && strcmp(first, s->runs[0].hash) != 0))
@@ -62,9 +62,9 @@ bool st_one_hash(const struct st_bench *b, enum dpt_accumulate order)
     return true;
 }
 
-void st_print(const struct st_bench *b)
+void strategies_print(const struct strategies_bench *b)
 {
-    const struct st_args *a = &b->args;
+    const struct strategies_args *a = &b->args;
     const double mib = 1024.0 * 1024.0;
     printf("%.2f M parameters, %s, %d ranks on %d host%s, %d samples of %d tokens a step in "
            "micro-batches of %d; %d runs of %d steps each\n"
@@ -78,7 +78,7 @@ void st_print(const struct st_bench *b)
            "nodes", "step ms", "runs", "tokens/s", "waits", "sent MiB", "formula", "held MiB",
            "formula", "process", "weights_hash");
     for (int i = 0; i < b->n; i++) {
-        const struct st_strategy *s = &b->strategies[i];
+        const struct strategies_strategy *s = &b->strategies[i];
         char runs[32];
         (void)snprintf(runs, sizeof runs, "%.1f … %.1f", s->step_ms_best, s->step_ms_worst);
         printf("%-14s %-6s %5d %9.1f %19s %9.0f %6.1f%% %9.2f %9.2f %9.1f %9.1f %9.1f  %.16s%s\n",
@@ -93,11 +93,11 @@ void st_print(const struct st_bench *b)
         "a step, counted by the communicator, with the commit; held: the peak of the rank's "
         "account of its memory, beside the formula; process: the peak of the process (VmHWM)\n");
     for (int order = DPT_ACCUMULATE_LOCAL; order <= DPT_ACCUMULATE_REDUCE; order++)
-        if (!st_one_hash(b, order))
+        if (!strategies_one_hash(b, order))
             printf("order %s: NOT one hash\n", orders[order]);
 }
 
-static json_t *strategy_json(const struct st_strategy *s)
+static json_t *strategy_json(const struct strategies_strategy *s)
 {
     return json_pack(
         "{s:s, s:s, s:s?, s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, "
@@ -112,9 +112,9 @@ static json_t *strategy_json(const struct st_strategy *s)
         s->runs[0].hash, "one_hash", s->one_hash);
 }
 
-json_t *st_json(const struct st_bench *b)
+json_t *strategies_json(const struct strategies_bench *b)
 {
-    const struct st_args *a = &b->args;
+    const struct strategies_args *a = &b->args;
     json_t *rows = json_array();
     for (int i = 0; i < b->n; i++)
         (void)json_array_append_new(rows, strategy_json(&b->strategies[i]));
@@ -125,7 +125,7 @@ json_t *st_json(const struct st_bench *b)
                      (json_int_t)a->hosts, "rounds", (json_int_t)a->rounds, "steps",
                      (json_int_t)a->steps, "global_batch", (json_int_t)a->global_batch,
                      "micro_batch", (json_int_t)a->micro_batch, "seq_len", (json_int_t)a->seq_len,
-                     "one_hash_local", st_one_hash(b, DPT_ACCUMULATE_LOCAL), "one_hash_reduce",
-                     st_one_hash(b, DPT_ACCUMULATE_REDUCE), "load_before", b->load_before,
-                     "load_after", b->load_after, "rows", rows);
+                     "one_hash_local", strategies_one_hash(b, DPT_ACCUMULATE_LOCAL),
+                     "one_hash_reduce", strategies_one_hash(b, DPT_ACCUMULATE_REDUCE),
+                     "load_before", b->load_before, "load_after", b->load_after, "rows", rows);
 }

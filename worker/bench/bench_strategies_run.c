@@ -10,10 +10,10 @@
 
 enum { RUN_TIMEOUT_MS = 300 * 1000 };
 
-void st_config_text(const struct st_bench *b, const char *name, const char *sharding, int nodes,
-                    char ret[2048])
+void strategies_config_text(const struct strategies_bench *b, const char *name,
+                            const char *sharding, int nodes, char ret[2048])
 {
-    const struct st_args *a = &b->args;
+    const struct strategies_args *a = &b->args;
     char fsdp[64] = "";
     if (sharding[0])
         (void)snprintf(fsdp, sizeof fsdp, ", sharding: %s", sharding);
@@ -94,7 +94,8 @@ static enum dpt_status read_plan(const char *path, int64_t *ret_sends, struct dp
     return there ? DPT_OK : dpt_fail(err, DPT_EPROTO, "'%s' does not say what is sent", path);
 }
 
-static enum dpt_status read_summary(const char *path, struct st_run *run, struct dpt_err *err)
+static enum dpt_status read_summary(const char *path, struct strategies_run *run,
+                                    struct dpt_err *err)
 {
     json_error_t error;
     json_t *summary = json_load_file(path, 0, &error);
@@ -113,7 +114,8 @@ static enum dpt_status read_summary(const char *path, struct st_run *run, struct
 }
 
 /* Reads a rank's account of its memory; `run` keeps the largest figures. */
-static enum dpt_status read_memory(const char *path, struct st_run *run, struct dpt_err *err)
+static enum dpt_status read_memory(const char *path, struct strategies_run *run,
+                                   struct dpt_err *err)
 {
     json_error_t error;
     json_t *account = json_load_file(path, 0, &error);
@@ -133,8 +135,9 @@ static enum dpt_status read_memory(const char *path, struct st_run *run, struct 
 }
 
 /* Reads what node `i` of the run in folder `dir` wrote. */
-static enum dpt_status read_node(const struct st_bench *b, const struct st_strategy *s,
-                                 const char *dir, int i, struct st_run *run, struct dpt_err *err)
+static enum dpt_status read_node(const struct strategies_bench *b,
+                                 const struct strategies_strategy *s, const char *dir, int i,
+                                 struct strategies_run *run, struct dpt_err *err)
 {
     static struct told told;
     char path[BENCH_PATH_BYTES];
@@ -165,22 +168,24 @@ static enum dpt_status read_node(const struct st_bench *b, const struct st_strat
     return DPT_OK;
 }
 
-static enum dpt_status write_config(const struct st_bench *b, const struct st_strategy *s,
-                                    const char *dir, struct dpt_err *err)
+static enum dpt_status write_config(const struct strategies_bench *b,
+                                    const struct strategies_strategy *s, const char *dir,
+                                    struct dpt_err *err)
 {
     char path[BENCH_PATH_BYTES], text[2048];
     (void)snprintf(path, sizeof path, "%s/config.yaml", dir);
-    st_config_text(b, s->name, s->sharding, s->nodes, text);
+    strategies_config_text(b, s->name, s->sharding, s->nodes, text);
     DPT_TRY(dpt_fs_mkdirs(dir, err));
     return dpt_fs_write_file_atomic(path, text, strlen(text), err);
 }
 
-enum dpt_status st_run(const struct st_bench *b, const struct st_strategy *s, int number,
-                       struct st_run *ret, struct dpt_err *err)
+enum dpt_status strategies_run(const struct strategies_bench *b,
+                               const struct strategies_strategy *s, int number,
+                               struct strategies_run *ret, struct dpt_err *err)
 {
     char dir[DPT_BENCH_DIR_BYTES + 64];
     (void)snprintf(dir, sizeof dir, "%s/%s-%d", b->dir, s->label, number);
-    *ret = (struct st_run){0};
+    *ret = (struct strategies_run){0};
     DPT_TRY(write_config(b, s, dir, err));
     const struct bench_cluster cluster = {
         .dir = dir, .nodes = s->nodes, .hosts = (int)b->args.hosts, .timeout_ms = RUN_TIMEOUT_MS};

@@ -30,7 +30,7 @@ struct jobs {
     int threads;
 };
 
-static void *encode(void *ctx)
+static void *tokenize_thread(void *ctx)
 {
     struct job *job = ctx;
     struct dpt_encoder *encoder = NULL;
@@ -50,11 +50,11 @@ static void encode_on_all(void *ctx)
     pthread_t threads[THREADS_MAX];
     int started = 1;
     while (started < jobs->threads &&
-           pthread_create(&threads[started], NULL, encode, &jobs->job[started]) == 0)
+           pthread_create(&threads[started], NULL, tokenize_thread, &jobs->job[started]) == 0)
         started++;
     for (int i = started; i < jobs->threads; i++)
         jobs->job[i].status = dpt_fail(&jobs->job[i].err, DPT_EIO, "a thread did not start");
-    (void)encode(&jobs->job[0]);
+    (void)tokenize_thread(&jobs->job[0]);
     for (int i = 1; i < started; i++)
         (void)pthread_join(threads[i], NULL);
 }
@@ -88,7 +88,7 @@ static enum dpt_status measure_cpu(struct job *job, int64_t repeats, double *ret
     double times[DPT_BENCH_REPEATS_MAX];
     for (int i = 0; i < repeats; i++) {
         const double start = cpu_s();
-        (void)encode(job);
+        (void)tokenize_thread(job);
         times[i] = cpu_s() - start;
         if (job->status != DPT_OK) {
             *err = job->err;

@@ -90,8 +90,8 @@ static enum dpt_status write_shard(const char *path, uint32_t vocab, struct dpt_
     return status;
 }
 
-static enum dpt_status make_config(int64_t batch, const char *dir, struct dpt_config *ret,
-                                   struct dpt_err *err)
+static enum dpt_status train_make_config(int64_t batch, const char *dir, struct dpt_config *ret,
+                                         struct dpt_err *err)
 {
     char yaml[YAML_BYTES], model[DPT_BENCH_MODEL_BYTES];
     const bool op_times = strcmp(args.op_times, "on") == 0;
@@ -320,7 +320,7 @@ static enum dpt_status run_batch_in(int64_t batch, const char *dir, json_t **ret
     struct train_result result = {0};
     struct yardstick yardstick = {0};
     (void)snprintf(path, sizeof path, "%s/tokens.bin", dir);
-    DPT_TRY(make_config(batch, dir, &config, err));
+    DPT_TRY(train_make_config(batch, dir, &config, err));
     DPT_TRY(dpt_model_create(&config, &model, err));
     const int64_t vocab = dpt_model_vocab(model);
     enum dpt_status status = write_shard(path, (uint32_t)(vocab < VOCAB ? vocab : VOCAB), err);

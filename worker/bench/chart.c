@@ -90,7 +90,7 @@ static double top_of(const struct chart *c)
 }
 
 /* The position of a value on the axis. */
-static double place(double value, double top)
+static double chart_place(double value, double top)
 {
     return LEFT + value / top * (WIDTH - LEFT - RIGHT);
 }
@@ -104,8 +104,8 @@ static void write_axis(FILE *out, const struct chart *c, double top)
             out,
             "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"/>"
             "<text class=\"faint\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%g</text>\n",
-            place(i * tick, top), place(i * tick, top), TOP, floor_y, place(i * tick, top),
-            floor_y + 16, i * tick);
+            chart_place(i * tick, top), chart_place(i * tick, top), TOP, floor_y,
+            chart_place(i * tick, top), floor_y + 16, i * tick);
     (void)fprintf(out, "<text class=\"faint\" x=\"%d\" y=\"%d\" text-anchor=\"middle\">",
                   (LEFT + WIDTH - RIGHT) / 2, floor_y + 36);
     chart_text(out, c->axis);
@@ -115,7 +115,8 @@ static void write_axis(FILE *out, const struct chart *c, double top)
 static void write_bar(FILE *out, const struct chart *c, int i, double top)
 {
     const int y = TOP + i * ROW + (ROW - BAR) / 2;
-    const double end = place(c->value[i], top), split = place(c->value[i] - c->part[i], top);
+    const double end = chart_place(c->value[i], top),
+                 split = chart_place(c->value[i] - c->part[i], top);
     (void)fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">", LEFT - 8, y + BAR - 4);
     chart_text(out, c->label[i]);
     (void)fprintf(out,
@@ -127,7 +128,7 @@ static void write_bar(FILE *out, const struct chart *c, int i, double top)
                       split, y, end - split, BAR);
     double last = end;
     if (c->mark_name && c->mark[i] >= 0) {
-        const double x = place(c->mark[i], top);
+        const double x = chart_place(c->mark[i], top);
         (void)fprintf(out, "<line class=\"mark\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"/>", x,
                       x, y - 3, y + BAR + 3);
         last = fmax(last, x);

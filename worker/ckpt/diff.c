@@ -3,8 +3,8 @@
 
 #include "checkpoint/reader.h"
 #include "worker/ckpt/open.h"
+#include "worker/weights/foreign_tensor.h"
 #include "worker/weights/published.h"
-#include "worker/weights/tensor.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -78,7 +78,7 @@ static const char *base_name(const char *name)
 {
     static const char peft[] = "base_model.model.";
     const size_t n = sizeof peft - 1;
-    return dpt_tensor_base_name(strncmp(name, peft, n) == 0 ? name + n : name);
+    return dpt_foreign_tensor_base_name(strncmp(name, peft, n) == 0 ? name + n : name);
 }
 
 /* The index of the master with this name, else of a master with the same base name; -1: there is

@@ -31,7 +31,7 @@ struct options {
     const char *path, *prompt, *tokenizer, *vocab_bpe, *encoder_json, *tokenizer_json, *logprobs;
     const char *base;                   /* NULL: model.init_from of the run */
     int64_t max_tokens, top_k, threads; /* threads 0: one for each core */
-    struct dpt_sampling sampling;
+    struct dpt_token_choice_settings sampling;
     bool any_vocab, help;
 };
 
@@ -161,8 +161,9 @@ struct parts {
     size_t flat_bytes;
     struct dpt_tokens prompt;
     struct dpt_generator *generator;
-    FILE *logprobs;                   /* the file of --logprobs; NULL: without it */
-    struct dpt_candidate *candidates; /* [tokens of the vocabulary] with --logprobs; else NULL */
+    FILE *logprobs; /* the file of --logprobs; NULL: without it */
+    struct dpt_token_candidate
+        *candidates; /* [tokens of the vocabulary] with --logprobs; else NULL */
 };
 
 static void close_parts(struct parts *p)
@@ -348,8 +349,8 @@ static enum dpt_status write_logprobs(struct parts *p, int32_t token, struct dpt
     const float *logits = dpt_generator_logits(p->generator);
     const int v = dpt_vocab_size(p->vocab), top_k = p->options.sampling.top_k;
     const int n = top_k > 0 && top_k < v ? top_k : v;
-    const double sum = dpt_log_sum_exp(logits, v);
-    dpt_candidates_sort(logits, v, p->candidates);
+    const double sum = dpt_token_choice_log_sum_exp(logits, v);
+    dpt_token_choice_sort(logits, v, p->candidates);
     (void)fprintf(p->logprobs, "{\"token\": %d, \"logprob\": %.9g, \"top\": [", token,
                   (double)logits[token] - sum);
     for (int k = 0; k < n; k++)

@@ -4,7 +4,7 @@
 #include "base/fs.h"
 #include "checkpoint/names.h"
 #include "checkpoint/reader.h"
-#include "worker/weights/folder_kind.h"
+#include "worker/weights/hf_folder_kind.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -37,18 +37,18 @@ bool dpt_ckpt_names_one(const char *path)
 bool dpt_ckpt_is_folder(const char *path)
 {
     return !dpt_ckpt_names_one(path) &&
-           (dpt_folder_has_model(path) || dpt_folder_has_adapters(path));
+           (dpt_hf_folder_has_model(path) || dpt_hf_folder_has_adapters(path));
 }
 
 static enum dpt_status refuse_no_checkpoint(const char *dir, struct dpt_err *err)
 {
-    if (dpt_folder_has_model(dir))
+    if (dpt_hf_folder_has_model(dir))
         return dpt_fail(err, DPT_ENOENT,
                         "'%s' is a Hugging Face folder and no checkpoint: `dpt-ckpt diff`, "
                         "`generate` and `import` take it, and so does model.init_from; name "
                         "checkpoint.dir of a run",
                         dir);
-    if (dpt_folder_has_adapters(dir))
+    if (dpt_hf_folder_has_adapters(dir))
         return dpt_fail(err, DPT_ENOENT,
                         "'%s' is a folder of LoRA adapters (" DPT_NAME_ADAPTER_CONFIG
                         ") and no checkpoint: `dpt-ckpt diff` takes it; name checkpoint.dir of a "

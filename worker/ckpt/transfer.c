@@ -9,7 +9,7 @@
 #include "worker/ckpt/open.h"
 #include "worker/data/tokenizer.h"
 #include "worker/model/hf_config.h"
-#include "worker/weights/folder.h"
+#include "worker/weights/hf_folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ struct transfer {
     const char *from, *dir;
     bool merge;       /* --merge: merge adapters into their base */
     const char *base; /* folder of the base; NULL: model.init_from of the run */
-    struct dpt_folder_spec spec;
+    struct dpt_hf_folder_spec spec;
     struct dpt_hf_tokens tokens;
     char **label_names; /* [model.labels]; NULL: none */
     struct dpt_config config;
@@ -115,7 +115,7 @@ static void add_copy(struct transfer *t, const char *path, const char *name, con
                       path, key);
         return;
     }
-    struct dpt_folder_copy *copy = &t->spec.copy[t->spec.n_copies++];
+    struct dpt_hf_folder_copy *copy = &t->spec.copy[t->spec.n_copies++];
     (void)snprintf(copy->from, sizeof copy->from, "%s", path);
     copy->name = name;
 }
@@ -180,7 +180,7 @@ static enum dpt_status write_folder(struct transfer *t, const struct dpt_model *
     t->spec.config = &t->config;
     t->spec.beside = (struct dpt_hf_beside){.tokens = &t->tokens,
                                             .label_names = (const char *const *)t->label_names};
-    DPT_TRY(dpt_folder_write(t->dir, &t->spec, &t->source, err));
+    DPT_TRY(dpt_hf_folder_write(t->dir, &t->spec, &t->source, err));
     (void)printf("%s  %s, %d tensors, %lld parameters\n", t->dir, t->config.model.name,
                  dpt_model_n_params(model), (long long)dpt_model_param_count(model));
     return DPT_OK;

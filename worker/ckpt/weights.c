@@ -5,7 +5,7 @@
 #include "checkpoint/checkpoint.h"
 #include "worker/ckpt/open.h"
 #include "worker/data/tokenizer.h"
-#include "worker/weights/source.h"
+#include "worker/weights/weights_source.h"
 
 #include <limits.h>
 #include <stdio.h>

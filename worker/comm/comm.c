@@ -50,10 +50,10 @@ static enum dpt_status alloc_pools(struct dpt_comm *comm, int n_peers, struct dp
     }
     comm->pool.recs_left = COMM_RECORDS_MAX;
     for (int i = smalls - 1; i >= 0; i--)
-        dpt_small_give(comm, comm->pool.smalls + (size_t)i * DPT_COMM_BUF_BYTES_MAX);
+        dpt_comm_give_small(comm, comm->pool.smalls + (size_t)i * DPT_COMM_BUF_BYTES_MAX);
     for (int i = DPT_COMM_OPS_MAX - 1; i >= 0; i--) {
         comm->pool.ops[i].comm = comm;
-        dpt_op_give(&comm->pool.ops[i]);
+        dpt_comm_give_op(&comm->pool.ops[i]);
     }
     return DPT_OK;
 }

@@ -2,7 +2,7 @@
 #ifndef DPT_WORKER_COMM_COMM_STATE_H
 #define DPT_WORKER_COMM_COMM_STATE_H
 
-#include "worker/comm/link.h"
+#include "worker/comm/conn.h"
 
 #include <stdatomic.h>
 
@@ -52,14 +52,14 @@ DPT_MUST_USE enum dpt_status dpt_comm_alloc(struct dpt_comm_listener *listener,
                                             struct dpt_err *err);
 void dpt_comm_add_link(struct dpt_comm *comm, struct dpt_conn *link);
 
-/* records.c: both functions assert that the pool is not empty; dpt_comm_exchange checks that
+/* op_pool.c: both functions assert that the pool is not empty; dpt_comm_exchange checks that
  * first. */
-struct dpt_rec *dpt_rec_take(struct dpt_comm *comm);
-uint8_t *dpt_small_take(struct dpt_comm *comm);
-void dpt_small_give(struct dpt_comm *comm, uint8_t *slot);
-void dpt_op_give(struct dpt_comm_op *op);
+struct dpt_rec *dpt_comm_take_rec(struct dpt_comm *comm);
+uint8_t *dpt_comm_take_small(struct dpt_comm *comm);
+void dpt_comm_give_small(struct dpt_comm *comm, uint8_t *slot);
+void dpt_comm_give_op(struct dpt_comm_op *op);
 
-/* link.c: keeps the first failure, fills *err with it (may be NULL) and returns its status. */
+/* conn.c: keeps the first failure, fills *err with it (may be NULL) and returns its status. */
 enum dpt_status dpt_comm_keep_failure(struct dpt_comm *comm, const struct dpt_err *failure,
                                       struct dpt_err *err);
 /* Takes back from all peers the memory that was lent for writing, in bounded time. If a peer may

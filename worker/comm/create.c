@@ -17,8 +17,8 @@
 #include "worker/comm/comm_state.h"
 
 #include "base/clock.h"
-#include "worker/comm/address.h"
 #include "worker/comm/handshake.h"
+#include "worker/comm/socket_address.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -52,7 +52,7 @@ struct dial {
     bool shm, probe; /* probe: the peer has to dial; this only detects its death */
     int64_t next_ms, refused_since_ms;
     int last_errno;
-    uint8_t hello[DPT_HELLO_BYTES];
+    uint8_t hello[DPT_HANDSHAKE_BYTES];
     size_t got;
 };
 
@@ -60,7 +60,7 @@ struct dial {
 struct half {
     int fd;
     bool shm;
-    uint8_t hello[DPT_HELLO_BYTES];
+    uint8_t hello[DPT_HANDSHAKE_BYTES];
     size_t got;
 };
 
@@ -147,7 +147,8 @@ static enum dpt_status dial_connected(struct creation *c, struct dial *dial, int
     dial->state = dial->probe ? DIAL_HELD : DIAL_GREETED;
     if (dial->shm && !same_user(dial->fd))
         dial_again(dial, now, EPERM);
-    else if (!dial->probe && !dpt_hello_send(dial->fd, c->spec, DPT_HELLO_DIALER, dial->peer->rank))
+    else if (!dial->probe &&
+             !dpt_handshake_send(dial->fd, c->spec, DPT_HANDSHAKE_DIALER, dial->peer->rank))
         dial_again(dial, now, errno);
     return DPT_OK;
 }
@@ -192,12 +193,12 @@ static enum dpt_status dial_event(struct creation *c, struct dial *dial, int64_t
 {
     if (dial->state == DIAL_CONNECTING)
         return finish_connect(c, dial, now, err);
-    const int whole = dpt_hello_receive(dial->fd, dial->shm, dial->hello, &dial->got);
+    const int whole = dpt_handshake_receive(dial->fd, dial->shm, dial->hello, &dial->got);
     if (whole == 0)
         return DPT_OK;
     int from = -1;
     if (whole < 0 || dial->state == DIAL_HELD ||
-        !dpt_hello_check(c->spec, DPT_HELLO_WELCOME, dial->hello, &from) ||
+        !dpt_handshake_check(c->spec, DPT_HANDSHAKE_WELCOME, dial->hello, &from) ||
         from != dial->peer->rank) {
         dial_again(dial, now, ECONNRESET);
         return DPT_OK;
@@ -238,12 +239,12 @@ static void drop_half(struct creation *c, int i, bool close_fd)
 static bool half_event(struct creation *c, int i, enum dpt_status *ret_status, struct dpt_err *err)
 {
     struct half *half = &c->halves[i];
-    const int whole = dpt_hello_receive(half->fd, half->shm, half->hello, &half->got);
+    const int whole = dpt_handshake_receive(half->fd, half->shm, half->hello, &half->got);
     if (whole == 0)
         return false;
     int from = -1;
     struct dial *dial = NULL;
-    if (whole > 0 && dpt_hello_check(c->spec, DPT_HELLO_DIALER, half->hello, &from))
+    if (whole > 0 && dpt_handshake_check(c->spec, DPT_HANDSHAKE_DIALER, half->hello, &from))
         dial = dial_of(c, from);
     const bool welcome =
         dial != NULL && dial->probe && dial->shm == half->shm && link_of_dial(c, dial) == NULL;
@@ -254,7 +255,7 @@ static bool half_event(struct creation *c, int i, enum dpt_status *ret_status, s
             close(dial->fd);
         dial->state = DIAL_IDLE;
         /* If this fails, the dialer has given up; the link will read its end. */
-        (void)!dpt_hello_send(kept.fd, c->spec, DPT_HELLO_WELCOME, from);
+        (void)!dpt_handshake_send(kept.fd, c->spec, DPT_HANDSHAKE_WELCOME, from);
         *ret_status = add_link(c, from, kept.fd, kept.shm, err);
     }
     return true;

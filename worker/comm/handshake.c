@@ -9,15 +9,15 @@
 
 static const char magic[8] = "dptcomm";
 
-void dpt_hello_encode(const struct dpt_comm_spec *spec, enum dpt_hello_kind kind, int to,
-                      uint8_t ret_bytes[DPT_HELLO_BYTES])
+void dpt_handshake_encode(const struct dpt_comm_spec *spec, enum dpt_handshake_kind kind, int to,
+                          uint8_t ret_bytes[DPT_HANDSHAKE_BYTES])
 {
     char run[DPT_COMM_RUN_BYTES] = {0};
     memcpy(run, spec->run, strnlen(spec->run, sizeof run - 1));
     struct dpt_writer writer;
-    dpt_writer_init(&writer, ret_bytes, DPT_HELLO_BYTES);
+    dpt_writer_init(&writer, ret_bytes, DPT_HANDSHAKE_BYTES);
     dpt_writer_bytes(&writer, magic, sizeof magic);
-    dpt_writer_u32(&writer, DPT_HELLO_VERSION);
+    dpt_writer_u32(&writer, DPT_HANDSHAKE_VERSION);
     dpt_writer_u32(&writer, kind);
     dpt_writer_u64(&writer, spec->generation);
     dpt_writer_u32(&writer, (uint32_t)spec->rank);
@@ -26,43 +26,45 @@ void dpt_hello_encode(const struct dpt_comm_spec *spec, enum dpt_hello_kind kind
     dpt_writer_u32(&writer, 0);
     dpt_writer_bytes(&writer, spec->nonce, sizeof spec->nonce);
     dpt_writer_bytes(&writer, run, sizeof run);
-    DPT_ASSERT(dpt_writer_end(&writer, "hello", NULL) == DPT_OK && writer.at == DPT_HELLO_BYTES);
+    DPT_ASSERT(dpt_writer_end(&writer, "hello", NULL) == DPT_OK &&
+               writer.at == DPT_HANDSHAKE_BYTES);
 }
 
-bool dpt_hello_check(const struct dpt_comm_spec *spec, enum dpt_hello_kind kind,
-                     const uint8_t bytes[DPT_HELLO_BYTES], int *ret_from)
+bool dpt_handshake_check(const struct dpt_comm_spec *spec, enum dpt_handshake_kind kind,
+                         const uint8_t bytes[DPT_HANDSHAKE_BYTES], int *ret_from)
 {
     /* The bytes name their sender. They must equal the hello that this sender would encode. */
     struct dpt_reader reader;
-    dpt_reader_init(&reader, bytes, DPT_HELLO_BYTES);
+    dpt_reader_init(&reader, bytes, DPT_HANDSHAKE_BYTES);
     (void)dpt_reader_view(&reader, sizeof magic + 4 + 4 + 8);
     const uint32_t from = dpt_reader_u32(&reader);
     if (from >= (uint32_t)spec->world_size)
         return false;
     struct dpt_comm_spec other = *spec;
     other.rank = (int)from;
-    uint8_t expected[DPT_HELLO_BYTES];
-    dpt_hello_encode(&other, kind, spec->rank, expected);
+    uint8_t expected[DPT_HANDSHAKE_BYTES];
+    dpt_handshake_encode(&other, kind, spec->rank, expected);
     if (memcmp(bytes, expected, sizeof expected) != 0)
         return false;
     *ret_from = (int)from;
     return true;
 }
 
-bool dpt_hello_send(int fd, const struct dpt_comm_spec *spec, enum dpt_hello_kind kind, int to)
+bool dpt_handshake_send(int fd, const struct dpt_comm_spec *spec, enum dpt_handshake_kind kind,
+                        int to)
 {
-    uint8_t hello[DPT_HELLO_BYTES];
-    dpt_hello_encode(spec, kind, to, hello);
+    uint8_t hello[DPT_HANDSHAKE_BYTES];
+    dpt_handshake_encode(spec, kind, to, hello);
     return send(fd, hello, sizeof hello, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof hello;
 }
 
-int dpt_hello_receive(int fd, bool one_packet, uint8_t hello[DPT_HELLO_BYTES], size_t *got)
+int dpt_handshake_receive(int fd, bool one_packet, uint8_t hello[DPT_HANDSHAKE_BYTES], size_t *got)
 {
-    const ssize_t n = recv(fd, hello + *got, DPT_HELLO_BYTES - *got, MSG_DONTWAIT);
+    const ssize_t n = recv(fd, hello + *got, DPT_HANDSHAKE_BYTES - *got, MSG_DONTWAIT);
     if (n < 0)
         return errno == EAGAIN || errno == EINTR ? 0 : -1;
-    if (n == 0 || (one_packet && n != DPT_HELLO_BYTES))
+    if (n == 0 || (one_packet && n != DPT_HANDSHAKE_BYTES))
         return -1;
     *got += (size_t)n;
-    return *got == DPT_HELLO_BYTES;
+    return *got == DPT_HANDSHAKE_BYTES;
 }

@@ -6,23 +6,24 @@
 
 #include "worker/comm/comm.h"
 
-enum { DPT_HELLO_BYTES = 120, DPT_HELLO_VERSION = 2 };
-enum dpt_hello_kind { DPT_HELLO_DIALER = 1, DPT_HELLO_WELCOME };
+enum { DPT_HANDSHAKE_BYTES = 120, DPT_HANDSHAKE_VERSION = 2 };
+enum dpt_handshake_kind { DPT_HANDSHAKE_DIALER = 1, DPT_HANDSHAKE_WELCOME };
 
-void dpt_hello_encode(const struct dpt_comm_spec *spec, enum dpt_hello_kind kind, int to,
-                      uint8_t ret_bytes[DPT_HELLO_BYTES]);
+void dpt_handshake_encode(const struct dpt_comm_spec *spec, enum dpt_handshake_kind kind, int to,
+                          uint8_t ret_bytes[DPT_HANDSHAKE_BYTES]);
 
 /* True if the bytes are a hello of this kind to this rank, with this run, generation, world and
  * nonce. *ret_from gets the sender's rank. */
-bool dpt_hello_check(const struct dpt_comm_spec *spec, enum dpt_hello_kind kind,
-                     const uint8_t bytes[DPT_HELLO_BYTES], int *ret_from);
+bool dpt_handshake_check(const struct dpt_comm_spec *spec, enum dpt_handshake_kind kind,
+                         const uint8_t bytes[DPT_HANDSHAKE_BYTES], int *ret_from);
 
 /* Sends a hello; never blocks. False: it was not sent whole. */
-bool dpt_hello_send(int fd, const struct dpt_comm_spec *spec, enum dpt_hello_kind kind, int to);
+bool dpt_handshake_send(int fd, const struct dpt_comm_spec *spec, enum dpt_handshake_kind kind,
+                        int to);
 
 /* Receives the rest of a hello, of which *got bytes have arrived. Never blocks. `one_packet`: a
  * hello that does not arrive in one packet is ill-formed. Returns 1: complete, 0: not yet, -1:
  * closed or ill-formed. */
-int dpt_hello_receive(int fd, bool one_packet, uint8_t hello[DPT_HELLO_BYTES], size_t *got);
+int dpt_handshake_receive(int fd, bool one_packet, uint8_t hello[DPT_HANDSHAKE_BYTES], size_t *got);
 
 #endif

@@ -2,7 +2,7 @@
 #include "worker/comm/listener.h"
 
 #include "base/hash.h"
-#include "worker/comm/address.h"
+#include "worker/comm/socket_address.h"
 
 #include <errno.h>
 #include <stdio.h>

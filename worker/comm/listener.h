@@ -21,7 +21,7 @@ struct dpt_comm_mem {
     bool withdrawn; /* withdrawn from the present communicator */
 };
 
-/* Replaces sockets: a test's simulated network (tests/worker/comm/sim.h). */
+/* Replaces sockets: a test's simulated network (tests/worker/comm/sim_net.h). */
 struct dpt_comm_network {
     /* dpt_comm_create calls this after it has checked the spec. */
     enum dpt_status (*create)(struct dpt_comm_listener *listener, const struct dpt_comm_spec *spec,

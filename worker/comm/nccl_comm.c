@@ -14,11 +14,12 @@ enum dpt_status dpt_nccl_comm_create(const struct dpt_nccl_calls *calls, void *c
     c->ctx = ctx;
     dpt_nccl_guard_init(&c->guard,
                         timeout_ms > calls->stop_ms_min ? timeout_ms : calls->stop_ms_min);
-    enum dpt_status status = dpt_nccl_create(calls, ctx, &c->guard, timeout_ms, &c->machine, err);
+    enum dpt_status status =
+        dpt_nccl_machine_create(calls, ctx, &c->guard, timeout_ms, &c->machine, err);
     if (status == DPT_OK)
         status = dpt_nccl_watch_create(&c->guard, &c->watch, err);
     if (status != DPT_OK) {
-        dpt_nccl_destroy(&c->machine);
+        dpt_nccl_machine_destroy(&c->machine);
         free(c);
         return status;
     }
@@ -35,7 +36,7 @@ void dpt_nccl_comm_destroy(struct dpt_nccl_comm **comm_p)
     DPT_ASSERT(c->control == NULL);
     dpt_nccl_comm_stop(c, -1);
     dpt_nccl_watch_destroy(&c->watch);
-    dpt_nccl_destroy(&c->machine);
+    dpt_nccl_machine_destroy(&c->machine);
     free(c);
 }
 
@@ -51,8 +52,8 @@ void dpt_nccl_comm_close(struct dpt_nccl_comm *c)
         dpt_nccl_comm_quit(c);
         return;
     }
-    dpt_nccl_close(c->machine);
-    while (dpt_nccl_step(c->machine, NULL) == DPT_INPROGRESS)
+    dpt_nccl_machine_close(c->machine);
+    while (dpt_nccl_machine_step(c->machine, NULL) == DPT_INPROGRESS)
         if (dpt_nccl_comm_poll_control(c, DPT_NCCL_NAP_NS, &woken, &ignored) != DPT_OK) {
             dpt_nccl_comm_stop(c, -1); /* a peer is lost, or an abort has come */
             break;
@@ -65,7 +66,7 @@ void dpt_nccl_comm_quit(struct dpt_nccl_comm *c)
 {
     if (c->control == NULL)
         return;
-    const bool keep = c->built && dpt_nccl_can_shrink(c->machine);
+    const bool keep = c->built && dpt_nccl_machine_can_shrink(c->machine);
     dpt_nccl_comm_stop(c, keep ? c->world_at : -1);
     dpt_nccl_comm_reset(c);
 }

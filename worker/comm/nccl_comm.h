@@ -1,7 +1,7 @@
 /* The data plane between GPUs: one rank's NCCL communicators of a generation. The ranks agree over
  * the `control`, a dpt_comm of the same ranks.
  *
- * NCCL is not a third kind of link (link.h), for three reasons. A group of sends and receives is
+ * NCCL is not a third kind of link (conn.h), for three reasons. A group of sends and receives is
  * one kernel in a stream and matches the peers' groups in order, while a link matches single
  * transfers. A peer cannot map device memory. After an NCCL abort no rank knows which rank received
  * which bytes, so NCCL cannot carry the all-gather that commits a step.

@@ -16,7 +16,7 @@ struct dpt_nccl_comm {
     void *ctx;
     struct dpt_nccl_guard guard;
     struct dpt_nccl_watch *watch;
-    struct dpt_nccl *machine;
+    struct dpt_nccl_machine *machine;
     struct dpt_comm *control; /* NULL: nothing is open */
     bool built;               /* every group is READY, on every rank */
     int world_at;  /* index of the present world; the machine has two places for worlds */

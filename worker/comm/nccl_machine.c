@@ -4,12 +4,12 @@
 
 #include <stdlib.h>
 
-enum dpt_status dpt_nccl_create(const struct dpt_nccl_calls *calls, void *ctx,
-                                struct dpt_nccl_guard *guard, int timeout_ms, struct dpt_nccl **ret,
-                                struct dpt_err *err)
+enum dpt_status dpt_nccl_machine_create(const struct dpt_nccl_calls *calls, void *ctx,
+                                        struct dpt_nccl_guard *guard, int timeout_ms,
+                                        struct dpt_nccl_machine **ret, struct dpt_err *err)
 {
     DPT_ASSERT(timeout_ms > 0 && guard->limit_ms >= timeout_ms);
-    struct dpt_nccl *n = calloc(1, sizeof *n);
+    struct dpt_nccl_machine *n = calloc(1, sizeof *n);
     if (n == NULL)
         return dpt_fail_nomem(err, "the GPU's communicators");
     n->calls = calls;
@@ -26,9 +26,9 @@ enum dpt_status dpt_nccl_create(const struct dpt_nccl_calls *calls, void *ctx,
     return DPT_OK;
 }
 
-void dpt_nccl_destroy(struct dpt_nccl **nccl_p)
+void dpt_nccl_machine_destroy(struct dpt_nccl_machine **nccl_p)
 {
-    struct dpt_nccl *n = *nccl_p;
+    struct dpt_nccl_machine *n = *nccl_p;
     *nccl_p = NULL;
     if (n == NULL)
         return;
@@ -38,12 +38,12 @@ void dpt_nccl_destroy(struct dpt_nccl **nccl_p)
     free(n);
 }
 
-enum dpt_nccl_state dpt_nccl_state(const struct dpt_nccl *n, int comm)
+enum dpt_nccl_state dpt_nccl_state(const struct dpt_nccl_machine *n, int comm)
 {
     return n->comms[comm].state;
 }
 
-bool dpt_nccl_can_shrink(const struct dpt_nccl *n)
+bool dpt_nccl_machine_can_shrink(const struct dpt_nccl_machine *n)
 {
     return n->calls->shrink != NULL && n->calls->revoke != NULL;
 }
@@ -70,22 +70,23 @@ static enum dpt_status status_of(const struct nccl_comm *c, enum dpt_nccl_result
     }
 }
 
-static enum dpt_status machine_fail(struct dpt_nccl *n, const struct nccl_comm *c, const char *what,
-                                    enum dpt_nccl_result result, struct dpt_err *err)
+static enum dpt_status machine_fail(struct dpt_nccl_machine *n, const struct nccl_comm *c,
+                                    const char *what, enum dpt_nccl_result result,
+                                    struct dpt_err *err)
 {
     (void)dpt_fail(&n->failure, status_of(c, result), "%s of the GPU's communicator %d: %s", what,
                    dpt_nccl_index(n, c), n->calls->last_error(n->ctx, dpt_nccl_handle_of(c)));
     return dpt_pass(err, &n->failure);
 }
 
-static enum dpt_status check_working(struct dpt_nccl *n, struct dpt_err *err)
+static enum dpt_status check_working(struct dpt_nccl_machine *n, struct dpt_err *err)
 {
     dpt_nccl_assert_owner(n);
     DPT_ASSERT(n->phase == PHASE_WORKING);
     return n->failure.status == DPT_OK ? DPT_OK : dpt_pass(err, &n->failure);
 }
 
-static int64_t call_limit(const struct dpt_nccl *n)
+static int64_t call_limit(const struct dpt_nccl_machine *n)
 {
     return n->calls->now_ms(n->ctx) + n->stop_ms;
 }
@@ -94,8 +95,8 @@ static int64_t call_limit(const struct dpt_nccl *n)
 
 /* Prepares a creation and enters the guard. The caller next makes the library's call `what` and
  * then creation_returned, which leaves the guard. */
-static enum dpt_status begin_creation(struct dpt_nccl *n, int comm, int parent, const char *what,
-                                      struct dpt_err *err)
+static enum dpt_status begin_creation(struct dpt_nccl_machine *n, int comm, int parent,
+                                      const char *what, struct dpt_err *err)
 {
     DPT_TRY(check_working(n, err));
     DPT_ASSERT(comm >= 0 && comm < DPT_NCCL_COMMS_MAX && comm != parent);
@@ -118,7 +119,7 @@ static enum dpt_status begin_creation(struct dpt_nccl *n, int comm, int parent, 
 /* To be called when the library's call has returned. If the library refused it, the communicator
  * has no handle, and its stream is destroyed here; or it has a handle, and only a stop may free
  * both. */
-static enum dpt_status creation_returned(struct dpt_nccl *n, struct nccl_comm *c,
+static enum dpt_status creation_returned(struct dpt_nccl_machine *n, struct nccl_comm *c,
                                          enum dpt_nccl_result result, struct dpt_err *err)
 {
     dpt_nccl_guard_leave(n->guard);
@@ -129,12 +130,12 @@ static enum dpt_status creation_returned(struct dpt_nccl *n, struct nccl_comm *c
     }
     const enum dpt_status status = machine_fail(n, c, "the creation", result, err);
     if (dpt_nccl_handle_of(c) == NULL)
-        dpt_nccl_drop_stream(n, c);
+        dpt_nccl_machine_drop_stream(n, c);
     return status;
 }
 
-enum dpt_status dpt_nccl_init(struct dpt_nccl *n, int comm, int size, int rank,
-                              const uint8_t id[DPT_NCCL_ID_BYTES], struct dpt_err *err)
+enum dpt_status dpt_nccl_machine_init(struct dpt_nccl_machine *n, int comm, int size, int rank,
+                                      const uint8_t id[DPT_NCCL_ID_BYTES], struct dpt_err *err)
 {
     DPT_ASSERT(size > 0 && rank >= 0 && rank < size);
     DPT_TRY(begin_creation(n, comm, -1, "ncclCommInitRankConfig", err));
@@ -142,8 +143,8 @@ enum dpt_status dpt_nccl_init(struct dpt_nccl *n, int comm, int size, int rank,
     return creation_returned(n, c, n->calls->init(n->ctx, size, id, rank, &c->place), err);
 }
 
-enum dpt_status dpt_nccl_split(struct dpt_nccl *n, int comm, int parent, int color, int key,
-                               struct dpt_err *err)
+enum dpt_status dpt_nccl_machine_split(struct dpt_nccl_machine *n, int comm, int parent, int color,
+                                       int key, struct dpt_err *err)
 {
     const struct nccl_comm *p = &n->comms[parent];
     DPT_ASSERT(p->state == DPT_NCCL_READY && !p->has_child);
@@ -153,12 +154,12 @@ enum dpt_status dpt_nccl_split(struct dpt_nccl *n, int comm, int parent, int col
         n, c, n->calls->split(n->ctx, dpt_nccl_handle_of(p), color, key, &c->place), err);
 }
 
-enum dpt_status dpt_nccl_shrink(struct dpt_nccl *n, int comm, int parent, const int *excluded,
-                                int n_excluded, struct dpt_err *err)
+enum dpt_status dpt_nccl_machine_shrink(struct dpt_nccl_machine *n, int comm, int parent,
+                                        const int *excluded, int n_excluded, struct dpt_err *err)
 {
     const struct nccl_comm *p = &n->comms[parent];
     DPT_ASSERT(p->state == DPT_NCCL_REVOKED && !p->has_child && n_excluded > 0);
-    DPT_ASSERT(dpt_nccl_can_shrink(n));
+    DPT_ASSERT(dpt_nccl_machine_can_shrink(n));
     DPT_TRY(begin_creation(n, comm, parent, "ncclCommShrink", err));
     struct nccl_comm *c = &n->comms[comm];
     return creation_returned(
@@ -167,7 +168,7 @@ enum dpt_status dpt_nccl_shrink(struct dpt_nccl *n, int comm, int parent, const 
 }
 
 /* Returns the state of a creation. At first the parent reports that state, later the child does. */
-static enum dpt_nccl_result look_at_creation(struct dpt_nccl *n, struct nccl_comm *c)
+static enum dpt_nccl_result look_at_creation(struct dpt_nccl_machine *n, struct nccl_comm *c)
 {
     if (c->parent >= 0) {
         const enum dpt_nccl_result result =
@@ -179,7 +180,8 @@ static enum dpt_nccl_result look_at_creation(struct dpt_nccl *n, struct nccl_com
     return handle != NULL ? dpt_nccl_query_error(n, handle) : DPT_NCCL_EINTERNAL;
 }
 
-static enum dpt_status step_creating(struct dpt_nccl *n, struct nccl_comm *c, struct dpt_err *err)
+static enum dpt_status step_creating(struct dpt_nccl_machine *n, struct nccl_comm *c,
+                                     struct dpt_err *err)
 {
     const enum dpt_nccl_result result = look_at_creation(n, c);
     if (result == DPT_NCCL_INPROGRESS && n->calls->now_ms(n->ctx) < c->until_ms)
@@ -201,17 +203,17 @@ static enum dpt_status step_creating(struct dpt_nccl *n, struct nccl_comm *c, st
     return DPT_OK;
 }
 
-void dpt_nccl_release(struct dpt_nccl *n, int comm)
+void dpt_nccl_machine_release(struct dpt_nccl_machine *n, int comm)
 {
     struct nccl_comm *c = &n->comms[comm];
     dpt_nccl_assert_owner(n);
     DPT_ASSERT(n->phase == PHASE_WORKING && c->state == DPT_NCCL_REVOKED && !c->has_child);
-    dpt_nccl_free_comm(n, c, call_limit(n));
+    dpt_nccl_machine_free_comm(n, c, call_limit(n));
 }
 
 /* Operations. */
 
-static enum dpt_nccl_result post_group(struct dpt_nccl *n, const struct nccl_comm *c,
+static enum dpt_nccl_result post_group(struct dpt_nccl_machine *n, const struct nccl_comm *c,
                                        const struct dpt_nccl_op *op)
 {
     enum dpt_nccl_result result = DPT_NCCL_OK;
@@ -228,8 +230,8 @@ static enum dpt_nccl_result post_group(struct dpt_nccl *n, const struct nccl_com
     return dpt_nccl_accepted(result) ? ended : result;
 }
 
-enum dpt_status dpt_nccl_launch(struct dpt_nccl *n, int comm, const struct dpt_nccl_op *op,
-                                struct dpt_err *err)
+enum dpt_status dpt_nccl_machine_launch(struct dpt_nccl_machine *n, int comm,
+                                        const struct dpt_nccl_op *op, struct dpt_err *err)
 {
     DPT_TRY(check_working(n, err));
     struct nccl_comm *c = &n->comms[comm];
@@ -244,7 +246,8 @@ enum dpt_status dpt_nccl_launch(struct dpt_nccl *n, int comm, const struct dpt_n
     return dpt_nccl_accepted(result) ? DPT_OK : machine_fail(n, c, "an operation", result, err);
 }
 
-static enum dpt_status step_operation(struct dpt_nccl *n, struct nccl_comm *c, struct dpt_err *err)
+static enum dpt_status step_operation(struct dpt_nccl_machine *n, struct nccl_comm *c,
+                                      struct dpt_err *err)
 {
     /* The stream is checked before the error, so that an error between the two checks is seen.
        While the library is launching, an idle stream means nothing. */
@@ -263,7 +266,8 @@ static enum dpt_status step_operation(struct dpt_nccl *n, struct nccl_comm *c, s
     return DPT_OK;
 }
 
-static enum dpt_status step_ready(struct dpt_nccl *n, struct nccl_comm *c, struct dpt_err *err)
+static enum dpt_status step_ready(struct dpt_nccl_machine *n, struct nccl_comm *c,
+                                  struct dpt_err *err)
 {
     if (c->has_child) /* async_error reports the creation instead */
         return DPT_OK;
@@ -271,7 +275,7 @@ static enum dpt_status step_ready(struct dpt_nccl *n, struct nccl_comm *c, struc
     return dpt_nccl_accepted(result) ? DPT_OK : machine_fail(n, c, "the state", result, err);
 }
 
-static enum dpt_status step_working(struct dpt_nccl *n, struct dpt_err *err)
+static enum dpt_status step_working(struct dpt_nccl_machine *n, struct dpt_err *err)
 {
     bool under_way = false;
     DPT_TRY(check_working(n, err));
@@ -289,7 +293,7 @@ static enum dpt_status step_working(struct dpt_nccl *n, struct dpt_err *err)
             DPT_TRY(step_operation(n, c, err));
             break;
         case DPT_NCCL_DRAINING:
-            dpt_nccl_drain(n, c);
+            dpt_nccl_machine_drain(n, c);
             break;
         default:
             break;
@@ -302,8 +306,8 @@ static enum dpt_status step_working(struct dpt_nccl *n, struct dpt_err *err)
     return under_way ? DPT_INPROGRESS : DPT_OK;
 }
 
-enum dpt_status dpt_nccl_step(struct dpt_nccl *n, struct dpt_err *err)
+enum dpt_status dpt_nccl_machine_step(struct dpt_nccl_machine *n, struct dpt_err *err)
 {
     dpt_nccl_assert_owner(n);
-    return n->phase == PHASE_WORKING ? step_working(n, err) : dpt_nccl_step_end(n);
+    return n->phase == PHASE_WORKING ? step_working(n, err) : dpt_nccl_machine_step_end(n);
 }

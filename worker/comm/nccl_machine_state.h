@@ -18,7 +18,7 @@ struct nccl_comm {
     int64_t until_ms; /* deadline of CREATING and DRAINING */
 };
 
-struct dpt_nccl {
+struct dpt_nccl_machine {
     const struct dpt_nccl_calls *calls;
     void *ctx;
     struct dpt_nccl_guard *guard;
@@ -32,7 +32,7 @@ struct dpt_nccl {
     struct nccl_comm comms[DPT_NCCL_COMMS_MAX];
 };
 
-static inline void dpt_nccl_assert_owner(const struct dpt_nccl *n)
+static inline void dpt_nccl_assert_owner(const struct dpt_nccl_machine *n)
 {
     DPT_ASSERT(pthread_equal(pthread_self(), n->owner));
 }
@@ -43,7 +43,7 @@ static inline struct dpt_nccl_handle *dpt_nccl_handle_of(const struct nccl_comm 
     return atomic_load(&c->place.handle);
 }
 
-static inline int dpt_nccl_index(const struct dpt_nccl *n, const struct nccl_comm *c)
+static inline int dpt_nccl_index(const struct dpt_nccl_machine *n, const struct nccl_comm *c)
 {
     return (int)(c - n->comms);
 }
@@ -55,7 +55,7 @@ static inline bool dpt_nccl_accepted(enum dpt_nccl_result result)
 }
 
 /* This call is under the guard, as every call is, because a driver can hang in any call. */
-static inline enum dpt_nccl_result dpt_nccl_query_error(struct dpt_nccl *n,
+static inline enum dpt_nccl_result dpt_nccl_query_error(struct dpt_nccl_machine *n,
                                                         struct dpt_nccl_handle *handle)
 {
     dpt_nccl_guard_enter(n->guard, "ncclCommGetAsyncError", n->calls->now_ms(n->ctx) + n->stop_ms);
@@ -64,7 +64,7 @@ static inline enum dpt_nccl_result dpt_nccl_query_error(struct dpt_nccl *n,
     return result;
 }
 
-static inline enum dpt_nccl_result dpt_nccl_query_stream(struct dpt_nccl *n,
+static inline enum dpt_nccl_result dpt_nccl_query_stream(struct dpt_nccl_machine *n,
                                                          struct dpt_nccl_stream *stream)
 {
     dpt_nccl_guard_enter(n->guard, "cudaStreamQuery", n->calls->now_ms(n->ctx) + n->stop_ms);
@@ -75,12 +75,12 @@ static inline enum dpt_nccl_result dpt_nccl_query_stream(struct dpt_nccl *n,
 
 /* nccl_stop.c: frees the communicator (destroy if FINALIZED, else abort) and makes it DRAINING. If
  * the library's call does not return before until_ms, the process is lost. */
-void dpt_nccl_free_comm(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_ms);
+void dpt_nccl_machine_free_comm(struct dpt_nccl_machine *n, struct nccl_comm *c, int64_t until_ms);
 /* Destroys the idle stream of a communicator and makes the communicator FREE. */
-void dpt_nccl_drop_stream(struct dpt_nccl *n, struct nccl_comm *c);
+void dpt_nccl_machine_drop_stream(struct dpt_nccl_machine *n, struct nccl_comm *c);
 /* Makes a DRAINING communicator FREE if its stream is idle. */
-void dpt_nccl_drain(struct dpt_nccl *n, struct nccl_comm *c);
-/* dpt_nccl_step during a close or a stop. */
-enum dpt_status dpt_nccl_step_end(struct dpt_nccl *n);
+void dpt_nccl_machine_drain(struct dpt_nccl_machine *n, struct nccl_comm *c);
+/* dpt_nccl_machine_step during a close or a stop. */
+enum dpt_status dpt_nccl_machine_step_end(struct dpt_nccl_machine *n);
 
 #endif

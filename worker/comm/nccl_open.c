@@ -117,8 +117,8 @@ static enum dpt_status finish_world(struct dpt_nccl_comm *c, const struct dpt_nc
     for (int s = 0; s < spec->n_splits; s++) {
         struct nccl_group *g = &c->groups[s + 1];
         g->size = dpt_nccl_plan_split(c->offers, size, &c->world, s, rank, g->order);
-        DPT_TRY(dpt_nccl_split(c->machine, dpt_nccl_comm_at(c, s + 1), c->world_at,
-                               spec->splits[s].color, spec->splits[s].key, err));
+        DPT_TRY(dpt_nccl_machine_split(c->machine, dpt_nccl_comm_at(c, s + 1), c->world_at,
+                                       spec->splits[s].color, spec->splits[s].key, err));
         DPT_TRY(wait_created(c, err));
     }
     return DPT_OK;
@@ -129,8 +129,8 @@ static enum dpt_status shrink_kept_world(struct dpt_nccl_comm *c,
 {
     const int old = c->world_at;
     c->world_at = 1 - old;
-    DPT_TRY(
-        dpt_nccl_shrink(c->machine, c->world_at, old, c->world.excluded, c->world.n_excluded, err));
+    DPT_TRY(dpt_nccl_machine_shrink(c->machine, c->world_at, old, c->world.excluded,
+                                    c->world.n_excluded, err));
     return finish_world(c, spec, err);
 }
 
@@ -161,8 +161,8 @@ static enum dpt_status create_new_world(struct dpt_nccl_comm *c,
                                         const struct dpt_nccl_comm_spec *spec,
                                         const uint8_t id[DPT_NCCL_ID_BYTES], struct dpt_err *err)
 {
-    DPT_TRY(dpt_nccl_init(c->machine, c->world_at, dpt_comm_world_size(c->control),
-                          dpt_comm_rank(c->control), id, err));
+    DPT_TRY(dpt_nccl_machine_init(c->machine, c->world_at, dpt_comm_world_size(c->control),
+                                  dpt_comm_rank(c->control), id, err));
     return finish_world(c, spec, err);
 }
 
@@ -271,14 +271,14 @@ static enum dpt_status build_communicators(struct dpt_nccl_comm *c,
     struct dpt_err failure = {0};
     const int size = dpt_comm_world_size(c->control);
     DPT_TRY(exchange_offers(c, spec, err));
-    dpt_nccl_plan_world(c->offers, size, dpt_nccl_can_shrink(c->machine), &c->world);
+    dpt_nccl_plan_world(c->offers, size, dpt_nccl_machine_can_shrink(c->machine), &c->world);
     if (c->world.shrink) {
         DPT_TRY(post_verdict_receives(c, err));
         const enum dpt_status status = shrink_kept_world(c, spec, &failure);
         if (exchange_verdicts(c, status, &all, &failure) != DPT_OK)
             return dpt_pass(err, &failure);
         if (all) {
-            dpt_nccl_release(c->machine, 1 - c->world_at);
+            dpt_nccl_machine_release(c->machine, 1 - c->world_at);
             return DPT_OK;
         }
         dpt_nccl_plan_world(c->offers, size, false, &c->world);

@@ -68,7 +68,7 @@ static enum dpt_status start_next(struct dpt_nccl_comm *c, int group, struct dpt
     }
     op.pieces = c->scratch;
     g->started++;
-    return dpt_nccl_launch(c->machine, dpt_nccl_comm_at(c, group), &op, err);
+    return dpt_nccl_machine_launch(c->machine, dpt_nccl_comm_at(c, group), &op, err);
 }
 
 enum dpt_status dpt_nccl_comm_post(struct dpt_nccl_comm *c, int group, const struct dpt_nccl_op *op,
@@ -101,7 +101,7 @@ static void finish_op(struct dpt_nccl_comm *c, struct nccl_group *g)
 
 enum dpt_status dpt_nccl_comm_move(struct dpt_nccl_comm *c, struct dpt_err *err)
 {
-    const enum dpt_status status = dpt_nccl_step(c->machine, err);
+    const enum dpt_status status = dpt_nccl_machine_step(c->machine, err);
     if (status != DPT_OK && status != DPT_INPROGRESS)
         return status;
     for (int i = 0; c->built && i <= c->n_splits; i++) {
@@ -182,9 +182,9 @@ enum dpt_status dpt_nccl_comm_poll_any(struct dpt_nccl_comm *c, int wait_ms, str
 
 void dpt_nccl_comm_stop(struct dpt_nccl_comm *c, int keep)
 {
-    dpt_nccl_stop(c->machine, keep);
+    dpt_nccl_machine_stop(c->machine, keep);
     /* While stopping, a step cannot fail. */
-    while (dpt_nccl_step(c->machine, NULL) == DPT_INPROGRESS)
+    while (dpt_nccl_machine_step(c->machine, NULL) == DPT_INPROGRESS)
         c->calls->pause(c->ctx);
     if (keep < 0 || dpt_nccl_state(c->machine, keep) != DPT_NCCL_REVOKED)
         c->kept = 0;

@@ -3,20 +3,20 @@
 #include "base/log.h"
 #include "worker/comm/nccl_machine_state.h"
 
-static int64_t machine_now_ms(const struct dpt_nccl *n)
+static int64_t machine_now_ms(const struct dpt_nccl_machine *n)
 {
     return n->calls->now_ms(n->ctx);
 }
 
 /* The deadline of a call that stops or frees: the end of the stop, but at least an eighth of
  * stop_ms from now, which is the watchdog's period, so that every call has some time. */
-static int64_t end_limit(const struct dpt_nccl *n)
+static int64_t end_limit(const struct dpt_nccl_machine *n)
 {
     const int64_t least = machine_now_ms(n) + n->stop_ms / 8;
     return n->stop_until_ms > least ? n->stop_until_ms : least;
 }
 
-static bool any_in_state(const struct dpt_nccl *n, enum dpt_nccl_state state)
+static bool any_in_state(const struct dpt_nccl_machine *n, enum dpt_nccl_state state)
 {
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)
         if (n->comms[i].state == state)
@@ -24,7 +24,7 @@ static bool any_in_state(const struct dpt_nccl *n, enum dpt_nccl_state state)
     return false;
 }
 
-void dpt_nccl_free_comm(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_ms)
+void dpt_nccl_machine_free_comm(struct dpt_nccl_machine *n, struct nccl_comm *c, int64_t until_ms)
 {
     struct dpt_nccl_handle *handle = dpt_nccl_handle_of(c);
     if (handle != NULL) {
@@ -44,7 +44,7 @@ void dpt_nccl_free_comm(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_m
     c->state = DPT_NCCL_DRAINING;
 }
 
-void dpt_nccl_drop_stream(struct dpt_nccl *n, struct nccl_comm *c)
+void dpt_nccl_machine_drop_stream(struct dpt_nccl_machine *n, struct nccl_comm *c)
 {
     dpt_nccl_guard_enter(n->guard, "cudaStreamDestroy", machine_now_ms(n) + n->stop_ms);
     n->calls->stream_destroy(n->ctx, c->stream);
@@ -54,7 +54,7 @@ void dpt_nccl_drop_stream(struct dpt_nccl *n, struct nccl_comm *c)
     c->state = DPT_NCCL_FREE;
 }
 
-void dpt_nccl_drain(struct dpt_nccl *n, struct nccl_comm *c)
+void dpt_nccl_machine_drain(struct dpt_nccl_machine *n, struct nccl_comm *c)
 {
     const enum dpt_nccl_result result = dpt_nccl_query_stream(n, c->stream);
     if (result == DPT_NCCL_INPROGRESS) {
@@ -64,20 +64,20 @@ void dpt_nccl_drain(struct dpt_nccl *n, struct nccl_comm *c)
     }
     /* After an error of the device nothing runs on it, and the next use of the device reports the
      * error. */
-    dpt_nccl_drop_stream(n, c);
+    dpt_nccl_machine_drop_stream(n, c);
 }
 
 /* The stop. */
 
 /* A LAUNCHING communicator is not revoked: NCCL's revoke does not end its work, NCCL's abort
  * does. */
-static bool may_revoke(const struct dpt_nccl *n, const struct nccl_comm *c)
+static bool may_revoke(const struct dpt_nccl_machine *n, const struct nccl_comm *c)
 {
     return n->calls->revoke != NULL && !c->has_child &&
            (c->state == DPT_NCCL_READY || c->state == DPT_NCCL_RUNNING);
 }
 
-static void revoke_one(struct dpt_nccl *n, struct nccl_comm *c)
+static void revoke_one(struct dpt_nccl_machine *n, struct nccl_comm *c)
 {
     dpt_nccl_guard_enter(n->guard, "ncclCommRevoke", end_limit(n));
     const enum dpt_nccl_result result = n->calls->revoke(n->ctx, dpt_nccl_handle_of(c));
@@ -89,7 +89,7 @@ static void revoke_one(struct dpt_nccl *n, struct nccl_comm *c)
                 n->calls->last_error(n->ctx, dpt_nccl_handle_of(c)));
 }
 
-void dpt_nccl_stop(struct dpt_nccl *n, int keep)
+void dpt_nccl_machine_stop(struct dpt_nccl_machine *n, int keep)
 {
     dpt_nccl_assert_owner(n);
     if (n->phase == PHASE_REVOKING || n->phase == PHASE_FREEING) {
@@ -108,7 +108,7 @@ void dpt_nccl_stop(struct dpt_nccl *n, int keep)
     }
 }
 
-static void step_revoking(struct dpt_nccl *n)
+static void step_revoking(struct dpt_nccl_machine *n)
 {
     const bool late = machine_now_ms(n) >= n->phase_until_ms;
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
@@ -126,7 +126,7 @@ static void step_revoking(struct dpt_nccl *n)
         n->phase = PHASE_FREEING;
 }
 
-static bool is_kept(const struct dpt_nccl *n, const struct nccl_comm *c)
+static bool is_kept(const struct dpt_nccl_machine *n, const struct nccl_comm *c)
 {
     return c->state == DPT_NCCL_REVOKED && !c->has_child && dpt_nccl_index(n, c) == n->keep;
 }
@@ -144,23 +144,23 @@ static enum turn freeing_turn_of(const struct nccl_comm *c)
                                                                           : TURN_BUSY;
 }
 
-static void free_comms_of_turn(struct dpt_nccl *n, enum turn turn)
+static void free_comms_of_turn(struct dpt_nccl_machine *n, enum turn turn)
 {
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
         struct nccl_comm *c = &n->comms[i];
         if (c->state != DPT_NCCL_FREE && c->state != DPT_NCCL_DRAINING && !is_kept(n, c) &&
             freeing_turn_of(c) == turn)
-            dpt_nccl_free_comm(n, c, end_limit(n));
+            dpt_nccl_machine_free_comm(n, c, end_limit(n));
     }
 }
 
-static enum dpt_status step_freeing(struct dpt_nccl *n)
+static enum dpt_status step_freeing(struct dpt_nccl_machine *n)
 {
     for (int turn = 0; turn < TURN_COUNT; turn++)
         free_comms_of_turn(n, turn);
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)
         if (n->comms[i].state == DPT_NCCL_DRAINING)
-            dpt_nccl_drain(n, &n->comms[i]);
+            dpt_nccl_machine_drain(n, &n->comms[i]);
     if (any_in_state(n, DPT_NCCL_DRAINING))
         return DPT_INPROGRESS;
     n->phase = PHASE_WORKING;
@@ -170,7 +170,7 @@ static enum dpt_status step_freeing(struct dpt_nccl *n)
 
 /* The orderly end. */
 
-void dpt_nccl_close(struct dpt_nccl *n)
+void dpt_nccl_machine_close(struct dpt_nccl_machine *n)
 {
     dpt_nccl_assert_owner(n);
     if (n->phase != PHASE_WORKING)
@@ -178,7 +178,7 @@ void dpt_nccl_close(struct dpt_nccl *n)
     const bool busy = any_in_state(n, DPT_NCCL_CREATING) || any_in_state(n, DPT_NCCL_LAUNCHING) ||
                       any_in_state(n, DPT_NCCL_RUNNING);
     if (busy || n->failure.status != DPT_OK) {
-        dpt_nccl_stop(n, -1);
+        dpt_nccl_machine_stop(n, -1);
         return;
     }
     n->phase = PHASE_CLOSING;
@@ -192,19 +192,19 @@ void dpt_nccl_close(struct dpt_nccl *n)
         dpt_nccl_guard_leave(n->guard);
         c->state = DPT_NCCL_FINALIZING;
         if (!dpt_nccl_accepted(result)) {
-            dpt_nccl_stop(n, -1);
+            dpt_nccl_machine_stop(n, -1);
             return;
         }
     }
 }
 
-static void step_closing(struct dpt_nccl *n)
+static void step_closing(struct dpt_nccl_machine *n)
 {
     bool ends = machine_now_ms(n) >= n->phase_until_ms;
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
         struct nccl_comm *c = &n->comms[i];
         if (c->state == DPT_NCCL_DRAINING)
-            dpt_nccl_drain(n, c);
+            dpt_nccl_machine_drain(n, c);
         if (c->state != DPT_NCCL_FINALIZING)
             continue;
         const enum dpt_nccl_result result = dpt_nccl_query_error(n, dpt_nccl_handle_of(c));
@@ -217,11 +217,11 @@ static void step_closing(struct dpt_nccl *n)
         n->stop_until_ms = machine_now_ms(n) + n->stop_ms;
         n->phase = PHASE_FREEING;
     } else if (ends) {
-        dpt_nccl_stop(n, -1);
+        dpt_nccl_machine_stop(n, -1);
     }
 }
 
-enum dpt_status dpt_nccl_step_end(struct dpt_nccl *n)
+enum dpt_status dpt_nccl_machine_step_end(struct dpt_nccl_machine *n)
 {
     if (n->phase == PHASE_CLOSING)
         step_closing(n);

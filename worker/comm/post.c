@@ -34,7 +34,7 @@ static enum dpt_status check_xfer(const struct dpt_comm *comm, const struct dpt_
 
 static void queue_xfer(struct dpt_comm *comm, struct dpt_comm_op *op, struct dpt_comm_xfer *x)
 {
-    struct dpt_rec *rec = dpt_rec_take(comm);
+    struct dpt_rec *rec = dpt_comm_take_rec(comm);
     struct dpt_conn *link = comm->link_of[x->peer];
     rec->op = op;
     rec->link = link;
@@ -47,7 +47,7 @@ static void queue_xfer(struct dpt_comm *comm, struct dpt_comm_op *op, struct dpt
         rec->region = (uint32_t)x->mem->region;
         rec->offset = x->offset;
     } else if (x->dir == DPT_COMM_SEND) {
-        rec->data = rec->small = dpt_small_take(comm);
+        rec->data = rec->small = dpt_comm_take_small(comm);
         if (x->bytes > 0)
             memcpy(rec->small, x->buf, x->bytes);
     } else {
@@ -55,12 +55,12 @@ static void queue_xfer(struct dpt_comm *comm, struct dpt_comm_op *op, struct dpt
     }
     if (x->dir == DPT_COMM_SEND) {
         op->sends_left++;
-        dpt_queue_push(&link->sends, rec);
+        dpt_conn_queue_push(&link->sends, rec);
     } else {
         x->lent = x->lent_write = NULL;
         rec->xfer = x;
         op->recvs_left++;
-        dpt_queue_push(&link->recvs, rec);
+        dpt_conn_queue_push(&link->recvs, rec);
     }
     link->pending++;
     link->dirty = comm->dirty = true;
@@ -137,7 +137,7 @@ void dpt_comm_op_free(struct dpt_comm *comm, struct dpt_comm_op **op_p)
     }
     op->freed = true;
     if (dpt_comm_op_done(op))
-        dpt_op_give(op);
+        dpt_comm_give_op(op);
     send_now_keeping_failure(comm);
 }
 

@@ -54,7 +54,7 @@ static bool send_transfer(struct shm_link *shm, struct dpt_rec *rec)
                            rec->small);
     return put_message(shm,
                        (struct box_message){.type = rec->write ? MESSAGE_OFFER_OPEN : MESSAGE_OFFER,
-                                            .record = dpt_rec_index(rec),
+                                            .record = dpt_conn_rec_index(rec),
                                             .region = rec->region,
                                             .offset = rec->offset,
                                             .bytes = rec->bytes},
@@ -78,17 +78,17 @@ static void send_queued(struct shm_link *shm)
         if (!put_message(shm, (struct box_message){.type = MESSAGE_DONE, .record = rec->remote},
                          NULL))
             return;
-        dpt_queue_pop(&shm->give_back);
-        dpt_rec_free(rec);
+        dpt_conn_queue_pop(&shm->give_back);
+        dpt_conn_free_rec(rec);
     }
     for (struct dpt_rec *rec; (rec = shm->link.sends.first) != NULL && shm->credits > 0;) {
         if (!send_transfer(shm, rec))
             return;
         shm->credits--;
-        dpt_queue_pop(&shm->link.sends);
+        dpt_conn_queue_pop(&shm->link.sends);
         if (rec->small != NULL) {
-            dpt_rec_complete(rec);
-            dpt_rec_free(rec);
+            dpt_conn_complete_rec(rec);
+            dpt_conn_free_rec(rec);
         } else {
             rec->state = REC_OFFERED;
         }
@@ -131,8 +131,8 @@ static enum dpt_status take_done(struct shm_link *shm, uint32_t record, struct d
     if (rec == NULL || rec->state != REC_OFFERED || rec->link != &shm->link)
         return dpt_conn_broken(&shm->link, DPT_EPROTO, err,
                                "it returned a transfer that was not offered to it");
-    dpt_rec_complete(rec);
-    dpt_rec_free(rec);
+    dpt_conn_complete_rec(rec);
+    dpt_conn_free_rec(rec);
     return DPT_OK;
 }
 
@@ -224,23 +224,23 @@ static enum dpt_status match_one(struct shm_link *shm, struct dpt_err *err)
                                    "a LEND without staging of bytes that are in no region");
         DPT_TRY(dpt_conn_copy(link, rec->data, from, rec->bytes, err));
     }
-    dpt_queue_pop(&link->recvs);
+    dpt_conn_queue_pop(&link->recvs);
     rec->remote = offer->record;
     shm->ring_first = (shm->ring_first + 1) % WINDOW;
     shm->ring_n--;
     shm->owed++;
     if (lend && in_place) {
-        dpt_rec_lend(rec, from, write ? place : NULL);
+        dpt_conn_lend_rec(rec, from, write ? place : NULL);
         return DPT_OK;
     }
     if (lend)
         rec->xfer->lent = rec->data;
-    dpt_rec_complete(rec);
+    dpt_conn_complete_rec(rec);
     if (in_place) {
         rec->state = REC_GIVING_BACK;
-        dpt_queue_push(&shm->give_back, rec);
+        dpt_conn_queue_push(&shm->give_back, rec);
     } else {
-        dpt_rec_free(rec);
+        dpt_conn_free_rec(rec);
     }
     return DPT_OK;
 }
@@ -277,7 +277,7 @@ static enum dpt_status shm_receive(struct dpt_conn *link, struct dpt_err *err)
 static void shm_give_back(struct dpt_conn *link, struct dpt_rec *rec)
 {
     rec->state = REC_GIVING_BACK;
-    dpt_queue_push(&shm_of(link)->give_back, rec);
+    dpt_conn_queue_push(&shm_of(link)->give_back, rec);
 }
 
 static bool shm_has_mail(struct dpt_conn *link)

@@ -108,9 +108,9 @@ static void advance_sends(struct tcp_link *tcp, size_t sent)
         sent -= payload;
         if (rec->head_moved < HEADER_BYTES || rec->moved < rec->bytes)
             break;
-        dpt_queue_pop(&tcp->link.sends);
-        dpt_rec_complete(rec);
-        dpt_rec_free(rec);
+        dpt_conn_queue_pop(&tcp->link.sends);
+        dpt_conn_complete_rec(rec);
+        dpt_conn_free_rec(rec);
     }
     DPT_ASSERT(sent == 0);
 }
@@ -180,12 +180,12 @@ static enum dpt_status take_header(struct tcp_link *tcp, struct dpt_err *err)
 
 static void finish_receive(struct tcp_link *tcp)
 {
-    struct dpt_rec *rec = dpt_queue_pop(&tcp->link.recvs);
+    struct dpt_rec *rec = dpt_conn_queue_pop(&tcp->link.recvs);
     tcp->in_frame = false;
     if (rec->dir == DPT_COMM_LEND)
         rec->xfer->lent = rec->data;
-    dpt_rec_complete(rec);
-    dpt_rec_free(rec);
+    dpt_conn_complete_rec(rec);
+    dpt_conn_free_rec(rec);
 }
 
 /* Reads once: the rest of the payload if a frame is open, and the rest of the next header. Returns
@@ -275,7 +275,7 @@ static enum dpt_status check_waiting_connection(struct tcp_link *tcp, struct dpt
     return DPT_OK;
 }
 
-static enum dpt_status read_all(struct tcp_link *tcp, bool *ret_eof, struct dpt_err *err)
+static enum dpt_status tcp_read_all(struct tcp_link *tcp, bool *ret_eof, struct dpt_err *err)
 {
     for (int reads = 0; reads < READS_MAX; reads++) {
         if (dpt_comm_aborting(tcp->link.comm))
@@ -303,7 +303,7 @@ static enum dpt_status tcp_receive(struct dpt_conn *link, struct dpt_err *err)
     struct tcp_link *tcp = tcp_of(link);
     bool eof = false;
     if (!link->gone && !link->doubtful)
-        DPT_TRY(read_all(tcp, &eof, err));
+        DPT_TRY(tcp_read_all(tcp, &eof, err));
     if (link->doubtful)
         return DPT_OK;
     DPT_TRY(dpt_conn_check_end(link, eof, err));

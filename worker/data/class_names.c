@@ -1,5 +1,5 @@
 /* Names of the classes of images, for config.json (data.h). */
-#include "worker/data/source.h"
+#include "worker/data/data_source.h"
 
 #include "base/fs.h"
 #include "base/log.h"

@@ -48,9 +48,9 @@ DPT_MUST_USE enum dpt_status dpt_data_class_names(const struct dpt_data *data, c
 enum { DPT_DATA_NOT_VARIED = -1 };
 
 /* Reads sample `index` to place `i` of a micro-batch that is not closed. `number`: the sample's
- * number in the run (dpt_sample_number), which keys the variation of images, or DPT_DATA_NOT_VARIED
- * in an evaluation. DPT_ECORRUPT: a token of a shard is not below model.vocab, or an image is
- * damaged. */
+ * number in the run (dpt_sampler_number), which keys the variation of images, or
+ * DPT_DATA_NOT_VARIED in an evaluation. DPT_ECORRUPT: a token of a shard is not below model.vocab,
+ * or an image is damaged. */
 DPT_MUST_USE enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index,
                                            int64_t number, const struct dpt_batch *batch, int64_t i,
                                            struct dpt_err *err);
@@ -85,7 +85,7 @@ DPT_MUST_USE enum dpt_status dpt_data_check(const struct dpt_data *data,
 
 /* The loader: a thread that reads the micro-batches of this rank's slots ahead, in order, one step
  * after another. Sample j of slot s of step k is element s * micro_batch + j of the step
- * (dpt_sample_number in worker/plan/sampler.h). DPT_ECONFIG: the data has fewer samples than
+ * (dpt_sampler_number in worker/plan/sampler.h). DPT_ECONFIG: the data has fewer samples than
  * train.epoch_steps need. */
 DPT_MUST_USE enum dpt_status dpt_loader_create(const struct dpt_config *config,
                                                const struct dpt_data *data, struct dpt_loader **ret,

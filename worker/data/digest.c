@@ -2,7 +2,7 @@
  * blocks. A copy in another place has the same hash. The same pass finds the largest token, so that
  * data of another vocabulary is refused at the start. Tables and folders of images have other
  * hashes (labelled.h, image_folder.h). */
-#include "worker/data/source.h"
+#include "worker/data/data_source.h"
 
 #include "base/cursor.h"
 #include "base/log.h"
@@ -52,8 +52,8 @@ static uint32_t largest_token(const uint8_t *block, size_t n, int width)
     return largest;
 }
 
-static void add_block(const struct dpt_token_shard *shard, const uint8_t *block, size_t n,
-                      struct content *content)
+static void digest_add_block(const struct dpt_token_shard *shard, const uint8_t *block, size_t n,
+                             struct content *content)
 {
     const struct dpt_hash128 of_block = dpt_hash128(block, n);
     const uint32_t largest = largest_token(block, n, shard->width);
@@ -73,7 +73,7 @@ static enum dpt_status add_shard(const struct dpt_token_shard *shard, uint8_t *b
     for (int64_t at = 0; at < bytes; at += BLOCK_BYTES) {
         const size_t n = bytes - at < BLOCK_BYTES ? (size_t)(bytes - at) : BLOCK_BYTES;
         DPT_TRY(read_block(shard, at, n, block, err));
-        add_block(shard, block, n, content);
+        digest_add_block(shard, block, n, content);
     }
     return DPT_OK;
 }

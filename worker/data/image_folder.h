@@ -7,7 +7,7 @@
 #include "base/config.h"
 #include "base/err.h"
 #include "base/hash.h"
-#include "worker/data/file.h"
+#include "worker/data/data_file.h"
 #include "worker/data/picture.h"
 
 #include <stdbool.h>

@@ -2,7 +2,7 @@
  *
  * A record of CIFAR-10 is a byte, the label, and 3 x 32 x 32 bytes, planes of red, green and blue
  * (https://www.cs.toronto.edu/~kriz/cifar.html, "Binary version"). */
-#include "worker/data/source.h"
+#include "worker/data/data_source.h"
 
 enum {
     SIDE = 32,
@@ -42,7 +42,7 @@ static enum dpt_status check_labels(const struct dpt_token_shard *shard, int lab
 
 static enum dpt_status open_cifar10(struct dpt_token_shard *shard, int labels, struct dpt_err *err)
 {
-    DPT_TRY(dpt_shard_probe_text(shard, err));
+    DPT_TRY(dpt_token_shard_probe_text(shard, err));
     const int64_t bytes = shard->file.bytes;
     shard->n_samples = bytes / RECORD_BYTES;
     if (bytes == 0 || bytes % RECORD_BYTES != 0)
@@ -97,7 +97,7 @@ enum dpt_status dpt_images_read(const struct dpt_data *data, int64_t index, int6
                                 float *ret_pixels, int32_t *ret_label, struct dpt_err *err)
 {
     if (data->kind == DPT_DATA_CIFAR10) {
-        const struct dpt_token_shard *shard = dpt_shard_of(data, index);
+        const struct dpt_token_shard *shard = dpt_token_shard_of(data, index);
         uint8_t rgb[DPT_PICTURE_CHANNELS * PLANE_BYTES];
         const struct dpt_picture picture = {.width = SIDE, .height = SIDE, .rgb = rgb};
         DPT_TRY(

@@ -2,7 +2,7 @@
 #ifndef DPT_WORKER_DATA_LABEL_TABLE_H
 #define DPT_WORKER_DATA_LABEL_TABLE_H
 
-#include "worker/data/file.h"
+#include "worker/data/data_file.h"
 #include "worker/data/rows.h"
 
 enum { DPT_LABEL_TABLE_CHUNK_BYTES = 1 << 20 };

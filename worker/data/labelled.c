@@ -3,8 +3,8 @@
 
 #include "base/array.h"
 #include "base/cursor.h"
+#include "worker/data/data_source.h"
 #include "worker/data/label_table.h"
-#include "worker/data/source.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -119,8 +119,8 @@ static enum dpt_status read_table(struct reading *reading,
     DPT_TRY(dpt_encoder_create(vocab, &reading->encoder, err));
     DPT_TRY(read_rows(reading, source->samples, l, err));
     DPT_TRY(check_count(source, l->n, err));
-    dpt_text_warn_of_replaced(source->file->path, reading->replaced_line,
-                              dpt_encoder_replaced(reading->encoder));
+    dpt_data_source_warn_of_replaced(source->file->path, reading->replaced_line,
+                                     dpt_encoder_replaced(reading->encoder));
     return DPT_OK;
 }
 

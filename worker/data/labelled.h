@@ -2,7 +2,7 @@
 #ifndef DPT_WORKER_DATA_LABELLED_H
 #define DPT_WORKER_DATA_LABELLED_H
 
-#include "worker/data/file.h"
+#include "worker/data/data_file.h"
 #include "worker/data/tokenizer.h"
 
 struct dpt_labelled {

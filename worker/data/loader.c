@@ -62,10 +62,10 @@ static enum dpt_status read_batch(const struct dpt_loader *loader, struct buffer
 {
     const int64_t samples = dpt_data_samples(loader->data);
     const int64_t in_step = (int64_t)buffer->at.slot * loader->micro_batch;
-    const int64_t first = dpt_sample_number(samples, loader->epoch_steps, loader->global_batch,
-                                            buffer->at.step, in_step);
+    const int64_t first = dpt_sampler_number(samples, loader->epoch_steps, loader->global_batch,
+                                             buffer->at.step, in_step);
     for (int j = 0; j < loader->micro_batch; j++) {
-        const int64_t index = dpt_sample_index(loader->seed, samples, first + j);
+        const int64_t index = dpt_sampler_index(loader->seed, samples, first + j);
         DPT_TRY(dpt_data_read(loader->data, index, first + j, &buffer->batch, j, err));
     }
     dpt_batch_close(dpt_data_form(loader->data), &buffer->batch, loader->micro_batch);

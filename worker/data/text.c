@@ -1,5 +1,5 @@
 /* Text that is encoded when a run opens it. */
-#include "worker/data/source.h"
+#include "worker/data/data_source.h"
 
 #include "base/fs.h"
 #include "base/log.h"
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-void dpt_text_warn_of_replaced(const char *path, int64_t line, int64_t replaced)
+void dpt_data_source_warn_of_replaced(const char *path, int64_t line, int64_t replaced)
 {
     char at[48] = "";
     if (replaced == 0)
@@ -35,8 +35,8 @@ static enum dpt_status refuse_vocab_size(const struct dpt_config *config, const 
                     config->model.vocab, file, size, size);
 }
 
-enum dpt_status dpt_text_open_vocab(const struct dpt_config *config, struct dpt_vocab **ret,
-                                    struct dpt_err *err)
+enum dpt_status dpt_data_source_open_vocab(const struct dpt_config *config, struct dpt_vocab **ret,
+                                           struct dpt_err *err)
 {
     const struct dpt_vocab_options options = {.kind = config->data.tokenizer,
                                               .vocab_bpe = config->data.vocab_bpe,
@@ -56,8 +56,8 @@ enum dpt_status dpt_text_open_vocab(const struct dpt_config *config, struct dpt_
     return DPT_OK;
 }
 
-enum dpt_status dpt_shard_encode_text(struct dpt_token_shard *shard, const struct dpt_vocab *vocab,
-                                      struct dpt_err *err)
+enum dpt_status dpt_token_shard_encode_text(struct dpt_token_shard *shard,
+                                            const struct dpt_vocab *vocab, struct dpt_err *err)
 {
     struct dpt_tokens tokens = {0};
     struct dpt_encoder *encoder = NULL;
@@ -73,7 +73,7 @@ enum dpt_status dpt_shard_encode_text(struct dpt_token_shard *shard, const struc
     if (status == DPT_OK)
         status = dpt_encoder_encode(encoder, text, bytes, &tokens, err);
     if (status == DPT_OK) {
-        dpt_text_warn_of_replaced(shard->file.path, 0, dpt_encoder_replaced(encoder));
+        dpt_data_source_warn_of_replaced(shard->file.path, 0, dpt_encoder_replaced(encoder));
         shard->width = dpt_vocab_token_bytes(vocab);
         shard->tokens = (int64_t)tokens.n;
         shard->encoded = tokens.ids; /* takes them */

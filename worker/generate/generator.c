@@ -15,7 +15,7 @@ struct dpt_generator {
     void *cache, *scratch;
     size_t cache_bytes, scratch_bytes;
     float *logits;
-    struct dpt_candidate *candidates; /* [tokens] */
+    struct dpt_token_candidate *candidates; /* [tokens] */
 };
 
 void dpt_generator_destroy(struct dpt_generator **generator)
@@ -94,9 +94,9 @@ enum dpt_status dpt_generator_next(struct dpt_generator *g, int32_t *ret_token, 
                      &decode);
     DPT_TRY(dpt_stream_sync(g->options.stream, err));
     g->cached = g->n;
-    DPT_TRY(dpt_logits_check(g->logits, g->options.tokens, err));
-    *ret_token =
-        dpt_sample(g->logits, g->options.tokens, &g->options.sampling, g->drawn, g->candidates);
+    DPT_TRY(dpt_token_choice_check_logits(g->logits, g->options.tokens, err));
+    *ret_token = dpt_token_choice(g->logits, g->options.tokens, &g->options.sampling, g->drawn,
+                                  g->candidates);
     g->drawn++;
     dpt_generator_feed(g, *ret_token);
     return DPT_OK;

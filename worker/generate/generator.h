@@ -8,7 +8,7 @@
 #ifndef DPT_WORKER_GENERATE_GENERATOR_H
 #define DPT_WORKER_GENERATE_GENERATOR_H
 
-#include "worker/generate/sample.h"
+#include "worker/generate/token_choice.h"
 #include "worker/model/model.h"
 
 struct dpt_generator;
@@ -21,7 +21,7 @@ struct dpt_generator_options {
     const float *flat; /* the model's weights, (flat_numel) */
     /* Number of tokens of the tokenizer, at most the vocabulary: only lower ids are drawn. */
     int tokens;
-    struct dpt_sampling sampling;
+    struct dpt_token_choice_settings sampling;
 };
 
 DPT_MUST_USE enum dpt_status dpt_generator_create(const struct dpt_generator_options *options,

@@ -13,7 +13,7 @@ static const struct dpt_param_rule one = {false, DPT_INIT_ONE, 0.0f, false};
 static const struct dpt_param_rule zero = {false, DPT_INIT_ZERO, 0.0f, false};
 static const struct dpt_param_rule normal = {true, DPT_INIT_NORMAL, INIT_STD, false};
 
-static void add_block(struct dpt_transformer *m, int layer)
+static void gpt2_add_block(struct dpt_transformer *m, int layer)
 {
     /* Weights whose product is added to the residual stream are scaled by 1/sqrt of the number of
      * these products (Radford et al. 2019, section 2.3). */
@@ -40,7 +40,7 @@ static void add_block(struct dpt_transformer *m, int layer)
     dpt_table_end_unit(model);
 }
 
-static void add_units(struct dpt_transformer *m)
+static void gpt2_add_units(struct dpt_transformer *m)
 {
     struct dpt_model *model = &m->base;
     dpt_table_begin_unit(model, "embedding");
@@ -51,7 +51,7 @@ static void add_units(struct dpt_transformer *m)
                   normal);
     dpt_table_end_unit(model);
     for (int layer = 0; layer < m->layers; layer++)
-        add_block(m, layer);
+        gpt2_add_block(m, layer);
     dpt_table_begin_unit(model, "head");
     if (model->labels == 0)
         model->units[model->n_units - 1].borrows = 0; /* wte */
@@ -63,7 +63,8 @@ static void add_units(struct dpt_transformer *m)
     DPT_ASSERT(model->n_params == model->params_max && model->n_units == model->units_max);
 }
 
-/* The numbers of norms and products are places in the order in which add_block adds the tensors. */
+/* The numbers of norms and products are places in the order in which gpt2_add_block adds the
+ * tensors. */
 static enum dpt_status gpt2_create(const struct dpt_config *config, struct dpt_model **ret,
                                    struct dpt_err *err)
 {
@@ -91,7 +92,7 @@ static enum dpt_status gpt2_create(const struct dpt_config *config, struct dpt_m
     struct dpt_transformer *m;
     DPT_TRY(dpt_transformer_create(&family, config, ends + config->model.n_layer * BLOCK_TENSORS,
                                    &m, err));
-    add_units(m);
+    gpt2_add_units(m);
     *ret = &m->base;
     return DPT_OK;
 }

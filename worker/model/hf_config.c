@@ -151,7 +151,8 @@ struct reading {
     struct dpt_config_sizes *said;
 };
 
-static void say(struct dpt_config_sizes *said, const char *key, const char *name, const char *value)
+static void note_said_key(struct dpt_config_sizes *said, const char *key, const char *name,
+                          const char *value)
 {
     DPT_ASSERT(said->n < DPT_CONFIG_SIZES_MAX);
     said->key[said->n] = (struct dpt_config_size){.key = key, .name = name};
@@ -215,13 +216,13 @@ static enum dpt_status read_member(struct reading *r, const json_t *object,
     if (!value || json_is_null(value)) {
         if (!member->usual)
             return dpt_fail(err, DPT_ECONFIG, "'%s': it has no %s", r->path, member->name);
-        say(r->said, member->key, member->name, member->usual);
+        note_said_key(r->said, member->key, member->name, member->usual);
         return DPT_OK;
     }
     if (!value_text(type, value, text))
         return dpt_fail(err, DPT_ECONFIG, "'%s': %s is %s, which is %s", r->path, member->name,
                         dpt_hf_json_shown(value, odd), kind_text(type));
-    say(r->said, member->key, member->name, text);
+    note_said_key(r->said, member->key, member->name, text);
     return DPT_OK;
 }
 
@@ -272,7 +273,8 @@ static enum dpt_status read_rope(struct reading *r, struct dpt_err *err)
     const char *word = json_string_value(type);
     if (!scaling || json_is_null(scaling) || (newer && !type) ||
         (word && strcmp(word, "default") == 0)) {
-        say(r->said, "model.rope_scaling", newer ? "rope_parameters" : "rope_scaling", "none");
+        note_said_key(r->said, "model.rope_scaling", newer ? "rope_parameters" : "rope_scaling",
+                      "none");
         return DPT_OK;
     }
     if (!word || strcmp(word, "llama3") != 0)
@@ -280,7 +282,7 @@ static enum dpt_status read_rope(struct reading *r, struct dpt_err *err)
                         "'%s': %s is %s, only the rope_types default and llama3 are supported",
                         r->path, newer ? "rope_parameters" : "rope_scaling",
                         dpt_hf_json_shown(scaling, odd));
-    say(r->said, "model.rope_scaling", "rope_type", "llama3");
+    note_said_key(r->said, "model.rope_scaling", "rope_type", "llama3");
     for (int i = 0; i < COUNT(rope_members); i++)
         DPT_TRY(read_member(r, scaling, &rope_members[i], err));
     return DPT_OK;
@@ -297,7 +299,7 @@ static enum dpt_status read_root(struct reading *r, struct dpt_err *err)
                         "'%s': model_type is %s; weights of gpt2 and llama are read, and of "
                         "torchvision_resnet",
                         r->path, type ? dpt_hf_json_shown(type, odd) : "not there");
-    say(r->said, "model.name", "model_type", family->name);
+    note_said_key(r->said, "model.name", "model_type", family->name);
     for (int i = 0; i < family->n_constants; i++)
         if (family->constants[i].checked)
             DPT_TRY(check_constant(r, &family->constants[i], err));
@@ -343,7 +345,7 @@ static void say_saved(struct dpt_config_sizes *said, const struct dpt_config *sa
 {
     char value[DPT_CONFIG_VALUE_BYTES];
     dpt_config_key_format(key_of(member), saved, value);
-    say(said, member->key, member->key, value);
+    note_said_key(said, member->key, member->key, value);
 }
 
 void dpt_hf_config_said(const struct dpt_config *saved, const char *source,
@@ -355,7 +357,7 @@ void dpt_hf_config_said(const struct dpt_config *saved, const char *source,
     (void)snprintf(ret->source, sizeof ret->source, "%s", source);
     if (!family)
         return;
-    say(ret, "model.name", "model.name", family->name);
+    note_said_key(ret, "model.name", "model.name", family->name);
     for (int i = 0; i < family->n_members; i++)
         if (!family->members[i].written_only)
             say_saved(ret, saved, &family->members[i]);
@@ -381,7 +383,7 @@ static json_t *list_of(const struct dpt_config_steps *numbers)
 }
 
 /* NULL: no memory. */
-static json_t *value_of(const struct member *member, const struct dpt_config *config)
+static json_t *member_json(const struct member *member, const struct dpt_config *config)
 {
     const struct dpt_key *key = key_of(member);
     const void *at = (const char *)config + key->offset;
@@ -405,7 +407,7 @@ static bool write_members(json_t *object, const struct member *members, int n,
                           const struct dpt_config *config)
 {
     for (int i = 0; i < n; i++)
-        if (json_object_set_new(object, members[i].name, value_of(&members[i], config)) != 0)
+        if (json_object_set_new(object, members[i].name, member_json(&members[i], config)) != 0)
             return false;
     return true;
 }

@@ -70,7 +70,7 @@ static bool has_tensor(const struct dpt_config *config, enum tensor tensor)
     return tensor < NORM_2 ? config->model.attention_bias : config->model.mlp_bias;
 }
 
-static void add_block(struct dpt_transformer *m, const struct dpt_config *config, int layer)
+static void llama_add_block(struct dpt_transformer *m, const struct dpt_config *config, int layer)
 {
     const int64_t extents[EXTENTS] = {
         [C] = m->c, [Q] = m->q, [KV] = m->kv_heads * m->head, [INNER] = m->inner};
@@ -87,7 +87,7 @@ static void add_block(struct dpt_transformer *m, const struct dpt_config *config
     dpt_table_end_unit(&m->base);
 }
 
-static void add_units(struct dpt_transformer *m, const struct dpt_config *config)
+static void llama_add_units(struct dpt_transformer *m, const struct dpt_config *config)
 {
     struct dpt_model *model = &m->base;
     const struct dpt_shape table = {{model->vocab, m->c}};
@@ -96,7 +96,7 @@ static void add_units(struct dpt_transformer *m, const struct dpt_config *config
     dpt_table_add(model, "model.", "embed_tokens.weight", table, normal);
     dpt_table_end_unit(model);
     for (int layer = 0; layer < m->layers; layer++)
-        add_block(m, config, layer);
+        llama_add_block(m, config, layer);
     dpt_table_begin_unit(model, "head");
     dpt_table_add(model, "model.", "norm.weight", (struct dpt_shape){{m->c}}, one);
     if (m->tied)
@@ -184,7 +184,7 @@ static enum dpt_status llama_create(const struct dpt_config *config, struct dpt_
     struct dpt_transformer *m;
     DPT_TRY(
         dpt_transformer_create(&family, config, ends + config->model.n_layer * per_block, &m, err));
-    add_units(m, config);
+    llama_add_units(m, config);
     assert_products_contiguous(m);
     *ret = &m->base;
     return DPT_OK;

@@ -86,7 +86,7 @@ static void add_adapter(struct dpt_lora *m, int param)
     dpt_table_add(&m->model, prefix, ".lora_B.weight", (struct dpt_shape){{out, m->rank}}, zero);
 }
 
-static void add_units(struct dpt_lora *m, const struct dpt_config *config)
+static void lora_add_units(struct dpt_lora *m, const struct dpt_config *config)
 {
     const struct dpt_model *base = m->base;
     struct dpt_model *model = &m->model;
@@ -143,7 +143,7 @@ enum dpt_status dpt_lora_create(const struct dpt_config *config, struct dpt_mode
         goto out;
     m->base = base;
     m->first = first;
-    add_units(m, config);
+    lora_add_units(m, config);
     DPT_ASSERT(m->model.n_params == n_params);
     *ret = &m->model;
     return DPT_OK;

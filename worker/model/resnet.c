@@ -67,8 +67,8 @@ static void add_stem(struct dpt_resnet *m, const struct dpt_config *config, stru
 }
 
 /* Block `index` of stage `stage`, both from 0. */
-static void add_block(struct dpt_resnet *m, const struct dpt_config *config, int stage, int index,
-                      struct place *at)
+static void resnet_add_block(struct dpt_resnet *m, const struct dpt_config *config, int stage,
+                             int index, struct place *at)
 {
     const bool bottleneck = config->model.block == DPT_RESIDUAL_BLOCK_BOTTLENECK;
     const int64_t width = (int64_t)config->model.width << stage;
@@ -127,14 +127,14 @@ static void place_gradients(struct dpt_resnet *m)
     }
 }
 
-static void add_units(struct dpt_resnet *m, const struct dpt_config *config)
+static void resnet_add_units(struct dpt_resnet *m, const struct dpt_config *config)
 {
     const struct dpt_config_steps *stages = &config->model.stages;
     struct place at = {DPT_SAMPLE_CHANNELS, m->side};
     add_stem(m, config, &at);
     for (int stage = 0; stage < stages->n; stage++)
         for (int i = 0; i < stages->step[stage]; i++)
-            add_block(m, config, stage, i, &at);
+            resnet_add_block(m, config, stage, i, &at);
     add_head(m, &at);
     place_gradients(m);
     DPT_ASSERT(m->base.n_units == m->base.units_max && m->base.n_params <= m->base.params_max);
@@ -167,7 +167,7 @@ static enum dpt_status resnet_create(const struct dpt_config *config, struct dpt
         free(m);
         return status;
     }
-    add_units(m, config);
+    resnet_add_units(m, config);
     *ret = &m->base;
     return DPT_OK;
 }

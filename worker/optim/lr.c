@@ -48,7 +48,7 @@ static double part_decayed(const struct dpt_config *config, int64_t done, int64_
     return done < span ? (double)done / (double)span : 1.0;
 }
 
-double dpt_lr(const struct dpt_config *config, int64_t step)
+double dpt_optim_lr(const struct dpt_config *config, int64_t step)
 {
     const double factor = batch_factor(config);
     const double lr = config->optimizer.lr * factor, min_lr = config->optimizer.min_lr * factor;

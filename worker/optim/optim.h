@@ -21,7 +21,7 @@
  *
  * Pure. In double with correctly rounded operations only (the cosine is a polynomial): the same
  * bits on every machine. */
-double dpt_lr(const struct dpt_config *config, int64_t step);
+double dpt_optim_lr(const struct dpt_config *config, int64_t step);
 
 /* The elements that a step updates, and the flat vectors that it reads and writes. Each pointer
  * points to element `origin` of its vector. */
@@ -74,6 +74,6 @@ int64_t dpt_optim_squares_add(const struct dpt_model *model, struct dpt_span spa
 /* Factor for clipping by global norm: 1 when max_norm is 0 or norm <= max_norm, else max_norm /
  * (norm + 1e-6), as PyTorch's clip_grad_norm_. An infinite norm gives 0, NaN gives NaN: the caller
  * handles a step that overflowed. */
-float dpt_clip_scale(double norm, double max_norm);
+float dpt_optim_clip_scale(double norm, double max_norm);
 
 #endif

@@ -24,9 +24,9 @@
 struct dpt_scaler {
     double scale;       /* of the next step's loss */
     int64_t good_steps; /* good steps in a row since the scale changed */
-    /* Skipped steps of the whole run, including those that divergence.h skips. */
+    /* Skipped steps of the whole run, including those that step_fate.h skips. */
     int64_t skipped;
-    int64_t diverged_in_row; /* steps that divergence.h skipped since the last applied step */
+    int64_t diverged_in_row; /* steps that step_fate.h skipped since the last applied step */
 };
 
 /* The scaler of a new run. */

@@ -40,7 +40,7 @@ struct update {
 static struct update update_of(const struct dpt_config *config, const struct dpt_model *model,
                                const struct dpt_optim_step *step)
 {
-    const float lr = (float)dpt_lr(config, step->step);
+    const float lr = (float)dpt_optim_lr(config, step->step);
     const float weight_decay = (float)config->optimizer.weight_decay;
     const enum dpt_dtype copy_dtype = dpt_model_dtype(model);
     struct update u = {.is_sgd = is_sgd(config)};

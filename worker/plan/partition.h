@@ -4,7 +4,7 @@
 #define DPT_WORKER_PLAN_PARTITION_H
 
 #include "base/strategy_traits.h"
-#include "checkpoint/layout/shard.h"
+#include "checkpoint/layout/shard_piece.h"
 #include "worker/plan/waves.h"
 #include "worker/plan/world.h"
 

@@ -27,7 +27,7 @@ static uint64_t feistel(struct dpt_rng_key key, int half_bits, uint64_t x)
     return left << half_bits | right;
 }
 
-int64_t dpt_sample_number(int64_t n, int64_t epoch_steps, int64_t batch, int64_t step, int64_t at)
+int64_t dpt_sampler_number(int64_t n, int64_t epoch_steps, int64_t batch, int64_t step, int64_t at)
 {
     DPT_ASSERT(batch >= 1 && step >= 0 && at >= 0 && at < batch);
     if (epoch_steps == 0)
@@ -36,7 +36,7 @@ int64_t dpt_sample_number(int64_t n, int64_t epoch_steps, int64_t batch, int64_t
     return step / epoch_steps * n + step % epoch_steps * batch + at;
 }
 
-int64_t dpt_sample_index(uint64_t seed, int64_t n, int64_t i)
+int64_t dpt_sampler_index(uint64_t seed, int64_t n, int64_t i)
 {
     DPT_ASSERT(n >= 1 && i >= 0);
     if (n == 1)

@@ -1,9 +1,9 @@
 /* The order in which the tasks of a step's list are posted, and the tasks that follow the scatters
- * of a range (schedule.h). Pure, apart from temporary memory. */
+ * of a range (step_list.h). Pure, apart from temporary memory. */
 #ifndef DPT_WORKER_PLAN_TASK_ORDER_H
 #define DPT_WORKER_PLAN_TASK_ORDER_H
 
-#include "worker/plan/schedule.h"
+#include "worker/plan/step_list.h"
 
 /* Sorts the tasks of a list by the number of actions that they wait for, and inserts the CROSS and
  * SHARE tasks; the list has room for them. The list was made for a member with a slot in each of

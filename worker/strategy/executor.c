@@ -1,4 +1,4 @@
-/* The strategy: carries out the actions of a list (strategy.h, core.h). The table in
+/* The strategy: carries out the actions of a list (strategy.h, strategy_internal.h). The table in
  * base/strategy_traits.c says how strategies differ:
  *
  *                    state        weights                       gradients
@@ -14,7 +14,7 @@
  * ddp: Li et al., VLDB'20. zero1 to zero3: Rajbhandari et al., SC'20. fsdp: Zhao et al., VLDB'23.
  * With shadows, a rank of another node also holds each shard. */
 #include "base/log.h"
-#include "worker/strategy/core.h"
+#include "worker/strategy/strategy_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -103,14 +103,14 @@ enum dpt_status dpt_strategy_create(const struct dpt_strategy_env *env, struct d
     struct dpt_strategy *s = calloc(1, sizeof *s);
     if (!s)
         return dpt_fail_nomem(err, "strategy");
-    DPT_ASSERT(traits.on_device == (env->resident != NULL) &&
-               traits.by_nccl == (env->resident_comm_stream != NULL));
+    DPT_ASSERT(traits.on_device == (env->state_device != NULL) &&
+               traits.by_nccl == (env->state_comm_stream != NULL));
     s->env = *env;
     s->traits = traits;
     s->route = traits.route == DPT_GRADIENT_LANES ? &strategy_by_lanes : &strategy_by_waves;
-    s->device = traits.on_device ? env->resident : env->device;
-    s->stream = traits.on_device ? env->resident_stream : env->stream;
-    s->comm_stream = traits.by_nccl ? env->resident_comm_stream : env->comm_stream;
+    s->device = traits.on_device ? env->state_device : env->device;
+    s->stream = traits.on_device ? env->state_stream : env->stream;
+    s->comm_stream = traits.by_nccl ? env->state_comm_stream : env->comm_stream;
     s->ops = dpt_device_ops(s->device);
     s->dtype = dpt_model_dtype(env->model);
     s->width = dpt_dtype_bytes(s->dtype);

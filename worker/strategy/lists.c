@@ -1,5 +1,5 @@
-/* A generation's lists and its task runner (core.h). */
-#include "worker/strategy/core.h"
+/* A generation's lists and its task runner (strategy_internal.h). */
+#include "worker/strategy/strategy_internal.h"
 
 static const struct dpt_task_handler *const handlers[DPT_TASK_COUNT] = {
     [DPT_TASK_GATHER] = &strategy_gather,
@@ -65,7 +65,7 @@ enum dpt_status strategy_lists_begin(struct dpt_strategy *s, struct dpt_err *err
         .borrows = s->borrows,
         .assignment = dpt_partition_assign(config, world, s->part.position),
         .weights = group == 1 ? DPT_WEIGHTS_HELD : s->traits.weights,
-        .gathered_max = dpt_gathered_places(config, s->env.model),
+        .gathered_max = dpt_strategy_gathered_places(config, s->env.model),
         .prefetch = config->strategy.prefetch,
         .overlap = config->strategy.overlap,
         .n_buckets = s->traits.route == DPT_GRADIENT_UNITS ? 0 : s->buckets.n,

@@ -34,12 +34,12 @@
 #define DPT_WORKER_STRATEGY_STRATEGY_H
 
 #include "base/accum.h"
-#include "checkpoint/layout/shard.h"
+#include "checkpoint/layout/shard_piece.h"
 #include "kernels/stager.h"
 #include "worker/model/model.h"
 #include "worker/optim/optim.h"
 #include "worker/plan/partition.h" /* and the slots of a position: dpt_partition_assign */
-#include "worker/plan/schedule.h"
+#include "worker/plan/step_list.h"
 #include "worker/strategy/transport/comm_thread.h"
 
 /* The surroundings of a strategy; all borrowed for its life. */
@@ -55,12 +55,12 @@ struct dpt_strategy_env {
     /* With traits.on_device: the device that keeps the state, and the main thread's stream on it.
      * Slots then point to the device's memory, and registered memory is a copy
      * (dpt_strategy_fetch_state). Else NULL: the host keeps the state. */
-    struct dpt_device *resident;
-    struct dpt_stream *resident_stream;
+    struct dpt_device *state_device;
+    struct dpt_stream *state_stream;
     /* With traits.by_nccl: the communication thread's stream on that device. Else NULL: gradients
      * are sent through the hosts' memory. */
-    struct dpt_stream *resident_comm_stream;
-    /* Copies between the host (`stream`) and the device (resident_stream); NULL: the host keeps the
+    struct dpt_stream *state_comm_stream;
+    /* Copies between the host (`stream`) and the device (state_stream); NULL: the host keeps the
      * state. */
     struct dpt_stager *stager;
 };
@@ -76,8 +76,8 @@ struct dpt_state_part {
         bool flat;
         /* Only the strategy uses these: the vector on the device that keeps the state, and whether
          * the vector is flat there. */
-        float *resident;
-        bool resident_flat;
+        float *device;
+        bool device_flat;
     } vector[DPT_VECTOR_COUNT];
 };
 
@@ -87,27 +87,27 @@ struct dpt_strategy_state {
     struct dpt_state_part own, shadow;
 };
 
-/* dpt_state_offset: the element of a vector's memory at which the part's piece of unit `unit`
- * begins. dpt_state_at: the address of that element in registered memory. */
-int64_t dpt_state_offset(const struct dpt_state_part *part, const struct dpt_grid *grid,
-                         enum dpt_vector vector, int unit);
-float *dpt_state_at(const struct dpt_state_part *part, const struct dpt_grid *grid,
-                    enum dpt_vector vector, int unit);
+/* dpt_strategy_state_offset: the element of a vector's memory at which the part's piece of unit
+ * `unit` begins. dpt_strategy_state_at: the address of that element in registered memory. */
+int64_t dpt_strategy_state_offset(const struct dpt_state_part *part, const struct dpt_grid *grid,
+                                  enum dpt_vector vector, int unit);
+float *dpt_strategy_state_at(const struct dpt_state_part *part, const struct dpt_grid *grid,
+                             enum dpt_vector vector, int unit);
 
 /* The number of vectors that a rank holds: three, or two without a second moment. */
-int dpt_vectors(const struct dpt_config *config);
+int dpt_strategy_vectors(const struct dpt_config *config);
 
-/* dpt_tied_unit: the unit from which others borrow; -1: none. dpt_largest_unit: elements of the
- * largest unit other than `except`. */
-int dpt_tied_unit(const struct dpt_model *model);
-int64_t dpt_largest_unit(const struct dpt_model *model, int except);
+/* dpt_strategy_tied_unit: the unit from which others borrow; -1: none. dpt_strategy_largest_unit:
+ * elements of the largest unit other than `except`. */
+int dpt_strategy_tied_unit(const struct dpt_model *model);
+int64_t dpt_strategy_largest_unit(const struct dpt_model *model, int except);
 
 /* The number of buffers that gathered units share: strategy.gathered_units_max, or one for each
  * unit, if that is less. The unit from which others borrow has a separate buffer. */
-int dpt_gathered_places(const struct dpt_config *config, const struct dpt_model *model);
+int dpt_strategy_gathered_places(const struct dpt_config *config, const struct dpt_model *model);
 
 /* The tag, in the memory account, of a vector of a rank's own part. */
-enum dpt_memory_tag dpt_vector_tag(enum dpt_vector vector, enum dpt_dtype dtype);
+enum dpt_memory_tag dpt_strategy_vector_tag(enum dpt_vector vector, enum dpt_dtype dtype);
 
 struct dpt_strategy_cost {
     int64_t gradient_bytes, sent_bytes;

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "worker/train/formation/formation.h"
-#include "worker/train/log/log.h"
+#include "worker/train/log/rank_log.h"
 #include "worker/train/save/save.h"
 
 #include <stdio.h>
@@ -105,7 +105,7 @@ static void carry_out_rescue(struct dpt_rank *r, int64_t deadline_ms)
         dpt_log(DPT_LOG_ERROR, "step %lld is not rescued%s", (long long)step, why);
     }
     if (saved && r->log->lines)
-        dpt_logbook_keep_unwritten(r->log->lines);
+        dpt_pending_keep_unwritten(r->log->lines);
     struct dpt_report *report = dpt_link_edit(r->link);
     report->state.rescue_failed = !saved;
     /* If the rescue failed, the log has the reason. */

@@ -1,8 +1,8 @@
 /* Ends a run that has diverged: a step is not finite, or the state is not finite
- * (worker/optim/divergence.h). */
+ * (worker/optim/step_fate.h). */
 #include "worker/train/process.h"
 
-#include "worker/train/log/log.h"
+#include "worker/train/log/rank_log.h"
 #include "worker/train/save/save.h"
 #include "worker/train/step/step.h"
 
@@ -140,7 +140,7 @@ static bool name_not_finite(const struct dpt_rank *r, const struct dpt_state_par
             const int64_t at =
                 !part->vector[v].mem
                     ? -1
-                    : find_not_finite(dpt_state_at(part, &r->grid, (enum dpt_vector)v, u),
+                    : find_not_finite(dpt_strategy_state_at(part, &r->grid, (enum dpt_vector)v, u),
                                       piece.end - piece.first);
             if (at < 0)
                 continue;

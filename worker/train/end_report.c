@@ -2,7 +2,7 @@
 #include "worker/train/process.h"
 
 #include "base/log.h"
-#include "worker/train/device/device.h"
+#include "worker/train/device/rank_device.h"
 #include "worker/train/link/link.h"
 #include "worker/train/step/step.h"
 

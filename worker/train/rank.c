@@ -6,9 +6,9 @@
 #include "base/memory.h"
 #include "base/numa.h"
 #include "rendezvous/core/timing.h"
-#include "worker/train/device/device.h"
+#include "worker/train/device/rank_device.h"
 #include "worker/train/formation/formation.h"
-#include "worker/train/log/log.h"
+#include "worker/train/log/rank_log.h"
 #include "worker/train/process.h"
 #include "worker/train/save/save.h"
 #include "worker/train/step/step.h"
@@ -84,11 +84,11 @@ static enum dpt_status open_rooms(struct dpt_rank *r, struct dpt_err *err)
     DPT_TRY(rank_open_samples(r, err));
     if (dpt_config_evaluates(r->config))
         DPT_TRY(rank_open_validation(r, err));
-    DPT_TRY(rank_open_accelerator(r, err));
+    DPT_TRY(rank_open_device(r, err));
     DPT_TRY(rank_create_strategy(r, err));
     DPT_TRY(rank_open_save(r, r->stepping->data, err));
     DPT_TRY(rank_make_buffers(r, err));
-    if (!r->device->accelerator)
+    if (!r->device->device_model)
         DPT_TRY(rank_prepare_ops(r, err));
     return rank_check_resume(r, err);
 }
@@ -185,7 +185,7 @@ static void end_process(void)
 int dpt_rank_main(const struct dpt_rank_start *start, const struct dpt_config *config)
 {
     dpt_log_set_who("rank", start->node);
-    dpt_rank_bind(start, config, DPT_NUMA_SYS);
+    dpt_rank_bind_numa(start, config, DPT_NUMA_SYS);
     const struct dpt_rank_options options = {.start = start,
                                              .config = config,
                                              .link_fd = DPT_RANK_FD_LINK,

@@ -3,8 +3,8 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
-#include "worker/train/device/device.h"
-#include "worker/train/log/log.h"
+#include "worker/train/device/rank_device.h"
+#include "worker/train/log/rank_log.h"
 #include "worker/train/save/save.h"
 #include "worker/train/step/step.h"
 
@@ -59,7 +59,7 @@ static enum dpt_status write_summary(const struct dpt_rank *r, const struct dpt_
     DPT_TRY(dpt_fs_join(r->config->log.dir, "summary.json", path, sizeof path, err));
     if (r->state.start_step == r->state.step && dpt_fs_exists(path))
         return DPT_OK;
-    return dpt_runlog_summary(r->config->log.dir, summary, err);
+    return dpt_run_file_summary(r->config->log.dir, summary, err);
 }
 
 static void report_hash(struct dpt_report *report, const char *hash)
@@ -94,7 +94,7 @@ enum dpt_status rank_finish_evaluation(struct dpt_rank *r, struct dpt_err *err)
     DPT_TRY(rank_weights_hash(r, hash, err));
     const struct dpt_eval_record e = rank_evaluation_record(r);
     if (rank_settles_log(r))
-        DPT_TRY(dpt_runlog_evaluation(&r->log->files, &e, hash, err));
+        DPT_TRY(dpt_run_file_evaluation(&r->log->files, &e, hash, err));
     report_hash(dpt_link_edit(r->link), hash);
     dpt_link_publish(r->link, false);
     return DPT_OK;

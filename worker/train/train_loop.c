@@ -4,9 +4,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "worker/optim/optim.h"
-#include "worker/train/device/device.h"
+#include "worker/train/device/rank_device.h"
 #include "worker/train/formation/formation.h"
-#include "worker/train/log/log.h"
+#include "worker/train/log/rank_log.h"
 #include "worker/train/save/save.h"
 #include "worker/train/step/step.h"
 
@@ -72,7 +72,7 @@ static void send_step(struct dpt_rank *r, double tokens_per_s)
     Dpt__StepRecord record = DPT__STEP_RECORD__INIT;
     record.step = s->step;
     record.loss = dpt_outcome_loss(&s->outcome);
-    record.lr = dpt_lr(r->config, s->step - 1);
+    record.lr = dpt_optim_lr(r->config, s->step - 1);
     record.grad_norm = s->outcome.norm;
     record.tokens_per_s = tokens_per_s;
     record.world_size = (uint32_t)r->gen.world_size;
@@ -107,7 +107,7 @@ static void log_metrics(struct dpt_rank *r, double step_ms, const struct dpt_com
     const struct dpt_metrics m = {
         .step = r->state.step,
         .loss = dpt_outcome_loss(&r->state.outcome),
-        .lr = dpt_lr(r->config, r->state.step - 1),
+        .lr = dpt_optim_lr(r->config, r->state.step - 1),
         .grad_norm = r->state.outcome.norm,
         .tokens = r->state.step * rank_tokens_per_step(r),
         .tokens_per_s = step_ms > 0 ? (double)rank_tokens_per_step(r) * 1e3 / step_ms : 0,
@@ -119,7 +119,7 @@ static void log_metrics(struct dpt_rank *r, double step_ms, const struct dpt_com
         .scale = r->state.outcome.scale,
         .skipped_steps = r->state.scaler.skipped};
     struct dpt_err err;
-    rank_add_line(r, dpt_runlog_metrics(&r->log->files, &m, &err), &err);
+    rank_add_line(r, dpt_run_file_metrics(&r->log->files, &m, &err), &err);
 }
 
 static bool is_finite(const struct dpt_outcome *outcome)
@@ -183,7 +183,7 @@ static void log_event(struct dpt_rank *r)
         .sends_bytes = cost.sent_bytes,
         .redundancy = generation_redundancy(&r->gen)};
     struct dpt_err err;
-    rank_add_line(r, dpt_runlog_event(&r->log->files, &e, &err), &err);
+    rank_add_line(r, dpt_run_file_event(&r->log->files, &e, &err), &err);
 }
 
 /* ---- evaluations ---- */

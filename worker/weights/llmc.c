@@ -3,7 +3,7 @@
 
 #include "base/cursor.h"
 #include "kernels/half.h"
-#include "worker/weights/tensor.h"
+#include "worker/weights/foreign_tensor.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -239,5 +239,5 @@ enum dpt_status dpt_llmc_read(const struct dpt_llmc *llmc, const struct dpt_mode
         for (int64_t i = first; i < end; i++)
             ret[i - first] = value_at(llmc, at + i);
     }
-    return dpt_tensor_check_finite(llmc->path, p->name, first, end, ret, err);
+    return dpt_foreign_tensor_check_finite(llmc->path, p->name, first, end, ret, err);
 }

@@ -5,9 +5,9 @@
 #include "checkpoint/names.h"
 #include "kernels/half.h"
 #include "worker/model/hf_config.h"
-#include "worker/weights/folder_kind.h"
+#include "worker/weights/foreign_tensor.h"
+#include "worker/weights/hf_folder_kind.h"
 #include "worker/weights/published_files.h"
-#include "worker/weights/tensor.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ enum dpt_status dpt_published_sizes(const char *dir, struct dpt_config_sizes *re
                                     struct dpt_err *err)
 {
     char path[PATH_MAX];
-    DPT_TRY(dpt_folder_check_model(dir, err));
+    DPT_TRY(dpt_hf_folder_check_model(dir, err));
     DPT_TRY(dpt_fs_join(dir, DPT_NAME_CONFIG, path, sizeof path, err));
     return dpt_hf_config_read(path, ret, err);
 }
@@ -119,7 +119,7 @@ static enum dpt_status find_param(const struct dpt_published *p, const char *nam
                                   const struct place **ret, struct dpt_err *err)
 {
     const struct place *place = tensor_named(p, name),
-                       *base = tensor_named(p, dpt_tensor_base_name(name));
+                       *base = tensor_named(p, dpt_foreign_tensor_base_name(name));
     if (place && base && place != base)
         return dpt_fail(err, DPT_ECONFIG,
                         "'%s': tensor '%s' is there as '%s', too; remove one of the two",
@@ -161,15 +161,15 @@ static enum dpt_status match_params(struct dpt_published *p, struct dpt_err *err
  * prefix, or the first part of its name is that of a tensor of the model, and it is no head. */
 static bool is_in_body(const struct dpt_published *p, const char *name)
 {
-    const char *base = dpt_tensor_base_name(name);
-    const size_t n = dpt_tensor_part_bytes(base);
-    if (dpt_tensor_is_head(name))
+    const char *base = dpt_foreign_tensor_base_name(name);
+    const size_t n = dpt_foreign_tensor_part_bytes(base);
+    if (dpt_foreign_tensor_is_head(name))
         return false;
     if (base != name)
         return true;
     for (int i = 0; i < dpt_model_n_params(p->model) && !is_score(p, i); i++) {
-        const char *ours = dpt_tensor_base_name(dpt_model_param(p->model, i)->name);
-        if (dpt_tensor_part_bytes(ours) == n && memcmp(ours, base, n) == 0)
+        const char *ours = dpt_foreign_tensor_base_name(dpt_model_param(p->model, i)->name);
+        if (dpt_foreign_tensor_part_bytes(ours) == n && memcmp(ours, base, n) == 0)
             return true;
     }
     return false;
@@ -183,7 +183,7 @@ static enum dpt_status check_unused(const struct dpt_published *p, struct dpt_er
     int n = 0;
     for (int i = 0; i < p->files.n_tensors; i++) {
         const struct place *place = &p->places[i];
-        if (p->used[i] || dpt_tensor_is_buffer(place->entry->name) ||
+        if (p->used[i] || dpt_foreign_tensor_is_buffer(place->entry->name) ||
             !is_in_body(p, place->entry->name))
             continue;
         first = first ? first : place;
@@ -273,7 +273,7 @@ int dpt_published_left_out(const struct dpt_published *published,
     for (int i = 0; i < published->files.n_tensors; i++) {
         const char *name = published->places[i].entry->name;
         char shape[SHAPE_BYTES];
-        if (published->used[i] || dpt_tensor_is_buffer(name))
+        if (published->used[i] || dpt_foreign_tensor_is_buffer(name))
             continue;
         format_unfit(published, published->places[i].entry, shape);
         if (named == n && used + strlen(name) + strlen(shape) + 2 < room) {
@@ -328,7 +328,8 @@ enum dpt_status dpt_published_read(struct dpt_published *published, int param, i
 {
     const struct place *place = &published->of_param[param];
     DPT_TRY(read_place(place, first, end, ret, err));
-    return dpt_tensor_check_finite(place->file->path, place->entry->name, first, end, ret, err);
+    return dpt_foreign_tensor_check_finite(place->file->path, place->entry->name, first, end, ret,
+                                           err);
 }
 
 /* ---- tensors of any model ---- */

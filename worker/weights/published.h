@@ -37,9 +37,9 @@ DPT_MUST_USE enum dpt_status dpt_published_labels(const char *dir, int64_t *ret,
                                                   struct dpt_err *err);
 
 /* Returns the number of the folder's tensors that are not in the model, without buffers
- * (dpt_tensor_is_buffer). Writes the names of the first ones ("lm_head.weight, score.weight [4, 64]
- * and 3 more"). If a tensor of the labels' head is left out because of its shape, the shape follows
- * its name. */
+ * (dpt_foreign_tensor_is_buffer). Writes the names of the first ones ("lm_head.weight, score.weight
+ * [4, 64] and 3 more"). If a tensor of the labels' head is left out because of its shape, the shape
+ * follows its name. */
 enum { DPT_PUBLISHED_LEFT_OUT_BYTES = 512 };
 int dpt_published_left_out(const struct dpt_published *published,
                            char ret_names[DPT_PUBLISHED_LEFT_OUT_BYTES]);

@@ -3,7 +3,7 @@
 
 #include "base/fs.h"
 #include "checkpoint/names.h"
-#include "worker/weights/folder_kind.h"
+#include "worker/weights/hf_folder_kind.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -139,12 +139,12 @@ static enum dpt_status open_shards(struct dpt_published_files *p, struct dpt_err
 static enum dpt_status open_weights(struct dpt_published_files *p, bool adapters,
                                     struct dpt_err *err)
 {
-    if (adapters && dpt_folder_has_adapters(p->dir))
+    if (adapters && dpt_hf_folder_has_adapters(p->dir))
         return add_single(p, DPT_NAME_ADAPTERS, err);
-    DPT_TRY(dpt_folder_check_model(p->dir, err));
-    if (dpt_folder_has(p->dir, DPT_NAME_SINGLE))
+    DPT_TRY(dpt_hf_folder_check_model(p->dir, err));
+    if (dpt_hf_folder_has(p->dir, DPT_NAME_SINGLE))
         return add_single(p, DPT_NAME_SINGLE, err);
-    if (dpt_folder_has(p->dir, DPT_NAME_INDEX))
+    if (dpt_hf_folder_has(p->dir, DPT_NAME_INDEX))
         return open_shards(p, err);
     return dpt_fail(err, DPT_ENOENT,
                     "'%s' has neither " DPT_NAME_SINGLE " nor " DPT_NAME_INDEX

@@ -11,7 +11,7 @@
 
 enum { TILE = 64 };
 
-static int64_t round_up(int64_t n, int64_t to)
+static int64_t attention_round_up(int64_t n, int64_t to)
 {
     return (n + to - 1) / to * to;
 }
@@ -35,10 +35,10 @@ struct work {
     float *row;       /* (tp): sums of dy*y */
 };
 
-static size_t lay_out(int64_t t, int64_t hd, bool backward, float *base, struct work *ret)
+static size_t attention_lay_out(int64_t t, int64_t hd, bool backward, float *base, struct work *ret)
 {
-    ret->tp = round_up(t, TILE);
-    ret->hp = round_up(hd, LANES);
+    ret->tp = attention_round_up(t, TILE);
+    ret->hp = attention_round_up(hd, LANES);
     size_t tp = (size_t)ret->tp, hp = (size_t)ret->hp, used = 0;
     struct part {
         float **at;
@@ -60,14 +60,14 @@ static size_t lay_out(int64_t t, int64_t hd, bool backward, float *base, struct 
 size_t ELEM(attention_work)(int64_t t, int64_t hd, bool backward)
 {
     struct work w;
-    return lay_out(t, hd, backward, NULL, &w);
+    return attention_lay_out(t, hd, backward, NULL, &w);
 }
 
 /* to (tp, hp) = scale * from (t, hd), zero outside. */
 static void copy_rows(const struct dpt_head_rows *a, const elem *from, int64_t ld, float scale,
                       float *to)
 {
-    int64_t tp = round_up(a->t, TILE), hp = round_up(a->hd, LANES);
+    int64_t tp = attention_round_up(a->t, TILE), hp = attention_round_up(a->hd, LANES);
     v16 factor = v_set(scale);
     for (int64_t r = 0; r < a->t; r++)
         for (int64_t j = 0; j < hp; j += LANES) {
@@ -79,7 +79,7 @@ static void copy_rows(const struct dpt_head_rows *a, const elem *from, int64_t l
 
 static void store_rows(const struct dpt_head_rows *a, const float *from, float scale, elem *to)
 {
-    int64_t hp = round_up(a->hd, LANES);
+    int64_t hp = attention_round_up(a->hd, LANES);
     v16 factor = v_set(scale);
     for (int64_t r = 0; r < a->t; r++)
         FOR_LANES(j, n, a->hd)
@@ -204,7 +204,7 @@ static void attend_rows(const struct dpt_head_rows *a, struct work *w, int64_t i
 void ELEM(attention)(const struct dpt_head_rows *a)
 {
     struct work w;
-    lay_out(a->t, a->hd, false, a->work, &w);
+    attention_lay_out(a->t, a->hd, false, a->work, &w);
     copy_rows(a, a->q, a->ld, 1.0f / sqrtf((float)a->hd), w.q);
     copy_rows(a, a->k, a->ld, 1.0f, w.k);
     copy_rows(a, a->v, a->ld, 1.0f, w.v);
@@ -277,7 +277,7 @@ static void add_head_gradients(const struct dpt_head_rows *a, struct work *w)
 void ELEM(attention_grad)(const struct dpt_head_rows *a)
 {
     struct work w;
-    lay_out(a->t, a->hd, true, a->work, &w);
+    attention_lay_out(a->t, a->hd, true, a->work, &w);
     struct dpt_head_rows one = *a;
     copy_rows(a, a->k, a->ld, 1.0f, w.k);
     copy_rows(a, a->v, a->ld, 1.0f, w.v);

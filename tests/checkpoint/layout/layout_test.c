@@ -33,7 +33,7 @@ static int64_t best(const int64_t *bytes, int n, int runs)
     return least;
 }
 
-static void dealing(void **state)
+static void test_divide_is_even(void **state)
 {
     (void)state;
     uint32_t x = 7;
@@ -71,7 +71,7 @@ static void nothing_to_deal(void **state)
     assert_int_equal(first[2], 0);
 }
 
-static void pieces(void **state)
+static void test_pieces_tile_range(void **state)
 {
     (void)state;
     for (int64_t numel = 0; numel < 70; numel++)
@@ -95,7 +95,7 @@ static void pieces(void **state)
             }
 }
 
-static void intersections(void **state)
+static void test_intersections(void **state)
 {
     (void)state;
     static const struct {
@@ -115,7 +115,8 @@ static void intersections(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(dealing), cmocka_unit_test(nothing_to_deal),
-                                       cmocka_unit_test(pieces), cmocka_unit_test(intersections)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_divide_is_even), cmocka_unit_test(nothing_to_deal),
+        cmocka_unit_test(test_pieces_tile_range), cmocka_unit_test(test_intersections)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

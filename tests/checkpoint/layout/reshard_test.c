@@ -34,7 +34,8 @@ static bool contains(struct dpt_interval outer, struct dpt_interval inner)
     return inner.first >= outer.first && inner.end <= outer.end && inner.first < inner.end;
 }
 
-static const struct dpt_holding *find(const struct dpt_holding *list, int n, int rank, int part)
+static const struct dpt_holding *find_holding(const struct dpt_holding *list, int n, int rank,
+                                              int part)
 {
     for (int i = 0; i < n; i++)
         if (list[i].rank == rank && list[i].part == part)
@@ -42,7 +43,7 @@ static const struct dpt_holding *find(const struct dpt_holding *list, int n, int
     return NULL;
 }
 
-static bool has(const struct dpt_holding *have, const struct dpt_move *move)
+static bool has_moved_piece(const struct dpt_holding *have, const struct dpt_move *move)
 {
     return contains(dpt_shard_piece(&grid, have->shard, move->unit), move->range);
 }
@@ -50,11 +51,12 @@ static bool has(const struct dpt_holding *have, const struct dpt_move *move)
 /* No nearer rank holds a part of a piece that comes from a farther one. */
 static void check_nearest(const struct dpt_reshard_plan *plan, const struct dpt_move *move)
 {
-    const struct dpt_holding *from = find(plan->have, plan->n_have, move->from, move->from_part);
-    const struct dpt_holding *to = find(plan->need, plan->n_need, move->to, move->to_part);
+    const struct dpt_holding *from =
+        find_holding(plan->have, plan->n_have, move->from, move->from_part);
+    const struct dpt_holding *to = find_holding(plan->need, plan->n_need, move->to, move->to_part);
     assert_non_null(from);
     assert_non_null(to);
-    assert_true(has(from, move) && has(to, move));
+    assert_true(has_moved_piece(from, move) && has_moved_piece(to, move));
     for (int i = 0; i < plan->n_have; i++) {
         const struct dpt_holding *other = &plan->have[i];
         const bool itself = other->rank == to->rank && from->rank != to->rank;
@@ -65,7 +67,7 @@ static void check_nearest(const struct dpt_reshard_plan *plan, const struct dpt_
     }
 }
 
-static void check(const struct dpt_reshard_plan *plan)
+static void check_moves(const struct dpt_reshard_plan *plan)
 {
     static struct seen seen;
     struct dpt_err err;
@@ -119,7 +121,7 @@ static void any_layout_from_any_other(void **state)
                             .need = need,
                             .n_have = deal(from, shadow, hosts, lost, have),
                             .n_need = deal(to, (kind & 2) != 0, hosts, -1, need)};
-                        check(&plan);
+                        check_moves(&plan);
                     }
 }
 
@@ -134,7 +136,7 @@ static void replicas_of_uneven_groups(void **state)
         {0, 0, 0, {0, 2}}, {1, 0, 0, {1, 2}}, {2, 1, 0, {0, 1}}, {3, 1, 1, {1, 2}}};
     const struct dpt_reshard_plan plan = {
         .grid = &grid, .have = have, .need = need, .n_have = 4, .n_need = 4};
-    check(&plan);
+    check_moves(&plan);
 }
 
 /* Four ranks join, and three hold the whole state. */

@@ -9,7 +9,7 @@ enum { WORKSPACE_BYTES = 128 };
 
 /* ---- descriptors ---- */
 
-static struct descriptor *at(cudnnBackendDescriptor_t d)
+static struct descriptor *descriptor_at(cudnnBackendDescriptor_t d)
 {
     MUST(d);
     return d;
@@ -68,7 +68,7 @@ static cudnnStatus_t create_descriptor(cudnnBackendDescriptorType_t type,
  * plan's end, when the process's tests end. */
 static cudnnStatus_t destroy_descriptor(cudnnBackendDescriptor_t d)
 {
-    (void)at(d);
+    (void)descriptor_at(d);
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -93,7 +93,7 @@ static cudnnStatus_t set_attribute(cudnnBackendDescriptor_t descriptor,
                                    cudnnBackendAttributeType_t type, int64_t count,
                                    const void *values)
 {
-    struct descriptor *d = at(descriptor);
+    struct descriptor *d = descriptor_at(descriptor);
     const size_t bytes = (size_t)count * bytes_of(type);
     MUST(!d->finalized && bytes <= VALUES_BYTES && count > 0);
     if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR)
@@ -106,8 +106,8 @@ static cudnnStatus_t set_attribute(cudnnBackendDescriptor_t descriptor,
 
 static cudnnStatus_t finalize(cudnnBackendDescriptor_t d)
 {
-    MUST(!at(d)->finalized);
-    at(d)->finalized = true;
+    MUST(!descriptor_at(d)->finalized);
+    descriptor_at(d)->finalized = true;
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -117,7 +117,7 @@ static cudnnStatus_t get_attribute(cudnnBackendDescriptor_t descriptor,
                                    cudnnBackendAttributeType_t type, int64_t room,
                                    int64_t *ret_count, void *ret)
 {
-    struct descriptor *d = at(descriptor), **configs = ret;
+    struct descriptor *d = descriptor_at(descriptor), **configs = ret;
     const int64_t workspace = WORKSPACE_BYTES;
     (void)type;
     MUST(room > 0);
@@ -149,9 +149,10 @@ static cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan
                              cudnnBackendDescriptor_t pack)
 {
     const struct descriptor *config =
-        double_child(at(plan), CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+        double_child(descriptor_at(plan), CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
     (void)handle;
-    double_execute(double_child(config, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH), at(pack));
+    double_execute(double_child(config, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH),
+                   descriptor_at(pack));
     return CUDNN_STATUS_SUCCESS;
 }
 

@@ -24,7 +24,7 @@ struct run {
     const struct descriptor *pack;
 };
 
-static double rounded(cudnnDataType_t type, double x)
+static double round_to_type(cudnnDataType_t type, double x)
 {
     switch (type) {
     case CUDNN_DATA_BFLOAT16:
@@ -48,7 +48,7 @@ static void *memory_of(const struct run *run, const struct descriptor *tensor)
 }
 
 /* The offset of element i, counted in the order of the dimensions. */
-static int64_t place(const struct values *x, int64_t i)
+static int64_t place_of_element(const struct values *x, int64_t i)
 {
     int64_t offset = 0;
     for (int axis = RANK - 1; axis >= 0; axis--) {
@@ -58,7 +58,7 @@ static int64_t place(const struct values *x, int64_t i)
     return offset;
 }
 
-static double load(cudnnDataType_t type, const void *p, int64_t i)
+static double load_element(cudnnDataType_t type, const void *p, int64_t i)
 {
     return type == CUDNN_DATA_FLOAT      ? (double)((const float *)p)[i]
            : type == CUDNN_DATA_BFLOAT16 ? (double)dpt_f32_of_bf16(((const uint16_t *)p)[i])
@@ -91,7 +91,7 @@ static struct values *new_values(struct run *run, const struct descriptor *tenso
     return x;
 }
 
-static struct values *find(struct run *run, const struct descriptor *tensor)
+static struct values *find_values(struct run *run, const struct descriptor *tensor)
 {
     for (int i = 0; i < run->n; i++)
         if (run->known[i].tensor == tensor)
@@ -104,33 +104,33 @@ static struct values *input(struct run *run, const struct descriptor *op,
                             cudnnBackendAttributeName_t name)
 {
     const struct descriptor *tensor = double_child(op, name);
-    struct values *x = find(run, tensor);
+    struct values *x = find_values(run, tensor);
     if (x)
         return x;
     MUST(!double_flag(tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL)); /* operations are in order */
     const void *memory = memory_of(run, tensor);
     x = new_values(run, tensor);
     for (int64_t i = 0; i < x->n; i++)
-        x->v[i] = load(x->type, memory, place(x, i));
+        x->v[i] = load_element(x->type, memory, place_of_element(x, i));
     return x;
 }
 
 static struct values *output(struct run *run, const struct descriptor *op,
                              cudnnBackendAttributeName_t name)
 {
-    MUST(!find(run, double_child(op, name)));
+    MUST(!find_values(run, double_child(op, name)));
     return new_values(run, double_child(op, name));
 }
 
-static void finish(const struct run *run, struct values *y)
+static void round_values(const struct run *run, struct values *y)
 {
     for (int64_t i = 0; i < y->n; i++)
-        y->v[i] = rounded(y->type, y->v[i]);
+        y->v[i] = round_to_type(y->type, y->v[i]);
     if (double_flag(y->tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL))
         return;
     void *memory = memory_of(run, y->tensor);
     for (int64_t i = 0; i < y->n; i++)
-        store(y->type, memory, place(y, i), y->v[i]);
+        store(y->type, memory, place_of_element(y, i), y->v[i]);
 }
 
 /* Element of x that meets element i of y; dimensions of 1 meet all. */
@@ -165,7 +165,7 @@ static void matmul(struct run *run, const struct descriptor *op)
             sum += a->v[(batch * m + row) * k + j] * b->v[(batch / group * k + j) * n + col];
         c->v[i] = sum;
     }
-    finish(run, c);
+    round_values(run, c);
 }
 
 static double on_element(cudnnPointwiseMode_t mode, double x, double b, double t)
@@ -216,7 +216,7 @@ static void pointwise(struct run *run, const struct descriptor *op)
         }
         y->v[i] = on_element(mode, meets(x, y, i), b ? meets(b, y, i) : 0, t ? meets(t, y, i) : 0);
     }
-    finish(run, y);
+    round_values(run, y);
 }
 
 static void reduction(struct run *run, const struct descriptor *op)
@@ -234,7 +234,7 @@ static void reduction(struct run *run, const struct descriptor *op)
         }
         y->v[i] = all;
     }
-    finish(run, y);
+    round_values(run, y);
 }
 
 /* The same places, counted otherwise. */
@@ -245,17 +245,17 @@ static void reshape(struct run *run, const struct descriptor *op)
     int64_t last = 0;
     MUST(x->n == y->n);
     for (int64_t i = 0; i < x->n; i++)
-        last = place(x, i) > last ? place(x, i) : last;
+        last = place_of_element(x, i) > last ? place_of_element(x, i) : last;
     double *memory = malloc((size_t)(last + 1) * sizeof *memory);
     MUST(memory);
     for (int64_t i = 0; i < x->n; i++)
-        memory[place(x, i)] = x->v[i];
+        memory[place_of_element(x, i)] = x->v[i];
     for (int64_t i = 0; i < y->n; i++) {
-        MUST(place(y, i) <= last);
-        y->v[i] = memory[place(y, i)];
+        MUST(place_of_element(y, i) <= last);
+        y->v[i] = memory[place_of_element(y, i)];
     }
     free(memory);
-    finish(run, y);
+    round_values(run, y);
 }
 
 /* Of x and y the one is read, the other is made. */
@@ -302,7 +302,7 @@ static void convolve(const struct convolution *c, struct values *to)
             double_numbers(kind, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS)[1]};                         \
         memset(c.made->v, 0, (size_t)c.made->n * sizeof *c.made->v);                               \
         convolve(&c, c.made);                                                                      \
-        finish(run, c.made);                                                                       \
+        round_values(run, c.made);                                                                 \
     } while (0)
 
 static void convolution_forward(struct run *run, const struct descriptor *op)

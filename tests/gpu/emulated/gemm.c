@@ -27,7 +27,7 @@ void dpt_cuda_gemm_engine_destroy(struct dpt_cuda_gemm_engine **engine, struct d
     *engine = NULL;
 }
 
-static float at(const void *p, enum dpt_dtype dtype, int64_t i)
+static float float_at(const void *p, enum dpt_dtype dtype, int64_t i)
 {
     return dtype == DPT_F32    ? ((const float *)p)[i]
            : dtype == DPT_BF16 ? dpt_f32_of_bf16(((const uint16_t *)p)[i])
@@ -77,7 +77,7 @@ static float *widened(const void *p, enum dpt_dtype dtype, int64_t rows, int64_t
         abort();
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < k; j++) {
-            const float x = at(p, dtype, transposed ? j * ld + i : i * ld + j);
+            const float x = float_at(p, dtype, transposed ? j * ld + i : i * ld + j);
             to[i * k + j] = tf32 ? as_tf32(x) : x;
         }
     return to;
@@ -123,11 +123,11 @@ static void multiply(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
         for (int64_t j = 0; j < g->of.n; j++) {
             float sum = dot(g->of.k, a + i * g->of.k, b + j * g->of.k);
             if (g->of.with_bias)
-                sum += at(g->bias, g->of.out, j);
+                sum += float_at(g->bias, g->of.out, j);
             if (g->of.with_slope)
-                sum *= slope(at(g->slope_at, g->of.out, i * g->of.ldc + j));
+                sum *= slope(float_at(g->slope_at, g->of.out, i * g->of.ldc + j));
             if (g->accumulate)
-                sum += at(g->c, g->of.out, i * g->of.ldc + j);
+                sum += float_at(g->c, g->of.out, i * g->of.ldc + j);
             set(g->c, g->of.out, i * g->of.ldc + j, sum);
         }
     free(a);

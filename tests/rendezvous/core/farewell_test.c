@@ -49,7 +49,7 @@ static void leave(struct fake *fake)
     fake_say(fake, &stage);
 }
 
-static void obey(struct fake *fake)
+static void fake_obeys(struct fake *fake)
 {
     fake_obey(fake);
     fake_say(fake, &stage);
@@ -57,8 +57,8 @@ static void obey(struct fake *fake)
 
 static void obey_both(void)
 {
-    obey(&a);
-    obey(&b);
+    fake_obeys(&a);
+    fake_obeys(&b);
 }
 
 /* a dies, and b quiesces. */
@@ -67,7 +67,7 @@ static void lose_a(void)
     fake_dies(&a, &b, &stage);
     stage_pass_speaking(&stage, both + 1, 1, 300);
     IS(b, PREPARE);
-    obey(&b);
+    fake_obeys(&b);
     IS(b, WAITING);
 }
 
@@ -151,9 +151,9 @@ static void test_saved_elsewhere(void **state)
     obey_both();
     assert_int_equal(a.plan->checkpoint_writers, 1);
     obey_both();
-    obey(&a);
+    fake_obeys(&a);
     b.cannot_save = true;
-    obey(&b);
+    fake_obeys(&b);
     obey_both();
     IS(a, RELEASED);
     leave(&b);
@@ -168,12 +168,12 @@ static void test_the_last_of_those_who_wait(void **state)
     lose_a();
     leave(&b);
     IS(b, PREPARE);
-    obey(&b);
+    fake_obeys(&b);
     IS(b, PLAN);
     assert_true(b.plan->farewell);
     assert_int_equal(b.plan->world_size, 1);
     for (int i = 0; i < 3; i++)
-        obey(&b);
+        fake_obeys(&b);
     released(&b, false);
 }
 
@@ -244,7 +244,7 @@ static void test_who_looked_too_early(void **state)
 }
 
 /* Halves that cannot be saved: the first node that leaves would destroy both. */
-static void test_halves(void **state)
+static void test_unsaved_halves_leave_together(void **state)
 {
     (void)state;
     a.spec.sharded = b.spec.sharded = true;
@@ -268,12 +268,12 @@ static void test_the_leaving_rank_dies(void **state)
     start(2);
     leave(&a);
     dies(&a);
-    obey(&b);
+    fake_obeys(&b);
     IS(b, PLAN);
     assert_true(b.plan->farewell);
     assert_int_equal(b.plan->world_size, 1);
     for (int i = 0; i < 3; i++)
-        obey(&b);
+        fake_obeys(&b);
     fake_say(&a, &stage);
     released(&a, false);
     IS(b, WAITING);
@@ -328,7 +328,7 @@ static void test_a_half_dies(void **state)
     fake_say(&a, &stage);
     fake_say(&b, &stage);
     dies(&a);
-    obey(&b);
+    fake_obeys(&b);
     leave(&a);
     released(&a, true);
     leave(&b);
@@ -347,7 +347,7 @@ static void test_no_newcomers(void **state)
     leave(&b);
     fake_phase(&c, DPT__RANK_PHASE__RANK_STANDBY, 0);
     fake_say(&c, &stage);
-    obey(&c);
+    fake_obeys(&c);
     save_together();
 }
 
@@ -434,7 +434,7 @@ static void test_broken_farewell(void **state)
     assert_true(b.plan->farewell);
     assert_int_equal(b.plan->world_size, 1);
     for (int i = 0; i < 3; i++)
-        obey(&b);
+        fake_obeys(&b);
     released(&b, false);
 }
 
@@ -447,7 +447,7 @@ static void test_join_while_they_save(void **state)
     save_together();
     fake_say(&c, &stage);
     obey_both();
-    obey(&c);
+    fake_obeys(&c);
     IS(a, SPARE);
     fakes_settle(&stage, (struct fake *[]){&b, &c}, 2);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
@@ -479,7 +479,7 @@ int main(void)
         T(test_a_long_step),
         T(test_a_long_save),
         T(test_who_looked_too_early),
-        T(test_halves),
+        T(test_unsaved_halves_leave_together),
         T(test_the_leaving_rank_dies),
         T(test_what_died_is_told),
         T(test_what_died_was_saved),

@@ -54,13 +54,13 @@ static void second_holds(struct fake *fake, uint32_t index, uint32_t of)
     fake->ranks[1].step_applied = STEP;
 }
 
-static void say(struct fake *const *fakes, size_t n)
+static void all_fakes_report(struct fake *const *fakes, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         fake_say(fakes[i], &stage);
 }
 
-static void obey(struct fake *const *fakes, size_t n)
+static void all_fakes_obey(struct fake *const *fakes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         fake_obey(fakes[i]);
@@ -132,14 +132,14 @@ static void lose_b(uint32_t min_nodes)
     stage_restart(&stage, 99);
     for (int i = 0; i < 2; i++)
         fake_phase(spares[i], DPT__RANK_PHASE__RANK_STARTING, 0);
-    say(spares, 2);
+    all_fakes_report(spares, 2);
     for (int i = 0; i < 2; i++) {
         two[i]->ranks[0].plan_rank = 2 * i;
         two[i]->ranks[1].plan_rank = 2 * i + 1;
         holds(two[i], (uint32_t)(2 * i), 4);
         second_holds(two[i], (uint32_t)(2 * i + 1), 4);
     }
-    say(two, 2);
+    all_fakes_report(two, 2);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
     assert_int_equal(stage.view.nodes, 4);
     assert_int_equal(stage.view.world_size, 4);
@@ -147,7 +147,7 @@ static void lose_b(uint32_t min_nodes)
         fake_phase(spares[i], DPT__RANK_PHASE__RANK_STANDBY, 0);
         holds(spares[i], 2 + (uint32_t)i, 4);
     }
-    say(spares, 2);
+    all_fakes_report(spares, 2);
     fake_part(&a, 1, 4, false);
     second_begins_anew(&a);
     fake_dies(&b, &a, &stage);
@@ -160,7 +160,7 @@ static void a_node_too_many_is_a_guest(void **state)
 {
     (void)state;
     lose_b(1);
-    obey(rest, 3);
+    all_fakes_obey(rest, 3);
     assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PLAN);
     const uint64_t handover = a.plan->generation;
     assert_int_equal(a.plan->resume_step, STEP);
@@ -173,9 +173,9 @@ static void a_node_too_many_is_a_guest(void **state)
     fake_part(&c, 1, 4, true);
     second_holds(&c, 2, 4);
     second_holds(&a, 3, 4);
-    obey(rest, 3);
+    all_fakes_obey(rest, 3);
     assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PREPARE);
-    obey(rest, 3);
+    all_fakes_obey(rest, 3);
     assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PLAN);
     assert_int_equal(d.phase, DPT__SERVER_PHASE__SERVER_SPARE);
     assert_int_equal(a.plan->generation, handover + 1);
@@ -193,8 +193,8 @@ static void a_farewell_may_have_a_node_too_many(void **state)
     (void)state;
     lose_b(2);
     c.state.leaving = d.state.leaving = true;
-    say(rest, 3);
-    obey(rest, 3);
+    all_fakes_report(rest, 3);
+    all_fakes_obey(rest, 3);
     assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PLAN);
     assert_true(a.plan->farewell);
     assert_int_equal(a.plan->resume_step, STEP);
@@ -212,5 +212,5 @@ int main(void)
         T(a_node_too_many_is_a_guest),
         T(a_farewell_may_have_a_node_too_many),
     };
-    return cmocka_run_group_tests_name("rendezvous_core_holders", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("test_rendezvous_core_holders", tests, NULL, NULL);
 }

@@ -81,7 +81,7 @@ static void test_whole_states_in_many_folders(void **state)
     assert_int_equal(b.phase, PHASE(SETTLING));
 }
 
-static void test_refusals(void **state)
+static void test_unfit_node_is_refused(void **state)
 {
     struct stage *stage = *state;
     fake_init(&a, stage, "a");
@@ -224,7 +224,7 @@ static void test_stale_changes_nothing(void **state)
     assert_int_equal(stage->view.phase, DPT_RDZV_RUNNING);
 }
 
-static void test_incarnations(void **state)
+static void test_newer_incarnation_replaces_node(void **state)
 {
     struct stage *stage = *state;
     fake_init(&a, stage, "a");
@@ -264,7 +264,7 @@ static void test_unknown_of_this_epoch(void **state)
     assert_int_equal(dpt_rdzv_runs(stage->core), 0);
 }
 
-static void test_done(void **state)
+static void test_finished_node_is_released(void **state)
 {
     struct stage *stage = *state;
     fake_init(&a, stage, "a");
@@ -371,7 +371,7 @@ int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_refusals),
+        T(test_unfit_node_is_refused),
         T(test_one_checkpoint_folder),
         T(test_spec_of_a_newer_version),
         T(test_whole_states_in_many_folders),
@@ -381,9 +381,9 @@ int main(void)
         T(test_full_is_formed_at_once),
         T(test_young_server_waits),
         T(test_stale_changes_nothing),
-        T(test_incarnations),
+        T(test_newer_incarnation_replaces_node),
         T(test_unknown_of_this_epoch),
-        T(test_done),
+        T(test_finished_node_is_released),
         T(test_another_run_after_the_end),
         T(test_two_runs),
         T(test_runs_are_bounded),

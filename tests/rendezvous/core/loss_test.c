@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-static void test_lease(void **state)
+static void test_silent_node_is_lost_after_lease(void **state)
 {
     (void)state;
     trio_start();
@@ -90,7 +90,7 @@ static void test_loss_while_forming(void **state)
     assert_int_equal(stage.view.generation, 4);
 }
 
-static void test_stall(void **state)
+static void test_rank_without_progress_is_lost(void **state)
 {
     (void)state;
     trio_start();
@@ -281,7 +281,7 @@ static void test_soft_waits_for_go(void **state)
     assert_true(a.soft);
 }
 
-static void test_adoption(void **state)
+static void test_restarted_server_adopts_run(void **state)
 {
     (void)state;
     trio_start();
@@ -357,7 +357,7 @@ static void test_lost_steps_over_a_restart(void **state)
 }
 
 /* Two nodes that cannot reach each other do not stop the others. */
-static void test_pair(void **state)
+static void test_pair_without_contact_does_not_stop_others(void **state)
 {
     (void)state;
     struct fake *const all[] = {&a, &b, &c};
@@ -412,10 +412,10 @@ int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, trio_setup, trio_teardown)
     const struct CMUnitTest tests[] = {
-        T(test_lease),
+        T(test_silent_node_is_lost_after_lease),
         T(test_rank_death),
         T(test_loss_while_forming),
-        T(test_stall),
+        T(test_rank_without_progress_is_lost),
         T(test_lost_steps_are_carried),
         T(test_lost_steps_over_a_restart),
         T(test_busy_is_no_stall),
@@ -424,9 +424,9 @@ int main(void)
         T(test_later_loss_below_min),
         T(test_later_loss_without_steps),
         T(test_soft_waits_for_go),
-        T(test_adoption),
+        T(test_restarted_server_adopts_run),
         T(test_adoption_incomplete),
-        T(test_pair),
+        T(test_pair_without_contact_does_not_stop_others),
         T(test_no_pair_beside_the_dead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

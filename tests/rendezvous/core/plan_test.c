@@ -57,7 +57,7 @@ static void break_data_plane(struct fake *fake)
     fake_say(fake, &stage);
 }
 
-static void test_fresh(void **state)
+static void test_first_plan_starts_from_seed(void **state)
 {
     (void)state;
     struct fake *all[] = {&a, &b};
@@ -204,7 +204,7 @@ static void test_behind_is_healed(void **state)
     assert_true(fake_place(&c)->takes_state);
 }
 
-static void test_checkpoint(void **state)
+static void test_newest_checkpoint_is_planned(void **state)
 {
     (void)state;
     struct fake *all[] = {&a, &b};
@@ -240,7 +240,7 @@ static void test_memory_against_checkpoint(void **state)
     assert_int_equal(a.plan->resume_step, 80);
 }
 
-static void test_spares(void **state)
+static void test_node_over_max_world_is_spare(void **state)
 {
     (void)state;
     struct fake *all[] = {&a, &b, &c};
@@ -297,7 +297,7 @@ static void a_leaves(int64_t outcome)
 }
 
 /* Leaving nodes are released after their unique parts were handed over. */
-static void test_leaving(void **state)
+static void test_leaving_node_hands_over_first(void **state)
 {
     (void)state;
     struct fake *all[] = {&a, &b};
@@ -425,7 +425,7 @@ int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_fresh),
+        T(test_first_plan_starts_from_seed),
         T(test_folders_and_hosts),
         T(test_positions_host_by_host),
         T(test_positions_node_by_node),
@@ -433,11 +433,11 @@ int main(void)
         T(test_outcome_is_handed),
         T(test_nobody_has_the_outcome),
         T(test_behind_is_healed),
-        T(test_checkpoint),
+        T(test_newest_checkpoint_is_planned),
         T(test_memory_against_checkpoint),
-        T(test_spares),
+        T(test_node_over_max_world_is_spare),
         T(test_max_nodes),
-        T(test_leaving),
+        T(test_leaving_node_hands_over_first),
         T(test_leaving_while_they_build),
         T(test_leaving_from_who_dies),
         T(test_leaving_in_a_long_step),

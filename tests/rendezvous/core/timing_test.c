@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-static void test_relations(void **state)
+static void test_periods_keep_their_order(void **state)
 {
     (void)state;
     for (int64_t timeout_ms = DPT_PROTO_TIMEOUT_MS_MIN; timeout_ms <= DPT_PROTO_TIMEOUT_MS_MAX;
@@ -27,14 +27,14 @@ static void test_relations(void **state)
     }
 }
 
-static void test_clamped(void **state)
+static void test_timeout_is_clamped(void **state)
 {
     (void)state;
     assert_int_equal(dpt_timing_from(0, 0).timeout_ms, DPT_PROTO_TIMEOUT_MS_MIN);
     assert_int_equal(dpt_timing_from(INT64_MAX, 0).timeout_ms, DPT_PROTO_TIMEOUT_MS_MAX);
 }
 
-static void test_drain(void **state)
+static void test_drain_follows_boundary(void **state)
 {
     (void)state;
     assert_int_equal(dpt_timing_from(5000, 0).drain_ms, 8000);
@@ -45,7 +45,7 @@ static void test_drain(void **state)
     assert_int_equal(dpt_timing_from(5000, INT64_MAX).drain_ms, DPT_PROTO_DRAIN_MS_MAX);
 }
 
-static void test_print(void **state)
+static void test_timing_is_printed(void **state)
 {
     (void)state;
     char text[DPT_PROTO_TEXT_BYTES];
@@ -57,10 +57,10 @@ static void test_print(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_relations),
-        cmocka_unit_test(test_clamped),
-        cmocka_unit_test(test_drain),
-        cmocka_unit_test(test_print),
+        cmocka_unit_test(test_periods_keep_their_order),
+        cmocka_unit_test(test_timeout_is_clamped),
+        cmocka_unit_test(test_drain_follows_boundary),
+        cmocka_unit_test(test_timing_is_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* Reads the state of the server's machine. */
 #include "tests/rendezvous/core/view.h"
 
-#include "rendezvous/core/state.h"
+#include "rendezvous/core/run_state.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -36,7 +36,7 @@ struct fixture {
     uint8_t nonce[DPT_PROTO_NONCE_BYTES + 1], secret[DPT_PROTO_SECRET_BYTES + 1];
 };
 
-static void fill(struct fixture *f)
+static void fill_message(struct fixture *f)
 {
     memset(f, 0, sizeof *f);
     dpt__stamp__init(&f->stamp);
@@ -128,7 +128,8 @@ enum kind { AGENT, SERVER, TO_RANK, FROM_RANK };
         dpt_message_free_##name(&message);                                                         \
     } while (0)
 
-static enum dpt_status decode(enum kind kind, const void *data, size_t bytes, struct dpt_err *err)
+static enum dpt_status decode_kind(enum kind kind, const void *data, size_t bytes,
+                                   struct dpt_err *err)
 {
     enum dpt_status status = DPT_EINVAL;
     switch (kind) {
@@ -148,7 +149,7 @@ static enum dpt_status decode(enum kind kind, const void *data, size_t bytes, st
     return status;
 }
 
-static size_t encode(const struct fixture *f, enum kind kind)
+static size_t encode_kind(const struct fixture *f, enum kind kind)
 {
     const ProtobufCMessage *message = kind == AGENT     ? &f->agent.base
                                       : kind == SERVER  ? &f->server.base
@@ -164,8 +165,8 @@ static size_t encode(const struct fixture *f, enum kind kind)
 static void takes(const struct fixture *f, enum kind kind)
 {
     struct dpt_err err = {0};
-    size_t bytes = encode(f, kind);
-    if (decode(kind, buf, bytes, &err) != DPT_OK)
+    size_t bytes = encode_kind(f, kind);
+    if (decode_kind(kind, buf, bytes, &err) != DPT_OK)
         fail_msg("kind %d: %s", (int)kind, err.text);
 }
 
@@ -173,17 +174,17 @@ static void takes(const struct fixture *f, enum kind kind)
 static void refuses(const struct fixture *f, enum kind kind, const char *field)
 {
     struct dpt_err err = {0};
-    size_t bytes = encode(f, kind);
-    assert_int_equal(decode(kind, buf, bytes, &err), DPT_EPROTO);
+    size_t bytes = encode_kind(f, kind);
+    assert_int_equal(decode_kind(kind, buf, bytes, &err), DPT_EPROTO);
     if (strstr(err.text, field) == NULL)
         fail_msg("wanted the field '%s' in: %s", field, err.text);
 }
 
-static void test_good(void **state)
+static void test_whole_messages_are_taken(void **state)
 {
     (void)state;
     struct fixture f;
-    fill(&f);
+    fill_message(&f);
     for (int kind = AGENT; kind <= FROM_RANK; kind++)
         takes(&f, (enum kind)kind);
     f.agent.n_ranks = DPT_PROTO_RANKS_MAX;
@@ -198,7 +199,7 @@ static void test_values_survive(void **state)
 {
     (void)state;
     struct fixture f;
-    fill(&f);
+    fill_message(&f);
     uint8_t outcome[3] = {1, 0, 2};
     f.ranks[1].outcome = (ProtobufCBinaryData){3, outcome};
     f.ranks[1].suspect = -1;
@@ -209,7 +210,7 @@ static void test_values_survive(void **state)
     f.ranks[0].rebuilding = true;
     const uint8_t secret[DPT_PROTO_SECRET_BYTES] = {0, 7, 255};
     memcpy(f.secret, secret, sizeof secret);
-    size_t bytes = encode(&f, AGENT);
+    size_t bytes = encode_kind(&f, AGENT);
     Dpt__AgentState *back = NULL;
     struct dpt_err err;
     assert_int_equal(dpt_message_decode_agent_state(buf, bytes, &back, &err), DPT_OK);
@@ -235,45 +236,45 @@ static void test_values_survive(void **state)
     dpt_message_free_agent_state(&back);
 }
 
-static void test_bytes(void **state)
+static void test_cut_messages_do_not_crash(void **state)
 {
     (void)state;
     struct fixture f;
-    fill(&f);
+    fill_message(&f);
     struct dpt_err err;
     /* Every truncation is refused or is a smaller message that is right in itself; none crashes. */
     for (int kind = AGENT; kind <= FROM_RANK; kind++) {
-        size_t bytes = encode(&f, (enum kind)kind);
+        size_t bytes = encode_kind(&f, (enum kind)kind);
         for (size_t n = 0; n < bytes; n++)
-            (void)decode((enum kind)kind, buf, n, &err);
+            (void)decode_kind((enum kind)kind, buf, n, &err);
         for (size_t at = 0; at < bytes; at++) { /* and so with every single byte inverted */
             buf[at] ^= 0xff;
-            (void)decode((enum kind)kind, buf, bytes, &err);
+            (void)decode_kind((enum kind)kind, buf, bytes, &err);
             buf[at] ^= 0xff;
         }
     }
-    assert_int_equal(decode(AGENT, "", 0, &err), DPT_EPROTO);
+    assert_int_equal(decode_kind(AGENT, "", 0, &err), DPT_EPROTO);
     /* Tag 0 is invalid; protobuf-c would encode it so that it cannot be decoded. */
     const uint8_t field_zero[] = {0x85, 0x00, 0x00, 0x00, 0x00, 0x00};
-    assert_int_equal(decode(TO_RANK, field_zero, sizeof field_zero, &err), DPT_EPROTO);
+    assert_int_equal(decode_kind(TO_RANK, field_zero, sizeof field_zero, &err), DPT_EPROTO);
     memset(buf, 0xff, 100);
-    assert_int_equal(decode(AGENT, buf, 100, &err), DPT_EPROTO);
+    assert_int_equal(decode_kind(AGENT, buf, 100, &err), DPT_EPROTO);
 }
 
-static void test_sizes(void **state)
+static void test_oversized_message_is_refused(void **state)
 {
     (void)state;
     struct dpt_err err;
     uint8_t *big = calloc(1, DPT_MESSAGE_BYTES_MAX + 1);
     assert_non_null(big);
-    assert_int_equal(decode(AGENT, big, DPT_MESSAGE_BYTES_MAX + 1, &err), DPT_EOVERFLOW);
+    assert_int_equal(decode_kind(AGENT, big, DPT_MESSAGE_BYTES_MAX + 1, &err), DPT_EOVERFLOW);
     /* Two bytes a rank: field 10 (ranks), length 0. Each would become a struct of some hundred. */
     for (size_t i = 0; i + 1 < DPT_MESSAGE_BYTES_MAX; i += 2)
         big[i] = 10 << 3 | 2;
-    assert_int_equal(decode(AGENT, big, DPT_MESSAGE_BYTES_MAX, &err), DPT_EOVERFLOW);
+    assert_int_equal(decode_kind(AGENT, big, DPT_MESSAGE_BYTES_MAX, &err), DPT_EOVERFLOW);
     free(big);
     struct fixture f;
-    fill(&f);
+    fill_message(&f);
     size_t bytes = 0;
     assert_int_equal(dpt_message_encode(&f.agent.base, buf, 10, &bytes, &err), DPT_EOVERFLOW);
     assert_int_equal(bytes, 0);
@@ -282,7 +283,7 @@ static void test_sizes(void **state)
 #define SPOIL(kind, field, statement)                                                              \
     do {                                                                                           \
         struct fixture f;                                                                          \
-        fill(&f);                                                                                  \
+        fill_message(&f);                                                                          \
         statement;                                                                                 \
         refuses(&f, kind, field);                                                                  \
     } while (0)
@@ -303,7 +304,7 @@ static const char *text_of(size_t characters)
     return long_text;
 }
 
-static void test_stamp(void **state)
+static void test_spoilt_stamp_is_refused(void **state)
 {
     (void)state;
     SPOIL(AGENT, "stamp", f.agent.stamp = NULL);
@@ -361,7 +362,7 @@ static void test_story_fields(void **state)
     SPOIL(FROM_RANK, "steps_lost", f.summary.steps_lost = -1);
     SPOIL(FROM_RANK, "weights_hash", f.summary.weights_hash = "\033[31m");
     struct fixture f;
-    fill(&f);
+    fill_message(&f);
     f.from_rank.n_steps = DPT_PROTO_STEPS_MAX;
     takes(&f, FROM_RANK);
 }
@@ -441,11 +442,11 @@ static void test_plan_fields(void **state)
 }
 
 /* Another version, older or newer, is let through as far as it takes to answer it. */
-static void test_other_version(void **state)
+static void test_message_of_other_version(void **state)
 {
     (void)state;
     struct fixture f;
-    fill(&f);
+    fill_message(&f);
     f.ranks[0].phase = (Dpt__RankPhase)99;
     f.spec.min_nodes = 0;
     f.server.phase = (Dpt__ServerPhase)99;
@@ -468,16 +469,16 @@ static void test_other_version_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),
+        cmocka_unit_test(test_whole_messages_are_taken),
         cmocka_unit_test(test_values_survive),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_stamp),
+        cmocka_unit_test(test_cut_messages_do_not_crash),
+        cmocka_unit_test(test_oversized_message_is_refused),
+        cmocka_unit_test(test_spoilt_stamp_is_refused),
         cmocka_unit_test(test_agent_fields),
         cmocka_unit_test(test_rank_fields),
         cmocka_unit_test(test_plan_fields),
         cmocka_unit_test(test_story_fields),
-        cmocka_unit_test(test_other_version),
+        cmocka_unit_test(test_message_of_other_version),
         cmocka_unit_test(test_other_version_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,7 +6,7 @@
 #ifndef DPT_TESTS_WORKER_COMM_COMM_WORLD_H
 #define DPT_TESTS_WORKER_COMM_COMM_WORLD_H
 
-#include "tests/worker/comm/sim.h"
+#include "tests/worker/comm/sim_net.h"
 #include "worker/comm/comm.h"
 
 #include <pthread.h>

@@ -41,7 +41,7 @@ static void take(struct nccl_double *d, int ms)
     RULE(d, ms != NEVER);
 }
 
-static struct double_handle *use(struct nccl_double *d, struct dpt_nccl_handle *handle)
+static struct double_handle *use_handle(struct nccl_double *d, struct dpt_nccl_handle *handle)
 {
     struct double_handle *h = (struct double_handle *)(void *)handle;
     RULE(d, h != NULL && h->used);
@@ -177,7 +177,7 @@ static enum dpt_nccl_result double_split(void *ctx, struct dpt_nccl_handle *hand
                                          int key, struct dpt_nccl_place *ret)
 {
     struct nccl_double *d = enter(ctx);
-    struct double_handle *parent = use(d, handle);
+    struct double_handle *parent = use_handle(d, handle);
     advance(d, parent);
     RULE(d, parent->state == AT_REST && !parent->revoke_tried && color >= 0 && key >= 0);
     return make_child(d, parent, ret);
@@ -188,7 +188,7 @@ static enum dpt_nccl_result double_shrink(void *ctx, struct dpt_nccl_handle *han
                                           struct dpt_nccl_place *ret)
 {
     struct nccl_double *d = enter(ctx);
-    struct double_handle *parent = use(d, handle);
+    struct double_handle *parent = use_handle(d, handle);
     RULE(d, parent->quiet && n_excluded > 0);
     RULE(d, parent->stream == NULL || parent->stream->idle_ms <= d->now_ms);
     for (int i = 1; i < n_excluded; i++)
@@ -199,7 +199,7 @@ static enum dpt_nccl_result double_shrink(void *ctx, struct dpt_nccl_handle *han
 static enum dpt_nccl_result double_async_error(void *ctx, struct dpt_nccl_handle *handle)
 {
     struct nccl_double *d = enter(ctx);
-    struct double_handle *h = use(d, handle);
+    struct double_handle *h = use_handle(d, handle);
     if (h->child != NULL) {
         end_child(d, h, false);
         if (h->child != NULL)
@@ -217,7 +217,7 @@ static enum dpt_nccl_result double_async_error(void *ctx, struct dpt_nccl_handle
 static enum dpt_nccl_result double_revoke(void *ctx, struct dpt_nccl_handle *handle)
 {
     struct nccl_double *d = enter(ctx);
-    struct double_handle *h = use(d, handle);
+    struct double_handle *h = use_handle(d, handle);
     RULE(d, !h->revoke_tried && h->state != IN_FINALIZE && h->state != FINAL && h->child == NULL &&
                 h->state != IN_CREATION && !h->launching);
     h->revoke_tried = true;
@@ -241,7 +241,7 @@ static enum dpt_nccl_result double_revoke(void *ctx, struct dpt_nccl_handle *han
 static enum dpt_nccl_result double_finalize(void *ctx, struct dpt_nccl_handle *handle)
 {
     struct nccl_double *d = enter(ctx);
-    struct double_handle *h = use(d, handle);
+    struct double_handle *h = use_handle(d, handle);
     advance(d, h);
     RULE(d, h->state == AT_REST && !h->revoke_tried && h->child == NULL);
     if (!posted(d->script.finalize))
@@ -270,7 +270,7 @@ static void free_handle(struct nccl_double *d, struct double_handle *h)
 static enum dpt_nccl_result double_destroy(void *ctx, struct dpt_nccl_handle *handle)
 {
     struct nccl_double *d = enter(ctx);
-    struct double_handle *h = use(d, handle);
+    struct double_handle *h = use_handle(d, handle);
     RULE(d, h->state == FINAL && h->error == DPT_NCCL_OK);
     free_handle(d, h);
     d->n_destroys++;
@@ -280,7 +280,7 @@ static enum dpt_nccl_result double_destroy(void *ctx, struct dpt_nccl_handle *ha
 static enum dpt_nccl_result double_abort(void *ctx, struct dpt_nccl_handle *handle)
 {
     struct nccl_double *d = enter(ctx);
-    struct double_handle *h = use(d, handle);
+    struct double_handle *h = use_handle(d, handle);
     take(d, d->script.abort_takes_ms);
     free_handle(d, h);
     d->n_aborts++;
@@ -307,7 +307,7 @@ static enum dpt_nccl_result double_post(void *ctx, struct dpt_nccl_handle *handl
 {
     (void)piece;
     struct nccl_double *d = enter(ctx);
-    struct double_handle *h = use(d, handle);
+    struct double_handle *h = use_handle(d, handle);
     struct double_stream *s = (struct double_stream *)(void *)stream;
     advance(d, h);
     RULE(d, d->group == 1 && (d->grouped == NULL || d->grouped == h));
@@ -340,7 +340,7 @@ static enum dpt_nccl_result double_group_end(void *ctx)
 static const char *double_last_error(void *ctx, struct dpt_nccl_handle *handle)
 {
     if (handle != NULL)
-        (void)use(ctx, handle);
+        (void)use_handle(ctx, handle);
     return "as the script says";
 }
 
@@ -423,14 +423,14 @@ void nccl_double_init(struct nccl_double *d, uint64_t seed)
     d->guard.lost_ctx = d;
 }
 
-struct dpt_nccl *nccl_double_machine(struct nccl_double *d)
+struct dpt_nccl_machine *nccl_double_machine(struct nccl_double *d)
 {
-    struct dpt_nccl *n = NULL;
-    RULE(d, dpt_nccl_create(&d->calls, d, &d->guard, DOUBLE_RUN_MS, &n, NULL) == DPT_OK);
+    struct dpt_nccl_machine *n = NULL;
+    RULE(d, dpt_nccl_machine_create(&d->calls, d, &d->guard, DOUBLE_RUN_MS, &n, NULL) == DPT_OK);
     return n;
 }
 
-struct double_handle *double_of(const struct dpt_nccl *n, int comm)
+struct double_handle *double_of(const struct dpt_nccl_machine *n, int comm)
 {
     return (struct double_handle *)(void *)dpt_nccl_handle_of(&n->comms[comm]);
 }

@@ -77,8 +77,8 @@ enum {
 
 /* All calls succeed, each within a few ms. */
 void nccl_double_init(struct nccl_double *d, uint64_t seed);
-struct dpt_nccl *nccl_double_machine(struct nccl_double *d);
-struct double_handle *double_of(const struct dpt_nccl *n, int comm);
+struct dpt_nccl_machine *nccl_double_machine(struct nccl_double *d);
+struct double_handle *double_of(const struct dpt_nccl_machine *n, int comm);
 /* Checks that no handle and no stream is left. */
 void nccl_double_check_clean(struct nccl_double *d);
 void nccl_double_broken(const struct nccl_double *d, const char *file, int line, const char *rule);

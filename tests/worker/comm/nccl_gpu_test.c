@@ -47,7 +47,7 @@ static void look_like_a_machine(int rank)
         CHECK(setenv(settings[i][0], settings[i][1], 1) == 0);
 }
 
-static void set_up(struct gpu *g)
+static void open_gpu_memory(struct gpu *g)
 {
     struct dpt_err *err = &g->self->err;
     look_like_a_machine(g->self->rank);
@@ -172,7 +172,7 @@ static void die_or_go_on(struct rank *self)
     uint64_t ticket;
     enum dpt_status status;
     (void)alarm(SECONDS_MAX);
-    set_up(&g);
+    open_gpu_memory(&g);
     g.control = world_comm(self, 1);
     open_world(&g, 1);
     for (int i = 0; i < 3; i++)

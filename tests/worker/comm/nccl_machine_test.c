@@ -18,7 +18,7 @@ static const struct dpt_nccl_piece swap[] = {
 
 static struct scene {
     struct nccl_double d;
-    struct dpt_nccl *n;
+    struct dpt_nccl_machine *n;
     struct dpt_err err;
 } s;
 static const struct dpt_nccl_op swap_op = {swap, 2, NULL};
@@ -33,14 +33,14 @@ static void open_scene(void)
 static enum dpt_status step_for(int ms)
 {
     enum dpt_status status;
-    for (int i = 0; (status = dpt_nccl_step(s.n, &s.err)) == DPT_INPROGRESS && i < ms; i++)
+    for (int i = 0; (status = dpt_nccl_machine_step(s.n, &s.err)) == DPT_INPROGRESS && i < ms; i++)
         s.d.now_ms++;
     return status;
 }
 
 static void stop(int keep)
 {
-    dpt_nccl_stop(s.n, keep);
+    dpt_nccl_machine_stop(s.n, keep);
     assert_int_equal(step_for(DOUBLE_TIMEOUT_MS), DPT_OK);
 }
 
@@ -48,14 +48,14 @@ static int close_scene(void **state)
 {
     (void)state;
     stop(-1);
-    dpt_nccl_destroy(&s.n);
+    dpt_nccl_machine_destroy(&s.n);
     nccl_double_check_clean(&s.d);
     return 0;
 }
 
-static void make(int comm)
+static void make_communicator(int comm)
 {
-    assert_int_equal(dpt_nccl_init(s.n, comm, 4, 0, id, &s.err), DPT_OK);
+    assert_int_equal(dpt_nccl_machine_init(s.n, comm, 4, 0, id, &s.err), DPT_OK);
     assert_int_equal(dpt_nccl_state(s.n, comm), DPT_NCCL_CREATING);
     assert_int_equal(step_for(20), DPT_OK);
     assert_int_equal(dpt_nccl_state(s.n, comm), DPT_NCCL_READY);
@@ -66,19 +66,19 @@ static int open_with_ready(void **state)
 {
     (void)state;
     open_scene();
-    make(0);
+    make_communicator(0);
     return 0;
 }
 
 static void launch(int comm)
 {
-    assert_int_equal(dpt_nccl_launch(s.n, comm, &swap_op, &s.err), DPT_OK);
+    assert_int_equal(dpt_nccl_machine_launch(s.n, comm, &swap_op, &s.err), DPT_OK);
 }
 
 static void a_quiet_life(void **state)
 {
     (void)state;
-    make(1);
+    make_communicator(1);
     for (int i = 0; i < 3; i++) {
         launch(0);
         assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_LAUNCHING);
@@ -86,11 +86,11 @@ static void a_quiet_life(void **state)
         assert_int_equal(step_for(20), DPT_OK);
         assert_int_equal(double_of(s.n, 0)->ops_done, i + 1);
     }
-    assert_int_equal(dpt_nccl_split(s.n, 2, 0, 1, 0, &s.err), DPT_OK);
+    assert_int_equal(dpt_nccl_machine_split(s.n, 2, 0, 1, 0, &s.err), DPT_OK);
     assert_int_equal(step_for(20), DPT_OK);
     launch(2);
     assert_int_equal(step_for(20), DPT_OK);
-    dpt_nccl_close(s.n);
+    dpt_nccl_machine_close(s.n);
     assert_int_equal(step_for(50), DPT_OK);
     assert_int_equal(s.d.n_destroys, 3);
     assert_int_equal(s.d.n_aborts, 0);
@@ -99,8 +99,8 @@ static void a_quiet_life(void **state)
 static void none_is_destroyed_before_all_are_flushed(void **state)
 {
     (void)state;
-    make(1);
-    dpt_nccl_close(s.n);
+    make_communicator(1);
+    dpt_nccl_machine_close(s.n);
     double_of(s.n, 1)->done_ms += 50;
     assert_int_equal(step_for(40), DPT_INPROGRESS);
     assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_FINALIZED);
@@ -132,11 +132,11 @@ static void one_operation_at_a_time(void **state)
     (void)state;
     launch(0);
     const int calls = s.d.n_calls;
-    assert_int_equal(dpt_nccl_launch(s.n, 0, &swap_op, &s.err), DPT_EINVAL);
+    assert_int_equal(dpt_nccl_machine_launch(s.n, 0, &swap_op, &s.err), DPT_EINVAL);
     assert_int_equal(s.d.n_calls, calls);
     assert_int_equal(step_for(20), DPT_OK);
-    assert_int_equal(dpt_nccl_split(s.n, 1, 0, 0, 0, &s.err), DPT_OK);
-    assert_int_equal(dpt_nccl_launch(s.n, 0, &swap_op, &s.err), DPT_EINVAL);
+    assert_int_equal(dpt_nccl_machine_split(s.n, 1, 0, 0, 0, &s.err), DPT_OK);
+    assert_int_equal(dpt_nccl_machine_launch(s.n, 0, &swap_op, &s.err), DPT_EINVAL);
 }
 
 static void a_peer_dies_in_init(void **state)
@@ -144,16 +144,16 @@ static void a_peer_dies_in_init(void **state)
     (void)state;
     open_scene();
     s.d.script.create_ms = NEVER;
-    assert_int_equal(dpt_nccl_init(s.n, 0, 4, 0, id, &s.err), DPT_OK);
+    assert_int_equal(dpt_nccl_machine_init(s.n, 0, 4, 0, id, &s.err), DPT_OK);
     assert_int_equal(step_for(DOUBLE_CREATE_MS - 1), DPT_INPROGRESS);
     assert_int_equal(step_for(2), DPT_ETIMEOUT);
     assert_non_null(strstr(s.err.text, "within 1200 ms"));
-    assert_int_equal(dpt_nccl_step(s.n, &s.err), DPT_ETIMEOUT); /* it stays so */
-    assert_int_equal(s.d.n_aborts, 0);                          /* until the owner stops */
+    assert_int_equal(dpt_nccl_machine_step(s.n, &s.err), DPT_ETIMEOUT); /* it stays so */
+    assert_int_equal(s.d.n_aborts, 0);                                  /* until the owner stops */
     stop(-1);
     assert_int_equal(s.d.n_aborts, 1);
     s.d.script.create_ms = 5;
-    make(0);
+    make_communicator(0);
     close_scene(NULL);
 }
 
@@ -164,12 +164,12 @@ static void creation_that_is_refused(void **state)
         open_scene();
         s.d.script.create = DPT_NCCL_EUSAGE;
         s.d.script.child_left = left;
-        assert_int_equal(dpt_nccl_init(s.n, 0, 4, 0, id, &s.err), DPT_EINVAL);
+        assert_int_equal(dpt_nccl_machine_init(s.n, 0, 4, 0, id, &s.err), DPT_EINVAL);
         stop(-1);
         assert_int_equal(s.d.n_aborts, left);
         s.d.script.create = DPT_NCCL_OK;
         s.d.script.stream_create = DPT_NCCL_ECUDA;
-        assert_int_equal(dpt_nccl_init(s.n, 0, 4, 0, id, &s.err), DPT_EDEVICE);
+        assert_int_equal(dpt_nccl_machine_init(s.n, 0, 4, 0, id, &s.err), DPT_EDEVICE);
         close_scene(NULL);
     }
 }
@@ -181,22 +181,22 @@ static void an_error_in_an_operation(void **state)
     launch(0);
     assert_int_equal(step_for(20), DPT_EPEER);
     assert_int_not_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_READY);
-    assert_int_equal(dpt_nccl_launch(s.n, 0, &swap_op, &s.err), DPT_EPEER);
+    assert_int_equal(dpt_nccl_machine_launch(s.n, 0, &swap_op, &s.err), DPT_EPEER);
     stop(-1);
     s.d.script.op_ends = DPT_NCCL_OK;
-    make(0);
+    make_communicator(0);
     s.d.script.op = DPT_NCCL_EINTERNAL; /* in the call itself */
-    assert_int_equal(dpt_nccl_launch(s.n, 0, &swap_op, &s.err), DPT_EPEER);
+    assert_int_equal(dpt_nccl_machine_launch(s.n, 0, &swap_op, &s.err), DPT_EPEER);
     stop(-1);
     s.d.script.op = DPT_NCCL_OK;
-    make(0);
+    make_communicator(0);
     double_of(s.n, 0)->error = DPT_NCCL_ESYSTEM; /* at rest */
-    assert_int_equal(dpt_nccl_step(s.n, &s.err), DPT_EPEER);
+    assert_int_equal(dpt_nccl_machine_step(s.n, &s.err), DPT_EPEER);
     stop(-1);
-    make(0);
+    make_communicator(0);
     launch(0);
     s.d.now_ms += 2;
-    assert_int_equal(dpt_nccl_step(s.n, &s.err), DPT_INPROGRESS);
+    assert_int_equal(dpt_nccl_machine_step(s.n, &s.err), DPT_INPROGRESS);
     double_of(s.n, 0)->stream->broken = true; /* the device is lost */
     assert_int_equal(step_for(20), DPT_EDEVICE);
 }
@@ -208,9 +208,9 @@ static void what_a_stop_ends_is_not_done(void **state)
     launch(0);
     assert_int_equal(step_for(50), DPT_INPROGRESS);
     s.d.script.drain_ms = 10; /* the kernel ends later than the revoke says that it is done */
-    dpt_nccl_stop(s.n, 0);
+    dpt_nccl_machine_stop(s.n, 0);
     assert_int_equal(s.d.n_revokes, 1);
-    for (int i = 0; dpt_nccl_step(s.n, &s.err) == DPT_INPROGRESS; i++) {
+    for (int i = 0; dpt_nccl_machine_step(s.n, &s.err) == DPT_INPROGRESS; i++) {
         assert_true(i < 30);
         assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_REVOKING);
         s.d.now_ms++;
@@ -223,12 +223,12 @@ static void all_are_revoked_before_one_is_freed(void **state)
 {
     (void)state;
     for (int i = 1; i < 4; i++)
-        make(i);
+        make_communicator(i);
     s.d.script.op_ms = NEVER;
     launch(1);
     launch(3);
     assert_int_equal(step_for(20), DPT_INPROGRESS); /* both run */
-    dpt_nccl_stop(s.n, -1);
+    dpt_nccl_machine_stop(s.n, -1);
     assert_int_equal(s.d.n_revokes, 4);
     assert_int_equal(s.d.n_aborts, 0);
     assert_int_equal(step_for(50), DPT_OK);
@@ -240,11 +240,11 @@ static void what_is_launching_is_not_revoked(void **state)
 {
     (void)state;
     for (int i = 1; i < 3; i++)
-        make(i);
+        make_communicator(i);
     s.d.script.launch_ms = NEVER;
     launch(1);
     assert_int_equal(step_for(20), DPT_INPROGRESS);
-    dpt_nccl_stop(s.n, 1); /* would be kept, but is not at rest */
+    dpt_nccl_machine_stop(s.n, 1); /* would be kept, but is not at rest */
     assert_int_equal(s.d.n_revokes, 2);
     assert_int_equal(step_for(50), DPT_OK);
     assert_int_equal(s.d.n_aborts, 3);
@@ -258,7 +258,7 @@ static void revoke_refused_or_without_end(void **state)
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
         open_with_ready(NULL);
-        make(1);
+        make_communicator(1);
         s.d.script.op_ms = NEVER;
         launch(0);
         if (kind == 0)
@@ -269,9 +269,9 @@ static void revoke_refused_or_without_end(void **state)
             s.d.script.revoke_ms = NEVER;
         else
             s.d.calls.revoke = NULL; /* an older library */
-        assert_int_equal(dpt_nccl_can_shrink(s.n), kind != 3);
+        assert_int_equal(dpt_nccl_machine_can_shrink(s.n), kind != 3);
         const int64_t start = s.d.now_ms;
-        dpt_nccl_stop(s.n, 0); /* would be kept, but is not at rest */
+        dpt_nccl_machine_stop(s.n, 0); /* would be kept, but is not at rest */
         assert_int_equal(step_for(DOUBLE_TIMEOUT_MS), DPT_OK);
         assert_true(s.d.now_ms - start <= DOUBLE_RUN_MS / 2 + 1);
         assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_FREE);
@@ -283,9 +283,9 @@ static void revoke_refused_or_without_end(void **state)
 static void an_abort_that_takes_long(void **state)
 {
     (void)state;
-    make(1);
+    make_communicator(1);
     s.d.script.abort_takes_ms = 450;
-    dpt_nccl_stop(s.n, -1);
+    dpt_nccl_machine_stop(s.n, -1);
     assert_int_equal(step_for(50), DPT_OK);
     assert_int_equal(s.d.n_aborts, 2);
     s.d.script.abort_takes_ms = 0;
@@ -297,7 +297,7 @@ static const char *lose(void)
     jmp_buf lost;
     s.d.lost_to = &lost;
     if (setjmp(lost) == 0) {
-        dpt_nccl_stop(s.n, -1);
+        dpt_nccl_machine_stop(s.n, -1);
         (void)step_for(3 * DOUBLE_TIMEOUT_MS);
         return NULL;
     }
@@ -331,11 +331,11 @@ enum { STATES = 13 };
 /* Brings communicator 0 into one of STATES states, and others as that state needs. */
 static void bring(int which)
 {
-    make(0);
+    make_communicator(0);
     switch (which) {
     case 1: /* CREATING beside it */
         s.d.script.create_ms = NEVER;
-        assert_int_equal(dpt_nccl_init(s.n, 1, 4, 0, id, &s.err), DPT_OK);
+        assert_int_equal(dpt_nccl_machine_init(s.n, 1, 4, 0, id, &s.err), DPT_OK);
         break;
     case 2:
         s.d.script.launch_ms = NEVER;
@@ -350,17 +350,18 @@ static void bring(int which)
     case 5:
         s.d.script.create_ms = NEVER;
         s.d.script.child_left = which == 5;
-        assert_int_equal(dpt_nccl_split(s.n, 1, 0, 0, 0, &s.err), DPT_OK);
+        assert_int_equal(dpt_nccl_machine_split(s.n, 1, 0, 0, 0, &s.err), DPT_OK);
         break;
     case 6: /* a shrink in the same way */
     case 7:
         stop(0);
         s.d.script.create_ms = NEVER;
         s.d.script.child_left = which == 7;
-        assert_int_equal(dpt_nccl_shrink(s.n, 1, 0, (const int[]){1, 3}, 2, &s.err), DPT_OK);
+        assert_int_equal(dpt_nccl_machine_shrink(s.n, 1, 0, (const int[]){1, 3}, 2, &s.err),
+                         DPT_OK);
         break;
     case 8: /* a split that is complete and not yet seen */
-        assert_int_equal(dpt_nccl_split(s.n, 1, 0, 0, 0, &s.err), DPT_OK);
+        assert_int_equal(dpt_nccl_machine_split(s.n, 1, 0, 0, 0, &s.err), DPT_OK);
         s.d.now_ms += 50;
         s.d.script.child_left = true;
         break;
@@ -369,11 +370,11 @@ static void bring(int which)
         break;
     case 10:
         s.d.script.revoke_ms = NEVER;
-        dpt_nccl_stop(s.n, -1);
+        dpt_nccl_machine_stop(s.n, -1);
         break;
     case 11:
         s.d.script.finalize_ms = NEVER;
-        dpt_nccl_close(s.n);
+        dpt_nccl_machine_close(s.n);
         break;
     default: /* READY */
         break;
@@ -387,14 +388,14 @@ static void stop_from_any_state(void **state)
         open_scene();
         bring(which);
         const int64_t start = s.d.now_ms;
-        dpt_nccl_stop(s.n, 0);
-        dpt_nccl_stop(s.n, -1);
-        dpt_nccl_stop(s.n, 0); /* a stop that keeps none is not undone */
+        dpt_nccl_machine_stop(s.n, 0);
+        dpt_nccl_machine_stop(s.n, -1);
+        dpt_nccl_machine_stop(s.n, 0); /* a stop that keeps none is not undone */
         assert_int_equal(step_for(DOUBLE_TIMEOUT_MS), DPT_OK);
         assert_true(s.d.now_ms - start <= DOUBLE_TIMEOUT_MS);
         for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)
             assert_int_equal(dpt_nccl_state(s.n, i), DPT_NCCL_FREE);
-        assert_int_equal(dpt_nccl_step(s.n, &s.err), DPT_OK);
+        assert_int_equal(dpt_nccl_machine_step(s.n, &s.err), DPT_OK);
         close_scene(NULL);
     }
 }
@@ -402,18 +403,18 @@ static void stop_from_any_state(void **state)
 static void shrinking(void **state)
 {
     (void)state;
-    make(1);
+    make_communicator(1);
     launch(0);
     s.d.now_ms += 2; /* it runs, */
-    assert_int_equal(dpt_nccl_step(s.n, &s.err), DPT_INPROGRESS);
+    assert_int_equal(dpt_nccl_machine_step(s.n, &s.err), DPT_INPROGRESS);
     stop(0); /* and is not done */
     assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_REVOKED);
     assert_int_equal(dpt_nccl_state(s.n, 1), DPT_NCCL_FREE);
-    assert_int_equal(dpt_nccl_shrink(s.n, 1, 0, (const int[]){2}, 1, &s.err), DPT_OK);
+    assert_int_equal(dpt_nccl_machine_shrink(s.n, 1, 0, (const int[]){2}, 1, &s.err), DPT_OK);
     assert_int_equal(step_for(50), DPT_OK);
     assert_int_equal(dpt_nccl_state(s.n, 1), DPT_NCCL_READY);
     assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_REVOKED); /* until others are through, too */
-    dpt_nccl_release(s.n, 0);
+    dpt_nccl_machine_release(s.n, 0);
     launch(1);
     assert_int_equal(step_for(50), DPT_OK);
     assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_FREE); /* aborted, not destroyed */
@@ -433,14 +434,14 @@ static void a_shrink_that_fails_leaves_room_for_a_new_one(void **state)
         else
             s.d.script.create_ends = DPT_NCCL_ESYSTEM;
         s.d.script.child_left = kind == 2;
-        enum dpt_status status = dpt_nccl_shrink(s.n, 1, 0, (const int[]){0, 2}, 2, &s.err);
+        enum dpt_status status = dpt_nccl_machine_shrink(s.n, 1, 0, (const int[]){0, 2}, 2, &s.err);
         if (status == DPT_OK)
             status = step_for(DOUBLE_CREATE_MS + 1);
         assert_int_equal(status, kind == 0 ? DPT_EINVAL : kind == 3 ? DPT_ETIMEOUT : DPT_EIO);
         stop(-1);
         s.d.script.create = s.d.script.create_ends = DPT_NCCL_OK;
         s.d.script.create_ms = 5;
-        make(1);
+        make_communicator(1);
         close_scene(NULL);
     }
 }
@@ -450,7 +451,7 @@ static void a_close_that_becomes_a_stop(void **state)
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
         open_with_ready(NULL);
-        make(1);
+        make_communicator(1);
         if (kind == 0)
             s.d.script.finalize_ms = NEVER; /* a peer does not follow */
         else if (kind == 1)
@@ -460,7 +461,7 @@ static void a_close_that_becomes_a_stop(void **state)
         else
             launch(0); /* something is in operation */
         const int64_t start = s.d.now_ms;
-        dpt_nccl_close(s.n);
+        dpt_nccl_machine_close(s.n);
         assert_int_equal(step_for(2 * DOUBLE_TIMEOUT_MS), DPT_OK);
         assert_true(s.d.now_ms - start <= DOUBLE_TIMEOUT_MS + 1);
         assert_int_equal(s.d.n_aborts + s.d.n_destroys, 2);

@@ -20,7 +20,7 @@ enum {
 
 struct life {
     struct nccl_double d;
-    struct dpt_nccl *n;
+    struct dpt_nccl_machine *n;
     uint64_t random;
     bool may_lose; /* something was written into the script that never ends */
     bool failed, ending;
@@ -120,7 +120,7 @@ static void begin_end(struct life *l)
 static void stop(struct life *l)
 {
     begin_end(l);
-    dpt_nccl_stop(l->n, below(l, DPT_NCCL_COMMS_MAX + 1) - 1);
+    dpt_nccl_machine_stop(l->n, below(l, DPT_NCCL_COMMS_MAX + 1) - 1);
 }
 
 static bool is_busy(enum dpt_nccl_state state)
@@ -140,14 +140,14 @@ static bool ended_well(struct life *l)
     return revoked <= 1;
 }
 
-static void step(struct life *l)
+static void step_life(struct life *l)
 {
     enum dpt_nccl_state before[DPT_NCCL_COMMS_MAX];
     struct dpt_err err;
     const int64_t now = l->d.now_ms;
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)
         before[i] = dpt_nccl_state(l->n, i);
-    const enum dpt_status status = dpt_nccl_step(l->n, &err);
+    const enum dpt_status status = dpt_nccl_machine_step(l->n, &err);
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
         const enum dpt_nccl_state state = dpt_nccl_state(l->n, i);
         const struct double_handle *h = double_of(l->n, i);
@@ -189,15 +189,15 @@ static void create_something(struct life *l)
     if (comm < 0 || l->d.n_handles + DPT_NCCL_COMMS_MAX >= DOUBLE_HANDLES_MAX)
         return;
     if (parent < 0) {
-        note(l, dpt_nccl_init(l->n, comm, 4, below(l, 4), id, &err));
+        note(l, dpt_nccl_machine_init(l->n, comm, 4, below(l, 4), id, &err));
     } else if (dpt_nccl_state(l->n, parent) == DPT_NCCL_READY) {
-        note(l, dpt_nccl_split(l->n, comm, parent, below(l, 3), below(l, 3), &err));
+        note(l, dpt_nccl_machine_split(l->n, comm, parent, below(l, 3), below(l, 3), &err));
         seen.splits++;
     } else if (chance(l, 20)) {
-        dpt_nccl_release(l->n, parent);
+        dpt_nccl_machine_release(l->n, parent);
         seen.released++;
-    } else if (dpt_nccl_can_shrink(l->n)) {
-        note(l, dpt_nccl_shrink(l->n, comm, parent, (const int[]){1, 2}, 2, &err));
+    } else if (dpt_nccl_machine_can_shrink(l->n)) {
+        note(l, dpt_nccl_machine_shrink(l->n, comm, parent, (const int[]){1, 2}, 2, &err));
         seen.shrunk++;
     }
 }
@@ -215,7 +215,7 @@ static void operate(struct life *l)
     const enum dpt_nccl_state state = dpt_nccl_state(l->n, comm);
     const bool ready = state == DPT_NCCL_READY && !l->n->comms[comm].has_child;
     const int calls = l->d.n_calls;
-    const enum dpt_status status = dpt_nccl_launch(
+    const enum dpt_status status = dpt_nccl_machine_launch(
         l->n, comm,
         &(struct dpt_nccl_op){pieces + below(l, 3), 1 + below(l, 3), chance(l, 30) ? memory : NULL},
         &err);
@@ -225,7 +225,7 @@ static void operate(struct life *l)
         note(l, status);
 }
 
-static void act(struct life *l)
+static void act_at_random(struct life *l)
 {
     if (chance(l, 60))
         write_script(l);
@@ -235,7 +235,7 @@ static void act(struct life *l)
     } else if (kind < 25) {
         l->d.now_ms += chance(l, 20) ? below(l, 400) : below(l, 10);
     } else if (kind < 60 || (l->ending && kind < 95)) {
-        step(l);
+        step_life(l);
     } else if (l->ending || l->failed || kind < 61) {
         stop(l);
     } else if (kind < 75) {
@@ -245,25 +245,25 @@ static void act(struct life *l)
     } else {
         begin_end(l);
         seen.closed++;
-        dpt_nccl_close(l->n);
+        dpt_nccl_machine_close(l->n);
     }
 }
 
-static void finish(struct life *l)
+static void finish_life(struct life *l)
 {
     begin_end(l);
-    dpt_nccl_stop(l->n, -1);
+    dpt_nccl_machine_stop(l->n, -1);
     const int64_t start = l->d.now_ms;
     while (l->ending) {
-        step(l);
+        step_life(l);
         l->d.now_ms++;
         RULE(&l->d, l->d.now_ms <= start + ENDS_MS);
     }
     /* A stop that was under way may have kept one. */
-    dpt_nccl_stop(l->n, -1);
-    while (dpt_nccl_step(l->n, NULL) == DPT_INPROGRESS)
+    dpt_nccl_machine_stop(l->n, -1);
+    while (dpt_nccl_machine_step(l->n, NULL) == DPT_INPROGRESS)
         l->d.now_ms++;
-    dpt_nccl_destroy(&l->n);
+    dpt_nccl_machine_destroy(&l->n);
     nccl_double_check_clean(&l->d);
 }
 
@@ -281,8 +281,8 @@ static void live(struct life *l, uint64_t seed)
     l->d.lost_to = &lost;
     if (setjmp(lost) == 0) {
         for (int i = 0; i < ACTIONS; i++)
-            act(l);
-        finish(l);
+            act_at_random(l);
+        finish_life(l);
         seen.left++;
         return;
     }

@@ -5,7 +5,7 @@
 #include "base/fs.h"
 #include "base/rng.h"
 #include "base/sha256.h"
-#include "tests/data.h"
+#include "tests/real_data.h"
 #include "tests/tmp.h"
 #include "worker/data/split.h"
 #include "worker/data/utf8.h"
@@ -59,15 +59,15 @@ static struct dpt_encoder *make_encoder(const struct dpt_vocab *vocab)
     return encoder;
 }
 
-static void encode(struct dpt_encoder *encoder, const void *text, size_t bytes,
-                   struct dpt_tokens *tokens)
+static void encode_bpe(struct dpt_encoder *encoder, const void *text, size_t bytes,
+                       struct dpt_tokens *tokens)
 {
     if (dpt_encoder_encode(encoder, text, bytes, tokens, &err) != DPT_OK)
         fail_msg("%s", err.text);
 }
 
-static size_t decode(const struct dpt_vocab *vocab, const struct dpt_tokens *tokens, uint8_t *ret,
-                     size_t room)
+static size_t decode_bpe(const struct dpt_vocab *vocab, const struct dpt_tokens *tokens,
+                         uint8_t *ret, size_t room)
 {
     size_t n = 0;
     for (size_t i = 0; i < tokens->n; i++) {
@@ -104,7 +104,7 @@ static void check_line(const struct dpt_vocab *vocab, struct dpt_encoder *encode
     int64_t replaced = 0;
     size_t i = 0;
     const int64_t before = dpt_encoder_replaced(encoder);
-    encode(encoder, text, bytes, &tokens);
+    encode_bpe(encoder, text, bytes, &tokens);
     for (; (id = strtok_r(NULL, " ", &rest)); i++)
         if (i >= tokens.n || tokens.ids[i] != strtol(id, NULL, 10))
             fail_msg("text %s: token %zu of %zu is not %s", hex, i, tokens.n, id);
@@ -112,7 +112,7 @@ static void check_line(const struct dpt_vocab *vocab, struct dpt_encoder *encode
         fail_msg("text %s: %zu tokens, not %zu", hex, tokens.n, i);
     const size_t n = dpt_utf8_repair(text, bytes, repaired, &replaced);
     assert_int_equal(dpt_encoder_replaced(encoder) - before, replaced);
-    assert_int_equal(decode(vocab, &tokens, decoded, sizeof decoded), n);
+    assert_int_equal(decode_bpe(vocab, &tokens, decoded, sizeof decoded), n);
     assert_memory_equal(decoded, repaired, n);
     dpt_tokens_fini(&tokens);
 }
@@ -173,7 +173,7 @@ static void recorded_line(const char *name, char *ret, size_t room)
     assert_true(ret[0] != '\0');
 }
 
-static void shakespeare(void **state)
+static void test_shakespeare_as_recorded(void **state)
 {
     (void)state;
     char path[512], expected[128], found[128], hex[DPT_SHA256_HEX_BYTES], *text;
@@ -184,7 +184,7 @@ static void shakespeare(void **state)
     struct dpt_sha256 sha;
     assert_true(test_data_path(path, sizeof path, "tinyshakespeare.txt"));
     assert_int_equal(dpt_fs_read_file(path, 1 << 24, &text, &bytes, &err), DPT_OK);
-    encode(encoder, text, bytes, &tokens);
+    encode_bpe(encoder, text, bytes, &tokens);
     dpt_sha256_init(&sha);
     for (size_t i = 0; i < tokens.n; i++) {
         const uint8_t number[] = {(uint8_t)tokens.ids[i], (uint8_t)(tokens.ids[i] >> 8)};
@@ -195,7 +195,7 @@ static void shakespeare(void **state)
     recorded_line("shakespeare", expected, sizeof expected);
     assert_string_equal(found, expected);
     uint8_t *decoded = malloc(bytes);
-    assert_int_equal(decode(vocab, &tokens, decoded, bytes), bytes);
+    assert_int_equal(decode_bpe(vocab, &tokens, decoded, bytes), bytes);
     assert_memory_equal(decoded, text, bytes);
     free(decoded);
     free(text);
@@ -303,11 +303,11 @@ static void cutting_changes_nothing(void **state)
     for (uint64_t seed = 0; seed < 2000; seed++) {
         const size_t bytes = draw_text(seed, text);
         whole.n = 0;
-        encode(encoder, text, bytes, &whole);
+        encode_bpe(encoder, text, bytes, &whole);
         for (size_t at = bytes; (at = dpt_split_cut(text, at, DPT_CUTS_SPACES)) > 0; cuts++) {
             parts.n = 0;
-            encode(encoder, text, at, &parts);
-            encode(encoder, text + at, bytes - at, &parts);
+            encode_bpe(encoder, text, at, &parts);
+            encode_bpe(encoder, text + at, bytes - at, &parts);
             if (parts.n != whole.n ||
                 memcmp(parts.ids, whole.ids, whole.n * sizeof *whole.ids) != 0)
                 fail_msg("seed %llu: cut at byte %zu of %zu gives other tokens",
@@ -351,11 +351,11 @@ static void bytes_are_tokens(void **state)
     struct dpt_encoder *encoder = make_encoder(vocab);
     for (int i = 0; i < 256; i++)
         text[i] = (uint8_t)(255 - i);
-    encode(encoder, text, sizeof text, &tokens);
+    encode_bpe(encoder, text, sizeof text, &tokens);
     assert_int_equal(tokens.n, 256);
     for (int i = 0; i < 256; i++)
         assert_int_equal(tokens.ids[i], 255 - i);
-    assert_int_equal(decode(vocab, &tokens, decoded, sizeof decoded), 256);
+    assert_int_equal(decode_bpe(vocab, &tokens, decoded, sizeof decoded), 256);
     assert_memory_equal(decoded, text, sizeof text);
     assert_int_equal(dpt_encoder_replaced(encoder), 0);
     assert_int_equal(dpt_vocab_size(vocab), 256);
@@ -378,13 +378,13 @@ static void appending_and_end_of_text(void **state)
     struct dpt_tokens tokens = {0};
     uint8_t decoded[64];
     assert_int_equal(dpt_tokens_add(&tokens, 656, &err), DPT_OK);
-    encode(encoder, "the end", 7, &tokens);
-    encode(encoder, "", 0, &tokens);
+    encode_bpe(encoder, "the end", 7, &tokens);
+    encode_bpe(encoder, "", 0, &tokens);
     assert_int_equal(dpt_tokens_add(&tokens, 656, &err), DPT_OK);
-    assert_int_equal(decode(vocab, &tokens, decoded, sizeof decoded), 33);
+    assert_int_equal(decode_bpe(vocab, &tokens, decoded, sizeof decoded), 33);
     assert_memory_equal(decoded, "<|endoftext|>the end<|endoftext|>", 33);
     tokens.n = 0;
-    encode(encoder, "<|endoftext|>", 13, &tokens);
+    encode_bpe(encoder, "<|endoftext|>", 13, &tokens);
     for (size_t i = 0; i < tokens.n; i++)
         assert_int_not_equal(tokens.ids[i], 656);
     dpt_tokens_fini(&tokens);
@@ -406,7 +406,7 @@ static void words_without_end(void **state)
     assert_non_null(strstr(err.text, "a word of 16777217 bytes"));
     for (size_t i = 0; i < MIB; i++)
         text[i] = "the"[i % 3];
-    encode(encoder, text, MIB, &tokens);
+    encode_bpe(encoder, text, MIB, &tokens);
     size_t bytes = 0, n;
     for (size_t i = 0; i < tokens.n; i++) {
         assert_non_null(dpt_vocab_token(vocab, (int)tokens.ids[i], &n));
@@ -426,7 +426,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(awkward_strings_tiny),
                                        cmocka_unit_test(awkward_strings_openai),
-                                       cmocka_unit_test(shakespeare),
+                                       cmocka_unit_test(test_shakespeare_as_recorded),
                                        cmocka_unit_test(every_character),
                                        cmocka_unit_test(cutting_changes_nothing),
                                        cmocka_unit_test(places_to_cut),

@@ -162,7 +162,7 @@ static const struct {
      "pre_tokenizer.pretokenizers[0].pattern: '\\w' in the pattern: this escape is not"},
 };
 
-static void refused(void **state)
+static void test_tokenizer_json_refused(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof refused_cases / sizeof *refused_cases; i++) {
@@ -358,8 +358,11 @@ static int teardown(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(refused),        TEST(cut_off),
-                                       TEST(digests),        TEST(patterns_refused),
-                                       TEST(patterns_taken), TEST(pattern_without_end)};
+    const struct CMUnitTest tests[] = {TEST(test_tokenizer_json_refused),
+                                       TEST(cut_off),
+                                       TEST(digests),
+                                       TEST(patterns_refused),
+                                       TEST(patterns_taken),
+                                       TEST(pattern_without_end)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

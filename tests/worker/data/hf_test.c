@@ -5,7 +5,7 @@
 
 #include "base/fs.h"
 #include "base/rng.h"
-#include "tests/data.h"
+#include "tests/real_data.h"
 #include "tests/tmp.h"
 #include "worker/data/data.h"
 #include "worker/data/split.h"
@@ -50,14 +50,15 @@ static struct dpt_encoder *make_encoder(const struct dpt_vocab *vocab)
     return encoder;
 }
 
-static void encode(struct dpt_encoder *encoder, const void *text, size_t bytes,
-                   struct dpt_tokens *tokens)
+static void encode_hf(struct dpt_encoder *encoder, const void *text, size_t bytes,
+                      struct dpt_tokens *tokens)
 {
     if (dpt_encoder_encode(encoder, text, bytes, tokens, &err) != DPT_OK)
         fail_msg("%s", err.text);
 }
 
-static size_t decode(const struct dpt_vocab *vocab, const struct dpt_tokens *tokens, uint8_t *ret)
+static size_t decode_hf(const struct dpt_vocab *vocab, const struct dpt_tokens *tokens,
+                        uint8_t *ret)
 {
     size_t n = 0, bytes = 0;
     for (size_t i = 0; i < tokens->n; i++) {
@@ -93,7 +94,7 @@ static void check_line(const struct dpt_vocab *vocab, struct dpt_encoder *encode
     struct dpt_tokens tokens = {0};
     int64_t replaced = 0;
     size_t i = 0;
-    encode(encoder, text, bytes, &tokens);
+    encode_hf(encoder, text, bytes, &tokens);
     for (; (id = strtok_r(NULL, " ", &rest)); i++)
         if (i >= tokens.n || tokens.ids[i] != strtoul(id, NULL, 10))
             fail_msg("%s, text %s: token %zu of %zu is not %s", name, hex, i, tokens.n, id);
@@ -101,7 +102,7 @@ static void check_line(const struct dpt_vocab *vocab, struct dpt_encoder *encode
         fail_msg("%s, text %s: %zu tokens, not %zu", name, hex, tokens.n, i);
     if (whole) {
         const size_t n = dpt_utf8_repair(text, bytes, repaired, &replaced);
-        assert_int_equal(decode(vocab, &tokens, decoded), n);
+        assert_int_equal(decode_hf(vocab, &tokens, decoded), n);
         assert_memory_equal(decoded, repaired, n);
     }
     dpt_tokens_fini(&tokens);
@@ -205,11 +206,11 @@ static void check_cuts(const char *name, enum dpt_cuts cuts)
     for (uint64_t seed = 0; seed < 1000; seed++) {
         const size_t bytes = draw_text(seed, text);
         whole.n = 0;
-        encode(encoder, text, bytes, &whole);
+        encode_hf(encoder, text, bytes, &whole);
         for (size_t at = bytes; (at = dpt_split_cut(text, at, cuts)) > 0; n_cuts++) {
             parts.n = 0;
-            encode(encoder, text, at, &parts);
-            encode(encoder, text + at, bytes - at, &parts);
+            encode_hf(encoder, text, at, &parts);
+            encode_hf(encoder, text + at, bytes - at, &parts);
             if (parts.n != whole.n ||
                 memcmp(parts.ids, whole.ids, whole.n * sizeof *whole.ids) != 0)
                 fail_msg("%s, seed %llu: cut at byte %zu of %zu gives other tokens", name,

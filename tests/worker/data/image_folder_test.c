@@ -32,7 +32,7 @@ static void expect_labels(const char *expected)
     assert_string_equal(found, expected);
 }
 
-static void folders(void **state)
+static void test_class_folders(void **state)
 {
     (void)state;
     use_folder("t", "train");
@@ -301,7 +301,7 @@ static void images_that_change(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(folders, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_class_folders, setup, teardown),
         cmocka_unit_test_setup_teardown(names_of_classes, setup, teardown),
         cmocka_unit_test_setup_teardown(folders_below_a_class, setup, teardown),
         cmocka_unit_test_setup_teardown(folders_in_a_loop, setup, teardown),

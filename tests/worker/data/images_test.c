@@ -53,7 +53,7 @@ static void expect_record(const struct dpt_data *data, int64_t index, int id)
     }
 }
 
-static void records(void **state)
+static void test_cifar10_records(void **state)
 {
     (void)state;
     write_records("data_batch_2.bin", 4, 3);
@@ -243,8 +243,8 @@ static void loaders_agree(void **state)
     int varied = 0;
     for (int i = 0; i < ALL; i++) {
         const int64_t number =
-            dpt_sample_number(RECORDS, 1, MICRO * SLOTS, i / (MICRO * SLOTS), i % (MICRO * SLOTS));
-        const int64_t index = dpt_sample_index(config.seed, RECORDS, number);
+            dpt_sampler_number(RECORDS, 1, MICRO * SLOTS, i / (MICRO * SLOTS), i % (MICRO * SLOTS));
+        const int64_t index = dpt_sampler_index(config.seed, RECORDS, number);
         read_sample(data, index, number, &s);
         assert_memory_equal(&s, &one[i], sizeof s);
         read_sample(data, index, number + RECORDS, &s);
@@ -265,7 +265,7 @@ static void loaders_agree(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(records, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_cifar10_records, setup, teardown),
         cmocka_unit_test_setup_teardown(names_of_classes, setup, teardown),
         cmocka_unit_test_setup_teardown(records_that_cannot_be, setup, teardown),
         cmocka_unit_test_setup_teardown(records_that_change, setup, teardown),

@@ -308,7 +308,7 @@ static void micro_batches_are_ragged(void **state)
             for (int j = 0; j < MICRO; j++) {
                 const int64_t i = ((int64_t)step * SLOTS + slot) * MICRO + j;
                 const struct sample s =
-                    labelled_sample(data, dpt_sample_index(labelled_config.seed, ROWS, i));
+                    labelled_sample(data, dpt_sampler_index(labelled_config.seed, ROWS, i));
                 longest = s.length > longest ? s.length : longest;
                 assert_int_equal(((int32_t *)batch.part[DPT_SAMPLE_TARGET])[j], s.label);
                 assert_int_equal(((int32_t *)batch.part[DPT_SAMPLE_LENGTH])[j], s.length);

@@ -58,7 +58,7 @@ static int teardown(void **state)
     return dpt_fs_remove_tree(root, NULL) == DPT_OK ? 0 : -1;
 }
 
-static struct dpt_loader *make(void)
+static struct dpt_loader *create_loader(void)
 {
     struct dpt_loader *loader;
     assert_int_equal(dpt_loader_create(&config, data, &loader, &err), DPT_OK);
@@ -90,7 +90,7 @@ static void expect_next(struct dpt_loader *loader, int64_t step, int slot)
         const int64_t in_epoch = per_epoch > 0 ? step % per_epoch : step;
         const int64_t epoch = per_epoch > 0 ? step / per_epoch : 0;
         const int64_t i = epoch * SAMPLES + (in_epoch * SLOTS + slot) * MICRO + j;
-        const int64_t index = dpt_sample_index(config.seed, SAMPLES, i);
+        const int64_t index = dpt_sampler_index(config.seed, SAMPLES, i);
         assert_int_equal(dpt_data_read(data, index, i, &one, 0, &err), DPT_OK);
         assert_memory_equal(tokens + j * SEQ, expected, sizeof expected);
         assert_memory_equal(targets + j * SEQ, expected_targets, sizeof expected_targets);
@@ -105,7 +105,7 @@ static void order_is_the_samplers(void **state)
     for (size_t rank = 0; rank + 1 < sizeof cuts / sizeof *cuts; rank++) {
         if (cuts[rank] == cuts[rank + 1])
             continue;
-        struct dpt_loader *loader = make();
+        struct dpt_loader *loader = create_loader();
         dpt_loader_start(loader, 0, cuts[rank], cuts[rank + 1], 1);
         for (int64_t step = 0; step < 20; step++) /* several epochs */
             for (int slot = cuts[rank]; slot < cuts[rank + 1]; slot++)
@@ -120,7 +120,7 @@ static void order_of_epochs(void **state)
 {
     (void)state;
     config.train.epoch_steps = SAMPLES / (MICRO * SLOTS);
-    struct dpt_loader *loader = make();
+    struct dpt_loader *loader = create_loader();
     for (int64_t begin = 0; begin < 5; begin++) {
         dpt_loader_start(loader, begin, 1, SLOTS, 2);
         for (int64_t step = begin; step < begin + 8; step++)
@@ -141,7 +141,7 @@ static void each_sample_once_an_epoch(void **state)
     (void)state;
     int seen[SAMPLES] = {0};
     for (int64_t i = SAMPLES; i < 2 * SAMPLES; i++)
-        seen[dpt_sample_index(config.seed, SAMPLES, i)]++;
+        seen[dpt_sampler_index(config.seed, SAMPLES, i)]++;
     for (int i = 0; i < SAMPLES; i++)
         assert_int_equal(seen[i], 1);
 }
@@ -150,7 +150,7 @@ static void each_sample_once_an_epoch(void **state)
 static void restarts(void **state)
 {
     (void)state;
-    struct dpt_loader *loader = make();
+    struct dpt_loader *loader = create_loader();
     uint32_t x = 99;
     for (int round = 0; round < 500; round++) {
         x = x * 1664525u + 1013904223u;
@@ -176,7 +176,7 @@ static void restarts(void **state)
 static void held_batch_is_not_overwritten(void **state)
 {
     (void)state;
-    struct dpt_loader *loader = make();
+    struct dpt_loader *loader = create_loader();
     const int32_t *tokens = NULL, *targets = NULL;
     int32_t copy[MICRO * SEQ], copy_targets[MICRO * SEQ];
     dpt_loader_start(loader, 3, 0, SLOTS, 1);
@@ -195,7 +195,7 @@ static void held_batch_is_not_overwritten(void **state)
 static void wrong_order_is_refused(void **state)
 {
     (void)state;
-    struct dpt_loader *loader = make();
+    struct dpt_loader *loader = create_loader();
     const int32_t *tokens = NULL, *targets = NULL;
     assert_int_equal(next(loader, 0, 0, &tokens, &targets), DPT_EINVAL);
     dpt_loader_start(loader, 5, 2, 4, 1);
@@ -216,7 +216,7 @@ static void reader_errors(void **state)
 {
     (void)state;
     const int32_t *tokens = NULL, *targets = NULL;
-    struct dpt_loader *loader = make();
+    struct dpt_loader *loader = create_loader();
     char hidden[192];
     (void)snprintf(hidden, sizeof hidden, "%s.hidden", path);
     assert_int_equal(rename(path, hidden), 0);
@@ -251,7 +251,7 @@ static void prompt_stop(void **state)
     dpt_loader_destroy(&loader);
     const int64_t start_ms = dpt_now_ms();
     for (int i = 0; i < 300; i++) {
-        loader = make();
+        loader = create_loader();
         if (i % 3 > 0)
             dpt_loader_start(loader, i, 0, SLOTS, 1);
         if (i % 3 > 1)
@@ -296,7 +296,7 @@ static void no_allocation(void **state)
 {
     (void)state;
     const int at_start = atomic_load(&n_allocations);
-    struct dpt_loader *loader = make();
+    struct dpt_loader *loader = create_loader();
     const int32_t *tokens = NULL, *targets = NULL;
     const int before = atomic_load(&n_allocations);
     assert_true(before > at_start); /* they are counted */
@@ -326,7 +326,7 @@ static void many_readers(void **state)
 {
     (void)state;
     pthread_t threads[4];
-    struct dpt_loader *loader = make();
+    struct dpt_loader *loader = create_loader();
     dpt_loader_start(loader, 0, 0, SLOTS, 1);
     for (int i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, reading, data), 0);

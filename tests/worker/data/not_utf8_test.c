@@ -40,7 +40,7 @@ static int teardown(void **state)
 }
 
 /* Writes data.train. */
-static void use(const char *name, const void *text, size_t bytes)
+static void use_text_file(const char *name, const void *text, size_t bytes)
 {
     (void)snprintf(config.data.train, sizeof config.data.train, "%s/%s", root, name);
     assert_int_equal(dpt_fs_write_file_atomic(config.data.train, text, bytes, &err), DPT_OK);
@@ -66,7 +66,7 @@ static void table_in_latin_1(void **state)
     static const char table[] = "text,label\nplain,0\n\"caf\xe9 cr\xe8me\",1\n\xfc"
                                 "ber,2\n";
     char warning[2048];
-    use("t.csv", table, strlen(table));
+    use_text_file("t.csv", table, strlen(table));
     (void)snprintf(warning, sizeof warning,
                    "W: '%s' is not UTF-8: 3 sequences of bytes from line 3 on became U+FFFD; save "
                    "the file as UTF-8\n",
@@ -83,7 +83,7 @@ static void text_in_latin_1(void **state)
     static const char text[] = "caf\xe9 in a line of text that is long enough for one sample\n";
     char warning[2048];
     config.data.kind = DPT_DATA_TEXT;
-    use("t.txt", text, strlen(text));
+    use_text_file("t.txt", text, strlen(text));
     (void)snprintf(warning, sizeof warning,
                    "W: '%s' is not UTF-8: 1 sequence of bytes became U+FFFD; save the file as "
                    "UTF-8\n",
@@ -106,11 +106,11 @@ static void table_in_utf_16(void **state)
 {
     (void)state;
     static const char little[] = "\xff\xfet\0e\0x\0t\0,\0l\0\n", big[] = "\xfe\xff\0t\0e\0x\0t";
-    use("t.csv", little, sizeof little);
+    use_text_file("t.csv", little, sizeof little);
     expect_refusal("the file is UTF-16; save it as UTF-8");
-    use("t.jsonl", big, sizeof big - 1);
+    use_text_file("t.jsonl", big, sizeof big - 1);
     expect_refusal("the file is UTF-16; save it as UTF-8");
-    use("t.tsv", little, 2);
+    use_text_file("t.tsv", little, 2);
     expect_refusal("the file is UTF-16; save it as UTF-8");
 }
 

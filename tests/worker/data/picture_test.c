@@ -206,7 +206,7 @@ static void other_files(void **state)
     assert_null(picture.rgb);
 }
 
-static void sizes(void **state)
+static void test_picture_sizes(void **state)
 {
     (void)state;
     struct dpt_picture picture = {.rgb = NULL};
@@ -234,7 +234,7 @@ int main(void)
         cmocka_unit_test(has_a_wrong_byte),
         cmocka_unit_test(text_has_a_wrong_checksum),
         cmocka_unit_test(other_files),
-        cmocka_unit_test(sizes),
+        cmocka_unit_test(test_picture_sizes),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -42,8 +42,8 @@ static void note_row(struct found *found, const struct dpt_rows *rows)
 }
 
 /* Gives the text in pieces of at most `piece` bytes, each in a separate allocation of its size. */
-static enum dpt_status find(enum dpt_rows_form form, const char *text, size_t bytes, size_t piece,
-                            struct found *ret, int64_t *ret_line)
+static enum dpt_status split_rows(enum dpt_rows_form form, const char *text, size_t bytes,
+                                  size_t piece, struct found *ret, int64_t *ret_line)
 {
     struct dpt_rows rows = {.form = form};
     enum dpt_status status = DPT_OK;
@@ -84,7 +84,7 @@ static void expect_all(enum dpt_rows_form form, const struct example *examples, 
         for (size_t piece = 1; piece <= bytes + 1; piece++) {
             struct found found;
             int64_t line;
-            if (find(form, examples[i].text, bytes, piece, &found, &line) != DPT_OK)
+            if (split_rows(form, examples[i].text, bytes, piece, &found, &line) != DPT_OK)
                 fail_msg("'%s' in pieces of %zu: %s", examples[i].text, piece, err.text);
             if (strcmp(found.text, examples[i].rows) != 0)
                 fail_msg("'%s' in pieces of %zu: '%s', not '%s'", examples[i].text, piece,
@@ -93,7 +93,7 @@ static void expect_all(enum dpt_rows_form form, const struct example *examples, 
     }
 }
 
-static void csv(void **state)
+static void test_csv_rows(void **state)
 {
     (void)state;
     static const struct example examples[] = {
@@ -128,7 +128,7 @@ static void csv(void **state)
     expect_all(DPT_ROWS_CSV, examples, sizeof examples / sizeof *examples);
 }
 
-static void tsv(void **state)
+static void test_tsv_rows(void **state)
 {
     (void)state;
     static const struct example examples[] = {
@@ -141,7 +141,7 @@ static void tsv(void **state)
     expect_all(DPT_ROWS_TSV, examples, sizeof examples / sizeof *examples);
 }
 
-static void lines(void **state)
+static void test_json_lines(void **state)
 {
     (void)state;
     static const struct example examples[] = {
@@ -153,19 +153,19 @@ static void lines(void **state)
 }
 
 /* A NUL is a byte like any other, and no end of a blank line. */
-static void nul(void **state)
+static void test_nul_is_a_byte(void **state)
 {
     (void)state;
     struct found found;
     int64_t line;
-    assert_int_equal(find(DPT_ROWS_CSV, "a\0b,c", 5, 5, &found, &line), DPT_OK);
+    assert_int_equal(split_rows(DPT_ROWS_CSV, "a\0b,c", 5, 5, &found, &line), DPT_OK);
     assert_int_equal(found.bytes, 8);
     assert_memory_equal(found.text, "a\0b|c|1;", 8);
-    assert_int_equal(find(DPT_ROWS_LINES, " \0 \n", 4, 4, &found, &line), DPT_OK);
+    assert_int_equal(split_rows(DPT_ROWS_LINES, " \0 \n", 4, 4, &found, &line), DPT_OK);
     assert_int_equal(found.bytes, 6);
 }
 
-static void refused(void **state)
+static void test_rows_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -183,9 +183,9 @@ static void refused(void **state)
         for (size_t piece = 1; piece < 20; piece++) {
             struct found found;
             int64_t line;
-            assert_int_equal(
-                find(DPT_ROWS_CSV, cases[i].text, strlen(cases[i].text), piece, &found, &line),
-                DPT_ECORRUPT);
+            assert_int_equal(split_rows(DPT_ROWS_CSV, cases[i].text, strlen(cases[i].text), piece,
+                                        &found, &line),
+                             DPT_ECORRUPT);
             assert_int_equal(line, cases[i].line);
             if (!strstr(err.text, cases[i].why))
                 fail_msg("'%s' is not in: %s", cases[i].why, err.text);
@@ -239,8 +239,9 @@ static void too_long(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(csv),      cmocka_unit_test(tsv),     cmocka_unit_test(lines),
-        cmocka_unit_test(nul),      cmocka_unit_test(refused), cmocka_unit_test(too_many_columns),
+        cmocka_unit_test(test_csv_rows),     cmocka_unit_test(test_tsv_rows),
+        cmocka_unit_test(test_json_lines),   cmocka_unit_test(test_nul_is_a_byte),
+        cmocka_unit_test(test_rows_refused), cmocka_unit_test(too_many_columns),
         cmocka_unit_test(too_long),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,7 +51,7 @@ static void evaluations_see_the_middle(void **state)
     expect_view(dpt_view_of(&rule, SIZE, SIZE, DPT_DATA_NOT_VARIED), SIZE, SIZE, 0, 0);
 }
 
-static bool same(struct dpt_view a, struct dpt_view b)
+static bool same_view(struct dpt_view a, struct dpt_view b)
 {
     return memcmp(&a.from, &b.from, sizeof a.from) == 0 && a.width == b.width &&
            a.height == b.height && a.x == b.x && a.y == b.y && a.mirrored == b.mirrored;
@@ -69,9 +69,9 @@ static void drawn_by_number(void **state)
         other.seed = 43;
         for (int64_t number = 0; number < 100; number++) {
             const struct dpt_view view = dpt_view_of(&rule, 40, 30, number);
-            assert_true(same(view, dpt_view_of(&rule, 40, 30, number)));
-            by_number += !same(view, dpt_view_of(&rule, 40, 30, number + 1));
-            by_seed += !same(view, dpt_view_of(&other, 40, 30, number));
+            assert_true(same_view(view, dpt_view_of(&rule, 40, 30, number)));
+            by_number += !same_view(view, dpt_view_of(&rule, 40, 30, number + 1));
+            by_seed += !same_view(view, dpt_view_of(&other, 40, 30, number));
         }
         assert_true(by_number > 80 && by_seed > 80);
     }
@@ -189,7 +189,7 @@ static void expect_numbers(enum dpt_data_kind kind, const float *mean, const flo
     }
 }
 
-static void numbers(void **state)
+static void test_normalisation_constants(void **state)
 {
     (void)state;
     static const float cifar10[2][3] = {{.4914f, .4822f, .4465f}, {.2023f, .1994f, .2010f}},
@@ -238,7 +238,7 @@ int main(void)
         cmocka_unit_test(no_padding_only_mirrors),
         cmocka_unit_test(parts_are_even),
         cmocka_unit_test(narrow_pictures),
-        cmocka_unit_test(numbers),
+        cmocka_unit_test(test_normalisation_constants),
         cmocka_unit_test(numbers_of_a_resized_picture),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,7 +2,7 @@
  * do not depend on threads. */
 #include "worker/generate/generator.h"
 
-#include "tests/worker/model/rig.h"
+#include "tests/worker/model/model_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +28,8 @@ static void open(struct rig *rig, int b, int t, int threads)
     rig_open(rig, &size);
 }
 
-static struct dpt_generator *begin(const struct rig *rig, struct dpt_sampling sampling)
+static struct dpt_generator *begin_generator(const struct rig *rig,
+                                             struct dpt_token_choice_settings sampling)
 {
     const struct dpt_generator_options options = {.model = rig->model,
                                                   .device = rig->dev,
@@ -62,7 +63,7 @@ static int32_t likeliest(struct rig rigs[CONTEXT + 1], const int32_t *tokens, in
 }
 
 /* The window that the model sees, as generator.h says it: its last half when it is full. */
-static int append(int32_t *window, int n, int32_t token)
+static int append_token(int32_t *window, int n, int32_t token)
 {
     if (n == CONTEXT) {
         memmove(window, window + CONTEXT / 2, (CONTEXT - CONTEXT / 2) * sizeof *window);
@@ -79,13 +80,14 @@ static void the_tokens_of_the_forward_pass(void **state)
     static struct rig rig, rigs[CONTEXT + 1]; /* by length */
     open(&rig, 1, CONTEXT, 2);
     for (size_t i = 0; i < sizeof prompts / sizeof prompts[0]; i++) {
-        struct dpt_generator *g = begin(&rig, (struct dpt_sampling){0.0, 0, 0});
+        struct dpt_generator *g =
+            begin_generator(&rig, (struct dpt_token_choice_settings){0.0, 0, 0});
         int32_t window[CONTEXT], token;
         int n = 0;
         for (int k = 0; k < prompts[i]; k++) {
             token = (int32_t)((7 * k + (int)i) % VOCAB);
             dpt_generator_feed(g, token);
-            n = append(window, n, token);
+            n = append_token(window, n, token);
         }
         for (int k = 0; k < TOKENS; k++) { /* beyond the context */
             assert_int_equal(dpt_generator_seen(g), n);
@@ -93,7 +95,7 @@ static void the_tokens_of_the_forward_pass(void **state)
             assert_int_equal(dpt_generator_next(g, &token, &err), DPT_OK);
             if (token != expected)
                 fail_msg("prompt %d, token %d: %d, not %d", prompts[i], k, token, expected);
-            n = append(window, n, token);
+            n = append_token(window, n, token);
         }
         dpt_generator_destroy(&g);
     }
@@ -103,11 +105,12 @@ static void the_tokens_of_the_forward_pass(void **state)
             rig_close(&rigs[n]);
 }
 
-static void draw(int threads, uint64_t seed, int32_t ret[TOKENS], float last[VOCAB])
+static void draw_text(int threads, uint64_t seed, int32_t ret[TOKENS], float last[VOCAB])
 {
     struct rig rig;
     open(&rig, 1, CONTEXT, threads);
-    struct dpt_generator *g = begin(&rig, (struct dpt_sampling){1.5, 20, seed});
+    struct dpt_generator *g =
+        begin_generator(&rig, (struct dpt_token_choice_settings){1.5, 20, seed});
     for (int32_t k = 0; k < 6; k++)
         dpt_generator_feed(g, k);
     for (int k = 0; k < TOKENS; k++)
@@ -122,13 +125,13 @@ static void one_text_for_a_seed(void **state)
     (void)state;
     int32_t first[TOKENS], other[TOKENS];
     float first_last[VOCAB], other_last[VOCAB];
-    draw(1, 1, first, first_last);
+    draw_text(1, 1, first, first_last);
     for (int threads = 1; threads <= 4; threads++) {
-        draw(threads, 1, other, other_last);
+        draw_text(threads, 1, other, other_last);
         assert_memory_equal(first, other, sizeof first);
         assert_memory_equal(first_last, other_last, sizeof first_last);
     }
-    draw(1, 2, other, other_last);
+    draw_text(1, 2, other, other_last);
     assert_memory_not_equal(first, other, sizeof first);
 }
 

@@ -14,7 +14,7 @@
 
 enum { TEXT_MAX = 64 };
 
-static void check(const uint8_t *text, size_t n, uint64_t seed)
+static void check_utf8_stream(const uint8_t *text, size_t n, uint64_t seed)
 {
     uint8_t whole[3 * TEXT_MAX], told[3 * TEXT_MAX], piece[DPT_UTF8_TEXT_BYTES];
     int64_t replaced = 0;
@@ -41,7 +41,7 @@ static void check(const uint8_t *text, size_t n, uint64_t seed)
     assert_int_equal(dpt_utf8_stream_end(&stream, piece), 0);
 }
 
-static void texts(void **state)
+static void test_cut_characters(void **state)
 {
     (void)state;
     static const char *const cases[] = {
@@ -63,7 +63,7 @@ static void texts(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (uint64_t seed = 0; seed < 20; seed++)
-            check((const uint8_t *)cases[i], strlen(cases[i]), seed);
+            check_utf8_stream((const uint8_t *)cases[i], strlen(cases[i]), seed);
 }
 
 /* Any bytes, with many that begin or continue characters. */
@@ -79,7 +79,7 @@ static void any_bytes(void **state)
             dpt_philox(key, i, block);
             text[i] = block[0] % 4 == 0 ? (uint8_t)block[1] : often[block[1] % sizeof often];
         }
-        check(text, 1 + seed % TEXT_MAX, seed);
+        check_utf8_stream(text, 1 + seed % TEXT_MAX, seed);
     }
 }
 
@@ -102,7 +102,7 @@ static void nothing_waits_for_long(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts),
+        cmocka_unit_test(test_cut_characters),
         cmocka_unit_test(any_bytes),
         cmocka_unit_test(nothing_waits_for_long),
     };

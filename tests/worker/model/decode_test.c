@@ -1,6 +1,6 @@
 /* Decoding against the forward pass of training: the same probabilities, position after position,
  * with the cache and without; the same bits with any number of threads and any instruction set. */
-#include "tests/worker/model/rig.h"
+#include "tests/worker/model/model_rig.h"
 
 #include "kernels/cpu/kernels.h"
 
@@ -52,7 +52,7 @@ static void close(struct decoder *d)
     rig_close(&d->rig);
 }
 
-static void decode(struct decoder *d, int64_t first, int64_t n)
+static void decode_positions(struct decoder *d, int64_t first, int64_t n)
 {
     const struct dpt_decode decode = {.weights = d->weights,
                                       .first = first,
@@ -90,7 +90,7 @@ static void probabilities_of_the_forward_pass(void **state)
         }
         d.rig.slot.mode = DPT_MODE_EVAL;
         (void)rig_run(&d.rig);
-        decode(&d, 0, t);
+        decode_positions(&d, 0, t);
         const double total = log_sum(d.logits);
         for (int v = 0; v < VOCAB; v++)
             if (!(fabs((double)d.rig.slot.losses[v * t + t - 1] + (double)d.logits[v] - total) <
@@ -120,8 +120,8 @@ static void the_cache_changes_nothing(void **state)
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++)
         for (int64_t at = 0; at < CONTEXT; at += steps[i]) {
             const int64_t n = at + steps[i] < CONTEXT ? steps[i] : CONTEXT - at;
-            decode(&cut, at, n);
-            decode(&whole, 0, at + n);
+            decode_positions(&cut, at, n);
+            decode_positions(&whole, 0, at + n);
             assert_int_equal(greatest(cut.logits), greatest(whole.logits));
             for (int v = 0; v < VOCAB; v++)
                 assert_true(fabsf(cut.logits[v] - whole.logits[v]) < 1e-4f);
@@ -131,14 +131,14 @@ static void the_cache_changes_nothing(void **state)
 }
 
 /* All logits of a text, token by token after a beginning of 5. */
-static void run(int threads, float ret[CONTEXT][VOCAB])
+static void run_whole_text(int threads, float ret[CONTEXT][VOCAB])
 {
     struct decoder d;
     open(&d, 1, CONTEXT, threads);
-    decode(&d, 0, 5);
+    decode_positions(&d, 0, 5);
     memcpy(ret[4], d.logits, sizeof d.logits);
     for (int64_t at = 5; at < CONTEXT; at++) {
-        decode(&d, at, 1);
+        decode_positions(&d, at, 1);
         memcpy(ret[at], d.logits, sizeof d.logits);
     }
     close(&d);
@@ -148,14 +148,14 @@ static void one_result_for_all_threads_and_machines(void **state)
 {
     (void)state;
     static float first[CONTEXT][VOCAB], other[CONTEXT][VOCAB];
-    run(1, first);
+    run_whole_text(1, first);
     for (int threads = 2; threads <= 5; threads++) {
-        run(threads, other);
+        run_whole_text(threads, other);
         assert_memory_equal(first + 4, other + 4, sizeof first - 4 * sizeof first[0]);
     }
     for (int i = 0; dpt_cpu_kernels_at(i); i++) {
         rig_kernels = dpt_cpu_kernels_at(i);
-        run(2, other);
+        run_whole_text(2, other);
         assert_memory_equal(first + 4, other + 4, sizeof first - 4 * sizeof first[0]);
     }
     rig_kernels = NULL;

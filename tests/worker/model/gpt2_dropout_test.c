@@ -1,6 +1,6 @@
 /* GPT-2's dropout: forward and backward draw one mask (central differences of the loss along each
  * tensor's gradient), masks depend on (seed, step, slot) alone, EVAL draws none. */
-#include "tests/worker/model/rig.h"
+#include "tests/worker/model/model_rig.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -63,7 +63,7 @@ static void no_dropout(void **state)
     check_gradients(&(struct rig_size){3, 3, 33, 21, 45, 3, 19, 2, 0.0, DPT_PRECISION_FP32});
 }
 
-static void keys(void **state)
+static void test_dropout_depends_on_step_and_slot(void **state)
 {
     (void)state;
     struct rig rig;
@@ -104,7 +104,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_mask),
         cmocka_unit_test(no_dropout),
-        cmocka_unit_test(keys),
+        cmocka_unit_test(test_dropout_depends_on_step_and_slot),
         cmocka_unit_test(none_in_eval),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

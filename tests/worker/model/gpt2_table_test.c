@@ -27,7 +27,7 @@ static struct dpt_config sized(int layer, int head, int embd, int context, int v
     return config;
 }
 
-static struct dpt_model *make(int layer, int head, int embd, int context, int vocab)
+static struct dpt_model *make_gpt2(int layer, int head, int embd, int context, int vocab)
 {
     struct dpt_config config = sized(layer, head, embd, context, vocab);
     struct dpt_model *model = NULL;
@@ -40,7 +40,7 @@ static void with_labels(void **state)
 {
     (void)state;
     struct dpt_config config = sized(2, 3, 48, 32, 67);
-    struct dpt_model *model = NULL, *plain = make(2, 3, 48, 32, 67);
+    struct dpt_model *model = NULL, *plain = make_gpt2(2, 3, 48, 32, 67);
     struct dpt_pack pack;
     config.model.labels = 4;
     assert_int_equal(dpt_model_create(&config, &model, &err), DPT_OK);
@@ -76,7 +76,8 @@ static void known_sizes(void **state)
         {48, 25, 1600, 1557611200},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct dpt_model *model = make(cases[i].layer, cases[i].head, cases[i].embd, 1024, 50257);
+        struct dpt_model *model =
+            make_gpt2(cases[i].layer, cases[i].head, cases[i].embd, 1024, 50257);
         assert_int_equal(dpt_model_param_count(model), cases[i].count);
         assert_int_equal(dpt_model_n_units(model), cases[i].layer + 2);
         assert_int_equal(dpt_model_n_params(model), 4 + 12 * cases[i].layer);
@@ -89,10 +90,10 @@ static void known_sizes(void **state)
 
 /* Units tile the flat vector in blocks; tensors follow each other in their unit, each from the next
  * aligned place on. */
-static void layout(void **state)
+static void test_units_tile_vector(void **state)
 {
     (void)state;
-    struct dpt_model *model = make(3, 5, 35, 19, 101);
+    struct dpt_model *model = make_gpt2(3, 5, 35, 19, 101);
     int64_t at = 0, count = 0;
     int param = 0;
     for (int u = 0; u < dpt_model_n_units(model); u++) {
@@ -120,7 +121,7 @@ static void layout(void **state)
     dpt_model_destroy(&model);
 }
 
-static const struct dpt_param *find(const struct dpt_model *model, const char *name)
+static const struct dpt_param *find_param(const struct dpt_model *model, const char *name)
 {
     for (int i = 0; i < dpt_model_n_params(model); i++)
         if (strcmp(dpt_model_param(model, i)->name, name) == 0)
@@ -132,7 +133,7 @@ static const struct dpt_param *find(const struct dpt_model *model, const char *n
 static void check_param(const struct dpt_model *model, const char *name, int64_t rows, int64_t cols,
                         enum dpt_init init, double std)
 {
-    const struct dpt_param *p = find(model, name);
+    const struct dpt_param *p = find_param(model, name);
     assert_int_equal(p->ndim, cols > 0 ? 2 : 1);
     assert_int_equal(p->dim[0], rows);
     assert_int_equal(p->dim[1], cols);
@@ -141,10 +142,10 @@ static void check_param(const struct dpt_model *model, const char *name, int64_t
 }
 
 /* Names, orientation and initial values as Hugging Face's GPT2LMHeadModel has them. */
-static void names(void **state)
+static void test_gpt2_parameter_names(void **state)
 {
     (void)state;
-    struct dpt_model *model = make(12, 12, 768, 1024, 50257);
+    struct dpt_model *model = make_gpt2(12, 12, 768, 1024, 50257);
     const double residual = 0.02 / sqrt(24.0);
     check_param(model, "transformer.wte.weight", 50257, 768, DPT_INIT_NORMAL, (double)0.02f);
     check_param(model, "transformer.wpe.weight", 1024, 768, DPT_INIT_NORMAL, (double)0.02f);
@@ -167,15 +168,15 @@ static void names(void **state)
 }
 
 /* 16 C + H + 4 floats a token and layer, and two more of C; nothing but alignment on top. */
-static void memory(void **state)
+static void test_saved_bytes_formula(void **state)
 {
     (void)state;
-    struct dpt_model *model = make(12, 12, 768, 1024, 50257);
+    struct dpt_model *model = make_gpt2(12, 12, 768, 1024, 50257);
     const size_t n = 256, c = 768; /* 4 x 64 tokens */
     assert_int_equal(dpt_model_saved_bytes(model, 4, 64), 4 * n * (12 * (16 * c + 12 + 4) + 2 * c));
     assert_int_equal(dpt_model_scratch_bytes(model, 4, 64), 4 * n * (6 * c + 2));
     dpt_model_destroy(&model);
-    model = make(1, 1, 1, 1, 1);
+    model = make_gpt2(1, 1, 1, 1, 1);
     assert_int_equal(dpt_model_saved_bytes(model, 1, 1) % 64, 0);
     assert_int_equal(dpt_model_scratch_bytes(model, 1, 1) % 64, 0);
     dpt_model_destroy(&model);
@@ -196,7 +197,7 @@ static void refuse(struct dpt_config config, const char *named)
     assert_non_null(strstr(err.text, named));
 }
 
-static void refused(void **state)
+static void test_gpt2_sizes_refused(void **state)
 {
     (void)state;
     refuse(sized(DPT_UNITS_MAX - 1, 3, 48, 32, 67), "choose fewer layers");
@@ -208,8 +209,12 @@ static void refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_sizes), cmocka_unit_test(with_labels), cmocka_unit_test(layout),
-        cmocka_unit_test(names),       cmocka_unit_test(memory),      cmocka_unit_test(refused),
+        cmocka_unit_test(known_sizes),
+        cmocka_unit_test(with_labels),
+        cmocka_unit_test(test_units_tile_vector),
+        cmocka_unit_test(test_gpt2_parameter_names),
+        cmocka_unit_test(test_saved_bytes_formula),
+        cmocka_unit_test(test_gpt2_sizes_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

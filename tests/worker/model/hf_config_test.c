@@ -17,7 +17,7 @@ static enum dpt_status read_text(const char *text, struct dpt_config_sizes *said
     return dpt_hf_config_read(hf_path, said, &hf_err);
 }
 
-static const char *value_of(const struct dpt_config_sizes *said, const char *key)
+static const char *said_value(const struct dpt_config_sizes *said, const char *key)
 {
     for (int i = 0; i < said->n; i++)
         if (strcmp(said->key[i].key, key) == 0)
@@ -39,7 +39,7 @@ static void check_integers(const json_t *json, const char *const names[], const 
     }
 }
 
-static void gpt2(void **state)
+static void test_gpt2_config_json(void **state)
 {
     (void)state;
     static const char *const names[] = {"n_layer", "n_head",      "n_embd",
@@ -70,7 +70,7 @@ static void gpt2(void **state)
     json_decref(json);
 }
 
-static void llama(void **state)
+static void test_llama_config_json(void **state)
 {
     (void)state;
     static const char *const names[] = {
@@ -91,7 +91,7 @@ static void llama(void **state)
 }
 
 /* Ours, for torchvision has none. */
-static void resnet(void **state)
+static void test_resnet_config_json(void **state)
 {
     (void)state;
     static const char *const names[] = {"width", "num_classes", "image_size"};
@@ -122,7 +122,7 @@ static void resnet(void **state)
 
 /* What transformers counts labels and finds a text's end by: of every tokenizer, in a vocabulary of
  * its size and in a larger one. */
-static void labels(void **state)
+static void test_label_count_and_pad(void **state)
 {
     (void)state;
     static const struct {
@@ -224,8 +224,8 @@ static void defaults_are_theirs(void **state)
     assert_true(config.model.norm_eps == 1e-6 && config.model.rope_theta == 10000);
     assert_false(config.model.tied_head);
     assert_int_equal(read_text("{" GPT2 ", \"n_inner\": 256}", &said), DPT_OK);
-    assert_string_equal(value_of(&said, "model.n_embd"), "64");
-    assert_null(value_of(&said, "model.dropout"));
+    assert_string_equal(said_value(&said, "model.n_embd"), "64");
+    assert_null(said_value(&said, "model.dropout"));
 }
 
 /* transformers 5 writes the settings of the rotary embeddings as one object. */
@@ -237,19 +237,19 @@ static void rope_parameters(void **state)
                                "\"rope_theta\": 500000}}",
                                &said),
                      DPT_OK);
-    assert_string_equal(value_of(&said, "model.rope_theta"), "500000");
-    assert_string_equal(value_of(&said, "model.rope_scaling"), "none");
+    assert_string_equal(said_value(&said, "model.rope_theta"), "500000");
+    assert_string_equal(said_value(&said, "model.rope_scaling"), "none");
     assert_int_equal(read_text("{" LLAMA ", \"rope_parameters\": {\"rope_type\": \"llama3\", "
                                "\"rope_theta\": 1e4, \"factor\": 8, \"low_freq_factor\": 1.0, "
                                "\"high_freq_factor\": 4.0, "
                                "\"original_max_position_embeddings\": 128}}",
                                &said),
                      DPT_OK);
-    assert_string_equal(value_of(&said, "model.rope_scaling"), "llama3");
-    assert_string_equal(value_of(&said, "model.rope_original_context"), "128");
+    assert_string_equal(said_value(&said, "model.rope_scaling"), "llama3");
+    assert_string_equal(said_value(&said, "model.rope_original_context"), "128");
 }
 
-static void refused(void **state)
+static void test_hf_config_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -293,7 +293,7 @@ static void refused(void **state)
 }
 
 /* Values that the config contradicts, and values that its keys refuse. */
-static void contradictions(void **state)
+static void test_contradicting_keys(void **state)
 {
     (void)state;
     static const struct {
@@ -383,16 +383,11 @@ static void over_the_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gpt2),
-        cmocka_unit_test(llama),
-        cmocka_unit_test(resnet),
-        cmocka_unit_test(labels),
-        cmocka_unit_test(what_is_written_is_read),
-        cmocka_unit_test(defaults_are_theirs),
-        cmocka_unit_test(rope_parameters),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(contradictions),
-        cmocka_unit_test(over_the_text),
+        cmocka_unit_test(test_gpt2_config_json),   cmocka_unit_test(test_llama_config_json),
+        cmocka_unit_test(test_resnet_config_json), cmocka_unit_test(test_label_count_and_pad),
+        cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(defaults_are_theirs),
+        cmocka_unit_test(rope_parameters),         cmocka_unit_test(test_hf_config_refused),
+        cmocka_unit_test(test_contradicting_keys), cmocka_unit_test(over_the_text),
     };
     return cmocka_run_group_tests(tests, hf_set_up, hf_tear_down);
 }

@@ -1,6 +1,6 @@
 /* A model with labels: tokens behind a sample's last token have no effect, the length of the
  * longest sample changes only rounding, and the count of correct predictions. */
-#include "tests/worker/model/rig.h"
+#include "tests/worker/model/model_rig.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -66,7 +66,7 @@ static void padding_reaches_nothing(void **state)
 }
 
 /* Lays samples of at most SHORT tokens out in rows of `t`. */
-static void lay_out(struct rig *rig, const int32_t *tokens, int64_t t)
+static void lay_out_labelled(struct rig *rig, const int32_t *tokens, int64_t t)
 {
     rig->slot.t = rig->slot.batch.positions = t;
     for (int64_t row = 0; row < B; row++) {
@@ -86,10 +86,10 @@ static void longer_padding_is_rounding(void **state)
         tokens[i] = i * 37 % VOCAB;
     struct rig rig;
     rig_open(&rig, &size);
-    lay_out(&rig, tokens, SHORT);
+    lay_out_labelled(&rig, tokens, SHORT);
     (void)rig_run(&rig);
     float *losses = copy_of(rig.slot.losses, rig.losses), *grad = copy_of(rig.grad, rig.numel);
-    lay_out(&rig, tokens, T);
+    lay_out_labelled(&rig, tokens, T);
     (void)rig_run(&rig);
     for (int64_t i = 0; i < rig.losses; i++)
         assert_true(fabsf(rig.slot.losses[i] - losses[i]) <= 1e-5f);

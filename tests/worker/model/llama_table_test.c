@@ -14,7 +14,7 @@
 
 static struct dpt_err err;
 
-static struct dpt_model *make(const char *yaml)
+static struct dpt_model *make_llama(const char *yaml)
 {
     static struct dpt_config config;
     struct dpt_model *model = NULL;
@@ -25,7 +25,7 @@ static struct dpt_model *make(const char *yaml)
 }
 
 /* As published; a tied head counts once. */
-static void counts(void **state)
+static void test_published_parameter_counts(void **state)
 {
     (void)state;
     static const struct {
@@ -38,7 +38,7 @@ static void counts(void **state)
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
         char yaml[64];
         (void)snprintf(yaml, sizeof yaml, "model: {preset: %s}", presets[i].preset);
-        struct dpt_model *model = make(yaml);
+        struct dpt_model *model = make_llama(yaml);
         assert_int_equal(dpt_model_param_count(model), presets[i].parameters);
         /* Sizes are multiples of a line already: only units are padded. */
         assert_true(dpt_model_flat_numel(model) - presets[i].parameters <
@@ -52,7 +52,7 @@ static void counts_with_labels(void **state)
 {
     (void)state;
     struct dpt_model *model =
-        make("model: {preset: smollm2-360m, labels: 5}\ndata: {kind: classification}");
+        make_llama("model: {preset: smollm2-360m, labels: 5}\ndata: {kind: classification}");
     assert_int_equal(dpt_model_param_count(model), 361825920);
     const int n = dpt_model_n_params(model), head = dpt_model_n_units(model) - 1;
     const struct dpt_param *score = dpt_model_param(model, n - 1);
@@ -66,13 +66,13 @@ static void counts_with_labels(void **state)
     assert_true(dpt_model_packing(model, n - 1, &pack));
     assert_true(pack.kind == DPT_PACK_HEAD && pack.rows == 5 && pack.cols == 960);
     dpt_model_destroy(&model);
-    model = make("model: {preset: smollm2-360m}");
+    model = make_llama("model: {preset: smollm2-360m}");
     assert_int_equal(dpt_model_score(model), -1);
     assert_int_equal(dpt_model_labels(model), 0);
     dpt_model_destroy(&model);
 }
 
-static const struct dpt_param *find(const struct dpt_model *model, const char *name)
+static const struct dpt_param *find_param(const struct dpt_model *model, const char *name)
 {
     for (int i = 0; i < dpt_model_n_params(model); i++)
         if (strcmp(dpt_model_param(model, i)->name, name) == 0)
@@ -80,9 +80,10 @@ static const struct dpt_param *find(const struct dpt_model *model, const char *n
     return NULL;
 }
 
-static void expect(const struct dpt_model *model, const char *name, int64_t rows, int64_t cols)
+static void expect_param(const struct dpt_model *model, const char *name, int64_t rows,
+                         int64_t cols)
 {
-    const struct dpt_param *p = find(model, name);
+    const struct dpt_param *p = find_param(model, name);
     if (p == NULL) {
         fail_msg("no tensor '%s'", name);
         return;
@@ -95,23 +96,23 @@ static void expect(const struct dpt_model *model, const char *name, int64_t rows
     assert_int_equal(p->init == DPT_INIT_NORMAL, cols > 0);
 }
 
-static void names(void **state)
+static void test_llama_parameter_names(void **state)
 {
     (void)state;
-    struct dpt_model *model = make("model: {preset: smollm2-360m}");
-    expect(model, "model.embed_tokens.weight", 49152, 960);
-    expect(model, "model.layers.31.input_layernorm.weight", 960, 0);
-    expect(model, "model.layers.31.self_attn.q_proj.weight", 960, 960);
-    expect(model, "model.layers.31.self_attn.k_proj.weight", 320, 960);
-    expect(model, "model.layers.31.self_attn.v_proj.weight", 320, 960);
-    expect(model, "model.layers.31.self_attn.o_proj.weight", 960, 960);
-    expect(model, "model.layers.31.post_attention_layernorm.weight", 960, 0);
-    expect(model, "model.layers.31.mlp.gate_proj.weight", 2560, 960);
-    expect(model, "model.layers.31.mlp.up_proj.weight", 2560, 960);
-    expect(model, "model.layers.31.mlp.down_proj.weight", 960, 2560);
-    expect(model, "model.norm.weight", 960, 0);
-    assert_null(find(model, "lm_head.weight"));
-    assert_null(find(model, "model.layers.0.self_attn.q_proj.bias"));
+    struct dpt_model *model = make_llama("model: {preset: smollm2-360m}");
+    expect_param(model, "model.embed_tokens.weight", 49152, 960);
+    expect_param(model, "model.layers.31.input_layernorm.weight", 960, 0);
+    expect_param(model, "model.layers.31.self_attn.q_proj.weight", 960, 960);
+    expect_param(model, "model.layers.31.self_attn.k_proj.weight", 320, 960);
+    expect_param(model, "model.layers.31.self_attn.v_proj.weight", 320, 960);
+    expect_param(model, "model.layers.31.self_attn.o_proj.weight", 960, 960);
+    expect_param(model, "model.layers.31.post_attention_layernorm.weight", 960, 0);
+    expect_param(model, "model.layers.31.mlp.gate_proj.weight", 2560, 960);
+    expect_param(model, "model.layers.31.mlp.up_proj.weight", 2560, 960);
+    expect_param(model, "model.layers.31.mlp.down_proj.weight", 960, 2560);
+    expect_param(model, "model.norm.weight", 960, 0);
+    assert_null(find_param(model, "lm_head.weight"));
+    assert_null(find_param(model, "model.layers.0.self_attn.q_proj.bias"));
     assert_int_equal(dpt_model_n_units(model), 34);
     assert_int_equal(dpt_model_unit(model, 33)->borrows, 0);
     dpt_model_destroy(&model);
@@ -120,27 +121,27 @@ static void names(void **state)
 static void untied_with_biases(void **state)
 {
     (void)state;
-    struct dpt_model *model =
-        make("model: {name: llama, n_layer: 2, n_head: 4, n_kv_head: 2, head_size: 32, n_embd: 96, "
-             "n_inner: 160, vocab: 300, tied_head: false, attention_bias: true, mlp_bias: true}");
-    expect(model, "lm_head.weight", 300, 96);
-    expect(model, "model.layers.1.self_attn.q_proj.bias", 128, 0);
-    expect(model, "model.layers.1.self_attn.k_proj.bias", 64, 0);
-    expect(model, "model.layers.1.self_attn.v_proj.bias", 64, 0);
-    expect(model, "model.layers.1.self_attn.o_proj.weight", 96, 128);
-    expect(model, "model.layers.1.self_attn.o_proj.bias", 96, 0);
-    expect(model, "model.layers.1.mlp.gate_proj.bias", 160, 0);
-    expect(model, "model.layers.1.mlp.up_proj.bias", 160, 0);
-    expect(model, "model.layers.1.mlp.down_proj.bias", 96, 0);
+    struct dpt_model *model = make_llama(
+        "model: {name: llama, n_layer: 2, n_head: 4, n_kv_head: 2, head_size: 32, n_embd: 96, "
+        "n_inner: 160, vocab: 300, tied_head: false, attention_bias: true, mlp_bias: true}");
+    expect_param(model, "lm_head.weight", 300, 96);
+    expect_param(model, "model.layers.1.self_attn.q_proj.bias", 128, 0);
+    expect_param(model, "model.layers.1.self_attn.k_proj.bias", 64, 0);
+    expect_param(model, "model.layers.1.self_attn.v_proj.bias", 64, 0);
+    expect_param(model, "model.layers.1.self_attn.o_proj.weight", 96, 128);
+    expect_param(model, "model.layers.1.self_attn.o_proj.bias", 96, 0);
+    expect_param(model, "model.layers.1.mlp.gate_proj.bias", 160, 0);
+    expect_param(model, "model.layers.1.mlp.up_proj.bias", 160, 0);
+    expect_param(model, "model.layers.1.mlp.down_proj.bias", 96, 0);
     assert_int_equal(dpt_model_unit(model, 3)->borrows, -1);
     dpt_model_destroy(&model);
 }
 
 /* Forms of packed weights: one for each product, of all its matrices together. */
-static void packing(void **state)
+static void test_packed_forms(void **state)
 {
     (void)state;
-    struct dpt_model *model = make("model: {preset: smollm2-135m}");
+    struct dpt_model *model = make_llama("model: {preset: smollm2-135m}");
     static const struct {
         const char *name;
         int64_t rows, cols;
@@ -168,9 +169,11 @@ static void packing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts),  cmocka_unit_test(counts_with_labels),
-        cmocka_unit_test(names),   cmocka_unit_test(untied_with_biases),
-        cmocka_unit_test(packing),
+        cmocka_unit_test(test_published_parameter_counts),
+        cmocka_unit_test(counts_with_labels),
+        cmocka_unit_test(test_llama_parameter_names),
+        cmocka_unit_test(untied_with_biases),
+        cmocka_unit_test(test_packed_forms),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

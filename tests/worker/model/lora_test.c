@@ -1,6 +1,6 @@
 /* Adapters against the model with merged weights (dpt_model_merge): the same losses, and gradients
  * that follow from those of its weights, dB = s dW A^T and dA = s B^T dW. */
-#include "tests/worker/model/rig.h"
+#include "tests/worker/model/model_rig.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -160,7 +160,7 @@ static void no_gradient_of_the_first_input(void **state)
 }
 
 /* PEFT's names, shapes and order: those of the base's layers, A and then B. */
-static void names(void **state)
+static void test_adapter_names(void **state)
 {
     (void)state;
     struct rig rig;
@@ -189,7 +189,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(as_the_merged_model),
         cmocka_unit_test(begins_as_the_base),
         cmocka_unit_test(no_gradient_of_the_first_input),
-        cmocka_unit_test(names),
+        cmocka_unit_test(test_adapter_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

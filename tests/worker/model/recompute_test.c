@@ -1,5 +1,5 @@
 /* Activation checkpointing: fewer bytes are kept, and not a bit changes. */
-#include "tests/worker/model/rig.h"
+#include "tests/worker/model/model_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -182,7 +182,7 @@ static void slots_interleave(void **state)
 }
 
 /* The preparing mode knows the recomputation too, and needs no memory for it. */
-static void prepares(void **state)
+static void test_recompute_prepares_without_memory(void **state)
 {
     (void)state;
     for (int mode = 0; mode < MODES; mode++) {
@@ -214,9 +214,11 @@ int main(int argc, char **argv)
 {
     rig_choose(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits),  cmocka_unit_test(same_bits_accumulated),
-        cmocka_unit_test(bytes_kept), cmocka_unit_test(slots_interleave),
-        cmocka_unit_test(prepares),
+        cmocka_unit_test(same_bits),
+        cmocka_unit_test(same_bits_accumulated),
+        cmocka_unit_test(bytes_kept),
+        cmocka_unit_test(slots_interleave),
+        cmocka_unit_test(test_recompute_prepares_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

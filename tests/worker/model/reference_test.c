@@ -1,7 +1,7 @@
 /* A tiny model against values that PyTorch recorded in double precision (reference.py): the first
  * step's gradient of every tensor, ten losses of AdamW and SGD; in fp32, and in the 16-bit
  * precisions within the limits of their rounding. */
-#include "tests/worker/model/rig.h"
+#include "tests/worker/model/model_rig.h"
 
 #include "base/cursor.h"
 #include "base/fs.h"
@@ -368,7 +368,7 @@ static void ten_losses_of(const struct tolerance *given, int index)
         const struct dpt_optim_step update = {
             .step = step,
             .updates = step,
-            .grad_scale = dpt_clip_scale(norm, rig->config.train.grad_clip)};
+            .grad_scale = dpt_optim_clip_scale(norm, rig->config.train.grad_clip)};
         clipped += update.grad_scale < 1.0f;
         worst = fmax(worst, fabs(loss - run->loss[step]));
         worst_norm = fmax(worst_norm, fabs(norm / run->norm[step] - 1.0));

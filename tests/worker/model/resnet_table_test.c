@@ -15,7 +15,7 @@
 
 static struct dpt_err err;
 
-static struct dpt_model *make(const char *yaml)
+static struct dpt_model *make_resnet(const char *yaml)
 {
     static struct dpt_config config;
     struct dpt_model *model = NULL;
@@ -25,7 +25,7 @@ static struct dpt_model *make(const char *yaml)
     return model;
 }
 
-static int find(const struct dpt_model *model, const char *name)
+static int find_param_index(const struct dpt_model *model, const char *name)
 {
     for (int i = 0; i < dpt_model_n_params(model); i++)
         if (strcmp(dpt_model_param(model, i)->name, name) == 0)
@@ -34,7 +34,7 @@ static int find(const struct dpt_model *model, const char *name)
 }
 
 /* torchvision's, which counts no running statistics. */
-static void counts(void **state)
+static void test_torchvision_parameter_counts(void **state)
 {
     (void)state;
     static const struct {
@@ -53,7 +53,7 @@ static void counts(void **state)
          10},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct dpt_model *model = make(cases[i].yaml);
+        struct dpt_model *model = make_resnet(cases[i].yaml);
         assert_int_equal(dpt_model_param_count(model), cases[i].parameters);
         assert_int_equal(dpt_model_n_params(model), cases[i].tensors);
         assert_int_equal(dpt_model_n_units(model), cases[i].units);
@@ -109,7 +109,7 @@ static void names_of_basic_blocks(void **state)
 {
     (void)state;
     struct dpt_model *model =
-        make("model: {name: resnet, stages: [1, 2], labels: 7}\ndata: {kind: cifar10}");
+        make_resnet("model: {name: resnet, stages: [1, 2], labels: 7}\ndata: {kind: cifar10}");
     int at = expect_layer(model, 0, "conv1", "bn1", (int64_t[]){64, 3, 3, 3});
     at = expect_layer(model, at, "layer1.0.conv1", "layer1.0.bn1", (int64_t[]){64, 64, 3, 3});
     at = expect_layer(model, at, "layer1.0.conv2", "layer1.0.bn2", (int64_t[]){64, 64, 3, 3});
@@ -133,8 +133,9 @@ static void names_of_basic_blocks(void **state)
 static void names_of_bottlenecks(void **state)
 {
     (void)state;
-    struct dpt_model *model = make("model: {name: resnet, stem: imagenet, block: bottleneck, "
-                                   "stages: [1, 1], width: 16, labels: 7}\ndata: {kind: images}");
+    struct dpt_model *model =
+        make_resnet("model: {name: resnet, stem: imagenet, block: bottleneck, "
+                    "stages: [1, 1], width: 16, labels: 7}\ndata: {kind: images}");
     int at = expect_layer(model, 0, "conv1", "bn1", (int64_t[]){16, 3, 7, 7});
     at = expect_layer(model, at, "layer1.0.conv1", "layer1.0.bn1", (int64_t[]){16, 16, 1, 1});
     at = expect_layer(model, at, "layer1.0.conv2", "layer1.0.bn2", (int64_t[]){16, 16, 3, 3});
@@ -154,8 +155,8 @@ static void names_of_bottlenecks(void **state)
 static void windows_and_packing(void **state)
 {
     (void)state;
-    struct dpt_model *model =
-        make("model: {preset: resnet50, labels: 1000}\ndata: {kind: images, image_size: 224}");
+    struct dpt_model *model = make_resnet(
+        "model: {preset: resnet50, labels: 1000}\ndata: {kind: images, image_size: 224}");
     static const struct {
         const char *name;
         int64_t rows, cols, side, kernel, stride;
@@ -169,7 +170,7 @@ static void windows_and_packing(void **state)
     struct dpt_pack pack;
     struct dpt_windows windows;
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
-        const int param = find(model, layers[i].name);
+        const int param = find_param_index(model, layers[i].name);
         assert_true(dpt_model_packing(model, param, &pack));
         assert_true(dpt_model_windows(model, param, 5, &windows));
         assert_int_equal(pack.kind, DPT_PACK_CONV);
@@ -185,7 +186,7 @@ static void windows_and_packing(void **state)
     }
     assert_int_equal(convolutions, 53);
     assert_int_equal(forms, 54);
-    assert_true(dpt_model_packing(model, find(model, "fc.weight"), &pack));
+    assert_true(dpt_model_packing(model, find_param_index(model, "fc.weight"), &pack));
     assert_true(pack.kind == DPT_PACK_HEAD && pack.rows == 1000 && pack.cols == 2048);
     dpt_model_destroy(&model);
 }
@@ -193,7 +194,7 @@ static void windows_and_packing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts),
+        cmocka_unit_test(test_torchvision_parameter_counts),
         cmocka_unit_test(names_of_basic_blocks),
         cmocka_unit_test(names_of_bottlenecks),
         cmocka_unit_test(windows_and_packing),

@@ -1,6 +1,6 @@
 /* What only residual networks have: running statistics, an evaluation that reads them, a head's
  * bias; and that a few steps of training learn. */
-#include "tests/worker/model/rig.h"
+#include "tests/worker/model/model_rig.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -187,7 +187,7 @@ static void descend(struct rig *rig)
     }
 }
 
-static void learns(void **state)
+static void test_resnet_learns(void **state)
 {
     (void)state;
     enum { STEPS = 60 };
@@ -224,7 +224,7 @@ int main(void)
         cmocka_unit_test(images_are_evaluated_alone),
         cmocka_unit_test(statistics_are_shared_out),
         cmocka_unit_test(packed_weights_have_the_same_bits),
-        cmocka_unit_test(learns),
+        cmocka_unit_test(test_resnet_learns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

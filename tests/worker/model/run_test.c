@@ -1,6 +1,6 @@
 /* A model on the CPU device: bits at every thread count, accumulation, announcements, slots side by
  * side, preparing mode. */
-#include "tests/worker/model/rig.h"
+#include "tests/worker/model/model_rig.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -79,7 +79,7 @@ static void threads_round(void **state)
 
 /* Every tensor's gradient is overwritten (the rig starts it as NaN) and finite; padding is not
  * touched. */
-static void overwrites(void **state)
+static void test_gradients_are_overwritten(void **state)
 {
     (void)state;
     struct rig rig;
@@ -148,7 +148,7 @@ static void check_parts_apart(struct rig *rig, const float *first, const float *
 
 /* Two slots accumulated: old + contribution, bit for bit where an element has one contribution; the
  * rows of wte that are tokens have several, and are held to rounding. */
-static void accumulates(void **state)
+static void test_gradients_accumulate(void **state)
 {
     (void)state;
     struct rig rig;
@@ -201,7 +201,7 @@ static void hear(void *ctx, int param)
 }
 
 /* Each parameter once, from the end of the flat vector to its beginning. */
-static void announces(void **state)
+static void test_parameters_are_announced_once(void **state)
 {
     (void)state;
     struct rig rig;
@@ -278,7 +278,7 @@ static void eval_is_train(void **state)
 }
 
 /* The smallest and the longest. */
-static void extremes(void **state)
+static void test_shortest_and_longest_samples(void **state)
 {
     (void)state;
     static const struct rig_size sizes[] = {
@@ -390,7 +390,7 @@ static void prepares_in(enum dpt_precision precision)
     rig_close(&rig);
 }
 
-static void prepares(void **state)
+static void test_prepare_reserves_memory(void **state)
 {
     (void)state;
     for (int i = 0; i < PRECISIONS; i++)
@@ -478,12 +478,18 @@ int main(int argc, char **argv)
 {
     rig_choose(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_odd),        cmocka_unit_test(threads_round),
-        cmocka_unit_test(overwrites),         cmocka_unit_test(unused_positions),
-        cmocka_unit_test(accumulates),        cmocka_unit_test(announces),
-        cmocka_unit_test(announced_is_final), cmocka_unit_test(eval_is_train),
-        cmocka_unit_test(extremes),           cmocka_unit_test(slots_interleave),
-        cmocka_unit_test(prepares),           cmocka_unit_test(initial_weights),
+        cmocka_unit_test(threads_odd),
+        cmocka_unit_test(threads_round),
+        cmocka_unit_test(test_gradients_are_overwritten),
+        cmocka_unit_test(unused_positions),
+        cmocka_unit_test(test_gradients_accumulate),
+        cmocka_unit_test(test_parameters_are_announced_once),
+        cmocka_unit_test(announced_is_final),
+        cmocka_unit_test(eval_is_train),
+        cmocka_unit_test(test_shortest_and_longest_samples),
+        cmocka_unit_test(slots_interleave),
+        cmocka_unit_test(test_prepare_reserves_memory),
+        cmocka_unit_test(initial_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

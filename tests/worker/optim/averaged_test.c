@@ -36,7 +36,7 @@ struct rig {
 
 /* Statistics in the middle of a block, several in one, over whole blocks and parts of them, as all
  * of a unit, as its first and its last. */
-static struct dpt_model *make_model(bool averaged, enum dpt_dtype dtype)
+static struct dpt_model *make_averaged_model(bool averaged, enum dpt_dtype dtype)
 {
     const struct dpt_param_rule weight = {true, DPT_INIT_NORMAL, 0.02f, false};
     const struct dpt_param_rule bias = {false, DPT_INIT_ZERO, 0.0f, false};
@@ -78,7 +78,7 @@ static struct dpt_model *make_model(bool averaged, enum dpt_dtype dtype)
     return model;
 }
 
-static float *values(const struct rig *rig, int what)
+static float *download_values(const struct rig *rig, int what)
 {
     float *p = aligned_alloc(64, (size_t)rig->numel * sizeof *p);
     assert_non_null(p);
@@ -91,7 +91,7 @@ static float *values(const struct rig *rig, int what)
 
 static void open_rig(struct rig *rig, const char *optimizer, bool averaged, enum dpt_dtype dtype)
 {
-    *rig = (struct rig){.model = make_model(averaged, dtype)};
+    *rig = (struct rig){.model = make_averaged_model(averaged, dtype)};
     struct dpt_config *c = &rig->config;
     dpt_config_defaults(c);
     (void)snprintf(c->optimizer.name, sizeof c->optimizer.name, "%s", optimizer);
@@ -104,10 +104,10 @@ static void open_rig(struct rig *rig, const char *optimizer, bool averaged, enum
     assert_int_equal(dpt_stream_create(rig->device, 2, &rig->stream, &err), DPT_OK);
     rig->ops = dpt_device_ops(rig->device);
     rig->numel = dpt_model_flat_numel(rig->model);
-    rig->param = values(rig, 0);
-    rig->grad = values(rig, 1);
-    rig->m = values(rig, 2);
-    rig->v = values(rig, 3);
+    rig->param = download_values(rig, 0);
+    rig->grad = download_values(rig, 1);
+    rig->m = download_values(rig, 2);
+    rig->v = download_values(rig, 3);
     for (int64_t i = 0; i < rig->numel; i++)
         rig->v[i] *= rig->v[i];
     for (int unit = 0; unit < dpt_model_n_units(rig->model); unit++) /* as strategies have them */

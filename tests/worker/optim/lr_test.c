@@ -28,57 +28,57 @@ static void near(double a, double b)
         fail_msg("%.17g, expected %.17g", a, b);
 }
 
-static void warmup(void **state)
+static void test_warmup(void **state)
 {
     (void)state;
     static const enum dpt_schedule schedules[] = {DPT_SCHEDULE_CONSTANT, DPT_SCHEDULE_LINEAR,
                                                   DPT_SCHEDULE_COSINE};
     for (int i = 0; i < 3; i++) {
         const struct dpt_config config = config_of(schedules[i], 10, 100);
-        near(dpt_lr(&config, 0), 3e-5);
-        near(dpt_lr(&config, 4), 1.5e-4);
-        assert_true(dpt_lr(&config, 9) == 3e-4);
-        assert_true(dpt_lr(&config, 10) == 3e-4);
+        near(dpt_optim_lr(&config, 0), 3e-5);
+        near(dpt_optim_lr(&config, 4), 1.5e-4);
+        assert_true(dpt_optim_lr(&config, 9) == 3e-4);
+        assert_true(dpt_optim_lr(&config, 10) == 3e-4);
     }
     const struct dpt_config one = config_of(DPT_SCHEDULE_COSINE, 1, 100);
-    assert_true(dpt_lr(&one, 0) == 3e-4);
+    assert_true(dpt_optim_lr(&one, 0) == 3e-4);
     const struct dpt_config none = config_of(DPT_SCHEDULE_COSINE, 0, 100);
-    assert_true(dpt_lr(&none, 0) == 3e-4);
-    assert_true(dpt_lr(&none, 1) < 3e-4);
+    assert_true(dpt_optim_lr(&none, 0) == 3e-4);
+    assert_true(dpt_optim_lr(&none, 1) < 3e-4);
 }
 
-static void constant(void **state)
+static void test_constant_schedule(void **state)
 {
     (void)state;
     const struct dpt_config config = config_of(DPT_SCHEDULE_CONSTANT, 0, 100);
     for (int64_t step = 0; step < 200; step++)
-        assert_true(dpt_lr(&config, step) == 3e-4);
+        assert_true(dpt_optim_lr(&config, step) == 3e-4);
 }
 
-static void linear(void **state)
+static void test_linear_schedule(void **state)
 {
     (void)state;
     const struct dpt_config config = config_of(DPT_SCHEDULE_LINEAR, 10, 111);
-    near(dpt_lr(&config, 60), (3e-4 + 3e-5) / 2);
-    near(dpt_lr(&config, 35), 3e-4 - (3e-4 - 3e-5) / 4);
-    assert_true(dpt_lr(&config, 110) == 3e-5);
-    assert_true(dpt_lr(&config, 500) == 3e-5);
+    near(dpt_optim_lr(&config, 60), (3e-4 + 3e-5) / 2);
+    near(dpt_optim_lr(&config, 35), 3e-4 - (3e-4 - 3e-5) / 4);
+    assert_true(dpt_optim_lr(&config, 110) == 3e-5);
+    assert_true(dpt_optim_lr(&config, 500) == 3e-5);
 }
 
-static void cosine(void **state)
+static void test_cosine_schedule(void **state)
 {
     (void)state;
     const struct dpt_config config = config_of(DPT_SCHEDULE_COSINE, 10, 1011);
     double before = 1.0;
     for (int64_t step = 10; step <= 1010; step++) {
         const double part = (double)(step - 10) / 1000.0;
-        const double lr = dpt_lr(&config, step);
+        const double lr = dpt_optim_lr(&config, step);
         near(lr, 3e-5 + (3e-4 - 3e-5) * 0.5 * (1.0 + cos(3.14159265358979323846 * part)));
         assert_true(lr < before);
         before = lr;
     }
-    assert_true(dpt_lr(&config, 1010) == 3e-5);
-    assert_true(dpt_lr(&config, 1011) == 3e-5);
+    assert_true(dpt_optim_lr(&config, 1010) == 3e-5);
+    assert_true(dpt_optim_lr(&config, 1011) == 3e-5);
 }
 
 /* Runs that end during or right after the warm-up have nothing to decay over. */
@@ -86,16 +86,16 @@ static void short_runs(void **state)
 {
     (void)state;
     const struct dpt_config within = config_of(DPT_SCHEDULE_COSINE, 10, 5);
-    near(dpt_lr(&within, 4), 1.5e-4);
+    near(dpt_optim_lr(&within, 4), 1.5e-4);
     const struct dpt_config at_end = config_of(DPT_SCHEDULE_COSINE, 10, 10);
-    assert_true(dpt_lr(&at_end, 9) == 3e-4);
+    assert_true(dpt_optim_lr(&at_end, 9) == 3e-4);
     const struct dpt_config one_left = config_of(DPT_SCHEDULE_LINEAR, 10, 11);
-    assert_true(dpt_lr(&one_left, 10) == 3e-4);
+    assert_true(dpt_optim_lr(&one_left, 10) == 3e-4);
     const struct dpt_config two_left = config_of(DPT_SCHEDULE_LINEAR, 10, 12);
-    assert_true(dpt_lr(&two_left, 10) == 3e-4);
-    assert_true(dpt_lr(&two_left, 11) == 3e-5);
+    assert_true(dpt_optim_lr(&two_left, 10) == 3e-4);
+    assert_true(dpt_optim_lr(&two_left, 11) == 3e-5);
     const struct dpt_config single = config_of(DPT_SCHEDULE_COSINE, 0, 1);
-    assert_true(dpt_lr(&single, 0) == 3e-4);
+    assert_true(dpt_optim_lr(&single, 0) == 3e-4);
 }
 
 /* Recorded by record_lr.py. */
@@ -113,7 +113,7 @@ static void as_pytorch(void **state)
         struct dpt_config config = config_of(cases[i].schedule, cases[i].warmup, cases[i].steps);
         config.optimizer.schedule_steps = cases[i].schedule_steps;
         for (int64_t step = 0; step < cases[i].steps; step++)
-            near(dpt_lr(&config, step), cases[i].lr[step]);
+            near(dpt_optim_lr(&config, step), cases[i].lr[step]);
     }
 }
 
@@ -133,13 +133,13 @@ static void cosine_of_t_max(void **state)
             struct dpt_config config = config_of(DPT_SCHEDULE_COSINE, 0, steps[k]);
             config.optimizer.schedule_steps = 20;
             char text[32];
-            (void)snprintf(text, sizeof text, "%.2e", dpt_lr(&config, cases[i].steps_done));
+            (void)snprintf(text, sizeof text, "%.2e", dpt_optim_lr(&config, cases[i].steps_done));
             assert_string_equal(text, cases[i].logged);
         }
     struct dpt_config once = config_of(DPT_SCHEDULE_COSINE, 10, 1011);
-    const double at_500 = dpt_lr(&once, 500);
+    const double at_500 = dpt_optim_lr(&once, 500);
     once.optimizer.schedule_steps = 1000; /* the value of auto here: the same bits */
-    assert_true(dpt_lr(&once, 500) == at_500);
+    assert_true(dpt_optim_lr(&once, 500) == at_500);
 }
 
 /* The whole schedule is scaled, warm-up and end included. */
@@ -155,38 +155,38 @@ static void scaled_with_the_batch(void **state)
         scaled.optimizer.base_batch = 32;
         scaled.train.global_batch = 32;
         for (int64_t step = 0; step < 110; step++)
-            assert_true(dpt_lr(&scaled, step) == dpt_lr(&plain, step));
+            assert_true(dpt_optim_lr(&scaled, step) == dpt_optim_lr(&plain, step));
         scaled.train.global_batch = 128;
         for (int64_t step = 0; step < 110; step++)
-            near(dpt_lr(&scaled, step), 4.0 * dpt_lr(&plain, step));
+            near(dpt_optim_lr(&scaled, step), 4.0 * dpt_optim_lr(&plain, step));
         scaled.train.global_batch = 24;
         for (int64_t step = 0; step < 110; step++)
-            near(dpt_lr(&scaled, step), 0.75 * dpt_lr(&plain, step));
+            near(dpt_optim_lr(&scaled, step), 0.75 * dpt_optim_lr(&plain, step));
     }
 }
 
-static void clip(void **state)
+static void test_clip_scale(void **state)
 {
     (void)state;
-    assert_true(dpt_clip_scale(100.0, 0.0) == 1.0f);
-    assert_true(dpt_clip_scale(0.0, 1.0) == 1.0f);
-    assert_true(dpt_clip_scale(0.5, 1.0) == 1.0f);
-    assert_true(dpt_clip_scale(1.0, 1.0) == 1.0f);
-    assert_true(dpt_clip_scale(2.0, 1.0) == (float)(1.0 / 2.000001));
-    assert_true(dpt_clip_scale(1.0 + 1e-9, 1.0) < 1.0f);
-    assert_true(dpt_clip_scale((double)INFINITY, 1.0) == 0.0f);
-    assert_true(isnan(dpt_clip_scale((double)NAN, 1.0)));
+    assert_true(dpt_optim_clip_scale(100.0, 0.0) == 1.0f);
+    assert_true(dpt_optim_clip_scale(0.0, 1.0) == 1.0f);
+    assert_true(dpt_optim_clip_scale(0.5, 1.0) == 1.0f);
+    assert_true(dpt_optim_clip_scale(1.0, 1.0) == 1.0f);
+    assert_true(dpt_optim_clip_scale(2.0, 1.0) == (float)(1.0 / 2.000001));
+    assert_true(dpt_optim_clip_scale(1.0 + 1e-9, 1.0) < 1.0f);
+    assert_true(dpt_optim_clip_scale((double)INFINITY, 1.0) == 0.0f);
+    assert_true(isnan(dpt_optim_clip_scale((double)NAN, 1.0)));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(warmup),
-        cmocka_unit_test(constant),
-        cmocka_unit_test(linear),
-        cmocka_unit_test(cosine),
+        cmocka_unit_test(test_warmup),
+        cmocka_unit_test(test_constant_schedule),
+        cmocka_unit_test(test_linear_schedule),
+        cmocka_unit_test(test_cosine_schedule),
         cmocka_unit_test(short_runs),
-        cmocka_unit_test(clip),
+        cmocka_unit_test(test_clip_scale),
         cmocka_unit_test(as_pytorch),
         cmocka_unit_test(cosine_of_t_max),
         cmocka_unit_test(scaled_with_the_batch),

@@ -113,7 +113,7 @@ static void refuses_what_no_scaler_came_to(void **state)
     }
 }
 
-static void equality(void **state)
+static void test_scaler_equality(void **state)
 {
     (void)state;
     const struct dpt_scaler a = {1024.0, 2, 7, 3};
@@ -132,7 +132,7 @@ int main(void)
         cmocka_unit_test(other_precisions_have_none),
         cmocka_unit_test(goes_on_from_a_checkpoint),
         cmocka_unit_test(refuses_what_no_scaler_came_to),
-        cmocka_unit_test(equality),
+        cmocka_unit_test(test_scaler_equality),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -134,7 +134,7 @@ static void textbook_adam(const char *name, int64_t step, int64_t skipped)
     const bool l2 = strcmp(name, "adam") == 0;
     after.skipped = skipped;
     update(&after, step, 0, after.numel);
-    const double lr = dpt_lr(&before.config, step);
+    const double lr = dpt_optim_lr(&before.config, step);
     const double bias1 = 1.0 - pow(0.9, (double)(step - skipped) + 1.0);
     const double bias2 = 1.0 - pow(0.95, (double)(step - skipped) + 1.0);
     for (int64_t i = 0; i < before.numel; i++) {
@@ -161,7 +161,7 @@ static void textbook_adam(const char *name, int64_t step, int64_t skipped)
     rig_close(&after);
 }
 
-static void adamw(void **state)
+static void test_adamw_as_pytorch(void **state)
 {
     (void)state;
     textbook_adam("adamw", 5, 0);
@@ -169,7 +169,7 @@ static void adamw(void **state)
     textbook_adam("adamw", 5, 5);
 }
 
-static void adam(void **state)
+static void test_adam_as_textbook(void **state)
 {
     (void)state;
     textbook_adam("adam", 5, 0);
@@ -218,7 +218,7 @@ static void textbook_sgd(double momentum, bool nesterov)
     rig_open_sgd(&after, momentum, nesterov);
     const int64_t step = 5;
     update(&after, step, 0, after.numel);
-    const double lr = dpt_lr(&before.config, step);
+    const double lr = dpt_optim_lr(&before.config, step);
     for (int64_t i = 0; i < before.numel; i++) {
         const struct dpt_param *tensor = holder(before.model, i);
         assert_true(before.v[i] == after.v[i]);
@@ -242,7 +242,7 @@ static void textbook_sgd(double momentum, bool nesterov)
     rig_close(&after);
 }
 
-static void sgd(void **state)
+static void test_sgd_as_textbook(void **state)
 {
     (void)state;
     textbook_sgd(0.9, false);
@@ -327,8 +327,12 @@ static void copy_in_bf16(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adamw), cmocka_unit_test(adam),      cmocka_unit_test(adam_as_pytorch),
-        cmocka_unit_test(sgd),   cmocka_unit_test(any_range), cmocka_unit_test(copy_in_bf16),
+        cmocka_unit_test(test_adamw_as_pytorch),
+        cmocka_unit_test(test_adam_as_textbook),
+        cmocka_unit_test(adam_as_pytorch),
+        cmocka_unit_test(test_sgd_as_textbook),
+        cmocka_unit_test(any_range),
+        cmocka_unit_test(copy_in_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,7 +51,7 @@ struct part {
     bool last;      /* the present slot is this rank's last */
 };
 
-static struct dpt_config make_config(const struct scene *s, int rank)
+static struct dpt_config make_bucket_config(const struct scene *s, int rank)
 {
     struct dpt_config c;
     dpt_config_defaults(&c);
@@ -68,11 +68,11 @@ static struct dpt_config make_config(const struct scene *s, int rank)
     return c;
 }
 
-static void make_part(struct rank *self, struct part *p)
+static void make_bucket_part(struct rank *self, struct part *p)
 {
     struct dpt_err *err = &self->err;
     *p = (struct part){.self = self, .scene = self->world->arg, .tied = -1};
-    p->config = make_config(p->scene, self->rank);
+    p->config = make_bucket_config(p->scene, self->rank);
     CHECK_OK(dpt_device_cpu_create(&p->device, err), err);
     CHECK_OK(dpt_stream_create(p->device, 1, &p->stream, err), err);
     CHECK_OK(dpt_stream_create(p->device, 1, &p->comm_stream, err), err);
@@ -129,7 +129,7 @@ static void end_part(struct part *p)
 
 /* The gradient of a tensor in a slot, the same in all its elements; and the sum of slots below n.
  */
-static float value_of(int slot, int param)
+static float gradient_value(int slot, int param)
 {
     return (float)((slot + 1) * (param + 1));
 }
@@ -146,7 +146,7 @@ static void write_gradient(struct part *p, int slot, int param)
     const bool anew = !p->slot.accumulate || (p->slot.parts_apart && t->unit == p->tied);
     float *grad = p->slot.grads[t->unit] + (t->offset - dpt_model_unit(p->model, t->unit)->offset);
     for (int64_t i = 0; i < t->numel; i++)
-        grad[i] = (anew ? 0 : grad[i]) + value_of(slot, param);
+        grad[i] = (anew ? 0 : grad[i]) + gradient_value(slot, param);
 }
 
 /* The sum's tensor is `value` everywhere. */
@@ -160,7 +160,7 @@ static bool sum_is(const struct part *p, int param, float value)
 }
 
 /* The strategy's actions of a kind in a slot. */
-static void act(struct part *p, enum dpt_action_kind kind, int slot)
+static void strategy_act(struct part *p, enum dpt_action_kind kind, int slot)
 {
     const struct dpt_step_list *list = dpt_strategy_step_list(p->strategy);
     for (int i = 0; i < list->n_actions; i++)
@@ -174,7 +174,7 @@ static void run_slot(struct part *p, int slot)
     dpt_strategy_begin_slot(p->strategy, slot, &p->slot);
     if (!p->tensor0)
         p->tensor0 = p->slot.grads[0];
-    act(p, DPT_ACTION_RESERVE, slot);
+    strategy_act(p, DPT_ACTION_RESERVE, slot);
     for (int param = p->n_params - 1; param >= 0; param--) {
         write_gradient(p, slot, param);
         if (p->scene->before)
@@ -183,7 +183,7 @@ static void run_slot(struct part *p, int slot)
         if (p->scene->after)
             p->scene->after(p, slot, param);
     }
-    act(p, DPT_ACTION_REDUCE, slot);
+    strategy_act(p, DPT_ACTION_REDUCE, slot);
     if (p->scene->slot_over)
         p->scene->slot_over(p, slot);
 }
@@ -191,7 +191,7 @@ static void run_slot(struct part *p, int slot)
 static void run_step(struct rank *self)
 {
     struct part p;
-    make_part(self, &p);
+    make_bucket_part(self, &p);
     open_world(&p);
     const struct dpt_assignment assignment = dpt_partition_assign(&p.config, &p.world, self->rank);
     dpt_strategy_begin_step(p.strategy, 0);
@@ -365,7 +365,7 @@ static void buckets_of_each(void **state)
     } cases[] = {{"ddp", false, true},      {"bucket_async", false, false}, {"simple", true, true},
                  {"simple_ga", true, true}, {"hook", true, true},           {"async", true, true}};
     const struct scene any = {.name = {"ddp", "ddp"}, .slots = 1};
-    struct dpt_config config = make_config(&any, 0);
+    struct dpt_config config = make_bucket_config(&any, 0);
     struct dpt_model *model;
     struct dpt_err err;
     assert_int_equal(dpt_model_create(&config, &model, &err), DPT_OK);

@@ -52,7 +52,7 @@ static int plug_out(void **state)
     return 0;
 }
 
-static void run_world(int size, bool one_host, rank_fn fn)
+static void run_comm_world(int size, bool one_host, rank_fn fn)
 {
     struct world world = {.size = size, .address = "127.0.0.1"};
     for (int i = 0; i < size; i++)
@@ -135,17 +135,17 @@ static void open_generation(struct rank *self, struct dpt_comm_thread *t, uint64
     CHECK(dpt_comm_thread_comm(t) != NULL);
 }
 
-static void make(struct rank *self, struct dpt_comm_thread **ret)
+static void make_comm_thread(struct rank *self, struct dpt_comm_thread **ret)
 {
     CHECK_OK(dpt_comm_thread_create(self->listener, ret, &self->err), &self->err);
     if (device)
-        dpt_comm_thread_set_gpu(*ret, load_fabric, &views[self->rank], device, 500);
+        dpt_comm_thread_set_device(*ret, load_fabric, &views[self->rank], device, 500);
 }
 
 static void alone(struct rank *self)
 {
     struct dpt_comm_thread *t = NULL;
-    make(self, &t);
+    make_comm_thread(self, &t);
     dpt_comm_thread_wake(t);
     dpt_comm_thread_close(t); /* nothing is open */
     struct dpt_comm_spec spec = world_spec(self, 1);
@@ -168,7 +168,7 @@ static void alone(struct rank *self)
 static void without_peers(void **state)
 {
     (void)state;
-    run_world(1, true, alone);
+    run_comm_world(1, true, alone);
 }
 
 static void one_generation_after_another(struct rank *self)
@@ -176,7 +176,7 @@ static void one_generation_after_another(struct rank *self)
     const uint64_t bytes = (device ? 2 : 1) * sizeof(int) * (uint64_t)(self->world->size - 1);
     struct dpt_comm_thread *t = NULL;
     struct dpt_comm_account account, later;
-    make(self, &t);
+    make_comm_thread(self, &t);
     for (uint64_t generation = 1; generation <= ROUNDS; generation++) {
         open_generation(self, t, generation);
         CHECK_OK(dpt_comm_thread_run(t, job_gather, self, &self->err), &self->err);
@@ -194,18 +194,18 @@ static void one_generation_after_another(struct rank *self)
     dpt_comm_thread_destroy(&t);
 }
 
-static void generations(void **state)
+static void test_generations_follow_each_other(void **state)
 {
     (void)state;
-    run_world(3, true, one_generation_after_another);
-    run_world(3, false, one_generation_after_another);
+    run_comm_world(3, true, one_generation_after_another);
+    run_comm_world(3, false, one_generation_after_another);
 }
 
 /* An abort that came before open ends that generation; arm forgets only earlier aborts. */
 static void abort_first(struct rank *self)
 {
     struct dpt_comm_thread *t = NULL;
-    make(self, &t);
+    make_comm_thread(self, &t);
     dpt_comm_thread_abort(t);
     dpt_comm_thread_abort(t);
     dpt_comm_thread_arm(t);
@@ -229,8 +229,8 @@ static void abort_first(struct rank *self)
 static void an_abort_before_open(void **state)
 {
     (void)state;
-    run_world(2, true, abort_first);
-    run_world(2, false, abort_first);
+    run_comm_world(2, true, abort_first);
+    run_comm_world(2, false, abort_first);
 }
 
 struct aborter {
@@ -251,7 +251,7 @@ static void abort_creation(struct rank *self)
 {
     if (self->rank == 0) {
         struct dpt_comm_thread *t = NULL;
-        make(self, &t);
+        make_comm_thread(self, &t);
         for (uint64_t round = 0; round < ROUNDS; round++) {
             dpt_comm_thread_arm(t);
             struct aborter a = {.thread = t, .after_us = round * 200};
@@ -272,8 +272,8 @@ static void abort_creation(struct rank *self)
 static void an_abort_during_open(void **state)
 {
     (void)state;
-    run_world(2, true, abort_creation);
-    run_world(2, false, abort_creation);
+    run_comm_world(2, true, abort_creation);
+    run_comm_world(2, false, abort_creation);
 }
 
 /* The peer never comes: the missing rank is named. */
@@ -281,7 +281,7 @@ static void wait_in_vain(struct rank *self)
 {
     if (self->rank == 0) {
         struct dpt_comm_thread *t = NULL;
-        make(self, &t);
+        make_comm_thread(self, &t);
         struct dpt_comm_spec spec = world_spec(self, 1);
         spec.timeout_ms = 100;
         dpt_comm_thread_arm(t);
@@ -297,8 +297,8 @@ static void wait_in_vain(struct rank *self)
 static void a_peer_that_never_comes(void **state)
 {
     (void)state;
-    run_world(2, true, wait_in_vain);
-    run_world(2, false, wait_in_vain);
+    run_comm_world(2, true, wait_in_vain);
+    run_comm_world(2, false, wait_in_vain);
 }
 
 /* Aborts at random moments of creation, of a job, of the goodbye: nothing hangs, and the next
@@ -306,7 +306,7 @@ static void a_peer_that_never_comes(void **state)
 static void abort_whenever(struct rank *self)
 {
     struct dpt_comm_thread *t = NULL;
-    make(self, &t);
+    make_comm_thread(self, &t);
     uint64_t random = 77;
     for (uint64_t round = 0; round < ROUNDS; round++) {
         dpt_comm_thread_arm(t);
@@ -339,15 +339,15 @@ static void abort_whenever(struct rank *self)
 static void aborts_at_any_moment(void **state)
 {
     (void)state;
-    run_world(3, true, abort_whenever);
-    run_world(3, false, abort_whenever);
+    run_comm_world(3, true, abort_whenever);
+    run_comm_world(3, false, abort_whenever);
 }
 
 /* close and destroy end a job for which no thread waited. */
 static void leave_a_job(struct rank *self)
 {
     struct dpt_comm_thread *t = NULL;
-    make(self, &t);
+    make_comm_thread(self, &t);
     for (uint64_t round = 0; round < ROUNDS; round++) {
         open_generation(self, t, round + 1);
         pthread_barrier_wait(&self->world->barrier); /* both are there before one goes */
@@ -370,15 +370,15 @@ static void leave_a_job(struct rank *self)
 static void a_job_left_running(void **state)
 {
     (void)state;
-    run_world(2, true, leave_a_job);
-    run_world(2, false, leave_a_job);
+    run_comm_world(2, true, leave_a_job);
+    run_comm_world(2, false, leave_a_job);
 }
 
 static void fail_between(struct rank *self)
 {
     struct dpt_comm_thread *t = NULL;
     int never = 7;
-    make(self, &t);
+    make_comm_thread(self, &t);
     for (uint64_t round = 1; round <= 3; round++) {
         open_generation(self, t, 2 * round);
         pthread_barrier_wait(&self->world->barrier);
@@ -398,7 +398,7 @@ static void fail_between(struct rank *self)
 static void a_job_that_fails_between(void **state)
 {
     (void)state;
-    run_world(2, true, fail_between);
+    run_comm_world(2, true, fail_between);
 }
 
 int main(void)
@@ -409,13 +409,13 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_peers),
-        cmocka_unit_test(generations),
+        cmocka_unit_test(test_generations_follow_each_other),
         cmocka_unit_test(an_abort_before_open),
         cmocka_unit_test(an_abort_during_open),
         cmocka_unit_test(a_peer_that_never_comes),
         cmocka_unit_test(aborts_at_any_moment),
         cmocka_unit_test(a_job_left_running),
-        NCCL(generations),
+        NCCL(test_generations_follow_each_other),
         NCCL(an_abort_before_open),
         NCCL(aborts_at_any_moment),
         NCCL(a_job_left_running),

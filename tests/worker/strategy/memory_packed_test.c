@@ -28,7 +28,7 @@ static int64_t packed_bytes(const struct scene *s, const struct place *place, in
 
 /* The closed formula beside the library's need: equal if every side is in whole blocks, on all
  * machines; at most as large elsewhere. */
-static void test_packed(void **state)
+static void test_packed_formula_bounds_library(void **state)
 {
     (void)state;
     static const struct {
@@ -112,7 +112,7 @@ static void test_who_packs(void **state)
 }
 
 /* What docs/strategies.md says of activations, in words. */
-static void test_activations(void **state)
+static void test_activations_as_documented(void **state)
 {
     static const int parts[] = {[DPT_ACTIVATION_CHECKPOINTING_NONE] = 16,
                                 [DPT_ACTIVATION_CHECKPOINTING_FULL] = 1,
@@ -149,10 +149,10 @@ static void test_activations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_packed_formula_bounds_library),
         cmocka_unit_test(test_packed_of_124m),
         cmocka_unit_test(test_who_packs),
-        cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_activations_as_documented),
     };
     return cmocka_run_group_tests_name("memory_packed", tests, make_device, destroy_device);
 }

@@ -93,7 +93,7 @@ static void each_scene(const struct variant *v, enum dpt_accumulate accumulate,
     dpt_model_destroy(&s.model);
 }
 
-static void test_reduce(void **state)
+static void test_formula_with_accumulate_reduce(void **state)
 {
     (void)state;
     for (int v = 0; v < VARIANTS; v++) {
@@ -102,7 +102,7 @@ static void test_reduce(void **state)
     }
 }
 
-static void test_local(void **state)
+static void test_formula_with_accumulate_local(void **state)
 {
     (void)state;
     for (int v = 0; v < VARIANTS; v++) {
@@ -182,8 +182,8 @@ static void test_bound_of_124m(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reduce),
-        cmocka_unit_test(test_local),
+        cmocka_unit_test(test_formula_with_accumulate_reduce),
+        cmocka_unit_test(test_formula_with_accumulate_local),
         cmocka_unit_test(test_worlds_in_turn),
         cmocka_unit_test(test_bound_of_124m),
     };

@@ -177,7 +177,7 @@ static void test_without_one(void **state)
     close_fixture(&f);
 }
 
-static void test_memory(void **state)
+static void test_packed_memory_is_counted(void **state)
 {
     (void)state;
     struct fixture f;
@@ -235,7 +235,7 @@ static void test_no_memory_no_forms(void **state)
     close_fixture(&f);
 }
 
-static void test_off(void **state)
+static void test_off_packs_nothing(void **state)
 {
     (void)state;
     struct fixture f;
@@ -253,8 +253,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_when_it_pays),       cmocka_unit_test(test_tied_to_the_weights_given),
-        cmocka_unit_test(test_without_one),        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_no_memory_no_forms), cmocka_unit_test(test_off),
+        cmocka_unit_test(test_without_one),        cmocka_unit_test(test_packed_memory_is_counted),
+        cmocka_unit_test(test_no_memory_no_forms), cmocka_unit_test(test_off_packs_nothing),
     };
     return cmocka_run_group_tests_name("packed_weights", tests, NULL, NULL);
 }

@@ -33,7 +33,7 @@ struct setting {
     atomic_int failures;
 };
 
-static uint32_t draw(uint64_t seed, uint64_t what, uint64_t at, uint32_t below)
+static uint32_t draw_below(uint64_t seed, uint64_t what, uint64_t at, uint32_t below)
 {
     uint32_t block[4];
     dpt_philox(dpt_rng_key(seed, DPT_RNG_TEST, 7, what, 0), at, block);
@@ -45,7 +45,7 @@ static float *lane_values(const struct setting *s, int step, int lane)
     return s->values + ((int64_t)step * s->lanes + lane) * s->numel;
 }
 
-static float rounded(const struct setting *s, float x)
+static float round_to_wire(const struct setting *s, float x)
 {
     return s->wire == DPT_BF16  ? dpt_f32_of_bf16(dpt_bf16_of_f32(x))
            : s->wire == DPT_F16 ? dpt_f32_of_f16(dpt_f16_of_f32(x))
@@ -60,7 +60,7 @@ static void make_values(const struct setting *s, int step, int lane)
         uint32_t block[4];
         dpt_philox(key, (uint64_t)i, block);
         lane_values(s, step, lane)[i] =
-            rounded(s, (float)(int32_t)block[0] * 0x1p-31f * (float)(1 << (block[1] % 12)));
+            round_to_wire(s, (float)(int32_t)block[0] * 0x1p-31f * (float)(1 << (block[1] % 12)));
     }
 }
 
@@ -71,7 +71,7 @@ static float node_value(const struct setting *s, int step, struct dpt_range node
     int split = dpt_tree_split(node);
     float left = node_value(s, step, (struct dpt_range){node.first, split}, i);
     float right = node_value(s, step, (struct dpt_range){split, node.end}, i);
-    return rounded(s, left + right);
+    return round_to_wire(s, left + right);
 }
 
 struct part {
@@ -115,7 +115,7 @@ static int position_of(const struct part *p, int rank)
     return position;
 }
 
-static void make_part(struct rank *self, struct setting *s, struct part *p)
+static void make_reducer_part(struct rank *self, struct setting *s, struct part *p)
 {
     *p = (struct part){.n_buffers = 0};
     make_world(self, s, p);
@@ -159,7 +159,7 @@ static void end_part(struct part *p)
 }
 
 /* Own subtree sums into the buffers; the memory for the others' parts is filled with rubbish. */
-static void fill(const struct setting *s, const struct part *p, int rank, int step)
+static void fill_gradient(const struct setting *s, const struct part *p, int rank, int step)
 {
     struct dpt_range own[DPT_COVER_MAX];
     int n = dpt_tree_cover(s->lanes,
@@ -213,10 +213,10 @@ static void reduce_some_steps(struct rank *self)
     struct setting *s = self->world->arg;
     struct part p;
     uint64_t opened = 0, sent = 0;
-    make_part(self, s, &p);
+    make_reducer_part(self, s, &p);
     CHECK_OK(dpt_comm_thread_run(p.thread, job_sent, &opened, &self->err), &self->err);
     for (int step = 0; step < s->steps; step++) {
-        fill(s, &p, self->rank, step);
+        fill_gradient(s, &p, self->rank, step);
         (void)dpt_reducer_begin(p.reducer, 0);
         dpt_reducer_post(p.reducer);
         say_ready(self, s, &p, step);
@@ -236,7 +236,7 @@ static void cut_buckets(struct setting *s, int n, int numel_max)
     s->n_buckets = n;
     s->numel = 0;
     for (int b = 0; b < n; b++) {
-        sizes[b] = 1 + draw(s->seed, 1, (uint64_t)b, (uint32_t)numel_max);
+        sizes[b] = 1 + draw_below(s->seed, 1, (uint64_t)b, (uint32_t)numel_max);
         s->numel += sizes[b];
     }
     int64_t end = s->numel;
@@ -246,7 +246,7 @@ static void cut_buckets(struct setting *s, int n, int numel_max)
     }
 }
 
-static void run(struct setting *s, int size, int layout, rank_fn fn)
+static void run_reducers(struct setting *s, int size, int layout, rank_fn fn)
 {
     struct world world = {.size = size, .address = "127.0.0.1", .seed = s->seed, .arg = s};
     for (int i = 0; i < size; i++)
@@ -285,7 +285,7 @@ static void every_world_and_lane_count(void **state)
                                      .seed = (uint64_t)(size * 100 + lanes),
                                      .leaver = -1};
                 cut_buckets(&s, 5, 120);
-                run(&s, size, layout, reduce_some_steps);
+                run_reducers(&s, size, layout, reduce_some_steps);
             }
 }
 
@@ -304,7 +304,7 @@ static void large_buckets(void **state)
                                  .seed = 3,
                                  .leaver = -1};
             cut_buckets(&s, 2, 40000);
-            run(&s, 3, layout, reduce_some_steps);
+            run_reducers(&s, 3, layout, reduce_some_steps);
         }
 }
 
@@ -317,7 +317,7 @@ static void many_tiny_buckets(void **state)
         s = (struct setting){.lanes = 5, .block = 16, .steps = STEPS, .seed = 9, .leaver = -1};
         s.wire = layout == 1 ? DPT_BF16 : DPT_F32;
         cut_buckets(&s, BUCKETS_MAX, 20);
-        run(&s, 4, layout, reduce_some_steps);
+        run_reducers(&s, 4, layout, reduce_some_steps);
     }
 }
 
@@ -327,9 +327,9 @@ static void lose_one(struct rank *self)
 {
     struct setting *s = self->world->arg;
     struct part p;
-    make_part(self, s, &p);
+    make_reducer_part(self, s, &p);
     pthread_barrier_wait(&self->world->barrier); /* all are there before one goes */
-    fill(s, &p, self->rank, 0);
+    fill_gradient(s, &p, self->rank, 0);
     (void)dpt_reducer_begin(p.reducer, 0);
     dpt_reducer_post(p.reducer);
     CHECK_OK(dpt_reducer_ready(p.reducer, 0, &self->err), &self->err);
@@ -352,7 +352,7 @@ static void a_rank_lost_in_the_step(void **state)
             static struct setting s;
             s = (struct setting){.lanes = 6, .block = 16, .steps = 1, .seed = 4, .leaver = leaver};
             cut_buckets(&s, 4, 3000);
-            run(&s, 3, layout, lose_one);
+            run_reducers(&s, 3, layout, lose_one);
             assert_int_equal(atomic_load(&s.failures), 2);
         }
 }

@@ -33,8 +33,8 @@ struct part {
     uint64_t opened, sent; /* bytes: by opening, and since */
 };
 
-static struct dpt_config make_config(const struct variant *v, enum dpt_accumulate accumulate,
-                                     enum dpt_precision precision)
+static struct dpt_config make_scene_config(const struct variant *v, enum dpt_accumulate accumulate,
+                                           enum dpt_precision precision)
 {
     struct dpt_config c;
     dpt_config_defaults(&c);
@@ -71,7 +71,7 @@ static void mark_statistics(struct dpt_model *model)
     }
 }
 
-static void make_part(struct rank *self, struct part *p)
+static void make_scene_part(struct rank *self, struct part *p)
 {
     struct scene *s = self->world->arg;
     struct dpt_err *err = &self->err;
@@ -147,7 +147,7 @@ static void copy_part(const struct part *p, const struct dpt_state_part *part, b
             const struct dpt_interval piece = dpt_shard_piece(&p->grid, part->shard, u);
             if (piece.end <= piece.first)
                 continue;
-            float *own = dpt_state_at(part, &p->grid, (enum dpt_vector)v, u);
+            float *own = dpt_strategy_state_at(part, &p->grid, (enum dpt_vector)v, u);
             float *whole = p->scene->vector[v] + piece.first;
             const size_t bytes = (size_t)(piece.end - piece.first) * sizeof(float);
             memcpy(out ? whole : own, out ? own : whole, bytes);
@@ -273,10 +273,10 @@ static void one_step(struct rank *self, struct part *p, int64_t step)
     dpt_accum_init(&norm);
     for (int r = 0; r < p->world.size; r++)
         dpt_accum_merge(&norm, &p->all[r]);
-    const struct dpt_optim_step update = {.step = step,
-                                          .updates = step,
-                                          .grad_scale =
-                                              dpt_clip_scale(sqrt(dpt_accum_value(&norm)), 0.5)};
+    const struct dpt_optim_step update = {
+        .step = step,
+        .updates = step,
+        .grad_scale = dpt_optim_clip_scale(sqrt(dpt_accum_value(&norm)), 0.5)};
     CHECK_OK(dpt_strategy_apply(p->strategy, &update, err), err);
 }
 
@@ -336,7 +336,7 @@ static void check_shadow(const struct part *p, int rank)
         for (int u = 0; u < p->grid.n_units && !dpt_shard_is_none(part->shard); u++) {
             const struct dpt_interval piece = dpt_shard_piece(&p->grid, part->shard, u);
             if (piece.end > piece.first)
-                CHECK(memcmp(dpt_state_at(part, &p->grid, (enum dpt_vector)v, u),
+                CHECK(memcmp(dpt_strategy_state_at(part, &p->grid, (enum dpt_vector)v, u),
                              p->scene->vector[v] + piece.first,
                              (size_t)(piece.end - piece.first) * sizeof(float)) == 0);
         }
@@ -355,7 +355,7 @@ static void run_stages(struct rank *self)
 {
     struct scene *s = self->world->arg;
     struct part p;
-    make_part(self, &p);
+    make_scene_part(self, &p);
     for (int stage = 0; stage < s->n_stages; stage++) {
         const bool plays = self->rank < s->size[stage];
         if (plays) {
@@ -381,8 +381,9 @@ void begin_scene(struct scene *s, const struct variant *v, enum dpt_accumulate a
     struct dpt_model *model;
     struct dpt_device *device;
     struct dpt_stream *stream;
-    *s = (struct scene){
-        .config = make_config(v, accumulate, precision), .n_stages = n_stages, .steps = STEPS};
+    *s = (struct scene){.config = make_scene_config(v, accumulate, precision),
+                        .n_stages = n_stages,
+                        .steps = STEPS};
     memcpy(s->size, sizes, (size_t)n_stages * sizeof *sizes);
     CHECK_OK(dpt_device_cpu_create(&device, &err), &err);
     CHECK_OK(dpt_stream_create(device, 1, &stream, &err), &err);

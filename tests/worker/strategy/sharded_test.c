@@ -229,7 +229,7 @@ static uint64_t run_compressed(struct scene *s, const struct variant *v,
 
 /* Gradients in 16 bits: all strategies that support them have one trajectory, which differs from
  * that without, and ddp sends half the bytes between hosts. */
-static void compressed(void **state)
+static void test_compressed_gradients(void **state)
 {
     (void)state;
     for (int order = DPT_ACCUMULATE_LOCAL; order <= DPT_ACCUMULATE_REDUCE; order++)
@@ -306,7 +306,7 @@ static void running_statistics(void **state)
 }
 
 /* Two narrow matrices for each: the bytes sent are the plan's, and few. */
-static void powersgd(void **state)
+static void test_powersgd_sends_as_planned(void **state)
 {
     (void)state;
     for (int l = 0; l < 3; l++) {
@@ -351,8 +351,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest worlds[] = {cmocka_unit_test(nodes_and_hosts),
                                         cmocka_unit_test(lanes_of_one_slot),
                                         cmocka_unit_test(orders_differ),
-                                        cmocka_unit_test(compressed),
-                                        cmocka_unit_test(powersgd),
+                                        cmocka_unit_test(test_compressed_gradients),
+                                        cmocka_unit_test(test_powersgd_sends_as_planned),
                                         cmocka_unit_test(running_statistics),
                                         cmocka_unit_test(a_place_for_each_unit)};
     const char *part = argc == 2 ? argv[1] : "";

@@ -45,7 +45,7 @@ struct random {
     uint64_t at;
 };
 
-static uint32_t draw(struct random *r, uint32_t below)
+static uint32_t random_below(struct random *r, uint32_t below)
 {
     uint32_t block[4];
     dpt_philox(r->key, r->at++, block);
@@ -75,7 +75,7 @@ struct sum {
 /* Cuts `node` into parts that are nodes of its tree. */
 static void cut(struct sum *s, struct random *r, struct dpt_range node, uint32_t whole_of)
 {
-    if (node.end - node.first < 2 || draw(r, whole_of) == 0) {
+    if (node.end - node.first < 2 || random_below(r, whole_of) == 0) {
         s->parts[s->n_parts++].node = node;
         return;
     }
@@ -84,7 +84,7 @@ static void cut(struct sum *s, struct random *r, struct dpt_range node, uint32_t
     cut(s, r, (struct dpt_range){split, node.end}, whole_of);
 }
 
-static float rounded(const struct sum *s, float x)
+static float round_to_leaf(const struct sum *s, float x)
 {
     return s->dtype == DPT_BF16  ? dpt_f32_of_bf16(dpt_bf16_of_f32(x))
            : s->dtype == DPT_F16 ? dpt_f32_of_f16(dpt_f16_of_f32(x))
@@ -102,19 +102,19 @@ static float reference(const struct sum *s, struct dpt_range node, int *next, in
     int split = dpt_tree_split(node);
     float left = reference(s, (struct dpt_range){node.first, split}, next, i);
     float right = reference(s, (struct dpt_range){split, node.end}, next, i);
-    return rounded(s, left + right);
+    return round_to_leaf(s, left + right);
 }
 
-static void fill(struct sum *s, struct random *r)
+static void fill_leaves(struct sum *s, struct random *r)
 {
     for (int p = 0; p < s->n_parts; p++) {
         s->memory[p] = malloc((size_t)(s->numel + 1) * sizeof(float));
         assert_non_null(s->memory[p]);
         for (int64_t i = 0; i < s->numel; i++)
-            s->memory[p][i] = rounded(s, value(r));
+            s->memory[p][i] = round_to_leaf(s, value(r));
         s->parts[p].data = s->memory[p];
         s->narrow[p] = NULL;
-        if (s->dtype == DPT_F32 || draw(r, 2) == 0)
+        if (s->dtype == DPT_F32 || random_below(r, 2) == 0)
             continue;
         s->narrow[p] = malloc((size_t)(s->numel + 1) * sizeof(uint16_t));
         assert_non_null(s->narrow[p]);
@@ -125,13 +125,13 @@ static void fill(struct sum *s, struct random *r)
 }
 
 /* Gives each result a place: separate memory, or that of any part, none twice. */
-static void place(struct sum *s, struct random *r, bool alias)
+static void place_leaves(struct sum *s, struct random *r, bool alias)
 {
     int order[LANES_MAX];
     for (int i = 0; i < s->n_parts; i++)
         order[i] = i;
     for (int i = s->n_parts - 1; i > 0; i--) {
-        int j = (int)draw(r, (uint32_t)i + 1), swap = order[i];
+        int j = (int)random_below(r, (uint32_t)i + 1), swap = order[i];
         order[i] = order[j];
         order[j] = swap;
     }
@@ -141,10 +141,10 @@ static void place(struct sum *s, struct random *r, bool alias)
     }
 }
 
-static void check(struct sum *s, struct random *r, bool alias, uint64_t seed)
+static void check_tree_sum(struct sum *s, struct random *r, bool alias, uint64_t seed)
 {
-    fill(s, r);
-    place(s, r, alias);
+    fill_leaves(s, r);
+    place_leaves(s, r, alias);
     float *expected[DPT_COVER_MAX];
     int next = 0, first = 0;
     for (int o = 0; o < s->n_out; o++) {
@@ -210,18 +210,18 @@ static void random_sums(bool alias, bool whole, enum dpt_dtype dtype)
         0, 1, 5, DPT_TREE_SUM_CHUNK - 1, DPT_TREE_SUM_CHUNK, DPT_TREE_SUM_CHUNK + 1, NUMEL_MAX};
     for (uint64_t seed = 0; seed < ROUNDS; seed++) {
         struct random r = {.key = dpt_rng_key(seed, DPT_RNG_TEST, 2, alias, whole)};
-        struct sum s = {.lanes = 1 + (int)draw(&r, LANES_MAX), .dtype = dtype};
+        struct sum s = {.lanes = 1 + (int)random_below(&r, LANES_MAX), .dtype = dtype};
         struct dpt_range run = {0, s.lanes};
         if (!whole) {
-            run.first = (int)draw(&r, (uint32_t)s.lanes);
-            run.end = run.first + 1 + (int)draw(&r, (uint32_t)(s.lanes - run.first));
+            run.first = (int)random_below(&r, (uint32_t)s.lanes);
+            run.end = run.first + 1 + (int)random_below(&r, (uint32_t)(s.lanes - run.first));
         }
         s.n_out = dpt_tree_cover(s.lanes, run, s.outs);
-        uint32_t whole_of = 1 + draw(&r, 5);
+        uint32_t whole_of = 1 + random_below(&r, 5);
         for (int o = 0; o < s.n_out; o++)
             cut(&s, &r, s.outs[o], whole_of);
-        s.numel = numels[draw(&r, sizeof numels / sizeof numels[0])];
-        check(&s, &r, alias, seed);
+        s.numel = numels[random_below(&r, sizeof numels / sizeof numels[0])];
+        check_tree_sum(&s, &r, alias, seed);
     }
 }
 

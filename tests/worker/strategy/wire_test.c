@@ -16,7 +16,7 @@
 
 enum { NUMEL_MAX = 3 * 2048 + 5, GUARD = 7 };
 
-static float rounded(enum dpt_dtype dtype, float x)
+static float round_to_dtype(enum dpt_dtype dtype, float x)
 {
     return dtype == DPT_BF16 ? dpt_f32_of_bf16(dpt_bf16_of_f32(x))
                              : dpt_f32_of_f16(dpt_f16_of_f32(x));
@@ -41,7 +41,7 @@ static void there_and_back(void **state)
                 dpt_philox(dpt_rng_key(k, DPT_RNG_TEST, 4, 0, 0), (uint64_t)i, block);
                 from[i] = (float)(int32_t)block[0] * 0x1p-20f;
                 to[i] = -1.0f;
-                expected[i] = i < n ? rounded(dtype, from[i]) : -1.0f;
+                expected[i] = i < n ? round_to_dtype(dtype, from[i]) : -1.0f;
             }
             const float guard = from[n];
             dpt_wire_pack(ops, stream, dtype, n, from);

@@ -196,13 +196,14 @@ int director_start(struct director *d, int host)
                                   d->config.cluster.threads > 0 ? d->config.cluster.threads : 1);
 }
 
-static enum dpt_status (*open_accelerator)(const struct dpt_rank_start *start,
-                                           struct dpt_device **ret, struct dpt_err *err);
+static enum dpt_status (*open_device)(const struct dpt_rank_start *start, struct dpt_device **ret,
+                                      struct dpt_err *err);
 
-void director_accelerate(enum dpt_status (*open)(const struct dpt_rank_start *start,
-                                                 struct dpt_device **ret, struct dpt_err *err))
+void director_open_device_with(enum dpt_status (*open)(const struct dpt_rank_start *start,
+                                                       struct dpt_device **ret,
+                                                       struct dpt_err *err))
 {
-    open_accelerator = open;
+    open_device = open;
 }
 
 static enum dpt_status (*load_nccl)(const struct dpt_rank_start *start,
@@ -249,7 +250,7 @@ int director_start_threads(struct director *d, int host, int threads)
                                            .config = &m->config,
                                            .link_fd = fds[1],
                                            .step_fd = -1,
-                                           .open_accelerator = open_accelerator,
+                                           .open_device = open_device,
                                            .load_nccl = load_nccl};
     if (pthread_create(&m->thread, NULL, run_rank, m) != 0)
         director_fail("no thread");

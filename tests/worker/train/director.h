@@ -31,8 +31,9 @@ void director_read_checkpoints(struct director *d, const char *dir);
 void director_destroy(struct director **director);
 
 /* New ranks compute on the device that `open` opens; NULL: on the host. */
-void director_accelerate(enum dpt_status (*open)(const struct dpt_rank_start *start,
-                                                 struct dpt_device **ret, struct dpt_err *err));
+void director_open_device_with(enum dpt_status (*open)(const struct dpt_rank_start *start,
+                                                       struct dpt_device **ret,
+                                                       struct dpt_err *err));
 /* New ranks get NCCL from `load`; NULL: the library. */
 void director_use_nccl(enum dpt_status (*load)(const struct dpt_rank_start *start,
                                                const struct dpt_nccl_calls **ret, void **ret_ctx,

@@ -11,7 +11,7 @@
 
 enum { EPOCH_STEPS = 4 };
 
-static void add(struct dpt_epoch *epoch, int64_t first, int64_t end, double loss)
+static void add_steps(struct dpt_epoch *epoch, int64_t first, int64_t end, double loss)
 {
     for (int64_t step = first; step < end; step++) {
         dpt_epoch_add_step(epoch, EPOCH_STEPS, step, loss + (double)step);
@@ -24,13 +24,13 @@ static void epochs_begin_anew(void **state)
     (void)state;
     struct dpt_epoch epoch = {0};
     assert_true(isnan(dpt_epoch_loss(&epoch)) && dpt_epoch_samples_per_s(&epoch, 8) == 0);
-    add(&epoch, 0, 4, 1);
+    add_steps(&epoch, 0, 4, 1);
     assert_true(epoch.from == 0 && epoch.to == 4 && epoch.finite == 4 && epoch.timed == 4);
     assert_true(dpt_epoch_loss(&epoch) == 2.5);
     assert_true(epoch.seconds == 2 && dpt_epoch_samples_per_s(&epoch, 8) == 16);
-    add(&epoch, 4, 6, 1);
+    add_steps(&epoch, 4, 6, 1);
     assert_true(epoch.from == 4 && epoch.to == 6 && dpt_epoch_loss(&epoch) == 5.5);
-    add(&epoch, 6, 8, 1);
+    add_steps(&epoch, 6, 8, 1);
     assert_true(epoch.from == 4 && epoch.to == 8 && epoch.seconds == 2);
 }
 
@@ -39,7 +39,7 @@ static void what_is_not_finite_does_not_count(void **state)
 {
     (void)state;
     struct dpt_epoch epoch = {0};
-    add(&epoch, 0, 2, 3);
+    add_steps(&epoch, 0, 2, 3);
     dpt_epoch_add_step(&epoch, EPOCH_STEPS, 2, (double)NAN);
     dpt_epoch_add_step(&epoch, EPOCH_STEPS, 3, (double)INFINITY);
     assert_true(epoch.to == 4 && epoch.finite == 2 && dpt_epoch_loss(&epoch) == 3.5);
@@ -53,11 +53,11 @@ static void a_gap_is_told(void **state)
 {
     (void)state;
     struct dpt_epoch epoch = {0};
-    add(&epoch, 6, 8, 0);
+    add_steps(&epoch, 6, 8, 0);
     assert_true(epoch.from == 6 && epoch.to == 8 && dpt_epoch_loss(&epoch) == 6.5);
-    add(&epoch, 9, 11, 0);
+    add_steps(&epoch, 9, 11, 0);
     assert_true(epoch.from == 9 && epoch.to == 11 && epoch.finite == 2);
-    add(&epoch, 10, 12, 0);
+    add_steps(&epoch, 10, 12, 0);
     assert_true(epoch.from == 10 && epoch.to == 12 && epoch.timed == 2);
 }
 

@@ -90,8 +90,8 @@ enum dpt_status __wrap_dpt_strategy_begin_generation(struct dpt_strategy *s,
 /* Of memory that the slot points to: the host's, or the device's. */
 static void flip_gradient_bit(const struct dpt_strategy_env *env, float *at)
 {
-    struct dpt_stream *stream = env->resident ? env->resident_stream : env->stream;
-    const struct dpt_ops *ops = dpt_device_ops(env->resident ? env->resident : env->device);
+    struct dpt_stream *stream = env->state_device ? env->state_stream : env->stream;
+    const struct dpt_ops *ops = dpt_device_ops(env->state_device ? env->state_device : env->device);
     uint32_t bits = 0;
     struct dpt_err err;
     ops->copy(stream, sizeof bits, at, &bits);
@@ -149,11 +149,11 @@ static enum dpt_status flip_weight_bit(struct faults *f, struct dpt_strategy *s,
             break;
     }
     DPT_ASSERT(unit < grid->n_units);
-    float *at = dpt_state_at(own, grid, DPT_VECTOR_PARAM, unit);
+    float *at = dpt_strategy_state_at(own, grid, DPT_VECTOR_PARAM, unit);
     memcpy(&bits, at, sizeof bits);
     bits ^= 1;
     memcpy(at, &bits, sizeof bits);
-    if (f->env.resident)
+    if (f->env.state_device)
         dpt_strategy_state_changed(s); /* so that it reaches the device */
     return DPT_OK;
 }

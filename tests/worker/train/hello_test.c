@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-enum { NUMBERS = DPT_HELLO_BYTES / 8 };
+enum { NUMBERS = DPT_HANDSHAKE_BYTES / 8 };
 
 static struct dpt_hello sample(void)
 {
@@ -32,7 +32,7 @@ static struct dpt_hello sample(void)
         .epoch =
             {.from = 31, .to = 32, .finite = 33, .loss_sum = 34.5, .timed = 35, .seconds = 36.5},
         .origin = {.hi = 37, .lo = 38}};
-    for (int i = 0; i < DPT_RESHARD_PARTS; i++) {
+    for (int i = 0; i < DPT_MOVE_STATE_PARTS; i++) {
         h.held[i] = (struct dpt_shard){100 + i, 110 + i};
         h.wanted[i] = (struct dpt_shard){120 + i, 130 + i};
         h.hash[i] = (struct dpt_hash128){.hi = 140 + (uint64_t)i, .lo = 150 + (uint64_t)i};
@@ -44,7 +44,7 @@ static void every_field_arrives(void **state)
 {
     (void)state;
     const struct dpt_hello sent = sample();
-    uint8_t bytes[DPT_HELLO_BYTES];
+    uint8_t bytes[DPT_HANDSHAKE_BYTES];
     dpt_hello_pack(&sent, bytes);
     const struct dpt_hello h = dpt_hello_unpack(bytes);
     assert_true(h.plan_hash == sent.plan_hash && h.step == sent.step);
@@ -57,7 +57,7 @@ static void every_field_arrives(void **state)
     assert_true(h.val_right == sent.val_right && h.eval.right == sent.eval.right);
     assert_int_equal(h.checkpoint_slot, sent.checkpoint_slot);
     assert_true(dpt_shard_equal(h.own, sent.own) && dpt_shard_equal(h.late, sent.late));
-    for (int i = 0; i < DPT_RESHARD_PARTS; i++) {
+    for (int i = 0; i < DPT_MOVE_STATE_PARTS; i++) {
         assert_true(dpt_shard_equal(h.held[i], sent.held[i]));
         assert_true(dpt_shard_equal(h.wanted[i], sent.wanted[i]));
         assert_true(h.hash[i].hi == sent.hash[i].hi && h.hash[i].lo == sent.hash[i].lo);
@@ -76,7 +76,7 @@ static void every_byte_counts(void **state)
     (void)state;
     const struct dpt_hello sent = sample();
     for (int i = 0; i < NUMBERS; i++) {
-        uint8_t bytes[DPT_HELLO_BYTES], again[DPT_HELLO_BYTES];
+        uint8_t bytes[DPT_HANDSHAKE_BYTES], again[DPT_HANDSHAKE_BYTES];
         dpt_hello_pack(&sent, bytes);
         bytes[8 * i] ^= 1;
         const struct dpt_hello h = dpt_hello_unpack(bytes);

@@ -4,8 +4,9 @@
 struct fabric nccl_fabric;
 struct fabric_rank nccl_views[DIRECTOR_RANKS_MAX];
 
-static enum dpt_status load(const struct dpt_rank_start *start, const struct dpt_nccl_calls **ret,
-                            void **ret_ctx, struct dpt_err *err)
+static enum dpt_status load_fabric(const struct dpt_rank_start *start,
+                                   const struct dpt_nccl_calls **ret, void **ret_ctx,
+                                   struct dpt_err *err)
 {
     (void)err;
     *ret = &fabric_calls;
@@ -19,7 +20,7 @@ void nccl_ranks_begin(struct fabric_devices devices)
     nccl_fabric.devices = devices;
     for (int i = 0; i < DIRECTOR_RANKS_MAX; i++)
         nccl_views[i] = (struct fabric_rank){.fabric = &nccl_fabric};
-    director_use_nccl(load);
+    director_use_nccl(load_fabric);
 }
 
 void nccl_ranks_end(void)

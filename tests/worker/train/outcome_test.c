@@ -36,7 +36,7 @@ struct fold {
     double folded[SLOTS];
 };
 
-static void begin(struct fold *f)
+static void begin_fold(struct fold *f)
 {
     *f = (struct fold){.bytes = dpt_contribution_bytes(SLOTS_MAX)};
     f->all = malloc(WORLD * f->bytes);
@@ -82,7 +82,7 @@ static void expect_refused(struct fold *f, const char *word)
     free(f->all);
 }
 
-static void end(struct fold *f)
+static void end_fold(struct fold *f)
 {
     free(f->all);
 }
@@ -92,7 +92,7 @@ static void contributions_come_together(void **state)
     (void)state;
     struct fold f;
     struct dpt_err err;
-    begin(&f);
+    begin_fold(&f);
     f.part[1].flags = DPT_COMMIT_REFORM;
     f.part[2].flags = DPT_COMMIT_SAVER_BUSY | DPT_COMMIT_NOT_FINITE;
     f.part[2].leaving = 1;
@@ -113,7 +113,7 @@ static void contributions_come_together(void **state)
     for (int i = 0; i < SLOTS; i++)
         sum += f.losses[i];
     assert_true(dpt_outcome_loss(&f.outcome) == sum / SLOTS);
-    end(&f);
+    end_fold(&f);
 }
 
 /* Slots 0, 3, 6; 1, 4; 2, 5. */
@@ -122,7 +122,7 @@ static void slots_dealt_in_turn(void **state)
     (void)state;
     struct fold f;
     struct dpt_err err;
-    begin(&f);
+    begin_fold(&f);
     for (int rank = 0; rank < WORLD; rank++) {
         f.part[rank].first_slot = rank;
         f.part[rank].stride = WORLD;
@@ -131,7 +131,7 @@ static void slots_dealt_in_turn(void **state)
     pack(&f);
     assert_int_equal(fold(&f, &err), DPT_OK);
     assert_memory_equal(f.folded, f.losses, sizeof f.folded);
-    end(&f);
+    end_fold(&f);
 }
 
 static void all_leave_only_together(void **state)
@@ -140,13 +140,13 @@ static void all_leave_only_together(void **state)
     for (int leaving = 0; leaving <= WORLD; leaving++) {
         struct fold f;
         struct dpt_err err;
-        begin(&f);
+        begin_fold(&f);
         for (int rank = 0; rank < leaving; rank++)
             f.part[rank].leaving = 1;
         pack(&f);
         assert_int_equal(fold(&f, &err), DPT_OK);
         assert_int_equal((f.outcome.flags & DPT_COMMIT_ALL_LEAVE) != 0, leaving == WORLD);
-        end(&f);
+        end_fold(&f);
     }
 }
 
@@ -155,7 +155,7 @@ static void a_surplus_rank_has_no_slot(void **state)
     (void)state;
     struct fold f;
     struct dpt_err err;
-    begin(&f);
+    begin_fold(&f);
     f.part[0].n_slots = 0;
     f.part[1] = (struct dpt_contribution){.step = STEP,
                                           .stride = 1,
@@ -168,7 +168,7 @@ static void a_surplus_rank_has_no_slot(void **state)
         .step = STEP, .size = 2, .slots = 3, .slots_max = SLOTS_MAX};
     assert_int_equal(dpt_outcome_combine(&world, f.all, &f.outcome, &err), DPT_OK);
     assert_memory_equal(f.folded, f.losses, 3 * sizeof(double));
-    end(&f);
+    end_fold(&f);
 }
 
 static void norms_that_are_no_numbers(void **state)
@@ -178,7 +178,7 @@ static void norms_that_are_no_numbers(void **state)
     for (int i = 0; i < 2; i++) {
         struct fold f;
         struct dpt_err err;
-        begin(&f);
+        begin_fold(&f);
         dpt_accum_add(&f.part[1].norm, bad[i]);
         f.losses[0] = bad[i];
         pack(&f);
@@ -194,7 +194,7 @@ static void norms_that_are_no_numbers(void **state)
         assert_int_equal(dpt_outcome_unpack(buf, bytes, SLOTS, &back, &err), DPT_OK);
         assert_memory_equal(&back.norm, &f.outcome.norm, sizeof(double));
         assert_memory_equal(losses, f.losses, sizeof losses);
-        end(&f);
+        end_fold(&f);
     }
 }
 
@@ -204,13 +204,13 @@ static void a_scaled_gradient(void **state)
     (void)state;
     struct fold f;
     struct dpt_err err;
-    begin(&f);
+    begin_fold(&f);
     pack(&f);
     assert_int_equal(fold(&f, &err), DPT_OK);
     const double plain = f.outcome.norm;
     assert_true(f.outcome.scale == 1);
-    end(&f);
-    begin(&f);
+    end_fold(&f);
+    begin_fold(&f);
     for (int rank = 0; rank < WORLD; rank++) {
         f.part[rank].scale = 1024;
         dpt_accum_init(&f.part[rank].norm);
@@ -221,7 +221,7 @@ static void a_scaled_gradient(void **state)
     assert_int_equal(fold(&f, &err), DPT_OK);
     assert_true(f.outcome.scale == 1024);
     assert_memory_equal(&f.outcome.norm, &plain, sizeof plain);
-    end(&f);
+    end_fold(&f);
 }
 
 static void another_scale_is_refused(void **state)
@@ -231,7 +231,7 @@ static void another_scale_is_refused(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         for (int rank = 0; rank < WORLD; rank++) {
             struct fold f;
-            begin(&f);
+            begin_fold(&f);
             f.part[rank].scale = bad[i];
             pack(&f);
             expect_refused(&f, "scaled");
@@ -243,7 +243,7 @@ static void another_step_is_refused(void **state)
     (void)state;
     for (int rank = 0; rank < WORLD; rank++) {
         struct fold f;
-        begin(&f);
+        begin_fold(&f);
         f.part[rank].step = STEP + 1;
         pack(&f);
         expect_refused(&f, "step 13");
@@ -254,7 +254,7 @@ static void a_slot_twice_is_refused(void **state)
 {
     (void)state;
     struct fold f;
-    begin(&f);
+    begin_fold(&f);
     f.part[1].first_slot = 2;
     pack(&f);
     expect_refused(&f, "slot 2");
@@ -264,7 +264,7 @@ static void a_missing_slot_is_refused(void **state)
 {
     (void)state;
     struct fold f;
-    begin(&f);
+    begin_fold(&f);
     f.part[2].n_slots = 1;
     pack(&f);
     expect_refused(&f, "6 of 7");
@@ -308,7 +308,7 @@ static void fields_out_of_range_are_refused(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         for (int rank = 0; rank < WORLD; rank++) {
             struct fold f;
-            begin(&f);
+            begin_fold(&f);
             pack(&f);
             put_u32(&f, rank, bad[i].at, bad[i].value);
             expect_refused(&f, "rank");
@@ -342,14 +342,14 @@ static void the_most_slots_of_a_step(void **state)
     put_u32(&f, 0, AT_FIRST, MOST);
     put_u32(&f, 0, AT_COUNT, 1);
     assert_int_equal(dpt_outcome_combine(&world, f.all, &outcome, &err), DPT_EPROTO);
-    end(&f);
+    end_fold(&f);
 }
 
 static void random_bytes_do_no_harm(void **state)
 {
     (void)state;
     struct fold f;
-    begin(&f);
+    begin_fold(&f);
     for (uint64_t seed = 0; seed < 2000; seed++) {
         pack(&f);
         uint32_t block[4];
@@ -359,7 +359,7 @@ static void random_bytes_do_no_harm(void **state)
         enum dpt_status status = fold(&f, &err);
         assert_true(status == DPT_OK || status == DPT_EPROTO);
     }
-    end(&f);
+    end_fold(&f);
 }
 
 static void the_outcome_as_bytes(void **state)

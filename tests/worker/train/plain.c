@@ -31,7 +31,7 @@ struct plain {
     struct dpt_stream *stream;
     const struct dpt_ops *ops;
     struct dpt_model *model;
-    struct dpt_base *base; /* of adapters; else NULL */
+    struct dpt_frozen_base *base; /* of adapters; else NULL */
     struct dpt_data *data;
     struct dpt_loader *loader;
     int64_t numel;
@@ -60,22 +60,22 @@ static void *room(size_t bytes)
     return memory;
 }
 
-static void begin(struct plain *p)
+static void plain_begin(struct plain *p)
 {
     const struct dpt_config *c = p->config;
     OK(dpt_device_cpu_create(&p->device, err_));
     OK(dpt_stream_create(p->device, 1, &p->stream, err_));
     p->ops = dpt_device_ops(p->device);
     OK(dpt_model_create(c, &p->model, err_));
-    const struct dpt_base_options base = {.config = c,
-                                          .model = p->model,
-                                          .host_ops = p->ops,
-                                          .host_stream = p->stream,
-                                          .device = p->device,
-                                          .stream = p->stream,
-                                          .ranks = 1};
+    const struct dpt_frozen_base_options base = {.config = c,
+                                                 .model = p->model,
+                                                 .host_ops = p->ops,
+                                                 .host_stream = p->stream,
+                                                 .device = p->device,
+                                                 .stream = p->stream,
+                                                 .ranks = 1};
     if (dpt_model_base(p->model))
-        OK(dpt_base_create(&base, &p->base, err_));
+        OK(dpt_frozen_base_create(&base, &p->base, err_));
     OK(dpt_data_open(c, &p->data, err_));
     OK(dpt_loader_create(c, p->data, &p->loader, err_));
     int64_t b = c->train.micro_batch, t = c->train.seq_len;
@@ -101,7 +101,7 @@ static void begin(struct plain *p)
     OK(dpt_stream_sync(p->stream, err_));
 }
 
-static void end(struct plain *p)
+static void plain_end(struct plain *p)
 {
     for (int i = 0; i < LANES_MAX; i++)
         free(p->lane[i]);
@@ -116,7 +116,7 @@ static void end(struct plain *p)
     free(p->scratch);
     dpt_loader_destroy(&p->loader);
     dpt_data_close(&p->data);
-    dpt_base_destroy(&p->base);
+    dpt_frozen_base_destroy(&p->base);
     dpt_model_destroy(&p->model);
     dpt_stream_destroy(&p->stream);
     dpt_device_destroy(&p->device);
@@ -166,8 +166,8 @@ static void run_slot(struct plain *p, int64_t step, int index, float *sum, bool 
         .slot = index,
         .b = b,
         .weights = weights,
-        .base = dpt_base_weights(p->base),
-        .base_packed = dpt_base_packed(p->base),
+        .base = dpt_frozen_base_weights(p->base),
+        .base_packed = dpt_frozen_base_packed(p->base),
         .grads = grads,
         .dloss = (float)p->scale * (float)(1.0 / ((double)(b * losses) * dpt_config_slots(c))),
         .share = (float)(1.0 / dpt_config_slots(c)),
@@ -251,10 +251,10 @@ static void train_step(struct plain *p, int64_t step)
     (void)dpt_optim_squares(p->model, p->ops, p->stream, all, p->lane[0], p->squares);
     (void)dpt_optim_squares_add(p->model, all, p->squares, &sum);
     const double norm = sqrt(dpt_accum_value(&sum));
-    const struct dpt_optim_step update = {.step = step,
-                                          .updates = step - p->skipped,
-                                          .grad_scale =
-                                              dpt_clip_scale(norm, p->config->train.grad_clip)};
+    const struct dpt_optim_step update = {
+        .step = step,
+        .updates = step - p->skipped,
+        .grad_scale = dpt_optim_clip_scale(norm, p->config->train.grad_clip)};
     if (overflowed(p, norm))
         return;
     const struct dpt_optim_vectors flat = {
@@ -276,8 +276,8 @@ static struct plain_validation validate(struct plain *p, int64_t samples)
                             .b = 1,
                             .batch = dpt_batch_at(&form, 1, memory),
                             .weights = weights,
-                            .base = dpt_base_weights(p->base),
-                            .base_packed = dpt_base_packed(p->base),
+                            .base = dpt_frozen_base_weights(p->base),
+                            .base_packed = dpt_frozen_base_packed(p->base),
                             .saved = p->saved,
                             .scratch = p->scratch,
                             .losses = p->token_losses,
@@ -304,7 +304,7 @@ void plain_train_and_evaluate(const struct dpt_config *config, int64_t samples,
                               char ret_hex[DPT_HASH_HEX_BYTES], struct plain_validation *ret)
 {
     struct plain p = {.config = config};
-    begin(&p);
+    plain_begin(&p);
     dpt_loader_start(p.loader, 0, 0, dpt_config_slots(config), 1);
     for (int64_t step = 0; step < config->train.steps; step++)
         train_step(&p, step);
@@ -320,7 +320,7 @@ void plain_train_and_evaluate(const struct dpt_config *config, int64_t samples,
     dpt_hash128_hex(dpt_weights_hash(tensors, n), ret_hex);
     if (samples > 0)
         *ret = validate(&p, samples);
-    end(&p);
+    plain_end(&p);
 }
 
 void plain_train_and_validate(const struct dpt_config *config, int64_t sequences,

@@ -1,7 +1,7 @@
 /* A rank dies between its messages of a commit: one survivor has the outcome of the step, the
  * others lack it and receive it with the next plan. No step is lost, and the hash is that of the
  * undisturbed run. */
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 #include "worker/comm/comm.h"
 #include "worker/train/state/outcome.h"
 
@@ -105,7 +105,7 @@ static int handle_of(int rank)
 }
 
 /* In the order of additions that every strategy has. */
-static struct dpt_config make_config(const char *strategy)
+static struct dpt_config make_commit_config(const char *strategy)
 {
     struct dpt_config config = rig_make_config(14, STEPS, "");
     rig_choose(&config, strategy);
@@ -118,7 +118,7 @@ static struct dpt_config make_config(const char *strategy)
 static void die_in_commit(const char *strategy, int victim, int told, const char *expected)
 {
     char dir[128], name[64];
-    const struct dpt_config config = make_config(strategy);
+    const struct dpt_config config = make_commit_config(strategy);
     (void)snprintf(name, sizeof name, "%s-%d-%d", strategy, victim, told);
     calm_scene();
     scene.victim = victim;
@@ -146,7 +146,7 @@ static void die_in_commit(const char *strategy, int victim, int told, const char
 static void hurt_strategy(const char *strategy)
 {
     char expected[64], name[64];
-    const struct dpt_config config = make_config("ddp"); /* every strategy has its hash */
+    const struct dpt_config config = make_commit_config("ddp"); /* every strategy has its hash */
     (void)snprintf(name, sizeof name, "calm-%s", strategy);
     calm_scene();
     rig_undisturbed(&config, name, 1, false, expected);
@@ -155,14 +155,14 @@ static void hurt_strategy(const char *strategy)
             die_in_commit(strategy, pair / RANKS, pair % RANKS, expected);
 }
 
-static void ddp(void **state)
+static void test_ddp_death_around_commit(void **state)
 {
     (void)state;
     hurt_strategy("ddp");
 }
 
 /* What the dead held alone is on another node: a shadow, or the same shard. */
-static void shards(void **state)
+static void test_shards_death_around_commit(void **state)
 {
     (void)state;
     for (int i = 0; i < RIG_COVERED; i++)
@@ -171,6 +171,7 @@ static void shards(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ddp), cmocka_unit_test(shards)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ddp_death_around_commit),
+                                       cmocka_unit_test(test_shards_death_around_commit)};
     return cmocka_run_group_tests_name("rank_commit", tests, rig_setup, rig_teardown);
 }

@@ -1,6 +1,6 @@
 /* Checkpoints with right sizes and wrong bytes, newer than the intact one: no world continues from
  * them, and they do not count as saved. */
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include "base/fs.h"
 #include "checkpoint/checkpoint.h"
@@ -15,7 +15,7 @@
 
 enum { STEPS = 200, SOUND = 4, DAMAGED = 12, MANY_DAMAGED = 40, SOON_MS = 10000 };
 
-static struct dpt_config make_config(int every_steps)
+static struct dpt_config make_damaged_config(int every_steps)
 {
     struct dpt_config config = rig_make_config(14, STEPS, "");
     config.checkpoint.every_steps = every_steps;
@@ -26,7 +26,7 @@ static struct dpt_config make_config(int every_steps)
 static const char *calm_hash(void)
 {
     static char hash[64];
-    const struct dpt_config config = make_config(SOUND);
+    const struct dpt_config config = make_damaged_config(SOUND);
     if (!hash[0])
         rig_undisturbed(&config, "calm", 1, false, hash);
     return hash;
@@ -76,7 +76,7 @@ static void write_damaged(const char *checkpoints, int64_t step)
  * damaged. */
 static void make_damaged(const char *name, int n, char dir[128])
 {
-    const struct dpt_config config = make_config(SOUND);
+    const struct dpt_config config = make_damaged_config(SOUND);
     struct director *d = rig_begin(&config, name, dir);
     char checkpoints[160];
     (void)snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", dir);
@@ -109,7 +109,7 @@ static int64_t newest_below(const char *dir, int64_t below)
 static void finish_as_calm(const char *name, int64_t from)
 {
     char dir[128];
-    const struct dpt_config config = make_config(SOUND);
+    const struct dpt_config config = make_damaged_config(SOUND);
     struct director *d = rig_begin(&config, name, dir);
     (void)director_start(d, 0);
     director_prepare(d, false);
@@ -123,7 +123,7 @@ static void finish_as_calm(const char *name, int64_t from)
 static void what_is_damaged_is_not_saved(void **state)
 {
     (void)state;
-    const struct dpt_config config = make_config(0); /* nothing is saved on the way */
+    const struct dpt_config config = make_damaged_config(0); /* nothing is saved on the way */
     char dir[128], path[192];
     make_damaged("rescued", MANY_DAMAGED, dir);
     struct director *d = rig_begin(&config, "rescued", dir);
@@ -145,7 +145,7 @@ static void what_is_damaged_is_not_saved(void **state)
 static void what_is_damaged_is_no_step_to_go_on_from(void **state)
 {
     (void)state;
-    const struct dpt_config config = make_config(0);
+    const struct dpt_config config = make_damaged_config(0);
     char dir[128], said[160];
     make_damaged("joined", DAMAGED, dir);
     const int fd = rig_log_to(dir, said);
@@ -169,7 +169,7 @@ static void what_is_damaged_is_no_step_to_go_on_from(void **state)
 static void a_part_that_is_written_is_no_checkpoint(void **state)
 {
     (void)state;
-    const struct dpt_config config = make_config(SOUND);
+    const struct dpt_config config = make_damaged_config(SOUND);
     char dir[128];
     make_damaged("uncommitted", 2 * SOUND, dir);
     struct director *d = rig_begin(&config, "uncommitted", dir);
@@ -192,7 +192,7 @@ static void a_part_that_is_written_is_no_checkpoint(void **state)
 static void a_damaged_last_checkpoint_is_written_again(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(SOUND);
+    struct dpt_config config = make_damaged_config(SOUND);
     char dir[128], path[256], hash[64];
     rig_undisturbed(&config, "last", 1, false, hash);
     (void)snprintf(dir, sizeof dir, "%s", rig_dir("last"));
@@ -211,7 +211,7 @@ static void a_damaged_last_checkpoint_is_written_again(void **state)
 static void what_is_damaged_is_not_kept_in_a_whole_ones_place(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(0);
+    struct dpt_config config = make_damaged_config(0);
     char dir[128];
     make_damaged("pruned", DAMAGED, dir);
     config.checkpoint.keep = 2;

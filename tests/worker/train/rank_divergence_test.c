@@ -1,6 +1,6 @@
 /* Steps that are not finite: the run saves its state and ends before them, or leaves them out with
  * one hash in every world. A state that is not finite never becomes a checkpoint. */
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include "base/fs.h"
 #include "checkpoint/checkpoint.h"
@@ -36,7 +36,7 @@ static int teardown(void **state)
     return rig_teardown(state);
 }
 
-static struct dpt_config make_config(enum dpt_divergence mode)
+static struct dpt_config make_divergence_config(enum dpt_divergence mode)
 {
     struct dpt_config config = rig_make_config(14, STEPS, "");
     config.train.on_divergence = mode;
@@ -78,8 +78,8 @@ static int count_events(const char *dir, const char *action)
     return n;
 }
 
-static struct director *begin(const struct dpt_config *config, const char *name, int world,
-                              char dir[128])
+static struct director *begin_diverging_run(const struct dpt_config *config, const char *name,
+                                            int world, char dir[128])
 {
     struct director *d = rig_begin(config, name, dir);
     for (int rank = 0; rank < world; rank++)
@@ -93,7 +93,7 @@ static struct director *begin(const struct dpt_config *config, const char *name,
 static void stop_keeps_what_was_held(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(DPT_DIVERGENCE_STOP);
+    struct dpt_config config = make_divergence_config(DPT_DIVERGENCE_STOP);
     for (int i = 0; i < RIG_STRATEGIES + RIG_COVERED; i += RIG_EVERY) {
         const char *strategy =
             i < RIG_STRATEGIES ? rig_strategies[i] : rig_covered[i - RIG_STRATEGIES];
@@ -106,7 +106,7 @@ static void stop_keeps_what_was_held(void **state)
         rig_choose(&config, strategy);
         (void)snprintf(name, sizeof name, "stop-%s", strategy);
         spoil(1, 6);
-        struct director *d = begin(&config, name, world, dir);
+        struct director *d = begin_diverging_run(&config, name, world, dir);
         const char *text = director_await_fatal(d);
         assert_non_null(strstr(text, "step 7: the gradient's norm is nan"));
         assert_non_null(strstr(text, "newest finite checkpoint: of step 6"));
@@ -117,7 +117,7 @@ static void stop_keeps_what_was_held(void **state)
         assert_newest(dir, 6);
         assert_int_equal(count_events(dir, "stop"), 1);
         spoil_nothing();
-        d = begin(&config, name, 2 + i % 2, dir);
+        d = begin_diverging_run(&config, name, 2 + i % 2, dir);
         assert_string_equal(director_finish(d), expected);
         director_destroy(&d);
     }
@@ -129,7 +129,7 @@ static void expect_arguments(struct dpt_config *config, double lr, double min_lr
     char dir[128];
     config->optimizer.lr = lr;
     config->optimizer.min_lr = min_lr;
-    struct director *d = begin(config, "arguments", 1, dir);
+    struct director *d = begin_diverging_run(config, "arguments", 1, dir);
     const char *text = director_await_fatal(d);
     if (!strstr(text, arguments))
         fail_msg("'%s' does not say '%s'", text, arguments);
@@ -140,7 +140,7 @@ static void expect_arguments(struct dpt_config *config, double lr, double min_lr
 static void stop_names_rates_that_are_accepted(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(DPT_DIVERGENCE_STOP);
+    struct dpt_config config = make_divergence_config(DPT_DIVERGENCE_STOP);
     spoil(1, 0);
     expect_arguments(&config, 0.01, 0.001,
                      ", --set optimizer.lr=0.001 --allow-change optimizer.lr, or in the same way");
@@ -156,7 +156,7 @@ static void stop_names_rates_that_are_accepted(void **state)
 static void death_at_the_stop(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(DPT_DIVERGENCE_STOP);
+    struct dpt_config config = make_divergence_config(DPT_DIVERGENCE_STOP);
     char dir[128];
     spoil(1, 6);
     struct director *d = rig_begin(&config, "stop-death", dir);
@@ -180,11 +180,11 @@ static void death_at_the_stop(void **state)
 static void stop_removes_no_checkpoint(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(DPT_DIVERGENCE_STOP);
+    struct dpt_config config = make_divergence_config(DPT_DIVERGENCE_STOP);
     char dir[128];
     config.checkpoint.keep = 1;
     spoil(1, 6);
-    struct director *d = begin(&config, "stop-keeps", 2, dir);
+    struct director *d = begin_diverging_run(&config, "stop-keeps", 2, dir);
     (void)director_await_fatal(d);
     director_destroy(&d);
     spoil_nothing();
@@ -207,7 +207,7 @@ static void one_hash(const struct dpt_config *config, const char *name, int worl
 static void skip_is_one_hash_in_every_world(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(DPT_DIVERGENCE_SKIP);
+    struct dpt_config config = make_divergence_config(DPT_DIVERGENCE_SKIP);
     char expected[64], other[64], name[48];
     rig_undisturbed(&config, "skip-calm", 1, false, other);
     for (int order = DPT_ACCUMULATE_LOCAL; order <= DPT_ACCUMULATE_REDUCE; order++) {
@@ -236,7 +236,7 @@ static void skip_changes_nothing(void **state)
 {
     (void)state;
     char hash[3][64], name[32];
-    struct dpt_config config = make_config(DPT_DIVERGENCE_SKIP);
+    struct dpt_config config = make_divergence_config(DPT_DIVERGENCE_SKIP);
     for (int i = 0; i < 3; i++) {
         config.train.steps = i < 2 ? i + 1 : 1;
         (void)snprintf(name, sizeof name, "nothing-%d", i);
@@ -253,7 +253,7 @@ static void skip_changes_nothing(void **state)
 static void skip_goes_through_deaths_and_resume(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(DPT_DIVERGENCE_SKIP);
+    struct dpt_config config = make_divergence_config(DPT_DIVERGENCE_SKIP);
     spoil(4, 2); /* the checkpoint of step 4 is in between, with two in a row */
     config.train.divergence_limit = 4;
     rig_all_die(&config);
@@ -265,22 +265,22 @@ static void skip_goes_through_deaths_and_resume(void **state)
 static void skip_ends_at_its_limit(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(DPT_DIVERGENCE_SKIP);
+    struct dpt_config config = make_divergence_config(DPT_DIVERGENCE_SKIP);
     char dir[128];
     config.train.divergence_limit = 3;
     spoil(4, 2);
-    struct director *d = begin(&config, "limit", 2, dir);
+    struct director *d = begin_diverging_run(&config, "limit", 2, dir);
     const char *text = director_await_fatal(d);
     assert_non_null(strstr(text, "step 6: "));
     assert_non_null(strstr(text, "after 3 such steps in a row"));
     director_destroy(&d);
     assert_newest(dir, 5);
     /* Started again it has not forgotten them. */
-    d = begin(&config, "limit", 1, dir);
+    d = begin_diverging_run(&config, "limit", 1, dir);
     assert_non_null(strstr(director_await_fatal(d), "after 3 such steps in a row"));
     director_destroy(&d);
     spoil_nothing();
-    d = begin(&config, "limit", 3, dir);
+    d = begin_diverging_run(&config, "limit", 3, dir);
     (void)director_finish(d);
     director_destroy(&d);
 }
@@ -304,14 +304,14 @@ static void assert_all_fatal(struct director *d, int world, const char *first, c
 static void continue_commits_nothing_that_is_not_finite(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(DPT_DIVERGENCE_CONTINUE);
+    struct dpt_config config = make_divergence_config(DPT_DIVERGENCE_CONTINUE);
     for (int i = 0; i < 3; i++) {
         static const char *const strategies[] = {"ddp", "zero1", "full_shard"};
         char name[48], dir[128];
         rig_choose(&config, strategies[i]);
         (void)snprintf(name, sizeof name, "continue-%s", strategies[i]);
         spoil(1, 5);
-        struct director *d = begin(&config, name, 1 + i, dir);
+        struct director *d = begin_diverging_run(&config, name, 1 + i, dir);
         assert_all_fatal(
             d, 1 + i, "the last checkpoint, of step 12, is not written: ",
             " holds a value that is not finite; newest finite checkpoint: of step 4; ");
@@ -330,14 +330,15 @@ static void a_state_that_is_not_finite_ends_the_run(void **state)
     (void)state;
     for (int i = 0; i < 3; i++) {
         static const char *const strategies[] = {"ddp", "zero1", "full_shard"};
-        struct dpt_config config = make_config(i ? DPT_DIVERGENCE_STOP : DPT_DIVERGENCE_SKIP);
+        struct dpt_config config =
+            make_divergence_config(i ? DPT_DIVERGENCE_STOP : DPT_DIVERGENCE_SKIP);
         char name[48], dir[128];
         config.train.grad_clip = 0;
         config.train.steps = 100000; /* no checkpoint takes as long */
         rig_choose(&config, strategies[i]);
         (void)snprintf(name, sizeof name, "moment-%s", strategies[i]);
         assert_int_equal(setenv("DPT_TEST_SPOIL_STEPS", "1:5:1e24", 1), 0);
-        struct director *d = begin(&config, name, 1 + i, dir);
+        struct director *d = begin_diverging_run(&config, name, 1 + i, dir);
         assert_all_fatal(d, 1 + i, "step ", "; newest finite checkpoint: of step 4; ");
         const int64_t step = director_best_step(d);
         if (step < 9 || step >= config.train.steps)
@@ -353,12 +354,12 @@ static void a_state_that_is_not_finite_ends_the_run(void **state)
 static void a_checkpoint_has_its_validation_loss(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(DPT_DIVERGENCE_STOP);
+    struct dpt_config config = make_divergence_config(DPT_DIVERGENCE_STOP);
     char dir[128], path[192], line[1024];
     int found = 0;
     config.checkpoint.keep = 100;
     rig_evaluate(&config, 4, 8);
-    struct director *d = begin(&config, "evaluated", 2, dir);
+    struct director *d = begin_diverging_run(&config, "evaluated", 2, dir);
     (void)director_finish(d);
     director_destroy(&d);
     (void)snprintf(path, sizeof path, "%s/metrics.jsonl", dir);

@@ -1,6 +1,6 @@
 /* train.epochs by ranks: one line an epoch with the mean of its steps' losses, the same in every
  * world, through losses and from a checkpoint within an epoch; an evaluation after each. */
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -85,7 +85,7 @@ static void expect_epochs(const char *dir)
     }
 }
 
-static struct dpt_config make_config(void)
+static struct dpt_config make_epochs_config(void)
 {
     struct dpt_config config = rig_make_config(BATCH, STEPS, "");
     config.train.epochs = EPOCHS;
@@ -96,7 +96,7 @@ static struct dpt_config make_config(void)
 static void one_account_in_every_world(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(), steps = make_config();
+    struct dpt_config config = make_epochs_config(), steps = make_epochs_config();
     char hash[64], first[64], name[32];
     for (int world = 1; world <= 3; world++) {
         (void)snprintf(name, sizeof name, "world-%d", world);
@@ -118,7 +118,7 @@ static void one_account_in_every_world(void **state)
 static void evaluated_after_each(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config();
+    struct dpt_config config = make_epochs_config();
     char hash[64];
     rig_evaluate(&config, 0, 13);
     rig_undisturbed(&config, "evaluated", 2, false, hash);
@@ -134,7 +134,7 @@ static void evaluated_after_each(void **state)
 static void losses_within_epochs(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config();
+    struct dpt_config config = make_epochs_config();
     char expected[64], dir[128], name[32];
     rig_undisturbed(&config, "calm", 1, false, expected);
     for (int64_t at = 2; at <= EPOCH_STEPS; at += 1 + RIG_EVERY) {
@@ -164,7 +164,7 @@ static void losses_within_epochs(void **state)
 static void resumed_within_an_epoch(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config();
+    struct dpt_config config = make_epochs_config();
     char expected[64], dir[128];
     rig_undisturbed(&config, "whole", 2, false, expected);
     struct director *d = rig_begin(&config, "resumed", dir);

@@ -1,6 +1,6 @@
 /* Evaluation by ranks: one validation loss in every world and with any number of threads, weights
  * as without it, one line each however the world changes meanwhile. */
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include "base/fs.h"
 #include "base/hash.h"
@@ -69,8 +69,8 @@ static double val_loss_of_summary(const char *dir)
     return value;
 }
 
-static void run_world(const struct dpt_config *config, const char *name, int world, char hash[64],
-                      struct evals *ret)
+static void run_eval_world(const struct dpt_config *config, const char *name, int world,
+                           char hash[64], struct evals *ret)
 {
     char dir[128];
     struct director *d = rig_begin(config, name, dir);
@@ -94,7 +94,7 @@ static void one_loss_in_every_world(void **state)
     struct evals first = {0}, other;
     for (int world = 1; world <= 4; world++) {
         (void)snprintf(name, sizeof name, "eval-%d", world);
-        run_world(&config, name, world, hash, &other);
+        run_eval_world(&config, name, world, hash, &other);
         assert_string_equal(hash, without); /* evaluation leaves no trace in the weights */
         if (world == 1)
             first = other;
@@ -117,7 +117,7 @@ static void loss_of_a_plain_loop(enum dpt_precision precision, const char *name)
     char hash[64], expected[DPT_HASH_HEX_BYTES];
     struct evals told;
     double loss = 0;
-    run_world(&config, name, 2, hash, &told);
+    run_eval_world(&config, name, 2, hash, &told);
     plain_train_and_validate(&config, 13, expected, &loss);
     assert_string_equal(hash, expected);
     assert_int_equal(told.n, 1);
@@ -135,7 +135,7 @@ static void the_loss_of_a_plain_loop(void **state)
 static void calm(const struct dpt_config *config, const char *name, char hash[64],
                  struct evals *ret)
 {
-    run_world(config, name, 1, hash, ret);
+    run_eval_world(config, name, 1, hash, ret);
     assert_int_equal(ret->n, config->train.steps);
 }
 
@@ -184,7 +184,7 @@ static void no_batch_twice(void **state)
     rig_evaluate(&config, 3, 2 * BATCHES);
     char expected[64], dir[128];
     struct evals all, told;
-    run_world(&config, "batches-calm", 1, expected, &all);
+    run_eval_world(&config, "batches-calm", 1, expected, &all);
     struct director *d = rig_begin(&config, "batches", dir);
     const int a = director_start(d, 0), b = director_start(d, 1);
     assert_true(director_form(d, false));
@@ -243,7 +243,7 @@ static void resumed_from_a_checkpoint(void **state)
     rig_evaluate(&config, 4, 13);
     char hash[64], dir[128];
     struct evals first, again;
-    run_world(&config, "resumed", 2, hash, &first);
+    run_eval_world(&config, "resumed", 2, hash, &first);
     struct director *d = rig_begin(&config, "resumed", dir);
     (void)director_start(d, 0);
     assert_true(director_form(d, false));
@@ -281,7 +281,7 @@ static void evaluated_alone(void **state)
     rig_evaluate(&config, 4, 13);
     char hash[64], dir[128], name[32];
     struct evals trained;
-    run_world(&config, "trained", 2, hash, &trained);
+    run_eval_world(&config, "trained", 2, hash, &trained);
     assert_int_equal(trained.n, 2);
     config.train.eval_only = true;
     config.data.train[0] = '\0'; /* is not needed */
@@ -319,7 +319,7 @@ static void losses_while_evaluating_alone(void **state)
     rig_evaluate(&config, 4, 60);
     char hash[64], dir[128];
     struct evals trained;
-    run_world(&config, "short-trained", 1, hash, &trained);
+    run_eval_world(&config, "short-trained", 1, hash, &trained);
     config.train.eval_only = true;
     for (int victim = 0; victim < 3; victim += RIG_EVERY) {
         char name[32];
@@ -372,7 +372,7 @@ static void unfinished_checkpoints_stay(void **state)
     rig_evaluate(&config, 4, 10);
     char hash[64], dir[128], checkpoints[160], path[200];
     struct evals trained;
-    run_world(&config, "unfinished", 1, hash, &trained);
+    run_eval_world(&config, "unfinished", 1, hash, &trained);
     (void)snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", rig_dir("unfinished"));
     (void)snprintf(path, sizeof path, "%s/.tmp-step-00000008-g1-theirs", checkpoints);
     struct dpt_err err;
@@ -437,7 +437,7 @@ static void another_model_is_refused(void **state)
     rig_evaluate(&config, 4, 10);
     char hash[64], dir[128];
     struct evals trained;
-    run_world(&config, "other", 1, hash, &trained);
+    run_eval_world(&config, "other", 1, hash, &trained);
     config.train.eval_only = true;
     config.model.n_layer = 1;
     struct director *d = rig_begin(&config, "other", dir);

@@ -1,7 +1,7 @@
 /* train.reduction fast: each world adds in its own order, so the bits depend on the world. The
  * other promises hold: ranks have the same bits, strategies with one order agree, a loss costs no
  * step. */
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 enum { STEPS = 12, WORLDS = 4 };
 
 /* 11 slots: no world of 2, 3 or 4 divides them. */
-static struct dpt_config make_config(int steps)
+static struct dpt_config make_fast_config(int steps)
 {
     struct dpt_config config = rig_make_config(2 * 11, steps, "");
     config.train.reduction = DPT_REDUCTION_FAST;
@@ -41,7 +41,7 @@ static void near(const char *name, double expected)
 static double canonical_loss(int steps)
 {
     char hash[64], name[32];
-    struct dpt_config config = make_config(steps);
+    struct dpt_config config = make_fast_config(steps);
     config.train.reduction = DPT_REDUCTION_CANONICAL;
     (void)snprintf(name, sizeof name, "canonical-%d", steps);
     rig_undisturbed(&config, name, 1, false, hash);
@@ -52,7 +52,7 @@ static void each_world_is_near_the_canonical_curve(void **state)
 {
     (void)state;
     const double expected = canonical_loss(STEPS);
-    const struct dpt_config config = make_config(STEPS);
+    const struct dpt_config config = make_fast_config(STEPS);
     char hash[WORLDS][64], name[32];
     int others = 0;
     for (int world = 1; world <= WORLDS; world++) {
@@ -69,7 +69,7 @@ static void strategies_that_add_alike_agree(void **state)
     (void)state;
     static const char *const names[] = {"simple_ga",    "hook",  "async",
                                         "bucket_async", "zero1", "no_shard"};
-    struct dpt_config config = make_config(STEPS);
+    struct dpt_config config = make_fast_config(STEPS);
     char expected[64], hash[64], name[32];
     rig_undisturbed(&config, "fast-ddp", 3, false, expected);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i += RIG_EVERY) {
@@ -86,7 +86,7 @@ static void a_loss_costs_no_step(void **state)
     (void)state;
     enum { LONG_STEPS = 60 };
     const double expected = canonical_loss(LONG_STEPS);
-    const struct dpt_config config = make_config(LONG_STEPS);
+    const struct dpt_config config = make_fast_config(LONG_STEPS);
     char dir[128];
     struct director *d = rig_begin(&config, "fast-killed", dir);
     (void)director_start(d, 0);

@@ -2,7 +2,7 @@
  * arguments of the first time: the hash and losses of the host's run. What a graph forgets to
  * depend on would show in them. */
 #include "kernels/ops.h"
-#include "tests/worker/train/accelerator_rig.h"
+#include "tests/worker/train/device_rig.h"
 #include "tests/worker/train/plain.h"
 
 #include <setjmp.h>
@@ -15,10 +15,11 @@
 
 enum { UNITS = 4, STEPS = 5 };
 
-static struct dpt_config make_config(enum dpt_accumulate accumulate, enum dpt_precision precision)
+static struct dpt_config make_graphs_config(enum dpt_accumulate accumulate,
+                                            enum dpt_precision precision)
 {
-    struct dpt_config config = accelerator_config(accumulate, precision, STEPS);
-    keep_on_device(&config);
+    struct dpt_config config = device_rig_config(accumulate, precision, STEPS);
+    keep_state_on_device(&config);
     config.model.dropout = 0;
     return config;
 }
@@ -69,8 +70,8 @@ static void every_slot_after_the_first(void **state)
     for (int order = 0; order < 2; order++) {
         char name[64], expected[DPT_HASH_HEX_BYTES];
         struct dpt_config config =
-            make_config(order == 0 ? DPT_ACCUMULATE_LOCAL : DPT_ACCUMULATE_REDUCE,
-                        order == 0 ? DPT_PRECISION_FP32 : DPT_PRECISION_BF16);
+            make_graphs_config(order == 0 ? DPT_ACCUMULATE_LOCAL : DPT_ACCUMULATE_REDUCE,
+                               order == 0 ? DPT_PRECISION_FP32 : DPT_PRECISION_BF16);
         plain_train(&config, expected);
         for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i += RIG_EVERY) {
             rig_choose(&config, strategies[i]);
@@ -85,7 +86,7 @@ static void every_slot_after_the_first(void **state)
 static void with_everything(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP16);
+    struct dpt_config config = make_graphs_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP16);
     config.train.lanes = 4;
     config.train.loss_scale = 1 << 8;
     config.train.loss_scale_interval = 2;
@@ -103,7 +104,7 @@ static void a_new_scale_is_the_heads_alone(void **state)
     (void)state;
     enum { SCALES = 3, EACH = 2 /* steps: all is met twice */, OF_THE_HEAD = 2 * 3 };
     int64_t made[2];
-    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP16);
+    struct dpt_config config = make_graphs_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP16);
     config.train.steps = SCALES * EACH;
     config.train.lanes = 4;
     config.train.loss_scale = 1 << 8;
@@ -122,7 +123,7 @@ static void places_and_ways_that_change(void **state)
 {
     (void)state;
     char op_by_op[64], hash[64];
-    struct dpt_config config = make_config(DPT_ACCUMULATE_AUTO, DPT_PRECISION_FP32);
+    struct dpt_config config = make_graphs_config(DPT_ACCUMULATE_AUTO, DPT_PRECISION_FP32);
     config.train.reduction = DPT_REDUCTION_FAST;
     config.cluster.cuda_graphs = false;
     rig_undisturbed(&config, "fast", 1, false, op_by_op);
@@ -133,7 +134,7 @@ static void places_and_ways_that_change(void **state)
     assert_true(launches() > 0);
     for (int layers = 3; layers <= 4; layers++) {
         char name[32];
-        config = make_config(DPT_ACCUMULATE_REDUCE, DPT_PRECISION_BF16);
+        config = make_graphs_config(DPT_ACCUMULATE_REDUCE, DPT_PRECISION_BF16);
         config.model.n_layer = layers;
         config.train.steps = 3;
         rig_choose(&config, "full_shard");
@@ -147,7 +148,7 @@ static void made_anew_in_each_generation(void **state)
 {
     (void)state;
     struct dpt_config config = rig_make_config(14, 18, "");
-    keep_on_device(&config);
+    keep_state_on_device(&config);
     config.model.dropout = 0;
     rig_deaths_and_healing(&config);
     config.train.accumulate = DPT_ACCUMULATE_REDUCE;
@@ -169,10 +170,10 @@ static void none(const struct dpt_config *config, const char *name)
 }
 
 /* Cases without graphs, and their messages. */
-static void without(void **state)
+static void test_cases_without_graphs(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32);
+    struct dpt_config config = make_graphs_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32);
     config.model.dropout = 0.1;
     none(&config, "dropout");
     config.model.dropout = 0;
@@ -190,7 +191,7 @@ static void one_cannot_be_made(void **state)
     char expected[DPT_HASH_HEX_BYTES], dir[128], path[160];
     int64_t n;
     int graphs;
-    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32);
+    struct dpt_config config = make_graphs_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32);
     plain_train(&config, expected);
     struct director *d = rig_begin(&config, "cannot", dir);
     const int fd = rig_log_to(dir, path);
@@ -232,14 +233,14 @@ static void an_error_before_stays(void **state)
 
 int main(void)
 {
-#define T(test) cmocka_unit_test_setup_teardown(test, accelerator_setup, accelerator_teardown)
+#define T(test) cmocka_unit_test_setup_teardown(test, device_rig_setup, device_rig_teardown)
     const struct CMUnitTest tests[] = {
         T(every_slot_after_the_first),
         T(with_everything),
         T(a_new_scale_is_the_heads_alone),
         T(places_and_ways_that_change),
         T(made_anew_in_each_generation),
-        T(without),
+        T(test_cases_without_graphs),
         T(one_cannot_be_made),
         T(an_error_before_stays),
     };

@@ -1,7 +1,7 @@
 /* A classification learns, and its evaluations have one accuracy through deaths in the middle of
  * them. */
 #include "tests/worker/train/plain.h"
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 enum { SAMPLES = 13, EVALS_MAX = 32 };
 
 /* 11 slots in 4 lanes; of the evaluation's batches the last is short. */
-static struct dpt_config make_config(bool llama, int steps)
+static struct dpt_config make_labels_config(bool llama, int steps)
 {
     struct dpt_config config = rig_make_config(2 * 11, steps, "");
     if (llama)
@@ -31,7 +31,7 @@ static struct dpt_config make_config(bool llama, int steps)
 static void it_learns(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(false, 40);
+    struct dpt_config config = make_labels_config(false, 40);
     char hash[DPT_HASH_HEX_BYTES];
     struct plain_validation found;
     plain_train_and_evaluate(&config, SAMPLES, hash, &found);
@@ -83,7 +83,7 @@ static void start_world(const struct dpt_config *config, const char *name, int w
 static void one_accuracy_through_deaths(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(false, 14);
+    struct dpt_config config = make_labels_config(false, 14);
     config.train.eval_every = 1;
     char expected[64], dir[128], name[32];
     struct director *d;

@@ -3,7 +3,7 @@
 #include "base/fs.h"
 #include "checkpoint/checkpoint.h"
 #include "tests/worker/train/plain.h"
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@ struct layout {
 };
 
 /* 11 slots in 5 lanes. */
-static struct dpt_config make_config(const struct layout *layout, int steps)
+static struct dpt_config make_layout_config(const struct layout *layout, int steps)
 {
     struct dpt_config config = rig_make_config(2 * 11, steps, "");
     config.train.accumulate = DPT_ACCUMULATE_REDUCE;
@@ -90,12 +90,12 @@ static void same_files_of_all(void **state)
         "model-00001-of-00001.safetensors", "optimizer/m-00001-of-00001.safetensors",
         "optimizer/v-00001-of-00001.safetensors", "model.safetensors.index.json", "config.json"};
     const struct layout alone = {"ddp", DPT_SHARDING_NULL, 1, DPT_REDUNDANCY_NONE};
-    struct dpt_config config = make_config(&alone, STEPS);
+    struct dpt_config config = make_layout_config(&alone, STEPS);
     char expected[64], hash[64], name[32];
     rig_undisturbed(&config, "alone", 1, false, expected);
     verify("alone", expected);
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i += RIG_EVERY) {
-        config = make_config(&layouts[i], STEPS);
+        config = make_layout_config(&layouts[i], STEPS);
         (void)snprintf(name, sizeof name, "together-%d", (int)i);
         rig_undisturbed(&config, name, layouts[i].world, i % 2 == 1, hash);
         assert_string_equal(hash, expected);
@@ -109,7 +109,7 @@ static void same_files_of_all(void **state)
 static void go_on(const struct layout *first, const struct layout *then, const char *name,
                   const char *expected)
 {
-    struct dpt_config config = make_config(first, LONG_STEPS);
+    struct dpt_config config = make_layout_config(first, LONG_STEPS);
     char dir[128];
     int handles[8];
     struct director *d = rig_begin(&config, name, dir);
@@ -120,7 +120,7 @@ static void go_on(const struct layout *first, const struct layout *then, const c
     for (int i = 0; i < first->world; i++)
         director_kill(d, handles[i]);
     director_destroy(&d);
-    config = make_config(then, LONG_STEPS);
+    config = make_layout_config(then, LONG_STEPS);
     d = rig_begin(&config, name, dir);
     for (int i = 0; i < then->world; i++)
         (void)director_start(d, i / 2);
@@ -157,7 +157,7 @@ static void any_goes_on_from_any(void **state)
         {{"fsdp", DPT_SHARDING_FULL_SHARD, 8, DPT_REDUNDANCY_NONE},
          {"zero2", DPT_SHARDING_NULL, 7, DPT_REDUNDANCY_SHADOW}}};
     const struct layout alone = {"ddp", DPT_SHARDING_NULL, 1, DPT_REDUNDANCY_NONE};
-    const struct dpt_config config = make_config(&alone, LONG_STEPS);
+    const struct dpt_config config = make_layout_config(&alone, LONG_STEPS);
     char expected[64], name[32];
     rig_undisturbed(&config, "undisturbed", 1, false, expected);
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i += RIG_EVERY) {
@@ -172,10 +172,10 @@ static void past_the_lanes_and_back(void **state)
     (void)state;
     const struct layout alone = {"ddp", DPT_SHARDING_NULL, 1, DPT_REDUNDANCY_NONE},
                         layout = {"zero2", DPT_SHARDING_NULL, 4, DPT_REDUNDANCY_SHADOW};
-    struct dpt_config config = make_config(&alone, LONG_STEPS);
+    struct dpt_config config = make_layout_config(&alone, LONG_STEPS);
     char expected[64], dir[128];
     rig_undisturbed(&config, "small", 1, false, expected);
-    config = make_config(&layout, LONG_STEPS);
+    config = make_layout_config(&layout, LONG_STEPS);
     struct director *d = rig_begin(&config, "grown", dir);
     for (int i = 0; i < 8; i++)
         director_bench(d, director_start(d, i % 2), i >= layout.world);
@@ -201,10 +201,10 @@ static void another_order_is_refused(void **state)
     const struct layout ddp = {"ddp", DPT_SHARDING_NULL, 1, DPT_REDUNDANCY_NONE},
                         fsdp = {"fsdp", DPT_SHARDING_FULL_SHARD, 1, DPT_REDUNDANCY_NONE};
     char dir[128], hash[64];
-    struct dpt_config config = make_config(&ddp, STEPS);
+    struct dpt_config config = make_layout_config(&ddp, STEPS);
     config.train.accumulate = DPT_ACCUMULATE_AUTO;
     rig_undisturbed(&config, "order", 1, false, hash);
-    config = make_config(&fsdp, STEPS);
+    config = make_layout_config(&fsdp, STEPS);
     config.train.accumulate = DPT_ACCUMULATE_AUTO;
     struct director *d = rig_begin(&config, "order", dir);
     (void)director_start(d, 0);

@@ -1,7 +1,7 @@
 /* Adapters: their first weights, checkpoints of adapters alone, and the base, which is read once
  * and refused if it has changed. */
 #include "tests/worker/train/plain.h"
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include "base/fs.h"
 #include "checkpoint/checkpoint.h"
@@ -43,7 +43,7 @@ enum dpt_status __wrap_dpt_fs_pread_all(int fd, void *buf, size_t bytes, int64_t
 /* NOLINTEND(bugprone-reserved-identifier) */
 
 /* 11 slots in 4 lanes. */
-static struct dpt_config make_config(bool llama, int steps)
+static struct dpt_config make_lora_config(bool llama, int steps)
 {
     struct dpt_config config = rig_make_config(2 * 11, steps, "");
     if (llama)
@@ -57,7 +57,7 @@ static struct dpt_config make_config(bool llama, int steps)
 static void a_head_of_the_folder(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(false, 3);
+    struct dpt_config config = make_lora_config(false, 3);
     char expected[64], hash[64], drawn[DPT_HASH_HEX_BYTES];
     rig_choose_labels(&config);
     rig_choose_lora(&config, "head-base");
@@ -73,7 +73,7 @@ static void a_head_of_the_folder(void **state)
 static void what_changes_nothing(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(true, 3);
+    struct dpt_config config = make_lora_config(true, 3);
     char expected[64], hash[64];
     rig_choose_lora(&config, "settings-base");
     config.cluster.pack_weights = DPT_PACK_WEIGHTS_ON;
@@ -128,7 +128,7 @@ static void checkpoints_hold_adapters_alone(void **state)
     static const char *const peft[] = {"adapter_model.safetensors", "adapter_config.json"};
     static const char *const absent[] = {"config.json", "model.safetensors.index.json",
                                          "model-00001-of-00001.safetensors"};
-    struct dpt_config config = make_config(false, 4);
+    struct dpt_config config = make_lora_config(false, 4);
     char hash[64], path[192];
     struct dpt_model *model = NULL;
     struct dpt_checkpoint *checkpoint = NULL;
@@ -211,7 +211,7 @@ static void an_older_checkpoint_is_gone_on_from(void **state)
     (void)state;
     enum { RANKS = 2 };
     static const char *const later[] = {"../step-00000008", "../step-00000009"};
-    struct dpt_config config = make_config(true, 9);
+    struct dpt_config config = make_lora_config(true, 9);
     char expected[64], dir[128];
     struct dpt_err err;
     rig_choose_lora(&config, "older-base");
@@ -245,7 +245,7 @@ static void an_older_checkpoint_is_gone_on_from(void **state)
  * bytes. */
 static int64_t watch_base(const char *base, struct dpt_config *ret_config)
 {
-    struct dpt_config config = make_config(false, 3);
+    struct dpt_config config = make_lora_config(false, 3);
     struct stat file;
     rig_choose_lora(&config, base);
     json_t *summary = rig_summary_of(rig_dir(base));
@@ -318,7 +318,7 @@ static void another_base_is_refused(void **state)
 {
     (void)state;
     char dir[128];
-    struct dpt_config config = make_config(false, 3);
+    struct dpt_config config = make_lora_config(false, 3);
     rig_choose_lora(&config, "other-base");
     (void)snprintf(config.train.lora.base_hash, sizeof config.train.lora.base_hash, "%s",
                    "00000000000000000000000000000001");

@@ -1,6 +1,6 @@
 /* Losses at difficult moments: during a formation, two at once, of the sender and of the receiver
  * of the state, of checkpoints. In every case the hash is that of the undisturbed run. */
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include "base/clock.h"
 #include "base/fs.h"
@@ -59,7 +59,7 @@ static struct director *begin_three(const char *name, bool two_hosts, char dir[1
     return d;
 }
 
-static void finish(struct director **d, const char *what)
+static void finish_loss_story(struct director **d, const char *what)
 {
     const char *hash = director_finish(*d);
     if (strcmp(hash, calm) != 0)
@@ -88,7 +88,7 @@ static void lost_before_the_report(void **state)
             director_kill(d, victim);
             assert_true(director_form(d, false));
             expect_none_lost(d);
-            finish(&d, name);
+            finish_loss_story(&d, name);
         }
 }
 
@@ -116,7 +116,7 @@ static void lost_after_the_plan(void **state)
             director_kill(d, SUBSTITUTE);
             assert_true(director_form(d, false));
             expect_none_lost(d);
-            finish(&d, name);
+            finish_loss_story(&d, name);
         }
 }
 
@@ -137,7 +137,7 @@ static void two_lost_at_once(void **state)
         director_kill(d, pairs[i][1]);
         assert_true(director_form(d, false));
         expect_none_lost(d);
-        finish(&d, name);
+        finish_loss_story(&d, name);
     }
 }
 
@@ -157,7 +157,7 @@ static void a_joiner_lost_while_healed(void **state)
         director_bench(d, OTHER, false);
         assert_true(director_form(d, false));
         expect_none_lost(d);
-        finish(&d, name);
+        finish_loss_story(&d, name);
     }
 }
 
@@ -247,7 +247,7 @@ static void resumed_by_another_world(void **state)
         for (int rank = 0; rank < worlds[i][1]; rank++)
             (void)director_start(d, rank % 2);
         assert_true(director_form(d, false));
-        finish(&d, name);
+        finish_loss_story(&d, name);
         assert_true(start_step_of(dir) >= 4);
     }
 }
@@ -265,13 +265,13 @@ static void a_damaged_checkpoint_is_passed_over(void **state)
         for (int rank = 0; rank < 2; rank++)
             (void)director_start(d, 0);
         assert_true(director_form(d, false));
-        finish(&d, name);
+        finish_loss_story(&d, name);
         damage(dir, STEPS, parts[i]);
         d = rig_begin(&config, name, dir);
         for (int rank = 0; rank < 3; rank++)
             (void)director_start(d, 0);
         assert_true(director_form(d, false));
-        finish(&d, name);
+        finish_loss_story(&d, name);
         /* Not every one was due: a save may still have been under way. */
         assert_true(start_step_of(dir) >= 4 && start_step_of(dir) < STEPS);
     }
@@ -290,7 +290,7 @@ static void all_checkpoints_damaged(void **state)
         struct director *d = rig_begin(&config, name, dir);
         (void)director_start(d, 0);
         assert_true(director_form(d, false));
-        finish(&d, name);
+        finish_loss_story(&d, name);
         (void)snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", dir);
         for (int64_t step = STEPS; step >= 0; step--) {
             char path[192];
@@ -317,7 +317,7 @@ static void all_checkpoints_damaged(void **state)
         director_allow_fresh(d);
         (void)director_start(d, 0);
         assert_true(director_form(d, false));
-        finish(&d, name);
+        finish_loss_story(&d, name);
         assert_int_equal(start_step_of(dir), 0);
     }
 }
@@ -427,7 +427,7 @@ static void tokens_that_cannot_be_read(void **state)
         show(path);
         (void)director_start(d, 0);
         assert_true(director_form(d, false));
-        finish(&d, name);
+        finish_loss_story(&d, name);
     }
 }
 

@@ -1,7 +1,7 @@
 /* Memory of ranks at the end of a run: for each tag the bytes of the formula, and no byte more than
  * after the first step. Peaks while the world changed: masters and moments of both worlds, all else
  * of one of them (docs/strategies.md, "While the world changes"). */
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include "base/account.h"
 #include "worker/comm/comm.h"
@@ -17,7 +17,7 @@
 
 enum { STEPS = 6, CHANGED_STEPS = 40 };
 
-static json_int_t number(const json_t *object, const char *key, const char *inner)
+static json_int_t json_number(const json_t *object, const char *key, const char *inner)
 {
     const json_t *value = json_object_get(object, key);
     if (inner)
@@ -55,19 +55,23 @@ static void check_account(const json_t *account, const char *what)
     for (int i = 0; i < DPT_MEMORY_COUNT; i++) {
         const char *name = dpt_memory_tag_name((enum dpt_memory_tag)i);
         const json_t *tag = json_object_get(tags, name);
-        const json_int_t bytes = number(tag, "bytes", NULL), formula = number(tag, "formula", NULL);
-        assert_true(number(tag, "peak", NULL) >= bytes);
+        const json_int_t bytes = json_number(tag, "bytes", NULL),
+                         formula = json_number(tag, "formula", NULL);
+        assert_true(json_number(tag, "peak", NULL) >= bytes);
         if (!is_right((enum dpt_memory_tag)i, bytes, formula))
             fail_msg("%s: %s: %lld bytes, the formula says %lld", what, name, (long long)bytes,
                      (long long)formula);
     }
-    if (number(account, "counted", "bytes") != number(account, "after_first_step", NULL))
+    if (json_number(account, "counted", "bytes") != json_number(account, "after_first_step", NULL))
         fail_msg("%s: %lld bytes, after the first step there were %lld", what,
-                 (long long)number(account, "counted", "bytes"),
-                 (long long)number(account, "after_first_step", NULL));
-    assert_true(number(account, "reserved", "bytes") >= number(account, "counted", "bytes"));
-    assert_true(number(account, "process_peak", NULL) >= number(account, "process_resident", NULL));
-    assert_true(number(account, "process_resident", NULL) >= number(account, "shared_own", NULL));
+                 (long long)json_number(account, "counted", "bytes"),
+                 (long long)json_number(account, "after_first_step", NULL));
+    assert_true(json_number(account, "reserved", "bytes") >=
+                json_number(account, "counted", "bytes"));
+    assert_true(json_number(account, "process_peak", NULL) >=
+                json_number(account, "process_resident", NULL));
+    assert_true(json_number(account, "process_resident", NULL) >=
+                json_number(account, "shared_own", NULL));
 }
 
 static void one_of(struct dpt_config config, const char *strategy, enum dpt_accumulate accumulate,
@@ -82,7 +86,7 @@ static void one_of(struct dpt_config config, const char *strategy, enum dpt_accu
     rig_undisturbed(&config, name, world, world > 2, hash);
     for (int handle = 0; handle < world; handle++) {
         json_t *account = read_account(rig_dir(name), handle);
-        assert_int_equal(number(account, "world_size", NULL), world);
+        assert_int_equal(json_number(account, "world_size", NULL), world);
         check_account(account, name);
         json_decref(account);
     }
@@ -93,7 +97,7 @@ static void one(const char *strategy, enum dpt_accumulate accumulate, int world)
     one_of(rig_make_config(2 * 8, STEPS, ""), strategy, accumulate, world);
 }
 
-static void test_convolutions(void **state)
+static void test_peak_of_convolutions(void **state)
 {
     (void)state;
     struct dpt_config config = rig_make_config(2 * 8, STEPS, "");
@@ -102,14 +106,14 @@ static void test_convolutions(void **state)
         one_of(config, rig_strategies[s], DPT_ACCUMULATE_LOCAL, 1 + s % 2);
 }
 
-static void test_local(void **state)
+static void test_peak_with_accumulate_local(void **state)
 {
     (void)state;
     for (int s = 0; s < RIG_STRATEGIES; s++)
         one(rig_strategies[s], DPT_ACCUMULATE_LOCAL, 1 + s % 3);
 }
 
-static void test_reduce(void **state)
+static void test_peak_with_accumulate_reduce(void **state)
 {
     (void)state;
     for (int s = 0; s < RIG_STRATEGIES; s++)
@@ -117,7 +121,7 @@ static void test_reduce(void **state)
 }
 
 /* Adapters: the memory of the whole base, and of a model of the adapters' size. */
-static void test_lora(void **state)
+static void test_peak_of_adapters(void **state)
 {
     (void)state;
     static const char *const strategies[] = {"ddp", "zero1", "zero2", "full_shard"};
@@ -140,9 +144,10 @@ static void test_lora(void **state)
             struct dpt_err err;
             assert_int_equal(dpt_model_create(&config, &model, &err), DPT_OK);
             const int64_t adapters = dpt_model_flat_numel(model);
-            assert_int_equal(number(account, "elements", NULL), adapters);
-            assert_int_equal(number(account, "parameters", NULL), dpt_model_param_count(model));
-            assert_true(number(json_object_get(account, "tags"), "moments", "bytes") <=
+            assert_int_equal(json_number(account, "elements", NULL), adapters);
+            assert_int_equal(json_number(account, "parameters", NULL),
+                             dpt_model_param_count(model));
+            assert_true(json_number(json_object_get(account, "tags"), "moments", "bytes") <=
                         8 * adapters);
             assert_true(dpt_model_flat_numel(dpt_model_base(model)) > 4 * adapters);
             dpt_model_destroy(&model);
@@ -173,14 +178,14 @@ static json_t *account_of_world(const struct dpt_config *config, const char *nam
     assert_int_equal(director_steps_lost(d), 0);
     director_destroy(&d);
     json_t *account = read_account(dir, 0);
-    assert_int_equal(number(account, "world_size", NULL), then);
+    assert_int_equal(json_number(account, "world_size", NULL), then);
     return account;
 }
 
 static json_int_t tag_of(const json_t *account, enum dpt_memory_tag tag, const char *key)
 {
-    return number(json_object_get(json_object_get(account, "tags"), dpt_memory_tag_name(tag)), key,
-                  NULL);
+    return json_number(json_object_get(json_object_get(account, "tags"), dpt_memory_tag_name(tag)),
+                       key, NULL);
 }
 
 /* Bytes at the end of the run of the tags that a rank keeps until all have their new parts. */
@@ -240,13 +245,13 @@ static void changed(const char *strategy, enum dpt_precision precision, bool uni
     const int members = first > then ? first : then;
     const json_int_t guests = (json_int_t)(dpt_comm_own_bytes(members) - dpt_comm_own_bytes(then));
     assert_true(kept > 0);
-    assert_int_equal(number(account[2], "counted", "peak"),
-                     number(account[1], "counted", "bytes") + kept + guests);
+    assert_int_equal(json_number(account[2], "counted", "peak"),
+                     json_number(account[1], "counted", "bytes") + kept + guests);
     for (int i = 0; i < 3; i++)
         json_decref(account[i]);
 }
 
-static void test_changed(void **state)
+static void test_peak_of_changed_world(void **state)
 {
     (void)state;
     for (int grows = 0; grows < 2; grows++) {
@@ -280,9 +285,12 @@ static void test_packed_while_used(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_local),        cmocka_unit_test(test_reduce),
-        cmocka_unit_test(test_convolutions), cmocka_unit_test(test_lora),
-        cmocka_unit_test(test_changed),      cmocka_unit_test(test_packed_while_used),
+        cmocka_unit_test(test_peak_with_accumulate_local),
+        cmocka_unit_test(test_peak_with_accumulate_reduce),
+        cmocka_unit_test(test_peak_of_convolutions),
+        cmocka_unit_test(test_peak_of_adapters),
+        cmocka_unit_test(test_peak_of_changed_world),
+        cmocka_unit_test(test_packed_while_used),
     };
     return cmocka_run_group_tests_name("memory of ranks", tests, rig_setup, rig_teardown);
 }

@@ -1,6 +1,6 @@
 /* log.op_times: the times of a rank's kernels, on the host and on a device, are written at the end
  * of a run. The run has the bits of a run without log.op_times. */
-#include "tests/worker/train/accelerator_rig.h"
+#include "tests/worker/train/device_rig.h"
 
 #include "kernels/op_times.h"
 
@@ -77,13 +77,13 @@ static void of_the_host(void **state)
 static void of_a_device(void **state)
 {
     (void)state;
-    struct dpt_config config = accelerator_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, STEPS);
+    struct dpt_config config = device_rig_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, STEPS);
     char plain[64], timed[64];
     config.train.eval_every = 0;
     config.data.val[0] = '\0';
     for (int kept = 0; kept < 2; kept++) {
         if (kept)
-            keep_on_device(&config);
+            keep_state_on_device(&config);
         config.log.op_times = false;
         rig_undisturbed(&config, kept ? "kept" : "offloaded", 1, false, plain);
         config.log.op_times = true;
@@ -101,7 +101,7 @@ static void of_a_device(void **state)
 
 int main(void)
 {
-#define T(test) cmocka_unit_test_setup_teardown(test, accelerator_setup, accelerator_teardown)
+#define T(test) cmocka_unit_test_setup_teardown(test, device_rig_setup, device_rig_teardown)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(of_the_host),
         T(of_a_device),

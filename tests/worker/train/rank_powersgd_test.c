@@ -1,6 +1,6 @@
 /* strategy.compression powersgd: ranks hold equal weights after every step, a fixed world gives the
  * same bits again, losses and joins cost no step, and training gets nearly as far as without. */
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 
 enum { SLOTS = 6, START = 2 };
 
-static struct dpt_config make_config(int rank, int steps)
+static struct dpt_config make_powersgd_config(int rank, int steps)
 {
     struct dpt_config config = rig_make_config(2 * SLOTS, steps, "");
     config.strategy.compression = rank > 0 ? DPT_COMPRESSION_POWERSGD : DPT_COMPRESSION_NONE;
@@ -36,7 +36,7 @@ static void the_same_again_in_a_fixed_world(void **state)
     char first[64], again[64], name[32];
     for (int world = 1; world <= 4; world++)
         for (int rank = 1; rank <= 2; rank++) {
-            const struct dpt_config config = make_config(rank, 6);
+            const struct dpt_config config = make_powersgd_config(rank, 6);
             (void)snprintf(name, sizeof name, "first-%d-%d", world, rank);
             rig_undisturbed(&config, name, world, world % 2 == 0, first);
             (void)snprintf(name, sizeof name, "again-%d-%d", world, rank);
@@ -50,10 +50,10 @@ static void nothing_is_compressed_before_its_time(void **state)
 {
     (void)state;
     char plain[64], waits[64], compressed[64];
-    struct dpt_config config = make_config(0, START);
+    struct dpt_config config = make_powersgd_config(0, START);
     config.train.lanes = 3;
     rig_undisturbed(&config, "plain", 3, true, plain);
-    config = make_config(1, START);
+    config = make_powersgd_config(1, START);
     rig_undisturbed(&config, "waits", 3, true, waits);
     assert_string_equal(plain, waits);
     config.strategy.powersgd_start_step = START - 1;
@@ -65,7 +65,7 @@ static void nothing_is_compressed_before_its_time(void **state)
 static void deaths_and_healing_cost_no_step(void **state)
 {
     (void)state;
-    const struct dpt_config config = make_config(1, 18);
+    const struct dpt_config config = make_powersgd_config(1, 18);
     char dir[128];
     struct director *d = rig_begin(&config, "killed", dir);
     (void)director_start(d, 0);
@@ -90,7 +90,7 @@ static void deaths_and_healing_cost_no_step(void **state)
 static void a_run_goes_on_from_a_checkpoint(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(1, 10);
+    struct dpt_config config = make_powersgd_config(1, 10);
     char dir[128], first[64], again[64];
     for (int i = 0; i < 2; i++) {
         const char *name = i == 0 ? "stopped-first" : "stopped-again";
@@ -116,14 +116,14 @@ static void training_gets_nearly_as_far(void **state)
     char hash[64], name[32];
     double loss[3];
     for (int rank = 0; rank <= 2; rank++) {
-        struct dpt_config config = make_config(rank, STEPS);
+        struct dpt_config config = make_powersgd_config(rank, STEPS);
         config.train.verify_every = 0;
         config.optimizer.lr = 3e-3;
         (void)snprintf(name, sizeof name, "far-%d", rank);
         rig_undisturbed(&config, name, 2, false, hash);
         loss[rank] = loss_of(name);
     }
-    struct dpt_config config = make_config(0, 2);
+    struct dpt_config config = make_powersgd_config(0, 2);
     rig_undisturbed(&config, "beginning", 1, false, hash);
     const double learned = loss_of("beginning") - loss[0];
     assert_true(learned > 0.5);
@@ -157,7 +157,7 @@ static void convolutions_are_compressed(void **state)
 {
     (void)state;
     char first[64], again[64];
-    struct dpt_config config = make_config(1, 6), plain = make_config(0, 6);
+    struct dpt_config config = make_powersgd_config(1, 6), plain = make_powersgd_config(0, 6);
     rig_choose_resnet(&config);
     rig_choose_resnet(&plain);
     rig_undisturbed(&config, "resnet", 3, true, first);
@@ -170,7 +170,7 @@ static void convolutions_are_compressed(void **state)
 static void resume_refuses_another_rank(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(1, 4);
+    struct dpt_config config = make_powersgd_config(1, 4);
     char hash[64], dir[128];
     rig_undisturbed(&config, "own", 1, false, hash);
     config.strategy.powersgd_rank = 2;

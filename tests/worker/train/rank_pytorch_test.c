@@ -3,7 +3,7 @@
  *
  * `test_rank_pytorch --dump FILE` writes the input of the recording: the run's numbers, the initial
  * weights and every step's samples. */
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include "base/cursor.h"
 #include "base/fs.h"
@@ -73,7 +73,7 @@ static json_t *load_recorded(struct recorded ret[][PEERS], size_t groups_max, si
     return file;
 }
 
-static struct dpt_config make_config(const char *optimizer, bool nesterov, double lr)
+static struct dpt_config make_pytorch_config(const char *optimizer, bool nesterov, double lr)
 {
     static char yaml[8192];
     struct dpt_config config;
@@ -144,7 +144,8 @@ static void losses_in_fp32(void **state)
     (void)state;
     for (size_t i = 0; i < groups; i++) {
         const struct recorded *first = &recorded[i][0];
-        struct dpt_config config = make_config(first->optimizer, first->nesterov, first->lr);
+        struct dpt_config config =
+            make_pytorch_config(first->optimizer, first->nesterov, first->lr);
         for (int world = 2; world <= 4; world *= 2)
             expect_losses(&config, recorded[i], world, world > 2, 1e-4);
         for (int k = 0; k < RIG_STRATEGIES; k += RIG_EVERY) { /* in their own order */
@@ -168,7 +169,8 @@ static void losses_in_16_bits(void **state)
     (void)state;
     for (size_t i = 0; i < groups; i++) {
         const struct recorded *first = &recorded[i][0];
-        struct dpt_config config = make_config(first->optimizer, first->nesterov, first->lr);
+        struct dpt_config config =
+            make_pytorch_config(first->optimizer, first->nesterov, first->lr);
         config.train.precision = DPT_PRECISION_BF16;
         expect_losses(&config, recorded[i], 2, false, 3e-2);
         config.train.precision = DPT_PRECISION_FP16;
@@ -236,7 +238,7 @@ static int dump(const char *path)
     struct dpt_writer w;
     if (rig_setup(NULL) != 0)
         return 1;
-    struct dpt_config config = make_config("adamw", false, 1e-2);
+    struct dpt_config config = make_pytorch_config("adamw", false, 1e-2);
     assert_int_equal(dpt_model_create(&config, &model, &err), DPT_OK);
     dpt_writer_init(&w, file, sizeof file);
     const int sizes[] = {config.model.n_layer,

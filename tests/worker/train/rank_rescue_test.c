@@ -3,7 +3,7 @@
 #include "base/claim.h"
 #include "base/fs.h"
 #include "checkpoint/checkpoint.h"
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 
 enum { STEPS = 40, RANKS = 4, SOON_MS = 10000 };
 
-static struct dpt_config make_config(const char *strategy)
+static struct dpt_config make_rescue_config(const char *strategy)
 {
     struct dpt_config config = rig_make_config(14, STEPS, "");
     rig_choose(&config, strategy);
@@ -28,7 +28,7 @@ static struct dpt_config make_config(const char *strategy)
 static const char *calm_hash(void)
 {
     static char hash[64];
-    const struct dpt_config config = make_config("ddp");
+    const struct dpt_config config = make_rescue_config("ddp");
     if (!hash[0])
         rig_undisturbed(&config, "calm", 1, false, hash);
     return hash;
@@ -46,9 +46,9 @@ static struct director *begin_config(const struct dpt_config *config, const char
     return d;
 }
 
-static struct director *begin(const char *strategy, const char *name, char dir[128])
+static struct director *begin_rescue_run(const char *strategy, const char *name, char dir[128])
 {
-    const struct dpt_config config = make_config(strategy);
+    const struct dpt_config config = make_rescue_config(strategy);
     return begin_config(&config, name, dir);
 }
 
@@ -56,7 +56,7 @@ static struct director *begin(const char *strategy, const char *name, char dir[1
 static void go_on(const char *strategy, const char *name, int64_t from)
 {
     char dir[128];
-    const struct dpt_config config = make_config(strategy);
+    const struct dpt_config config = make_rescue_config(strategy);
     struct director *d = rig_begin(&config, name, dir);
     for (int i = 0; i < RANKS; i++)
         (void)director_start(d, i % 2);
@@ -90,7 +90,7 @@ static void rescue_in(const char *strategy, enum place place, int killed)
 {
     char dir[128], name[64];
     (void)snprintf(name, sizeof name, "%s-%d-%d", strategy, (int)place, killed);
-    struct director *d = begin(strategy, name, dir);
+    struct director *d = begin_rescue_run(strategy, name, dir);
     if (place == IN_STEPS)
         director_await_step(d, 3);
     else
@@ -117,7 +117,7 @@ static void whole_holders(void **state)
         rescue_in("ddp", place, place == IN_STEPS ? -1 : 1);
 }
 
-static void parts(void **state)
+static void test_rescue_in_each_strategy(void **state)
 {
     (void)state;
     for (int i = 0; i < RIG_STRATEGIES; i++) {
@@ -140,7 +140,7 @@ static void a_part_that_nobody_has(void **state)
 {
     (void)state;
     char dir[128], path[160];
-    struct director *d = begin("full_shard", "lost", dir);
+    struct director *d = begin_rescue_run("full_shard", "lost", dir);
     director_prepare(d, true);
     director_kill(d, 2);
     assert_int_equal(director_rescue(d, 300), 0);
@@ -161,7 +161,7 @@ static void a_folder_that_was_taken_over(void **state)
         struct dpt_claim_record record = {.run = "run", .token = "0123", .lease_ms = 1000};
         struct dpt_err err;
         int64_t newest = -7;
-        const struct dpt_config config = make_config("ddp");
+        const struct dpt_config config = make_rescue_config("ddp");
         struct director *d = rig_begin(&config, taken ? "taken" : "claimed", dir);
         (void)snprintf(path, sizeof path, "%s/checkpoints", dir);
         dpt_claim_describe_self(&record);
@@ -191,7 +191,7 @@ static void a_checkpoint_for_a_folder_that_was_taken_over(void **state)
     struct dpt_claim_record record = {.run = "run", .token = "0123", .lease_ms = 1000};
     struct dpt_err err;
     int64_t newest = -7;
-    struct dpt_config config = make_config("ddp");
+    struct dpt_config config = make_rescue_config("ddp");
     config.checkpoint.every_steps = 4;
     config.train.steps = 4000;
     struct director *d = rig_begin(&config, "checkpoint-taken", dir);
@@ -221,7 +221,7 @@ static void lines_that_were_not_confirmed_complete_the_log(void **state)
     char dir[128], path[192], lines[512], *log;
     size_t bytes;
     struct dpt_err err;
-    struct director *d = begin("ddp", "unconfirmed", dir);
+    struct director *d = begin_rescue_run("ddp", "unconfirmed", dir);
     director_prepare(d, true);
     assert_int_equal(director_rescue(d, SOON_MS), RANKS);
     const long long step = (long long)director_best_step(d);
@@ -264,7 +264,7 @@ static void lines_of_several_nodes_come_in_order(void **state)
     char dir[128], path[192], taken[64] = "", *log;
     size_t bytes;
     struct dpt_err err;
-    struct dpt_config config = make_config("ddp");
+    struct dpt_config config = make_rescue_config("ddp");
     config.train.steps = 100 * STEPS; /* its end has a checkpoint, with which no lines wait */
     struct director *d = begin_config(&config, "several", dir);
     director_await_step(d, 3);
@@ -298,7 +298,7 @@ static void lines_of_an_earlier_history_go(void **state)
     char dir[128], path[192], *log;
     size_t bytes;
     struct dpt_err err;
-    struct dpt_config config = make_config("ddp");
+    struct dpt_config config = make_rescue_config("ddp");
     config.train.steps = 100 * STEPS;
     struct director *d = rig_begin(&config, "anew", dir);
     write_unconfirmed(dir, "n7", "{\"step\": 1, \"of\": \"a\"}\n{\"step\": 2, \"of\": \"b\"}\n");
@@ -329,7 +329,7 @@ static void lines_after_the_step_go(void **state)
     char dir[128], path[192], lines[192], *left;
     size_t bytes;
     struct dpt_err err;
-    struct director *d = begin("ddp", "back", dir);
+    struct director *d = begin_rescue_run("ddp", "back", dir);
     director_prepare(d, true);
     assert_int_equal(director_rescue(d, SOON_MS), RANKS);
     const long long step = (long long)director_best_step(d);
@@ -350,7 +350,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_holders),
-        cmocka_unit_test(parts),
+        cmocka_unit_test(test_rescue_in_each_strategy),
         cmocka_unit_test(parts_of_the_dead),
         cmocka_unit_test(a_part_that_nobody_has),
         cmocka_unit_test(a_folder_that_was_taken_over),

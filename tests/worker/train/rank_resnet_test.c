@@ -1,6 +1,6 @@
 /* A residual network learns, and a step that is left out leaves its running statistics. */
 #include "tests/worker/train/plain.h"
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 enum { WORLD_MAX = 4, SAMPLES = 13 };
 
 /* 11 slots in 4 lanes; of the evaluation's batches the last is short. */
-static struct dpt_config make_config(int steps)
+static struct dpt_config make_resnet_config(int steps)
 {
     struct dpt_config config = rig_make_config(2 * 11, steps, "");
     rig_choose_resnet(&config);
@@ -29,7 +29,7 @@ static struct dpt_config make_config(int steps)
 static void it_learns(void **state)
 {
     (void)state;
-    const struct dpt_config config = make_config(12);
+    const struct dpt_config config = make_resnet_config(12);
     char hash[DPT_HASH_HEX_BYTES];
     struct plain_validation found;
     plain_train_and_evaluate(&config, SAMPLES, hash, &found);
@@ -41,7 +41,7 @@ static void it_learns(void **state)
 static void a_step_left_out_moves_nothing(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(4);
+    struct dpt_config config = make_resnet_config(4);
     char expected[64], hash[64];
     config.optimizer.schedule = DPT_SCHEDULE_CONSTANT;
     config.train.on_divergence = DPT_DIVERGENCE_SKIP;

@@ -1,6 +1,6 @@
 /* The loss scale of fp16: in the log and in checkpoints; skipped steps change no weight. */
 #include "tests/worker/train/plain.h"
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
  * (settings_table.c). */
 #define SCALE 0x1p25
 
-static struct dpt_config make_config(int slots, int steps)
+static struct dpt_config make_scaler_config(int slots, int steps)
 {
     struct dpt_config config = rig_make_config(2 * slots, steps, "");
     config.train.precision = DPT_PRECISION_FP16;
@@ -29,7 +29,7 @@ static void the_log_tells_scale_and_skipped_steps(void **state)
 {
     (void)state;
     enum { STEPS = 12 };
-    struct dpt_config config = make_config(7, STEPS);
+    struct dpt_config config = make_scaler_config(7, STEPS);
     char hash[64], path[192], line[1024];
     rig_undisturbed(&config, "told", 2, false, hash);
     (void)snprintf(path, sizeof path, "%s/metrics.jsonl", rig_dir("told"));
@@ -70,7 +70,7 @@ static void a_skipped_step_changes_nothing(void **state)
     (void)state;
     char hash[5][64];
     for (int steps = 1; steps <= 4; steps++) {
-        struct dpt_config config = make_config(7, 4);
+        struct dpt_config config = make_scaler_config(7, 4);
         config.train.steps = steps;
         char name[32];
         (void)snprintf(name, sizeof name, "skipped-%d", steps);
@@ -84,7 +84,7 @@ static void a_skipped_step_changes_nothing(void **state)
 static void a_checkpoint_has_the_scaler(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(7, 5);
+    struct dpt_config config = make_scaler_config(7, 5);
     char hash[64], path[192];
     rig_undisturbed(&config, "kept", 2, false, hash);
     (void)snprintf(path, sizeof path, "%s/checkpoints/step-00000005/state.json", rig_dir("kept"));

@@ -2,9 +2,9 @@
  * is that of the undisturbed run. With DPT_TEST_ON_DEVICE the state is on devices that the host
  * cannot touch, and the hash that of the host's run. */
 #ifdef DPT_TEST_ON_DEVICE
-#include "tests/worker/train/accelerator_rig.h"
+#include "tests/worker/train/device_rig.h"
 #endif
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,7 +44,7 @@ static const struct variant variants[] = {
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0], FIRST_COVERED = 4 };
 
-static struct dpt_config make_config(const struct variant *v)
+static struct dpt_config make_shards_config(const struct variant *v)
 {
     struct dpt_config config = rig_make_config(2 * 7, STEPS, "");
     config.train.accumulate = DPT_ACCUMULATE_REDUCE;
@@ -60,18 +60,18 @@ static struct dpt_config make_config(const struct variant *v)
 static void keep(struct dpt_config *config)
 {
 #ifdef DPT_TEST_ON_DEVICE
-    keep_on_device(config);
+    keep_state_on_device(config);
 #else
     (void)config;
 #endif
 }
 
 /* ddp's hash is every strategy's. */
-static void expect(const struct variant *v, char ret[64])
+static void undisturbed_hash(const struct variant *v, char ret[64])
 {
     static const struct variant ddp = {"ddp", DPT_SHARDING_NULL, DPT_PRECISION_FP32,
                                        DPT_REDUNDANCY_NONE};
-    struct dpt_config config = make_config(&ddp);
+    struct dpt_config config = make_shards_config(&ddp);
     char name[32];
     config.train.precision = v->precision;
     (void)snprintf(name, sizeof name, "calm-%d", (int)v->precision);
@@ -79,9 +79,10 @@ static void expect(const struct variant *v, char ret[64])
 }
 
 /* `n` ranks on two hosts train, the others are spares. */
-static struct director *begin(const struct variant *v, const char *story, int n, char dir[128])
+static struct director *begin_shards_run(const struct variant *v, const char *story, int n,
+                                         char dir[128])
 {
-    struct dpt_config config = make_config(v);
+    struct dpt_config config = make_shards_config(v);
     char name[64];
     keep(&config);
     (void)snprintf(name, sizeof name, "%s-%d", story, (int)(v - variants));
@@ -92,7 +93,7 @@ static struct director *begin(const struct variant *v, const char *story, int n,
     return d;
 }
 
-static void finish(struct director **d, const char *expected, const char *story)
+static void finish_shards_story(struct director **d, const char *expected, const char *story)
 {
     const char *hash = director_finish(*d);
     if (strcmp(hash, expected) != 0)
@@ -106,8 +107,8 @@ static void worlds_grow_and_shrink(void **state)
     (void)state;
     for (int i = 0; i < VARIANTS; i += RIG_EVERY) {
         char expected[64], dir[128];
-        expect(&variants[i], expected);
-        struct director *d = begin(&variants[i], "grow", 1, dir);
+        undisturbed_hash(&variants[i], expected);
+        struct director *d = begin_shards_run(&variants[i], "grow", 1, dir);
         director_await_step(d, 2);
         director_bench(d, 1, false);
         director_bench(d, 2, false);
@@ -124,7 +125,7 @@ static void worlds_grow_and_shrink(void **state)
         director_retire(d, 1);
         assert_true(director_form(d, true));
         assert_int_equal(director_steps_lost(d), 0);
-        finish(&d, expected, dir);
+        finish_shards_story(&d, expected, dir);
     }
 }
 
@@ -140,11 +141,11 @@ static void a_joiner_lost_while_state_moves(void **state)
     (void)state;
     for (int i = 0; i < VARIANTS; i += RIG_EVERY) {
         char expected[64], dir[128];
-        expect(&variants[i], expected);
+        undisturbed_hash(&variants[i], expected);
         for (int us = 0; us <= 4000; us += 2000) {
             char story[32];
             (void)snprintf(story, sizeof story, "joiner-%d", us);
-            struct director *d = begin(&variants[i], story, 2, dir);
+            struct director *d = begin_shards_run(&variants[i], story, 2, dir);
             director_await_step(d, 3);
             director_bench(d, 2, false);
             director_prepare(d, false);
@@ -154,7 +155,7 @@ static void a_joiner_lost_while_state_moves(void **state)
             director_bench(d, 3, false);
             assert_true(director_form(d, false));
             assert_int_equal(director_steps_lost(d), 0);
-            finish(&d, expected, dir);
+            finish_shards_story(&d, expected, dir);
         }
     }
 }
@@ -165,14 +166,14 @@ static void a_lost_part_goes_back(void **state)
     (void)state;
     for (int i = 0; i < FIRST_COVERED; i += RIG_EVERY) {
         char expected[64], dir[128];
-        expect(&variants[i], expected);
-        struct director *d = begin(&variants[i], "back", 3, dir);
+        undisturbed_hash(&variants[i], expected);
+        struct director *d = begin_shards_run(&variants[i], "back", 3, dir);
         director_await_checkpoint(d, 4);
         director_kill(d, 1);
         director_bench(d, 3, false);
         director_bench(d, 4, false);
         assert_true(director_form(d, false));
-        finish(&d, expected, dir);
+        finish_shards_story(&d, expected, dir);
     }
 }
 
@@ -182,11 +183,11 @@ static void a_covered_loss_costs_nothing(void **state)
     (void)state;
     for (int i = FIRST_COVERED; i < VARIANTS; i += RIG_EVERY) {
         char expected[64], dir[128];
-        expect(&variants[i], expected);
+        undisturbed_hash(&variants[i], expected);
         for (int victim = 0; victim < 4; victim++) {
             char story[32];
             (void)snprintf(story, sizeof story, "covered-%d", victim);
-            struct director *d = begin(&variants[i], story, 4, dir);
+            struct director *d = begin_shards_run(&variants[i], story, 4, dir);
             director_await_step(d, 3);
             director_kill(d, victim);
             director_bench(d, 4, false);
@@ -197,7 +198,7 @@ static void a_covered_loss_costs_nothing(void **state)
             assert_true(director_form(d, false));
             director_await_step(d, 7);
             assert_int_equal(director_steps_lost(d), 0);
-            finish(&d, expected, dir);
+            finish_shards_story(&d, expected, dir);
         }
     }
 }
@@ -210,9 +211,9 @@ static void a_second_loss(void **state)
     for (int i = FIRST_COVERED; i < FIRST_COVERED + 3; i += RIG_EVERY)
         for (int mended = 0; mended < 2; mended++) {
             char expected[64], dir[128], story[32];
-            expect(&variants[i], expected);
+            undisturbed_hash(&variants[i], expected);
             (void)snprintf(story, sizeof story, "second-%d", mended);
-            struct director *d = begin(&variants[i], story, 4, dir);
+            struct director *d = begin_shards_run(&variants[i], story, 4, dir);
             director_await_checkpoint(d, 4);
             director_kill(d, 0); /* ranks 0 and 1 are on the first host, 2 and 3 on the other */
             if (mended) {
@@ -223,7 +224,7 @@ static void a_second_loss(void **state)
             assert_true(director_form(d, false));
             if (mended)
                 assert_int_equal(director_steps_lost(d), 0);
-            finish(&d, expected, dir);
+            finish_shards_story(&d, expected, dir);
         }
 }
 
@@ -234,14 +235,14 @@ static struct director *begin_rebuilding(const struct variant *v, const char *st
 {
     static const struct variant ddp = {"ddp", DPT_SHARDING_NULL, DPT_PRECISION_FP32,
                                        DPT_REDUNDANCY_NONE};
-    struct dpt_config config = make_config(&ddp);
+    struct dpt_config config = make_shards_config(&ddp);
     char name[64];
     config.train.precision = v->precision;
     config.train.steps = steps;
     config.model.n_layer = layers;
     (void)snprintf(name, sizeof name, "calm-%s-%d", story, (int)v->precision);
     rig_undisturbed(&config, name, 1, false, expected);
-    config = make_config(v);
+    config = make_shards_config(v);
     keep(&config);
     config.train.steps = steps;
     config.model.n_layer = layers;
@@ -319,13 +320,13 @@ static void replicas_of_different_nodes(void **state)
     const struct variant *v = &variants[VARIANTS - 1];
     char expected[64], dir[128], told[16];
     assert_int_equal(v->sharding, DPT_SHARDING_HYBRID_SHARD);
-    expect(v, expected);
-    struct director *d = begin(v, "uneven", 3, dir);
+    undisturbed_hash(v, expected);
+    struct director *d = begin_shards_run(v, "uneven", 3, dir);
     director_await_step(d, 3);
     director_kill(d, 1);
     assert_true(director_form(d, false));
     assert_int_equal(director_steps_lost(d), 0);
-    finish(&d, expected, "uneven");
+    finish_shards_story(&d, expected, "uneven");
     redundancy_told(dir, told, sizeof told);
     assert_string_equal(told, "wn");
 }
@@ -338,8 +339,8 @@ static void one_node_is_one_replica(void **state)
     const struct variant *v = &variants[VARIANTS - 1];
     char expected[64], dir[128], path[160], told[16];
     assert_int_equal(v->sharding, DPT_SHARDING_HYBRID_SHARD);
-    expect(v, expected);
-    struct dpt_config config = make_config(v);
+    undisturbed_hash(v, expected);
+    struct dpt_config config = make_shards_config(v);
     keep(&config);
     struct director *d = rig_begin(&config, "replica", dir);
     const int fd = rig_log_to(dir, path);
@@ -355,7 +356,7 @@ static void one_node_is_one_replica(void **state)
     director_kill(d, other);
     assert_true(director_form(d, false));
     assert_int_equal(director_steps_lost(d), 0);
-    finish(&d, expected, "replica");
+    finish_shards_story(&d, expected, "replica");
     rig_log_back(fd);
     assert_int_equal(alone, 1);
     assert_int_equal(together, 1);
@@ -370,9 +371,9 @@ static void without_a_checkpoint_from_the_seed(void **state)
     (void)state;
     char expected[64];
     const struct variant *v = &variants[FIRST_COVERED - 1];
-    struct dpt_config config = make_config(v);
+    struct dpt_config config = make_shards_config(v);
     keep(&config);
-    expect(v, expected);
+    undisturbed_hash(v, expected);
     char dir[128];
     struct director *d = rig_begin(&config, "seed", dir); /* makes the folder */
     director_destroy(&d);
@@ -383,11 +384,11 @@ static void without_a_checkpoint_from_the_seed(void **state)
     director_await_step(d, 3);
     director_kill(d, 2);
     assert_true(director_form(d, false));
-    finish(&d, expected, "seed");
+    finish_shards_story(&d, expected, "seed");
 }
 
 #ifdef DPT_TEST_ON_DEVICE
-#define T(test) cmocka_unit_test_setup_teardown(test, accelerator_setup, accelerator_teardown)
+#define T(test) cmocka_unit_test_setup_teardown(test, device_rig_setup, device_rig_teardown)
 #else
 #define T(test) cmocka_unit_test(test)
 #endif

@@ -1,7 +1,7 @@
 /* A rank in any run: one trajectory for one config, through re-formations at any moment; its
  * reports of steps; the end of a run that all ranks leave. */
 #include "checkpoint/checkpoint.h"
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include "base/rng.h"
 

@@ -1,5 +1,5 @@
 /* train.verify_every stops a run whose ranks differ before the step is logged or saved. */
-#include "tests/worker/train/rig.h"
+#include "tests/worker/train/rank_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 
 enum { STEPS = 9 };
 
-static struct dpt_config make_config(int64_t every)
+static struct dpt_config make_verify_config(int64_t every)
 {
     struct dpt_config config = rig_make_config(14, STEPS, "");
     config.train.verify_every = every;
@@ -40,7 +40,7 @@ static void a_rank_that_differs_is_named(void **state)
     (void)state;
     for (int world = 2; world <= 3; world++) {
         char name[32], dir[128], saved[192];
-        const struct dpt_config config = make_config(2);
+        const struct dpt_config config = make_verify_config(2);
         (void)snprintf(name, sizeof name, "damaged-%d", world);
         assert_int_equal(setenv("DPT_TEST_FLIP_WEIGHT_BIT", "1:3", 1), 0);
         struct director *d = rig_begin(&config, name, dir);
@@ -66,7 +66,7 @@ static void a_replica_or_shadow_that_differs_is_found(void **state)
     (void)state;
     for (int i = 0; i < RIG_COVERED; i++) {
         char name[48], dir[128];
-        struct dpt_config config = make_config(2);
+        struct dpt_config config = make_verify_config(2);
         rig_choose(&config, rig_covered[i]);
         (void)snprintf(name, sizeof name, "apart-%s", rig_covered[i]);
         assert_int_equal(setenv("DPT_TEST_FLIP_WEIGHT_BIT", "3:3", 1), 0);
@@ -89,7 +89,7 @@ static void damage_is_found_later(void **state)
 {
     (void)state;
     char dir[128];
-    struct dpt_config config = make_config(3);
+    struct dpt_config config = make_verify_config(3);
     config.train.precision = DPT_PRECISION_BF16;
     assert_int_equal(setenv("DPT_TEST_FLIP_WEIGHT_BIT", "2:0", 1), 0);
     struct director *d = rig_begin(&config, "later", dir);
@@ -108,7 +108,7 @@ static void damage_is_found_later(void **state)
 static int said_of(const char *strategy, int first_node, int second_node, const char *words)
 {
     char name[48], dir[128], path[160];
-    struct dpt_config config = make_config(2);
+    struct dpt_config config = make_verify_config(2);
     rig_choose(&config, strategy);
     config.train.steps = 2;
     (void)snprintf(name, sizeof name, "said-%s-%d", strategy, second_node);

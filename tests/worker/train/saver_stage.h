@@ -2,7 +2,7 @@
 #ifndef DPT_TESTS_WORKER_TRAIN_SAVER_STAGE_H
 #define DPT_TESTS_WORKER_TRAIN_SAVER_STAGE_H
 
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 #include "tests/worker/train/agent_end.h"
 #include "worker/train/save/saver_thread.h"
 

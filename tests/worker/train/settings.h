@@ -1,5 +1,5 @@
-/* The table of settings_test.c. A row has settings of a run and the stories (test cases) that the
- * test plays with these settings. */
+/* The table of rank_settings_test.c. A row has settings of a run and the stories (test cases) that
+ * the test plays with these settings. */
 #ifndef DPT_TESTS_WORKER_TRAIN_SETTINGS_H
 #define DPT_TESTS_WORKER_TRAIN_SETTINGS_H
 

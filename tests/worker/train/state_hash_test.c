@@ -23,7 +23,7 @@ static const struct {
 static struct dpt_checkpoint_tensor tensor[TENSORS];
 static int64_t offset[TENSORS], unit_offset[UNITS + 1];
 static const struct dpt_grid grid = {.offset = unit_offset, .n_units = UNITS, .block = BLOCK};
-static const struct dpt_tensors tensors = {
+static const struct dpt_state_tensors tensors = {
     .tensor = tensor, .offset = offset, .n = TENSORS, .grid = &grid};
 static float *flat;
 static char expected[DPT_HASH_HEX_BYTES];
@@ -76,7 +76,7 @@ static void hold(struct rank *self, const struct plan *plan, struct dpt_state_pa
     for (int u = 0; u < UNITS; u++) {
         const struct dpt_interval piece = dpt_shard_piece(&grid, shard, u);
         if (piece.first < piece.end)
-            memcpy(dpt_state_at(ret, &grid, DPT_VECTOR_PARAM, u), flat + piece.first,
+            memcpy(dpt_strategy_state_at(ret, &grid, DPT_VECTOR_PARAM, u), flat + piece.first,
                    (size_t)(piece.end - piece.first) * sizeof(float));
     }
 }
@@ -105,7 +105,7 @@ static void hash_as_rank(struct rank *self)
     dpt_comm_mem_destroy(&own.vector[DPT_VECTOR_PARAM].mem);
 }
 
-static void run(struct plan *plan, int world)
+static void run_state_hashes(struct plan *plan, int world)
 {
     struct world *w = world_shared(world, (const int[RANKS_MAX]){0, 0, 1, 1, 2, 0, 1, 2});
     w->arg = plan;
@@ -121,7 +121,7 @@ static void one_cut(void **state)
             struct plan plan = {.flat_masters = flat_masters};
             for (int i = 0; i < world; i++) /* not in the order of ranks */
                 plan.shards[i] = (struct dpt_shard){(i + 1) % world, world};
-            run(&plan, world);
+            run_state_hashes(&plan, world);
         }
 }
 
@@ -136,14 +136,14 @@ static void replicas_and_mixtures(void **state)
                            {.shards = {{0, 2}, {0, 0}, {1, 2}}}};
     const int world[] = {3, 4, 5, 3, 3, 3};
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
-        run(&plans[i], world[i]);
+        run_state_hashes(&plans[i], world[i]);
 }
 
 static void not_everything(void **state)
 {
     (void)state;
     struct plan plan = {.shards = {{0, 3}, {1, 3}, {1, 2}}, .lacks_cover = true};
-    run(&plan, 3);
+    run_state_hashes(&plan, 3);
 }
 
 /* Each element of each vector counts, and none of a vector that is not asked for. */
@@ -179,7 +179,7 @@ static void hash_parts(struct rank *self)
         dpt_comm_mem_destroy(&part.vector[v].mem);
 }
 
-static void parts(void **state)
+static void test_hash_of_parts(void **state)
 {
     (void)state;
     struct world *w = world_shared(1, (const int[RANKS_MAX]){0});
@@ -189,8 +189,8 @@ static void parts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_cut),
-                                       cmocka_unit_test(replicas_and_mixtures),
-                                       cmocka_unit_test(not_everything), cmocka_unit_test(parts)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_cut), cmocka_unit_test(replicas_and_mixtures),
+        cmocka_unit_test(not_everything), cmocka_unit_test(test_hash_of_parts)};
     return cmocka_run_group_tests(tests, make_state, free_state);
 }

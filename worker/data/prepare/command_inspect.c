@@ -141,7 +141,7 @@ static enum dpt_status print_first(const struct inspect *inspect, const struct d
     int32_t *tokens = calloc((size_t)n, sizeof *tokens);
     if (!tokens)
         return dpt_fail_nomem(err, "inspect");
-    enum dpt_status status = dpt_shard_read(&scan->shard, 0, n, INT32_MAX, tokens, err);
+    enum dpt_status status = dpt_token_shard_read(&scan->shard, 0, n, INT32_MAX, tokens, err);
     if (status == DPT_OK) {
         (void)printf("  first %-8lld", (long long)n);
         for (int64_t i = 0; i < n; i++)

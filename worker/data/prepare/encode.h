@@ -6,7 +6,7 @@
 #ifndef DPT_WORKER_DATA_PREPARE_ENCODE_H
 #define DPT_WORKER_DATA_PREPARE_ENCODE_H
 
-#include "worker/data/prepare/cut.h"
+#include "worker/data/prepare/cutter.h"
 
 enum { DPT_ENCODE_THREADS_MAX = 128 };
 

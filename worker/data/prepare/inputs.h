@@ -2,7 +2,7 @@
 #ifndef DPT_WORKER_DATA_PREPARE_INPUTS_H
 #define DPT_WORKER_DATA_PREPARE_INPUTS_H
 
-#include "worker/data/file.h"
+#include "worker/data/data_file.h"
 
 enum { DPT_INPUTS_MAX = 1000000, DPT_INPUT_DEPTH_MAX = 16 };
 

@@ -2,7 +2,7 @@
 #ifndef DPT_WORKER_DATA_PREPARE_JOB_H
 #define DPT_WORKER_DATA_PREPARE_JOB_H
 
-#include "worker/data/prepare/cut.h"
+#include "worker/data/prepare/cutter.h"
 
 /* A block that is read, then encoded, then written. */
 struct dpt_job {

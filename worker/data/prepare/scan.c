@@ -28,7 +28,7 @@ static void count_tokens(struct dpt_scan *scan, const uint8_t *block, size_t byt
     }
 }
 
-static enum dpt_status read_all(struct dpt_scan *scan, uint8_t *block, struct dpt_err *err)
+static enum dpt_status scan_read_all(struct dpt_scan *scan, uint8_t *block, struct dpt_err *err)
 {
     struct dpt_sha256 sha;
     const struct dpt_token_shard *shard = &scan->shard;
@@ -49,11 +49,11 @@ static enum dpt_status read_all(struct dpt_scan *scan, uint8_t *block, struct dp
 enum dpt_status dpt_scan_shard(char *path, struct dpt_scan *ret, struct dpt_err *err)
 {
     struct dpt_scan scan = {.shard.file.path = path};
-    DPT_TRY(dpt_shard_probe_tokens(&scan.shard, err));
+    DPT_TRY(dpt_token_shard_probe(&scan.shard, err));
     uint8_t *block = malloc(BLOCK_BYTES);
     scan.counts = calloc(DPT_SCAN_TOKENS, sizeof *scan.counts);
-    enum dpt_status status =
-        block && scan.counts ? read_all(&scan, block, err) : dpt_fail_nomem(err, "read '%s'", path);
+    enum dpt_status status = block && scan.counts ? scan_read_all(&scan, block, err)
+                                                  : dpt_fail_nomem(err, "read '%s'", path);
     free(block);
     if (status != DPT_OK)
         dpt_scan_fini(&scan);

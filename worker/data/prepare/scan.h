@@ -3,7 +3,7 @@
 #define DPT_WORKER_DATA_PREPARE_SCAN_H
 
 #include "base/sha256.h"
-#include "worker/data/source.h"
+#include "worker/data/data_source.h"
 
 /* Tokens below this number are counted one by one. */
 enum { DPT_SCAN_TOKENS = 1 << 18 };

@@ -3,9 +3,9 @@
 
 #include "base/cursor.h"
 #include "base/fs.h"
+#include "worker/data/data_source.h"
 #include "worker/data/prepare/disk.h"
-#include "worker/data/prepare/state.h"
-#include "worker/data/source.h"
+#include "worker/data/prepare/encode_state.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -190,7 +190,7 @@ enum dpt_status dpt_shards_save(struct dpt_shards *shards, struct dpt_err *err)
         if (shards->list[s].fd >= 0)
             DPT_TRY(dpt_disk_sync(shards->list[s].fd, shards->dir, err));
     DPT_TRY(dpt_disk_sync(shards->dir_fd, shards->dir, err)); /* the parts' names become durable */
-    DPT_TRY(dpt_state_write(shards, err));
+    DPT_TRY(dpt_encode_state_write(shards, err));
     if (!dpt_shards_want_save(shards))
         return DPT_OK;
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
@@ -204,9 +204,9 @@ enum dpt_status dpt_shards_finish(struct dpt_shards *shards, struct dpt_err *err
         if (shards->list[s].current > 0)
             DPT_TRY(end_shard(shards, &shards->list[s], err));
     DPT_TRY(dpt_shards_save(shards, err));
-    DPT_TRY(dpt_state_write_sums(shards, err));
-    DPT_TRY(dpt_state_write_record(shards, err));
-    return dpt_state_remove(shards, err);
+    DPT_TRY(dpt_encode_state_write_sums(shards, err));
+    DPT_TRY(dpt_encode_state_write_record(shards, err));
+    return dpt_encode_state_remove(shards, err);
 }
 
 /* ---------------------------------------------------------------- resuming */
@@ -319,12 +319,12 @@ enum dpt_status dpt_shards_resume(struct dpt_shards *shards, bool *ret_done, str
     bool found = false;
     *ret_done = false;
     DPT_TRY(remove_temporaries(shards, err));
-    DPT_TRY(dpt_state_check_record(shards, ret_done, err));
+    DPT_TRY(dpt_encode_state_check_record(shards, ret_done, err));
     if (*ret_done) {
         DPT_TRY(check_full_shards(shards, err));
-        return dpt_state_remove(shards, err);
+        return dpt_encode_state_remove(shards, err);
     }
-    DPT_TRY(dpt_state_read(shards, &found, err));
+    DPT_TRY(dpt_encode_state_read(shards, &found, err));
     if (!found)
         return refuse_foreign_shards(shards, err);
     DPT_TRY(check_full_shards(shards, err));

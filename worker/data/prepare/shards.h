@@ -10,7 +10,7 @@
 #ifndef DPT_WORKER_DATA_PREPARE_SHARDS_H
 #define DPT_WORKER_DATA_PREPARE_SHARDS_H
 
-#include "worker/data/prepare/cut.h"
+#include "worker/data/prepare/cutter.h"
 #include "worker/data/prepare/shard_list.h"
 
 #include <limits.h>

@@ -30,7 +30,7 @@ static void memory_init(struct memory *m, const struct dpt_memory_spec *spec)
                          .part = dpt_partition_of(spec->config, spec->world, spec->rank),
                          .p = dpt_model_flat_numel(spec->model),
                          .w = (int64_t)dpt_dtype_bytes(dpt_model_dtype(spec->model)),
-                         .largest = dpt_largest_unit(spec->model, -1),
+                         .largest = dpt_strategy_largest_unit(spec->model, -1),
                          .n = spec->world->size};
     m->k = m->w == F32 ? 0 : F32;
 }
@@ -38,7 +38,7 @@ static void memory_init(struct memory *m, const struct dpt_memory_spec *spec)
 /* Elements of a shard's memory, which is at least one block. */
 static int64_t shard_numel(const struct memory *m, struct dpt_shard shard)
 {
-    return (int64_t)dpt_shard_bytes(m->spec->grid, shard, 1);
+    return (int64_t)dpt_memory_list_shard_bytes(m->spec->grid, shard, 1);
 }
 
 /* Bytes of the weights of the base model under adapters. Each rank has them whole. With cuda they
@@ -116,8 +116,8 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
     } else {
         ret[DPT_MEMORY_ACTIVATIONS] = (int64_t)dpt_model_saved_bytes(spec->model, b, t);
         ret[DPT_MEMORY_SCRATCH] = (int64_t)dpt_model_scratch_bytes(spec->model, b, t);
-        ret[DPT_MEMORY_WORKSPACE] =
-            dpt_memory_workspace(spec, traits->order_open || dpt_tied_unit(spec->model) < 0);
+        ret[DPT_MEMORY_WORKSPACE] = dpt_memory_workspace(
+            spec, traits->order_open || dpt_strategy_tied_unit(spec->model) < 0);
     }
     ret[DPT_MEMORY_COMM] += reducer_bytes(&m) + (int64_t)dpt_comm_own_bytes(m.n);
     ret[DPT_MEMORY_DATA] = DPT_BATCHES_AHEAD * (int64_t)dpt_batch_bytes(&form, b);

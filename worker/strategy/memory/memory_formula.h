@@ -5,7 +5,7 @@
 #define DPT_WORKER_STRATEGY_MEMORY_MEMORY_FORMULA_H
 
 #include "base/account.h"
-#include "checkpoint/layout/shard.h"
+#include "checkpoint/layout/shard_piece.h"
 #include "worker/model/model.h"
 #include "worker/plan/world.h"
 

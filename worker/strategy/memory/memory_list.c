@@ -24,7 +24,8 @@ static void put_item(struct maker *m, enum dpt_memory_item item, enum dpt_memory
     m->list->item[item] = (struct dpt_memory_entry){tag, bytes, bytes > 0 ? n : 0};
 }
 
-size_t dpt_shard_bytes(const struct dpt_grid *grid, struct dpt_shard shard, size_t width)
+size_t dpt_memory_list_shard_bytes(const struct dpt_grid *grid, struct dpt_shard shard,
+                                   size_t width)
 {
     const int64_t numel = dpt_shard_numel(grid, shard);
     return (size_t)(numel > 0 ? numel : grid->block) * width;
@@ -32,7 +33,7 @@ size_t dpt_shard_bytes(const struct dpt_grid *grid, struct dpt_shard shard, size
 
 static size_t shard_bytes(const struct maker *m, struct dpt_shard shard)
 {
-    return dpt_shard_bytes(m->place->grid, shard, F32);
+    return dpt_memory_list_shard_bytes(m->place->grid, shard, F32);
 }
 
 static void put_state(struct maker *m)
@@ -42,10 +43,10 @@ static void put_state(struct maker *m)
     const bool has_whole = m->traits->weights != DPT_WEIGHTS_UNITS, f32 = m->dtype == DPT_F32,
                in_whole = has_whole && f32 && !m->traits->on_device;
     const int source = m->part->shadow_source;
-    for (int v = 0; v < dpt_vectors(config); v++) {
+    for (int v = 0; v < dpt_strategy_vectors(config); v++) {
         if (v != DPT_VECTOR_PARAM || !in_whole)
             put_item(m, (enum dpt_memory_item)(DPT_ITEM_OWN_PARAM + v),
-                     dpt_vector_tag((enum dpt_vector)v, m->dtype), shard_bytes(m, own), 1);
+                     dpt_strategy_vector_tag((enum dpt_vector)v, m->dtype), shard_bytes(m, own), 1);
         if (source >= 0)
             put_item(m, (enum dpt_memory_item)(DPT_ITEM_SHADOW_PARAM + v), DPT_MEMORY_SHADOW,
                      shard_bytes(m, dpt_partition_held(m->part, source)), 1);
@@ -54,12 +55,12 @@ static void put_state(struct maker *m)
         put_item(m, DPT_ITEM_WHOLE, DPT_MEMORY_WEIGHTS, m->flat * m->width, 1);
     else if (!f32)
         put_item(m, DPT_ITEM_COPY, DPT_MEMORY_WEIGHTS,
-                 dpt_shard_bytes(m->place->grid, own, m->width), 1);
+                 dpt_memory_list_shard_bytes(m->place->grid, own, m->width), 1);
     if (has_whole || own.of == 1)
         return;
     put_item(m, DPT_ITEM_GATHERED_TIED, DPT_MEMORY_GATHERED, (size_t)m->tied * m->width, 1);
     put_item(m, DPT_ITEM_GATHERED, DPT_MEMORY_GATHERED, (size_t)m->largest * m->width,
-             dpt_gathered_places(config, m->place->model));
+             dpt_strategy_gathered_places(config, m->place->model));
 }
 
 /* Lists the stack of this rank's lanes: on the device that adds them, and also in the host's memory
@@ -143,7 +144,8 @@ static void put_waves(struct maker *m)
     const struct dpt_partition *p = m->part;
     const bool by_units = m->traits->route == DPT_GRADIENT_UNITS,
                flat = by_units && m->traits->state == DPT_STATE_REPLICATED;
-    const size_t sum = dpt_shard_bytes(m->place->ranges, dpt_partition_added(p, p->position), F32);
+    const size_t sum =
+        dpt_memory_list_shard_bytes(m->place->ranges, dpt_partition_added(p, p->position), F32);
     if (by_units) {
         put_item(m, DPT_ITEM_GRADIENT_TIED, DPT_MEMORY_SLOT_GRADIENTS, (size_t)m->tied * F32, 1);
         put_item(m, DPT_ITEM_GRADIENT, DPT_MEMORY_SLOT_GRADIENTS, (size_t)m->largest * F32,
@@ -173,7 +175,7 @@ static void put_waves(struct maker *m)
 
 void dpt_memory_list_make(const struct dpt_memory_place *place, struct dpt_memory_list *ret)
 {
-    const int tied = dpt_tied_unit(place->model);
+    const int tied = dpt_strategy_tied_unit(place->model);
     struct maker m = {.place = place,
                       .part = place->part,
                       .traits = &place->part->traits,
@@ -181,7 +183,7 @@ void dpt_memory_list_make(const struct dpt_memory_place *place, struct dpt_memor
                       .flat = (size_t)dpt_model_flat_numel(place->model),
                       .dtype = dpt_model_dtype(place->model),
                       .tied = tied < 0 ? 0 : dpt_model_unit(place->model, tied)->numel,
-                      .largest = dpt_largest_unit(place->model, tied)};
+                      .largest = dpt_strategy_largest_unit(place->model, tied)};
     m.width = dpt_dtype_bytes(m.dtype);
     m.wire = (int64_t)dpt_dtype_bytes(dpt_dtype_of(m.traits->wire));
     *ret = (struct dpt_memory_list){.item = {{.n = 0}}};

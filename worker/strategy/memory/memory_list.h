@@ -54,13 +54,14 @@ struct dpt_memory_place {
     const struct dpt_config *config;
     const struct dpt_model *model;
     const struct dpt_grid *grid;   /* of the model's units */
-    const struct dpt_grid *ranges; /* in which gradients are reduced (worker/plan/schedule.h) */
+    const struct dpt_grid *ranges; /* in which gradients are reduced (worker/plan/step_list.h) */
     const struct dpt_partition *part;
 };
 
 void dpt_memory_list_make(const struct dpt_memory_place *place, struct dpt_memory_list *ret);
 
 /* Bytes of a compact shard; at least one block, so that a pointer to the memory is valid. */
-size_t dpt_shard_bytes(const struct dpt_grid *grid, struct dpt_shard shard, size_t width);
+size_t dpt_memory_list_shard_bytes(const struct dpt_grid *grid, struct dpt_shard shard,
+                                   size_t width);
 
 #endif

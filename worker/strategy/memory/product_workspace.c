@@ -28,7 +28,7 @@ static int64_t ceil_div(int64_t n, int64_t by)
     return (n + by - 1) / by;
 }
 
-static int64_t round_up(int64_t n, int64_t to)
+static int64_t workspace_round_up(int64_t n, int64_t to)
 {
     return ceil_div(n, to) * to;
 }
@@ -36,8 +36,9 @@ static int64_t round_up(int64_t n, int64_t to)
 /* Bytes of a product's right-hand operand of k rows and n columns. */
 static int64_t packed_operand(int64_t k, int64_t n, int64_t bytes)
 {
-    const int64_t columns = round_up(least(n, DPT_TILE_N), PACK_COLUMNS);
-    return ceil_div(n, DPT_TILE_N) * columns * round_up(k, PACK_ROW_BYTES / bytes) * bytes;
+    const int64_t columns = workspace_round_up(least(n, DPT_TILE_N), PACK_COLUMNS);
+    return ceil_div(n, DPT_TILE_N) * columns * workspace_round_up(k, PACK_ROW_BYTES / bytes) *
+           bytes;
 }
 
 /* Along one side of a kernel, the taps that pixels of class `class` meet (kernels/cpu/conv.c). */
@@ -157,7 +158,8 @@ static int64_t op_of_convolution(const struct dpt_pack *pack, int64_t pixels, in
     const int64_t k = pack->cols, out = pack->rows, chunks = ceil_div(pixels, DPT_CONV_PIXELS),
                   items = ceil_div(DPT_CONV_ITEMS, ceil_div(k, DPT_TILE_N)),
                   groups = ceil_div(chunks, ceil_div(chunks, items));
-    const int64_t gradient = round_up(pixels * out * o, PACK_ROW_BYTES) + groups * out * k * F32;
+    const int64_t gradient =
+        workspace_round_up(pixels * out * o, PACK_ROW_BYTES) + groups * out * k * F32;
     const int64_t of_thread = TILE_BYTES + DPT_CONV_PIXELS * DPT_TILE_N * (F32 + o);
     const int64_t norm = (ceil_div(pixels, DPT_BATCHNORM_ROWS) + 1) * 2 * out * F32;
     return most(most(k * out * o, gradient + threads * of_thread), norm);

@@ -1,6 +1,6 @@
-/* Tasks of kind CROSS (core.h). Where each node adds its own lanes, the nodes send their sums once
- * a step to the owners of the pieces of the whole sum. The owners add them in the order of the
- * lanes' tree.
+/* Tasks of kind CROSS (strategy_internal.h). Where each node adds its own lanes, the nodes send
+ * their sums once a step to the owners of the pieces of the whole sum. The owners add them in the
+ * order of the lanes' tree.
  *
  *   node 0, ranks a b, lanes 0 … 3       node 1, ranks c d, lanes 4 … 7
  *   a: half 0, b: half 1                 c: half 0, d: half 1       added, slot after slot
@@ -10,8 +10,8 @@
  * So in a step each element goes between two nodes once in each direction, for any number of slots.
  * Nodes of different sizes cut their sums into different pieces. Then more pieces overlap, and each
  * overlap is a transfer. */
-#include "worker/strategy/core.h"
 #include "worker/strategy/reduce/tree_sum.h"
+#include "worker/strategy/strategy_internal.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* Places and pieces of gradients and sums (core.h). */
-#include "worker/strategy/core.h"
+/* Places and pieces of gradients and sums (strategy_internal.h). */
+#include "worker/strategy/strategy_internal.h"
 
 static struct dpt_shard shard_of_whole(const struct dpt_strategy *s, int position)
 {

@@ -1,8 +1,8 @@
-/* The lane buffers of a rank, and the reducer of a generation over them (core.h). The place of the
- * buffers decides which reducer a generation uses. */
-#include "worker/strategy/core.h"
+/* The lane buffers of a rank, and the reducer of a generation over them (strategy_internal.h). The
+ * place of the buffers decides which reducer a generation uses. */
 #include "worker/strategy/reduce/nccl_reducer.h"
 #include "worker/strategy/reduce/staged_reducer.h"
+#include "worker/strategy/strategy_internal.h"
 
 /* ---- memory ---- */
 

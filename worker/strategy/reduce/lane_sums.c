@@ -6,7 +6,7 @@
  * Lane buffers are a stack, as worker/plan/lanes.h describes. When the last slot of a lane
  * announces a tensor, that tensor is joined up the stack; after the last lane the sums of a bucket
  * go to the reducer. All by the main thread. */
-#include "worker/strategy/core.h"
+#include "worker/strategy/strategy_internal.h"
 
 /* The number of joins after the lane being filled. */
 static int joins_after_lane(const struct dpt_strategy *s)

@@ -3,12 +3,12 @@
 #define DPT_WORKER_STRATEGY_REDUCE_MODEL_BUCKETS_H
 
 #include "base/strategy_traits.h"
-#include "checkpoint/layout/shard.h"
+#include "checkpoint/layout/shard_piece.h"
 #include "worker/model/model.h"
 #include "worker/plan/buckets.h"
 
 /* Buckets are in the order in which backward completes them: bucket 0 has the last tensors. Ranges
- * of the flat vector (worker/plan/schedule.h) are in ascending order: bucket b of n buckets is
+ * of the flat vector (worker/plan/step_list.h) are in ascending order: bucket b of n buckets is
  * range n-1-b. */
 struct dpt_model_buckets {
     int n;

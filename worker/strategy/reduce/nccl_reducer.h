@@ -20,7 +20,7 @@
 #include "worker/strategy/reduce/reducer.h"
 
 struct dpt_nccl_reducer_spec {
-    /* Two ranks or more. The thread opens NCCL (dpt_comm_thread_set_gpu). The stream is the
+    /* Two ranks or more. The thread opens NCCL (dpt_comm_thread_set_device). The stream is the
      * device's. */
     struct dpt_reducer_spec of;
     struct dpt_device *device;

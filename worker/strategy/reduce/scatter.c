@@ -1,7 +1,7 @@
-/* Tasks of kind SCATTER (core.h): ranks send gradients to the owners of the pieces, and the owners
- * add them. */
-#include "worker/strategy/core.h"
+/* Tasks of kind SCATTER (strategy_internal.h): ranks send gradients to the owners of the pieces,
+ * and the owners add them. */
 #include "worker/strategy/reduce/wave_sum.h"
+#include "worker/strategy/strategy_internal.h"
 
 /* Elements that are added at a time in a world of one rank, where all threads of the main stream
  * add. */

@@ -1,7 +1,7 @@
-/* The route of gradients in waves (core.h): the memory of slots' gradients, sums and staging, whose
- * sizes the generation's memory list gives. Tasks carry out the rest (scatter.c, cross.c,
- * share.c). */
-#include "worker/strategy/core.h"
+/* The route of gradients in waves (strategy_internal.h): the memory of slots' gradients, sums and
+ * staging, whose sizes the generation's memory list gives. Tasks carry out the rest (scatter.c,
+ * cross.c, share_sums.c). */
+#include "worker/strategy/strategy_internal.h"
 
 #include <stdlib.h>
 
@@ -23,7 +23,7 @@ static enum dpt_status make_gradients(struct dpt_strategy *s, const struct dpt_s
 {
     struct strategy_waves *w = &s->waves;
     int own;
-    w->n_gradients = dpt_step_gradient_buffers(spec, &own);
+    w->n_gradients = dpt_step_list_gradient_buffers(spec, &own);
     DPT_ASSERT(w->n_gradients <= STRATEGY_GRADIENTS_MAX &&
                w->n_gradients == own + s->memory.item[DPT_ITEM_GRADIENT].n);
     for (int i = 0; i < w->n_gradients; i++) {
@@ -124,7 +124,7 @@ static enum dpt_status waves_begin(struct dpt_strategy *s, struct dpt_step_spec 
     spec->parts = s->waves.parts;
     spec->cross_parts = s->waves.cross_parts;
     spec->share = spec->n_buckets > 0 || (s->part.world->size > 1 && others_apply);
-    spec->copies = s->part.shadow_shift > 0 ? dpt_vectors(s->env.config) : 0;
+    spec->copies = s->part.shadow_shift > 0 ? dpt_strategy_vectors(s->env.config) : 0;
     return DPT_OK;
 }
 

@@ -1,4 +1,4 @@
-/* Copies shadows while training goes on (core.h).
+/* Copies shadows while training goes on (strategy_internal.h).
  *
  * When training continues after a loss, every rank has its own shard. Shadows are copied in the
  * steps that follow. Each step copies some units beside its other transfers: the source's masters
@@ -6,7 +6,7 @@
  * When the step is committed all of its copies have arrived, and the holder also applies the step
  * to them. So a unit that was copied once stays equal to its source. All ranks copy the same units
  * in the same steps, and have their shadows after the same step. */
-#include "worker/strategy/core.h"
+#include "worker/strategy/strategy_internal.h"
 
 static const struct dpt_shard no_shard = {0, 0};
 
@@ -15,7 +15,7 @@ static double unit_bytes(const struct dpt_strategy *s, int unit)
 {
     const struct dpt_shard largest = {0, s->part.world->size};
     return (double)strategy_numel(dpt_shard_piece(s->env.grid, largest, unit)) *
-           dpt_vectors(s->env.config) * sizeof(float);
+           dpt_strategy_vectors(s->env.config) * sizeof(float);
 }
 
 static double portion_bytes(const struct dpt_strategy *s)

@@ -127,8 +127,8 @@ enum dpt_status dpt_comm_thread_create(struct dpt_comm_listener *listener,
     return DPT_OK;
 }
 
-void dpt_comm_thread_set_gpu(struct dpt_comm_thread *t, dpt_comm_load_nccl load, void *ctx,
-                             struct dpt_device *device, int timeout_ms)
+void dpt_comm_thread_set_device(struct dpt_comm_thread *t, dpt_comm_load_nccl load, void *ctx,
+                                struct dpt_device *device, int timeout_ms)
 {
     t->load_nccl = load;
     t->load_ctx = ctx;

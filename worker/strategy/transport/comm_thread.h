@@ -35,8 +35,8 @@ typedef enum dpt_status (*dpt_comm_load_nccl)(void *ctx, const struct dpt_nccl_c
  * generation in which some ranks use NCCL and others do not, for example ranks without a GPU, fails
  * with DPT_ECONFIG. All pointers are borrowed for the thread's life. timeout_ms bounds the creation
  * and the end of NCCL's communicator. */
-void dpt_comm_thread_set_gpu(struct dpt_comm_thread *thread, dpt_comm_load_nccl load, void *ctx,
-                             struct dpt_device *device, int timeout_ms);
+void dpt_comm_thread_set_device(struct dpt_comm_thread *thread, dpt_comm_load_nccl load, void *ctx,
+                                struct dpt_device *device, int timeout_ms);
 
 /* Sets the NCCL groups, beside the world, of the generations that follow: `places` [n] are this
  * rank's places in them (nccl_form.h). `n` is equal on all ranks. At first there are no groups.

@@ -1,4 +1,4 @@
-/* Carries out a step's tasks (worker/plan/schedule.h) on the communication thread, while the main
+/* Carries out a step's tasks (worker/plan/step_list.h) on the communication thread, while the main
  * thread carries out the actions.
  *
  * Tasks are posted in order, each when the main thread has done the number of actions that the task
@@ -13,7 +13,7 @@
 #ifndef DPT_WORKER_STRATEGY_TRANSPORT_TASK_RUNNER_H
 #define DPT_WORKER_STRATEGY_TRANSPORT_TASK_RUNNER_H
 
-#include "worker/plan/schedule.h"
+#include "worker/plan/step_list.h"
 #include "worker/strategy/transport/comm_thread.h"
 
 /* The transfers of a task: `in` has room for xfers_max (of the task runner's spec) transfers of

@@ -1,5 +1,5 @@
-/* Peers and transfers of tasks, and their staging memory (core.h). */
-#include "worker/strategy/core.h"
+/* Peers and transfers of tasks, and their staging memory (strategy_internal.h). */
+#include "worker/strategy/strategy_internal.h"
 
 int strategy_next_of(const struct dpt_strategy *s, struct dpt_range positions, int i)
 {

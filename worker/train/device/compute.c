@@ -1,6 +1,6 @@
-/* Forward and backward of the model's units, on the host or on the accelerator. */
+/* Forward and backward of the model's units, on the host or on the device. */
 #include "base/strategy_traits.h"
-#include "worker/train/device/device.h"
+#include "worker/train/device/rank_device.h"
 #include "worker/train/device/unit_graphs.h"
 
 struct dpt_slot rank_slot(const struct dpt_rank *r, enum dpt_mode mode)
@@ -9,8 +9,8 @@ struct dpt_slot rank_slot(const struct dpt_rank *r, enum dpt_mode mode)
     return (struct dpt_slot){.mode = mode,
                              .b = r->config->train.micro_batch,
                              .t = r->form.positions,
-                             .base = dpt_base_weights(d->base),
-                             .base_packed = dpt_base_packed(d->base),
+                             .base = dpt_frozen_base_weights(d->base),
+                             .base_packed = dpt_frozen_base_packed(d->base),
                              .saved = d->saved,
                              .scratch = d->scratch,
                              .losses = d->losses};
@@ -18,14 +18,14 @@ struct dpt_slot rank_slot(const struct dpt_rank *r, enum dpt_mode mode)
 
 void rank_begin_slot(struct dpt_rank *r, const struct dpt_slot *slot)
 {
-    if (r->device->accelerator)
-        dpt_accelerator_begin_slot(r->device->accelerator, slot);
+    if (r->device->device_model)
+        dpt_device_model_begin_slot(r->device->device_model, slot);
 }
 
 void rank_forward(struct dpt_rank *r, int unit, const struct dpt_slot *slot)
 {
-    if (r->device->accelerator)
-        dpt_accelerator_forward(r->device->accelerator, unit, slot);
+    if (r->device->device_model)
+        dpt_device_model_forward(r->device->device_model, unit, slot);
     else
         dpt_model_forward(r->model, r->device->ops, r->device->stream, unit, slot);
 }
@@ -33,24 +33,24 @@ void rank_forward(struct dpt_rank *r, int unit, const struct dpt_slot *slot)
 enum dpt_status rank_backward(struct dpt_rank *r, int unit, const struct dpt_slot *slot,
                               struct dpt_err *err)
 {
-    if (r->device->accelerator)
-        return dpt_accelerator_backward(r->device->accelerator, r->device->ops, r->device->stream,
-                                        unit, slot, err);
+    if (r->device->device_model)
+        return dpt_device_model_backward(r->device->device_model, r->device->ops, r->device->stream,
+                                         unit, slot, err);
     dpt_model_backward(r->model, r->device->ops, r->device->stream, unit, slot);
     return DPT_OK;
 }
 
 enum dpt_status rank_end_slot(struct dpt_rank *r, const struct dpt_slot *slot, struct dpt_err *err)
 {
-    if (r->device->accelerator)
-        DPT_TRY(dpt_accelerator_end_slot(r->device->accelerator, slot, err));
+    if (r->device->device_model)
+        DPT_TRY(dpt_device_model_end_slot(r->device->device_model, slot, err));
     return dpt_stream_sync(r->device->stream, err);
 }
 
 void rank_forget_weights(struct dpt_rank *r)
 {
-    if (r->device->accelerator)
-        dpt_accelerator_forget_weights(r->device->accelerator);
+    if (r->device->device_model)
+        dpt_device_model_forget_weights(r->device->device_model);
 }
 
 /* ---- preparation of the ops on the host ---- */
@@ -82,11 +82,11 @@ enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err *err)
     /* Ops that are being prepared read no memory, so the addresses may be NULL. */
     const void *weights[DPT_UNITS_MAX] = {NULL}, *packed[DPT_PARAMS_MAX] = {NULL};
     float *grads[DPT_UNITS_MAX] = {NULL};
-    struct dpt_announced ignored = {.first = 1};
+    struct dpt_unit_graphs_announced ignored = {.first = 1};
     struct dpt_slot slot = rank_slot(r, DPT_MODE_TRAIN);
     slot.weights = weights;
     slot.grads = grads;
-    slot.announce = dpt_announced_note;
+    slot.announce = dpt_unit_graphs_note_announced;
     slot.announce_ctx = &ignored;
     dpt_stream_prepare_begin(r->device->stream);
     prepare_slot(r, &slot);

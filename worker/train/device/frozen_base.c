@@ -9,7 +9,7 @@
 
 enum { MANY_SLOTS = 1 << 10, ROUNDED_BYTES = DPT_PUBLISHED_PART * (int)sizeof(float) };
 
-struct dpt_base {
+struct dpt_frozen_base {
     struct dpt_device *device;
     void *memory; /* the base's flat vector, in the compute dtype */
     size_t bytes;
@@ -18,13 +18,13 @@ struct dpt_base {
     const void *const *forms; /* [n_params], in the memory of `packed`; NULL: not packed */
 };
 
-static char *place_of_element(const struct dpt_base *b, const struct dpt_model *model,
+static char *place_of_element(const struct dpt_frozen_base *b, const struct dpt_model *model,
                               int64_t element)
 {
     return (char *)b->memory + (size_t)element * dpt_dtype_bytes(dpt_model_dtype(model));
 }
 
-static enum dpt_status allocate_weights(struct dpt_base *b, const struct dpt_model *model,
+static enum dpt_status allocate_weights(struct dpt_frozen_base *b, const struct dpt_model *model,
                                         struct dpt_err *err)
 {
     const int n_units = dpt_model_n_units(model);
@@ -41,8 +41,8 @@ static enum dpt_status allocate_weights(struct dpt_base *b, const struct dpt_mod
 /* ---- reading ---- */
 
 struct reading {
-    const struct dpt_base *b;
-    const struct dpt_base_options *o;
+    const struct dpt_frozen_base *b;
+    const struct dpt_frozen_base_options *o;
     void *rounded; /* [DPT_PUBLISHED_PART] in the compute dtype, page-locked */
 };
 
@@ -51,7 +51,7 @@ static enum dpt_status copy_rounded_weights(void *ctx, int param, int64_t first,
                                             const float *values, struct dpt_err *err)
 {
     const struct reading *r = ctx;
-    const struct dpt_base_options *o = r->o;
+    const struct dpt_frozen_base_options *o = r->o;
     const struct dpt_model *model = dpt_model_base(o->model);
     const enum dpt_dtype dtype = dpt_model_dtype(model);
     o->host_ops->cast(o->host_stream, end - first, values, dtype, r->rounded);
@@ -75,8 +75,8 @@ static enum dpt_status check_hash(const struct dpt_config *config, struct dpt_ha
     return dpt_wrap(err, DPT_ECORRUPT, "the folder was changed after this worker began");
 }
 
-static enum dpt_status read_weights(const struct dpt_base *b, const struct dpt_base_options *o,
-                                    struct dpt_err *err)
+static enum dpt_status read_weights(const struct dpt_frozen_base *b,
+                                    const struct dpt_frozen_base_options *o, struct dpt_err *err)
 {
     struct dpt_published *weights = NULL;
     struct dpt_hash128 hash;
@@ -98,8 +98,8 @@ static enum dpt_status read_weights(const struct dpt_base *b, const struct dpt_b
 
 /* Packs every frozen weight, which pays off for any number of slots. The base's head of labels is
  * not packed, because the labels' head is trained. */
-static enum dpt_status pack_weights(struct dpt_base *b, const struct dpt_base_options *o,
-                                    struct dpt_err *err)
+static enum dpt_status pack_weights(struct dpt_frozen_base *b,
+                                    const struct dpt_frozen_base_options *o, struct dpt_err *err)
 {
     const struct dpt_model *model = dpt_model_base(o->model);
     const struct dpt_packed_weights_options options = {.config = o->config,
@@ -117,10 +117,10 @@ static enum dpt_status pack_weights(struct dpt_base *b, const struct dpt_base_op
 
 /* ---- the whole ---- */
 
-enum dpt_status dpt_base_create(const struct dpt_base_options *options, struct dpt_base **ret,
-                                struct dpt_err *err)
+enum dpt_status dpt_frozen_base_create(const struct dpt_frozen_base_options *options,
+                                       struct dpt_frozen_base **ret, struct dpt_err *err)
 {
-    struct dpt_base *b = calloc(1, sizeof *b);
+    struct dpt_frozen_base *b = calloc(1, sizeof *b);
     if (!b)
         return dpt_fail_nomem(err, "the base's weights");
     b->device = options->device;
@@ -130,15 +130,15 @@ enum dpt_status dpt_base_create(const struct dpt_base_options *options, struct d
     if (status == DPT_OK)
         status = pack_weights(b, options, err);
     if (status != DPT_OK)
-        dpt_base_destroy(&b);
+        dpt_frozen_base_destroy(&b);
     else
         *ret = b;
     return status;
 }
 
-void dpt_base_destroy(struct dpt_base **base)
+void dpt_frozen_base_destroy(struct dpt_frozen_base **base)
 {
-    struct dpt_base *b = *base;
+    struct dpt_frozen_base *b = *base;
     *base = NULL;
     if (!b)
         return;
@@ -148,12 +148,12 @@ void dpt_base_destroy(struct dpt_base **base)
     free(b);
 }
 
-const void *const *dpt_base_weights(const struct dpt_base *base)
+const void *const *dpt_frozen_base_weights(const struct dpt_frozen_base *base)
 {
     return base ? base->weights : NULL;
 }
 
-const void *const *dpt_base_packed(const struct dpt_base *base)
+const void *const *dpt_frozen_base_packed(const struct dpt_frozen_base *base)
 {
     return base ? base->forms : NULL;
 }

@@ -6,11 +6,11 @@
 
 #include "worker/model/model.h"
 
-struct dpt_base;
+struct dpt_frozen_base;
 
 /* All pointers are borrowed: model, device and stream for the life of the base, the others during
  * the creation. */
-struct dpt_base_options {
+struct dpt_frozen_base_options {
     const struct dpt_config *config;
     const struct dpt_model *model;  /* the model of adapters */
     const struct dpt_ops *host_ops; /* they round the weights on host_stream */
@@ -24,13 +24,14 @@ struct dpt_base_options {
 /* Reads the folder once. On a host it also packs the weights, if cluster.pack_weights and the
  * available memory allow this. DPT_ECORRUPT: the config has train.lora.base_hash, and the hash of
  * the weights differs. Other errors are those of dpt_published_open, about model.init_from. */
-DPT_MUST_USE enum dpt_status dpt_base_create(const struct dpt_base_options *options,
-                                             struct dpt_base **ret, struct dpt_err *err);
-void dpt_base_destroy(struct dpt_base **base);
+DPT_MUST_USE enum dpt_status dpt_frozen_base_create(const struct dpt_frozen_base_options *options,
+                                                    struct dpt_frozen_base **ret,
+                                                    struct dpt_err *err);
+void dpt_frozen_base_destroy(struct dpt_frozen_base **base);
 
-/* The members base and base_packed of dpt_slot. NULL if `base` is NULL; dpt_base_packed also
+/* The members base and base_packed of dpt_slot. NULL if `base` is NULL; dpt_frozen_base_packed also
  * returns NULL if the weights are not packed. */
-const void *const *dpt_base_weights(const struct dpt_base *base);
-const void *const *dpt_base_packed(const struct dpt_base *base);
+const void *const *dpt_frozen_base_weights(const struct dpt_frozen_base *base);
+const void *const *dpt_frozen_base_packed(const struct dpt_frozen_base *base);
 
 #endif

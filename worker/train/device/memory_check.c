@@ -2,7 +2,7 @@
  * kernel would kill a process in the middle of a step without a message. */
 #include "base/memory.h"
 #include "worker/strategy/memory/memory_formula.h"
-#include "worker/train/device/device.h"
+#include "worker/train/device/rank_device.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* The binding of a rank to the cores of a NUMA node. */
-#include "worker/train/device/device.h"
+#include "worker/train/device/rank_device.h"
 
 #include "base/cores.h"
 #include "base/log.h"
@@ -31,8 +31,8 @@ static void find_nodes_of_gpus(const struct dpt_numa *numa, int ranks, const cha
         ret[r] = there ? node_of_gpu(numa, r, gpus, sys) : -1;
 }
 
-void dpt_rank_bind(const struct dpt_rank_start *start, const struct dpt_config *config,
-                   const char *sys)
+void dpt_rank_bind_numa(const struct dpt_rank_start *start, const struct dpt_config *config,
+                        const char *sys)
 {
     struct dpt_numa numa;
     struct dpt_err err;

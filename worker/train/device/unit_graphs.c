@@ -20,7 +20,7 @@ struct key {
 struct entry {
     struct key key;
     struct dpt_graph *graph; /* NULL: not captured yet */
-    struct dpt_announced announced;
+    struct dpt_unit_graphs_announced announced;
 };
 
 /* More than a step needs. A step has one forward of a unit, and one backward into each gradient
@@ -116,9 +116,9 @@ static struct entry *find_entry(struct dpt_unit_graphs *g, const struct key *key
     return entry;
 }
 
-void dpt_announced_note(void *announced, int param)
+void dpt_unit_graphs_note_announced(void *announced, int param)
 {
-    struct dpt_announced *noted = announced;
+    struct dpt_unit_graphs_announced *noted = announced;
     if (noted->first > noted->last)
         noted->last = param;
     noted->first = param;
@@ -126,11 +126,11 @@ void dpt_announced_note(void *announced, int param)
 
 /* Posts the unit's ops one by one. */
 static void post_ops(struct dpt_unit_graphs *g, const struct key *key, const struct dpt_slot *slot,
-                     struct dpt_announced *announced)
+                     struct dpt_unit_graphs_announced *announced)
 {
     struct dpt_slot mine = *slot;
-    *announced = (struct dpt_announced){.first = 1, .last = 0};
-    mine.announce = dpt_announced_note;
+    *announced = (struct dpt_unit_graphs_announced){.first = 1, .last = 0};
+    mine.announce = dpt_unit_graphs_note_announced;
     mine.announce_ctx = announced;
     if (key->backward)
         dpt_model_backward(g->model, g->ops, g->stream, key->unit, &mine);
@@ -142,7 +142,7 @@ static void capture_graph(struct dpt_unit_graphs *g, struct entry *entry,
                           const struct dpt_slot *slot)
 {
     struct dpt_err err;
-    struct dpt_announced announced;
+    struct dpt_unit_graphs_announced announced;
     if (!dpt_stream_capture_begin(g->stream))
         return;
     post_ops(g, &entry->key, slot, &announced);
@@ -159,7 +159,7 @@ static void capture_graph(struct dpt_unit_graphs *g, struct entry *entry,
 }
 
 static void launch_unit(struct dpt_unit_graphs *g, const struct key *key,
-                        const struct dpt_slot *slot, struct dpt_announced *announced)
+                        const struct dpt_slot *slot, struct dpt_unit_graphs_announced *announced)
 {
     bool is_new;
     struct entry *entry = g->off ? NULL : find_entry(g, key, &is_new);
@@ -177,14 +177,14 @@ static void launch_unit(struct dpt_unit_graphs *g, const struct key *key,
 
 void dpt_unit_graphs_forward(struct dpt_unit_graphs *g, int unit, const struct dpt_slot *slot)
 {
-    struct dpt_announced ignored;
+    struct dpt_unit_graphs_announced ignored;
     struct key key;
     fill_key(g, unit, false, slot, &key);
     launch_unit(g, &key, slot, &ignored);
 }
 
 void dpt_unit_graphs_backward(struct dpt_unit_graphs *g, int unit, const struct dpt_slot *slot,
-                              struct dpt_announced *ret)
+                              struct dpt_unit_graphs_announced *ret)
 {
     struct key key;
     fill_key(g, unit, true, slot, &key);

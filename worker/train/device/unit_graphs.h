@@ -32,17 +32,17 @@ void dpt_unit_graphs_destroy(struct dpt_unit_graphs **graphs);
 void dpt_unit_graphs_forget(struct dpt_unit_graphs *graphs);
 
 /* Parameters that a backward has announced. They are announced in descending order. */
-struct dpt_announced {
+struct dpt_unit_graphs_announced {
     int first, last; /* first > last: none */
 };
-/* The announce function of a dpt_slot whose context is a struct dpt_announced. */
-void dpt_announced_note(void *announced, int param);
+/* The announce function of a dpt_slot whose context is a struct dpt_unit_graphs_announced. */
+void dpt_unit_graphs_note_announced(void *announced, int param);
 
 /* Do the work of dpt_model_forward and of dpt_model_backward. The backward announces nothing: the
  * caller announces *ret, the parameters that are complete when the posted work is done. Every slot
  * has the same batch, saved, scratch, losses, b and t. */
 void dpt_unit_graphs_forward(struct dpt_unit_graphs *graphs, int unit, const struct dpt_slot *slot);
 void dpt_unit_graphs_backward(struct dpt_unit_graphs *graphs, int unit, const struct dpt_slot *slot,
-                              struct dpt_announced *ret);
+                              struct dpt_unit_graphs_announced *ret);
 
 #endif

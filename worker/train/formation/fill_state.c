@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "worker/strategy/state/reshard.h"
+#include "worker/strategy/state/move_state.h"
 #include "worker/train/save/save.h"
 #include "worker/train/save/state_hash.h"
 
@@ -13,7 +13,7 @@
 
 /* Messages between ranks have no version. The version in the server's protocol keeps other builds
  * out of the run. */
-_Static_assert(DPT_PROTO_VERSION == 3 && DPT_HELLO_BYTES == 43 * 8 &&
+_Static_assert(DPT_PROTO_VERSION == 3 && DPT_HANDSHAKE_BYTES == 43 * 8 &&
                    sizeof(struct dpt_eval_share) == 6 * 8,
                "a hello or share of another size is another DPT_PROTO_VERSION");
 
@@ -33,10 +33,10 @@ struct filling {
 static enum dpt_status exchange_hellos(struct filling *f, struct dpt_err *err)
 {
     struct generation *g = &f->rank->gen;
-    uint8_t mine[DPT_HELLO_BYTES];
+    uint8_t mine[DPT_HANDSHAKE_BYTES];
     dpt_hello_pack(&f->mine, mine);
     DPT_TRY(generation_all_gather(g, f->rank->comm_thread, mine, sizeof mine, err));
-    const uint8_t(*all)[DPT_HELLO_BYTES] = g->gathered;
+    const uint8_t(*all)[DPT_HANDSHAKE_BYTES] = g->gathered;
     for (int i = 0; i < g->world_size; i++)
         f->hellos[i] = dpt_hello_unpack(all[i]);
     return DPT_OK;
@@ -58,7 +58,7 @@ static enum dpt_status learn_shards(struct filling *f, struct dpt_err *err)
         bool good = is_possible_shard(h.own) && is_possible_shard(h.late) &&
                     dpt_shard_is_none(h.own) == (i >= g->n_trainers) &&
                     h.checkpoint_slot < g->checkpoint_writers;
-        for (int k = 0; k < DPT_RESHARD_PARTS; k++)
+        for (int k = 0; k < DPT_MOVE_STATE_PARTS; k++)
             good = good && is_possible_shard(h.held[k]) && is_possible_shard(h.wanted[k]);
         if (!good)
             return dpt_fail(err, DPT_EPROTO,
@@ -85,8 +85,8 @@ static enum dpt_status greet_ranks(struct filling *f, struct dpt_err *err)
 
 static bool parts_differ(const struct dpt_hello *a, const struct dpt_hello *b)
 {
-    for (int i = 0; i < DPT_RESHARD_PARTS; i++)
-        for (int k = 0; k < DPT_RESHARD_PARTS; k++)
+    for (int i = 0; i < DPT_MOVE_STATE_PARTS; i++)
+        for (int k = 0; k < DPT_MOVE_STATE_PARTS; k++)
             if (!dpt_shard_is_none(a->held[i]) && dpt_shard_equal(a->held[i], b->held[k]) &&
                 (a->hash[i].hi != b->hash[k].hi || a->hash[i].lo != b->hash[k].lo))
                 return true;
@@ -141,7 +141,7 @@ static enum dpt_status job_reshard(struct dpt_comm_thread *thread, void *ctx, st
     struct dpt_rank *r = f->rank;
     const int n = r->gen.world_size;
     bool any = false;
-    struct dpt_reshard_rank *ranks = calloc((size_t)n, sizeof *ranks);
+    struct dpt_move_state_rank *ranks = calloc((size_t)n, sizeof *ranks);
     if (!ranks)
         return dpt_fail_nomem(err, "resharding");
     for (int i = 0; i < n; i++) {
@@ -149,7 +149,7 @@ static enum dpt_status job_reshard(struct dpt_comm_thread *thread, void *ctx, st
         ranks[i].host = r->gen.host_of_rank[i];
         memcpy(ranks[i].held, h.held, sizeof h.held);
         memcpy(ranks[i].wanted, h.wanted, sizeof h.wanted);
-        for (int k = 0; k < DPT_RESHARD_PARTS; k++)
+        for (int k = 0; k < DPT_MOVE_STATE_PARTS; k++)
             any = any || !dpt_shard_is_none(h.wanted[k]);
     }
     struct dpt_reshard reshard = {.grid = &r->grid,
@@ -159,7 +159,7 @@ static enum dpt_status job_reshard(struct dpt_comm_thread *thread, void *ctx, st
                                   .held = f->held,
                                   .wanted = f->wanted};
     enum dpt_status status =
-        any ? dpt_reshard_run(dpt_comm_thread_comm(thread), &reshard, err) : DPT_OK;
+        any ? dpt_move_state(dpt_comm_thread_comm(thread), &reshard, err) : DPT_OK;
     if (status == DPT_OK && reshard.bytes_received + reshard.bytes_sent > 0)
         dpt_log(DPT_LOG_DEBUG, "resharding: received %lld bytes, sent %lld",
                 (long long)reshard.bytes_received, (long long)reshard.bytes_sent);
@@ -179,7 +179,7 @@ static enum source source_of(const Dpt__Plan *plan)
                                         : SOURCE_MEMORY;
 }
 
-static void list_shards(struct dpt_shard ret[DPT_RESHARD_PARTS],
+static void list_shards(struct dpt_shard ret[DPT_MOVE_STATE_PARTS],
                         const struct dpt_strategy_state *state)
 {
     ret[0] = state->own.shard;
@@ -252,7 +252,7 @@ static enum dpt_status keep_filled_state(struct filling *f, int64_t step, struct
 static void hash_filled_parts(struct filling *f)
 {
     const struct dpt_rank *r = f->rank;
-    const int vectors = dpt_vectors(r->config);
+    const int vectors = dpt_strategy_vectors(r->config);
     list_shards(f->mine.held, f->wanted);
     f->mine.hash[0] = dpt_state_part_hash(&f->wanted->own, &r->grid, vectors);
     f->mine.hash[1] = dpt_state_part_hash(&f->wanted->shadow, &r->grid, vectors);

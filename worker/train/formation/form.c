@@ -5,8 +5,8 @@
 #include "base/cores.h"
 #include "base/log.h"
 #include "base/strategy_traits.h"
-#include "worker/train/device/device.h"
-#include "worker/train/log/log.h"
+#include "worker/train/device/rank_device.h"
+#include "worker/train/log/rank_log.h"
 #include "worker/train/save/save.h"
 #include "worker/train/step/step.h"
 
@@ -119,8 +119,8 @@ static enum dpt_status open_communicator(struct dpt_rank *r, const Dpt__Plan *pl
                                          struct dpt_err *err)
 {
     r->gen.begun = r->gen.rank < r->gen.n_trainers; /* a guest only sends its state */
-    if (r->device->accelerator)
-        DPT_TRY(dpt_accelerator_begin_generation(r->device->accelerator, err));
+    if (r->device->device_model)
+        DPT_TRY(dpt_device_model_begin_generation(r->device->device_model, err));
     if (r->gen.begun)
         DPT_TRY(dpt_strategy_begin_generation(r->strategy, &r->gen.world, r->gen.rank, err));
     struct dpt_comm_spec spec = {.generation = r->gen.number,

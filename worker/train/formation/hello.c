@@ -48,9 +48,9 @@ static void code_hello(struct codec *c, struct dpt_hello *h)
     code_int(c, &h->checkpoint_slot);
     code_shards(c, &h->late, 1);
     code_shards(c, &h->own, 1);
-    code_shards(c, h->held, DPT_RESHARD_PARTS);
-    code_shards(c, h->wanted, DPT_RESHARD_PARTS);
-    for (int i = 0; i < DPT_RESHARD_PARTS; i++)
+    code_shards(c, h->held, DPT_MOVE_STATE_PARTS);
+    code_shards(c, h->wanted, DPT_MOVE_STATE_PARTS);
+    for (int i = 0; i < DPT_MOVE_STATE_PARTS; i++)
         codec_hash(c, &h->hash[i]);
     codec_bits(c, &h->scaler.scale);
     codec_bits(c, &h->scaler.good_steps);
@@ -60,20 +60,20 @@ static void code_hello(struct codec *c, struct dpt_hello *h)
     codec_hash(c, &h->origin);
 }
 
-void dpt_hello_pack(const struct dpt_hello *hello, uint8_t buf[DPT_HELLO_BYTES])
+void dpt_hello_pack(const struct dpt_hello *hello, uint8_t buf[DPT_HANDSHAKE_BYTES])
 {
     struct dpt_writer w;
     struct dpt_hello h = *hello;
-    dpt_writer_init(&w, buf, DPT_HELLO_BYTES);
+    dpt_writer_init(&w, buf, DPT_HANDSHAKE_BYTES);
     code_hello(&(struct codec){.writer = &w}, &h);
     DPT_ASSERT(!w.failed && w.at == w.bytes);
 }
 
-struct dpt_hello dpt_hello_unpack(const uint8_t buf[DPT_HELLO_BYTES])
+struct dpt_hello dpt_hello_unpack(const uint8_t buf[DPT_HANDSHAKE_BYTES])
 {
     struct dpt_reader r;
     struct dpt_hello h = {.plan_hash = 0};
-    dpt_reader_init(&r, buf, DPT_HELLO_BYTES);
+    dpt_reader_init(&r, buf, DPT_HANDSHAKE_BYTES);
     code_hello(&(struct codec){.reader = &r}, &h);
     return h;
 }

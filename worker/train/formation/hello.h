@@ -4,9 +4,9 @@
 
 #include "base/hash.h"
 #include "worker/optim/scaler.h"
-#include "worker/strategy/state/reshard.h"
+#include "worker/strategy/state/move_state.h"
 #include "worker/train/state/epoch.h"
-#include "worker/train/state/eval_shares.h"
+#include "worker/train/state/eval_sums.h"
 
 #include <stdint.h>
 
@@ -28,21 +28,21 @@ struct dpt_hello {
     struct dpt_shard late;
     /* The rank's own shard after the formation; none for a guest. */
     struct dpt_shard own;
-    struct dpt_shard held[DPT_RESHARD_PARTS], wanted[DPT_RESHARD_PARTS];
+    struct dpt_shard held[DPT_MOVE_STATE_PARTS], wanted[DPT_MOVE_STATE_PARTS];
     /* Only in the second exchange: the hash of the weights and moments in each part that the rank
      * holds now, the loss scale of the next step, the account of the epoch, and the hash of
      * model.init_from (zero: not compared). */
-    struct dpt_hash128 hash[DPT_RESHARD_PARTS];
+    struct dpt_hash128 hash[DPT_MOVE_STATE_PARTS];
     struct dpt_scaler scaler;
     struct dpt_epoch epoch;
     struct dpt_hash128 origin;
 };
-enum { DPT_HELLO_BYTES = (31 + 6 * DPT_RESHARD_PARTS) * 8 };
+enum { DPT_HANDSHAKE_BYTES = (31 + 6 * DPT_MOVE_STATE_PARTS) * 8 };
 
 /* Packs the hello. Every value fits, and the bytes are the same on every machine. */
-void dpt_hello_pack(const struct dpt_hello *hello, uint8_t buf[DPT_HELLO_BYTES]);
+void dpt_hello_pack(const struct dpt_hello *hello, uint8_t buf[DPT_HANDSHAKE_BYTES]);
 
 /* Unpacks a hello. Any bytes give one: the reader must check its values. */
-struct dpt_hello dpt_hello_unpack(const uint8_t buf[DPT_HELLO_BYTES]);
+struct dpt_hello dpt_hello_unpack(const uint8_t buf[DPT_HANDSHAKE_BYTES]);
 
 #endif

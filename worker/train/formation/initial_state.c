@@ -1,6 +1,6 @@
 /* Makes the state of step 0: weights drawn from the seed or read from model.init_from, and moments
  * of zero. Each rank makes its own part and its shadow. Tensors that the folder lacks are drawn. */
-#include "worker/train/device/device.h"
+#include "worker/train/device/rank_device.h"
 #include "worker/train/formation/formation.h"
 #include "worker/train/save/save.h"
 #include "worker/weights/published.h"
@@ -14,7 +14,7 @@ static void clear_part(const struct dpt_rank *r, const struct dpt_state_part *pa
         const struct dpt_interval piece = dpt_shard_piece(&r->grid, part->shard, u);
         for (int v = 0; v < DPT_VECTOR_COUNT; v++)
             if (part->vector[v].mem)
-                memset(dpt_state_at(part, &r->grid, (enum dpt_vector)v, u), 0,
+                memset(dpt_strategy_state_at(part, &r->grid, (enum dpt_vector)v, u), 0,
                        (size_t)(piece.end - piece.first) * sizeof(float));
     }
 }
@@ -48,15 +48,15 @@ static enum dpt_status init_piece(struct dpt_rank *r, struct dpt_published *weig
 static enum dpt_status init_part(struct dpt_rank *r, struct dpt_published *weights,
                                  const struct dpt_state_part *part, struct dpt_err *err)
 {
-    struct dpt_pieces pieces = {.n = 0};
+    struct dpt_state_pieces pieces = {.n = 0};
     enum dpt_status status = DPT_OK;
     if (dpt_shard_is_none(part->shard))
         return DPT_OK;
     clear_part(r, part);
-    DPT_TRY(dpt_pieces_of_part(&r->save->tensors, part, &pieces, err));
+    DPT_TRY(dpt_state_pieces_of_part(&r->save->tensors, part, &pieces, err));
     for (int i = 0; i < pieces.n && status == DPT_OK; i++)
         status = init_piece(r, weights, &pieces.piece[i], err);
-    dpt_pieces_fini(&pieces);
+    dpt_state_pieces_fini(&pieces);
     return status;
 }
 

@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/strategy_traits.h"
 #include "worker/train/formation/formation.h"
-#include "worker/train/log/log.h"
+#include "worker/train/log/rank_log.h"
 #include "worker/train/step/step.h"
 
 #include <stdlib.h>
@@ -57,7 +57,7 @@ static bool is_covered(const struct generation *g, const struct dpt_hello *hello
     for (int k = 0; k < g->n_trainers; k++) {
         if (g->node_of_rank[k] == g->node_of_rank[i])
             continue;
-        for (int part = 0; part < DPT_RESHARD_PARTS; part++)
+        for (int part = 0; part < DPT_MOVE_STATE_PARTS; part++)
             shards[n++] = hellos[k].held[part];
         if (late)
             shards[n++] = hellos[k].late;
@@ -97,7 +97,7 @@ enum dpt_status rank_judge_redundancy(struct dpt_rank *r, const struct dpt_hello
     struct generation *g = &r->gen;
     int alone = 0, bare = 0;
     struct dpt_shard *shards =
-        calloc((size_t)g->world_size * (DPT_RESHARD_PARTS + 1), sizeof *shards);
+        calloc((size_t)g->world_size * (DPT_MOVE_STATE_PARTS + 1), sizeof *shards);
     if (!shards)
         return dpt_fail_nomem(err, "formation");
     while (alone < g->n_trainers && is_covered(g, hellos, alone, false, shards))
@@ -131,7 +131,7 @@ static void log_rebuilt(struct dpt_rank *r, double ms)
                                        .resume_step = r->state.step,
                                        .sends_bytes = cost.sent_bytes,
                                        .redundancy = generation_redundancy(&r->gen)};
-    rank_add_line(r, dpt_runlog_event(&r->log->files, &e, &err), &err);
+    rank_add_line(r, dpt_run_file_event(&r->log->files, &e, &err), &err);
 }
 
 enum dpt_status rank_finish_rebuild(struct dpt_rank *r, struct dpt_err *err)

@@ -3,7 +3,7 @@
 #include "worker/train/formation/formation.h"
 
 #include "base/clock.h"
-#include "worker/train/log/log.h"
+#include "worker/train/log/rank_log.h"
 #include "worker/train/save/save.h"
 #include "worker/train/step/step.h"
 
@@ -58,7 +58,8 @@ static void adopt_validation(struct dpt_rank *r, const struct dpt_hello *hellos,
                              int64_t resume_step)
 {
     const double own_ms = r->state.validation.step == resume_step ? r->state.validation.ms : 0;
-    const int64_t all = dpt_eval_batches(r->stepping->val_samples, r->config->train.micro_batch);
+    const int64_t all =
+        dpt_eval_batches_count(r->stepping->val_samples, r->config->train.micro_batch);
     r->state.validation = (struct validation){.step = -1};
     r->state.eval_part = (struct dpt_eval_part){.step = -1};
     for (int i = 0; i < r->gen.world_size; i++) {

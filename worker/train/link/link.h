@@ -37,7 +37,7 @@ void dpt_link_destroy(struct dpt_link **link);
 struct dpt_report *dpt_link_edit(struct dpt_link *link);
 void dpt_link_publish(struct dpt_link *link, bool now);
 
-/* report.c. Each function makes one change and publishes it. `busy`: between steps the rank does
+/* publish.c. Each function makes one change and publishes it. `busy`: between steps the rank does
  * work that has no deadline. While it is busy, an increasing work count shows that the rank is not
  * stalled. */
 void dpt_link_publish_busy(struct dpt_link *link, bool busy);

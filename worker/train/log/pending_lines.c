@@ -12,7 +12,7 @@
 struct line {
     bool waits;   /* this rank must append the line */
     bool settled; /* this rank has appended or spilled it, or found it in the file */
-    struct dpt_runlog_place place;
+    struct dpt_run_file_place place;
     int64_t made_ms;
     size_t at, bytes; /* where the line is in `text` */
 };
@@ -22,25 +22,25 @@ static bool is_event(const struct line *line)
     return line->place.kind == DPT_LINE_EVENT;
 }
 
-struct dpt_logbook {
-    struct dpt_logbook_options options;
+struct dpt_pending {
+    struct dpt_pending_options options;
     char spill[3 * DPT_CONFIG_PATH_BYTES]; /* path of the spill file */
     bool writes, begun;
-    int64_t bytes_before;        /* length of the file when the first generation here began */
-    struct dpt_runlog_place end; /* last known line of the file */
-    bool stalled;                /* lines have waited since the last one was appended */
-    int64_t spilled;             /* lines spilled since the last warning */
-    int waiting;                 /* number of lines that wait */
-    struct line lines[DPT_LOGBOOK_LINES_MAX];
+    int64_t bytes_before;          /* length of the file when the first generation here began */
+    struct dpt_run_file_place end; /* last known line of the file */
+    bool stalled;                  /* lines have waited since the last one was appended */
+    int64_t spilled;               /* lines spilled since the last warning */
+    int waiting;                   /* number of lines that wait */
+    struct line lines[DPT_PENDING_LINES_MAX];
     int n;
-    char text[DPT_LOGBOOK_BYTES];
+    char text[DPT_PENDING_BYTES];
     size_t bytes;
 };
 
-enum dpt_status dpt_logbook_create(const struct dpt_logbook_options *options,
-                                   struct dpt_logbook **ret, struct dpt_err *err)
+enum dpt_status dpt_pending_create(const struct dpt_pending_options *options,
+                                   struct dpt_pending **ret, struct dpt_err *err)
 {
-    struct dpt_logbook *book = calloc(1, sizeof *book);
+    struct dpt_pending *book = calloc(1, sizeof *book);
     if (!book)
         return dpt_fail_nomem(err, "lines of the run's log");
     book->options = *options;
@@ -51,31 +51,31 @@ enum dpt_status dpt_logbook_create(const struct dpt_logbook_options *options,
     return DPT_OK;
 }
 
-static struct dpt_runlog_line line_of(const struct dpt_logbook *book, const struct line *line)
+static struct dpt_run_file_line line_of(const struct dpt_pending *book, const struct line *line)
 {
-    return (struct dpt_runlog_line){line->place, book->text + line->at, line->bytes};
+    return (struct dpt_run_file_line){line->place, book->text + line->at, line->bytes};
 }
 
-static void settle_line(struct dpt_logbook *book, struct line *line)
+static void settle_line(struct dpt_pending *book, struct line *line)
 {
     line->waits = false;
     line->settled = true;
     book->waiting--;
 }
 
-static void spill_line(struct dpt_logbook *book, struct line *line)
+static void spill_line(struct dpt_pending *book, struct line *line)
 {
     struct dpt_err err;
-    const struct dpt_runlog_line whole = line_of(book, line);
+    const struct dpt_run_file_line whole = line_of(book, line);
     settle_line(book, line);
     enum dpt_status status = dpt_fs_mkdirs(book->options.spill_dir, &err);
     if (status == DPT_OK)
-        status = dpt_runlog_append_to(book->spill, &whole, &err);
+        status = dpt_run_file_append_to(book->spill, &whole, &err);
     book->spilled += status == DPT_OK;
     book->options.appended(book->options.ctx, status, &err);
 }
 
-static void log_spilled(struct dpt_logbook *book)
+static void log_spilled(struct dpt_pending *book)
 {
     if (book->spilled > 0)
         dpt_log(DPT_LOG_WARN,
@@ -85,7 +85,7 @@ static void log_spilled(struct dpt_logbook *book)
     book->spilled = 0;
 }
 
-static void spill_waiting_lines(struct dpt_logbook *book)
+static void spill_waiting_lines(struct dpt_pending *book)
 {
     for (int i = 0; i < book->n; i++)
         if (book->lines[i].waits)
@@ -97,22 +97,22 @@ static void spill_waiting_lines(struct dpt_logbook *book)
  * has a newer generation, which went back and computed the step again. The file lacks all lines of
  * this process if it has not grown since the first generation here. In that case `last` is from an
  * earlier start of the run, whose generations may have had higher numbers. */
-static bool file_has_line(const struct dpt_logbook *book, const struct dpt_runlog_place *place,
-                          const struct dpt_runlog_place *last)
+static bool file_has_line(const struct dpt_pending *book, const struct dpt_run_file_place *place,
+                          const struct dpt_run_file_place *last)
 {
     if (last->file_bytes == book->bytes_before)
         return false;
     if (place->generation > last->generation)
         return false;
-    return !dpt_runlog_is_after(place, last);
+    return !dpt_run_file_is_after(place, last);
 }
 
 /* Settles waiting lines that the writers of later generations have appended. */
-static void settle_lines_in_file(struct dpt_logbook *book)
+static void settle_lines_in_file(struct dpt_pending *book)
 {
     struct dpt_err err;
-    struct dpt_runlog_place last;
-    if (dpt_runlog_last(book->options.dir, &last, &err) != DPT_OK)
+    struct dpt_run_file_place last;
+    if (dpt_run_file_last(book->options.dir, &last, &err) != DPT_OK)
         return; /* all waiting lines go to the spill file then */
     for (int i = 0; i < book->n; i++) {
         struct line *line = &book->lines[i];
@@ -121,12 +121,12 @@ static void settle_lines_in_file(struct dpt_logbook *book)
     }
 }
 
-void dpt_logbook_destroy(struct dpt_logbook **book_p)
+void dpt_pending_destroy(struct dpt_pending **book_p)
 {
-    struct dpt_logbook *book = *book_p;
+    struct dpt_pending *book = *book_p;
     if (!book)
         return;
-    if (!dpt_logbook_flush(book) && !book->writes)
+    if (!dpt_pending_flush(book) && !book->writes)
         settle_lines_in_file(book);
     spill_waiting_lines(book);
     free(book);
@@ -134,7 +134,7 @@ void dpt_logbook_destroy(struct dpt_logbook **book_p)
 }
 
 /* Drops the lines before index `first`, and the lines of steps after step_max. */
-static void keep_lines_from(struct dpt_logbook *book, int first, int64_t step_max)
+static void keep_lines_from(struct dpt_pending *book, int first, int64_t step_max)
 {
     int n = 0;
     size_t bytes = 0;
@@ -153,9 +153,9 @@ static void keep_lines_from(struct dpt_logbook *book, int first, int64_t step_ma
 
 /* Makes room for `bytes`. Drops a quarter of the lines at once, oldest first, so that not every new
  * line moves the text. Repeats this until the bytes fit. */
-static void drop_oldest_lines(struct dpt_logbook *book, size_t bytes)
+static void drop_oldest_lines(struct dpt_pending *book, size_t bytes)
 {
-    while (book->n == DPT_LOGBOOK_LINES_MAX || book->bytes + bytes > DPT_LOGBOOK_BYTES) {
+    while (book->n == DPT_PENDING_LINES_MAX || book->bytes + bytes > DPT_PENDING_BYTES) {
         const int first = book->n / 4 + 1;
         for (int i = 0; i < first; i++)
             if (book->lines[i].waits)
@@ -165,9 +165,10 @@ static void drop_oldest_lines(struct dpt_logbook *book, size_t bytes)
     log_spilled(book);
 }
 
-void dpt_logbook_add(struct dpt_logbook *book, const struct dpt_runlog_line *line, int64_t made_ms)
+void dpt_pending_add(struct dpt_pending *book, const struct dpt_run_file_line *line,
+                     int64_t made_ms)
 {
-    DPT_ASSERT(line->bytes <= DPT_LOGBOOK_BYTES / 4);
+    DPT_ASSERT(line->bytes <= DPT_PENDING_BYTES / 4);
     if (line->place.kind == DPT_LINE_EVENT && !book->writes)
         return;
     drop_oldest_lines(book, line->bytes);
@@ -181,8 +182,8 @@ void dpt_logbook_add(struct dpt_logbook *book, const struct dpt_runlog_line *lin
     book->waiting += book->writes;
 }
 
-void dpt_logbook_begin(struct dpt_logbook *book, bool writes, int64_t step,
-                       const struct dpt_runlog_place *last)
+void dpt_pending_begin(struct dpt_pending *book, bool writes, int64_t step,
+                       const struct dpt_run_file_place *last)
 {
     if (!book->begun)
         book->bytes_before = last->file_bytes;
@@ -201,13 +202,13 @@ void dpt_logbook_begin(struct dpt_logbook *book, bool writes, int64_t step,
     }
 }
 
-void dpt_logbook_end(struct dpt_logbook *book)
+void dpt_pending_end(struct dpt_pending *book)
 {
-    (void)dpt_logbook_flush(book);
+    (void)dpt_pending_flush(book);
     book->writes = false;
 }
 
-void dpt_logbook_keep_unwritten(struct dpt_logbook *book)
+void dpt_pending_keep_unwritten(struct dpt_pending *book)
 {
     DPT_ASSERT(!book->writes);
     for (int i = 0; i < book->n; i++) {
@@ -219,7 +220,7 @@ void dpt_logbook_keep_unwritten(struct dpt_logbook *book)
     }
 }
 
-bool dpt_logbook_has(const struct dpt_logbook *book, const struct dpt_runlog_place *place)
+bool dpt_pending_has(const struct dpt_pending *book, const struct dpt_run_file_place *place)
 {
     for (int i = book->n - 1; i >= 0; i--)
         if (book->lines[i].place.kind == place->kind && book->lines[i].place.step == place->step)
@@ -229,19 +230,19 @@ bool dpt_logbook_has(const struct dpt_logbook *book, const struct dpt_runlog_pla
 
 /* Whether another world has appended to the file. Then lines that waited may belong to a world that
  * an earlier server had expelled. */
-static bool has_foreign_end(struct dpt_logbook *book)
+static bool has_foreign_end(struct dpt_pending *book)
 {
     struct dpt_err err;
-    struct dpt_runlog_place last;
+    struct dpt_run_file_place last;
     /* A file that cannot be read fails again, with its error, when a line is appended. */
-    if (!book->stalled || dpt_runlog_last(book->options.dir, &last, &err) != DPT_OK)
+    if (!book->stalled || dpt_run_file_last(book->options.dir, &last, &err) != DPT_OK)
         return false;
     book->stalled = false;
-    return dpt_runlog_is_after(&last, &book->end) || dpt_runlog_is_after(&book->end, &last) ||
+    return dpt_run_file_is_after(&last, &book->end) || dpt_run_file_is_after(&book->end, &last) ||
            last.generation != book->end.generation;
 }
 
-bool dpt_logbook_flush(struct dpt_logbook *book)
+bool dpt_pending_flush(struct dpt_pending *book)
 {
     for (int i = 0; i < book->n && book->waiting > 0; i++) {
         struct line *line = &book->lines[i];
@@ -256,9 +257,9 @@ bool dpt_logbook_flush(struct dpt_logbook *book)
             break;
         }
         struct dpt_err err;
-        const struct dpt_runlog_line whole = line_of(book, line);
+        const struct dpt_run_file_line whole = line_of(book, line);
         settle_line(book, line);
-        const enum dpt_status status = dpt_runlog_append(book->options.dir, &whole, &err);
+        const enum dpt_status status = dpt_run_file_append(book->options.dir, &whole, &err);
         if (status == DPT_OK && !is_event(line))
             book->end = line->place;
         book->options.appended(book->options.ctx, status, &err);

@@ -17,13 +17,13 @@
 #include <stdint.h>
 
 enum {
-    DPT_LOGBOOK_BYTES = 1 << 20,    /* memory for the text of all lines */
-    DPT_LOGBOOK_LINES_MAX = 1 << 13 /* DPT_LOGBOOK_BYTES hold about 3000 lines of metrics */
+    DPT_PENDING_BYTES = 1 << 20,    /* memory for the text of all lines */
+    DPT_PENDING_LINES_MAX = 1 << 13 /* DPT_PENDING_BYTES hold about 3000 lines of metrics */
 };
 
-struct dpt_logbook;
+struct dpt_pending;
 
-struct dpt_logbook_options {
+struct dpt_pending_options {
     const char *dir; /* log.dir; borrowed */
     /* The spill file takes the lines that no server will confirm. Its folder is created with the
      * first line. spill_dir is borrowed, spill_name is copied. */
@@ -35,37 +35,38 @@ struct dpt_logbook_options {
     void *ctx;
 };
 
-DPT_MUST_USE enum dpt_status dpt_logbook_create(const struct dpt_logbook_options *options,
-                                                struct dpt_logbook **ret, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_pending_create(const struct dpt_pending_options *options,
+                                                struct dpt_pending **ret, struct dpt_err *err);
 /* Writes lines that still wait and that the file lacks to the spill file. A warning names the spill
  * file. */
-void dpt_logbook_destroy(struct dpt_logbook **book);
+void dpt_pending_destroy(struct dpt_pending **book);
 
 /* A generation begins at `step`. `writes`: this rank is its log writer. Drops the lines of later
  * steps, which are computed again. From now on a writer appends the kept lines that are missing in
  * the file, which ends with `last`. `last` is read if `writes`, and in the first generation. */
-void dpt_logbook_begin(struct dpt_logbook *book, bool writes, int64_t step,
-                       const struct dpt_runlog_place *last);
+void dpt_pending_begin(struct dpt_pending *book, bool writes, int64_t step,
+                       const struct dpt_run_file_place *last);
 /* The generation has ended. Appends the lines that may be appended. Lines of steps that still wait
  * are left to the writer of the next generation, which has them too. */
-void dpt_logbook_end(struct dpt_logbook *book);
+void dpt_pending_end(struct dpt_pending *book);
 
 /* Called between generations, when this rank has saved its state without a server. The log writer
  * may be dead, and perhaps no other rank has its lines. So from now on all lines of steps wait.
  * When the book is destroyed, the lines that the file lacks go to the spill file. */
-void dpt_logbook_keep_unwritten(struct dpt_logbook *book);
+void dpt_pending_keep_unwritten(struct dpt_pending *book);
 
 /* Adds a line made at made_ms (dpt_now_ms). Only a writer keeps events. A full book drops its
  * oldest lines; those that still wait go to the spill file. */
-void dpt_logbook_add(struct dpt_logbook *book, const struct dpt_runlog_line *line, int64_t made_ms);
+void dpt_pending_add(struct dpt_pending *book, const struct dpt_run_file_line *line,
+                     int64_t made_ms);
 
 /* Whether the book has a line of this kind and step. */
-bool dpt_logbook_has(const struct dpt_logbook *book, const struct dpt_runlog_place *place);
+bool dpt_pending_has(const struct dpt_pending *book, const struct dpt_run_file_place *place);
 
 /* Appends the lines that may be appended, in order. True: no line waits. A line that cannot be
  * written is lost, and `appended` gets the error. If another world has appended to the file
  * meanwhile, lines that had to wait go to the spill file: a server that has no memory of that world
  * may confirm this one. */
-bool dpt_logbook_flush(struct dpt_logbook *book);
+bool dpt_pending_flush(struct dpt_pending *book);
 
 #endif

@@ -54,34 +54,34 @@ static bool ends_within_line(const char *path)
 }
 
 /* Appends the line in one write. */
-enum dpt_status dpt_runlog_append_to(const char *path, const struct dpt_runlog_line *line,
-                                     struct dpt_err *err)
+enum dpt_status dpt_run_file_append_to(const char *path, const struct dpt_run_file_line *line,
+                                       struct dpt_err *err)
 {
     size_t skip = ends_within_line(path) ? 0 : 1;
     return dpt_fs_append(path, line->text + skip, line->bytes - skip, err);
 }
 
-enum dpt_status dpt_runlog_append(const char *dir, const struct dpt_runlog_line *line,
-                                  struct dpt_err *err)
+enum dpt_status dpt_run_file_append(const char *dir, const struct dpt_run_file_line *line,
+                                    struct dpt_err *err)
 {
     char path[DPT_CONFIG_PATH_BYTES + 32];
     const char *name = line->place.kind == DPT_LINE_EVENT ? EVENTS : METRICS;
     DPT_TRY(dpt_fs_join(dir, name, path, sizeof path, err));
-    return dpt_runlog_append_to(path, line, err);
+    return dpt_run_file_append_to(path, line, err);
 }
 
-static enum dpt_status put_line(const struct dpt_runlog *log, const struct dpt_runlog_line *line,
-                                struct dpt_err *err)
+static enum dpt_status put_line(const struct dpt_run_files *log,
+                                const struct dpt_run_file_line *line, struct dpt_err *err)
 {
     if (!log->hold)
-        return dpt_runlog_append(log->dir, line, err);
+        return dpt_run_file_append(log->dir, line, err);
     log->hold(log->ctx, line);
     return DPT_OK;
 }
 
 /* Writes a line of metrics.jsonl with these fields and the fields that every line has. */
 DPT_PRINTF(4, 5)
-static enum dpt_status put_metrics(const struct dpt_runlog *log, struct dpt_runlog_place place,
+static enum dpt_status put_metrics(const struct dpt_run_files *log, struct dpt_run_file_place place,
                                    struct dpt_err *err, const char *fmt, ...)
 {
     char fields[768], line[1024];
@@ -97,12 +97,12 @@ static enum dpt_status put_metrics(const struct dpt_runlog *log, struct dpt_runl
                  log->world_size, log->run, dpt_wall_seconds());
     DPT_ASSERT(n > 0 && n < (int)sizeof line);
     place.generation = log->generation;
-    const struct dpt_runlog_line whole = {place, line, (size_t)n};
+    const struct dpt_run_file_line whole = {place, line, (size_t)n};
     return put_line(log, &whole, err);
 }
 
-enum dpt_status dpt_runlog_metrics(const struct dpt_runlog *log, const struct dpt_metrics *m,
-                                   struct dpt_err *err)
+enum dpt_status dpt_run_file_metrics(const struct dpt_run_files *log, const struct dpt_metrics *m,
+                                     struct dpt_err *err)
 {
     char loss[32], lr[32], norm[32], scale[32], scaler[96] = "", skipped[48] = "";
     if (m->is_scaled)
@@ -111,7 +111,7 @@ enum dpt_status dpt_runlog_metrics(const struct dpt_runlog *log, const struct dp
         (void)snprintf(skipped, sizeof skipped, ", \"skipped_steps\": %lld",
                        (long long)m->skipped_steps);
     return put_metrics(
-        log, (struct dpt_runlog_place){.step = m->step}, err,
+        log, (struct dpt_run_file_place){.step = m->step}, err,
         "\"loss\": %s, \"lr\": %s, \"grad_norm\": %s, \"tokens\": %lld, \"tokens_per_s\": %.1f, "
         "\"step_ms\": %.3f, \"wait_ms\": %.3f, \"sent_bytes\": %lld%s%s",
         number_text(m->loss, loss), number_text(m->lr, lr), number_text(m->grad_norm, norm),
@@ -124,8 +124,8 @@ static double accuracy_of(int64_t right, int64_t samples)
     return (double)right / (double)samples;
 }
 
-enum dpt_status dpt_runlog_eval(const struct dpt_runlog *log, const struct dpt_eval_record *e,
-                                struct dpt_err *err)
+enum dpt_status dpt_run_file_eval(const struct dpt_run_files *log, const struct dpt_eval_record *e,
+                                  struct dpt_err *err)
 {
     char loss[32], ms[32], share[32], of[128];
     (void)snprintf(ms, sizeof ms, "%.3f", e->ms);
@@ -135,23 +135,25 @@ enum dpt_status dpt_runlog_eval(const struct dpt_runlog *log, const struct dpt_e
                        (long long)e->samples);
     else
         (void)snprintf(of, sizeof of, "\"val_tokens\": %lld", (long long)e->tokens);
-    return put_metrics(log, (struct dpt_runlog_place){.step = e->step, .kind = DPT_LINE_EVALUATION},
+    return put_metrics(log,
+                       (struct dpt_run_file_place){.step = e->step, .kind = DPT_LINE_EVALUATION},
                        err, "\"val_loss\": %s, %s, \"val_ms\": %s", number_text(e->val_loss, loss),
                        of, isfinite(e->ms) ? ms : "null");
 }
 
-enum dpt_status dpt_runlog_epoch(const struct dpt_runlog *log, const struct dpt_epoch_record *e,
-                                 struct dpt_err *err)
+enum dpt_status dpt_run_file_epoch(const struct dpt_run_files *log,
+                                   const struct dpt_epoch_record *e, struct dpt_err *err)
 {
     char loss[32];
-    return put_metrics(log, (struct dpt_runlog_place){.step = e->step, .kind = DPT_LINE_EPOCH}, err,
+    return put_metrics(log, (struct dpt_run_file_place){.step = e->step, .kind = DPT_LINE_EPOCH},
+                       err,
                        "\"epoch\": %lld, \"epochs\": %lld, \"avg_loss\": %s, \"first_step\": %lld, "
                        "\"seconds\": %.3f, \"samples_per_s\": %.1f",
                        (long long)e->epoch, (long long)e->epochs, number_text(e->avg_loss, loss),
                        (long long)e->first_step, e->seconds, e->samples_per_s);
 }
 
-json_t *dpt_runlog_real(double value)
+json_t *dpt_run_file_real(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();
 }
@@ -167,8 +169,8 @@ static enum dpt_status print_json(json_t *object, size_t flags, const char *dir,
     return bytes < 0 ? dpt_fail_nomem(err, "write '%s/%s'", dir, name) : DPT_OK;
 }
 
-enum dpt_status dpt_runlog_write_json(json_t *object, const char *dir, const char *name,
-                                      struct dpt_err *err)
+enum dpt_status dpt_run_file_write_json(json_t *object, const char *dir, const char *name,
+                                        struct dpt_err *err)
 {
     char path[DPT_CONFIG_PATH_BYTES + 32], *text = NULL;
     DPT_TRY(print_json(object, JSON_INDENT(2), dir, name, &text, err));
@@ -180,11 +182,13 @@ enum dpt_status dpt_runlog_write_json(json_t *object, const char *dir, const cha
 }
 
 /* Writes the object as a line of events.jsonl. Takes the object. */
-static enum dpt_status put_event(json_t *object, const struct dpt_runlog *log, struct dpt_err *err)
+static enum dpt_status put_event(json_t *object, const struct dpt_run_files *log,
+                                 struct dpt_err *err)
 {
     char *text = NULL;
     DPT_TRY(print_json(object, JSON_COMPACT, log->dir, EVENTS, &text, err));
-    const struct dpt_runlog_line line = {{.step = -1, .kind = DPT_LINE_EVENT}, text, strlen(text)};
+    const struct dpt_run_file_line line = {
+        {.step = -1, .kind = DPT_LINE_EVENT}, text, strlen(text)};
     enum dpt_status status = put_line(log, &line, err);
     free(text);
     return status;
@@ -205,8 +209,8 @@ static json_t *text_json(const char *text)
     return json_string(plain);
 }
 
-enum dpt_status dpt_runlog_event(const struct dpt_runlog *log, const struct dpt_event_record *e,
-                                 struct dpt_err *err)
+enum dpt_status dpt_run_file_event(const struct dpt_run_files *log,
+                                   const struct dpt_event_record *e, struct dpt_err *err)
 {
     json_t *object = json_pack(
         "{s:s, s:I, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:i, s:I, s:s, s:f}", "kind",
@@ -226,8 +230,8 @@ static json_t *number_json(double value)
     return isfinite(value) ? json_real(value) : json_string(name_of_not_finite(value));
 }
 
-enum dpt_status dpt_runlog_divergence(const struct dpt_runlog *log,
-                                      const struct dpt_divergence_record *d, struct dpt_err *err)
+enum dpt_status dpt_run_file_divergence(const struct dpt_run_files *log,
+                                        const struct dpt_divergence_record *d, struct dpt_err *err)
 {
     json_t *object = json_pack(
         "{s:s, s:I, s:I, s:o, s:o, s:s, s:I, s:i, s:f}", "kind", "diverged", "generation",
@@ -254,49 +258,51 @@ static json_t *accuracy_json(int64_t right, int64_t samples)
                      (json_int_t)samples);
 }
 
-enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *s,
-                                   struct dpt_err *err)
+enum dpt_status dpt_run_file_summary(const char *dir, const struct dpt_summary *s,
+                                     struct dpt_err *err)
 {
     const Dpt__RunSummary *told = &s->told;
     json_t *object = json_pack(
         "{s:s, s:I, s:I, s:o, s:o, s:I, s:f, s:f, s:f, s:f, s:i, s:I, s:i, s:s, s:I, s:I, s:I, "
         "s:i, s:I, s:f}",
         "run", s->run, "start_step", (json_int_t)told->start_step, "steps", (json_int_t)told->steps,
-        "loss", dpt_runlog_real(told->loss), "val_loss", dpt_runlog_real(told->val_loss), "tokens",
-        (json_int_t)s->tokens, "total_s", s->total_s, "step_ms", told->step_ms, "samples_per_s",
-        told->samples_per_s, "tokens_per_s", told->tokens_per_s, "checkpoints_saved",
-        (int)told->checkpoints_saved, "saved_step", (json_int_t)told->saved_step, "recoveries",
-        (int)told->recoveries, "weights_hash", told->weights_hash, "generations",
-        (json_int_t)s->generations, "steps_lost", (json_int_t)told->steps_lost, "skipped_steps",
-        (json_int_t)s->skipped_steps, "world_size", s->world_size, "peak_bytes_per_rank",
-        (json_int_t)told->peak_bytes_per_rank, "time", dpt_wall_seconds());
+        "loss", dpt_run_file_real(told->loss), "val_loss", dpt_run_file_real(told->val_loss),
+        "tokens", (json_int_t)s->tokens, "total_s", s->total_s, "step_ms", told->step_ms,
+        "samples_per_s", told->samples_per_s, "tokens_per_s", told->tokens_per_s,
+        "checkpoints_saved", (int)told->checkpoints_saved, "saved_step",
+        (json_int_t)told->saved_step, "recoveries", (int)told->recoveries, "weights_hash",
+        told->weights_hash, "generations", (json_int_t)s->generations, "steps_lost",
+        (json_int_t)told->steps_lost, "skipped_steps", (json_int_t)s->skipped_steps, "world_size",
+        s->world_size, "peak_bytes_per_rank", (json_int_t)told->peak_bytes_per_rank, "time",
+        dpt_wall_seconds());
     if (told->val_samples > 0)
         object = join_objects(object, accuracy_json(told->val_right, told->val_samples));
-    return dpt_runlog_write_json(object, dir, "summary.json", err);
+    return dpt_run_file_write_json(object, dir, "summary.json", err);
 }
 
-enum dpt_status dpt_runlog_evaluation(const struct dpt_runlog *log, const struct dpt_eval_record *e,
-                                      const char *weights_hash, struct dpt_err *err)
+enum dpt_status dpt_run_file_evaluation(const struct dpt_run_files *log,
+                                        const struct dpt_eval_record *e, const char *weights_hash,
+                                        struct dpt_err *err)
 {
     json_t *object = json_pack("{s:s, s:I, s:o, s:o, s:s, s:I, s:i, s:f}", "run", log->run, "step",
-                               (json_int_t)e->step, "val_loss", dpt_runlog_real(e->val_loss),
-                               "val_ms", dpt_runlog_real(e->ms), "weights_hash", weights_hash,
+                               (json_int_t)e->step, "val_loss", dpt_run_file_real(e->val_loss),
+                               "val_ms", dpt_run_file_real(e->ms), "weights_hash", weights_hash,
                                "generation", (json_int_t)log->generation, "world_size",
                                log->world_size, "time", dpt_wall_seconds());
     json_t *more = e->samples > 0
                        ? accuracy_json(e->right, e->samples)
-                       : json_pack("{s:o, s:I}", "perplexity", dpt_runlog_real(exp(e->val_loss)),
+                       : json_pack("{s:o, s:I}", "perplexity", dpt_run_file_real(exp(e->val_loss)),
                                    "val_tokens", (json_int_t)e->tokens);
-    return dpt_runlog_write_json(join_objects(object, more), log->dir, "evaluation.json", err);
+    return dpt_run_file_write_json(join_objects(object, more), log->dir, "evaluation.json", err);
 }
 
-struct dpt_runlog_place dpt_runlog_place_of(const char *line, size_t bytes)
+struct dpt_run_file_place dpt_run_file_place_of(const char *line, size_t bytes)
 {
-    struct dpt_runlog_place place = {.step = -1};
+    struct dpt_run_file_place place = {.step = -1};
     json_t *object = json_loadb(line, bytes, 0, NULL);
     json_t *step = object ? json_object_get(object, "step") : NULL;
     if (json_is_integer(step) && json_integer_value(step) >= 0 && !json_object_get(object, "kind"))
-        place = (struct dpt_runlog_place){
+        place = (struct dpt_run_file_place){
             .step = (int64_t)json_integer_value(step),
             .kind = json_object_get(object, "val_loss") ? DPT_LINE_EVALUATION
                     : json_object_get(object, "epoch")  ? DPT_LINE_EPOCH
@@ -307,33 +313,34 @@ struct dpt_runlog_place dpt_runlog_place_of(const char *line, size_t bytes)
     return place;
 }
 
-bool dpt_runlog_is_after(const struct dpt_runlog_place *a, const struct dpt_runlog_place *b)
+bool dpt_run_file_is_after(const struct dpt_run_file_place *a, const struct dpt_run_file_place *b)
 {
     return a->step != b->step ? a->step > b->step : a->kind > b->kind;
 }
 
 /* Finds the last whole record in the text. The text may hold any bytes: a machine that lost power
  * leaves zeros. */
-static struct dpt_runlog_place last_in(const char *text, size_t bytes)
+static struct dpt_run_file_place last_in(const char *text, size_t bytes)
 {
-    struct dpt_runlog_place last = {.step = -1};
+    struct dpt_run_file_place last = {.step = -1};
     const char *end = memrchr(text, '\n', bytes);
     while (end && last.step < 0) {
         const char *before = memrchr(text, '\n', (size_t)(end - text));
         const char *line = before ? before + 1 : text;
-        last = dpt_runlog_place_of(line, (size_t)(end - line));
+        last = dpt_run_file_place_of(line, (size_t)(end - line));
         end = before;
     }
     return last;
 }
 
-enum dpt_status dpt_runlog_last(const char *dir, struct dpt_runlog_place *ret, struct dpt_err *err)
+enum dpt_status dpt_run_file_last(const char *dir, struct dpt_run_file_place *ret,
+                                  struct dpt_err *err)
 {
-    char path[DPT_CONFIG_PATH_BYTES + 32], tail[DPT_RUNLOG_LINE_BYTES_MAX];
+    char path[DPT_CONFIG_PATH_BYTES + 32], tail[DPT_RUN_FILE_LINE_BYTES_MAX];
     DPT_TRY(dpt_fs_join(dir, METRICS, path, sizeof path, err));
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) {
-        *ret = (struct dpt_runlog_place){.step = -1};
+        *ret = (struct dpt_run_file_place){.step = -1};
         return DPT_OK;
     }
     if (fd < 0)
@@ -344,8 +351,8 @@ enum dpt_status dpt_runlog_last(const char *dir, struct dpt_runlog_place *ret, s
         status = dpt_fail_errno(err, errno, "stat '%s'", path);
     size_t bytes = 0;
     if (status == DPT_OK) {
-        bytes = st.st_size < DPT_RUNLOG_LINE_BYTES_MAX ? (size_t)st.st_size
-                                                       : (size_t)DPT_RUNLOG_LINE_BYTES_MAX;
+        bytes = st.st_size < DPT_RUN_FILE_LINE_BYTES_MAX ? (size_t)st.st_size
+                                                         : (size_t)DPT_RUN_FILE_LINE_BYTES_MAX;
         status = dpt_fs_pread_all(fd, tail, bytes, st.st_size - (int64_t)bytes, path, err);
     }
     (void)close(fd);

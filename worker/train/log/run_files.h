@@ -17,32 +17,32 @@ enum dpt_line_kind { DPT_LINE_STEP, DPT_LINE_EPOCH, DPT_LINE_EVALUATION, DPT_LIN
 
 /* The place of a line in metrics.jsonl. A world that goes back to an earlier step computes the
  * later steps again, in a higher generation. */
-struct dpt_runlog_place {
+struct dpt_run_file_place {
     int64_t step; /* -1: no line, or an event */
     enum dpt_line_kind kind;
     uint64_t generation;
     /* Time of a line that was read, by the clock of the machine that wrote it; 0: unknown. */
     double made_s;
-    int64_t file_bytes; /* length of the file (dpt_runlog_last) */
+    int64_t file_bytes; /* length of the file (dpt_run_file_last) */
 };
 
-enum { DPT_RUNLOG_LINE_BYTES_MAX = 4096 };
+enum { DPT_RUN_FILE_LINE_BYTES_MAX = 4096 };
 
 /* A line of the log: "\n", the record, "\n". */
-struct dpt_runlog_line {
-    struct dpt_runlog_place place;
+struct dpt_run_file_line {
+    struct dpt_run_file_place place;
     const char *text;
     size_t bytes;
 };
 
 /* The destination of lines: files in `dir` or, if not NULL, `hold`, which keeps lines until they
  * may be appended. Also has the fields of every line. */
-struct dpt_runlog {
+struct dpt_run_files {
     const char *dir;
     const char *run; /* name: letters, digits, '.', '_', '-' */
     uint64_t generation;
     int world_size;
-    void (*hold)(void *ctx, const struct dpt_runlog_line *line);
+    void (*hold)(void *ctx, const struct dpt_run_file_line *line);
     void *ctx;
 };
 
@@ -115,51 +115,51 @@ struct dpt_summary {
     int world_size;
 };
 
-DPT_MUST_USE enum dpt_status dpt_runlog_metrics(const struct dpt_runlog *log,
-                                                const struct dpt_metrics *metrics,
+DPT_MUST_USE enum dpt_status dpt_run_file_metrics(const struct dpt_run_files *log,
+                                                  const struct dpt_metrics *metrics,
+                                                  struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_run_file_eval(const struct dpt_run_files *log,
+                                               const struct dpt_eval_record *eval,
+                                               struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_run_file_epoch(const struct dpt_run_files *log,
+                                                const struct dpt_epoch_record *epoch,
                                                 struct dpt_err *err);
-DPT_MUST_USE enum dpt_status dpt_runlog_eval(const struct dpt_runlog *log,
-                                             const struct dpt_eval_record *eval,
-                                             struct dpt_err *err);
-DPT_MUST_USE enum dpt_status dpt_runlog_epoch(const struct dpt_runlog *log,
-                                              const struct dpt_epoch_record *epoch,
-                                              struct dpt_err *err);
-DPT_MUST_USE enum dpt_status dpt_runlog_event(const struct dpt_runlog *log,
-                                              const struct dpt_event_record *event,
-                                              struct dpt_err *err);
-DPT_MUST_USE enum dpt_status dpt_runlog_divergence(const struct dpt_runlog *log,
-                                                   const struct dpt_divergence_record *record,
-                                                   struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_run_file_event(const struct dpt_run_files *log,
+                                                const struct dpt_event_record *event,
+                                                struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_run_file_divergence(const struct dpt_run_files *log,
+                                                     const struct dpt_divergence_record *record,
+                                                     struct dpt_err *err);
 /* Appends a line to its file in dir, or to the file `path`. The line's first newline is left out
  * unless the file ends within a line. */
-DPT_MUST_USE enum dpt_status dpt_runlog_append(const char *dir, const struct dpt_runlog_line *line,
-                                               struct dpt_err *err);
 DPT_MUST_USE enum dpt_status
-dpt_runlog_append_to(const char *path, const struct dpt_runlog_line *line, struct dpt_err *err);
-DPT_MUST_USE enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *summary,
-                                                struct dpt_err *err);
+dpt_run_file_append(const char *dir, const struct dpt_run_file_line *line, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status
+dpt_run_file_append_to(const char *path, const struct dpt_run_file_line *line, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status
+dpt_run_file_summary(const char *dir, const struct dpt_summary *summary, struct dpt_err *err);
 
 /* A number; null if it is not finite, which stands for an unknown value. */
-json_t *dpt_runlog_real(double value);
+json_t *dpt_run_file_real(double value);
 
 /* Writes the object as the whole file `name` in dir. Takes the object; NULL: DPT_ENOMEM. */
-DPT_MUST_USE enum dpt_status dpt_runlog_write_json(json_t *object, const char *dir,
-                                                   const char *name, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_run_file_write_json(json_t *object, const char *dir,
+                                                     const char *name, struct dpt_err *err);
 
 /* Writes evaluation.json of a run that only evaluates. */
-DPT_MUST_USE enum dpt_status dpt_runlog_evaluation(const struct dpt_runlog *log,
-                                                   const struct dpt_eval_record *eval,
-                                                   const char *weights_hash, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_run_file_evaluation(const struct dpt_run_files *log,
+                                                     const struct dpt_eval_record *eval,
+                                                     const char *weights_hash, struct dpt_err *err);
 
 /* The place of one line of metrics.jsonl, without its newline; step -1: not a whole record of a
  * step, an epoch or an evaluation. */
-struct dpt_runlog_place dpt_runlog_place_of(const char *line, size_t bytes);
+struct dpt_run_file_place dpt_run_file_place_of(const char *line, size_t bytes);
 
 /* Whether a line at `a` comes after a line at `b`: by step, then by kind. */
-bool dpt_runlog_is_after(const struct dpt_runlog_place *a, const struct dpt_runlog_place *b);
+bool dpt_run_file_is_after(const struct dpt_run_file_place *a, const struct dpt_run_file_place *b);
 
 /* The last whole record in metrics.jsonl. Reads the end of the file only. */
-DPT_MUST_USE enum dpt_status dpt_runlog_last(const char *dir, struct dpt_runlog_place *ret,
-                                             struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_run_file_last(const char *dir, struct dpt_run_file_place *ret,
+                                               struct dpt_err *err);
 
 #endif

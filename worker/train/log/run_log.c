@@ -1,6 +1,6 @@
 /* The run's log on one rank: decides when lines may be appended, and finds the lines that the last
  * writer did not append (pending_lines.h). */
-#include "worker/train/log/log.h"
+#include "worker/train/log/rank_log.h"
 
 #include "base/clock.h"
 #include "base/fs.h"
@@ -20,11 +20,11 @@ static bool keeps_lines(const struct dpt_rank *r)
     return r->log->lines && r->gen.begun;
 }
 
-static void hold_line(void *ctx, const struct dpt_runlog_line *line)
+static void hold_line(void *ctx, const struct dpt_run_file_line *line)
 {
     struct dpt_rank *r = ctx;
     if (keeps_lines(r))
-        dpt_logbook_add(r->log->lines, line, dpt_now_ms());
+        dpt_pending_add(r->log->lines, line, dpt_now_ms());
 }
 
 static bool may_append(void *ctx, int64_t made_ms)
@@ -68,23 +68,23 @@ enum dpt_status rank_open_log(struct dpt_rank *r, struct dpt_err *err)
     const char *dir = r->config->log.dir;
     char name[64];
     r->log->files =
-        (struct dpt_runlog){.dir = dir, .run = r->config->run, .hold = hold_line, .ctx = r};
+        (struct dpt_run_files){.dir = dir, .run = r->config->run, .hold = hold_line, .ctx = r};
     if (!dir[0])
         return DPT_OK;
     (void)snprintf(r->log->node_dir, sizeof r->log->node_dir, "%s/node-%s", dir, start->node);
     (void)snprintf(name, sizeof name, "rank-%d.unconfirmed.jsonl", start->local_rank);
-    const struct dpt_logbook_options options = {.dir = dir,
+    const struct dpt_pending_options options = {.dir = dir,
                                                 .spill_dir = r->log->node_dir,
                                                 .spill_name = name,
                                                 .may_append = may_append,
                                                 .appended = line_appended,
                                                 .ctx = r};
-    return dpt_logbook_create(&options, &r->log->lines, err);
+    return dpt_pending_create(&options, &r->log->lines, err);
 }
 
 void rank_close_log(struct dpt_rank *r)
 {
-    dpt_logbook_destroy(&r->log->lines);
+    dpt_pending_destroy(&r->log->lines);
     tell_lost_records(r);
 }
 
@@ -119,7 +119,7 @@ bool rank_may_record(const struct dpt_rank *r, const char *what)
 void rank_flush_log(struct dpt_rank *r)
 {
     if (r->log->lines)
-        (void)dpt_logbook_flush(r->log->lines);
+        (void)dpt_pending_flush(r->log->lines);
 }
 
 void rank_add_line(struct dpt_rank *r, enum dpt_status status, const struct dpt_err *err)
@@ -132,7 +132,7 @@ void rank_add_line(struct dpt_rank *r, enum dpt_status status, const struct dpt_
 void rank_end_log(struct dpt_rank *r)
 {
     if (r->log->lines)
-        dpt_logbook_end(r->log->lines);
+        dpt_pending_end(r->log->lines);
 }
 
 bool rank_settles_log(struct dpt_rank *r)
@@ -147,34 +147,34 @@ bool rank_settles_log(struct dpt_rank *r)
 
 /* Finds the last record in the file. Step -1: there is none, or this rank is not the log writer.
  * False: the file cannot be read, which is logged. */
-static bool find_last_logged(struct dpt_rank *r, struct dpt_runlog_place *ret)
+static bool find_last_logged(struct dpt_rank *r, struct dpt_run_file_place *ret)
 {
     struct dpt_err err;
-    *ret = (struct dpt_runlog_place){.step = -1};
+    *ret = (struct dpt_run_file_place){.step = -1};
     if (!r->gen.writes_log)
         return true;
-    const enum dpt_status status = dpt_runlog_last(r->config->log.dir, ret, &err);
+    const enum dpt_status status = dpt_run_file_last(r->config->log.dir, ret, &err);
     rank_check_log(r, status, &err);
     return status == DPT_OK;
 }
 
 bool rank_lacks_line(struct dpt_rank *r, enum dpt_line_kind kind)
 {
-    const struct dpt_runlog_place place = {.step = r->state.step, .kind = kind};
-    if (!keeps_lines(r) || dpt_logbook_has(r->log->lines, &place))
+    const struct dpt_run_file_place place = {.step = r->state.step, .kind = kind};
+    if (!keeps_lines(r) || dpt_pending_has(r->log->lines, &place))
         return false;
-    struct dpt_runlog_place last;
-    return find_last_logged(r, &last) && dpt_runlog_is_after(&place, &last);
+    struct dpt_run_file_place last;
+    return find_last_logged(r, &last) && dpt_run_file_is_after(&place, &last);
 }
 
 bool rank_logged_evaluation(struct dpt_rank *r)
 {
-    const struct dpt_runlog_place place = {.step = r->state.step, .kind = DPT_LINE_EVALUATION};
+    const struct dpt_run_file_place place = {.step = r->state.step, .kind = DPT_LINE_EVALUATION};
     if (!keeps_lines(r))
         return false;
-    if (dpt_logbook_has(r->log->lines, &place))
+    if (dpt_pending_has(r->log->lines, &place))
         return true;
-    struct dpt_runlog_place last;
+    struct dpt_run_file_place last;
     return find_last_logged(r, &last) && last.kind == place.kind && last.step == place.step;
 }
 
@@ -196,7 +196,7 @@ void rank_log_epoch(struct dpt_rank *r)
         .avg_loss = dpt_epoch_loss(&r->state.epoch),
         .seconds = r->state.epoch.seconds,
         .samples_per_s = dpt_epoch_samples_per_s(&r->state.epoch, r->config->train.global_batch)};
-    rank_add_line(r, dpt_runlog_epoch(&r->log->files, &e, &err), &err);
+    rank_add_line(r, dpt_run_file_epoch(&r->log->files, &e, &err), &err);
 }
 
 /* ---- a generation begins ---- */
@@ -222,13 +222,13 @@ void rank_complete_history(struct dpt_rank *r)
 void rank_begin_log(struct dpt_rank *r)
 {
     struct dpt_err err;
-    struct dpt_runlog_place last = {.step = -1};
+    struct dpt_run_file_place last = {.step = -1};
     if (!r->log->lines)
         return;
-    const enum dpt_status status = dpt_runlog_last(r->config->log.dir, &last, &err);
+    const enum dpt_status status = dpt_run_file_last(r->config->log.dir, &last, &err);
     if (r->gen.writes_log)
         rank_check_log(r, status, &err);
-    dpt_logbook_begin(r->log->lines, r->gen.writes_log, r->state.step, &last);
+    dpt_pending_begin(r->log->lines, r->gen.writes_log, r->state.step, &last);
     if (r->gen.writes_log && r->state.reread)
         rank_forget_unconfirmed(r);
     if (r->gen.writes_log && r->state.from_rescue && status == DPT_OK)

@@ -1,7 +1,7 @@
 /* The spill files (pending_lines.h) have the lines of steps that no server had confirmed when their
  * rank ended. When the run continues from a rescue, the log writer appends the lines that
  * metrics.jsonl lacks. */
-#include "worker/train/log/log.h"
+#include "worker/train/log/rank_log.h"
 
 #include "base/array.h"
 #include "base/clock.h"
@@ -67,7 +67,7 @@ static size_t keep_lines(char *text, size_t bytes, int64_t step)
     for (char *line = text, *end; (end = memchr(line, '\n', bytes)) != NULL; line = end + 1) {
         const size_t n = (size_t)(end + 1 - line);
         bytes -= n;
-        if (dpt_runlog_place_of(line, n - 1).step > step)
+        if (dpt_run_file_place_of(line, n - 1).step > step)
             continue;
         memmove(text + kept, line, n);
         kept += n;
@@ -102,16 +102,16 @@ void rank_forget_unconfirmed(struct dpt_rank *r)
 /* ---- appending to metrics.jsonl ---- */
 
 struct unconfirmed_line {
-    struct dpt_runlog_place place;
+    struct dpt_run_file_place place;
     size_t order; /* its number in the order of reading */
-    char *text;   /* owned; as in dpt_runlog_line */
+    char *text;   /* owned; as in dpt_run_file_line */
     size_t bytes;
 };
 
 /* The lines that a writer appends to metrics.jsonl. */
 struct completion {
     struct dpt_rank *r;
-    struct dpt_runlog_place last;   /* last line of the file, lines appended here included */
+    struct dpt_run_file_place last; /* last line of the file, lines appended here included */
     struct unconfirmed_line *lines; /* owned */
     size_t n, room;
 };
@@ -120,9 +120,9 @@ struct completion {
 static enum dpt_status gather_line(struct completion *to, const char *line, size_t bytes,
                                    struct dpt_err *err)
 {
-    const struct dpt_runlog_place place = dpt_runlog_place_of(line, bytes);
-    if (place.step < 0 || place.step > to->r->state.step || bytes + 3 > DPT_RUNLOG_LINE_BYTES_MAX ||
-        !dpt_runlog_is_after(&place, &to->last))
+    const struct dpt_run_file_place place = dpt_run_file_place_of(line, bytes);
+    if (place.step < 0 || place.step > to->r->state.step ||
+        bytes + 3 > DPT_RUN_FILE_LINE_BYTES_MAX || !dpt_run_file_is_after(&place, &to->last))
         return DPT_OK;
     char *text = dpt_array_reserve(&to->lines, &to->room, to->n + 1, sizeof *to->lines)
                      ? malloc(bytes + 3)
@@ -157,9 +157,9 @@ static void gather_lines(void *ctx, const char *path)
 static int by_place(const void *a, const void *b)
 {
     const struct unconfirmed_line *x = a, *y = b;
-    if (dpt_runlog_is_after(&x->place, &y->place))
+    if (dpt_run_file_is_after(&x->place, &y->place))
         return 1;
-    if (dpt_runlog_is_after(&y->place, &x->place))
+    if (dpt_run_file_is_after(&y->place, &x->place))
         return -1;
     /* Different times: the lines are of different histories, or of two ranks. */
     if (x->place.made_s != y->place.made_s)
@@ -176,11 +176,11 @@ static void append_gathered(struct completion *to)
         qsort(to->lines, to->n, sizeof *to->lines, by_place);
     for (size_t i = 0; i < to->n; i++) {
         const struct unconfirmed_line *line = &to->lines[i];
-        const struct dpt_runlog_line whole = {line->place, line->text, line->bytes};
-        if (!dpt_runlog_is_after(&line->place, &to->last))
+        const struct dpt_run_file_line whole = {line->place, line->text, line->bytes};
+        if (!dpt_run_file_is_after(&line->place, &to->last))
             continue;
-        dpt_logbook_add(to->r->log->lines, &whole, dpt_now_ms());
-        (void)dpt_logbook_flush(to->r->log->lines);
+        dpt_pending_add(to->r->log->lines, &whole, dpt_now_ms());
+        (void)dpt_pending_flush(to->r->log->lines);
         to->last = line->place;
         n++;
     }
@@ -191,7 +191,7 @@ static void append_gathered(struct completion *to)
 
 /* The rescued world made its lines without a server. The steps of any other world have the same
  * values, so every line that the file lacks may be appended. */
-void rank_append_unconfirmed(struct dpt_rank *r, const struct dpt_runlog_place *last)
+void rank_append_unconfirmed(struct dpt_rank *r, const struct dpt_run_file_place *last)
 {
     struct completion to = {.r = r, .last = *last};
     visit_all_nodes(r, gather_lines, &to);

@@ -38,17 +38,17 @@ static enum dpt_status load_part(struct dpt_rank *r, struct dpt_checkpoint *chec
 {
     if (dpt_shard_is_none(part->shard))
         return DPT_OK;
-    struct dpt_pieces pieces = {.n = 0};
+    struct dpt_state_pieces pieces = {.n = 0};
     DPT_TRY(
         dpt_checkpoint_check_names(checkpoint, r->save->tensors.tensor, r->save->tensors.n, err));
-    DPT_TRY(dpt_pieces_of_part(&r->save->tensors, part, &pieces, err));
+    DPT_TRY(dpt_state_pieces_of_part(&r->save->tensors, part, &pieces, err));
     /* An evaluation needs no moments. */
     if (r->config->train.eval_only)
         for (int i = 0; i < pieces.n; i++)
             pieces.piece[i].m = pieces.piece[i].v = NULL;
     enum dpt_status status = dpt_checkpoint_read_pieces(checkpoint, r->save->tensors.tensor,
                                                         pieces.piece, pieces.n, err);
-    dpt_pieces_fini(&pieces);
+    dpt_state_pieces_fini(&pieces);
     return status;
 }
 

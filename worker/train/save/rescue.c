@@ -32,7 +32,7 @@ static void name_attempt(const struct dpt_rank *r, bool alone, char ret[DPT_PROT
 static enum dpt_status write_rescued_part(struct dpt_rank *r, const struct dpt_state_part *part,
                                           struct dpt_checkpoint_spec *spec, struct dpt_err *err)
 {
-    DPT_TRY(dpt_pieces_of_part(&r->save->tensors, part, &r->save->saved_pieces, err));
+    DPT_TRY(dpt_state_pieces_of_part(&r->save->tensors, part, &r->save->saved_pieces, err));
     spec->pieces = r->save->saved_pieces.piece;
     spec->n_pieces = r->save->saved_pieces.n;
     spec->writer = part->shard.index;

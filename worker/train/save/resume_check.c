@@ -1,7 +1,7 @@
 /* Checks whether a rank may continue: from the newest checkpoint, with this config, these data and
  * this kind of machine, and with the data that its agent has found. */
 #include "base/strategy_traits.h"
-#include "worker/train/device/device.h"
+#include "worker/train/device/rank_device.h"
 #include "worker/train/save/save.h"
 
 #include <string.h>

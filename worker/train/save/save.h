@@ -12,13 +12,13 @@ enum { DAMAGED_STEPS_MAX = 64 };
 
 struct rank_save {
     struct dpt_saver *saver;
-    char *config_yaml;          /* text of the config for state.json */
-    char *hf_config;            /* the JSON file for transformers or PEFT */
-    struct dpt_tensors tensors; /* tensors of the model */
+    char *config_yaml;                /* text of the config for state.json */
+    char *hf_config;                  /* the JSON file for transformers or PEFT */
+    struct dpt_state_tensors tensors; /* tensors of the model */
 
     /* Texts and lists of the checkpoint that is being written. The saver borrows them. */
     struct dpt_history saved_history;
-    struct dpt_pieces saved_pieces;
+    struct dpt_state_pieces saved_pieces;
     int64_t saved_damaged[DAMAGED_STEPS_MAX];
     /* Mark of the step's folders before the save: an older folder may have the same name. */
     uint64_t mark_before_save;

@@ -6,7 +6,7 @@
 #include "worker/model/hf_config.h"
 #include "worker/model/peft_config.h"
 #include "worker/optim/optim.h"
-#include "worker/train/device/device.h"
+#include "worker/train/device/rank_device.h"
 
 #include <limits.h>
 #include <math.h>
@@ -37,7 +37,7 @@ enum dpt_status rank_open_save(struct dpt_rank *r, const struct dpt_data *data, 
     if (!s->config_yaml)
         return dpt_fail_nomem(err, "text of the config");
     DPT_TRY(dpt_config_print(r->config, s->config_yaml, err));
-    DPT_TRY(dpt_tensors_init(r->model, &r->grid, &s->tensors, err));
+    DPT_TRY(dpt_state_tensors_init(r->model, &r->grid, &s->tensors, err));
     return print_hf_config(r, data, err);
 }
 
@@ -45,8 +45,8 @@ void rank_close_save(struct dpt_rank *r)
 {
     free(r->save->config_yaml);
     free(r->save->hf_config);
-    dpt_tensors_fini(&r->save->tensors);
-    dpt_pieces_fini(&r->save->saved_pieces);
+    dpt_state_tensors_fini(&r->save->tensors);
+    dpt_state_pieces_fini(&r->save->saved_pieces);
 }
 
 void rank_settle_saver(struct dpt_rank *r)
@@ -141,8 +141,8 @@ void rank_save_begin(struct dpt_rank *r)
     const struct dpt_piece_writers writers = {r->gen.writer_shards, r->gen.checkpoint_writers,
                                               r->gen.checkpoint_slot};
     if (dpt_strategy_fetch_state(r->strategy, &err) != DPT_OK ||
-        dpt_pieces_to_write(&r->save->tensors, &dpt_strategy_held(r->strategy)->own, &writers,
-                            &r->save->saved_pieces, &err) != DPT_OK) {
+        dpt_state_pieces_to_write(&r->save->tensors, &dpt_strategy_held(r->strategy)->own, &writers,
+                                  &r->save->saved_pieces, &err) != DPT_OK) {
         dpt_log(DPT_LOG_ERROR, "a checkpoint was not written: %s; training continues", err.text);
         return;
     }

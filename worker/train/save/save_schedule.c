@@ -2,7 +2,7 @@
 #include "worker/train/save/save.h"
 
 #include "base/log.h"
-#include "worker/train/log/log.h"
+#include "worker/train/log/rank_log.h"
 
 #include <stdio.h>
 

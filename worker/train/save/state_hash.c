@@ -73,7 +73,7 @@ static int64_t tensor_numel(const struct dpt_checkpoint_tensor *t)
 
 static enum dpt_status list_blocks(struct work *w, struct dpt_err *err)
 {
-    const struct dpt_tensors *tensors = w->spec->tensors;
+    const struct dpt_state_tensors *tensors = w->spec->tensors;
     int64_t n = 0;
     int unit = 0;
     for (int i = 0; i < tensors->n; i++)
@@ -114,7 +114,7 @@ static int64_t place_of(const struct work *w, const struct block *block, int64_t
 {
     const struct dpt_grid *grid = w->spec->tensors->grid;
     const struct dpt_state_part *own = w->spec->own;
-    return dpt_state_offset(own, grid, DPT_VECTOR_PARAM, block->unit) +
+    return dpt_strategy_state_offset(own, grid, DPT_VECTOR_PARAM, block->unit) +
            (x - dpt_shard_piece(grid, own->shard, block->unit).first);
 }
 
@@ -226,7 +226,7 @@ static enum dpt_status hash_shards(struct work *w, struct dpt_hash128 *ret, stru
 static enum dpt_status hash_whole(const struct dpt_state_hash *spec, struct dpt_hash128 *ret,
                                   struct dpt_err *err)
 {
-    const struct dpt_tensors *tensors = spec->tensors;
+    const struct dpt_state_tensors *tensors = spec->tensors;
     const struct dpt_grid *grid = tensors->grid;
     struct dpt_checkpoint_tensor *whole = calloc((size_t)tensors->n, sizeof *whole);
     if (!whole)
@@ -234,7 +234,8 @@ static enum dpt_status hash_whole(const struct dpt_state_hash *spec, struct dpt_
     for (int i = 0; i < tensors->n; i++) {
         /* Element x of a whole shard is at offset x, in the compact and in the flat layout. */
         whole[i] = tensors->tensor[i];
-        whole[i].param = dpt_state_at(spec->own, grid, DPT_VECTOR_PARAM, 0) + tensors->offset[i];
+        whole[i].param =
+            dpt_strategy_state_at(spec->own, grid, DPT_VECTOR_PARAM, 0) + tensors->offset[i];
     }
     *ret = dpt_weights_hash(whole, tensors->n);
     free(whole);
@@ -281,7 +282,7 @@ struct dpt_hash128 dpt_state_part_hash(const struct dpt_state_part *part,
         if (piece.end <= piece.first)
             continue;
         for (int v = 0; v < vectors; v++) {
-            chain[1] = dpt_hash128(dpt_state_at(part, grid, (enum dpt_vector)v, u),
+            chain[1] = dpt_hash128(dpt_strategy_state_at(part, grid, (enum dpt_vector)v, u),
                                    (size_t)(piece.end - piece.first) * sizeof(float));
             chain[0] = dpt_hash128(chain, sizeof chain);
         }

@@ -8,7 +8,7 @@
 #include "worker/train/save/state_pieces.h"
 
 struct dpt_state_hash {
-    const struct dpt_tensors *tensors;
+    const struct dpt_state_tensors *tensors;
     const struct dpt_state_part *own; /* this rank's part */
     const struct dpt_shard *shards;   /* [world] own shards of all ranks */
     int world, rank;

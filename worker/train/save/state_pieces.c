@@ -6,10 +6,10 @@
 
 _Static_assert((int)DPT_PARAM_NDIM_MAX == (int)DPT_CHECKPOINT_NDIM_MAX, "one shape");
 
-enum dpt_status dpt_tensors_init(const struct dpt_model *model, const struct dpt_grid *grid,
-                                 struct dpt_tensors *ret, struct dpt_err *err)
+enum dpt_status dpt_state_tensors_init(const struct dpt_model *model, const struct dpt_grid *grid,
+                                       struct dpt_state_tensors *ret, struct dpt_err *err)
 {
-    *ret = (struct dpt_tensors){.n = dpt_model_n_params(model), .grid = grid};
+    *ret = (struct dpt_state_tensors){.n = dpt_model_n_params(model), .grid = grid};
     ret->tensor = calloc((size_t)ret->n, sizeof *ret->tensor);
     ret->offset = calloc((size_t)ret->n, sizeof *ret->offset);
     if (!ret->tensor || !ret->offset)
@@ -23,17 +23,17 @@ enum dpt_status dpt_tensors_init(const struct dpt_model *model, const struct dpt
     return DPT_OK;
 }
 
-void dpt_tensors_fini(struct dpt_tensors *tensors)
+void dpt_state_tensors_fini(struct dpt_state_tensors *tensors)
 {
     free(tensors->tensor);
     free(tensors->offset);
-    *tensors = (struct dpt_tensors){.n = 0};
+    *tensors = (struct dpt_state_tensors){.n = 0};
 }
 
-void dpt_pieces_fini(struct dpt_pieces *pieces)
+void dpt_state_pieces_fini(struct dpt_state_pieces *pieces)
 {
     free(pieces->piece);
-    *pieces = (struct dpt_pieces){.n = 0};
+    *pieces = (struct dpt_state_pieces){.n = 0};
 }
 
 /* The address of element `x` of the flat vector. `x` lies in the part's piece of `unit`. */
@@ -43,14 +43,14 @@ static float *value_at(const struct dpt_state_part *part, const struct dpt_grid 
     if (!part->vector[vector].mem)
         return NULL;
     const struct dpt_interval piece = dpt_shard_piece(grid, part->shard, unit);
-    return dpt_state_at(part, grid, vector, unit) + (x - piece.first);
+    return dpt_strategy_state_at(part, grid, vector, unit) + (x - piece.first);
 }
 
 /* Cuts intervals of the part at the ends of tensors. Each interval lies in one unit. */
-static enum dpt_status cut_intervals(const struct dpt_tensors *tensors,
+static enum dpt_status cut_intervals(const struct dpt_state_tensors *tensors,
                                      const struct dpt_state_part *part,
                                      const struct dpt_interval *intervals, int n,
-                                     struct dpt_pieces *ret, struct dpt_err *err)
+                                     struct dpt_state_pieces *ret, struct dpt_err *err)
 {
     const struct dpt_grid *grid = tensors->grid;
     struct dpt_checkpoint_range *ranges = calloc((size_t)n + 1, sizeof *ranges);
@@ -73,7 +73,7 @@ static enum dpt_status cut_intervals(const struct dpt_tensors *tensors,
                                           .m = value_at(part, grid, DPT_VECTOR_M, unit, x),
                                           .v = value_at(part, grid, DPT_VECTOR_V, unit, x)};
     }
-    dpt_pieces_fini(ret);
+    dpt_state_pieces_fini(ret);
     const struct dpt_checkpoint_vector vector = {tensors->tensor, tensors->offset, tensors->n};
     ret->n = dpt_checkpoint_cut(&vector, ranges, n, pieces, n_max);
     ret->piece = pieces;
@@ -81,9 +81,9 @@ static enum dpt_status cut_intervals(const struct dpt_tensors *tensors,
     return DPT_OK;
 }
 
-enum dpt_status dpt_pieces_of_part(const struct dpt_tensors *tensors,
-                                   const struct dpt_state_part *part, struct dpt_pieces *ret,
-                                   struct dpt_err *err)
+enum dpt_status dpt_state_pieces_of_part(const struct dpt_state_tensors *tensors,
+                                         const struct dpt_state_part *part,
+                                         struct dpt_state_pieces *ret, struct dpt_err *err)
 {
     const struct dpt_grid *grid = tensors->grid;
     struct dpt_interval *intervals = calloc((size_t)grid->n_units + 1, sizeof *intervals);
@@ -100,10 +100,10 @@ enum dpt_status dpt_pieces_of_part(const struct dpt_tensors *tensors,
     return status;
 }
 
-enum dpt_status dpt_pieces_to_write(const struct dpt_tensors *tensors,
-                                    const struct dpt_state_part *part,
-                                    const struct dpt_piece_writers *writers, struct dpt_pieces *ret,
-                                    struct dpt_err *err)
+enum dpt_status dpt_state_pieces_to_write(const struct dpt_state_tensors *tensors,
+                                          const struct dpt_state_part *part,
+                                          const struct dpt_piece_writers *writers,
+                                          struct dpt_state_pieces *ret, struct dpt_err *err)
 {
     const struct dpt_shard *shards = writers->shards;
     const int n = writers->n, writer = writers->writer;

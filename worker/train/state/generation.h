@@ -4,7 +4,7 @@
 #define DPT_WORKER_TRAIN_STATE_GENERATION_H
 
 #include "rendezvous/proto/message.h"
-#include "worker/plan/schedule.h"
+#include "worker/plan/step_list.h"
 #include "worker/strategy/strategy.h"
 
 struct generation {

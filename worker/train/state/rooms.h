@@ -27,8 +27,8 @@ struct dpt_rank_options {
     const struct dpt_config *config;
     int link_fd; /* taken by the rank */
     /* Opens the device for cluster.device: cuda. NULL: opens a CUDA device. */
-    enum dpt_status (*open_accelerator)(const struct dpt_rank_start *start, struct dpt_device **ret,
-                                        struct dpt_err *err);
+    enum dpt_status (*open_device)(const struct dpt_rank_start *start, struct dpt_device **ret,
+                                   struct dpt_err *err);
     /* Gives the functions of NCCL and their context, on the communication thread. NULL: the
      * library's functions. */
     enum dpt_status (*load_nccl)(const struct dpt_rank_start *start,

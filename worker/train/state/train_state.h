@@ -5,9 +5,9 @@
 #define DPT_WORKER_TRAIN_STATE_TRAIN_STATE_H
 
 #include "worker/comm/comm.h"
-#include "worker/optim/divergence.h"
+#include "worker/optim/step_fate.h"
 #include "worker/train/state/epoch.h"
-#include "worker/train/state/eval_shares.h"
+#include "worker/train/state/eval_sums.h"
 #include "worker/train/state/generation_history.h"
 #include "worker/train/state/outcome.h"
 

@@ -45,7 +45,7 @@ enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err)
         return dpt_fail(err, DPT_EPROTO, "the outcome of step %lld ends the run",
                         (long long)r->state.step);
     /* The quotient is exact, because the scale is a power of two. */
-    const float clip = dpt_clip_scale(r->state.outcome.norm, r->config->train.grad_clip);
+    const float clip = dpt_optim_clip_scale(r->state.outcome.norm, r->config->train.grad_clip);
     const struct dpt_optim_step step = {.step = r->state.step,
                                         .updates = r->state.step - r->state.scaler.skipped,
                                         .grad_scale =

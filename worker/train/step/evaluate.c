@@ -4,8 +4,8 @@
  * generation continues it (hello.h). An evaluation changes neither weights nor gradients. */
 #include "base/clock.h"
 #include "base/log.h"
-#include "worker/train/device/device.h"
-#include "worker/train/log/log.h"
+#include "worker/train/device/rank_device.h"
+#include "worker/train/log/rank_log.h"
 #include "worker/train/save/save.h"
 #include "worker/train/step/step.h"
 
@@ -21,8 +21,8 @@ enum dpt_status rank_open_validation(struct dpt_rank *r, struct dpt_err *err)
                               r->options->start->val_stamp, err));
     r->stepping->val_samples = dpt_data_samples(r->stepping->val);
     if (!dpt_config_reads_labels(c))
-        r->stepping->val_samples =
-            dpt_eval_samples(r->stepping->val_samples, r->form.positions, c->train.eval_tokens);
+        r->stepping->val_samples = dpt_eval_batches_samples(
+            r->stepping->val_samples, r->form.positions, c->train.eval_tokens);
     const size_t bytes = dpt_batch_bytes(&r->form, c->train.micro_batch);
     r->stepping->val_memory = aligned_alloc(DPT_BATCH_ALIGN, bytes);
     if (!r->stepping->val_memory)
@@ -104,40 +104,40 @@ static enum dpt_status evaluate_batch(struct dpt_rank *r, struct dpt_sample_rang
     return DPT_OK;
 }
 
-static enum dpt_status evaluate_round(struct dpt_rank *r, struct dpt_evaluation *e,
+static enum dpt_status evaluate_round(struct dpt_rank *r, struct dpt_eval_sums *e,
                                       struct dpt_err *err)
 {
-    const struct dpt_sample_range batch = dpt_evaluation_batch(e, r->gen.rank);
+    const struct dpt_sample_range batch = dpt_eval_sums_batch(e, r->gen.rank);
     struct dpt_eval_share mine = {.step = e->step, .round = e->round, .first = batch.first};
     DPT_TRY(evaluate_batch(r, batch, &mine, err));
     mine.reform = dpt_link_reform_wanted(r->link, r->gen.number);
     mine.leaving = dpt_link_leaving(r->link);
     DPT_TRY(generation_all_gather(&r->gen, r->comm_thread, &mine, sizeof mine, err));
-    return dpt_evaluation_combine(e, r->gen.gathered, err);
+    return dpt_eval_sums_combine(e, r->gen.gathered, err);
 }
 
 enum dpt_status rank_evaluate(struct dpt_rank *r, bool *ret_stopped, bool *ret_all_leave,
                               struct dpt_err *err)
 {
-    struct dpt_evaluation e;
+    struct dpt_eval_sums e;
     const int64_t begin = dpt_now_ns();
     enum dpt_status status = DPT_OK;
     if (r->state.eval_part.step != r->state.step)
         r->state.eval_part = (struct dpt_eval_part){.step = r->state.step};
     const bool goes_on = r->state.eval_part.batches > 0;
-    dpt_evaluation_begin(&e, &r->state.eval_part, r->stepping->val_samples,
-                         r->config->train.micro_batch, r->gen.world_size);
+    dpt_eval_sums_begin(&e, &r->state.eval_part, r->stepping->val_samples,
+                        r->config->train.micro_batch, r->gen.world_size);
     if (goes_on && r->gen.rank == 0)
-        dpt_log(
-            DPT_LOG_INFO, "the evaluation at step %lld continues after %lld of %lld batches",
-            (long long)r->state.step, (long long)r->state.eval_part.batches,
-            (long long)dpt_eval_batches(r->stepping->val_samples, r->config->train.micro_batch));
+        dpt_log(DPT_LOG_INFO, "the evaluation at step %lld continues after %lld of %lld batches",
+                (long long)r->state.step, (long long)r->state.eval_part.batches,
+                (long long)dpt_eval_batches_count(r->stepping->val_samples,
+                                                  r->config->train.micro_batch));
     rank_forget_weights(r);
     dpt_link_publish_busy(r->link, true);
     while (status == DPT_OK && e.round < e.rounds && !e.reform) {
         status = evaluate_round(r, &e, err);
         if (status == DPT_OK)
-            r->state.eval_part = dpt_evaluation_part(&e);
+            r->state.eval_part = dpt_eval_sums_part(&e);
         dpt_link_publish_work(r->link);
     }
     *ret_stopped = e.round < e.rounds;
@@ -191,5 +191,5 @@ void rank_log_evaluation(struct dpt_rank *r)
         dpt_log(DPT_LOG_INFO, "step %lld: val_loss %.6f, perplexity %.4g, over %lld tokens",
                 (long long)e.step, e.val_loss, exp(e.val_loss), (long long)e.tokens);
     if (!r->config->train.eval_only)
-        rank_add_line(r, dpt_runlog_eval(&r->log->files, &e, &err), &err);
+        rank_add_line(r, dpt_run_file_eval(&r->log->files, &e, &err), &err);
 }

@@ -3,17 +3,17 @@
 
 #include <stdbool.h>
 
-static enum dpt_status check_verify_shares(const struct dpt_verify_share *all, int world,
+static enum dpt_status check_verify_shares(const struct dpt_replica_hashes *all, int world,
                                            int64_t step, struct dpt_err *err)
 {
     for (int rank = 0; rank < world; rank++) {
-        const struct dpt_verify_share s = all[rank];
+        const struct dpt_replica_hashes s = all[rank];
         if (s.step != step)
             return dpt_fail(err, DPT_EPROTO,
                             "rank %d compares its weights after step %lld, this rank after step "
                             "%lld",
                             rank, (long long)s.step, (long long)step);
-        for (int i = 0; i < DPT_VERIFY_PARTS; i++) {
+        for (int i = 0; i < DPT_REPLICA_PARTS; i++) {
             const struct dpt_shard shard = s.part[i].shard;
             if (shard.of < 0 || shard.of > world ||
                 (shard.of > 0 && (shard.index < 0 || shard.index >= shard.of)))
@@ -25,9 +25,9 @@ static enum dpt_status check_verify_shares(const struct dpt_verify_share *all, i
 }
 
 /* Part `i` of the parts of all ranks, counted in the order of ranks. */
-static struct dpt_verify_part part_of(const struct dpt_verify_share *all, int i)
+static struct dpt_replica_hash part_of(const struct dpt_replica_hashes *all, int i)
 {
-    return all[i / DPT_VERIFY_PARTS].part[i % DPT_VERIFY_PARTS];
+    return all[i / DPT_REPLICA_PARTS].part[i % DPT_REPLICA_PARTS];
 }
 
 static bool same_hash(struct dpt_hash128 a, struct dpt_hash128 b)
@@ -40,12 +40,12 @@ struct count {
     int holders, agree;
 };
 
-static struct count count_holders(const struct dpt_verify_share *all, int n,
-                                  const struct dpt_verify_part *with)
+static struct count count_holders(const struct dpt_replica_hashes *all, int n,
+                                  const struct dpt_replica_hash *with)
 {
     struct count c = {0, 0};
     for (int i = 0; i < n; i++) {
-        const struct dpt_verify_part part = part_of(all, i);
+        const struct dpt_replica_hash part = part_of(all, i);
         if (!dpt_shard_equal(part.shard, with->shard))
             continue;
         c.holders++;
@@ -55,14 +55,14 @@ static struct count count_holders(const struct dpt_verify_share *all, int n,
 }
 
 /* Fails with the name of the rank at fault, because the holders of the shard do not agree. */
-static enum dpt_status blame_rank(const struct dpt_verify_share *all, int n, struct dpt_shard shard,
-                                  int64_t step, struct dpt_err *err)
+static enum dpt_status blame_rank(const struct dpt_replica_hashes *all, int n,
+                                  struct dpt_shard shard, int64_t step, struct dpt_err *err)
 {
     /* Lowest part with the most frequent hash; lowest part with another hash. */
     int best = -1, odd = -1;
     struct count most = {0, 0};
     for (int i = 0; i < n; i++) {
-        const struct dpt_verify_part part = part_of(all, i);
+        const struct dpt_replica_hash part = part_of(all, i);
         const struct count c = count_holders(all, n, &part);
         if (dpt_shard_equal(part.shard, shard) && c.agree > most.agree) {
             best = i;
@@ -71,12 +71,12 @@ static enum dpt_status blame_rank(const struct dpt_verify_share *all, int n, str
     }
     const struct dpt_hash128 right = part_of(all, best).hash;
     for (int i = n - 1; i >= 0; i--) {
-        const struct dpt_verify_part part = part_of(all, i);
+        const struct dpt_replica_hash part = part_of(all, i);
         if (dpt_shard_equal(part.shard, shard) && !same_hash(part.hash, right))
             odd = i;
     }
-    odd /= DPT_VERIFY_PARTS;
-    best /= DPT_VERIFY_PARTS;
+    odd /= DPT_REPLICA_PARTS;
+    best /= DPT_REPLICA_PARTS;
     if (2 * most.agree > most.holders)
         return dpt_fail(
             err, DPT_ECORRUPT,
@@ -92,13 +92,13 @@ static enum dpt_status blame_rank(const struct dpt_verify_share *all, int n, str
         odd, (long long)step, best);
 }
 
-enum dpt_status dpt_verify_combine(const struct dpt_verify_share *all, int world, int64_t step,
-                                   struct dpt_err *err)
+enum dpt_status dpt_replica_hashes_compare(const struct dpt_replica_hashes *all, int world,
+                                           int64_t step, struct dpt_err *err)
 {
-    const int n = world * DPT_VERIFY_PARTS;
+    const int n = world * DPT_REPLICA_PARTS;
     DPT_TRY(check_verify_shares(all, world, step, err));
     for (int i = 0; i < n; i++) {
-        const struct dpt_verify_part part = part_of(all, i);
+        const struct dpt_replica_hash part = part_of(all, i);
         if (dpt_shard_is_none(part.shard))
             continue;
         /* The first holder of the shard. All other holders must agree with it. */

@@ -2,7 +2,7 @@
  * gradient. */
 #include "worker/train/step/step.h"
 
-#include "worker/train/device/device.h"
+#include "worker/train/device/rank_device.h"
 #include "worker/train/save/save.h"
 
 #include <stdlib.h>

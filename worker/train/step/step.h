@@ -44,7 +44,7 @@ DPT_MUST_USE enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err)
 /* Writes r->state.step to memory that the agent reads even after the death of this process. */
 void rank_keep_step(const struct dpt_rank *r);
 
-/* divergence.c. Returns DPT_EDIVERGED, with the cause in `err`: the committed step is not finite.
+/* judge_step.c. Returns DPT_EDIVERGED, with the cause in `err`: the committed step is not finite.
  * The step is not applied and ends the run. */
 enum dpt_status rank_judge_diverged(struct dpt_rank *r, struct dpt_err *err);
 /* Called after a step that is not finite was applied or left out. Logs the step; if the run

@@ -8,19 +8,20 @@
 enum dpt_status rank_verify(struct dpt_rank *r, struct dpt_err *err)
 {
     const struct dpt_strategy_state *state = dpt_strategy_held(r->strategy);
-    const struct dpt_state_part *const parts[DPT_VERIFY_PARTS] = {&state->own, &state->shadow};
-    struct dpt_verify_share mine = {.step = r->state.step};
+    const struct dpt_state_part *const parts[DPT_REPLICA_PARTS] = {&state->own, &state->shadow};
+    struct dpt_replica_hashes mine = {.step = r->state.step};
     if (r->gen.world_size == 1)
         return DPT_OK;
     DPT_TRY(dpt_strategy_fetch_state(r->strategy, err));
-    for (int i = 0; i < DPT_VERIFY_PARTS; i++) {
+    for (int i = 0; i < DPT_REPLICA_PARTS; i++) {
         if (dpt_shard_is_none(parts[i]->shard))
             continue;
         mine.part[i].shard = parts[i]->shard;
-        mine.part[i].hash = dpt_state_part_hash(parts[i], &r->grid, dpt_vectors(r->config));
+        mine.part[i].hash =
+            dpt_state_part_hash(parts[i], &r->grid, dpt_strategy_vectors(r->config));
     }
     DPT_TRY(generation_all_gather(&r->gen, r->comm_thread, &mine, sizeof mine, err));
-    return dpt_verify_combine(r->gen.gathered, r->gen.world_size, r->state.step, err);
+    return dpt_replica_hashes_compare(r->gen.gathered, r->gen.world_size, r->state.step, err);
 }
 
 void rank_warn_of_unverified(const struct dpt_rank *r)

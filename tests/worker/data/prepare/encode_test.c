@@ -1,6 +1,6 @@
 /* dpt-data encode: the same bytes for any block size and any number of threads; the tokens of the
  * encoder; splits. */
-#include "tests/worker/data/prepare/fixture.h"
+#include "tests/worker/data/prepare/prepare_fixture.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,7 +42,7 @@ static void read_tokens(const char *out, enum dpt_split split, struct dpt_tokens
 }
 
 /* The text of the tokens, with a NUL where a document begins; owned. */
-static char *decode(const struct dpt_tokens *tokens, size_t *ret_bytes)
+static char *decode_tokens(const struct dpt_tokens *tokens, size_t *ret_bytes)
 {
     struct dpt_vocab *vocab = NULL;
     OK(dpt_vocab_open(&options.vocab, &vocab, &err));
@@ -125,7 +125,7 @@ static int find_documents(const char *out, enum dpt_split split, bool ret_has[DO
     int n = 0;
     memset(ret_has, 0, DOCUMENTS);
     read_tokens(out, split, &tokens);
-    char *text = decode(&tokens, &bytes);
+    char *text = decode_tokens(&tokens, &bytes);
     for (size_t i = 0; i < bytes; i++) {
         int document;
         if (text[i] != '\0' || sscanf(text + i + 1, "document %d ", &document) != 1)
@@ -182,7 +182,7 @@ static void lines_are_split_by_lot(void **state)
     OK(encode("out"));
     for (int s = 0; s < DPT_SPLIT_COUNT; s++) {
         read_tokens("out", (enum dpt_split)s, &tokens);
-        text = decode(&tokens, &bytes);
+        text = decode_tokens(&tokens, &bytes);
         for (size_t i = 0; i < bytes; i += strcspn(text + i, "\n") + 1) {
             int line, length = 0;
             i += text[i] == '\0';

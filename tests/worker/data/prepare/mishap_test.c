@@ -1,6 +1,6 @@
 /* dpt-data encode with a process that dies or a full disk, at any time and any number of times; its
  * refusals. */
-#include "tests/worker/data/prepare/fixture.h"
+#include "tests/worker/data/prepare/prepare_fixture.h"
 
 #include "worker/data/prepare/disk.h"
 

@@ -1,0 +1,207 @@
+/* Queries on runs, nodes, ranks and plans. */
+#include "rendezvous/core/run_state.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- ranks ---- */
+
+struct rank *dpt_rdzv_next_rank(const struct run *run, struct rank_cursor *at)
+{
+    for (; at->node < run->n_nodes; *at = (struct rank_cursor){.node = at->node + 1})
+        if (at->rank < run->nodes[at->node]->n_ranks)
+            return &run->nodes[at->node]->ranks[at->rank++];
+    return NULL;
+}
+
+size_t dpt_rdzv_count_ranks(const struct run *run)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        n += run->nodes[i]->n_ranks;
+    return n;
+}
+
+const struct rank *dpt_rdzv_rank_at(const struct place *place)
+{
+    if (place->node == NULL || place->local_rank >= place->node->n_ranks ||
+        place->node->ranks[place->local_rank].spawn != place->spawn)
+        return NULL;
+    return &place->node->ranks[place->local_rank];
+}
+
+bool dpt_rdzv_rank_is_alive(const struct rank *rank)
+{
+    return rank->spawn != 0 && rank->phase != DPT__RANK_PHASE__RANK_STARTING &&
+           rank->phase != DPT__RANK_PHASE__RANK_DEAD;
+}
+
+bool dpt_rdzv_rank_is_member(const struct rank *rank)
+{
+    const uint64_t generation = rank->node->run->plan.generation;
+    return generation != 0 && rank->plan_generation == generation;
+}
+
+bool dpt_rdzv_has_finished(const struct rank *rank)
+{
+    return dpt_rdzv_rank_is_member(rank) && rank->node->run->plan.places[rank->plan_rank].finished;
+}
+
+bool dpt_rdzv_has_quiesced(const struct rank *rank)
+{
+    return rank->phase == DPT__RANK_PHASE__RANK_QUIESCED &&
+           rank->generation == rank->node->run->generation;
+}
+
+void dpt_rdzv_count_rank(const struct rank *rank, int by)
+{
+    struct run *run = rank->node->run;
+    const bool runs = rank->phase == DPT__RANK_PHASE__RANK_RUNNING;
+    if (!dpt_rdzv_rank_is_member(rank)) {
+        run->membership.n_outside += dpt_rdzv_rank_is_alive(rank) ? by : 0;
+        run->membership.n_foreign += runs ? by : 0;
+        return;
+    }
+    run->plan.n_running += runs ? by : 0;
+    run->plan.n_busy += rank->busy ? by : 0;
+    run->plan.n_rebuilding += rank->rebuilding ? by : 0;
+    if (rank->phase == DPT__RANK_PHASE__RANK_READY && rank->generation == run->plan.generation)
+        run->plan.n_ready += by;
+}
+
+/* ---- nodes ---- */
+
+bool dpt_rdzv_node_is_member(const struct node *node)
+{
+    for (uint32_t i = 0; i < node->n_ranks; i++)
+        if (dpt_rdzv_rank_is_member(&node->ranks[i]))
+            return true;
+    return false;
+}
+
+bool dpt_rdzv_may_hold_newest(const struct node *node)
+{
+    const uint64_t ran = node->run->formation.run_generation;
+    if (node->returned || (ran == 0 && node->generation > 0))
+        return true;
+    for (uint32_t i = 0; i < node->n_ranks; i++)
+        if (node->ranks[i].plan_generation != 0 && node->ranks[i].plan_generation >= ran)
+            return true;
+    return false;
+}
+
+void dpt_rdzv_print_node(const struct plan *plan, const struct node *node,
+                         char ret[NODE_TEXT_BYTES])
+{
+    int first = -1, last = -1;
+    for (uint32_t i = 0; i < plan->world_size; i++)
+        if (plan->places[i].node == node) {
+            first = first < 0 ? (int)i : first;
+            last = (int)i;
+        }
+    char ranks[48] = "";
+    if (first >= 0 && first == last)
+        (void)snprintf(ranks, sizeof ranks, ", rank %d", first);
+    else if (first >= 0)
+        (void)snprintf(ranks, sizeof ranks, ", ranks %d to %d", first, last);
+    if (node->host_name[0] != '\0')
+        (void)snprintf(ret, NODE_TEXT_BYTES, "node %s (host %s%s)", node->id, node->host_name,
+                       ranks);
+    else
+        (void)snprintf(ret, NODE_TEXT_BYTES, "node %s", node->id);
+}
+
+/* ---- runs ---- */
+
+bool dpt_rdzv_has_ended(const struct run *run)
+{
+    return run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED;
+}
+
+uint32_t dpt_rdzv_min_nodes(const struct run *run)
+{
+    struct rank_cursor at = {0};
+    const int64_t final_step = run->progress.final_step;
+    for (const struct rank *rank; final_step >= 0 && (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
+        if (rank->step_applied == final_step)
+            return 1;
+    return run->spec.min_nodes;
+}
+
+uint32_t dpt_rdzv_restarts_left(const struct run *run)
+{
+    const uint32_t most = run->spec.max_restarts, used = run->budget.used;
+    return most > used ? most - used : 0;
+}
+
+uint64_t dpt_rdzv_state_generation(const struct run *run)
+{
+    uint64_t newest = run->formation.run_generation;
+    struct rank_cursor at = {0};
+    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
+        newest = dpt_rdzv_newer(newest, rank->ran_generation);
+    return newest;
+}
+
+bool dpt_rdzv_pending_counts(const struct rank *rank, uint64_t state_generation)
+{
+    return rank->pending_generation != 0 && rank->pending_generation <= state_generation;
+}
+
+int dpt_rdzv_shards_of(const struct rank *rank, uint64_t state_generation,
+                       struct dpt_shard ret[DPT_PROTO_SHARDS_MAX])
+{
+    const bool pending = dpt_rdzv_pending_counts(rank, state_generation);
+    int n = 0;
+    if (rank->n_shards == 0)
+        ret[n++] = (struct dpt_shard){0, 1};
+    for (int i = 0; i < rank->n_shards; i++)
+        if (rank->pending[i] == pending)
+            ret[n++] = rank->shards[i];
+    return n;
+}
+
+/* ---- causes, records, log lines ---- */
+
+const char *dpt_rdzv_cause_name(enum cause_kind kind)
+{
+    static const char *const names[CAUSE_COUNT] = {"start",          "joined",     "left",
+                                                   "server_restart", "comm_error", "stalled",
+                                                   "rank_lost",      "node_lost"};
+    return (unsigned)kind < CAUSE_COUNT ? names[kind] : "?";
+}
+
+struct cause dpt_rdzv_cause(enum cause_kind kind, int64_t detect_ms, const char *fmt, ...)
+{
+    struct cause cause = {.kind = kind, .detect_ms = detect_ms < 0 ? 0 : detect_ms};
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(cause.text, sizeof cause.text, fmt, ap);
+    va_end(ap);
+    return cause;
+}
+
+void dpt_rdzv_record(const struct run *run, enum dpt_rdzv_record_kind kind, uint64_t generation,
+                     int64_t step)
+{
+    dpt_outbox_record(&run->core->out, (struct dpt_rdzv_record){.kind = kind,
+                                                                .run = run->name,
+                                                                .generation = generation,
+                                                                .step = step,
+                                                                .text = run->end_text,
+                                                                .spec = &run->spec});
+}
+
+void dpt_rdzv_log(const struct run *run, enum dpt_log_level level, const char *fmt, ...)
+{
+    char text[DPT_PROTO_TEXT_BYTES * 2];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    dpt_outbox_log(&run->core->out, (struct dpt_rdzv_log_line){.level = level,
+                                                               .run = run->name,
+                                                               .generation = run->generation,
+                                                               .text = text});
+}

@@ -1,0 +1,364 @@
+/* The state of the server's machine: runs, nodes, rank processes, plans; their creation and
+ * removal; queries on one of them.
+ *
+ * Layers of this folder, lowest first. A file calls only files of lower layers, and files to its
+ * left in its own layer, so there are no cycles:
+ *
+ *   outbox.h    outbox.c                                  outputs of a step
+ *   timing.h    timing.c                                  every period of a run
+ *   run_state.h run_state.c, members.c                    runs, nodes, ranks, plans
+ *   queries.h   silence.c, held.c, wait.c                 queries on several of them
+ *   rules.h     transition.c, budget.c, loss.c            how a generation ends
+ *   reply.h     reply.c                                   messages to agents
+ *   advance.h   leave.c, plan.c, advance.c                transitions of each phase
+ *   join.h      join_claim.c, admit.c, report.c           messages of agents
+ *   core.h      core.c                                    events, time, views */
+#ifndef DPT_RENDEZVOUS_CORE_RUN_STATE_H
+#define DPT_RENDEZVOUS_CORE_RUN_STATE_H
+
+#include "base/shard.h"
+#include "rendezvous/core/core.h"
+#include "rendezvous/core/outbox.h"
+#include "rendezvous/core/timing.h"
+
+enum {
+    DEPARTED_MAX = 1024, /* removed incarnations that a run remembers */
+    FORGOTTEN_MAX = 64,  /* forgotten runs that are remembered by name */
+    LOSSES_MAX = 16,     /* lost ranks that are remembered to explain a missing shard */
+    NODE_TEXT_BYTES = 2 * DPT_PROTO_NAME_BYTES + 64
+};
+
+/* ---- ranks and nodes ---- */
+
+/* One rank process: the last report of its agent, and this server's decisions about the process.
+ * Every member concerns process `spawn`. The next process of this local rank starts with zeroed
+ * members. */
+struct rank {
+    struct node *node;
+    uint32_t spawn;
+    Dpt__RankPhase phase;
+    uint64_t generation; /* generation of `phase` */
+    char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
+    int64_t step_applied, outcome_step, checkpoint_step, grant_step;
+    uint8_t *outcome; /* owned; the outcome of outcome_step, while QUIESCED */
+    size_t outcome_bytes;
+    struct dpt_shard shards[DPT_PROTO_SHARDS_MAX];
+    bool pending[DPT_PROTO_SHARDS_MAX]; /* shards[i] was filled for pending_generation */
+    int n_shards;                       /* 0: the rank holds the whole state */
+    bool gradient;
+    uint64_t pending_generation, ran_generation;
+    bool rebuilding;
+    uint64_t failed_generation;
+    int32_t suspect; /* rank of the plan whose data connection broke; -1: none */
+    bool busy;
+    uint32_t work_done; /* grows while busy */
+    int64_t step_ms_median;
+    int64_t heard_ms; /* when its agent last heard the process */
+
+    uint64_t asked;           /* newest PREPARE for which the server waits for a report */
+    uint64_t plan_generation; /* newest plan with a place for it; 0: none */
+    int32_t plan_rank;        /* its rank in that plan */
+    int32_t reported_rank;    /* its rank as its agent reports it, to adopt a plan */
+};
+
+/* The control connection of a node. */
+struct link {
+    uint64_t conn;         /* 0: broken */
+    uint64_t counter_seen; /* counter of the last message taken */
+    int64_t heard_ms;
+    int64_t broken_ms;         /* when the connection broke; < 0: not broken */
+    int64_t spoken_ms;         /* time since the last PREPARE in which the node was heard */
+    int64_t heard_listened_ms; /* heard_ms on the clock of dpt_rdzv_listened_ms */
+    bool reported_broken;      /* the log says that the connection is broken */
+    bool cut_off;              /* being removed for silence alone: it may return with its state */
+};
+
+struct node {
+    struct run *run;
+    char id[DPT_PROTO_NAME_BYTES], host_name[DPT_PROTO_NAME_BYTES]; /* host_name: for messages */
+    uint64_t id_hash;
+    uint64_t incarnation;
+    uint8_t secret[DPT_PROTO_SECRET_BYTES]; /* not all zeroes */
+    struct link link;
+    uint64_t joined; /* order of joining */
+    int64_t joined_ms;
+    bool returned; /* it came back after its removal for silence; no generation has run since */
+    int64_t ready_since_ms; /* since then some ranks can join and others still start; < 0: not so */
+    int64_t excluded_until_ms;
+    bool leaving;
+    int64_t leaving_ms;         /* when it began to leave */
+    uint64_t generation;        /* newest generation that the node knows */
+    uint64_t placed_generation; /* newest plan in which it has a place */
+    uint32_t crashes, plan_world;
+    char host[DPT_PROTO_DIGEST_BYTES], log_dir_id[DPT_PROTO_DIGEST_BYTES];
+    char checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES], plan_digest[DPT_PROTO_DIGEST_BYTES];
+    struct rank *ranks; /* (n_ranks) owned */
+    uint32_t n_ranks;
+};
+
+/* An incarnation that was removed from the run: lost, expelled or released. */
+struct departed {
+    uint64_t id_hash;
+    uint64_t incarnation; /* this one and earlier ones stay out if they know the secret */
+    uint8_t secret[DPT_PROTO_SECRET_BYTES];
+    bool released;
+    bool last_holder; /* released: no other node holds its steps */
+    uint32_t n_nodes; /* released: nodes of a farewell that could not save; 0: there was none */
+    bool cut_off;     /* removed for silence alone: it may return with its state */
+    bool awaited;     /* it may hold the newest state, and no generation has run since */
+    uint64_t counter_seen;
+};
+
+/* ---- plans ---- */
+
+struct place {         /* one rank of a plan */
+    struct node *node; /* NULL once the node is removed */
+    uint32_t local_rank, spawn;
+    uint32_t position, host, node_index;
+    int32_t checkpoint_slot;
+    bool takes_state, writes_log, guest;
+    bool finished; /* has reported FINISHED in this generation */
+    char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
+};
+
+struct plan {
+    uint64_t generation; /* 0: none made */
+    bool in_force;  /* ranks may compute: from PLAN until all quiesced, or until a hard PREPARE */
+    bool from_seed; /* no whole state and no checkpoint exists */
+    bool adopted;   /* made by an earlier server: this server knows only digest and places */
+    bool farewell;  /* too few nodes stay: its ranks save what they hold and make no step */
+    uint8_t nonce[DPT_PROTO_NONCE_BYTES];
+    uint32_t world_size, n_nodes, n_hosts, checkpoint_writers, guests;
+    uint64_t state_generation;
+    struct place *places;                         /* (world_size) by rank; owned */
+    uint32_t n_finished;                          /* places whose rank has finished */
+    int n_ready, n_running, n_busy, n_rebuilding; /* members in this state */
+    char digest[DPT_PROTO_DIGEST_BYTES];
+    int64_t resume_step, load_checkpoint, steps_done_before;
+    uint8_t *outcome; /* owned; NULL: no rank needs it */
+    size_t outcome_bytes;
+};
+
+/* Why a generation is formed. During a formation, a kind further down replaces a kind further
+ * up. */
+enum cause_kind {
+    CAUSE_START,
+    CAUSE_JOINED,
+    CAUSE_LEFT,
+    CAUSE_SERVER_RESTART,
+    CAUSE_COMM_ERROR,
+    CAUSE_STALLED,
+    CAUSE_RANK_LOST,
+    CAUSE_NODE_LOST,
+    CAUSE_COUNT
+};
+
+struct cause {
+    enum cause_kind kind;
+    int64_t detect_ms;
+    char text[DPT_PROTO_TEXT_BYTES];
+};
+
+/* ---- runs ---- */
+
+/* Removed nodes, and counters over the nodes of the run. */
+struct membership {
+    uint64_t joins;
+    struct departed departed[DEPARTED_MAX]; /* ring; unused entries are zero */
+    size_t n_departed;                      /* number ever added to the ring */
+    uint32_t n_leaving;
+    int n_outside, n_foreign; /* ranks without a place in the newest plan that are alive; RUNNING */
+    int64_t listened_ms;      /* dpt_rdzv_listened_ms at hearing.heard_ms */
+    int64_t lease_floor_ms;   /* no lease and no grace ends before this time; 0: unknown */
+    int64_t empty_ms;         /* since then there is no node; < 0: there are nodes */
+};
+
+/* The state of formations. */
+struct formation {
+    uint64_t generation_high;  /* newest that an agent knows; an earlier server may have made it */
+    uint64_t generation_floor; /* highest that earlier runs of this name may have used */
+    uint64_t run_generation;   /* newest that has run */
+    uint64_t ran_before;       /* newest that has run in earlier runs of this name on this server */
+    struct cause cause;        /* cause of the newest generation */
+    bool soft;                 /* PREPARING at the next step boundary */
+    bool after_failure;        /* PREPARING because a generation has just failed */
+    int64_t waits_since_ms;    /* since then too few nodes are here; < 0: enough are here */
+    int64_t plan_after_ms;     /* no plan before: a pause after failures, or nodes may come back */
+    int64_t adopt_until_ms;    /* until then wait for nodes of an earlier server; < 0: no wait */
+    int64_t regather_until_ms; /* no plan before while removed nodes may return; < 0: none may */
+    uint32_t failed;           /* formations in a row that failed without a step and a loss */
+    uint32_t slow;             /* formations in a row in which not all ranks were READY in time */
+};
+
+/* The shards of a lost rank. They are kept until a generation runs. */
+struct loss {
+    char node[DPT_PROTO_NAME_BYTES];
+    struct dpt_shard shards[DPT_PROTO_SHARDS_MAX];
+    int n_shards;
+};
+
+/* Steps, checkpoints and copies of the state. A step is a number of completed steps; -1: none. */
+struct progress {
+    int64_t step;       /* newest step since the last plan was made */
+    int64_t steps_done; /* highest since a generation last ran; a plan's lost steps count from it */
+    int64_t step_best;  /* newest step ever */
+    int64_t step_ms;    /* when `step` last grew, on the clock of dpt_rdzv_listened_ms */
+    int64_t step_ms_median; /* last reported by a rank; 0: no step yet */
+    int64_t final_step;     /* last step of a rank that has finished; -1: none has */
+    bool stepped;           /* a step was made since GO */
+    int64_t grant_step;     /* checkpoint that may be committed in plan.generation */
+    int64_t saved_step;     /* newest checkpoint that a rank reported */
+    int64_t farewell_step;  /* step that a farewell had to save and had the time to save */
+    bool redundant;  /* every part of the state of plan.generation is on at least two nodes */
+    bool rebuilding; /* ranks still make copies for that */
+    struct loss losses[LOSSES_MAX];
+    size_t n_losses; /* further losses are not remembered */
+};
+
+/* Restarts. */
+struct budget {
+    uint32_t used;
+    uint64_t incident_generation; /* newest plan that has cost a restart for lost members */
+    int64_t refill_steps;         /* steps towards the next restart that is given back */
+    int64_t error_ms;             /* time of first_error; < 0: none */
+    char first_error[DPT_PROTO_TEXT_BYTES];
+};
+
+struct run {
+    struct dpt_rdzv *core;
+    char name[DPT_PROTO_NAME_BYTES];
+    Dpt__RunSpec spec; /* strings owned */
+    char fingerprint[DPT_PROTO_DIGEST_BYTES], data_digest[DPT_PROTO_DIGEST_BYTES];
+    char checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES]; /* that of its first node */
+    struct dpt_timing timing;
+    enum dpt_rdzv_phase phase;
+    int64_t phase_ms;                        /* when the phase began */
+    uint64_t generation;                     /* newest that this server has used for the run */
+    bool changed;                            /* this step answers every node */
+    struct node *speaker;                    /* this step answers this node; NULL: none */
+    struct node *nodes[DPT_PROTO_NODES_MAX]; /* (n_nodes) owned, in order of joining */
+    size_t n_nodes;
+    struct membership membership;
+    struct plan plan; /* newest plan */
+    struct formation formation;
+    struct progress progress;
+    struct budget budget;
+    char end_text[DPT_PROTO_TEXT_BYTES];
+};
+
+struct forgotten_run {
+    uint64_t name_hash;
+    uint64_t generation;     /* highest that the run may have used */
+    uint64_t run_generation; /* newest that has run in it */
+    bool ended, failed;      /* the server tells late agents */
+};
+
+/* Times at which processes were last heard. */
+struct hearing {
+    int64_t heard_ms; /* a node of any run over a standing connection */
+    /* The first and the last time since heard_ms at which a process that is not a node was heard;
+     * below 0: none. */
+    int64_t outsiders_since_ms, outsider_ms;
+};
+
+struct dpt_rdzv {
+    uint64_t epoch;
+    const uint8_t *random; /* (DPT_PROTO_NONCE_BYTES) of the event in progress */
+    int64_t start_ms, now_ms, deadline_ms;
+    struct hearing hearing;
+    uint64_t counter; /* counter of the last message to a node */
+    bool fresh;
+    struct run *runs[DPT_RDZV_RUNS_MAX];
+    size_t n_runs;
+    struct forgotten_run forgotten[FORGOTTEN_MAX]; /* ring; unused entries are zero */
+    size_t n_forgotten;                            /* number ever added to the ring */
+    uint64_t generation_floor; /* highest generation of runs that have left the ring */
+    struct outbox out;
+};
+
+/* ---- run_state.c: queries ---- */
+
+/* The newer of two generations. */
+static inline uint64_t dpt_rdzv_newer(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Position of a walk over all ranks of a run, node by node; begins zeroed. */
+struct rank_cursor {
+    size_t node;
+    uint32_t rank;
+};
+/* The next rank; NULL: there is none left. */
+struct rank *dpt_rdzv_next_rank(const struct run *run, struct rank_cursor *at);
+size_t dpt_rdzv_count_ranks(const struct run *run);
+/* The process that a place of the plan names; NULL: it is gone. */
+const struct rank *dpt_rdzv_rank_at(const struct place *place);
+/* True: the rank can quiesce and report, because its process has started and not ended. */
+bool dpt_rdzv_rank_is_alive(const struct rank *rank);
+/* True: the rank has a place in the newest plan. */
+bool dpt_rdzv_rank_is_member(const struct rank *rank);
+/* True: the rank is a member that has reported FINISHED. Its loss costs nothing any more. */
+bool dpt_rdzv_has_finished(const struct rank *rank);
+/* True: the rank has quiesced for the newest generation. */
+bool dpt_rdzv_has_quiesced(const struct rank *rank);
+/* Puts `rank` into the counters of its run (by = 1), or takes it out before a change (by = -1). */
+void dpt_rdzv_count_rank(const struct rank *rank, int by);
+
+bool dpt_rdzv_node_is_member(const struct node *node);
+/* True for a member of the newest plan or of the newest plan that ran, for a node that returned,
+ * and, before the first generation of this server, for a node of an earlier server. */
+bool dpt_rdzv_may_hold_newest(const struct node *node);
+/* "node b (host gpu7, rank 1)"; without a rank when it has no place in the plan. */
+void dpt_rdzv_print_node(const struct plan *plan, const struct node *node,
+                         char ret[NODE_TEXT_BYTES]);
+
+/* DONE or FAILED. */
+bool dpt_rdzv_has_ended(const struct run *run);
+/* Nodes needed to form: min_nodes, or one when all steps are done. */
+uint32_t dpt_rdzv_min_nodes(const struct run *run);
+uint32_t dpt_rdzv_restarts_left(const struct run *run);
+/* The newest generation that has run, as far as this server or a rank knows. */
+uint64_t dpt_rdzv_state_generation(const struct run *run);
+/* True: the pending shards of the rank count, because their generation has run. They have replaced
+ * the shards before them. */
+bool dpt_rdzv_pending_counts(const struct rank *rank, uint64_t state_generation);
+/* Fills `ret` with the shards of `rank` that count. Returns their number. */
+int dpt_rdzv_shards_of(const struct rank *rank, uint64_t state_generation,
+                       struct dpt_shard ret[DPT_PROTO_SHARDS_MAX]);
+
+const char *dpt_rdzv_cause_name(enum cause_kind kind);
+struct cause dpt_rdzv_cause(enum cause_kind kind, int64_t detect_ms, const char *fmt, ...)
+    DPT_PRINTF(3, 4);
+/* Adds a record or a log line about `run`. */
+void dpt_rdzv_record(const struct run *run, enum dpt_rdzv_record_kind kind, uint64_t generation,
+                     int64_t step);
+void dpt_rdzv_log(const struct run *run, enum dpt_log_level level, const char *fmt, ...)
+    DPT_PRINTF(3, 4);
+
+/* ---- members.c: creation, search and removal of runs and nodes ---- */
+
+uint64_t dpt_rdzv_id_hash(const char *id);
+struct run *dpt_rdzv_find_run(const struct dpt_rdzv *core, const char *name);
+struct node *dpt_rdzv_find_node(const struct run *run, const char *id);
+/* NULL: no run of that name is remembered. */
+struct forgotten_run *dpt_rdzv_find_forgotten(struct dpt_rdzv *core, const char *name);
+
+/* NULL: no memory. */
+struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *message);
+void dpt_rdzv_run_destroy(struct run **run);
+/* Remembers the end and the generations of the run for later processes and runs of its name, and
+ * destroys it. */
+void dpt_rdzv_forget_run(struct dpt_rdzv *core, size_t i);
+/* Creates a node without ranks. dpt_rdzv_take_report takes the ranks from the message afterwards.
+ * NULL: no memory. */
+struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *message);
+/* Takes the node out of the run and frees it. */
+struct departed *dpt_rdzv_remove_node(struct run *run, struct node *node);
+/* Remembers the shards of a lost rank. */
+void dpt_rdzv_note_loss(const struct rank *rank);
+void dpt_rdzv_plan_fini(struct plan *plan);
+/* Bytes of the message's secret; zeroes: it has none. */
+void dpt_rdzv_secret_of(const Dpt__AgentState *message, uint8_t ret[DPT_PROTO_SECRET_BYTES]);
+
+#endif

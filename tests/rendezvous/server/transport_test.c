@@ -1,0 +1,260 @@
+/* Client and server over real sockets on loopback: connections that come and go. Every wait is for
+ * a descriptor. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "tests/rendezvous/server/transport.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void test_messages_are_exchanged(void **state)
+{
+    (void)state;
+    struct test_server server;
+    transport_start_server(&server, 0);
+    struct dpt_client *client = transport_start_client(server.port);
+    (void)transport_expect(client, DPT_CLIENT_UP);
+    (void)transport_exchange(client, "a");
+    dpt_client_destroy(&client);
+    assert_null(client);
+    transport_stop_server(&server);
+}
+
+static void test_server_restarts_on_its_port(void **state)
+{
+    (void)state;
+    struct test_server server;
+    transport_start_server(&server, 0);
+    int port = server.port;
+    struct dpt_client *client = transport_start_client(port);
+    (void)transport_expect(client, DPT_CLIENT_UP);
+    uint64_t epoch = transport_exchange(client, "a");
+    for (int i = 0; i < 3; i++) {
+        transport_stop_server(&server);
+        (void)transport_expect(client, DPT_CLIENT_DOWN);
+        transport_start_server(&server, port);
+        (void)transport_expect(client, DPT_CLIENT_UP);
+        uint64_t next = transport_exchange(client, "a");
+        assert_int_not_equal(next, epoch);
+        epoch = next;
+    }
+    dpt_client_destroy(&client);
+    transport_stop_server(&server);
+}
+
+static void test_nobody_there(void **state)
+{
+    (void)state;
+    struct test_server server;
+    transport_start_server(&server, 0);
+    int port = server.port;
+    transport_stop_server(&server);
+    struct dpt_client *client = transport_start_client(port);
+    struct dpt_client_event event;
+    struct dpt_err err;
+    assert_int_equal(dpt_client_send(client, "x", 1, &err), DPT_INPROGRESS);
+    assert_int_equal(dpt_client_next(client, &event, &err), DPT_INPROGRESS);
+    int64_t start_ms = dpt_now_ms();
+    dpt_client_destroy(&client);
+    assert_true(dpt_now_ms() - start_ms < WAIT_MS / 2);
+}
+
+static void test_port_in_use(void **state)
+{
+    (void)state;
+    struct test_server server;
+    struct dpt_server *second = NULL;
+    struct dpt_err err;
+    transport_start_server(&server, 0);
+    const struct dpt_server_options options = {.port = server.port, .stop_fd = server.stop_fd};
+    assert_int_equal(dpt_server_create(&options, &second, &err), DPT_EEXIST);
+    char port[16];
+    (void)snprintf(port, sizeof port, ":%d ", server.port);
+    assert_non_null(strstr(err.text, port));
+    assert_non_null(strstr(err.text, "in use"));
+    transport_stop_server(&server);
+}
+
+static void expect_bind(const char *address, bool insecure, int port, enum dpt_status expected)
+{
+    struct dpt_server *server = NULL;
+    struct dpt_err err;
+    const struct dpt_server_options options = {
+        .address = address, .port = port, .insecure = insecure, .stop_fd = -1};
+    enum dpt_status status = dpt_server_create(&options, &server, &err);
+    if (status != expected)
+        fail_msg("--bind %s: %s", address, status == DPT_OK ? "taken" : err.text);
+    dpt_server_destroy(&server);
+}
+
+static void test_bind_addresses(void **state)
+{
+    (void)state;
+    expect_bind(NULL, false, 0, DPT_OK);
+    expect_bind("localhost", false, 0, DPT_OK);
+    expect_bind("127.0.0.5", false, 0, DPT_OK);
+    expect_bind(NULL, true, 0, DPT_OK);
+    expect_bind("0.0.0.0", true, 0, DPT_OK);
+    expect_bind("*", true, 0, DPT_OK);
+    expect_bind("0.0.0.0", false, 0, DPT_ECONFIG); /* others would reach it */
+    expect_bind("*", false, 0, DPT_ECONFIG);
+    expect_bind("::", false, 0, DPT_ECONFIG);
+    expect_bind("eth0", true, 0, DPT_ECONFIG);
+    expect_bind("head.example.org", true, 0, DPT_ECONFIG);
+    expect_bind("203.0.113.7", true, 0, DPT_ECONFIG); /* not ours */
+    expect_bind(NULL, false, 65536, DPT_ECONFIG);
+    expect_bind(NULL, false, -1, DPT_ECONFIG);
+}
+
+/* The client receives the time as an argument, so its patience needs no waiting here. */
+static void test_silent_connection_is_replaced(void **state)
+{
+    (void)state;
+    struct test_server server;
+    struct dpt_err err;
+    transport_start_server(&server, 0);
+    struct dpt_client *client = transport_start_client(server.port);
+    int64_t now_ms = 1000;
+    dpt_client_tick(client, now_ms);
+    (void)transport_expect(client, DPT_CLIENT_UP);
+    for (int i = 0; i < 3; i++) { /* an answer now and then keeps it */
+        now_ms += SILENCE_MS / 4;
+        (void)transport_exchange(client, "a");
+        dpt_client_tick(client, now_ms);
+    }
+    now_ms += 10 * SILENCE_MS; /* we were stopped: not the server's fault */
+    struct dpt_client_event event;
+    dpt_client_tick(client, now_ms);
+    assert_int_equal(dpt_client_next(client, &event, &err), DPT_INPROGRESS);
+    for (int i = 0; i < 4; i++) {
+        now_ms += SILENCE_MS / 4;
+        dpt_client_tick(client, now_ms);
+    }
+    assert_int_equal(dpt_client_next(client, &event, &err), DPT_OK);
+    assert_int_equal(event.kind, DPT_CLIENT_DOWN);
+    (void)transport_expect(client, DPT_CLIENT_UP);
+    (void)transport_exchange(client, "a");
+    dpt_client_destroy(&client);
+    transport_stop_server(&server);
+}
+
+/* The socket cannot be replaced for want of descriptors: no connection, until there are some again.
+ */
+static void test_descriptors_run_out(void **state)
+{
+    (void)state;
+    struct test_server server;
+    transport_start_server(&server, 0);
+    struct dpt_client *client = transport_start_client(server.port);
+    struct dpt_client_event event;
+    struct dpt_err err;
+    struct rlimit limit, none;
+    int64_t now_ms = 1000;
+    dpt_client_tick(client, now_ms);
+    (void)transport_expect(client, DPT_CLIENT_UP);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = limit;
+    none.rlim_cur = 3;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    for (int i = 0; i < 5; i++)
+        dpt_client_tick(client, now_ms += SILENCE_MS / 4);
+    assert_int_equal(dpt_client_next(client, &event, &err), DPT_OK);
+    assert_int_equal(event.kind, DPT_CLIENT_DOWN);
+    assert_int_equal(dpt_client_next(client, &event, &err), DPT_INPROGRESS);
+    assert_int_equal(dpt_client_send(client, "x", 1, &err), DPT_INPROGRESS);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    dpt_client_tick(client, now_ms);
+    (void)transport_expect(client, DPT_CLIENT_UP);
+    (void)transport_exchange(client, "a");
+    dpt_client_destroy(&client);
+    transport_stop_server(&server);
+}
+
+static void test_embedded_server(void **state)
+{
+    (void)state;
+    struct dpt_server_thread *thread;
+    struct dpt_err err;
+    assert_int_equal(dpt_server_thread_start(&thread, &err), DPT_OK);
+    const char *endpoint = dpt_server_thread_endpoint(thread);
+    struct dpt_client *client =
+        transport_start_client((int)strtol(strrchr(endpoint, ':') + 1, NULL, 10));
+    (void)transport_expect(client, DPT_CLIENT_UP);
+    (void)transport_exchange(client, "a");
+    dpt_client_destroy(&client);
+    dpt_server_thread_stop(&thread);
+    assert_null(thread);
+}
+
+static int logged; /* lines of the server's core */
+
+static void count_line(void *ctx, const char *line, size_t bytes)
+{
+    (void)ctx;
+    logged += memmem(line, bytes, "run=transport", strlen("run=transport")) != NULL;
+}
+
+/* The worker that embeds a server reports the run's events itself: the core's lines are at
+ * debug. */
+static void test_embedded_server_logs_nothing(void **state)
+{
+    (void)state;
+    for (int embedded = 0; embedded < 2; embedded++) {
+        struct test_server server;
+        logged = 0;
+        dpt_log_set_sink(count_line, NULL);
+        transport_start_as(&server, (struct dpt_server_options){.embedded = embedded});
+        struct dpt_client *client = transport_start_client(server.port);
+        (void)transport_expect(client, DPT_CLIENT_UP);
+        transport_bring_config(client, 100);
+        dpt_client_destroy(&client);
+        transport_stop_server(&server);
+        dpt_log_set_sink(NULL, NULL);
+        if (embedded)
+            assert_int_equal(logged, 0);
+        else
+            assert_true(logged > 0);
+    }
+}
+
+static void test_endpoints_are_checked(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"127.0.0.1:29500", "[::1]:1", "head.example.org:65535",
+                                       "a:1"};
+    static const char *const bad[] = {
+        "",          "host",  "host:", ":29500",  "host:0", "host:65536", "host:1x", "tcp://host:1",
+        "::1:29500", "[::1]", "[]:1",  "host:-1", "a b:1",  "host:1/x",   "*:1",     "host: 1"};
+    struct dpt_err err;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
+        if (dpt_client_check_endpoint(good[i], &err) != DPT_OK)
+            fail_msg("%s", err.text);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        if (dpt_client_check_endpoint(bad[i], &err) != DPT_ECONFIG)
+            fail_msg("'%s' was taken", bad[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_messages_are_exchanged),
+        cmocka_unit_test(test_server_restarts_on_its_port),
+        cmocka_unit_test(test_nobody_there),
+        cmocka_unit_test(test_port_in_use),
+        cmocka_unit_test(test_bind_addresses),
+        cmocka_unit_test(test_silent_connection_is_replaced),
+        cmocka_unit_test(test_descriptors_run_out),
+        cmocka_unit_test(test_embedded_server),
+        cmocka_unit_test(test_embedded_server_logs_nothing),
+        cmocka_unit_test(test_endpoints_are_checked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
