@@ -29,8 +29,8 @@ DEPS_TIMEOUT_S = 300
 def two_runs(line):
     """Timeouts, losses and refusals of a run do not affect another run on its server; pauses and backlogs of the server
     expel no node; restarts count by incident, not by node; nonces and generations are never used again."""
-    cases(line, *(f"rendezvous_core_{name}" for name in (
-        "deaf", "late", "budget", "reuse", "wait", "fatal", "loss", "loss_end", "plan", "state", "timing")),
+    cases(line, *(f"test_rendezvous_core_{name}" for name in (
+        "deaf", "late", "budget", "reuse", "wait", "fatal", "loss", "loss_end", "plan", "run_state", "timing")),
         "test_rendezvous_proto_message", "test_worker_train_rank")
     stories(line, "test_start.py::test_several_runs_on_one_server", "test_start.py::test_lone_node_of_two",
             "test_start.py::test_too_few_nodes_come", "test_start.py::test_name_that_is_used_again",

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records the losses of PyTorch's DDP and FSDP for rank_pytorch_test.c and the acceptance line to be held against.
 
-    test_rank_pytorch --dump /tmp/run.bin
+    test_worker_train_rank_pytorch --dump /tmp/run.bin
     python3 record_pytorch.py /tmp/run.bin recorded/pytorch_losses.json     (a torch with gloo whose FSDP runs on CPUs)
 
 Two processes of one thread train in fp32 from the dumped weights on the dumped samples: each takes half of a step's
@@ -31,7 +31,7 @@ FIELDS = "layer head embd context vocab b t slots steps warmup".split()
 
 
 class Run:
-    """The run that `test_rank_pytorch --dump` wrote."""
+    """The run that `test_worker_train_rank_pytorch --dump` wrote."""
 
     def __init__(self, path):
         with open(path, "rb") as file:
