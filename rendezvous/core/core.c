@@ -189,7 +189,7 @@ static void handle_tick(struct dpt_rdzv *core, bool backlog)
 {
     for (size_t i = 0; i < core->n_runs; i++) {
         if (!backlog)
-            dpt_rdzv_judge_silence(core->runs[i]);
+            dpt_rdzv_judge_losses(core->runs[i]);
         dpt_rdzv_advance(core->runs[i]);
     }
     forget_runs(core);

@@ -200,7 +200,7 @@ static void log_broken_connection(const struct run *run, struct node *node)
                  node->id, seconds_of_ms(dpt_rdzv_lease_left_ms(node)));
 }
 
-void dpt_rdzv_judge_silence(struct run *run)
+void dpt_rdzv_judge_losses(struct run *run)
 {
     judge_stall(run);
     for (size_t i = run->n_nodes; i-- > 0;) {

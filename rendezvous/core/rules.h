@@ -43,12 +43,12 @@ void dpt_rdzv_node_lost(struct run *run, struct node *node, const char *why);
 int64_t dpt_rdzv_detect_ms(const struct run *run, int64_t heard_ms);
 /* Judges stalls, leases, broken connections and quiesce deadlines. To be called at a TICK without a
  * backlog. */
-void dpt_rdzv_judge_silence(struct run *run);
+void dpt_rdzv_judge_losses(struct run *run);
 
 /* After two failed formations in a row without a loss, excludes for a time the node that most peers
  * accuse. Two nodes that cannot reach each other have control connections, so neither is lost, and
- * without this rule every formation would fail (loss_test.c, test_pair). To be called before a plan
- * is made. */
+ * without this rule every formation would fail (test_pair_without_contact_does_not_stop_others in
+ * loss_test.c). Call it before a plan is made. */
 void dpt_rdzv_exclude_accused(struct run *run);
 
 #endif

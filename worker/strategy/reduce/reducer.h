@@ -7,9 +7,9 @@
  *
  * The calls of a step: begin; ready for each bucket when its sums are final; finish. At the same
  * time or afterwards dpt_reducer_job runs on the communication thread. Instead of ready and the
- * job, the caller may call run for each bucket. Buffer 0 of the rank's lanes (lane_buffers.h)
- * then has the sum: the whole sum, or this rank's shards. The main thread calls everything but
- * the job. */
+ * job, the caller may call run for each bucket. Buffer 0 of the rank's lanes (struct
+ * strategy_lanes of strategy_internal.h) then has the sum: the whole sum, or this rank's shards.
+ * The main thread calls everything but the job. */
 #ifndef DPT_WORKER_STRATEGY_REDUCE_REDUCER_H
 #define DPT_WORKER_STRATEGY_REDUCE_REDUCER_H
 
