@@ -30,7 +30,7 @@ static enum dpt_status make_runner(struct dpt_strategy *s, struct dpt_err *err)
                   [DPT_TASK_CROSS] = DPT_STAGING_TURNS},
         .group = {[DPT_TASK_GATHER] = group, [DPT_TASK_SCATTER] = group},
         .ctx = s,
-        .then = dpt_reducer_job,
+        .then = s->lanes.reducer ? dpt_reducer_job : NULL,
         .then_ctx = s->lanes.reducer};
     return dpt_task_runner_create(&spec, most, &s->runner, err);
 }

@@ -9,7 +9,7 @@
  *     for each step:
  *       begin_step
  *       for each action of step_list: BEGIN_SLOT begin_slot; GATHER, FREE, RESERVE and REDUCE
- *         act; FORWARD and BACKWARD are the model's
+ *         act; FORWARD and BACKWARD are the model's; END_SLOT needs no call
  *       await_gradient  norm_share  (commit)  apply
  *     for each batch of an evaluation:
  *       begin_eval  the actions of eval_list  end_eval

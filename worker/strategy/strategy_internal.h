@@ -322,8 +322,8 @@ bool strategy_is_narrow(const struct dpt_strategy *s, int position);
 /* The byte in narrow_sum at which element `at` of this rank's piece of a range begins. */
 size_t strategy_narrow_offset(const struct dpt_strategy *s, int range, int64_t at);
 
-/* Lanes (reduce/lane_sums.c) and waves (reduce/wave_buffers.c). The functions below accept a
- * strategy of the other route. */
+/* Lanes (reduce/lane_sums.c) and waves (reduce/wave_buffers.c). The functions that end or destroy
+ * do nothing for a strategy of the other route. */
 extern const struct strategy_route strategy_by_lanes, strategy_by_waves;
 /* reduce/lane_buffers.c: the lane buffers, and the generation's reducer over them. */
 DPT_MUST_USE enum dpt_status strategy_lanes_begin(struct dpt_strategy *s,

@@ -1,6 +1,6 @@
 /* The chunks in which the host reducer (host_reducer.h) reduces buckets, and the memory that it
- * registers for them. Of spec->of the functions read buckets, block, world, rank, wire and shards.
- * Pure. */
+ * registers for them. The functions read spec->piece_bytes and, of spec->of, buckets, n_buckets,
+ * block, world, rank, wire and shards. Pure. */
 #ifndef DPT_WORKER_STRATEGY_REDUCE_HOST_CHUNKS_H
 #define DPT_WORKER_STRATEGY_REDUCE_HOST_CHUNKS_H
 

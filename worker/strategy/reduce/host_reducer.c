@@ -194,6 +194,7 @@ static enum dpt_status post_stage(struct host_reducer *r, struct dpt_comm *comm,
             run->xfers[s][n - 1].mem = r->staging[c % DPT_HOST_REDUCER_STAGINGS];
             run->xfers[s][n - 1].offset = staged;
             staged += run->xfers[s][n - 1].bytes;
+            DPT_ASSERT(staged <= dpt_comm_mem_bytes(run->xfers[s][n - 1].mem));
         }
     }
     if (n == 0)

@@ -34,6 +34,7 @@ static void lanes_begin_slot(struct dpt_strategy *s, int slot_index, struct dpt_
               lane = dpt_share_of(slots, lanes, slot_index);
     const struct dpt_range of_lane = dpt_lane_slots(slots, lanes, lane);
     const bool first = slot_index == of_lane.first;
+    DPT_ASSERT(lane >= l->own.first && lane < l->own.end && (first || lane == l->lane));
     if (first)
         l->depth = lane == l->own.first ? 0 : l->depth + 1 - joins_after_lane(s);
     l->lane = lane;

@@ -11,7 +11,7 @@ enum dpt_status strategy_round_gradient(struct dpt_strategy *s, int unit, struct
 {
     const struct strategy_waves *w = &s->waves;
     (void)err;
-    if (s->wire == DPT_F32) /* and so wherever ranges are buckets */
+    if (s->wire == DPT_F32) /* always, where ranges are buckets */
         return DPT_OK;
     const int64_t numel = dpt_model_unit(s->env.model, unit)->numel;
     float *grad = s->step.grads[unit];

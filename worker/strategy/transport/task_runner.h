@@ -45,7 +45,8 @@ struct dpt_task_runner_spec {
     int world_size;
     int xfers_max; /* most transfers of a task in one direction */
     /* The device that has the memory, and its streams of the main and the communication thread;
-     * NULL: the host has it, and `stream` is the main thread's stream there. */
+     * NULL: the host has it, or there are no tasks. With tasks, `stream` is then the main thread's
+     * stream on the host. */
     struct dpt_device *device;
     struct dpt_stream *stream, *comm_stream;
     const struct dpt_task_handler *const *handlers; /* [DPT_TASK_COUNT] */
@@ -77,8 +78,8 @@ void dpt_task_runner_begin(struct dpt_task_runner *runner, const struct dpt_step
  * first call for none. All ranks must set the same units. */
 void dpt_task_runner_copy(struct dpt_task_runner *runner, int first, int end);
 
-/* Tells that the main thread has done this number of actions. On the host the work of the main
- * thread's stream is then over. */
+/* Tells that the main thread has done this number of actions. If the list has tasks and the host
+ * has their memory, first waits for the main thread's stream. Does nothing without tasks. */
 DPT_MUST_USE enum dpt_status dpt_task_runner_advance(struct dpt_task_runner *runner, int actions,
                                                      struct dpt_err *err);
 
