@@ -107,13 +107,13 @@ static void moving_record_refuses(void **state)
 {
     (void)state;
     const struct dpt_claim_record me = make_record("a", '1', 7), owner = make_record("a", '2', 8);
-    /* If the server was inside the holder, no worker can come back to it: the folder is free at the
-     * first sign of its death. */
+    /* A worker is refused as soon as the record changes, because the holder lives. */
     struct dpt_claim_watch watch = {.begun = false};
     struct dpt_claim_seen seen = see(&owner, 1), moved = see(&owner, 2);
     assert_int_equal(dpt_claim_judge(&watch, &me, false, &seen, true, 0), DPT_CLAIM_WAIT);
     assert_int_equal(dpt_claim_judge(&watch, &me, false, &moved, true, 900), DPT_CLAIM_REFUSED);
-    /* Otherwise it is free after a lease, in which the holders could find the restarted server. */
+    /* Otherwise it is refused after a lease, in which the holders could find the restarted server.
+     */
     watch = (struct dpt_claim_watch){.begun = false};
     for (uint64_t i = 0; i < 10; i++) {
         seen = see(&owner, i);

@@ -240,7 +240,7 @@ static void worlds_end_with_what_is_added(void **state)
     assert_int_equal(dpt_config_world_max(&c), 16);
     c.train.lanes = 32;
     assert_int_equal(dpt_config_world_max(&c), 32);
-    c.train.accumulate = DPT_ACCUMULATE_REDUCE; /* no lanes, for any number of them */
+    c.train.accumulate = DPT_ACCUMULATE_REDUCE; /* train.lanes has no effect */
     assert_int_equal(dpt_config_world_max(&c), 64);
     c.train.lanes = DPT_AUTO;
     assert_int_equal(dpt_config_world_max(&c), 64);

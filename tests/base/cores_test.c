@@ -1,4 +1,4 @@
-/* When a wait may spin: if the known compute threads fit the cores. */
+/* A wait may spin if the cores suffice for all compute threads that are known. */
 #include "base/cores.h"
 
 #include <sched.h>

@@ -167,7 +167,7 @@ static void test_uneven_ranks_are_not_bound(void **state)
     assert_false(dpt_numa_is_even(&numa, (const int[]){0, 1}, 2, 0, 16));
 }
 
-/* Another process may use the cores that were free until now. */
+/* The system may take cores away after they were listed; then binding fails. */
 static void cores_that_are_gone(void **state)
 {
     (void)state;

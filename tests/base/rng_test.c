@@ -50,7 +50,7 @@ static int compare_keys(const void *a, const void *b)
     return memcmp(a, b, sizeof(struct dpt_rng_key));
 }
 
-/* No two of these streams share a key, for a change in any input, in its low or high word. */
+/* A change in the low or the high word of any input gives another key. */
 static void keys_differ(void **state)
 {
     (void)state;

@@ -109,8 +109,8 @@ static void ignored_hangup_stays_ignored(void **state)
     assert_int_equal(close(fd), 0);
 }
 
-/* The output and the end of a separate process that receives `number`, which it has blocked until
- * then, once these signals end it at once; ret_exit is as waitpid gives it. */
+/* A separate process lets signals end it at once, and then receives `number`, which it had blocked.
+ * Returns its output, and in ret_exit its end as waitpid gives it. */
 static void end_a_process(int number, bool ignores, char ret_said[64], int *ret_exit)
 {
     int pipes[2];

@@ -1,5 +1,5 @@
-/* Packed operands and workspace of convolutions, beside the formulas: by hand, and the need of the
- * ops. */
+/* Packed operands and workspace of convolutions: the formulas against sizes computed by hand and
+ * against the memory that the ops take. */
 #include "worker/strategy/memory/memory_formula.h"
 
 #include "kernels/device.h"

@@ -228,7 +228,7 @@ static uint64_t run_compressed(struct scene *s, const struct variant *v,
 }
 
 /* Gradients in 16 bits: all strategies that support them have one trajectory, which differs from
- * that without, and ddp sends half the bytes between hosts. */
+ * the trajectory of fp32 gradients, and ddp sends half the bytes between hosts. */
 static void test_compressed_gradients(void **state)
 {
     (void)state;

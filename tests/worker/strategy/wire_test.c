@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "kernels/device.h"
 #include "kernels/half.h"
+#include "worker/model/model.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,8 +56,18 @@ static void there_and_back(void **state)
     dpt_device_destroy(&device);
 }
 
+static void precision_has_its_dtype(void **state)
+{
+    (void)state;
+    assert_int_equal(dpt_dtype_of(DPT_PRECISION_FP32), DPT_F32);
+    assert_int_equal(dpt_dtype_of(DPT_PRECISION_TF32), DPT_F32);
+    assert_int_equal(dpt_dtype_of(DPT_PRECISION_BF16), DPT_BF16);
+    assert_int_equal(dpt_dtype_of(DPT_PRECISION_FP16), DPT_F16);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(there_and_back)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(there_and_back),
+                                       cmocka_unit_test(precision_has_its_dtype)};
     return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
 }
