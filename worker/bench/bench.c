@@ -140,10 +140,10 @@ enum dpt_status dpt_bench_save(const json_t *report, struct dpt_err *err)
 
 static int exit_code_of(enum dpt_status status)
 {
-    return status == DPT_OK             ? 0
-           : status == DPT_EINVAL       ? EXIT_USAGE
-           : status == DPT_EUNSUPPORTED ? EXIT_UNSUPPORTED
-                                        : 1;
+    return status == DPT_OK                                ? 0
+           : status == DPT_EINVAL || status == DPT_ECONFIG ? EXIT_USAGE
+           : status == DPT_EUNSUPPORTED                    ? EXIT_UNSUPPORTED
+                                                           : 1;
 }
 
 int dpt_bench_main(const struct dpt_bench *bench, int argc, char **argv)

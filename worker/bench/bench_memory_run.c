@@ -79,5 +79,8 @@ enum dpt_status memory_run(const struct memory_run *run, const char *dir, const 
     const struct bench_cluster cluster = {
         .dir = own, .nodes = run->nodes, .hosts = run->nodes, .timeout_ms = RUN_MS};
     DPT_TRY(bench_cluster_run(&cluster, err));
-    return read_ranks(own, run, ret_ranks, err);
+    const enum dpt_status status = read_ranks(own, run, ret_ranks, err);
+    if (status != DPT_OK)
+        bench_cluster_tell(&cluster);
+    return status;
 }

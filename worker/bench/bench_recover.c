@@ -269,8 +269,9 @@ static enum dpt_status check_args(struct bench *all, struct dpt_err *err)
     if (args.n_embd % 4 != 0)
         return dpt_fail(err, DPT_EINVAL, "--n-embd: expected a multiple of 4, got %d",
                         (int)args.n_embd);
-    return recover_strategies_parse(args.list, (int)args.ranks, all->strategies, &all->n_strategies,
-                                    err);
+    const enum dpt_status status = recover_strategies_parse(
+        args.list, (int)args.ranks, all->strategies, &all->n_strategies, err);
+    return dpt_wrap(err, status, "--strategy");
 }
 
 static enum dpt_status run_recover(json_t **ret_report, struct dpt_err *err)

@@ -189,9 +189,12 @@ enum dpt_status strategies_run(const struct strategies_bench *b,
     DPT_TRY(write_config(b, s, dir, err));
     const struct bench_cluster cluster = {
         .dir = dir, .nodes = s->nodes, .hosts = (int)b->args.hosts, .timeout_ms = RUN_TIMEOUT_MS};
-    enum dpt_status status = bench_cluster_run(&cluster, err);
+    DPT_TRY(dpt_wrap(err, bench_cluster_run(&cluster, err), "strategy %s", s->label));
+    enum dpt_status status = DPT_OK;
     for (int i = 0; status == DPT_OK && i < s->nodes; i++)
         status = read_node(b, s, dir, i, ret, err);
+    if (status != DPT_OK)
+        bench_cluster_tell(&cluster);
     DPT_TRY(dpt_wrap(err, status, "strategy %s", s->label));
     return dpt_fs_remove_tree(dir, err);
 }

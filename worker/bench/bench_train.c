@@ -357,7 +357,8 @@ static enum dpt_status run_batches(json_t *runs, struct dpt_err *err)
             run = json_pack("{s:I,s:s}", "batch", (json_int_t)batch, "oom", why.text);
         } else if (status != DPT_OK)
             return dpt_pass(err, &why);
-        json_array_append_new(json_object_get(runs, "runs"), run);
+        if (json_array_append_new(json_object_get(runs, "runs"), run) != 0)
+            return dpt_fail(err, DPT_EPROTO, "batch %d: the rank logged no step", (int)batch);
         (void)fflush(stdout);
         DPT_TRY(dpt_bench_save(runs, err));
     }

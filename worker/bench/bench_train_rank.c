@@ -73,14 +73,17 @@ static enum dpt_status send_plan(struct bench_rank *r, struct dpt_err *err)
     return send_command(r, DPT__RANK_COMMAND__COMMAND_PLAN, &plan, err);
 }
 
-/* Repeats the last command, which renews the lease. A plan is not repeated: the rank has it. */
+/* Repeats the last command, which renews the lease. A plan is not repeated: the rank has it. A
+ * command that a full socket drops is sent again later; the report of a rank that has ended may
+ * still be unread. */
 static enum dpt_status send_heartbeat(struct bench_rank *r, struct dpt_err *err)
 {
     if (r->command == DPT__RANK_COMMAND__COMMAND_STANDBY ||
         r->command == DPT__RANK_COMMAND__COMMAND_PLAN || dpt_now_ms() - r->beat_ms < HEARTBEAT_MS)
         return DPT_OK;
     r->beat_ms = dpt_now_ms();
-    return send_command(r, r->command, NULL, err);
+    const enum dpt_status status = send_command(r, r->command, NULL, err);
+    return status == DPT_INPROGRESS || status == DPT_EPEER ? DPT_OK : status;
 }
 
 /* Waits for the rank's next report, for a heartbeat at most. */

@@ -220,7 +220,7 @@ static enum dpt_status await_node(int i, pid_t *pid, int64_t deadline_ms, struct
                     WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
 }
 
-static void tell_cluster(const struct bench_cluster *c)
+void bench_cluster_tell(const struct bench_cluster *c)
 {
     char path[BENCH_PATH_BYTES];
     (void)snprintf(path, sizeof path, "%s/rdzv.log", c->dir);
@@ -248,7 +248,7 @@ enum dpt_status bench_cluster_run(const struct bench_cluster *c, struct dpt_err 
     bench_program_kill(&server);
     const enum dpt_status ended = bench_programs_end(status == DPT_OK ? err : &later);
     if (status != DPT_OK)
-        tell_cluster(c);
+        bench_cluster_tell(c);
     return status != DPT_OK ? status : ended;
 }
 

@@ -46,6 +46,8 @@ struct bench_cluster {
 };
 DPT_MUST_USE enum dpt_status bench_cluster_run(const struct bench_cluster *cluster,
                                                struct dpt_err *err);
+/* Prints the end of each program's output to standard error. */
+void bench_cluster_tell(const struct bench_cluster *cluster);
 
 /* Call before any program is started. From then on SIGINT, SIGTERM and SIGHUP end waits with
  * DPT_EABORTED, so that a bench can end its programs and remove its files. Orphans of its programs

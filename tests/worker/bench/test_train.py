@@ -1,7 +1,7 @@
 """dpt-bench train at tiny size: the figures of each micro-batch, the memory and the kernels' times that the rank
 recorded, and the reason of a rank that refuses. Standard library only.
 
-    python3 train_test.py build/bin/dpt-bench
+    python3 test_train.py build/bin/dpt-bench
 """
 
 import json
@@ -39,8 +39,10 @@ def main(program):
         one = train(program, temporary, "--json", str(report))
         assert one.returncode == 0 and json.loads(report.read_text())["batch"] == 4, one
         refused = train(program, temporary, "--seq", "2048")
-        assert refused.returncode == 1 and "seq_len" in refused.stderr, refused
+        assert refused.returncode == 2 and "seq_len" in refused.stderr, refused
         assert train(program, temporary, "--steps", "4").returncode == 2
+        unknown = train(program, temporary, "--precision", "fp8")
+        assert unknown.returncode == 2 and "precision" in unknown.stderr, unknown
         assert not list(temporary.iterdir()), list(temporary.iterdir())
 
 
