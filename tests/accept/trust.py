@@ -220,8 +220,8 @@ def simulated(line):
 
 
 def same_bits(line):
-    """Ops, bits, ranges and packing have equal bits at ISA avx2 and at the machine's best. There, too, runs on the host
-    and on a device of another kind have the bits of the reference, and the times of ops add up."""
+    """The tests of ops, bits, ranges and packing pass at ISA avx2 and at the machine's best. There, too, runs on the
+    host and on a device of another kind have the bits of the reference, and the times of ops add up."""
     cases(line, *at_isas(*(f"test_kernels_{name}" for name in (
         "ops", "bits", "range", "alloc", "pack", "decode", "op_times"))),
         *at_isas("test_worker_train_rank_settings_one_hash_0", isas=("avx2",)))

@@ -81,7 +81,7 @@ void profile_beside(struct rng *rng, const struct profile *host, struct profile 
     ret->loss = ret->loss > 20 ? 20 : ret->loss;
 }
 
-/* The server fails, often during a formation, with events until it is back. */
+/* The server fails, often during a formation. Other faults occur until it is back. */
 static void plan_outage(struct sim *sim)
 {
     static const int kinds[] = {FAULT_KILL_RANK,   FAULT_EXIT_RANK,  FAULT_LEAVE,       FAULT_LEAVE,
@@ -131,7 +131,7 @@ void faults_plan(struct sim *sim)
             if (leaves)
                 fault->kind = rng_chance(&sim->rng, 500) ? FAULT_KILL_RANK : FAULT_KILL_AGENT;
         }
-        if (fault->at_ms > profile->faults_until_ms) /* no later repair follows */
+        if (fault->at_ms > profile->faults_until_ms) /* a later fault would not be repaired */
             fault->at_ms = profile->faults_until_ms;
         fault->machine = (int)rng_range(&sim->rng, 0, profile->machines - 1);
         fault->local = (uint32_t)rng_range(&sim->rng, 0, profile->ranks - 1);

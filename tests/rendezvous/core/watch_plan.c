@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Every reported process is requested: the counted ones are the members, one for each rank. */
+/* Finds the members: asks the core for the rank of each process that ever reported. UINT32_MAX: two
+ * processes have one rank. */
 static uint32_t find_members(const struct watch *watch, struct seen_run *run,
                              const struct dpt_rdzv *core, bool *ret_kept)
 {

@@ -101,7 +101,7 @@ static void test_full_queue(void **state)
     close(deaf);
 }
 
-/* A worker of another version is refused with a text, for any other content of its messages. */
+/* A worker of another version is refused with a text, whatever else its messages contain. */
 static void test_client_of_other_version(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Files of ranks' output: which text goes where, and the text of a node that may not write. */
+/* The files of ranks' output: lines, discarded text, and a folder that cannot be written. */
 #include "base/fs.h"
 #include "tests/tmp.h"
 #include "worker/agent/process_log.h"

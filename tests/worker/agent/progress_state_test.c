@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-/* For any actions of the server until the next generation trains, one line says what happened. */
+/* A loss has one line, whatever the server answers until the next generation trains. */
 static void loss_has_one_line(void **state)
 {
     (void)state;
