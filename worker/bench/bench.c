@@ -117,7 +117,8 @@ static enum dpt_status read_options(const struct dpt_bench *bench, int argc, cha
         {"--help", .help = "prints this", .flag = &help}};
     const size_t n = bench->n_options + 2;
     DPT_ASSERT(n <= OPTIONS_MAX);
-    memcpy(all + 2, bench->options, bench->n_options * sizeof *all);
+    for (size_t i = 0; i < bench->n_options; i++)
+        all[2 + i] = bench->options[i];
     for (int i = 1; i < argc; i++)
         DPT_TRY(dpt_option_read(all, n, argc, argv, &i, err));
     if (help) {
