@@ -1,8 +1,8 @@
 /* Whole runs against PyTorch's DDP and FSDP: the losses of a tiny GPT-2, trained in worlds of ranks
  * from the same weights on the same samples, as record_pytorch.py recorded them in fp32.
  *
- * `test_worker_train_rank_pytorch --dump FILE` writes the input of the recording: the run's numbers, the initial
- * weights and every step's samples. */
+ * `test_worker_train_rank_pytorch --dump FILE` writes the input of the recording: the run's
+ * numbers, the initial weights and every step's samples. */
 #include "tests/worker/train/rank_rig.h"
 
 #include "base/cursor.h"

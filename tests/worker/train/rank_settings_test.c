@@ -1,8 +1,8 @@
 /* The promise of every run, under each row of settings_table.c: one hash in every world and under
  * every strategy, that of the plain loop, through deaths, joins and a resume.
  *
- * test_worker_train_rank_settings [STORY[: ROW]] [K/N]: the tests with names that begin so, and of them each N-th
- * from the K-th on. */
+ * test_worker_train_rank_settings [STORY[: ROW]] [K/N]: the tests with names that begin so, and of
+ * them each N-th from the K-th on. */
 #include "tests/worker/train/device_rig.h"
 #include "tests/worker/train/plain.h"
 #include "tests/worker/train/settings.h"
