@@ -49,4 +49,4 @@ for flags in (["--plan", "2"], ["--plan", "0x2"], ["--plan", "2x2,"], ["--plan",
     assert done.returncode == 2 and done.stderr, (flags, done)
 for flags in (["--strategies", "none"], ["--config", "/no/such/file"], ["--set", "train.micro_batch=0"]):
     done = plan("--plan", "2x2", *flags)
-    assert done.returncode == 1 and done.stderr, (flags, done)
+    assert done.returncode == 2 and done.stderr, (flags, done)
