@@ -1,0 +1,24 @@
+/* The time and the price of a run: see duration.h. */
+#include "worker/planner/duration.h"
+
+enum { DAY_S = 86400, DAY_H = 24 };
+
+double dpt_duration_flops(double parameters, int layers, int channels, int seq_len)
+{
+    return 6 * parameters + 6.0 * layers * channels * seq_len;
+}
+
+double dpt_duration_rate(double peak, double mfu, int ranks, double flops_per_token)
+{
+    return peak * mfu * ranks / flops_per_token;
+}
+
+double dpt_duration_days(double tokens, double tokens_per_s)
+{
+    return tokens / tokens_per_s / DAY_S;
+}
+
+double dpt_duration_price(double days, int machines, double price)
+{
+    return days * DAY_H * machines * price;
+}
