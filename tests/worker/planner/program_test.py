@@ -2,6 +2,7 @@
 folder of configs."""
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -139,6 +140,13 @@ with tempfile.TemporaryDirectory() as folder:
         done = run(*flags)
         assert done.returncode == 2 and word in done.stderr and done.stderr.count("\n") == 1, (flags, done)
         assert done.stderr.startswith("dpt-plan: "), (flags, done)
+
+# Every command of docs/planning.md.
+commands = re.findall(r"dpt-plan (--(?:\\\n|[^`#\n])*)", (CONFIGS.parent / "docs" / "planning.md").read_text())
+commands = [line.replace("\\\n", " ").replace("my.yaml", str(CONFIGS / "gpt2-124m.yaml")).split() for line in commands]
+assert len(commands) > 6, commands
+for flags in commands:
+    page(*flags)
 
 assert run("--help").stdout.startswith("usage: dpt-plan") and run("--version").stdout.startswith("dpt-plan ")
 with open("/dev/full", "w") as full:
