@@ -5,11 +5,10 @@
 #include "base/fs.h"
 #include "base/strategy_traits.h"
 #include "worker/model/model.h"
-#include "worker/strategy/memory/memory_formula.h"
+#include "worker/planner/world_memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { TEXT_BYTES = 192 };
 
@@ -44,73 +43,23 @@ static int64_t sum_of(const struct column *column, const int64_t bytes[DPT_MEMOR
     return sum;
 }
 
-static int64_t sum_of_all(const int64_t bytes[DPT_MEMORY_COUNT])
-{
-    int64_t sum = 0;
-    for (int t = 0; t < DPT_MEMORY_COUNT; t++)
-        sum += bytes[t];
-    return sum;
-}
-
-/* A world of n ranks. Plan positions go node by node; each node is one host. */
-static struct dpt_world world_of(const struct dpt_config *config, int n, int ranks, int *numbers)
-{
-    for (int i = 0; i < n; i++) {
-        numbers[i] = i;
-        numbers[n + i] = i / ranks;
-    }
-    return (struct dpt_world){.lanes = dpt_config_lanes_of(config, n),
-                              .size = n,
-                              .rank_of_position = numbers,
-                              .host_of_position = numbers + n,
-                              .node_of_position = numbers + n};
-}
-
-/* Bytes of an element as matrix products read it. Machines that widen bf16 before the product need
- * 4; they are rare, and not considered here. */
-static int operand_of(const struct dpt_config *config)
-{
-    return config->train.precision == DPT_PRECISION_BF16 ? 2 : 4;
-}
-
 /* A strategy in one world. */
 struct row {
     const char *strategy;
-    const int *shape;                /* nodes, ranks per node */
-    int ranks;                       /* that train */
-    int64_t bytes[DPT_MEMORY_COUNT]; /* of the rank that holds most */
-    int64_t node_bytes;              /* of the node that holds most */
+    struct dpt_world_shape shape;
+    struct dpt_world_memory memory;
 };
-
-/* Fills row->bytes and row->node_bytes. */
-static void find_largest(struct dpt_memory_spec *spec, struct row *row)
-{
-    int64_t most = -1, node = 0;
-    for (int r = 0; r < spec->world->size; r++) {
-        int64_t bytes[DPT_MEMORY_COUNT];
-        spec->rank = r;
-        spec->packed_operand = dpt_memory_may_pack(spec) ? operand_of(spec->config) : 0;
-        dpt_memory_formula(spec, bytes);
-        const int64_t sum = sum_of_all(bytes);
-        if (sum > most) {
-            most = sum;
-            memcpy(row->bytes, bytes, sizeof bytes);
-        }
-        node = (r % row->shape[1] == 0 ? 0 : node) + sum;
-        row->node_bytes = node > row->node_bytes ? node : row->node_bytes;
-    }
-}
 
 static enum dpt_status add_row(json_t *rows, const struct row *row, struct dpt_err *err)
 {
     json_t *tags = json_object(), *object;
     for (int t = 0; tags && t < DPT_MEMORY_COUNT; t++)
         (void)json_object_set_new(tags, dpt_memory_tag_name((enum dpt_memory_tag)t),
-                                  json_integer(row->bytes[t]));
+                                  json_integer(row->memory.bytes[t]));
     object = json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:o}", "strategy", row->strategy, "nodes",
-                       row->shape[0], "ranks_per_node", row->shape[1], "ranks", row->ranks,
-                       "rank_bytes", (json_int_t)sum_of_all(row->bytes), "node_bytes",
-                       (json_int_t)row->node_bytes, "tags", tags);
+                       row->shape.machines, "ranks_per_node", row->shape.each, "ranks",
+                       row->memory.ranks, "rank_bytes", (json_int_t)row->memory.rank_bytes,
+                       "node_bytes", (json_int_t)row->memory.machine_bytes, "tags", tags);
     if (!object || json_array_append_new(rows, object) != 0)
         return dpt_fail(err, DPT_ENOMEM, "report: out of memory");
     return DPT_OK;
@@ -129,61 +78,34 @@ static void print_head(void)
 static void print_row(const struct row *row)
 {
     char world[32];
-    (void)snprintf(world, sizeof world, "%dx%d", row->shape[0], row->shape[1]);
+    (void)snprintf(world, sizeof world, "%dx%d", row->shape.machines, row->shape.each);
     printf("%-18s %7s", row->strategy, world);
     for (int c = 0; c < COLUMNS; c++)
-        printf(" %10.1f", (double)sum_of(&columns[c], row->bytes) / 0x1p20);
-    printf(" %10.1f %10.1f\n", (double)sum_of_all(row->bytes) / 0x1p20,
-           (double)row->node_bytes / 0x1p20);
+        printf(" %10.1f", (double)sum_of(&columns[c], row->memory.bytes) / 0x1p20);
+    printf(" %10.1f %10.1f\n", (double)row->memory.rank_bytes / 0x1p20,
+           (double)row->memory.machine_bytes / 0x1p20);
 }
 
 /* Says that some ranks stay spare, because a step has fewer slots or lanes than the world has
  * ranks. */
 static void print_limit(const struct dpt_config *config, const struct row *row)
 {
-    const int *shape = row->shape, ranks = row->ranks;
+    const int machines = row->shape.machines, each = row->shape.each, ranks = row->memory.ranks;
     const bool reduce = dpt_strategy_traits(config).order == DPT_ACCUMULATE_REDUCE;
     printf("%-18s %4dx%-2d trains on at most %d ranks, one a %s; the other %d are spares\n", "",
-           shape[0], shape[1], ranks,
+           machines, each, ranks,
            reduce ? "slot (train.global_batch / train.micro_batch)" : "lane (train.lanes)",
-           shape[0] * shape[1] - ranks);
-}
-
-static void make_grid(const struct dpt_model *model, int64_t offsets[DPT_UNITS_MAX + 1],
-                      struct dpt_grid *ret)
-{
-    const int n = dpt_model_n_units(model);
-    for (int u = 0; u < n; u++)
-        offsets[u] = dpt_model_unit(model, u)->offset;
-    offsets[n] = dpt_model_flat_numel(model);
-    *ret = (struct dpt_grid){.offset = offsets, .n_units = n, .block = DPT_BLOCK};
+           machines * each - ranks);
 }
 
 static enum dpt_status plan_world(const struct dpt_config *config, const struct dpt_model *model,
-                                  const char *strategy, const int shape[2], json_t *rows,
-                                  struct dpt_err *err)
+                                  struct row *row, json_t *rows, struct dpt_err *err)
 {
-    const int all = shape[0] * shape[1], most = dpt_config_world_max(config);
-    struct row row = {.strategy = strategy, .shape = shape, .ranks = all < most ? all : most};
-    int *numbers = calloc(2 * (size_t)row.ranks, sizeof *numbers);
-    int64_t offsets[DPT_UNITS_MAX + 1];
-    struct dpt_grid grid;
-    if (!numbers)
-        return dpt_fail(err, DPT_ENOMEM, "plan: out of memory");
-    make_grid(model, offsets, &grid);
-    const struct dpt_world world = world_of(config, row.ranks, shape[1], numbers);
-    struct dpt_memory_spec spec = {
-        .config = config,
-        .model = model,
-        .grid = &grid,
-        .world = &world,
-        .threads = config->cluster.threads == DPT_AUTO ? 1 : config->cluster.threads};
-    find_largest(&spec, &row);
-    free(numbers);
-    print_row(&row);
-    if (row.ranks < all)
-        print_limit(config, &row);
-    return add_row(rows, &row, err);
+    DPT_TRY(dpt_world_memory(config, model, row->shape, &row->memory, err));
+    print_row(row);
+    if (row->memory.ranks < row->shape.machines * row->shape.each)
+        print_limit(config, row);
+    return add_row(rows, row, err);
 }
 
 /* Loads the config with strategy `section` and this number of nodes. */
@@ -231,7 +153,8 @@ enum dpt_status memory_plan_add(const struct memory_plan *plan, const char *name
             return status;
         if (json_array_size(rows) == 0)
             print_head();
-        status = plan_world(&config, model, name, plan->shapes[i], rows, err);
+        struct row row = {.strategy = name, .shape = {plan->shapes[i][0], plan->shapes[i][1]}};
+        status = plan_world(&config, model, &row, rows, err);
         dpt_model_destroy(&model);
         if (status != DPT_OK)
             return status;
