@@ -44,9 +44,9 @@ with tempfile.TemporaryDirectory() as folder:
     assert few["ddp"]["tags"]["packed"] == 494223360 and few["zero2"]["tags"]["packed"] == 0, few
     assert more("--plan", "1x4", "--set", "cluster.pack_weights=off")["ddp"]["tags"]["packed"] == 0
 
-for flags in (["--plan", "2"], ["--plan", "0x2"], ["--plan", "2x2,"], ["--plan", "2x2", "--set"], ["--config", CONFIG]):
+for flags in (["--plan", "2"], ["--plan", "0x2"], ["--plan", "2x2,"], ["--plan", "2x2", "--set"], ["--config", CONFIG],
+              ["--plan", "2x2", "--strategies", "none"], ["--plan", "2x2", "--set", "train.micro_batch=0"]):
     done = plan(*flags)
     assert done.returncode == 2 and done.stderr, (flags, done)
-for flags in (["--strategies", "none"], ["--config", "/no/such/file"], ["--set", "train.micro_batch=0"]):
-    done = plan("--plan", "2x2", *flags)
-    assert done.returncode == 2 and done.stderr, (flags, done)
+done = plan("--plan", "2x2", "--config", "/no/such/file")
+assert done.returncode == 1 and done.stderr, done

@@ -104,7 +104,7 @@ def main(program):
         refused = bench(program, "--only", "no_such_strategy")
         assert refused.returncode == 2 and "no strategy to measure" in refused.stderr, refused
         refused = bench(program, "--only", "ddp", "--batch", "7")
-        assert refused.returncode == 1 and "ddp is left out" in refused.stderr, refused
+        assert refused.returncode == 2 and "ddp is left out" in refused.stderr, refused
     check_stopped(program)
 
 
