@@ -247,6 +247,7 @@ struct dpt_config_checkpoint {
 
 struct dpt_config_log {
     char dir[DPT_CONFIG_PATH_BYTES];
+    bool tensorboard;
     bool op_times;
     double wait_s;
 };

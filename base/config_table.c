@@ -430,6 +430,8 @@ const struct dpt_key dpt_config_keys[] = {
 
     {KEY(TEXT, log.dir), NODE, .def = "runs/demo",
      .help = "folder of metrics.jsonl, events.jsonl, summary.json, node-ID/rank-R.log"},
+    {KEY(BOOL, log.tensorboard), NODE, .def = "true",
+     .help = "write the numbers of metrics.jsonl to event files of TensorBoard in log.dir, too"},
     {KEY(BOOL, log.op_times), NODE, .def = "false",
      .help = "measure the time of kernels by class: node-ID/rank-R.op_times.json at the run's end"},
     {KEY(DOUBLE, log.wait_s), NODE, .def = "60", FROM_TO(0, 604800),

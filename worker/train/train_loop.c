@@ -102,6 +102,14 @@ static void restart_rate(struct dpt_rank *r)
     r->loop->line_seconds = r->loop->train_seconds;
 }
 
+/* Bytes that this rank has allocated where it computes. */
+static int64_t allocated_bytes(const struct rank_device *d)
+{
+    struct dpt_memory_use use;
+    dpt_account_read(d->device_model ? &d->device_memory : &d->memory, &use);
+    return use.all;
+}
+
 static void log_metrics(struct dpt_rank *r, double step_ms, const struct dpt_comm_account *account)
 {
     const struct dpt_metrics m = {
@@ -114,6 +122,7 @@ static void log_metrics(struct dpt_rank *r, double step_ms, const struct dpt_com
         .step_ms = step_ms,
         .wait_ms = (double)account->waited_ns * 1e-6,
         .sent_bytes = (int64_t)account->bytes_sent,
+        .memory_bytes = allocated_bytes(r->device),
         .is_scaled = dpt_config_scales_loss(r->config),
         .may_skip = r->config->train.on_divergence == DPT_DIVERGENCE_SKIP,
         .scale = r->state.outcome.scale,

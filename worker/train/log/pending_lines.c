@@ -4,6 +4,7 @@
 #include "base/config.h"
 #include "base/fs.h"
 #include "base/log.h"
+#include "worker/train/log/event_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,9 +29,10 @@ struct dpt_pending {
     bool writes, begun;
     int64_t bytes_before;          /* length of the file when the first generation here began */
     struct dpt_run_file_place end; /* last known line of the file */
-    bool stalled;                  /* lines have waited since the last one was appended */
-    int64_t spilled;               /* lines spilled since the last warning */
-    int waiting;                   /* number of lines that wait */
+    struct dpt_event_file event_file;
+    bool stalled;    /* lines have waited since the last one was appended */
+    int64_t spilled; /* lines spilled since the last warning */
+    int waiting;     /* number of lines that wait */
     struct line lines[DPT_PENDING_LINES_MAX];
     int n;
     char text[DPT_PENDING_BYTES];
@@ -47,6 +49,7 @@ enum dpt_status dpt_pending_create(const struct dpt_pending_options *options,
     (void)snprintf(book->spill, sizeof book->spill, "%s/%s", options->spill_dir,
                    options->spill_name);
     book->options.spill_name = NULL;
+    book->event_file.dir = options->dir;
     *ret = book;
     return DPT_OK;
 }
@@ -191,6 +194,7 @@ void dpt_pending_begin(struct dpt_pending *book, bool writes, int64_t step,
     book->writes = writes;
     book->end = *last;
     book->stalled = false;
+    dpt_event_file_begin(&book->event_file, writes);
     keep_lines_from(book, 0, step);
     book->waiting = 0;
     for (int i = 0; i < book->n; i++) {
@@ -242,6 +246,18 @@ static bool has_foreign_end(struct dpt_pending *book)
            last.generation != book->end.generation;
 }
 
+/* Appends a line to the files that have it. */
+static enum dpt_status append_line(struct dpt_pending *book, const struct line *line,
+                                   struct dpt_err *err)
+{
+    const struct dpt_run_file_line whole = line_of(book, line);
+    DPT_TRY(dpt_run_file_append(book->options.dir, &whole, err));
+    if (is_event(line))
+        return DPT_OK;
+    book->end = line->place;
+    return book->options.tensorboard ? dpt_event_file_add(&book->event_file, &whole, err) : DPT_OK;
+}
+
 bool dpt_pending_flush(struct dpt_pending *book)
 {
     for (int i = 0; i < book->n && book->waiting > 0; i++) {
@@ -257,11 +273,8 @@ bool dpt_pending_flush(struct dpt_pending *book)
             break;
         }
         struct dpt_err err;
-        const struct dpt_run_file_line whole = line_of(book, line);
         settle_line(book, line);
-        const enum dpt_status status = dpt_run_file_append(book->options.dir, &whole, &err);
-        if (status == DPT_OK && !is_event(line))
-            book->end = line->place;
+        const enum dpt_status status = append_line(book, line, &err);
         book->options.appended(book->options.ctx, status, &err);
     }
     return book->waiting == 0;

@@ -24,7 +24,8 @@ enum {
 struct dpt_pending;
 
 struct dpt_pending_options {
-    const char *dir; /* log.dir; borrowed */
+    const char *dir;  /* log.dir; borrowed */
+    bool tensorboard; /* lines of metrics.jsonl are also appended to event files (event_file.h) */
     /* The spill file takes the lines that no server will confirm. Its folder is created with the
      * first line. spill_dir is borrowed, spill_name is copied. */
     const char *spill_dir, *spill_name;
@@ -64,9 +65,9 @@ void dpt_pending_add(struct dpt_pending *book, const struct dpt_run_file_line *l
 bool dpt_pending_has(const struct dpt_pending *book, const struct dpt_run_file_place *place);
 
 /* Appends the lines that may be appended, in order. True: no line waits. A line that cannot be
- * written is lost, and `appended` gets the error. If another world has appended to the file
- * meanwhile, lines that had to wait go to the spill file: a server that has no memory of that world
- * may confirm this one. */
+ * written, to its file or to the event file, is lost, and `appended` gets the error. If another
+ * world has appended to the file meanwhile, lines that had to wait go to the spill file: a server
+ * that has no memory of that world may confirm this one. */
 bool dpt_pending_flush(struct dpt_pending *book);
 
 #endif

@@ -113,10 +113,10 @@ enum dpt_status dpt_run_file_metrics(const struct dpt_run_files *log, const stru
     return put_metrics(
         log, (struct dpt_run_file_place){.step = m->step}, err,
         "\"loss\": %s, \"lr\": %s, \"grad_norm\": %s, \"tokens\": %lld, \"tokens_per_s\": %.1f, "
-        "\"step_ms\": %.3f, \"wait_ms\": %.3f, \"sent_bytes\": %lld%s%s",
+        "\"step_ms\": %.3f, \"wait_ms\": %.3f, \"sent_bytes\": %lld, \"memory_bytes\": %lld%s%s",
         number_text(m->loss, loss), number_text(m->lr, lr), number_text(m->grad_norm, norm),
         (long long)m->tokens, m->tokens_per_s, m->step_ms, m->wait_ms, (long long)m->sent_bytes,
-        scaler, skipped);
+        (long long)m->memory_bytes, scaler, skipped);
 }
 
 static double accuracy_of(int64_t right, int64_t samples)
@@ -333,14 +333,15 @@ static struct dpt_run_file_place last_in(const char *text, size_t bytes)
     return last;
 }
 
-enum dpt_status dpt_run_file_last(const char *dir, struct dpt_run_file_place *ret,
-                                  struct dpt_err *err)
+enum dpt_status dpt_runlog_read_end(const char *dir, size_t bytes_max, char *ret_text,
+                                    size_t *ret_bytes, int64_t *ret_file_bytes, struct dpt_err *err)
 {
-    char path[DPT_CONFIG_PATH_BYTES + 32], tail[DPT_RUN_FILE_LINE_BYTES_MAX];
+    char path[DPT_CONFIG_PATH_BYTES + 32];
     DPT_TRY(dpt_fs_join(dir, METRICS, path, sizeof path, err));
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) {
-        *ret = (struct dpt_run_file_place){.step = -1};
+        *ret_bytes = 0;
+        *ret_file_bytes = 0;
         return DPT_OK;
     }
     if (fd < 0)
@@ -351,13 +352,24 @@ enum dpt_status dpt_run_file_last(const char *dir, struct dpt_run_file_place *re
         status = dpt_fail_errno(err, errno, "stat '%s'", path);
     size_t bytes = 0;
     if (status == DPT_OK) {
-        bytes = st.st_size < DPT_RUN_FILE_LINE_BYTES_MAX ? (size_t)st.st_size
-                                                         : (size_t)DPT_RUN_FILE_LINE_BYTES_MAX;
-        status = dpt_fs_pread_all(fd, tail, bytes, st.st_size - (int64_t)bytes, path, err);
+        bytes = (size_t)st.st_size < bytes_max ? (size_t)st.st_size : bytes_max;
+        status = dpt_fs_pread_all(fd, ret_text, bytes, st.st_size - (int64_t)bytes, path, err);
     }
     (void)close(fd);
     DPT_TRY(status);
+    *ret_bytes = bytes;
+    *ret_file_bytes = (int64_t)st.st_size;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_run_file_last(const char *dir, struct dpt_run_file_place *ret,
+                                  struct dpt_err *err)
+{
+    char tail[DPT_RUN_FILE_LINE_BYTES_MAX];
+    size_t bytes;
+    int64_t file_bytes;
+    DPT_TRY(dpt_runlog_read_end(dir, sizeof tail, tail, &bytes, &file_bytes, err));
     *ret = last_in(tail, bytes);
-    ret->file_bytes = (int64_t)st.st_size;
+    ret->file_bytes = file_bytes;
     return DPT_OK;
 }

@@ -51,7 +51,9 @@ struct dpt_metrics {
     double loss, lr, grad_norm, tokens_per_s, step_ms;
     /* Part of step_ms in which the main thread of the writing rank waited for communication. */
     double wait_ms;
-    int64_t sent_bytes;    /* bytes that the writing rank sent in the step */
+    int64_t sent_bytes; /* bytes that the writing rank sent in the step */
+    /* Bytes that the writing rank has allocated on its GPU or, without a GPU, on its host. */
+    int64_t memory_bytes;
     int64_t tokens;        /* tokens of the whole run up to this step */
     bool is_scaled;        /* fp16: scale and skipped_steps are written */
     double scale;          /* scale of the step's loss */
@@ -157,6 +159,12 @@ struct dpt_run_file_place dpt_run_file_place_of(const char *line, size_t bytes);
 
 /* Whether a line at `a` comes after a line at `b`: by step, then by kind. */
 bool dpt_run_file_is_after(const struct dpt_run_file_place *a, const struct dpt_run_file_place *b);
+
+/* Reads the end of metrics.jsonl, at most bytes_max bytes, into ret_text. ret_file_bytes: the
+ * length of the file, 0 if it is absent. */
+DPT_MUST_USE enum dpt_status dpt_runlog_read_end(const char *dir, size_t bytes_max, char *ret_text,
+                                                 size_t *ret_bytes, int64_t *ret_file_bytes,
+                                                 struct dpt_err *err);
 
 /* The last whole record in metrics.jsonl. Reads the end of the file only. */
 DPT_MUST_USE enum dpt_status dpt_run_file_last(const char *dir, struct dpt_run_file_place *ret,

@@ -74,6 +74,7 @@ enum dpt_status rank_open_log(struct dpt_rank *r, struct dpt_err *err)
     (void)snprintf(r->log->node_dir, sizeof r->log->node_dir, "%s/node-%s", dir, start->node);
     (void)snprintf(name, sizeof name, "rank-%d.unconfirmed.jsonl", start->local_rank);
     const struct dpt_pending_options options = {.dir = dir,
+                                                .tensorboard = r->config->log.tensorboard,
                                                 .spill_dir = r->log->node_dir,
                                                 .spill_name = name,
                                                 .may_append = may_append,
