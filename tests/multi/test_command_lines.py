@@ -28,7 +28,7 @@ TWO_LINES = [
     ("dpt-worker", "--log-level", "a\nb"), ("dpt-worker", "--allow-change", "a\nb"), ("dpt-worker", "--a\nb"),
     ("dpt-worker", "a\nb"), ("dpt-ckpt", "list", "a\nb"), ("dpt-ckpt", "a\nb"), ("dpt-ckpt", "generate", "--a\nb"),
     ("dpt-rdzv", "--port", "1\n2"), ("dpt-rdzv", "a\nb"), ("dpt-data", "a\nb"), ("dpt-data", "encode", "--a\nb"),
-    ("dpt-bench", "a\nb"), ("dpt-bench", "gemm", "--a\nb"),
+    ("dpt-bench", "a\nb"), ("dpt-bench", "gemm", "--a\nb"), ("dpt-plot", "a\nb"), ("dpt-plot", "--a\nb"),
 ]
 
 

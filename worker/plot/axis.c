@@ -1,0 +1,165 @@
+/* Axes of a panel (axis.h). */
+#include "worker/plot/axis.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { INTERVALS = 6, DECIMALS_MAX = 9 };
+
+/* The unit of an axis whose values reach `from`, largest first. */
+struct unit {
+    double from;
+    double size; /* in the values' unit */
+    const char *name;
+};
+
+static const struct unit loss_units[] = {{0, 1, "Loss (nats)"}};
+static const struct unit throughput_units[] = {{1e6, 1e6, "Throughput (million tokens/s)"},
+                                               {1e4, 1e3, "Throughput (thousand tokens/s)"},
+                                               {0, 1, "Throughput (tokens/s)"}};
+static const struct unit lr_units[] = {{1e-2, 1, "Learning rate"},
+                                       {1e-3, 1e-3, "Learning rate (× 10⁻³)"},
+                                       {1e-4, 1e-4, "Learning rate (× 10⁻⁴)"},
+                                       {1e-5, 1e-5, "Learning rate (× 10⁻⁵)"},
+                                       {0, 1e-6, "Learning rate (× 10⁻⁶)"}};
+static const struct unit memory_units[] = {
+    {1073741824.0, 1073741824.0, "Memory allocated by the writing rank (GiB)"},
+    {1048576.0, 1048576.0, "Memory allocated by the writing rank (MiB)"},
+    {0, 1024, "Memory allocated by the writing rank (KiB)"}};
+
+static const struct {
+    const struct unit *units;
+    int n;
+} units_of[PLOT_QUANTITIES] = {
+    [PLOT_LOSS] = {loss_units, sizeof loss_units / sizeof *loss_units},
+    [PLOT_THROUGHPUT] = {throughput_units, sizeof throughput_units / sizeof *throughput_units},
+    [PLOT_LR] = {lr_units, sizeof lr_units / sizeof *lr_units},
+    [PLOT_MEMORY] = {memory_units, sizeof memory_units / sizeof *memory_units},
+};
+
+/* 1, 2 or 5 times a power of ten, so that about INTERVALS of it are `range`. */
+static double nice_tick(double range)
+{
+    const double rough = range / INTERVALS, power = pow(10, floor(log10(rough)));
+    const double digit = rough / power;
+    const double rounding = 1.0001;
+    return power * (digit <= rounding       ? 1
+                    : digit <= 2 * rounding ? 2
+                    : digit <= 5 * rounding ? 5
+                                            : 10);
+}
+
+struct plot_axis plot_step_axis(const struct plot_run *runs, int n_runs)
+{
+    int64_t first = INT64_MAX, last = 0;
+    for (int i = 0; i < n_runs; i++) {
+        if (runs[i].points[0].step < first)
+            first = runs[i].points[0].step;
+        if (runs[i].points[runs[i].n_points - 1].step > last)
+            last = runs[i].points[runs[i].n_points - 1].step;
+    }
+    struct plot_axis axis = {.low = (double)first, .high = (double)last, .unit = 1, .name = "Step"};
+    if (axis.low < 0.1 * axis.high)
+        axis.low = 0;
+    if (axis.high - axis.low < 1)
+        axis.high = axis.low + 1;
+    axis.tick = fmax(1, nice_tick(axis.high - axis.low));
+    return axis;
+}
+
+/* The range of the finite values; false: there are none. */
+static bool find_range(const struct plot_run *runs, int n_runs, enum plot_quantity quantity,
+                       double *ret_low, double *ret_high)
+{
+    double low = (double)INFINITY, high = -(double)INFINITY;
+    for (int i = 0; i < n_runs; i++) {
+        for (size_t k = 0; k < runs[i].n_points; k++) {
+            const double value = runs[i].points[k].value[quantity];
+            if (!isfinite(value))
+                continue;
+            low = fmin(low, value);
+            high = fmax(high, value);
+        }
+        for (size_t k = 0; quantity == PLOT_LOSS && k < runs[i].n_evaluations; k++) {
+            const double value = runs[i].evaluations[k].loss;
+            if (!isfinite(value))
+                continue;
+            low = fmin(low, value);
+            high = fmax(high, value);
+        }
+    }
+    *ret_low = low;
+    *ret_high = high;
+    return low <= high;
+}
+
+static const struct unit *choose_unit(enum plot_quantity quantity, double high)
+{
+    int i = 0;
+    while (i + 1 < units_of[quantity].n && high < units_of[quantity].units[i].from)
+        i++;
+    return &units_of[quantity].units[i];
+}
+
+bool plot_value_axis(const struct plot_run *runs, int n_runs, enum plot_quantity quantity,
+                     struct plot_axis *ret)
+{
+    double low, high;
+    if (!find_range(runs, n_runs, quantity, &low, &high))
+        return false;
+    const struct unit *unit = choose_unit(quantity, high);
+    low /= unit->size;
+    high /= unit->size;
+    if (quantity != PLOT_LOSS && low > 0)
+        low = 0;
+    if (high - low < 1e-9 * fmax(1, fabs(high))) { /* one value */
+        low -= 0.5;
+        high += 0.5;
+    }
+    const double tick = nice_tick(high - low);
+    /* Whole ticks, so that the curve does not touch the frame. */
+    *ret = (struct plot_axis){.low = tick * floor(low / tick),
+                              .high = tick * ceil(high / tick * 1.0001),
+                              .tick = tick,
+                              .unit = unit->size,
+                              .name = unit->name};
+    return isfinite(ret->low) && isfinite(ret->high) && ret->low < ret->high;
+}
+
+int plot_ticks(const struct plot_axis *axis, double ret_ticks[AXIS_TICKS_MAX])
+{
+    int n = 0;
+    const double first = ceil(axis->low / axis->tick - 1e-9);
+    for (int i = 0; i < AXIS_TICKS_MAX; i++) {
+        const double tick = (first + i) * axis->tick;
+        if (tick <= axis->high + 1e-9 * axis->tick)
+            ret_ticks[n++] = tick;
+    }
+    return n;
+}
+
+void plot_grouped(int64_t number, char ret[AXIS_LABEL_BYTES])
+{
+    char digits[AXIS_LABEL_BYTES];
+    const int n = snprintf(digits, sizeof digits, "%lld", (long long)number);
+    int at = 0;
+    for (int i = 0; i < n; i++) {
+        ret[at++] = digits[i];
+        if (digits[i] != '-' && i + 1 < n && (n - i - 1) % 3 == 0)
+            ret[at++] = ',';
+    }
+    ret[at] = '\0';
+}
+
+void plot_tick_label(const struct plot_axis *axis, double tick, char ret[AXIS_LABEL_BYTES])
+{
+    const double decimals = fmax(0, ceil(-log10(axis->tick) - 1e-9));
+    const double largest = fmax(fabs(axis->low), fabs(axis->high));
+    if (largest >= 1e9 || decimals > DECIMALS_MAX)
+        (void)snprintf(ret, AXIS_LABEL_BYTES, "%.3g", tick);
+    else if (decimals == 0)
+        plot_grouped((int64_t)llround(tick), ret);
+    else
+        (void)snprintf(ret, AXIS_LABEL_BYTES, "%.*f", (int)decimals, tick == 0 ? 0.0 : tick);
+}
