@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SAID_S = 60  # a program prints its help within this time
-USAGE = {"dpt-worker": 2, "dpt-rdzv": 2, "dpt-ckpt": 2, "dpt-data": 2, "dpt-bench": 2}
+USAGE = {"dpt-worker": 2, "dpt-rdzv": 2, "dpt-ckpt": 2, "dpt-data": 2, "dpt-plan": 2, "dpt-plot": 2, "dpt-bench": 2}
 CODES = {"dpt-worker": {0, 2, 3, 4, 75}, "dpt-rdzv": {0, 2, 4}, "dpt-ckpt": {0, 1, 2}, "dpt-data": {0, 1, 2},
-         "dpt-bench": {0, 1, 2}}
+         "dpt-plan": {0, 1, 2}, "dpt-plot": {0, 1, 2}, "dpt-bench": {0, 1, 2}}
 
 BASE = {
     "run": "drawn", "cluster.nnodes": "1", "cluster.threads": "1", "cluster.timeout_s": "0.2", "model.n_layer": "1",
@@ -77,6 +77,8 @@ class Programs:
         self.keys = read_keys(self.folder)
         self.commands = {("dpt-worker",): read_options(said(self.folder, "dpt-worker", "--help")),
                          ("dpt-rdzv",): read_options(said(self.folder, "dpt-rdzv", "--help")),
+                         ("dpt-plan",): read_options(said(self.folder, "dpt-plan", "--help")),
+                         ("dpt-plot",): read_options(said(self.folder, "dpt-plot", "--help")),
                          ("dpt-ckpt", "generate"): read_options(said(self.folder, "dpt-ckpt", "generate", "--help"))}
         for name in ("list", "show", "verify", "hash"):
             self.commands["dpt-ckpt", name] = {}
@@ -288,7 +290,8 @@ class Drawer:
     def options(self):
         program = self.rng.choice(list(CODES))
         command = self.rng.choice([each for each in self.programs.commands if each[0] == program])
-        right = {"dpt-worker": ["--config", "c.yaml"], "dpt-rdzv": ["--port", "0"], "dpt-bench": []}.get(command[0])
+        right = {"dpt-worker": ["--config", "c.yaml"], "dpt-rdzv": ["--port", "0"], "dpt-plan": ["--config", "c.yaml"],
+                 "dpt-plot": ["c.yaml"], "dpt-bench": []}.get(command[0])
         if right is None:
             right = {"generate": [".", "--prompt", "a"], "encode": ["--out", "o", "c.yaml"]}.get(command[1], ["c.yaml"])
         draw = self.spoilt(command, right)
