@@ -50,8 +50,9 @@ enum group dpt_rdzv_group_of(const struct node *node);
 struct rank *dpt_rdzv_next_reported(const struct run *run, unsigned groups, struct rank_cursor *at);
 
 /* The groups from which the plan is made. Excluded nodes take part if the run needs them for its
- * minimum of nodes. All nodes take part if only all together hold the newest state. 0: too few
- * nodes. */
+ * minimum of nodes. If the nodes that take part do not hold the newest state, and no checkpoint has
+ * it, leaving nodes take part; if these do not complete it, excluded nodes instead; else both. 0:
+ * too few nodes. */
 unsigned dpt_rdzv_admitted_groups(const struct run *run);
 
 /* The newest step whose whole state the nodes of `groups` hold; -1: none. */

@@ -203,6 +203,83 @@ static void a_farewell_may_have_a_node_too_many(void **state)
     assert_int_equal(a.plan->guests, 0);
 }
 
+/* a cannot reach c in two formations. a, b and d run without c. */
+static void exclude_c(void)
+{
+    for (size_t i = 0; i < 4; i++)
+        all[i]->spec.min_nodes = 2;
+    fakes_start(&stage, all, 4);
+    for (int formation = 0; formation < 2; formation++) {
+        fake_loses(&a, &c);
+        fake_say(&a, &stage);
+        fakes_settle(&stage, all, 4);
+        stage_pass_speaking(&stage, all, 4, 1000);
+        fakes_settle(&stage, all, 4);
+    }
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SPARE);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.world_size, 3);
+}
+
+/* d leaves: it is a guest of the next plan, and of no other. */
+static void d_hands_over(uint32_t members)
+{
+    d.state.leaving = true;
+    all_fakes_report(all, 4);
+    all_fakes_obey(all, 4);
+    assert_int_equal(d.phase, DPT__SERVER_PHASE__SERVER_PLAN);
+    assert_int_equal(d.plan->resume_step, STEP);
+    assert_int_equal(d.plan->guests, 1);
+    assert_int_equal(d.plan->world_size, members + 1);
+    for (uint32_t i = 0; i < members; i++)
+        holds(all[i], i, members);
+    all_fakes_obey(all, 4);
+    assert_int_equal(d.phase, DPT__SERVER_PHASE__SERVER_PREPARE);
+    all_fakes_obey(all, 4);
+    assert_int_equal(d.phase, DPT__SERVER_PHASE__SERVER_SPARE);
+    assert_int_equal(a.plan->guests, 0);
+    assert_int_equal(a.plan->world_size, members);
+    fakes_settle(&stage, all, 4);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(d.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+}
+
+/* c has no state, and a plan with c would fail. */
+static void a_leaving_node_admits_no_excluded_node(void **state)
+{
+    (void)state;
+    exclude_c();
+    holds(&a, 0, 3);
+    holds(&b, 1, 3);
+    holds(&d, 2, 3);
+    d_hands_over(2);
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SPARE);
+}
+
+/* Both hold the missing shard: d hands it over, and c is not needed. */
+static void a_leaving_node_is_preferred_to_an_excluded_node(void **state)
+{
+    (void)state;
+    exclude_c();
+    holds(&a, 0, 3);
+    holds(&b, 1, 3);
+    holds(&c, 2, 3);
+    holds(&d, 2, 3);
+    d_hands_over(2);
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SPARE);
+}
+
+/* c holds a shard that no other node holds, before and after d has handed its own over. */
+static void an_excluded_holder_is_a_member(void **state)
+{
+    (void)state;
+    exclude_c();
+    for (uint32_t i = 0; i < 4; i++)
+        holds(all[i], i, 4);
+    d_hands_over(3);
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_RUNNING);
+}
+
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -211,6 +288,9 @@ int main(void)
         T(a_shadow_is_no_reason_to_go_in),
         T(a_node_too_many_is_a_guest),
         T(a_farewell_may_have_a_node_too_many),
+        T(a_leaving_node_admits_no_excluded_node),
+        T(a_leaving_node_is_preferred_to_an_excluded_node),
+        T(an_excluded_holder_is_a_member),
     };
     return cmocka_run_group_tests_name("test_rendezvous_core_holders", tests, NULL, NULL);
 }
