@@ -15,12 +15,14 @@
 
 #include <string.h>
 
-/* True: the run has waited for nodes for too long, and its time to save the state is not over. */
+/* True: the run has waited for nodes for too long and may save its state. The first farewell may be
+ * late, because it waits for the lease of a silent node or of an earlier server's nodes. Further
+ * ones are formed for drain_ms after the wait. */
 static bool is_ending(const struct run *run)
 {
+    const int64_t end_ms = run->formation.waits_since_ms + run->spec.wait_ms;
     return dpt_rdzv_wait_is_over(run) &&
-           run->core->now_ms - run->formation.waits_since_ms - run->spec.wait_ms <
-               run->timing.drain_ms;
+           (!run->plan.farewell || run->core->now_ms - end_ms < run->timing.drain_ms);
 }
 
 bool dpt_rdzv_farewell_is_due(const struct run *run)

@@ -160,6 +160,43 @@ static void test_saves_that_fail(void **state)
     assert_in_range(stage.now_ms - start_ms, 8000, 12000);
 }
 
+/* The lease of nodes of an earlier server ends after the wait and the drain time. */
+static void test_late_save(void **state)
+{
+    (void)state;
+    wait_at_most(1000);
+    a.spec.drain_ms = b.spec.drain_ms = DPT_PROTO_DRAIN_MS_MIN;
+    trio_start();
+    trio_step_to(9);
+    trio_restart_server();
+    live(&a, 10000);
+    assert_int_equal(stage.view.phase, DPT_RDZV_FAILED);
+    assert_int_equal(a.ranks[0].checkpoint_step, 9);
+}
+
+/* So does the lease of a node that falls silent before the wait ends. */
+static void test_late_save_beside_a_silent_node(void **state)
+{
+    (void)state;
+    struct fake *const three[] = {&a, &b, &c};
+    for (int i = 0; i < 3; i++) {
+        three[i]->spec.min_nodes = 3;
+        three[i]->spec.wait_ms = WAIT_MS;
+        three[i]->spec.drain_ms = DPT_PROTO_DRAIN_MS_MIN;
+    }
+    fakes_start(&stage, three, 3);
+    trio_step_to(9);
+    fake_dies(&c, &a, &stage);
+    stage_pass_speaking(&stage, two, 2, 300);
+    fakes_settle(&stage, two, 2);
+    stage_pass_speaking(&stage, two, 2, WAIT_MS - 1000);
+    assert_int_equal(stage.view.phase, DPT_RDZV_WAITING);
+    live(&a, 10000);
+    assert_int_equal(stage.view.phase, DPT_RDZV_FAILED);
+    assert_int_equal(stage.view.nodes, 1);
+    assert_int_equal(a.ranks[0].checkpoint_step, 9);
+}
+
 static void test_first_step_never_comes(void **state)
 {
     (void)state;
@@ -238,6 +275,8 @@ int main(void)
         T(test_what_is_held_is_saved),
         T(test_what_cannot_be_saved),
         T(test_saves_that_fail),
+        T(test_late_save),
+        T(test_late_save_beside_a_silent_node),
         T(test_first_step_never_comes),
         T(test_first_step_without_limit),
         T(test_young_server_says_why),
