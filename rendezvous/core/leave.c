@@ -67,8 +67,8 @@ static bool is_stay_useful(const struct run *run)
 }
 
 /* True: processes have died with steps that no checkpoint and no living process has. If the state
- * is sharded, these were processes of this node. Otherwise no rank of another node has such a
- * step. */
+ * is sharded, these were processes of this node. Otherwise no rank of a node that stays has such
+ * a step. */
 static bool has_lost_steps(const struct run *run, const struct node *node)
 {
     const struct progress *progress = &run->progress;
@@ -79,7 +79,7 @@ static bool has_lost_steps(const struct run *run, const struct node *node)
             return true;
     struct rank_cursor at = {0};
     for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
-        if (rank->node != node && dpt_rdzv_rank_is_alive(rank) &&
+        if (!rank->node->leaving && dpt_rdzv_rank_is_alive(rank) &&
             rank->step_applied > progress->saved_step)
             return false;
     return !run->spec.sharded;
@@ -125,10 +125,14 @@ static void release_node(struct run *run, struct node *node, bool last_holder)
 
 void dpt_rdzv_release_leaving(struct run *run)
 {
-    for (size_t i = run->n_nodes; run->membership.n_leaving > 0 && i-- > 0;) {
-        struct node *node = run->nodes[i];
-        const enum leave leave = node->leaving ? judge_leaving(run, node) : LEAVE_STAYS;
-        if (leave != LEAVE_STAYS)
-            release_node(run, node, leave == LEAVE_LAST_HOLDER);
-    }
+    enum leave judged[DPT_PROTO_NODES_MAX];
+    if (run->membership.n_leaving == 0)
+        return;
+    /* All are judged before one is removed, because nodes that leave together may hold one state
+     * together. */
+    for (size_t i = 0; i < run->n_nodes; i++)
+        judged[i] = run->nodes[i]->leaving ? judge_leaving(run, run->nodes[i]) : LEAVE_STAYS;
+    for (size_t i = run->n_nodes; i-- > 0;)
+        if (judged[i] != LEAVE_STAYS)
+            release_node(run, run->nodes[i], judged[i] == LEAVE_LAST_HOLDER);
 }

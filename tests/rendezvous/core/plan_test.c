@@ -384,9 +384,8 @@ static void test_leaving_one_by_one(void **state)
 }
 
 /* A node that leaves, too, is no safe place: both hear that they are last holders. */
-static void test_leaving_together(void **state)
+static void both_are_last_holders(void)
 {
-    (void)state;
     struct fake *all[] = {&a, &b};
     a.state.checkpoint_dir_id = b.state.checkpoint_dir_id = "";
     fakes_start(&stage, all, 2);
@@ -400,6 +399,21 @@ static void test_leaving_together(void **state)
         assert_int_equal(all[i]->phase, DPT__SERVER_PHASE__SERVER_RELEASED);
         assert_true(all[i]->last_holder);
     }
+}
+
+static void test_leaving_together(void **state)
+{
+    (void)state;
+    both_are_last_holders();
+}
+
+static void test_halves_leaving_together(void **state)
+{
+    (void)state;
+    a.spec.sharded = b.spec.sharded = true;
+    fake_part(&a, 0, 2, false);
+    fake_part(&b, 1, 2, false);
+    both_are_last_holders();
 }
 
 static void test_leaving_holder(void **state)
@@ -443,6 +457,7 @@ int main(void)
         T(test_leaving_in_a_long_step),
         T(test_leaving_one_by_one),
         T(test_leaving_together),
+        T(test_halves_leaving_together),
         T(test_leaving_holder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
