@@ -82,14 +82,18 @@ int64_t dpt_rdzv_lease_left_ms(const struct node *node)
     return node->run->timing.lease_ms - silent_ms;
 }
 
-/* The time at which the grace of a broken connection ends. It does not end while the server is
- * deaf: then all connections may have broken (deaf_test.c, test_deaf_after_a_node_died). */
+/* The time at which the grace of a broken connection ends. It does not end before the server has
+ * heard a node after the break, because the grace may be shorter than the gap, nor while the server
+ * is deaf: then all connections may have broken (deaf_test.c, test_all_break_within_a_gap and
+ * test_deaf_after_a_node_died). */
 static int64_t grace_end_ms(const struct node *node)
 {
+    const struct run *run = node->run;
     const int64_t broken_ms = node->link.broken_ms;
-    if (broken_ms < 0 || (is_deaf(node->run) && !dpt_rdzv_has_ended(node->run)))
+    const bool unheard = run->core->hearing.heard_ms <= broken_ms || is_deaf(run);
+    if (broken_ms < 0 || (unheard && !dpt_rdzv_has_ended(run)))
         return INT64_MAX;
-    return broken_ms + node->run->timing.grace_ms;
+    return broken_ms + run->timing.grace_ms;
 }
 
 bool dpt_rdzv_is_suspect(const struct node *node)

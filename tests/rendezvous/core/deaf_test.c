@@ -152,6 +152,23 @@ static void test_deaf_after_a_node_died(void **state)
     assert_int_equal(stage.view.nodes, 1);
 }
 
+/* Nor before the server is deaf, if the gap is longer than the grace. */
+static void test_all_break_within_a_gap(void **state)
+{
+    (void)state;
+    a.spec.timeout_ms = b.spec.timeout_ms = 60000;
+    a.spec.max_nodes = b.spec.max_nodes = 2; /* no last call */
+    trio_start();
+    fake_loses(&a, &b);
+    fake_say(&a, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    break_all();
+    stage_pass(&stage, 5000);
+    assert_int_equal(stage.view.nodes, 2);
+    stage_pass_speaking(&stage, two, 1, 400);
+    assert_int_equal(stage.view.nodes, 1);
+}
+
 /* All nodes are really gone: the server notices it when a node comes. */
 static void test_deaf_for_good(void **state)
 {
@@ -322,6 +339,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_deaf_while_forming, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(test_deaf_while_a_rank_quiesces, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(test_deaf_after_a_node_died, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_all_break_within_a_gap, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(test_deaf_for_good, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(test_deaf_now_and_then, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(test_deaf_beside_a_slow_run, trio_setup, trio_teardown),
