@@ -102,7 +102,7 @@ struct departed {
     uint64_t incarnation; /* this one and earlier ones stay out if they know the secret */
     uint8_t secret[DPT_PROTO_SECRET_BYTES];
     bool released;
-    bool last_holder; /* released: no other node holds its steps */
+    bool last_holder; /* released: no node that stays holds its steps */
     uint32_t n_nodes; /* released: nodes of a farewell that could not save; 0: there was none */
     bool cut_off;     /* removed for silence alone: it may return with its state */
     bool awaited;     /* it may hold the newest state, and no generation has run since */
@@ -186,7 +186,7 @@ struct formation {
     int64_t plan_after_ms;     /* no plan before: a pause after failures, or nodes may come back */
     int64_t adopt_until_ms;    /* until then wait for nodes of an earlier server; < 0: no wait */
     int64_t regather_until_ms; /* no plan before while removed nodes may return; < 0: none may */
-    uint32_t failed;           /* formations in a row that failed without a step and a loss */
+    uint32_t failed;           /* formations in a row that failed with no step and no loss */
     uint32_t slow;             /* formations in a row in which not all ranks were READY in time */
 };
 

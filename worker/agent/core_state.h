@@ -152,7 +152,7 @@ struct agent_end {
     bool leaving; /* ranks and server know that this node leaves */
     /* This node leaves because of a signal. `leaving` without `signalled`: the run has ended. */
     bool signalled;
-    /* The server has released this node, and no other node has its state. */
+    /* The server has released this node, and no node that stays has its state. */
     bool last_holder;
     /* The log has a line about the steps lost with this incarnation. */
     bool unsaved_told;
