@@ -101,7 +101,7 @@ static void print_limit(const struct dpt_config *config, const struct row *row)
 static enum dpt_status plan_world(const struct dpt_config *config, const struct dpt_model *model,
                                   struct row *row, json_t *rows, struct dpt_err *err)
 {
-    DPT_TRY(dpt_world_memory(config, model, row->shape, &row->memory, err));
+    dpt_world_memory(config, model, row->shape, &row->memory);
     print_row(row);
     if (row->memory.ranks < row->shape.machines * row->shape.each)
         print_limit(config, row);

@@ -86,17 +86,19 @@ static enum dpt_status world_fits(const struct dpt_fit_task *task,
     const struct dpt_config *config;
     struct dpt_world_memory memory = {.rank_bytes = 0};
     struct dpt_model *model = NULL;
-    enum dpt_status status = open_world(task->source, strategy, shape, &config, &model, err);
+    const enum dpt_status status = open_world(task->source, strategy, shape, &config, &model, err);
     *ret_fits = false;
     if (status == DPT_ECONFIG)
         return DPT_OK;
-    if (status == DPT_OK && exact)
-        status = dpt_world_memory(config, model, shape, &memory, err);
-    else if (status == DPT_OK)
-        status = dpt_world_memory_ends(config, model, shape, &memory.rank_bytes, err);
+    if (status != DPT_OK)
+        return status;
+    if (exact)
+        dpt_world_memory(config, model, shape, &memory);
+    else
+        memory.rank_bytes = dpt_world_memory_ends(config, model, shape);
     dpt_model_destroy(&model);
     *ret_fits = (double)memory.rank_bytes <= task->memory;
-    return status;
+    return DPT_OK;
 }
 
 /* The fewest machines that fit; 0: none. */
@@ -144,25 +146,21 @@ static enum dpt_status fill_here(const struct dpt_fit_task *task, struct dpt_fit
 {
     const struct dpt_config *config;
     struct dpt_model *model = NULL;
-    enum dpt_status status =
-        open_world(task->source, fit->strategy, task->shape, &config, &model, err);
-    if (status == DPT_OK)
-        status = dpt_world_memory(config, model, task->shape, &fit->memory, err);
-    if (status == DPT_OK) {
-        const int ranks = fit->memory.ranks, each = task->shape.each;
-        const struct dpt_traffic_world world = {.machines = (ranks + each - 1) / each,
-                                                .ranks = ranks,
-                                                .elements = (double)dpt_model_flat_numel(model),
-                                                .weight_bytes =
-                                                    (int)dpt_dtype_bytes(dpt_model_dtype(model))};
-        fit->textbook_bytes = textbook_rank(task, fit->strategy, ranks);
-        fit->sent_bytes = dpt_traffic_sent(config, &world);
-        fit->crossing_bytes = dpt_traffic_crossing(config, &world);
-        fit->has_copies = dpt_plan_strategy_has_copies(config, world.machines);
-        fit->fits = task->memory > 0 && (double)fit->memory.rank_bytes <= task->memory;
-    }
+    struct dpt_planned_world planned;
+    DPT_TRY(open_world(task->source, fit->strategy, task->shape, &config, &model, err));
+    dpt_world_memory(config, model, task->shape, &fit->memory);
+    dpt_planned_world_init(&planned, config, task->shape);
+    const struct dpt_traffic traffic =
+        dpt_traffic_of(config, &planned.world, dpt_model_flat_numel(model),
+                       (int)dpt_dtype_bytes(dpt_model_dtype(model)));
+    fit->textbook_bytes = textbook_rank(task, fit->strategy, fit->memory.ranks);
+    fit->sent_bytes = traffic.sent;
+    fit->crossing_bytes = traffic.crossing;
+    fit->has_copies = dpt_plan_strategy_has_copies(
+        config, planned.world.host_of_position[planned.world.size - 1] + 1);
+    fit->fits = task->memory > 0 && (double)fit->memory.rank_bytes <= task->memory;
     dpt_model_destroy(&model);
-    return status;
+    return DPT_OK;
 }
 
 enum dpt_status dpt_fit_strategy(const struct dpt_fit_task *task,

@@ -4,19 +4,19 @@
 #define DPT_WORKER_PLANNER_TRAFFIC_H
 
 #include "base/config.h"
+#include "worker/plan/world.h"
 
-struct dpt_traffic_world {
-    int machines, ranks; /* all ranks */
-    double elements;     /* P, of the flat vector */
-    int weight_bytes;    /* w, of the compute dtype */
+/* Upper bounds: units of zero3, full_shard and hybrid_shard count as gathered twice a wave, a
+ * shadow saves no gathered weights, and PowerSGD does not count. Weights that go to all ranks go to
+ * each rank of another machine. */
+struct dpt_traffic {
+    double sent;     /* bytes of the rank that sends most */
+    double crossing; /* bytes that the ranks of one machine send to other machines, at most */
 };
 
-/* Bytes that a rank sends in a step, at most: units of zero3, full_shard and hybrid_shard count as
- * gathered twice a wave, a rank's lanes as one sum, and PowerSGD does not count. */
-double dpt_traffic_sent(const struct dpt_config *config, const struct dpt_traffic_world *world);
-
-/* Bytes that the ranks of one machine send to other machines in a step, at most: a rank sends to
- * all other ranks equally, as if ranks of one machine did not add their sums first. */
-double dpt_traffic_crossing(const struct dpt_config *config, const struct dpt_traffic_world *world);
+/* `elements`: P, of the flat vector. `weight_bytes`: w, of the compute dtype. In `world` the first
+ * machine has the most ranks, and the last has the fewest. */
+struct dpt_traffic dpt_traffic_of(const struct dpt_config *config, const struct dpt_world *world,
+                                  int64_t elements, int weight_bytes);
 
 #endif

@@ -2,6 +2,8 @@
  * has 2 slots. tests/worker/strategy/bytes_sent_test.c holds the same table against ranks. */
 #include "worker/planner/traffic.h"
 
+#include "worker/planner/planned_world.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,6 +24,22 @@ static void load(const char *strategy, struct dpt_config *ret)
         fail_msg("%s: %s", strategy, err.text);
 }
 
+/* The traffic of `machines` machines with `each` ranks. */
+static struct dpt_traffic traffic_of(const struct dpt_config *config, int machines, int each)
+{
+    struct dpt_planned_world planned;
+    dpt_planned_world_init(&planned, config, (struct dpt_world_shape){machines, each});
+    return dpt_traffic_of(config, &planned.world, ELEMENTS, 2);
+}
+
+static void assert_traffic(const char *what, struct dpt_traffic traffic, double sent,
+                           double crossing)
+{
+    if (fabs(traffic.sent - sent) > 1e-6 || fabs(traffic.crossing - crossing) > 1e-6)
+        fail_msg("%s: sent %.1f (%.1f), between machines %.1f (%.1f)", what, traffic.sent, sent,
+                 traffic.crossing, crossing);
+}
+
 static void test_table(void **state)
 {
     (void)state;
@@ -31,29 +49,28 @@ static void test_table(void **state)
         double sent;     /* by a rank */
         double crossing; /* by one of two machines of 2 ranks: 2/3 of what goes to all others */
     } cases[] = {
-        {"strategy={name: ddp}", 2 * way * D, 2 * 2 * way * D * 2 / 3},
+        /* A machine's sum of its lanes is sent once, and its 2 pieces of the sum to 2 ranks. */
+        {"strategy={name: ddp}", 2 * way * D, D / 2.0 + D},
         {"strategy={name: simple}", (2 + 2) * way * D, 2 * 4 * way * D * 2 / 3},
-        {"strategy={name: zero1}", way * (D + W), 2 * way * (D + W) * 2 / 3},
+        {"strategy={name: zero1}", way * (D + W), D / 2.0 + 2 * way * W * 2 / 3},
         {"strategy={name: zero2}", way * (2 * D + W), 2 * way * (2 * D + W) * 2 / 3},
         {"strategy={name: fsdp, sharding: no_shard}", 3 * way * D, 2 * 3 * way * D * 2 / 3},
         {"strategy={name: fsdp, sharding: full_shard}", way * (2 * D + 4 * W),
          2 * way * (2 * D + 4 * W) * 2 / 3},
-        {"strategy={name: zero2, compression: bf16}", way * (2 * D / 2 + W),
-         2 * way * (2 * D / 2 + W) * 2 / 3},
+        /* In a machine all bytes, to the 2 ranks of the other machine half. */
+        {"strategy={name: zero2, compression: bf16}", 2 * (D / 4.0 + D / 4.0) + way * W,
+         2 * (2 * D / 4.0 + way * W * 2 / 3)},
         {"strategy={name: zero2, redundancy: shadow}", way * (2 * D + W) + D / 4.0,
          2 * (way * (2 * D + W) * 2 / 3 + D / 4.0)},
         {"strategy={name: fsdp, sharding: hybrid_shard}", D + D / 2.0 + 2 * W, 2 * D / 2.0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         static struct dpt_config config;
-        const struct dpt_traffic_world world = {2, 4, ELEMENTS, 2}, alone = {1, 1, ELEMENTS, 2};
         load(cases[i].strategy, &config);
-        const double sent = dpt_traffic_sent(&config, &world),
-                     crossing = dpt_traffic_crossing(&config, &world);
-        if (fabs(sent - cases[i].sent) > 1e-6 || fabs(crossing - cases[i].crossing) > 1e-6)
-            fail_msg("%s: sent %.1f (%.1f), between machines %.1f (%.1f)", cases[i].strategy, sent,
-                     cases[i].sent, crossing, cases[i].crossing);
-        assert_true(dpt_traffic_crossing(&config, &alone) == 0);
+        assert_traffic(cases[i].strategy, traffic_of(&config, 2, 2), cases[i].sent,
+                       cases[i].crossing);
+        assert_true(traffic_of(&config, 1, 1).crossing == 0);
+        assert_true(traffic_of(&config, 1, 4).crossing == 0);
     }
 }
 
@@ -62,10 +79,46 @@ static void test_hybrid_reduce(void **state)
 {
     (void)state;
     static struct dpt_config config;
-    const struct dpt_traffic_world world = {2, 4, ELEMENTS, 2};
     load("strategy={name: fsdp, sharding: hybrid_shard}", &config);
     config.train.accumulate = DPT_ACCUMULATE_REDUCE;
-    assert_true(fabs(dpt_traffic_sent(&config, &world) - (2 * 0.75 * D + D / 4.0 + 2 * W)) < 1e-6);
+    assert_traffic("hybrid_shard reduce", traffic_of(&config, 2, 2), 2 * 0.75 * D + D / 4.0 + 2 * W,
+                   2 * (2 * 0.5 * D + D / 4.0));
+}
+
+/* 4 lanes on 3 machines of 1 rank: the first rank has lanes 0 and 1, one sum. With 8 lanes it has
+ * lanes 0 to 2, two sums. */
+static void test_several_sums_of_lanes(void **state)
+{
+    (void)state;
+    static struct dpt_config config;
+    load("strategy={name: ddp}", &config);
+    assert_traffic("4 lanes", traffic_of(&config, 3, 1), 2 * 2.0 / 3 * D, 2 * 2.0 / 3 * D);
+    config.train.lanes = 8;
+    assert_traffic("8 lanes", traffic_of(&config, 3, 1), 3 * 2.0 / 3 * D, 3 * 2.0 / 3 * D);
+    /* hybrid_shard: the sums of a machine's lanes. */
+    load("strategy={name: fsdp, sharding: hybrid_shard}", &config);
+    config.train.lanes = 8;
+    assert_true(traffic_of(&config, 3, 1).crossing == 3 * 2.0 / 3 * D);
+}
+
+/* Memory of one machine is read in place: compression saves nothing. */
+static void test_compression_inside_a_machine(void **state)
+{
+    (void)state;
+    static struct dpt_config config;
+    load("strategy={name: ddp, compression: bf16}", &config);
+    assert_traffic("1x4", traffic_of(&config, 1, 4), 2 * 0.75 * D, 0);
+    assert_traffic("4x1", traffic_of(&config, 4, 1), 0.75 * D, 0.75 * D);
+}
+
+/* 2 machines of 3 ranks for 4 slots: 3 and 1 ranks train. */
+static void test_uneven_machines(void **state)
+{
+    (void)state;
+    static struct dpt_config config;
+    load("strategy={name: zero2}", &config);
+    config.train.global_batch = 4;
+    assert_traffic("3+1", traffic_of(&config, 2, 3), 0.75 * (D + W), 3 * (D + W) / 4.0);
 }
 
 int main(void)
@@ -73,6 +126,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_hybrid_reduce),
+        cmocka_unit_test(test_several_sums_of_lanes),
+        cmocka_unit_test(test_compression_inside_a_machine),
+        cmocka_unit_test(test_uneven_machines),
     };
     return cmocka_run_group_tests_name("traffic", tests, NULL, NULL);
 }
